@@ -2,10 +2,10 @@
  *
  *     bodies [dtype] [tokens] [threads] [f32|i8] [hidden heads_columns feed layers vocabulary]
  *
- * Runs the linear operators of one step of a model (SmolLM2-135M unless said otherwise), layer by layer with a barrier
- * after each operator, every thread its share of the columns, weights of every layer in memory of their own; prints the
- * time of a step beside two bounds measured in the same run: reading the same weights once, and multiplying registers
- * as fp32.  MPK_ISA limits the code.
+ * Runs the linear operators of one step of a model (SmolLM2-135M unless said otherwise), layer by
+ * layer with a barrier after each operator, every thread its share of the columns, weights of every
+ * layer in memory of their own; prints the time of a step beside two bounds measured in the same
+ * run: reading the same weights once, and multiplying registers as fp32.  MPK_ISA limits the code.
  */
 #include <immintrin.h>
 #include <math.h>
@@ -45,19 +45,22 @@ static void *memory(size_t bytes)
 
 static op_view view(void *data, ir_dtype dtype, int64_t rows, int64_t columns)
 {
-    return (op_view){.data = data, .dtype = dtype, .rank = 2, .dims = {rows, columns}, .stride = {columns, 1}};
+    return (op_view){
+        .data = data, .dtype = dtype, .rank = 2, .dims = {rows, columns}, .stride = {columns, 1}};
 }
 
 static op_view random_view(ir_dtype dtype, int64_t rows, int64_t columns, uint64_t seed)
 {
-    size_t bytes = (size_t)(rows * columns / ir_dtype_table[dtype].block_elements * ir_dtype_table[dtype].block_bytes);
+    size_t bytes = (size_t)(rows * columns / ir_dtype_table[dtype].block_elements *
+                            ir_dtype_table[dtype].block_bytes);
     op_view v = view(memory(bytes), dtype, rows, columns);
     bool blocks = blocks_fill_random(dtype, rows * columns, seed, v.data);
     for (int64_t i = 0; !blocks && i < rows * columns; i++) {
         if (dtype == IR_F32)
             ((float *)v.data)[i] = rng_normal(seed, (uint64_t)i);
         else
-            ((uint16_t *)v.data)[i] = (uint16_t)((dtype == IR_BF16 ? 0x3f80 : 0x3c00) ^ (i * 37 & 0x807f));
+            ((uint16_t *)v.data)[i] =
+                (uint16_t)((dtype == IR_BF16 ? 0x3f80 : 0x3c00) ^ (i * 37 & 0x807f));
     }
     return v;
 }
@@ -80,7 +83,8 @@ static op_view add_linear(op_view x, ir_dtype dtype, int64_t columns, bool glu, 
         c->in[8] = *residual;
     c->out[0] = view(memory((size_t)(x.dims[0] * columns) * 4), IR_F32, x.dims[0], columns);
     double weights = (double)(columns * x.dims[1] * (glu ? 2 : 1));
-    weight_bytes += (int64_t)(weights / ir_dtype_table[dtype].block_elements * ir_dtype_table[dtype].block_bytes);
+    weight_bytes += (int64_t)(weights / ir_dtype_table[dtype].block_elements *
+                              ir_dtype_table[dtype].block_bytes);
     multiply_adds += weights * (double)x.dims[0];
     bodies[n_ops] = cpu_body_choose(c, cpu_features());
     if (!bodies[n_ops]) {
@@ -120,7 +124,8 @@ __attribute__((target("avx2"))) static void read_op(int i, int me)
                    *end = (const char *)v->data + bytes * (me + 1) / n_threads;
         for (; p + 128 <= end; p += 128)
             for (int l = 0; l < 4; l++)
-                sum = _mm256_xor_si256(sum, _mm256_loadu_si256((const __m256i *)(const void *)(p + 32 * l)));
+                sum = _mm256_xor_si256(
+                    sum, _mm256_loadu_si256((const __m256i *)(const void *)(p + 32 * l)));
     }
     sink += (float)_mm256_extract_epi32(sum, 0);
 }
@@ -199,7 +204,8 @@ int main(int n, char **v)
         return 2;
     tokens = argument(n, v, 2, 1);
     n_threads = (int)argument(n, v, 3, 2);
-    int64_t hidden = argument(n, v, 5, 576), qkv = argument(n, v, 6, 960), feed = argument(n, v, 7, 1536);
+    int64_t hidden = argument(n, v, 5, 576), qkv = argument(n, v, 6, 960),
+            feed = argument(n, v, 7, 1536);
     int64_t layers = argument(n, v, 8, 30), vocabulary = argument(n, v, 9, 49152);
     attributes[0][0].f = attributes[1][0].f = 1e-5;
     attributes[0][1].s = STR("");
@@ -235,9 +241,11 @@ int main(int n, char **v)
     for (int i = 1; i < n_threads; i++)
         pthread_join(thread[i], 0);
     double bound = multiply_adds / fma > read ? multiply_adds / fma : read;
-    printf("\n%s, %lld tokens, %d threads: %.3f ms a step (%.0f tokens/s); read %.3f ms (%.1f GB/s), multiply %.3f ms "
+    printf("\n%s, %lld tokens, %d threads: %.3f ms a step (%.0f tokens/s); read %.3f ms (%.1f "
+           "GB/s), multiply %.3f ms "
            "(%.0f GFLOP/s): %.0f %% of the bound\n",
-           ir_dtype_table[dtype].name, (long long)tokens, n_threads, run * 1e3, (double)tokens / run, read * 1e3,
-           (double)weight_bytes / read * 1e-9, multiply_adds / fma * 1e3, 2e-9 * fma, 100 * bound / run);
+           ir_dtype_table[dtype].name, (long long)tokens, n_threads, run * 1e3,
+           (double)tokens / run, read * 1e3, (double)weight_bytes / read * 1e-9,
+           multiply_adds / fma * 1e3, 2e-9 * fma, 100 * bound / run);
     return 0;
 }

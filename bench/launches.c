@@ -2,9 +2,10 @@
  *
  *     launches [GPU] [microseconds]
  *
- * Each way is called CALLS times, and then waited for; printed is the least time of a call in ROUNDS of these, in
- * microseconds: on the default stream, and on one of its own.  The kernel has a block for each SM with all of its
- * shared memory, as mpk's has, and does nothing for so many microseconds (0): with many, the host runs ahead.
+ * Each way is called CALLS times, and then waited for; printed is the least time of a call in
+ * ROUNDS of these, in microseconds: on the default stream, and on one of its own.  The kernel has a
+ * block for each SM with all of its shared memory, as mpk's has, and does nothing for so many
+ * microseconds (0): with many, the host runs ahead.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -175,8 +176,8 @@ static mpk_status set_up(mpk_context *cx, bed *b)
 static mpk_status measure(mpk_context *cx, bed *b)
 {
     TRY(set_up(cx, b));
-    printf("%s, a kernel of %llu us: us of a call on the default stream, on another\n", cuda_gpu_facts(b->gpu)->name,
-           (unsigned long long)b->ns / 1000);
+    printf("%s, a kernel of %llu us: us of a call on the default stream, on another\n",
+           cuda_gpu_facts(b->gpu)->name, (unsigned long long)b->ns / 1000);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         double us[2];
         TRY(least_time(cx, b, ways[i].call, NULL, &us[0]));

@@ -19,7 +19,8 @@ static void fill(float *values, int n, float scale)
 static mpk_status build(mpk_context *cx, mpk_graph *g)
 {
     mpk_tensor tx, t0, t1, t, total;
-    const int64_t all[] = {0, 1}, dims_x[] = {ROWS, IN}, dims0[] = {HIDDEN, IN}, dims1[] = {OUT, HIDDEN};
+    const int64_t all[] = {0, 1}, dims_x[] = {ROWS, IN}, dims0[] = {HIDDEN, IN},
+                  dims1[] = {OUT, HIDDEN};
     mpk_attribute tanh_form = mpk_int("tanh", 1);
     mpk_attribute over_all[] = {mpk_ints("axes", all, 2), mpk_string("kind", "sum")};
     mpk_status status = mpk_graph_tensor(cx, g, MPK_TENSOR_INPUT, "x", MPK_F32, 2, dims_x, &tx);

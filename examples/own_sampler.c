@@ -34,13 +34,15 @@ static mpk_status print_token(mpk_context *cx, mpk_engine *engine, int32_t token
 }
 
 /* Feed the prompt, then one chosen token after the other. */
-static mpk_status generate(mpk_context *cx, mpk_engine *engine, mpk_sequence *sequence, const int32_t *prompt, size_t n)
+static mpk_status generate(mpk_context *cx, mpk_engine *engine, mpk_sequence *sequence,
+                           const int32_t *prompt, size_t n)
 {
     mpk_engine_facts facts = {.size = sizeof facts};
     mpk_engine_describe(engine, &facts);
     float *logits = malloc(facts.vocab_size * sizeof *logits);
     char *used = calloc(facts.vocab_size, 1);
-    mpk_status status = logits && used ? mpk_sequence_feed(cx, sequence, prompt, n, logits) : MPK_ENOMEM;
+    mpk_status status =
+        logits && used ? mpk_sequence_feed(cx, sequence, prompt, n, logits) : MPK_ENOMEM;
     for (int i = 0; i < N_TOKENS && !status; i++) {
         int32_t token = choose(logits, facts.vocab_size, used);
         used[token] = 1;
@@ -62,9 +64,11 @@ int main(int argc, char **argv)
     mpk_sequence *sequence = NULL;
     int32_t *prompt = NULL;
     size_t n;
-    int failed = !cx || mpk_engine_open(cx, model, NULL, &engine) ||
-                 mpk_tokenize(cx, mpk_engine_tokenizer(engine), text, strlen(text), true, &prompt, &n) ||
-                 mpk_sequence_open(cx, engine, false, &sequence) || generate(cx, engine, sequence, prompt, n);
+    int failed =
+        !cx || mpk_engine_open(cx, model, NULL, &engine) ||
+        mpk_tokenize(cx, mpk_engine_tokenizer(engine), text, strlen(text), true, &prompt, &n) ||
+        mpk_sequence_open(cx, engine, false, &sequence) ||
+        generate(cx, engine, sequence, prompt, n);
     if (failed)
         fprintf(stderr, "own_sampler: %s\n", cx ? mpk_error_message(cx) : "out of memory");
     mpk_free(prompt);

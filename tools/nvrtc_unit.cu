@@ -1,7 +1,9 @@
-/* nvrtc_unit.cu - what stands after the headers of src/rt when tools/nvrtc_check.py compiles them: a body and a kernel
- * that enters both loops, so that NVRTC generates code for the whole runtime and does not only parse it. */
+/* nvrtc_unit.cu - what stands after the headers of src/rt when tools/nvrtc_check.py compiles them:
+ * a body and a kernel that enters both loops, so that NVRTC generates code for the whole runtime
+ * and does not only parse it. */
 
-RT_FN void rt_run_body(rt_machine *m, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0, rt_u32 page)
+RT_FN void rt_run_body(rt_machine *m, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0,
+                       rt_u32 page)
 {
     (void)m;
     (void)w;

@@ -1,4 +1,5 @@
-/* base_test.c - arenas, maps, text, number formats, random numbers, files, many calls on threads. */
+/* base_test.c - arenas, maps, text, number formats, random numbers, files, many calls on
+ * threads. */
 #include "check.h"
 
 #include <locale.h>
@@ -107,8 +108,8 @@ static void write_siblings(const char *root, unsigned i, const char *list)
     check_ok(&cx, file_write(&cx, path, list, strlen(list)));
 }
 
-/* Random machines: cores of one to four processors, numbered one after the other or a stride apart, of which the
- * process may use some. */
+/* Random machines: cores of one to four processors, numbered one after the other or a stride apart,
+ * of which the process may use some. */
 static void cores_are_counted(void **state)
 {
     (void)state;
@@ -118,7 +119,8 @@ static void cores_are_counted(void **state)
     for (uint64_t round = 0; round < 8; round++) {
         unsigned n_cores = 1 + (unsigned)(rng_u64(seed, 4 * round) % 6),
                  each = 1 + (unsigned)(rng_u64(seed, 4 * round + 1) % 4);
-        bool neighbours = rng_u64(seed, 4 * round + 2) % 2, may_run[32] = {false}, used[8] = {false};
+        bool neighbours = rng_u64(seed, 4 * round + 2) % 2, may_run[32] = {false},
+             used[8] = {false};
         unsigned n = n_cores * each, expected = 0, allowed = 0;
         snprintf(machine, sizeof machine, "%s/%u", root, (unsigned)round);
         assert_int_equal(mkdir(machine, 0700), 0);
@@ -126,9 +128,11 @@ static void cores_are_counted(void **state)
             unsigned core = neighbours ? i / each : i % n_cores;
             char list[64] = "";
             for (unsigned k = 0; k < each && !neighbours; k++)
-                snprintf(list + strlen(list), sizeof list - strlen(list), "%s%u", k ? "," : "", core + k * n_cores);
+                snprintf(list + strlen(list), sizeof list - strlen(list), "%s%u", k ? "," : "",
+                         core + k * n_cores);
             if (neighbours)
-                snprintf(list, sizeof list, each > 1 ? "%u-%u\n" : "%u\n", core * each, core * each + each - 1);
+                snprintf(list, sizeof list, each > 1 ? "%u-%u\n" : "%u\n", core * each,
+                         core * each + each - 1);
             write_siblings(machine, i, list);
             may_run[i] = rng_u64(seed ^ 1, 32 * round + i) % 4 != 0;
             allowed += may_run[i];
@@ -223,7 +227,8 @@ static void random_numbers_have_their_moments(void **state)
         squares += x * x;
         uniform += u;
     }
-    assert_true(fabs(sum / N) < 0.02 && fabs(squares / N - 1) < 0.02 && fabs(uniform / N - 0.5) < 0.01);
+    assert_true(fabs(sum / N) < 0.02 && fabs(squares / N - 1) < 0.02 &&
+                fabs(uniform / N - 0.5) < 0.01);
 }
 
 static void files_are_whole_or_untouched(void **state)
@@ -284,7 +289,8 @@ static void sinks_commit_or_leave_nothing(void **state)
     arena_free(&a);
 }
 
-/* Make a locale that writes commas for points, and enter it; false where the C library's compiler is missing. */
+/* Make a locale that writes commas for points, and enter it; false where the C library's compiler
+ * is missing. */
 static bool enter_comma_locale(char folder[32])
 {
     static const char source[] = "comment_char %%\nescape_char /\nLC_NUMERIC\ndecimal_point \",\"\n"
@@ -293,7 +299,8 @@ static bool enter_comma_locale(char folder[32])
     strcpy(folder, "/tmp/mpk-locale-XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(command, sizeof command,
-             "cd %s && printf '%s' > source && localedef --no-archive -c -i source -f ANSI_X3.4-1968 ./comma >log 2>&1",
+             "cd %s && printf '%s' > source && localedef --no-archive -c -i source -f "
+             "ANSI_X3.4-1968 ./comma >log 2>&1",
              folder, source);
     int ignored = system(command); /* it warns of the categories that are left out */
     (void)ignored;
@@ -337,7 +344,8 @@ static void numbers_read_back(void **state)
         memcpy(&x, &bits, sizeof x);
         x = i % 2 ? x : (double)(float)(i * 0.01);
         text_add_double(&t, x);
-        assert_true(str_read_double((str){t.at, t.n}, &back) && (back == x || (isnan(x) && isnan(back))));
+        assert_true(str_read_double((str){t.at, t.n}, &back) &&
+                    (back == x || (isnan(x) && isnan(back))));
         text_free(&t);
     }
     static const char *const bad[] = {"", " 1x", "1x", "1..2", "--1", "."};
@@ -385,7 +393,8 @@ static void deadlines_carry(void **state)
         const int64_t ms = (int64_t)(rng_u64(seed, 3 * i + 2) >> (i % 60 + 4));
         const struct timespec to = clock_after(from, ms);
         assert_in_range(to.tv_nsec, 0, 999999999);
-        const __int128 passed = (__int128)(to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec;
+        const __int128 passed =
+            (__int128)(to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec;
         assert_true(passed == (__int128)ms * 1000000);
     }
 }

@@ -29,13 +29,15 @@ void file_map_release(const file_map *m)
 
 void file_map_release_part(const void *at, size_t n)
 {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)at + page - 1) / page * page;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE),
+              first = ((uintptr_t)at + page - 1) / page * page;
     uintptr_t end = ((uintptr_t)at + n) / page * page;
     if (first < end)
         madvise((void *)first, end - first, MADV_DONTNEED);
 }
 
-mpk_status file_join(mpk_context *cx, arena *a, const char *folder, const char *name, const char **path)
+mpk_status file_join(mpk_context *cx, arena *a, const char *folder, const char *name,
+                     const char **path)
 {
     size_t n = strlen(folder), bytes = n + strlen(name) + 2;
     char *p;
@@ -60,7 +62,8 @@ mpk_status file_map_open(mpk_context *cx, const char *path, file_map *out)
         if (p == MAP_FAILED) {
             int error = errno;
             close(fd);
-            FAIL(cx, error == ENOMEM ? MPK_ENOMEM : MPK_EIO, "cannot map %s: %s", path, strerror(error));
+            FAIL(cx, error == ENOMEM ? MPK_ENOMEM : MPK_EIO, "cannot map %s: %s", path,
+                 strerror(error));
         }
         m.bytes = p;
     }
@@ -124,7 +127,8 @@ static int write_all(int fd, const char *bytes, size_t n)
     return 0;
 }
 
-/* A name beside path for the bytes until they are all there, for this thread alone; free with free. */
+/* A name beside path for the bytes until they are all there, for this thread alone; free with
+ * free. */
 static char *name_beside(const char *path)
 {
     size_t bytes = strlen(path) + 32;

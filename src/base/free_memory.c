@@ -1,4 +1,5 @@
-/* free_memory.c - free memory of the host: /proc/meminfo, limited by the control group (version 2) of the process. */
+/* free_memory.c - free memory of the host: /proc/meminfo, limited by the control group (version 2)
+ * of the process. */
 #include "base/free_memory.h"
 
 #include <inttypes.h>
@@ -21,12 +22,14 @@ uint64_t memory_free_bytes(uint64_t *total)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), all = (uint64_t)sysconf(_SC_PHYS_PAGES) * page;
     uint64_t available = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page, kib;
-    uint64_t limit = read_limit("/sys/fs/cgroup/memory.max"), used = read_limit("/sys/fs/cgroup/memory.current");
+    uint64_t limit = read_limit("/sys/fs/cgroup/memory.max"),
+             used = read_limit("/sys/fs/cgroup/memory.current");
     char line[256];
     FILE *f = fopen("/proc/meminfo", "r");
     while (f && fgets(line, sizeof line, f))
         if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-            available = kib * 1024; /* counts the cache that can be dropped, which the C library does not */
+            available =
+                kib * 1024; /* counts the cache that can be dropped, which the C library does not */
     if (f)
         fclose(f);
     if (limit < all)

@@ -1,7 +1,8 @@
 /* json.c - a recursive-descent JSON reader.
  *
- * While their number is not known the items of a list are gathered on one stack, on top of those of the containers
- * around it, and then copied to an array of just that size.  Linear time, also for checking names.
+ * While their number is not known the items of a list are gathered on one stack, on top of those of
+ * the containers around it, and then copied to an array of just that size.  Linear time, also for
+ * checking names.
  */
 #include "base/json.h"
 
@@ -29,7 +30,8 @@ static mpk_status fail_at(reader *r, const char *expected)
     for (size_t i = 0; i < r->at && i < r->source.n; i++, column++)
         if (r->source.at[i] == '\n')
             line++, column = 0;
-    FAIL(r->cx, MPK_EFORMAT, "not valid JSON: line %u, column %u: expected %s", line, column, expected);
+    FAIL(r->cx, MPK_EFORMAT, "not valid JSON: line %u, column %u: expected %s", line, column,
+         expected);
 }
 
 static int peek(const reader *r)
@@ -61,9 +63,10 @@ static size_t utf8_character(const unsigned char *p, size_t n)
 {
     static const struct {
         unsigned char low, high, second_low, second_high, size;
-    } rows[] = {{0x00, 0x7f, 0, 0, 1},       {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
-                {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3},
-                {0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4}};
+    } rows[] = {
+        {0x00, 0x7f, 0, 0, 1},       {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
+        {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3},
+        {0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (p[0] < rows[i].low || p[0] > rows[i].high)
             continue;
@@ -91,7 +94,8 @@ static mpk_status read_hex4(reader *r, unsigned *out)
     return MPK_OK;
 }
 
-/* The character after \u, of one escape or of a pair of surrogates, as UTF-8 at to; *to moves after it. */
+/* The character after \u, of one escape or of a pair of surrogates, as UTF-8 at to; *to moves after
+ * it. */
 static mpk_status read_unicode_escape(reader *r, char **to)
 {
     unsigned c = 0, second = 0;
@@ -99,7 +103,8 @@ static mpk_status read_unicode_escape(reader *r, char **to)
     if (c >= 0xdc00 && c < 0xe000)
         return fail_at(r, "a character, not half of one");
     if (c >= 0xd800 && c < 0xdc00) {
-        if (r->source.n - r->at < 2 || r->source.at[r->at] != '\\' || r->source.at[r->at + 1] != 'u')
+        if (r->source.n - r->at < 2 || r->source.at[r->at] != '\\' ||
+            r->source.at[r->at + 1] != 'u')
             return fail_at(r, "the second half of a character");
         r->at += 2;
         TRY(read_hex4(r, &second));
@@ -111,8 +116,8 @@ static mpk_status read_unicode_escape(reader *r, char **to)
     return MPK_OK;
 }
 
-/* Unescape up to the closing quote into `to`, which has room for the source text (no escape is shorter than its
- * meaning). */
+/* Unescape up to the closing quote into `to`, which has room for the source text (no escape is
+ * shorter than its meaning). */
 static mpk_status unescape(reader *r, size_t end, char *to, size_t *n)
 {
     static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
@@ -147,7 +152,8 @@ static mpk_status scan_string(reader *r, size_t *end, bool *escapes)
             return fail_at(r, c < 0 ? "the end of the string" : "no control character in a string");
         if (c == '"')
             break;
-        size_t size = utf8_character((const unsigned char *)r->source.at + r->at, r->source.n - r->at);
+        size_t size =
+            utf8_character((const unsigned char *)r->source.at + r->at, r->source.n - r->at);
         if (!size)
             return fail_at(r, "UTF-8");
         if (c == '\\') {
@@ -234,7 +240,8 @@ static mpk_status read_number(reader *r, json_value *out)
     out->text = spelling;
     out->is_integer = whole && convert_integer(spelling, &out->integer);
     out->number = (double)out->integer; /* as strtod rounds, and vocabularies are full of them */
-    bool good = out->is_integer || (str_read_double(spelling, &out->number) && isfinite(out->number));
+    bool good =
+        out->is_integer || (str_read_double(spelling, &out->number) && isfinite(out->number));
     return good ? MPK_OK : fail_at(r, "a smaller number");
 }
 
@@ -377,11 +384,13 @@ static const json_value *find_member(const json_value *object, str key)
 
 bool json_equals(const json_value *a, const json_value *b)
 {
-    if (a->kind != b->kind || a->boolean != b->boolean || a->number != b->number || a->integer != b->integer ||
-        a->n != b->n || (a->kind == JSON_KIND_STRING && !str_equal(a->text, b->text)))
+    if (a->kind != b->kind || a->boolean != b->boolean || a->number != b->number ||
+        a->integer != b->integer || a->n != b->n ||
+        (a->kind == JSON_KIND_STRING && !str_equal(a->text, b->text)))
         return false;
     for (size_t i = 0; i < a->n; i++) {
-        const json_value *other = a->kind == JSON_KIND_OBJECT ? find_member(b, a->items[i].key) : &b->items[i];
+        const json_value *other =
+            a->kind == JSON_KIND_OBJECT ? find_member(b, a->items[i].key) : &b->items[i];
         if (!other || !json_equals(&a->items[i], other))
             return false;
     }
@@ -394,7 +403,9 @@ mpk_status json_read_u32(mpk_context *cx, const json_value *object, const char *
     if (!value)
         return MPK_OK;
     double number = value->number; /* some writers say 4096.0 */
-    CHECK(cx, value->kind == JSON_KIND_NUMBER && number >= 0 && number <= UINT32_MAX && number == (uint32_t)number,
+    CHECK(cx,
+          value->kind == JSON_KIND_NUMBER && number >= 0 && number <= UINT32_MAX &&
+              number == (uint32_t)number,
           MPK_EFORMAT, "\"%s\" is not a whole number from 0 to %u", key, UINT32_MAX);
     *out = (uint32_t)number;
     return MPK_OK;
@@ -403,7 +414,8 @@ mpk_status json_read_u32(mpk_context *cx, const json_value *object, const char *
 mpk_status json_read_double(mpk_context *cx, const json_value *object, const char *key, double *out)
 {
     const json_value *value = json_get(object, key);
-    CHECK(cx, !value || value->kind == JSON_KIND_NUMBER, MPK_EFORMAT, "\"%s\" is not a number", key);
+    CHECK(cx, !value || value->kind == JSON_KIND_NUMBER, MPK_EFORMAT, "\"%s\" is not a number",
+          key);
     if (value)
         *out = value->number;
     return MPK_OK;
@@ -412,7 +424,8 @@ mpk_status json_read_double(mpk_context *cx, const json_value *object, const cha
 mpk_status json_read_bool(mpk_context *cx, const json_value *object, const char *key, bool *out)
 {
     const json_value *value = json_get(object, key);
-    CHECK(cx, !value || value->kind == JSON_KIND_BOOL, MPK_EFORMAT, "\"%s\" is neither true nor false", key);
+    CHECK(cx, !value || value->kind == JSON_KIND_BOOL, MPK_EFORMAT,
+          "\"%s\" is neither true nor false", key);
     if (value)
         *out = value->boolean;
     return MPK_OK;
@@ -421,7 +434,8 @@ mpk_status json_read_bool(mpk_context *cx, const json_value *object, const char 
 mpk_status json_read_str(mpk_context *cx, const json_value *object, const char *key, str *out)
 {
     const json_value *value = json_get(object, key);
-    CHECK(cx, !value || value->kind == JSON_KIND_STRING, MPK_EFORMAT, "\"%s\" is not a string", key);
+    CHECK(cx, !value || value->kind == JSON_KIND_STRING, MPK_EFORMAT, "\"%s\" is not a string",
+          key);
     if (value)
         *out = value->text;
     return MPK_OK;
@@ -429,8 +443,9 @@ mpk_status json_read_str(mpk_context *cx, const json_value *object, const char *
 
 /* ---- writing ---- */
 
-/* The line ends of Unicode, U+0085, U+2028 and U+2029, or 0.  JSON allows them in a string, but readers that take a
- * stream line by line (Python's str.splitlines, httpx's iter_lines) break there. */
+/* The line ends of Unicode, U+0085, U+2028 and U+2029, or 0.  JSON allows them in a string, but
+ * readers that take a stream line by line (Python's str.splitlines, httpx's iter_lines) break
+ * there. */
 static unsigned line_end(const char *at, size_t size)
 {
     if (size == 2 && !memcmp(at, "\xc2\x85", 2))

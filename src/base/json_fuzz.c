@@ -1,4 +1,5 @@
-/* json_fuzz.c - any bytes as a JSON document: an error, or a value that is the same when written and read again. */
+/* json_fuzz.c - any bytes as a JSON document: an error, or a value that is the same when written
+ * and read again. */
 #include <stdlib.h>
 
 #include "base/json.h"

@@ -14,17 +14,21 @@ static void test_values(void **state)
 {
     (void)state;
     arena a = {0};
-    const json_value *v = parse(&a, " {\"a\": [1, -2.5e1, true, false, null, \"x\"], \"b\": {}, \"c\": [], \"\": 0}\n");
+    const json_value *v = parse(
+        &a, " {\"a\": [1, -2.5e1, true, false, null, \"x\"], \"b\": {}, \"c\": [], \"\": 0}\n");
     assert_int_equal(v->kind, JSON_KIND_OBJECT);
     assert_int_equal(v->n, 4);
     const json_value *list = json_get(v, "a");
     assert_true(json_is(list, JSON_KIND_LIST) && list->n == 6);
-    assert_true(list->items[0].is_integer && list->items[0].integer == 1 && list->items[0].number == 1);
+    assert_true(list->items[0].is_integer && list->items[0].integer == 1 &&
+                list->items[0].number == 1);
     assert_true(!list->items[1].is_integer && list->items[1].number == -25);
-    assert_true(list->items[2].boolean && !list->items[3].boolean && list->items[3].kind == JSON_KIND_BOOL);
+    assert_true(list->items[2].boolean && !list->items[3].boolean &&
+                list->items[3].kind == JSON_KIND_BOOL);
     assert_int_equal(list->items[4].kind, JSON_KIND_NULL);
     assert_true(str_is(list->items[5].text, "x"));
-    assert_true(json_is(json_get(v, "b"), JSON_KIND_OBJECT) && json_get(v, "c")->n == 0 && json_get(v, ""));
+    assert_true(json_is(json_get(v, "b"), JSON_KIND_OBJECT) && json_get(v, "c")->n == 0 &&
+                json_get(v, ""));
     assert_null(json_get(v, "d"));
     assert_null(json_get(NULL, "d"));
     assert_null(json_get(list, "d"));
@@ -66,8 +70,9 @@ static void test_strings(void **state)
 {
     (void)state;
     arena a = {0};
-    const json_value *v =
-        parse(&a, "[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\", \"\\u0041\\u00e9\\u20ac\\ud83d\\ude00\", \"é€😀\", \"\"]");
+    const json_value *v = parse(
+        &a,
+        "[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\", \"\\u0041\\u00e9\\u20ac\\ud83d\\ude00\", \"é€😀\", \"\"]");
     assert_true(str_is(v->items[0].text, "\"\\/\b\f\n\r\t"));
     assert_true(str_is(v->items[1].text, "Aé€😀"));
     assert_true(str_is(v->items[2].text, "é€😀"));
@@ -112,7 +117,8 @@ static void test_each_fault(void **state)
         {"\"\xed\xa0\x80\"", "expected UTF-8"},
         {"\"\xf0\x9f\x98\"", "expected UTF-8"},
         {"{\"a\": 1, \"a\": 2}", "two members \"a\""},
-        {"{\"1\":0,\"2\":0,\"3\":0,\"4\":0,\"5\":0,\"6\":0,\"7\":0,\"8\":0,\"9\":0,\"3\":0}", "two members \"3\""},
+        {"{\"1\":0,\"2\":0,\"3\":0,\"4\":0,\"5\":0,\"6\":0,\"7\":0,\"8\":0,\"9\":0,\"3\":0}",
+         "two members \"3\""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mpk_context cx = {0};
@@ -150,8 +156,10 @@ static void test_equality(void **state)
 {
     (void)state;
     arena a = {0};
-    assert_true(json_equals(parse(&a, "{\"a\": 1, \"b\": [2]}"), parse(&a, "{\"b\": [2], \"a\": 1}")));
-    assert_false(json_equals(parse(&a, "{\"a\": 1, \"b\": [2]}"), parse(&a, "{\"b\": [3], \"a\": 1}")));
+    assert_true(
+        json_equals(parse(&a, "{\"a\": 1, \"b\": [2]}"), parse(&a, "{\"b\": [2], \"a\": 1}")));
+    assert_false(
+        json_equals(parse(&a, "{\"a\": 1, \"b\": [2]}"), parse(&a, "{\"b\": [3], \"a\": 1}")));
     assert_false(json_equals(parse(&a, "{\"a\": 1}"), parse(&a, "{\"b\": 1}")));
     assert_false(json_equals(parse(&a, "[true]"), parse(&a, "[false]")));
     arena_free(&a);
@@ -162,8 +170,8 @@ static void test_writing(void **state)
     (void)state;
     arena a = {0};
     text t = {0};
-    static const char compact[] =
-        "{\"a\":[1,-2.50,1e-05,12345678901234567890123],\"b\\n\":{},\"\":[],\"c\":[null,true,false]}";
+    static const char compact[] = "{\"a\":[1,-2.50,1e-05,12345678901234567890123],\"b\\n\":{},\"\":"
+                                  "[],\"c\":[null,true,false]}";
     json_write(&t, parse(&a, compact), 0);
     assert_string_equal(t.at, compact);
     text_free(&t);
@@ -172,7 +180,9 @@ static void test_writing(void **state)
     text_free(&t);
     json_write_str(&t, STR("\"\\/\b\f\n\r\t\x01\x7f\0\xc3\xa4\xf0\x9f\x98\x80\xff\xc3"));
     assert_string_equal(
-        t.at, "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u0001\\u007f\\u0000\xc3\xa4\xf0\x9f\x98\x80\xef\xbf\xbd\xef\xbf\xbd\"");
+        t.at,
+        "\"\\\"\\\\/"
+        "\\b\\f\\n\\r\\t\\u0001\\u007f\\u0000\xc3\xa4\xf0\x9f\x98\x80\xef\xbf\xbd\xef\xbf\xbd\"");
     text_free(&t);
     /* Line ends of Unicode are escaped, their neighbours are not. */
     json_write_str(&t, STR("\xc2\x84\xc2\x85\xe2\x80\xa7\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xaa"));
@@ -184,8 +194,9 @@ static void test_writing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),     cmocka_unit_test(test_numbers),        cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_each_fault), cmocka_unit_test(test_depth_and_size), cmocka_unit_test(test_equality),
+        cmocka_unit_test(test_values),         cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_strings),        cmocka_unit_test(test_each_fault),
+        cmocka_unit_test(test_depth_and_size), cmocka_unit_test(test_equality),
         cmocka_unit_test(test_writing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

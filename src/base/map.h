@@ -18,8 +18,8 @@ typedef struct map {
     size_t n, capacity;
 } map;
 
-/* A 64-bit hash of n bytes; the same on every machine.  Not for adversaries to be kept from collisions:
- * give hostile keys a secret seed. */
+/* A 64-bit hash of n bytes; the same on every machine.  Not for adversaries to be kept from
+ * collisions: give hostile keys a secret seed. */
 uint64_t hash_bytes(const void *bytes, size_t n, uint64_t seed);
 
 /* Set key to value, replacing an earlier value.  MPK_ENOMEM. */

@@ -1,6 +1,7 @@
 /* num.h - number formats and their exact conversion: bf16, f16, f32.
  *
- * To a narrower format: round to nearest, ties to even; NaN stays NaN (quiet), overflow becomes infinity.
+ * To a narrower format: round to nearest, ties to even; NaN stays NaN (quiet), overflow becomes
+ * infinity.
  */
 #ifndef BASE_NUM_H
 #define BASE_NUM_H

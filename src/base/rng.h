@@ -1,7 +1,7 @@
 /* rng.h - random numbers by counter: number i of stream s is a function of (s, i) alone.
  *
- * So the same seed gives the same values whatever the order or the thread that asks, and any element of a random
- * tensor can be made on its own.
+ * So the same seed gives the same values whatever the order or the thread that asks, and any
+ * element of a random tensor can be made on its own.
  */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
@@ -31,8 +31,8 @@ static inline float rng_float(uint64_t stream, uint64_t index)
 static inline float rng_normal(uint64_t stream, uint64_t index)
 {
     uint64_t z = rng_u64(stream, index);
-    int32_t sum =
-        (int32_t)(z & 0xffff) + (int32_t)(z >> 16 & 0xffff) + (int32_t)(z >> 32 & 0xffff) + (int32_t)(z >> 48);
+    int32_t sum = (int32_t)(z & 0xffff) + (int32_t)(z >> 16 & 0xffff) +
+                  (int32_t)(z >> 32 & 0xffff) + (int32_t)(z >> 48);
     return (float)(sum - 131070) * (1.0f / 37837.0f); /* 65536 / sqrt(3) */
 }
 

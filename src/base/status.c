@@ -12,7 +12,8 @@ static void append(mpk_context *cx, const char *format, va_list args)
     int n = vsnprintf(cx->text + cx->text_bytes, room, format, args);
     size_t end = cx->text_bytes + (n <= 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1);
     for (; cx->text_bytes < end; cx->text_bytes++) {
-        /* names out of files must not break the line or steer a terminal; a whole message may be quoted with its notes
+        /* names out of files must not break the line or steer a terminal; a whole message may be
+         * quoted with its notes
          */
         char *c = &cx->text[cx->text_bytes];
         if ((unsigned char)*c < ' ' && strncmp(c, note_lead, sizeof note_lead - 1) != 0)

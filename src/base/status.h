@@ -1,7 +1,8 @@
 /* status.h - the error state of a context and the four macros that fill it.
  *
- * A function that can fail takes the context first and returns mpk_status.  The place that finds the
- * fault says FAIL or CHECK; every caller says TRY; a caller that knows what the user was doing says
+ * A function that can fail takes the context first and returns mpk_status.  The place that finds
+ * the fault says FAIL or CHECK; every caller says TRY; a caller that knows what the user was doing
+ * says
  * NOTE before it returns.  The first message wins, notes are added below it:
  *
  *     weight model.norm.weight has shape [575], expected [576]
@@ -43,7 +44,8 @@ typedef struct mpk_context {
             return status_fail((cx), (code), __VA_ARGS__); \
     } while (0)
 
-/* NOTE(cx, expression, "format", ...): TRY, adding a line "  while ..." to the message on failure. */
+/* NOTE(cx, expression, "format", ...): TRY, adding a line "  while ..." to the message on
+ * failure. */
 #define NOTE(cx, expression, ...)                                \
     do {                                                         \
         mpk_status note_status_ = (expression);                  \

@@ -123,7 +123,8 @@ void text_add_double(text *t, double x)
     for (int digits = 1; digits <= 17; digits++) {
         t->n = before;
         text_print(t, "%.*g", digits, x);
-        if (t->failed || (str_read_double((str){t->at + before, t->n - before}, &back) && back == x))
+        if (t->failed ||
+            (str_read_double((str){t->at + before, t->n - before}, &back) && back == x))
             break;
     }
 }

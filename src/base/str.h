@@ -38,11 +38,12 @@ size_t str_char_bytes(char first);
 /* Write the UTF-8 of a character; returns its bytes. */
 size_t str_put_char(char to[4], uint32_t c);
 
-/* The decimal number that s spells as a whole, with a point in any locale of the program; false if it is none. */
+/* The decimal number that s spells as a whole, with a point in any locale of the program; false if
+ * it is none. */
 bool str_read_double(str s, double *out);
 
-/* A growing text on the heap; zero-initialise, free with text_free.  After a failed allocation it keeps what
- * it had, sets failed and ignores further additions: check once, at the end. */
+/* A growing text on the heap; zero-initialise, free with text_free.  After a failed allocation it
+ * keeps what it had, sets failed and ignores further additions: check once, at the end. */
 typedef struct text {
     char *at; /* NUL-terminated when n > 0; NULL when nothing was added */
     size_t n, capacity;
@@ -50,7 +51,8 @@ typedef struct text {
 } text;
 
 void text_add(text *t, const char *bytes, size_t n);
-/* As in the C locale: a file has the same bytes under a host program that writes commas for points. */
+/* As in the C locale: a file has the same bytes under a host program that writes commas for
+ * points. */
 void text_print(text *t, const char *format, ...) BASE_PRINTF(2, 3);
 /* The fewest digits that str_read_double turns into the same number. */
 void text_add_double(text *t, double x);

@@ -22,7 +22,8 @@ uint64_t clock_ns(void)
 struct timespec clock_after(struct timespec from, int64_t milliseconds)
 {
     const int64_t ns = from.tv_nsec + milliseconds % 1000 * 1000000;
-    return (struct timespec){.tv_sec = from.tv_sec + milliseconds / 1000 + ns / 1000000000, .tv_nsec = ns % 1000000000};
+    return (struct timespec){.tv_sec = from.tv_sec + milliseconds / 1000 + ns / 1000000000,
+                             .tv_nsec = ns % 1000000000};
 }
 
 /* Processors that the cgroup (version 2) lets us use, rounded up; UINT_MAX if it sets no limit. */
@@ -50,7 +51,8 @@ unsigned thread_processors(void)
     return n ? n : 1;
 }
 
-/* Does a lower processor of the set share the core of processor i?  The file lists a core's, as "0,64" or "2-3". */
+/* Does a lower processor of the set share the core of processor i?  The file lists a core's, as
+ * "0,64" or "2-3". */
 static bool shares_core(const char *root, const bool *may_run, unsigned i)
 {
     char path[256];
@@ -91,7 +93,8 @@ unsigned thread_cores(void)
         return thread_processors();
     for (int i = 0; i < CPU_SETSIZE; i++)
         may_run[i] = CPU_ISSET(i, &set);
-    unsigned n = thread_count_cores("/sys/devices/system/cpu", may_run, CPU_SETSIZE), limit = thread_processors();
+    unsigned n = thread_count_cores("/sys/devices/system/cpu", may_run, CPU_SETSIZE),
+             limit = thread_processors();
     return n >= 1 && n < limit ? n : limit;
 }
 
@@ -137,8 +140,8 @@ static void *run_each(void *argument)
     return NULL;
 }
 
-mpk_status thread_each(mpk_context *cx, uint32_t n, mpk_status (*f)(mpk_context *cx, void *user, uint32_t i),
-                       void *user)
+mpk_status thread_each(mpk_context *cx, uint32_t n,
+                       mpk_status (*f)(mpk_context *cx, void *user, uint32_t i), void *user)
 {
     each all = {.f = f, .user = user, .n = n};
     uint32_t most = thread_processors() < MAX_EACH ? thread_processors() : MAX_EACH, started = 1;
@@ -150,7 +153,8 @@ mpk_status thread_each(mpk_context *cx, uint32_t n, mpk_status (*f)(mpk_context 
         threads[i].cx.log = cx ? cx->log : NULL;
         threads[i].cx.log_user = cx ? cx->log_user : NULL;
     }
-    while (started < most && pthread_create(&threads[started].thread, NULL, run_each, &threads[started]) == 0)
+    while (started < most &&
+           pthread_create(&threads[started].thread, NULL, run_each, &threads[started]) == 0)
         started++;
     if (n)
         run_each(&threads[0]);
@@ -170,7 +174,8 @@ mpk_status thread_each(mpk_context *cx, uint32_t n, mpk_status (*f)(mpk_context 
 void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns)
 {
     struct timespec t = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, timeout_ns == UINT64_MAX ? NULL : &t, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, timeout_ns == UINT64_MAX ? NULL : &t, NULL,
+            0);
 }
 
 void futex_wake(_Atomic uint32_t *word)

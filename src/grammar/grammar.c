@@ -5,7 +5,8 @@
 
 const char *grammar_kind_name(grammar_kind kind)
 {
-    static const char *const names[] = {"json_schema", "json_object", "regex", "choice", "ebnf", "structural_tag"};
+    static const char *const names[] = {"json_schema", "json_object", "regex",
+                                        "choice",      "ebnf",        "structural_tag"};
     return (unsigned)kind < GRAMMAR_KINDS ? names[kind] : "unknown";
 }
 
@@ -28,10 +29,12 @@ static mpk_status parse_choices(maker *k, str source, const node **out)
     const json_value *list;
     str *texts;
     NOTE(k->cx, json_parse(k->cx, k->a, source, &list), "while reading the list of choices");
-    CHECK(k->cx, list->kind == JSON_KIND_LIST && list->n, MPK_EFORMAT, "choices are a JSON list of at least one text");
+    CHECK(k->cx, list->kind == JSON_KIND_LIST && list->n, MPK_EFORMAT,
+          "choices are a JSON list of at least one text");
     NEW(k->cx, k->a, texts, list->n);
     for (size_t i = 0; i < list->n; i++) {
-        CHECK(k->cx, list->items[i].kind == JSON_KIND_STRING, MPK_EFORMAT, "choice %zu is no text", i);
+        CHECK(k->cx, list->items[i].kind == JSON_KIND_STRING, MPK_EFORMAT, "choice %zu is no text",
+              i);
         texts[i] = list->items[i].text;
     }
     return node_texts(k, texts, list->n, out);
@@ -60,8 +63,8 @@ static mpk_status make(mpk_context *cx, grammar *g, arena *scratch, grammar_kind
     maker k = {.cx = cx, .a = scratch};
     uint32_t first;
     const node *body;
-    CHECK(cx, source.n <= GRAMMAR_MOST_BYTES, MPK_ELIMIT, "a grammar of %zu bytes: at most %d are taken", source.n,
-          GRAMMAR_MOST_BYTES);
+    CHECK(cx, source.n <= GRAMMAR_MOST_BYTES, MPK_ELIMIT,
+          "a grammar of %zu bytes: at most %d are taken", source.n, GRAMMAR_MOST_BYTES);
     TRY(rule_new(&k, STR("the whole"), &first));
     TRY(parse(&k, kind, source, &body));
     k.rules.at[first].body = body;

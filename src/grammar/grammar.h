@@ -1,14 +1,17 @@
 /* grammar.h - which tokens may come next, so that an answer has the form that a request asks for.
  *
- * Input: a form (a JSON schema, a regular expression, a list of texts, a grammar) and the bytes of each token;
- * output: for a text so far, one bit for each token.  Relies on base alone; the engine's thread for masks calls it.
+ * Input: a form (a JSON schema, a regular expression, a list of texts, a grammar) and the bytes of
+ * each token; output: for a text so far, one bit for each token.  Relies on base alone; the
+ * engine's thread for masks calls it.
  *
- * Every form becomes one kind of automaton: states that read a byte, and calls of rules that push the state to go on
- * with.  All stacks that a text so far may have led to are held as one graph in which equal parts are one, so that
- * there is a single number for each situation: what follows from it is computed once.  Whatever a hostile form could
- * make large is limited, and the limit is a status (grammar_parts.h).
+ * Every form becomes one kind of automaton: states that read a byte, and calls of rules that push
+ * the state to go on with.  All stacks that a text so far may have led to are held as one graph in
+ * which equal parts are one, so that there is a single number for each situation: what follows from
+ * it is computed once.  Whatever a hostile form could make large is limited, and the limit is a
+ * status (grammar_parts.h).
  *
- * Threads: a grammar and all its matchers belong to one thread at a time.  A vocabulary does not change.
+ * Threads: a grammar and all its matchers belong to one thread at a time.  A vocabulary does not
+ * change.
  */
 #ifndef GRAMMAR_GRAMMAR_H
 #define GRAMMAR_GRAMMAR_H
@@ -34,29 +37,34 @@ typedef enum grammar_kind {
 /* "json_schema", "json_object", ... */
 const char *grammar_kind_name(grammar_kind kind);
 
-/* Compile a form.  MPK_EFORMAT: it is faulty; MPK_EUNSUPPORTED: it asks for what is not known here, by name and place;
- * MPK_ELIMIT: it is too large. */
+/* Compile a form.  MPK_EFORMAT: it is faulty; MPK_EUNSUPPORTED: it asks for what is not known here,
+ * by name and place; MPK_ELIMIT: it is too large. */
 mpk_status grammar_make(mpk_context *cx, grammar_kind kind, str source, grammar **out);
 /* No matcher of it is left.  NULL is allowed. */
 void grammar_free(grammar *g);
 
-/* The tokens that a mask has bits for: bytes of each (n 0: it never comes), and the ones that end an answer. */
-mpk_status grammar_vocab_make(mpk_context *cx, const str *tokens, uint32_t n, const int32_t *ends, uint32_t n_ends,
-                              grammar_vocab **out);
+/* The tokens that a mask has bits for: bytes of each (n 0: it never comes), and the ones that end
+ * an answer. */
+mpk_status grammar_vocab_make(mpk_context *cx, const str *tokens, uint32_t n, const int32_t *ends,
+                              uint32_t n_ends, grammar_vocab **out);
 void grammar_vocab_free(grammar_vocab *v);
 /* Words of a mask: a bit for each token, the lowest first. */
 uint32_t grammar_mask_words(const grammar_vocab *v);
 
 /* A text that follows a grammar.  Both are borrowed. */
-mpk_status grammar_matcher_open(mpk_context *cx, grammar *g, const grammar_vocab *v, grammar_matcher **out);
+mpk_status grammar_matcher_open(mpk_context *cx, grammar *g, const grammar_vocab *v,
+                                grammar_matcher **out);
 void grammar_matcher_close(grammar_matcher *m);
-/* Which tokens may come next: words[grammar_mask_words].  *n: how many bits are set.  MPK_ELIMIT: the grammar is too
- * ambiguous to say so within its limits. */
+/* Which tokens may come next: words[grammar_mask_words].  *n: how many bits are set.  MPK_ELIMIT:
+ * the grammar is too ambiguous to say so within its limits. */
 mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *words, uint32_t *n);
-/* A token has come.  *over: nothing but the end can follow.  MPK_EARG: the mask has no bit for it. */
+/* A token has come.  *over: nothing but the end can follow.  MPK_EARG: the mask has no bit for
+ * it. */
 mpk_status grammar_matcher_take(mpk_context *cx, grammar_matcher *m, int32_t token, bool *over);
-/* The same for bytes, of tests and of choices among literals: *fits is false where no text of the grammar goes on so,
- * and the matcher stays where it was; *may_end: the text so far is one of the grammar. */
-mpk_status grammar_matcher_read(mpk_context *cx, grammar_matcher *m, str bytes, bool *fits, bool *may_end);
+/* The same for bytes, of tests and of choices among literals: *fits is false where no text of the
+ * grammar goes on so, and the matcher stays where it was; *may_end: the text so far is one of the
+ * grammar. */
+mpk_status grammar_matcher_read(mpk_context *cx, grammar_matcher *m, str bytes, bool *fits,
+                                bool *may_end);
 
 #endif

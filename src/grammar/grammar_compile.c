@@ -1,8 +1,9 @@
 /* grammar_compile.c - trees of rules -> states.
  *
- * A tree is turned into states from its end to its beginning: each part is given the state that follows it.  Counts
- * stay counts, so that {1,100000} is one state.  A rule that could call itself without having read a byte is refused:
- * its stack would grow for ever.  Cost: linear in the trees, but for sets of bytes.
+ * A tree is turned into states from its end to its beginning: each part is given the state that
+ * follows it.  Counts stay counts, so that {1,100000} is one state.  A rule that could call itself
+ * without having read a byte is refused: its stack would grow for ever.  Cost: linear in the trees,
+ * but for sets of bytes.
  */
 #include "grammar/grammar_parts.h"
 
@@ -45,7 +46,8 @@ static bool is_nullable(compiler *c, const node *n)
     }
 }
 
-/* Until nothing changes; rules are looked at in both directions in turn, so that chains end soon. */
+/* Until nothing changes; rules are looked at in both directions in turn, so that chains end
+ * soon. */
 static mpk_status fill_nullable(compiler *c)
 {
     size_t n = c->k->rules.n;
@@ -81,7 +83,8 @@ static mpk_status list_first(compiler *c, const node *n, rule_list *out)
 }
 
 /* Depth first, without recursion: a rule that is met while it is open calls itself. */
-static mpk_status check_from(compiler *c, uint32_t first, uint8_t *mark, rule_list *calls, uint32_t *at, uint32_t *open)
+static mpk_status check_from(compiler *c, uint32_t first, uint8_t *mark, rule_list *calls,
+                             uint32_t *at, uint32_t *open)
 {
     enum { NEW_RULE, OPEN, DONE };
     uint32_t n = 0;
@@ -96,7 +99,8 @@ static mpk_status check_from(compiler *c, uint32_t first, uint8_t *mark, rule_li
         }
         uint32_t next = calls[r].at[at[r]++];
         CHECK(c->cx, mark[next] != OPEN, MPK_EUNSUPPORTED,
-              "%.*s refers to itself before it has any text of its own (left recursion): write it as a repetition",
+              "%.*s refers to itself before it has any text of its own (left recursion): write it "
+              "as a repetition",
               STR_ARG(c->k->rules.at[next].name));
         if (mark[next] == NEW_RULE) {
             mark[next] = OPEN;
@@ -128,8 +132,8 @@ static mpk_status check_recursion(compiler *c)
 
 static mpk_status add_state(compiler *c, grammar_state s, uint32_t *out)
 {
-    CHECK(c->cx, c->to->states.n < MOST_STATES, MPK_ELIMIT, "the grammar is too large: more than %d states",
-          MOST_STATES);
+    CHECK(c->cx, c->to->states.n < MOST_STATES, MPK_ELIMIT,
+          "the grammar is too large: more than %d states", MOST_STATES);
     *out = (uint32_t)c->to->states.n;
     PUSH(c->cx, c->a, &c->to->states, s);
     return MPK_OK;
@@ -169,7 +173,8 @@ static uint32_t encode(uint32_t c, uint8_t out[4])
 }
 
 /* Characters whose encodings differ byte by byte independently: one chain of sets of bytes. */
-static mpk_status emit_chain(compiler *c, uint32_t low, uint32_t high, uint32_t next, uint32_t *entry)
+static mpk_status emit_chain(compiler *c, uint32_t low, uint32_t high, uint32_t next,
+                             uint32_t *entry)
 {
     uint8_t from[4], to[4];
     uint32_t n = encode(low, from), first;
@@ -189,7 +194,8 @@ static mpk_status emit_chain(compiler *c, uint32_t low, uint32_t high, uint32_t 
 }
 
 /* Cut a range where its encodings change length, and where their bytes depend on each other. */
-static mpk_status emit_range(compiler *c, uint32_t low, uint32_t high, uint32_t next, uint32_t *entry)
+static mpk_status emit_range(compiler *c, uint32_t low, uint32_t high, uint32_t next,
+                             uint32_t *entry)
 {
     static const uint32_t last[] = {0x7f, 0x7ff, 0xffff};
     for (uint32_t i = 0; i < 3; i++)
@@ -230,8 +236,9 @@ static mpk_status emit_chars(compiler *c, const char_set *set, uint32_t next, ui
     uint32_t first, others = *entry;
     TRY(add_byte(c, &ascii, next, &first));
     *entry = first;
-    return others == c->never ? MPK_OK
-                              : add_state(c, (grammar_state){.kind = STATE_SPLIT, .a = first, .b = others}, entry);
+    return others == c->never
+               ? MPK_OK
+               : add_state(c, (grammar_state){.kind = STATE_SPLIT, .a = first, .b = others}, entry);
 }
 
 static mpk_status emit(compiler *c, const node *n, uint32_t next, uint32_t *entry);
@@ -388,7 +395,8 @@ static mpk_status drop_dead_ends(compiler *c)
         else if (s->kind == STATE_COUNT && !good[s->a])
             s->max = 0;
     }
-    CHECK(c->cx, good[c->to->start], MPK_EFORMAT, "no text has the form that is asked for: it contradicts itself");
+    CHECK(c->cx, good[c->to->start], MPK_EFORMAT,
+          "no text has the form that is asked for: it contradicts itself");
     return MPK_OK;
 }
 

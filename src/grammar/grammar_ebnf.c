@@ -3,8 +3,9 @@
  *     root   ::= greeting ("," " "? name)* "!"   # the rule root is the whole
  *     name   ::= [A-Z] [a-z]{1,20}
  *
- * A rule ends with its line, unless a group is open or the line ends with ::= or |.  Taken: "texts" and [classes]
- * with the escapes \n \r \t \\ \" \[ \] \xHH \uHHHH \UHHHHHHHH, . for any character, names, groups, |, and
+ * A rule ends with its line, unless a group is open or the line ends with ::= or |.  Taken: "texts"
+ * and [classes] with the escapes \n \r \t \\ \" \[ \] \xHH \uHHHH \UHHHHHHHH, . for any character,
+ * names, groups, |, and
  * * + ? {n} {n,} {n,m}.
  */
 #include "grammar/grammar_parts.h"
@@ -44,14 +45,16 @@ static void skip(ebnf_reader *r, bool lines)
         if (peek(r) == '#')
             while (r->at + 1 < r->source.n && r->source.at[r->at + 1] != '\n')
                 r->at++;
-        else if (peek(r) != ' ' && peek(r) != '\t' && !(lines && (peek(r) == '\n' || peek(r) == '\r')))
+        else if (peek(r) != ' ' && peek(r) != '\t' &&
+                 !(lines && (peek(r) == '\n' || peek(r) == '\r')))
             return;
     }
 }
 
 static bool is_name(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_';
 }
 
 static mpk_status read_name(ebnf_reader *r, uint32_t *number)
@@ -183,7 +186,9 @@ static mpk_status read_count(ebnf_reader *r, uint32_t *out)
     if (peek(r) < '0' || peek(r) > '9')
         return fault(r, "a count is missing");
     for (; peek(r) >= '0' && peek(r) <= '9'; r->at++)
-        n = n * 10 + (uint64_t)(peek(r) - '0') < GRAMMAR_FOREVER ? n * 10 + (uint64_t)(peek(r) - '0') : GRAMMAR_FOREVER;
+        n = n * 10 + (uint64_t)(peek(r) - '0') < GRAMMAR_FOREVER
+                ? n * 10 + (uint64_t)(peek(r) - '0')
+                : GRAMMAR_FOREVER;
     *out = (uint32_t)n;
     return n <= GRAMMAR_MOST_REPEATS ? MPK_OK : fault(r, "a count is too large");
 }
@@ -203,7 +208,8 @@ static mpk_status read_braces(ebnf_reader *r, uint32_t *min, uint32_t *max)
             TRY(read_count(r, max));
     }
     skip(r, false);
-    return take(r, '}') && *min <= *max ? MPK_OK : fault(r, "counts are {n}, {n,} or {n,m}, in order");
+    return take(r, '}') && *min <= *max ? MPK_OK
+                                        : fault(r, "counts are {n}, {n,} or {n,m}, in order");
 }
 
 /* What repeats the item before it; several in a row repeat what repeats. */

@@ -1,6 +1,7 @@
 /* grammar_fuzz.c - any bytes as the source of a form: a grammar, or an error that says something.
  *
- * Input: a byte that chooses the kind, the source.  What follows the grammar byte by byte is taken by it.
+ * Input: a byte that chooses the kind, the source.  What follows the grammar byte by byte is taken
+ * by it.
  */
 #include <stdlib.h>
 

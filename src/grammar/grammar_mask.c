@@ -1,14 +1,15 @@
 /* grammar_mask.c - matchers: which tokens may come next, and what a token leads to.
  *
- * The mask of a situation is found by walking the trees of tokens (grammar_vocab.c) with the automaton and is kept; a
- * tree is asked with counts made equal where they do not matter within its longest token, so that the masks inside of a
- * long text with a limit are found once.
+ * The mask of a situation is found by walking the trees of tokens (grammar_vocab.c) with the
+ * automaton and is kept; a tree is asked with counts made equal where they do not matter within its
+ * longest token, so that the masks inside of a long text with a limit are found once.
  */
 #include <stdlib.h>
 
 #include "grammar/grammar_vocab.h"
 
-mpk_status grammar_matcher_open(mpk_context *cx, grammar *g, const grammar_vocab *v, grammar_matcher **out)
+mpk_status grammar_matcher_open(mpk_context *cx, grammar *g, const grammar_vocab *v,
+                                grammar_matcher **out)
 {
     grammar_matcher *m = calloc(1, sizeof *m);
     CHECK(cx, m, MPK_ENOMEM, "out of memory for a matcher");
@@ -39,7 +40,8 @@ void grammar_matcher_close(grammar_matcher *m)
 
 /* ---- masks ---- */
 
-static mpk_status walk_tree(mpk_context *cx, grammar *g, const token_tree *t, uint32_t from, uint32_t *words)
+static mpk_status walk_tree(mpk_context *cx, grammar *g, const token_tree *t, uint32_t from,
+                            uint32_t *words)
 {
     uint32_t *path;
     NEW(cx, &g->store.arena, path, t->longest + 1);
@@ -57,7 +59,8 @@ static mpk_status walk_tree(mpk_context *cx, grammar *g, const token_tree *t, ui
 }
 
 /* The mask of one class of tokens, from the store or made now. */
-static mpk_status find_part(mpk_context *cx, grammar_matcher *m, uint32_t length, const uint32_t **words)
+static mpk_status find_part(mpk_context *cx, grammar_matcher *m, uint32_t length,
+                            const uint32_t **words)
 {
     store *s = &m->grammar->store;
     const token_tree *t = &m->vocab->trees[length];
@@ -103,7 +106,8 @@ mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *w
 
 /* ---- what comes ---- */
 
-mpk_status grammar_matcher_read(mpk_context *cx, grammar_matcher *m, str bytes, bool *fits, bool *may_end)
+mpk_status grammar_matcher_read(mpk_context *cx, grammar_matcher *m, str bytes, bool *fits,
+                                bool *may_end)
 {
     uint32_t at = m->situation;
     m->grammar->store.work = 0;
@@ -123,8 +127,10 @@ mpk_status grammar_matcher_take(mpk_context *cx, grammar_matcher *m, int32_t tok
     TRY(make_room(cx, m->grammar));
     if (token >= 0 && (uint32_t)token < v->n_tokens && v->tokens[token].n)
         TRY(grammar_matcher_read(cx, m, v->tokens[token], &fits, &may_end));
-    CHECK(cx, fits, MPK_EARG,
-          "token %d does not follow the grammar: the request's other rules leave no token that does", token);
+    CHECK(
+        cx, fits, MPK_EARG,
+        "token %d does not follow the grammar: the request's other rules leave no token that does",
+        token);
     const situation *now = &m->grammar->store.situations.at[m->situation];
     *over = now->may_end && !now->n;
     return MPK_OK;

@@ -1,7 +1,7 @@
 /* grammar_node.c - trees of a grammar, and sets of characters.
  *
- * The front ends call this; grammar_compile.c reads the trees.  Characters are code points; within a JSON string those
- * that JSON escapes are spelled so.
+ * The front ends call this; grammar_compile.c reads the trees.  Characters are code points; within
+ * a JSON string those that JSON escapes are spelled so.
  */
 #include <stdlib.h>
 
@@ -99,8 +99,8 @@ mpk_status chars_invert(maker *k, const char_set *set, char_set *out)
 
 mpk_status node_new(maker *k, node_kind kind, node **out)
 {
-    CHECK(k->cx, k->n_nodes < GRAMMAR_MOST_NODES, MPK_ELIMIT, "the grammar is too large: more than %d parts",
-          GRAMMAR_MOST_NODES);
+    CHECK(k->cx, k->n_nodes < GRAMMAR_MOST_NODES, MPK_ELIMIT,
+          "the grammar is too large: more than %d parts", GRAMMAR_MOST_NODES);
     k->n_nodes++;
     NEW(k->cx, k->a, *out, 1);
     (*out)->kind = kind;
@@ -173,8 +173,8 @@ static mpk_status plain_chars(maker *k, const char_set *set, const node **out)
 /* JSON's spelling of a character that cannot stand for itself: \n, \", \u0001. */
 static mpk_status escaped_char(maker *k, uint32_t c, const node **out)
 {
-    static const char letters[] = {
-        ['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r', ['"'] = '"', ['\\'] = '\\'};
+    static const char letters[] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f',
+                                   ['\r'] = 'r', ['"'] = '"',  ['\\'] = '\\'};
     char *bytes;
     NEW(k->cx, k->a, bytes, 6);
     bytes[0] = '\\';

@@ -1,8 +1,8 @@
 /* grammar_number.c - decimal numbers within bounds, as trees.
  *
- * Input: bounds and a divisor of a schema; output: the spellings without exponent of all numbers that keep to them.  A
- * number is a sign, digits and a fraction; a bound is followed digit by digit as long as the number is equal to it
- * ("tight").  Cost: O(digits of the bounds).
+ * Input: bounds and a divisor of a schema; output: the spellings without exponent of all numbers
+ * that keep to them.  A number is a sign, digits and a fraction; a bound is followed digit by digit
+ * as long as the number is equal to it ("tight").  Cost: O(digits of the bounds).
  */
 #include <stdio.h>
 
@@ -12,7 +12,8 @@ enum { MOST_DIVISOR = 1000, MOST_MULTIPLES = 10000 };
 
 /* One side of a range: magnitude, split at the point; at == NULL: there is no such side. */
 typedef struct side {
-    const char *whole, *fraction; /* digits; whole without leading, fraction without trailing zeros */
+    /* digits; whole without leading, fraction without trailing zeros */
+    const char *whole, *fraction;
     bool excluded;
 } side;
 
@@ -105,7 +106,8 @@ static mpk_status fraction_from(digits_reader *r, size_t i, bool low, bool high,
         return digits(r->k, 1, GRAMMAR_FOREVER, out);
     if ((!low || i >= strlen(r->low.fraction)) && (!high || i >= strlen(r->high.fraction)))
         return fraction_zeros(r, i, low, high, out);
-    char least = low ? digit_at(r->low.fraction, i) : '0', most = high ? digit_at(r->high.fraction, i) : '9';
+    char least = low ? digit_at(r->low.fraction, i) : '0',
+         most = high ? digit_at(r->high.fraction, i) : '9';
     TRY(node_new(r->k, NODE_ALT, &alt));
     if (low && least <= most)
         TRY(fraction_digit(r, i, least, true, high && least == most, alt));
@@ -141,14 +143,20 @@ static mpk_status fraction(digits_reader *r, bool low, bool high, const node **o
 
 /* ---- digits before the point ---- */
 
-/* Numbers with as many digits as the bounds that are given, from digit i on, with their fractions. */
-static mpk_status whole_from(digits_reader *r, size_t i, size_t n, const char *low, const char *high, const node **out)
+/* Numbers with as many digits as the bounds that are given, from digit i on, with their
+ * fractions. */
+static mpk_status whole_from(digits_reader *r, size_t i, size_t n, const char *low,
+                             const char *high, const node **out)
 {
     const node *first, *rest, *last;
     node *alt;
     if (i == n)
         return fraction(r, low && low == r->low.whole, high && high == r->high.whole, out);
-    char zero = i ? '0' : '1', least = low ? low[i] : n == 1 ? '0' : zero, most = high ? high[i] : '9';
+    char zero = i ? '0' : '1',
+         least = low      ? low[i]
+                 : n == 1 ? '0'
+                          : zero,
+         most = high ? high[i] : '9';
     if (low && n > 1 && i == 0 && least < '1')
         least = '1';
     TRY(node_new(r->k, NODE_ALT, &alt));
@@ -216,8 +224,8 @@ static bool is_less(const side *x, const side *y, bool *same)
     return order < 0;
 }
 
-static mpk_status split(schema_reader *r, const place *at, const json_value *v, bool excluded, side *out,
-                        bool *negative)
+static mpk_status split(schema_reader *r, const place *at, const json_value *v, bool excluded,
+                        side *out, bool *negative)
 {
     str s = v->text;
     *negative = s.n && s.at[0] == '-';
@@ -232,7 +240,8 @@ static mpk_status split(schema_reader *r, const place *at, const json_value *v, 
     while (end > point && (bare.at[end - 1] == '0' || bare.at[end - 1] == '.'))
         end--;
     const char *whole = arena_copy(r->k->a, bare.at, point),
-               *fraction = end > point + 1 ? arena_copy(r->k->a, bare.at + point + 1, end - point - 1) : "";
+               *fraction =
+                   end > point + 1 ? arena_copy(r->k->a, bare.at + point + 1, end - point - 1) : "";
     CHECK(r->k->cx, whole && fraction, MPK_ENOMEM, "out of memory for a bound");
     *out = (side){whole, fraction, excluded};
     if (!strcmp(whole, "0") && !*fraction)
@@ -241,14 +250,16 @@ static mpk_status split(schema_reader *r, const place *at, const json_value *v, 
 }
 
 /* The sharper one of an inclusive and an exclusive bound. */
-static const json_value *sharper(const json_value *in, const json_value *ex, bool is_low, bool *excluded)
+static const json_value *sharper(const json_value *in, const json_value *ex, bool is_low,
+                                 bool *excluded)
 {
     *excluded = ex && (!in || (is_low ? ex->number >= in->number : ex->number <= in->number));
     return *excluded ? ex : in;
 }
 
 /* Numbers of one sign between two magnitudes. */
-static mpk_status add_signed(maker *k, bool integer, const char *sign, side low, side high, node *alt)
+static mpk_status add_signed(maker *k, bool integer, const char *sign, side low, side high,
+                             node *alt)
 {
     digits_reader r = {.k = k, .low = low, .high = high, .integer = integer};
     const node *head, *rest;
@@ -260,9 +271,11 @@ static mpk_status add_signed(maker *k, bool integer, const char *sign, side low,
     return add_pair(k, alt, head, rest);
 }
 
-mpk_status number_between(schema_reader *r, const place *at, const number_rules *n, bool integer, const node **out)
+mpk_status number_between(schema_reader *r, const place *at, const number_rules *n, bool integer,
+                          const node **out)
 {
-    static const side zero = {"0", "", false}, above_zero = {"0", "", true}, none = {NULL, "", false};
+    static const side zero = {"0", "", false}, above_zero = {"0", "", true},
+                      none = {NULL, "", false};
     side low = none, high = none;
     bool low_ex, high_ex, low_negative = true, high_negative = false;
     const json_value *from = sharper(n->minimum, n->above, true, &low_ex),
@@ -284,14 +297,15 @@ mpk_status number_between(schema_reader *r, const place *at, const number_rules 
 /* ---- multiples ---- */
 
 /* The multiples within bounds, one by one. */
-static mpk_status list_multiples(schema_reader *r, const place *at, double low, double high, int64_t by,
-                                 const node **out)
+static mpk_status list_multiples(schema_reader *r, const place *at, double low, double high,
+                                 int64_t by, const node **out)
 {
     str *texts;
     size_t n = 0;
-    CHECK(r->k->cx, high - low < (double)MOST_MULTIPLES * (double)by && low > -9e15 && high < 9e15, MPK_EUNSUPPORTED,
-          "multipleOf at %s with bounds that are more than %d multiples apart is not supported", schema_where(r, at),
-          MOST_MULTIPLES);
+    CHECK(r->k->cx, high - low < (double)MOST_MULTIPLES * (double)by && low > -9e15 && high < 9e15,
+          MPK_EUNSUPPORTED,
+          "multipleOf at %s with bounds that are more than %d multiples apart is not supported",
+          schema_where(r, at), MOST_MULTIPLES);
     NEW(r->k->cx, r->k->a, texts, MOST_MULTIPLES + 2);
     int64_t first = (int64_t)low / by - 1;
     for (int64_t i = first; (double)(i * by) <= high; i++) {
@@ -353,7 +367,8 @@ static uint32_t decimals_of(str s)
     return (uint32_t)s.n - 2;
 }
 
-mpk_status number_multiple(schema_reader *r, const place *at, const number_rules *n, bool integer, const node **out)
+mpk_status number_multiple(schema_reader *r, const place *at, const number_rules *n, bool integer,
+                           const node **out)
 {
     bool bounded = n->minimum || n->maximum || n->above || n->below, excluded;
     uint32_t decimals = decimals_of(n->multiple->text);
@@ -366,7 +381,9 @@ mpk_status number_multiple(schema_reader *r, const place *at, const number_rules
     }
     int64_t by = n->multiple->is_integer ? n->multiple->integer : 0;
     if (by < 1)
-        return schema_refuse(r, at, "multipleOf that is neither a whole number nor 0.1, 0.01 ..., or is with bounds");
+        return schema_refuse(
+            r, at,
+            "multipleOf that is neither a whole number nor 0.1, 0.01 ..., or is with bounds");
     if (bounded) {
         const json_value *low = sharper(n->minimum, n->above, true, &excluded);
         const json_value *high = sharper(n->maximum, n->below, false, &excluded);

@@ -1,7 +1,8 @@
 /* grammar_parts.h - what a grammar is made of; for the files of this room alone.
  *
- * A front end (regular expression, schema ...) builds a tree of nodes for each rule; grammar_compile.c makes states of
- * them; grammar_run.c and grammar_stack.c run these; grammar_mask.c asks them about tokens.
+ * A front end (regular expression, schema ...) builds a tree of nodes for each rule;
+ * grammar_compile.c makes states of them; grammar_run.c and grammar_stack.c run these;
+ * grammar_mask.c asks them about tokens.
  */
 #ifndef GRAMMAR_PARTS_H
 #define GRAMMAR_PARTS_H
@@ -20,7 +21,8 @@ enum {
     GRAMMAR_FOREVER = 0x7fffffff,   /* as a greatest count: none */
     GRAMMAR_LAST_CHAR = 0x10ffff,
 };
-/* What one mask may cost: steps of the automaton, bytes; and when what has been learnt is forgotten. */
+/* What one mask may cost: steps of the automaton, bytes; and when what has been learnt is
+ * forgotten. */
 #define GRAMMAR_MOST_WORK (60u << 20)
 #define GRAMMAR_MOST_STORE ((size_t)256 << 20)
 #define GRAMMAR_FULL_STORE ((size_t)64 << 20)
@@ -142,13 +144,15 @@ mpk_status automaton_make(mpk_context *cx, arena *a, maker *k, automaton *out);
 
 /* ---- stacks and situations ---- */
 
-/* Entry of a stack: where to go on, how often its body has been called if that is a COUNT, and what is below. */
+/* Entry of a stack: where to go on, how often its body has been called if that is a COUNT, and what
+ * is below. */
 typedef struct stack_entry {
     uint32_t state, count, below;
 } stack_entry;
 
-/* A set of stacks: its entries are all possible tops, no two with the same state and count, in rising order.  The
- * number of a set is above those of all sets below it.  Set 0 is the empty stack alone. */
+/* A set of stacks: its entries are all possible tops, no two with the same state and count, in
+ * rising order.  The number of a set is above those of all sets below it.  Set 0 is the empty stack
+ * alone. */
 typedef struct stack_set {
     uint32_t first, n; /* entries */
     bool may_be_empty;
@@ -191,8 +195,9 @@ typedef struct store {
     VEC(stack_set) stacks;
     VEC(situation_item) items;
     VEC(situation) situations;
-    map by_content;                      /* of stacks and situations: bytes -> number */
-    pair_table unions;                   /* two sets of stacks -> the set that has the stacks of both */
+    map by_content; /* of stacks and situations: bytes -> number */
+    /* two sets of stacks -> the set that has the stacks of both */
+    pair_table unions;
     pair_table clamped[GRAMMAR_LENGTHS]; /* a set -> that with counts as far as they matter */
     pair_table masks[GRAMMAR_LENGTHS];   /* a situation -> a mask */
     VEC(uint32_t *) mask_words;
@@ -223,21 +228,25 @@ void store_close(store *s);
 mpk_status store_forget(mpk_context *cx, grammar *g);
 
 /* n entries, sorted here; the set with these. */
-mpk_status stack_intern(mpk_context *cx, grammar *g, stack_entry *entries, uint32_t n, bool may_be_empty,
-                        uint32_t *out);
-mpk_status stack_push(mpk_context *cx, grammar *g, uint32_t top, uint32_t count, uint32_t below, uint32_t *out);
+mpk_status stack_intern(mpk_context *cx, grammar *g, stack_entry *entries, uint32_t n,
+                        bool may_be_empty, uint32_t *out);
+mpk_status stack_push(mpk_context *cx, grammar *g, uint32_t top, uint32_t count, uint32_t below,
+                      uint32_t *out);
 /* The stacks of both. */
 mpk_status stack_unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uint32_t *out);
-/* A set that allows the same texts of up to so many bytes (a class of lengths): large counts are made equal. */
-mpk_status stack_clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t length, uint32_t bytes, uint32_t *out);
-mpk_status situation_intern(mpk_context *cx, grammar *g, situation_item *items, uint32_t n, bool may_end,
-                            uint32_t *out);
+/* A set that allows the same texts of up to so many bytes (a class of lengths): large counts are
+ * made equal. */
+mpk_status stack_clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t length, uint32_t bytes,
+                       uint32_t *out);
+mpk_status situation_intern(mpk_context *cx, grammar *g, situation_item *items, uint32_t n,
+                            bool may_end, uint32_t *out);
 
 /* The situation of the empty text. */
 mpk_status situation_start(mpk_context *cx, grammar *g, uint32_t *out);
 /* The one after another byte. */
 mpk_status situation_step(mpk_context *cx, grammar *g, uint32_t from, uint8_t byte, uint32_t *out);
-mpk_status situation_clamp(mpk_context *cx, grammar *g, uint32_t from, uint32_t length, uint32_t bytes, uint32_t *out);
+mpk_status situation_clamp(mpk_context *cx, grammar *g, uint32_t from, uint32_t length,
+                           uint32_t bytes, uint32_t *out);
 
 struct grammar_matcher {
     grammar *grammar;

@@ -1,8 +1,9 @@
 /* grammar_regex.c - regular expressions -> trees.
  *
- * What is taken: characters, ., [...], \d \w \s and their opposites (of ASCII), \t \n \r \f \v \0 \xHH \uHHHH \u{H},
- * groups, |, * + ? {n} {n,} {n,m} with or without a lazy ?, and ^ $ at the ends of the expression or of one of its
- * outermost alternatives.  Whatever makes the language irregular or depends on its surroundings is refused by name.
+ * What is taken: characters, ., [...], \d \w \s and their opposites (of ASCII), \t \n \r \f \v \0
+ * \xHH \uHHHH \u{H}, groups, |, * + ? {n} {n,} {n,m} with or without a lazy ?, and ^ $ at the ends
+ * of the expression or of one of its outermost alternatives.  Whatever makes the language irregular
+ * or depends on its surroundings is refused by name.
  */
 #include "grammar/grammar_parts.h"
 
@@ -41,7 +42,8 @@ static bool is_one_of(char c, const char *set)
 
 static mpk_status refuse(const regex_reader *r, const char *what)
 {
-    FAIL(r->k->cx, MPK_EUNSUPPORTED, "%s at byte %zu of the regular expression is not supported", what, r->at);
+    FAIL(r->k->cx, MPK_EUNSUPPORTED, "%s at byte %zu of the regular expression is not supported",
+         what, r->at);
 }
 static mpk_status fault(const regex_reader *r, const char *what)
 {
@@ -108,7 +110,8 @@ static mpk_status read_unicode(regex_reader *r, uint32_t *out)
 }
 
 /* After a backslash: a set (*is_set), or one character. */
-static mpk_status read_escape(regex_reader *r, bool in_class, char_set *set, bool *is_set, uint32_t *one)
+static mpk_status read_escape(regex_reader *r, bool in_class, char_set *set, bool *is_set,
+                              uint32_t *one)
 {
     if (at_end(r))
         return fault(r, "\\ at the end");
@@ -127,7 +130,8 @@ static mpk_status read_escape(regex_reader *r, bool in_class, char_set *set, boo
     else if (is_one_of(c, "bBAZzG"))
         return refuse(r, "an assertion (\\b, \\B, \\A, \\Z, \\G)");
     if (is_one_of(c, "pPXRKkNHhgCEQL"))
-        return refuse(r, "a class or an escape that is not \\d \\w \\s \\t \\n \\r \\f \\v \\x \\u");
+        return refuse(r,
+                      "a class or an escape that is not \\d \\w \\s \\t \\n \\r \\f \\v \\x \\u");
     if (take(r, "x") || sees(r, "u")) {
         if (c == 'x')
             return read_hex(r, 2, one);
@@ -189,9 +193,11 @@ static mpk_status read_alternatives(regex_reader *r, bool outermost, const node 
 static mpk_status read_group(regex_reader *r, const node **out)
 {
     if (take(r, "?")) {
-        bool named = take(r, "P<") || (sees(r, "<") && !sees(r, "<=") && !sees(r, "<!") && take(r, "<"));
+        bool named =
+            take(r, "P<") || (sees(r, "<") && !sees(r, "<=") && !sees(r, "<!") && take(r, "<"));
         if (!named && !take(r, ":"))
-            return refuse(r, "a group that is neither (...), (?:...) nor (?<name>...): assertions, flags, references");
+            return refuse(r, "a group that is neither (...), (?:...) nor (?<name>...): assertions, "
+                             "flags, references");
         while (named && !at_end(r) && !take(r, ">"))
             r->at++;
     } else if (sees(r, "*")) {
@@ -244,7 +250,9 @@ static bool read_number(regex_reader *r, uint32_t *out)
     uint64_t n = 0;
     size_t from = r->at;
     for (; peek(r) >= '0' && peek(r) <= '9'; r->at++)
-        n = n * 10 + (uint64_t)(peek(r) - '0') < GRAMMAR_FOREVER ? n * 10 + (uint64_t)(peek(r) - '0') : GRAMMAR_FOREVER;
+        n = n * 10 + (uint64_t)(peek(r) - '0') < GRAMMAR_FOREVER
+                ? n * 10 + (uint64_t)(peek(r) - '0')
+                : GRAMMAR_FOREVER;
     *out = (uint32_t)n;
     return r->at > from;
 }
@@ -254,7 +262,8 @@ static bool read_braces(regex_reader *r, uint32_t *min, uint32_t *max)
 {
     size_t from = r->at;
     bool good = take(r, "{");
-    bool low = good && read_number(r, min), comma = good && take(r, ","), high = comma && read_number(r, max);
+    bool low = good && read_number(r, min), comma = good && take(r, ","),
+         high = comma && read_number(r, max);
     good = good && (low || high) && take(r, "}");
     if (!good) {
         r->at = from;
@@ -282,7 +291,8 @@ static mpk_status read_repeated(regex_reader *r, const node **out)
     TRY(read_atom(r, out));
     if (!read_quantifier(r, &min, &max))
         return MPK_OK;
-    if (min > max || min > GRAMMAR_MOST_REPEATS || (max > GRAMMAR_MOST_REPEATS && max != GRAMMAR_FOREVER))
+    if (min > max || min > GRAMMAR_MOST_REPEATS ||
+        (max > GRAMMAR_MOST_REPEATS && max != GRAMMAR_FOREVER))
         return fault(r, "a count is out of order or too large");
     if (sees(r, "+"))
         return refuse(r, "a possessive quantifier");
@@ -318,7 +328,8 @@ static mpk_status read_sequence(regex_reader *r, bool outermost, const node **ou
     TRY(node_new(r->k, NODE_SEQ, &seq));
     if (outermost)
         TRY(add_open_side(r, take(r, "^"), seq));
-    while (!ends_alternative(r) && !(outermost && (sees(r, "$|") || (sees(r, "$") && r->at + 1 == r->source.n)))) {
+    while (!ends_alternative(r) &&
+           !(outermost && (sees(r, "$|") || (sees(r, "$") && r->at + 1 == r->source.n)))) {
         TRY(read_repeated(r, &child));
         TRY(node_add(r->k, seq, child));
     }

@@ -1,8 +1,9 @@
 /* grammar_run.c - from one situation to the next, a byte at a time.
  *
- * A byte moves the items that read it; from there, calls are pushed and ends are popped until all items wait for a
- * byte again (the closure).  What has been computed once is kept in the situation's table.  Cost of a new step: linear
- * in the states and stacks that it touches; every step is counted, so that a mask has a limit.
+ * A byte moves the items that read it; from there, calls are pushed and ends are popped until all
+ * items wait for a byte again (the closure).  What has been computed once is kept in the
+ * situation's table.  Cost of a new step: linear in the states and stacks that it touches; every
+ * step is counted, so that a mask has a limit.
  */
 #include "grammar/grammar_parts.h"
 
@@ -59,15 +60,16 @@ static mpk_status reach(mpk_context *cx, store *s, uint32_t to, uint32_t count, 
 /* ---- the closure ---- */
 
 /* Call: what comes after it is pushed, unless that is an end. */
-static mpk_status call(mpk_context *cx, grammar *g, uint32_t body, uint32_t next, uint32_t count, uint32_t stack)
+static mpk_status call(mpk_context *cx, grammar *g, uint32_t body, uint32_t next, uint32_t count,
+                       uint32_t stack)
 {
     if (g->automaton.states.at[next].kind != STATE_END)
         TRY(stack_push(cx, g, next, count, stack, &stack));
     return reach(cx, &g->store, body, 0, stack);
 }
 
-/* Has the closure been at this COUNT with this stack and a count that allows as much?  Where the body may be empty the
- * closure would go round for ever. */
+/* Has the closure been at this COUNT with this stack and a count that allows as much?  Where the
+ * body may be empty the closure would go round for ever. */
 static bool is_covered(store *s, size_t before, const closure_item *at)
 {
     s->work += before;
@@ -146,7 +148,8 @@ static mpk_status close_items(mpk_context *cx, grammar *g, uint32_t *out)
     store *s = &g->store;
     for (size_t i = 0; i < s->todo.n; i++) {
         CHECK(cx, s->work < GRAMMAR_MOST_WORK, MPK_ELIMIT,
-              "the grammar is too ambiguous: the tokens that may come next take more than %u steps to find",
+              "the grammar is too ambiguous: the tokens that may come next take more than %u steps "
+              "to find",
               GRAMMAR_MOST_WORK);
         TRY(follow(cx, g, i));
     }

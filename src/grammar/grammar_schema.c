@@ -1,7 +1,7 @@
 /* grammar_schema.c - JSON schemas: keywords, references, and the choice among types.
  *
- * Every keyword is in one table: it is taken, or it says nothing about the form, or it is refused by name.  A schema
- * that is referred to is a rule, so that schemas may refer to themselves.
+ * Every keyword is in one table: it is taken, or it says nothing about the form, or it is refused
+ * by name.  A schema that is referred to is a rule, so that schemas may refer to themselves.
  */
 #include <stdio.h>
 
@@ -18,7 +18,8 @@ const char *schema_where(schema_reader *r, const place *at)
     r->where[0] = '#';
     r->where[1] = '\0';
     while (n-- > 0 && used < sizeof r->where) {
-        int more = snprintf(r->where + used, sizeof r->where - used, "/%.*s", STR_ARG(path[n]->name));
+        int more =
+            snprintf(r->where + used, sizeof r->where - used, "/%.*s", STR_ARG(path[n]->name));
         used += more > 0 ? (size_t)more : 0;
     }
     return r->where;
@@ -26,18 +27,21 @@ const char *schema_where(schema_reader *r, const place *at)
 
 mpk_status schema_refuse(schema_reader *r, const place *at, const char *what)
 {
-    FAIL(r->k->cx, MPK_EUNSUPPORTED, "%s at %s of the JSON schema is not supported", what, schema_where(r, at));
+    FAIL(r->k->cx, MPK_EUNSUPPORTED, "%s at %s of the JSON schema is not supported", what,
+         schema_where(r, at));
 }
 
-mpk_status schema_count(schema_reader *r, const place *at, const json_value *schema, const char *key, uint32_t *out)
+mpk_status schema_count(schema_reader *r, const place *at, const json_value *schema,
+                        const char *key, uint32_t *out)
 {
     const json_value *v = json_get(schema, key);
     if (!v)
         return MPK_OK;
     CHECK(r->k->cx,
-          v->kind == JSON_KIND_NUMBER && v->number >= 0 && v->number == (double)(uint64_t)v->number &&
-              v->number <= GRAMMAR_MOST_REPEATS,
-          MPK_EFORMAT, "%s at %s is no whole number from 0 to %d", key, schema_where(r, at), GRAMMAR_MOST_REPEATS);
+          v->kind == JSON_KIND_NUMBER && v->number >= 0 &&
+              v->number == (double)(uint64_t)v->number && v->number <= GRAMMAR_MOST_REPEATS,
+          MPK_EFORMAT, "%s at %s is no whole number from 0 to %d", key, schema_where(r, at),
+          GRAMMAR_MOST_REPEATS);
     *out = (uint32_t)v->number;
     return MPK_OK;
 }
@@ -112,8 +116,8 @@ mpk_status schema_check_keywords(schema_reader *r, const place *at, const json_v
 {
     for (size_t i = 0; i < schema->n; i++)
         CHECK(r->k->cx, is_known(schema->items[i].key), MPK_EUNSUPPORTED,
-              "the keyword \"%.*s\" at %s of the JSON schema is not supported", STR_ARG(schema->items[i].key),
-              schema_where(r, at));
+              "the keyword \"%.*s\" at %s of the JSON schema is not supported",
+              STR_ARG(schema->items[i].key), schema_where(r, at));
     return MPK_OK;
 }
 
@@ -124,8 +128,9 @@ static uint32_t type_named(str name)
     static const struct {
         const char *name;
         uint32_t bits;
-    } types[] = {{"null", TYPE_NULL},     {"boolean", TYPE_BOOLEAN}, {"integer", TYPE_INTEGER}, {"number", TYPE_NUMBER},
-                 {"string", TYPE_STRING}, {"array", TYPE_ARRAY},     {"object", TYPE_OBJECT}};
+    } types[] = {{"null", TYPE_NULL},     {"boolean", TYPE_BOOLEAN}, {"integer", TYPE_INTEGER},
+                 {"number", TYPE_NUMBER}, {"string", TYPE_STRING},   {"array", TYPE_ARRAY},
+                 {"object", TYPE_OBJECT}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (str_is(name, types[i].name))
             return types[i].bits;
@@ -135,20 +140,24 @@ static uint32_t type_named(str name)
 static uint32_t type_of(const json_value *v)
 {
     static const uint32_t bits[] = {
-        [JSON_KIND_NULL] = TYPE_NULL,  [JSON_KIND_BOOL] = TYPE_BOOLEAN,  [JSON_KIND_STRING] = TYPE_STRING,
-        [JSON_KIND_LIST] = TYPE_ARRAY, [JSON_KIND_OBJECT] = TYPE_OBJECT, [JSON_KIND_NUMBER] = TYPE_FRACTION};
-    bool whole = v->kind == JSON_KIND_NUMBER && (v->is_integer || v->number == (double)(int64_t)v->number);
+        [JSON_KIND_NULL] = TYPE_NULL,     [JSON_KIND_BOOL] = TYPE_BOOLEAN,
+        [JSON_KIND_STRING] = TYPE_STRING, [JSON_KIND_LIST] = TYPE_ARRAY,
+        [JSON_KIND_OBJECT] = TYPE_OBJECT, [JSON_KIND_NUMBER] = TYPE_FRACTION};
+    bool whole =
+        v->kind == JSON_KIND_NUMBER && (v->is_integer || v->number == (double)(int64_t)v->number);
     return whole ? TYPE_INTEGER : bits[v->kind];
 }
 
-static mpk_status named_types(schema_reader *r, const place *at, const json_value *type, uint32_t *out)
+static mpk_status named_types(schema_reader *r, const place *at, const json_value *type,
+                              uint32_t *out)
 {
     const json_value *list = type && type->kind == JSON_KIND_LIST ? type->items : type;
     size_t n = type && type->kind == JSON_KIND_LIST ? type->n : 1;
     *out = type ? 0 : TYPE_ANY;
     for (size_t i = 0; type && i < n; i++) {
         uint32_t bits = list[i].kind == JSON_KIND_STRING ? type_named(list[i].text) : 0;
-        CHECK(r->k->cx, bits, MPK_EFORMAT, "type at %s of the JSON schema is none of JSON's", schema_where(r, at));
+        CHECK(r->k->cx, bits, MPK_EFORMAT, "type at %s of the JSON schema is none of JSON's",
+              schema_where(r, at));
         *out |= bits;
     }
     return MPK_OK;
@@ -184,7 +193,8 @@ mpk_status schema_types(schema_reader *r, const place *at, const json_value *sch
 /* ---- enum and const ---- */
 
 /* Does a literal fit a schema?  The grammar of that schema says so. */
-static mpk_status fits(schema_reader *r, const place *at, const json_value *schema, const json_value *value, bool *yes)
+static mpk_status fits(schema_reader *r, const place *at, const json_value *schema,
+                       const json_value *value, bool *yes)
 {
     mpk_context *cx = r->k->cx;
     grammar g = {0};
@@ -224,9 +234,10 @@ static mpk_status fits(schema_reader *r, const place *at, const json_value *sche
 
 static bool says_more(const json_value *schema)
 {
-    static const char *const silent[] = {"enum",     "const",    "type",      "title",      "description", "default",
-                                         "examples", "example",  "$schema",   "$id",        "$comment",    "deprecated",
-                                         "$defs",    "readOnly", "writeOnly", "definitions"};
+    static const char *const silent[] = {"enum",        "const",    "type",      "title",
+                                         "description", "default",  "examples",  "example",
+                                         "$schema",     "$id",      "$comment",  "deprecated",
+                                         "$defs",       "readOnly", "writeOnly", "definitions"};
     for (size_t i = 0; i < schema->n; i++) {
         bool found = false;
         for (size_t k = 0; k < sizeof silent / sizeof *silent && !found; k++)
@@ -237,8 +248,8 @@ static bool says_more(const json_value *schema)
     return false;
 }
 
-static mpk_status add_value(schema_reader *r, const place *at, const json_value *rest, const json_value *value,
-                            uint32_t types, node *alt)
+static mpk_status add_value(schema_reader *r, const place *at, const json_value *rest,
+                            const json_value *value, uint32_t types, node *alt)
 {
     bool yes = (type_of(value) & types) != 0;
     const node *child = NULL;
@@ -265,12 +276,15 @@ static mpk_status compact(schema_reader *r, node *alt, const node **out)
     return node_texts(r->k, texts, alt->children.n, out);
 }
 
-static mpk_status listed(schema_reader *r, const place *at, const json_value *schema, const node **out)
+static mpk_status listed(schema_reader *r, const place *at, const json_value *schema,
+                         const node **out)
 {
-    const json_value *list = json_get(schema, "enum"), *one = member_of(schema, "const"), *rest = NULL;
+    const json_value *list = json_get(schema, "enum"), *one = member_of(schema, "const"),
+                     *rest = NULL;
     uint32_t types;
     node *alt;
-    CHECK(r->k->cx, !list || list->kind == JSON_KIND_LIST, MPK_EFORMAT, "enum at %s is no list", schema_where(r, at));
+    CHECK(r->k->cx, !list || list->kind == JSON_KIND_LIST, MPK_EFORMAT, "enum at %s is no list",
+          schema_where(r, at));
     TRY(named_types(r, at, json_get(schema, "type"), &types));
     if (says_more(schema))
         TRY(schema_without(r, schema, (const char *const[]){"enum", "const", NULL}, &rest));
@@ -285,16 +299,17 @@ static mpk_status listed(schema_reader *r, const place *at, const json_value *sc
 
 /* ---- by type ---- */
 
-static mpk_status number_node(schema_reader *r, const place *at, const json_value *schema, bool integer,
-                              const node **out)
+static mpk_status number_node(schema_reader *r, const place *at, const json_value *schema,
+                              bool integer, const node **out)
 {
-    static const char *const keys[] = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
+    static const char *const keys[] = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+                                       "multipleOf"};
     const json_value *v[5];
     bool any = false;
     for (size_t i = 0; i < 5; i++) {
         v[i] = json_get(schema, keys[i]);
-        CHECK(r->k->cx, !v[i] || v[i]->kind == JSON_KIND_NUMBER, MPK_EFORMAT, "%s at %s is no number", keys[i],
-              schema_where(r, at));
+        CHECK(r->k->cx, !v[i] || v[i]->kind == JSON_KIND_NUMBER, MPK_EFORMAT,
+              "%s at %s is no number", keys[i], schema_where(r, at));
         any |= v[i] != NULL;
     }
     const number_rules n = {v[0], v[1], v[2], v[3], v[4]};
@@ -305,7 +320,8 @@ static mpk_status number_node(schema_reader *r, const place *at, const json_valu
     return integer ? schema_integer(r, out) : schema_any_number(r, out);
 }
 
-static mpk_status one_type(schema_reader *r, const place *at, const json_value *schema, uint32_t type, const node **out)
+static mpk_status one_type(schema_reader *r, const place *at, const json_value *schema,
+                           uint32_t type, const node **out)
 {
     switch (type) {
     case TYPE_NULL:
@@ -325,7 +341,8 @@ static mpk_status one_type(schema_reader *r, const place *at, const json_value *
     }
 }
 
-static mpk_status by_type(schema_reader *r, const place *at, const json_value *schema, const node **out)
+static mpk_status by_type(schema_reader *r, const place *at, const json_value *schema,
+                          const node **out)
 {
     uint32_t types;
     const node *child = NULL;
@@ -345,7 +362,8 @@ static mpk_status by_type(schema_reader *r, const place *at, const json_value *s
 
 /* ---- references and combinations ---- */
 
-mpk_status schema_as_rule(schema_reader *r, const place *at, const json_value *schema, const node **out)
+mpk_status schema_as_rule(schema_reader *r, const place *at, const json_value *schema,
+                          const node **out)
 {
     const node *body;
     for (size_t i = 0; i < r->targets.n; i++)
@@ -369,29 +387,31 @@ static mpk_status check_apart(schema_reader *r, const place *at, const json_valu
             bool apart;
             TRY(schema_exclude(r, at, &options->items[i], &options->items[k], &apart));
             CHECK(r->k->cx, apart, MPK_EUNSUPPORTED,
-                  "oneOf at %s of the JSON schema is not supported: a value could fit options %zu and %zu both; write "
+                  "oneOf at %s of the JSON schema is not supported: a value could fit options %zu "
+                  "and %zu both; write "
                   "anyOf, or give them a required property with different constants",
                   schema_where(r, at), i, k);
         }
     return MPK_OK;
 }
 
-static mpk_status options_node(schema_reader *r, const place *at, const json_value *schema, const char *key,
-                               const node **out)
+static mpk_status options_node(schema_reader *r, const place *at, const json_value *schema,
+                               const char *key, const node **out)
 {
     const place here = {at, str_from(key)};
     const json_value *options = json_get(schema, key), *rest, *both;
     const node *child = NULL;
     node *alt;
-    CHECK(r->k->cx, options->kind == JSON_KIND_LIST && options->n, MPK_EFORMAT, "%s at %s is no list of schemas", key,
-          schema_where(r, at));
+    CHECK(r->k->cx, options->kind == JSON_KIND_LIST && options->n, MPK_EFORMAT,
+          "%s at %s is no list of schemas", key, schema_where(r, at));
     if (str_is(str_from(key), "oneOf"))
         TRY(check_apart(r, at, options));
     TRY(schema_without(r, schema, (const char *const[]){key, NULL}, &rest));
     TRY(node_new(r->k, NODE_ALT, &alt));
     for (size_t i = 0; i < options->n; i++) {
         both = &options->items[i];
-        if (says_more(rest) || json_get(rest, "type") || json_get(rest, "enum") || member_of(rest, "const"))
+        if (says_more(rest) || json_get(rest, "type") || json_get(rest, "enum") ||
+            member_of(rest, "const"))
             TRY(schema_merge(r, &here, rest, both, &both));
         TRY(schema_node(r, &here, both, &child));
         TRY(node_add(r->k, alt, child));
@@ -409,7 +429,8 @@ static bool is_alone(const json_value *schema)
     return false;
 }
 
-static mpk_status object_node(schema_reader *r, const place *at, const json_value *schema, const node **out)
+static mpk_status object_node(schema_reader *r, const place *at, const json_value *schema,
+                              const node **out)
 {
     TRY(schema_check_keywords(r, at, schema));
     if (is_alone(schema)) {
@@ -430,7 +451,8 @@ static mpk_status object_node(schema_reader *r, const place *at, const json_valu
     return by_type(r, at, schema, out);
 }
 
-mpk_status schema_node(schema_reader *r, const place *at, const json_value *schema, const node **out)
+mpk_status schema_node(schema_reader *r, const place *at, const json_value *schema,
+                       const node **out)
 {
     CHECK(r->k->cx, schema->kind == JSON_KIND_OBJECT || schema->kind == JSON_KIND_BOOL, MPK_EFORMAT,
           "%s of the JSON schema is neither an object nor true or false", schema_where(r, at));
@@ -438,8 +460,8 @@ mpk_status schema_node(schema_reader *r, const place *at, const json_value *sche
         return schema_any(r, out);
     if (schema->kind == JSON_KIND_BOOL)
         return node_texts(r->k, NULL, 0, out);
-    CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT, "the JSON schema is nested too deeply at %s",
-          schema_where(r, at));
+    CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT,
+          "the JSON schema is nested too deeply at %s", schema_where(r, at));
     r->nesting++;
     TRY(object_node(r, at, schema, out));
     r->nesting--;

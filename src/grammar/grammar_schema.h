@@ -1,7 +1,8 @@
 /* grammar_schema.h - JSON schemas -> trees; for the files grammar_schema*.c and grammar_number.c.
  *
- * Output is JSON as a model writes it: members in the order of `properties`, others after them; a blank or a line
- * break with indentation where JSON allows white space; numbers within bounds without exponent.
+ * Output is JSON as a model writes it: members in the order of `properties`, others after them; a
+ * blank or a line break with indentation where JSON allows white space; numbers within bounds
+ * without exponent.
  */
 #ifndef GRAMMAR_SCHEMA_H
 #define GRAMMAR_SCHEMA_H
@@ -51,11 +52,13 @@ const char *schema_where(schema_reader *r, const place *at);
 mpk_status schema_refuse(schema_reader *r, const place *at, const char *what);
 
 /* What a schema allows. */
-mpk_status schema_node(schema_reader *r, const place *at, const json_value *schema, const node **out);
+mpk_status schema_node(schema_reader *r, const place *at, const json_value *schema,
+                       const node **out);
 /* MPK_EUNSUPPORTED: a keyword is not known. */
 mpk_status schema_check_keywords(schema_reader *r, const place *at, const json_value *schema);
 /* A schema that is used more than once, as a rule. */
-mpk_status schema_as_rule(schema_reader *r, const place *at, const json_value *schema, const node **out);
+mpk_status schema_as_rule(schema_reader *r, const place *at, const json_value *schema,
+                          const node **out);
 
 /* grammar_schema_value.c: values of any form, and literals. */
 mpk_status schema_any(schema_reader *r, const node **out);
@@ -68,33 +71,45 @@ mpk_status schema_integer(schema_reader *r, const node **out);
 mpk_status schema_blank(schema_reader *r, const node **out);
 mpk_status schema_literal(schema_reader *r, const json_value *value, const node **out);
 /* Any string but these. */
-mpk_status schema_other_string(schema_reader *r, const place *at, str *texts, size_t n, const node **out);
+mpk_status schema_other_string(schema_reader *r, const place *at, str *texts, size_t n,
+                               const node **out);
 /* Parts one after the other; NULL ends the list. */
 mpk_status schema_join(schema_reader *r, const node *const *parts, const node **out);
 mpk_status schema_text(schema_reader *r, const char *bytes, const node **out);
 
-/* grammar_schema_text.c, grammar_schema_list.c, grammar_schema_object.c: one type with its keywords. */
-mpk_status schema_string(schema_reader *r, const place *at, const json_value *schema, const node **out);
-mpk_status schema_array(schema_reader *r, const place *at, const json_value *schema, const node **out);
-mpk_status schema_object(schema_reader *r, const place *at, const json_value *schema, const node **out);
+/* grammar_schema_text.c, grammar_schema_list.c, grammar_schema_object.c: one type with its
+ * keywords. */
+mpk_status schema_string(schema_reader *r, const place *at, const json_value *schema,
+                         const node **out);
+mpk_status schema_array(schema_reader *r, const place *at, const json_value *schema,
+                        const node **out);
+mpk_status schema_object(schema_reader *r, const place *at, const json_value *schema,
+                         const node **out);
 /* grammar_number.c */
-mpk_status number_between(schema_reader *r, const place *at, const number_rules *n, bool integer, const node **out);
-mpk_status number_multiple(schema_reader *r, const place *at, const number_rules *n, bool integer, const node **out);
+mpk_status number_between(schema_reader *r, const place *at, const number_rules *n, bool integer,
+                          const node **out);
+mpk_status number_multiple(schema_reader *r, const place *at, const number_rules *n, bool integer,
+                           const node **out);
 
 /* A count of a schema; left as it is if there is none. */
-mpk_status schema_count(schema_reader *r, const place *at, const json_value *schema, const char *key, uint32_t *out);
+mpk_status schema_count(schema_reader *r, const place *at, const json_value *schema,
+                        const char *key, uint32_t *out);
 
 /* grammar_schema_merge.c: one schema that says what two say, without $ref and allOf at its top. */
-mpk_status schema_flatten(schema_reader *r, const place *at, const json_value *schema, const json_value **out);
+mpk_status schema_flatten(schema_reader *r, const place *at, const json_value *schema,
+                          const json_value **out);
 mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, const json_value *b,
                         const json_value **out);
 /* What a $ref names. */
-mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref, const json_value **out);
+mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
+                       const json_value **out);
 /* The object without some of its members. */
-mpk_status schema_without(schema_reader *r, const json_value *schema, const char *const *names, const json_value **out);
+mpk_status schema_without(schema_reader *r, const json_value *schema, const char *const *names,
+                          const json_value **out);
 /* Bits TYPE_* that a flat schema allows. */
 mpk_status schema_types(schema_reader *r, const place *at, const json_value *schema, uint32_t *out);
 /* No value fits both. */
-mpk_status schema_exclude(schema_reader *r, const place *at, const json_value *a, const json_value *b, bool *yes);
+mpk_status schema_exclude(schema_reader *r, const place *at, const json_value *a,
+                          const json_value *b, bool *yes);
 
 #endif

@@ -38,7 +38,8 @@ static mpk_status tail(schema_reader *r, const list_rules *l, uint32_t before, c
 }
 
 /* From item i of the prefix on. */
-static mpk_status prefixed(schema_reader *r, const place *at, const list_rules *l, uint32_t i, const node **out)
+static mpk_status prefixed(schema_reader *r, const place *at, const list_rules *l, uint32_t i,
+                           const node **out)
 {
     const place here = {at, STR("prefixItems")};
     const node *item, *rest, *empty;
@@ -63,7 +64,8 @@ static mpk_status prefixed(schema_reader *r, const place *at, const list_rules *
 }
 
 /* prefixItems and items, or as drafts before 2020 name them, items (a list) and additionalItems. */
-static mpk_status read_items(schema_reader *r, const place *at, const json_value *schema, list_rules *l)
+static mpk_status read_items(schema_reader *r, const place *at, const json_value *schema,
+                             list_rules *l)
 {
     const json_value *items = json_get(schema, "items");
     bool old = json_is(items, JSON_KIND_LIST);
@@ -71,16 +73,18 @@ static mpk_status read_items(schema_reader *r, const place *at, const json_value
     l->prefix = old ? items : json_get(schema, "prefixItems");
     if (old)
         items = json_get(schema, "additionalItems");
-    CHECK(r->k->cx, !l->prefix || l->prefix->kind == JSON_KIND_LIST, MPK_EFORMAT, "prefixItems at %s is no list",
-          schema_where(r, at));
+    CHECK(r->k->cx, !l->prefix || l->prefix->kind == JSON_KIND_LIST, MPK_EFORMAT,
+          "prefixItems at %s is no list", schema_where(r, at));
     l->n_prefix = l->prefix ? (uint32_t)l->prefix->n : 0;
-    CHECK(r->k->cx, l->n_prefix <= MOST_PREFIX, MPK_ELIMIT, "%u prefixItems at %s: at most %d are taken", l->n_prefix,
-          schema_where(r, at), MOST_PREFIX);
+    CHECK(r->k->cx, l->n_prefix <= MOST_PREFIX, MPK_ELIMIT,
+          "%u prefixItems at %s: at most %d are taken", l->n_prefix, schema_where(r, at),
+          MOST_PREFIX);
     l->item_is_never = items && items->kind == JSON_KIND_BOOL && !items->boolean;
     return items ? schema_as_rule(r, &here, items, &l->item) : schema_any(r, &l->item);
 }
 
-mpk_status schema_array(schema_reader *r, const place *at, const json_value *schema, const node **out)
+mpk_status schema_array(schema_reader *r, const place *at, const json_value *schema,
+                        const node **out)
 {
     list_rules l = {.max = GRAMMAR_FOREVER};
     const node *open, *close, *blank, *body;
@@ -89,7 +93,8 @@ mpk_status schema_array(schema_reader *r, const place *at, const json_value *sch
     TRY(schema_count(r, at, schema, "maxItems", &l.max));
     if (unique && unique->boolean && l.max > 1)
         return schema_refuse(r, at, "uniqueItems");
-    if (!json_get(schema, "items") && !json_get(schema, "prefixItems") && !l.min && l.max == GRAMMAR_FOREVER)
+    if (!json_get(schema, "items") && !json_get(schema, "prefixItems") && !l.min &&
+        l.max == GRAMMAR_FOREVER)
         return schema_any_array(r, out);
     TRY(read_items(r, at, schema, &l));
     TRY(schema_blank(r, &blank));

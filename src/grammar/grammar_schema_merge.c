@@ -1,8 +1,8 @@
-/* grammar_schema_merge.c - allOf, $ref with neighbours, and options with what stands beside them: one schema that says
- * what several say.
+/* grammar_schema_merge.c - allOf, $ref with neighbours, and options with what stands beside them:
+ * one schema that says what several say.
  *
- * Two values of a keyword are joined where there is a single value that means both; otherwise the schema is refused by
- * the name of that keyword.
+ * Two values of a keyword are joined where there is a single value that means both; otherwise the
+ * schema is refused by the name of that keyword.
  */
 #include "grammar/grammar_schema.h"
 
@@ -27,7 +27,8 @@ static mpk_status make_object(schema_reader *r, const members *m, const json_val
     return MPK_OK;
 }
 
-mpk_status schema_without(schema_reader *r, const json_value *schema, const char *const *names, const json_value **out)
+mpk_status schema_without(schema_reader *r, const json_value *schema, const char *const *names,
+                          const json_value **out)
 {
     members kept = {0};
     for (size_t i = 0; i < schema->n; i++) {
@@ -73,13 +74,17 @@ static const json_value *step_into(const json_value *at, str name)
     return at->kind == JSON_KIND_LIST && name.n && index < at->n ? &at->items[index] : NULL;
 }
 
-mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref, const json_value **out)
+mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
+                       const json_value **out)
 {
     const json_value *found = r->root;
-    CHECK(r->k->cx, ref->kind == JSON_KIND_STRING, MPK_EFORMAT, "$ref at %s is no text", schema_where(r, at));
+    CHECK(r->k->cx, ref->kind == JSON_KIND_STRING, MPK_EFORMAT, "$ref at %s is no text",
+          schema_where(r, at));
     str path = ref->text;
-    CHECK(r->k->cx, path.n && path.at[0] == '#' && (path.n == 1 || path.at[1] == '/'), MPK_EUNSUPPORTED,
-          "$ref \"%.*s\" at %s is not supported: it must lead into the same schema, as #/$defs/NAME does",
+    CHECK(r->k->cx, path.n && path.at[0] == '#' && (path.n == 1 || path.at[1] == '/'),
+          MPK_EUNSUPPORTED,
+          "$ref \"%.*s\" at %s is not supported: it must lead into the same schema, as "
+          "#/$defs/NAME does",
           STR_ARG(path), schema_where(r, at));
     for (size_t i = 2, end; i <= path.n && path.n > 1; i = end + 1) {
         str name = {0};
@@ -88,16 +93,19 @@ mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
         TRY(unescape(r, (str){path.at + i, end - i}, &name));
         found = step_into(found, name);
     }
-    CHECK(r->k->cx, found, MPK_EFORMAT, "$ref \"%.*s\" at %s leads nowhere", STR_ARG(path), schema_where(r, at));
+    CHECK(r->k->cx, found, MPK_EFORMAT, "$ref \"%.*s\" at %s leads nowhere", STR_ARG(path),
+          schema_where(r, at));
     *out = found;
     return MPK_OK;
 }
 
-mpk_status schema_flatten(schema_reader *r, const place *at, const json_value *schema, const json_value **out)
+mpk_status schema_flatten(schema_reader *r, const place *at, const json_value *schema,
+                          const json_value **out)
 {
     static const char *const names[] = {"$ref", "allOf", NULL};
     const json_value *ref, *all, *target, *made;
-    if (schema->kind != JSON_KIND_OBJECT || (!json_get(schema, "$ref") && !json_get(schema, "allOf"))) {
+    if (schema->kind != JSON_KIND_OBJECT ||
+        (!json_get(schema, "$ref") && !json_get(schema, "allOf"))) {
         *out = schema;
         return MPK_OK;
     }
@@ -111,7 +119,8 @@ mpk_status schema_flatten(schema_reader *r, const place *at, const json_value *s
         TRY(schema_find(r, at, ref, &target));
         TRY(schema_merge(r, at, made, target, &made));
     }
-    CHECK(r->k->cx, !all || all->kind == JSON_KIND_LIST, MPK_EFORMAT, "allOf at %s is no list", schema_where(r, at));
+    CHECK(r->k->cx, !all || all->kind == JSON_KIND_LIST, MPK_EFORMAT, "allOf at %s is no list",
+          schema_where(r, at));
     for (size_t i = 0; all && i < all->n; i++)
         TRY(schema_merge(r, at, made, &all->items[i], &made));
     r->nesting--;
@@ -129,12 +138,15 @@ static mpk_status make_list(schema_reader *r, str key, const members *m, json_va
 }
 
 /* Each option of the one with each of the other. */
-static mpk_status cross(schema_reader *r, const place *at, const json_value *a, const json_value *b, json_value *out)
+static mpk_status cross(schema_reader *r, const place *at, const json_value *a, const json_value *b,
+                        json_value *out)
 {
     members made = {0};
     const json_value *both;
-    CHECK(r->k->cx, a->kind == JSON_KIND_LIST && b->kind == JSON_KIND_LIST && a->n * b->n <= MOST_OPTIONS, MPK_ELIMIT,
-          "the options at %s of the JSON schema multiply to more than %d", schema_where(r, at), MOST_OPTIONS);
+    CHECK(r->k->cx,
+          a->kind == JSON_KIND_LIST && b->kind == JSON_KIND_LIST && a->n * b->n <= MOST_OPTIONS,
+          MPK_ELIMIT, "the options at %s of the JSON schema multiply to more than %d",
+          schema_where(r, at), MOST_OPTIONS);
     for (size_t i = 0; i < a->n; i++)
         for (size_t k = 0; k < b->n; k++) {
             TRY(schema_merge(r, at, &a->items[i], &b->items[k], &both));
@@ -143,7 +155,8 @@ static mpk_status cross(schema_reader *r, const place *at, const json_value *a, 
     return make_list(r, a->key, &made, out);
 }
 
-static mpk_status both_required(schema_reader *r, const json_value *a, const json_value *b, json_value *out)
+static mpk_status both_required(schema_reader *r, const json_value *a, const json_value *b,
+                                json_value *out)
 {
     members made = {0};
     for (size_t i = 0; i < a->n; i++)
@@ -154,7 +167,8 @@ static mpk_status both_required(schema_reader *r, const json_value *a, const jso
 }
 
 /* Values that stand in both lists. */
-static mpk_status both_enums(schema_reader *r, const json_value *a, const json_value *b, json_value *out)
+static mpk_status both_enums(schema_reader *r, const json_value *a, const json_value *b,
+                             json_value *out)
 {
     members made = {0};
     for (size_t i = 0; i < a->n; i++)
@@ -166,14 +180,15 @@ static mpk_status both_enums(schema_reader *r, const json_value *a, const json_v
     return make_list(r, a->key, &made, out);
 }
 
-static mpk_status both_types(schema_reader *r, const place *at, const json_value *a, const json_value *b,
-                             json_value *out)
+static mpk_status both_types(schema_reader *r, const place *at, const json_value *a,
+                             const json_value *b, json_value *out)
 {
     static const struct {
         const char *name;
         uint32_t bits;
-    } names[] = {{"number", TYPE_NUMBER}, {"integer", TYPE_INTEGER}, {"string", TYPE_STRING}, {"object", TYPE_OBJECT},
-                 {"array", TYPE_ARRAY},   {"boolean", TYPE_BOOLEAN}, {"null", TYPE_NULL}};
+    } names[] = {{"number", TYPE_NUMBER}, {"integer", TYPE_INTEGER}, {"string", TYPE_STRING},
+                 {"object", TYPE_OBJECT}, {"array", TYPE_ARRAY},     {"boolean", TYPE_BOOLEAN},
+                 {"null", TYPE_NULL}};
     members made = {0};
     uint32_t x, y;
     const json_value of_a = {.kind = JSON_KIND_OBJECT, .items = a, .n = 1},
@@ -183,15 +198,18 @@ static mpk_status both_types(schema_reader *r, const place *at, const json_value
     x &= y;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if ((x & names[i].bits) == names[i].bits) {
-            PUSH(r->k->cx, r->k->a, &made, (json_value){.kind = JSON_KIND_STRING, .text = str_from(names[i].name)});
+            PUSH(r->k->cx, r->k->a, &made,
+                 (json_value){.kind = JSON_KIND_STRING, .text = str_from(names[i].name)});
             x &= ~names[i].bits;
         }
     return make_list(r, a->key, &made, out);
 }
 
-/* Properties of either; one that the other side does not list is also what that side says of others. */
-static mpk_status both_properties(schema_reader *r, const place *at, const json_value *a, const json_value *b,
-                                  const json_value *others_a, const json_value *others_b, json_value *out)
+/* Properties of either; one that the other side does not list is also what that side says of
+ * others. */
+static mpk_status both_properties(schema_reader *r, const place *at, const json_value *a,
+                                  const json_value *b, const json_value *others_a,
+                                  const json_value *others_b, json_value *out)
 {
     members made = {0};
     for (size_t i = 0; a && i < a->n; i++) {
@@ -212,7 +230,8 @@ static mpk_status both_properties(schema_reader *r, const place *at, const json_
         one.key = b->items[i].key;
         PUSH(r->k->cx, r->k->a, &made, one);
     }
-    *out = (json_value){.kind = JSON_KIND_OBJECT, .key = STR("properties"), .items = made.at, .n = made.n};
+    *out = (json_value){
+        .kind = JSON_KIND_OBJECT, .key = STR("properties"), .items = made.at, .n = made.n};
     return MPK_OK;
 }
 
@@ -224,17 +243,20 @@ static bool is_one_of(str key, const char *const *names)
     return false;
 }
 
-static mpk_status both_values(schema_reader *r, const place *at, const json_value *a, const json_value *b,
-                              json_value *out)
+static mpk_status both_values(schema_reader *r, const place *at, const json_value *a,
+                              const json_value *b, json_value *out)
 {
     static const char *const greater[] = {"minimum",  "exclusiveMinimum", "minLength",
                                           "minItems", "minProperties",    NULL},
                              *const lesser[] = {"maximum",  "exclusiveMaximum", "maxLength",
                                                 "maxItems", "maxProperties",    NULL},
-                             *const schemas[] = {"additionalProperties", "items", "propertyNames", NULL},
-                             *const silent[] = {"title",         "description", "default",  "examples",  "$defs",
-                                                "definitions",   "$schema",     "$id",      "id",        "$comment",
-                                                "example",       "deprecated",  "readOnly", "writeOnly", "$anchor",
+                             *const schemas[] = {"additionalProperties", "items", "propertyNames",
+                                                 NULL},
+                             *const silent[] = {"title",         "description", "default",
+                                                "examples",      "$defs",       "definitions",
+                                                "$schema",       "$id",         "id",
+                                                "$comment",      "example",     "deprecated",
+                                                "readOnly",      "writeOnly",   "$anchor",
                                                 "discriminator", NULL};
     const json_value *both;
     str key = a->key;
@@ -262,7 +284,8 @@ static mpk_status both_values(schema_reader *r, const place *at, const json_valu
         return MPK_OK;
     }
     CHECK(r->k->cx, is_one_of(key, schemas), MPK_EUNSUPPORTED,
-          "two different values of \"%.*s\" that hold together at %s of the JSON schema are not supported",
+          "two different values of \"%.*s\" that hold together at %s of the JSON schema are not "
+          "supported",
           STR_ARG(key), schema_where(r, at));
     TRY(schema_merge(r, at, a, b, &both));
     *out = *both;
@@ -274,25 +297,30 @@ static mpk_status both_values(schema_reader *r, const place *at, const json_valu
 
 static bool says_of_members(const json_value *schema)
 {
-    return json_get(schema, "properties") || json_get(schema, "required") || json_get(schema, "additionalProperties");
+    return json_get(schema, "properties") || json_get(schema, "required") ||
+           json_get(schema, "additionalProperties");
 }
 
 /* Keywords of one side whose reach depends on a keyword that the other side has not. */
-static mpk_status check_sides(schema_reader *r, const place *at, const json_value *a, const json_value *b)
+static mpk_status check_sides(schema_reader *r, const place *at, const json_value *a,
+                              const json_value *b)
 {
-    bool patterns_a = json_get(a, "patternProperties"), patterns_b = json_get(b, "patternProperties");
+    bool patterns_a = json_get(a, "patternProperties"),
+         patterns_b = json_get(b, "patternProperties");
     bool prefix_a = json_get(a, "prefixItems"), prefix_b = json_get(b, "prefixItems");
     if ((patterns_a && says_of_members(b)) || (patterns_b && says_of_members(a)))
-        return schema_refuse(r, at, "patternProperties that hold together with another schema's properties");
+        return schema_refuse(
+            r, at, "patternProperties that hold together with another schema's properties");
     if (prefix_a != prefix_b && (json_get(a, "items") || json_get(b, "items")))
         return schema_refuse(r, at, "prefixItems that hold together with another schema's items");
     return MPK_OK;
 }
 
-static mpk_status merge_objects(schema_reader *r, const place *at, const json_value *a, const json_value *b,
-                                const json_value **out)
+static mpk_status merge_objects(schema_reader *r, const place *at, const json_value *a,
+                                const json_value *b, const json_value **out)
 {
-    const json_value *properties_a = json_get(a, "properties"), *properties_b = json_get(b, "properties");
+    const json_value *properties_a = json_get(a, "properties"),
+                     *properties_b = json_get(b, "properties");
     members made = {0};
     json_value one;
     TRY(check_sides(r, at, a, b));
@@ -319,8 +347,8 @@ static mpk_status merge_objects(schema_reader *r, const place *at, const json_va
 mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, const json_value *b,
                         const json_value **out)
 {
-    CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT, "the JSON schema is nested too deeply at %s",
-          schema_where(r, at));
+    CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT,
+          "the JSON schema is nested too deeply at %s", schema_where(r, at));
     r->nesting++;
     TRY(schema_flatten(r, at, a, &a));
     TRY(schema_flatten(r, at, b, &b));
@@ -331,7 +359,8 @@ mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, 
         return MPK_OK;
     }
     CHECK(r->k->cx, a->kind == JSON_KIND_OBJECT && b->kind == JSON_KIND_OBJECT, MPK_EFORMAT,
-          "a part of %s of the JSON schema is neither an object nor true or false", schema_where(r, at));
+          "a part of %s of the JSON schema is neither an object nor true or false",
+          schema_where(r, at));
     TRY(schema_check_keywords(r, at, a));
     TRY(schema_check_keywords(r, at, b));
     r->nesting++;
@@ -345,8 +374,8 @@ mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, 
 /* Do two schemas list values, none of them in both? */
 static bool lists_differ(const json_value *a, const json_value *b)
 {
-    const json_value *of_a = json_get(a, "enum"), *of_b = json_get(b, "enum"), *one_a = json_get(a, "const"),
-                     *one_b = json_get(b, "const");
+    const json_value *of_a = json_get(a, "enum"), *of_b = json_get(b, "enum"),
+                     *one_a = json_get(a, "const"), *one_b = json_get(b, "const");
     const json_value *x = of_a ? of_a->items : one_a, *y = of_b ? of_b->items : one_b;
     size_t n = of_a ? of_a->n : 1, m = of_b ? of_b->n : 1;
     if (!x || !y)
@@ -367,14 +396,16 @@ static bool requires(const json_value *schema, str name)
     return false;
 }
 
-mpk_status schema_exclude(schema_reader *r, const place *at, const json_value *a, const json_value *b, bool *yes)
+mpk_status schema_exclude(schema_reader *r, const place *at, const json_value *a,
+                          const json_value *b, bool *yes)
 {
     uint32_t x, y;
     TRY(schema_flatten(r, at, a, &a));
     TRY(schema_flatten(r, at, b, &b));
     TRY(schema_types(r, at, a, &x));
     TRY(schema_types(r, at, b, &y));
-    *yes = !(x & y) || (a->kind == JSON_KIND_OBJECT && b->kind == JSON_KIND_OBJECT && lists_differ(a, b));
+    *yes = !(x & y) ||
+           (a->kind == JSON_KIND_OBJECT && b->kind == JSON_KIND_OBJECT && lists_differ(a, b));
     if (*yes || (x & y) != TYPE_OBJECT)
         return MPK_OK;
     const json_value *list = json_get(a, "properties"), *other = json_get(b, "properties");

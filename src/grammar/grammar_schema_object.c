@@ -1,8 +1,8 @@
 /* grammar_schema_object.c - objects of a schema.
  *
- * Members come in the order of `properties`, then those that `required` alone names, then others.  There is a rule for
- * each member and number of members before it, as far as that number matters: whether it is the first, or all of it if
- * the schema counts members.
+ * Members come in the order of `properties`, then those that `required` alone names, then others.
+ * There is a rule for each member and number of members before it, as far as that number matters:
+ * whether it is the first, or all of it if the schema counts members.
  */
 #include "grammar/grammar_schema.h"
 
@@ -45,7 +45,8 @@ static mpk_status make_pair(schema_reader *r, const node *name, const node *valu
     return schema_join(r, (const node *[]){name, colon, blank, value, NULL}, out);
 }
 
-static mpk_status add_member(schema_reader *r, const place *at, str name, const json_value *value, object_rules *o)
+static mpk_status add_member(schema_reader *r, const place *at, str name, const json_value *value,
+                             object_rules *o)
 {
     const place under = {at, STR("properties")}, here = {&under, name};
     const json_value key = {.kind = JSON_KIND_STRING, .text = name};
@@ -70,14 +71,14 @@ static member *find_member(object_rules *o, const map *names, str name)
     return map_get(names, name, &index) ? &o->members.at[index] : NULL;
 }
 
-static mpk_status read_required(schema_reader *r, const place *at, const json_value *list, const json_value *others,
-                                map *names, object_rules *o)
+static mpk_status read_required(schema_reader *r, const place *at, const json_value *list,
+                                const json_value *others, map *names, object_rules *o)
 {
     CHECK(r->k->cx, !list || list->kind == JSON_KIND_LIST, MPK_EFORMAT, "required at %s is no list",
           schema_where(r, at));
     for (size_t i = 0; list && i < list->n; i++) {
-        CHECK(r->k->cx, list->items[i].kind == JSON_KIND_STRING, MPK_EFORMAT, "required at %s names what is no text",
-              schema_where(r, at));
+        CHECK(r->k->cx, list->items[i].kind == JSON_KIND_STRING, MPK_EFORMAT,
+              "required at %s names what is no text", schema_where(r, at));
         str name = list->items[i].text;
         if (!find_member(o, names, name)) {
             TRY(map_put(r->k->cx, r->k->a, names, name, o->members.n));
@@ -89,8 +90,8 @@ static mpk_status read_required(schema_reader *r, const place *at, const json_va
 }
 
 /* The name of a member that is none of those listed. */
-static mpk_status other_name(schema_reader *r, const place *at, const json_value *schema, const object_rules *o,
-                             const node **out)
+static mpk_status other_name(schema_reader *r, const place *at, const json_value *schema,
+                             const object_rules *o, const node **out)
 {
     const json_value *names_fit = json_get(schema, "propertyNames");
     const place here = {at, STR("propertyNames")};
@@ -100,7 +101,8 @@ static mpk_status other_name(schema_reader *r, const place *at, const json_value
         names[i] = o->members.at[i].name;
     if (!names_fit)
         return schema_other_string(r, at, names, o->members.n, out);
-    const json_value type[] = {{.kind = JSON_KIND_STRING, .key = STR("type"), .text = STR("string")}};
+    const json_value type[] = {
+        {.kind = JSON_KIND_STRING, .key = STR("type"), .text = STR("string")}};
     const json_value string = {.kind = JSON_KIND_OBJECT, .items = type, .n = 1}, *both;
     if (o->members.n)
         return schema_refuse(r, at, "propertyNames beside properties or required");
@@ -108,19 +110,24 @@ static mpk_status other_name(schema_reader *r, const place *at, const json_value
     return schema_node(r, &here, both, out);
 }
 
-static mpk_status read_others(schema_reader *r, const place *at, const json_value *schema, object_rules *o)
+static mpk_status read_others(schema_reader *r, const place *at, const json_value *schema,
+                              object_rules *o)
 {
     const json_value *value = json_get(schema, "additionalProperties"),
                      *by_pattern = json_get(schema, "patternProperties");
     const place here = {at, STR("additionalProperties")};
     const node *name, *what;
     if (by_pattern && by_pattern->n) {
-        if (by_pattern->n > 1 || o->members.n || !is_false(value) || json_get(schema, "propertyNames"))
-            return schema_refuse(r, at,
-                                 "patternProperties unless it is one pattern, with \"additionalProperties\": "
-                                 "false and without properties,");
-        const json_value both[] = {{.kind = JSON_KIND_STRING, .key = STR("pattern"), .text = by_pattern->items[0].key}};
-        TRY(schema_string(r, at, &(json_value){.kind = JSON_KIND_OBJECT, .items = both, .n = 1}, &name));
+        if (by_pattern->n > 1 || o->members.n || !is_false(value) ||
+            json_get(schema, "propertyNames"))
+            return schema_refuse(
+                r, at,
+                "patternProperties unless it is one pattern, with \"additionalProperties\": "
+                "false and without properties,");
+        const json_value both[] = {
+            {.kind = JSON_KIND_STRING, .key = STR("pattern"), .text = by_pattern->items[0].key}};
+        TRY(schema_string(r, at, &(json_value){.kind = JSON_KIND_OBJECT, .items = both, .n = 1},
+                          &name));
         value = &by_pattern->items[0];
     } else if (!is_false(value)) {
         TRY(other_name(r, at, schema, o, &name));
@@ -137,10 +144,12 @@ static mpk_status read_others(schema_reader *r, const place *at, const json_valu
 
 /* ---- members one after the other ---- */
 
-static mpk_status members_from(schema_reader *r, object_rules *o, size_t i, uint32_t before, const node **out);
+static mpk_status members_from(schema_reader *r, object_rules *o, size_t i, uint32_t before,
+                               const node **out);
 
 /* Members of other names, after `before` members. */
-static mpk_status others_from(schema_reader *r, const object_rules *o, uint32_t before, const node **out)
+static mpk_status others_from(schema_reader *r, const object_rules *o, uint32_t before,
+                              const node **out)
 {
     uint32_t min = o->min > before ? o->min - before : 0;
     uint32_t max = o->max == GRAMMAR_FOREVER ? o->max : o->max - before;
@@ -156,7 +165,8 @@ static mpk_status others_from(schema_reader *r, const object_rules *o, uint32_t 
 }
 
 /* Member i, and what follows it; or without it. */
-static mpk_status member_body(schema_reader *r, object_rules *o, size_t i, uint32_t before, const node **out)
+static mpk_status member_body(schema_reader *r, object_rules *o, size_t i, uint32_t before,
+                              const node **out)
 {
     const member *m = &o->members.at[i];
     const node *rest, *taken;
@@ -178,7 +188,8 @@ static mpk_status member_body(schema_reader *r, object_rules *o, size_t i, uint3
 }
 
 /* The rules of member i exist already when those of i - 1 are made. */
-static mpk_status members_from(schema_reader *r, object_rules *o, size_t i, uint32_t before, const node **out)
+static mpk_status members_from(schema_reader *r, object_rules *o, size_t i, uint32_t before,
+                               const node **out)
 {
     return node_rule(r->k, o->rules[i * (o->counted + 1) + before], out);
 }
@@ -200,31 +211,35 @@ static mpk_status make_rules(schema_reader *r, object_rules *o)
     return MPK_OK;
 }
 
-static mpk_status read_properties(schema_reader *r, const place *at, const json_value *schema, object_rules *o)
+static mpk_status read_properties(schema_reader *r, const place *at, const json_value *schema,
+                                  object_rules *o)
 {
     const json_value *list = json_get(schema, "properties");
     map names = {0};
-    CHECK(r->k->cx, !list || list->kind == JSON_KIND_OBJECT, MPK_EFORMAT, "properties at %s is no object",
-          schema_where(r, at));
+    CHECK(r->k->cx, !list || list->kind == JSON_KIND_OBJECT, MPK_EFORMAT,
+          "properties at %s is no object", schema_where(r, at));
     for (size_t i = 0; list && i < list->n; i++) {
         TRY(map_put(r->k->cx, r->k->a, &names, list->items[i].key, o->members.n));
         TRY(add_member(r, at, list->items[i].key, &list->items[i], o));
     }
-    TRY(read_required(r, at, json_get(schema, "required"), json_get(schema, "additionalProperties"), &names, o));
+    TRY(read_required(r, at, json_get(schema, "required"), json_get(schema, "additionalProperties"),
+                      &names, o));
     return read_others(r, at, schema, o);
 }
 
 static bool is_free(const json_value *schema)
 {
-    static const char *const keys[] = {"properties",    "required",      "additionalProperties", "patternProperties",
-                                       "propertyNames", "minProperties", "maxProperties"};
+    static const char *const keys[] = {"properties",        "required",      "additionalProperties",
+                                       "patternProperties", "propertyNames", "minProperties",
+                                       "maxProperties"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (json_get(schema, keys[i]))
             return false;
     return true;
 }
 
-mpk_status schema_object(schema_reader *r, const place *at, const json_value *schema, const node **out)
+mpk_status schema_object(schema_reader *r, const place *at, const json_value *schema,
+                         const node **out)
 {
     object_rules o = {.max = GRAMMAR_FOREVER};
     const node *open, *close, *blank, *body;

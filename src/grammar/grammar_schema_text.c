@@ -1,17 +1,22 @@
 /* grammar_schema_text.c - strings of a schema: length, pattern, format. */
 #include "grammar/grammar_schema.h"
 
-#define DATE                                                                                                        \
-    "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[" \
-    "469]|11)-(?:0[1-9]|[12][0-9]|30)|"                                                                             \
+#define DATE                                                                                       \
+    "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][" \
+    "0-9]|3[01])|(?:0["                                                                            \
+    "469]|11)-(?:0[1-9]|[12][0-9]|30)|"                                                            \
     "02-(?:0[1-9]|1[0-9]|2[0-8]))"
-#define TIME "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+#define TIME                                                                                      \
+    "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[" \
+    "0-5][0-9])"
 #define BYTE "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 #define LABEL "[0-9A-Za-z](?:[0-9A-Za-z-]{0,61}[0-9A-Za-z])?"
 #define HOST LABEL "(?:\\." LABEL "){0,2}"
 #define GROUP "[0-9A-Fa-f]{1,4}"
 #define HOURS "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
-#define DURATION "P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)(?:" HOURS ")?|" HOURS ")"
+#define DURATION                                                                           \
+    "P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)(?:" HOURS \
+    ")?|" HOURS ")"
 
 /* What each format allows: strings of the format, in the spellings that all validators take. */
 static const struct format {
@@ -23,10 +28,12 @@ static const struct format {
     {"duration", DURATION},
     {"uuid", "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"},
     {"ipv4", BYTE "(?:\\." BYTE "){3}"},
-    {"ipv6", "(?:" GROUP ":){7}" GROUP "|::|(?:" GROUP ":){1,7}:|:(?::" GROUP "){1,7}|(?:" GROUP ":){6}:" GROUP},
+    {"ipv6", "(?:" GROUP ":){7}" GROUP "|::|(?:" GROUP ":){1,7}:|:(?::" GROUP "){1,7}|(?:" GROUP
+             ":){6}:" GROUP},
     {"hostname", HOST},
     {"email", "[0-9A-Za-z_+-]+(?:\\.[0-9A-Za-z_+-]+){0,4}@" HOST},
-    {"uri", "[A-Za-z][0-9A-Za-z+.-]*://" HOST "(?::[1-9][0-9]{0,3})?(?:/[0-9A-Za-z._~!$&'()*+,;=:@-]*)*"},
+    {"uri",
+     "[A-Za-z][0-9A-Za-z+.-]*://" HOST "(?::[1-9][0-9]{0,3})?(?:/[0-9A-Za-z._~!$&'()*+,;=:@-]*)*"},
 };
 
 static const char *find_format(const json_value *name)
@@ -44,18 +51,21 @@ static mpk_status add_quotes(schema_reader *r, const node *inside, const node **
     return schema_join(r, (const node *[]){quote, inside, quote, NULL}, out);
 }
 
-static mpk_status matching(schema_reader *r, const place *at, str pattern, bool whole, const node **out)
+static mpk_status matching(schema_reader *r, const place *at, str pattern, bool whole,
+                           const node **out)
 {
     const node *inside;
     r->k->in_string = true;
     mpk_status status = regex_parse_node(r->k, pattern, whole, &inside);
     r->k->in_string = false;
     if (status != MPK_OK)
-        return status_note(r->k->cx, status, "while reading the pattern at %s", schema_where(r, at));
+        return status_note(r->k->cx, status, "while reading the pattern at %s",
+                           schema_where(r, at));
     return add_quotes(r, inside, out);
 }
 
-mpk_status schema_string(schema_reader *r, const place *at, const json_value *schema, const node **out)
+mpk_status schema_string(schema_reader *r, const place *at, const json_value *schema,
+                         const node **out)
 {
     const json_value *pattern = json_get(schema, "pattern");
     const char *format = find_format(json_get(schema, "format"));
@@ -64,8 +74,8 @@ mpk_status schema_string(schema_reader *r, const place *at, const json_value *sc
     TRY(schema_count(r, at, schema, "minLength", &min));
     TRY(schema_count(r, at, schema, "maxLength", &max));
     bool counted = min || max != GRAMMAR_FOREVER;
-    CHECK(r->k->cx, !pattern || pattern->kind == JSON_KIND_STRING, MPK_EFORMAT, "pattern at %s is no text",
-          schema_where(r, at));
+    CHECK(r->k->cx, !pattern || pattern->kind == JSON_KIND_STRING, MPK_EFORMAT,
+          "pattern at %s is no text", schema_where(r, at));
     if ((pattern != NULL) + (format != NULL) + counted > 1)
         return schema_refuse(r, at, "more than one of pattern, format and a length");
     if (pattern)

@@ -1,11 +1,13 @@
-/* grammar_schema_value.c - JSON values of any form, and literals; each form is a rule that is made once. */
+/* grammar_schema_value.c - JSON values of any form, and literals; each form is a rule that is made
+ * once. */
 #include <stdlib.h>
 
 #include "grammar/grammar_schema.h"
 
 /* A character of a string; a surrogate comes only with its other half. */
-#define CHAR                                                                                                \
-    "[^\"\\\\\\x00-\\x1f]|\\\\(?:[\"\\\\/bfnrt]|u(?:[0-9A-Ca-cEFef][0-9A-Fa-f]{3}|[Dd][0-7][0-9A-Fa-f]{2}|" \
+#define CHAR                                                            \
+    "[^\"\\\\\\x00-\\x1f]|\\\\(?:[\"\\\\/"                              \
+    "bfnrt]|u(?:[0-9A-Ca-cEFef][0-9A-Fa-f]{3}|[Dd][0-7][0-9A-Fa-f]{2}|" \
     "[Dd][89ABab][0-9A-Fa-f]{2}\\\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}))"
 enum { MOST_NAME_CHARS = 200 };
 #define MOST_EXACT 9007199254740992.0 /* 2^53 */
@@ -26,8 +28,8 @@ mpk_status schema_join(schema_reader *r, const node *const *parts, const node **
 }
 
 /* The rule of a regular expression, made once. */
-static mpk_status pattern_rule(schema_reader *r, uint32_t *number, const char *name, const char *source,
-                               const node **out)
+static mpk_status pattern_rule(schema_reader *r, uint32_t *number, const char *name,
+                               const char *source, const node **out)
 {
     if (!*number) {
         const node *body;
@@ -55,8 +57,8 @@ mpk_status schema_any_char(schema_reader *r, const node **out)
 }
 mpk_status schema_any_number(schema_reader *r, const node **out)
 {
-    return pattern_rule(r, &r->any_number, "a number", "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?",
-                        out);
+    return pattern_rule(r, &r->any_number, "a number",
+                        "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?", out);
 }
 mpk_status schema_integer(schema_reader *r, const node **out)
 {
@@ -64,7 +66,8 @@ mpk_status schema_integer(schema_reader *r, const node **out)
 }
 
 /* open (item (, item)*)? close, with blanks. */
-static mpk_status any_list(schema_reader *r, const char *open, const char *close, const node *item, const node **out)
+static mpk_status any_list(schema_reader *r, const char *open, const char *close, const node *item,
+                           const node **out)
 {
     const node *blank, *comma, *first, *last, *more;
     TRY(schema_blank(r, &blank));
@@ -109,8 +112,8 @@ mpk_status schema_any_array(schema_reader *r, const node **out)
 mpk_status schema_any(schema_reader *r, const node **out)
 {
     static const char *const words[] = {"true", "false", "null"};
-    static mpk_status (*const forms[])(schema_reader *, const node **) = {schema_any_object, schema_any_array,
-                                                                          schema_any_string, schema_any_number};
+    static mpk_status (*const forms[])(schema_reader *, const node **) = {
+        schema_any_object, schema_any_array, schema_any_string, schema_any_number};
     if (!r->any_value) {
         node *alt;
         const node *child = NULL;
@@ -140,8 +143,9 @@ mpk_status json_object_node(maker *k, const node **out)
 static mpk_status scalar(schema_reader *r, const json_value *value, const node **out)
 {
     text spelled = {0};
-    bool whole = value->kind == JSON_KIND_NUMBER && !value->is_integer && value->number >= -MOST_EXACT &&
-                 value->number <= MOST_EXACT && value->number == (double)(int64_t)value->number;
+    bool whole = value->kind == JSON_KIND_NUMBER && !value->is_integer &&
+                 value->number >= -MOST_EXACT && value->number <= MOST_EXACT &&
+                 value->number == (double)(int64_t)value->number;
     if (whole) /* 2.0 is the integer 2 */
         text_print(&spelled, "%lld", (long long)value->number);
     else
@@ -204,14 +208,17 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* Sorted names that are equal up to byte `at`: what may follow that makes none of them. */
-static mpk_status other_from(others *o, const str *names, size_t n, size_t at, uint32_t depth, const node **out)
+static mpk_status other_from(others *o, const str *names, size_t n, size_t at, uint32_t depth,
+                             const node **out)
 {
     maker *k = o->r->k;
     char_set used = {0}, free_chars;
     const node *child = NULL, *c = NULL;
     node *alt;
-    CHECK(k->cx, depth < MOST_NAME_CHARS, MPK_EUNSUPPORTED,
-          "a property name of more than %d characters beside additional properties is not supported", MOST_NAME_CHARS);
+    CHECK(
+        k->cx, depth < MOST_NAME_CHARS, MPK_EUNSUPPORTED,
+        "a property name of more than %d characters beside additional properties is not supported",
+        MOST_NAME_CHARS);
     TRY(node_new(k, NODE_ALT, &alt));
     bool ends = n && names[0].n == at;
     if (!ends) {
@@ -245,7 +252,8 @@ static mpk_status other_from(others *o, const str *names, size_t n, size_t at, u
     return MPK_OK;
 }
 
-mpk_status schema_other_string(schema_reader *r, const place *at, str *texts, size_t n, const node **out)
+mpk_status schema_other_string(schema_reader *r, const place *at, str *texts, size_t n,
+                               const node **out)
 {
     others o = {.r = r};
     const node *quote, *body;

@@ -1,8 +1,9 @@
 /* grammar_stack.c - sets of stacks and situations, each with one number.
  *
- * A set of stacks is stored as the list of its tops, each with the set that may lie below it; equal lists have one
- * number, so that two texts after which the same may follow are in the same situation.  Numbers of sets rise from the
- * bottom up.  Everything here only grows; store_forget begins anew.
+ * A set of stacks is stored as the list of its tops, each with the set that may lie below it; equal
+ * lists have one number, so that two texts after which the same may follow are in the same
+ * situation.  Numbers of sets rise from the bottom up.  Everything here only grows; store_forget
+ * begins anew.
  */
 #include <stdlib.h>
 
@@ -56,13 +57,14 @@ mpk_status pair_put(mpk_context *cx, arena *a, pair_table *t, uint64_t key, uint
 /* ---- one number for equal contents ---- */
 
 /* kind, flag and content as a key; true and the number if there is one already. */
-static mpk_status look_up(mpk_context *cx, store *s, char kind, bool flag, const void *content, size_t bytes, str *key,
-                          bool *known, uint32_t *out)
+static mpk_status look_up(mpk_context *cx, store *s, char kind, bool flag, const void *content,
+                          size_t bytes, str *key, bool *known, uint32_t *out)
 {
     uint64_t number;
     char *copy;
     CHECK(cx, s->arena.reserved_bytes < GRAMMAR_MOST_STORE, MPK_ELIMIT,
-          "the grammar is too ambiguous: following it takes more than %zu MiB", GRAMMAR_MOST_STORE >> 20);
+          "the grammar is too ambiguous: following it takes more than %zu MiB",
+          GRAMMAR_MOST_STORE >> 20);
     arena_mark mark = arena_get_mark(&s->arena);
     NEW(cx, &s->arena, copy, bytes + 2);
     copy[0] = kind;
@@ -101,7 +103,8 @@ static uint32_t drop_covered(const automaton *a, stack_entry *e, uint32_t n)
     return kept;
 }
 
-mpk_status stack_intern(mpk_context *cx, grammar *g, stack_entry *entries, uint32_t n, bool may_be_empty, uint32_t *out)
+mpk_status stack_intern(mpk_context *cx, grammar *g, stack_entry *entries, uint32_t n,
+                        bool may_be_empty, uint32_t *out)
 {
     store *s = &g->store;
     str key;
@@ -120,7 +123,8 @@ mpk_status stack_intern(mpk_context *cx, grammar *g, stack_entry *entries, uint3
     return MPK_OK;
 }
 
-mpk_status stack_push(mpk_context *cx, grammar *g, uint32_t top, uint32_t count, uint32_t below, uint32_t *out)
+mpk_status stack_push(mpk_context *cx, grammar *g, uint32_t top, uint32_t count, uint32_t below,
+                      uint32_t *out)
 {
     stack_entry e = {top, count, below};
     return stack_intern(cx, g, &e, 1, false, out);
@@ -128,11 +132,12 @@ mpk_status stack_push(mpk_context *cx, grammar *g, uint32_t top, uint32_t count,
 
 /* ---- unions ---- */
 
-static mpk_status unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uint32_t depth, uint32_t *out);
+static mpk_status unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uint32_t depth,
+                        uint32_t *out);
 
 /* Merge the entries of two sets into `to`; entries of the store may move meanwhile. */
-static mpk_status merge(mpk_context *cx, grammar *g, stack_set x, stack_set y, uint32_t depth, stack_entry *to,
-                        uint32_t *n)
+static mpk_status merge(mpk_context *cx, grammar *g, stack_set x, stack_set y, uint32_t depth,
+                        stack_entry *to, uint32_t *n)
 {
     const store *s = &g->store;
     uint32_t i = 0, j = 0;
@@ -151,7 +156,8 @@ static mpk_status merge(mpk_context *cx, grammar *g, stack_set x, stack_set y, u
     return MPK_OK;
 }
 
-static mpk_status unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uint32_t depth, uint32_t *out)
+static mpk_status unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uint32_t depth,
+                        uint32_t *out)
 {
     store *s = &g->store;
     stack_set x = s->stacks.at[a], y = s->stacks.at[b];
@@ -162,8 +168,8 @@ static mpk_status unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uin
         *out = a == b ? a : *out;
         return MPK_OK;
     }
-    CHECK(cx, depth < GRAMMAR_MOST_DEPTH, MPK_ELIMIT, "the grammar is too ambiguous: more than %d levels differ",
-          GRAMMAR_MOST_DEPTH);
+    CHECK(cx, depth < GRAMMAR_MOST_DEPTH, MPK_ELIMIT,
+          "the grammar is too ambiguous: more than %d levels differ", GRAMMAR_MOST_DEPTH);
     s->work += x.n + y.n;
     NEW(cx, &s->arena, made, x.n + y.n);
     TRY(merge(cx, g, x, y, depth, made, &n));
@@ -188,8 +194,8 @@ static uint32_t clamp_count(const grammar_state *s, uint32_t count, uint32_t byt
     return count >= s->min && (uint64_t)count + bytes < s->max ? s->min : count;
 }
 
-static mpk_status clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t length, uint32_t bytes, uint32_t depth,
-                        uint32_t *out)
+static mpk_status clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t length,
+                        uint32_t bytes, uint32_t depth, uint32_t *out)
 {
     store *s = &g->store;
     stack_set set = s->stacks.at[stack];
@@ -212,7 +218,8 @@ static mpk_status clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t le
     return pair_put(cx, &s->arena, &s->clamped[length], stack, *out);
 }
 
-mpk_status stack_clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t length, uint32_t bytes, uint32_t *out)
+mpk_status stack_clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t length, uint32_t bytes,
+                       uint32_t *out)
 {
     return clamp(cx, g, stack, length, bytes, 0, out);
 }
@@ -227,7 +234,8 @@ static int compare_items(const void *a, const void *b)
     return x->stack < y->stack ? -1 : x->stack > y->stack;
 }
 
-mpk_status situation_intern(mpk_context *cx, grammar *g, situation_item *items, uint32_t n, bool may_end, uint32_t *out)
+mpk_status situation_intern(mpk_context *cx, grammar *g, situation_item *items, uint32_t n,
+                            bool may_end, uint32_t *out)
 {
     store *s = &g->store;
     uint32_t kept = 0;
@@ -240,20 +248,22 @@ mpk_status situation_intern(mpk_context *cx, grammar *g, situation_item *items, 
             TRY(stack_unite(cx, g, items[kept - 1].stack, items[i].stack, &items[kept - 1].stack));
         else
             items[kept++] = items[i];
-    CHECK(cx, kept <= GRAMMAR_MOST_ITEMS, MPK_ELIMIT, "the grammar is too ambiguous: a text is at %u places at once",
-          kept);
+    CHECK(cx, kept <= GRAMMAR_MOST_ITEMS, MPK_ELIMIT,
+          "the grammar is too ambiguous: a text is at %u places at once", kept);
     TRY(look_up(cx, s, 'I', may_end, items, kept * sizeof *items, &key, &known, out));
     if (known)
         return MPK_OK;
     *out = (uint32_t)s->situations.n;
     TRY(map_put(cx, &s->arena, &s->by_content, key, *out));
-    PUSH(cx, &s->arena, &s->situations, (situation){.first = (uint32_t)s->items.n, .n = kept, .may_end = may_end});
+    PUSH(cx, &s->arena, &s->situations,
+         (situation){.first = (uint32_t)s->items.n, .n = kept, .may_end = may_end});
     for (uint32_t i = 0; i < kept; i++)
         PUSH(cx, &s->arena, &s->items, items[i]);
     return MPK_OK;
 }
 
-mpk_status situation_clamp(mpk_context *cx, grammar *g, uint32_t from, uint32_t length, uint32_t bytes, uint32_t *out)
+mpk_status situation_clamp(mpk_context *cx, grammar *g, uint32_t from, uint32_t length,
+                           uint32_t bytes, uint32_t *out)
 {
     store *s = &g->store;
     situation old = s->situations.at[from];
@@ -282,7 +292,8 @@ void store_close(store *s)
 }
 
 /* The sets of another store, from the bottom up: numbers[i] of set i. */
-static mpk_status copy_stacks(mpk_context *cx, grammar *g, const store *old, const bool *wanted, uint32_t *numbers)
+static mpk_status copy_stacks(mpk_context *cx, grammar *g, const store *old, const bool *wanted,
+                              uint32_t *numbers)
 {
     for (uint32_t i = 1; i < old->stacks.n; i++) {
         stack_set set = old->stacks.at[i];
@@ -312,8 +323,8 @@ static void mark_wanted(const grammar *g, const store *old, bool *wanted)
             wanted[old->entries.at[old->stacks.at[i].first + j].below] = true;
 }
 
-static mpk_status copy_situation(mpk_context *cx, grammar *g, const store *old, const uint32_t *numbers,
-                                 grammar_matcher *m)
+static mpk_status copy_situation(mpk_context *cx, grammar *g, const store *old,
+                                 const uint32_t *numbers, grammar_matcher *m)
 {
     const situation *at = &old->situations.at[m->situation];
     situation_item *made;

@@ -2,10 +2,11 @@
  *
  *     {"type": "structural_tag", "format": FORMAT}
  *
- * A FORMAT is an object with a "type": texts (const_string, choice), what other front ends read (json_schema, regex,
- * grammar), free text (any_text), combinations (sequence, or), and tags: a begin, a content, and an end, which may
- * stand in free text (triggered_tags) or in a row (tags_with_separator).  Free text holds none of the words that end
- * it: a rule for each beginning of such a word, as in the automaton of Aho and Corasick, says how it goes on.
+ * A FORMAT is an object with a "type": texts (const_string, choice), what other front ends read
+ * (json_schema, regex, grammar), free text (any_text), combinations (sequence, or), and tags: a
+ * begin, a content, and an end, which may stand in free text (triggered_tags) or in a row
+ * (tags_with_separator).  Free text holds none of the words that end it: a rule for each beginning
+ * of such a word, as in the automaton of Aho and Corasick, says how it goes on.
  */
 #include "grammar/grammar_parts.h"
 
@@ -30,12 +31,14 @@ static mpk_status fault(const tag_reader *r, const json_value *type, const char 
 static mpk_status text_of(const tag_reader *r, const json_value *format, const char *key, str *out)
 {
     const json_value *v = json_get(format, key);
-    CHECK(r->k->cx, json_is(v, JSON_KIND_STRING), MPK_EFORMAT, "the structural tag lacks the text \"%s\"", key);
+    CHECK(r->k->cx, json_is(v, JSON_KIND_STRING), MPK_EFORMAT,
+          "the structural tag lacks the text \"%s\"", key);
     *out = v->text;
     return MPK_OK;
 }
 
-static mpk_status list_of(const tag_reader *r, const json_value *format, const char *key, const json_value **out)
+static mpk_status list_of(const tag_reader *r, const json_value *format, const char *key,
+                          const json_value **out)
 {
     *out = json_get(format, key);
     CHECK(r->k->cx, json_is(*out, JSON_KIND_LIST) && (*out)->n, MPK_EFORMAT,
@@ -86,14 +89,16 @@ static uint32_t find_child(const word_tree *t, uint32_t parent, uint32_t letter)
 static mpk_status add_word(maker *k, word_tree *t, str word)
 {
     uint32_t at = 0, letter;
-    CHECK(k->cx, word.n, MPK_EFORMAT, "a trigger or an end of the structural tag is empty, so that no text is free");
+    CHECK(k->cx, word.n, MPK_EFORMAT,
+          "a trigger or an end of the structural tag is empty, so that no text is free");
     for (size_t i = 0; i < word.n;) {
         TRY(chars_read(k, word, &i, &letter));
         TRY(chars_add(k, &t->letters, letter, letter));
         uint32_t next = find_child(t, at, letter);
         if (!next) {
             CHECK(k->cx, t->states.n < MOST_WORD_CHARS, MPK_ELIMIT,
-                  "triggers and ends of the structural tag have more than %d characters", MOST_WORD_CHARS);
+                  "triggers and ends of the structural tag have more than %d characters",
+                  MOST_WORD_CHARS);
             next = (uint32_t)t->states.n;
             PUSH(k->cx, k->a, &t->states, (word_state){.parent = at, .letter = letter});
         }
@@ -193,7 +198,8 @@ static mpk_status free_text(tag_reader *r, const str *words, size_t n, const nod
 /* ---- tags ---- */
 
 /* The texts of a member that is one or a list of them. */
-static mpk_status texts_of(tag_reader *r, const json_value *v, const char *key, str **out, size_t *n)
+static mpk_status texts_of(tag_reader *r, const json_value *v, const char *key, str **out,
+                           size_t *n)
 {
     const json_value *items = json_is(v, JSON_KIND_LIST) ? v->items : v;
     *n = json_is(v, JSON_KIND_LIST) ? v->n : 1;
@@ -207,7 +213,8 @@ static mpk_status texts_of(tag_reader *r, const json_value *v, const char *key, 
 }
 
 /* Free text in a tag goes on to the tag's end. */
-static mpk_status content_node(tag_reader *r, const json_value *content, const str *ends, size_t n, const node **out)
+static mpk_status content_node(tag_reader *r, const json_value *content, const str *ends, size_t n,
+                               const node **out)
 {
     const json_value *type = json_get(content, "type");
     bool is_free = json_is(type, JSON_KIND_STRING) && str_is(type->text, "any_text");
@@ -222,7 +229,8 @@ static mpk_status tag_node(tag_reader *r, const json_value *tag, const node **ou
     size_t n;
     TRY(text_of(r, tag, "begin", &first));
     TRY(texts_of(r, json_get(tag, "end"), "end", &ends, &n));
-    CHECK(r->k->cx, content || schema_of(tag), MPK_EFORMAT, "a tag of the structural tag lacks its \"content\"");
+    CHECK(r->k->cx, content || schema_of(tag), MPK_EFORMAT,
+          "a tag of the structural tag lacks its \"content\"");
     if (content)
         TRY(content_node(r, content, ends, n, &middle));
     else
@@ -257,7 +265,8 @@ static bool begins_with_one(str s, const str *words, size_t n)
     return false;
 }
 
-static mpk_status check_triggers(tag_reader *r, const json_value *tags, const str *triggers, size_t n)
+static mpk_status check_triggers(tag_reader *r, const json_value *tags, const str *triggers,
+                                 size_t n)
 {
     str begin = {0};
     for (size_t i = 0; i < tags->n; i++) {
@@ -268,7 +277,8 @@ static mpk_status check_triggers(tag_reader *r, const json_value *tags, const st
     return MPK_OK;
 }
 
-/* With stop_after_first: FREE TAG?, else FREE (TAG FREE)*; at_least_one: the text begins with a tag. */
+/* With stop_after_first: FREE TAG?, else FREE (TAG FREE)*; at_least_one: the text begins with a
+ * tag. */
 static mpk_status triggered_node(tag_reader *r, const json_value *format, const node **out)
 {
     const json_value *list, *tags;
@@ -325,7 +335,8 @@ static mpk_status row_node(tag_reader *r, const json_value *format, const node *
 
 /* ---- formats ---- */
 
-static mpk_status elements_node(tag_reader *r, const json_value *format, node_kind kind, const node **out)
+static mpk_status elements_node(tag_reader *r, const json_value *format, node_kind kind,
+                                const node **out)
 {
     const json_value *list;
     const node *child = NULL;
@@ -417,13 +428,15 @@ static mpk_status by_type(tag_reader *r, const json_value *format, const node **
         if (str_is(type->text, formats[i].name))
             return formats[i].make(r, format, out);
     return fault(r, type,
-                 "is no format: const_string, choice, json_schema, regex, grammar, any_text, sequence, or, tag, "
+                 "is no format: const_string, choice, json_schema, regex, grammar, any_text, "
+                 "sequence, or, tag, "
                  "triggered_tags and tags_with_separator are");
 }
 
 static mpk_status format_node(tag_reader *r, const json_value *format, const node **out)
 {
-    CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT, "the structural tag is nested too deeply");
+    CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT,
+          "the structural tag is nested too deeply");
     r->nesting++;
     TRY(by_type(r, format, out));
     r->nesting--;
@@ -436,7 +449,8 @@ mpk_status tag_parse_node(maker *k, const json_value *source, const node **out)
     const json_value *format = json_get(source, "format");
     if (format)
         return format_node(&r, format, out);
-    CHECK(k->cx, json_get(source, "structures"), MPK_EFORMAT,
-          "a structural tag is an object with a \"format\", or with \"structures\" and \"triggers\"");
+    CHECK(
+        k->cx, json_get(source, "structures"), MPK_EFORMAT,
+        "a structural tag is an object with a \"format\", or with \"structures\" and \"triggers\"");
     return triggered_node(&r, source, out);
 }

@@ -1,4 +1,5 @@
-/* grammar_test.c - masks against what reading each token's bytes says; limits; what has been learnt is forgotten. */
+/* grammar_test.c - masks against what reading each token's bytes says; limits; what has been learnt
+ * is forgotten. */
 #include "base/rng.h"
 #include "check.h"
 #include "grammar/grammar_parts.h"
@@ -17,7 +18,10 @@ static void make_vocab(uint64_t seed)
     for (uint32_t i = 0; i < END; i++) {
         text t = {0};
         for (uint64_t k = 0; k < (i < 256 ? 1 : 2 + rng_u64(seed, i) % (i % 20 == 0 ? 40 : 6)); k++)
-            text_add(&t, i < 256 ? &(char){(char)i} : &letters[rng_u64(seed + i, k) % (sizeof letters - 1)], 1);
+            text_add(&t,
+                     i < 256 ? &(char){(char)i}
+                             : &letters[rng_u64(seed + i, k) % (sizeof letters - 1)],
+                     1);
         tokens[i] = (str){arena_copy(&memory, t.at, t.n), t.n};
         text_free(&t);
     }
@@ -92,10 +96,12 @@ static void test_masks(void **state)
         {GRAMMAR_REGEX, "(a|ab|[^x]{2,5})*b"},
         {GRAMMAR_REGEX, "a{3,30}|[ab]{100,2000}\\."},
         {GRAMMAR_CHOICE, "[\"ab\", \"a\", \"abba01\", \"-\"]"},
+        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": "
+                              "\"string\", \"maxLength\": 25}, "
+                              "\"b\": {\"type\": \"number\", \"minimum\": -10.5, \"maximum\": "
+                              "0.25}}, \"maxProperties\": 3}"},
         {GRAMMAR_JSON_SCHEMA,
-         "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\", \"maxLength\": 25}, "
-         "\"b\": {\"type\": \"number\", \"minimum\": -10.5, \"maximum\": 0.25}}, \"maxProperties\": 3}"},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"array\", \"items\": {\"$ref\": \"#\"}, \"maxItems\": 4}"},
+         "{\"type\": \"array\", \"items\": {\"$ref\": \"#\"}, \"maxItems\": 4}"},
     };
     uint64_t seed = check_seed();
     (void)state;
@@ -158,12 +164,13 @@ static void test_refused(void **state)
         {GRAMMAR_JSON_SCHEMA, MPK_EUNSUPPORTED, "{\"properties\": {\"x\": {\"not\": {}}}}",
          "\"not\" at #/properties/x"},
         {GRAMMAR_JSON_SCHEMA, MPK_EUNSUPPORTED, "{\"$ref\": \"#\"}", "left recursion"},
-        {GRAMMAR_JSON_SCHEMA, MPK_EUNSUPPORTED, "{\"$ref\": \"http://x/y\"}", "must lead into the same schema"},
+        {GRAMMAR_JSON_SCHEMA, MPK_EUNSUPPORTED, "{\"$ref\": \"http://x/y\"}",
+         "must lead into the same schema"},
         {GRAMMAR_JSON_SCHEMA, MPK_EFORMAT, "{\"type\": \"text\"}", "type at #"},
         {GRAMMAR_JSON_SCHEMA, MPK_EFORMAT, "{\"minLength\": -1}", "minLength at #"},
         {GRAMMAR_JSON_SCHEMA, MPK_EFORMAT, "{", "while reading the JSON schema"},
-        {GRAMMAR_JSON_SCHEMA, MPK_EUNSUPPORTED, "{\"oneOf\": [{\"type\": \"number\"}, {\"type\": \"integer\"}]}",
-         "options 0 and 1"},
+        {GRAMMAR_JSON_SCHEMA, MPK_EUNSUPPORTED,
+         "{\"oneOf\": [{\"type\": \"number\"}, {\"type\": \"integer\"}]}", "options 0 and 1"},
         {GRAMMAR_CHOICE, MPK_EFORMAT, "[]", "at least one"},
     };
     (void)state;

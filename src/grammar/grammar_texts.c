@@ -30,7 +30,8 @@ static mpk_status escape(maker *k, str *s)
     return MPK_OK;
 }
 
-static mpk_status join(maker *k, const str *texts, size_t n, size_t at, uint32_t level, const node **out);
+static mpk_status join(maker *k, const str *texts, size_t n, size_t at, uint32_t level,
+                       const node **out);
 
 /* The texts after what they share: those that end, and groups with the same next byte. */
 static mpk_status part(maker *k, const str *texts, size_t n, size_t at, uint32_t level, node *alt)
@@ -53,7 +54,8 @@ static mpk_status part(maker *k, const str *texts, size_t n, size_t at, uint32_t
 }
 
 /* Sorted texts from byte `at` on. */
-static mpk_status join(maker *k, const str *texts, size_t n, size_t at, uint32_t level, const node **out)
+static mpk_status join(maker *k, const str *texts, size_t n, size_t at, uint32_t level,
+                       const node **out)
 {
     size_t same = at, most = texts[0].n < texts[n - 1].n ? texts[0].n : texts[n - 1].n;
     const node *head;

@@ -1,8 +1,9 @@
 /* grammar_vocab.c - the bytes of all tokens as trees, walked together with an automaton.
  *
- * Tokens are parted by length into three classes, each with a tree: what a long token needs to know of a situation
- * (counts near their limits) must not make the answer for the many short ones a new one.  A tree is a list of its nodes
- * in the order of a walk; `skip` leads past what is below a node.
+ * Tokens are parted by length into three classes, each with a tree: what a long token needs to know
+ * of a situation (counts near their limits) must not make the answer for the many short ones a new
+ * one.  A tree is a list of its nodes in the order of a walk; `skip` leads past what is below a
+ * node.
  */
 #include "grammar/grammar_vocab.h"
 
@@ -35,7 +36,8 @@ static uint32_t same_bytes(str a, str b)
 }
 
 /* Sorted tokens -> nodes; open[d] is the last node of depth d. */
-static mpk_status fill_tree(mpk_context *cx, grammar_vocab *v, const named_token *tokens, size_t n, token_tree *to)
+static mpk_status fill_tree(mpk_context *cx, grammar_vocab *v, const named_token *tokens, size_t n,
+                            token_tree *to)
 {
     uint32_t *open, depth = 0;
     NEW(cx, &v->arena, open, to->longest + 1);
@@ -48,7 +50,8 @@ static mpk_status fill_tree(mpk_context *cx, grammar_vocab *v, const named_token
         for (; depth < bytes.n; depth++) {
             open[depth + 1] = (uint32_t)to->nodes.n;
             PUSH(cx, &v->arena, &to->nodes,
-                 (token_node){.byte = (uint8_t)bytes.at[depth], .depth = depth, .first = (uint32_t)i});
+                 (token_node){
+                     .byte = (uint8_t)bytes.at[depth], .depth = depth, .first = (uint32_t)i});
         }
         to->ids[i] = tokens[i].id;
         to->nodes.at[open[depth]].n++;
@@ -76,27 +79,28 @@ static mpk_status make_tree(mpk_context *cx, grammar_vocab *v, const str *tokens
     return fill_tree(cx, v, sorted, n, to);
 }
 
-static mpk_status copy_tokens(mpk_context *cx, grammar_vocab *v, const str *tokens, const int32_t *ends,
-                              uint32_t n_ends)
+static mpk_status copy_tokens(mpk_context *cx, grammar_vocab *v, const str *tokens,
+                              const int32_t *ends, uint32_t n_ends)
 {
     NEW(cx, &v->arena, v->tokens, v->n_tokens);
     NEW(cx, &v->arena, v->ends, n_ends);
     v->n_ends = n_ends;
     for (uint32_t i = 0; i < v->n_tokens; i++) {
-        v->tokens[i] = (str){arena_copy(&v->arena, tokens[i].at ? tokens[i].at : "", tokens[i].n), tokens[i].n};
+        v->tokens[i] = (str){arena_copy(&v->arena, tokens[i].at ? tokens[i].at : "", tokens[i].n),
+                             tokens[i].n};
         CHECK(cx, v->tokens[i].at, MPK_ENOMEM, "out of memory for the bytes of tokens");
     }
     for (uint32_t i = 0; i < n_ends; i++) {
-        CHECK(cx, ends[i] >= 0 && (uint32_t)ends[i] < v->n_tokens, MPK_EARG, "token %d ends an answer, of %u tokens",
-              ends[i], v->n_tokens);
+        CHECK(cx, ends[i] >= 0 && (uint32_t)ends[i] < v->n_tokens, MPK_EARG,
+              "token %d ends an answer, of %u tokens", ends[i], v->n_tokens);
         v->ends[i] = ends[i];
         v->tokens[ends[i]].n = 0; /* it ends the text and is no part of it */
     }
     return MPK_OK;
 }
 
-mpk_status grammar_vocab_make(mpk_context *cx, const str *tokens, uint32_t n, const int32_t *ends, uint32_t n_ends,
-                              grammar_vocab **out)
+mpk_status grammar_vocab_make(mpk_context *cx, const str *tokens, uint32_t n, const int32_t *ends,
+                              uint32_t n_ends, grammar_vocab **out)
 {
     grammar_vocab *v = calloc(1, sizeof *v);
     CHECK(cx, v, MPK_ENOMEM, "out of memory for a vocabulary");

@@ -1,4 +1,5 @@
-/* grammar_vocab.h - the tokens of a vocabulary as trees of bytes; for grammar_vocab.c and grammar_mask.c. */
+/* grammar_vocab.h - the tokens of a vocabulary as trees of bytes; for grammar_vocab.c and
+ * grammar_mask.c. */
 #ifndef GRAMMAR_VOCAB_H
 #define GRAMMAR_VOCAB_H
 

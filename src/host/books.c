@@ -1,7 +1,8 @@
 /* books.c - the host's side of the rings: requests and commands in, tokens out.
  *
- * Input: machine_submit, machine_append, machine_cancel; output: what machine_drain gives.  A request that never
- * reached the machine ends in the book.  Nothing is lost, nothing is reordered.  Cost: O(requests under way) a call.
+ * Input: machine_submit, machine_append, machine_cancel; output: what machine_drain gives.  A
+ * request that never reached the machine ends in the book.  Nothing is lost, nothing is reordered.
+ * Cost: O(requests under way) a call.
  */
 #include <stdlib.h>
 
@@ -10,7 +11,8 @@
 
 /* ---- start and end ---- */
 
-mpk_status host_books_open(mpk_context *cx, const rt_serving *s, const host_rings *rings, host_books *b)
+mpk_status host_books_open(mpk_context *cx, const rt_serving *s, const host_rings *rings,
+                           host_books *b)
 {
     int error = pthread_mutex_init(&b->lock, NULL);
     CHECK(cx, !error, MPK_ENOMEM, "no mutex: %s", strerror(error));
@@ -25,7 +27,8 @@ mpk_status host_books_open(mpk_context *cx, const rt_serving *s, const host_ring
 
 host_shares *host_shares_new(uint64_t n)
 {
-    host_shares *s = n < SIZE_MAX / sizeof(float) / 2 ? calloc(1, sizeof *s + n * sizeof *s->at) : NULL;
+    host_shares *s =
+        n < SIZE_MAX / sizeof(float) / 2 ? calloc(1, sizeof *s + n * sizeof *s->at) : NULL;
     if (!s)
         return NULL;
     atomic_init(&s->holders, 1);
@@ -102,7 +105,8 @@ static bool take_region(const host_books *b, uint64_t n, host_region *out)
 /* ---- places for logits ---- */
 
 /* Where the machine shall write n logits for `to`; the entry remembers until they have come. */
-static mpk_status lend(mpk_context *cx, machine *m, host_entry *e, float *to, uint64_t n, rt_u64 *at)
+static mpk_status lend(mpk_context *cx, machine *m, host_entry *e, float *to, uint64_t n,
+                       rt_u64 *at)
 {
     *at = (rt_u64)(uintptr_t)to;
     if (!to || !m->def->lend_logits)
@@ -133,10 +137,12 @@ static uint64_t logprobs_a_token(const rt_request *r)
 }
 static uint64_t logprobs_of(const rt_request *r)
 {
-    return logprobs_a_token(r) * ((r->flags & RT_ALL_SHARES ? (uint64_t)r->n_prompt : 0) + r->max_tokens);
+    return logprobs_a_token(r) *
+           ((r->flags & RT_ALL_SHARES ? (uint64_t)r->n_prompt : 0) + r->max_tokens);
 }
 
-/* Bring the log probabilities of a token that has come, and with the first token those of the prompt. */
+/* Bring the log probabilities of a token that has come, and with the first token those of the
+ * prompt. */
 static void bring_logprobs(machine *m, host_entry *e, const rt_token *t)
 {
     const rt_request *r = &e->request;
@@ -167,7 +173,8 @@ static void remove_entry(machine *m, size_t index)
     if (b->entries.at[index]->request.mask)
         b->mask_taken[b->entries.at[index]->request.mask - 1] = false;
     entry_free(b->entries.at[index]);
-    memmove(&b->entries.at[index], &b->entries.at[index + 1], (b->entries.n - index - 1) * sizeof *b->entries.at);
+    memmove(&b->entries.at[index], &b->entries.at[index + 1],
+            (b->entries.n - index - 1) * sizeof *b->entries.at);
     b->entries.n--;
     b->entries_unsent -= index < b->entries_unsent;
 }
@@ -224,7 +231,8 @@ static bool take_mask(machine *m, host_entry *e)
         return false;
     b->mask_taken[row] = true;
     e->request.mask = row + 1;
-    m->def->put_mask(m, row, e->has_first_mask ? e->first_mask : NULL, mask_words(b), e->has_first_mask);
+    m->def->put_mask(m, row, e->has_first_mask ? e->first_mask : NULL, mask_words(b),
+                     e->has_first_mask);
     return true;
 }
 
@@ -233,7 +241,8 @@ static void send_waiting(machine *m)
 {
     host_books *b = &m->books;
     bool sent = false;
-    while (b->entries_unsent < b->entries.n && rt_ring_space(b->rings.request_ring, b->rings.request_mask + 1)) {
+    while (b->entries_unsent < b->entries.n &&
+           rt_ring_space(b->rings.request_ring, b->rings.request_mask + 1)) {
         host_entry *e = b->entries.at[b->entries_unsent];
         if (!take_mask(m, e) || !take_region(b, words_of(&e->request), &e->region))
             break;
@@ -249,32 +258,38 @@ static void send_waiting(machine *m)
 /* ---- requests ---- */
 
 /* Why a request cannot be taken, before it enters any queue. */
-static mpk_status check_request(mpk_context *cx, const machine *m, const machine_request *r, const rt_request *to)
+static mpk_status check_request(mpk_context *cx, const machine *m, const machine_request *r,
+                                const rt_request *to)
 {
     const rt_serving *s = &m->books.serving;
     unsigned long long context = host_context(s);
     CHECK(cx, s->ready, MPK_EUNSUPPORTED,
           "this program takes no requests: it lacks the step inputs of a language model");
     CHECK(cx, r->n_tokens, MPK_EARG, "the prompt has no token");
-    CHECK(cx, r->n_eos <= RT_MAX_EOS, MPK_ELIMIT, "%u tokens end the request, at most %d can", r->n_eos, RT_MAX_EOS);
+    CHECK(cx, r->n_eos <= RT_MAX_EOS, MPK_ELIMIT, "%u tokens end the request, at most %d can",
+          r->n_eos, RT_MAX_EOS);
     CHECK(cx, s->asks != RT_NOWHERE || (!r->n_rules && !r->n_logprobs), MPK_EUNSUPPORTED,
           "this program samples without penalties, biases and log probabilities");
     CHECK(cx, r->n_rules <= s->rule_words || !r->n_rules, MPK_ELIMIT,
-          "biases, allowed and banned tokens take %u words, at most %u are possible", r->n_rules, s->rule_words);
+          "biases, allowed and banned tokens take %u words, at most %u are possible", r->n_rules,
+          s->rule_words);
     CHECK(cx,
-          r->n_logprobs <= RT_LOGPROBS && (!r->n_logprobs || (r->logprobs && r->logprobs->n >= logprobs_of(to) &&
-                                                              r->max_tokens && !r->host_samples)),
-          MPK_EARG, "log probabilities of %u tokens, at most %d are possible, or there is no room for them",
+          r->n_logprobs <= RT_LOGPROBS &&
+              (!r->n_logprobs || (r->logprobs && r->logprobs->n >= logprobs_of(to) &&
+                                  r->max_tokens && !r->host_samples)),
+          MPK_EARG,
+          "log probabilities of %u tokens, at most %d are possible, or there is no room for them",
           r->n_logprobs, RT_LOGPROBS);
     CHECK(cx, !r->host_samples || (r->logits && s->logits != RT_NOWHERE), MPK_EARG,
           "the program gives no logits, or there is no room for them");
     CHECK(cx, !r->is_masked || (r->n_rules && s->n_masks && m->def->put_mask), MPK_EUNSUPPORTED,
           "this machine takes no masks of tokens, or the request has no rules");
-    CHECK(cx, r->n_tokens <= context, MPK_ELIMIT, "the prompt has %u tokens, the context holds %llu", r->n_tokens,
-          context);
+    CHECK(cx, r->n_tokens <= context, MPK_ELIMIT,
+          "the prompt has %u tokens, the context holds %llu", r->n_tokens, context);
     CHECK(cx, rt_request_limit(s, to), MPK_ELIMIT,
-          "%u tokens of prompt and %u of answer do not fit into a context of %llu: ask for at most %llu", r->n_tokens,
-          r->max_tokens, context, context - r->n_tokens);
+          "%u tokens of prompt and %u of answer do not fit into a context of %llu: ask for at most "
+          "%llu",
+          r->n_tokens, r->max_tokens, context, context - r->n_tokens);
     return MPK_OK;
 }
 
@@ -287,7 +302,8 @@ static uint32_t drafts_of(const rt_serving *s, const machine_request *r)
 
 static void fill_request(const rt_serving *s, rt_request *to, const machine_request *r)
 {
-    bool alone = r->alone || (r->host_samples && r->all_logits) || (r->n_logprobs && r->all_logprobs);
+    bool alone =
+        r->alone || (r->host_samples && r->all_logits) || (r->n_logprobs && r->all_logprobs);
     *to = (rt_request){.logits = (rt_u64)(uintptr_t)r->logits,
                        .seed = r->seed,
                        .n_prompt = r->n_tokens,
@@ -320,8 +336,8 @@ static void write_names(const rt_serving *s, const machine_request *r, uint32_t 
     }
 }
 
-static mpk_status new_entry(mpk_context *cx, const host_books *b, const machine_request *r, const rt_request *request,
-                            host_entry **out)
+static mpk_status new_entry(mpk_context *cx, const host_books *b, const machine_request *r,
+                            const rt_request *request, host_entry **out)
 {
     host_entry *e = calloc(1, sizeof *e);
     size_t n = words_of(request);
@@ -353,7 +369,8 @@ static mpk_status new_entry(mpk_context *cx, const host_books *b, const machine_
     return MPK_OK;
 }
 
-static mpk_status submit_locked(mpk_context *cx, machine *m, const machine_request *r, host_entry *e)
+static mpk_status submit_locked(mpk_context *cx, machine *m, const machine_request *r,
+                                host_entry *e)
 {
     host_books *b = &m->books;
     e->id = e->request.id = ++b->next_id;
@@ -387,17 +404,19 @@ mpk_status machine_submit(mpk_context *cx, machine *m, const machine_request *r,
     return status;
 }
 
-static mpk_status append_locked(mpk_context *cx, machine *m, uint64_t id, const int32_t *tokens, uint32_t n,
-                                float *logits)
+static mpk_status append_locked(mpk_context *cx, machine *m, uint64_t id, const int32_t *tokens,
+                                uint32_t n, float *logits)
 {
     size_t index;
     host_books *b = &m->books;
     host_entry *e = find_entry(b, id, &index);
-    CHECK(cx, e && e->ready, MPK_EARG, "request %llu does not wait for tokens", (unsigned long long)id);
+    CHECK(cx, e && e->ready, MPK_EARG, "request %llu does not wait for tokens",
+          (unsigned long long)id);
     CHECK(cx, n && logits, MPK_EARG, "no tokens to append, or no room for their logits");
     rt_command c = {.kind = RT_APPEND, .n = n, .id = id};
     e->region.n = 0; /* they have been fed */
-    CHECK(cx, take_region(b, n, &e->region), MPK_ELIMIT, "no room for %u more tokens among the waiting prompts", n);
+    CHECK(cx, take_region(b, n, &e->region), MPK_ELIMIT,
+          "no room for %u more tokens among the waiting prompts", n);
     TRY(lend(cx, m, e, logits, logits_of(m, &e->request, n), &c.logits));
     memcpy(b->rings.token_arena + e->region.at, tokens, n * sizeof *tokens);
     c.tokens = e->region.at;
@@ -406,7 +425,8 @@ static mpk_status append_locked(mpk_context *cx, machine *m, uint64_t id, const 
     return MPK_OK;
 }
 
-mpk_status machine_append(mpk_context *cx, machine *m, uint64_t id, const int32_t *tokens, uint32_t n, float *logits)
+mpk_status machine_append(mpk_context *cx, machine *m, uint64_t id, const int32_t *tokens,
+                          uint32_t n, float *logits)
 {
     TRY(machine_check(cx, m));
     pthread_mutex_lock(&m->books.lock);
@@ -447,13 +467,15 @@ static void end_early(machine *m, size_t index)
         size_t capacity = b->early_capacity ? 2 * b->early_capacity : 16;
         rt_token *at = realloc(b->early, capacity * sizeof *at);
         if (!at) {
-            b->entries.at[index]->cancelled = true; /* it stays in the book, and is cancelled once it has been sent */
+            /* it stays in the book, and is cancelled once it has been sent */
+            b->entries.at[index]->cancelled = true;
             return;
         }
         b->early = at;
         b->early_capacity = capacity;
     }
-    b->early[b->n_early++] = (rt_token){.id = b->entries.at[index]->id, .token = -1, .reason = RT_CANCELLED};
+    b->early[b->n_early++] =
+        (rt_token){.id = b->entries.at[index]->id, .token = -1, .reason = RT_CANCELLED};
     remove_entry(m, index);
     machine_ring_host(m);
 }
@@ -512,7 +534,8 @@ static uint32_t drain_locked(machine *m, rt_token *out, uint32_t most)
     return n;
 }
 
-/* The same under the lock; *nudged: somebody wants this call to return, though nothing was there. */
+/* The same under the lock; *nudged: somebody wants this call to return, though nothing was
+ * there. */
 static uint32_t look(machine *m, rt_token *out, uint32_t most, bool *nudged)
 {
     host_books *b = &m->books;
@@ -524,7 +547,8 @@ static uint32_t look(machine *m, rt_token *out, uint32_t most, bool *nudged)
     return n;
 }
 
-mpk_status machine_drain(mpk_context *cx, machine *m, rt_token *out, uint32_t most, uint64_t timeout_ns, uint32_t *n)
+mpk_status machine_drain(mpk_context *cx, machine *m, rt_token *out, uint32_t most,
+                         uint64_t timeout_ns, uint32_t *n)
 {
     uint64_t end = timeout_ns == UINT64_MAX ? UINT64_MAX : clock_ns() + timeout_ns;
     CHECK(cx, m->books.serving.ready, MPK_EUNSUPPORTED, "this program takes no requests");

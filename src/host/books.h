@@ -1,10 +1,11 @@
 /* books.h - the host's books of requests, and its ends of the rings, whatever machine reads them.
  *
- * The host keeps a book of every request from submission until its end is drained.  What does not fit into the request
- * ring or the token arena waits in the book, in order, and moves up whenever someone drains.  The rings lie where the
- * target wants them: on the CPU they are the machine's own (rt_machine.request_ring ...), on a GPU pinned memory of
- * the host, between which and the machine's rings a courier moves entries.  Of a courier the books rely on order alone:
- * who sees a command has seen every request that was sent before it.
+ * The host keeps a book of every request from submission until its end is drained.  What does not
+ * fit into the request ring or the token arena waits in the book, in order, and moves up whenever
+ * someone drains.  The rings lie where the target wants them: on the CPU they are the machine's own
+ * (rt_machine.request_ring ...), on a GPU pinned memory of the host, between which and the
+ * machine's rings a courier moves entries.  Of a courier the books rely on order alone: who sees a
+ * command has seen every request that was sent before it.
  */
 #ifndef HOST_BOOKS_H
 #define HOST_BOOKS_H
@@ -16,7 +17,8 @@
 
 /* ---- what a target supplies ---- */
 
-/* The host's ends, all zero at the start, in memory that outlives the books.  Masks are capacities - 1. */
+/* The host's ends, all zero at the start, in memory that outlives the books.  Masks are capacities
+ * - 1. */
 typedef struct host_rings {
     rt_ring *request_ring, *command_ring, *token_ring;
     rt_request *requests; /* [request_mask + 1] */
@@ -25,21 +27,27 @@ typedef struct host_rings {
     rt_i32 *token_arena;  /* [n_arena]: prompts; read by the machine */
     uint32_t request_mask, command_mask, token_mask;
     uint64_t n_arena;
-    rt_word *bell; /* grows whenever there is something new for the host, or machine_nudge was called */
+    /* grows whenever there is something new for the host, or machine_nudge was called */
+    rt_word *bell;
 } host_rings;
 
-/* What the program offers: filled in full, all pages free, no slot taken.  ready 0: it takes no requests. */
+/* What the program offers: filled in full, all pages free, no slot taken.  ready 0: it takes no
+ * requests. */
 void host_find_serving(const program_image *image, rt_serving *out);
-/* Have steps filled so that company changes no bit of a request (rt_step_fill_apart).  few_tokens: graphs of at most so
- * many tokens have bodies that give a token the same bits; 0: nothing is done.  MPK_EARG: no graph is so small. */
-mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t few_tokens, rt_serving *s);
-/* How KV pages are given out (rt_admit.h), for a program that host_find_serving and host_fill_apart have seen.  grows:
- * requests get pages as they use them, and are put back if there are none: only where feeding a text once more gives
- * the same bits.  shared: requests share the pages of equal beginnings.  Either needs the program to keep texts, and
- * where steps are filled apart none grows. */
+/* Have steps filled so that company changes no bit of a request (rt_step_fill_apart).  few_tokens:
+ * graphs of at most so many tokens have bodies that give a token the same bits; 0: nothing is done.
+ * MPK_EARG: no graph is so small. */
+mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t few_tokens,
+                           rt_serving *s);
+/* How KV pages are given out (rt_admit.h), for a program that host_find_serving and host_fill_apart
+ * have seen.  grows: requests get pages as they use them, and are put back if there are none: only
+ * where feeding a text once more gives the same bits.  shared: requests share the pages of equal
+ * beginnings.  Either needs the program to keep texts, and where steps are filled apart none
+ * grows. */
 void host_plan_pages(rt_serving *s, bool grows, bool shared);
-/* Have requests try drafts (rt_draft.h): in steps of at most step_tokens, found by their last gram_tokens tokens.  0
- * tokens, or a program whose machine keeps no texts or fills steps apart: nobody drafts.  After host_plan_pages. */
+/* Have requests try drafts (rt_draft.h): in steps of at most step_tokens, found by their last
+ * gram_tokens tokens.  0 tokens, or a program whose machine keeps no texts or fills steps apart:
+ * nobody drafts.  After host_plan_pages. */
 void host_plan_drafts(rt_serving *s, uint32_t step_tokens, uint32_t gram_tokens);
 /* The stack of free pages [n_pages] and the buckets [bucket_mask + 1] at the start. */
 void host_lay_pages(const rt_serving *s, rt_u32 *free_pages, rt_u32 *buckets);
@@ -49,8 +57,8 @@ uint32_t host_names(const rt_serving *s, uint64_t n_tokens);
 uint64_t host_random(void);
 /* Positions that one request may take, as far as the KV pages limit it. */
 uint64_t host_context(const rt_serving *s);
-/* Masks and n_arena for a program that is ready; the addresses stay as they are.  waiting: entries of the request ring,
- * 0: 256; tokens: entries of the token ring at least, 0: 1024. */
+/* Masks and n_arena for a program that is ready; the addresses stay as they are.  waiting: entries
+ * of the request ring, 0: 256; tokens: entries of the token ring at least, 0: 1024. */
 void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, host_rings *rings);
 
 /* ---- the books ---- */
@@ -60,7 +68,8 @@ typedef struct host_region {
     uint64_t at, n;
 } host_region;
 
-/* Log probabilities of a request's tokens.  The book and whoever submitted hold it, since either may be the last. */
+/* Log probabilities of a request's tokens.  The book and whoever submitted hold it, since either
+ * may be the last. */
 typedef struct host_shares {
     atomic_uint holders;
     uint64_t n;
@@ -80,9 +89,10 @@ typedef struct host_entry {
     float *logits; /* the caller's, while `lent` stands for it; NULL: nothing is lent */
     uint64_t n_logits;
     rt_u64 lent;
-    host_shares *shares;  /* NULL: none */
-    bool is_masked;       /* request.mask is set when it is sent */
-    uint32_t *first_mask; /* heap: of its first token, if that comes before it is sent; NULL: it has no masks */
+    host_shares *shares; /* NULL: none */
+    bool is_masked;      /* request.mask is set when it is sent */
+    /* heap: of its first token, if that comes before it is sent; NULL: it has no masks */
+    uint32_t *first_mask;
     bool has_first_mask;
     bool sent;      /* in the machine's ring, or past it */
     bool cancelled; /* machine_cancel was called */
@@ -105,9 +115,10 @@ typedef struct host_books {
     bool nudged; /* a machine_drain that finds nothing returns once */
 } host_books;
 
-/* Begin; for a program that is not ready, rings may be NULL.  b is zeroed before, and host_books_close is called after
- * any status.  MPK_ENOMEM. */
-mpk_status host_books_open(mpk_context *cx, const rt_serving *s, const host_rings *rings, host_books *b);
+/* Begin; for a program that is not ready, rings may be NULL.  b is zeroed before, and
+ * host_books_close is called after any status.  MPK_ENOMEM. */
+mpk_status host_books_open(mpk_context *cx, const rt_serving *s, const host_rings *rings,
+                           host_books *b);
 /* Free what the books have on the heap; the machine has stopped. */
 void host_books_close(host_books *b);
 /* Are requests under way? */

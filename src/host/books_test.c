@@ -1,4 +1,5 @@
-/* The host's books against a machine that the test plays: rings in plain memory, admitted and answered by hand. */
+/* The host's books against a machine that the test plays: rings in plain memory, admitted and
+ * answered by hand. */
 #include <stdlib.h>
 
 #include "base/rng.h"
@@ -9,7 +10,8 @@
 
 enum { CONTEXT = 64, SLOTS = 3, VOCAB = 5, WAITING = 4, TOKENS = 8 };
 
-/* A target without a program: what the books asked of it, and a seat for each request that it has taken. */
+/* A target without a program: what the books asked of it, and a seat for each request that it has
+ * taken. */
 typedef struct fake {
     machine base;
     rt_header block;
@@ -67,7 +69,8 @@ static void fake_peek(machine *m, rt_u64 at, float *to, uint64_t first, uint64_t
     memcpy(to + first, f->logits + first, n * sizeof *to);
 }
 
-static const machine_def plain = {.name = "fake", .ring = fake_ring, .check = fake_check, .wait = fake_wait};
+static const machine_def plain = {
+    .name = "fake", .ring = fake_ring, .check = fake_check, .wait = fake_wait};
 static const machine_def lending = {.name = "fake",
                                     .ring = fake_ring,
                                     .check = fake_check,
@@ -206,9 +209,10 @@ static void submit_one(game *g)
     p->first = (int32_t)below(g, 1 << 20);
     for (uint32_t i = 0; i < p->n_prompt; i++)
         tokens[i] = p->first + (int32_t)i;
-    check_ok(g->cx,
-             machine_submit(g->cx, &g->f->base,
-                            &(machine_request){.tokens = tokens, .n_tokens = p->n_prompt, .max_tokens = 4}, &p->id));
+    check_ok(g->cx, machine_submit(g->cx, &g->f->base,
+                                   &(machine_request){
+                                       .tokens = tokens, .n_tokens = p->n_prompt, .max_tokens = 4},
+                                   &p->id));
     g->submitted++;
 }
 
@@ -241,7 +245,10 @@ static void step(game *g)
         if (!s->left)
             continue;
         check_prompt(g, &s->request);
-        rt_token t = {.id = s->id, .token = 7, .index = s->index, .reason = s->left == 1 ? RT_LENGTH : RT_GOING};
+        rt_token t = {.id = s->id,
+                      .token = 7,
+                      .index = s->index,
+                      .reason = s->left == 1 ? RT_LENGTH : RT_GOING};
         if (!tell(g->f, t))
             continue;
         s->left--;
@@ -266,7 +273,8 @@ static void drain(game *g)
     }
 }
 
-/* Every request ends exactly once, in whatever order submitting, cancelling, working and draining come. */
+/* Every request ends exactly once, in whatever order submitting, cancelling, working and draining
+ * come. */
 static void test_many_requests(void **state)
 {
     (void)state;
@@ -300,7 +308,8 @@ static void test_many_requests(void **state)
 
 /* ---- one at a time ---- */
 
-/* What the ring has no room for waits in the book; a request cancelled there never reaches the machine. */
+/* What the ring has no room for waits in the book; a request cancelled there never reaches the
+ * machine. */
 static void test_waiting_and_cancelling(void **state)
 {
     (void)state;
@@ -312,7 +321,8 @@ static void test_waiting_and_cancelling(void **state)
     rt_request r;
     uint32_t n;
     for (uint32_t i = 0; i < WAITING + 2; i++)
-        check_ok(&cx, machine_submit(&cx, &f->base, &(machine_request){.tokens = prompt, .n_tokens = 4}, &id[i]));
+        check_ok(&cx, machine_submit(&cx, &f->base,
+                                     &(machine_request){.tokens = prompt, .n_tokens = 4}, &id[i]));
     assert_int_equal(rt_ring_ready(f->ends.request_ring), WAITING);
     machine_cancel(&f->base, id[WAITING]);
     machine_cancel(&f->base, id[WAITING]); /* once is enough */
@@ -345,8 +355,11 @@ static void test_lent_logits(void **state)
     rt_request r;
     rt_command c = {0};
     uint32_t n;
-    machine_request wanted = {
-        .tokens = prompt, .n_tokens = 3, .host_samples = true, .all_logits = true, .logits = logits};
+    machine_request wanted = {.tokens = prompt,
+                              .n_tokens = 3,
+                              .host_samples = true,
+                              .all_logits = true,
+                              .logits = logits};
     check_ok(&cx, machine_submit(&cx, &f->base, &wanted, &id));
     check_fails(&cx, MPK_ELIMIT, "lends one place", machine_submit(&cx, &f->base, &wanted, &other));
     assert_true(take_request(f, &r));
@@ -359,7 +372,8 @@ static void test_lent_logits(void **state)
     assert_true(logits[3 * VOCAB - 1] == (float)(3 * VOCAB - 1));
 
     check_ok(&cx, machine_append(&cx, &f->base, id, prompt, 1, logits));
-    check_fails(&cx, MPK_EARG, "does not wait", machine_append(&cx, &f->base, id, prompt, 1, logits));
+    check_fails(&cx, MPK_EARG, "does not wait",
+                machine_append(&cx, &f->base, id, prompt, 1, logits));
     assert_true(take_command(f, &c));
     assert_int_equal(c.kind, RT_APPEND);
     assert_int_equal(f->ends.token_arena[c.tokens], prompt[0]);
@@ -374,7 +388,8 @@ static void test_lent_logits(void **state)
     fake_close(f);
 }
 
-/* Log probabilities come with their tokens, those of the prompt with the first; rules lie after the prompt. */
+/* Log probabilities come with their tokens, those of the prompt with the first; rules lie after the
+ * prompt. */
 static void test_lent_logprobs(void **state)
 {
     (void)state;
@@ -394,7 +409,8 @@ static void test_lent_logprobs(void **state)
                               .n_logprobs = 2,
                               .all_logprobs = true,
                               .logprobs = shares};
-    check_fails(&cx, MPK_EUNSUPPORTED, "without penalties", machine_submit(&cx, &f->base, &wanted, &id));
+    check_fails(&cx, MPK_EUNSUPPORTED, "without penalties",
+                machine_submit(&cx, &f->base, &wanted, &id));
     f->base.books.serving.asks = 0;
     check_fails(&cx, MPK_ELIMIT, "take 2 words", machine_submit(&cx, &f->base, &wanted, &id));
     f->base.books.serving.rule_words = 8;
@@ -435,12 +451,15 @@ static void test_waking_and_failing(void **state)
     assert_int_equal(n, 0);
     assert_true(f->waits > 0);
     check_fails(&cx, MPK_ELIMIT, "the context holds 64",
-                machine_submit(&cx, &f->base, &(machine_request){.tokens = prompt, .n_tokens = CONTEXT + 1}, &id));
+                machine_submit(&cx, &f->base,
+                               &(machine_request){.tokens = prompt, .n_tokens = CONTEXT + 1}, &id));
     check_fails(&cx, MPK_EARG, "graph 0 of 0", machine_run_graph(&cx, &f->base, 0, 1, 1));
     f->failed = true;
+    check_fails(
+        &cx, MPK_EDEVICE, "has failed",
+        machine_submit(&cx, &f->base, &(machine_request){.tokens = prompt, .n_tokens = 1}, &id));
     check_fails(&cx, MPK_EDEVICE, "has failed",
-                machine_submit(&cx, &f->base, &(machine_request){.tokens = prompt, .n_tokens = 1}, &id));
-    check_fails(&cx, MPK_EDEVICE, "has failed", machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
+                machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
     fake_close(f);
 }
 
@@ -451,15 +470,18 @@ static void make_program(mpk_context *cx, arena *a, tg_program *compiled, progra
 {
     static const char graph[] =
         "input %%tokens : i32[%d] live=tokens\ninput %%positions : i32[%d] live=tokens\n"
-        "input %%slots : i32[%d] live=tokens\ninput %%pages : i32[3, 4]\ninput %%rows : i32[%d] live=rows\n"
+        "input %%slots : i32[%d] live=tokens\ninput %%pages : i32[3, 4]\ninput %%rows : i32[%d] "
+        "live=rows\n"
         "input %%sampling : f32[%d, 4] live=rows\ninput %%seeds : i64[%d] live=rows\n"
-        "input %%draws : i32[%d] live=rows\ninput %%asks : i32[%d, %d] live=rows\ninput %%rules : i32[4, 32]\n"
+        "input %%draws : i32[%d] live=rows\ninput %%asks : i32[%d, %d] live=rows\ninput %%rules : "
+        "i32[4, 32]\n"
         "input %%history : i32[60]\nconst %%e : f32[9, 16]\nstate %%choice : f32[3, 9]\n"
         "state %%k_cache.0 : f32[12, 1, 5, 16]\nstate %%v_cache.0 : f32[12, 1, 5, 16]\n"
         "%%x = embedding(%%tokens, %%e)\n%%h = reshape(%%x) {shape = [%d, 1, 16]}\n"
         "%%k, %%v = kv_write(%%h, %%h, %%positions, %%slots, %%pages, %%k_cache.0, %%v_cache.0)\n"
         "%%g = gather(%%x, %%rows)\n%%logits = linear(%%g, %%e)\n"
-        "%%next, %%chosen, %%logprobs = sample(%%logits, %%sampling, %%seeds, %%draws, %%asks, %%rules, %%history, "
+        "%%next, %%chosen, %%logprobs = sample(%%logits, %%sampling, %%seeds, %%draws, %%asks, "
+        "%%rules, %%history, "
         "%%choice)\n"
         "output %%next\noutput %%logprobs\noutput %%logits\n";
     pass_options o = {.n_workers = 2, .page_bytes = 16384, .pages_per_worker = 64, .verify = true};
@@ -475,13 +497,14 @@ static void make_program(mpk_context *cx, arena *a, tg_program *compiled, progra
     check_ok(cx, image_make(cx, a, compiled, image));
 }
 
-/* A program serves if its graphs keep every step tensor at one place; a graph that has one elsewhere cannot take the
- * step that was written for another. */
+/* A program serves if its graphs keep every step tensor at one place; a graph that has one
+ * elsewhere cannot take the step that was written for another. */
 static void test_places_of_graphs(void **state)
 {
     (void)state;
-    static const char *const names[] = {"tokens", "positions", "slots", "pages", "rows",  "sampling", "seeds",
-                                        "draws",  "logits",    "next",  "asks",  "rules", "history",  "logprobs"};
+    static const char *const names[] = {"tokens",   "positions", "slots",   "pages",   "rows",
+                                        "sampling", "seeds",     "draws",   "logits",  "next",
+                                        "asks",     "rules",     "history", "logprobs"};
     mpk_context cx = {0};
     arena a = {0};
     tg_program compiled;

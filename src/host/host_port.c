@@ -1,5 +1,5 @@
-/* host_port.c - the host's implementation of rt_port.h: sleeping, waking and test delays by calls of the operating
- * system; and its random bits. */
+/* host_port.c - the host's implementation of rt_port.h: sleeping, waking and test delays by calls
+ * of the operating system; and its random bits. */
 #include <sched.h>
 #include <sys/random.h>
 
@@ -29,7 +29,8 @@ void rt_wake(rt_word *word)
     futex_wake((_Atomic uint32_t *)&word->value);
 }
 
-/* Where the system has no bits, the time and an address do: then keys can be guessed by who tries. */
+/* Where the system has no bits, the time and an address do: then keys can be guessed by who
+ * tries. */
 uint64_t host_random(void)
 {
     uint64_t bits;

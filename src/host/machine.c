@@ -6,8 +6,8 @@
 
 /* ---- for targets ---- */
 
-mpk_status machine_begin(mpk_context *cx, machine *m, const machine_def *def, const program_image *image,
-                         const rt_serving *s, const host_rings *rings)
+mpk_status machine_begin(mpk_context *cx, machine *m, const machine_def *def,
+                         const program_image *image, const rt_serving *s, const host_rings *rings)
 {
     m->def = def;
     m->image = *image;
@@ -28,8 +28,8 @@ void machine_ring_host(machine *m)
 }
 
 /* Axis by axis; stride in elements. */
-static char *gather_axis(const char *from, const ir_tensor *t, const int64_t *stride, uint32_t axis, size_t bytes,
-                         char *to)
+static char *gather_axis(const char *from, const ir_tensor *t, const int64_t *stride, uint32_t axis,
+                         size_t bytes, char *to)
 {
     if (axis >= t->rank || axis >= IR_MAX_RANK) {
         memcpy(to, from, bytes);
@@ -70,24 +70,29 @@ static const char *name_peer(const machine *m, const rt_graph *g, const rt_fault
     const rt_header *h = m->image.block;
     const rt_task *tasks = image_table(h, RT_TASKS);
     words[0] = 0;
-    if (h->n_peers > 1 && f->task < g->n_tasks && tasks[g->first_task + f->task].worker < h->n_workers)
-        snprintf(words, 32, " on peer %u", tasks[g->first_task + f->task].worker / (h->n_workers / h->n_peers));
+    if (h->n_peers > 1 && f->task < g->n_tasks &&
+        tasks[g->first_task + f->task].worker < h->n_workers)
+        snprintf(words, 32, " on peer %u",
+                 tasks[g->first_task + f->task].worker / (h->n_workers / h->n_peers));
     return words;
 }
 
 mpk_status machine_say_fault(mpk_context *cx, const machine *m, const rt_fault *f)
 {
     char words[128], peer[32];
-    CHECK(cx, f->graph < m->image.n_graphs, MPK_EDEVICE, "the machine failed, and its fault record is damaged");
+    CHECK(cx, f->graph < m->image.n_graphs, MPK_EDEVICE,
+          "the machine failed, and its fault record is damaged");
     const rt_graph *g = (const rt_graph *)image_table(m->image.block, RT_GRAPHS) + f->graph;
     if (f->kind == RT_STALL)
         FAIL(cx, MPK_ESTALLED,
-             "the machine made no progress: worker %u, graph for %u tokens, run %u: %s%s waits for event %u, which was "
+             "the machine made no progress: worker %u, graph for %u tokens, run %u: %s%s waits for "
+             "event %u, which was "
              "triggered %u of %u times",
-             f->worker, g->n_tokens, f->epoch, name_of(m, g, f, words), name_peer(m, g, f, peer), f->event, f->seen,
-             f->needed);
+             f->worker, g->n_tokens, f->epoch, name_of(m, g, f, words), name_peer(m, g, f, peer),
+             f->event, f->seen, f->needed);
     FAIL(cx, MPK_EDEVICE, "%s: worker %u, graph for %u tokens, run %u, %s%s",
-         f->kind == RT_OVERFLOW ? "a queue of the runtime overflowed" : "a task was given what it cannot take",
+         f->kind == RT_OVERFLOW ? "a queue of the runtime overflowed"
+                                : "a task was given what it cannot take",
          f->worker, g->n_tokens, f->epoch, name_of(m, g, f, words), name_peer(m, g, f, peer));
 }
 
@@ -104,7 +109,8 @@ mpk_status machine_check(mpk_context *cx, machine *m)
     return m->def->check(cx, m);
 }
 
-static mpk_status check_tensor(mpk_context *cx, const machine *m, uint32_t graph, ir_tensor_id tensor)
+static mpk_status check_tensor(mpk_context *cx, const machine *m, uint32_t graph,
+                               ir_tensor_id tensor)
 {
     CHECK(cx, graph < m->image.n_graphs, MPK_EARG, "graph %u of %u", graph, m->image.n_graphs);
     CHECK(cx, tensor < m->image.ir[graph]->tensors.n, MPK_EARG, "tensor %u of %zu", tensor,
@@ -112,25 +118,31 @@ static mpk_status check_tensor(mpk_context *cx, const machine *m, uint32_t graph
     return MPK_OK;
 }
 
-mpk_status machine_write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, const void *from)
+mpk_status machine_write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
+                                const void *from)
 {
     TRY(check_tensor(cx, m, graph, tensor));
     return m->def->write_tensor(cx, m, graph, tensor, from);
 }
 
-mpk_status machine_read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, void *to)
+mpk_status machine_read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
+                               void *to)
 {
     TRY(check_tensor(cx, m, graph, tensor));
     return m->def->read_tensor(cx, m, graph, tensor, to);
 }
 
-mpk_status machine_run_graph(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
+mpk_status machine_run_graph(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
+                             uint32_t n_rows)
 {
     CHECK(cx, graph < m->image.n_graphs, MPK_EARG, "graph %u of %u", graph, m->image.n_graphs);
-    CHECK(cx, (n_tokens <= RT_MAX_TOKENS || n_tokens == UINT32_MAX) && (n_rows <= RT_MAX_ROWS || n_rows == UINT32_MAX),
-          MPK_ELIMIT, "a step of %u tokens with %u rows: at most %d and %d are possible", n_tokens, n_rows,
-          RT_MAX_TOKENS, RT_MAX_ROWS);
-    CHECK(cx, !host_books_are_busy(&m->books), MPK_EARG, "a graph cannot be run by hand while requests are under way");
+    CHECK(cx,
+          (n_tokens <= RT_MAX_TOKENS || n_tokens == UINT32_MAX) &&
+              (n_rows <= RT_MAX_ROWS || n_rows == UINT32_MAX),
+          MPK_ELIMIT, "a step of %u tokens with %u rows: at most %d and %d are possible", n_tokens,
+          n_rows, RT_MAX_TOKENS, RT_MAX_ROWS);
+    CHECK(cx, !host_books_are_busy(&m->books), MPK_EARG,
+          "a graph cannot be run by hand while requests are under way");
     TRY(machine_check(cx, m));
     return m->def->run_graph(cx, m, graph, n_tokens, n_rows);
 }
@@ -153,8 +165,10 @@ void machine_describe(machine *m, machine_facts *out)
                            .state_bytes = area[RT_STATE],
                            .area_bytes = area[RT_STEP] + area[RT_TEMPS]};
     if (s->ready)
-        out->max_context = rt_request_limit(
-            s, &(rt_request){.n_prompt = 1, .flags = s->next == RT_NOWHERE ? RT_HOST_SAMPLES : 0, .logits = 1});
+        out->max_context =
+            rt_request_limit(s, &(rt_request){.n_prompt = 1,
+                                              .flags = s->next == RT_NOWHERE ? RT_HOST_SAMPLES : 0,
+                                              .logits = 1});
     m->def->describe(m, out);
 }
 

@@ -1,15 +1,17 @@
-/* serving.c - find a program's step tensors in its image, by their names in model.h, and derive its serving limits.
+/* serving.c - find a program's step tensors in its image, by their names in model.h, and derive its
+ * serving limits.
  *
- * Input: an image.  Output: sizes and places for the step task, and the sizes of the rings.  A program that lacks one
- * of the tensors takes no requests; the host can only run its graphs one by one.
+ * Input: an image.  Output: sizes and places for the step task, and the sizes of the rings.  A
+ * program that lacks one of the tensors takes no requests; the host can only run its graphs one by
+ * one.
  */
 #include "host/books.h"
 #include "rt/rt_kv.h"
 
-/* Look up a tensor by name and check its shape; a dim of -1 matches any size.  RT_NOWHERE if it is absent or
- * differs. */
-static rt_u64 find_step(const program_image *image, uint32_t graph, const char *name, ir_dtype dtype, uint32_t rank,
-                        int64_t d0, int64_t d1)
+/* Look up a tensor by name and check its shape; a dim of -1 matches any size.  RT_NOWHERE if it is
+ * absent or differs. */
+static rt_u64 find_step(const program_image *image, uint32_t graph, const char *name,
+                        ir_dtype dtype, uint32_t rank, int64_t d0, int64_t d1)
 {
     const ir_graph *g = image->ir[graph];
     ir_tensor_id id = ir_find(g, name);
@@ -18,7 +20,8 @@ static rt_u64 find_step(const program_image *image, uint32_t graph, const char *
     const ir_tensor *t = &g->tensors.at[id];
     bool fits = t->dtype == dtype && t->rank == rank && (d0 < 0 || t->dims[0] == d0) &&
                 (rank < 2 || d1 < 0 || t->dims[1] == d1);
-    return fits && image->places[graph][id].area == TG_STEP ? image->places[graph][id].offset : RT_NOWHERE;
+    return fits && image->places[graph][id].area == TG_STEP ? image->places[graph][id].offset
+                                                            : RT_NOWHERE;
 }
 
 static int64_t dim_of(const ir_graph *g, const char *name, uint32_t axis)
@@ -52,9 +55,10 @@ static void find_tensors(const program_image *image, uint32_t graph, rt_serving 
 
 static bool same_places(const rt_serving *a, const rt_serving *b)
 {
-    return a->tokens == b->tokens && a->positions == b->positions && a->slots == b->slots && a->pages == b->pages &&
-           a->rows == b->rows && a->sampling == b->sampling && a->seeds == b->seeds && a->draws == b->draws &&
-           a->logits == b->logits && a->next == b->next && a->asks == b->asks && a->rules == b->rules &&
+    return a->tokens == b->tokens && a->positions == b->positions && a->slots == b->slots &&
+           a->pages == b->pages && a->rows == b->rows && a->sampling == b->sampling &&
+           a->seeds == b->seeds && a->draws == b->draws && a->logits == b->logits &&
+           a->next == b->next && a->asks == b->asks && a->rules == b->rules &&
            a->history == b->history && a->shares == b->shares;
 }
 
@@ -79,7 +83,8 @@ static void find_sizes(const program_image *image, rt_serving *s)
     if (s->asks != RT_NOWHERE) {
         s->rule_words = (rt_u32)dim_of(ir, "rules", 1);
         s->n_choices = (rt_u32)dim_of(ir, "choice", 0);
-        int64_t rows = dim_of(ir, "rules", 0), fits = dim_of(ir, "rules", 1) * 32 >= 32 + (int64_t)s->n_vocab;
+        int64_t rows = dim_of(ir, "rules", 0),
+                fits = dim_of(ir, "rules", 1) * 32 >= 32 + (int64_t)s->n_vocab;
         if (rows < s->n_slots)
             s->asks = RT_NOWHERE;
         else if (fits)
@@ -94,24 +99,29 @@ void host_find_serving(const program_image *image, rt_serving *out)
     rt_serving s = {0}, other = {0};
     find_tensors(image, image->n_graphs - 1, &s);
     find_sizes(image, &s);
-    s.ready = s.tokens != RT_NOWHERE && s.rows != RT_NOWHERE && (s.next != RT_NOWHERE || s.logits != RT_NOWHERE) &&
-              s.n_slots && s.max_rows && (s.pages == RT_NOWHERE || (s.n_pages && s.page_tokens));
+    s.ready = s.tokens != RT_NOWHERE && s.rows != RT_NOWHERE &&
+              (s.next != RT_NOWHERE || s.logits != RT_NOWHERE) && s.n_slots && s.max_rows &&
+              (s.pages == RT_NOWHERE || (s.n_pages && s.page_tokens));
     for (uint32_t i = 0; i + 1 < image->n_graphs; i++) {
         find_tensors(image, i, &other);
-        if (!same_places(&s, &other) || graphs[i].n_tokens > s.max_tokens || graphs[i].n_rows > s.max_rows)
+        if (!same_places(&s, &other) || graphs[i].n_tokens > s.max_tokens ||
+            graphs[i].n_rows > s.max_rows)
             s.ready = 0;
     }
     *out = s;
 }
 
-mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t few_tokens, rt_serving *s)
+mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t few_tokens,
+                           rt_serving *s)
 {
     const rt_graph *graphs = image_table(image->block, RT_GRAPHS);
-    for (uint32_t i = 0; few_tokens && i < image->n_graphs && graphs[i].n_tokens <= few_tokens; i++) {
+    for (uint32_t i = 0; few_tokens && i < image->n_graphs && graphs[i].n_tokens <= few_tokens;
+         i++) {
         s->few_tokens = graphs[i].n_tokens;
         s->few_rows = graphs[i].n_rows;
     }
-    CHECK(cx, !few_tokens || s->few_tokens, MPK_EARG, "the program has no graph of at most %u tokens", few_tokens);
+    CHECK(cx, !few_tokens || s->few_tokens, MPK_EARG,
+          "the program has no graph of at most %u tokens", few_tokens);
     return MPK_OK;
 }
 
@@ -123,7 +133,8 @@ static uint32_t power_of_two(uint64_t n)
     return p;
 }
 
-/* Where steps are filled apart a prompt is cut every max_tokens: whole pieces that are whole pages. */
+/* Where steps are filled apart a prompt is cut every max_tokens: whole pieces that are whole
+ * pages. */
 static uint32_t sharing_unit(const rt_serving *s)
 {
     if (!s->few_tokens || s->page_tokens % s->max_tokens == 0)
@@ -176,16 +187,19 @@ uint64_t host_context(const rt_serving *s)
     return s->n_pages ? pages * s->page_tokens : 1u << 16;
 }
 
-/* Commands cannot overflow their ring: a request has at most one cancel and one append under way, and the ring is
- * longer than twice the requests that the machine can know of.  Those lie in the request ring, in slots, or their end
- * in the token ring, and after a courier in either ring of a pair. */
+/* Commands cannot overflow their ring: a request has at most one cancel and one append under way,
+ * and the ring is longer than twice the requests that the machine can know of.  Those lie in the
+ * request ring, in slots, or their end in the token ring, and after a courier in either ring of a
+ * pair. */
 void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, host_rings *rings)
 {
-    uint64_t slots = s->n_slots, requests = power_of_two(waiting ? waiting : 256), most = tokens ? tokens : 1024;
+    uint64_t slots = s->n_slots, requests = power_of_two(waiting ? waiting : 256),
+             most = tokens ? tokens : 1024;
     uint64_t told = slots + s->draft_tokens; /* by one step */
     rings->request_mask = (uint32_t)requests - 1;
     rings->token_mask = power_of_two(most < 2 * told ? 2 * told : most) - 1;
-    rings->command_mask = power_of_two(2 * (2 * requests + slots + 2 * ((uint64_t)rings->token_mask + 1))) - 1;
+    rings->command_mask =
+        power_of_two(2 * (2 * requests + slots + 2 * ((uint64_t)rings->token_mask + 1))) - 1;
     rings->n_arena = (slots + 4) * (host_context(s) + (s->asks == RT_NOWHERE ? 0 : s->rule_words) +
                                     (uint64_t)RT_NAME_WORDS * host_names(s, host_context(s)));
 }

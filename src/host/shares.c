@@ -1,9 +1,10 @@
-/* shares.c - the bytes of a weight that a program holds: all of the weight, or the part that is a peer's (ir_share),
- * from where the whole one lies on the host, or made up.
+/* shares.c - the bytes of a weight that a program holds: all of the weight, or the part that is a
+ * peer's (ir_share), from where the whole one lies on the host, or made up.
  *
- * Input: a weight of the program, whose name says which part it is, and where the whole one lies.  Entries lo <= i < hi
- * of an axis are one run of neighbours for each entry of the axes before it: a part of the rows is one run, a part of
- * the columns one in each row.  Called by targets while they bring weights.
+ * Input: a weight of the program, whose name says which part it is, and where the whole one lies.
+ * Entries lo <= i < hi of an axis are one run of neighbours for each entry of the axes before it: a
+ * part of the rows is one run, a part of the columns one in each row.  Called by targets while they
+ * bring weights.
  */
 #include "base/file.h"
 #include "host/machine.h"
@@ -58,7 +59,8 @@ static uint64_t entry_bytes(const tg_weight *w, const ir_share *share)
 }
 
 /* n bytes from byte `first` on of what lies in entries of so many bytes. */
-static void copy_entries(const void *const *parts, uint64_t entry, uint64_t first, uint64_t n, char *to)
+static void copy_entries(const void *const *parts, uint64_t entry, uint64_t first, uint64_t n,
+                         char *to)
 {
     while (n) {
         uint64_t at = first % entry, now = entry - at < n ? entry - at : n;

@@ -1,8 +1,8 @@
 /* slots.c - tensors in the caller's memory, whose addresses change from step to step.
  *
- * A target that shares memory with the caller gets the addresses.  For any other target, the bytes are written before
- * the step and read back after it.  If the caller's tensors lie in the target's own memory, it is launched with their
- * addresses.
+ * A target that shares memory with the caller gets the addresses.  For any other target, the bytes
+ * are written before the step and read back after it.  If the caller's tensors lie in the target's
+ * own memory, it is launched with their addresses.
  */
 #include "host/machine.h"
 
@@ -39,7 +39,8 @@ mpk_status machine_make_slots(mpk_context *cx, machine *m, arena *a, uint32_t gr
 static mpk_status write_slots(mpk_context *cx, machine *m, machine_slots *s, void *const *data)
 {
     for (uint32_t i = 0; i < s->n; i++) {
-        ir_kind kind = s->roots[i] == IR_NONE ? IR_TEMP : m->image.ir[s->graph]->tensors.at[s->roots[i]].kind;
+        ir_kind kind =
+            s->roots[i] == IR_NONE ? IR_TEMP : m->image.ir[s->graph]->tensors.at[s->roots[i]].kind;
         if (kind == IR_INPUT || kind == IR_STATE || (kind == IR_CONST && s->at[i] != data[i]))
             TRY(machine_write_tensor(cx, m, s->graph, s->roots[i], data[i]));
         s->at[i] = data[i];
@@ -50,7 +51,8 @@ static mpk_status write_slots(mpk_context *cx, machine *m, machine_slots *s, voi
 static mpk_status read_slots(mpk_context *cx, machine *m, const machine_slots *s, void *const *data)
 {
     for (uint32_t i = 0; i < s->n; i++) {
-        ir_kind kind = s->roots[i] == IR_NONE ? IR_INPUT : m->image.ir[s->graph]->tensors.at[s->roots[i]].kind;
+        ir_kind kind =
+            s->roots[i] == IR_NONE ? IR_INPUT : m->image.ir[s->graph]->tensors.at[s->roots[i]].kind;
         if (kind == IR_TEMP || kind == IR_STATE)
             TRY(machine_read_tensor(cx, m, s->graph, s->roots[i], data[i]));
     }
@@ -75,8 +77,8 @@ static mpk_status check_launches(mpk_context *cx, const machine *m)
     return MPK_OK;
 }
 
-mpk_status machine_launch_slots(mpk_context *cx, machine *m, machine *after, machine_slots *s, void *stream,
-                                void *const *data)
+mpk_status machine_launch_slots(mpk_context *cx, machine *m, machine *after, machine_slots *s,
+                                void *stream, void *const *data)
 {
     TRY(check_launches(cx, m));
     if (after)

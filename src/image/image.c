@@ -1,8 +1,9 @@
-/* image.c - lay out a compiled program as one block, and take such a block apart without trusting it.
+/* image.c - lay out a compiled program as one block, and take such a block apart without trusting
+ * it.
  *
- * Writing: count the entries of every section, allocate once, fill.  Reading: every number is checked against the
- * table that it points into; then the task graphs are built again from the tables and proved by the compiler's own
- * verifiers.  Cost: linear, plus the proofs.
+ * Writing: count the entries of every section, allocate once, fill.  Reading: every number is
+ * checked against the table that it points into; then the task graphs are built again from the
+ * tables and proved by the compiler's own verifiers.  Cost: linear, plus the proofs.
  */
 #include "image/image.h"
 
@@ -69,14 +70,16 @@ static void add_ops(writer *w, const tg_compiled *c)
     for (size_t i = 0; i < c->ir->ops.n; i++) {
         const ir_op *op = &c->ir->ops.at[i];
         const ir_tensor *t = &c->ir->tensors.at[op->out[0]];
-        *(rt_op *)next(w, RT_OPS) = (rt_op){table_index(op->def), t->rank, (rt_u32)t->live, c->pages ? c->pages[i] : 0};
+        *(rt_op *)next(w, RT_OPS) =
+            (rt_op){table_index(op->def), t->rank, (rt_u32)t->live, c->pages ? c->pages[i] : 0};
     }
 }
 
 static void add_places(writer *w, const tg_compiled *c)
 {
     for (size_t i = 0; i < c->ir->tensors.n; i++)
-        *(rt_place *)next(w, RT_PLACES) = (rt_place){(rt_u32)c->places[i].area, 0, c->places[i].offset};
+        *(rt_place *)next(w, RT_PLACES) =
+            (rt_place){(rt_u32)c->places[i].area, 0, c->places[i].offset};
 }
 
 static void add_tasks(writer *w, const tg_compiled *c)
@@ -84,7 +87,8 @@ static void add_tasks(writer *w, const tg_compiled *c)
     for (uint32_t t = 0; t < c->tg->n_tasks; t++) {
         const tg_task *from = &c->tg->tasks[t];
         rt_task *to = next(w, RT_TASKS);
-        uint32_t rank = from->op == IR_NONE ? 0 : c->ir->tensors.at[c->ir->ops.at[from->op].out[0]].rank;
+        uint32_t rank =
+            from->op == IR_NONE ? 0 : c->ir->tensors.at[c->ir->ops.at[from->op].out[0]].rank;
         to->op = from->op;
         to->depends = from->depends;
         to->triggers = from->triggers;
@@ -111,7 +115,8 @@ static void add_events(writer *w, const tg_compiled *c, rt_graph *g)
 }
 
 /* The AOT tasks of each worker, by counting: tasks come in rising order, so the lists rise. */
-static mpk_status add_lists(mpk_context *cx, arena *a, writer *w, const tg_compiled *c, uint32_t n_workers)
+static mpk_status add_lists(mpk_context *cx, arena *a, writer *w, const tg_compiled *c,
+                            uint32_t n_workers)
 {
     uint32_t *at;
     NEW(cx, a, at, n_workers + 1);
@@ -131,7 +136,8 @@ static mpk_status add_lists(mpk_context *cx, arena *a, writer *w, const tg_compi
     return MPK_OK;
 }
 
-static mpk_status add_graph(mpk_context *cx, arena *a, writer *w, const tg_compiled *c, uint32_t n_workers, str source)
+static mpk_status add_graph(mpk_context *cx, arena *a, writer *w, const tg_compiled *c,
+                            uint32_t n_workers, str source)
 {
     rt_graph *g = next(w, RT_GRAPHS);
     *g = (rt_graph){.n_tokens = c->n_tokens,
@@ -157,16 +163,16 @@ static mpk_status add_graph(mpk_context *cx, arena *a, writer *w, const tg_compi
 /* Refuse what a descriptor cannot number, and graphs that are not ready to run. */
 static mpk_status check_graph(mpk_context *cx, const tg_program *p, const tg_compiled *c)
 {
-    CHECK(cx, c->tg->level == TG_LINEAR, MPK_EVERIFY, "a task graph for %u tokens is not linear: it cannot be laid out",
-          c->n_tokens);
+    CHECK(cx, c->tg->level == TG_LINEAR, MPK_EVERIFY,
+          "a task graph for %u tokens is not linear: it cannot be laid out", c->n_tokens);
     for (size_t i = 0; i < c->ir->tensors.n; i++)
         for (uint32_t d = 0; d < c->ir->tensors.at[i].rank; d++)
             CHECK(cx, c->ir->tensors.at[i].dims[d] <= INT32_MAX, MPK_ELIMIT,
                   "tensor %.*s has %lld elements along axis %u, at most 2147483647 can be numbered",
                   STR_ARG(c->ir->tensors.at[i].name), (long long)c->ir->tensors.at[i].dims[d], d);
     for (uint32_t t = 0; t < c->tg->n_tasks; t++)
-        CHECK(cx, c->tg->tasks[t].launch == TG_JIT || c->tg->tasks[t].worker < p->n_workers, MPK_EVERIFY,
-              "task %u has no worker: the graph was not assigned", t);
+        CHECK(cx, c->tg->tasks[t].launch == TG_JIT || c->tg->tasks[t].worker < p->n_workers,
+              MPK_EVERIFY, "task %u has no worker: the graph was not assigned", t);
     return MPK_OK;
 }
 
@@ -196,7 +202,8 @@ static uint64_t round_up(uint64_t n)
 }
 
 /* Allocate the block and point the writer into it. */
-static mpk_status begin(mpk_context *cx, arena *a, const tg_program *p, const uint64_t n[RT_SECTIONS], writer *w)
+static mpk_status begin(mpk_context *cx, arena *a, const tg_program *p,
+                        const uint64_t n[RT_SECTIONS], writer *w)
 {
     uint64_t bytes = round_up(sizeof(rt_header));
     rt_header h = {.magic = RT_MAGIC,
@@ -233,7 +240,8 @@ static void add_weight(writer *w, const tg_weight *from)
         to->dims[d] = (rt_u64)from->dims[d];
 }
 
-static mpk_status write_block(mpk_context *cx, arena *a, const tg_program *p, const text *sources, writer *w)
+static mpk_status write_block(mpk_context *cx, arena *a, const tg_program *p, const text *sources,
+                              writer *w)
 {
     uint64_t n[RT_SECTIONS] = {0};
     for (uint32_t i = 0; i < p->n_graphs; i++) {
@@ -252,19 +260,24 @@ static mpk_status write_block(mpk_context *cx, arena *a, const tg_program *p, co
 
 mpk_status image_make(mpk_context *cx, arena *a, const tg_program *p, program_image *out)
 {
-    CHECK(cx, p->n_graphs && p->n_graphs <= RT_MAX_GRAPHS && p->n_workers && p->n_workers <= RT_MAX_WORKERS, MPK_ELIMIT,
-          "a program of %u graphs for %u workers; at most %d graphs and %d workers", p->n_graphs, p->n_workers,
-          RT_MAX_GRAPHS, RT_MAX_WORKERS);
-    program_image image = {.n_graphs = p->n_graphs, .n_weights = p->n_weights, .weights = p->weights};
+    CHECK(cx,
+          p->n_graphs && p->n_graphs <= RT_MAX_GRAPHS && p->n_workers &&
+              p->n_workers <= RT_MAX_WORKERS,
+          MPK_ELIMIT, "a program of %u graphs for %u workers; at most %d graphs and %d workers",
+          p->n_graphs, p->n_workers, RT_MAX_GRAPHS, RT_MAX_WORKERS);
+    program_image image = {
+        .n_graphs = p->n_graphs, .n_weights = p->n_weights, .weights = p->weights};
     writer w = {0};
     text *sources;
     NEW(cx, a, sources, p->n_graphs);
     NEW(cx, a, image.ir, p->n_graphs);
     NEW(cx, a, image.places, p->n_graphs);
     for (uint32_t i = 0; i < p->n_graphs; i++)
-        CHECK(cx, p->graphs[i].n_tokens <= RT_MAX_TOKENS && count_rows(p->graphs[i].ir) <= RT_MAX_ROWS, MPK_ELIMIT,
-              "a graph for steps of %u tokens with %u rows; at most %d and %d are possible", p->graphs[i].n_tokens,
-              count_rows(p->graphs[i].ir), RT_MAX_TOKENS, RT_MAX_ROWS);
+        CHECK(cx,
+              p->graphs[i].n_tokens <= RT_MAX_TOKENS && count_rows(p->graphs[i].ir) <= RT_MAX_ROWS,
+              MPK_ELIMIT,
+              "a graph for steps of %u tokens with %u rows; at most %d and %d are possible",
+              p->graphs[i].n_tokens, count_rows(p->graphs[i].ir), RT_MAX_TOKENS, RT_MAX_ROWS);
     for (uint32_t i = 0; i < p->n_graphs; i++) {
         ir_print(p->graphs[i].ir, &sources[i]);
         image.ir[i] = p->graphs[i].ir;
@@ -285,28 +298,34 @@ static mpk_status check_header(mpk_context *cx, const rt_header *h, size_t n)
 {
     CHECK(cx, h->magic == RT_MAGIC, MPK_EFORMAT, "this is no image of a compiled program");
     CHECK(cx, h->version == RT_VERSION, MPK_EUNSUPPORTED,
-          "the image has version %u, this build reads version %d: compile it again", h->version, RT_VERSION);
-    CHECK(cx, h->n_bytes == n, MPK_EFORMAT, "the image says that it has %llu bytes, but %zu are there",
+          "the image has version %u, this build reads version %d: compile it again", h->version,
+          RT_VERSION);
+    CHECK(cx, h->n_bytes == n, MPK_EFORMAT,
+          "the image says that it has %llu bytes, but %zu are there",
           (unsigned long long)h->n_bytes, n);
-    CHECK(cx, h->checksum == checksum(h), MPK_EFORMAT, "the image is damaged: its checksum does not match");
+    CHECK(cx, h->checksum == checksum(h), MPK_EFORMAT,
+          "the image is damaged: its checksum does not match");
     CHECK(cx, h->n_workers && h->n_workers <= RT_MAX_WORKERS, MPK_EFORMAT,
           "the image is for %u workers, expected 1 to %d", h->n_workers, RT_MAX_WORKERS);
-    CHECK(cx, h->n_peers && h->n_peers <= IR_MAX_PEERS && h->n_workers % h->n_peers == 0, MPK_EFORMAT,
-          "the image is for %u peers, which cannot share %u workers", h->n_peers, h->n_workers);
-    CHECK(cx, h->page_bytes % 64 == 0 && h->page_bytes <= 1u << 24 && h->pages_per_worker <= 1u << 16, MPK_EFORMAT,
-          "the image asks for %u pages of %u bytes", h->pages_per_worker, h->page_bytes);
+    CHECK(cx, h->n_peers && h->n_peers <= IR_MAX_PEERS && h->n_workers % h->n_peers == 0,
+          MPK_EFORMAT, "the image is for %u peers, which cannot share %u workers", h->n_peers,
+          h->n_workers);
+    CHECK(
+        cx, h->page_bytes % 64 == 0 && h->page_bytes <= 1u << 24 && h->pages_per_worker <= 1u << 16,
+        MPK_EFORMAT, "the image asks for %u pages of %u bytes", h->pages_per_worker, h->page_bytes);
     for (unsigned s = 0; s < RT_SECTIONS; s++) {
         const rt_section *x = &h->sections[s];
         CHECK(cx,
-              x->offset % 64 == 0 && x->offset <= n && x->count <= (n - x->offset) / entry_bytes[s] &&
-                  x->count < INT32_MAX,
+              x->offset % 64 == 0 && x->offset <= n &&
+                  x->count <= (n - x->offset) / entry_bytes[s] && x->count < INT32_MAX,
               MPK_EFORMAT, "table %u of the image lies outside of it", s);
     }
     for (unsigned i = 0; i < RT_AREAS; i++)
-        CHECK(cx, h->area_bytes[i] <= UINT64_C(1) << 46, MPK_EFORMAT, "the image asks for %llu bytes of memory",
-              (unsigned long long)h->area_bytes[i]);
+        CHECK(cx, h->area_bytes[i] <= UINT64_C(1) << 46, MPK_EFORMAT,
+              "the image asks for %llu bytes of memory", (unsigned long long)h->area_bytes[i]);
     uint64_t graphs = image_count(h, RT_GRAPHS);
-    CHECK(cx, graphs && graphs <= RT_MAX_GRAPHS, MPK_EFORMAT, "the image has %llu graphs", (unsigned long long)graphs);
+    CHECK(cx, graphs && graphs <= RT_MAX_GRAPHS, MPK_EFORMAT, "the image has %llu graphs",
+          (unsigned long long)graphs);
     return MPK_OK;
 }
 
@@ -316,13 +335,16 @@ static bool inside(const rt_header *h, unsigned section, uint64_t first, uint64_
     return first <= count && n <= count - first;
 }
 
-static mpk_status check_ranges(mpk_context *cx, const rt_header *h, const rt_graph *g, uint32_t index)
+static mpk_status check_ranges(mpk_context *cx, const rt_header *h, const rt_graph *g,
+                               uint32_t index)
 {
     CHECK(cx,
-          inside(h, RT_TASKS, g->first_task, g->n_tasks) && inside(h, RT_EVENTS, g->first_event, g->n_events) &&
-              inside(h, RT_OPS, g->first_op, g->n_ops) && inside(h, RT_RANGES, g->first_range, h->n_workers) &&
-              inside(h, RT_PLACES, g->first_place, g->n_places) && inside(h, RT_TEXT, g->text, g->text_bytes) &&
-              g->n_events >= 2 && g->n_tasks,
+          inside(h, RT_TASKS, g->first_task, g->n_tasks) &&
+              inside(h, RT_EVENTS, g->first_event, g->n_events) &&
+              inside(h, RT_OPS, g->first_op, g->n_ops) &&
+              inside(h, RT_RANGES, g->first_range, h->n_workers) &&
+              inside(h, RT_PLACES, g->first_place, g->n_places) &&
+              inside(h, RT_TEXT, g->text, g->text_bytes) && g->n_events >= 2 && g->n_tasks,
           MPK_EFORMAT, "graph %u of the image points outside of its tables", index);
     return MPK_OK;
 }
@@ -356,31 +378,36 @@ static bool same_shape(const tg_weight *w, const ir_tensor *t)
            memcmp(w->dims, t->dims, t->rank * sizeof *t->dims) == 0;
 }
 
-static mpk_status read_places(mpk_context *cx, arena *a, const rt_header *h, const rt_graph *g, program_image *image,
-                              uint32_t index)
+static mpk_status read_places(mpk_context *cx, arena *a, const rt_header *h, const rt_graph *g,
+                              program_image *image, uint32_t index)
 {
     const rt_place *from = (const rt_place *)image_table(h, RT_PLACES) + g->first_place;
     const ir_graph *ir = image->ir[index];
     tg_place *to;
     CHECK(cx, g->n_places == ir->tensors.n && g->n_ops == ir->ops.n, MPK_EFORMAT,
-          "graph %u of the image has tables for %u tensors and %u operators, its text says %zu and %zu", index,
-          g->n_places, g->n_ops, ir->tensors.n, ir->ops.n);
+          "graph %u of the image has tables for %u tensors and %u operators, its text says %zu and "
+          "%zu",
+          index, g->n_places, g->n_ops, ir->tensors.n, ir->ops.n);
     NEW(cx, a, to, g->n_places);
     for (uint32_t i = 0; i < g->n_places; i++) {
         const ir_tensor *t = &ir->tensors.at[i];
         ir_tensor_id root = i;
         ir_box box = ir_box_whole(t), root_box;
-        CHECK(cx, from[i].area < RT_AREAS, MPK_EFORMAT, "tensor %.*s lies in no area", STR_ARG(t->name));
+        CHECK(cx, from[i].area < RT_AREAS, MPK_EFORMAT, "tensor %.*s lies in no area",
+              STR_ARG(t->name));
         to[i] = (tg_place){(tg_area)from[i].area, from[i].offset};
         ir_root(ir, i, &box, &root, &root_box);
         const ir_tensor *r = &ir->tensors.at[root];
-        CHECK(cx, from[i].area == from[root].area && from[i].offset == from[root].offset, MPK_EFORMAT,
-              "tensor %.*s does not lie where %.*s lies, whose storage it shares", STR_ARG(t->name), STR_ARG(r->name));
+        CHECK(cx, from[i].area == from[root].area && from[i].offset == from[root].offset,
+              MPK_EFORMAT, "tensor %.*s does not lie where %.*s lies, whose storage it shares",
+              STR_ARG(t->name), STR_ARG(r->name));
         CHECK(cx, (r->kind == IR_CONST) == (from[i].area == RT_WEIGHTS), MPK_EFORMAT,
               "tensor %.*s lies in the wrong area", STR_ARG(t->name));
         if (r->kind == IR_CONST)
-            CHECK(cx, from[i].offset < image->n_weights && same_shape(&image->weights[from[i].offset], r), MPK_EFORMAT,
-                  "tensor %.*s is bound to another weight", STR_ARG(r->name));
+            CHECK(cx,
+                  from[i].offset < image->n_weights &&
+                      same_shape(&image->weights[from[i].offset], r),
+                  MPK_EFORMAT, "tensor %.*s is bound to another weight", STR_ARG(r->name));
     }
     image->places[index] = to;
     return MPK_OK;
@@ -394,25 +421,27 @@ static bool fits_axes(const ir_graph *ir, const ir_op *op, const rt_task *task)
     if (op->def->axes)
         op->def->axes(ir, op, axes);
     for (uint32_t i = 0; i < t->rank; i++) {
-        int64_t lo = task->lo[i], hi = task->hi[i], grain = axes[i].grain ? axes[i].grain : t->dims[i];
+        int64_t lo = task->lo[i], hi = task->hi[i],
+                grain = axes[i].grain ? axes[i].grain : t->dims[i];
         if (lo >= hi || hi > t->dims[i] || lo % grain || (hi % grain && hi != t->dims[i]))
             return false;
     }
     return true;
 }
 
-static mpk_status read_task(mpk_context *cx, const rt_header *h, const rt_graph *g, const ir_graph *ir, uint32_t t,
-                            tg_task *to)
+static mpk_status read_task(mpk_context *cx, const rt_header *h, const rt_graph *g,
+                            const ir_graph *ir, uint32_t t, tg_task *to)
 {
     const rt_task *from = (const rt_task *)image_table(h, RT_TASKS) + g->first_task + t;
     CHECK(cx,
           from->depends < g->n_events && from->triggers < g->n_events &&
               (from->worker == RT_NONE || from->worker < h->n_workers),
-          MPK_EFORMAT, "task %u of the image names events %u and %u of %u, worker %u of %u", t, from->depends,
-          from->triggers, g->n_events, from->worker, h->n_workers);
+          MPK_EFORMAT, "task %u of the image names events %u and %u of %u, worker %u of %u", t,
+          from->depends, from->triggers, g->n_events, from->worker, h->n_workers);
     CHECK(cx,
-          from->op == RT_NONE || (from->op < ir->ops.n && tg_op_has_tasks(ir, &ir->ops.at[from->op]) &&
-                                  fits_axes(ir, &ir->ops.at[from->op], from)),
+          from->op == RT_NONE ||
+              (from->op < ir->ops.n && tg_op_has_tasks(ir, &ir->ops.at[from->op]) &&
+               fits_axes(ir, &ir->ops.at[from->op], from)),
           MPK_EFORMAT, "task %u of the image has a box that its operator does not allow", t);
     to->op = from->op;
     to->depends = from->depends;
@@ -426,19 +455,22 @@ static mpk_status read_task(mpk_context *cx, const rt_header *h, const rt_graph 
     return MPK_OK;
 }
 
-static mpk_status check_ops(mpk_context *cx, const rt_header *h, const rt_graph *g, const ir_graph *ir)
+static mpk_status check_ops(mpk_context *cx, const rt_header *h, const rt_graph *g,
+                            const ir_graph *ir)
 {
     const rt_op *ops = (const rt_op *)image_table(h, RT_OPS) + g->first_op;
     for (uint32_t i = 0; i < g->n_ops; i++) {
         const ir_tensor *t = &ir->tensors.at[ir->ops.at[i].out[0]];
         CHECK(cx, ops[i].rank == t->rank && ops[i].live == (rt_u32)t->live, MPK_EFORMAT,
-              "operator %.*s has another rank in the image's table than in its text", STR_ARG(ir->ops.at[i].name));
+              "operator %.*s has another rank in the image's table than in its text",
+              STR_ARG(ir->ops.at[i].name));
     }
     return MPK_OK;
 }
 
 /* The event table must say what follows from the tasks. */
-static mpk_status check_events(mpk_context *cx, const rt_header *h, const rt_graph *g, const tg_graph *tg)
+static mpk_status check_events(mpk_context *cx, const rt_header *h, const rt_graph *g,
+                               const tg_graph *tg)
 {
     const rt_event *events = (const rt_event *)image_table(h, RT_EVENTS) + g->first_event;
     uint32_t n_jit = 0;
@@ -450,11 +482,12 @@ static mpk_status check_events(mpk_context *cx, const rt_header *h, const rt_gra
                   x->last - x->first == tg->events[e].n_out,
               MPK_EFORMAT, "event %u of the image does not count its tasks", e);
         for (uint32_t t = x->first; t < x->last; t++) {
-            CHECK(cx, tg->tasks[t].depends == e, MPK_EFORMAT, "event %u of the image launches task %u of event %u", e,
-                  t, tg->tasks[t].depends);
+            CHECK(cx, tg->tasks[t].depends == e, MPK_EFORMAT,
+                  "event %u of the image launches task %u of event %u", e, t, tg->tasks[t].depends);
             jit += tg->tasks[t].launch == TG_JIT;
         }
-        CHECK(cx, x->jit == jit, MPK_EFORMAT, "event %u of the image does not count its JIT tasks", e);
+        CHECK(cx, x->jit == jit, MPK_EFORMAT, "event %u of the image does not count its JIT tasks",
+              e);
         n_jit += jit;
     }
     CHECK(cx, g->n_jit == n_jit, MPK_EFORMAT, "the image does not count its JIT tasks");
@@ -468,26 +501,29 @@ static mpk_status check_peers(mpk_context *cx, const rt_header *h, const tg_grap
     for (uint32_t t = 0; h->n_peers > 1 && t < tg->n_tasks; t++) {
         const tg_task *task = &tg->tasks[t];
         CHECK(cx,
-              task->launch == TG_AOT && (task->op == IR_NONE || task->worker / each == tg->ir->ops.at[task->op].peer),
+              task->launch == TG_AOT &&
+                  (task->op == IR_NONE || task->worker / each == tg->ir->ops.at[task->op].peer),
               MPK_EFORMAT, "task %u of the image is not on a worker of its peer", t);
     }
     return MPK_OK;
 }
 
 /* Each AOT task stands once in the list of its worker, in rising order. */
-static mpk_status check_lists(mpk_context *cx, const rt_header *h, const rt_graph *g, const tg_graph *tg)
+static mpk_status check_lists(mpk_context *cx, const rt_header *h, const rt_graph *g,
+                              const tg_graph *tg)
 {
     const rt_range *ranges = (const rt_range *)image_table(h, RT_RANGES) + g->first_range;
     const rt_u32 *lists = image_table(h, RT_LISTS);
     uint64_t listed = 0, aot = 0;
     for (uint32_t w = 0; w < h->n_workers; w++) {
-        CHECK(cx, ranges[w].first <= ranges[w].last && ranges[w].last <= image_count(h, RT_LISTS), MPK_EFORMAT,
-              "the list of worker %u lies outside of the image", w);
+        CHECK(cx, ranges[w].first <= ranges[w].last && ranges[w].last <= image_count(h, RT_LISTS),
+              MPK_EFORMAT, "the list of worker %u lies outside of the image", w);
         for (uint32_t i = ranges[w].first; i < ranges[w].last; i++, listed++)
             CHECK(cx,
                   lists[i] < g->n_tasks && tg->tasks[lists[i]].worker == w &&
                       (i == ranges[w].first || lists[i - 1] < lists[i]),
-                  MPK_EFORMAT, "the list of worker %u holds a task that is not its own or out of order", w);
+                  MPK_EFORMAT,
+                  "the list of worker %u holds a task that is not its own or out of order", w);
     }
     for (uint32_t t = 0; t < g->n_tasks; t++)
         aot += tg->tasks[t].launch == TG_AOT;
@@ -497,8 +533,8 @@ static mpk_status check_lists(mpk_context *cx, const rt_header *h, const rt_grap
 }
 
 /* Build the task graph again from the tables. */
-static mpk_status read_tasks(mpk_context *cx, arena *a, const rt_header *h, const rt_graph *g, const ir_graph *ir,
-                             tg_graph **out)
+static mpk_status read_tasks(mpk_context *cx, arena *a, const rt_header *h, const rt_graph *g,
+                             const ir_graph *ir, tg_graph **out)
 {
     tg_graph *tg;
     TRY(check_ops(cx, h, g, ir));
@@ -522,7 +558,8 @@ static mpk_status read_tasks(mpk_context *cx, arena *a, const rt_header *h, cons
     return MPK_OK;
 }
 
-static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, program_image *image, uint32_t index)
+static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, program_image *image,
+                             uint32_t index)
 {
     const rt_graph *g = (const rt_graph *)image_table(h, RT_GRAPHS) + index;
     const char *texts = image_table(h, RT_TEXT);
@@ -534,10 +571,11 @@ static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, prog
     TRY(read_places(cx, a, h, g, image, index));
     TRY(read_tasks(cx, a, h, g, ir, &tg));
     CHECK(cx, g->n_tokens <= RT_MAX_TOKENS && g->n_rows <= RT_MAX_ROWS, MPK_EFORMAT,
-          "graph %u of the image is for steps of %u tokens with %u rows; at most %d and %d are possible", index,
-          g->n_tokens, g->n_rows, RT_MAX_TOKENS, RT_MAX_ROWS);
-    CHECK(cx, g->n_rows == count_rows(ir), MPK_EFORMAT, "graph %u of the image says %u rows, its text %u", index,
-          g->n_rows, count_rows(ir));
+          "graph %u of the image is for steps of %u tokens with %u rows; at most %d and %d are "
+          "possible",
+          index, g->n_tokens, g->n_rows, RT_MAX_TOKENS, RT_MAX_ROWS);
+    CHECK(cx, g->n_rows == count_rows(ir), MPK_EFORMAT,
+          "graph %u of the image says %u rows, its text %u", index, g->n_rows, count_rows(ir));
     TRY(tg_verify(cx, a, tg));
     tg_compiled c = {.n_tokens = g->n_tokens, .ir = ir, .tg = tg, .places = image->places[index]};
     uint64_t area_bytes[TG_AREAS];
@@ -555,7 +593,8 @@ typedef struct reading {
 static mpk_status read_one(mpk_context *cx, void *user, uint32_t i)
 {
     const reading *r = user;
-    NOTE(cx, read_graph(cx, &r->arenas[i], r->image->block, r->image, i), "checking graph %u of the image", i);
+    NOTE(cx, read_graph(cx, &r->arenas[i], r->image->block, r->image, i),
+         "checking graph %u of the image", i);
     return MPK_OK;
 }
 

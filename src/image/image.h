@@ -1,7 +1,8 @@
-/* image.h - a program as one relocatable block of the runtime's structs (rt.h), and the tensor programs beside it.
+/* image.h - a program as one relocatable block of the runtime's structs (rt.h), and the tensor
+ * programs beside it.
  *
- * The block holds no address: the same bytes are what `mpk compile` writes to a file and what a target runs.  Of the
- * compiler nothing else is needed: the tensor programs travel in it as text.
+ * The block holds no address: the same bytes are what `mpk compile` writes to a file and what a
+ * target runs.  Of the compiler nothing else is needed: the tensor programs travel in it as text.
  */
 #ifndef IMAGE_IMAGE_H
 #define IMAGE_IMAGE_H
@@ -18,14 +19,16 @@ typedef struct program_image {
     const tg_weight *weights;
 } program_image;
 
-/* Lay out a compiled program.  The block is allocated from a; tensor programs and weights are borrowed from p.
- * MPK_ELIMIT: more tasks, events or elements along an axis than the descriptors can number. */
+/* Lay out a compiled program.  The block is allocated from a; tensor programs and weights are
+ * borrowed from p.  MPK_ELIMIT: more tasks, events or elements along an axis than the descriptors
+ * can number. */
 mpk_status image_make(mpk_context *cx, arena *a, const tg_program *p, program_image *out);
 
-/* Take the bytes of an image from a file.  Nothing in them is believed: sizes, ranges and the checksum are checked, the
- * tensor programs are parsed and verified, and the task graphs are proved as after compilation, so that whatever passes
- * runs without touching memory that is not its own, without a race and without a deadlock.  The bytes are copied.
- * MPK_EFORMAT, MPK_EVERIFY, with what is wrong. */
+/* Take the bytes of an image from a file.  Nothing in them is believed: sizes, ranges and the
+ * checksum are checked, the tensor programs are parsed and verified, and the task graphs are proved
+ * as after compilation, so that whatever passes runs without touching memory that is not its own,
+ * without a race and without a deadlock.  The bytes are copied.  MPK_EFORMAT, MPK_EVERIFY, with
+ * what is wrong. */
 mpk_status image_open(mpk_context *cx, arena *a, const void *bytes, size_t n, program_image *out);
 
 /* The first entry of a section, and how many it has. */

@@ -1,10 +1,10 @@
 /* blocks.c - unpack the block formats of GGUF (see blocks.h).
  *
- * input -> output: bytes of consecutive blocks -> f32.  One function for each format, one loop over its blocks; a table
- * by dtype.  Cost: a few operations an element, no allocation.
+ * input -> output: bytes of consecutive blocks -> f32.  One function for each format, one loop over
+ * its blocks; a table by dtype.  Cost: a few operations an element, no allocation.
  *
- * In the layouts below d and m are f16 scales and minima, q the integers; "two halves" means that byte i holds element
- * i in its low and element i + n/2 in its high four bits.
+ * In the layouts below d and m are f16 scales and minima, q the integers; "two halves" means that
+ * byte i holds element i in its low and element i + n/2 in its high four bits.
  */
 #include "ir/blocks.h"
 
@@ -75,8 +75,9 @@ static void unpack_q8_0(const uint8_t *b, float *to)
         to[i] = (float)(int8_t)b[2 + i] * d;
 }
 
-/* 16 bytes of (scale, minimum) of four bits each, one for each 16 elements; 64 bytes of two-bit q, a byte i of 32
- * holding elements i, i + 32, i + 64, i + 96 of its 128; d; dmin: x = d scale q - dmin minimum */
+/* 16 bytes of (scale, minimum) of four bits each, one for each 16 elements; 64 bytes of two-bit q,
+ * a byte i of 32 holding elements i, i + 32, i + 64, i + 96 of its 128; d; dmin: x = d scale q -
+ * dmin minimum */
 static void unpack_q2_k(const uint8_t *b, float *to)
 {
     float d = half_at(b + 80), dmin = half_at(b + 82);
@@ -87,16 +88,16 @@ static void unpack_q2_k(const uint8_t *b, float *to)
     }
 }
 
-/* The 6-bit scale of 16 elements number i of a q3_k block: low four bits in eight bytes of two halves, high two bits
- * in the four bytes after them, two bits apart. */
+/* The 6-bit scale of 16 elements number i of a q3_k block: low four bits in eight bytes of two
+ * halves, high two bits in the four bytes after them, two bits apart. */
 static int q3_k_scale(const uint8_t *scales, int i)
 {
     int low = scales[i % 8] >> (i / 8 * 4) & 15;
     return (low | (scales[8 + i % 4] >> (i / 4 * 2) & 3) << 4) - 32;
 }
 
-/* 32 bytes of third bits, byte j holding in bit k element 32 k + j; two-bit q as in q2_k; 12 bytes of scales; d:
- * x = d scale (q - 4 if the third bit is clear) */
+/* 32 bytes of third bits, byte j holding in bit k element 32 k + j; two-bit q as in q2_k; 12 bytes
+ * of scales; d: x = d scale (q - 4 if the third bit is clear) */
 static void unpack_q3_k(const uint8_t *b, float *to)
 {
     float d = half_at(b + 108);
@@ -107,9 +108,9 @@ static void unpack_q3_k(const uint8_t *b, float *to)
     }
 }
 
-/* The 6-bit scale and minimum of 32 elements number i of a q4_k or q5_k block, in 12 bytes: the first four pairs in the
- * low six bits of bytes 0-3 and 4-7, the last four in bytes 8-11 (low and high half) with their top bits above the
- * first. */
+/* The 6-bit scale and minimum of 32 elements number i of a q4_k or q5_k block, in 12 bytes: the
+ * first four pairs in the low six bits of bytes 0-3 and 4-7, the last four in bytes 8-11 (low and
+ * high half) with their top bits above the first. */
 static void k_scale_minimum(const uint8_t *p, int i, float *scale, float *minimum)
 {
     if (i < 4) {
@@ -121,8 +122,8 @@ static void k_scale_minimum(const uint8_t *p, int i, float *scale, float *minimu
     *minimum = (float)((p[i + 4] >> 4) | (p[i] >> 6) << 4);
 }
 
-/* d; dmin; 12 bytes of scales and minima; 128 bytes of q, each 32 bytes holding 64 elements in two halves:
- * x = d scale q - dmin minimum */
+/* d; dmin; 12 bytes of scales and minima; 128 bytes of q, each 32 bytes holding 64 elements in two
+ * halves: x = d scale q - dmin minimum */
 static void unpack_q4_k(const uint8_t *b, float *to)
 {
     float d = half_at(b), dmin = half_at(b + 2);
@@ -136,7 +137,8 @@ static void unpack_q4_k(const uint8_t *b, float *to)
     }
 }
 
-/* As q4_k with 32 bytes of fifth bits before q: bit `group` of byte i belongs to element i of the group. */
+/* As q4_k with 32 bytes of fifth bits before q: bit `group` of byte i belongs to element i of the
+ * group. */
 static void unpack_q5_k(const uint8_t *b, float *to)
 {
     float d = half_at(b), dmin = half_at(b + 2);
@@ -152,8 +154,9 @@ static void unpack_q5_k(const uint8_t *b, float *to)
     }
 }
 
-/* 128 bytes of low four bits, each 64 bytes holding 128 elements in two halves; 64 bytes of high two bits, packed as
- * the q of q2_k; 16 signed scales, one for each 16 elements; d: x = d scale (q - 32) */
+/* 128 bytes of low four bits, each 64 bytes holding 128 elements in two halves; 64 bytes of high
+ * two bits, packed as the q of q2_k; 16 signed scales, one for each 16 elements; d: x = d scale (q
+ * - 32) */
 static void unpack_q6_k(const uint8_t *b, float *to)
 {
     float d = half_at(b + 208);
@@ -172,7 +175,8 @@ static void unpack_iq4_nl(const uint8_t *b, float *to)
         to[i] = d * (float)codebook_iq4[b[2 + i % 16] >> (i / 16 * 4) & 15];
 }
 
-/* A byte e; 16 bytes of indices of values in two halves: x = 2^(e - 127) value, whose table is doubled */
+/* A byte e; 16 bytes of indices of values in two halves: x = 2^(e - 127) value, whose table is
+ * doubled */
 static void unpack_mxfp4(const uint8_t *b, float *to)
 {
     float d = codebook_mxfp4_scale(b[0]);
@@ -188,7 +192,8 @@ static void unpack_codebook(ir_dtype dtype, const uint8_t *b, float *to)
         to[i] = block.d * (float)block.small[i / 16] * (float)block.q[i];
 }
 
-/* How a format is unpacked, where the f16 scales of a block lie, and the largest factor that multiplies them. */
+/* How a format is unpacked, where the f16 scales of a block lie, and the largest factor that
+ * multiplies them. */
 typedef struct block_format {
     void (*unpack)(const uint8_t *block, float *to); /* NULL: a code book's, or no block format */
     int scale_at[2];                                 /* -1: there is none */
@@ -235,7 +240,8 @@ bool blocks_unpack_row(ir_dtype dtype, const void *from, int64_t n, float *to)
     return true;
 }
 
-/* A moderate scale where it is no f16 in one place: four bits in each of four words, or an exponent. */
+/* A moderate scale where it is no f16 in one place: four bits in each of four words, or an
+ * exponent. */
 static void put_odd_scale(ir_dtype dtype, float scale, uint8_t *block)
 {
     f16 half = num_to_f16(scale);
@@ -258,7 +264,8 @@ bool blocks_fill_random(ir_dtype dtype, int64_t n, uint64_t seed, void *to)
         put_odd_scale(dtype, (0.5f + rng_float(seed ^ 1, (uint64_t)i)) / format->largest, block);
         for (int k = 0; k < 2 && format->scale_at[k] >= 0; k++) {
             float scale = (0.5f + rng_float(seed ^ 1, (uint64_t)(i + k))) / format->largest;
-            f16 half = num_to_f16(k && (dtype == IR_Q4_1 || dtype == IR_Q5_1) ? -scale * format->largest / 2 : scale);
+            f16 half = num_to_f16(
+                k && (dtype == IR_Q4_1 || dtype == IR_Q5_1) ? -scale * format->largest / 2 : scale);
             memcpy(block + format->scale_at[k], &half, sizeof half);
         }
     }

@@ -1,10 +1,11 @@
 /* blocks_fit.c - the search behind blocks_fit.h.
  *
- * Input: floats, and the importance of each; output: scales, minima and integers.  Integers and scales are found in
- * turn: for a given s and m the best integers are the nearest ones; for given integers the best s and m solve two
- * linear equations.  The start decides where that ends, so a group is begun from a row of stretched ranges.  A block
- * then rounds the groups' s and m to multiples of d and dmin, trying the neighbours of each, and solves for d and dmin
- * again.  Cost: about 40 passes over each element.
+ * Input: floats, and the importance of each; output: scales, minima and integers.  Integers and
+ * scales are found in turn: for a given s and m the best integers are the nearest ones; for given
+ * integers the best s and m solve two linear equations.  The start decides where that ends, so a
+ * group is begun from a row of stretched ranges.  A block then rounds the groups' s and m to
+ * multiples of d and dmin, trying the neighbours of each, and solves for d and dmin again.  Cost:
+ * about 40 passes over each element.
  */
 #include "ir/blocks_fit.h"
 
@@ -26,12 +27,14 @@ static inline float nearest(float x)
 
 static inline float add_lanes(const float *lane)
 {
-    return ((lane[0] + lane[4]) + (lane[1] + lane[5])) + ((lane[2] + lane[6]) + (lane[3] + lane[7]));
+    return ((lane[0] + lane[4]) + (lane[1] + lane[5])) +
+           ((lane[2] + lane[6]) + (lane[3] + lane[7]));
 }
 
 float fit_assign(const fit_form *form, const float *x, const float *w, float s, float m, float *q)
 {
-    const float least = (float)form->q_least, most = (float)form->q_most, inverse = s != 0 ? 1 / s : 0;
+    const float least = (float)form->q_least, most = (float)form->q_most,
+                inverse = s != 0 ? 1 / s : 0;
     float error[LANES] = {0};
     w = w ? w : equal_weights;
     for (int i = 0; i < form->group; i += LANES)
@@ -182,7 +185,8 @@ static float round_group(block_search *b, int group, int scale, int minimum)
     float q[32], least = FLT_MAX;
     for (int i = -1; i <= 1; i++)
         for (int k = -reach; k <= reach; k++) {
-            int s = clamp(scale + i, form->scale_least, form->scale_most), m = clamp(minimum + k, 0, form->scale_most);
+            int s = clamp(scale + i, form->scale_least, form->scale_most),
+                m = clamp(minimum + k, 0, form->scale_most);
             float error = fit_assign(form, b->x + at, b->w + at, d * (float)s, dmin * (float)m, q);
             if (!(error < least))
                 continue;
@@ -228,8 +232,9 @@ static void refine(block_search *b, float d, float dmin, const float *s, const f
         b->now.dmin = num_to_f16(dmin);
         d = num_from_f16(b->now.d), dmin = num_from_f16(b->now.dmin);
         for (int group = 0; group < FIT_BLOCK / form->group; group++)
-            error += round_group(b, group, multiple(s[group], d, form->scale_least, form->scale_most),
-                                 multiple(m[group], dmin, 0, form->scale_most));
+            error +=
+                round_group(b, group, multiple(s[group], d, form->scale_least, form->scale_most),
+                            multiple(m[group], dmin, 0, form->scale_most));
         if (!(error < b->best.error))
             return;
         b->best = b->now;

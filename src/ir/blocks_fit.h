@@ -1,8 +1,8 @@
 /* blocks_fit.h - scales, minima and integers that stand for floats with the least squared error.
  *
- * A group of neighbours x is written as s q - m with integers q; a block of 256 writes its groups' s and m as d and
- * dmin times small integers.  The error is the sum of w (x - (s q - m))^2, where w is the importance of each element.
- * Used by blocks_pack.c alone.
+ * A group of neighbours x is written as s q - m with integers q; a block of 256 writes its groups'
+ * s and m as d and dmin times small integers.  The error is the sum of w (x - (s q - m))^2, where w
+ * is the importance of each element.  Used by blocks_pack.c alone.
  */
 #ifndef IR_BLOCKS_FIT_H
 #define IR_BLOCKS_FIT_H

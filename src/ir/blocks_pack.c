@@ -1,9 +1,9 @@
 /* blocks_pack.c - floats become the blocks of GGUF (see blocks.h); the inverse of blocks.c.
  *
- * input -> output: f32, and the importance of each element -> bytes of consecutive blocks.  The old formats (blocks of
- * 32) without importances follow the format's definition, which fixes every bit: scale and minimum from the extremes,
- * then the nearest integers.  Everything else searches (blocks_fit.c).  One function writes each layout; blocks.c tells
- * the layouts.
+ * input -> output: f32, and the importance of each element -> bytes of consecutive blocks.  The old
+ * formats (blocks of 32) without importances follow the format's definition, which fixes every bit:
+ * scale and minimum from the extremes, then the nearest integers.  Everything else searches
+ * (blocks_fit.c).  One function writes each layout; blocks.c tells the layouts.
  */
 #include <math.h>
 #include <string.h>
@@ -21,7 +21,8 @@ static void put_half(uint8_t *to, float x)
 
 enum { SMALL = 32 };
 
-/* d, m and integers from 0 on of a block: x = d q + m, or x = d (q - middle) where m is not stored. */
+/* d, m and integers from 0 on of a block: x = d q + m, or x = d (q - middle) where m is not
+ * stored. */
 typedef struct small_block {
     float d, m;
     uint8_t q[SMALL];
@@ -81,7 +82,8 @@ static void search_small(const float *x, const float *w, int most, int middle, s
         b->q[i] = (uint8_t)((int)q[i] + middle);
 }
 
-/* The integers in two halves: 16 bytes of low bits, and where fifth is given their fifth bits in 4 bytes. */
+/* The integers in two halves: 16 bytes of low bits, and where fifth is given their fifth bits in 4
+ * bytes. */
 static void put_halves(const small_block *b, uint8_t *low, uint8_t *fifth)
 {
     for (int i = 0; i < 16; i++)
@@ -159,7 +161,8 @@ static void put_pairs(const fit_block *b, int middle, int shift, uint8_t *to)
 {
     memset(to, 0, 64);
     for (int i = 0; i < FIT_BLOCK; i++)
-        to[i / 128 * 32 + i % 32] |= (uint8_t)((((int)b->q[i] + middle) >> shift & 3) << (i % 128 / 32 * 2));
+        to[i / 128 * 32 + i % 32] |=
+            (uint8_t)((((int)b->q[i] + middle) >> shift & 3) << (i % 128 / 32 * 2));
 }
 
 static void pack_q2_k(const float *x, const float *w, uint8_t *to)
@@ -257,10 +260,11 @@ static const struct packer {
     void (*pack)(const float *x, const float *w, uint8_t *to);
     int16_t scale_at[2];
 } packers[IR_DTYPES] = {
-    [IR_Q4_0] = {pack_q4_0, {0, -1}},   [IR_Q4_1] = {pack_q4_1, {0, 2}},  [IR_Q5_0] = {pack_q5_0, {0, -1}},
-    [IR_Q5_1] = {pack_q5_1, {0, 2}},    [IR_Q8_0] = {pack_q8_0, {0, -1}}, [IR_Q2_K] = {pack_q2_k, {80, 82}},
-    [IR_Q3_K] = {pack_q3_k, {108, -1}}, [IR_Q4_K] = {pack_q4_k, {0, 2}},  [IR_Q5_K] = {pack_q5_k, {0, 2}},
-    [IR_Q6_K] = {pack_q6_k, {208, -1}},
+    [IR_Q4_0] = {pack_q4_0, {0, -1}},   [IR_Q4_1] = {pack_q4_1, {0, 2}},
+    [IR_Q5_0] = {pack_q5_0, {0, -1}},   [IR_Q5_1] = {pack_q5_1, {0, 2}},
+    [IR_Q8_0] = {pack_q8_0, {0, -1}},   [IR_Q2_K] = {pack_q2_k, {80, 82}},
+    [IR_Q3_K] = {pack_q3_k, {108, -1}}, [IR_Q4_K] = {pack_q4_k, {0, 2}},
+    [IR_Q5_K] = {pack_q5_k, {0, 2}},    [IR_Q6_K] = {pack_q6_k, {208, -1}},
 };
 
 bool blocks_can_pack(ir_dtype dtype)
@@ -277,7 +281,8 @@ static bool has_finite_scales(const struct packer *p, const uint8_t *block)
     return true;
 }
 
-bool blocks_pack_row(ir_dtype dtype, const float *from, const float *importance, int64_t n, void *to)
+bool blocks_pack_row(ir_dtype dtype, const float *from, const float *importance, int64_t n,
+                     void *to)
 {
     const ir_dtype_info *info = &ir_dtype_table[dtype];
     const struct packer *p = &packers[dtype];

@@ -1,7 +1,8 @@
 /* build.c - make a tensor program: add tensors and operators, infer shapes (see ir.h).
  *
- * Names, attributes and dimensions are copied into the graph's arena; the caller may free its own.  A call that fails
- * leaves the graph unchanged, except after MPK_ENOMEM: then the graph must be discarded.
+ * Names, attributes and dimensions are copied into the graph's arena; the caller may free its own.
+ * A call that fails leaves the graph unchanged, except after MPK_ENOMEM: then the graph must be
+ * discarded.
  */
 #include <stdio.h>
 
@@ -32,7 +33,8 @@ static mpk_status copy_str(mpk_context *cx, arena *a, str from, str *to)
 static mpk_status add_tensor(mpk_context *cx, ir_graph *g, ir_tensor *t, ir_tensor_id *out)
 {
     TRY(ir_check_tensor(cx, t));
-    CHECK(cx, !map_get(&g->names, t->name, NULL), MPK_EARG, "tensor %%%.*s: the name is taken", STR_ARG(t->name));
+    CHECK(cx, !map_get(&g->names, t->name, NULL), MPK_EARG, "tensor %%%.*s: the name is taken",
+          STR_ARG(t->name));
     CHECK(cx, g->tensors.n < IR_NONE, MPK_ELIMIT, "the graph has too many tensors");
     TRY(copy_str(cx, g->arena, t->name, &t->name));
     PUSH(cx, g->arena, &g->tensors, *t);
@@ -46,14 +48,20 @@ static mpk_status add_tensor(mpk_context *cx, ir_graph *g, ir_tensor *t, ir_tens
     return MPK_OK;
 }
 
-mpk_status ir_add_tensor(mpk_context *cx, ir_graph *g, ir_kind kind, ir_live live, const char *name, ir_dtype dtype,
-                         uint32_t rank, const int64_t *dims, ir_tensor_id *out)
+mpk_status ir_add_tensor(mpk_context *cx, ir_graph *g, ir_kind kind, ir_live live, const char *name,
+                         ir_dtype dtype, uint32_t rank, const int64_t *dims, ir_tensor_id *out)
 {
-    ir_tensor t = {.name = str_from(name), .dtype = dtype, .kind = kind, .live = live, .peer = g->peer, .rank = rank};
+    ir_tensor t = {.name = str_from(name),
+                   .dtype = dtype,
+                   .kind = kind,
+                   .live = live,
+                   .peer = g->peer,
+                   .rank = rank};
     t.producer = t.shares = IR_NONE;
     CHECK(cx, kind == IR_INPUT || kind == IR_CONST || kind == IR_STATE, MPK_EARG,
           "tensor %%%s: only an operator makes temporaries", name);
-    CHECK(cx, live == IR_ALL || kind == IR_INPUT, MPK_EARG, "tensor %%%s: only inputs can be partly alive", name);
+    CHECK(cx, live == IR_ALL || kind == IR_INPUT, MPK_EARG,
+          "tensor %%%s: only inputs can be partly alive", name);
     for (uint32_t i = 0; i < rank && i < IR_MAX_RANK; i++)
         t.dims[i] = dims[i];
     TRY(ir_check_tensor(cx, &t));
@@ -67,19 +75,22 @@ static mpk_status check_inputs(mpk_context *cx, const ir_graph *g, const op_def 
 {
     bool variadic = def->n_in && def->in[def->n_in - 1].presence == OP_VARIADIC;
     uint32_t most = variadic ? IR_MAX_INPUTS : def->n_in;
-    CHECK(cx, n_in <= most, MPK_EARG, "%s takes at most %u inputs, %u are given", def->name, most, n_in);
+    CHECK(cx, n_in <= most, MPK_EARG, "%s takes at most %u inputs, %u are given", def->name, most,
+          n_in);
     for (uint32_t i = 0; i < n_in || i < def->n_in; i++) {
         const op_operand *operand = &def->in[i < def->n_in ? i : def->n_in - 1];
         bool given = i < n_in && in[i] != IR_NONE;
-        CHECK(cx, given || operand->presence == OP_OPTIONAL, MPK_EARG, "%s: input %s is missing", def->name,
-              operand->name);
-        CHECK(cx, !given || in[i] < g->tensors.n, MPK_EARG, "%s: input %s is tensor number %u of %zu", def->name,
-              operand->name, in[i], g->tensors.n);
+        CHECK(cx, given || operand->presence == OP_OPTIONAL, MPK_EARG, "%s: input %s is missing",
+              def->name, operand->name);
+        CHECK(cx, !given || in[i] < g->tensors.n, MPK_EARG,
+              "%s: input %s is tensor number %u of %zu", def->name, operand->name, in[i],
+              g->tensors.n);
     }
     return MPK_OK;
 }
 
-static mpk_status copy_attribute(mpk_context *cx, arena *a, const ir_attribute *from, ir_attribute *to)
+static mpk_status copy_attribute(mpk_context *cx, arena *a, const ir_attribute *from,
+                                 ir_attribute *to)
 {
     *to = *from;
     if (from->s.at)
@@ -106,9 +117,11 @@ static mpk_status add_outputs(mpk_context *cx, ir_graph *g, ir_op *op, const str
         out[i].producer = (ir_op_id)g->ops.n;
         out[i].peer = op_result_peer(op);
         TRY(ir_check_tensor(cx, &out[i]));
-        CHECK(cx, !map_get(&g->names, names[i], NULL), MPK_EARG, "tensor %%%.*s: the name is taken", STR_ARG(names[i]));
+        CHECK(cx, !map_get(&g->names, names[i], NULL), MPK_EARG, "tensor %%%.*s: the name is taken",
+              STR_ARG(names[i]));
         for (uint32_t k = 0; k < i; k++)
-            CHECK(cx, !str_equal(names[i], names[k]), MPK_EARG, "tensor %%%.*s: the name is taken", STR_ARG(names[i]));
+            CHECK(cx, !str_equal(names[i], names[k]), MPK_EARG, "tensor %%%.*s: the name is taken",
+                  STR_ARG(names[i]));
         TRY(ir_place_output(cx, g, op, &out[i]));
     }
     for (uint32_t i = 0; i < op->n_out; i++)
@@ -116,19 +129,24 @@ static mpk_status add_outputs(mpk_context *cx, ir_graph *g, ir_op *op, const str
     return MPK_OK;
 }
 
-mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const op_def *def, const str *names, uint32_t n_in,
-                        const ir_tensor_id *in, const ir_attribute *attributes, ir_tensor_id *out)
+mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const op_def *def, const str *names,
+                        uint32_t n_in, const ir_tensor_id *in, const ir_attribute *attributes,
+                        ir_tensor_id *out)
 {
     TRY(check_inputs(cx, g, def, n_in, in));
     CHECK(cx, g->ops.n < IR_NONE, MPK_ELIMIT, "the graph has too many operators");
-    CHECK(cx, g->peer < IR_MAX_PEERS, MPK_EARG, "%s: an operator runs on one peer, 0 to %d", def->name,
-          IR_MAX_PEERS - 1);
-    ir_op op = {.def = def, .peer = g->peer, .n_in = n_in > def->n_in ? n_in : def->n_in, .n_out = def->n_out};
+    CHECK(cx, g->peer < IR_MAX_PEERS, MPK_EARG, "%s: an operator runs on one peer, 0 to %d",
+          def->name, IR_MAX_PEERS - 1);
+    ir_op op = {.def = def,
+                .peer = g->peer,
+                .n_in = n_in > def->n_in ? n_in : def->n_in,
+                .n_out = def->n_out};
     for (uint32_t i = 0; i < op.n_in; i++)
         op.in[i] = i < n_in ? in[i] : IR_NONE;
     for (uint32_t i = 0; i < def->n_attributes; i++)
         TRY(copy_attribute(cx, g->arena, &attributes[i], &op.attributes[i]));
-    NOTE(cx, add_outputs(cx, g, &op, names), "adding %%%.*s = %s(...)", STR_ARG(names[0]), def->name);
+    NOTE(cx, add_outputs(cx, g, &op, names), "adding %%%.*s = %s(...)", STR_ARG(names[0]),
+         def->name);
     op.name = g->tensors.at[op.out[0]].name;
     PUSH(cx, g->arena, &g->ops, op);
     memcpy(out, op.out, def->n_out * sizeof *out);
@@ -136,7 +154,8 @@ mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const op_def *def, const s
 }
 
 /* Fill the attributes: the values of the list, and the record's defaults for all others. */
-static mpk_status fill_attributes(mpk_context *cx, const op_def *def, const ir_set *sets, ir_attribute *out)
+static mpk_status fill_attributes(mpk_context *cx, const op_def *def, const ir_set *sets,
+                                  ir_attribute *out)
 {
     bool given[IR_MAX_ATTRIBUTES] = {false};
     for (uint32_t i = 0; i < def->n_attributes; i++)
@@ -152,8 +171,8 @@ static mpk_status fill_attributes(mpk_context *cx, const op_def *def, const ir_s
         out[i].ints.n = set->n_ints;
     }
     for (uint32_t i = 0; i < def->n_attributes; i++)
-        CHECK(cx, given[i] || !def->attributes[i].required, MPK_EARG, "%s needs the attribute %s", def->name,
-              def->attributes[i].name);
+        CHECK(cx, given[i] || !def->attributes[i].required, MPK_EARG, "%s needs the attribute %s",
+              def->name, def->attributes[i].name);
     return MPK_OK;
 }
 
@@ -169,7 +188,8 @@ mpk_status ir_add_op(mpk_context *cx, ir_graph *g, const char *op, const char *n
     for (uint32_t i = 0; i < def->n_out; i++) {
         int n = name ? snprintf(made[i], sizeof made[i], "%s", name)
                      : snprintf(made[i], sizeof made[i], "%s_%zu", def->name, g->ops.n);
-        CHECK(cx, n > 0 && n < 200, MPK_EARG, "the name of an operator has 1 to 199 bytes, here %d", n);
+        CHECK(cx, n > 0 && n < 200, MPK_EARG, "the name of an operator has 1 to 199 bytes, here %d",
+              n);
         if (i)
             n += snprintf(made[i] + n, sizeof made[i] - (size_t)n, ".%u", i);
         names[i] = (str){made[i], (size_t)n};
@@ -179,7 +199,8 @@ mpk_status ir_add_op(mpk_context *cx, ir_graph *g, const char *op, const char *n
 
 mpk_status ir_add_output(mpk_context *cx, ir_graph *g, ir_tensor_id tensor)
 {
-    CHECK(cx, tensor < g->tensors.n, MPK_EARG, "output is tensor number %u of %zu", tensor, g->tensors.n);
+    CHECK(cx, tensor < g->tensors.n, MPK_EARG, "output is tensor number %u of %zu", tensor,
+          g->tensors.n);
     PUSH(cx, g->arena, &g->outputs, tensor);
     return MPK_OK;
 }

@@ -1,9 +1,10 @@
-/* codebook_tables.h - the code books of the IQ formats of GGUF: which groups of magnitudes an index stands for.
+/* codebook_tables.h - the code books of the IQ formats of GGUF: which groups of magnitudes an index
+ * stands for.
  *
- * The numbers belong to the formats; every reader of such files has the same.  They are written as the formats pack
- * them, an entry of IQ1 and IQ2 as eight elements of two bits, an entry of IQ3 as four elements of four bits, the first
- * in the lowest bits; the macros make bytes of them.  codebooks.h, which declares the tables, says what a byte is;
- * codebooks.c alone includes this.
+ * The numbers belong to the formats; every reader of such files has the same.  They are written as
+ * the formats pack them, an entry of IQ1 and IQ2 as eight elements of two bits, an entry of IQ3 as
+ * four elements of four bits, the first in the lowest bits; the macros make bytes of them.
+ * codebooks.h, which declares the tables, says what a byte is; codebooks.c alone includes this.
  */
 #ifndef IR_CODEBOOK_TABLES_H
 #define IR_CODEBOOK_TABLES_H

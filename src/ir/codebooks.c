@@ -1,11 +1,13 @@
 /* codebooks.c - take blocks of the IQ and TQ formats apart (see codebooks.h).
  *
- * input -> output: the bytes of a block -> codebook_block.  One function for each format.  Eight elements are handled
- * at a time as the bytes of a 64-bit word, the first in its lowest byte: an entry of a code book is negated where its
- * sign bits say so.  Cost: about one operation for each weight.
+ * input -> output: the bytes of a block -> codebook_block.  One function for each format.  Eight
+ * elements are handled at a time as the bytes of a 64-bit word, the first in its lowest byte: an
+ * entry of a code book is negated where its sign bits say so.  Cost: about one operation for each
+ * weight.
  *
- * In the layouts below d is an f16, and numbers in brackets are bytes.  Unless stated otherwise, small = 2 s + 1 with s
- * of four bits (two in a byte, the low half first), which is how the formats define their scales.
+ * In the layouts below d is an f16, and numbers in brackets are bytes.  Unless stated otherwise,
+ * small = 2 s + 1 with s of four bits (two in a byte, the low half first), which is how the formats
+ * define their scales.
  */
 #include "ir/codebooks.h"
 
@@ -14,7 +16,8 @@
 #include "base/num.h"
 #include "ir/codebook_tables.h"
 
-const int8_t codebook_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+const int8_t codebook_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                 1,    13,   25,  38,  53,  69,  89,  113};
 const int8_t codebook_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 /* ---- words of eight elements ---- */
@@ -42,7 +45,8 @@ static void put_word(int8_t *to, uint64_t word)
         to[i] = (int8_t)(uint8_t)(word >> 8 * i);
 }
 
-/* Negate the bytes whose bit of `signs` is set.  Every byte is 1 ... 127, so no sum carries into the next byte. */
+/* Negate the bytes whose bit of `signs` is set.  Every byte is 1 ... 127, so no sum carries into
+ * the next byte. */
 static uint64_t negate_bytes(uint64_t word, uint32_t signs)
 {
     uint64_t bits = signs * EACH & 0x8040201008040201u;
@@ -88,7 +92,8 @@ static void take_iq2_xxs(const uint8_t *b, codebook_block *to)
         const uint8_t *index = b + 2 + 8 * g;
         uint32_t rest = u32_at(index + 4);
         for (int i = 0; i < 4; i++)
-            put_word(to->q + 32 * g + 8 * i, negate_bytes(codebook_iq2_xxs[index[i]], signs_of(rest >> 7 * i & 127)));
+            put_word(to->q + 32 * g + 8 * i,
+                     negate_bytes(codebook_iq2_xxs[index[i]], signs_of(rest >> 7 * i & 127)));
         to->small[2 * g] = to->small[2 * g + 1] = (int8_t)(2 * (rest >> 28) + 1);
     }
 }
@@ -104,7 +109,8 @@ static void take_iq2_xs(const uint8_t *b, codebook_block *to)
     put_odd(b + 66, 16, to);
 }
 
-/* d; [32] low bits of indices; [32] signs; [8] two high bits of four indices each; [8] s for each 16. */
+/* d; [32] low bits of indices; [32] signs; [8] two high bits of four indices each; [8] s for each
+ * 16. */
 static void take_iq2_s(const uint8_t *b, codebook_block *to)
 {
     to->d = f16_at(b) / 8;
@@ -130,7 +136,8 @@ static void take_iq3_xxs(const uint8_t *b, codebook_block *to)
     }
 }
 
-/* d; [64] low bits of indices; [8] a high bit of eight indices each; [32] signs; [4] s for each 32. */
+/* d; [64] low bits of indices; [8] a high bit of eight indices each; [32] signs; [4] s for each
+ * 32. */
 static void take_iq3_s(const uint8_t *b, codebook_block *to)
 {
     to->d = f16_at(b);
@@ -142,20 +149,22 @@ static void take_iq3_s(const uint8_t *b, codebook_block *to)
     put_odd(b + 106, 32, to);
 }
 
-/* d; [32] low bits of indices; eight words of 4 x 3 high bits, 3 bits of s, and a bit that subtracts the eighth. */
+/* d; [32] low bits of indices; eight words of 4 x 3 high bits, 3 bits of s, and a bit that
+ * subtracts the eighth. */
 static void take_iq1_s(const uint8_t *b, codebook_block *to)
 {
     to->d = f16_at(b) / 8;
     for (int g = 0; g < 8; g++) {
         uint32_t rest = u16_at(b + 34 + 2 * g);
         for (int i = 0; i < 4; i++)
-            put_word(to->q + 32 * g + 8 * i, iq1_word(b[2 + 4 * g + i] | (rest >> 3 * i & 7) << 8, rest >> 15));
+            put_word(to->q + 32 * g + 8 * i,
+                     iq1_word(b[2 + 4 * g + i] | (rest >> 3 * i & 7) << 8, rest >> 15));
         to->small[2 * g] = to->small[2 * g + 1] = (int8_t)(2 * (rest >> 12 & 7) + 1);
     }
 }
 
-/* [32] low bits of indices; [16] in each half three high bits and one that subtracts the eighth; four words of 4 x 3
- * bits of s, one for each 16, whose top four bits together are d. */
+/* [32] low bits of indices; [16] in each half three high bits and one that subtracts the eighth;
+ * four words of 4 x 3 bits of s, one for each 16, whose top four bits together are d. */
 static void take_iq1_m(const uint8_t *b, codebook_block *to)
 {
     uint32_t d = 0;
@@ -172,8 +181,8 @@ static void take_iq1_m(const uint8_t *b, codebook_block *to)
     to->d = num_from_f16((f16)d) / 8;
 }
 
-/* d; a word of two high bits and [4] of four low bits of small + 32, for each 32; [128] elements, each 16 bytes holding
- * 32 in two halves. */
+/* d; a word of two high bits and [4] of four low bits of small + 32, for each 32; [128] elements,
+ * each 16 bytes holding 32 in two halves. */
 static void take_iq4_xs(const uint8_t *b, codebook_block *to)
 {
     uint32_t high = u16_at(b + 2);
@@ -182,12 +191,13 @@ static void take_iq4_xs(const uint8_t *b, codebook_block *to)
         to->q[i] = codebook_iq4[b[8 + i / 32 * 16 + i % 16] >> i % 32 / 16 * 4 & 15];
     for (int g = 0; g < 8; g++) {
         uint32_t low = b[4 + g / 2] >> 4 * (g % 2) & 15u;
-        to->small[2 * g] = to->small[2 * g + 1] = (int8_t)((int)(low | (high >> 2 * g & 3) << 4) - 32);
+        to->small[2 * g] = to->small[2 * g + 1] =
+            (int8_t)((int)(low | (high >> 2 * g & 3) << 4) - 32);
     }
 }
 
-/* Digit `place` of a byte of five digits to the base 3, the first of which is the highest: the byte is a fraction of
- * 256 that is multiplied up. */
+/* Digit `place` of a byte of five digits to the base 3, the first of which is the highest: the byte
+ * is a fraction of 256 that is multiplied up. */
 static int8_t third_digit(uint8_t byte, int place)
 {
     static const uint8_t power[5] = {1, 3, 9, 27, 81};
@@ -219,9 +229,10 @@ static void take_tq2_0(const uint8_t *b, codebook_block *to)
 void codebook_take(ir_dtype dtype, const uint8_t *block, codebook_block *to)
 {
     static void (*const take[IR_DTYPES])(const uint8_t *, codebook_block *) = {
-        [IR_IQ1_S] = take_iq1_s, [IR_IQ1_M] = take_iq1_m,     [IR_IQ2_XXS] = take_iq2_xxs, [IR_IQ2_XS] = take_iq2_xs,
-        [IR_IQ2_S] = take_iq2_s, [IR_IQ3_XXS] = take_iq3_xxs, [IR_IQ3_S] = take_iq3_s,     [IR_IQ4_XS] = take_iq4_xs,
-        [IR_TQ1_0] = take_tq1_0, [IR_TQ2_0] = take_tq2_0,
+        [IR_IQ1_S] = take_iq1_s,   [IR_IQ1_M] = take_iq1_m,   [IR_IQ2_XXS] = take_iq2_xxs,
+        [IR_IQ2_XS] = take_iq2_xs, [IR_IQ2_S] = take_iq2_s,   [IR_IQ3_XXS] = take_iq3_xxs,
+        [IR_IQ3_S] = take_iq3_s,   [IR_IQ4_XS] = take_iq4_xs, [IR_TQ1_0] = take_tq1_0,
+        [IR_TQ2_0] = take_tq2_0,
     };
     take[dtype](block, to);
 }

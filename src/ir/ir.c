@@ -55,24 +55,27 @@ int64_t ir_bytes(const ir_tensor *t)
 mpk_status ir_check_tensor(mpk_context *cx, const ir_tensor *t)
 {
     CHECK(cx, t->name.n > 0, MPK_EARG, "a tensor has no name");
-    CHECK(cx, (unsigned)t->dtype < IR_DTYPES, MPK_EARG, "tensor %%%.*s: there is no dtype number %d", STR_ARG(t->name),
-          (int)t->dtype);
-    CHECK(cx, t->rank <= IR_MAX_RANK, MPK_ESHAPE, "tensor %%%.*s has rank %u, at most %d is possible", STR_ARG(t->name),
-          t->rank, IR_MAX_RANK);
+    CHECK(cx, (unsigned)t->dtype < IR_DTYPES, MPK_EARG,
+          "tensor %%%.*s: there is no dtype number %d", STR_ARG(t->name), (int)t->dtype);
+    CHECK(cx, t->rank <= IR_MAX_RANK, MPK_ESHAPE,
+          "tensor %%%.*s has rank %u, at most %d is possible", STR_ARG(t->name), t->rank,
+          IR_MAX_RANK);
     CHECK(cx, (unsigned)t->live < IR_LIVES && (t->live == IR_ALL || t->rank > 0), MPK_ESHAPE,
           "tensor %%%.*s: a scalar has no axis that could be partly alive", STR_ARG(t->name));
     const ir_dtype_info *info = &ir_dtype_table[t->dtype];
     int64_t limit = INT64_MAX / 256, n = 1; /* so that bytes fit too */
     for (uint32_t i = 0; i < t->rank; i++) {
-        CHECK(cx, t->dims[i] >= 1, MPK_ESHAPE, "tensor %%%.*s: dimension %u is %lld, at least 1 is needed",
-              STR_ARG(t->name), i, (long long)t->dims[i]);
-        CHECK(cx, t->dims[i] <= limit / n, MPK_ESHAPE, "tensor %%%.*s is too large", STR_ARG(t->name));
+        CHECK(cx, t->dims[i] >= 1, MPK_ESHAPE,
+              "tensor %%%.*s: dimension %u is %lld, at least 1 is needed", STR_ARG(t->name), i,
+              (long long)t->dims[i]);
+        CHECK(cx, t->dims[i] <= limit / n, MPK_ESHAPE, "tensor %%%.*s is too large",
+              STR_ARG(t->name));
         n *= t->dims[i];
     }
     int64_t last = t->rank ? t->dims[t->rank - 1] : 1;
     CHECK(cx, last % info->block_elements == 0, MPK_ESHAPE,
-          "tensor %%%.*s: the last dimension is %lld, a multiple of %u is needed for %s", STR_ARG(t->name),
-          (long long)last, info->block_elements, info->name);
+          "tensor %%%.*s: the last dimension is %lld, a multiple of %u is needed for %s",
+          STR_ARG(t->name), (long long)last, info->block_elements, info->name);
     return MPK_OK;
 }
 
@@ -137,10 +140,12 @@ ir_box ir_box_around(const ir_box *a, const ir_box *b, uint32_t rank)
 /* True if the tensor is a view of the first input of its operator. */
 static bool is_view(const ir_graph *g, const ir_tensor *t)
 {
-    return t->shares != IR_NONE && t->producer != IR_NONE && g->ops.at[t->producer].def->flags & OP_VIEW;
+    return t->shares != IR_NONE && t->producer != IR_NONE &&
+           g->ops.at[t->producer].def->flags & OP_VIEW;
 }
 
-void ir_root(const ir_graph *g, ir_tensor_id tensor, const ir_box *box, ir_tensor_id *root, ir_box *root_box)
+void ir_root(const ir_graph *g, ir_tensor_id tensor, const ir_box *box, ir_tensor_id *root,
+             ir_box *root_box)
 {
     ir_box b = *box;
     const ir_tensor *t = &g->tensors.at[tensor];
@@ -166,13 +171,15 @@ void ir_dense_strides(uint32_t rank, const int64_t *dims, int64_t *stride)
         stride[i] = step;
 }
 
-/* Would a view split a block?  Rows in block formats are copied and unpacked whole, so a view may only reorder rows. */
+/* Would a view split a block?  Rows in block formats are copied and unpacked whole, so a view may
+ * only reorder rows. */
 static bool splits_blocks(const ir_tensor *t)
 {
     int64_t block = ir_dtype_table[t->dtype].block_elements;
     if (block == 1)
         return false;
-    if (t->rank == 0 || t->stride[t->rank - 1] != 1 || t->dims[t->rank - 1] % block || t->offset % block)
+    if (t->rank == 0 || t->stride[t->rank - 1] != 1 || t->dims[t->rank - 1] % block ||
+        t->offset % block)
         return true;
     for (uint32_t i = 0; i + 1 < t->rank; i++)
         if (t->stride[i] % block)
@@ -204,7 +211,8 @@ mpk_status ir_place_output(mpk_context *cx, const ir_graph *g, const ir_op *op, 
     return MPK_OK;
 }
 
-void ir_strides(const ir_graph *g, ir_tensor_id tensor, int64_t stride[IR_MAX_RANK], int64_t *offset)
+void ir_strides(const ir_graph *g, ir_tensor_id tensor, int64_t stride[IR_MAX_RANK],
+                int64_t *offset)
 {
     const ir_tensor *t = &g->tensors.at[tensor];
     memcpy(stride, t->stride, sizeof t->stride);

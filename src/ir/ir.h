@@ -1,20 +1,24 @@
 /* ir.h - the tensor program: what mpk compiles (paper §2, the input of §4).
  *
- * A graph is two arrays, tensors and operators; the operators are listed in an order in which they may run.  At most
- * one operator writes a tensor.  The meaning of an operator is in its record (op.h); nothing here knows any by name.
+ * A graph is two arrays, tensors and operators; the operators are listed in an order in which they
+ * may run.  At most one operator writes a tensor.  The meaning of an operator is in its record
+ * (op.h); nothing here knows any by name.
  *
- * Shapes are constants: a model is built once for each number of tokens that a step may hold.  If axis 0 of a tensor
- * counts the tokens (or the rows of logits) of a step, only a prefix of it may be alive at run time: see ir_live.
+ * Shapes are constants: a model is built once for each number of tokens that a step may hold.  If
+ * axis 0 of a tensor counts the tokens (or the rows of logits) of a step, only a prefix of it may
+ * be alive at run time: see ir_live.
  *
  *   build.c      add tensors and operators; shapes are inferred by the operator's record
  *   ir_print.c   write the text form (docs/text-form.md)
  *   ir_parse.c   read it
  *   ir_verify.c  check every rule stated here
- *   ir_eval.c    run the program with the operators' reference code: the reference for all other implementations
+ *   ir_eval.c    run the program with the operators' reference code: the reference for all other
+ *                implementations
  *   share.c      names of parts of weights
  *
- * Dimension letters in every comment: B requests, T tokens in this step, R rows of logits, S KV length, D hidden, H
- * query heads, G KV heads, K head size, F feed-forward size, V vocabulary, L layers, E experts, P tokens per KV page.
+ * Dimension letters in every comment: B requests, T tokens in this step, R rows of logits, S KV
+ * length, D hidden, H query heads, G KV heads, K head size, F feed-forward size, V vocabulary, L
+ * layers, E experts, P tokens per KV page.
  */
 #ifndef IR_H
 #define IR_H
@@ -26,7 +30,13 @@
 #include "base/map.h"
 #include "base/str.h"
 
-enum { IR_MAX_RANK = 6, IR_MAX_INPUTS = 20, IR_MAX_OUTPUTS = 4, IR_MAX_ATTRIBUTES = 20, IR_MAX_PEERS = 16 };
+enum {
+    IR_MAX_RANK = 6,
+    IR_MAX_INPUTS = 20,
+    IR_MAX_OUTPUTS = 4,
+    IR_MAX_ATTRIBUTES = 20,
+    IR_MAX_PEERS = 16
+};
 
 typedef uint32_t ir_tensor_id;
 typedef uint32_t ir_op_id;
@@ -92,8 +102,8 @@ typedef enum ir_kind {
     IR_KINDS
 } ir_kind;
 
-/* What axis 0 counts, if only a prefix of it may be alive in a step.  The other entries are undefined, and nothing may
- * depend on them. */
+/* What axis 0 counts, if only a prefix of it may be alive in a step.  The other entries are
+ * undefined, and nothing may depend on them. */
 typedef enum ir_live {
     IR_ALL,    /* every entry, always */
     IR_TOKENS, /* the tokens of this step */
@@ -101,23 +111,28 @@ typedef enum ir_live {
     IR_LIVES
 } ir_live;
 
-/* A tensor is row-major and dense, with two exceptions: the result of a view operator shares the storage of the
- * operator's first input, with strides from the record; a tensor written in place has the storage of `shares`. */
+/* A tensor is row-major and dense, with two exceptions: the result of a view operator shares the
+ * storage of the operator's first input, with strides from the record; a tensor written in place
+ * has the storage of `shares`. */
 typedef struct ir_tensor {
     str name; /* unique in the graph, without the % of the text form */
     ir_dtype dtype;
     ir_kind kind;
     ir_live live;
-    uint32_t peer; /* in whose memory it lies, see ir_graph; IR_EVERYWHERE: inputs and weights that all have */
+    /* in whose memory it lies, see ir_graph; IR_EVERYWHERE: inputs and weights that all have */
+    uint32_t peer;
     uint32_t rank;
-    int64_t dims[IR_MAX_RANK];   /* at least 1 each; rank 0 is a scalar */
-    ir_op_id producer;           /* IR_NONE unless IR_TEMP */
-    ir_tensor_id shares;         /* the tensor whose storage it shares (a view, or in place); IR_NONE: its own */
+    int64_t dims[IR_MAX_RANK]; /* at least 1 each; rank 0 is a scalar */
+    ir_op_id producer;         /* IR_NONE unless IR_TEMP */
+    /* the tensor whose storage it shares (a view, or in place); IR_NONE: its own */
+    ir_tensor_id shares;
     int64_t stride[IR_MAX_RANK]; /* in elements, see ir_strides; filled by the builder */
-    int64_t offset;              /* in elements, of the first element from the start of the root's storage */
+    /* in elements, of the first element from the start of the root's storage */
+    int64_t offset;
 } ir_tensor;
 
-/* A half-open range of elements along each axis of a tensor: lo <= i < hi.  Empty if any lo >= hi. */
+/* A half-open range of elements along each axis of a tensor: lo <= i < hi.  Empty if any lo >=
+ * hi. */
 typedef struct ir_box {
     int64_t lo[IR_MAX_RANK], hi[IR_MAX_RANK];
 } ir_box;
@@ -152,9 +167,10 @@ typedef struct ir_op {
     ir_attribute attributes[IR_MAX_ATTRIBUTES];
 } ir_op;
 
-/* A program may be that of several peers, GPUs or groups of threads, numbered from 0: each operator is run by one and
- * reads what lies in that one's memory.  Only the result of an operator with OP_TRANSFERS lies in another's.  So all
- * that crosses between peers is an operator, and its order is proven like that of any other. */
+/* A program may be that of several peers, GPUs or groups of threads, numbered from 0: each operator
+ * is run by one and reads what lies in that one's memory.  Only the result of an operator with
+ * OP_TRANSFERS lies in another's.  So all that crosses between peers is an operator, and its order
+ * is proven like that of any other. */
 typedef struct ir_graph {
     arena *arena; /* owns everything below; borrowed */
     str name;
@@ -172,12 +188,14 @@ uint32_t ir_count_peers(const ir_graph *g);
 
 /* The dtype of this name, or false. */
 bool ir_dtype_from_name(str name, ir_dtype *dtype);
-/* The number of elements of a tensor; its bytes if dense; the bytes of n elements of a dtype (n a multiple of its
- * block), which is also the byte offset of element n.  None of these overflows in a verified graph. */
+/* The number of elements of a tensor; its bytes if dense; the bytes of n elements of a dtype (n a
+ * multiple of its block), which is also the byte offset of element n.  None of these overflows in a
+ * verified graph. */
 int64_t ir_elements(const ir_tensor *t);
 int64_t ir_bytes(const ir_tensor *t);
 int64_t ir_row_bytes(ir_dtype dtype, int64_t elements);
-/* The alignment in bytes that loads of a dtype want; blocks begin with 16 bits, and vectors are loaded without. */
+/* The alignment in bytes that loads of a dtype want; blocks begin with 16 bits, and vectors are
+ * loaded without. */
 uint32_t ir_dtype_align(ir_dtype dtype);
 
 ir_box ir_box_whole(const ir_tensor *t);
@@ -188,19 +206,23 @@ int64_t ir_box_elements(const ir_box *b, uint32_t rank);
 /* The smallest box that contains both. */
 ir_box ir_box_around(const ir_box *a, const ir_box *b, uint32_t rank);
 
-/* Follow views and in-place results to the tensor that owns the storage, and map the box to a box of that tensor which
- * contains every element touched.  Two accesses conflict only if their roots are equal and their boxes overlap. */
-void ir_root(const ir_graph *g, ir_tensor_id tensor, const ir_box *box, ir_tensor_id *root, ir_box *root_box);
+/* Follow views and in-place results to the tensor that owns the storage, and map the box to a box
+ * of that tensor which contains every element touched.  Two accesses conflict only if their roots
+ * are equal and their boxes overlap. */
+void ir_root(const ir_graph *g, ir_tensor_id tensor, const ir_box *box, ir_tensor_id *root,
+             ir_box *root_box);
 
-/* The strides of a tensor in elements, and the offset of its first element from the start of the root's storage:
- * row-major for a root, from the view operators for a view. */
-void ir_strides(const ir_graph *g, ir_tensor_id tensor, int64_t stride[IR_MAX_RANK], int64_t *offset);
+/* The strides of a tensor in elements, and the offset of its first element from the start of the
+ * root's storage: row-major for a root, from the view operators for a view. */
+void ir_strides(const ir_graph *g, ir_tensor_id tensor, int64_t stride[IR_MAX_RANK],
+                int64_t *offset);
 
 /* Row-major strides of a shape. */
 void ir_dense_strides(uint32_t rank, const int64_t *dims, int64_t *stride);
 
-/* Fill stride, offset and (for a view that strides cannot say) shares = IR_NONE of output 0 of op, or of an output in
- * place; the other fields are set.  MPK_EUNSUPPORTED: a view that would split blocks of a block dtype. */
+/* Fill stride, offset and (for a view that strides cannot say) shares = IR_NONE of output 0 of op,
+ * or of an output in place; the other fields are set.  MPK_EUNSUPPORTED: a view that would split
+ * blocks of a block dtype. */
 mpk_status ir_place_output(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out);
 
 /* Check name, shape and size of a tensor: MPK_EARG, MPK_ESHAPE. */
@@ -210,10 +232,11 @@ mpk_status ir_check_tensor(mpk_context *cx, const ir_tensor *t);
 
 /* An empty graph; everything is allocated from a. */
 mpk_status ir_create(mpk_context *cx, arena *a, const char *name, ir_graph **out);
-/* Add a tensor of kind IR_INPUT, IR_CONST or IR_STATE.  MPK_EARG: the name is taken; MPK_ESHAPE: a dimension is not
- * positive, the last is no multiple of the dtype's block, or the size overflows. */
-mpk_status ir_add_tensor(mpk_context *cx, ir_graph *g, ir_kind kind, ir_live live, const char *name, ir_dtype dtype,
-                         uint32_t rank, const int64_t *dims, ir_tensor_id *out);
+/* Add a tensor of kind IR_INPUT, IR_CONST or IR_STATE.  MPK_EARG: the name is taken; MPK_ESHAPE: a
+ * dimension is not positive, the last is no multiple of the dtype's block, or the size
+ * overflows. */
+mpk_status ir_add_tensor(mpk_context *cx, ir_graph *g, ir_kind kind, ir_live live, const char *name,
+                         ir_dtype dtype, uint32_t rank, const int64_t *dims, ir_tensor_id *out);
 
 /* One named attribute for ir_add_op; those not named take the record's default. */
 typedef struct ir_set {
@@ -225,15 +248,17 @@ typedef struct ir_set {
     uint32_t n_ints;
 } ir_set;
 
-/* Add an operator by name: inputs in the record's order (IR_NONE: absent), outputs get inferred shapes and the names
- * `name`, `name.1`, `name.2` ... (NULL: made from the operator's name and a number).  out[n] ids as many as the record
- * has outputs. MPK_EARG: no such operator or attribute; MPK_ESHAPE, MPK_EUNSUPPORTED from the record. */
+/* Add an operator by name: inputs in the record's order (IR_NONE: absent), outputs get inferred
+ * shapes and the names `name`, `name.1`, `name.2` ... (NULL: made from the operator's name and a
+ * number).  out[n] ids as many as the record has outputs. MPK_EARG: no such operator or attribute;
+ * MPK_ESHAPE, MPK_EUNSUPPORTED from the record. */
 mpk_status ir_add_op(mpk_context *cx, ir_graph *g, const char *op, const char *name, uint32_t n_in,
                      const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out);
-/* As ir_add_op, with a name for each output and a value for every attribute of the record (both copied).  The operator
- * is named after its first output.  For ir_add_op and the parser. */
-mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const struct op_def *def, const str *names, uint32_t n_in,
-                        const ir_tensor_id *in, const ir_attribute *attributes, ir_tensor_id *out);
+/* As ir_add_op, with a name for each output and a value for every attribute of the record (both
+ * copied).  The operator is named after its first output.  For ir_add_op and the parser. */
+mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const struct op_def *def, const str *names,
+                        uint32_t n_in, const ir_tensor_id *in, const ir_attribute *attributes,
+                        ir_tensor_id *out);
 mpk_status ir_add_output(mpk_context *cx, ir_graph *g, ir_tensor_id tensor);
 /* The tensor of this name, or IR_NONE. */
 ir_tensor_id ir_find(const ir_graph *g, const char *name);
@@ -241,19 +266,21 @@ ir_tensor_id ir_find(const ir_graph *g, const char *name);
 /* ---- ir_print.c, ir_parse.c: the text form; printing what was parsed gives the same bytes ---- */
 
 void ir_print(const ir_graph *g, text *out);
-/* The result is verified.  MPK_EFORMAT with line and column; refusals of the builder and the verifier keep their own
- * status. */
+/* The result is verified.  MPK_EFORMAT with line and column; refusals of the builder and the
+ * verifier keep their own status. */
 mpk_status ir_parse(mpk_context *cx, arena *a, str source, ir_graph **out);
 
 /* ---- ir_verify.c ---- */
 
-/* Check every rule stated above and those of the records.  MPK_EVERIFY names the operator and the tensor. */
+/* Check every rule stated above and those of the records.  MPK_EVERIFY names the operator and the
+ * tensor. */
 mpk_status ir_verify(mpk_context *cx, const ir_graph *g);
 
 /* ---- ir_eval.c: the reference interpreter ---- */
 
-/* Storage for every root tensor.  The caller may point data[t] at its own bytes (weights) before ir_eval_allocate,
- * which gives zeroed memory to the roots that have none and resolves the views. */
+/* Storage for every root tensor.  The caller may point data[t] at its own bytes (weights) before
+ * ir_eval_allocate, which gives zeroed memory to the roots that have none and resolves the
+ * views. */
 typedef struct ir_values {
     void **data;             /* [tensors]; for a view: the address of its first element */
     uint32_t live[IR_LIVES]; /* live entries of axis 0; UINT32_MAX: all */
@@ -265,15 +292,18 @@ mpk_status ir_eval(mpk_context *cx, arena *scratch, const ir_graph *g, ir_values
 
 /* ---- share.c ---- */
 
-/* What a constant is of the weight in the file: the entries lo <= i < hi of an axis of `size`, or all of it. */
+/* What a constant is of the weight in the file: the entries lo <= i < hi of an axis of `size`, or
+ * all of it. */
 typedef struct ir_share {
     str whole;     /* the weight's name */
     uint32_t axis; /* IR_NONE: all of it */
     int64_t lo, hi, size;
 } ir_share;
 
-/* The name of a peer's share, in the arena: "lm_head.weight[512:1024/2048]@1", of axis 1 "[:,512:1024/2048]". */
-mpk_status ir_name_share(mpk_context *cx, arena *a, const ir_share *share, uint32_t peer, str *name);
+/* The name of a peer's share, in the arena: "lm_head.weight[512:1024/2048]@1", of axis 1
+ * "[:,512:1024/2048]". */
+mpk_status ir_name_share(mpk_context *cx, arena *a, const ir_share *share, uint32_t peer,
+                         str *name);
 /* What a name says; one of another form is that of a whole weight.  Borrows from the name. */
 ir_share ir_read_share(str name);
 

@@ -1,7 +1,8 @@
-/* ir_eval.c - the reference interpreter: run each operator whole, in order, with its reference code (see ir.h).
+/* ir_eval.c - the reference interpreter: run each operator whole, in order, with its reference code
+ * (see ir.h).
  *
- * Every other way of running a program is compared with this one.  Memory: storage for every root; cost: the sum of the
- * operators'.
+ * Every other way of running a program is compared with this one.  Memory: storage for every root;
+ * cost: the sum of the operators'.
  */
 #include "ir/op.h"
 
@@ -13,11 +14,12 @@ mpk_status ir_eval_allocate(mpk_context *cx, arena *a, const ir_graph *g, ir_val
         const ir_tensor *t = &g->tensors.at[i];
         if (t->shares == IR_NONE && !values->data[i]) {
             values->data[i] = arena_alloc(a, (size_t)ir_bytes(t), 1);
-            CHECK(cx, values->data[i], MPK_ENOMEM, "out of memory for %lld bytes of %%%.*s", (long long)ir_bytes(t),
-                  STR_ARG(t->name));
+            CHECK(cx, values->data[i], MPK_ENOMEM, "out of memory for %lld bytes of %%%.*s",
+                  (long long)ir_bytes(t), STR_ARG(t->name));
         }
     }
-    /* A shared tensor comes after the one that it shares, whose offset counts from the same root. */
+    /* A shared tensor comes after the one that it shares, whose offset counts from the same
+     * root. */
     for (ir_tensor_id i = 0; i < g->tensors.n; i++) {
         const ir_tensor *t = &g->tensors.at[i];
         if (t->shares == IR_NONE)
@@ -28,7 +30,8 @@ mpk_status ir_eval_allocate(mpk_context *cx, arena *a, const ir_graph *g, ir_val
     return MPK_OK;
 }
 
-static mpk_status eval_op(mpk_context *cx, arena *scratch, const ir_graph *g, const ir_op *op, ir_values *values)
+static mpk_status eval_op(mpk_context *cx, arena *scratch, const ir_graph *g, const ir_op *op,
+                          ir_values *values)
 {
     const ir_tensor *out = &g->tensors.at[op->out[0]];
     if (op->def->flags & OP_VIEW && out->shares != IR_NONE)
@@ -43,7 +46,8 @@ static mpk_status eval_op(mpk_context *cx, arena *scratch, const ir_graph *g, co
     arena_mark mark = arena_get_mark(scratch);
     size_t bytes = op->def->scratch_bytes ? op->def->scratch_bytes(g, op, &box) : 0;
     void *room = arena_alloc(scratch, bytes < 64 ? 64 : bytes, 1);
-    CHECK(cx, room, MPK_ENOMEM, "out of memory for %zu bytes of scratch of %s", bytes, op->def->name);
+    CHECK(cx, room, MPK_ENOMEM, "out of memory for %zu bytes of scratch of %s", bytes,
+          op->def->name);
     op->def->ref(&call, &box, room);
     arena_reset(scratch, mark);
     return MPK_OK;

@@ -1,7 +1,8 @@
 /* ir_parse.c - read the text form of a tensor program (docs/text-form.md).
  *
- * A scanner over the bytes and one function for each rule of the grammar; line ends are white space, and `#` starts a
- * comment.  For any input bytes the result is a verified graph, or an error with line and column.  Cost: linear.
+ * A scanner over the bytes and one function for each rule of the grammar; line ends are white
+ * space, and `#` starts a comment.  For any input bytes the result is a verified graph, or an error
+ * with line and column.  Cost: linear.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -96,7 +97,8 @@ static int scan_char(parser *p)
     p->at += 2;
     if (c == '"' || c == '\\')
         return c;
-    if (c != 'x' || p->end - p->at < 2 || str_hex_digit(p->at[0]) < 0 || str_hex_digit(p->at[1]) < 0)
+    if (c != 'x' || p->end - p->at < 2 || str_hex_digit(p->at[0]) < 0 ||
+        str_hex_digit(p->at[1]) < 0)
         return -1;
     int value = str_hex_digit(p->at[0]) * 16 + str_hex_digit(p->at[1]);
     p->at += 2;
@@ -266,7 +268,8 @@ static mpk_status parse_attributes(parser *p, const op_def *def, ir_attribute *o
             while (i < def->n_attributes && !str_is(name, def->attributes[i].name))
                 i++;
             if (i == def->n_attributes || given[i])
-                return fail_here(p, "the operator has no attribute of this name, or it is given twice");
+                return fail_here(
+                    p, "the operator has no attribute of this name, or it is given twice");
             given[i] = true;
             TRY(expect(p, '='));
             out[i] = (ir_attribute){0};
@@ -278,8 +281,8 @@ static mpk_status parse_attributes(parser *p, const op_def *def, ir_attribute *o
         if (def->attributes[i].required && !given[i]) {
             unsigned line, column;
             locate(p, &line, &column);
-            FAIL(p->cx, MPK_EFORMAT, "line %u, column %u: %s needs the attribute %s", line, column, def->name,
-                 def->attributes[i].name);
+            FAIL(p->cx, MPK_EFORMAT, "line %u, column %u: %s needs the attribute %s", line, column,
+                 def->name, def->attributes[i].name);
         }
     return MPK_OK;
 }
@@ -388,7 +391,8 @@ static mpk_status parse_statement(parser *p)
     if (str_is(word, "graph"))
         return parse_quoted(p, &p->graph->name);
     p->at = from;
-    return fail_here(p, "expected graph, peer, input, const, state, output or %name = operator(...)");
+    return fail_here(p,
+                     "expected graph, peer, input, const, state, output or %name = operator(...)");
 }
 
 mpk_status ir_parse(mpk_context *cx, arena *a, str source, ir_graph **out)
@@ -404,8 +408,9 @@ mpk_status ir_parse(mpk_context *cx, arena *a, str source, ir_graph **out)
             continue;
         unsigned line, column;
         locate(&p, &line, &column);
-        return status == MPK_EFORMAT ? status
-                                     : status_note(cx, status, "parsing up to line %u, column %u", line, column);
+        return status == MPK_EFORMAT
+                   ? status
+                   : status_note(cx, status, "parsing up to line %u, column %u", line, column);
     }
     TRY(ir_verify(cx, p.graph));
     *out = p.graph;

@@ -1,4 +1,5 @@
-/* ir_parse_fuzz.c - any bytes: a verified graph that prints and parses to the same bytes, or an error. */
+/* ir_parse_fuzz.c - any bytes: a verified graph that prints and parses to the same bytes, or an
+ * error. */
 #include <stdlib.h>
 
 #include "ir/op.h"

@@ -1,7 +1,8 @@
 /* ir_print.c - the text form of a tensor program (docs/text-form.md).
  *
- * One statement per line.  Inputs, constants and states are printed in the order of their numbers, between the
- * operators, so that parsing assigns the same numbers again.  Attributes with default values are omitted.
+ * One statement per line.  Inputs, constants and states are printed in the order of their numbers,
+ * between the operators, so that parsing assigns the same numbers again.  Attributes with default
+ * values are omitted.
  */
 #include "ir/op.h"
 
@@ -45,7 +46,8 @@ static void print_name(const ir_graph *g, ir_tensor_id tensor, text *out)
         print_quoted(name, out);
 }
 
-/* The fewest digits that read back as the same number, always with a point, an exponent or a letter. */
+/* The fewest digits that read back as the same number, always with a point, an exponent or a
+ * letter. */
 static void print_float(double x, text *out)
 {
     size_t before = out->n;
@@ -94,7 +96,8 @@ static bool is_default(const op_attribute *def, const ir_attribute *value)
         return str_equal(value->s, otherwise->s);
     default:
         return value->ints.n == otherwise->ints.n &&
-               (value->ints.n == 0 || memcmp(value->ints.at, otherwise->ints.at, value->ints.n * sizeof(int64_t)) == 0);
+               (value->ints.n == 0 ||
+                memcmp(value->ints.at, otherwise->ints.at, value->ints.n * sizeof(int64_t)) == 0);
     }
 }
 

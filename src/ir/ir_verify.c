@@ -1,7 +1,8 @@
 /* ir_verify.c - check every rule that ir.h states (the verifier that runs between passes).
  *
- * One walk over the tensors, then one over the operators in order.  The second keeps a version of each root, the number
- * of in-place writes so far, and the version that each tensor refers to.  Cost: linear.
+ * One walk over the tensors, then one over the operators in order.  The second keeps a version of
+ * each root, the number of in-place writes so far, and the version that each tensor refers to.
+ * Cost: linear.
  */
 #include "ir/op.h"
 
@@ -26,26 +27,29 @@ static mpk_status verify_tensor(verifier *v, ir_tensor_id id)
         return status_note(v->cx, MPK_EVERIFY, "verifying tensor number %u", id);
     CHECK(v->cx, map_get(&g->names, t->name, &named) && named == id, MPK_EVERIFY,
           "tensor %%%.*s: the name belongs to another tensor", STR_ARG(t->name));
-    CHECK(v->cx, (unsigned)t->kind < IR_KINDS, MPK_EVERIFY, "tensor %%%.*s: there is no kind number %d",
-          STR_ARG(t->name), (int)t->kind);
+    CHECK(v->cx, (unsigned)t->kind < IR_KINDS, MPK_EVERIFY,
+          "tensor %%%.*s: there is no kind number %d", STR_ARG(t->name), (int)t->kind);
     v->root[id] = id;
     if (t->kind != IR_TEMP) {
         bool everywhere = t->peer == IR_EVERYWHERE && t->kind != IR_STATE;
-        CHECK(v->cx, t->peer < IR_MAX_PEERS || everywhere, MPK_EVERIFY, "tensor %%%.*s: there is no such peer",
+        CHECK(v->cx, t->peer < IR_MAX_PEERS || everywhere, MPK_EVERIFY,
+              "tensor %%%.*s: there is no such peer", STR_ARG(t->name));
+        CHECK(v->cx, t->producer == IR_NONE, MPK_EVERIFY,
+              "tensor %%%.*s is given and has a producer", STR_ARG(t->name));
+        CHECK(v->cx, t->shares == IR_NONE, MPK_EVERIFY, "tensor %%%.*s is given and shares storage",
               STR_ARG(t->name));
-        CHECK(v->cx, t->producer == IR_NONE, MPK_EVERIFY, "tensor %%%.*s is given and has a producer",
-              STR_ARG(t->name));
-        CHECK(v->cx, t->shares == IR_NONE, MPK_EVERIFY, "tensor %%%.*s is given and shares storage", STR_ARG(t->name));
         CHECK(v->cx, t->live == IR_ALL || t->kind == IR_INPUT, MPK_EVERIFY,
               "tensor %%%.*s is partly alive and no input of the step", STR_ARG(t->name));
         return MPK_OK;
     }
-    CHECK(v->cx, t->producer < g->ops.n, MPK_EVERIFY, "tensor %%%.*s has no producer", STR_ARG(t->name));
+    CHECK(v->cx, t->producer < g->ops.n, MPK_EVERIFY, "tensor %%%.*s has no producer",
+          STR_ARG(t->name));
     const ir_op *op = &g->ops.at[t->producer];
     bool found = false;
     for (uint32_t i = 0; i < op->n_out && i < IR_MAX_OUTPUTS; i++)
         found = found || op->out[i] == id;
-    CHECK(v->cx, found, MPK_EVERIFY, "tensor %%%.*s is not a result of its producer", STR_ARG(t->name));
+    CHECK(v->cx, found, MPK_EVERIFY, "tensor %%%.*s is not a result of its producer",
+          STR_ARG(t->name));
     return MPK_OK;
 }
 
@@ -57,47 +61,55 @@ static mpk_status verify_operands(verifier *v, ir_op_id id)
     CHECK(v->cx, op->def, MPK_EVERIFY, "operator number %u has no record", id);
     const op_def *def = op->def;
     bool variadic = def->n_in && def->in[def->n_in - 1].presence == OP_VARIADIC;
-    CHECK(v->cx, op->n_in >= def->n_in && (op->n_in == def->n_in || (variadic && op->n_in <= IR_MAX_INPUTS)),
-          MPK_EVERIFY, "%s number %u has %u inputs, the record says %u", def->name, id, op->n_in, def->n_in);
-    CHECK(v->cx, op->n_out == def->n_out, MPK_EVERIFY, "%s number %u has %u results, the record says %u", def->name, id,
-          op->n_out, def->n_out);
+    CHECK(v->cx,
+          op->n_in >= def->n_in &&
+              (op->n_in == def->n_in || (variadic && op->n_in <= IR_MAX_INPUTS)),
+          MPK_EVERIFY, "%s number %u has %u inputs, the record says %u", def->name, id, op->n_in,
+          def->n_in);
+    CHECK(v->cx, op->n_out == def->n_out, MPK_EVERIFY,
+          "%s number %u has %u results, the record says %u", def->name, id, op->n_out, def->n_out);
     for (uint32_t i = 0; i < op->n_in; i++) {
         const op_operand *operand = &def->in[i < def->n_in ? i : def->n_in - 1];
         if (op->in[i] == IR_NONE) {
-            CHECK(v->cx, operand->presence == OP_OPTIONAL, MPK_EVERIFY, "%s number %u: input %s is missing", def->name,
-                  id, operand->name);
+            CHECK(v->cx, operand->presence == OP_OPTIONAL, MPK_EVERIFY,
+                  "%s number %u: input %s is missing", def->name, id, operand->name);
             continue;
         }
-        CHECK(v->cx, op->in[i] < g->tensors.n, MPK_EVERIFY, "%s number %u: input %s is tensor number %u of %zu",
-              def->name, id, operand->name, op->in[i], g->tensors.n);
+        CHECK(v->cx, op->in[i] < g->tensors.n, MPK_EVERIFY,
+              "%s number %u: input %s is tensor number %u of %zu", def->name, id, operand->name,
+              op->in[i], g->tensors.n);
         const ir_tensor *t = &g->tensors.at[op->in[i]];
-        CHECK(v->cx, t->kind != IR_TEMP || t->producer < id, MPK_EVERIFY, "%s number %u reads %%%.*s before it is made",
-              def->name, id, STR_ARG(t->name));
+        CHECK(v->cx, t->kind != IR_TEMP || t->producer < id, MPK_EVERIFY,
+              "%s number %u reads %%%.*s before it is made", def->name, id, STR_ARG(t->name));
         CHECK(v->cx, t->peer == op->peer || t->peer == IR_EVERYWHERE, MPK_EVERIFY,
-              "%s number %u runs on peer %u and reads %%%.*s, which lies on peer %u", def->name, id, op->peer,
-              STR_ARG(t->name), t->peer);
+              "%s number %u runs on peer %u and reads %%%.*s, which lies on peer %u", def->name, id,
+              op->peer, STR_ARG(t->name), t->peer);
     }
     CHECK(v->cx, op->peer < IR_MAX_PEERS && op_result_peer(op) < IR_MAX_PEERS, MPK_EVERIFY,
           "%s number %u: there is no such peer", def->name, id);
     for (uint32_t i = 0; i < op->n_out; i++) {
-        CHECK(v->cx, op->out[i] < g->tensors.n, MPK_EVERIFY, "%s number %u: result %u is tensor number %u of %zu",
-              def->name, id, i, op->out[i], g->tensors.n);
+        CHECK(v->cx, op->out[i] < g->tensors.n, MPK_EVERIFY,
+              "%s number %u: result %u is tensor number %u of %zu", def->name, id, i, op->out[i],
+              g->tensors.n);
         const ir_tensor *t = &g->tensors.at[op->out[i]];
-        CHECK(v->cx, t->kind == IR_TEMP && t->producer == id && t->peer == op_result_peer(op), MPK_EVERIFY,
-              "%s number %u writes %%%.*s, which is not its own", def->name, id, STR_ARG(t->name));
+        CHECK(v->cx, t->kind == IR_TEMP && t->producer == id && t->peer == op_result_peer(op),
+              MPK_EVERIFY, "%s number %u writes %%%.*s, which is not its own", def->name, id,
+              STR_ARG(t->name));
         for (uint32_t k = 0; k < i; k++)
-            CHECK(v->cx, op->out[k] != op->out[i], MPK_EVERIFY, "%s number %u writes %%%.*s twice", def->name, id,
-                  STR_ARG(t->name));
+            CHECK(v->cx, op->out[k] != op->out[i], MPK_EVERIFY, "%s number %u writes %%%.*s twice",
+                  def->name, id, STR_ARG(t->name));
     }
     CHECK(v->cx, str_equal(op->name, g->tensors.at[op->out[0]].name), MPK_EVERIFY,
-          "%s number %u has not the name of its first result %%%.*s", def->name, id, TENSOR_ARG(v, op->out[0]));
+          "%s number %u has not the name of its first result %%%.*s", def->name, id,
+          TENSOR_ARG(v, op->out[0]));
     return MPK_OK;
 }
 
 static bool same_place(const ir_tensor *a, const ir_tensor *b)
 {
-    return a->dtype == b->dtype && a->live == b->live && a->rank == b->rank && a->shares == b->shares &&
-           a->offset == b->offset && memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0 &&
+    return a->dtype == b->dtype && a->live == b->live && a->rank == b->rank &&
+           a->shares == b->shares && a->offset == b->offset &&
+           memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0 &&
            memcmp(a->stride, b->stride, a->rank * sizeof *a->stride) == 0;
 }
 
@@ -111,7 +123,8 @@ static mpk_status verify_inferred(verifier *v, const ir_op *op)
     for (uint32_t i = 0; status == MPK_OK && i < op->n_out; i++)
         status = ir_place_output(v->cx, v->g, op, &out[i]);
     if (status != MPK_OK)
-        return status_note(v->cx, MPK_EVERIFY, "verifying %%%.*s = %s(...)", STR_ARG(op->name), op->def->name);
+        return status_note(v->cx, MPK_EVERIFY, "verifying %%%.*s = %s(...)", STR_ARG(op->name),
+                           op->def->name);
     for (uint32_t i = 0; i < op->n_out; i++)
         CHECK(v->cx, same_place(&out[i], &v->g->tensors.at[op->out[i]]), MPK_EVERIFY,
               "%s: %%%.*s has not the dtype, shape or storage that its inputs give", op->def->name,
@@ -126,16 +139,19 @@ static mpk_status verify_in_place(verifier *v, const ir_op *op, uint32_t output)
     ir_tensor_id root = v->root[t->shares];
     ir_kind kind = v->g->tensors.at[root].kind;
     CHECK(v->cx, kind == IR_STATE || kind == IR_TEMP, MPK_EVERIFY,
-          "%s writes %%%.*s in place, which is an input or a weight", op->def->name, TENSOR_ARG(v, root));
+          "%s writes %%%.*s in place, which is an input or a weight", op->def->name,
+          TENSOR_ARG(v, root));
     for (uint32_t i = 0; i < op->n_in; i++)
-        CHECK(v->cx, op->in[i] == IR_NONE || op->in[i] == t->shares || v->root[op->in[i]] != root, MPK_EVERIFY,
-              "%s reads %%%.*s and writes its storage in place", op->def->name, TENSOR_ARG(v, op->in[i]));
+        CHECK(v->cx, op->in[i] == IR_NONE || op->in[i] == t->shares || v->root[op->in[i]] != root,
+              MPK_EVERIFY, "%s reads %%%.*s and writes its storage in place", op->def->name,
+              TENSOR_ARG(v, op->in[i]));
     for (uint32_t i = 0; i < output; i++)
-        CHECK(v->cx, v->root[op->out[i]] != root, MPK_EVERIFY, "%s has two results in the storage of %%%.*s",
-              op->def->name, TENSOR_ARG(v, root));
+        CHECK(v->cx, v->root[op->out[i]] != root, MPK_EVERIFY,
+              "%s has two results in the storage of %%%.*s", op->def->name, TENSOR_ARG(v, root));
     for (uint32_t i = 0; i < t->rank; i++)
         CHECK(v->cx, t->stride[i] != 0 || t->dims[i] == 1, MPK_EVERIFY,
-              "%s writes %%%.*s in place, which repeats elements", op->def->name, TENSOR_ARG(v, t->shares));
+              "%s writes %%%.*s in place, which repeats elements", op->def->name,
+              TENSOR_ARG(v, t->shares));
     v->version[op->out[output]] = ++v->current[root];
     return MPK_OK;
 }
@@ -144,9 +160,10 @@ static mpk_status verify_in_place(verifier *v, const ir_op *op, uint32_t output)
 static mpk_status verify_storage(verifier *v, const ir_op *op)
 {
     for (uint32_t i = 0; i < op->n_in; i++)
-        CHECK(v->cx, op->in[i] == IR_NONE || v->version[op->in[i]] == v->current[v->root[op->in[i]]], MPK_EVERIFY,
-              "%%%.*s = %s(...) reads %%%.*s, which has been overwritten in place", STR_ARG(op->name), op->def->name,
-              TENSOR_ARG(v, op->in[i]));
+        CHECK(v->cx,
+              op->in[i] == IR_NONE || v->version[op->in[i]] == v->current[v->root[op->in[i]]],
+              MPK_EVERIFY, "%%%.*s = %s(...) reads %%%.*s, which has been overwritten in place",
+              STR_ARG(op->name), op->def->name, TENSOR_ARG(v, op->in[i]));
     for (uint32_t i = 0; i < op->n_out; i++) {
         ir_tensor_id shares = v->g->tensors.at[op->out[i]].shares;
         if (shares == IR_NONE)
@@ -165,10 +182,12 @@ static mpk_status verify_outputs(verifier *v)
     const ir_graph *g = v->g;
     for (size_t i = 0; i < g->outputs.n; i++) {
         ir_tensor_id id = g->outputs.at[i];
-        CHECK(v->cx, id < g->tensors.n, MPK_EVERIFY, "output %zu is tensor number %u of %zu", i, id, g->tensors.n);
+        CHECK(v->cx, id < g->tensors.n, MPK_EVERIFY, "output %zu is tensor number %u of %zu", i, id,
+              g->tensors.n);
         CHECK(v->cx, v->version[id] == v->current[v->root[id]], MPK_EVERIFY,
               "output %%%.*s has been overwritten in place", TENSOR_ARG(v, id));
-        CHECK(v->cx, !v->is_output[id], MPK_EVERIFY, "output %%%.*s is listed twice", TENSOR_ARG(v, id));
+        CHECK(v->cx, !v->is_output[id], MPK_EVERIFY, "output %%%.*s is listed twice",
+              TENSOR_ARG(v, id));
         v->is_output[id] = true;
     }
     return MPK_OK;

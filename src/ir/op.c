@@ -1,4 +1,5 @@
-/* op.c - find an operator's record, bind an operator to memory, load and store elements (see op.h). */
+/* op.c - find an operator's record, bind an operator to memory, load and store elements (see
+ * op.h). */
 #include "ir/op.h"
 
 #include "base/num.h"
@@ -13,7 +14,8 @@ const op_def *op_find(str name)
     return NULL;
 }
 
-/* Along any axis of the result that inputs have too; not along one of which only the first entries may be alive. */
+/* Along any axis of the result that inputs have too; not along one of which only the first entries
+ * may be alive. */
 static bool split_elementwise(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]];
@@ -56,7 +58,8 @@ static void bind_view(const ir_graph *g, ir_tensor_id tensor, void *const *data,
     memcpy(view->stride, t->stride, sizeof view->stride);
 }
 
-void op_bind(const ir_graph *g, const ir_op *op, void *const *data, const uint32_t *live, op_call *call)
+void op_bind(const ir_graph *g, const ir_op *op, void *const *data, const uint32_t *live,
+             op_call *call)
 {
     call->op = op;
     call->attributes = op->attributes;
@@ -93,7 +96,8 @@ int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box)
 
 static bool dtype_is_integer(ir_dtype dtype)
 {
-    return dtype == IR_I32 || dtype == IR_I64 || dtype == IR_U8 || dtype == IR_I8 || dtype == IR_I16;
+    return dtype == IR_I32 || dtype == IR_I64 || dtype == IR_U8 || dtype == IR_I8 ||
+           dtype == IR_I16;
 }
 
 /* Random data: normal floats, zero integers, random bools. */

@@ -1,12 +1,13 @@
 /* op.h - the operator's record: everything that the rest of mpk knows about an operator.
  *
- * Each operator is one file, src/op/NAME.c, which defines `const op_def op_NAME`; CMake lists src/op to generate the
- * table of all records.  No other code switches on an operator.  A task computes a box of output 0 and the
- * corresponding boxes of the other outputs; the record derives the boxes of all other operands from that box.
+ * Each operator is one file, src/op/NAME.c, which defines `const op_def op_NAME`; CMake lists
+ * src/op to generate the table of all records.  No other code switches on an operator.  A task
+ * computes a box of output 0 and the corresponding boxes of the other outputs; the record derives
+ * the boxes of all other operands from that box.
  *
  * Contract between the fields, tested for every operator over its cases:
- *   - disjoint boxes of output 0 give disjoint boxes of every other output, unless the record promises that tasks write
- *     disjoint entries although their boxes overlap (OP_WRITES_APART);
+ *   - disjoint boxes of output 0 give disjoint boxes of every other output, unless the record
+ *     promises that tasks write disjoint entries although their boxes overlap (OP_WRITES_APART);
  *   - ref, given a box, reads nothing outside `reads` and writes exactly the box and `writes`;
  *   - every split that `axes` allows gives the same bits as the whole.
  */
@@ -22,25 +23,29 @@ typedef struct op_view {
     ir_live live;
     uint32_t rank;
     int64_t dims[IR_MAX_RANK];
-    int64_t stride[IR_MAX_RANK]; /* in elements; of a block dtype: rows are dense, strides multiples of the block */
+    /* in elements; of a block dtype: rows are dense, strides multiples of the block */
+    int64_t stride[IR_MAX_RANK];
 } op_view;
 
-/* An operator bound to memory.  All its tasks and threads share it; it is read-only while they run. */
+/* An operator bound to memory.  All its tasks and threads share it; it is read-only while they
+ * run. */
 typedef struct op_call {
     const ir_op *op;
     const ir_attribute *attributes;
     uint32_t n_in, n_out;
     op_view in[IR_MAX_INPUTS], out[IR_MAX_OUTPUTS];
-    const uint32_t *live; /* [IR_LIVES] entries alive in this step; the caller has clipped the box of output 0 */
+    /* [IR_LIVES] entries alive in this step; the caller has clipped the box of output 0 */
+    const uint32_t *live;
 } op_call;
 
-/* Compute the box of output 0.  scratch: op_def.scratch_bytes(…) bytes, 64-byte aligned, contents undefined; private to
- * the call. */
+/* Compute the box of output 0.  scratch: op_def.scratch_bytes(…) bytes, 64-byte aligned, contents
+ * undefined; private to the call. */
 typedef void op_body(const op_call *call, const ir_box *box, void *scratch);
 
 typedef struct op_operand {
     const char *name;
-    enum { OP_REQUIRED = 0, OP_OPTIONAL = 1, OP_VARIADIC = 2 } presence; /* variadic: the last one, 1 or more */
+    /* variadic: the last one, 1 or more */
+    enum { OP_REQUIRED = 0, OP_OPTIONAL = 1, OP_VARIADIC = 2 } presence;
 } op_operand;
 
 typedef struct op_attribute {
@@ -54,19 +59,24 @@ typedef struct op_attribute {
 typedef struct op_axis {
     int64_t grain;   /* cuts at multiples of this; 0: the axis may not be cut */
     int64_t fastest; /* a multiple of grain at which bodies are fastest; 0: any */
-    int64_t tile;    /* a multiple of grain: the unit of matrix hardware, see pass_options.whole_tiles; 0: none */
+    /* a multiple of grain: the unit of matrix hardware, see pass_options.whole_tiles; 0: none */
+    int64_t tile;
 } op_axis;
 
 enum {
     OP_VIEW = 1,           /* no work: output 0 is input 0 with other strides; see `view` */
     OP_DATA_DEPENDENT = 2, /* the time of a task depends on data (paper §5.2) */
-    OP_ELEMENTWISE = 4,    /* an element of the output depends on that element of the inputs (after broadcasting) */
-    OP_READS_EARLIER = 8,  /* of state that it writes in place it also reads entries that no task of this step writes;
-                              `reads` does not name them, for no task has to wait for them */
-    OP_WRITES_APART = 16,  /* boxes of state beyond output 0 may overlap: which entries of it a task writes follows from
-                              data, and no two tasks write the same one */
-    OP_EVEN = 32,      /* with OP_DATA_DEPENDENT: a task's time depends on data, but the work is cut at run time so that
-                              all tasks of the operator take about as long */
+    /* an element of the output depends on that element of the inputs (after broadcasting) */
+    OP_ELEMENTWISE = 4,
+    /* of state that it writes in place it also reads entries that no task of this step writes;
+     * `reads` does not name them, for no task has to wait for them */
+    OP_READS_EARLIER = 8,
+    /* boxes of state beyond output 0 may overlap: which entries of it a task writes follows from
+     * data, and no two tasks write the same one */
+    OP_WRITES_APART = 16,
+    /* with OP_DATA_DEPENDENT: a task's time depends on data, but the work is cut at run time so
+     * that all tasks of the operator take about as long */
+    OP_EVEN = 32,
     OP_TRANSFERS = 64, /* the result lies in the memory of the peer that attribute 0 names */
 };
 
@@ -77,18 +87,21 @@ enum {
     OP_SUM = -3,   /* a result: those of all peers add up to it */
 };
 
-/* One way to split an operator among peers: each runs it on a part of the operands.  All axes that are named are cut at
- * the same fractions, those of `covers` apart: these are cut into `groups` equal groups, and a peer gets the groups
- * that its part of the others touches; its part holds whole groups, or lies within one. */
+/* One way to split an operator among peers: each runs it on a part of the operands.  All axes that
+ * are named are cut at the same fractions, those of `covers` apart: these are cut into `groups`
+ * equal groups, and a peer gets the groups that its part of the others touches; its part holds
+ * whole groups, or lies within one. */
 typedef struct op_split {
     int in[IR_MAX_INPUTS]; /* the axis that is cut, OP_WHOLE or OP_FIRST */
     int out[IR_MAX_OUTPUTS];
     int64_t groups;  /* 0: nothing is covered */
     uint32_t covers; /* a bit for each input */
-    int sized;       /* the attribute that lists the dimensions of result 0 and follows the cut; -1: none */
+    /* the attribute that lists the dimensions of result 0 and follows the cut; -1: none */
+    int sized;
 } op_split;
 
-/* A shape to test: the text form of a graph with this one operator; its inputs get random data, see `fill`. */
+/* A shape to test: the text form of a graph with this one operator; its inputs get random data, see
+ * `fill`. */
 typedef struct op_case {
     const char *graph; /* text form */
 } op_case;
@@ -102,31 +115,40 @@ typedef struct op_def {
     uint32_t n_attributes;
     uint32_t flags;
 
-    /* Check the inputs and fill dtype, live, rank and dims of out[n_out]; for a result in place also `shares` (the
-     * input's id). MPK_ESHAPE, MPK_EUNSUPPORTED, with what was found and what is expected. */
+    /* Check the inputs and fill dtype, live, rank and dims of out[n_out]; for a result in place
+     * also `shares` (the input's id). MPK_ESHAPE, MPK_EUNSUPPORTED, with what was found and what is
+     * expected. */
     mpk_status (*infer)(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out);
-    /* How each axis of output 0 may be cut: axes[rank], zeroed by the caller. NULL: the operator is one task. */
+    /* How each axis of output 0 may be cut: axes[rank], zeroed by the caller. NULL: the operator is
+     * one task. */
     void (*axes)(const ir_graph *g, const ir_op *op, op_axis *axes);
-    /* The box of input `input` that computing `box` of output 0 reads (may be more, never less); an empty box if none.
-     * For a result in place the old value counts as read only if it is.  Never called for absent inputs. */
-    void (*reads)(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read);
+    /* The box of input `input` that computing `box` of output 0 reads (may be more, never less); an
+     * empty box if none.  For a result in place the old value counts as read only if it is.  Never
+     * called for absent inputs. */
+    void (*reads)(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read);
     /* The box of output `output` >= 1 that belongs to `box` of output 0.  NULL: the same box. */
-    void (*writes)(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written);
-    /* For OP_VIEW: strides and offset of the result from those of input 0; false if strides cannot say it (then the
-     * operator is run as a copy by ref, into storage of its own). */
-    bool (*view)(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset);
-    /* Fill way number `way` of splitting the operator among peers into *out, whose operands are whole; false: there is
-     * none.  The ways of an operator are tried in their order.  NULL: every peer runs all of it. */
+    void (*writes)(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
+                   ir_box *written);
+    /* For OP_VIEW: strides and offset of the result from those of input 0; false if strides cannot
+     * say it (then the operator is run as a copy by ref, into storage of its own). */
+    bool (*view)(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride,
+                 int64_t *offset);
+    /* Fill way number `way` of splitting the operator among peers into *out, whose operands are
+     * whole; false: there is none.  The ways of an operator are tried in their order.  NULL: every
+     * peer runs all of it. */
     bool (*split)(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out);
     /* Scratch that ref needs for a box; never more for fewer entries of axis 0.  NULL: none. */
     size_t (*scratch_bytes)(const ir_graph *g, const ir_op *op, const ir_box *box);
-    /* The meaning, in plain C with fp32 (integers: exact) accumulation.  NULL: a view that strides can always say; a
-     * view is work only if its result has storage of its own (ir_tensor.shares is IR_NONE). */
+    /* The meaning, in plain C with fp32 (integers: exact) accumulation.  NULL: a view that strides
+     * can always say; a view is work only if its result has storage of its own (ir_tensor.shares is
+     * IR_NONE). */
     op_body *ref;
 
     const op_case *cases; /* at least one */
     uint32_t n_cases;
-    /* How a test fills input `input` with random data; NULL: floats normal, integers 0, bool either. */
+    /* How a test fills input `input` with random data; NULL: floats normal, integers 0, bool
+     * either. */
     void (*fill)(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data);
 } op_def;
 
@@ -151,21 +173,24 @@ static inline uint32_t op_result_peer(const ir_op *op)
 bool op_find_split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out);
 /* The record of this name, or NULL. */
 const op_def *op_find(str name);
-/* Bind an operator's operands to memory: data[t] is the address of the first element of tensor t.  live: see op_call.
+/* Bind an operator's operands to memory: data[t] is the address of the first element of tensor t.
+ * live: see op_call.
  */
-void op_bind(const ir_graph *g, const ir_op *op, void *const *data, const uint32_t *live, op_call *call);
+void op_bind(const ir_graph *g, const ir_op *op, void *const *data, const uint32_t *live,
+             op_call *call);
 /* Entries of axis 0 of an operand that are alive. */
 int64_t op_live_entries(const op_call *call, const op_view *v);
 /* The bytes read to compute a box: the cost that decompose minimises (paper §4.1). */
 int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box);
-/* Fill the dense storage of input `input` with random data for tests: the record's `fill`, or its default; blocks of a
- * block dtype get random bits and moderate scales. */
+/* Fill the dense storage of input `input` with random data for tests: the record's `fill`, or its
+ * default; blocks of a block dtype get random bits and moderate scales. */
 void op_fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data);
 /* Read and write one element as float, any plain dtype, at an offset in elements. */
 float op_load(const op_view *v, int64_t offset);
 void op_store(const op_view *v, int64_t offset, float value);
-/* n elements of a row as f32: any dtype, block formats too; `first` and n are multiples of the block for those.
- * offset: of the row's first element in elements; the row's elements have stride 1. */
+/* n elements of a row as f32: any dtype, block formats too; `first` and n are multiples of the
+ * block for those.  offset: of the row's first element in elements; the row's elements have stride
+ * 1. */
 void op_load_row(const op_view *v, int64_t offset, int64_t first, int64_t n, float *to);
 
 #endif

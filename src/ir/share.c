@@ -1,8 +1,8 @@
-/* share.c - names of parts of weights: what a peer holds of a weight is a constant whose name says which part it is, so
- * that whoever loads it needs nothing else.
+/* share.c - names of parts of weights: what a peer holds of a weight is a constant whose name says
+ * which part it is, so that whoever loads it needs nothing else.
  *
- * "lm_head.weight[512:1024/2048]@1" are the entries 512 to 1023 of the 2048 of axis 0, for peer 1; "[:,512:1024/2048]"
- * those of axis 1.  A weight of which every peer holds all keeps its name.
+ * "lm_head.weight[512:1024/2048]@1" are the entries 512 to 1023 of the 2048 of axis 0, for peer 1;
+ * "[:,512:1024/2048]" those of axis 1.  A weight of which every peer holds all keeps its name.
  */
 #include "ir/ir.h"
 
@@ -12,7 +12,8 @@ mpk_status ir_name_share(mpk_context *cx, arena *a, const ir_share *share, uint3
     text_print(&t, "%.*s[", STR_ARG(share->whole));
     for (uint32_t i = 0; i < share->axis; i++)
         text_print(&t, ":,");
-    text_print(&t, "%lld:%lld/%lld]@%u", (long long)share->lo, (long long)share->hi, (long long)share->size, peer);
+    text_print(&t, "%lld:%lld/%lld]@%u", (long long)share->lo, (long long)share->hi,
+               (long long)share->size, peer);
     char *copy = t.failed ? NULL : arena_copy(a, t.at, t.n);
     size_t n = t.n;
     text_free(&t);
@@ -41,8 +42,8 @@ ir_share ir_read_share(str name)
     for (at++; end - at > 1 && at[0] == ':' && at[1] == ','; at += 2)
         s.axis++;
     bool is_share = read_count(&at, end, ':', &s.lo) && read_count(&at, end, '/', &s.hi) &&
-                    read_count(&at, end, ']', &s.size) && s.lo < s.hi && s.hi <= s.size && s.axis < IR_MAX_RANK &&
-                    at < end && *at == '@';
+                    read_count(&at, end, ']', &s.size) && s.lo < s.hi && s.hi <= s.size &&
+                    s.axis < IR_MAX_RANK && at < end && *at == '@';
     s.whole = (str){name.at, (size_t)(bracket - name.at)};
     return is_share ? s : all;
 }

@@ -1,8 +1,9 @@
 /* jinja_attribute.c - a.b, a[b] and a[b:c:d], as Jinja2's sandbox has them.
  *
- * a.b asks the object first: a method of the type hides a member of the same name (x.items is the method, also where a
- * dict has a key "items"); then it asks for the item.  a["b"] asks the other way round.  What would change a list or a
- * dict, and what is not there, is undefined.  A slice asks the value alone, and it is an error if that has none.
+ * a.b asks the object first: a method of the type hides a member of the same name (x.items is the
+ * method, also where a dict has a key "items"); then it asks for the item.  a["b"] asks the other
+ * way round.  What would change a list or a dict, and what is not there, is undefined.  A slice
+ * asks the value alone, and it is an error if that has none.
  */
 #include "jinja/jinja_parts.h"
 
@@ -11,7 +12,9 @@ static mpk_status macro_attribute(jrun *r, const jmacro *m, str name, jval *out)
     static const struct {
         const char *name;
         unsigned mark;
-    } marks[] = {{"caller", J_CATCH_CALLER}, {"catch_kwargs", J_CATCH_KWARGS}, {"catch_varargs", J_CATCH_VARARGS}};
+    } marks[] = {{"caller", J_CATCH_CALLER},
+                 {"catch_kwargs", J_CATCH_KWARGS},
+                 {"catch_varargs", J_CATCH_VARARGS}};
     for (int i = 0; i < 3; i++)
         if (str_is(name, marks[i].name)) {
             *out = jinja_bool(m->node->catches & marks[i].mark);
@@ -42,7 +45,8 @@ static mpk_status own_attribute(jrun *r, jval v, str name, jval *out)
         *out = v.cycler->items.at[v.cycler->at];
         return MPK_OK;
     }
-    if (v.kind == J_TUPLE && v.list->is_group && (str_is(name, "grouper") || str_is(name, "list"))) {
+    if (v.kind == J_TUPLE && v.list->is_group &&
+        (str_is(name, "grouper") || str_is(name, "list"))) {
         *out = v.list->at[str_is(name, "list")];
         return MPK_OK;
     }
@@ -56,7 +60,8 @@ static mpk_status own_attribute(jrun *r, jval v, str name, jval *out)
         return MPK_OK;
     }
     if (m->is_data)
-        return jinja_refuse(r, "the attribute %s of %s is not supported", m->name, jinja_type_name(v));
+        return jinja_refuse(r, "the attribute %s of %s is not supported", m->name,
+                            jinja_type_name(v));
     jbound *b;
     TRY(jinja_charge(r, sizeof *b));
     NEW(r->cx, r->a, b, 1);
@@ -101,7 +106,8 @@ static mpk_status own_item(jrun *r, jval v, jval key, jval *out)
         *out = i < v.list->n ? v.list->at[i] : (jval){0};
     } else if (v.kind == J_RANGE) {
         i = item_index(jinja_integral(key), (size_t)v.range->n);
-        *out = i < (size_t)v.range->n ? jinja_int(v.range->start + v.range->step * (int64_t)i) : (jval){0};
+        *out = i < (size_t)v.range->n ? jinja_int(v.range->start + v.range->step * (int64_t)i)
+                                      : (jval){0};
     } else if (v.kind == J_STR) {
         TRY(jinja_charge(r, v.text.n));
         n = jinja_chars(v.text);

@@ -1,5 +1,5 @@
-/* jinja_case.c - characters whose upper case or title case is more than one character (Unicode's SpecialCasing, without
- * the rows for languages), in rising order. */
+/* jinja_case.c - characters whose upper case or title case is more than one character (Unicode's
+ * SpecialCasing, without the rows for languages), in rising order. */
 #include "jinja/jinja_parts.h"
 
 const jcase_row jinja_case_rows[] = {

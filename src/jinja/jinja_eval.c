@@ -27,22 +27,24 @@ mpk_status jinja_work(jrun *r, uint64_t bytes)
 {
     r->steps += bytes / 32 + 1;
     CHECK(r->cx, r->steps <= JINJA_MAX_STEPS, MPK_ELIMIT,
-          "chat template, line %u: it does not come to an end after %d steps", r->line, JINJA_MAX_STEPS);
+          "chat template, line %u: it does not come to an end after %d steps", r->line,
+          JINJA_MAX_STEPS);
     return MPK_OK;
 }
 
 mpk_status jinja_charge(jrun *r, size_t bytes)
 {
     TRY(jinja_work(r, bytes));
-    CHECK(r->cx, bytes <= JINJA_MAX_MEMORY && r->a->reserved_bytes <= JINJA_MAX_MEMORY - bytes, MPK_ELIMIT,
-          "chat template, line %u: it takes more than %zu MiB of memory", r->line, JINJA_MAX_MEMORY >> 20);
+    CHECK(r->cx, bytes <= JINJA_MAX_MEMORY && r->a->reserved_bytes <= JINJA_MAX_MEMORY - bytes,
+          MPK_ELIMIT, "chat template, line %u: it takes more than %zu MiB of memory", r->line,
+          JINJA_MAX_MEMORY >> 20);
     return MPK_OK;
 }
 
 mpk_status jinja_deeper(jrun *r)
 {
-    CHECK(r->cx, r->depth < JINJA_MAX_DEPTH, MPK_ELIMIT, "chat template, line %u: more than %d levels deep", r->line,
-          JINJA_MAX_DEPTH);
+    CHECK(r->cx, r->depth < JINJA_MAX_DEPTH, MPK_ELIMIT,
+          "chat template, line %u: more than %d levels deep", r->line, JINJA_MAX_DEPTH);
     r->depth++;
     return MPK_OK;
 }
@@ -257,7 +259,8 @@ static mpk_status eval_member(jrun *r, const jnode *n, jval *out)
     if (n->kind == N_ITEM)
         TRY(jinja_eval(r, n->b, &key));
     r->line = n->line;
-    return n->kind == N_ITEM ? jinja_get_item(r, v, key, out) : jinja_get_attribute(r, v, n->name, out);
+    return n->kind == N_ITEM ? jinja_get_item(r, v, key, out)
+                             : jinja_get_attribute(r, v, n->name, out);
 }
 
 static mpk_status eval_unary(jrun *r, const jnode *n, jval *out)

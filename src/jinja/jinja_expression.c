@@ -1,8 +1,8 @@
 /* jinja_expression.c - tokens -> the tree of an expression, by recursive descent.
  *
- * From loosest to tightest: choice, or, and, not, comparison, + -, ~, * / // %, **, sign, then what stands behind a
- * value: .name [item] (call), and after these | filter and `is` test.  So Jinja2 has it: a filter binds tighter than
- * an operator, and ** is grouped from the left.
+ * From loosest to tightest: choice, or, and, not, comparison, + -, ~, * / // %, **, sign, then what
+ * stands behind a value: .name [item] (call), and after these | filter and `is` test.  So Jinja2
+ * has it: a filter binds tighter than an operator, and ** is grouped from the left.
  */
 #include "jinja/jinja_parts.h"
 
@@ -42,11 +42,12 @@ mpk_status jinja_unexpected(const jparser *p, const char *expected)
 {
     const jtoken *t = jinja_peek(p);
     if (t->kind == T_END)
-        return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at, "the template ends, expected %s", expected);
+        return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at,
+                             "the template ends, expected %s", expected);
     str source = {p->tokens->source.at + t->at, p->tokens->source.n - t->at};
     str shown = t->kind == T_STRING ? (str){source.at, source.n < 20 ? source.n : 20} : t->text;
-    return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at, "expected %s, found %.*s", expected,
-                         (int)(shown.n < 40 ? shown.n : 40), shown.at);
+    return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at, "expected %s, found %.*s",
+                         expected, (int)(shown.n < 40 ? shown.n : 40), shown.at);
 }
 
 mpk_status jinja_expect(jparser *p, const char *op)
@@ -91,7 +92,8 @@ static mpk_status add_item(jparser *p, jnode *parent, jnodes *list, jnode *child
     return jinja_grow(p, parent, child);
 }
 
-static mpk_status make_pair(jparser *p, jnode_kind kind, int op, jnode *left, jnode *right, jnode **out)
+static mpk_status make_pair(jparser *p, jnode_kind kind, int op, jnode *left, jnode *right,
+                            jnode **out)
 {
     jnode *n;
     TRY(jinja_node(p, kind, left->line, &n));
@@ -149,7 +151,8 @@ static mpk_status read_float(jparser *p, const jtoken *t, jval *out)
         if (t->text.at[i] != '_')
             digits[n++] = t->text.at[i];
     if (n == sizeof digits || !str_read_double((str){digits, n}, &x))
-        return jinja_fail_at(p->cx, MPK_EUNSUPPORTED, p->tokens->source, t->at, "this number is too long");
+        return jinja_fail_at(p->cx, MPK_EUNSUPPORTED, p->tokens->source, t->at,
+                             "this number is too long");
     *out = jinja_float(x);
     return MPK_OK;
 }
@@ -247,7 +250,8 @@ static mpk_status parse_primary(jparser *p, jnode **out)
     if (t->kind == T_STRING)
         return read_strings(p, &(*out)->value);
     p->at++;
-    return t->kind == T_INTEGER ? read_integer(p, t, &(*out)->value) : read_float(p, t, &(*out)->value);
+    return t->kind == T_INTEGER ? read_integer(p, t, &(*out)->value)
+                                : read_float(p, t, &(*out)->value);
 }
 
 /* ---- what stands behind a value ---- */
@@ -318,7 +322,8 @@ static mpk_status parse_member(jparser *p, jnode **node)
 
 static mpk_status bad_call(const jparser *p, const jtoken *t)
 {
-    return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at, "the arguments of this call are out of order");
+    return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at,
+                         "the arguments of this call are out of order");
 }
 
 static mpk_status parse_argument(jparser *p, const jtoken *begin, jarguments *g, jnode *owner)
@@ -344,7 +349,8 @@ static mpk_status parse_argument(jparser *p, const jtoken *begin, jarguments *g,
     else if (keyword) {
         for (size_t i = 0; i < g->names.n; i++)
             if (str_equal(g->names.at[i], t->text))
-                return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at, "this argument is given twice");
+                return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at,
+                                     "this argument is given twice");
         PUSH(p->cx, p->a, &g->names, t->text);
         PUSH(p->cx, p->a, &g->values, item);
     } else
@@ -367,8 +373,8 @@ static mpk_status parse_arguments(jparser *p, jnode *owner)
             break;
         TRY(parse_argument(p, begin, g, owner));
         if (g->at.n + g->names.n > JINJA_MAX_ARGS)
-            return jinja_fail_at(p->cx, MPK_ELIMIT, p->tokens->source, begin->at, "more than %d arguments",
-                                 JINJA_MAX_ARGS);
+            return jinja_fail_at(p->cx, MPK_ELIMIT, p->tokens->source, begin->at,
+                                 "more than %d arguments", JINJA_MAX_ARGS);
     }
     return jinja_expect(p, ")");
 }
@@ -503,8 +509,8 @@ static mpk_status parse_sign(jparser *p, jnode **out)
 
 static mpk_status too_deep(const jparser *p)
 {
-    return jinja_fail_at(p->cx, MPK_ELIMIT, p->tokens->source, jinja_peek(p)->at, "more than %d levels are nested here",
-                         JINJA_MAX_HEIGHT);
+    return jinja_fail_at(p->cx, MPK_ELIMIT, p->tokens->source, jinja_peek(p)->at,
+                         "more than %d levels are nested here", JINJA_MAX_HEIGHT);
 }
 
 static mpk_status parse_unary(jparser *p, bool with_filter, jnode **out)
@@ -512,7 +518,8 @@ static mpk_status parse_unary(jparser *p, bool with_filter, jnode **out)
     if (p->depth >= JINJA_MAX_HEIGHT)
         return too_deep(p);
     p->depth++;
-    TRY(jinja_next_is(p, "-") || jinja_next_is(p, "+") ? parse_sign(p, out) : parse_primary(p, out));
+    TRY(jinja_next_is(p, "-") || jinja_next_is(p, "+") ? parse_sign(p, out)
+                                                       : parse_primary(p, out));
     TRY(parse_postfix(p, out));
     if (with_filter)
         TRY(parse_filter_expression(p, out));
@@ -520,7 +527,8 @@ static mpk_status parse_unary(jparser *p, bool with_filter, jnode **out)
     return MPK_OK;
 }
 
-/* Operators of levels that are grouped from the left, loosest first; level 1 is ~, which joins all at once. */
+/* Operators of levels that are grouped from the left, loosest first; level 1 is ~, which joins all
+ * at once. */
 static const char *const levels[4][5] = {{"+", "-"}, {"~"}, {"*", "/", "//", "%"}, {"**"}};
 
 static int take_operator(jparser *p, int level)
@@ -661,12 +669,14 @@ mpk_status jinja_parse_expression(jparser *p, bool with_choice, jnode **out)
 static bool tuple_ends(const jparser *p, const char *end)
 {
     jtoken_kind kind = jinja_peek(p)->kind;
-    return kind == T_PRINT_END || kind == T_BLOCK_END || jinja_next_is(p, ")") || (end && jinja_next_is_name(p, end));
+    return kind == T_PRINT_END || kind == T_BLOCK_END || jinja_next_is(p, ")") ||
+           (end && jinja_next_is_name(p, end));
 }
 
 typedef mpk_status (*parse_one)(jparser *p, bool option, jnode **out);
 
-static mpk_status parse_several(jparser *p, parse_one one, bool option, const char *end, bool may_be_empty, jnode **out)
+static mpk_status parse_several(jparser *p, parse_one one, bool option, const char *end,
+                                bool may_be_empty, jnode **out)
 {
     bool is_tuple = false;
     jnode *n, *item;
@@ -684,7 +694,8 @@ static mpk_status parse_several(jparser *p, parse_one one, bool option, const ch
     return MPK_OK;
 }
 
-mpk_status jinja_parse_tuple(jparser *p, bool with_choice, const char *end, bool may_be_empty, jnode **out)
+mpk_status jinja_parse_tuple(jparser *p, bool with_choice, const char *end, bool may_be_empty,
+                             jnode **out)
 {
     return parse_several(p, jinja_parse_expression, with_choice, end, may_be_empty, out);
 }
@@ -705,7 +716,8 @@ static mpk_status parse_one_target(jparser *p, bool with_member, jnode **out)
         return jinja_unexpected(p, "a name to set");
     TRY(parse_name(p, out));
     if ((*out)->kind != N_NAME)
-        return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at, "%.*s cannot be set", JINJA_SHOWN(t->text));
+        return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at, "%.*s cannot be set",
+                             JINJA_SHOWN(t->text));
     if (with_member && jinja_skip(p, ".")) {
         (*out)->kind = N_MEMBER;
         TRY(jinja_expect_name(p, &(*out)->member));

@@ -1,4 +1,5 @@
-/* jinja_filters.c - filters of one value: text, numbers, JSON; and the list of all filters' names. */
+/* jinja_filters.c - filters of one value: text, numbers, JSON; and the list of all filters'
+ * names. */
 #include "jinja/jinja_parts.h"
 
 #include <math.h>
@@ -68,9 +69,11 @@ static mpk_status filter_title(jrun *r, jval v, const jargs *args, jval *out)
     TRY(subject_str(r, v, &s));
     for (size_t at = 0, end; at < s.text.n; at = end) {
         const bool word = !begins_word(jinja_char(s.text.at + at, &first));
-        for (end = at; end < s.text.n && begins_word(jinja_char(s.text.at + end, &size)) != word; end += size)
+        for (end = at; end < s.text.n && begins_word(jinja_char(s.text.at + end, &size)) != word;
+             end += size)
             ;
-        str part = {s.text.at + at, end - at}, head = {part.at, first}, tail = {part.at + first, part.n - first};
+        str part = {s.text.at + at, end - at}, head = {part.at, first},
+            tail = {part.at + first, part.n - first};
         TRY(jinja_set_case(r, head, J_UPPER, &head));
         TRY(jinja_binary(r, '+', joined, jinja_str(head), &joined));
         TRY(jinja_set_case(r, tail, J_LOWER, &tail));
@@ -138,7 +141,8 @@ static mpk_status filter_escape(jrun *r, jval v, const jargs *args, jval *out)
     return MPK_OK;
 }
 
-/* Lines but the first (or all) get spaces or a text before them; empty ones only if blank says so. */
+/* Lines but the first (or all) get spaces or a text before them; empty ones only if blank says
+ * so. */
 static mpk_status filter_indent(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[3], lines, all, joined = jinja_str(STR(""));
@@ -178,7 +182,8 @@ static mpk_status filter_format(jrun *r, jval v, const jargs *args, jval *out)
     if (args->n_keywords) {
         TRY(jinja_make_dict(r, &given));
         for (size_t i = 0; i < args->n_keywords; i++)
-            TRY(jinja_dict_put(r, given.dict, jinja_str(args->keywords[i].name), args->keywords[i].value));
+            TRY(jinja_dict_put(r, given.dict, jinja_str(args->keywords[i].name),
+                               args->keywords[i].value));
     } else {
         TRY(jinja_make_list(r, J_TUPLE, args->n, &given));
         for (size_t i = 0; i < args->n; i++)
@@ -199,15 +204,16 @@ static mpk_status filter_center(jrun *r, jval v, const jargs *args, jval *out)
 
 /* ---- numbers ---- */
 
-/* What Python's int() or float() may be given as a text: without spaces around it and single underscores in it, if it
- * consists of characters of `allowed`.  n 0: it does not. */
+/* What Python's int() or float() may be given as a text: without spaces around it and single
+ * underscores in it, if it consists of characters of `allowed`.  n 0: it does not. */
 static str clean_number(str s, const char *allowed, char to[128])
 {
     size_t n = 0;
     s = jinja_strip(s, (str){0}, true, true);
     for (size_t i = 0; i < s.n; i++) {
         if (s.at[i] == '_') {
-            if (!i || i + 1 == s.n || !strchr("0123456789", s.at[i - 1]) || !strchr("0123456789", s.at[i + 1]))
+            if (!i || i + 1 == s.n || !strchr("0123456789", s.at[i - 1]) ||
+                !strchr("0123456789", s.at[i + 1]))
                 return (str){to, 0};
             continue;
         }
@@ -232,11 +238,12 @@ static mpk_status read_int_text(jrun *r, str s, int64_t base, int64_t *out, bool
     str clean = clean_number(s, "0123456789+-abcdefABCDEFxXoO", digits);
     uint64_t x = 0;
     *found = false;
-    const bool negative = clean.n && clean.at[0] == '-', sign = negative || (clean.n && clean.at[0] == '+');
+    const bool negative = clean.n && clean.at[0] == '-',
+               sign = negative || (clean.n && clean.at[0] == '+');
     clean = (str){clean.at + sign, clean.n - (clean.n ? sign : 0)};
     if (clean.n > 2 && clean.at[0] == '0' &&
-        ((base == 16 && (clean.at[1] | 0x20) == 'x') || (base == 8 && (clean.at[1] | 0x20) == 'o') ||
-         (base == 2 && (clean.at[1] | 0x20) == 'b')))
+        ((base == 16 && (clean.at[1] | 0x20) == 'x') ||
+         (base == 8 && (clean.at[1] | 0x20) == 'o') || (base == 2 && (clean.at[1] | 0x20) == 'b')))
         clean = (str){clean.at + 2, clean.n - 2};
     for (size_t i = 0; i < clean.n; i++) {
         const int64_t d = str_hex_digit(clean.at[i]);
@@ -362,11 +369,13 @@ static mpk_status filter_round(jrun *r, jval v, const jargs *args, jval *out)
         return jinja_fail(r, "round: %s is no number", jinja_type_name(v));
     if (!up && !down)
         return round_common(r, v, places, out);
-    double x = v.kind == J_FLOAT ? v.number : (double)jinja_integral(v), scale = pow(10, (double)places);
+    double x = v.kind == J_FLOAT ? v.number : (double)jinja_integral(v),
+           scale = pow(10, (double)places);
     if (places < 0 || places > 15 || !(fabs(x) * scale < 0x1p53))
         return jinja_refuse(r, "this rounding is not supported");
     x = up ? ceil(x * scale) : floor(x * scale);
-    *out = jinja_float((x == 0 ? 0 : x) / scale); /* Python's ceil and floor give integers: there is no -0 */
+    *out = jinja_float((x == 0 ? 0 : x) /
+                       scale); /* Python's ceil and floor give integers: there is no -0 */
     return MPK_OK;
 }
 

@@ -1,8 +1,8 @@
 /* jinja_format.c - "%s" % x and "{}".format(x), as far as templates use them.
  *
- * Known: %s %r %d %i %f %e %g %x %X %o %c %% with flags, width and precision; {} {0} {name} {a.b} {a[0]} with !s and
- * !r, and of a format only what alignment, sign, zeros, width, precision and the kinds d f e g x X o b s % say.
- * The rest is refused.
+ * Known: %s %r %d %i %f %e %g %x %X %o %c %% with flags, width and precision; {} {0} {name} {a.b}
+ * {a[0]} with !s and !r, and of a format only what alignment, sign, zeros, width, precision and the
+ * kinds d f e g x X o b s % say.  The rest is refused.
  */
 #include "jinja/jinja_parts.h"
 
@@ -37,8 +37,10 @@ static char align_of(const spec *s, bool is_number)
     return s->zero ? '=' : '>';
 }
 
-/* A body with what its spec puts around it; sign_bytes: of its start, before which zeros do not go. */
-static mpk_status add_padded(jrun *r, const spec *s, str body, size_t sign_bytes, bool is_number, text *out)
+/* A body with what its spec puts around it; sign_bytes: of its start, before which zeros do not
+ * go. */
+static mpk_status add_padded(jrun *r, const spec *s, str body, size_t sign_bytes, bool is_number,
+                             text *out)
 {
     TRY(jinja_charge(r, body.n + (size_t)s->width));
     const int length = body.n < WIDEST * 4 ? (int)jinja_chars(body) : WIDEST * 4;
@@ -239,7 +241,8 @@ static mpk_status keyed_argument(jrun *r, percent *p, jval *out)
         return jinja_fail(r, "a format of %% with names needs a dict");
     TRY(jinja_dict_find(r, p->arguments.dict, jinja_str((str){rest.at + 1, end - 1}), &found));
     if (!found)
-        return jinja_fail(r, "%% has no argument %.*s", (int)(end < 100 ? end - 1 : 99), rest.at + 1);
+        return jinja_fail(r, "%% has no argument %.*s", (int)(end < 100 ? end - 1 : 99),
+                          rest.at + 1);
     *out = *found;
     p->used = SIZE_MAX;
     p->at += end + 1;
@@ -300,8 +303,9 @@ static mpk_status add_percent_number(jrun *r, spec *s, jval v, text *out)
 {
     const bool decimal = s->kind == 'd' || s->kind == 'i' || s->kind == 'u';
     if (!jinja_is_integral(v) && v.kind != J_FLOAT)
-        return v.kind == J_BIG ? jinja_refuse(r, "integers beyond 64 bits are not supported")
-                               : jinja_fail(r, "%%%c needs a number, not %s", s->kind, jinja_type_name(v));
+        return v.kind == J_BIG
+                   ? jinja_refuse(r, "integers beyond 64 bits are not supported")
+                   : jinja_fail(r, "%%%c needs a number, not %s", s->kind, jinja_type_name(v));
     if (decimal && v.kind == J_FLOAT) {
         if (!(fabs(v.number) < 0x1p63))
             return jinja_refuse(r, "integers beyond 64 bits are not supported");
@@ -362,9 +366,11 @@ static mpk_status percent_text(jrun *r, percent *p, text *out)
         TRY(add_percent(r, p, out));
     }
     const jval a = p->arguments;
-    const bool any_number = a.kind == J_DICT || a.kind == J_LIST; /* a mapping may have more than is asked for */
-    if (p->used != SIZE_MAX && ((a.kind == J_TUPLE && p->used < a.list->n) ||
-                                (a.kind != J_TUPLE && !any_number && a.kind != J_RANGE && p->used < 1)))
+    /* a mapping may have more than is asked for */
+    const bool any_number = a.kind == J_DICT || a.kind == J_LIST;
+    if (p->used != SIZE_MAX &&
+        ((a.kind == J_TUPLE && p->used < a.list->n) ||
+         (a.kind != J_TUPLE && !any_number && a.kind != J_RANGE && p->used < 1)))
         return jinja_fail(r, "%% has more arguments than its format names");
     return MPK_OK;
 }
@@ -446,7 +452,8 @@ static mpk_status field_value(jrun *r, formatter *f, str field, jval *out)
     while (n < field.n) {
         const bool item = field.at[n++] == '[';
         size_t from = n;
-        while (n < field.n && (item ? field.at[n] != ']' : field.at[n] != '.' && field.at[n] != '['))
+        while (n < field.n &&
+               (item ? field.at[n] != ']' : field.at[n] != '.' && field.at[n] != '['))
             n++;
         str part = {field.at + from, n - from};
         if (!part.n || (item && n == field.n))
@@ -512,13 +519,16 @@ static mpk_status add_formatted(jrun *r, jval v, str format, text *out)
         return add_str(r, &s, v.text, out);
     }
     if (v.kind != J_INT && v.kind != J_FLOAT && v.kind != J_BOOL)
-        return jinja_fail(r, "format: \"%.*s\" is no format of %s", JINJA_SHOWN(format), jinja_type_name(v));
-    if ((s.group && (s.zero || s.kind == 'n' || (s.group == ',' && s.kind && strchr("xXob", s.kind)))) ||
+        return jinja_fail(r, "format: \"%.*s\" is no format of %s", JINJA_SHOWN(format),
+                          jinja_type_name(v));
+    if ((s.group &&
+         (s.zero || s.kind == 'n' || (s.group == ',' && s.kind && strchr("xXob", s.kind)))) ||
         (s.alternate && v.kind == J_FLOAT) || (v.kind == J_BOOL && !s.kind))
         return jinja_refuse(r, "format: \"%.*s\" is not supported", JINJA_SHOWN(format));
     if (s.kind && !strchr("dfFegxXob%", s.kind))
-        return strchr("EGcn", s.kind) ? jinja_refuse(r, "format: the kind %c is not supported", s.kind)
-                                      : jinja_fail(r, "format: numbers have no kind %c", s.kind);
+        return strchr("EGcn", s.kind)
+                   ? jinja_refuse(r, "format: the kind %c is not supported", s.kind)
+                   : jinja_fail(r, "format: numbers have no kind %c", s.kind);
     return add_number(r, &s, v, out);
 }
 

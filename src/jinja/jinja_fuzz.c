@@ -1,7 +1,8 @@
-/* jinja_fuzz.c - any bytes as a chat template and its variables: a text, or an error that says something.
+/* jinja_fuzz.c - any bytes as a chat template and its variables: a text, or an error that says
+ * something.
  *
- * Input: a template, a line "----", a JSON object of variables (either may be missing).  A template that was rendered
- * gives the same text when it is rendered again.
+ * Input: a template, a line "----", a JSON object of variables (either may be missing).  A template
+ * that was rendered gives the same text when it is rendered again.
  */
 #include <stdlib.h>
 
@@ -15,10 +16,11 @@ static void must(bool holds)
         abort();
 }
 
-static const char usual[] =
-    "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi \\u00e9\"}, {\"role\": \"assistant\", \"content\": null, "
-    "\"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {\"x\": [1, 2.5, true]}}}]}], \"tools\": [], "
-    "\"add_generation_prompt\": true, \"bos_token\": \"<s>\"}";
+static const char usual[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi \\u00e9\"}, "
+                            "{\"role\": \"assistant\", \"content\": null, "
+                            "\"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": "
+                            "{\"x\": [1, 2.5, true]}}}]}], \"tools\": [], "
+                            "\"add_generation_prompt\": true, \"bos_token\": \"<s>\"}";
 
 static void render_twice(arena *a, const jinja_template *t, const json_value *variables)
 {

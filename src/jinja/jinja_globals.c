@@ -65,7 +65,8 @@ static mpk_status call_dict(jrun *r, const jargs *args, jval *out)
     if (args->n)
         TRY(put_all(r, out->dict, args->at[0]));
     for (size_t i = 0; i < args->n_keywords; i++)
-        TRY(jinja_dict_put(r, out->dict, jinja_str(args->keywords[i].name), args->keywords[i].value));
+        TRY(jinja_dict_put(r, out->dict, jinja_str(args->keywords[i].name),
+                           args->keywords[i].value));
     return MPK_OK;
 }
 
@@ -119,7 +120,8 @@ static mpk_status call_raise(jrun *r, const jargs *args, jval *out)
          (int)(words.n < 1024 ? words.n : 1024), words.at, r->line);
 }
 
-/* The local time, as C writes it: Python's strftime is C's.  A time without zone, so %z and %Z are empty. */
+/* The local time, as C writes it: Python's strftime is C's.  A time without zone, so %z and %Z are
+ * empty. */
 static mpk_status call_strftime(jrun *r, const jargs *args, jval *out)
 {
     enum { MOST = 4096 };

@@ -25,8 +25,10 @@ KIND_TEST(is_true, v.kind == J_BOOL && v.boolean)
 KIND_TEST(is_false, v.kind == J_BOOL && !v.boolean)
 KIND_TEST(is_mapping, v.kind == J_DICT)
 KIND_TEST(is_iterable, jinja_can_iterate(v))
-KIND_TEST(is_sequence, v.kind == J_UNDEFINED || (v.kind >= J_STR && v.kind <= J_DICT) || v.kind == J_RANGE)
-KIND_TEST(is_callable, v.kind == J_UNDEFINED || (v.kind >= J_MACRO && v.kind <= J_LOOP) || v.kind == J_JOINER)
+KIND_TEST(is_sequence,
+          v.kind == J_UNDEFINED || (v.kind >= J_STR && v.kind <= J_DICT) || v.kind == J_RANGE)
+KIND_TEST(is_callable,
+          v.kind == J_UNDEFINED || (v.kind >= J_MACRO && v.kind <= J_LOOP) || v.kind == J_JOINER)
 KIND_TEST(is_escaped, v.kind == J_STR && v.markup)
 
 static mpk_status compare_test(jrun *r, jval v, const jargs *args, int op, bool *out)
@@ -84,7 +86,8 @@ static mpk_status is_divisibleby(jrun *r, jval v, const jargs *args, bool *out)
     return has_rest(r, v, divisor, 0, out);
 }
 
-/* Identity.  Which equal numbers and strings are one object in Python, nobody can say who only knows their values. */
+/* Identity.  Which equal numbers and strings are one object in Python, nobody can say who only
+ * knows their values. */
 static mpk_status is_sameas(jrun *r, jval v, const jargs *args, bool *out)
 {
     jval other;

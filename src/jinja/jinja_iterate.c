@@ -1,11 +1,19 @@
 /* jinja_iterate.c - iterators: over what a value holds, and the lazy ones of map and select.
  *
- * An iterator that a filter gives is a value that runs once, as a generator does; nothing of it is computed before it
- * is asked for, so that `first` of it meets no error that lies after the first.
+ * An iterator that a filter gives is a value that runs once, as a generator does; nothing of it is
+ * computed before it is asked for, so that `first` of it meets no error that lies after the first.
  */
 #include "jinja/jinja_parts.h"
 
-typedef enum source { OVER_NOTHING, OVER_LIST, OVER_TEXT, OVER_DICT, OVER_RANGE, OVER_LOOP, OVER_EACH } source;
+typedef enum source {
+    OVER_NOTHING,
+    OVER_LIST,
+    OVER_TEXT,
+    OVER_DICT,
+    OVER_RANGE,
+    OVER_LOOP,
+    OVER_EACH
+} source;
 
 struct jiterator {
     source source;

@@ -1,9 +1,11 @@
-/* jinja_lex.c - the source of a template -> tokens, with Jinja2's rules for white space around tags.
+/* jinja_lex.c - the source of a template -> tokens, with Jinja2's rules for white space around
+ * tags.
  *
- * Between tags lies data, up to the next {{, {% or {#.  A sign in a tag ({%- or {%+) says what becomes of white space
- * before it; without one, a {% or {# that stands first in its line loses the space before it (lstrip_blocks), and a %}
- * or #} loses the line's end after it (trim_blocks).  Brackets inside a tag must match, and while one is open the tag
- * does not end.  Time is linear in the source.
+ * Between tags lies data, up to the next {{, {% or {#.  A sign in a tag ({%- or {%+) says what
+ * becomes of white space before it; without one, a {% or {# that stands first in its line loses the
+ * space before it (lstrip_blocks), and a %} or #} loses the line's end after it (trim_blocks).
+ * Brackets inside a tag must match, and while one is open the tag does not end.  Time is linear in
+ * the source.
  */
 #include "jinja/jinja_parts.h"
 
@@ -22,7 +24,8 @@ typedef struct lexer {
     unsigned n_open;
 } lexer;
 
-mpk_status jinja_fail_at(mpk_context *cx, mpk_status code, str source, size_t at, const char *format, ...)
+mpk_status jinja_fail_at(mpk_context *cx, mpk_status code, str source, size_t at,
+                         const char *format, ...)
 {
     char words[512];
     unsigned line = 1, column = 1;
@@ -77,7 +80,8 @@ static size_t skip_space(const lexer *l, size_t at)
     return at;
 }
 
-/* The end of a tag: "+%}", "-%}" with the space after it, "%}" with the line's end; 0 if it is not at `at`. */
+/* The end of a tag: "+%}", "-%}" with the space after it, "%}" with the line's end; 0 if it is not
+ * at `at`. */
 static size_t tag_end(const lexer *l, size_t at, const char *close, bool trims)
 {
     bool plus = l->s.at[at] == '+' && trims, minus = l->s.at[at] == '-';
@@ -108,7 +112,8 @@ static str strip_data(const lexer *l, str data, char sign, bool is_print)
         line--;
     str rest = {data.at + line, data.n - line};
     bool first = line || l->starts_line;
-    return first && rest.n && jinja_strip(rest, (str){0}, false, true).n == 0 ? (str){data.at, line} : data;
+    return first && rest.n && jinja_strip(rest, (str){0}, false, true).n == 0 ? (str){data.at, line}
+                                                                              : data;
 }
 
 static mpk_status add_data(lexer *l, size_t end, char sign, bool is_print)
@@ -180,7 +185,8 @@ static bool is_digit(char c)
 static bool is_name_char(uint32_t c)
 {
     if (c < 0x80)
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '_';
     char bytes[4];
     return jinja_is_class((str){bytes, str_put_char(bytes, c)}, J_ALNUM);
 }
@@ -188,8 +194,9 @@ static bool is_name_char(uint32_t c)
 /* Digits with single underscores between them; the end. */
 static size_t digits_end(const lexer *l, size_t at)
 {
-    while (at < l->s.n && (is_digit(l->s.at[at]) || (l->s.at[at] == '_' && at + 1 < l->s.n &&
-                                                     is_digit(l->s.at[at + 1]) && is_digit(l->s.at[at - 1]))))
+    while (at < l->s.n &&
+           (is_digit(l->s.at[at]) || (l->s.at[at] == '_' && at + 1 < l->s.n &&
+                                      is_digit(l->s.at[at + 1]) && is_digit(l->s.at[at - 1]))))
         at++;
     return at;
 }
@@ -229,13 +236,15 @@ static size_t integer_end(const lexer *l)
         if (end > l->s.n || (l->s.at[at + 1] | 0x20) != bases[i].mark)
             continue;
         while (end < l->s.n && l->s.at[end] &&
-               (strchr(bases[i].digits, l->s.at[end]) || (l->s.at[end] == '_' && end + 1 < l->s.n && l->s.at[end + 1] &&
-                                                          strchr(bases[i].digits, l->s.at[end + 1]))))
+               (strchr(bases[i].digits, l->s.at[end]) ||
+                (l->s.at[end] == '_' && end + 1 < l->s.n && l->s.at[end + 1] &&
+                 strchr(bases[i].digits, l->s.at[end + 1]))))
             end++;
         if (end > at + 2)
             return end;
     }
-    while (at < l->s.n && (l->s.at[at] == '0' || (l->s.at[at] == '_' && at + 1 < l->s.n && l->s.at[at + 1] == '0')))
+    while (at < l->s.n && (l->s.at[at] == '0' ||
+                           (l->s.at[at] == '_' && at + 1 < l->s.n && l->s.at[at + 1] == '0')))
         at++;
     return at;
 }
@@ -261,7 +270,8 @@ static mpk_status read_hex(lexer *l, size_t *at, size_t end, unsigned n, char **
     if (c > 0x10ffff)
         return bad_escape(l, begin);
     if (c >= 0xd800 && c < 0xe000)
-        return jinja_fail_at(l->cx, MPK_EUNSUPPORTED, l->s, begin, "half a character (a surrogate) is not supported");
+        return jinja_fail_at(l->cx, MPK_EUNSUPPORTED, l->s, begin,
+                             "half a character (a surrogate) is not supported");
     *to += str_put_char(*to, c);
     return MPK_OK;
 }
@@ -299,7 +309,8 @@ static mpk_status read_escape(lexer *l, size_t *at, size_t end, char **to)
             octal = octal * 8 + (uint32_t)(l->s.at[(*at)++] - '0');
         *to += str_put_char(*to, octal);
     } else if (c == 'N')
-        return jinja_fail_at(l->cx, MPK_EUNSUPPORTED, l->s, *at - 2, "characters by name (\\N) are not supported");
+        return jinja_fail_at(l->cx, MPK_EUNSUPPORTED, l->s, *at - 2,
+                             "characters by name (\\N) are not supported");
     else if (c != '\n') {
         *(*to)++ = '\\';
         *(*to)++ = c;
@@ -317,7 +328,8 @@ static mpk_status lex_string(lexer *l)
     if (end >= l->s.n)
         return jinja_fail_at(l->cx, MPK_EFORMAT, l->s, begin, "this string does not end");
     char *to, *first;
-    NEW(l->cx, l->a, to, (end - begin) * 5 / 2 + 16); /* what is spelled out grows most: from 3 bytes to 6, 5 to 10 */
+    /* what is spelled out grows most: from 3 bytes to 6, 5 to 10 */
+    NEW(l->cx, l->a, to, (end - begin) * 5 / 2 + 16);
     first = to;
     for (size_t at = begin + 1; at < end;) {
         char c = l->s.at[at++];
@@ -339,14 +351,15 @@ static mpk_status check_bracket(lexer *l, char c)
     const char *o = strchr(opening, c), *e = strchr(closing, c);
     if (o) {
         if (l->n_open == sizeof l->open)
-            return jinja_fail_at(l->cx, MPK_ELIMIT, l->s, l->at, "more than %zu brackets are open", sizeof l->open);
+            return jinja_fail_at(l->cx, MPK_ELIMIT, l->s, l->at, "more than %zu brackets are open",
+                                 sizeof l->open);
         l->open[l->n_open++] = closing[o - opening];
     } else if (e) {
         if (!l->n_open)
             return jinja_fail_at(l->cx, MPK_EFORMAT, l->s, l->at, "unexpected '%c'", c);
         if (l->open[--l->n_open] != c)
-            return jinja_fail_at(l->cx, MPK_EFORMAT, l->s, l->at, "unexpected '%c', expected '%c'", c,
-                                 l->open[l->n_open]);
+            return jinja_fail_at(l->cx, MPK_EFORMAT, l->s, l->at, "unexpected '%c', expected '%c'",
+                                 c, l->open[l->n_open]);
     }
     return MPK_OK;
 }
@@ -378,7 +391,8 @@ static mpk_status lex_word(lexer *l)
         end = integer_end(l);
     } else if (!end) {
         kind = T_NAME;
-        for (end = l->at; end < l->s.n && is_name_char(jinja_char(l->s.at + end, &size)); end += size)
+        for (end = l->at; end < l->s.n && is_name_char(jinja_char(l->s.at + end, &size));
+             end += size)
             ;
         if (end == l->at)
             return lex_operator(l);
@@ -412,7 +426,8 @@ static mpk_status lex_tag(lexer *l, bool is_print, size_t begin)
 static size_t find_tag(const lexer *l, size_t at)
 {
     for (; at + 1 < l->s.n; at++)
-        if (l->s.at[at] == '{' && (l->s.at[at + 1] == '{' || l->s.at[at + 1] == '%' || l->s.at[at + 1] == '#'))
+        if (l->s.at[at] == '{' &&
+            (l->s.at[at + 1] == '{' || l->s.at[at + 1] == '%' || l->s.at[at + 1] == '#'))
             return at;
     return l->s.n;
 }
@@ -444,8 +459,8 @@ static mpk_status lex_part(lexer *l)
 mpk_status jinja_lex(mpk_context *cx, arena *a, str source, jtokens *out)
 {
     lexer l = {.cx = cx, .a = a, .out = out, .line = 1, .starts_line = true};
-    CHECK(cx, source.n <= JINJA_MAX_SOURCE, MPK_ELIMIT, "the chat template has %zu bytes; at most %d are read",
-          source.n, JINJA_MAX_SOURCE);
+    CHECK(cx, source.n <= JINJA_MAX_SOURCE, MPK_ELIMIT,
+          "the chat template has %zu bytes; at most %d are read", source.n, JINJA_MAX_SOURCE);
     CHECK(cx, jinja_is_valid(source), MPK_EFORMAT, "the chat template is not UTF-8");
     TRY(normalize(&l, source));
     out->source = l.s;

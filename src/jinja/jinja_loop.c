@@ -1,12 +1,12 @@
 /* jinja_loop.c - for, and what `loop` is inside it.
  *
- * Items are taken one at a time, and its condition is asked of each when it is taken: loop.last and loop.nextitem take
- * one more, loop.length of what has no length takes all.
+ * Items are taken one at a time, and its condition is asked of each when it is taken: loop.last and
+ * loop.nextitem take one more, loop.length of what has no length takes all.
  */
 #include "jinja/jinja_parts.h"
 
-/* The condition of a for, of one item.  What passes is what was assigned: of several targets a tuple, whatever the item
- * was. */
+/* The condition of a for, of one item.  What passes is what was assigned: of several targets a
+ * tuple, whatever the item was. */
 static mpk_status test_item(jrun *r, const jloop *l, jval *item, bool *out)
 {
     jscope *present = r->scope;
@@ -153,8 +153,8 @@ static mpk_status run_turn(jrun *r, jloop *l, jscope **scope, jflow *flow)
     return MPK_OK;
 }
 
-/* A turn that is left early does not count: else runs if no turn came to its end, as in what Jinja2 compiles to.  What
- * leaves the else, leaves the loop around this one. */
+/* A turn that is left early does not count: else runs if no turn came to its end, as in what Jinja2
+ * compiles to.  What leaves the else, leaves the loop around this one. */
 static mpk_status run_over(jrun *r, const jnode *n, jval over, int64_t depth0, jflow *outer)
 {
     jloop *l;
@@ -163,7 +163,8 @@ static mpk_status run_over(jrun *r, const jnode *n, jval over, int64_t depth0, j
     jflow flow = J_GO_ON;
     TRY(jinja_charge(r, sizeof *l));
     NEW(r->cx, r->a, l, 1);
-    *l = (jloop){.node = n, .scope = r->scope, .over = over, .index0 = -1, .length = -1, .depth0 = depth0};
+    *l = (jloop){
+        .node = n, .scope = r->scope, .over = over, .index0 = -1, .length = -1, .depth0 = depth0};
     TRY(jinja_iterate(r, over, &l->iterator));
     for (int64_t turn = 0; flow != J_LEAVE; turn++) {
         flow = J_GO_ON;

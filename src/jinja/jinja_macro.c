@@ -86,7 +86,8 @@ static mpk_status bind_caller(jrun *r, binder *b)
 static mpk_status bind_keywords(jrun *r, binder *b)
 {
     jval rest;
-    const bool catches = (b->m->node->catches & J_CATCH_KWARGS) && !has_parameter(b->m->node, "kwargs");
+    const bool catches =
+        (b->m->node->catches & J_CATCH_KWARGS) && !has_parameter(b->m->node, "kwargs");
     TRY(jinja_make_dict(r, &rest));
     for (size_t i = 0; i < b->args->n_keywords; i++) {
         const jkeyword *k = &b->args->keywords[i];
@@ -106,7 +107,8 @@ static mpk_status bind_rest(jrun *r, binder *b)
     jval rest;
     if (!(b->m->node->catches & J_CATCH_VARARGS) || has_parameter(b->m->node, "varargs")) {
         if (b->args->n > n)
-            return jinja_fail(r, "the macro %.*s takes not more than %zu arguments", JINJA_SHOWN(b->m->name), n);
+            return jinja_fail(r, "the macro %.*s takes not more than %zu arguments",
+                              JINJA_SHOWN(b->m->name), n);
         return MPK_OK;
     }
     TRY(jinja_make_list(r, J_TUPLE, 0, &rest));

@@ -1,7 +1,8 @@
-/* jinja_methods.c - methods of list, tuple, dict, numbers, cyclers; the tables of all types, and arguments of calls.
+/* jinja_methods.c - methods of list, tuple, dict, numbers, cyclers; the tables of all types, and
+ * arguments of calls.
  *
- * A table for each type names all that Python has, for what a type has decides what is defined; what is not computed
- * here is refused when it is called.
+ * A table for each type names all that Python has, for what a type has decides what is defined;
+ * what is not computed here is refused when it is called.
  */
 #include "jinja/jinja_parts.h"
 
@@ -19,7 +20,8 @@ static str parameter(const char *names, size_t i)
     }
 }
 
-mpk_status jinja_bind(jrun *r, const char *what, const jargs *args, const char *names, size_t needed, jval *to)
+mpk_status jinja_bind(jrun *r, const char *what, const jargs *args, const char *names,
+                      size_t needed, jval *to)
 {
     const bool by_place = names[0] == '/';
     size_t n = 0;
@@ -35,14 +37,17 @@ mpk_status jinja_bind(jrun *r, const char *what, const jargs *args, const char *
         while (i < n && !str_equal(parameter(names, i), args->keywords[k].name))
             i++;
         if (i == n || by_place)
-            return jinja_fail(r, "%s takes no argument %.*s", what, JINJA_SHOWN(args->keywords[k].name));
+            return jinja_fail(r, "%s takes no argument %.*s", what,
+                              JINJA_SHOWN(args->keywords[k].name));
         if (to[i].kind != J_ABSENT)
-            return jinja_fail(r, "%s: the argument %.*s is given twice", what, JINJA_SHOWN(args->keywords[k].name));
+            return jinja_fail(r, "%s: the argument %.*s is given twice", what,
+                              JINJA_SHOWN(args->keywords[k].name));
         to[i] = args->keywords[k].value;
     }
     for (size_t i = 0; i < needed; i++)
         if (to[i].kind == J_ABSENT)
-            return jinja_fail(r, "%s needs the argument %.*s", what, JINJA_SHOWN(parameter(names, i)));
+            return jinja_fail(r, "%s needs the argument %.*s", what,
+                              JINJA_SHOWN(parameter(names, i)));
     return MPK_OK;
 }
 
@@ -64,7 +69,8 @@ mpk_status jinja_need_int(jrun *r, jval v, const char *what, int64_t *out)
 
 /* ---- lists ---- */
 
-static mpk_status list_find(jrun *r, jval self, jval what, int64_t from, int64_t *at, int64_t *count)
+static mpk_status list_find(jrun *r, jval self, jval what, int64_t from, int64_t *at,
+                            int64_t *count)
 {
     *at = -1;
     *count = 0;
@@ -168,18 +174,21 @@ static mpk_status cycler_reset(jrun *r, jval self, const jargs *args, jval *out)
 
 /* ---- the tables ---- */
 
-static const jmethod of_list[] = {{"append", NULL, 1, 0},      {"clear", NULL, 1, 0},  {"copy", same, 0, 0},
-                                  {"count", list_count, 0, 0}, {"extend", NULL, 1, 0}, {"index", list_index, 0, 0},
-                                  {"insert", NULL, 1, 0},      {"pop", NULL, 1, 0},    {"remove", NULL, 1, 0},
-                                  {"reverse", NULL, 1, 0},     {"sort", NULL, 1, 0},   {0}};
+static const jmethod of_list[] = {
+    {"append", NULL, 1, 0},      {"clear", NULL, 1, 0},  {"copy", same, 0, 0},
+    {"count", list_count, 0, 0}, {"extend", NULL, 1, 0}, {"index", list_index, 0, 0},
+    {"insert", NULL, 1, 0},      {"pop", NULL, 1, 0},    {"remove", NULL, 1, 0},
+    {"reverse", NULL, 1, 0},     {"sort", NULL, 1, 0},   {0}};
 static const jmethod of_tuple[] = {{"count", list_count, 0, 0}, {"index", list_index, 0, 0}, {0}};
-static const jmethod of_dict[] = {{"clear", NULL, 1, 0},   {"copy", same, 0, 0},          {"fromkeys", NULL, 0, 0},
-                                  {"get", dict_get, 0, 0}, {"items", dict_items, 0, 0},   {"keys", dict_keys, 0, 0},
-                                  {"pop", NULL, 1, 0},     {"popitem", NULL, 1, 0},       {"setdefault", NULL, 1, 0},
-                                  {"update", NULL, 1, 0},  {"values", dict_values, 0, 0}, {0}};
+static const jmethod of_dict[] = {
+    {"clear", NULL, 1, 0},   {"copy", same, 0, 0},          {"fromkeys", NULL, 0, 0},
+    {"get", dict_get, 0, 0}, {"items", dict_items, 0, 0},   {"keys", dict_keys, 0, 0},
+    {"pop", NULL, 1, 0},     {"popitem", NULL, 1, 0},       {"setdefault", NULL, 1, 0},
+    {"update", NULL, 1, 0},  {"values", dict_values, 0, 0}, {0}};
 static const jmethod of_view[] = {{"mapping", NULL, 0, 1}, {"isdisjoint", NULL, 0, 0}, {0}};
-static const jmethod of_range[] = {{"count", NULL, 0, 0}, {"index", NULL, 0, 0}, {"start", NULL, 0, 1},
-                                   {"stop", NULL, 0, 1},  {"step", NULL, 0, 1},  {0}};
+static const jmethod of_range[] = {{"count", NULL, 0, 0}, {"index", NULL, 0, 0},
+                                   {"start", NULL, 0, 1}, {"stop", NULL, 0, 1},
+                                   {"step", NULL, 0, 1},  {0}};
 static const jmethod of_integer[] = {{"real", NULL, 0, 1},
                                      {"imag", NULL, 0, 1},
                                      {"numerator", NULL, 0, 1},
@@ -191,11 +200,19 @@ static const jmethod of_integer[] = {{"real", NULL, 0, 1},
                                      {"from_bytes", NULL, 0, 0},
                                      {"as_integer_ratio", NULL, 0, 0},
                                      {0}};
-static const jmethod of_float[] = {
-    {"real", NULL, 0, 1}, {"imag", NULL, 0, 1},    {"conjugate", NULL, 0, 0},        {"is_integer", NULL, 0, 0},
-    {"hex", NULL, 0, 0},  {"fromhex", NULL, 0, 0}, {"as_integer_ratio", NULL, 0, 0}, {0}};
-static const jmethod of_cycler[] = {
-    {"next", cycler_next, 0, 0}, {"reset", cycler_reset, 0, 0}, {"items", NULL, 0, 1}, {"pos", NULL, 0, 1}, {0}};
+static const jmethod of_float[] = {{"real", NULL, 0, 1},
+                                   {"imag", NULL, 0, 1},
+                                   {"conjugate", NULL, 0, 0},
+                                   {"is_integer", NULL, 0, 0},
+                                   {"hex", NULL, 0, 0},
+                                   {"fromhex", NULL, 0, 0},
+                                   {"as_integer_ratio", NULL, 0, 0},
+                                   {0}};
+static const jmethod of_cycler[] = {{"next", cycler_next, 0, 0},
+                                    {"reset", cycler_reset, 0, 0},
+                                    {"items", NULL, 0, 1},
+                                    {"pos", NULL, 0, 1},
+                                    {0}};
 
 const jmethod *jinja_find_method(jval v, str name)
 {

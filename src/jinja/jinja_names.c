@@ -1,10 +1,12 @@
-/* jinja_names.c - a tree -> what its names, filters and tests mean, as far as the text alone decides it.
+/* jinja_names.c - a tree -> what its names, filters and tests mean, as far as the text alone
+ * decides it.
  *
- * Jinja2 compiles a template to Python functions, and this shows: a name that a scope stores, and that is in no scope
- * around it, is that scope's own from its beginning, so that even a variable of the caller by that name is not seen
- * before the store; unless the first mention is a read, or lies in a branch of an if.  Such names are listed as hidden.
- * A macro takes caller, kwargs and varargs only if its body mentions them.  A filter or test that does not exist is an
- * error of the template, but inside a branch only if it is reached.
+ * Jinja2 compiles a template to Python functions, and this shows: a name that a scope stores, and
+ * that is in no scope around it, is that scope's own from its beginning, so that even a variable of
+ * the caller by that name is not seen before the store; unless the first mention is a read, or lies
+ * in a branch of an if.  Such names are listed as hidden.  A macro takes caller, kwargs and varargs
+ * only if its body mentions them.  A filter or test that does not exist is an error of the
+ * template, but inside a branch only if it is reached.
  */
 #include "jinja/jinja_parts.h"
 
@@ -15,7 +17,8 @@ typedef struct pending {
     region part;
 } pending;
 
-/* One scope: the names that it mentions, and the scopes inside it, which come when it is complete. */
+/* One scope: the names that it mentions, and the scopes inside it, which come when it is
+ * complete. */
 typedef struct symbols {
     mpk_context *cx;
     arena *a;
@@ -49,7 +52,8 @@ static mpk_status load(symbols *s, str name)
     static const struct {
         const char *name;
         unsigned mark;
-    } marks[] = {{"caller", J_CATCH_CALLER}, {"kwargs", J_CATCH_KWARGS}, {"varargs", J_CATCH_VARARGS}};
+    } marks[] = {
+        {"caller", J_CATCH_CALLER}, {"kwargs", J_CATCH_KWARGS}, {"varargs", J_CATCH_VARARGS}};
     unsigned mark = 0;
     for (int i = 0; i < 3; i++)
         if (str_is(name, marks[i].name))
@@ -107,8 +111,8 @@ static mpk_status find_record(symbols *s, jnode *n, bool soft)
         n->test = jinja_find_test(n->name);
     if (n->filter || n->test || soft)
         return MPK_OK;
-    return jinja_fail_at(s->cx, MPK_EUNSUPPORTED, s->source, line_start(s->source, n->line), "there is no %s %.*s",
-                         filter ? "filter" : "test", JINJA_SHOWN(n->name));
+    return jinja_fail_at(s->cx, MPK_EUNSUPPORTED, s->source, line_start(s->source, n->line),
+                         "there is no %s %.*s", filter ? "filter" : "test", JINJA_SHOWN(n->name));
 }
 
 static mpk_status visit_branches(symbols *s, jnode *n)

@@ -1,6 +1,7 @@
 /* jinja_operators.c - + - * / // % ** of Python's values, comparisons and `in`.
  *
- * Integers that leave 64 bits are refused: Python's would go on, and a wrong number must not be printed.
+ * Integers that leave 64 bits are refused: Python's would go on, and a wrong number must not be
+ * printed.
  */
 #include "jinja/jinja_parts.h"
 
@@ -187,7 +188,8 @@ static mpk_status repeat_text(jrun *r, jval s, int64_t times, jval *out)
     char *p = NULL;
     times = times < 0 ? 0 : times;
     if (s.text.n && times > JINJA_MAX_OUTPUT / (int64_t)s.text.n)
-        FAIL(r->cx, MPK_ELIMIT, "chat template, line %u: a text has more than %d bytes", r->line, JINJA_MAX_OUTPUT);
+        FAIL(r->cx, MPK_ELIMIT, "chat template, line %u: a text has more than %d bytes", r->line,
+             JINJA_MAX_OUTPUT);
     size_t n = s.text.n * (size_t)times;
     if (!s.text.n)
         times = 0;
@@ -227,7 +229,8 @@ mpk_status jinja_binary(jrun *r, int op, jval a, jval b, jval *out)
     if (op == '%' && a.kind == J_STR) {
         if (a.markup)
             return jinja_refuse(r, "%% of a text that is marked safe is not supported");
-        return b.kind == J_UNDEFINED ? jinja_fail_undefined(r, b) : jinja_percent(r, a.text, b, out);
+        return b.kind == J_UNDEFINED ? jinja_fail_undefined(r, b)
+                                     : jinja_percent(r, a.text, b, out);
     }
     if (op == '*' && jinja_is_integral(a)) {
         jval swapped = a;

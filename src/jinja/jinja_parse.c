@@ -104,8 +104,8 @@ static mpk_status parse_parameters(jparser *p, jnode *n)
                                      "two parameters have the name %.*s", JINJA_SHOWN(name->name));
         PUSH(p->cx, p->a, &n->items, name);
         if (n->items.n > JINJA_MAX_ARGS)
-            return jinja_fail_at(p->cx, MPK_ELIMIT, p->tokens->source, jinja_peek(p)->at, "more than %d parameters",
-                                 JINJA_MAX_ARGS);
+            return jinja_fail_at(p->cx, MPK_ELIMIT, p->tokens->source, jinja_peek(p)->at,
+                                 "more than %d parameters", JINJA_MAX_ARGS);
         if (jinja_skip(p, "=")) {
             TRY(jinja_parse_expression(p, true, &value));
             PUSH(p->cx, p->a, &n->more, value);
@@ -178,7 +178,8 @@ static mpk_status parse_leave(jparser *p, jnode *n)
 {
     (void)n;
     if (!p->loops)
-        return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, jinja_peek(p)->at, "there is no loop around this");
+        return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, jinja_peek(p)->at,
+                             "there is no loop around this");
     return MPK_OK;
 }
 
@@ -219,7 +220,8 @@ static const struct {
 
 static mpk_status parse_statement(jparser *p, const char *const *ends, jnode **out)
 {
-    static const char *const refused[] = {"block", "extends", "include", "import", "from", "autoescape"};
+    static const char *const refused[] = {"block",  "extends", "include",
+                                          "import", "from",    "autoescape"};
     const jtoken *t = jinja_peek(p);
     str name = {0};
     TRY(jinja_expect_name(p, &name));
@@ -230,10 +232,10 @@ static mpk_status parse_statement(jparser *p, const char *const *ends, jnode **o
         }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (str_is(name, refused[i]))
-            return jinja_fail_at(p->cx, MPK_EUNSUPPORTED, p->tokens->source, t->at, "the statement %s is not supported",
-                                 refused[i]);
-    return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at, "unknown statement %.*s%s%s", JINJA_SHOWN(name),
-                         ends ? ", expected " : "", ends ? ends[0] : "");
+            return jinja_fail_at(p->cx, MPK_EUNSUPPORTED, p->tokens->source, t->at,
+                                 "the statement %s is not supported", refused[i]);
+    return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at, "unknown statement %.*s%s%s",
+                         JINJA_SHOWN(name), ends ? ", expected " : "", ends ? ends[0] : "");
 }
 
 static bool ends_here(const jparser *p, const char *const *ends)
@@ -260,7 +262,8 @@ static mpk_status parse_text(jparser *p, const jtoken *t, jnode **out)
     return MPK_OK;
 }
 
-/* Up to a statement that is one of the ends, whose name is next then; NULL: up to the end of the template. */
+/* Up to a statement that is one of the ends, whose name is next then; NULL: up to the end of the
+ * template. */
 static mpk_status parse_nodes(jparser *p, jnode *owner, jnodes *out, const char *const *ends)
 {
     for (;;) {

@@ -3,7 +3,8 @@
  *     jinja_lex.c          source -> tokens
  *     jinja_expression.c   tokens -> trees of expressions
  *     jinja_parse.c        tokens -> trees of statements
- *     jinja_names.c        tree -> what each scope hides and what macros capture; filters and tests by name
+ *     jinja_names.c        tree -> what each scope hides and what macros capture; filters and tests
+ *                          by name
  *     jinja_run.c          statements and scopes
  *     jinja_loop.c         for
  *     jinja_macro.c        macros and calls
@@ -28,10 +29,11 @@
  *     token   kind and place in the source
  *     node    of the tree, one struct for all kinds; what its fields hold stands beside each kind
  *     value   24 bytes; text is a slice, a container a pointer into the arena of the rendering
- *     scope   names and values of a template, a loop's turn, a macro's call ...; a chain of them is what a name means
+ *     scope   names and values of a template, a loop's turn, a macro's call ...; a chain of them is
+ *             what a name means
  *
- * Lists and dicts never change after they are made, for the sandbox is immutable; namespaces, iterators, loops,
- * cyclers and joiners do.
+ * Lists and dicts never change after they are made, for the sandbox is immutable; namespaces,
+ * iterators, loops, cyclers and joiners do.
  */
 #ifndef JINJA_PARTS_H
 #define JINJA_PARTS_H
@@ -40,8 +42,9 @@
 #include "jinja/jinja.h"
 
 enum {
-    JINJA_MAX_HEIGHT = 200,      /* of the tree */
-    JINJA_MAX_DEPTH = 1000,      /* of nodes that are being run; of values in values while they are looked through */
+    JINJA_MAX_HEIGHT = 200, /* of the tree */
+    /* of nodes that are being run; of values in values while they are looked through */
+    JINJA_MAX_DEPTH = 1000,
     JINJA_MAX_STEPS = 20000000,  /* nodes run, items looked at, and 32 bytes of text each */
     JINJA_MAX_OUTPUT = 64 << 20, /* bytes; also of any text */
     JINJA_MAX_RANGE = 100000,    /* the sandbox's */
@@ -231,7 +234,8 @@ typedef enum jtoken_kind {
 typedef struct jtoken {
     jtoken_kind kind;
     uint32_t at, line; /* of its first byte: offset in the source, number from 1 */
-    str text;          /* as in the source; of T_STRING: its meaning; of T_DATA: what is left of it */
+    /* as in the source; of T_STRING: its meaning; of T_DATA: what is left of it */
+    str text;
 } jtoken;
 
 /* A source and its tokens; the last is T_END. */
@@ -243,8 +247,8 @@ typedef struct jtokens {
 
 mpk_status jinja_lex(mpk_context *cx, arena *a, str source, jtokens *out);
 /* MPK_EFORMAT (or code) with line and column of the byte at this offset. */
-mpk_status jinja_fail_at(mpk_context *cx, mpk_status code, str source, size_t at, const char *format, ...)
-    BASE_PRINTF(5, 6);
+mpk_status jinja_fail_at(mpk_context *cx, mpk_status code, str source, size_t at,
+                         const char *format, ...) BASE_PRINTF(5, 6);
 
 /* ---- the tree ---- */
 
@@ -329,7 +333,8 @@ struct jnode {
     jarguments *arguments;
     const jfilter *filter; /* NULL: unknown */
     const jtest *test;
-    jnames hidden;      /* names that this scope stores before it reads them: they mean nothing until then */
+    /* names that this scope stores before it reads them: they mean nothing until then */
+    jnames hidden;
     jnames hidden_else; /* of N_FOR: the same of its else */
     unsigned catches;   /* of a macro: J_CATCH_ */
 };
@@ -367,7 +372,8 @@ mpk_status jinja_node(jparser *p, jnode_kind kind, uint32_t line, jnode **out);
 mpk_status jinja_grow(jparser *p, jnode *parent, const jnode *child);
 mpk_status jinja_parse_expression(jparser *p, bool with_choice, jnode **out);
 /* An expression, or several with commas between them.  end: a name that ends it (NULL: none). */
-mpk_status jinja_parse_tuple(jparser *p, bool with_choice, const char *end, bool may_be_empty, jnode **out);
+mpk_status jinja_parse_tuple(jparser *p, bool with_choice, const char *end, bool may_be_empty,
+                             jnode **out);
 /* What can be assigned to: names, or with_member also name.member; maybe a tuple of them. */
 mpk_status jinja_parse_target(jparser *p, bool with_member, const char *end, jnode **out);
 /* | filter | filter ... on node; inline_start: the first has no bar. */
@@ -410,7 +416,8 @@ struct jloop {
     jiterator *iterator;
     int64_t index0, length;      /* length -1: not counted yet */
     jval before, current, after; /* after J_ABSENT: it was not looked at, or there is none */
-    jval changed;                /* the last arguments of changed(), a tuple; J_ABSENT: there were none */
+    /* the last arguments of changed(), a tuple; J_ABSENT: there were none */
+    jval changed;
     int64_t depth0;
 };
 
@@ -424,14 +431,16 @@ struct jrun {
     unsigned depth;
     uint64_t steps;
     int64_t now;
-    char *tail; /* after the text that was made last; room bytes are free there, so that it can grow in place */
+    /* after the text that was made last; room bytes are free there, so that it can grow in place */
+    char *tail;
     size_t room;
 };
 
 /* Fail in the line that runs: MPK_EFORMAT; MPK_EUNSUPPORTED. */
 mpk_status jinja_fail(jrun *r, const char *format, ...) BASE_PRINTF(2, 3);
 mpk_status jinja_refuse(jrun *r, const char *format, ...) BASE_PRINTF(2, 3);
-/* Count work on so many bytes or 32 times so many items, and see that there is memory for them.  MPK_ELIMIT. */
+/* Count work on so many bytes or 32 times so many items, and see that there is memory for them.
+ * MPK_ELIMIT. */
 mpk_status jinja_charge(jrun *r, size_t bytes);
 /* The same, of work that makes nothing. */
 mpk_status jinja_work(jrun *r, uint64_t bytes);
@@ -541,9 +550,11 @@ mpk_status jinja_attribute_path(jrun *r, jval item, jval attribute, jval otherwi
 
 /* jinja_methods.c */
 const jmethod *jinja_find_method(jval v, str name);
-/* Values of parameters by place or by name: `names` lists them with spaces between, after "/" if they go by place only;
- * what is not given is J_ABSENT.  MPK_EFORMAT: too many, unknown, or fewer than `needed`. */
-mpk_status jinja_bind(jrun *r, const char *what, const jargs *args, const char *names, size_t needed, jval *to);
+/* Values of parameters by place or by name: `names` lists them with spaces between, after "/" if
+ * they go by place only; what is not given is J_ABSENT.  MPK_EFORMAT: too many, unknown, or fewer
+ * than `needed`. */
+mpk_status jinja_bind(jrun *r, const char *what, const jargs *args, const char *names,
+                      size_t needed, jval *to);
 mpk_status jinja_need_str(jrun *r, jval v, const char *what, str *out);
 mpk_status jinja_need_int(jrun *r, jval v, const char *what, int64_t *out);
 mpk_status jinja_str_split(jrun *r, str s, jval sep, int64_t most, bool from_right, jval *out);

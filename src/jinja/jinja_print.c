@@ -51,8 +51,8 @@ void jinja_float_repr(text *out, double x)
     while (n > 1 && digits[n - 1] == '0')
         n--;
     if (point > 16 || point < -3) {
-        text_print(out, "%c%s%.*se%c%02d", digits[0], n > 1 ? "." : "", n - 1, digits + 1, point > 0 ? '+' : '-',
-                   abs(point - 1));
+        text_print(out, "%c%s%.*se%c%02d", digits[0], n > 1 ? "." : "", n - 1, digits + 1,
+                   point > 0 ? '+' : '-', abs(point - 1));
         return;
     }
     text_print(out, "%s", point <= 0 ? "0." : "");
@@ -74,7 +74,8 @@ static mpk_status repr_str(jrun *r, str s, text *out)
 {
     static const char letters[] = "\\trn", meanings[] = "\\\t\r\n";
     TRY(jinja_charge(r, s.n * 4));
-    const bool has_single = s.n && memchr(s.at, '\'', s.n), has_double = s.n && memchr(s.at, '"', s.n);
+    const bool has_single = s.n && memchr(s.at, '\'', s.n),
+               has_double = s.n && memchr(s.at, '"', s.n);
     const char quote = has_single && !has_double ? '"' : '\'';
     text_add(out, &quote, 1);
     for (size_t i = 0, size; i < s.n; i += size) {
@@ -93,7 +94,8 @@ static mpk_status repr_str(jrun *r, str s, text *out)
     return MPK_OK;
 }
 
-static mpk_status repr_items(jrun *r, const jlist *l, const char *open, const char *close, text *out)
+static mpk_status repr_items(jrun *r, const jlist *l, const char *open, const char *close,
+                             text *out)
 {
     text_print(out, "%s", open);
     for (size_t i = 0; i < l->n; i++) {
@@ -149,7 +151,8 @@ static mpk_status repr_object(jrun *r, jval v, text *out)
         return MPK_OK;
     case J_LOOP:
         TRY(jinja_loop_attribute(r, v.loop, STR("length"), &length));
-        text_print(out, "<LoopContext %lld/%lld>", (long long)v.loop->index0 + 1, (long long)length.integer);
+        text_print(out, "<LoopContext %lld/%lld>", (long long)v.loop->index0 + 1,
+                   (long long)length.integer);
         return MPK_OK;
     default:
         return jinja_refuse(r, "printing %s is not supported", jinja_type_name(v));
@@ -190,8 +193,8 @@ static mpk_status repr_scalar(jrun *r, jval v, text *out)
 static mpk_status check_text(jrun *r, const text *t)
 {
     CHECK(r->cx, !t->failed, MPK_ENOMEM, "out of memory for the text of a chat template");
-    CHECK(r->cx, t->n <= JINJA_MAX_OUTPUT, MPK_ELIMIT, "chat template, line %u: a text has more than %d bytes", r->line,
-          JINJA_MAX_OUTPUT);
+    CHECK(r->cx, t->n <= JINJA_MAX_OUTPUT, MPK_ELIMIT,
+          "chat template, line %u: a text has more than %d bytes", r->line, JINJA_MAX_OUTPUT);
     return MPK_OK;
 }
 
@@ -281,7 +284,8 @@ static mpk_status json_str(jrun *r, str s, bool ascii, text *out)
         else if (c < 0x20 || (ascii && c >= 0x7f && c < 0x10000))
             text_print(out, "\\u%04x", c);
         else if (ascii && c >= 0x10000)
-            text_print(out, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10), 0xdc00 + ((c - 0x10000) & 0x3ff));
+            text_print(out, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10),
+                       0xdc00 + ((c - 0x10000) & 0x3ff));
         else
             text_add(out, s.at + i, size);
     }

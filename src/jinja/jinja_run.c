@@ -1,7 +1,8 @@
 /* jinja_run.c - statements -> text; what names mean.
  *
- * Template, loop's turn, macro's call, with, and a block that is caught each have a scope; if has none.  What a scope
- * sets ends with it.  Around the template's own scope lies that of the caller's variables, and around that the globals.
+ * Template, loop's turn, macro's call, with, and a block that is caught each have a scope; if has
+ * none.  What a scope sets ends with it.  Around the template's own scope lies that of the caller's
+ * variables, and around that the globals.
  */
 #include "jinja/jinja_parts.h"
 
@@ -55,8 +56,8 @@ static mpk_status assign_member(jrun *r, const jnode *target, jval v)
     r->line = target->line;
     TRY(jinja_lookup(r, target->name, &ns));
     if (ns.kind != J_NAMESPACE)
-        return jinja_fail(r, "%.*s is %s, and only parts of namespaces can be set", JINJA_SHOWN(target->name),
-                          jinja_type_name(ns));
+        return jinja_fail(r, "%.*s is %s, and only parts of namespaces can be set",
+                          JINJA_SHOWN(target->name), jinja_type_name(ns));
     if (target->member.at[0] == '_')
         return jinja_fail(r, "names in namespaces cannot begin with an underscore");
     return jinja_dict_put(r, ns.dict, jinja_str(target->member), v);
@@ -74,8 +75,8 @@ static mpk_status assign_several(jrun *r, const jnode *target, jval v)
     for (size_t i = 0; i <= target->items.n; i++) {
         TRY(jinja_next(r, it, &item));
         if ((item.kind == J_ABSENT) != (i == target->items.n))
-            return jinja_fail(r, "%s than %zu values to take apart", i == target->items.n ? "more" : "fewer",
-                              target->items.n);
+            return jinja_fail(r, "%s than %zu values to take apart",
+                              i == target->items.n ? "more" : "fewer", target->items.n);
         if (item.kind != J_ABSENT)
             TRY(jinja_push(r, items.list, item));
     }
@@ -283,7 +284,8 @@ static mpk_status render(jrun *r, const json_value *variables)
     return jinja_run_nodes(r, &r->t->body, &flow);
 }
 
-mpk_status jinja_render(mpk_context *cx, const jinja_template *t, const json_value *variables, int64_t now, text *out)
+mpk_status jinja_render(mpk_context *cx, const jinja_template *t, const json_value *variables,
+                        int64_t now, text *out)
 {
     arena a = {0};
     jrun r = {.cx = cx, .a = &a, .t = t, .out = out, .line = 1, .now = now};

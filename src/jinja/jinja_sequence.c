@@ -136,7 +136,8 @@ static mpk_status sort_keyed(jrun *r, keyed *at, keyed *spare, size_t n, bool re
     for (size_t to = 0; to < n; to++) {
         bool second = i == half;
         if (i < half && k < n)
-            TRY(reverse ? jinja_less(r, at[i].key, at[k].key, &second) : jinja_less(r, at[k].key, at[i].key, &second));
+            TRY(reverse ? jinja_less(r, at[i].key, at[k].key, &second)
+                        : jinja_less(r, at[k].key, at[i].key, &second));
         spare[to] = at[second ? k++ : i++];
     }
     memcpy(at, spare, n * sizeof *at);
@@ -146,7 +147,8 @@ static mpk_status sort_keyed(jrun *r, keyed *at, keyed *spare, size_t n, bool re
 typedef mpk_status (*make_key)(jrun *r, jval item, const void *how, jval *out);
 
 /* The items of a list in the order of their keys. */
-static mpk_status sorted(jrun *r, const jlist *l, make_key key, const void *how, bool reverse, keyed **out)
+static mpk_status sorted(jrun *r, const jlist *l, make_key key, const void *how, bool reverse,
+                         keyed **out)
 {
     keyed *at, *spare;
     TRY(jinja_charge(r, l->n * 2 * sizeof *at));
@@ -187,7 +189,8 @@ static mpk_status part_key(jrun *r, jval item, const void *how, jval *out)
     return fold(r, out, o->case_sensitive);
 }
 
-static mpk_status give_sorted(jrun *r, const jlist *l, make_key key, const order *o, bool reverse, jval *out)
+static mpk_status give_sorted(jrun *r, const jlist *l, make_key key, const order *o, bool reverse,
+                              jval *out)
 {
     keyed *at = NULL;
     TRY(sorted(r, l, key, o, reverse, &at));
@@ -247,7 +250,8 @@ static mpk_status filter_unique(jrun *r, jval v, const jargs *args, jval *out)
     }
 }
 
-static mpk_status extreme(jrun *r, const char *what, jval v, const jargs *args, bool largest, jval *out)
+static mpk_status extreme(jrun *r, const char *what, jval v, const jargs *args, bool largest,
+                          jval *out)
 {
     jval a[2], item, key, best = {0};
     jiterator *it;
@@ -310,7 +314,8 @@ static mpk_status push_list(jrun *r, jlist *to, jlist **now)
 
 static mpk_status fill(jrun *r, jlist *l, size_t n, jval with)
 {
-    while (with.kind != J_ABSENT && with.kind != J_NONE && l->n < n) /* what is undefined fills, too */
+    /* what is undefined fills, too */
+    while (with.kind != J_ABSENT && with.kind != J_NONE && l->n < n)
         TRY(jinja_push(r, l, with));
     return MPK_OK;
 }
@@ -362,7 +367,8 @@ static mpk_status filter_slice(jrun *r, jval v, const jargs *args, jval *out)
     return jinja_iterate_list(r, all.list, out);
 }
 
-/* Items with equal keys, in the order of the keys; each group under the attribute of its first item. */
+/* Items with equal keys, in the order of the keys; each group under the attribute of its first
+ * item. */
 static mpk_status filter_groupby(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[3], list;
@@ -370,8 +376,9 @@ static mpk_status filter_groupby(jrun *r, jval v, const jargs *args, jval *out)
     jlist *now = NULL;
     TRY(jinja_bind(r, "groupby", args, "attribute default case_sensitive", 1, a));
     TRY(jinja_collect(r, v, &list));
-    const order o = {
-        .attribute = a[0], .otherwise = a[1].kind == J_NONE ? (jval){0} : a[1], .case_sensitive = jinja_true(a[2])};
+    const order o = {.attribute = a[0],
+                     .otherwise = a[1].kind == J_NONE ? (jval){0} : a[1],
+                     .case_sensitive = jinja_true(a[2])};
     TRY(sorted(r, list.list, plain_key, &o, false, &at));
     TRY(jinja_make_list(r, J_LIST, 0, out));
     for (size_t i = 0; i < list.list->n; i++) {
@@ -437,7 +444,8 @@ static mpk_status filter_map(jrun *r, jval v, const jargs *args, jval *out)
     return jinja_iterate_each(r, v, &each, out);
 }
 
-static mpk_status select_items(jrun *r, jval v, const jargs *args, bool attribute, bool negates, jval *out)
+static mpk_status select_items(jrun *r, jval v, const jargs *args, bool attribute, bool negates,
+                               jval *out)
 {
     jeach each = {.selects = true, .negates = negates};
     str name = {0};

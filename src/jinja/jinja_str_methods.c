@@ -1,7 +1,8 @@
 /* jinja_str_methods.c - methods of str: splitting, searching, changing, classes of characters.
  *
- * jinja_str_methods names all that Python's str has (see jinja_methods.c, which looks methods up); what is not computed
- * here is refused when it is called.  A text that is marked safe gives texts that are marked safe.
+ * jinja_str_methods names all that Python's str has (see jinja_methods.c, which looks methods up);
+ * what is not computed here is refused when it is called.  A text that is marked safe gives texts
+ * that are marked safe.
  */
 #include "jinja/jinja_parts.h"
 
@@ -135,7 +136,10 @@ static size_t line_break(str s)
     uint32_t c = jinja_char(s.at, &size);
     if (c == '\r' && s.n > 1 && s.at[1] == '\n')
         return 2;
-    return (c >= 10 && c <= 13) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029 ? size : 0;
+    return (c >= 10 && c <= 13) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 ||
+                   c == 0x2029
+               ? size
+               : 0;
 }
 
 mpk_status jinja_splitlines(jrun *r, str s, bool keep, jval *out)
@@ -232,8 +236,8 @@ static int64_t from_end(int64_t i, int64_t length)
 }
 
 /* The part of s that start and end mean (in characters), false if start lies after it. */
-static mpk_status search_range(jrun *r, str s, jval start, jval end, const char *what, str *out, int64_t *skipped,
-                               bool *valid)
+static mpk_status search_range(jrun *r, str s, jval start, jval end, const char *what, str *out,
+                               int64_t *skipped, bool *valid)
 {
     int64_t from = 0, to = INT64_MAX, length = 0;
     TRY(jinja_charge(r, s.n));
@@ -319,7 +323,8 @@ static mpk_status str_count(jrun *r, jval self, const jargs *args, jval *out)
 
 static bool begins_or_ends(str s, str what, bool ends)
 {
-    return what.n <= s.n && (!what.n || memcmp(s.at + (ends ? s.n - what.n : 0), what.at, what.n) == 0);
+    return what.n <= s.n &&
+           (!what.n || memcmp(s.at + (ends ? s.n - what.n : 0), what.at, what.n) == 0);
 }
 
 static mpk_status affix_method(jrun *r, jval self, const jargs *args, bool ends, jval *out)
@@ -355,7 +360,8 @@ static mpk_status str_endswith(jrun *r, jval self, const jargs *args, jval *out)
 
 /* ---- changing ---- */
 
-static mpk_status strip_method(jrun *r, jval self, const jargs *args, bool left, bool right, jval *out)
+static mpk_status strip_method(jrun *r, jval self, const jargs *args, bool left, bool right,
+                               jval *out)
 {
     jval chars;
     str set = {0};

@@ -1,5 +1,5 @@
-/* jinja_test.c - templates of a few words: white space, scopes, errors and where they are, limits, memory that runs
- * out.
+/* jinja_test.c - templates of a few words: white space, scopes, errors and where they are, limits,
+ * memory that runs out.
  *
  * That values behave as Python's is tested against the real Jinja2 by tests/test_jinja.py.
  */
@@ -75,7 +75,8 @@ static void test_white_space(void **state)
     check_text("a\n", NULL, "a"); /* one newline at the end goes */
     check_text("a\n\n", NULL, "a\n");
     check_text("a\r\nb\rc", NULL, "a\nb\nc");
-    check_text("  {% if 1 %}\n a\n  {% endif %}\nb", NULL, " a\nb"); /* lines of tags alone vanish */
+    /* lines of tags alone vanish */
+    check_text("  {% if 1 %}\n a\n  {% endif %}\nb", NULL, " a\nb");
     check_text("  {%+ if 1 %}a{% endif +%}\nb", NULL, "  a\nb");
     check_text("x  {% if 1 %} a {% endif %} y", NULL, "x   a  y");
     check_text("x \n {%- if 1 -%} \n a \n {%- endif -%} \n y", NULL, "xay");
@@ -87,15 +88,22 @@ static void test_scopes(void **state)
 {
     (void)state;
     const char *l = "{\"l\": [1, 2, 3], \"given\": \"g\"}";
-    check_text("{% set x = 0 %}{% for i in l %}{% set x = i %}{{ x }}{% endfor %}{{ x }}", l, "1230");
-    check_text("{% set n = namespace(x=0) %}{% for i in l %}{% set n.x = n.x + i %}{% endfor %}{{ n.x }}", l, "6");
+    check_text("{% set x = 0 %}{% for i in l %}{% set x = i %}{{ x }}{% endfor %}{{ x }}", l,
+               "1230");
+    check_text(
+        "{% set n = namespace(x=0) %}{% for i in l %}{% set n.x = n.x + i %}{% endfor %}{{ n.x }}",
+        l, "6");
     check_text("{% if 1 %}{% set x = 5 %}{% endif %}{{ x }}", l, "5");
-    check_text("{% macro f(a, b=a) %}{{ a }}{{ b }}{{ l[0] }}{% set l = 1 %}{% endmacro %}{{ f(7) }}{{ l }}", l,
-               "771[1, 2, 3]");
-    check_text("{% for i in l %}{{ given }}{% endfor %}{% set given = 1 %}{{ given }}", l, "1"); /* hidden until set */
-    check_text("{% for i in l %}{% macro m() %}{{ i }}{% endmacro %}{{ m() }}{% endfor %}", l, "123");
-    check_text("{% macro f() %}<{{ caller(2) }}>{% endmacro %}{% call(x) f() %}{{ x }}{{ l[x] }}{% endcall %}", l,
-               "<23>");
+    check_text("{% macro f(a, b=a) %}{{ a }}{{ b }}{{ l[0] }}{% set l = 1 %}{% endmacro %}{{ f(7) "
+               "}}{{ l }}",
+               l, "771[1, 2, 3]");
+    /* hidden until set */
+    check_text("{% for i in l %}{{ given }}{% endfor %}{% set given = 1 %}{{ given }}", l, "1");
+    check_text("{% for i in l %}{% macro m() %}{{ i }}{% endmacro %}{{ m() }}{% endfor %}", l,
+               "123");
+    check_text("{% macro f() %}<{{ caller(2) }}>{% endmacro %}{% call(x) f() %}{{ x }}{{ l[x] }}{% "
+               "endcall %}",
+               l, "<23>");
     check_text("{% with l = 1 %}{{ l }}{% endwith %}{{ l|length }}", l, "13");
 }
 
@@ -103,11 +111,18 @@ static void test_loops(void **state)
 {
     (void)state;
     const char *l = "{\"l\": [1, 2, 3]}";
-    check_text("{% for i in l if i != 2 %}{{ loop.index }}{{ i }}{{ ',' if not loop.last }}{% endfor %}", l, "11,23");
-    check_text("{% for i in l %}{% if i == 2 %}{% continue %}{% endif %}{{ i }}{% endfor %}", l, "13");
-    check_text("{% for i in l %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% else %}e{% endfor %}", l, "1");
+    check_text(
+        "{% for i in l if i != 2 %}{{ loop.index }}{{ i }}{{ ',' if not loop.last }}{% endfor %}",
+        l, "11,23");
+    check_text("{% for i in l %}{% if i == 2 %}{% continue %}{% endif %}{{ i }}{% endfor %}", l,
+               "13");
+    check_text(
+        "{% for i in l %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% else %}e{% endfor %}", l,
+        "1");
     check_text("{% for i in [] %}{% else %}e{% endfor %}", l, "e");
-    check_text("{% for a in [[1, [2]], 3] recursive %}{{ loop(a) if a is iterable else a }}{% endfor %}", l, "123");
+    check_text(
+        "{% for a in [[1, [2]], 3] recursive %}{{ loop(a) if a is iterable else a }}{% endfor %}",
+        l, "123");
 }
 
 static void test_values(void **state)
@@ -115,9 +130,12 @@ static void test_values(void **state)
     (void)state;
     check_text("{{ [1.0, 'a', none, true, \"it's\", (1,), {'k': 2}] }}", NULL,
                "[1.0, 'a', None, True, \"it's\", (1,), {'k': 2}]");
-    check_text("{{ s[1:3] }}{{ s|length }}{{ s[::-1] }}", "{\"s\": \"a\\u00e9\\u4f60b\"}", "é你4b你éa");
-    check_text("{{ x }}{{ x|tojson }}{{ x == 1 }}{{ x is integer }}", "{\"x\": 12345678901234567890}",
-               "1234567890123456789012345678901234567890FalseTrue"); /* no 64-bit number: as it is spelled */
+    check_text("{{ s[1:3] }}{{ s|length }}{{ s[::-1] }}", "{\"s\": \"a\\u00e9\\u4f60b\"}",
+               "é你4b你éa");
+    check_text("{{ x }}{{ x|tojson }}{{ x == 1 }}{{ x is integer }}",
+               "{\"x\": 12345678901234567890}",
+               /* no 64-bit number: as it is spelled */
+               "1234567890123456789012345678901234567890FalseTrue");
 }
 
 static void test_dates(void **state)
@@ -138,7 +156,8 @@ static void test_errors_say_where(void **state)
     check_refusal(MPK_EFORMAT, "the template ends, expected endif", "{% if 1 %}");
     check_refusal(MPK_EFORMAT, "line 3: 'x' is undefined", "\n\n{{ x.y }}");
     check_refusal(MPK_EFORMAT, "line 2: a string + an integer is not possible", "\n{{ 'a' + 1 }}");
-    check_refusal(MPK_EFORMAT, "refuses this conversation: too short (line 1)", "{{ raise_exception('too short') }}");
+    check_refusal(MPK_EFORMAT, "refuses this conversation: too short (line 1)",
+                  "{{ raise_exception('too short') }}");
     check_refusal(MPK_EFORMAT, "not UTF-8", "\xff");
     check_refusal(MPK_EFORMAT, "there is no loop", "{% break %}");
     check_refusal(MPK_EUNSUPPORTED, "the statement include", "{% include 'x' %}");
@@ -150,8 +169,8 @@ static void test_errors_say_where(void **state)
 }
 
 /* n times s between two texts. */
-static void check_repeated(mpk_status code, const char *words, const char *before, const char *s, int n,
-                           const char *after)
+static void check_repeated(mpk_status code, const char *words, const char *before, const char *s,
+                           int n, const char *after)
 {
     text t = {0};
     text_print(&t, "%s", before);
@@ -170,11 +189,14 @@ static void test_limits(void **state)
     check_refusal(MPK_ELIMIT, "levels deep", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}");
     check_refusal(MPK_ELIMIT, "bytes", "{{ 'abc' * 99999999 }}");
     check_refusal(MPK_ELIMIT, "bytes",
-                  "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}");
+                  "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x + n.x "
+                  "%}{% endfor %}");
     check_refusal(MPK_ELIMIT, "chat template",
-                  "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}");
+                  "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = n.x + n.x "
+                  "%}{% endfor %}");
     check_refusal(MPK_ELIMIT, "levels deep",
-                  "{% set n = namespace(x=1) %}{% for i in range(2000) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x }}");
+                  "{% set n = namespace(x=1) %}{% for i in range(2000) %}{% set n.x = [n.x] %}{% "
+                  "endfor %}{{ n.x }}");
     check_refusal(MPK_ELIMIT, "levels deep", "{% set n = namespace() %}{% set n.n = n %}{{ n }}");
     check_repeated(MPK_ELIMIT, "nested", "{{ 1", " + 1", 1000, " }}");
     check_repeated(MPK_ELIMIT, "brackets", "{{ ", "(", 1000, "");
@@ -187,9 +209,10 @@ static void test_memory_that_runs_out(void **state)
 {
     (void)state;
 #ifndef SANITIZED
-    static const char source[] =
-        "{% macro f(x) %}{{ x|tojson(indent=2) }}{% endmacro %}{% for i in range(500) %}{% set s %}{{ f(l) }}"
-        "{{ '%s' % i }}{% endset %}{{ s ~ 'é'.upper() ~ 1.5 ~ [i] }}{% endfor %}{{ l|sort|map('string')|join(',') }}";
+    static const char source[] = "{% macro f(x) %}{{ x|tojson(indent=2) }}{% endmacro %}{% for i "
+                                 "in range(500) %}{% set s %}{{ f(l) }}"
+                                 "{{ '%s' % i }}{% endset %}{{ s ~ 'é'.upper() ~ 1.5 ~ [i] }}{% "
+                                 "endfor %}{{ l|sort|map('string')|join(',') }}";
     mpk_status status = MPK_ENOMEM;
     long failures = 0;
     text expected = {0};

@@ -1,7 +1,8 @@
-/* jinja_text.c - characters of UTF-8 text: counting, cutting, searching, classes and case, as Python's str has them.
+/* jinja_text.c - characters of UTF-8 text: counting, cutting, searching, classes and case, as
+ * Python's str has them.
  *
- * Classes and simple case come from utf8proc; what it does not know (case that changes the number of characters, the
- * final sigma, digits that are no decimals) is added here.
+ * Classes and simple case come from utf8proc; what it does not know (case that changes the number
+ * of characters, the final sigma, digits that are no decimals) is added here.
  */
 #include "jinja/jinja_parts.h"
 
@@ -34,7 +35,8 @@ bool jinja_is_valid(str s)
 {
     for (size_t i = 0; i < s.n;) {
         utf8proc_int32_t c;
-        utf8proc_ssize_t size = utf8proc_iterate((const utf8proc_uint8_t *)s.at + i, (utf8proc_ssize_t)(s.n - i), &c);
+        utf8proc_ssize_t size =
+            utf8proc_iterate((const utf8proc_uint8_t *)s.at + i, (utf8proc_ssize_t)(s.n - i), &c);
         if (size <= 0)
             return false;
         i += (size_t)size;
@@ -61,8 +63,9 @@ size_t jinja_offset(str s, size_t i)
 
 bool jinja_is_space(uint32_t c)
 {
-    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 ||
+           c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
+           c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 static bool is_stripped(uint32_t c, str chars)
@@ -132,10 +135,11 @@ static bool is_decimal(uint32_t c)
 static bool is_digit(uint32_t c)
 {
     static const uint32_t ranges[][2] = {
-        {0xb2, 0xb3},     {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},   {0x2070, 0x2070},
-        {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247c},   {0x2488, 0x2490},
-        {0x24ea, 0x24ea}, {0x24f5, 0x24fd},   {0x24ff, 0x24ff},   {0x2776, 0x277e},   {0x2780, 0x2788},
-        {0x278a, 0x2792}, {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a}};
+        {0xb2, 0xb3},       {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},
+        {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
+        {0x2474, 0x247c},   {0x2488, 0x2490},   {0x24ea, 0x24ea},   {0x24f5, 0x24fd},
+        {0x24ff, 0x24ff},   {0x2776, 0x277e},   {0x2780, 0x2788},   {0x278a, 0x2792},
+        {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a}};
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (c >= ranges[i][0] && c <= ranges[i][1])
             return true;
@@ -146,11 +150,12 @@ static bool is_digit(uint32_t c)
 static bool is_numeric(uint32_t c)
 {
     static const uint32_t han[] = {
-        0x3405, 0x3483, 0x382a, 0x3b4d, 0x4e00, 0x4e03, 0x4e07, 0x4e09, 0x4e5d, 0x4e8c, 0x4e94, 0x4e96, 0x4ebf,
-        0x4ec0, 0x4edf, 0x4ee8, 0x4f0d, 0x4f70, 0x5104, 0x5146, 0x5169, 0x516b, 0x516d, 0x5341, 0x5343, 0x5344,
-        0x5345, 0x534c, 0x53c1, 0x53c2, 0x53c3, 0x53c4, 0x56db, 0x58f1, 0x58f9, 0x5e7a, 0x5efe, 0x5eff, 0x5f0c,
-        0x5f0d, 0x5f0e, 0x5f10, 0x62fe, 0x634c, 0x67d2, 0x6f06, 0x7396, 0x767e, 0x8086, 0x842c, 0x8cae, 0x8cb3,
-        0x8d30, 0x9621, 0x9646, 0x964c, 0x9678, 0x96f6, 0xf96b, 0xf973, 0xf978, 0xf9b2, 0xf9d1, 0xf9d3, 0xf9fd};
+        0x3405, 0x3483, 0x382a, 0x3b4d, 0x4e00, 0x4e03, 0x4e07, 0x4e09, 0x4e5d, 0x4e8c, 0x4e94,
+        0x4e96, 0x4ebf, 0x4ec0, 0x4edf, 0x4ee8, 0x4f0d, 0x4f70, 0x5104, 0x5146, 0x5169, 0x516b,
+        0x516d, 0x5341, 0x5343, 0x5344, 0x5345, 0x534c, 0x53c1, 0x53c2, 0x53c3, 0x53c4, 0x56db,
+        0x58f1, 0x58f9, 0x5e7a, 0x5efe, 0x5eff, 0x5f0c, 0x5f0d, 0x5f0e, 0x5f10, 0x62fe, 0x634c,
+        0x67d2, 0x6f06, 0x7396, 0x767e, 0x8086, 0x842c, 0x8cae, 0x8cb3, 0x8d30, 0x9621, 0x9646,
+        0x964c, 0x9678, 0x96f6, 0xf96b, 0xf973, 0xf978, 0xf9b2, 0xf9d1, 0xf9d3, 0xf9fd};
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
     for (size_t i = 0; i < sizeof han / sizeof *han; i++)
         if (c == han[i])
@@ -160,16 +165,18 @@ static bool is_numeric(uint32_t c)
 
 static bool is_upper(uint32_t c)
 {
-    return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LU || (c >= 0x2160 && c <= 0x216f) ||
-           (c >= 0x24b6 && c <= 0x24cf) || (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
+    return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LU ||
+           (c >= 0x2160 && c <= 0x216f) || (c >= 0x24b6 && c <= 0x24cf) ||
+           (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
            (c >= 0x1f170 && c <= 0x1f189);
 }
 
 static bool is_lower(uint32_t c)
 {
-    return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LL || c == 0xaa || c == 0xba ||
-           (c >= 0x2b0 && c <= 0x2b8) || c == 0x2c0 || c == 0x2c1 || (c >= 0x2e0 && c <= 0x2e4) ||
-           (c >= 0x2170 && c <= 0x217f) || (c >= 0x24d0 && c <= 0x24e9);
+    return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LL || c == 0xaa ||
+           c == 0xba || (c >= 0x2b0 && c <= 0x2b8) || c == 0x2c0 || c == 0x2c1 ||
+           (c >= 0x2e0 && c <= 0x2e4) || (c >= 0x2170 && c <= 0x217f) ||
+           (c >= 0x24d0 && c <= 0x24e9);
 }
 
 static bool is_title(uint32_t c)
@@ -204,7 +211,8 @@ static bool is_cased(str s, jclass class)
         bool upper = is_upper(c) || (class == J_IS_TITLE && is_title(c)), lower = is_lower(c);
         if (class == J_IS_TITLE && ((upper && inside) || (lower && !inside)))
             return false;
-        if ((class == J_IS_UPPER && (lower || is_title(c))) || (class == J_IS_LOWER && (upper || is_title(c))))
+        if ((class == J_IS_UPPER && (lower || is_title(c))) ||
+            (class == J_IS_LOWER && (upper || is_title(c))))
             return false;
         inside = upper || lower;
         found |= inside;
@@ -225,8 +233,9 @@ bool jinja_is_class(str s, jclass class)
 bool jinja_is_printable(uint32_t c)
 {
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
-    return c == ' ' || (k != UTF8PROC_CATEGORY_CN && k != UTF8PROC_CATEGORY_CC && k != UTF8PROC_CATEGORY_CF &&
-                        k != UTF8PROC_CATEGORY_CS && k != UTF8PROC_CATEGORY_CO && k < UTF8PROC_CATEGORY_ZS);
+    return c == ' ' ||
+           (k != UTF8PROC_CATEGORY_CN && k != UTF8PROC_CATEGORY_CC && k != UTF8PROC_CATEGORY_CF &&
+            k != UTF8PROC_CATEGORY_CS && k != UTF8PROC_CATEGORY_CO && k < UTF8PROC_CATEGORY_ZS);
 }
 
 /* ---- case ---- */
@@ -248,10 +257,10 @@ static const jcase_row *find_row(uint32_t c)
 static bool is_ignored(uint32_t c)
 {
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
-    return c == '\'' || c == '.' || c == ':' || c == '^' || c == '`' || c == 0xa8 || c == 0xad || c == 0xaf ||
-           c == 0xb4 || c == 0xb7 || c == 0xb8 || c == 0x2018 || c == 0x2019 || c == 0x2024 || c == 0x2027 ||
-           k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF ||
-           k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK;
+    return c == '\'' || c == '.' || c == ':' || c == '^' || c == '`' || c == 0xa8 || c == 0xad ||
+           c == 0xaf || c == 0xb4 || c == 0xb7 || c == 0xb8 || c == 0x2018 || c == 0x2019 ||
+           c == 0x2024 || c == 0x2027 || k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME ||
+           k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK;
 }
 
 static bool has_case(uint32_t c)
@@ -293,13 +302,15 @@ static size_t put_several(char *to, const uint16_t c[3])
 static size_t put_upper(char *to, uint32_t c)
 {
     const jcase_row *row = c < 0x80 ? NULL : find_row(c);
-    return row ? put_several(to, row->upper) : str_put_char(to, (uint32_t)utf8proc_toupper((utf8proc_int32_t)c));
+    return row ? put_several(to, row->upper)
+               : str_put_char(to, (uint32_t)utf8proc_toupper((utf8proc_int32_t)c));
 }
 
 static size_t put_title(char *to, uint32_t c)
 {
     const jcase_row *row = c < 0x80 ? NULL : find_row(c);
-    return row ? put_several(to, row->title) : str_put_char(to, (uint32_t)utf8proc_totitle((utf8proc_int32_t)c));
+    return row ? put_several(to, row->title)
+               : str_put_char(to, (uint32_t)utf8proc_totitle((utf8proc_int32_t)c));
 }
 
 static size_t put_lower(char *to, str s, size_t i, uint32_t c)
@@ -342,7 +353,8 @@ mpk_status jinja_set_case(jrun *r, str s, jcase to, str *out)
 mpk_status jinja_text_room(jrun *r, str before, size_t n, char **out)
 {
     if (before.n > JINJA_MAX_OUTPUT || n > JINJA_MAX_OUTPUT - before.n)
-        FAIL(r->cx, MPK_ELIMIT, "chat template, line %u: a text has more than %d bytes", r->line, JINJA_MAX_OUTPUT);
+        FAIL(r->cx, MPK_ELIMIT, "chat template, line %u: a text has more than %d bytes", r->line,
+             JINJA_MAX_OUTPUT);
     const bool grows = before.n && before.at + before.n == r->tail;
     const size_t needed = grows ? n : before.n + n;
     if (needed > r->room || !r->tail) {

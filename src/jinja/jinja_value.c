@@ -1,6 +1,8 @@
-/* jinja_value.c - values: making them, and what Python says of their truth, equality, order and length.
+/* jinja_value.c - values: making them, and what Python says of their truth, equality, order and
+ * length.
  *
- * Looking through nested values counts as work and is bounded in depth, like everything that a template can make long.
+ * Looking through nested values counts as work and is bounded in depth, like everything that a
+ * template can make long.
  */
 #include "jinja/jinja_parts.h"
 
@@ -85,7 +87,8 @@ static mpk_status find_entry(jrun *r, const jdict *d, jval key, size_t *out)
 
 static mpk_status index_entry(jrun *r, jdict *d, size_t i)
 {
-    return d->at[i].key.kind == J_STR ? map_put(r->cx, r->a, &d->texts, d->at[i].key.text, i) : MPK_OK;
+    return d->at[i].key.kind == J_STR ? map_put(r->cx, r->a, &d->texts, d->at[i].key.text, i)
+                                      : MPK_OK;
 }
 
 mpk_status jinja_dict_put(jrun *r, jdict *d, jval key, jval value)
@@ -133,7 +136,8 @@ static mpk_status json_items(jrun *r, const json_value *j, jval *out)
     TRY(object ? jinja_make_dict(r, out) : jinja_make_list(r, J_LIST, j->n, out));
     for (size_t i = 0; i < j->n; i++) {
         TRY(jinja_from_json(r, &j->items[i], &item));
-        TRY(object ? jinja_dict_put(r, out->dict, jinja_str(j->items[i].key), item) : jinja_push(r, out->list, item));
+        TRY(object ? jinja_dict_put(r, out->dict, jinja_str(j->items[i].key), item)
+                   : jinja_push(r, out->list, item));
     }
     return MPK_OK;
 }
@@ -164,11 +168,12 @@ mpk_status jinja_from_json(jrun *r, const json_value *j, jval *out)
 
 const char *jinja_type_name(jval v)
 {
-    static const char *const names[] = {"nothing", "an undefined value", "None",       "a boolean",   "an integer",
-                                        "a float", "an integer",         "a string",   "a list",      "a tuple",
-                                        "a dict",  "a view of a dict",   "a range",    "an iterator", "a namespace",
-                                        "a macro", "a method",           "a function", "a loop",      "a cycler",
-                                        "a joiner"};
+    static const char *const names[] = {
+        "nothing", "an undefined value", "None",       "a boolean",   "an integer",
+        "a float", "an integer",         "a string",   "a list",      "a tuple",
+        "a dict",  "a view of a dict",   "a range",    "an iterator", "a namespace",
+        "a macro", "a method",           "a function", "a loop",      "a cycler",
+        "a joiner"};
     return names[v.kind];
 }
 
@@ -249,7 +254,8 @@ static int compare_numbers(jval a, jval b)
         return (i > k) - (i < k);
     }
     if (a.kind == J_FLOAT && b.kind == J_FLOAT)
-        return isnan(a.number) || isnan(b.number) ? 2 : (a.number > b.number) - (a.number < b.number);
+        return isnan(a.number) || isnan(b.number) ? 2
+                                                  : (a.number > b.number) - (a.number < b.number);
     if (a.kind == J_FLOAT) {
         int back = compare_numbers(b, a);
         return back == 2 ? 2 : -back;
@@ -289,7 +295,8 @@ static mpk_status equal_dicts(jrun *r, const jdict *a, const jdict *b, bool *out
 
 static bool equal_ranges(const jrange *a, const jrange *b)
 {
-    return a->n == b->n && (a->n == 0 || (a->start == b->start && (a->n == 1 || a->step == b->step)));
+    return a->n == b->n &&
+           (a->n == 0 || (a->start == b->start && (a->n == 1 || a->step == b->step)));
 }
 
 static mpk_status equal_same_kind(jrun *r, jval a, jval b, bool *out)
@@ -366,7 +373,8 @@ mpk_status jinja_less(jrun *r, jval a, jval b, bool *out)
     if (a.kind == J_BIG || b.kind == J_BIG)
         return jinja_refuse(r, "comparing integers beyond 64 bits is not supported");
     if (a.kind == J_STR && b.kind == J_STR) {
-        size_t n = a.text.n < b.text.n ? a.text.n : b.text.n; /* UTF-8 has the order of code points */
+        /* UTF-8 has the order of code points */
+        size_t n = a.text.n < b.text.n ? a.text.n : b.text.n;
         int order = n ? memcmp(a.text.at, b.text.at, n) : 0;
         *out = order < 0 || (order == 0 && a.text.n < b.text.n);
         return jinja_charge(r, n);

@@ -5,8 +5,9 @@
  *     model.layers.L.block_sparse_moe.experts.E.{w1,w3,w2}.weight                  (Mixtral)
  * or of all experts together, gate and up joined or apart
  *     model.layers.L.mlp.experts.{gate_up_proj [E, 2F, D], down_proj [E, D, F]}
- * Output: model.layers.L.mlp.experts.{gate_proj,up_proj,down_proj}.weight [E, rows, columns], stored as one address for
- * each expert: no weights are copied.  The router is always named model.layers.L.mlp.gate.weight.
+ * Output: model.layers.L.mlp.experts.{gate_proj,up_proj,down_proj}.weight [E, rows, columns],
+ * stored as one address for each expert: no weights are copied.  The router is always named
+ * model.layers.L.mlp.gate.weight.
  */
 #include <stdio.h>
 
@@ -26,7 +27,8 @@ typedef struct stacks {
     const load_model *from;
     VEC(load_tensor) tensors; /* those of the model, stacks in place of experts */
     map names;
-    VEC(str) first; /* for each of these tensors that is a stack: the name of the first expert found */
+    /* for each of these tensors that is a stack: the name of the first expert found */
+    VEC(str) first;
 } stacks;
 
 static bool skip_text(str s, size_t *at, const char *expected)
@@ -50,8 +52,9 @@ static bool skip_number(str s, size_t *at, uint32_t *out)
 
 static bool parse_part(str rest, bool one, int *part)
 {
-    static const char *const names[][2] = {
-        {"gate_proj.weight", "w1.weight"}, {"up_proj.weight", "w3.weight"}, {"down_proj.weight", "w2.weight"}};
+    static const char *const names[][2] = {{"gate_proj.weight", "w1.weight"},
+                                           {"up_proj.weight", "w3.weight"},
+                                           {"down_proj.weight", "w2.weight"}};
     static const char *const together[][2] = {{"down_proj", "down_proj.weight"},
                                               {"gate_up_proj", "gate_up_proj.weight"}};
     for (*part = GATE; one && *part < PARTS; ++*part)
@@ -69,7 +72,8 @@ static bool parse_name(str name, expert_name *out)
     size_t at = 0;
     uint32_t number = 0;
     if (!skip_text(name, &at, "model.layers.") || !skip_number(name, &at, &out->layer) ||
-        (!skip_text(name, &at, ".mlp.experts.") && !skip_text(name, &at, ".block_sparse_moe.experts.")))
+        (!skip_text(name, &at, ".mlp.experts.") &&
+         !skip_text(name, &at, ".block_sparse_moe.experts.")))
         return false;
     out->at = at;
     bool one = skip_number(name, &at, &number);
@@ -82,7 +86,8 @@ static bool parse_name(str name, expert_name *out)
 
 static mpk_status add(mpk_context *cx, arena *a, stacks *s, const load_tensor *t, str first)
 {
-    CHECK(cx, !map_get(&s->names, t->name, NULL), MPK_EFORMAT, "tensor %.*s is there twice", LOAD_NAME(t->name));
+    CHECK(cx, !map_get(&s->names, t->name, NULL), MPK_EFORMAT, "tensor %.*s is there twice",
+          LOAD_NAME(t->name));
     PUSH(cx, a, &s->tensors, *t);
     PUSH(cx, a, &s->first, first);
     return map_put(cx, a, &s->names, t->name, s->tensors.n - 1);
@@ -92,22 +97,25 @@ static mpk_status name_stack(mpk_context *cx, arena *a, uint32_t layer, int part
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
     char name[96];
-    int n = snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s.weight", layer, names[part]);
+    int n =
+        snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s.weight", layer, names[part]);
     *out = (str){arena_copy(a, name, (size_t)n), (size_t)n};
     CHECK(cx, out->at, MPK_ENOMEM, "out of memory for a tensor's name");
     return MPK_OK;
 }
 
-/* The stack that an expert's tensor belongs to.  The first tensor found creates it and gives it its shape. */
-static mpk_status find_stack(mpk_context *cx, arena *a, stacks *s, const load_tensor *t, const expert_name *name,
-                             load_tensor **out)
+/* The stack that an expert's tensor belongs to.  The first tensor found creates it and gives it its
+ * shape. */
+static mpk_status find_stack(mpk_context *cx, arena *a, stacks *s, const load_tensor *t,
+                             const expert_name *name, load_tensor **out)
 {
     uint32_t n = s->from->config.n_experts;
     uint64_t index;
     load_tensor stack = {.dtype = t->dtype, .rank = 3, .dims = {n, t->dims[0], t->dims[1]}};
     TRY(name_stack(cx, a, name->layer, name->part, &stack.name));
     if (!map_get(&s->names, stack.name, &index)) {
-        CHECK(cx, t->rank == 2, MPK_ESHAPE, "tensor %.*s has %u dimensions, expected 2", LOAD_NAME(t->name), t->rank);
+        CHECK(cx, t->rank == 2, MPK_ESHAPE, "tensor %.*s has %u dimensions, expected 2",
+              LOAD_NAME(t->name), t->rank);
         TRY(load_tensor_bytes(cx, &stack, &stack.n_bytes));
         NEW(cx, a, stack.parts, n);
         TRY(add(cx, a, s, &stack, t->name));
@@ -117,35 +125,41 @@ static mpk_status find_stack(mpk_context *cx, arena *a, stacks *s, const load_te
     return MPK_OK;
 }
 
-static mpk_status add_expert(mpk_context *cx, arena *a, stacks *s, const load_tensor *t, const expert_name *name)
+static mpk_status add_expert(mpk_context *cx, arena *a, stacks *s, const load_tensor *t,
+                             const expert_name *name)
 {
     load_tensor *stack = NULL;
-    CHECK(cx, name->expert < s->from->config.n_experts, MPK_EFORMAT, "tensor %.*s: the model has %u experts",
-          LOAD_NAME(t->name), s->from->config.n_experts);
+    CHECK(cx, name->expert < s->from->config.n_experts, MPK_EFORMAT,
+          "tensor %.*s: the model has %u experts", LOAD_NAME(t->name), s->from->config.n_experts);
     TRY(find_stack(cx, a, s, t, name, &stack));
-    CHECK(cx, stack->parts && !stack->parts[name->expert], MPK_EFORMAT, "tensor %.*s is there twice",
-          LOAD_NAME(t->name));
-    CHECK(cx, t->dtype == stack->dtype && t->rank == 2 && t->dims[0] == stack->dims[1] && t->dims[1] == stack->dims[2],
-          MPK_ESHAPE, "tensor %.*s has not the shape and dtype of the other experts' weights in its layer",
+    CHECK(cx, stack->parts && !stack->parts[name->expert], MPK_EFORMAT,
+          "tensor %.*s is there twice", LOAD_NAME(t->name));
+    CHECK(cx,
+          t->dtype == stack->dtype && t->rank == 2 && t->dims[0] == stack->dims[1] &&
+              t->dims[1] == stack->dims[2],
+          MPK_ESHAPE,
+          "tensor %.*s has not the shape and dtype of the other experts' weights in its layer",
           LOAD_NAME(t->name));
     stack->parts[name->expert] = t->data;
     return MPK_OK;
 }
 
 /* Split a joined stack: for each expert, the rows of gate and then the rows of up. */
-static mpk_status split_stack(mpk_context *cx, arena *a, stacks *s, const load_tensor *t, uint32_t layer)
+static mpk_status split_stack(mpk_context *cx, arena *a, stacks *s, const load_tensor *t,
+                              uint32_t layer)
 {
     int64_t n = s->from->config.n_experts;
     CHECK(cx, t->rank == 3 && t->dims[0] == n && t->dims[1] % 2 == 0, MPK_ESHAPE,
-          "tensor %.*s has not the shape [%lld experts, rows of gate and up, columns]", LOAD_NAME(t->name),
-          (long long)n);
+          "tensor %.*s has not the shape [%lld experts, rows of gate and up, columns]",
+          LOAD_NAME(t->name), (long long)n);
     for (int part = GATE; part <= UP; part++) {
         load_tensor half = {.dtype = t->dtype, .rank = 3, .dims = {n, t->dims[1] / 2, t->dims[2]}};
         half.n_bytes = t->n_bytes / 2;
         TRY(name_stack(cx, a, layer, part, &half.name));
         NEW(cx, a, half.parts, n);
         for (int64_t i = 0; i < n; i++)
-            half.parts[i] = (const char *)t->data + (2 * i + part) * (int64_t)(half.n_bytes / (uint64_t)n);
+            half.parts[i] =
+                (const char *)t->data + (2 * i + part) * (int64_t)(half.n_bytes / (uint64_t)n);
         TRY(add(cx, a, s, &half, (str){0}));
     }
     return MPK_OK;
@@ -190,8 +204,9 @@ static mpk_status check_complete(mpk_context *cx, const load_tensor *t, str firs
         if (t->parts[i])
             continue;
         parse_name(first, &name);
-        FAIL(cx, MPK_EFORMAT, "the weight %.*s%lld%.*s is missing: the model has %lld experts", (int)name.at, first.at,
-             (long long)i, (int)(first.n - name.after), first.at + name.after, (long long)t->dims[0]);
+        FAIL(cx, MPK_EFORMAT, "the weight %.*s%lld%.*s is missing: the model has %lld experts",
+             (int)name.at, first.at, (long long)i, (int)(first.n - name.after),
+             first.at + name.after, (long long)t->dims[0]);
     }
     return MPK_OK;
 }

@@ -1,9 +1,10 @@
 /* gguf.c - GGUF files, versions 2 and 3, little-endian: key-value pairs and tensors.
  *
- * The file: "GGUF", u32 version, u64 tensors, u64 pairs; the pairs (string key, u32 type, value); the tensors (string
- * name, u32 rank, u64 dims innermost first, u32 type, u64 offset); padding; data.  A string is u64 length, bytes; an
- * array is u32 type, u64 count, items.  One pass checks that everything lies inside the file and builds an index; only
- * the names of tensors are copied, because they are translated to those of Hugging Face.
+ * The file: "GGUF", u32 version, u64 tensors, u64 pairs; the pairs (string key, u32 type, value);
+ * the tensors (string name, u32 rank, u64 dims innermost first, u32 type, u64 offset); padding;
+ * data.  A string is u64 length, bytes; an array is u32 type, u64 count, items.  One pass checks
+ * that everything lies inside the file and builds an index; only the names of tensors are copied,
+ * because they are translated to those of Hugging Face.
  */
 #include "load/gguf.h"
 
@@ -20,8 +21,9 @@ typedef struct reader {
 /* Check that n more bytes are left. */
 static mpk_status check_left(reader *r, uint64_t n, const char *what)
 {
-    CHECK(r->cx, n <= r->n - r->at, MPK_EFORMAT, "the file ends at byte %llu inside %s: damaged or incomplete",
-          (unsigned long long)r->n, what);
+    CHECK(r->cx, n <= r->n - r->at, MPK_EFORMAT,
+          "the file ends at byte %llu inside %s: damaged or incomplete", (unsigned long long)r->n,
+          what);
     return MPK_OK;
 }
 
@@ -60,7 +62,8 @@ static const uint8_t type_bytes[GGUF_TYPES] = {
 #undef GGUF_TYPE_BYTES
 };
 
-/* Skip the items of a value.  Strings are walked one by one, because each carries its own length. */
+/* Skip the items of a value.  Strings are walked one by one, because each carries its own
+ * length. */
 static mpk_status skip_items(reader *r, const gguf_value *v)
 {
     str skipped;
@@ -80,8 +83,9 @@ static mpk_status read_type(reader *r, const gguf_value *v, gguf_type *out)
 {
     uint64_t type = 0;
     TRY(read_unsigned(r, 4, "the type of a value", &type));
-    CHECK(r->cx, type < GGUF_TYPES, MPK_EFORMAT, "the value of %.*s has the type %llu, which no GGUF has",
-          LOAD_NAME(v->key), (unsigned long long)type);
+    CHECK(r->cx, type < GGUF_TYPES, MPK_EFORMAT,
+          "the value of %.*s has the type %llu, which no GGUF has", LOAD_NAME(v->key),
+          (unsigned long long)type);
     *out = (gguf_type)type;
     return MPK_OK;
 }
@@ -91,15 +95,15 @@ static mpk_status read_value(reader *r, arena *a, gguf *f)
 {
     gguf_value v = {.n = 1};
     TRY(read_str(r, "a key", &v.key));
-    CHECK(r->cx, v.key.n && !map_get(&f->keys, v.key, NULL), MPK_EFORMAT, "the key \"%.*s\" is empty or there twice",
-          LOAD_NAME(v.key));
+    CHECK(r->cx, v.key.n && !map_get(&f->keys, v.key, NULL), MPK_EFORMAT,
+          "the key \"%.*s\" is empty or there twice", LOAD_NAME(v.key));
     TRY(read_type(r, &v, &v.type));
     if (v.type == GGUF_ARRAY) {
         v.is_array = true;
         TRY(read_type(r, &v, &v.type));
         TRY(read_unsigned(r, 8, "an array", &v.n));
-        CHECK(r->cx, v.type != GGUF_ARRAY, MPK_EUNSUPPORTED, "the value of %.*s is an array of arrays",
-              LOAD_NAME(v.key));
+        CHECK(r->cx, v.type != GGUF_ARRAY, MPK_EUNSUPPORTED,
+              "the value of %.*s is an array of arrays", LOAD_NAME(v.key));
     }
     v.at = r->bytes + r->at;
     TRY(skip_items(r, &v));
@@ -134,7 +138,8 @@ int64_t gguf_item_int(const gguf_value *v, uint64_t i)
 {
     unsigned size = type_bytes[v->type];
     uint64_t bits = get_unsigned(v->at + i * size, size);
-    bool is_signed = v->type == GGUF_I8 || v->type == GGUF_I16 || v->type == GGUF_I32 || v->type == GGUF_I64;
+    bool is_signed =
+        v->type == GGUF_I8 || v->type == GGUF_I16 || v->type == GGUF_I32 || v->type == GGUF_I64;
     if (is_signed && size < 8 && bits >> (8 * size - 1))
         bits |= ~UINT64_C(0) << (8 * size);
     if (!is_signed && bits > INT64_MAX)
@@ -150,9 +155,10 @@ mpk_status gguf_get_u32(mpk_context *cx, const gguf *f, const char *key, uint32_
     CHECK(cx, gguf_type_is_int(v->type) && v->n >= 1, MPK_EFORMAT, "%s is not an integer", key);
     int64_t value = gguf_item_int(v, 0);
     for (uint64_t i = 1; i < v->n; i++) /* one for each layer */
-        CHECK(cx, gguf_item_int(v, i) == value, MPK_EUNSUPPORTED, "%s differs between layers: not supported", key);
-    CHECK(cx, value >= 0 && value <= UINT32_MAX, MPK_EFORMAT, "%s is %lld, expected 0 to %u", key, (long long)value,
-          UINT32_MAX);
+        CHECK(cx, gguf_item_int(v, i) == value, MPK_EUNSUPPORTED,
+              "%s differs between layers: not supported", key);
+    CHECK(cx, value >= 0 && value <= UINT32_MAX, MPK_EFORMAT, "%s is %lld, expected 0 to %u", key,
+          (long long)value, UINT32_MAX);
     *out = (uint32_t)value;
     return MPK_OK;
 }
@@ -162,7 +168,8 @@ mpk_status gguf_get_double(mpk_context *cx, const gguf *f, const char *key, doub
     const gguf_value *v = gguf_find(f, key);
     if (!v)
         return MPK_OK;
-    CHECK(cx, !v->is_array && type_bytes[v->type] && v->type != GGUF_BOOL, MPK_EFORMAT, "%s is not a number", key);
+    CHECK(cx, !v->is_array && type_bytes[v->type] && v->type != GGUF_BOOL, MPK_EFORMAT,
+          "%s is not a number", key);
     *out = gguf_item_double(v, 0);
     return MPK_OK;
 }
@@ -172,12 +179,14 @@ mpk_status gguf_get_bool(mpk_context *cx, const gguf *f, const char *key, bool *
     const gguf_value *v = gguf_find(f, key);
     if (!v)
         return MPK_OK;
-    CHECK(cx, !v->is_array && v->type == GGUF_BOOL && v->at[0] <= 1, MPK_EFORMAT, "%s is neither true nor false", key);
+    CHECK(cx, !v->is_array && v->type == GGUF_BOOL && v->at[0] <= 1, MPK_EFORMAT,
+          "%s is neither true nor false", key);
     *out = v->at[0];
     return MPK_OK;
 }
 
-/* Take the string at *at and advance *at past it.  The pass over the file has checked its bounds. */
+/* Take the string at *at and advance *at past it.  The pass over the file has checked its
+ * bounds. */
 static str take_str(const unsigned char **at)
 {
     str s = {(const char *)*at + 8, (size_t)get_unsigned(*at, 8)};
@@ -198,7 +207,8 @@ mpk_status gguf_get_str(mpk_context *cx, const gguf *f, const char *key, str *ou
 
 mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, const str **out)
 {
-    CHECK(cx, v->is_array && v->type == GGUF_STRING, MPK_EFORMAT, "%.*s is not a list of strings", LOAD_NAME(v->key));
+    CHECK(cx, v->is_array && v->type == GGUF_STRING, MPK_EFORMAT, "%.*s is not a list of strings",
+          LOAD_NAME(v->key));
     str *list;
     NEW(cx, a, list, v->n);
     const unsigned char *at = v->at;
@@ -220,7 +230,8 @@ uint64_t gguf_value_bytes(const gguf_value *v)
 
 /* ---- tensors ---- */
 
-/* Tensor types by number.  Types without a dtype of ours are listed so that errors can name them. */
+/* Tensor types by number.  Types without a dtype of ours are listed so that errors can name
+ * them. */
 static const struct tensor_type {
     const char *name;
     int dtype; /* -1: not supported */
@@ -263,12 +274,15 @@ static const struct tensor_type {
 /* The dtype of a type number; MPK_EUNSUPPORTED names the type. */
 static mpk_status find_dtype(mpk_context *cx, str name, uint64_t type, ir_dtype *out)
 {
-    const struct tensor_type *t =
-        type < sizeof tensor_types / sizeof *tensor_types ? &tensor_types[type] : &(struct tensor_type){NULL, -1};
-    CHECK(cx, t->name, MPK_EUNSUPPORTED, "tensor %.*s has the type number %llu, which is not known here",
-          LOAD_NAME(name), (unsigned long long)type);
+    const struct tensor_type *t = type < sizeof tensor_types / sizeof *tensor_types
+                                      ? &tensor_types[type]
+                                      : &(struct tensor_type){NULL, -1};
+    CHECK(cx, t->name, MPK_EUNSUPPORTED,
+          "tensor %.*s has the type number %llu, which is not known here", LOAD_NAME(name),
+          (unsigned long long)type);
     CHECK(cx, t->dtype >= 0, MPK_EUNSUPPORTED,
-          "tensor %.*s has the type %s; F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ1 to IQ4, TQ1_0, TQ2_0 and MXFP4 "
+          "tensor %.*s has the type %s; F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ1 to IQ4, "
+          "TQ1_0, TQ2_0 and MXFP4 "
           "are supported",
           LOAD_NAME(name), t->name);
     *out = (ir_dtype)t->dtype;
@@ -344,7 +358,8 @@ static bool cut_name(str name, str prefix, tensor_name *out)
     return true;
 }
 
-/* Translate from one column of the tables to the other; *known is false if there is no other spelling. */
+/* Translate from one column of the tables to the other; *known is false if there is no other
+ * spelling. */
 static mpk_status translate_name(mpk_context *cx, arena *a, int from, str *name, bool *known)
 {
     static const str prefixes[] = {{"blk.", 4}, {"model.layers.", 13}};
@@ -356,8 +371,8 @@ static mpk_status translate_name(mpk_context *cx, arena *a, int from, str *name,
     const char *whole = find_name(names, N_NAMES, from, cut.whole);
     const char *part = cut.layer.n ? find_name(layer_names, N_LAYER_NAMES, from, cut.part) : NULL;
     if (part)
-        n = snprintf(renamed, sizeof renamed, "%.*s%.*s.%s.%.*s", STR_ARG(prefixes[1 - from]), STR_ARG(cut.layer), part,
-                     STR_ARG(cut.last));
+        n = snprintf(renamed, sizeof renamed, "%.*s%.*s.%s.%.*s", STR_ARG(prefixes[1 - from]),
+                     STR_ARG(cut.layer), part, STR_ARG(cut.last));
     else if (whole)
         n = snprintf(renamed, sizeof renamed, "%s.%.*s", whole, STR_ARG(cut.last));
     *known = n != 0;
@@ -375,20 +390,22 @@ mpk_status gguf_name_tensor(mpk_context *cx, arena *a, str name, str *out, bool 
     return translate_name(cx, a, OF_HF, out, known);
 }
 
-/* Read one entry of the tensor table.  Its data is kept as an offset until the start of the data section is known. */
+/* Read one entry of the tensor table.  Its data is kept as an offset until the start of the data
+ * section is known. */
 static mpk_status read_tensor(reader *r, load_model *m, uint64_t *offset)
 {
     load_tensor t = {0};
     uint64_t rank = 0, size = 0, type = 0;
     TRY(read_str(r, "a tensor's name", &t.name));
     TRY(read_unsigned(r, 4, "a tensor's rank", &rank));
-    CHECK(r->cx, rank >= 1 && rank <= 4, MPK_EFORMAT, "tensor %.*s has %llu dimensions, expected 1 to 4",
-          LOAD_NAME(t.name), (unsigned long long)rank);
+    CHECK(r->cx, rank >= 1 && rank <= 4, MPK_EFORMAT,
+          "tensor %.*s has %llu dimensions, expected 1 to 4", LOAD_NAME(t.name),
+          (unsigned long long)rank);
     t.rank = (uint32_t)rank;
     for (uint32_t i = 0; i < t.rank; i++) {
         TRY(read_unsigned(r, 8, "a tensor's dimensions", &size));
-        CHECK(r->cx, size <= INT64_MAX, MPK_EFORMAT, "tensor %.*s has a dimension of %llu", LOAD_NAME(t.name),
-              (unsigned long long)size);
+        CHECK(r->cx, size <= INT64_MAX, MPK_EFORMAT, "tensor %.*s has a dimension of %llu",
+              LOAD_NAME(t.name), (unsigned long long)size);
         t.dims[t.rank - 1 - i] = (int64_t)size;
     }
     TRY(read_unsigned(r, 4, "a tensor's type", &type));
@@ -400,7 +417,8 @@ static mpk_status read_tensor(reader *r, load_model *m, uint64_t *offset)
 }
 
 /* Turn the offsets of the tensors from `first` on into addresses. */
-static mpk_status place_tensors(reader *r, load_model *m, size_t first, const uint64_t *offsets, uint64_t alignment)
+static mpk_status place_tensors(reader *r, load_model *m, size_t first, const uint64_t *offsets,
+                                uint64_t alignment)
 {
     uint64_t start = (r->at + alignment - 1) / alignment * alignment;
     uint64_t n_data = start < r->n ? r->n - start : 0;
@@ -411,8 +429,9 @@ static mpk_status place_tensors(reader *r, load_model *m, size_t first, const ui
               "tensor %.*s lies at %llu, no multiple of the alignment %llu", LOAD_NAME(t->name),
               (unsigned long long)offset, (unsigned long long)alignment);
         CHECK(r->cx, offset <= n_data && t->n_bytes <= n_data - offset, MPK_EFORMAT,
-              "tensor %.*s: %llu bytes at %llu of %llu: the file is damaged or incomplete", LOAD_NAME(t->name),
-              (unsigned long long)t->n_bytes, (unsigned long long)offset, (unsigned long long)n_data);
+              "tensor %.*s: %llu bytes at %llu of %llu: the file is damaged or incomplete",
+              LOAD_NAME(t->name), (unsigned long long)t->n_bytes, (unsigned long long)offset,
+              (unsigned long long)n_data);
         t->data = r->bytes + start + offset;
     }
     return load_check_overlap(r->cx, m, first);
@@ -429,14 +448,15 @@ static mpk_status read_tensors(reader *r, const gguf *f, uint64_t n_tensors, loa
           "general.alignment is %u, expected a power of two", alignment);
     NEW(r->cx, &m->arena, offsets, n_tensors);
     for (uint64_t i = 0; i < n_tensors; i++)
-        NOTE(r->cx, read_tensor(r, m, &offsets[i]), "reading tensor %llu of %llu", (unsigned long long)i + 1,
-             (unsigned long long)n_tensors);
+        NOTE(r->cx, read_tensor(r, m, &offsets[i]), "reading tensor %llu of %llu",
+             (unsigned long long)i + 1, (unsigned long long)n_tensors);
     return place_tensors(r, m, first, offsets, alignment);
 }
 
 /* ---- the file ---- */
 
-/* Read magic, version and counts.  A version whose low half is 0 was written by a big-endian machine. */
+/* Read magic, version and counts.  A version whose low half is 0 was written by a big-endian
+ * machine. */
 static mpk_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_values)
 {
     uint64_t version = 0;
@@ -444,12 +464,14 @@ static mpk_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_values
           "not a GGUF file (a model is a GGUF file, or a folder with config.json)");
     r->at = 4;
     TRY(read_unsigned(r, 4, "the header", &version));
-    CHECK(r->cx, (version & 0xffff) || !version, MPK_EUNSUPPORTED, "big-endian GGUF files are not supported");
-    CHECK(r->cx, version == 2 || version == 3, MPK_EUNSUPPORTED, "GGUF version %llu is not supported; 2 and 3 are",
-          (unsigned long long)version);
+    CHECK(r->cx, (version & 0xffff) || !version, MPK_EUNSUPPORTED,
+          "big-endian GGUF files are not supported");
+    CHECK(r->cx, version == 2 || version == 3, MPK_EUNSUPPORTED,
+          "GGUF version %llu is not supported; 2 and 3 are", (unsigned long long)version);
     TRY(read_unsigned(r, 8, "the header", n_tensors));
     TRY(read_unsigned(r, 8, "the header", n_values));
-    /* the smallest tensor entry has 33 bytes, the smallest pair 14: this bounds both counts by the size of the file
+    /* the smallest tensor entry has 33 bytes, the smallest pair 14: this bounds both counts by the
+     * size of the file
      */
     CHECK(r->cx, *n_tensors <= r->n / 33 && *n_values <= r->n / 14, MPK_EFORMAT,
           "%llu tensors and %llu values do not fit into %llu bytes", (unsigned long long)*n_tensors,
@@ -479,7 +501,8 @@ static mpk_status read_values(reader *r, arena *a, uint64_t *n_tensors, gguf *f)
     return MPK_OK;
 }
 
-mpk_status gguf_read_values(mpk_context *cx, arena *a, const unsigned char *bytes, size_t n, gguf *out)
+mpk_status gguf_read_values(mpk_context *cx, arena *a, const unsigned char *bytes, size_t n,
+                            gguf *out)
 {
     reader r = {.cx = cx, .bytes = bytes, .n = n};
     uint64_t n_tensors = 0;

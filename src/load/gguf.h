@@ -44,7 +44,8 @@ typedef struct gguf {
 /* The value of a key, or NULL. */
 const gguf_value *gguf_find(const gguf *f, const char *key);
 
-/* Read a value into *out, or leave *out as it is if there is none.  MPK_EFORMAT: another type, an array, out of range.
+/* Read a value into *out, or leave *out as it is if there is none.  MPK_EFORMAT: another type, an
+ * array, out of range.
  */
 mpk_status gguf_get_u32(mpk_context *cx, const gguf *f, const char *key, uint32_t *out);
 mpk_status gguf_get_double(mpk_context *cx, const gguf *f, const char *key, double *out);
@@ -52,7 +53,8 @@ mpk_status gguf_get_bool(mpk_context *cx, const gguf *f, const char *key, bool *
 /* The text is borrowed from the mapping. */
 mpk_status gguf_get_str(mpk_context *cx, const gguf *f, const char *key, str *out);
 
-/* Items i of a number type as an integer (floats truncated, all ones of a u64 saturated) or a double. */
+/* Items i of a number type as an integer (floats truncated, all ones of a u64 saturated) or a
+ * double. */
 int64_t gguf_item_int(const gguf_value *v, uint64_t i);
 double gguf_item_double(const gguf_value *v, uint64_t i);
 bool gguf_type_is_int(gguf_type type);
@@ -63,18 +65,22 @@ mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, con
 uint64_t gguf_value_bytes(const gguf_value *v);
 
 /* Index the values of a file in arena a; the tensors are not looked at. */
-mpk_status gguf_read_values(mpk_context *cx, arena *a, const unsigned char *bytes, size_t n, gguf *out);
-/* The number that files give a dtype; every dtype that gguf.c reads has one, else it is UINT32_MAX. */
+mpk_status gguf_read_values(mpk_context *cx, arena *a, const unsigned char *bytes, size_t n,
+                            gguf *out);
+/* The number that files give a dtype; every dtype that gguf.c reads has one, else it is
+ * UINT32_MAX. */
 uint32_t gguf_type_number(ir_dtype dtype);
-/* The name in GGUF files of a tensor named as in Hugging Face checkpoints, in arena a.  A name without another
- * spelling stays as it is, and *known is false. */
+/* The name in GGUF files of a tensor named as in Hugging Face checkpoints, in arena a.  A name
+ * without another spelling stays as it is, and *known is false. */
 mpk_status gguf_name_tensor(mpk_context *cx, arena *a, str name, str *out, bool *known);
 
 /* ---- gguf_config.c ---- */
 
-/* Fill config from <architecture>.* and the tensors that are there; put their rows into order (gguf_rope.c). */
+/* Fill config from <architecture>.* and the tensors that are there; put their rows into order
+ * (gguf_rope.c). */
 mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m);
-/* Make the tokenizer from tokenizer.ggml.*, if there is one; end-of-text tokens and chat template. */
+/* Make the tokenizer from tokenizer.ggml.*, if there is one; end-of-text tokens and chat
+ * template. */
 mpk_status gguf_fill_vocab(mpk_context *cx, const gguf *f, load_model *m);
 
 /* Llama 3's divisor of rope frequency i, as rope_freqs.weight stores it. */
@@ -82,13 +88,14 @@ double gguf_llama3_divisor(const model_config *c, uint32_t i);
 
 /* ---- gguf_rope.c ---- */
 
-/* Of a file of the Llama architecture whose configuration is filled: put the rows of q and k into the order of Hugging
- * Face checkpoints.  MPK_EUNSUPPORTED: a bias that is stored in blocks. */
+/* Of a file of the Llama architecture whose configuration is filled: put the rows of q and k into
+ * the order of Hugging Face checkpoints.  MPK_EUNSUPPORTED: a bias that is stored in blocks. */
 mpk_status gguf_order_rope_rows(mpk_context *cx, load_model *m);
 
 /* How files of the Llama architecture order the rows of a tensor. */
 typedef struct gguf_rows {
-    int64_t head, turned; /* rows of a head, and how many of them are rotated; head 0: as checkpoints do */
+    /* rows of a head, and how many of them are rotated; head 0: as checkpoints do */
+    int64_t head, turned;
 } gguf_rows;
 /* Of a tensor in the order of checkpoints. */
 gguf_rows gguf_find_rows(const model_config *c, const load_tensor *t);

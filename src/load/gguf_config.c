@@ -1,9 +1,9 @@
 /* gguf_config.c - hyper-parameters and vocabulary of a GGUF file.
  *
- * The families' records (model.h) list the architectures and the meaning of their files.  GGUF has no hyper-parameters
- * for biases, a tied head, or layers without experts; the presence of tensors decides.  It stores Llama 3's rope
- * scaling as divisors of the frequencies (rope_freqs.weight).  The parameters of the formula are recovered from them,
- * and the divisors recomputed and compared.
+ * The families' records (model.h) list the architectures and the meaning of their files.  GGUF has
+ * no hyper-parameters for biases, a tied head, or layers without experts; the presence of tensors
+ * decides.  It stores Llama 3's rope scaling as divisors of the frequencies (rope_freqs.weight).
+ * The parameters of the formula are recovered from them, and the divisors recomputed and compared.
  */
 #include "load/gguf.h"
 
@@ -35,7 +35,8 @@ static mpk_status get_double(scope *s, const char *key, double *out)
     return gguf_get_double(s->cx, s->f, scoped(s, key), out);
 }
 
-/* The rows of the embedding give the size of the vocabulary; the key and the list of tokens may be shorter. */
+/* The rows of the embedding give the size of the vocabulary; the key and the list of tokens may be
+ * shorter. */
 static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
 {
     const struct {
@@ -47,7 +48,8 @@ static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
                  {"feed_forward_length", &c->ffn_size},
                  {"attention.head_count", &c->n_heads}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        CHECK(s->cx, gguf_find(s->f, scoped(s, sizes[i].key)), MPK_EFORMAT, "%s is missing", s->key);
+        CHECK(s->cx, gguf_find(s->f, scoped(s, sizes[i].key)), MPK_EFORMAT, "%s is missing",
+              s->key);
         TRY(get_u32(s, sizes[i].key, sizes[i].out));
     }
     c->n_kv_heads = c->n_heads;
@@ -55,8 +57,8 @@ static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
     uint32_t value_size = c->head_size = c->n_heads ? c->hidden_size / c->n_heads : 0;
     TRY(get_u32(s, "attention.key_length", &c->head_size));
     TRY(get_u32(s, "attention.value_length", &value_size));
-    CHECK(s->cx, value_size == c->head_size, MPK_EUNSUPPORTED, "heads of keys have %u elements, of values %u",
-          c->head_size, value_size);
+    CHECK(s->cx, value_size == c->head_size, MPK_EUNSUPPORTED,
+          "heads of keys have %u elements, of values %u", c->head_size, value_size);
 
     const gguf_value *tokens = gguf_find(s->f, "tokenizer.ggml.tokens");
     const load_tensor *embedding = load_find(m, "model.embed_tokens.weight");
@@ -70,11 +72,12 @@ static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
 /* Refuse keys that ask for a computation that is not supported for these architectures. */
 static mpk_status refuse_unsupported(scope *s)
 {
-    static const char *const refused[] = {"attn_logit_softcapping", "final_logit_softcapping",
-                                          "attention.clamp_kqv",    "attention.max_alibi_bias",
-                                          "attention.scale",        "attention.sliding_window_pattern",
-                                          "expert_shared_count",    "logit_scale",
-                                          "residual_scale",         "embedding_scale"};
+    static const char *const refused[] = {
+        "attn_logit_softcapping", "final_logit_softcapping",
+        "attention.clamp_kqv",    "attention.max_alibi_bias",
+        "attention.scale",        "attention.sliding_window_pattern",
+        "expert_shared_count",    "logit_scale",
+        "residual_scale",         "embedding_scale"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const gguf_value *v = gguf_find(s->f, scoped(s, refused[i]));
         bool is_off = !v || (!v->is_array && v->type != GGUF_STRING && gguf_item_double(v, 0) == 0);
@@ -86,13 +89,14 @@ static mpk_status refuse_unsupported(scope *s)
     return MPK_OK;
 }
 
-/* In Qwen3 and in Mixtral the weights of a token's experts add up to 1, unless the file says otherwise. */
+/* In Qwen3 and in Mixtral the weights of a token's experts add up to 1, unless the file says
+ * otherwise. */
 static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
 {
     char name[64];
     TRY(get_u32(s, "expert_count", &c->n_experts));
-    CHECK(s->cx, !c->n_experts || s->def->is_mixture, MPK_EUNSUPPORTED, "%s is not supported in this architecture",
-          s->key);
+    CHECK(s->cx, !c->n_experts || s->def->is_mixture, MPK_EUNSUPPORTED,
+          "%s is not supported in this architecture", s->key);
     c->expert_ffn_size = c->ffn_size;
     c->expert_every = 1;
     c->normalize_experts = true;
@@ -117,14 +121,16 @@ static mpk_status find_family(scope *s, model_config *c)
     return MPK_OK;
 }
 
-/* GGUF does not say which layers have the window: it is refused unless the family gives it to all layers. */
+/* GGUF does not say which layers have the window: it is refused unless the family gives it to all
+ * layers. */
 static mpk_status fill_window(scope *s, model_config *c)
 {
     uint32_t window = 0;
     TRY(get_u32(s, "attention.sliding_window", &window));
     CHECK(s->cx, !window || s->def->gguf_window, MPK_EUNSUPPORTED,
-          "%s: a window of %u tokens is not supported in this architecture (which layers have it is not said)", s->key,
-          window);
+          "%s: a window of %u tokens is not supported in this architecture (which layers have it "
+          "is not said)",
+          s->key, window);
     c->window = window;
     return MPK_OK;
 }
@@ -150,7 +156,8 @@ static mpk_status fill_rope_scaling(scope *s, model_config *c)
         c->rope_scaling = MODEL_ROPE_YARN;
     else
         CHECK(s->cx, str_is(type, "none"), MPK_EUNSUPPORTED,
-              "the rope scaling \"%.*s\" is not supported; none, linear and yarn are", LOAD_NAME(type));
+              "the rope scaling \"%.*s\" is not supported; none, linear and yarn are",
+              LOAD_NAME(type));
     return MPK_OK;
 }
 
@@ -164,7 +171,8 @@ double gguf_llama3_divisor(const model_config *c, uint32_t i)
     return 1 / ((1 - smooth) / c->rope_factor + smooth);
 }
 
-/* Does the tensor hold the divisors of the formula, up to fp32 rounding in the writer's intermediate values? */
+/* Does the tensor hold the divisors of the formula, up to fp32 rounding in the writer's
+ * intermediate values? */
 static bool matches_llama3(const load_tensor *t, const model_config *c)
 {
     for (uint32_t i = 0; i < c->rope_size / 2; i++) {
@@ -184,8 +192,9 @@ static mpk_status fill_rope_divisors(scope *s, const load_tensor *t, model_confi
         double low, high;
         uint32_t positions;
     } known[] = {{1, 4, 8192}, {1, 4, 4096}, {1, 4, 16384}, {1, 4, 32768}};
-    CHECK(s->cx, t->dtype == IR_F32 && t->rank == 1 && t->dims[0] == c->rope_size / 2 && c->rope_size >= 2, MPK_ESHAPE,
-          "rope_freqs.weight is no f32[%u]", c->rope_size / 2);
+    CHECK(s->cx,
+          t->dtype == IR_F32 && t->rank == 1 && t->dims[0] == c->rope_size / 2 && c->rope_size >= 2,
+          MPK_ESHAPE, "rope_freqs.weight is no f32[%u]", c->rope_size / 2);
     CHECK(s->cx, c->rope_scaling == MODEL_ROPE_DEFAULT, MPK_EUNSUPPORTED,
           "rope_freqs.weight together with rope.scaling is not supported");
     float largest;
@@ -225,7 +234,8 @@ static mpk_status fill_token(scope *s, const char *key, int32_t *out)
     return MPK_OK;
 }
 
-/* Called after the tensors have been read: they decide whether the head is tied and which products have a bias. */
+/* Called after the tensors have been read: they decide whether the head is tied and which products
+ * have a bias. */
 static mpk_status fill_config(scope *s, const load_model *m, model_config *c)
 {
     TRY(find_family(s, c));
@@ -267,7 +277,8 @@ mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m)
 /* ---- vocabulary ---- */
 
 /* An array of numbers as n floats or int32 in the arena; *out stays NULL if there is none. */
-static mpk_status list_floats(mpk_context *cx, arena *a, const gguf *f, const char *key, size_t n, const float **out)
+static mpk_status list_floats(mpk_context *cx, arena *a, const gguf *f, const char *key, size_t n,
+                              const float **out)
 {
     const gguf_value *v = gguf_find(f, key);
     float *list;
@@ -282,14 +293,15 @@ static mpk_status list_floats(mpk_context *cx, arena *a, const gguf *f, const ch
     return MPK_OK;
 }
 
-static mpk_status list_ints(mpk_context *cx, arena *a, const gguf *f, const char *key, size_t n, const int32_t **out)
+static mpk_status list_ints(mpk_context *cx, arena *a, const gguf *f, const char *key, size_t n,
+                            const int32_t **out)
 {
     const gguf_value *v = gguf_find(f, key);
     int32_t *list;
     if (!v)
         return MPK_OK;
-    CHECK(cx, v->is_array && gguf_type_is_int(v->type) && v->n == n, MPK_EFORMAT, "%s is not a list of %zu integers",
-          key, n);
+    CHECK(cx, v->is_array && gguf_type_is_int(v->type) && v->n == n, MPK_EFORMAT,
+          "%s is not a list of %zu integers", key, n);
     NEW(cx, a, list, n);
     for (size_t i = 0; i < n; i++)
         list[i] = (int32_t)gguf_item_int(v, i);
@@ -326,20 +338,26 @@ static mpk_status fill_specials(mpk_context *cx, const tokenizer_vocab *v, load_
     const struct {
         const char *name;
         int32_t id;
-    } ids[] = {{"bos_token", v->bos_id}, {"eos_token", v->eos_id}, {"unk_token", v->unk_id}, {"pad_token", v->pad_id}};
+    } ids[] = {{"bos_token", v->bos_id},
+               {"eos_token", v->eos_id},
+               {"unk_token", v->unk_id},
+               {"pad_token", v->pad_id}};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
         if (ids[i].id >= 0 && (size_t)ids[i].id < v->n_tokens)
             TRY(load_set_special(cx, m, ids[i].name, v->tokens[ids[i].id]));
     return MPK_OK;
 }
 
-/* The strings are slices of the mapping, listed in scratch memory; the tokenizer copies those that it keeps. */
-static mpk_status make_tokenizer(mpk_context *cx, arena *scratch, const gguf *f, str model, load_model *m)
+/* The strings are slices of the mapping, listed in scratch memory; the tokenizer copies those that
+ * it keeps. */
+static mpk_status make_tokenizer(mpk_context *cx, arena *scratch, const gguf *f, str model,
+                                 load_model *m)
 {
     tokenizer_vocab v = TOKENIZER_VOCAB_EMPTY;
     v.model = model;
     TRY(gguf_get_str(cx, f, "tokenizer.ggml.pre", &v.pre));
-    const gguf_value *tokens = gguf_find(f, "tokenizer.ggml.tokens"), *merges = gguf_find(f, "tokenizer.ggml.merges");
+    const gguf_value *tokens = gguf_find(f, "tokenizer.ggml.tokens"),
+                     *merges = gguf_find(f, "tokenizer.ggml.merges");
     CHECK(cx, tokens, MPK_EFORMAT, "tokenizer.ggml.tokens is missing");
     TRY(gguf_list_strings(cx, scratch, tokens, &v.tokens));
     v.n_tokens = tokens->n;

@@ -1,8 +1,9 @@
 /* gguf_describe.c - the values of a GGUF file that is written; the inverse of gguf_config.c.
  *
- * Input: a loaded model; output: keys and values in a gguf_writer.  A model from a GGUF file keeps its own values, all
- * of them: what we do not understand may matter to others.  A Hugging Face folder's hyper-parameters and vocabulary are
- * spelled as llama.cpp's readers expect them.  Called by quantize.c.
+ * Input: a loaded model; output: keys and values in a gguf_writer.  A model from a GGUF file keeps
+ * its own values, all of them: what we do not understand may matter to others.  A Hugging Face
+ * folder's hyper-parameters and vocabulary are spelled as llama.cpp's readers expect them.  Called
+ * by quantize.c.
  */
 #include "load/gguf_write.h"
 
@@ -41,7 +42,8 @@ static bool is_of_tensors(str key)
 
 static bool is_gguf(const load_model *m)
 {
-    return m->files.n == 1 && m->files.at[0].n_bytes >= 4 && memcmp(m->files.at[0].bytes, "GGUF", 4) == 0;
+    return m->files.n == 1 && m->files.at[0].n_bytes >= 4 &&
+           memcmp(m->files.at[0].bytes, "GGUF", 4) == 0;
 }
 
 static mpk_status copy_values(describer *d)
@@ -61,21 +63,26 @@ mpk_status gguf_find_written(mpk_context *cx, const load_model *m, const model_d
     const model_def *own;
     TRY(model_find(cx, m->config.family, &own));
     const char *name = own->gguf_written ? own->gguf_written : own->gguf;
-    CHECK(cx, name, MPK_EUNSUPPORTED, "GGUF files have no architecture for models of the family %s", own->family);
+    CHECK(cx, name, MPK_EUNSUPPORTED, "GGUF files have no architecture for models of the family %s",
+          own->family);
     return model_find_gguf(cx, str_from(name), m->config.n_experts > 0, out);
 }
 
-/* Readers of these architectures compute with silu, and with the same window in every layer or none. */
+/* Readers of these architectures compute with silu, and with the same window in every layer or
+ * none. */
 static mpk_status refuse_unsaid(describer *d, const model_def *def)
 {
     const model_config *c = &d->m->config;
     CHECK(d->cx, str_is(c->activation, "silu"), MPK_EUNSUPPORTED,
-          "GGUF files of %s cannot say that the activation is %.*s", d->architecture, LOAD_NAME(c->activation));
-    CHECK(d->cx, !c->window || (def->gguf_window && !c->first_window_layer && c->window_every <= 1), MPK_EUNSUPPORTED,
-          "GGUF files of %s cannot say which layers have a window of %u tokens", d->architecture, c->window);
+          "GGUF files of %s cannot say that the activation is %.*s", d->architecture,
+          LOAD_NAME(c->activation));
+    CHECK(d->cx, !c->window || (def->gguf_window && !c->first_window_layer && c->window_every <= 1),
+          MPK_EUNSUPPORTED, "GGUF files of %s cannot say which layers have a window of %u tokens",
+          d->architecture, c->window);
     bool plain = !c->rope_mscale && !c->rope_mscale_all_dim && c->rope_truncate;
     CHECK(d->cx, c->rope_scaling != MODEL_ROPE_YARN || plain, MPK_EUNSUPPORTED,
-          "GGUF files of %s cannot say \"mscale\" or \"truncate\" of the rope scaling", d->architecture);
+          "GGUF files of %s cannot say \"mscale\" or \"truncate\" of the rope scaling",
+          d->architecture);
     return MPK_OK;
 }
 
@@ -120,11 +127,13 @@ static void put_rope(describer *d)
     gguf_put_f32(d->w, scoped(d, "rope.scaling.factor"), (float)c->rope_factor);
     if (c->rope_scaling == MODEL_ROPE_LINEAR)
         return;
-    gguf_put_u32(d->w, scoped(d, "rope.scaling.original_context_length"), c->rope_original_positions);
+    gguf_put_u32(d->w, scoped(d, "rope.scaling.original_context_length"),
+                 c->rope_original_positions);
     gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_beta_fast"), (float)c->rope_beta_fast);
     gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_beta_slow"), (float)c->rope_beta_slow);
     if (c->rope_attention_factor)
-        gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_attn_factor"), (float)c->rope_attention_factor);
+        gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_attn_factor"),
+                     (float)c->rope_attention_factor);
 }
 
 /* -1: unsaid. */
@@ -134,7 +143,8 @@ static void put_id(describer *d, const char *key, int32_t id)
         gguf_put_u32(d->w, key, (uint32_t)id);
 }
 
-/* The tokenizer's own end of text, and of the others that end an answer the first as the end of a turn. */
+/* The tokenizer's own end of text, and of the others that end an answer the first as the end of a
+ * turn. */
 static void put_ends(describer *d, const tokenizer_vocab *v)
 {
     const model_config *c = &d->m->config;

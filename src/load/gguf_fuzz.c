@@ -1,5 +1,5 @@
-/* gguf_fuzz.c - any bytes as a GGUF file: an error, or tensors that can be read and hyper-parameters of which a program
- * can be built (or is refused). */
+/* gguf_fuzz.c - any bytes as a GGUF file: an error, or tensors that can be read and
+ * hyper-parameters of which a program can be built (or is refused). */
 #include "load/load.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

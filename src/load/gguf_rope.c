@@ -1,19 +1,23 @@
-/* gguf_rope.c - the rows of q and k of a GGUF file of the Llama architecture, in the order of Hugging Face checkpoints.
+/* gguf_rope.c - the rows of q and k of a GGUF file of the Llama architecture, in the order of
+ * Hugging Face checkpoints.
  *
- * Rope rotates pairs of a head's entries.  Checkpoints, and every body here, pair entry i with entry i + R/2 of the R
- * rotated entries.  Files of the Llama architecture store the rows of q_proj and k_proj, and their biases, in an order
- * in which entries 2i and 2i + 1 are a pair.  Scores are sums over a head, so the order of its entries does not matter
- * as long as q and k agree.  The rows are therefore put back when the file is opened, and no later code has to know
- * about the other order.
+ * Rope rotates pairs of a head's entries.  Checkpoints, and every body here, pair entry i with
+ * entry i + R/2 of the R rotated entries.  Files of the Llama architecture store the rows of q_proj
+ * and k_proj, and their biases, in an order in which entries 2i and 2i + 1 are a pair.  Scores are
+ * sums over a head, so the order of its entries does not matter as long as q and k agree.  The rows
+ * are therefore put back when the file is opened, and no later code has to know about the other
+ * order.
  *
- * Input: tensors inside the mapping.  Output: for a weight, the address of each row (load_tensor.parts): a row is whole
- * blocks of any format, and nothing is copied here.  For a bias, a copy in the model's arena.
- * Called by gguf.c when the hyper-parameters are known; gguf_find_rows and gguf_row_from are the way back, for
- * quantize.c.
+ * Input: tensors inside the mapping.  Output: for a weight, the address of each row
+ * (load_tensor.parts): a row is whole blocks of any format, and nothing is copied here.  For a
+ * bias, a copy in the model's arena.
+ * Called by gguf.c when the hyper-parameters are known; gguf_find_rows and gguf_row_from are the
+ * way back, for quantize.c.
  */
 #include "load/gguf.h"
 
-/* The row of the file that becomes row `row`.  A head has `size` rows, of which the first `turned` are rotated. */
+/* The row of the file that becomes row `row`.  A head has `size` rows, of which the first `turned`
+ * are rotated. */
 static int64_t find_row(int64_t row, int64_t size, int64_t turned)
 {
     int64_t head = row / size * size, i = row % size, half = turned / 2;
@@ -38,12 +42,14 @@ static mpk_status order_bias(mpk_context *cx, arena *a, const model_config *c, l
     const ir_dtype_info *info = &ir_dtype_table[t->dtype];
     const char *from = t->data;
     char *to;
-    CHECK(cx, info->block_elements == 1, MPK_EUNSUPPORTED, "tensor %.*s is a bias of %s: it must be F32, F16 or BF16",
-          LOAD_NAME(t->name), info->name);
+    CHECK(cx, info->block_elements == 1, MPK_EUNSUPPORTED,
+          "tensor %.*s is a bias of %s: it must be F32, F16 or BF16", LOAD_NAME(t->name),
+          info->name);
     NEW(cx, a, to, t->n_bytes);
     for (int64_t i = 0; i < t->dims[0]; i++)
         memcpy(to + (size_t)i * info->block_bytes,
-               from + (size_t)find_row(i, c->head_size, c->rope_size) * info->block_bytes, info->block_bytes);
+               from + (size_t)find_row(i, c->head_size, c->rope_size) * info->block_bytes,
+               info->block_bytes);
     t->data = to;
     return MPK_OK;
 }
@@ -57,8 +63,10 @@ static bool ends_with(str name, const char *end)
 /* Tensors of an unexpected shape are none of these: building the program refuses them by name. */
 gguf_rows gguf_find_rows(const model_config *c, const load_tensor *t)
 {
-    bool q = ends_with(t->name, ".self_attn.q_proj.weight") || ends_with(t->name, ".self_attn.q_proj.bias");
-    bool k = ends_with(t->name, ".self_attn.k_proj.weight") || ends_with(t->name, ".self_attn.k_proj.bias");
+    bool q = ends_with(t->name, ".self_attn.q_proj.weight") ||
+             ends_with(t->name, ".self_attn.q_proj.bias");
+    bool k = ends_with(t->name, ".self_attn.k_proj.weight") ||
+             ends_with(t->name, ".self_attn.k_proj.bias");
     if ((!q && !k) || t->dims[0] != (int64_t)c->head_size * (q ? c->n_heads : c->n_kv_heads))
         return (gguf_rows){0};
     return (gguf_rows){c->head_size, c->rope_size};

@@ -48,7 +48,8 @@ static void put_str_value(text *t, const char *key, const char *value)
 }
 
 /* dims innermost first, as the file has them */
-static void put_tensor(text *t, const char *name, uint32_t rank, const uint64_t *dims, uint32_t type, uint64_t offset)
+static void put_tensor(text *t, const char *name, uint32_t rank, const uint64_t *dims,
+                       uint32_t type, uint64_t offset)
 {
     put_str(t, name);
     put(t, rank, 4);
@@ -131,7 +132,8 @@ static void test_reads_model(void **state)
     assert_non_null(bias);
     assert_int_equal(((const unsigned char *)bias->data)[0], 704 & 0xff);
     assert_non_null(load_find(&m, "blk.0.ffn_other.weight"));
-    assert_true(m.has_config && str_is(m.config.family, "llama") && str_is(m.chat_template, "{{ x }}"));
+    assert_true(m.has_config && str_is(m.config.family, "llama") &&
+                str_is(m.chat_template, "{{ x }}"));
     assert_int_equal(m.config.vocab_size, 10);
     assert_int_equal(m.config.head_size, 16);
     assert_int_equal(m.config.n_kv_heads, 2);
@@ -175,7 +177,8 @@ static void test_reads_vocabulary_alone(void **state)
     text_free(&t);
 }
 
-/* A Llama 3 file has divisors of frequencies; the formula's parameters come back from them, or the file is refused. */
+/* A Llama 3 file has divisors of frequencies; the formula's parameters come back from them, or the
+ * file is refused. */
 static void put_divisors(text *t, double error)
 {
     put_header(t, 1, N_LLAMA_VALUES + 2);
@@ -188,7 +191,9 @@ static void put_divisors(text *t, double error)
     for (int i = 0; i < 32; i++) { /* as the reference converter writes them */
         double freq = 1.0 / pow(10000.0, 2.0 * i / 64), wavelength = 2 * acos(-1) / freq;
         double smooth = (8192 / wavelength - 1.0) / (4.0 - 1.0);
-        double divisor = wavelength < 8192 / 4.0 ? 1 : wavelength > 8192 / 1.0 ? 32 : 1 / ((1 - smooth) / 32 + smooth);
+        double divisor = wavelength < 8192 / 4.0   ? 1
+                         : wavelength > 8192 / 1.0 ? 32
+                                                   : 1 / ((1 - smooth) / 32 + smooth);
         put_f32(t, (float)(divisor + (i == 24 ? error : 0)));
     }
 }
@@ -269,8 +274,8 @@ static void test_value_faults(void **state)
 }
 
 /* A Llama file with two tensors a (f32[8]) and b, the latter as given. */
-static void put_two_tensors(text *t, const char *name, uint32_t rank, const uint64_t *dims, uint32_t type,
-                            uint64_t offset)
+static void put_two_tensors(text *t, const char *name, uint32_t rank, const uint64_t *dims,
+                            uint32_t type, uint64_t offset)
 {
     put_header(t, 2, N_LLAMA_VALUES);
     put_llama(t);
@@ -309,7 +314,8 @@ static void test_tensor_faults(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         text t = {0};
-        put_two_tensors(&t, cases[i].name, cases[i].rank, cases[i].dims, cases[i].type, cases[i].offset);
+        put_two_tensors(&t, cases[i].name, cases[i].rank, cases[i].dims, cases[i].type,
+                        cases[i].offset);
         expect_fault(&t, cases[i].status, cases[i].needle);
     }
     text t = {0}; /* two spellings of one weight */
@@ -322,8 +328,8 @@ static void test_tensor_faults(void **state)
 }
 
 /* A file with a tensor, so that its hyper-parameters must be right, and one more value. */
-static void expect_config_fault(mpk_status status, const char *needle, const char *key, uint32_t type, uint64_t value,
-                                unsigned n_bytes)
+static void expect_config_fault(mpk_status status, const char *needle, const char *key,
+                                uint32_t type, uint64_t value, unsigned n_bytes)
 {
     text t = {0};
     put_header(&t, 1, N_LLAMA_VALUES + 1);
@@ -350,22 +356,30 @@ static void test_config_faults(void **state)
     put_tensor(&t, "a", 1, (uint64_t[]){16}, 0, 0);
     put_data(&t, 64);
     expect_fault(&t, MPK_EFORMAT, "qwen3.block_count is missing");
-    expect_config_fault(MPK_EFORMAT, "general.alignment is 24", "general.alignment", GGUF_U32, 24, 4);
+    expect_config_fault(MPK_EFORMAT, "general.alignment is 24", "general.alignment", GGUF_U32, 24,
+                        4);
     expect_config_fault(MPK_EFORMAT, "general.alignment is 0", "general.alignment", GGUF_U32, 0, 4);
     expect_config_fault(MPK_EFORMAT, "experts a token is 0", "llama.expert_count", GGUF_U32, 8, 4);
-    expect_config_fault(MPK_EUNSUPPORTED, "llama.expert_shared_count is not", "llama.expert_shared_count", GGUF_U32, 1,
-                        4);
-    expect_config_fault(MPK_EUNSUPPORTED, "softcapping is not", "llama.attn_logit_softcapping", GGUF_F32, 0x42480000,
-                        4);
-    expect_config_fault(MPK_EUNSUPPORTED, "of values 8", "llama.attention.value_length", GGUF_U32, 8, 4);
-    expect_config_fault(MPK_EFORMAT, "rotates 5 of the 16", "llama.rope.dimension_count", GGUF_U32, 5, 4);
-    expect_config_fault(MPK_EFORMAT, "rope.freq_base is not a number", "llama.rope.freq_base", GGUF_BOOL, 1, 1);
-    expect_config_fault(MPK_EFORMAT, "key_length is -1", "llama.attention.key_length", GGUF_I32, UINT32_MAX, 4);
-    expect_config_fault(MPK_EUNSUPPORTED, "without causal", "llama.attention.causal", GGUF_BOOL, 0, 1);
-    expect_config_fault(MPK_EFORMAT, "neither true nor false", "llama.attention.causal", GGUF_BOOL, 2, 1);
-    expect_config_fault(MPK_EFORMAT, "ends at byte", "llama.rope.scaling.type", GGUF_STRING, 1 << 20, 8);
-    expect_config_fault(MPK_EFORMAT, "norm epsilon is", "llama.attention.layer_norm_rms_epsilon", GGUF_F32, 0x7fc00000,
-                        4);
+    expect_config_fault(MPK_EUNSUPPORTED, "llama.expert_shared_count is not",
+                        "llama.expert_shared_count", GGUF_U32, 1, 4);
+    expect_config_fault(MPK_EUNSUPPORTED, "softcapping is not", "llama.attn_logit_softcapping",
+                        GGUF_F32, 0x42480000, 4);
+    expect_config_fault(MPK_EUNSUPPORTED, "of values 8", "llama.attention.value_length", GGUF_U32,
+                        8, 4);
+    expect_config_fault(MPK_EFORMAT, "rotates 5 of the 16", "llama.rope.dimension_count", GGUF_U32,
+                        5, 4);
+    expect_config_fault(MPK_EFORMAT, "rope.freq_base is not a number", "llama.rope.freq_base",
+                        GGUF_BOOL, 1, 1);
+    expect_config_fault(MPK_EFORMAT, "key_length is -1", "llama.attention.key_length", GGUF_I32,
+                        UINT32_MAX, 4);
+    expect_config_fault(MPK_EUNSUPPORTED, "without causal", "llama.attention.causal", GGUF_BOOL, 0,
+                        1);
+    expect_config_fault(MPK_EFORMAT, "neither true nor false", "llama.attention.causal", GGUF_BOOL,
+                        2, 1);
+    expect_config_fault(MPK_EFORMAT, "ends at byte", "llama.rope.scaling.type", GGUF_STRING,
+                        1 << 20, 8);
+    expect_config_fault(MPK_EFORMAT, "norm epsilon is", "llama.attention.layer_norm_rms_epsilon",
+                        GGUF_F32, 0x7fc00000, 4);
 }
 
 /* A file of the architecture with experts: two layers, the second without. */
@@ -374,9 +388,15 @@ static void check_mixture(const char *architecture, const char *family, bool has
     static const struct {
         const char *key;
         uint32_t value;
-    } values[] = {{"block_count", 2},          {"context_length", 128},     {"embedding_length", 64},
-                  {"feed_forward_length", 96}, {"attention.head_count", 4}, {"vocab_size", 7},
-                  {"expert_count", 3},         {"expert_used_count", 2},    {"expert_feed_forward_length", 32}};
+    } values[] = {{"block_count", 2},
+                  {"context_length", 128},
+                  {"embedding_length", 64},
+                  {"feed_forward_length", 96},
+                  {"attention.head_count", 4},
+                  {"vocab_size", 7},
+                  {"expert_count", 3},
+                  {"expert_used_count", 2},
+                  {"expert_feed_forward_length", 32}};
     mpk_context cx = {0};
     load_model m;
     unsigned char *copy;
@@ -396,11 +416,13 @@ static void check_mixture(const char *architecture, const char *family, bool has
     check_ok(&cx, load_text(&cx, &t, &m, &copy));
     const model_config *c = &m.config;
     assert_true(str_is(c->family, family));
-    assert_true(c->n_experts == 3 && c->experts_per_token == 2 && c->expert_every == 1 && c->normalize_experts);
+    assert_true(c->n_experts == 3 && c->experts_per_token == 2 && c->expert_every == 1 &&
+                c->normalize_experts);
     assert_int_equal(c->expert_ffn_size, has_own_size ? 32 : 96);
     assert_true(c->dense_layers[0] == 2);
     const load_tensor *gate = load_find(&m, "model.layers.0.mlp.experts.gate_proj.weight");
-    assert_true(gate && gate->rank == 3 && gate->dims[0] == 3 && gate->dims[1] == 32 && gate->dims[2] == 64);
+    assert_true(gate && gate->rank == 3 && gate->dims[0] == 3 && gate->dims[1] == 32 &&
+                gate->dims[2] == 64);
     assert_non_null(load_find(&m, "model.layers.0.mlp.gate.weight"));
     load_close(&m);
     free(copy);
@@ -432,12 +454,14 @@ static double project(const load_tensor *w, const load_tensor *b, const float *x
     return sum;
 }
 
-/* Turn the first `turned` entries of a head as position `at` has it; neighbours: the file's pairs. */
+/* Turn the first `turned` entries of a head as position `at` has it; neighbours: the file's
+ * pairs. */
 static void turn_head(double *head, uint32_t turned, double at, bool neighbours)
 {
     for (uint32_t i = 0; i < turned / 2; i++) {
         double angle = at * pow(10000, -2.0 * i / turned), a, b;
-        double *first = head + (neighbours ? 2 * i : i), *second = first + (neighbours ? 1 : turned / 2);
+        double *first = head + (neighbours ? 2 * i : i),
+               *second = first + (neighbours ? 1 : turned / 2);
         a = *first * cos(angle) - *second * sin(angle);
         b = *second * cos(angle) + *first * sin(angle);
         *first = a, *second = b;
@@ -445,7 +469,8 @@ static void turn_head(double *head, uint32_t turned, double at, bool neighbours)
 }
 
 /* The score of a head's query at position 5 and its key at position 2. */
-static double score(const load_tensor *const t[4], const float *x, uint32_t turned, int head, bool neighbours)
+static double score(const load_tensor *const t[4], const float *x, uint32_t turned, int head,
+                    bool neighbours)
 {
     double q[HEAD_SIZE], k[HEAD_SIZE], sum = 0;
     for (int i = 0; i < HEAD_SIZE; i++) {
@@ -461,24 +486,28 @@ static double score(const load_tensor *const t[4], const float *x, uint32_t turn
 
 static void check_rows(uint64_t seed, uint32_t turned)
 {
-    static const char *const names[][2] = {{"blk.0.attn_q.weight", "model.layers.0.self_attn.q_proj.weight"},
-                                           {"blk.0.attn_q.bias", "model.layers.0.self_attn.q_proj.bias"},
-                                           {"blk.0.attn_k.weight", "model.layers.0.self_attn.k_proj.weight"},
-                                           {"blk.0.attn_k.bias", "model.layers.0.self_attn.k_proj.bias"}};
-    const uint64_t rows[] = {HEADS * HEAD_SIZE, HEADS * HEAD_SIZE, KV_HEADS * HEAD_SIZE, KV_HEADS * HEAD_SIZE};
+    static const char *const names[][2] = {
+        {"blk.0.attn_q.weight", "model.layers.0.self_attn.q_proj.weight"},
+        {"blk.0.attn_q.bias", "model.layers.0.self_attn.q_proj.bias"},
+        {"blk.0.attn_k.weight", "model.layers.0.self_attn.k_proj.weight"},
+        {"blk.0.attn_k.bias", "model.layers.0.self_attn.k_proj.bias"}};
+    const uint64_t rows[] = {HEADS * HEAD_SIZE, HEADS * HEAD_SIZE, KV_HEADS * HEAD_SIZE,
+                             KV_HEADS * HEAD_SIZE};
     mpk_context cx = {0};
     load_model m;
     unsigned char *copy;
     text t = {0};
     uint64_t n = 0;
     float x[WIDTH];
-    load_tensor file[4] = {{.rank = 2, .dims = {0, WIDTH}}, {.rank = 1}, {.rank = 2, .dims = {0, WIDTH}}, {.rank = 1}};
+    load_tensor file[4] = {
+        {.rank = 2, .dims = {0, WIDTH}}, {.rank = 1}, {.rank = 2, .dims = {0, WIDTH}}, {.rank = 1}};
     const load_tensor *loaded[4], *stored[4];
     put_header(&t, 4, N_LLAMA_VALUES + 1);
     put_llama(&t);
     put_u32_value(&t, "llama.rope.dimension_count", turned);
     for (int i = 0; i < 4; i++) {
-        put_tensor(&t, names[i][0], i % 2 ? 1 : 2, i % 2 ? &rows[i] : (uint64_t[]){WIDTH, rows[i]}, 0, 4 * n);
+        put_tensor(&t, names[i][0], i % 2 ? 1 : 2, i % 2 ? &rows[i] : (uint64_t[]){WIDTH, rows[i]},
+                   0, 4 * n);
         n += rows[i] * (i % 2 ? 1 : WIDTH);
     }
     put_data(&t, 0);
@@ -496,7 +525,8 @@ static void check_rows(uint64_t seed, uint32_t turned)
         assert_non_null(loaded[i]);
     }
     for (int head = 0; head < HEADS; head++) {
-        double expected = score(stored, x, turned, head, true), found = score(loaded, x, turned, head, false);
+        double expected = score(stored, x, turned, head, true),
+               found = score(loaded, x, turned, head, false);
         assert_true(fabs(found - expected) < 1e-9 * (1 + fabs(expected)));
     }
     load_close(&m);
@@ -504,7 +534,8 @@ static void check_rows(uint64_t seed, uint32_t turned)
     text_free(&t);
 }
 
-/* What the file's pairs of neighbours give and what pairs of halves give from the rows as loaded is the same. */
+/* What the file's pairs of neighbours give and what pairs of halves give from the rows as loaded is
+ * the same. */
 static void test_orders_rope_rows(void **state)
 {
     (void)state;
@@ -523,7 +554,8 @@ static void test_orders_rows_of_blocks(void **state)
     text t = {0};
     put_header(&t, 2, N_LLAMA_VALUES);
     put_llama(&t);
-    put_tensor(&t, "blk.0.attn_k.weight", 2, (uint64_t[]){WIDTH, KV_HEADS * HEAD_SIZE}, 2, 0); /* 36 bytes a row */
+    /* 36 bytes a row */
+    put_tensor(&t, "blk.0.attn_k.weight", 2, (uint64_t[]){WIDTH, KV_HEADS * HEAD_SIZE}, 2, 0);
     put_tensor(&t, "blk.0.attn_v.weight", 2, (uint64_t[]){WIDTH, KV_HEADS * HEAD_SIZE}, 2, 1152);
     put_data(&t, 2304);
     check_ok(&cx, load_text(&cx, &t, &m, &copy));

@@ -1,7 +1,8 @@
-/* gguf_write.c - values and tensors in the spelling of GGUF version 3, little-endian (see gguf.c for the layout).
+/* gguf_write.c - values and tensors in the spelling of GGUF version 3, little-endian (see gguf.c
+ * for the layout).
  *
- * Nothing is checked here: keys are ours, or those of a file that was read.  Cost: one pass, all in memory; a
- * vocabulary is the most there is.
+ * Nothing is checked here: keys are ours, or those of a file that was read.  Cost: one pass, all in
+ * memory; a vocabulary is the most there is.
  */
 #include "load/gguf_write.h"
 
@@ -89,7 +90,8 @@ void gguf_put_value(gguf_writer *w, const gguf_value *v)
     text_add(&w->values, (const char *)v->at, (size_t)gguf_value_bytes(v));
 }
 
-void gguf_put_tensor(gguf_writer *w, str name, ir_dtype dtype, uint32_t rank, const int64_t *dims, uint64_t n_bytes)
+void gguf_put_tensor(gguf_writer *w, str name, ir_dtype dtype, uint32_t rank, const int64_t *dims,
+                     uint64_t n_bytes)
 {
     put_text(&w->tensors, name);
     put(&w->tensors, rank, 4);

@@ -1,7 +1,9 @@
-/* gguf_write.h - the head of a GGUF file that is written: values, then tensors, then where their data goes.
+/* gguf_write.h - the head of a GGUF file that is written: values, then tensors, then where their
+ * data goes.
  *
- * Used by quantize.c and gguf_describe.c.  Values and tensors are put in the order in which the file shall have them;
- * the caller then writes gguf_writer_head and the data of each tensor, padded, in the same order.
+ * Used by quantize.c and gguf_describe.c.  Values and tensors are put in the order in which the
+ * file shall have them; the caller then writes gguf_writer_head and the data of each tensor,
+ * padded, in the same order.
  */
 #ifndef LOAD_GGUF_WRITE_H
 #define LOAD_GGUF_WRITE_H
@@ -27,7 +29,8 @@ void gguf_put_ints(gguf_writer *w, const char *key, const int32_t *items, size_t
 /* As another file has it. */
 void gguf_put_value(gguf_writer *w, const gguf_value *v);
 /* dims outermost first, as in load_tensor.  The dtype has a gguf_type_number. */
-void gguf_put_tensor(gguf_writer *w, str name, ir_dtype dtype, uint32_t rank, const int64_t *dims, uint64_t n_bytes);
+void gguf_put_tensor(gguf_writer *w, str name, ir_dtype dtype, uint32_t rank, const int64_t *dims,
+                     uint64_t n_bytes);
 
 /* Zeros to write after n_bytes of a tensor's data. */
 static inline size_t gguf_padding(uint64_t n_bytes)
@@ -41,8 +44,9 @@ void gguf_writer_free(gguf_writer *w);
 
 /* ---- gguf_describe.c ---- */
 
-/* The values that say what m is: hyper-parameters, tokenizer, chat template.  Of a GGUF file those that it has, of a
- * Hugging Face folder what llama.cpp's readers expect.  MPK_EUNSUPPORTED: GGUF has no way to say something of it. */
+/* The values that say what m is: hyper-parameters, tokenizer, chat template.  Of a GGUF file those
+ * that it has, of a Hugging Face folder what llama.cpp's readers expect.  MPK_EUNSUPPORTED: GGUF
+ * has no way to say something of it. */
 mpk_status gguf_describe(mpk_context *cx, arena *a, const load_model *m, gguf_writer *w);
 /* The record of the architecture that the file names. */
 mpk_status gguf_find_written(mpk_context *cx, const load_model *m, const model_def **out);

@@ -51,7 +51,8 @@ static void check_values(mpk_context *cx, arena *a, const gguf *f, const made *m
     check_ok(cx, gguf_get_double(cx, f, "a.f32", &number));
     check_ok(cx, gguf_get_bool(cx, f, "a.bool", &yes));
     check_ok(cx, gguf_get_str(cx, f, "a.str", &words));
-    assert_true(u32 == 4000000000u && (float)number == m->floats[0] && yes && str_equal(words, m->texts[1]));
+    assert_true(u32 == 4000000000u && (float)number == m->floats[0] && yes &&
+                str_equal(words, m->texts[1]));
     check_ok(cx, gguf_list_strings(cx, a, gguf_find(f, "a.strings"), &texts));
     for (uint64_t i = 0; i < ITEMS; i++) {
         assert_true(str_equal(texts[i], m->texts[i]));
@@ -90,7 +91,8 @@ static void test_values_come_back(void **state)
     arena_free(&a);
 }
 
-/* A file without hyper-parameters is refused as a model, but only after its tensors were found in order. */
+/* A file without hyper-parameters is refused as a model, but only after its tensors were found in
+ * order. */
 static void test_tensors_come_back(void **state)
 {
     (void)state;
@@ -120,10 +122,11 @@ static void test_tensors_come_back(void **state)
 static void test_names(void **state)
 {
     (void)state;
-    static const char *const pairs[][2] = {{"model.layers.12.self_attn.q_proj.bias", "blk.12.attn_q.bias"},
-                                           {"model.layers.0.mlp.experts.up_proj.weight", "blk.0.ffn_up_exps.weight"},
-                                           {"model.embed_tokens.weight", "token_embd.weight"},
-                                           {"lm_head.weight", "output.weight"}};
+    static const char *const pairs[][2] = {
+        {"model.layers.12.self_attn.q_proj.bias", "blk.12.attn_q.bias"},
+        {"model.layers.0.mlp.experts.up_proj.weight", "blk.0.ffn_up_exps.weight"},
+        {"model.embed_tokens.weight", "token_embd.weight"},
+        {"lm_head.weight", "output.weight"}};
     mpk_context cx = {0};
     arena a = {0};
     str name;
@@ -155,8 +158,8 @@ static void test_row_orders_are_inverse(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values_come_back),
-                                       cmocka_unit_test(test_tensors_come_back), cmocka_unit_test(test_names),
-                                       cmocka_unit_test(test_row_orders_are_inverse)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values_come_back), cmocka_unit_test(test_tensors_come_back),
+        cmocka_unit_test(test_names), cmocka_unit_test(test_row_orders_are_inverse)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

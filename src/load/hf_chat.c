@@ -1,8 +1,9 @@
-/* hf_chat.c - chat templates and texts of special tokens from a Hugging Face folder's tokenizer_config.json.
+/* hf_chat.c - chat templates and texts of special tokens from a Hugging Face folder's
+ * tokenizer_config.json.
  *
- * A template is one text, or a list of {"name", "template"}, of which "default" and "tool_use" are taken.  A special
- * token is a text or an object with "content".  In older folders, those without "added_tokens_decoder",
- * special_tokens_map.json takes precedence.
+ * A template is one text, or a list of {"name", "template"}, of which "default" and "tool_use" are
+ * taken.  A special token is a text or an object with "content".  In older folders, those without
+ * "added_tokens_decoder", special_tokens_map.json takes precedence.
  */
 #include "base/json.h"
 #include "load/load.h"
@@ -20,7 +21,8 @@ static mpk_status fill_templates(mpk_context *cx, const json_value *value, load_
     if (json_is(value, JSON_KIND_STRING))
         return copy_text(cx, m, value->text, &m->chat_template);
     for (size_t i = 0; json_is(value, JSON_KIND_LIST) && i < value->n; i++) {
-        const json_value *name = json_get(&value->items[i], "name"), *source = json_get(&value->items[i], "template");
+        const json_value *name = json_get(&value->items[i], "name"),
+                         *source = json_get(&value->items[i], "template");
         if (!json_is(name, JSON_KIND_STRING) || !json_is(source, JSON_KIND_STRING))
             continue;
         if (str_is(name->text, "default"))

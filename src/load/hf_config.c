@@ -1,8 +1,8 @@
 /* hf_config.c - config.json and generation_config.json of Hugging Face folders -> hyper-parameters.
  *
- * Both spellings are read: rope_theta, rope_scaling, torch_dtype of older files; rope_parameters, dtype of those that
- * Transformers 5 writes.  Absent members take Transformers' defaults.  Members that would change what the model
- * computes and are not supported are refused by name.
+ * Both spellings are read: rope_theta, rope_scaling, torch_dtype of older files; rope_parameters,
+ * dtype of those that Transformers 5 writes.  Absent members take Transformers' defaults.  Members
+ * that would change what the model computes and are not supported are refused by name.
  */
 #include "base/json.h"
 #include "load/load.h"
@@ -13,9 +13,10 @@ static mpk_status fill_sizes(mpk_context *cx, const json_value *j, model_config 
     const struct {
         const char *key;
         uint32_t *out;
-    } sizes[] = {{"num_hidden_layers", &c->n_layers},  {"hidden_size", &c->hidden_size},
-                 {"num_attention_heads", &c->n_heads}, {"intermediate_size", &c->ffn_size},
-                 {"vocab_size", &c->vocab_size},       {"max_position_embeddings", &c->max_positions}};
+    } sizes[] = {
+        {"num_hidden_layers", &c->n_layers},  {"hidden_size", &c->hidden_size},
+        {"num_attention_heads", &c->n_heads}, {"intermediate_size", &c->ffn_size},
+        {"vocab_size", &c->vocab_size},       {"max_position_embeddings", &c->max_positions}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         CHECK(cx, json_get(j, sizes[i].key), MPK_EFORMAT, "\"%s\" is missing", sizes[i].key);
         TRY(json_read_u32(cx, j, sizes[i].key, sizes[i].out));
@@ -25,8 +26,8 @@ static mpk_status fill_sizes(mpk_context *cx, const json_value *j, model_config 
     TRY(json_read_u32(cx, j, "head_dim", &c->head_size));
     if (!json_get(j, "head_dim")) {
         CHECK(cx, c->n_heads && c->hidden_size % c->n_heads == 0, MPK_EFORMAT,
-              "\"hidden_size\" %u does not divide into %u heads and there is no \"head_dim\"", c->hidden_size,
-              c->n_heads);
+              "\"hidden_size\" %u does not divide into %u heads and there is no \"head_dim\"",
+              c->hidden_size, c->n_heads);
         c->head_size = c->hidden_size / c->n_heads;
     }
     return MPK_OK;
@@ -35,25 +36,28 @@ static mpk_status fill_sizes(mpk_context *cx, const json_value *j, model_config 
 /* Refuse members that ask for a computation that the supported families do not have. */
 static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
 {
-    static const char *const refused[] = {
-        "quantization_config",  "attn_logit_softcapping", "final_logit_softcapping", "sinks",
-        "attention_chunk_size", "embedding_multiplier",   "residual_multiplier",     "attention_multiplier",
-        "logits_scaling"};
+    static const char *const refused[] = {"quantization_config",     "attn_logit_softcapping",
+                                          "final_logit_softcapping", "sinks",
+                                          "attention_chunk_size",    "embedding_multiplier",
+                                          "residual_multiplier",     "attention_multiplier",
+                                          "logits_scaling"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        CHECK(cx, !json_get(j, refused[i]), MPK_EUNSUPPORTED, "\"%s\" is not supported", refused[i]);
+        CHECK(cx, !json_get(j, refused[i]), MPK_EUNSUPPORTED, "\"%s\" is not supported",
+              refused[i]);
     return MPK_OK;
 }
 
 /* Transformers 5 writes Qwen3's "num_experts" as "num_local_experts". */
-static mpk_status count_experts(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
+static mpk_status count_experts(mpk_context *cx, const json_value *j, const model_def *def,
+                                model_config *c)
 {
     static const char *const names[] = {"num_experts", "num_local_experts", "n_routed_experts"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         uint32_t n = 0;
         TRY(json_read_u32(cx, j, names[i], &n));
         CHECK(cx, n <= 1 || (def->is_mixture && i < 2), MPK_EUNSUPPORTED,
-              "mixtures of experts of the family \"%.*s\" are not supported (\"%s\" is %u)", LOAD_NAME(c->family),
-              names[i], n);
+              "mixtures of experts of the family \"%.*s\" are not supported (\"%s\" is %u)",
+              LOAD_NAME(c->family), names[i], n);
         c->n_experts = def->is_mixture && n > c->n_experts ? n : c->n_experts;
     }
     return MPK_OK;
@@ -63,9 +67,11 @@ static mpk_status count_experts(mpk_context *cx, const json_value *j, const mode
 static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_config *c)
 {
     const json_value *layers = json_get(j, "mlp_only_layers");
-    CHECK(cx, !layers || json_is(layers, JSON_KIND_LIST), MPK_EFORMAT, "\"mlp_only_layers\" is not a list of layers");
+    CHECK(cx, !layers || json_is(layers, JSON_KIND_LIST), MPK_EFORMAT,
+          "\"mlp_only_layers\" is not a list of layers");
     for (size_t i = 0; layers && i < layers->n; i++) {
-        CHECK(cx, layers->items[i].is_integer, MPK_EFORMAT, "\"mlp_only_layers\" holds something that is no layer");
+        CHECK(cx, layers->items[i].is_integer, MPK_EFORMAT,
+              "\"mlp_only_layers\" holds something that is no layer");
         int64_t layer = layers->items[i].integer;
         if (layer >= 0 && layer < MODEL_MAX_LAYERS)
             c->dense_layers[layer / 64] |= (uint64_t)1 << layer % 64;
@@ -74,12 +80,14 @@ static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_
 }
 
 /* Sizes must be stated; other absent members take Transformers' defaults. */
-static mpk_status fill_experts(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
+static mpk_status fill_experts(mpk_context *cx, const json_value *j, const model_def *def,
+                               model_config *c)
 {
     TRY(count_experts(cx, j, def, c));
     if (!def->is_mixture)
         return MPK_OK;
-    CHECK(cx, c->n_experts || !def->only_experts, MPK_EFORMAT, "\"num_local_experts\" is missing or 0");
+    CHECK(cx, c->n_experts || !def->only_experts, MPK_EFORMAT,
+          "\"num_local_experts\" is missing or 0");
     const char *needed[] = {"num_experts_per_tok", def->expert_ffn};
     uint32_t *to[] = {&c->experts_per_token, &c->expert_ffn_size};
     for (int i = 0; c->n_experts && i < 2; i++) {
@@ -117,7 +125,8 @@ static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j
     return MPK_OK; /* model_check refuses it by name */
 }
 
-/* The dtype of saved weights.  It is used for random weights only: each tensor of a file has its own dtype. */
+/* The dtype of saved weights.  It is used for random weights only: each tensor of a file has its
+ * own dtype. */
 static mpk_status fill_dtype(mpk_context *cx, const json_value *j, model_config *c)
 {
     str name = STR("float32");
@@ -134,8 +143,10 @@ static mpk_status fill_dtype(mpk_context *cx, const json_value *j, model_config 
     return MPK_OK;
 }
 
-/* Biases in the config are honoured only for families that use them, as in Transformers' modules. */
-static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
+/* Biases in the config are honoured only for families that use them, as in Transformers'
+ * modules. */
+static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_def *def,
+                              model_config *c)
 {
     bool attention = false;
     TRY(json_read_bool(cx, j, "attention_bias", &attention));
@@ -149,7 +160,8 @@ static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_
     return MPK_OK;
 }
 
-/* layer_types, if given, must be expressible by a first layer with a window: full attention first, then sliding. */
+/* layer_types, if given, must be expressible by a first layer with a window: full attention first,
+ * then sliding. */
 static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_config *c)
 {
     const json_value *types = json_get(j, "layer_types");
@@ -162,18 +174,22 @@ static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_c
         str type = types->items[i].text;
         bool slides = str_is(type, "sliding_attention");
         CHECK(cx, slides || str_is(type, "full_attention"), MPK_EUNSUPPORTED,
-              "\"layer_types\": layer %u is \"%.*s\"; full_attention and sliding_attention are supported", i,
-              LOAD_NAME(type));
+              "\"layer_types\": layer %u is \"%.*s\"; full_attention and sliding_attention are "
+              "supported",
+              i, LOAD_NAME(type));
         if (slides && i < c->first_window_layer)
             c->first_window_layer = i;
-        CHECK(cx, slides == (i >= c->first_window_layer), MPK_EUNSUPPORTED,
-              "\"layer_types\": full attention in layer %u above sliding attention is not supported", i);
+        CHECK(
+            cx, slides == (i >= c->first_window_layer), MPK_EUNSUPPORTED,
+            "\"layer_types\": full attention in layer %u above sliding attention is not supported",
+            i);
     }
     return MPK_OK;
 }
 
 /* The window and the layers that have it (see model_windows). */
-static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
+static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_def *def,
+                              model_config *c)
 {
     uint32_t window = 0, first = 28; /* Transformers' default of max_window_layers */
     bool use = false;
@@ -195,7 +211,8 @@ static mpk_status find_rope(mpk_context *cx, const json_value *j, const json_val
     const json_value *r = json_get(j, "rope_scaling");
     if (!r || (r->kind == JSON_KIND_OBJECT && r->n == 0))
         r = json_get(j, "rope_parameters");
-    CHECK(cx, !r || r->kind == JSON_KIND_OBJECT, MPK_EFORMAT, "\"rope_parameters\" is not an object");
+    CHECK(cx, !r || r->kind == JSON_KIND_OBJECT, MPK_EFORMAT,
+          "\"rope_parameters\" is not an object");
     const json_value *nested = NULL;
     for (size_t i = 0; r && i < r->n; i++) {
         const json_value *value = &r->items[i];
@@ -221,13 +238,15 @@ static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_
             c->rope_scaling = (model_rope_scaling)i;
             return MPK_OK;
         }
-    FAIL(cx, MPK_EUNSUPPORTED, "the rope type \"%.*s\" is not supported; default, linear, llama3 and yarn are",
+    FAIL(cx, MPK_EUNSUPPORTED,
+         "the rope type \"%.*s\" is not supported; default, linear, llama3 and yarn are",
          (int)(type.n < 64 ? type.n : 64), type.at);
 }
 
-/* Values inside the rope object take precedence over those beside it, except original_max_position_embeddings, which
- * Transformers takes from outside. */
-static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_def *def, model_config *c)
+/* Values inside the rope object take precedence over those beside it, except
+ * original_max_position_embeddings, which Transformers takes from outside. */
+static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_def *def,
+                            model_config *c)
 {
     const json_value *rope = NULL;
     double rotated = 1.0;
@@ -237,7 +256,8 @@ static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_de
     TRY(json_read_double(cx, j, "partial_rotary_factor", &rotated));
     TRY(json_read_double(cx, rope, "rope_theta", &c->rope_theta));
     TRY(json_read_double(cx, rope, "partial_rotary_factor", &rotated));
-    CHECK(cx, rotated > 0 && rotated <= 1, MPK_EFORMAT, "\"partial_rotary_factor\" is %g, expected 0 to 1", rotated);
+    CHECK(cx, rotated > 0 && rotated <= 1, MPK_EFORMAT,
+          "\"partial_rotary_factor\" is %g, expected 0 to 1", rotated);
     c->rope_size = (uint32_t)(c->head_size * rotated);
     TRY(fill_rope_type(cx, rope, c));
     if (c->rope_scaling == MODEL_ROPE_DEFAULT)
@@ -256,7 +276,8 @@ static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_de
     TRY(json_read_bool(cx, rope, "truncate", &c->rope_truncate));
     TRY(json_read_u32(cx, rope, "original_max_position_embeddings", &c->rope_original_positions));
     TRY(json_read_u32(cx, j, "original_max_position_embeddings", &c->rope_original_positions));
-    if (c->rope_scaling == MODEL_ROPE_YARN && !json_get(rope, "factor") && c->rope_original_positions)
+    if (c->rope_scaling == MODEL_ROPE_YARN && !json_get(rope, "factor") &&
+        c->rope_original_positions)
         c->rope_factor = (double)c->max_positions / c->rope_original_positions;
     return MPK_OK;
 }
@@ -281,7 +302,8 @@ static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, mo
     const model_def *def;
     str family = {0};
     TRY(json_read_str(cx, j, "model_type", &family));
-    CHECK(cx, family.n, MPK_EFORMAT, "\"model_type\" is missing: this is not the configuration of a model");
+    CHECK(cx, family.n, MPK_EFORMAT,
+          "\"model_type\" is missing: this is not the configuration of a model");
     TRY(model_find(cx, family, &def));
     c->family = str_from(def->family);
     TRY(refuse_unsupported(cx, j));

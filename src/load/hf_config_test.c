@@ -2,16 +2,18 @@
 #include "check.h"
 #include "load/load.h"
 
-#define SIZES                                                                                                 \
-    "\"num_hidden_layers\": 2, \"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " \
+#define SIZES                                                                     \
+    "\"num_hidden_layers\": 2, \"hidden_size\": 64, \"num_attention_heads\": 4, " \
+    "\"num_key_value_heads\": 2, "                                                \
     "\"intermediate_size\": 96, \"vocab_size\": 100, \"max_position_embeddings\": 2048"
 #define LLAMA(more) "{\"model_type\": \"llama\", " SIZES ", " more "}"
 #define QWEN2(more) "{\"model_type\": \"qwen2\", " SIZES ", " more "}"
 
 #define QWEN3_MOE(more) "{\"model_type\": \"qwen3_moe\", " SIZES ", " more "}"
 #define MIXTRAL(more) "{\"model_type\": \"mixtral\", " SIZES ", " more "}"
-#define EXPERTS(n, of_token, size) \
-    "\"num_experts\": " n ", \"num_experts_per_tok\": " of_token ", \"moe_intermediate_size\": " size
+#define EXPERTS(n, of_token, size)                               \
+    "\"num_experts\": " n ", \"num_experts_per_tok\": " of_token \
+    ", \"moe_intermediate_size\": " size
 
 /* The configuration of this text; its strings are literals or in *a. */
 static model_config parse(arena *a, const char *json)
@@ -26,11 +28,12 @@ static void test_old_spelling(void **state)
 {
     (void)state;
     arena a = {0};
-    model_config c =
-        parse(&a, LLAMA("\"rope_theta\": 500000.0, \"torch_dtype\": \"bfloat16\", \"rms_norm_eps\": 1e-05, "
-                        "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.5}, \"eos_token_id\": [7, 8, "
-                        "7], \"bos_token_id\": 1, \"hidden_act\": \"gelu_new\", \"attention_bias\": true, "
-                        "\"mlp_bias\": true, \"tie_word_embeddings\": true, \"sliding_window\": 9"));
+    model_config c = parse(
+        &a,
+        LLAMA("\"rope_theta\": 500000.0, \"torch_dtype\": \"bfloat16\", \"rms_norm_eps\": 1e-05, "
+              "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.5}, \"eos_token_id\": [7, 8, "
+              "7], \"bos_token_id\": 1, \"hidden_act\": \"gelu_new\", \"attention_bias\": true, "
+              "\"mlp_bias\": true, \"tie_word_embeddings\": true, \"sliding_window\": 9"));
     assert_true(str_is(c.family, "llama"));
     assert_int_equal(c.n_layers, 2);
     assert_int_equal(c.n_kv_heads, 2);
@@ -52,27 +55,39 @@ static void test_new_spelling(void **state)
 {
     (void)state;
     arena a = {0};
-    model_config c =
-        parse(&a, LLAMA("\"dtype\": \"float16\", \"head_dim\": 48, \"rope_scaling\": null, \"rope_parameters\": "
-                        "{\"rope_type\": \"yarn\", \"rope_theta\": 1000000.0, \"factor\": 4.0, \"beta_fast\": 30, "
-                        "\"original_max_position_embeddings\": 512, \"mscale\": 0.7, \"mscale_all_dim\": 0.9, "
-                        "\"truncate\": false, \"partial_rotary_factor\": 0.5}, \"eos_token_id\": 3"));
+    model_config c = parse(
+        &a,
+        LLAMA(
+            "\"dtype\": \"float16\", \"head_dim\": 48, \"rope_scaling\": null, "
+            "\"rope_parameters\": "
+            "{\"rope_type\": \"yarn\", \"rope_theta\": 1000000.0, \"factor\": 4.0, \"beta_fast\": "
+            "30, "
+            "\"original_max_position_embeddings\": 512, \"mscale\": 0.7, \"mscale_all_dim\": 0.9, "
+            "\"truncate\": false, \"partial_rotary_factor\": 0.5}, \"eos_token_id\": 3"));
     assert_int_equal(c.weight_dtype, IR_F16);
     assert_int_equal(c.head_size, 48);
     assert_int_equal(c.rope_size, 24);
     assert_int_equal(c.rope_scaling, MODEL_ROPE_YARN);
     assert_int_equal(c.rope_original_positions, 512);
-    assert_true(c.rope_theta == 1e6 && c.rope_factor == 4 && c.rope_beta_fast == 30 && c.rope_beta_slow == 1);
+    assert_true(c.rope_theta == 1e6 && c.rope_factor == 4 && c.rope_beta_fast == 30 &&
+                c.rope_beta_slow == 1);
     assert_true(c.rope_mscale == 0.7 && c.rope_mscale_all_dim == 0.9 && !c.rope_truncate);
-    assert_true(c.rope_attention_factor == 0 && c.norm_eps == 1e-6 && !c.tied_embeddings && c.bos_token == -1);
+    assert_true(c.rope_attention_factor == 0 && c.norm_eps == 1e-6 && !c.tied_embeddings &&
+                c.bos_token == -1);
 
-    c = parse(&a, LLAMA("\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\", \"rope_theta\": 77.0}, "
-                        "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 77.0}}"));
+    c = parse(&a,
+              LLAMA("\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\", "
+                    "\"rope_theta\": 77.0}, "
+                    "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 77.0}}"));
     assert_true(c.rope_theta == 77);
-    c = parse(&a, LLAMA("\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
-                        "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 256}"));
+    c = parse(
+        &a,
+        LLAMA(
+            "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
+            "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 256}"));
     assert_int_equal(c.rope_scaling, MODEL_ROPE_LLAMA3);
-    assert_true(c.rope_low_freq_factor == 1 && c.rope_high_freq_factor == 4 && c.rope_theta == 10000);
+    assert_true(c.rope_low_freq_factor == 1 && c.rope_high_freq_factor == 4 &&
+                c.rope_theta == 10000);
     arena_free(&a);
 }
 
@@ -87,7 +102,8 @@ static void test_windows_and_biases(void **state)
     c = parse(&a, QWEN2("\"sliding_window\": 9"));
     assert_int_equal(c.window, 0);
     assert_true(c.attention_bias && !c.attention_out_bias);
-    c = parse(&a, QWEN2("\"sliding_window\": 9, \"use_sliding_window\": true, \"max_window_layers\": 1"));
+    c = parse(
+        &a, QWEN2("\"sliding_window\": 9, \"use_sliding_window\": true, \"max_window_layers\": 1"));
     assert_int_equal(c.window, 9);
     assert_int_equal(c.first_window_layer, 1);
     c = parse(&a, QWEN2("\"sliding_window\": 9, \"use_sliding_window\": true, "
@@ -102,23 +118,29 @@ static void test_experts(void **state)
 {
     (void)state;
     arena a = {0};
-    model_config c = parse(&a, QWEN3_MOE(EXPERTS("8", "3", "24") ", \"sliding_window\": 9, \"norm_topk_prob\": true"));
+    model_config c = parse(
+        &a, QWEN3_MOE(EXPERTS("8", "3", "24") ", \"sliding_window\": 9, \"norm_topk_prob\": true"));
     assert_int_equal(c.n_experts, 8);
     assert_int_equal(c.experts_per_token, 3);
     assert_int_equal(c.expert_ffn_size, 24);
     assert_int_equal(c.ffn_size, 96);
     assert_int_equal(c.expert_every, 1);
     assert_true(c.normalize_experts && c.window == 0 && !c.attention_bias && c.rope_theta == 10000);
-    c = parse(&a, QWEN3_MOE("\"num_local_experts\": 4, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 5, "
-                            "\"decoder_sparse_step\": 2, \"mlp_only_layers\": [1, 70, 5000, -3], "
-                            "\"use_sliding_window\": true, \"sliding_window\": 9, \"attention_bias\": true"));
+    c = parse(
+        &a,
+        QWEN3_MOE(
+            "\"num_local_experts\": 4, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 5, "
+            "\"decoder_sparse_step\": 2, \"mlp_only_layers\": [1, 70, 5000, -3], "
+            "\"use_sliding_window\": true, \"sliding_window\": 9, \"attention_bias\": true"));
     assert_int_equal(c.n_experts, 4);
     assert_int_equal(c.expert_every, 2);
     assert_true(c.dense_layers[0] == 2 && c.dense_layers[1] == 64 && c.dense_layers[2] == 0);
-    assert_true(!c.normalize_experts && c.window == 9 && c.first_window_layer == 0 && c.attention_out_bias);
+    assert_true(!c.normalize_experts && c.window == 9 && c.first_window_layer == 0 &&
+                c.attention_out_bias);
     c = parse(&a, QWEN3_MOE("\"num_experts\": 0")); /* a dense model by another name */
     assert_int_equal(c.n_experts, 0);
-    c = parse(&a, MIXTRAL("\"num_local_experts\": 3, \"num_experts_per_tok\": 2, \"sliding_window\": 7"));
+    c = parse(
+        &a, MIXTRAL("\"num_local_experts\": 3, \"num_experts_per_tok\": 2, \"sliding_window\": 7"));
     assert_int_equal(c.expert_ffn_size, 96);
     assert_true(c.n_experts == 3 && c.normalize_experts && c.window == 7);
     assert_true(c.rope_theta == 1e6 && c.norm_eps == 1e-5);
@@ -135,9 +157,11 @@ static void test_each_fault(void **state)
         {MPK_EFORMAT, "not valid JSON: line 1", "{\"model_type\" 7}"},
         {MPK_EFORMAT, "\"model_type\" is missing", "{}"},
         {MPK_EFORMAT, "\"model_type\" is not a string", "{\"model_type\": 7}"},
-        {MPK_EUNSUPPORTED, "\"gemma3\" are not supported; these are: llama", "{\"model_type\": \"gemma3\"}"},
+        {MPK_EUNSUPPORTED, "\"gemma3\" are not supported; these are: llama",
+         "{\"model_type\": \"gemma3\"}"},
         {MPK_EFORMAT, "\"num_hidden_layers\" is missing", "{\"model_type\": \"llama\"}"},
-        {MPK_EUNSUPPORTED, "\"quantization_config\"", LLAMA("\"quantization_config\": {\"quant_method\": \"awq\"}")},
+        {MPK_EUNSUPPORTED, "\"quantization_config\"",
+         LLAMA("\"quantization_config\": {\"quant_method\": \"awq\"}")},
         {MPK_EUNSUPPORTED, "\"attn_logit_softcapping\"", LLAMA("\"attn_logit_softcapping\": 50.0")},
         {MPK_EUNSUPPORTED, "mixtures of experts", LLAMA("\"num_local_experts\": 8")},
         {MPK_EUNSUPPORTED, "\"n_routed_experts\" is 8", QWEN3_MOE("\"n_routed_experts\": 8")},
@@ -145,7 +169,8 @@ static void test_each_fault(void **state)
          QWEN3_MOE("\"num_experts\": 8, \"moe_intermediate_size\": 24")},
         {MPK_EFORMAT, "\"moe_intermediate_size\" is missing",
          QWEN3_MOE("\"num_experts\": 8, \"num_experts_per_tok\": 2")},
-        {MPK_EFORMAT, "number of experts a token is 9, expected 1 to 8", QWEN3_MOE(EXPERTS("8", "9", "24"))},
+        {MPK_EFORMAT, "number of experts a token is 9, expected 1 to 8",
+         QWEN3_MOE(EXPERTS("8", "9", "24"))},
         {MPK_EFORMAT, "number of experts a token is 0", QWEN3_MOE(EXPERTS("8", "0", "24"))},
         {MPK_EFORMAT, "number of experts is 5000", QWEN3_MOE(EXPERTS("5000", "2", "24"))},
         {MPK_EFORMAT, "feed-forward size of an expert is 0", QWEN3_MOE(EXPERTS("8", "2", "0"))},
@@ -153,7 +178,8 @@ static void test_each_fault(void **state)
          QWEN3_MOE(EXPERTS("8", "2", "24") ", \"decoder_sparse_step\": 0")},
         {MPK_EFORMAT, "\"mlp_only_layers\" is not a list",
          QWEN3_MOE(EXPERTS("8", "2", "24") ", \"mlp_only_layers\": 1")},
-        {MPK_EFORMAT, "\"mlp_only_layers\" holds", QWEN3_MOE(EXPERTS("8", "2", "24") ", \"mlp_only_layers\": [\"1\"]")},
+        {MPK_EFORMAT, "\"mlp_only_layers\" holds",
+         QWEN3_MOE(EXPERTS("8", "2", "24") ", \"mlp_only_layers\": [\"1\"]")},
         {MPK_EFORMAT, "\"num_local_experts\" is missing", MIXTRAL("\"num_experts_per_tok\": 2")},
         {MPK_EUNSUPPORTED, "\"relu\" is not supported", LLAMA("\"hidden_act\": \"relu\"")},
         {MPK_EUNSUPPORTED, "\"dynamic\" is not supported",
@@ -163,9 +189,11 @@ static void test_each_fault(void **state)
         {MPK_EUNSUPPORTED, "differ between types",
          LLAMA("\"rope_parameters\": {\"a\": {\"x\": 1}, \"b\": {\"x\": 2}}")},
         {MPK_EFORMAT, "\"rope_parameters\" is not an object", LLAMA("\"rope_scaling\": 7")},
-        {MPK_EFORMAT, "rope scaling factor is 0", LLAMA("\"rope_scaling\": {\"type\": \"linear\"}")},
+        {MPK_EFORMAT, "rope scaling factor is 0",
+         LLAMA("\"rope_scaling\": {\"type\": \"linear\"}")},
         {MPK_EFORMAT, "high_freq_factor 1 is not above",
-         LLAMA("\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2, \"low_freq_factor\": 1, \"high_freq_factor\": "
+         LLAMA("\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2, \"low_freq_factor\": 1, "
+               "\"high_freq_factor\": "
                "1}")},
         {MPK_EFORMAT, "rope theta is -1", LLAMA("\"rope_theta\": -1")},
         {MPK_EFORMAT, "\"rope_theta\" is not a number", LLAMA("\"rope_theta\": \"1\"")},
@@ -191,7 +219,8 @@ static void test_each_fault(void **state)
         mpk_context cx = {0};
         arena a = {0};
         model_config c = {.n_layers = 77};
-        check_fails(&cx, cases[i].status, cases[i].needle, load_hf_config(&cx, &a, str_from(cases[i].json), &c));
+        check_fails(&cx, cases[i].status, cases[i].needle,
+                    load_hf_config(&cx, &a, str_from(cases[i].json), &c));
         assert_int_equal(c.n_layers, 77); /* written on success only */
         arena_free(&a);
     }
@@ -201,10 +230,11 @@ static void test_each_fault(void **state)
 static void test_absurd_sizes(void **state)
 {
     (void)state;
-    static const char *const keys[] = {"num_hidden_layers",      "hidden_size",       "num_attention_heads",
-                                       "num_key_value_heads",    "intermediate_size", "vocab_size",
-                                       "max_position_embeddings"};
-    static const char *const values[] = {"0", "4294967295", "-1", "1e300", "99999999999999999999999", "\"2\"", "[2]"};
+    static const char *const keys[] = {
+        "num_hidden_layers", "hidden_size", "num_attention_heads",    "num_key_value_heads",
+        "intermediate_size", "vocab_size",  "max_position_embeddings"};
+    static const char *const values[] = {
+        "0", "4294967295", "-1", "1e300", "99999999999999999999999", "\"2\"", "[2]"};
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
         for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
             mpk_context cx = {0};
@@ -228,33 +258,44 @@ static void test_generation_config(void **state)
     (void)state;
     mpk_context cx = {0};
     load_model m = {0};
-    check_ok(&cx, load_hf_generation_config(&cx,
-                                            STR("{\"do_sample\": true, \"temperature\": 0.6, \"top_k\": 20, "
-                                                "\"top_p\": 0.95, \"typical_p\": 0.9, \"eos_token_id\": [5, 6]}"),
-                                            &m));
-    assert_true(m.suggested.temperature == 0.6f && m.suggested.top_p == 0.95f && m.suggested.top_k == 20);
-    assert_true(m.suggested.min_p <= 0 && m.suggested.typical_p == 0.9f && m.suggested.repetition_penalty <= 0);
+    check_ok(&cx, load_hf_generation_config(
+                      &cx,
+                      STR("{\"do_sample\": true, \"temperature\": 0.6, \"top_k\": 20, "
+                          "\"top_p\": 0.95, \"typical_p\": 0.9, \"eos_token_id\": [5, 6]}"),
+                      &m));
+    assert_true(m.suggested.temperature == 0.6f && m.suggested.top_p == 0.95f &&
+                m.suggested.top_k == 20);
+    assert_true(m.suggested.min_p <= 0 && m.suggested.typical_p == 0.9f &&
+                m.suggested.repetition_penalty <= 0);
     assert_int_equal(m.config.n_eos_tokens, 2);
     check_ok(&cx, load_hf_chat_template(&cx, STR("{\"chat_template\": \"{{ x }}\"}"), &m));
     assert_true(str_is(m.chat_template, "{{ x }}"));
     load_close(&m);
-    check_ok(&cx, load_hf_chat_template(&cx,
-                                        STR("{\"chat_template\": [{\"name\": \"rag\", \"template\": \"r\"}, "
-                                            "{\"name\": \"tool_use\", \"template\": \"t\"}, "
-                                            "{\"name\": \"default\", \"template\": \"d\"}], \"bos_token\": \"<s>\", "
-                                            "\"eos_token\": {\"content\": \"</s>\"}, \"pad_token\": null}"),
-                                        &m));
-    assert_true(str_is(m.chat_template, "d") && str_is(m.tool_template, "t") && !m.lists_added_tokens);
-    check_ok(&cx, load_hf_special_tokens(&cx, STR("{\"eos_token\": \"<end>\", \"unk_token\": \"<unk>\"}"), &m));
+    check_ok(&cx, load_hf_chat_template(
+                      &cx,
+                      STR("{\"chat_template\": [{\"name\": \"rag\", \"template\": \"r\"}, "
+                          "{\"name\": \"tool_use\", \"template\": \"t\"}, "
+                          "{\"name\": \"default\", \"template\": \"d\"}], \"bos_token\": \"<s>\", "
+                          "\"eos_token\": {\"content\": \"</s>\"}, \"pad_token\": null}"),
+                      &m));
+    assert_true(str_is(m.chat_template, "d") && str_is(m.tool_template, "t") &&
+                !m.lists_added_tokens);
+    check_ok(&cx, load_hf_special_tokens(
+                      &cx, STR("{\"eos_token\": \"<end>\", \"unk_token\": \"<unk>\"}"), &m));
     assert_int_equal(m.n_specials, 3);
     assert_true(str_is(m.specials[0].token, "<s>") && str_is(m.specials[1].token, "<end>"));
     assert_string_equal(m.specials[2].name, "unk_token");
     load_close(&m);
-    check_ok(&cx, load_hf_generation_config(
-                      &cx, STR("{\"temperature\": 0.6, \"repetition_penalty\": 1.1, \"eos_token_id\": null}"), &m));
-    assert_true(m.suggested.temperature <= 0); /* without do_sample the model is meant to be greedy */
+    check_ok(&cx,
+             load_hf_generation_config(
+                 &cx,
+                 STR("{\"temperature\": 0.6, \"repetition_penalty\": 1.1, \"eos_token_id\": null}"),
+                 &m));
+    /* without do_sample the model is meant to be greedy */
+    assert_true(m.suggested.temperature <= 0);
     assert_true(m.suggested.repetition_penalty == 1.1f);
-    check_fails(&cx, MPK_EFORMAT, "\"top_k\"", load_hf_generation_config(&cx, STR("{\"top_k\": \"all\"}"), &m));
+    check_fails(&cx, MPK_EFORMAT, "\"top_k\"",
+                load_hf_generation_config(&cx, STR("{\"top_k\": \"all\"}"), &m));
     load_close(&m);
 }
 

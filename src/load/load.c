@@ -1,8 +1,9 @@
 /* load.c - open a model, a Hugging Face folder or a GGUF file; code that the formats share.
  *
- * No weights are read here: a tensor is an address in a mapping.  Once everything is found, the model's program is
- * built once for one token.  That asks for each weight by name and shape, so missing or misshapen weights are reported
- * now, and so are weights of a layer that the program would not use (a different architecture under a known name).
+ * No weights are read here: a tensor is an address in a mapping.  Once everything is found, the
+ * model's program is built once for one token.  That asks for each weight by name and shape, so
+ * missing or misshapen weights are reported now, and so are weights of a layer that the program
+ * would not use (a different architecture under a known name).
  */
 #include "load/load.h"
 
@@ -17,7 +18,8 @@ mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id)
         if (c->eos_tokens[i] == id)
             return MPK_OK;
     CHECK(cx, c->n_eos_tokens < sizeof c->eos_tokens / sizeof *c->eos_tokens, MPK_ELIMIT,
-          "the model names more than %zu end-of-text tokens", sizeof c->eos_tokens / sizeof *c->eos_tokens);
+          "the model names more than %zu end-of-text tokens",
+          sizeof c->eos_tokens / sizeof *c->eos_tokens);
     c->eos_tokens[c->n_eos_tokens++] = id;
     return MPK_OK;
 }
@@ -27,14 +29,18 @@ mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_
     const ir_dtype_info *info = &ir_dtype_table[t->dtype];
     uint64_t elements = 1;
     for (uint32_t i = 0; i < t->rank; i++) {
-        CHECK(cx, t->dims[i] >= 1, MPK_EFORMAT, "tensor %.*s: dimension %u is %lld", LOAD_NAME(t->name), i,
-              (long long)t->dims[i]);
-        CHECK(cx, !__builtin_mul_overflow(elements, (uint64_t)t->dims[i], &elements) && elements < UINT64_C(1) << 48,
-              MPK_EFORMAT, "tensor %.*s: its dimensions multiply to more than 2^48", LOAD_NAME(t->name));
+        CHECK(cx, t->dims[i] >= 1, MPK_EFORMAT, "tensor %.*s: dimension %u is %lld",
+              LOAD_NAME(t->name), i, (long long)t->dims[i]);
+        CHECK(cx,
+              !__builtin_mul_overflow(elements, (uint64_t)t->dims[i], &elements) &&
+                  elements < UINT64_C(1) << 48,
+              MPK_EFORMAT, "tensor %.*s: its dimensions multiply to more than 2^48",
+              LOAD_NAME(t->name));
     }
     uint64_t row = t->rank ? (uint64_t)t->dims[t->rank - 1] : 1;
-    CHECK(cx, row % info->block_elements == 0, MPK_EFORMAT, "tensor %.*s: rows of %llu are no multiple of %u (%s)",
-          LOAD_NAME(t->name), (unsigned long long)row, info->block_elements, info->name);
+    CHECK(cx, row % info->block_elements == 0, MPK_EFORMAT,
+          "tensor %.*s: rows of %llu are no multiple of %u (%s)", LOAD_NAME(t->name),
+          (unsigned long long)row, info->block_elements, info->name);
     *n_bytes = elements / info->block_elements * info->block_bytes;
     return MPK_OK;
 }
@@ -45,7 +51,8 @@ mpk_status load_add_tensor(mpk_context *cx, load_model *m, const load_tensor *t)
     for (size_t i = 0; i < t->name.n; i++)
         CHECK(cx, (unsigned char)t->name.at[i] >= ' ' && t->name.at[i] != 127, MPK_EFORMAT,
               "the name of tensor number %zu has a control character", m->tensors.n);
-    CHECK(cx, !map_get(&m->names, t->name, NULL), MPK_EFORMAT, "tensor %.*s is there twice", LOAD_NAME(t->name));
+    CHECK(cx, !map_get(&m->names, t->name, NULL), MPK_EFORMAT, "tensor %.*s is there twice",
+          LOAD_NAME(t->name));
     PUSH(cx, &m->arena, &m->tensors, *t);
     return map_put(cx, &m->arena, &m->names, t->name, m->tensors.n - 1);
 }
@@ -53,7 +60,8 @@ mpk_status load_add_tensor(mpk_context *cx, load_model *m, const load_tensor *t)
 /* For qsort over pointers to tensors. */
 static int compare_addresses(const void *left, const void *right)
 {
-    const load_tensor *a = *(const load_tensor *const *)left, *b = *(const load_tensor *const *)right;
+    const load_tensor *a = *(const load_tensor *const *)left,
+                      *b = *(const load_tensor *const *)right;
     return (a->data > b->data) - (a->data < b->data);
 }
 
@@ -68,9 +76,11 @@ mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first)
         sorted[i] = &m->tensors.at[first + i];
     qsort(sorted, n, sizeof *sorted, compare_addresses);
     for (size_t i = 1; i < n; i++)
-        CHECK(cx, (const char *)sorted[i - 1]->data + sorted[i - 1]->n_bytes <= (const char *)sorted[i]->data,
-              MPK_EFORMAT, "the bytes of tensors %.*s and %.*s overlap", LOAD_NAME(sorted[i - 1]->name),
-              LOAD_NAME(sorted[i]->name));
+        CHECK(cx,
+              (const char *)sorted[i - 1]->data + sorted[i - 1]->n_bytes <=
+                  (const char *)sorted[i]->data,
+              MPK_EFORMAT, "the bytes of tensors %.*s and %.*s overlap",
+              LOAD_NAME(sorted[i - 1]->name), LOAD_NAME(sorted[i]->name));
     arena_reset(&m->arena, mark);
     return MPK_OK;
 }
@@ -78,7 +88,8 @@ mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first)
 mpk_status load_map(mpk_context *cx, const char *path, load_model *m, file_map *out)
 {
     file_map file = {0};
-    PUSH(cx, &m->arena, &m->files, file); /* reserve the entry first, so that no mapping can be lost */
+    /* reserve the entry first, so that no mapping can be lost */
+    PUSH(cx, &m->arena, &m->files, file);
     TRY(file_map_open(cx, path, &file));
     m->files.at[m->files.n - 1] = file;
     *out = file;
@@ -101,9 +112,10 @@ static const char *print_dims(char to[128], uint32_t rank, const int64_t *dims)
     return to;
 }
 
-/* model_weights.dtype for a loaded model: the only place where a weight's shape is compared with the expected one. */
-static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
-                               ir_dtype *dtype)
+/* model_weights.dtype for a loaded model: the only place where a weight's shape is compared with
+ * the expected one. */
+static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                               const int64_t *dims, ir_dtype *dtype)
 {
     const load_model *m = self;
     char found[128], expected[128];
@@ -125,10 +137,12 @@ model_weights load_weights(const load_model *m)
     return (model_weights){.dtype = weight_dtype, .self = m};
 }
 
-/* Is it a tensor that checkpoints store beside the weights, but which follows from the configuration? */
+/* Is it a tensor that checkpoints store beside the weights, but which follows from the
+ * configuration? */
 static bool is_derived(str name)
 {
-    static const char *const ends[] = {".rotary_emb.inv_freq", ".attn_rot_embd.weight", ".self_attn.masked_bias"};
+    static const char *const ends[] = {".rotary_emb.inv_freq", ".attn_rot_embd.weight",
+                                       ".self_attn.masked_bias"};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         size_t n = strlen(ends[i]);
         if (name.n >= n && memcmp(name.at + name.n - n, ends[i], n) == 0)
@@ -144,8 +158,8 @@ static bool is_of_layers(str name)
            (name.n > 4 && memcmp(name.at, "blk.", 4) == 0);
 }
 
-/* Build the program for one token, then look for weights of layers that it did not ask for, such as a q_norm in a model
- * that calls itself llama.  Ignoring them would silently give wrong answers. */
+/* Build the program for one token, then look for weights of layers that it did not ask for, such as
+ * a q_norm in a model that calls itself llama.  Ignoring them would silently give wrong answers. */
 static mpk_status check_weights_with(mpk_context *cx, arena *scratch, const load_model *m)
 {
     model_shape shape = {.n_tokens = 1,
@@ -161,9 +175,9 @@ static mpk_status check_weights_with(mpk_context *cx, arena *scratch, const load
     TRY(model_build(cx, scratch, &m->config, &shape, &weights, &g));
     for (size_t i = 0; i < m->tensors.n; i++) {
         str name = m->tensors.at[i].name;
-        CHECK(cx, map_get(&g->names, name, NULL) || is_derived(name) || !is_of_layers(name), MPK_EUNSUPPORTED,
-              "the weight %.*s is no part of a %.*s model as it is known here", LOAD_NAME(name),
-              LOAD_NAME(m->config.family));
+        CHECK(cx, map_get(&g->names, name, NULL) || is_derived(name) || !is_of_layers(name),
+              MPK_EUNSUPPORTED, "the weight %.*s is no part of a %.*s model as it is known here",
+              LOAD_NAME(name), LOAD_NAME(m->config.family));
     }
     return MPK_OK;
 }
@@ -177,7 +191,8 @@ static mpk_status check_weights(mpk_context *cx, const load_model *m)
 }
 
 /* Map the file `name` of the folder; *out is empty if there is none. */
-static mpk_status read_member(mpk_context *cx, load_model *m, const char *folder, const char *name, str *out)
+static mpk_status read_member(mpk_context *cx, load_model *m, const char *folder, const char *name,
+                              str *out)
 {
     const char *path;
     *out = (str){0};
@@ -195,7 +210,8 @@ static mpk_status open_weights(mpk_context *cx, load_model *m, const char *folde
         return load_safetensors(cx, path, m);
     TRY(read_member(cx, m, folder, "model.safetensors.index.json", &index));
     if (index.at) {
-        NOTE(cx, load_safetensors_index(cx, folder, index, m), "reading %s/model.safetensors.index.json", folder);
+        NOTE(cx, load_safetensors_index(cx, folder, index, m),
+             "reading %s/model.safetensors.index.json", folder);
         return MPK_OK;
     }
     TRY(file_join(cx, &m->arena, folder, "pytorch_model.bin", &path));
@@ -217,7 +233,8 @@ static mpk_status open_chat_template(mpk_context *cx, load_model *m, const char 
         return MPK_OK;
     TRY(read_member(cx, m, folder, "special_tokens_map.json", &source));
     if (source.at)
-        NOTE(cx, load_hf_special_tokens(cx, source, m), "reading %s/special_tokens_map.json", folder);
+        NOTE(cx, load_hf_special_tokens(cx, source, m), "reading %s/special_tokens_map.json",
+             folder);
     return MPK_OK;
 }
 
@@ -229,17 +246,19 @@ static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder
     TRY(read_member(cx, m, folder, "config.json", &config));
     TRY(read_member(cx, m, folder, "generation_config.json", &generation));
     TRY(file_join(cx, &m->arena, folder, "tokenizer.json", &tokenizer_path));
-    CHECK(cx, config.at || file_exists(tokenizer_path), MPK_EIO, "%s has neither a config.json nor a tokenizer.json",
-          folder);
+    CHECK(cx, config.at || file_exists(tokenizer_path), MPK_EIO,
+          "%s has neither a config.json nor a tokenizer.json", folder);
     if (file_exists(tokenizer_path))
-        NOTE(cx, tokenizer_from_json(cx, tokenizer_path, &m->tokenizer), "reading %s", tokenizer_path);
+        NOTE(cx, tokenizer_from_json(cx, tokenizer_path, &m->tokenizer), "reading %s",
+             tokenizer_path);
     TRY(open_chat_template(cx, m, folder));
     if (!config.at)
         return MPK_OK;
     NOTE(cx, load_hf_config(cx, &m->arena, config, &m->config), "reading %s/config.json", folder);
     m->has_config = true;
     if (generation.at)
-        NOTE(cx, load_hf_generation_config(cx, generation, m), "reading %s/generation_config.json", folder);
+        NOTE(cx, load_hf_generation_config(cx, generation, m), "reading %s/generation_config.json",
+             folder);
     return open_weights(cx, m, folder);
 }
 

@@ -1,4 +1,5 @@
-/* load_test.c - folders as a whole: what is found, what must be there, what does not fit; random weights. */
+/* load_test.c - folders as a whole: what is found, what must be there, what does not fit; random
+ * weights. */
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -6,9 +7,11 @@
 #include "check.h"
 #include "load/load.h"
 
-#define CONFIG                                                                                               \
-    "{\"model_type\": \"llama\", \"num_hidden_layers\": 1, \"hidden_size\": 4, \"num_attention_heads\": 2, " \
-    "\"intermediate_size\": 6, \"vocab_size\": 3, \"max_position_embeddings\": 32, \"tie_word_embeddings\": true}"
+#define CONFIG                                                                       \
+    "{\"model_type\": \"llama\", \"num_hidden_layers\": 1, \"hidden_size\": 4, "     \
+    "\"num_attention_heads\": 2, "                                                   \
+    "\"intermediate_size\": 6, \"vocab_size\": 3, \"max_position_embeddings\": 32, " \
+    "\"tie_word_embeddings\": true}"
 
 enum { MAX_FILES = 8 };
 
@@ -68,7 +71,8 @@ static void put_weights(folder *f, const weight *w, size_t n)
     text_print(&header, "{");
     for (size_t i = 0; i < n; i++) {
         size_t bytes = 4 * (size_t)(w[i].rows * (w[i].columns ? w[i].columns : 1));
-        text_print(&header, "%s\"%s\": {\"dtype\": \"F32\", \"shape\": [%d", i ? ", " : "", w[i].name, w[i].rows);
+        text_print(&header, "%s\"%s\": {\"dtype\": \"F32\", \"shape\": [%d", i ? ", " : "",
+                   w[i].name, w[i].rows);
         if (w[i].columns)
             text_print(&header, ", %d", w[i].columns);
         text_print(&header, "], \"data_offsets\": [%zu, %zu]}", end, end + bytes);
@@ -99,7 +103,8 @@ static void test_opens_folder(void **state)
     put_text(&f, "config.json", CONFIG);
     put_text(&f, "generation_config.json", "{\"eos_token_id\": 2}");
     put_text(&f, "tokenizer_config.json", "{\"chat_template\": \"{{ messages }}\"}");
-    check_ok(&cx, load_open(&cx, f.path, &m)); /* without weights: a model for whatever needs none */
+    /* without weights: a model for whatever needs none */
+    check_ok(&cx, load_open(&cx, f.path, &m));
     assert_true(m.has_config && m.tensors.n == 0 && !m.tokenizer && str_is(m.path, f.path));
     assert_true(str_is(m.chat_template, "{{ messages }}"));
     assert_int_equal(m.config.eos_tokens[0], 2);
@@ -143,12 +148,14 @@ static void test_weights_must_fit(void **state)
         expect_fault(MPK_EFORMAT, needle, changed, n);
         memcpy(changed, weights, sizeof weights);
         changed[i].rows++;
-        snprintf(needle, sizeof needle, "the weight %s has shape [%d", weights[i].name, weights[i].rows + 1);
+        snprintf(needle, sizeof needle, "the weight %s has shape [%d", weights[i].name,
+                 weights[i].rows + 1);
         expect_fault(MPK_ESHAPE, needle, changed, N_WEIGHTS);
     }
     memcpy(changed, weights, sizeof weights);
     changed[N_WEIGHTS] = (weight){"model.layers.0.self_attn.q_norm.weight", 2, 0};
-    expect_fault(MPK_EUNSUPPORTED, "q_norm.weight is no part of a llama model", changed, N_WEIGHTS + 1);
+    expect_fault(MPK_EUNSUPPORTED, "q_norm.weight is no part of a llama model", changed,
+                 N_WEIGHTS + 1);
 }
 
 static void test_folder_faults(void **state)
@@ -157,7 +164,8 @@ static void test_folder_faults(void **state)
     mpk_context cx = {0};
     load_model m;
     folder f = make_folder();
-    check_fails(&cx, MPK_EIO, "neither a config.json nor a tokenizer.json", load_open(&cx, f.path, &m));
+    check_fails(&cx, MPK_EIO, "neither a config.json nor a tokenizer.json",
+                load_open(&cx, f.path, &m));
     check_fails(&cx, MPK_EIO, "cannot open", load_open(&cx, "/no/such/model", &m));
     put_text(&f, "config.json", "{\"model_type\": \"llama\"");
     check_fails(&cx, MPK_EFORMAT, "config.json", load_open(&cx, f.path, &m));
@@ -221,8 +229,10 @@ static void test_random_moments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_opens_folder),   cmocka_unit_test(test_weights_must_fit),
-        cmocka_unit_test(test_folder_faults),  cmocka_unit_test(test_random_is_a_function_of_the_index),
+        cmocka_unit_test(test_opens_folder),
+        cmocka_unit_test(test_weights_must_fit),
+        cmocka_unit_test(test_folder_faults),
+        cmocka_unit_test(test_random_is_a_function_of_the_index),
         cmocka_unit_test(test_random_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,10 @@
 /* quantize.c - unpack every tensor of a model, pack it into its new type, write a GGUF file.
  *
- * Input: a model whose weights are mapped; output: a file.  The plan of all tensors gives the file's size, so that a
- * full disk is told before the work begins.  Then tensors follow each other; a batch of rows of one is unpacked, packed
- * by all processors and written.  Memory: one batch (32 MiB), however large the model is.  Rows are independent, so the
- * bytes do not depend on the number of threads.  A tensor that has its type already is copied.
+ * Input: a model whose weights are mapped; output: a file.  The plan of all tensors gives the
+ * file's size, so that a full disk is told before the work begins.  Then tensors follow each other;
+ * a batch of rows of one is unpacked, packed by all processors and written.  Memory: one batch (32
+ * MiB), however large the model is.  Rows are independent, so the bytes do not depend on the number
+ * of threads.  A tensor that has its type already is copied.
  *
  * Tensors are in the order of llama.cpp's files: by layer, then by name.
  */
@@ -78,8 +79,8 @@ static mpk_status add_entry(job *j, const load_tensor *t, str name)
     CHECK(j->cx,
           t->dtype == e.dtype || t->dtype == IR_F32 || t->dtype == IR_F16 || t->dtype == IR_BF16 ||
               ir_dtype_table[t->dtype].block_elements > 1,
-          MPK_EUNSUPPORTED, "tensor %.*s has the dtype %s, which is not quantised", LOAD_NAME(t->name),
-          ir_dtype_table[t->dtype].name);
+          MPK_EUNSUPPORTED, "tensor %.*s has the dtype %s, which is not quantised",
+          LOAD_NAME(t->name), ir_dtype_table[t->dtype].name);
     j->longest = e.columns > j->longest ? e.columns : j->longest;
     PUSH(j->cx, &j->arena, &j->entries, e);
     return MPK_OK;
@@ -97,7 +98,8 @@ static mpk_status add_divisors(job *j)
     NEW(j->cx, &j->arena, divisors, c->rope_size / 2);
     for (uint32_t i = 0; i < c->rope_size / 2; i++)
         divisors[i] = (float)gguf_llama3_divisor(c, i);
-    *t = (load_tensor){.name = STR("rope_freqs.weight"), .dtype = IR_F32, .rank = 1, .dims = {c->rope_size / 2}};
+    *t = (load_tensor){
+        .name = STR("rope_freqs.weight"), .dtype = IR_F32, .rank = 1, .dims = {c->rope_size / 2}};
     t->data = divisors;
     t->n_bytes = sizeof *divisors * (c->rope_size / 2);
     return add_entry(j, t, t->name);
@@ -141,7 +143,8 @@ static const unsigned char *find_row(const entry *e, int64_t row)
     if (!t->parts)
         return (const unsigned char *)t->data + (uint64_t)from * row_bytes;
     int64_t part_rows = e->rows / t->dims[0];
-    return (const unsigned char *)t->parts[from / part_rows] + (uint64_t)(from % part_rows) * row_bytes;
+    return (const unsigned char *)t->parts[from / part_rows] +
+           (uint64_t)(from % part_rows) * row_bytes;
 }
 
 static void unpack_row(const entry *e, const unsigned char *from, float *to)
@@ -172,8 +175,9 @@ static mpk_status order_vector(mpk_context *cx, const entry *e, float *row)
 static mpk_status check_finite(mpk_context *cx, const entry *e, int64_t row, const float *x)
 {
     for (int64_t i = 0; i < e->columns; i++)
-        CHECK(cx, isfinite(x[i]), MPK_EFORMAT, "weight %.*s, row %lld, column %lld is no finite number",
-              LOAD_NAME(e->name), (long long)row, (long long)i);
+        CHECK(cx, isfinite(x[i]), MPK_EFORMAT,
+              "weight %.*s, row %lld, column %lld is no finite number", LOAD_NAME(e->name),
+              (long long)row, (long long)i);
     return MPK_OK;
 }
 
@@ -202,15 +206,16 @@ static const float *row_importance(const entry *e, int64_t row)
     return e->importance + row / (e->rows / e->from->dims[0]) * e->columns;
 }
 
-static mpk_status convert_row(mpk_context *cx, const entry *e, int64_t row, float *x, unsigned char *to)
+static mpk_status convert_row(mpk_context *cx, const entry *e, int64_t row, float *x,
+                              unsigned char *to)
 {
     unpack_row(e, find_row(e, row), x);
     if (e->from->rank == 1 && e->order.head)
         TRY(order_vector(cx, e, x));
     TRY(check_finite(cx, e, row, x));
     CHECK(cx, pack_row(e, x, row_importance(e, row), to), MPK_ELIMIT,
-          "weight %.*s, row %lld: too large for %s, whose scales are f16", LOAD_NAME(e->name), (long long)row,
-          ir_dtype_table[e->dtype].name);
+          "weight %.*s, row %lld: too large for %s, whose scales are f16", LOAD_NAME(e->name),
+          (long long)row, ir_dtype_table[e->dtype].name);
     return MPK_OK;
 }
 
@@ -282,7 +287,8 @@ static mpk_status make_buffers(job *j)
     }
     j->packed = malloc(BATCH_BYTES + (size_t)most);
     j->rows = malloc(SLICES * (size_t)j->longest * sizeof *j->rows);
-    CHECK(j->cx, j->packed && j->rows, MPK_ENOMEM, "out of memory for rows of %lld weights", (long long)j->longest);
+    CHECK(j->cx, j->packed && j->rows, MPK_ENOMEM, "out of memory for rows of %lld weights",
+          (long long)j->longest);
     return MPK_OK;
 }
 
@@ -328,10 +334,12 @@ static void count(const job *j, quantize_result *out)
 static mpk_status run(job *j, const char *path, quantize_result *out)
 {
     const load_model *m = j->m;
-    CHECK(j->cx, m->has_config && m->tensors.n, MPK_EARG, "%s has no weights to quantise", m->path.at);
+    CHECK(j->cx, m->has_config && m->tensors.n, MPK_EARG, "%s has no weights to quantise",
+          m->path.at);
     TRY(refuse_own_files(j, path));
     TRY(gguf_find_written(j->cx, m, &j->def));
-    j->facts = (quantize_facts){j->options->mix, &m->config, m->config.tied_embeddings, j->options->importance != NULL};
+    j->facts = (quantize_facts){j->options->mix, &m->config, m->config.tied_embeddings,
+                                j->options->importance != NULL};
     TRY(list_entries(j));
     TRY(describe(j));
     for (size_t i = 0; i < j->entries.n; i++) {
@@ -343,8 +351,8 @@ static mpk_status run(job *j, const char *path, quantize_result *out)
     return open_file(j, path, out);
 }
 
-mpk_status quantize_model(mpk_context *cx, const load_model *m, const char *path, const quantize_options *options,
-                          quantize_result *out)
+mpk_status quantize_model(mpk_context *cx, const load_model *m, const char *path,
+                          const quantize_options *options, quantize_result *out)
 {
     job j = {.cx = cx, .m = m, .options = options};
     quantize_result result = {0};

@@ -35,7 +35,8 @@ int quantize_layer(str name);
 /* The type of a tensor of this GGUF name, as llama.cpp chooses it. */
 ir_dtype quantize_choose(const quantize_facts *f, str name, uint32_t rank, const int64_t *dims);
 
-/* How much each column of a matrix counts, for tensors that have been seen at work; see blocks_pack_row. */
+/* How much each column of a matrix counts, for tensors that have been seen at work; see
+ * blocks_pack_row. */
 typedef struct quantize_importance {
     map names;            /* Hugging Face name of the weight -> index of values */
     const float **values; /* [columns]; of a stack of experts [experts, columns] */
@@ -54,11 +55,11 @@ typedef struct quantize_result {
     uint32_t n_tensors[IR_DTYPES];
 } quantize_result;
 
-/* Write the model, which has weights, to path; the file appears whole or not at all.  MPK_EARG: path is one of the
- * model's own files; MPK_EIO: it cannot be written; MPK_EFORMAT: a weight is no finite number; MPK_ELIMIT: a weight is
- * beyond f16; MPK_EUNSUPPORTED: a tensor that cannot be packed, or a model that GGUF cannot describe;
- * MPK_ECANCELLED. */
-mpk_status quantize_model(mpk_context *cx, const load_model *m, const char *path, const quantize_options *options,
-                          quantize_result *out);
+/* Write the model, which has weights, to path; the file appears whole or not at all.  MPK_EARG:
+ * path is one of the model's own files; MPK_EIO: it cannot be written; MPK_EFORMAT: a weight is no
+ * finite number; MPK_ELIMIT: a weight is beyond f16; MPK_EUNSUPPORTED: a tensor that cannot be
+ * packed, or a model that GGUF cannot describe; MPK_ECANCELLED. */
+mpk_status quantize_model(mpk_context *cx, const load_model *m, const char *path,
+                          const quantize_options *options, quantize_result *out);
 
 #endif

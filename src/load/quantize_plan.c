@@ -1,20 +1,22 @@
 /* quantize_plan.c - which type each tensor of a quantised file takes.
  *
- * Input: the mix that the user named, the model's sizes, a tensor's name and shape; output: its type.  The choices are
- * those of llama.cpp's llama-quantize, so that a file of ours has the size and the quality that its name is known for:
- * the value and down projections of the first and last eighth of the layers, and of every third between, take more bits
- * in the _M mixes; the head takes 6 bits; rows that are no multiple of 256 take the format of 32 next above.
+ * Input: the mix that the user named, the model's sizes, a tensor's name and shape; output: its
+ * type.  The choices are those of llama.cpp's llama-quantize, so that a file of ours has the size
+ * and the quality that its name is known for: the value and down projections of the first and last
+ * eighth of the layers, and of every third between, take more bits in the _M mixes; the head takes
+ * 6 bits; rows that are no multiple of 256 take the format of 32 next above.
  */
 #include "load/quantize.h"
 
 #include <stdio.h>
 
 static const quantize_mix mixes[] = {
-    {"f32", IR_F32, 0},      {"f16", IR_F16, 1},      {"bf16", IR_BF16, 32},   {"q4_0", IR_Q4_0, 2},
-    {"q4_1", IR_Q4_1, 3},    {"q5_0", IR_Q5_0, 8},    {"q5_1", IR_Q5_1, 9},    {"q8_0", IR_Q8_0, 7},
-    {"q2_k", IR_Q2_K, 10},   {"q3_k_s", IR_Q3_K, 11}, {"q3_k_m", IR_Q3_K, 12}, {"q3_k_l", IR_Q3_K, 13},
-    {"q4_k_s", IR_Q4_K, 14}, {"q4_k_m", IR_Q4_K, 15}, {"q5_k_s", IR_Q5_K, 16}, {"q5_k_m", IR_Q5_K, 17},
-    {"q6_k", IR_Q6_K, 18},
+    {"f32", IR_F32, 0},      {"f16", IR_F16, 1},      {"bf16", IR_BF16, 32},
+    {"q4_0", IR_Q4_0, 2},    {"q4_1", IR_Q4_1, 3},    {"q5_0", IR_Q5_0, 8},
+    {"q5_1", IR_Q5_1, 9},    {"q8_0", IR_Q8_0, 7},    {"q2_k", IR_Q2_K, 10},
+    {"q3_k_s", IR_Q3_K, 11}, {"q3_k_m", IR_Q3_K, 12}, {"q3_k_l", IR_Q3_K, 13},
+    {"q4_k_s", IR_Q4_K, 14}, {"q4_k_m", IR_Q4_K, 15}, {"q5_k_s", IR_Q5_K, 16},
+    {"q5_k_m", IR_Q5_K, 17}, {"q6_k", IR_Q6_K, 18},
 };
 /* general.file_type of the mixes that have rules of their own. */
 enum { Q4_0 = 2, Q5_0 = 8, Q2_K = 10, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M };
@@ -127,7 +129,8 @@ static ir_dtype choose_output(const quantize_facts *f)
 {
     const uint32_t file_type = f->mix->file_type;
     if (f->config->n_experts == 8)
-        return file_type >= Q2_K && file_type <= Q4_K_M && file_type != Q3_K_L ? IR_Q5_K : f->mix->dtype;
+        return file_type >= Q2_K && file_type <= Q4_K_M && file_type != Q3_K_L ? IR_Q5_K
+                                                                               : f->mix->dtype;
     switch (file_type) {
     case Q2_K:
         return IR_Q3_K;

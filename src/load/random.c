@@ -1,9 +1,9 @@
 /* random.c - random weights: a model's shape without its file.
  *
- * A value depends only on the seed, the weight's name and the element's index, so threads may fill parts of a weight in
- * any order.  Norm weights are near 1; all others have a standard deviation of 0.02, as models before training do, so
- * that the sums of all layers stay finite and the logits vary.  Blocks of quantised formats have random bits and
- * moderate scales.
+ * A value depends only on the seed, the weight's name and the element's index, so threads may fill
+ * parts of a weight in any order.  Norm weights are near 1; all others have a standard deviation of
+ * 0.02, as models before training do, so that the sums of all layers stay finite and the logits
+ * vary.  Blocks of quantised formats have random bits and moderate scales.
  */
 #include "base/num.h"
 #include "base/rng.h"
@@ -15,7 +15,8 @@ static bool ends_with(str name, str end)
     return name.n >= end.n && memcmp(name.at + name.n - end.n, end.at, end.n) == 0;
 }
 
-static void fill_blocks(uint64_t stream, ir_dtype dtype, int64_t first, int64_t n, unsigned char *to)
+static void fill_blocks(uint64_t stream, ir_dtype dtype, int64_t first, int64_t n,
+                        unsigned char *to)
 {
     const ir_dtype_info *info = &ir_dtype_table[dtype];
     for (int64_t i = 0; i < n; i += info->block_elements, to += info->block_bytes)
@@ -41,7 +42,8 @@ void load_random_fill(uint64_t seed, str name, ir_dtype dtype, int64_t first, in
             ((float *)to)[i] = mean + deviation * rng_normal(stream, index + (uint64_t)i);
     else if (dtype == IR_BF16)
         for (int64_t i = 0; i < n; i++)
-            ((bf16 *)to)[i] = num_to_bf16(mean + deviation * rng_normal(stream, index + (uint64_t)i));
+            ((bf16 *)to)[i] =
+                num_to_bf16(mean + deviation * rng_normal(stream, index + (uint64_t)i));
     else if (dtype == IR_F16)
         for (int64_t i = 0; i < n; i++)
             ((f16 *)to)[i] = num_to_f16(mean + deviation * rng_normal(stream, index + (uint64_t)i));

@@ -1,7 +1,7 @@
 /* safetensors.c - the tensors of a .safetensors file.
  *
- * The file: u64 n (little-endian), n bytes of JSON {name: {"dtype", "shape", "data_offsets": [begin, end]}}, then the
- * data; offsets count from the start of the data.
+ * The file: u64 n (little-endian), n bytes of JSON {name: {"dtype", "shape", "data_offsets":
+ * [begin, end]}}, then the data; offsets count from the start of the data.
  */
 #include "base/json.h"
 #include "load/load.h"
@@ -12,11 +12,12 @@ enum { HEADER_LIMIT_BYTES = 100 << 20 }; /* that of the format's own library */
 static mpk_status fill_shape(mpk_context *cx, const json_value *shape, load_tensor *t)
 {
     CHECK(cx, json_is(shape, JSON_KIND_LIST) && shape->n <= IR_MAX_RANK, MPK_EFORMAT,
-          "tensor %.*s: \"shape\" is not a list of at most %d sizes", LOAD_NAME(t->name), IR_MAX_RANK);
+          "tensor %.*s: \"shape\" is not a list of at most %d sizes", LOAD_NAME(t->name),
+          IR_MAX_RANK);
     t->rank = (uint32_t)shape->n;
     for (uint32_t i = 0; i < t->rank; i++) {
-        CHECK(cx, shape->items[i].is_integer, MPK_EFORMAT, "tensor %.*s: \"shape\" holds something that is no size",
-              LOAD_NAME(t->name));
+        CHECK(cx, shape->items[i].is_integer, MPK_EFORMAT,
+              "tensor %.*s: \"shape\" holds something that is no size", LOAD_NAME(t->name));
         t->dims[i] = shape->items[i].integer;
     }
     return MPK_OK;
@@ -24,7 +25,8 @@ static mpk_status fill_shape(mpk_context *cx, const json_value *shape, load_tens
 
 static mpk_status fill_dtype(mpk_context *cx, const json_value *dtype, load_tensor *t)
 {
-    CHECK(cx, json_is(dtype, JSON_KIND_STRING), MPK_EFORMAT, "tensor %.*s has no \"dtype\"", LOAD_NAME(t->name));
+    CHECK(cx, json_is(dtype, JSON_KIND_STRING), MPK_EFORMAT, "tensor %.*s has no \"dtype\"",
+          LOAD_NAME(t->name));
     if (str_is(dtype->text, "F32"))
         t->dtype = IR_F32;
     else if (str_is(dtype->text, "F16"))
@@ -32,45 +34,48 @@ static mpk_status fill_dtype(mpk_context *cx, const json_value *dtype, load_tens
     else if (str_is(dtype->text, "BF16"))
         t->dtype = IR_BF16;
     else
-        FAIL(cx, MPK_EUNSUPPORTED, "tensor %.*s: the dtype %.*s is not supported; F32, F16 and BF16 are",
+        FAIL(cx, MPK_EUNSUPPORTED,
+             "tensor %.*s: the dtype %.*s is not supported; F32, F16 and BF16 are",
              LOAD_NAME(t->name), LOAD_NAME(dtype->text));
     return MPK_OK;
 }
 
 /* Check that the bytes lie inside the file and that their number fits shape and dtype. */
-static mpk_status fill_data(mpk_context *cx, const json_value *offsets, const unsigned char *data, uint64_t n_data,
-                            load_tensor *t)
+static mpk_status fill_data(mpk_context *cx, const json_value *offsets, const unsigned char *data,
+                            uint64_t n_data, load_tensor *t)
 {
     CHECK(cx,
           json_is(offsets, JSON_KIND_LIST) && offsets->n == 2 && offsets->items[0].is_integer &&
               offsets->items[1].is_integer,
-          MPK_EFORMAT, "tensor %.*s: \"data_offsets\" is not a pair of integers", LOAD_NAME(t->name));
+          MPK_EFORMAT, "tensor %.*s: \"data_offsets\" is not a pair of integers",
+          LOAD_NAME(t->name));
     int64_t begin = offsets->items[0].integer, end = offsets->items[1].integer;
     CHECK(cx, begin >= 0 && begin <= end && (uint64_t)end <= n_data, MPK_EFORMAT,
-          "tensor %.*s: bytes %lld to %lld of %llu: the file is damaged or incomplete", LOAD_NAME(t->name),
-          (long long)begin, (long long)end, (unsigned long long)n_data);
+          "tensor %.*s: bytes %lld to %lld of %llu: the file is damaged or incomplete",
+          LOAD_NAME(t->name), (long long)begin, (long long)end, (unsigned long long)n_data);
     TRY(load_tensor_bytes(cx, t, &t->n_bytes));
     CHECK(cx, t->n_bytes == (uint64_t)(end - begin), MPK_EFORMAT,
-          "tensor %.*s has %lld bytes, its shape and dtype need %llu", LOAD_NAME(t->name), (long long)(end - begin),
-          (unsigned long long)t->n_bytes);
+          "tensor %.*s has %lld bytes, its shape and dtype need %llu", LOAD_NAME(t->name),
+          (long long)(end - begin), (unsigned long long)t->n_bytes);
     t->data = data + begin;
     return MPK_OK;
 }
 
 /* A member of the header; its name stays in the mapping. */
-static mpk_status add_tensor(mpk_context *cx, load_model *m, const json_value *j, const unsigned char *data,
-                             uint64_t n_data)
+static mpk_status add_tensor(mpk_context *cx, load_model *m, const json_value *j,
+                             const unsigned char *data, uint64_t n_data)
 {
     load_tensor t = {.name = j->key};
-    CHECK(cx, j->kind == JSON_KIND_OBJECT, MPK_EFORMAT, "tensor %.*s is not described by an object", LOAD_NAME(t.name));
+    CHECK(cx, j->kind == JSON_KIND_OBJECT, MPK_EFORMAT, "tensor %.*s is not described by an object",
+          LOAD_NAME(t.name));
     TRY(fill_dtype(cx, json_get(j, "dtype"), &t));
     TRY(fill_shape(cx, json_get(j, "shape"), &t));
     TRY(fill_data(cx, json_get(j, "data_offsets"), data, n_data, &t));
     return load_add_tensor(cx, m, &t);
 }
 
-static mpk_status add_tensors(mpk_context *cx, load_model *m, const json_value *header, const unsigned char *data,
-                              uint64_t n_data)
+static mpk_status add_tensors(mpk_context *cx, load_model *m, const json_value *header,
+                              const unsigned char *data, uint64_t n_data)
 {
     size_t first = m->tensors.n;
     CHECK(cx, header->kind == JSON_KIND_OBJECT, MPK_EFORMAT, "the header is not an object");
@@ -80,7 +85,8 @@ static mpk_status add_tensors(mpk_context *cx, load_model *m, const json_value *
     return load_check_overlap(cx, m, first);
 }
 
-mpk_status load_safetensors_bytes(mpk_context *cx, const unsigned char *bytes, size_t n, load_model *m)
+mpk_status load_safetensors_bytes(mpk_context *cx, const unsigned char *bytes, size_t n,
+                                  load_model *m)
 {
     uint64_t n_header = 0;
     CHECK(cx, n >= 8, MPK_EFORMAT, "%zu bytes are too few for a safetensors file", n);
@@ -104,14 +110,16 @@ mpk_status load_safetensors(mpk_context *cx, const char *path, load_model *m)
 }
 
 /* Load each file that the index names once; then check that every tensor it lists exists. */
-static mpk_status add_shards(mpk_context *cx, const char *folder, const json_value *weight_map, load_model *m)
+static mpk_status add_shards(mpk_context *cx, const char *folder, const json_value *weight_map,
+                             load_model *m)
 {
     map shards = {0};
     for (size_t i = 0; i < weight_map->n; i++) {
         str shard = weight_map->items[i].text;
         const char *path, *name = arena_copy(&m->arena, shard.at ? shard.at : "", shard.n);
         CHECK(cx, name, MPK_ENOMEM, "out of memory for the name of a shard");
-        CHECK(cx, shard.n && !memchr(shard.at, '/', shard.n) && strlen(name) == shard.n, MPK_EFORMAT,
+        CHECK(cx, shard.n && !memchr(shard.at, '/', shard.n) && strlen(name) == shard.n,
+              MPK_EFORMAT,
               "\"weight_map\": the shard of %.*s is not the name of a file beside the index",
               LOAD_NAME(weight_map->items[i].key));
         if (map_get(&shards, shard, NULL))
@@ -122,8 +130,8 @@ static mpk_status add_shards(mpk_context *cx, const char *folder, const json_val
     }
     for (size_t i = 0; i < weight_map->n; i++)
         CHECK(cx, map_get(&m->names, weight_map->items[i].key, NULL), MPK_EFORMAT,
-              "tensor %.*s is not in the shard %.*s that should have it", LOAD_NAME(weight_map->items[i].key),
-              LOAD_NAME(weight_map->items[i].text));
+              "tensor %.*s is not in the shard %.*s that should have it",
+              LOAD_NAME(weight_map->items[i].key), LOAD_NAME(weight_map->items[i].text));
     return MPK_OK;
 }
 
@@ -132,6 +140,7 @@ mpk_status load_safetensors_index(mpk_context *cx, const char *folder, str json,
     const json_value *index = NULL;
     TRY(json_parse(cx, &m->arena, json, &index));
     const json_value *weight_map = json_get(index, "weight_map");
-    CHECK(cx, json_is(weight_map, JSON_KIND_OBJECT), MPK_EFORMAT, "the index has no object \"weight_map\"");
+    CHECK(cx, json_is(weight_map, JSON_KIND_OBJECT), MPK_EFORMAT,
+          "the index has no object \"weight_map\"");
     return add_shards(cx, folder, weight_map, m);
 }

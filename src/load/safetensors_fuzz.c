@@ -1,4 +1,5 @@
-/* safetensors_fuzz.c - any bytes as a .safetensors file: an error or tensors whose every byte can be read. */
+/* safetensors_fuzz.c - any bytes as a .safetensors file: an error or tensors whose every byte can
+ * be read. */
 #include "load/load.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -9,7 +10,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     load_model m = {0};
     volatile unsigned char seen = 0;
     m.config.n_layers = m.config.n_experts = 2;
-    if (load_safetensors_bytes(&cx, data, size, &m) == MPK_OK && load_stack_experts(&cx, &m) == MPK_OK)
+    if (load_safetensors_bytes(&cx, data, size, &m) == MPK_OK &&
+        load_stack_experts(&cx, &m) == MPK_OK)
         for (size_t i = 0; i < m.tensors.n; i++) {
             const load_tensor *t = &m.tensors.at[i];
             uint64_t part = t->n_bytes / (t->parts ? (uint64_t)t->dims[0] : 1);

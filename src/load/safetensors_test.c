@@ -31,7 +31,8 @@ static void test_reads_tensors(void **state)
                32);
     check_ok(&cx, load_safetensors_bytes(&cx, (unsigned char *)t.at, t.n, &m));
     assert_int_equal(m.tensors.n, 3);
-    const load_tensor *a = load_find(&m, "a.weight"), *b = load_find(&m, "b"), *c = load_find(&m, "c");
+    const load_tensor *a = load_find(&m, "a.weight"), *b = load_find(&m, "b"),
+                      *c = load_find(&m, "c");
     assert_true(a && b && c && !load_find(&m, "__metadata__"));
     assert_int_equal(a->dtype, IR_F32);
     assert_int_equal(a->rank, 2);
@@ -47,8 +48,9 @@ static void test_reads_tensors(void **state)
     text_free(&t);
 }
 
-#define ONE(dtype, shape, begin, end) \
-    "{\"a\": {\"dtype\": \"" dtype "\", \"shape\": " shape ", \"data_offsets\": [" begin ", " end "]}}"
+#define ONE(dtype, shape, begin, end)                                                             \
+    "{\"a\": {\"dtype\": \"" dtype "\", \"shape\": " shape ", \"data_offsets\": [" begin ", " end \
+    "]}}"
 
 static void test_each_fault(void **state)
 {
@@ -61,20 +63,24 @@ static void test_each_fault(void **state)
         {MPK_EFORMAT, "the header is not an object", "[]"},
         {MPK_EFORMAT, "two members \"a\"", "{\"a\": {}, \"a\": {}}"},
         {MPK_EFORMAT, "not described by an object", "{\"a\": 7}"},
-        {MPK_EFORMAT, "empty name", "{\"\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]}}"},
+        {MPK_EFORMAT, "empty name",
+         "{\"\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]}}"},
         {MPK_EFORMAT, "control character",
          "{\"a\\nb\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]}}"},
         {MPK_EFORMAT, "no \"dtype\"", "{\"a\": {\"shape\": [2], \"data_offsets\": [0, 8]}}"},
         {MPK_EUNSUPPORTED, "F8_E4M3 is not supported", ONE("F8_E4M3", "[8]", "0", "8")},
         {MPK_EUNSUPPORTED, "I64 is not supported", ONE("I64", "[1]", "0", "8")},
         {MPK_EFORMAT, "\"shape\" is not a list", ONE("F32", "2", "0", "8")},
-        {MPK_EFORMAT, "\"shape\" is not a list of at most 6", ONE("F32", "[1,1,1,1,1,1,2]", "0", "8")},
+        {MPK_EFORMAT, "\"shape\" is not a list of at most 6",
+         ONE("F32", "[1,1,1,1,1,1,2]", "0", "8")},
         {MPK_EFORMAT, "something that is no size", ONE("F32", "[2.5]", "0", "8")},
         {MPK_EFORMAT, "dimension 0 is 0", ONE("F32", "[0]", "0", "0")},
         {MPK_EFORMAT, "dimension 1 is -2", ONE("F32", "[1, -2]", "0", "8")},
-        {MPK_EFORMAT, "multiply to more", ONE("F32", "[4294967296, 4294967296, 4294967296]", "0", "8")},
+        {MPK_EFORMAT, "multiply to more",
+         ONE("F32", "[4294967296, 4294967296, 4294967296]", "0", "8")},
         {MPK_EFORMAT, "multiply to more", ONE("F32", "[281474976710656]", "0", "8")},
-        {MPK_EFORMAT, "not a pair", "{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0]}}"},
+        {MPK_EFORMAT, "not a pair",
+         "{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0]}}"},
         {MPK_EFORMAT, "not a pair", ONE("F32", "[2]", "0", "8.0")},
         {MPK_EFORMAT, "bytes -8 to 0 of 16", ONE("F32", "[2]", "-8", "0")},
         {MPK_EFORMAT, "bytes 8 to 0 of 16", ONE("F32", "[2]", "8", "0")},
@@ -89,7 +95,8 @@ static void test_each_fault(void **state)
         load_model m = {0};
         text t = {0};
         build_file(&t, cases[i].header, 16);
-        check_fails(&cx, cases[i].status, cases[i].needle, load_safetensors_bytes(&cx, (unsigned char *)t.at, t.n, &m));
+        check_fails(&cx, cases[i].status, cases[i].needle,
+                    load_safetensors_bytes(&cx, (unsigned char *)t.at, t.n, &m));
         load_close(&m);
         text_free(&t);
     }
@@ -103,7 +110,8 @@ static void test_cut_short(void **state)
     for (size_t n = 0; n < t.n; n++) {
         mpk_context cx = {0};
         load_model m = {0};
-        unsigned char *copy = malloc(n ? n : 1); /* so that the sanitizer sees a read beyond the end */
+        /* so that the sanitizer sees a read beyond the end */
+        unsigned char *copy = malloc(n ? n : 1);
         memcpy(copy, t.at, n);
         assert_int_equal(load_safetensors_bytes(&cx, copy, n, &m), MPK_EFORMAT);
         load_close(&m);
@@ -112,7 +120,8 @@ static void test_cut_short(void **state)
     unsigned char huge[16] = {255, 255, 255, 255, 255, 255, 255, 255};
     mpk_context cx = {0};
     load_model m = {0};
-    check_fails(&cx, MPK_EFORMAT, "18446744073709551615 bytes", load_safetensors_bytes(&cx, huge, sizeof huge, &m));
+    check_fails(&cx, MPK_EFORMAT, "18446744073709551615 bytes",
+                load_safetensors_bytes(&cx, huge, sizeof huge, &m));
     load_close(&m);
     text_free(&t);
 }
@@ -140,9 +149,12 @@ static void test_shards(void **state)
     char folder[] = "/tmp/mpk_shards_XXXXXX", path[64];
     assert_non_null(mkdtemp(folder));
     write_shard(folder, "1.safetensors", ONE("F32", "[4]", "0", "16"), 16);
-    write_shard(folder, "2.safetensors", "{\"b\": {\"dtype\": \"F16\", \"shape\": [2], \"data_offsets\": [0, 4]}}", 4);
+    write_shard(folder, "2.safetensors",
+                "{\"b\": {\"dtype\": \"F16\", \"shape\": [2], \"data_offsets\": [0, 4]}}", 4);
     check_ok(&cx, load_safetensors_index(
-                      &cx, folder, STR("{\"weight_map\": {\"b\": \"2.safetensors\", \"a\": \"1.safetensors\"}}"), &m));
+                      &cx, folder,
+                      STR("{\"weight_map\": {\"b\": \"2.safetensors\", \"a\": \"1.safetensors\"}}"),
+                      &m));
     assert_int_equal(m.tensors.n, 2);
     assert_int_equal(m.files.n, 2);
     assert_int_equal(load_find(&m, "b")->dtype, IR_F16);
@@ -150,21 +162,28 @@ static void test_shards(void **state)
 
     check_fails(&cx, MPK_EFORMAT, "tensor c is not in the shard 1.safetensors",
                 load_safetensors_index(
-                    &cx, folder, STR("{\"weight_map\": {\"a\": \"1.safetensors\", \"c\": \"1.safetensors\"}}"), &m));
+                    &cx, folder,
+                    STR("{\"weight_map\": {\"a\": \"1.safetensors\", \"c\": \"1.safetensors\"}}"),
+                    &m));
     load_close(&m);
     check_fails(&cx, MPK_EFORMAT, "not the name of a file",
-                load_safetensors_index(&cx, folder, STR("{\"weight_map\": {\"a\": \"../1.safetensors\"}}"), &m));
+                load_safetensors_index(&cx, folder,
+                                       STR("{\"weight_map\": {\"a\": \"../1.safetensors\"}}"), &m));
     load_close(&m);
     check_fails(&cx, MPK_EIO, "3.safetensors",
-                load_safetensors_index(&cx, folder, STR("{\"weight_map\": {\"a\": \"3.safetensors\"}}"), &m));
+                load_safetensors_index(&cx, folder,
+                                       STR("{\"weight_map\": {\"a\": \"3.safetensors\"}}"), &m));
     load_close(&m);
-    check_fails(&cx, MPK_EFORMAT, "no object \"weight_map\"", load_safetensors_index(&cx, folder, STR("{}"), &m));
+    check_fails(&cx, MPK_EFORMAT, "no object \"weight_map\"",
+                load_safetensors_index(&cx, folder, STR("{}"), &m));
     load_close(&m);
 
     write_shard(folder, "2.safetensors", ONE("F32", "[4]", "0", "16"), 16);
     check_fails(&cx, MPK_EFORMAT, "tensor a is there twice",
                 load_safetensors_index(
-                    &cx, folder, STR("{\"weight_map\": {\"b\": \"2.safetensors\", \"a\": \"1.safetensors\"}}"), &m));
+                    &cx, folder,
+                    STR("{\"weight_map\": {\"b\": \"2.safetensors\", \"a\": \"1.safetensors\"}}"),
+                    &m));
     load_close(&m);
     for (int i = 1; i <= 2; i++) {
         snprintf(path, sizeof path, "%s/%d.safetensors", folder, i);

@@ -1,9 +1,11 @@
 /* tokenizer.c - the life of a tokenizer, and encode: text -> ids.
  *
- *     valid UTF-8 --find raw added tokens--> sections --normalise--> --find normalised added tokens--> pieces
+ *     valid UTF-8 --find raw added tokens--> sections --normalise--> --find normalised added
+ *     tokens--> pieces
  *       --cutting steps--> words --BPE--> ids, between the ids of the post-processor
  *
- * Cost: linear in the text but for BPE's n log n in the longest word and for the regular expressions of the file.
+ * Cost: linear in the text but for BPE's n log n in the longest word and for the regular
+ * expressions of the file.
  */
 #include "load/tokenizer_parts.h"
 
@@ -41,7 +43,8 @@ void tokenizer_free(tokenizer *t)
 
 mpk_status steps_add(mpk_context *cx, steps *s, step_kind kind, step **out)
 {
-    CHECK(cx, s->n < MAX_STEPS, MPK_ELIMIT, "the tokenizer has more than %d steps of a kind", MAX_STEPS);
+    CHECK(cx, s->n < MAX_STEPS, MPK_ELIMIT, "the tokenizer has more than %d steps of a kind",
+          MAX_STEPS);
     *out = &s->at[s->n++];
     **out = (step){.kind = kind};
     return MPK_OK;
@@ -114,8 +117,8 @@ static mpk_status index_added(mpk_context *cx, tokenizer *t)
     bool any_word = false;
     for (size_t i = 0; i < t->added.n; i++) {
         const added_token *a = &t->added.at[i];
-        CHECK(cx, a->text.n, MPK_EUNSUPPORTED, "added token %d (\"%.*s\") is empty once normalised", a->id,
-              STR_ARG(a->content));
+        CHECK(cx, a->text.n, MPK_EUNSUPPORTED, "added token %d (\"%.*s\") is empty once normalised",
+              a->id, STR_ARG(a->content));
         *(a->normalized ? &n_normal : &n_raw) += a->text.n;
         any_word = any_word || a->single_word;
     }
@@ -126,9 +129,11 @@ static mpk_status index_added(mpk_context *cx, tokenizer *t)
     for (int special = 1; special >= 0; special--)
         for (size_t i = 0; i < t->added.n; i++)
             if (t->added.at[i].special == special)
-                TRY(grow_tree(cx, t, t->added.at[i].normalized ? &t->normal_tree : &t->raw_tree, i));
+                TRY(grow_tree(cx, t, t->added.at[i].normalized ? &t->normal_tree : &t->raw_tree,
+                              i));
     if (any_word)
-        TRY(regex_compile_native(cx, &t->arena, STR("[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]"),
+        TRY(regex_compile_native(cx, &t->arena,
+                                 STR("[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]"),
                                  &t->word));
     return MPK_OK;
 }
@@ -172,7 +177,8 @@ mpk_status run_replace(mpk_context *cx, regex_match *match, const step *s, str i
     finder f = {.cx = cx, .match = match, .step = s, .in = &in_subject};
     size_t before = 0;
     mpk_status status = subject_set(cx, &in_subject, in);
-    for (bool found; status == MPK_OK && (status = finder_next(&f, &found)) == MPK_OK && found; before = f.end) {
+    for (bool found; status == MPK_OK && (status = finder_next(&f, &found)) == MPK_OK && found;
+         before = f.end) {
         text_add(out, in.at + before, f.start - before);
         text_add(out, s->content.at, s->content.n);
     }
@@ -285,7 +291,8 @@ static const added_token *longest_added(const tokenizer *t, const added_tree *tr
 {
     uint32_t node = 0, best = 0;
     for (; i < s.n; i++) {
-        const pair_slot *edge = pair_map_get(&tree->edges, (uint64_t)node << 8 | (unsigned char)s.at[i]);
+        const pair_slot *edge =
+            pair_map_get(&tree->edges, (uint64_t)node << 8 | (unsigned char)s.at[i]);
         if (!edge)
             break;
         node = edge->id;
@@ -333,13 +340,15 @@ static size_t strip_end(str s, size_t from, size_t end)
 
 typedef mpk_status (*section_action)(encoder *e, str section, bool at_start);
 
-/* Find the added tokens of a tree in s, and pass the text between them to `act`, in order.  at_start: s begins the
- * input. */
-static mpk_status cut_added(encoder *e, const added_tree *tree, str s, bool at_start, section_action act)
+/* Find the added tokens of a tree in s, and pass the text between them to `act`, in order.
+ * at_start: s begins the input. */
+static mpk_status cut_added(encoder *e, const added_tree *tree, str s, bool at_start,
+                            section_action act)
 {
     size_t before = 0; /* the text before this byte has been handled */
     for (size_t i = 0; tree->n_nodes > 1 && i < s.n;) {
-        const added_token *a = tree->first[(unsigned char)s.at[i]] ? longest_added(e->t, tree, s, i) : NULL;
+        const added_token *a =
+            tree->first[(unsigned char)s.at[i]] ? longest_added(e->t, tree, s, i) : NULL;
         if (!a) {
             i++;
             continue;
@@ -362,7 +371,8 @@ static mpk_status cut_added(encoder *e, const added_tree *tree, str s, bool at_s
         PUSH(e->cx, e->out_arena, e->out, a->id);
         before = end;
     }
-    return before < s.n ? act(e, (str){s.at + before, s.n - before}, at_start && before == 0) : MPK_OK;
+    return before < s.n ? act(e, (str){s.at + before, s.n - before}, at_start && before == 0)
+                        : MPK_OK;
 }
 
 static mpk_status cut_words(encoder *e, str section, bool at_start)
@@ -391,11 +401,11 @@ static mpk_status encode(encoder *e, str input, unsigned flags)
     return MPK_OK;
 }
 
-mpk_status tokenizer_encode(mpk_context *cx, const tokenizer *t, arena *a, const char *bytes, size_t n, unsigned flags,
-                            tokenizer_ids *out)
+mpk_status tokenizer_encode(mpk_context *cx, const tokenizer *t, arena *a, const char *bytes,
+                            size_t n, unsigned flags, tokenizer_ids *out)
 {
-    CHECK(cx, n <= LONGEST_INPUT, MPK_ELIMIT, "a text of %zu bytes is too long to tokenize, the limit is %d", n,
-          LONGEST_INPUT);
+    CHECK(cx, n <= LONGEST_INPUT, MPK_ELIMIT,
+          "a text of %zu bytes is too long to tokenize, the limit is %d", n, LONGEST_INPUT);
     encoder e = {.out_arena = a, .out = out, .parse_special = flags & TOKENIZER_PARSE_SPECIAL};
     text valid = {0};
     utf8_rest rest = {0};

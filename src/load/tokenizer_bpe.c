@@ -1,11 +1,13 @@
 /* tokenizer_bpe.c - byte pair encoding: word -> ids.
  *
- * The word begins as one symbol for each character.  A heap holds every pair of neighbours that may merge, ordered by
- * rank, then place; merging a pair changes its two neighbours, so n symbols cost O(n log n) whatever the word.  Entries
- * are not removed when a symbol changes: an entry is stale if its pair no longer gives the token that it was made for.
+ * The word begins as one symbol for each character.  A heap holds every pair of neighbours that may
+ * merge, ordered by rank, then place; merging a pair changes its two neighbours, so n symbols cost
+ * O(n log n) whatever the word.  Entries are not removed when a symbol changes: an entry is stale
+ * if its pair no longer gives the token that it was made for.
  *
- * Byte-level BPE and tokenizer.json order pairs by a list of merges; the sentencepiece vocabularies of GGUF have none:
- * two symbols merge if their joined text is a token, the one with the highest score first.
+ * Byte-level BPE and tokenizer.json order pairs by a list of merges; the sentencepiece vocabularies
+ * of GGUF have none: two symbols merge if their joined text is a token, the one with the highest
+ * score first.
  */
 #include "load/tokenizer_parts.h"
 
@@ -64,7 +66,8 @@ const pair_slot *pair_map_get(const pair_map *m, uint64_t key)
 /* --- symbols --- */
 
 /* Room for one item more in an array on the heap. */
-static mpk_status reserve(mpk_context *cx, void **items, size_t n, size_t *capacity, size_t item_bytes)
+static mpk_status reserve(mpk_context *cx, void **items, size_t n, size_t *capacity,
+                          size_t item_bytes)
 {
     if (n < *capacity)
         return MPK_OK;
@@ -100,7 +103,8 @@ static int32_t find_char_token(const tokenizer *t, const char *at, size_t n)
     return c < 256 ? t->char_ids[c] : find_token(t, at, n);
 }
 
-/* The token of a character inside a word, with the marks that some vocabularies put on the first and the last. */
+/* The token of a character inside a word, with the marks that some vocabularies put on the first
+ * and the last. */
 static mpk_status find_marked(encoder *e, str word, size_t at, size_t n, int32_t *id)
 {
     const tokenizer *t = e->t;
@@ -137,8 +141,9 @@ static mpk_status add_bytes(encoder *e, str part, size_t start)
     return MPK_OK;
 }
 
-/* One symbol for each character; unknown ones become bytes, the unknown token, or nothing.  The unknown token is added
- * late, when the next known character comes (after any bytes): so the library does it. */
+/* One symbol for each character; unknown ones become bytes, the unknown token, or nothing.  The
+ * unknown token is added late, when the next known character comes (after any bytes): so the
+ * library does it. */
 static mpk_status start_ranked(encoder *e, str word)
 {
     const tokenizer *t = e->t;
@@ -155,8 +160,8 @@ static mpk_status start_ranked(encoder *e, str word)
             continue;
         }
         str prefix = i > 0 ? t->prefix : (str){0}, suffix = i + n == word.n ? t->suffix : (str){0};
-        if (t->byte_fallback && has_byte_tokens(t, prefix) && has_byte_tokens(t, (str){word.at + i, n}) &&
-            has_byte_tokens(t, suffix)) {
+        if (t->byte_fallback && has_byte_tokens(t, prefix) &&
+            has_byte_tokens(t, (str){word.at + i, n}) && has_byte_tokens(t, suffix)) {
             TRY(add_bytes(e, prefix, i));
             TRY(add_bytes(e, (str){word.at + i, n}, i));
             TRY(add_bytes(e, suffix, i));
@@ -192,12 +197,13 @@ static uint32_t rank_of_score(float score)
 }
 
 /* What two neighbours merge to; false if to nothing. */
-static bool find_merge(const encoder *e, str word, const symbol *left, const symbol *right, uint32_t *rank,
-                       uint32_t *id)
+static bool find_merge(const encoder *e, str word, const symbol *left, const symbol *right,
+                       uint32_t *rank, uint32_t *id)
 {
     const tokenizer *t = e->t;
     if (t->order == MERGE_BY_RANK) {
-        const pair_slot *slot = pair_map_get(&t->merges, (uint64_t)(uint32_t)left->id << 32 | (uint32_t)right->id);
+        const pair_slot *slot =
+            pair_map_get(&t->merges, (uint64_t)(uint32_t)left->id << 32 | (uint32_t)right->id);
         if (!slot)
             return false;
         *rank = slot->rank;
@@ -296,14 +302,16 @@ static mpk_status put_unknown(encoder *e, str part)
         return MPK_OK;
     }
     CHECK(e->cx, e->t->unk_id >= 0, MPK_EUNSUPPORTED,
-          "the vocabulary has no token for \"%.*s\", nor for its bytes, nor an unknown token", STR_ARG(part));
+          "the vocabulary has no token for \"%.*s\", nor for its bytes, nor an unknown token",
+          STR_ARG(part));
     return put(e, e->t->unk_id);
 }
 
 mpk_status run_bpe(encoder *e, str word)
 {
     const tokenizer *t = e->t;
-    CHECK(e->cx, word.n <= INT32_MAX, MPK_ELIMIT, "a word has %zu bytes, the limit is %d", word.n, INT32_MAX);
+    CHECK(e->cx, word.n <= INT32_MAX, MPK_ELIMIT, "a word has %zu bytes, the limit is %d", word.n,
+          INT32_MAX);
     int32_t whole = t->ignore_merges ? find_token(t, word.at, word.n) : -1;
     if (whole >= 0)
         return put(e, whole);

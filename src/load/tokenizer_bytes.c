@@ -1,7 +1,7 @@
 /* tokenizer_bytes.c - what each token adds to a text, as bytes; for masks of tokens (src/grammar).
  *
- * The decoding steps of tokenizer_decode.c, for one token in the middle of a text: what they do at a text's ends does
- * not happen, and a character may be cut.
+ * The decoding steps of tokenizer_decode.c, for one token in the middle of a text: what they do at
+ * a text's ends does not happen, and a character may be cut.
  */
 #include "load/tokenizer_parts.h"
 
@@ -67,11 +67,13 @@ static mpk_status run_step(mpk_context *cx, bytes_maker *b, const step *st)
         swap(b);
         break;
     case STEP_JOIN:
-        FAIL(cx, MPK_EUNSUPPORTED, "the tokenizer puts a blank between tokens: what one adds depends on the others");
+        FAIL(cx, MPK_EUNSUPPORTED,
+             "the tokenizer puts a blank between tokens: what one adds depends on the others");
     default:
         break;
     }
-    CHECK(cx, !b->from.failed && !b->to.failed, MPK_ENOMEM, "out of memory for the bytes of tokens");
+    CHECK(cx, !b->from.failed && !b->to.failed, MPK_ENOMEM,
+          "out of memory for the bytes of tokens");
     return MPK_OK;
 }
 

@@ -1,9 +1,10 @@
 /* tokenizer_decode.c - ids -> text, whole or token by token.
  *
- * The decoding steps are written as they work on a list of tokens: each takes the tokens of the step before.  Here each
- * step takes them one by one and keeps only what it must, so that text flows while tokens come; decoding whole is the
- * same with the end known.  After a step that joins all tokens into one (fuse, byte level), the following steps see
- * parts of one token; those that then need it whole hold it until the end.
+ * The decoding steps are written as they work on a list of tokens: each takes the tokens of the
+ * step before.  Here each step takes them one by one and keeps only what it must, so that text
+ * flows while tokens come; decoding whole is the same with the end known.  After a step that joins
+ * all tokens into one (fuse, byte level), the following steps see parts of one token; those that
+ * then need it whole hold it until the end.
  */
 #include "load/tokenizer_parts.h"
 
@@ -129,7 +130,8 @@ static mpk_status feed_byte_fallback(mpk_context *cx, tokenizer_stream *s, size_
     return MPK_OK;
 }
 
-/* The token without up to left and right times content at its ends; of a joined token only the left end is known. */
+/* The token without up to left and right times content at its ends; of a joined token only the left
+ * end is known. */
 static mpk_status feed_strip(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     const step *st = &s->t->decode.at[k];
@@ -141,8 +143,8 @@ static mpk_status feed_strip(mpk_context *cx, tokenizer_stream *s, size_t k, str
         left--;
     }
     g->left = token.n ? 0 : left;
-    for (uint32_t right = st->right; right && token.n >= n && memcmp(token.at + token.n - n, st->content.at, n) == 0;
-         right--)
+    for (uint32_t right = st->right;
+         right && token.n >= n && memcmp(token.at + token.n - n, st->content.at, n) == 0; right--)
         token.n -= n;
     return feed(cx, s, k + 1, token);
 }
@@ -243,12 +245,14 @@ static void plan_stages(tokenizer_stream *s)
         const step *st = &s->t->decode.at[k];
         s->stages[k].fused = fused;
         s->stages[k].hold = fused && (st->kind == STEP_REPLACE || st->kind == STEP_UNBYTES ||
-                                      st->kind == STEP_BYTE_FALLBACK || (st->kind == STEP_STRIP_TOKEN && st->right));
+                                      st->kind == STEP_BYTE_FALLBACK ||
+                                      (st->kind == STEP_STRIP_TOKEN && st->right));
         fused = fused || st->kind == STEP_FUSE || st->kind == STEP_UNBYTES;
     }
 }
 
-mpk_status tokenizer_stream_open(mpk_context *cx, const tokenizer *t, unsigned flags, tokenizer_stream **out)
+mpk_status tokenizer_stream_open(mpk_context *cx, const tokenizer *t, unsigned flags,
+                                 tokenizer_stream **out)
 {
     tokenizer_stream *s = calloc(1, sizeof *s);
     CHECK(cx, s, MPK_ENOMEM, "out of memory for a stream of text");
@@ -304,8 +308,8 @@ mpk_status tokenizer_stream_end(mpk_context *cx, tokenizer_stream *s, str *piece
     return MPK_OK;
 }
 
-mpk_status tokenizer_decode(mpk_context *cx, const tokenizer *t, arena *a, const int32_t *ids, size_t n, unsigned flags,
-                            str *out)
+mpk_status tokenizer_decode(mpk_context *cx, const tokenizer *t, arena *a, const int32_t *ids,
+                            size_t n, unsigned flags, str *out)
 {
     tokenizer_stream *s;
     TRY(tokenizer_stream_open(cx, t, flags, &s));

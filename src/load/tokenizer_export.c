@@ -1,9 +1,10 @@
 /* tokenizer_export.c - a tokenizer that a tokenizer.json described -> what a GGUF file carries.
  *
- * GGUF knows a tokenizer by names: the kind of BPE, and for byte-level BPE the way text is cut.  A name is found by
- * trial: a tokenizer is made from the vocabulary under each name, as any reader of the file would make it, and must
- * give the same ids as the original.  A sentencepiece vocabulary has scores in place of merges; a token's score is the
- * negative rank of the first merge that makes it, which merges in the same order.
+ * GGUF knows a tokenizer by names: the kind of BPE, and for byte-level BPE the way text is cut.  A
+ * name is found by trial: a tokenizer is made from the vocabulary under each name, as any reader of
+ * the file would make it, and must give the same ids as the original.  A sentencepiece vocabulary
+ * has scores in place of merges; a token's score is the negative rank of the first merge that makes
+ * it, which merges in the same order.
  * Called by gguf_describe.c.  Cost: a tokenizer for each name tried.
  */
 #include "load/tokenizer_parts.h"
@@ -94,7 +95,8 @@ static mpk_status list_merges(exporter *e, const pair_slot *slots, size_t n)
     str *merges;
     NEW(e->cx, e->a, merges, n);
     for (size_t i = 0; i < n; i++) {
-        str left = e->t->tokens[slots[i].key >> 32], right = e->t->tokens[slots[i].key & UINT32_MAX];
+        str left = e->t->tokens[slots[i].key >> 32],
+            right = e->t->tokens[slots[i].key & UINT32_MAX];
         char *both;
         NEW(e->cx, e->a, both, left.n + right.n + 2);
         memcpy(both, left.at, left.n);
@@ -122,13 +124,15 @@ static mpk_status list_scores(exporter *e, const pair_slot *slots, size_t n)
 
 /* ---- ids ---- */
 
-static mpk_status take_around(exporter *e, const tokenizer_ids *ids, const char *where, int32_t *id, int32_t *add)
+static mpk_status take_around(exporter *e, const tokenizer_ids *ids, const char *where, int32_t *id,
+                              int32_t *add)
 {
     *add = ids->n != 0;
     if (!ids->n)
         return MPK_OK;
     CHECK(e->cx, ids->n == 1 && (*id < 0 || *id == ids->at[0]), MPK_EUNSUPPORTED,
-          "the tokenizer puts %zu tokens %s a text; a GGUF file can name one, which is BOS or EOS", ids->n, where);
+          "the tokenizer puts %zu tokens %s a text; a GGUF file can name one, which is BOS or EOS",
+          ids->n, where);
     *id = ids->at[0];
     return MPK_OK;
 }
@@ -148,7 +152,8 @@ static mpk_status list_ids(exporter *e)
 
 /* ---- which name it is ---- */
 
-/* Contractions, numbers, marks, lines, spaces, scripts with and without spaces, marks on letters, surrogates. */
+/* Contractions, numbers, marks, lines, spaces, scripts with and without spaces, marks on letters,
+ * surrogates. */
 static const char *const samples[] = {
     "Hello, world! It's 3 o'clock; WE'LL see what they'Ve done, I'd say.",
     " leading, and trailing spaces   ",
@@ -158,12 +163,16 @@ static const char *const samples[] = {
     "!!!???...---***///(([[{{}}]])) $5.00 a+b=c <|x|> #$%^&",
     "na\xc3\xafve caf\xc3\xa9 \xc3\x85ngstr\xc3\xb6m stra\xc3\x9f"
     "e e\xcc\x81 a\xcc\x8a",
-    "\xd0\x9f\xd1\x80\xd0\xb8\xd0\xb2\xd0\xb5\xd1\x82, \xd0\xbc\xd0\xb8\xd1\x80! \xce\xb3\xce\xb5\xce\xb9\xce\xac",
-    "\xe4\xbd\xa0\xe5\xa5\xbd\xef\xbc\x8c\xe4\xb8\x96\xe7\x95\x8c\xe3\x80\x82 \xe3\x81\x93\xe3\x82\x93"
+    "\xd0\x9f\xd1\x80\xd0\xb8\xd0\xb2\xd0\xb5\xd1\x82, \xd0\xbc\xd0\xb8\xd1\x80! "
+    "\xce\xb3\xce\xb5\xce\xb9\xce\xac",
+    "\xe4\xbd\xa0\xe5\xa5\xbd\xef\xbc\x8c\xe4\xb8\x96\xe7\x95\x8c\xe3\x80\x82 "
+    "\xe3\x81\x93\xe3\x82\x93"
     "\xe3\x81\xab\xe3\x81\xa1\xe3\x81\xaf \xec\x95\x88\xeb\x85\x95",
-    "\xe0\xa4\xa8\xe0\xa4\xae\xe0\xa4\xb8\xe0\xa5\x8d\xe0\xa4\xa4\xe0\xa5\x87 \xe0\xb8\xaa\xe0\xb8\xa7\xe0\xb8\xb1"
+    "\xe0\xa4\xa8\xe0\xa4\xae\xe0\xa4\xb8\xe0\xa5\x8d\xe0\xa4\xa4\xe0\xa5\x87 "
+    "\xe0\xb8\xaa\xe0\xb8\xa7\xe0\xb8\xb1"
     "\xe0\xb8\xaa\xe0\xb8\x94\xe0\xb8\xb5 \xd8\xb3\xd9\x84\xd8\xa7\xd9\x85",
-    "\xf0\x9f\x98\x80\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x92\xbb \xe2\x9c\x93 \xe2\x80\x9cquoted\xe2\x80\x9d"
+    "\xf0\x9f\x98\x80\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x92\xbb \xe2\x9c\x93 "
+    "\xe2\x80\x9cquoted\xe2\x80\x9d"
     "\xe2\x80\xa6 \xef\xbc\xa1\xef\xbc\x91",
 };
 
@@ -198,12 +207,14 @@ static mpk_status compare(exporter *e, const tokenizer *t, arena *a, bool *same)
     NEW(e->cx, a, ids, e->texts.n);
     TRY(encode_texts(e, t, a, ids));
     for (size_t i = 0; *same && i < e->texts.n; i++)
-        *same = ids[i].n == e->expected[i].n &&
-                (!ids[i].n || memcmp(ids[i].at, e->expected[i].at, ids[i].n * sizeof *ids[i].at) == 0);
+        *same =
+            ids[i].n == e->expected[i].n &&
+            (!ids[i].n || memcmp(ids[i].at, e->expected[i].at, ids[i].n * sizeof *ids[i].at) == 0);
     return MPK_OK;
 }
 
-/* Does a reader of the vocabulary, as it is now, get the same ids?  One that cannot be made does not. */
+/* Does a reader of the vocabulary, as it is now, get the same ids?  One that cannot be made does
+ * not. */
 static mpk_status try_vocab(exporter *e, bool *same)
 {
     tokenizer *t;
@@ -232,7 +243,8 @@ static mpk_status find_cutting(exporter *e)
             return MPK_OK;
     }
     FAIL(e->cx, MPK_EUNSUPPORTED,
-         "none of the ways to cut text that GGUF files name gives this tokenizer's ids: it cannot be written");
+         "none of the ways to cut text that GGUF files name gives this tokenizer's ids: it cannot "
+         "be written");
 }
 
 /* Sentencepiece: with or without a space before a text. */
@@ -248,7 +260,8 @@ static mpk_status find_prefix(exporter *e)
             return MPK_OK;
     }
     FAIL(e->cx, MPK_EUNSUPPORTED,
-         "this tokenizer falls back to bytes, but merges otherwise than the sentencepiece vocabularies of GGUF files: "
+         "this tokenizer falls back to bytes, but merges otherwise than the sentencepiece "
+         "vocabularies of GGUF files: "
          "it "
          "cannot be written");
 }
@@ -273,7 +286,8 @@ static mpk_status export_vocab(exporter *e, size_t n_tokens)
     return find_cutting(e);
 }
 
-mpk_status tokenizer_to_vocab(mpk_context *cx, arena *a, const tokenizer *t, size_t n_tokens, tokenizer_vocab *out)
+mpk_status tokenizer_to_vocab(mpk_context *cx, arena *a, const tokenizer *t, size_t n_tokens,
+                              tokenizer_vocab *out)
 {
     exporter e = {.cx = cx, .a = a, .t = t, .v = TOKENIZER_VOCAB_EMPTY};
     TRY(export_vocab(&e, n_tokens));

@@ -1,5 +1,6 @@
-/* tokenizer_fuzz.c - any bytes as tokenizer.json, a zero byte, and a text: an error, or ids of that tokenizer whose
- * text is valid UTF-8, the same whole and, where nothing was invalid, in a stream. */
+/* tokenizer_fuzz.c - any bytes as tokenizer.json, a zero byte, and a text: an error, or ids of that
+ * tokenizer whose text is valid UTF-8, the same whole and, where nothing was invalid, in a
+ * stream. */
 #include <stdlib.h>
 
 #include "load/tokenizer.h"
@@ -47,7 +48,8 @@ static void stream(const tokenizer *t, const tokenizer_ids *ids, str whole)
     }
     if (ok && tokenizer_stream_end(&cx, s, &piece) == MPK_OK) {
         text_add(&all, piece.at, piece.n);
-        must(memmem(whole.at, whole.n, "\xef\xbf\xbd", 3) || str_equal(whole, (str){all.at, all.n}));
+        must(memmem(whole.at, whole.n, "\xef\xbf\xbd", 3) ||
+             str_equal(whole, (str){all.at, all.n}));
     }
     tokenizer_stream_close(s);
     text_free(&all);

@@ -2,9 +2,11 @@
  *
  *     tokenizer_json.c, tokenizer_vocab.c   a file's description -> struct tokenizer
  *     tokenizer_export.c                    struct tokenizer -> a GGUF file's description
- *     tokenizer.c                           the life of a tokenizer; encode: added tokens, then normalise, cut, merge
+ *     tokenizer.c                           the life of a tokenizer; encode: added tokens, then
+ *                                           normalise, cut, merge
  *     tokenizer_text.c                      UTF-8, normalisation, classes of characters
- *     tokenizer_unicode.c                   tables: characters that the Unicode libraries do not agree on
+ *     tokenizer_unicode.c                   tables: characters that the Unicode libraries do not
+ *                                           agree on
  *     tokenizer_regex.c                     Oniguruma's regular expressions by PCRE2
  *     tokenizer_split.c                     steps that cut text
  *     tokenizer_bpe.c                       merges
@@ -47,10 +49,12 @@ bool char_is_punctuation(uint32_t c);
 /* The lower-case form; U+0130 alone has two characters, the second is *second (else 0). */
 uint32_t char_lower(uint32_t c, uint32_t *second);
 bool char_is_mark(uint32_t c);
-/* The library's normalisation tables are older than ours: true for characters that it leaves alone. */
+/* The library's normalisation tables are older than ours: true for characters that it leaves
+ * alone. */
 bool char_is_inert(uint32_t c);
 
-/* GPT-2's spelling of bytes as printable characters: the character of a byte; the byte of a character or -1. */
+/* GPT-2's spelling of bytes as printable characters: the character of a byte; the byte of a
+ * character or -1. */
 uint32_t byte_to_char(unsigned char byte);
 int byte_from_char(uint32_t c);
 /* The byte of a token <0xXX>, or -1. */
@@ -59,7 +63,8 @@ int byte_of_token(str token);
 typedef enum normal_form { NORMAL_NFC, NORMAL_NFD, NORMAL_NFKC, NORMAL_NFKD } normal_form;
 mpk_status normalize_unicode(mpk_context *cx, normal_form form, str in, text *out);
 
-/* A character of the same class and UTF-8 length that PCRE2's tables know, for one that only newer tables know; else c.
+/* A character of the same class and UTF-8 length that PCRE2's tables know, for one that only newer
+ * tables know; else c.
  */
 uint32_t char_stand_in(uint32_t c);
 /* Tables of tokenizer_unicode.c after the functions above. */
@@ -80,7 +85,8 @@ typedef struct subject {
     text copy;    /* original with stand-ins for the characters that have one */
 } subject;
 
-/* Compile a pattern in Oniguruma's syntax, as far as it is understood.  MPK_EUNSUPPORTED, MPK_ENOMEM. */
+/* Compile a pattern in Oniguruma's syntax, as far as it is understood.  MPK_EUNSUPPORTED,
+ * MPK_ENOMEM. */
 mpk_status regex_compile(mpk_context *cx, arena *a, str pattern, regex **out);
 /* Compile a pattern in PCRE2's own syntax. */
 mpk_status regex_compile_native(mpk_context *cx, arena *a, str pattern, regex **out);
@@ -92,8 +98,8 @@ void regex_match_free(regex_match *m);
 mpk_status subject_set(mpk_context *cx, subject *s, str original);
 void subject_free(subject *s);
 /* The first match at or after byte from: *found, *start, *end.  MPK_ELIMIT if it takes too long. */
-mpk_status regex_find(mpk_context *cx, regex_match *m, const regex *r, const subject *in, size_t from, bool *found,
-                      size_t *start, size_t *end);
+mpk_status regex_find(mpk_context *cx, regex_match *m, const regex *r, const subject *in,
+                      size_t from, bool *found, size_t *start, size_t *end);
 
 /* --- steps --- */
 
@@ -113,15 +119,22 @@ typedef enum step_kind {
     STEP_PREFIX, /* content before a piece that does not begin with it, if scheme says so */
     STEP_SPLIT,  /* at what the matcher finds, by behavior */
     /* tokens -> text */
-    STEP_UNBYTES,       /* GPT-2 characters to bytes, all tokens together */
-    STEP_METASPACE,     /* content to a space; scheme never: also the first; else the first token's are dropped */
+    STEP_UNBYTES, /* GPT-2 characters to bytes, all tokens together */
+    /* content to a space; scheme never: also the first; else the first token's are dropped */
+    STEP_METASPACE,
     STEP_BYTE_FALLBACK, /* <0xXX> */
     STEP_FUSE,          /* all tokens become one */
     STEP_STRIP_TOKEN,   /* up to left and right times content at a token's ends */
     STEP_JOIN,          /* a space between tokens: what the library does without a decoder */
 } step_kind;
 
-typedef enum match_kind { MATCH_REGEX, MATCH_LITERAL, MATCH_SPACE, MATCH_NUMERIC, MATCH_PUNCTUATION } match_kind;
+typedef enum match_kind {
+    MATCH_REGEX,
+    MATCH_LITERAL,
+    MATCH_SPACE,
+    MATCH_NUMERIC,
+    MATCH_PUNCTUATION
+} match_kind;
 
 typedef enum split_behavior {
     SPLIT_REMOVED,
@@ -176,7 +189,8 @@ typedef struct added_token {
     bool single_word, lstrip, rstrip, normalized, special;
 } added_token;
 
-/* The texts of added tokens as a tree of bytes: the longest that begins at a place is found in its length. */
+/* The texts of added tokens as a tree of bytes: the longest that begins at a place is found in its
+ * length. */
 typedef struct added_tree {
     pair_map edges;   /* node << 8 | byte -> node */
     uint32_t *tokens; /* of each node: 1 + index of the added token that ends here, or 0 */
@@ -198,7 +212,8 @@ struct tokenizer {
     map added_ids;
     VEC(added_token) added;
     added_tree raw_tree, normal_tree; /* tokens found before and after normalising */
-    regex *word;                      /* one character that is part of a word; NULL if no token asks */
+    /* one character that is part of a word; NULL if no token asks */
+    regex *word;
     steps normalize, split, decode;
     /* BPE */
     merge_order order;
@@ -219,7 +234,8 @@ struct tokenizer {
 mpk_status tokenizer_new(mpk_context *cx, tokenizer **out);
 /* Build the indexes over tokens and added tokens.  The maker's last call. */
 mpk_status tokenizer_finish(mpk_context *cx, tokenizer *t);
-/* Merge number rank: two tokens become the one that is spelled as both.  Needs room reserved in t->merges. */
+/* Merge number rank: two tokens become the one that is spelled as both.  Needs room reserved in
+ * t->merges. */
 mpk_status tokenizer_add_merge(mpk_context *cx, tokenizer *t, size_t rank, str left, str right);
 /* The names that tokenizer_from_vocab knows for model gpt2; NULL beyond the last. */
 const char *tokenizer_pre_name(size_t i);
@@ -265,11 +281,13 @@ typedef struct encoder {
 mpk_status run_normalize(encoder *e, const steps *s, str *in);
 /* Replace what the step's matcher finds, appending to out. */
 mpk_status run_replace(mpk_context *cx, regex_match *match, const step *s, str in, text *out);
-/* A piece through step k of t->split and those after it, then to BPE.  at_start: it begins where the input does. */
+/* A piece through step k of t->split and those after it, then to BPE.  at_start: it begins where
+ * the input does. */
 mpk_status run_split(encoder *e, size_t k, str piece, bool at_start);
 /* The ids of one word to e->out. */
 mpk_status run_bpe(encoder *e, str word);
-/* Goes through the matches of a step's matcher as the library does: an empty match right after a match does not count.
+/* Goes through the matches of a step's matcher as the library does: an empty match right after a
+ * match does not count.
  */
 typedef struct finder {
     mpk_context *cx;

@@ -1,9 +1,10 @@
 /* tokenizer_regex.c - the regular expressions of tokenizer.json, by PCRE2.
  *
- * They are written for Oniguruma.  A pattern is translated item by item into PCRE2's syntax with the same meaning: \s,
- * \w, \d and \h are spelled as the sets that Oniguruma means, {n,m}+ repeats the repetition, ^ and $ know lines.  What
- * is not understood is refused with the place.  Oniguruma's Unicode tables are newer than PCRE2's: characters that only
- * they know are shown to PCRE2 as a stand-in of the same class and length, so that offsets stay.
+ * They are written for Oniguruma.  A pattern is translated item by item into PCRE2's syntax with
+ * the same meaning: \s, \w, \d and \h are spelled as the sets that Oniguruma means, {n,m}+ repeats
+ * the repetition, ^ and $ know lines.  What is not understood is refused with the place.
+ * Oniguruma's Unicode tables are newer than PCRE2's: characters that only they know are shown to
+ * PCRE2 as a stand-in of the same class and length, so that offsets stay.
  *
  * Limits on backtracking turn a pattern that explodes on a text into MPK_ELIMIT.
  */
@@ -28,9 +29,11 @@ struct regex_match {
 /* --- translation --- */
 
 #define SPACE_SET "\\x{9}-\\x{d}\\x{20}\\x{85}\\p{Z}"
-#define NOT_SPACE_SET                                                                               \
-    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}" \
-    "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
+#define NOT_SPACE_SET                                                                            \
+    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{"   \
+    "1fff}"                                                                                      \
+    "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{" \
+    "10ffff}"
 /* Alone, \w also takes six superscripts and fractions of Latin-1; in brackets it does not. */
 #define WORD_IN_BRACKETS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_SET WORD_IN_BRACKETS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
@@ -40,7 +43,8 @@ typedef struct translator {
     str in;
     size_t at;
     text out;
-    size_t atom; /* where in out the last item begins that a quantifier may follow; SIZE_MAX: none */
+    /* where in out the last item begins that a quantifier may follow; SIZE_MAX: none */
+    size_t atom;
 } translator;
 
 static void emit(translator *t, const char *s)
@@ -50,8 +54,8 @@ static void emit(translator *t, const char *s)
 
 static mpk_status refuse(translator *t, const char *what)
 {
-    FAIL(t->cx, MPK_EUNSUPPORTED, "regular expression %.*s: %s at byte %zu is not supported", STR_ARG(t->in), what,
-         t->at);
+    FAIL(t->cx, MPK_EUNSUPPORTED, "regular expression %.*s: %s at byte %zu is not supported",
+         STR_ARG(t->in), what, t->at);
 }
 
 static bool looking_at(const translator *t, const char *s)
@@ -70,7 +74,8 @@ static void emit_literal(translator *t)
 {
     size_t n = utf8_length(t->in.at + t->at);
     unsigned char c = (unsigned char)t->in.at[t->at];
-    bool plain = c >= 0x80 || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c == ' ';
+    bool plain =
+        c >= 0x80 || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c == ' ';
     if (plain)
         text_add(&t->out, t->in.at + t->at, n);
     else
@@ -268,7 +273,8 @@ static mpk_status translate_class(translator *t)
         if (looking_at(t, "\\")) {
             TRY(translate_escape(t, true));
             range = false;
-        } else if (looking_at(t, "-") && !looking_at(t, "-]") && t->out.at[t->out.n - 1] != '[' && !range) {
+        } else if (looking_at(t, "-") && !looking_at(t, "-]") && t->out.at[t->out.n - 1] != '[' &&
+                   !range) {
             emit(t, "-");
             t->at++;
             range = true;
@@ -287,7 +293,8 @@ static mpk_status translate_class(translator *t)
 /* ( and what may follow it. */
 static mpk_status translate_group(translator *t)
 {
-    static const char *const same[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?i)", "(?-i:", "(?-i)"};
+    static const char *const same[] = {"(?:", "(?=",  "(?!",  "(?<=",  "(?<!",
+                                       "(?>", "(?i:", "(?i)", "(?-i:", "(?-i)"};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (looking_at(t, same[i])) {
             emit(t, same[i]);
@@ -311,11 +318,13 @@ static mpk_status translate_braces(translator *t)
 {
     unsigned low = 0, high = 0, low_digits = 0, high_digits = 0;
     size_t i = t->at + 1;
-    for (; i < t->in.n && t->in.at[i] >= '0' && t->in.at[i] <= '9' && low_digits < 6; i++, low_digits++)
+    for (; i < t->in.n && t->in.at[i] >= '0' && t->in.at[i] <= '9' && low_digits < 6;
+         i++, low_digits++)
         low = low * 10 + (unsigned)(t->in.at[i] - '0');
     bool comma = i < t->in.n && t->in.at[i] == ',';
     i += comma;
-    for (; comma && i < t->in.n && t->in.at[i] >= '0' && t->in.at[i] <= '9' && high_digits < 6; i++, high_digits++)
+    for (; comma && i < t->in.n && t->in.at[i] >= '0' && t->in.at[i] <= '9' && high_digits < 6;
+         i++, high_digits++)
         high = high * 10 + (unsigned)(t->in.at[i] - '0');
     if (i >= t->in.n || t->in.at[i] != '}' || low_digits + high_digits == 0) {
         t->atom = t->out.n;
@@ -371,7 +380,8 @@ static mpk_status translate_quantifier(translator *t)
 
 enum { MAX_GROUPS = 64 };
 
-/* The whole pattern; groups remembers where each open one begins, so that a quantifier finds its item. */
+/* The whole pattern; groups remembers where each open one begins, so that a quantifier finds its
+ * item. */
 static mpk_status translate(translator *t)
 {
     size_t groups[MAX_GROUPS], depth = 0;
@@ -392,7 +402,8 @@ static mpk_status translate(translator *t)
                 return refuse(t, "a group nested so deep");
             groups[depth++] = begin;
             TRY(translate_group(t));
-            bool option = t->in.at[t->at - 1] == ')'; /* (?i): holds to the end of the group, opens none */
+            /* (?i): holds to the end of the group, opens none */
+            bool option = t->in.at[t->at - 1] == ')';
             depth -= option;
             t->atom = SIZE_MAX;
         } else if (c == ')') {
@@ -431,16 +442,17 @@ mpk_status regex_compile_native(mpk_context *cx, arena *a, str pattern, regex **
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     int error = 0;
     PCRE2_SIZE offset = 0;
-    r->code = pcre2_compile((PCRE2_SPTR)pattern.at, pattern.n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset,
-                            context);
+    r->code = pcre2_compile((PCRE2_SPTR)pattern.at, pattern.n,
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset, context);
     pcre2_compile_context_free(context);
     if (!r->code) {
         char reason[128] = "";
         pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof reason);
-        FAIL(cx, error == PCRE2_ERROR_HEAP_FAILED ? MPK_ENOMEM : MPK_EUNSUPPORTED, "regular expression %.*s: %s",
-             STR_ARG(pattern), reason);
+        FAIL(cx, error == PCRE2_ERROR_HEAP_FAILED ? MPK_ENOMEM : MPK_EUNSUPPORTED,
+             "regular expression %.*s: %s", STR_ARG(pattern), reason);
     }
-    pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); /* without it matching is slower, not different */
+    /* without it matching is slower, not different */
+    pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE);
     *out = r;
     return MPK_OK;
 }
@@ -449,8 +461,8 @@ enum { LONGEST_PATTERN = 1 << 16 };
 
 mpk_status regex_compile(mpk_context *cx, arena *a, str pattern, regex **out)
 {
-    CHECK(cx, pattern.n <= LONGEST_PATTERN, MPK_ELIMIT, "a regular expression has %zu bytes, the limit is %d",
-          pattern.n, LONGEST_PATTERN);
+    CHECK(cx, pattern.n <= LONGEST_PATTERN, MPK_ELIMIT,
+          "a regular expression has %zu bytes, the limit is %d", pattern.n, LONGEST_PATTERN);
     translator t = {.cx = cx, .in = pattern, .atom = SIZE_MAX};
     emit(&t, "");
     mpk_status status = translate(&t);
@@ -459,8 +471,8 @@ mpk_status regex_compile(mpk_context *cx, arena *a, str pattern, regex **out)
     if (status == MPK_OK)
         status = regex_compile_native(cx, a, (str){t.out.at, t.out.n}, out);
     if (status != MPK_OK)
-        status =
-            status_note(cx, status, "reading the pattern %.*s", (int)(pattern.n < 400 ? pattern.n : 400), pattern.at);
+        status = status_note(cx, status, "reading the pattern %.*s",
+                             (int)(pattern.n < 400 ? pattern.n : 400), pattern.at);
     text_free(&t.out);
     return status;
 }
@@ -535,15 +547,16 @@ void subject_free(subject *s)
     text_free(&s->copy);
 }
 
-mpk_status regex_find(mpk_context *cx, regex_match *m, const regex *r, const subject *in, size_t from, bool *found,
-                      size_t *start, size_t *end)
+mpk_status regex_find(mpk_context *cx, regex_match *m, const regex *r, const subject *in,
+                      size_t from, bool *found, size_t *start, size_t *end)
 {
     PCRE2_SPTR at = (PCRE2_SPTR)(in->shown.at ? in->shown.at : "");
     size_t n = in->shown.n, limit = LEAST_LIMIT + 64 * n;
     pcre2_set_match_limit(m->context, limit > UINT32_MAX ? UINT32_MAX : (uint32_t)limit);
     int result = pcre2_match(r->code, at, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter keeps its stack on the heap */
-        result = pcre2_match(r->code, at, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m->data, m->context);
+        result = pcre2_match(r->code, at, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m->data,
+                             m->context);
     *found = result >= 0;
     if (result == PCRE2_ERROR_NOMATCH)
         return MPK_OK;
@@ -551,7 +564,8 @@ mpk_status regex_find(mpk_context *cx, regex_match *m, const regex *r, const sub
         char reason[128] = "";
         pcre2_get_error_message(result, (PCRE2_UCHAR *)reason, sizeof reason);
         FAIL(cx, result == PCRE2_ERROR_NOMEMORY ? MPK_ENOMEM : MPK_ELIMIT,
-             "regular expression %.*s gave up at byte %zu of a text of %zu: %s", STR_ARG(r->pattern), from, n, reason);
+             "regular expression %.*s gave up at byte %zu of a text of %zu: %s",
+             STR_ARG(r->pattern), from, n, reason);
     }
     const PCRE2_SIZE *range = pcre2_get_ovector_pointer(m->data);
     *start = range[0];

@@ -1,7 +1,8 @@
 /* tokenizer_split.c - the steps that cut text into words, depth first.
  *
- * Each step takes one piece and passes what it makes of it to the next step, so that no list of pieces exists and the
- * memory is that of the longest piece for each step.  After the last step a piece is a word for BPE.
+ * Each step takes one piece and passes what it makes of it to the next step, so that no list of
+ * pieces exists and the memory is that of the longest piece for each step.  After the last step a
+ * piece is a word for BPE.
  */
 #include "load/tokenizer_parts.h"
 
@@ -45,8 +46,9 @@ static mpk_status find(finder *f, bool *found)
     const step *s = f->step;
     if (s->match == MATCH_REGEX)
         return regex_find(f->cx, f->match, s->regex, f->in, f->from, found, &f->start, &f->end);
-    *found = s->match == MATCH_LITERAL ? find_literal(s->literal, f->in->original, f->from, &f->start, &f->end)
-                                       : find_char(s->match, f->in->original, f->from, &f->start, &f->end);
+    *found = s->match == MATCH_LITERAL
+                 ? find_literal(s->literal, f->in->original, f->from, &f->start, &f->end)
+                 : find_char(s->match, f->in->original, f->from, &f->start, &f->end);
     return MPK_OK;
 }
 
@@ -84,7 +86,8 @@ static mpk_status pass_on(splitter *sp, size_t start, size_t end)
 {
     if (start == end)
         return MPK_OK;
-    return run_split(sp->e, sp->k + 1, (str){sp->piece.at + start, end - start}, sp->at_start && start == 0);
+    return run_split(sp->e, sp->k + 1, (str){sp->piece.at + start, end - start},
+                     sp->at_start && start == 0);
 }
 
 /* Does the range that follows the pending one become part of it? */
@@ -124,7 +127,8 @@ static mpk_status take_range(splitter *sp, size_t start, size_t end, bool matche
 
 static mpk_status split(encoder *e, size_t k, str piece, bool at_start)
 {
-    splitter sp = {.e = e, .step = &e->t->split.at[k], .k = k, .piece = piece, .at_start = at_start};
+    splitter sp = {
+        .e = e, .step = &e->t->split.at[k], .k = k, .piece = piece, .at_start = at_start};
     finder f = {.cx = e->cx, .match = e->match, .step = sp.step, .in = &e->subjects[k]};
     TRY(subject_set(e->cx, &e->subjects[k], piece));
     size_t before = 0;

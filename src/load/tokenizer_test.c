@@ -6,10 +6,17 @@
 #include "load/tokenizer.h"
 #include "tokenizer_bed.h"
 
-/* The 256 byte characters of GPT-2 as tokens 0 to 255, then these, whose merges are "left right". */
-static const char *const more[] = {"he", "ll", "hell", "hello", "\xc4\xa0w", "or", "<eos>", "<tool>", "aa", "aaaa"};
-static const char *const merge_list[] = {"h e", "l l", "he ll", "hell o", "\xc4\xa0 w", "o r", "a a", "aa aa"};
-enum { N_MORE = sizeof more / sizeof *more, N_MERGES = sizeof merge_list / sizeof *merge_list, N_GPT2 = 256 + N_MORE };
+/* The 256 byte characters of GPT-2 as tokens 0 to 255, then these, whose merges are "left
+ * right". */
+static const char *const more[] = {"he", "ll",    "hell",   "hello", "\xc4\xa0w",
+                                   "or", "<eos>", "<tool>", "aa",    "aaaa"};
+static const char *const merge_list[] = {"h e",        "l l", "he ll", "hell o",
+                                         "\xc4\xa0 w", "o r", "a a",   "aa aa"};
+enum {
+    N_MORE = sizeof more / sizeof *more,
+    N_MERGES = sizeof merge_list / sizeof *merge_list,
+    N_GPT2 = 256 + N_MORE
+};
 
 typedef struct gpt2 {
     char spelled[256][3];
@@ -64,7 +71,8 @@ static tokenizer *open_gpt2(void)
     return t;
 }
 
-/* A sentencepiece vocabulary: <unk> <s> </s>, the bytes as 3 to 258, then these with their scores. */
+/* A sentencepiece vocabulary: <unk> <s> </s>, the bytes as 3 to 258, then these with their
+ * scores. */
 static const struct {
     const char *text;
     float score;
@@ -86,7 +94,8 @@ static tokenizer *open_llama(void)
     mpk_context cx = {0};
     static char names[256][8];
     str tokens[N_LLAMA] = {STR("<unk>"), STR("<s>"), STR("</s>")};
-    int32_t types[N_LLAMA] = {TOKENIZER_TYPE_UNKNOWN, TOKENIZER_TYPE_CONTROL, TOKENIZER_TYPE_CONTROL};
+    int32_t types[N_LLAMA] = {TOKENIZER_TYPE_UNKNOWN, TOKENIZER_TYPE_CONTROL,
+                              TOKENIZER_TYPE_CONTROL};
     float scores[N_LLAMA] = {0};
     for (int b = 0; b < 256; b++) {
         snprintf(names[b], sizeof names[b], "<0x%02X>", (unsigned)b);
@@ -141,7 +150,8 @@ static void test_llama(void **state)
     tokenizer *t = open_llama();
     ids_are(t, "", TOKENIZER_ADD_SPECIAL, "1");
     ids_are(t, "a", TOKENIZER_ADD_SPECIAL, "1 263");
-    ids_are(t, "xaab", 0, "259 123 265"); /* ab comes before aa; what counts for a and ab is their joined text */
+    /* ab comes before aa; what counts for a and ab is their joined text */
+    ids_are(t, "xaab", 0, "259 123 265");
     ids_are(t, "\xc3\xa9\xe4\xb8\xad", 0, "259 266 231 187 176");
     ids_are(t, "b<user>b", 0, "259 261 267 259 261");
     ids_are(t, "<s>b", 0, "259 63 118 65 261");
@@ -226,8 +236,8 @@ static int whole_characters(str s)
     return n;
 }
 
-/* Random ids: pieces are whole characters, and together what decode says (exactly: false where invalid byte tokens may
- * differ). */
+/* Random ids: pieces are whole characters, and together what decode says (exactly: false where
+ * invalid byte tokens may differ). */
 static void stream_against_decode(const tokenizer *t, uint64_t seed, bool exactly)
 {
     mpk_context cx = {0};
@@ -287,7 +297,8 @@ static void test_stream_prompt(void **state)
     }
     check_ok(&cx, tokenizer_stream_put(&cx, s, 0xf0, &piece));
     assert_int_equal(piece.n, 0);
-    check_ok(&cx, tokenizer_stream_put(&cx, s, 'a', &piece)); /* the broken character shows when it is known broken */
+    /* the broken character shows when it is known broken */
+    check_ok(&cx, tokenizer_stream_put(&cx, s, 'a', &piece));
     assert_true(str_is(piece, "\xef\xbf\xbd"
                               "a"));
     check_ok(&cx, tokenizer_stream_put(&cx, s, 0xc3, &piece));
@@ -389,7 +400,8 @@ static double encode_seconds(const tokenizer *t, const char *unit, size_t n)
 static void test_hostile_lengths(void **state)
 {
     (void)state;
-    static const char *const units[] = {"a", " ", "\n", "hello", "<tool", "<", "\xff", "\xcc\x81\xcc\xa3", "'s", "1"};
+    static const char *const units[] = {
+        "a", " ", "\n", "hello", "<tool", "<", "\xff", "\xcc\x81\xcc\xa3", "'s", "1"};
     static const char normal[] = JSON(BPE(""), "\"normalizer\":{\"type\":\"NFKC\"},");
     tokenizer *tokenizers[] = {open_gpt2(), open_llama(), open_json(normal, "")};
     for (size_t k = 0; k < 3; k++) {
@@ -397,7 +409,8 @@ static void test_hostile_lengths(void **state)
             double one = encode_seconds(tokenizers[k], units[i], 12000);
             double eight = encode_seconds(tokenizers[k], units[i], 96000);
             if (eight > 30 * one + 0.005)
-                fail_msg("tokenizer %zu, unit %zu: 12 KB take %.4f s, 96 KB %.4f s", k, i, one, eight);
+                fail_msg("tokenizer %zu, unit %zu: 12 KB take %.4f s, 96 KB %.4f s", k, i, one,
+                         eight);
         }
         tokenizer_free(tokenizers[k]);
     }
@@ -439,14 +452,16 @@ static void test_round_trip(void **state)
 {
     (void)state;
     uint64_t seed = check_seed();
-    static const char *const parts[] = {"hello", " ",   "\n\n", "\xc3\xa9", "\xe4\xb8\xad", "\xf0\x9f\x99\x82",
-                                        "a",     "'ll", "12",   "\xcc\x81", "<tool>",       "\xe2\x96\x81x"};
+    static const char *const parts[] = {
+        "hello", " ",   "\n\n", "\xc3\xa9", "\xe4\xb8\xad", "\xf0\x9f\x99\x82",
+        "a",     "'ll", "12",   "\xcc\x81", "<tool>",       "\xe2\x96\x81x"};
     tokenizer *tokenizers[] = {open_gpt2(), open_llama()};
     for (uint64_t i = 0; i < 2000; i++) {
         text input = {0};
         for (uint64_t k = 0; k < 1 + rng_u64(seed + i, 0) % 12; k++) {
             /* the last part is spelled like a space: only the byte-level vocabulary keeps it */
-            const char *part = parts[rng_u64(seed + i, k + 1) % (sizeof parts / sizeof *parts - i % 2)];
+            const char *part =
+                parts[rng_u64(seed + i, k + 1) % (sizeof parts / sizeof *parts - i % 2)];
             text_add(&input, part, strlen(part));
         }
         mpk_context cx = {0};
@@ -454,7 +469,8 @@ static void test_round_trip(void **state)
         tokenizer_ids ids = {0};
         const tokenizer *t = tokenizers[i % 2];
         bool user = i % 2 && memmem(input.at, input.n, "<tool>", 6); /* not a token there */
-        check_ok(&cx, tokenizer_encode(&cx, t, &a, input.at, input.n, user ? 0 : TOKENIZER_PARSE_SPECIAL, &ids));
+        check_ok(&cx, tokenizer_encode(&cx, t, &a, input.at, input.n,
+                                       user ? 0 : TOKENIZER_PARSE_SPECIAL, &ids));
         text_is(t, ids.at, ids.n, 0, input.at);
         arena_free(&a);
         text_free(&input);

@@ -1,7 +1,9 @@
-/* tokenizer_text.c - UTF-8, Unicode normalisation, and the classes of characters that tokenizers ask for.
+/* tokenizer_text.c - UTF-8, Unicode normalisation, and the classes of characters that tokenizers
+ * ask for.
  *
- * Normalisation is decomposition character by character (utf8proc's tables), a stable ordering of each run of marks by
- * counting (linear, where the usual insertion is quadratic on a long run), then utf8proc's composition.
+ * Normalisation is decomposition character by character (utf8proc's tables), a stable ordering of
+ * each run of marks by counting (linear, where the usual insertion is quadratic on a long run),
+ * then utf8proc's composition.
  */
 #include "load/tokenizer_parts.h"
 
@@ -26,8 +28,8 @@ uint32_t utf8_get(const char *at)
     case 3:
         return (uint32_t)(p[0] & 0x0f) << 12 | (uint32_t)(p[1] & 0x3f) << 6 | (p[2] & 0x3f);
     default:
-        return (uint32_t)(p[0] & 0x07) << 18 | (uint32_t)(p[1] & 0x3f) << 12 | (uint32_t)(p[2] & 0x3f) << 6 |
-               (p[3] & 0x3f);
+        return (uint32_t)(p[0] & 0x07) << 18 | (uint32_t)(p[1] & 0x3f) << 12 |
+               (uint32_t)(p[2] & 0x3f) << 6 | (p[3] & 0x3f);
     }
 }
 
@@ -117,8 +119,8 @@ bool char_is_space(uint32_t c)
 {
     if (c < 0x80)
         return c == ' ' || (c >= 9 && c <= 13);
-    return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
-           c == 0x202f || c == 0x205f || c == 0x3000;
+    return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
+           c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 static utf8proc_category_t category(uint32_t c)
@@ -136,7 +138,8 @@ bool char_is_numeric(uint32_t c)
 bool char_is_punctuation(uint32_t c)
 {
     if (c < 0x80)
-        return c > ' ' && c < 0x7f && !((c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z'));
+        return c > ' ' && c < 0x7f &&
+               !((c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z'));
     if (c == 0x166d || c == 0x111c9) /* punctuation once */
         return true;
     utf8proc_category_t k = category(c);
@@ -227,8 +230,8 @@ static bool decompose(char_list *l, str in, bool compatible)
             l->at[l->n++] = (int32_t)c;
             continue;
         }
-        utf8proc_ssize_t n = utf8proc_decompose_char((int32_t)c, l->at + l->n, LONGEST_DECOMPOSITION,
-                                                     (utf8proc_option_t)options, &boundary);
+        utf8proc_ssize_t n = utf8proc_decompose_char(
+            (int32_t)c, l->at + l->n, LONGEST_DECOMPOSITION, (utf8proc_option_t)options, &boundary);
         if (n > 0 && n <= LONGEST_DECOMPOSITION)
             l->n += (size_t)n;
     }
@@ -281,8 +284,8 @@ static void compose(char_list *l)
         size_t end = i;
         while (end < l->n && !char_is_inert((uint32_t)l->at[end]))
             end++;
-        utf8proc_ssize_t n =
-            utf8proc_normalize_utf32(l->at + i, (utf8proc_ssize_t)(end - i), UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+        utf8proc_ssize_t n = utf8proc_normalize_utf32(l->at + i, (utf8proc_ssize_t)(end - i),
+                                                      UTF8PROC_COMPOSE | UTF8PROC_STABLE);
         memmove(l->at + to, l->at + i, (size_t)(n > 0 ? n : 0) * sizeof *l->at);
         to += (size_t)(n > 0 ? n : 0);
         if (end < l->n)

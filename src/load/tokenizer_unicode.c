@@ -1,10 +1,10 @@
 /* tokenizer_unicode.c - tables of characters on which the Unicode libraries do not agree.
  *
- * The answers to match are those of the Python package tokenizers 0.23, which joins four Unicode versions: regular
- * expressions know version 16, Rust's standard library 17, its normalisation about 10, its punctuation 8.  PCRE2 10.42
- * knows 14 and utf8proc 2.8 knows 15.  The tables hold the differences, found by asking both for every character;
- * ranges may spread over characters on which nothing depends.  Newer libraries here do no harm: the tables only repeat
- * them.
+ * The answers to match are those of the Python package tokenizers 0.23, which joins four Unicode
+ * versions: regular expressions know version 16, Rust's standard library 17, its normalisation
+ * about 10, its punctuation 8.  PCRE2 10.42 knows 14 and utf8proc 2.8 knows 15.  The tables hold
+ * the differences, found by asking both for every character; ranges may spread over characters on
+ * which nothing depends.  Newer libraries here do no harm: the tables only repeat them.
  */
 #include "load/tokenizer_parts.h"
 
@@ -12,7 +12,8 @@ typedef struct range {
     uint32_t first, last;
 } range;
 
-/* Classes that newer characters have, each with a character of 3 and of 4 bytes that every PCRE2 knows. */
+/* Classes that newer characters have, each with a character of 3 and of 4 bytes that every PCRE2
+ * knows. */
 typedef enum class {
     CLASS_CF,
     CLASS_HAN,
@@ -94,14 +95,16 @@ static const class_range newer[] = {
 
 /* Marks, combining classes and decompositions that the normalisation tables are too old for. */
 static const range inert[] = {
-    {0x7fd, 0x7fd},     {0x898, 0x8d3},     {0x9fe, 0x9fe},     {0xafa, 0xaff},     {0xb55, 0xb55},
-    {0xc04, 0xc3c},     {0xcf3, 0xd00},     {0xd3b, 0xd3c},     {0xd81, 0xd81},     {0xeba, 0xeba},
-    {0xece, 0xece},     {0x1715, 0x1715},   {0x180f, 0x180f},   {0x1abf, 0x1ace},   {0x1cf7, 0x1cf7},
-    {0x1df6, 0x1dfa},   {0x32ff, 0x32ff},   {0xa7f2, 0xa7f4},   {0xa82c, 0xa82c},   {0xa8ff, 0xa8ff},
-    {0xab69, 0xab69},   {0x10781, 0x107ba}, {0x10d24, 0x10f85}, {0x11070, 0x11074}, {0x110c2, 0x110c2},
-    {0x11145, 0x11146}, {0x111c9, 0x111c9}, {0x111ce, 0x111cf}, {0x11241, 0x11241}, {0x1133b, 0x1133b},
-    {0x1145e, 0x1145e}, {0x1182c, 0x11a99}, {0x11d31, 0x11f42}, {0x13440, 0x13455}, {0x16f4f, 0x16f4f},
-    {0x16f7f, 0x16f87}, {0x16fe4, 0x16ff1}, {0x1cf00, 0x1cf46}, {0x1e030, 0x1e4ef}, {0x1f16c, 0x1f16c},
+    {0x7fd, 0x7fd},     {0x898, 0x8d3},     {0x9fe, 0x9fe},     {0xafa, 0xaff},
+    {0xb55, 0xb55},     {0xc04, 0xc3c},     {0xcf3, 0xd00},     {0xd3b, 0xd3c},
+    {0xd81, 0xd81},     {0xeba, 0xeba},     {0xece, 0xece},     {0x1715, 0x1715},
+    {0x180f, 0x180f},   {0x1abf, 0x1ace},   {0x1cf7, 0x1cf7},   {0x1df6, 0x1dfa},
+    {0x32ff, 0x32ff},   {0xa7f2, 0xa7f4},   {0xa82c, 0xa82c},   {0xa8ff, 0xa8ff},
+    {0xab69, 0xab69},   {0x10781, 0x107ba}, {0x10d24, 0x10f85}, {0x11070, 0x11074},
+    {0x110c2, 0x110c2}, {0x11145, 0x11146}, {0x111c9, 0x111c9}, {0x111ce, 0x111cf},
+    {0x11241, 0x11241}, {0x1133b, 0x1133b}, {0x1145e, 0x1145e}, {0x1182c, 0x11a99},
+    {0x11d31, 0x11f42}, {0x13440, 0x13455}, {0x16f4f, 0x16f4f}, {0x16f7f, 0x16f87},
+    {0x16fe4, 0x16ff1}, {0x1cf00, 0x1cf46}, {0x1e030, 0x1e4ef}, {0x1f16c, 0x1f16c},
     {0x1fbf0, 0x1fbf9},
 };
 
@@ -114,8 +117,9 @@ static const range new_punctuation[] = {
 
 /* Numbers newer than utf8proc's tables. */
 static const range new_numeric[] = {
-    {0x10d40, 0x10d49}, {0x116d0, 0x116e3}, {0x11bf0, 0x11bf9}, {0x11de0, 0x11de9}, {0x16130, 0x16139},
-    {0x16d70, 0x16d79}, {0x16ff4, 0x16ff6}, {0x1ccf0, 0x1ccf9}, {0x1e5f1, 0x1e5fa},
+    {0x10d40, 0x10d49}, {0x116d0, 0x116e3}, {0x11bf0, 0x11bf9},
+    {0x11de0, 0x11de9}, {0x16130, 0x16139}, {0x16d70, 0x16d79},
+    {0x16ff4, 0x16ff6}, {0x1ccf0, 0x1ccf9}, {0x1e5f1, 0x1e5fa},
 };
 
 /* Capitals newer than utf8proc's tables, and what to add. */

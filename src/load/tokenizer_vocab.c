@@ -1,40 +1,59 @@
 /* tokenizer_vocab.c - the vocabulary of a GGUF file -> struct tokenizer.
  *
- * GGUF names the pre-tokenizer instead of describing it.  Here each name is what the model's own tokenizer.json says,
- * as steps; a model that normalises (Qwen2: NFC) normalises here too.  A name that is not in
+ * GGUF names the pre-tokenizer instead of describing it.  Here each name is what the model's own
+ * tokenizer.json says, as steps; a model that normalises (Qwen2: NFC) normalises here too.  A name
+ * that is not in
  * the table is refused: a wrong pre-tokenizer still gives ids, only worse ones.
  */
 #include "load/tokenizer_parts.h"
 
 #include <stdio.h>
 
-/* Words of GPT-2; and of the models that split after Llama 3, apart in how they take numbers and marks. */
-#define GPT2_WORDS "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+/* Words of GPT-2; and of the models that split after Llama 3, apart in how they take numbers and
+ * marks. */
+#define GPT2_WORDS \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define LINES_AND_SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define LLAMA3_WORDS \
-    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" LINES_AND_SPACES
+#define LLAMA3_WORDS                                            \
+    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| " \
+                 "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" LINES_AND_SPACES
 #define QWEN2_WORDS \
-    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" LINES_AND_SPACES
-#define QWEN35_WORDS \
-    CONTRACTIONS     \
-    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES_AND_SPACES
+    CONTRACTIONS    \
+    "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" LINES_AND_SPACES
+#define QWEN35_WORDS                                  \
+    CONTRACTIONS                                      \
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| " \
+    "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES_AND_SPACES
 /* The sets that DeepSeek lists: cased letters outside of CJK; marks; CJK and Hangul. */
-#define DEEPSEEK_LETTERS                                                                                       \
-    "\\x{41}-\\x{5A}\\x{61}-\\x{7A}\\x{B5}\\x{C0}-\\x{D6}\\x{D8}-\\x{F6}\\x{F8}-\\x{1BA}\\x{1BC}-\\x{1BF}"     \
-    "\\x{1C4}-\\x{293}\\x{295}-\\x{2AF}\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37B}-\\x{37D}\\x{37F}\\x{386}"     \
-    "\\x{388}-\\x{38A}\\x{38C}\\x{38E}-\\x{3A1}\\x{3A3}-\\x{3F5}\\x{3F7}-\\x{481}\\x{48A}-\\x{52F}"            \
-    "\\x{531}-\\x{556}\\x{10A0}-\\x{10C5}\\x{13A0}-\\x{13F5}\\x{13F8}-\\x{13FD}\\x{1C90}-\\x{1CBA}"            \
-    "\\x{1CBD}-\\x{1CBF}\\x{1D00}-\\x{1D2B}\\x{1D6B}-\\x{1D77}\\x{1D79}-\\x{1D9A}\\x{1E00}-\\x{1F15}"          \
-    "\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}\\x{1F48}-\\x{1F4D}\\x{1F50}-\\x{1F57}\\x{1F59}\\x{1F5B}\\x{1F5D}"  \
-    "\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}\\x{1FB6}-\\x{1FBC}\\x{1FBE}\\x{1FC2}-\\x{1FC4}\\x{1FC6}-\\x{1FCC}" \
-    "\\x{1FD0}-\\x{1FD3}\\x{1FD6}-\\x{1FDB}\\x{1FE0}-\\x{1FEC}\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{1FFC}\\x{2102}" \
-    "\\x{2107}\\x{210A}-\\x{2113}\\x{2115}\\x{2119}-\\x{211D}\\x{2124}\\x{2126}\\x{2128}\\x{212A}-\\x{212D}"   \
-    "\\x{212F}-\\x{2134}\\x{2139}\\x{213C}-\\x{213F}\\x{2145}-\\x{2149}\\x{214E}\\x{2183}\\x{2184}"            \
-    "\\x{2C00}-\\x{2C7B}\\x{2C7E}-\\x{2CE4}\\x{2CEB}-\\x{2CEE}\\x{2CF2}\\x{2CF3}\\x{A640}-\\x{A66D}"           \
-    "\\x{A680}-\\x{A69B}\\x{A722}-\\x{A76F}\\x{A771}-\\x{A787}\\x{A78B}-\\x{A78E}\\x{AB70}-\\x{ABBF}"          \
-    "\\x{FB00}-\\x{FB06}\\x{FB13}-\\x{FB17}\\x{FF21}-\\x{FF3A}\\x{FF41}-\\x{FF5A}\\x{10400}-\\x{1044F}"        \
-    "\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}"                     \
+#define DEEPSEEK_LETTERS                                                                           \
+    "\\x{41}-\\x{5A}\\x{61}-\\x{7A}\\x{B5}\\x{C0}-\\x{D6}\\x{D8}-\\x{F6}\\x{F8}-\\x{1BA}\\x{1BC}-" \
+    "\\x{1BF}"                                                                                     \
+    "\\x{1C4}-\\x{293}\\x{295}-\\x{2AF}\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37B}-\\x{37D}\\x{37F}" \
+    "\\x{386}"                                                                                     \
+    "\\x{388}-\\x{38A}\\x{38C}\\x{38E}-\\x{3A1}\\x{3A3}-\\x{3F5}\\x{3F7}-\\x{481}\\x{48A}-\\x{"    \
+    "52F}"                                                                                         \
+    "\\x{531}-\\x{556}\\x{10A0}-\\x{10C5}\\x{13A0}-\\x{13F5}\\x{13F8}-\\x{13FD}\\x{1C90}-\\x{"     \
+    "1CBA}"                                                                                        \
+    "\\x{1CBD}-\\x{1CBF}\\x{1D00}-\\x{1D2B}\\x{1D6B}-\\x{1D77}\\x{1D79}-\\x{1D9A}\\x{1E00}-\\x{"   \
+    "1F15}"                                                                                        \
+    "\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}\\x{1F48}-\\x{1F4D}\\x{1F50}-\\x{1F57}\\x{1F59}\\x{"    \
+    "1F5B}\\x{1F5D}"                                                                               \
+    "\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}\\x{1FB6}-\\x{1FBC}\\x{1FBE}\\x{1FC2}-\\x{1FC4}\\x{"    \
+    "1FC6}-\\x{1FCC}"                                                                              \
+    "\\x{1FD0}-\\x{1FD3}\\x{1FD6}-\\x{1FDB}\\x{1FE0}-\\x{1FEC}\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{"   \
+    "1FFC}\\x{2102}"                                                                               \
+    "\\x{2107}\\x{210A}-\\x{2113}\\x{2115}\\x{2119}-\\x{211D}\\x{2124}\\x{2126}\\x{2128}\\x{212A}" \
+    "-\\x{212D}"                                                                                   \
+    "\\x{212F}-\\x{2134}\\x{2139}\\x{213C}-\\x{213F}\\x{2145}-\\x{2149}\\x{214E}\\x{2183}\\x{"     \
+    "2184}"                                                                                        \
+    "\\x{2C00}-\\x{2C7B}\\x{2C7E}-\\x{2CE4}\\x{2CEB}-\\x{2CEE}\\x{2CF2}\\x{2CF3}\\x{A640}-\\x{"    \
+    "A66D}"                                                                                        \
+    "\\x{A680}-\\x{A69B}\\x{A722}-\\x{A76F}\\x{A771}-\\x{A787}\\x{A78B}-\\x{A78E}\\x{AB70}-\\x{"   \
+    "ABBF}"                                                                                        \
+    "\\x{FB00}-\\x{FB06}\\x{FB13}-\\x{FB17}\\x{FF21}-\\x{FF3A}\\x{FF41}-\\x{FF5A}\\x{10400}-\\x{"  \
+    "1044F}"                                                                                       \
+    "\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}"         \
     "\\x{118A0}-\\x{118DF}\\x{1E900}-\\x{1E943}"
 #define DEEPSEEK_MARKS                                                                        \
     "\\x{21}-\\x{2F}\\x{3A}-\\x{7E}\\x{FF01}-\\x{FF0F}\\x{FF1A}-\\x{FF5E}\\x{2018}-\\x{201F}" \
@@ -65,8 +84,8 @@ static const pre_tokenizer pre_tokenizers[] = {
      false,
      false,
      false,
-     {"[\\r\\n]", "\\s?[" DEEPSEEK_LETTERS "]+", "\\s?[" DEEPSEEK_MARKS "]+", "(?<!\\s)\\s+$", "[" DEEPSEEK_CJK "]+",
-      "\\p{N}+"}},
+     {"[\\r\\n]", "\\s?[" DEEPSEEK_LETTERS "]+", "\\s?[" DEEPSEEK_MARKS "]+", "(?<!\\s)\\s+$",
+      "[" DEEPSEEK_CJK "]+", "\\p{N}+"}},
     {"deepseek-coder",
      false,
      false,
@@ -89,13 +108,15 @@ static mpk_status copy_tokens(maker *m)
 {
     tokenizer *t = m->t;
     const tokenizer_vocab *v = m->v;
-    CHECK(m->cx, v->n_tokens && v->n_tokens < 1 << 24, MPK_EFORMAT, "the vocabulary has %zu tokens", v->n_tokens);
+    CHECK(m->cx, v->n_tokens && v->n_tokens < 1 << 24, MPK_EFORMAT, "the vocabulary has %zu tokens",
+          v->n_tokens);
     t->n_tokens = v->n_tokens;
     NEW(m->cx, &t->arena, t->tokens, t->n_tokens);
     NEW(m->cx, &t->arena, t->special, t->n_tokens);
     for (size_t i = 0; i < v->n_tokens; i++) {
         str token = v->tokens[i];
-        CHECK(m->cx, utf8_is_valid(token), MPK_EFORMAT, "token %zu of the vocabulary is not valid UTF-8", i);
+        CHECK(m->cx, utf8_is_valid(token), MPK_EFORMAT,
+              "token %zu of the vocabulary is not valid UTF-8", i);
         const char *copy = arena_copy(&t->arena, token.at, token.n);
         CHECK(m->cx, copy, MPK_ENOMEM, "out of memory for a vocabulary");
         t->tokens[i] = (str){copy, token.n};
@@ -103,7 +124,8 @@ static mpk_status copy_tokens(maker *m)
         if (!token.n) /* padding: an id without a text */
             continue;
         CHECK(m->cx, !map_get(&t->model_ids, token, &other), MPK_EFORMAT,
-              "tokens %llu and %zu of the vocabulary are both \"%.*s\"", (unsigned long long)other, i, STR_ARG(token));
+              "tokens %llu and %zu of the vocabulary are both \"%.*s\"", (unsigned long long)other,
+              i, STR_ARG(token));
         TRY(map_put(m->cx, &t->arena, &t->model_ids, t->tokens[i], i));
     }
     return MPK_OK;
@@ -119,7 +141,8 @@ static mpk_status copy_types(maker *m)
         t->special[i] = special;
         if ((!special && type != TOKENIZER_TYPE_USER_DEFINED) || !t->tokens[i].n)
             continue;
-        added_token a = {.text = t->tokens[i], .content = t->tokens[i], .id = (int32_t)i, .special = special};
+        added_token a = {
+            .text = t->tokens[i], .content = t->tokens[i], .id = (int32_t)i, .special = special};
         PUSH(m->cx, &t->arena, &t->added, a);
     }
     return MPK_OK;
@@ -128,7 +151,8 @@ static mpk_status copy_types(maker *m)
 static mpk_status copy_merges(maker *m)
 {
     const tokenizer_vocab *v = m->v;
-    CHECK(m->cx, v->n_merges, MPK_EFORMAT, "a vocabulary of model %.*s needs tokenizer.ggml.merges", STR_ARG(v->model));
+    CHECK(m->cx, v->n_merges, MPK_EFORMAT, "a vocabulary of model %.*s needs tokenizer.ggml.merges",
+          STR_ARG(v->model));
     TRY(pair_map_reserve(m->cx, &m->t->arena, &m->t->merges, v->n_merges));
     for (size_t i = 0; i < v->n_merges; i++) {
         str both = v->merges[i];
@@ -148,7 +172,8 @@ static mpk_status check_id(maker *m, const char *name, int32_t id)
     return MPK_OK;
 }
 
-/* The ids around a text; add_bos and add_eos are what the kind of vocabulary does if the file does not say. */
+/* The ids around a text; add_bos and add_eos are what the kind of vocabulary does if the file does
+ * not say. */
 static mpk_status copy_ids(maker *m, bool add_bos, bool add_eos)
 {
     tokenizer *t = m->t;
@@ -183,9 +208,10 @@ static mpk_status make_gpt2(maker *m)
         if (str_is(m->v->pre, pre_tokenizers[i].name))
             pre = &pre_tokenizers[i];
     CHECK(m->cx, m->v->pre.n, MPK_EUNSUPPORTED,
-          "the vocabulary does not name its pre-tokenizer (tokenizer.ggml.pre); convert the model anew");
-    CHECK(m->cx, pre, MPK_EUNSUPPORTED, "pre-tokenizer \"%.*s\" (tokenizer.ggml.pre) is not supported",
-          STR_ARG(m->v->pre));
+          "the vocabulary does not name its pre-tokenizer (tokenizer.ggml.pre); convert the model "
+          "anew");
+    CHECK(m->cx, pre, MPK_EUNSUPPORTED,
+          "pre-tokenizer \"%.*s\" (tokenizer.ggml.pre) is not supported", STR_ARG(m->v->pre));
     if (pre->nfc)
         TRY(steps_add(m->cx, &m->t->normalize, STEP_NFC, &s));
     for (size_t i = 0; i < MAX_PATTERNS && pre->patterns[i]; i++)
@@ -227,7 +253,8 @@ static mpk_status make_marked(maker *m, bool prefix)
 static mpk_status make_llama(maker *m)
 {
     tokenizer *t = m->t;
-    CHECK(m->cx, m->v->scores, MPK_EFORMAT, "a vocabulary of model llama needs tokenizer.ggml.scores");
+    CHECK(m->cx, m->v->scores, MPK_EFORMAT,
+          "a vocabulary of model llama needs tokenizer.ggml.scores");
     float *scores;
     NEW(m->cx, &t->arena, scores, t->n_tokens);
     memcpy(scores, m->v->scores, t->n_tokens * sizeof *scores);
@@ -238,7 +265,8 @@ static mpk_status make_llama(maker *m)
         uint64_t id;
         char name[8], byte = (char)b;
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)b);
-        if (!map_get(&t->model_ids, str_from(name), &id) && map_get(&t->model_ids, (str){&byte, 1}, &id))
+        if (!map_get(&t->model_ids, str_from(name), &id) &&
+            map_get(&t->model_ids, (str){&byte, 1}, &id))
             t->byte_ids[b] = (int32_t)id;
     }
     return copy_ids(m, true, false);
@@ -264,7 +292,8 @@ static mpk_status make(maker *m)
     else if (str_is(m->v->model, "gemma4"))
         TRY(make_gemma4(m));
     else
-        FAIL(m->cx, MPK_EUNSUPPORTED, "tokenizer model \"%.*s\" (tokenizer.ggml.model) is not supported",
+        FAIL(m->cx, MPK_EUNSUPPORTED,
+             "tokenizer model \"%.*s\" (tokenizer.ggml.model) is not supported",
              STR_ARG(m->v->model));
     return tokenizer_finish(m->cx, m->t);
 }

@@ -17,8 +17,8 @@ static inline float activate_gelu(float x)
     return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
 }
 
-/* Its approximation by tanh: 0.5 x (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3), as x / (1 + e^-2u), which keeps
- * its digits where 1 + tanh(u) cancels (u near -3). */
+/* Its approximation by tanh: 0.5 x (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3), as x / (1 +
+ * e^-2u), which keeps its digits where 1 + tanh(u) cancels (u near -3). */
 static inline float activate_gelu_tanh(float x)
 {
     return x / (1.0f + expf(-1.59576912160573072f * (x + 0.044715f * x * x * x)));

@@ -1,8 +1,8 @@
-/* add_parts.c - the sum of what the peers have computed of one tensor.  x0, x1, ... of one float dtype and shape, in
- * the order of the peers -> their sum.
+/* add_parts.c - the sum of what the peers have computed of one tensor.  x0, x1, ... of one float
+ * dtype and shape, in the order of the peers -> their sum.
  *
- * Added in fp32 from x0 on and rounded once, so that all peers, who add the same parts, get the same bits, in every run
- * and for every cut.  Cost: one operation an element and part.
+ * Added in fp32 from x0 on and rounded once, so that all peers, who add the same parts, get the
+ * same bits, in every run and for every cut.  Cost: one operation an element and part.
  */
 #include "op/shape.h"
 #include "op/walk.h"
@@ -47,8 +47,10 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 static const op_operand in[] = {{"x", OP_VARIADIC}}, out[] = {{"y", 0}};
 static const op_case cases[] = {
-    {"input %a : f32[7, 320] live=tokens\ninput %b : f32[7, 320] live=tokens\n%y = add_parts(%a, %b)\n"},
-    {"input %a : bf16[3, 17]\ninput %b : bf16[3, 17]\ninput %c : bf16[3, 17]\n%y = add_parts(%a, %b, %c)\n"},
+    {"input %a : f32[7, 320] live=tokens\ninput %b : f32[7, 320] live=tokens\n%y = add_parts(%a, "
+     "%b)\n"},
+    {"input %a : bf16[3, 17]\ninput %b : bf16[3, 17]\ninput %c : bf16[3, 17]\n%y = add_parts(%a, "
+     "%b, %c)\n"},
     {"input %a : f16[2, 3, 5]\n%y = add_parts(%a)\n"},
 };
 

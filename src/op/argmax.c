@@ -1,7 +1,8 @@
-/* argmax.c - the index of the largest entry of each row.  x [R, V] -> i32[R]; ties: the lowest; a row of NaN: 0.
+/* argmax.c - the index of the largest entry of each row.  x [R, V] -> i32[R]; ties: the lowest; a
+ * row of NaN: 0.
  *
- * A row is one task, which is slow for a large vocabulary; argmax_partial and argmax_reduce share a row among workers.
- * Cost: one pass over the row.
+ * A row is one task, which is slow for a large vocabulary; argmax_partial and argmax_reduce share a
+ * row among workers.  Cost: one pass over the row.
  */
 #include "op/largest.h"
 #include "op/shape.h"

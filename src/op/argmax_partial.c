@@ -1,7 +1,9 @@
-/* argmax_partial.c - the largest entry of each of several parts of a row, so that many workers share a row of logits.
+/* argmax_partial.c - the largest entry of each of several parts of a row, so that many workers
+ * share a row of logits.
  *
- * x [R, V] -> value f32[R, parts], index i32[R, parts]; part p is the columns from V p / parts on.  A part of NaN has
- * the value NaN.  argmax_reduce finishes the work; the two together give what argmax gives.
+ * x [R, V] -> value f32[R, parts], index i32[R, parts]; part p is the columns from V p / parts on.
+ * A part of NaN has the value NaN.  argmax_reduce finishes the work; the two together give what
+ * argmax gives.
  *
  * Cost: one pass over the row.
  */
@@ -13,10 +15,11 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect(cx, g, op, 0, SHAPE_FLOAT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
     const ir_tensor *x = shape_input(g, op, 0);
     int64_t parts = op->attributes[0].i;
-    CHECK(cx, x->dims[1] <= INT32_MAX, MPK_ESHAPE, "argmax_partial: %lld columns are too many for an i32",
+    CHECK(cx, x->dims[1] <= INT32_MAX, MPK_ESHAPE,
+          "argmax_partial: %lld columns are too many for an i32", (long long)x->dims[1]);
+    CHECK(cx, parts >= 1 && parts <= x->dims[1], MPK_EARG,
+          "argmax_partial: parts is %lld, expected 1 to %lld", (long long)parts,
           (long long)x->dims[1]);
-    CHECK(cx, parts >= 1 && parts <= x->dims[1], MPK_EARG, "argmax_partial: parts is %lld, expected 1 to %lld",
-          (long long)parts, (long long)x->dims[1]);
     for (int i = 0; i < 2; i++) {
         out[i].dtype = i ? IR_I32 : IR_F32;
         out[i].live = x->live;
@@ -28,7 +31,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* The columns of the parts of the box; neighbours share no column. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     int64_t columns = shape_input(g, op, input)->dims[1], parts = op->attributes[0].i;
     *read = *box;
@@ -46,7 +50,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     do {
         int64_t first = columns * at[1] / parts, row = at[0] * x->stride[0];
         int64_t best = largest_in_row(x, row, first, columns * (at[1] + 1) / parts);
-        op_store(value, walk_offset(value, at), best < 0 ? NAN : op_load(x, row + best * x->stride[1]));
+        op_store(value, walk_offset(value, at),
+                 best < 0 ? NAN : op_load(x, row + best * x->stride[1]));
         ((int32_t *)index->data)[walk_offset(index, at)] = (int32_t)(best < 0 ? first : best);
     } while (walk_next(box, 2, at));
 }

@@ -1,7 +1,8 @@
-/* argmax_reduce.c - from the parts of argmax_partial to the index.  value f32[R, parts], index i32[R, parts] -> i32[R].
+/* argmax_reduce.c - from the parts of argmax_partial to the index.  value f32[R, parts], index
+ * i32[R, parts] -> i32[R].
  *
- * The parts stand in the order of their columns, so the first of equal values has the lowest index, as in argmax.
- * Cost: one pass over the parts.
+ * The parts stand in the order of their columns, so the first of equal values has the lowest index,
+ * as in argmax.  Cost: one pass over the parts.
  */
 #include "op/fill.h"
 #include "op/largest.h"
@@ -21,7 +22,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     *read = ir_box_whole(shape_input(g, op, input));
     read->lo[0] = box->lo[0];
@@ -48,8 +50,10 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 
 static const op_operand in[] = {{"value", 0}, {"index", 0}}, out[] = {{"index", 0}};
 static const op_case cases[] = {
-    {"input %v : f32[1, 16] live=rows\ninput %i : i32[1, 16] live=rows\n%y = argmax_reduce(%v, %i)\n"},
-    {"input %v : f32[7, 5] live=rows\ninput %i : i32[7, 5] live=rows\n%y = argmax_reduce(%v, %i)\n"},
+    {"input %v : f32[1, 16] live=rows\ninput %i : i32[1, 16] live=rows\n%y = argmax_reduce(%v, "
+     "%i)\n"},
+    {"input %v : f32[7, 5] live=rows\ninput %i : i32[7, 5] live=rows\n%y = argmax_reduce(%v, "
+     "%i)\n"},
 };
 
 const op_def op_argmax_reduce = {

@@ -1,7 +1,8 @@
-/* aten_test.c - the operators of general tensor programs against definitions written anew, entry by entry.
+/* aten_test.c - the operators of general tensor programs against definitions written anew, entry by
+ * entry.
  *
- * Random operands from a printed seed; corner cases (NaN, ties, negative indices, overflow) have values by hand, which
- * are those that PyTorch gives.
+ * Random operands from a printed seed; corner cases (NaN, ties, negative indices, overflow) have
+ * values by hand, which are those that PyTorch gives.
  */
 #include "check.h"
 
@@ -46,7 +47,8 @@ static void fill(bed *b, const char *name, double scale)
     const ir_tensor *t = &b->g->tensors.at[id_of(b, name)];
     op_view v = {.data = data_of(b, name), .dtype = t->dtype};
     for (int64_t i = 0; i < ir_elements(t); i++)
-        op_store(&v, i, (float)scale * rng_normal(hash_bytes(name, strlen(name), base_seed), (uint64_t)i));
+        op_store(&v, i,
+                 (float)scale * rng_normal(hash_bytes(name, strlen(name), base_seed), (uint64_t)i));
 }
 
 /* Numbers 0 .. limit - 1. */
@@ -55,7 +57,8 @@ static void fill_below(bed *b, const char *name, int64_t limit)
     const ir_tensor *t = &b->g->tensors.at[id_of(b, name)];
     for (int64_t i = 0; i < ir_elements(t); i++)
         ((int64_t *)data_of(b, name))[i] =
-            (int64_t)(rng_u64(hash_bytes(name, strlen(name), base_seed), (uint64_t)i) % (uint64_t)limit);
+            (int64_t)(rng_u64(hash_bytes(name, strlen(name), base_seed), (uint64_t)i) %
+                      (uint64_t)limit);
 }
 
 static void eval(bed *b)
@@ -84,7 +87,8 @@ static double at(const bed *b, const char *name, int64_t i)
 
 static void near(double found, double expected, double tolerance)
 {
-    bool same = isnan(expected) ? isnan(found) : fabs(found - expected) <= tolerance * (1 + fabs(expected));
+    bool same =
+        isnan(expected) ? isnan(found) : fabs(found - expected) <= tolerance * (1 + fabs(expected));
     if (!same && found != expected)
         fail_msg("found %.17g, expected %.17g", found, expected);
 }
@@ -94,11 +98,11 @@ static double map_of(const char *expression, const char *in, const char *out, do
 {
     char graph[512];
     bed b;
-    snprintf(
-        graph, sizeof graph,
-        "input %%a : f64[]\ninput %%c : f64[]\n%%x = cast(%%a) {dtype = \"%s\"}\n%%z = cast(%%c) {dtype = \"%s\"}\n"
-        "%%y = map(%%x, %%z) {expr = \"%s\", dtype = \"%s\"}\n",
-        in, in, expression, out);
+    snprintf(graph, sizeof graph,
+             "input %%a : f64[]\ninput %%c : f64[]\n%%x = cast(%%a) {dtype = \"%s\"}\n%%z = "
+             "cast(%%c) {dtype = \"%s\"}\n"
+             "%%y = map(%%x, %%z) {expr = \"%s\", dtype = \"%s\"}\n",
+             in, in, expression, out);
     set_up(&b, graph);
     *(double *)data_of(&b, "a") = a;
     *(double *)data_of(&b, "c") = c;
@@ -178,9 +182,10 @@ static void test_map_values(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         double y = map_of(rows[i].expression, rows[i].in, rows[i].out, rows[i].a, rows[i].c);
-        if (isnan(rows[i].y) ? !isnan(y) : !(fabs(y - rows[i].y) <= 2e-7 * fabs(rows[i].y)) && y != rows[i].y)
-            fail_msg("%s of %s %g, %g: found %.17g, expected %.17g", rows[i].expression, rows[i].in, rows[i].a,
-                     rows[i].c, y, rows[i].y);
+        if (isnan(rows[i].y) ? !isnan(y)
+                             : !(fabs(y - rows[i].y) <= 2e-7 * fabs(rows[i].y)) && y != rows[i].y)
+            fail_msg("%s of %s %g, %g: found %.17g, expected %.17g", rows[i].expression, rows[i].in,
+                     rows[i].a, rows[i].c, y, rows[i].y);
     }
 }
 
@@ -198,7 +203,8 @@ static void test_map_errors(void **state)
         arena a = {0};
         ir_graph *g;
         char graph[256];
-        snprintf(graph, sizeof graph, "input %%x : f32[2]\n%%y = map(%%x) {expr = \"%s\"}\n", wrong[i][0]);
+        snprintf(graph, sizeof graph, "input %%x : f32[2]\n%%y = map(%%x) {expr = \"%s\"}\n",
+                 wrong[i][0]);
         check_fails(&cx, MPK_EFORMAT, wrong[i][1], ir_parse(&cx, &a, str_from(graph), &g));
         arena_free(&a);
     }
@@ -208,11 +214,13 @@ static void test_reductions(void **state)
 {
     bed b;
     (void)state;
-    set_up(&b, "input %x : f32[3, 5, 70]\ninput %n : i32[3, 5, 70]\n%sum = reduce(%x) {axes = [1]}\n"
-               "%mean = reduce(%n) {axes = [0, 2], kind = \"mean\", dtype = \"f64\"}\n"
-               "%any = reduce(%n) {axes = [1], kind = \"any\"}\n%all = reduce(%n) {axes = [1], kind = \"all\"}\n"
-               "%v, %i = extreme(%n) {axis = 1}\n%s = scan(%n) {axis = 1, dtype = \"i64\"}\n"
-               "%c, %k = scan_extreme(%n) {axis = 1, kind = \"min\"}\n");
+    set_up(&b,
+           "input %x : f32[3, 5, 70]\ninput %n : i32[3, 5, 70]\n%sum = reduce(%x) {axes = [1]}\n"
+           "%mean = reduce(%n) {axes = [0, 2], kind = \"mean\", dtype = \"f64\"}\n"
+           "%any = reduce(%n) {axes = [1], kind = \"any\"}\n%all = reduce(%n) {axes = [1], kind = "
+           "\"all\"}\n"
+           "%v, %i = extreme(%n) {axis = 1}\n%s = scan(%n) {axis = 1, dtype = \"i64\"}\n"
+           "%c, %k = scan_extreme(%n) {axis = 1, kind = \"min\"}\n");
     fill(&b, "x", 1);
     fill(&b, "n", 1.5);
     eval(&b);
@@ -248,13 +256,16 @@ static void test_order_values(void **state)
 {
     bed b;
     (void)state;
-    set_up(&b, "input %x : f32[6]\n%v, %i = sort(%x) {axis = 0}\n%dv, %di = sort(%x) {axis = 0, descending = 1}\n"
-               "%tv, %ti = topk(%x) {axis = 0, k = 4}\n%lv, %li = topk(%x) {axis = 0, k = 3, largest = 0}\n"
+    set_up(&b, "input %x : f32[6]\n%v, %i = sort(%x) {axis = 0}\n%dv, %di = sort(%x) {axis = 0, "
+               "descending = 1}\n"
+               "%tv, %ti = topk(%x) {axis = 0, k = 4}\n%lv, %li = topk(%x) {axis = 0, k = 3, "
+               "largest = 0}\n"
                "%mv, %mi = extreme(%x) {axis = 0}\n%cv, %ci = scan_extreme(%x) {axis = 0}\n"
                "%max = reduce(%x) {axes = [0], kind = \"max\"}\n");
     memcpy(data_of(&b, "x"), (float[]){3, 1, 3, NAN, 1, NAN}, 24);
     eval(&b);
-    static const int sorted[] = {1, 4, 0, 2, 3, 5}, falling[] = {3, 5, 0, 2, 1, 4}, so_far[] = {0, 0, 2, 3, 3, 5};
+    static const int sorted[] = {1, 4, 0, 2, 3, 5}, falling[] = {3, 5, 0, 2, 1, 4},
+                     so_far[] = {0, 0, 2, 3, 3, 5};
     for (int i = 0; i < 6; i++) {
         near(at(&b, "i", i), (double)(sorted[i]), 0);
         near(at(&b, "di", i), (double)(falling[i]), 0);
@@ -274,7 +285,8 @@ static void test_sort_random(void **state)
 {
     bed b;
     (void)state;
-    set_up(&b, "input %x : i32[2, 1003]\n%v, %i = sort(%x) {axis = 1}\n%tv, %ti = topk(%x) {axis = 1, k = 100, largest "
+    set_up(&b, "input %x : i32[2, 1003]\n%v, %i = sort(%x) {axis = 1}\n%tv, %ti = topk(%x) {axis = "
+               "1, k = 100, largest "
                "= 0}\n%p = search_sorted(%v, %x)\n%q = search_sorted(%v, %x) {right = 1}\n");
     fill(&b, "x", 100);
     eval(&b);
@@ -287,13 +299,16 @@ static void test_sort_random(void **state)
                 below += at(&b, "x", r * 1003 + k) < x;
                 up_to += at(&b, "x", r * 1003 + k) <= x;
             }
-            assert_true(at(&b, "p", r * 1003 + i) == (double)below && at(&b, "q", r * 1003 + i) == (double)up_to);
+            assert_true(at(&b, "p", r * 1003 + i) == (double)below &&
+                        at(&b, "q", r * 1003 + i) == (double)up_to);
             if (i == 0)
                 continue;
             double before = at(&b, "v", r * 1003 + i - 1), value = at(&b, "v", r * 1003 + i);
-            assert_true(before < value || (before == value && at(&b, "i", r * 1003 + i - 1) < (double)from));
+            assert_true(before < value ||
+                        (before == value && at(&b, "i", r * 1003 + i - 1) < (double)from));
             if (i < 100)
-                assert_true(at(&b, "ti", r * 100 + i) == (double)from && at(&b, "tv", r * 100 + i) == value);
+                assert_true(at(&b, "ti", r * 100 + i) == (double)from &&
+                            at(&b, "tv", r * 100 + i) == value);
         }
     tear_down(&b);
 }
@@ -302,9 +317,10 @@ static void test_products(void **state)
 {
     bed b;
     (void)state;
-    set_up(&b, "input %a : f32[2, 1, 11, 133]\ninput %w : f32[3, 133, 67]\n%y = batch_matmul(%a, %w)\n"
-               "%t = transpose(%w) {perm = [0, 2, 1]}\n%z = batch_matmul(%a, %t) {transpose_b = 1}\n"
-               "input %n : i64[2, 3]\n%m = transpose(%n) {perm = [1, 0]}\n%i = batch_matmul(%n, %m)\n");
+    set_up(&b,
+           "input %a : f32[2, 1, 11, 133]\ninput %w : f32[3, 133, 67]\n%y = batch_matmul(%a, %w)\n"
+           "%t = transpose(%w) {perm = [0, 2, 1]}\n%z = batch_matmul(%a, %t) {transpose_b = 1}\n"
+           "input %n : i64[2, 3]\n%m = transpose(%n) {perm = [1, 0]}\n%i = batch_matmul(%n, %m)\n");
     fill(&b, "a", 1);
     fill(&b, "w", 1);
     memcpy(data_of(&b, "n"), (int64_t[]){INT64_C(4000000007), 2, 3, 4, 5, -6}, 48);
@@ -326,10 +342,11 @@ static void test_sdpa(void **state)
 {
     bed b;
     (void)state;
-    set_up(&b,
-           "input %q : f32[2, 4, 9, 6]\ninput %k : f32[2, 2, 12, 6]\ninput %v : f32[2, 2, 12, 5]\ninput %m : f32[9, "
-           "12]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.7, causal = 1, window = 4}\ninput %u : bool[12]\n"
-           "%z = sdpa(%q, %k, %v, %u)\n");
+    set_up(&b, "input %q : f32[2, 4, 9, 6]\ninput %k : f32[2, 2, 12, 6]\ninput %v : f32[2, 2, 12, "
+               "5]\ninput %m : f32[9, "
+               "12]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.7, causal = 1, window = 4}\ninput %u : "
+               "bool[12]\n"
+               "%z = sdpa(%q, %k, %v, %u)\n");
     fill(&b, "q", 1);
     fill(&b, "k", 1);
     fill(&b, "v", 1);
@@ -355,9 +372,9 @@ static void test_group_norm(void **state)
 {
     bed b;
     (void)state;
-    set_up(&b,
-           "input %x : f32[2, 6, 5]\ninput %w : f32[6]\ninput %c : f32[6]\n%y = group_norm(%x, %w, %c) {groups = 3, "
-           "eps = 0.25}\n%l = log_softmax(%x) {axis = 1}\n");
+    set_up(&b, "input %x : f32[2, 6, 5]\ninput %w : f32[6]\ninput %c : f32[6]\n%y = group_norm(%x, "
+               "%w, %c) {groups = 3, "
+               "eps = 0.25}\n%l = log_softmax(%x) {axis = 1}\n");
     fill(&b, "x", 2);
     fill(&b, "w", 1);
     fill(&b, "c", 1);
@@ -381,7 +398,8 @@ static void test_indices(void **state)
 {
     bed b;
     (void)state;
-    set_up(&b, "input %x : f32[5, 4, 3]\ninput %i : i64[2, 1]\ninput %k : i64[3]\ninput %v : f32[2, 3, 3]\n"
+    set_up(&b, "input %x : f32[5, 4, 3]\ninput %i : i64[2, 1]\ninput %k : i64[3]\ninput %v : "
+               "f32[2, 3, 3]\n"
                "%y = index(%x, %i, %k)\n%p = index_put(%x, %v, %i, %k)\n"
                "%a = index_put(%x, %v, %i, %k) {accumulate = 1}\n");
     fill(&b, "x", 1);
@@ -412,7 +430,8 @@ static void test_in_place(void **state)
     (void)state;
     set_up(&b, "state %c : bf16[3, 4]\ninput %v : bf16[2]\ninput %i : i64[2]\ninput %k : i64[]\n"
                "%p = index_put(%c, %v, %i, %k) {in_place = 1}\ninput %s : bf16[1, 2]\n"
-               "%q = slice_scatter(%p, %s) {starts = [1, 0], stops = [2, 4], steps = [1, 2], in_place = 1}\n");
+               "%q = slice_scatter(%p, %s) {starts = [1, 0], stops = [2, 4], steps = [1, 2], "
+               "in_place = 1}\n");
     assert_ptr_equal(data_of(&b, "c"), data_of(&b, "q"));
     fill(&b, "c", 0);
     fill(&b, "v", 1);
@@ -441,7 +460,8 @@ static void test_scatter(void **state)
             bed b;
             snprintf(
                 graph, sizeof graph,
-                "input %%x : f64[%d]\ninput %%i : i64[%d]\ninput %%s : f64[%d]\n%%t = take_along(%%x, %%i) {axis = "
+                "input %%x : f64[%d]\ninput %%i : i64[%d]\ninput %%s : f64[%d]\n%%t = "
+                "take_along(%%x, %%i) {axis = "
                 "0}\n%%y = scatter(%%x, %%i, %%s) {axis = 0, kind = \"%s\", include_self = %d}\n",
                 N, M, M, kinds[kind], include);
             set_up(&b, graph);
@@ -479,13 +499,15 @@ static void test_shapes(void **state)
     set_up(
         &b,
         "input %x : i32[4, 6]\n%s = slice(%x) {starts = [0, 1], stops = [4, 6], steps = [2, 2]}\n"
-        "%d = strided(%x) {shape = [4], strides = [7]}\n%w = strided(%x) {shape = [5, 2], strides = [1, 1], offset = "
+        "%d = strided(%x) {shape = [4], strides = [7]}\n%w = strided(%x) {shape = [5, 2], strides "
+        "= [1, 1], offset = "
         "6}\n%r = pad(%x) {before = [2, 0], after = [0, 3], mode = \"reflect\"}\n"
         "%e = pad(%x) {before = [2, 0], after = [0, 3], mode = \"replicate\"}\n"
         "%c = pad(%x) {before = [2, 0], after = [0, 3], mode = \"circular\"}\n"
         "%v = pad(%x) {before = [2, 0], after = [0, 3], value = -5.0}\n%f = flip(%x) {axes = [1]}\n"
         "%lo = triangle(%x) {diagonal = 1}\n%up = triangle(%x) {diagonal = 1, upper = 1}\n"
-        "%n = iota() {n = 5, start = 3.0, step = -2.0}\n%one = full() {shape = [2], value = 0.1, dtype = \"f64\"}\n");
+        "%n = iota() {n = 5, start = 3.0, step = -2.0}\n%one = full() {shape = [2], value = 0.1, "
+        "dtype = \"f64\"}\n");
     for (int i = 0; i < 24; i++)
         ((int32_t *)data_of(&b, "x"))[i] = i + 1;
     eval(&b);
@@ -519,10 +541,13 @@ static void test_conv(void **state)
 {
     bed b;
     (void)state;
-    set_up(&b, "input %x : f32[2, 4, 7, 9]\ninput %w : f32[6, 2, 3, 2]\ninput %c : f32[6]\n"
-               "%y = conv(%x, %w, %c) {stride = [2, 1], padding = [1, 2], dilation = [1, 3], groups = 2}\n"
-               "input %u : f32[4, 3, 3, 2]\n%t = conv(%x, %u, _) {stride = [2, 3], padding = [1, 0], groups = 2, "
-               "transposed = 1, output_padding = [1, 0]}\n");
+    set_up(
+        &b,
+        "input %x : f32[2, 4, 7, 9]\ninput %w : f32[6, 2, 3, 2]\ninput %c : f32[6]\n"
+        "%y = conv(%x, %w, %c) {stride = [2, 1], padding = [1, 2], dilation = [1, 3], groups = 2}\n"
+        "input %u : f32[4, 3, 3, 2]\n%t = conv(%x, %u, _) {stride = [2, 3], padding = [1, 0], "
+        "groups = 2, "
+        "transposed = 1, output_padding = [1, 0]}\n");
     fill(&b, "x", 1);
     fill(&b, "w", 1);
     fill(&b, "c", 1);
@@ -532,9 +557,11 @@ static void test_conv(void **state)
         int64_t w = i % 10, h = i / 10 % 4, f = i / 40 % 6, n = i / 240;
         double sum = at(&b, "c", f);
         for (int64_t e = 0; e < 12; e++) {
-            int64_t c = e / 6, kh = e / 2 % 3, kw = e % 2, row = h * 2 - 1 + kh, column = w - 2 + kw * 3;
+            int64_t c = e / 6, kh = e / 2 % 3, kw = e % 2, row = h * 2 - 1 + kh,
+                    column = w - 2 + kw * 3;
             if (row >= 0 && row < 7 && column >= 0 && column < 9)
-                sum += at(&b, "x", ((n * 4 + f / 3 * 2 + c) * 7 + row) * 9 + column) * at(&b, "w", f * 12 + e);
+                sum += at(&b, "x", ((n * 4 + f / 3 * 2 + c) * 7 + row) * 9 + column) *
+                       at(&b, "w", f * 12 + e);
         }
         near(at(&b, "y", i), sum, 1e-6);
     }
@@ -542,7 +569,8 @@ static void test_conv(void **state)
     memset(spread, 0, sizeof spread);
     for (int64_t i = 0; i < 2 * 4 * 63 * 18; i++) {
         int64_t e = i % 18, place = i / 18 % 63, c = i / 18 / 63 % 4, n = i / 18 / 63 / 4;
-        int64_t f = c / 2 * 3 + e / 6, row = place / 9 * 2 - 1 + e / 2 % 3, column = place % 9 * 3 + e % 2;
+        int64_t f = c / 2 * 3 + e / 6, row = place / 9 * 2 - 1 + e / 2 % 3,
+                column = place % 9 * 3 + e % 2;
         if (row >= 0 && row < 14)
             spread[((n * 6 + f) * 14 + row) * 26 + column] +=
                 at(&b, "x", (n * 4 + c) * 63 + place) * at(&b, "u", c * 18 + e);
@@ -556,8 +584,10 @@ static void test_pools(void **state)
 {
     bed b;
     (void)state;
-    set_up(&b, "input %x : f32[2, 3, 8, 7]\n%m, %i = max_pool(%x) {kernel = [3, 2], stride = [2, 2], padding = [1, 1], "
-               "ceil = 1}\n%a = avg_pool(%x) {kernel = [3, 2], stride = [2, 2], padding = [1, 1], ceil = 1, "
+    set_up(&b, "input %x : f32[2, 3, 8, 7]\n%m, %i = max_pool(%x) {kernel = [3, 2], stride = [2, "
+               "2], padding = [1, 1], "
+               "ceil = 1}\n%a = avg_pool(%x) {kernel = [3, 2], stride = [2, 2], padding = [1, 1], "
+               "ceil = 1, "
                "count_include_pad = 0}\n%d = avg_pool(%x) {output = [3, 7]}\n");
     fill(&b, "x", 1);
     eval(&b);
@@ -592,13 +622,16 @@ static void test_upsample(void **state)
     bed b;
     (void)state;
     set_up(&b, "input %x : f32[1, 1, 4]\n%n = upsample(%x) {size = [6]}\n"
-               "%e = upsample(%x) {size = [6], mode = \"nearest_exact\"}\n%l = upsample(%x) {size = [6], mode = "
+               "%e = upsample(%x) {size = [6], mode = \"nearest_exact\"}\n%l = upsample(%x) {size "
+               "= [6], mode = "
                "\"linear\"}\n%a = upsample(%x) {size = [7], mode = \"linear\", align_corners = 1}\n"
-               "%r = reshape(%x) {shape = [1, 1, 2, 2]}\n%c = upsample(%r) {size = [3, 2], mode = \"cubic\"}\n");
+               "%r = reshape(%x) {shape = [1, 1, 2, 2]}\n%c = upsample(%r) {size = [3, 2], mode = "
+               "\"cubic\"}\n");
     memcpy(data_of(&b, "x"), (float[]){0, 1, 4, 9}, 16);
     eval(&b);
     static const double nearest[] = {0, 0, 1, 4, 4, 9}, exact[] = {0, 1, 1, 4, 9, 9};
-    static const double linear[] = {0, 0.5, 1.5, 3.5, 6.5, 9}, corners[] = {0, 0.5, 1, 2.5, 4, 6.5, 9};
+    static const double linear[] = {0, 0.5, 1.5, 3.5, 6.5, 9},
+                        corners[] = {0, 0.5, 1, 2.5, 4, 6.5, 9};
     static const double cubic[] = {-0.34722222, 0.30555556, 2, 5, 4.3472222, 9.6944444};
     for (int i = 0; i < 7; i++)
         near(at(&b, "a", i), corners[i], 1e-6);
@@ -615,11 +648,14 @@ int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_map_values),   cmocka_unit_test(test_map_errors),  cmocka_unit_test(test_reductions),
-        cmocka_unit_test(test_order_values), cmocka_unit_test(test_sort_random), cmocka_unit_test(test_products),
-        cmocka_unit_test(test_sdpa),         cmocka_unit_test(test_group_norm),  cmocka_unit_test(test_indices),
-        cmocka_unit_test(test_in_place),     cmocka_unit_test(test_scatter),     cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_conv),         cmocka_unit_test(test_pools),       cmocka_unit_test(test_upsample),
+        cmocka_unit_test(test_map_values),  cmocka_unit_test(test_map_errors),
+        cmocka_unit_test(test_reductions),  cmocka_unit_test(test_order_values),
+        cmocka_unit_test(test_sort_random), cmocka_unit_test(test_products),
+        cmocka_unit_test(test_sdpa),        cmocka_unit_test(test_group_norm),
+        cmocka_unit_test(test_indices),     cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_scatter),     cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_conv),        cmocka_unit_test(test_pools),
+        cmocka_unit_test(test_upsample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

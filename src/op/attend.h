@@ -1,7 +1,9 @@
-/* attend.h - attention of one query head over the paged cache, the same bits wherever an operator has it built in.
+/* attend.h - attention of one query head over the paged cache, the same bits wherever an operator
+ * has it built in.
  *
- * Online softmax: one pass over the positions in rising order, keeping the largest score, the sum of exponentials and
- * the weighted sum of values, all fp32.  The order depends on the position alone.  Cost: 4 K flops a position.
+ * Online softmax: one pass over the positions in rising order, keeping the largest score, the sum
+ * of exponentials and the weighted sum of values, all fp32.  The order depends on the position
+ * alone.  Cost: 4 K flops a position.
  */
 #ifndef OP_ATTEND_H
 #define OP_ATTEND_H
@@ -23,8 +25,8 @@ static inline float attend_scale(double attribute, int64_t head_size)
     return attribute != 0 ? (float)attribute : (float)(1.0 / sqrt((double)head_size));
 }
 
-/* What a mask of any shape that broadcasts to the scores adds to the one at at[4]; false: the position is not seen.
- * Without a mask all are. */
+/* What a mask of any shape that broadcasts to the scores adds to the one at at[4]; false: the
+ * position is not seen.  Without a mask all are. */
 static inline bool attend_sees(const op_view *mask, const int64_t *at, float *added)
 {
     *added = 0;
@@ -37,7 +39,8 @@ static inline bool attend_sees(const op_view *mask, const int64_t *at, float *ad
     return *added != -INFINITY;
 }
 
-/* What has been seen so far: the largest score, the sum of weights relative to it, and in out[K] that of values. */
+/* What has been seen so far: the largest score, the sum of weights relative to it, and in out[K]
+ * that of values. */
 typedef struct attend_sum {
     float largest, sum, *out;
     int64_t size;
@@ -78,9 +81,10 @@ static inline void attend_end(attend_sum *a)
         a->out[i] /= a->sum;
 }
 
-/* Add the positions first .. last of a slot that have a page, in rising order; row: K floats of scratch. */
-static inline void attend_cached(const attend_view *view, int64_t slot, int64_t first, int64_t last, int64_t kv_head,
-                                 const float *q, float *row, attend_sum *a)
+/* Add the positions first .. last of a slot that have a page, in rising order; row: K floats of
+ * scratch. */
+static inline void attend_cached(const attend_view *view, int64_t slot, int64_t first, int64_t last,
+                                 int64_t kv_head, const float *q, float *row, attend_sum *a)
 {
     for (int64_t p = first; p <= last; p++) {
         int64_t k = pages_find(view->pages, view->k_cache, slot, p),
@@ -100,15 +104,15 @@ static inline int64_t attend_first(int64_t window, int64_t position)
     return window > 0 && position - window >= 0 ? position - window + 1 : 0;
 }
 
-/* out[K] = softmax(scale q . k) v over the positions that the token at `position` of `slot` sees; zeros if it sees
- * none. row: K floats of scratch. */
-static inline void attend_head(const attend_view *view, int64_t slot, int64_t position, int64_t kv_head, const float *q,
-                               float *row, float *out)
+/* out[K] = softmax(scale q . k) v over the positions that the token at `position` of `slot` sees;
+ * zeros if it sees none. row: K floats of scratch. */
+static inline void attend_head(const attend_view *view, int64_t slot, int64_t position,
+                               int64_t kv_head, const float *q, float *row, float *out)
 {
     int64_t room = view->pages->dims[1] * view->k_cache->dims[2];
     attend_sum a = attend_begin(view->k_cache->dims[3], out);
-    attend_cached(view, slot, attend_first(view->window, position), position < room ? position : room - 1, kv_head, q,
-                  row, &a);
+    attend_cached(view, slot, attend_first(view->window, position),
+                  position < room ? position : room - 1, kv_head, q, row, &a);
     attend_end(&a);
 }
 

@@ -1,11 +1,13 @@
-/* attention.c - attention of this step's tokens over the paged cache (paper §5.2: its time depends on data).
+/* attention.c - attention of this step's tokens over the paged cache (paper §5.2: its time depends
+ * on data).
  *
- * q [T, H, K], k_cache, v_cache [n_pages, G, P, K], positions, slots i32[T], pages i32[B, N] -> [T, H K].  Token t sees
- * the positions max(0, p - window + 1) .. p of its slot, query head h the KV head h / (H / G).
+ * q [T, H, K], k_cache, v_cache [n_pages, G, P, K], positions, slots i32[T], pages i32[B, N] -> [T,
+ * H K].  Token t sees the positions max(0, p - window + 1) .. p of its slot, query head h the KV
+ * head h / (H / G).
  *
- * Positions without a page are passed over; a token that sees nothing gives zeros. The order of the sums depends on
- * positions alone, so a token's bits are the same whoever else is in the step. Cost: 4 K flops and 2 K elements of
- * cache for each position, token and head.
+ * Positions without a page are passed over; a token that sees nothing gives zeros. The order of the
+ * sums depends on positions alone, so a token's bits are the same whoever else is in the step.
+ * Cost: 4 K flops and 2 K elements of cache for each position, token and head.
  */
 #include "op/attend.h"
 
@@ -16,13 +18,15 @@ enum { STREAMS = 256 };
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, K_CACHE);
-    TRY(shape_expect(cx, g, op, Q, SHAPE_FLOAT, 3, (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
+    TRY(shape_expect(cx, g, op, Q, SHAPE_FLOAT, 3,
+                     (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
     TRY(pages_expect_caches(cx, g, op, K_CACHE, SHAPE_FREE, q->dims[2]));
     CHECK(cx, q->dims[1] % k->dims[1] == 0, MPK_ESHAPE,
           "attention: %lld query heads are not a multiple of %lld KV heads", (long long)q->dims[1],
           (long long)k->dims[1]);
     TRY(pages_expect(cx, g, op, POSITIONS, q->dims[0], q->live));
-    CHECK(cx, op->attributes[WINDOW].i >= 0, MPK_EARG, "attention: window is %lld, expected 0 (none) or more",
+    CHECK(cx, op->attributes[WINDOW].i >= 0, MPK_EARG,
+          "attention: window is %lld, expected 0 (none) or more",
           (long long)op->attributes[WINDOW].i);
     shape_like(q, out);
     out->rank = 2;
@@ -31,8 +35,9 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Where tiles are whole, 16 rows of matrix hardware: tokens times the query heads that share a KV head.  In a step of
- * up to STREAMS tokens each may be of another slot and share nothing with the others: there a tile is one token. */
+/* Where tiles are whole, 16 rows of matrix hardware: tokens times the query heads that share a KV
+ * head.  In a step of up to STREAMS tokens each may be of another slot and share nothing with the
+ * others: there a tile is one token. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *q = shape_input(g, op, Q);
@@ -42,7 +47,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 }
 
 /* A token may see any page of its slot, and any page may be its: all pages of the KV heads. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, K_CACHE);
     int64_t lo = box->lo[1] / q->dims[2], hi = (box->hi[1] + q->dims[2] - 1) / q->dims[2],
@@ -60,7 +66,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* Query heads, with the KV heads that they share: peers more than KV heads have some of them alike. */
+/* Query heads, with the KV heads that they share: peers more than KV heads have some of them
+ * alike. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     out->in[Q] = out->in[K_CACHE] = out->in[V_CACHE] = out->out[0] = 1;
@@ -100,16 +107,17 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
     pages_fill(g, op, POSITIONS, K_CACHE, input, seed, data);
 }
 
-static const op_operand in[] = {{"q", 0}, {"k_cache", 0}, {"v_cache", 0}, {"positions", 0}, {"slots", 0}, {"pages", 0}};
+static const op_operand in[] = {{"q", 0},         {"k_cache", 0}, {"v_cache", 0},
+                                {"positions", 0}, {"slots", 0},   {"pages", 0}};
 static const op_operand out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_INT("window", 0)};
 
-#define CASE(tokens, q, pages, cache, rest)                                                                \
-    {                                                                                                      \
-        "input %q : " q " live=tokens\nstate %k : " cache "\nstate %v : " cache "\ninput %p : i32[" tokens \
-        "] live=tokens\n"                                                                                  \
-        "input %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages "]\n"                          \
-        "%y = attention(%q, %k, %v, %p, %s, %pages)" rest "\n"                                             \
+#define CASE(tokens, q, pages, cache, rest)                                       \
+    {                                                                             \
+        "input %q : " q " live=tokens\nstate %k : " cache "\nstate %v : " cache   \
+        "\ninput %p : i32[" tokens "] live=tokens\n"                              \
+        "input %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages "]\n" \
+        "%y = attention(%q, %k, %v, %p, %s, %pages)" rest "\n"                    \
     }
 static const op_case cases[] = {
     CASE("1", "f32[1, 9, 64]", "2, 4", "f32[9, 3, 16, 64]", ""),
@@ -126,7 +134,8 @@ static const op_case cases[] = {
 
 const op_def op_attention = {
     .name = "attention",
-    .summary = "softmax(scale q k^T) v over the paged cache, causal, with grouped heads and an optional window",
+    .summary = "softmax(scale q k^T) v over the paged cache, causal, with grouped heads and an "
+               "optional window",
     OP_INPUTS(in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),

@@ -1,20 +1,24 @@
-/* attention_cache.c - attention of a few tokens over a cache that lies in one piece, cut over the context so that one
- * long request uses every worker; norm, rotation and the cache update are inside.
+/* attention_cache.c - attention of a few tokens over a cache that lies in one piece, cut over the
+ * context so that one long request uses every worker; norm, rotation and the cache update are
+ * inside.
  *
- * B entries of T tokens each: qkv [B T, (H + 2 G) K], k_cache and v_cache [B, G, L, K] (state), index [T] (positions
- * that the tokens take, the same for each entry), mask broadcast to [B, H, T, L] (bool: true may be seen; or real:
- * added) or absent, cos and sin [1 or B, T, R] or both absent, q_norm and k_norm [K] or absent
+ * B entries of T tokens each: qkv [B T, (H + 2 G) K], k_cache and v_cache [B, G, L, K] (state),
+ * index [T] (positions that the tokens take, the same for each entry), mask broadcast to [B, H, T,
+ * L] (bool: true may be seen; or real: added) or absent, cos and sin [1 or B, T, R] or both absent,
+ * q_norm and k_norm [K] or absent
  * -> part [B T, S, H K], lse f32[B T, S, H] and the caches in place.
  *
- * First the new keys, normalised (rms_norm) and rotated (rotate) if those operands are there, and the new values go to
- * the positions of `index`: a negative one counts from the end, one that does not exist is passed over, of two equal
- * ones the later token stays.  Then token t of entry b sees the positions that the mask lets it see, all of the L
- * without one.  Positions are cut into blocks of UNIT; split s has the blocks s, s + S, s + 2 S ..., so that the first
- * n positions, which are what a decoding mask shows, are spread over the splits whatever n is.
+ * First the new keys, normalised (rms_norm) and rotated (rotate) if those operands are there, and
+ * the new values go to the positions of `index`: a negative one counts from the end, one that does
+ * not exist is passed over, of two equal ones the later token stays.  Then token t of entry b sees
+ * the positions that the mask lets it see, all of the L without one.  Positions are cut into blocks
+ * of UNIT; split s has the blocks s, s + S, s + 2 S ..., so that the first n positions, which are
+ * what a decoding mask shows, are spread over the splits whatever n is.
  *
- * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(score); attention_fold
- * puts the parts together.  A split that has seen nothing of a row gives lse = -inf and zeros.  The tasks with
- * split S - 1 write the cache; all take new keys and values from qkv.  Cost: that of attention.
+ * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(score);
+ * attention_fold puts the parts together.  A split that has seen nothing of a row gives lse = -inf
+ * and zeros.  The tasks with split S - 1 write the cache; all take new keys and values from qkv.
+ * Cost: that of attention.
  */
 #include "op/attend.h"
 #include "op/heads.h"
@@ -39,7 +43,8 @@ static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *
     TRY(shape_expect(cx, g, op, V_CACHE, 1u << k->dtype, 4, k->dims));
     TRY(shape_expect(cx, g, op, INDEX, SHAPE_INDEX, 1, (int64_t[]){SHAPE_FREE}));
     CHECK(cx, qkv->dims[0] == k->dims[0] * index->dims[0], MPK_ESHAPE,
-          "attention_cache: qkv has %lld rows, %lld entries of the cache with %lld tokens each need %lld",
+          "attention_cache: qkv has %lld rows, %lld entries of the cache with %lld tokens each "
+          "need %lld",
           (long long)qkv->dims[0], (long long)k->dims[0], (long long)index->dims[0],
           (long long)(k->dims[0] * index->dims[0]));
     for (uint32_t i = K_CACHE; i <= V_CACHE; i++)
@@ -52,15 +57,16 @@ static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *
 static mpk_status check_tables(mpk_context *cx, const ir_graph *g, const ir_op *op, heads_split n)
 {
     const ir_tensor *cosine = shape_input(g, op, COSINE), *sine = shape_input(g, op, SINE);
-    CHECK(cx, !cosine == !sine, MPK_ESHAPE, "attention_cache: cos and sin must be given both or neither");
+    CHECK(cx, !cosine == !sine, MPK_ESHAPE,
+          "attention_cache: cos and sin must be given both or neither");
     if (!cosine)
         return MPK_OK;
     TRY(shape_expect(cx, g, op, COSINE, SHAPE_FLOAT, 3,
                      (int64_t[]){SHAPE_FREE, shape_input(g, op, INDEX)->dims[0], SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, SINE, SHAPE_FLOAT, 3, cosine->dims));
-    CHECK(cx, cosine->dims[0] == 1 || cosine->dims[0] == shape_input(g, op, K_CACHE)->dims[0], MPK_ESHAPE,
-          "attention_cache: cos has %lld entries, the cache %lld", (long long)cosine->dims[0],
-          (long long)shape_input(g, op, K_CACHE)->dims[0]);
+    CHECK(cx, cosine->dims[0] == 1 || cosine->dims[0] == shape_input(g, op, K_CACHE)->dims[0],
+          MPK_ESHAPE, "attention_cache: cos has %lld entries, the cache %lld",
+          (long long)cosine->dims[0], (long long)shape_input(g, op, K_CACHE)->dims[0]);
     CHECK(cx, cosine->dims[2] % 2 == 0 && cosine->dims[2] <= n.size, MPK_ESHAPE,
           "attention_cache: cos has rows of %lld, an even number and at most %lld is possible",
           (long long)cosine->dims[2], (long long)n.size);
@@ -77,10 +83,11 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
         TRY(shape_expect_whole(cx, g, op, i));
     const ir_tensor *qkv = shape_input(g, op, QKV), *k = shape_input(g, op, K_CACHE);
     TRY(check_tables(cx, g, op, n));
-    TRY(shape_expect_mask(cx, g, op, MASK,
-                          (int64_t[]){k->dims[0], n.q, shape_input(g, op, INDEX)->dims[0], k->dims[2]}));
-    CHECK(cx, splits >= 1 && splits <= 1 << 16, MPK_EARG, "attention_cache: splits is %lld, expected 1 to 65536",
-          (long long)splits);
+    TRY(shape_expect_mask(
+        cx, g, op, MASK,
+        (int64_t[]){k->dims[0], n.q, shape_input(g, op, INDEX)->dims[0], k->dims[2]}));
+    CHECK(cx, splits >= 1 && splits <= 1 << 16, MPK_EARG,
+          "attention_cache: splits is %lld, expected 1 to 65536", (long long)splits);
     for (uint32_t i = PART; i <= LSE; i++) {
         out[i].dtype = i == PART ? qkv->dtype : IR_F32;
         out[i].live = IR_ALL;
@@ -115,13 +122,15 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[2].grain = group_columns(op);
 }
 
-/* Of the caches only positions that no task of this step writes are read: nothing, see OP_READS_EARLIER. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+/* Of the caches only positions that no task of this step writes are read: nothing, see
+ * OP_READS_EARLIER. */
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     *read = ir_box_whole(shape_input(g, op, input));
     if (input == QKV) {
-        *read = heads_box(shape_input(g, op, QKV), split_of(op->attributes), box->lo[2] / group_columns(op),
-                          box->hi[2] / group_columns(op));
+        *read = heads_box(shape_input(g, op, QKV), split_of(op->attributes),
+                          box->lo[2] / group_columns(op), box->hi[2] / group_columns(op));
         read->lo[0] = box->lo[0];
         read->hi[0] = box->hi[0];
     } else if (input == K_CACHE || input == V_CACHE) {
@@ -129,7 +138,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written)
+static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
+                   ir_box *written)
 {
     *written = *box;
     if (output == LSE) {
@@ -152,7 +162,8 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
 {
     (void)box;
     const ir_tensor *cosine = shape_input(g, op, COSINE);
-    return (size_t)(3 * op->attributes[HEAD_SIZE].i + (cosine ? 2 * cosine->dims[2] : 0)) * sizeof(float);
+    return (size_t)(3 * op->attributes[HEAD_SIZE].i + (cosine ? 2 * cosine->dims[2] : 0)) *
+           sizeof(float);
 }
 
 /* A call, and an entry and KV head of it. */
@@ -201,7 +212,8 @@ static void load_position(const work *w, uint32_t cache, int64_t p, float *row)
     const op_view *c = &w->call->in[cache];
     int64_t t = find_token(w, p);
     if (t < 0) {
-        walk_load_row(c, w->entry * c->stride[0] + w->kv_head * c->stride[1] + p * c->stride[2], 0, w->n.size, row);
+        walk_load_row(c, w->entry * c->stride[0] + w->kv_head * c->stride[1] + p * c->stride[2], 0,
+                      w->n.size, row);
         return;
     }
     int64_t head = w->n.q + w->kv_head + (cache == V_CACHE ? w->n.kv : 0);
@@ -228,7 +240,8 @@ static void attend_split(const work *w, int64_t t, int64_t head, int64_t split)
             attend_add(&a, weight, w->row);
         }
     attend_end(&a);
-    walk_store_row(part, row * part->stride[0] + split * part->stride[1], head * w->n.size, w->n.size, w->answer);
+    walk_store_row(part, row * part->stride[0] + split * part->stride[1], head * w->n.size,
+                   w->n.size, w->answer);
     op_store(lse, row * lse->stride[0] + split * lse->stride[1] + head * lse->stride[2],
              a.sum == 0 ? -INFINITY : a.largest + logf(a.sum));
 }
@@ -242,8 +255,9 @@ static void fill_cache(const work *w)
         for (uint32_t i = 0; i < 2; i++) {
             const op_view *c = &w->call->out[K_OUT + i];
             load_position(w, K_CACHE + i, p, w->row);
-            walk_store_row(c, w->entry * c->stride[0] + w->kv_head * c->stride[1] + p * c->stride[2], 0, w->n.size,
-                           w->row);
+            walk_store_row(c,
+                           w->entry * c->stride[0] + w->kv_head * c->stride[1] + p * c->stride[2],
+                           0, w->n.size, w->row);
         }
     }
 }
@@ -253,14 +267,18 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const ir_attribute *a = call->attributes;
     heads_split n = split_of(a);
     int64_t group = n.q / n.kv;
-    work w = {.call = call, .n = n, .tokens = call->in[INDEX].dims[0], .length = call->in[K_CACHE].dims[2]};
+    work w = {.call = call,
+              .n = n,
+              .tokens = call->in[INDEX].dims[0],
+              .length = call->in[K_CACHE].dims[2]};
     w.scale = attend_scale(a[SCALE].f, n.size);
     w.query = scratch;
     w.row = w.query + n.size;
     w.answer = w.row + n.size;
     w.tables = w.answer + n.size;
     for (w.entry = box->lo[0] / w.tokens; w.entry < box->hi[0] / w.tokens; w.entry++)
-        for (w.kv_head = box->lo[2] / n.size / group; w.kv_head < box->hi[2] / n.size / group; w.kv_head++) {
+        for (w.kv_head = box->lo[2] / n.size / group; w.kv_head < box->hi[2] / n.size / group;
+             w.kv_head++) {
             for (int64_t split = box->lo[1]; split < box->hi[1]; split++)
                 for (int64_t i = 0; i < w.tokens * group; i++)
                     attend_split(&w, i / group, w.kv_head * group + i % group, split);
@@ -269,51 +287,65 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         }
 }
 
-/* Positions: some that do not exist, some from the end, some twice.  A mask of f32 shows the first positions of each
- * row, most of them. */
+/* Positions: some that do not exist, some from the end, some twice.  A mask of f32 shows the first
+ * positions of each row, most of them. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input);
     int64_t length = shape_input(g, op, K_CACHE)->dims[2];
     for (int64_t i = 0; input == INDEX && i < ir_elements(t); i++)
-        fill_store(t, i, (int64_t)(rng_u64(seed, (uint64_t)i) % (uint64_t)(2 * length + 2)) - length - 1, data);
+        fill_store(t, i,
+                   (int64_t)(rng_u64(seed, (uint64_t)i) % (uint64_t)(2 * length + 2)) - length - 1,
+                   data);
     for (int64_t i = 0; input == MASK && t->dtype == IR_F32 && i < ir_elements(t); i++)
-        if (i % length >= (int64_t)(rng_u64(seed, (uint64_t)(i / length)) % (uint64_t)(length + 1)) ||
+        if (i % length >=
+                (int64_t)(rng_u64(seed, (uint64_t)(i / length)) % (uint64_t)(length + 1)) ||
             rng_u64(seed ^ 1, (uint64_t)i) % 8 == 0)
             ((float *)data)[i] = -INFINITY;
 }
 
-static const op_operand in[] = {{"qkv", 0},           {"k_cache", 0},          {"v_cache", 0},
-                                {"index", 0},         {"mask", OP_OPTIONAL},   {"cos", OP_OPTIONAL},
-                                {"sin", OP_OPTIONAL}, {"q_norm", OP_OPTIONAL}, {"k_norm", OP_OPTIONAL}};
+static const op_operand in[] = {
+    {"qkv", 0},           {"k_cache", 0},          {"v_cache", 0},
+    {"index", 0},         {"mask", OP_OPTIONAL},   {"cos", OP_OPTIONAL},
+    {"sin", OP_OPTIONAL}, {"q_norm", OP_OPTIONAL}, {"k_norm", OP_OPTIONAL}};
 static const op_operand out[] = {{"part", 0}, {"lse", 0}, {"k_cache", 0}, {"v_cache", 0}};
-static const op_attribute attributes[] = {SHAPE_NEEDED("heads", INT),     SHAPE_NEEDED("kv_heads", INT),
-                                          SHAPE_NEEDED("head_size", INT), SHAPE_REAL("eps", 1e-6),
-                                          SHAPE_REAL("scale", 0),         SHAPE_NEEDED("splits", INT)};
+static const op_attribute attributes[] = {
+    SHAPE_NEEDED("heads", INT), SHAPE_NEEDED("kv_heads", INT), SHAPE_NEEDED("head_size", INT),
+    SHAPE_REAL("eps", 1e-6),    SHAPE_REAL("scale", 0),        SHAPE_NEEDED("splits", INT)};
 
 #define INPUTS(qkv, cache, index) \
     "input %x : " qkv "\nstate %kc : " cache "\nstate %vc : " cache "\ninput %i : " index "\n"
 static const op_case cases[] = {
-    {INPUTS("f32[1, 512]", "f32[1, 2, 150, 64]",
-            "i64[1]") "input %m : bool[1, 1, 1, 150]\ninput %c : f32[1, 1, 64]\ninput %s : f32[1, 1, 64]\n"
-                      "const %qn : f32[64]\nconst %kn : f32[64]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, "
-                      "%m, %c, %s, %qn, %kn) {heads = 4, kv_heads = 2, head_size = 64, splits = 2}\n"},
+    {INPUTS(
+        "f32[1, 512]", "f32[1, 2, 150, 64]",
+        "i64[1]") "input %m : bool[1, 1, 1, 150]\ninput %c : f32[1, 1, 64]\ninput %s : f32[1, 1, "
+                  "64]\n"
+                  "const %qn : f32[64]\nconst %kn : f32[64]\n%y, %l, %k, %v = attention_cache(%x, "
+                  "%kc, %vc, %i, "
+                  "%m, %c, %s, %qn, %kn) {heads = 4, kv_heads = 2, head_size = 64, splits = 2}\n"},
     {INPUTS("bf16[6, 240]", "f16[2, 1, 70, 48]",
-            "i32[3]") "input %m : f32[2, 1, 3, 70]\ninput %c : bf16[2, 3, 32]\ninput %s : bf16[2, 3, 32]\n%y, %l, %k, "
-                      "%v = attention_cache(%x, %kc, %vc, %i, %m, %c, %s) {heads = 3, kv_heads = 1, head_size = 48, "
+            "i32[3]") "input %m : f32[2, 1, 3, 70]\ninput %c : bf16[2, 3, 32]\ninput %s : bf16[2, "
+                      "3, 32]\n%y, %l, %k, "
+                      "%v = attention_cache(%x, %kc, %vc, %i, %m, %c, %s) {heads = 3, kv_heads = "
+                      "1, head_size = 48, "
                       "scale = 0.2, splits = 3}\n"},
-    {INPUTS("bf16[1, 1536]", "bf16[1, 2, 70, 128]",
-            "i64[1]") "input %m : bf16[1, 1, 1, 70]\ninput %c : bf16[1, 1, 128]\ninput %s : bf16[1, 1, 128]\nconst "
-                      "%qn : bf16[128]\nconst %kn : bf16[128]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, "
-                      "%m, %c, %s, %qn, %kn) {heads = 8, kv_heads = 2, head_size = 128, splits = 2}\n"},
+    {INPUTS(
+        "bf16[1, 1536]", "bf16[1, 2, 70, 128]",
+        "i64[1]") "input %m : bf16[1, 1, 1, 70]\ninput %c : bf16[1, 1, 128]\ninput %s : bf16[1, 1, "
+                  "128]\nconst "
+                  "%qn : bf16[128]\nconst %kn : bf16[128]\n%y, %l, %k, %v = attention_cache(%x, "
+                  "%kc, %vc, %i, "
+                  "%m, %c, %s, %qn, %kn) {heads = 8, kv_heads = 2, head_size = 128, splits = 2}\n"},
     {INPUTS("bf16[2, 192]", "bf16[1, 1, 5, 64]",
-            "i64[2]") "const %kn : bf16[64]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, _, _, _, %kn) "
+            "i64[2]") "const %kn : bf16[64]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, "
+                      "_, _, _, %kn) "
                       "{heads = 1, kv_heads = 1, head_size = 64, splits = 1}\n"},
 };
 
 const op_def op_attention_cache = {
     .name = "attention_cache",
-    .summary = "norm, rotation, cache update and attention of a few tokens over a cache in one piece, cut over the "
+    .summary = "norm, rotation, cache update and attention of a few tokens over a cache in one "
+               "piece, cut over the "
                "context; see attention_fold",
     OP_INPUTS(in),
     OP_OUTPUTS(out),

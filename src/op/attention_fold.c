@@ -1,8 +1,9 @@
-/* attention_fold.c - put the parts of attention_split together: part [T, S, H K], lse f32[T, S, H] -> y [T, H K].
+/* attention_fold.c - put the parts of attention_split together: part [T, S, H K], lse f32[T, S, H]
+ * -> y [T, H K].
  *
- * y = sum of exp(lse_s - M) part_s / sum of exp(lse_s - M) with M the largest lse_s, splits in rising order, fp32,
- * rounded once.  Splits whose lse is -inf are passed over and their rows of part not read; zeros if all are.
- * Cost: one pass over the parts.
+ * y = sum of exp(lse_s - M) part_s / sum of exp(lse_s - M) with M the largest lse_s, splits in
+ * rising order, fp32, rounded once.  Splits whose lse is -inf are passed over and their rows of
+ * part not read; zeros if all are.  Cost: one pass over the parts.
  */
 #include "op/fill.h"
 #include "op/fold.h"
@@ -11,7 +12,8 @@ enum { PART, LSE };
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    TRY(shape_expect(cx, g, op, PART, SHAPE_FLOAT, 3, (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
+    TRY(shape_expect(cx, g, op, PART, SHAPE_FLOAT, 3,
+                     (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
     TRY(fold_expect(cx, g, op, PART, LSE));
     const ir_tensor *part = shape_input(g, op, PART);
     out->dtype = part->dtype;
@@ -33,7 +35,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1].grain = head_size(g, op);
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     int64_t size = input == LSE ? head_size(g, op) : 1;
     *read = ir_box_whole(shape_input(g, op, input));
@@ -65,16 +68,22 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 {
     const ir_tensor *t = shape_input(g, op, input);
     for (int64_t i = 0; input == LSE && i < ir_elements(t); i++)
-        ((float *)data)[i] = rng_u64(seed, (uint64_t)i) % 4 ? 3 * rng_normal(seed ^ 1, (uint64_t)i) : -INFINITY;
+        ((float *)data)[i] =
+            rng_u64(seed, (uint64_t)i) % 4 ? 3 * rng_normal(seed ^ 1, (uint64_t)i) : -INFINITY;
 }
 
 static const op_operand in[] = {{"part", 0}, {"lse", 0}}, out[] = {{"y", 0}};
 static const op_case cases[] = {
-    {"input %p : f32[1, 1, 64] live=tokens\ninput %l : f32[1, 1, 2] live=tokens\n%y = attention_fold(%p, %l)\n"},
-    {"input %p : bf16[7, 5, 96] live=tokens\ninput %l : f32[7, 5, 6] live=tokens\n%y = attention_fold(%p, %l)\n"},
-    {"input %p : bf16[3, 33, 512] live=tokens\ninput %l : f32[3, 33, 4] live=tokens\n%y = attention_fold(%p, %l)\n"},
-    {"input %p : bf16[2, 132, 128] live=tokens\ninput %l : f32[2, 132, 1] live=tokens\n%y = attention_fold(%p, %l)\n"},
-    {"input %p : f32[3, 16, 80] live=tokens\ninput %l : f32[3, 16, 1] live=tokens\n%y = attention_fold(%p, %l)\n"},
+    {"input %p : f32[1, 1, 64] live=tokens\ninput %l : f32[1, 1, 2] live=tokens\n%y = "
+     "attention_fold(%p, %l)\n"},
+    {"input %p : bf16[7, 5, 96] live=tokens\ninput %l : f32[7, 5, 6] live=tokens\n%y = "
+     "attention_fold(%p, %l)\n"},
+    {"input %p : bf16[3, 33, 512] live=tokens\ninput %l : f32[3, 33, 4] live=tokens\n%y = "
+     "attention_fold(%p, %l)\n"},
+    {"input %p : bf16[2, 132, 128] live=tokens\ninput %l : f32[2, 132, 1] live=tokens\n%y = "
+     "attention_fold(%p, %l)\n"},
+    {"input %p : f32[3, 16, 80] live=tokens\ninput %l : f32[3, 16, 1] live=tokens\n%y = "
+     "attention_fold(%p, %l)\n"},
 };
 
 const op_def op_attention_fold = {

@@ -1,16 +1,19 @@
-/* attention_numbers_test.c - are the numbers of attention right?  Whole, fused with projections and norms, and split
- * into parts of a context, against formulas in double written anew and against single operators, bit for bit.
+/* attention_numbers_test.c - are the numbers of attention right?  Whole, fused with projections and
+ * norms, and split into parts of a context, against formulas in double written anew and against
+ * single operators, bit for bit.
  */
 #include "numbers_bed.h"
 
 #include "base/num.h"
 #include "op/split_own.h"
 
-/* Score of token t, head h with position p of the slot of page table row `slot`; its values start at *value. */
+/* Score of token t, head h with position p of the slot of page table row `slot`; its values start
+ * at *value. */
 static double score_of(const bed *b, int64_t t, int64_t h, int64_t slot, int64_t p, int64_t *value)
 {
     double score = 0;
-    int64_t page = (int64_t)at(b, "pages", slot * 3 + p / 4), row = ((page * 2 + h / 2) * 4 + p % 4) * 16;
+    int64_t page = (int64_t)at(b, "pages", slot * 3 + p / 4),
+            row = ((page * 2 + h / 2) * 4 + p % 4) * 16;
     for (int64_t i = 0; i < 16; i++)
         score += at(b, "q", (t * 4 + h) * 16 + i) * at(b, "k", row + i);
     *value = row;
@@ -24,7 +27,8 @@ static void test_attention(void **state)
         char graph[512];
         bed b;
         snprintf(graph, sizeof graph,
-                 "input %%q : f32[3, 4, 16]\nstate %%k : bf16[6, 2, 4, 16]\nstate %%v : f32[6, 2, 4, 16]\ninput %%p : "
+                 "input %%q : f32[3, 4, 16]\nstate %%k : bf16[6, 2, 4, 16]\nstate %%v : f32[6, 2, "
+                 "4, 16]\ninput %%p : "
                  "i32[3]\n"
                  "input %%s : i32[3]\ninput %%pages : i32[2, 3]\n"
                  "%%y = attention(%%q, %%k, %%v, %%p, %%s, %%pages) {scale = 0.3, window = %lld}\n",
@@ -38,8 +42,10 @@ static void test_attention(void **state)
             for (int64_t c = 0; c < 64; c++) {
                 double sum = 0, answer = 0;
                 int64_t last = (int64_t)at(&b, "p", t), value;
-                for (int64_t p = window ? (last - window + 1 > 0 ? last - window + 1 : 0) : 0; p <= last; p++) {
-                    double weight = exp(score_of(&b, t, c / 16, (int64_t)at(&b, "s", t), p, &value));
+                for (int64_t p = window ? (last - window + 1 > 0 ? last - window + 1 : 0) : 0;
+                     p <= last; p++) {
+                    double weight =
+                        exp(score_of(&b, t, c / 16, (int64_t)at(&b, "s", t), p, &value));
                     sum += weight;
                     answer += weight * at(&b, "v", value + c % 16);
                 }
@@ -58,14 +64,17 @@ static double unpacked_at(const bed *b, const char *name, int64_t i)
     return (double)num_from_f16(scale) * (signed char)block[2 + i % 32];
 }
 
-/* Each entry of a block is the nearest of 255 steps, the largest has 127 of them; what stood there before is gone. */
+/* Each entry of a block is the nearest of 255 steps, the largest has 127 of them; what stood there
+ * before is gone. */
 static void test_written_in_8_bits(void **state)
 {
     (void)state;
     bed b;
-    set_up(&b, "input %k : f32[3, 2, 64]\ninput %v : f32[3, 2, 64]\ninput %p : i32[3]\ninput %s : i32[3]\n"
-               "input %pages : i32[1, 3]\nstate %kc : q8_0[6, 2, 4, 64]\nstate %vc : q8_0[6, 2, 4, 64]\n"
-               "%ka, %va = kv_write(%k, %v, %p, %s, %pages, %kc, %vc)\n");
+    set_up(
+        &b,
+        "input %k : f32[3, 2, 64]\ninput %v : f32[3, 2, 64]\ninput %p : i32[3]\ninput %s : i32[3]\n"
+        "input %pages : i32[1, 3]\nstate %kc : q8_0[6, 2, 4, 64]\nstate %vc : q8_0[6, 2, 4, 64]\n"
+        "%ka, %va = kv_write(%k, %v, %p, %s, %pages, %kc, %vc)\n");
     memcpy(data_of(&b, "p"), (int32_t[]){0, 9, 6}, 12);
     memcpy(data_of(&b, "s"), (int32_t[]){0, 0, 0}, 12);
     memcpy(data_of(&b, "pages"), (int32_t[]){5, 0, 3}, 12);
@@ -73,7 +82,8 @@ static void test_written_in_8_bits(void **state)
     ((float *)data_of(&b, "v"))[2 * 2 * 64 + 70] = INFINITY; /* the row of token 2, head 1 */
     eval(&b);
     for (int64_t i = 0; i < 3 * 2 * 64; i++) {
-        static const int64_t places[] = {5 * 8, 3 * 8 + 1, 0 * 8 + 2}; /* of head 0: page * G * P + position in it */
+        /* of head 0: page * G * P + position in it */
+        static const int64_t places[] = {5 * 8, 3 * 8 + 1, 0 * 8 + 2};
         int64_t to = (places[i / 128] + i / 64 % 2 * 4) * 64 + i % 64;
         for (int which = 0; which < 2; which++) {
             const char *from = which ? "v" : "k";
@@ -94,36 +104,46 @@ static void test_written_in_8_bits(void **state)
 }
 
 /* The fused operators and the chain of single ones, from the same memory. */
-static void check_fused(const char *dtype, const char *cache, const char *norms, const char *q, const char *k)
+static void check_fused(const char *dtype, const char *cache, const char *norms, const char *q,
+                        const char *k)
 {
     char graph[4096];
     bed b;
-    snprintf(graph, sizeof graph,
-             "input %%x : %s[7, 640] live=tokens\ninput %%p : i32[7] live=tokens\ninput %%s : i32[7] live=tokens\n"
-             "input %%pages : i32[3, 3]\n%s"
-             "state %%k1 : %s[10, 2, 4, 80]\nstate %%v1 : %s[10, 2, 4, 80]\nstate %%k2 : %s[10, 2, 4, 80]\n"
-             "state %%v2 : %s[10, 2, 4, 80]\nstate %%k3 : %s[10, 2, 4, 80]\nstate %%v3 : %s[10, 2, 4, 80]\n"
-             "%%t = rope_table(%%p) {size = 64, scaling = \"linear\", factor = 2.0}\n"
-             "%%xq = slice(%%x) {starts = [0, 0], stops = [7, 320]}\n%%xk = slice(%%x) {starts = [0, 320], stops = [7, "
-             "480]}\n"
-             "%%xv = slice(%%x) {starts = [0, 480], stops = [7, 640]}\n%%hq = reshape(%%xq) {shape = [7, 4, 80]}\n"
-             "%%hk = reshape(%%xk) {shape = [7, 2, 80]}\n%%hv = reshape(%%xv) {shape = [7, 2, 80]}\n%s"
-             "%%q1 = rope(%%nq, %%t)\n%%r1 = rope(%%nk, %%t)\n"
-             "%%k1a, %%v1a = kv_write(%%r1, %%hv, %%p, %%s, %%pages, %%k1, %%v1)\n"
-             "%%y1 = attention(%%q1, %%k1a, %%v1a, %%p, %%s, %%pages) {window = 5}\n"
-             "%%q2, %%k2a, %%v2a = rope_kv(%%x, %%t, %%p, %%s, %%pages, %%k2, %%v2, %s, %s) {heads = 4, kv_heads = 2, "
-             "head_size = 80, eps = 1e-05}\n"
-             "%%y3, %%k3a, %%v3a = attention_qkv(%%x, %%p, %%s, %%pages, %%k3, %%v3, %s, %s) {size = 64, scaling = "
-             "\"linear\", "
-             "factor = 2.0, heads = 4, kv_heads = 2, head_size = 80, eps = 1e-05, window = 5}\n",
-             dtype, "const %qn : f32[80]\nconst %kn : f32[80]\n", cache, cache, cache, cache, cache, cache, norms, q, k,
-             q, k);
+    snprintf(
+        graph, sizeof graph,
+        "input %%x : %s[7, 640] live=tokens\ninput %%p : i32[7] live=tokens\ninput %%s : i32[7] "
+        "live=tokens\n"
+        "input %%pages : i32[3, 3]\n%s"
+        "state %%k1 : %s[10, 2, 4, 80]\nstate %%v1 : %s[10, 2, 4, 80]\nstate %%k2 : %s[10, 2, 4, "
+        "80]\n"
+        "state %%v2 : %s[10, 2, 4, 80]\nstate %%k3 : %s[10, 2, 4, 80]\nstate %%v3 : %s[10, 2, 4, "
+        "80]\n"
+        "%%t = rope_table(%%p) {size = 64, scaling = \"linear\", factor = 2.0}\n"
+        "%%xq = slice(%%x) {starts = [0, 0], stops = [7, 320]}\n%%xk = slice(%%x) {starts = [0, "
+        "320], stops = [7, "
+        "480]}\n"
+        "%%xv = slice(%%x) {starts = [0, 480], stops = [7, 640]}\n%%hq = reshape(%%xq) {shape = "
+        "[7, 4, 80]}\n"
+        "%%hk = reshape(%%xk) {shape = [7, 2, 80]}\n%%hv = reshape(%%xv) {shape = [7, 2, 80]}\n%s"
+        "%%q1 = rope(%%nq, %%t)\n%%r1 = rope(%%nk, %%t)\n"
+        "%%k1a, %%v1a = kv_write(%%r1, %%hv, %%p, %%s, %%pages, %%k1, %%v1)\n"
+        "%%y1 = attention(%%q1, %%k1a, %%v1a, %%p, %%s, %%pages) {window = 5}\n"
+        "%%q2, %%k2a, %%v2a = rope_kv(%%x, %%t, %%p, %%s, %%pages, %%k2, %%v2, %s, %s) {heads = 4, "
+        "kv_heads = 2, "
+        "head_size = 80, eps = 1e-05}\n"
+        "%%y3, %%k3a, %%v3a = attention_qkv(%%x, %%p, %%s, %%pages, %%k3, %%v3, %s, %s) {size = "
+        "64, scaling = "
+        "\"linear\", "
+        "factor = 2.0, heads = 4, kv_heads = 2, head_size = 80, eps = 1e-05, window = 5}\n",
+        dtype, "const %qn : f32[80]\nconst %kn : f32[80]\n", cache, cache, cache, cache, cache,
+        cache, norms, q, k, q, k);
     set_up(&b, graph);
     b.values.live[IR_TOKENS] = 6;
     const char *const caches[2][3] = {{"k1", "k2", "k3"}, {"v1", "v2", "v3"}};
     for (int i = 0; i < 2; i++)
         for (int c = 1; c < 3; c++)
-            memcpy(data_of(&b, caches[i][c]), data_of(&b, caches[i][0]), (size_t)ir_bytes(tensor_of(&b, "k1")));
+            memcpy(data_of(&b, caches[i][c]), data_of(&b, caches[i][0]),
+                   (size_t)ir_bytes(tensor_of(&b, "k1")));
     eval(&b);
     size_t row = (size_t)ir_row_bytes(tensor_of(&b, "x")->dtype, 320);
     assert_memory_equal(data_of(&b, "q1"), data_of(&b, "q2"), 6 * row);
@@ -138,32 +158,39 @@ static void check_fused(const char *dtype, const char *cache, const char *norms,
 static void test_fused_attention(void **state)
 {
     (void)state;
-    const char *with = "%nq = rms_norm(%hq, %qn) {eps = 1e-05}\n%nk = rms_norm(%hk, %kn) {eps = 1e-05}\n";
+    const char *with =
+        "%nq = rms_norm(%hq, %qn) {eps = 1e-05}\n%nk = rms_norm(%hk, %kn) {eps = 1e-05}\n";
     const char *without = "%nq = copy(%hq)\n%nk = copy(%hk)\n";
     check_fused("f32", "f32", with, "%qn", "%kn");
     check_fused("f32", "bf16", without, "_", "_");
     check_fused("bf16", "f16", with, "%qn", "%kn");
 }
 
-/* attention_split and attention_fold against attention_qkv over a long and a short context, prompts among them; what
- * is left of a split that saw nothing must not be read. */
+/* attention_split and attention_fold against attention_qkv over a long and a short context, prompts
+ * among them; what is left of a split that saw nothing must not be read. */
 static void check_split_attention(int splits, int unit, int window, int own)
 {
     enum { TOKENS = 6 };
-    static const int32_t positions[TOKENS] = {50, 0, 1, 2, 13, 14}, slots[TOKENS] = {1, 0, 0, 0, 2, 2};
+    static const int32_t positions[TOKENS] = {50, 0, 1, 2, 13, 14},
+                         slots[TOKENS] = {1, 0, 0, 0, 2, 2};
     char graph[4096];
     bed b;
-    snprintf(graph, sizeof graph,
-             "input %%x : f32[6, 640] live=tokens\ninput %%p : i32[6] live=tokens\ninput %%s : i32[6] live=tokens\n"
-             "input %%pages : i32[3, 16]\nconst %%qn : f32[80]\nconst %%kn : f32[80]\n"
-             "state %%k1 : f32[48, 2, 4, 80]\nstate %%v1 : f32[48, 2, 4, 80]\nstate %%k2 : f32[48, 2, 4, 80]\n"
-             "state %%v2 : f32[48, 2, 4, 80]\n%%t = rope_table(%%p) {size = 64}\n"
-             "%%y1, %%k1a, %%v1a = attention_qkv(%%x, %%p, %%s, %%pages, %%k1, %%v1, %%qn, %%kn) {size = 64, heads = "
-             "4, kv_heads = 2, head_size = 80, window = %d}\n"
-             "%%part, %%lse, %%k2a, %%v2a = attention_split(%%x, %%t, %%p, %%s, %%pages, %%k2, %%v2, %%qn, %%kn) "
-             "{heads = 4, kv_heads = 2, head_size = 80, window = %d, splits = %d, unit = %d, own = %d}\n"
-             "%%y2 = attention_fold(%%part, %%lse)\n",
-             window, window, splits, unit, own);
+    snprintf(
+        graph, sizeof graph,
+        "input %%x : f32[6, 640] live=tokens\ninput %%p : i32[6] live=tokens\ninput %%s : i32[6] "
+        "live=tokens\n"
+        "input %%pages : i32[3, 16]\nconst %%qn : f32[80]\nconst %%kn : f32[80]\n"
+        "state %%k1 : f32[48, 2, 4, 80]\nstate %%v1 : f32[48, 2, 4, 80]\nstate %%k2 : f32[48, 2, "
+        "4, 80]\n"
+        "state %%v2 : f32[48, 2, 4, 80]\n%%t = rope_table(%%p) {size = 64}\n"
+        "%%y1, %%k1a, %%v1a = attention_qkv(%%x, %%p, %%s, %%pages, %%k1, %%v1, %%qn, %%kn) {size "
+        "= 64, heads = "
+        "4, kv_heads = 2, head_size = 80, window = %d}\n"
+        "%%part, %%lse, %%k2a, %%v2a = attention_split(%%x, %%t, %%p, %%s, %%pages, %%k2, %%v2, "
+        "%%qn, %%kn) "
+        "{heads = 4, kv_heads = 2, head_size = 80, window = %d, splits = %d, unit = %d, own = %d}\n"
+        "%%y2 = attention_fold(%%part, %%lse)\n",
+        window, window, splits, unit, own);
     set_up(&b, graph);
     memcpy(data_of(&b, "p"), positions, sizeof positions);
     memcpy(data_of(&b, "s"), slots, sizeof slots);
@@ -174,8 +201,10 @@ static void check_split_attention(int splits, int unit, int window, int own)
     eval(&b);
     for (int64_t i = 0; i < (int64_t)TOKENS * 320; i++)
         near(at(&b, "y2", i), at(&b, "y1", i), 1e-5);
-    assert_memory_equal(data_of(&b, "k2"), data_of(&b, "k1"), (size_t)ir_bytes(tensor_of(&b, "k1")));
-    assert_memory_equal(data_of(&b, "v2"), data_of(&b, "v1"), (size_t)ir_bytes(tensor_of(&b, "v1")));
+    assert_memory_equal(data_of(&b, "k2"), data_of(&b, "k1"),
+                        (size_t)ir_bytes(tensor_of(&b, "k1")));
+    assert_memory_equal(data_of(&b, "v2"), data_of(&b, "v1"),
+                        (size_t)ir_bytes(tensor_of(&b, "v1")));
     for (int64_t i = 0; i < (int64_t)TOKENS * splits * 4; i++) {
         bool seen = at(&b, "lse", i) > -INFINITY;
         for (int64_t c = 0; !seen && c < 80; c++)
@@ -208,13 +237,15 @@ static void check_units(int own, unsigned first, unsigned second)
 {
     char graph[1024];
     bed b;
-    snprintf(
-        graph, sizeof graph,
-        "input %%x : f32[2, 24]\ninput %%t : f32[2, 2, 4]\ninput %%p : i32[2]\ninput %%s : i32[2]\ninput %%pages : "
-        "i32[2, 5]\nstate %%k : f32[10, 1, 4, 8]\nstate %%v : f32[10, 1, 4, 8]\n%%y, %%l, %%ka, %%va = "
-        "attention_split(%%x, %%t, %%p, %%s, %%pages, %%k, %%v) {heads = 1, kv_heads = 1, head_size = 8, splits = "
-        "5, unit = 4, own = %d}\n",
-        own);
+    snprintf(graph, sizeof graph,
+             "input %%x : f32[2, 24]\ninput %%t : f32[2, 2, 4]\ninput %%p : i32[2]\ninput %%s : "
+             "i32[2]\ninput %%pages : "
+             "i32[2, 5]\nstate %%k : f32[10, 1, 4, 8]\nstate %%v : f32[10, 1, 4, 8]\n%%y, %%l, "
+             "%%ka, %%va = "
+             "attention_split(%%x, %%t, %%p, %%s, %%pages, %%k, %%v) {heads = 1, kv_heads = 1, "
+             "head_size = 8, splits = "
+             "5, unit = 4, own = %d}\n",
+             own);
     set_up(&b, graph);
     memcpy(data_of(&b, "p"), (int32_t[]){10, 8}, 8);
     memcpy(data_of(&b, "s"), (int32_t[]){0, 1}, 8);
@@ -236,8 +267,8 @@ static void test_units_of_splits(void **state)
     check_units(9, 0x01, 0x02);
 }
 
-/* The rule itself: parts of a token rise with the split, are of equal length but for the last, and hold each unit once;
- * the next token begins where they end. */
+/* The rule itself: parts of a token rise with the split, are of equal length but for the last, and
+ * hold each unit once; the next token begins where they end. */
 static void test_own_units(void **state)
 {
     (void)state;
@@ -245,7 +276,8 @@ static void test_own_units(void **state)
         for (int own = 1; own < 5; own++)
             for (int units = 1; units < 90; units++)
                 for (int before = 0; before < splits; before++) {
-                    int parts = split_own_parts(units, splits, own), end = 0, length = 0, taken = 0, lo, hi;
+                    int parts = split_own_parts(units, splits, own), end = 0, length = 0, taken = 0,
+                        lo, hi;
                     for (int s = 0; s < splits; s++) {
                         const bool mine = (s - before + splits) % splits < parts;
                         split_own_units(s, splits, own, before, units, &lo, &hi);
@@ -259,7 +291,8 @@ static void test_own_units(void **state)
                         taken++;
                     }
                     assert_true(end == units && taken <= parts);
-                    assert_true(parts <= splits && (length == own || parts == splits || parts == 1));
+                    assert_true(parts <= splits &&
+                                (length == own || parts == splits || parts == 1));
                 }
 }
 
@@ -268,17 +301,20 @@ typedef struct joined {
     int32_t cached, row;
 } joined;
 
-/* The answers y [n, 8] of tokens that share a step, one a slot.  What a token and its context hold follows from its
- * number alone. */
+/* The answers y [n, 8] of tokens that share a step, one a slot.  What a token and its context hold
+ * follows from its number alone. */
 static void attend_together(int own, int n, const joined *at, float *y)
 {
     enum { K = 8, PAGES = 12, P = 4 };
     char graph[1024];
     bed b;
     snprintf(graph, sizeof graph,
-             "input %%x : f32[%d, 24] live=tokens\ninput %%t : f32[%d, 2, 4] live=tokens\ninput %%p : i32[%d] "
-             "live=tokens\ninput %%s : i32[%d] live=tokens\ninput %%pages : i32[%d, %d]\nstate %%k : f32[%d, 1, 4, 8]\n"
-             "state %%v : f32[%d, 1, 4, 8]\n%%part, %%l, %%ka, %%va = attention_split(%%x, %%t, %%p, %%s, %%pages, "
+             "input %%x : f32[%d, 24] live=tokens\ninput %%t : f32[%d, 2, 4] live=tokens\ninput "
+             "%%p : i32[%d] "
+             "live=tokens\ninput %%s : i32[%d] live=tokens\ninput %%pages : i32[%d, %d]\nstate %%k "
+             ": f32[%d, 1, 4, 8]\n"
+             "state %%v : f32[%d, 1, 4, 8]\n%%part, %%l, %%ka, %%va = attention_split(%%x, %%t, "
+             "%%p, %%s, %%pages, "
              "%%k, %%v) {heads = 1, kv_heads = 1, head_size = 8, splits = 5, unit = 4, own = %d}\n"
              "%%y = attention_fold(%%part, %%l)\n",
              n, n, n, n, n, PAGES, n * PAGES, n * PAGES, own);
@@ -304,8 +340,8 @@ static void attend_together(int own, int n, const joined *at, float *y)
     tear_down(&b);
 }
 
-/* A token alone and among random others: the same bits if its own context decides how that is cut.  By the step's
- * contexts as one it is cut otherwise, and in 200 tries that shows. */
+/* A token alone and among random others: the same bits if its own context decides how that is cut.
+ * By the step's contexts as one it is cut otherwise, and in 200 tries that shows. */
 static void test_split_in_company(void **state)
 {
     (void)state;
@@ -315,9 +351,11 @@ static void test_split_in_company(void **state)
         for (uint64_t round = 0; round < 200; round++) {
             joined at[7];
             float alone[8], among[7 * 8];
-            int n = 2 + (int)(rng_u64(seed, 8 * round) % 6), mine = (int)(rng_u64(seed, 8 * round + 1) % (uint64_t)n);
+            int n = 2 + (int)(rng_u64(seed, 8 * round) % 6),
+                mine = (int)(rng_u64(seed, 8 * round + 1) % (uint64_t)n);
             for (int i = 0; i < n; i++)
-                at[i] = (joined){(int32_t)(rng_u64(seed + 1, 8 * round + (uint64_t)i) % 47), (int32_t)round * 7 + i};
+                at[i] = (joined){(int32_t)(rng_u64(seed + 1, 8 * round + (uint64_t)i) % 47),
+                                 (int32_t)round * 7 + i};
             attend_together(own, 1, &at[mine], alone);
             attend_together(own, n, at, among);
             differ += memcmp(alone, among + mine * 8, sizeof alone) != 0;

@@ -1,8 +1,9 @@
-/* attention_qkv.c - the paper's fused attention operator: norm and rope of heads, cache update, attention (paper §6.1).
+/* attention_qkv.c - the paper's fused attention operator: norm and rope of heads, cache update,
+ * attention (paper §6.1).
  *
- * qkv [T, (H + 2 G) K], positions, slots, pages, k_cache, v_cache, q_norm [K], k_norm [K] -> [T, H K] and the caches in
- * place. The bits are those of rope_table, rope_kv and attention one after the other.  A task does all tokens of some
- * KV heads: it fills their cache, then attends.
+ * qkv [T, (H + 2 G) K], positions, slots, pages, k_cache, v_cache, q_norm [K], k_norm [K] -> [T, H
+ * K] and the caches in place. The bits are those of rope_table, rope_kv and attention one after the
+ * other.  A task does all tokens of some KV heads: it fills their cache, then attends.
  *
  * Cost: that of rope_kv and attention, and a sine and a cosine for each token, pair and KV head.
  */
@@ -23,9 +24,11 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(rope_check(cx, op));
     TRY(heads_check(cx, g, op, n, Q_NORM));
     const ir_tensor *qkv = shape_input(g, op, QKV);
-    CHECK(cx, op->attributes[ROPE_SIZE].i <= n.size, MPK_ESHAPE, "attention_qkv: size %lld is above head_size %lld",
+    CHECK(cx, op->attributes[ROPE_SIZE].i <= n.size, MPK_ESHAPE,
+          "attention_qkv: size %lld is above head_size %lld",
           (long long)op->attributes[ROPE_SIZE].i, (long long)n.size);
-    CHECK(cx, op->attributes[WINDOW].i >= 0, MPK_EARG, "attention_qkv: window is %lld, expected 0 (none) or more",
+    CHECK(cx, op->attributes[WINDOW].i >= 0, MPK_EARG,
+          "attention_qkv: window is %lld, expected 0 (none) or more",
           (long long)op->attributes[WINDOW].i);
     TRY(pages_expect(cx, g, op, POSITIONS, qkv->dims[0], qkv->live));
     TRY(pages_expect_caches(cx, g, op, K_CACHE, n.kv, n.size));
@@ -52,7 +55,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 }
 
 /* The caches count as read: earlier positions lie there. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     int64_t lo = box->lo[1] / group_columns(op), hi = box->hi[1] / group_columns(op);
     *read = ir_box_whole(shape_input(g, op, input));
@@ -62,16 +66,18 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = pages_box(shape_input(g, op, input), lo, hi);
 }
 
-static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written)
+static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
+                   ir_box *written)
 {
-    *written =
-        pages_box(&g->tensors.at[op->out[output]], box->lo[1] / group_columns(op), box->hi[1] / group_columns(op));
+    *written = pages_box(&g->tensors.at[op->out[output]], box->lo[1] / group_columns(op),
+                         box->hi[1] / group_columns(op));
 }
 
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g, (void)box;
-    return (size_t)(3 * op->attributes[HEAD_SIZE].i + 3 * (op->attributes[ROPE_SIZE].i / 2)) * sizeof(float);
+    return (size_t)(3 * op->attributes[HEAD_SIZE].i + 3 * (op->attributes[ROPE_SIZE].i / 2)) *
+           sizeof(float);
 }
 
 /* What a call keeps: the frequencies once, and rows that change from token to token. */
@@ -102,7 +108,8 @@ static void fill_cache(const op_call *call, turn *w, int64_t lo, int64_t hi, flo
         turn_to(w, position);
         for (int64_t head = lo; head < hi; head++) {
             heads_load(&in[QKV], n, t, n.q + head, row);
-            heads_turn(in[QKV].dtype, row, n.size, &in[K_NORM], a[EPS].f, w->cosine, w->sine, w->half);
+            heads_turn(in[QKV].dtype, row, n.size, &in[K_NORM], a[EPS].f, w->cosine, w->sine,
+                       w->half);
             pages_store(&in[PAGES], &call->out[1], slot, position, head, row);
             heads_load(&in[QKV], n, t, n.q + n.kv + head, row);
             pages_store(&in[PAGES], &call->out[2], slot, position, head, row);
@@ -116,13 +123,16 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const ir_attribute *a = call->attributes;
     const op_view *in = call->in, *out = &call->out[0];
     heads_split n = split_of(a);
-    int64_t group = n.q / n.kv, half = a[ROPE_SIZE].i / 2, lo = box->lo[1] / n.size, hi = box->hi[1] / n.size;
-    float *query = scratch, *row = query + n.size, *answer = row + n.size, *frequency = answer + n.size;
+    int64_t group = n.q / n.kv, half = a[ROPE_SIZE].i / 2, lo = box->lo[1] / n.size,
+            hi = box->hi[1] / n.size;
+    float *query = scratch, *row = query + n.size, *answer = row + n.size,
+          *frequency = answer + n.size;
     turn w = {half, rope_amplitude(a), frequency, frequency + half, frequency + 2 * half};
     for (int64_t i = 0; i < half; i++)
         frequency[i] = rope_frequency(a, i);
     fill_cache(call, &w, lo / group, hi / group, row);
-    attend_view view = {&call->out[1], &call->out[2], &in[PAGES], attend_scale(a[SCALE].f, n.size), a[WINDOW].i};
+    attend_view view = {&call->out[1], &call->out[2], &in[PAGES], attend_scale(a[SCALE].f, n.size),
+                        a[WINDOW].i};
     for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
         int64_t position = integer_of(&in[POSITIONS], t), slot = integer_of(&in[SLOTS], t);
         turn_to(&w, position);
@@ -145,21 +155,27 @@ static const op_operand in[] = {
     {"v_cache", 0}, {"q_norm", OP_OPTIONAL}, {"k_norm", OP_OPTIONAL}};
 static const op_operand out[] = {{"y", 0}, {"k_cache", 0}, {"v_cache", 0}};
 static const op_attribute attributes[] = {
-    ROPE_ATTRIBUTE_ROWS,     SHAPE_NEEDED("heads", INT), SHAPE_NEEDED("kv_heads", INT), SHAPE_NEEDED("head_size", INT),
-    SHAPE_REAL("eps", 1e-6), SHAPE_REAL("scale", 0),     SHAPE_INT("window", 0)};
+    ROPE_ATTRIBUTE_ROWS,           SHAPE_NEEDED("heads", INT),
+    SHAPE_NEEDED("kv_heads", INT), SHAPE_NEEDED("head_size", INT),
+    SHAPE_REAL("eps", 1e-6),       SHAPE_REAL("scale", 0),
+    SHAPE_INT("window", 0)};
 
-#define INPUTS(tokens, qkv, pages, cache)                                                                              \
-    "input %x : " qkv " live=tokens\ninput %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\n" \
+#define INPUTS(tokens, qkv, pages, cache)                     \
+    "input %x : " qkv " live=tokens\ninput %p : i32[" tokens  \
+    "] live=tokens\ninput %s : i32[" tokens "] live=tokens\n" \
     "input %pages : i32[" pages "]\nstate %kc : " cache "\nstate %vc : " cache "\n"
 static const op_case cases[] = {
-    {INPUTS("1", "f32[1, 960]", "2, 4", "f32[9, 3, 16, 64]") "%y, %k, %v = attention_qkv(%x, %p, %s, %pages, %kc, %vc) "
-                                                             "{size = 64, heads = 9, kv_heads = 3, head_size = 64}\n"},
-    {INPUTS("7", "f32[7, 336]", "3, 2", "bf16[7, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
-                                                             "%y, %k, %v = attention_qkv(%x, %p, %s, %pages, %kc, %vc, "
-                                                             "%qn, %kn) {size = 48, heads = 5, kv_heads = 1, "
-                                                             "head_size = 48, eps = 1e-05, window = 4}\n"},
+    {INPUTS("1", "f32[1, 960]", "2, 4",
+            "f32[9, 3, 16, 64]") "%y, %k, %v = attention_qkv(%x, %p, %s, %pages, %kc, %vc) "
+                                 "{size = 64, heads = 9, kv_heads = 3, head_size = 64}\n"},
+    {INPUTS("7", "f32[7, 336]", "3, 2",
+            "bf16[7, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
+                                 "%y, %k, %v = attention_qkv(%x, %p, %s, %pages, %kc, %vc, "
+                                 "%qn, %kn) {size = 48, heads = 5, kv_heads = 1, "
+                                 "head_size = 48, eps = 1e-05, window = 4}\n"},
     {INPUTS("7", "bf16[7, 640]", "4, 3",
-            "f16[12, 2, 4, 80]") "%y, %k, %v = attention_qkv(%x, %p, %s, %pages, %kc, %vc) {size = 64, scaling = "
+            "f16[12, 2, 4, 80]") "%y, %k, %v = attention_qkv(%x, %p, %s, %pages, %kc, %vc) {size = "
+                                 "64, scaling = "
                                  "\"yarn\", factor = 4.0, heads = 4, "
                                  "kv_heads = 2, head_size = 80}\n"},
 };

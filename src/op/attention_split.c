@@ -1,27 +1,30 @@
-/* attention_split.c - attention of a few tokens, cut over the context so that one long request uses every worker
- * (paper §5.2 balances such work at run time; here it is balanced by a rule that all tasks follow).
+/* attention_split.c - attention of a few tokens, cut over the context so that one long request uses
+ * every worker (paper §5.2 balances such work at run time; here it is balanced by a rule that all
+ * tasks follow).
  *
- * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2], positions, slots, pages, k_cache, v_cache, q_norm [K], k_norm [K] ->
- * part [T, S, H K], lse f32[T, S, H] and the caches in place.  Norm and rope of heads and the cache update are inside;
- * attention_fold puts the parts together.
+ * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2], positions, slots, pages, k_cache, v_cache, q_norm
+ * [K], k_norm [K] -> part [T, S, H K], lse f32[T, S, H] and the caches in place.  Norm and rope of
+ * heads and the cache update are inside; attention_fold puts the parts together.
  *
- * Division of work, from the data of the step alone.  Tokens of a slot are neighbours with rising positions.  The
- * cached context c_t of token t is the position of the first token of its slot in this step, at least 0 and at most N
- * P; it is cut into u_t = max(1, ceil(c_t / unit)) units of `unit` positions.  The last unit of a token also holds the
- * tokens of the step that it sees, from the first of its slot to t itself: these are taken from qkv, normalised and
- * rotated, and not from the cache; a page is not needed for them.  With own = 0, of all units of the live tokens, in
- * the order of tokens, U in all, split s does floor(s U / S) .. floor((s + 1) U / S) - 1: every split has as much as
- * any other, but where a token's context is cut depends on who else is in the step, and with it the last bits of its
- * result. With own >= 1 a token is cut by its own context alone, into parts of `own` units, or into S parts if that
- * makes more (split_own.h): a token's parts, and what attention_fold makes of them, have the same bits in any
- * company.
+ * Division of work, from the data of the step alone.  Tokens of a slot are neighbours with rising
+ * positions.  The cached context c_t of token t is the position of the first token of its slot in
+ * this step, at least 0 and at most N P; it is cut into u_t = max(1, ceil(c_t / unit)) units of
+ * `unit` positions.  The last unit of a token also holds the tokens of the step that it sees, from
+ * the first of its slot to t itself: these are taken from qkv, normalised and rotated, and not from
+ * the cache; a page is not needed for them.  With own = 0, of all units of the live tokens, in the
+ * order of tokens, U in all, split s does floor(s U / S) .. floor((s + 1) U / S) - 1: every split
+ * has as much as any other, but where a token's context is cut depends on who else is in the step,
+ * and with it the last bits of its result. With own >= 1 a token is cut by its own context alone,
+ * into parts of `own` units, or into S parts if that makes more (split_own.h): a token's parts, and
+ * what attention_fold makes of them, have the same bits in any company.
  *
- * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(scaled score).  A split
- * that has nothing of a token gives lse = -inf; rows of part whose lse is -inf hold nothing in particular and are not
- * to be read (here they are zeros).  The tasks with split S - 1 put the keys and values of all live tokens into the
- * cache.
+ * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(scaled
+ * score).  A split that has nothing of a token gives lse = -inf; rows of part whose lse is -inf
+ * hold nothing in particular and are not to be read (here they are zeros).  The tasks with split S
+ * - 1 put the keys and values of all live tokens into the cache.
  *
- * Cost: that of attention; units balance the splits, so the operator's time does not count as dependent on data.
+ * Cost: that of attention; units balance the splits, so the operator's time does not count as
+ * dependent on data.
  */
 #include "op/attend.h"
 #include "op/split_own.h"
@@ -33,18 +36,19 @@ enum { EPS = TURNED_ATTRIBUTES, SCALE, WINDOW, SPLITS, UNIT, OWN };
 static mpk_status check_attributes(mpk_context *cx, const ir_op *op)
 {
     const ir_attribute *a = op->attributes;
-    CHECK(cx, a[WINDOW].i >= 0, MPK_EARG, "attention_split: window is %lld, expected 0 (none) or more",
-          (long long)a[WINDOW].i);
+    CHECK(cx, a[WINDOW].i >= 0, MPK_EARG,
+          "attention_split: window is %lld, expected 0 (none) or more", (long long)a[WINDOW].i);
     CHECK(cx, a[SPLITS].i >= 1 && a[SPLITS].i <= 1 << 16, MPK_EARG,
           "attention_split: splits is %lld, expected 1 to 65536", (long long)a[SPLITS].i);
-    CHECK(cx, a[UNIT].i >= 1 && a[UNIT].i <= 1 << 20, MPK_EARG, "attention_split: unit is %lld, expected 1 to 1048576",
-          (long long)a[UNIT].i);
-    CHECK(cx, a[OWN].i >= 0 && a[OWN].i <= 1 << 12, MPK_EARG, "attention_split: own is %lld, expected 0 to 4096",
-          (long long)a[OWN].i);
+    CHECK(cx, a[UNIT].i >= 1 && a[UNIT].i <= 1 << 20, MPK_EARG,
+          "attention_split: unit is %lld, expected 1 to 1048576", (long long)a[UNIT].i);
+    CHECK(cx, a[OWN].i >= 0 && a[OWN].i <= 1 << 12, MPK_EARG,
+          "attention_split: own is %lld, expected 0 to 4096", (long long)a[OWN].i);
     return MPK_OK;
 }
 
-/* The caches must be state itself: positions of earlier steps are read without being named in `reads`. */
+/* The caches must be state itself: positions of earlier steps are read without being named in
+ * `reads`. */
 static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *op)
 {
     for (uint32_t i = K_CACHE; i <= V_CACHE; i++)
@@ -87,9 +91,10 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[2].grain = group_columns(op);
 }
 
-/* Of the caches only positions of earlier steps are read, which no task of this step writes: nothing, see
- * OP_READS_EARLIER. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+/* Of the caches only positions of earlier steps are read, which no task of this step writes:
+ * nothing, see OP_READS_EARLIER. */
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     *read = ir_box_whole(shape_input(g, op, input));
     if (input == QKV)
@@ -99,15 +104,16 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = (ir_box){0};
 }
 
-static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written)
+static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
+                   ir_box *written)
 {
     *written = *box;
     if (output == LSE) {
         written->lo[2] = box->lo[2] / op->attributes[HEAD_SIZE].i;
         written->hi[2] = box->hi[2] / op->attributes[HEAD_SIZE].i;
     } else if (box->hi[1] == op->attributes[SPLITS].i) {
-        *written =
-            pages_box(&g->tensors.at[op->out[output]], box->lo[2] / group_columns(op), box->hi[2] / group_columns(op));
+        *written = pages_box(&g->tensors.at[op->out[output]], box->lo[2] / group_columns(op),
+                             box->hi[2] / group_columns(op));
     } else {
         *written = (ir_box){0};
     }
@@ -117,7 +123,8 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
-    return (size_t)(3 * op->attributes[HEAD_SIZE].i + 2 * shape_input(g, op, TABLE)->dims[2]) * sizeof(float);
+    return (size_t)(3 * op->attributes[HEAD_SIZE].i + 2 * shape_input(g, op, TABLE)->dims[2]) *
+           sizeof(float);
 }
 
 /* A call, and a token of it. */
@@ -143,7 +150,8 @@ static token token_at(const work *w, int64_t t)
 {
     const op_view *in = w->call->in;
     int64_t room = in[PAGES].dims[1] * in[K_CACHE].dims[2], unit = w->call->attributes[UNIT].i;
-    token k = {.slot = integer_of(&in[SLOTS], t), .position = integer_of(&in[POSITIONS], t), .first = t};
+    token k = {
+        .slot = integer_of(&in[SLOTS], t), .position = integer_of(&in[POSITIONS], t), .first = t};
     while (k.first > 0 && integer_of(&in[SLOTS], k.first - 1) == k.slot)
         k.first--;
     k.cached = integer_of(&in[POSITIONS], k.first);
@@ -183,7 +191,8 @@ static void fill_cache(const work *w, int64_t lo, int64_t hi)
 static void attend_step(const work *w, int64_t t, const token *k, int64_t kv_head, attend_sum *a)
 {
     for (int64_t i = k->first; i <= t; i++) {
-        if (i < t && integer_of(&w->call->in[POSITIONS], i) < attend_first(w->view.window, k->position))
+        if (i < t &&
+            integer_of(&w->call->in[POSITIONS], i) < attend_first(w->view.window, k->position))
             continue;
         load_head(w, i, w->n.q + kv_head, &w->call->in[K_NORM], w->row);
         float weight = attend_weigh(a, w->view.scale * dot_rows(w->query, w->row, a->size));
@@ -193,20 +202,24 @@ static void attend_step(const work *w, int64_t t, const token *k, int64_t kv_hea
 }
 
 /* Units lo .. hi - 1 of token t for one query head; none: zeros and -inf. */
-static void attend_units(const work *w, int64_t t, const token *k, int64_t lo, int64_t hi, int64_t split, int64_t head)
+static void attend_units(const work *w, int64_t t, const token *k, int64_t lo, int64_t hi,
+                         int64_t split, int64_t head)
 {
     const op_view *part = &w->call->out[PART], *lse = &w->call->out[LSE];
     int64_t kv_head = head / (w->n.q / w->n.kv), unit = w->call->attributes[UNIT].i;
     attend_sum a = attend_begin(w->n.size, w->answer);
     if (lo < hi) {
-        int64_t first = attend_first(w->view.window, k->position), end = hi * unit < k->cached ? hi * unit : k->cached;
+        int64_t first = attend_first(w->view.window, k->position),
+                end = hi * unit < k->cached ? hi * unit : k->cached;
         load_head(w, t, head, &w->call->in[Q_NORM], w->query);
-        attend_cached(&w->view, k->slot, first > lo * unit ? first : lo * unit, end - 1, kv_head, w->query, w->row, &a);
+        attend_cached(&w->view, k->slot, first > lo * unit ? first : lo * unit, end - 1, kv_head,
+                      w->query, w->row, &a);
         if (hi == k->units)
             attend_step(w, t, k, kv_head, &a);
     }
     attend_end(&a);
-    walk_store_row(part, t * part->stride[0] + split * part->stride[1], head * w->n.size, w->n.size, w->answer);
+    walk_store_row(part, t * part->stride[0] + split * part->stride[1], head * w->n.size, w->n.size,
+                   w->answer);
     op_store(lse, t * lse->stride[0] + split * lse->stride[1] + head * lse->stride[2],
              a.sum == 0 ? -INFINITY : a.largest + logf(a.sum));
 }
@@ -216,19 +229,22 @@ static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
     return x < lo ? lo : x < hi ? x : hi;
 }
 
-/* The units of token t that a split does.  before: units, or with `own` splits, of the tokens before t. */
+/* The units of token t that a split does.  before: units, or with `own` splits, of the tokens
+ * before t. */
 typedef struct span {
     int64_t lo, hi;
 } span;
 
-static span find_units(const ir_attribute *a, int64_t split, const token *k, int64_t before, int64_t all)
+static span find_units(const ir_attribute *a, int64_t split, const token *k, int64_t before,
+                       int64_t all)
 {
     int64_t splits = a[SPLITS].i;
     int lo, hi;
     if (!a[OWN].i)
         return (span){clamp(split * all / splits - before, 0, k->units),
                       clamp((split + 1) * all / splits - before, 0, k->units)};
-    split_own_units((int)split, (int)splits, (int)a[OWN].i, (int)(before % splits), (int)k->units, &lo, &hi);
+    split_own_units((int)split, (int)splits, (int)a[OWN].i, (int)(before % splits), (int)k->units,
+                    &lo, &hi);
     return (span){lo, hi};
 }
 
@@ -244,8 +260,10 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const ir_attribute *a = call->attributes;
     const op_view *in = call->in;
     heads_split n = turned_split(call->op);
-    work w = {.call = call, .n = n, .alive = op_live_entries(call, &in[QKV]), .half = in[TABLE].dims[2]};
-    w.view = (attend_view){&in[K_CACHE], &in[V_CACHE], &in[PAGES], attend_scale(a[SCALE].f, n.size), a[WINDOW].i};
+    work w = {
+        .call = call, .n = n, .alive = op_live_entries(call, &in[QKV]), .half = in[TABLE].dims[2]};
+    w.view = (attend_view){&in[K_CACHE], &in[V_CACHE], &in[PAGES], attend_scale(a[SCALE].f, n.size),
+                           a[WINDOW].i};
     w.query = scratch;
     w.row = w.query + n.size;
     w.answer = w.row + n.size;
@@ -267,16 +285,17 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         fill_cache(&w, box->lo[2] / n.size / group, box->hi[2] / n.size / group);
 }
 
-/* Tokens of a slot are neighbours with rising positions, pages are distinct: what the operator relies on.  Some pages
- * and slots do not exist. */
+/* Tokens of a slot are neighbours with rising positions, pages are distinct: what the operator
+ * relies on.  Some pages and slots do not exist. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input), *pages = shape_input(g, op, PAGES),
                     *k = shape_input(g, op, K_CACHE), *positions = shape_input(g, op, POSITIONS);
     if (t->dtype != IR_I32)
         return;
-    int64_t n = ir_elements(t), slots = pages->dims[0], run = (positions->dims[0] + slots - 1) / slots,
-            room = pages->dims[1] * k->dims[2], starts = room - run > 0 ? room - run + 1 : 1;
+    int64_t n = ir_elements(t), slots = pages->dims[0],
+            run = (positions->dims[0] + slots - 1) / slots, room = pages->dims[1] * k->dims[2],
+            starts = room - run > 0 ? room - run + 1 : 1;
     for (int64_t i = 0; i < n; i++) {
         uint64_t bits = rng_u64(seed, (uint64_t)(input == PAGES ? i : i / run));
         int64_t value;
@@ -291,35 +310,39 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 }
 
 static const op_operand out[] = {{"part", 0}, {"lse", 0}, {"k_cache", 0}, {"v_cache", 0}};
-static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS,  SHAPE_REAL("eps", 1e-6),     SHAPE_REAL("scale", 0),
-                                          SHAPE_INT("window", 0), SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128),
+static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS,       SHAPE_REAL("eps", 1e-6),
+                                          SHAPE_REAL("scale", 0),      SHAPE_INT("window", 0),
+                                          SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128),
                                           SHAPE_INT("own", 0)};
 
 static const op_case cases[] = {
-    {TURNED_INPUTS(
-        "1", "f32[1, 960]", "32", "2, 4",
-        "f32[9, 3, 16, 64]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 9, "
-                             "kv_heads = 3, head_size = 64, splits = 4, unit = 16}\n"},
-    {TURNED_INPUTS(
-        "7", "f32[7, 336]", "24", "3, 3",
-        "bf16[9, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
-                             "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads "
-                             "= 5, kv_heads = 1, head_size = 48, eps = 1e-05, window = 9, splits = 3, unit = 8}\n"},
+    {TURNED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
+                   "f32[9, 3, 16, 64]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
+                                        "%kc, %vc) {heads = 9, "
+                                        "kv_heads = 3, head_size = 64, splits = 4, unit = 16}\n"},
+    {TURNED_INPUTS("7", "f32[7, 336]", "24", "3, 3",
+                   "bf16[9, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
+                                        "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
+                                        "%kc, %vc, %qn, %kn) {heads "
+                                        "= 5, kv_heads = 1, head_size = 48, eps = 1e-05, window = "
+                                        "9, splits = 3, unit = 8}\n"},
     {TURNED_INPUTS(
         "7", "bf16[7, 640]", "32", "4, 3",
         "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
-                             "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc, _, %kn) {heads = "
+                             "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc, "
+                             "_, %kn) {heads = "
                              "4, kv_heads = 2, head_size = 80, scale = 0.2, splits = 9, unit = "
                              "4}\n"},
-    {TURNED_INPUTS(
-        "6", "f32[6, 96]", "8", "6, 5",
-        "f32[31, 1, 4, 16]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 4, kv_heads "
-                             "= 1, head_size = 16, splits = 3, unit = 4, own = 2}\n"},
+    {TURNED_INPUTS("6", "f32[6, 96]", "8", "6, 5",
+                   "f32[31, 1, 4, 16]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
+                                        "%kc, %vc) {heads = 4, kv_heads "
+                                        "= 1, head_size = 16, splits = 3, unit = 4, own = 2}\n"},
 };
 
 const op_def op_attention_split = {
     .name = "attention_split",
-    .summary = "norm, rope, cache update and attention of a few tokens, cut over the context; see attention_fold",
+    .summary = "norm, rope, cache update and attention of a few tokens, cut over the context; see "
+               "attention_fold",
     OP_INPUTS(turned_in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),

@@ -1,11 +1,12 @@
-/* batch_matmul.c - matrix products over broadcast batch axes.  a [.., M, N], b [.., N, Q] -> [.., M, Q]; transpose_b: b
- * [.., Q, N].
+/* batch_matmul.c - matrix products over broadcast batch axes.  a [.., M, N], b [.., N, Q] -> [..,
+ * M, Q]; transpose_b: b [.., Q, N].
  *
- * Sums run from 0 to N - 1 in double and are rounded once to a's dtype, or of floats to the one that is named; of
- * integers they are exact (modulo the width).  Any strides will do.
+ * Sums run from 0 to N - 1 in double and are rounded once to a's dtype, or of floats to the one
+ * that is named; of integers they are exact (modulo the width).  Any strides will do.
  *
- * For graphs from elsewhere; projections by weights are linear.  Idea: tiles of 64 columns; as much of b as a tile
- * needs is unpacked 128 rows at a time, and used for eight rows of a. Cost: 2 N flops an element.
+ * For graphs from elsewhere; projections by weights are linear.  Idea: tiles of 64 columns; as much
+ * of b as a tile needs is unpacked 128 rows at a time, and used for eight rows of a. Cost: 2 N
+ * flops an element.
  */
 #include "op/fill.h"
 #include "op/shape.h"
@@ -24,15 +25,18 @@ static uint32_t outer_axis(const ir_op *op, uint32_t rank)
     return op->attributes[TRANSPOSE_B].i ? rank - 2 : rank - 1;
 }
 
-/* Only an axis that is axis 0 of the result as well may be partly alive: never one that is summed over. */
+/* Only an axis that is axis 0 of the result as well may be partly alive: never one that is summed
+ * over. */
 static mpk_status infer_live(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     for (uint32_t i = 0; i < 2; i++) {
         const ir_tensor *t = shape_input(g, op, i);
         if (t->live == IR_ALL)
             continue;
-        CHECK(cx, t->rank == out->rank && t->dims[0] == out->dims[0] && (i == A || t->rank > 2), MPK_ESHAPE,
-              "batch_matmul: axis 0 of %%%.*s is partly alive and is not axis 0 of the result", STR_ARG(t->name));
+        CHECK(cx, t->rank == out->rank && t->dims[0] == out->dims[0] && (i == A || t->rank > 2),
+              MPK_ESHAPE,
+              "batch_matmul: axis 0 of %%%.*s is partly alive and is not axis 0 of the result",
+              STR_ARG(t->name));
         CHECK(cx, out->live == IR_ALL || out->live == t->live, MPK_ESHAPE,
               "batch_matmul: axis 0 of a and of b do not count the same");
         out->live = t->live;
@@ -47,23 +51,26 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect_dtype(cx, g, op, A, SHAPE_NUMBER));
     uint32_t same = 1u << a->dtype;
     TRY(shape_expect_dtype(cx, g, op, B, SHAPE_FLOAT & same ? SHAPE_FLOAT : same));
-    CHECK(cx, a->rank >= 2 && b->rank >= 2, MPK_ESHAPE, "batch_matmul: a has rank %u and b rank %u, expected 2 or more",
-          a->rank, b->rank);
+    CHECK(cx, a->rank >= 2 && b->rank >= 2, MPK_ESHAPE,
+          "batch_matmul: a has rank %u and b rank %u, expected 2 or more", a->rank, b->rank);
     CHECK(cx, a->dims[a->rank - 1] == b->dims[inner_axis(op, b->rank)], MPK_ESHAPE,
-          "batch_matmul: rows of a have %lld entries, columns of b %lld", (long long)a->dims[a->rank - 1],
-          (long long)b->dims[inner_axis(op, b->rank)]);
+          "batch_matmul: rows of a have %lld entries, columns of b %lld",
+          (long long)a->dims[a->rank - 1], (long long)b->dims[inner_axis(op, b->rank)]);
     const str name = op->attributes[DTYPE].s;
     out->dtype = a->dtype;
     CHECK(cx,
-          !name.n || (ir_dtype_from_name(name, &out->dtype) && SHAPE_FLOAT >> out->dtype & SHAPE_FLOAT >> a->dtype & 1),
-          MPK_EUNSUPPORTED, "batch_matmul: dtype \"%.*s\" is not one of f32, f16, bf16 for a product of such",
+          !name.n || (ir_dtype_from_name(name, &out->dtype) &&
+                      SHAPE_FLOAT >> out->dtype & SHAPE_FLOAT >> a->dtype & 1),
+          MPK_EUNSUPPORTED,
+          "batch_matmul: dtype \"%.*s\" is not one of f32, f16, bf16 for a product of such",
           STR_ARG(name));
     out->rank = a->rank > b->rank ? a->rank : b->rank;
     for (uint32_t i = 0; i + 2 < out->rank; i++) {
         int64_t m = i + a->rank >= out->rank ? a->dims[i + a->rank - out->rank] : 1;
         int64_t n = i + b->rank >= out->rank ? b->dims[i + b->rank - out->rank] : 1;
-        CHECK(cx, m == n || m == 1 || n == 1, MPK_ESHAPE, "batch_matmul: batch axis %u is %lld in a and %lld in b", i,
-              (long long)m, (long long)n);
+        CHECK(cx, m == n || m == 1 || n == 1, MPK_ESHAPE,
+              "batch_matmul: batch axis %u is %lld in a and %lld in b", i, (long long)m,
+              (long long)n);
         out->dims[i] = m > n ? m : n;
     }
     out->dims[out->rank - 2] = a->dims[a->rank - 2];
@@ -71,7 +78,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return infer_live(cx, g, op, out);
 }
 
-/* Where tiles are whole, rows share what is read of b: as many as fill the matrix hardware a few times over. */
+/* Where tiles are whole, rows share what is read of b: as many as fill the matrix hardware a few
+ * times over. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const uint32_t rank = g->tensors.at[op->out[0]].rank;
@@ -81,13 +89,15 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 }
 
 /* Whole rows of a, whole columns of b, of the batches of the box. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *t = shape_input(g, op, input);
     uint32_t rank = g->tensors.at[op->out[0]].rank;
     shape_broadcast_box(t, rank, box, read);
     uint32_t inner = input == A ? t->rank - 1 : inner_axis(op, t->rank);
-    uint32_t outer = input == A ? t->rank - 2 : outer_axis(op, t->rank), of = input == A ? rank - 2 : rank - 1;
+    uint32_t outer = input == A ? t->rank - 2 : outer_axis(op, t->rank),
+             of = input == A ? rank - 2 : rank - 1;
     read->lo[inner] = 0;
     read->hi[inner] = t->dims[inner];
     read->lo[outer] = box->lo[of];
@@ -122,7 +132,8 @@ static int64_t matrix_offset(const op_view *v, uint32_t rank, const int64_t *at)
 }
 
 /* n entries, `stride` apart, to cells, `step` apart. */
-static void load_cells(const op_view *v, int64_t offset, int64_t stride, int64_t n, cell *to, int64_t step)
+static void load_cells(const op_view *v, int64_t offset, int64_t stride, int64_t n, cell *to,
+                       int64_t step)
 {
     if (v->dtype == IR_F32)
         for (int64_t i = 0; i < n; i++)
@@ -139,7 +150,8 @@ static void load_cells(const op_view *v, int64_t offset, int64_t stride, int64_t
 }
 
 /* Rows e .. e + depth - 1 of a tile of b; along whichever axis lies dense. */
-static void load_b(tile *t, const op_view *b, int64_t offset, int64_t step_e, int64_t step_q, int64_t depth, int64_t n)
+static void load_b(tile *t, const op_view *b, int64_t offset, int64_t step_e, int64_t step_q,
+                   int64_t depth, int64_t n)
 {
     if (step_q <= step_e)
         for (int64_t e = 0; e < depth; e++)
@@ -197,7 +209,8 @@ static void compute_tile(tile *t, const product *p, int64_t m, int64_t rows, int
         int64_t depth = p->n - e < DEPTH ? p->n - e : DEPTH;
         load_b(t, p->b, p->b_at + e * p->step_e + q * p->step_q, p->step_e, p->step_q, depth, n);
         for (int64_t r = 0; r < rows; r++)
-            load_cells(p->a, p->a_at + (m + r) * p->step_m + e * p->step_a, p->step_a, depth, t->a[r], 1);
+            load_cells(p->a, p->a_at + (m + r) * p->step_m + e * p->step_a, p->step_a, depth,
+                       t->a[r], 1);
         pad(t, depth, (depth + 3) / 4 * 4);
         (exact ? multiply_integers : multiply_floats)(t, rows, (depth + 3) / 4 * 4, n);
     }
@@ -238,12 +251,15 @@ static const op_operand in[] = {{"a", 0}, {"b", 0}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_INT("transpose_b", 0), SHAPE_WORD("dtype", "")};
 static const op_case cases[] = {
     {"input %a : f32[7, 48] live=tokens\nconst %b : f32[48, 17]\n%y = batch_matmul(%a, %b)\n"},
-    {"input %a : f32[3, 1, 5, 16]\ninput %b : bf16[4, 7, 16]\n%y = batch_matmul(%a, %b) {transpose_b = 1}\n"},
-    {"input %a : bf16[7, 2, 8] live=tokens\ninput %b : bf16[7, 8, 3] live=tokens\n%y = batch_matmul(%a, %b)\n"},
+    {"input %a : f32[3, 1, 5, 16]\ninput %b : bf16[4, 7, 16]\n%y = batch_matmul(%a, %b) "
+     "{transpose_b = 1}\n"},
+    {"input %a : bf16[7, 2, 8] live=tokens\ninput %b : bf16[7, 8, 3] live=tokens\n%y = "
+     "batch_matmul(%a, %b)\n"},
     {"input %a : f64[3, 130]\ninput %b : f64[130, 70]\n%y = batch_matmul(%a, %b)\n"},
     {"input %a : i32[10, 3]\ninput %b : i32[4, 3]\n%y = batch_matmul(%a, %b) {transpose_b = 1}\n"},
     {"input %a : f32[2, 3]\ninput %b : f32[5, 3, 4]\n%y = batch_matmul(%a, %b)\n"},
-    {"input %a : bf16[19, 70]\ninput %b : bf16[70, 33]\n%y = batch_matmul(%a, %b) {dtype = \"f32\"}\n"},
+    {"input %a : bf16[19, 70]\ninput %b : bf16[70, 33]\n%y = batch_matmul(%a, %b) {dtype = "
+     "\"f32\"}\n"},
 };
 
 const op_def op_batch_matmul = {

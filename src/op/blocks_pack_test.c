@@ -33,7 +33,8 @@ static double relative_error(const float *back, const float *x, const float *wei
 }
 
 /* The mean of that over a packed row: every 256 count alike, however large they are. */
-static double pack_error(ir_dtype dtype, const float *x, const float *importance, const float *weights, int64_t n)
+static double pack_error(ir_dtype dtype, const float *x, const float *importance,
+                         const float *weights, int64_t n)
 {
     double sum = 0;
     unsigned char *packed = malloc((size_t)n * 4);
@@ -52,8 +53,9 @@ static double pack_error(ir_dtype dtype, const float *x, const float *importance
 static const struct {
     ir_dtype dtype;
     double most;
-} formats[] = {{IR_Q4_0, 0.0146}, {IR_Q4_1, 0.0098}, {IR_Q5_0, 0.0036}, {IR_Q5_1, 0.0023}, {IR_Q8_0, 5.8e-5},
-               {IR_Q2_K, 0.1},    {IR_Q3_K, 0.035},  {IR_Q4_K, 0.0077}, {IR_Q5_K, 0.0019}, {IR_Q6_K, 5.2e-4}};
+} formats[] = {{IR_Q4_0, 0.0146}, {IR_Q4_1, 0.0098}, {IR_Q5_0, 0.0036}, {IR_Q5_1, 0.0023},
+               {IR_Q8_0, 5.8e-5}, {IR_Q2_K, 0.1},    {IR_Q3_K, 0.035},  {IR_Q4_K, 0.0077},
+               {IR_Q5_K, 0.0019}, {IR_Q6_K, 5.2e-4}};
 enum { FORMATS = sizeof formats / sizeof *formats };
 
 static void test_error_is_small(void **state)
@@ -141,8 +143,9 @@ static void test_scales_beyond_f16(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_error_is_small), cmocka_unit_test(test_importance_counts),
-                                       cmocka_unit_test(test_own_numbers_come_back), cmocka_unit_test(test_odd_blocks),
-                                       cmocka_unit_test(test_scales_beyond_f16)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_error_is_small), cmocka_unit_test(test_importance_counts),
+        cmocka_unit_test(test_own_numbers_come_back), cmocka_unit_test(test_odd_blocks),
+        cmocka_unit_test(test_scales_beyond_f16)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

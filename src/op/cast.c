@@ -1,10 +1,12 @@
-/* cast.c - another dtype, element by element.  x [..] of any dtype -> the plain dtype that is named.
+/* cast.c - another dtype, element by element.  x [..] of any dtype -> the plain dtype that is
+ * named.
  *
- * Floats round to nearest even; a float becomes an integer towards zero, held at the ends of its range (NaN: 0); an
- * integer that does not fit a narrower one keeps its low bits; bool is "not zero".
+ * Floats round to nearest even; a float becomes an integer towards zero, held at the ends of its
+ * range (NaN: 0); an integer that does not fit a narrower one keeps its low bits; bool is "not
+ * zero".
  *
- * Idea: fp32 is the way between most dtypes; those for which it would lose digits go directly. Cost: one conversion an
- * element.
+ * Idea: fp32 is the way between most dtypes; those for which it would lose digits go directly.
+ * Cost: one conversion an element.
  */
 #include "op/fill.h"
 #include "op/walk.h"
@@ -13,8 +15,9 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 {
     const ir_tensor *x = shape_input(g, op, 0);
     shape_like(x, out);
-    CHECK(cx, ir_dtype_from_name(op->attributes[0].s, &out->dtype) && SHAPE_PLAIN >> out->dtype & 1, MPK_EUNSUPPORTED,
-          "cast: dtype \"%.*s\" is not a plain dtype", STR_ARG(op->attributes[0].s));
+    CHECK(cx, ir_dtype_from_name(op->attributes[0].s, &out->dtype) && SHAPE_PLAIN >> out->dtype & 1,
+          MPK_EUNSUPPORTED, "cast: dtype \"%.*s\" is not a plain dtype",
+          STR_ARG(op->attributes[0].s));
     return MPK_OK;
 }
 
@@ -30,7 +33,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     const ir_tensor *x = shape_input(g, op, 0);
-    return x->rank ? (size_t)(box->hi[x->rank - 1] - box->lo[x->rank - 1]) * sizeof(float) : sizeof(float);
+    return x->rank ? (size_t)(box->hi[x->rank - 1] - box->lo[x->rank - 1]) * sizeof(float)
+                   : sizeof(float);
 }
 
 /* One element between dtypes for which fp32 would lose digits; false if fp32 is exact enough. */

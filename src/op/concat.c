@@ -1,7 +1,8 @@
-/* concat.c - tensors one after the other along an axis.  x0, x1, ... of one dtype, equal but for that axis -> their
- * union.
+/* concat.c - tensors one after the other along an axis.  x0, x1, ... of one dtype, equal but for
+ * that axis -> their union.
  *
- * Idea: each input is copied into its part of the box; a task reads only inputs that its box touches. Cost: one copy.
+ * Idea: each input is copied into its part of the box; a task reads only inputs that its box
+ * touches. Cost: one copy.
  */
 #include "op/move.h"
 #include "op/shape.h"
@@ -15,10 +16,10 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 {
     const ir_tensor *first = shape_input(g, op, 0);
     int64_t axis = op->attributes[0].i;
-    CHECK(cx, axis >= 0 && axis < first->rank, MPK_ESHAPE, "concat: axis is %lld, x0 has rank %u", (long long)axis,
-          first->rank);
-    CHECK(cx, axis != 0 || first->live == IR_ALL, MPK_ESHAPE, "concat: axis 0 of %%%.*s is partly alive",
-          STR_ARG(first->name));
+    CHECK(cx, axis >= 0 && axis < first->rank, MPK_ESHAPE, "concat: axis is %lld, x0 has rank %u",
+          (long long)axis, first->rank);
+    CHECK(cx, axis != 0 || first->live == IR_ALL, MPK_ESHAPE,
+          "concat: axis 0 of %%%.*s is partly alive", STR_ARG(first->name));
     shape_like(first, out);
     for (uint32_t i = 1; i < op->n_in; i++) {
         int64_t dims[IR_MAX_RANK];
@@ -39,7 +40,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 }
 
 /* The part of the box that lies in this input, moved to where it starts; empty if none. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     uint32_t axis = axis_of(op);
     int64_t first = 0, n = shape_input(g, op, input)->dims[axis];
@@ -51,7 +53,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
 }
 
 /* Copy the part of a box that comes from x, whose entry 0 along the axis is entry `first` of y. */
-static void copy_part(const op_view *y, const op_view *x, uint32_t axis, int64_t first, const ir_box *box)
+static void copy_part(const op_view *y, const op_view *x, uint32_t axis, int64_t first,
+                      const ir_box *box)
 {
     ir_box part = *box;
     int64_t before[IR_MAX_RANK] = {0};
@@ -74,8 +77,10 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"x", OP_VARIADIC}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT)};
 static const op_case cases[] = {
-    {"input %a : f32[7, 320] live=tokens\ninput %b : f32[7, 17] live=tokens\n%y = concat(%a, %b) {axis = 1}\n"},
-    {"input %a : i32[2, 3]\ninput %b : i32[1, 3]\ninput %c : i32[4, 3]\n%y = concat(%a, %b, %c) {axis = 0}\n"},
+    {"input %a : f32[7, 320] live=tokens\ninput %b : f32[7, 17] live=tokens\n%y = concat(%a, %b) "
+     "{axis = 1}\n"},
+    {"input %a : i32[2, 3]\ninput %b : i32[1, 3]\ninput %c : i32[4, 3]\n%y = concat(%a, %b, %c) "
+     "{axis = 0}\n"},
     {"const %a : q4_0[2, 64]\nconst %b : q4_0[2, 32]\n%y = concat(%a, %b) {axis = 1}\n"},
     {"input %a : f16[2, 3]\n%y = concat(%a) {axis = 1}\n"},
 };

@@ -1,11 +1,12 @@
 /* conv.c - convolution over one to three axes, or its transpose.
  *
- * x [N, C, ..], w [F, C / groups, k ..] (transposed: [C, F / groups, k ..]), bias [F] or absent -> [N, F, ..] in x's
- * dtype.  stride, padding, dilation, output_padding: one number an axis, or none for 1, 0, 1 and 0.
+ * x [N, C, ..], w [F, C / groups, k ..] (transposed: [C, F / groups, k ..]), bias [F] or absent ->
+ * [N, F, ..] in x's dtype.  stride, padding, dilation, output_padding: one number an axis, or none
+ * for 1, 0, 1 and 0.
  *
- * Sums run over channels and kernel entries in row-major order, in double, and are rounded once; of integers they are
- * exact (modulo the width).  Idea: a run along the last axis of x is loaded once for a kernel entry and serves eight
- * filters. Cost: 2 C / groups k flops an entry of the result.
+ * Sums run over channels and kernel entries in row-major order, in double, and are rounded once; of
+ * integers they are exact (modulo the width).  Idea: a run along the last axis of x is loaded once
+ * for a kernel entry and serves eight filters. Cost: 2 C / groups k flops an entry of the result.
  */
 #include "op/fill.h"
 #include "op/walk.h"
@@ -20,15 +21,18 @@ static int64_t number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherw
     return i < op->attributes[list].ints.n ? op->attributes[list].ints.at[i] : otherwise;
 }
 
-static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64_t n, int64_t k, int64_t *out)
+static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64_t n, int64_t k,
+                             int64_t *out)
 {
     int64_t stride = number(op, STRIDE, i, 1), padding = number(op, PADDING, i, 0);
-    int64_t dilation = number(op, DILATION, i, 1), added = number(op, OUTPUT_PADDING, i, 0), limit = INT32_MAX;
+    int64_t dilation = number(op, DILATION, i, 1), added = number(op, OUTPUT_PADDING, i, 0),
+            limit = INT32_MAX;
     CHECK(cx,
-          stride >= 1 && stride < limit && padding >= 0 && padding < limit && dilation >= 1 && dilation < limit &&
-              added >= 0 && added < limit && n < limit && k < limit / dilation,
+          stride >= 1 && stride < limit && padding >= 0 && padding < limit && dilation >= 1 &&
+              dilation < limit && added >= 0 && added < limit && n < limit && k < limit / dilation,
           MPK_ESHAPE,
-          "conv: stride %lld, padding %lld, dilation %lld or output_padding %lld of axis %u is not possible",
+          "conv: stride %lld, padding %lld, dilation %lld or output_padding %lld of axis %u is not "
+          "possible",
           (long long)stride, (long long)padding, (long long)dilation, (long long)added, i);
     int64_t span = dilation * (k - 1);
     int64_t room = n + 2 * padding - span - 1;
@@ -36,7 +40,8 @@ static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64
         *out = (n - 1) * stride - 2 * padding + span + added + 1;
     else
         *out = room < 0 ? 0 : room / stride + 1;
-    CHECK(cx, *out >= 1, MPK_ESHAPE, "conv: nothing is left of axis %u, which has %lld entries for a kernel of %lld", i,
+    CHECK(cx, *out >= 1, MPK_ESHAPE,
+          "conv: nothing is left of axis %u, which has %lld entries for a kernel of %lld", i,
           (long long)n, (long long)k);
     return MPK_OK;
 }
@@ -53,15 +58,16 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
           "conv: x has rank %u and w rank %u, expected both 3, 4 or 5", x->rank, w->rank);
     TRY(shape_expect_whole(cx, g, op, W));
     int64_t channels = transposed ? w->dims[0] : w->dims[1] * groups;
-    CHECK(cx, groups >= 1 && groups <= w->dims[0] && w->dims[0] % groups == 0 && x->dims[1] == channels, MPK_ESHAPE,
-          "conv: x has %lld channels, w %lld in %lld groups", (long long)x->dims[1], (long long)channels,
-          (long long)groups);
+    CHECK(cx,
+          groups >= 1 && groups <= w->dims[0] && w->dims[0] % groups == 0 && x->dims[1] == channels,
+          MPK_ESHAPE, "conv: x has %lld channels, w %lld in %lld groups", (long long)x->dims[1],
+          (long long)channels, (long long)groups);
     for (uint32_t i = STRIDE; i <= OUTPUT_PADDING; i++)
         CHECK(cx,
               op->def->attributes[i].type != IR_ATTRIBUTE_INTS || op->attributes[i].ints.n == 0 ||
                   op->attributes[i].ints.n == x->rank - 2,
-              MPK_ESHAPE, "conv: %s has %u numbers for %u axes", op->def->attributes[i].name, op->attributes[i].ints.n,
-              x->rank - 2);
+              MPK_ESHAPE, "conv: %s has %u numbers for %u axes", op->def->attributes[i].name,
+              op->attributes[i].ints.n, x->rank - 2);
     shape_like(x, out);
     out->dims[1] = transposed ? w->dims[1] * groups : w->dims[0];
     for (uint32_t i = 0; i + 2 < x->rank; i++)
@@ -86,7 +92,8 @@ static int64_t divide_down(int64_t a, int64_t b)
 }
 
 /* The entries [*lo, *hi) of x along an axis that entries [lo, hi) of the result take. */
-static void source_range(const ir_op *op, uint32_t i, int64_t n, int64_t k, int64_t *lo, int64_t *hi)
+static void source_range(const ir_op *op, uint32_t i, int64_t n, int64_t k, int64_t *lo,
+                         int64_t *hi)
 {
     int64_t stride = number(op, STRIDE, i, 1), padding = number(op, PADDING, i, 0);
     int64_t span = number(op, DILATION, i, 1) * (k - 1);
@@ -102,11 +109,15 @@ static void source_range(const ir_op *op, uint32_t i, int64_t n, int64_t k, int6
 }
 
 /* Channels of the groups that the filters belong to; of w also what they have of the kernel. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
-    const ir_tensor *x = shape_input(g, op, X), *w = shape_input(g, op, W), *t = shape_input(g, op, input);
-    int64_t groups = op->attributes[GROUPS].i, in_group = g->tensors.at[op->out[0]].dims[1] / groups;
-    int64_t first = box->lo[1] / in_group, last = (box->hi[1] - 1) / in_group, channels = x->dims[1] / groups;
+    const ir_tensor *x = shape_input(g, op, X), *w = shape_input(g, op, W),
+                    *t = shape_input(g, op, input);
+    int64_t groups = op->attributes[GROUPS].i,
+            in_group = g->tensors.at[op->out[0]].dims[1] / groups;
+    int64_t first = box->lo[1] / in_group, last = (box->hi[1] - 1) / in_group,
+            channels = x->dims[1] / groups;
     *read = ir_box_whole(t);
     if (input == BIAS || (input == W && !op->attributes[TRANSPOSED].i)) {
         read->lo[0] = box->lo[1];
@@ -145,7 +156,8 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return sizeof(room);
 }
 
-/* What is being computed: filters f .. f + n - 1, entries lo .. hi - 1 of the last axis, at `at` of the others. */
+/* What is being computed: filters f .. f + n - 1, entries lo .. hi - 1 of the last axis, at `at` of
+ * the others. */
 typedef struct run {
     const op_call *call;
     room *room;
@@ -155,12 +167,14 @@ typedef struct run {
     int64_t n_filters, lo, hi; /* of the last axis */
 } run;
 
-/* The entry of x along spatial axis i that entry `at` of the result takes for kernel entry k; -1 if none. */
+/* The entry of x along spatial axis i that entry `at` of the result takes for kernel entry k; -1 if
+ * none. */
 static int64_t source(const run *r, uint32_t i, int64_t k)
 {
     const ir_op *op = r->call->op;
     int64_t stride = number(op, STRIDE, i, 1), padding = number(op, PADDING, i, 0);
-    int64_t away = k * number(op, DILATION, i, 1), n = r->call->in[X].dims[i + 2], at = r->at[i + 2], from;
+    int64_t away = k * number(op, DILATION, i, 1), n = r->call->in[X].dims[i + 2],
+            at = r->at[i + 2], from;
     if (op->attributes[TRANSPOSED].i) {
         from = at + padding - away;
         if (from < 0 || from % stride)
@@ -173,7 +187,8 @@ static int64_t source(const run *r, uint32_t i, int64_t k)
 }
 
 /* sum[filter][first + i step] += weight * x[i] for the n entries of the run of x. */
-static void add_run(run *r, const op_view *w, int64_t w_offset, int64_t w_step, int64_t first, int64_t step, int64_t n)
+static void add_run(run *r, const op_view *w, int64_t w_offset, int64_t w_step, int64_t first,
+                    int64_t step, int64_t n)
 {
     for (int64_t f = 0; f < r->n_filters; f++) {
         cell *sum = r->room->sum[f] + first, *x = r->room->x;
@@ -200,8 +215,9 @@ static void load_run(const run *r, int64_t offset, int64_t stride, int64_t n)
         if (r->exact)
             r->room->x[i].i = (uint64_t)walk_load_int(x, offset + i * stride);
         else
-            r->room->x[i].f = x->dtype == IR_F32 ? (double)((const float *)x->data)[offset + i * stride]
-                                                 : walk_load_double(x, offset + i * stride);
+            r->room->x[i].f = x->dtype == IR_F32
+                                  ? (double)((const float *)x->data)[offset + i * stride]
+                                  : walk_load_double(x, offset + i * stride);
 }
 
 /* All kernel entries along the last axis, for a row of x and of the kernel. */
@@ -211,7 +227,8 @@ static void add_kernel_row(run *r, int64_t x_offset, int64_t w_offset, int64_t w
     const ir_op *op = r->call->op;
     uint32_t last = x->rank - 1, i = last - 2;
     bool transposed = op->attributes[TRANSPOSED].i;
-    int64_t stride = number(op, STRIDE, i, 1), padding = number(op, PADDING, i, 0), n = x->dims[last];
+    int64_t stride = number(op, STRIDE, i, 1), padding = number(op, PADDING, i, 0),
+            n = x->dims[last];
     for (int64_t k = 0; k < w->dims[last]; k++) {
         int64_t away = k * number(op, DILATION, i, 1), from, end, first;
         if (transposed) { /* entry j of x goes to j * stride - padding + away */
@@ -230,8 +247,10 @@ static void add_kernel_row(run *r, int64_t x_offset, int64_t w_offset, int64_t w
         if (from >= end)
             continue;
         int64_t x_at = transposed ? from : from * stride - padding + away;
-        load_run(r, x_offset + x_at * x->stride[last], (transposed ? 1 : stride) * x->stride[last], end - from);
-        add_run(r, w, w_offset + k * w->stride[last], w_step, first, transposed ? stride : 1, end - from);
+        load_run(r, x_offset + x_at * x->stride[last], (transposed ? 1 : stride) * x->stride[last],
+                 end - from);
+        add_run(r, w, w_offset + k * w->stride[last], w_step, first, transposed ? stride : 1,
+                end - from);
     }
 }
 
@@ -267,9 +286,11 @@ static void store_run(const run *r)
             int64_t b = bias->data ? (r->at[1] + f) * bias->stride[0] : 0;
             if (r->exact)
                 walk_store_int(y, to,
-                               (int64_t)(r->room->sum[f][i].i + (bias->data ? (uint64_t)walk_load_int(bias, b) : 0)));
+                               (int64_t)(r->room->sum[f][i].i +
+                                         (bias->data ? (uint64_t)walk_load_int(bias, b) : 0)));
             else
-                walk_store_double(y, to, r->room->sum[f][i].f + (bias->data ? walk_load_double(bias, b) : 0));
+                walk_store_double(
+                    y, to, r->room->sum[f][i].f + (bias->data ? walk_load_double(bias, b) : 0));
         }
 }
 
@@ -277,14 +298,17 @@ static void compute_run(run *r)
 {
     const op_view *x = &r->call->in[X], *w = &r->call->in[W], *y = &r->call->out[0];
     bool transposed = r->call->attributes[TRANSPOSED].i;
-    int64_t groups = r->call->attributes[GROUPS].i, in_group = y->dims[1] / groups, channels = x->dims[1] / groups;
+    int64_t groups = r->call->attributes[GROUPS].i, in_group = y->dims[1] / groups,
+            channels = x->dims[1] / groups;
     int64_t group = r->at[1] / in_group;
     memset(r->room->sum, 0, (size_t)r->n_filters * sizeof r->room->sum[0]);
     for (int64_t c = 0; c < channels; c++) {
         int64_t channel = group * channels + c;
-        int64_t w_offset = transposed ? channel * w->stride[0] + (r->at[1] - group * in_group) * w->stride[1]
-                                      : r->at[1] * w->stride[0] + c * w->stride[1];
-        add_channel(r, r->at[0] * x->stride[0] + channel * x->stride[1], w_offset, w->stride[!!transposed]);
+        int64_t w_offset =
+            transposed ? channel * w->stride[0] + (r->at[1] - group * in_group) * w->stride[1]
+                       : r->at[1] * w->stride[0] + c * w->stride[1];
+        add_channel(r, r->at[0] * x->stride[0] + channel * x->stride[1], w_offset,
+                    w->stride[!!transposed]);
     }
     store_run(r);
 }
@@ -326,11 +350,14 @@ static const op_attribute attributes[] = {SHAPE_LIST("stride"),       SHAPE_LIST
         "input %x : " x "\nconst %w : " w "\n%y = conv(%x, %w, _) {" rest "}\n" \
     }
 static const op_case cases[] = {
-    {"input %x : f32[3, 4, 9, 11]\nconst %w : f32[10, 4, 3, 3]\nconst %b : bf16[10]\n%y = conv(%x, %w, %b)\n"},
-    CASE("f32[2, 6, 17] live=tokens", "f32[4, 3, 5]", "stride = [2], padding = [3], dilation = [2], groups = 2"),
+    {"input %x : f32[3, 4, 9, 11]\nconst %w : f32[10, 4, 3, 3]\nconst %b : bf16[10]\n%y = conv(%x, "
+     "%w, %b)\n"},
+    CASE("f32[2, 6, 17] live=tokens", "f32[4, 3, 5]",
+         "stride = [2], padding = [3], dilation = [2], groups = 2"),
     CASE("bf16[1, 2, 4, 5, 6]", "bf16[3, 2, 2, 3, 1]", "padding = [1, 1, 0], stride = [1, 2, 2]"),
     CASE("f32[2, 6, 4, 5]", "f32[6, 2, 3, 3]",
-         "transposed = 1, groups = 2, stride = [2, 3], padding = [1, 0], output_padding = [1, 0], dilation = [1, 2]"),
+         "transposed = 1, groups = 2, stride = [2, 3], padding = [1, 0], output_padding = [1, 0], "
+         "dilation = [1, 2]"),
     CASE("i64[2, 2, 7]", "i64[3, 2, 3]", "padding = [4]"),
     CASE("f64[1, 2, 300]", "f64[1, 2, 7]", "padding = [3]"),
 };

@@ -1,6 +1,7 @@
 /* copy.c - a dense copy, bit for bit.  x [..] of any dtype -> the same.
  *
- * Makes a view dense, for who needs strides of a fresh tensor. Block dtypes are copied block by block. Cost: one copy.
+ * Makes a view dense, for who needs strides of a fresh tensor. Block dtypes are copied block by
+ * block. Cost: one copy.
  */
 #include "op/move.h"
 #include "op/shape.h"

@@ -1,7 +1,8 @@
-/* dot.h - the inner product of reference code: sixteen partial sums in fp32, added in pairs at the end.
+/* dot.h - the inner product of reference code: sixteen partial sums in fp32, added in pairs at the
+ * end.
  *
- * The order depends on n alone, so any cut of the other axes gives the same bits; sixteen sums are what compilers turn
- * into vector code without being allowed to reorder.
+ * The order depends on n alone, so any cut of the other axes gives the same bits; sixteen sums are
+ * what compilers turn into vector code without being allowed to reorder.
  */
 #ifndef OP_DOT_H
 #define OP_DOT_H

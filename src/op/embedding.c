@@ -1,8 +1,9 @@
-/* embedding.c - rows of a table by token id.  tokens i32[T] or i64[T], table [V, D] -> x [T, D]; an id outside
- * 0 .. V - 1 gives zeros.
+/* embedding.c - rows of a table by token id.  tokens i32[T] or i64[T], table [V, D] -> x [T, D]; an
+ * id outside 0 .. V - 1 gives zeros.
  *
- * Which rows are read is known only at run time, so a task is said to read every row of its columns. Block dtypes are
- * unpacked, so columns are cut at blocks. Cost: one row of memory a token.
+ * Which rows are read is known only at run time, so a task is said to read every row of its
+ * columns. Block dtypes are unpacked, so columns are cut at blocks. Cost: one row of memory a
+ * token.
  */
 #include "op/fill.h"
 #include "op/walk.h"
@@ -14,8 +15,9 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect(cx, g, op, TOKENS, SHAPE_INDEX, 1, (int64_t[]){SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, TABLE, SHAPE_WEIGHT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
     const ir_tensor *tokens = shape_input(g, op, TOKENS);
-    CHECK(cx, ir_dtype_from_name(op->attributes[0].s, &out->dtype) && SHAPE_FLOAT >> out->dtype & 1, MPK_EUNSUPPORTED,
-          "embedding: dtype \"%.*s\" is not one of f32, f16, bf16", STR_ARG(op->attributes[0].s));
+    CHECK(cx, ir_dtype_from_name(op->attributes[0].s, &out->dtype) && SHAPE_FLOAT >> out->dtype & 1,
+          MPK_EUNSUPPORTED, "embedding: dtype \"%.*s\" is not one of f32, f16, bf16",
+          STR_ARG(op->attributes[0].s));
     out->live = tokens->live;
     out->rank = 2;
     out->dims[0] = tokens->dims[0];
@@ -23,7 +25,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* A block is unpacked whole; less than 64 columns are not worth a task of their own where tiles are whole. */
+/* A block is unpacked whole; less than 64 columns are not worth a task of their own where tiles are
+ * whole. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     axes[0].grain = 1;
@@ -31,7 +34,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1].tile = axes[1].grain > 64 ? axes[1].grain : 64;
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     *read = *box;
     if (input == TABLE) {
@@ -80,9 +84,10 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 static const op_operand in[] = {{"tokens", 0}, {"table", 0}}, out[] = {{"x", 0}};
 static const op_attribute attributes[] = {SHAPE_WORD("dtype", "f32")};
 
-#define CASE(tokens, table, width)                                                                          \
-    {                                                                                                       \
-        "input %t : i32[" tokens "] live=tokens\nconst %w : " table "[" width "]\n%x = embedding(%t, %w)\n" \
+#define CASE(tokens, table, width)                                            \
+    {                                                                         \
+        "input %t : i32[" tokens "] live=tokens\nconst %w : " table "[" width \
+        "]\n%x = embedding(%t, %w)\n"                                         \
     }
 static const op_case cases[] = {
     CASE("1", "f32", "1003, 320"),
@@ -100,9 +105,11 @@ static const op_case cases[] = {
     CASE("3", "iq4_nl", "17, 320"),
     CASE("3", "iq2_s", "17, 768"),
     CASE("7", "q6_k", "17, 768"),
-    {"input %t : i32[5] live=tokens\nconst %w : q8_0[11, 64]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n"},
+    {"input %t : i32[5] live=tokens\nconst %w : q8_0[11, 64]\n%x = embedding(%t, %w) {dtype = "
+     "\"bf16\"}\n"},
     {"input %t : i64[9]\nconst %w : bf16[103, 320]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n"},
-    {"input %t : i32[40] live=tokens\nconst %w : bf16[1003, 328]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n"},
+    {"input %t : i32[40] live=tokens\nconst %w : bf16[1003, 328]\n%x = embedding(%t, %w) {dtype = "
+     "\"bf16\"}\n"},
 };
 
 const op_def op_embedding = {

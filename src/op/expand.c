@@ -1,6 +1,8 @@
-/* expand.c - repeat a tensor along axes, seen in place (stride 0).  x [..] -> shape, by the rules of numpy's broadcast.
+/* expand.c - repeat a tensor along axes, seen in place (stride 0).  x [..] -> shape, by the rules
+ * of numpy's broadcast.
  *
- * No work: a repeated axis has stride 0. Nothing may be written in place through it, which the verifier checks.
+ * No work: a repeated axis has stride 0. Nothing may be written in place through it, which the
+ * verifier checks.
  */
 #include "op/shape.h"
 
@@ -9,14 +11,15 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     const ir_tensor *x = shape_input(g, op, 0);
     const int64_t *shape = op->attributes[0].ints.at;
     uint32_t rank = op->attributes[0].ints.n;
-    CHECK(cx, rank >= x->rank && rank <= IR_MAX_RANK, MPK_ESHAPE, "expand: shape has %u axes, expected %u to %d", rank,
-          x->rank, IR_MAX_RANK);
+    CHECK(cx, rank >= x->rank && rank <= IR_MAX_RANK, MPK_ESHAPE,
+          "expand: shape has %u axes, expected %u to %d", rank, x->rank, IR_MAX_RANK);
     shape_like(x, out);
     out->rank = rank;
     for (uint32_t i = 0; i < rank; i++) {
         int64_t dim = i + x->rank >= rank ? x->dims[i + x->rank - rank] : 1;
-        CHECK(cx, dim == 1 || dim == shape[i], MPK_ESHAPE, "expand: axis %u of the result is %lld, x has %lld there", i,
-              (long long)shape[i], (long long)dim);
+        CHECK(cx, dim == 1 || dim == shape[i], MPK_ESHAPE,
+              "expand: axis %u of the result is %lld, x has %lld there", i, (long long)shape[i],
+              (long long)dim);
         out->dims[i] = shape[i];
     }
     CHECK(cx, x->live == IR_ALL || (rank == x->rank && shape[0] == x->dims[0]), MPK_ESHAPE,
@@ -25,12 +28,15 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* Axes that repeat, and axes that are new, do not move in memory. */
-static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset)
+static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride,
+                 int64_t *offset)
 {
     const ir_tensor *x = shape_input(g, op, 0);
     uint32_t added = op->attributes[0].ints.n - x->rank;
     for (uint32_t i = 0; i < op->attributes[0].ints.n; i++)
-        stride[i] = i < added || x->dims[i - added] != op->attributes[0].ints.at[i] ? 0 : in_stride[i - added];
+        stride[i] = i < added || x->dims[i - added] != op->attributes[0].ints.at[i]
+                        ? 0
+                        : in_stride[i - added];
     *offset = 0;
     return true;
 }

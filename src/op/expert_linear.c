@@ -1,14 +1,17 @@
-/* expert_linear.c - products of activations with the weights of the experts that each token goes to.
+/* expert_linear.c - products of activations with the weights of the experts that each token goes
+ * to.
  *
- * x [T, D] or [T, N, D], ids i32[T, N], w0 [E, F, D], w1 as w0, scale f32[T, N], residual [T, F], norm [D].  Pair (t,
- * j) is activation(w0[e] x) * (w1[e] x) with e = ids[t, j], or without glu w0[e] x; x is row t, or with three axes row
- * (t, j).  norm: each row of x is first normalised as rms_norm does.  Without scale the result is the pairs, [T, N, F];
- * with it [T, F]: the pairs of a token times their scales, added in rising j, and the residual.  A pair whose id names
- * no expert is zeros.  activations: "i8" multiplies weights in block formats by x in 8-bit blocks (narrow.h).
+ * x [T, D] or [T, N, D], ids i32[T, N], w0 [E, F, D], w1 as w0, scale f32[T, N], residual [T, F],
+ * norm [D].  Pair (t, j) is activation(w0[e] x) * (w1[e] x) with e = ids[t, j], or without glu
+ * w0[e] x; x is row t, or with three axes row (t, j).  norm: each row of x is first normalised as
+ * rms_norm does.  Without scale the result is the pairs, [T, N, F]; with it [T, F]: the pairs of a
+ * token times their scales, added in rising j, and the residual.  A pair whose id names no expert
+ * is zeros.  activations: "i8" multiplies weights in block formats by x in 8-bit blocks (narrow.h).
  *
- * Which expert a pair needs is known only when ids are there.  Tasks are static all the same: a task is some columns of
- * the result for all pairs of its tokens, so that it has the same share of every expert, whichever are active.
- * Reference code takes pair by pair. Cost: 2 D operations a pair and column, twice that with glu.
+ * Which expert a pair needs is known only when ids are there.  Tasks are static all the same: a
+ * task is some columns of the result for all pairs of its tokens, so that it has the same share of
+ * every expert, whichever are active.  Reference code takes pair by pair. Cost: 2 D operations a
+ * pair and column, twice that with glu.
  */
 #include "op/activate.h"
 #include "op/dot.h"
@@ -23,9 +26,11 @@ enum { GLU, EPS, ACTIVATIONS };
 static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
 {
     str glu = op->attributes[GLU].s;
-    CHECK(cx, !glu.n || str_is(glu, "silu") || str_is(glu, "gelu") || str_is(glu, "gelu_tanh"), MPK_EUNSUPPORTED,
-          "expert_linear: glu \"%.*s\" is not one of \"\", silu, gelu, gelu_tanh", STR_ARG(glu));
-    CHECK(cx, !glu.n == !shape_input(g, op, W1), MPK_ESHAPE, "expert_linear: glu and the input w1 need each other");
+    CHECK(cx, !glu.n || str_is(glu, "silu") || str_is(glu, "gelu") || str_is(glu, "gelu_tanh"),
+          MPK_EUNSUPPORTED, "expert_linear: glu \"%.*s\" is not one of \"\", silu, gelu, gelu_tanh",
+          STR_ARG(glu));
+    CHECK(cx, !glu.n == !shape_input(g, op, W1), MPK_ESHAPE,
+          "expert_linear: glu and the input w1 need each other");
     CHECK(cx, shape_input(g, op, SCALE) || !shape_input(g, op, RESIDUAL), MPK_ESHAPE,
           "expert_linear: a residual is added to a sum, which needs the input scale");
     return narrow_check(cx, g, op, op->attributes[ACTIVATIONS].s, W0, W1);
@@ -33,15 +38,20 @@ static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    const ir_tensor *x = shape_input(g, op, X), *ids = shape_input(g, op, IDS), *w = shape_input(g, op, W0);
+    const ir_tensor *x = shape_input(g, op, X), *ids = shape_input(g, op, IDS),
+                    *w = shape_input(g, op, W0);
     TRY(shape_expect_dtype(cx, g, op, X, SHAPE_FLOAT));
-    CHECK(cx, x->rank == 2 || x->rank == 3, MPK_ESHAPE, "expert_linear: input x (%%%.*s) has %u axes, expected 2 or 3",
-          STR_ARG(x->name), x->rank);
-    TRY(shape_expect(cx, g, op, IDS, SHAPE_I32, 2, (int64_t[]){x->dims[0], x->rank == 3 ? x->dims[1] : SHAPE_FREE}));
+    CHECK(cx, x->rank == 2 || x->rank == 3, MPK_ESHAPE,
+          "expert_linear: input x (%%%.*s) has %u axes, expected 2 or 3", STR_ARG(x->name),
+          x->rank);
+    TRY(shape_expect(cx, g, op, IDS, SHAPE_I32, 2,
+                     (int64_t[]){x->dims[0], x->rank == 3 ? x->dims[1] : SHAPE_FREE}));
     TRY(shape_expect_live(cx, g, op, IDS, x->live));
-    CHECK(cx, ids->dims[1] <= EXPERTS_MOST_PER_TOKEN, MPK_ESHAPE, "expert_linear: %lld experts a token, at most %d",
-          (long long)ids->dims[1], EXPERTS_MOST_PER_TOKEN);
-    TRY(shape_expect(cx, g, op, W0, SHAPE_WEIGHT, 3, (int64_t[]){SHAPE_FREE, SHAPE_FREE, x->dims[x->rank - 1]}));
+    CHECK(cx, ids->dims[1] <= EXPERTS_MOST_PER_TOKEN, MPK_ESHAPE,
+          "expert_linear: %lld experts a token, at most %d", (long long)ids->dims[1],
+          EXPERTS_MOST_PER_TOKEN);
+    TRY(shape_expect(cx, g, op, W0, SHAPE_WEIGHT, 3,
+                     (int64_t[]){SHAPE_FREE, SHAPE_FREE, x->dims[x->rank - 1]}));
     TRY(shape_expect(cx, g, op, W1, SHAPE_WEIGHT, 3, w->dims));
     TRY(shape_expect(cx, g, op, SCALE, 1 << IR_F32, 2, ids->dims));
     TRY(shape_expect_live(cx, g, op, SCALE, x->live));
@@ -66,7 +76,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 }
 
 /* Of every expert the rows that the box's columns need: any of them may be active. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     uint32_t columns = g->tensors.at[op->out[0]].rank - 1;
     *read = ir_box_whole(shape_input(g, op, input));
@@ -85,7 +96,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* As linear: columns, which every expert has; or elements of the rows, if there is a sum over experts to add to. */
+/* As linear: columns, which every expert has; or elements of the rows, if there is a sum over
+ * experts to add to. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     int last = (int)g->tensors.at[op->out[0]].rank - 1;
@@ -106,14 +118,16 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     uint32_t columns = g->tensors.at[op->out[0]].rank - 1;
-    return (size_t)(3 * shape_input(g, op, W0)->dims[2] + box->hi[columns] - box->lo[columns]) * sizeof(float);
+    return (size_t)(3 * shape_input(g, op, W0)->dims[2] + box->hi[columns] - box->lo[columns]) *
+           sizeof(float);
 }
 
 /* w[expert, row] . x; room for two rows: of x in 8-bit blocks, and of w. */
-static float multiply_row(const op_call *call, const op_view *w, int64_t expert, int64_t row, const float *x,
-                          float *room)
+static float multiply_row(const op_call *call, const op_view *w, int64_t expert, int64_t row,
+                          const float *x, float *room)
 {
-    int64_t width = w->dims[2], block = narrow_is_asked(call->attributes[ACTIVATIONS].s) ? narrow_block(w->dtype) : 0;
+    int64_t width = w->dims[2],
+            block = narrow_is_asked(call->attributes[ACTIVATIONS].s) ? narrow_block(w->dtype) : 0;
     float *unpacked = room + width;
     walk_load_row(w, expert * w->stride[0] + row * w->stride[1], 0, width, unpacked);
     if (block)
@@ -122,13 +136,16 @@ static float multiply_row(const op_call *call, const op_view *w, int64_t expert,
 }
 
 /* One column of a pair. */
-static float compute_pair(const op_call *call, int64_t expert, int64_t column, const float *x, float *room)
+static float compute_pair(const op_call *call, int64_t expert, int64_t column, const float *x,
+                          float *room)
 {
     str glu = call->attributes[GLU].s;
     if (expert < 0)
         return 0;
     float y = multiply_row(call, &call->in[W0], expert, column, x, room);
-    return glu.n ? activate_named(glu, y) * multiply_row(call, &call->in[W1], expert, column, x, room) : y;
+    return glu.n
+               ? activate_named(glu, y) * multiply_row(call, &call->in[W1], expert, column, x, room)
+               : y;
 }
 
 /* The row of x of pair (t, j) as f32, normalised. */
@@ -142,7 +159,8 @@ static void load_x(const op_call *call, int64_t t, int64_t j, float *row)
 }
 
 /* Pair (t, j): its columns lo .. hi - 1 into the result, or times its scale added to sums. */
-static void run_pair(const op_call *call, int64_t t, int64_t j, int64_t lo, int64_t hi, float *scratch, float *sums)
+static void run_pair(const op_call *call, int64_t t, int64_t j, int64_t lo, int64_t hi,
+                     float *scratch, float *sums)
 {
     const op_view *w = &call->in[W0], *scale = &call->in[SCALE], *out = &call->out[0];
     int64_t expert = experts_of_pair(&call->in[IDS], t, j, w->dims[0]);
@@ -190,27 +208,29 @@ static const op_operand out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_WORD("glu", ""), SHAPE_REAL("eps", 1e-6),
                                           SHAPE_WORD("activations", "f32")};
 
-#define X_AND_IDS(tokens, dtype, n, width) \
-    "input %x : " dtype "[" tokens ", " width "] live=tokens\ninput %i : i32[" tokens ", " n "] live=tokens\n"
-#define GATED(tokens, dtype, n, experts, rows, width, weights)                                                \
-    {                                                                                                         \
-        X_AND_IDS(tokens, dtype, n, width)                                                                    \
-        "const %g : " weights "[" experts ", " rows ", " width "]\nconst %u : " weights "[" experts ", " rows \
-        ", " width "]\n%y = expert_linear(%x, %i, %g, %u) {glu = \"silu\"}\n"                                 \
+#define X_AND_IDS(tokens, dtype, n, width)                                                   \
+    "input %x : " dtype "[" tokens ", " width "] live=tokens\ninput %i : i32[" tokens ", " n \
+    "] live=tokens\n"
+#define GATED(tokens, dtype, n, experts, rows, width, weights)                          \
+    {                                                                                   \
+        X_AND_IDS(tokens, dtype, n, width)                                              \
+        "const %g : " weights "[" experts ", " rows ", " width "]\nconst %u : " weights \
+        "[" experts ", " rows ", " width                                                \
+        "]\n%y = expert_linear(%x, %i, %g, %u) {glu = \"silu\"}\n"                      \
     }
-#define SUMMED(tokens, dtype, n, experts, rows, width, weights)                                                  \
-    {                                                                                                            \
-        "input %x : " dtype "[" tokens ", " n ", " width "] live=tokens\ninput %i : i32[" tokens ", " n          \
-        "] live=tokens\nconst %w : " weights "[" experts ", " rows ", " width "]\ninput %s : f32[" tokens ", " n \
-        "] live=tokens\ninput %r : " dtype "[" tokens ", " rows                                                  \
-        "] live=tokens\n%y = expert_linear(%x, %i, %w, _, %s, %r)\n"                                             \
+#define SUMMED(tokens, dtype, n, experts, rows, width, weights)                                    \
+    {                                                                                              \
+        "input %x : " dtype "[" tokens ", " n ", " width "] live=tokens\ninput %i : i32[" tokens   \
+        ", " n "] live=tokens\nconst %w : " weights "[" experts ", " rows ", " width               \
+        "]\ninput %s : f32[" tokens ", " n "] live=tokens\ninput %r : " dtype "[" tokens ", " rows \
+        "] live=tokens\n%y = expert_linear(%x, %i, %w, _, %s, %r)\n"                               \
     }
-#define NORMED(tokens, dtype, n, experts, rows, width, weights, norm)                                         \
-    {                                                                                                         \
-        X_AND_IDS(tokens, dtype, n, width)                                                                    \
-        "const %g : " weights "[" experts ", " rows ", " width "]\nconst %u : " weights "[" experts ", " rows \
-        ", " width "]\nconst %n : " norm "[" width                                                            \
-        "]\n%y = expert_linear(%x, %i, %g, %u, _, _, %n) {glu = \"silu\", eps = 1e-05}\n"                     \
+#define NORMED(tokens, dtype, n, experts, rows, width, weights, norm)                     \
+    {                                                                                     \
+        X_AND_IDS(tokens, dtype, n, width)                                                \
+        "const %g : " weights "[" experts ", " rows ", " width "]\nconst %u : " weights   \
+        "[" experts ", " rows ", " width "]\nconst %n : " norm "[" width                  \
+        "]\n%y = expert_linear(%x, %i, %g, %u, _, _, %n) {glu = \"silu\", eps = 1e-05}\n" \
     }
 static const op_case cases[] = {
     GATED("1", "f32", "8", "13", "24", "64", "bf16"),
@@ -228,30 +248,40 @@ static const op_case cases[] = {
     SUMMED("3", "f32", "2", "3", "9", "256", "q5_k"),
     SUMMED("3", "f32", "2", "3", "9", "64", "mxfp4"),
     SUMMED("3", "f32", "2", "3", "9", "256", "iq3_s"),
-    {X_AND_IDS("7", "f32", "3", "48") "const %w : f16[4, 50, 48]\n%y = expert_linear(%x, %i, %w)\n"},
-    {X_AND_IDS("5", "bf16", "3", "100") "const %g : bf16[4, 21, 100]\nconst %u : f32[4, 21, 100]\ninput %s : f32[5, 3] "
-                                        "live=tokens\n%y = expert_linear(%x, %i, %g, %u, %s) {glu = \"gelu_tanh\"}\n"},
-    {X_AND_IDS("5", "f32", "3", "32") "const %g : q8_0[4, 21, 32]\nconst %u : bf16[4, 21, 32]\n%y = expert_linear(%x, "
-                                      "%i, %g, %u) {glu = \"gelu\"}\n"},
+    {X_AND_IDS("7", "f32", "3",
+               "48") "const %w : f16[4, 50, 48]\n%y = expert_linear(%x, %i, %w)\n"},
+    {X_AND_IDS(
+        "5", "bf16", "3",
+        "100") "const %g : bf16[4, 21, 100]\nconst %u : f32[4, 21, 100]\ninput %s : f32[5, 3] "
+               "live=tokens\n%y = expert_linear(%x, %i, %g, %u, %s) {glu = \"gelu_tanh\"}\n"},
+    {X_AND_IDS(
+        "5", "f32", "3",
+        "32") "const %g : q8_0[4, 21, 32]\nconst %u : bf16[4, 21, 32]\n%y = expert_linear(%x, "
+              "%i, %g, %u) {glu = \"gelu\"}\n"},
     NORMED("1", "bf16", "8", "13", "24", "64", "bf16", "bf16"),
     NORMED("7", "f32", "2", "5", "33", "65", "f32", "f32"),
     NORMED("7", "bf16", "8", "9", "16", "320", "bf16", "f32"),
     NORMED("33", "f32", "8", "9", "17", "96", "bf16", "bf16"),
     NORMED("33", "bf16", "2", "5", "16", "256", "q8_0", "bf16"),
-    {X_AND_IDS("7", "f32", "2", "256") "const %g : q4_k[3, 9, 256]\nconst %u : q8_0[3, 9, 256]\nconst %n : f32[256]\n"
-                                       "%y = expert_linear(%x, %i, %g, %u, _, _, %n) {glu = \"silu\", eps = 1e-05, "
-                                       "activations = \"i8\"}\n"},
-    {"input %x : f32[9, 2, 64] live=tokens\ninput %i : i32[9, 2] live=tokens\nconst %w : q4_1[3, 33, 64]\ninput %s : "
+    {X_AND_IDS(
+        "7", "f32", "2",
+        "256") "const %g : q4_k[3, 9, 256]\nconst %u : q8_0[3, 9, 256]\nconst %n : f32[256]\n"
+               "%y = expert_linear(%x, %i, %g, %u, _, _, %n) {glu = \"silu\", eps = 1e-05, "
+               "activations = \"i8\"}\n"},
+    {"input %x : f32[9, 2, 64] live=tokens\ninput %i : i32[9, 2] live=tokens\nconst %w : q4_1[3, "
+     "33, 64]\ninput %s : "
      "f32[9, 2] live=tokens\ninput %r : f32[9, 33] live=tokens\n"
      "%y = expert_linear(%x, %i, %w, _, %s, %r) {activations = \"i8\"}\n"},
-    {"input %x : f32[5, 3, 48] live=tokens\ninput %i : i32[5, 3] live=tokens\nconst %w : f16[4, 21, 48]\ninput %s : "
+    {"input %x : f32[5, 3, 48] live=tokens\ninput %i : i32[5, 3] live=tokens\nconst %w : f16[4, "
+     "21, 48]\ninput %s : "
      "f32[5, 3] live=tokens\ninput %r : f32[5, 21] live=tokens\nconst %n : f32[48]\n"
      "%y = expert_linear(%x, %i, %w, _, %s, %r, %n)\n"},
 };
 
 const op_def op_expert_linear = {
     .name = "expert_linear",
-    .summary = "x W^T for the experts that each token goes to, with optional rms_norm before, gating or weighted sum",
+    .summary = "x W^T for the experts that each token goes to, with optional rms_norm before, "
+               "gating or weighted sum",
     OP_INPUTS(in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),

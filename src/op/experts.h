@@ -7,7 +7,8 @@
 /* More than any model has; bodies keep a list of a token's experts. */
 enum { EXPERTS_MOST_PER_TOKEN = 64 };
 
-/* The expert of pair (token t, number j), or -1 if there is none of that number: such a pair counts as zeros. */
+/* The expert of pair (token t, number j), or -1 if there is none of that number: such a pair counts
+ * as zeros. */
 static inline int64_t experts_of_pair(const op_view *ids, int64_t t, int64_t j, int64_t n_experts)
 {
     int64_t id = walk_load_int(ids, t * ids->stride[0] + j * ids->stride[1]);

@@ -1,7 +1,7 @@
 /* extreme.c - the largest or smallest entry of each line along an axis, and where it is.
  *
- * x [.., n, ..] -> value in x's dtype and index i64, without the axis (keep: with one entry there).  NaN wins; of equal
- * entries the first.  Cost: one pass over x.
+ * x [.., n, ..] -> value in x's dtype and index i64, without the axis (keep: with one entry there).
+ * NaN wins; of equal entries the first.  Cost: one pass over x.
  */
 #include "op/fill.h"
 #include "op/line.h"
@@ -39,7 +39,8 @@ static void insert_axis(const ir_op *op, uint32_t rank, const int64_t *from, int
     }
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, input);
     insert_axis(op, x->rank, box->lo, read->lo);
@@ -55,7 +56,8 @@ static int64_t find(const op_view *x, int64_t offset, int64_t stride, int64_t n,
     line_key most = line_load(x, offset);
     for (int64_t i = 1; i < n && !line_is_nan(exact, most); i++) {
         line_key key = line_load(x, offset + i * stride);
-        if (line_is_nan(exact, key) || (largest ? line_less(exact, most, key) : line_less(exact, key, most))) {
+        if (line_is_nan(exact, key) ||
+            (largest ? line_less(exact, most, key) : line_less(exact, key, most))) {
             most = key;
             best = i;
         }
@@ -80,7 +82,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 }
 
 static const op_operand in[] = {{"x", 0}}, out[] = {{"value", 0}, {"index", 0}};
-static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT), SHAPE_INT("keep", 0), SHAPE_WORD("kind", "max")};
+static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT), SHAPE_INT("keep", 0),
+                                          SHAPE_WORD("kind", "max")};
 static const op_case cases[] = {
     {"input %x : f32[7, 320] live=tokens\n%v, %i = extreme(%x) {axis = 1}\n"},
     {"input %x : bf16[5, 3, 4]\n%v, %i = extreme(%x) {axis = 0, keep = 1, kind = \"min\"}\n"},

@@ -1,7 +1,7 @@
 /* fill.h - random operands for the tests of a record: its `fill`.
  *
- * One integer in sixteen is out of range on purpose: what an operator does with it must be safe and the same
- * everywhere.
+ * One integer in sixteen is out of range on purpose: what an operator does with it must be safe and
+ * the same everywhere.
  */
 #ifndef OP_FILL_H
 #define OP_FILL_H
@@ -38,7 +38,8 @@ static inline void fill_indices(const ir_tensor *t, int64_t limit, uint64_t seed
 }
 
 /* The `fill` of arithmetic on integers: 64 random bits, so that wrapping around is tried. */
-static inline void fill_wide_integers(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
+static inline void fill_wide_integers(const ir_graph *g, const ir_op *op, uint32_t input,
+                                      uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input);
     for (int64_t i = 0; t->dtype != IR_F32 && i < ir_elements(t); i++)

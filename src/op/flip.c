@@ -24,7 +24,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, input);
     *read = *box;

@@ -1,8 +1,9 @@
-/* fold.h - the parts of an attention that was cut over its context, put together again; the same bits wherever an
- * operator has it built in.
+/* fold.h - the parts of an attention that was cut over its context, put together again; the same
+ * bits wherever an operator has it built in.
  *
- * part [T, S, H K] holds the answer of each split, lse f32[T, S, H] the logarithm of the sum of its weights.  Splits
- * are taken in rising order; one whose lse is -inf has seen nothing, its part is not read.
+ * part [T, S, H K] holds the answer of each split, lse f32[T, S, H] the logarithm of the sum of its
+ * weights.  Splits are taken in rising order; one whose lse is -inf has seen nothing, its part is
+ * not read.
  */
 #ifndef OP_FOLD_H
 #define OP_FOLD_H
@@ -11,10 +12,10 @@
 
 #include "op/walk.h"
 
-/* Columns lo .. hi - 1 (whole heads) of token t: y = sum of exp(lse - M) part / sum of exp(lse - M), M the largest lse;
- * zeros if no split has seen anything.  row: K floats of scratch. */
-static inline void fold_columns(const op_view *part, const op_view *lse, int64_t t, int64_t lo, int64_t hi, float *row,
-                                float *y)
+/* Columns lo .. hi - 1 (whole heads) of token t: y = sum of exp(lse - M) part / sum of exp(lse -
+ * M), M the largest lse; zeros if no split has seen anything.  row: K floats of scratch. */
+static inline void fold_columns(const op_view *part, const op_view *lse, int64_t t, int64_t lo,
+                                int64_t hi, float *row, float *y)
 {
     int64_t splits = part->dims[1], size = part->dims[2] / lse->dims[2];
     memset(y, 0, (size_t)(hi - lo) * sizeof *y);
@@ -39,13 +40,16 @@ static inline void fold_columns(const op_view *part, const op_view *lse, int64_t
 }
 
 /* Shapes of part (input `part`) [T, S, H K] and of the lse (input `lse`) that belongs to it. */
-static inline mpk_status fold_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t part, uint32_t lse)
+static inline mpk_status fold_expect(mpk_context *cx, const ir_graph *g, const ir_op *op,
+                                     uint32_t part, uint32_t lse)
 {
     const ir_tensor *p = &g->tensors.at[op->in[part]], *l = &g->tensors.at[op->in[lse]];
     CHECK(cx,
-          p->rank == 3 && l->rank == 3 && l->dtype == IR_F32 && l->live == p->live && l->dims[0] == p->dims[0] &&
-              l->dims[1] == p->dims[1] && p->dims[2] % l->dims[2] == 0,
-          MPK_ESHAPE, "%s: parts (%%%.*s) must be [T, S, H K] and their lse (%%%.*s) f32[T, S, H] with the same axis 0",
+          p->rank == 3 && l->rank == 3 && l->dtype == IR_F32 && l->live == p->live &&
+              l->dims[0] == p->dims[0] && l->dims[1] == p->dims[1] && p->dims[2] % l->dims[2] == 0,
+          MPK_ESHAPE,
+          "%s: parts (%%%.*s) must be [T, S, H K] and their lse (%%%.*s) f32[T, S, H] with the "
+          "same axis 0",
           op->def->name, STR_ARG(p->name), STR_ARG(l->name));
     return MPK_OK;
 }

@@ -11,8 +11,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     (void)g;
     TRY(made_dtype(cx, op, DTYPE, out));
     out->rank = op->attributes[SHAPE].ints.n;
-    CHECK(cx, out->rank <= IR_MAX_RANK, MPK_ESHAPE, "full: shape has %u axes, at most %d are possible", out->rank,
-          IR_MAX_RANK);
+    CHECK(cx, out->rank <= IR_MAX_RANK, MPK_ESHAPE,
+          "full: shape has %u axes, at most %d are possible", out->rank, IR_MAX_RANK);
     for (uint32_t i = 0; i < out->rank; i++)
         out->dims[i] = op->attributes[SHAPE].ints.at[i];
     return MPK_OK;

@@ -1,8 +1,8 @@
-/* gather.c - entries of axis 0 by index.  x [N, ..], index i32[M] -> [M, ..]; zeros where the index is outside 0 .. N -
- * 1 or names an entry that is not alive.
+/* gather.c - entries of axis 0 by index.  x [N, ..], index i32[M] -> [M, ..]; zeros where the index
+ * is outside 0 .. N - 1 or names an entry that is not alive.
  *
- * How rows of logits are chosen: hidden states of the tokens whose logits are wanted are gathered before the last
- * projection. Cost: one copy.
+ * How rows of logits are chosen: hidden states of the tokens whose logits are wanted are gathered
+ * before the last projection. Cost: one copy.
  */
 #include "op/fill.h"
 #include "op/walk.h"
@@ -14,7 +14,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     const ir_tensor *x = shape_input(g, op, X), *index = shape_input(g, op, INDEX);
     CHECK(cx, x->rank > 0, MPK_ESHAPE, "gather: input x (%%%.*s) is a scalar", STR_ARG(x->name));
     CHECK(cx, x->rank > 1 || ir_dtype_table[x->dtype].block_elements == 1, MPK_ESHAPE,
-          "gather: input x (%%%.*s) has one axis of blocks, which cannot be taken apart", STR_ARG(x->name));
+          "gather: input x (%%%.*s) has one axis of blocks, which cannot be taken apart",
+          STR_ARG(x->name));
     TRY(shape_expect(cx, g, op, INDEX, SHAPE_I32, 1, (int64_t[]){SHAPE_FREE}));
     shape_like(x, out);
     out->live = index->live;
@@ -31,7 +32,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 }
 
 /* Which entries is known only at run time: all of them. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     if (input == INDEX) {
         *read = (ir_box){.lo = {box->lo[0]}, .hi = {box->hi[0]}};
@@ -52,7 +54,8 @@ static void copy_run(const op_view *out, const op_view *x, const int64_t *at, in
     if (id >= 0)
         walk_copy(out, to, out->stride[last], x, walk_offset(x, from), x->stride[last], n);
     else
-        memset((char *)out->data + ir_row_bytes(out->dtype, to), 0, (size_t)ir_row_bytes(out->dtype, n));
+        memset((char *)out->data + ir_row_bytes(out->dtype, to), 0,
+               (size_t)ir_row_bytes(out->dtype, n));
 }
 
 static void ref(const op_call *call, const ir_box *box, void *scratch)

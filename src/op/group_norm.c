@@ -1,8 +1,9 @@
-/* group_norm.c - channels in groups, each normalised over its channels and all places.  x [N, C, ..], weight, bias [C]
- * or absent -> x's shape and dtype.
+/* group_norm.c - channels in groups, each normalised over its channels and all places.  x [N, C,
+ * ..], weight, bias [C] or absent -> x's shape and dtype.
  *
- * (x - mean) / sqrt(variance + eps) * weight + bias.  Mean and variance are sums in double in row-major order, the
- * variance around the mean. A group of a batch entry is never cut. Cost: three passes.
+ * (x - mean) / sqrt(variance + eps) * weight + bias.  Mean and variance are sums in double in
+ * row-major order, the variance around the mean. A group of a batch entry is never cut. Cost: three
+ * passes.
  */
 #include <math.h>
 
@@ -17,10 +18,11 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     const ir_tensor *x = shape_input(g, op, X);
     int64_t groups = op->attributes[GROUPS].i;
     TRY(shape_expect_dtype(cx, g, op, X, SHAPE_REAL_NUMBER));
-    CHECK(cx, x->rank >= 2, MPK_ESHAPE, "group_norm: input x (%%%.*s) has rank %u, expected 2 or more",
-          STR_ARG(x->name), x->rank);
-    CHECK(cx, groups > 0 && x->dims[1] % groups == 0, MPK_ESHAPE, "group_norm: %lld groups for %lld channels",
-          (long long)groups, (long long)x->dims[1]);
+    CHECK(cx, x->rank >= 2, MPK_ESHAPE,
+          "group_norm: input x (%%%.*s) has rank %u, expected 2 or more", STR_ARG(x->name),
+          x->rank);
+    CHECK(cx, groups > 0 && x->dims[1] % groups == 0, MPK_ESHAPE,
+          "group_norm: %lld groups for %lld channels", (long long)groups, (long long)x->dims[1]);
     TRY(shape_expect(cx, g, op, WEIGHT, SHAPE_REAL_NUMBER, 1, &x->dims[1]));
     TRY(shape_expect(cx, g, op, BIAS, SHAPE_REAL_NUMBER, 1, &x->dims[1]));
     shape_like(x, out);
@@ -34,7 +36,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1].grain = shape_input(g, op, X)->dims[1] / op->attributes[GROUPS].i;
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     (void)g, (void)op;
     *read = *box;
@@ -59,7 +62,8 @@ static double sum_group(const op_view *x, const ir_box *group, double mean, int 
 
 static void normalise(const op_call *call, const ir_box *group)
 {
-    const op_view *x = &call->in[X], *y = &call->out[0], *weight = &call->in[WEIGHT], *bias = &call->in[BIAS];
+    const op_view *x = &call->in[X], *y = &call->out[0], *weight = &call->in[WEIGHT],
+                  *bias = &call->in[BIAS];
     double n = (double)ir_box_elements(group, x->rank), mean = sum_group(x, group, 0, 1) / n;
     double factor = 1 / sqrt(sum_group(x, group, mean, 2) / n + call->attributes[EPS].f);
     int64_t at[IR_MAX_RANK];
@@ -89,10 +93,12 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         }
 }
 
-static const op_operand in[] = {{"x", 0}, {"weight", OP_OPTIONAL}, {"bias", OP_OPTIONAL}}, out[] = {{"y", 0}};
+static const op_operand in[] = {{"x", 0}, {"weight", OP_OPTIONAL}, {"bias", OP_OPTIONAL}},
+                        out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("groups", INT), SHAPE_REAL("eps", 1e-5)};
 static const op_case cases[] = {
-    {"input %x : f32[7, 6, 5] live=tokens\nconst %w : f32[6]\nconst %b : bf16[6]\n%y = group_norm(%x, %w, %b) {groups "
+    {"input %x : f32[7, 6, 5] live=tokens\nconst %w : f32[6]\nconst %b : bf16[6]\n%y = "
+     "group_norm(%x, %w, %b) {groups "
      "= 3}\n"},
     {"input %x : bf16[2, 4, 3, 5]\n%y = group_norm(%x, _, _) {groups = 1, eps = 0.001}\n"},
     {"input %x : f64[2, 4]\nconst %b : f64[4]\n%y = group_norm(%x, _, %b) {groups = 2}\n"},

@@ -1,4 +1,5 @@
-/* heads.h - the packed result of the q, k, v projection: qkv [T, (H + 2 G) K], and what is done to one of its heads. */
+/* heads.h - the packed result of the q, k, v projection: qkv [T, (H + 2 G) K], and what is done to
+ * one of its heads. */
 #ifndef OP_HEADS_H
 #define OP_HEADS_H
 
@@ -10,22 +11,27 @@ typedef struct heads_split {
     int64_t q, kv, size; /* H, G, K */
 } heads_split;
 
-/* The three counts are positive, H is a multiple of G, and qkv [T, (H + 2 G) K] (input 0) has that width: MPK_ESHAPE.
+/* The three counts are positive, H is a multiple of G, and qkv [T, (H + 2 G) K] (input 0) has that
+ * width: MPK_ESHAPE.
  */
-static inline mpk_status heads_check(mpk_context *cx, const ir_graph *g, const ir_op *op, heads_split n,
-                                     uint32_t q_norm)
+static inline mpk_status heads_check(mpk_context *cx, const ir_graph *g, const ir_op *op,
+                                     heads_split n, uint32_t q_norm)
 {
     int64_t limit = 1 << 20;
     CHECK(cx, n.kv > 0 && n.q > 0 && n.q < limit && n.kv < limit && n.q % n.kv == 0, MPK_ESHAPE,
-          "%s: heads %lld is not a multiple of kv_heads %lld", op->def->name, (long long)n.q, (long long)n.kv);
-    CHECK(cx, n.size > 0 && n.size < limit, MPK_ESHAPE, "%s: head_size is %lld", op->def->name, (long long)n.size);
-    TRY(shape_expect(cx, g, op, 0, SHAPE_FLOAT, 2, (int64_t[]){SHAPE_FREE, (n.q + 2 * n.kv) * n.size}));
+          "%s: heads %lld is not a multiple of kv_heads %lld", op->def->name, (long long)n.q,
+          (long long)n.kv);
+    CHECK(cx, n.size > 0 && n.size < limit, MPK_ESHAPE, "%s: head_size is %lld", op->def->name,
+          (long long)n.size);
+    TRY(shape_expect(cx, g, op, 0, SHAPE_FLOAT, 2,
+                     (int64_t[]){SHAPE_FREE, (n.q + 2 * n.kv) * n.size}));
     for (uint32_t i = 0; i < 2; i++)
         TRY(shape_expect(cx, g, op, q_norm + i, SHAPE_FLOAT, 1, &n.size));
     return MPK_OK;
 }
 
-/* The columns of qkv that the KV heads lo .. hi - 1 and their query heads use, and what lies between. */
+/* The columns of qkv that the KV heads lo .. hi - 1 and their query heads use, and what lies
+ * between. */
 static inline ir_box heads_box(const ir_tensor *qkv, heads_split n, int64_t lo, int64_t hi)
 {
     ir_box b = ir_box_whole(qkv);
@@ -35,14 +41,16 @@ static inline ir_box heads_box(const ir_tensor *qkv, heads_split n, int64_t lo, 
 }
 
 /* A head of a token as f32: columns from head * K on. */
-static inline void heads_load(const op_view *qkv, heads_split n, int64_t token, int64_t head, float *row)
+static inline void heads_load(const op_view *qkv, heads_split n, int64_t token, int64_t head,
+                              float *row)
 {
     walk_load_row(qkv, token * qkv->stride[0], head * n.size, n.size, row);
 }
 
-/* Normalise (if there is a weight) and rotate a head in place, rounding to dtype between as the single operators do. */
-static inline void heads_turn(ir_dtype dtype, float *row, int64_t size, const op_view *norm, double eps,
-                              const float *cosine, const float *sine, int64_t half)
+/* Normalise (if there is a weight) and rotate a head in place, rounding to dtype between as the
+ * single operators do. */
+static inline void heads_turn(ir_dtype dtype, float *row, int64_t size, const op_view *norm,
+                              double eps, const float *cosine, const float *sine, int64_t half)
 {
     if (norm->data) {
         norm_row(row, size, norm, eps, row);

@@ -1,7 +1,9 @@
-/* index.c - entries of x by index tensors on its leading axes.  x [N0 .. Nk-1, rest], k indices [I ..] -> [I .., rest].
+/* index.c - entries of x by index tensors on its leading axes.  x [N0 .. Nk-1, rest], k indices [I
+ * ..] -> [I .., rest].
  *
- * The indices are broadcast among themselves; a negative number counts from the end; where an entry does not exist the
- * result is zero.  Other axes than the leading ones: transpose x first, which costs nothing.  Cost: one copy.
+ * The indices are broadcast among themselves; a negative number counts from the end; where an entry
+ * does not exist the result is zero.  Other axes than the leading ones: transpose x first, which
+ * costs nothing.  Cost: one copy.
  */
 #include "op/index.h"
 
@@ -14,7 +16,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect_dtype(cx, g, op, X, SHAPE_PLAIN));
     TRY(index_shape(cx, g, op, FIRST, out));
     CHECK(cx, out->rank + x->rank - k <= IR_MAX_RANK, MPK_ESHAPE,
-          "index: the result has rank %u, at most %d is possible", out->rank + x->rank - k, IR_MAX_RANK);
+          "index: the result has rank %u, at most %d is possible", out->rank + x->rank - k,
+          IR_MAX_RANK);
     out->dtype = x->dtype;
     for (uint32_t i = k; i < x->rank; i++)
         out->dims[out->rank++] = x->dims[i];
@@ -28,10 +31,12 @@ static uint32_t index_rank(uint32_t out_rank, uint32_t x_rank, uint32_t n_in)
 }
 
 /* Of x: all of the leading axes; of an index: its part of the box. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, X), *t = shape_input(g, op, input);
-    uint32_t rank = index_rank(g->tensors.at[op->out[0]].rank, x->rank, op->n_in), k = op->n_in - FIRST;
+    uint32_t rank = index_rank(g->tensors.at[op->out[0]].rank, x->rank, op->n_in),
+             k = op->n_in - FIRST;
     if (input != X) {
         shape_broadcast_box(t, rank, box, read);
         return;
@@ -50,7 +55,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const op_view *x = &call->in[X], *y = &call->out[0];
     uint32_t k = call->n_in - FIRST, rank = index_rank(y->rank, x->rank, call->n_in);
     uint32_t axes = x->rank > k ? y->rank - 1 : y->rank;
-    int64_t n = axes < y->rank ? box->hi[axes] - box->lo[axes] : 1, step = axes < y->rank ? y->stride[axes] : 1;
+    int64_t n = axes < y->rank ? box->hi[axes] - box->lo[axes] : 1,
+            step = axes < y->rank ? y->stride[axes] : 1;
     int64_t at[IR_MAX_RANK], from[IR_MAX_RANK];
     size_t size = ir_dtype_table[y->dtype].block_bytes;
     memcpy(at, box->lo, sizeof at);
@@ -58,7 +64,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         int64_t to = walk_offset(y, at);
         memcpy(from + k, at + rank, (x->rank - k) * sizeof *from);
         if (index_load(call, FIRST, rank, at, from))
-            walk_copy(y, to, step, x, walk_offset(x, from), x->rank > k ? x->stride[x->rank - 1] : 1, n);
+            walk_copy(y, to, step, x, walk_offset(x, from),
+                      x->rank > k ? x->stride[x->rank - 1] : 1, n);
         else
             for (int64_t i = 0; i < n; i++)
                 memset((char *)y->data + (size_t)(to + i * step) * size, 0, size);

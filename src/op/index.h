@@ -1,7 +1,7 @@
 /* index.h - index tensors on the leading axes of x: what index.c and index_put.c share.
  *
- * x [N0 .. Nk-1, rest], k index tensors of i32 or i64, broadcast among themselves to [I ..]: together they name entries
- * [rest] of x.  A negative number counts from the end.
+ * x [N0 .. Nk-1, rest], k index tensors of i32 or i64, broadcast among themselves to [I ..]:
+ * together they name entries [rest] of x.  A negative number counts from the end.
  */
 #ifndef OP_INDEX_H
 #define OP_INDEX_H
@@ -9,13 +9,15 @@
 #include "op/fill.h"
 #include "op/walk.h"
 
-/* The shape that the inputs first .. n_in - 1 broadcast to; they must be integers, and of x's leading axes. */
-static inline mpk_status index_shape(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t first,
-                                     ir_tensor *shape)
+/* The shape that the inputs first .. n_in - 1 broadcast to; they must be integers, and of x's
+ * leading axes. */
+static inline mpk_status index_shape(mpk_context *cx, const ir_graph *g, const ir_op *op,
+                                     uint32_t first, ir_tensor *shape)
 {
     ir_op indices = *op;
-    CHECK(cx, op->n_in - first <= shape_input(g, op, 0)->rank, MPK_ESHAPE, "%s: %u index tensors for rank %u",
-          op->def->name, op->n_in - first, shape_input(g, op, 0)->rank);
+    CHECK(cx, op->n_in - first <= shape_input(g, op, 0)->rank, MPK_ESHAPE,
+          "%s: %u index tensors for rank %u", op->def->name, op->n_in - first,
+          shape_input(g, op, 0)->rank);
     indices.n_in = op->n_in - first;
     for (uint32_t i = first; i < op->n_in; i++) {
         TRY(shape_expect_dtype(cx, g, op, i, SHAPE_INDEX));
@@ -31,9 +33,10 @@ static inline int64_t index_resolve(int64_t number, int64_t n)
     return number >= 0 && number < n ? number : -1;
 }
 
-/* The entries of x's leading axes named at position `at` of the broadcast indices of rank `rank`; false if one does not
- * exist. */
-static inline bool index_load(const op_call *call, uint32_t first, uint32_t rank, const int64_t *at, int64_t *to)
+/* The entries of x's leading axes named at position `at` of the broadcast indices of rank `rank`;
+ * false if one does not exist. */
+static inline bool index_load(const op_call *call, uint32_t first, uint32_t rank, const int64_t *at,
+                              int64_t *to)
 {
     const op_view *x = &call->in[0];
     for (uint32_t k = 0; k + first < call->n_in; k++) {
@@ -46,9 +49,10 @@ static inline bool index_load(const op_call *call, uint32_t first, uint32_t rank
     return true;
 }
 
-/* The `fill` of index tensors from input `first` on: also negative numbers, and some that do not exist. */
-static inline void index_fill(const ir_graph *g, const ir_op *op, uint32_t input, uint32_t first, uint64_t seed,
-                              void *data)
+/* The `fill` of index tensors from input `first` on: also negative numbers, and some that do not
+ * exist. */
+static inline void index_fill(const ir_graph *g, const ir_op *op, uint32_t input, uint32_t first,
+                              uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input);
     int64_t n = input < first ? 0 : shape_input(g, op, 0)->dims[input - first];

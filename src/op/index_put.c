@@ -1,11 +1,12 @@
 /* index_put.c - write, or add, values at entries named by index tensors on the leading axes of x.
  *
- * x [N0 .. Nk-1, rest], values (broadcast to [I .., rest]), k indices [I ..] -> y like x, with y[indices] = values. The
- * indices are broadcast among themselves; a negative number counts from the end; what does not exist is passed over.
- * Entries named twice: the later value stays, or with accumulate all are added, in order.  in_place: y is x's storage.
+ * x [N0 .. Nk-1, rest], values (broadcast to [I .., rest]), k indices [I ..] -> y like x, with
+ * y[indices] = values. The indices are broadcast among themselves; a negative number counts from
+ * the end; what does not exist is passed over.  Entries named twice: the later value stays, or with
+ * accumulate all are added, in order.  in_place: y is x's storage.
  *
- * A task goes through all indices and does those that fall into its box.  Cost: a copy of x (none in place), and one of
- * the values.
+ * A task goes through all indices and does those that fall into its box.  Cost: a copy of x (none
+ * in place), and one of the values.
  */
 #include "op/index.h"
 #include "op/update.h"
@@ -23,24 +24,26 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     for (uint32_t i = 0; i < op->n_in; i++)
         TRY(shape_expect_whole(cx, g, op, i));
     TRY(index_shape(cx, g, op, FIRST, &whole));
-    CHECK(cx, whole.rank + x->rank - k <= IR_MAX_RANK, MPK_ESHAPE, "index_put: what is named has rank %u, at most %d",
-          whole.rank + x->rank - k, IR_MAX_RANK);
+    CHECK(cx, whole.rank + x->rank - k <= IR_MAX_RANK, MPK_ESHAPE,
+          "index_put: what is named has rank %u, at most %d", whole.rank + x->rank - k,
+          IR_MAX_RANK);
     for (uint32_t i = k; i < x->rank; i++)
         whole.dims[whole.rank++] = x->dims[i];
-    CHECK(cx, values->rank <= whole.rank, MPK_ESHAPE, "index_put: values have rank %u, what is named %u", values->rank,
-          whole.rank);
+    CHECK(cx, values->rank <= whole.rank, MPK_ESHAPE,
+          "index_put: values have rank %u, what is named %u", values->rank, whole.rank);
     for (uint32_t i = 0; i < values->rank; i++) {
         int64_t named = whole.dims[i + whole.rank - values->rank];
         CHECK(cx, values->dims[i] == 1 || values->dims[i] == named, MPK_ESHAPE,
-              "index_put: axis %u of values has %lld entries, what is named %lld", i, (long long)values->dims[i],
-              (long long)named);
+              "index_put: axis %u of values has %lld entries, what is named %lld", i,
+              (long long)values->dims[i], (long long)named);
     }
     update_infer(g, op, op->attributes[IN_PLACE].i, out);
     return MPK_OK;
 }
 
 /* Of the values: all that is named, of the rest the box's part. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, X), *t = shape_input(g, op, input);
     uint32_t rest = x->rank - (op->n_in - FIRST);
@@ -72,8 +75,10 @@ static uint32_t named_box(const op_call *call, ir_box *box)
     return rank;
 }
 
-/* Write the part of the box that one position of the indices names: entry `to` of the leading axes. */
-static void put_entry(const op_call *call, const ir_box *box, uint32_t rank, const int64_t *position, int64_t *to)
+/* Write the part of the box that one position of the indices names: entry `to` of the leading
+ * axes. */
+static void put_entry(const op_call *call, const ir_box *box, uint32_t rank,
+                      const int64_t *position, int64_t *to)
 {
     const op_view *values = &call->in[VALUES], *y = &call->out[0];
     uint32_t k = call->n_in - FIRST;
@@ -115,14 +120,19 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
     index_fill(g, op, input, FIRST, seed, data);
 }
 
-static const op_operand in[] = {{"x", 0}, {"values", 0}, {"index", OP_VARIADIC}}, out[] = {{"y", 0}};
+static const op_operand in[] = {{"x", 0}, {"values", 0}, {"index", OP_VARIADIC}},
+                        out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_INT("accumulate", 0), SHAPE_INT("in_place", 0)};
 static const op_case cases[] = {
-    {"input %x : f32[9, 33]\ninput %v : f32[4, 2, 33]\ninput %i : i64[4, 2]\n%y = index_put(%x, %v, %i)\n"},
-    {"state %x : bf16[9, 5, 4]\ninput %v : bf16[3, 1]\ninput %i : i32[3]\ninput %k : i64[]\n%y = index_put(%x, %v, %i, "
+    {"input %x : f32[9, 33]\ninput %v : f32[4, 2, 33]\ninput %i : i64[4, 2]\n%y = index_put(%x, "
+     "%v, %i)\n"},
+    {"state %x : bf16[9, 5, 4]\ninput %v : bf16[3, 1]\ninput %i : i32[3]\ninput %k : i64[]\n%y = "
+     "index_put(%x, %v, %i, "
      "%k) {in_place = 1}\n"},
-    {"input %x : i32[4, 3]\ninput %v : i32[]\ninput %i : i32[20]\n%y = index_put(%x, %v, %i) {accumulate = 1}\n"},
-    {"state %x : f32[4, 3]\ninput %v : f32[20]\ninput %i : i32[20]\ninput %k : i32[20]\n%y = index_put(%x, %v, %i, %k) "
+    {"input %x : i32[4, 3]\ninput %v : i32[]\ninput %i : i32[20]\n%y = index_put(%x, %v, %i) "
+     "{accumulate = 1}\n"},
+    {"state %x : f32[4, 3]\ninput %v : f32[20]\ninput %i : i32[20]\ninput %k : i32[20]\n%y = "
+     "index_put(%x, %v, %i, %k) "
      "{accumulate = 1, in_place = 1}\n"},
 };
 

@@ -1,8 +1,8 @@
-/* ir_test.c - the tensor program: builder, text form, verifier.  It stands here because operators are needed to build
- * one.
+/* ir_test.c - the tensor program: builder, text form, verifier.  It stands here because operators
+ * are needed to build one.
  *
- * Every case of every operator and random graphs are printed, parsed and printed again; every rule of the verifier is
- * broken once.
+ * Every case of every operator and random graphs are printed, parsed and printed again; every rule
+ * of the verifier is broken once.
  */
 #include "check.h"
 
@@ -100,8 +100,9 @@ static void test_text(void **state)
 }
 
 /* attention_cache of one token, up to its tables and from there on. */
-#define CACHED                                                                                                \
-    "input %x : f32[1, 256]\nstate %kc : f32[1, 1, 9, 64]\nstate %vc : f32[1, 1, 9, 64]\ninput %i : i64[1]\n" \
+#define CACHED                                                                                   \
+    "input %x : f32[1, 256]\nstate %kc : f32[1, 1, 9, 64]\nstate %vc : f32[1, 1, 9, 64]\ninput " \
+    "%i : i64[1]\n"                                                                              \
     "input %c : f32[1, 1, 64]\n"
 #define HEADS ") {heads = 2, kv_heads = 1, head_size = 64, splits = 1}"
 
@@ -127,7 +128,8 @@ static void test_parse_errors(void **state)
         {"input %x : f32[] live=tokens", "a scalar has no axis", MPK_ESHAPE},
         {"input %x : f32[1] live=what", "expected live=tokens", MPK_EFORMAT},
         {"input %x : f32[1]\ninput %x : f32[1]", "the name is taken", MPK_EARG},
-        {"input %x : f32[1]\n%y = what(%x)", "line 2, column 10: there is no operator", MPK_EFORMAT},
+        {"input %x : f32[1]\n%y = what(%x)", "line 2, column 10: there is no operator",
+         MPK_EFORMAT},
         {"input %x : f32[1]\n%y, %z = silu(%x)", "another number of results", MPK_EFORMAT},
         {"input %x : f32[1]\n%y = silu(%z)", "there is no tensor of this name", MPK_EFORMAT},
         {"input %x : f32[1]\n%y = silu()", "input x is missing", MPK_EARG},
@@ -136,55 +138,71 @@ static void test_parse_errors(void **state)
         {"input %x : f32[1]\n%y = gelu(%x) {tanh = 1, tanh = 1}", "given twice", MPK_EFORMAT},
         {"input %x : f32[1]\n%y = gelu(%x) {tanh = \"a\"}", "expected a number", MPK_EFORMAT},
         {"input %x : f32[1]\n%y = gelu(%x) {tanh = 1.5}", "whole number", MPK_EFORMAT},
-        {"input %x : f32[1, 2]\n%y = transpose(%x)", "transpose needs the attribute perm", MPK_EFORMAT},
+        {"input %x : f32[1, 2]\n%y = transpose(%x)", "transpose needs the attribute perm",
+         MPK_EFORMAT},
         {"input %x : f32[1]\n%y = cast(%x) {dtype = \"f32}", "no closing quote", MPK_EFORMAT},
-        {"input %x : f32[1]\n%y = cast(%x) {dtype = \"\\q\"}", "bad character or escape", MPK_EFORMAT},
+        {"input %x : f32[1]\n%y = cast(%x) {dtype = \"\\q\"}", "bad character or escape",
+         MPK_EFORMAT},
         {"input %x : f32[1]\n%y = silu(%x) : f32[2]", "the stated type is not", MPK_EFORMAT},
-        {"input %x : i32[1]\n%y = silu(%x)", "has dtype i32, expected one of f32, f16, bf16", MPK_ESHAPE},
+        {"input %x : i32[1]\n%y = silu(%x)", "has dtype i32, expected one of f32, f16, bf16",
+         MPK_ESHAPE},
         {"input %\"\\x00\" : i32[1]", "the byte 0", MPK_EFORMAT},
         {"output %x", "there is no tensor", MPK_EFORMAT},
         {"input %x : f32[1]\noutput %x\noutput %x", "listed twice", MPK_EVERIFY},
         {"input %x : f32[2, 3]\nconst %w : f32[5, 4]\n%y = linear(%x, %w)",
          "linear: input w0 (%w) has shape [5, 4], expected [?, 3]", MPK_ESHAPE},
-        {"input %x : f32[2, 3]\nconst %w : f32[5, 4]\n%y = linear(%x, %w)", "parsing up to line 3", MPK_ESHAPE},
+        {"input %x : f32[2, 3]\nconst %w : f32[5, 4]\n%y = linear(%x, %w)", "parsing up to line 3",
+         MPK_ESHAPE},
         {"input %x : f32[4] live=tokens\ninput %y : f32[4] live=rows\n%z = add(%x, %y)",
          "counts rows, that of an earlier", MPK_ESHAPE},
-        {"input %x : f32[4] live=tokens\ninput %y : f32[3, 4]\n%z = add(%x, %y)", "cannot be broadcast", MPK_ESHAPE},
-        {"input %x : f32[4, 2] live=tokens\n%z = slice(%x) {starts = [1, 0], stops = [4, 2]}", "only be taken whole",
+        {"input %x : f32[4] live=tokens\ninput %y : f32[3, 4]\n%z = add(%x, %y)",
+         "cannot be broadcast", MPK_ESHAPE},
+        {"input %x : f32[4, 2] live=tokens\n%z = slice(%x) {starts = [1, 0], stops = [4, 2]}",
+         "only be taken whole", MPK_ESHAPE},
+        {"input %x : f32[4, 2] live=tokens\n%z = reshape(%x) {shape = [8]}", "must stay as it is",
          MPK_ESHAPE},
-        {"input %x : f32[4, 2] live=tokens\n%z = reshape(%x) {shape = [8]}", "must stay as it is", MPK_ESHAPE},
         {"input %x : f32[4, 2]\n%z = reshape(%x) {shape = [3, -1]}", "a multiple of 3", MPK_ESHAPE},
-        {"const %x : q4_0[4, 64]\n%z = slice(%x) {starts = [0, 5], stops = [4, 37]}", "split the blocks",
+        {"const %x : q4_0[4, 64]\n%z = slice(%x) {starts = [0, 5], stops = [4, 37]}",
+         "split the blocks", MPK_EUNSUPPORTED},
+        {"const %x : q4_0[32, 64]\n%z = transpose(%x) {perm = [1, 0]}", "split the blocks",
          MPK_EUNSUPPORTED},
-        {"const %x : q4_0[32, 64]\n%z = transpose(%x) {perm = [1, 0]}", "split the blocks", MPK_EUNSUPPORTED},
-        {"input %x : f32[4]\n%z = map(%x) {expr = \"x0 + \"}", "expected a number, an input or a function",
-         MPK_EFORMAT},
+        {"input %x : f32[4]\n%z = map(%x) {expr = \"x0 + \"}",
+         "expected a number, an input or a function", MPK_EFORMAT},
         {"input %x : f32[4]\n%z = map(%x) {expr = \"x1\"}", "there is no such input", MPK_EFORMAT},
         {"input %x : f32[4]\n%z = map(%x) {expr = \"sin(x0\"}", "expected )", MPK_EFORMAT},
         {"input %x : f32[4]\n%z = map(%x) {expr = \"min(x0)\"}", "another argument", MPK_EFORMAT},
-        {"input %x : f32[4]\n%z = map(%x) {expr = \"foo(x0)\"}", "no such function at character 1", MPK_EFORMAT},
-        {"input %x : f32[4]\n%z = map(%x) {expr = \"x0 x0\"}", "expected the end at character 4", MPK_EFORMAT},
-        {"input %p : i32[2]\n%t = rope_table(%p) {size = 8, scaling = \"ntk\"}", "there are default, linear",
-         MPK_EUNSUPPORTED},
+        {"input %x : f32[4]\n%z = map(%x) {expr = \"foo(x0)\"}", "no such function at character 1",
+         MPK_EFORMAT},
+        {"input %x : f32[4]\n%z = map(%x) {expr = \"x0 x0\"}", "expected the end at character 4",
+         MPK_EFORMAT},
+        {"input %p : i32[2]\n%t = rope_table(%p) {size = 8, scaling = \"ntk\"}",
+         "there are default, linear", MPK_EUNSUPPORTED},
         {"input %p : i32[2]\n%t = rope_table(%p) {size = 7}", "expected an even number", MPK_EARG},
-        {"input %x : f32[4, 2]\n%z = concat(%x, %x) {axis = 2}", "axis is 2, x0 has rank 2", MPK_ESHAPE},
-        {"input %x : f32[4, 2]\n%z = concat(%x, %x) {axis = -1}", "axis is -1, x0 has rank 2", MPK_ESHAPE},
-        {"input %x : f32[4, 2] live=tokens\n%z = concat(%x, %x) {axis = 0}", "axis 0 of %x is partly alive",
+        {"input %x : f32[4, 2]\n%z = concat(%x, %x) {axis = 2}", "axis is 2, x0 has rank 2",
          MPK_ESHAPE},
-        {CACHED "%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, %c" HEADS, "given both or neither", MPK_ESHAPE},
-        {CACHED "%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, _, %c" HEADS, "given both or neither",
+        {"input %x : f32[4, 2]\n%z = concat(%x, %x) {axis = -1}", "axis is -1, x0 has rank 2",
          MPK_ESHAPE},
-        {CACHED "input %d : f32[2, 1, 64]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, %d, %d" HEADS,
+        {"input %x : f32[4, 2] live=tokens\n%z = concat(%x, %x) {axis = 0}",
+         "axis 0 of %x is partly alive", MPK_ESHAPE},
+        {CACHED "%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, %c" HEADS,
+         "given both or neither", MPK_ESHAPE},
+        {CACHED "%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, _, %c" HEADS,
+         "given both or neither", MPK_ESHAPE},
+        {CACHED "input %d : f32[2, 1, 64]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, "
+                "%d, %d" HEADS,
          "cos has 2 entries, the cache 1", MPK_ESHAPE},
-        {CACHED "input %d : f32[1, 1, 66]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, %d, %d" HEADS,
+        {CACHED "input %d : f32[1, 1, 66]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, "
+                "%d, %d" HEADS,
          "cos has rows of 66", MPK_ESHAPE},
-        {CACHED "input %d : f32[1, 1, 63]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, %d, %d" HEADS,
+        {CACHED "input %d : f32[1, 1, 63]\n%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, "
+                "%d, %d" HEADS,
          "cos has rows of 63", MPK_ESHAPE},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         bed b = {0};
-        check_fails(&b.cx, rows[i].status, rows[i].message, ir_parse(&b.cx, &b.arena, str_from(rows[i].source), &b.g));
+        check_fails(&b.cx, rows[i].status, rows[i].message,
+                    ir_parse(&b.cx, &b.arena, str_from(rows[i].source), &b.g));
         assert_null(b.g);
         tear_down(&b);
     }
@@ -201,7 +219,8 @@ static void test_hostile_expressions(void **state)
         for (int i = 0; i < 100000; i++)
             text_print(&source, kind == 0 ? "(" : kind == 1 ? "-" : "x0+");
         text_print(&source, "\"}");
-        check_fails(&b.cx, MPK_EFORMAT, "", ir_parse(&b.cx, &b.arena, (str){source.at, source.n}, &b.g));
+        check_fails(&b.cx, MPK_EFORMAT, "",
+                    ir_parse(&b.cx, &b.arena, (str){source.at, source.n}, &b.g));
         text_free(&source);
         tear_down(&b);
     }
@@ -213,8 +232,10 @@ static void test_builder(void **state)
     ir_tensor_id x, w, y[IR_MAX_OUTPUTS];
     (void)state;
     check_ok(&b.cx, ir_create(&b.cx, &b.arena, "built", &b.g));
-    check_ok(&b.cx, ir_add_tensor(&b.cx, b.g, IR_INPUT, IR_TOKENS, "x", IR_F32, 2, (int64_t[]){4, 32}, &x));
-    check_ok(&b.cx, ir_add_tensor(&b.cx, b.g, IR_CONST, IR_ALL, "w", IR_Q8_0, 2, (int64_t[]){6, 32}, &w));
+    check_ok(&b.cx, ir_add_tensor(&b.cx, b.g, IR_INPUT, IR_TOKENS, "x", IR_F32, 2,
+                                  (int64_t[]){4, 32}, &x));
+    check_ok(&b.cx,
+             ir_add_tensor(&b.cx, b.g, IR_CONST, IR_ALL, "w", IR_Q8_0, 2, (int64_t[]){6, 32}, &w));
     check_fails(&b.cx, MPK_EARG, "the name is taken",
                 ir_add_tensor(&b.cx, b.g, IR_CONST, IR_ALL, "w", IR_F32, 0, NULL, &w));
     check_fails(&b.cx, MPK_EARG, "only an operator makes",
@@ -224,7 +245,8 @@ static void test_builder(void **state)
     ir_set sets[] = {{.name = "eps", .f = 0.5}, {0}}, wrong[] = {{.name = "what"}, {0}},
            parts[] = {{.name = "parts", .i = 3}, {0}};
     check_ok(&b.cx, ir_add_op(&b.cx, b.g, "linear", "y", 2, (ir_tensor_id[]){x, w}, sets, y));
-    check_fails(&b.cx, MPK_EARG, "no operator what", ir_add_op(&b.cx, b.g, "what", "z", 0, NULL, NULL, y));
+    check_fails(&b.cx, MPK_EARG, "no operator what",
+                ir_add_op(&b.cx, b.g, "what", "z", 0, NULL, NULL, y));
     check_fails(&b.cx, MPK_EARG, "no attribute what",
                 ir_add_op(&b.cx, b.g, "linear", "z", 2, (ir_tensor_id[]){x, w}, wrong, y));
     check_fails(&b.cx, MPK_EARG, "needs the attribute parts",
@@ -233,31 +255,33 @@ static void test_builder(void **state)
                 ir_add_op(&b.cx, b.g, "silu", "z", 1, (ir_tensor_id[]){99}, NULL, y));
     check_fails(&b.cx, MPK_EARG, "adding %y = silu",
                 ir_add_op(&b.cx, b.g, "silu", "y", 1, (ir_tensor_id[]){x}, NULL, y));
-    check_ok(&b.cx, ir_add_op(&b.cx, b.g, "argmax_partial", NULL, 1, (ir_tensor_id[]){ir_find(b.g, "y")}, parts, y));
+    check_ok(&b.cx, ir_add_op(&b.cx, b.g, "argmax_partial", NULL, 1,
+                              (ir_tensor_id[]){ir_find(b.g, "y")}, parts, y));
     assert_int_equal(y[1], ir_find(b.g, "argmax_partial_1.1"));
     assert_int_equal(ir_find(b.g, "nothing"), IR_NONE);
     check_ok(&b.cx, ir_add_output(&b.cx, b.g, y[0]));
     check_fails(&b.cx, MPK_EARG, "tensor number 77", ir_add_output(&b.cx, b.g, 77));
     check_ok(&b.cx, ir_verify(&b.cx, b.g));
-    check_round_trip(&b,
-                     "graph \"built\"\n"
-                     "input %x : f32[4, 32] live=tokens\n"
-                     "const %w : q8_0[6, 32]\n"
-                     "%y = linear(%x, %w) {eps = 0.5} : f32[4, 6] live=tokens\n"
-                     "%argmax_partial_1, %argmax_partial_1.1 = argmax_partial(%y) {parts = 3} : f32[4, 3] live=tokens, "
-                     "i32[4, 3] live=tokens\n"
-                     "output %argmax_partial_1\n");
+    check_round_trip(&b, "graph \"built\"\n"
+                         "input %x : f32[4, 32] live=tokens\n"
+                         "const %w : q8_0[6, 32]\n"
+                         "%y = linear(%x, %w) {eps = 0.5} : f32[4, 6] live=tokens\n"
+                         "%argmax_partial_1, %argmax_partial_1.1 = argmax_partial(%y) {parts = 3} "
+                         ": f32[4, 3] live=tokens, "
+                         "i32[4, 3] live=tokens\n"
+                         "output %argmax_partial_1\n");
     tear_down(&b);
 }
 
-static const char *const cache_graph = "input %k : f32[4, 2, 8] live=tokens\ninput %p : i32[4] live=tokens\n"
-                                       "input %s : i32[4] live=tokens\ninput %pages : i32[2, 2]\n"
-                                       "state %kc : f32[4, 2, 4, 8]\nstate %vc : f32[4, 2, 4, 8]\n"
-                                       "%ka, %va = kv_write(%k, %k, %p, %s, %pages, %kc, %vc)\n"
-                                       "%q = attention(%k, %ka, %va, %p, %s, %pages)\n"
-                                       "%kb, %vb = kv_write(%k, %k, %p, %s, %pages, %ka, %va)\n"
-                                       "%r = silu(%q)\n"
-                                       "output %r\noutput %kb\n";
+static const char *const cache_graph =
+    "input %k : f32[4, 2, 8] live=tokens\ninput %p : i32[4] live=tokens\n"
+    "input %s : i32[4] live=tokens\ninput %pages : i32[2, 2]\n"
+    "state %kc : f32[4, 2, 4, 8]\nstate %vc : f32[4, 2, 4, 8]\n"
+    "%ka, %va = kv_write(%k, %k, %p, %s, %pages, %kc, %vc)\n"
+    "%q = attention(%k, %ka, %va, %p, %s, %pages)\n"
+    "%kb, %vb = kv_write(%k, %k, %p, %s, %pages, %ka, %va)\n"
+    "%r = silu(%q)\n"
+    "output %r\noutput %kb\n";
 
 enum { OP_WRITE, OP_ATTEND, OP_WRITE_AGAIN, OP_SILU };
 
@@ -469,21 +493,21 @@ static void test_verifier_more(void **state)
 {
     bed b = {0};
     (void)state;
-    check_fails(
-        &b.cx, MPK_EVERIFY, "which repeats elements",
-        ir_parse(
-            &b.cx, &b.arena,
-            STR("input %k : f32[4, 2, 8]\ninput %p : i32[4]\ninput %s : i32[4]\ninput %pages : i32[2, 2]\n"
-                "state %c : f32[1, 2, 4, 8]\nstate %vc : f32[3, 2, 4, 8]\n%kc = expand(%c) {shape = [3, 2, 4, 8]}\n"
-                "%ka, %va = kv_write(%k, %k, %p, %s, %pages, %kc, %vc)\n"),
-            &b.g));
-    check_fails(
-        &b.cx, MPK_EVERIFY, "and writes its storage in place",
-        ir_parse(&b.cx, &b.arena,
-                 STR("input %p : i32[4]\ninput %s : i32[4]\ninput %pages : i32[2, 2]\nstate %kc : f32[4, 2, 1, 8]\n"
-                     "state %vc : f32[4, 2, 1, 8]\n%k = reshape(%kc) {shape = [4, 2, 8]}\n"
-                     "%ka, %va = kv_write(%k, %k, %p, %s, %pages, %kc, %vc)\n"),
-                 &b.g));
+    check_fails(&b.cx, MPK_EVERIFY, "which repeats elements",
+                ir_parse(&b.cx, &b.arena,
+                         STR("input %k : f32[4, 2, 8]\ninput %p : i32[4]\ninput %s : i32[4]\ninput "
+                             "%pages : i32[2, 2]\n"
+                             "state %c : f32[1, 2, 4, 8]\nstate %vc : f32[3, 2, 4, 8]\n%kc = "
+                             "expand(%c) {shape = [3, 2, 4, 8]}\n"
+                             "%ka, %va = kv_write(%k, %k, %p, %s, %pages, %kc, %vc)\n"),
+                         &b.g));
+    check_fails(&b.cx, MPK_EVERIFY, "and writes its storage in place",
+                ir_parse(&b.cx, &b.arena,
+                         STR("input %p : i32[4]\ninput %s : i32[4]\ninput %pages : i32[2, "
+                             "2]\nstate %kc : f32[4, 2, 1, 8]\n"
+                             "state %vc : f32[4, 2, 1, 8]\n%k = reshape(%kc) {shape = [4, 2, 8]}\n"
+                             "%ka, %va = kv_write(%k, %k, %p, %s, %pages, %kc, %vc)\n"),
+                         &b.g));
     tear_down(&b);
 }
 
@@ -499,14 +523,15 @@ static void test_random_graphs(void **state)
             uint64_t kind = rng_u64(seed, 4 * i) % 7, n = b.g->tensors.n;
             ir_tensor_id in[2] = {(ir_tensor_id)(n ? rng_u64(seed, 4 * i + 1) % n : 0),
                                   (ir_tensor_id)(n ? rng_u64(seed, 4 * i + 2) % n : 0)};
-            int64_t perm[2] = {1, 0}, starts[2] = {0, (int64_t)(rng_u64(seed, 4 * i + 3) % 3)}, stops[2] = {6, 6},
-                    flat[2] = {6, 6};
+            int64_t perm[2] = {1, 0}, starts[2] = {0, (int64_t)(rng_u64(seed, 4 * i + 3) % 3)},
+                    stops[2] = {6, 6}, flat[2] = {6, 6};
             ir_set set[3] = {{0}, {0}, {0}};
             char name[16];
             snprintf(name, sizeof name, "n%d%s", (int)i, i % 3 ? "" : " x");
             if (n == 0 || kind == 0) {
                 ir_kind of = (ir_kind)(rng_u64(seed, 4 * i + 3) % 3);
-                check_ok(&b.cx, ir_add_tensor(&b.cx, b.g, of, IR_ALL, name, IR_F32, 2, (int64_t[]){6, 6}, &id));
+                check_ok(&b.cx, ir_add_tensor(&b.cx, b.g, of, IR_ALL, name, IR_F32, 2,
+                                              (int64_t[]){6, 6}, &id));
             } else if (kind == 1) {
                 set[0] = (ir_set){.name = "perm", .ints = perm, .n_ints = 2};
                 check_ok(&b.cx, ir_add_op(&b.cx, b.g, "transpose", name, 1, in, set, &id));
@@ -522,7 +547,8 @@ static void test_random_graphs(void **state)
                 set[0] = (ir_set){.name = "eps", .f = (double)rng_float(seed, 4 * i + 3)};
                 check_ok(&b.cx, ir_add_op(&b.cx, b.g, "rms_norm", name, 1, in, set, &id));
             } else {
-                check_ok(&b.cx, ir_add_op(&b.cx, b.g, kind == 5 ? "add" : "mul", name, 2, in, NULL, &id));
+                check_ok(&b.cx,
+                         ir_add_op(&b.cx, b.g, kind == 5 ? "add" : "mul", name, 2, in, NULL, &id));
             }
         }
         check_ok(&b.cx, ir_add_output(&b.cx, b.g, (ir_tensor_id)(b.g->tensors.n - 1)));
@@ -534,7 +560,8 @@ static void test_random_graphs(void **state)
 
 static void test_boxes(void **state)
 {
-    ir_box a = {{0, 2}, {4, 5}}, b = {{3, 4}, {9, 9}}, c = {{4, 0}, {5, 9}}, none = {{1, 3}, {2, 3}}, around;
+    ir_box a = {{0, 2}, {4, 5}}, b = {{3, 4}, {9, 9}}, c = {{4, 0}, {5, 9}},
+           none = {{1, 3}, {2, 3}}, around;
     (void)state;
     assert_true(ir_box_overlaps(&a, &b, 2));
     assert_false(ir_box_overlaps(&a, &c, 2));
@@ -559,7 +586,8 @@ static void test_bytes_read(void **state)
 {
     bed b;
     (void)state;
-    parse(&b, "input %x : f32[4, 64] live=tokens\nconst %w : q8_0[6, 64]\nconst %b : f32[6]\n%y = linear(%x, %w, _, _, "
+    parse(&b, "input %x : f32[4, 64] live=tokens\nconst %w : q8_0[6, 64]\nconst %b : f32[6]\n%y = "
+              "linear(%x, %w, _, _, "
               "%b)\n");
     ir_box box = {{0, 2}, {2, 5}};
     assert_int_equal(op_bytes_read(b.g, &b.g->ops.at[0], &box), 2 * 64 * 4 + 3 * 68 + 3 * 4);

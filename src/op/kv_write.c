@@ -1,10 +1,11 @@
 /* kv_write.c - put the keys and values of a step into the paged cache, in place (paper §6.1).
  *
- * k, v [T, G, K], positions, slots i32[T], pages i32[B, N], k_cache, v_cache [n_pages, G, P, K] -> the caches.  A task
- * does all tokens of some heads: which pages a token touches is known only at run time.
+ * k, v [T, G, K], positions, slots i32[T], pages i32[B, N], k_cache, v_cache [n_pages, G, P, K] ->
+ * the caches.  A task does all tokens of some heads: which pages a token touches is known only at
+ * run time.
  *
- * A token whose slot, position or page does not exist is skipped; two tokens at one place: the later one stays. Cost:
- * one copy of k and v.
+ * A token whose slot, position or page does not exist is skipped; two tokens at one place: the
+ * later one stays. Cost: one copy of k and v.
  */
 #include "op/pages.h"
 
@@ -13,7 +14,8 @@ enum { K, V, POSITIONS, SLOTS, PAGES, K_CACHE, V_CACHE };
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *k = shape_input(g, op, K);
-    TRY(shape_expect(cx, g, op, K, SHAPE_FLOAT, 3, (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
+    TRY(shape_expect(cx, g, op, K, SHAPE_FLOAT, 3,
+                     (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, V, SHAPE_FLOAT, 3, k->dims));
     TRY(shape_expect_live(cx, g, op, V, k->live));
     TRY(pages_expect(cx, g, op, POSITIONS, k->dims[0], k->live));
@@ -32,7 +34,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1].grain = 1;
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     *read = (ir_box){0}; /* the old values of the caches are not read */
     if (input >= K_CACHE)
@@ -68,7 +71,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         for (int64_t head = box->lo[1]; head < box->hi[1]; head++)
             for (uint32_t i = 0; i < 2; i++) {
                 const op_view *from = &in[K + i];
-                walk_load_row(from, t * from->stride[0] + head * from->stride[1], 0, from->dims[2], scratch);
+                walk_load_row(from, t * from->stride[0] + head * from->stride[1], 0, from->dims[2],
+                              scratch);
                 pages_store(&in[PAGES], &call->out[i], slot, position, head, scratch);
             }
     }
@@ -83,12 +87,14 @@ static const op_operand in[] = {{"k", 0},     {"v", 0},       {"positions", 0}, 
                                 {"pages", 0}, {"k_cache", 0}, {"v_cache", 0}};
 static const op_operand out[] = {{"k_cache", 0}, {"v_cache", 0}};
 
-#define CASE(tokens, heads, kv, pages, cache)                                                                          \
-    {                                                                                                                  \
-        "input %k : " kv "[" tokens ", " heads "] live=tokens\ninput %v : " kv "[" tokens ", " heads "] live=tokens\n" \
-        "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages    \
-        "]\n"                                                                                                          \
-        "state %kc : " cache "\nstate %vc : " cache "\n%ka, %va = kv_write(%k, %v, %p, %s, %pages, %kc, %vc)\n"        \
+#define CASE(tokens, heads, kv, pages, cache)                                             \
+    {                                                                                     \
+        "input %k : " kv "[" tokens ", " heads "] live=tokens\ninput %v : " kv "[" tokens \
+        ", " heads "] live=tokens\n"                                                      \
+        "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens                  \
+        "] live=tokens\ninput %pages : i32[" pages "]\n"                                  \
+        "state %kc : " cache "\nstate %vc : " cache                                       \
+        "\n%ka, %va = kv_write(%k, %v, %p, %s, %pages, %kc, %vc)\n"                       \
     }
 static const op_case cases[] = {
     CASE("1", "3, 64", "f32", "2, 4", "f32[9, 3, 16, 64]"),

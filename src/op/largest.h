@@ -6,7 +6,8 @@
 
 #include "op/walk.h"
 
-/* Index of the largest of the columns lo .. hi - 1 of a row that starts at offset, or -1 if all are NaN. */
+/* Index of the largest of the columns lo .. hi - 1 of a row that starts at offset, or -1 if all are
+ * NaN. */
 static inline int64_t largest_in_row(const op_view *x, int64_t offset, int64_t lo, int64_t hi)
 {
     int64_t best = -1;

@@ -1,9 +1,9 @@
-/* layer_norm.c - (x - mean) / sqrt(variance + eps) * weight + bias over the last axis.  x real [.., N], weight, bias
- * [N] real or absent.
+/* layer_norm.c - (x - mean) / sqrt(variance + eps) * weight + bias over the last axis.  x real [..,
+ * N], weight, bias [N] real or absent.
  *
- * Mean and variance are sums in double from the first entry to the last, the variance around the mean (two passes, so
- * that a large mean costs no digits); the rest is fp32, of f64 fp64. A row is never cut. Cost: three passes over the
- * row.
+ * Mean and variance are sums in double from the first entry to the last, the variance around the
+ * mean (two passes, so that a large mean costs no digits); the rest is fp32, of f64 fp64. A row is
+ * never cut. Cost: three passes over the row.
  */
 #include <math.h>
 
@@ -17,8 +17,10 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 {
     const ir_tensor *x = shape_input(g, op, X);
     TRY(shape_expect_dtype(cx, g, op, X, SHAPE_REAL_NUMBER));
-    CHECK(cx, x->rank > 0, MPK_ESHAPE, "layer_norm: input x (%%%.*s) is a scalar", STR_ARG(x->name));
-    CHECK(cx, x->rank > 1 || x->live == IR_ALL, MPK_ESHAPE, "layer_norm: the normalised axis may not be partly alive");
+    CHECK(cx, x->rank > 0, MPK_ESHAPE, "layer_norm: input x (%%%.*s) is a scalar",
+          STR_ARG(x->name));
+    CHECK(cx, x->rank > 1 || x->live == IR_ALL, MPK_ESHAPE,
+          "layer_norm: the normalised axis may not be partly alive");
     TRY(shape_expect(cx, g, op, WEIGHT, SHAPE_REAL_NUMBER, 1, &x->dims[x->rank - 1]));
     TRY(shape_expect(cx, g, op, BIAS, SHAPE_REAL_NUMBER, 1, &x->dims[x->rank - 1]));
     shape_like(x, out);
@@ -26,7 +28,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* Element i of a row, normalised: in fp32 once the factor is there, or all in fp64. */
-static double finish_f32(double away, double factor, const op_view *weight, const op_view *bias, int64_t i)
+static double finish_f32(double away, double factor, const op_view *weight, const op_view *bias,
+                         int64_t i)
 {
     float y = (float)(away * factor);
     if (weight->data)
@@ -35,7 +38,8 @@ static double finish_f32(double away, double factor, const op_view *weight, cons
         y += op_load(bias, i * bias->stride[0]);
     return (double)y;
 }
-static double finish_f64(double away, double factor, const op_view *weight, const op_view *bias, int64_t i)
+static double finish_f64(double away, double factor, const op_view *weight, const op_view *bias,
+                         int64_t i)
 {
     double y = away * factor;
     if (weight->data)
@@ -80,12 +84,15 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     } while (walk_next(box, x->rank - 1, at));
 }
 
-static const op_operand in[] = {{"x", 0}, {"weight", OP_OPTIONAL}, {"bias", OP_OPTIONAL}}, out[] = {{"y", 0}};
+static const op_operand in[] = {{"x", 0}, {"weight", OP_OPTIONAL}, {"bias", OP_OPTIONAL}},
+                        out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-5)};
 static const op_case cases[] = {
-    {"input %x : f32[7, 320] live=tokens\nconst %w : f32[320]\nconst %b : bf16[320]\n%y = layer_norm(%x, %w, %b)\n"},
+    {"input %x : f32[7, 320] live=tokens\nconst %w : f32[320]\nconst %b : bf16[320]\n%y = "
+     "layer_norm(%x, %w, %b)\n"},
     {"input %x : bf16[3, 5, 48]\n%y = layer_norm(%x, _, _) {eps = 0.001}\n"},
-    {"input %x : f64[3, 1000]\nconst %w : f64[1000]\nconst %b : f64[1000]\n%y = layer_norm(%x, %w, %b)\n"},
+    {"input %x : f64[3, 1000]\nconst %w : f64[1000]\nconst %b : f64[1000]\n%y = layer_norm(%x, %w, "
+     "%b)\n"},
 };
 
 const op_def op_layer_norm = {

@@ -1,7 +1,7 @@
 /* line.h - operators that work on lines along one axis: x [.., n, ..], each line on its own.
  *
- * The results have the lines' shape with n, or another number of, entries along the axis, or lack the axis. Cuts go
- * between lines alone.
+ * The results have the lines' shape with n, or another number of, entries along the axis, or lack
+ * the axis. Cuts go between lines alone.
  */
 #ifndef OP_LINE_H
 #define OP_LINE_H
@@ -16,7 +16,8 @@ static inline uint32_t line_axis(const ir_op *op)
 }
 
 /* The axis is one of input 0; a line of a partly alive axis 0 would not be whole. */
-static inline mpk_status line_infer(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t dtypes)
+static inline mpk_status line_infer(mpk_context *cx, const ir_graph *g, const ir_op *op,
+                                    uint32_t dtypes)
 {
     TRY(shape_expect_dtype(cx, g, op, 0, dtypes));
     TRY(shape_expect_axis(cx, g, op, 0, op->attributes[0].i));
@@ -31,7 +32,8 @@ static inline void line_axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 }
 
 /* Whole lines. */
-static inline void line_reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static inline void line_reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                              ir_box *read)
 {
     *read = *box;
     read->lo[line_axis(op)] = 0;

@@ -1,9 +1,11 @@
-/* linear.c - products of activations with up to three weight matrices (paper §4.1: the operator that costs time).
+/* linear.c - products of activations with up to three weight matrices (paper §4.1: the operator
+ * that costs time).
  *
- * x [T, D], w0 [F0, D], w1, w2, biases, norm [D], residual [T, F] -> y [T, F].  Without glu the columns of y are those
- * of the weights one after the other; with it w0 is the gate and w1 what it lets through.  norm: x is first normalised
- * as rms_norm does.  activations: "i8" multiplies weights in block formats by x in 8-bit blocks (narrow.h).
- * Reference code takes eight tokens at a time: a weight row is unpacked once for them.
+ * x [T, D], w0 [F0, D], w1, w2, biases, norm [D], residual [T, F] -> y [T, F].  Without glu the
+ * columns of y are those of the weights one after the other; with it w0 is the gate and w1 what it
+ * lets through.  norm: x is first normalised as rms_norm does.  activations: "i8" multiplies
+ * weights in block formats by x in 8-bit blocks (narrow.h).  Reference code takes eight tokens at a
+ * time: a weight row is unpacked once for them.
  */
 #include "op/activate.h"
 #include "op/dot.h"
@@ -24,8 +26,9 @@ static bool has_glu(const ir_op *op)
 static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
 {
     str glu = op->attributes[GLU].s;
-    CHECK(cx, str_is(glu, "silu") || str_is(glu, "gelu") || str_is(glu, "gelu_tanh"), MPK_EUNSUPPORTED,
-          "linear: glu \"%.*s\" is not one of \"\", silu, gelu, gelu_tanh", STR_ARG(glu));
+    CHECK(cx, str_is(glu, "silu") || str_is(glu, "gelu") || str_is(glu, "gelu_tanh"),
+          MPK_EUNSUPPORTED, "linear: glu \"%.*s\" is not one of \"\", silu, gelu, gelu_tanh",
+          STR_ARG(glu));
     CHECK(cx, shape_input(g, op, W1) && !shape_input(g, op, W2), MPK_ESHAPE,
           "linear: with glu the inputs w0 and w1 are needed and w2 is not");
     return shape_expect(cx, g, op, W1, SHAPE_WEIGHT, 2, shape_input(g, op, W0)->dims);
@@ -37,14 +40,16 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     const ir_tensor *x = shape_input(g, op, X);
     TRY(shape_expect(cx, g, op, X, SHAPE_FLOAT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
     int64_t width = x->dims[1];
-    CHECK(cx, shape_input(g, op, W1) || !shape_input(g, op, W2), MPK_ESHAPE, "linear: input w2 is given without w1");
+    CHECK(cx, shape_input(g, op, W1) || !shape_input(g, op, W2), MPK_ESHAPE,
+          "linear: input w2 is given without w1");
     out->dtype = x->dtype;
     out->live = x->live;
     out->rank = 2;
     out->dims[0] = x->dims[0];
     for (uint32_t i = 0; i < 3; i++) {
         const ir_tensor *w = shape_input(g, op, W0 + i);
-        CHECK(cx, w || !shape_input(g, op, B0 + i), MPK_ESHAPE, "linear: bias b%u is given without w%u", i, i);
+        CHECK(cx, w || !shape_input(g, op, B0 + i), MPK_ESHAPE,
+              "linear: bias b%u is given without w%u", i, i);
         if (!w)
             continue;
         TRY(shape_expect(cx, g, op, W0 + i, SHAPE_WEIGHT, 2, (int64_t[]){SHAPE_FREE, width}));
@@ -60,8 +65,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
 
-/* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles are whole, up to 128
- * tokens stay together, so that a weight is read once for them. */
+/* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles are
+ * whole, up to 128 tokens stay together, so that a weight is read once for them. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
@@ -70,7 +75,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 }
 
 /* The rows lo .. hi - 1 of weight i that the columns of a box need. */
-static void weight_rows(const ir_graph *g, const ir_op *op, uint32_t i, const ir_box *box, int64_t *lo, int64_t *hi)
+static void weight_rows(const ir_graph *g, const ir_op *op, uint32_t i, const ir_box *box,
+                        int64_t *lo, int64_t *hi)
 {
     int64_t first = 0, rows = shape_input(g, op, W0 + i)->dims[0];
     for (uint32_t k = 0; k < i && !has_glu(op); k++)
@@ -79,8 +85,10 @@ static void weight_rows(const ir_graph *g, const ir_op *op, uint32_t i, const ir
     *hi = box->hi[1] - first < rows ? box->hi[1] - first : rows;
 }
 
-/* Of each weight and bias the rows that belong to the box's columns; none if another weight makes them. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+/* Of each weight and bias the rows that belong to the box's columns; none if another weight makes
+ * them. */
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     *read = ir_box_whole(shape_input(g, op, input));
     if (input == X) {
@@ -93,11 +101,12 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* Columns of y, which are rows of the weights: of one weight, or of gate and up alike.  Or the rows' elements: then
- * each peer has a term of every sum; norm and glu need all of it. */
+/* Columns of y, which are rows of the weights: of one weight, or of gate and up alike.  Or the
+ * rows' elements: then each peer has a term of every sum; norm and glu need all of it. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
-    bool columns = has_glu(op) || !shape_input(g, op, W1), inner = !has_glu(op) && !shape_input(g, op, NORM);
+    bool columns = has_glu(op) || !shape_input(g, op, W1),
+         inner = !has_glu(op) && !shape_input(g, op, NORM);
     if (way == 0 && columns) {
         out->in[W0] = out->in[W1] = out->in[B0] = out->in[B1] = 0;
         out->in[RESIDUAL] = out->out[0] = 1;
@@ -123,7 +132,8 @@ static int row_kind(const op_call *call, ir_dtype weight)
 /* A row of a weight, and up to eight rows of x of every kind. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
-    int64_t tokens = box->hi[0] - box->lo[0], kinds = narrow_is_asked(op->attributes[ACTIVATIONS].s) ? ROW_KINDS : 1;
+    int64_t tokens = box->hi[0] - box->lo[0],
+            kinds = narrow_is_asked(op->attributes[ACTIVATIONS].s) ? ROW_KINDS : 1;
     tokens = tokens < TOKENS_AT_ONCE ? tokens : TOKENS_AT_ONCE;
     return (size_t)((tokens * kinds + 1) * shape_input(g, op, W0)->dims[1]) * sizeof(float);
 }
@@ -135,7 +145,8 @@ typedef struct x_rows {
 } x_rows;
 
 /* y[t] = x[t] . w[row] + b[row]; unpacked: room for a row of w. */
-static void multiply_row(const op_call *call, uint32_t i, int64_t row, const x_rows *x, float *unpacked, float *y)
+static void multiply_row(const op_call *call, uint32_t i, int64_t row, const x_rows *x,
+                         float *unpacked, float *y)
 {
     const op_view *w = &call->in[W0 + i], *b = &call->in[B0 + i];
     int64_t width = w->dims[1], first = row_kind(call, w->dtype) * x->n;
@@ -146,7 +157,8 @@ static void multiply_row(const op_call *call, uint32_t i, int64_t row, const x_r
 }
 
 /* One column of y for the tokens from t0 on. */
-static void compute_column(const op_call *call, int64_t column, int64_t t0, const x_rows *x, float *unpacked)
+static void compute_column(const op_call *call, int64_t column, int64_t t0, const x_rows *x,
+                           float *unpacked)
 {
     const op_view *residual = &call->in[RESIDUAL], *out = &call->out[0];
     float y[TOKENS_AT_ONCE], up[TOKENS_AT_ONCE];
@@ -252,28 +264,37 @@ static const op_case cases[] = {
     PLAIN("1", "iq4_xs", "19", "768"),
     PLAIN("2", "tq1_0", "19", "768"),
     PLAIN("3", "tq2_0", "19", "768"),
-    {"input %x : f32[7, 320] live=tokens\ninput %r : f32[7, 320] live=tokens\nconst %w : q4_1[320, 320]\nconst %b : "
+    {"input %x : f32[7, 320] live=tokens\ninput %r : f32[7, 320] live=tokens\nconst %w : q4_1[320, "
+     "320]\nconst %b : "
      "f32[320]\n"
      "%y = linear(%x, %w, _, _, %b, _, _, _, %r)\n"},
-    {"input %x : f32[5, 320] live=tokens\nconst %q : bf16[80, 320]\nconst %k : q8_0[16, 320]\nconst %v : f32[16, 320]\n"
+    {"input %x : f32[5, 320] live=tokens\nconst %q : bf16[80, 320]\nconst %k : q8_0[16, "
+     "320]\nconst %v : f32[16, 320]\n"
      "const %bq : bf16[80]\nconst %bk : f32[16]\nconst %bv : f16[16]\nconst %n : f32[320]\n"
      "%y = linear(%x, %q, %k, %v, %bq, %bk, %bv, %n) {eps = 1e-05}\n"},
-    {"input %x : f32[7, 64] live=tokens\nconst %g : q4_0[48, 64]\nconst %u : q8_0[48, 64]\nconst %n : bf16[64]\n"
+    {"input %x : f32[7, 64] live=tokens\nconst %g : q4_0[48, 64]\nconst %u : q8_0[48, 64]\nconst "
+     "%n : bf16[64]\n"
      "%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\"}\n"},
-    {"input %x : bf16[4, 64] live=tokens\nconst %g : bf16[48, 64]\nconst %u : bf16[48, 64]\nconst %b : f32[48]\nconst "
+    {"input %x : bf16[4, 64] live=tokens\nconst %g : bf16[48, 64]\nconst %u : bf16[48, 64]\nconst "
+     "%b : f32[48]\nconst "
      "%c : f32[48]\n"
      "%y = linear(%x, %g, %u, _, %b, %c) {glu = \"gelu\"}\n"},
-    /* Many tokens: few rows and many, a residual, biases, a gate, columns that are a multiple of 8 alone. */
-    {"input %x : bf16[33, 1000] live=tokens\ninput %r : bf16[33, 101] live=tokens\nconst %w : bf16[101, 1000]\n"
+    /* Many tokens: few rows and many, a residual, biases, a gate, columns that are a multiple of 8
+     * alone. */
+    {"input %x : bf16[33, 1000] live=tokens\ninput %r : bf16[33, 101] live=tokens\nconst %w : "
+     "bf16[101, 1000]\n"
      "%y = linear(%x, %w, _, _, _, _, _, _, %r)\n"},
-    {"input %x : bf16[100, 320] live=tokens\nconst %q : bf16[320, 320]\nconst %k : bf16[64, 320]\nconst %v : bf16[64, "
+    {"input %x : bf16[100, 320] live=tokens\nconst %q : bf16[320, 320]\nconst %k : bf16[64, "
+     "320]\nconst %v : bf16[64, "
      "320]\nconst %bq : bf16[320]\nconst %bv : f32[64]\nconst %n : bf16[320]\n"
      "%y = linear(%x, %q, %k, %v, %bq, _, %bv, %n) {eps = 1e-05}\n"},
-    {"input %x : bf16[64, 192] live=tokens\nconst %g : bf16[1028, 192]\nconst %u : bf16[1028, 192]\nconst %n : "
+    {"input %x : bf16[64, 192] live=tokens\nconst %g : bf16[1028, 192]\nconst %u : bf16[1028, "
+     "192]\nconst %n : "
      "f32[192]\n%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\"}\n"},
     {"input %x : bf16[130, 8] live=tokens\nconst %w : bf16[19001, 8]\n%y = linear(%x, %w)\n"},
     {"input %x : bf16[70, 2056] live=tokens\nconst %w : bf16[60, 2056]\n%y = linear(%x, %w)\n"},
-    {"input %x : bf16[130, 40] live=tokens\nconst %g : bf16[2500, 40]\nconst %u : bf16[2500, 40]\nconst %b : "
+    {"input %x : bf16[130, 40] live=tokens\nconst %g : bf16[2500, 40]\nconst %u : bf16[2500, "
+     "40]\nconst %b : "
      "f32[2500]\n%y = linear(%x, %g, %u, _, _, %b) {glu = \"gelu_tanh\"}\n"},
     NARROW("1", "q4_0", "33", "320"),
     NARROW("3", "q4_1", "33", "576"),
@@ -297,18 +318,22 @@ static const op_case cases[] = {
     NARROW("4", "iq4_xs", "19", "768"),
     NARROW("1", "tq1_0", "19", "768"),
     NARROW("6", "tq2_0", "19", "768"),
-    {"input %x : bf16[5, 256] live=tokens\nconst %q : bf16[80, 256]\nconst %k : q8_0[16, 256]\nconst %v : q6_k[16, "
+    {"input %x : bf16[5, 256] live=tokens\nconst %q : bf16[80, 256]\nconst %k : q8_0[16, "
+     "256]\nconst %v : q6_k[16, "
      "256]\nconst %bk : f32[16]\nconst %n : f32[256]\n"
      "%y = linear(%x, %q, %k, %v, _, %bk, _, %n) {eps = 1e-05, activations = \"i8\"}\n"},
-    {"input %x : f32[7, 512] live=tokens\nconst %g : q4_k[48, 512]\nconst %u : q6_k[48, 512]\nconst %n : f32[512]\n"
+    {"input %x : f32[7, 512] live=tokens\nconst %g : q4_k[48, 512]\nconst %u : q6_k[48, "
+     "512]\nconst %n : f32[512]\n"
      "%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\", activations = \"i8\"}\n"},
-    {"input %x : f32[2, 64] live=rows\nconst %g : f16[48, 64]\nconst %u : f16[48, 64]\n%y = linear(%x, %g, %u) {glu = "
+    {"input %x : f32[2, 64] live=rows\nconst %g : f16[48, 64]\nconst %u : f16[48, 64]\n%y = "
+     "linear(%x, %g, %u) {glu = "
      "\"gelu_tanh\"}\n"},
 };
 
 const op_def op_linear = {
     .name = "linear",
-    .summary = "x W^T + b for one to three weights, with optional rms_norm before, gating and residual after",
+    .summary = "x W^T + b for one to three weights, with optional rms_norm before, gating and "
+               "residual after",
     OP_INPUTS(in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),

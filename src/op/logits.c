@@ -1,12 +1,14 @@
 /* logits.c - the end of a step: rows are chosen and normalised and multiplied with the vocabulary.
  *
- * x [T, D], w [V, D], norm [D], rows i32[R] -> logits f32[R, V], peaks f32[R, ceil(V / 64), 2].  Row r of logits
- * belongs to token rows[r] (zeros if there is no such token alive), or without rows to token r.  The numbers are those
- * of gather, rms_norm and linear one after the other in f32; nothing is rounded between.
+ * x [T, D], w [V, D], norm [D], rows i32[R] -> logits f32[R, V], peaks f32[R, ceil(V / 64), 2].
+ * Row r of logits belongs to token rows[r] (zeros if there is no such token alive), or without rows
+ * to token r.  The numbers are those of gather, rms_norm and linear one after the other in f32;
+ * nothing is rounded between.
  *
- * peaks are the largest logit of each 64 neighbouring columns and its column as a float (ties: the lowest column; exact
- * below 2^24); a block with nothing but NaN has -inf and column -1.  So a greedy `sample` reads V / 32 numbers of a row
- * and not V.  Reference code takes eight rows at a time: a row of w is unpacked once for them.
+ * peaks are the largest logit of each 64 neighbouring columns and its column as a float (ties: the
+ * lowest column; exact below 2^24); a block with nothing but NaN has -inf and column -1.  So a
+ * greedy `sample` reads V / 32 numbers of a row and not V.  Reference code takes eight rows at a
+ * time: a row of w is unpacked once for them.
  */
 #include <math.h>
 
@@ -22,13 +24,15 @@ enum { ROWS_AT_ONCE = 8 };
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    const ir_tensor *x = shape_input(g, op, X), *w = shape_input(g, op, W), *rows = shape_input(g, op, ROWS);
+    const ir_tensor *x = shape_input(g, op, X), *w = shape_input(g, op, W),
+                    *rows = shape_input(g, op, ROWS);
     TRY(shape_expect(cx, g, op, X, SHAPE_FLOAT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, W, SHAPE_WEIGHT, 2, (int64_t[]){SHAPE_FREE, x->dims[1]}));
     TRY(shape_expect(cx, g, op, NORM, SHAPE_FLOAT, 1, &x->dims[1]));
     TRY(shape_expect(cx, g, op, ROWS, SHAPE_I32, 1, (int64_t[]){SHAPE_FREE}));
-    CHECK(cx, w->dims[0] <= PEAKS_MOST_COLUMNS, MPK_ESHAPE, "logits: %lld columns, at most %d can be numbered",
-          (long long)w->dims[0], PEAKS_MOST_COLUMNS);
+    CHECK(cx, w->dims[0] <= PEAKS_MOST_COLUMNS, MPK_ESHAPE,
+          "logits: %lld columns, at most %d can be numbered", (long long)w->dims[0],
+          PEAKS_MOST_COLUMNS);
     for (uint32_t i = LOGITS; i <= PEAKS; i++) {
         out[i].dtype = IR_F32;
         out[i].live = rows ? rows->live : x->live;
@@ -50,7 +54,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 }
 
 /* Which tokens is known only at run time: all of them. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     *read = ir_box_whole(shape_input(g, op, input));
     if (input == ROWS || (input == X && !shape_input(g, op, ROWS))) {
@@ -62,7 +67,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written)
+static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
+                   ir_box *written)
 {
     *written = ir_box_whole(&g->tensors.at[op->out[output]]);
     written->lo[0] = box->lo[0];
@@ -97,7 +103,8 @@ static void find_peaks(const op_call *call, int64_t r, int64_t lo, int64_t hi)
 {
     const op_view *logits = &call->out[LOGITS], *peaks = &call->out[PEAKS];
     for (int64_t first = lo; first < hi; first += PEAKS_COLUMNS) {
-        int64_t end = first + PEAKS_COLUMNS < hi ? first + PEAKS_COLUMNS : hi, row = r * logits->stride[0];
+        int64_t end = first + PEAKS_COLUMNS < hi ? first + PEAKS_COLUMNS : hi,
+                row = r * logits->stride[0];
         int64_t best = largest_in_row(logits, row, first, end);
         int64_t at = r * peaks->stride[0] + first / PEAKS_COLUMNS * peaks->stride[1];
         op_store(peaks, at, best < 0 ? -INFINITY : op_load(logits, row + best * logits->stride[1]));
@@ -136,15 +143,19 @@ static const op_operand out[] = {{"logits", 0}, {"peaks", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6)};
 static const op_case cases[] = {
     {"input %x : f32[1, 65] live=tokens\nconst %w : bf16[1003, 65]\n%l, %p = logits(%x, %w)\n"},
-    {"input %x : bf16[7, 64] live=tokens\nconst %w : bf16[257, 64]\nconst %n : f32[64]\ninput %r : i32[3] live=rows\n"
+    {"input %x : bf16[7, 64] live=tokens\nconst %w : bf16[257, 64]\nconst %n : f32[64]\ninput %r : "
+     "i32[3] live=rows\n"
      "%l, %p = logits(%x, %w, %n, %r) {eps = 1e-05}\n"},
-    {"input %x : f32[12, 64] live=tokens\nconst %w : q8_0[128, 64]\nconst %n : bf16[64]\n%l, %p = logits(%x, %w, "
+    {"input %x : f32[12, 64] live=tokens\nconst %w : q8_0[128, 64]\nconst %n : bf16[64]\n%l, %p = "
+     "logits(%x, %w, "
      "%n)\n"},
-    {"input %x : bf16[40, 64] live=tokens\nconst %w : bf16[2051, 64]\nconst %n : bf16[64]\ninput %r : i32[20] "
+    {"input %x : bf16[40, 64] live=tokens\nconst %w : bf16[2051, 64]\nconst %n : bf16[64]\ninput "
+     "%r : i32[20] "
      "live=rows\n"
      "%l, %p = logits(%x, %w, %n, %r)\n"},
     {"input %x : bf16[70, 24] live=tokens\nconst %w : bf16[4100, 24]\n%l, %p = logits(%x, %w)\n"},
-    {"input %x : f32[3, 64]\nconst %w : f16[49, 64]\ninput %r : i32[17] live=rows\n%l, %p = logits(%x, %w, _, %r)\n"},
+    {"input %x : f32[3, 64]\nconst %w : f16[49, 64]\ninput %r : i32[17] live=rows\n%l, %p = "
+     "logits(%x, %w, _, %r)\n"},
 };
 
 const op_def op_logits = {

@@ -4,11 +4,12 @@
  *   compare := sum [(< | <= | > | >= | == | !=) sum]
  *   sum     := product {(+ | -) product}
  *   product := unary {(* | /) unary}
- *   unary   := - unary | number | x0 .. x19 | t0 .. t31 | function ( compare {, compare} ) | ( compare )
+ *   unary   := - unary | number | x0 .. x19 | t0 .. t31 | function ( compare {, compare} ) | (
+ *           compare )
  *
- * Recursive descent.  A number has no type until it meets a value: then it takes the value's, if that can hold it.
- * Equal steps are one, so a text that repeats itself costs nothing.  Last, steps get slots: a slot is free again after
- * the last step that reads it.
+ * Recursive descent.  A number has no type until it meets a value: then it takes the value's, if
+ * that can hold it.  Equal steps are one, so a text that repeats itself costs nothing.  Last, steps
+ * get slots: a slot is free again after the last step that reads it.
  */
 #include <math.h>
 
@@ -38,16 +39,17 @@ typedef struct map_parser {
 
 static mpk_status fail_at(const map_parser *p, const char *what)
 {
-    FAIL(p->cx, MPK_EFORMAT, "map: %s at character %zu of \"%.*s\"", what, p->at + 1, STR_ARG(p->source));
+    FAIL(p->cx, MPK_EFORMAT, "map: %s at character %zu of \"%.*s\"", what, p->at + 1,
+         STR_ARG(p->source));
 }
 
 /* ---- steps ---- */
 
 static bool same_step(const map_step *a, const map_step *b)
 {
-    return a->kind == b->kind && a->type == b->type && a->number == b->number && a->arg[0] == b->arg[0] &&
-           a->arg[1] == b->arg[1] && a->arg[2] == b->arg[2] && memcmp(&a->real, &b->real, sizeof a->real) == 0 &&
-           a->whole == b->whole;
+    return a->kind == b->kind && a->type == b->type && a->number == b->number &&
+           a->arg[0] == b->arg[0] && a->arg[1] == b->arg[1] && a->arg[2] == b->arg[2] &&
+           memcmp(&a->real, &b->real, sizeof a->real) == 0 && a->whole == b->whole;
 }
 
 /* The step as a value: an equal one that exists, or a new one. */
@@ -142,7 +144,10 @@ static mpk_status emit_call(map_parser *p, uint32_t function, map_value *v, map_
 static mpk_status emit_round(map_parser *p, ir_dtype dtype, map_value v, map_value *out)
 {
     bool is_small = dtype == IR_I32 || dtype == IR_I16 || dtype == IR_I8 || dtype == IR_U8;
-    map_type type = dtype == IR_BOOL ? MAP_B : dtype == IR_F64 ? MAP_D : dtype == IR_I64 || is_small ? MAP_I : MAP_F;
+    map_type type = dtype == IR_BOOL              ? MAP_B
+                    : dtype == IR_F64             ? MAP_D
+                    : dtype == IR_I64 || is_small ? MAP_I
+                                                  : MAP_F;
     if (!is_small || type_of(p, &v) <= MAP_I)
         TRY(convert(p, v, type, &v));
     else if (v.is_number)
@@ -150,7 +155,9 @@ static mpk_status emit_round(map_parser *p, ir_dtype dtype, map_value v, map_val
     *out = v;
     if (!is_small && dtype != IR_F16 && dtype != IR_BF16)
         return MPK_OK;
-    return emit(p, (map_step){.kind = MAP_ROUND, .type = type, .number = dtype, .arg = {(uint16_t)v.step}}, out);
+    return emit(
+        p, (map_step){.kind = MAP_ROUND, .type = type, .number = dtype, .arg = {(uint16_t)v.step}},
+        out);
 }
 
 /* ---- text ---- */
@@ -173,12 +180,14 @@ static bool take(map_parser *p, char c)
 
 static mpk_status parse_compare(map_parser *p, map_value *out);
 
-/* Does the character after s belong to the number that s begins?  A sign does after an exponent's letter. */
+/* Does the character after s belong to the number that s begins?  A sign does after an exponent's
+ * letter. */
 static bool in_number(str s)
 {
     char c = s.at[s.n];
     bool after_e = s.n && (s.at[s.n - 1] | 0x20) == 'e';
-    return (c >= '0' && c <= '9') || c == '.' || (s.n && (c | 0x20) == 'e') || (after_e && (c == '+' || c == '-'));
+    return (c >= '0' && c <= '9') || c == '.' || (s.n && (c | 0x20) == 'e') ||
+           (after_e && (c == '+' || c == '-'));
 }
 
 /* Digits alone are a whole number. */
@@ -242,7 +251,8 @@ static mpk_status parse_input(map_parser *p, str word, uint32_t number, map_valu
     if (number >= p->n_in)
         return fail_at(p, "there is no such input");
     p->at += word.n;
-    return emit(p, (map_step){.kind = MAP_INPUT, .type = types[p->dtypes[number]], .number = number}, out);
+    return emit(
+        p, (map_step){.kind = MAP_INPUT, .type = types[p->dtypes[number]], .number = number}, out);
 }
 
 static mpk_status parse_temp(map_parser *p, str word, uint32_t number, map_value *out)
@@ -291,7 +301,8 @@ static mpk_status parse_word(map_parser *p, map_value *out)
         return MPK_OK;
     if (str_is(word, "true") || str_is(word, "false")) {
         p->at += word.n;
-        return emit(p, (map_step){.kind = MAP_NUMBER, .type = MAP_B, .whole = word.at[0] == 't'}, out);
+        return emit(p, (map_step){.kind = MAP_NUMBER, .type = MAP_B, .whole = word.at[0] == 't'},
+                    out);
     }
     if (ir_dtype_from_name(word, &dtype) && ir_dtype_table[dtype].block_elements == 1) {
         p->at += word.n;
@@ -365,7 +376,8 @@ static mpk_status parse_compare(map_parser *p, map_value *out)
     peek(p);
     for (uint32_t f = MAP_COMPARE; f < MAP_COMPARE + MAP_COMPARISONS; f++) {
         size_t n = strlen(map_functions[f].name);
-        if (p->source.n - p->at >= n && memcmp(p->source.at + p->at, map_functions[f].name, n) == 0) {
+        if (p->source.n - p->at >= n &&
+            memcmp(p->source.at + p->at, map_functions[f].name, n) == 0) {
             p->at += n;
             v[0] = *out;
             TRY(parse_sum(p, &v[1]));
@@ -406,7 +418,8 @@ static mpk_status parse_program(map_parser *p, map_value *out)
 
 static uint32_t count_arguments(const map_step *s)
 {
-    return s->kind == MAP_CALL ? map_functions[s->number].arity : s->kind == MAP_CONVERT || s->kind == MAP_ROUND;
+    return s->kind == MAP_CALL ? map_functions[s->number].arity
+                               : s->kind == MAP_CONVERT || s->kind == MAP_ROUND;
 }
 
 /* Each step gets the lowest slot that is free, before those of its arguments are. */
@@ -440,7 +453,8 @@ static mpk_status assign_slots(map_parser *p)
     return MPK_OK;
 }
 
-mpk_status map_compile(mpk_context *cx, str source, uint32_t n_in, const ir_dtype *dtypes, map_program *program)
+mpk_status map_compile(mpk_context *cx, str source, uint32_t n_in, const ir_dtype *dtypes,
+                       map_program *program)
 {
     map_parser p = {.cx = cx, .source = source, .n_in = n_in, .dtypes = dtypes, .program = program};
     map_value result;

@@ -1,24 +1,27 @@
-/* map_expression.c - the operator map: any element-wise expression over up to twenty broadcast inputs.
+/* map_expression.c - the operator map: any element-wise expression over up to twenty broadcast
+ * inputs.
  *
- * x0 .. x19 of any plain dtype -> the broadcast shape, in the dtype that is named; if none is, in that of x0 if it is a
- * float, else f32.  For instance "x0 * sigmoid(x0) + 1.5", or with names for values "t0 = exp(x0); t0 / (1 + t0)".
+ * x0 .. x19 of any plain dtype -> the broadcast shape, in the dtype that is named; if none is, in
+ * that of x0 if it is a float, else f32.  For instance "x0 * sigmoid(x0) + 1.5", or with names for
+ * values "t0 = exp(x0); t0 / (1 + t0)".
  *
  *   operators   - x, x * y, x / y, x + y, x - y, x < y, x <= y, x > y, x >= y, x == y, x != y
  *   numbers     2, 2.5, 1e-3, inf, nan, true, false
  *   rounding    f32(x) f16(x) bf16(x) f64(x) i64(x) i32(x) i16(x) i8(x) u8(x) bool(x)
- *   floats      exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh
- *               asinh acosh atanh sigmoid erf erfc erfcx erfinv ndtri log_ndtr lgamma digamma j0 j1 y0 y1 i0 i0e i1 i1e
- *               k0 k0e k1 k1e
- *               atan2(x, y) hypot copysign nextafter ldexp logaddexp logaddexp2 xlogy zeta(x, q) igamma(a, x) igammac
- *               chebyshev_t(x, n) chebyshev_u chebyshev_v chebyshev_w hermite_h hermite_he laguerre legendre
- *               lerp(x, y, w)
- *   any number  abs sign square floor ceil trunc round min(x, y) max fmin fmax pow fmod remainder floordiv truncdiv
+ *   floats      exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos
+ *               atan sinh cosh tanh asinh acosh atanh sigmoid erf erfc erfcx erfinv ndtri log_ndtr
+ *               lgamma digamma j0 j1 y0 y1 i0 i0e i1 i1e k0 k0e k1 k1e atan2(x, y) hypot copysign
+ *               nextafter ldexp logaddexp logaddexp2 xlogy zeta(x, q) igamma(a, x) igammac
+ *               chebyshev_t(x, n) chebyshev_u chebyshev_v chebyshev_w hermite_h hermite_he laguerre
+ *               legendre lerp(x, y, w)
+ *   any number  abs sign square floor ceil trunc round min(x, y) max fmin fmax pow fmod remainder
+ *               floordiv truncdiv
  *   integers    gcd(x, y) lcm shl shr; and of truths too: and(x, y) or xor not(x)
  *   truths      isnan isinf isfinite signbit land(x, y) lor lxor lnot(x) where(c, x, y)
  *
- * A value is a truth, a 64-bit integer, an fp32 or an fp64: of two that meet, both become the higher; a number fits
- * what it meets.  Idea: each step of the compiled text runs over 64 elements, so that the loops are vectors. Cost: a
- * load, or an operation, a step and element.
+ * A value is a truth, a 64-bit integer, an fp32 or an fp64: of two that meet, both become the
+ * higher; a number fits what it meets.  Idea: each step of the compiled text runs over 64 elements,
+ * so that the loops are vectors. Cost: a load, or an operation, a step and element.
  */
 #include "op/fill.h"
 #include "op/map_program.h"
@@ -42,13 +45,14 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     list_dtypes(g, op, dtypes);
     TRY(map_compile(cx, op->attributes[EXPRESSION].s, op->n_in, dtypes, &program));
     out->dtype = SHAPE_REAL_NUMBER >> dtypes[0] & 1 ? dtypes[0] : IR_F32;
-    CHECK(cx, !name.n || (ir_dtype_from_name(name, &out->dtype) && SHAPE_PLAIN >> out->dtype & 1), MPK_EUNSUPPORTED,
-          "map: dtype \"%.*s\" is not a plain dtype", STR_ARG(name));
+    CHECK(cx, !name.n || (ir_dtype_from_name(name, &out->dtype) && SHAPE_PLAIN >> out->dtype & 1),
+          MPK_EUNSUPPORTED, "map: dtype \"%.*s\" is not a plain dtype", STR_ARG(name));
     return shape_broadcast(cx, g, op, out);
 }
 
 /* n elements of an input, from entry `at` of the result on, as its type. */
-static void load_run(const op_view *x, map_type type, uint32_t rank, const int64_t *at, int64_t n, map_lane *to)
+static void load_run(const op_view *x, map_type type, uint32_t rank, const int64_t *at, int64_t n,
+                     map_lane *to)
 {
     int64_t from = walk_broadcast(x, rank, at), stride = rank ? walk_stride(x, rank, rank - 1) : 0;
     if (type == MAP_F && stride == 1)
@@ -114,7 +118,8 @@ static void round_run(const map_lane *x, map_type from, ir_dtype dtype, int64_t 
 }
 
 /* Evaluate n elements along the last axis from entry `at` of the result on. */
-static void run_program(const map_program *program, const op_call *call, const int64_t *at, int64_t n, map_lane *lanes)
+static void run_program(const map_program *program, const op_call *call, const int64_t *at,
+                        int64_t n, map_lane *lanes)
 {
     for (uint32_t s = 0; s < program->n; s++) {
         const map_step *step = &program->steps[s], *first = &program->steps[step->arg[0]];
@@ -136,7 +141,8 @@ static void run_program(const map_program *program, const op_call *call, const i
     }
 }
 
-static void store_run(const op_view *y, const map_lane *from, map_type type, const int64_t *at, int64_t n)
+static void store_run(const op_view *y, const map_lane *from, map_type type, const int64_t *at,
+                      int64_t n)
 {
     int64_t to = walk_offset(y, at), stride = y->rank ? y->stride[y->rank - 1] : 1;
     if (type == MAP_F) {
@@ -188,15 +194,20 @@ static const op_case cases[] = {
     {"input %a : f32[7, 320] live=tokens\n%y = map(%a) {expr = \"x0 * sigmoid(x0) + 1.5\"}\n"},
     {"input %a : bf16[3, 1, 17]\ninput %b : f32[5, 1]\ninput %c : i32[17]\n"
      "%y = map(%a, %b, %c) {expr = \"where(x0 < x1, min(x0, -x2), max(abs(x1), 0.5e0) / 2)\"}\n"},
-    {"input %a : f32[100]\n%y = map(%a) {expr = \"exp(-x0*x0) - (log(abs(x0)) >= 0) + sqrt(abs(x0)) * rsqrt(x0 * x0 + "
+    {"input %a : f32[100]\n%y = map(%a) {expr = \"exp(-x0*x0) - (log(abs(x0)) >= 0) + "
+     "sqrt(abs(x0)) * rsqrt(x0 * x0 + "
      "1)\"}\n"},
-    {"input %a : f16[3, 70]\n%y = map(%a) {expr = \"sin(x0) + cos(x0) * tanh(x0) - erf(x0) + pow(abs(x0), 2) - "
+    {"input %a : f16[3, 70]\n%y = map(%a) {expr = \"sin(x0) + cos(x0) * tanh(x0) - erf(x0) + "
+     "pow(abs(x0), 2) - "
      "floor(x0)\"}\n"},
-    {"input %a : i32[3, 70]\ninput %b : i32[70]\n%y = map(%a, %b) {expr = \"t0 = floordiv(x0, x1); t1 = i32(t0 * x1); "
+    {"input %a : i32[3, 70]\ninput %b : i32[70]\n%y = map(%a, %b) {expr = \"t0 = floordiv(x0, x1); "
+     "t1 = i32(t0 * x1); "
      "xor(shl(t1, 3), remainder(x0, x1)) + pow(x1, 2)\", dtype = \"i32\"}\n"},
-    {"input %a : f64[7, 3] live=tokens\ninput %b : i64[3]\n%y = map(%a, %b) {expr = \"where(isnan(x0), x1, "
+    {"input %a : f64[7, 3] live=tokens\ninput %b : i64[3]\n%y = map(%a, %b) {expr = "
+     "\"where(isnan(x0), x1, "
      "lgamma(x0 / 3))\"}\n"},
-    {"input %a : bf16[130]\ninput %b : u8[130]\n%y = map(%a, %b) {expr = \"land(bf16(x0 + 1) > f16(x0), x1)\", "
+    {"input %a : bf16[130]\ninput %b : u8[130]\n%y = map(%a, %b) {expr = \"land(bf16(x0 + 1) > "
+     "f16(x0), x1)\", "
      "dtype = \"bool\"}\n"},
     {"input %a : bool[]\n%y = map(%a) {expr = \"(x0 == 1) != (x0 <= 0)\"}\n"},
 };

@@ -1,5 +1,5 @@
-/* map_functions.c - the functions of the operator map (see map_program.h): a loop for each one and each type that it
- * takes, made from the tables of map_arithmetic.h. */
+/* map_functions.c - the functions of the operator map (see map_program.h): a loop for each one and
+ * each type that it takes, made from the tables of map_arithmetic.h. */
 #include <math.h>
 
 #include "op/map_arithmetic.h"
@@ -19,14 +19,15 @@ static double log_gamma_d(double a)
 
 /* ---- loops ---- */
 
-#define LOOP(name, type, m, result, expression)                                                                   \
-    static void name(map_lane *restrict y, const map_lane *x0, const map_lane *x1, const map_lane *x2, int64_t n) \
-    {                                                                                                             \
-        for (int64_t i = 0; i < n; i++) {                                                                         \
-            type a = x0->m[i], b = x1->m[i], c = x2->m[i];                                                        \
-            (void)a, (void)b, (void)c;                                                                            \
-            y->result[i] = expression;                                                                            \
-        }                                                                                                         \
+#define LOOP(name, type, m, result, expression)                                    \
+    static void name(map_lane *restrict y, const map_lane *x0, const map_lane *x1, \
+                     const map_lane *x2, int64_t n)                                \
+    {                                                                              \
+        for (int64_t i = 0; i < n; i++) {                                          \
+            type a = x0->m[i], b = x1->m[i], c = x2->m[i];                         \
+            (void)a, (void)b, (void)c;                                             \
+            y->result[i] = expression;                                             \
+        }                                                                          \
     }
 
 #define FLOATING_LOOPS(name, text, arity, floats, doubles) \
@@ -61,11 +62,12 @@ WHOLE(WHOLE_LOOPS)
 BITS(BITS_LOOPS)
 LOGIC(LOGIC_LOOPS)
 
-#define CHOICE(name, m)                                                                                        \
-    static void name(map_lane *restrict y, const map_lane *c, const map_lane *a, const map_lane *b, int64_t n) \
-    {                                                                                                          \
-        for (int64_t i = 0; i < n; i++)                                                                        \
-            y->m[i] = c->i[i] ? a->m[i] : b->m[i];                                                             \
+#define CHOICE(name, m)                                                          \
+    static void name(map_lane *restrict y, const map_lane *c, const map_lane *a, \
+                     const map_lane *b, int64_t n)                               \
+    {                                                                            \
+        for (int64_t i = 0; i < n; i++)                                          \
+            y->m[i] = c->i[i] ? a->m[i] : b->m[i];                               \
     }
 CHOICE(choose_i, i)
 CHOICE(choose_f, f)
@@ -75,11 +77,15 @@ CHOICE(choose_d, d)
     {text, arity, MAP_FLOATING, {NULL, NULL, name##_in_f, name##_in_d}},
 #define NUMERIC_ROW(name, text, arity, integers, floats, doubles) \
     {text, arity, MAP_NUMERIC, {NULL, name##_in_i, name##_in_f, name##_in_d}},
-#define TEST_ROW(name, text, truth) {text, 2, MAP_TEST, {NULL, name##_in_i, name##_in_f, name##_in_d}},
-#define FLOAT_TEST_ROW(name, text, truth) {text, 1, MAP_FLOAT_TEST, {NULL, NULL, name##_in_f, name##_in_d}},
+#define TEST_ROW(name, text, truth) \
+    {text, 2, MAP_TEST, {NULL, name##_in_i, name##_in_f, name##_in_d}},
+#define FLOAT_TEST_ROW(name, text, truth) \
+    {text, 1, MAP_FLOAT_TEST, {NULL, NULL, name##_in_f, name##_in_d}},
 #define WHOLE_ROW(name, text, integers) {text, 2, MAP_WHOLE, {NULL, name##_in_i, NULL, NULL}},
-#define BITS_ROW(name, text, arity, truth, integers) {text, arity, MAP_BITS, {name##_in_b, name##_in_i, NULL, NULL}},
-#define LOGIC_ROW(name, text, arity, truth) {text, arity, MAP_LOGIC, {name##_in_b, NULL, NULL, NULL}},
+#define BITS_ROW(name, text, arity, truth, integers) \
+    {text, arity, MAP_BITS, {name##_in_b, name##_in_i, NULL, NULL}},
+#define LOGIC_ROW(name, text, arity, truth) \
+    {text, arity, MAP_LOGIC, {name##_in_b, NULL, NULL, NULL}},
 
 const map_function map_functions[] = {
     [MAP_NEGATE] = {"-x", 1, MAP_NUMERIC, {NULL, negate_in_i, negate_in_f, negate_in_d}},
@@ -88,7 +94,8 @@ const map_function map_functions[] = {
     [MAP_MULTIPLY] = {"*", 2, MAP_NUMERIC, {NULL, multiply_in_i, multiply_in_f, multiply_in_d}},
     [MAP_DIVIDE] = {"/", 2, MAP_FLOATING, {NULL, NULL, divide_in_f, divide_in_d}},
     /* of the comparisons, those of two letters stand before those that they begin with */
-    TEST(TEST_ROW) FLOATING(FLOATING_ROW) NUMERIC(NUMERIC_ROW) FLOAT_TEST(FLOAT_TEST_ROW) WHOLE(WHOLE_ROW)
-        BITS(BITS_ROW) LOGIC(LOGIC_ROW){"where", 3, MAP_CHOICE, {choose_i, choose_i, choose_f, choose_d}},
+    TEST(TEST_ROW) FLOATING(FLOATING_ROW) NUMERIC(NUMERIC_ROW) FLOAT_TEST(FLOAT_TEST_ROW)
+        WHOLE(WHOLE_ROW) BITS(BITS_ROW)
+            LOGIC(LOGIC_ROW){"where", 3, MAP_CHOICE, {choose_i, choose_i, choose_f, choose_d}},
     {NULL, 0, MAP_LOGIC, {NULL, NULL, NULL, NULL}},
 };

@@ -1,8 +1,8 @@
 /* map_program.h - the expressions of the operator map, compiled: a list of typed steps.
  *
- * Input: the text of an expression and the dtypes of its inputs.  Output: steps, each with the steps that it reads and
- * a type, so that a generator of code prints one variable for each step.  map_compile.c has the grammar,
- * map_functions.c the arithmetic.
+ * Input: the text of an expression and the dtypes of its inputs.  Output: steps, each with the
+ * steps that it reads and a type, so that a generator of code prints one variable for each step.
+ * map_compile.c has the grammar, map_functions.c the arithmetic.
  */
 #ifndef OP_MAP_PROGRAM_H
 #define OP_MAP_PROGRAM_H
@@ -22,16 +22,22 @@ typedef enum map_type {
 
 typedef struct map_step {
     enum {
-        MAP_INPUT,   /* an element of input `number` */
-        MAP_NUMBER,  /* `real` (types F, D) or `whole` (types B, I) */
-        MAP_CALL,    /* function `number` of map_functions; its arguments have one type, but for the first of where */
-        MAP_CONVERT, /* arg[0] as `type`: to B "not zero", to I towards zero, held at its ends, NaN 0 */
-        MAP_ROUND,   /* arg[0] as it comes back from a tensor of dtype `number`: f16, bf16 (type F), a small int (I) */
+        MAP_INPUT,  /* an element of input `number` */
+        MAP_NUMBER, /* `real` (types F, D) or `whole` (types B, I) */
+        /* function `number` of map_functions; its arguments have one type, but for the first of
+         * where */
+        MAP_CALL,
+        /* arg[0] as `type`: to B "not zero", to I towards zero, held at its ends, NaN 0 */
+        MAP_CONVERT,
+        /* arg[0] as it comes back from a tensor of dtype `number`: f16, bf16 (type F), a small int
+         * (I) */
+        MAP_ROUND,
     } kind;
     map_type type;
     uint32_t number;
     uint16_t arg[MAP_ARGUMENTS]; /* earlier steps */
-    uint16_t slot;               /* where the interpreter keeps the value; never that of an argument */
+    /* where the interpreter keeps the value; never that of an argument */
+    uint16_t slot;
     double real;
     int64_t whole;
 } map_step;
@@ -43,7 +49,8 @@ typedef struct map_program {
 } map_program;
 
 /* MPK_EFORMAT with the character at which the text stops making sense.  cx may be NULL. */
-mpk_status map_compile(mpk_context *cx, str source, uint32_t n_in, const ir_dtype *dtypes, map_program *program);
+mpk_status map_compile(mpk_context *cx, str source, uint32_t n_in, const ir_dtype *dtypes,
+                       map_program *program);
 
 /* ---- functions ---- */
 
@@ -54,8 +61,10 @@ typedef union map_lane {
     int64_t i[MAP_RUN];
 } map_lane;
 
-/* y = f(a, b, c) for n elements; functions of fewer arguments get a again for those that they have not. */
-typedef void map_loop(map_lane *restrict y, const map_lane *a, const map_lane *b, const map_lane *c, int64_t n);
+/* y = f(a, b, c) for n elements; functions of fewer arguments get a again for those that they have
+ * not. */
+typedef void map_loop(map_lane *restrict y, const map_lane *a, const map_lane *b, const map_lane *c,
+                      int64_t n);
 
 /* Types that a function takes, and its result's. */
 typedef enum map_rule {
@@ -73,11 +82,20 @@ typedef struct map_function {
     const char *name; /* operators: "+", "-x" ... */
     uint32_t arity;
     map_rule rule;
-    map_loop *loop[MAP_TYPES]; /* by the type of the last argument; NULL: the rule does not allow it */
+    /* by the type of the last argument; NULL: the rule does not allow it */
+    map_loop *loop[MAP_TYPES];
 } map_function;
 
 /* Name NULL ends the table; the first rows are the operators, in the order of this enum. */
 extern const map_function map_functions[];
-enum { MAP_NEGATE, MAP_ADD, MAP_SUBTRACT, MAP_MULTIPLY, MAP_DIVIDE, MAP_COMPARE, MAP_COMPARISONS = 6 };
+enum {
+    MAP_NEGATE,
+    MAP_ADD,
+    MAP_SUBTRACT,
+    MAP_MULTIPLY,
+    MAP_DIVIDE,
+    MAP_COMPARE,
+    MAP_COMPARISONS = 6
+};
 
 #endif

@@ -1,7 +1,7 @@
 /* map_special.h - functions of one or two doubles that the C library has not, for the operator map.
  *
- * Each is good to about 1e-14 relative away from its zeros.  Ideas: a series where it converges, recurrence or an
- * asymptotic expansion elsewhere.
+ * Each is good to about 1e-14 relative away from its zeros.  Ideas: a series where it converges,
+ * recurrence or an asymptotic expansion elsewhere.
  */
 #ifndef OP_MAP_SPECIAL_H
 #define OP_MAP_SPECIAL_H
@@ -25,10 +25,12 @@ SPECIAL_FN double special_erfcx(double x)
     return sum / (x * 1.77245385090551602730);
 }
 
-/* The z with erfc(z) = p for 0 < p <= 1, found by Newton's method on log erfc from an asymptotic guess. */
+/* The z with erfc(z) = p for 0 < p <= 1, found by Newton's method on log erfc from an asymptotic
+ * guess. */
 SPECIAL_FN double special_erfc_inverse(double p)
 {
-    double l = log(p), z = p > 0.5 ? (1 - p) * 0.88622692545275801 : sqrt(-l - 0.5 * log(-l * 3.14159265358979324 + 1));
+    double l = log(p), z = p > 0.5 ? (1 - p) * 0.88622692545275801
+                                   : sqrt(-l - 0.5 * log(-l * 3.14159265358979324 + 1));
     for (int i = 0; i < 8; i++) {
         double value = erfc(z), slope = -1.12837916709551257 * exp(-z * z);
         double step = p > 0.5 ? (value - p) / slope : value * (log(value) - l) / slope;
@@ -70,7 +72,8 @@ SPECIAL_FN double special_log_ndtr(double x)
     return x < -1 ? log(special_erfcx(-t) / 2) - t * t : log1p(-erfc(t) / 2);
 }
 
-/* Derivative of log gamma: poles at 0 (infinite, as PyTorch says) and at the negative integers (NaN). */
+/* Derivative of log gamma: poles at 0 (infinite, as PyTorch says) and at the negative integers
+ * (NaN). */
 SPECIAL_FN double special_digamma(double x)
 {
     double result = 0;
@@ -87,7 +90,9 @@ SPECIAL_FN double special_digamma(double x)
         result -= 1 / x;
     double r = 1 / (x * x);
     double tail =
-        r * (1.0 / 12 - r * (1.0 / 120 - r * (1.0 / 252 - r * (1.0 / 240 - r * (1.0 / 132 - r * 691.0 / 32760)))));
+        r *
+        (1.0 / 12 -
+         r * (1.0 / 120 - r * (1.0 / 252 - r * (1.0 / 240 - r * (1.0 / 132 - r * 691.0 / 32760)))));
     return x == INFINITY ? INFINITY : result + log(x) - 0.5 / x - tail;
 }
 
@@ -109,9 +114,9 @@ SPECIAL_FN double special_bessel_i(double x, int order, int scaled)
         term *= step;
         sum += term;
     }
-    return x != x
-               ? x
-               : sign * (scaled ? 1 : exp(a)) * (a == INFINITY ? scaled ? 0 : 1 : sum / sqrt(6.28318530717958648 * a));
+    return x != x ? x
+                  : sign * (scaled ? 1 : exp(a)) *
+                        (a == INFINITY ? scaled ? 0 : 1 : sum / sqrt(6.28318530717958648 * a));
 }
 
 /* Sum over k >= 0 of (k + q)^-x: ten terms and the Euler-Maclaurin formula for the rest. */
@@ -179,8 +184,8 @@ SPECIAL_FN double special_gamma_part(double a, double x, double log_gamma, int u
     return upper ? 1 - front * sum : front * sum;
 }
 
-/* The modified Bessel function of the second kind of order 0 or 1, times exp(x) if scaled.  The integral of
- * exp(-x (cosh t - 1)) cosh(order t) over t >= 0, by trapezoids: with these
+/* The modified Bessel function of the second kind of order 0 or 1, times exp(x) if scaled.  The
+ * integral of exp(-x (cosh t - 1)) cosh(order t) over t >= 0, by trapezoids: with these
  * steps they are good to 1e-17. */
 SPECIAL_FN double special_bessel_k(double x, int order, int scaled)
 {
@@ -190,7 +195,8 @@ SPECIAL_FN double special_bessel_k(double x, int order, int scaled)
     if (x == INFINITY)
         return 0;
     for (int k = 1; k < 4096; k++) {
-        double half = sinh(k * step / 2), term = exp(-2 * x * half * half) * (order ? cosh(k * step) : 1);
+        double half = sinh(k * step / 2),
+               term = exp(-2 * x * half * half) * (order ? cosh(k * step) : 1);
         sum += term;
         if (term < 1e-18 * sum)
             break;

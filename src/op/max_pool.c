@@ -1,7 +1,8 @@
 /* max_pool.c - the largest entry of each window, and where it is.
  *
- * x [N, C, ..] -> values in x's dtype and indices i64 (in row-major order of the spatial axes), [N, C, ..].  NaN wins;
- * of equal entries the first.  Windows are those of pool.h.  Cost: a comparison an entry of a window.
+ * x [N, C, ..] -> values in x's dtype and indices i64 (in row-major order of the spatial axes), [N,
+ * C, ..].  NaN wins; of equal entries the first.  Windows are those of pool.h.  Cost: a comparison
+ * an entry of a window.
  */
 #include <math.h>
 
@@ -17,7 +18,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* One window.  A window that lies in the padding alone has the value -inf (of integers the least) and the index 0. */
+/* One window.  A window that lies in the padding alone has the value -inf (of integers the least)
+ * and the index 0. */
 static void find(const op_call *call, const int64_t *at)
 {
     const op_view *x = &call->in[0], *values = &call->out[0], *indices = &call->out[1];
@@ -59,7 +61,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"x", 0}}, out[] = {{"values", 0}, {"indices", 0}};
 static const op_attribute attributes[] = {POOL_RECORD};
 static const op_case cases[] = {
-    {"input %x : f32[3, 2, 9, 11] live=tokens\n%v, %i = max_pool(%x) {kernel = [3, 2], stride = [2, 1], padding = [1, "
+    {"input %x : f32[3, 2, 9, 11] live=tokens\n%v, %i = max_pool(%x) {kernel = [3, 2], stride = "
+     "[2, 1], padding = [1, "
      "0]}\n"},
     {"input %x : bf16[2, 3, 14]\n%v, %i = max_pool(%x) {kernel = [3], dilation = [2], ceil = 1}\n"},
     {"input %x : i64[1, 2, 5, 6, 7]\n%v, %i = max_pool(%x) {output = [3, 6, 2]}\n"},

@@ -1,7 +1,9 @@
-/* move.h - copies and fills of whole boxes, bit for bit: what copy, concat, pad and their like consist of.
+/* move.h - copies and fills of whole boxes, bit for bit: what copy, concat, pad and their like
+ * consist of.
  *
- * Uses walk.h; called by the reference code of those operators.  Axes that both sides step through evenly are taken as
- * one, so that what lies densely is a few long runs.  Elements, not blocks: rows of block dtypes keep their last axis.
+ * Uses walk.h; called by the reference code of those operators.  Axes that both sides step through
+ * evenly are taken as one, so that what lies densely is a few long runs.  Elements, not blocks:
+ * rows of block dtypes keep their last axis.
  */
 #ifndef OP_MOVE_H
 #define OP_MOVE_H
@@ -18,7 +20,8 @@ typedef struct move_box {
 static inline void move_add_axis(move_box *m, int64_t n, int64_t to_stride, int64_t from_stride)
 {
     uint32_t last = m->rank - 1;
-    bool joins = m->rank && m->to_stride[last] == n * to_stride && m->from_stride[last] == n * from_stride;
+    bool joins =
+        m->rank && m->to_stride[last] == n * to_stride && m->from_stride[last] == n * from_stride;
     if (n == 1)
         return;
     last = joins ? last : m->rank++;
@@ -52,7 +55,8 @@ static inline void move_run(move_box *m, const op_view *to, const op_view *from)
     move_order(m);
     uint32_t last = m->rank ? m->rank - 1 : 0;
     int64_t at[IR_MAX_RANK] = {0}, n = m->rank ? m->box.hi[last] : 1;
-    int64_t to_stride = m->rank ? m->to_stride[last] : 1, from_stride = m->rank ? m->from_stride[last] : 1;
+    int64_t to_stride = m->rank ? m->to_stride[last] : 1,
+            from_stride = m->rank ? m->from_stride[last] : 1;
     do {
         int64_t t = m->to, f = m->from;
         for (uint32_t i = 0; i < last; i++) {
@@ -63,8 +67,10 @@ static inline void move_run(move_box *m, const op_view *to, const op_view *from)
     } while (walk_next(&m->box, last, at));
 }
 
-/* `part` of `to`, which may be empty, from the entries of `from` that lie `before` earlier along each axis. */
-static inline void move_part(const op_view *to, const ir_box *part, const op_view *from, const int64_t *before)
+/* `part` of `to`, which may be empty, from the entries of `from` that lie `before` earlier along
+ * each axis. */
+static inline void move_part(const op_view *to, const ir_box *part, const op_view *from,
+                             const int64_t *before)
 {
     move_box m = {.to = walk_offset(to, part->lo)};
     if (ir_box_is_empty(part, to->rank))
@@ -91,14 +97,15 @@ static inline void move_fill(const op_view *to, const ir_box *part, double value
 }
 
 /* to[i] = the entry of `from` at offset at[i], or zero if that is negative. */
-#define MOVE_PICK(type)                                                                                        \
-    do {                                                                                                       \
-        for (int64_t i = 0; i < n; i++)                                                                        \
-            ((type *)to->data)[offset + i * stride] = at[i] < 0 ? (type)0 : ((const type *)from->data)[at[i]]; \
+#define MOVE_PICK(type)                                                  \
+    do {                                                                 \
+        for (int64_t i = 0; i < n; i++)                                  \
+            ((type *)to->data)[offset + i * stride] =                    \
+                at[i] < 0 ? (type)0 : ((const type *)from->data)[at[i]]; \
     } while (0)
 
-static inline void move_pick(const op_view *to, int64_t offset, int64_t stride, const op_view *from, const int64_t *at,
-                             int64_t n)
+static inline void move_pick(const op_view *to, int64_t offset, int64_t stride, const op_view *from,
+                             const int64_t *at, int64_t n)
 {
     switch (ir_dtype_table[to->dtype].block_bytes) {
     case 1:

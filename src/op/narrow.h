@@ -1,13 +1,16 @@
-/* narrow.h - rows of x in 8-bit blocks: what {activations = "i8"} means to linear and expert_linear.
+/* narrow.h - rows of x in 8-bit blocks: what {activations = "i8"} means to linear and
+ * expert_linear.
  *
- * For a weight in a block format x is cut along K into blocks of as many elements as the weight's, 32 or 256.  A block
- * holds integers q of -127 to 127 and a scale d in fp32:
- *   greatest = max |x|, d = greatest / 127, q = x (127 / greatest) rounded to the nearest integer, ties to even.
- * A block whose greatest is below NARROW_LEAST is zeros; one with an infinity or a NaN has d = NaN, so that its
- * products are NaN.  Weights in plain dtypes are multiplied by x itself.  The sums of q times the weights' integers are
- * exact, whatever their order.
+ * For a weight in a block format x is cut along K into blocks of as many elements as the weight's,
+ * 32 or 256.  A block holds integers q of -127 to 127 and a scale d in fp32:
+ *   greatest = max |x|, d = greatest / 127, q = x (127 / greatest) rounded to the nearest integer,
+ *   ties to even.
+ * A block whose greatest is below NARROW_LEAST is zeros; one with an infinity or a NaN has d = NaN,
+ * so that its products are NaN.  Weights in plain dtypes are multiplied by x itself.  The sums of q
+ * times the weights' integers are exact, whatever their order.
  *
- * The reference code multiplies d q by unpacked weights; src/cpu/int8_kernels.h multiplies integers.
+ * The reference code multiplies d q by unpacked weights; src/cpu/int8_kernels.h multiplies
+ * integers.
  */
 #ifndef OP_NARROW_H
 #define OP_NARROW_H
@@ -49,15 +52,16 @@ static inline bool narrow_is_asked(str activations)
 }
 
 /* The attribute is one of the two, and i8 has a weight to serve among inputs w0 to `last`. */
-static inline mpk_status narrow_check(mpk_context *cx, const ir_graph *g, const ir_op *op, str activations, uint32_t w0,
-                                      uint32_t last)
+static inline mpk_status narrow_check(mpk_context *cx, const ir_graph *g, const ir_op *op,
+                                      str activations, uint32_t w0, uint32_t last)
 {
     bool serves = str_is(activations, "f32");
     CHECK(cx, serves || narrow_is_asked(activations), MPK_EUNSUPPORTED,
           "%s: activations \"%.*s\" is not one of f32, i8", op->def->name, STR_ARG(activations));
     for (uint32_t i = w0; i <= last; i++)
         serves = serves || (shape_input(g, op, i) && narrow_block(shape_input(g, op, i)->dtype));
-    CHECK(cx, serves, MPK_EUNSUPPORTED, "%s: activations \"i8\" are for weights in block formats, and here is none",
+    CHECK(cx, serves, MPK_EUNSUPPORTED,
+          "%s: activations \"i8\" are for weights in block formats, and here is none",
           op->def->name);
     return MPK_OK;
 }

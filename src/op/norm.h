@@ -1,4 +1,5 @@
-/* norm.h - root-mean-square normalisation of a row, the same bits wherever an operator has it built in. */
+/* norm.h - root-mean-square normalisation of a row, the same bits wherever an operator has it built
+ * in. */
 #ifndef OP_NORM_H
 #define OP_NORM_H
 
@@ -6,8 +7,8 @@
 
 #include "ir/op.h"
 
-/* y[i] = (x[i] / sqrt(mean(x^2) + eps)) * weight[i]; weight absent: 1.  The sum runs in double from 0 to n - 1; the
- * factor is rounded to fp32, then each product.  y may be x. */
+/* y[i] = (x[i] / sqrt(mean(x^2) + eps)) * weight[i]; weight absent: 1.  The sum runs in double from
+ * 0 to n - 1; the factor is rounded to fp32, then each product.  y may be x. */
 static inline void norm_row(const float *x, int64_t n, const op_view *weight, double eps, float *y)
 {
     double sum = 0;

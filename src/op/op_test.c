@@ -1,7 +1,8 @@
 /* op_test.c - every operator over all its cases: what op.h promises between the fields of a record.
  *
  * For each case, with random operands, all entries alive and only some:
- *   - any split of output 0 that `axes` allows gives the same bits as the whole, in any order of the parts;
+ *   - any split of output 0 that `axes` allows gives the same bits as the whole, in any order of
+ *     the parts;
  *   - parts of every output are disjoint;
  *   - what lies outside `reads`, and entries that are not alive, may hold anything;
  *   - nothing is written outside the box and `writes`, and all of the box is.
@@ -32,7 +33,8 @@ static const ir_tensor *tensor(const bed *b, ir_tensor_id id)
     return &b->g->tensors.at[id];
 }
 
-/* Parse a case, give every root memory of exactly its size, fill what is given, run all operators but the last. */
+/* Parse a case, give every root memory of exactly its size, fill what is given, run all operators
+ * but the last. */
 static void set_up(bed *b, const char *graph, uint64_t seed, bool all_alive)
 {
     *b = (bed){.seed = seed};
@@ -176,7 +178,8 @@ static ir_box written_box(const bed *b, uint32_t output, const ir_box *box)
 
 static void check_disjoint(const bed *b, const ir_box *boxes, size_t n)
 {
-    /* Tasks that write apart though their boxes meet: that runs in any order give the same is all that can be seen. */
+    /* Tasks that write apart though their boxes meet: that runs in any order give the same is all
+     * that can be seen. */
     uint32_t n_out = b->op->def->flags & OP_WRITES_APART ? 1 : b->op->n_out;
     for (uint32_t o = 0; o < n_out; o++)
         for (size_t i = 0; i < n; i++)
@@ -241,7 +244,8 @@ static ir_box read_of_root(const bed *b, ir_tensor_id id, const ir_box *box)
     return all;
 }
 
-/* Garbage for one block: NaN and -1, or random bits; integers small, so that they may name something that exists. */
+/* Garbage for one block: NaN and -1, or random bits; integers small, so that they may name
+ * something that exists. */
 static void spoil(bed *b, const ir_tensor *t, unsigned char *at, int kind)
 {
     for (uint32_t k = 0; k < ir_dtype_table[t->dtype].block_bytes; k++)
@@ -255,8 +259,9 @@ static void spoil(bed *b, const ir_tensor *t, unsigned char *at, int kind)
         memcpy(at, &small, 8);
 }
 
-/* Garbage in every block of a root outside a box (outputs of their own: everywhere).  State whose reads are not named
- * stays: that it is not read where the step writes is seen by running parts in any order. */
+/* Garbage in every block of a root outside a box (outputs of their own: everywhere).  State whose
+ * reads are not named stays: that it is not read where the step writes is seen by running parts in
+ * any order. */
 static void poison(bed *b, ir_tensor_id id, const ir_box *kept, int kind)
 {
     const ir_tensor *t = tensor(b, id);
@@ -271,7 +276,8 @@ static void poison(bed *b, ir_tensor_id id, const ir_box *kept, int kind)
 }
 
 /* Run a box from poisoned memory; before: the memory just before, after: just after. */
-static void run_poisoned(bed *b, void **start, const ir_box *box, int kind, void ***before, void ***after)
+static void run_poisoned(bed *b, void **start, const ir_box *box, int kind, void ***before,
+                         void ***after)
 {
     load(b, start);
     for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
@@ -285,7 +291,8 @@ static void run_poisoned(bed *b, void **start, const ir_box *box, int kind, void
 }
 
 /* The part of root `id` that the box may write. */
-static bool written_of_root(const bed *b, ir_tensor_id id, const ir_box *box, ir_box *written, bool *in_place)
+static bool written_of_root(const bed *b, ir_tensor_id id, const ir_box *box, ir_box *written,
+                            bool *in_place)
 {
     for (uint32_t o = 0; o < b->op->n_out; o++) {
         ir_tensor_id root;
@@ -298,7 +305,8 @@ static bool written_of_root(const bed *b, ir_tensor_id id, const ir_box *box, ir
     return false;
 }
 
-static void compare_poisoned(const bed *b, ir_tensor_id id, const ir_box *box, void **before[2], void **after[2])
+static void compare_poisoned(const bed *b, ir_tensor_id id, const ir_box *box, void **before[2],
+                             void **after[2])
 {
     const ir_tensor *t = tensor(b, id);
     const ir_dtype_info *info = &ir_dtype_table[t->dtype];
@@ -308,14 +316,15 @@ static void compare_poisoned(const bed *b, ir_tensor_id id, const ir_box *box, v
         size_t at = (size_t)ir_row_bytes(t->dtype, e), n = info->block_bytes;
         bool unchanged = true;
         for (int k = 0; k < 2; k++)
-            unchanged = unchanged && memcmp((char *)before[k][id] + at, (char *)after[k][id] + at, n) == 0;
+            unchanged =
+                unchanged && memcmp((char *)before[k][id] + at, (char *)after[k][id] + at, n) == 0;
         bool same = memcmp((char *)after[0][id] + at, (char *)after[1][id] + at, n) == 0;
         if (!writes || !inside(t, &written, e)) {
             if (!unchanged)
                 fail_msg("%%%.*s: element %lld was written", STR_ARG(t->name), (long long)e);
         } else if (!same && !(in_place && unchanged)) {
-            fail_msg("%%%.*s: element %lld was not written, or depends on what is not read", STR_ARG(t->name),
-                     (long long)e);
+            fail_msg("%%%.*s: element %lld was not written, or depends on what is not read",
+                     STR_ARG(t->name), (long long)e);
         }
     }
 }
@@ -348,7 +357,8 @@ static void check_view(bed *b)
         for (uint32_t i = 0; i < y->rank; i++) {
             box.lo[i] = (int64_t)next_random(b, (uint64_t)y->dims[i]);
             box.hi[i] = box.lo[i] + 1 + (int64_t)next_random(b, (uint64_t)(y->dims[i] - box.lo[i]));
-            offset += y->stride[i] * (box.lo[i] + (int64_t)next_random(b, (uint64_t)(box.hi[i] - box.lo[i])));
+            offset += y->stride[i] *
+                      (box.lo[i] + (int64_t)next_random(b, (uint64_t)(box.hi[i] - box.lo[i])));
         }
         ir_tensor_id root;
         ir_root(b->g, b->op->out[0], &box, &root, &root_box);
@@ -420,6 +430,7 @@ static void test_records(void **state)
 int main(void)
 {
     base_seed = check_seed();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_records), cmocka_unit_test(test_every_case)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_records),
+                                       cmocka_unit_test(test_every_case)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

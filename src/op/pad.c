@@ -1,7 +1,8 @@
 /* pad.c - a tensor with entries added around it.  x [..] -> dims before[i] + x.dims[i] + after[i].
  *
- * mode "constant": they are `value`; "reflect": x mirrored at its first and last entry, which are not repeated;
- * "replicate": the nearest entry of x; "circular": x again and again.  Cost: one copy.
+ * mode "constant": they are `value`; "reflect": x mirrored at its first and last entry, which are
+ * not repeated; "replicate": the nearest entry of x; "circular": x again and again.  Cost: one
+ * copy.
  */
 #include "op/move.h"
 #include "op/shape.h"
@@ -24,17 +25,19 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     const ir_attribute *a = op->attributes;
     TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_PLAIN));
     CHECK(cx, a[BEFORE].ints.n == x->rank && a[AFTER].ints.n == x->rank, MPK_ESHAPE,
-          "pad: %u and %u numbers before and after for rank %u", a[BEFORE].ints.n, a[AFTER].ints.n, x->rank);
+          "pad: %u and %u numbers before and after for rank %u", a[BEFORE].ints.n, a[AFTER].ints.n,
+          x->rank);
     pad_mode mode = mode_of(op);
-    CHECK(cx, mode < MODES, MPK_EUNSUPPORTED, "pad: mode \"%.*s\" is not one of constant, reflect, replicate, circular",
+    CHECK(cx, mode < MODES, MPK_EUNSUPPORTED,
+          "pad: mode \"%.*s\" is not one of constant, reflect, replicate, circular",
           STR_ARG(a[MODE].s));
     shape_like(x, out);
     for (uint32_t i = 0; i < x->rank; i++) {
         int64_t before = a[BEFORE].ints.at[i], after = a[AFTER].ints.at[i], limit = INT64_MAX / 4;
         limit = mode == REFLECT ? x->dims[i] - 1 : mode == CIRCULAR ? x->dims[i] : limit;
         CHECK(cx, before >= 0 && after >= 0 && before <= limit && after <= limit, MPK_ESHAPE,
-              "pad: %lld before and %lld after axis %u, which has %lld entries", (long long)before, (long long)after, i,
-              (long long)x->dims[i]);
+              "pad: %lld before and %lld after axis %u, which has %lld entries", (long long)before,
+              (long long)after, i, (long long)x->dims[i]);
         out->dims[i] = before + x->dims[i] + after;
     }
     CHECK(cx, x->live == IR_ALL || out->dims[0] == x->dims[0], MPK_ESHAPE,
@@ -53,8 +56,10 @@ static int64_t source(pad_mode mode, int64_t at, int64_t before, int64_t n)
     return mode == CIRCULAR ? (i + n) % n : i;
 }
 
-/* Widen [*lo, *hi) by what the entries from .. end - 1 of the result are made of; these rise or fall together. */
-static void widen(pad_mode mode, int64_t from, int64_t end, int64_t before, int64_t n, int64_t *lo, int64_t *hi)
+/* Widen [*lo, *hi) by what the entries from .. end - 1 of the result are made of; these rise or
+ * fall together. */
+static void widen(pad_mode mode, int64_t from, int64_t end, int64_t before, int64_t n, int64_t *lo,
+                  int64_t *hi)
 {
     if (from >= end)
         return;
@@ -67,13 +72,15 @@ static void widen(pad_mode mode, int64_t from, int64_t end, int64_t before, int6
 }
 
 /* Around what the parts of the box before, in and after x are made of. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, input);
     pad_mode mode = mode_of(op);
     *read = (ir_box){0};
     for (uint32_t i = 0; i < x->rank; i++) {
-        int64_t n = x->dims[i], before = op->attributes[BEFORE].ints.at[i], lo = box->lo[i], hi = box->hi[i];
+        int64_t n = x->dims[i], before = op->attributes[BEFORE].ints.at[i], lo = box->lo[i],
+                hi = box->hi[i];
         int64_t in_lo = lo > before ? lo : before, in_hi = hi < before + n ? hi : before + n;
         read->lo[i] = n;
         widen(mode, in_lo, in_hi, before, n, &read->lo[i], &read->hi[i]);
@@ -91,7 +98,8 @@ static int64_t clip(int64_t i, int64_t lo, int64_t hi)
     return i < lo ? lo : i > hi ? hi : i;
 }
 
-/* The part of the box that is x itself; along an axis where there is none, an empty range within the box. */
+/* The part of the box that is x itself; along an axis where there is none, an empty range within
+ * the box. */
 static ir_box inside(const op_call *call, const ir_box *box)
 {
     const op_view *x = &call->in[0];
@@ -104,7 +112,8 @@ static ir_box inside(const op_call *call, const ir_box *box)
     return part;
 }
 
-/* What is outside of x: for each axis the slabs before and after it, of what the axes before left over. */
+/* What is outside of x: for each axis the slabs before and after it, of what the axes before left
+ * over. */
 static void fill_outside(const op_call *call, const ir_box *box, const ir_box *part)
 {
     ir_box rest = *box, slab;
@@ -121,7 +130,8 @@ static void fill_outside(const op_call *call, const ir_box *box, const ir_box *p
 }
 
 /* A row of a mode that repeats x: its middle is a run, the others are taken one by one. */
-static void copy_row(const op_call *call, pad_mode mode, const ir_box *part, const int64_t *at, int64_t end)
+static void copy_row(const op_call *call, pad_mode mode, const ir_box *part, const int64_t *at,
+                     int64_t end)
 {
     const op_view *x = &call->in[0], *y = &call->out[0];
     uint32_t last = y->rank - 1;
@@ -131,8 +141,8 @@ static void copy_row(const op_call *call, pad_mode mode, const ir_box *part, con
         from += source(mode, at[i], call->attributes[BEFORE].ints.at[i], x->dims[i]) * x->stride[i];
     for (int64_t i = at[last]; i < end; i += run) {
         run = i == part->lo[last] && i < part->hi[last] ? part->hi[last] - i : 1;
-        walk_copy(y, to + i * y->stride[last], y->stride[last], x, from + source(mode, i, before, n) * x->stride[last],
-                  x->stride[last], run);
+        walk_copy(y, to + i * y->stride[last], y->stride[last], x,
+                  from + source(mode, i, before, n) * x->stride[last], x->stride[last], run);
     }
 }
 
@@ -158,9 +168,11 @@ static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("before", INTS), SHAPE_NEEDED("after", INTS),
                                           SHAPE_WORD("mode", "constant"), SHAPE_REAL("value", 0)};
 static const op_case cases[] = {
-    {"input %x : f32[7, 20] live=tokens\n%y = pad(%x) {before = [0, 3], after = [0, 1], value = 2.5}\n"},
+    {"input %x : f32[7, 20] live=tokens\n%y = pad(%x) {before = [0, 3], after = [0, 1], value = "
+     "2.5}\n"},
     {"input %x : bf16[3, 5]\n%y = pad(%x) {before = [2, 4], after = [1, 0], mode = \"reflect\"}\n"},
-    {"input %x : i64[3, 5]\n%y = pad(%x) {before = [2, 0], after = [4, 1], mode = \"replicate\"}\n"},
+    {"input %x : i64[3, 5]\n%y = pad(%x) {before = [2, 0], after = [4, 1], mode = "
+     "\"replicate\"}\n"},
     {"input %x : f16[3, 5]\n%y = pad(%x) {before = [3, 0], after = [3, 2], mode = \"circular\"}\n"},
     {"input %x : bool[3]\n%y = pad(%x) {before = [9], after = [0], value = 1.0}\n"},
 };

@@ -1,10 +1,11 @@
 /* pages.h - the paged KV cache: where the keys and values of (slot, position) lie (paper §6.1).
  *
- * cache[n_pages, G, P, K]; pages i32[B, N] names the pages of a slot in the order of positions.  Whatever the integers
- * hold at run time, nothing outside the cache is touched: a slot, position or page that does not exist has no place.
+ * cache[n_pages, G, P, K]; pages i32[B, N] names the pages of a slot in the order of positions.
+ * Whatever the integers hold at run time, nothing outside the cache is touched: a slot, position or
+ * page that does not exist has no place.
  *
- * A cache of q8_0 holds a row of K entries as blocks of 32 (ir/blocks.h).  A row is packed by itself when it is stored,
- * so what a token reads depends on that token alone.
+ * A cache of q8_0 holds a row of K entries as blocks of 32 (ir/blocks.h).  A row is packed by
+ * itself when it is stored, so what a token reads depends on that token alone.
  */
 #ifndef OP_PAGES_H
 #define OP_PAGES_H
@@ -16,20 +17,23 @@
 enum { PAGES_DTYPES = SHAPE_FLOAT | 1 << IR_Q8_0, PAGES_BLOCK = 32, PAGES_BLOCK_BYTES = 34 };
 
 /* Offset in elements of cache[page, 0, position % P, 0], or -1. */
-static inline int64_t pages_find(const op_view *pages, const op_view *cache, int64_t slot, int64_t position)
+static inline int64_t pages_find(const op_view *pages, const op_view *cache, int64_t slot,
+                                 int64_t position)
 {
     int64_t per_page = cache->dims[2];
     if (slot < 0 || slot >= pages->dims[0] || position < 0 || position / per_page >= pages->dims[1])
         return -1;
-    int64_t page = walk_load_int(pages, slot * pages->stride[0] + position / per_page * pages->stride[1]);
+    int64_t page =
+        walk_load_int(pages, slot * pages->stride[0] + position / per_page * pages->stride[1]);
     if (page < 0 || page >= cache->dims[0])
         return -1;
     return page * cache->stride[0] + position % per_page * cache->stride[2];
 }
 
-/* Shapes of positions i32[T], slots i32[T], pages i32[B, N], which are inputs first, first + 1, first + 2. */
-static inline mpk_status pages_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t first,
-                                      int64_t tokens, ir_live live)
+/* Shapes of positions i32[T], slots i32[T], pages i32[B, N], which are inputs first, first + 1,
+ * first + 2. */
+static inline mpk_status pages_expect(mpk_context *cx, const ir_graph *g, const ir_op *op,
+                                      uint32_t first, int64_t tokens, ir_live live)
 {
     for (uint32_t i = first; i < first + 2; i++) {
         TRY(shape_expect(cx, g, op, i, SHAPE_I32, 1, &tokens));
@@ -39,10 +43,11 @@ static inline mpk_status pages_expect(mpk_context *cx, const ir_graph *g, const 
 }
 
 /* Shapes of k_cache and v_cache [n_pages, G, P, K], which are inputs first and first + 1. */
-static inline mpk_status pages_expect_caches(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t first,
-                                             int64_t kv_heads, int64_t head_size)
+static inline mpk_status pages_expect_caches(mpk_context *cx, const ir_graph *g, const ir_op *op,
+                                             uint32_t first, int64_t kv_heads, int64_t head_size)
 {
-    TRY(shape_expect(cx, g, op, first, PAGES_DTYPES, 4, (int64_t[]){SHAPE_FREE, kv_heads, SHAPE_FREE, head_size}));
+    TRY(shape_expect(cx, g, op, first, PAGES_DTYPES, 4,
+                     (int64_t[]){SHAPE_FREE, kv_heads, SHAPE_FREE, head_size}));
     const ir_tensor *k = shape_input(g, op, first);
     return shape_expect(cx, g, op, first + 1, PAGES_DTYPES, 4, k->dims);
 }
@@ -56,7 +61,8 @@ static inline ir_box pages_box(const ir_tensor *cache, int64_t lo, int64_t hi)
     return b;
 }
 
-/* n floats into a row of the cache.  A row of q8_0 that is not finite, or beyond its scales, becomes NaN. */
+/* n floats into a row of the cache.  A row of q8_0 that is not finite, or beyond its scales,
+ * becomes NaN. */
 static inline void pages_put_row(const op_view *cache, int64_t offset, int64_t n, const float *from)
 {
     if (cache->dtype != IR_Q8_0) {
@@ -71,19 +77,21 @@ static inline void pages_put_row(const op_view *cache, int64_t offset, int64_t n
         memset(to, 0x7f, (size_t)ir_row_bytes(IR_Q8_0, n)); /* scales of 0x7f7f are NaN */
 }
 
-/* Copy the keys (or values) of one token and head, n floats, into the cache; nothing if there is no place for them. */
-static inline void pages_store(const op_view *pages, const op_view *cache, int64_t slot, int64_t position,
-                               int64_t kv_head, const float *from)
+/* Copy the keys (or values) of one token and head, n floats, into the cache; nothing if there is no
+ * place for them. */
+static inline void pages_store(const op_view *pages, const op_view *cache, int64_t slot,
+                               int64_t position, int64_t kv_head, const float *from)
 {
     int64_t at = pages_find(pages, cache, slot, position);
     if (at >= 0)
         pages_put_row(cache, at + kv_head * cache->stride[1], cache->dims[3], from);
 }
 
-/* Where the rows of n tokens lie in a cache: at[n], as pages_find.  Of two at one place the later stays: an earlier one
- * has none, if it is one of first ... last - 1. */
-static inline void pages_find_tokens(const op_view *positions, const op_view *slots, const op_view *pages,
-                                     const op_view *cache, int64_t n, int64_t first, int64_t last, int64_t *at)
+/* Where the rows of n tokens lie in a cache: at[n], as pages_find.  Of two at one place the later
+ * stays: an earlier one has none, if it is one of first ... last - 1. */
+static inline void pages_find_tokens(const op_view *positions, const op_view *slots,
+                                     const op_view *pages, const op_view *cache, int64_t n,
+                                     int64_t first, int64_t last, int64_t *at)
 {
     for (int64_t t = 0; t < n; t++)
         at[t] = pages_find(pages, cache, walk_load_int(slots, t * slots->stride[0]),
@@ -97,10 +105,10 @@ static inline void pages_find_tokens(const op_view *positions, const op_view *sl
     }
 }
 
-/* Test data for positions, slots and pages (inputs first ...): tokens of a slot at consecutive positions, distinct
- * pages. */
-static inline void pages_fill(const ir_graph *g, const ir_op *op, uint32_t first, uint32_t cache, uint32_t input,
-                              uint64_t seed, void *data)
+/* Test data for positions, slots and pages (inputs first ...): tokens of a slot at consecutive
+ * positions, distinct pages. */
+static inline void pages_fill(const ir_graph *g, const ir_op *op, uint32_t first, uint32_t cache,
+                              uint32_t input, uint64_t seed, void *data)
 {
     if (input < first || input > first + 2)
         return;
@@ -110,7 +118,8 @@ static inline void pages_fill(const ir_graph *g, const ir_op *op, uint32_t first
     for (int64_t i = 0; i < n; i++) {
         bool bad = rng_u64(seed, (uint64_t)i) % 16 == 0;
         int64_t slot = i % slots, most = room - (n + slots - 1) / slots;
-        int64_t start = most > 0 ? (int64_t)(rng_u64(seed ^ 7, (uint64_t)slot) % (uint64_t)(most + 1)) : 0;
+        int64_t start =
+            most > 0 ? (int64_t)(rng_u64(seed ^ 7, (uint64_t)slot) % (uint64_t)(most + 1)) : 0;
         int64_t limit = input == first ? room : input == first + 1 ? slots : k->dims[0];
         int64_t value = input == first       ? start + i / slots
                         : input == first + 1 ? slot

@@ -1,4 +1,5 @@
-/* peaks.h - the largest of each 64 neighbouring columns of a row: what `logits` writes and `sample` reads.
+/* peaks.h - the largest of each 64 neighbouring columns of a row: what `logits` writes and `sample`
+ * reads.
  *
  * peaks f32[R, ceil(V / 64), 2]: value and column (as a float; -1: the columns are all NaN).
  */

@@ -1,7 +1,8 @@
 /* pool.h - windows over the spatial axes of x [N, C, ..]: what max_pool.c and avg_pool.c share.
  *
- * One to three spatial axes.  Window o of an axis starts at o * stride - padding and has `kernel` entries, `dilation`
- * apart; if `output` is given, it is the part of the axis from o n / output to (o + 1) n / output, rounded outwards.
+ * One to three spatial axes.  Window o of an axis starts at o * stride - padding and has `kernel`
+ * entries, `dilation` apart; if `output` is given, it is the part of the axis from o n / output to
+ * (o + 1) n / output, rounded outwards.
  */
 #ifndef OP_POOL_H
 #define OP_POOL_H
@@ -10,10 +11,18 @@
 #include "op/walk.h"
 
 /* The first attributes of both records. */
-enum { POOL_KERNEL, POOL_STRIDE, POOL_PADDING, POOL_DILATION, POOL_CEIL, POOL_OUTPUT, POOL_ATTRIBUTES };
-#define POOL_RECORD                                                                                                  \
-    SHAPE_LIST("kernel"), SHAPE_LIST("stride"), SHAPE_LIST("padding"), SHAPE_LIST("dilation"), SHAPE_INT("ceil", 0), \
-        SHAPE_LIST("output")
+enum {
+    POOL_KERNEL,
+    POOL_STRIDE,
+    POOL_PADDING,
+    POOL_DILATION,
+    POOL_CEIL,
+    POOL_OUTPUT,
+    POOL_ATTRIBUTES
+};
+#define POOL_RECORD                                                                            \
+    SHAPE_LIST("kernel"), SHAPE_LIST("stride"), SHAPE_LIST("padding"), SHAPE_LIST("dilation"), \
+        SHAPE_INT("ceil", 0), SHAPE_LIST("output")
 
 /* A window: entries start, start + step ... below end; `end` may lie in the padding. */
 typedef struct pool_window {
@@ -32,9 +41,11 @@ static inline pool_window pool_find(const ir_op *op, uint32_t i, int64_t n, int6
         int64_t parts = op->attributes[POOL_OUTPUT].ints.at[i];
         return (pool_window){o * n / parts, ((o + 1) * n + parts - 1) / parts, 1};
     }
-    int64_t kernel = op->attributes[POOL_KERNEL].ints.at[i], padding = pool_number(op, POOL_PADDING, i, 0);
+    int64_t kernel = op->attributes[POOL_KERNEL].ints.at[i],
+            padding = pool_number(op, POOL_PADDING, i, 0);
     int64_t step = pool_number(op, POOL_DILATION, i, 1);
-    int64_t start = o * pool_number(op, POOL_STRIDE, i, kernel) - padding, end = start + (kernel - 1) * step + 1;
+    int64_t start = o * pool_number(op, POOL_STRIDE, i, kernel) - padding,
+            end = start + (kernel - 1) * step + 1;
     return (pool_window){start, end < n + padding ? end : n + padding, step};
 }
 
@@ -47,7 +58,8 @@ static inline pool_window pool_clip(pool_window w, int64_t n)
     return w;
 }
 
-static inline mpk_status pool_infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64_t n, int64_t *out)
+static inline mpk_status pool_infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64_t n,
+                                         int64_t *out)
 {
     const ir_attribute *a = op->attributes;
     if (a[POOL_OUTPUT].ints.n) {
@@ -57,37 +69,41 @@ static inline mpk_status pool_infer_axis(mpk_context *cx, const ir_op *op, uint3
         return MPK_OK;
     }
     int64_t kernel = a[POOL_KERNEL].ints.at[i], padding = pool_number(op, POOL_PADDING, i, 0);
-    int64_t stride = pool_number(op, POOL_STRIDE, i, kernel), dilation = pool_number(op, POOL_DILATION, i, 1);
+    int64_t stride = pool_number(op, POOL_STRIDE, i, kernel),
+            dilation = pool_number(op, POOL_DILATION, i, 1);
     CHECK(cx,
           kernel >= 1 && kernel < INT32_MAX && stride >= 1 && stride < INT32_MAX && dilation >= 1 &&
               dilation < INT32_MAX && padding >= 0 && 2 * padding <= kernel,
-          MPK_ESHAPE, "%s: kernel %lld, stride %lld, padding %lld or dilation %lld of axis %u is not possible",
-          op->def->name, (long long)kernel, (long long)stride, (long long)padding, (long long)dilation, i);
+          MPK_ESHAPE,
+          "%s: kernel %lld, stride %lld, padding %lld or dilation %lld of axis %u is not possible",
+          op->def->name, (long long)kernel, (long long)stride, (long long)padding,
+          (long long)dilation, i);
     int64_t room = n + 2 * padding - dilation * (kernel - 1) - 1;
     *out = room < 0 ? 0 : room / stride + 1;
     if (a[POOL_CEIL].i && room >= 0)
         *out = (room + stride - 1) / stride + 1;
     if (a[POOL_CEIL].i && (*out - 1) * stride >= n + padding)
         --*out;
-    CHECK(cx, *out >= 1, MPK_ESHAPE, "%s: no window fits into axis %u, which has %lld entries", op->def->name, i,
-          (long long)n);
+    CHECK(cx, *out >= 1, MPK_ESHAPE, "%s: no window fits into axis %u, which has %lld entries",
+          op->def->name, i, (long long)n);
     return MPK_OK;
 }
 
-static inline mpk_status pool_infer(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t dtypes,
-                                    ir_tensor *out)
+static inline mpk_status pool_infer(mpk_context *cx, const ir_graph *g, const ir_op *op,
+                                    uint32_t dtypes, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
     const ir_attribute *a = op->attributes;
     TRY(shape_expect_dtype(cx, g, op, 0, dtypes));
-    CHECK(cx, x->rank >= 3 && x->rank <= 5, MPK_ESHAPE, "%s: x has rank %u, expected 3, 4 or 5", op->def->name,
-          x->rank);
+    CHECK(cx, x->rank >= 3 && x->rank <= 5, MPK_ESHAPE, "%s: x has rank %u, expected 3, 4 or 5",
+          op->def->name, x->rank);
     uint32_t space = x->rank - 2, sizes = a[POOL_OUTPUT].ints.n ? POOL_OUTPUT : POOL_KERNEL;
-    CHECK(cx, a[sizes].ints.n == space, MPK_ESHAPE, "%s: %s has %u numbers for %u axes", op->def->name,
-          op->def->attributes[sizes].name, a[sizes].ints.n, space);
+    CHECK(cx, a[sizes].ints.n == space, MPK_ESHAPE, "%s: %s has %u numbers for %u axes",
+          op->def->name, op->def->attributes[sizes].name, a[sizes].ints.n, space);
     for (uint32_t i = POOL_STRIDE; i <= POOL_DILATION; i++)
-        CHECK(cx, a[i].ints.n == 0 || a[i].ints.n == space, MPK_ESHAPE, "%s: %s has %u numbers for %u axes",
-              op->def->name, op->def->attributes[i].name, a[i].ints.n, space);
+        CHECK(cx, a[i].ints.n == 0 || a[i].ints.n == space, MPK_ESHAPE,
+              "%s: %s has %u numbers for %u axes", op->def->name, op->def->attributes[i].name,
+              a[i].ints.n, space);
     shape_like(x, out);
     for (uint32_t i = 0; i < space; i++)
         TRY(pool_infer_axis(cx, op, i, x->dims[i + 2], &out->dims[i + 2]));
@@ -95,7 +111,8 @@ static inline mpk_status pool_infer(mpk_context *cx, const ir_graph *g, const ir
 }
 
 /* From the start of the first window to the end of the last. */
-static inline void pool_reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static inline void pool_reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                              ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, input);
     *read = *box;
@@ -107,15 +124,17 @@ static inline void pool_reads(const ir_graph *g, const ir_op *op, uint32_t input
         *read = (ir_box){0};
 }
 
-/* The window of entry `at` of the result as a box of steps: entry e is start + e * step.  Also the entries of the
- * windows with their padding. */
-static inline int64_t pool_windows(const op_call *call, const int64_t *at, pool_window *windows, ir_box *steps)
+/* The window of entry `at` of the result as a box of steps: entry e is start + e * step.  Also the
+ * entries of the windows with their padding. */
+static inline int64_t pool_windows(const op_call *call, const int64_t *at, pool_window *windows,
+                                   ir_box *steps)
 {
     const op_view *x = &call->in[0];
     int64_t padded = 1;
     *steps = (ir_box){0};
     for (uint32_t i = 2; i < x->rank; i++) {
-        pool_window whole = pool_find(call->op, i - 2, x->dims[i], at[i]), w = pool_clip(whole, x->dims[i]);
+        pool_window whole = pool_find(call->op, i - 2, x->dims[i], at[i]),
+                    w = pool_clip(whole, x->dims[i]);
         windows[i - 2] = w;
         steps->hi[i - 2] = w.start < w.end ? (w.end - w.start - 1) / w.step + 1 : 0;
         padded *= (whole.end - whole.start - 1) / whole.step + 1;
@@ -123,8 +142,10 @@ static inline int64_t pool_windows(const op_call *call, const int64_t *at, pool_
     return padded;
 }
 
-/* Offset of an entry of the window within the planes of x; *number: its number in row-major order of the plane. */
-static inline int64_t pool_offset(const op_view *x, const pool_window *windows, const int64_t *step, int64_t *number)
+/* Offset of an entry of the window within the planes of x; *number: its number in row-major order
+ * of the plane. */
+static inline int64_t pool_offset(const op_view *x, const pool_window *windows, const int64_t *step,
+                                  int64_t *number)
 {
     int64_t offset = 0;
     *number = 0;

@@ -1,13 +1,16 @@
-/* reduce.c - sum, mean, largest, smallest, product, logarithm of the sum of exponentials, any or all over any axes.
+/* reduce.c - sum, mean, largest, smallest, product, logarithm of the sum of exponentials, any or
+ * all over any axes.
  *
- * x [..] -> the other axes (keep: reduced axes stay with one entry), in x's dtype or the one that is named; any and all
- * are bool.  Floats are accumulated in double in row-major order of the reduced axes and rounded once; integers exactly
- * (modulo the width of the result), bool as 0 and 1.  NaN wins max and min.  Of an axis 0 that is partly alive only the
- * living entries count: of none the sum is 0, the mean NaN, the largest and the logarithm of the sum of exponentials
- * (of floats only, exponentials of what is less than the largest by so much) -inf.
+ * x [..] -> the other axes (keep: reduced axes stay with one entry), in x's dtype or the one that
+ * is named; any and all are bool.  Floats are accumulated in double in row-major order of the
+ * reduced axes and rounded once; integers exactly (modulo the width of the result), bool as 0 and
+ * 1.  NaN wins max and min.  Of an axis 0 that is partly alive only the living entries count: of
+ * none the sum is 0, the mean NaN, the largest and the logarithm of the sum of exponentials (of
+ * floats only, exponentials of what is less than the largest by so much) -inf.
  *
- * Idea: up to 64 entries of a row of the result are computed at once, so that memory is read along rows.  Cost: one
- * pass over x, of exponentials two. Only axes that stay may be cut, so every reduction has one order.
+ * Idea: up to 64 entries of a row of the result are computed at once, so that memory is read along
+ * rows.  Cost: one pass over x, of exponentials two. Only axes that stay may be cut, so every
+ * reduction has one order.
  */
 #include <math.h>
 
@@ -20,7 +23,8 @@ enum { STRIP = 64 };
 
 static reduce_kind kind_of(const ir_op *op)
 {
-    static const char *const names[KINDS] = {"sum", "mean", "max", "min", "prod", "logsumexp", "any", "all"};
+    static const char *const names[KINDS] = {"sum",  "mean",      "max", "min",
+                                             "prod", "logsumexp", "any", "all"};
     int kind = 0;
     while (kind < KINDS && !str_is(op->attributes[KIND].s, names[kind]))
         kind++;
@@ -50,12 +54,16 @@ static mpk_status infer_dtype(mpk_context *cx, const ir_graph *g, const ir_op *o
         CHECK(cx, ir_dtype_from_name(name, dtype) && SHAPE_PLAIN >> *dtype & 1, MPK_EUNSUPPORTED,
               "reduce: dtype \"%.*s\" is not a plain dtype", STR_ARG(name));
     CHECK(cx, kind != MEAN || SHAPE_REAL_NUMBER >> *dtype & 1, MPK_ESHAPE,
-          "reduce: the mean of %s needs a dtype for its result, f32 say", ir_dtype_table[*dtype].name);
+          "reduce: the mean of %s needs a dtype for its result, f32 say",
+          ir_dtype_table[*dtype].name);
     CHECK(cx, kind != LOGSUMEXP || !walk_is_exact(shape_input(g, op, 0)->dtype), MPK_ESHAPE,
           "reduce: exponentials are of floats, not of %s: cast first",
           ir_dtype_table[shape_input(g, op, 0)->dtype].name);
-    CHECK(cx, SHAPE_REAL_NUMBER >> *dtype & 1 || kind >= ANY || walk_is_exact(shape_input(g, op, 0)->dtype), MPK_ESHAPE,
-          "reduce: floats cannot be reduced to %s: cast first", ir_dtype_table[*dtype].name);
+    CHECK(cx,
+          SHAPE_REAL_NUMBER >> *dtype & 1 || kind >= ANY ||
+              walk_is_exact(shape_input(g, op, 0)->dtype),
+          MPK_ESHAPE, "reduce: floats cannot be reduced to %s: cast first",
+          ir_dtype_table[*dtype].name);
     return MPK_OK;
 }
 
@@ -68,7 +76,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     for (uint32_t i = 0; i < a[AXES].ints.n; i++) {
         int64_t axis = a[AXES].ints.at[i];
         CHECK(cx, axis >= 0 && axis < x->rank && !(set >> axis & 1), MPK_ESHAPE,
-              "reduce: axes names %lld, expected each at most once and below the rank %u", (long long)axis, x->rank);
+              "reduce: axes names %lld, expected each at most once and below the rank %u",
+              (long long)axis, x->rank);
         set |= 1u << axis;
     }
     out->live = set & 1 ? IR_ALL : x->live;
@@ -81,7 +90,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* The box of x that the box of the result is made of. */
-static void spread_box(uint32_t rank, const int64_t *dims, uint32_t set, bool keep, const ir_box *box, ir_box *read)
+static void spread_box(uint32_t rank, const int64_t *dims, uint32_t set, bool keep,
+                       const ir_box *box, ir_box *read)
 {
     uint32_t o = 0;
     *read = (ir_box){0};
@@ -93,7 +103,8 @@ static void spread_box(uint32_t rank, const int64_t *dims, uint32_t set, bool ke
     }
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, input);
     spread_box(x->rank, x->dims, reduced_axes(op), op->attributes[KEEP].i != 0, box, read);
@@ -139,7 +150,8 @@ typedef struct strip {
 static void begin(strip *s, reduce_kind kind, bool exact)
 {
     static const double floats[KINDS] = {[MAX] = -INFINITY, [MIN] = INFINITY, [PROD] = 1};
-    static const int64_t integers[KINDS] = {[MAX] = INT64_MIN, [MIN] = INT64_MAX, [PROD] = 1, [ALL] = 1};
+    static const int64_t integers[KINDS] = {
+        [MAX] = INT64_MIN, [MIN] = INT64_MAX, [PROD] = 1, [ALL] = 1};
     s->kind = kind;
     s->exact = exact || kind >= ANY;
     s->n_folded = 0;
@@ -192,7 +204,8 @@ static void fold_integers(strip *s, const int64_t *row, int64_t n, int step)
 }
 
 /* At most STRIP entries of x. */
-static void fold_row(strip *s, const op_view *x, int64_t offset, int64_t stride, int64_t n, int step)
+static void fold_row(strip *s, const op_view *x, int64_t offset, int64_t stride, int64_t n,
+                     int step)
 {
     double row[STRIP];
     int64_t integers[STRIP];
@@ -215,21 +228,25 @@ static void fold_row(strip *s, const op_view *x, int64_t offset, int64_t stride,
 static void fold_part(strip *s, const op_view *x, const ir_box *part, bool into_one)
 {
     uint32_t last = x->rank ? x->rank - 1 : 0;
-    int64_t at[IR_MAX_RANK], end = x->rank ? part->hi[last] : 1, stride = x->rank ? x->stride[last] : 0;
+    int64_t at[IR_MAX_RANK], end = x->rank ? part->hi[last] : 1,
+                             stride = x->rank ? x->stride[last] : 0;
     if (ir_box_is_empty(part, x->rank))
         return;
     memcpy(at, part->lo, sizeof at);
     do {
         int64_t offset = walk_offset(x, at) - part->lo[last] * stride;
         for (int64_t i = part->lo[last]; i < end; i += STRIP)
-            fold_row(s, x, offset + i * stride, stride, end - i < STRIP ? end - i : STRIP, !into_one);
+            fold_row(s, x, offset + i * stride, stride, end - i < STRIP ? end - i : STRIP,
+                     !into_one);
         s->n_folded += into_one ? end - part->lo[last] : 1;
     } while (walk_next(part, last, at));
 }
 
 static double float_of(const strip *s, int64_t i)
 {
-    return s->kind == MEAN ? s->f[i] / (double)s->n_folded : s->kind == LOGSUMEXP ? s->base[i] + log(s->f[i]) : s->f[i];
+    return s->kind == MEAN        ? s->f[i] / (double)s->n_folded
+           : s->kind == LOGSUMEXP ? s->base[i] + log(s->f[i])
+                                  : s->f[i];
 }
 
 static void store_strip(const strip *s, const op_view *y, int64_t offset, int64_t stride, int64_t n)
@@ -279,8 +296,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 }
 
 static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
-static const op_attribute attributes[] = {SHAPE_NEEDED("axes", INTS), SHAPE_INT("keep", 0), SHAPE_WORD("kind", "sum"),
-                                          SHAPE_WORD("dtype", "")};
+static const op_attribute attributes[] = {SHAPE_NEEDED("axes", INTS), SHAPE_INT("keep", 0),
+                                          SHAPE_WORD("kind", "sum"), SHAPE_WORD("dtype", "")};
 
 #define CASE(x, rest)                                    \
     {                                                    \

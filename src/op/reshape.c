@@ -1,18 +1,22 @@
-/* reshape.c - the same elements in row-major order under another shape; a view where strides can say it, else a copy.
+/* reshape.c - the same elements in row-major order under another shape; a view where strides can
+ * say it, else a copy.
  *
- * x [..] -> shape (one -1 is worked out).  Idea: the axes of both shapes fall into groups of equal product, and a group
- * of either side speaks of the same elements: [T][H K] and [T][H, K].  So strides and boxes are mapped group by group.
+ * x [..] -> shape (one -1 is worked out).  Idea: the axes of both shapes fall into groups of equal
+ * product, and a group of either side speaks of the same elements: [T][H K] and [T][H, K].  So
+ * strides and boxes are mapped group by group.
  */
 #include "op/shape.h"
 #include "op/walk.h"
 
-/* Axes i0 .. i1 - 1 of the input and o0 .. o1 - 1 of the result; one side is empty if the other's are all 1. */
+/* Axes i0 .. i1 - 1 of the input and o0 .. o1 - 1 of the result; one side is empty if the other's
+ * are all 1. */
 typedef struct group {
     uint32_t i0, i1, o0, o1;
 } group;
 
 /* Cut both shapes into groups; returns how many. */
-static uint32_t find_groups(const ir_tensor *in, const ir_tensor *out, group groups[2 * IR_MAX_RANK])
+static uint32_t find_groups(const ir_tensor *in, const ir_tensor *out,
+                            group groups[2 * IR_MAX_RANK])
 {
     uint32_t n = 0, i = 0, o = 0;
     while (i < in->rank || o < out->rank) {
@@ -36,8 +40,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     const ir_tensor *x = shape_input(g, op, 0);
     const int64_t *shape = op->attributes[0].ints.at;
     uint32_t rank = op->attributes[0].ints.n, open = rank;
-    CHECK(cx, rank <= IR_MAX_RANK, MPK_ESHAPE, "reshape: shape has %u axes, at most %d are possible", rank,
-          IR_MAX_RANK);
+    CHECK(cx, rank <= IR_MAX_RANK, MPK_ESHAPE,
+          "reshape: shape has %u axes, at most %d are possible", rank, IR_MAX_RANK);
     int64_t total = ir_elements(x), product = 1;
     shape_like(x, out);
     out->rank = rank;
@@ -48,30 +52,32 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
             continue;
         }
         CHECK(cx, shape[i] > 0 && shape[i] <= total / product, MPK_ESHAPE,
-              "reshape: %%%.*s has %lld elements, axis %u of the shape is %lld", STR_ARG(x->name), (long long)total, i,
-              (long long)shape[i]);
+              "reshape: %%%.*s has %lld elements, axis %u of the shape is %lld", STR_ARG(x->name),
+              (long long)total, i, (long long)shape[i]);
         product *= shape[i];
     }
     if (open < rank)
         out->dims[open] = total / product;
     CHECK(cx, (open < rank ? out->dims[open] : 1) * product == total, MPK_ESHAPE,
-          "reshape: %%%.*s has %lld elements, the shape asks for %s%lld", STR_ARG(x->name), (long long)total,
-          open < rank ? "a multiple of " : "", (long long)product);
+          "reshape: %%%.*s has %lld elements, the shape asks for %s%lld", STR_ARG(x->name),
+          (long long)total, open < rank ? "a multiple of " : "", (long long)product);
     CHECK(cx, x->live == IR_ALL || (rank && out->dims[0] == x->dims[0]), MPK_ESHAPE,
           "reshape: axis 0 of %%%.*s is partly alive and must stay as it is", STR_ARG(x->name));
     return MPK_OK;
 }
 
-/* The box of axes a0 .. a1 - 1 of `to` around what the box of axes b0 .. b1 - 1 of `from` covers. */
-static void map_box(const ir_tensor *from, uint32_t b0, uint32_t b1, const ir_box *box, const ir_tensor *to,
-                    uint32_t a0, uint32_t a1, ir_box *read)
+/* The box of axes a0 .. a1 - 1 of `to` around what the box of axes b0 .. b1 - 1 of `from`
+ * covers. */
+static void map_box(const ir_tensor *from, uint32_t b0, uint32_t b1, const ir_box *box,
+                    const ir_tensor *to, uint32_t a0, uint32_t a1, ir_box *read)
 {
     int64_t first = 0, last = 0, step = 1; /* numbers of the outermost elements within the group */
     for (uint32_t i = b1; i-- > b0; step *= from->dims[i]) {
         first += box->lo[i] * step;
         last += (box->hi[i] - 1) * step;
     }
-    bool same = true; /* the axes before have one entry, so this one's range is between the two ends */
+    /* the axes before have one entry, so this one's range is between the two ends */
+    bool same = true;
     step = 1;
     for (uint32_t i = a0; i < a1; i++)
         step *= to->dims[i];
@@ -83,8 +89,10 @@ static void map_box(const ir_tensor *from, uint32_t b0, uint32_t b1, const ir_bo
     }
 }
 
-/* Axes of one group that are whole in the box are whole in x; others are mapped to a range, rounded outwards. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+/* Axes of one group that are whole in the box are whole in x; others are mapped to a range, rounded
+ * outwards. */
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, input), *y = &g->tensors.at[op->out[0]];
     group groups[2 * IR_MAX_RANK];
@@ -94,8 +102,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         map_box(y, groups[k].o0, groups[k].o1, box, x, groups[k].i0, groups[k].i1, read);
 }
 
-/* Way number `way` is the n-th pair of axes with the same product before them: of both the outermost entries are the
- * same elements.  The axis of the tokens stays whole. */
+/* Way number `way` is the n-th pair of axes with the same product before them: of both the
+ * outermost entries are the same elements.  The axis of the tokens stays whole. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     const ir_tensor *x = shape_input(g, op, 0), *y = &g->tensors.at[op->out[0]];
@@ -117,7 +125,8 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
 }
 
 /* Strides of a group of the result, if the input's axes of the group lie like one axis. */
-static bool view_group(const ir_tensor *in, const int64_t *in_stride, const ir_tensor *out, int64_t *stride, group k)
+static bool view_group(const ir_tensor *in, const int64_t *in_stride, const ir_tensor *out,
+                       int64_t *stride, group k)
 {
     int64_t step = 0; /* of the innermost element; 0: all axes so far are 1 */
     int64_t expected = 0;
@@ -152,7 +161,8 @@ static ir_tensor result_of(const ir_tensor *x, const ir_op *op)
     return y;
 }
 
-static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset)
+static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride,
+                 int64_t *offset)
 {
     const ir_tensor *x = shape_input(g, op, 0);
     ir_tensor y = result_of(x, op);
@@ -172,7 +182,8 @@ static void find_place(const op_view *x, int64_t number, int64_t *place)
         place[i] = number % x->dims[i];
 }
 
-/* Only for what strides cannot say: runs along the last axis of the result, in pieces that lie in one row of x. */
+/* Only for what strides cannot say: runs along the last axis of the result, in pieces that lie in
+ * one row of x. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -198,7 +209,8 @@ static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("shape", INTS)};
 static const op_case cases[] = {
     {"input %x : f32[7, 320] live=tokens\n%y = reshape(%x) {shape = [7, 5, -1]}\n"},
-    {"input %x : i32[4, 6]\n%t = transpose(%x) {perm = [1, 0]}\n%y = reshape(%t) {shape = [3, 8]}\n"},
+    {"input %x : i32[4, 6]\n%t = transpose(%x) {perm = [1, 0]}\n%y = reshape(%t) {shape = [3, "
+     "8]}\n"},
     {"input %x : f32[1, 6, 1, 4]\n%y = reshape(%x) {shape = [2, 1, 12]}\n"},
     {"input %x : bf16[1]\n%y = reshape(%x) {shape = []}\n"},
 };

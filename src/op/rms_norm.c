@@ -1,8 +1,8 @@
-/* rms_norm.c - root-mean-square normalisation over the last axis.  x [.., N], weight [N] or absent -> x's shape and
- * dtype.
+/* rms_norm.c - root-mean-square normalisation over the last axis.  x [.., N], weight [N] or absent
+ * -> x's shape and dtype.
  *
- * The sum of squares is one reduction over the row, in double and from the first entry to the last (norm.h), so a row
- * is never cut. Cost: two passes over the row.
+ * The sum of squares is one reduction over the row, in double and from the first entry to the last
+ * (norm.h), so a row is never cut. Cost: two passes over the row.
  */
 #include "op/norm.h"
 #include "op/shape.h"
@@ -16,8 +16,10 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect_dtype(cx, g, op, X, SHAPE_FLOAT));
     CHECK(cx, x->rank > 0, MPK_ESHAPE, "rms_norm: input x (%%%.*s) is a scalar", STR_ARG(x->name));
     TRY(shape_expect(cx, g, op, WEIGHT, SHAPE_FLOAT, 1, &x->dims[x->rank - 1]));
-    CHECK(cx, op->attributes[0].f >= 0, MPK_EARG, "rms_norm: eps is %g, expected 0 or more", op->attributes[0].f);
-    CHECK(cx, x->rank > 1 || x->live == IR_ALL, MPK_ESHAPE, "rms_norm: the normalised axis may not be partly alive");
+    CHECK(cx, op->attributes[0].f >= 0, MPK_EARG, "rms_norm: eps is %g, expected 0 or more",
+          op->attributes[0].f);
+    CHECK(cx, x->rank > 1 || x->live == IR_ALL, MPK_ESHAPE,
+          "rms_norm: the normalised axis may not be partly alive");
     shape_like(x, out);
     return MPK_OK;
 }
@@ -47,7 +49,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"x", 0}, {"weight", OP_OPTIONAL}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6)};
 static const op_case cases[] = {
-    {"input %x : f32[1, 576] live=tokens\nconst %w : f32[576]\n%y = rms_norm(%x, %w) {eps = 1e-05}\n"},
+    {"input %x : f32[1, 576] live=tokens\nconst %w : f32[576]\n%y = rms_norm(%x, %w) {eps = "
+     "1e-05}\n"},
     {"input %x : f32[7, 320] live=tokens\nconst %w : bf16[320]\n%y = rms_norm(%x, %w)\n"},
     {"input %x : bf16[7, 5, 48] live=tokens\nconst %w : f16[48]\n%y = rms_norm(%x, %w)\n"},
     {"input %x : f32[3, 1003]\n%y = rms_norm(%x, _)\n"},

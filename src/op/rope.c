@@ -1,7 +1,8 @@
-/* rope.c - rotate heads by their positions.  x [T, H, K], table f32[T, 2, Kr/2] -> x's shape; entries from Kr on pass.
+/* rope.c - rotate heads by their positions.  x [T, H, K], table f32[T, 2, Kr/2] -> x's shape;
+ * entries from Kr on pass.
  *
- * The angles come from rope_table, which is computed once a step for all layers. Idea of the cut: a head of a token is
- * independent of all others. Cost: four multiplications a pair.
+ * The angles come from rope_table, which is computed once a step for all layers. Idea of the cut: a
+ * head of a token is independent of all others. Cost: four multiplications a pair.
  */
 #include "op/rope.h"
 #include "op/walk.h"
@@ -12,11 +13,13 @@ enum { X, TABLE };
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *table = shape_input(g, op, TABLE);
-    TRY(shape_expect(cx, g, op, X, SHAPE_FLOAT, 3, (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
+    TRY(shape_expect(cx, g, op, X, SHAPE_FLOAT, 3,
+                     (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, TABLE, 1 << IR_F32, 3, (int64_t[]){x->dims[0], 2, SHAPE_FREE}));
     TRY(shape_expect_live(cx, g, op, TABLE, x->live));
-    CHECK(cx, 2 * table->dims[2] <= x->dims[2], MPK_ESHAPE, "rope: the table rotates %lld entries, heads have %lld",
-          (long long)(2 * table->dims[2]), (long long)x->dims[2]);
+    CHECK(cx, 2 * table->dims[2] <= x->dims[2], MPK_ESHAPE,
+          "rope: the table rotates %lld entries, heads have %lld", (long long)(2 * table->dims[2]),
+          (long long)x->dims[2]);
     shape_like(x, out);
     return MPK_OK;
 }
@@ -27,7 +30,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[0].grain = axes[1].grain = 1;
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     *read = *box;
     if (input == TABLE) {
@@ -48,7 +52,8 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
-    return (size_t)(shape_input(g, op, X)->dims[2] + 2 * shape_input(g, op, TABLE)->dims[2]) * sizeof(float);
+    return (size_t)(shape_input(g, op, X)->dims[2] + 2 * shape_input(g, op, TABLE)->dims[2]) *
+           sizeof(float);
 }
 
 /* The angles of a token are loaded once for its heads. */

@@ -1,9 +1,10 @@
-/* rope.h - rotary position embedding: frequencies, angles, the rotation; the same bits wherever an operator has it
- * built in.
+/* rope.h - rotary position embedding: frequencies, angles, the rotation; the same bits wherever an
+ * operator has it built in.
  *
- * The scalings are those of Hugging Face's modeling_rope_utils (default, linear, llama3, yarn).  There a frequency and
- * the angle (position times frequency) are fp32 numbers, and at large positions that rounding is part of what models
- * were trained with; so we round at the same places, and compute what is between in double.
+ * The scalings are those of Hugging Face's modeling_rope_utils (default, linear, llama3, yarn).
+ * There a frequency and the angle (position times frequency) are fp32 numbers, and at large
+ * positions that rounding is part of what models were trained with; so we round at the same places,
+ * and compute what is between in double.
  */
 #ifndef OP_ROPE_H
 #define OP_ROPE_H
@@ -30,11 +31,13 @@ enum {
     ROPE_ATTRIBUTES
 };
 
-#define ROPE_ATTRIBUTE_ROWS                                                                                           \
-    SHAPE_NEEDED("size", INT), SHAPE_REAL("theta", 10000), SHAPE_WORD("scaling", "default"), SHAPE_REAL("factor", 1), \
-        SHAPE_REAL("low_freq_factor", 1), SHAPE_REAL("high_freq_factor", 4), SHAPE_REAL("beta_fast", 32),             \
-        SHAPE_REAL("beta_slow", 1), SHAPE_REAL("attention_factor", 0), SHAPE_REAL("mscale", 0),                       \
-        SHAPE_REAL("mscale_all_dim", 0), SHAPE_INT("original_positions", 8192), SHAPE_INT("truncate", 1)
+#define ROPE_ATTRIBUTE_ROWS                                                                     \
+    SHAPE_NEEDED("size", INT), SHAPE_REAL("theta", 10000), SHAPE_WORD("scaling", "default"),    \
+        SHAPE_REAL("factor", 1), SHAPE_REAL("low_freq_factor", 1),                              \
+        SHAPE_REAL("high_freq_factor", 4), SHAPE_REAL("beta_fast", 32),                         \
+        SHAPE_REAL("beta_slow", 1), SHAPE_REAL("attention_factor", 0), SHAPE_REAL("mscale", 0), \
+        SHAPE_REAL("mscale_all_dim", 0), SHAPE_INT("original_positions", 8192),                 \
+        SHAPE_INT("truncate", 1)
 
 /* Every attribute in its range: MPK_EARG; an unknown scaling: MPK_EUNSUPPORTED. */
 static inline mpk_status rope_check(mpk_context *cx, const ir_op *op)
@@ -42,18 +45,23 @@ static inline mpk_status rope_check(mpk_context *cx, const ir_op *op)
     const ir_attribute *a = op->attributes;
     str s = a[ROPE_SCALING].s;
     CHECK(cx, a[ROPE_SIZE].i >= 2 && a[ROPE_SIZE].i % 2 == 0 && a[ROPE_SIZE].i < 1 << 20, MPK_EARG,
-          "%s: size is %lld, expected an even number from 2", op->def->name, (long long)a[ROPE_SIZE].i);
-    CHECK(cx, a[ROPE_THETA].f > 1 && a[ROPE_THETA].f < 1e30, MPK_EARG, "%s: theta is %g, expected more than 1",
-          op->def->name, a[ROPE_THETA].f);
-    CHECK(cx, str_is(s, "default") || str_is(s, "linear") || str_is(s, "llama3") || str_is(s, "yarn"), MPK_EUNSUPPORTED,
-          "%s: scaling \"%.*s\" is not known; there are default, linear, llama3, yarn", op->def->name, STR_ARG(s));
-    CHECK(cx, a[ROPE_FACTOR].f > 0, MPK_EARG, "%s: factor is %g, expected more than 0", op->def->name,
-          a[ROPE_FACTOR].f);
-    CHECK(cx, a[ROPE_ORIGINAL].i > 0, MPK_EARG, "%s: original_positions is %lld, expected more than 0", op->def->name,
+          "%s: size is %lld, expected an even number from 2", op->def->name,
+          (long long)a[ROPE_SIZE].i);
+    CHECK(cx, a[ROPE_THETA].f > 1 && a[ROPE_THETA].f < 1e30, MPK_EARG,
+          "%s: theta is %g, expected more than 1", op->def->name, a[ROPE_THETA].f);
+    CHECK(cx,
+          str_is(s, "default") || str_is(s, "linear") || str_is(s, "llama3") || str_is(s, "yarn"),
+          MPK_EUNSUPPORTED,
+          "%s: scaling \"%.*s\" is not known; there are default, linear, llama3, yarn",
+          op->def->name, STR_ARG(s));
+    CHECK(cx, a[ROPE_FACTOR].f > 0, MPK_EARG, "%s: factor is %g, expected more than 0",
+          op->def->name, a[ROPE_FACTOR].f);
+    CHECK(cx, a[ROPE_ORIGINAL].i > 0, MPK_EARG,
+          "%s: original_positions is %lld, expected more than 0", op->def->name,
           (long long)a[ROPE_ORIGINAL].i);
-    CHECK(cx, !str_is(s, "llama3") || a[ROPE_HIGH_FREQ_FACTOR].f > a[ROPE_LOW_FREQ_FACTOR].f, MPK_EARG,
-          "%s: high_freq_factor %g is not above low_freq_factor %g", op->def->name, a[ROPE_HIGH_FREQ_FACTOR].f,
-          a[ROPE_LOW_FREQ_FACTOR].f);
+    CHECK(cx, !str_is(s, "llama3") || a[ROPE_HIGH_FREQ_FACTOR].f > a[ROPE_LOW_FREQ_FACTOR].f,
+          MPK_EARG, "%s: high_freq_factor %g is not above low_freq_factor %g", op->def->name,
+          a[ROPE_HIGH_FREQ_FACTOR].f, a[ROPE_LOW_FREQ_FACTOR].f);
     CHECK(cx, !str_is(s, "yarn") || (a[ROPE_BETA_FAST].f > 0 && a[ROPE_BETA_SLOW].f > 0), MPK_EARG,
           "%s: beta_fast and beta_slow must be above 0", op->def->name);
     return MPK_OK;
@@ -81,7 +89,8 @@ static inline double rope_correction(const ir_attribute *a, double rotations)
 
 static inline float rope_yarn(const ir_attribute *a, int64_t pair, float period)
 {
-    double low = rope_correction(a, a[ROPE_BETA_FAST].f), high = rope_correction(a, a[ROPE_BETA_SLOW].f);
+    double low = rope_correction(a, a[ROPE_BETA_FAST].f),
+           high = rope_correction(a, a[ROPE_BETA_SLOW].f);
     if (a[ROPE_TRUNCATE].i) {
         low = floor(low);
         high = ceil(high);
@@ -130,7 +139,8 @@ static inline float rope_amplitude(const ir_attribute *a)
 }
 
 /* cos and sin of a position for one frequency. */
-static inline void rope_angle(float frequency, float amplitude, int64_t position, float *cosine, float *sine)
+static inline void rope_angle(float frequency, float amplitude, int64_t position, float *cosine,
+                              float *sine)
 {
     float angle = (float)position * frequency;
     *cosine = (float)cos((double)angle) * amplitude;

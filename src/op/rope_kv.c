@@ -1,13 +1,16 @@
-/* rope_kv.c - from the packed projection to rotated queries and a filled cache: split, per-head norm, rope, kv_write.
+/* rope_kv.c - from the packed projection to rotated queries and a filled cache: split, per-head
+ * norm, rope, kv_write.
  *
- * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2], positions, slots, pages, k_cache, v_cache, q_norm [K], k_norm [K] ->
- * q [T, H, K] and the caches in place.  The bits are those of the single operators one by one.  A task does some tokens
- * of some query heads, and of the KV heads whose first query head is among them.
+ * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2], positions, slots, pages, k_cache, v_cache, q_norm
+ * [K], k_norm [K] -> q [T, H, K] and the caches in place.  The bits are those of the single
+ * operators one by one.  A task does some tokens of some query heads, and of the KV heads whose
+ * first query head is among them.
  *
- * Where a token goes in the cache follows from the data, so tasks of one KV head share a box of it; they write apart
- * all the same, for of two tokens at one place the earlier is not written by anyone: each task looks at the places of
- * all later tokens.  Since k and v lie after q in a row, the box of qkv that a task reads is the one around three
- * ranges of columns.  Cost: one pass over qkv, and the places of all tokens for each task.
+ * Where a token goes in the cache follows from the data, so tasks of one KV head share a box of it;
+ * they write apart all the same, for of two tokens at one place the earlier is not written by
+ * anyone: each task looks at the places of all later tokens.  Since k and v lie after q in a row,
+ * the box of qkv that a task reads is the one around three ranges of columns.  Cost: one pass over
+ * qkv, and the places of all tokens for each task.
  */
 #include "op/turned.h"
 
@@ -41,9 +44,11 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1].grain = 1;
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
-    int64_t lo = kv_head_from(op->attributes, box->lo[1]), hi = kv_head_from(op->attributes, box->hi[1]);
+    int64_t lo = kv_head_from(op->attributes, box->lo[1]),
+            hi = kv_head_from(op->attributes, box->hi[1]);
     heads_split n = turned_split(op);
     *read = ir_box_whole(shape_input(g, op, input));
     if (input == QKV || input == TABLE) {
@@ -58,7 +63,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
 }
 
 /* The pages of the KV heads that belong to the box. */
-static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written)
+static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
+                   ir_box *written)
 {
     *written = pages_box(&g->tensors.at[op->out[output]], kv_head_from(op->attributes, box->lo[1]),
                          kv_head_from(op->attributes, box->hi[1]));
@@ -73,7 +79,8 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
            (size_t)(op->attributes[HEAD_SIZE].i + 2 * table->dims[2]) * sizeof(float);
 }
 
-/* Keys and values of a token, KV heads lo .. hi - 1, into the cache.  row: scratch, with the angles after it. */
+/* Keys and values of a token, KV heads lo .. hi - 1, into the cache.  row: scratch, with the angles
+ * after it. */
 static void store_heads(const op_call *call, int64_t t, int64_t lo, int64_t hi, float *row)
 {
     const ir_attribute *a = call->attributes;
@@ -98,9 +105,10 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     heads_split n = turned_split(call->op);
     const op_view *in = call->in, *qkv = &in[QKV], *table = &in[TABLE], *q = &call->out[0];
     int64_t half = table->dims[2], *place = scratch;
-    float *row = (float *)(void *)(place + table->dims[0]), *cosine = row + n.size, *sine = cosine + half;
-    pages_find_tokens(&in[POSITIONS], &in[SLOTS], &in[PAGES], &call->out[1], op_live_entries(call, qkv), box->lo[0],
-                      box->hi[0], place);
+    float *row = (float *)(void *)(place + table->dims[0]), *cosine = row + n.size,
+          *sine = cosine + half;
+    pages_find_tokens(&in[POSITIONS], &in[SLOTS], &in[PAGES], &call->out[1],
+                      op_live_entries(call, qkv), box->lo[0], box->hi[0], place);
     for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
         walk_load_row(table, t * table->stride[0], 0, half, cosine);
         walk_load_row(table, t * table->stride[0] + table->stride[1], 0, half, sine);
@@ -128,27 +136,29 @@ static const op_case cases[] = {
                                         "%vc) {heads = 9, kv_heads = 3, head_size = 64}\n"},
     {TURNED_INPUTS("7", "f32[7, 336]", "24", "3, 2",
                    "bf16[7, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
-                                        "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads = 5, "
+                                        "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
+                                        "%qn, %kn) {heads = 5, "
                                         "kv_heads = 1, head_size = 48, eps = 1e-05}\n"},
-    {TURNED_INPUTS(
-        "7", "bf16[7, 640]", "32", "4, 3",
-        "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
-                             "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, _, %kn) {heads = 4, kv_heads "
-                             "= 2, head_size = 80}\n"},
-    {TURNED_INPUTS(
-        "33", "bf16[33, 1024]", "64", "1, 3",
-        "bf16[3, 2, 64, 128]") "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
-                               "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads = 4, "
-                               "kv_heads = 2, head_size = 128}\n"},
-    {TURNED_INPUTS(
-        "70", "bf16[70, 640]", "32", "4, 2",
-        "bf16[8, 2, 64, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 6, kv_heads = 2, "
-                              "head_size = 64}\n"},
+    {TURNED_INPUTS("7", "bf16[7, 640]", "32", "4, 3",
+                   "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
+                                        "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, _, "
+                                        "%kn) {heads = 4, kv_heads "
+                                        "= 2, head_size = 80}\n"},
+    {TURNED_INPUTS("33", "bf16[33, 1024]", "64", "1, 3",
+                   "bf16[3, 2, 64, 128]") "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
+                                          "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
+                                          "%qn, %kn) {heads = 4, "
+                                          "kv_heads = 2, head_size = 128}\n"},
+    {TURNED_INPUTS("70", "bf16[70, 640]", "32", "4, 2",
+                   "bf16[8, 2, 64, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) "
+                                         "{heads = 6, kv_heads = 2, "
+                                         "head_size = 64}\n"},
 };
 
 const op_def op_rope_kv = {
     .name = "rope_kv",
-    .summary = "split packed q, k, v; normalise and rotate heads; put keys and values into the cache",
+    .summary =
+        "split packed q, k, v; normalise and rotate heads; put keys and values into the cache",
     OP_INPUTS(turned_in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),

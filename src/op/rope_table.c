@@ -1,7 +1,8 @@
-/* rope_table.c - cos and sin of every rotation of a step, once for all layers.  positions i32[T] -> f32[T, 2, size/2].
+/* rope_table.c - cos and sin of every rotation of a step, once for all layers.  positions i32[T] ->
+ * f32[T, 2, size/2].
  *
- * Positions that are out of range give the angles of that number: nothing is looked up. Cost: a power a column, a sine
- * and a cosine an element.
+ * Positions that are out of range give the angles of that number: nothing is looked up. Cost: a
+ * power a column, a sine and a cosine an element.
  */
 #include "op/rope.h"
 #include "op/fill.h"
@@ -28,7 +29,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[0].grain = axes[2].grain = 1;
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     (void)g, (void)op, (void)input;
     *read = (ir_box){.lo = {box->lo[0]}, .hi = {box->hi[0]}};
@@ -44,7 +46,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         float frequency = rope_frequency(call->attributes, pair), cosine, sine;
         for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
             int64_t at = t * out->stride[0] + pair * out->stride[2];
-            rope_angle(frequency, amplitude, walk_load_int(positions, t * positions->stride[0]), &cosine, &sine);
+            rope_angle(frequency, amplitude, walk_load_int(positions, t * positions->stride[0]),
+                       &cosine, &sine);
             op_store(out, at, cosine);
             op_store(out, at + out->stride[1], sine);
         }
@@ -66,12 +69,14 @@ static const op_attribute attributes[] = {ROPE_ATTRIBUTE_ROWS};
 static const op_case cases[] = {
     CASE("1", "size = 64, theta = 100000.0"),
     CASE("7", "size = 48"),
-    CASE("7", "size = 128, theta = 500000.0, scaling = \"llama3\", factor = 32.0, original_positions = 8192"),
+    CASE("7", "size = 128, theta = 500000.0, scaling = \"llama3\", factor = 32.0, "
+              "original_positions = 8192"),
     CASE("7", "size = 16, scaling = \"linear\", factor = 4.0"),
-    CASE("7", "size = 80, theta = 1000000.0, scaling = \"yarn\", factor = 4.0, original_positions = 32768"),
-    CASE("3",
-         "size = 64, scaling = \"yarn\", factor = 40.0, mscale = 0.7, mscale_all_dim = 1.0, original_positions = 4096, "
-         "truncate = 0"),
+    CASE("7", "size = 80, theta = 1000000.0, scaling = \"yarn\", factor = 4.0, original_positions "
+              "= 32768"),
+    CASE("3", "size = 64, scaling = \"yarn\", factor = 40.0, mscale = 0.7, mscale_all_dim = 1.0, "
+              "original_positions = 4096, "
+              "truncate = 0"),
 };
 
 const op_def op_rope_table = {

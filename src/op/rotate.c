@@ -1,9 +1,9 @@
-/* rotate.c - rotary position embedding with tables from elsewhere.  x [.., K], cos and sin [.., R], R even and at most
- * K -> x's shape.
+/* rotate.c - rotary position embedding with tables from elsewhere.  x [.., K], cos and sin [.., R],
+ * R even and at most K -> x's shape.
  *
- * y = x * cos + (-x2, x1) * sin, where x1 and x2 are the halves of the first R entries of a row; entries from R on
- * pass. Axes of the tables before the last are broadcast to those of x.  Rounding is that of the single operators.
- * Cost: four multiplications a pair.
+ * y = x * cos + (-x2, x1) * sin, where x1 and x2 are the halves of the first R entries of a row;
+ * entries from R on pass. Axes of the tables before the last are broadcast to those of x.  Rounding
+ * is that of the single operators.  Cost: four multiplications a pair.
  */
 #include "op/rotate.h"
 #include "op/shape.h"
@@ -15,16 +15,20 @@ static mpk_status expect_table(mpk_context *cx, const ir_graph *g, const ir_op *
     const ir_tensor *x = shape_input(g, op, X), *t = shape_input(g, op, input);
     TRY(shape_expect_dtype(cx, g, op, input, SHAPE_FLOAT));
     TRY(shape_expect_whole(cx, g, op, input));
-    CHECK(cx, t->rank > 0 && t->rank <= x->rank, MPK_ESHAPE, "rotate: the table %%%.*s has rank %u, x has %u",
-          STR_ARG(t->name), t->rank, x->rank);
+    CHECK(cx, t->rank > 0 && t->rank <= x->rank, MPK_ESHAPE,
+          "rotate: the table %%%.*s has rank %u, x has %u", STR_ARG(t->name), t->rank, x->rank);
     int64_t n = t->dims[t->rank - 1];
-    CHECK(cx, n % 2 == 0 && n <= x->dims[x->rank - 1] && n == shape_input(g, op, COSINE)->dims[t->rank - 1], MPK_ESHAPE,
-          "rotate: the table %%%.*s has rows of %lld, an even number and at most %lld is possible, the same for both",
+    CHECK(cx,
+          n % 2 == 0 && n <= x->dims[x->rank - 1] &&
+              n == shape_input(g, op, COSINE)->dims[t->rank - 1],
+          MPK_ESHAPE,
+          "rotate: the table %%%.*s has rows of %lld, an even number and at most %lld is possible, "
+          "the same for both",
           STR_ARG(t->name), (long long)n, (long long)x->dims[x->rank - 1]);
     for (uint32_t i = 0; i + 1 < t->rank; i++)
         CHECK(cx, t->dims[i] == 1 || t->dims[i] == x->dims[i + x->rank - t->rank], MPK_ESHAPE,
-              "rotate: axis %u of the table %%%.*s has %lld entries, x has %lld", i, STR_ARG(t->name),
-              (long long)t->dims[i], (long long)x->dims[i + x->rank - t->rank]);
+              "rotate: axis %u of the table %%%.*s has %lld entries, x has %lld", i,
+              STR_ARG(t->name), (long long)t->dims[i], (long long)x->dims[i + x->rank - t->rank]);
     return MPK_OK;
 }
 
@@ -35,7 +39,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect_whole(cx, g, op, X));
     CHECK(cx, x->rank > 0, MPK_ESHAPE, "rotate: input x (%%%.*s) is a scalar", STR_ARG(x->name));
     CHECK(cx, shape_input(g, op, COSINE)->rank == shape_input(g, op, SINE)->rank, MPK_ESHAPE,
-          "rotate: cos has rank %u, sin has %u", shape_input(g, op, COSINE)->rank, shape_input(g, op, SINE)->rank);
+          "rotate: cos has rank %u, sin has %u", shape_input(g, op, COSINE)->rank,
+          shape_input(g, op, SINE)->rank);
     TRY(expect_table(cx, g, op, COSINE));
     TRY(expect_table(cx, g, op, SINE));
     shape_like(x, out);
@@ -43,7 +48,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* Of a table its rows, whole. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *t = shape_input(g, op, input), *x = shape_input(g, op, X);
     *read = *box;
@@ -64,7 +70,8 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
 
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
-    const op_view *x = &call->in[X], *y = &call->out[0], *cosine = &call->in[COSINE], *sine = &call->in[SINE];
+    const op_view *x = &call->in[X], *y = &call->out[0], *cosine = &call->in[COSINE],
+                  *sine = &call->in[SINE];
     int64_t at[IR_MAX_RANK], size = x->dims[x->rank - 1], n = cosine->dims[cosine->rank - 1];
     float *row = scratch;
     memcpy(at, box->lo, sizeof at);

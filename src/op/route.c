@@ -1,12 +1,13 @@
 /* route.c - the experts that each token goes to, and how much each of them counts.
  *
- * logits [T, E] -> ids i32[T, N], weights f32[T, N]: the N largest of softmax(logits) over all E, in falling order,
- * ties to the lower id.  normalize: divided by their sum; round: then rounded to the dtype of the logits, as some
- * models do.
+ * logits [T, E] -> ids i32[T, N], weights f32[T, N]: the N largest of softmax(logits) over all E,
+ * in falling order, ties to the lower id.  normalize: divided by their sum; round: then rounded to
+ * the dtype of the logits, as some models do.
  *
- * Idea: an exponential keeps the order, so experts are chosen by their logits: which ones a token gets depends on no
- * target's exp.  Logits become integers that compare as they do (NaN below all), with the id in the low bits; then the
- * next expert is the largest below the last.  Exponentials are summed in fp64. Cost: N E comparisons, E exponentials.
+ * Idea: an exponential keeps the order, so experts are chosen by their logits: which ones a token
+ * gets depends on no target's exp.  Logits become integers that compare as they do (NaN below all),
+ * with the id in the low bits; then the next expert is the largest below the last.  Exponentials
+ * are summed in fp64. Cost: N E comparisons, E exponentials.
  */
 #include <math.h>
 
@@ -23,8 +24,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     int64_t n = op->attributes[EXPERTS].i;
     TRY(shape_expect(cx, g, op, LOGITS, SHAPE_FLOAT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
     CHECK(cx, n >= 1 && n <= logits->dims[1] && n <= EXPERTS_MOST_PER_TOKEN, MPK_ESHAPE,
-          "route: %lld experts a token of %lld, expected 1 to %d and no more than there are", (long long)n,
-          (long long)logits->dims[1], EXPERTS_MOST_PER_TOKEN);
+          "route: %lld experts a token of %lld, expected 1 to %d and no more than there are",
+          (long long)n, (long long)logits->dims[1], EXPERTS_MOST_PER_TOKEN);
     CHECK(cx, logits->dims[1] <= INT32_MAX, MPK_ESHAPE, "route: %lld experts cannot be numbered",
           (long long)logits->dims[1]);
     for (uint32_t i = IDS; i <= WEIGHTS; i++) {
@@ -44,7 +45,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[0] = (op_axis){.grain = 1};
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     *read = ir_box_whole(shape_input(g, op, input));
     read->lo[0] = box->lo[0];
@@ -106,15 +108,18 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"logits", 0}}, out[] = {{"ids", 0}, {"weights", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("experts", INT), SHAPE_INT("normalize", 1),
                                           SHAPE_INT("round", 0)};
-/* Of logits that random numbers become by what rounds nothing: they are the same on every target. */
-#define MAPPED(type, expression, attributes) \
-    "input %x : " type " live=tokens\n%y = map(%x) {expr = \"" expression "\"}\n%i, %w = route(%y) {" attributes "}\n"
+/* Of logits that random numbers become by what rounds nothing: they are the same on every
+ * target. */
+#define MAPPED(type, expression, attributes)                              \
+    "input %x : " type " live=tokens\n%y = map(%x) {expr = \"" expression \
+    "\"}\n%i, %w = route(%y) {" attributes "}\n"
 
 static const op_case cases[] = {
     {"input %x : f32[1, 8] live=tokens\n%i, %w = route(%x) {experts = 2}\n"},
     {"input %x : f32[33, 128] live=tokens\n%i, %w = route(%x) {experts = 8, normalize = 0}\n"},
     {"input %x : bf16[7, 61] live=tokens\n%i, %w = route(%x) {experts = 8, round = 1}\n"},
-    {"input %x : f16[7, 5] live=tokens\n%i, %w = route(%x) {experts = 5, normalize = 0, round = 1}\n"},
+    {"input %x : f16[7, 5] live=tokens\n%i, %w = route(%x) {experts = 5, normalize = 0, round = "
+     "1}\n"},
     {"input %x : bf16[130, 300] live=tokens\n%i, %w = route(%x) {experts = 10}\n"},
     {"input %x : f32[3, 1]\n%i, %w = route(%x) {experts = 1}\n"},
     {"input %x : bf16[1, 128] live=tokens\n%i, %w = route(%x) {experts = 8}\n"},

@@ -1,20 +1,23 @@
-/* rules.h - what a request asks of its tokens beyond the filters of `sample`: penalties, biases, bans, two more
- * filters.
+/* rules.h - what a request asks of its tokens beyond the filters of `sample`: penalties, biases,
+ * bans, two more filters.
  *
- * A request's rules are one record of 32-bit words in its row of `rules`; a part of `history` holds the tokens of the
- * request from position 0 on.  The engine writes the record, `sample` and its GPU body (device/task/sample.cuh) read
- * it.  They change a copy of the row of logits, in this order:
+ * A request's rules are one record of 32-bit words in its row of `rules`; a part of `history` holds
+ * the tokens of the request from position 0 on.  The engine writes the record, `sample` and its GPU
+ * body (device/task/sample.cuh) read it.  They change a copy of the row of logits, in this order:
  *
  *   biases       x += bias
- *   repetition   of each token in the history, once: x is divided by the penalty if x > 0, else multiplied with it
+ *   repetition   of each token in the history, once: x is divided by the penalty if x > 0, else
+ *                multiplied with it
  *   presence     of each token among those generated, once: x -= penalty
  *   frequency    of each occurrence among those generated: x -= penalty
  *   allowed      if any is listed: all other tokens are banned (x = -inf)
  *   mask         tokens without a bit are banned
  *   ends         banned while fewer than `least` tokens have been generated
- *   banned       the last token of a sequence is banned where the history ends with what is before it
+ *   banned       the last token of a sequence is banned where the history ends with what is before
+ *                it
  *   sigma        banned if x is more than so many standard deviations below the largest logit
- *   typical      of the tokens whose surprise is nearest the expected one, the fewest with this share are kept
+ *   typical      of the tokens whose surprise is nearest the expected one, the fewest with this
+ *                share are kept
  *
  * The last two are for rows with a temperature.  A value that is off changes nothing.
  */
@@ -50,14 +53,16 @@ enum {
     ASK_HISTORY,  /* how many there are */
     ASK_LOGPROBS, /* entries of logprobs; 0: none */
     ASK_TOKEN,    /* the token of the first entry; -1: the one that is drawn */
-    ASK_MASK,     /* 1 + the row of rules that holds its mask; 0: none.  A row with a mask has rules too */
-    ASK_CHOICE,   /* with rules: the row of choice, which no other row of the step has */
+    /* 1 + the row of rules that holds its mask; 0: none.  A row with a mask has rules too */
+    ASK_MASK,
+    ASK_CHOICE, /* with rules: the row of choice, which no other row of the step has */
     ASKS
 };
 
-/* Words of a mask: the number, from 1 on, of the draw that it is for, then a bit for each token that may come, the
- * lowest first.  Whoever makes it writes the number last (release), and does not touch it again before that draw has
- * been read; who sees the number (acquire) sees the bits.  Until then the token of the row is RULES_LATE. */
+/* Words of a mask: the number, from 1 on, of the draw that it is for, then a bit for each token
+ * that may come, the lowest first.  Whoever makes it writes the number last (release), and does not
+ * touch it again before that draw has been read; who sees the number (acquire) sees the bits.
+ * Until then the token of the row is RULES_LATE. */
 enum { MASK_NUMBER, MASK_BITS, RULES_LATE = -1 };
 
 static inline int64_t rules_mask_words(int64_t vocab_size)
@@ -77,7 +82,8 @@ typedef struct rules {
     const int32_t *mask; /* bits of the tokens that may come; NULL: all may */
 } rules;
 
-/* Do the lists lie within a record of so many words?  A row with a record that is unsound has no rules. */
+/* Do the lists lie within a record of so many words?  A row with a record that is unsound has no
+ * rules. */
 static inline bool rules_are_sound(const int32_t *words, int64_t width)
 {
     int64_t n = RULES_LISTS;
@@ -190,7 +196,8 @@ static inline void rules_cut_deviation(const rules *r, double largest, double si
             r->x[i] = -INFINITY;
 }
 
-/* How far a token's surprise is from the expected one, as bits that rise with it; banned ones are infinitely far. */
+/* How far a token's surprise is from the expected one, as bits that rise with it; banned ones are
+ * infinitely far. */
 static inline uint32_t rules_distance(double scaled, double expected)
 {
     float far = (float)fabs(scaled - expected);
@@ -199,9 +206,11 @@ static inline uint32_t rules_distance(double scaled, double expected)
     return bits;
 }
 
-/* Keep the fewest tokens of typical surprise whose share reaches `share`; equally far ones stay together.  The
- * distance at which to cut is found by halving: only weights in the half that is looked at are added up. */
-static inline void rules_cut_untypical(const rules *r, double largest, double temperature, double share)
+/* Keep the fewest tokens of typical surprise whose share reaches `share`; equally far ones stay
+ * together.  The distance at which to cut is found by halving: only weights in the half that is
+ * looked at are added up. */
+static inline void rules_cut_untypical(const rules *r, double largest, double temperature,
+                                       double share)
 {
     uint32_t *far = (uint32_t *)r->marks, low = 0, high = 0x7f800000u;
     double sum = 0, weighted = 0, below = 0;
@@ -211,8 +220,9 @@ static inline void rules_cut_untypical(const rules *r, double largest, double te
         weighted += r->x[i] > -INFINITY ? weight * scaled : 0;
     }
     for (int64_t i = 0; i < r->n; i++)
-        far[i] = r->x[i] > -INFINITY ? rules_distance(((double)r->x[i] - largest) / temperature, weighted / sum)
-                                     : 0x7f800000u;
+        far[i] = r->x[i] > -INFINITY
+                     ? rules_distance(((double)r->x[i] - largest) / temperature, weighted / sum)
+                     : 0x7f800000u;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         double inside = 0;
@@ -242,7 +252,8 @@ static inline double rules_largest(const rules *r)
 /* Change the row as the record says. */
 static inline void rules_apply(const rules *r, double temperature)
 {
-    double sigmas = (double)rules_float(r, RULES_SIGMA), typical = (double)rules_float(r, RULES_TYPICAL);
+    double sigmas = (double)rules_float(r, RULES_SIGMA),
+           typical = (double)rules_float(r, RULES_TYPICAL);
     memset(r->marks, 0, (size_t)r->n * sizeof *r->marks);
     rules_list(r);
     double largest = rules_largest(r);

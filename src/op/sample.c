@@ -1,24 +1,26 @@
 /* sample.c - draw a token from each row of logits.
  *
- * logits [R, V], sampling f32[R, 4] = (temperature, top_k, top_p, min_p), seeds i64[R], draws i32[R] -> i32[R].
- * Temperature 0 (or below, or NaN): the largest logit.  Otherwise the weights are exp((x - max) / temperature), and of
- * the tokens in falling order (equal ones: the lower id first) there are kept the first top_k (0: all), of those the
- * fewest whose share of their weight reaches top_p (1: all), and of those the ones with at least min_p times the
- * largest weight.  The draw number draws[r] of stream seeds[r] is a uniform number; the token is where the sum of kept
+ * logits [R, V], sampling f32[R, 4] = (temperature, top_k, top_p, min_p), seeds i64[R], draws
+ * i32[R] -> i32[R].  Temperature 0 (or below, or NaN): the largest logit.  Otherwise the weights
+ * are exp((x - max) / temperature), and of the tokens in falling order (equal ones: the lower id
+ * first) there are kept the first top_k (0: all), of those the fewest whose share of their weight
+ * reaches top_p (1: all), and of those the ones with at least min_p times the largest weight.  The
+ * draw number draws[r] of stream seeds[r] is a uniform number; the token is where the sum of kept
  * weights passes it.
  *
- * asks i32[R, 7] says what else a row wants (rules.h).  Rules: the row draws from a copy of its logits in choice f32[C,
- * V], changed as rules i32[B, W] and history i32[N] say; rows of one step have different rows of choice.  Log
- * probabilities: f32[R, 21, 2], pairs of id and logarithm of the share that softmax gives it in the row as the model
- * made it: first of the token that is drawn or asked for, then of the most probable ones in falling order; what is not
- * asked for is 0.  A row that asks for neither reads no more than its row of asks.
+ * asks i32[R, 7] says what else a row wants (rules.h).  Rules: the row draws from a copy of its
+ * logits in choice f32[C, V], changed as rules i32[B, W] and history i32[N] say; rows of one step
+ * have different rows of choice.  Log probabilities: f32[R, 21, 2], pairs of id and logarithm of
+ * the share that softmax gives it in the row as the model made it: first of the token that is drawn
+ * or asked for, then of the most probable ones in falling order; what is not asked for is 0.  A row
+ * that asks for neither reads no more than its row of asks.
  *
- * Some rows of `rules` may be masks, which the host writes while the step runs; a row whose mask is not there yet has
- * the token RULES_LATE.
+ * Some rows of `rules` may be masks, which the host writes while the step runs; a row whose mask is
+ * not there yet has the token RULES_LATE.
  *
- * Idea: a heap of ids; only as many are taken out as are looked at, so cost is O(V + looked_at log V), not a sort.
- * NaN and -inf are never drawn.  With peaks [R, ceil(V / 64), 2] of `logits` the largest is found there: a greedy row
- * reads nothing else.
+ * Idea: a heap of ids; only as many are taken out as are looked at, so cost is O(V + looked_at log
+ * V), not a sort.  NaN and -inf are never drawn.  With peaks [R, ceil(V / 64), 2] of `logits` the
+ * largest is found there: a greedy row reads nothing else.
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -39,8 +41,9 @@ static mpk_status check_rules(mpk_context *cx, const ir_graph *g, const ir_op *o
     TRY(shape_expect(cx, g, op, RULES, SHAPE_I32, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, HISTORY, SHAPE_I32, 1, (int64_t[]){SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, CHOICE, 1 << IR_F32, 2, (int64_t[]){SHAPE_FREE, x->dims[1]}));
-    CHECK(cx, words->dims[1] >= RULES_LISTS, MPK_ESHAPE, "sample: rules have %lld words, expected %d or more",
-          (long long)words->dims[1], RULES_LISTS);
+    CHECK(cx, words->dims[1] >= RULES_LISTS, MPK_ESHAPE,
+          "sample: rules have %lld words, expected %d or more", (long long)words->dims[1],
+          RULES_LISTS);
     return MPK_OK;
 }
 
@@ -48,26 +51,33 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 {
     const ir_tensor *x = shape_input(g, op, X);
     TRY(shape_expect(cx, g, op, X, SHAPE_FLOAT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
-    CHECK(cx, x->dims[1] <= PEAKS_MOST_COLUMNS, MPK_ESHAPE, "sample: %lld columns, at most %d can be numbered",
-          (long long)x->dims[1], PEAKS_MOST_COLUMNS);
+    CHECK(cx, x->dims[1] <= PEAKS_MOST_COLUMNS, MPK_ESHAPE,
+          "sample: %lld columns, at most %d can be numbered", (long long)x->dims[1],
+          PEAKS_MOST_COLUMNS);
     TRY(shape_expect(cx, g, op, SAMPLING, 1 << IR_F32, 2, (int64_t[]){x->dims[0], 4}));
     TRY(shape_expect(cx, g, op, SEEDS, SHAPE_I64, 1, x->dims));
     TRY(shape_expect(cx, g, op, DRAWS, SHAPE_I32, 1, x->dims));
-    TRY(shape_expect(cx, g, op, PEAKS, 1 << IR_F32, 3, (int64_t[]){x->dims[0], peaks_count(x->dims[1]), 2}));
+    TRY(shape_expect(cx, g, op, PEAKS, 1 << IR_F32, 3,
+                     (int64_t[]){x->dims[0], peaks_count(x->dims[1]), 2}));
     TRY(check_rules(cx, g, op));
     static const uint32_t by_row[] = {SAMPLING, SEEDS, DRAWS, ASKED, PEAKS};
     for (uint32_t i = 0; i < OP_COUNT(by_row); i++)
         TRY(shape_expect_live(cx, g, op, by_row[i], x->live));
-    out[TOKEN] = (ir_tensor){.dtype = IR_I32, .live = x->live, .rank = 1, .dims = {x->dims[0]}, .shares = IR_NONE};
+    out[TOKEN] = (ir_tensor){
+        .dtype = IR_I32, .live = x->live, .rank = 1, .dims = {x->dims[0]}, .shares = IR_NONE};
     shape_like(shape_input(g, op, CHOICE), &out[CHOSEN]);
     out[CHOSEN].shares = op->in[CHOICE];
-    out[SHARES] =
-        (ir_tensor){.dtype = IR_F32, .live = x->live, .rank = 3, .dims = {x->dims[0], LOGPROBS, 2}, .shares = IR_NONE};
+    out[SHARES] = (ir_tensor){.dtype = IR_F32,
+                              .live = x->live,
+                              .rank = 3,
+                              .dims = {x->dims[0], LOGPROBS, 2},
+                              .shares = IR_NONE};
     return MPK_OK;
 }
 
 /* Which row of the rules is known only at run time. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     *read = ir_box_whole(shape_input(g, op, input));
     if (input == CHOICE)
@@ -78,7 +88,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[0] = box->hi[0];
 }
 
-static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written)
+static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
+                   ir_box *written)
 {
     *written = ir_box_whole(&g->tensors.at[op->out[output]]);
     if (output == CHOSEN)
@@ -201,9 +212,10 @@ static int64_t keep(candidates *c, const float *sampling, double *sum)
     return i;
 }
 
-/* The token of one row whose largest logit is at `best` (below 0: all are NaN). A running sum in falling order reaches
- * the target soon if the distribution is peaked. */
-static int32_t draw(candidates *c, int64_t best, const float *sampling, uint64_t seed, uint64_t number)
+/* The token of one row whose largest logit is at `best` (below 0: all are NaN). A running sum in
+ * falling order reaches the target soon if the distribution is peaked. */
+static int32_t draw(candidates *c, int64_t best, const float *sampling, uint64_t seed,
+                    uint64_t number)
 {
     if (best < 0 || best >= c->x->dims[1])
         return 0;
@@ -221,7 +233,8 @@ static int32_t draw(candidates *c, int64_t best, const float *sampling, uint64_t
 }
 
 /* The mask of a row, NULL if it asks for none.  False: it is not there yet. */
-static bool find_mask(const op_call *call, const int32_t asks[ASKS], uint32_t draw_number, const int32_t **mask)
+static bool find_mask(const op_call *call, const int32_t asks[ASKS], uint32_t draw_number,
+                      const int32_t **mask)
 {
     const op_view *words = &call->in[RULES];
     int64_t row = asks[ASK_MASK] - 1;
@@ -230,20 +243,20 @@ static bool find_mask(const op_call *call, const int32_t asks[ASKS], uint32_t dr
         return true;
     const int32_t *at = (const int32_t *)words->data + row * words->stride[0];
     *mask = at + MASK_BITS;
-    return atomic_load_explicit((const atomic_uint *)(const void *)(at + MASK_NUMBER), memory_order_acquire) ==
-           draw_number + 1;
+    return atomic_load_explicit((const atomic_uint *)(const void *)(at + MASK_NUMBER),
+                                memory_order_acquire) == draw_number + 1;
 }
 
 /* The logits that row r draws from: a changed copy if it has rules.  True: they are changed. */
-static bool choose_row(const op_call *call, int64_t r, const int32_t asks[ASKS], const int32_t *mask,
-                       double temperature, candidates *c)
+static bool choose_row(const op_call *call, int64_t r, const int32_t asks[ASKS],
+                       const int32_t *mask, double temperature, candidates *c)
 {
     const op_view *x = &call->in[X], *words = &call->in[RULES], *choice = &call->out[CHOSEN];
     int64_t row = asks[ASK_RULES] - 1, to = asks[ASK_CHOICE];
     const int32_t *record = (const int32_t *)words->data + row * words->stride[0];
     int64_t n = asks[ASK_HISTORY], from = asks[ASK_FROM], most = call->in[HISTORY].dims[0];
-    if (row < 0 || row >= words->dims[0] || to < 0 || to >= choice->dims[0] || n < 0 || from < 0 || from > most - n ||
-        !rules_are_sound(record, words->dims[1]))
+    if (row < 0 || row >= words->dims[0] || to < 0 || to >= choice->dims[0] || n < 0 || from < 0 ||
+        from > most - n || !rules_are_sound(record, words->dims[1]))
         return false;
     rules made = {.words = record,
                   .history = (const int32_t *)call->in[HISTORY].data + from,
@@ -261,7 +274,8 @@ static bool choose_row(const op_call *call, int64_t r, const int32_t asks[ASKS],
 }
 
 /* Log probabilities of a row as the model made it; the first entry is that of `token`. */
-static void tell_shares(const op_call *call, int64_t r, int64_t best, int32_t n, int32_t token, int32_t *ids)
+static void tell_shares(const op_call *call, int64_t r, int64_t best, int32_t n, int32_t token,
+                        int32_t *ids)
 {
     const op_view *x = &call->in[X], *out = &call->out[SHARES];
     float *to = (float *)out->data + r * out->stride[0];
@@ -276,7 +290,8 @@ static void tell_shares(const op_call *call, int64_t r, int64_t best, int32_t n,
     for (int32_t i = 0; i < n && i < LOGPROBS && i - 1 < (n > 1 ? c.n : 1); i++) {
         int32_t id = i ? take(&c, i - 1) : token;
         to[2 * i] = (float)id;
-        to[2 * i + 1] = id >= 0 && id < x->dims[1] ? (float)((double)logit_of(&c, id) - c.largest - total) : 0;
+        to[2 * i + 1] =
+            id >= 0 && id < x->dims[1] ? (float)((double)logit_of(&c, id) - c.largest - total) : 0;
     }
 }
 
@@ -288,18 +303,22 @@ static void choose(const op_call *call, int64_t r, int32_t *ids)
     int32_t asks[ASKS];
     walk_load_row(&in[SAMPLING], r * in[SAMPLING].stride[0], 0, 4, sampling);
     for (int64_t i = 0; i < ASKS; i++)
-        asks[i] = (int32_t)walk_load_int(&in[ASKED], r * in[ASKED].stride[0] + i * in[ASKED].stride[1]);
+        asks[i] =
+            (int32_t)walk_load_int(&in[ASKED], r * in[ASKED].stride[0] + i * in[ASKED].stride[1]);
     uint64_t seed = (uint64_t)walk_load_int(&in[SEEDS], r * in[SEEDS].stride[0]);
     uint64_t number = (uint64_t)walk_load_int(&in[DRAWS], r * in[DRAWS].stride[0]);
-    int64_t best = in[PEAKS].data ? peaks_largest(&in[PEAKS], r) : largest_in_row(&in[X], c.offset, 0, in[X].dims[1]);
+    int64_t best = in[PEAKS].data ? peaks_largest(&in[PEAKS], r)
+                                  : largest_in_row(&in[X], c.offset, 0, in[X].dims[1]);
     const int32_t *mask;
     int32_t token = RULES_LATE;
     if (find_mask(call, asks, (uint32_t)number, &mask)) {
         bool changed = choose_row(call, r, asks, mask, (double)sampling[TEMPERATURE], &c);
-        token = draw(&c, changed ? largest_in_row(c.x, c.offset, 0, in[X].dims[1]) : best, sampling, seed, number);
+        token = draw(&c, changed ? largest_in_row(c.x, c.offset, 0, in[X].dims[1]) : best, sampling,
+                     seed, number);
     }
     ((int32_t *)out->data)[r * out->stride[0]] = token;
-    tell_shares(call, r, best, asks[ASK_LOGPROBS], asks[ASK_TOKEN] < 0 ? token : asks[ASK_TOKEN], ids);
+    tell_shares(call, r, best, asks[ASK_LOGPROBS], asks[ASK_TOKEN] < 0 ? token : asks[ASK_TOKEN],
+                ids);
 }
 
 static void ref(const op_call *call, const ir_box *box, void *scratch)
@@ -312,8 +331,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static void fill_rules(int64_t width, int64_t columns, uint64_t seed, int32_t *words)
 {
     uint64_t bits = rng_u64(seed, 0);
-    float values[] = {bits & 1 ? 1.3f : 1, bits & 2 ? 0.5f : 0, bits & 4 ? 0.25f : 0, bits & 8 ? 1.5f : 0,
-                      bits & 16 ? 0.7f : 1};
+    float values[] = {bits & 1 ? 1.3f : 1, bits & 2 ? 0.5f : 0, bits & 4 ? 0.25f : 0,
+                      bits & 8 ? 1.5f : 0, bits & 16 ? 0.7f : 1};
     memcpy(words, values, sizeof values);
     words[RULES_PROMPT] = 5;
     words[RULES_LEAST] = (int32_t)(bits >> 5 & 15);
@@ -342,13 +361,15 @@ static void fill_mask(int64_t width, uint32_t number, uint64_t seed, int32_t *wo
         words[i] = (int32_t)rng_u64(seed, (uint64_t)i);
 }
 
-/* What rows ask: neither, log probabilities, rules, or both; the history is of few tokens that repeat.  Rows of rules
- * after those of choice are masks for draws 0, 1, 2 ... */
-static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, int32_t *data)
+/* What rows ask: neither, log probabilities, rules, or both; the history is of few tokens that
+ * repeat.  Rows of rules after those of choice are masks for draws 0, 1, 2 ... */
+static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed,
+                      int32_t *data)
 {
     const ir_tensor *t = shape_input(g, op, input);
     int64_t columns = shape_input(g, op, X)->dims[1], width = input == HISTORY ? 1 : t->dims[1];
-    int64_t choices = shape_input(g, op, CHOICE)->dims[0], masks = shape_input(g, op, RULES)->dims[0] - choices;
+    int64_t choices = shape_input(g, op, CHOICE)->dims[0],
+            masks = shape_input(g, op, RULES)->dims[0] - choices;
     for (int64_t i = 0; i < t->dims[0]; i++) {
         uint64_t bits = rng_u64(seed, (uint64_t)i);
         int32_t asks[ASKS] = {bits & 1 && i < choices ? (int32_t)i + 1 : 0,
@@ -359,12 +380,15 @@ static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64
                               i < masks ? (int32_t)(choices + i) + 1 : 0,
                               (int32_t)(choices - 1 - i)};
         if (input == RULES && i >= choices)
-            fill_mask(width, (uint32_t)(i - choices) + 1 + (bits % 4 == 0), seed + (uint64_t)i, data + i * width);
+            fill_mask(width, (uint32_t)(i - choices) + 1 + (bits % 4 == 0), seed + (uint64_t)i,
+                      data + i * width);
         else if (input == RULES)
             fill_rules(width, columns, seed + (uint64_t)i, data + i * width);
         for (int64_t k = 0; k < width && input != RULES; k++)
             data[i * width + k] =
-                input == ASKED ? asks[k] : (int32_t)fill_choose(seed + 1, (uint64_t)(i * width + k), columns) % 9;
+                input == ASKED
+                    ? asks[k]
+                    : (int32_t)fill_choose(seed + 1, (uint64_t)(i * width + k), columns) % 9;
     }
 }
 
@@ -379,11 +403,12 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
     for (int64_t i = 0; input != X && input != CHOICE && i < ir_elements(t); i++) {
         uint64_t bits = rng_u64(seed, (uint64_t)i);
         if (input == PEAKS) {
-            ((float *)data)[i] = i % 2 ? (float)fill_choose(seed, (uint64_t)i, shape_input(g, op, X)->dims[1])
-                                       : rng_normal(seed, (uint64_t)i);
+            ((float *)data)[i] =
+                i % 2 ? (float)fill_choose(seed, (uint64_t)i, shape_input(g, op, X)->dims[1])
+                      : rng_normal(seed, (uint64_t)i);
         } else if (input == SAMPLING) {
-            float values[4] = {(float)(bits % 4) * 0.5f, (float)(bits % 3) * 20, 1 - (float)(bits % 5) * 0.1f,
-                               (float)(bits % 2) * 0.05f};
+            float values[4] = {(float)(bits % 4) * 0.5f, (float)(bits % 3) * 20,
+                               1 - (float)(bits % 5) * 0.1f, (float)(bits % 2) * 0.05f};
             ((float *)data)[i] = values[i % 4];
         } else {
             fill_store(t, i, input == DRAWS ? i : (int64_t)bits, data);
@@ -397,28 +422,32 @@ static const op_operand in[] = {
 };
 static const op_operand out[] = {{"token", 0}, {"choice", 0}, {"logprobs", 0}};
 
-#define ROWS(rows, logits)                                                                            \
-    "input %x : " logits " live=rows\ninput %s : f32[" rows ", 4] live=rows\ninput %seed : i64[" rows \
-    "] live=rows\ninput %draw : i32[" rows "] live=rows\ninput %a : i32[" rows ", 7] live=rows\n"
-#define CASE(rows, columns, dtype, words)                                                            \
-    {                                                                                                \
-        ROWS(rows, dtype "[" rows ", " columns "]")                                                  \
-        "input %r : i32[" rows ", " words "]\ninput %h : i32[40]\nstate %c : f32[" rows ", " columns \
-        "]\n%t, %choice, %p = sample(%x, %s, %seed, %draw, %a, %r, %h, %c)\n"                        \
+#define ROWS(rows, logits)                                                           \
+    "input %x : " logits " live=rows\ninput %s : f32[" rows                          \
+    ", 4] live=rows\ninput %seed : i64[" rows "] live=rows\ninput %draw : i32[" rows \
+    "] live=rows\ninput %a : i32[" rows ", 7] live=rows\n"
+#define CASE(rows, columns, dtype, words)                                                  \
+    {                                                                                      \
+        ROWS(rows, dtype "[" rows ", " columns "]")                                        \
+        "input %r : i32[" rows ", " words "]\ninput %h : i32[40]\nstate %c : f32[" rows    \
+        ", " columns "]\n%t, %choice, %p = sample(%x, %s, %seed, %draw, %a, %r, %h, %c)\n" \
     }
 static const op_case cases[] = {
     CASE("1", "1003", "f32", "64"),
     CASE("7", "1003", "f32", "64"),
     CASE("16", "49", "bf16", "30"),
-    {ROWS("5", "f32[5, 300]") "input %r : i32[3, 64]\ninput %h : i32[40]\nstate %c : f32[3, 300]\n"
-                              "input %p : f32[5, 5, 2] live=rows\n"
-                              "%t, %choice, %l = sample(%x, %s, %seed, %draw, %a, %r, %h, %c, %p)\n"},
-    {ROWS("6", "f32[6, 1003]") "input %r : i32[12, 64]\ninput %h : i32[40]\nstate %c : f32[6, 1003]\n"
-                               "%t, %choice, %l = sample(%x, %s, %seed, %draw, %a, %r, %h, %c)\n"}};
+    {ROWS("5",
+          "f32[5, 300]") "input %r : i32[3, 64]\ninput %h : i32[40]\nstate %c : f32[3, 300]\n"
+                         "input %p : f32[5, 5, 2] live=rows\n"
+                         "%t, %choice, %l = sample(%x, %s, %seed, %draw, %a, %r, %h, %c, %p)\n"},
+    {ROWS("6",
+          "f32[6, 1003]") "input %r : i32[12, 64]\ninput %h : i32[40]\nstate %c : f32[6, 1003]\n"
+                          "%t, %choice, %l = sample(%x, %s, %seed, %draw, %a, %r, %h, %c)\n"}};
 
 const op_def op_sample = {
     .name = "sample",
-    .summary = "draw a token: temperature, top_k, top_p, min_p, a random number by seed and count; rules, shares",
+    .summary = "draw a token: temperature, top_k, top_p, min_p, a random number by seed and count; "
+               "rules, shares",
     OP_INPUTS(in),
     OP_OUTPUTS(out),
     .flags = OP_DATA_DEPENDENT | OP_WRITES_APART,

@@ -1,7 +1,8 @@
 /* scan.c - running sums, products, or log-sum-exps along an axis.  x [.., n, ..] -> the same shape.
  *
- * Entry i is made of the entries 0 .. i, in that order: floats in double and rounded when stored, integers exactly
- * (modulo the width of the result).  The result has x's dtype or the one that is named.  Cost: one pass over x.
+ * Entry i is made of the entries 0 .. i, in that order: floats in double and rounded when stored,
+ * integers exactly (modulo the width of the result).  The result has x's dtype or the one that is
+ * named.  Cost: one pass over x.
  */
 #include <math.h>
 
@@ -18,10 +19,10 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     CHECK(cx, logs || str_is(kind, "sum") || str_is(kind, "prod"), MPK_EUNSUPPORTED,
           "scan: kind \"%.*s\" is not one of sum, prod, logsumexp", STR_ARG(kind));
     shape_like(shape_input(g, op, 0), out);
-    CHECK(cx, !name.n || (ir_dtype_from_name(name, &out->dtype) && SHAPE_PLAIN >> out->dtype & 1), MPK_EUNSUPPORTED,
-          "scan: dtype \"%.*s\" is not a plain dtype", STR_ARG(name));
-    CHECK(cx, SHAPE_REAL_NUMBER >> out->dtype & 1 || walk_is_exact(shape_input(g, op, 0)->dtype), MPK_ESHAPE,
-          "scan: floats cannot become %s: cast first", ir_dtype_table[out->dtype].name);
+    CHECK(cx, !name.n || (ir_dtype_from_name(name, &out->dtype) && SHAPE_PLAIN >> out->dtype & 1),
+          MPK_EUNSUPPORTED, "scan: dtype \"%.*s\" is not a plain dtype", STR_ARG(name));
+    CHECK(cx, SHAPE_REAL_NUMBER >> out->dtype & 1 || walk_is_exact(shape_input(g, op, 0)->dtype),
+          MPK_ESHAPE, "scan: floats cannot become %s: cast first", ir_dtype_table[out->dtype].name);
     return MPK_OK;
 }
 
@@ -33,8 +34,8 @@ static double log_add(double a, double b)
 
 enum { RUN = 64 };
 
-static void scan_floats(const op_view *x, int64_t from, int64_t step, const op_view *y, int64_t to, int64_t to_step,
-                        int64_t n, char kind)
+static void scan_floats(const op_view *x, int64_t from, int64_t step, const op_view *y, int64_t to,
+                        int64_t to_step, int64_t n, char kind)
 {
     double sum = kind == 'p' ? 1 : kind == 'l' ? -INFINITY : 0, value[RUN];
     for (int64_t first = 0; first < n; first += RUN) {
@@ -49,8 +50,8 @@ static void scan_floats(const op_view *x, int64_t from, int64_t step, const op_v
     }
 }
 
-static void scan_integers(const op_view *x, int64_t from, int64_t step, const op_view *y, int64_t to, int64_t to_step,
-                          int64_t n, char kind)
+static void scan_integers(const op_view *x, int64_t from, int64_t step, const op_view *y,
+                          int64_t to, int64_t to_step, int64_t n, char kind)
 {
     uint64_t sum = kind == 'p';
     for (int64_t i = 0; i < n; i++) {
@@ -71,8 +72,9 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     int64_t at[IR_MAX_RANK];
     memcpy(at, lines.lo, sizeof at);
     do
-        (exact ? scan_integers : scan_floats)(x, walk_offset(x, at), x->stride[axis], y, walk_offset(y, at),
-                                              y->stride[axis], x->dims[axis], call->attributes[KIND].s.at[0]);
+        (exact ? scan_integers : scan_floats)(x, walk_offset(x, at), x->stride[axis], y,
+                                              walk_offset(y, at), y->stride[axis], x->dims[axis],
+                                              call->attributes[KIND].s.at[0]);
     while (walk_next(&lines, y->rank, at));
 }
 

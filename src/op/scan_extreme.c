@@ -1,7 +1,7 @@
 /* scan_extreme.c - the largest or smallest entry so far along an axis, and where it is.
  *
- * x [.., n, ..] -> value in x's dtype and index i64, both of x's shape.  Of equal entries the last; NaN stays once it
- * is met.  Cost: one pass over x.
+ * x [.., n, ..] -> value in x's dtype and index i64, both of x's shape.  Of equal entries the last;
+ * NaN stays once it is met.  Cost: one pass over x.
  */
 #include "op/fill.h"
 #include "op/line.h"
@@ -25,7 +25,8 @@ static void scan_line(const op_call *call, const int64_t *at, bool largest)
     const op_view *x = &call->in[0], *value = &call->out[0], *index = &call->out[1];
     uint32_t axis = line_axis(call->op);
     bool exact = walk_is_exact(x->dtype);
-    int64_t from = walk_offset(x, at), to = walk_offset(value, at), to_index = walk_offset(index, at), best = 0;
+    int64_t from = walk_offset(x, at), to = walk_offset(value, at),
+            to_index = walk_offset(index, at), best = 0;
     line_key most = line_load(x, from);
     for (int64_t i = 0; i < x->dims[axis]; i++) {
         line_key key = line_load(x, from + i * x->stride[axis]);

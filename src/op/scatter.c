@@ -1,12 +1,14 @@
-/* scatter.c - entries of src go, place by place, to the entries of x that an index tensor names along an axis.
+/* scatter.c - entries of src go, place by place, to the entries of x that an index tensor names
+ * along an axis.
  *
- * x [..], index i32 or i64 and src [..] of the same rank; index no longer than src, and than x but along the axis -> y
- * like x: y[.., index[.., i, ..], ..] = src[.., i, ..].  kind "set": of several the last stays; sum, prod, mean, max,
- * min: all are combined in order, with x's own value (include_self) or without.  What does not exist is passed over; a
- * negative number counts from the end.  in_place: y is x's storage.
+ * x [..], index i32 or i64 and src [..] of the same rank; index no longer than src, and than x but
+ * along the axis -> y like x: y[.., index[.., i, ..], ..] = src[.., i, ..].  kind "set": of several
+ * the last stays; sum, prod, mean, max, min: all are combined in order, with x's own value
+ * (include_self) or without.  What does not exist is passed over; a negative number counts from the
+ * end.  in_place: y is x's storage.
  *
- * Idea: combining happens in scratch, in double or whole integers, 4096 entries of a line at a time.  Cost: a copy of
- * x, and one pass over index and src for each 4096 entries along the axis.
+ * Idea: combining happens in scratch, in double or whole integers, 4096 entries of a line at a
+ * time.  Cost: a copy of x, and one pass over index and src for each 4096 entries along the axis.
  */
 #include <math.h>
 
@@ -30,30 +32,36 @@ static scatter_kind kind_of(const ir_op *op)
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    const ir_tensor *x = shape_input(g, op, X), *index = shape_input(g, op, INDEX), *src = shape_input(g, op, SRC);
+    const ir_tensor *x = shape_input(g, op, X), *index = shape_input(g, op, INDEX),
+                    *src = shape_input(g, op, SRC);
     TRY(line_infer(cx, g, op, SHAPE_PLAIN));
     TRY(shape_expect_dtype(cx, g, op, INDEX, SHAPE_INDEX));
     TRY(shape_expect_dtype(cx, g, op, SRC, 1u << x->dtype));
     for (uint32_t i = 0; i < 3; i++)
         TRY(shape_expect_whole(cx, g, op, i));
     CHECK(cx, kind_of(op) < KINDS, MPK_EUNSUPPORTED,
-          "scatter: kind \"%.*s\" is not one of set, sum, prod, mean, max, min", STR_ARG(op->attributes[KIND].s));
-    CHECK(cx, index->rank == x->rank && src->rank == x->rank, MPK_ESHAPE, "scatter: x has rank %u, index %u and src %u",
-          x->rank, index->rank, src->rank);
+          "scatter: kind \"%.*s\" is not one of set, sum, prod, mean, max, min",
+          STR_ARG(op->attributes[KIND].s));
+    CHECK(cx, index->rank == x->rank && src->rank == x->rank, MPK_ESHAPE,
+          "scatter: x has rank %u, index %u and src %u", x->rank, index->rank, src->rank);
     for (uint32_t i = 0; i < x->rank; i++)
-        CHECK(cx, index->dims[i] <= src->dims[i] && (i == line_axis(op) || index->dims[i] <= x->dims[i]), MPK_ESHAPE,
-              "scatter: axis %u of index has %lld entries, of src %lld, of x %lld", i, (long long)index->dims[i],
-              (long long)src->dims[i], (long long)x->dims[i]);
+        CHECK(cx,
+              index->dims[i] <= src->dims[i] &&
+                  (i == line_axis(op) || index->dims[i] <= x->dims[i]),
+              MPK_ESHAPE, "scatter: axis %u of index has %lld entries, of src %lld, of x %lld", i,
+              (long long)index->dims[i], (long long)src->dims[i], (long long)x->dims[i]);
     update_infer(g, op, op->attributes[IN_PLACE].i, out);
     return MPK_OK;
 }
 
 /* Of index and src: the same lines, as far as index has them. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *index = shape_input(g, op, INDEX);
     if (input == X) {
-        update_reads(op->attributes[IN_PLACE].i, kind_of(op) != SET && op->attributes[INCLUDE_SELF].i, box, read);
+        update_reads(op->attributes[IN_PLACE].i,
+                     kind_of(op) != SET && op->attributes[INCLUDE_SELF].i, box, read);
         return;
     }
     *read = *box;
@@ -79,7 +87,8 @@ static int64_t named(const line *l, int64_t i)
 {
     const op_view *index = &l->call->in[INDEX];
     uint32_t axis = line_axis(l->call->op);
-    return index_resolve(walk_load_int(index, l->index + i * index->stride[axis]), l->call->out[0].dims[axis]);
+    return index_resolve(walk_load_int(index, l->index + i * index->stride[axis]),
+                         l->call->out[0].dims[axis]);
 }
 
 static void set_entries(const line *l)
@@ -96,11 +105,13 @@ static void set_entries(const line *l)
 static line_key combine(scatter_kind kind, bool exact, line_key a, line_key b)
 {
     if (kind == MAX || kind == MIN) {
-        bool other = line_is_nan(exact, b) || (kind == MAX ? line_less(exact, a, b) : line_less(exact, b, a));
+        bool other = line_is_nan(exact, b) ||
+                     (kind == MAX ? line_less(exact, a, b) : line_less(exact, b, a));
         return other ? b : a;
     }
     if (exact)
-        a.i = (int64_t)(kind == PROD ? (uint64_t)a.i * (uint64_t)b.i : (uint64_t)a.i + (uint64_t)b.i);
+        a.i =
+            (int64_t)(kind == PROD ? (uint64_t)a.i * (uint64_t)b.i : (uint64_t)a.i + (uint64_t)b.i);
     else
         a.f = kind == PROD ? a.f * b.f : a.f + b.f;
     return a;
@@ -158,7 +169,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *index = &call->in[INDEX], *src = &call->in[SRC], *y = &call->out[0];
     uint32_t axis = line_axis(call->op);
-    line l = {.call = call, .kind = kind_of(call->op), .n_index = index->dims[axis], .sum = scratch};
+    line l = {
+        .call = call, .kind = kind_of(call->op), .n_index = index->dims[axis], .sum = scratch};
     ir_box lines = *box;
     int64_t at[IR_MAX_RANK], end = box->hi[axis];
     update_begin(call, box, call->attributes[IN_PLACE].i);
@@ -187,7 +199,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     if (input == INDEX)
-        fill_indices(shape_input(g, op, INDEX), shape_input(g, op, X)->dims[line_axis(op)], seed, data);
+        fill_indices(shape_input(g, op, INDEX), shape_input(g, op, X)->dims[line_axis(op)], seed,
+                     data);
     else
         fill_wide_integers(g, op, input, seed, data);
 }
@@ -196,10 +209,10 @@ static const op_operand in[] = {{"x", 0}, {"index", 0}, {"src", 0}}, out[] = {{"
 static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT), SHAPE_WORD("kind", "set"),
                                           SHAPE_INT("include_self", 1), SHAPE_INT("in_place", 0)};
 
-#define CASE(kind_of_x, x, index, src, rest)                                                                      \
-    {                                                                                                             \
-        kind_of_x " %x : " x "\ninput %i : " index "\ninput %s : " src "\n%y = scatter(%x, %i, %s) {axis = " rest \
-                  "}\n"                                                                                           \
+#define CASE(kind_of_x, x, index, src, rest)                           \
+    {                                                                  \
+        kind_of_x " %x : " x "\ninput %i : " index "\ninput %s : " src \
+                  "\n%y = scatter(%x, %i, %s) {axis = " rest "}\n"     \
     }
 static const op_case cases[] = {
     CASE("input", "f32[5, 33]", "i64[4, 5]", "f32[5, 7]", "1"),
@@ -207,7 +220,8 @@ static const op_case cases[] = {
     CASE("input", "f32[3, 6]", "i64[3, 9]", "f32[3, 9]", "1, kind = \"sum\""),
     CASE("state", "i64[3, 6]", "i64[2, 9]", "i64[3, 9]", "1, kind = \"mean\", in_place = 1"),
     CASE("input", "f16[6, 2]", "i64[9, 2]", "f16[9, 2]", "0, kind = \"prod\", include_self = 0"),
-    CASE("state", "f64[6]", "i32[9]", "f64[9]", "0, kind = \"max\", include_self = 0, in_place = 1"),
+    CASE("state", "f64[6]", "i32[9]", "f64[9]",
+         "0, kind = \"max\", include_self = 0, in_place = 1"),
     CASE("input", "u8[6]", "i32[9]", "u8[9]", "0, kind = \"min\""),
 };
 

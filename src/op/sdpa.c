@@ -1,11 +1,13 @@
 /* sdpa.c - attention over tensors: softmax(scale q k^T + mask) v with grouped heads.
  *
- * q [B, H, T, K], k [B, G, S, K], v [B, G, S, Kv], mask: bool (true: may be seen) or real (added), broadcast to
- * [B, H, T, S], or absent -> [B, H, T, Kv] in q's dtype.  Query head h uses KV head h / (H / G).  causal: row t sees
- * s <= t; window: only s > t - window too; a row that sees nothing gives zeros.  scale 0 means 1 / sqrt(K).
+ * q [B, H, T, K], k [B, G, S, K], v [B, G, S, Kv], mask: bool (true: may be seen) or real (added),
+ * broadcast to [B, H, T, S], or absent -> [B, H, T, Kv] in q's dtype.  Query head h uses KV head h
+ * / (H / G).  causal: row t sees s <= t; window: only s > t - window too; a row that sees nothing
+ * gives zeros.  scale 0 means 1 / sqrt(K).
  *
- * Scores are sums in double, exponentials fp32 (of f64 fp64).  The order of the sums depends on s alone.  Idea: eight
- * rows at a time share what is loaded of k and v. Cost: 2 T S (K + Kv) flops a head.
+ * Scores are sums in double, exponentials fp32 (of f64 fp64).  The order of the sums depends on s
+ * alone.  Idea: eight rows at a time share what is loaded of k and v. Cost: 2 T S (K + Kv) flops a
+ * head.
  */
 #include <math.h>
 
@@ -18,24 +20,31 @@ enum { ROWS = 8 };
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS), *v = shape_input(g, op, VALUES);
-    TRY(shape_expect(cx, g, op, Q, SHAPE_REAL_NUMBER, 4, (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
+    const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS),
+                    *v = shape_input(g, op, VALUES);
+    TRY(shape_expect(cx, g, op, Q, SHAPE_REAL_NUMBER, 4,
+                     (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
     uint32_t dtypes = q->dtype == IR_F64 ? 1 << IR_F64 : SHAPE_FLOAT;
-    TRY(shape_expect(cx, g, op, KEYS, dtypes, 4, (int64_t[]){q->dims[0], SHAPE_FREE, SHAPE_FREE, q->dims[3]}));
-    TRY(shape_expect(cx, g, op, VALUES, dtypes, 4, (int64_t[]){q->dims[0], k->dims[1], k->dims[2], SHAPE_FREE}));
+    TRY(shape_expect(cx, g, op, KEYS, dtypes, 4,
+                     (int64_t[]){q->dims[0], SHAPE_FREE, SHAPE_FREE, q->dims[3]}));
+    TRY(shape_expect(cx, g, op, VALUES, dtypes, 4,
+                     (int64_t[]){q->dims[0], k->dims[1], k->dims[2], SHAPE_FREE}));
     for (uint32_t i = 0; i < 3; i++)
         TRY(shape_expect_whole(cx, g, op, i));
-    CHECK(cx, q->dims[1] % k->dims[1] == 0, MPK_ESHAPE, "sdpa: %lld query heads cannot share %lld KV heads",
-          (long long)q->dims[1], (long long)k->dims[1]);
+    CHECK(cx, q->dims[1] % k->dims[1] == 0, MPK_ESHAPE,
+          "sdpa: %lld query heads cannot share %lld KV heads", (long long)q->dims[1],
+          (long long)k->dims[1]);
     CHECK(cx, op->attributes[WINDOW].i >= 0, MPK_EARG, "sdpa: window is %lld, expected 0 or more",
           (long long)op->attributes[WINDOW].i);
-    TRY(shape_expect_mask(cx, g, op, MASK, (int64_t[]){q->dims[0], q->dims[1], q->dims[2], k->dims[2]}));
+    TRY(shape_expect_mask(cx, g, op, MASK,
+                          (int64_t[]){q->dims[0], q->dims[1], q->dims[2], k->dims[2]}));
     shape_like(q, out);
     out->dims[3] = v->dims[3];
     return MPK_OK;
 }
 
-/* A row of the result is one softmax; where tiles are whole, 16 rows share the keys that are read. */
+/* A row of the result is one softmax; where tiles are whole, 16 rows share the keys that are
+ * read. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     shape_axes_rows(g, op, axes);
@@ -43,9 +52,11 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[2].tile = 2 * ROWS;
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
-    const ir_tensor *t = shape_input(g, op, input), *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS);
+    const ir_tensor *t = shape_input(g, op, input), *q = shape_input(g, op, Q),
+                    *k = shape_input(g, op, KEYS);
     int64_t share = q->dims[1] / k->dims[1];
     if (input == MASK) {
         ir_box scores = *box;
@@ -148,7 +159,8 @@ static double weigh_row(const rows *r, double *scores)
         if (scores[s] == -INFINITY)
             scores[s] = 0;
         else
-            scores[s] = wide ? exp(scores[s] - largest) : (double)expf((float)(scores[s] - largest));
+            scores[s] =
+                wide ? exp(scores[s] - largest) : (double)expf((float)(scores[s] - largest));
         sum += scores[s];
     }
     return sum;
@@ -172,7 +184,8 @@ static void sum_values(const rows *r, int64_t v_offset)
 
 static void attend(rows *r)
 {
-    const op_view *q = &r->call->in[Q], *k = &r->call->in[KEYS], *v = &r->call->in[VALUES], *y = &r->call->out[0];
+    const op_view *q = &r->call->in[Q], *k = &r->call->in[KEYS], *v = &r->call->in[VALUES],
+                  *y = &r->call->out[0];
     int64_t kv[4] = {r->at[0], r->at[1] / (q->dims[1] / k->dims[1]), 0, 0}, n = v->dims[3];
     double total[ROWS];
     load_queries(r);
@@ -214,20 +227,25 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
             }
 }
 
-static const op_operand in[] = {{"q", 0}, {"k", 0}, {"v", 0}, {"mask", OP_OPTIONAL}}, out[] = {{"y", 0}};
-static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_INT("causal", 0), SHAPE_INT("window", 0)};
+static const op_operand in[] = {{"q", 0}, {"k", 0}, {"v", 0}, {"mask", OP_OPTIONAL}},
+                        out[] = {{"y", 0}};
+static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_INT("causal", 0),
+                                          SHAPE_INT("window", 0)};
 
-#define CASE(q, k, v, mask, rest)                                                                                \
-    {                                                                                                            \
-        "input %q : " q "\ninput %k : " k "\ninput %v : " v "\ninput %m : " mask "\n%y = sdpa(%q, %k, %v, %m) {" \
-        "scale = 0.3" rest "}\n"                                                                                 \
+#define CASE(q, k, v, mask, rest)                                                \
+    {                                                                            \
+        "input %q : " q "\ninput %k : " k "\ninput %v : " v "\ninput %m : " mask \
+        "\n%y = sdpa(%q, %k, %v, %m) {"                                          \
+        "scale = 0.3" rest "}\n"                                                 \
     }
 static const op_case cases[] = {
-    {"input %q : f32[2, 4, 11, 16]\ninput %k : f32[2, 2, 13, 16]\ninput %v : f32[2, 2, 13, 5]\n%y = sdpa(%q, %k, %v, "
+    {"input %q : f32[2, 4, 11, 16]\ninput %k : f32[2, 2, 13, 16]\ninput %v : f32[2, 2, 13, 5]\n%y "
+     "= sdpa(%q, %k, %v, "
      "_)\n"},
     CASE("f32[2, 4, 11, 16]", "bf16[2, 2, 13, 16]", "bf16[2, 2, 13, 8]", "bool[2, 1, 11, 13]", ""),
     CASE("bf16[1, 2, 19, 8]", "bf16[1, 2, 19, 8]", "f32[1, 2, 19, 8]", "f32[19]", ", causal = 1"),
-    CASE("f32[1, 2, 19, 8]", "f32[1, 1, 19, 8]", "f32[1, 1, 19, 8]", "bool[1, 1]", ", causal = 1, window = 4"),
+    CASE("f32[1, 2, 19, 8]", "f32[1, 1, 19, 8]", "f32[1, 1, 19, 8]", "bool[1, 1]",
+         ", causal = 1, window = 4"),
     CASE("f64[1, 2, 3, 8]", "f64[1, 2, 5, 8]", "f64[1, 2, 5, 3]", "f64[2, 3, 5]", ""),
 };
 

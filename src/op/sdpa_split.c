@@ -1,12 +1,15 @@
-/* sdpa_split.c - attention of a few rows over tensors, cut over the keys so that one long context uses every worker.
+/* sdpa_split.c - attention of a few rows over tensors, cut over the keys so that one long context
+ * uses every worker.
  *
- * q [B, H, T, K], k and v [B, G, L, K] (one dtype), mask: bool (true: may be seen) or real (added), broadcast to [B, H,
- * T, L], or absent -> part [B T, S, H K] in q's dtype, lse f32[B T, S, H].  Query head h uses KV head h / (H / G).
+ * q [B, H, T, K], k and v [B, G, L, K] (one dtype), mask: bool (true: may be seen) or real (added),
+ * broadcast to [B, H, T, L], or absent -> part [B T, S, H K] in q's dtype, lse f32[B T, S, H].
+ * Query head h uses KV head h / (H / G).
  *
- * Keys are cut into blocks of UNIT; split s has the blocks s, s + S, s + 2 S ..., so that the first n keys, which are
- * what most masks show, are spread over the splits whatever n is.  part is a split's own mean of the values that it
- * saw, lse the logarithm of the sum of exp(score); attention_fold puts the parts together.  A split that
- * has seen nothing of a row gives lse = -inf and zeros.  Scores and sums are fp32.  Cost: that of attention.
+ * Keys are cut into blocks of UNIT; split s has the blocks s, s + S, s + 2 S ..., so that the first
+ * n keys, which are what most masks show, are spread over the splits whatever n is.  part is a
+ * split's own mean of the values that it saw, lse the logarithm of the sum of exp(score);
+ * attention_fold puts the parts together.  A split that has seen nothing of a row gives lse = -inf
+ * and zeros.  Scores and sums are fp32.  Cost: that of attention.
  */
 #include "op/attend.h"
 #include "op/shape.h"
@@ -20,16 +23,20 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 {
     const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS);
     int64_t splits = op->attributes[SPLITS].i;
-    TRY(shape_expect(cx, g, op, Q, SHAPE_FLOAT, 4, (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
-    TRY(shape_expect(cx, g, op, KEYS, SHAPE_FLOAT, 4, (int64_t[]){q->dims[0], SHAPE_FREE, SHAPE_FREE, q->dims[3]}));
+    TRY(shape_expect(cx, g, op, Q, SHAPE_FLOAT, 4,
+                     (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
+    TRY(shape_expect(cx, g, op, KEYS, SHAPE_FLOAT, 4,
+                     (int64_t[]){q->dims[0], SHAPE_FREE, SHAPE_FREE, q->dims[3]}));
     TRY(shape_expect(cx, g, op, VALUES, 1u << k->dtype, 4, k->dims));
     for (uint32_t i = Q; i <= VALUES; i++)
         TRY(shape_expect_whole(cx, g, op, i));
-    CHECK(cx, q->dims[1] % k->dims[1] == 0, MPK_ESHAPE, "sdpa_split: %lld query heads cannot share %lld KV heads",
-          (long long)q->dims[1], (long long)k->dims[1]);
-    TRY(shape_expect_mask(cx, g, op, MASK, (int64_t[]){q->dims[0], q->dims[1], q->dims[2], k->dims[2]}));
-    CHECK(cx, splits >= 1 && splits <= 1 << 16, MPK_EARG, "sdpa_split: splits is %lld, expected 1 to 65536",
-          (long long)splits);
+    CHECK(cx, q->dims[1] % k->dims[1] == 0, MPK_ESHAPE,
+          "sdpa_split: %lld query heads cannot share %lld KV heads", (long long)q->dims[1],
+          (long long)k->dims[1]);
+    TRY(shape_expect_mask(cx, g, op, MASK,
+                          (int64_t[]){q->dims[0], q->dims[1], q->dims[2], k->dims[2]}));
+    CHECK(cx, splits >= 1 && splits <= 1 << 16, MPK_EARG,
+          "sdpa_split: splits is %lld, expected 1 to 65536", (long long)splits);
     for (uint32_t i = PART; i <= LSE; i++) {
         out[i].dtype = i == PART ? q->dtype : IR_F32;
         out[i].live = IR_ALL;
@@ -56,7 +63,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 }
 
 /* Of keys and values the part of the splits, which lie between the first block and the last. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS);
     int64_t tokens = q->dims[2];
@@ -73,7 +81,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box, ir_box *written)
+static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
+                   ir_box *written)
 {
     (void)output;
     int64_t size = shape_input(g, op, Q)->dims[3];
@@ -105,9 +114,11 @@ static void attend_row(const op_call *call, int64_t *at, int64_t split, float *q
             at[3] = p;
             if (!attend_sees(&call->in[MASK], at, &added))
                 continue;
-            walk_load_row(k, at[0] * k->stride[0] + kv_head * k->stride[1] + p * k->stride[2], 0, size, row);
+            walk_load_row(k, at[0] * k->stride[0] + kv_head * k->stride[1] + p * k->stride[2], 0,
+                          size, row);
             float weight = attend_weigh(&a, scale * dot_rows(query, row, size) + added);
-            walk_load_row(v, at[0] * v->stride[0] + kv_head * v->stride[1] + p * v->stride[2], 0, size, row);
+            walk_load_row(v, at[0] * v->stride[0] + kv_head * v->stride[1] + p * v->stride[2], 0,
+                          size, row);
             attend_add(&a, weight, row);
         }
     attend_end(&a);
@@ -131,21 +142,25 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
     const ir_tensor *t = shape_input(g, op, input);
     int64_t length = shape_input(g, op, KEYS)->dims[2];
     for (int64_t i = 0; input == MASK && t->dtype == IR_F32 && i < ir_elements(t); i++)
-        if (i % length >= (int64_t)(rng_u64(seed, (uint64_t)(i / length)) % (uint64_t)(length + 1)) ||
+        if (i % length >=
+                (int64_t)(rng_u64(seed, (uint64_t)(i / length)) % (uint64_t)(length + 1)) ||
             rng_u64(seed ^ 1, (uint64_t)i) % 8 == 0)
             ((float *)data)[i] = -INFINITY;
 }
 
-static const op_operand in[] = {{"q", 0}, {"k", 0}, {"v", 0}, {"mask", OP_OPTIONAL}}, out[] = {{"part", 0}, {"lse", 0}};
+static const op_operand in[] = {{"q", 0}, {"k", 0}, {"v", 0}, {"mask", OP_OPTIONAL}},
+                        out[] = {{"part", 0}, {"lse", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_NEEDED("splits", INT)};
 
-#define CASE(q, kv, mask, rest)                                                                                     \
-    {                                                                                                               \
-        "input %q : " q "\ninput %k : " kv "\ninput %v : " kv "\ninput %m : " mask "\n%y, %l = sdpa_split(%q, %k, " \
-        "%v, %m) {" rest "}\n"                                                                                      \
+#define CASE(q, kv, mask, rest)                                                    \
+    {                                                                              \
+        "input %q : " q "\ninput %k : " kv "\ninput %v : " kv "\ninput %m : " mask \
+        "\n%y, %l = sdpa_split(%q, %k, "                                           \
+        "%v, %m) {" rest "}\n"                                                     \
     }
 static const op_case cases[] = {
-    {"input %q : bf16[1, 4, 1, 64]\ninput %k : bf16[1, 2, 150, 64]\ninput %v : bf16[1, 2, 150, 64]\n%y, %l = "
+    {"input %q : bf16[1, 4, 1, 64]\ninput %k : bf16[1, 2, 150, 64]\ninput %v : bf16[1, 2, 150, "
+     "64]\n%y, %l = "
      "sdpa_split(%q, %k, %v, _) {splits = 3}\n"},
     CASE("f32[2, 4, 3, 16]", "bf16[2, 2, 140, 16]", "f32[2, 1, 3, 140]", "scale = 0.3, splits = 2"),
     CASE("bf16[1, 3, 2, 128]", "f16[1, 1, 70, 128]", "bool[70]", "splits = 1"),

@@ -1,7 +1,8 @@
 /* search_sorted.c - where values would be inserted into sorted lines so that the order stays.
  *
- * sorted [.., N] rising, or [N] for all, values [.., M] of the same dtype -> i64 of values' shape: before equal
- * entries, or (right) after them.  NaN goes to the end.  Cost: log N comparisons a value.
+ * sorted [.., N] rising, or [N] for all, values [.., M] of the same dtype -> i64 of values' shape:
+ * before equal entries, or (right) after them.  NaN goes to the end.  Cost: log N comparisons a
+ * value.
  */
 #include "op/line.h"
 
@@ -17,14 +18,15 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
           "search_sorted: sorted has rank %u, values %u", sorted->rank, values->rank);
     for (uint32_t i = 0; i + 1 < sorted->rank; i++)
         CHECK(cx, sorted->dims[i] == values->dims[i], MPK_ESHAPE,
-              "search_sorted: axis %u of sorted has %lld entries, of values %lld", i, (long long)sorted->dims[i],
-              (long long)values->dims[i]);
+              "search_sorted: axis %u of sorted has %lld entries, of values %lld", i,
+              (long long)sorted->dims[i], (long long)values->dims[i]);
     shape_like(values, out);
     out->dtype = IR_I64;
     return MPK_OK;
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *t = shape_input(g, op, input);
     *read = *box;
@@ -45,7 +47,8 @@ static int64_t search(const op_view *sorted, int64_t offset, line_key value, boo
     while (lo < hi) {
         int64_t mid = lo + (hi - lo) / 2;
         line_key k = line_load(sorted, offset + mid * sorted->stride[last]);
-        bool at_or_after = exact ? (right ? k.i > value.i : k.i >= value.i) : (right ? k.f > value.f : k.f >= value.f);
+        bool at_or_after = exact ? (right ? k.i > value.i : k.i >= value.i)
+                                 : (right ? k.f > value.f : k.f >= value.f);
         if (at_or_after)
             hi = mid;
         else
@@ -65,7 +68,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         for (uint32_t i = 0; i + 1 < sorted->rank; i++)
             line += at[i] * sorted->stride[i];
         line_key value = line_load(values, walk_offset(values, at));
-        ((int64_t *)y->data)[walk_offset(y, at)] = search(sorted, line, value, call->attributes[0].i);
+        ((int64_t *)y->data)[walk_offset(y, at)] =
+            search(sorted, line, value, call->attributes[0].i);
     } while (walk_next(box, y->rank, at));
 }
 

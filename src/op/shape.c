@@ -25,13 +25,15 @@ static const char *dims_text(uint32_t rank, const int64_t *dims, char out[SHAPE_
         if (dims[i] == SHAPE_FREE)
             n += (size_t)snprintf(out + n, SHAPE_TEXT_BYTES - n, "%s?", comma);
         else
-            n += (size_t)snprintf(out + n, SHAPE_TEXT_BYTES - n, "%s%lld", comma, (long long)dims[i]);
+            n += (size_t)snprintf(out + n, SHAPE_TEXT_BYTES - n, "%s%lld", comma,
+                                  (long long)dims[i]);
     }
     snprintf(out + n, SHAPE_TEXT_BYTES - n, "]");
     return out;
 }
 
-mpk_status shape_expect_dtype(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, uint32_t dtypes)
+mpk_status shape_expect_dtype(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
+                              uint32_t dtypes)
 {
     const ir_tensor *t = shape_input(g, op, input);
     if (!t || dtypes >> t->dtype & 1)
@@ -40,13 +42,14 @@ mpk_status shape_expect_dtype(mpk_context *cx, const ir_graph *g, const ir_op *o
     size_t n = 0;
     for (int i = 0; i < IR_DTYPES; i++)
         if (dtypes >> i & 1)
-            n += (size_t)snprintf(wanted + n, sizeof wanted - n, "%s%s", n ? ", " : "", ir_dtype_table[i].name);
-    FAIL(cx, MPK_ESHAPE, "%s: input %s (%%%.*s) has dtype %s, expected one of %s", op->def->name, input_name(op, input),
-         STR_ARG(t->name), ir_dtype_table[t->dtype].name, wanted);
+            n += (size_t)snprintf(wanted + n, sizeof wanted - n, "%s%s", n ? ", " : "",
+                                  ir_dtype_table[i].name);
+    FAIL(cx, MPK_ESHAPE, "%s: input %s (%%%.*s) has dtype %s, expected one of %s", op->def->name,
+         input_name(op, input), STR_ARG(t->name), ir_dtype_table[t->dtype].name, wanted);
 }
 
-mpk_status shape_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, uint32_t dtypes,
-                        uint32_t rank, const int64_t *dims)
+mpk_status shape_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
+                        uint32_t dtypes, uint32_t rank, const int64_t *dims)
 {
     const ir_tensor *t = shape_input(g, op, input);
     if (!t)
@@ -56,48 +59,55 @@ mpk_status shape_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uin
     for (uint32_t i = 0; same && i < rank; i++)
         same = dims[i] == SHAPE_FREE || dims[i] == t->dims[i];
     char found[SHAPE_TEXT_BYTES], wanted[SHAPE_TEXT_BYTES];
-    CHECK(cx, same, MPK_ESHAPE, "%s: input %s (%%%.*s) has shape %s, expected %s", op->def->name, input_name(op, input),
-          STR_ARG(t->name), dims_text(t->rank, t->dims, found), dims_text(rank, dims, wanted));
+    CHECK(cx, same, MPK_ESHAPE, "%s: input %s (%%%.*s) has shape %s, expected %s", op->def->name,
+          input_name(op, input), STR_ARG(t->name), dims_text(t->rank, t->dims, found),
+          dims_text(rank, dims, wanted));
     return MPK_OK;
 }
 
-mpk_status shape_expect_axis(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, int64_t axis)
+mpk_status shape_expect_axis(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
+                             int64_t axis)
 {
     const ir_tensor *t = shape_input(g, op, input);
-    CHECK(cx, axis >= 0 && axis < t->rank, MPK_ESHAPE, "%s: axis %lld of input %s (%%%.*s), which has rank %u",
-          op->def->name, (long long)axis, input_name(op, input), STR_ARG(t->name), t->rank);
+    CHECK(cx, axis >= 0 && axis < t->rank, MPK_ESHAPE,
+          "%s: axis %lld of input %s (%%%.*s), which has rank %u", op->def->name, (long long)axis,
+          input_name(op, input), STR_ARG(t->name), t->rank);
     return MPK_OK;
 }
 
 mpk_status shape_expect_whole(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input)
 {
     const ir_tensor *t = shape_input(g, op, input);
-    CHECK(cx, !t || t->live == IR_ALL, MPK_ESHAPE, "%s: axis 0 of input %s (%%%.*s) may not be partly alive",
-          op->def->name, input_name(op, input), STR_ARG(t->name));
+    CHECK(cx, !t || t->live == IR_ALL, MPK_ESHAPE,
+          "%s: axis 0 of input %s (%%%.*s) may not be partly alive", op->def->name,
+          input_name(op, input), STR_ARG(t->name));
     return MPK_OK;
 }
 
-mpk_status shape_expect_mask(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, const int64_t *scores)
+mpk_status shape_expect_mask(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
+                             const int64_t *scores)
 {
     const ir_tensor *mask = shape_input(g, op, input);
     TRY(shape_expect_dtype(cx, g, op, input, SHAPE_REAL_NUMBER | 1 << IR_BOOL));
     TRY(shape_expect_whole(cx, g, op, input));
-    CHECK(cx, !mask || mask->rank <= 4, MPK_ESHAPE, "%s: mask has rank %u, at most 4 is possible", op->def->name,
-          mask->rank);
+    CHECK(cx, !mask || mask->rank <= 4, MPK_ESHAPE, "%s: mask has rank %u, at most 4 is possible",
+          op->def->name, mask->rank);
     for (uint32_t i = 0; mask && i < mask->rank; i++)
         CHECK(cx, mask->dims[i] == 1 || mask->dims[i] == scores[i + 4 - mask->rank], MPK_ESHAPE,
-              "%s: axis %u of mask has %lld entries, the scores have %lld", op->def->name, i, (long long)mask->dims[i],
-              (long long)scores[i + 4 - mask->rank]);
+              "%s: axis %u of mask has %lld entries, the scores have %lld", op->def->name, i,
+              (long long)mask->dims[i], (long long)scores[i + 4 - mask->rank]);
     return MPK_OK;
 }
 
 static const char *const live_names[IR_LIVES] = {"nothing that varies", "tokens", "rows"};
 
-mpk_status shape_expect_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, ir_live live)
+mpk_status shape_expect_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
+                             ir_live live)
 {
     const ir_tensor *t = shape_input(g, op, input);
-    CHECK(cx, !t || t->live == live, MPK_ESHAPE, "%s: axis 0 of input %s (%%%.*s) counts %s, expected %s",
-          op->def->name, input_name(op, input), STR_ARG(t->name), live_names[t->live], live_names[live]);
+    CHECK(cx, !t || t->live == live, MPK_ESHAPE,
+          "%s: axis 0 of input %s (%%%.*s) counts %s, expected %s", op->def->name,
+          input_name(op, input), STR_ARG(t->name), live_names[t->live], live_names[live]);
     return MPK_OK;
 }
 
@@ -109,15 +119,17 @@ void shape_like(const ir_tensor *from, ir_tensor *out)
     memcpy(out->dims, from->dims, sizeof out->dims);
 }
 
-/* Merge axis 0's meaning: it must be that of the result's axis 0, and the same for all inputs that have one. */
-static mpk_status merge_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, ir_tensor *out)
+/* Merge axis 0's meaning: it must be that of the result's axis 0, and the same for all inputs that
+ * have one. */
+static mpk_status merge_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
+                             ir_tensor *out)
 {
     const ir_tensor *t = shape_input(g, op, input);
     if (t->live == IR_ALL)
         return MPK_OK;
     CHECK(cx, t->rank == out->rank && t->dims[0] == out->dims[0], MPK_ESHAPE,
-          "%s: input %s (%%%.*s) counts %s along axis 0 and cannot be broadcast there", op->def->name,
-          input_name(op, input), STR_ARG(t->name), live_names[t->live]);
+          "%s: input %s (%%%.*s) counts %s along axis 0 and cannot be broadcast there",
+          op->def->name, input_name(op, input), STR_ARG(t->name), live_names[t->live]);
     CHECK(cx, out->live == IR_ALL || out->live == t->live, MPK_ESHAPE,
           "%s: axis 0 of input %s (%%%.*s) counts %s, that of an earlier input %s", op->def->name,
           input_name(op, input), STR_ARG(t->name), live_names[t->live], live_names[out->live]);
@@ -139,8 +151,9 @@ mpk_status shape_broadcast(mpk_context *cx, const ir_graph *g, const ir_op *op, 
         for (uint32_t axis = 0; axis < t->rank; axis++) {
             int64_t *dim = &out->dims[axis + out->rank - t->rank];
             CHECK(cx, t->dims[axis] == 1 || *dim == 1 || *dim == t->dims[axis], MPK_ESHAPE,
-                  "%s: axis %u of input %s (%%%.*s) has %lld entries, the other inputs %lld", op->def->name, axis,
-                  input_name(op, i), STR_ARG(t->name), (long long)t->dims[axis], (long long)*dim);
+                  "%s: axis %u of input %s (%%%.*s) has %lld entries, the other inputs %lld",
+                  op->def->name, axis, input_name(op, i), STR_ARG(t->name),
+                  (long long)t->dims[axis], (long long)*dim);
             if (*dim == 1)
                 *dim = t->dims[axis];
         }
@@ -179,12 +192,14 @@ void shape_axes_first(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[0].grain = 1;
 }
 
-void shape_reads_broadcast(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+void shape_reads_broadcast(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                           ir_box *read)
 {
     shape_broadcast_box(shape_input(g, op, input), g->tensors.at[op->out[0]].rank, box, read);
 }
 
-void shape_reads_rows(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+void shape_reads_rows(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                      ir_box *read)
 {
     const ir_tensor *t = shape_input(g, op, input);
     *read = ir_box_whole(t);

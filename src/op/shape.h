@@ -31,9 +31,11 @@ enum { SHAPE_FREE = -1 };
     {                                                                                    \
         .name = attribute_name, .type = IR_ATTRIBUTE_FLOAT, .otherwise = {.f = (value) } \
     }
-#define SHAPE_WORD(attribute_name, value)                                                                 \
-    {                                                                                                     \
-        .name = attribute_name, .type = IR_ATTRIBUTE_STR, .otherwise = {.s = {value, sizeof(value) - 1} } \
+#define SHAPE_WORD(attribute_name, value)                                \
+    {                                                                    \
+        .name = attribute_name, .type = IR_ATTRIBUTE_STR, .otherwise = { \
+            .s = {value, sizeof(value) - 1}                              \
+        }                                                                \
     }
 #define SHAPE_NEEDED(attribute_name, kind)                                    \
     {                                                                         \
@@ -47,21 +49,26 @@ enum { SHAPE_FREE = -1 };
 /* The tensor of an input, or NULL if it is absent. */
 const ir_tensor *shape_input(const ir_graph *g, const ir_op *op, uint32_t input);
 
-/* MPK_ESHAPE unless the input has one of these dtypes and this shape (dims: SHAPE_FREE matches all).  Absent inputs
- * pass. */
-mpk_status shape_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, uint32_t dtypes,
-                        uint32_t rank, const int64_t *dims);
+/* MPK_ESHAPE unless the input has one of these dtypes and this shape (dims: SHAPE_FREE matches
+ * all).  Absent inputs pass. */
+mpk_status shape_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
+                        uint32_t dtypes, uint32_t rank, const int64_t *dims);
 /* MPK_ESHAPE unless the input has one of these dtypes, whatever its shape. */
-mpk_status shape_expect_dtype(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, uint32_t dtypes);
+mpk_status shape_expect_dtype(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
+                              uint32_t dtypes);
 /* MPK_ESHAPE unless 0 <= axis < rank of the input. */
-mpk_status shape_expect_axis(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, int64_t axis);
-/* MPK_ESHAPE if axis 0 of the input may be partly alive: for operators that mix the entries of axis 0. */
+mpk_status shape_expect_axis(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
+                             int64_t axis);
+/* MPK_ESHAPE if axis 0 of the input may be partly alive: for operators that mix the entries of axis
+ * 0. */
 mpk_status shape_expect_whole(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input);
-/* MPK_ESHAPE unless the input is absent or a mask, of truths or real numbers, that broadcasts to scores[4]. */
+/* MPK_ESHAPE unless the input is absent or a mask, of truths or real numbers, that broadcasts to
+ * scores[4]. */
 mpk_status shape_expect_mask(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
                              const int64_t *scores);
 /* MPK_ESHAPE unless axis 0 of both inputs counts the same (absent inputs pass). */
-mpk_status shape_expect_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input, ir_live live);
+mpk_status shape_expect_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
+                             ir_live live);
 
 /* Dtype, live, rank and dims of a tensor that the result shall equal. */
 void shape_like(const ir_tensor *from, ir_tensor *out);
@@ -75,9 +82,12 @@ void shape_axes_all(const ir_graph *g, const ir_op *op, op_axis *axes);
 void shape_axes_rows(const ir_graph *g, const ir_op *op, op_axis *axes);
 void shape_axes_first(const ir_graph *g, const ir_op *op, op_axis *axes);
 /* Records' `reads` of element-wise operators. */
-void shape_reads_broadcast(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read);
-/* Records' `reads` of operators on rows: the whole of the last axis; inputs of rank 1 are read whole. */
-void shape_reads_rows(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read);
+void shape_reads_broadcast(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                           ir_box *read);
+/* Records' `reads` of operators on rows: the whole of the last axis; inputs of rank 1 are read
+ * whole. */
+void shape_reads_rows(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                      ir_box *read);
 /* Records' `scratch_bytes`: a row of input 0 as f32. */
 size_t shape_scratch_row(const ir_graph *g, const ir_op *op, const ir_box *box);
 

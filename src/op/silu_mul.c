@@ -1,7 +1,8 @@
-/* silu_mul.c - silu(gate) * up, the gated feed-forward.  gate, up [..] of one dtype, with broadcasting, in fp32.
+/* silu_mul.c - silu(gate) * up, the gated feed-forward.  gate, up [..] of one dtype, with
+ * broadcasting, in fp32.
  *
- * Models whose gate and up projection are separate linear operators end their feed-forward with it; fuse_ops puts it
- * into linear as glu. Cost: an exponential an element.
+ * Models whose gate and up projection are separate linear operators end their feed-forward with it;
+ * fuse_ops puts it into linear as glu. Cost: an exponential an element.
  */
 #include "op/activate.h"
 #include "op/elementwise.h"
@@ -26,8 +27,10 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 static const op_operand in[] = {{"gate", 0}, {"up", 0}}, out[] = {{"y", 0}};
 static const op_case cases[] = {
-    {"input %g : f32[1, 1536] live=tokens\ninput %u : f32[1, 1536] live=tokens\n%y = silu_mul(%g, %u)\n"},
-    {"input %g : bf16[7, 320] live=tokens\ninput %u : bf16[7, 320] live=tokens\n%y = silu_mul(%g, %u)\n"},
+    {"input %g : f32[1, 1536] live=tokens\ninput %u : f32[1, 1536] live=tokens\n%y = silu_mul(%g, "
+     "%u)\n"},
+    {"input %g : bf16[7, 320] live=tokens\ninput %u : bf16[7, 320] live=tokens\n%y = silu_mul(%g, "
+     "%u)\n"},
     {"input %g : f16[7, 1]\ninput %u : f16[3]\n%y = silu_mul(%g, %u)\n"},
 };
 

@@ -1,7 +1,8 @@
 /* slice.c - a box of a tensor, or every n-th entry of it, seen in place.
  *
- * x [..] -> dims (stops[i] - starts[i]) / steps[i], rounded up.  No work: the result has the strides of x times the
- * steps, and another offset. Bounds are whole numbers in range, known when the graph is built.
+ * x [..] -> dims (stops[i] - starts[i]) / steps[i], rounded up.  No work: the result has the
+ * strides of x times the steps, and another offset. Bounds are whole numbers in range, known when
+ * the graph is built.
  */
 #include "op/shape.h"
 
@@ -20,15 +21,17 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     const ir_attribute *a = op->attributes;
     CHECK(cx, a[STARTS].ints.n == x->rank && a[STOPS].ints.n == x->rank, MPK_ESHAPE,
           "slice: %u starts and %u stops for rank %u", a[STARTS].ints.n, a[STOPS].ints.n, x->rank);
-    CHECK(cx, a[STEPS].ints.n == 0 || a[STEPS].ints.n == x->rank, MPK_ESHAPE, "slice: %u steps for rank %u",
-          a[STEPS].ints.n, x->rank);
+    CHECK(cx, a[STEPS].ints.n == 0 || a[STEPS].ints.n == x->rank, MPK_ESHAPE,
+          "slice: %u steps for rank %u", a[STEPS].ints.n, x->rank);
     shape_like(x, out);
     for (uint32_t i = 0; i < x->rank; i++) {
-        int64_t start = a[STARTS].ints.at[i], stop = a[STOPS].ints.at[i], step = step_of(op, i, x->dims[i]);
-        CHECK(cx, step > 0, MPK_ESHAPE, "slice: step %lld along axis %u, expected 1 or more", (long long)step, i);
+        int64_t start = a[STARTS].ints.at[i], stop = a[STOPS].ints.at[i],
+                step = step_of(op, i, x->dims[i]);
+        CHECK(cx, step > 0, MPK_ESHAPE, "slice: step %lld along axis %u, expected 1 or more",
+              (long long)step, i);
         CHECK(cx, 0 <= start && start < stop && stop <= x->dims[i], MPK_ESHAPE,
-              "slice: %lld to %lld along axis %u, which has %lld entries", (long long)start, (long long)stop, i,
-              (long long)x->dims[i]);
+              "slice: %lld to %lld along axis %u, which has %lld entries", (long long)start,
+              (long long)stop, i, (long long)x->dims[i]);
         out->dims[i] = (stop - start - 1) / step + 1;
     }
     CHECK(cx, x->live == IR_ALL || out->dims[0] == x->dims[0], MPK_ESHAPE,
@@ -37,18 +40,21 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* The box, stretched by the steps and moved by the starts. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     *read = *box;
     for (uint32_t i = 0; i < shape_input(g, op, input)->rank; i++) {
-        int64_t start = op->attributes[STARTS].ints.at[i], step = step_of(op, i, shape_input(g, op, input)->dims[i]);
+        int64_t start = op->attributes[STARTS].ints.at[i],
+                step = step_of(op, i, shape_input(g, op, input)->dims[i]);
         read->lo[i] = start + box->lo[i] * step;
         read->hi[i] = start + (box->hi[i] - 1) * step + 1;
     }
 }
 
 /* The steps lengthen the strides; the starts make the offset. */
-static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset)
+static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride,
+                 int64_t *offset)
 {
     *offset = 0;
     for (uint32_t i = 0; i < shape_input(g, op, 0)->rank; i++) {

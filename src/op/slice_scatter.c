@@ -1,7 +1,7 @@
 /* slice_scatter.c - a tensor with a box of it, or every n-th entry, replaced.
  *
- * x [..], src with the shape that slice {starts, stops, steps} gives of x -> y like x with src there.  in_place: y is
- * x's storage.  Cost: one copy.
+ * x [..], src with the shape that slice {starts, stops, steps} gives of x -> y like x with src
+ * there.  in_place: y is x's storage.  Cost: one copy.
  */
 #include "op/update.h"
 
@@ -26,13 +26,14 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     CHECK(cx,
           a[STARTS].ints.n == x->rank && a[STOPS].ints.n == x->rank &&
               (a[STEPS].ints.n == 0 || a[STEPS].ints.n == x->rank),
-          MPK_ESHAPE, "slice_scatter: %u starts, %u stops and %u steps for rank %u", a[STARTS].ints.n, a[STOPS].ints.n,
-          a[STEPS].ints.n, x->rank);
+          MPK_ESHAPE, "slice_scatter: %u starts, %u stops and %u steps for rank %u",
+          a[STARTS].ints.n, a[STOPS].ints.n, a[STEPS].ints.n, x->rank);
     for (uint32_t i = 0; i < x->rank; i++) {
-        int64_t start = a[STARTS].ints.at[i], stop = a[STOPS].ints.at[i], step = step_of(op, i, x->dims[i]);
+        int64_t start = a[STARTS].ints.at[i], stop = a[STOPS].ints.at[i],
+                step = step_of(op, i, x->dims[i]);
         CHECK(cx, 0 <= start && start < stop && stop <= x->dims[i] && step > 0, MPK_ESHAPE,
-              "slice_scatter: %lld to %lld by %lld along axis %u, which has %lld entries", (long long)start,
-              (long long)stop, (long long)step, i, (long long)x->dims[i]);
+              "slice_scatter: %lld to %lld by %lld along axis %u, which has %lld entries",
+              (long long)start, (long long)stop, (long long)step, i, (long long)x->dims[i]);
         dims[i] = (stop - start - 1) / step + 1;
     }
     TRY(shape_expect(cx, g, op, SRC, 1u << x->dtype, x->rank, dims));
@@ -41,8 +42,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* The part of src that lands in the box. */
-static bool source_box(const ir_op *op, uint32_t rank, const int64_t *x_dims, const int64_t *dims, const ir_box *box,
-                       ir_box *part)
+static bool source_box(const ir_op *op, uint32_t rank, const int64_t *x_dims, const int64_t *dims,
+                       const ir_box *box, ir_box *part)
 {
     *part = (ir_box){0};
     for (uint32_t i = 0; i < rank; i++) {
@@ -54,7 +55,8 @@ static bool source_box(const ir_op *op, uint32_t rank, const int64_t *x_dims, co
     return !ir_box_is_empty(part, rank);
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *t = shape_input(g, op, input);
     if (input == X)
@@ -77,8 +79,10 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     do {
         for (uint32_t i = 0; i < y->rank; i++)
             to[i] = call->attributes[STARTS].ints.at[i] + at[i] * step_of(call->op, i, y->dims[i]);
-        walk_copy(y, walk_offset(y, to), y->rank ? y->stride[last] * step_of(call->op, last, y->dims[last]) : 1, src,
-                  walk_offset(src, at), y->rank ? src->stride[last] : 1, y->rank ? part.hi[last] - part.lo[last] : 1);
+        walk_copy(y, walk_offset(y, to),
+                  y->rank ? y->stride[last] * step_of(call->op, last, y->dims[last]) : 1, src,
+                  walk_offset(src, at), y->rank ? src->stride[last] : 1,
+                  y->rank ? part.hi[last] - part.lo[last] : 1);
     } while (walk_next(&part, last, at));
 }
 
@@ -86,11 +90,14 @@ static const op_operand in[] = {{"x", 0}, {"src", 0}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("starts", INTS), SHAPE_NEEDED("stops", INTS),
                                           SHAPE_LIST("steps"), SHAPE_INT("in_place", 0)};
 static const op_case cases[] = {
-    {"input %x : f32[9, 33]\ninput %s : f32[4, 7]\n%y = slice_scatter(%x, %s) {starts = [2, 5], stops = [9, 12], steps "
+    {"input %x : f32[9, 33]\ninput %s : f32[4, 7]\n%y = slice_scatter(%x, %s) {starts = [2, 5], "
+     "stops = [9, 12], steps "
      "= [2, 1]}\n"},
-    {"state %x : bf16[4, 9]\ninput %s : bf16[2, 3]\n%y = slice_scatter(%x, %s) {starts = [1, 0], stops = [3, 9], steps "
+    {"state %x : bf16[4, 9]\ninput %s : bf16[2, 3]\n%y = slice_scatter(%x, %s) {starts = [1, 0], "
+     "stops = [3, 9], steps "
      "= [1, 3], in_place = 1}\n"},
-    {"input %x : bool[6]\ninput %s : bool[6]\n%y = slice_scatter(%x, %s) {starts = [0], stops = [6]}\n"},
+    {"input %x : bool[6]\ninput %s : bool[6]\n%y = slice_scatter(%x, %s) {starts = [0], stops = "
+     "[6]}\n"},
 };
 
 const op_def op_slice_scatter = {

@@ -1,7 +1,7 @@
 /* softmax.h - softmax and its logarithm along an axis: what softmax.c and log_softmax.c share.
  *
- * x real [..] -> the same; the largest entry is subtracted first, so that no exponential overflows; the sum runs in
- * double from the first entry on.  Exponentials are fp32, of f64 fp64.
+ * x real [..] -> the same; the largest entry is subtracted first, so that no exponential overflows;
+ * the sum runs in double from the first entry on.  Exponentials are fp32, of f64 fp64.
  */
 #ifndef OP_SOFTMAX_H
 #define OP_SOFTMAX_H
@@ -18,13 +18,14 @@ static inline uint32_t softmax_axis(const ir_op *op, uint32_t rank)
     return (uint32_t)(axis < 0 ? axis + rank : axis);
 }
 
-static inline mpk_status softmax_infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
+static inline mpk_status softmax_infer(mpk_context *cx, const ir_graph *g, const ir_op *op,
+                                       ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
     int64_t axis = op->attributes[0].i;
     TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_REAL_NUMBER));
-    CHECK(cx, axis >= -(int64_t)x->rank && axis < x->rank, MPK_ESHAPE, "%s: axis is %lld, x has rank %u", op->def->name,
-          (long long)axis, x->rank);
+    CHECK(cx, axis >= -(int64_t)x->rank && axis < x->rank, MPK_ESHAPE,
+          "%s: axis is %lld, x has rank %u", op->def->name, (long long)axis, x->rank);
     shape_like(x, out);
     return MPK_OK;
 }
@@ -36,7 +37,8 @@ static inline void softmax_axes(const ir_graph *g, const ir_op *op, op_axis *axe
     axes[softmax_axis(op, shape_input(g, op, 0)->rank)].grain = 0;
 }
 
-static inline void softmax_reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static inline void softmax_reads(const ir_graph *g, const ir_op *op, uint32_t input,
+                                 const ir_box *box, ir_box *read)
 {
     (void)g, (void)op, (void)input;
     *read = *box;
@@ -47,7 +49,8 @@ static inline size_t softmax_scratch_bytes(const ir_graph *g, const ir_op *op, c
 {
     const ir_tensor *x = shape_input(g, op, 0);
     uint32_t axis = softmax_axis(op, x->rank);
-    return (size_t)(box->hi[axis] - box->lo[axis]) * (x->dtype == IR_F64 ? sizeof(double) : sizeof(float));
+    return (size_t)(box->hi[axis] - box->lo[axis]) *
+           (x->dtype == IR_F64 ? sizeof(double) : sizeof(float));
 }
 
 /* In place on a line of n. */
@@ -78,7 +81,8 @@ static inline void softmax_in_f64(double *line, int64_t n, bool logarithm)
 }
 
 /* One line after the other; along a partly alive axis 0 the box ends where life does. */
-static inline void softmax_box(const op_call *call, const ir_box *box, void *scratch, bool logarithm)
+static inline void softmax_box(const op_call *call, const ir_box *box, void *scratch,
+                               bool logarithm)
 {
     const op_view *x = &call->in[0], *y = &call->out[0];
     uint32_t axis = softmax_axis(call->op, x->rank);
@@ -118,6 +122,7 @@ static const op_attribute softmax_attributes[] = {SHAPE_INT("axis", -1)};
 /* What the records have in common. */
 #define SOFTMAX_RECORD                                                                 \
     OP_INPUTS(softmax_in), OP_OUTPUTS(softmax_out), OP_ATTRIBUTES(softmax_attributes), \
-        .infer = softmax_infer, .axes = softmax_axes, .reads = softmax_reads, .scratch_bytes = softmax_scratch_bytes
+        .infer = softmax_infer, .axes = softmax_axes, .reads = softmax_reads,          \
+        .scratch_bytes = softmax_scratch_bytes
 
 #endif

@@ -1,9 +1,10 @@
 /* sort.c - entries in order along an axis, and where each was.
  *
- * x [.., n, ..] -> values in x's dtype and indices i64, both of x's shape; rising, or falling if `descending`.  NaN is
- * the largest; equal entries keep their order.
+ * x [.., n, ..] -> values in x's dtype and indices i64, both of x's shape; rising, or falling if
+ * `descending`.  NaN is the largest; equal entries keep their order.
  *
- * Idea: merge sort from the bottom, in scratch. Cost: n log n comparisons a line, 32 bytes of scratch an entry.
+ * Idea: merge sort from the bottom, in scratch. Cost: n log n comparisons a line, 32 bytes of
+ * scratch an entry.
  */
 #include "op/sort.h"
 
@@ -23,7 +24,8 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
 }
 
 /* Merge the runs [lo, mid) and [mid, hi). */
-static void merge(sort_order order, const sort_entry *from, int64_t lo, int64_t mid, int64_t hi, sort_entry *to)
+static void merge(sort_order order, const sort_entry *from, int64_t lo, int64_t mid, int64_t hi,
+                  sort_entry *to)
 {
     int64_t a = lo, b = mid;
     for (int64_t i = lo; i < hi; i++) {
@@ -32,8 +34,8 @@ static void merge(sort_order order, const sort_entry *from, int64_t lo, int64_t 
     }
 }
 
-static const sort_entry *order_line(sort_order order, const op_view *x, int64_t offset, int64_t stride, int64_t n,
-                                    int64_t k, sort_entry *scratch)
+static const sort_entry *order_line(sort_order order, const op_view *x, int64_t offset,
+                                    int64_t stride, int64_t n, int64_t k, sort_entry *scratch)
 {
     (void)k;
     sort_entry *from = scratch, *to = scratch + n;

@@ -1,5 +1,6 @@
-/* sort.h - the order of entries along a line: by value, then by place; NaN is the largest.  What sort.c and topk.c
- * share: x [.., n, ..] -> values in x's dtype and indices i64, with the first k entries of each line in order. */
+/* sort.h - the order of entries along a line: by value, then by place; NaN is the largest.  What
+ * sort.c and topk.c share: x [.., n, ..] -> values in x's dtype and indices i64, with the first k
+ * entries of each line in order. */
 #ifndef OP_SORT_H
 #define OP_SORT_H
 
@@ -42,11 +43,12 @@ static inline void sort_store(const op_call *call, const int64_t *at, int64_t i,
 }
 
 /* The first k of the n entries in order, of a line of x that begins at offset; in scratch. */
-typedef const sort_entry *sort_line(sort_order order, const op_view *x, int64_t offset, int64_t stride, int64_t n,
-                                    int64_t k, sort_entry *scratch);
+typedef const sort_entry *sort_line(sort_order order, const op_view *x, int64_t offset,
+                                    int64_t stride, int64_t n, int64_t k, sort_entry *scratch);
 
 /* All lines of the box, one after the other; as many entries of each as the results have. */
-static inline void sort_box(const op_call *call, const ir_box *box, bool falling, sort_line *line, void *scratch)
+static inline void sort_box(const op_call *call, const ir_box *box, bool falling, sort_line *line,
+                            void *scratch)
 {
     const op_view *x = &call->in[0];
     uint32_t axis = line_axis(call->op);
@@ -56,7 +58,8 @@ static inline void sort_box(const op_call *call, const ir_box *box, bool falling
     int64_t at[IR_MAX_RANK], k = call->out[0].dims[axis];
     memcpy(at, lines.lo, sizeof at);
     do {
-        const sort_entry *sorted = line(order, x, walk_offset(x, at), x->stride[axis], x->dims[axis], k, scratch);
+        const sort_entry *sorted =
+            line(order, x, walk_offset(x, at), x->stride[axis], x->dims[axis], k, scratch);
         for (int64_t i = 0; i < k; i++)
             sort_store(call, at, i, sorted[i].index);
     } while (walk_next(&lines, x->rank, at));
@@ -65,7 +68,8 @@ static inline void sort_box(const op_call *call, const ir_box *box, bool falling
 static const op_operand sort_in[] = {{"x", 0}}, sort_out[] = {{"values", 0}, {"indices", 0}};
 
 /* What the records have in common. */
-#define SORT_RECORD \
-    OP_INPUTS(sort_in), OP_OUTPUTS(sort_out), .axes = line_axes, .reads = line_reads, .fill = fill_wide_integers
+#define SORT_RECORD                                                                   \
+    OP_INPUTS(sort_in), OP_OUTPUTS(sort_out), .axes = line_axes, .reads = line_reads, \
+                                              .fill = fill_wide_integers
 
 #endif

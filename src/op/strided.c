@@ -1,8 +1,8 @@
 /* strided.c - entries of a tensor by strides: diagonals, sliding windows, any as_strided.
  *
- * x [..] -> shape: entry (i ..) is element number offset + sum of i * strides of x in row-major order.  No work if x is
- * dense; of any other x it is a copy.  Elements may be seen more than once: nothing may be written through the result
- * in place.
+ * x [..] -> shape: entry (i ..) is element number offset + sum of i * strides of x in row-major
+ * order.  No work if x is dense; of any other x it is a copy.  Elements may be seen more than once:
+ * nothing may be written through the result in place.
  */
 #include "op/shape.h"
 #include "op/walk.h"
@@ -14,7 +14,8 @@ static int64_t last_element(const ir_op *op, const ir_box *box)
 {
     int64_t last = op->attributes[OFFSET].i;
     for (uint32_t i = 0; i < op->attributes[SHAPE].ints.n; i++)
-        last += ((box ? box->hi[i] : op->attributes[SHAPE].ints.at[i]) - 1) * op->attributes[STRIDES].ints.at[i];
+        last += ((box ? box->hi[i] : op->attributes[SHAPE].ints.at[i]) - 1) *
+                op->attributes[STRIDES].ints.at[i];
     return last;
 }
 
@@ -27,15 +28,16 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect_whole(cx, g, op, 0));
     CHECK(cx, a[SHAPE].ints.n == a[STRIDES].ints.n && a[SHAPE].ints.n <= IR_MAX_RANK, MPK_ESHAPE,
           "strided: %u dimensions and %u strides", a[SHAPE].ints.n, a[STRIDES].ints.n);
-    CHECK(cx, last >= 0 && last < n, MPK_ESHAPE, "strided: offset %lld of %lld elements", (long long)last,
-          (long long)n);
+    CHECK(cx, last >= 0 && last < n, MPK_ESHAPE, "strided: offset %lld of %lld elements",
+          (long long)last, (long long)n);
     out->dtype = x->dtype;
     out->rank = a[SHAPE].ints.n;
     for (uint32_t i = 0; i < out->rank; i++) {
         int64_t dim = a[SHAPE].ints.at[i], stride = a[STRIDES].ints.at[i];
-        CHECK(cx, dim >= 1 && stride >= 0 && (dim == 1 || stride <= (n - 1 - last) / (dim - 1)), MPK_ESHAPE,
-              "strided: axis %u has %lld entries %lld apart, which do not fit into %%%.*s", i, (long long)dim,
-              (long long)stride, STR_ARG(x->name));
+        CHECK(cx, dim >= 1 && stride >= 0 && (dim == 1 || stride <= (n - 1 - last) / (dim - 1)),
+              MPK_ESHAPE,
+              "strided: axis %u has %lld entries %lld apart, which do not fit into %%%.*s", i,
+              (long long)dim, (long long)stride, STR_ARG(x->name));
         last += (dim - 1) * stride;
         out->dims[i] = dim;
     }
@@ -43,11 +45,13 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* The box around the elements from the first to the last. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, input);
     int64_t first = op->attributes[OFFSET].i, last = last_element(op, box), step = ir_elements(x);
-    bool same = true; /* the axes before have one entry, so this one's range is between the two ends */
+    /* the axes before have one entry, so this one's range is between the two ends */
+    bool same = true;
     for (uint32_t i = 0; i < op->attributes[SHAPE].ints.n; i++)
         first += box->lo[i] * op->attributes[STRIDES].ints.at[i];
     *read = ir_box_whole(x);
@@ -59,7 +63,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset)
+static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride,
+                 int64_t *offset)
 {
     const ir_tensor *x = shape_input(g, op, 0);
     int64_t dense[IR_MAX_RANK];
@@ -73,9 +78,10 @@ static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, i
     return true;
 }
 
-/* Element number `number` of x in row-major order: its offset, and how many steps of `stride` elements stay within the
- * last axes of x that lie evenly, `even` elements of them. */
-static int64_t find_element(const op_view *x, int64_t number, int64_t stride, int64_t even, int64_t *steps)
+/* Element number `number` of x in row-major order: its offset, and how many steps of `stride`
+ * elements stay within the last axes of x that lie evenly, `even` elements of them. */
+static int64_t find_element(const op_view *x, int64_t number, int64_t stride, int64_t even,
+                            int64_t *steps)
 {
     int64_t offset = 0, left = even - 1 - number % even;
     for (uint32_t i = x->rank; i-- > 0; number /= x->dims[i])
@@ -102,7 +108,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const int64_t *strides = call->attributes[STRIDES].ints.at;
     uint32_t last = y->rank ? y->rank - 1 : 0;
     int64_t at[IR_MAX_RANK], even = even_elements(x), step = y->rank ? strides[last] : 0, steps;
-    int64_t n = y->rank ? box->hi[last] - box->lo[last] : 1, x_step = x->rank ? x->stride[x->rank - 1] : 0;
+    int64_t n = y->rank ? box->hi[last] - box->lo[last] : 1,
+            x_step = x->rank ? x->stride[x->rank - 1] : 0;
     memcpy(at, box->lo, sizeof at);
     do {
         int64_t number = call->attributes[OFFSET].i, to = walk_offset(y, at);
@@ -111,19 +118,20 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         for (int64_t i = 0; i < n; i += steps) {
             int64_t from = find_element(x, number + i * step, step, even, &steps);
             steps = steps < n - i ? steps : n - i;
-            walk_copy(y, to + i * (y->rank ? y->stride[last] : 1), y->rank ? y->stride[last] : 1, x, from,
-                      step * x_step, steps);
+            walk_copy(y, to + i * (y->rank ? y->stride[last] : 1), y->rank ? y->stride[last] : 1, x,
+                      from, step * x_step, steps);
         }
     } while (walk_next(box, last, at));
 }
 
 static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
-static const op_attribute attributes[] = {SHAPE_NEEDED("shape", INTS), SHAPE_NEEDED("strides", INTS),
-                                          SHAPE_INT("offset", 0)};
+static const op_attribute attributes[] = {SHAPE_NEEDED("shape", INTS),
+                                          SHAPE_NEEDED("strides", INTS), SHAPE_INT("offset", 0)};
 static const op_case cases[] = {
     {"input %x : f32[7, 9]\n%y = strided(%x) {shape = [6], strides = [10], offset = 2}\n"},
     {"input %x : i32[2, 12]\n%y = strided(%x) {shape = [2, 4, 3], strides = [12, 3, 1]}\n"},
-    {"input %x : bf16[5, 8]\n%t = transpose(%x) {perm = [1, 0]}\n%y = strided(%t) {shape = [6, 3], strides = [5, 1], "
+    {"input %x : bf16[5, 8]\n%t = transpose(%x) {perm = [1, 0]}\n%y = strided(%t) {shape = [6, 3], "
+     "strides = [5, 1], "
      "offset = 3}\n"},
     {"input %x : f64[]\n%y = strided(%x) {shape = [2], strides = [0]}\n"},
 };

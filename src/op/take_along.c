@@ -1,8 +1,8 @@
 /* take_along.c - for each entry of index, the entry of x that it names along an axis.
  *
- * x [..], index i32 or i64 [..] of the same rank, no longer than x but along the axis -> the shape of index:
- * y[.., i, ..] = x[.., index[.., i, ..], ..].  A negative number counts from the end; where nothing exists the result
- * is zero.  Cost: one copy.
+ * x [..], index i32 or i64 [..] of the same rank, no longer than x but along the axis -> the shape
+ * of index: y[.., i, ..] = x[.., index[.., i, ..], ..].  A negative number counts from the end;
+ * where nothing exists the result is zero.  Cost: one copy.
  */
 #include "op/index.h"
 #include "op/line.h"
@@ -15,18 +15,20 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     const ir_tensor *x = shape_input(g, op, X), *index = shape_input(g, op, INDEX);
     TRY(line_infer(cx, g, op, SHAPE_PLAIN));
     TRY(shape_expect_dtype(cx, g, op, INDEX, SHAPE_INDEX));
-    CHECK(cx, index->rank == x->rank, MPK_ESHAPE, "take_along: index has rank %u, x %u", index->rank, x->rank);
+    CHECK(cx, index->rank == x->rank, MPK_ESHAPE, "take_along: index has rank %u, x %u",
+          index->rank, x->rank);
     for (uint32_t i = 0; i < x->rank; i++)
         CHECK(cx, i == line_axis(op) || index->dims[i] <= x->dims[i], MPK_ESHAPE,
-              "take_along: axis %u of index has %lld entries, x only %lld", i, (long long)index->dims[i],
-              (long long)x->dims[i]);
+              "take_along: axis %u of index has %lld entries, x only %lld", i,
+              (long long)index->dims[i], (long long)x->dims[i]);
     TRY(shape_expect_live(cx, g, op, INDEX, x->live));
     shape_like(index, out);
     out->dtype = x->dtype;
     return MPK_OK;
 }
 
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     if (input == INDEX)
         *read = *box;
@@ -59,7 +61,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     memcpy(at, box->lo, sizeof at);
     do {
         for (at[last] = box->lo[last]; at[last] < box->hi[last]; at[last] += RUN)
-            take_run(call, line_axis(call->op), at, box->hi[last] - at[last] < RUN ? box->hi[last] - at[last] : RUN);
+            take_run(call, line_axis(call->op), at,
+                     box->hi[last] - at[last] < RUN ? box->hi[last] - at[last] : RUN);
         at[last] = box->lo[last];
     } while (walk_next(box, last, at));
 }
@@ -67,13 +70,15 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     if (input == INDEX)
-        fill_indices(shape_input(g, op, INDEX), shape_input(g, op, X)->dims[line_axis(op)], seed, data);
+        fill_indices(shape_input(g, op, INDEX), shape_input(g, op, X)->dims[line_axis(op)], seed,
+                     data);
 }
 
 static const op_operand in[] = {{"x", 0}, {"index", 0}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT)};
 static const op_case cases[] = {
-    {"input %x : f32[7, 33] live=tokens\ninput %i : i64[7, 5] live=tokens\n%y = take_along(%x, %i) {axis = 1}\n"},
+    {"input %x : f32[7, 33] live=tokens\ninput %i : i64[7, 5] live=tokens\n%y = take_along(%x, %i) "
+     "{axis = 1}\n"},
     {"input %x : bf16[4, 3, 5]\ninput %i : i32[9, 2, 4]\n%y = take_along(%x, %i) {axis = 0}\n"},
 };
 

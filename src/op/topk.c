@@ -1,9 +1,10 @@
 /* topk.c - the k largest, or smallest, entries along an axis in order, and where each was.
  *
- * x [.., n, ..] -> values in x's dtype and indices i64, with k entries along the axis.  NaN is the largest; of equal
- * entries the first.
+ * x [.., n, ..] -> values in x's dtype and indices i64, with k entries along the axis.  NaN is the
+ * largest; of equal entries the first.
  *
- * Idea: a heap of the k best so far, with the worst of them on top. Cost: n log k comparisons a line at most.
+ * Idea: a heap of the k best so far, with the worst of them on top. Cost: n log k comparisons a
+ * line at most.
  */
 #include "op/sort.h"
 
@@ -14,8 +15,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     const ir_tensor *x = shape_input(g, op, 0);
     int64_t k = op->attributes[COUNT].i;
     TRY(line_infer(cx, g, op, SHAPE_PLAIN));
-    CHECK(cx, k >= 1 && k <= x->dims[line_axis(op)], MPK_ESHAPE, "topk: %lld of %lld entries", (long long)k,
-          (long long)x->dims[line_axis(op)]);
+    CHECK(cx, k >= 1 && k <= x->dims[line_axis(op)], MPK_ESHAPE, "topk: %lld of %lld entries",
+          (long long)k, (long long)x->dims[line_axis(op)]);
     sort_infer(x, op, k, out);
     return MPK_OK;
 }
@@ -48,8 +49,8 @@ static void sink(sort_order o, sort_entry *heap, int64_t n, int64_t i)
 }
 
 /* The k best of a line, best first. */
-static const sort_entry *select_line(sort_order o, const op_view *x, int64_t offset, int64_t stride, int64_t n,
-                                     int64_t k, sort_entry *heap)
+static const sort_entry *select_line(sort_order o, const op_view *x, int64_t offset, int64_t stride,
+                                     int64_t n, int64_t k, sort_entry *heap)
 {
     for (int64_t i = 0; i < k; i++)
         heap[i] = (sort_entry){line_load(x, offset + i * stride), i};
@@ -76,7 +77,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     sort_box(call, box, call->attributes[LARGEST].i != 0, select_line, scratch);
 }
 
-static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT), SHAPE_NEEDED("k", INT), SHAPE_INT("largest", 1)};
+static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT), SHAPE_NEEDED("k", INT),
+                                          SHAPE_INT("largest", 1)};
 static const op_case cases[] = {
     {"input %x : f32[7, 33] live=tokens\n%v, %i = topk(%x) {axis = 1, k = 5}\n"},
     {"input %x : bf16[9, 3, 2]\n%v, %i = topk(%x) {axis = 0, k = 9, largest = 0}\n"},

@@ -1,9 +1,10 @@
-/* transfer.c - a copy in the memory of another peer (paper §6.5: communication is tasks).  x [..] of any dtype on one
- * peer -> the same on peer `to`.
+/* transfer.c - a copy in the memory of another peer (paper §6.5: communication is tasks).  x [..]
+ * of any dtype on one peer -> the same on peer `to`.
  *
- * The one operator whose result lies elsewhere than where it runs: the sender's workers store it, and what reads it
- * there waits for the transfer's tasks as for any others.  All that crosses between peers is made of it: all_reduce is
- * transfers and add_parts, all_gather transfers and concat.  Cost: one copy.
+ * The one operator whose result lies elsewhere than where it runs: the sender's workers store it,
+ * and what reads it there waits for the transfer's tasks as for any others.  All that crosses
+ * between peers is made of it: all_reduce is transfers and add_parts, all_gather transfers and
+ * concat.  Cost: one copy.
  */
 #include "op/shape.h"
 #include "op/walk.h"
@@ -11,8 +12,8 @@
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     int64_t to = op->attributes[0].i;
-    CHECK(cx, to >= 0 && to < IR_MAX_PEERS, MPK_EARG, "transfer: to is %lld, expected a peer, 0 to %d", (long long)to,
-          IR_MAX_PEERS - 1);
+    CHECK(cx, to >= 0 && to < IR_MAX_PEERS, MPK_EARG,
+          "transfer: to is %lld, expected a peer, 0 to %d", (long long)to, IR_MAX_PEERS - 1);
     shape_like(shape_input(g, op, 0), out);
     return MPK_OK;
 }
@@ -26,7 +27,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     int64_t at[IR_MAX_RANK], n = y->rank ? box->hi[last] - box->lo[last] : 1;
     memcpy(at, box->lo, sizeof at);
     do
-        walk_copy(y, walk_offset(y, at), y->stride[last], x, walk_offset(x, at), x->stride[last], n);
+        walk_copy(y, walk_offset(y, at), y->stride[last], x, walk_offset(x, at), x->stride[last],
+                  n);
     while (walk_next(box, last, at));
 }
 

@@ -1,7 +1,7 @@
 /* transpose.c - axes in another order, seen in place.  x [..] -> axis i is axis perm[i] of x.
  *
- * No work: the result has the strides of x in another order. A tensor of a block dtype keeps its last axis, because a
- * block is a run along it.
+ * No work: the result has the strides of x in another order. A tensor of a block dtype keeps its
+ * last axis, because a block is a run along it.
  */
 #include "op/shape.h"
 
@@ -9,8 +9,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 {
     const ir_tensor *x = shape_input(g, op, 0);
     const int64_t *perm = op->attributes[0].ints.at;
-    CHECK(cx, op->attributes[0].ints.n == x->rank, MPK_ESHAPE, "transpose: perm has %u entries for rank %u",
-          op->attributes[0].ints.n, x->rank);
+    CHECK(cx, op->attributes[0].ints.n == x->rank, MPK_ESHAPE,
+          "transpose: perm has %u entries for rank %u", op->attributes[0].ints.n, x->rank);
     shape_like(x, out);
     uint32_t seen = 0;
     for (uint32_t i = 0; i < x->rank; i++) {
@@ -25,7 +25,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* The box with its axes put back. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     *read = (ir_box){0};
     for (uint32_t i = 0; i < shape_input(g, op, input)->rank; i++) {
@@ -34,7 +35,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride, int64_t *offset)
+static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride,
+                 int64_t *offset)
 {
     for (uint32_t i = 0; i < shape_input(g, op, 0)->rank; i++)
         stride[i] = in_stride[op->attributes[0].ints.at[i]];

@@ -1,6 +1,8 @@
-/* triangle.c - the lower or upper triangle of matrices, zeros elsewhere.  x [.., M, N] -> the same shape.
+/* triangle.c - the lower or upper triangle of matrices, zeros elsewhere.  x [.., M, N] -> the same
+ * shape.
  *
- * Lower: entries (i, k) with k - i <= diagonal stay; upper: those with k - i >= diagonal.  Cost: one copy.
+ * Lower: entries (i, k) with k - i <= diagonal stay; upper: those with k - i >= diagonal.  Cost:
+ * one copy.
  */
 #include "op/move.h"
 #include "op/shape.h"
@@ -11,8 +13,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 {
     const ir_tensor *x = shape_input(g, op, 0);
     TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_PLAIN));
-    CHECK(cx, x->rank >= 2, MPK_ESHAPE, "triangle: input x (%%%.*s) has rank %u, expected 2 or more", STR_ARG(x->name),
-          x->rank);
+    CHECK(cx, x->rank >= 2, MPK_ESHAPE,
+          "triangle: input x (%%%.*s) has rank %u, expected 2 or more", STR_ARG(x->name), x->rank);
     shape_like(x, out);
     return MPK_OK;
 }
@@ -31,7 +33,9 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         for (uint32_t i = 0; i < last; i++)
             row.lo[i] = at[i], row.hi[i] = at[i] + 1;
         int64_t first = at[last - 1] + diagonal + !upper; /* of the upper part */
-        first = first < box->lo[last] ? box->lo[last] : first > box->hi[last] ? box->hi[last] : first;
+        first = first < box->lo[last]   ? box->lo[last]
+                : first > box->hi[last] ? box->hi[last]
+                                        : first;
         row.lo[last] = upper ? first : box->lo[last];
         row.hi[last] = upper ? box->hi[last] : first;
         zeros = row;

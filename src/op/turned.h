@@ -1,8 +1,9 @@
-/* turned.h - operators that turn the heads of packed q, k, v by a table and put keys and values into the cache: what
- * rope_kv.c and attention_split.c share.
+/* turned.h - operators that turn the heads of packed q, k, v by a table and put keys and values
+ * into the cache: what rope_kv.c and attention_split.c share.
  *
- * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2] of cosines and sines, positions, slots i32[T], pages i32[B, N], k_cache,
- * v_cache [n_pages, G, P, K], q_norm, k_norm [K] or absent.  Attributes 0, 1 and 2 are H, G and K.
+ * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2] of cosines and sines, positions, slots i32[T], pages
+ * i32[B, N], k_cache, v_cache [n_pages, G, P, K], q_norm, k_norm [K] or absent.  Attributes 0, 1
+ * and 2 are H, G and K.
  */
 #ifndef OP_TURNED_H
 #define OP_TURNED_H
@@ -26,8 +27,9 @@ static inline mpk_status turned_expect(mpk_context *cx, const ir_graph *g, const
     const ir_tensor *qkv = shape_input(g, op, QKV), *table = shape_input(g, op, TABLE);
     TRY(shape_expect(cx, g, op, TABLE, 1 << IR_F32, 3, (int64_t[]){qkv->dims[0], 2, SHAPE_FREE}));
     TRY(shape_expect_live(cx, g, op, TABLE, qkv->live));
-    CHECK(cx, 2 * table->dims[2] <= n.size, MPK_ESHAPE, "%s: the table rotates %lld entries, heads have %lld",
-          op->def->name, (long long)(2 * table->dims[2]), (long long)n.size);
+    CHECK(cx, 2 * table->dims[2] <= n.size, MPK_ESHAPE,
+          "%s: the table rotates %lld entries, heads have %lld", op->def->name,
+          (long long)(2 * table->dims[2]), (long long)n.size);
     TRY(pages_expect(cx, g, op, POSITIONS, qkv->dims[0], qkv->live));
     return pages_expect_caches(cx, g, op, K_CACHE, n.kv, n.size);
 }
@@ -45,12 +47,14 @@ static const op_operand turned_in[] = {
     {"qkv", 0},     {"table", 0},   {"positions", 0},        {"slots", 0},           {"pages", 0},
     {"k_cache", 0}, {"v_cache", 0}, {"q_norm", OP_OPTIONAL}, {"k_norm", OP_OPTIONAL}};
 
-#define TURNED_ATTRIBUTE_ROWS SHAPE_NEEDED("heads", INT), SHAPE_NEEDED("kv_heads", INT), SHAPE_NEEDED("head_size", INT)
+#define TURNED_ATTRIBUTE_ROWS \
+    SHAPE_NEEDED("heads", INT), SHAPE_NEEDED("kv_heads", INT), SHAPE_NEEDED("head_size", INT)
 
 /* The inputs of a case but for the norms: %x, %t, %p, %s, %pages, %kc and %vc. */
-#define TURNED_INPUTS(tokens, qkv, half, pages, cache)                                                                \
-    "input %x : " qkv " live=tokens\ninput %t : f32[" tokens ", 2, " half "] live=tokens\n"                           \
-    "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages "]\n" \
+#define TURNED_INPUTS(tokens, qkv, half, pages, cache)                                      \
+    "input %x : " qkv " live=tokens\ninput %t : f32[" tokens ", 2, " half "] live=tokens\n" \
+    "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens                        \
+    "] live=tokens\ninput %pages : i32[" pages "]\n"                                        \
     "state %kc : " cache "\nstate %vc : " cache "\n"
 
 #endif

@@ -1,7 +1,8 @@
-/* update.h - operators that change a part of a tensor: the result is a copy of x, or x's own storage (in_place).
+/* update.h - operators that change a part of a tensor: the result is a copy of x, or x's own
+ * storage (in_place).
  *
- * In place, x must be state, or a temporary that nothing reads afterwards; what is not written keeps its value and is
- * not touched.
+ * In place, x must be state, or a temporary that nothing reads afterwards; what is not written
+ * keeps its value and is not touched.
  */
 #ifndef OP_UPDATE_H
 #define OP_UPDATE_H
@@ -35,17 +36,20 @@ static inline void update_begin(const op_call *call, const ir_box *box, bool in_
         return;
     memcpy(at, box->lo, sizeof at);
     do
-        walk_copy(y, walk_offset(y, at), y->stride[last], x, walk_offset(x, at), x->stride[last], n);
+        walk_copy(y, walk_offset(y, at), y->stride[last], x, walk_offset(x, at), x->stride[last],
+                  n);
     while (walk_next(box, last, at));
 }
 
-/* y[to] += from[at] in y's arithmetic: integers modulo their width, bool is "or", floats in double, rounded. */
+/* y[to] += from[at] in y's arithmetic: integers modulo their width, bool is "or", floats in double,
+ * rounded. */
 static inline void update_add(const op_view *y, int64_t to, const op_view *from, int64_t at)
 {
     if (y->dtype == IR_BOOL)
         walk_store_int(y, to, walk_load_int(y, to) | walk_load_int(from, at));
     else if (walk_is_exact(y->dtype))
-        walk_store_int(y, to, (int64_t)((uint64_t)walk_load_int(y, to) + (uint64_t)walk_load_int(from, at)));
+        walk_store_int(
+            y, to, (int64_t)((uint64_t)walk_load_int(y, to) + (uint64_t)walk_load_int(from, at)));
     else
         walk_store_double(y, to, walk_load_double(y, to) + walk_load_double(from, at));
 }

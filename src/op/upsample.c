@@ -1,9 +1,10 @@
-/* upsample.c - the spatial axes of x [N, C, ..] in another size, by nearest entries or interpolation.
+/* upsample.c - the spatial axes of x [N, C, ..] in another size, by nearest entries or
+ * interpolation.
  *
- * mode "nearest": entry floor(o r); "nearest_exact": floor((o + 0.5) r); "linear": between two entries an axis,
- * "cubic": among four (two axes at most, a = -0.75).  r is 1 / scale_i, or if that is 0 the ratio of the sizes;
- * align_corners: of the sizes less one.  Positions and weights are fp32 (of f64 fp64), as PyTorch's; sums are in
- * double.
+ * mode "nearest": entry floor(o r); "nearest_exact": floor((o + 0.5) r); "linear": between two
+ * entries an axis, "cubic": among four (two axes at most, a = -0.75).  r is 1 / scale_i, or if that
+ * is 0 the ratio of the sizes; align_corners: of the sizes less one.  Positions and weights are
+ * fp32 (of f64 fp64), as PyTorch's; sums are in double.
  *
  * Cost: 2^axes or 4^axes multiplications an entry of the result.
  */
@@ -17,15 +18,21 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     const ir_attribute *a = op->attributes;
     TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_REAL_NUMBER));
     CHECK(cx, x->rank >= 3 && x->rank <= 5 && a[UPSAMPLE_SIZE].ints.n == x->rank - 2, MPK_ESHAPE,
-          "upsample: x has rank %u and size %u numbers, expected rank 3, 4 or 5 and a number for each spatial axis",
+          "upsample: x has rank %u and size %u numbers, expected rank 3, 4 or 5 and a number for "
+          "each spatial axis",
           x->rank, a[UPSAMPLE_SIZE].ints.n);
-    CHECK(cx, upsample_mode_of(op) < UPSAMPLE_MODES && (upsample_mode_of(op) != UPSAMPLE_CUBIC || x->rank <= 4),
+    CHECK(cx,
+          upsample_mode_of(op) < UPSAMPLE_MODES &&
+              (upsample_mode_of(op) != UPSAMPLE_CUBIC || x->rank <= 4),
           MPK_EUNSUPPORTED,
-          "upsample: mode \"%.*s\" is not one of nearest, nearest_exact, linear, cubic (cubic: two axes at most)",
+          "upsample: mode \"%.*s\" is not one of nearest, nearest_exact, linear, cubic (cubic: two "
+          "axes at most)",
           STR_ARG(a[UPSAMPLE_MODE].s));
     shape_like(x, out);
     for (uint32_t i = 0; i < a[UPSAMPLE_SIZE].ints.n; i++) {
-        CHECK(cx, a[UPSAMPLE_SIZE].ints.at[i] < INT32_MAX && x->dims[i + 2] < INT32_MAX && a[UPSAMPLE_SCALE + i].f >= 0,
+        CHECK(cx,
+              a[UPSAMPLE_SIZE].ints.at[i] < INT32_MAX && x->dims[i + 2] < INT32_MAX &&
+                  a[UPSAMPLE_SCALE + i].f >= 0,
               MPK_ESHAPE, "upsample: size or scale of axis %u is not possible", i);
         out->dims[i + 2] = a[UPSAMPLE_SIZE].ints.at[i];
     }
@@ -33,7 +40,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* Positions rise with o, so the first and the last entry of the box tell the range. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, input);
     *read = *box;
@@ -74,19 +82,22 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     do {
         for (uint32_t i = 2; i < x->rank; i++)
             t[i - 2] = upsample_find_taps(call->op, i - 2, x->dims[i], at[i], x->dtype == IR_F64);
-        walk_store_double(y, walk_offset(y, at), interpolate(x, t, at[0] * x->stride[0] + at[1] * x->stride[1]));
+        walk_store_double(y, walk_offset(y, at),
+                          interpolate(x, t, at[0] * x->stride[0] + at[1] * x->stride[1]));
     } while (walk_next(box, y->rank, at));
 }
 
 static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
-static const op_attribute attributes[] = {SHAPE_NEEDED("size", INTS),    SHAPE_WORD("mode", "nearest"),
-                                          SHAPE_INT("align_corners", 0), SHAPE_REAL("scale_0", 0),
-                                          SHAPE_REAL("scale_1", 0),      SHAPE_REAL("scale_2", 0)};
+static const op_attribute attributes[] = {
+    SHAPE_NEEDED("size", INTS), SHAPE_WORD("mode", "nearest"), SHAPE_INT("align_corners", 0),
+    SHAPE_REAL("scale_0", 0),   SHAPE_REAL("scale_1", 0),      SHAPE_REAL("scale_2", 0)};
 static const op_case cases[] = {
     {"input %x : f32[3, 2, 4, 5] live=tokens\n%y = upsample(%x) {size = [7, 3]}\n"},
-    {"input %x : bf16[2, 3, 14]\n%y = upsample(%x) {size = [35], mode = \"nearest_exact\", scale_0 = 2.5}\n"},
+    {"input %x : bf16[2, 3, 14]\n%y = upsample(%x) {size = [35], mode = \"nearest_exact\", scale_0 "
+     "= 2.5}\n"},
     {"input %x : f32[1, 2, 3, 4, 2]\n%y = upsample(%x) {size = [4, 7, 3], mode = \"linear\"}\n"},
-    {"input %x : f64[1, 2, 3, 4]\n%y = upsample(%x) {size = [7, 9], mode = \"cubic\", align_corners = 1}\n"},
+    {"input %x : f64[1, 2, 3, 4]\n%y = upsample(%x) {size = [7, 9], mode = \"cubic\", "
+     "align_corners = 1}\n"},
 };
 
 const op_def op_upsample = {

@@ -1,5 +1,5 @@
-/* upsample.h - which entries a resized axis takes, and with what weights: what the record upsample.c and its fast
- * bodies share. */
+/* upsample.h - which entries a resized axis takes, and with what weights: what the record
+ * upsample.c and its fast bodies share. */
 #ifndef OP_UPSAMPLE_H
 #define OP_UPSAMPLE_H
 
@@ -18,7 +18,8 @@ typedef enum upsample_mode {
 
 static inline upsample_mode upsample_mode_of(const ir_op *op)
 {
-    static const char *const names[UPSAMPLE_MODES] = {"nearest", "nearest_exact", "linear", "cubic"};
+    static const char *const names[UPSAMPLE_MODES] = {"nearest", "nearest_exact", "linear",
+                                                      "cubic"};
     int mode = 0;
     while (mode < UPSAMPLE_MODES && !str_is(op->attributes[UPSAMPLE_MODE].s, names[mode]))
         mode++;
@@ -34,7 +35,8 @@ typedef struct taps {
 
 static inline double upsample_ratio(const ir_op *op, uint32_t i, int64_t n)
 {
-    double scale = op->attributes[UPSAMPLE_SCALE + i].f, size = (double)op->attributes[UPSAMPLE_SIZE].ints.at[i];
+    double scale = op->attributes[UPSAMPLE_SCALE + i].f,
+           size = (double)op->attributes[UPSAMPLE_SIZE].ints.at[i];
     if (op->attributes[UPSAMPLE_ALIGN].i && upsample_mode_of(op) >= UPSAMPLE_LINEAR)
         return size > 1 ? (double)(n - 1) / (size - 1) : 0;
     return scale > 0 ? 1 / scale : (double)n / size;
@@ -61,8 +63,9 @@ static inline taps upsample_find_taps(const ir_op *op, uint32_t i, int64_t n, in
     upsample_mode mode = upsample_mode_of(op);
     double r = wide ? upsample_ratio(op, i, n) : (double)(float)upsample_ratio(op, i, n);
     double half = mode == UPSAMPLE_NEAREST ? 0 : 0.5;
-    double place =
-        mode <= UPSAMPLE_NEAREST_EXACT || !op->attributes[UPSAMPLE_ALIGN].i ? r * ((double)o + half) : r * (double)o;
+    double place = mode <= UPSAMPLE_NEAREST_EXACT || !op->attributes[UPSAMPLE_ALIGN].i
+                       ? r * ((double)o + half)
+                       : r * (double)o;
     if (mode >= UPSAMPLE_LINEAR && !op->attributes[UPSAMPLE_ALIGN].i)
         place -= 0.5;
     if (mode == UPSAMPLE_LINEAR && place < 0)

@@ -1,11 +1,13 @@
-/* walk.h - how reference code goes over a box: an odometer, and rows of operands with any strides. */
+/* walk.h - how reference code goes over a box: an odometer, and rows of operands with any
+ * strides. */
 #ifndef OP_WALK_H
 #define OP_WALK_H
 
 #include "base/num.h"
 #include "ir/op.h"
 
-/* Advance `at` over the first `axes` axes of the box, the last of them fastest; false after the end.  Start at box->lo.
+/* Advance `at` over the first `axes` axes of the box, the last of them fastest; false after the
+ * end.  Start at box->lo.
  */
 static inline bool walk_next(const ir_box *box, uint32_t axes, int64_t *at)
 {
@@ -26,7 +28,8 @@ static inline int64_t walk_offset(const op_view *v, const int64_t *at)
     return offset;
 }
 
-/* The stride along an axis of the result of rank `rank` that v is broadcast to (0 where it repeats). */
+/* The stride along an axis of the result of rank `rank` that v is broadcast to (0 where it
+ * repeats). */
 static inline int64_t walk_stride(const op_view *v, uint32_t rank, uint32_t axis)
 {
     uint32_t skipped = rank - v->rank;
@@ -43,7 +46,8 @@ static inline int64_t walk_broadcast(const op_view *v, uint32_t rank, const int6
 }
 
 /* n entries along the last axis from `first` on, as f32; offset: of entry 0 of the row. */
-static inline void walk_load_row(const op_view *v, int64_t offset, int64_t first, int64_t n, float *to)
+static inline void walk_load_row(const op_view *v, int64_t offset, int64_t first, int64_t n,
+                                 float *to)
 {
     int64_t stride = v->rank ? v->stride[v->rank - 1] : 1;
     if (stride == 1) {
@@ -54,7 +58,8 @@ static inline void walk_load_row(const op_view *v, int64_t offset, int64_t first
         to[i] = op_load(v, offset + (first + i) * stride);
 }
 
-static inline void walk_store_row(const op_view *v, int64_t offset, int64_t first, int64_t n, const float *from)
+static inline void walk_store_row(const op_view *v, int64_t offset, int64_t first, int64_t n,
+                                  const float *from)
 {
     int64_t stride = v->rank ? v->stride[v->rank - 1] : 1;
     if (stride == 1 && v->dtype == IR_F32) {
@@ -70,10 +75,11 @@ static inline void walk_store_row(const op_view *v, int64_t offset, int64_t firs
         op_store(v, offset + (first + i) * stride, from[i]);
 }
 
-/* Copy n entries of the same dtype bit for bit; rows of blocks have stride 1 and whole blocks. Strides may be
- * negative. */
-static inline void walk_copy(const op_view *to, int64_t to_offset, int64_t to_stride, const op_view *from,
-                             int64_t from_offset, int64_t from_stride, int64_t n)
+/* Copy n entries of the same dtype bit for bit; rows of blocks have stride 1 and whole blocks.
+ * Strides may be negative. */
+static inline void walk_copy(const op_view *to, int64_t to_offset, int64_t to_stride,
+                             const op_view *from, int64_t from_offset, int64_t from_stride,
+                             int64_t n)
 {
     size_t size = ir_dtype_table[to->dtype].block_bytes;
     bool blocks = ir_dtype_table[to->dtype].block_elements > 1;
@@ -118,8 +124,8 @@ static inline int64_t walk_load_int(const op_view *v, int64_t offset)
 
 static inline bool walk_is_exact(ir_dtype dtype)
 {
-    return dtype == IR_BOOL || dtype == IR_I64 || dtype == IR_I32 || dtype == IR_I16 || dtype == IR_I8 ||
-           dtype == IR_U8;
+    return dtype == IR_BOOL || dtype == IR_I64 || dtype == IR_I32 || dtype == IR_I16 ||
+           dtype == IR_I8 || dtype == IR_U8;
 }
 
 /* An entry of any plain dtype as double; exact but for integers beyond 2^53. */
@@ -166,10 +172,12 @@ static inline int64_t walk_truncate(double x)
     return x >= 0x1p63 ? INT64_MAX : x < -0x1p63 ? INT64_MIN : (int64_t)x;
 }
 
-/* Keep a double as any plain dtype: rounded, or for integers towards zero and held at the ends of their range. */
+/* Keep a double as any plain dtype: rounded, or for integers towards zero and held at the ends of
+ * their range. */
 static inline void walk_store_double(const op_view *v, int64_t offset, double value)
 {
-    static const int64_t least[IR_DTYPES] = {[IR_I32] = INT32_MIN, [IR_I16] = INT16_MIN, [IR_I8] = INT8_MIN};
+    static const int64_t least[IR_DTYPES] = {
+        [IR_I32] = INT32_MIN, [IR_I16] = INT16_MIN, [IR_I8] = INT8_MIN};
     static const int64_t most[IR_DTYPES] = {
         [IR_I32] = INT32_MAX, [IR_I16] = INT16_MAX, [IR_I8] = INT8_MAX, [IR_U8] = UINT8_MAX};
     if (v->dtype == IR_F64) {
@@ -180,7 +188,9 @@ static inline void walk_store_double(const op_view *v, int64_t offset, double va
         ((uint8_t *)v->data)[offset] = value != 0;
     } else if (walk_is_exact(v->dtype)) {
         int64_t held = walk_truncate(value);
-        held = held < least[v->dtype] ? least[v->dtype] : held > most[v->dtype] ? most[v->dtype] : held;
+        held = held < least[v->dtype]  ? least[v->dtype]
+               : held > most[v->dtype] ? most[v->dtype]
+                                       : held;
         walk_store_int(v, offset, held);
     } else {
         op_store(v, offset, (float)value);
@@ -197,7 +207,8 @@ static inline float walk_round(ir_dtype dtype, float x)
 }
 
 /* n entries of any plain dtype, `stride` apart, as double. */
-static inline void walk_load_doubles(const op_view *v, int64_t offset, int64_t stride, int64_t n, double *to)
+static inline void walk_load_doubles(const op_view *v, int64_t offset, int64_t stride, int64_t n,
+                                     double *to)
 {
     if (v->dtype == IR_F32)
         for (int64_t i = 0; i < n; i++)
@@ -211,7 +222,8 @@ static inline void walk_load_doubles(const op_view *v, int64_t offset, int64_t s
 }
 
 /* n entries of integers or bool, `stride` apart. */
-static inline void walk_load_ints(const op_view *v, int64_t offset, int64_t stride, int64_t n, int64_t *to)
+static inline void walk_load_ints(const op_view *v, int64_t offset, int64_t stride, int64_t n,
+                                  int64_t *to)
 {
     if (v->dtype == IR_I64)
         for (int64_t i = 0; i < n; i++)

@@ -2,11 +2,12 @@
  *
  * Input: TG_LINEAR.  Output: `worker` of every AOT task.
  *
- * The tiles of an operator are dealt round-robin, in row-major order.  An operator with about one task for each worker
- * starts at worker 0, so tile i of one operator and tile i of the next run on the same worker, whose caches still hold
- * the data.  A smaller operator continues after the worker where the previous one stopped, so that operators that run
- * in parallel do not share the first workers.  An empty task goes to the worker of the task before or after it.
- * Each of several peers has an equal range of the workers, which runs its operators.  Cost: linear.
+ * The tiles of an operator are dealt round-robin, in row-major order.  An operator with about one
+ * task for each worker starts at worker 0, so tile i of one operator and tile i of the next run on
+ * the same worker, whose caches still hold the data.  A smaller operator continues after the worker
+ * where the previous one stopped, so that operators that run in parallel do not share the first
+ * workers.  An empty task goes to the worker of the task before or after it.  Each of several peers
+ * has an equal range of the workers, which runs its operators.  Cost: linear.
  */
 #include <stdlib.h>
 
@@ -32,9 +33,10 @@ typedef struct worker_group {
     uint32_t first, n, next;
 } worker_group;
 
-/* Assign the AOT tasks of one operator.  label_launch gives all tasks of an operator the same label, but a hand-written
- * graph may mix them. */
-static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks, uint32_t n_tasks, worker_group *w)
+/* Assign the AOT tasks of one operator.  label_launch gives all tasks of an operator the same
+ * label, but a hand-written graph may mix them. */
+static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks, uint32_t n_tasks,
+                            worker_group *w)
 {
     tile *tiles;
     bool sorted = true;
@@ -74,11 +76,13 @@ mpk_status pass_assign(pass_state *s, tg_graph *g)
 {
     tg_op_tasks by_op;
     worker_group groups[IR_MAX_PEERS];
-    uint32_t n_peers = s->options->n_peers > 1 ? s->options->n_peers : 1, each = g->n_workers / n_peers;
-    CHECK(s->cx, g->level == TG_LINEAR, MPK_EARG, "assign works on a linear task graph, this one is %s",
-          tg_level_names[g->level]);
-    CHECK(s->cx, each && ir_count_peers(g->ir) <= n_peers, MPK_EARG, "%u workers for %u peers of a program of %u",
-          g->n_workers, n_peers, ir_count_peers(g->ir));
+    uint32_t n_peers = s->options->n_peers > 1 ? s->options->n_peers : 1,
+             each = g->n_workers / n_peers;
+    CHECK(s->cx, g->level == TG_LINEAR, MPK_EARG,
+          "assign works on a linear task graph, this one is %s", tg_level_names[g->level]);
+    CHECK(s->cx, each && ir_count_peers(g->ir) <= n_peers, MPK_EARG,
+          "%u workers for %u peers of a program of %u", g->n_workers, n_peers,
+          ir_count_peers(g->ir));
     for (uint32_t p = 0; p < n_peers; p++)
         groups[p] = (worker_group){.first = p * each, .n = each};
     TRY(tg_fill_op_tasks(s->cx, s->scratch, g, &by_op));

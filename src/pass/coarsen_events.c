@@ -1,8 +1,9 @@
-/* coarsen_events.c - events between whole operators, like kernel boundaries: the ablation of the paper's Fig. 1c.
+/* coarsen_events.c - events between whole operators, like kernel boundaries: the ablation of the
+ * paper's Fig. 1c.
  *
- * Input: TG_FUSED.  Output: TG_FUSED in which every task of an operator waits for all tasks of each operator that any
- * of them waited for.  It makes no program faster; it measures the gain of tile-sized events.  Cost: linear in the
- * edges before and after.
+ * Input: TG_FUSED.  Output: TG_FUSED in which every task of an operator waits for all tasks of each
+ * operator that any of them waited for.  It makes no program faster; it measures the gain of
+ * tile-sized events.  Cost: linear in the edges before and after.
  */
 #include <stdlib.h>
 
@@ -34,8 +35,8 @@ static mpk_status push_producers(coarsener *c, const tg_links *links, ir_op_id o
 {
     const tg_graph *g = c->g;
     for (uint32_t i = c->by_op.first[op]; i < c->by_op.first[op + 1]; i++)
-        for (uint32_t k = links->first_depends[c->by_op.tasks[i]]; k < links->first_depends[c->by_op.tasks[i] + 1];
-             k++) {
+        for (uint32_t k = links->first_depends[c->by_op.tasks[i]];
+             k < links->first_depends[c->by_op.tasks[i] + 1]; k++) {
             const tg_event *event = &g->events[links->depends[k]];
             for (uint32_t m = 0; m < event->n_in; m++) {
                 ir_op_id from = g->tasks[g->in_tasks[event->first_in + m]].op;
@@ -55,8 +56,8 @@ static int compare_ids(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Make one event for each operator that waits for others.  Operators that wait for none join the start event, which is
- * made last. */
+/* Make one event for each operator that waits for others.  Operators that wait for none join the
+ * start event, which is made last. */
 static mpk_status make_events(coarsener *c, const tg_links *links)
 {
     bool *starts;
@@ -83,13 +84,14 @@ static mpk_status make_events(coarsener *c, const tg_links *links)
         if (!c->consumed[op])
             TRY(push_tasks(c, op, false));
     }
-    /* Lists are sorted: operators come in program order, but a parsed graph may number their tasks differently. */
+    /* Lists are sorted: operators come in program order, but a parsed graph may number their tasks
+     * differently. */
     c->events.at[TG_START].n_out = (uint32_t)c->out_tasks.n - c->events.at[TG_START].first_out;
     c->events.at[TG_END].n_in = (uint32_t)c->in_tasks.n - c->events.at[TG_END].first_in;
-    qsort(c->out_tasks.at + c->events.at[TG_START].first_out, c->events.at[TG_START].n_out, sizeof *c->out_tasks.at,
-          compare_ids);
-    qsort(c->in_tasks.at + c->events.at[TG_END].first_in, c->events.at[TG_END].n_in, sizeof *c->in_tasks.at,
-          compare_ids);
+    qsort(c->out_tasks.at + c->events.at[TG_START].first_out, c->events.at[TG_START].n_out,
+          sizeof *c->out_tasks.at, compare_ids);
+    qsort(c->in_tasks.at + c->events.at[TG_END].first_in, c->events.at[TG_END].n_in,
+          sizeof *c->in_tasks.at, compare_ids);
     return MPK_OK;
 }
 
@@ -97,8 +99,8 @@ mpk_status pass_coarsen_events(pass_state *s, tg_graph *g)
 {
     coarsener c = {.s = s, .g = g};
     tg_links links;
-    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG, "coarsen_events works on a fused task graph, this one is %s",
-          tg_level_names[g->level]);
+    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG,
+          "coarsen_events works on a fused task graph, this one is %s", tg_level_names[g->level]);
     TRY(tg_fill_op_tasks(s->cx, s->scratch, g, &c.by_op));
     TRY(tg_fill_links(s->cx, s->scratch, g, &links));
     NEW(s->cx, s->scratch, c.stamp, g->ir->ops.n);

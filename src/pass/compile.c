@@ -1,7 +1,9 @@
-/* compile.c - the pipeline (paper §4): tensor programs in, linear tGraphs and the places of tensors out.
+/* compile.c - the pipeline (paper §4): tensor programs in, linear tGraphs and the places of tensors
+ * out.
  *
- * If the options ask for it, each pass is followed by a proof of its result.  Graphs are compiled in parallel, each in
- * scratch memory of its own that is freed at the end; the program keeps only the linear graphs.
+ * If the options ask for it, each pass is followed by a proof of its result.  Graphs are compiled
+ * in parallel, each in scratch memory of its own that is freed at the end; the program keeps only
+ * the linear graphs.
  */
 #include "base/thread.h"
 #include "pass/pass.h"
@@ -12,7 +14,8 @@ static mpk_status verify(pass_state *s, const tg_graph *g, uint64_t *verify_ns)
     if (!s->options->verify)
         return MPK_OK;
     uint64_t start = clock_ns();
-    NOTE(s->cx, tg_verify(s->cx, s->scratch, g), "verifying the %s task graph", tg_level_names[g->level]);
+    NOTE(s->cx, tg_verify(s->cx, s->scratch, g), "verifying the %s task graph",
+         tg_level_names[g->level]);
     *verify_ns += clock_ns() - start;
     return MPK_OK;
 }
@@ -28,7 +31,8 @@ static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_
     TRY(verify(s, g, verify_ns));
     TRY(pass_drop_implied(s, g));
     TRY(pass_fuse_events(s, g));
-    if (!s->options->coarse_events) /* it could make a cycle between whole operators, which coarse events order */
+    /* it could make a cycle between whole operators, which coarse events order */
+    if (!s->options->coarse_events)
         TRY(pass_postpone(s, g));
     TRY(pass_merge_forks(s, g));
     if (s->options->coarse_events)
@@ -64,25 +68,30 @@ static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
     return MPK_OK;
 }
 
-static mpk_status check_options(mpk_context *cx, const pass_options *o, uint32_t n_graphs, const uint32_t *n_tokens)
+static mpk_status check_options(mpk_context *cx, const pass_options *o, uint32_t n_graphs,
+                                const uint32_t *n_tokens)
 {
-    CHECK(cx, o->n_workers >= 1 && o->n_workers <= 65535, MPK_EARG, "%u workers: 1 to 65535 are possible",
-          o->n_workers);
-    CHECK(cx, o->n_peers <= IR_MAX_PEERS, MPK_EARG, "%u peers: at most %d are possible", o->n_peers, IR_MAX_PEERS);
-    CHECK(cx, o->n_peers <= 1 || o->n_workers % o->n_peers == 0, MPK_EARG, "%u peers cannot share %u workers evenly",
-          o->n_peers, o->n_workers);
+    CHECK(cx, o->n_workers >= 1 && o->n_workers <= 65535, MPK_EARG,
+          "%u workers: 1 to 65535 are possible", o->n_workers);
+    CHECK(cx, o->n_peers <= IR_MAX_PEERS, MPK_EARG, "%u peers: at most %d are possible", o->n_peers,
+          IR_MAX_PEERS);
+    CHECK(cx, o->n_peers <= 1 || o->n_workers % o->n_peers == 0, MPK_EARG,
+          "%u peers cannot share %u workers evenly", o->n_peers, o->n_workers);
     CHECK(cx, o->n_peers <= 1 || o->launch == PASS_LAUNCH_AOT, MPK_EARG,
           "the tasks of several peers are launched ahead of time");
-    CHECK(cx, o->tasks_per_worker <= 64, MPK_EARG, "%u tasks of an operator for each worker: at most 64 are possible",
-          o->tasks_per_worker);
-    CHECK(cx, o->splits <= 1 << 16, MPK_EARG, "%u parts of a context: at most 65536 are possible", o->splits);
-    CHECK(cx, o->own_units <= 1 << 12, MPK_EARG, "%u units of a part: at most 4096 are possible", o->own_units);
-    CHECK(cx, o->page_bytes >= 64 && o->page_bytes % 64 == 0, MPK_EARG, "pages of %u bytes: a multiple of 64 is needed",
-          o->page_bytes);
+    CHECK(cx, o->tasks_per_worker <= 64, MPK_EARG,
+          "%u tasks of an operator for each worker: at most 64 are possible", o->tasks_per_worker);
+    CHECK(cx, o->splits <= 1 << 16, MPK_EARG, "%u parts of a context: at most 65536 are possible",
+          o->splits);
+    CHECK(cx, o->own_units <= 1 << 12, MPK_EARG, "%u units of a part: at most 4096 are possible",
+          o->own_units);
+    CHECK(cx, o->page_bytes >= 64 && o->page_bytes % 64 == 0, MPK_EARG,
+          "pages of %u bytes: a multiple of 64 is needed", o->page_bytes);
     CHECK(cx, n_graphs >= 1, MPK_EARG, "there is nothing to compile");
     for (uint32_t i = 1; i < n_graphs; i++)
         CHECK(cx, n_tokens[i - 1] < n_tokens[i], MPK_EARG,
-              "graphs must stand by rising numbers of tokens, %u follows %u", n_tokens[i], n_tokens[i - 1]);
+              "graphs must stand by rising numbers of tokens, %u follows %u", n_tokens[i],
+              n_tokens[i - 1]);
     return MPK_OK;
 }
 
@@ -123,7 +132,8 @@ static mpk_status compile_one(mpk_context *cx, void *user, uint32_t i)
     return MPK_OK;
 }
 
-static mpk_status compile_all(pass_state *s, ir_graph *const *graphs, const uint32_t *n_tokens, tg_program *p)
+static mpk_status compile_all(pass_state *s, ir_graph *const *graphs, const uint32_t *n_tokens,
+                              tg_program *p)
 {
     compiling c = {.options = s->options, .graphs = graphs, .program = p};
     NEW(s->cx, s->result, p->graphs, p->n_graphs);
@@ -137,8 +147,9 @@ static mpk_status compile_all(pass_state *s, ir_graph *const *graphs, const uint
     return plan(s, p);
 }
 
-mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *options, uint32_t n_graphs,
-                        ir_graph *const *graphs, const uint32_t *n_tokens, tg_program *out)
+mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *options,
+                        uint32_t n_graphs, ir_graph *const *graphs, const uint32_t *n_tokens,
+                        tg_program *out)
 {
     arena scratch = {0};
     pass_state s = {.cx = cx, .result = result, .scratch = &scratch, .options = options};

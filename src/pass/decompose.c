@@ -1,25 +1,29 @@
-/* decompose.c - operators into tasks over disjoint tiles of their output (paper §4.1, operator decomposition).
+/* decompose.c - operators into tasks over disjoint tiles of their output (paper §4.1, operator
+ * decomposition).
  *
- * Input: a tensor program.  Output: tasks, operator by operator, tiles in row-major order of the grid of cuts.
+ * Input: a tensor program.  Output: tasks, operator by operator, tiles in row-major order of the
+ * grid of cuts.
  *
- * Idea: among all grids that the record's axes allow, take the one whose slowest worker loads the fewest bytes.  The
- * cost of a task is the number of bytes it reads.  Tasks with fixed times run in rounds of one task per worker; tasks
- * whose times depend on data are balanced at run time.  Each additional task costs a launch and a trigger of an event,
- * so small operators stay whole.  Operators that look alike, such as those of different layers, are measured once.
- * Cost: the number of grids of the distinct operators.
+ * Idea: among all grids that the record's axes allow, take the one whose slowest worker loads the
+ * fewest bytes.  The cost of a task is the number of bytes it reads.  Tasks with fixed times run in
+ * rounds of one task per worker; tasks whose times depend on data are balanced at run time.  Each
+ * additional task costs a launch and a trigger of an event, so small operators stay whole.
+ * Operators that look alike, such as those of different layers, are measured once.  Cost: the
+ * number of grids of the distinct operators.
  */
 #include "ir/op.h"
 #include "pass/pass.h"
 
-/* The cost of launching a task and of triggering its event, in bytes that a worker could read in that time.  The
- * triggers of an event are atomic additions to one word. */
+/* The cost of launching a task and of triggering its event, in bytes that a worker could read in
+ * that time.  The triggers of an event are atomic additions to one word. */
 enum { LAUNCH_BYTES = 2048, TRIGGER_BYTES = 64 };
-/* Operators with uneven tasks get more tasks than there are workers, so that a scheduler can balance them.  Not where
- * tiles are whole (pass_options.whole_tiles): there the body of a task balances its entries itself. */
+/* Operators with uneven tasks get more tasks than there are workers, so that a scheduler can
+ * balance them.  Not where tiles are whole (pass_options.whole_tiles): there the body of a task
+ * balances its entries itself. */
 enum { UNEVEN_TASKS_PER_WORKER = 8 };
 
-/* The tokens of a step mostly share a context, and every task reads all of it: this share of the bytes does not depend
- * on the number of rows of a task. */
+/* The tokens of a step mostly share a context, and every task reads all of it: this share of the
+ * bytes does not depend on the number of rows of a task. */
 #define CONTEXT_SHARE (1.0 / 64)
 
 /* The weight of the mean tile beside the largest one. */
@@ -54,8 +58,8 @@ static int64_t count_units(int64_t extent, int64_t unit)
     return (extent + unit - 1) / unit;
 }
 
-/* Cut an axis into `parts` parts, at multiples of `fastest` if there are enough of them.  With whole_tiles, and unless
- * the user gave a degree, an axis is cut between tiles or not at all. */
+/* Cut an axis into `parts` parts, at multiples of `fastest` if there are enough of them.  With
+ * whole_tiles, and unless the user gave a degree, an axis is cut between tiles or not at all. */
 static bool make_cut(const chooser *c, uint32_t axis, uint32_t parts, axis_cut *out)
 {
     const op_axis *a = &c->axes[axis];
@@ -84,7 +88,8 @@ static void tile_range(const axis_cut *cut, int64_t extent, uint32_t i, int64_t 
     *hi = *hi < extent ? *hi : extent;
 }
 
-/* The largest tile.  Along each axis the last part has the most units, but its end may be cut short. */
+/* The largest tile.  Along each axis the last part has the most units, but its end may be cut
+ * short. */
 static ir_box largest_tile(const chooser *c)
 {
     ir_box box = {0};
@@ -110,8 +115,8 @@ static double share_of(const chooser *c, const ir_box *box)
     return (double)ir_box_elements(box, c->out->rank) / (double)ir_elements(c->out);
 }
 
-/* The bytes that a task reads at once.  Of state that the record cannot name exactly it counts the task's share,
- * because work on such state is balanced. */
+/* The bytes that a task reads at once.  Of state that the record cannot name exactly it counts the
+ * task's share, because work on such state is balanced. */
 static double bytes_at_once(const chooser *c, const ir_box *box)
 {
     double bytes = (double)op_bytes_read(c->ir, c->op, box);
@@ -121,8 +126,8 @@ static double bytes_at_once(const chooser *c, const ir_box *box)
     return bytes;
 }
 
-/* The bytes that a task reads.  With whole_tiles a task of several tiles works on one after the other and reads shared
- * operands again for each. */
+/* The bytes that a task reads.  With whole_tiles a task of several tiles works on one after the
+ * other and reads shared operands again for each. */
 static double bytes_of(const chooser *c, const ir_box *box)
 {
     int64_t tile = c->s->options->whole_tiles && c->out->rank ? c->axes[0].tile : 0;
@@ -133,8 +138,9 @@ static double bytes_of(const chooser *c, const ir_box *box)
     return bytes_at_once(c, &one) * (double)count_units(box->hi[0] - box->lo[0], tile);
 }
 
-/* Workers share one memory, so all of them end sooner if some load less: part of the cost is that of the mean tile.
- * Its cost is interpolated, by size, between the first tile, which is one of the smallest, and the largest. */
+/* Workers share one memory, so all of them end sooner if some load less: part of the cost is that
+ * of the mean tile.  Its cost is interpolated, by size, between the first tile, which is one of the
+ * smallest, and the largest. */
 static double tile_cost(const chooser *c, const ir_box *largest, uint64_t n)
 {
     double bytes = bytes_of(c, largest), large = share_of(c, largest), least;
@@ -146,7 +152,8 @@ static double tile_cost(const chooser *c, const ir_box *largest, uint64_t n)
     least = share_of(c, &first);
     if (least >= large)
         return bytes;
-    return bytes - MEAN_SHARE * (bytes - bytes_of(c, &first)) * (large - 1 / (double)n) / (large - least);
+    return bytes -
+           MEAN_SHARE * (bytes - bytes_of(c, &first)) * (large - 1 / (double)n) / (large - least);
 }
 
 /* May some tasks of the operator take much longer than others? */
@@ -164,8 +171,8 @@ static double grid_cost(const chooser *c, uint64_t n)
         double rounds = (double)((n + (uint64_t)workers - 1) / (uint64_t)workers);
         return rounds * (tile_cost(c, &box, n) + LAUNCH_BYTES) + TRIGGER_BYTES * (double)n;
     }
-    /* Such a task finds its operands by following data, so `reads` can only name all of them: take the share of the
-     * rows. */
+    /* Such a task finds its operands by following data, so `reads` can only name all of them: take
+     * the share of the rows. */
     ir_box rows = box;
     double share = 1;
     if (c->out->rank) {
@@ -199,7 +206,8 @@ static void try_axes(chooser *c, uint32_t axis, uint64_t n)
     }
     uint32_t least = c->forced[axis] ? c->forced[axis] : 1;
     uint64_t most = c->forced[axis] ? c->forced[axis] : c->most / n;
-    for (uint32_t parts = least; parts <= most && make_cut(c, axis, parts, &c->grid.at[axis]); parts++)
+    for (uint32_t parts = least; parts <= most && make_cut(c, axis, parts, &c->grid.at[axis]);
+         parts++)
         try_axes(c, axis + 1, n * parts);
 }
 
@@ -213,13 +221,14 @@ static bool degree_matches(const pass_degree *d, const ir_op *op)
 static mpk_status check_degree(const chooser *c, const pass_degree *d)
 {
     mpk_context *cx = c->s->cx;
-    CHECK(cx, d->axis < c->out->rank, MPK_EARG, "degree of %.*s: the output of %.*s has no axis %u, it has %u",
-          STR_ARG(d->match), STR_ARG(c->op->name), d->axis, c->out->rank);
+    CHECK(cx, d->axis < c->out->rank, MPK_EARG,
+          "degree of %.*s: the output of %.*s has no axis %u, it has %u", STR_ARG(d->match),
+          STR_ARG(c->op->name), d->axis, c->out->rank);
     const op_axis *axis = &c->axes[d->axis];
     int64_t most = axis->grain > 0 ? count_units(c->out->dims[d->axis], axis->grain) : 1;
     CHECK(cx, d->degree >= 1 && d->degree <= most, MPK_EARG,
-          "degree of %.*s: axis %u of %.*s can be cut in 1 to %lld parts, not %u", STR_ARG(d->match), d->axis,
-          STR_ARG(c->op->name), (long long)most, d->degree);
+          "degree of %.*s: axis %u of %.*s can be cut in 1 to %lld parts, not %u",
+          STR_ARG(d->match), d->axis, STR_ARG(c->op->name), (long long)most, d->degree);
     return MPK_OK;
 }
 
@@ -249,9 +258,10 @@ static mpk_status check_degrees_match(pass_state *s, const ir_graph *ir)
 
 /* ---- choosing ---- */
 
-/* Fill the boxes, at the root, that the tiles write of an output or read of an input.  Returns the root. */
-static ir_tensor_id fill_root_boxes(const chooser *c, const ir_box *tiles, size_t n, uint32_t operand, bool is_output,
-                                    ir_box *at_root)
+/* Fill the boxes, at the root, that the tiles write of an output or read of an input.  Returns the
+ * root. */
+static ir_tensor_id fill_root_boxes(const chooser *c, const ir_box *tiles, size_t n,
+                                    uint32_t operand, bool is_output, ir_box *at_root)
 {
     const ir_op *op = c->op;
     ir_tensor_id root = IR_NONE;
@@ -276,7 +286,8 @@ static bool boxes_meet(const ir_box *written, const ir_box *read, size_t n, uint
     return false;
 }
 
-/* An operator that writes in place also reads the storage that it writes: no tile may read another tile's box. */
+/* An operator that writes in place also reads the storage that it writes: no tile may read another
+ * tile's box. */
 static mpk_status check_tiles_apart(const chooser *c, const ir_box *tiles, size_t n, bool *apart)
 {
     const ir_op *op = c->op;
@@ -307,12 +318,13 @@ static mpk_status choose_grid(chooser *c)
         c->op->def->axes(c->ir, c->op, c->axes);
     TRY(apply_degrees(c));
     try_axes(c, 0, 1);
-    CHECK(c->s->cx, c->found, MPK_EARG, "%.*s: no cut fits the degrees that were asked for", STR_ARG(c->op->name));
+    CHECK(c->s->cx, c->found, MPK_EARG, "%.*s: no cut fits the degrees that were asked for",
+          STR_ARG(c->op->name));
     return MPK_OK;
 }
 
-/* Print everything that the choice depends on; operators with equal keys get equal grids.  The user may name a single
- * operator, whose name then is part of the key. */
+/* Print everything that the choice depends on; operators with equal keys get equal grids.  The user
+ * may name a single operator, whose name then is part of the key. */
 static void print_key(const chooser *c, text *key)
 {
     const ir_op *op = c->op;
@@ -346,7 +358,8 @@ typedef struct decomposer {
     VEC(tg_task) tasks;
 } decomposer;
 
-/* The grid of the current operator: that of an earlier operator with the same key, or a new choice. */
+/* The grid of the current operator: that of an earlier operator with the same key, or a new
+ * choice. */
 static mpk_status find_grid(decomposer *d, tile_grid *out)
 {
     pass_state *s = d->c.s;
@@ -380,8 +393,8 @@ static mpk_status push_tiles(decomposer *d, ir_op_id op, const tile_grid *grid)
     for (size_t k = 0; k < n; k++) {
         size_t rest = k;
         for (uint32_t i = out->rank; i-- > 0; rest /= grid->at[i].parts)
-            tile_range(&grid->at[i], out->dims[i], (uint32_t)(rest % grid->at[i].parts), &tiles[k].lo[i],
-                       &tiles[k].hi[i]);
+            tile_range(&grid->at[i], out->dims[i], (uint32_t)(rest % grid->at[i].parts),
+                       &tiles[k].lo[i], &tiles[k].hi[i]);
     }
     TRY(check_tiles_apart(&d->c, tiles, n, &apart));
     if (n > 1 && !apart) {
@@ -390,7 +403,11 @@ static mpk_status push_tiles(decomposer *d, ir_op_id op, const tile_grid *grid)
     }
     for (size_t k = 0; k < n; k++)
         PUSH(d->c.s->cx, d->c.s->scratch, &d->tasks,
-             (tg_task){.op = op, .box = tiles[k], .worker = TG_NONE, .depends = TG_NONE, .triggers = TG_NONE});
+             (tg_task){.op = op,
+                       .box = tiles[k],
+                       .worker = TG_NONE,
+                       .depends = TG_NONE,
+                       .triggers = TG_NONE});
     CHECK(d->c.s->cx, d->tasks.n < TG_NONE && d->tasks.n > first, MPK_ELIMIT, "too many tasks");
     return MPK_OK;
 }
@@ -407,7 +424,8 @@ mpk_status pass_decompose(pass_state *s, const ir_graph *ir, tg_graph **out)
         tile_grid grid;
         if (!tg_op_has_tasks(ir, op))
             continue;
-        d.c = (chooser){.s = s, .ir = ir, .op = op, .out = &ir->tensors.at[op->out[0]], .workers = workers};
+        d.c = (chooser){
+            .s = s, .ir = ir, .op = op, .out = &ir->tensors.at[op->out[0]], .workers = workers};
         TRY(find_grid(&d, &grid));
         TRY(push_tiles(&d, o, &grid));
     }

@@ -1,4 +1,5 @@
-/* decompose_test.c - the tasks that a GPU's program is cut into: weights are read once, every worker has its part. */
+/* decompose_test.c - the tasks that a GPU's program is cut into: weights are read once, every
+ * worker has its part. */
 #include "check.h"
 
 #include <string.h>
@@ -11,8 +12,8 @@ enum { WORKERS = 132, FEW_TOKENS = 16, VERIFIED_WORKERS = 12 };
 
 static mpk_context cx;
 
-static mpk_status all_bf16(mpk_context *c, const void *self, const char *name, uint32_t rank, const int64_t *dims,
-                           ir_dtype *dtype)
+static mpk_status all_bf16(mpk_context *c, const void *self, const char *name, uint32_t rank,
+                           const int64_t *dims, ir_dtype *dtype)
 {
     (void)c, (void)self, (void)name, (void)rank, (void)dims;
     *dtype = IR_BF16;
@@ -64,7 +65,8 @@ static spread spread_of(const tg_graph *g, ir_op_id op, uint32_t axis, int64_t u
         if (g->tasks[t].op != op)
             continue;
         int64_t n = (b->hi[axis] - b->lo[axis] + unit - 1) / unit;
-        assert_true(b->lo[axis] % unit == 0 && (b->hi[axis] % unit == 0 || b->hi[axis] == out->dims[axis]));
+        assert_true(b->lo[axis] % unit == 0 &&
+                    (b->hi[axis] % unit == 0 || b->hi[axis] == out->dims[axis]));
         s.least = n < s.least ? n : s.least;
         s.most = n > s.most ? n : s.most;
         s.n++;
@@ -72,7 +74,8 @@ static spread spread_of(const tg_graph *g, ir_op_id op, uint32_t axis, int64_t u
     return s;
 }
 
-/* One task a worker along an axis (fewer if there are not so many units), none with more than a unit over another. */
+/* One task a worker along an axis (fewer if there are not so many units), none with more than a
+ * unit over another. */
 static void check_even(const tg_graph *g, ir_op_id op, uint32_t axis, int64_t unit)
 {
     const ir_tensor *out = &g->ir->tensors.at[g->ir->ops.at[op].out[0]];
@@ -83,13 +86,14 @@ static void check_even(const tg_graph *g, ir_op_id op, uint32_t axis, int64_t un
     assert_int_equal(spread_of(g, op, 0, 1).least, out->dims[0]);
 }
 
-/* Tiles of many tokens: nearly a task for each worker, one tile of tokens or a few, which read the weights anew: then
- * more columns in one tile would have been more to read. */
+/* Tiles of many tokens: nearly a task for each worker, one tile of tokens or a few, which read the
+ * weights anew: then more columns in one tile would have been more to read. */
 static void check_tiles(const tg_graph *g, ir_op_id op)
 {
     spread tokens = spread_of(g, op, 0, 128), columns = spread_of(g, op, 1, 8);
     assert_true(tokens.n > WORKERS * 9 / 10 && tokens.n <= WORKERS);
-    assert_true(tokens.most == 1 || tokens.most * (128 + columns.most * 8) <= 128 + tokens.most * columns.most * 8);
+    assert_true(tokens.most == 1 ||
+                tokens.most * (128 + columns.most * 8) <= 128 + tokens.most * columns.most * 8);
 }
 
 static void check_ops(const tg_graph *g, uint32_t n_tokens, int64_t splits, int64_t kv_heads)
@@ -104,9 +108,11 @@ static void check_ops(const tg_graph *g, uint32_t n_tokens, int64_t splits, int6
             check_even(g, o, 1, 64);
         else if (strcmp(name, "attention_split") == 0)
             assert_int_equal(spread_of(g, o, 1, 1).n, splits * kv_heads);
-        else if (strcmp(name, "rope_kv") == 0) { /* blocks of 16 tokens, heads if there are too few of them */
+        else if (strcmp(name, "rope_kv") == 0) {
+            /* blocks of 16 tokens, heads if there are too few of them */
             int64_t most = n_tokens / 16 * g->ir->tensors.at[g->ir->ops.at[o].out[0]].dims[1];
-            assert_in_range(spread_of(g, o, 0, 16).n, most < WORKERS ? most : WORKERS * 9 / 10, WORKERS);
+            assert_in_range(spread_of(g, o, 0, 16).n, most < WORKERS ? most : WORKERS * 9 / 10,
+                            WORKERS);
         }
     }
 }
@@ -114,7 +120,8 @@ static void check_ops(const tg_graph *g, uint32_t n_tokens, int64_t splits, int6
 static void every_worker_has_its_part(void **state)
 {
     (void)state;
-    const char *folders[] = {"models/qwen3-0.6b", "models/qwen3-1.7b", "models/qwen3-8b", "models/llama-3.2-1b"};
+    const char *folders[] = {"models/qwen3-0.6b", "models/qwen3-1.7b", "models/qwen3-8b",
+                             "models/llama-3.2-1b"};
     const uint32_t tokens[] = {1, 7, 16, 64, 512};
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
         for (size_t k = 0; k < sizeof tokens / sizeof *tokens; k++) {
@@ -135,20 +142,23 @@ static void every_worker_has_its_part(void **state)
         }
 }
 
-/* An event between neighbouring operators and no more, but up to one for each KV head where parts are folded; no empty
- * tasks, nothing that a scheduler has to launch; task i of every large operator is worker i's. */
+/* An event between neighbouring operators and no more, but up to one for each KV head where parts
+ * are folded; no empty tasks, nothing that a scheduler has to launch; task i of every large
+ * operator is worker i's. */
 static void check_chain(const tg_compiled *c, uint32_t n_workers, uint64_t kv_heads)
 {
     const tg_graph *g = c->tg;
     uint64_t folds = 0;
     for (ir_op_id o = 0; o < g->ir->ops.n; o++)
         folds += strcmp(g->ir->ops.at[o].def->name, "attention_fold") == 0;
-    assert_in_range(c->stats.events, c->stats.operators, c->stats.operators + folds * (kv_heads - 1));
+    assert_in_range(c->stats.events, c->stats.operators,
+                    c->stats.operators + folds * (kv_heads - 1));
     assert_int_equal(c->stats.normalize_tasks, 0);
     assert_int_equal(c->stats.jit_tasks, 0);
     for (ir_op_id o = 0; o < g->ir->ops.n; o++) {
         uint32_t n = 0;
-        if (strcmp(g->ir->ops.at[o].def->name, "attention_fold") == 0) /* its tasks are numbered by KV head */
+        /* its tasks are numbered by KV head */
+        if (strcmp(g->ir->ops.at[o].def->name, "attention_fold") == 0)
             continue;
         for (tg_task_id t = 0; t < g->n_tasks; t++)
             n += g->tasks[t].op == o;
@@ -169,7 +179,8 @@ static void events_stand_between_operators(void **state)
         uint32_t n_tokens = i ? 5 : 1;
         check_ok(&cx, load_open(&cx, "models/qwen3-0.6b", &m));
         pass_options options = options_for(&m.config, workers[i]);
-        options.verify = workers[i] == VERIFIED_WORKERS; /* the proof of many tasks is tested elsewhere */
+        /* the proof of many tasks is tested elsewhere */
+        options.verify = workers[i] == VERIFIED_WORKERS;
         ir_graph *ir = build(&a, &m.config, n_tokens);
         check_ok(&cx, pass_compile(&cx, &a, &options, 1, &ir, &n_tokens, &p));
         check_chain(&p.graphs[0], workers[i], m.config.n_kv_heads);

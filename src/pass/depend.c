@@ -1,9 +1,11 @@
-/* depend.c - an event for each pair of a producing and a consuming task (paper §4.1, dependency analysis).
+/* depend.c - an event for each pair of a producing and a consuming task (paper §4.1, dependency
+ * analysis).
  *
- * Input: tasks.  Output: TG_RAW, and the number of pairs.  A pair is made if and only if what the first task writes
- * overlaps what the second reads, or, for tensors written in place, also if the second overwrites what the first reads
- * or writes.  The start event releases the tasks without producers, tasks without consumers trigger the end event.
- * Cost: that of tg_visit_conflicts; only the number of pairs can be quadratic.
+ * Input: tasks.  Output: TG_RAW, and the number of pairs.  A pair is made if and only if what the
+ * first task writes overlaps what the second reads, or, for tensors written in place, also if the
+ * second overwrites what the first reads or writes.  The start event releases the tasks without
+ * producers, tasks without consumers trigger the end event.  Cost: that of tg_visit_conflicts; only
+ * the number of pairs can be quadratic.
  */
 #include <stdlib.h>
 
@@ -31,7 +33,8 @@ static mpk_status collect(void *user, tg_task_id after, tg_task_id *before, uint
         sorted = before[i - 1] < before[i];
     if (!sorted)
         qsort(before, n, sizeof *before, compare_ids);
-    CHECK(c->cx, c->producers.n < UINT32_MAX / 2 - n, MPK_ELIMIT, "too many dependencies between tasks");
+    CHECK(c->cx, c->producers.n < UINT32_MAX / 2 - n, MPK_ELIMIT,
+          "too many dependencies between tasks");
     c->first[after] = (uint32_t)c->producers.n;
     c->n[after] = n;
     for (uint32_t i = 0; i < n; i++) {

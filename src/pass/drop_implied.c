@@ -1,10 +1,11 @@
 /* drop_implied.c - drop the pairs that other pairs imply.
  *
- * Input: TG_RAW.  Output: a graph with the same order of tasks and fewer events.  If a task waits for A and for B, and
- * B itself waits for A, the wait for A is redundant.  Residual connections are the common case: they skip operators
- * that are barriers.  The paper's graphs have no such forks (§6.6); without this pass every residual would be a fork,
- * and normalisation would add two empty tasks for each of its tiles.  Redundancy is decided by exact reachability.
- * Cost: linear in the pairs.
+ * Input: TG_RAW.  Output: a graph with the same order of tasks and fewer events.  If a task waits
+ * for A and for B, and B itself waits for A, the wait for A is redundant.  Residual connections are
+ * the common case: they skip operators that are barriers.  The paper's graphs have no such forks
+ * (§6.6); without this pass every residual would be a fork, and normalisation would add two empty
+ * tasks for each of its tiles.  Redundancy is decided by exact reachability.  Cost: linear in the
+ * pairs.
  */
 #include "pass/pass.h"
 
@@ -17,7 +18,8 @@ typedef struct dropper {
     bool *gone;       /* [n_events] */
 } dropper;
 
-/* Drop the redundant events of a task: those whose single in-task is implied by another producer. */
+/* Drop the redundant events of a task: those whose single in-task is implied by another
+ * producer. */
 static void drop_for(dropper *d, tg_task_id t)
 {
     uint32_t first = d->links->first_depends[t], n = d->links->first_depends[t + 1] - first;
@@ -39,12 +41,12 @@ static void drop_for(dropper *d, tg_task_id t)
 
 static mpk_status check_pairs(pass_state *s, const tg_graph *g)
 {
-    CHECK(s->cx, g->level == TG_RAW, MPK_EARG, "drop_implied works on a raw task graph, this one is %s",
-          tg_level_names[g->level]);
+    CHECK(s->cx, g->level == TG_RAW, MPK_EARG,
+          "drop_implied works on a raw task graph, this one is %s", tg_level_names[g->level]);
     for (uint32_t e = 2; e < g->n_events; e++)
         CHECK(s->cx, g->events[e].n_in == 1 && g->events[e].n_out == 1, MPK_EVERIFY,
-              "event %u of a raw task graph has %u in-tasks and %u out-tasks, 1 and 1 are right", e, g->events[e].n_in,
-              g->events[e].n_out);
+              "event %u of a raw task graph has %u in-tasks and %u out-tasks, 1 and 1 are right", e,
+              g->events[e].n_in, g->events[e].n_out);
     return MPK_OK;
 }
 

@@ -1,5 +1,5 @@
-/* fuse.h - shared by the rules of fuse_ops and recognise: common conditions, and the parts of a linear.  Each group of
- * rules has a file of its own. */
+/* fuse.h - shared by the rules of fuse_ops and recognise: common conditions, and the parts of a
+ * linear.  Each group of rules has a file of its own. */
 #ifndef PASS_FUSE_H
 #define PASS_FUSE_H
 
@@ -35,7 +35,8 @@ static inline bool may_skip_rounding(const rewrite *w, const ir_op *op)
     return w->s->options->relaxed || tensor_of(w, op->out[0])->dtype == IR_F32;
 }
 
-/* Exactly `uses` operands read the operator's first result, and it is not an output of the graph. */
+/* Exactly `uses` operands read the operator's first result, and it is not an output of the
+ * graph. */
 static inline bool is_private(const rewrite *w, const ir_op *op, uint32_t uses)
 {
     ir_tensor_id t = op->out[0];

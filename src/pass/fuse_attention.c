@@ -1,8 +1,8 @@
 /* fuse_attention.c - rules that merge the operators around an attention (see fuse_ops.c).
  *
- *   rope_kv    slices of qkv, norms, ropes, kv_write         -> rope_kv(qkv, ...)
- *   attention  the same, followed by the attention           -> attention_qkv(qkv, ...)
- *   split      the same for few tokens                       -> attention_fold(attention_split(qkv, ...))
+ *   rope_kv    slices of qkv, norms, ropes, kv_write -> rope_kv(qkv, ...)
+ *   attention  the same, followed by the attention -> attention_qkv(qkv, ...)
+ *   split      the same for few tokens -> attention_fold(attention_split(qkv, ...))
  *
  * All three match the pattern of attention_qkv; the options decide which one applies.
  */
@@ -15,13 +15,15 @@ typedef struct attention_parts {
     const ir_op *kv_write, *rope_table;
 } attention_parts;
 
-/* Is t [T, n, K] the part of qkv [T, columns] that begins at column `first`?  The stride of an axis of size 1 is
- * ignored. */
-static bool is_part(const rewrite *w, ir_tensor_id t, ir_tensor_id qkv, int64_t first, int64_t n, int64_t head_size)
+/* Is t [T, n, K] the part of qkv [T, columns] that begins at column `first`?  The stride of an axis
+ * of size 1 is ignored. */
+static bool is_part(const rewrite *w, ir_tensor_id t, ir_tensor_id qkv, int64_t first, int64_t n,
+                    int64_t head_size)
 {
     const ir_tensor *part = tensor_of(w, t), *whole = tensor_of(w, qkv);
     int64_t dims[3] = {whole->dims[0], n, head_size}, strides[3] = {whole->dims[1], head_size, 1};
-    if (part->rank != 3 || tg_root(w->g, t) != qkv || part->dtype != whole->dtype || part->offset != first)
+    if (part->rank != 3 || tg_root(w->g, t) != qkv || part->dtype != whole->dtype ||
+        part->offset != first)
         return false;
     for (uint32_t i = 0; i < 3; i++)
         if (part->dims[i] != dims[i] || (dims[i] > 1 && part->stride[i] != strides[i]))
@@ -29,8 +31,10 @@ static bool is_part(const rewrite *w, ir_tensor_id t, ir_tensor_id qkv, int64_t 
     return true;
 }
 
-/* Follow rope and the norm before it, if there is one, back to the part of qkv; IR_NONE if the pattern differs. */
-static ir_tensor_id find_rotated(const rewrite *w, ir_tensor_id t, attention_parts *p, ir_tensor_id *norm_weight)
+/* Follow rope and the norm before it, if there is one, back to the part of qkv; IR_NONE if the
+ * pattern differs. */
+static ir_tensor_id find_rotated(const rewrite *w, ir_tensor_id t, attention_parts *p,
+                                 ir_tensor_id *norm_weight)
 {
     const ir_op *rope = rewrite_producer(w, t, "rope");
     if (!rope || !is_private(w, rope, 1))
@@ -64,7 +68,8 @@ static bool match_write(const rewrite *w, const ir_op *attention, attention_part
     p->pages = rewrite_input(w, attention, 5);
     p->k_cache = rewrite_input(w, p->kv_write, 5);
     p->v_cache = rewrite_input(w, p->kv_write, 6);
-    return p->positions == rewrite_input(w, p->kv_write, 2) && p->slots == rewrite_input(w, p->kv_write, 3) &&
+    return p->positions == rewrite_input(w, p->kv_write, 2) &&
+           p->slots == rewrite_input(w, p->kv_write, 3) &&
            p->pages == rewrite_input(w, p->kv_write, 4);
 }
 
@@ -73,8 +78,10 @@ static bool match_attention(const rewrite *w, const ir_op *attention, attention_
     *p = (attention_parts){.table = IR_NONE};
     if (!match_write(w, attention, p))
         return false;
-    ir_tensor_id rotated_q = rewrite_input(w, attention, 0), rotated_k = rewrite_input(w, p->kv_write, 0);
-    ir_tensor_id q = find_rotated(w, rotated_q, p, &p->q_norm), v = rewrite_input(w, p->kv_write, 1);
+    ir_tensor_id rotated_q = rewrite_input(w, attention, 0),
+                 rotated_k = rewrite_input(w, p->kv_write, 0);
+    ir_tensor_id q = find_rotated(w, rotated_q, p, &p->q_norm),
+                 v = rewrite_input(w, p->kv_write, 1);
     ir_tensor_id k = q == IR_NONE ? IR_NONE : find_rotated(w, rotated_k, p, &p->k_norm);
     if (k == IR_NONE || tensor_of(w, rotated_q)->rank != 3 || tensor_of(w, rotated_k)->rank != 3)
         return false;
@@ -88,7 +95,8 @@ static bool match_attention(const rewrite *w, const ir_op *attention, attention_
     return qkv->kind == IR_TEMP && qkv->rank == 2 && qkv->dims[1] == columns &&
            is_part(w, q, p->qkv, 0, p->heads, p->head_size) &&
            is_part(w, k, p->qkv, p->heads * p->head_size, p->kv_heads, p->head_size) &&
-           is_part(w, v, p->qkv, (p->heads + p->kv_heads) * p->head_size, p->kv_heads, p->head_size);
+           is_part(w, v, p->qkv, (p->heads + p->kv_heads) * p->head_size, p->kv_heads,
+                   p->head_size);
 }
 
 static mpk_status apply_rope_kv(rewrite *w, ir_op_id id, const attention_parts *p)
@@ -111,8 +119,8 @@ static mpk_status apply_rope_kv(rewrite *w, ir_op_id id, const attention_parts *
 }
 
 /* The attributes of rope_table and attention, and those of the pattern. */
-static uint32_t list_attributes(const ir_op *attention, const attention_parts *p, ir_set *set, char *scaling,
-                                size_t n_scaling)
+static uint32_t list_attributes(const ir_op *attention, const attention_parts *p, ir_set *set,
+                                char *scaling, size_t n_scaling)
 {
     uint32_t n = p->rope_table->def->n_attributes;
     for (uint32_t i = 0; i < n; i++) {
@@ -140,7 +148,8 @@ static mpk_status apply_attention_qkv(rewrite *w, ir_op_id id, const attention_p
     const ir_op *attention = &w->g->ops.at[id];
     ir_tensor_id out[IR_MAX_OUTPUTS], old = attention->out[0];
     ir_tensor_id old_k = p->kv_write->out[0], old_v = p->kv_write->out[1];
-    ir_tensor_id in[] = {p->qkv, p->positions, p->slots, p->pages, p->k_cache, p->v_cache, p->q_norm, p->k_norm};
+    ir_tensor_id in[] = {p->qkv,     p->positions, p->slots,  p->pages,
+                         p->k_cache, p->v_cache,   p->q_norm, p->k_norm};
     list_attributes(attention, p, set, scaling, sizeof scaling);
     TRY(rewrite_add(w, w->keys.at[id], "attention_qkv", 8, in, set, out));
     rewrite_replace(w, old, out[0]);
@@ -198,7 +207,8 @@ static mpk_status apply_split(rewrite *w, ir_op_id id, const attention_parts *p)
 static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
 {
     attention_parts p;
-    if (strcmp(w->g->ops.at[id].def->name, "attention") != 0 || !match_attention(w, &w->g->ops.at[id], &p))
+    if (strcmp(w->g->ops.at[id].def->name, "attention") != 0 ||
+        !match_attention(w, &w->g->ops.at[id], &p))
         return MPK_OK;
     if (level == PASS_FUSE_PAPER && can_be_one(w, &p))
         return apply_attention_qkv(w, id, &p);

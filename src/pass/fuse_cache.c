@@ -1,14 +1,17 @@
-/* fuse_cache.c - attention of few tokens over a contiguous cache, cut along its keys (see fuse_ops.c).
+/* fuse_cache.c - attention of few tokens over a contiguous cache, cut along its keys.
  *
- *   cache      q, k = rotate(rms_norm(parts of qkv)), v a part of qkv; sdpa(q, index_put(k_cache, k, index),
- *              index_put(v_cache, v, index), mask)            -> attention_fold(attention_cache(qkv, ...))
+ * Rules of fuse_ops.c:
  *
- *   split      sdpa(q, k, v, mask) of other patterns         -> attention_fold(sdpa_split(q, k, v, mask))
- *   views      a view of a view ... of x, that is x          -> x
+ *   cache  q, k = rotate(rms_norm(parts of qkv)), v a part of qkv;
+ *          sdpa(q, index_put(k_cache, k, index), index_put(v_cache, v, index), mask)
+ *          -> attention_fold(attention_cache(qkv, ...))
+ *   split  sdpa(q, k, v, mask) of other patterns -> attention_fold(sdpa_split(q, k, v, mask))
+ *   views  a view of a view ... of x, that is x -> x
  *
- * the first two with options->split_tokens, for at most so many tokens.  Norms and rotation may be absent.  The parts
- * lie in qkv one after the other, as rule siblings leaves them.  Nothing else may touch the caches: the new operator
- * takes the place of the attention and reads the caches as part of its in-place write.
+ * the first two with options->split_tokens, for at most so many tokens.  Norms and rotation may be
+ * absent.  The parts lie in qkv one after the other, as rule siblings leaves them.  Nothing else
+ * may touch the caches: the new operator takes the place of the attention and reads the caches as
+ * part of its in-place write.
  */
 #include "pass/fuse.h"
 
@@ -31,11 +34,13 @@ typedef struct cache_parts {
     double eps; /* of the norms; negative: none yet */
 } cache_parts;
 
-/* Do t, with its axes ordered by `from`, and base, ordered by `to`, have the same storage, sizes and strides? */
+/* Do t, with its axes ordered by `from`, and base, ordered by `to`, have the same storage, sizes
+ * and strides? */
 static bool is_same(const rewrite *w, ir_tensor_id t, layout from, ir_tensor_id base, layout to)
 {
     const ir_tensor *a = tensor_of(w, t), *b = tensor_of(w, base);
-    if (a->rank != 4 || b->rank != 4 || a->offset != b->offset || tg_root(w->g, t) != tg_root(w->g, base))
+    if (a->rank != 4 || b->rank != 4 || a->offset != b->offset ||
+        tg_root(w->g, t) != tg_root(w->g, base))
         return false;
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t x = from.axis[i], y = to.axis[i];
@@ -45,8 +50,8 @@ static bool is_same(const rewrite *w, ir_tensor_id t, layout from, ir_tensor_id 
     return true;
 }
 
-/* The operator of this kind that made t, seen through views; NULL if there is none.  *of: the layout of t, replaced by
- * that of the operator's result. */
+/* The operator of this kind that made t, seen through views; NULL if there is none.  *of: the
+ * layout of t, replaced by that of the operator's result. */
 static const ir_op *find_maker(const rewrite *w, ir_tensor_id t, const char *kind, layout *of)
 {
     static const layout exchanged = {{0, 2, 1, 3}};
@@ -58,7 +63,8 @@ static const ir_op *find_maker(const rewrite *w, ir_tensor_id t, const char *kin
     return op;
 }
 
-/* Does a rotation table for a tensor of this layout have one row for each token, the same for all heads? */
+/* Does a rotation table for a tensor of this layout have one row for each token, the same for all
+ * heads? */
 static bool is_table(const rewrite *w, ir_tensor_id table, layout of, const cache_parts *p)
 {
     const ir_tensor *t = tensor_of(w, table);
@@ -104,12 +110,14 @@ static void find_part(const rewrite *w, ir_tensor_id t, layout of, head_parts *o
 }
 
 /* Is it n heads of every row of qkv, from column `first` on? */
-static bool is_part(const rewrite *w, const head_parts *h, const cache_parts *p, int64_t first, int64_t n)
+static bool is_part(const rewrite *w, const head_parts *h, const cache_parts *p, int64_t first,
+                    int64_t n)
 {
     const ir_tensor *t = tensor_of(w, h->part), *qkv = tensor_of(w, p->qkv);
     int64_t columns = qkv->dims[1], dims[4] = {p->entries, n, p->tokens, p->size};
     int64_t strides[4] = {p->tokens * columns, p->size, columns, 1};
-    if (t->rank != 4 || tg_root(w->g, h->part) != p->qkv || t->offset != first || t->dtype != qkv->dtype)
+    if (t->rank != 4 || tg_root(w->g, h->part) != p->qkv || t->offset != first ||
+        t->dtype != qkv->dtype)
         return false;
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t axis = h->of.axis[i];
@@ -121,14 +129,16 @@ static bool is_part(const rewrite *w, const head_parts *h, const cache_parts *p,
 
 /* ---- the caches ---- */
 
-/* The in-place write after which t is a whole cache; only views may lie between the write, the cache and t. */
+/* The in-place write after which t is a whole cache; only views may lie between the write, the
+ * cache and t. */
 static const ir_op *find_write(const rewrite *w, ir_tensor_id t, ir_tensor_id *cache)
 {
     static const layout by_position = {{1, 2, 0, 3}};
     ir_tensor_id written = rewrite_before_views(w, t), root = tg_root(w->g, t);
     const ir_op *put = rewrite_producer(w, written, "index_put");
-    if (!put || put->n_in != 3 || rewrite_attribute(put, "accumulate")->i || !rewrite_attribute(put, "in_place")->i ||
-        tensor_of(w, root)->kind != IR_STATE || !is_same(w, t, plain, root, plain) ||
+    if (!put || put->n_in != 3 || rewrite_attribute(put, "accumulate")->i ||
+        !rewrite_attribute(put, "in_place")->i || tensor_of(w, root)->kind != IR_STATE ||
+        !is_same(w, t, plain, root, plain) ||
         !is_same(w, rewrite_input(w, put, 0), by_position, root, plain))
         return NULL;
     *cache = root;
@@ -140,10 +150,11 @@ static bool is_own(const rewrite *w, ir_tensor_id cache, const ir_op *put, const
 {
     for (size_t o = 0; o < w->g->ops.n; o++) {
         const ir_op *op = &w->g->ops.at[o];
-        bool allowed =
-            op == put || op == sdpa || (op->def->flags & OP_VIEW && tensor_of(w, op->out[0])->shares != IR_NONE);
+        bool allowed = op == put || op == sdpa ||
+                       (op->def->flags & OP_VIEW && tensor_of(w, op->out[0])->shares != IR_NONE);
         for (uint32_t i = 0; i < op->n_in && !allowed; i++)
-            if (rewrite_input(w, op, i) != IR_NONE && tg_root(w->g, rewrite_input(w, op, i)) == cache)
+            if (rewrite_input(w, op, i) != IR_NONE &&
+                tg_root(w->g, rewrite_input(w, op, i)) == cache)
                 return false;
     }
     for (size_t i = 0; i < w->g->outputs.n; i++)
@@ -152,7 +163,8 @@ static bool is_own(const rewrite *w, ir_tensor_id cache, const ir_op *put, const
     return true;
 }
 
-static bool match_caches(const rewrite *w, const ir_op *sdpa, cache_parts *p, const ir_op **k_put, const ir_op **v_put)
+static bool match_caches(const rewrite *w, const ir_op *sdpa, cache_parts *p, const ir_op **k_put,
+                         const ir_op **v_put)
 {
     *k_put = find_write(w, rewrite_input(w, sdpa, SDPA_K), &p->k_cache);
     *v_put = find_write(w, rewrite_input(w, sdpa, SDPA_V), &p->v_cache);
@@ -160,18 +172,21 @@ static bool match_caches(const rewrite *w, const ir_op *sdpa, cache_parts *p, co
         return false;
     const ir_tensor *k = tensor_of(w, p->k_cache), *v = tensor_of(w, p->v_cache);
     p->index = rewrite_input(w, *k_put, 2);
-    const ir_tensor *index = tensor_of(w, p->index), *values = tensor_of(w, rewrite_input(w, *k_put, 1));
+    const ir_tensor *index = tensor_of(w, p->index),
+                    *values = tensor_of(w, rewrite_input(w, *k_put, 1));
     uint32_t put = w->keys.at[tensor_of(w, (*k_put)->out[0])->producer];
-    return p->index == rewrite_input(w, *v_put, 2) && index->rank == 1 && same_dims(k, v) && values->rank == 4 &&
-           same_dims(values, tensor_of(w, rewrite_input(w, *v_put, 1))) && values->dims[0] == index->dims[0] &&
-           values->dims[1] == k->dims[0] && values->dims[2] == k->dims[1] && values->dims[3] == k->dims[3] &&
+    return p->index == rewrite_input(w, *v_put, 2) && index->rank == 1 && same_dims(k, v) &&
+           values->rank == 4 && same_dims(values, tensor_of(w, rewrite_input(w, *v_put, 1))) &&
+           values->dims[0] == index->dims[0] && values->dims[1] == k->dims[0] &&
+           values->dims[2] == k->dims[1] && values->dims[3] == k->dims[3] &&
            is_own(w, p->k_cache, *k_put, sdpa) && is_own(w, p->v_cache, *v_put, sdpa) &&
            !rewrite_is_written(w, p->index, put, w->keys.at[tensor_of(w, sdpa->out[0])->producer]);
 }
 
 static bool match_shape(const rewrite *w, const ir_op *sdpa, cache_parts *p)
 {
-    const ir_tensor *q = tensor_of(w, rewrite_input(w, sdpa, SDPA_Q)), *k = tensor_of(w, p->k_cache);
+    const ir_tensor *q = tensor_of(w, rewrite_input(w, sdpa, SDPA_Q)),
+                    *k = tensor_of(w, p->k_cache);
     p->entries = q->dims[0];
     p->heads = q->dims[1];
     p->tokens = q->dims[2];
@@ -180,25 +195,29 @@ static bool match_shape(const rewrite *w, const ir_op *sdpa, cache_parts *p)
     p->length = k->dims[2];
     p->mask = rewrite_input(w, sdpa, SDPA_MASK);
     return !rewrite_attribute(sdpa, "causal")->i && !rewrite_attribute(sdpa, "window")->i &&
-           tensor_of(w, p->index)->dims[0] == p->tokens && p->entries * p->tokens <= w->s->options->split_tokens &&
-           is_small_float(q->dtype) && k->dims[0] == p->entries && k->dims[3] == p->size;
+           tensor_of(w, p->index)->dims[0] == p->tokens &&
+           p->entries * p->tokens <= w->s->options->split_tokens && is_small_float(q->dtype) &&
+           k->dims[0] == p->entries && k->dims[3] == p->size;
 }
 
 /* Queries and keys are rotated by the same tables, or neither. */
-static bool match_rotation(const rewrite *w, const head_parts *q, const head_parts *k, cache_parts *p)
+static bool match_rotation(const rewrite *w, const head_parts *q, const head_parts *k,
+                           cache_parts *p)
 {
     p->cosine = p->sine = IR_NONE;
     if (!q->rotate || !k->rotate)
         return q->rotate == k->rotate;
     p->cosine = rewrite_input(w, q->rotate, 1);
     p->sine = rewrite_input(w, q->rotate, 2);
-    return p->cosine == rewrite_input(w, k->rotate, 1) && p->sine == rewrite_input(w, k->rotate, 2) &&
-           is_table(w, p->cosine, q->rotated, p) && is_table(w, p->sine, q->rotated, p) &&
-           is_table(w, p->cosine, k->rotated, p) && is_table(w, p->sine, k->rotated, p);
+    return p->cosine == rewrite_input(w, k->rotate, 1) &&
+           p->sine == rewrite_input(w, k->rotate, 2) && is_table(w, p->cosine, q->rotated, p) &&
+           is_table(w, p->sine, q->rotated, p) && is_table(w, p->cosine, k->rotated, p) &&
+           is_table(w, p->sine, k->rotated, p);
 }
 
 /* Match the three parts of qkv and the operators applied to them. */
-static bool match_heads(const rewrite *w, const ir_op *sdpa, const ir_op *k_put, const ir_op *v_put, cache_parts *p)
+static bool match_heads(const rewrite *w, const ir_op *sdpa, const ir_op *k_put, const ir_op *v_put,
+                        cache_parts *p)
 {
     static const layout by_position = {{1, 2, 0, 3}};
     head_parts q, k, v = {.part = rewrite_input(w, v_put, 1), .of = by_position};
@@ -210,27 +229,32 @@ static bool match_heads(const rewrite *w, const ir_op *sdpa, const ir_op *k_put,
     p->eps = q.eps >= 0 ? q.eps : k.eps;
     const ir_tensor *qkv = tensor_of(w, p->qkv);
     int64_t columns = p->heads * p->size, kv_columns = p->kv_heads * p->size;
-    return qkv->kind == IR_TEMP && qkv->rank == 2 && qkv->live == IR_ALL && qkv->dims[0] == p->entries * p->tokens &&
-           qkv->dims[1] == columns + 2 * kv_columns && is_part(w, &q, p, 0, p->heads) &&
-           is_part(w, &k, p, columns, p->kv_heads) && is_part(w, &v, p, columns + kv_columns, p->kv_heads) &&
+    return qkv->kind == IR_TEMP && qkv->rank == 2 && qkv->live == IR_ALL &&
+           qkv->dims[0] == p->entries * p->tokens && qkv->dims[1] == columns + 2 * kv_columns &&
+           is_part(w, &q, p, 0, p->heads) && is_part(w, &k, p, columns, p->kv_heads) &&
+           is_part(w, &v, p, columns + kv_columns, p->kv_heads) &&
            (q.eps < 0 || k.eps < 0 || q.eps == k.eps) && match_rotation(w, &q, &k, p);
 }
 
-/* Enough splits for each worker to have one KV head of one split, but no split shorter than a block. */
+/* Enough splits for each worker to have one KV head of one split, but no split shorter than a
+ * block. */
 static int64_t choose_splits(const rewrite *w, const cache_parts *p)
 {
-    int64_t n = w->s->options->n_workers / (p->entries * p->kv_heads), blocks = (p->length + UNIT - 1) / UNIT;
+    int64_t n = w->s->options->n_workers / (p->entries * p->kv_heads),
+            blocks = (p->length + UNIT - 1) / UNIT;
     n = n < MOST_SPLITS ? n : MOST_SPLITS;
     n = n < blocks ? n : blocks;
     return n > 0 ? n : 1;
 }
 
 /* The result [B T, H K] as the attention's [B, H, T, K]. */
-static mpk_status replace_result(rewrite *w, uint32_t key, const cache_parts *p, ir_tensor_id y, ir_tensor_id old)
+static mpk_status replace_result(rewrite *w, uint32_t key, const cache_parts *p, ir_tensor_id y,
+                                 ir_tensor_id old)
 {
     int64_t dims[4] = {p->entries, p->tokens, p->heads, p->size}, perm[4] = {0, 2, 1, 3};
     TRY(rewrite_reshape(w, key, y, 4, dims, &y));
-    TRY(rewrite_add(w, key, "transpose", 1, &y, (ir_set[]){{.name = "perm", .ints = perm, .n_ints = 4}, {0}}, &y));
+    TRY(rewrite_add(w, key, "transpose", 1, &y,
+                    (ir_set[]){{.name = "perm", .ints = perm, .n_ints = 4}, {0}}, &y));
     rewrite_replace(w, old, y);
     return MPK_OK;
 }
@@ -240,15 +264,17 @@ static mpk_status apply_cache(rewrite *w, ir_op_id id)
     const ir_op *k_put, *v_put, sdpa = w->g->ops.at[id];
     cache_parts p;
     uint32_t key = w->keys.at[id];
-    if (strcmp(sdpa.def->name, "sdpa") != 0 || !match_caches(w, &w->g->ops.at[id], &p, &k_put, &v_put) ||
-        !match_shape(w, &sdpa, &p) || !match_heads(w, &sdpa, k_put, v_put, &p))
+    if (strcmp(sdpa.def->name, "sdpa") != 0 ||
+        !match_caches(w, &w->g->ops.at[id], &p, &k_put, &v_put) || !match_shape(w, &sdpa, &p) ||
+        !match_heads(w, &sdpa, k_put, v_put, &p))
         return MPK_OK;
     ir_tensor_id old_k = k_put->out[0], old_v = v_put->out[0], out[IR_MAX_OUTPUTS], y;
     if (p.cosine != IR_NONE) {
         TRY(add_table(w, key, &p, &p.cosine));
         TRY(add_table(w, key, &p, &p.sine));
     }
-    ir_tensor_id in[] = {p.qkv, p.k_cache, p.v_cache, p.index, p.mask, p.cosine, p.sine, p.q_norm, p.k_norm};
+    ir_tensor_id in[] = {p.qkv,    p.k_cache, p.v_cache, p.index, p.mask,
+                         p.cosine, p.sine,    p.q_norm,  p.k_norm};
     TRY(rewrite_add(w, key, "attention_cache", 9, in,
                     (ir_set[]){{.name = "heads", .i = p.heads},
                                {.name = "kv_heads", .i = p.kv_heads},
@@ -284,8 +310,8 @@ static mpk_status apply_split(rewrite *w, ir_op_id id)
                      .length = k->dims[2],
                      .size = q->dims[3]};
     if (rewrite_attribute(&sdpa, "causal")->i || rewrite_attribute(&sdpa, "window")->i ||
-        p.entries * p.tokens > w->s->options->split_tokens || !is_small_float(q->dtype) || !is_small_float(k->dtype) ||
-        !same_dims(k, tensor_of(w, in[SDPA_V])))
+        p.entries * p.tokens > w->s->options->split_tokens || !is_small_float(q->dtype) ||
+        !is_small_float(k->dtype) || !same_dims(k, tensor_of(w, in[SDPA_V])))
         return MPK_OK;
     TRY(rewrite_add(w, key, "sdpa_split", 4, in,
                     (ir_set[]){{.name = "scale", .f = rewrite_attribute(&sdpa, "scale")->f},

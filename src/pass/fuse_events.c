@@ -1,11 +1,13 @@
-/* fuse_events.c - successor-set and predecessor-set fusion, to a fixed point (paper §4.1, event fusion).
+/* fuse_events.c - successor-set and predecessor-set fusion, to a fixed point (paper §4.1, event
+ * fusion).
  *
- * Input: a graph with any events.  Output: TG_FUSED: no two events have equal out-tasks (their in-tasks are united),
- * none have equal in-tasks (their out-tasks are united).
+ * Input: a graph with any events.  Output: TG_FUSED: no two events have equal out-tasks (their
+ * in-tasks are united), none have equal in-tasks (their out-tasks are united).
  *
- * Idea: one round finds the events with equal sets on one side, with a hash table of the sorted sets (an index for sets
- * of one task), and unites their sets on the other side.  Rounds alternate between the sides until neither finds any.
- * Cost: linear in the edges for each round; every round but the last removes an event, and models need two or three.
+ * Idea: one round finds the events with equal sets on one side, with a hash table of the sorted
+ * sets (an index for sets of one task), and unites their sets on the other side.  Rounds alternate
+ * between the sides until neither finds any.  Cost: linear in the edges for each round; every round
+ * but the last removes an event, and models need two or three.
  */
 #include <stdlib.h>
 
@@ -31,11 +33,12 @@ static uint32_t set_size(const side *s, uint32_t e)
 static bool sets_equal(const side *s, uint32_t a, uint32_t b)
 {
     return set_size(s, a) == set_size(s, b) &&
-           memcmp(s->items + s->first[a], s->items + s->first[b], set_size(s, a) * sizeof *s->items) == 0;
+           memcmp(s->items + s->first[a], s->items + s->first[b],
+                  set_size(s, a) * sizeof *s->items) == 0;
 }
 
-/* group[e]: the number of e's group, the events with equal sets on this side; groups are numbered by their first
- * event. */
+/* group[e]: the number of e's group, the events with equal sets on this side; groups are numbered
+ * by their first event. */
 static mpk_status find_groups(const fuser *f, const side *s, uint32_t *group, uint32_t *n_groups)
 {
     uint32_t *of_single, *table, *leader, mask = 15;
@@ -52,7 +55,8 @@ static mpk_status find_groups(const fuser *f, const side *s, uint32_t *group, ui
         } else {
             if (!table)
                 NEW(f->s->cx, f->s->scratch, table, (size_t)mask + 1);
-            uint64_t at = hash_bytes(s->items + s->first[e], set_size(s, e) * sizeof *s->items, 0) & mask;
+            uint64_t at =
+                hash_bytes(s->items + s->first[e], set_size(s, e) * sizeof *s->items, 0) & mask;
             while (table[at] && !sets_equal(s, leader[table[at] - 1], e))
                 at = (at + 1) & mask;
             slot = &table[at];
@@ -88,8 +92,10 @@ static uint32_t tidy(tg_task_id *items, uint32_t n)
     return kept;
 }
 
-/* Merge the sets of each group: their union (unite), or the set of its first event, which all of them share. */
-static mpk_status merge_side(const fuser *f, side *s, const uint32_t *group, uint32_t n_groups, bool unite)
+/* Merge the sets of each group: their union (unite), or the set of its first event, which all of
+ * them share. */
+static mpk_status merge_side(const fuser *f, side *s, const uint32_t *group, uint32_t n_groups,
+                             bool unite)
 {
     side merged;
     uint32_t *next;
@@ -149,7 +155,8 @@ static mpk_status read_sides(fuser *f, const tg_graph *g)
     NEW(f->s->cx, f->s->scratch, f->out.items, f->out.first[g->n_events]);
     for (uint32_t e = 0; e < g->n_events; e++) {
         const tg_event *event = &g->events[e];
-        memcpy(f->in.items + f->in.first[e], g->in_tasks + event->first_in, event->n_in * sizeof *g->in_tasks);
+        memcpy(f->in.items + f->in.first[e], g->in_tasks + event->first_in,
+               event->n_in * sizeof *g->in_tasks);
         for (uint32_t i = 0; i < event->n_out; i++)
             f->out.items[f->out.first[e] + i] = tg_out_task(g, event, i);
     }
@@ -160,7 +167,8 @@ static mpk_status write_sides(const fuser *f, tg_graph *g)
 {
     NEW(f->s->cx, g->arena, g->events, f->n);
     for (uint32_t e = 0; e < f->n; e++)
-        g->events[e] = (tg_event){f->in.first[e], set_size(&f->in, e), f->out.first[e], set_size(&f->out, e)};
+        g->events[e] =
+            (tg_event){f->in.first[e], set_size(&f->in, e), f->out.first[e], set_size(&f->out, e)};
     g->in_tasks = f->in.items;
     g->out_tasks = f->out.items;
     g->n_events = f->n;
@@ -169,12 +177,13 @@ static mpk_status write_sides(const fuser *f, tg_graph *g)
     return MPK_OK;
 }
 
-/* Only the start event has no in-tasks and only the end event has no out-tasks, and groups are numbered by their first
- * event, so both keep their numbers. */
+/* Only the start event has no in-tasks and only the end event has no out-tasks, and groups are
+ * numbered by their first event, so both keep their numbers. */
 mpk_status pass_fuse_events(pass_state *s, tg_graph *g)
 {
     CHECK(s->cx, g->level == TG_RAW || g->level == TG_FUSED, MPK_EARG,
-          "fuse_events works on a raw or fused task graph, this one is %s", tg_level_names[g->level]);
+          "fuse_events works on a raw or fused task graph, this one is %s",
+          tg_level_names[g->level]);
     fuser f = {.s = s, .n_tasks = g->n_tasks, .n = g->n_events};
     bool by_out = true, by_in = true;
     TRY(read_sides(&f, g));

@@ -6,9 +6,9 @@
  *   norm       linear(rms_norm(x, n), w)                     -> linear(x, w, norm = n)
  *              likewise for expert_linear; the norm is folded into all of its readers or into none
  *
- * A computed weight may not exist yet at the place of the fused linear, so rules that move a linear accept constant
- * weights only.  A rule does not apply if an operand is written in place between an operator and the one that absorbs
- * it.  Cost: linear in the program for each match.
+ * A computed weight may not exist yet at the place of the fused linear, so rules that move a linear
+ * accept constant weights only.  A rule does not apply if an operand is written in place between an
+ * operator and the one that absorbs it.  Cost: linear in the program for each match.
  */
 #include "pass/fuse.h"
 
@@ -29,12 +29,13 @@ mpk_status fuse_add_linear(rewrite *w, uint32_t key, const linear_parts *parts, 
     char glu[16] = "";
     if (parts->glu.n && parts->glu.n < sizeof glu)
         memcpy(glu, parts->glu.at, parts->glu.n);
-    return rewrite_add(w, key, "linear", LINEAR_INPUTS, parts->in,
-                       (ir_set[]){{.name = "eps", .f = parts->eps},
-                                  {.name = "glu", .s = glu},
-                                  {.name = "activations", .s = str_is(parts->activations, "i8") ? "i8" : "f32"},
-                                  {0}},
-                       out);
+    return rewrite_add(
+        w, key, "linear", LINEAR_INPUTS, parts->in,
+        (ir_set[]){{.name = "eps", .f = parts->eps},
+                   {.name = "glu", .s = glu},
+                   {.name = "activations", .s = str_is(parts->activations, "i8") ? "i8" : "f32"},
+                   {0}},
+        out);
 }
 
 static bool is_plain(const rewrite *w, const linear_parts *p)
@@ -48,7 +49,8 @@ static bool is_plain(const rewrite *w, const linear_parts *p)
 /* Do two linears read the same x, with the same norm and rows? */
 static bool same_x(const linear_parts *a, const linear_parts *b)
 {
-    return a->in[X] == b->in[X] && a->in[NORM] == b->in[NORM] && (a->in[NORM] == IR_NONE || a->eps == b->eps) &&
+    return a->in[X] == b->in[X] && a->in[NORM] == b->in[NORM] &&
+           (a->in[NORM] == IR_NONE || a->eps == b->eps) &&
            str_equal(a->activations, b->activations);
 }
 
@@ -57,7 +59,8 @@ static bool may_stand_at(const rewrite *w, const ir_op *op, uint32_t key)
 {
     uint32_t own = w->keys.at[op - w->g->ops.at];
     for (uint32_t i = 0; i < op->n_in; i++)
-        if (!is_const(w, rewrite_input(w, op, i)) && rewrite_is_written(w, rewrite_input(w, op, i), own, key))
+        if (!is_const(w, rewrite_input(w, op, i)) &&
+            rewrite_is_written(w, rewrite_input(w, op, i), own, key))
             return false;
     return true;
 }
@@ -88,15 +91,16 @@ static mpk_status apply_glu(rewrite *w, ir_op_id id)
         up = rewrite_producer(w, rewrite_input(w, op, 1), "linear");
     else if (product && (gate = find_gate(w, rewrite_input(w, op, 1), &act)))
         up = rewrite_producer(w, rewrite_input(w, op, 0), "linear");
-    if (!gate || !up || gate == up || !is_private(w, gate, 1) || !is_private(w, up, 1) || !may_skip_rounding(w, op) ||
-        !may_stand_at(w, gate, w->keys.at[id]) || !may_stand_at(w, up, w->keys.at[id]))
+    if (!gate || !up || gate == up || !is_private(w, gate, 1) || !is_private(w, up, 1) ||
+        !may_skip_rounding(w, op) || !may_stand_at(w, gate, w->keys.at[id]) ||
+        !may_stand_at(w, up, w->keys.at[id]))
         return MPK_OK;
     linear_parts a, b;
     ir_tensor_id out;
     fuse_read_linear(w, gate, &a);
     fuse_read_linear(w, up, &b);
-    if (!is_plain(w, &a) || !is_plain(w, &b) || !same_x(&a, &b) || a.n_weights != 1 || b.n_weights != 1 ||
-        !same_dims(tensor_of(w, gate->out[0]), tensor_of(w, up->out[0])) ||
+    if (!is_plain(w, &a) || !is_plain(w, &b) || !same_x(&a, &b) || a.n_weights != 1 ||
+        b.n_weights != 1 || !same_dims(tensor_of(w, gate->out[0]), tensor_of(w, up->out[0])) ||
         !same_dims(tensor_of(w, gate->out[0]), tensor_of(w, op->out[0])))
         return MPK_OK;
     ir_tensor_id old = op->out[0];
@@ -111,21 +115,24 @@ static mpk_status apply_glu(rewrite *w, ir_op_id id)
 /* ---- rule siblings ---- */
 
 /* Let columns first ... first + n - 1 of the wide linear stand for a tensor. */
-static mpk_status replace_by_slice(rewrite *w, uint32_t key, ir_tensor_id wide, int64_t first, ir_tensor_id old)
+static mpk_status replace_by_slice(rewrite *w, uint32_t key, ir_tensor_id wide, int64_t first,
+                                   ir_tensor_id old)
 {
     const ir_tensor *t = tensor_of(w, old);
     int64_t starts[2] = {0, first}, stops[2] = {t->dims[0], first + t->dims[1]};
     ir_tensor_id out;
-    TRY(rewrite_add(
-        w, key, "slice", 1, &wide,
-        (ir_set[]){{.name = "starts", .ints = starts, .n_ints = 2}, {.name = "stops", .ints = stops, .n_ints = 2}, {0}},
-        &out));
+    TRY(rewrite_add(w, key, "slice", 1, &wide,
+                    (ir_set[]){{.name = "starts", .ints = starts, .n_ints = 2},
+                               {.name = "stops", .ints = stops, .n_ints = 2},
+                               {0}},
+                    &out));
     rewrite_replace(w, old, out);
     return MPK_OK;
 }
 
 /* List the linears from `id` on that can become one linear with it.  Returns how many. */
-static uint32_t find_siblings(const rewrite *w, ir_op_id id, uint32_t n_ops, ir_op_id *list, linear_parts *wide)
+static uint32_t find_siblings(const rewrite *w, ir_op_id id, uint32_t n_ops, ir_op_id *list,
+                              linear_parts *wide)
 {
     enum { WINDOW = 32 };
     const ir_op *first = &w->g->ops.at[id];
@@ -133,12 +140,14 @@ static uint32_t find_siblings(const rewrite *w, ir_op_id id, uint32_t n_ops, ir_
     for (ir_op_id o = id; o < n_ops && o < id + WINDOW; o++) {
         const ir_op *op = &w->g->ops.at[o];
         linear_parts p;
-        bool fits = strcmp(op->def->name, "linear") == 0 && w->uses.at[op->out[0]] && !w->is_output[op->out[0]];
+        bool fits = strcmp(op->def->name, "linear") == 0 && w->uses.at[op->out[0]] &&
+                    !w->is_output[op->out[0]];
         if (fits) {
             fuse_read_linear(w, op, &p);
-            fits = is_plain(w, &p) && (!n || (same_x(wide, &p) && op->peer == first->peer &&
-                                              wide->n_weights + p.n_weights <= LINEAR_WEIGHTS &&
-                                              tensor_of(w, op->out[0])->dtype == tensor_of(w, first->out[0])->dtype));
+            fits = is_plain(w, &p) &&
+                   (!n || (same_x(wide, &p) && op->peer == first->peer &&
+                           wide->n_weights + p.n_weights <= LINEAR_WEIGHTS &&
+                           tensor_of(w, op->out[0])->dtype == tensor_of(w, first->out[0])->dtype));
         }
         if (!fits && o == id)
             return 0;
@@ -162,7 +171,9 @@ static mpk_status apply_siblings(rewrite *w, ir_op_id id, uint32_t n_ops)
     ir_op_id list[LINEAR_WEIGHTS];
     linear_parts wide;
     ir_tensor_id out;
-    uint32_t n = strcmp(w->g->ops.at[id].def->name, "linear") == 0 ? find_siblings(w, id, n_ops, list, &wide) : 0;
+    uint32_t n = strcmp(w->g->ops.at[id].def->name, "linear") == 0
+                     ? find_siblings(w, id, n_ops, list, &wide)
+                     : 0;
     if (n < 2)
         return MPK_OK;
     TRY(fuse_add_linear(w, w->keys.at[id], &wide, &out));
@@ -187,7 +198,8 @@ static mpk_status apply_residual(rewrite *w, ir_op_id id)
         ir_tensor_id r = rewrite_input(w, op, !side), old = op->out[0], out;
         const ir_op *linear = rewrite_producer(w, rewrite_input(w, op, side), "linear");
         linear_parts p;
-        if (!linear || !is_private(w, linear, 1) || r == linear->out[0] || !may_stand_at(w, linear, w->keys.at[id]))
+        if (!linear || !is_private(w, linear, 1) || r == linear->out[0] ||
+            !may_stand_at(w, linear, w->keys.at[id]))
             continue;
         fuse_read_linear(w, linear, &p);
         if (p.in[RESIDUAL] != IR_NONE || !same_dims(tensor_of(w, r), tensor_of(w, old)) ||
@@ -203,19 +215,22 @@ static mpk_status apply_residual(rewrite *w, ir_op_id id)
 
 /* ---- rule norm ---- */
 
-/* The longest row that every task normalises again by itself; computing the default takes about as long as an event. */
+/* The longest row that every task normalises again by itself; computing the default takes about as
+ * long as an event. */
 static int64_t most_norm_elements(const rewrite *w)
 {
     enum { MOST_NORM_ELEMENTS = 16384 };
     return w->s->options->norm_elements ? w->s->options->norm_elements : MOST_NORM_ELEMENTS;
 }
 
-/* The index of the absent input `norm` of an operator that can normalise its x; 0 if it has none or it is taken. */
+/* The index of the absent input `norm` of an operator that can normalise its x; 0 if it has none or
+ * it is taken. */
 static uint32_t free_norm(const rewrite *w, const ir_op *op)
 {
     enum { EXPERT_NORM = 6 };
     uint32_t at = strcmp(op->def->name, "linear") == 0 ? NORM : 0;
-    if (strcmp(op->def->name, "expert_linear") == 0 && tensor_of(w, rewrite_input(w, op, X))->rank == 2)
+    if (strcmp(op->def->name, "expert_linear") == 0 &&
+        tensor_of(w, rewrite_input(w, op, X))->rank == 2)
         at = EXPERT_NORM;
     return at && w->uses.at[op->out[0]] && rewrite_input(w, op, at) == IR_NONE ? at : 0;
 }
@@ -224,9 +239,11 @@ static uint32_t free_norm(const rewrite *w, const ir_op *op)
 static const ir_op *find_norm(const rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
-    const ir_op *norm = free_norm(w, op) ? rewrite_producer(w, rewrite_input(w, op, X), "rms_norm") : NULL;
+    const ir_op *norm =
+        free_norm(w, op) ? rewrite_producer(w, rewrite_input(w, op, X), "rms_norm") : NULL;
     if (!norm || !may_skip_rounding(w, norm) || rewrite_input(w, norm, 1) == IR_NONE ||
-        !is_const(w, rewrite_input(w, norm, 1)) || ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w) ||
+        !is_const(w, rewrite_input(w, norm, 1)) ||
+        ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w) ||
         !may_stand_at(w, norm, w->keys.at[id]))
         return NULL;
     return norm;
@@ -250,10 +267,12 @@ static mpk_status fold_norm(rewrite *w, ir_op_id id, const ir_op *norm)
     return MPK_OK;
 }
 
-/* Fold a norm into all of its readers or into none: otherwise it would still have to be computed for the rest. */
+/* Fold a norm into all of its readers or into none: otherwise it would still have to be computed
+ * for the rest. */
 static mpk_status fold_norms(rewrite *w)
 {
-    uint32_t n = (uint32_t)w->g->ops.n, *n_fit; /* [tensors] readers into which this norm can be folded */
+    /* [tensors] readers into which this norm can be folded */
+    uint32_t n = (uint32_t)w->g->ops.n, *n_fit;
     const ir_op *norm;
     NEW(w->s->cx, w->s->scratch, n_fit, w->g->tensors.n);
     for (ir_op_id o = 0; o < n; o++)
@@ -271,7 +290,8 @@ static mpk_status fold_norms(rewrite *w)
 
 /* ---- all of them ---- */
 
-/* Apply the rules that make linears, each to the operators of the source and then to those made by the rule before. */
+/* Apply the rules that make linears, each to the operators of the source and then to those made by
+ * the rule before. */
 mpk_status fuse_linears(rewrite *w)
 {
     pass_fusion level = w->s->options->fusion;

@@ -1,7 +1,7 @@
 /* fuse_logits.c - the end of a step as two operators (see fuse_ops.c).
  *
- *   logits     sample(cast(linear(rms_norm(gather(x, rows), n), w)), ...)
- *                                               -> sample(logits(x, w, norm = n, rows = rows), ..., its peaks)
+ *   logits  sample(cast(linear(rms_norm(gather(x, rows), n), w)), ...)
+ *           -> sample(logits(x, w, norm = n, rows = rows), ..., its peaks)
  *
  * cast, gather and norm may be absent; the norm may stand in the linear already.
  */
@@ -17,7 +17,8 @@ typedef struct tail {
     uint32_t key; /* where the logits are made */
 } tail;
 
-/* The product that makes the logits, or NULL.  A cast to f32 in between does not count as a rounding. */
+/* The product that makes the logits, or NULL.  A cast to f32 in between does not count as a
+ * rounding. */
 static const ir_op *find_product(const rewrite *w, ir_tensor_id logits)
 {
     const ir_op *cast = rewrite_producer(w, logits, "cast");
@@ -34,9 +35,12 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
     if (!linear)
         return false;
     fuse_read_linear(w, linear, &p);
-    if (p.n_weights != 1 || p.in[B0] != IR_NONE || p.in[RESIDUAL] != IR_NONE || p.glu.n || str_is(p.activations, "i8"))
+    if (p.n_weights != 1 || p.in[B0] != IR_NONE || p.in[RESIDUAL] != IR_NONE || p.glu.n ||
+        str_is(p.activations, "i8"))
         return false;
-    *out = (tail){{p.in[X], p.in[W0], p.in[NORM], IR_NONE}, p.eps, w->keys.at[tensor_of(w, logits)->producer]};
+    *out = (tail){{p.in[X], p.in[W0], p.in[NORM], IR_NONE},
+                  p.eps,
+                  w->keys.at[tensor_of(w, logits)->producer]};
     const ir_op *norm = rewrite_producer(w, out->in[LOGITS_X], "rms_norm");
     if (p.in[NORM] == IR_NONE && norm && is_private(w, norm, 1) && may_skip_rounding(w, norm) &&
         rewrite_input(w, norm, 1) != IR_NONE) {
@@ -45,7 +49,8 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
         out->eps = rewrite_attribute(norm, "eps")->f;
     }
     const ir_op *gather = rewrite_producer(w, out->in[LOGITS_X], "gather");
-    if (gather && is_private(w, gather, 1) && tensor_of(w, rewrite_input(w, gather, 0))->rank == 2) {
+    if (gather && is_private(w, gather, 1) &&
+        tensor_of(w, rewrite_input(w, gather, 0))->rank == 2) {
         out->in[LOGITS_X] = rewrite_input(w, gather, 0);
         out->in[LOGITS_ROWS] = rewrite_input(w, gather, 1);
     }
@@ -54,10 +59,12 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
 
 static mpk_status apply_logits(rewrite *w, ir_op_id id)
 {
-    ir_tensor_id made[IR_MAX_OUTPUTS], chosen[IR_MAX_OUTPUTS], in[SAMPLE_INPUTS], old[SAMPLE_OUTPUTS];
+    ir_tensor_id made[IR_MAX_OUTPUTS], chosen[IR_MAX_OUTPUTS], in[SAMPLE_INPUTS],
+        old[SAMPLE_OUTPUTS];
     const ir_op *sample = &w->g->ops.at[id];
     tail t;
-    if (strcmp(sample->def->name, "sample") != 0 || rewrite_input(w, sample, SAMPLE_PEAKS) != IR_NONE)
+    if (strcmp(sample->def->name, "sample") != 0 ||
+        rewrite_input(w, sample, SAMPLE_PEAKS) != IR_NONE)
         return MPK_OK;
     for (uint32_t i = 0; i < SAMPLE_INPUTS; i++)
         in[i] = rewrite_input(w, sample, i);
@@ -65,7 +72,8 @@ static mpk_status apply_logits(rewrite *w, ir_op_id id)
     ir_tensor_id old_logits = in[0];
     if (!match_tail(w, old_logits, &t))
         return MPK_OK;
-    TRY(rewrite_add(w, t.key, "logits", LOGITS_INPUTS, t.in, (ir_set[]){{.name = "eps", .f = t.eps}, {0}}, made));
+    TRY(rewrite_add(w, t.key, "logits", LOGITS_INPUTS, t.in,
+                    (ir_set[]){{.name = "eps", .f = t.eps}, {0}}, made));
     in[0] = made[0];
     in[SAMPLE_PEAKS] = made[1];
     TRY(rewrite_add(w, w->keys.at[id], "sample", SAMPLE_INPUTS, in, NULL, chosen));
@@ -78,7 +86,8 @@ static mpk_status apply_logits(rewrite *w, ir_op_id id)
 mpk_status fuse_logits(rewrite *w)
 {
     uint32_t n = (uint32_t)w->g->ops.n;
-    for (ir_op_id o = 0; o < n && w->s->options->logits && w->s->options->fusion == PASS_FUSE_FULL; o++)
+    for (ir_op_id o = 0; o < n && w->s->options->logits && w->s->options->fusion == PASS_FUSE_FULL;
+         o++)
         TRY(apply_logits(w, o));
     return MPK_OK;
 }

@@ -1,20 +1,27 @@
 /* fuse_map.c - chains and small trees of element-wise operators become one map.
  *
- * Input and output: a tensor program.  An operator is merged into the map of its reader if nothing else reads its
- * result and both results have the same shape.  Within the expression its value is rounded to its dtype, so the result
- * has the bits of the single operators.  An operator that reads storage written in place by any operator is not merged,
- * because its reader may come after that write.
+ * Input and output: a tensor program.  An operator is merged into the map of its reader if nothing
+ * else reads its result and both results have the same shape.  Within the expression its value is
+ * rounded to its dtype, so the result has the bits of the single operators.  An operator that reads
+ * storage written in place by any operator is not merged, because its reader may come after that
+ * write.
  *
- * Idea: walk from the last operator to the first; each operator that is not yet merged gathers its producers, and
- * theirs, within the limits of an expression.  Then the text is written, producers first: "t0 = bf16(x0 + x1); t0 *
- * x2". Cost: linear in the program.
+ * Idea: walk from the last operator to the first; each operator that is not yet merged gathers its
+ * producers, and theirs, within the limits of an expression.  Then the text is written, producers
+ * first: "t0 = bf16(x0 + x1); t0 * x2". Cost: linear in the program.
  */
 #include "op/map_program.h"
 #include "pass/rewrite.h"
 #include "rt/rt_lane.h"
 
 /* FUSE_INPUTS: with the result, as many operands as a GPU body takes. */
-enum { FUSE_MEMBERS = 24, FUSE_STEPS = 200, FUSE_TEMPS = 32, FUSE_TEXT = 4096, FUSE_INPUTS = RT_PACKED - 1 };
+enum {
+    FUSE_MEMBERS = 24,
+    FUSE_STEPS = 200,
+    FUSE_TEMPS = 32,
+    FUSE_TEXT = 4096,
+    FUSE_INPUTS = RT_PACKED - 1
+};
 
 typedef struct map_fuser {
     rewrite *w;
@@ -30,7 +37,8 @@ typedef struct map_group {
 } map_group;
 
 static const char gelu[] = "0.5 * x0 * (1 + erf(x0 * 0.70710678118654752))";
-static const char gelu_tanh[] = "x0 / (1 + exp(-1.59576912160573072 * (x0 + 0.044715 * x0 * x0 * x0)))";
+static const char gelu_tanh[] =
+    "x0 / (1 + exp(-1.59576912160573072 * (x0 + 0.044715 * x0 * x0 * x0)))";
 
 /* The expression that has the bits of an operator; empty if there is none. */
 static str expression_of(const ir_op *op)
@@ -93,7 +101,8 @@ static str next_token(str s, size_t at)
     while ((number || word) && at + token.n < s.n) {
         char c = s.at[at + token.n], before = s.at[at + token.n - 1];
         bool sign = number && (before == 'e' || before == 'E') && (c == '+' || c == '-');
-        if (!(is_digit(c) || sign || (word && is_letter(c)) || (number && (c == '.' || c == 'e' || c == 'E'))))
+        if (!(is_digit(c) || sign || (word && is_letter(c)) ||
+              (number && (c == '.' || c == 'e' || c == 'E'))))
             break;
         token.n++;
     }
@@ -131,7 +140,8 @@ static uint32_t count_temps(const ir_op *op)
 
 static bool same_shape(const ir_tensor *a, const ir_tensor *b)
 {
-    return a->rank == b->rank && a->live == b->live && memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
+    return a->rank == b->rank && a->live == b->live &&
+           memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
 }
 
 static uint32_t count_operand(const ir_op *op, ir_tensor_id t)
@@ -175,8 +185,8 @@ static void gather(map_fuser *f, ir_op_id first, map_group *group)
                 continue;
             uint32_t steps = count_steps(f, op), temps = count_temps(op);
             uint32_t n_in = group->n_in + op->n_in - count_operand(reader, reader->in[i]);
-            if (!steps || group->n_steps + steps > FUSE_STEPS || group->n_temps + temps > FUSE_TEMPS ||
-                n_in > FUSE_INPUTS)
+            if (!steps || group->n_steps + steps > FUSE_STEPS ||
+                group->n_temps + temps > FUSE_TEMPS || n_in > FUSE_INPUTS)
                 continue;
             group->n_steps += steps;
             group->n_temps += temps;
@@ -192,7 +202,8 @@ static void gather(map_fuser *f, ir_op_id first, map_group *group)
 typedef struct map_writer {
     const map_fuser *f;
     text out;
-    ir_tensor_id in[IR_MAX_INPUTS], made[FUSE_MEMBERS]; /* results of members, and the temporaries that hold them */
+    /* results of members, and the temporaries that hold them */
+    ir_tensor_id in[IR_MAX_INPUTS], made[FUSE_MEMBERS];
     uint32_t n_in, n_made, temp_of[FUSE_MEMBERS], n_temps;
 } map_writer;
 
@@ -234,8 +245,8 @@ static void write_part(map_writer *to, const ir_op *op, str part, uint32_t first
     }
 }
 
-/* Write the statements of an operator.  Its result goes to a temporary; that of the last operator is the map's
- * value. */
+/* Write the statements of an operator.  Its result goes to a temporary; that of the last operator
+ * is the map's value. */
 static void write_member(map_writer *to, const ir_op *op, bool is_last)
 {
     str expression = expression_of(op);

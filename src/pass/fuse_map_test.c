@@ -1,4 +1,5 @@
-/* fuse_map_test.c - fused maps have the bits of the single operators, on examples and on random programs. */
+/* fuse_map_test.c - fused maps have the bits of the single operators, on examples and on random
+ * programs. */
 #include "check.h"
 
 #include <string.h>
@@ -55,7 +56,8 @@ static void check_same(const ir_graph *one, const ir_graph *two, uint64_t seed)
     for (size_t i = 0; i < one->outputs.n; i++) {
         const ir_tensor *t = &one->tensors.at[one->outputs.at[i]];
         assert_true(t->dtype == two->tensors.at[two->outputs.at[i]].dtype);
-        assert_memory_equal(x.data[one->outputs.at[i]], y.data[two->outputs.at[i]], (size_t)ir_bytes(t));
+        assert_memory_equal(x.data[one->outputs.at[i]], y.data[two->outputs.at[i]],
+                            (size_t)ir_bytes(t));
     }
     arena_free(&a);
 }
@@ -77,17 +79,25 @@ static void check_fused(const char *source, size_t n, const char *expression)
 static void examples(void **state)
 {
     (void)state;
-    check_fused("input %a : bf16[3, 70]\ninput %b : bf16[70]\n%s = add(%a, %b)\n%y = mul(%s, %s)\noutput %y\n", 1,
-                "t0 = bf16(x0 + x1); bf16(t0 * t0)");
-    check_fused(
-        "input %a : f32[3, 7]\n%c = cast(%a) {dtype = \"i32\"}\n%m = map(%c, %a) {expr = \"t0 = x0 * 2; where(x1 "
-        "> 1e-1, t0, x0)\", dtype = \"i64\"}\n%s = cast(%m) {dtype = \"f32\"}\n%y = gelu(%s)\noutput %y\n",
-        1, NULL);
+    check_fused("input %a : bf16[3, 70]\ninput %b : bf16[70]\n%s = add(%a, %b)\n%y = mul(%s, "
+                "%s)\noutput %y\n",
+                1, "t0 = bf16(x0 + x1); bf16(t0 * t0)");
+    check_fused("input %a : f32[3, 7]\n%c = cast(%a) {dtype = \"i32\"}\n%m = map(%c, %a) {expr = "
+                "\"t0 = x0 * 2; where(x1 "
+                "> 1e-1, t0, x0)\", dtype = \"i64\"}\n%s = cast(%m) {dtype = \"f32\"}\n%y = "
+                "gelu(%s)\noutput %y\n",
+                1, NULL);
     /* read twice, an output, or of another shape: stays */
-    check_fused("input %a : f32[3, 7]\n%s = silu(%a)\n%t = gelu(%s) {tanh = 1}\n%y = add(%s, %t)\noutput %y\n", 2,
-                "t0 = f32(x0 / (1 + exp(-1.59576912160573072 * (x0 + 0.044715 * x0 * x0 * x0)))); f32(x0 + t0)");
-    check_fused("input %a : f32[3, 7]\n%s = silu(%a)\n%y = silu(%s)\noutput %s\noutput %y\n", 2, NULL);
-    check_fused("input %a : f32[7]\ninput %b : f32[3, 7]\n%s = silu(%a)\n%y = silu_mul(%s, %b)\noutput %y\n", 2, NULL);
+    check_fused("input %a : f32[3, 7]\n%s = silu(%a)\n%t = gelu(%s) {tanh = 1}\n%y = add(%s, "
+                "%t)\noutput %y\n",
+                2,
+                "t0 = f32(x0 / (1 + exp(-1.59576912160573072 * (x0 + 0.044715 * x0 * x0 * x0)))); "
+                "f32(x0 + t0)");
+    check_fused("input %a : f32[3, 7]\n%s = silu(%a)\n%y = silu(%s)\noutput %s\noutput %y\n", 2,
+                NULL);
+    check_fused("input %a : f32[7]\ninput %b : f32[3, 7]\n%s = silu(%a)\n%y = silu_mul(%s, "
+                "%b)\noutput %y\n",
+                2, NULL);
 }
 
 /* What is computed from storage before it is overwritten in place must not move after that. */
@@ -99,24 +109,27 @@ static void not_behind_a_write(void **state)
                 3, NULL);
 }
 
-/* A random program of element-wise operators over three inputs of a shape and one that is broadcast. */
+/* A random program of element-wise operators over three inputs of a shape and one that is
+ * broadcast. */
 static void print_random(text *out, uint64_t seed, int n)
 {
     static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", "i32", "i64"};
-    static const char *const maps[] = {"x0 * sigmoid(x0) - x1 / 3", "t0 = max(x0, x1); t1 = t0 * t0; t1 - 1e-2 * x0",
-                                       "where(x0 < x1, -x0, floordiv(x1, 2))", "exp(min(x0, 3)) + 0.1"};
+    static const char *const maps[] = {
+        "x0 * sigmoid(x0) - x1 / 3", "t0 = max(x0, x1); t1 = t0 * t0; t1 - 1e-2 * x0",
+        "where(x0 < x1, -x0, floordiv(x1, 2))", "exp(min(x0, 3)) + 0.1"};
     uint64_t used = 0;
-    text_print(out,
-               "input %%v0 : f32[4, 70]\ninput %%v1 : bf16[4, 70]\ninput %%v2 : i32[4, 70]\ninput %%v3 : f64[70]\n");
+    text_print(out, "input %%v0 : f32[4, 70]\ninput %%v1 : bf16[4, 70]\ninput %%v2 : i32[4, "
+                    "70]\ninput %%v3 : f64[70]\n");
     for (int i = 4; i < 4 + n; i++) {
         uint64_t kind = rng_u64(seed, used++) % 3, recent = rng_u64(seed, used++) % 2;
         uint64_t a = recent && i > 4 ? (uint64_t)i - 1 : rng_u64(seed, used++) % (uint64_t)i;
         uint64_t b = rng_u64(seed, used++) % (uint64_t)i, pick = rng_u64(seed, used++);
         if (kind == 0)
-            text_print(out, "%%v%d = cast(%%v%u) {dtype = \"%s\"}\n", i, (unsigned)a, dtypes[pick % 6]);
+            text_print(out, "%%v%d = cast(%%v%u) {dtype = \"%s\"}\n", i, (unsigned)a,
+                       dtypes[pick % 6]);
         else
-            text_print(out, "%%v%d = map(%%v%u, %%v%u) {expr = \"%s\", dtype = \"%s\"}\n", i, (unsigned)a, (unsigned)b,
-                       maps[pick % 4], dtypes[pick / 4 % 6]);
+            text_print(out, "%%v%d = map(%%v%u, %%v%u) {expr = \"%s\", dtype = \"%s\"}\n", i,
+                       (unsigned)a, (unsigned)b, maps[pick % 4], dtypes[pick / 4 % 6]);
     }
     for (int i = 4; i < 3 + n; i += 9)
         text_print(out, "output %%v%d\n", i);
@@ -144,7 +157,8 @@ static void random_programs(void **state)
 int main(void)
 {
     base_seed = check_seed();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(examples), cmocka_unit_test(not_behind_a_write),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(examples),
+                                       cmocka_unit_test(not_behind_a_write),
                                        cmocka_unit_test(random_programs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* fuse_ops_test.c - fused programs have the paper's operators, and compute the same bits as plain ones. */
+/* fuse_ops_test.c - fused programs have the paper's operators, and compute the same bits as plain
+ * ones. */
 #include "check.h"
 
 #include <math.h>
@@ -12,11 +13,15 @@
 static mpk_context cx;
 
 /* What a GPU's bodies are good at. */
-static const pass_options gpu_options = {
-    .n_workers = 132, .splits = 16, .split_tokens = 16, .norm_elements = 1 << 24, .relaxed = true, .logits = true};
+static const pass_options gpu_options = {.n_workers = 132,
+                                         .splits = 16,
+                                         .split_tokens = 16,
+                                         .norm_elements = 1 << 24,
+                                         .relaxed = true,
+                                         .logits = true};
 
-static mpk_status any_dtype(mpk_context *c, const void *self, const char *name, uint32_t rank, const int64_t *dims,
-                            ir_dtype *dtype)
+static mpk_status any_dtype(mpk_context *c, const void *self, const char *name, uint32_t rank,
+                            const int64_t *dims, ir_dtype *dtype)
 {
     (void)c, (void)name, (void)rank, (void)dims;
     *dtype = *(const ir_dtype *)self;
@@ -57,8 +62,8 @@ static ir_graph *fuse(arena *a, const ir_graph *g, pass_fusion fusion, uint32_t 
     return fuse_as(a, g, &options);
 }
 
-static ir_graph *build(arena *a, const model_config *c, uint32_t n_tokens, bool greedy, ir_dtype dtype,
-                       ir_dtype activations)
+static ir_graph *build(arena *a, const model_config *c, uint32_t n_tokens, bool greedy,
+                       ir_dtype dtype, ir_dtype activations)
 {
     model_shape shape = {.n_tokens = n_tokens,
                          .n_rows = n_tokens,
@@ -99,8 +104,8 @@ static void the_papers_operators(void **state)
     }
 }
 
-/* The program for a GPU: six operators a layer, with a mixture of experts eight, and four more, for each number of
- * tokens. */
+/* The program for a GPU: six operators a layer, with a mixture of experts eight, and four more, for
+ * each number of tokens. */
 static void operators_of_a_gpu(void **state)
 {
     (void)state;
@@ -118,18 +123,21 @@ static void operators_of_a_gpu(void **state)
             arena a = {0};
             load_model m;
             check_ok(&cx, load_open(&cx, models[i].folder, &m));
-            ir_graph *g = fuse_as(&a, build(&a, &m.config, tokens, false, IR_BF16, IR_BF16), &gpu_options);
+            ir_graph *g =
+                fuse_as(&a, build(&a, &m.config, tokens, false, IR_BF16, IR_BF16), &gpu_options);
             bool few = tokens <= gpu_options.split_tokens;
             assert_int_equal(count_work(g), (models[i].mixture ? 8 : 6) * models[i].layers + 4);
             assert_int_equal(count_of(g, "linear"), (models[i].mixture ? 3 : 4) * models[i].layers);
-            assert_int_equal(count_of(g, "expert_linear"), models[i].mixture ? 2 * models[i].layers : 0);
+            assert_int_equal(count_of(g, "expert_linear"),
+                             models[i].mixture ? 2 * models[i].layers : 0);
             assert_int_equal(count_of(g, "attention_split"), few ? models[i].layers : 0);
             assert_int_equal(count_of(g, "attention_fold"), few ? models[i].layers : 0);
-            assert_int_equal(count_of(g, "embedding") + count_of(g, "rope_table") + count_of(g, "logits") +
-                                 count_of(g, "sample"),
+            assert_int_equal(count_of(g, "embedding") + count_of(g, "rope_table") +
+                                 count_of(g, "logits") + count_of(g, "sample"),
                              4);
             assert_int_equal(g->outputs.n, 3);
-            assert_true(ir_find(g, "logits") == g->outputs.at[0] && ir_find(g, "next") == g->outputs.at[1] &&
+            assert_true(ir_find(g, "logits") == g->outputs.at[0] &&
+                        ir_find(g, "next") == g->outputs.at[1] &&
                         ir_find(g, "logprobs") == g->outputs.at[2]);
             load_close(&m);
             arena_free(&a);
@@ -238,8 +246,8 @@ static double difference(const float *a, const float *b, size_t n)
     return sqrt(sum / all);
 }
 
-/* Sums in another order in f32; in bf16 fewer roundings: over all models the distance from f32 does not grow.
- * (But for mixtures, where a rounding may send a token to another expert.) */
+/* Sums in another order in f32; in bf16 fewer roundings: over all models the distance from f32 does
+ * not grow.  (But for mixtures, where a rounding may send a token to another expert.) */
 static void programs_of_a_gpu_compute_the_same(void **state)
 {
     (void)state;
@@ -272,30 +280,37 @@ static void programs_of_a_gpu_compute_the_same(void **state)
     assert_true(fused < 1.5 * plain && plain < 24 * 0.2);
 }
 
-/* A norm goes into all that read it or into none, and only where it reads what it read at its own place. */
+/* A norm goes into all that read it or into none, and only where it reads what it read at its own
+ * place. */
 static void a_norm_for_all_or_none(void **state)
 {
     (void)state;
-    const char *head =
-        "state %x : f32[2, 32]\ninput %i : i32[2, 2]\ninput %z : f32[2, 4]\nconst %n : f32[32]\nconst %r : "
-        "f32[8, 32]\nconst %g : f32[5, 8, 32]\nconst %s : f32[32, 32]\n%h = rms_norm(%x, %n) {eps = "
-        "1e-05}\n";
+    const char *head = "state %x : f32[2, 32]\ninput %i : i32[2, 2]\ninput %z : f32[2, 4]\nconst "
+                       "%n : f32[32]\nconst %r : "
+                       "f32[8, 32]\nconst %g : f32[5, 8, 32]\nconst %s : f32[32, 32]\n%h = "
+                       "rms_norm(%x, %n) {eps = "
+                       "1e-05}\n";
     const struct {
         const char *rest;
         bool folded;
     } rows[] = {
         {"%a = linear(%h, %r)\n%b = expert_linear(%h, %i, %g)\noutput %a\noutput %b\n", true},
         {"%b = expert_linear(%h, %i, %g, %g) {glu = \"silu\"}\noutput %b\n", true},
-        {"%a = linear(%h, %r)\n%b = linear(%h, %r, %r) {glu = \"gelu\"}\noutput %a\noutput %b\n", true},
-        {"%a = linear(%h, %r)\n%b = expert_linear(%h, %i, %g)\noutput %a\noutput %b\noutput %h\n", false},
+        {"%a = linear(%h, %r)\n%b = linear(%h, %r, %r) {glu = \"gelu\"}\noutput %a\noutput %b\n",
+         true},
+        {"%a = linear(%h, %r)\n%b = expert_linear(%h, %i, %g)\noutput %a\noutput %b\noutput %h\n",
+         false},
         {"%a = linear(%h, %r)\n%b = silu(%h)\noutput %a\noutput %b\n", false},
         {"%a = linear(%h, %s, _, _, _, _, _, _, %h)\noutput %a\n", false},
-        {"%a = linear(%h, %r)\n%b = linear(%h, %r, %r, _, _, _, _, %n) {glu = \"silu\"}\noutput %a\noutput %b\n",
+        {"%a = linear(%h, %r)\n%b = linear(%h, %r, %r, _, _, _, _, %n) {glu = \"silu\"}\noutput "
+         "%a\noutput %b\n",
          false},
-        {"%a = linear(%h, %r)\n%y = slice_scatter(%x, %z) {starts = [0, 0], stops = [2, 4], in_place = 1}\n%b = "
+        {"%a = linear(%h, %r)\n%y = slice_scatter(%x, %z) {starts = [0, 0], stops = [2, 4], "
+         "in_place = 1}\n%b = "
          "expert_linear(%h, %i, %g)\noutput %a\noutput %b\n",
          false},
-        {"%k = reshape(%h) {shape = [2, 2, 16]}\nconst %c : f32[5, 8, 16]\n%b = expert_linear(%k, %i, %c)\noutput %b\n",
+        {"%k = reshape(%h) {shape = [2, 2, 16]}\nconst %c : f32[5, 8, 16]\n%b = expert_linear(%k, "
+         "%i, %c)\noutput %b\n",
          false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -322,11 +337,13 @@ static void siblings_share_a_norm(void **state)
         arena a = {0};
         char program[512];
         ir_graph *g;
-        snprintf(program, sizeof program,
-                 "input %%x : f32[2, 32]\nconst %%n : f32[32]\nconst %%m : f32[32]\nconst %%r : f32[8, 32]\n"
-                 "const %%s : f32[8, 32]\n%%a = linear(%%x, %%r, _, _, _, _, _, %%n) {eps = 1e-05}\n"
-                 "%%b = linear(%%x, %%s, _, _, _, _, _, %s\n%%y = add(%%a, %%b)\noutput %%y\n",
-                 rows[i].norm);
+        snprintf(
+            program, sizeof program,
+            "input %%x : f32[2, 32]\nconst %%n : f32[32]\nconst %%m : f32[32]\nconst %%r : f32[8, "
+            "32]\n"
+            "const %%s : f32[8, 32]\n%%a = linear(%%x, %%r, _, _, _, _, _, %%n) {eps = 1e-05}\n"
+            "%%b = linear(%%x, %%s, _, _, _, _, _, %s\n%%y = add(%%a, %%b)\noutput %%y\n",
+            rows[i].norm);
         check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
         assert_int_equal(count_of(fuse(&a, g, PASS_FUSE_FULL, 2), "linear"), rows[i].linears);
         arena_free(&a);
@@ -337,8 +354,9 @@ static void siblings_share_a_norm(void **state)
 static void settings_on_text(void **state)
 {
     (void)state;
-    const char *program = "input %x : bf16[2, 32] live=tokens\nconst %n : bf16[32]\nconst %w : bf16[8, 32]\n"
-                          "%h = rms_norm(%x, %n)\n%y = linear(%h, %w)\noutput %y\n";
+    const char *program =
+        "input %x : bf16[2, 32] live=tokens\nconst %n : bf16[32]\nconst %w : bf16[8, 32]\n"
+        "%h = rms_norm(%x, %n)\n%y = linear(%h, %w)\noutput %y\n";
     const struct {
         const char *passes;
         bool ok, fused;
@@ -355,7 +373,8 @@ static void settings_on_text(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         pass_options options = {.n_workers = 2};
         text out = {0};
-        mpk_status status = pass_run_text(&cx, &options, str_from(rows[i].passes), str_from(program), &out);
+        mpk_status status =
+            pass_run_text(&cx, &options, str_from(rows[i].passes), str_from(program), &out);
         assert_int_equal(status, rows[i].ok ? MPK_OK : MPK_EARG);
         text_add(&out, "", 1);
         assert_int_equal(rows[i].fused, rows[i].ok && !strstr(out.at, "rms_norm"));

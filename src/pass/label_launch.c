@@ -2,15 +2,16 @@
  *
  * Input: TG_FUSED.  Output: the same with `launch` set, the same for all tasks of an operator.
  *
- * Policy PAPER: an operator is JIT if its time depends on data, or if it is downstream of a JIT operator without a
- * global barrier in between: one of its tasks waits, directly or through others, for some tasks of the JIT operator but
- * not for all of them, so the imbalance still exists when the task starts.  Policy AUTO: the same, but an operator
- * whose time depends on data counts only if it has more tasks than there are workers and its tasks may differ in
- * length; otherwise there is nothing to balance, and AOT saves the trip through the scheduler.  Policies AOT and JIT:
- * every operator.
+ * Policy PAPER: an operator is JIT if its time depends on data, or if it is downstream of a JIT
+ * operator without a global barrier in between: one of its tasks waits, directly or through others,
+ * for some tasks of the JIT operator but not for all of them, so the imbalance still exists when
+ * the task starts.  Policy AUTO: the same, but an operator whose time depends on data counts only
+ * if it has more tasks than there are workers and its tasks may differ in length; otherwise there
+ * is nothing to balance, and AOT saves the trip through the scheduler.  Policies AOT and JIT: every
+ * operator.
  *
- * An event launches either JIT tasks or AOT tasks: an operator that shares an event with a JIT operator becomes JIT as
- * well.  Cost: operators x JIT operators, in a few rounds.
+ * An event launches either JIT tasks or AOT tasks: an operator that shares an event with a JIT
+ * operator becomes JIT as well.  Cost: operators x JIT operators, in a few rounds.
  */
 #include "ir/op.h"
 #include "pass/pass.h"
@@ -29,10 +30,12 @@ typedef struct labeller {
 /* Does JIT launch begin here? */
 static bool is_uneven(const labeller *l, ir_op_id op)
 {
-    uint32_t n = l->by_op.first[op + 1] - l->by_op.first[op], flags = l->g->ir->ops.at[op].def->flags;
+    uint32_t n = l->by_op.first[op + 1] - l->by_op.first[op],
+             flags = l->g->ir->ops.at[op].def->flags;
     if (!n || !(flags & OP_DATA_DEPENDENT))
         return false;
-    return l->s->options->launch == PASS_LAUNCH_PAPER || (!(flags & OP_EVEN) && n > l->s->options->n_workers);
+    return l->s->options->launch == PASS_LAUNCH_PAPER ||
+           (!(flags & OP_EVEN) && n > l->s->options->n_workers);
 }
 
 /* Does the set hold some tasks of a JIT operator, but not all? */
@@ -67,8 +70,8 @@ static void mark(labeller *l, ir_op_id op)
 {
     l->jit[op] = true;
     for (uint32_t i = l->by_op.first[op]; i < l->by_op.first[op + 1]; i++)
-        for (uint32_t k = l->links.first_depends[l->by_op.tasks[i]]; k < l->links.first_depends[l->by_op.tasks[i] + 1];
-             k++)
+        for (uint32_t k = l->links.first_depends[l->by_op.tasks[i]];
+             k < l->links.first_depends[l->by_op.tasks[i] + 1]; k++)
             l->event_jit[l->links.depends[k]] = true;
 }
 
@@ -111,8 +114,8 @@ mpk_status pass_label_launch(pass_state *s, tg_graph *g)
 {
     labeller l = {.s = s, .g = g};
     pass_launch policy = s->options->launch;
-    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG, "label_launch works on a fused task graph, this one is %s",
-          tg_level_names[g->level]);
+    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG,
+          "label_launch works on a fused task graph, this one is %s", tg_level_names[g->level]);
     if (policy == PASS_LAUNCH_AUTO || policy == PASS_LAUNCH_PAPER) {
         TRY(start(&l));
         for (ir_op_id op = 0; op < g->ir->ops.n; op++)
@@ -121,6 +124,7 @@ mpk_status pass_label_launch(pass_state *s, tg_graph *g)
         spread(&l);
     }
     for (tg_task_id t = 0; t < g->n_tasks; t++)
-        g->tasks[t].launch = (l.jit ? l.jit[g->tasks[t].op] : policy == PASS_LAUNCH_JIT) ? TG_JIT : TG_AOT;
+        g->tasks[t].launch =
+            (l.jit ? l.jit[g->tasks[t].op] : policy == PASS_LAUNCH_JIT) ? TG_JIT : TG_AOT;
     return MPK_OK;
 }

@@ -1,16 +1,19 @@
-/* linearize.c - give the tasks that an event launches consecutive numbers (paper §4.1, Algorithm 1).
+/* linearize.c - give the tasks that an event launches consecutive numbers (paper §4.1, Algorithm
+ * 1).
  *
- * Input: TG_NORMAL.  Output: TG_LINEAR in the result arena: tasks and events renumbered, out-tasks as ranges.
+ * Input: TG_NORMAL.  Output: TG_LINEAR in the result arena: tasks and events renumbered, out-tasks
+ * as ranges.
  *
- * Algorithm 1 walks the events breadth first and appends the tasks that depend on each; for every event it scans all
- * tasks.  Here each event lists its tasks, and a counter per event tells when all tasks that trigger it are placed, so
- * the walk takes linear time.
+ * Algorithm 1 walks the events breadth first and appends the tasks that depend on each; for every
+ * event it scans all tasks.  Here each event lists its tasks, and a counter per event tells when
+ * all tasks that trigger it are placed, so the walk takes linear time.
  *
- * Breadth first is a good order where all branches are equally deep.  Where a branch of many small operators runs
- * beside one of few large operators (the rotation tables beside the first product of PyTorch's decode steps), it would
- * queue each small operator after the large one at the same depth, on the same workers.  So events are ordered by their
- * distance from the end, longest first; ties go to the operator with fewer tasks, then to the breadth-first order.  An
- * event is farther from the end than its successors, so the numbers are a topological order.
+ * Breadth first is a good order where all branches are equally deep.  Where a branch of many small
+ * operators runs beside one of few large operators (the rotation tables beside the first product of
+ * PyTorch's decode steps), it would queue each small operator after the large one at the same
+ * depth, on the same workers.  So events are ordered by their distance from the end, longest first;
+ * ties go to the operator with fewer tasks, then to the breadth-first order.  An event is farther
+ * from the end than its successors, so the numbers are a topological order.
  */
 #include <stdlib.h>
 
@@ -43,8 +46,8 @@ static mpk_status walk(pass_state *s, const tg_graph *g, order *o)
         }
     }
     CHECK(s->cx, o->n_tasks == g->n_tasks && o->n_events == g->n_events, MPK_EVERIFY,
-          "%u of %u tasks and %u of %u events can be reached from the start: there is a cycle", o->n_tasks, g->n_tasks,
-          o->n_events, g->n_events);
+          "%u of %u tasks and %u of %u events can be reached from the start: there is a cycle",
+          o->n_tasks, g->n_tasks, o->n_events, g->n_events);
     return MPK_OK;
 }
 
@@ -122,8 +125,8 @@ static mpk_status renumber(pass_state *s, tg_graph *g, const order *o)
 mpk_status pass_linearize(pass_state *s, tg_graph *g)
 {
     order o = {0};
-    CHECK(s->cx, g->level == TG_NORMAL, MPK_EARG, "linearize works on a normal task graph, this one is %s",
-          tg_level_names[g->level]);
+    CHECK(s->cx, g->level == TG_NORMAL, MPK_EARG,
+          "linearize works on a normal task graph, this one is %s", tg_level_names[g->level]);
     TRY(walk(s, g, &o));
     TRY(sort(s, g, &o));
     TRY(renumber(s, g, &o));

@@ -1,15 +1,16 @@
 /* merge_forks.c - merge overlapping events where keeping them apart costs more than it gains.
  *
- * Input: TG_FUSED.  Output: TG_FUSED.  Where the tiles of a producer and of its consumer do not line up, events share
- * some of their in-tasks.  Each such task is a fork, for which normalisation (§4.1) would add one empty task per event.
- * The paper reports no forks in its graphs (§6.6); here they come from tiles such as those of q, k and v: a head needs
- * one of each.
+ * Input: TG_FUSED.  Output: TG_FUSED.  Where the tiles of a producer and of its consumer do not
+ * line up, events share some of their in-tasks.  Each such task is a fork, for which normalisation
+ * (§4.1) would add one empty task per event.  The paper reports no forks in its graphs (§6.6); here
+ * they come from tiles such as those of q, k and v: a head needs one of each.
  *
- * Rule: events that share an in-task and wait for the same set of operators become one, with all their in- and
- * out-tasks, if the producers run in one round (there are no more of them than workers, so they end at about the same
- * time), or if the empty tasks would outnumber the consumers.  All consumers belong to later operators than all
- * producers, so no cycle can arise.  Consumers that also wait for other operators are left alone, so that parallel
- * branches stay parallel.  Cost: linear.
+ * Rule: events that share an in-task and wait for the same set of operators become one, with all
+ * their in- and out-tasks, if the producers run in one round (there are no more of them than
+ * workers, so they end at about the same time), or if the empty tasks would outnumber the
+ * consumers.  All consumers belong to later operators than all producers, so no cycle can arise.
+ * Consumers that also wait for other operators are left alone, so that parallel branches stay
+ * parallel.  Cost: linear.
  */
 #include "pass/pass.h"
 
@@ -31,8 +32,8 @@ static uint32_t find_root(const merger *m, uint32_t e)
     return e;
 }
 
-/* A hash of the set of operators.  Task lists are sorted, so equal sets come in the same order; adjacent repetitions
- * are skipped. */
+/* A hash of the set of operators.  Task lists are sorted, so equal sets come in the same order;
+ * adjacent repetitions are skipped. */
 static uint64_t hash_ops(const tg_graph *g, const tg_event *e)
 {
     uint64_t hash = 0;
@@ -87,13 +88,16 @@ static void measure(merger *m)
         uint32_t root = find_root(m, e);
         m->first_out[root] = e == root ? IR_NONE : m->first_out[root];
         for (uint32_t i = 0; i < g->events[e].n_in; i++)
-            m->last_in[root] = max_id(m->last_in[root], g->tasks[g->in_tasks[g->events[e].first_in + i]].op);
+            m->last_in[root] =
+                max_id(m->last_in[root], g->tasks[g->in_tasks[g->events[e].first_in + i]].op);
         for (uint32_t i = 0; i < g->events[e].n_out; i++)
-            m->first_out[root] = min_id(m->first_out[root], g->tasks[tg_out_task(g, &g->events[e], i)].op);
+            m->first_out[root] =
+                min_id(m->first_out[root], g->tasks[tg_out_task(g, &g->events[e], i)].op);
         m->n_out[root] += g->events[e].n_out;
     }
     for (tg_task_id t = 0; t < g->n_tasks; t++)
-        for (uint32_t first = m->links.first_triggers[t], i = first; i < m->links.first_triggers[t + 1]; i++) {
+        for (uint32_t first = m->links.first_triggers[t], i = first;
+             i < m->links.first_triggers[t + 1]; i++) {
             uint32_t root = find_root(m, m->links.triggers[i]);
             bool again = false;
             for (uint32_t k = first; k < i && !again; k++)
@@ -111,8 +115,8 @@ static bool pays(const merger *m, uint32_t root)
            (m->n_in[root] <= m->s->options->n_workers || m->forks[root] > m->n_out[root]);
 }
 
-/* Give every event of a union that pays all out-tasks of the union.  pass_fuse_events then merges these events, whose
- * out-tasks are equal, and unites their in-tasks. */
+/* Give every event of a union that pays all out-tasks of the union.  pass_fuse_events then merges
+ * these events, whose out-tasks are equal, and unites their in-tasks. */
 static mpk_status widen(merger *m)
 {
     tg_graph *g = m->g;
@@ -167,8 +171,8 @@ static mpk_status start(merger *m)
 mpk_status pass_merge_forks(pass_state *s, tg_graph *g)
 {
     merger m = {.s = s, .g = g};
-    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG, "merge_forks works on a fused task graph, this one is %s",
-          tg_level_names[g->level]);
+    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG,
+          "merge_forks works on a fused task graph, this one is %s", tg_level_names[g->level]);
     TRY(start(&m));
     for (tg_task_id t = 0; t < g->n_tasks; t++)
         unite_triggers(&m, t);

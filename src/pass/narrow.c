@@ -1,8 +1,8 @@
 /* narrow.c - products with weights in block formats take x in 8-bit blocks (op/narrow.h).
  *
- * Input and output: a tensor program.  An operator whose record has the attribute `activations` gets the value "i8" if
- * one of its inputs is a weight in a block format.  The pass runs last on the program, so that no rule has to tell the
- * two kinds of products apart.
+ * Input and output: a tensor program.  An operator whose record has the attribute `activations`
+ * gets the value "i8" if one of its inputs is a weight in a block format.  The pass runs last on
+ * the program, so that no rule has to tell the two kinds of products apart.
  * Cost: linear in the operators.
  */
 #include "op/narrow.h"

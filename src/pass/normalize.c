@@ -2,11 +2,12 @@
  *
  * Input: TG_FUSED with launch labels.  Output: TG_NORMAL; empty tasks come after all others.
  *
- * Both rewrites of the paper: a task that triggers e1 ... ek triggers a new event e' instead, and k empty tasks that
- * depend on e' trigger e1 ... ek; a task that depends on e1 ... ek depends on e', and k empty tasks trigger e'.  One
- * improvement: if one of e1 ... ek belongs to this task alone (no other task triggers it, or none depends on it), it
- * serves as e', and k - 1 empty tasks suffice; this gives D1 and D2 of the paper's workflow figure.  No event serves as
- * e' in both rewrites, because its waiters would then wait for more than before.
+ * Both rewrites of the paper: a task that triggers e1 ... ek triggers a new event e' instead, and k
+ * empty tasks that depend on e' trigger e1 ... ek; a task that depends on e1 ... ek depends on e',
+ * and k empty tasks trigger e'.  One improvement: if one of e1 ... ek belongs to this task alone
+ * (no other task triggers it, or none depends on it), it serves as e', and k - 1 empty tasks
+ * suffice; this gives D1 and D2 of the paper's workflow figure.  No event serves as e' in both
+ * rewrites, because its waiters would then wait for more than before.
  *
  * An empty task has the label of the tasks that depend on the same event as it.  Cost: linear.
  */
@@ -21,10 +22,15 @@ typedef struct normalizer {
     uint32_t n_events;
 } normalizer;
 
-static mpk_status push_empty(normalizer *n, tg_event_id depends, tg_event_id triggers, tg_launch launch)
+static mpk_status push_empty(normalizer *n, tg_event_id depends, tg_event_id triggers,
+                             tg_launch launch)
 {
     PUSH(n->s->cx, n->s->scratch, &n->empties,
-         (tg_task){.op = IR_NONE, .launch = launch, .worker = TG_NONE, .depends = depends, .triggers = triggers});
+         (tg_task){.op = IR_NONE,
+                   .launch = launch,
+                   .worker = TG_NONE,
+                   .depends = depends,
+                   .triggers = triggers});
     return MPK_OK;
 }
 
@@ -37,7 +43,8 @@ static mpk_status fan_out(normalizer *n, tg_task_id t)
     CHECK(n->s->cx, k, MPK_EVERIFY, "task %u triggers no event", t);
     task->triggers = k == 1 ? events[0] : TG_NONE;
     for (uint32_t i = 0; i < k && task->triggers == TG_NONE; i++)
-        if (events[i] != TG_END && n->g->events[events[i]].n_in == 1 && n->g->events[events[i]].n_out) {
+        if (events[i] != TG_END && n->g->events[events[i]].n_in == 1 &&
+            n->g->events[events[i]].n_out) {
             task->triggers = events[i];
             n->fans_out[events[i]] = true;
             launch = n->g->tasks[tg_out_task(n->g, &n->g->events[events[i]], 0)].launch;
@@ -86,8 +93,8 @@ static mpk_status append_empties(normalizer *n)
 mpk_status pass_normalize(pass_state *s, tg_graph *g)
 {
     normalizer n = {.s = s, .g = g, .n_events = g->n_events};
-    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG, "normalize works on a fused task graph, this one is %s",
-          tg_level_names[g->level]);
+    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG,
+          "normalize works on a fused task graph, this one is %s", tg_level_names[g->level]);
     TRY(tg_fill_links(s->cx, s->scratch, g, &n.links));
     NEW(s->cx, s->scratch, n.fans_out, g->n_events);
     for (tg_task_id t = 0; t < g->n_tasks; t++)

@@ -1,8 +1,9 @@
 /* opt.c - passes on text: what `mpk opt` runs and what the goldens test (see pass.h).
  *
- * Input: the text form of a tensor program or of a task graph, and names of passes.  Output: the result as text.  A
- * task graph is proved before any pass runs on it, so a pass only sees graphs that keep the promises of their level.
- * A name may be followed by settings of pass_options for this pass alone: fuse_ops:splits=16:split_tokens=8:relaxed=1.
+ * Input: the text form of a tensor program or of a task graph, and names of passes.  Output: the
+ * result as text.  A task graph is proved before any pass runs on it, so a pass only sees graphs
+ * that keep the promises of their level.  A name may be followed by settings of pass_options for
+ * this pass alone: fuse_ops:splits=16:split_tokens=8:relaxed=1.
  */
 #include "pass/pass.h"
 
@@ -45,8 +46,8 @@ static mpk_status print_places(pass_state *s, tg_graph *g, text *out)
     TRY(pass_plan_memory(s, &p));
     TRY(tg_verify_memory(s->cx, s->scratch, &c, p.area_bytes));
     for (ir_tensor_id t = 0; t < g->ir->tensors.n; t++)
-        text_print(out, "%%%.*s %s %llu\n", STR_ARG(g->ir->tensors.at[t].name), areas[c.places[t].area],
-                   (unsigned long long)c.places[t].offset);
+        text_print(out, "%%%.*s %s %llu\n", STR_ARG(g->ir->tensors.at[t].name),
+                   areas[c.places[t].area], (unsigned long long)c.places[t].offset);
     return MPK_OK;
 }
 
@@ -54,7 +55,10 @@ static mpk_status print_pages(pass_state *s, tg_graph *g, text *out)
 {
     const pass_options *o = s->options;
     tg_compiled c = {.ir = g->ir, .tg = g};
-    tg_program p = {.page_bytes = o->page_bytes, .pages_per_worker = o->pages_per_worker, .n_graphs = 1, .graphs = &c};
+    tg_program p = {.page_bytes = o->page_bytes,
+                    .pages_per_worker = o->pages_per_worker,
+                    .n_graphs = 1,
+                    .graphs = &c};
     CHECK(s->cx, o->page_bytes, MPK_EARG, "pages of 0 bytes");
     TRY(pass_plan_pages(s, &p, &c));
     for (ir_op_id op = 0; op < g->ir->ops.n; op++)
@@ -65,33 +69,36 @@ static mpk_status print_pages(pass_state *s, tg_graph *g, text *out)
 /* A pass on the tensor program, or decompose. */
 static mpk_status run_on_program(pass_state *s, const pass_entry *pass, subject *on)
 {
-    CHECK(s->cx, !on->tg, MPK_EARG, "%s works on a tensor program, this is a task graph", pass->name);
+    CHECK(s->cx, !on->tg, MPK_EARG, "%s works on a tensor program, this is a task graph",
+          pass->name);
     return pass->on_program ? pass->on_program(s, &on->ir) : pass_decompose(s, on->ir, &on->tg);
 }
 
 static mpk_status depend(pass_state *s, tg_graph *g)
 {
     uint64_t pairs;
-    CHECK(s->cx, g->level == TG_TASKS, MPK_EARG, "depend works on tasks alone, this task graph is %s",
-          tg_level_names[g->level]);
+    CHECK(s->cx, g->level == TG_TASKS, MPK_EARG,
+          "depend works on tasks alone, this task graph is %s", tg_level_names[g->level]);
     return pass_depend(s, g, &pairs);
 }
 
 /* A pass on the task graph, depend, verify, or a plan, which is printed. */
 static mpk_status run_on_graph(pass_state *s, const pass_entry *pass, subject *on, text *out)
 {
-    CHECK(s->cx, on->tg, MPK_EARG, "%s works on a task graph, this is a tensor program: run decompose first",
-          pass->name);
+    CHECK(s->cx, on->tg, MPK_EARG,
+          "%s works on a task graph, this is a tensor program: run decompose first", pass->name);
     if (pass->on_graph)
         return pass->on_graph(s, on->tg);
     if (strcmp(pass->name, "depend") == 0)
         return depend(s, on->tg);
     if (strcmp(pass->name, "verify") == 0)
         return MPK_OK; /* every pass is preceded and followed by the proof anyway */
-    CHECK(s->cx, on->tg->level == TG_LINEAR, MPK_EARG, "%s works on a linear task graph, this one is %s", pass->name,
+    CHECK(s->cx, on->tg->level == TG_LINEAR, MPK_EARG,
+          "%s works on a linear task graph, this one is %s", pass->name,
           tg_level_names[on->tg->level]);
     on->printed = true;
-    return strcmp(pass->name, "plan_memory") == 0 ? print_places(s, on->tg, out) : print_pages(s, on->tg, out);
+    return strcmp(pass->name, "plan_memory") == 0 ? print_places(s, on->tg, out)
+                                                  : print_pages(s, on->tg, out);
 }
 
 /* One setting, NAME=NUMBER. */
@@ -103,12 +110,12 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
         n++;
     str name = {setting.at, n};
     for (size_t i = n + 1; i < setting.n && value <= UINT32_MAX; i++) {
-        CHECK(cx, setting.at[i] >= '0' && setting.at[i] <= '9', MPK_EARG, "setting %.*s: a whole number is expected",
-              STR_ARG(setting));
+        CHECK(cx, setting.at[i] >= '0' && setting.at[i] <= '9', MPK_EARG,
+              "setting %.*s: a whole number is expected", STR_ARG(setting));
         value = value * 10 + (uint64_t)(setting.at[i] - '0');
     }
-    CHECK(cx, n + 1 < setting.n && value <= UINT32_MAX, MPK_EARG, "setting %.*s: expected NAME=NUMBER",
-          STR_ARG(setting));
+    CHECK(cx, n + 1 < setting.n && value <= UINT32_MAX, MPK_EARG,
+          "setting %.*s: expected NAME=NUMBER", STR_ARG(setting));
     if (str_is(name, "peers"))
         o->n_peers = (uint32_t)value;
     else if (str_is(name, "gather_bytes"))
@@ -127,7 +134,8 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
         o->logits = value;
     else
         FAIL(cx, MPK_EARG,
-             "there is no setting %.*s; peers, gather_bytes, splits, split_tokens, own_units, norm_elements, relaxed, "
+             "there is no setting %.*s; peers, gather_bytes, splits, split_tokens, own_units, "
+             "norm_elements, relaxed, "
              "logits are",
              STR_ARG(name));
     return MPK_OK;
@@ -155,9 +163,11 @@ static mpk_status run_one(pass_state *s, str name, subject *on, text *out)
     while (pass->name && !str_is(name, pass->name))
         pass++;
     CHECK(s->cx, pass->name, MPK_EARG, "there is no pass %.*s", STR_ARG(name));
-    CHECK(s->cx, !on->printed, MPK_EARG, "nothing can follow plan_memory and plan_pages: they print");
+    CHECK(s->cx, !on->printed, MPK_EARG,
+          "nothing can follow plan_memory and plan_pages: they print");
     if (on->tg)
-        NOTE(s->cx, tg_verify(s->cx, s->scratch, on->tg), "verifying what goes into %.*s", STR_ARG(name));
+        NOTE(s->cx, tg_verify(s->cx, s->scratch, on->tg), "verifying what goes into %.*s",
+             STR_ARG(name));
     bool on_program = pass->on_program || strcmp(pass->name, "decompose") == 0;
     return on_program ? run_on_program(s, pass, on) : run_on_graph(s, pass, on, out);
 }
@@ -179,7 +189,8 @@ static mpk_status run_passes(pass_state *s, str passes, str source, text *out)
         TRY(run_one(&own, name, &on, out));
     }
     if (on.tg && !on.printed) {
-        NOTE(s->cx, tg_verify(s->cx, s->scratch, on.tg), "verifying what came out of %.*s", STR_ARG(passes));
+        NOTE(s->cx, tg_verify(s->cx, s->scratch, on.tg), "verifying what came out of %.*s",
+             STR_ARG(passes));
         tg_print(on.tg, out);
     } else if (!on.printed) {
         ir_print(on.ir, out);
@@ -188,13 +199,15 @@ static mpk_status run_passes(pass_state *s, str passes, str source, text *out)
     return MPK_OK;
 }
 
-mpk_status pass_run_text(mpk_context *cx, const pass_options *options, str passes, str source, text *out)
+mpk_status pass_run_text(mpk_context *cx, const pass_options *options, str passes, str source,
+                         text *out)
 {
     arena result = {0}, scratch = {0};
     pass_state s = {.cx = cx, .result = &result, .scratch = &scratch, .options = options};
     mpk_status status = MPK_OK;
     if (options->n_workers < 1 || options->n_workers > 65535)
-        status = status_fail(cx, MPK_EARG, "%u workers: 1 to 65535 are possible", options->n_workers);
+        status =
+            status_fail(cx, MPK_EARG, "%u workers: 1 to 65535 are possible", options->n_workers);
     else
         status = run_passes(&s, passes, source, out);
     arena_free(&result);

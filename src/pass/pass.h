@@ -1,7 +1,7 @@
 /* pass.h - the compiler (paper §4): options, the state of a compile, one prototype for each pass.
  *
- * compile.c is the page of calls.  A pass is one file named for its verb; `mpk opt --pass=NAME` runs one on the text
- * form.
+ * compile.c is the page of calls.  A pass is one file named for its verb; `mpk opt --pass=NAME`
+ * runs one on the text form.
  */
 #ifndef PASS_H
 #define PASS_H
@@ -10,21 +10,25 @@
 
 /* Which operators the tensor program is made of. */
 typedef enum pass_fusion {
-    PASS_FUSE_FULL,  /* the fewest that our bodies support: norm and residual inside linear, q/k/v and gate/up as one,
-                        rope with the KV write */
+    /* the fewest that our bodies support: norm and residual inside linear, q/k/v and gate/up as
+     * one, rope with the KV write */
+    PASS_FUSE_FULL,
     PASS_FUSE_PAPER, /* the paper's own: 8 a layer + 5 */
     PASS_FUSE_NONE,  /* the operators of the model's forward pass, unfused */
 } pass_fusion;
 
 /* How tasks reach workers (paper §5.2). */
 typedef enum pass_launch {
-    PASS_LAUNCH_AUTO,  /* like PAPER, but AOT where there is nothing to balance; see label_launch.c */
-    PASS_LAUNCH_PAPER, /* JIT from each operator whose time depends on data up to the next global barrier */
+    /* like PAPER, but AOT where there is nothing to balance; see label_launch.c */
+    PASS_LAUNCH_AUTO,
+    /* JIT from each operator whose time depends on data up to the next global barrier */
+    PASS_LAUNCH_PAPER,
     PASS_LAUNCH_AOT,
     PASS_LAUNCH_JIT,
 } pass_launch;
 
-/* The user's own degree of parallelism: cut axis `axis` of output 0 of every operator that matches into `degree` parts.
+/* The user's own degree of parallelism: cut axis `axis` of output 0 of every operator that matches
+ * into `degree` parts.
  */
 typedef struct pass_degree {
     str match; /* name of an operator kind ("linear") or of one operator */
@@ -33,28 +37,39 @@ typedef struct pass_degree {
 
 typedef struct pass_options {
     uint32_t n_workers;
-    uint32_t n_peers; /* that share the program, and the workers evenly; 0, 1: one.  Tasks are then launched ahead of
-                         time, each on a worker of its peer */
-    uint64_t gather_bytes; /* a weight of at least so many bytes is cut even if the parts of the result have to be
-                              gathered */
+    /* that share the program, and the workers evenly; 0, 1: one.  Tasks are then launched ahead of
+     * time, each on a worker of its peer */
+    uint32_t n_peers;
+    /* a weight of at least so many bytes is cut even if the parts of the result have to be
+     * gathered */
+    uint64_t gather_bytes;
     uint32_t page_bytes, pages_per_worker;
     pass_fusion fusion;
     pass_launch launch;
-    bool coarse_events;        /* one event between operators instead of tiles (ablation, paper Fig. 1c) */
-    bool verify;               /* prove every level (always on in tests) */
-    uint32_t tasks_per_worker; /* upper bound of tasks of an operator, in multiples of workers; 0: chosen */
+    /* one event between operators instead of tiles (ablation, paper Fig. 1c) */
+    bool coarse_events;
+    bool verify; /* prove every level (always on in tests) */
+    /* upper bound of tasks of an operator, in multiples of workers; 0: chosen */
+    uint32_t tasks_per_worker;
     const pass_degree *degrees;
     uint32_t n_degrees;
     /* Set by the target for its bodies.  All zero: fused programs give the bits of unfused ones. */
-    uint32_t splits;        /* parts that the context of a step is cut into (attention_split); 0: attention is whole */
-    uint32_t split_tokens;  /* in graphs of at most so many tokens */
-    uint32_t own_units;     /* 0: cut the contexts of a step together; n: cut each token's context alone, in parts of
-                               n units if `splits` suffices, so that its bits do not depend on the other tokens */
-    uint32_t norm_elements; /* every task that reads a norm of at most so many elements computes it itself; 0: 16384 */
-    bool relaxed;           /* rules may skip the rounding of bf16 and f16 results between what they fuse */
-    bool whole_tiles;       /* cut operators between whole tiles (op_axis.tile), into one task per worker */
-    bool narrow;            /* weights in block formats are multiplied by activations in 8-bit blocks */
-    bool logits;            /* fuse rows, norm, vocabulary product and the search for the largest logit */
+    /* parts that the context of a step is cut into (attention_split); 0: attention is whole */
+    uint32_t splits;
+    uint32_t split_tokens; /* in graphs of at most so many tokens */
+    /* 0: cut the contexts of a step together; n: cut each token's context alone, in parts of n
+     * units if `splits` suffices, so that its bits do not depend on the other tokens */
+    uint32_t own_units;
+    /* every task that reads a norm of at most so many elements computes it itself; 0: 16384 */
+    uint32_t norm_elements;
+    /* rules may skip the rounding of bf16 and f16 results between what they fuse */
+    bool relaxed;
+    /* cut operators between whole tiles (op_axis.tile), into one task per worker */
+    bool whole_tiles;
+    /* weights in block formats are multiplied by activations in 8-bit blocks */
+    bool narrow;
+    /* fuse rows, norm, vocabulary product and the search for the largest logit */
+    bool logits;
 } pass_options;
 
 /* State shared by all passes of a compile. */
@@ -67,29 +82,32 @@ typedef struct pass_state {
 
 /* ---- compile.c ---- */
 
-/* Compile one tensor program for each number of tokens (rising), all built for the same weights and state.  Everything
- * in *out lives in `result`.  n_workers 1 to 65535.  MPK_EARG: wrong options; MPK_ELIMIT: an operator needs more
- * scratch than a worker has; MPK_EVERIFY: a defect of mpk. */
-mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *options, uint32_t n_graphs,
-                        ir_graph *const *graphs, const uint32_t *n_tokens, tg_program *out);
+/* Compile one tensor program for each number of tokens (rising), all built for the same weights and
+ * state.  Everything in *out lives in `result`.  n_workers 1 to 65535.  MPK_EARG: wrong options;
+ * MPK_ELIMIT: an operator needs more scratch than a worker has; MPK_EVERIFY: a defect of mpk. */
+mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *options,
+                        uint32_t n_graphs, ir_graph *const *graphs, const uint32_t *n_tokens,
+                        tg_program *out);
 
 /* ---- the passes ----
  *
- * One row for each: its name and what it does, in the order of compile.c.  A row declares pass_NAME and lists the pass
- * for `mpk opt`, whose goldens test it. */
+ * One row for each: its name and what it does, in the order of compile.c.  A row declares pass_NAME
+ * and lists the pass for `mpk opt`, whose goldens test it. */
 
 /* On the tensor program: *g is replaced by a rewritten copy in the result arena. */
-#define PASS_ON_PROGRAM(X)                                                                          \
-    X(simplify, "drop operators that nothing needs, merge equal ones (tensor program)")             \
-    X(shard, "one program for several peers (tensor program); :peers=N:gather_bytes=B")             \
-    X(recognise, "small operators that together are one that mpk does whole (tensor program)")      \
-    X(fuse_ops, "rewrite to fewer, larger operators (tensor program); for a GPU with the settings " \
-                ":splits=S:split_tokens=T:own_units=U:norm_elements=N:relaxed=1:logits=1")          \
-    X(fuse_map, "chains of element-wise operators become one map (tensor program)")                 \
+#define PASS_ON_PROGRAM(X)                                                                     \
+    X(simplify, "drop operators that nothing needs, merge equal ones (tensor program)")        \
+    X(shard, "one program for several peers (tensor program); :peers=N:gather_bytes=B")        \
+    X(recognise, "small operators that together are one that mpk does whole (tensor program)") \
+    X(fuse_ops,                                                                                \
+      "rewrite to fewer, larger operators (tensor program); for a GPU with the settings "      \
+      ":splits=S:split_tokens=T:own_units=U:norm_elements=N:relaxed=1:logits=1")               \
+    X(fuse_map, "chains of element-wise operators become one map (tensor program)")            \
     X(narrow, "8-bit activations for weights in block formats (tensor program)")
 
-/* On the tGraph, after decompose and depend; arrays are in the scratch arena up to linearize, in the result arena after
- * it.  fuse_events, normalize and linearize raise its level to TG_FUSED, TG_NORMAL and TG_LINEAR. */
+/* On the tGraph, after decompose and depend; arrays are in the scratch arena up to linearize, in
+ * the result arena after it.  fuse_events, normalize and linearize raise its level to TG_FUSED,
+ * TG_NORMAL and TG_LINEAR. */
 #define PASS_ON_GRAPH(X)                                                                   \
     X(drop_implied, "drop pairs that others imply")                                        \
     X(fuse_events, "successor-set and predecessor-set fusion (4.1)")                       \
@@ -132,9 +150,11 @@ typedef struct pass_entry {
 /* The passes by name, in the order of the pipeline; name NULL ends the list. */
 extern const pass_entry pass_table[];
 
-/* Run passes ("fuse_ops" or "decompose,depend,fuse_events") on text: a tensor program for simplify, fuse_ops and
- * decompose, a tGraph for the others.  "verify" proves a graph.  The result is text in the same form (places for
- * plan_memory, numbers of pages for plan_pages).  MPK_EARG: no such pass; MPK_EFORMAT from the parser. */
-mpk_status pass_run_text(mpk_context *cx, const pass_options *options, str passes, str source, text *out);
+/* Run passes ("fuse_ops" or "decompose,depend,fuse_events") on text: a tensor program for simplify,
+ * fuse_ops and decompose, a tGraph for the others.  "verify" proves a graph.  The result is text in
+ * the same form (places for plan_memory, numbers of pages for plan_pages).  MPK_EARG: no such pass;
+ * MPK_EFORMAT from the parser. */
+mpk_status pass_run_text(mpk_context *cx, const pass_options *options, str passes, str source,
+                         text *out);
 
 #endif

@@ -2,12 +2,13 @@
  *
  * Input: a program whose graphs are linear.  Output: places, weights, area_bytes.
  *
- * Weights, state, step inputs and outputs are matched by name across graphs; an entry is as large as its largest
- * tensor. A temporary takes the lowest offset at which everything it would overwrite is provably dead: events order
- * every task that touches the old tensor before every task that writes the new one.  So reuse adds neither hazards nor
- * events, whatever the timing.  Of several peers each has a range of its own in the areas of state and temporaries, in
- * their order: that range is all that a device of its own needs.  Cost: temporaries x temporaries still in place, times
- * their tasks where no barrier lies between.
+ * Weights, state, step inputs and outputs are matched by name across graphs; an entry is as large
+ * as its largest tensor. A temporary takes the lowest offset at which everything it would overwrite
+ * is provably dead: events order every task that touches the old tensor before every task that
+ * writes the new one.  So reuse adds neither hazards nor events, whatever the timing.  Of several
+ * peers each has a range of its own in the areas of state and temporaries, in their order: that
+ * range is all that a device of its own needs.  Cost: temporaries x temporaries still in place,
+ * times their tasks where no barrier lies between.
  */
 #include "ir/op.h"
 #include "pass/pass.h"
@@ -36,8 +37,8 @@ static uint64_t align(uint64_t bytes)
 
 /* ---- shared areas ---- */
 
-/* The name under which graphs share the storage of a root: its own, or that of the graph output stored in it; empty for
- * a temporary. */
+/* The name under which graphs share the storage of a root: its own, or that of the graph output
+ * stored in it; empty for a temporary. */
 static void fill_shared_names(const ir_graph *ir, str *names)
 {
     for (ir_tensor_id t = 0; t < ir->tensors.n; t++)
@@ -57,7 +58,8 @@ static tg_area area_of(const ir_tensor *root)
 
 static bool same_shape(const ir_tensor *a, const ir_tensor *b)
 {
-    return a->dtype == b->dtype && a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
+    return a->dtype == b->dtype && a->rank == b->rank &&
+           memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
 }
 
 static mpk_status add_entry(planner *p, str name, const ir_tensor *root)
@@ -67,11 +69,13 @@ static mpk_status add_entry(planner *p, str name, const ir_tensor *root)
     tg_area area = area_of(root);
     if (!map_get(&p->names, name, &index)) {
         TRY(map_put(cx, p->s->scratch, &p->names, name, p->entries.n));
-        PUSH(cx, p->s->scratch, &p->entries, (entry){.name = name, .area = area, .bytes = bytes, .first = root});
+        PUSH(cx, p->s->scratch, &p->entries,
+             (entry){.name = name, .area = area, .bytes = bytes, .first = root});
         return MPK_OK;
     }
     entry *e = &p->entries.at[index];
-    CHECK(cx, e->area == area, MPK_EARG, "%%%.*s is of another kind in another graph of the program", STR_ARG(name));
+    CHECK(cx, e->area == area, MPK_EARG,
+          "%%%.*s is of another kind in another graph of the program", STR_ARG(name));
     CHECK(cx, area == TG_STEP || same_shape(e->first, root), MPK_ESHAPE,
           "%%%.*s has another shape or dtype in another graph of the program", STR_ARG(name));
     e->bytes = bytes > e->bytes ? bytes : e->bytes;
@@ -136,11 +140,13 @@ typedef struct temps {
     } peers[IR_MAX_PEERS];
 } temps;
 
-/* Place a temporary at the lowest offset of its peer's range that fits: at 0 or right after a placed one. */
+/* Place a temporary at the lowest offset of its peer's range that fits: at 0 or right after a
+ * placed one. */
 static mpk_status place_temporary(temps *t, ir_tensor_id root, tg_place *place)
 {
     const ir_tensor *tensor = &t->ir->tensors.at[root];
-    uint64_t bytes = align((uint64_t)ir_bytes(tensor)), best = UINT64_MAX, *all = &t->peers[tensor->peer].bytes;
+    uint64_t bytes = align((uint64_t)ir_bytes(tensor)), best = UINT64_MAX,
+             *all = &t->peers[tensor->peer].bytes;
     size_t n = t->peers[tensor->peer].placed.n, kept = 0;
     temporary *placed = t->peers[tensor->peer].placed.at;
     bool *fixed; /* must not be overwritten */
@@ -151,7 +157,8 @@ static mpk_status place_temporary(temps *t, ir_tensor_id root, tg_place *place)
         uint64_t offset = i ? placed[i - 1].offset + placed[i - 1].bytes : 0;
         bool fits = offset < best;
         for (size_t k = 0; k < n && fits; k++)
-            fits = !fixed[k] || offset >= placed[k].offset + placed[k].bytes || placed[k].offset >= offset + bytes;
+            fits = !fixed[k] || offset >= placed[k].offset + placed[k].bytes ||
+                   placed[k].offset >= offset + bytes;
         best = fits ? offset : best;
     }
     for (size_t i = 0; i < n; i++)
@@ -186,7 +193,8 @@ static mpk_status place_graph(planner *p, tg_compiled *c)
             places[i] = (tg_place){p->entries.at[index].area, p->entries.at[index].offset};
     }
     for (uint32_t k = 0; k < IR_MAX_PEERS; k++)
-        p->temps_bytes[k] = t.peers[k].bytes > p->temps_bytes[k] ? t.peers[k].bytes : p->temps_bytes[k];
+        p->temps_bytes[k] =
+            t.peers[k].bytes > p->temps_bytes[k] ? t.peers[k].bytes : p->temps_bytes[k];
     c->places = places;
     return MPK_OK;
 }

@@ -1,7 +1,8 @@
 /* plan_pages.c - how many scratch pages a task holds while it runs (paper §5.3).
  *
- * Input: a compiled graph.  Output: for each operator, the most pages that any of its tasks needs for the reference
- * code; a target counts the scratch of its own bodies when it chooses them.  Cost: linear in the tasks.
+ * Input: a compiled graph.  Output: for each operator, the most pages that any of its tasks needs
+ * for the reference code; a target counts the scratch of its own bodies when it chooses them.
+ * Cost: linear in the tasks.
  */
 #include "ir/op.h"
 #include "pass/pass.h"
@@ -19,7 +20,8 @@ mpk_status pass_plan_pages(pass_state *s, const tg_program *p, tg_compiled *c)
         const tg_task *task = &c->tg->tasks[t];
         if (task->op == IR_NONE)
             continue;
-        size_t bytes = scratch_bytes(c->ir, task), most = (size_t)p->page_bytes * p->pages_per_worker;
+        size_t bytes = scratch_bytes(c->ir, task),
+               most = (size_t)p->page_bytes * p->pages_per_worker;
         CHECK(s->cx, bytes <= most, MPK_ELIMIT,
               "a task of %.*s needs %zu bytes of scratch, a worker has %u pages of %u bytes",
               STR_ARG(c->ir->ops.at[task->op].name), bytes, p->pages_per_worker, p->page_bytes);

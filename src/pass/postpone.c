@@ -1,15 +1,18 @@
-/* postpone.c - move tasks that nothing waits for to the end of the step, where they would make many others fork.
+/* postpone.c - move tasks that nothing waits for to the end of the step, where they would make many
+ * others fork.
  *
- * Input: TG_FUSED.  Output: TG_FUSED.  Some state is read throughout a step and then updated by one small task, such as
- * the counter of a static cache in PyTorch's decode steps.  Each of its readers then triggers two events: one for the
- * work that follows it, one for the update.  Normalisation would add two empty tasks for each reader, in the path of
- * the work that follows.  But nothing in the step needs the update, so it may run last.
+ * Input: TG_FUSED.  Output: TG_FUSED.  Some state is read throughout a step and then updated by one
+ * small task, such as the counter of a static cache in PyTorch's decode steps.  Each of its readers
+ * then triggers two events: one for the work that follows it, one for the update.  Normalisation
+ * would add two empty tasks for each reader, in the path of the work that follows.  But nothing in
+ * the step needs the update, so it may run last.
  *
- * Rule: among the tasks that trigger only the end event, the target is the one that follows the most tasks.  Consider
- * an event all of whose out-tasks trigger only the end, and which has more forks among its in-tasks than it has
- * out-tasks. Its out-tasks wait for the target's event instead, to which its in-tasks are added unless the target
- * follows them already.  Only the end waits for the out-tasks of either event, so no cycle between tasks can arise; a
- * cycle between whole operators can.  Cost: linear in the edges, plus exact reachability.
+ * Rule: among the tasks that trigger only the end event, the target is the one that follows the
+ * most tasks.  Consider an event all of whose out-tasks trigger only the end, and which has more
+ * forks among its in-tasks than it has out-tasks. Its out-tasks wait for the target's event
+ * instead, to which its in-tasks are added unless the target follows them already.  Only the end
+ * waits for the out-tasks of either event, so no cycle between tasks can arise; a cycle between
+ * whole operators can.  Cost: linear in the edges, plus exact reachability.
  */
 #include "pass/pass.h"
 
@@ -48,8 +51,10 @@ static bool find_target(postponer *p)
 {
     uint32_t most = 0;
     for (tg_task_id t = 0; t < p->g->n_tasks; t++) {
-        uint32_t first = p->links.first_depends[t], n = p->is_last[t] ? count_before(p->reach.before[t]) : 0;
-        if (n <= most || p->links.first_depends[t + 1] - first != 1 || !all_are_last(p, p->links.depends[first]))
+        uint32_t first = p->links.first_depends[t],
+                 n = p->is_last[t] ? count_before(p->reach.before[t]) : 0;
+        if (n <= most || p->links.first_depends[t + 1] - first != 1 ||
+            !all_are_last(p, p->links.depends[first]))
             continue;
         most = n;
         p->target = p->links.depends[first];
@@ -133,7 +138,8 @@ static mpk_status start(postponer *p)
     NEW(cx, a, p->moves, g->n_events);
     for (tg_task_id t = 0; t < g->n_tasks; t++) {
         uint32_t first = p->links.first_triggers[t];
-        p->is_last[t] = p->links.first_triggers[t + 1] == first + 1 && p->links.triggers[first] == TG_END;
+        p->is_last[t] =
+            p->links.first_triggers[t + 1] == first + 1 && p->links.triggers[first] == TG_END;
     }
     return MPK_OK;
 }
@@ -153,8 +159,8 @@ mpk_status pass_postpone(pass_state *s, tg_graph *g)
 {
     postponer p = {.s = s, .g = g};
     bool any = false;
-    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG, "postpone works on a fused task graph, this one is %s",
-          tg_level_names[g->level]);
+    CHECK(s->cx, g->level == TG_FUSED, MPK_EARG,
+          "postpone works on a fused task graph, this one is %s", tg_level_names[g->level]);
     TRY(start(&p));
     if (!mark_candidates(&p))
         return MPK_OK;

@@ -1,20 +1,23 @@
-/* recognise.c - replace groups of small operators by the one operator they compute (for graphs made elsewhere).
+/* recognise.c - replace groups of small operators by the one operator they compute.
+ *
+ * For graphs made elsewhere, as PyTorch's are.
  *
  * Input and output: a tensor program.  Each rule is a pattern, its conditions and its replacement:
  *
- *   norm     x * rsqrt(mean(x^2 over the last axis) + eps)   -> rms_norm(x)
- *   weight   rms_norm(x) * w                                 -> rms_norm(x, w); casts to and from f32 around it go too
- *   cast     rms_norm(x in f32, w), rounded to x's dtype      -> rms_norm(x, w), which has the same bits
- *   log      m + log(sum(exp(x - m))), m the largest of x along the axes that are summed, 0 where that is infinite
- *                                                             -> reduce(x), kind logsumexp
- *   flat     rows(reshape(a), ...), a [T, D], the result [.., D] -> reshape(rows(a, ...)), so that fuse_ops finds
- *            linears next to what is done to their results; rows: element-wise operators and norms
- *   back     reshape(reshape(a)) with the shape of a         -> a
- *   same     0 + x of integers                               -> x, unless x is overwritten before the last reader
- *   result   copy of the whole of a, dense, to an output     -> a is the output
+ *   norm    x * rsqrt(mean(x^2 over the last axis) + eps) -> rms_norm(x)
+ *   weight  rms_norm(x) * w -> rms_norm(x, w); casts to and from f32 around it go too
+ *   cast    rms_norm(x in f32, w), rounded to x's dtype -> rms_norm(x, w), which has the same bits
+ *   log     m + log(sum(exp(x - m))), m the largest of x along the axes that are summed, or 0 where
+ *           that is infinite -> reduce(x), kind logsumexp
+ *   flat    rows(reshape(a), ...), a [T, D], the result [.., D] -> reshape(rows(a, ...)), so that
+ *           fuse_ops finds linears next to what is done to their results; rows: element-wise
+ *           operators and norms
+ *   back    reshape(reshape(a)) with the shape of a -> a
+ *   same    0 + x of integers -> x, unless x is overwritten before the last reader
+ *   result  copy of the whole of a, dense, to an output -> a is the output
  *
- * and those of recognise_attention.c.  rms_norm and logsumexp add in a different order and round less often; all other
- * rules keep the bits.  Cost: linear in the program.
+ * and those of recognise_attention.c.  rms_norm and logsumexp add in a different order and round
+ * less often; all other rules keep the bits.  Cost: linear in the program.
  */
 #include "pass/fuse.h"
 
@@ -37,7 +40,8 @@ static bool is_square(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
         *x = rewrite_input(w, mul, 0);
         return *x == rewrite_input(w, mul, 1);
     }
-    return str_is(e, "pow(x0, 2)") || str_is(e, "pow(x0, 2.0)") || str_is(e, "square(x0)") || str_is(e, "x0 * x0");
+    return str_is(e, "pow(x0, 2)") || str_is(e, "pow(x0, 2.0)") || str_is(e, "square(x0)") ||
+           str_is(e, "x0 * x0");
 }
 
 /* t = rsqrt(mean(square of *x) + *eps), one for each row */
@@ -52,7 +56,8 @@ static bool is_scale(const rewrite *w, ir_tensor_id t, ir_tensor_id *x, double *
         !str_read_double((str){e.at + strlen(sum), e.n - strlen(sum)}, eps))
         return false;
     const ir_op *reduce = rewrite_producer(w, mean, "reduce");
-    if (!reduce || !str_is(rewrite_attribute(reduce, "kind")->s, "mean") || !rewrite_attribute(reduce, "keep")->i)
+    if (!reduce || !str_is(rewrite_attribute(reduce, "kind")->s, "mean") ||
+        !rewrite_attribute(reduce, "keep")->i)
         return false;
     ir_tensor_id squares = rewrite_input(w, reduce, 0);
     const ir_attribute *axes = rewrite_attribute(reduce, "axes");
@@ -100,8 +105,10 @@ static mpk_status apply_weight(rewrite *w, ir_op_id id)
         return MPK_OK;
     for (uint32_t side = 0; side < 2; side++) {
         ir_tensor_id weight = rewrite_input(w, op, side);
-        const ir_op *norm = rewrite_producer(w, before_cast(w, rewrite_input(w, op, !side), IR_F32), "rms_norm");
-        if (!norm || tensor_of(w, weight)->rank != 1 || tensor_of(w, weight)->dims[0] != y->dims[y->rank - 1] ||
+        const ir_op *norm =
+            rewrite_producer(w, before_cast(w, rewrite_input(w, op, !side), IR_F32), "rms_norm");
+        if (!norm || tensor_of(w, weight)->rank != 1 ||
+            tensor_of(w, weight)->dims[0] != y->dims[y->rank - 1] ||
             rewrite_input(w, norm, 1) != IR_NONE || !is_private(w, norm, 1))
             continue;
         ir_tensor_id x = before_cast(w, rewrite_input(w, norm, 0), y->dtype);
@@ -127,7 +134,8 @@ static mpk_status apply_cast(rewrite *w, ir_op_id id)
 /* ---- rule log ---- */
 
 /* Is t a map of two operands whose text is `expr`? */
-static bool is_of_two(const rewrite *w, ir_tensor_id t, const char *expr, ir_tensor_id *x0, ir_tensor_id *x1)
+static bool is_of_two(const rewrite *w, ir_tensor_id t, const char *expr, ir_tensor_id *x0,
+                      ir_tensor_id *x1)
 {
     const ir_op *op = rewrite_producer(w, t, "map");
     if (!op || op->n_in != 2 || !str_is(rewrite_attribute(op, "expr")->s, expr))
@@ -149,20 +157,22 @@ static bool is_finite_part(const rewrite *w, ir_tensor_id t, ir_tensor_id *large
 static bool same_axes(const ir_op *a, const ir_op *b)
 {
     const ir_attribute *one = rewrite_attribute(a, "axes"), *two = rewrite_attribute(b, "axes");
-    return one->ints.n == two->ints.n && memcmp(one->ints.at, two->ints.at, one->ints.n * sizeof(int64_t)) == 0;
+    return one->ints.n == two->ints.n &&
+           memcmp(one->ints.at, two->ints.at, one->ints.n * sizeof(int64_t)) == 0;
 }
 
-/* Is `base` the finite part of the maximum of x over the axes that `sum` adds, with these axes kept?  x must not
- * have been written since the maximum was taken. */
-static bool is_base_of(const rewrite *w, ir_tensor_id base, ir_tensor_id x, const ir_op *sum, ir_op_id end)
+/* Is `base` the finite part of the maximum of x over the axes that `sum` adds, with these axes
+ * kept?  x must not have been written since the maximum was taken. */
+static bool is_base_of(const rewrite *w, ir_tensor_id base, ir_tensor_id x, const ir_op *sum,
+                       ir_op_id end)
 {
     ir_tensor_id largest;
     if (!is_finite_part(w, base, &largest))
         return false;
     const ir_op *max = rewrite_producer(w, largest, "reduce");
-    return max && str_is(rewrite_attribute(max, "kind")->s, "max") && rewrite_attribute(max, "keep")->i &&
-           rewrite_input(w, max, 0) == x && same_axes(max, sum) &&
-           tensor_of(w, base)->dtype == tensor_of(w, x)->dtype &&
+    return max && str_is(rewrite_attribute(max, "kind")->s, "max") &&
+           rewrite_attribute(max, "keep")->i && rewrite_input(w, max, 0) == x &&
+           same_axes(max, sum) && tensor_of(w, base)->dtype == tensor_of(w, x)->dtype &&
            !rewrite_is_written(w, x, w->keys.at[max - w->g->ops.at], w->keys.at[end]);
 }
 
@@ -173,11 +183,13 @@ static const ir_op *find_sum(const rewrite *w, ir_tensor_id t, ir_tensor_id *x, 
     if (!str_is(expression_of(w, t, &sums), "log(x0)"))
         return NULL;
     const ir_op *sum = rewrite_producer(w, sums, "reduce");
-    if (!sum || !str_is(rewrite_attribute(sum, "kind")->s, "sum") || !same_dims(tensor_of(w, sums), tensor_of(w, t)))
+    if (!sum || !str_is(rewrite_attribute(sum, "kind")->s, "sum") ||
+        !same_dims(tensor_of(w, sums), tensor_of(w, t)))
         return NULL;
     ir_tensor_id powers = rewrite_input(w, sum, 0);
     bool found = str_is(expression_of(w, powers, &differences), "exp(x0)") &&
-                 is_of_two(w, differences, "x0 - x1", x, base) && same_dims(tensor_of(w, powers), tensor_of(w, *x));
+                 is_of_two(w, differences, "x0 - x1", x, base) &&
+                 same_dims(tensor_of(w, powers), tensor_of(w, *x));
     return found ? sum : NULL;
 }
 
@@ -197,8 +209,10 @@ static mpk_status apply_log(rewrite *w, ir_op_id id)
     for (uint32_t side = 0; side < 2; side++) {
         ir_tensor_id logs = rewrite_input(w, op, side);
         const ir_op *sum = find_sum(w, logs, &x, &base);
-        if (!sum || !is_base_of(w, base, x, sum, id) || !is_reshape_of(w, rewrite_input(w, op, !side), base) ||
-            !same_dims(tensor_of(w, logs), tensor_of(w, y)) || tensor_of(w, y)->dtype != tensor_of(w, x)->dtype)
+        if (!sum || !is_base_of(w, base, x, sum, id) ||
+            !is_reshape_of(w, rewrite_input(w, op, !side), base) ||
+            !same_dims(tensor_of(w, logs), tensor_of(w, y)) ||
+            tensor_of(w, y)->dtype != tensor_of(w, x)->dtype)
             continue;
         const ir_attribute *axes = rewrite_attribute(sum, "axes");
         TRY(rewrite_add(w, w->keys.at[id], "reduce", 1, &x,
@@ -221,17 +235,20 @@ static ir_tensor_id flat_of(const rewrite *w, ir_tensor_id t)
     const ir_op *reshape = rewrite_producer(w, t, "reshape");
     ir_tensor_id in = reshape ? rewrite_input(w, reshape, 0) : IR_NONE;
     const ir_tensor *a = in == IR_NONE ? NULL : tensor_of(w, in), *b = tensor_of(w, t);
-    bool same_rows = a && a->rank == 2 && b->rank > 2 && a->dims[1] == b->dims[b->rank - 1] && a->live == IR_ALL;
+    bool same_rows =
+        a && a->rank == 2 && b->rank > 2 && a->dims[1] == b->dims[b->rank - 1] && a->live == IR_ALL;
     return same_rows ? in : IR_NONE;
 }
 
 static bool works_on_rows(const ir_op *op)
 {
-    return op->n_out == 1 && (op->def->flags & OP_ELEMENTWISE || strcmp(op->def->name, "rms_norm") == 0 ||
-                              strcmp(op->def->name, "layer_norm") == 0);
+    return op->n_out == 1 &&
+           (op->def->flags & OP_ELEMENTWISE || strcmp(op->def->name, "rms_norm") == 0 ||
+            strcmp(op->def->name, "layer_norm") == 0);
 }
 
-/* Can an operand stay as it is, because it is the same for every row or dense, so that it can be reshaped? */
+/* Can an operand stay as it is, because it is the same for every row or dense, so that it can be
+ * reshaped? */
 static bool is_of_columns(const ir_tensor *t)
 {
     return t->rank <= 1;
@@ -241,12 +258,14 @@ static bool is_whole(const ir_tensor *t, const ir_tensor *y)
     return t->rank == y->rank && memcmp(t->dims, y->dims, y->rank * sizeof *y->dims) == 0;
 }
 
-/* Is every operand a set of rows or the same for each row, and is at least one of them a reshaped [T, D]? */
+/* Is every operand a set of rows or the same for each row, and is at least one of them a reshaped
+ * [T, D]? */
 static bool can_be_flat(const rewrite *w, const ir_op *op)
 {
     const ir_tensor *y = tensor_of(w, op->out[0]);
     bool found = false;
-    if (!works_on_rows(op) || y->rank < 3 || y->live != IR_ALL || y->shares != IR_NONE || w->is_output[op->out[0]])
+    if (!works_on_rows(op) || y->rank < 3 || y->live != IR_ALL || y->shares != IR_NONE ||
+        w->is_output[op->out[0]])
         return false;
     for (uint32_t i = 0; i < op->n_in; i++) {
         ir_tensor_id in = rewrite_input(w, op, i);
@@ -327,8 +346,9 @@ static mpk_status apply_same(rewrite *w, ir_op_id id)
     str e = expression_of(w, y, &x);
     bool is_sum = str_is(e, "0 + x0") || str_is(e, "x0 + 0");
     ir_dtype dtype = tensor_of(w, y)->dtype;
-    if (is_sum && (dtype == IR_I32 || dtype == IR_I64) && same_dims(tensor_of(w, x), tensor_of(w, y)) &&
-        !is_in_output(w, y) && !rewrite_is_written(w, y, w->keys.at[id], UINT32_MAX) &&
+    if (is_sum && (dtype == IR_I32 || dtype == IR_I64) &&
+        same_dims(tensor_of(w, x), tensor_of(w, y)) && !is_in_output(w, y) &&
+        !rewrite_is_written(w, y, w->keys.at[id], UINT32_MAX) &&
         !rewrite_is_written(w, x, w->keys.at[id], end_of_reading(w, y)))
         rewrite_replace(w, y, x);
     return MPK_OK;
@@ -336,7 +356,8 @@ static mpk_status apply_same(rewrite *w, ir_op_id id)
 
 /* ---- rule result ---- */
 
-/* The temporary whose whole storage t views in order; IR_NONE if t views a part of it or it is not a temporary. */
+/* The temporary whose whole storage t views in order; IR_NONE if t views a part of it or it is not
+ * a temporary. */
 static ir_tensor_id whole_of(const rewrite *w, ir_tensor_id t)
 {
     ir_tensor_id base = rewrite_before_views(w, t);
@@ -346,8 +367,8 @@ static ir_tensor_id whole_of(const rewrite *w, ir_tensor_id t)
     for (uint32_t i = 0; i < b->rank; i++)
         if (b->dims[i] > 1 && b->stride[i] != dense[i])
             return IR_NONE;
-    bool whole = a->kind == IR_TEMP && a->shares == IR_NONE && a->live == IR_ALL && b->offset == 0 &&
-                 a->dtype == b->dtype && ir_elements(a) == ir_elements(b);
+    bool whole = a->kind == IR_TEMP && a->shares == IR_NONE && a->live == IR_ALL &&
+                 b->offset == 0 && a->dtype == b->dtype && ir_elements(a) == ir_elements(b);
     return whole ? base : IR_NONE;
 }
 
@@ -363,7 +384,8 @@ static bool is_overwritten(const rewrite *w, ir_tensor_id t)
     return false;
 }
 
-/* The tensor takes the name of its copy.  Its shape may differ from the copy's: the caller's memory is plain bytes. */
+/* The tensor takes the name of its copy.  Its shape may differ from the copy's: the caller's memory
+ * is plain bytes. */
 static mpk_status apply_result(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -384,7 +406,8 @@ mpk_status pass_recognise(pass_state *s, ir_graph **g)
                                                                    {apply_cast, NULL},
                                                                    {apply_flat, apply_back},
                                                                    {apply_same, apply_result}};
-    for (size_t i = 0; i < sizeof rounds / sizeof *rounds && s->options->fusion != PASS_FUSE_NONE; i++) {
+    for (size_t i = 0; i < sizeof rounds / sizeof *rounds && s->options->fusion != PASS_FUSE_NONE;
+         i++) {
         rewrite w;
         TRY(rewrite_begin(s, *g, &w));
         uint32_t n = (uint32_t)w.g->ops.n;

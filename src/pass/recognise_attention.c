@@ -1,8 +1,10 @@
-/* recognise_attention.c - rules that find rotation and grouped heads among small operators (see recognise.c).
+/* recognise_attention.c - rules that find rotation and grouped heads among small operators.
  *
- *   rotate     x * cos + concat(-x2, x1) * sin, x1 and x2 the halves of rows of x   -> rotate(x, cos, sin)
- *   partly     concat(rotate(first entries of x), the others)                       -> rotate(x, cos, sin)
- *   heads      sdpa(q, k, v) of heads repeated by expand                            -> sdpa of the heads themselves
+ * recognise.c calls them beside its own:
+ *
+ *   rotate  x * cos + concat(-x2, x1) * sin, x1 and x2 the halves of rows of x -> rotate(x, cos, sin)
+ *   partly  concat(rotate(first entries of x), the others) -> rotate(x, cos, sin)
+ *   heads   sdpa(q, k, v) of heads repeated by expand -> sdpa of the heads themselves
  *
  * All of them keep the bits.
  */
@@ -16,7 +18,8 @@ static bool is_slice(const rewrite *w, ir_tensor_id t, int64_t first, int64_t en
         return false;
     *x = rewrite_input(w, slice, 0);
     const ir_tensor *from = tensor_of(w, *x), *to = tensor_of(w, t);
-    const ir_attribute *starts = rewrite_attribute(slice, "starts"), *steps = rewrite_attribute(slice, "steps");
+    const ir_attribute *starts = rewrite_attribute(slice, "starts"),
+                       *steps = rewrite_attribute(slice, "steps");
     for (uint32_t i = 0; i < steps->ints.n; i++)
         if (steps->ints.at[i] != 1)
             return false;
@@ -31,7 +34,8 @@ static bool is_slice(const rewrite *w, ir_tensor_id t, int64_t first, int64_t en
 static bool is_pair(const rewrite *w, ir_tensor_id t, ir_tensor_id *a, ir_tensor_id *b)
 {
     const ir_op *concat = rewrite_producer(w, t, "concat");
-    if (!concat || concat->n_in != 2 || rewrite_attribute(concat, "axis")->i != (int64_t)tensor_of(w, t)->rank - 1)
+    if (!concat || concat->n_in != 2 ||
+        rewrite_attribute(concat, "axis")->i != (int64_t)tensor_of(w, t)->rank - 1)
         return false;
     *a = rewrite_input(w, concat, 0);
     *b = rewrite_input(w, concat, 1);
@@ -48,15 +52,16 @@ static bool is_turned(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
     int64_t n = y->dims[y->rank - 1];
     const ir_op *minus = rewrite_producer(w, high, "map");
     return minus && minus->n_in == 1 && str_is(rewrite_attribute(minus, "expr")->s, "-x0") &&
-           is_slice(w, low, 0, n / 2, x) && is_slice(w, rewrite_input(w, minus, 0), n / 2, n, &other) && *x == other &&
+           is_slice(w, low, 0, n / 2, x) &&
+           is_slice(w, rewrite_input(w, minus, 0), n / 2, n, &other) && *x == other &&
            tensor_of(w, *x)->dims[y->rank - 1] == n && n % 2 == 0;
 }
 
 static bool is_table(const rewrite *w, ir_tensor_id t, const ir_tensor *x)
 {
     const ir_tensor *table = tensor_of(w, t);
-    return table->rank > 0 && table->rank <= x->rank && table->dims[table->rank - 1] == x->dims[x->rank - 1] &&
-           table->live == IR_ALL;
+    return table->rank > 0 && table->rank <= x->rank &&
+           table->dims[table->rank - 1] == x->dims[x->rank - 1] && table->live == IR_ALL;
 }
 
 /* Is t the product of *x (given, or IR_NONE: of turned *x) and a table? */
@@ -69,7 +74,8 @@ static bool is_product(const rewrite *w, ir_tensor_id t, ir_tensor_id *x, ir_ten
         if (*x == IR_NONE ? !is_turned(w, a, &turned) : a != *x)
             continue;
         turned = *x == IR_NONE ? turned : *x;
-        if (!same_dims(tensor_of(w, t), tensor_of(w, turned)) || !is_table(w, *table, tensor_of(w, turned)))
+        if (!same_dims(tensor_of(w, t), tensor_of(w, turned)) ||
+            !is_table(w, *table, tensor_of(w, turned)))
             continue;
         *x = turned;
         return true;
@@ -86,7 +92,8 @@ static mpk_status apply_rotate(rewrite *w, ir_op_id id)
         ir_tensor_id in[3] = {IR_NONE}, old = op->out[0], out;
         if (!is_product(w, rewrite_input(w, op, side), &in[0], &in[2]) ||
             !is_product(w, rewrite_input(w, op, !side), &in[0], &in[1]) ||
-            !same_dims(tensor_of(w, in[0]), tensor_of(w, old)) || !is_small_float(tensor_of(w, old)->dtype) ||
+            !same_dims(tensor_of(w, in[0]), tensor_of(w, old)) ||
+            !is_small_float(tensor_of(w, old)->dtype) ||
             tensor_of(w, in[1])->rank != tensor_of(w, in[2])->rank)
             continue;
         TRY(rewrite_add(w, w->keys.at[id], "rotate", 3, in, NULL, &out));
@@ -105,9 +112,11 @@ static mpk_status apply_partly(rewrite *w, ir_op_id id)
     const ir_tensor *y = tensor_of(w, old);
     int64_t n = tensor_of(w, turned)->dims[y->rank - 1];
     if (!rotate ||
-        tensor_of(w, rewrite_input(w, rotate, 1))->dims[tensor_of(w, rewrite_input(w, rotate, 1))->rank - 1] != n ||
-        !is_slice(w, rewrite_input(w, rotate, 0), 0, n, &x) || !is_slice(w, rest, n, y->dims[y->rank - 1], &same) ||
-        x != same || !same_dims(tensor_of(w, x), y))
+        tensor_of(w, rewrite_input(w, rotate, 1))
+                ->dims[tensor_of(w, rewrite_input(w, rotate, 1))->rank - 1] != n ||
+        !is_slice(w, rewrite_input(w, rotate, 0), 0, n, &x) ||
+        !is_slice(w, rest, n, y->dims[y->rank - 1], &same) || x != same ||
+        !same_dims(tensor_of(w, x), y))
         return MPK_OK;
     ir_tensor_id in[3] = {x, rewrite_input(w, rotate, 1), rewrite_input(w, rotate, 2)};
     TRY(rewrite_add(w, w->keys.at[id], "rotate", 3, in, NULL, &out));
@@ -117,17 +126,20 @@ static mpk_status apply_partly(rewrite *w, ir_op_id id)
 
 /* ---- rule heads ---- */
 
-/* The tensor [B, G, 1, L, K] whose heads t [B, G n, L, K] repeats n times each; IR_NONE if there is none. */
+/* The tensor [B, G, 1, L, K] whose heads t [B, G n, L, K] repeats n times each; IR_NONE if there is
+ * none. */
 static ir_tensor_id find_repeated(const rewrite *w, ir_tensor_id t)
 {
     const ir_op *reshape = rewrite_producer(w, t, "reshape");
-    const ir_op *expand = reshape ? rewrite_producer(w, rewrite_input(w, reshape, 0), "expand") : NULL;
+    const ir_op *expand =
+        reshape ? rewrite_producer(w, rewrite_input(w, reshape, 0), "expand") : NULL;
     if (!expand)
         return IR_NONE;
     ir_tensor_id in = rewrite_input(w, expand, 0);
     const ir_tensor *a = tensor_of(w, in), *b = tensor_of(w, expand->out[0]), *y = tensor_of(w, t);
-    bool fits = a->rank == 5 && b->rank == 5 && y->rank == 4 && a->dims[2] == 1 && y->dims[0] == b->dims[0] &&
-                y->dims[1] == b->dims[1] * b->dims[2] && y->dims[2] == b->dims[3] && y->dims[3] == b->dims[4];
+    bool fits = a->rank == 5 && b->rank == 5 && y->rank == 4 && a->dims[2] == 1 &&
+                y->dims[0] == b->dims[0] && y->dims[1] == b->dims[1] * b->dims[2] &&
+                y->dims[2] == b->dims[3] && y->dims[3] == b->dims[4];
     for (uint32_t i = 0; i < 5; i++)
         fits = fits && (i == 2 || a->dims[i] == b->dims[i]);
     return fits ? in : IR_NONE;

@@ -1,4 +1,5 @@
-/* recognise_test.c - small operators become whole ones, what is nearly the pattern does not, numbers stay. */
+/* recognise_test.c - small operators become whole ones, what is nearly the pattern does not,
+ * numbers stay. */
 #include "check.h"
 
 #include <math.h>
@@ -83,11 +84,13 @@ static void a_layer_of_small_operators_becomes_three_linears(void **state)
 {
     (void)state;
     arena a = {0};
-    ir_graph *g = parse(&a, layer), *plain = recognise(&a, g, false), *fused = recognise(&a, g, true);
+    ir_graph *g = parse(&a, layer), *plain = recognise(&a, g, false),
+             *fused = recognise(&a, g, true);
     assert_int_equal(count_of(plain, "rms_norm"), 1);
     assert_int_equal(count_of(plain, "reduce") + count_of(plain, "map"), 0);
     assert_int_equal(count_of(fused, "linear"), 2); /* norm, gate and up; down and residual */
-    assert_int_equal(count_of(fused, "rms_norm") + count_of(fused, "silu") + count_of(fused, "mul"), 0);
+    assert_int_equal(count_of(fused, "rms_norm") + count_of(fused, "silu") + count_of(fused, "mul"),
+                     0);
     check_near(&a, g, plain);
     check_near(&a, g, fused);
     arena_free(&a);
@@ -116,7 +119,8 @@ static void what_is_nearly_a_norm_stays(void **state)
         {"rsqrt(x0)", "sqrt(x0)"},    {"%z = mul(%v, %r)", "%w = mul(%v, %v)\n%z = mul(%w, %r)"}};
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         arena a = {0};
-        ir_graph *g = parse_with(&a, layer, changes[i][0], changes[i][1]), *after = recognise(&a, g, false);
+        ir_graph *g = parse_with(&a, layer, changes[i][0], changes[i][1]),
+                 *after = recognise(&a, g, false);
         assert_int_equal(count_of(after, "rms_norm"), 0);
         check_near(&a, g, after);
         arena_free(&a);
@@ -126,11 +130,12 @@ static void what_is_nearly_a_norm_stays(void **state)
 static void low_precision_keeps_its_roundings(void **state)
 {
     (void)state;
-    static const char source[] = "input %x : bf16[3, 16]\nconst %n : bf16[16]\n%f = cast(%x) {dtype = \"f32\"}\n"
-                                 "%p = map(%f) {expr = \"pow(x0, 2)\"}\n"
-                                 "%m = reduce(%p) {axes = [1], keep = 1, kind = \"mean\"}\n"
-                                 "%e = map(%m) {expr = \"x0 + 1e-05\"}\n%r = map(%e) {expr = \"rsqrt(x0)\"}\n"
-                                 "%z = mul(%f, %r)\n%b = cast(%z) {dtype = \"bf16\"}\n%h = mul(%n, %b)\noutput %h\n";
+    static const char source[] =
+        "input %x : bf16[3, 16]\nconst %n : bf16[16]\n%f = cast(%x) {dtype = \"f32\"}\n"
+        "%p = map(%f) {expr = \"pow(x0, 2)\"}\n"
+        "%m = reduce(%p) {axes = [1], keep = 1, kind = \"mean\"}\n"
+        "%e = map(%m) {expr = \"x0 + 1e-05\"}\n%r = map(%e) {expr = \"rsqrt(x0)\"}\n"
+        "%z = mul(%f, %r)\n%b = cast(%z) {dtype = \"bf16\"}\n%h = mul(%n, %b)\noutput %h\n";
     arena a = {0}, scratch = {0};
     ir_graph *g = parse(&a, source), *kept = recognise(&a, g, false), *relaxed = g;
     assert_int_equal(count_of(kept, "mul"), 1);
@@ -145,9 +150,12 @@ static void low_precision_keeps_its_roundings(void **state)
 static const char logarithm[] =
     "input %x : f32[5, 7]\n%v = map(%x) {expr = \"x0 * 3\"}\n"
     "%l = reduce(%v) {axes = [1], keep = 1, kind = \"max\"}\n%m = map(%l) {expr = \"abs(x0)\"}\n"
-    "%i = map(%m) {expr = \"x0 == inf\", dtype = \"bool\"}\n%b = map(%i, %l) {expr = \"where(x0, 0.0, x1)\"}\n"
-    "%c = reshape(%b) {shape = [5]}\n%d = map(%v, %b) {expr = \"x0 - x1\"}\n%e = map(%d) {expr = \"exp(x0)\"}\n"
-    "%s = reduce(%e) {axes = [1]}\n%g = map(%s) {expr = \"log(x0)\"}\n%y = add(%g, %c)\noutput %y\n";
+    "%i = map(%m) {expr = \"x0 == inf\", dtype = \"bool\"}\n%b = map(%i, %l) {expr = \"where(x0, "
+    "0.0, x1)\"}\n"
+    "%c = reshape(%b) {shape = [5]}\n%d = map(%v, %b) {expr = \"x0 - x1\"}\n%e = map(%d) {expr = "
+    "\"exp(x0)\"}\n"
+    "%s = reduce(%e) {axes = [1]}\n%g = map(%s) {expr = \"log(x0)\"}\n%y = add(%g, %c)\noutput "
+    "%y\n";
 
 static void a_logarithm_of_a_sum_of_exponentials_is_one_operator(void **state)
 {
@@ -164,8 +172,10 @@ static void a_logarithm_of_a_sum_of_exponentials_is_one_operator(void **state)
     ir_graph *g = parse(&a, logarithm), *after = recognise(&a, g, false);
     assert_int_equal(after->ops.n, 2); /* what makes v, and reduce */
     check_near(&a, g, after);
-    g = parse_with(&a, logarithm, "reduce(%e) {axes = [1]}\n%g = map(%s) {expr = \"log(x0)\"}\n%y = add(%g, %c)",
-                   "reduce(%e) {axes = [1], keep = 1}\n%g = map(%s) {expr = \"log(x0)\"}\n%y = add(%b, %g)");
+    g = parse_with(
+        &a, logarithm,
+        "reduce(%e) {axes = [1]}\n%g = map(%s) {expr = \"log(x0)\"}\n%y = add(%g, %c)",
+        "reduce(%e) {axes = [1], keep = 1}\n%g = map(%s) {expr = \"log(x0)\"}\n%y = add(%b, %g)");
     after = recognise(&a, g, false);
     assert_int_equal(after->ops.n, 2);
     check_near(&a, g, after);
@@ -182,8 +192,9 @@ static void a_logarithm_of_a_sum_of_exponentials_is_one_operator(void **state)
 static void a_norm_between_casts_keeps_its_bits(void **state)
 {
     (void)state;
-    static const char source[] = "input %x : bf16[3, 16]\nconst %n : f32[16]\n%f = cast(%x) {dtype = \"f32\"}\n"
-                                 "%y = rms_norm(%f, %n)\n%z = cast(%y) {dtype = \"bf16\"}\noutput %z\n";
+    static const char source[] =
+        "input %x : bf16[3, 16]\nconst %n : f32[16]\n%f = cast(%x) {dtype = \"f32\"}\n"
+        "%y = rms_norm(%f, %n)\n%z = cast(%y) {dtype = \"bf16\"}\noutput %z\n";
     arena a = {0};
     ir_graph *g = parse(&a, source), *after = recognise(&a, g, false);
     assert_int_equal(after->ops.n, 1);
@@ -203,7 +214,8 @@ static const char turned[] =
     "%l = slice(%r) {starts = [0, 0, 0, 0], stops = [1, 2, 3, 3]}\n"
     "%h = slice(%r) {starts = [0, 0, 0, 3], stops = [1, 2, 3, 6]}\n"
     "%m = map(%h) {expr = \"-x0\"}\n%t = concat(%m, %l) {axis = 3}\n"
-    "%a = mul(%r, %c)\n%b = mul(%s, %t)\n%d = add(%a, %b)\n%y = concat(%d, %p) {axis = 3}\noutput %y\n";
+    "%a = mul(%r, %c)\n%b = mul(%s, %t)\n%d = add(%a, %b)\n%y = concat(%d, %p) {axis = 3}\noutput "
+    "%y\n";
 
 static void check_same(arena *a, const ir_graph *one, const ir_graph *two)
 {
@@ -220,7 +232,8 @@ static void rotation_keeps_its_bits(void **state)
         {"-x0", "-x0 * 2"},
         {"concat(%m, %l)", "concat(%l, %m)"},
         {"mul(%r, %c)", "mul(%t, %c)"},
-        {"starts = [0, 0, 0, 3], stops = [1, 2, 3, 6]", "starts = [0, 0, 0, 2], stops = [1, 2, 3, 5]"},
+        {"starts = [0, 0, 0, 3], stops = [1, 2, 3, 6]",
+         "starts = [0, 0, 0, 2], stops = [1, 2, 3, 5]"},
         {"input %c : bf16[1, 1, 3, 6]", "input %c : bf16[1, 1, 3, 1]"}};
     arena a = {0};
     ir_graph *g = parse(&a, turned), *after = recognise(&a, g, false);
@@ -241,7 +254,8 @@ static const char grouped[] =
     "%k5 = reshape(%k) {shape = [1, 2, 1, 5, 8]}\n%ke = expand(%k5) {shape = [1, 2, 2, 5, 8]}\n"
     "%kr = reshape(%ke) {shape = [1, 4, 5, 8]}\n"
     "%v5 = reshape(%v) {shape = [1, 2, 1, 5, 8]}\n%ve = expand(%v5) {shape = [1, 2, 2, 5, 8]}\n"
-    "%vr = reshape(%ve) {shape = [1, 4, 5, 8]}\n%y = sdpa(%q, %kr, %vr, _) {causal = 1}\noutput %y\n";
+    "%vr = reshape(%ve) {shape = [1, 4, 5, 8]}\n%y = sdpa(%q, %kr, %vr, _) {causal = 1}\noutput "
+    "%y\n";
 
 static void repeated_heads_are_read_once(void **state)
 {
@@ -250,9 +264,10 @@ static void repeated_heads_are_read_once(void **state)
     ir_graph *g = parse(&a, grouped), *after = recognise(&a, g, false);
     assert_int_equal(count_of(after, "expand"), 0);
     check_same(&a, g, after);
-    g = parse_with(&a, grouped, "%y = sdpa(%q, %kr, %vr, _)",
-                   "%vs = reshape(%v) {shape = [1, 1, 2, 5, 8]}\n%vt = expand(%vs) {shape = [1, 2, 2, 5, 8]}\n"
-                   "%vu = reshape(%vt) {shape = [1, 4, 5, 8]}\n%y = sdpa(%q, %kr, %vu, _)");
+    g = parse_with(
+        &a, grouped, "%y = sdpa(%q, %kr, %vr, _)",
+        "%vs = reshape(%v) {shape = [1, 1, 2, 5, 8]}\n%vt = expand(%vs) {shape = [1, 2, 2, 5, 8]}\n"
+        "%vu = reshape(%vt) {shape = [1, 4, 5, 8]}\n%y = sdpa(%q, %kr, %vu, _)");
     after = recognise(&a, g, false);
     assert_int_equal(count_of(after, "expand"), 2);
     check_same(&a, g, after);
@@ -276,8 +291,9 @@ static void nothing_added_is_nothing_done(void **state)
     arena_free(&a);
 }
 
-static const char copied[] = "input %x : f32[6, 4]\n%s = softmax(%x)\n%v = reshape(%s) {shape = [2, 3, 4]}\n"
-                             "%y = copy(%v)\noutput %y\n";
+static const char copied[] =
+    "input %x : f32[6, 4]\n%s = softmax(%x)\n%v = reshape(%s) {shape = [2, 3, 4]}\n"
+    "%y = copy(%v)\noutput %y\n";
 
 static void a_result_is_written_where_its_copy_would_be(void **state)
 {
@@ -286,7 +302,8 @@ static void a_result_is_written_where_its_copy_would_be(void **state)
         {"%y = copy(%v)", "%t = transpose(%v) {perm = [1, 0, 2]}\n%y = copy(%t)"},
         {"%y = copy(%v)", "%t = slice(%v) {starts = [0, 0, 0], stops = [1, 3, 4]}\n%y = copy(%t)"},
         {"reshape(%s)", "reshape(%x)"},
-        {"%y = copy(%v)", "%o = map(%x) {expr = \"0 * x0\"}\n%y = copy(%v)\n%w = slice_scatter(%s, %o) {starts = [0, "
+        {"%y = copy(%v)", "%o = map(%x) {expr = \"0 * x0\"}\n%y = copy(%v)\n%w = slice_scatter(%s, "
+                          "%o) {starts = [0, "
                           "0], stops = [6, 4], in_place = 1}\noutput %w"}};
     arena a = {0};
     ir_graph *g = parse(&a, copied), *after = recognise(&a, g, false);

@@ -1,4 +1,5 @@
-/* rewrite.c - the working copy of a tensor program (see rewrite.h).  Everything is linear in the program. */
+/* rewrite.c - the working copy of a tensor program (see rewrite.h).  Everything is linear in the
+ * program. */
 #include "pass/rewrite.h"
 
 #include <stdio.h>
@@ -98,7 +99,8 @@ const ir_attribute *rewrite_attribute(const ir_op *op, const char *name)
     return &op->attributes[i];
 }
 
-/* Who runs an operator that stands at `key`: who has its inputs, or the operator of the source that stands there. */
+/* Who runs an operator that stands at `key`: who has its inputs, or the operator of the source that
+ * stands there. */
 static uint32_t peer_at(const rewrite *w, uint32_t key, uint32_t n_in, const ir_tensor_id *in)
 {
     for (uint32_t i = 0; i < n_in; i++)
@@ -108,8 +110,8 @@ static uint32_t peer_at(const rewrite *w, uint32_t key, uint32_t n_in, const ir_
     return w->g->ops.at[at ? at - 1 : 0].peer;
 }
 
-mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in, const ir_tensor_id *in,
-                       const ir_set *attributes, ir_tensor_id *out)
+mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in,
+                       const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out)
 {
     char name[64];
     do
@@ -123,10 +125,11 @@ mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in
     return MPK_OK;
 }
 
-mpk_status rewrite_reshape(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t rank, const int64_t *dims,
-                           ir_tensor_id *out)
+mpk_status rewrite_reshape(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t rank,
+                           const int64_t *dims, ir_tensor_id *out)
 {
-    return rewrite_add(w, key, "reshape", 1, &t, (ir_set[]){{.name = "shape", .ints = dims, .n_ints = rank}, {0}}, out);
+    return rewrite_add(w, key, "reshape", 1, &t,
+                       (ir_set[]){{.name = "shape", .ints = dims, .n_ints = rank}, {0}}, out);
 }
 
 mpk_status rewrite_copy_attributes(rewrite *w, const ir_op *op, ir_set *sets)
@@ -225,7 +228,8 @@ static void find_live(const rewrite *w, const keyed *ops, bool *live, bool *read
     }
 }
 
-/* Copy a tensor that no operator makes when it is first used, so that it precedes every operator that reads it. */
+/* Copy a tensor that no operator makes when it is first used, so that it precedes every operator
+ * that reads it. */
 static mpk_status copy_tensor(rewrite *w, ir_graph *to, ir_tensor_id t, ir_tensor_id *moved)
 {
     const ir_tensor *tensor = &w->g->tensors.at[t];
@@ -234,8 +238,8 @@ static mpk_status copy_tensor(rewrite *w, ir_graph *to, ir_tensor_id t, ir_tenso
     char *name = arena_copy(w->s->result, tensor->name.at, tensor->name.n);
     CHECK(w->s->cx, name, MPK_ENOMEM, "out of memory for the name of a tensor");
     to->peer = tensor->peer;
-    return ir_add_tensor(w->s->cx, to, tensor->kind, tensor->live, name, tensor->dtype, tensor->rank, tensor->dims,
-                         &moved[t]);
+    return ir_add_tensor(w->s->cx, to, tensor->kind, tensor->live, name, tensor->dtype,
+                         tensor->rank, tensor->dims, &moved[t]);
 }
 
 static mpk_status copy_op(rewrite *w, ir_graph *to, const ir_op *op, ir_tensor_id *moved)
@@ -251,7 +255,8 @@ static mpk_status copy_op(rewrite *w, ir_graph *to, const ir_op *op, ir_tensor_i
         in[i] = moved[from];
     }
     for (uint32_t i = 0; i < op->n_out; i++)
-        names[i] = w->names.at[op->out[i]].n ? w->names.at[op->out[i]] : w->g->tensors.at[op->out[i]].name;
+        names[i] =
+            w->names.at[op->out[i]].n ? w->names.at[op->out[i]] : w->g->tensors.at[op->out[i]].name;
     to->peer = op->peer;
     TRY(ir_add_op_as(w->s->cx, to, op->def, names, op->n_in, in, op->attributes, out));
     for (uint32_t i = 0; i < op->n_out; i++)
@@ -278,7 +283,8 @@ mpk_status rewrite_end(rewrite *w, ir_graph **out)
         ops[i] = (keyed){w->keys.at[i], (ir_op_id)i};
     qsort(ops, w->g->ops.n, sizeof *ops, compare_keys);
     find_live(w, ops, live, read);
-    /* Inputs stay, in order, even if nothing reads them any more: they are the program's interface. */
+    /* Inputs stay, in order, even if nothing reads them any more: they are the program's
+     * interface. */
     for (ir_tensor_id t = 0; t < w->n_source; t++)
         if (w->g->tensors.at[t].kind == IR_INPUT)
             TRY(copy_tensor(w, to, t, moved));

@@ -1,8 +1,9 @@
 /* rewrite.h - a working copy of a tensor program, for the passes that rewrite operators.
  *
- * A pass adds operators to the copy, substitutes their results for older tensors, and extracts the finished program:
- * operators in the order of their keys, without dead ones.  Views keep the strides they had before the pass, so a rule
- * that follows views must run before the rules that move the viewed tensors.
+ * A pass adds operators to the copy, substitutes their results for older tensors, and extracts the
+ * finished program: operators in the order of their keys, without dead ones.  Views keep the
+ * strides they had before the pass, so a rule that follows views must run before the rules that
+ * move the viewed tensors.
  */
 #ifndef PASS_REWRITE_H
 #define PASS_REWRITE_H
@@ -32,16 +33,17 @@ ir_tensor_id rewrite_before_views(const rewrite *w, ir_tensor_id tensor);
 /* The value of an attribute by name, which the operator's record must have. */
 const ir_attribute *rewrite_attribute(const ir_op *op, const char *name);
 /* Add an operator at place `key`; attributes as for ir_add_op. */
-mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in, const ir_tensor_id *in,
-                       const ir_set *attributes, ir_tensor_id *out);
+mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in,
+                       const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out);
 /* Does an operator between two keys write the storage of a tensor in place? */
 bool rewrite_is_written(const rewrite *w, ir_tensor_id tensor, uint32_t first, uint32_t last);
 /* Add the reshape of a tensor. */
-mpk_status rewrite_reshape(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t rank, const int64_t *dims,
-                           ir_tensor_id *out);
+mpk_status rewrite_reshape(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t rank,
+                           const int64_t *dims, ir_tensor_id *out);
 /* The attributes of an operator for rewrite_add; sets[IR_MAX_ATTRIBUTES + 1]. */
 mpk_status rewrite_copy_attributes(rewrite *w, const ir_op *op, ir_set *sets);
-/* Substitute `by` for `old` in all readers.  If `old` is an output of the graph, `by` takes its name. */
+/* Substitute `by` for `old` in all readers.  If `old` is an output of the graph, `by` takes its
+ * name. */
 void rewrite_replace(rewrite *w, ir_tensor_id old, ir_tensor_id by);
 /* The finished program, in the result arena. */
 mpk_status rewrite_end(rewrite *w, ir_graph **out);

@@ -1,18 +1,22 @@
 /* shard.c - one tensor program for several peers (paper §6.4, §6.5): tensor and expert parallelism.
  *
- * Input: a program, options->n_peers.  Output: the joint program of all peers, in which each operator says who runs it
- * and each tensor where it lies; with one peer the program itself.  Weights and state are parts or copies of the whole
- * ones (ir_name_share); whatever crosses is a transfer.  Outputs are peer 0's.
+ * Input: a program, options->n_peers.  Output: the joint program of all peers, in which each
+ * operator says who runs it and each tensor where it lies; with one peer the program itself.
+ * Weights and state are parts or copies of the whole ones (ir_name_share); whatever crosses is a
+ * transfer.  Outputs are peer 0's.
  *
- * A tensor of the source may be there in several forms: whole on each peer; cut along an axis, a part on each; or as
- * terms, one on each, that add up to it.  Operators are taken in their order.  Of the ways that its record names, an
- * operator goes the first that cuts weights and finds its inputs without communication; else it runs whole on every
- * peer if its inputs are whole there; else it follows the form that its inputs have.  Cutting a weight must pay: the
- * result is used in parts until they are added up, or the weight is large (options->gather_bytes).  For a decoder this
- * gives the usual plan: q, k, v, gate, up by rows, output and down by columns, one sum after each of the two.
+ * A tensor of the source may be there in several forms: whole on each peer; cut along an axis, a
+ * part on each; or as terms, one on each, that add up to it.  Operators are taken in their order.
+ * Of the ways that its record names, an operator goes the first that cuts weights and finds its
+ * inputs without communication; else it runs whole on every peer if its inputs are whole there;
+ * else it follows the form that its inputs have.  Cutting a weight must pay: the result is used in
+ * parts until they are added up, or the weight is large (options->gather_bytes).  For a decoder
+ * this gives the usual plan: q, k, v, gate, up by rows, output and down by columns, one sum after
+ * each of the two.
  *
- * What no peer but 0 needs (sampling) runs there alone; transfers that nobody reads go with the next pass that drops
- * dead operators.  Cost: operators x peers, and peers^2 transfers for each change of form.
+ * What no peer but 0 needs (sampling) runs there alone; transfers that nobody reads go with the
+ * next pass that drops dead operators.  Cost: operators x peers, and peers^2 transfers for each
+ * change of form.
  */
 #include "pass/shard.h"
 
@@ -29,10 +33,11 @@ typedef struct sharder {
     ir_graph *to;
     uint32_t n; /* peers */
     shard_cuts cuts;
-    forms *forms;                     /* [tensors] */
-    uint32_t *first_reader, *readers; /* operators that read tensor t: readers[first_reader[t]] ... */
-    bool *is_output;                  /* [tensors] */
-    bool *alone;                      /* [ops] only peer 0 needs it */
+    forms *forms; /* [tensors] */
+    /* operators that read tensor t: readers[first_reader[t]] ... */
+    uint32_t *first_reader, *readers;
+    bool *is_output; /* [tensors] */
+    bool *alone;     /* [ops] only peer 0 needs it */
 } sharder;
 
 static const ir_tensor *tensor_of(const sharder *d, ir_tensor_id t)
@@ -47,8 +52,10 @@ static mpk_status new_form(sharder *d, ir_tensor_id **out)
     return MPK_OK;
 }
 
-/* "NAME.part@1to0"; what is whole, and state of peer 0, which the host looks for, keeps its name there. */
-static mpk_status make_name(sharder *d, ir_tensor_id t, const char *form, uint32_t peer, uint32_t to, str *out)
+/* "NAME.part@1to0"; what is whole, and state of peer 0, which the host looks for, keeps its name
+ * there. */
+static mpk_status make_name(sharder *d, ir_tensor_id t, const char *form, uint32_t peer,
+                            uint32_t to, str *out)
 {
     str name = tensor_of(d, t)->name;
     text words = {0};
@@ -66,12 +73,13 @@ static mpk_status make_name(sharder *d, ir_tensor_id t, const char *form, uint32
 
 /* ---- weights, inputs and state ---- */
 
-static mpk_status add_given(sharder *d, ir_tensor_id t, uint32_t peer, const char *name, const int64_t *dims,
-                            ir_tensor_id *out)
+static mpk_status add_given(sharder *d, ir_tensor_id t, uint32_t peer, const char *name,
+                            const int64_t *dims, ir_tensor_id *out)
 {
     const ir_tensor *from = tensor_of(d, t);
     d->to->peer = peer;
-    return ir_add_tensor(d->s->cx, d->to, from->kind, from->live, name, from->dtype, from->rank, dims, out);
+    return ir_add_tensor(d->s->cx, d->to, from->kind, from->live, name, from->dtype, from->rank,
+                         dims, out);
 }
 
 /* Everywhere, or of state a copy on each peer. */
@@ -116,28 +124,29 @@ static mpk_status give_parts(sharder *d, ir_tensor_id t, uint32_t axis)
 /* ---- changes of form ---- */
 
 /* An operator with one result, on a peer. */
-static mpk_status add_op(sharder *d, uint32_t peer, const char *kind, str name, uint32_t n_in, const ir_tensor_id *in,
-                         const ir_set *attributes, ir_tensor_id *out)
+static mpk_status add_op(sharder *d, uint32_t peer, const char *kind, str name, uint32_t n_in,
+                         const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out)
 {
     d->to->peer = peer;
     return ir_add_op(d->s->cx, d->to, kind, name.at, n_in, in, attributes, out);
 }
 
 /* What peer `from` has of a tensor, on peer `to`. */
-static mpk_status add_transfer(sharder *d, ir_tensor_id t, const char *form, ir_tensor_id what, uint32_t from,
-                               uint32_t to, ir_tensor_id *out)
+static mpk_status add_transfer(sharder *d, ir_tensor_id t, const char *form, ir_tensor_id what,
+                               uint32_t from, uint32_t to, ir_tensor_id *out)
 {
     str name;
     *out = what;
     if (from == to)
         return MPK_OK;
     TRY(make_name(d, t, form, from, to, &name));
-    return add_op(d, from, "transfer", name, 1, &what, (ir_set[]){{.name = "to", .i = to}, {0}}, out);
+    return add_op(d, from, "transfer", name, 1, &what, (ir_set[]){{.name = "to", .i = to}, {0}},
+                  out);
 }
 
 /* The entries lo <= i < hi of an axis, a view. */
-static mpk_status add_slice(sharder *d, ir_tensor_id what, uint32_t peer, uint32_t axis, int64_t lo, int64_t hi,
-                            str name, ir_tensor_id *out)
+static mpk_status add_slice(sharder *d, ir_tensor_id what, uint32_t peer, uint32_t axis, int64_t lo,
+                            int64_t hi, str name, ir_tensor_id *out)
 {
     const ir_tensor *x = &d->to->tensors.at[what];
     int64_t starts[IR_MAX_RANK] = {0}, stops[IR_MAX_RANK];
@@ -168,8 +177,8 @@ static mpk_status add_up(sharder *d, ir_tensor_id t)
 }
 
 /* Of each part what those before it do not have; *n pieces for peer p. */
-static mpk_status gather_pieces(sharder *d, ir_tensor_id t, uint32_t axis, uint32_t p, ir_tensor_id *pieces,
-                                uint32_t *n)
+static mpk_status gather_pieces(sharder *d, ir_tensor_id t, uint32_t axis, uint32_t p,
+                                ir_tensor_id *pieces, uint32_t *n)
 {
     int64_t lo, hi, covered = 0;
     str name;
@@ -298,7 +307,8 @@ enum { MOST_STEPS = 16 }; /* operators between two products */
 static bool is_used_in_parts(const sharder *d, ir_tensor_id t, int axis, uint32_t steps);
 
 /* Does some way of a reader take a tensor in these parts, and are its results used so? */
-static bool reader_takes_parts(const sharder *d, const ir_op *op, ir_tensor_id t, int axis, uint32_t steps)
+static bool reader_takes_parts(const sharder *d, const ir_op *op, ir_tensor_id t, int axis,
+                               uint32_t steps)
 {
     op_split way;
     for (uint32_t k = 0; op_find_split(d->from, op, k, &way); k++) {
@@ -324,8 +334,8 @@ static bool is_used_in_parts(const sharder *d, ir_tensor_id t, int axis, uint32_
     return true;
 }
 
-/* Is it worth while to cut the weights that this way cuts?  Terms of a sum are, if the inputs are in parts already;
- * parts are, if they are used so. */
+/* Is it worth while to cut the weights that this way cuts?  Terms of a sum are, if the inputs are
+ * in parts already; parts are, if they are used so. */
 static bool pays(const sharder *d, const ir_op *op, const op_split *way)
 {
     int64_t bytes = cut_bytes(d, op, way);
@@ -350,7 +360,8 @@ static bool choose_way(const sharder *d, const ir_op *op, op_split *way)
 /* ---- operators ---- */
 
 /* The attributes of a peer's operator: a list of the result's dimensions follows the cut. */
-static mpk_status copy_attributes(sharder *d, const ir_op *op, const op_split *way, uint32_t peer, ir_attribute *to)
+static mpk_status copy_attributes(sharder *d, const ir_op *op, const op_split *way, uint32_t peer,
+                                  ir_attribute *to)
 {
     memcpy(to, op->attributes, sizeof op->attributes);
     if (!way || way->sized < 0)
@@ -367,7 +378,8 @@ static mpk_status copy_attributes(sharder *d, const ir_op *op, const op_split *w
 }
 
 /* Where the forms of result i of an operator are noted; NULL way: whole. */
-static mpk_status new_result(sharder *d, const ir_op *op, const op_split *way, uint32_t i, ir_tensor_id **out)
+static mpk_status new_result(sharder *d, const ir_op *op, const op_split *way, uint32_t i,
+                             ir_tensor_id **out)
 {
     forms *f = &d->forms[op->out[i]];
     int axis = way ? way->out[i] : OP_WHOLE;
@@ -377,7 +389,8 @@ static mpk_status new_result(sharder *d, const ir_op *op, const op_split *way, u
     return MPK_OK;
 }
 
-static mpk_status add_for_peer(sharder *d, const ir_op *op, const op_split *way, uint32_t peer, ir_tensor_id **results)
+static mpk_status add_for_peer(sharder *d, const ir_op *op, const op_split *way, uint32_t peer,
+                               ir_tensor_id **results)
 {
     ir_tensor_id in[IR_MAX_INPUTS], out[IR_MAX_OUTPUTS];
     str names[IR_MAX_OUTPUTS];
@@ -386,7 +399,8 @@ static mpk_status add_for_peer(sharder *d, const ir_op *op, const op_split *way,
         int axis = way ? way->in[i] : OP_WHOLE;
         in[i] = IR_NONE;
         if (op->in[i] != IR_NONE && !(axis == OP_FIRST && peer))
-            in[i] = axis >= 0 ? d->forms[op->in[i]].part[axis][peer] : d->forms[op->in[i]].whole[peer];
+            in[i] =
+                axis >= 0 ? d->forms[op->in[i]].part[axis][peer] : d->forms[op->in[i]].whole[peer];
     }
     for (uint32_t i = 0; i < op->n_out; i++) {
         int axis = way ? way->out[i] : OP_WHOLE;
@@ -417,7 +431,8 @@ static mpk_status shard_op(sharder *d, ir_op_id id)
     for (uint32_t i = 0; i < op->n_out; i++)
         TRY(new_result(d, op, way, i, &results[i]));
     for (uint32_t p = 0; p < (d->alone[id] ? 1 : d->n); p++)
-        NOTE(d->s->cx, add_for_peer(d, op, way, p, results), "giving %.*s to peer %u", STR_ARG(op->name), p);
+        NOTE(d->s->cx, add_for_peer(d, op, way, p, results), "giving %.*s to peer %u",
+             STR_ARG(op->name), p);
     return MPK_OK;
 }
 
@@ -482,7 +497,8 @@ mpk_status pass_shard(pass_state *s, ir_graph **g)
     sharder d = {.s = s, .from = *g, .n = s->options->n_peers};
     if (d.n <= 1 || ir_count_peers(*g) > 1) /* it may have been written for several */
         return MPK_OK;
-    CHECK(s->cx, d.n <= IR_MAX_PEERS, MPK_EARG, "%u peers: at most %d are possible", d.n, IR_MAX_PEERS);
+    CHECK(s->cx, d.n <= IR_MAX_PEERS, MPK_EARG, "%u peers: at most %d are possible", d.n,
+          IR_MAX_PEERS);
     TRY(begin(&d));
     for (ir_op_id o = 0; o < d.from->ops.n; o++)
         TRY(shard_op(&d, o));

@@ -1,14 +1,16 @@
 /* shard_cuts.c - where the axes of a program's tensors are cut among peers (see shard.h).
  *
- * Input: a tensor program; the records say which axes an operator cuts together.  Output: classes of axes, by union of
- * what any way of any operator joins.  A class is cut at multiples of what all its axes allow: whole blocks of a weight
- * in a block format, whole heads.  Where each part must hold whole groups, or lie within one (the query heads that
- * share a KV head), more peers than groups share them: peer p is of group p * groups / peers, and those of one group
- * divide it; so KV heads are replicated and nothing else is.
+ * Input: a tensor program; the records say which axes an operator cuts together.  Output: classes
+ * of axes, by union of what any way of any operator joins.  A class is cut at multiples of what all
+ * its axes allow: whole blocks of a weight in a block format, whole heads.  Where each part must
+ * hold whole groups, or lie within one (the query heads that share a KV head), more peers than
+ * groups share them: peer p is of group p * groups / peers, and those of one group divide it; so KV
+ * heads are replicated and nothing else is.
  */
 #include "pass/shard.h"
 
-/* Where there are enough, cuts fall on multiples of so many units: rows of weights stay aligned, tiles whole. */
+/* Where there are enough, cuts fall on multiples of so many units: rows of weights stay aligned,
+ * tiles whole. */
 enum { COARSE = 64, ENOUGH = 16 };
 
 static int64_t gcd(int64_t a, int64_t b)
@@ -76,13 +78,15 @@ static void join_way(shard_cuts *c, const ir_op *op, const op_split *way)
     }
     if (first[0] == IR_NONE || first[1] == IR_NONE)
         return;
-    shard_node *leader = &c->nodes[root_of(c, first[0])], *follower = &c->nodes[root_of(c, first[1])];
+    shard_node *leader = &c->nodes[root_of(c, first[0])],
+               *follower = &c->nodes[root_of(c, first[1])];
     leader->broken = leader->broken || (leader->groups && leader->groups != way->groups);
     leader->groups = way->groups;
     follower->follows = first[0];
 }
 
-mpk_status shard_fill_cuts(mpk_context *cx, arena *a, const ir_graph *g, uint32_t n_peers, shard_cuts *out)
+mpk_status shard_fill_cuts(mpk_context *cx, arena *a, const ir_graph *g, uint32_t n_peers,
+                           shard_cuts *out)
 {
     *out = (shard_cuts){.g = g, .n_peers = n_peers};
     NEW(cx, a, out->nodes, g->tensors.n * IR_MAX_RANK);
@@ -118,7 +122,8 @@ static int64_t coarse_units(int64_t units, int64_t n)
 static bool find_nested(const shard_node *k, int64_t n, int64_t peer, int64_t *lo, int64_t *hi)
 {
     int64_t each = k->units / k->groups, group = peer * k->groups / n;
-    int64_t first = (group * n + k->groups - 1) / k->groups, end = ((group + 1) * n + k->groups - 1) / k->groups;
+    int64_t first = (group * n + k->groups - 1) / k->groups,
+            end = ((group + 1) * n + k->groups - 1) / k->groups;
     *lo = group * each + each * (peer - first) / (end - first);
     *hi = group * each + each * (peer + 1 - first) / (end - first);
     return k->units % k->groups == 0 && *hi > *lo;
@@ -135,19 +140,23 @@ static bool find_units(const shard_node *k, int64_t n, int64_t peer, int64_t *lo
     return whole >= n;
 }
 
-/* Of a class that follows another: the groups that the other's part touches, as units of its own. */
-static bool find_covered(const shard_cuts *c, const shard_node *k, int64_t n, int64_t peer, int64_t *lo, int64_t *hi)
+/* Of a class that follows another: the groups that the other's part touches, as units of its
+ * own. */
+static bool find_covered(const shard_cuts *c, const shard_node *k, int64_t n, int64_t peer,
+                         int64_t *lo, int64_t *hi)
 {
     const shard_node *leader = &c->nodes[root_of(c, k->follows)];
     int64_t first, end, groups = leader->groups;
-    if (leader->broken || leader->follows != IR_NONE || k->units % groups || !find_units(leader, n, peer, &first, &end))
+    if (leader->broken || leader->follows != IR_NONE || k->units % groups ||
+        !find_units(leader, n, peer, &first, &end))
         return false;
     *lo = first * groups / leader->units * (k->units / groups);
     *hi = (end * groups + leader->units - 1) / leader->units * (k->units / groups);
     return true;
 }
 
-bool shard_find_part(const shard_cuts *c, ir_tensor_id tensor, uint32_t axis, uint32_t peer, int64_t *lo, int64_t *hi)
+bool shard_find_part(const shard_cuts *c, ir_tensor_id tensor, uint32_t axis, uint32_t peer,
+                     int64_t *lo, int64_t *hi)
 {
     const shard_node *k = &c->nodes[root_of(c, node_of(tensor, axis))];
     int64_t size = c->g->tensors.at[tensor].dims[axis];

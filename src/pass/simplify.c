@@ -1,8 +1,9 @@
 /* simplify.c - drop dead operators, merge equal ones, and remove views that change nothing.
  *
- * Input and output: a tensor program.  An operator is live if it writes state or if an output of the graph depends on
- * it.  Two operators are equal if their kinds, inputs and attributes are.  Operators that read state are never merged,
- * since the state may have changed in between.  Cost: linear, one hash per operator.
+ * Input and output: a tensor program.  An operator is live if it writes state or if an output of
+ * the graph depends on it.  Two operators are equal if their kinds, inputs and attributes are.
+ * Operators that read state are never merged, since the state may have changed in between.  Cost:
+ * linear, one hash per operator.
  */
 #include "pass/rewrite.h"
 
@@ -12,7 +13,8 @@ static bool touches_state(const rewrite *w, const ir_op *op)
         ir_tensor_id t = i < op->n_in ? rewrite_input(w, op, i) : op->out[i - op->n_in];
         if (t == IR_NONE)
             continue;
-        bool in_place = i >= op->n_in && !(op->def->flags & OP_VIEW) && w->g->tensors.at[t].shares != IR_NONE;
+        bool in_place =
+            i >= op->n_in && !(op->def->flags & OP_VIEW) && w->g->tensors.at[t].shares != IR_NONE;
         if (in_place || w->g->tensors.at[tg_root(w->g, t)].kind == IR_STATE)
             return true;
     }
@@ -31,8 +33,9 @@ static bool has_output(const rewrite *w, const ir_op *op)
 static bool changes_nothing(const rewrite *w, const ir_op *op)
 {
     const ir_tensor *out = &w->g->tensors.at[op->out[0]], *in = &w->g->tensors.at[op->in[0]];
-    return op->def->flags & OP_VIEW && out->shares != IR_NONE && out->rank == in->rank && out->offset == in->offset &&
-           out->live == in->live && memcmp(out->dims, in->dims, out->rank * sizeof *out->dims) == 0 &&
+    return op->def->flags & OP_VIEW && out->shares != IR_NONE && out->rank == in->rank &&
+           out->offset == in->offset && out->live == in->live &&
+           memcmp(out->dims, in->dims, out->rank * sizeof *out->dims) == 0 &&
            memcmp(out->stride, in->stride, out->rank * sizeof *out->stride) == 0;
 }
 

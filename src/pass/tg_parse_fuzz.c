@@ -1,5 +1,6 @@
-/* tg_parse_fuzz.c - parse any bytes as a task graph: the result is an error or a graph, which prints, parses again
- * to the same text, and which the verifier and the passes take or refuse without harm. */
+/* tg_parse_fuzz.c - parse any bytes as a task graph: the result is an error or a graph, which
+ * prints, parses again to the same text, and which the verifier and the passes take or refuse
+ * without harm. */
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -23,8 +24,8 @@ static void check_again(mpk_context *cx, arena *a, const text *first)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const passes[TG_LEVELS] = {"depend,drop_implied,fuse_events", "fuse_events",
-                                                  "postpone,merge_forks,label_launch,normalize", "linearize,assign",
-                                                  "plan_memory"};
+                                                  "postpone,merge_forks,label_launch,normalize",
+                                                  "linearize,assign", "plan_memory"};
     mpk_context cx = {0};
     arena a = {0};
     tg_graph *g;
@@ -35,7 +36,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         tg_print(g, &printed);
         check_again(&cx, &a, &printed);
         if (tg_verify(&cx, &a, g) == MPK_OK)
-            if (pass_run_text(&cx, &options, str_from(passes[g->level]), source, &result) == MPK_EVERIFY)
+            if (pass_run_text(&cx, &options, str_from(passes[g->level]), source, &result) ==
+                MPK_EVERIFY)
                 abort(); /* the input was proved, so the output must be provable */
         text_free(&printed);
         text_free(&result);

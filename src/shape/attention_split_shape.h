@@ -15,9 +15,20 @@ enum {
 };
 
 /* Operands in rt_entry.at. */
-enum { AT_QKV, AT_TABLE, AT_POSITIONS, AT_SLOTS, AT_PAGES, AT_K_CACHE, AT_V_CACHE, AT_Q_NORM, AT_K_NORM };
+enum {
+    AT_QKV,
+    AT_TABLE,
+    AT_POSITIONS,
+    AT_SLOTS,
+    AT_PAGES,
+    AT_K_CACHE,
+    AT_V_CACHE,
+    AT_Q_NORM,
+    AT_K_NORM
+};
 
-/* Scratch for heads of K elements, `group` query heads each, for up to so many tokens: offsets in bytes.
+/* Scratch for heads of K elements, `group` query heads each, for up to so many tokens: offsets in
+ * bytes.
  *
  *   ROW     bytes of a row of bf16, apart from the next in banks
  *   QUERY   bf16[ATTENTION_ROWS][K]
@@ -29,14 +40,17 @@ enum { AT_QKV, AT_TABLE, AT_POSITIONS, AT_SLOTS, AT_PAGES, AT_K_CACHE, AT_V_CACH
 #define ATTENTION_SCRATCH_MOST(K) (ATTENTION_ROWS * ATTENTION_SCRATCH_ROW(K))
 #define ATTENTION_SCRATCH_SUM(K) (ATTENTION_SCRATCH_MOST(K) + ATTENTION_PARTIALS * 32)
 #define ATTENTION_SCRATCH_OUT(K) (ATTENTION_SCRATCH_SUM(K) + ATTENTION_PARTIALS * 32)
-#define ATTENTION_SCRATCH_KEY(K, group) (ATTENTION_SCRATCH_OUT(K) + ATTENTION_PARTIALS * (group) * (K)*4)
-#define ATTENTION_SCRATCH_VALUE(K, group, tokens) (ATTENTION_SCRATCH_KEY(K, group) + (tokens)*ATTENTION_SCRATCH_ROW(K))
+#define ATTENTION_SCRATCH_KEY(K, group) \
+    (ATTENTION_SCRATCH_OUT(K) + ATTENTION_PARTIALS * (group) * (K)*4)
+#define ATTENTION_SCRATCH_VALUE(K, group, tokens) \
+    (ATTENTION_SCRATCH_KEY(K, group) + (tokens)*ATTENTION_SCRATCH_ROW(K))
 #define ATTENTION_SCRATCH_BYTES(K, group, tokens) \
     (ATTENTION_SCRATCH_VALUE(K, group, tokens) + (tokens)*ATTENTION_SCRATCH_ROW(K))
 
 /*   heads, kv_heads, head_size, group   group: query heads of a KV head
  *   splits, unit, own, window           attributes of the operator
- *   slots, slot_pages, n_pages          of the KV cache: known when the kernel is loaded (mpk_caches)
+ *   slots, slot_pages, n_pages          of the KV cache: known when the kernel is loaded
+ *                                       (mpk_caches)
  *   norm_type                           of q_norm and k_norm: 0 bf16, 1 f32, -1 absent
  *   eps, scale                          scale: for scores in powers of 2
  *   part                                operand of the first output */

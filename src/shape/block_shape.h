@@ -1,7 +1,8 @@
-/* block_shape.h - how a tile of a block program lies in shared memory: what super/ plans and task/block.cuh reads.
+/* block_shape.h - how a tile of a block program lies in shared memory: what super/ plans and
+ * task/block.cuh reads.
  *
- * A tile is rows of entries; a row has ROW_BYTES, a multiple of 16.  Matrices of 8 rows x 16 bytes are read at once, so
- * eight rows at the same place should lie in different banks:
+ * A tile is rows of entries; a row has ROW_BYTES, a multiple of 16.  Matrices of 8 rows x 16 bytes
+ * are read at once, so eight rows at the same place should lie in different banks:
  *   BLOCK_PLAIN     rows one after the other
  *   BLOCK_SWIZZLED  the same, but a row's pieces of 16 bytes change places with its number
  *   BLOCK_PADDED    16 bytes more between rows
@@ -19,10 +20,11 @@ enum { BLOCK_PLAIN, BLOCK_SWIZZLED, BLOCK_PADDED, BLOCK_LAYOUTS };
 #define BLOCK_ROWS_OF_BANKS(row_bytes) ((row_bytes) < 128 ? 128 / (row_bytes) : 1)
 #define BLOCK_TURNS(row_bytes) ((row_bytes) < 128 ? (row_bytes) / 16 - 1 : 7)
 /* Offset of byte `byte` of a row.  A swizzled row has a power of two of bytes. */
-#define BLOCK_AT(row_bytes, layout, row, byte)                                                                         \
-    ((row)*BLOCK_PITCH(row_bytes, layout) +                                                                            \
-     ((layout) == BLOCK_SWIZZLED ? ((byte) ^ (((row) / BLOCK_ROWS_OF_BANKS(row_bytes) & BLOCK_TURNS(row_bytes)) << 4)) \
-                                 : (byte)))
+#define BLOCK_AT(row_bytes, layout, row, byte)                                                  \
+    ((row)*BLOCK_PITCH(row_bytes, layout) +                                                     \
+     ((layout) == BLOCK_SWIZZLED                                                                \
+          ? ((byte) ^ (((row) / BLOCK_ROWS_OF_BANKS(row_bytes) & BLOCK_TURNS(row_bytes)) << 4)) \
+          : (byte)))
 
 /* Fields of an mma fragment: 16 rows, 8 columns, 4 entries a lane. */
 enum { BLOCK_MMA_ROWS = 16, BLOCK_MMA_COLUMNS = 8, BLOCK_MMA_DEPTH = 16, BLOCK_SIDE = 16 };

@@ -1,5 +1,5 @@
-/* expert_stream_shape.h - streamed products with the weights of experts, as host and device see them
- * (gen/body_expert_stream.c, device/task/expert_stream.cuh). */
+/* expert_stream_shape.h - streamed products with the weights of experts, as host and device see
+ * them (gen/body_expert_stream.c, device/task/expert_stream.cuh). */
 #ifndef SHAPE_EXPERT_STREAM_SHAPE_H
 #define SHAPE_EXPERT_STREAM_SHAPE_H
 
@@ -7,20 +7,23 @@
 
 /* Limits. */
 enum {
-    EXPERT_MOST = 256,      /* experts: a thread of the body each */
-    EXPERT_FEW_TOKENS = 16, /* chunks of EXPERT_FEW_ROWS pairs up to here, of EXPERT_MANY_ROWS above */
+    EXPERT_MOST = 256, /* experts: a thread of the body each */
+    /* chunks of EXPERT_FEW_ROWS pairs up to here, of EXPERT_MANY_ROWS above */
+    EXPERT_FEW_TOKENS = 16,
     EXPERT_FEW_ROWS = 8,
     EXPERT_MANY_ROWS = 16,
     EXPERT_FEW_SLOTS = 8, /* groups of chunks that end together, for few tokens and for many */
     EXPERT_MANY_SLOTS = 4,
     EXPERT_MOST_RANGE = 256,  /* tokens that are sorted together, */
     EXPERT_MOST_PAIRS = 2048, /* and pairs */
-    EXPERT_SUMMED_BLOCK = 2,  /* groups at once of many tokens that are summed: their sums take room */
+    /* groups at once of many tokens that are summed: their sums take room */
+    EXPERT_SUMMED_BLOCK = 2,
 };
 
 /* Scratch: offsets in bytes of what every shape has; the rest is in expert_places. */
 enum {
-    EXPERT_FEW_PARTS = EXPERT_FEW_SLOTS * 8 * 32 * 8, /* of one tile; two tiles have some at the same time */
+    /* of one tile; two tiles have some at the same time */
+    EXPERT_FEW_PARTS = EXPERT_FEW_SLOTS * 8 * 32 * 8,
     EXPERT_MANY_PARTS = EXPERT_MANY_SLOTS * 8 * 32 * 16,
     EXPERT_SHAPE = 2 * EXPERT_FEW_PARTS, /* expert_shape */
     EXPERT_SHAPE_BYTES = 256,
@@ -30,7 +33,8 @@ SHAPE_ASSERT(expert_parts_take_the_same_room, (int)EXPERT_FEW_PARTS == (int)EXPE
 
 /* Scratch after that, bytes from its beginning; P: pairs of a range.
  *
- *   totals       f32[2][EXPERT_TOTALS] of even and odd tiles that are summed: scaled, place by place
+ *   totals       f32[2][EXPERT_TOTALS] of even and odd tiles that are summed: scaled, place by
+ *                place
  *   counts       u32[8 warps] pairs, and chunks << 16
  *   norms        f32[tokens of a range] 1 / rms of x
  *   weights      f32[P] scales
@@ -66,7 +70,8 @@ typedef struct expert_shape {
     EXPERT_SHAPE_FIELDS(FIELD_STREAM, FIELD_INT, FIELD_UNSIGNED, FIELD_PLACES)
 } expert_shape;
 SHAPE_ASSERT(expert_places_has_no_padding, sizeof(expert_places) == 8 * 4);
-SHAPE_ASSERT(expert_shape_has_no_padding, sizeof(expert_shape) == sizeof(stream_shape) + (8 + 8) * 4);
+SHAPE_ASSERT(expert_shape_has_no_padding,
+             sizeof(expert_shape) == sizeof(stream_shape) + (8 + 8) * 4);
 SHAPE_ASSERT(expert_shape_has_room, sizeof(expert_shape) <= EXPERT_SHAPE_BYTES);
 
 #endif

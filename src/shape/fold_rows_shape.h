@@ -1,5 +1,5 @@
-/* fold_rows_shape.h - the limits of putting parts of an attention together, as host and device see them
- * (gen/body_fold_rows.c, device/task/fold_rows.cuh). */
+/* fold_rows_shape.h - the limits of putting parts of an attention together, as host and device see
+ * them (gen/body_fold_rows.c, device/task/fold_rows.cuh). */
 #ifndef SHAPE_FOLD_ROWS_SHAPE_H
 #define SHAPE_FOLD_ROWS_SHAPE_H
 

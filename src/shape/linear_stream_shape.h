@@ -1,5 +1,6 @@
 /* linear_stream_shape.h - streamed products of up to 64 tokens, as host and device see them
- * (gen/body_linear_stream.c, device/task/linear_stream.cuh; gen/body_linear_team.c, device/task/linear_team.cuh). */
+ * (gen/body_linear_stream.c, device/task/linear_stream.cuh; gen/body_linear_team.c,
+ * device/task/linear_team.cuh). */
 #ifndef SHAPE_LINEAR_STREAM_SHAPE_H
 #define SHAPE_LINEAR_STREAM_SHAPE_H
 
@@ -17,39 +18,51 @@ enum {
 
 /* Scratch: offsets in bytes. */
 enum {
-    STREAM_TILE = 8,                                        /* groups of 8 rows whose partial sums meet at once */
-    STREAM_SQUARES = 0,                                     /* float[64 tokens][8 warps] */
-    STREAM_END = STREAM_SQUARES + TEAM_MOST_TOKENS * 32,    /* stream_end */
-    STREAM_PEAKS = STREAM_END + 64,                         /* float[2][STREAM_TILE][16 tokens][2] */
-    STREAM_PARTS = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8, /* float[STREAM_TILE][8 warps][32 lanes][4] */
+    /* groups of 8 rows whose partial sums meet at once */
+    STREAM_TILE = 8,
+    STREAM_SQUARES = 0,                                  /* float[64 tokens][8 warps] */
+    STREAM_END = STREAM_SQUARES + TEAM_MOST_TOKENS * 32, /* stream_end */
+    /* float[2][STREAM_TILE][16 tokens][2] */
+    STREAM_PEAKS = STREAM_END + 64,
+    /* float[STREAM_TILE][8 warps][32 lanes][4] */
+    STREAM_PARTS = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8,
     STREAM_SCRATCH = STREAM_PARTS + STREAM_TILE * 8 * 32 * 16,
-    TEAM_TILE = 16,            /* groups, of teams: two times as many, and the peaks of a tile after their sums */
-    TEAM_PARTS = STREAM_PEAKS, /* float[TEAM_TILE][8 warps][32 lanes][4] */
+    /* groups, of teams: two times as many, and the peaks of a tile after their sums */
+    TEAM_TILE = 16,
+    TEAM_PARTS = STREAM_PEAKS,                         /* float[TEAM_TILE][8 warps][32 lanes][4] */
     TEAM_PEAKS = TEAM_PARTS + TEAM_TILE * 8 * 32 * 16, /* float[TEAM_TILE][64 tokens][2] */
     TEAM_SCRATCH = TEAM_PEAKS + TEAM_TILE * TEAM_MOST_TOKENS * 8,
 };
 
-/* A page of the packed weight: up to STREAM_PAGE_UNITS blocks of 32 columns for each of 8 warps, 8 rows each.  So a
- * group of 8 rows is pieces of STREAM_UNIT_COLUMNS columns, one after the other. */
-enum { STREAM_UNIT_COLUMNS = 256, STREAM_PAGE_UNITS = 4, TEAM_PIECE_BYTES = 8 * STREAM_UNIT_COLUMNS * 2 };
+/* A page of the packed weight: up to STREAM_PAGE_UNITS blocks of 32 columns for each of 8 warps, 8
+ * rows each.  So a group of 8 rows is pieces of STREAM_UNIT_COLUMNS columns, one after the
+ * other. */
+enum {
+    STREAM_UNIT_COLUMNS = 256,
+    STREAM_PAGE_UNITS = 4,
+    TEAM_PIECE_BYTES = 8 * STREAM_UNIT_COLUMNS * 2
+};
 
 enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH };
 enum { TO_BF16, TO_LOGITS };
 
-/* Where the operands stand in rt_entry.at, and what surrounds the product.  In constant memory: one body runs all
- * shapes, because code that is used by all operators of a layer stays in the instruction cache.
+/* Where the operands stand in rt_entry.at, and what surrounds the product.  In constant memory: one
+ * body runs all shapes, because code that is used by all operators of a layer stays in the
+ * instruction cache.
  *
  *   columns, columns_inverse   of x; 1 / columns
  *   pages, last                of a group; blocks a warp in the last page: 1 .. STREAM_PAGE_UNITS
- *   at_once                    pages of x in registers: STREAM_NARROW_PAGES or STREAM_WIDE_PAGES, as the routine; of
- *                              teams the pieces of 256 columns of a pass, a warp of the team each: 8 / teams
+ *   at_once                    pages of x in registers: STREAM_NARROW_PAGES or STREAM_WIDE_PAGES,
+ *                              as the routine; of teams the pieces of 256 columns of a pass, a warp
+ *                              of the team each: 8 / teams
  *   rows                       of w: columns of y
  *   norm, eps                  1: rms_norm of x
  *   glu                        GLU_*; not NONE: groups hold pairs of rows
  *   x, y, residual             operands; -1: absent
- *   bias, bias_rows, bias_type of up to three weights: operand or -1, rows of that weight, 0 bf16 or 1 f32
- *   gathered, tokens           operand rows i32[R]: row r of the product is token rows[r], if that is below
- *                              `tokens` and alive; -1: row r is token r
+ *   bias, bias_rows, bias_type of up to three weights: operand or -1, rows of that weight, 0 bf16
+ *   or 1 f32
+ *   gathered, tokens           operand rows i32[R]: row r of the product is token rows[r], if that
+ *                              is below `tokens` and alive; -1: row r is token r
  *   output, peaks              TO_*; operand of the peaks, or -1 */
 /* clang-format off */
 #define STREAM_SHAPE_FIELDS(INT, FLOAT, INTS)                                       \

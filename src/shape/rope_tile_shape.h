@@ -1,5 +1,6 @@
-/* rope_tile_shape.h - turning the heads of many tokens, as host and device see it (gen/body_rope_tile.c,
- * device/task/rope_tile.cuh): the fields of an instance, its scratch, its operands, the pages that it takes. */
+/* rope_tile_shape.h - turning the heads of many tokens, as host and device see it
+ * (gen/body_rope_tile.c, device/task/rope_tile.cuh): the fields of an instance, its scratch, its
+ * operands, the pages that it takes. */
 #ifndef SHAPE_ROPE_TILE_SHAPE_H
 #define SHAPE_ROPE_TILE_SHAPE_H
 
@@ -26,7 +27,8 @@ enum {
     TURN_K_NORM
 };
 
-/*   tokens                    that the operands have room for: a step in which all is alive counts more
+/*   tokens                    that the operands have room for: a step in which all is alive counts
+ *                             more
  *   heads, kv_heads           of q; of k and of v
  *   cache                     which of mpk_caches
  *   q_norm_type, k_norm_type  0 bf16, 1 f32, -1 absent

@@ -1,8 +1,9 @@
-/* program.h - the compiler's result for a target: one linear tGraph for each number of tokens, and the places of
- * tensors.
+/* program.h - the compiler's result for a target: one linear tGraph for each number of tokens, and
+ * the places of tensors.
  *
- * All graphs of a program share four areas of memory.  A tensor that has the same name in several graphs (a weight, a
- * step input, the KV cache, an output) has the same place in each of them; temporaries share one area per graph.
+ * All graphs of a program share four areas of memory.  A tensor that has the same name in several
+ * graphs (a weight, a step input, the KV cache, an output) has the same place in each of them;
+ * temporaries share one area per graph.
  *
  *   tg_places.c   find a tensor's place, bind tensors to the areas
  *   tg_memory.c   prove that tensors that share bytes are ordered by events
@@ -14,10 +15,11 @@
 #include "tgraph/tgraph.h"
 
 typedef enum tg_area {
-    TG_WEIGHTS, /* offset is an index into tg_program.weights; each is bound to an address of its own */
-    TG_STATE,   /* lives across steps, zeroed once */
-    TG_STEP,    /* IR_INPUT tensors and graph outputs: written and read between steps */
-    TG_TEMPS,   /* temporaries; reused inside a graph and between graphs */
+    /* offset is an index into tg_program.weights; each is bound to an address of its own */
+    TG_WEIGHTS,
+    TG_STATE, /* lives across steps, zeroed once */
+    TG_STEP,  /* IR_INPUT tensors and graph outputs: written and read between steps */
+    TG_TEMPS, /* temporaries; reused inside a graph and between graphs */
     TG_AREAS
 } tg_area;
 
@@ -64,8 +66,9 @@ typedef struct tg_program {
     uint64_t area_bytes[TG_AREAS]; /* of TG_WEIGHTS: the sum of the weights' bytes */
 } tg_program;
 
-/* Point data[t] of every tensor t of a compiled graph into the areas: area[TG_STATE], area[TG_STEP], area[TG_TEMPS] are
- * their first bytes, weights[i] those of weight i.  For a view: its first element.  data[ir->tensors.n]. */
+/* Point data[t] of every tensor t of a compiled graph into the areas: area[TG_STATE],
+ * area[TG_STEP], area[TG_TEMPS] are their first bytes, weights[i] those of weight i.  For a view:
+ * its first element.  data[ir->tensors.n]. */
 void tg_bind(const tg_compiled *c, void *const area[TG_AREAS], void *const *weights, void **data);
 
 /* Which operators and tasks touch each root: for planning memory and for proving the plan. */
@@ -73,19 +76,21 @@ typedef struct tg_alive {
     const ir_graph *ir;
     tg_op_tasks by_op;
     tg_reach reach;
-    uint32_t *above;                /* [ops] all positions of the operator's tasks are below */
-    uint32_t *first_user, *n_users; /* [tensors] operators that touch a root: users[first_user] ... */
+    uint32_t *above; /* [ops] all positions of the operator's tasks are below */
+    /* [tensors] operators that touch a root: users[first_user] ... */
+    uint32_t *first_user, *n_users;
     ir_op_id *users;
 } tg_alive;
 mpk_status tg_fill_alive(mpk_context *cx, arena *a, const tg_graph *g, tg_alive *out);
-/* Do events order every task that touches this root before every task of the operator?  If so, the operator's result
- * may take the root's bytes. */
+/* Do events order every task that touches this root before every task of the operator?  If so, the
+ * operator's result may take the root's bytes. */
 bool tg_may_overwrite(const tg_alive *alive, ir_op_id op, ir_tensor_id root);
 
-/* Prove that places are inside their areas and that tensors that share bytes of TG_TEMPS are never alive together: all
- * accesses of the earlier one end before any writer of the later one begins.  MPK_EVERIFY naming both tensors, a task
- * and its event. */
-mpk_status tg_verify_memory(mpk_context *cx, arena *scratch, const tg_compiled *c, const uint64_t *area_bytes);
+/* Prove that places are inside their areas and that tensors that share bytes of TG_TEMPS are never
+ * alive together: all accesses of the earlier one end before any writer of the later one begins.
+ * MPK_EVERIFY naming both tensors, a task and its event. */
+mpk_status tg_verify_memory(mpk_context *cx, arena *scratch, const tg_compiled *c,
+                            const uint64_t *area_bytes);
 
 /* Fill all that follows from a linear graph; the compiler fills `pairs` and the times. */
 void tg_fill_stats(const tg_graph *g, tg_stats *out);

@@ -1,12 +1,14 @@
 /* tg_access.c - which tasks touch the same bytes (paper §4.1, dependency analysis).
  *
- * Input: the tasks' boxes and the operators' records.  Output: for each task, the tasks of earlier operators that it
- * conflicts with.  Events are not consulted, so the verifier can check events against this result.
+ * Input: the tasks' boxes and the operators' records.  Output: for each task, the tasks of earlier
+ * operators that it conflicts with.  Events are not consulted, so the verifier can check events
+ * against this result.
  *
- * Idea: walk the operators in program order.  For each tensor that owns storage and is written in this graph, keep the
- * accesses made so far.  The accesses of one operator to one tensor form a group, sorted along the axis that is cut
- * into the most parts; the accesses that overlap a box are then neighbours, and bisection finds them.  A group that
- * covers its whole tensor replaces all earlier groups.  Cost: O(boxes log boxes) plus the pairs found.
+ * Idea: walk the operators in program order.  For each tensor that owns storage and is written in
+ * this graph, keep the accesses made so far.  The accesses of one operator to one tensor form a
+ * group, sorted along the axis that is cut into the most parts; the accesses that overlap a box are
+ * then neighbours, and bisection finds them.  A group that covers its whole tensor replaces all
+ * earlier groups.  Cost: O(boxes log boxes) plus the pairs found.
  */
 #include <stdlib.h>
 
@@ -16,8 +18,9 @@
 typedef struct access {
     tg_task_id task;
     uint32_t ordinal; /* of the task among those of its operator */
-    int64_t most;     /* the largest hi along the group's axis, of this and of those before it in the group */
-    ir_box box;       /* of the root */
+    /* the largest hi along the group's axis, of this and of those before it in the group */
+    int64_t most;
+    ir_box box; /* of the root */
 } access;
 
 /* What the tasks of one operator read (or write) of one root. */
@@ -36,9 +39,10 @@ typedef struct walk {
     arena *a;
     const tg_graph *g;
     access_group **writes, **reads; /* [tensors] newest group of each root */
-    ir_op_id *last_writer;          /* [tensors] the last operator that writes each root; IR_NONE: none */
-    uint32_t *stamp;                /* [n_tasks] task + 1 whose list holds this one */
-    tg_task_id *before;             /* [n_tasks] the list being made */
+    /* [tensors] the last operator that writes each root; IR_NONE: none */
+    ir_op_id *last_writer;
+    uint32_t *stamp;    /* [n_tasks] task + 1 whose list holds this one */
+    tg_task_id *before; /* [n_tasks] the list being made */
     uint32_t n_before;
 } walk;
 
@@ -52,7 +56,8 @@ static int64_t count_cuts(const access *at, uint32_t n, uint32_t axis)
     return cuts;
 }
 
-/* An access by its lower bound along the axis: qsort gives its comparison no context, such as the axis to compare. */
+/* An access by its lower bound along the axis: qsort gives its comparison no context, such as the
+ * axis to compare. */
 typedef struct key {
     int64_t lo;
     uint32_t index;
@@ -106,7 +111,8 @@ static mpk_status sort_group(walk *w, access_group *group)
 }
 
 /* The box of operand `operand` (inputs first, then outputs) that a task touches. */
-static ir_box operand_box(const ir_graph *ir, const ir_op *op, uint32_t operand, const ir_box *task_box)
+static ir_box operand_box(const ir_graph *ir, const ir_op *op, uint32_t operand,
+                          const ir_box *task_box)
 {
     if (operand < op->n_in) {
         ir_box box = {0};
@@ -121,9 +127,9 @@ static ir_box operand_box(const ir_graph *ir, const ir_op *op, uint32_t operand,
     return box;
 }
 
-/* Do the accesses to an output write its whole root?  The boxes of one output do not overlap, so it is enough to add up
- * their sizes.  The sum comes out too large, and the answer is no, where a view could not be followed exactly or where
- * tasks share a box (OP_WRITES_APART). */
+/* Do the accesses to an output write its whole root?  The boxes of one output do not overlap, so it
+ * is enough to add up their sizes.  The sum comes out too large, and the answer is no, where a view
+ * could not be followed exactly or where tasks share a box (OP_WRITES_APART). */
 static bool covers_root(const ir_graph *ir, const ir_tensor *tensor, const access_group *group)
 {
     const ir_tensor *root = &ir->tensors.at[group->root];
@@ -134,8 +140,8 @@ static bool covers_root(const ir_graph *ir, const ir_tensor *tensor, const acces
 }
 
 /* The accesses of all tasks of an operator to one operand; *out is NULL if they touch nothing. */
-static mpk_status make_group(walk *w, ir_op_id op_id, uint32_t operand, const tg_task_id *tasks, uint32_t n,
-                             access_group **out)
+static mpk_status make_group(walk *w, ir_op_id op_id, uint32_t operand, const tg_task_id *tasks,
+                             uint32_t n, access_group **out)
 {
     const ir_graph *ir = w->g->ir;
     const ir_op *op = &ir->ops.at[op_id];
@@ -205,23 +211,28 @@ static void add_overlaps(walk *w, const access_group *groups, const ir_box *box,
     }
 }
 
-/* Two tasks of one operator may not conflict: no event could order them without a reason to prefer one. */
+/* Two tasks of one operator may not conflict: no event could order them without a reason to prefer
+ * one. */
 static mpk_status check_within(walk *w, const access_group *writes, const access_group *other)
 {
     const ir_tensor *root = &w->g->ir->tensors.at[writes->root];
-    if (writes == other && root->kind == IR_STATE && w->g->ir->ops.at[writes->op].def->flags & OP_WRITES_APART)
+    if (writes == other && root->kind == IR_STATE &&
+        w->g->ir->ops.at[writes->op].def->flags & OP_WRITES_APART)
         return MPK_OK;
     uint32_t rank = root->rank;
     for (uint32_t i = 0; rank && i < other->n; i++) {
         const ir_box *box = &other->at[i].box;
         for (uint32_t k = first_beyond(writes, box->lo[writes->axis]);
              k < writes->n && writes->at[k].box.lo[writes->axis] < box->hi[writes->axis]; k++) {
-            if (writes->at[k].task == other->at[i].task || !ir_box_overlaps(&writes->at[k].box, box, rank))
+            if (writes->at[k].task == other->at[i].task ||
+                !ir_box_overlaps(&writes->at[k].box, box, rank))
                 continue;
             char a[TG_NAME_BYTES], b[TG_NAME_BYTES];
-            FAIL(w->cx, MPK_EVERIFY, "task %s writes what task %s of the same operator %s, in %%%.*s",
-                 tg_name_task(w->g, writes->at[k].task, a), tg_name_task(w->g, other->at[i].task, b),
-                 other == writes ? "writes" : "reads", STR_ARG(root->name));
+            FAIL(w->cx, MPK_EVERIFY,
+                 "task %s writes what task %s of the same operator %s, in %%%.*s",
+                 tg_name_task(w->g, writes->at[k].task, a),
+                 tg_name_task(w->g, other->at[i].task, b), other == writes ? "writes" : "reads",
+                 STR_ARG(root->name));
         }
     }
     return MPK_OK;
@@ -254,7 +265,8 @@ typedef struct op_accesses {
     uint32_t n;
 } op_accesses;
 
-static mpk_status gather_operands(walk *w, ir_op_id o, const tg_task_id *tasks, uint32_t n, op_accesses *out)
+static mpk_status gather_operands(walk *w, ir_op_id o, const tg_task_id *tasks, uint32_t n,
+                                  op_accesses *out)
 {
     const ir_op *op = &w->g->ir->ops.at[o];
     out->n = 0;
@@ -301,8 +313,8 @@ static void remember(walk *w, ir_op_id o, const op_accesses *operands)
     }
 }
 
-static mpk_status visit_op(walk *w, ir_op_id o, const tg_task_id *tasks, uint32_t n, tg_conflict_visitor *visit,
-                           void *user)
+static mpk_status visit_op(walk *w, ir_op_id o, const tg_task_id *tasks, uint32_t n,
+                           tg_conflict_visitor *visit, void *user)
 {
     op_accesses operands;
     TRY(gather_operands(w, o, tasks, n, &operands));
@@ -325,8 +337,8 @@ static mpk_status visit_op(walk *w, ir_op_id o, const tg_task_id *tasks, uint32_
     return MPK_OK;
 }
 
-mpk_status tg_visit_conflicts(mpk_context *cx, arena *scratch, const tg_graph *g, tg_conflict_visitor *visit,
-                              void *user)
+mpk_status tg_visit_conflicts(mpk_context *cx, arena *scratch, const tg_graph *g,
+                              tg_conflict_visitor *visit, void *user)
 {
     walk w = {.cx = cx, .a = scratch, .g = g};
     tg_op_tasks by_op;

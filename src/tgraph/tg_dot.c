@@ -1,11 +1,13 @@
-/* tg_dot.c - draw a part of a task graph for graphviz: tasks as boxes, one colour for each operator, events as circles
- * (as in the paper's figures).  Everything outside the part is drawn as one dotted node on each side. */
+/* tg_dot.c - draw a part of a task graph for graphviz: tasks as boxes, one colour for each
+ * operator, events as circles (as in the paper's figures).  Everything outside the part is drawn as
+ * one dotted node on each side. */
 #include <stdio.h>
 
 #include "ir/op.h"
 #include "tgraph/tgraph.h"
 
-static const char *const colours[] = {"#cfe2f3", "#fce5cd", "#d9ead3", "#ead1dc", "#fff2cc", "#d9d2e9"};
+static const char *const colours[] = {"#cfe2f3", "#fce5cd", "#d9ead3",
+                                      "#ead1dc", "#fff2cc", "#d9d2e9"};
 enum { COLOURS = sizeof colours / sizeof *colours };
 
 typedef struct drawing {
@@ -14,7 +16,8 @@ typedef struct drawing {
     bool *drawn; /* [n_tasks] */
 } drawing;
 
-/* A task belongs to the part if its operator does; an empty one if a neighbour of one of its events does. */
+/* A task belongs to the part if its operator does; an empty one if a neighbour of one of its events
+ * does. */
 static mpk_status choose(drawing *d, mpk_context *cx, arena *a, uint32_t first_op, uint32_t n_ops)
 {
     const tg_graph *g = d->g;
@@ -78,7 +81,8 @@ static void draw_event(const drawing *d, tg_event_id e)
         return;
     before = event->n_in - ins;
     after = event->n_out - outs;
-    text_print(d->out, "  e%u [label=\"e%u\\n%u\", shape=circle, fillcolor=\"#b6d7a8\"];\n", e, e, event->n_in);
+    text_print(d->out, "  e%u [label=\"e%u\\n%u\", shape=circle, fillcolor=\"#b6d7a8\"];\n", e, e,
+               event->n_in);
     for (uint32_t i = 0; i < event->n_in; i++)
         if (d->drawn[d->g->in_tasks[event->first_in + i]])
             text_print(d->out, "  t%u -> e%u;\n", d->g->in_tasks[event->first_in + i], e);
@@ -91,15 +95,18 @@ static void draw_event(const drawing *d, tg_event_id e)
         text_print(d->out, "  e%u -> after [style=dotted, label=\"%u\"];\n", e, after);
 }
 
-mpk_status tg_dot(mpk_context *cx, arena *scratch, const tg_graph *g, uint32_t first_op, uint32_t n_ops, text *out)
+mpk_status tg_dot(mpk_context *cx, arena *scratch, const tg_graph *g, uint32_t first_op,
+                  uint32_t n_ops, text *out)
 {
     drawing d = {.g = g, .out = out};
     uint32_t *index;
     NEW(cx, scratch, index, g->ir->ops.n);
     TRY(choose(&d, cx, scratch, first_op, n_ops));
-    text_print(out, "digraph tgraph {\n  rankdir=TB;\n  node [shape=box, style=filled, fillcolor=white, "
-                    "fontname=\"Helvetica\", fontsize=10];\n");
-    text_print(out, "  before [label=\"...\", style=dotted];\n  after [label=\"...\", style=dotted];\n");
+    text_print(out,
+               "digraph tgraph {\n  rankdir=TB;\n  node [shape=box, style=filled, fillcolor=white, "
+               "fontname=\"Helvetica\", fontsize=10];\n");
+    text_print(out,
+               "  before [label=\"...\", style=dotted];\n  after [label=\"...\", style=dotted];\n");
     for (tg_task_id t = 0; t < g->n_tasks; t++) {
         uint32_t number = g->tasks[t].op == IR_NONE ? 0 : index[g->tasks[t].op]++;
         if (d.drawn[t])

@@ -1,8 +1,9 @@
 /* tg_memory.c - which tensors may share bytes, and the proof of a memory plan (see program.h).
  *
- * Invariant: if two temporaries overlap in memory, events order every task that touches the earlier one before every
- * task of the operator that writes the later one.  All pairs are checked; a pair with a barrier between its tensors
- * costs one comparison.  In the shared areas no two tensors overlap.
+ * Invariant: if two temporaries overlap in memory, events order every task that touches the earlier
+ * one before every task of the operator that writes the later one.  All pairs are checked; a pair
+ * with a barrier between its tensors costs one comparison.  In the shared areas no two tensors
+ * overlap.
  */
 #include "ir/op.h"
 #include "tgraph/program.h"
@@ -82,8 +83,10 @@ static tg_task_id find_outside(const tg_alive *t, ir_tensor_id root, const tg_se
     return TG_NONE;
 }
 
-/* Find a task of the operator and a task that touches the root that are not ordered; false if there is no such pair. */
-static bool find_unordered(const tg_alive *t, ir_op_id op, ir_tensor_id root, tg_task_id *writer, tg_task_id *user)
+/* Find a task of the operator and a task that touches the root that are not ordered; false if there
+ * is no such pair. */
+static bool find_unordered(const tg_alive *t, ir_op_id op, ir_tensor_id root, tg_task_id *writer,
+                           tg_task_id *user)
 {
     const tg_set *last = NULL;
     for (uint32_t i = t->by_op.first[op]; i < t->by_op.first[op + 1]; i++) {
@@ -105,20 +108,22 @@ bool tg_may_overwrite(const tg_alive *alive, ir_op_id op, ir_tensor_id root)
 
 /* ---- the proof ---- */
 
-static mpk_status check_place(mpk_context *cx, const tg_compiled *c, ir_tensor_id t, const uint64_t *area_bytes)
+static mpk_status check_place(mpk_context *cx, const tg_compiled *c, ir_tensor_id t,
+                              const uint64_t *area_bytes)
 {
     const ir_tensor *tensor = &c->ir->tensors.at[t];
     const tg_place *place = &c->places[t];
     uint64_t bytes = (uint64_t)ir_bytes(tensor);
-    CHECK(cx, (unsigned)place->area < TG_AREAS, MPK_EVERIFY, "%%%.*s lies in no area", STR_ARG(tensor->name));
+    CHECK(cx, (unsigned)place->area < TG_AREAS, MPK_EVERIFY, "%%%.*s lies in no area",
+          STR_ARG(tensor->name));
     if (tensor->shares != IR_NONE) {
         const tg_place *root = &c->places[tg_root(c->ir, t)];
         CHECK(cx, root->area == place->area && root->offset == place->offset, MPK_EVERIFY,
               "%%%.*s does not lie where its storage is", STR_ARG(tensor->name));
         return MPK_OK;
     }
-    CHECK(cx, (place->area == TG_WEIGHTS) == (tensor->kind == IR_CONST), MPK_EVERIFY, "%%%.*s lies in the wrong area",
-          STR_ARG(tensor->name));
+    CHECK(cx, (place->area == TG_WEIGHTS) == (tensor->kind == IR_CONST), MPK_EVERIFY,
+          "%%%.*s lies in the wrong area", STR_ARG(tensor->name));
     if (place->area == TG_WEIGHTS)
         return MPK_OK;
     CHECK(cx,
@@ -133,25 +138,27 @@ static bool share_bytes(const tg_compiled *c, ir_tensor_id a, ir_tensor_id b)
 {
     uint64_t a_end = c->places[a].offset + (uint64_t)ir_bytes(&c->ir->tensors.at[a]);
     uint64_t b_end = c->places[b].offset + (uint64_t)ir_bytes(&c->ir->tensors.at[b]);
-    return c->places[a].area == c->places[b].area && c->places[a].offset < b_end && c->places[b].offset < a_end;
+    return c->places[a].area == c->places[b].area && c->places[a].offset < b_end &&
+           c->places[b].offset < a_end;
 }
 
-static mpk_status check_pair(mpk_context *cx, const tg_compiled *c, const tg_alive *alive, ir_tensor_id earlier,
-                             ir_tensor_id later)
+static mpk_status check_pair(mpk_context *cx, const tg_compiled *c, const tg_alive *alive,
+                             ir_tensor_id earlier, ir_tensor_id later)
 {
     const ir_tensor *a = &c->ir->tensors.at[earlier], *b = &c->ir->tensors.at[later];
     tg_task_id writer, user;
     char writer_name[TG_NAME_BYTES], user_name[TG_NAME_BYTES];
-    CHECK(cx, c->places[later].area == TG_TEMPS, MPK_EVERIFY, "%%%.*s and %%%.*s share bytes of one area",
-          STR_ARG(a->name), STR_ARG(b->name));
+    CHECK(cx, c->places[later].area == TG_TEMPS, MPK_EVERIFY,
+          "%%%.*s and %%%.*s share bytes of one area", STR_ARG(a->name), STR_ARG(b->name));
     CHECK(cx, !find_unordered(alive, b->producer, earlier, &writer, &user), MPK_EVERIFY,
-          "%%%.*s takes bytes of %%%.*s, but task %s (event %u) does not wait for task %s", STR_ARG(b->name),
-          STR_ARG(a->name), tg_name_task(c->tg, writer, writer_name), c->tg->tasks[writer].depends,
-          tg_name_task(c->tg, user, user_name));
+          "%%%.*s takes bytes of %%%.*s, but task %s (event %u) does not wait for task %s",
+          STR_ARG(b->name), STR_ARG(a->name), tg_name_task(c->tg, writer, writer_name),
+          c->tg->tasks[writer].depends, tg_name_task(c->tg, user, user_name));
     return MPK_OK;
 }
 
-mpk_status tg_verify_memory(mpk_context *cx, arena *scratch, const tg_compiled *c, const uint64_t *area_bytes)
+mpk_status tg_verify_memory(mpk_context *cx, arena *scratch, const tg_compiled *c,
+                            const uint64_t *area_bytes)
 {
     tg_alive alive;
     VEC(ir_tensor_id) roots = {0};

@@ -1,11 +1,12 @@
 /* tg_parse.c - read the text form of a task graph (see tg_print.c and docs/text-form.md).
  *
- * For any input bytes the result is a graph whose numbers are within their ranges, or an error with line and column.
- * Cost: linear in the text and in the lists that its ranges expand to.
+ * For any input bytes the result is a graph whose numbers are within their ranges, or an error with
+ * line and column.  Cost: linear in the text and in the lists that its ranges expand to.
  */
 #include "tgraph/tgraph.h"
 
-/* The most entries that all lists may expand to: a range such as "0-9999" is far longer than its text. */
+/* The most entries that all lists may expand to: a range such as "0-9999" is far longer than its
+ * text. */
 enum { MOST_LISTED = 1 << 26 };
 
 typedef struct parser {
@@ -247,7 +248,8 @@ static size_t find_heading(str source)
 {
     static const char word[] = "tgraph ";
     for (size_t i = 0; i + sizeof word - 1 <= source.n; i++)
-        if ((i == 0 || source.at[i - 1] == '\n') && memcmp(source.at + i, word, sizeof word - 1) == 0)
+        if ((i == 0 || source.at[i - 1] == '\n') &&
+            memcmp(source.at + i, word, sizeof word - 1) == 0)
             return i;
     return source.n;
 }
@@ -255,7 +257,11 @@ static size_t find_heading(str source)
 mpk_status tg_parse(mpk_context *cx, arena *a, str source, tg_graph **out)
 {
     size_t heading = find_heading(source);
-    parser p = {.cx = cx, .a = a, .start = source.at, .at = source.at + heading, .end = source.at + source.n};
+    parser p = {.cx = cx,
+                .a = a,
+                .start = source.at,
+                .at = source.at + heading,
+                .end = source.at + source.n};
     ir_graph *ir;
     if (heading == source.n)
         return fail_here(&p, "expected a line that begins with tgraph, after the tensor program");

@@ -6,7 +6,8 @@ void tg_bind(const tg_compiled *c, void *const area[TG_AREAS], void *const *weig
     for (ir_tensor_id t = 0; t < c->ir->tensors.n; t++) {
         const ir_tensor *tensor = &c->ir->tensors.at[t];
         const tg_place *place = &c->places[t];
-        char *root = place->area == TG_WEIGHTS ? weights[place->offset] : (char *)area[place->area] + place->offset;
+        char *root = place->area == TG_WEIGHTS ? weights[place->offset]
+                                               : (char *)area[place->area] + place->offset;
         data[t] = root ? root + ir_row_bytes(tensor->dtype, tensor->offset) : NULL;
     }
 }

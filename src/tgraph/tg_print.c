@@ -1,6 +1,7 @@
 /* tg_print.c - the text form of a task graph (docs/text-form.md).
  *
- * The tensor program in its own text form, then a `tgraph` line, then one line for each task and event:
+ * The tensor program in its own text form, then a `tgraph` line, then one line for each task and
+ * event:
  *
  *   tgraph fused workers=4
  *   task 0 = %q [0:4, 0:16] aot worker=3
@@ -42,7 +43,8 @@ static void print_task(const tg_graph *g, tg_task_id id, text *out)
         uint32_t rank = g->ir->tensors.at[g->ir->ops.at[task->op].out[0]].rank;
         print_op(g, task->op, out);
         for (uint32_t i = 0; i < rank; i++)
-            text_print(out, "%s%lld:%lld", i ? ", " : "", (long long)task->box.lo[i], (long long)task->box.hi[i]);
+            text_print(out, "%s%lld:%lld", i ? ", " : "", (long long)task->box.lo[i],
+                       (long long)task->box.hi[i]);
         text_print(out, "]");
     }
     text_print(out, task->launch == TG_JIT ? " jit" : " aot");

@@ -2,10 +2,10 @@
  *
  * Input: a graph at any level.  Output: a set of tasks for each task.
  *
- * Idea: number the tasks topologically; the set of a task is the union of its producers and of their sets.  A deep
- * graph has many barriers, so nearly all of a set is a prefix of the numbering; only the remainder is stored, as a
- * window of bits.  Tasks with equal producers share one set.  Cost: linear in the edges for deep graphs; one bit for
- * each pair of tasks in the worst case.
+ * Idea: number the tasks topologically; the set of a task is the union of its producers and of
+ * their sets.  A deep graph has many barriers, so nearly all of a set is a prefix of the numbering;
+ * only the remainder is stored, as a window of bits.  Tasks with equal producers share one set.
+ * Cost: linear in the edges for deep graphs; one bit for each pair of tasks in the worst case.
  */
 #include "tgraph/tgraph.h"
 
@@ -14,11 +14,12 @@ typedef struct builder {
     arena *a;
     const tg_graph *g;
     const tg_links *links;
-    tg_task_id *order;          /* tasks by position */
-    uint64_t *work;             /* the set being made, as bits; zero between sets */
-    const tg_set *last;         /* the set merged last: neighbours mostly share one */
-    uint32_t prefix, low, high; /* of the set being made: all below prefix; words low <= w < high are in use */
-    tg_task_id *producers;      /* of the task at hand, and of the one before it */
+    tg_task_id *order;  /* tasks by position */
+    uint64_t *work;     /* the set being made, as bits; zero between sets */
+    const tg_set *last; /* the set merged last: neighbours mostly share one */
+    /* of the set being made: all below prefix; words low <= w < high are in use */
+    uint32_t prefix, low, high;
+    tg_task_id *producers; /* of the task at hand, and of the one before it */
     tg_task_id *earlier;
     uint32_t n_producers, n_earlier;
 } builder;
@@ -29,7 +30,8 @@ static bool is_numbered(const tg_graph *g)
 {
     for (uint32_t e = 0; e < g->n_events; e++) {
         const tg_event *event = &g->events[e];
-        if (event->n_in && event->n_out && g->in_tasks[event->first_in + event->n_in - 1] >= tg_out_task(g, event, 0))
+        if (event->n_in && event->n_out &&
+            g->in_tasks[event->first_in + event->n_in - 1] >= tg_out_task(g, event, 0))
             return false;
     }
     return true;
@@ -41,12 +43,13 @@ static mpk_status fail_cycle(const builder *b, const uint32_t *waits)
     tg_task_id t = 0;
     while (t + 1 < g->n_tasks && !waits[t])
         t++;
-    /* Walk from a waiting task to one it waits for, n_tasks times: the walk has then entered a cycle, and t lies on
-     * it. */
+    /* Walk from a waiting task to one it waits for, n_tasks times: the walk has then entered a
+     * cycle, and t lies on it. */
     tg_event_id on = TG_START;
     for (uint32_t step = 0; step <= g->n_tasks; step++) {
         tg_task_id from = TG_NONE;
-        for (uint32_t i = b->links->first_depends[t]; i < b->links->first_depends[t + 1] && from == TG_NONE; i++) {
+        for (uint32_t i = b->links->first_depends[t];
+             i < b->links->first_depends[t + 1] && from == TG_NONE; i++) {
             const tg_event *event = &g->events[b->links->depends[i]];
             for (uint32_t k = 0; k < event->n_in && from == TG_NONE; k++)
                 if (waits[g->in_tasks[event->first_in + k]]) {
@@ -59,8 +62,8 @@ static mpk_status fail_cycle(const builder *b, const uint32_t *waits)
         t = from;
     }
     char name[TG_NAME_BYTES];
-    FAIL(b->cx, MPK_EVERIFY, "task %s is on a cycle through event %u: it waits for itself", tg_name_task(g, t, name),
-         on);
+    FAIL(b->cx, MPK_EVERIFY, "task %s is on a cycle through event %u: it waits for itself",
+         tg_name_task(g, t, name), on);
 }
 
 /* Breadth first, as linearize does it.  waits[t]: events that task t still waits for. */
@@ -155,8 +158,8 @@ static mpk_status end_set(builder *b, const tg_set **out)
     return MPK_OK;
 }
 
-/* All in-tasks of the events that a task depends on.  Most tasks depend on one event, whose list is returned as it
- * is. */
+/* All in-tasks of the events that a task depends on.  Most tasks depend on one event, whose list is
+ * returned as it is. */
 static const tg_task_id *list_producers(builder *b, tg_task_id t, uint32_t *n)
 {
     const tg_graph *g = b->g;
@@ -174,7 +177,8 @@ static const tg_task_id *list_producers(builder *b, tg_task_id t, uint32_t *n)
     return b->producers;
 }
 
-static mpk_status make_set(builder *b, tg_reach *reach, const tg_task_id *producers, uint32_t n, const tg_set **out)
+static mpk_status make_set(builder *b, tg_reach *reach, const tg_task_id *producers, uint32_t n,
+                           const tg_set **out)
 {
     begin_set(b);
     for (uint32_t i = 0; i < n; i++) {
@@ -184,7 +188,8 @@ static mpk_status make_set(builder *b, tg_reach *reach, const tg_task_id *produc
     return end_set(b, out);
 }
 
-/* Build the sets in topological order; a task with the same producers as the task before it shares that task's set. */
+/* Build the sets in topological order; a task with the same producers as the task before it shares
+ * that task's set. */
 static mpk_status fill_sets(builder *b, tg_reach *reach)
 {
     const tg_set **of_event, *latest = NULL;
@@ -198,7 +203,8 @@ static mpk_status fill_sets(builder *b, tg_reach *reach)
             continue;
         }
         const tg_task_id *producers = list_producers(b, t, &n);
-        if (!latest || n != b->n_earlier || memcmp(producers, b->earlier, n * sizeof *producers) != 0) {
+        if (!latest || n != b->n_earlier ||
+            memcmp(producers, b->earlier, n * sizeof *producers) != 0) {
             TRY(make_set(b, reach, producers, n, &latest));
             memcpy(b->earlier, producers, n * sizeof *producers);
             b->n_earlier = n;
@@ -223,7 +229,8 @@ static size_t most_producers(const tg_graph *g, const tg_links *links)
     return most;
 }
 
-mpk_status tg_fill_reach(mpk_context *cx, arena *a, const tg_graph *g, const tg_links *links, tg_reach *out)
+mpk_status tg_fill_reach(mpk_context *cx, arena *a, const tg_graph *g, const tg_links *links,
+                         tg_reach *out)
 {
     builder b = {.cx = cx, .a = a, .g = g, .links = links};
     size_t most = most_producers(g, links);

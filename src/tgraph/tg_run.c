@@ -1,8 +1,8 @@
 /* tg_run.c - run a task graph sequentially, in a random legal order: the oracle of the passes.
  *
- * Input: a graph at level TG_RAW or above, and memory for its tensors.  Events are activated by the counts that the
- * runtime uses; the seed chooses among the ready tasks.  If the events order every conflicting pair, the results equal
- * those of ir_eval, bit for bit, for every seed.
+ * Input: a graph at level TG_RAW or above, and memory for its tensors.  Events are activated by the
+ * counts that the runtime uses; the seed chooses among the ready tasks.  If the events order every
+ * conflicting pair, the results equal those of ir_eval, bit for bit, for every seed.
  */
 #include "base/rng.h"
 #include "ir/op.h"
@@ -38,7 +38,8 @@ static mpk_status run_task(runner *r, const tg_task *task)
     arena_mark mark = arena_get_mark(r->scratch);
     size_t bytes = op->def->scratch_bytes ? op->def->scratch_bytes(r->g->ir, op, &task->box) : 0;
     void *room = arena_alloc(r->scratch, bytes < 64 ? 64 : bytes, 1);
-    CHECK(r->cx, room, MPK_ENOMEM, "out of memory for %zu bytes of scratch of %s", bytes, op->def->name);
+    CHECK(r->cx, room, MPK_ENOMEM, "out of memory for %zu bytes of scratch of %s", bytes,
+          op->def->name);
     op->def->ref(&call, &box, room);
     arena_reset(r->scratch, mark);
     return MPK_OK;
@@ -67,11 +68,13 @@ static mpk_status run_all(runner *r, uint64_t seed)
                 activate(r, r->links.triggers[i]);
     }
     CHECK(r->cx, done == g->n_tasks && r->missing[TG_END] == 0, MPK_EVERIFY,
-          "%u of %u tasks ran, then none was ready: the end event is not activated", done, g->n_tasks);
+          "%u of %u tasks ran, then none was ready: the end event is not activated", done,
+          g->n_tasks);
     return MPK_OK;
 }
 
-mpk_status tg_run(mpk_context *cx, arena *scratch, const tg_graph *g, const ir_values *values, uint64_t seed)
+mpk_status tg_run(mpk_context *cx, arena *scratch, const tg_graph *g, const ir_values *values,
+                  uint64_t seed)
 {
     runner r = {.cx = cx, .scratch = scratch, .g = g, .values = values};
     CHECK(cx, g->level >= TG_RAW, MPK_EARG, "a task graph without events cannot run");

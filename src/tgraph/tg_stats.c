@@ -1,7 +1,8 @@
 /* tg_stats.c - the compiler-stage table of the paper (§6.6) for a linear graph.
  *
- * Bytes of successors as the paper counts them: 8 for each task in the list of the event that launches it, or 8 for
- * each event, the first and last number of a range (13,867 tasks: 110,932 bytes; 2,366 events: 18,928).
+ * Bytes of successors as the paper counts them: 8 for each task in the list of the event that
+ * launches it, or 8 for each event, the first and last number of a range (13,867 tasks: 110,932
+ * bytes; 2,366 events: 18,928).
  */
 #include "tgraph/program.h"
 
@@ -25,12 +26,14 @@ void tg_fill_stats(const tg_graph *g, tg_stats *out)
 
 void tg_print_stats(const tg_stats *s, text *out)
 {
-    text_print(out, "\"operators\": %u, \"tasks\": %u, \"tasks_per_operator\": %.2f, ", s->operators, s->tasks,
-               s->operators ? (double)s->tasks / s->operators : 0.0);
-    text_print(out, "\"events\": %u, \"pairs\": %llu, \"fusion\": %.2f, ", s->events, (unsigned long long)s->pairs,
-               s->events ? (double)s->pairs / s->events : 0.0);
-    text_print(out, "\"normalize_tasks\": %u, \"jit_tasks\": %u, ", s->normalize_tasks, s->jit_tasks);
+    text_print(out, "\"operators\": %u, \"tasks\": %u, \"tasks_per_operator\": %.2f, ",
+               s->operators, s->tasks, s->operators ? (double)s->tasks / s->operators : 0.0);
+    text_print(out, "\"events\": %u, \"pairs\": %llu, \"fusion\": %.2f, ", s->events,
+               (unsigned long long)s->pairs, s->events ? (double)s->pairs / s->events : 0.0);
+    text_print(out, "\"normalize_tasks\": %u, \"jit_tasks\": %u, ", s->normalize_tasks,
+               s->jit_tasks);
     text_print(out, "\"successor_bytes_list\": %llu, \"successor_bytes_range\": %llu, ",
-               (unsigned long long)s->successor_bytes_list, (unsigned long long)s->successor_bytes_range);
+               (unsigned long long)s->successor_bytes_list,
+               (unsigned long long)s->successor_bytes_range);
     text_print(out, "\"compile_ms\": %.3f, \"verify_ms\": %.3f", s->compile_ms, s->verify_ms);
 }

@@ -1,16 +1,19 @@
 /* tg_verify.c - prove what a task graph's level promises (see tgraph.h).
  *
- * Input: a graph at any level, whatever made it.  Output: MPK_OK, or a sentence that names task and event.
+ * Input: a graph at any level, whatever made it.  Output: MPK_OK, or a sentence that names task and
+ * event.
  *
- * The checks run from cheap to expensive, and each relies on those before it: the lists are well formed; the tasks of
- * an operator are disjoint and cover its output; the level's own promises hold; there is no cycle; and any two tasks
- * that touch the same bytes, at least one of them writing, are ordered by a chain of events.  The last check compares
- * each pair with exact reachability (tg_reach.c); the pairs follow from the boxes alone (tg_access.c).  Cost: linear in
+ * The checks run from cheap to expensive, and each relies on those before it: the lists are well
+ * formed; the tasks of an operator are disjoint and cover its output; the level's own promises
+ * hold; there is no cycle; and any two tasks that touch the same bytes, at least one of them
+ * writing, are ordered by a chain of events.  The last check compares each pair with exact
+ * reachability (tg_reach.c); the pairs follow from the boxes alone (tg_access.c).  Cost: linear in
  * lists and pairs.
  *
- * Why a TG_LINEAR graph cannot deadlock: every task waits only for tasks with smaller numbers, and a worker takes its
- * AOT tasks by rising number.  So the unfinished task with the smallest number can always run: everything it waits for
- * has ended, and no other task precedes it in its worker's queue.  JIT tasks never queue behind AOT tasks.
+ * Why a TG_LINEAR graph cannot deadlock: every task waits only for tasks with smaller numbers, and
+ * a worker takes its AOT tasks by rising number.  So the unfinished task with the smallest number
+ * can always run: everything it waits for has ended, and no other task precedes it in its worker's
+ * queue.  JIT tasks never queue behind AOT tasks.
  */
 #include "ir/op.h"
 #include "tgraph/tgraph.h"
@@ -26,17 +29,18 @@ typedef struct verifier {
 
 /* ---- lists ---- */
 
-static mpk_status check_list(verifier *v, tg_event_id e, const char *side, const tg_task_id *list, uint32_t first,
-                             uint32_t n, uint32_t length)
+static mpk_status check_list(verifier *v, tg_event_id e, const char *side, const tg_task_id *list,
+                             uint32_t first, uint32_t n, uint32_t length)
 {
-    CHECK(v->cx, first <= length && n <= length - first, MPK_EVERIFY, "event %u: its %s-tasks lie outside the list", e,
-          side);
+    CHECK(v->cx, first <= length && n <= length - first, MPK_EVERIFY,
+          "event %u: its %s-tasks lie outside the list", e, side);
     for (uint32_t i = 0; i < n; i++) {
         tg_task_id t = list[first + i];
-        CHECK(v->cx, t < v->g->n_tasks, MPK_EVERIFY, "event %u: %s-task %u does not exist, there are %u tasks", e, side,
-              t, v->g->n_tasks);
+        CHECK(v->cx, t < v->g->n_tasks, MPK_EVERIFY,
+              "event %u: %s-task %u does not exist, there are %u tasks", e, side, t, v->g->n_tasks);
         CHECK(v->cx, i == 0 || list[first + i - 1] < t, MPK_EVERIFY,
-              "event %u: %s-task %s is out of order or named twice", e, side, tg_name_task(v->g, t, v->name));
+              "event %u: %s-task %s is out of order or named twice", e, side,
+              tg_name_task(v->g, t, v->name));
     }
     return MPK_OK;
 }
@@ -49,14 +53,17 @@ static mpk_status check_event(verifier *v, tg_event_id e)
     if (g->out_tasks)
         TRY(check_list(v, e, "out", g->out_tasks, event->first_out, event->n_out, g->n_out_tasks));
     else
-        CHECK(v->cx, !event->n_out || (event->first_out < g->n_tasks && event->n_out <= g->n_tasks - event->first_out),
+        CHECK(v->cx,
+              !event->n_out ||
+                  (event->first_out < g->n_tasks && event->n_out <= g->n_tasks - event->first_out),
               MPK_EVERIFY, "event %u: its out-tasks end at number %llu, there are %u tasks", e,
               (unsigned long long)event->first_out + event->n_out, g->n_tasks);
     if (e == TG_START || g->level == TG_TASKS)
-        CHECK(v->cx, event->n_in == 0, MPK_EVERIFY, "event %u, the start, is triggered by task %s", e,
-              tg_name_task(g, g->in_tasks[event->first_in], v->name));
+        CHECK(v->cx, event->n_in == 0, MPK_EVERIFY, "event %u, the start, is triggered by task %s",
+              e, tg_name_task(g, g->in_tasks[event->first_in], v->name));
     else
-        CHECK(v->cx, event->n_in, MPK_EVERIFY, "event %u is triggered by no task: %s%s would wait for ever", e,
+        CHECK(v->cx, event->n_in, MPK_EVERIFY,
+              "event %u is triggered by no task: %s%s would wait for ever", e,
               event->n_out ? "task " : "the end",
               event->n_out ? tg_name_task(g, tg_out_task(g, event, 0), v->name) : "");
     if (e == TG_END || g->level == TG_TASKS)
@@ -78,20 +85,22 @@ static mpk_status check_task(verifier *v, tg_task_id t)
               tg_level_names[g->level]);
         return MPK_OK;
     }
-    CHECK(v->cx, task->op < g->ir->ops.n, MPK_EVERIFY, "task %u is of operator number %u, there are %zu", t, task->op,
-          g->ir->ops.n);
+    CHECK(v->cx, task->op < g->ir->ops.n, MPK_EVERIFY,
+          "task %u is of operator number %u, there are %zu", t, task->op, g->ir->ops.n);
     const ir_op *op = &g->ir->ops.at[task->op];
     const ir_tensor *out = &g->ir->tensors.at[op->out[0]];
     ir_box whole = ir_box_whole(out);
     CHECK(v->cx, tg_op_has_tasks(g->ir, op), MPK_EVERIFY, "task %s is of a view, which has no work",
           tg_name_task(g, t, v->name));
-    CHECK(v->cx, !ir_box_is_empty(&task->box, out->rank) && ir_box_contains(&whole, &task->box, out->rank), MPK_EVERIFY,
-          "the box of task %s is empty or reaches outside %%%.*s", tg_name_task(g, t, v->name), STR_ARG(out->name));
+    CHECK(v->cx,
+          !ir_box_is_empty(&task->box, out->rank) && ir_box_contains(&whole, &task->box, out->rank),
+          MPK_EVERIFY, "the box of task %s is empty or reaches outside %%%.*s",
+          tg_name_task(g, t, v->name), STR_ARG(out->name));
     return MPK_OK;
 }
 
-/* Tiles lie inside the output and do not overlap (tg_visit_conflicts checks that), so they cover it if and only if
- * their sizes add up to its size. */
+/* Tiles lie inside the output and do not overlap (tg_visit_conflicts checks that), so they cover it
+ * if and only if their sizes add up to its size. */
 static mpk_status check_cover(verifier *v)
 {
     const tg_graph *g = v->g;
@@ -100,14 +109,15 @@ static mpk_status check_cover(verifier *v)
     for (tg_task_id t = 0; t < g->n_tasks; t++)
         if (g->tasks[t].op != IR_NONE) {
             const ir_op *op = &g->ir->ops.at[g->tasks[t].op];
-            covered[g->tasks[t].op] += ir_box_elements(&g->tasks[t].box, g->ir->tensors.at[op->out[0]].rank);
+            covered[g->tasks[t].op] +=
+                ir_box_elements(&g->tasks[t].box, g->ir->tensors.at[op->out[0]].rank);
         }
     for (ir_op_id o = 0; o < g->ir->ops.n; o++) {
         const ir_op *op = &g->ir->ops.at[o];
         int64_t size = ir_elements(&g->ir->tensors.at[op->out[0]]);
         CHECK(v->cx, !tg_op_has_tasks(g->ir, op) || covered[o] == size, MPK_EVERIFY,
-              "the tasks of %.*s compute %lld elements of an output of %lld", STR_ARG(op->name), (long long)covered[o],
-              (long long)size);
+              "the tasks of %.*s compute %lld elements of an output of %lld", STR_ARG(op->name),
+              (long long)covered[o], (long long)size);
     }
     return MPK_OK;
 }
@@ -117,7 +127,8 @@ static mpk_status check_links(verifier *v)
     for (tg_task_id t = 0; t < v->g->n_tasks; t++) {
         uint32_t depends = v->links.first_depends[t + 1] - v->links.first_depends[t];
         uint32_t triggers = v->links.first_triggers[t + 1] - v->links.first_triggers[t];
-        CHECK(v->cx, depends, MPK_EVERIFY, "task %s depends on no event, not even the start (event 0)",
+        CHECK(v->cx, depends, MPK_EVERIFY,
+              "task %s depends on no event, not even the start (event 0)",
               tg_name_task(v->g, t, v->name));
         CHECK(v->cx, triggers, MPK_EVERIFY, "task %s triggers no event, not even the end (event 1)",
               tg_name_task(v->g, t, v->name));
@@ -158,8 +169,8 @@ static mpk_status check_distinct(verifier *v, bool in)
             bool same = (in ? other->n_in : other->n_out) == n &&
                         lists_equal(list, in ? other->first_in : other->first_out, first, n);
             CHECK(v->cx, !same, MPK_EVERIFY,
-                  "events %u and %u have equal %s-tasks, task %s the first of them: fuse them", table[at] - 1, e,
-                  in ? "in" : "out", tg_name_task(g, list[first], v->name));
+                  "events %u and %u have equal %s-tasks, task %s the first of them: fuse them",
+                  table[at] - 1, e, in ? "in" : "out", tg_name_task(g, list[first], v->name));
         }
         if (n)
             table[at] = e + 1;
@@ -173,17 +184,19 @@ static mpk_status check_normal(verifier *v)
     for (tg_task_id t = 0; t < g->n_tasks; t++) {
         uint32_t depends = v->links.first_depends[t], triggers = v->links.first_triggers[t];
         CHECK(v->cx, v->links.first_depends[t + 1] - depends == 1, MPK_EVERIFY,
-              "task %s depends on %u events, event %u the first; one is right", tg_name_task(g, t, v->name),
-              v->links.first_depends[t + 1] - depends, v->links.depends[depends]);
+              "task %s depends on %u events, event %u the first; one is right",
+              tg_name_task(g, t, v->name), v->links.first_depends[t + 1] - depends,
+              v->links.depends[depends]);
         CHECK(v->cx, v->links.first_triggers[t + 1] - triggers == 1, MPK_EVERIFY,
-              "task %s triggers %u events, event %u the first; one is right", tg_name_task(g, t, v->name),
-              v->links.first_triggers[t + 1] - triggers, v->links.triggers[triggers]);
+              "task %s triggers %u events, event %u the first; one is right",
+              tg_name_task(g, t, v->name), v->links.first_triggers[t + 1] - triggers,
+              v->links.triggers[triggers]);
         CHECK(v->cx, g->tasks[t].depends == v->links.depends[depends], MPK_EVERIFY,
-              "task %s says it depends on event %u, but event %u launches it", tg_name_task(g, t, v->name),
-              g->tasks[t].depends, v->links.depends[depends]);
+              "task %s says it depends on event %u, but event %u launches it",
+              tg_name_task(g, t, v->name), g->tasks[t].depends, v->links.depends[depends]);
         CHECK(v->cx, g->tasks[t].triggers == v->links.triggers[triggers], MPK_EVERIFY,
-              "task %s says it triggers event %u, but event %u counts it", tg_name_task(g, t, v->name),
-              g->tasks[t].triggers, v->links.triggers[triggers]);
+              "task %s says it triggers event %u, but event %u counts it",
+              tg_name_task(g, t, v->name), g->tasks[t].triggers, v->links.triggers[triggers]);
     }
     return MPK_OK;
 }
@@ -195,8 +208,8 @@ static mpk_status check_unmixed(verifier *v)
         for (uint32_t i = 1; i < g->events[e].n_out; i++) {
             tg_task_id a = tg_out_task(g, &g->events[e], 0), b = tg_out_task(g, &g->events[e], i);
             CHECK(v->cx, g->tasks[a].launch == g->tasks[b].launch, MPK_EVERIFY,
-                  "event %u launches task %s and task %s, one JIT and one AOT", e, tg_name_task(g, a, v->name),
-                  tg_name_task(g, b, v->other));
+                  "event %u launches task %s and task %s, one JIT and one AOT", e,
+                  tg_name_task(g, a, v->name), tg_name_task(g, b, v->other));
         }
     return MPK_OK;
 }
@@ -209,21 +222,24 @@ static mpk_status check_linear(verifier *v)
         const tg_event *event = &g->events[e];
         tg_task_id last = event->n_in ? g->in_tasks[event->first_in + event->n_in - 1] : 0;
         CHECK(v->cx, !event->n_in || !event->n_out || last < event->first_out, MPK_EVERIFY,
-              "task %s waits at event %u for task %s, whose number is not smaller: a worker with both would not end",
+              "task %s waits at event %u for task %s, whose number is not smaller: a worker with "
+              "both would not end",
               tg_name_task(g, event->first_out, v->name), e, tg_name_task(g, last, v->other));
     }
     for (tg_task_id t = 0; t < g->n_tasks; t++) {
         const tg_task *task = &g->tasks[t];
-        CHECK(v->cx, task->worker == TG_NONE || (task->launch == TG_AOT && task->worker < g->n_workers), MPK_EVERIFY,
-              "task %s (event %u) is assigned to worker %u of %u%s", tg_name_task(g, t, v->name), task->depends,
-              task->worker, g->n_workers, task->launch == TG_JIT ? ", but it is JIT" : "");
+        CHECK(v->cx,
+              task->worker == TG_NONE || (task->launch == TG_AOT && task->worker < g->n_workers),
+              MPK_EVERIFY, "task %s (event %u) is assigned to worker %u of %u%s",
+              tg_name_task(g, t, v->name), task->depends, task->worker, g->n_workers,
+              task->launch == TG_JIT ? ", but it is JIT" : "");
         assigned += task->launch == TG_AOT && task->worker != TG_NONE;
         aot += task->launch == TG_AOT;
     }
     for (tg_task_id t = 0; assigned && assigned < aot && t < g->n_tasks; t++)
         CHECK(v->cx, g->tasks[t].launch == TG_JIT || g->tasks[t].worker != TG_NONE, MPK_EVERIFY,
-              "task %s (event %u) is AOT and has no worker, though others have", tg_name_task(g, t, v->name),
-              g->tasks[t].depends);
+              "task %s (event %u) is AOT and has no worker, though others have",
+              tg_name_task(g, t, v->name), g->tasks[t].depends);
     return MPK_OK;
 }
 
@@ -236,7 +252,8 @@ static mpk_status check_order(void *user, tg_task_id after, tg_task_id *before, 
         return MPK_OK;
     for (uint32_t i = 0; i < n; i++)
         CHECK(v->cx, tg_comes_before(&v->reach, before[i], after), MPK_EVERIFY,
-              "task %s and task %s touch the same bytes, but no events put the second after the first: it waits for "
+              "task %s and task %s touch the same bytes, but no events put the second after the "
+              "first: it waits for "
               "event %u",
               tg_name_task(v->g, before[i], v->name), tg_name_task(v->g, after, v->other),
               v->links.depends[v->links.first_depends[after]]);
@@ -264,8 +281,9 @@ static mpk_status check_level(verifier *v)
 static mpk_status prove(verifier *v)
 {
     const tg_graph *g = v->g;
-    CHECK(v->cx, (unsigned)g->level < TG_LEVELS && (g->out_tasks != NULL) == (g->level != TG_LINEAR), MPK_EVERIFY,
-          "the task graph has no level, or out-tasks that do not fit it");
+    CHECK(v->cx,
+          (unsigned)g->level < TG_LEVELS && (g->out_tasks != NULL) == (g->level != TG_LINEAR),
+          MPK_EVERIFY, "the task graph has no level, or out-tasks that do not fit it");
     CHECK(v->cx, g->n_events >= 2, MPK_EVERIFY, "the task graph lacks its start or end event");
     for (tg_task_id t = 0; t < g->n_tasks; t++)
         TRY(check_task(v, t));

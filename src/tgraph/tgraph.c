@@ -1,4 +1,5 @@
-/* tgraph.c - build a task graph, list the events of tasks and the tasks of operators, name tasks (see tgraph.h).
+/* tgraph.c - build a task graph, list the events of tasks and the tasks of operators, name tasks
+ * (see tgraph.h).
  *
  * Every list is built by counting and then filling: linear time, and rising numbers without a sort.
  */
@@ -10,7 +11,8 @@
 
 const char *const tg_level_names[TG_LEVELS] = {"tasks", "raw", "fused", "normal", "linear"};
 
-mpk_status tg_create(mpk_context *cx, arena *a, const ir_graph *ir, uint32_t n_workers, tg_graph **out)
+mpk_status tg_create(mpk_context *cx, arena *a, const ir_graph *ir, uint32_t n_workers,
+                     tg_graph **out)
 {
     tg_graph *g;
     NEW(cx, a, g, 1);
@@ -35,7 +37,8 @@ ir_tensor_id tg_root(const ir_graph *ir, ir_tensor_id tensor)
     return tensor;
 }
 
-/* Prefix sums: turn counts[i + 1], the number of entries of i, into the index of the first entry of i + 1. */
+/* Prefix sums: turn counts[i + 1], the number of entries of i, into the index of the first entry of
+ * i + 1. */
 static void add_up(uint32_t *counts, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -90,7 +93,8 @@ mpk_status tg_fill_events(mpk_context *cx, tg_graph *g)
         g->events[e].n_in = g->events[e].n_out = 0;
     }
     for (uint32_t t = 0; t < g->n_tasks; t++) {
-        tg_event *triggers = &g->events[g->tasks[t].triggers], *depends = &g->events[g->tasks[t].depends];
+        tg_event *triggers = &g->events[g->tasks[t].triggers],
+                 *depends = &g->events[g->tasks[t].depends];
         g->in_tasks[triggers->first_in + triggers->n_in++] = t;
         g->out_tasks[depends->first_out + depends->n_out++] = t;
     }
@@ -124,7 +128,8 @@ const char *tg_name_task(const tg_graph *g, tg_task_id task, char name[TG_NAME_B
     if (op == IR_NONE)
         snprintf(name, TG_NAME_BYTES, "empty/%u", index);
     else
-        snprintf(name, TG_NAME_BYTES, "%.*s/%u", (int)(g->ir->ops.at[op].name.n < 140 ? g->ir->ops.at[op].name.n : 140),
+        snprintf(name, TG_NAME_BYTES, "%.*s/%u",
+                 (int)(g->ir->ops.at[op].name.n < 140 ? g->ir->ops.at[op].name.n : 140),
                  g->ir->ops.at[op].name.at, index);
     return name;
 }

@@ -154,7 +154,7 @@ enum { FIRST_KIND, SECOND_KIND, THIRD_KIND, FOURTH_KIND, HERMITE, HERMITE_E, LAG
                  : kind == THIRD_KIND                   ? twice - 1                     \
                  : kind == FOURTH_KIND                  ? twice + 1                     \
                  : kind == LAGUERRE                     ? 1 - x                         \
-                                                        : x;                            \
+                                                        : x;                                                \
         for (type k = 1; k < n && !isnan(q); k++) {                                     \
             type next = kind <= FOURTH_KIND ? twice * q - p                             \
                         : kind == HERMITE   ? twice * q - 2 * k * p                     \

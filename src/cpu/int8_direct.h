@@ -8,18 +8,6 @@
 
 #include "cpu/int8_rows.h"
 
-enum {
-    INT8_AHEAD_BYTES = 8192
-}; /* how far before their use weights are asked for: the rows of a box follow each other */
-
-V_INLINE void ask_for(const uint8_t *at, int64_t bytes)
-{
-    for (int64_t i = 0; i < bytes; i += 256)
-#pragma GCC unroll 4
-        for (int line = 0; line < 4; line++)
-            _mm_prefetch((const char *)at + INT8_AHEAD_BYTES + i + 64 * line, _MM_HINT_T1);
-}
-
 /* Lane r: the sum of the lanes of a[r]. */
 V_INLINE __m256i sum_lanes(const __m256i a[INT8_ROWS])
 {
@@ -199,8 +187,7 @@ V_INLINE void direct_rows(ir_dtype dtype, int nt, const int8_rows *x, const uint
                           float *sums, int64_t ld)
 {
     const uint8_t *token[INT8_DIRECT_TOKENS], *row[INT8_ROWS];
-    const int64_t blocks = x->k / ir_dtype_table[dtype].block_elements,
-                  ahead = (int64_t)ir_dtype_table[dtype].block_bytes * INT8_ROWS;
+    const int64_t blocks = x->k / ir_dtype_table[dtype].block_elements;
     find_tokens(x, 0, nt, token);
     for (int64_t r = 0; r < n; r += INT8_ROWS) {
         __m256 sum[INT8_DIRECT_TOKENS];
@@ -208,7 +195,7 @@ V_INLINE void direct_rows(ir_dtype dtype, int nt, const int8_rows *x, const uint
             sum[t] = _mm256_setzero_ps();
         find_rows(w, row_bytes, r, n, row);
         for (int64_t b = 0; b < blocks; b++) {
-            ask_for(row[0] + b * ahead, ahead);
+            ask_ahead(dtype, row[0], row_bytes, b);
             if (has_parts(dtype))
                 direct_256(dtype, nt, x, token, row, b, sum);
             else

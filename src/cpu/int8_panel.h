@@ -94,12 +94,14 @@ V_INLINE void fill_small(ir_dtype dtype, const uint8_t *const *block, const open
     }
 }
 
-V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t b0, int64_t b1, void *panel)
+V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t row_bytes, int64_t b0, int64_t b1,
+                         void *panel)
 {
     const int64_t bytes = ir_dtype_table[dtype].block_bytes;
     opened_book opened[INT8_ROWS];
     const uint8_t *block[INT8_ROWS];
     for (int64_t b = b0; b < b1; b++) {
+        ask_ahead(dtype, row[0], row_bytes, b);
         for (int r = 0; r < INT8_ROWS; r++) {
             block[r] = row[r] + b * bytes;
             if (book_is_opened(dtype))
@@ -235,7 +237,7 @@ V_INLINE void panel_rows(ir_dtype dtype, const int8_rows *x, const uint8_t *w, i
         for (int64_t b0 = 0, b1; b0 < blocks; b0 = b1) {
             b1 = b0 + step < blocks ? b0 + step : blocks;
             find_rows(w, row_bytes, r, n, row);
-            fill_panel(dtype, row, b0, b1, panel);
+            fill_panel(dtype, row, row_bytes, b0, b1, panel);
             for (int64_t t = 0; t < x->n;) {
                 bool few = x->n - t <= INT8_TILE / 2;
                 if (few)

@@ -143,6 +143,21 @@ V_INLINE void find_rows(const uint8_t *w, int64_t row_bytes, int64_t first, int6
         row[r] = w + (first + r < n ? first + r : n - 1) * row_bytes;
 }
 
+/* Ask for weights before they are used: at block b for a share, as large as what is multiplied now,
+ * of what comes after the eight rows from `first` on.  The eight are read side by side, so nothing
+ * of the next ones may be missing when they begin; short ones are asked for still earlier.  The
+ * rows of a box follow each other. */
+V_INLINE void ask_ahead(ir_dtype dtype, const uint8_t *first, int64_t row_bytes, int64_t b)
+{
+    enum { LEAST = 8192 };
+    const int64_t n = (int64_t)ir_dtype_table[dtype].block_bytes * INT8_ROWS, group = INT8_ROWS * row_bytes;
+    const char *at = (const char *)first + (group > LEAST ? group : LEAST) + b * n;
+    for (int64_t i = 0; i < n; i += 256)
+#pragma GCC unroll 4
+        for (int line = 0; line < 4; line++)
+            _mm_prefetch(at + i + 64 * line, _MM_HINT_T1);
+}
+
 /* Those of nt rows of x. */
 V_INLINE void find_tokens(const int8_rows *x, int64_t first, int nt, const uint8_t **token)
 {

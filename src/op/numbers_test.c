@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "ir/blocks.h"
 #include "ir/op.h"
+#include "op/largest.h"
 #include "op/split_own.h"
 
 static void test_blocks(void **state)
@@ -455,6 +456,31 @@ static void test_logits(void **state)
     tear_down(&b);
 }
 
+/* Rows of few different values, many of them NaN or -inf, dense ones beside spread ones, against a plain loop. */
+static void test_largest(void **state)
+{
+    enum { COLUMNS = 400 };
+    static const float values[] = {-INFINITY, NAN, -1, 0, 2, INFINITY};
+    float x[2 * COLUMNS];
+    (void)state;
+    for (uint64_t n = 0; n < 2000; n++) {
+        uint64_t seed = base_seed + n, kinds = 1 + rng_u64(seed, 0) % 6;
+        int64_t stride = 1 + (int64_t)(rng_u64(seed, 1) % 2), lo = (int64_t)(rng_u64(seed, 2) % 70);
+        int64_t hi = lo + (int64_t)(rng_u64(seed, 3) % (COLUMNS - 70)), best = -1;
+        op_view v = {.data = x,
+                     .dtype = IR_F32,
+                     .rank = 2,
+                     .dims = {1, COLUMNS},
+                     .stride = {COLUMNS, stride}};
+        for (int64_t i = 0; i < 2 * COLUMNS; i++)
+            x[i] = values[rng_u64(seed, 10 + (uint64_t)i) % kinds];
+        for (int64_t i = lo; i < hi; i++)
+            if (!isnan(x[i * stride]) && (best < 0 || x[i * stride] > x[best * stride]))
+                best = i;
+        assert_int_equal(largest_in_row(&v, 0, lo, hi), best);
+    }
+}
+
 static void test_argmax(void **state)
 {
     bed b;
@@ -636,14 +662,15 @@ int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks),       cmocka_unit_test(test_codebooks),
-        cmocka_unit_test(test_norms),        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_odd_widths),   cmocka_unit_test(test_gelu_tanh_keeps_digits),
-        cmocka_unit_test(test_gated_linear), cmocka_unit_test(test_rope_table),
-        cmocka_unit_test(test_rope),         cmocka_unit_test(test_places_beyond_the_cache),
-        cmocka_unit_test(test_logits),       cmocka_unit_test(test_argmax),
-        cmocka_unit_test(test_sample),       cmocka_unit_test(test_views),
-        cmocka_unit_test(test_arithmetic),   cmocka_unit_test(test_live_reduction),
+        cmocka_unit_test(test_blocks),         cmocka_unit_test(test_codebooks),
+        cmocka_unit_test(test_norms),          cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_odd_widths),     cmocka_unit_test(test_gelu_tanh_keeps_digits),
+        cmocka_unit_test(test_gated_linear),   cmocka_unit_test(test_rope_table),
+        cmocka_unit_test(test_rope),           cmocka_unit_test(test_places_beyond_the_cache),
+        cmocka_unit_test(test_logits),         cmocka_unit_test(test_largest),
+        cmocka_unit_test(test_argmax),         cmocka_unit_test(test_sample),
+        cmocka_unit_test(test_views),          cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_live_reduction),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

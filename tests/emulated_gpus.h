@@ -6,9 +6,12 @@
  * entry.
  *
  * What the emulation watches:
- *   - a GPU touches its own memory and that of GPUs which it has asked to reach; a task reads from its own GPU alone;
+ *   - a GPU touches its own memory and that of GPUs which it has asked to reach; only tasks of operators that gather
+ *     read another's;
  *   - what a worker stores in another GPU's memory arrives only when that worker counts at system scope, and of several
  *     such stores nothing says which comes first;
+ *   - another GPU sees what a worker has stored in its own only after that worker has counted, and then some worker of
+ *     that GPU at system scope; before, it reads NaN;
  *   - a counter is never added to by one GPU at device scope and by another at all.
  * The step task and its pushes are the runtime's own code.
  */
@@ -20,7 +23,7 @@
 #include "rt/rt_step.h"
 #include "serve_bed.h"
 
-enum { MAX_GPUS = 8, MAX_LATE = 64, MAX_LISTS = 64 };
+enum { MAX_GPUS = 8, MAX_LATE = 64, MAX_LISTS = 64, MAX_HIDDEN = 4096 };
 
 /* A result on its way to another GPU. */
 typedef struct late_store {
@@ -29,12 +32,27 @@ typedef struct late_store {
     void *source; /* as it was when it was sent */
 } late_store;
 
+/* A box of a result that other GPUs do not see yet. */
+typedef struct hidden_store {
+    op_view view;
+    ir_tensor_id tensor;
+    ir_box box;
+} hidden_store;
+
 typedef struct emulated_worker {
     rt_u64 step;
     rt_u32 next, last;
     late_store late[MAX_LATE];
     uint32_t n_late;
+    hidden_store made[IR_MAX_OUTPUTS]; /* by the task that is not counted yet */
+    uint32_t n_made;
 } emulated_worker;
+
+/* What the workers of a GPU have counted, and none has at system scope since. */
+typedef struct hidden_stores {
+    hidden_store at[MAX_HIDDEN];
+    uint32_t n;
+} hidden_stores;
 
 typedef struct gpus {
     const program_image *image;
@@ -42,7 +60,9 @@ typedef struct gpus {
     uint64_t seed, turns;
     rt_kernel *kernels[MAX_GPUS];
     emulated_worker (*workers)[MAX_LISTS]; /* [n][workers of each] */
-    uint32_t n, launches, steps, late_stores;
+    hidden_stores *hidden;                 /* [n] */
+    char **shown;                          /* [tensors] of roots, what other GPUs see of them; NULL: nothing yet */
+    uint32_t n, launches, steps, late_stores, remote_reads;
     int dies; /* this GPU's kernel ends without a word; -1: none does */
 } gpus;
 
@@ -62,8 +82,59 @@ static inline void gpus_deliver(gpus *s, emulated_worker *w)
     }
 }
 
+/* ---- what others see of a GPU's own results ---- */
+
+static inline const ir_graph *gpus_graph(const gpus *s)
+{
+    return s->image->ir[rt_word_graph(s->kernels[0]->machine.serving->step)];
+}
+
+/* What other GPUs see of a tensor: NaN at first. */
+static inline char *gpus_shown(gpus *s, ir_tensor_id tensor)
+{
+    const ir_graph *ir = gpus_graph(s);
+    const ir_tensor_id root = tg_root(ir, tensor);
+    const size_t n = (size_t)ir_bytes(&ir->tensors.at[root]);
+    if (!s->shown[root])
+        s->shown[root] = memset(malloc(n), 0xff, n);
+    return s->shown[root] + ir_row_bytes(ir->tensors.at[tensor].dtype, ir->tensors.at[tensor].offset);
+}
+
+static inline void gpus_show(gpus *s, const hidden_store *h)
+{
+    op_view to = h->view;
+    op_call call = {.op = NULL, .n_in = 1, .n_out = 1, .in = {h->view}};
+    to.data = gpus_shown(s, h->tensor);
+    call.out[0] = to;
+    op_find(STR("copy"))->ref(&call, &h->box, NULL);
+}
+
+/* The worker counts its task, at system scope or not. */
+static inline void gpus_publish(gpus *s, uint32_t p, emulated_worker *w, bool for_all)
+{
+    hidden_stores *h = &s->hidden[p];
+    for (; w->n_made; h->n++) {
+        assert_true(h->n < MAX_HIDDEN);
+        h->at[h->n] = w->made[--w->n_made];
+    }
+    while (for_all && h->n)
+        gpus_show(s, &h->at[--h->n]);
+}
+
+/* A step begins: nothing of it has been seen. */
+static inline void gpus_hide(gpus *s)
+{
+    for (uint32_t p = 0; p < s->n; p++)
+        s->hidden[p].n = 0;
+    for (uint32_t i = 0; i < MAX_HIDDEN; i++) {
+        free(s->shown[i]);
+        s->shown[i] = NULL;
+    }
+}
+
 static inline void gpus_count(gpus *s, uint32_t p, emulated_worker *w, const rt_entry *e)
 {
+    gpus_publish(s, p, w, e->trigger_kind != RT_TRIGGER_COUNT);
     if (e->trigger_kind == RT_TRIGGER_COUNT) {
         rt_add_acq_rel_device(&s->kernels[p]->machine.counters[e->triggers], 1);
         return;
@@ -83,8 +154,11 @@ static inline void gpus_bind(gpus *s, uint32_t p, const rt_entry *e, const ir_gr
     void **data = calloc(ir->tensors.n, sizeof *data);
     for (uint32_t i = 0; i < op->n_in; i++)
         if (op->in[i] != IR_NONE) {
-            data[op->in[i]] = (void *)(uintptr_t)e->at[gen_operand_of_input(op, i)];
-            assert_int_equal(s->fake->device_of(e->at[gen_operand_of_input(op, i)]), p);
+            const rt_u64 at = e->at[gen_operand_of_input(op, i)];
+            const bool is_own = s->fake->device_of(at) == (int)p;
+            assert_true(is_own || (op->def->flags & OP_GATHERS && s->fake->may_touch((int)p, at, 1)));
+            data[op->in[i]] = is_own ? (void *)(uintptr_t)at : gpus_shown(s, op->in[i]);
+            s->remote_reads += !is_own;
         }
     for (uint32_t i = 0; i < op->n_out; i++) {
         data[op->out[i]] = (void *)(uintptr_t)e->at[gen_operand_of_output(op, i)];
@@ -130,6 +204,12 @@ static inline void gpus_run(gpus *s, uint32_t p, emulated_worker *w, const rt_en
         void *scratch = aligned_alloc(64, (n + 64) / 64 * 64);
         op->def->ref(call, &box, scratch);
         free(scratch);
+        for (uint32_t i = 0; i < op->n_out; i++) {
+            hidden_store *h = &w->made[w->n_made++];
+            *h = (hidden_store){.view = call->out[i], .tensor = op->out[i], .box = box};
+            if (i && op->def->writes)
+                op->def->writes(ir, op, i, &box, &h->box);
+        }
     } else {
         gpus_send(s, w, call, &box);
     }
@@ -229,6 +309,7 @@ static inline void gpus_serve(gpus *s)
     rt_u32 asked = s->kernels[0]->machine.control->once_wanted.value;
     bool stalls = false;
     while (!stalls && gpus_begin(s, &asked)) {
+        gpus_hide(s);
         s->steps++;
         while (!stalls && !gpus_has_ended(s))
             stalls = !gpus_work(s);
@@ -238,6 +319,7 @@ static inline void gpus_serve(gpus *s)
     for (uint32_t p = s->n; p-- > 0;) {
         for (uint32_t w = 0; w < MAX_LISTS; w++)
             gpus_deliver(s, &s->workers[p][w]); /* of a stall */
+        gpus_hide(s);
         gpus_tell(s, p, stalls && p == 0 ? RT_FAULTED : RT_STOPPING);
     }
 }

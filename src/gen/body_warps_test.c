@@ -73,6 +73,15 @@ static uint64_t base_seed;
     "] live=tokens\nconst %w : bf16[" experts ", " rows ", " columns "]\ninput %s : f32[" tokens ", " n \
     "] live=tokens\ninput %r : bf16[" tokens ", " rows "] live=tokens\n%y = expert_linear(%x, %i, %w, _, %s, %r)\n"
 #define EXPERT_NORM(columns) "const %n : bf16[" columns "]\n"
+#define PART(name, tokens, columns) "input %" name " : bf16[" tokens ", " columns "] live=tokens\n"
+#define TWO_PARTS(tokens, columns) PART("a", tokens, columns) PART("b", tokens, columns) "%y = add_parts(%a, %b)\n"
+#define FOUR_PARTS(tokens, columns) \
+    PART("a", tokens, columns)      \
+    PART("b", tokens, columns)      \
+    PART("c", tokens, columns)      \
+    PART("d", tokens, columns)      \
+    "%y = add_parts(%a, %b, %c, "   \
+    "%d)\n"
 #define NORMS "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
 
 static const char *const decode_graphs[] = {
@@ -118,6 +127,9 @@ static const char *const decode_graphs[] = {
     EXPERT_SUMS("3", "24", "3", "4", "8"),
     EXPERT_SUMS("7", "1032", "1", "2", "80"),
     EXPERT_SUMS("16", "256", "8", "70", "24"),
+    TWO_PARTS("1", "1024"),
+    TWO_PARTS("16", "4096"),
+    FOUR_PARTS("7", "40"),
 };
 
 /* The same for each of these numbers of tokens, the last of which is the largest. */
@@ -149,11 +161,13 @@ enum { COMPANY = 400, COMPANY_SIZES = 4 };
 #define COMPANY_EXPERTS(tokens) EXPERTS(tokens, "1096", "4", "9", "16", EXPERT_NORM("1096"), ", _, _, %n", "")
 #define COMPANY_EXPERT_SUMS(tokens) EXPERT_SUMS(tokens, "264", "4", "9", "24")
 
+#define COMPANY_PARTS(tokens) FOUR_PARTS(tokens, "264")
+
 static const char *const company_graphs[] = {
-    COMPANY_OF(COMPANY_PLAIN),   COMPANY_OF(COMPANY_RAGGED),     COMPANY_OF(COMPANY_GATED),
-    COMPANY_OF(COMPANY_QKV),     COMPANY_OF(COMPANY_LOGITS),     COMPANY_OF(COMPANY_SPLIT),
-    COMPANY_OF(COMPANY_FOLD),    COMPANY_OF(COMPANY_FOLD_MANY),  COMPANY_OF(COMPANY_ROUTE),
-    COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS)};
+    COMPANY_OF(COMPANY_PLAIN),   COMPANY_OF(COMPANY_RAGGED),      COMPANY_OF(COMPANY_GATED),
+    COMPANY_OF(COMPANY_QKV),     COMPANY_OF(COMPANY_LOGITS),      COMPANY_OF(COMPANY_SPLIT),
+    COMPANY_OF(COMPANY_FOLD),    COMPANY_OF(COMPANY_FOLD_MANY),   COMPANY_OF(COMPANY_ROUTE),
+    COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS), COMPANY_OF(COMPANY_PARTS)};
 
 static const char *const prefill_graphs[] = {
     PLAIN("17", "70", "4872"),
@@ -187,6 +201,7 @@ static const char *const prefill_graphs[] = {
     EXPERTS("300", "64", "8", "40", "16", "", "", ""),
     EXPERT_SUMS("33", "1288", "2", "5", "40"),
     EXPERT_SUMS("300", "64", "8", "40", "24"),
+    FOUR_PARTS("100", "1032"),
 };
 
 /* These need nothing of the architecture. */

@@ -168,9 +168,9 @@ typedef struct ir_op {
 } ir_op;
 
 /* A program may be that of several peers, GPUs or groups of threads, numbered from 0: each operator
- * is run by one and reads what lies in that one's memory.  Only the result of an operator with
- * OP_TRANSFERS lies in another's.  So all that crosses between peers is an operator, and its order
- * is proven like that of any other. */
+ * is run by one and reads what lies in that one's memory.  Only operators with OP_GATHERS read what
+ * lies in another's, and only the result of one with OP_TRANSFERS lies there.  So all that crosses
+ * between peers is an operator, and its order is proven like that of any other. */
 typedef struct ir_graph {
     arena *arena; /* owns everything below; borrowed */
     str name;

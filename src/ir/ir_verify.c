@@ -81,9 +81,9 @@ static mpk_status verify_operands(verifier *v, ir_op_id id)
         const ir_tensor *t = &g->tensors.at[op->in[i]];
         CHECK(v->cx, t->kind != IR_TEMP || t->producer < id, MPK_EVERIFY,
               "%s number %u reads %%%.*s before it is made", def->name, id, STR_ARG(t->name));
-        CHECK(v->cx, t->peer == op->peer || t->peer == IR_EVERYWHERE, MPK_EVERIFY,
-              "%s number %u runs on peer %u and reads %%%.*s, which lies on peer %u", def->name, id,
-              op->peer, STR_ARG(t->name), t->peer);
+        CHECK(v->cx, t->peer == op->peer || t->peer == IR_EVERYWHERE || def->flags & OP_GATHERS,
+              MPK_EVERIFY, "%s number %u runs on peer %u and reads %%%.*s, which lies on peer %u",
+              def->name, id, op->peer, STR_ARG(t->name), t->peer);
     }
     CHECK(v->cx, op->peer < IR_MAX_PEERS && op_result_peer(op) < IR_MAX_PEERS, MPK_EVERIFY,
           "%s number %u: there is no such peer", def->name, id);

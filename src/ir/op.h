@@ -78,6 +78,7 @@ enum {
      * that all tasks of the operator take about as long */
     OP_EVEN = 32,
     OP_TRANSFERS = 64, /* the result lies in the memory of the peer that attribute 0 names */
+    OP_GATHERS = 128,  /* inputs may lie in the memory of other peers: it reads them there */
 };
 
 /* In place of an axis in op_split. */

@@ -1,8 +1,10 @@
-/* add_parts.c - the sum of what the peers have computed of one tensor.  x0, x1, ... of one float
- * dtype and shape, in the order of the peers -> their sum.
+/* add_parts.c - the sum of what the peers have computed of one tensor.  x0, x1, ... of one float dtype
+ * and shape, in the order of the peers -> their sum.  What all peers have, such as a residual, may
+ * come after the parts.
  *
- * Added in fp32 from x0 on and rounded once, so that all peers, who add the same parts, get the
- * same bits, in every run and for every cut.  Cost: one operation an element and part.
+ * Each peer reads the parts where they lie.  Added in fp32 from x0 on and rounded once, so that all
+ * peers, who add the same parts, get the same bits, in every run and for every cut.  Cost: one
+ * operation an element and part.
  */
 #include "op/shape.h"
 #include "op/walk.h"
@@ -17,6 +19,15 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     }
     shape_like(first, out);
     return MPK_OK;
+}
+
+/* Any element is a task's; bodies take eight of a row at once. */
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    const uint32_t rank = g->tensors.at[op->out[0]].rank;
+    shape_axes_all(g, op, axes);
+    if (rank)
+        axes[rank - 1].fastest = 8;
 }
 
 /* The sum of a row and the next part of it. */
@@ -59,8 +70,9 @@ const op_def op_add_parts = {
     .summary = "the sum of what peers have computed of one tensor, in their order",
     OP_INPUTS(in),
     OP_OUTPUTS(out),
+    .flags = OP_GATHERS,
     .infer = infer,
-    .axes = shape_axes_all,
+    .axes = axes,
     .reads = shape_reads_broadcast,
     .scratch_bytes = scratch_bytes,
     .ref = ref,

@@ -2,7 +2,7 @@
  * that axis -> their union.
  *
  * Idea: each input is copied into its part of the box; a task reads only inputs that its box
- * touches. Cost: one copy.
+ * touches.  They may lie on other peers: so a peer gathers what all have.  Cost: one copy.
  */
 #include "op/move.h"
 #include "op/shape.h"
@@ -91,6 +91,7 @@ const op_def op_concat = {
     OP_INPUTS(in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),
+    .flags = OP_GATHERS,
     .infer = infer,
     .axes = axes,
     .reads = reads,

@@ -54,6 +54,8 @@ typedef struct linear_parts {
 
 /* fuse_linear.c: glu, siblings, residual, norm. */
 mpk_status fuse_linears(rewrite *w);
+/* fuse_sum.c: sum. */
+mpk_status fuse_sums(rewrite *w);
 /* fuse_attention.c: rope_kv, attention, split, fold. */
 mpk_status fuse_attentions(rewrite *w);
 /* fuse_logits.c: logits. */

@@ -99,11 +99,12 @@ const ir_attribute *rewrite_attribute(const ir_op *op, const char *name)
     return &op->attributes[i];
 }
 
-/* Who runs an operator that stands at `key`: who has its inputs, or the operator of the source that
- * stands there. */
-static uint32_t peer_at(const rewrite *w, uint32_t key, uint32_t n_in, const ir_tensor_id *in)
+/* Who runs an operator that stands at `key`: who has its inputs; where these may lie on any peer,
+ * or lie on all, who runs the operator of the source that stands there. */
+static uint32_t peer_at(const rewrite *w, uint32_t key, const op_def *def, uint32_t n_in,
+                        const ir_tensor_id *in)
 {
-    for (uint32_t i = 0; i < n_in; i++)
+    for (uint32_t i = 0; i < n_in && !(def->flags & OP_GATHERS); i++)
         if (in[i] != IR_NONE && w->g->tensors.at[in[i]].peer != IR_EVERYWHERE)
             return w->g->tensors.at[in[i]].peer;
     uint32_t at = (key + KEY_STEP / 2) / KEY_STEP;
@@ -117,7 +118,7 @@ mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in
     do
         snprintf(name, sizeof name, "%s_%u", kind, w->n_made++);
     while (ir_find(w->g, name) != IR_NONE);
-    w->g->peer = peer_at(w, key, n_in, in);
+    w->g->peer = peer_at(w, key, op_find(str_from(kind)), n_in, in);
     TRY(ir_add_op(w->s->cx, w->g, kind, name, n_in, in, attributes, out));
     TRY(extend(w));
     PUSH(w->s->cx, w->s->scratch, &w->keys, key);

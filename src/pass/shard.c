@@ -2,8 +2,8 @@
  *
  * Input: a program, options->n_peers.  Output: the joint program of all peers, in which each
  * operator says who runs it and each tensor where it lies; with one peer the program itself.
- * Weights and state are parts or copies of the whole ones (ir_name_share); whatever crosses is a
- * transfer.  Outputs are peer 0's.
+ * Weights and state are parts or copies of the whole ones (ir_name_share); what crosses is read by
+ * add_parts and concat (OP_GATHERS).  Outputs are peer 0's.
  *
  * A tensor of the source may be there in several forms: whole on each peer; cut along an axis, a
  * part on each; or as terms, one on each, that add up to it.  Operators are taken in their order.
@@ -14,9 +14,8 @@
  * this gives the usual plan: q, k, v, gate, up by rows, output and down by columns, one sum after
  * each of the two.
  *
- * What no peer but 0 needs (sampling) runs there alone; transfers that nobody reads go with the
- * next pass that drops dead operators.  Cost: operators x peers, and peers^2 transfers for each
- * change of form.
+ * What no peer but 0 needs (sampling) runs there alone; sums that nobody reads go with the next
+ * pass that drops dead operators.  Cost: operators x peers.
  */
 #include "pass/shard.h"
 
@@ -52,18 +51,15 @@ static mpk_status new_form(sharder *d, ir_tensor_id **out)
     return MPK_OK;
 }
 
-/* "NAME.part@1to0"; what is whole, and state of peer 0, which the host looks for, keeps its name
+/* "NAME.part@1"; what is whole, and state of peer 0, which the host looks for, keeps its name
  * there. */
-static mpk_status make_name(sharder *d, ir_tensor_id t, const char *form, uint32_t peer,
-                            uint32_t to, str *out)
+static mpk_status make_name(sharder *d, ir_tensor_id t, const char *form, uint32_t peer, str *out)
 {
     str name = tensor_of(d, t)->name;
     text words = {0};
     text_print(&words, "%.*s%s", STR_ARG(name), form);
     if (*form || peer)
         text_print(&words, "@%u", peer);
-    if (to != peer)
-        text_print(&words, "to%u", to);
     char *copy = words.failed ? NULL : arena_copy(d->s->result, words.at, words.n);
     *out = (str){copy, words.n};
     text_free(&words);
@@ -93,7 +89,7 @@ static mpk_status give_whole(sharder *d, ir_tensor_id t)
             d->forms[t].whole[p] = d->forms[t].whole[0];
             continue;
         }
-        TRY(make_name(d, t, "", p, p, &name));
+        TRY(make_name(d, t, "", p, &name));
         uint32_t peer = from->kind == IR_STATE ? p : IR_EVERYWHERE;
         TRY(add_given(d, t, peer, name.at, from->dims, &d->forms[t].whole[p]));
     }
@@ -115,7 +111,7 @@ static mpk_status give_parts(sharder *d, ir_tensor_id t, uint32_t axis)
         if (from->kind == IR_CONST)
             TRY(ir_name_share(d->s->cx, d->s->result, &share, p, &name));
         else
-            TRY(make_name(d, t, "", p, p, &name));
+            TRY(make_name(d, t, "", p, &name));
         TRY(add_given(d, t, p, name.at, dims, &d->forms[t].part[axis][p]));
     }
     return MPK_OK;
@@ -129,19 +125,6 @@ static mpk_status add_op(sharder *d, uint32_t peer, const char *kind, str name, 
 {
     d->to->peer = peer;
     return ir_add_op(d->s->cx, d->to, kind, name.at, n_in, in, attributes, out);
-}
-
-/* What peer `from` has of a tensor, on peer `to`. */
-static mpk_status add_transfer(sharder *d, ir_tensor_id t, const char *form, ir_tensor_id what,
-                               uint32_t from, uint32_t to, ir_tensor_id *out)
-{
-    str name;
-    *out = what;
-    if (from == to)
-        return MPK_OK;
-    TRY(make_name(d, t, form, from, to, &name));
-    return add_op(d, from, "transfer", name, 1, &what, (ir_set[]){{.name = "to", .i = to}, {0}},
-                  out);
 }
 
 /* The entries lo <= i < hi of an axis, a view. */
@@ -160,25 +143,22 @@ static mpk_status add_slice(sharder *d, ir_tensor_id what, uint32_t peer, uint32
                   out);
 }
 
-/* all_reduce: every peer sends its term to every other and adds all of them in the same order. */
+/* all_reduce: every peer reads the terms of all and adds them in the same order. */
 static mpk_status add_up(sharder *d, ir_tensor_id t)
 {
     forms *f = &d->forms[t];
     TRY(new_form(d, &f->whole));
     for (uint32_t p = 0; p < d->n; p++) {
-        ir_tensor_id terms[IR_MAX_PEERS];
         str name;
-        for (uint32_t k = 0; k < d->n; k++)
-            TRY(add_transfer(d, t, ".term", f->terms[k], k, p, &terms[k]));
-        TRY(make_name(d, t, "", p, p, &name));
-        TRY(add_op(d, p, "add_parts", name, d->n, terms, NULL, &f->whole[p]));
+        TRY(make_name(d, t, "", p, &name));
+        TRY(add_op(d, p, "add_parts", name, d->n, f->terms, NULL, &f->whole[p]));
     }
     return MPK_OK;
 }
 
-/* Of each part what those before it do not have; *n pieces for peer p. */
-static mpk_status gather_pieces(sharder *d, ir_tensor_id t, uint32_t axis, uint32_t p,
-                                ir_tensor_id *pieces, uint32_t *n)
+/* Of each part what those before it do not have: *n pieces, each where its part lies. */
+static mpk_status gather_pieces(sharder *d, ir_tensor_id t, uint32_t axis, ir_tensor_id *pieces,
+                                uint32_t *n)
 {
     int64_t lo, hi, covered = 0;
     str name;
@@ -187,11 +167,10 @@ static mpk_status gather_pieces(sharder *d, ir_tensor_id t, uint32_t axis, uint3
         shard_find_part(&d->cuts, t, axis, k, &lo, &hi);
         if (hi <= covered)
             continue;
-        ir_tensor_id piece;
-        TRY(add_transfer(d, t, ".part", d->forms[t].part[axis][k], k, p, &piece));
+        ir_tensor_id piece = d->forms[t].part[axis][k];
         if (lo < covered) {
-            TRY(make_name(d, t, ".piece", k, p, &name));
-            TRY(add_slice(d, piece, p, axis, covered - lo, hi - lo, name, &piece));
+            TRY(make_name(d, t, ".piece", k, &name));
+            TRY(add_slice(d, piece, k, axis, covered - lo, hi - lo, name, &piece));
         }
         pieces[(*n)++] = piece;
         covered = hi;
@@ -199,16 +178,16 @@ static mpk_status gather_pieces(sharder *d, ir_tensor_id t, uint32_t axis, uint3
     return MPK_OK;
 }
 
-/* all_gather: every peer sends its part to every other. */
+/* all_gather: every peer reads the parts of all. */
 static mpk_status gather(sharder *d, ir_tensor_id t, uint32_t axis)
 {
+    ir_tensor_id pieces[IR_MAX_PEERS];
+    uint32_t n;
     TRY(new_form(d, &d->forms[t].whole));
+    TRY(gather_pieces(d, t, axis, pieces, &n));
     for (uint32_t p = 0; p < d->n; p++) {
-        ir_tensor_id pieces[IR_MAX_PEERS];
-        uint32_t n;
         str name;
-        TRY(gather_pieces(d, t, axis, p, pieces, &n));
-        TRY(make_name(d, t, "", p, p, &name));
+        TRY(make_name(d, t, "", p, &name));
         TRY(add_op(d, p, "concat", name, n, pieces, (ir_set[]){{.name = "axis", .i = axis}, {0}},
                    &d->forms[t].whole[p]));
     }
@@ -246,7 +225,7 @@ static mpk_status need_parts(sharder *d, ir_tensor_id t, uint32_t axis)
         char form[16];
         snprintf(form, sizeof form, ".part%u", axis);
         shard_find_part(&d->cuts, t, axis, p, &lo, &hi);
-        TRY(make_name(d, t, form, p, p, &name));
+        TRY(make_name(d, t, form, p, &name));
         TRY(add_slice(d, f->whole[p], p, axis, lo, hi, name, &f->part[axis][p]));
     }
     return MPK_OK;
@@ -405,7 +384,7 @@ static mpk_status add_for_peer(sharder *d, const ir_op *op, const op_split *way,
     for (uint32_t i = 0; i < op->n_out; i++) {
         int axis = way ? way->out[i] : OP_WHOLE;
         const char *form = axis >= 0 ? ".part" : axis == OP_SUM ? ".term" : "";
-        TRY(make_name(d, op->out[i], form, peer, peer, &names[i]));
+        TRY(make_name(d, op->out[i], form, peer, &names[i]));
     }
     TRY(copy_attributes(d, op, way, peer, attributes));
     d->to->peer = peer;

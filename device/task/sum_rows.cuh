@@ -1,0 +1,76 @@
+/* sum_rows.cuh - add_parts of bf16 by rows: 8 columns of all parts at a time, added in fp32 in the order of the parts.
+ *
+ * Parts may lie in other GPUs' memory.  A thread asks for all parts of its piece before it adds any, so that a sum
+ * takes one trip over the link.  Cost: the bytes of the parts.
+ */
+#ifndef TASK_SUM_ROWS_CUH
+#define TASK_SUM_ROWS_CUH
+
+#include "tile/worker.cuh"
+
+/* The sum of one word of each part, two elements. */
+template <int N> MPK_FN rt_u32 sum_word(const rt_u32 *words)
+{
+    float low = ptx_low_bf16(words[0]), high = ptx_high_bf16(words[0]);
+#pragma unroll
+    for (int k = 1; k < N; k++) {
+        low += ptx_low_bf16(words[k]);
+        high += ptx_high_bf16(words[k]);
+    }
+    return ptx_pack_bf16(low, high);
+}
+
+/* The 8 columns at `at`, an offset in elements. */
+template <int N> MPK_FN void sum_piece(const mpk_task &t, rt_u64 at)
+{
+    mpk_words v[N], sum;
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        v[k] = ptx_load_words(mpk_at<const rt_u16>(t, k) + at);
+    rt_u32 x[N], y[N], z[N], w[N];
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        x[k] = v[k].x;
+        y[k] = v[k].y;
+        z[k] = v[k].z;
+        w[k] = v[k].w;
+    }
+    sum.x = sum_word<N>(x);
+    sum.y = sum_word<N>(y);
+    sum.z = sum_word<N>(z);
+    sum.w = sum_word<N>(w);
+    ptx_store_words(mpk_at<rt_u16>(t, N) + at, sum);
+}
+
+/* Of a piece at the edge of the box the columns lo .. hi - 1. */
+template <int N> MPK_FN void sum_edge(const mpk_task &t, rt_u64 row, rt_u32 lo, rt_u32 hi)
+{
+#pragma unroll 1
+    for (rt_u32 column = lo; column < hi; column++) {
+        rt_u32 words[N];
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            words[k] = mpk_at<const rt_u16>(t, k)[row + column];
+        mpk_at<rt_u16>(t, N)[row + column] = (rt_u16)sum_word<N>(words);
+    }
+}
+
+/* N parts, inputs 0 to N - 1, of rows of `columns`, a multiple of 8; the result is operand N. */
+template <int N> MPK_FN void sum_rows(const mpk_task &t, rt_u32 columns)
+{
+    mpk_wait(t);
+    const rt_u32 end = mpk_end(t), lo = mpk_lo(t, 1), hi = mpk_hi(t, 1), first = lo / 8, pieces = (hi + 7) / 8 - first;
+    const rt_u32 n = (end - mpk_lo(t, 0)) * pieces;
+#pragma unroll 1
+    for (rt_u32 i = (rt_u32)mpk_thread(); i < n; i += MPK_THREADS) {
+        const rt_u32 piece = first + i % pieces;
+        const rt_u64 row = (rt_u64)(mpk_lo(t, 0) + i / pieces) * columns;
+        if (piece * 8 >= lo && piece * 8 + 8 <= hi)
+            sum_piece<N>(t, row + piece * 8);
+        else
+            sum_edge<N>(t, row, mpk_larger(piece * 8, lo), mpk_smaller(piece * 8 + 8, hi));
+    }
+    mpk_trigger(t);
+}
+
+#endif

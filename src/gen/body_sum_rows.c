@@ -1,0 +1,28 @@
+/* body_sum_rows.c - sums of the peers' parts, bf16 by rows (device/task/sum_rows.cuh).  They stand between any two
+ * products of several GPUs, so the body waits itself: it stays in the kernel's own code. */
+#include "gen/body_print.h"
+
+static bool is_rows(const ir_tensor *t)
+{
+    return t->rank == 2 && t->offset % 8 == 0 && gen_is_dense(t, IR_BF16);
+}
+
+static bool accepts(const gen_call *c)
+{
+    const ir_tensor *y = gen_output(c, 0);
+    bool fits = is_rows(y) && y->dims[1] % 8 == 0 && ir_elements(y) < INT32_MAX;
+    for (uint32_t i = 0; i < c->op->n_in && fits; i++)
+        fits = is_rows(gen_input(c, i));
+    return fits;
+}
+
+static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    text_print(out, "MPK_FN void body_%u(const mpk_task &t)\n{\n    sum_rows<%u>(t, %lld);\n}\n", n, c->op->n_in,
+               (long long)gen_output(c, 0)->dims[1]);
+    return MPK_OK;
+}
+
+const gen_body gen_body_sum_rows = {
+    .op = "add_parts", .name = "sum_rows", .needs = 0, .rank = 10, .waits = true, .accepts = accepts, .print = print};

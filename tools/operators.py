@@ -69,9 +69,14 @@ def with_headers(source):
     return "\n".join([source, *((ROOT / "src" / name).read_text() for name in names)])
 
 
+def literal(source, field):
+    """The text of a field of the record, which may be cut into several literals."""
+    return "".join(re.findall(r'"([^"]*)"', re.search(r"\." + field + r'\s*=\s*((?:"[^"]*"\s*)+)', source).group(1)))
+
+
 def section(source, shared):
     everything = with_headers(source)
-    name, summary = (re.search(r"\." + field + r' = "([^"]*)"', source).group(1) for field in ("name", "summary"))
+    name, summary = (literal(source, field) for field in ("name", "summary"))
     ins, outs = (operands(table(everything, field)) for field in ("in", "out"))
     shown = ", ".join(n + ("?" if p == "optional" else " ..." if p else "") for n, p in ins)
     text = f"## {name}\n\n{prose(summary)}\n\n```text\n{', '.join(n for n, _ in outs)} = {name}({shown})\n```\n\n"

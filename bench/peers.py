@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Several GPUs beside one: the same answers, and how fast; with made-up weights, so that configurations are enough.
 
-    python3 bench/peers.py --mpk build/mpk [--gpus 2] [--models qwen3-8b ...] [--batches 1 16]
+    python3 bench/peers.py --mpk build/mpk [--gpus 2] [--models qwen3-8b ...] [--batches 1 16] [--profile]
 
-Input: models/.  Output: a line of JSON for each check and figure.  For each model the logits of a text on N GPUs are
-compared with those on one (KL divergence, nats, mean over tokens), and must be the same bytes in two runs; then mpk
-bench runs on one GPU and on N.  Exit code 1 if a check fails.  Standard library only; called by hand, on a machine with
-GPUs.
+Input: models/.  Output: a line of JSON for the links, each check and each figure, as they come.  First all kernels are
+compiled side by side.  For each model the logits of a text on N GPUs are compared with those on one (KL divergence,
+nats, mean over tokens), and must be the same bytes in two runs; then mpk bench runs on one GPU, on one that waits for
+counters as several do (--no-carriers), and on N; with --profile once more on N for where the time of a step goes.  Exit
+code 1 if a check fails.  Standard library only; called by hand, on a machine with GPUs.
 """
 import argparse
 import array
@@ -32,8 +33,8 @@ def logits(options, model, gpus, folder):
     """Bytes of float32 [T, V], and V."""
     ids, out = folder / "ids.txt", folder / "logits.npy"
     ids.write_text(" ".join(str(i * 7919 % 50000) for i in range(1, options.tokens + 1)))
-    run(options.mpk, "score", ROOT / "models" / model, "--random-weights", 1, "--device", "cuda", "--gpus", gpus,
-        "--context", 256, "--tokens", ids, "--logits", out, timeout=options.timeout)
+    run(options.mpk, "score", ROOT / "models" / model, *engine(options, gpus), "--tokens", ids, "--logits", out,
+        timeout=options.timeout)
     data = out.read_bytes()
     head = 10 + int.from_bytes(data[8:10], "little")
     shape = data[10:head].decode().split("(")[1].split(")")[0].split(",")
@@ -68,10 +69,37 @@ def check(options, model, folder):
     return good
 
 
-def bench(options, model, batch, gpus):
-    text = run(options.mpk, "bench", ROOT / "models" / model, "--random-weights", 1, "--device", "cuda", "--gpus", gpus,
-               "-b", batch, "-n", options.generate, "-r", 2, "--context", 512, "--json", timeout=options.timeout)
-    print(json.dumps({"model": model, "batch": batch, "gpus": gpus, "bench": json.loads(text)}), flush=True)
+def engine(options, gpus):
+    return ["--random-weights", 1, "--device", "cuda", "--gpus", gpus, "--context", options.context]
+
+
+def bench(options, model, batch, gpus, *more, runs=3):
+    text = run(options.mpk, "bench", ROOT / "models" / model, *engine(options, gpus), "-b", batch, "-n",
+               options.generate, "-r", runs, "--json", "-q", *more, timeout=options.timeout)
+    print(json.dumps({"model": model, "batch": batch, "gpus": gpus, "options": list(more), "bench": json.loads(text)}),
+          flush=True)
+
+
+def warm(options, folder):
+    """Compile what the rest runs, all at once; whoever fails says so again below."""
+    jobs = [subprocess.Popen([options.mpk, "compile", ROOT / "models" / model,
+                              *map(str, engine(options, gpus)), "--max-batch", str(batch), "-q", "-o",
+                              folder / f"{model}.{gpus}.{batch}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            for model in options.models for gpus in (1, options.gpus) for batch in options.batches]
+    for job in jobs:
+        try:
+            job.wait(options.timeout)
+        except subprocess.TimeoutExpired:
+            job.kill()
+
+
+def measure(options, model):
+    for batch in options.batches:
+        bench(options, model, batch, 1)
+        bench(options, model, batch, 1, "--no-carriers")
+        bench(options, model, batch, options.gpus)
+        if options.profile:
+            bench(options, model, batch, options.gpus, "--profile", runs=1)
 
 
 def main():
@@ -82,16 +110,19 @@ def main():
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--tokens", type=int, default=32, help="of the text whose logits are compared")
     parser.add_argument("--generate", type=int, default=256)
+    parser.add_argument("--context", type=int, default=512, help="tokens of prompt and answer")
+    parser.add_argument("--profile", action="store_true", help="where the time of a step on N GPUs goes")
     parser.add_argument("--timeout", type=float, default=120, help="seconds of one call of mpk")
     options = parser.parse_args()
     good = True
+    rows = json.loads(run(options.mpk, "doctor", "--json", timeout=options.timeout))
+    print(json.dumps({"doctor": [row for row in rows if row["subject"].startswith("gpu")]}), flush=True)
     with tempfile.TemporaryDirectory() as name:
+        warm(options, pathlib.Path(name))
         for model in options.models:
             try:
                 good &= check(options, model, pathlib.Path(name))
-                for batch in options.batches:
-                    for gpus in (1, options.gpus):
-                        bench(options, model, batch, gpus)
+                measure(options, model)
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 print(json.dumps({"model": model, "error": str(error)}), flush=True)
                 good = False

@@ -65,7 +65,7 @@ static const struct {
 } shipped[] = {
     {"models/qwen3-0.6b", 596049920, 28, 151936, 8, 128},      {"models/llama-3.2-1b", 1235814400, 16, 128256, 8, 64},
     {"models/qwen3-1.7b", 1720574976, 28, 151936, 8, 128},     {"models/qwen3-8b", 8190735360, 36, 151936, 8, 128},
-    {"models/qwen3-30b-a3b", 30532122624, 48, 151936, 4, 128},
+    {"models/qwen3-30b-a3b", 30532122624, 48, 151936, 4, 128}, {"models/qwen3-32b", 32762123264, 64, 151936, 8, 128},
 };
 enum { N_SHIPPED = sizeof shipped / sizeof *shipped };
 

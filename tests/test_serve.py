@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import re
+import time
 
 import openai
 import pytest
@@ -35,11 +36,12 @@ def test_metrics(server):
     text = server.ask("GET", "/metrics")[2]
     assert server.metric("mpk_generated_tokens_total") == before + 5
     assert re.search(r'^mpk_http_requests_total\{endpoint="/v1/completions",status="200"\} \d+$', text, re.M)
-    for name in ("time_to_first_token", "time_per_output_token", "request_duration", "inter_token", "decode"):
+    for name in ("time_to_first_token", "time_per_output_token", "request_duration", "inter_token", "decode", "queue",
+                 "prefill", "inference"):
         buckets = [int(n) for n in re.findall(rf'^mpk_{name}_seconds_bucket\{{le="[^"]+"\}} (\d+)$', text, re.M)]
         assert buckets == sorted(buckets) and len(buckets) > 10
         assert buckets[-1] == server.metric(f"mpk_{name}_seconds_count") > 0
-        may_be_0 = ("time_per_output_token", "inter_token", "decode")  # tokens may come at once
+        may_be_0 = ("time_per_output_token", "inter_token", "decode", "queue")  # tokens may come at once
         assert server.metric(f"mpk_{name}_seconds_sum") > 0 or name in may_be_0
     for line in text.splitlines():
         assert re.fullmatch(r"# (HELP|TYPE) \w+ .*|[a-z_]+(\{.*\})? \S+", line), line
@@ -64,6 +66,44 @@ def test_metrics_of_what_runs(busy):
     assert busy.metric('mpk_answers_total{reason="abort"}') == ended + 1
 
 
+def test_metrics_of_time_in_the_queue(busy):
+    """What waits for a place waits in the queue; what then comes before the first token is the prompt."""
+    def sums():
+        names = ("queue", "prefill", "time_to_first_token", "decode", "inference")
+        return [busy.metric(f"mpk_{n}_seconds_sum") for n in names]
+
+    before = sums()
+    busy.complete(max_tokens=3)
+    alone = [b - a for a, b in zip(before, sums())]
+    assert alone[0] + alone[1] == pytest.approx(alone[2], abs=1e-7)
+    assert alone[1] + alone[3] == pytest.approx(alone[4], abs=1e-7) and alone[1] > 0
+    runs = [begin(busy, True) for _ in range(2)]
+    busy.wait_metric("mpk_requests_running", 2)
+    before, held = sums(), 0.5
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        reply = pool.submit(busy.complete, max_tokens=3)
+        busy.wait_metric("mpk_requests_waiting", 1)
+        time.sleep(held)
+        runs[0].close()
+        reply.result()
+    waited = [b - a for a, b in zip(before, sums())]
+    assert waited[0] >= held and waited[0] + waited[1] == pytest.approx(waited[2], abs=1e-7)
+    runs[1].close()
+    busy.wait_metric("mpk_requests_running", 0)
+
+
+def test_metrics_of_sizes(model):
+    with Server(model) as s:
+        for n in (1, 2, 30):
+            s.complete(prompt=list(range(n)), max_tokens=n)
+        text = s.ask("GET", "/metrics")[2]
+    for name in ("prompt", "generated"):
+        values = re.findall(rf'^mpk_request_{name}_tokens_bucket{{le="(\S+)"}} (\d+)$', text, re.M)
+        assert [(float(le), n) for le, n in values if n != "0"][:6] == [
+            (1, "1"), (2, "2"), (5, "2"), (10, "2"), (20, "2"), (50, "3")]
+        assert f"\nmpk_request_{name}_tokens_sum 33\n" in text
+
+
 def test_metrics_under_the_names_of_vllm(model):
     with Server(model, "--metrics-names=vllm", "--model-name", 'a"b') as s:
         s.complete(max_tokens=5)
@@ -73,7 +113,10 @@ def test_metrics_under_the_names_of_vllm(model):
         assert f'vllm:request_success_total{{{label},finished_reason="length"}} 1\n' in text
         assert f'vllm:inter_token_latency_seconds_bucket{{{label},le="+Inf"}} 4\n' in text
         for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens_total",
-                     "time_to_first_token_seconds_count", "request_decode_time_seconds_count"):
+                     "time_to_first_token_seconds_count", "request_decode_time_seconds_count",
+                     "request_queue_time_seconds_count", "request_prefill_time_seconds_count",
+                     "request_inference_time_seconds_count", "request_prompt_tokens_count",
+                     "request_generation_tokens_count"):
             assert f"\nvllm:{name}{{{label}}} " in text
         for line in text.splitlines():
             assert re.fullmatch(r"# (HELP|TYPE) [\w:]+ .*|[a-z_:0-9]+(\{.*\})? \S+", line), line

@@ -365,6 +365,8 @@ typedef struct mpk_answer {
 MPK_API mpk_status mpk_request_wait(mpk_context *cx, mpk_request *request, mpk_answer *answer);
 /* Tokens of the prompt that came from the prefix cache; 0 before the first token of the answer. */
 MPK_API size_t mpk_request_cached_tokens(const mpk_request *request);
+/* Nanoseconds from submission until the engine began with the prompt; 0 before the first token of the answer. */
+MPK_API uint64_t mpk_request_queue_ns(const mpk_request *request);
 /* Drafts that the answer's tokens so far came with: those that were tried, and those that stood. */
 MPK_API void mpk_request_drafts(const mpk_request *request, size_t *drafted, size_t *accepted);
 /* A token and the natural logarithm of its probability. */

@@ -97,6 +97,8 @@ static void add_token(mpk_request *r, const rt_token *t, uint64_t now)
     r->n_drafted += t->drafted;
     r->n_accepted += t->accepted;
     r->tokens[r->n_tokens] = t->token;
+    if (!r->n_tokens && now - r->submitted_ns > t->age_ns)
+        r->queue_ns = now - r->submitted_ns - t->age_ns;
     r->token_ns[r->n_tokens++] = now - r->submitted_ns;
     if (t->reason != RT_EOS)
         add_text(r, t->token);
@@ -465,6 +467,14 @@ size_t mpk_request_cached_tokens(const mpk_request *r)
     size_t n = r->n_cached;
     pthread_mutex_unlock(&r->engine->mutex);
     return n;
+}
+
+uint64_t mpk_request_queue_ns(const mpk_request *r)
+{
+    pthread_mutex_lock(&r->engine->mutex);
+    const uint64_t ns = r->queue_ns;
+    pthread_mutex_unlock(&r->engine->mutex);
+    return ns;
 }
 
 void mpk_request_drafts(const mpk_request *r, size_t *drafted, size_t *accepted)

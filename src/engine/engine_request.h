@@ -26,6 +26,7 @@ struct mpk_request {
     uint64_t submitted_ns;
     int32_t *tokens;    /* [limit] */
     uint64_t *token_ns; /* [limit] since submission */
+    uint64_t queue_ns;  /* from submission to admission; 0: no token has come */
     size_t n_tokens;
     size_t n_cached;              /* tokens of the prompt that came from the prefix cache */
     size_t n_drafted, n_accepted; /* drafts that were tried, and that stood */

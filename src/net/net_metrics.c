@@ -8,16 +8,31 @@ static const double first_token_bounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06
                     gap_bounds[] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008,
                                     0.01,   0.015,  0.025,  0.05,  0.1,   0.2,   0.5,   1,     2.5},
                     request_bounds[] = {0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1,  1.5, 2,   2.5,
-                                        5,    10,   15,  20,  30,  40,  60, 120, 240, 480};
-#define BOUNDS(b) (b), sizeof(b) / sizeof *(b)
+                                        5,    10,   15,  20,  30,  40,  60, 120, 240, 480},
+                    size_bounds[] = {1,    2,    5,   10,  20,  50,  100, 200, 500, 1000,
+                                     2000, 5000, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6};
 
-static void observe(net_histogram *h, const double *bounds, size_t n, uint64_t ns)
+/* The buckets of a histogram, in what its text has; unit: of what is counted, in the same. */
+typedef struct scale {
+    const double *bounds;
+    size_t n;
+    double unit;
+} scale;
+#define SCALE(bounds, unit)                                 \
+    {                                                       \
+        (bounds), sizeof(bounds) / sizeof *(bounds), (unit) \
+    }
+static const scale first_token_scale = SCALE(first_token_bounds, 1e-9), per_token_scale = SCALE(per_token_bounds, 1e-9),
+                   gap_scale = SCALE(gap_bounds, 1e-9), request_scale = SCALE(request_bounds, 1e-9),
+                   size_scale = SCALE(size_bounds, 1);
+
+static void observe(net_histogram *h, const scale *s, uint64_t value)
 {
     size_t i = 0;
-    while (i < n && (double)ns * 1e-9 > bounds[i])
+    while (i < s->n && (double)value * s->unit > s->bounds[i])
         i++;
-    h->buckets[i == n ? NET_MAX_BUCKETS : i]++;
-    h->sum_ns += ns;
+    h->buckets[i == s->n ? NET_MAX_BUCKETS : i]++;
+    h->sum += value;
 }
 
 void net_metrics_count_reply(net_metrics *m, unsigned endpoint, int status)
@@ -34,23 +49,34 @@ void net_metrics_count_reply(net_metrics *m, unsigned endpoint, int status)
     m->replies[endpoint][at]++;
 }
 
-void net_metrics_count_answer(net_metrics *m, mpk_finish finish, const uint64_t *token_ns, uint64_t n_tokens)
+void net_metrics_count_loss(net_metrics *m, mpk_finish finish)
 {
     m->finished[finish]++;
-    if (!n_tokens)
+}
+
+void net_metrics_count_answer(net_metrics *m, const mpk_answer *a, uint64_t queue_ns)
+{
+    const uint64_t *at = a->token_ns;
+    m->finished[a->finish]++;
+    observe(&m->prompt_size, &size_scale, a->n_prompt_tokens);
+    observe(&m->answer_size, &size_scale, a->n_tokens);
+    if (!a->n_tokens)
         return;
-    const uint64_t decode_ns = token_ns[n_tokens - 1] - token_ns[0];
-    observe(&m->first_token, BOUNDS(first_token_bounds), token_ns[0]);
-    observe(&m->decode, BOUNDS(request_bounds), decode_ns);
-    if (n_tokens > 1)
-        observe(&m->per_token, BOUNDS(per_token_bounds), decode_ns / (n_tokens - 1));
-    for (uint64_t i = 1; i < n_tokens; i++)
-        observe(&m->gap, BOUNDS(gap_bounds), token_ns[i] - token_ns[i - 1]);
+    const uint64_t last = at[a->n_tokens - 1], begun = queue_ns < at[0] ? queue_ns : at[0];
+    observe(&m->first_token, &first_token_scale, at[0]);
+    observe(&m->queue, &request_scale, begun);
+    observe(&m->prefill, &request_scale, at[0] - begun);
+    observe(&m->decode, &request_scale, last - at[0]);
+    observe(&m->inference, &request_scale, last - begun);
+    if (a->n_tokens > 1)
+        observe(&m->per_token, &per_token_scale, (last - at[0]) / (a->n_tokens - 1));
+    for (size_t i = 1; i < a->n_tokens; i++)
+        observe(&m->gap, &gap_scale, at[i] - at[i - 1]);
 }
 
 void net_metrics_count_request(net_metrics *m, uint64_t ns)
 {
-    observe(&m->request, BOUNDS(request_bounds), ns);
+    observe(&m->request, &request_scale, ns);
 }
 
 /* ---- text ---- */
@@ -126,14 +152,14 @@ static void print_count(const printer *p, const metric *m, const char *suffix, c
     text_print(p->to, " %llu\n", (unsigned long long)n);
 }
 
-static void print_histogram(const printer *p, const metric *m, const net_histogram *h, const double *bounds, size_t n)
+static void print_histogram(const printer *p, const metric *m, const net_histogram *h, const scale *s)
 {
     uint64_t so_far = 0;
     if (!print_header(p, m))
         return;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < s->n; i++) {
         text bound = {0};
-        text_print(&bound, "%g", bounds[i]);
+        text_add_double(&bound, s->bounds[i]);
         so_far += h->buckets[i];
         print_count(p, m, "_bucket", "le", bound.at ? bound.at : "", so_far);
         text_free(&bound);
@@ -142,7 +168,7 @@ static void print_histogram(const printer *p, const metric *m, const net_histogr
     print_count(p, m, "_bucket", "le", "+Inf", so_far);
     text_print(p->to, "%s_sum", name_of(p, m));
     print_labels(p, NULL, NULL);
-    text_print(p->to, " %.9f\n", (double)h->sum_ns * 1e-9);
+    text_print(p->to, s->unit < 1 ? " %.9f\n" : " %.0f\n", (double)h->sum * s->unit);
     print_count(p, m, "_count", NULL, NULL, so_far);
 }
 
@@ -227,6 +253,16 @@ static void print_all(const printer *p, const net_metrics *m, const net_load *no
                                 "histogram", "Mean distance of an answer's tokens after the first."},
                         gap = {"mpk_inter_token_seconds", "vllm:inter_token_latency_seconds", "histogram",
                                "Each distance of two tokens of an answer."},
+                        queue = {"mpk_queue_seconds", "vllm:request_queue_time_seconds", "histogram",
+                                 "From submitting an answer until the engine begins with its prompt."},
+                        prefill = {"mpk_prefill_seconds", "vllm:request_prefill_time_seconds", "histogram",
+                                   "From then to its first token."},
+                        inference = {"mpk_inference_seconds", "vllm:request_inference_time_seconds", "histogram",
+                                     "From then to its last token."},
+                        prompt_size = {"mpk_request_prompt_tokens", "vllm:request_prompt_tokens", "histogram",
+                                       "Tokens of an answer's prompt."},
+                        answer_size = {"mpk_request_generated_tokens", "vllm:request_generation_tokens", "histogram",
+                                       "Tokens of an answer."},
                         decode = {"mpk_decode_seconds", "vllm:request_decode_time_seconds", "histogram",
                                   "From an answer's first token to its last."},
                         request = {"mpk_request_duration_seconds", "vllm:e2e_request_latency_seconds", "histogram",
@@ -236,11 +272,16 @@ static void print_all(const printer *p, const net_metrics *m, const net_load *no
     print_finished(p, m);
     print_one(p, &prompt, (double)m->prompt_tokens);
     print_one(p, &generated, (double)m->generated_tokens);
-    print_histogram(p, &first, &m->first_token, BOUNDS(first_token_bounds));
-    print_histogram(p, &mean, &m->per_token, BOUNDS(per_token_bounds));
-    print_histogram(p, &gap, &m->gap, BOUNDS(gap_bounds));
-    print_histogram(p, &decode, &m->decode, BOUNDS(request_bounds));
-    print_histogram(p, &request, &m->request, BOUNDS(request_bounds));
+    print_histogram(p, &queue, &m->queue, &request_scale);
+    print_histogram(p, &prefill, &m->prefill, &request_scale);
+    print_histogram(p, &first, &m->first_token, &first_token_scale);
+    print_histogram(p, &mean, &m->per_token, &per_token_scale);
+    print_histogram(p, &gap, &m->gap, &gap_scale);
+    print_histogram(p, &decode, &m->decode, &request_scale);
+    print_histogram(p, &inference, &m->inference, &request_scale);
+    print_histogram(p, &request, &m->request, &request_scale);
+    print_histogram(p, &prompt_size, &m->prompt_size, &size_scale);
+    print_histogram(p, &answer_size, &m->answer_size, &size_scale);
 }
 
 void net_metrics_print(const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names, const net_load *now,

@@ -12,7 +12,7 @@ enum { NET_MAX_BUCKETS = 20, NET_ENDPOINTS = 20, NET_FINISHES = MPK_FINISH_ERROR
 
 typedef struct net_histogram {
     _Atomic uint64_t buckets[NET_MAX_BUCKETS + 1]; /* each alone, not added up; the last: above every bound */
-    _Atomic uint64_t sum_ns;
+    _Atomic uint64_t sum;                          /* of nanoseconds, or of tokens */
 } net_histogram;
 
 /* Which status codes a reply may have; 499: the client went away before the reply was whole. */
@@ -27,8 +27,9 @@ enum {
 typedef struct net_metrics {
     _Atomic uint64_t replies[NET_ENDPOINTS][NET_STATUSES];
     _Atomic uint64_t prompt_tokens, generated_tokens;
-    _Atomic uint64_t finished[NET_FINISHES]; /* answers, by mpk_finish */
-    net_histogram first_token, per_token, gap, decode, request;
+    _Atomic uint64_t finished[NET_FINISHES];                                               /* answers, by mpk_finish */
+    net_histogram first_token, per_token, gap, queue, prefill, decode, inference, request; /* times */
+    net_histogram prompt_size, answer_size;                                                /* tokens */
 } net_metrics;
 
 /* What the server is doing now. */
@@ -43,8 +44,10 @@ typedef struct net_load {
 
 /* endpoint: index of the route (net_route_name).  A status that is not in the map counts as 500. */
 void net_metrics_count_reply(net_metrics *m, unsigned endpoint, int status);
-/* An answer of the engine has ended; token_ns: when each token came after it was submitted. */
-void net_metrics_count_answer(net_metrics *m, mpk_finish finish, const uint64_t *token_ns, uint64_t n_tokens);
+/* An answer of the engine has ended; queue_ns: how long after it was submitted the engine began with it. */
+void net_metrics_count_answer(net_metrics *m, const mpk_answer *a, uint64_t queue_ns);
+/* One has ended before its time. */
+void net_metrics_count_loss(net_metrics *m, mpk_finish finish);
 void net_metrics_count_request(net_metrics *m, uint64_t ns);
 /* name: of an endpoint, of which there are n_names.  with_vllm: once more under the names and labels of vLLM. */
 void net_metrics_print(const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names, const net_load *now,

@@ -163,6 +163,12 @@ void mpk_request_drafts(const mpk_request *r, size_t *drafted, size_t *accepted)
     *drafted = *accepted = 0;
 }
 
+/* Half of the time to the first token. */
+uint64_t mpk_request_queue_ns(const mpk_request *r)
+{
+    return r->token_ns[0] / 2;
+}
+
 /* As if this were known of each prompt. */
 size_t mpk_request_cached_tokens(const mpk_request *r)
 {

@@ -90,8 +90,7 @@ void net_work_close(net_exchange *x)
     for (uint32_t i = 0; i < w->n; i++) {
         stop_running(x, &w->answers[i]);
         if (w->answers[i].request)
-            net_metrics_count_answer(&x->server->metrics, x->server->failed ? MPK_FINISH_ERROR : MPK_FINISH_CANCELLED,
-                                     NULL, 0);
+            net_metrics_count_loss(&x->server->metrics, x->server->failed ? MPK_FINISH_ERROR : MPK_FINISH_CANCELLED);
         mpk_request_free(w->answers[i].request);
         w->answers[i].request = NULL;
         free_texts(&w->answers[i]);
@@ -278,7 +277,7 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
     TRY(find_stop(x, a, &whole));
     if (w->n_shown < w->n_each)
         a->score = mean_logprob(a->request, whole.n_tokens);
-    net_metrics_count_answer(&x->server->metrics, whole.finish, whole.token_ns, whole.n_tokens);
+    net_metrics_count_answer(&x->server->metrics, &whole, mpk_request_queue_ns(a->request));
     stop_running(x, a);
     a->finish = whole.finish;
     a->n_tokens = whole.n_tokens;

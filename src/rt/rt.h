@@ -261,6 +261,7 @@ typedef struct rt_token {
                       from shared or kept pages */
     rt_u16 reason; /* RT_GOING, or why this is the last entry of the request */
     unsigned char drafted, accepted; /* of the step whose last token this is: drafts that were tried, and drawn */
+    rt_u64 age_ns;                   /* of a request's first token, or logits: since the request was admitted; else 0 */
 } rt_token;
 
 /* What went wrong: no progress for too long, a queue or the scratch pages full (a defect of the compiler), or a step
@@ -382,6 +383,7 @@ typedef struct rt_slot {
     rt_u32 count;                            /* as rt_token.count */
     rt_u32 step_tokens, step_rows, step_row; /* of the step that runs: tokens, rows, and its first row */
     rt_u32 n_eos;                            /* of the request */
+    rt_u64 admitted_ns;
 } rt_slot;
 
 /* The name of a text: two polynomials in its tokens (rt_kv.h). */
@@ -531,7 +533,7 @@ typedef char rt_size_of_weight[sizeof(rt_weight) == 72 ? 1 : -1];
 typedef char rt_size_of_header[sizeof(rt_header) == 216 ? 1 : -1];
 typedef char rt_size_of_request[sizeof(rt_request) == 160 ? 1 : -1];
 typedef char rt_size_of_command[sizeof(rt_command) == 32 ? 1 : -1];
-typedef char rt_size_of_slot[sizeof(rt_slot) == 72 ? 1 : -1];
-typedef char rt_size_of_token[sizeof(rt_token) == 24 ? 1 : -1];
+typedef char rt_size_of_slot[sizeof(rt_slot) == 80 ? 1 : -1];
+typedef char rt_size_of_token[sizeof(rt_token) == 32 ? 1 : -1];
 
 #endif

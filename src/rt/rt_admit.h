@@ -45,6 +45,7 @@ RT_FN void rt_tell_at(rt_machine *m, rt_u32 at, rt_u64 id, rt_i32 token, rt_u32 
     t->count = count;
     t->reason = (rt_u16)reason;
     t->drafted = t->accepted = 0;
+    t->age_ns = 0;
 }
 
 /* Append an entry for the host.  The caller has checked rt_tokens_space; rt_show publishes all entries at once. */
@@ -396,6 +397,7 @@ RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r,
     slot->n_eos = r->n_eos;
     slot->state = RT_SLOT_FEEDING;
     slot->admitted = s->n_admitted++;
+    slot->admitted_ns = rt_clock_ns();
     slot->position = slot->held = slot->n_fed = slot->generated = slot->count = 0;
     slot->step_tokens = slot->step_rows = slot->step_row = 0;
     slot->limit = limit;

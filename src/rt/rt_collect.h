@@ -149,11 +149,19 @@ RT_FN void rt_tell_drafts(const rt_machine *m, rt_u32 tried, rt_u32 accepted)
     t->accepted = (unsigned char)accepted;
 }
 
+/* The entry told last has the first token of the request. */
+RT_FN void rt_tell_age(const rt_machine *m, rt_u32 index)
+{
+    rt_token *t = &m->tokens[(m->serving->told - 1) & m->token_mask];
+    t->age_ns = rt_clock_ns() - m->slots[index].admitted_ns;
+}
+
 /* Account for the last step of a slot. */
 RT_LARGE_FN void rt_slot_collect(rt_machine *m, rt_u32 index)
 {
     rt_slot *slot = &m->slots[index];
     rt_u32 tried = m->serving->draft_tokens ? m->drafters[index].tried : 0;
+    rt_u32 told = m->serving->told, is_first = !slot->generated;
     if (tried)
         rt_slot_verify(m, index);
     slot->position += slot->step_tokens;
@@ -167,6 +175,8 @@ RT_LARGE_FN void rt_slot_collect(rt_machine *m, rt_u32 index)
         rt_slot_next(m, index);
     if (tried)
         rt_tell_drafts(m, tried, slot->step_rows - 1);
+    if (is_first && told != m->serving->told)
+        rt_tell_age(m, index);
 }
 
 /* Entries that a step may tell: each slot one at most, and its drafts. */

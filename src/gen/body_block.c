@@ -8,6 +8,9 @@ enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, EPS = 0, GLU };
 enum { A, B };
 /* Fewer rows in fp32 are faster by teams of threads that each take a row of the weight (linear.cuh). */
 enum { FEWEST_F32_ROWS = 9 };
+/* A step of up to FEW_ROWS tokens runs in the smallest graph that holds it, so company decides in which.  A token's
+ * bits must not depend on that: all those graphs sum in one order, hence run one program. */
+enum { FEW_ROWS = 16 };
 
 /* ---- what is asked of super ---- */
 
@@ -48,6 +51,20 @@ static super_product product_of_batch(const gen_call *c)
     return s;
 }
 
+static bool is_few(const gen_call *c)
+{
+    const ir_tensor *y = gen_output(c, 0);
+    return y->live != IR_ALL && y->dims[0] <= FEW_ROWS;
+}
+
+/* What the choice reads of the graph's size and of its cut into tasks becomes the same for all graphs of few tokens. */
+static void forget_size(const gen_call *c, super_product *s)
+{
+    const int64_t share = (s->columns + c->n_workers - 1) / c->n_workers;
+    s->rows = s->box_rows = FEW_ROWS;
+    s->box_columns = (share + 7) / 8 * 8;
+}
+
 /* The columns of linear that weight i makes; with a gate all of them, by two weights. */
 static super_product product_of_weight(const gen_call *c, uint32_t i)
 {
@@ -70,6 +87,8 @@ static super_product product_of_weight(const gen_call *c, uint32_t i)
     if (gen_input(c, RESIDUAL))
         s.more[s.n_more++] = matrix("in_residual", gen_input(c, RESIDUAL), SUPER_M, SUPER_N);
     fill_box(c, &s);
+    if (is_few(c))
+        forget_size(c, &s);
     return s;
 }
 
@@ -134,10 +153,11 @@ static bool accepts_batch(const gen_call *c)
 
 static bool accepts_linear(const gen_call *c)
 {
+    const bool many = !is_few(c) && gen_output(c, 0)->dims[0] >= FEWEST_F32_ROWS;
     bool floats = gen_accepts_plain(c) && !gen_input(c, NORM);
     for (uint32_t i = 0; i < count_products(c) && floats; i++) {
         super_product s = product_of_weight(c, i);
-        floats = super_accepts_product(&s) && (s.a.dtype != IR_F32 || s.rows >= FEWEST_F32_ROWS);
+        floats = super_accepts_product(&s) && (s.a.dtype != IR_F32 || many);
     }
     return floats;
 }

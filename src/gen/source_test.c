@@ -1,4 +1,5 @@
-/* source_test.c - what JIT tasks take from the page ring: pages of their own only if one of their bodies loads. */
+/* source_test.c - what a source says of its programs: JIT tasks take pages of their own from the ring only if one of
+ * their bodies loads; products of few tokens run one block program, whatever the size of the graph. */
 #include "check.h"
 
 #include "gen/source.h"
@@ -43,8 +44,54 @@ static void test_pages_of_jit_tasks(void **state)
     check_constants(&cx, true, true, gen_arch_find("sm_90a")->n_pages / 2);
 }
 
+/* The block program that the product of a graph of n tokens runs, as its instance's note tells it; empty: none. */
+static void find_program(mpk_context *cx, const char *form, uint32_t n, text *out)
+{
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    arena a = {0};
+    ir_graph *g;
+    gen_source source;
+    text words = {0};
+    text_print(&words, form, n, n);
+    check_ok(cx, ir_parse(cx, &a, str_from(words.at), &g));
+    gen_graph made = {.ir = g, .n_tokens = n};
+    check_ok(cx, gen_source_make(cx, &a, 1, &made, arch->n_sms, arch, GEN_KERNEL, &source));
+    const char *note = strstr(source.text.at, " * block product"), *end = note ? strstr(note, "*/") : NULL;
+    if (end)
+        text_print(out, "%.*s", (int)(end - note), note);
+    text_free(&words);
+    arena_free(&a);
+}
+
+/* Company decides which graph of up to 16 tokens runs a step, and must not change the order of sums. */
+static void test_order_of_few_tokens(void **state)
+{
+    static const char *const forms[] = {
+        "input %%x : f32[%u, 384] live=tokens\nconst %%w : f32[192, 384]\n%%y = linear(%%x, %%w)\n",
+        "input %%x : f16[%u, 2050] live=tokens\nconst %%w : f16[70, 2050]\n%%y = linear(%%x, %%w)\n",
+        "input %%x : f16[%u, 768] live=tokens\nconst %%w : f16[3000, 768]\ninput %%r : f16[%u, 3000] live=tokens\n"
+        "%%y = linear(%%x, %%w, _, _, _, _, _, _, %%r)\n",
+    };
+    (void)state;
+    mpk_context cx = {0};
+    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
+        text first = {0};
+        find_program(&cx, forms[f], 16, &first);
+        for (uint32_t n = 1; n <= 16; n++) {
+            text other = {0};
+            find_program(&cx, forms[f], n, &other);
+            assert_int_equal(other.n, first.n);
+            assert_true(!first.n || strcmp(other.at, first.at) == 0);
+            text_free(&other);
+        }
+        assert_int_equal(first.n != 0, f != 0); /* in fp32 teams of threads take rows of the weight */
+        text_free(&first);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pages_of_jit_tasks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pages_of_jit_tasks),
+                                       cmocka_unit_test(test_order_of_few_tokens)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,8 @@ struct arena_block {
 
 enum { FIRST_BLOCK = 16 << 10, LARGEST_BLOCK = 4 << 20, HEADER = 64 };
 
+/* Sizes double up to LARGEST_BLOCK: a small arena stays small, and a large one seldom asks the
+ * system. */
 static arena_block *add_block(arena *a, size_t bytes)
 {
     size_t size = a->block ? a->block->capacity * 2 : FIRST_BLOCK;
@@ -28,6 +30,9 @@ static arena_block *add_block(arena *a, size_t bytes)
     return b;
 }
 
+/* Zeroed.  Objects of 64 bytes or more begin on a cache line, smaller ones at 16 bytes; what is
+ * left of the block before is given up, not searched.  NULL: out of memory, or the size
+ * overflows. */
 void *arena_alloc(arena *a, size_t n, size_t item_bytes)
 {
     if (item_bytes && n > (SIZE_MAX >> 1) / item_bytes)

@@ -47,6 +47,8 @@ mpk_status file_join(mpk_context *cx, arena *a, const char *folder, const char *
     return MPK_OK;
 }
 
+/* Private and read-only: pages are shared with whoever else maps the file.  An empty file has no
+ * mapping.  Device and inode tell two names of one file apart from two files. */
 mpk_status file_map_open(mpk_context *cx, const char *path, file_map *out)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -79,6 +81,7 @@ void file_map_close(file_map *m)
     *m = (file_map){0};
 }
 
+/* The size is not asked for beforehand: a pipe has none, and a file may grow. */
 static mpk_status read_all(mpk_context *cx, int fd, const char *path, size_t limit, text *t)
 {
     char buffer[65536];
@@ -104,7 +107,8 @@ mpk_status file_read(mpk_context *cx, arena *a, const char *path, size_t limit, 
     mpk_status status = read_all(cx, fd, path, limit, &t);
     if (!standard_input)
         close(fd);
-    char *copy = status == MPK_OK ? arena_copy(a, t.at ? t.at : "", t.n) : NULL;
+    const char *bytes = t.at ? t.at : "";
+    char *copy = status == MPK_OK ? arena_copy(a, bytes, t.n) : NULL;
     size_t n = t.n;
     text_free(&t);
     TRY(status);
@@ -154,6 +158,9 @@ static mpk_status refuse_sink(mpk_context *cx, file_sink *s, int error)
     FAIL(cx, MPK_EIO, "cannot write %s: %s", s->path, strerror(error));
 }
 
+/* A regular file is written under another name beside it and renamed at the end, so nobody ever
+ * sees half of it; what is no regular file (a pipe, /dev/null) is written to directly.  The room is
+ * reserved at once: a full disk fails here, not after an hour. */
 mpk_status file_sink_open(mpk_context *cx, const char *path, uint64_t n_bytes, file_sink *out)
 {
     struct stat st;
@@ -177,6 +184,8 @@ mpk_status file_sink_write(mpk_context *cx, file_sink *s, const void *bytes, siz
     return MPK_OK;
 }
 
+/* fsync before rename: after a crash the name stands for the old bytes or for all of the new
+ * ones. */
 mpk_status file_sink_commit(mpk_context *cx, file_sink *s)
 {
     int error = !s->direct && fsync(s->fd) != 0 ? errno : 0;

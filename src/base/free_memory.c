@@ -18,6 +18,8 @@ static uint64_t read_limit(const char *path)
     return value;
 }
 
+/* The least of what the machine has available and of what the process's control group still may
+ * take.  Inside a container only the second is true. */
 uint64_t memory_free_bytes(uint64_t *total)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), all = (uint64_t)sysconf(_SC_PHYS_PAGES) * page;

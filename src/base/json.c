@@ -167,6 +167,7 @@ static mpk_status scan_string(reader *r, size_t *end, bool *escapes)
     return MPK_OK;
 }
 
+/* A text without escapes is a part of the source; only one with escapes is copied. */
 static mpk_status read_string(reader *r, str *out)
 {
     size_t end = 0;
@@ -209,6 +210,8 @@ static bool convert_integer(str spelling, int64_t *out)
     return true;
 }
 
+/* By the grammar of RFC 8259: no leading zeros, no lone point, no plus sign.  The spelling is kept,
+ * because whole numbers beyond 64 bits are numbers too. */
 static mpk_status read_number(reader *r, json_value *out)
 {
     size_t start = r->at;
@@ -268,6 +271,8 @@ static mpk_status read_word(reader *r, json_value *out)
 
 /* ---- lists and objects ---- */
 
+/* An object with two members of one name is refused: parsers disagree about which one counts.  Few
+ * members are compared each with each, many by a map. */
 static mpk_status check_names(reader *r, const json_value *items, size_t n)
 {
     const arena_mark mark = arena_get_mark(&r->scratch);
@@ -317,6 +322,7 @@ static mpk_status read_items(reader *r, unsigned depth, json_value *out)
     return object ? check_names(r, copy, n) : MPK_OK;
 }
 
+/* The depth is bounded because the reader calls itself, and a file must not exhaust the stack. */
 static mpk_status read_value(reader *r, unsigned depth, json_value *out)
 {
     if (depth > MAX_DEPTH)
@@ -382,6 +388,7 @@ static const json_value *find_member(const json_value *object, str key)
     return NULL;
 }
 
+/* The order of an object's members does not matter, that of a list's items does. */
 bool json_equals(const json_value *a, const json_value *b)
 {
     if (a->kind != b->kind || a->boolean != b->boolean || a->number != b->number ||
@@ -397,6 +404,7 @@ bool json_equals(const json_value *a, const json_value *b)
     return true;
 }
 
+/* An absent key leaves *out as it is, so the caller sets the default before. */
 mpk_status json_read_u32(mpk_context *cx, const json_value *object, const char *key, uint32_t *out)
 {
     const json_value *value = json_get(object, key);
@@ -455,6 +463,8 @@ static unsigned line_end(const char *at, size_t size)
     return 0;
 }
 
+/* Control characters, DEL and the line ends that Unicode adds are escaped; a byte that is no UTF-8
+ * becomes U+FFFD, so that the result is valid JSON whatever the text was. */
 void json_write_str(text *t, str s)
 {
     static const char letters[] = "\"\\bfnrt", meanings[] = "\"\\\b\f\n\r\t";

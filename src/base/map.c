@@ -1,6 +1,8 @@
 /* map.c - open addressing with linear probing. */
 #include "base/map.h"
 
+/* Eight bytes a step by multiply and shift, read in the host's order.  Not safe against keys made
+ * to collide. */
 uint64_t hash_bytes(const void *bytes, size_t n, uint64_t seed)
 {
     const unsigned char *p = bytes;
@@ -36,6 +38,7 @@ static mpk_status grow(mpk_context *cx, arena *a, map *m)
     return MPK_OK;
 }
 
+/* The key's bytes are borrowed, not copied.  At three quarters full the table doubles. */
 mpk_status map_put(mpk_context *cx, arena *a, map *m, str key, uint64_t value)
 {
     if (!key.at)

@@ -6,11 +6,13 @@
 
 static const char note_lead[] = "\n  while ";
 
+/* Append to the message as far as there is room: a message is cut, never lost. */
 static void append(mpk_context *cx, const char *format, va_list args)
 {
     size_t room = ERROR_TEXT_BYTES - cx->text_bytes;
     int n = vsnprintf(cx->text + cx->text_bytes, room, format, args);
-    size_t end = cx->text_bytes + (n <= 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1);
+    size_t written = n > 0 ? (size_t)n : 0;
+    size_t end = cx->text_bytes + (written < room ? written : room - 1);
     for (; cx->text_bytes < end; cx->text_bytes++) {
         /* names out of files must not break the line or steer a terminal; a whole message may be
          * quoted with its notes
@@ -34,6 +36,8 @@ mpk_status status_fail(mpk_context *cx, mpk_status code, const char *format, ...
     return code;
 }
 
+/* Notes stand below the message, one a line, the innermost first: what was being done when it
+ * failed. */
 mpk_status status_note(mpk_context *cx, mpk_status code, const char *format, ...)
 {
     if (!cx)

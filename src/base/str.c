@@ -96,6 +96,8 @@ void text_add(text *t, const char *bytes, size_t n)
     t->at[t->n] = 0;
 }
 
+/* Numbers are written with a point, whatever the process's locale says.  A failure is remembered in
+ * the text; callers look once, at the end. */
 void text_print(text *t, const char *format, ...)
 {
     va_list args;

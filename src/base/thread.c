@@ -84,6 +84,8 @@ unsigned thread_count_cores(const char *root, const bool *may_run, unsigned n)
     return cores;
 }
 
+/* Cores, not hyper-threads, that this process may run on and that its control group's quota pays
+ * for. */
 unsigned thread_cores(void)
 {
     bool may_run[CPU_SETSIZE];
@@ -123,6 +125,8 @@ typedef struct each_thread {
     pthread_t thread;
 } each_thread;
 
+/* Items are taken from the last to the first, so that the largest graph, which is the last, begins
+ * first. */
 static void *run_each(void *argument)
 {
     each_thread *t = argument;
@@ -140,6 +144,8 @@ static void *run_each(void *argument)
     return NULL;
 }
 
+/* The calling thread works too, so all is done even if no other thread can be started.  The first
+ * failure ends the rest; of several that of the lowest item is reported. */
 mpk_status thread_each(mpk_context *cx, uint32_t n,
                        mpk_status (*f)(mpk_context *cx, void *user, uint32_t i), void *user)
 {

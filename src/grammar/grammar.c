@@ -40,6 +40,7 @@ static mpk_status parse_choices(maker *k, str source, const node **out)
     return node_texts(k, texts, list->n, out);
 }
 
+/* Each kind of form has a front end of its own; what comes out is the same sort of tree. */
 static mpk_status parse(maker *k, grammar_kind kind, str source, const node **out)
 {
     switch (kind) {

@@ -21,6 +21,7 @@ typedef struct compiler {
 
 /* ---- which parts may be empty ---- */
 
+/* Can it match nothing?  Rules were settled before (they may refer to each other), so this ends. */
 static bool is_nullable(compiler *c, const node *n)
 {
     c->visits++;
@@ -110,6 +111,7 @@ static mpk_status check_from(compiler *c, uint32_t first, uint8_t *mark, rule_li
     return MPK_OK;
 }
 
+/* Which rules can be reached from which before a byte is read, and no rule from itself. */
 static mpk_status check_recursion(compiler *c)
 {
     size_t n = c->k->rules.n;
@@ -207,7 +209,11 @@ static mpk_status emit_range(compiler *c, uint32_t low, uint32_t high, uint32_t 
         uint32_t m = (1u << 6 * i) - 1;
         if ((low & ~m) == (high & ~m))
             continue;
-        uint32_t cut = low & m ? (low | m) + 1 : (high & m) != m ? high & ~m : 0;
+        uint32_t cut = 0;
+        if (low & m)
+            cut = (low | m) + 1;
+        else if ((high & m) != m)
+            cut = high & ~m;
         if (cut) {
             TRY(emit_range(c, low, cut - 1, next, entry));
             return emit_range(c, cut, high, next, entry);
@@ -216,6 +222,8 @@ static mpk_status emit_range(compiler *c, uint32_t low, uint32_t high, uint32_t 
     return emit_chain(c, low, high, next, entry);
 }
 
+/* ASCII goes as one set of bytes; what lies above it is a few sequences of ranges of UTF-8
+ * bytes. */
 static mpk_status emit_chars(compiler *c, const char_set *set, uint32_t next, uint32_t *entry)
 {
     byte_set ascii = {0};
@@ -265,6 +273,8 @@ static mpk_status emit_loop(compiler *c, const node *n, uint32_t next, uint32_t 
     return MPK_OK;
 }
 
+/* Loops and optional parts need no count; {n,m} is one state that counts, whose body ends at
+ * c->end, which returns to it. */
 static mpk_status emit_repeat(compiler *c, const node *n, uint32_t next, uint32_t *entry)
 {
     uint32_t body;

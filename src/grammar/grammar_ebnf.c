@@ -57,6 +57,7 @@ static bool is_name(char c)
            c == '_';
 }
 
+/* A rule may be named before it stands: it gets its number here, and its body when it comes. */
 static mpk_status read_name(ebnf_reader *r, uint32_t *number)
 {
     size_t from = r->at;
@@ -102,8 +103,10 @@ static mpk_status read_char(ebnf_reader *r, uint32_t *out)
     char c = peek(r);
     const char *letter = c ? strchr(letters, c) : NULL;
     r->at++;
-    if (c == 'x' || c == 'u' || c == 'U')
-        return read_hex(r, c == 'x' ? 2 : c == 'u' ? 4 : 8, out);
+    if (c == 'x')
+        return read_hex(r, 2, out);
+    if (c == 'u' || c == 'U')
+        return read_hex(r, c == 'u' ? 4 : 8, out);
     if (!letter)
         return fault(r, "an escape that is not known");
     *out = (uint32_t)(uint8_t)means[letter - letters];
@@ -193,6 +196,7 @@ static mpk_status read_count(ebnf_reader *r, uint32_t *out)
     return n <= GRAMMAR_MOST_REPEATS ? MPK_OK : fault(r, "a count is too large");
 }
 
+/* {n} is {n,n}; {n,} has no upper end. */
 static mpk_status read_braces(ebnf_reader *r, uint32_t *min, uint32_t *max)
 {
     skip(r, false);

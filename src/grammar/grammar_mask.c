@@ -8,6 +8,8 @@
 
 #include "grammar/grammar_vocab.h"
 
+/* Matchers of one grammar share its situations and masks, so the grammar lists them: what none of
+ * them stands at may be forgotten. */
 mpk_status grammar_matcher_open(mpk_context *cx, grammar *g, const grammar_vocab *v,
                                 grammar_matcher **out)
 {
@@ -40,6 +42,8 @@ void grammar_matcher_close(grammar_matcher *m)
 
 /* ---- masks ---- */
 
+/* Depth first; path[d] is the situation after d bytes.  A byte that cannot come skips the subtree
+ * below it, which is what makes a mask cheap. */
 static mpk_status walk_tree(mpk_context *cx, grammar *g, const token_tree *t, uint32_t from,
                             uint32_t *words)
 {
@@ -120,6 +124,8 @@ mpk_status grammar_matcher_read(mpk_context *cx, grammar_matcher *m, str bytes, 
     return MPK_OK;
 }
 
+/* *over: the answer is complete and nothing may follow, so the request can end without an end
+ * token. */
 mpk_status grammar_matcher_take(mpk_context *cx, grammar_matcher *m, int32_t token, bool *over)
 {
     const grammar_vocab *v = m->vocab;

@@ -9,11 +9,12 @@
 
 /* ---- sets of characters ---- */
 
+/* Strict UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF. */
 mpk_status chars_read(maker *k, str bytes, size_t *at, uint32_t *out)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     uint8_t first = (uint8_t)bytes.at[*at];
-    uint32_t n = first < 0x80 ? 1 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+    uint32_t n = 1 + (first >= 0x80) + (first >= 0xe0) + (first >= 0xf0);
     uint32_t c = n == 1 ? first : first & (0x7f >> n);
     bool good = first < 0x80 || (first >= 0xc2 && first < 0xf5 && bytes.n - *at >= n);
     for (uint32_t i = 1; i < n && good; i++) {
@@ -47,6 +48,7 @@ static int compare_ranges(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* Sorted, and ranges that meet or touch become one: what the other functions on sets expect. */
 void chars_settle(char_set *set)
 {
     size_t n = 0;

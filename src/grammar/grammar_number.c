@@ -106,8 +106,8 @@ static mpk_status fraction_from(digits_reader *r, size_t i, bool low, bool high,
         return digits(r->k, 1, GRAMMAR_FOREVER, out);
     if ((!low || i >= strlen(r->low.fraction)) && (!high || i >= strlen(r->high.fraction)))
         return fraction_zeros(r, i, low, high, out);
-    char least = low ? digit_at(r->low.fraction, i) : '0',
-         most = high ? digit_at(r->high.fraction, i) : '9';
+    char least = low ? digit_at(r->low.fraction, i) : '0';
+    char most = high ? digit_at(r->high.fraction, i) : '9';
     TRY(node_new(r->k, NODE_ALT, &alt));
     if (low && least <= most)
         TRY(fraction_digit(r, i, least, true, high && least == most, alt));
@@ -152,11 +152,10 @@ static mpk_status whole_from(digits_reader *r, size_t i, size_t n, const char *l
     node *alt;
     if (i == n)
         return fraction(r, low && low == r->low.whole, high && high == r->high.whole, out);
-    char zero = i ? '0' : '1',
-         least = low      ? low[i]
-                 : n == 1 ? '0'
-                          : zero,
-         most = high ? high[i] : '9';
+    char least = i || n == 1 ? '0' : '1'; /* a number does not begin with 0, unless it is 0 */
+    char most = high ? high[i] : '9';
+    if (low)
+        least = low[i];
     if (low && n > 1 && i == 0 && least < '1')
         least = '1';
     TRY(node_new(r->k, NODE_ALT, &alt));
@@ -217,13 +216,15 @@ static mpk_status magnitude(digits_reader *r, const node **out)
 static bool is_less(const side *x, const side *y, bool *same)
 {
     size_t n = strlen(x->whole), m = strlen(y->whole);
-    int order = n != m ? (n < m ? -1 : 1) : strcmp(x->whole, y->whole);
+    int longer = (n > m) - (n < m);
+    int order = longer ? longer : strcmp(x->whole, y->whole);
     if (!order)
         order = strcmp(x->fraction, y->fraction);
     *same = order == 0;
     return order < 0;
 }
 
+/* A bound as digits.  They are compared as texts, never as floats: 0.1 must mean 0.1. */
 static mpk_status split(schema_reader *r, const place *at, const json_value *v, bool excluded,
                         side *out, bool *negative)
 {
@@ -271,6 +272,7 @@ static mpk_status add_signed(maker *k, bool integer, const char *sign, side low,
     return add_pair(k, alt, head, rest);
 }
 
+/* Numbers of each sign apart: for negative ones the bounds change places. */
 mpk_status number_between(schema_reader *r, const place *at, const number_rules *n, bool integer,
                           const node **out)
 {

@@ -190,6 +190,7 @@ static mpk_status read_class(regex_reader *r, const node **out)
 
 static mpk_status read_alternatives(regex_reader *r, bool outermost, const node **out);
 
+/* Groups only bind here; what they would capture has no meaning for a grammar. */
 static mpk_status read_group(regex_reader *r, const node **out)
 {
     if (take(r, "?")) {
@@ -321,6 +322,8 @@ static bool ends_alternative(const regex_reader *r)
     return at_end(r) || peek(r) == '|' || peek(r) == ')';
 }
 
+/* Without ^ or $ at its side, an expression may stand anywhere in the text: that side is then
+ * open. */
 static mpk_status read_sequence(regex_reader *r, bool outermost, const node **out)
 {
     node *seq;

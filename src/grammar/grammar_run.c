@@ -16,6 +16,7 @@ static uint64_t hash_item(const closure_item *i)
     return x ^ x >> 28;
 }
 
+/* The closure's items are found through a table of places, at most half full. */
 static mpk_status grow_places(mpk_context *cx, store *s)
 {
     if (2 * (s->todo.n + 1) < s->n_places)
@@ -81,6 +82,8 @@ static bool is_covered(store *s, size_t before, const closure_item *at)
     return false;
 }
 
+/* The body of a counted repetition has ended once more: leave, go round again, or both.  Beyond min
+ * without an upper end the count stands still, so that the situations stay finite in number. */
 static mpk_status count_on(mpk_context *cx, grammar *g, size_t index)
 {
     closure_item at = g->store.todo.at[index];
@@ -112,6 +115,7 @@ static mpk_status pop(mpk_context *cx, grammar *g, uint32_t stack)
     return MPK_OK;
 }
 
+/* What an item leads to without reading a byte. */
 static mpk_status follow(mpk_context *cx, grammar *g, size_t index)
 {
     store *s = &g->store;
@@ -180,6 +184,9 @@ static mpk_status make_step(mpk_context *cx, grammar *g, uint32_t from, uint8_t 
     return close_items(cx, g, out);
 }
 
+/* The automaton's bytes fall into classes that no state tells apart; a situation remembers where
+ * each class leads (0: not known yet, so numbers are stored plus one). *out 0: the byte cannot
+ * come. */
 mpk_status situation_step(mpk_context *cx, grammar *g, uint32_t from, uint8_t byte, uint32_t *out)
 {
     store *s = &g->store;

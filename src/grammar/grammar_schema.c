@@ -9,6 +9,7 @@
 
 /* ---- messages ---- */
 
+/* The place in the schema as a JSON pointer, for messages.  Valid until the next call. */
 const char *schema_where(schema_reader *r, const place *at)
 {
     const place *path[GRAMMAR_MOST_NESTING];
@@ -172,6 +173,7 @@ static const json_value *member_of(const json_value *object, const char *key)
     return NULL;
 }
 
+/* The JSON types that a schema leaves open, as bits: of `type`, `enum` and `const` together. */
 mpk_status schema_types(schema_reader *r, const place *at, const json_value *schema, uint32_t *out)
 {
     if (schema->kind != JSON_KIND_OBJECT) {
@@ -232,6 +234,7 @@ static mpk_status fits(schema_reader *r, const place *at, const json_value *sche
     return status;
 }
 
+/* Is there a keyword beside the listed values that could exclude one of them? */
 static bool says_more(const json_value *schema)
 {
     static const char *const silent[] = {"enum",        "const",    "type",      "title",
@@ -362,6 +365,8 @@ static mpk_status by_type(schema_reader *r, const place *at, const json_value *s
 
 /* ---- references and combinations ---- */
 
+/* The rule gets its number before its body is made: a schema that refers to itself then finds
+ * it. */
 mpk_status schema_as_rule(schema_reader *r, const place *at, const json_value *schema,
                           const node **out)
 {
@@ -395,6 +400,8 @@ static mpk_status check_apart(schema_reader *r, const place *at, const json_valu
     return MPK_OK;
 }
 
+/* anyOf and oneOf: what stands beside the options is merged into each.  An automaton cannot count
+ * the options that hold, so oneOf is taken only where no value fits two of them. */
 static mpk_status options_node(schema_reader *r, const place *at, const json_value *schema,
                                const char *key, const node **out)
 {
@@ -429,6 +436,8 @@ static bool is_alone(const json_value *schema)
     return false;
 }
 
+/* The order of the tests is that of what decides most: references, then options, then listed
+ * values, then types. */
 static mpk_status object_node(schema_reader *r, const place *at, const json_value *schema,
                               const node **out)
 {
@@ -451,6 +460,7 @@ static mpk_status object_node(schema_reader *r, const place *at, const json_valu
     return by_type(r, at, schema, out);
 }
 
+/* true allows every value, false none. */
 mpk_status schema_node(schema_reader *r, const place *at, const json_value *schema,
                        const node **out)
 {

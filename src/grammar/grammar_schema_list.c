@@ -32,7 +32,8 @@ static mpk_status tail(schema_reader *r, const list_rules *l, uint32_t before, c
     TRY(node_pair(r->k, NODE_SEQ, l->comma, l->item, &more));
     if (before)
         return node_repeat(r->k, more, min, max, out);
-    TRY(node_repeat(r->k, more, min ? min - 1 : 0, max == GRAMMAR_FOREVER ? max : max - 1, &more));
+    uint32_t others = max == GRAMMAR_FOREVER ? max : max - 1;
+    TRY(node_repeat(r->k, more, min ? min - 1 : 0, others, &more));
     TRY(node_pair(r->k, NODE_SEQ, l->item, more, &more));
     return min ? (*out = more, MPK_OK) : node_repeat(r->k, more, 0, 1, out);
 }
@@ -83,6 +84,8 @@ static mpk_status read_items(schema_reader *r, const place *at, const json_value
     return items ? schema_as_rule(r, &here, items, &l->item) : schema_any(r, &l->item);
 }
 
+/* uniqueItems cannot be said by an automaton of reasonable size and is refused, unless there is at
+ * most one item. */
 mpk_status schema_array(schema_reader *r, const place *at, const json_value *schema,
                         const node **out)
 {

@@ -74,6 +74,7 @@ static const json_value *step_into(const json_value *at, str name)
     return at->kind == JSON_KIND_LIST && name.n && index < at->n ? &at->items[index] : NULL;
 }
 
+/* A JSON pointer into this schema; nothing is fetched. */
 mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
                        const json_value **out)
 {
@@ -99,6 +100,8 @@ mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
     return MPK_OK;
 }
 
+/* A schema without $ref and allOf that says the same.  The nesting counts merges too, so a cycle of
+ * references ends with an error. */
 mpk_status schema_flatten(schema_reader *r, const place *at, const json_value *schema,
                           const json_value **out)
 {
@@ -180,6 +183,8 @@ static mpk_status both_enums(schema_reader *r, const json_value *a, const json_v
     return make_list(r, a->key, &made, out);
 }
 
+/* Of the types that both allow; "number" comes before "integer", so that a number is not told as an
+ * integer. */
 static mpk_status both_types(schema_reader *r, const place *at, const json_value *a,
                              const json_value *b, json_value *out)
 {
@@ -243,6 +248,8 @@ static bool is_one_of(str key, const char *const *names)
     return false;
 }
 
+/* One value of a keyword that means both: the sharper bound, the names in either list, the values
+ * in both lists.  Two different const have no value in common: an empty enum. */
 static mpk_status both_values(schema_reader *r, const place *at, const json_value *a,
                               const json_value *b, json_value *out)
 {
@@ -316,6 +323,8 @@ static mpk_status check_sides(schema_reader *r, const place *at, const json_valu
     return MPK_OK;
 }
 
+/* Keywords of one side stay; those of both are joined; properties need the other side's
+ * additionalProperties to be right. */
 static mpk_status merge_objects(schema_reader *r, const place *at, const json_value *a,
                                 const json_value *b, const json_value **out)
 {
@@ -354,7 +363,8 @@ mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, 
     TRY(schema_flatten(r, at, b, &b));
     r->nesting--;
     if (a->kind == JSON_KIND_BOOL || b->kind == JSON_KIND_BOOL) {
-        const json_value *plain = a->kind == JSON_KIND_BOOL ? a : b, *other = plain == a ? b : a;
+        const json_value *plain = a->kind == JSON_KIND_BOOL ? a : b;
+        const json_value *other = plain == a ? b : a;
         *out = plain->boolean ? other : plain;
         return MPK_OK;
     }
@@ -376,8 +386,10 @@ static bool lists_differ(const json_value *a, const json_value *b)
 {
     const json_value *of_a = json_get(a, "enum"), *of_b = json_get(b, "enum"),
                      *one_a = json_get(a, "const"), *one_b = json_get(b, "const");
-    const json_value *x = of_a ? of_a->items : one_a, *y = of_b ? of_b->items : one_b;
-    size_t n = of_a ? of_a->n : 1, m = of_b ? of_b->n : 1;
+    const json_value *x = of_a ? of_a->items : one_a;
+    const json_value *y = of_b ? of_b->items : one_b;
+    size_t n = of_a ? of_a->n : 1;
+    size_t m = of_b ? of_b->n : 1;
     if (!x || !y)
         return false;
     for (size_t i = 0; i < n; i++)
@@ -396,6 +408,8 @@ static bool requires(const json_value *schema, str name)
     return false;
 }
 
+/* Can no value fit both? "No" may also mean that it was not found out.  Looked at: types, listed
+ * values, and members that both require and whose listed values differ. */
 mpk_status schema_exclude(schema_reader *r, const place *at, const json_value *a,
                           const json_value *b, bool *yes)
 {

@@ -45,6 +45,8 @@ static mpk_status make_pair(schema_reader *r, const node *name, const node *valu
     return schema_join(r, (const node *[]){name, colon, blank, value, NULL}, out);
 }
 
+/* Name and value as a rule of its own: a member may stand at several places of the automaton.  A
+ * schema of false: the member may not come, and m.pair stays NULL. */
 static mpk_status add_member(schema_reader *r, const place *at, str name, const json_value *value,
                              object_rules *o)
 {
@@ -71,6 +73,7 @@ static member *find_member(object_rules *o, const map *names, str name)
     return map_get(names, name, &index) ? &o->members.at[index] : NULL;
 }
 
+/* What is required and not described follows additionalProperties. */
 static mpk_status read_required(schema_reader *r, const place *at, const json_value *list,
                                 const json_value *others, map *names, object_rules *o)
 {
@@ -159,7 +162,8 @@ static mpk_status others_from(schema_reader *r, const object_rules *o, uint32_t 
     TRY(node_pair(r->k, NODE_SEQ, o->comma, o->other, &more));
     if (before || !max)
         return node_repeat(r->k, more, min, max, out);
-    TRY(node_repeat(r->k, more, min ? min - 1 : 0, max == GRAMMAR_FOREVER ? max : max - 1, &more));
+    uint32_t others = max == GRAMMAR_FOREVER ? max : max - 1;
+    TRY(node_repeat(r->k, more, min ? min - 1 : 0, others, &more));
     TRY(node_pair(r->k, NODE_SEQ, o->other, more, &more));
     return min ? (*out = more, MPK_OK) : node_repeat(r->k, more, 0, 1, out);
 }
@@ -194,6 +198,7 @@ static mpk_status members_from(schema_reader *r, object_rules *o, size_t i, uint
     return node_rule(r->k, o->rules[i * (o->counted + 1) + before], out);
 }
 
+/* From the last member to the first, as each rule goes on in those of the members after it. */
 static mpk_status make_rules(schema_reader *r, object_rules *o)
 {
     size_t n = o->members.n;
@@ -238,6 +243,8 @@ static bool is_free(const json_value *schema)
     return true;
 }
 
+/* Members that are optional may be left out but not moved: their order is that of the schema, which
+ * keeps the number of states linear. */
 mpk_status schema_object(schema_reader *r, const place *at, const json_value *schema,
                          const node **out)
 {

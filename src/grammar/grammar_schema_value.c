@@ -109,6 +109,8 @@ mpk_status schema_any_array(schema_reader *r, const node **out)
     return node_rule(r->k, r->any_array, out);
 }
 
+/* A value contains values, so it is a rule; its body is set before it is complete for that
+ * reason. */
 mpk_status schema_any(schema_reader *r, const node **out)
 {
     static const char *const words[] = {"true", "false", "null"};
@@ -157,6 +159,7 @@ static mpk_status scalar(schema_reader *r, const json_value *value, const node *
     return node_bytes(r->k, (str){copy, n}, out);
 }
 
+/* A value as it is spelled, with free white space where JSON allows it. */
 mpk_status schema_literal(schema_reader *r, const json_value *value, const node **out)
 {
     bool object = value->kind == JSON_KIND_OBJECT;
@@ -252,6 +255,8 @@ static mpk_status other_from(others *o, const str *names, size_t n, size_t at, u
     return MPK_OK;
 }
 
+/* Any string but those given: their common beginnings are followed letter by letter, and at each
+ * point what goes on otherwise is free. */
 mpk_status schema_other_string(schema_reader *r, const place *at, str *texts, size_t n,
                                const node **out)
 {

@@ -103,6 +103,7 @@ static uint32_t drop_covered(const automaton *a, stack_entry *e, uint32_t n)
     return kept;
 }
 
+/* Sorted and without entries that others cover, so that equal sets are equal bytes. */
 mpk_status stack_intern(mpk_context *cx, grammar *g, stack_entry *entries, uint32_t n,
                         bool may_be_empty, uint32_t *out)
 {

@@ -193,8 +193,8 @@ uint64_t host_context(const rt_serving *s)
  * pair. */
 void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, host_rings *rings)
 {
-    uint64_t slots = s->n_slots, requests = power_of_two(waiting ? waiting : 256),
-             most = tokens ? tokens : 1024;
+    uint64_t slots = s->n_slots, most = tokens ? tokens : 1024;
+    uint64_t requests = power_of_two(waiting ? waiting : 256);
     uint64_t told = slots + s->draft_tokens; /* by one step */
     rings->request_mask = (uint32_t)requests - 1;
     rings->token_mask = power_of_two(most < 2 * told ? 2 * told : most) - 1;

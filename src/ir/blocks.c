@@ -251,6 +251,8 @@ static void put_odd_scale(ir_dtype dtype, float scale, uint8_t *block)
         block[0] = (uint8_t)(123 + block[0] % 2);
 }
 
+/* Any bytes are valid integers of a block; its scales are set so that values are moderate, as those
+ * of trained weights are. */
 bool blocks_fill_random(ir_dtype dtype, int64_t n, uint64_t seed, void *to)
 {
     const ir_dtype_info *info = &ir_dtype_table[dtype];

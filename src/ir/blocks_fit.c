@@ -31,6 +31,8 @@ static inline float add_lanes(const float *lane)
            ((lane[2] + lane[6]) + (lane[3] + lane[7]));
 }
 
+/* The nearest integers for given s and m, and the weighted squared error.  Sums run in LANES lanes
+ * of fixed order, so that every machine and compiler gives the same bits. */
 float fit_assign(const fit_form *form, const float *x, const float *w, float s, float m, float *q)
 {
     const float least = (float)form->q_least, most = (float)form->q_most,
@@ -54,6 +56,7 @@ typedef struct sums {
     float w, x, q, xq, qq;
 } sums;
 
+/* The five sums of the normal equations for s and m, in the same lanes. */
 static sums add_up(int n, const float *x, const float *w, const float *q)
 {
     float sw[LANES] = {0}, sx[LANES] = {0}, sq[LANES] = {0}, sxq[LANES] = {0}, sqq[LANES] = {0};
@@ -243,6 +246,9 @@ static void refine(block_search *b, float d, float dmin, const float *s, const f
     }
 }
 
+/* A block has one d and one dmin for all its groups: the largest scale decides d, the deepest
+ * minimum dmin, and refine then tries their neighbours.  A scale beyond f16 makes d infinite, which
+ * the caller reports. */
 void fit_whole(const fit_form *form, const float *x, const float *w, fit_block *out)
 {
     block_search b = {.form = form, .x = x, .w = w ? w : equal_weights, .best.error = FLT_MAX};

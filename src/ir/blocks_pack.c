@@ -177,6 +177,7 @@ static void pack_q2_k(const float *x, const float *w, uint8_t *to)
     memcpy(to + 82, &b.dmin, 2);
 }
 
+/* Scales of six signed bits: the low four in eight bytes, the high two in four bytes after them. */
 static void pack_q3_k(const float *x, const float *w, uint8_t *to)
 {
     static const fit_form form = {16, -4, 3, -32, 31, FIT_NO_MINIMUM};
@@ -224,6 +225,7 @@ static void pack_q4_k(const float *x, const float *w, uint8_t *to)
     put_low_bits(&b, to + 16);
 }
 
+/* As q4_k, with the fifth bits in 32 bytes of their own between scales and low bits. */
 static void pack_q5_k(const float *x, const float *w, uint8_t *to)
 {
     static const fit_form form = {32, 0, 31, 0, 63, FIT_MINIMUM_BELOW_ZERO};
@@ -238,6 +240,8 @@ static void pack_q5_k(const float *x, const float *w, uint8_t *to)
     put_low_bits(&b, to + 48);
 }
 
+/* Low four bits of two elements 64 apart share a byte, high two bits of four elements 32 apart
+ * do. */
 static void pack_q6_k(const float *x, const float *w, uint8_t *to)
 {
     static const fit_form form = {16, -32, 31, -128, 127, FIT_NO_MINIMUM};

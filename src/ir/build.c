@@ -48,6 +48,8 @@ static mpk_status add_tensor(mpk_context *cx, ir_graph *g, ir_tensor *t, ir_tens
     return MPK_OK;
 }
 
+/* Inputs, constants and states come in here; only operators make temporaries.  Dense and
+ * row-major. */
 mpk_status ir_add_tensor(mpk_context *cx, ir_graph *g, ir_kind kind, ir_live live, const char *name,
                          ir_dtype dtype, uint32_t rank, const int64_t *dims, ir_tensor_id *out)
 {
@@ -89,6 +91,7 @@ static mpk_status check_inputs(mpk_context *cx, const ir_graph *g, const op_def 
     return MPK_OK;
 }
 
+/* Texts and lists are copied into the graph; the caller's may be on its stack. */
 static mpk_status copy_attribute(mpk_context *cx, arena *a, const ir_attribute *from,
                                  ir_attribute *to)
 {
@@ -129,6 +132,8 @@ static mpk_status add_outputs(mpk_context *cx, ir_graph *g, ir_op *op, const str
     return MPK_OK;
 }
 
+/* The builder, the parser and the passes add operators by this.  Shapes and dtypes of the results
+ * are inferred by the record, and nothing is added if that fails. */
 mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const op_def *def, const str *names,
                         uint32_t n_in, const ir_tensor_id *in, const ir_attribute *attributes,
                         ir_tensor_id *out)
@@ -176,6 +181,8 @@ static mpk_status fill_attributes(mpk_context *cx, const op_def *def, const ir_s
     return MPK_OK;
 }
 
+/* For people: attributes by name, defaults where they are not given, and a made-up name
+ * (KIND_NUMBER) where there is none. */
 mpk_status ir_add_op(mpk_context *cx, ir_graph *g, const char *op, const char *name, uint32_t n_in,
                      const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out)
 {

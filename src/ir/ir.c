@@ -123,6 +123,7 @@ int64_t ir_box_elements(const ir_box *b, uint32_t rank)
     return n;
 }
 
+/* An empty box has no place, so the other one is the answer. */
 ir_box ir_box_around(const ir_box *a, const ir_box *b, uint32_t rank)
 {
     if (ir_box_is_empty(a, rank))
@@ -144,6 +145,8 @@ static bool is_view(const ir_graph *g, const ir_tensor *t)
            g->ops.at[t->producer].def->flags & OP_VIEW;
 }
 
+/* Views translate the box to their input by `reads`; a result written in place has its input's box.
+ * The walk ends at the tensor that owns the storage. */
 void ir_root(const ir_graph *g, ir_tensor_id tensor, const ir_box *box, ir_tensor_id *root,
              ir_box *root_box)
 {
@@ -187,6 +190,8 @@ static bool splits_blocks(const ir_tensor *t)
     return false;
 }
 
+/* A view that strides cannot express gets storage of its own and becomes a copy: its record then
+ * runs, and its readers see a dense tensor. */
 mpk_status ir_place_output(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     out->offset = 0;

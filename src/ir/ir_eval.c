@@ -6,6 +6,7 @@
  */
 #include "ir/op.h"
 
+/* Tensors that the caller has given addresses keep them: so several graphs share one state. */
 mpk_status ir_eval_allocate(mpk_context *cx, arena *a, const ir_graph *g, ir_values *values)
 {
     if (!values->data)
@@ -30,6 +31,7 @@ mpk_status ir_eval_allocate(mpk_context *cx, arena *a, const ir_graph *g, ir_val
     return MPK_OK;
 }
 
+/* One call of the reference for the whole of the result that is alive. */
 static mpk_status eval_op(mpk_context *cx, arena *scratch, const ir_graph *g, const ir_op *op,
                           ir_values *values)
 {

@@ -372,6 +372,7 @@ static mpk_status parse_peer(parser *p)
     return MPK_OK;
 }
 
+/* Anything that begins with % is an operator's line; all other statements begin with a word. */
 static mpk_status parse_statement(parser *p)
 {
     if (*p->at == '%')
@@ -395,6 +396,8 @@ static mpk_status parse_statement(parser *p)
                      "expected graph, peer, input, const, state, output or %name = operator(...)");
 }
 
+/* The graph is verified at the end: a text can say more than the builders let through (outputs that
+ * were overwritten, say). */
 mpk_status ir_parse(mpk_context *cx, arena *a, str source, ir_graph **out)
 {
     const char *empty = "";

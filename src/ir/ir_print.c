@@ -17,6 +17,7 @@ static bool is_plain(str name)
     return name.n > 0;
 }
 
+/* Bytes above 127 go as they are: names are UTF-8, and the reader takes any byte. */
 static void print_quoted(str s, text *out)
 {
     text_add(out, "\"", 1);
@@ -82,6 +83,7 @@ static void print_tensor(const ir_graph *g, ir_tensor_id id, text *out)
     text_print(out, "\n");
 }
 
+/* Floats are compared by their bits, so that -0 and NaN survive a round trip. */
 static bool is_default(const op_attribute *def, const ir_attribute *value)
 {
     const ir_attribute *otherwise = &def->otherwise;
@@ -163,6 +165,8 @@ static void print_peer(uint32_t peer, uint32_t *before, text *out)
     *before = peer;
 }
 
+/* An operator is printed where its first result's number comes. `peer` lines stand only where the
+ * peer changes. */
 void ir_print(const ir_graph *g, text *out)
 {
     if (g->name.n) {

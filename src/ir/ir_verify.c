@@ -17,6 +17,8 @@ typedef struct verifier {
 
 #define TENSOR_ARG(v, id) STR_ARG((v)->g->tensors.at[id].name)
 
+/* What can be said of a tensor alone.  Given tensors own their storage and have no producer;
+ * temporaries are a result of theirs. */
 static mpk_status verify_tensor(verifier *v, ir_tensor_id id)
 {
     const ir_graph *g = v->g;
@@ -177,6 +179,7 @@ static mpk_status verify_storage(verifier *v, const ir_op *op)
     return MPK_OK;
 }
 
+/* An output must still hold what its producer wrote when the program ends. */
 static mpk_status verify_outputs(verifier *v)
 {
     const ir_graph *g = v->g;

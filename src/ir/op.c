@@ -161,7 +161,7 @@ static int64_t to_integer(float x, int64_t lo, int64_t hi)
     if (x >= 0x1p63f)
         return hi;
     int64_t integer = x < -0x1p63f ? lo : (int64_t)x;
-    return integer < lo ? lo : integer > hi ? hi : integer;
+    return op_clamp(integer, lo, hi);
 }
 
 void op_store(const op_view *v, int64_t offset, float value)
@@ -202,6 +202,8 @@ void op_store(const op_view *v, int64_t offset, float value)
     }
 }
 
+/* The three dtypes of activations have a loop of their own, which compilers turn into vectors;
+ * blocks are unpacked whole; anything else goes one by one. */
 void op_load_row(const op_view *v, int64_t offset, int64_t first, int64_t n, float *to)
 {
     int64_t at = offset + first;

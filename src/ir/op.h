@@ -189,6 +189,14 @@ void op_fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, 
 /* Read and write one element as float, any plain dtype, at an offset in elements. */
 float op_load(const op_view *v, int64_t offset);
 void op_store(const op_view *v, int64_t offset, float value);
+
+/* i, or the nearer end if it lies outside lo .. hi. */
+static inline int64_t op_clamp(int64_t i, int64_t lo, int64_t hi)
+{
+    if (i < lo)
+        return lo;
+    return i > hi ? hi : i;
+}
 /* n elements of a row as f32: any dtype, block formats too; `first` and n are multiples of the
  * block for those.  offset: of the row's first element in elements; the row's elements have stride
  * 1. */

@@ -32,6 +32,7 @@ static bool read_count(const char **at, const char *end, char then, int64_t *out
     return *at > from && *at < end && *(*at)++ == then;
 }
 
+/* A name that only looks like a share is a weight's own name: it is taken whole. */
 ir_share ir_read_share(str name)
 {
     const ir_share all = {.whole = name, .axis = IR_NONE};

@@ -46,7 +46,8 @@ static mpk_status add_padded(jrun *r, const spec *s, str body, size_t sign_bytes
     const int length = body.n < WIDEST * 4 ? (int)jinja_chars(body) : WIDEST * 4;
     const int room = s->width > length ? s->width - length : 0;
     const char align = align_of(s, is_number);
-    const uint32_t zero_or_space = s->zero ? '0' : ' ', fill = s->fill ? s->fill : zero_or_space;
+    const uint32_t zero_or_space = s->zero ? '0' : ' ';
+    const uint32_t fill = s->fill ? s->fill : zero_or_space;
     int left = align == '<' ? 0 : room;
     if (align == '^')
         left = room / 2;

@@ -301,8 +301,10 @@ static mpk_status read_escape(lexer *l, size_t *at, size_t end, char **to)
     ++*at;
     if (letter)
         *(*to)++ = meanings[letter - letters];
-    else if (c == 'x' || c == 'u' || c == 'U')
-        return read_hex(l, at, end, c == 'x' ? 2 : c == 'u' ? 4 : 8, to);
+    else if (c == 'x')
+        return read_hex(l, at, end, 2, to);
+    if (c == 'u' || c == 'U')
+        return read_hex(l, at, end, c == 'u' ? 4 : 8, to);
     else if (c >= '0' && c <= '7') {
         uint32_t octal = (uint32_t)(c - '0');
         for (int i = 0; i < 2 && *at < end && l->s.at[*at] >= '0' && l->s.at[*at] <= '7'; i++)
@@ -408,7 +410,8 @@ static mpk_status lex_tag(lexer *l, bool is_print, size_t begin)
     l->n_open = 0;
     while (l->at < l->s.n) {
         char c = l->s.at[l->at];
-        size_t size, end = l->n_open ? 0 : tag_end(l, l->at, is_print ? "}}" : "%}", !is_print);
+        const char *close = is_print ? "}}" : "%}";
+        size_t size, end = l->n_open ? 0 : tag_end(l, l->at, close, !is_print);
         if (end) {
             TRY(add(l, is_print ? T_PRINT_END : T_BLOCK_END, l->at, (str){l->s.at + l->at, 2}));
             take_to(l, end);

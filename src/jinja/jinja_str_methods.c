@@ -181,7 +181,8 @@ static mpk_status partition_at(jrun *r, jval self, const jargs *args, bool last,
         TRY(jinja_rfind(r, self.text, at, &i));
     const str s = self.text, none = {s.at, 0};
     TRY(jinja_make_list(r, J_TUPLE, 3, out));
-    str before = last ? none : s, after = last ? s : none;
+    str before = last ? none : s;
+    str after = last ? s : none;
     if (i != SIZE_MAX) {
         before = (str){s.at, i};
         after = (str){s.at + i + at.n, s.n - i - at.n};

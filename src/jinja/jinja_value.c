@@ -152,9 +152,12 @@ mpk_status jinja_from_json(jrun *r, const json_value *j, jval *out)
         *out = jinja_bool(j->boolean);
         return MPK_OK;
     case JSON_KIND_NUMBER:
-        *out = j->is_integer             ? jinja_int(j->integer)
-               : spells_integer(j->text) ? (jval){.kind = J_BIG, .text = j->text}
-                                         : jinja_float(j->number);
+        if (j->is_integer)
+            *out = jinja_int(j->integer);
+        else if (spells_integer(j->text))
+            *out = (jval){.kind = J_BIG, .text = j->text};
+        else
+            *out = jinja_float(j->number);
         return MPK_OK;
     case JSON_KIND_STRING:
         *out = jinja_str(j->text);

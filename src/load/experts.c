@@ -50,6 +50,8 @@ static bool skip_number(str s, size_t *at, uint32_t *out)
     return *at > from;
 }
 
+/* Which of gate, up and down a name's end means, of one expert (`one`) or of all; PARTS: gate and
+ * up joined. */
 static bool parse_part(str rest, bool one, int *part)
 {
     static const char *const names[][2] = {{"gate_proj.weight", "w1.weight"},
@@ -125,6 +127,8 @@ static mpk_status find_stack(mpk_context *cx, arena *a, stacks *s, const load_te
     return MPK_OK;
 }
 
+/* The first expert's tensor of a layer makes the stack; each other one must look like it and be the
+ * only one of its number. */
 static mpk_status add_expert(mpk_context *cx, arena *a, stacks *s, const load_tensor *t,
                              const expert_name *name)
 {
@@ -180,6 +184,8 @@ static mpk_status rename_router(mpk_context *cx, arena *a, str *name)
     return MPK_OK;
 }
 
+/* One tensor of the checkpoint into the new list: an expert's into its stack, joined ones as two
+ * views of them, all others as they are. */
 static mpk_status sort_tensor(mpk_context *cx, arena *a, stacks *s, const load_tensor *t)
 {
     expert_name name;
@@ -211,6 +217,8 @@ static mpk_status check_complete(mpk_context *cx, const load_tensor *t, str firs
     return MPK_OK;
 }
 
+/* Called by load.c between reading a checkpoint and looking for the model's weights.  Models
+ * without experts are left alone. */
 mpk_status load_stack_experts(mpk_context *cx, load_model *m)
 {
     stacks s = {.from = m};

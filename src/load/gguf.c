@@ -147,6 +147,8 @@ int64_t gguf_item_int(const gguf_value *v, uint64_t i)
     return (int64_t)bits;
 }
 
+/* Some writers give a list with a number for each layer; it is taken if all are equal.  An absent
+ * key leaves *out as it is. */
 mpk_status gguf_get_u32(mpk_context *cx, const gguf *f, const char *key, uint32_t *out)
 {
     const gguf_value *v = gguf_find(f, key);

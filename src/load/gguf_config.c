@@ -135,6 +135,8 @@ static mpk_status fill_window(scope *s, model_config *c)
     return MPK_OK;
 }
 
+/* Three generations of keys for the same numbers; where two are there the newer one counts, which
+ * is the one read last. */
 static mpk_status fill_rope_scaling(scope *s, model_config *c)
 {
     str type = STR("none");
@@ -372,6 +374,7 @@ static mpk_status make_tokenizer(mpk_context *cx, arena *scratch, const gguf *f,
     return tokenizer_from_vocab(cx, &v, &m->tokenizer);
 }
 
+/* A file without a vocabulary is a model all the same: it takes and gives token ids. */
 mpk_status gguf_fill_vocab(mpk_context *cx, const gguf *f, load_model *m)
 {
     str model = {0};

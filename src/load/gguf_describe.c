@@ -86,6 +86,7 @@ static mpk_status refuse_unsaid(describer *d, const model_def *def)
     return MPK_OK;
 }
 
+/* Keys of llama.cpp, below the architecture's name; what is not written has its default there. */
 static void put_sizes(describer *d)
 {
     const model_config *c = &d->m->config;
@@ -159,6 +160,7 @@ static void put_ends(describer *d, const tokenizer_vocab *v)
     put_id(d, "tokenizer.ggml.eot_token_id", eot);
 }
 
+/* Scores belong to a SentencePiece vocabulary, merges to a byte-pair one; a file has either. */
 static mpk_status put_vocab(describer *d)
 {
     tokenizer_vocab v;

@@ -25,10 +25,10 @@ static void fill_blocks(uint64_t stream, ir_dtype dtype, int64_t first, int64_t 
 
 load_law load_random_law(uint64_t seed, str name)
 {
-    bool is_norm = ends_with(name, STR("norm.weight"));
-    return (load_law){.stream = rng_u64(seed, hash_bytes(name.at, name.n, 0)),
-                      .mean = is_norm ? 1.0f : 0.0f,
-                      .deviation = is_norm ? 0.1f : 0.02f};
+    uint64_t stream = rng_u64(seed, hash_bytes(name.at, name.n, 0));
+    if (ends_with(name, STR("norm.weight"))) /* scales: about 1, as trained ones are */
+        return (load_law){.stream = stream, .mean = 1.0f, .deviation = 0.1f};
+    return (load_law){.stream = stream, .mean = 0.0f, .deviation = 0.02f};
 }
 
 void load_random_fill(uint64_t seed, str name, ir_dtype dtype, int64_t first, int64_t n, void *to)

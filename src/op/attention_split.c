@@ -155,7 +155,7 @@ static token token_at(const work *w, int64_t t)
     while (k.first > 0 && integer_of(&in[SLOTS], k.first - 1) == k.slot)
         k.first--;
     k.cached = integer_of(&in[POSITIONS], k.first);
-    k.cached = k.cached < 0 ? 0 : k.cached < room ? k.cached : room;
+    k.cached = op_clamp(k.cached, 0, room);
     k.units = k.cached > unit ? (k.cached + unit - 1) / unit : 1;
     return k;
 }
@@ -224,11 +224,6 @@ static void attend_units(const work *w, int64_t t, const token *k, int64_t lo, i
              a.sum == 0 ? -INFINITY : a.largest + logf(a.sum));
 }
 
-static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
-{
-    return x < lo ? lo : x < hi ? x : hi;
-}
-
 /* The units of token t that a split does.  before: units, or with `own` splits, of the tokens
  * before t. */
 typedef struct span {
@@ -241,8 +236,8 @@ static span find_units(const ir_attribute *a, int64_t split, const token *k, int
     int64_t splits = a[SPLITS].i;
     int lo, hi;
     if (!a[OWN].i)
-        return (span){clamp(split * all / splits - before, 0, k->units),
-                      clamp((split + 1) * all / splits - before, 0, k->units)};
+        return (span){op_clamp(split * all / splits - before, 0, k->units),
+                      op_clamp((split + 1) * all / splits - before, 0, k->units)};
     split_own_units((int)split, (int)splits, (int)a[OWN].i, (int)(before % splits), (int)k->units,
                     &lo, &hi);
     return (span){lo, hi};

@@ -32,7 +32,9 @@ static double find_mean(const op_call *call, const int64_t *at)
             sum += walk_load_double(x, plane + pool_offset(x, windows, step, &number));
         while (walk_next(&steps, x->rank - 2, step));
     int64_t n = call->attributes[INCLUDE].i ? padded : inside;
-    return sum / (double)(call->attributes[DIVISOR].i ? call->attributes[DIVISOR].i : n ? n : 1);
+    if (call->attributes[DIVISOR].i)
+        n = call->attributes[DIVISOR].i;
+    return sum / (double)(n ? n : 1);
 }
 
 static void ref(const op_call *call, const ir_box *box, void *scratch)

@@ -96,8 +96,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     uint32_t rank = g->tensors.at[op->out[0]].rank;
     shape_broadcast_box(t, rank, box, read);
     uint32_t inner = input == A ? t->rank - 1 : inner_axis(op, t->rank);
-    uint32_t outer = input == A ? t->rank - 2 : outer_axis(op, t->rank),
-             of = input == A ? rank - 2 : rank - 1;
+    uint32_t outer = input == A ? t->rank - 2 : outer_axis(op, t->rank);
+    uint32_t of = input == A ? rank - 2 : rank - 1;
     read->lo[inner] = 0;
     read->hi[inner] = t->dims[inner];
     read->lo[outer] = box->lo[of];
@@ -240,10 +240,11 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         p.a_at = matrix_offset(a, y->rank, at);
         p.b_at = matrix_offset(b, y->rank, at);
         p.y_at = walk_offset(y, at);
-        for (int64_t q = box->lo[columns]; q < box->hi[columns]; q += COLUMNS)
+        for (int64_t q = box->lo[columns]; q < box->hi[columns]; q += COLUMNS) {
+            int64_t n_columns = op_clamp(box->hi[columns] - q, 1, COLUMNS);
             for (int64_t m = box->lo[rows]; m < box->hi[rows]; m += ROWS)
-                compute_tile(scratch, &p, m, box->hi[rows] - m < ROWS ? box->hi[rows] - m : ROWS, q,
-                             box->hi[columns] - q < COLUMNS ? box->hi[columns] - q : COLUMNS);
+                compute_tile(scratch, &p, m, op_clamp(box->hi[rows] - m, 1, ROWS), q, n_columns);
+        }
     } while (walk_next(box, rows, at));
 }
 

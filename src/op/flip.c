@@ -42,12 +42,12 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const op_view *x = &call->in[0], *y = &call->out[0];
     int64_t at[IR_MAX_RANK], from[IR_MAX_RANK];
     uint32_t last = y->rank ? y->rank - 1 : 0;
-    int64_t n = y->rank ? box->hi[last] - box->lo[last] : 1, step = y->rank ? x->stride[last] : 1;
+    int64_t n = walk_run(box, y->rank), step = walk_step(x);
     memcpy(at, box->lo, sizeof at);
     do {
         for (uint32_t i = 0; i < x->rank; i++)
             from[i] = is_flipped(call->op, i) ? x->dims[i] - 1 - at[i] : at[i];
-        walk_copy(y, walk_offset(y, at), y->rank ? y->stride[last] : 1, x, walk_offset(x, from),
+        walk_copy(y, walk_offset(y, at), walk_step(y), x, walk_offset(x, from),
                   is_flipped(call->op, last) ? -step : step, n);
     } while (walk_next(box, last, at));
 }

@@ -55,8 +55,9 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const op_view *x = &call->in[X], *y = &call->out[0];
     uint32_t k = call->n_in - FIRST, rank = index_rank(y->rank, x->rank, call->n_in);
     uint32_t axes = x->rank > k ? y->rank - 1 : y->rank;
-    int64_t n = axes < y->rank ? box->hi[axes] - box->lo[axes] : 1,
-            step = axes < y->rank ? y->stride[axes] : 1;
+    bool by_runs = axes < y->rank;
+    int64_t n = by_runs ? walk_run(box, y->rank) : 1;
+    int64_t step = by_runs ? walk_step(y) : 1;
     int64_t at[IR_MAX_RANK], from[IR_MAX_RANK];
     size_t size = ir_dtype_table[y->dtype].block_bytes;
     memcpy(at, box->lo, sizeof at);

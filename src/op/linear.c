@@ -126,7 +126,9 @@ enum { WHOLE, IN_32, IN_256, ROW_KINDS };
 static int row_kind(const op_call *call, ir_dtype weight)
 {
     int64_t block = narrow_is_asked(call->attributes[ACTIVATIONS].s) ? narrow_block(weight) : 0;
-    return block == 32 ? IN_32 : block ? IN_256 : WHOLE;
+    if (!block)
+        return WHOLE;
+    return block == 32 ? IN_32 : IN_256;
 }
 
 /* A row of a weight, and up to eight rows of x of every kind. */

@@ -23,7 +23,9 @@ SPECIAL_FN int64_t whole_negate(int64_t a)
 
 SPECIAL_FN int64_t whole_divide(int64_t a, int64_t b)
 {
-    return b == 0 ? 0 : b == -1 ? whole_negate(a) : a / b;
+    if (b == -1)
+        return whole_negate(a);
+    return b == 0 ? 0 : a / b;
 }
 
 SPECIAL_FN int64_t whole_modulo(int64_t a, int64_t b)
@@ -45,8 +47,10 @@ SPECIAL_FN int64_t whole_remainder(int64_t a, int64_t b)
 SPECIAL_FN int64_t whole_power(int64_t a, int64_t b)
 {
     uint64_t result = 1, base = (uint64_t)a;
+    if (b < 0 && a == -1)
+        return b % 2 ? -1 : 1;
     if (b < 0)
-        return a == 1 ? 1 : a == -1 ? (b % 2 ? -1 : 1) : 0;
+        return a == 1;
     for (uint64_t left = (uint64_t)b; left; left >>= 1, base *= base)
         result *= left & 1 ? base : 1;
     return (int64_t)result;
@@ -110,7 +114,9 @@ SPECIAL_FN int64_t whole_shift_right(int64_t a, int64_t b)
     }                                                                             \
     SPECIAL_FN type x_log_y_##suffix(type a, type b)                              \
     {                                                                             \
-        return isnan(b) ? b : a == 0 ? 0 : a * log##suffix(b);                    \
+        if (isnan(b))                                                             \
+            return b;                                                             \
+        return a == 0 ? 0 : a * log##suffix(b);                                   \
     }
 #define fmodd fmod
 #define copysignd copysign

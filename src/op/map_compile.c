@@ -99,9 +99,11 @@ static map_type type_of(const map_parser *p, const map_value *v)
 /* What the arguments of a function become; MAP_TYPES: it does not take them. */
 static map_type common_type(const map_parser *p, map_rule rule, uint32_t n, const map_value *v)
 {
-    map_type type = rule == MAP_BITS || rule == MAP_LOGIC || rule == MAP_CHOICE    ? MAP_B
-                    : rule == MAP_NUMERIC || rule == MAP_TEST || rule == MAP_WHOLE ? MAP_I
-                                                                                   : MAP_F;
+    map_type type = MAP_F;
+    if (rule == MAP_BITS || rule == MAP_LOGIC || rule == MAP_CHOICE)
+        type = MAP_B;
+    else if (rule == MAP_NUMERIC || rule == MAP_TEST || rule == MAP_WHOLE)
+        type = MAP_I;
     if (rule == MAP_LOGIC)
         return MAP_B;
     for (uint32_t i = rule == MAP_CHOICE; i < n; i++)
@@ -144,10 +146,13 @@ static mpk_status emit_call(map_parser *p, uint32_t function, map_value *v, map_
 static mpk_status emit_round(map_parser *p, ir_dtype dtype, map_value v, map_value *out)
 {
     bool is_small = dtype == IR_I32 || dtype == IR_I16 || dtype == IR_I8 || dtype == IR_U8;
-    map_type type = dtype == IR_BOOL              ? MAP_B
-                    : dtype == IR_F64             ? MAP_D
-                    : dtype == IR_I64 || is_small ? MAP_I
-                                                  : MAP_F;
+    map_type type = MAP_F;
+    if (dtype == IR_BOOL)
+        type = MAP_B;
+    else if (dtype == IR_F64)
+        type = MAP_D;
+    else if (dtype == IR_I64 || is_small)
+        type = MAP_I;
     if (!is_small || type_of(p, &v) <= MAP_I)
         TRY(convert(p, v, type, &v));
     else if (v.is_number)

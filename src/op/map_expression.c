@@ -82,7 +82,9 @@ static void set_run(const map_step *step, int64_t n, map_lane *to)
 
 static double lane_double(const map_lane *lane, map_type type, int64_t i)
 {
-    return type == MAP_D ? lane->d[i] : type == MAP_F ? (double)lane->f[i] : (double)lane->i[i];
+    if (type == MAP_D)
+        return lane->d[i];
+    return type == MAP_F ? (double)lane->f[i] : (double)lane->i[i];
 }
 
 /* Elements of type `from` as type `to`. */

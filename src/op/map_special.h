@@ -57,8 +57,10 @@ SPECIAL_FN double special_erfinv(double x)
 /* The quantile of the normal distribution. */
 SPECIAL_FN double special_ndtri(double p)
 {
+    if (p == 0)
+        return -INFINITY;
     if (!(p > 0 && p < 1))
-        return p == 0 ? -INFINITY : p == 1 ? INFINITY : NAN;
+        return p == 1 ? INFINITY : NAN;
     if (p <= 0.25)
         return -1.41421356237309505 * special_erfc_inverse(2 * p);
     return p >= 0.75 ? 1.41421356237309505 * special_erfc_inverse(2 * (1 - p))

@@ -55,8 +55,8 @@ static inline void move_run(move_box *m, const op_view *to, const op_view *from)
     move_order(m);
     uint32_t last = m->rank ? m->rank - 1 : 0;
     int64_t at[IR_MAX_RANK] = {0}, n = m->rank ? m->box.hi[last] : 1;
-    int64_t to_stride = m->rank ? m->to_stride[last] : 1,
-            from_stride = m->rank ? m->from_stride[last] : 1;
+    int64_t to_stride = m->rank ? m->to_stride[last] : 1;
+    int64_t from_stride = m->rank ? m->from_stride[last] : 1;
     do {
         int64_t t = m->to, f = m->from;
         for (uint32_t i = 0; i < last; i++) {

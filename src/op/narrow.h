@@ -39,9 +39,12 @@ static inline void narrow_row(const float *x, int64_t n, int64_t block, float *t
             greatest = fabsf(x[i]) > greatest ? fabsf(x[i]) : greatest;
         }
         bool zero = greatest < NARROW_LEAST;
-        float d = finite ? greatest / 127 : NAN, by = zero || !finite ? 0 : 127 / greatest;
-        for (int64_t i = at; i < at + block; i++)
-            to[i] = zero && finite ? 0 : d * (by != 0 ? nearbyintf(x[i] * by) : 0);
+        float d = finite ? greatest / 127 : NAN;
+        float by = zero || !finite ? 0 : 127 / greatest;
+        for (int64_t i = at; i < at + block; i++) {
+            float q = by != 0 ? nearbyintf(x[i] * by) : 0;
+            to[i] = zero && finite ? 0 : d * q;
+        }
     }
 }
 

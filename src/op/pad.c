@@ -19,6 +19,14 @@ static pad_mode mode_of(const ir_op *op)
     return (pad_mode)mode;
 }
 
+/* How many entries may be put before or after an axis of n entries. */
+static int64_t most_padding(pad_mode mode, int64_t n)
+{
+    if (mode == REFLECT)
+        return n - 1;
+    return mode == CIRCULAR ? n : INT64_MAX / 4;
+}
+
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -33,8 +41,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
           STR_ARG(a[MODE].s));
     shape_like(x, out);
     for (uint32_t i = 0; i < x->rank; i++) {
-        int64_t before = a[BEFORE].ints.at[i], after = a[AFTER].ints.at[i], limit = INT64_MAX / 4;
-        limit = mode == REFLECT ? x->dims[i] - 1 : mode == CIRCULAR ? x->dims[i] : limit;
+        int64_t before = a[BEFORE].ints.at[i], after = a[AFTER].ints.at[i];
+        int64_t limit = most_padding(mode, x->dims[i]);
         CHECK(cx, before >= 0 && after >= 0 && before <= limit && after <= limit, MPK_ESHAPE,
               "pad: %lld before and %lld after axis %u, which has %lld entries", (long long)before,
               (long long)after, i, (long long)x->dims[i]);
@@ -49,10 +57,12 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 static int64_t source(pad_mode mode, int64_t at, int64_t before, int64_t n)
 {
     int64_t i = at - before;
+    if (mode == REFLECT && i >= n)
+        return 2 * (n - 1) - i;
     if (mode == REFLECT)
-        return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i;
+        return i < 0 ? -i : i;
     if (mode == REPLICATE)
-        return i < 0 ? 0 : i >= n ? n - 1 : i;
+        return op_clamp(i, 0, n - 1);
     return mode == CIRCULAR ? (i + n) % n : i;
 }
 
@@ -64,9 +74,8 @@ static void widen(pad_mode mode, int64_t from, int64_t end, int64_t before, int6
     if (from >= end)
         return;
     int64_t a = source(mode, from, before, n), b = source(mode, end - 1, before, n);
-    int64_t least = a < b ? a : b, most = a < b ? b : a;
-    least = least < 0 ? 0 : least;
-    most = most < n ? most : n - 1;
+    int64_t least = op_clamp(a < b ? a : b, 0, INT64_MAX);
+    int64_t most = op_clamp(a < b ? b : a, INT64_MIN, n - 1);
     *lo = least < *lo ? least : *lo;
     *hi = most + 1 > *hi ? most + 1 : *hi;
 }
@@ -81,7 +90,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     for (uint32_t i = 0; i < x->rank; i++) {
         int64_t n = x->dims[i], before = op->attributes[BEFORE].ints.at[i], lo = box->lo[i],
                 hi = box->hi[i];
-        int64_t in_lo = lo > before ? lo : before, in_hi = hi < before + n ? hi : before + n;
+        int64_t in_lo = op_clamp(lo, before, INT64_MAX),
+                in_hi = op_clamp(hi, INT64_MIN, before + n);
         read->lo[i] = n;
         widen(mode, in_lo, in_hi, before, n, &read->lo[i], &read->hi[i]);
         if (mode == CONSTANT)
@@ -93,11 +103,6 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = (ir_box){0};
 }
 
-static int64_t clip(int64_t i, int64_t lo, int64_t hi)
-{
-    return i < lo ? lo : i > hi ? hi : i;
-}
-
 /* The part of the box that is x itself; along an axis where there is none, an empty range within
  * the box. */
 static ir_box inside(const op_call *call, const ir_box *box)
@@ -106,8 +111,8 @@ static ir_box inside(const op_call *call, const ir_box *box)
     ir_box part = *box;
     for (uint32_t i = 0; i < x->rank; i++) {
         int64_t before = call->attributes[BEFORE].ints.at[i];
-        part.lo[i] = clip(before, box->lo[i], box->hi[i]);
-        part.hi[i] = clip(before + x->dims[i], part.lo[i], box->hi[i]);
+        part.lo[i] = op_clamp(before, box->lo[i], box->hi[i]);
+        part.hi[i] = op_clamp(before + x->dims[i], part.lo[i], box->hi[i]);
     }
     return part;
 }

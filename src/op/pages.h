@@ -120,10 +120,14 @@ static inline void pages_fill(const ir_graph *g, const ir_op *op, uint32_t first
         int64_t slot = i % slots, most = room - (n + slots - 1) / slots;
         int64_t start =
             most > 0 ? (int64_t)(rng_u64(seed ^ 7, (uint64_t)slot) % (uint64_t)(most + 1)) : 0;
-        int64_t limit = input == first ? room : input == first + 1 ? slots : k->dims[0];
-        int64_t value = input == first       ? start + i / slots
-                        : input == first + 1 ? slot
-                                             : (i * 7 + (int64_t)(seed % 5)) % k->dims[0];
+        int64_t limit = k->dims[0], value = (i * 7 + (int64_t)(seed % 5)) % k->dims[0];
+        if (input == first) { /* positions */
+            limit = room;
+            value = start + i / slots;
+        } else if (input == first + 1) { /* slots */
+            limit = slots;
+            value = slot;
+        }
         fill_store(t, i, bad ? fill_choose(seed ^ 3, (uint64_t)i, limit) : value, data);
     }
 }

@@ -228,8 +228,8 @@ static void fold_row(strip *s, const op_view *x, int64_t offset, int64_t stride,
 static void fold_part(strip *s, const op_view *x, const ir_box *part, bool into_one)
 {
     uint32_t last = x->rank ? x->rank - 1 : 0;
-    int64_t at[IR_MAX_RANK], end = x->rank ? part->hi[last] : 1,
-                             stride = x->rank ? x->stride[last] : 0;
+    int64_t at[IR_MAX_RANK], end = x->rank ? part->hi[last] : 1;
+    int64_t stride = x->rank ? x->stride[last] : 0;
     if (ir_box_is_empty(part, x->rank))
         return;
     memcpy(at, part->lo, sizeof at);
@@ -244,9 +244,9 @@ static void fold_part(strip *s, const op_view *x, const ir_box *part, bool into_
 
 static double float_of(const strip *s, int64_t i)
 {
-    return s->kind == MEAN        ? s->f[i] / (double)s->n_folded
-           : s->kind == LOGSUMEXP ? s->base[i] + log(s->f[i])
-                                  : s->f[i];
+    if (s->kind == MEAN)
+        return s->f[i] / (double)s->n_folded;
+    return s->kind == LOGSUMEXP ? s->base[i] + log(s->f[i]) : s->f[i];
 }
 
 static void store_strip(const strip *s, const op_view *y, int64_t offset, int64_t stride, int64_t n)
@@ -275,9 +275,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
             one.lo[i] = at[i];
             one.hi[i] = at[i] + 1;
         }
-        n = into_one || box->hi[last] - at[last] == 1 ? 1
-            : box->hi[last] - at[last] < STRIP        ? box->hi[last] - at[last]
-                                                      : STRIP;
+        n = into_one ? 1 : op_clamp(box->hi[last] - at[last], 1, STRIP);
         if (y->rank)
             one.hi[last] = at[last] + n;
         spread_box(x->rank, x->dims, set, call->attributes[KEEP].i != 0, &one, &part);

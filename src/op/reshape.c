@@ -22,7 +22,8 @@ static uint32_t find_groups(const ir_tensor *in, const ir_tensor *out,
     while (i < in->rank || o < out->rank) {
         group *k = &groups[n++];
         *k = (group){i, i, o, o};
-        int64_t a = i < in->rank ? in->dims[i++] : 1, b = o < out->rank ? out->dims[o++] : 1;
+        int64_t a = i < in->rank ? in->dims[i++] : 1;
+        int64_t b = o < out->rank ? out->dims[o++] : 1;
         while (a != b) {
             if (a < b)
                 a *= in->dims[i++];
@@ -56,11 +57,16 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
               (long long)total, i, (long long)shape[i]);
         product *= shape[i];
     }
-    if (open < rank)
+    const char *of = ""; /* with an open axis, any multiple will do */
+    int64_t whole = product;
+    if (open < rank) {
+        of = "a multiple of ";
         out->dims[open] = total / product;
-    CHECK(cx, (open < rank ? out->dims[open] : 1) * product == total, MPK_ESHAPE,
+        whole *= out->dims[open];
+    }
+    CHECK(cx, whole == total, MPK_ESHAPE,
           "reshape: %%%.*s has %lld elements, the shape asks for %s%lld", STR_ARG(x->name),
-          (long long)total, open < rank ? "a multiple of " : "", (long long)product);
+          (long long)total, of, (long long)product);
     CHECK(cx, x->live == IR_ALL || (rank && out->dims[0] == x->dims[0]), MPK_ESHAPE,
           "reshape: axis 0 of %%%.*s is partly alive and must stay as it is", STR_ARG(x->name));
     return MPK_OK;
@@ -190,7 +196,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const op_view *x = &call->in[0], *y = &call->out[0];
     uint32_t last = y->rank ? y->rank - 1 : 0;
     int64_t at[IR_MAX_RANK], from[IR_MAX_RANK] = {0}, end = y->rank ? box->hi[last] : 1;
-    int64_t row = x->rank ? x->dims[x->rank - 1] : 1, step = x->rank ? x->stride[x->rank - 1] : 1;
+    int64_t row = x->rank ? x->dims[x->rank - 1] : 1, step = walk_step(x);
     memcpy(at, box->lo, sizeof at);
     do {
         int64_t number = 0, to = walk_offset(y, at), i = box->lo[last], n;

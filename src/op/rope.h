@@ -100,7 +100,8 @@ static inline float rope_yarn(const ir_attribute *a, int64_t pair, float period)
     if (low == high)
         high += 0.001;
     float ramp = ((float)pair - (float)low) / (float)(high - low);
-    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+    ramp = ramp < 0 ? 0 : ramp;
+    ramp = ramp > 1 ? 1 : ramp;
     float keep = 1 - ramp;
     return 1.0f / ((float)a[ROPE_FACTOR].f * period) * (1 - keep) + 1.0f / period * keep;
 }

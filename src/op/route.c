@@ -59,7 +59,9 @@ static uint64_t rank_of(float x, uint32_t id)
     uint32_t u = 0;
     x = x == 0 ? 0.0f : x; /* zeros are equal, whatever their sign */
     memcpy(&u, &x, sizeof u);
-    u = isnan(x) ? 0 : u >> 31 ? ~u : u | 0x80000000u;
+    u = u >> 31 ? ~u : u | 0x80000000u; /* rises with x, of either sign */
+    if (isnan(x))
+        u = 0;
     return (uint64_t)u << 32 | (uint32_t)~id;
 }
 

@@ -37,7 +37,9 @@ enum { RUN = 64 };
 static void scan_floats(const op_view *x, int64_t from, int64_t step, const op_view *y, int64_t to,
                         int64_t to_step, int64_t n, char kind)
 {
-    double sum = kind == 'p' ? 1 : kind == 'l' ? -INFINITY : 0, value[RUN];
+    double sum = kind == 'p', value[RUN]; /* of nothing: 0, or 1 of a product */
+    if (kind == 'l')
+        sum = -INFINITY;
     for (int64_t first = 0; first < n; first += RUN) {
         int64_t run = n - first < RUN ? n - first : RUN;
         walk_load_doubles(x, from + first * step, step, run, value);

@@ -47,9 +47,9 @@ static int64_t search(const op_view *sorted, int64_t offset, line_key value, boo
     while (lo < hi) {
         int64_t mid = lo + (hi - lo) / 2;
         line_key k = line_load(sorted, offset + mid * sorted->stride[last]);
-        bool at_or_after = exact ? (right ? k.i > value.i : k.i >= value.i)
-                                 : (right ? k.f > value.f : k.f >= value.f);
-        if (at_or_after)
+        bool after = exact ? k.i > value.i : k.f > value.f;
+        bool equal = exact ? k.i == value.i : k.f == value.f;
+        if (after || (equal && !right))
             hi = mid;
         else
             lo = mid + 1;

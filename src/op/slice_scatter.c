@@ -76,13 +76,12 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     if (!source_box(call->op, y->rank, y->dims, src->dims, box, &part))
         return;
     memcpy(at, part.lo, sizeof at);
+    int64_t step = y->rank ? y->stride[last] * step_of(call->op, last, y->dims[last]) : 1;
     do {
         for (uint32_t i = 0; i < y->rank; i++)
             to[i] = call->attributes[STARTS].ints.at[i] + at[i] * step_of(call->op, i, y->dims[i]);
-        walk_copy(y, walk_offset(y, to),
-                  y->rank ? y->stride[last] * step_of(call->op, last, y->dims[last]) : 1, src,
-                  walk_offset(src, at), y->rank ? src->stride[last] : 1,
-                  y->rank ? part.hi[last] - part.lo[last] : 1);
+        walk_copy(y, walk_offset(y, to), step, src, walk_offset(src, at), walk_step(src),
+                  walk_run(&part, y->rank));
     } while (walk_next(&part, last, at));
 }
 

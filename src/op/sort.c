@@ -43,7 +43,7 @@ static const sort_entry *order_line(sort_order order, const op_view *x, int64_t 
         from[i] = (sort_entry){line_load(x, offset + i * stride), i};
     for (int64_t width = 1; width < n; width *= 2) {
         for (int64_t lo = 0; lo < n; lo += 2 * width) {
-            int64_t mid = lo + width < n ? lo + width : n, hi = mid + width < n ? mid + width : n;
+            int64_t mid = op_clamp(lo + width, 0, n), hi = op_clamp(mid + width, 0, n);
             merge(order, from, lo, mid, hi, to);
         }
         sort_entry *swap = from;

@@ -108,8 +108,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const int64_t *strides = call->attributes[STRIDES].ints.at;
     uint32_t last = y->rank ? y->rank - 1 : 0;
     int64_t at[IR_MAX_RANK], even = even_elements(x), step = y->rank ? strides[last] : 0, steps;
-    int64_t n = y->rank ? box->hi[last] - box->lo[last] : 1,
-            x_step = x->rank ? x->stride[x->rank - 1] : 0;
+    int64_t n = walk_run(box, y->rank), y_step = walk_step(y);
+    int64_t x_step = x->rank ? x->stride[x->rank - 1] : 0;
     memcpy(at, box->lo, sizeof at);
     do {
         int64_t number = call->attributes[OFFSET].i, to = walk_offset(y, at);
@@ -118,8 +118,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         for (int64_t i = 0; i < n; i += steps) {
             int64_t from = find_element(x, number + i * step, step, even, &steps);
             steps = steps < n - i ? steps : n - i;
-            walk_copy(y, to + i * (y->rank ? y->stride[last] : 1), y->rank ? y->stride[last] : 1, x,
-                      from, step * x_step, steps);
+            walk_copy(y, to + i * y_step, y_step, x, from, step * x_step, steps);
         }
     } while (walk_next(box, last, at));
 }

@@ -33,9 +33,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         for (uint32_t i = 0; i < last; i++)
             row.lo[i] = at[i], row.hi[i] = at[i] + 1;
         int64_t first = at[last - 1] + diagonal + !upper; /* of the upper part */
-        first = first < box->lo[last]   ? box->lo[last]
-                : first > box->hi[last] ? box->hi[last]
-                                        : first;
+        first = op_clamp(first, box->lo[last], box->hi[last]);
         row.lo[last] = upper ? first : box->lo[last];
         row.hi[last] = upper ? box->hi[last] : first;
         zeros = row;

@@ -55,7 +55,7 @@ static inline void upsample_cubic_weights(double t, double weight[4])
 
 static inline int64_t upsample_hold(int64_t i, int64_t n)
 {
-    return i < 0 ? 0 : i >= n ? n - 1 : i;
+    return op_clamp(i, 0, n - 1);
 }
 
 static inline taps upsample_find_taps(const ir_op *op, uint32_t i, int64_t n, int64_t o, bool wide)

@@ -164,12 +164,26 @@ static inline void walk_store_int(const op_view *v, int64_t offset, int64_t valu
     }
 }
 
+/* Entries of the last axis of a box of this rank; a scalar is one. */
+static inline int64_t walk_run(const ir_box *box, uint32_t rank)
+{
+    return rank ? box->hi[rank - 1] - box->lo[rank - 1] : 1;
+}
+
+/* Elements from an entry of a view to its neighbour along the last axis; a scalar has none. */
+static inline int64_t walk_step(const op_view *v)
+{
+    return v->rank ? v->stride[v->rank - 1] : 1;
+}
+
 /* Towards zero, held at the ends of 64 bits; NaN is 0. */
 static inline int64_t walk_truncate(double x)
 {
     if (!(x == x))
         return 0;
-    return x >= 0x1p63 ? INT64_MAX : x < -0x1p63 ? INT64_MIN : (int64_t)x;
+    if (x >= 0x1p63)
+        return INT64_MAX;
+    return x < -0x1p63 ? INT64_MIN : (int64_t)x;
 }
 
 /* Keep a double as any plain dtype: rounded, or for integers towards zero and held at the ends of
@@ -187,11 +201,7 @@ static inline void walk_store_double(const op_view *v, int64_t offset, double va
     } else if (v->dtype == IR_BOOL) {
         ((uint8_t *)v->data)[offset] = value != 0;
     } else if (walk_is_exact(v->dtype)) {
-        int64_t held = walk_truncate(value);
-        held = held < least[v->dtype]  ? least[v->dtype]
-               : held > most[v->dtype] ? most[v->dtype]
-                                       : held;
-        walk_store_int(v, offset, held);
+        walk_store_int(v, offset, op_clamp(walk_truncate(value), least[v->dtype], most[v->dtype]));
     } else {
         op_store(v, offset, (float)value);
     }

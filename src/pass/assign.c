@@ -72,6 +72,9 @@ static uint32_t served_worker(const tg_graph *g, const tg_task *empty)
     return worker;
 }
 
+/* Operators first, in the order of the program, so that each peer's turn goes on where its last
+ * operator stopped; then empty tasks, next to the task that they serve, or by turns where they
+ * serve none.  JIT tasks keep TG_NONE: a scheduler chooses when they start. */
 mpk_status pass_assign(pass_state *s, tg_graph *g)
 {
     tg_op_tasks by_op;

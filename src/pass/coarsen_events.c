@@ -95,6 +95,8 @@ static mpk_status make_events(coarsener *c, const tg_links *links)
     return MPK_OK;
 }
 
+/* The edges are replaced as a whole.  Operators that waited for the same operators now have equal
+ * events, so the end is fuse_events again, which also restores what TG_FUSED promises. */
 mpk_status pass_coarsen_events(pass_state *s, tg_graph *g)
 {
     coarsener c = {.s = s, .g = g};

@@ -51,6 +51,9 @@ static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_
     return MPK_OK;
 }
 
+/* One graph through the pipeline.  The order matters: a program is sharded before anything is
+ * fused, so that rules see the pieces that a peer has; recognise comes before fuse_ops, whose
+ * patterns are made of the operators that it finds; fuse_map comes last and takes what is left. */
 static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
 {
     uint64_t start = clock_ns(), verify_ns = 0;
@@ -68,6 +71,8 @@ static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
     return MPK_OK;
 }
 
+/* Everything that a later pass relies on and the user can set.  The numbers of tokens must rise
+ * because the step task takes the first graph that is large enough. */
 static mpk_status check_options(mpk_context *cx, const pass_options *o, uint32_t n_graphs,
                                 const uint32_t *n_tokens)
 {
@@ -147,6 +152,8 @@ static mpk_status compile_all(pass_state *s, ir_graph *const *graphs, const uint
     return plan(s, p);
 }
 
+/* Called by the engine, and by `mpk opt` and `mpk inspect` through it.  The graphs given are not
+ * changed; what *out refers to lies in `result`, or is borrowed from the graphs. */
 mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *options,
                         uint32_t n_graphs, ir_graph *const *graphs, const uint32_t *n_tokens,
                         tg_program *out)

@@ -65,7 +65,8 @@ static bool make_cut(const chooser *c, uint32_t axis, uint32_t parts, axis_cut *
     const op_axis *a = &c->axes[axis];
     int64_t extent = c->out->dims[axis];
     bool whole = c->s->options->whole_tiles && a->tile > 0 && !c->forced[axis];
-    *out = (axis_cut){parts, whole ? a->tile : a->fastest > 0 ? a->fastest : a->grain};
+    int64_t fastest = a->fastest > 0 ? a->fastest : a->grain;
+    *out = (axis_cut){parts, whole ? a->tile : fastest};
     if (parts == 1)
         return true;
     if (a->grain <= 0 || count_units(extent, whole ? a->tile : a->grain) < parts)
@@ -306,13 +307,15 @@ static mpk_status check_tiles_apart(const chooser *c, const ir_box *tiles, size_
     return MPK_OK;
 }
 
+/* Search all cuts that the record allows, within the most tasks that the options allow.  Tasks of
+ * uneven length get several per worker, for a scheduler can then even them out. */
 static mpk_status choose_grid(chooser *c)
 {
     const pass_options *o = c->s->options;
     bool uneven = is_uneven(c->op);
-    uint32_t per_worker = o->tasks_per_worker         ? o->tasks_per_worker
-                          : uneven && !o->whole_tiles ? UNEVEN_TASKS_PER_WORKER
-                                                      : 1;
+    uint32_t per_worker = uneven && !o->whole_tiles ? UNEVEN_TASKS_PER_WORKER : 1;
+    if (o->tasks_per_worker)
+        per_worker = o->tasks_per_worker;
     c->most = (uint64_t)c->workers * per_worker;
     if (c->op->def->axes)
         c->op->def->axes(c->ir, c->op, c->axes);
@@ -381,6 +384,8 @@ static mpk_status find_grid(decomposer *d, tile_grid *out)
     return MPK_OK;
 }
 
+/* A task for each tile of the grid; one task if a tile would read what another one writes in place,
+ * for tasks of one operator are not ordered. */
 static mpk_status push_tiles(decomposer *d, ir_op_id op, const tile_grid *grid)
 {
     const ir_tensor *out = d->c.out;
@@ -412,6 +417,8 @@ static mpk_status push_tiles(decomposer *d, ir_op_id op, const tile_grid *grid)
     return MPK_OK;
 }
 
+/* Views have no tasks: their readers depend on the writers of the storage behind them.  An
+ * operator's tasks are neighbours in the list, which tg_fill_op_tasks and assign rely on. */
 mpk_status pass_decompose(pass_state *s, const ir_graph *ir, tg_graph **out)
 {
     decomposer d = {0};

@@ -25,6 +25,8 @@ static int compare_ids(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* tg_visit_conflicts calls this once for each task, with the tasks that it must wait for.  They are
+ * sorted because later passes compare lists of tasks as they stand. */
 static mpk_status collect(void *user, tg_task_id after, tg_task_id *before, uint32_t n)
 {
     collector *c = user;

@@ -50,6 +50,9 @@ static mpk_status check_pairs(pass_state *s, const tg_graph *g)
     return MPK_OK;
 }
 
+/* Reachability is that of the graph with all pairs in it.  It stays right while pairs are dropped:
+ * what implies a pair is a chain of two or more pairs, and the last pair of a shortest chain is
+ * never dropped for its sake. */
 mpk_status pass_drop_implied(pass_state *s, tg_graph *g)
 {
     tg_links links;

@@ -73,6 +73,9 @@ static bool match_write(const rewrite *w, const ir_op *attention, attention_part
            p->pages == rewrite_input(w, p->kv_write, 4);
 }
 
+/* Walk from the attention back to one tensor qkv: through rope and the norm of q and of k, and
+ * through the write to the cache.  It matches only if q, k and v are the three parts of qkv, one
+ * after the other, and leave no column of it over. */
 static bool match_attention(const rewrite *w, const ir_op *attention, attention_parts *p)
 {
     *p = (attention_parts){.table = IR_NONE};

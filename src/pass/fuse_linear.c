@@ -189,6 +189,9 @@ static mpk_status apply_siblings(rewrite *w, ir_op_id id, uint32_t n_ops)
 
 /* ---- rule residual ---- */
 
+/* linear(x) + r as one operator, whichever side of the sum the product is on.  The linear must have
+ * no other reader, because its own result is not written any more, and must not be read past a
+ * write to its inputs. */
 static mpk_status apply_residual(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -249,6 +252,8 @@ static const ir_op *find_norm(const rewrite *w, ir_op_id id)
     return norm;
 }
 
+/* Put a product in the place of product(rms_norm(x)): the same inputs but for x and the norm's
+ * weight, the same attributes but for eps. */
 static mpk_status fold_norm(rewrite *w, ir_op_id id, const ir_op *norm)
 {
     const ir_op *op = &w->g->ops.at[id];

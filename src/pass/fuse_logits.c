@@ -28,6 +28,8 @@ static const ir_op *find_product(const rewrite *w, ir_tensor_id logits)
     return fits ? linear : NULL;
 }
 
+/* Look behind the sampler's logits: the product, then before it, where they are and nothing else
+ * reads them, a norm and a gather of rows.  What is not there stays IR_NONE. */
 static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
 {
     const ir_op *linear = find_product(w, logits);
@@ -57,6 +59,8 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
     return true;
 }
 
+/* The new product also gives the largest logit of each block of columns (its peaks), by which a
+ * greedy sample skips most of the row. */
 static mpk_status apply_logits(rewrite *w, ir_op_id id)
 {
     ir_tensor_id made[IR_MAX_OUTPUTS], chosen[IR_MAX_OUTPUTS], in[SAMPLE_INPUTS],

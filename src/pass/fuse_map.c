@@ -291,6 +291,8 @@ static void sort_members(map_group *group)
         }
 }
 
+/* Members are written producers first.  If the text or the number of operands is beyond what a map
+ * may have, the group stays as it was. */
 static mpk_status replace_group(map_fuser *f, map_group *group)
 {
     rewrite *w = f->w;
@@ -328,6 +330,8 @@ static mpk_status begin(map_fuser *f, rewrite *w)
     return MPK_OK;
 }
 
+/* From the last operator to the first: a reader takes its producers before these could start groups
+ * of their own. */
 mpk_status pass_fuse_map(pass_state *s, ir_graph **g)
 {
     rewrite w;

@@ -49,6 +49,9 @@ static bool is_within(const labeller *l, const tg_set *set, ir_op_id op)
     return n && n < l->by_op.first[op + 1] - l->by_op.first[op];
 }
 
+/* Is one of the operator's tasks launched by an event that launches JIT tasks, or behind part of a
+ * JIT operator?  Neighbours often share their set of predecessors, and a shared one is looked at
+ * once. */
 static bool must_be_jit(const labeller *l, ir_op_id op)
 {
     const tg_set *last = NULL;
@@ -75,6 +78,8 @@ static void mark(labeller *l, ir_op_id op)
             l->event_jit[l->links.depends[k]] = true;
 }
 
+/* For each operator the range of positions that its tasks have in the sets of predecessors: lowest
+ * <= position < above. is_within counts a set's members in that range. */
 static mpk_status start(labeller *l)
 {
     mpk_context *cx = l->s->cx;
@@ -110,6 +115,8 @@ static void spread(labeller *l)
     }
 }
 
+/* Uneven operators start the marking; spread repeats must_be_jit until nothing changes, as a mark
+ * can make operators before and after it JIT. */
 mpk_status pass_label_launch(pass_state *s, tg_graph *g)
 {
     labeller l = {.s = s, .g = g};
@@ -123,8 +130,9 @@ mpk_status pass_label_launch(pass_state *s, tg_graph *g)
                 mark(&l, op);
         spread(&l);
     }
-    for (tg_task_id t = 0; t < g->n_tasks; t++)
-        g->tasks[t].launch =
-            (l.jit ? l.jit[g->tasks[t].op] : policy == PASS_LAUNCH_JIT) ? TG_JIT : TG_AOT;
+    for (tg_task_id t = 0; t < g->n_tasks; t++) {
+        bool jit = l.jit ? l.jit[g->tasks[t].op] : policy == PASS_LAUNCH_JIT;
+        g->tasks[t].launch = jit ? TG_JIT : TG_AOT;
+    }
     return MPK_OK;
 }

@@ -26,6 +26,8 @@ typedef struct order {
     uint32_t n_events, n_tasks;
 } order;
 
+/* Breadth first from the start event: an event is listed when the last task that triggers it is.
+ * What a cycle holds back is never listed, which is how a cycle shows. */
 static mpk_status walk(pass_state *s, const tg_graph *g, order *o)
 {
     uint32_t *missing;
@@ -68,6 +70,8 @@ static int compare_places(const void *a, const void *b)
     return x->walked < y->walked ? -1 : x->walked > y->walked;
 }
 
+/* An event's height is the number of events on the longest way to the end.  Heights are filled from
+ * the last event of the walk to the first, so all successors of an event come before it. */
 static mpk_status sort(pass_state *s, const tg_graph *g, order *o)
 {
     place *places;
@@ -101,6 +105,7 @@ static mpk_status sort(pass_state *s, const tg_graph *g, order *o)
     return MPK_OK;
 }
 
+/* The result arena gets the graph in its new order; task i of the new order was o->tasks[i]. */
 static mpk_status renumber(pass_state *s, tg_graph *g, const order *o)
 {
     tg_task *tasks;

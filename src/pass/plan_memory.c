@@ -53,7 +53,9 @@ static void fill_shared_names(const ir_graph *ir, str *names)
 
 static tg_area area_of(const ir_tensor *root)
 {
-    return root->kind == IR_CONST ? TG_WEIGHTS : root->kind == IR_STATE ? TG_STATE : TG_STEP;
+    if (root->kind == IR_CONST)
+        return TG_WEIGHTS;
+    return root->kind == IR_STATE ? TG_STATE : TG_STEP;
 }
 
 static bool same_shape(const ir_tensor *a, const ir_tensor *b)

@@ -362,7 +362,9 @@ static mpk_status new_result(sharder *d, const ir_op *op, const op_split *way, u
 {
     forms *f = &d->forms[op->out[i]];
     int axis = way ? way->out[i] : OP_WHOLE;
-    ir_tensor_id **form = axis >= 0 ? &f->part[axis] : axis == OP_SUM ? &f->terms : &f->whole;
+    ir_tensor_id **form = axis == OP_SUM ? &f->terms : &f->whole;
+    if (axis >= 0)
+        form = &f->part[axis];
     TRY(new_form(d, form));
     *out = *form;
     return MPK_OK;
@@ -383,7 +385,9 @@ static mpk_status add_for_peer(sharder *d, const ir_op *op, const op_split *way,
     }
     for (uint32_t i = 0; i < op->n_out; i++) {
         int axis = way ? way->out[i] : OP_WHOLE;
-        const char *form = axis >= 0 ? ".part" : axis == OP_SUM ? ".term" : "";
+        const char *form = axis == OP_SUM ? ".term" : "";
+        if (axis >= 0)
+            form = ".part";
         TRY(make_name(d, op->out[i], form, peer, &names[i]));
     }
     TRY(copy_attributes(d, op, way, peer, attributes));

@@ -166,8 +166,9 @@ static mpk_status check_distinct(verifier *v, bool in)
         uint64_t at = hash_bytes(list + first, n * sizeof *list, 0) & mask;
         for (; n && table[at]; at = (at + 1) & mask) {
             const tg_event *other = &g->events[table[at] - 1];
-            bool same = (in ? other->n_in : other->n_out) == n &&
-                        lists_equal(list, in ? other->first_in : other->first_out, first, n);
+            uint32_t other_first = in ? other->first_in : other->first_out;
+            uint32_t other_n = in ? other->n_in : other->n_out;
+            bool same = other_n == n && lists_equal(list, other_first, first, n);
             CHECK(v->cx, !same, MPK_EVERIFY,
                   "events %u and %u have equal %s-tasks, task %s the first of them: fuse them",
                   table[at] - 1, e, in ? "in" : "out", tg_name_task(g, list[first], v->name));

@@ -15,11 +15,13 @@ import pytest
 import support  # before mpk, which it finds
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import mpk
-from mpk import backend, gpu, results, statics
+from mpk import backend, gpu, results, statics, whole
 
 STAND_IN = support.BUILD / "tests" / "libfake_cuda.so"
 
@@ -44,6 +46,40 @@ def test_a_graph_of_cuda_tensors_is_lowered_for_its_gpu():
         lambda x: (x + torch.arange(4, device=x.device)) @ x.t() * torch.tensor(2.0), (3, 4), device="cuda:1"
     )
     assert not unsupported and e.device == torch.device("cuda:1") and "map" in e.graph.text()
+
+
+def attended(dtype, width, **more):
+    """The program of attention of tensors of a GPU, as it is traced for the backend."""
+    shapes = [(2, 4, 5, width), (2, 2, 7, width), (2, 2, 7, width)]
+    with enable_python_dispatcher(), whole.whole_operators():
+        return lowered(lambda q, k, v: sdpa(q, k, v, enable_gqa=True, **more), *shapes, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width, causal", [(16, True), (128, False)])
+def test_attention_of_a_gpu_is_one_operator(dtype, width, causal):
+    e, _, unsupported, _ = attended(dtype, width, is_causal=causal)
+    assert not unsupported and "sdpa" in e.graph.text() and "softmax" not in e.graph.text()
+
+
+@pytest.mark.parametrize("dtype, width, more", [
+    (torch.float32, 16, {}), (torch.float16, 136, {}), (torch.float16, 16, {"dropout_p": 0.5})
+])  # fmt: skip
+def test_attention_without_a_body_is_taken_apart(dtype, width, more):
+    e, *_, gm = attended(dtype, width, **more)
+    assert all("attention" not in str(node.target) for node in gm.graph.nodes)
+    assert more or "batch_matmul" in e.graph.text()
+
+
+def test_attention_that_pytorch_runs_is_its_own():
+    random = torch.Generator().manual_seed(support.seed().randrange(2**31))
+    q, k, v = (torch.randn(2, n, 5, 16, generator=random) for n in (4, 2, 2))
+    for mask in (None, torch.randn(2, 1, 5, 5, generator=random), torch.ones(5, 5, dtype=torch.bool).tril()):
+        got = torch.ops.mpk.attention(q, k, v, mask, False, 0.3)
+        assert torch.equal(got, sdpa(q, k, v, mask, scale=0.3, enable_gqa=True)) and got.is_contiguous()
+    with FakeTensorMode() as mode:
+        fake = torch.ops.mpk.attention(*(mode.from_tensor(x) for x in (q, k, v)), None, True, None)
+    assert fake.shape == got.shape and fake.stride() == got.stride()
 
 
 def test_what_lies_on_the_cpu_stays_with_pytorch():

@@ -22,7 +22,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from mpk import decompositions as own
-from mpk import lowering, lowering_index, lowering_math  # noqa: F401  (they fill the table)
+from mpk import lowering, lowering_index, lowering_math, whole  # noqa: F401  (they fill the table)
 from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
@@ -537,5 +537,5 @@ def mpk(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
-    with own.whole_resizers():
+    with whole.whole_operators():
         return backend(gm, example_inputs)

@@ -3,9 +3,8 @@ operators they are made of."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,11 +20,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, n_heads: int, mask: Tensor | None, m
     def heads(x: Tensor) -> Tensor:
         return x.view(x.shape[0], x.shape[1], n_heads, -1).transpose(1, 2)
 
-    scores = heads(q) @ heads(k).transpose(-2, -1) / math.sqrt(q.shape[-1] // n_heads)
-    if mask is not None:
-        mask = mask[:, None, None, :] if mask_type == 1 else mask
-        scores = scores.masked_fill(mask, float("-inf"))
-    y = torch.softmax(scores, -1) @ heads(v)
+    if mask is None:
+        y = F.scaled_dot_product_attention(heads(q), heads(k), heads(v))
+    else:  # a row that sees nothing is NaN here, and zeros there
+        scores = heads(q) @ heads(k).transpose(-2, -1) / math.sqrt(q.shape[-1] // n_heads)
+        scores = scores.masked_fill(mask[:, None, None, :] if mask_type == 1 else mask, float("-inf"))
+        y = torch.softmax(scores, -1) @ heads(v)
     return y.transpose(1, 2).reshape(q.shape[0], q.shape[1], -1)
 
 
@@ -271,55 +271,6 @@ def grid_sampler_3d(x: Tensor, grid: Tensor, mode: int, padding: int, align: boo
             where.append(near.clamp(0, sizes[i] - 1).to(torch.int64))
         y = y + columns[batch, where[0], where[1], where[2]] * torch.where(inside, weight, 0)[..., None]
     return y.permute(0, 4, 1, 2, 3)
-
-
-# ---- resizing ----
-
-RESIZERS = [
-    f"{name}{n}d"
-    for name, axes in {
-        "upsample_nearest": (1, 2, 3),
-        "_upsample_nearest_exact": (1, 2, 3),
-        "upsample_linear": (1,),
-        "upsample_bilinear": (2,),
-        "upsample_trilinear": (3,),
-        "upsample_bicubic": (2,),
-    }.items()
-    for n in axes
-]
-
-
-def resizer(name: str) -> Callable:
-    """The overload with a size or factors, by that with a size."""
-    whole = getattr(aten, name).default
-
-    def resize(x: Tensor, size: Sequence[int] | None, *arguments: Any) -> Tensor:
-        factors = arguments[-1]
-        out = torch._decomp.decompositions.upsample_compute_output_size(x.size(), size, factors)
-        return whole(x, out, *arguments[:-1], *(factors or [None] * (x.dim() - 2)))
-
-    return resize
-
-
-@contextlib.contextmanager
-def whole_resizers() -> Iterator[None]:
-    """PyTorch takes resizing apart into gathers while it traces, before it asks any table; not in here."""
-    keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
-    changed = []
-    for name in RESIZERS:
-        for op, resize in ((getattr(aten, name).default, None), (getattr(aten, name).vec, resizer(name))):
-            changed.append((op, dict(op.py_kernels)))
-            for key in keys:
-                if op.py_kernels.pop(key, None) and resize:
-                    op.py_kernels[key] = resize
-            op._dispatch_cache.clear()
-    try:
-        yield
-    finally:
-        for op, kernels in changed:
-            op.py_kernels.clear()
-            op.py_kernels.update(kernels)
-            op._dispatch_cache.clear()
 
 
 table = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from mpk import whole  # noqa: F401  (it defines mpk::attention)
 from mpk.emit import Emitter, Unsupported, Val, dtype_name
 from mpk.lowering import aten, lower, packet, prims, result_dtype, result_shape, strided
 
@@ -381,6 +382,13 @@ def attention(
     enable_gqa: bool = False,
 ) -> Val:
     return attend(e, q, k, v, mask, dropout, causal, scale)
+
+
+@lower(torch.ops.mpk.attention)
+def whole_attention(
+    e: Emitter, q: Val, k: Val, v: Val, mask: Val | None, causal: bool, scale: float | None
+) -> Val:
+    return attend(e, q, k, v, mask, 0.0, causal, scale)
 
 
 def attend(

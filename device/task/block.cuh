@@ -73,6 +73,103 @@ MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dt
     }
 }
 
+/* ---- windows: a convolution as a product ---- */
+
+/* Entry `entry` of the window whose first entries along the axes are at[..], or none; base: the offset of these. */
+MPK_FN int block_window_at(const block_window &w, const int *at, int base, rt_u32 entry, bool *inside)
+{
+    int offset = base;
+#pragma unroll
+    for (int i = BLOCK_WINDOW_AXES - 1; i >= 0; i--) {
+        const int away = (int)(entry % (rt_u32)w.kernel[i]) * w.dilation[i];
+        entry /= (rt_u32)w.kernel[i];
+        *inside = *inside && (rt_u32)(at[i] + away) < (rt_u32)w.in[i];
+        offset += away * w.step[i];
+    }
+    return offset + (int)entry * w.channel_step;
+}
+
+/* One entry into a tile, as bits of the tile's dtype if both are the same 16-bit one, else as those of a float. */
+MPK_FN rt_u32 block_bits(const block_tile &tile, int dtype, const char *g, int at)
+{
+    const mpk_view from = {0, dtype};
+    return dtype == tile.dtype && mpk_dtype_bytes(dtype) == 2 ? ((const rt_u16 *)g)[at]
+                                                              : __float_as_uint(mpk_get(from, g, at));
+}
+MPK_FN void block_put_bits(const block_tile &tile, char *s_tile, int row, int column, int dtype, rt_u32 bits)
+{
+    const int bytes = mpk_dtype_bytes(tile.dtype);
+    const mpk_view to = {0, tile.dtype};
+    char *s = s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, column * bytes);
+    if (dtype == tile.dtype && bytes == 2)
+        *(rt_u16 *)s = (rt_u16)bits;
+    else
+        mpk_put(to, s, 0, __uint_as_float(bits));
+}
+
+/* The tile of windows of g from `place` and `entry` on, of which so many are left.  A thread keeps its place, so that
+ * neighbouring threads read neighbours. */
+MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_window &w, bool places_are_rows,
+                              int dtype, const char *g, rt_u32 place, rt_u32 entry, rt_i64 places, rt_i64 entries)
+{
+    const int n_places = places_are_rows ? tile.rows : tile.columns,
+              n_entries = places_are_rows ? tile.columns : tile.rows;
+    const int own = mpk_thread() % n_places, apart = MPK_THREADS / n_places;
+    int at[BLOCK_WINDOW_AXES], base = 0;
+    rt_u32 rest = place + (rt_u32)own;
+#pragma unroll
+    for (int i = BLOCK_WINDOW_AXES - 1; i >= 0; i--) {
+        at[i] = (int)(rest % (rt_u32)w.out[i]) * w.stride[i] - w.padding[i];
+        rest /= (rt_u32)w.out[i];
+        base += at[i] * w.step[i];
+    }
+#pragma unroll 1
+    for (int first = mpk_thread() / n_places; first < n_entries; first += apart * BLOCK_WINDOW_BATCH) {
+        rt_u32 r_bits[BLOCK_WINDOW_BATCH];
+#pragma unroll
+        for (int j = 0; j < BLOCK_WINDOW_BATCH; j++) {
+            const int e = first + j * apart;
+            bool inside = own < places && e < entries && e < n_entries;
+            const int offset = block_window_at(w, at, base, entry + (rt_u32)e, &inside);
+            r_bits[j] = inside ? block_bits(tile, dtype, g, offset) : 0;
+        }
+#pragma unroll
+        for (int j = 0; j < BLOCK_WINDOW_BATCH; j++) {
+            const int e = first + j * apart;
+            if (e < n_entries)
+                block_put_bits(tile, s_tile, places_are_rows ? own : e, places_are_rows ? e : own, dtype, r_bits[j]);
+        }
+    }
+}
+
+/* A box of a convolution's result as runs of neighbouring places; returns their length.  The box becomes that of their
+ * beginnings, its axis 1 that of the groups of `filters` filters. */
+MPK_FN rt_i64 block_places(const mpk_view &y, rt_i64 filters, mpk_box *box)
+{
+    rt_i64 run = 1;
+    bool whole = true;
+#pragma unroll
+    for (int i = RT_MAX_RANK - 1; i >= 2; i--)
+        if (i < y.rank && whole) {
+            run *= (rt_i64)(box->hi[i] - box->lo[i]);
+            whole = box->lo[i] == 0 && (rt_i64)box->hi[i] == y.dims[i];
+            box->hi[i] = box->lo[i] + 1;
+        }
+    box->lo[1] = (rt_u32)(box->lo[1] / filters);
+    box->hi[1] = (rt_u32)((box->hi[1] + filters - 1) / filters);
+    return run;
+}
+/* The number of a place in row-major order of the result's positions. */
+MPK_FN rt_i64 block_place(const mpk_view &y, const rt_i64 *at)
+{
+    rt_i64 number = 0;
+#pragma unroll
+    for (int i = 2; i < RT_MAX_RANK; i++)
+        if (i < y.rank)
+            number = number * y.dims[i] + at[i];
+    return number;
+}
+
 /* All but the last N groups of loads have arrived, and everybody sees them. */
 template <int N> MPK_FN void block_wait(void)
 {

@@ -42,6 +42,17 @@ static void print_tile(const printer *w, int8_t i)
          block_copy_bytes(w->p, i));
 }
 
+static void print_window(const printer *w, const block_operand *o)
+{
+    LINE(w, "static constexpr block_window window_%s = {", o->name);
+#define PRINT_INT(name) gen_print_field(#name, &o->window->name, 1, w->out);
+#define PRINT_INTS(name, n) gen_print_field(#name, o->window->name, n, w->out);
+    BLOCK_WINDOW_FIELDS(PRINT_INT, PRINT_INTS)
+#undef PRINT_INT
+#undef PRINT_INTS
+    text_print(w->out, "};\n");
+}
+
 /* How many fields a thread has of a tile's rows, of its columns; entries of each. */
 static void fragment_dims(const block_program *p, int8_t tile, int32_t dims[3])
 {
@@ -123,13 +134,36 @@ static void print_left(const printer *w, int8_t axis)
     text_print(w->out, ", %s_hi - %s%s", x, x, w->ahead && w->ahead->axis == axis ? "_next" : "0");
 }
 
+/* Where a tile begins along an axis: "k_next". */
+static void print_first(const printer *w, int8_t axis)
+{
+    text_print(w->out, ", %s%s", axis_of(w, axis), w->ahead && w->ahead->axis == axis ? "_next" : "0");
+}
+
+/* The rest of a call of block_load_window. */
+static void print_window_load(const printer *w, const block_tile *t, const block_operand *o)
+{
+    const bool by_rows = o->stride[t->axis[0]] == 1;
+    const int8_t places = t->axis[by_rows ? 0 : 1], entries = t->axis[by_rows ? 1 : 0];
+    text_print(w->out, ", window_%s, %s, %s.dtype, g_%s", o->name, by_rows ? "true" : "false", o->name, o->name);
+    print_first(w, places);
+    print_first(w, entries);
+    print_left(w, places);
+    print_left(w, entries);
+    text_print(w->out, ");\n");
+}
+
 static void print_load(const printer *w, const block_step *s)
 {
     const block_tile *t = &w->p->tiles[s->to];
     const block_operand *o = &w->p->operands[s->operand];
-    LINE(w, "block_load(tile_%s, t.s_scratch + tile_%s.offset", t->name, t->name);
+    LINE(w, "block_load%s(tile_%s, t.s_scratch + tile_%s.offset", o->window ? "_window" : "", t->name, t->name);
     if (w->ahead)
         text_print(w->out, " + (turn + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead, t->stages, t->name);
+    if (o->window) {
+        print_window_load(w, t, o);
+        return;
+    }
     text_print(w->out, ", %s, %s.dtype, g_%s + (", super_is_copied(w->p, s->to, o) ? "true" : "false", o->name,
                o->name);
     print_place(w, o, "_next");
@@ -452,6 +486,9 @@ mpk_status gen_print_block(mpk_context *cx, const block_program *p, text *out)
     for (int8_t i = 0; i < (int8_t)p->n_tiles; i++)
         if (p->tiles[i].space == BLOCK_SHARED)
             print_tile(&w, i);
+    for (uint32_t i = 0; i < p->n_operands; i++)
+        if (p->operands[i].window)
+            print_window(&w, &p->operands[i]);
     for (int8_t i = 0; i < (int8_t)p->n_axes; i++)
         if (!has_loop(p, i))
             LINE(&w, "const rt_i64 %s0 = %s_lo;\n", axis_of(&w, i), axis_of(&w, i));

@@ -259,6 +259,16 @@ static const char *const block_graphs[] = {
     "%r : f16[20, 60] live=tokens\n%y = linear(%x, %g, %u, _, %b, %b, _, _, %r) {glu = \"gelu_tanh\"}\n",
     "input %x : f32[40, 100] live=tokens\nconst %w : f32[70, 100]\nconst %b : f32[70]\n%y = linear(%x, %w, _, _, "
     "%b)\n",
+    "input %x : bf16[2, 24, 13, 11] live=tokens\nconst %w : bf16[33, 24, 3, 3]\nconst %b : f32[33]\n%y = conv(%x, "
+    "%w, %b) {stride = [2, 1], padding = [1, 2], dilation = [1, 2]}\n",
+    "input %x : f16[1, 3, 40, 37]\nconst %w : f16[20, 3, 7, 7]\n%y = conv(%x, %w, _) {stride = [2, 2], padding = "
+    "[3, 3]}\n",
+    "input %t : f16[2, 9, 10, 12]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %w : f16[18, 4, 2, 3]\n%y = "
+    "conv(%x, %w, _) {groups = 3}\n",
+    "input %x : f32[2, 20, 50]\nconst %w : f32[10, 10, 5]\nconst %b : f32[10]\n%y = conv(%x, %w, %b) {groups = 2, "
+    "padding = [4], dilation = [3]}\n",
+    "input %x : bf16[1, 8, 4, 5, 6]\nconst %w : bf16[9, 8, 2, 3, 1]\n%y = conv(%x, %w, _) {padding = [1, 1, 0], "
+    "stride = [1, 2, 2]}\n",
     "input %q : f16[2, 4, 45, 64]\ninput %k : f16[2, 2, 150, 64]\ninput %v : f16[2, 2, 150, 64]\n%y = sdpa(%q, %k, %v, "
     "_)\n",
     "input %q : bf16[1, 2, 70, 40]\ninput %k : bf16[1, 2, 70, 40]\ninput %v : bf16[1, 2, 70, 24]\ninput %m : bool[1, "

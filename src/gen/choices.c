@@ -7,6 +7,8 @@ static void print_operand(const block_operand *o, text *key)
     text_print(key, "%s %d", o->name, (int)o->dtype);
     for (uint32_t i = 0; i < BLOCK_MOST_AXES; i++)
         text_print(key, " %lld", (long long)o->stride[i]);
+    if (o->window)
+        text_add(key, (const char *)o->window, sizeof *o->window);
     text_print(key, ";");
 }
 

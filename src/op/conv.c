@@ -13,7 +13,7 @@
 
 enum { X, W, BIAS };
 enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING };
-enum { FILTERS = 8, RUN = 256, SPACE = 3 };
+enum { FILTERS = 8, RUN = 256, SPACE = 3, MATRIX_FILTERS = 16 };
 
 /* Attribute `list` for spatial axis i. */
 static int64_t number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherwise)
@@ -79,6 +79,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     shape_axes_all(g, op, axes);
     axes[1].fastest = FILTERS;
+    const int64_t in_group = g->tensors.at[op->out[0]].dims[1] / op->attributes[GROUPS].i;
+    axes[1].tile = in_group % MATRIX_FILTERS == 0 ? MATRIX_FILTERS : 0;
 }
 
 static int64_t divide_up(int64_t a, int64_t b)

@@ -26,6 +26,20 @@ block_step *block_add_step(block_program *p, block_verb verb, int8_t to)
     return s;
 }
 
+int64_t block_window_offset(const block_window *w, int64_t place, int64_t entry)
+{
+    int64_t offset = 0;
+    for (int i = BLOCK_WINDOW_AXES - 1; i >= 0; i--) {
+        const int64_t at = place % w->out[i] * w->stride[i] - w->padding[i] + entry % w->kernel[i] * w->dilation[i];
+        if (at < 0 || at >= w->in[i])
+            return -1;
+        offset += at * w->step[i];
+        place /= w->out[i];
+        entry /= w->kernel[i];
+    }
+    return offset + entry * w->channel_step;
+}
+
 /* ---- facts ---- */
 
 int32_t block_extent(const block_program *p, int8_t tile, int side)

@@ -51,6 +51,8 @@ typedef struct block_operand {
     const char *name; /* of its constants in an instance: "x" for in_x, g_x */
     ir_dtype dtype;
     int64_t stride[BLOCK_MOST_AXES]; /* in entries; 0: the same for all entries of the axis */
+    const block_window *window;      /* or NULL.  Else its places and entries are the axes that have a stride, of which
+                                        that of the places is 1 and says nothing more */
 } block_operand;
 
 typedef enum block_space { BLOCK_SHARED, BLOCK_FRAGMENT } block_space;
@@ -118,6 +120,8 @@ int8_t block_add_axis(block_program *p, const char *name, int64_t extent, int32_
 int8_t block_add_tile(block_program *p, block_tile t);
 /* Of fp32, in one part. */
 int8_t block_add_fragment(block_program *p, const char *name, int8_t rows, int8_t columns);
+/* Offset of an entry of an operand with windows; -1: outside, it is 0. */
+int64_t block_window_offset(const block_window *w, int64_t place, int64_t entry);
 /* The step, zeroed but for its verb and tile, to be filled in. */
 block_step *block_add_step(block_program *p, block_verb verb, int8_t to);
 

@@ -93,6 +93,15 @@ static uint32_t copy_of(const runner *r, int8_t tile, int64_t turn)
 
 /* ---- memory ---- */
 
+/* Of an operand with windows: rows of the tile are its places, or its columns are. */
+static int64_t window_offset(const runner *r, const block_operand *o, const block_tile *t, uint32_t row,
+                             uint32_t column)
+{
+    const bool by_rows = o->stride[t->axis[0]] == 1;
+    const int64_t first = r->base[t->axis[0]] + (int64_t)row, second = r->base[t->axis[1]] + (int64_t)column;
+    return block_window_offset(o->window, by_rows ? first : second, by_rows ? second : first);
+}
+
 static uint64_t offset_of(const runner *r, const block_step *s, const block_tile *t, uint32_t row, uint32_t column)
 {
     const block_operand *o = &r->p->operands[s->operand];
@@ -121,6 +130,7 @@ static mpk_status claim_copy(runner *r, int8_t tile, uint32_t which)
 static mpk_status do_load(runner *r, const block_step *s, int64_t turn)
 {
     const block_tile *t = &r->p->tiles[s->to];
+    const block_operand *o = &r->p->operands[s->operand];
     const bool is_shared = t->space == BLOCK_SHARED;
     const uint32_t which = is_shared ? copy_of(r, s->to, turn) : 0;
     if (is_shared)
@@ -128,10 +138,15 @@ static mpk_status do_load(runner *r, const block_step *s, int64_t turn)
     for (uint32_t row = 0; row < (uint32_t)block_extent(r->p, s->to, 0); row++)
         for (uint32_t column = 0; column < (uint32_t)block_extent(r->p, s->to, 1); column++) {
             bool inside = row < left(r, t->axis[0]) && column < left(r, t->axis[1]);
+            uint64_t offset = offset_of(r, s, t, row, column);
+            if (o->window) {
+                const int64_t at = window_offset(r, o, t, row, column);
+                inside = inside && at >= 0;
+                offset = (uint64_t)at;
+            }
             field *x = entry(r, s->to, which, row, column);
-            *x = inside ? field_random(r->run->seed + (uint64_t)s->operand, offset_of(r, s, t, row, column))
-                        : (field){0};
-            if (r->p->operands[s->operand].dtype == IR_BOOL)
+            *x = inside ? field_random(r->run->seed + (uint64_t)s->operand, offset) : (field){0};
+            if (o->dtype == IR_BOOL)
                 *x = (field){x->p & 1, x->p & 1, false};
         }
     return MPK_OK;

@@ -116,6 +116,11 @@ static mpk_status check_move(checker *c, const block_step *s)
     for (int8_t axis = 0; axis < (int8_t)c->p->n_axes; axis++)
         RULE(c, !c->p->operands[s->operand].stride[axis] || has_axis(t, axis) || is_looped(c, axis),
              "tile %s lacks axis %s of operand %s", t->name, c->p->axes[axis].name, c->p->operands[s->operand].name);
+    const block_operand *o = &c->p->operands[s->operand];
+    RULE(c,
+         !o->window || (s->verb == BLOCK_LOAD && t->axis[0] != BLOCK_NONE && t->axis[1] != BLOCK_NONE &&
+                        (o->stride[t->axis[0]] == 1) != (o->stride[t->axis[1]] == 1)),
+         "windows of operand %s do not lie along rows and columns of tile %s", o->name, t->name);
     if (s->verb == BLOCK_STORE)
         RULE(c, t->space == BLOCK_FRAGMENT && t->parts <= 1 && !t->is_shared_out, "tile %s is no fragment in one part",
              t->name);

@@ -175,6 +175,7 @@ static void make_candidate(const super_product *s, const recipe *c, block_progra
 #define LATENCY 700.0      /* of a load from L2 or memory */
 #define TURN_CYCLES 60.0   /* barrier, addresses */
 #define ENTRY_CYCLES 16.0  /* a thread loads an entry by itself, converts and stores it */
+#define WINDOW_CYCLES 36.0 /* the same of an entry of a window: its place is worked out first */
 #define TILE_CYCLES 300.0  /* begin and end of a tile */
 #define STORE_CYCLES 10.0  /* of an entry of the result, for a thread */
 enum { THREADS = 256 };
@@ -193,7 +194,7 @@ bool super_is_copied(const block_program *p, int8_t tile, const block_operand *o
 {
     const block_tile *t = &p->tiles[tile];
     const int64_t bytes = (int64_t)ir_dtype_table[t->dtype].block_bytes;
-    return o->dtype == t->dtype && o->stride[t->axis[1]] == 1 && o->stride[t->axis[0]] * bytes % 16 == 0;
+    return !o->window && o->dtype == t->dtype && o->stride[t->axis[1]] == 1 && o->stride[t->axis[0]] * bytes % 16 == 0;
 }
 
 /* Cycles to bring a turn's part of a factor, and those in which threads do nothing else. */
@@ -202,7 +203,9 @@ static void add_load_cost(const block_program *p, int8_t tile, const block_opera
     const double entries = (double)block_extent(p, tile, 0) * block_extent(p, tile, 1);
     *bytes += entries * (double)ir_dtype_table[o->dtype].block_bytes;
     if (!super_is_copied(p, tile, o))
-        *busy += entries / THREADS * ENTRY_CYCLES;
+        *busy += entries / THREADS * (o->window ? WINDOW_CYCLES : ENTRY_CYCLES);
+    if (o->window)
+        *busy += count_tiles((int64_t)entries, THREADS * BLOCK_WINDOW_BATCH) * LATENCY;
 }
 
 static double multiply_cycles(const block_program *p, const recipe *c, uint32_t n_b)

@@ -54,8 +54,8 @@ static super_product product_of(int64_t rows, int64_t columns, int64_t depth, ir
 static void add_more(super_product *s)
 {
     s->n_more = 2;
-    s->more[0] = (block_operand){"bias", IR_F32, {0, 1, 0}};
-    s->more[1] = (block_operand){"residual", IR_F32, {s->columns, 1, 0}};
+    s->more[0] = (block_operand){.name = "bias", .dtype = IR_F32, .stride = {0, 1, 0}};
+    s->more[1] = (block_operand){.name = "residual", .dtype = IR_F32, .stride = {s->columns, 1, 0}};
     s->expression = "tanh(x0 + x1) * 0.5 + x2";
 }
 
@@ -106,6 +106,36 @@ static void test_gate(void **state)
     s.b[1].name = "c";
     s.expression = "x0 * sigmoid(x0) * x1";
     choose(&s, &choice);
+}
+
+/* A convolution: 3 x 5 windows, and as a wrong program the same with other padding, or columns of another row. */
+static void test_windows(void **state)
+{
+    static const ir_dtype dtypes[] = {IR_F16, IR_F32};
+    (void)state;
+    for (int round = 0; round < 6; round++) {
+        super_choice choice;
+        block_program region, wrong;
+        const int channels = 1 + (int)draw(20), width = 9 + (int)draw(9), out = width - 2;
+        const int64_t places = 11 * out, rows = 1 + (int64_t)draw(40), depth = channels * 15;
+        const block_window window = {.out = {1, 11, out},
+                                     .in = {1, 11, width},
+                                     .kernel = {1, 3, 5},
+                                     .stride = {1, 1, 1},
+                                     .padding = {0, 1, 1},
+                                     .dilation = {1, 1, 1},
+                                     .step = {0, width, 1},
+                                     .channel_step = 11 * width};
+        block_window other = window;
+        super_product s = product_of(rows, places, depth, dtypes[draw(2)], true);
+        s.b[0] = (block_operand){.name = "b", .dtype = s.a.dtype, .stride = {0, 1, 2}, .window = &window};
+        choose(&s, &choice);
+        super_region_of_product(&s, &region);
+        wrong = choice.program;
+        other.padding[1 + draw(2)] = 0;
+        wrong.operands[1].window = &other;
+        assert_int_equal(super_prove(&cx, &region, &wrong, draw(UINT64_MAX)), MPK_EVERIFY);
+    }
 }
 
 /* ---- attention ---- */
@@ -345,7 +375,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fields),    cmocka_unit_test(test_choices),
                                        cmocka_unit_test(test_gate),      cmocka_unit_test(test_wrong_programs),
-                                       cmocka_unit_test(test_attention), cmocka_unit_test(test_wrong_attention)};
+                                       cmocka_unit_test(test_attention), cmocka_unit_test(test_wrong_attention),
+                                       cmocka_unit_test(test_windows)};
     base_seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

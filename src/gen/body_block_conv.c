@@ -1,0 +1,173 @@
+/* body_block_conv.c - convolutions of f32, f16 and bf16 as block programs: for each group the product of its filters
+ * with the windows of its channels (src/super, device/task/block.cuh, docs/superoptimizer.md).  Any stride, padding,
+ * dilation and layout of x; transposed ones and groups of few filters run by windows.cuh. */
+#include "gen/block_print.h"
+#include "gen/body_print.h"
+#include "gen/choices.h"
+
+enum { X, W, BIAS };
+enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED };
+/* Fewer leave most of a tile empty: a thread for each entry of the result is as fast. */
+enum { FEWEST_FILTERS = 4, FEWEST_ENTRIES = 16 };
+
+static int number(const gen_call *c, uint32_t list, uint32_t i, int otherwise)
+{
+    const ir_attribute *a = &c->op->attributes[list];
+    return i < a->ints.n ? (int)a->ints.at[i] : otherwise;
+}
+
+static int64_t filters_of(const gen_call *c)
+{
+    return gen_input(c, W)->dims[0] / c->op->attributes[GROUPS].i;
+}
+
+/* Entries of axes `first` to the last. */
+static int64_t count_from(const ir_tensor *t, uint32_t first)
+{
+    int64_t n = 1;
+    for (uint32_t i = first; i < t->rank; i++)
+        n *= t->dims[i];
+    return n;
+}
+
+static bool are_neighbours(const ir_tensor *t, uint32_t first)
+{
+    int64_t step = t->stride[t->rank - 1];
+    for (uint32_t i = t->rank; i-- > first; step *= t->dims[i])
+        if (t->dims[i] > 1 && t->stride[i] != step)
+            return false;
+    return true;
+}
+
+/* The last axes are those that there are. */
+static void fill_window(const gen_call *c, block_window *w)
+{
+    const ir_tensor *x = gen_input(c, X), *y = gen_output(c, 0);
+    const uint32_t missing = BLOCK_WINDOW_AXES + 2 - x->rank;
+    *w = (block_window){.channel_step = (int)x->stride[1]};
+    for (uint32_t i = 0; i < BLOCK_WINDOW_AXES; i++) {
+        const bool there = i >= missing;
+        const uint32_t axis = i - missing;
+        w->out[i] = there ? (int)y->dims[axis + 2] : 1;
+        w->in[i] = there ? (int)x->dims[axis + 2] : 1;
+        w->kernel[i] = there ? (int)gen_input(c, W)->dims[axis + 2] : 1;
+        w->stride[i] = there ? number(c, STRIDE, axis, 1) : 1;
+        w->padding[i] = there ? number(c, PADDING, axis, 0) : 0;
+        w->dilation[i] = there ? number(c, DILATION, axis, 1) : 1;
+        w->step[i] = there ? (int)x->stride[axis + 2] : 0;
+    }
+}
+
+/* Do offsets within an image's windows fit into an int, wherever padding begins? */
+static bool is_small(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, X);
+    double reach = (double)x->dims[1] * (double)x->stride[1];
+    for (uint32_t i = 0; i + 2 < x->rank; i++) {
+        const double span = (double)number(c, DILATION, i, 1) * (double)gen_input(c, W)->dims[i + 2];
+        const double last = (double)x->dims[i + 2] + number(c, PADDING, i, 0) + span;
+        reach += last * (double)(x->stride[i + 2] > 0 ? x->stride[i + 2] : 1);
+    }
+    return reach < INT32_MAX && (double)count_from(gen_output(c, 0), 2) < INT32_MAX;
+}
+
+static void fill_box(const gen_call *c, super_product *s)
+{
+    const ir_tensor *y = gen_output(c, 0);
+    const ir_box box = c->box ? *c->box : ir_box_whole(y);
+    const int64_t filters = box.hi[1] - box.lo[1];
+    s->boxes = (box.hi[0] - box.lo[0]) * ((filters + s->rows - 1) / s->rows);
+    s->box_rows = filters < s->rows ? filters : s->rows;
+    s->box_columns = 1;
+    for (uint32_t i = 2; i < y->rank; i++)
+        s->box_columns *= box.hi[i] - box.lo[i];
+}
+
+/* Rows are the filters of a group, columns places; window: of the second factor. */
+static super_product product_of(const gen_call *c, const block_window *window)
+{
+    const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W), *bias = gen_input(c, BIAS), *y = gen_output(c, 0);
+    super_product s = {.rows = filters_of(c),
+                       .columns = count_from(y, 2),
+                       .depth = count_from(w, 1),
+                       .n_b = 1,
+                       .a = {.name = "in_w", .dtype = w->dtype},
+                       .b = {{.name = "in_x", .dtype = x->dtype, .window = window}},
+                       .y = {.name = "out_y", .dtype = y->dtype}};
+    s.a.stride[SUPER_M] = s.depth;
+    s.a.stride[SUPER_K] = 1;
+    s.b[0].stride[SUPER_N] = 1;
+    s.b[0].stride[SUPER_K] = 2;
+    s.y.stride[SUPER_M] = y->stride[1];
+    s.y.stride[SUPER_N] = y->stride[y->rank - 1];
+    if (bias) {
+        s.more[s.n_more] = (block_operand){.name = "in_bias", .dtype = bias->dtype};
+        s.more[s.n_more++].stride[SUPER_M] = bias->stride[0];
+        s.expression = "x0 + x1";
+    }
+    fill_box(c, &s);
+    return s;
+}
+
+static bool accepts(const gen_call *c)
+{
+    const super_product s = product_of(c, NULL);
+    return gen_accepts_plain(c) && !c->op->attributes[TRANSPOSED].i && super_accepts_product(&s) && is_small(c) &&
+           s.rows >= FEWEST_FILTERS && s.depth >= FEWEST_ENTRIES && gen_input(c, W)->stride[0] == s.depth &&
+           gen_input(c, W)->stride[gen_input(c, W)->rank - 1] == 1 && are_neighbours(gen_input(c, W), 1) &&
+           are_neighbours(gen_output(c, 0), 2);
+}
+
+static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice **out)
+{
+    block_window *window;
+    NEW(cx, c->arena, window, 1);
+    fill_window(c, window);
+    const super_product s = product_of(c, window);
+    return gen_choose_product(cx, c->arena, c->choices, &s, out);
+}
+
+/* Print has chosen already: the answer is there. */
+static uint32_t scratch_bytes(const gen_call *c)
+{
+    mpk_context quiet = {0};
+    const super_choice *chosen;
+    return choose(&quiet, c, &chosen) == MPK_OK ? block_scratch_bytes(&chosen->program) : 0;
+}
+
+static void print_pointer(const char *name, const char *at, text *out)
+{
+    text_print(out, "        %schar *g_%s = mpk_data(t, %s) + (%s) * mpk_dtype_bytes(%s.dtype);\n",
+               strcmp(name, "out_y") == 0 ? "" : "const ", name, name, at, name);
+}
+
+static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    const super_choice *chosen;
+    const uint32_t rank = gen_output(c, 0)->rank;
+    TRY(choose(cx, c, &chosen));
+    const block_program *p = &chosen->program;
+    gen_print_head(c, n, out);
+    gen_print_note(chosen, out);
+    text_print(out,
+               "    const rt_i64 filters = %lld, k_lo = 0, k_hi = %lld;\n    mpk_box box = mpk_box_of(t, %u);\n"
+               "    const rt_i64 filter_lo = box.lo[1], filter_hi = box.hi[1];\n"
+               "    const rt_i64 run = block_places(out_y, filters, &box);\n"
+               "    for (rt_u64 i = 0; i < mpk_count(box, %u); i++) {\n"
+               "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(box, %u, i, at);\n"
+               "        const rt_i64 first = at[1] * filters, n_lo = block_place(out_y, at), n_hi = n_lo + run;\n"
+               "        const rt_i64 m_lo = filter_lo > first ? filter_lo - first : 0;\n"
+               "        const rt_i64 m_hi = filter_hi - first < filters ? filter_hi - first : filters;\n",
+               (long long)p->axes[SUPER_M].extent, (long long)p->axes[SUPER_K].extent, rank, rank, rank);
+    print_pointer("in_x", "at[0] * in_x.stride[0] + at[1] * in_w.dims[1] * in_x.stride[1]", out);
+    print_pointer("in_w", "first * in_w.stride[0]", out);
+    if (gen_input(c, BIAS))
+        print_pointer("in_bias", "first * in_bias.stride[0]", out);
+    print_pointer("out_y", "at[0] * out_y.stride[0] + first * out_y.stride[1]", out);
+    TRY(gen_print_block(cx, p, out));
+    text_print(out, "    }\n}\n");
+    return MPK_OK;
+}
+
+const gen_body gen_body_block_conv = {
+    .op = "conv", .name = "block", .rank = 5, .accepts = accepts, .print = print, .scratch_bytes = scratch_bytes};

@@ -1,5 +1,5 @@
-"""Operators that PyTorch takes apart while it traces, before it asks any table of decompositions: resizing, and attention
-of tensors on a GPU.  Within `whole_operators` they stay whole, for the lowerings."""
+"""Operators that PyTorch takes apart while it traces, before it asks any table of decompositions: resizing, and
+attention on a GPU.  Within `whole_operators` they stay whole, for the lowerings."""
 
 from __future__ import annotations
 

@@ -35,11 +35,14 @@ enum { BLOCK_MMA_ROWS = 16, BLOCK_MMA_COLUMNS = 8, BLOCK_MMA_DEPTH = 16, BLOCK_S
  *     channel of e * channel_step + sum over axes i of at_i * step[i],
  *     at_i = position i of p * stride[i] - padding[i] + position i of e in the kernel * dilation[i];
  * 0 if an at_i is not in 0 .. in[i] - 1.  Axes that are not there have one entry.  Offsets fit into an int. */
-enum { BLOCK_WINDOW_AXES = 3, BLOCK_WINDOW_BATCH = 16 /* loads of a thread that are under way at once */ };
-#define BLOCK_WINDOW_FIELDS(int_, ints_)                                                                      \
-    ints_(out, BLOCK_WINDOW_AXES) ints_(in, BLOCK_WINDOW_AXES) ints_(kernel, BLOCK_WINDOW_AXES)               \
-        ints_(stride, BLOCK_WINDOW_AXES) ints_(padding, BLOCK_WINDOW_AXES) ints_(dilation, BLOCK_WINDOW_AXES) \
-            ints_(step, BLOCK_WINDOW_AXES) int_(channel_step)
+enum {
+    BLOCK_WINDOW_AXES = 3,
+    BLOCK_WINDOW_BATCH = 16 /* loads of a thread that are under way at once */
+};
+#define BLOCK_WINDOW_FIELDS(int_, ints_)                                                        \
+    ints_(out, BLOCK_WINDOW_AXES) ints_(in, BLOCK_WINDOW_AXES) ints_(kernel, BLOCK_WINDOW_AXES) \
+        ints_(stride, BLOCK_WINDOW_AXES) ints_(padding, BLOCK_WINDOW_AXES)                      \
+            ints_(dilation, BLOCK_WINDOW_AXES) ints_(step, BLOCK_WINDOW_AXES) int_(channel_step)
 typedef struct block_window {
     BLOCK_WINDOW_FIELDS(FIELD_INT, FIELD_INTS)
 } block_window;

@@ -4,8 +4,9 @@
  * only some; every result is compared with the operator's reference code.  Small models run a prompt and single tokens,
  * are compared with the interpreter, serve requests, and repeat; one of them also as CUDA graphs, and with tasks that
  * are launched just in time.  Models whose name ends in "invariant" are compiled and served so that company changes no
- * bit: requests alone and together, logits and tokens.  The one that ends in "small" is as small as one can be that
- * runs all kinds of warps and bodies, on few workers, for the sanitizers (tools/sanitize_cuda.py).
+ * bit: requests alone and together, logits and tokens.  Models whose name ends in "peers2" are shared by two GPUs, or
+ * by two halves of the only one.  The one that ends in "small" is as small as one can be that runs all kinds of warps
+ * and bodies, on few workers, for the sanitizers (tools/sanitize_cuda.py).
  *
  * The work is done by child processes, one after the other: one that loses its GPU, or hangs, is replaced, and the next
  * item goes on.  Before, all programs are compiled by as many processes as there are processors, into a cache that the
@@ -37,7 +38,15 @@
 #include "pass/pass.h"
 #include "company.h"
 
-enum { MOST_ITEMS = 128, MOST_CASES = 64, REPEATS = 100, ITEM_SECONDS = 120, WORDS = 1600, STEPS = 6 };
+enum {
+    MOST_ITEMS = 128,
+    MOST_CASES = 64,
+    REPEATS = 100,
+    ITEM_SECONDS = 120,
+    PEERS_SECONDS = 30,
+    WORDS = 1600,
+    STEPS = 6
+};
 enum { REQUESTS = 4, ANSWER = 24, DRAIN_SECONDS = 20, SMALL_WORKERS = 4 };
 enum { FEW_TOKENS = 16, SPLIT_TOKENS = 64, MOST_TOKENS = 64, COMPANY_ROUNDS = 4 };
 enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
@@ -52,6 +61,7 @@ typedef struct item {
     bool fast;          /* compiled as for a GPU */
     bool invariant;     /* of a model: so that company changes no bit */
     bool small;         /* of a model: one layer, few workers, few steps */
+    uint32_t n_peers;   /* of a model: GPUs that share it, or parts of the one that is there */
     cuda_mode mode;     /* of a model */
     pass_launch launch; /* of a model */
     outcome outcome;
@@ -65,6 +75,7 @@ typedef struct board {
     uint64_t patience; /* time limits are so many times as long; 1: usual */
     bool has_gpu;
     char no_gpu[ERROR_TEXT_BYTES];
+    uint32_t n_gpus;
     gen_arch arch; /* as the GPU that is there wants it */
     char gpu[128];
     volatile uint32_t current; /* item under way */
@@ -89,9 +100,19 @@ typedef struct unit {
     text bodies;
 } unit;
 
+/* Peers have a GPU each, or an equal part of the SMs of one. */
+static bool is_on_one_gpu(const item *it)
+{
+    return it->n_peers > b->n_gpus;
+}
+
 static uint32_t workers_of(const item *it)
 {
-    return it->small ? SMALL_WORKERS : b->arch.n_sms;
+    if (it->small)
+        return SMALL_WORKERS;
+    if (is_on_one_gpu(it))
+        return b->arch.n_sms / it->n_peers * it->n_peers;
+    return b->arch.n_sms * (it->n_peers ? it->n_peers : 1);
 }
 
 static mpk_status compile_unit(mpk_context *cx, const item *it, unit *u, pass_options o)
@@ -465,6 +486,11 @@ static mpk_status make_model(mpk_context *cx, const item *it, unit *u)
     fast.launch = it->launch;
     fast.norm_elements = 1 << 24;
     fast.relaxed = fast.whole_tiles = fast.logits = true;
+    if (it->n_peers) {
+        fast.n_peers = it->n_peers;
+        fast.launch = PASS_LAUNCH_AOT;
+        fast.gather_bytes = 1; /* the vocabulary is cut too */
+    }
     return compile_unit(cx, it, u, it->fast ? fast : plain);
 }
 
@@ -699,6 +725,7 @@ static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, mo
     machine_weights w;
     cuda_options o = options();
     o.mode = it->mode;
+    o.on_one_gpu = is_on_one_gpu(it);
     TRY(make_weights(cx, u, bed, &w));
     TRY(share_by_name(cx, u, bed, &w));
     TRY(cuda_start(cx, &u->image, &w, &o, &bed->m));
@@ -791,6 +818,8 @@ static void add_model(const char *name, int n, char **names)
     it->fast = !strstr(name, "-plain");
     it->invariant = strstr(name, "-invariant") != NULL;
     it->small = strstr(name, "-small") != NULL;
+    const char *peers = strstr(name, "-peers");
+    it->n_peers = peers ? (uint32_t)strtoul(peers + strlen("-peers"), NULL, 10) : 0;
     it->mode = strstr(name, "-pdl") ? CUDA_GRAPH_PDL : strstr(name, "-graph") ? CUDA_GRAPH : CUDA_PERSISTENT;
     it->launch = strstr(name, "-jit") ? PASS_LAUNCH_JIT : strstr(name, "-paper") ? PASS_LAUNCH_PAPER : PASS_LAUNCH_AUTO;
 }
@@ -814,6 +843,8 @@ static void list_items(int n, char **names)
         "qwen3-bf16-small",
         "qwen3_moe-f32",
         "mixtral-bf16",
+        "llama-f32-peers2",
+        "qwen3-bf16-peers2",
     };
     for (const op_def *const *d = op_table; *d; d++)
         add_op(*d, n, names);
@@ -833,6 +864,7 @@ static void find_gpu(void)
     b->has_gpu = status == MPK_OK && gen_arch_fit(f.arch, f.gpu.n_sms, f.gpu.shared_bytes, &b->arch);
     snprintf(b->no_gpu, sizeof b->no_gpu, "%s", status == MPK_OK ? "its shared memory is too small" : cx.text);
     snprintf(b->gpu, sizeof b->gpu, "%s", f.gpu.name);
+    b->n_gpus = status == MPK_OK ? f.n_devices : 0;
 }
 
 /* Programs into the cache; what does not compile is reported when its turn comes. */
@@ -868,6 +900,12 @@ static void say(const item *it)
     fflush(stdout);
 }
 
+/* How long an item may take: kernels that wait for each other, and one does not start, would take for ever. */
+static uint64_t most_seconds(uint32_t i)
+{
+    return (i < b->n && b->items[i].n_peers ? PEERS_SECONDS : ITEM_SECONDS) * b->patience;
+}
+
 /* Wait for a child that runs items; kill it if one takes too long. */
 static void watch(pid_t child, uint32_t *said)
 {
@@ -878,11 +916,11 @@ static void watch(pid_t child, uint32_t *said)
             say(&b->items[(*said)++]);
         if (ended == child)
             break;
-        if (clock_ns() - b->began_ns > ITEM_SECONDS * 1000000000ull * b->patience) {
+        const uint64_t most = most_seconds(b->current);
+        if (clock_ns() - b->began_ns > most * 1000000000u) {
             kill(child, SIGKILL);
             waitpid(child, &how, 0);
-            snprintf(b->items[*said].words, WORDS, "killed after %llu s",
-                     (unsigned long long)(ITEM_SECONDS * b->patience));
+            snprintf(b->items[*said].words, WORDS, "killed after %llu s", (unsigned long long)most);
             break;
         }
         nanosleep(&(struct timespec){0, 20000000}, NULL);

@@ -219,6 +219,22 @@ static void test_memory(void **state)
     tear_down(&b);
 }
 
+/* All peers on the only GPU: nothing has to be reached, and nothing stays. */
+static void test_one_gpu(void **state)
+{
+    (void)state;
+    bed b = {.random.seed = seed};
+    make_model(&b.cx, &b.arena, 2, &b.program, &b.image);
+    make_weights(&b);
+    prepare(&b, 2);
+    set_words(1, "");
+    cuda_options o = {.code = b.code.at, .code_bytes = b.code.n, .on_one_gpu = true};
+    check_ok(&b.cx, cuda_start(&b.cx, &b.image, &(machine_weights){.at = b.weights}, &o, &b.m));
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(b.gpus.fake->device_of(cuda_of(b.m)->peers[i]->table_block), 0);
+    tear_down(&b);
+}
+
 /* ---- what cannot be shared, and what fails ---- */
 
 static void test_refusals(void **state)
@@ -345,7 +361,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_programs), cmocka_unit_test(test_requests),      cmocka_unit_test(test_memory),
         cmocka_unit_test(test_refusals),        cmocka_unit_test(test_every_failure), cmocka_unit_test(test_a_stall),
-        cmocka_unit_test(test_a_lost_gpu),
+        cmocka_unit_test(test_a_lost_gpu),      cmocka_unit_test(test_one_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -545,7 +545,7 @@ static mpk_status make_peers(mpk_context *cx, cuda_machine *m)
         m->peers[i] = p;
         p->machine.image = m->machine.image;
         p->options = m->options;
-        p->options.device += i;
+        p->options.device += m->options.on_one_gpu ? 0 : i;
         p->peer = i;
         p->n_peers = m->n_peers;
     }

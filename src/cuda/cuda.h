@@ -62,6 +62,8 @@ typedef struct cuda_options {
     bool no_descriptor_prefetch; /* one task's description at a time (ablation) */
     bool no_carriers;            /* every task waits for its event's counter (ablation) */
     bool reference_bodies;       /* generic code only */
+    bool on_one_gpu;             /* all peers of a program on `device`, side by side on its SMs: what several GPUs run
+                                    can be checked where there is one */
     bool profile;                /* note when each task runs, for machine_read_profile */
     const char *keep;            /* a folder: leave the kernel's source and code there.  NULL: do not */
     bool checked;                /* the kernel is compiled for sanitizers: it says which line of its source code comes

@@ -210,7 +210,7 @@ static cuda_launch main_launch(cuda_machine *m, void **arguments)
                          .shared_bytes = m->shared_bytes,
                          .arguments = arguments,
                          .cooperative = (m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS) &&
-                                        cuda_gpu_facts(m->gpu)->cooperative};
+                                        cuda_gpu_facts(m->gpu)->cooperative && !m->options.on_one_gpu};
 }
 
 mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, cuda_stream s)

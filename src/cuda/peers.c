@@ -168,6 +168,8 @@ static mpk_status check_use(mpk_context *cx, const cuda_machine *m)
 mpk_status cuda_link_peers(mpk_context *cx, cuda_machine *m)
 {
     TRY(check_use(cx, m));
+    if (m->options.on_one_gpu)
+        return cuda_gpu_use(cx, m->gpu);
     for (uint32_t i = 0; i < m->n_peers; i++)
         for (uint32_t k = 0; k < m->n_peers; k++) {
             if (i == k)

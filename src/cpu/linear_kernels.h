@@ -378,28 +378,44 @@ V_INLINE void panel_put(float *sums, const float *from, bool add)
     v_store_n(sums, V_PANEL_ROWS, add ? v_add(v_load_n(sums, V_PANEL_ROWS), v) : v);
 }
 
-V_INLINE void panel_block(const float *const *x, const float *const *w, int64_t n, float out[PANEL_SUMS])
+/* One part of every vector: sums of n elements of each token with those of each row. */
+V_INLINE void panel_part(const float *const *x, const float *const *w, int64_t n, int part, vp acc[PANEL_SUMS])
 {
-    vf acc[PANEL_SUMS];
 #pragma GCC unroll 32
     for (int i = 0; i < PANEL_SUMS; i++)
-        acc[i] = v_zero();
+        acc[i] = vp_zero();
     for (int64_t k = 0; k < n; k += 16) {
-        vf token[V_PANEL_TOKENS];
+        vp token[V_PANEL_TOKENS];
 #pragma GCC unroll 4
         for (int t = 0; t < V_PANEL_TOKENS; t++)
-            token[t] = v_load(x[t] + k);
+            token[t] = vp_load(x[t] + k, part);
 #pragma GCC unroll 8
         for (int r = 0; r < V_PANEL_ROWS; r++) {
-            vf row = v_load(w[r] + k);
+            vp row = vp_load(w[r] + k, part);
 #pragma GCC unroll 4
             for (int t = 0; t < V_PANEL_TOKENS; t++)
-                acc[t * V_PANEL_ROWS + r] = v_fma(row, token[t], acc[t * V_PANEL_ROWS + r]);
+                acc[t * V_PANEL_ROWS + r] = vp_fma(row, token[t], acc[t * V_PANEL_ROWS + r]);
         }
+    }
+}
+
+V_INLINE void panel_block(const float *const *x, const float *const *w, int64_t n, float out[PANEL_SUMS])
+{
+    vp acc[V_PARTS][PANEL_SUMS];
+    __m256 half[PANEL_SUMS];
+#pragma GCC unroll 2
+    for (int part = 0; part < V_PARTS; part++)
+        panel_part(x, w, n, part, acc[part]);
+#pragma GCC unroll 32
+    for (int i = 0; i < PANEL_SUMS; i++) {
+        vp parts[V_PARTS];
+        for (int part = 0; part < V_PARTS; part++)
+            parts[part] = acc[part][i];
+        half[i] = vp_half(parts);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < PANEL_SUMS; i += 8)
-        v_sum8(acc + i, out + i);
+        v_sum_halves(half + i, out + i);
 }
 
 static void panel(linear_rows x, const float *const *w, int64_t n, bool add, float *sums, int64_t ld)

@@ -9,8 +9,8 @@
 
 #define V_INLINE static inline __attribute__((always_inline))
 
-/* Register blocks for 16 registers; a vector takes two. */
-enum { V_PANEL_TOKENS = 2, V_PANEL_ROWS = 3, V_DIRECT_ROWS_1 = 4, V_DIRECT_ROWS_2 = 2, V_DIRECT_ROWS_4 = 1 };
+/* Register blocks for 16 registers.  A vector takes two of them; a panel is summed by parts of one each. */
+enum { V_PANEL_TOKENS = 3, V_PANEL_ROWS = 4, V_DIRECT_ROWS_1 = 4, V_DIRECT_ROWS_2 = 2, V_DIRECT_ROWS_4 = 1 };
 enum { V_QUERIES = 4, V_POSITIONS = 1, V_VALUES = 1, V_FEW_QUERIES = 4 };
 enum { V_TILE_ROWS = 6, V_TILE_VECTORS = 1 };
 
@@ -178,6 +178,26 @@ V_INLINE vf v_level(v_levels levels, vi q)
 V_INLINE __m256 v_half(vf x)
 {
     return _mm256_add_ps(x.a, x.b);
+}
+
+/* A part of a vector: what one pass over a panel sums up. */
+enum { V_PARTS = 2 };
+typedef __m256 vp;
+V_INLINE vp vp_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+V_INLINE vp vp_load(const float *p, int part)
+{
+    return _mm256_loadu_ps(p + 8 * part);
+}
+V_INLINE vp vp_fma(vp x, vp y, vp z)
+{
+    return _mm256_fmadd_ps(x, y, z);
+}
+V_INLINE __m256 vp_half(const vp parts[V_PARTS])
+{
+    return v_half((vf){parts[0], parts[1]});
 }
 
 V_INLINE float v_first(vf x)

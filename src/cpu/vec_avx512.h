@@ -167,6 +167,27 @@ V_INLINE __m256 v_half(vf a)
     return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
 }
 
+/* A part of a vector, here all of it: what one pass over a panel sums up. */
+enum { V_PARTS = 1 };
+typedef vf vp;
+V_INLINE vp vp_zero(void)
+{
+    return v_zero();
+}
+V_INLINE vp vp_load(const float *p, int part)
+{
+    (void)part;
+    return v_load(p);
+}
+V_INLINE vp vp_fma(vp a, vp b, vp c)
+{
+    return v_fma(a, b, c);
+}
+V_INLINE __m256 vp_half(const vp parts[V_PARTS])
+{
+    return v_half(parts[0]);
+}
+
 V_INLINE float v_first(vf a)
 {
     return _mm512_cvtss_f32(a);

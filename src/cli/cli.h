@@ -1,7 +1,9 @@
-/* cli.h - what the verbs of the command share: tables of options, words for errors, input and output.
+/* cli.h - what the verbs of the command share: tables of options, words for errors, input and
+ * output.
  *
- * A verb is a file cmd_VERB.c with a table of its options; parsing and --help read the same table, so that they cannot
- * disagree.  Exit codes: 0 done, 1 failed, 2 wrong usage; an error is one line on standard error.
+ * A verb is a file cmd_VERB.c with a table of its options; parsing and --help read the same table,
+ * so that they cannot disagree.  Exit codes: 0 done, 1 failed, 2 wrong usage; an error is one line
+ * on standard error.
  */
 #ifndef CLI_H
 #define CLI_H
@@ -63,10 +65,12 @@ typedef struct cli_command {
     int (*run)(const struct cli_command *command, void *arguments);
 } cli_command;
 
-extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_serve, cmd_embed, cmd_score, cmd_tokenize, cmd_compile,
-    cmd_inspect, cmd_quantize, cmd_perplexity, cmd_opt, cmd_bench, cmd_doctor;
+extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_serve, cmd_embed, cmd_score,
+    cmd_tokenize, cmd_compile, cmd_inspect, cmd_quantize, cmd_perplexity, cmd_opt, cmd_bench,
+    cmd_doctor;
 
-/* One row: its value is `member` of the struct `t`; then what else is not zero, as .field = value. */
+/* One row: its value is `member` of the struct `t`; then what else is not zero, as .field =
+ * value. */
 #define CLI_OPTION(t, member, option_name, kind, ...)                                 \
     {                                                                                 \
         .name = option_name, .type = kind, .offset = offsetof(t, member), __VA_ARGS__ \
@@ -78,62 +82,70 @@ typedef struct cli_engine {
     uint32_t threads, gpus, max_batch, step_tokens, context, kv_tokens;
     cli_whole random;
     int kv, activations, ops, launch;
-    bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch, no_carriers, profile,
-        no_prefix_cache, embeddings;
+    bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch,
+        no_carriers, profile, no_prefix_cache, embeddings;
     const char *device, *target, *keep, *speculate;
     int mode;
     cli_list degrees;
 } cli_engine;
 
 /* Rows for a cli_engine that is member `m` of struct type `t`: what it is compiled for, and how. */
-#define CLI_MODEL_ROWS(t, m)                                                                                        \
-    CLI_OPTION(t, m.context, "context", CLI_COUNT, .value = "N",                                                    \
-               .help = "tokens of prompt and answer (the model's own, at most 4096)", .least = 1, .most = 1 << 24), \
-        CLI_OPTION(t, m.step_tokens, "step-tokens", CLI_COUNT, .value = "N",                                        \
-                   .help = "tokens of a step at most, a power of two (512)", .least = 1, .most = 8192),             \
-        CLI_OPTION(t, m.kv, "kv", CLI_CHOICE, .value = "f32|f16|bf16|q8_0",                                         \
-                   .help = "dtype of the KV cache (f32; on a GPU that of the activations)"),                        \
-        CLI_OPTION(t, m.activations, "activations", CLI_CHOICE, .value = "auto|f32|i8",                             \
-                   .help = "what a CPU multiplies weights in GGUF blocks by (i8: in 8-bit blocks)"),                \
-        CLI_OPTION(t, m.kv_tokens, "kv-tokens", CLI_COUNT, .value = "N",                                            \
-                   .help = "tokens that all requests together may hold (as memory allows)", .least = 1,             \
-                   .most = 4294967295.0),                                                                           \
-        CLI_OPTION(t, m.no_prefix_cache, "no-prefix-cache", CLI_FLAG,                                               \
-                   .help = "every request computes its whole prompt"),                                              \
-        CLI_OPTION(t, m.speculate, "speculate", CLI_TEXT, .value = "ngram[:DRAFTS[:N]]",                            \
-                   .help = "try up to DRAFTS (8) tokens a step that followed the last N (3) before"),               \
-        CLI_OPTION(t, m.random, "random-weights", CLI_WHOLE, .value = "SEED",                                       \
-                   .help = "make the weights up; a config.json alone is then a model"),                             \
-        CLI_OPTION(t, m.ops, "ops", CLI_CHOICE, .value = "full|paper|none",                                         \
-                   .help = "which operators are fused (full)"),                                                     \
-        CLI_OPTION(t, m.launch, "launch", CLI_CHOICE, .value = "auto|paper|aot|jit",                                \
-                   .help = "how tasks reach workers (auto)"),                                                       \
-        CLI_OPTION(t, m.degrees, "degree", CLI_LIST, .value = "OP:AXIS=N",                                          \
-                   .help = "cut this axis of an operator, or of a kind of them, in N parts"),                       \
-        CLI_OPTION(t, m.batch_invariant, "batch-invariant", CLI_FLAG,                                               \
-                   .help = "on a GPU: the same bits alone and in any company"),                                     \
-        CLI_OPTION(t, m.coarse_events, "coarse-events", CLI_FLAG,                                                   \
-                   .help = "one event between operators instead of one between tiles"),                             \
+#define CLI_MODEL_ROWS(t, m)                                                                      \
+    CLI_OPTION(t, m.context, "context", CLI_COUNT, .value = "N",                                  \
+               .help = "tokens of prompt and answer (the model's own, at most 4096)", .least = 1, \
+               .most = 1 << 24),                                                                  \
+        CLI_OPTION(t, m.step_tokens, "step-tokens", CLI_COUNT, .value = "N",                      \
+                   .help = "tokens of a step at most, a power of two (512)", .least = 1,          \
+                   .most = 8192),                                                                 \
+        CLI_OPTION(t, m.kv, "kv", CLI_CHOICE, .value = "f32|f16|bf16|q8_0",                       \
+                   .help = "dtype of the KV cache (f32; on a GPU that of the activations)"),      \
+        CLI_OPTION(t, m.activations, "activations", CLI_CHOICE, .value = "auto|f32|i8",           \
+                   .help =                                                                        \
+                       "what a CPU multiplies weights in GGUF blocks by (i8: in 8-bit blocks)"),  \
+        CLI_OPTION(t, m.kv_tokens, "kv-tokens", CLI_COUNT, .value = "N",                          \
+                   .help = "tokens that all requests together may hold (as memory allows)",       \
+                   .least = 1, .most = 4294967295.0),                                             \
+        CLI_OPTION(t, m.no_prefix_cache, "no-prefix-cache", CLI_FLAG,                             \
+                   .help = "every request computes its whole prompt"),                            \
+        CLI_OPTION(t, m.speculate, "speculate", CLI_TEXT, .value = "ngram[:DRAFTS[:N]]",          \
+                   .help =                                                                        \
+                       "try up to DRAFTS (8) tokens a step that followed the last N (3) before"), \
+        CLI_OPTION(t, m.random, "random-weights", CLI_WHOLE, .value = "SEED",                     \
+                   .help = "make the weights up; a config.json alone is then a model"),           \
+        CLI_OPTION(t, m.ops, "ops", CLI_CHOICE, .value = "full|paper|none",                       \
+                   .help = "which operators are fused (full)"),                                   \
+        CLI_OPTION(t, m.launch, "launch", CLI_CHOICE, .value = "auto|paper|aot|jit",              \
+                   .help = "how tasks reach workers (auto)"),                                     \
+        CLI_OPTION(t, m.degrees, "degree", CLI_LIST, .value = "OP:AXIS=N",                        \
+                   .help = "cut this axis of an operator, or of a kind of them, in N parts"),     \
+        CLI_OPTION(t, m.batch_invariant, "batch-invariant", CLI_FLAG,                             \
+                   .help = "on a GPU: the same bits alone and in any company"),                   \
+        CLI_OPTION(t, m.coarse_events, "coarse-events", CLI_FLAG,                                 \
+                   .help = "one event between operators instead of one between tiles"),           \
         CLI_OPTION(t, m.verify, "verify", CLI_FLAG, .help = "prove the task graph before it runs")
-#define CLI_DEVICE_ROW(t, m)                                                                                 \
-    CLI_OPTION(t, m.device, "device", CLI_TEXT, .value = "auto|cpu|cuda|cuda:1",                             \
-               .help = "where it runs (auto: a GPU if there is one)"),                                       \
-        CLI_OPTION(t, m.gpus, "gpus", CLI_COUNT, .value = "N",                                               \
-                   .help = "share the model among N GPUs of this host, or on the CPU groups of threads (1)", \
-                   .least = 1, .most = 16)
+#define CLI_DEVICE_ROW(t, m)                                                                      \
+    CLI_OPTION(t, m.device, "device", CLI_TEXT, .value = "auto|cpu|cuda|cuda:1",                  \
+               .help = "where it runs (auto: a GPU if there is one)"),                            \
+        CLI_OPTION(                                                                               \
+            t, m.gpus, "gpus", CLI_COUNT, .value = "N",                                           \
+            .help =                                                                               \
+                "share the model among N GPUs of this host, or on the CPU groups of threads (1)", \
+            .least = 1, .most = 16)
 #define CLI_TARGET_ROW(t, m)                                                     \
     CLI_OPTION(t, m.target, "target", CLI_TEXT, .value = "sm_80|sm_90a|sm_100a", \
                .help = "for a GPU of this architecture, which need not be here")
-#define CLI_KEEP_ROW(t, m) \
-    CLI_OPTION(t, m.keep, "keep", CLI_TEXT, .value = "FOLDER", .help = "leave the source of the GPU's kernel there")
+#define CLI_KEEP_ROW(t, m)                                     \
+    CLI_OPTION(t, m.keep, "keep", CLI_TEXT, .value = "FOLDER", \
+               .help = "leave the source of the GPU's kernel there")
 #define CLI_THREADS_ROW(t, m)                                                   \
     CLI_OPTION(t, m.threads, "threads", CLI_COUNT, .letter = 't', .value = "N", \
                .help = "workers (one for each core, or SM of a GPU)", .least = 1, .most = 4096)
-#define CLI_BATCH_ROW(t, m)                                                                                        \
-    CLI_OPTION(t, m.max_batch, "max-batch", CLI_COUNT, .value = "N", .help = "requests that run at the same time", \
-               .least = 1, .most = 1024)
-#define CLI_QUIET_ROW(t, m) \
-    CLI_OPTION(t, m.quiet, "quiet", CLI_FLAG, .letter = 'q', .help = "no progress and no closing line")
+#define CLI_BATCH_ROW(t, m)                                          \
+    CLI_OPTION(t, m.max_batch, "max-batch", CLI_COUNT, .value = "N", \
+               .help = "requests that run at the same time", .least = 1, .most = 1024)
+#define CLI_QUIET_ROW(t, m)                                  \
+    CLI_OPTION(t, m.quiet, "quiet", CLI_FLAG, .letter = 'q', \
+               .help = "no progress and no closing line")
 
 /* How tokens are drawn, as far as it was said. */
 typedef struct cli_sampling {
@@ -142,49 +154,57 @@ typedef struct cli_sampling {
     cli_whole top_k, seed;
     cli_list bad_words;
     uint32_t min_tokens;
-    const char *json_schema, *regex, *grammar, *structural_tag; /* the form of the answer: regex itself, else files */
+    /* the form of the answer: regex itself, else files */
+    const char *json_schema, *regex, *grammar, *structural_tag;
     cli_list choices;
 } cli_sampling;
 
-#define CLI_SAMPLING_ROWS(t, m)                                                                               \
-    CLI_OPTION(t, m.temperature, "temp", CLI_NUMBER, .value = "X",                                            \
-               .help = "temperature; 0: always the most probable token (0)", .most = 100),                    \
-        CLI_OPTION(t, m.top_k, "top-k", CLI_WHOLE, .value = "N",                                              \
-                   .help = "only the N most probable tokens; 0: off (0)", .most = 1 << 30),                   \
-        CLI_OPTION(t, m.top_p, "top-p", CLI_NUMBER, .value = "X",                                             \
-                   .help = "only the fewest tokens that add up to X; 1: off (1)", .most = 1),                 \
-        CLI_OPTION(t, m.min_p, "min-p", CLI_NUMBER, .value = "X",                                             \
-                   .help = "only tokens with X times the best one's probability; 0: off (0)", .most = 1),     \
-        CLI_OPTION(t, m.typical_p, "typical-p", CLI_NUMBER, .value = "X",                                     \
-                   .help = "only tokens of typical surprise that add up to X; 1: off (1)", .most = 1),        \
-        CLI_OPTION(t, m.top_n_sigma, "top-n-sigma", CLI_NUMBER, .value = "X",                                 \
-                   .help = "only logits within X standard deviations of the best; 0: off (0)", .most = 1000), \
-        CLI_OPTION(t, m.repetition_penalty, "repetition-penalty", CLI_NUMBER, .value = "X",                   \
-                   .help = "divide logits of tokens that were there by X; 1: off (1)", .most = 1000),         \
-        CLI_OPTION(t, m.presence_penalty, "presence-penalty", CLI_NUMBER, .value = "X",                       \
-                   .help = "less X for tokens of the answer (0)", .least = -1000, .most = 1000),              \
-        CLI_OPTION(t, m.frequency_penalty, "frequency-penalty", CLI_NUMBER, .value = "X",                     \
-                   .help = "less X for each time that they came (0)", .least = -1000, .most = 1000),          \
-        CLI_OPTION(t, m.min_tokens, "min-tokens", CLI_COUNT, .value = "N",                                    \
-                   .help = "the model may not end the text before (0)", .most = 1 << 24),                     \
-        CLI_OPTION(t, m.bad_words, "bad-word", CLI_LIST, .value = "TEXT",                                     \
-                   .help = "a text that does not come; may be given several times"),                          \
-        CLI_OPTION(t, m.json_schema, "json-schema", CLI_TEXT, .value = "FILE",                                \
-                   .help = "answer in JSON that is valid by this schema"),                                    \
-        CLI_OPTION(t, m.regex, "regex", CLI_TEXT, .value = "TEXT",                                            \
-                   .help = "answer with a text that this regular expression matches"),                        \
-        CLI_OPTION(t, m.grammar, "grammar", CLI_TEXT, .value = "FILE",                                        \
-                   .help = "answer with a text of this grammar (GBNF)"),                                      \
-        CLI_OPTION(t, m.structural_tag, "structural-tag", CLI_TEXT, .value = "FILE",                          \
-                   .help = "answer with texts, forms and free text as this structural tag (JSON) puts them"), \
-        CLI_OPTION(t, m.choices, "choice", CLI_LIST, .value = "TEXT",                                         \
-                   .help = "answer with one of these; may be given several times"),                           \
+#define CLI_SAMPLING_ROWS(t, m)                                                                    \
+    CLI_OPTION(t, m.temperature, "temp", CLI_NUMBER, .value = "X",                                 \
+               .help = "temperature; 0: always the most probable token (0)", .most = 100),         \
+        CLI_OPTION(t, m.top_k, "top-k", CLI_WHOLE, .value = "N",                                   \
+                   .help = "only the N most probable tokens; 0: off (0)", .most = 1 << 30),        \
+        CLI_OPTION(t, m.top_p, "top-p", CLI_NUMBER, .value = "X",                                  \
+                   .help = "only the fewest tokens that add up to X; 1: off (1)", .most = 1),      \
+        CLI_OPTION(t, m.min_p, "min-p", CLI_NUMBER, .value = "X",                                  \
+                   .help = "only tokens with X times the best one's probability; 0: off (0)",      \
+                   .most = 1),                                                                     \
+        CLI_OPTION(t, m.typical_p, "typical-p", CLI_NUMBER, .value = "X",                          \
+                   .help = "only tokens of typical surprise that add up to X; 1: off (1)",         \
+                   .most = 1),                                                                     \
+        CLI_OPTION(t, m.top_n_sigma, "top-n-sigma", CLI_NUMBER, .value = "X",                      \
+                   .help = "only logits within X standard deviations of the best; 0: off (0)",     \
+                   .most = 1000),                                                                  \
+        CLI_OPTION(t, m.repetition_penalty, "repetition-penalty", CLI_NUMBER, .value = "X",        \
+                   .help = "divide logits of tokens that were there by X; 1: off (1)",             \
+                   .most = 1000),                                                                  \
+        CLI_OPTION(t, m.presence_penalty, "presence-penalty", CLI_NUMBER, .value = "X",            \
+                   .help = "less X for tokens of the answer (0)", .least = -1000, .most = 1000),   \
+        CLI_OPTION(t, m.frequency_penalty, "frequency-penalty", CLI_NUMBER, .value = "X",          \
+                   .help = "less X for each time that they came (0)", .least = -1000,              \
+                   .most = 1000),                                                                  \
+        CLI_OPTION(t, m.min_tokens, "min-tokens", CLI_COUNT, .value = "N",                         \
+                   .help = "the model may not end the text before (0)", .most = 1 << 24),          \
+        CLI_OPTION(t, m.bad_words, "bad-word", CLI_LIST, .value = "TEXT",                          \
+                   .help = "a text that does not come; may be given several times"),               \
+        CLI_OPTION(t, m.json_schema, "json-schema", CLI_TEXT, .value = "FILE",                     \
+                   .help = "answer in JSON that is valid by this schema"),                         \
+        CLI_OPTION(t, m.regex, "regex", CLI_TEXT, .value = "TEXT",                                 \
+                   .help = "answer with a text that this regular expression matches"),             \
+        CLI_OPTION(t, m.grammar, "grammar", CLI_TEXT, .value = "FILE",                             \
+                   .help = "answer with a text of this grammar (GBNF)"),                           \
+        CLI_OPTION(                                                                                \
+            t, m.structural_tag, "structural-tag", CLI_TEXT, .value = "FILE",                      \
+            .help =                                                                                \
+                "answer with texts, forms and free text as this structural tag (JSON) puts them"), \
+        CLI_OPTION(t, m.choices, "choice", CLI_LIST, .value = "TEXT",                              \
+                   .help = "answer with one of these; may be given several times"),                \
         CLI_OPTION(t, m.seed, "seed", CLI_WHOLE, .value = "N", .help = "of the random draws (0)")
 
 /* ---- options.c ---- */
 
-/* Fill the zeroed struct of arguments from argv.  CLI_DONE, or CLI_MISUSED after a line on standard error; *help:
- * --help was asked for. */
+/* Fill the zeroed struct of arguments from argv.  CLI_DONE, or CLI_MISUSED after a line on standard
+ * error; *help: --help was asked for. */
 int cli_parse(const cli_command *command, int argc, char **argv, void *arguments, bool *help);
 /* --help of a verb, to standard output. */
 void cli_help(const cli_command *command);
@@ -197,34 +217,42 @@ int cli_fail(const cli_command *command, const char *format, ...) BASE_PRINTF(2,
 int cli_misuse(const cli_command *command, const char *format, ...) BASE_PRINTF(2, 3);
 /* The context's message on one line; returns CLI_FAILED. */
 int cli_report(const cli_command *command, const mpk_context *cx);
-/* What a command does, with a context and an arena that end with it; arguments: those of cli_command.run. */
+/* What a command does, with a context and an arena that end with it; arguments: those of
+ * cli_command.run. */
 typedef int cli_body(const cli_command *command, mpk_context *cx, arena *a, void *arguments);
 int cli_run_body(const cli_command *command, void *arguments, cli_body *body);
 /* Bytes to standard output and on their way: false if that failed. */
 bool cli_write(const void *bytes, size_t n);
-/* At the end of a verb: `code`, or CLI_FAILED with a line on standard error if standard output could not be written. */
+/* At the end of a verb: `code`, or CLI_FAILED with a line on standard error if standard output
+ * could not be written. */
 int cli_finish(const cli_command *command, int code);
-/* The engine's options.  degrees[CLI_MAX_LIST] and the names in it are borrowed from `from`'s words, which are cut up.
- * CLI_MISUSED after a line on standard error. */
-int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees, mpk_engine_options *to);
+/* The engine's options.  degrees[CLI_MAX_LIST] and the names in it are borrowed from `from`'s
+ * words, which are cut up.  CLI_MISUSED after a line on standard error. */
+int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees,
+                       mpk_engine_options *to);
 /* What was said of sampling takes the place of what *to holds; bad words are borrowed. */
 void cli_request_options(const cli_sampling *from, mpk_request_options *to);
-/* The form of the answer, its source in the arena; CLI_DONE, or another code after a line on standard error. */
-int cli_request_form(const cli_command *command, mpk_context *cx, arena *a, const cli_sampling *from,
-                     mpk_request_options *to);
-/* Submit a text; max_tokens asks for so many at most: what the context cannot hold is not an error here. */
+/* The form of the answer, its source in the arena; CLI_DONE, or another code after a line on
+ * standard error. */
+int cli_request_form(const cli_command *command, mpk_context *cx, arena *a,
+                     const cli_sampling *from, mpk_request_options *to);
+/* Submit a text; max_tokens asks for so many at most: what the context cannot hold is not an error
+ * here. */
 mpk_status cli_submit(mpk_context *cx, mpk_engine *engine, str prompt, mpk_request_options *wanted,
                       mpk_request **request);
 /* Print pieces until the end; Ctrl-C cancels, and what has come is kept. */
 int cli_stream(const cli_command *command, mpk_context *cx, mpk_request *request);
-/* The text of -p, of the file of -f, or of standard input if it is "-"; exactly one must be given.  *text is in `a`. */
-int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const char *inline_text, const char *file,
-                  const char *dash, str *text);
+/* The text of -p, of the file of -f, or of standard input if it is "-"; exactly one must be given.
+ * *text is in `a`. */
+int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const char *inline_text,
+                  const char *file, const char *dash, str *text);
 /* The chat template in a file; NULL without one.  *source is in `a` and NUL-terminated. */
-int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, const char *file, const char **source);
+int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, const char *file,
+                      const char **source);
 /* Token ids from text: whitespace or commas between.  *ids is in `a`. */
 int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids, size_t *n);
-/* From now on Ctrl-C (and a request to end) is noted instead of ending the process; a second one ends it. */
+/* From now on Ctrl-C (and a request to end) is noted instead of ending the process; a second one
+ * ends it. */
 void cli_catch_interrupt(void);
 /* Has one been noted since the last cli_catch_interrupt? */
 bool cli_interrupted(void);

@@ -1,8 +1,9 @@
 /* cmd_batch.c - mpk batch: many requests from a file of JSON lines, answered in their order.
  *
- * Input: one object a line; output: one object a line with text, tokens and finish_reason, or with error.  The window
- * of lines that are in work is a few times the batch, so that memory does not grow with the file.  An answer goes out
- * when it is there, also while the next line is still to come: who writes into a pipe may wait for it.
+ * Input: one object a line; output: one object a line with text, tokens and finish_reason, or with
+ * error.  The window of lines that are in work is a few times the batch, so that memory does not
+ * grow with the file.  An answer goes out when it is there, also while the next line is still to
+ * come: who writes into a pipe may wait for it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -45,9 +46,10 @@ typedef struct line_request {
 
 /* A line in work. */
 typedef struct job {
-    mpk_request **requests;         /* heap; in the order of their seeds */
-    uint32_t n_requests, n_shown;   /* as many have been submitted; the best that go out */
-    bool many;                      /* the line says how many answers it wants: they go out as a list */
+    mpk_request **requests;       /* heap; in the order of their seeds */
+    uint32_t n_requests, n_shown; /* as many have been submitted; the best that go out */
+    /* the line says how many answers it wants: they go out as a list */
+    bool many;
     bool logprobs, prompt_logprobs; /* they were asked for */
     text id;                        /* JSON, given back with the answer; empty: none */
     char error[ERROR_BYTES];
@@ -75,7 +77,8 @@ static const cli_option options[] = {
     CLI_OPTION(batch_arguments, out, "out", CLI_TEXT, .letter = 'o', .value = "FILE",
                .help = "where the answers go (standard output)"),
     CLI_OPTION(batch_arguments, max_tokens, "max-tokens", CLI_COUNT, .letter = 'n', .value = "N",
-               .help = "for requests that do not say (until the model ends the text)", .least = 1, .most = 1 << 24),
+               .help = "for requests that do not say (until the model ends the text)", .least = 1,
+               .most = 1 << 24),
     CLI_BATCH_ROW(batch_arguments, engine),
     CLI_DEVICE_ROW(batch_arguments, engine),
     CLI_THREADS_ROW(batch_arguments, engine),
@@ -95,15 +98,19 @@ static bool read_number(const json_value *value, double least, double most, floa
     return true;
 }
 
-static bool read_count(str key, const json_value *value, int64_t least, int64_t most, uint64_t *to, char *error)
+static bool read_count(str key, const json_value *value, int64_t least, int64_t most, uint64_t *to,
+                       char *error)
 {
-    if (value->kind != JSON_KIND_NUMBER || !value->is_integer || value->integer < least || value->integer > most)
-        REFUSE(error, "%.*s is not a whole number from %lld to %lld", STR_ARG(key), (long long)least, (long long)most);
+    if (value->kind != JSON_KIND_NUMBER || !value->is_integer || value->integer < least ||
+        value->integer > most)
+        REFUSE(error, "%.*s is not a whole number from %lld to %lld", STR_ARG(key),
+               (long long)least, (long long)most);
     *to = (uint64_t)value->integer;
     return true;
 }
 
-static bool read_u32(const json_value *value, int64_t least, int64_t most, uint32_t *to, char *error)
+static bool read_u32(const json_value *value, int64_t least, int64_t most, uint32_t *to,
+                     char *error)
 {
     uint64_t n;
     if (!read_count(value->key, value, least, most, &n, error))
@@ -159,8 +166,9 @@ static bool read_biases(const json_value *value, line_request *r, char *error)
         const json_value *item = &value->items[i];
         uint64_t id = 0;
         for (size_t k = 0; k < item->key.n && id <= INT32_MAX; k++)
-            id = item->key.at[k] >= '0' && item->key.at[k] <= '9' ? 10 * id + (uint64_t)(item->key.at[k] - '0')
-                                                                  : UINT64_MAX;
+            id = item->key.at[k] >= '0' && item->key.at[k] <= '9'
+                     ? 10 * id + (uint64_t)(item->key.at[k] - '0')
+                     : UINT64_MAX;
         if (!item->key.n || id > INT32_MAX)
             REFUSE(error, "logit_bias: \"%.*s\" is not a token id", STR_ARG(item->key));
         biases[i].token = (int32_t)id;
@@ -176,7 +184,8 @@ static bool read_allowed(const json_value *value, line_request *r, char *error)
 {
     int32_t *ids = arena_alloc(r->arena, value->n + 1, sizeof *ids);
     if (value->kind != JSON_KIND_LIST || !value->n || !ids)
-        REFUSE(error, ids ? "allowed_token_ids is not a list of token ids" : "out of memory for allowed_token_ids");
+        REFUSE(error, ids ? "allowed_token_ids is not a list of token ids"
+                          : "out of memory for allowed_token_ids");
     for (size_t i = 0; i < value->n; i++) {
         uint64_t id;
         if (!read_count(STR("an allowed token"), &value->items[i], 0, INT32_MAX, &id, error))
@@ -356,13 +365,15 @@ static bool read_request(batch *b, const json_value *object, line_request *r, ch
         if (object->items[i].kind != JSON_KIND_NULL && !read_field(b, &object->items[i], r, error))
             return false;
     if (!r->prompt.at == !r->tokens)
-        REFUSE(error, r->tokens ? "both prompt and tokens are given" : "neither prompt nor tokens is given");
+        REFUSE(error, r->tokens ? "both prompt and tokens are given"
+                                : "neither prompt nor tokens is given");
     if (r->best_of && r->best_of < (r->n ? r->n : 1))
         REFUSE(error, "best_of is %u, less than n", r->best_of);
     return true;
 }
 
-static mpk_status submit_one(batch *b, const line_request *r, const mpk_request_options *o, mpk_request **out)
+static mpk_status submit_one(batch *b, const line_request *r, const mpk_request_options *o,
+                             mpk_request **out)
 {
     return r->prompt.at ? mpk_submit_text(b->cx, b->engine, r->prompt.at, r->prompt.n, o, out)
                         : mpk_submit_tokens(b->cx, b->engine, r->tokens, r->n_tokens, o, out);
@@ -389,7 +400,8 @@ static bool submit(batch *b, const line_request *r, job *j)
 
 static void start_job(batch *b, const char *line, size_t n, job *j)
 {
-    line_request r = {.options = {.size = sizeof r.options, .max_tokens = b->max_tokens}, .arena = &b->arena};
+    line_request r = {.options = {.size = sizeof r.options, .max_tokens = b->max_tokens},
+                      .arena = &b->arena};
     const json_value *object;
     *j = (job){0};
     if (json_parse(b->cx, &b->arena, (str){line, n}, &object) != MPK_OK)
@@ -416,11 +428,13 @@ static void end_job(job *j)
 
 /* ---- answers ---- */
 
-typedef uint32_t logprobs_of(const mpk_request *request, size_t token, mpk_logprob *out, uint32_t most);
+typedef uint32_t logprobs_of(const mpk_request *request, size_t token, mpk_logprob *out,
+                             uint32_t most);
 
-/* For each token first .. n - 1 the list of [id, logarithm of the probability]: its own, then the best. */
-static void write_logprobs(const mpk_request *request, const char *name, logprobs_of *of, size_t first, size_t n,
-                           text *line)
+/* For each token first .. n - 1 the list of [id, logarithm of the probability]: its own, then the
+ * best. */
+static void write_logprobs(const mpk_request *request, const char *name, logprobs_of *of,
+                           size_t first, size_t n, text *line)
 {
     mpk_logprob found[MAX_LOGPROBS];
     text_print(line, ",\"%s\":[%s", name, first && n ? "null" : "");
@@ -435,7 +449,8 @@ static void write_logprobs(const mpk_request *request, const char *name, logprob
 }
 
 /* "text":..., of an answer. */
-static void write_members(batch *b, const job *j, const mpk_request *request, const mpk_answer *answer, text *line)
+static void write_members(batch *b, const job *j, const mpk_request *request,
+                          const mpk_answer *answer, text *line)
 {
     text_print(line, "\"text\":");
     json_write_str(line, (str){answer->text, answer->n_bytes});
@@ -446,7 +461,8 @@ static void write_members(batch *b, const job *j, const mpk_request *request, co
     if (j->logprobs)
         write_logprobs(request, "logprobs", mpk_request_logprobs, 0, answer->n_tokens, line);
     if (j->prompt_logprobs)
-        write_logprobs(request, "prompt_logprobs", mpk_prompt_logprobs, 1, answer->n_prompt_tokens, line);
+        write_logprobs(request, "prompt_logprobs", mpk_prompt_logprobs, 1, answer->n_prompt_tokens,
+                       line);
     b->n_tokens += answer->n_tokens;
 }
 
@@ -460,7 +476,8 @@ static double mean_logprob(const mpk_request *request, size_t n)
     return n ? sum / (double)n : -HUGE_VAL;
 }
 
-/* The most probable of the answers from `first` on comes there; among equals, the one of the lower seed. */
+/* The most probable of the answers from `first` on comes there; among equals, the one of the lower
+ * seed. */
 static void bring_best(const job *j, mpk_answer *answers, uint32_t first)
 {
     uint32_t best = first;
@@ -495,7 +512,8 @@ static void write_answer(batch *b, job *j, text *line)
 {
     mpk_answer answers[MAX_ANSWERS];
     wait_answers(b, j, answers);
-    text_print(line, "{%s%s%s", j->id.n ? "\"id\":" : "", j->id.n ? j->id.at : "", j->id.n ? "," : "");
+    text_print(line, "{%s%s%s", j->id.n ? "\"id\":" : "", j->id.n ? j->id.at : "",
+               j->id.n ? "," : "");
     if (*j->error) {
         b->n_errors++;
         text_print(line, "\"error\":");
@@ -534,8 +552,8 @@ static int finish_job(batch *b, job *j)
     text_free(&line);
     b->n_written++;
     if (!b->quiet)
-        cli_progress("%zu of %zu requests done, %zu tokens, %zu errors", b->n_written, b->n_read, b->n_tokens,
-                     b->n_errors);
+        cli_progress("%zu of %zu requests done, %zu tokens, %zu errors", b->n_written, b->n_read,
+                     b->n_tokens, b->n_errors);
     return code;
 }
 
@@ -551,7 +569,8 @@ static bool is_done(batch *b, const job *j)
 {
     mpk_piece piece;
     for (uint32_t i = 0; i < j->n_requests; i++)
-        if (mpk_request_read(b->cx, j->requests[i], LOOK_MS, &piece) == MPK_OK && piece.finish == MPK_RUNNING)
+        if (mpk_request_read(b->cx, j->requests[i], LOOK_MS, &piece) == MPK_OK &&
+            piece.finish == MPK_RUNNING)
             return false;
     return true;
 }
@@ -578,7 +597,8 @@ static int run_lines(batch *b)
     while (code == CLI_DONE && b->n_written < b->n_read && !cli_interrupted())
         code = finish_job(b, &b->jobs[b->n_written % b->window]);
     if (code == CLI_DONE && cli_interrupted())
-        code = cli_fail(b->command, "interrupted: %zu of %zu requests were answered", b->n_written, b->n_read);
+        code = cli_fail(b->command, "interrupted: %zu of %zu requests were answered", b->n_written,
+                        b->n_read);
     for (; b->n_written < b->n_read; b->n_written++)
         end_job(&b->jobs[b->n_written % b->window]);
     cli_lines_free(&lines);
@@ -590,7 +610,9 @@ static void print_closing_line(const batch *b)
     mpk_engine_facts f = {.size = sizeof f};
     mpk_engine_describe(b->engine, &f);
     cli_progress("%s", "");
-    fprintf(stderr, "mpk: %zu requests, %zu errors, %zu tokens; %llu of %llu tokens of prompts from the prefix cache",
+    fprintf(stderr,
+            "mpk: %zu requests, %zu errors, %zu tokens; %llu of %llu tokens of prompts from the "
+            "prefix cache",
             b->n_written, b->n_errors, b->n_tokens, (unsigned long long)f.prefix_found_tokens,
             (unsigned long long)f.prefix_asked_tokens);
     if (f.drafted_tokens)
@@ -626,7 +648,8 @@ static int open_engine(batch *b, batch_arguments *args)
     return code;
 }
 
-/* The output is opened after the input, and before the model is loaded: a wrong name shall be told at once. */
+/* The output is opened after the input, and before the model is loaded: a wrong name shall be told
+ * at once. */
 static int open_files(batch *b, batch_arguments *args)
 {
     bool from_standard = strcmp(args->requests, "-") == 0;
@@ -668,14 +691,16 @@ const cli_command cmd_batch = {
     .name = "batch",
     .operands = "MODEL REQUESTS.jsonl [-o OUT.jsonl] [--max-batch N]",
     .summary = "answer many requests at once, from a file of JSON lines",
-    .notes =
-        "A request is a line with prompt (a text) or tokens (a list of ids), and where wanted max_tokens, "
-        "temperature,\n"
-        "top_k, top_p, min_p, seed, stop (a text or a list of them), ignore_eos, cache_salt, id (given back).  "
-        "Its answer\n"
-        "is a line with text, tokens and finish_reason (stop, length), in the order of the requests; a line that is no "
-        "request, or\n"
-        "one that cannot run, gets an error in its place.  Blank lines are skipped.",
+    .notes = "A request is a line with prompt (a text) or tokens (a list of ids), and where wanted "
+             "max_tokens, "
+             "temperature,\n"
+             "top_k, top_p, min_p, seed, stop (a text or a list of them), ignore_eos, cache_salt, "
+             "id (given back).  "
+             "Its answer\n"
+             "is a line with text, tokens and finish_reason (stop, length), in the order of the "
+             "requests; a line that is no "
+             "request, or\n"
+             "one that cannot run, gets an error in its place.  Blank lines are skipped.",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(batch_arguments),
     .run = run,

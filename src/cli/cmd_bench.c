@@ -1,9 +1,10 @@
 /* cmd_bench.c - mpk bench: how fast prompts are read and tokens come (paper 6).
  *
- * Each run submits a batch of requests with random prompts and reads the times at which their tokens came.  Prompt: all
- * prompt tokens over the time until the last request has its first token.  Decode, from then until the first request
- * ends, so that every step has the whole batch: the distances between neighbouring tokens of a request, and the mean
- * time of a step.  Prompts of unequal length are drawn once, and the same in every run.
+ * Each run submits a batch of requests with random prompts and reads the times at which their
+ * tokens came.  Prompt: all prompt tokens over the time until the last request has its first token.
+ * Decode, from then until the first request ends, so that every step has the whole batch: the
+ * distances between neighbouring tokens of a request, and the mean time of a step.  Prompts of
+ * unequal length are drawn once, and the same in every run.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -35,7 +36,8 @@ static const cli_option options[] = {
     CLI_OPTION(bench_arguments, batch, "batch", CLI_COUNT, .letter = 'b', .value = "N",
                .help = "requests at the same time (1)", .least = 1, .most = 1024),
     CLI_OPTION(bench_arguments, runs, "runs", CLI_COUNT, .letter = 'r', .value = "N",
-               .help = "how often; the first one warms up and is not counted (3)", .least = 1, .most = 1000),
+               .help = "how often; the first one warms up and is not counted (3)", .least = 1,
+               .most = 1000),
     CLI_OPTION(bench_arguments, json, "json", CLI_FLAG, .help = "print JSON"),
     CLI_DEVICE_ROW(bench_arguments, engine),
     CLI_THREADS_ROW(bench_arguments, engine),
@@ -48,11 +50,11 @@ static const cli_option options[] = {
     CLI_OPTION(bench_arguments, engine.no_carriers, "no-carriers", CLI_FLAG,
                .help = "a GPU's tasks wait for counters of events, not for the data themselves"),
     CLI_OPTION(bench_arguments, engine.mode, "mode", CLI_CHOICE, .value = "kernel|graph|graph-pdl",
-               .help =
-                   "on a GPU: one kernel; or one for each operator in a CUDA graph, without and with overlap (kernel)"),
+               .help = "on a GPU: one kernel; or one for each operator in a CUDA graph, without "
+                       "and with overlap (kernel)"),
     CLI_OPTION(bench_arguments, engine.profile, "profile", CLI_FLAG,
-               .help =
-                   "on a GPU: where the time of the last step went, by kind of operator (with -n 1: of the prompts)"),
+               .help = "on a GPU: where the time of the last step went, by kind of operator (with "
+                       "-n 1: of the prompts)"),
     CLI_QUIET_ROW(bench_arguments, engine),
 };
 
@@ -101,20 +103,23 @@ static void draw_lengths(bench *b)
 
 static mpk_status submit_all(bench *b, uint32_t run)
 {
-    mpk_request_options wanted = {.size = sizeof wanted, .max_tokens = b->args->generate, .ignore_eos = true};
+    mpk_request_options wanted = {
+        .size = sizeof wanted, .max_tokens = b->args->generate, .ignore_eos = true};
     for (uint32_t i = 0; i < b->args->batch; i++) {
         uint64_t stream = b->args->seed.value + run * 1024 + i;
         for (uint32_t t = 0; t < b->lengths[i]; t++)
             b->prompt[t] = (int32_t)(rng_u64(stream, t) % b->vocab_size);
-        mpk_status status = mpk_submit_tokens(b->cx, b->engine, b->prompt, b->lengths[i], &wanted, &b->requests[i]);
+        mpk_status status =
+            mpk_submit_tokens(b->cx, b->engine, b->prompt, b->lengths[i], &wanted, &b->requests[i]);
         if (status != MPK_OK)
             return status;
     }
     return MPK_OK;
 }
 
-/* What one run took; every request is finished.  `first`: when the last prompt was through; `last`: when the first
- * request ended, or the last if that was before: then no step had the whole batch. */
+/* What one run took; every request is finished.  `first`: when the last prompt was through; `last`:
+ * when the first request ended, or the last if that was before: then no step had the whole
+ * batch. */
 static void count_times(bench *b, uint64_t first, uint64_t last, bool has_whole_steps)
 {
     mpk_answer answer;
@@ -125,7 +130,8 @@ static void count_times(bench *b, uint64_t first, uint64_t last, bool has_whole_
         prompts += b->lengths[i];
         for (size_t t = 1; t < answer.n_tokens && answer.token_ns[t] <= last; t++) {
             if (answer.token_ns[t - 1] >= first)
-                b->decode_ms.at[b->decode_ms.n++] = (double)(answer.token_ns[t] - answer.token_ns[t - 1]) * 1e-6;
+                b->decode_ms.at[b->decode_ms.n++] =
+                    (double)(answer.token_ns[t] - answer.token_ns[t - 1]) * 1e-6;
             after += answer.token_ns[t] > first;
         }
     }
@@ -134,7 +140,8 @@ static void count_times(bench *b, uint64_t first, uint64_t last, bool has_whole_
         return;
     b->decode_rate.at[b->decode_rate.n++] = (double)after * 1e9 / (double)(last - first);
     if (has_whole_steps)
-        b->step_ms.at[b->step_ms.n++] = (double)(last - first) * 1e-6 * b->args->batch / (double)after;
+        b->step_ms.at[b->step_ms.n++] =
+            (double)(last - first) * 1e-6 * b->args->batch / (double)after;
 }
 
 /* Wait for all; the first run warms up and is not counted. */
@@ -188,11 +195,12 @@ static void sort_samples(samples *s)
 }
 
 /* A member of the JSON: median and ends, which are quantiles; null if nothing was measured. */
-static void print_spread(const char *name, const samples *s, const char *low, double q, const char *high)
+static void print_spread(const char *name, const samples *s, const char *low, double q,
+                         const char *high)
 {
     if (s->n)
-        printf(", \"%s\": {\"median\": %.4f, \"%s\": %.4f, \"%s\": %.4f}", name, quantile(s, 0.5), low, quantile(s, q),
-               high, quantile(s, 1 - q));
+        printf(", \"%s\": {\"median\": %.4f, \"%s\": %.4f, \"%s\": %.4f}", name, quantile(s, 0.5),
+               low, quantile(s, q), high, quantile(s, 1 - q));
     else
         printf(", \"%s\": null", name);
 }
@@ -200,23 +208,28 @@ static void print_spread(const char *name, const samples *s, const char *low, do
 static void print_json(const bench *b, const mpk_engine_facts *facts)
 {
     const bench_arguments *args = b->args;
-    printf("{\"device\": \"%s\", \"prompt\": %u, \"generate\": %u, \"batch\": %u, \"threads\": %u, \"runs\": %u, "
+    printf("{\"device\": \"%s\", \"prompt\": %u, \"generate\": %u, \"batch\": %u, \"threads\": %u, "
+           "\"runs\": %u, "
            "\"seed\": %llu, \"prompts\": [",
            facts->device, args->most, args->generate, args->batch, facts->threads, args->runs,
            (unsigned long long)args->seed.value);
     for (uint32_t i = 0; i < args->batch; i++)
         printf("%s%u", i ? ", " : "", b->lengths[i]);
-    printf("], \"device_ms\": %.3f, \"load_ms\": %.3f, \"compile_ms\": %.3f, \"program_cached\": %s, "
-           "\"kernel_cached\": %s, \"open_ms\": %.3f, "
-           "\"open_to_first_token_ms\": %.3f, \"prompt_tokens_per_s\": %.3f, \"decode_tokens_per_s\": %.3f",
-           (double)facts->device_ns * 1e-6, (double)facts->load_ns * 1e-6, (double)facts->compile_ns * 1e-6,
-           facts->program_cached ? "true" : "false", facts->kernel_cached ? "true" : "false", (double)b->open_ns * 1e-6,
-           (double)b->answer_ns * 1e-6, quantile(&b->prompt_rate, 0.5), quantile(&b->decode_rate, 0.5));
+    printf(
+        "], \"device_ms\": %.3f, \"load_ms\": %.3f, \"compile_ms\": %.3f, \"program_cached\": %s, "
+        "\"kernel_cached\": %s, \"open_ms\": %.3f, "
+        "\"open_to_first_token_ms\": %.3f, \"prompt_tokens_per_s\": %.3f, \"decode_tokens_per_s\": "
+        "%.3f",
+        (double)facts->device_ns * 1e-6, (double)facts->load_ns * 1e-6,
+        (double)facts->compile_ns * 1e-6, facts->program_cached ? "true" : "false",
+        facts->kernel_cached ? "true" : "false", (double)b->open_ns * 1e-6,
+        (double)b->answer_ns * 1e-6, quantile(&b->prompt_rate, 0.5),
+        quantile(&b->decode_rate, 0.5));
     print_spread("first_token_ms", &b->first_ms, "p10", 0.1, "p90");
     print_spread("ms_per_token", &b->decode_ms, "p10", 0.1, "p90");
     print_spread("step_ms", &b->step_ms, "least", 0, "most");
-    printf(", \"drafted_tokens\": %llu, \"accepted_tokens\": %llu", (unsigned long long)facts->drafted_tokens,
-           (unsigned long long)facts->accepted_tokens);
+    printf(", \"drafted_tokens\": %llu, \"accepted_tokens\": %llu",
+           (unsigned long long)facts->drafted_tokens, (unsigned long long)facts->accepted_tokens);
     printf(", \"profile\": %s}\n", b->profile ? b->profile : "null");
 }
 
@@ -236,22 +249,22 @@ static int print_profile(const bench *b)
     }
     const json_value *to_host = json_get(root, "to_host");
     if (to_host && number(to_host, "bursts") > 0)
-        printf(
-            "\ntokens to the host and the news of it back, us: %.1f (median), %.1f (p99), %.1f (most) of %.0f steps\n",
-            number(to_host, "median_us"), number(to_host, "p99_us"), number(to_host, "most_us"),
-            number(to_host, "bursts"));
+        printf("\ntokens to the host and the news of it back, us: %.1f (median), %.1f (p99), %.1f "
+               "(most) of %.0f steps\n",
+               number(to_host, "median_us"), number(to_host, "p99_us"), number(to_host, "most_us"),
+               number(to_host, "bursts"));
     printf("\nlast step of the graph for %.0f tokens; scheduling %.2f %% of the workers' time\n"
            "%-18s %-22s %7s %7s %5s %7s %10s %9s %9s %11s %10s\n",
-           number(root, "tokens"), 100 * number(root, "scheduling"), "operators", "code", "columns", "to", "count",
-           "tasks", "us a step", "wait, us", "body, us", "trigger, us", "slowest");
+           number(root, "tokens"), 100 * number(root, "scheduling"), "operators", "code", "columns",
+           "to", "count", "tasks", "us a step", "wait, us", "body, us", "trigger, us", "slowest");
     const json_value *kinds = json_get(root, "kinds");
     for (size_t i = 0; kinds && i < kinds->n; i++) {
         const json_value *k = &kinds->items[i];
         const json_value *kind = json_get(k, "kind"), *body = json_get(k, "body");
-        printf("%-18.*s %-22.*s %7.0f %7.0f %5.0f %7.0f %10.2f %9.3f %9.3f %11.3f %10.3f\n", STR_ARG(kind->text),
-               STR_ARG(body->text), number(k, "from"), number(k, "to"), number(k, "operators"), number(k, "tasks"),
-               number(k, "sm_us"), number(k, "wait_us"), number(k, "body_us"), number(k, "trigger_us"),
-               number(k, "longest_us"));
+        printf("%-18.*s %-22.*s %7.0f %7.0f %5.0f %7.0f %10.2f %9.3f %9.3f %11.3f %10.3f\n",
+               STR_ARG(kind->text), STR_ARG(body->text), number(k, "from"), number(k, "to"),
+               number(k, "operators"), number(k, "tasks"), number(k, "sm_us"), number(k, "wait_us"),
+               number(k, "body_us"), number(k, "trigger_us"), number(k, "longest_us"));
     }
     arena_free(&a);
     return CLI_DONE;
@@ -265,15 +278,17 @@ static int print_text(const bench *b, const mpk_engine_facts *facts)
         snprintf(range, sizeof range, "%u to ", args->least);
     printf("%s, batch %u, prompt %s%u, generate %u, %u runs\n"
            "prompt  %10.1f tokens/s\ndecode  %10.1f tokens/s\n",
-           facts->device, args->batch, range, args->most, args->generate, args->runs, quantile(&b->prompt_rate, 0.5),
-           quantile(&b->decode_rate, 0.5));
+           facts->device, args->batch, range, args->most, args->generate, args->runs,
+           quantile(&b->prompt_rate, 0.5), quantile(&b->decode_rate, 0.5));
     if (b->step_ms.n)
-        printf("step    %10.3f ms (median of runs' means)  %.3f to %.3f\n", quantile(&b->step_ms, 0.5),
-               quantile(&b->step_ms, 0), quantile(&b->step_ms, 1));
+        printf("step    %10.3f ms (median of runs' means)  %.3f to %.3f\n",
+               quantile(&b->step_ms, 0.5), quantile(&b->step_ms, 0), quantile(&b->step_ms, 1));
     else if (args->generate > 1)
-        printf("step             - : the first request ended before the last prompt was through; -n %u is too few\n",
+        printf("step             - : the first request ended before the last prompt was through; "
+               "-n %u is too few\n",
                args->generate);
-    printf("token   %10.3f ms (median)  %.3f (p10)  %.3f (p90)\nfirst   %10.3f ms (median)  %.3f (p90)\n",
+    printf("token   %10.3f ms (median)  %.3f (p10)  %.3f (p90)\nfirst   %10.3f ms (median)  %.3f "
+           "(p90)\n",
            quantile(&b->decode_ms, 0.5), quantile(&b->decode_ms, 0.1), quantile(&b->decode_ms, 0.9),
            quantile(&b->first_ms, 0.5), quantile(&b->first_ms, 0.9));
     if (facts->drafted_tokens)
@@ -283,13 +298,14 @@ static int print_text(const bench *b, const mpk_engine_facts *facts)
                          : facts->kernel_cached ? " (kernel from the cache)"
                                                 : "";
     printf("open    %10.1f ms: device %.1f, load %.1f, compile %.1f%s; %.1f ms to a first token\n",
-           (double)b->open_ns * 1e-6, (double)facts->device_ns * 1e-6, (double)facts->load_ns * 1e-6,
-           (double)facts->compile_ns * 1e-6, cached, (double)b->answer_ns * 1e-6);
+           (double)b->open_ns * 1e-6, (double)facts->device_ns * 1e-6,
+           (double)facts->load_ns * 1e-6, (double)facts->compile_ns * 1e-6, cached,
+           (double)b->answer_ns * 1e-6);
     return b->profile ? print_profile(b) : CLI_DONE;
 }
 
-/* Of a run that generates one token each, the last step is the rest of the prompts, or where these do not share steps
- * that of the last one; otherwise each request has one. */
+/* Of a run that generates one token each, the last step is the rest of the prompts, or where these
+ * do not share steps that of the last one; otherwise each request has one. */
 static uint32_t tokens_of_last_step(const bench *b, uint32_t step_tokens)
 {
     uint64_t tokens = 0;
@@ -305,7 +321,8 @@ static int print_result(bench *b)
     mpk_engine_facts facts = {.size = sizeof facts};
     mpk_engine_describe(b->engine, &facts);
     if (b->args->engine.profile &&
-        mpk_engine_profile(b->cx, b->engine, tokens_of_last_step(b, facts.step_tokens), &b->profile) != MPK_OK)
+        mpk_engine_profile(b->cx, b->engine, tokens_of_last_step(b, facts.step_tokens),
+                           &b->profile) != MPK_OK)
         return cli_report(b->command, b->cx);
     sort_samples(&b->decode_ms);
     sort_samples(&b->step_ms);
@@ -355,7 +372,8 @@ static int with_engine(bench *b)
     b->vocab_size = facts.vocab_size;
     int code = CLI_FAILED;
     if (!has_memory(b)) {
-        cli_fail(b->command, "out of memory for the times of %u runs of %u tokens", b->args->runs, b->args->generate);
+        cli_fail(b->command, "out of memory for the times of %u runs of %u tokens", b->args->runs,
+                 b->args->generate);
     } else {
         draw_lengths(b);
         code = measure(b);
@@ -412,8 +430,9 @@ static int run(const cli_command *command, void *arguments)
     args->batch = args->batch ? args->batch : 1;
     args->runs = args->runs ? args->runs : 3;
     if (!read_prompt(args))
-        return cli_misuse(command, "--prompt: '%s' is not a length from 1 to %d, nor two with a dash between",
-                          args->prompt, MOST_PROMPT);
+        return cli_misuse(
+            command, "--prompt: '%s' is not a length from 1 to %d, nor two with a dash between",
+            args->prompt, MOST_PROMPT);
     bench b = {.command = command, .cx = mpk_context_create(), .args = args};
     int code = b.cx ? with_context(&b, args) : cli_fail(command, "out of memory");
     mpk_context_free(b.cx);

@@ -1,7 +1,8 @@
 /* cmd_chat.c - mpk chat: a conversation at the terminal, or one line of a pipe after the other.
  *
- * The conversation is kept as the JSON list that a chat template takes.  Each message is rendered with all that was
- * said before, answered, and the answer joins the list.  A message that could not be answered leaves it again.
+ * The conversation is kept as the JSON list that a chat template takes.  Each message is rendered
+ * with all that was said before, answered, and the answer joins the list.  A message that could not
+ * be answered leaves it again.
  */
 #include <errno.h>
 #include <string.h>
@@ -27,7 +28,8 @@ static const cli_option options[] = {
     CLI_OPTION(chat_arguments, system, "system", CLI_TEXT, .letter = 's', .value = "TEXT",
                .help = "what the model is told before the conversation"),
     CLI_OPTION(chat_arguments, max_tokens, "max-tokens", CLI_COUNT, .letter = 'n', .value = "N",
-               .help = "tokens of an answer at most (until the model ends it)", .least = 1, .most = 1 << 24),
+               .help = "tokens of an answer at most (until the model ends it)", .least = 1,
+               .most = 1 << 24),
     CLI_OPTION(chat_arguments, stop, "stop", CLI_LIST, .value = "TEXT",
                .help = "end an answer before this text; may be given several times"),
     CLI_OPTION(chat_arguments, chat_template, "chat-template", CLI_TEXT, .value = "FILE",
@@ -57,7 +59,8 @@ typedef struct chat {
 
 static void add_message(chat *c, const char *role, str content)
 {
-    text_print(&c->messages, "%s{\"role\": \"%s\", \"content\": ", c->messages.n > 1 ? ", " : "", role);
+    text_print(&c->messages, "%s{\"role\": \"%s\", \"content\": ", c->messages.n > 1 ? ", " : "",
+               role);
     json_write_str(&c->messages, content);
     text_add(&c->messages, "}", 1);
 }
@@ -75,8 +78,8 @@ static mpk_status render(chat *c, char **prompt, size_t *n)
     text_add(&c->messages, "]", 1);
     if (c->messages.failed)
         FAIL(c->cx, MPK_ENOMEM, "out of memory for the conversation");
-    mpk_status status =
-        mpk_chat_prompt(c->cx, mpk_engine_tokenizer(c->engine), c->messages.at, c->messages.n, &c->how, prompt, n);
+    mpk_status status = mpk_chat_prompt(c->cx, mpk_engine_tokenizer(c->engine), c->messages.at,
+                                        c->messages.n, &c->how, prompt, n);
     cut_messages(c, before);
     return status;
 }
@@ -111,7 +114,8 @@ static int say(chat *c, str content)
     if (code == CLI_DONE) {
         add_message(c, "assistant", (str){answer.text, answer.n_bytes});
         if (answer.finish == MPK_FINISH_LENGTH && !c->wanted.max_tokens)
-            fprintf(stderr, "mpk: the context is full: /clear begins anew, --context=N gives more of it\n");
+            fprintf(stderr,
+                    "mpk: the context is full: /clear begins anew, --context=N gives more of it\n");
     } else {
         cut_messages(c, before);
     }
@@ -129,7 +133,8 @@ static bool obey(chat *c, str line)
     if (str_is(line, "/clear"))
         cut_messages(c, c->first_bytes);
     else
-        fprintf(stderr, "/clear forgets what was said, /exit (or Ctrl-D) ends; a line that ends with \\ goes on in the "
+        fprintf(stderr, "/clear forgets what was said, /exit (or Ctrl-D) ends; a line that ends "
+                        "with \\ goes on in the "
                         "next; Ctrl-C ends an answer\n");
     return true;
 }
@@ -292,9 +297,10 @@ const cli_command cmd_chat = {
     .name = "chat",
     .operands = "MODEL [-s TEXT] [-p TEXT] [options]",
     .summary = "talk with a model, by its chat template",
-    .notes =
-        "Sampling is what the model's makers suggest, unless options say otherwise.  At a terminal: /clear forgets "
-        "what was said,\n/exit or Ctrl-D ends, Ctrl-C ends an answer.  Of a pipe each line is a message.",
+    .notes = "Sampling is what the model's makers suggest, unless options say otherwise.  At a "
+             "terminal: /clear forgets "
+             "what was said,\n/exit or Ctrl-D ends, Ctrl-C ends an answer.  Of a pipe each line is "
+             "a message.",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(chat_arguments),
     .run = run,

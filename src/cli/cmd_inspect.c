@@ -1,4 +1,5 @@
-/* cmd_inspect.c - mpk inspect: what a model is, what memory it takes, and what the compiler makes of it. */
+/* cmd_inspect.c - mpk inspect: what a model is, what memory it takes, and what the compiler makes
+ * of it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,11 +24,13 @@ static const cli_option options[] = {
     CLI_OPTION(inspect_arguments, dot, "dot", CLI_FLAG,
                .help = "draw a part of the task graph: pipe it into dot -Tsvg"),
     CLI_OPTION(inspect_arguments, part, "part", CLI_TEXT, .value = "NAME",
-               .help = "with --dot: operators with NAME in name, kind or weights (the first layer)"),
+               .help =
+                   "with --dot: operators with NAME in name, kind or weights (the first layer)"),
     CLI_OPTION(inspect_arguments, program, "program", CLI_FLAG,
                .help = "print the tensor program, as mpk opt reads it"),
     CLI_OPTION(inspect_arguments, engine.threads, "workers", CLI_COUNT, .letter = 'w', .value = "N",
-               .help = "compile for N workers (one for each core, or SM of a GPU)", .least = 1, .most = 1024),
+               .help = "compile for N workers (one for each core, or SM of a GPU)", .least = 1,
+               .most = 1024),
     CLI_DEVICE_ROW(inspect_arguments, engine),
     CLI_TARGET_ROW(inspect_arguments, engine),
     CLI_BATCH_ROW(inspect_arguments, engine),
@@ -87,8 +90,8 @@ static void print_graphs(const json_value *graphs)
     printf("graphs\n  tokens  operators     tasks    events    compile ms\n");
     for (size_t i = 0; i < graphs->n; i++) {
         const json_value *g = &graphs->items[i];
-        printf("%8.0f %10.0f %9.0f %9.0f %13.1f\n", number(g, "tokens"), number(g, "operators"), number(g, "tasks"),
-               number(g, "events"), number(g, "compile_ms"));
+        printf("%8.0f %10.0f %9.0f %9.0f %13.1f\n", number(g, "tokens"), number(g, "operators"),
+               number(g, "tasks"), number(g, "events"), number(g, "compile_ms"));
     }
 }
 
@@ -109,7 +112,8 @@ static void print_stats(const json_value *graph)
         {"compile_ms", "ms to compile"},
         {"verify_ms", "ms to verify"},
     };
-    printf("task graph for %.0f tokens a step and %.0f workers\n", number(graph, "tokens"), number(graph, "workers"));
+    printf("task graph for %.0f tokens a step and %.0f workers\n", number(graph, "tokens"),
+           number(graph, "workers"));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (json_get(graph, rows[i].key))
             printf("  %-24s %14.10g  %s\n", rows[i].key, number(graph, rows[i].key), rows[i].words);
@@ -159,7 +163,8 @@ static int inspect(inspection *s)
     else if (args->program)
         status = mpk_print_program(s->cx, args->model, &s->wanted, tokens, &result);
     else
-        status = mpk_inspect(s->cx, args->model, &s->wanted, args->stats || args->batch ? tokens : 0, &result);
+        status = mpk_inspect(s->cx, args->model, &s->wanted,
+                             args->stats || args->batch ? tokens : 0, &result);
     if (status != MPK_OK)
         return cli_report(s->command, s->cx);
     cli_progress("%s", "");
@@ -195,7 +200,8 @@ const cli_command cmd_inspect = {
     .name = "inspect",
     .operands = "MODEL [--stats | --dot | --program] [--workers N] [--batch N] [--json]",
     .summary = "show a model, its memory plan and its task graphs, without running it",
-    .notes = "Without --stats, --dot or --program: the model, the memory it takes, and all its task graphs.",
+    .notes = "Without --stats, --dot or --program: the model, the memory it takes, and all its "
+             "task graphs.",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(inspect_arguments),
     .run = run,

@@ -1,4 +1,5 @@
-/* cmd_opt.c - mpk opt: passes of the compiler on the text form of a tensor program or a task graph. */
+/* cmd_opt.c - mpk opt: passes of the compiler on the text form of a tensor program or a task
+ * graph. */
 #include <string.h>
 
 #include "base/file.h"
@@ -14,7 +15,8 @@ typedef struct opt_arguments {
 } opt_arguments;
 
 static const cli_option options[] = {
-    CLI_OPTION(opt_arguments, file, "FILE", CLI_OPERAND, .help = "the text form; - or nothing: standard input"),
+    CLI_OPTION(opt_arguments, file, "FILE", CLI_OPERAND,
+               .help = "the text form; - or nothing: standard input"),
     CLI_OPTION(opt_arguments, passes, "pass", CLI_TEXT, .letter = 'p', .value = "NAME",
                .help = "the pass to run; several with commas between"),
     CLI_OPTION(opt_arguments, out, "out", CLI_TEXT, .letter = 'o', .value = "FILE",
@@ -34,7 +36,8 @@ static const cli_option options[] = {
                .help = "one event between operators instead of one between tiles"),
 };
 
-static int print_list(const cli_command *command, mpk_context *cx, mpk_status (*list)(mpk_context *, char **))
+static int print_list(const cli_command *command, mpk_context *cx,
+                      mpk_status (*list)(mpk_context *, char **))
 {
     char *lines;
     if (list(cx, &lines) != MPK_OK)

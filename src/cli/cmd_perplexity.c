@@ -1,11 +1,14 @@
-/* cmd_perplexity.c - mpk perplexity: how well a model foresees a text in windows, and how far it is from another model.
+/* cmd_perplexity.c - mpk perplexity: how well a model foresees a text in windows, and how far it is
+ * from another model.
  *
- * Input: a text of T tokens; output: the perplexity with its standard error.  Windows of N tokens each begin a new
- * context, with BOS in place of the first token where the model's texts begin with it.  Without --stride windows follow
- * each other and the second half of each is scored, as llama-perplexity does, so that every scored token has at least
- * N / 2 before it.  With --stride S windows begin S tokens apart and the last S of each are scored.
+ * Input: a text of T tokens; output: the perplexity with its standard error.  Windows of N tokens
+ * each begin a new context, with BOS in place of the first token where the model's texts begin with
+ * it.  Without --stride windows follow each other and the second half of each is scored, as
+ * llama-perplexity does, so that every scored token has at least N / 2 before it.  With --stride S
+ * windows begin S tokens apart and the last S of each are scored.
  *
- * --kl runs a second model over the same windows and compares the distributions.  Memory: 64 rows of logits a model.
+ * --kl runs a second model over the same windows and compares the distributions.  Memory: 64 rows
+ * of logits a model.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -30,9 +33,10 @@ static const cli_option options[] = {
     CLI_OPTION(perplexity_arguments, window, "window", CLI_COUNT, .letter = 'c', .value = "N",
                .help = "tokens of a window (512)", .least = 4, .most = 1 << 20),
     CLI_OPTION(perplexity_arguments, stride, "stride", CLI_COUNT, .value = "S",
-               .help = "windows begin S tokens apart, the last S of each are scored", .least = 1, .most = 1 << 20),
-    CLI_OPTION(perplexity_arguments, windows, "windows", CLI_COUNT, .value = "N", .help = "the first N windows only",
-               .least = 1, .most = 4294967295.0),
+               .help = "windows begin S tokens apart, the last S of each are scored", .least = 1,
+               .most = 1 << 20),
+    CLI_OPTION(perplexity_arguments, windows, "windows", CLI_COUNT, .value = "N",
+               .help = "the first N windows only", .least = 1, .most = 4294967295.0),
     CLI_OPTION(perplexity_arguments, base, "kl", CLI_TEXT, .value = "BASE",
                .help = "compare with the distributions of this model"),
     CLI_OPTION(perplexity_arguments, activations, "activations", CLI_CHOICE, .value = "auto|f32|i8",
@@ -40,7 +44,8 @@ static const cli_option options[] = {
     CLI_OPTION(perplexity_arguments, threads, "threads", CLI_COUNT, .letter = 't', .value = "N",
                .help = "workers (one for each processor)", .least = 1, .most = 1024),
     CLI_OPTION(perplexity_arguments, json, "json", CLI_FLAG, .help = "print JSON"),
-    CLI_OPTION(perplexity_arguments, quiet, "quiet", CLI_FLAG, .letter = 'q', .help = "show no progress"),
+    CLI_OPTION(perplexity_arguments, quiet, "quiet", CLI_FLAG, .letter = 'q',
+               .help = "show no progress"),
 };
 
 /* A model, and where it is in its window. */
@@ -57,9 +62,10 @@ typedef struct measuring {
     side model, base; /* base.engine NULL: no --kl */
     uint32_t vocab_size;
     const int32_t *ids;
-    size_t n, window, step, scored; /* of a window: its length, the distance to the next, how many tokens count */
-    int32_t bos;                    /* -1: texts begin without */
-    int32_t *tokens;                /* [window] */
+    /* of a window: its length, the distance to the next, how many tokens count */
+    size_t n, window, step, scored;
+    int32_t bos;     /* -1: texts begin without */
+    int32_t *tokens; /* [window] */
     size_t n_windows, count, same;
     double sum, squares, base_sum; /* of minus the log probabilities */
     double *divergences;           /* [n_windows * scored] */
@@ -86,7 +92,8 @@ static uint32_t find_top(const float *row, uint32_t n)
 }
 
 /* KL divergence of the model's distribution from the base's, in nats. */
-static double divergence(const float *base, double base_log, const float *row, double row_log, uint32_t n)
+static double divergence(const float *base, double base_log, const float *row, double row_log,
+                         uint32_t n)
 {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -166,7 +173,8 @@ static int run_windows(measuring *m)
         if (code != CLI_DONE)
             return code;
         if (!m->args->quiet)
-            cli_progress("window %zu of %zu: perplexity %.4f", i + 1, m->n_windows, exp(m->sum / (double)m->count));
+            cli_progress("window %zu of %zu: perplexity %.4f", i + 1, m->n_windows,
+                         exp(m->sum / (double)m->count));
     }
     cli_progress("%s", "");
     return CLI_DONE;
@@ -197,29 +205,31 @@ static double standard_error(const measuring *m, double perplexity)
 
 static void print_report(measuring *m)
 {
-    double n = (double)m->count, perplexity = exp(m->sum / n), error = standard_error(m, perplexity);
+    double n = (double)m->count, perplexity = exp(m->sum / n),
+           error = standard_error(m, perplexity);
     double *kl = m->divergences, same = (double)m->same / n;
     if (m->base.engine)
         qsort(kl, m->count, sizeof *kl, compare_doubles);
     if (m->args->json) {
-        printf("{\"windows\": %zu, \"scored\": %zu, \"perplexity\": %.9g, \"error\": %.6g", m->n_windows, m->count,
-               perplexity, error);
+        printf("{\"windows\": %zu, \"scored\": %zu, \"perplexity\": %.9g, \"error\": %.6g",
+               m->n_windows, m->count, perplexity, error);
         if (m->base.engine)
-            printf(
-                ", \"base_perplexity\": %.9g, \"kl\": {\"mean\": %.6g, \"median\": %.6g, \"p99\": %.6g, \"most\": %.6g}"
-                ", \"same_top\": %.6g",
-                exp(m->base_sum / n), mean_divergence(m), kl[m->count / 2], kl[m->count * 99 / 100], kl[m->count - 1],
-                same);
+            printf(", \"base_perplexity\": %.9g, \"kl\": {\"mean\": %.6g, \"median\": %.6g, "
+                   "\"p99\": %.6g, \"most\": %.6g}"
+                   ", \"same_top\": %.6g",
+                   exp(m->base_sum / n), mean_divergence(m), kl[m->count / 2],
+                   kl[m->count * 99 / 100], kl[m->count - 1], same);
         printf("}\n");
         return;
     }
-    printf("windows %zu of %zu tokens\nscored %zu\nperplexity %.4f +- %.4f\n", m->n_windows, m->window, m->count,
-           perplexity, error);
+    printf("windows %zu of %zu tokens\nscored %zu\nperplexity %.4f +- %.4f\n", m->n_windows,
+           m->window, m->count, perplexity, error);
     if (m->base.engine)
-        printf("perplexity of the base %.4f\nKL divergence: mean %.6f, median %.6f, 99 %% %.6f, most %.6f\n"
+        printf("perplexity of the base %.4f\nKL divergence: mean %.6f, median %.6f, 99 %% %.6f, "
+               "most %.6f\n"
                "the same first choice: %.2f %%\n",
-               exp(m->base_sum / n), mean_divergence(m), kl[m->count / 2], kl[m->count * 99 / 100], kl[m->count - 1],
-               100 * same);
+               exp(m->base_sum / n), mean_divergence(m), kl[m->count / 2], kl[m->count * 99 / 100],
+               kl[m->count - 1], 100 * same);
 }
 
 /* ---- opening ---- */
@@ -230,17 +240,20 @@ static int plan_windows(measuring *m)
     m->step = m->args->stride ? m->args->stride : m->window;
     m->scored = m->args->stride ? m->step : m->window - m->window / 2 - 1;
     if (m->args->stride >= m->window)
-        return cli_misuse(m->command, "--stride is %zu, expected less than a window, which has %zu tokens", m->step,
-                          m->window);
+        return cli_misuse(m->command,
+                          "--stride is %zu, expected less than a window, which has %zu tokens",
+                          m->step, m->window);
     if (m->n < m->window)
-        return cli_fail(m->command, "the text has %zu tokens, which is less than a window: give a longer one, or -c",
-                        m->n);
+        return cli_fail(
+            m->command,
+            "the text has %zu tokens, which is less than a window: give a longer one, or -c", m->n);
     m->n_windows = (m->n - m->window) / m->step + 1;
     if (m->args->windows && m->args->windows < m->n_windows)
         m->n_windows = m->args->windows;
     m->tokens = calloc(m->window, sizeof *m->tokens);
     m->divergences = calloc(m->n_windows * m->scored, sizeof *m->divergences);
-    return m->tokens && m->divergences ? CLI_DONE : cli_fail(m->command, "out of memory for %zu tokens", m->n);
+    return m->tokens && m->divergences ? CLI_DONE
+                                       : cli_fail(m->command, "out of memory for %zu tokens", m->n);
 }
 
 static int open_engine(measuring *m, const char *model, int activations, side *s)
@@ -259,11 +272,12 @@ static int open_engine(measuring *m, const char *model, int activations, side *s
     cli_progress("%s", "");
     mpk_engine_describe(s->engine, &facts);
     if (m->vocab_size && m->vocab_size != facts.vocab_size)
-        return cli_fail(m->command, "%s has a vocabulary of %u tokens, the model one of %u", model, facts.vocab_size,
-                        m->vocab_size);
+        return cli_fail(m->command, "%s has a vocabulary of %u tokens, the model one of %u", model,
+                        facts.vocab_size, m->vocab_size);
     m->vocab_size = facts.vocab_size;
     s->logits = calloc((size_t)CHUNK_TOKENS * m->vocab_size, sizeof *s->logits);
-    return s->logits ? CLI_DONE : cli_fail(m->command, "out of memory for rows of %u logits", m->vocab_size);
+    return s->logits ? CLI_DONE
+                     : cli_fail(m->command, "out of memory for rows of %u logits", m->vocab_size);
 }
 
 static int measure(measuring *m)
@@ -300,7 +314,8 @@ static mpk_status find_bos(measuring *m, const mpk_tokenizer *t)
 static int tokenize(measuring *m, const mpk_tokenizer *t, str source)
 {
     int32_t *ids;
-    if (find_bos(m, t) != MPK_OK || mpk_tokenize(m->cx, t, source.at, source.n, true, &ids, &m->n) != MPK_OK)
+    if (find_bos(m, t) != MPK_OK ||
+        mpk_tokenize(m->cx, t, source.at, source.n, true, &ids, &m->n) != MPK_OK)
         return cli_report(m->command, m->cx);
     m->ids = ids;
     int code = measure(m);

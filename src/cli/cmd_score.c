@@ -1,7 +1,9 @@
-/* cmd_score.c - mpk score: how probable a text is, token by token (teacher-forced), and the logits behind that.
+/* cmd_score.c - mpk score: how probable a text is, token by token (teacher-forced), and the logits
+ * behind that.
  *
- * Input: T tokens; output: the log-likelihood of tokens 1 ... T-1 given those before, the perplexity, and on request
- * float32 [T, V] as a .npy file.  The logits pass through in chunks: memory is a chunk, not T * V.
+ * Input: T tokens; output: the log-likelihood of tokens 1 ... T-1 given those before, the
+ * perplexity, and on request float32 [T, V] as a .npy file.  The logits pass through in chunks:
+ * memory is a chunk, not T * V.
  */
 #include <errno.h>
 #include <math.h>
@@ -38,7 +40,8 @@ static const cli_option options[] = {
                .help = "read token ids from a file; - for standard input"),
     CLI_OPTION(score_arguments, file, "file", CLI_TEXT, .letter = 'f', .value = "FILE",
                .help = "read a text from a file; - for standard input"),
-    CLI_OPTION(score_arguments, prompt, "prompt", CLI_TEXT, .letter = 'p', .value = "TEXT", .help = "the text itself"),
+    CLI_OPTION(score_arguments, prompt, "prompt", CLI_TEXT, .letter = 'p', .value = "TEXT",
+               .help = "the text itself"),
     CLI_OPTION(score_arguments, logits, "logits", CLI_TEXT, .value = "FILE",
                .help = "write the logits after each token: float32 [T, V], .npy"),
     CLI_OPTION(score_arguments, json, "json", CLI_FLAG, .help = "print JSON"),
@@ -60,14 +63,16 @@ static double log_probability(const float *row, uint32_t n, int32_t token)
     return (double)row[token] - top - log(sum);
 }
 
-/* The header of a .npy file, version 1.0: a Python literal padded with spaces so that the data is 64-byte aligned. */
+/* The header of a .npy file, version 1.0: a Python literal padded with spaces so that the data is
+ * 64-byte aligned. */
 static bool write_npy_header(FILE *to, size_t rows, size_t columns)
 {
     char header[128];
     memset(header, ' ', sizeof header);
     memcpy(header, "\x93NUMPY\x01\x00\x76\x00", 10); /* 0x76: the bytes that follow */
-    int n = snprintf(header + 10, sizeof header - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (%zu, %zu), }",
-                     rows, columns);
+    int n =
+        snprintf(header + 10, sizeof header - 10,
+                 "{'descr': '<f4', 'fortran_order': False, 'shape': (%zu, %zu), }", rows, columns);
     header[10 + n] = ' ';
     header[sizeof header - 1] = '\n';
     return fwrite(header, 1, sizeof header, to) == sizeof header;
@@ -84,7 +89,8 @@ static int score_chunks(scoring *s, mpk_sequence *sequence, float *logits)
         if (s->npy && fwrite(logits, sizeof(float) * s->vocab_size, n, s->npy) != n)
             return cli_fail(s->command, "cannot write %s: %s", s->npy_path, strerror(errno));
         for (size_t i = 0; i < n && first + i + 1 < s->n; i++)
-            s->log_likelihood += log_probability(logits + i * s->vocab_size, s->vocab_size, s->ids[first + i + 1]);
+            s->log_likelihood +=
+                log_probability(logits + i * s->vocab_size, s->vocab_size, s->ids[first + i + 1]);
         cli_progress("scored %zu of %zu tokens", first + n, s->n);
     }
     cli_progress("%s", "");
@@ -96,7 +102,8 @@ static int score_sequence(scoring *s)
     mpk_sequence *sequence;
     float *logits = calloc((size_t)CHUNK_TOKENS * s->vocab_size, sizeof *logits);
     if (!logits)
-        return cli_fail(s->command, "out of memory for %d rows of %u logits", CHUNK_TOKENS, s->vocab_size);
+        return cli_fail(s->command, "out of memory for %d rows of %u logits", CHUNK_TOKENS,
+                        s->vocab_size);
     int code = CLI_DONE;
     if (mpk_sequence_open(s->cx, s->engine, true, &sequence) != MPK_OK)
         code = cli_report(s->command, s->cx);
@@ -128,12 +135,13 @@ static void print_result(const scoring *s, bool json, uint64_t ns)
     size_t n = s->n - 1; /* the first token has nothing before it */
     double mean = n ? s->log_likelihood / (double)n : 0, seconds = (double)ns * 1e-9;
     if (json)
-        printf("{\"tokens\": %zu, \"scored\": %zu, \"log_likelihood\": %.9g, \"mean\": %.9g, \"perplexity\": %.9g, "
+        printf("{\"tokens\": %zu, \"scored\": %zu, \"log_likelihood\": %.9g, \"mean\": %.9g, "
+               "\"perplexity\": %.9g, "
                "\"seconds\": %.6f}\n",
                s->n, n, s->log_likelihood, mean, exp(-mean), seconds);
     else
-        printf("tokens %zu\nscored %zu\nlog-likelihood %.6f\nper token %.6f\nperplexity %.6f\n", s->n, n,
-               s->log_likelihood, mean, exp(-mean));
+        printf("tokens %zu\nscored %zu\nlog-likelihood %.6f\nper token %.6f\nperplexity %.6f\n",
+               s->n, n, s->log_likelihood, mean, exp(-mean));
 }
 
 /* n_tokens 0: not known yet. */
@@ -171,12 +179,14 @@ static int score_ids(scoring *s, score_arguments *args, const int32_t *ids, size
     s->ids = ids;
     s->n = n;
     if (!n)
-        return cli_fail(s->command, "%s holds no token ids", args->tokens ? args->tokens : "the text");
+        return cli_fail(s->command, "%s holds no token ids",
+                        args->tokens ? args->tokens : "the text");
     int code = s->engine ? CLI_DONE : open_engine(s, args, n);
     return code == CLI_DONE ? score(s, args) : code;
 }
 
-/* The text's length decides the context, so its tokens come first; but a made-up model brings its tokenizer itself. */
+/* The text's length decides the context, so its tokens come first; but a made-up model brings its
+ * tokenizer itself. */
 static int score_text(scoring *s, score_arguments *args, str source)
 {
     mpk_tokenizer *own = NULL;
@@ -204,8 +214,8 @@ static int with_arena(scoring *s, arena *a, score_arguments *args)
     size_t n;
     if (!args->tokens + !args->file + !args->prompt != 2)
         return cli_misuse(s->command, "give one of --tokens FILE, -f FILE, -p TEXT");
-    int code =
-        cli_read_text(s->command, s->cx, a, args->prompt, args->tokens ? args->tokens : args->file, NULL, &source);
+    int code = cli_read_text(s->command, s->cx, a, args->prompt,
+                             args->tokens ? args->tokens : args->file, NULL, &source);
     if (code != CLI_DONE)
         return code;
     if (!args->tokens)

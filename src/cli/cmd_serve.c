@@ -1,4 +1,5 @@
-/* cmd_serve.c - mpk serve: an OpenAI-compatible HTTP server over one model, until it is told to stop. */
+/* cmd_serve.c - mpk serve: an OpenAI-compatible HTTP server over one model, until it is told to
+ * stop. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -17,8 +18,8 @@ enum {
 };
 
 typedef struct serve_arguments {
-    const char *model, *host, *api_key, *key_file, *certificate, *private_key, *model_name, *template_file,
-        *cors_origin;
+    const char *model, *host, *api_key, *key_file, *certificate, *private_key, *model_name,
+        *template_file, *cors_origin;
     cli_whole port, max_waiting, grace, ping; /* for these 0 is a value */
     bool any_model_name;
     int log_format, metrics_names, pooling;
@@ -31,15 +32,16 @@ static const cli_option options[] = {
                .help = "a Hugging Face folder, a GGUF file, or an image of mpk compile"),
     CLI_OPTION(serve_arguments, host, "host", CLI_TEXT, .value = "ADDRESS",
                .help = "where it listens (127.0.0.1); 0.0.0.0 or ::, everywhere"),
-    CLI_OPTION(serve_arguments, port, "port", CLI_WHOLE, .value = "N", .help = "which port (8000); 0: any that is free",
-               .most = 65535),
+    CLI_OPTION(serve_arguments, port, "port", CLI_WHOLE, .value = "N",
+               .help = "which port (8000); 0: any that is free", .most = 65535),
     CLI_OPTION(serve_arguments, api_key, "api-key", CLI_TEXT, .value = "KEY",
                .help = "answer only who sends this key ($MPK_API_KEY)"),
     CLI_OPTION(serve_arguments, key_file, "api-key-file", CLI_TEXT, .value = "FILE",
                .help = "keys, one a line, and their limits; SIGHUP reads it again"),
     CLI_OPTION(serve_arguments, certificate, "tls-cert", CLI_TEXT, .value = "FILE",
                .help = "serve HTTPS with this certificate (PEM)"),
-    CLI_OPTION(serve_arguments, private_key, "tls-key", CLI_TEXT, .value = "FILE", .help = "and its key (PEM)"),
+    CLI_OPTION(serve_arguments, private_key, "tls-key", CLI_TEXT, .value = "FILE",
+               .help = "and its key (PEM)"),
     CLI_OPTION(serve_arguments, model_name, "model-name", CLI_TEXT, .value = "NAME",
                .help = "as clients call the model (the last part of its path)"),
     CLI_OPTION(serve_arguments, template_file, "chat-template", CLI_TEXT, .value = "FILE",
@@ -53,11 +55,13 @@ static const cli_option options[] = {
     CLI_OPTION(serve_arguments, max_body, "max-body", CLI_COUNT, .value = "MIB",
                .help = "size of a request in MiB (32)", .least = 1, .most = 1024),
     CLI_OPTION(serve_arguments, timeout, "timeout", CLI_COUNT, .value = "SECONDS",
-               .help = "close a connection on which nothing moves for so long (60)", .least = 1, .most = 86400),
+               .help = "close a connection on which nothing moves for so long (60)", .least = 1,
+               .most = 86400),
     CLI_OPTION(serve_arguments, grace, "grace", CLI_WHOLE, .value = "SECONDS",
                .help = "how long running requests may go on at the end (10)", .most = 1 << 20),
     CLI_OPTION(serve_arguments, ping, "sse-ping", CLI_WHOLE, .value = "SECONDS",
-               .help = "a stream on which nothing comes for so long gets a comment (10); 0: never", .most = 86400),
+               .help = "a stream on which nothing comes for so long gets a comment (10); 0: never",
+               .most = 86400),
     CLI_OPTION(serve_arguments, any_model_name, "any-model-name", CLI_FLAG,
                .help = "answer whatever model a request names"),
     CLI_OPTION(serve_arguments, log_format, "log-format", CLI_CHOICE, .value = "text|json",
@@ -101,8 +105,8 @@ static void print_line(void *user, const char *line)
     fprintf(stderr, "%s\n", line);
 }
 
-static int read_options(const cli_command *command, mpk_context *cx, arena *a, const serve_arguments *args,
-                        net_options *to)
+static int read_options(const cli_command *command, mpk_context *cx, arena *a,
+                        const serve_arguments *args, net_options *to)
 {
     const char *key = args->api_key ? args->api_key : getenv("MPK_API_KEY");
     *to = (net_options){
@@ -142,8 +146,9 @@ static bool say_ready(const net_server *server, const net_options *o, mpk_engine
     mpk_engine_facts facts = {.size = sizeof facts};
     text line = {0};
     mpk_engine_describe(engine, &facts);
-    text_print(&line, "mpk: serving %s on %s (%s; context %u, %u requests at a time)\n", o->model_name,
-               net_server_url(server), facts.device, facts.context_tokens, facts.max_batch);
+    text_print(&line, "mpk: serving %s on %s (%s; context %u, %u requests at a time)\n",
+               o->model_name, net_server_url(server), facts.device, facts.context_tokens,
+               facts.max_batch);
     bool good = !line.failed && cli_write(line.at, line.n);
     text_free(&line);
     return good;
@@ -172,8 +177,8 @@ static void wait_for_interrupt(mpk_context *cx, const net_options *o, net_server
 }
 
 /* The server is stopped before the engine, which it borrows, is closed. */
-static int serve(const cli_command *command, mpk_context *cx, const net_options *o, net_server *server,
-                 mpk_engine *engine, uint32_t grace)
+static int serve(const cli_command *command, mpk_context *cx, const net_options *o,
+                 net_server *server, mpk_engine *engine, uint32_t grace)
 {
     const mpk_status status = net_server_start(cx, server, engine);
     const bool ready = status == MPK_OK && say_ready(server, o, engine);
@@ -188,8 +193,8 @@ static int serve(const cli_command *command, mpk_context *cx, const net_options 
 }
 
 /* To be told to stop while the model is loading is no failure. */
-static int stop_early(const cli_command *command, mpk_context *cx, const net_options *o, net_server *server,
-                      mpk_status status)
+static int stop_early(const cli_command *command, mpk_context *cx, const net_options *o,
+                      net_server *server, mpk_status status)
 {
     net_server_stop(server, 0);
     if (status != MPK_ECANCELLED || !cli_interrupted())
@@ -234,9 +239,9 @@ const cli_command cmd_serve = {
     .name = "serve",
     .operands = "MODEL [--host=ADDRESS] [--port=N] [options]",
     .summary = "answer HTTP requests as OpenAI's API has them",
-    .notes =
-        "Ctrl-C, or a request to end, stops taking requests and lets running ones finish; a second one ends at once.\n"
-        "docs/server.md has the endpoints and their parameters.",
+    .notes = "Ctrl-C, or a request to end, stops taking requests and lets running ones finish; a "
+             "second one ends at once.\n"
+             "docs/server.md has the endpoints and their parameters.",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(serve_arguments),
     .run = run,

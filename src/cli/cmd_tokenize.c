@@ -22,7 +22,8 @@ static const cli_option options[] = {
                .help = "with the tokens before and after the text that the model asks for"),
 };
 
-static int encode(const cli_command *command, mpk_context *cx, const mpk_tokenizer *t, str source, bool add_special)
+static int encode(const cli_command *command, mpk_context *cx, const mpk_tokenizer *t, str source,
+                  bool add_special)
 {
     int32_t *ids;
     size_t n;
@@ -40,7 +41,8 @@ static int encode(const cli_command *command, mpk_context *cx, const mpk_tokeniz
     return failed ? cli_fail(command, "out of memory for %zu ids", n) : CLI_DONE;
 }
 
-static int decode(const cli_command *command, mpk_context *cx, arena *a, const mpk_tokenizer *t, str source)
+static int decode(const cli_command *command, mpk_context *cx, arena *a, const mpk_tokenizer *t,
+                  str source)
 {
     int32_t *ids;
     size_t n_ids, n;
@@ -65,7 +67,8 @@ static int convert(const cli_command *command, mpk_context *cx, arena *a, void *
         return code;
     if (mpk_tokenizer_open(cx, args->model, &t) != MPK_OK)
         return cli_report(command, cx);
-    code = args->decode ? decode(command, cx, a, t, source) : encode(command, cx, t, source, args->add_special);
+    code = args->decode ? decode(command, cx, a, t, source)
+                        : encode(command, cx, t, source, args->add_special);
     mpk_tokenizer_close(t);
     return code;
 }
@@ -79,9 +82,9 @@ const cli_command cmd_tokenize = {
     .name = "tokenize",
     .operands = "MODEL [-p TEXT | -f FILE | -] [--decode]",
     .summary = "print the token ids of a text, or the text of ids",
-    .notes =
-        "Ids are printed on one line with spaces between; --decode takes spaces, line ends and commas, and prints the\n"
-        "text and nothing else.",
+    .notes = "Ids are printed on one line with spaces between; --decode takes spaces, line ends "
+             "and commas, and prints the\n"
+             "text and nothing else.",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(tokenize_arguments),
     .run = run,

@@ -1,4 +1,5 @@
-/* console.c - how the verbs read and speak: errors in one line, progress, standard input and output, Ctrl-C. */
+/* console.c - how the verbs read and speak: errors in one line, progress, standard input and
+ * output, Ctrl-C. */
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -103,8 +104,10 @@ mpk_status cli_submit(mpk_context *cx, mpk_engine *engine, str prompt, mpk_reque
     int32_t *ids;
     size_t n;
     if (!tokenizer)
-        return mpk_submit_text(cx, engine, prompt.at, prompt.n, wanted, request); /* says what is missing */
-    mpk_status status = mpk_tokenize(cx, tokenizer, prompt.at, prompt.n, !wanted->raw_prompt, &ids, &n);
+        return mpk_submit_text(cx, engine, prompt.at, prompt.n, wanted,
+                               request); /* says what is missing */
+    mpk_status status =
+        mpk_tokenize(cx, tokenizer, prompt.at, prompt.n, !wanted->raw_prompt, &ids, &n);
     if (status != MPK_OK)
         return status;
     mpk_engine_describe(engine, &facts);
@@ -212,19 +215,24 @@ static int parse_speculation(const cli_command *command, const char *word, mpk_e
     uint32_t *const numbers[] = {&to->draft_tokens, &to->draft_ngram};
     const size_t n = strcspn(word, ":");
     const char *at = word + n;
-    to->speculation = n == 5 && memcmp(word, "ngram", n) == 0 ? MPK_SPECULATION_NGRAM : MPK_SPECULATION_NONE;
-    for (size_t i = 0; i < 2 && *at == ':' && at[1] >= '1' && at[1] <= '9' && to->speculation; i++) {
+    to->speculation =
+        n == 5 && memcmp(word, "ngram", n) == 0 ? MPK_SPECULATION_NGRAM : MPK_SPECULATION_NONE;
+    for (size_t i = 0; i < 2 && *at == ':' && at[1] >= '1' && at[1] <= '9' && to->speculation;
+         i++) {
         char *end;
         unsigned long value = strtoul(at + 1, &end, 10);
         *numbers[i] = value < 1 << 20 ? (uint32_t)value : 1 << 20;
         at = end;
     }
     if (*at || (!to->speculation && strcmp(word, "none") != 0))
-        return cli_misuse(command, "--speculate: '%s' is neither none nor ngram[:DRAFTS[:N]], such as ngram:8", word);
+        return cli_misuse(
+            command, "--speculate: '%s' is neither none nor ngram[:DRAFTS[:N]], such as ngram:8",
+            word);
     return CLI_DONE;
 }
 
-int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees, mpk_engine_options *to)
+int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees,
+                       mpk_engine_options *to)
 {
     static const mpk_dtype kv_dtypes[] = {MPK_F32, MPK_F16, MPK_BF16, MPK_Q8_0};
     static const mpk_mode modes[] = {MPK_MODE_KERNEL, MPK_MODE_GRAPH, MPK_MODE_GRAPH_PDL};
@@ -299,7 +307,8 @@ void cli_request_options(const cli_sampling *from, mpk_request_options *to)
 
 enum { MAX_FORM_BYTES = 1 << 20 };
 
-static mpk_status write_choices(mpk_context *cx, arena *a, const cli_list *choices, const char **out)
+static mpk_status write_choices(mpk_context *cx, arena *a, const cli_list *choices,
+                                const char **out)
 {
     text t = {0};
     for (uint32_t i = 0; i < choices->n; i++) {
@@ -314,8 +323,8 @@ static mpk_status write_choices(mpk_context *cx, arena *a, const cli_list *choic
 }
 
 /* A form whose source is in a file. */
-static int read_form(const cli_command *command, mpk_context *cx, arena *a, const char *file, mpk_form form,
-                     mpk_request_options *to)
+static int read_form(const cli_command *command, mpk_context *cx, arena *a, const char *file,
+                     mpk_form form, mpk_request_options *to)
 {
     str source;
     if (file_read(cx, a, file, MAX_FORM_BYTES, &source) != MPK_OK)
@@ -325,13 +334,15 @@ static int read_form(const cli_command *command, mpk_context *cx, arena *a, cons
     return to->form_source ? CLI_DONE : cli_fail(command, "out of memory for %s", file);
 }
 
-int cli_request_form(const cli_command *command, mpk_context *cx, arena *a, const cli_sampling *from,
-                     mpk_request_options *to)
+int cli_request_form(const cli_command *command, mpk_context *cx, arena *a,
+                     const cli_sampling *from, mpk_request_options *to)
 {
-    if ((from->json_schema != NULL) + (from->regex != NULL) + (from->grammar != NULL) + (from->structural_tag != NULL) +
-            (from->choices.n > 0) >
+    if ((from->json_schema != NULL) + (from->regex != NULL) + (from->grammar != NULL) +
+            (from->structural_tag != NULL) + (from->choices.n > 0) >
         1)
-        return cli_misuse(command, "give one of --json-schema, --regex, --grammar, --structural-tag and --choice");
+        return cli_misuse(
+            command,
+            "give one of --json-schema, --regex, --grammar, --structural-tag and --choice");
     to->form_source = from->regex;
     to->form = from->regex ? MPK_FORM_REGEX : MPK_FORM_ANY;
     if (from->json_schema)
@@ -343,28 +354,34 @@ int cli_request_form(const cli_command *command, mpk_context *cx, arena *a, cons
     if (!from->choices.n)
         return CLI_DONE;
     to->form = MPK_FORM_CHOICE;
-    return write_choices(cx, a, &from->choices, &to->form_source) == MPK_OK ? CLI_DONE : cli_report(command, cx);
+    return write_choices(cx, a, &from->choices, &to->form_source) == MPK_OK
+               ? CLI_DONE
+               : cli_report(command, cx);
 }
 
 /* ---- input ---- */
 
 enum { MAX_TEXT_BYTES = 1 << 30, MAX_TEMPLATE_BYTES = 16 << 20 };
 
-int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const char *inline_text, const char *file,
-                  const char *dash, str *out)
+int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const char *inline_text,
+                  const char *file, const char *dash, str *out)
 {
     if (dash && strcmp(dash, "-") != 0)
-        return cli_misuse(command, "'%s' is one word too many; a text is given by -p, a file by -f", dash);
+        return cli_misuse(command, "'%s' is one word too many; a text is given by -p, a file by -f",
+                          dash);
     if (!inline_text + !file + !dash != 2)
         return cli_misuse(command, "give one of -p TEXT, -f FILE, or - for standard input");
     if (inline_text) {
         *out = str_from(inline_text);
         return CLI_DONE;
     }
-    return file_read(cx, a, file ? file : "-", MAX_TEXT_BYTES, out) == MPK_OK ? CLI_DONE : cli_report(command, cx);
+    return file_read(cx, a, file ? file : "-", MAX_TEXT_BYTES, out) == MPK_OK
+               ? CLI_DONE
+               : cli_report(command, cx);
 }
 
-int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, const char *file, const char **source)
+int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, const char *file,
+                      const char **source)
 {
     str found;
     *source = NULL;
@@ -395,7 +412,9 @@ int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids
         while (p < end && *p >= '0' && *p <= '9' && value <= INT32_MAX)
             value = value * 10 + (*p++ - '0');
         if (p == word || value > INT32_MAX || (p < end && !memchr(" \t\r\n,]", *p, 6)))
-            return cli_fail(command, "word %zu of the token ids is not a whole number below 2147483648", count + 1);
+            return cli_fail(command,
+                            "word %zu of the token ids is not a whole number below 2147483648",
+                            count + 1);
         at[count++] = (int32_t)value;
     }
     *ids = at;

@@ -5,9 +5,10 @@
 
 #include "cli/cli.h"
 
-static const cli_command *const commands[] = {&cmd_run,     &cmd_chat,       &cmd_batch,    &cmd_serve,    &cmd_embed,
-                                              &cmd_score,   &cmd_perplexity, &cmd_tokenize, &cmd_quantize, &cmd_compile,
-                                              &cmd_inspect, &cmd_opt,        &cmd_bench,    &cmd_doctor};
+static const cli_command *const commands[] = {
+    &cmd_run,     &cmd_chat,       &cmd_batch,    &cmd_serve,    &cmd_embed,
+    &cmd_score,   &cmd_perplexity, &cmd_tokenize, &cmd_quantize, &cmd_compile,
+    &cmd_inspect, &cmd_opt,        &cmd_bench,    &cmd_doctor};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_verbs(FILE *to)

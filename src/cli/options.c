@@ -1,7 +1,8 @@
 /* options.c - parsing and --help from a verb's table of options.
  *
- * Input: a table and argv; output: the verb's struct of arguments.  Accepted: --name VALUE, --name=VALUE, -n VALUE,
- * -nVALUE, -- before operands that begin with a dash.  A lone dash is an operand (standard input).
+ * Input: a table and argv; output: the verb's struct of arguments.  Accepted: --name VALUE,
+ * --name=VALUE, -n VALUE, -nVALUE, -- before operands that begin with a dash.  A lone dash is an
+ * operand (standard input).
  */
 #include <errno.h>
 #include <math.h>
@@ -26,7 +27,8 @@ static const cli_option *end_of(const cli_command *c)
 static const cli_option *find_name(const cli_command *c, const char *name, size_t n)
 {
     for (const cli_option *o = c->options; o < end_of(c); o++)
-        if (o->type != CLI_OPERAND && o->name && strlen(o->name) == n && memcmp(o->name, name, n) == 0)
+        if (o->type != CLI_OPERAND && o->name && strlen(o->name) == n &&
+            memcmp(o->name, name, n) == 0)
             return o;
     return NULL;
 }
@@ -90,8 +92,8 @@ static int refuse_number(parser *p, const cli_option *o, const char *word, const
     char name[64];
     if (o->least == 0 && o->most == 0)
         return cli_misuse(p->command, "%s: '%s' is not %s", shown_name(o, name), word, kind);
-    return cli_misuse(p->command, "%s: '%s' is not %s from %.10g to %.10g", shown_name(o, name), word, kind, o->least,
-                      o->most);
+    return cli_misuse(p->command, "%s: '%s' is not %s from %.10g to %.10g", shown_name(o, name),
+                      word, kind, o->least, o->most);
 }
 
 static int set_number(parser *p, const cli_option *o, const char *word, cli_number *to)
@@ -151,7 +153,8 @@ static int set_value(parser *p, const cli_option *o, const char *word)
     case CLI_CHOICE:
         *(int *)to = find_choice(o->value, word);
         if (*(int *)to < 0)
-            return cli_misuse(p->command, "%s: '%s' is none of %s", shown_name(o, name), word, o->value);
+            return cli_misuse(p->command, "%s: '%s' is none of %s", shown_name(o, name), word,
+                              o->value);
         return CLI_DONE;
     case CLI_LIST:
         return set_list(p, o, word, to);
@@ -215,7 +218,8 @@ int cli_parse(const cli_command *command, int argc, char **argv, void *arguments
             only_operands = true;
             continue;
         }
-        int code = only_operands || word[0] != '-' || !word[1] ? take_operand(&p, word) : take_word(&p, word);
+        int code = only_operands || word[0] != '-' || !word[1] ? take_operand(&p, word)
+                                                               : take_word(&p, word);
         if (code != CLI_DONE)
             return code;
     }
@@ -239,12 +243,14 @@ static void print_row(const cli_option *o)
         snprintf(left, sizeof left, "-%c, --%s%s%s", o->letter, o->name, *value ? " " : "", value);
     else
         snprintf(left, sizeof left, "--%s%s%s", o->name, *value ? "=" : "", value);
-    printf(strlen(left) <= 28 ? "  %-28s  %s\n" : "  %s\n                                %s\n", left, o->help);
+    printf(strlen(left) <= 28 ? "  %-28s  %s\n" : "  %s\n                                %s\n",
+           left, o->help);
 }
 
 void cli_help(const cli_command *command)
 {
-    printf("mpk %s%s%s\n%s\n\n", command->name, *command->operands ? " " : "", command->operands, command->summary);
+    printf("mpk %s%s%s\n%s\n\n", command->name, *command->operands ? " " : "", command->operands,
+           command->summary);
     for (const cli_option *o = command->options; o < end_of(command); o++)
         if (o->type == CLI_OPERAND)
             print_row(o);

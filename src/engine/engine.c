@@ -16,7 +16,8 @@ static mpk_status check_machine(mpk_context *cx, mpk_engine *e)
           facts.n_slots == p->max_batch && facts.n_pages == p->n_pages &&
               facts.n_vocab == (e->build.options.embeddings ? c->hidden_size : c->vocab_size),
           MPK_EFORMAT,
-          "the program is not of this model, or of embeddings where logits are wanted or the reverse: it has %u slots, "
+          "the program is not of this model, or of embeddings where logits are wanted or the "
+          "reverse: it has %u slots, "
           "%u pages and %u logits",
           facts.n_slots, facts.n_pages, facts.n_vocab);
     return MPK_OK;
@@ -30,21 +31,24 @@ static mpk_status start(mpk_context *cx, mpk_engine *e)
     e->tokens.tokenizer = e->build.model.tokenizer;
     e->tokens.chats = &e->build.model;
     engine_code code = {{e->build.code.at, e->build.code.n}, e->build.key};
-    const machine_weights weights = {e->weights, e->build.options.random_seed, e->build.model.files.at,
-                                     e->build.model.files.n};
-    TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device, &code, &weights, &e->machine));
+    const machine_weights weights = {e->weights, e->build.options.random_seed,
+                                     e->build.model.files.at, e->build.model.files.n};
+    TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device, &code,
+                             &weights, &e->machine));
     TRY(check_machine(cx, e));
     TRY(engine_forms_open(cx, e));
     return engine_start_collector(cx, e);
 }
 
-static mpk_status open_engine(mpk_context *cx, const char *model, const mpk_engine_options *options, mpk_engine *e)
+static mpk_status open_engine(mpk_context *cx, const char *model, const mpk_engine_options *options,
+                              mpk_engine *e)
 {
     TRY(engine_build_open(cx, model, options, true, 0, &e->build));
     uint64_t begin = clock_ns();
     machine_facts facts;
     TRY(engine_bind_weights(cx, e));
-    NOTE(cx, start(cx, e), "starting %s on %s with %u workers", model, e->build.device.name, e->build.plan.threads);
+    NOTE(cx, start(cx, e), "starting %s on %s with %u workers", model, e->build.device.name,
+         e->build.plan.threads);
     machine_describe(e->machine, &facts);
     e->build.device_ns += facts.device_ns;
     e->build.load_ns += clock_ns() - begin - facts.device_ns - facts.code_wait_ns;
@@ -52,7 +56,8 @@ static mpk_status open_engine(mpk_context *cx, const char *model, const mpk_engi
     return MPK_OK;
 }
 
-mpk_status mpk_engine_open(mpk_context *cx, const char *model, const mpk_engine_options *options, mpk_engine **out)
+mpk_status mpk_engine_open(mpk_context *cx, const char *model, const mpk_engine_options *options,
+                           mpk_engine **out)
 {
     mpk_engine *e = calloc(1, sizeof *e);
     CHECK(cx, e, MPK_ENOMEM, "out of memory for an engine");

@@ -1,4 +1,5 @@
-/* engine.h - what the files behind mpk.h share: a model, its compiled program, the machine that runs it, its requests.
+/* engine.h - what the files behind mpk.h share: a model, its compiled program, the machine that
+ * runs it, its requests.
  *
  *   engine_options.c   options of the caller -> complete ones
  *   engine_model.c     MODEL -> loaded model and shapes
@@ -36,11 +37,13 @@ enum {
     ENGINE_DEFAULT_CONTEXT = 4096,
     ENGINE_MAX_BATCH = 1024,
     ENGINE_MAX_STEP = 8192,
-    ENGINE_MAX_GRAPHS = 14,  /* powers of two up to ENGINE_MAX_STEP */
-    ENGINE_PAGE_TOKENS = 64, /* P: whole cache lines of every head, and at most 63 positions of a request wasted */
-    ENGINE_DRAWN_OPS = 12,   /* of a drawing that names no part: about one layer */
-    ENGINE_ROWS = 64,        /* rows of logits that a step makes at most, unless the batch is larger */
-    ENGINE_DRAFTS = 8,       /* of a request in one step */
+    ENGINE_MAX_GRAPHS = 14, /* powers of two up to ENGINE_MAX_STEP */
+    /* P: whole cache lines of every head, and at most 63 positions of a request wasted */
+    ENGINE_PAGE_TOKENS = 64,
+    ENGINE_DRAWN_OPS = 12, /* of a drawing that names no part: about one layer */
+    /* rows of logits that a step makes at most, unless the batch is larger */
+    ENGINE_ROWS = 64,
+    ENGINE_DRAFTS = 8, /* of a request in one step */
     ENGINE_MAX_DRAFTS = 64,
     ENGINE_NGRAM = 3,
     ENGINE_MAX_NGRAM = 16,
@@ -56,8 +59,9 @@ struct mpk_tokenizer {
 /* What a model is compiled for.  Counts are final: no zero stands for a default. */
 typedef struct engine_plan {
     uint32_t threads, n_peers, max_batch, context_tokens, max_rows;
-    uint32_t n_choices;                             /* rows of a step that can have rules */
-    uint32_t n_graphs, n_tokens[ENGINE_MAX_GRAPHS]; /* rising powers of two; the last is the step's maximum */
+    uint32_t n_choices; /* rows of a step that can have rules */
+    /* rising powers of two; the last is the step's maximum */
+    uint32_t n_graphs, n_tokens[ENGINE_MAX_GRAPHS];
     uint32_t n_pages, pages_per_slot;
     ir_dtype kv_dtype, activation_dtype;
     bool no_head;                      /* of embeddings */
@@ -75,7 +79,8 @@ typedef struct engine_build {
     engine_plan plan;
     tg_program program; /* n_graphs 0: the image was read from a file */
     program_image image;
-    text code;      /* of a target that compiles: its code, if it came with the image or goes into one */
+    /* of a target that compiles: its code, if it came with the image or goes into one */
+    text code;
     str key;        /* of the cache of programs; at NULL: this one is not kept */
     bool is_cached; /* image and code came from there */
     uint64_t load_ns, compile_ns, device_ns;
@@ -85,13 +90,15 @@ enum { ENGINE_BUCKETS = 1024 };
 
 struct mpk_engine {
     engine_build build;
-    machine_weight *weights; /* heap, [image.n_weights]: where the files have them; empty: made up */
+    /* heap, [image.n_weights]: where the files have them; empty: made up */
+    machine_weight *weights;
     machine *machine;
     mpk_tokenizer tokens; /* tokenizer NULL: the model brings none */
 
     struct engine_forms *forms; /* see engine_form.h */
 
-    pthread_mutex_t mutex;                        /* guards everything below, and every request's fields that say so */
+    /* guards everything below, and every request's fields that say so */
+    pthread_mutex_t mutex;
     struct mpk_request *requests[ENGINE_BUCKETS]; /* in the machine, by id */
     uint32_t n_sequences;
     bool closing;
@@ -103,21 +110,29 @@ struct mpk_engine {
 
 /* ---- engine_options.c ---- */
 
-/* Complete the caller's options (NULL: defaults) with zeros; degrees are copied into a.  MPK_EARG, MPK_EUNSUPPORTED. */
-mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_options *from, mpk_engine_options *to);
-mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_options *from, mpk_request_options *to);
-mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *from, mpk_chat_options *to);
-mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_options *from, mpk_quantize_options *to);
+/* Complete the caller's options (NULL: defaults) with zeros; degrees are copied into a.  MPK_EARG,
+ * MPK_EUNSUPPORTED. */
+mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_options *from,
+                               mpk_engine_options *to);
+mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_options *from,
+                                       mpk_request_options *to);
+mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *from,
+                                    mpk_chat_options *to);
+mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_options *from,
+                                        mpk_quantize_options *to);
 /* Tell the caller how far it is; MPK_ECANCELLED if he has had enough. */
-mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage, double done);
+mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage,
+                           double done);
 
 /* ---- engine_device.c ---- */
 
-/* for_running: a target alone is not enough, and the caller calls engine_leave_device when he is done, whatever the
- * status.  MPK_EARG: there is no such device or target; MPK_EUNSUPPORTED: the device is not here or cannot be used. */
-mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running, target_device *out);
-/* What the option `device` is for tensors in the host's memory; launches: in a device's, for MPK_MODE_CALLS.  NULL: no
- * target has such runs. */
+/* for_running: a target alone is not enough, and the caller calls engine_leave_device when he is
+ * done, whatever the status.  MPK_EARG: there is no such device or target; MPK_EUNSUPPORTED: the
+ * device is not here or cannot be used. */
+mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running,
+                                target_device *out);
+/* What the option `device` is for tensors in the host's memory; launches: in a device's, for
+ * MPK_MODE_CALLS.  NULL: no target has such runs. */
 const char *engine_default_device(bool launches);
 
 void engine_leave_device(target_device *device);
@@ -125,38 +140,46 @@ void engine_leave_device(target_device *device);
 /* Does some target compile for this architecture? */
 bool engine_knows_arch(const char *arch);
 /* The device of an image that was compiled for this plan. */
-mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, const engine_plan *plan, bool for_running,
-                               target_device *out);
+mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o,
+                               const engine_plan *plan, bool for_running, target_device *out);
 
 /* ---- engine_model.c ---- */
 
-/* Decide sizes from options and model.  for_running: refuse what does not fit into memory.  MPK_EARG, MPK_ELIMIT. */
+/* Decide sizes from options and model.  for_running: refuse what does not fit into memory.
+ * MPK_EARG, MPK_ELIMIT. */
 mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_engine_options *o,
                             const target_device *device, bool for_running, engine_plan *out);
-/* The tensor program for n_tokens tokens, with weights in the dtypes that the target keeps them in. */
-mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model, const target_def *target,
-                              const engine_plan *plan, uint32_t n_tokens, ir_graph **out);
+/* The tensor program for n_tokens tokens, with weights in the dtypes that the target keeps them
+ * in. */
+mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model,
+                              const target_def *target, const engine_plan *plan, uint32_t n_tokens,
+                              ir_graph **out);
 
 /* ---- engine_compile.c ---- */
 
-/* Load, plan and compile; an image is read instead.  only_tokens: one graph, the smallest that holds so many tokens,
- * and no image; 0: all.  *b is zeroed by the caller and freed by him with engine_build_free whatever the status. */
-mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engine_options *options, bool for_running,
-                             uint32_t only_tokens, engine_build *b);
+/* Load, plan and compile; an image is read instead.  only_tokens: one graph, the smallest that
+ * holds so many tokens, and no image; 0: all.  *b is zeroed by the caller and freed by him with
+ * engine_build_free whatever the status. */
+mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engine_options *options,
+                             bool for_running, uint32_t only_tokens, engine_build *b);
 void engine_build_free(engine_build *b);
-/* Find every weight of the program in the files, and refuse what does not fit into the device's memory. */
+/* Find every weight of the program in the files, and refuse what does not fit into the device's
+ * memory. */
 mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e);
-/* The compiler's options for a device.  kv_heads, width: of the model (host/target.h), 0 if there is none. */
-mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, const target_device *device,
-                               uint32_t kv_heads, uint32_t width, pass_options *to);
-/* What the target compiled for an image; empty: it compiles.  With the key of the cache of programs (at NULL: there is
- * none) it need not be of this image, and what is compiled is kept. */
+/* The compiler's options for a device.  kv_heads, width: of the model (host/target.h), 0 if there
+ * is none. */
+mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from,
+                               const target_device *device, uint32_t kv_heads, uint32_t width,
+                               pass_options *to);
+/* What the target compiled for an image; empty: it compiles.  With the key of the cache of programs
+ * (at NULL: there is none) it need not be of this image, and what is compiled is kept. */
 typedef struct engine_code {
     str code, key;
 } engine_code;
 /* Start the image on the device. */
-mpk_status engine_start_machine(mpk_context *cx, const program_image *image, const mpk_engine_options *o,
-                                const target_device *device, const engine_code *code, const machine_weights *weights,
+mpk_status engine_start_machine(mpk_context *cx, const program_image *image,
+                                const mpk_engine_options *o, const target_device *device,
+                                const engine_code *code, const machine_weights *weights,
                                 machine **out);
 
 /* ---- engine_cache.c ---- */
@@ -164,19 +187,24 @@ mpk_status engine_start_machine(mpk_context *cx, const program_image *image, con
 extern const char engine_source_key[]; /* a hash of mpk's own sources (generated) */
 
 /* *key, in the arena, says all that the program and its kernel follow from. */
-mpk_status engine_program_key(mpk_context *cx, arena *a, const target_device *device, const pass_options *options,
-                              uint32_t n_graphs, ir_graph *const *graphs, const uint32_t *n_tokens, str *key);
+mpk_status engine_program_key(mpk_context *cx, arena *a, const target_device *device,
+                              const pass_options *options, uint32_t n_graphs,
+                              ir_graph *const *graphs, const uint32_t *n_tokens, str *key);
 /* True if the program of b->key is in the cache: b->image and b->code are filled. */
 bool engine_find_program(engine_build *b);
-void engine_keep_program(mpk_context *cx, const target_def *target, str key, const program_image *image, str code);
+void engine_keep_program(mpk_context *cx, const target_def *target, str key,
+                         const program_image *image, str code);
 
 /* ---- engine_profile.c ---- */
 
-/* What mpk_engine_profile gives, of a machine that was started with a profile; the caller frees it with mpk_free. */
-mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, char **json);
+/* What mpk_engine_profile gives, of a machine that was started with a profile; the caller frees it
+ * with mpk_free. */
+mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
+                               char **json);
 /* The text of it.  bodies: [ir->ops.n]. */
-void engine_write_profile(const ir_graph *ir, const char *const *bodies, const machine_profile *profile,
-                          uint32_t n_tokens, uint32_t n_workers, text *out);
+void engine_write_profile(const ir_graph *ir, const char *const *bodies,
+                          const machine_profile *profile, uint32_t n_tokens, uint32_t n_workers,
+                          text *out);
 
 /* ---- engine_letters.c ---- */
 
@@ -186,9 +214,10 @@ mpk_status engine_make_tokenizer(mpk_context *cx, uint32_t vocab_size, tokenizer
 /* ---- engine_image.c ---- */
 
 bool engine_is_image(const char *path);
-/* Read an image in place of loading and planning, for_running: and of compiling.  b->options, which the caller has
- * given, become those of the image; he must not have asked for more.  MPK_EIO, MPK_EFORMAT; MPK_EARG: the model's files
- * are not those it was made from, or the options do not fit. */
+/* Read an image in place of loading and planning, for_running: and of compiling.  b->options, which
+ * the caller has given, become those of the image; he must not have asked for more.  MPK_EIO,
+ * MPK_EFORMAT; MPK_EARG: the model's files are not those it was made from, or the options do not
+ * fit. */
 mpk_status engine_read_image(mpk_context *cx, const char *path, bool for_running, engine_build *b);
 /* The path of its model alone. */
 mpk_status engine_read_image_model(mpk_context *cx, arena *a, const char *path, const char **model);

@@ -1,25 +1,31 @@
-/* engine_cache.c - programs that have been compiled before, which the target keeps on disk (target_def.find_program).
+/* engine_cache.c - programs that have been compiled before, which the target keeps on disk
+ * (target_def.find_program).
  *
- * Key: what the passes and the target's code follow from, written out: mpk's own sources, what the target says of the
- * device, the options of the passes, and the tensor programs as text.  Entry: the length of the image, the image, and
- * the code as target_start.code takes it.  The image is proved again when it is taken out (image_open), and the target
- * checks that the code is of this image, so a wrong entry costs time and nothing else.
+ * Key: what the passes and the target's code follow from, written out: mpk's own sources, what the
+ * target says of the device, the options of the passes, and the tensor programs as text.  Entry:
+ * the length of the image, the image, and the code as target_start.code takes it.  The image is
+ * proved again when it is taken out (image_open), and the target checks that the code is of this
+ * image, so a wrong entry costs time and nothing else.
  */
 #include "engine/engine.h"
 
 static void print_options(const pass_options *o, text *t)
 {
-    text_print(t, "workers %u\npages %u %u\nfusion %d\nlaunch %d\ncoarse %d\ntasks %u\n", o->n_workers, o->page_bytes,
-               o->pages_per_worker, (int)o->fusion, (int)o->launch, o->coarse_events, o->tasks_per_worker);
+    text_print(t, "workers %u\npages %u %u\nfusion %d\nlaunch %d\ncoarse %d\ntasks %u\n",
+               o->n_workers, o->page_bytes, o->pages_per_worker, (int)o->fusion, (int)o->launch,
+               o->coarse_events, o->tasks_per_worker);
     text_print(t, "peers %u %llu\n", o->n_peers, (unsigned long long)o->gather_bytes);
-    text_print(t, "splits %u %u %u\nnorm %u\nrelaxed %d\nwhole %d\nlogits %d\nnarrow %d\n", o->splits, o->split_tokens,
-               o->own_units, o->norm_elements, o->relaxed, o->whole_tiles, o->logits, o->narrow);
+    text_print(t, "splits %u %u %u\nnorm %u\nrelaxed %d\nwhole %d\nlogits %d\nnarrow %d\n",
+               o->splits, o->split_tokens, o->own_units, o->norm_elements, o->relaxed,
+               o->whole_tiles, o->logits, o->narrow);
     for (uint32_t i = 0; i < o->n_degrees; i++)
-        text_print(t, "degree %u %u %.*s\n", o->degrees[i].axis, o->degrees[i].degree, STR_ARG(o->degrees[i].match));
+        text_print(t, "degree %u %u %.*s\n", o->degrees[i].axis, o->degrees[i].degree,
+                   STR_ARG(o->degrees[i].match));
 }
 
-mpk_status engine_program_key(mpk_context *cx, arena *a, const target_device *device, const pass_options *options,
-                              uint32_t n_graphs, ir_graph *const *graphs, const uint32_t *n_tokens, str *key)
+mpk_status engine_program_key(mpk_context *cx, arena *a, const target_device *device,
+                              const pass_options *options, uint32_t n_graphs,
+                              ir_graph *const *graphs, const uint32_t *n_tokens, str *key)
 {
     text t = {0};
     text_print(&t, "mpk %s\n%s ", engine_source_key, device->target->name);
@@ -48,7 +54,8 @@ bool engine_find_program(engine_build *b)
     bool good = bytes.n >= sizeof n && n <= bytes.n - sizeof n;
     if (good) {
         text_add(&b->code, bytes.at + sizeof n + n, bytes.n - sizeof n - n);
-        good = !b->code.failed && image_open(&unheard, &b->arena, bytes.at + sizeof n, (size_t)n, &b->image) == MPK_OK;
+        good = !b->code.failed &&
+               image_open(&unheard, &b->arena, bytes.at + sizeof n, (size_t)n, &b->image) == MPK_OK;
     }
     file_map_close(&file);
     if (!good)
@@ -56,7 +63,8 @@ bool engine_find_program(engine_build *b)
     return good;
 }
 
-void engine_keep_program(mpk_context *cx, const target_def *target, str key, const program_image *image, str code)
+void engine_keep_program(mpk_context *cx, const target_def *target, str key,
+                         const program_image *image, str code)
 {
     text t = {0};
     uint64_t n = image->block->n_bytes;

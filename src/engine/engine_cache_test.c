@@ -1,7 +1,7 @@
 /* ctest: slow */
-/* engine_cache_test.c - programs that are kept: a second start compiles nothing, another program does, and an entry
- * that is damaged or has another kernel costs time and nothing else.  With a stand-in for the driver
- * (tests/fake_cuda.h).
+/* engine_cache_test.c - programs that are kept: a second start compiles nothing, another program
+ * does, and an entry that is damaged or has another kernel costs time and nothing else.  With a
+ * stand-in for the driver (tests/fake_cuda.h).
  *
  * Skipped where there is no NVRTC (see nvrtc_test.c). */
 #include "check.h"
@@ -14,11 +14,12 @@
 #include "engine/engine.h"
 #include "fake_cuda.h"
 
-static const char config[] = "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], "
-                             "\"hidden_size\": 64, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
-                             "\"num_hidden_layers\": 1, \"intermediate_size\": 96, \"vocab_size\": 300, "
-                             "\"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-5, \"hidden_act\": \"silu\", "
-                             "\"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": true}";
+static const char config[] =
+    "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], "
+    "\"hidden_size\": 64, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+    "\"num_hidden_layers\": 1, \"intermediate_size\": 96, \"vocab_size\": 300, "
+    "\"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-5, \"hidden_act\": \"silu\", "
+    "\"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": true}";
 
 typedef struct bed {
     mpk_context cx;
@@ -60,8 +61,11 @@ static void tear_down(bed *b)
 
 static mpk_status open_engine(bed *b, uint32_t step_tokens, mpk_engine **out)
 {
-    mpk_engine_options o = {
-        .size = sizeof o, .device = "cuda", .random_weights = true, .max_batch = 2, .step_tokens = step_tokens};
+    mpk_engine_options o = {.size = sizeof o,
+                            .device = "cuda",
+                            .random_weights = true,
+                            .max_batch = 2,
+                            .step_tokens = step_tokens};
     return mpk_engine_open(&b->cx, b->model, &o, out);
 }
 
@@ -82,7 +86,8 @@ static void check_start(bed *b, uint32_t step_tokens, bool program, bool kernel)
     assert_int_equal(facts.program_cached, program);
     assert_int_equal(facts.kernel_cached, kernel);
     assert_int_equal(facts.graphs, step_tokens);
-    assert_true(facts.tasks > 0 && facts.compile_ns > 0 && facts.load_ns > 0 && facts.device_ns > 0);
+    assert_true(facts.tasks > 0 && facts.compile_ns > 0 && facts.load_ns > 0 &&
+                facts.device_ns > 0);
 }
 
 /* Change one byte in the middle of the only program that is kept. */
@@ -124,7 +129,8 @@ static void put_other_kernel(bed *b)
 {
     mpk_engine *e;
     check_ok(&b->cx, open_engine(b, 1, &e));
-    engine_keep_program(&b->cx, e->build.device.target, e->build.key, &e->build.image, STR("of another mpk"));
+    engine_keep_program(&b->cx, e->build.device.target, e->build.key, &e->build.image,
+                        STR("of another mpk"));
     mpk_engine_close(e);
 }
 

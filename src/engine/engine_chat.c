@@ -1,7 +1,8 @@
 /* engine_chat.c - a conversation -> the prompt that it is to a model.
  *
- * What the template sees is what Transformers shows it: messages without members that are null, and with their
- * reasoning under each of its two names; tools; the special tokens' texts; and what the caller adds, which wins.
+ * What the template sees is what Transformers shows it: messages without members that are null, and
+ * with their reasoning under each of its two names; tools; the special tokens' texts; and what the
+ * caller adds, which wins.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -37,14 +38,15 @@ static mpk_status put(chat *c, members *to, json_value v)
     return MPK_OK;
 }
 
-static mpk_status parse(chat *c, const char *what, str source, json_kind kind, const json_value **out)
+static mpk_status parse(chat *c, const char *what, str source, json_kind kind,
+                        const json_value **out)
 {
     NOTE(c->cx, json_parse(c->cx, &c->arena, source, out), "reading %s of a chat", what);
     CHECK(c->cx, (*out)->kind == kind, MPK_EFORMAT, "%s of a chat must be a JSON %s", what,
           kind == JSON_KIND_LIST ? "list" : "object");
     for (size_t i = 0; kind == JSON_KIND_LIST && i < (*out)->n; i++)
-        CHECK(c->cx, (*out)->items[i].kind == JSON_KIND_OBJECT, MPK_EFORMAT, "%s of a chat: item %zu is not an object",
-              what, i);
+        CHECK(c->cx, (*out)->items[i].kind == JSON_KIND_OBJECT, MPK_EFORMAT,
+              "%s of a chat: item %zu is not an object", what, i);
     return MPK_OK;
 }
 
@@ -67,7 +69,8 @@ static mpk_status add_message(chat *c, const json_value *from, json_value *to)
     for (size_t i = 0; i < from->n; i++)
         if (from->items[i].kind != JSON_KIND_NULL)
             PUSH(c->cx, &c->arena, &m, from->items[i]);
-    if (reasoning) { /* of two members of one name the first keeps the place and the second the value */
+    /* of two members of one name the first keeps the place and the second the value */
+    if (reasoning) {
         for (size_t i = 1; i < m.n; i++)
             if (str_is(m.at[i].key, "thinking")) {
                 m.at[0] = m.at[i];
@@ -90,7 +93,8 @@ static mpk_status add_messages(chat *c, str source)
     for (size_t i = 0; i < given->n; i++)
         TRY(add_message(c, &given->items[i], &items[i]));
     return put(c, &c->variables,
-               (json_value){.kind = JSON_KIND_LIST, .key = STR("messages"), .items = items, .n = given->n});
+               (json_value){
+                   .kind = JSON_KIND_LIST, .key = STR("messages"), .items = items, .n = given->n});
 }
 
 static mpk_status add_tools(chat *c)
@@ -108,9 +112,10 @@ static mpk_status add_variables(chat *c, const load_model *model, str messages)
     const json_value *given = NULL;
     TRY(add_messages(c, messages));
     TRY(add_tools(c));
-    TRY(put(
-        c, &c->variables,
-        (json_value){.kind = JSON_KIND_BOOL, .key = STR("add_generation_prompt"), .boolean = !c->options.no_answer}));
+    TRY(put(c, &c->variables,
+            (json_value){.kind = JSON_KIND_BOOL,
+                         .key = STR("add_generation_prompt"),
+                         .boolean = !c->options.no_answer}));
     for (size_t i = 0; model && i < model->n_specials; i++)
         TRY(put(c, &c->variables,
                 (json_value){.kind = JSON_KIND_STRING,
@@ -129,7 +134,8 @@ static mpk_status find_template(chat *c, const load_model *model, str *out)
     if (c->options.chat_template)
         *out = str_from(c->options.chat_template);
     else if (model)
-        *out = c->options.tools && model->tool_template.at ? model->tool_template : model->chat_template;
+        *out = c->options.tools && model->tool_template.at ? model->tool_template
+                                                           : model->chat_template;
     CHECK(c->cx, out->at, MPK_EUNSUPPORTED,
           "the model brings no chat template: give one, or write the prompt yourself");
     return MPK_OK;
@@ -142,15 +148,17 @@ static mpk_status render(chat *c, const load_model *model, str messages, text *o
     TRY(find_template(c, model, &source));
     TRY(jinja_parse(c->cx, &c->arena, source, &t));
     TRY(add_variables(c, model, messages));
-    json_value variables = {.kind = JSON_KIND_OBJECT, .items = c->variables.at, .n = c->variables.n};
+    json_value variables = {
+        .kind = JSON_KIND_OBJECT, .items = c->variables.at, .n = c->variables.n};
     TRY(jinja_render(c->cx, t, &variables, (int64_t)time(NULL), out));
     text_add(out, "", 0); /* an empty prompt is a text, too */
     CHECK(c->cx, !out->failed, MPK_ENOMEM, "out of memory for a prompt");
     return MPK_OK;
 }
 
-mpk_status mpk_chat_prompt(mpk_context *cx, const mpk_tokenizer *from, const char *messages, size_t n,
-                           const mpk_chat_options *options, char **prompt, size_t *n_prompt)
+mpk_status mpk_chat_prompt(mpk_context *cx, const mpk_tokenizer *from, const char *messages,
+                           size_t n, const mpk_chat_options *options, char **prompt,
+                           size_t *n_prompt)
 {
     chat c = {.cx = cx};
     text made = {0};

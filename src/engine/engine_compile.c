@@ -1,7 +1,9 @@
-/* engine_compile.c - from MODEL to a compiled program with its weights, and to the machine that runs it.
+/* engine_compile.c - from MODEL to a compiled program with its weights, and to the machine that
+ * runs it.
  *
- * Input: a path and options; output: an image, where the files have each weight, a machine.  What the passes are tuned
- * for, what is compiled beside the image, and how weights reach the device, the target decides (host/target.h).
+ * Input: a path and options; output: an image, where the files have each weight, a machine.  What
+ * the passes are tuned for, what is compiled beside the image, and how weights reach the device,
+ * the target decides (host/target.h).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,15 +24,18 @@ static const char *who_narrows(void)
     return "no device";
 }
 
-mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from, const target_device *device,
-                               uint32_t kv_heads, uint32_t width, pass_options *to)
+mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from,
+                               const target_device *device, uint32_t kv_heads, uint32_t width,
+                               pass_options *to)
 {
     static const pass_fusion fusions[] = {PASS_FUSE_FULL, PASS_FUSE_PAPER, PASS_FUSE_NONE};
-    static const pass_launch launches[] = {PASS_LAUNCH_AUTO, PASS_LAUNCH_PAPER, PASS_LAUNCH_AOT, PASS_LAUNCH_JIT};
+    static const pass_launch launches[] = {PASS_LAUNCH_AUTO, PASS_LAUNCH_PAPER, PASS_LAUNCH_AOT,
+                                           PASS_LAUNCH_JIT};
     pass_degree *degrees;
     NEW(cx, a, degrees, from->n_degrees);
     for (uint32_t i = 0; i < from->n_degrees; i++)
-        degrees[i] = (pass_degree){str_from(from->degrees[i].match), from->degrees[i].axis, from->degrees[i].degree};
+        degrees[i] = (pass_degree){str_from(from->degrees[i].match), from->degrees[i].axis,
+                                   from->degrees[i].degree};
     *to = (pass_options){
         .n_workers = device->n_workers,
         .n_peers = device->n_peers,
@@ -45,7 +50,8 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
         .n_degrees = from->n_degrees,
     };
     CHECK(cx, device->target->narrows || from->activations != MPK_ACTIVATIONS_I8, MPK_EUNSUPPORTED,
-          "activations in 8 bits (i8) are for %s: on %s say auto or f32", who_narrows(), device->target->title);
+          "activations in 8 bits (i8) are for %s: on %s say auto or f32", who_narrows(),
+          device->target->title);
     to->narrow = from->activations == MPK_ACTIVATIONS_I8;
     device->target->tune(device, from, kv_heads, width, to);
     return MPK_OK;
@@ -58,14 +64,15 @@ static mpk_status load(mpk_context *cx, const char *path, engine_build *b)
     TRY(engine_progress(cx, &b->options, "loading", 0));
     TRY(load_open(cx, path, &b->model));
     b->is_loaded = true;
-    CHECK(cx, b->model.has_config, MPK_EUNSUPPORTED, "%s is a vocabulary alone: it serves mpk tokenize, nothing else",
-          path);
+    CHECK(cx, b->model.has_config, MPK_EUNSUPPORTED,
+          "%s is a vocabulary alone: it serves mpk tokenize, nothing else", path);
     return engine_progress(cx, &b->options, "loading", 1);
 }
 
-/* Is the program in the cache?  What is to be kept or proved is compiled; so is a part, which is to be looked at. */
-static mpk_status look_into_cache(mpk_context *cx, engine_build *b, const pass_options *options, uint32_t n,
-                                  ir_graph *const *graphs, const uint32_t *tokens)
+/* Is the program in the cache?  What is to be kept or proved is compiled; so is a part, which is to
+ * be looked at. */
+static mpk_status look_into_cache(mpk_context *cx, engine_build *b, const pass_options *options,
+                                  uint32_t n, ir_graph *const *graphs, const uint32_t *tokens)
 {
     if (!b->device.held || !b->device.target->find_program || b->options.keep || options->verify)
         return MPK_OK;
@@ -88,7 +95,8 @@ static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b
         if (only_tokens && p->n_tokens[i] < only_tokens && !last)
             continue;
         TRY(engine_progress(cx, &b->options, "compiling", (double)i / p->n_graphs));
-        TRY(engine_build_graph(cx, &b->arena, &b->model, b->device.target, p, p->n_tokens[i], &graphs[n]));
+        TRY(engine_build_graph(cx, &b->arena, &b->model, b->device.target, p, p->n_tokens[i],
+                               &graphs[n]));
         tokens[n++] = p->n_tokens[i];
         if (only_tokens)
             break;
@@ -101,12 +109,13 @@ static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b
     return engine_progress(cx, &b->options, "compiling", 1);
 }
 
-mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engine_options *options, bool for_running,
-                             uint32_t only_tokens, engine_build *b)
+mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engine_options *options,
+                             bool for_running, uint32_t only_tokens, engine_build *b)
 {
     uint64_t start = clock_ns();
     TRY(engine_read_options(cx, &b->arena, options, &b->options));
-    CHECK(cx, b->options.mode != MPK_MODE_CALLS, MPK_EARG, "MPK_MODE_CALLS is for tensor programs (mpk/graph.h)");
+    CHECK(cx, b->options.mode != MPK_MODE_CALLS, MPK_EARG,
+          "MPK_MODE_CALLS is for tensor programs (mpk/graph.h)");
     if (engine_is_image(model)) {
         NOTE(cx, engine_read_image(cx, model, for_running, b), "opening the image %s", model);
         b->load_ns = clock_ns() - start - b->device_ns;
@@ -138,23 +147,27 @@ void engine_build_free(engine_build *b)
 
 /* ---- weights ---- */
 
-/* The tensor of the file that a weight of the program is, or is a part of.  A target that works in bf16 may have it in
- * another dtype. */
-static mpk_status find_weight(mpk_context *cx, const mpk_engine *e, uint32_t i, const load_tensor **out)
+/* The tensor of the file that a weight of the program is, or is a part of.  A target that works in
+ * bf16 may have it in another dtype. */
+static mpk_status find_weight(mpk_context *cx, const mpk_engine *e, uint32_t i,
+                              const load_tensor **out)
 {
     const tg_weight *w = &e->build.image.weights[i];
     ir_share share = ir_read_share(w->name);
     char name[256];
-    CHECK(cx, share.whole.n < sizeof name, MPK_EFORMAT, "a weight's name has %zu bytes", share.whole.n);
+    CHECK(cx, share.whole.n < sizeof name, MPK_EFORMAT, "a weight's name has %zu bytes",
+          share.whole.n);
     snprintf(name, sizeof name, "%.*s", STR_ARG(share.whole));
     const load_tensor *t = load_find(&e->build.model, name);
     CHECK(cx, t, MPK_EFORMAT, "the model has no weight %s", name);
-    bool same = t->rank == w->rank && (e->build.device.target->works_in_bf16 || t->dtype == w->dtype) &&
+    bool same = t->rank == w->rank &&
+                (e->build.device.target->works_in_bf16 || t->dtype == w->dtype) &&
                 (share.axis == IR_NONE || share.axis < w->rank);
     for (uint32_t d = 0; same && d < w->rank; d++)
-        same =
-            d == share.axis ? t->dims[d] == share.size && w->dims[d] == share.hi - share.lo : t->dims[d] == w->dims[d];
-    CHECK(cx, same, MPK_ESHAPE, "weight %s is not of the shape and dtype that the program was compiled for", name);
+        same = d == share.axis ? t->dims[d] == share.size && w->dims[d] == share.hi - share.lo
+                               : t->dims[d] == w->dims[d];
+    CHECK(cx, same, MPK_ESHAPE,
+          "weight %s is not of the shape and dtype that the program was compiled for", name);
     *out = t;
     return MPK_OK;
 }
@@ -176,8 +189,8 @@ static uint64_t copied_bytes(const mpk_engine *e)
     return n;
 }
 
-/* What is not mapped from files must fit into memory: said now, with numbers, instead of by the system later.  On a
- * device with memory of its own that is everything. */
+/* What is not mapped from files must fit into memory: said now, with numbers, instead of by the
+ * system later.  On a device with memory of its own that is everything. */
 static mpk_status check_memory(mpk_context *cx, const mpk_engine *e)
 {
     const rt_u64 *area = e->build.image.block->area_bytes;
@@ -185,13 +198,14 @@ static mpk_status check_memory(mpk_context *cx, const mpk_engine *e)
     bool own = d->target->has_own_memory, counted = own || e->build.options.random_weights;
     uint64_t weights = counted ? area[RT_WEIGHTS] : copied_bytes(e), kv = e->build.plan.kv_bytes;
     uint64_t other = area[RT_STEP] + area[RT_TEMPS];
-    CHECK(
-        cx, weights + kv + other <= d->free_bytes, MPK_ELIMIT,
-        "this takes %.2f GiB of memory (%sweights %.2f, KV cache %.2f, activations %.2f), but only %.2f are free%s%s: "
-        "lower the context or the batch%s",
-        (double)(weights + kv + other) / GIB, counted && !own ? "made-up " : "", (double)weights / GIB,
-        (double)kv / GIB, (double)other / GIB, (double)d->free_bytes / GIB, own ? " on " : "", own ? d->name : "",
-        e->build.plan.kv_dtype == IR_F32 ? ", or keep the KV cache in bf16" : "");
+    CHECK(cx, weights + kv + other <= d->free_bytes, MPK_ELIMIT,
+          "this takes %.2f GiB of memory (%sweights %.2f, KV cache %.2f, activations %.2f), but "
+          "only %.2f are free%s%s: "
+          "lower the context or the batch%s",
+          (double)(weights + kv + other) / GIB, counted && !own ? "made-up " : "",
+          (double)weights / GIB, (double)kv / GIB, (double)other / GIB, (double)d->free_bytes / GIB,
+          own ? " on " : "", own ? d->name : "",
+          e->build.plan.kv_dtype == IR_F32 ? ", or keep the KV cache in bf16" : "");
     return MPK_OK;
 }
 
@@ -199,7 +213,8 @@ mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e)
 {
     uint32_t n = e->build.image.n_weights;
     CHECK(cx, e->build.options.random_weights || e->build.model.tensors.n, MPK_EARG,
-          "%.*s has a configuration but no weights: put them beside it, or have them made up (--random-weights=SEED)",
+          "%.*s has a configuration but no weights: put them beside it, or have them made up "
+          "(--random-weights=SEED)",
           STR_ARG(e->build.model.path));
     TRY(check_memory(cx, e));
     e->weights = calloc(n + 1, sizeof *e->weights);
@@ -232,8 +247,9 @@ static void keep_made(mpk_context *cx, void *user, str code)
     engine_keep_program(cx, of->target, of->key, of->image, code);
 }
 
-mpk_status engine_start_machine(mpk_context *cx, const program_image *image, const mpk_engine_options *o,
-                                const target_device *device, const engine_code *code, const machine_weights *weights,
+mpk_status engine_start_machine(mpk_context *cx, const program_image *image,
+                                const mpk_engine_options *o, const target_device *device,
+                                const engine_code *code, const machine_weights *weights,
                                 machine **out)
 {
     mpk_engine_options told = *o;

@@ -1,7 +1,7 @@
 /* engine_device.c - where a program runs: a device of some target, there or only named.
  *
- * Input: the options `device` and `target`; output: the device.  Relies on the table of targets (host/target.h); what a
- * device is and which options it takes, its target says.
+ * Input: the options `device` and `target`; output: the device.  Relies on the table of targets
+ * (host/target.h); what a device is and which options it takes, its target says.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,8 +51,9 @@ static mpk_status fail_device(mpk_context *cx, const char *word)
     char names[128] = "auto";
     for (const target_def *const *t = target_table; *t; t++) {
         size_t n = strlen(names);
-        snprintf(names + n, sizeof names - n, ", %s%s%s%s", (*t)->name, (*t)->is_numbered ? ", " : "",
-                 (*t)->is_numbered ? (*t)->name : "", (*t)->is_numbered ? ":1" : "");
+        snprintf(names + n, sizeof names - n, ", %s%s%s%s", (*t)->name,
+                 (*t)->is_numbered ? ", " : "", (*t)->is_numbered ? (*t)->name : "",
+                 (*t)->is_numbered ? ":1" : "");
     }
     FAIL(cx, MPK_EARG, "there is no device '%s': %s are", word, names);
 }
@@ -68,7 +69,8 @@ static mpk_status fail_arch(mpk_context *cx, const char *word)
     FAIL(cx, MPK_EARG, "there is no target '%s': %s are", word, names);
 }
 
-static mpk_status open_device(mpk_context *cx, const target_def *t, const target_ask *ask, target_device *out)
+static mpk_status open_device(mpk_context *cx, const target_def *t, const target_ask *ask,
+                              target_device *out)
 {
     *out = (target_device){.target = t};
     mpk_status status = t->open(cx, ask, out);
@@ -84,18 +86,21 @@ void engine_leave_device(target_device *device)
     device->held = NULL;
 }
 
-/* A device of the architecture that is asked for.  named: the target of the option `device`; NULL: auto. */
-static mpk_status open_arch(mpk_context *cx, const target_def *named, const target_ask *ask, target_device *out)
+/* A device of the architecture that is asked for.  named: the target of the option `device`; NULL:
+ * auto. */
+static mpk_status open_arch(mpk_context *cx, const target_def *named, const target_ask *ask,
+                            target_device *out)
 {
     const target_def *t = find_arch(ask->arch);
     if (!t)
         return fail_arch(cx, ask->arch);
-    CHECK(cx, !named || named == t, MPK_EARG, "the target %s is of %s, and the device is %s", ask->arch, t->title,
-          named->title);
+    CHECK(cx, !named || named == t, MPK_EARG, "the target %s is of %s, and the device is %s",
+          ask->arch, t->title, named->title);
     return open_device(cx, t, ask, out);
 }
 
-/* The first device of any target, else of the one that every machine has.  That the others are not here is no error. */
+/* The first device of any target, else of the one that every machine has.  That the others are not
+ * here is no error. */
 static mpk_status open_any(mpk_context *cx, const target_ask *ask, target_device *out)
 {
     const target_def *last = NULL;
@@ -109,7 +114,8 @@ static mpk_status open_any(mpk_context *cx, const target_ask *ask, target_device
     return open_device(cx, last, ask, out);
 }
 
-mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running, target_device *out)
+mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running,
+                                target_device *out)
 {
     const char *chosen = getenv("MPK_DEVICE"), *word = o->device ? o->device : "auto";
     target_ask ask = {.options = o, .for_running = for_running};
@@ -141,8 +147,8 @@ static const char *words_of(const target_def *t, const char *arch)
     return *arch ? arch : t->title;
 }
 
-mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, const engine_plan *plan, bool for_running,
-                               target_device *out)
+mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o,
+                               const engine_plan *plan, bool for_running, target_device *out)
 {
     mpk_engine_options wanted = *o;
     const char *arch = plan->arch;
@@ -152,9 +158,11 @@ mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, con
     for (const target_def *const *plain = target_table; *plain && !t; plain++)
         t = (*plain)->arch_name ? NULL : *plain;
     CHECK(cx, is_auto || parse_device(o->device, &index) == t, MPK_EARG,
-          "the image was compiled for %s, not for %s: compile the model again", words_of(t, arch), o->device);
+          "the image was compiled for %s, not for %s: compile the model again", words_of(t, arch),
+          o->device);
     CHECK(cx, !o->target || strcmp(o->target, arch) == 0, MPK_EARG,
-          "the image was compiled for %s, not for %s: compile the model again", words_of(t, arch), o->target);
+          "the image was compiled for %s, not for %s: compile the model again", words_of(t, arch),
+          o->target);
     wanted.threads = plan->threads;
     wanted.gpus = plan->n_peers;
     wanted.target = for_running || !*arch ? NULL : arch;
@@ -162,7 +170,7 @@ mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o, con
         wanted.device = t->name;
     TRY(engine_choose_device(cx, &wanted, for_running, out));
     CHECK(cx, strcmp(out->arch, arch) == 0, MPK_EARG,
-          "the image was compiled for %s, but %s wants %s: compile the model again", words_of(t, arch), out->name,
-          words_of(out->target, out->arch));
+          "the image was compiled for %s, but %s wants %s: compile the model again",
+          words_of(t, arch), out->name, words_of(out->target, out->arch));
     return MPK_OK;
 }

@@ -1,4 +1,5 @@
-/* Where a program runs: words, the environment, targets and images, with a stand-in for the GPU's driver. */
+/* Where a program runs: words, the environment, targets and images, with a stand-in for the GPU's
+ * driver. */
 #include "check.h"
 
 #include <stdlib.h>
@@ -12,17 +13,18 @@ static bool is_gpu(const target_device *d)
     return strcmp(d->target->name, "cuda") == 0;
 }
 
-static mpk_status choose(mpk_context *cx, const char *device, const char *target, bool for_running, target_device *out)
+static mpk_status choose(mpk_context *cx, const char *device, const char *target, bool for_running,
+                         target_device *out)
 {
-    mpk_status status =
-        engine_choose_device(cx, &(mpk_engine_options){.device = device, .target = target}, for_running, out);
+    mpk_status status = engine_choose_device(
+        cx, &(mpk_engine_options){.device = device, .target = target}, for_running, out);
     assert_true((out->held != NULL) == (status == MPK_OK && for_running && is_gpu(out)));
     engine_leave_device(out);
     return status;
 }
 
-static mpk_status choose_for_image(mpk_context *cx, const mpk_engine_options *o, const char *arch, uint32_t n_workers,
-                                   bool for_running, target_device *out)
+static mpk_status choose_for_image(mpk_context *cx, const mpk_engine_options *o, const char *arch,
+                                   uint32_t n_workers, bool for_running, target_device *out)
 {
     *out = (target_device){0};
     engine_plan plan = {.threads = n_workers, .n_peers = 1};
@@ -45,7 +47,8 @@ static void test_without_gpu(void **state)
     check_fails(&cx, MPK_EUNSUPPORTED, "shows no GPU", choose(&cx, "cuda", NULL, true, &d));
     setenv("MPK_LIBCUDA", "/nowhere/libcuda.so.1", 1);
     check_ok(&cx, choose(&cx, "auto", NULL, true, &d));
-    check_fails(&cx, MPK_EUNSUPPORTED, "/nowhere/libcuda.so.1", choose(&cx, "cuda:0", NULL, true, &d));
+    check_fails(&cx, MPK_EUNSUPPORTED, "/nowhere/libcuda.so.1",
+                choose(&cx, "cuda:0", NULL, true, &d));
 }
 
 static void test_with_gpu(void **state)
@@ -69,7 +72,8 @@ static void test_with_gpu(void **state)
     assert_false(is_gpu(&d));
     check_fails(&cx, MPK_EUNSUPPORTED, "GPU 3", choose(&cx, "cuda:3", NULL, true, &d));
     check_fails(&cx, MPK_EARG, "each holds one",
-                engine_choose_device(&cx, &(mpk_engine_options){.device = "cuda", .threads = 133}, true, &d));
+                engine_choose_device(&cx, &(mpk_engine_options){.device = "cuda", .threads = 133},
+                                     true, &d));
     engine_leave_device(&d);
     setenv("MPK_DEVICE", "cpu", 1);
     check_ok(&cx, choose(&cx, NULL, NULL, true, &d));
@@ -88,7 +92,8 @@ static void test_with_gpu(void **state)
 
 static void test_words(void **state)
 {
-    static const char *const wrong[] = {"gpu", "", "cuda:", "cuda:x", "cuda:1x", "cuda1", "cuda:4294967296", "CPU"};
+    static const char *const wrong[] = {"gpu",     "",      "cuda:",           "cuda:x",
+                                        "cuda:1x", "cuda1", "cuda:4294967296", "CPU"};
     (void)state;
     mpk_context cx = {0};
     target_device d;
@@ -101,7 +106,8 @@ static void test_words(void **state)
     unsetenv("MPK_DEVICE");
     assert_true(is_gpu(&d) && d.n_workers == gen_arch_find("sm_100a")->n_sms);
     check_fails(&cx, MPK_EARG, "are for a GPU",
-                engine_choose_device(&cx, &(mpk_engine_options){.device = "cpu", .mode = MPK_MODE_GRAPH}, true, &d));
+                engine_choose_device(
+                    &cx, &(mpk_engine_options){.device = "cpu", .mode = MPK_MODE_GRAPH}, true, &d));
 }
 
 static void test_images(void **state)
@@ -109,20 +115,23 @@ static void test_images(void **state)
     (void)state;
     mpk_context cx = {0};
     target_device d;
-    mpk_engine_options none = {0}, cpu = {.device = "cpu"}, gpu = {.device = "cuda"}, other = {.target = "sm_80"};
+    mpk_engine_options none = {0}, cpu = {.device = "cpu"}, gpu = {.device = "cuda"},
+                       other = {.target = "sm_80"};
     char leaks[256];
     unsetenv("MPK_DEVICE");
     const fake_cuda_face *fake = fake_cuda_start("capability:90,sms:132");
     assert_non_null(fake);
     check_ok(&cx, choose_for_image(&cx, &none, "", 3, true, &d));
     assert_true(!is_gpu(&d) && d.n_workers == 3);
-    check_fails(&cx, MPK_EARG, "compiled for the CPU", choose_for_image(&cx, &gpu, "", 3, true, &d));
+    check_fails(&cx, MPK_EARG, "compiled for the CPU",
+                choose_for_image(&cx, &gpu, "", 3, true, &d));
     check_ok(&cx, choose_for_image(&cx, &none, "sm_90a", 132, true, &d));
     assert_true(is_gpu(&d) && d.n_workers == 132);
     check_ok(&cx, choose_for_image(&cx, &none, "sm_100a", 148, false, &d)); /* to look at */
     check_fails(&cx, MPK_EARG, "sm_100a", choose_for_image(&cx, &none, "sm_100a", 100, true, &d));
     check_fails(&cx, MPK_EARG, "not for cpu", choose_for_image(&cx, &cpu, "sm_90a", 132, true, &d));
-    check_fails(&cx, MPK_EARG, "not for sm_80", choose_for_image(&cx, &other, "sm_90a", 132, false, &d));
+    check_fails(&cx, MPK_EARG, "not for sm_80",
+                choose_for_image(&cx, &other, "sm_90a", 132, false, &d));
     fake->leaks(leaks, sizeof leaks);
     assert_string_equal(leaks, "");
 }

@@ -1,9 +1,11 @@
-/* engine_embed.c - vectors of texts: the final hidden states of their tokens, pooled, cut, and brought to length 1.
+/* engine_embed.c - vectors of texts: the final hidden states of their tokens, pooled, cut, and
+ * brought to length 1.
  *
- * The program of an engine of embeddings ends where the head would begin, and its rows lie where logits do.  A text is
- * a sequence that is fed once; unlike mpk_sequence it holds no place while it waits for one.  The texts of a call slide
- * through a window: as many are in the machine as it has places, and no more than ROWS_IN_FLIGHT hidden states wait to
- * be pooled unless one text alone has more.
+ * The program of an engine of embeddings ends where the head would begin, and its rows lie where
+ * logits do.  A text is a sequence that is fed once; unlike mpk_sequence it holds no place while it
+ * waits for one.  The texts of a call slide through a window: as many are in the machine as it has
+ * places, and no more than ROWS_IN_FLIGHT hidden states wait to be pooled unless one text alone has
+ * more.
  */
 #include <math.h>
 #include <stddef.h>
@@ -37,26 +39,31 @@ static mpk_status read_options(mpk_context *cx, const mpk_engine *e, const mpk_e
     const uint32_t size = e->build.model.config.hidden_size;
     *to = (mpk_embed_options){.size = sizeof *to};
     CHECK(cx, e->build.options.embeddings, MPK_EUNSUPPORTED,
-          "the model was not opened for embeddings: set mpk_engine_options.embeddings (--embeddings)");
+          "the model was not opened for embeddings: set mpk_engine_options.embeddings "
+          "(--embeddings)");
     if (from) {
-        CHECK(cx, from->size >= offsetof(mpk_embed_options, raw) && from->size <= sizeof *to, MPK_EARG,
-              "mpk_embed_options.size is %zu: set it to sizeof(mpk_embed_options)", from->size);
+        CHECK(cx, from->size >= offsetof(mpk_embed_options, raw) && from->size <= sizeof *to,
+              MPK_EARG, "mpk_embed_options.size is %zu: set it to sizeof(mpk_embed_options)",
+              from->size);
         memcpy(to, from, from->size);
     }
-    CHECK(cx, (unsigned)to->pooling <= MPK_POOL_MEAN, MPK_EARG, "pooling is %d: no such choice", (int)to->pooling);
-    CHECK(cx, to->dimensions <= size, MPK_EARG, "%u dimensions are asked for, the model has %u", to->dimensions, size);
+    CHECK(cx, (unsigned)to->pooling <= MPK_POOL_MEAN, MPK_EARG, "pooling is %d: no such choice",
+          (int)to->pooling);
+    CHECK(cx, to->dimensions <= size, MPK_EARG, "%u dimensions are asked for, the model has %u",
+          to->dimensions, size);
     if (!to->dimensions)
         to->dimensions = size;
     return MPK_OK;
 }
 
-static mpk_status check_texts(mpk_context *cx, const mpk_engine *e, const mpk_tokens *texts, size_t n)
+static mpk_status check_texts(mpk_context *cx, const mpk_engine *e, const mpk_tokens *texts,
+                              size_t n)
 {
     const uint32_t capacity = engine_capacity(e);
     for (size_t i = 0; i < n; i++) {
         CHECK(cx, texts[i].at && texts[i].n, MPK_EARG, "text %zu has no tokens", i);
-        CHECK(cx, texts[i].n <= capacity, MPK_ELIMIT, "text %zu: its %zu tokens are more than the context of %u", i,
-              texts[i].n, capacity);
+        CHECK(cx, texts[i].n <= capacity, MPK_ELIMIT,
+              "text %zu: its %zu tokens are more than the context of %u", i, texts[i].n, capacity);
         TRY(engine_check_tokens(cx, e, texts[i].at, texts[i].n));
     }
     return MPK_OK;
@@ -85,7 +92,8 @@ static mpk_status feed(mpk_context *cx, const embedder *m, const mpk_tokens *fro
     const machine_request wire = {
         .tokens = from->at,
         .n_tokens = (uint32_t)from->n,
-        .max_tokens = from->n<engine_capacity(m->engine), .host_samples = true, .all_logits = f->n_rows> 1,
+        .max_tokens =
+            from->n<engine_capacity(m->engine), .host_samples = true, .all_logits = f->n_rows> 1,
         .logits = f->rows,
     };
     f->request->is_sequence = true;
@@ -144,8 +152,8 @@ static mpk_status end(mpk_context *cx, embedder *m, float *out)
 
 static bool fits(const embedder *m)
 {
-    return m->begun == m->ended ||
-           (m->begun - m->ended < m->n_window && m->n_rows + rows_of(m, m->begun) <= ROWS_IN_FLIGHT);
+    return m->begun == m->ended || (m->begun - m->ended < m->n_window &&
+                                    m->n_rows + rows_of(m, m->begun) <= ROWS_IN_FLIGHT);
 }
 
 static mpk_status run(mpk_context *cx, embedder *m, size_t n, float *out)
@@ -172,8 +180,10 @@ static void give_up(embedder *m)
 mpk_status mpk_embed(mpk_context *cx, mpk_engine *e, const mpk_tokens *texts, size_t n,
                      const mpk_embed_options *options, float *out)
 {
-    embedder m = {
-        .engine = e, .texts = texts, .size = e->build.model.config.hidden_size, .n_window = e->build.plan.max_batch};
+    embedder m = {.engine = e,
+                  .texts = texts,
+                  .size = e->build.model.config.hidden_size,
+                  .n_window = e->build.plan.max_batch};
     TRY(read_options(cx, e, options, &m.options));
     CHECK(cx, !n || (texts && out), MPK_EARG, "no texts, or no place for their vectors");
     TRY(check_texts(cx, e, texts, n));

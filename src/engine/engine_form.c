@@ -1,7 +1,8 @@
-/* engine_form.c - forms of answers: compiled once, followed token by token on a thread of their own.
+/* engine_form.c - forms of answers: compiled once, followed token by token on a thread of their
+ * own.
  *
- * Locks: `guard` is held by whoever touches a grammar; `queue_guard` guards the queue, and is the only one of the two
- * that is taken with the engine's mutex held.
+ * Locks: `guard` is held by whoever touches a grammar; `queue_guard` guards the queue, and is the
+ * only one of the two that is taken with the engine's mutex held.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -53,7 +54,8 @@ struct engine_forms {
 
 /* ---- the thread ---- */
 
-static mpk_status follow(mpk_context *cx, engine_forms *f, engine_form *form, int32_t token, bool *over)
+static mpk_status follow(mpk_context *cx, engine_forms *f, engine_form *form, int32_t token,
+                         bool *over)
 {
     uint32_t n;
     *over = false;
@@ -64,7 +66,8 @@ static mpk_status follow(mpk_context *cx, engine_forms *f, engine_form *form, in
     if (*over)
         return MPK_OK;
     TRY(grammar_matcher_mask(cx, form->matcher, f->mask, &n));
-    CHECK(cx, n, MPK_EUNSUPPORTED, "no token of the model's vocabulary goes on in the form that was asked for");
+    CHECK(cx, n, MPK_EUNSUPPORTED,
+          "no token of the model's vocabulary goes on in the form that was asked for");
     return MPK_OK;
 }
 
@@ -113,7 +116,8 @@ static void *make_masks(void *argument)
     return NULL;
 }
 
-/* No memory for the event: the request has to end, which the caller's thread may not do with the mutex held. */
+/* No memory for the event: the request has to end, which the caller's thread may not do with the
+ * mutex held. */
 static bool grow_queue(engine_forms *f)
 {
     size_t capacity = f->capacity ? 2 * f->capacity : 64;
@@ -194,10 +198,12 @@ static mpk_status make_vocab(mpk_context *cx, engine_forms *f)
     const model_config *c = &f->engine->build.model.config;
     arena scratch = {0};
     str *bytes = arena_alloc(&scratch, c->vocab_size, sizeof *bytes);
-    mpk_status status = bytes ? tokenizer_bytes(cx, f->engine->tokens.tokenizer, &scratch, c->vocab_size, bytes)
-                              : status_fail(cx, MPK_ENOMEM, "out of memory for the bytes of tokens");
+    mpk_status status =
+        bytes ? tokenizer_bytes(cx, f->engine->tokens.tokenizer, &scratch, c->vocab_size, bytes)
+              : status_fail(cx, MPK_ENOMEM, "out of memory for the bytes of tokens");
     if (status == MPK_OK)
-        status = grammar_vocab_make(cx, bytes, c->vocab_size, c->eos_tokens, c->n_eos_tokens, &f->vocab);
+        status =
+            grammar_vocab_make(cx, bytes, c->vocab_size, c->eos_tokens, c->n_eos_tokens, &f->vocab);
     arena_free(&scratch);
     return status;
 }
@@ -248,8 +254,8 @@ static void drop_old(engine_forms *f)
 }
 
 /* With the guard.  g: compiled meanwhile, and given over; NULL: look only. */
-static mpk_status keep(mpk_context *cx, engine_forms *f, grammar_kind kind, const char *source, grammar *g,
-                       kept_grammar **out)
+static mpk_status keep(mpk_context *cx, engine_forms *f, grammar_kind kind, const char *source,
+                       grammar *g, kept_grammar **out)
 {
     *out = find_kept(f, kind, source);
     if (*out || !g) {
@@ -289,8 +295,8 @@ static mpk_status open_matcher(mpk_context *cx, engine_forms *f, kept_grammar *k
 }
 
 /* The compiled form, found or made; *g is made without the guard, since that may take long. */
-static mpk_status open_with(mpk_context *cx, engine_forms *f, grammar_kind kind, const char *source, grammar *g,
-                            engine_form **out)
+static mpk_status open_with(mpk_context *cx, engine_forms *f, grammar_kind kind, const char *source,
+                            grammar *g, engine_form **out)
 {
     kept_grammar *k = NULL;
     pthread_mutex_lock(&f->guard);
@@ -305,7 +311,8 @@ static mpk_status open_with(mpk_context *cx, engine_forms *f, grammar_kind kind,
     return status;
 }
 
-mpk_status engine_form_open(mpk_context *cx, mpk_engine *e, const mpk_request_options *o, engine_form **out)
+mpk_status engine_form_open(mpk_context *cx, mpk_engine *e, const mpk_request_options *o,
+                            engine_form **out)
 {
     static const grammar_kind kinds[] = {[MPK_FORM_JSON_OBJECT] = GRAMMAR_JSON_OBJECT,
                                          [MPK_FORM_JSON_SCHEMA] = GRAMMAR_JSON_SCHEMA,
@@ -321,7 +328,8 @@ mpk_status engine_form_open(mpk_context *cx, mpk_engine *e, const mpk_request_op
     CHECK(cx, e->tokens.tokenizer, MPK_EUNSUPPORTED,
           "answers of a given form need a tokenizer, which this model has not");
     CHECK(cx, machine_takes_masks(e->machine), MPK_EUNSUPPORTED,
-          "answers of a given form (JSON schema, regular expression ...) are not possible on %s: run on the CPU",
+          "answers of a given form (JSON schema, regular expression ...) are not possible on %s: "
+          "run on the CPU",
           e->build.device.name);
     TRY(open_with(cx, e->forms, kinds[o->form], source, NULL, out));
     if (*out)

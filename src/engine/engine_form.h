@@ -1,8 +1,9 @@
 /* engine_form.h - answers of a given form; for engine_form.c and engine_request.c.
  *
- * A thread of its own makes the masks of tokens (src/grammar), so that neither the collector nor other requests wait
- * for one: the collector tells it of each token of a request that has a form, it follows the form and puts the mask of
- * the next token into the machine, while the machine computes that token's logits.
+ * A thread of its own makes the masks of tokens (src/grammar), so that neither the collector nor
+ * other requests wait for one: the collector tells it of each token of a request that has a form,
+ * it follows the form and puts the mask of the next token into the machine, while the machine
+ * computes that token's logits.
  */
 #ifndef ENGINE_FORM_H
 #define ENGINE_FORM_H
@@ -21,7 +22,8 @@ mpk_status engine_forms_open(mpk_context *cx, mpk_engine *e);
 void engine_forms_close(engine_forms *f);
 
 /* The form that the options ask for; *out = NULL: none.  Statuses of mpk_request_options.form. */
-mpk_status engine_form_open(mpk_context *cx, mpk_engine *e, const mpk_request_options *o, engine_form **out);
+mpk_status engine_form_open(mpk_context *cx, mpk_engine *e, const mpk_request_options *o,
+                            engine_form **out);
 /* Held by its request, and by the thread while that works on it. */
 void engine_form_hold(engine_form *form);
 /* NULL is allowed. */

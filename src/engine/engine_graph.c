@@ -1,6 +1,7 @@
 /* engine_graph.c - tensor programs by hand: build, compile, run.
  *
- * A program is compiled from the text form of its graph, so that the graph may go or grow afterwards.
+ * A program is compiled from the text form of its graph, so that the graph may go or grow
+ * afterwards.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +21,9 @@ struct mpk_program {
     program_image image;
     machine *machine;
     target_device device;
-    uint32_t call_align; /* MPK_MODE_CALLS: of addresses in the device's memory; 0: the caller's tensors are here */
-    bool profiles;       /* options.profile */
+    /* MPK_MODE_CALLS: of addresses in the device's memory; 0: the caller's tensors are here */
+    uint32_t call_align;
+    bool profiles; /* options.profile */
 
     /* mpk_program_name_slots */
     arena slots_arena;
@@ -59,34 +61,38 @@ void mpk_graph_free(mpk_graph *g)
     free(g);
 }
 
-mpk_status mpk_graph_tensor(mpk_context *cx, mpk_graph *g, mpk_tensor_kind kind, const char *name, mpk_dtype dtype,
-                            uint32_t rank, const int64_t *dims, mpk_tensor *out)
+mpk_status mpk_graph_tensor(mpk_context *cx, mpk_graph *g, mpk_tensor_kind kind, const char *name,
+                            mpk_dtype dtype, uint32_t rank, const int64_t *dims, mpk_tensor *out)
 {
     static const ir_kind kinds[] = {IR_INPUT, IR_CONST, IR_STATE};
-    CHECK(cx, (unsigned)kind <= MPK_TENSOR_STATE, MPK_EARG, "tensor %s: kind %d does not exist", name, (int)kind);
-    CHECK(cx, (unsigned)dtype < IR_DTYPES, MPK_EARG, "tensor %s: dtype %d does not exist", name, (int)dtype);
-    CHECK(cx, rank <= IR_MAX_RANK, MPK_EARG, "tensor %s: rank %u, at most %d", name, rank, IR_MAX_RANK);
-    return ir_add_tensor(cx, g->ir, kinds[kind], IR_ALL, name, (ir_dtype)dtype, rank, dims, &out->id);
+    CHECK(cx, (unsigned)kind <= MPK_TENSOR_STATE, MPK_EARG, "tensor %s: kind %d does not exist",
+          name, (int)kind);
+    CHECK(cx, (unsigned)dtype < IR_DTYPES, MPK_EARG, "tensor %s: dtype %d does not exist", name,
+          (int)dtype);
+    CHECK(cx, rank <= IR_MAX_RANK, MPK_EARG, "tensor %s: rank %u, at most %d", name, rank,
+          IR_MAX_RANK);
+    return ir_add_tensor(cx, g->ir, kinds[kind], IR_ALL, name, (ir_dtype)dtype, rank, dims,
+                         &out->id);
 }
 
 static mpk_status check_tensor(mpk_context *cx, const mpk_graph *g, mpk_tensor t)
 {
-    CHECK(cx, t.id < g->ir->tensors.n, MPK_EARG, "tensor %u is not of this graph, which has %zu", t.id,
-          g->ir->tensors.n);
+    CHECK(cx, t.id < g->ir->tensors.n, MPK_EARG, "tensor %u is not of this graph, which has %zu",
+          t.id, g->ir->tensors.n);
     return MPK_OK;
 }
 
-mpk_status mpk_graph_operator(mpk_context *cx, mpk_graph *g, const char *op, const char *name, uint32_t n_in,
-                              const mpk_tensor *in, uint32_t n_attributes, const mpk_attribute *attributes,
-                              mpk_tensor *out)
+mpk_status mpk_graph_operator(mpk_context *cx, mpk_graph *g, const char *op, const char *name,
+                              uint32_t n_in, const mpk_tensor *in, uint32_t n_attributes,
+                              const mpk_attribute *attributes, mpk_tensor *out)
 {
     ir_tensor_id inputs[IR_MAX_INPUTS], outputs[IR_MAX_OUTPUTS];
     ir_set sets[IR_MAX_ATTRIBUTES + 1];
     const op_def *def = op_find(str_from(op));
     CHECK(cx, def, MPK_EARG, "there is no operator '%s'; mpk opt --operators lists them", op);
     CHECK(cx, n_in <= IR_MAX_INPUTS && n_attributes <= IR_MAX_ATTRIBUTES, MPK_EARG,
-          "operator %s: %u operands and %u attributes, at most %d and %d", op, n_in, n_attributes, IR_MAX_INPUTS,
-          IR_MAX_ATTRIBUTES);
+          "operator %s: %u operands and %u attributes, at most %d and %d", op, n_in, n_attributes,
+          IR_MAX_INPUTS, IR_MAX_ATTRIBUTES);
     for (uint32_t i = 0; i < n_in; i++) {
         inputs[i] = in[i].id;
         if (in[i].id != IR_NONE)
@@ -110,8 +116,8 @@ mpk_status mpk_graph_output(mpk_context *cx, mpk_graph *g, mpk_tensor tensor)
     return ir_add_output(cx, g->ir, tensor.id);
 }
 
-mpk_status mpk_graph_describe(mpk_context *cx, const mpk_graph *g, mpk_tensor tensor, mpk_dtype *dtype, uint32_t *rank,
-                              int64_t *dims)
+mpk_status mpk_graph_describe(mpk_context *cx, const mpk_graph *g, mpk_tensor tensor,
+                              mpk_dtype *dtype, uint32_t *rank, int64_t *dims)
 {
     TRY(check_tensor(cx, g, tensor));
     const ir_tensor *t = &g->ir->tensors.at[tensor.id];
@@ -167,24 +173,26 @@ static const char *alignment_words(uint32_t call_align, char words[32])
     return call_align ? words : "its elements";
 }
 
-static mpk_status check_size(mpk_context *cx, uint32_t call_align, const ir_tensor *t, const mpk_binding *b)
+static mpk_status check_size(mpk_context *cx, uint32_t call_align, const ir_tensor *t,
+                             const mpk_binding *b)
 {
     char words[32];
-    CHECK(cx, b->data && b->n_bytes == (size_t)ir_bytes(t), MPK_EARG, "%s is bound to %zu bytes, but has %lld", b->name,
-          b->data ? b->n_bytes : 0, (long long)ir_bytes(t));
+    CHECK(cx, b->data && b->n_bytes == (size_t)ir_bytes(t), MPK_EARG,
+          "%s is bound to %zu bytes, but has %lld", b->name, b->data ? b->n_bytes : 0,
+          (long long)ir_bytes(t));
     CHECK(cx, (uintptr_t)b->data % alignment_of(call_align, t->dtype) == 0, MPK_EARG,
           "the bytes of %s are not aligned to %s", b->name, alignment_words(call_align, words));
     return MPK_OK;
 }
 
 /* Every constant is bound, and everything bound is a constant. */
-static mpk_status check_constants(mpk_context *cx, uint32_t call_align, const ir_graph *g, uint32_t n,
-                                  const mpk_binding *constants)
+static mpk_status check_constants(mpk_context *cx, uint32_t call_align, const ir_graph *g,
+                                  uint32_t n, const mpk_binding *constants)
 {
     for (uint32_t i = 0; i < n; i++) {
         ir_tensor_id id = constants[i].name ? ir_find(g, constants[i].name) : IR_NONE;
-        CHECK(cx, id != IR_NONE && g->tensors.at[id].kind == IR_CONST, MPK_EARG, "the graph has no constant '%s'",
-              constants[i].name ? constants[i].name : "");
+        CHECK(cx, id != IR_NONE && g->tensors.at[id].kind == IR_CONST, MPK_EARG,
+              "the graph has no constant '%s'", constants[i].name ? constants[i].name : "");
         TRY(check_size(cx, call_align, &g->tensors.at[id], &constants[i]));
     }
     for (size_t i = 0; i < g->tensors.n; i++) {
@@ -207,8 +215,9 @@ static mpk_status copy_graph(mpk_context *cx, arena *a, const ir_graph *g, ir_gr
     return ir_parse(cx, a, (str){source, n}, out);
 }
 
-static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,
-                              const mpk_engine_options *options, mpk_program *p)
+static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_constants,
+                              const mpk_binding *constants, const mpk_engine_options *options,
+                              mpk_program *p)
 {
     machine_weight *weights;
     pass_options passes;
@@ -222,20 +231,24 @@ static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_co
     TRY(image_make(cx, &p->arena, &p->program, &p->image));
     NEW(cx, &p->arena, weights, p->image.n_weights + 1);
     for (uint32_t i = 0; i < p->image.n_weights; i++)
-        weights[i] = (machine_weight){.at = find_binding(n_constants, constants, p->image.weights[i].name)->data,
-                                      .dtype = p->image.weights[i].dtype};
+        weights[i] = (machine_weight){
+            .at = find_binding(n_constants, constants, p->image.weights[i].name)->data,
+            .dtype = p->image.weights[i].dtype};
     return engine_start_machine(cx, &p->image, options, &p->device, &(engine_code){0},
                                 &(machine_weights){.at = weights}, &p->machine);
 }
 
-static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,
-                          const mpk_engine_options *options, mpk_program *p)
+static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants,
+                          const mpk_binding *constants, const mpk_engine_options *options,
+                          mpk_program *p)
 {
     mpk_engine_options o;
     TRY(engine_read_options(cx, &p->arena, options, &o));
-    CHECK(cx, o.gpus == 1, MPK_EUNSUPPORTED, "a tensor program with the caller's weights has one peer, not %u", o.gpus);
+    CHECK(cx, o.gpus == 1, MPK_EUNSUPPORTED,
+          "a tensor program with the caller's weights has one peer, not %u", o.gpus);
     if (!o.device)
-        o.device = engine_default_device(o.mode == MPK_MODE_CALLS); /* where the caller's tensors are */
+        o.device =
+            engine_default_device(o.mode == MPK_MODE_CALLS); /* where the caller's tensors are */
     mpk_status status = engine_choose_device(cx, &o, true, &p->device);
     if (status == MPK_OK)
         status = compile_for(cx, g, n_constants, constants, &o, p);
@@ -243,8 +256,9 @@ static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_consta
     return status;
 }
 
-mpk_status mpk_program_compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants, const mpk_binding *constants,
-                               const mpk_engine_options *options, mpk_program **out)
+mpk_status mpk_program_compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants,
+                               const mpk_binding *constants, const mpk_engine_options *options,
+                               mpk_program **out)
 {
     mpk_program *p = calloc(1, sizeof *p);
     CHECK(cx, p, MPK_ENOMEM, "out of memory for a program");
@@ -276,11 +290,13 @@ static bool is_output(const ir_graph *g, ir_tensor_id id)
     return false;
 }
 
-static mpk_status check_bindings(mpk_context *cx, const mpk_program *p, uint32_t n, const mpk_binding *bindings)
+static mpk_status check_bindings(mpk_context *cx, const mpk_program *p, uint32_t n,
+                                 const mpk_binding *bindings)
 {
     for (uint32_t i = 0; i < n; i++) {
         ir_tensor_id id = bindings[i].name ? ir_find(p->source, bindings[i].name) : IR_NONE;
-        CHECK(cx, id != IR_NONE, MPK_EARG, "the program has no tensor '%s'", bindings[i].name ? bindings[i].name : "");
+        CHECK(cx, id != IR_NONE, MPK_EARG, "the program has no tensor '%s'",
+              bindings[i].name ? bindings[i].name : "");
         const ir_tensor *t = &p->source->tensors.at[id];
         CHECK(cx, t->kind == IR_INPUT || t->kind == IR_STATE || is_output(p->source, id), MPK_EARG,
               "'%s' is neither an input, nor a state, nor an output", bindings[i].name);
@@ -289,7 +305,8 @@ static mpk_status check_bindings(mpk_context *cx, const mpk_program *p, uint32_t
     return MPK_OK;
 }
 
-mpk_status mpk_program_run(mpk_context *cx, mpk_program *p, uint32_t n_bindings, const mpk_binding *bindings)
+mpk_status mpk_program_run(mpk_context *cx, mpk_program *p, uint32_t n_bindings,
+                           const mpk_binding *bindings)
 {
     const ir_graph *g = p->image.ir[0];
     TRY(check_bindings(cx, p, n_bindings, bindings));
@@ -310,7 +327,8 @@ mpk_status mpk_program_run(mpk_context *cx, mpk_program *p, uint32_t n_bindings,
 /* ---- running in the caller's memory ---- */
 
 /* The tensor of a slot in the compiled graph; IR_NONE if the compiler found it unused. */
-static mpk_status find_slot(mpk_context *cx, const mpk_program *p, const char *name, ir_tensor_id *out)
+static mpk_status find_slot(mpk_context *cx, const mpk_program *p, const char *name,
+                            ir_tensor_id *out)
 {
     const ir_graph *g = p->image.ir[0];
     ir_tensor_id source = name ? ir_find(p->source, name) : IR_NONE;
@@ -320,7 +338,8 @@ static mpk_status find_slot(mpk_context *cx, const mpk_program *p, const char *n
           "'%s' is neither an input, nor a constant, nor a state, nor an output", name);
     *out = ir_find(g, name);
     CHECK(cx, *out == IR_NONE || g->tensors.at[*out].shares == IR_NONE, MPK_EARG,
-          "'%s' is a view and cannot lie in memory of its own; put the operator copy after it", name);
+          "'%s' is a view and cannot lie in memory of its own; put the operator copy after it",
+          name);
     return MPK_OK;
 }
 
@@ -331,14 +350,17 @@ static mpk_status name_slots(mpk_context *cx, mpk_program *p, uint32_t n, const 
     NEW(cx, &p->slots_arena, p->slot_masks, n);
     for (uint32_t i = 0; i < n; i++) {
         TRY(find_slot(cx, p, names[i], &roots[i]));
-        p->slot_masks[i] = alignment_of(p->call_align, p->source->tensors.at[ir_find(p->source, names[i])].dtype) - 1;
+        p->slot_masks[i] =
+            alignment_of(p->call_align, p->source->tensors.at[ir_find(p->source, names[i])].dtype) -
+            1;
     }
     TRY(machine_make_slots(cx, p->machine, &p->slots_arena, 0, n, roots, &p->slots));
     p->n_slots = n;
     return MPK_OK;
 }
 
-mpk_status mpk_program_name_slots(mpk_context *cx, mpk_program *p, uint32_t n, const char *const *names)
+mpk_status mpk_program_name_slots(mpk_context *cx, mpk_program *p, uint32_t n,
+                                  const char *const *names)
 {
     arena_free(&p->slots_arena);
     p->slots = NULL;
@@ -346,14 +368,16 @@ mpk_status mpk_program_name_slots(mpk_context *cx, mpk_program *p, uint32_t n, c
     return name_slots(cx, p, n, names);
 }
 
-static mpk_status check_addresses(mpk_context *cx, const mpk_program *p, uint32_t n, void *const *data)
+static mpk_status check_addresses(mpk_context *cx, const mpk_program *p, uint32_t n,
+                                  void *const *data)
 {
     char words[32];
     CHECK(cx, p->slots && n == p->n_slots, MPK_EARG, "%u addresses for %u slots", n, p->n_slots);
     for (uint32_t i = 0; i < n; i++) {
         CHECK(cx, data[i], MPK_EARG, "the address of slot %u is NULL", i);
-        CHECK(cx, ((uintptr_t)data[i] & p->slot_masks[i]) == 0, MPK_EARG, "the address of slot %u is not aligned to %s",
-              i, alignment_words(p->call_align, words));
+        CHECK(cx, ((uintptr_t)data[i] & p->slot_masks[i]) == 0, MPK_EARG,
+              "the address of slot %u is not aligned to %s", i,
+              alignment_words(p->call_align, words));
     }
     return MPK_OK;
 }
@@ -366,14 +390,17 @@ mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *c
 
 /* ---- running in the caller's memory on the device ---- */
 
-mpk_status mpk_program_launch(mpk_context *cx, mpk_program *p, mpk_program *after, void *stream, uint32_t n,
-                              void *const *data)
+mpk_status mpk_program_launch(mpk_context *cx, mpk_program *p, mpk_program *after, void *stream,
+                              uint32_t n, void *const *data)
 {
     TRY(check_addresses(cx, p, n, data));
-    CHECK(cx, !after || (after->device.target == p->device.target && after->device.index == p->device.index), MPK_EARG,
-          "a run on %s:%u cannot follow one on %s:%u", p->device.target->name, p->device.index,
-          after->device.target->name, after->device.index);
-    return machine_launch_slots(cx, p->machine, after ? after->machine : NULL, p->slots, stream, data);
+    CHECK(cx,
+          !after ||
+              (after->device.target == p->device.target && after->device.index == p->device.index),
+          MPK_EARG, "a run on %s:%u cannot follow one on %s:%u", p->device.target->name,
+          p->device.index, after->device.target->name, after->device.index);
+    return machine_launch_slots(cx, p->machine, after ? after->machine : NULL, p->slots, stream,
+                                data);
 }
 
 mpk_status mpk_program_wait(mpk_context *cx, mpk_program *p)
@@ -432,8 +459,9 @@ static void print_machine(machine *m, text *out)
         }
     text_print(out, "], ");
     machine_describe(m, &f);
-    text_print(out, "\"device\": \"%s\", \"workers\": %u, \"kernel_ms\": %.1f, \"kernel_cached\": %s", f.device,
-               f.n_workers, (double)f.code_ns * 1e-6, f.code_cached ? "true" : "false");
+    text_print(out,
+               "\"device\": \"%s\", \"workers\": %u, \"kernel_ms\": %.1f, \"kernel_cached\": %s",
+               f.device, f.n_workers, (double)f.code_ns * 1e-6, f.code_cached ? "true" : "false");
 }
 
 mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, char **json)

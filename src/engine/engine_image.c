@@ -1,8 +1,9 @@
-/* engine_image.c - the file that mpk_compile_to_file writes: a header, the model's path, the program's block, and the
- * code of a target that compiles some.
+/* engine_image.c - the file that mpk_compile_to_file writes: a header, the model's path, the
+ * program's block, and the code of a target that compiles some.
  *
- * The image holds no weights.  It names the model's files and holds a fingerprint of them, so that a program never runs
- * with weights it was not compiled for.  Opening costs the checks of the block; nothing is compiled.
+ * The image holds no weights.  It names the model's files and holds a fingerprint of them, so that
+ * a program never runs with weights it was not compiled for.  Opening costs the checks of the
+ * block; nothing is compiled.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -33,8 +34,10 @@ static uint64_t padded(uint64_t n)
 bool engine_is_image(const char *path)
 {
     char start[sizeof MAGIC] = {0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC); /* not a stream: that allocates, and there is no status to return */
-    bool found = fd >= 0 && read(fd, start, sizeof start) == sizeof start && memcmp(start, MAGIC, sizeof MAGIC) == 0;
+    /* not a stream: that allocates, and there is no status to return */
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool found = fd >= 0 && read(fd, start, sizeof start) == sizeof start &&
+                 memcmp(start, MAGIC, sizeof MAGIC) == 0;
     if (fd >= 0)
         close(fd);
     return found;
@@ -57,7 +60,8 @@ static uint64_t fingerprint(const load_model *m)
     uint32_t experts[] = {c->n_experts, c->experts_per_token, c->expert_ffn_size, c->expert_every,
                           c->normalize_experts};
     h = hash_bytes(sizes, sizeof sizes, h);
-    return c->n_experts ? hash_bytes(experts, sizeof experts, hash_bytes(c->dense_layers, sizeof c->dense_layers, h))
+    return c->n_experts ? hash_bytes(experts, sizeof experts,
+                                     hash_bytes(c->dense_layers, sizeof c->dense_layers, h))
                         : h;
 }
 
@@ -70,11 +74,13 @@ static uint64_t checksum(const image_header *h, const char *path)
 
 /* ---- writing ---- */
 
-static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char *path, image_header *h)
+static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char *path,
+                              image_header *h)
 {
     const mpk_engine_options *o = &b->options;
     size_t n = strlen(path);
-    CHECK(cx, n < MAX_PATH_BYTES, MPK_ELIMIT, "the model's path has %zu bytes, at most %d", n, MAX_PATH_BYTES);
+    CHECK(cx, n < MAX_PATH_BYTES, MPK_ELIMIT, "the model's path has %zu bytes, at most %d", n,
+          MAX_PATH_BYTES);
     memset(h, 0, sizeof *h);
     memcpy(h->magic, MAGIC, sizeof MAGIC);
     h->version = IMAGE_VERSION;
@@ -121,12 +127,13 @@ static mpk_status write_image(mpk_context *cx, engine_build *b, const char *mode
 static mpk_status compile_kernel(mpk_context *cx, engine_build *b)
 {
     TRY(engine_progress(cx, &b->options, "compiling the kernel", 0));
-    NOTE(cx, b->device.target->compile(cx, &b->image, &b->device, &b->options, &b->code), "compiling the kernel for %s",
-         b->device.arch);
+    NOTE(cx, b->device.target->compile(cx, &b->image, &b->device, &b->options, &b->code),
+         "compiling the kernel for %s", b->device.arch);
     return engine_progress(cx, &b->options, "compiling the kernel", 1);
 }
 
-mpk_status mpk_compile_to_file(mpk_context *cx, const char *model, const mpk_engine_options *options, const char *path)
+mpk_status mpk_compile_to_file(mpk_context *cx, const char *model,
+                               const mpk_engine_options *options, const char *path)
 {
     engine_build b = {0};
     mpk_status status = MPK_OK;
@@ -146,29 +153,36 @@ mpk_status mpk_compile_to_file(mpk_context *cx, const char *model, const mpk_eng
 
 static mpk_status check_plan(mpk_context *cx, const engine_plan *p)
 {
-    bool good = p->threads && p->threads <= RT_MAX_WORKERS && p->n_peers && p->n_peers <= IR_MAX_PEERS &&
-                p->threads % p->n_peers == 0 && p->max_batch && p->max_batch <= ENGINE_MAX_BATCH && p->n_graphs &&
-                p->n_graphs <= ENGINE_MAX_GRAPHS && p->n_choices && p->context_tokens && p->n_pages &&
-                p->kv_dtype < IR_DTYPES && p->activation_dtype < IR_DTYPES && memchr(p->arch, 0, sizeof p->arch) &&
-                (!*p->arch || engine_knows_arch(p->arch));
+    bool good = p->threads && p->threads <= RT_MAX_WORKERS && p->n_peers &&
+                p->n_peers <= IR_MAX_PEERS && p->threads % p->n_peers == 0 && p->max_batch &&
+                p->max_batch <= ENGINE_MAX_BATCH && p->n_graphs &&
+                p->n_graphs <= ENGINE_MAX_GRAPHS && p->n_choices && p->context_tokens &&
+                p->n_pages && p->kv_dtype < IR_DTYPES && p->activation_dtype < IR_DTYPES &&
+                memchr(p->arch, 0, sizeof p->arch) && (!*p->arch || engine_knows_arch(p->arch));
     for (uint32_t i = 0; good && i < p->n_graphs; i++)
         good = p->n_tokens[i] == 1u << i;
     CHECK(cx, good, MPK_EFORMAT, "the image's plan is damaged: compile the model again");
     return MPK_OK;
 }
 
-static mpk_status read_header(mpk_context *cx, arena *a, str bytes, image_header *h, const char **model)
+static mpk_status read_header(mpk_context *cx, arena *a, str bytes, image_header *h,
+                              const char **model)
 {
-    CHECK(cx, bytes.n >= sizeof *h, MPK_EFORMAT, "the image is cut short: it has %zu bytes", bytes.n);
+    CHECK(cx, bytes.n >= sizeof *h, MPK_EFORMAT, "the image is cut short: it has %zu bytes",
+          bytes.n);
     memcpy(h, bytes.at, sizeof *h);
     CHECK(cx, h->version == IMAGE_VERSION, MPK_EUNSUPPORTED,
-          "the image is of version %u, this mpk reads version %d: compile the model again", h->version, IMAGE_VERSION);
-    CHECK(cx, h->path_bytes && h->path_bytes < MAX_PATH_BYTES && bytes.n >= padded(sizeof *h + h->path_bytes),
+          "the image is of version %u, this mpk reads version %d: compile the model again",
+          h->version, IMAGE_VERSION);
+    CHECK(cx,
+          h->path_bytes && h->path_bytes < MAX_PATH_BYTES &&
+              bytes.n >= padded(sizeof *h + h->path_bytes),
           MPK_EFORMAT, "the image is cut short or damaged: compile the model again");
     const char *path = bytes.at + sizeof *h;
     uint64_t rest = bytes.n - padded(sizeof *h + h->path_bytes);
     CHECK(cx,
-          h->checksum == checksum(h, path) && h->block_bytes <= rest && h->code_bytes == rest - h->block_bytes &&
+          h->checksum == checksum(h, path) && h->block_bytes <= rest &&
+              h->code_bytes == rest - h->block_bytes &&
               h->code_hash == hash_bytes(bytes.at + bytes.n - h->code_bytes, h->code_bytes, 0),
           MPK_EFORMAT, "the image is cut short or damaged: compile the model again");
     TRY(check_plan(cx, &h->plan));
@@ -182,15 +196,18 @@ mpk_status engine_read_image_model(mpk_context *cx, arena *a, const char *path, 
     file_map file;
     image_header h;
     TRY(file_map_open(cx, path, &file));
-    mpk_status status = read_header(cx, a, (str){(const char *)file.bytes, file.n_bytes}, &h, model);
+    mpk_status status =
+        read_header(cx, a, (str){(const char *)file.bytes, file.n_bytes}, &h, model);
     file_map_close(&file);
     return status;
 }
 
-static mpk_status check_given(mpk_context *cx, const char *what, uint32_t given, uint32_t made, bool exact)
+static mpk_status check_given(mpk_context *cx, const char *what, uint32_t given, uint32_t made,
+                              bool exact)
 {
     CHECK(cx, !given || given == made || (!exact && given < made), MPK_EARG,
-          "the image was compiled for %s %u, not %u: leave that away, or compile the model again", what, made, given);
+          "the image was compiled for %s %u, not %u: leave that away, or compile the model again",
+          what, made, given);
     return MPK_OK;
 }
 
@@ -200,16 +217,19 @@ static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engi
     const engine_plan *p = &h->plan;
     TRY(check_given(cx, "threads", o->threads, p->threads, true));
     CHECK(cx, o->gpus == 1 || o->gpus == p->n_peers, MPK_EARG,
-          "the image was compiled for %u gpus, not for %u: leave that away, or compile the model again", p->n_peers,
-          o->gpus);
+          "the image was compiled for %u gpus, not for %u: leave that away, or compile the model "
+          "again",
+          p->n_peers, o->gpus);
     TRY(check_given(cx, "max_batch", o->max_batch, p->max_batch, false));
     TRY(check_given(cx, "context", o->context_tokens, p->context_tokens, false));
     TRY(check_given(cx, "step_tokens", o->step_tokens, p->n_tokens[p->n_graphs - 1], false));
     CHECK(cx, !o->batch_invariant || h->batch_invariant || !p->arch[0], MPK_EARG,
-          "the image was compiled without batch_invariant: leave that away, or compile the model again");
+          "the image was compiled without batch_invariant: leave that away, or compile the model "
+          "again");
     bool narrow = h->activations != MPK_ACTIVATIONS_F32 && !p->arch[0];
     CHECK(cx, !o->activations || (o->activations == MPK_ACTIVATIONS_I8) == narrow, MPK_EARG,
-          "the image was compiled with activations in %s: leave that away, or compile the model again",
+          "the image was compiled with activations in %s: leave that away, or compile the model "
+          "again",
           narrow ? "8 bits (i8)" : "f32");
     o->threads = p->threads;
     o->gpus = p->n_peers;
@@ -256,7 +276,8 @@ mpk_status engine_read_image(mpk_context *cx, const char *path, bool for_running
 {
     file_map file;
     TRY(file_map_open(cx, path, &file));
-    mpk_status status = read_image(cx, (str){(const char *)file.bytes, file.n_bytes}, for_running, b);
+    mpk_status status =
+        read_image(cx, (str){(const char *)file.bytes, file.n_bytes}, for_running, b);
     file_map_close(&file);
     return status;
 }

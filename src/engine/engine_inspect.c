@@ -1,4 +1,5 @@
-/* engine_inspect.c - a look at a compiled model without running it; passes on text; what the machine is. */
+/* engine_inspect.c - a look at a compiled model without running it; passes on text; what the
+ * machine is. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -37,14 +38,16 @@ static void add_model(text *t, const engine_build *b)
     text_print(t, ", \"family\": ");
     json_write_str(t, c->family);
     text_print(t,
-               ", \"layers\": %u, \"hidden_size\": %u, \"heads\": %u, \"kv_heads\": %u, \"head_size\": %u, "
-               "\"ffn_size\": %u, \"experts\": %u, \"experts_per_token\": %u, \"expert_ffn_size\": %u, \"vocab_size\": "
+               ", \"layers\": %u, \"hidden_size\": %u, \"heads\": %u, \"kv_heads\": %u, "
+               "\"head_size\": %u, "
+               "\"ffn_size\": %u, \"experts\": %u, \"experts_per_token\": %u, \"expert_ffn_size\": "
+               "%u, \"vocab_size\": "
                "%u, \"trained_context\": %u, \"tied_embeddings\": %s, "
                "\"weights_present\": %s, \"tokenizer_present\": %s}",
-               c->n_layers, c->hidden_size, c->n_heads, c->n_kv_heads, c->head_size, c->ffn_size, c->n_experts,
-               c->experts_per_token, c->expert_ffn_size, c->vocab_size, c->max_positions,
-               c->tied_embeddings ? "true" : "false", b->model.tensors.n ? "true" : "false",
-               b->model.tokenizer ? "true" : "false");
+               c->n_layers, c->hidden_size, c->n_heads, c->n_kv_heads, c->head_size, c->ffn_size,
+               c->n_experts, c->experts_per_token, c->expert_ffn_size, c->vocab_size,
+               c->max_positions, c->tied_embeddings ? "true" : "false",
+               b->model.tensors.n ? "true" : "false", b->model.tokenizer ? "true" : "false");
 }
 
 static mpk_status add_memory(mpk_context *cx, text *t, const engine_build *b)
@@ -60,11 +63,12 @@ static mpk_status add_memory(mpk_context *cx, text *t, const engine_build *b)
     if (b->device.free_bytes != UINT64_MAX)
         text_print(t, ", \"free_bytes\": %llu", (unsigned long long)b->device.free_bytes);
     text_print(t,
-               ", \"kv_per_token_bytes\": %llu, \"kv_dtype\": \"%s\", \"kv_tokens\": %llu, \"kv_page_tokens\": %d, "
+               ", \"kv_per_token_bytes\": %llu, \"kv_dtype\": \"%s\", \"kv_tokens\": %llu, "
+               "\"kv_page_tokens\": %d, "
                "\"kv_pages\": %u, \"context_tokens\": %u, \"max_batch\": %u, \"step_tokens\": %u}",
                (unsigned long long)p->kv_token_bytes, ir_dtype_table[p->kv_dtype].name,
-               (unsigned long long)p->n_pages * ENGINE_PAGE_TOKENS, ENGINE_PAGE_TOKENS, p->n_pages, p->context_tokens,
-               p->max_batch, p->n_tokens[p->n_graphs - 1]);
+               (unsigned long long)p->n_pages * ENGINE_PAGE_TOKENS, ENGINE_PAGE_TOKENS, p->n_pages,
+               p->context_tokens, p->max_batch, p->n_tokens[p->n_graphs - 1]);
     return MPK_OK;
 }
 
@@ -73,15 +77,16 @@ static void add_graphs(text *t, const engine_build *b)
     text_print(t, ", \"graphs\": [");
     for (uint32_t i = 0; i < b->program.n_graphs; i++) {
         const tg_compiled *g = &b->program.graphs[i];
-        text_print(t, "%s{\"tokens\": %u, \"workers\": %u, ", i ? ", " : "", g->n_tokens, b->program.n_workers);
+        text_print(t, "%s{\"tokens\": %u, \"workers\": %u, ", i ? ", " : "", g->n_tokens,
+                   b->program.n_workers);
         tg_print_stats(&g->stats, t);
         text_print(t, "}");
     }
     text_print(t, "], \"compile_ms\": %.3f", (double)b->compile_ns * 1e-6);
 }
 
-static mpk_status inspect(mpk_context *cx, engine_build *b, const char *model, const mpk_engine_options *options,
-                          uint32_t tokens, char **json)
+static mpk_status inspect(mpk_context *cx, engine_build *b, const char *model,
+                          const mpk_engine_options *options, uint32_t tokens, char **json)
 {
     text t = {0};
     TRY(engine_build_open(cx, model, options, false, tokens, b));
@@ -97,8 +102,8 @@ static mpk_status inspect(mpk_context *cx, engine_build *b, const char *model, c
     return give_text(cx, &t, json);
 }
 
-mpk_status mpk_inspect(mpk_context *cx, const char *model, const mpk_engine_options *options, uint32_t tokens,
-                       char **json)
+mpk_status mpk_inspect(mpk_context *cx, const char *model, const mpk_engine_options *options,
+                       uint32_t tokens, char **json)
 {
     engine_build b = {0};
     mpk_status status = inspect(cx, &b, model, options, tokens, json);
@@ -123,7 +128,8 @@ static bool op_contains(const ir_graph *ir, const ir_op *op, const char *part)
     return found;
 }
 
-/* From the first operator that contains `part` to the last, counted as tg_dot does: without views. */
+/* From the first operator that contains `part` to the last, counted as tg_dot does: without
+ * views. */
 static bool find_part(const ir_graph *ir, const char *part, uint32_t *first, uint32_t *n)
 {
     uint32_t at = 0;
@@ -143,14 +149,16 @@ static bool find_part(const ir_graph *ir, const char *part, uint32_t *first, uin
     return found;
 }
 
-static mpk_status draw(mpk_context *cx, engine_build *b, const char *model, const mpk_engine_options *options,
-                       uint32_t tokens, const char *part, char **dot)
+static mpk_status draw(mpk_context *cx, engine_build *b, const char *model,
+                       const mpk_engine_options *options, uint32_t tokens, const char *part,
+                       char **dot)
 {
     text t = {0};
     uint32_t first = 0, n = ENGINE_DRAWN_OPS;
     TRY(engine_build_open(cx, model, options, false, tokens ? tokens : 1, b));
     const tg_compiled *g = &b->program.graphs[0];
-    CHECK(cx, !part || find_part(g->ir, part, &first, &n), MPK_EARG, "no operator's name contains '%s'", part);
+    CHECK(cx, !part || find_part(g->ir, part, &first, &n), MPK_EARG,
+          "no operator's name contains '%s'", part);
     mpk_status status = tg_dot(cx, &b->arena, g->tg, first, n, &t);
     if (status == MPK_OK)
         return give_text(cx, &t, dot);
@@ -158,8 +166,8 @@ static mpk_status draw(mpk_context *cx, engine_build *b, const char *model, cons
     return status;
 }
 
-mpk_status mpk_draw(mpk_context *cx, const char *model, const mpk_engine_options *options, uint32_t tokens,
-                    const char *part, char **dot)
+mpk_status mpk_draw(mpk_context *cx, const char *model, const mpk_engine_options *options,
+                    uint32_t tokens, const char *part, char **dot)
 {
     engine_build b = {0};
     mpk_status status = draw(cx, &b, model, options, tokens, part, dot);
@@ -167,8 +175,8 @@ mpk_status mpk_draw(mpk_context *cx, const char *model, const mpk_engine_options
     return status;
 }
 
-static mpk_status print_program(mpk_context *cx, engine_build *b, const char *model, const mpk_engine_options *options,
-                                uint32_t tokens, char **source)
+static mpk_status print_program(mpk_context *cx, engine_build *b, const char *model,
+                                const mpk_engine_options *options, uint32_t tokens, char **source)
 {
     text t = {0};
     ir_graph *g;
@@ -178,13 +186,14 @@ static mpk_status print_program(mpk_context *cx, engine_build *b, const char *mo
     CHECK(cx, b->model.has_config, MPK_EUNSUPPORTED, "%s is a vocabulary alone", model);
     TRY(engine_choose_device(cx, &b->options, false, &b->device));
     TRY(engine_make_plan(cx, &b->model, &b->options, &b->device, false, &b->plan));
-    TRY(engine_build_graph(cx, &b->arena, &b->model, b->device.target, &b->plan, tokens ? tokens : 1, &g));
+    TRY(engine_build_graph(cx, &b->arena, &b->model, b->device.target, &b->plan,
+                           tokens ? tokens : 1, &g));
     ir_print(g, &t);
     return give_text(cx, &t, source);
 }
 
-mpk_status mpk_print_program(mpk_context *cx, const char *model, const mpk_engine_options *options, uint32_t tokens,
-                             char **source)
+mpk_status mpk_print_program(mpk_context *cx, const char *model, const mpk_engine_options *options,
+                             uint32_t tokens, char **source)
 {
     engine_build b = {0};
     mpk_status status = print_program(cx, &b, model, options, tokens, source);
@@ -194,8 +203,8 @@ mpk_status mpk_print_program(mpk_context *cx, const char *model, const mpk_engin
 
 /* ---- passes on text ---- */
 
-static mpk_status opt(mpk_context *cx, arena *a, const char *passes, str source, const mpk_engine_options *options,
-                      char **result)
+static mpk_status opt(mpk_context *cx, arena *a, const char *passes, str source,
+                      const mpk_engine_options *options, char **result)
 {
     mpk_engine_options o;
     target_device device;
@@ -213,8 +222,8 @@ static mpk_status opt(mpk_context *cx, arena *a, const char *passes, str source,
     return status;
 }
 
-mpk_status mpk_opt(mpk_context *cx, const char *passes, const char *source, size_t n, const mpk_engine_options *options,
-                   char **result)
+mpk_status mpk_opt(mpk_context *cx, const char *passes, const char *source, size_t n,
+                   const mpk_engine_options *options, char **result)
 {
     arena a = {0};
     mpk_status status = opt(cx, &a, passes, (str){source, n}, options, result);
@@ -234,7 +243,8 @@ mpk_status mpk_opt_passes(mpk_context *cx, char **lines)
 
 static void add_operands(text *t, const op_operand *operands, uint32_t n)
 {
-    static const char *const marks[] = {[OP_REQUIRED] = "", [OP_OPTIONAL] = "?", [OP_VARIADIC] = "..."};
+    static const char *const marks[] = {
+        [OP_REQUIRED] = "", [OP_OPTIONAL] = "?", [OP_VARIADIC] = "..."};
     for (uint32_t i = 0; i < n; i++)
         text_print(t, "%s%s%s", i ? ", " : "", operands[i].name, marks[operands[i].presence]);
 }
@@ -249,7 +259,8 @@ mpk_status mpk_operators(mpk_context *cx, char **lines)
         text_print(&t, ") -> ");
         add_operands(&t, (*d)->out, (*d)->n_out);
         for (uint32_t i = 0; i < (*d)->n_attributes; i++)
-            text_print(&t, "%s%s: %s", i ? ", " : " {", (*d)->attributes[i].name, types[(*d)->attributes[i].type]);
+            text_print(&t, "%s%s: %s", i ? ", " : " {", (*d)->attributes[i].name,
+                       types[(*d)->attributes[i].type]);
         text_print(&t, "%s\t%s\n", (*d)->n_attributes ? "}" : "", (*d)->summary);
     }
     return give_text(cx, &t, lines);
@@ -265,10 +276,12 @@ mpk_status mpk_machine(mpk_context *cx, char **json)
     mpk_status status = MPK_OK;
     pcre2_config(PCRE2_CONFIG_VERSION, pcre);
     pcre[strcspn(pcre, " ")] = 0;
-    text_print(&t,
-               "{\"processors\": %u, \"memory_bytes\": %llu, \"free_memory_bytes\": %llu, \"libraries\": "
-               "{\"pcre2\": \"%s\", \"utf8proc\": \"%s\"}",
-               thread_processors(), (unsigned long long)total, (unsigned long long)available, pcre, utf8proc_version());
+    text_print(
+        &t,
+        "{\"processors\": %u, \"memory_bytes\": %llu, \"free_memory_bytes\": %llu, \"libraries\": "
+        "{\"pcre2\": \"%s\", \"utf8proc\": \"%s\"}",
+        thread_processors(), (unsigned long long)total, (unsigned long long)available, pcre,
+        utf8proc_version());
     for (const target_def *const *target = target_table; *target && status == MPK_OK; target++) {
         text_print(&t, ", ");
         status = (*target)->report(cx, &t);

@@ -1,4 +1,5 @@
-/* engine_key_test.c - the key of a kept program: what changes the program, or its code, changes the key. */
+/* engine_key_test.c - the key of a kept program: what changes the program, or its code, changes the
+ * key. */
 #include "check.h"
 #include "engine/engine.h"
 
@@ -26,7 +27,8 @@ static void every_option_is_in_the_key(void **state)
 {
     (void)state;
     bed b = {0};
-    target_device device = {.target = &target_cuda, .arch = "sm_90a"}, other = device, running = device;
+    target_device device = {.target = &target_cuda, .arch = "sm_90a"}, other = device,
+                  running = device;
     const pass_degree degrees[2] = {{STR("linear"), 0, 2}, {STR("linear"), 1, 2}};
     const pass_options plain = {.n_workers = 4, .page_bytes = 16384, .pages_per_worker = 8};
     const char *program = "input %x : f32[2, 32]\n%y = silu(%x)\noutput %y\n";
@@ -64,7 +66,8 @@ static void every_option_is_in_the_key(void **state)
     assert_false(is_same(key_of(&b, &device, &plain, 1), key_of(&b, &device, &plain, 2)));
     assert_false(is_same(key_of(&b, &device, &plain, 1), key_of(&b, &other, &plain, 1)));
     assert_false(is_same(key_of(&b, &device, &plain, 1), key_of(&b, &running, &plain, 1)));
-    check_ok(&b.cx, ir_parse(&b.cx, &b.a, STR("input %x : f32[2, 33]\n%y = silu(%x)\noutput %y\n"), &b.g));
+    check_ok(&b.cx,
+             ir_parse(&b.cx, &b.a, STR("input %x : f32[2, 33]\n%y = silu(%x)\noutput %y\n"), &b.g));
     str changed = key_of(&b, &device, &plain, 1);
     check_ok(&b.cx, ir_parse(&b.cx, &b.a, str_from(program), &b.g));
     assert_false(is_same(key_of(&b, &device, &plain, 1), changed));

@@ -1,8 +1,9 @@
-/* engine_letters.c - a vocabulary for a model that is made up, so that each verb can work on a configuration alone.
+/* engine_letters.c - a vocabulary for a model that is made up, so that each verb can work on a
+ * configuration alone.
  *
- * Input: how many ids there are; output: a tokenizer that reads text byte by byte, id 1 + byte (a space has an id of
- * its own), and writes every other id as <tNUMBER>.  Such a model's text means nothing, but it takes the same time as
- * any other.
+ * Input: how many ids there are; output: a tokenizer that reads text byte by byte, id 1 + byte (a
+ * space has an id of its own), and writes every other id as <tNUMBER>.  Such a model's text means
+ * nothing, but it takes the same time as any other.
  */
 #include <stdio.h>
 
@@ -23,9 +24,13 @@ static mpk_status fill(mpk_context *cx, arena *a, uint32_t n, tokenizer_vocab *v
     for (uint32_t i = 0; i < n; i++) {
         char *name = names + (size_t)i * NAME_BYTES;
         bool is_byte = i >= 1 && i <= N_BYTES;
-        int length = is_byte ? snprintf(name, NAME_BYTES, "<0x%02X>", i - 1) : snprintf(name, NAME_BYTES, "<t%u>", i);
-        tokens[i] = i == SPACE ? STR("\u2581") : (str){name, (size_t)length}; /* sentencepiece writes a space so */
-        types[i] = i == 0 ? TOKENIZER_TYPE_UNKNOWN : is_byte ? TOKENIZER_TYPE_BYTE : TOKENIZER_TYPE_NORMAL;
+        int length = is_byte ? snprintf(name, NAME_BYTES, "<0x%02X>", i - 1)
+                             : snprintf(name, NAME_BYTES, "<t%u>", i);
+        /* sentencepiece writes a space so */
+        tokens[i] = i == SPACE ? STR("\u2581") : (str){name, (size_t)length};
+        types[i] = i == 0    ? TOKENIZER_TYPE_UNKNOWN
+                   : is_byte ? TOKENIZER_TYPE_BYTE
+                             : TOKENIZER_TYPE_NORMAL;
     }
     v->model = STR("llama");
     v->tokens = tokens;

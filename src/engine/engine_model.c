@@ -1,8 +1,10 @@
-/* engine_model.c - sizes: from a model and options to the shapes that are compiled, and the memory they take.
+/* engine_model.c - sizes: from a model and options to the shapes that are compiled, and the memory
+ * they take.
  *
- * Input: hyper-parameters, options, free memory; output: an engine_plan.  The KV cache is the one thing whose size is a
- * choice: by default every request of the batch may fill its context, unless that is more than a quarter of what is
- * free; then requests wait for one another's pages.  What cannot run at all is refused with the numbers.
+ * Input: hyper-parameters, options, free memory; output: an engine_plan.  The KV cache is the one
+ * thing whose size is a choice: by default every request of the batch may fill its context, unless
+ * that is more than a quarter of what is free; then requests wait for one another's pages.  What
+ * cannot run at all is refused with the numbers.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -48,8 +50,8 @@ static ir_dtype precision_of(const load_model *model)
 }
 
 /* Of a target that works in bf16: whatever is not f32 in the file becomes bf16 on its way there. */
-static mpk_status rounded_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
-                                ir_dtype *dtype)
+static mpk_status rounded_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                                const int64_t *dims, ir_dtype *dtype)
 {
     model_weights file = load_weights(self);
     TRY(file.dtype(cx, file.self, name, rank, dims, dtype));
@@ -81,14 +83,16 @@ static uint64_t rounded_bytes(const load_model *model)
         return n;
     n = (uint64_t)c->vocab_size * H * (c->tied_embeddings ? 1 : 2);
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        uint64_t ffn = model_has_experts(c, i) ? (uint64_t)c->n_experts * c->expert_ffn_size : c->ffn_size;
+        uint64_t ffn =
+            model_has_experts(c, i) ? (uint64_t)c->n_experts * c->expert_ffn_size : c->ffn_size;
         n += H * (2 * K * (c->n_heads + (uint64_t)c->n_kv_heads) + 3 * ffn);
     }
     return n * (c->weight_dtype == IR_F32 ? 4 : 2);
 }
 
 /* What the KV cache may take: *most at all, *usual unless more is asked for. */
-static void kv_budget(const load_model *model, const target_device *device, uint64_t *most, uint64_t *usual)
+static void kv_budget(const load_model *model, const target_device *device, uint64_t *most,
+                      uint64_t *usual)
 {
     const model_config *c = &model->config;
     uint64_t tied = c->tied_embeddings ? (uint64_t)c->vocab_size * c->hidden_size * 2 : 0;
@@ -110,13 +114,14 @@ static mpk_status plan_pages(mpk_context *cx, const load_model *model, const mpk
         n = whole;
     if (n < p->pages_per_slot && !o->kv_tokens)
         n = p->pages_per_slot;
-    CHECK(cx, n <= INT32_MAX, MPK_ELIMIT, "%" PRIu64 " KV pages are more than %d: lower the context or the batch", n,
-          INT32_MAX);
+    CHECK(cx, n <= INT32_MAX, MPK_ELIMIT,
+          "%" PRIu64 " KV pages are more than %d: lower the context or the batch", n, INT32_MAX);
     p->n_pages = (uint32_t)n;
     p->kv_bytes = n * page_bytes;
     CHECK(cx, !for_running || p->kv_bytes <= most, MPK_ELIMIT,
           "the KV cache of %" PRIu64 " tokens takes %.2f GiB (%" PRIu64
-          " bytes a token), but only %.2f GiB are free%s: lower the context or the batch, or keep it in bf16",
+          " bytes a token), but only %.2f GiB are free%s: lower the context or the batch, or keep "
+          "it in bf16",
           n * ENGINE_PAGE_TOKENS, (double)p->kv_bytes / GIB, p->kv_token_bytes, (double)most / GIB,
           device->target->has_own_memory ? " beside the weights" : "");
     return MPK_OK;
@@ -145,15 +150,19 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
             p.kv_dtype = p.activation_dtype;
     }
     if (!p.context_tokens)
-        p.context_tokens = c->max_positions < ENGINE_DEFAULT_CONTEXT ? c->max_positions : ENGINE_DEFAULT_CONTEXT;
+        p.context_tokens =
+            c->max_positions < ENGINE_DEFAULT_CONTEXT ? c->max_positions : ENGINE_DEFAULT_CONTEXT;
     CHECK(cx, p.context_tokens <= c->max_positions, MPK_ELIMIT,
-          "a context of %u tokens is more than the %u that the model was made for", p.context_tokens, c->max_positions);
+          "a context of %u tokens is more than the %u that the model was made for",
+          p.context_tokens, c->max_positions);
     CHECK(cx, p.kv_dtype != IR_Q8_0 || device->target->narrows, MPK_EUNSUPPORTED,
           "a KV cache of q8_0 is for the CPU: on %s say f32, f16 or bf16", device->target->title);
     CHECK(cx, c->head_size % ir_dtype_table[p.kv_dtype].block_elements == 0, MPK_EUNSUPPORTED,
-          "a KV cache of %s needs heads of a multiple of %u entries, those of this model have %u: say f32, f16 or bf16",
+          "a KV cache of %s needs heads of a multiple of %u entries, those of this model have %u: "
+          "say f32, f16 or bf16",
           ir_dtype_table[p.kv_dtype].name, ir_dtype_table[p.kv_dtype].block_elements, c->head_size);
-    uint64_t held = c->n_kv_heads > p.n_peers ? c->n_kv_heads : p.n_peers; /* each peer has a head at least */
+    /* each peer has a head at least */
+    uint64_t held = c->n_kv_heads > p.n_peers ? c->n_kv_heads : p.n_peers;
     p.kv_token_bytes = 2ull * c->n_layers * held * (uint64_t)ir_row_bytes(p.kv_dtype, c->head_size);
     p.pages_per_slot = (p.context_tokens + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;
     plan_steps(o, &p);
@@ -162,8 +171,9 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
     return MPK_OK;
 }
 
-mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model, const target_def *target,
-                              const engine_plan *plan, uint32_t n_tokens, ir_graph **out)
+mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model,
+                              const target_def *target, const engine_plan *plan, uint32_t n_tokens,
+                              ir_graph **out)
 {
     model_weights weights = weights_for(model, target);
     model_shape shape = {

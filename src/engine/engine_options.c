@@ -1,21 +1,25 @@
-/* engine_options.c - options of the caller, whatever version of the header he was built with, become complete ones. */
+/* engine_options.c - options of the caller, whatever version of the header he was built with,
+ * become complete ones. */
 #include "engine/engine.h"
 #include "op/rules.h"
 
-/* Copy a struct that begins with its own size: fields that the caller does not know are zero, the default; fields that
- * we do not know must be. */
-static mpk_status copy_sized(mpk_context *cx, const char *what, const void *from, size_t least, void *to, size_t n)
+/* Copy a struct that begins with its own size: fields that the caller does not know are zero, the
+ * default; fields that we do not know must be. */
+static mpk_status copy_sized(mpk_context *cx, const char *what, const void *from, size_t least,
+                             void *to, size_t n)
 {
     size_t size = 0;
     memset(to, 0, n);
     if (from) {
         memcpy(&size, from, sizeof size);
-        CHECK(cx, size >= least && size <= 1 << 16, MPK_EARG, "%s.size is %zu: set it to sizeof(%s)", what, size, what);
+        CHECK(cx, size >= least && size <= 1 << 16, MPK_EARG,
+              "%s.size is %zu: set it to sizeof(%s)", what, size, what);
         memcpy(to, from, size < n ? size : n);
         for (size_t i = n; i < size; i++)
             CHECK(cx, !((const char *)from)[i], MPK_EUNSUPPORTED,
-                  "%s asks for something that this version of mpk (%s) does not know: build against its headers", what,
-                  mpk_version());
+                  "%s asks for something that this version of mpk (%s) does not know: build "
+                  "against its headers",
+                  what, mpk_version());
     }
     memcpy(to, &n, sizeof n);
     return MPK_OK;
@@ -26,7 +30,8 @@ static mpk_status copy_degrees(mpk_context *cx, arena *a, mpk_engine_options *o)
     mpk_degree *degrees;
     NEW(cx, a, degrees, o->n_degrees);
     for (uint32_t i = 0; i < o->n_degrees; i++) {
-        CHECK(cx, o->degrees[i].match && o->degrees[i].degree, MPK_EARG, "degree %u has no operator or is 0", i);
+        CHECK(cx, o->degrees[i].match && o->degrees[i].degree, MPK_EARG,
+              "degree %u has no operator or is 0", i);
         degrees[i] = o->degrees[i];
         degrees[i].match = arena_copy(a, o->degrees[i].match, strlen(o->degrees[i].match));
         CHECK(cx, degrees[i].match, MPK_ENOMEM, "out of memory for the options");
@@ -46,38 +51,46 @@ static mpk_status copy_word(mpk_context *cx, arena *a, const char **word)
 
 static mpk_status read_speculation(mpk_context *cx, mpk_engine_options *o)
 {
-    CHECK(cx, (unsigned)o->speculation <= MPK_SPECULATION_NGRAM, MPK_EARG, "speculation is %d: no such choice",
-          (int)o->speculation);
-    CHECK(cx, o->draft_tokens <= ENGINE_MAX_DRAFTS, MPK_EARG, "draft_tokens is %u, expected up to %d", o->draft_tokens,
-          ENGINE_MAX_DRAFTS);
-    CHECK(cx, o->draft_ngram <= ENGINE_MAX_NGRAM, MPK_EARG, "draft_ngram is %u, expected up to %d", o->draft_ngram,
-          ENGINE_MAX_NGRAM);
+    CHECK(cx, (unsigned)o->speculation <= MPK_SPECULATION_NGRAM, MPK_EARG,
+          "speculation is %d: no such choice", (int)o->speculation);
+    CHECK(cx, o->draft_tokens <= ENGINE_MAX_DRAFTS, MPK_EARG,
+          "draft_tokens is %u, expected up to %d", o->draft_tokens, ENGINE_MAX_DRAFTS);
+    CHECK(cx, o->draft_ngram <= ENGINE_MAX_NGRAM, MPK_EARG, "draft_ngram is %u, expected up to %d",
+          o->draft_ngram, ENGINE_MAX_NGRAM);
     o->draft_tokens = o->draft_tokens ? o->draft_tokens : ENGINE_DRAFTS;
     o->draft_ngram = o->draft_ngram ? o->draft_ngram : ENGINE_NGRAM;
     return MPK_OK;
 }
 
-mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_options *from, mpk_engine_options *to)
+mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_options *from,
+                               mpk_engine_options *to)
 {
-    TRY(copy_sized(cx, "mpk_engine_options", from, offsetof(mpk_engine_options, context_tokens), to, sizeof *to));
-    CHECK(cx, to->threads <= RT_MAX_WORKERS, MPK_EARG, "%u threads, at most %d", to->threads, RT_MAX_WORKERS);
+    TRY(copy_sized(cx, "mpk_engine_options", from, offsetof(mpk_engine_options, context_tokens), to,
+                   sizeof *to));
+    CHECK(cx, to->threads <= RT_MAX_WORKERS, MPK_EARG, "%u threads, at most %d", to->threads,
+          RT_MAX_WORKERS);
     to->gpus = to->gpus ? to->gpus : 1;
-    CHECK(cx, to->gpus <= IR_MAX_PEERS, MPK_EARG, "gpus is %u, expected 1 to %d", to->gpus, IR_MAX_PEERS);
-    CHECK(cx, to->gpus == 1 || to->launch == MPK_LAUNCH_AUTO || to->launch == MPK_LAUNCH_AOT, MPK_EARG,
-          "with %u gpus all tasks are launched ahead of time: launch must be auto or aot", to->gpus);
+    CHECK(cx, to->gpus <= IR_MAX_PEERS, MPK_EARG, "gpus is %u, expected 1 to %d", to->gpus,
+          IR_MAX_PEERS);
+    CHECK(cx, to->gpus == 1 || to->launch == MPK_LAUNCH_AUTO || to->launch == MPK_LAUNCH_AOT,
+          MPK_EARG, "with %u gpus all tasks are launched ahead of time: launch must be auto or aot",
+          to->gpus);
     CHECK(cx, to->embeddings <= 1, MPK_EARG, "embeddings is %u, expected 0 or 1", to->embeddings);
-    CHECK(cx, to->max_batch <= ENGINE_MAX_BATCH, MPK_EARG, "max_batch is %u, at most %d", to->max_batch,
-          ENGINE_MAX_BATCH);
-    CHECK(cx, !(to->step_tokens & (to->step_tokens - 1)) && to->step_tokens <= ENGINE_MAX_STEP, MPK_EARG,
-          "step_tokens is %u, expected a power of two up to %d", to->step_tokens, ENGINE_MAX_STEP);
+    CHECK(cx, to->max_batch <= ENGINE_MAX_BATCH, MPK_EARG, "max_batch is %u, at most %d",
+          to->max_batch, ENGINE_MAX_BATCH);
+    CHECK(cx, !(to->step_tokens & (to->step_tokens - 1)) && to->step_tokens <= ENGINE_MAX_STEP,
+          MPK_EARG, "step_tokens is %u, expected a power of two up to %d", to->step_tokens,
+          ENGINE_MAX_STEP);
     CHECK(cx,
-          to->kv_dtype == MPK_F32 || to->kv_dtype == MPK_F16 || to->kv_dtype == MPK_BF16 || to->kv_dtype == MPK_Q8_0,
+          to->kv_dtype == MPK_F32 || to->kv_dtype == MPK_F16 || to->kv_dtype == MPK_BF16 ||
+              to->kv_dtype == MPK_Q8_0,
           MPK_EARG, "the dtype of the KV cache is f32, f16, bf16 or q8_0");
-    CHECK(cx, (unsigned)to->fusion <= MPK_FUSION_NONE && (unsigned)to->launch <= MPK_LAUNCH_JIT, MPK_EARG,
-          "fusion is %d and launch %d: no such choice", (int)to->fusion, (int)to->launch);
-    CHECK(cx, (unsigned)to->mode <= MPK_MODE_CALLS, MPK_EARG, "mode is %d: no such choice", (int)to->mode);
-    CHECK(cx, (unsigned)to->activations <= MPK_ACTIVATIONS_I8, MPK_EARG, "activations is %d: no such choice",
-          (int)to->activations);
+    CHECK(cx, (unsigned)to->fusion <= MPK_FUSION_NONE && (unsigned)to->launch <= MPK_LAUNCH_JIT,
+          MPK_EARG, "fusion is %d and launch %d: no such choice", (int)to->fusion, (int)to->launch);
+    CHECK(cx, (unsigned)to->mode <= MPK_MODE_CALLS, MPK_EARG, "mode is %d: no such choice",
+          (int)to->mode);
+    CHECK(cx, (unsigned)to->activations <= MPK_ACTIVATIONS_I8, MPK_EARG,
+          "activations is %d: no such choice", (int)to->activations);
     CHECK(cx, !to->profile || to->mode == MPK_MODE_KERNEL || to->mode == MPK_MODE_CALLS, MPK_EARG,
           "a profile is of the one kernel: mode must be MPK_MODE_KERNEL or MPK_MODE_CALLS");
     TRY(read_speculation(cx, to));
@@ -94,33 +107,42 @@ static bool is_in(float x, float low, float high)
 
 static mpk_status check_rules(mpk_context *cx, const mpk_request_options *o)
 {
-    CHECK(cx, is_in(o->repetition_penalty, 0, 1e6f), MPK_EARG, "repetition_penalty is %g, expected 0 or more",
-          o->repetition_penalty);
-    CHECK(cx, is_in(o->presence_penalty, -1e6f, 1e6f), MPK_EARG, "presence_penalty is %g, expected a finite number",
-          o->presence_penalty);
-    CHECK(cx, is_in(o->frequency_penalty, -1e6f, 1e6f), MPK_EARG, "frequency_penalty is %g, expected a finite number",
-          o->frequency_penalty);
-    CHECK(cx, is_in(o->top_n_sigma, 0, 1e6f), MPK_EARG, "top_n_sigma is %g, expected 0 or more", o->top_n_sigma);
-    CHECK(cx, is_in(o->typical_p, 0, 1), MPK_EARG, "typical_p is %g, expected 0 to 1", o->typical_p);
-    CHECK(cx, o->top_logprobs <= LOGPROBS_TOP, MPK_EARG, "top_logprobs is %u, expected up to %d", o->top_logprobs,
-          LOGPROBS_TOP);
+    CHECK(cx, is_in(o->repetition_penalty, 0, 1e6f), MPK_EARG,
+          "repetition_penalty is %g, expected 0 or more", o->repetition_penalty);
+    CHECK(cx, is_in(o->presence_penalty, -1e6f, 1e6f), MPK_EARG,
+          "presence_penalty is %g, expected a finite number", o->presence_penalty);
+    CHECK(cx, is_in(o->frequency_penalty, -1e6f, 1e6f), MPK_EARG,
+          "frequency_penalty is %g, expected a finite number", o->frequency_penalty);
+    CHECK(cx, is_in(o->top_n_sigma, 0, 1e6f), MPK_EARG, "top_n_sigma is %g, expected 0 or more",
+          o->top_n_sigma);
+    CHECK(cx, is_in(o->typical_p, 0, 1), MPK_EARG, "typical_p is %g, expected 0 to 1",
+          o->typical_p);
+    CHECK(cx, o->top_logprobs <= LOGPROBS_TOP, MPK_EARG, "top_logprobs is %u, expected up to %d",
+          o->top_logprobs, LOGPROBS_TOP);
     for (uint32_t i = 0; i < o->n_biases; i++)
-        CHECK(cx, o->biases[i].bias < 1e6f, MPK_EARG, "the bias of token %d is %g, expected a finite number or -inf",
-              o->biases[i].token, o->biases[i].bias);
+        CHECK(cx, o->biases[i].bias < 1e6f, MPK_EARG,
+              "the bias of token %d is %g, expected a finite number or -inf", o->biases[i].token,
+              o->biases[i].bias);
     for (uint32_t i = 0; i < o->n_bad_words; i++)
         CHECK(cx, o->bad_words[i] && *o->bad_words[i], MPK_EARG, "bad word %u is empty", i + 1);
     return MPK_OK;
 }
 
-mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_options *from, mpk_request_options *to)
+mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_options *from,
+                                       mpk_request_options *to)
 {
-    TRY(copy_sized(cx, "mpk_request_options", from, offsetof(mpk_request_options, temperature), to, sizeof *to));
-    CHECK(cx, is_in(to->temperature, 0, 1e6f), MPK_EARG, "temperature is %g, expected 0 or more", to->temperature);
+    TRY(copy_sized(cx, "mpk_request_options", from, offsetof(mpk_request_options, temperature), to,
+                   sizeof *to));
+    CHECK(cx, is_in(to->temperature, 0, 1e6f), MPK_EARG, "temperature is %g, expected 0 or more",
+          to->temperature);
     CHECK(cx, is_in(to->top_p, 0, 1), MPK_EARG, "top_p is %g, expected 0 to 1", to->top_p);
     CHECK(cx, is_in(to->min_p, 0, 1), MPK_EARG, "min_p is %g, expected 0 to 1", to->min_p);
-    CHECK(cx, to->top_k <= INT32_MAX, MPK_EARG, "top_k is %u, expected up to %d", to->top_k, INT32_MAX);
+    CHECK(cx, to->top_k <= INT32_MAX, MPK_EARG, "top_k is %u, expected up to %d", to->top_k,
+          INT32_MAX);
     TRY(check_rules(cx, to));
-    CHECK(cx, (unsigned)to->form <= MPK_FORM_STRUCTURAL_TAG && (to->form_source || to->form <= MPK_FORM_JSON_OBJECT),
+    CHECK(cx,
+          (unsigned)to->form <= MPK_FORM_STRUCTURAL_TAG &&
+              (to->form_source || to->form <= MPK_FORM_JSON_OBJECT),
           MPK_EARG, "form is %d: no such choice, or it has no form_source", (int)to->form);
     CHECK(cx, !to->form || !to->ignore_eos, MPK_EARG,
           "an answer of a given form ends where the form does: not with "
@@ -130,26 +152,33 @@ mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_option
     for (uint32_t i = 0; i < to->n_stop; i++) {
         /* A stop text that began inside a character would cut one in half. */
         bool good = to->stop[i] && *to->stop[i] && ((unsigned char)*to->stop[i] & 0xc0) != 0x80;
-        CHECK(cx, good, MPK_EARG, "stop text %u is empty or begins inside a UTF-8 character", i + 1);
+        CHECK(cx, good, MPK_EARG, "stop text %u is empty or begins inside a UTF-8 character",
+              i + 1);
     }
     return MPK_OK;
 }
 
-mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage, double done)
+mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage,
+                           double done)
 {
     if (o->progress && !o->progress(o->progress_user, stage, done))
         FAIL(cx, MPK_ECANCELLED, "given up while %s", stage);
     return MPK_OK;
 }
 
-mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *from, mpk_chat_options *to)
+mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *from,
+                                    mpk_chat_options *to)
 {
-    return copy_sized(cx, "mpk_chat_options", from, offsetof(mpk_chat_options, chat_template), to, sizeof *to);
+    return copy_sized(cx, "mpk_chat_options", from, offsetof(mpk_chat_options, chat_template), to,
+                      sizeof *to);
 }
 
-mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_options *from, mpk_quantize_options *to)
+mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_options *from,
+                                        mpk_quantize_options *to)
 {
-    TRY(copy_sized(cx, "mpk_quantize_options", from, offsetof(mpk_quantize_options, progress), to, sizeof *to));
-    CHECK(cx, to->type, MPK_EARG, "mpk_quantize_options.type is NULL: name the type of the weights");
+    TRY(copy_sized(cx, "mpk_quantize_options", from, offsetof(mpk_quantize_options, progress), to,
+                   sizeof *to));
+    CHECK(cx, to->type, MPK_EARG,
+          "mpk_quantize_options.type is NULL: name the type of the weights");
     return MPK_OK;
 }

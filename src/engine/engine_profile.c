@@ -1,9 +1,10 @@
-/* engine_profile.c - where a step's time went, by kind of operator (paper 6.6: what scheduling costs), and how
- * long its tokens took to the host.
+/* engine_profile.c - where a step's time went, by kind of operator (paper 6.6: what scheduling
+ * costs), and how long its tokens took to the host.
  *
- * Input: the workers' notes of the last step of a graph, means over the tasks of each operator, and those of tokens on
- * their way to the host (machine_read_profile); output: JSON, one entry for each operator, code, and columns of its
- * first input and result (the products of a layer differ in these), in the order in which they first run.
+ * Input: the workers' notes of the last step of a graph, means over the tasks of each operator, and
+ * those of tokens on their way to the host (machine_read_profile); output: JSON, one entry for each
+ * operator, code, and columns of its first input and result (the products of a layer differ in
+ * these), in the order in which they first run.
  */
 #include <stdlib.h>
 
@@ -36,7 +37,8 @@ static profile_kind kind_of(const ir_graph *ir, const ir_op *op, const char *bod
 
 static bool same_kind(const profile_kind *a, const profile_kind *b)
 {
-    return str_equal(a->kind, b->kind) && strcmp(a->body, b->body) == 0 && a->from == b->from && a->to == b->to;
+    return str_equal(a->kind, b->kind) && strcmp(a->body, b->body) == 0 && a->from == b->from &&
+           a->to == b->to;
 }
 
 static uint32_t sum_kinds(const ir_graph *ir, const char *const *bodies, const machine_times *times,
@@ -69,17 +71,18 @@ static void write_kind(const profile_kind *k, uint32_t n_workers, double us, tex
     json_write_str(out, k->kind);
     text_print(out, ", \"body\": ");
     json_write_str(out, str_from(k->body));
-    text_print(
-        out,
-        ", \"from\": %lld, \"to\": %lld, \"operators\": %u, \"tasks\": %.0f, \"sm_us\": %.3f, \"wait_us\": %.4f, "
-        "\"body_us\": %.4f, \"trigger_us\": %.4f, \"longest_us\": %.4f}",
-        (long long)k->from, (long long)k->to, k->n_ops, k->n_tasks,
-        (k->wait + k->body_time + k->trigger) * us / n_workers, k->wait * us / k->n_tasks,
-        k->body_time * us / k->n_tasks, k->trigger * us / k->n_tasks, k->longest * us / k->n_ops);
+    text_print(out,
+               ", \"from\": %lld, \"to\": %lld, \"operators\": %u, \"tasks\": %.0f, \"sm_us\": "
+               "%.3f, \"wait_us\": %.4f, "
+               "\"body_us\": %.4f, \"trigger_us\": %.4f, \"longest_us\": %.4f}",
+               (long long)k->from, (long long)k->to, k->n_ops, k->n_tasks,
+               (k->wait + k->body_time + k->trigger) * us / n_workers, k->wait * us / k->n_tasks,
+               k->body_time * us / k->n_tasks, k->trigger * us / k->n_tasks,
+               k->longest * us / k->n_ops);
 }
 
-static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens, uint32_t n_workers,
-                        const machine_profile *p, text *out)
+static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens,
+                        uint32_t n_workers, const machine_profile *p, text *out)
 {
     const machine_delays *delays = &p->to_host;
     double all = 0, trigger = 0;
@@ -87,11 +90,12 @@ static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens
         all += kinds[k].wait + kinds[k].body_time + kinds[k].trigger;
         trigger += kinds[k].trigger;
     }
-    text_print(out,
-               "{\"tokens\": %u, \"clock_mhz\": %.3f, \"scheduling\": %.6f, \"to_host\": {\"bursts\": %u, "
-               "\"median_us\": %.3f, \"p99_us\": %.3f, \"most_us\": %.3f}, \"kinds\": [",
-               n_tokens, p->clock_khz * 1e-3, all > 0 ? trigger / all : 0, delays->n, delays->median_ns * 1e-3,
-               delays->p99_ns * 1e-3, delays->most_ns * 1e-3);
+    text_print(
+        out,
+        "{\"tokens\": %u, \"clock_mhz\": %.3f, \"scheduling\": %.6f, \"to_host\": {\"bursts\": %u, "
+        "\"median_us\": %.3f, \"p99_us\": %.3f, \"most_us\": %.3f}, \"kinds\": [",
+        n_tokens, p->clock_khz * 1e-3, all > 0 ? trigger / all : 0, delays->n,
+        delays->median_ns * 1e-3, delays->p99_ns * 1e-3, delays->most_ns * 1e-3);
     for (uint32_t k = 0; k < n; k++) {
         text_print(out, "%s", k ? ", " : "");
         write_kind(&kinds[k], n_workers, 1e3 / p->clock_khz, out);
@@ -99,18 +103,21 @@ static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens
     text_print(out, "]}");
 }
 
-void engine_write_profile(const ir_graph *ir, const char *const *bodies, const machine_profile *profile,
-                          uint32_t n_tokens, uint32_t n_workers, text *out)
+void engine_write_profile(const ir_graph *ir, const char *const *bodies,
+                          const machine_profile *profile, uint32_t n_tokens, uint32_t n_workers,
+                          text *out)
 {
     profile_kind *kinds = calloc(ir->ops.n ? ir->ops.n : 1, sizeof *kinds);
     if (kinds)
-        write_kinds(kinds, sum_kinds(ir, bodies, profile->times, kinds), n_tokens, n_workers, profile, out);
+        write_kinds(kinds, sum_kinds(ir, bodies, profile->times, kinds), n_tokens, n_workers,
+                    profile, out);
     else
         out->failed = true;
     free(kinds);
 }
 
-static mpk_status read_profile(mpk_context *cx, arena *a, machine *m, uint32_t graph, uint32_t n_tokens, text *out)
+static mpk_status read_profile(mpk_context *cx, arena *a, machine *m, uint32_t graph,
+                               uint32_t n_tokens, text *out)
 {
     const ir_graph *ir = m->image.ir[graph];
     machine_profile profile = {0};
@@ -124,7 +131,8 @@ static mpk_status read_profile(mpk_context *cx, arena *a, machine *m, uint32_t g
     return MPK_OK;
 }
 
-mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, char **json)
+mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
+                               char **json)
 {
     arena a = {0};
     text t = {0};
@@ -145,8 +153,9 @@ mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *e, uint32_t tokens, c
     while (graph < p->n_graphs && p->n_tokens[graph] < tokens)
         graph++;
     CHECK(cx, e->build.options.profile, MPK_EARG, "the engine was not opened with a profile");
-    CHECK(cx, graph < p->n_graphs, MPK_EARG, "no graph is for %u tokens: the largest is for %u", tokens,
-          p->n_tokens[p->n_graphs - 1]);
-    CHECK(cx, !host_books_are_busy(&e->machine->books), MPK_EARG, "a profile is read when no request is under way");
+    CHECK(cx, graph < p->n_graphs, MPK_EARG, "no graph is for %u tokens: the largest is for %u",
+          tokens, p->n_tokens[p->n_graphs - 1]);
+    CHECK(cx, !host_books_are_busy(&e->machine->books), MPK_EARG,
+          "a profile is read when no request is under way");
     return engine_read_profile(cx, e->machine, graph, p->n_tokens[graph], json);
 }

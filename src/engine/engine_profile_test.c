@@ -1,4 +1,5 @@
-/* The profile of a step: sums by operator, code and columns, shares and microseconds, from cycles that are known. */
+/* The profile of a step: sums by operator, code and columns, shares and microseconds, from cycles
+ * that are known. */
 #include "check.h"
 
 #include "base/json.h"
@@ -21,9 +22,11 @@ static double number(const json_value *object, const char *key)
     return value->number;
 }
 
-static void check_kind(const json_value *k, const char *kind, const char *body, double to, const double wanted[7])
+static void check_kind(const json_value *k, const char *kind, const char *body, double to,
+                       const double wanted[7])
 {
-    static const char *const keys[] = {"operators", "tasks", "sm_us", "wait_us", "body_us", "trigger_us", "longest_us"};
+    static const char *const keys[] = {"operators", "tasks",      "sm_us",     "wait_us",
+                                       "body_us",   "trigger_us", "longest_us"};
     assert_true(str_is(json_get(k, "kind")->text, kind) && str_is(json_get(k, "body")->text, body));
     assert_true(number(k, "from") == 8 && number(k, "to") == to);
     for (size_t i = 0; i < 7; i++)
@@ -39,11 +42,12 @@ static void test_sums(void **state)
     ir_graph *ir;
     const json_value *root;
     /* 1 GHz: 1000 cycles are 1 us */
-    machine_times times[5] = {{.n_tasks = 2, .wait = 1000, .body = 5000, .trigger = 500, .longest = 7000},
-                              {.n_tasks = 1, .wait = 2000, .body = 1000, .trigger = 0, .longest = 1000},
-                              {.n_tasks = 6, .wait = 3000, .body = 1000, .trigger = 500, .longest = 1000},
-                              {.n_tasks = 1, .body = 2000, .longest = 2000},
-                              {.n_tasks = 0}};
+    machine_times times[5] = {
+        {.n_tasks = 2, .wait = 1000, .body = 5000, .trigger = 500, .longest = 7000},
+        {.n_tasks = 1, .wait = 2000, .body = 1000, .trigger = 0, .longest = 1000},
+        {.n_tasks = 6, .wait = 3000, .body = 1000, .trigger = 500, .longest = 1000},
+        {.n_tasks = 1, .body = 2000, .longest = 2000},
+        {.n_tasks = 0}};
     const char *const bodies[5] = {"fast", "plain", "fast", "fast", "plain"};
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &ir));
     assert_int_equal(ir->ops.n, 5);
@@ -75,7 +79,8 @@ static void test_nothing(void **state)
     const json_value *root;
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &ir));
     engine_write_profile(ir, (const char *const[5]){"", "", "", "", ""},
-                         &(machine_profile){.times = (machine_times[5]){{0}}, .clock_khz = 1000}, 1, 1, &t);
+                         &(machine_profile){.times = (machine_times[5]){{0}}, .clock_khz = 1000}, 1,
+                         1, &t);
     check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &root));
     assert_true(number(root, "scheduling") == 0 && json_get(root, "kinds")->n == 0);
     text_free(&t);

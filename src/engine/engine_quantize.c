@@ -1,4 +1,5 @@
-/* engine_quantize.c - mpk_quantize: a model becomes a GGUF file of other types (src/load/quantize.c does the work). */
+/* engine_quantize.c - mpk_quantize: a model becomes a GGUF file of other types (src/load/quantize.c
+ * does the work). */
 #include "engine/engine.h"
 #include "load/quantize.h"
 
@@ -7,8 +8,8 @@ static mpk_status print_result(mpk_context *cx, const quantize_result *r, char *
 {
     text t = {0};
     const char *comma = "";
-    text_print(&t, "{\"bytes\": %llu, \"weights\": %llu, \"tensors\": {", (unsigned long long)r->n_bytes,
-               (unsigned long long)r->n_elements);
+    text_print(&t, "{\"bytes\": %llu, \"weights\": %llu, \"tensors\": {",
+               (unsigned long long)r->n_bytes, (unsigned long long)r->n_elements);
     for (int i = 0; i < IR_DTYPES; i++) {
         if (!r->n_tensors[i])
             continue;
@@ -24,8 +25,8 @@ static mpk_status print_result(mpk_context *cx, const quantize_result *r, char *
     return MPK_OK;
 }
 
-static mpk_status quantize(mpk_context *cx, const load_model *m, const char *path, const mpk_quantize_options *o,
-                           char **json)
+static mpk_status quantize(mpk_context *cx, const load_model *m, const char *path,
+                           const mpk_quantize_options *o, char **json)
 {
     quantize_options options = {.progress = o->progress, .progress_user = o->progress_user};
     quantize_result result;
@@ -34,8 +35,8 @@ static mpk_status quantize(mpk_context *cx, const load_model *m, const char *pat
     return json ? print_result(cx, &result, json) : MPK_OK;
 }
 
-mpk_status mpk_quantize(mpk_context *cx, const char *model, const char *path, const mpk_quantize_options *options,
-                        char **json)
+mpk_status mpk_quantize(mpk_context *cx, const char *model, const char *path,
+                        const mpk_quantize_options *options, char **json)
 {
     mpk_quantize_options o;
     load_model m;

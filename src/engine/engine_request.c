@@ -1,8 +1,9 @@
 /* engine_request.c - requests: into the machine, tokens out of it, text and ends.
  *
- * The machine queues requests and admits them in order.  One thread, the collector, drains its tokens, makes text of
- * them, looks for stop texts, and wakes who waits.  It sleeps when nothing comes.  What the machine says of a request
- * that is no longer in the table (its owner has freed it) is dropped.
+ * The machine queues requests and admits them in order.  One thread, the collector, drains its
+ * tokens, makes text of them, looks for stop texts, and wakes who waits.  It sleeps when nothing
+ * comes.  What the machine says of a request that is no longer in the table (its owner has freed
+ * it) is dropped.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -47,7 +48,8 @@ static void finish(mpk_request *r, mpk_finish how)
         return;
     str rest = {0};
     if (r->decoder && !r->stream.stopped && how != MPK_FINISH_ERROR &&
-        (tokenizer_stream_end(&r->words, r->decoder, &rest) != MPK_OK || !engine_stream_put(&r->stream, rest))) {
+        (tokenizer_stream_end(&r->words, r->decoder, &rest) != MPK_OK ||
+         !engine_stream_put(&r->stream, rest))) {
         status_fail(&r->words, MPK_ENOMEM, "out of memory for the text of an answer");
         how = MPK_FINISH_ERROR;
     }
@@ -82,7 +84,8 @@ static void add_text(mpk_request *r, int32_t token)
     str piece = {0};
     if (!r->decoder)
         return;
-    if (tokenizer_stream_put(&r->words, r->decoder, token, &piece) != MPK_OK || !engine_stream_put(&r->stream, piece)) {
+    if (tokenizer_stream_put(&r->words, r->decoder, token, &piece) != MPK_OK ||
+        !engine_stream_put(&r->stream, piece)) {
         status_fail(&r->words, MPK_ENOMEM, "out of memory for the text of an answer");
         end_early(r, MPK_FINISH_ERROR);
     } else if (r->stream.stopped)
@@ -231,12 +234,14 @@ uint32_t engine_capacity(const mpk_engine *e)
     return pages < e->build.plan.context_tokens ? (uint32_t)pages : e->build.plan.context_tokens;
 }
 
-mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32_t *tokens, size_t n)
+mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32_t *tokens,
+                               size_t n)
 {
     uint32_t vocab_size = e->build.model.config.vocab_size;
     for (size_t i = 0; i < n; i++)
         CHECK(cx, tokens[i] >= 0 && (uint32_t)tokens[i] < vocab_size, MPK_EARG,
-              "token %zu is %d, but the model's vocabulary has ids 0 to %u", i, tokens[i], vocab_size - 1);
+              "token %zu is %d, but the model's vocabulary has ids 0 to %u", i, tokens[i],
+              vocab_size - 1);
     return MPK_OK;
 }
 
@@ -245,15 +250,16 @@ static mpk_status check_length(mpk_context *cx, mpk_request *r)
     uint32_t capacity = engine_capacity(r->engine);
     CHECK(cx, r->n_prompt, MPK_EARG, "the prompt is empty");
     CHECK(cx, r->n_prompt < capacity, MPK_ELIMIT,
-          "the prompt has %zu tokens, which leaves no room for an answer in the context of %u: shorten it, or open the "
+          "the prompt has %zu tokens, which leaves no room for an answer in the context of %u: "
+          "shorten it, or open the "
           "model with a larger context",
           r->n_prompt, capacity);
     r->limit = capacity - (uint32_t)r->n_prompt;
-    CHECK(
-        cx, r->options.max_tokens <= r->limit, MPK_ELIMIT,
-        "%zu tokens of prompt and %u of answer are more than the context of %u: ask for less, or open the model with a "
-        "larger context",
-        r->n_prompt, r->options.max_tokens, capacity);
+    CHECK(cx, r->options.max_tokens <= r->limit, MPK_ELIMIT,
+          "%zu tokens of prompt and %u of answer are more than the context of %u: ask for less, or "
+          "open the model with a "
+          "larger context",
+          r->n_prompt, r->options.max_tokens, capacity);
     if (r->options.max_tokens)
         r->limit = r->options.max_tokens;
     return MPK_OK;
@@ -271,7 +277,8 @@ static mpk_status prepare(mpk_context *cx, mpk_request *r, const int32_t *tokens
     TRY(engine_form_open(cx, r->engine, &r->options, &r->form));
     if (e->tokens.tokenizer)
         return tokenizer_stream_open(cx, e->tokens.tokenizer, TOKENIZER_SKIP_SPECIAL, &r->decoder);
-    CHECK(cx, !r->options.n_stop, MPK_EUNSUPPORTED, "stop texts need a tokenizer, which this model has not");
+    CHECK(cx, !r->options.n_stop, MPK_EUNSUPPORTED,
+          "stop texts need a tokenizer, which this model has not");
     return MPK_OK;
 }
 
@@ -384,9 +391,11 @@ mpk_status mpk_submit_text(mpk_context *cx, mpk_engine *engine, const char *byte
     tokenizer_ids ids = {0};
     TRY(engine_read_request_options(cx, options, &o));
     CHECK(cx, engine->tokens.tokenizer, MPK_EUNSUPPORTED,
-          "the model brings no tokenizer: give token ids, or put its tokenizer.json beside the weights");
+          "the model brings no tokenizer: give token ids, or put its tokenizer.json beside the "
+          "weights");
     unsigned flags = TOKENIZER_PARSE_SPECIAL | (o.raw_prompt ? 0 : TOKENIZER_ADD_SPECIAL);
-    mpk_status status = tokenizer_encode(cx, engine->tokens.tokenizer, &scratch, bytes, n, flags, &ids);
+    mpk_status status =
+        tokenizer_encode(cx, engine->tokens.tokenizer, &scratch, bytes, n, flags, &ids);
     if (status == MPK_OK)
         status = mpk_submit_tokens(cx, engine, ids.at, ids.n, options, out);
     arena_free(&scratch);

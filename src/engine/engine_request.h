@@ -1,4 +1,5 @@
-/* engine_request.h - a request as the engine keeps it; a sequence is one whose tokens the caller chooses. */
+/* engine_request.h - a request as the engine keeps it; a sequence is one whose tokens the caller
+ * chooses. */
 #ifndef ENGINE_REQUEST_H
 #define ENGINE_REQUEST_H
 
@@ -42,17 +43,19 @@ struct mpk_request {
 /* MPK_EUNSUPPORTED: it gives vectors. */
 mpk_status engine_check_words(mpk_context *cx, const mpk_engine *e);
 mpk_status engine_new_request(mpk_context *cx, mpk_engine *e, mpk_request **out);
-mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32_t *tokens, size_t n);
+mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32_t *tokens,
+                               size_t n);
 /* Positions that one request may take. */
 uint32_t engine_capacity(const mpk_engine *e);
-/* The record of rules, in the request's arena; nothing is written if it asks for none.  MPK_EARG, MPK_ELIMIT,
- * MPK_EUNSUPPORTED: bad words without a tokenizer. */
+/* The record of rules, in the request's arena; nothing is written if it asks for none.  MPK_EARG,
+ * MPK_ELIMIT, MPK_EUNSUPPORTED: bad words without a tokenizer. */
 mpk_status engine_make_rules(mpk_context *cx, mpk_request *r, const int32_t **words, uint32_t *n);
 /* Entries for each token that the options ask for. */
 uint32_t engine_logprobs(const mpk_request_options *options);
 /* The place for log probabilities, if any are asked for; limit and n_prompt are set. */
 mpk_status engine_make_logprobs(mpk_context *cx, mpk_request *r);
-/* End a request that still runs: MPK_OK: as if the model had ended it; else with that status and these words. */
+/* End a request that still runs: MPK_OK: as if the model had ended it; else with that status and
+ * these words. */
 void engine_end_request(mpk_engine *e, uint64_t id, mpk_status status, const char *words);
 /* Of a sequence: wait until the logits of what was fed last are there. */
 mpk_status engine_wait_fed(mpk_context *cx, mpk_request *r);

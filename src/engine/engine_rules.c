@@ -1,5 +1,5 @@
-/* engine_rules.c - what a request asks of its tokens beyond the filters, as the record that `sample` reads
- * (op/rules.h).
+/* engine_rules.c - what a request asks of its tokens beyond the filters, as the record that
+ * `sample` reads (op/rules.h).
  *
  * Input: checked options; output: words for the machine, none if nothing is asked for.
  */
@@ -17,7 +17,8 @@ typedef struct record {
 static mpk_status add_word(mpk_context *cx, record *to, int32_t word)
 {
     CHECK(cx, to->n < RULES_WORDS, MPK_ELIMIT,
-          "biases, allowed tokens and bad words take more than the %d words that a request has for them: ask for fewer",
+          "biases, allowed tokens and bad words take more than the %d words that a request has for "
+          "them: ask for fewer",
           RULES_WORDS);
     to->words[to->n++] = word;
     return MPK_OK;
@@ -47,14 +48,16 @@ static mpk_status add_biases(mpk_context *cx, mpk_request *r, record *to)
     qsort(sorted, o->n_biases, sizeof *sorted, compare_ids);
     for (uint32_t i = 0; i < o->n_biases; i++) {
         TRY(engine_check_tokens(cx, r->engine, &sorted[i].token, 1));
-        CHECK(cx, !i || sorted[i].token != sorted[i - 1].token, MPK_EARG, "token %d has two biases", sorted[i].token);
+        CHECK(cx, !i || sorted[i].token != sorted[i - 1].token, MPK_EARG, "token %d has two biases",
+              sorted[i].token);
         TRY(add_word(cx, to, sorted[i].token));
         TRY(add_word(cx, to, float_bits(sorted[i].bias)));
     }
     return MPK_OK;
 }
 
-static mpk_status add_ids(mpk_context *cx, const mpk_engine *e, const int32_t *ids, uint32_t n, record *to)
+static mpk_status add_ids(mpk_context *cx, const mpk_engine *e, const int32_t *ids, uint32_t n,
+                          record *to)
 {
     TRY(engine_check_tokens(cx, e, ids, n));
     for (uint32_t i = 0; i < n; i++)
@@ -97,8 +100,9 @@ static bool are_rules(const mpk_request_options *o)
 {
     bool repetition = o->repetition_penalty > 0 && o->repetition_penalty != 1;
     bool typical = o->typical_p > 0 && o->typical_p < 1;
-    return o->presence_penalty != 0 || o->frequency_penalty != 0 || repetition || o->min_tokens || o->top_n_sigma > 0 ||
-           typical || o->n_biases || o->n_allowed || o->n_bad_words || o->form;
+    return o->presence_penalty != 0 || o->frequency_penalty != 0 || repetition || o->min_tokens ||
+           o->top_n_sigma > 0 || typical || o->n_biases || o->n_allowed || o->n_bad_words ||
+           o->form;
 }
 
 static mpk_status add_lists(mpk_context *cx, mpk_request *r, record *to)
@@ -124,10 +128,12 @@ mpk_status engine_make_rules(mpk_context *cx, mpk_request *r, const int32_t **wo
     record made = {.n = RULES_LISTS};
     if (!are_rules(o))
         return MPK_OK;
-    CHECK(cx, o->min_tokens <= r->limit, MPK_EARG, "min_tokens is %u, more than the %u tokens that the answer may have",
-          o->min_tokens, r->limit);
+    CHECK(cx, o->min_tokens <= r->limit, MPK_EARG,
+          "min_tokens is %u, more than the %u tokens that the answer may have", o->min_tokens,
+          r->limit);
     NEW(cx, &r->arena, made.words, RULES_WORDS);
-    made.words[RULES_REPETITION] = float_bits(o->repetition_penalty > 0 ? o->repetition_penalty : 1);
+    made.words[RULES_REPETITION] =
+        float_bits(o->repetition_penalty > 0 ? o->repetition_penalty : 1);
     made.words[RULES_PRESENCE] = float_bits(o->presence_penalty);
     made.words[RULES_FREQUENCY] = float_bits(o->frequency_penalty);
     made.words[RULES_SIGMA] = float_bits(o->top_n_sigma);
@@ -175,7 +181,9 @@ uint32_t mpk_request_logprobs(const mpk_request *r, size_t token, mpk_logprob *o
         return 0;
     pthread_mutex_lock(&r->engine->mutex);
     uint32_t n =
-        token < r->n_tokens ? copy_logprobs(r, token + (r->options.prompt_logprobs ? r->n_prompt : 0), out, most) : 0;
+        token < r->n_tokens
+            ? copy_logprobs(r, token + (r->options.prompt_logprobs ? r->n_prompt : 0), out, most)
+            : 0;
     pthread_mutex_unlock(&r->engine->mutex);
     return n;
 }

@@ -1,7 +1,7 @@
 /* engine_sequence.c - timelines that the caller drives: he gives tokens and gets logits.
  *
- * A sequence is a request whose tokens the host samples: the first feed submits it, each further one appends, and the
- * machine writes the logits where the caller wants them.
+ * A sequence is a request whose tokens the host samples: the first feed submits it, each further
+ * one appends, and the machine writes the logits where the caller wants them.
  */
 #include <stdlib.h>
 
@@ -13,7 +13,8 @@ struct mpk_sequence {
     bool all_logits;
 };
 
-mpk_status mpk_sequence_open(mpk_context *cx, mpk_engine *engine, bool all_logits, mpk_sequence **out)
+mpk_status mpk_sequence_open(mpk_context *cx, mpk_engine *engine, bool all_logits,
+                             mpk_sequence **out)
 {
     TRY(engine_check_words(cx, engine));
     mpk_sequence *s = calloc(1, sizeof *s);
@@ -33,7 +34,8 @@ mpk_status mpk_sequence_open(mpk_context *cx, mpk_engine *engine, bool all_logit
     if (!good) {
         mpk_request_free(s->request);
         free(s);
-        FAIL(cx, MPK_ELIMIT, "%u sequences are open, as many as max_batch: close one, or open the model with more",
+        FAIL(cx, MPK_ELIMIT,
+             "%u sequences are open, as many as max_batch: close one, or open the model with more",
              most);
     }
     *out = s;
@@ -69,7 +71,8 @@ mpk_status engine_wait_fed(mpk_context *cx, mpk_request *r)
     return MPK_OK;
 }
 
-static mpk_status start(mpk_context *cx, mpk_sequence *s, const int32_t *tokens, size_t n, float *logits)
+static mpk_status start(mpk_context *cx, mpk_sequence *s, const int32_t *tokens, size_t n,
+                        float *logits)
 {
     machine_request wire = {
         .tokens = tokens,
@@ -82,14 +85,16 @@ static mpk_status start(mpk_context *cx, mpk_sequence *s, const int32_t *tokens,
     return engine_submit(cx, s->request, &wire);
 }
 
-mpk_status mpk_sequence_feed(mpk_context *cx, mpk_sequence *s, const int32_t *tokens, size_t n, float *logits)
+mpk_status mpk_sequence_feed(mpk_context *cx, mpk_sequence *s, const int32_t *tokens, size_t n,
+                             float *logits)
 {
     mpk_request *r = s->request;
     uint32_t capacity = engine_capacity(r->engine);
     CHECK(cx, n && logits, MPK_EARG, "no tokens, or no place for their logits");
     CHECK(cx, n <= capacity - s->length, MPK_ELIMIT,
-          "%zu tokens after %zu are more than the context of %u: open the model with a larger context", n, s->length,
-          capacity);
+          "%zu tokens after %zu are more than the context of %u: open the model with a larger "
+          "context",
+          n, s->length, capacity);
     TRY(engine_check_tokens(cx, r->engine, tokens, n));
     r->fed = false;
     if (s->length == 0)

@@ -1,8 +1,8 @@
 /* engine_stop.c - stop texts in text that comes piece by piece.
  *
- * Input: pieces of whole characters; output: how much of the text may be shown.  A stop text may begin in one piece and
- * end in another, so the longest end of the text that is the beginning of a stop text waits.  Cost: O(stops * their
- * length) for each piece and its length.
+ * Input: pieces of whole characters; output: how much of the text may be shown.  A stop text may
+ * begin in one piece and end in another, so the longest end of the text that is the beginning of a
+ * stop text waits.  Cost: O(stops * their length) for each piece and its length.
  */
 #include "engine/engine.h"
 

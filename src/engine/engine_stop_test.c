@@ -1,4 +1,5 @@
-/* engine_stop_test.c - stop texts: however the text is cut into pieces, the same is shown, and never a part of a stop.
+/* engine_stop_test.c - stop texts: however the text is cut into pieces, the same is shown, and
+ * never a part of a stop.
  */
 #include <string.h>
 
@@ -6,8 +7,10 @@
 #include "check.h"
 #include "engine/engine.h"
 
-/* What is shown of a text in pieces of random length; checks at every piece that only what is sure is shown. */
-static void check_cut(const char *source, const str *stops, uint32_t n_stops, const char *expected, uint64_t seed)
+/* What is shown of a text in pieces of random length; checks at every piece that only what is sure
+ * is shown. */
+static void check_cut(const char *source, const str *stops, uint32_t n_stops, const char *expected,
+                      uint64_t seed)
 {
     engine_stream s = {.stops = stops, .n_stops = n_stops};
     size_t n = strlen(source);
@@ -32,7 +35,8 @@ static void test_cuts(void **state)
     uint64_t seed = check_seed();
     const str stops[] = {STR("END"), STR("\n\n"), STR("ab ab c")};
     for (uint64_t i = 0; i < 200; i++) {
-        check_cut("one two EN three\n four END five", stops, 3, "one two EN three\n four ", seed + i);
+        check_cut("one two EN three\n four END five", stops, 3, "one two EN three\n four ",
+                  seed + i);
         check_cut("x\n\nEND", stops, 3, "x", seed + i);
         check_cut("ab ab ab ab c d", stops, 3, "ab ab ", seed + i);
         check_cut("nothing of it, EN", stops, 3, "nothing of it, EN", seed + i);
@@ -58,6 +62,7 @@ static void test_holds_back(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_holds_back)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts),
+                                       cmocka_unit_test(test_holds_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,8 @@ static mpk_status open_model(mpk_context *cx, const char *model, mpk_tokenizer *
     if (t->tokenizer)
         return MPK_OK;
     load_close(&t->model);
-    FAIL(cx, MPK_EUNSUPPORTED, "%s brings no tokenizer: a tokenizer.json must lie beside the weights", model);
+    FAIL(cx, MPK_EUNSUPPORTED,
+         "%s brings no tokenizer: a tokenizer.json must lie beside the weights", model);
 }
 
 mpk_status mpk_tokenizer_open(mpk_context *cx, const char *model, mpk_tokenizer **out)
@@ -54,8 +55,8 @@ static mpk_status copy_out(mpk_context *cx, const void *from, size_t n_bytes, vo
     return MPK_OK;
 }
 
-mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *t, const char *bytes, size_t n, bool add_special,
-                        int32_t **ids, size_t *n_ids)
+mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *t, const char *bytes, size_t n,
+                        bool add_special, int32_t **ids, size_t *n_ids)
 {
     arena scratch = {0};
     tokenizer_ids found = {0};
@@ -72,16 +73,16 @@ mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *t, const char *byt
     return status;
 }
 
-mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *t, const int32_t *ids, size_t n_ids, char **bytes,
-                          size_t *n)
+mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *t, const int32_t *ids, size_t n_ids,
+                          char **bytes, size_t *n)
 {
     arena scratch = {0};
     str found = {0};
     void *copy = NULL;
     int32_t size = tokenizer_vocab_size(t->tokenizer);
     for (size_t i = 0; i < n_ids; i++)
-        CHECK(cx, ids[i] >= 0 && ids[i] < size, MPK_EARG, "token %zu is %d, but the vocabulary has ids 0 to %d", i,
-              ids[i], size - 1);
+        CHECK(cx, ids[i] >= 0 && ids[i] < size, MPK_EARG,
+              "token %zu is %d, but the vocabulary has ids 0 to %d", i, ids[i], size - 1);
     mpk_status status = tokenizer_decode(cx, t->tokenizer, &scratch, ids, n_ids, 0, &found);
     if (status == MPK_OK)
         status = copy_out(cx, found.at, found.n, &copy);

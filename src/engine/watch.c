@@ -1,6 +1,7 @@
 /* watch.c - are the tensors of another library as they were (see watch.h)?
  *
- * Cost: the functions of the other library, three calls a tensor; their misses of the cache overlap.
+ * Cost: the functions of the other library, three calls a tensor; their misses of the cache
+ * overlap.
  */
 #include "engine/watch.h"
 
@@ -8,8 +9,8 @@
 
 enum { AHEAD = 12, LINE = 64 };
 
-/* Records, and what they point to, are often in no cache.  What they point to is prefetched this many tensors ahead,
- * the records twice as many. */
+/* Records, and what they point to, are often in no cache.  What they point to is prefetched this
+ * many tensors ahead, the records twice as many. */
 static void fetch_record(const mpk_watch *w, uint32_t i)
 {
     for (uint32_t k = 0; i < w->n && k < sizeof w->read / sizeof *w->read; k++)
@@ -32,7 +33,8 @@ static bool is_as_it_was(const mpk_watch *w, uint32_t i, void *list)
 {
     void *address = NULL;
     return w->item(list, w->place[i]) == w->items[i] && w->where(&w->records[i], &address) == 0 &&
-           address == w->addresses[i] && (i >= w->n_counted || w->version(&w->records[i]) == w->versions[i]);
+           address == w->addresses[i] &&
+           (i >= w->n_counted || w->version(&w->records[i]) == w->versions[i]);
 }
 
 uint32_t mpk_first_other(const mpk_watch *w, void *list)

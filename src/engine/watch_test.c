@@ -3,8 +3,8 @@
 
 #include "check.h"
 
-/* A caller's records: their first two words are prefetched, wherever they point.  His list holds pointers to them,
- * which are its items too. */
+/* A caller's records: their first two words are prefetched, wherever they point.  His list holds
+ * pointers to them, which are its items too. */
 typedef struct record {
     void *bytes;
     uint64_t elsewhere;

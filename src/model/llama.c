@@ -1,7 +1,8 @@
 /* llama.c - Llama 2, 3, 3.1, 3.2 (and SmolLM2, TinyLlama and others that share the architecture).
  *
- * Grouped-query attention with rotary positions (default, linear, llama3, yarn), a gated MLP, and RMS norms before
- * both. If the configuration says so, the four attention products and the MLP have biases.
+ * Grouped-query attention with rotary positions (default, linear, llama3, yarn), a gated MLP, and
+ * RMS norms before both. If the configuration says so, the four attention products and the MLP have
+ * biases.
  */
 #include "model/model_decoder.h"
 
@@ -10,8 +11,8 @@ static ir_tensor_id layer(decoder *d, ir_tensor_id x)
     return decoder_layer(d, x, d->c->attention_bias, d->c->attention_out_bias);
 }
 
-static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,
-                        ir_graph *g)
+static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s,
+                        const model_weights *w, ir_graph *g)
 {
     return decoder_build(cx, c, s, w, g, layer);
 }

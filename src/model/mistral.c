@@ -1,6 +1,7 @@
 /* mistral.c - Mistral 7B and its kin.
  *
- * Like Llama without biases.  The attention of every layer has a sliding window (v0.1) or none (later versions).
+ * Like Llama without biases.  The attention of every layer has a sliding window (v0.1) or none
+ * (later versions).
  */
 #include "model/model_decoder.h"
 
@@ -9,8 +10,8 @@ static ir_tensor_id layer(decoder *d, ir_tensor_id x)
     return decoder_layer(d, x, false, false);
 }
 
-static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,
-                        ir_graph *g)
+static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s,
+                        const model_weights *w, ir_graph *g)
 {
     return decoder_build(cx, c, s, w, g, layer);
 }

@@ -10,8 +10,8 @@ static ir_tensor_id layer(decoder *d, ir_tensor_id x)
     return decoder_experts(d, decoder_norm(d, x, "post_attention_layernorm"), x, false);
 }
 
-static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,
-                        ir_graph *g)
+static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s,
+                        const model_weights *w, ir_graph *g)
 {
     CHECK(cx, c->n_experts, MPK_EFORMAT, "a mixtral model without experts");
     return decoder_build(cx, c, s, w, g, layer);

@@ -1,28 +1,36 @@
 /* model.h - from hyper-parameters to a tensor program.
  *
- * A family of models is one file that defines `const model_def model_NAME`; it reads like the model's forward pass. The
- * weights are named as in Hugging Face checkpoints; the loader maps other spellings onto these names.
+ * A family of models is one file that defines `const model_def model_NAME`; it reads like the
+ * model's forward pass. The weights are named as in Hugging Face checkpoints; the loader maps other
+ * spellings onto these names.
  *
- * Every decoder has these IR_INPUT tensors, by name; the step task of the runtime writes them before each step.
+ * Every decoder has these IR_INPUT tensors, by name; the step task of the runtime writes them
+ * before each step.
  *   tokens     i32[T] live=tokens     token ids
  *   positions  i32[T] live=tokens     position of each token in its sequence, from 0
- *   slots      i32[T] live=tokens     request slot of each token, 0 ... B-1; tokens of a slot are neighbours, and their
- *                                     positions rise
- *   pages      i32[B, N]              KV page that holds positions i * P ... (i + 1) * P - 1 of each slot
+ *   slots      i32[T] live=tokens     request slot of each token, 0 ... B-1; tokens of a slot are
+ *                                     neighbours, and their positions rise
+ *   pages      i32[B, N]              KV page that holds positions i * P ... (i + 1) * P - 1 of
+ *                                     each slot
  *   rows       i32[R] live=rows       which token each row of logits belongs to
- *   sampling   f32[R, 4] live=rows    temperature (0: greedy), top_k (0: off), top_p (1: off), min_p (0: off)
+ *   sampling   f32[R, 4] live=rows    temperature (0: greedy), top_k (0: off), top_p (1: off),
+ *                                     min_p (0: off)
  *   seeds      i64[R] live=rows       random stream of each row
- *   draws      i32[R] live=rows       how many tokens the sequence has drawn before: an index into its stream
- *   asks       i32[R, 7] live=rows    whether the row has rules, and which log probabilities it wants (op/rules.h)
- *   rules      i32[3 B, W]            what each slot's request asks of its tokens (op/rules.h); after these rows, two
- *                                     masks for each slot (MODEL_MASKS)
- *   history    i32[B * N * P]         the tokens of each slot whose request has rules or drafts, from position 0
+ *   draws      i32[R] live=rows       how many tokens the sequence has drawn before: an index into
+ *                                     its stream
+ *   asks       i32[R, 7] live=rows    whether the row has rules, and which log probabilities it
+ *                                     wants (op/rules.h)
+ *   rules      i32[3 B, W]            what each slot's request asks of its tokens (op/rules.h);
+ *                                     after these rows, two masks for each slot (MODEL_MASKS)
+ *   history    i32[B * N * P]         the tokens of each slot whose request has rules or drafts,
+ *                                     from position 0
  * Outputs:
  *   logits     f32[R, V] live=rows; with no_head f32[R, D], the final norm's rows
  *   next       i32[R] live=rows       the sampled token
  *   logprobs   f32[R, 21, 2] live=rows
- * State: k_cache.LAYER and v_cache.LAYER of each layer, of kv_dtype[n_pages, G, P, K]; choice f32[C, V], where the
- * logits of rows with rules are changed.  With greedy_only there are no asks, rules, history, choice and logprobs.
+ * State: k_cache.LAYER and v_cache.LAYER of each layer, of kv_dtype[n_pages, G, P, K]; choice
+ * f32[C, V], where the logits of rows with rules are changed.  With greedy_only there are no asks,
+ * rules, history, choice and logprobs.
  */
 #ifndef MODEL_H
 #define MODEL_H
@@ -42,7 +50,8 @@ typedef enum model_rope_scaling {
 
 /* Hyper-parameters of a decoder, whatever file they came from. */
 typedef struct model_config {
-    str family; /* "llama", "qwen2", "qwen3", "mistral", "qwen3_moe", "mixtral": name of the model_def */
+    /* "llama", "qwen2", "qwen3", "mistral", "qwen3_moe", "mixtral": name of the model_def */
+    str family;
     uint32_t n_layers, hidden_size, n_heads, n_kv_heads, head_size, ffn_size, vocab_size;
     uint32_t max_positions; /* trained context */
     double norm_eps;
@@ -50,22 +59,28 @@ typedef struct model_config {
     str activation;  /* "silu", "gelu", "gelu_tanh" */
     uint32_t window; /* sliding window in tokens, 0: none */
     uint32_t first_window_layer,
-        window_every; /* layers that slide: index >= first and (window_every <= 1 or (index + 1) % window_every != 0) */
+        /* layers that slide: index >= first and (window_every <= 1 or (index + 1) % window_every !=
+         * 0) */
+        window_every;
     ir_dtype weight_dtype; /* what random weights take; of files each tensor has its own */
 
-    uint32_t n_experts, experts_per_token, expert_ffn_size; /* n_experts 0: every feed-forward is one of ffn_size */
-    uint32_t expert_every; /* layers with experts: (index + 1) % expert_every == 0, and not in dense_layers */
-    uint64_t dense_layers[MODEL_MAX_LAYERS / 64]; /* a bit for each layer that has one feed-forward all the same */
-    bool normalize_experts;                       /* what a token's experts count adds up to 1 */
+    /* n_experts 0: every feed-forward is one of ffn_size */
+    uint32_t n_experts, experts_per_token, expert_ffn_size;
+    /* layers with experts: (index + 1) % expert_every == 0, and not in dense_layers */
+    uint32_t expert_every;
+    /* a bit for each layer that has one feed-forward all the same */
+    uint64_t dense_layers[MODEL_MAX_LAYERS / 64];
+    bool normalize_experts; /* what a token's experts count adds up to 1 */
 
     uint32_t rope_size; /* rotated part of a head, normally head_size */
     double rope_theta;
     model_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* linear, llama3, yarn */
-    double rope_beta_fast, rope_beta_slow, rope_attention_factor;    /* yarn; attention_factor 0: from the factor */
-    double rope_mscale, rope_mscale_all_dim;                         /* yarn; 0: absent */
-    uint32_t rope_original_positions;                                /* llama3, yarn */
-    bool rope_truncate; /* yarn: round the correction range (default true) */
+    /* yarn; attention_factor 0: from the factor */
+    double rope_beta_fast, rope_beta_slow, rope_attention_factor;
+    double rope_mscale, rope_mscale_all_dim; /* yarn; 0: absent */
+    uint32_t rope_original_positions;        /* llama3, yarn */
+    bool rope_truncate;                      /* yarn: round the correction range (default true) */
 
     int32_t bos_token; /* -1: none */
     int32_t eos_tokens[16];
@@ -83,17 +98,18 @@ typedef struct model_shape {
     uint32_t max_pages_per_slot; /* N */
     ir_dtype kv_dtype;           /* F32, BF16, F16, or Q8_0 if K is a multiple of 32 */
     ir_dtype activation_dtype;   /* F32 or BF16 */
-    /* The paper's decode step: argmax in two stages instead of sample; and if R = T every token has its row of logits,
-     * in order, so that nothing is gathered (`rows` is not read; logits and next are live=tokens). */
+    /* The paper's decode step: argmax in two stages instead of sample; and if R = T every token has
+     * its row of logits, in order, so that nothing is gathered (`rows` is not read; logits and next
+     * are live=tokens). */
     bool greedy_only;
     bool no_head; /* the program ends with the final norm: its rows stand where the logits would */
 } model_shape;
 
-/* What the dtype of a named weight is; the builder asks when it adds the constant.  MPK_EARG if there is no such
- * weight. */
+/* What the dtype of a named weight is; the builder asks when it adds the constant.  MPK_EARG if
+ * there is no such weight. */
 typedef struct model_weights {
-    mpk_status (*dtype)(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
-                        ir_dtype *dtype);
+    mpk_status (*dtype)(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                        const int64_t *dims, ir_dtype *dtype);
     const void *self;
 } model_weights;
 
@@ -112,29 +128,33 @@ typedef enum model_windows {
     MODEL_WINDOW_UPPER_LAYERS /* if that says so, from layer "max_window_layers" on */
 } model_windows;
 
-/* A family: what its configuration files mean, and its forward pass.  Loaders and the builder ask this record and test
- * no family's name. */
+/* A family: what its configuration files mean, and its forward pass.  Loaders and the builder ask
+ * this record and test no family's name. */
 typedef struct model_def {
-    const char *family;       /* "model_type" of its config.json */
-    const char *gguf;         /* "general.architecture" of its GGUF files; NULL: none, or those of another family */
-    const char *gguf_written; /* the architecture of GGUF files that are written from it; NULL: gguf */
+    const char *family; /* "model_type" of its config.json */
+    /* "general.architecture" of its GGUF files; NULL: none, or those of another family */
+    const char *gguf;
+    /* the architecture of GGUF files that are written from it; NULL: gguf */
+    const char *gguf_written;
     /* What a config.json without "rms_norm_eps" or "rope_theta" means. */
     double norm_eps, rope_theta;
     model_biases biases;
     bool mlp_bias; /* "mlp_bias" may say that the MLP has biases */
     model_windows windows;
-    bool gguf_window;     /* a window in a GGUF file holds in every layer; else it is refused */
-    bool gguf_neighbours; /* GGUF files have the rows of q and k in the order for rope over neighbours (gguf_rope.c) */
+    bool gguf_window; /* a window in a GGUF file holds in every layer; else it is refused */
+    /* GGUF files have the rows of q and k in the order for rope over neighbours (gguf_rope.c) */
+    bool gguf_neighbours;
 
     bool is_mixture; /* it may have experts; all below is about them */
-    /* Every layer has experts, their number must be said, and what a token's experts count adds up to 1; else
-     * "decoder_sparse_step", "mlp_only_layers" and "norm_topk_prob" say. */
+    /* Every layer has experts, their number must be said, and what a token's experts count adds up
+     * to 1; else "decoder_sparse_step", "mlp_only_layers" and "norm_topk_prob" say. */
     bool only_experts;
-    const char *expert_ffn; /* the member of config.json that holds the feed-forward size of an expert */
+    /* the member of config.json that holds the feed-forward size of an expert */
+    const char *expert_ffn;
 
     /* Build the tensor program into an empty graph. */
-    mpk_status (*build)(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,
-                        ir_graph *g);
+    mpk_status (*build)(mpk_context *cx, const model_config *c, const model_shape *s,
+                        const model_weights *w, ir_graph *g);
 } model_def;
 
 extern const model_def *const model_table[];
@@ -143,16 +163,17 @@ extern const model_def *const model_table[];
 
 /* The record of a family.  MPK_EUNSUPPORTED, naming those that there are. */
 mpk_status model_find(mpk_context *cx, str family, const model_def **out);
-/* The record for GGUF files of this architecture, with or without experts.  MPK_EUNSUPPORTED, naming those that there
- * are. */
-mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts, const model_def **out);
-/* Refuse what cannot be: zero sizes, heads that do not divide, absurd sizes.  MPK_EFORMAT, MPK_EUNSUPPORTED (unknown
- * family). */
+/* The record for GGUF files of this architecture, with or without experts.  MPK_EUNSUPPORTED,
+ * naming those that there are. */
+mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts,
+                           const model_def **out);
+/* Refuse what cannot be: zero sizes, heads that do not divide, absurd sizes.  MPK_EFORMAT,
+ * MPK_EUNSUPPORTED (unknown family). */
 mpk_status model_check(mpk_context *cx, const model_config *c);
 /* True if this layer has experts in place of one feed-forward. */
 bool model_has_experts(const model_config *c, uint32_t layer);
 /* Find the family, check, build, verify. */
-mpk_status model_build(mpk_context *cx, arena *a, const model_config *c, const model_shape *s, const model_weights *w,
-                       ir_graph **out);
+mpk_status model_build(mpk_context *cx, arena *a, const model_config *c, const model_shape *s,
+                       const model_weights *w, ir_graph **out);
 
 #endif

@@ -1,6 +1,7 @@
 /* model_build.c - check hyper-parameters, find the family, build its tensor program.
  *
- * The limits are far above every model that exists and low enough that no product of a few of them overflows.
+ * The limits are far above every model that exists and low enough that no product of a few of them
+ * overflows.
  */
 #include "model/model.h"
 
@@ -20,7 +21,8 @@ enum {
 /* A count from 1 to a limit. */
 static mpk_status check_size(mpk_context *cx, const char *what, uint32_t value, uint32_t limit)
 {
-    CHECK(cx, value >= 1 && value <= limit, MPK_EFORMAT, "the model's %s is %u, expected 1 to %u", what, value, limit);
+    CHECK(cx, value >= 1 && value <= limit, MPK_EFORMAT, "the model's %s is %u, expected 1 to %u",
+          what, value, limit);
     return MPK_OK;
 }
 
@@ -30,10 +32,11 @@ static bool is_within(double value, double low, double high)
     return value >= low && value <= high;
 }
 
-static mpk_status check_number(mpk_context *cx, const char *what, double value, double low, double high)
+static mpk_status check_number(mpk_context *cx, const char *what, double value, double low,
+                               double high)
 {
-    CHECK(cx, is_within(value, low, high), MPK_EFORMAT, "the model's %s is %g, expected %g to %g", what, value, low,
-          high);
+    CHECK(cx, is_within(value, low, high), MPK_EFORMAT, "the model's %s is %g, expected %g to %g",
+          what, value, low, high);
     return MPK_OK;
 }
 
@@ -65,15 +68,19 @@ mpk_status model_find(mpk_context *cx, str family, const model_def **out)
          (int)(family.n < 64 ? family.n : 64), family.at, list_families(known, false));
 }
 
-mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts, const model_def **out)
+mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts,
+                           const model_def **out)
 {
     const model_def *found = NULL;
     char known[256];
     for (const model_def *const *m = model_table; *m; m++)
-        if ((*m)->gguf && str_is(architecture, (*m)->gguf) && (!found || (*m)->is_mixture == has_experts))
+        if ((*m)->gguf && str_is(architecture, (*m)->gguf) &&
+            (!found || (*m)->is_mixture == has_experts))
             found = *m;
-    CHECK(cx, found, MPK_EUNSUPPORTED, "GGUF files of the architecture \"%.*s\" are not supported; these are: %s",
-          (int)(architecture.n < 64 ? architecture.n : 64), architecture.at, list_families(known, true));
+    CHECK(cx, found, MPK_EUNSUPPORTED,
+          "GGUF files of the architecture \"%.*s\" are not supported; these are: %s",
+          (int)(architecture.n < 64 ? architecture.n : 64), architecture.at,
+          list_families(known, true));
     *out = found;
     return MPK_OK;
 }
@@ -82,15 +89,16 @@ mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts, 
 static mpk_status check_rope(mpk_context *cx, const model_config *c)
 {
     CHECK(cx, c->rope_size && c->rope_size % 2 == 0 && c->rope_size <= c->head_size, MPK_EFORMAT,
-          "the model rotates %u of the %u elements of a head, expected an even number up to that", c->rope_size,
-          c->head_size);
+          "the model rotates %u of the %u elements of a head, expected an even number up to that",
+          c->rope_size, c->head_size);
     TRY(check_number(cx, "rope theta", c->rope_theta, 1.0 + 1e-6, 1e30));
-    CHECK(cx, (unsigned)c->rope_scaling <= MODEL_ROPE_YARN, MPK_EUNSUPPORTED, "rope scaling %d is not supported",
-          (int)c->rope_scaling);
+    CHECK(cx, (unsigned)c->rope_scaling <= MODEL_ROPE_YARN, MPK_EUNSUPPORTED,
+          "rope scaling %d is not supported", (int)c->rope_scaling);
     if (c->rope_scaling != MODEL_ROPE_DEFAULT)
         TRY(check_number(cx, "rope scaling factor", c->rope_factor, 1e-3, 1e6));
     if (c->rope_scaling == MODEL_ROPE_LLAMA3 || c->rope_scaling == MODEL_ROPE_YARN)
-        TRY(check_size(cx, "original number of positions (rope scaling)", c->rope_original_positions, MAX_POSITIONS));
+        TRY(check_size(cx, "original number of positions (rope scaling)",
+                       c->rope_original_positions, MAX_POSITIONS));
     if (c->rope_scaling == MODEL_ROPE_LLAMA3) {
         TRY(check_number(cx, "rope low_freq_factor", c->rope_low_freq_factor, 1e-6, 1e6));
         TRY(check_number(cx, "rope high_freq_factor", c->rope_high_freq_factor, 1e-6, 1e6));
@@ -131,11 +139,14 @@ mpk_status model_check(mpk_context *cx, const model_config *c)
     TRY(check_size(cx, "feed-forward size", c->ffn_size, MAX_FFN));
     TRY(check_size(cx, "vocabulary size", c->vocab_size, MAX_VOCAB));
     TRY(check_size(cx, "number of positions", c->max_positions, MAX_POSITIONS));
-    CHECK(cx, c->n_heads % c->n_kv_heads == 0, MPK_EFORMAT, "%u attention heads cannot share %u key-value heads evenly",
-          c->n_heads, c->n_kv_heads);
+    CHECK(cx, c->n_heads % c->n_kv_heads == 0, MPK_EFORMAT,
+          "%u attention heads cannot share %u key-value heads evenly", c->n_heads, c->n_kv_heads);
     TRY(check_number(cx, "norm epsilon", c->norm_eps, 0, 1));
-    CHECK(cx, str_is(c->activation, "silu") || str_is(c->activation, "gelu") || str_is(c->activation, "gelu_tanh"),
-          MPK_EUNSUPPORTED, "the activation \"%.*s\" is not supported; silu, gelu and gelu_tanh are",
+    CHECK(cx,
+          str_is(c->activation, "silu") || str_is(c->activation, "gelu") ||
+              str_is(c->activation, "gelu_tanh"),
+          MPK_EUNSUPPORTED,
+          "the activation \"%.*s\" is not supported; silu, gelu and gelu_tanh are",
           (int)(c->activation.n < 64 ? c->activation.n : 64), c->activation.at);
     CHECK(cx, c->n_eos_tokens <= sizeof c->eos_tokens / sizeof *c->eos_tokens, MPK_EFORMAT,
           "the model has %u end-of-text tokens, at most 16 are supported", c->n_eos_tokens);
@@ -152,22 +163,25 @@ bool model_has_experts(const model_config *c, uint32_t layer)
 /* These are ours to get right, not a file's: MPK_EARG. */
 static mpk_status check_shape(mpk_context *cx, const model_shape *s)
 {
-    CHECK(cx, s->n_tokens >= 1 && s->n_tokens <= MAX_STEP_TOKENS, MPK_EARG, "%u tokens a step, expected 1 to %d",
-          s->n_tokens, MAX_STEP_TOKENS);
-    CHECK(cx, s->n_rows >= 1 && s->n_rows <= s->n_tokens, MPK_EARG, "%u rows of logits of %u tokens", s->n_rows,
-          s->n_tokens);
+    CHECK(cx, s->n_tokens >= 1 && s->n_tokens <= MAX_STEP_TOKENS, MPK_EARG,
+          "%u tokens a step, expected 1 to %d", s->n_tokens, MAX_STEP_TOKENS);
+    CHECK(cx, s->n_rows >= 1 && s->n_rows <= s->n_tokens, MPK_EARG,
+          "%u rows of logits of %u tokens", s->n_rows, s->n_tokens);
     CHECK(cx, s->n_slots && s->n_pages && s->page_tokens && s->max_pages_per_slot, MPK_EARG,
-          "a model needs request slots and KV pages: %u slots, %u pages of %u tokens, %u a slot", s->n_slots,
-          s->n_pages, s->page_tokens, s->max_pages_per_slot);
-    CHECK(cx, s->kv_dtype == IR_F32 || s->kv_dtype == IR_F16 || s->kv_dtype == IR_BF16 || s->kv_dtype == IR_Q8_0,
-          MPK_EARG, "the KV cache holds f32, f16, bf16 or q8_0, not %s", ir_dtype_table[s->kv_dtype].name);
+          "a model needs request slots and KV pages: %u slots, %u pages of %u tokens, %u a slot",
+          s->n_slots, s->n_pages, s->page_tokens, s->max_pages_per_slot);
+    CHECK(cx,
+          s->kv_dtype == IR_F32 || s->kv_dtype == IR_F16 || s->kv_dtype == IR_BF16 ||
+              s->kv_dtype == IR_Q8_0,
+          MPK_EARG, "the KV cache holds f32, f16, bf16 or q8_0, not %s",
+          ir_dtype_table[s->kv_dtype].name);
     CHECK(cx, s->activation_dtype == IR_F32 || s->activation_dtype == IR_BF16, MPK_EARG,
           "activations are f32 or bf16, not %s", ir_dtype_table[s->activation_dtype].name);
     return MPK_OK;
 }
 
-mpk_status model_build(mpk_context *cx, arena *a, const model_config *c, const model_shape *s, const model_weights *w,
-                       ir_graph **out)
+mpk_status model_build(mpk_context *cx, arena *a, const model_config *c, const model_shape *s,
+                       const model_weights *w, ir_graph **out)
 {
     TRY(model_check(cx, c));
     TRY(check_shape(cx, s));

@@ -16,8 +16,8 @@ static const char *layer_name(const decoder *d, char name[NAME_BYTES], const cha
 }
 
 /* An operator with one output of interest. */
-static ir_tensor_id add_op(decoder *d, const char *op, const char *name, uint32_t n_in, const ir_tensor_id *in,
-                           const ir_set *attributes)
+static ir_tensor_id add_op(decoder *d, const char *op, const char *name, uint32_t n_in,
+                           const ir_tensor_id *in, const ir_set *attributes)
 {
     ir_tensor_id out[IR_MAX_OUTPUTS] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
     if (d->status == MPK_OK)
@@ -26,8 +26,8 @@ static ir_tensor_id add_op(decoder *d, const char *op, const char *name, uint32_
 }
 
 /* An input, a constant or state, by its full name. */
-static ir_tensor_id add_tensor(decoder *d, ir_kind kind, ir_live live, const char *name, ir_dtype dtype, uint32_t rank,
-                               const int64_t *dims)
+static ir_tensor_id add_tensor(decoder *d, ir_kind kind, ir_live live, const char *name,
+                               ir_dtype dtype, uint32_t rank, const int64_t *dims)
 {
     ir_tensor_id out = IR_NONE;
     if (d->status == MPK_OK)
@@ -36,7 +36,8 @@ static ir_tensor_id add_tensor(decoder *d, ir_kind kind, ir_live live, const cha
 }
 
 /* A weight of any rank; its dtype is that of the file. */
-static ir_tensor_id add_shaped_weight(decoder *d, const char *name, uint32_t rank, const int64_t *dims)
+static ir_tensor_id add_shaped_weight(decoder *d, const char *name, uint32_t rank,
+                                      const int64_t *dims)
 {
     ir_dtype dtype = IR_F32;
     if (d->status == MPK_OK)
@@ -45,14 +46,15 @@ static ir_tensor_id add_shaped_weight(decoder *d, const char *name, uint32_t ran
 }
 
 /* A weight of the whole model, [rows, columns] or (rank 1) [rows]. */
-static ir_tensor_id add_weight(decoder *d, const char *name, uint32_t rank, int64_t rows, int64_t columns)
+static ir_tensor_id add_weight(decoder *d, const char *name, uint32_t rank, int64_t rows,
+                               int64_t columns)
 {
     return add_shaped_weight(d, name, rank, (int64_t[]){rows, columns});
 }
 
 /* A weight of the present layer: model.layers.LAYER.what.part. */
-static ir_tensor_id add_layer_weight(decoder *d, const char *what, const char *part, uint32_t rank, int64_t rows,
-                                     int64_t columns)
+static ir_tensor_id add_layer_weight(decoder *d, const char *what, const char *part, uint32_t rank,
+                                     int64_t rows, int64_t columns)
 {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "model.layers.%u.%s.%s", d->layer, what, part);
@@ -73,15 +75,18 @@ ir_tensor_id decoder_norm(decoder *d, ir_tensor_id x, const char *what)
     const ir_tensor *t = &d->g->tensors.at[x];
     char name[NAME_BYTES];
     ir_tensor_id weight = add_layer_weight(d, what, "weight", 1, t->dims[t->rank - 1], 0);
-    return add_op(d, "rms_norm", layer_name(d, name, result_name(what)), 2, (ir_tensor_id[]){x, weight},
+    return add_op(d, "rms_norm", layer_name(d, name, result_name(what)), 2,
+                  (ir_tensor_id[]){x, weight},
                   (ir_set[]){{.name = "eps", .f = d->c->norm_eps}, {0}});
 }
 
 /* One weight and one bias of the operator's three: a pass joins q, k, v and gate, up. */
-ir_tensor_id decoder_linear(decoder *d, ir_tensor_id x, const char *what, int64_t n_out, int64_t n_in, bool bias)
+ir_tensor_id decoder_linear(decoder *d, ir_tensor_id x, const char *what, int64_t n_out,
+                            int64_t n_in, bool bias)
 {
     char name[NAME_BYTES];
-    ir_tensor_id in[5] = {x, add_layer_weight(d, what, "weight", 2, n_out, n_in), IR_NONE, IR_NONE, IR_NONE};
+    ir_tensor_id in[5] = {x, add_layer_weight(d, what, "weight", 2, n_out, n_in), IR_NONE, IR_NONE,
+                          IR_NONE};
     if (bias)
         in[4] = add_layer_weight(d, what, "bias", 1, n_out, 0);
     return add_op(d, "linear", layer_name(d, name, result_name(what)), bias ? 5 : 2, in, NULL);
@@ -108,7 +113,8 @@ ir_tensor_id decoder_add(decoder *d, ir_tensor_id a, ir_tensor_id b, const char 
     return add_op(d, "add", layer_name(d, full, name), 2, (ir_tensor_id[]){a, b}, NULL);
 }
 
-/* State [pages, G, P, K]: the tokens of a page are neighbours for each head, so that attention reads rows in order. */
+/* State [pages, G, P, K]: the tokens of a page are neighbours for each head, so that attention
+ * reads rows in order. */
 static ir_tensor_id add_cache(decoder *d, const char *which)
 {
     char name[NAME_BYTES];
@@ -121,12 +127,13 @@ static ir_tensor_id add_cache(decoder *d, const char *which)
 static uint32_t layer_window(const decoder *d)
 {
     const model_config *c = d->c;
-    bool slides = d->layer >= c->first_window_layer && (c->window_every <= 1 || (d->layer + 1) % c->window_every != 0);
+    bool slides = d->layer >= c->first_window_layer &&
+                  (c->window_every <= 1 || (d->layer + 1) % c->window_every != 0);
     return slides ? c->window : 0;
 }
 
-/* The reads of the cache name kv_write's results, so that the program's order says that this step's k and v come
- * first; the storage is that of the state. */
+/* The reads of the cache name kv_write's results, so that the program's order says that this step's
+ * k and v come first; the storage is that of the state. */
 ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_tensor_id v)
 {
     char name[NAME_BYTES];
@@ -135,11 +142,13 @@ ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_te
     if (d->status == MPK_OK)
         d->status =
             ir_add_op(d->cx, d->g, "kv_write", layer_name(d, name, "kv_write"), 7,
-                      (ir_tensor_id[]){k, v, d->positions, d->slots, d->pages, k_cache, v_cache}, NULL, written);
-    return add_op(
-        d, "attention", layer_name(d, name, "attention"), 6,
-        (ir_tensor_id[]){q, written[0], written[1], d->positions, d->slots, d->pages},
-        (ir_set[]){{.name = "scale", .f = 1.0 / sqrt(d->c->head_size)}, {.name = "window", .i = layer_window(d)}, {0}});
+                      (ir_tensor_id[]){k, v, d->positions, d->slots, d->pages, k_cache, v_cache},
+                      NULL, written);
+    return add_op(d, "attention", layer_name(d, name, "attention"), 6,
+                  (ir_tensor_id[]){q, written[0], written[1], d->positions, d->slots, d->pages},
+                  (ir_set[]){{.name = "scale", .f = 1.0 / sqrt(d->c->head_size)},
+                             {.name = "window", .i = layer_window(d)},
+                             {0}});
 }
 
 /* gate and up [T, F] are separate products here; a pass fuses them with the activation. */
@@ -147,10 +156,12 @@ ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h)
 {
     const model_config *c = d->c;
     char name[NAME_BYTES];
-    ir_tensor_id gate = decoder_linear(d, h, "mlp.gate_proj", c->ffn_size, c->hidden_size, c->mlp_bias);
+    ir_tensor_id gate =
+        decoder_linear(d, h, "mlp.gate_proj", c->ffn_size, c->hidden_size, c->mlp_bias);
     ir_tensor_id up = decoder_linear(d, h, "mlp.up_proj", c->ffn_size, c->hidden_size, c->mlp_bias);
     if (str_is(c->activation, "silu"))
-        h = add_op(d, "silu_mul", layer_name(d, name, "silu_mul"), 2, (ir_tensor_id[]){gate, up}, NULL);
+        h = add_op(d, "silu_mul", layer_name(d, name, "silu_mul"), 2, (ir_tensor_id[]){gate, up},
+                   NULL);
     else {
         gate = add_op(d, "gelu", layer_name(d, name, "gelu"), 1, &gate,
                       (ir_set[]){{.name = "tanh", .i = str_is(c->activation, "gelu_tanh")}, {0}});
@@ -167,7 +178,8 @@ static ir_tensor_id add_stack(decoder *d, const char *what, int64_t rows, int64_
     return add_shaped_weight(d, name, 3, (int64_t[]){d->c->n_experts, rows, columns});
 }
 
-/* The weights of all experts are operands of one operator: which of them a token needs is known when it is routed. */
+/* The weights of all experts are operands of one operator: which of them a token needs is known
+ * when it is routed. */
 ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool round)
 {
     const model_config *c = d->c;
@@ -180,16 +192,21 @@ ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool ro
                           {.name = "round", .i = round},
                           {0}};
     if (d->status == MPK_OK)
-        d->status = ir_add_op(d->cx, d->g, "route", layer_name(d, name, "route"), 1, &router, how, routed);
+        d->status =
+            ir_add_op(d->cx, d->g, "route", layer_name(d, name, "route"), 1, &router, how, routed);
     snprintf(activation, sizeof activation, "%.*s", STR_ARG(c->activation));
     ir_tensor_id gate = add_stack(d, "gate_proj", F, D), up = add_stack(d, "up_proj", F, D);
-    h = add_op(d, "expert_linear", layer_name(d, name, "experts_up"), 4, (ir_tensor_id[]){h, routed[0], gate, up},
+    h = add_op(d, "expert_linear", layer_name(d, name, "experts_up"), 4,
+               (ir_tensor_id[]){h, routed[0], gate, up},
                (ir_set[]){{.name = "glu", .s = activation}, {0}});
-    return add_op(d, "expert_linear", layer_name(d, name, "experts_down"), 6,
-                  (ir_tensor_id[]){h, routed[0], add_stack(d, "down_proj", D, F), IR_NONE, routed[1], x}, NULL);
+    return add_op(
+        d, "expert_linear", layer_name(d, name, "experts_down"), 6,
+        (ir_tensor_id[]){h, routed[0], add_stack(d, "down_proj", D, F), IR_NONE, routed[1], x},
+        NULL);
 }
 
-ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias, bool head_norms)
+ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias,
+                            bool head_norms)
 {
     const model_config *c = d->c;
     int64_t D = c->hidden_size, H = c->n_heads, G = c->n_kv_heads, K = c->head_size;
@@ -264,15 +281,19 @@ static ir_tensor_id add_begin(decoder *d)
     d->draws = add_tensor(d, IR_INPUT, IR_ROWS, "draws", IR_I32, 1, rows);
     if (!s->greedy_only) {
         d->asks = add_tensor(d, IR_INPUT, IR_ROWS, "asks", IR_I32, 2, (int64_t[]){s->n_rows, ASKS});
-        int64_t mask = rules_mask_words(d->c->vocab_size), words = mask > RULES_WORDS ? mask : RULES_WORDS;
+        int64_t mask = rules_mask_words(d->c->vocab_size),
+                words = mask > RULES_WORDS ? mask : RULES_WORDS;
         d->rules = add_tensor(d, IR_INPUT, IR_ALL, "rules", IR_I32, 2,
                               (int64_t[]){(int64_t)(1 + MODEL_MASKS) * s->n_slots, words});
-        d->history = add_tensor(d, IR_INPUT, IR_ALL, "history", IR_I32, 1,
-                                (int64_t[]){(int64_t)s->n_slots * s->max_pages_per_slot * s->page_tokens});
+        d->history =
+            add_tensor(d, IR_INPUT, IR_ALL, "history", IR_I32, 1,
+                       (int64_t[]){(int64_t)s->n_slots * s->max_pages_per_slot * s->page_tokens});
     }
-    d->embedding = add_weight(d, "model.embed_tokens.weight", 2, d->c->vocab_size, d->c->hidden_size);
-    ir_tensor_id x = add_op(d, "embedding", "embedding", 2, (ir_tensor_id[]){d->tokens, d->embedding},
-                            (ir_set[]){{.name = "dtype", .s = ir_dtype_table[s->activation_dtype].name}, {0}});
+    d->embedding =
+        add_weight(d, "model.embed_tokens.weight", 2, d->c->vocab_size, d->c->hidden_size);
+    ir_tensor_id x =
+        add_op(d, "embedding", "embedding", 2, (ir_tensor_id[]){d->tokens, d->embedding},
+               (ir_set[]){{.name = "dtype", .s = ir_dtype_table[s->activation_dtype].name}, {0}});
     d->rope = add_rope_table(d);
     return x;
 }
@@ -283,7 +304,8 @@ static int64_t end_columns(const decoder *d)
     return d->s->no_head ? d->c->hidden_size : d->c->vocab_size;
 }
 
-/* Greedy choice in two stages (paper §6.1's tail): enough parts for every worker of a large GPU to have one. */
+/* Greedy choice in two stages (paper §6.1's tail): enough parts for every worker of a large GPU to
+ * have one. */
 static ir_tensor_id add_argmax(decoder *d, ir_tensor_id logits)
 {
     ir_tensor_id part[IR_MAX_OUTPUTS] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
@@ -294,16 +316,20 @@ static ir_tensor_id add_argmax(decoder *d, ir_tensor_id logits)
     return add_op(d, "argmax_reduce", "next", 2, (ir_tensor_id[]){part[0], part[1]}, NULL);
 }
 
-/* The choice as the request asks for it, and what it asks to know of the shares; outputs: next, logprobs. */
+/* The choice as the request asks for it, and what it asks to know of the shares; outputs: next,
+ * logprobs. */
 static mpk_status add_sample(decoder *d, ir_tensor_id logits)
 {
     const int64_t n = d->s->n_choices > d->s->n_slots ? d->s->n_choices : d->s->n_slots;
     const int64_t choice_dims[2] = {n, end_columns(d)};
-    ir_tensor_id out[IR_MAX_OUTPUTS], choice = add_tensor(d, IR_STATE, IR_ALL, "choice", IR_F32, 2, choice_dims);
+    ir_tensor_id out[IR_MAX_OUTPUTS],
+        choice = add_tensor(d, IR_STATE, IR_ALL, "choice", IR_F32, 2, choice_dims);
     TRY(d->status);
-    ir_tensor_id in[] = {logits, d->sampling, d->seeds, d->draws, d->asks, d->rules, d->history, choice};
-    TRY(ir_add_op_as(d->cx, d->g, op_find(STR("sample")), (str[]){STR("next"), STR("chosen"), STR("logprobs")},
-                     sizeof in / sizeof *in, in, NULL, out));
+    ir_tensor_id in[] = {logits,  d->sampling, d->seeds,   d->draws,
+                         d->asks, d->rules,    d->history, choice};
+    TRY(ir_add_op_as(d->cx, d->g, op_find(STR("sample")),
+                     (str[]){STR("next"), STR("chosen"), STR("logprobs")}, sizeof in / sizeof *in,
+                     in, NULL, out));
     TRY(ir_add_output(d->cx, d->g, out[0]));
     return ir_add_output(d->cx, d->g, out[2]);
 }
@@ -311,14 +337,16 @@ static mpk_status add_sample(decoder *d, ir_tensor_id logits)
 static ir_tensor_id add_head(decoder *d, ir_tensor_id x)
 {
     const model_config *c = d->c;
-    ir_tensor_id head =
-        c->tied_embeddings ? d->embedding : add_weight(d, "lm_head.weight", 2, c->vocab_size, c->hidden_size);
+    ir_tensor_id head = c->tied_embeddings
+                            ? d->embedding
+                            : add_weight(d, "lm_head.weight", 2, c->vocab_size, c->hidden_size);
     const char *name = d->s->activation_dtype == IR_F32 ? "logits" : "lm_head";
     return add_op(d, "linear", name, 2, (ir_tensor_id[]){x, head}, NULL);
 }
 
-/* x[T, D] -> the rows that are wanted [R, D] -> logits f32[R, V] -> next i32[R].  Rows are chosen before the norm: in
- * a chunk of a prompt most tokens need no logits, and the head is the largest product. */
+/* x[T, D] -> the rows that are wanted [R, D] -> logits f32[R, V] -> next i32[R].  Rows are chosen
+ * before the norm: in a chunk of a prompt most tokens need no logits, and the head is the largest
+ * product. */
 static mpk_status add_end(decoder *d, ir_tensor_id x)
 {
     const model_config *c = d->c;
@@ -328,10 +356,12 @@ static mpk_status add_end(decoder *d, ir_tensor_id x)
         x = add_op(d, "gather", "last", 2, (ir_tensor_id[]){x, d->rows}, NULL);
     ir_tensor_id norm = add_weight(d, "model.norm.weight", 1, c->hidden_size, 0);
     const char *name = s->no_head && f32 ? "logits" : "norm";
-    x = add_op(d, "rms_norm", name, 2, (ir_tensor_id[]){x, norm}, (ir_set[]){{.name = "eps", .f = c->norm_eps}, {0}});
+    x = add_op(d, "rms_norm", name, 2, (ir_tensor_id[]){x, norm},
+               (ir_set[]){{.name = "eps", .f = c->norm_eps}, {0}});
     ir_tensor_id logits = s->no_head ? x : add_head(d, x);
     if (!f32)
-        logits = add_op(d, "cast", "logits", 1, &logits, (ir_set[]){{.name = "dtype", .s = "f32"}, {0}});
+        logits =
+            add_op(d, "cast", "logits", 1, &logits, (ir_set[]){{.name = "dtype", .s = "f32"}, {0}});
     TRY(d->status);
     TRY(ir_add_output(d->cx, d->g, logits));
     if (!s->greedy_only)
@@ -341,8 +371,9 @@ static mpk_status add_end(decoder *d, ir_tensor_id x)
     return ir_add_output(d->cx, d->g, next);
 }
 
-mpk_status decoder_build(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,
-                         ir_graph *g, ir_tensor_id (*layer)(decoder *d, ir_tensor_id x))
+mpk_status decoder_build(mpk_context *cx, const model_config *c, const model_shape *s,
+                         const model_weights *w, ir_graph *g,
+                         ir_tensor_id (*layer)(decoder *d, ir_tensor_id x))
 {
     decoder d = {.cx = cx, .c = c, .s = s, .w = w, .g = g};
     ir_tensor_id x = add_begin(&d);

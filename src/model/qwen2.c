@@ -10,8 +10,8 @@ static ir_tensor_id layer(decoder *d, ir_tensor_id x)
     return decoder_layer(d, x, true, false);
 }
 
-static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,
-                        ir_graph *g)
+static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s,
+                        const model_weights *w, ir_graph *g)
 {
     return decoder_build(cx, c, s, w, g, layer);
 }

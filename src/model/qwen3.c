@@ -1,7 +1,7 @@
 /* qwen3.c - Qwen3, dense.
  *
- * As Llama, with an RMS norm over each head of q and k before the rotation and a head size of its own; biases only if
- * the configuration says so, sliding windows as in Qwen2.
+ * As Llama, with an RMS norm over each head of q and k before the rotation and a head size of its
+ * own; biases only if the configuration says so, sliding windows as in Qwen2.
  */
 #include "model/model_decoder.h"
 
@@ -12,8 +12,8 @@ static ir_tensor_id layer(decoder *d, ir_tensor_id x)
     return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
 }
 
-static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,
-                        ir_graph *g)
+static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s,
+                        const model_weights *w, ir_graph *g)
 {
     return decoder_build(cx, c, s, w, g, layer);
 }

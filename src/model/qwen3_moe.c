@@ -1,7 +1,7 @@
 /* qwen3_moe.c - Qwen3 with a mixture of experts, as Qwen3-30B-A3B.
  *
- * As Qwen3, but most layers (all, if the configuration does not say otherwise) send each token to a few of many small
- * feed-forwards, chosen by a router, and add up what these make of it.
+ * As Qwen3, but most layers (all, if the configuration does not say otherwise) send each token to a
+ * few of many small feed-forwards, chosen by a router, and add up what these make of it.
  */
 #include "model/model_decoder.h"
 
@@ -14,8 +14,8 @@ static ir_tensor_id layer(decoder *d, ir_tensor_id x)
     return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
 }
 
-static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s, const model_weights *w,
-                        ir_graph *g)
+static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s,
+                        const model_weights *w, ir_graph *g)
 {
     return decoder_build(cx, c, s, w, g, layer);
 }

@@ -1,7 +1,8 @@
-/* net_calls.c - the form of an answer that calls tools, in the way in which the model's template writes calls.
+/* net_calls.c - the form of an answer that calls tools, in the way in which the model's template
+ * writes calls.
  *
- * The template itself shows that way: it is given a conversation with a call, and what it makes of it is looked at.
- * Cost: one more rendering, for requests whose calls are held.
+ * The template itself shows that way: it is given a conversation with a call, and what it makes of
+ * it is looked at.  Cost: one more rendering, for requests whose calls are held.
  */
 #include "net/net_calls.h"
 
@@ -13,18 +14,20 @@ typedef struct spelling {
 } spelling;
 
 static const spelling spellings[] = {
-    [NET_CALLS_BLOCKS] = {"", "<tool_call>\n{\"name\": ", ", \"arguments\": ", "}\n</tool_call>", "\n", "", true,
-                          false},
+    [NET_CALLS_BLOCKS] = {"", "<tool_call>\n{\"name\": ", ", \"arguments\": ", "}\n</tool_call>",
+                          "\n", "", true, false},
     [NET_CALLS_OBJECT] = {"", "{\"name\": ", ", \"parameters\": ", "}", "", "", true, true},
     [NET_CALLS_LIST] = {"[", "{\"name\": ", ", \"arguments\": ", "}", ", ", "]", true, false},
-    [NET_CALLS_FENCED] = {NET_CALLS_BEGIN, NET_CALL_BEGIN "function" NET_CALL_SEP, "\n```json\n", "\n```" NET_CALL_END,
-                          "\n", NET_CALLS_END, false, false},
-    [NET_CALLS_MARKED] = {NET_CALLS_BEGIN, NET_CALL_BEGIN, NET_CALL_SEP, NET_CALL_END, "", NET_CALLS_END, false, false},
+    [NET_CALLS_FENCED] = {NET_CALLS_BEGIN, NET_CALL_BEGIN "function" NET_CALL_SEP, "\n```json\n",
+                          "\n```" NET_CALL_END, "\n", NET_CALLS_END, false, false},
+    [NET_CALLS_MARKED] = {NET_CALLS_BEGIN, NET_CALL_BEGIN, NET_CALL_SEP, NET_CALL_END, "",
+                          NET_CALLS_END, false, false},
 };
 
 static mpk_status refuse(net_exchange *x, const char *what)
 {
-    return net_refuse(x->cx, &x->refusal, 400, "tool_choice", NULL, "calls of tools cannot be enforced: %s", what);
+    return net_refuse(x->cx, &x->refusal, 400, "tool_choice", NULL,
+                      "calls of tools cannot be enforced: %s", what);
 }
 
 /* ---- the template's way ---- */
@@ -36,15 +39,17 @@ static bool holds(const text *t, const char *words)
     return t->n && memmem(t->at, t->n, words, strlen(words)) != NULL;
 }
 
-/* A conversation with a call, as the template writes it.  Templates differ in what content and arguments are beside
- * it, so that each is tried; *to stays empty if none is taken. */
+/* A conversation with a call, as the template writes it.  Templates differ in what content and
+ * arguments are beside it, so that each is tried; *to stays empty if none is taken. */
 static mpk_status render_probe(net_exchange *x, const net_request *q, text *to)
 {
-    static const char *const contents[] = {"\"\"", "null"}, *const arguments[] = {"{\"k\":\"v\"}", "\"{}\""};
+    static const char *const contents[] = {"\"\"", "null"}, *const arguments[] = {"{\"k\":\"v\"}",
+                                                                                  "\"{}\""};
     for (unsigned i = 0; i < 4 && !holds(to, PROBE); i++) {
         text t = {0};
         text_print(&t,
-                   "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":%s,\"tool_calls\":["
+                   "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":%s,"
+                   "\"tool_calls\":["
                    "{\"id\":\"abcdefghi\",\"type\":\"function\",\"function\":{\"name\":\"" PROBE
                    "\",\"arguments\":%s}}]}]",
                    contents[i % 2], arguments[i / 2]);
@@ -60,7 +65,8 @@ static mpk_status render_probe(net_exchange *x, const net_request *q, text *to)
 
 static net_call_style style_of(const text *t)
 {
-    if (!holds(t, PROBE) || holds(t, "<function=") || holds(t, "[ARGS]") || holds(t, "[TOOL_CALLS]" PROBE))
+    if (!holds(t, PROBE) || holds(t, "<function=") || holds(t, "[ARGS]") ||
+        holds(t, "[TOOL_CALLS]" PROBE))
         return NET_CALLS_ANY;
     if (holds(t, "\"" PROBE "\", \"parameters\":"))
         return NET_CALLS_OBJECT;
@@ -89,10 +95,14 @@ static mpk_status check_mark(net_exchange *x, const char *mark)
     mpk_free(bytes);
     mpk_free(ids);
     TRY(status);
-    return same ? MPK_OK : refuse(x, "the tokens with which this model begins them have no text in its tokenizer");
+    return same ? MPK_OK
+                : refuse(
+                      x,
+                      "the tokens with which this model begins them have no text in its tokenizer");
 }
 
-static mpk_status find_style(net_exchange *x, const net_request *q, bool told, net_call_style *style)
+static mpk_status find_style(net_exchange *x, const net_request *q, bool told,
+                             net_call_style *style)
 {
     text t = {0};
     mpk_status status = told ? MPK_OK : render_probe(x, q, &t);
@@ -100,8 +110,10 @@ static mpk_status find_style(net_exchange *x, const net_request *q, bool told, n
     text_free(&t);
     TRY(status);
     if (*style == NET_CALLS_ANY)
-        return refuse(x, "the chat template writes them in none of the forms that are known (those of Qwen and "
-                         "Hermes, Llama 3, Mistral and DeepSeek)");
+        return refuse(
+            x,
+            "the chat template writes them in none of the forms that are known (those of Qwen and "
+            "Hermes, Llama 3, Mistral and DeepSeek)");
     return check_mark(x, spellings[*style].open);
 }
 
@@ -182,7 +194,8 @@ static void write_calls(const net_request *q, const spelling *s, text *to)
     text_print(to, "{\"type\":\"tag\",\"begin\":");
     write_words(s->open, to);
     text_print(to,
-               ",\"content\":{\"type\":\"tags_with_separator\",\"at_least_one\":true,\"stop_after_first\":%s,"
+               ",\"content\":{\"type\":\"tags_with_separator\",\"at_least_one\":true,\"stop_after_"
+               "first\":%s,"
                "\"separator\":",
                one ? "true" : "false");
     write_words(s->between, to);
@@ -229,7 +242,8 @@ static void write_form(const mpk_request_options *o, text *to)
     text_print(to, "}");
 }
 
-/* Calls, or an answer that is none: of the form that was asked for, or any text that does not look like a call. */
+/* Calls, or an answer that is none: of the form that was asked for, or any text that does not look
+ * like a call. */
 static void write_calls_or_text(const net_request *q, net_call_style style, text *to)
 {
     const spelling *s = &spellings[style];
@@ -271,8 +285,11 @@ static mpk_status set_form(net_exchange *x, net_request *q, bool reasons, const 
     text t = {0};
     text_print(&t, "{\"type\":\"structural_tag\",\"format\":");
     if (reasons)
-        text_print(&t, "{\"type\":\"sequence\",\"elements\":[{\"type\":\"tag\",\"begin\":\"\",\"content\":{\"type\":"
-                       "\"any_text\"},\"end\":\"</think>\"},{\"type\":\"regex\",\"pattern\":\"\\n{0,2}\"},");
+        text_print(
+            &t,
+            "{\"type\":\"sequence\",\"elements\":[{\"type\":\"tag\",\"begin\":\"\",\"content\":{"
+            "\"type\":"
+            "\"any_text\"},\"end\":\"</think>\"},{\"type\":\"regex\",\"pattern\":\"\\n{0,2}\"},");
     text_add(&t, format->at, format->n);
     text_print(&t, reasons ? "]}}" : "}");
     q->sampling.form_source = t.failed || format->failed ? NULL : arena_copy(&x->arena, t.at, t.n);
@@ -286,14 +303,16 @@ static mpk_status set_form(net_exchange *x, net_request *q, bool reasons, const 
 static mpk_status begin_list(net_exchange *x, const net_request *q, text *prompt)
 {
     if (!q->must_call)
-        return refuse(x, "this model begins them with a token that has no text: give \"tool_choice\" \"required\" or a "
+        return refuse(x, "this model begins them with a token that has no text: give "
+                         "\"tool_choice\" \"required\" or a "
                          "function, or tools without \"strict\"");
     text_print(prompt, "[TOOL_CALLS]");
     CHECK(x->cx, !prompt->failed, MPK_ENOMEM, "out of memory for a prompt");
     return MPK_OK;
 }
 
-mpk_status net_calls_hold(net_exchange *x, net_request *q, bool told, text *prompt, net_call_style *style)
+mpk_status net_calls_hold(net_exchange *x, net_request *q, bool told, text *prompt,
+                          net_call_style *style)
 {
     const bool held = q->must_call || any_strict(q), reasons = ends_with(prompt, "<think>");
     const bool formed = q->sampling.form && q->sampling.form != MPK_FORM_STRUCTURAL_TAG;
@@ -302,7 +321,8 @@ mpk_status net_calls_hold(net_exchange *x, net_request *q, bool told, text *prom
     if (!held && !(formed && reasons))
         return MPK_OK;
     if (held && !q->must_call && q->sampling.form && !formed)
-        return refuse(x, "the request brings a structural tag of its own: leave \"strict\" out of its tools");
+        return refuse(
+            x, "the request brings a structural tag of its own: leave \"strict\" out of its tools");
     if (held)
         TRY(find_style(x, q, told, style));
     if (*style == NET_CALLS_LIST)

@@ -1,8 +1,10 @@
-/* net_chat.c - /v1/chat/completions: messages -> a prompt by the model's chat template -> an answer in parts. */
+/* net_chat.c - /v1/chat/completions: messages -> a prompt by the model's chat template -> an answer
+ * in parts. */
 #include "net/net_calls.h"
 #include "net/net_exchange.h"
 
-mpk_status net_chat_render(net_exchange *x, const net_request *q, str messages, const char *tools, text *to)
+mpk_status net_chat_render(net_exchange *x, const net_request *q, str messages, const char *tools,
+                           text *to)
 {
     const char *own = x->server->options.chat_template;
     const mpk_chat_options options = {
@@ -15,9 +17,11 @@ mpk_status net_chat_render(net_exchange *x, const net_request *q, str messages, 
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
     char *prompt;
     size_t n;
-    mpk_status status = mpk_chat_prompt(x->cx, tokenizer, messages.at, messages.n, &options, &prompt, &n);
+    mpk_status status =
+        mpk_chat_prompt(x->cx, tokenizer, messages.at, messages.n, &options, &prompt, &n);
     if (status != MPK_OK && status != MPK_ENOMEM)
-        return net_refuse(x->cx, &x->refusal, 400, "messages", NULL, "%s", mpk_error_message(x->cx));
+        return net_refuse(x->cx, &x->refusal, 400, "messages", NULL, "%s",
+                          mpk_error_message(x->cx));
     TRY(status);
     to->n = 0;
     text_add(to, prompt, n);
@@ -27,13 +31,15 @@ mpk_status net_chat_render(net_exchange *x, const net_request *q, str messages, 
     return MPK_OK;
 }
 
-/* A template that knows tools gives another text with them than without; one that does not gets them told. */
+/* A template that knows tools gives another text with them than without; one that does not gets
+ * them told. */
 static mpk_status tell_tools(net_exchange *x, const net_request *q, text *prompt, bool *told)
 {
     text without = {0};
     str messages;
     mpk_status status = net_chat_render(x, q, q->messages, NULL, &without);
-    const bool same = status == MPK_OK && without.n == prompt->n && memcmp(without.at, prompt->at, prompt->n) == 0;
+    const bool same = status == MPK_OK && without.n == prompt->n &&
+                      memcmp(without.at, prompt->at, prompt->n) == 0;
     text_free(&without);
     if (!same) /* one that refuses the conversation without its tools knows them */
         return status == MPK_ENOMEM ? status : MPK_OK;
@@ -52,8 +58,9 @@ static mpk_status cut_at_mark(net_exchange *x, text *prompt)
             prompt->at[prompt->n] = 0;
             return MPK_OK;
         }
-    return net_refuse(x->cx, &x->refusal, 400, "continue_final_message", NULL,
-                      "the chat template leaves out the last message, which the answer was to continue");
+    return net_refuse(
+        x->cx, &x->refusal, 400, "continue_final_message", NULL,
+        "the chat template leaves out the last message, which the answer was to continue");
 }
 
 /* told: the tools stand in the system message, since the template knows none. */
@@ -79,8 +86,8 @@ static mpk_status keep_tools(net_exchange *x, const net_request *q, const json_v
     return json_parse(x->cx, a, (str){copy, n}, out);
 }
 
-static mpk_status submit(net_exchange *x, const net_request *q, const net_dialect *dialect, net_call_style style,
-                         str words)
+static mpk_status submit(net_exchange *x, const net_request *q, const net_dialect *dialect,
+                         net_call_style style, str words)
 {
     const net_prompt prompt = {.text = words};
     const json_value *tools;
@@ -119,8 +126,8 @@ mpk_status net_chat_count(net_exchange *x, const net_request *q, size_t *n_token
     bool told;
     mpk_status status = make_prompt(x, q, &prompt, &told);
     if (status == MPK_OK)
-        status = mpk_tokenize(x->cx, mpk_engine_tokenizer(x->server->engine), prompt.at ? prompt.at : "", prompt.n,
-                              q->special, &ids, n_tokens);
+        status = mpk_tokenize(x->cx, mpk_engine_tokenizer(x->server->engine),
+                              prompt.at ? prompt.at : "", prompt.n, q->special, &ids, n_tokens);
     mpk_free(ids);
     text_free(&prompt);
     return status;

@@ -1,10 +1,12 @@
-/* net_chunk.c - answers as OpenAI's events: chunks of what has come since the last one, the usage, [DONE]. */
+/* net_chunk.c - answers as OpenAI's events: chunks of what has come since the last one, the usage,
+ * [DONE]. */
 #include "net/net_exchange.h"
 
 static void begin_event(const net_exchange *x, text *to)
 {
     text_print(to, "data: {");
-    net_document_write_head(x, x->work.dialect->is_chat ? "chat.completion.chunk" : "text_completion", to);
+    net_document_write_head(
+        x, x->work.dialect->is_chat ? "chat.completion.chunk" : "text_completion", to);
 }
 
 /* Usage so far, if it is asked for in every event. */
@@ -50,7 +52,8 @@ static void write_role(const net_exchange *x, uint32_t index, text *to)
 {
     begin_event(x, to);
     text_print(to,
-               ",\"choices\":[{\"index\":%u,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+               ",\"choices\":[{\"index\":%u,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
+               "\"logprobs\":null,"
                "\"finish_reason\":null}]",
                index);
     end_event(x, to);
@@ -75,10 +78,12 @@ static void write_event(net_exchange *x, net_answer *a, uint32_t index, text *to
     end_event(x, to);
 }
 
-/* What has come of one answer.  The role comes with the first token: who measures the time to it should. */
+/* What has come of one answer.  The role comes with the first token: who measures the time to it
+ * should. */
 void net_chunk_write_news(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
-    const bool news = a->content.n || a->parts.content.n || a->parts.reasoning.n || a->n_calls_sent < a->parts.calls.n;
+    const bool news = a->content.n || a->parts.content.n || a->parts.reasoning.n ||
+                      a->n_calls_sent < a->parts.calls.n;
     if (x->work.dialect->is_chat && !a->begun && a->n_tokens) {
         write_role(x, index, to);
         a->begun = true;

@@ -2,7 +2,8 @@
 #include "net/net_exchange.h"
 #include "net/net_infill.h"
 
-/* What a body becomes takes about so much at most: for each value in a tree that grows by doubling, and of its text. */
+/* What a body becomes takes about so much at most: for each value in a tree that grows by doubling,
+ * and of its text. */
 enum { VALUE_BYTES = 3 * sizeof(json_value), COPIES = 3 };
 
 mpk_status net_completion_hold(net_exchange *x, str source)
@@ -18,8 +19,8 @@ mpk_status net_completion_parse(net_exchange *x, const json_value **out)
     TRY(net_completion_hold(x, source));
     mpk_status status = json_parse(x->cx, &x->arena, source, out);
     if (status == MPK_EFORMAT)
-        return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "the body is no JSON that can be read: %s",
-                          mpk_error_message(x->cx));
+        return net_refuse(x->cx, &x->refusal, 400, NULL, NULL,
+                          "the body is no JSON that can be read: %s", mpk_error_message(x->cx));
     return status;
 }
 

@@ -1,10 +1,11 @@
-/* net_document.c - answers as OpenAI's documents, and the parts that its streams have in common with them. */
+/* net_document.c - answers as OpenAI's documents, and the parts that its streams have in common
+ * with them. */
 #include "net/net_exchange.h"
 
 void net_document_write_head(const net_exchange *x, const char *object, text *to)
 {
-    text_print(to, "\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", x->work.id, object,
-               (long long)x->work.created);
+    text_print(to, "\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", x->work.id,
+               object, (long long)x->work.created);
     json_write_str(to, str_from(x->server->options.model_name));
     text_print(to, ",\"system_fingerprint\":\"%s\"", x->server->fingerprint);
 }
@@ -85,7 +86,8 @@ static void write_answer(const net_exchange *x, net_answer *a, uint32_t index, t
 void net_document_write(net_exchange *x, text *to)
 {
     text_print(to, "{");
-    net_document_write_head(x, x->work.dialect->is_chat ? "chat.completion" : "text_completion", to);
+    net_document_write_head(x, x->work.dialect->is_chat ? "chat.completion" : "text_completion",
+                            to);
     text_print(to, ",\"choices\":[");
     for (uint32_t i = 0; i < x->work.n; i++) {
         text_add(to, ",", i > 0);

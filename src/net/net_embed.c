@@ -1,6 +1,8 @@
-/* net_embed.c - /v1/embeddings, and what follows from vectors: /v1/score and /v1/rerank, for a server of embeddings.
+/* net_embed.c - /v1/embeddings, and what follows from vectors: /v1/score and /v1/rerank, for a
+ * server of embeddings.
  *
- * Each text is a sequence of its own in the engine, which computes those of several connections together.
+ * Each text is a sequence of its own in the engine, which computes those of several connections
+ * together.
  */
 #include <stdlib.h>
 
@@ -16,23 +18,28 @@ typedef struct embedder {
     size_t n_tokens;  /* so far */
 } embedder;
 
-#define REFUSE(x, field, ...) return net_refuse((x)->cx, &(x)->refusal, 400, (field), NULL, __VA_ARGS__)
+#define REFUSE(x, field, ...) \
+    return net_refuse((x)->cx, &(x)->refusal, 400, (field), NULL, __VA_ARGS__)
 
 /* ---- the request ---- */
 
 static mpk_status check_server(net_exchange *x)
 {
     if (!x->server->facts.embedding_size)
-        REFUSE(x, NULL, "the server has a model that writes text: start it with --embeddings to get vectors");
+        REFUSE(
+            x, NULL,
+            "the server has a model that writes text: start it with --embeddings to get vectors");
     return MPK_OK;
 }
 
-static mpk_status read_count(net_exchange *x, const json_value *body, const char *name, int64_t least, int64_t most,
-                             int64_t *to)
+static mpk_status read_count(net_exchange *x, const json_value *body, const char *name,
+                             int64_t least, int64_t most, int64_t *to)
 {
     const json_value *v = json_get(body, name);
-    if (v && (v->kind != JSON_KIND_NUMBER || !v->is_integer || v->integer < least || v->integer > most))
-        REFUSE(x, name, "'%s' is not a whole number from %lld to %lld", name, (long long)least, (long long)most);
+    if (v &&
+        (v->kind != JSON_KIND_NUMBER || !v->is_integer || v->integer < least || v->integer > most))
+        REFUSE(x, name, "'%s' is not a whole number from %lld to %lld", name, (long long)least,
+               (long long)most);
     *to = v ? v->integer : 0;
     return MPK_OK;
 }
@@ -49,8 +56,9 @@ static mpk_status open_request(net_exchange *x, embedder *e, const json_value **
     TRY(read_count(x, *body, "dimensions", 1, x->server->facts.embedding_size, &dimensions));
     TRY(read_count(x, *body, "truncate_prompt_tokens", -1, INT32_MAX, &truncate));
     *e = (embedder){.x = x, .truncate = (int32_t)truncate};
-    e->options = (mpk_embed_options){
-        .size = sizeof e->options, .pooling = x->server->options.pooling, .dimensions = (uint32_t)dimensions};
+    e->options = (mpk_embed_options){.size = sizeof e->options,
+                                     .pooling = x->server->options.pooling,
+                                     .dimensions = (uint32_t)dimensions};
     return MPK_OK;
 }
 
@@ -74,15 +82,17 @@ static mpk_status judge(net_exchange *x, mpk_status status)
 static mpk_status cut(const embedder *e, mpk_tokens *input)
 {
     net_exchange *x = e->x;
-    const size_t context = net_work_context(x->server), most = e->truncate < 0 ? context : (size_t)e->truncate;
+    const size_t context = net_work_context(x->server),
+                 most = e->truncate < 0 ? context : (size_t)e->truncate;
     if (e->truncate && input->n > most)
         *input = (mpk_tokens){input->at + input->n - most, most};
     if (!input->n)
         REFUSE(x, "input", "an input has no tokens");
     if (input->n > context)
-        return net_refuse(x->cx, &x->refusal, 400, "input", "context_length_exceeded",
-                          "This model's maximum context length is %zu tokens. However, an input has %zu tokens.",
-                          context, input->n);
+        return net_refuse(
+            x->cx, &x->refusal, 400, "input", "context_length_exceeded",
+            "This model's maximum context length is %zu tokens. However, an input has %zu tokens.",
+            context, input->n);
     return MPK_OK;
 }
 
@@ -128,13 +138,15 @@ static mpk_status embed_texts(embedder *e, const mpk_tokens *texts, size_t n, fl
         if (x->server->cancelling || net_exchange_is_gone(x))
             return net_refuse(x->cx, &x->refusal, 503, NULL, "stopping",
                               "the server is stopping, or the client has gone");
-        TRY(judge(x, mpk_embed(x->cx, x->server->engine, texts + at, some, &e->options, rows + at * size_of(e))));
+        TRY(judge(x, mpk_embed(x->cx, x->server->engine, texts + at, some, &e->options,
+                               rows + at * size_of(e))));
     }
     return MPK_OK;
 }
 
 /* A member that is one input or a list of them; rows f32[n, size] in the arena. */
-static mpk_status embed_member(embedder *e, const json_value *body, const char *name, float **rows, size_t *n)
+static mpk_status embed_member(embedder *e, const json_value *body, const char *name, float **rows,
+                               size_t *n)
 {
     net_exchange *x = e->x;
     const json_value *v = json_get(body, name);
@@ -164,7 +176,8 @@ static void write_base64(const void *data, size_t n, text *to)
         uint8_t three[3] = {0};
         memcpy(three, at + i, left);
         const uint32_t bits = (uint32_t)three[0] << 16 | (uint32_t)three[1] << 8 | three[2];
-        char four[4] = {digits[bits >> 18], digits[bits >> 12 & 63], digits[bits >> 6 & 63], digits[bits & 63]};
+        char four[4] = {digits[bits >> 18], digits[bits >> 12 & 63], digits[bits >> 6 & 63],
+                        digits[bits & 63]};
         memset(four + 1 + left, '=', 3 - left);
         text_add(to, four, 4);
     }
@@ -187,7 +200,8 @@ static void write_tail(const embedder *e, text *to)
 {
     text_print(to, "],\"model\":");
     json_write_str(to, str_from(e->x->server->options.model_name));
-    text_print(to, ",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", e->n_tokens, e->n_tokens);
+    text_print(to, ",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", e->n_tokens,
+               e->n_tokens);
 }
 
 static mpk_status read_encoding(net_exchange *x, const json_value *body, bool *base64)
@@ -213,7 +227,8 @@ mpk_status net_embed_vectors(net_exchange *x, const char *path)
     TRY(embed_member(&e, body, "input", &rows, &n));
     text_print(&reply, "{\"object\":\"list\",\"data\":[");
     for (size_t i = 0; i < n; i++) {
-        text_print(&reply, "%s{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i ? "," : "", i);
+        text_print(&reply, "%s{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i ? "," : "",
+                   i);
         write_vector(rows + i * size_of(&e), size_of(&e), base64, &reply);
         text_print(&reply, "}");
     }
@@ -244,7 +259,8 @@ mpk_status net_embed_score(net_exchange *x, const char *path)
     TRY(embed_member(&e, body, "text_1", &first, &n_first));
     TRY(embed_member(&e, body, "text_2", &second, &n));
     if (n_first != 1 && n_first != n)
-        REFUSE(x, "text_2", "'text_1' has %zu texts and 'text_2' %zu: give one, or as many", n_first, n);
+        REFUSE(x, "text_2", "'text_1' has %zu texts and 'text_2' %zu: give one, or as many",
+               n_first, n);
     text_print(&reply, "{\"id\":\"score\",\"object\":\"list\",\"data\":[");
     for (size_t i = 0; i < n; i++) {
         const float *other = first + (n_first == 1 ? 0 : i) * size_of(&e);
@@ -291,7 +307,8 @@ mpk_status net_embed_rerank(net_exchange *x, const char *path)
     qsort(order, n, sizeof *order, compare_ranked);
     text_print(&reply, "{\"id\":\"rerank\",\"results\":[");
     for (size_t i = 0; i < n && (!most || i < (size_t)most); i++)
-        text_print(&reply, "%s{\"index\":%zu,\"relevance_score\":%.9g}", i ? "," : "", order[i].index, order[i].score);
+        text_print(&reply, "%s{\"index\":%zu,\"relevance_score\":%.9g}", i ? "," : "",
+                   order[i].index, order[i].score);
     write_tail(&e, &reply);
     return net_reply_json(x, &reply);
 }

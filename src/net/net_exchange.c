@@ -1,7 +1,8 @@
 /* net_exchange.c - the life of one HTTP request: headers, body, handler, end.
  *
- * libmicrohttpd calls net_exchange_begin at the request line; net_exchange_handle once after the headers, then for each
- * part of the body, then once more for the reply; and net_exchange_complete at the end, however it came.
+ * libmicrohttpd calls net_exchange_begin at the request line; net_exchange_handle once after the
+ * headers, then for each part of the body, then once more for the reply; and net_exchange_complete
+ * at the end, however it came.
  */
 #include <netdb.h>
 #include <netinet/in.h>
@@ -29,10 +30,11 @@ static void copy_printable(char *to, size_t n_bytes, const char *from)
 
 static void write_client(const struct MHD_Connection *c, char *to, size_t n_bytes)
 {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info((struct MHD_Connection *)(uintptr_t)c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(
+        (struct MHD_Connection *)(uintptr_t)c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     const struct sockaddr *at = info ? info->client_addr : NULL;
-    const socklen_t n = at && at->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    const socklen_t n =
+        at && at->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
     if (!at || getnameinfo(at, n, to, (socklen_t)n_bytes, NULL, 0, NI_NUMERICHOST) != 0)
         snprintf(to, n_bytes, "-");
 }
@@ -101,7 +103,8 @@ void net_exchange_complete(void *user, struct MHD_Connection *connection, void *
 
 bool net_exchange_is_gone(net_exchange *x)
 {
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct pollfd look = {.fd = info ? info->connect_fd : -1, .events = POLLRDHUP};
     if (poll(&look, 1, 0) > 0 && (look.revents & (POLLRDHUP | POLLHUP | POLLERR)))
         x->gone = true;
@@ -169,7 +172,8 @@ static bool take_body(net_exchange *x, const char *data, size_t n)
         }
     }
     return x->n_body_bytes <= (uint64_t)DRAINED_BODIES * o->body_bytes &&
-           clock_ns() - x->begun_ns < (uint64_t)BODY_TIMEOUTS * o->timeout_s * 1000000000 && !x->server->cancelling;
+           clock_ns() - x->begun_ns < (uint64_t)BODY_TIMEOUTS * o->timeout_s * 1000000000 &&
+           !x->server->cancelling;
 }
 
 /* ---- headers and reply ---- */
@@ -183,7 +187,8 @@ static mpk_status check_headers(net_exchange *x)
 {
     const char *length = header(x, "Content-Length");
     TRY(net_route_check(x));
-    return length && strtoull(length, NULL, 10) > x->server->options.body_bytes ? refuse_size(x) : MPK_OK;
+    return length && strtoull(length, NULL, 10) > x->server->options.body_bytes ? refuse_size(x)
+                                                                                : MPK_OK;
 }
 
 /* Who asks before he sends the body, or would send more than we let pass, is answered at once. */
@@ -192,7 +197,8 @@ static bool answers_at_headers(net_exchange *x)
     const char *length = header(x, "Content-Length");
     return x->refusal.http &&
            (x->last || header(x, "Expect") ||
-            (length && strtoull(length, NULL, 10) > (uint64_t)DRAINED_BODIES * x->server->options.body_bytes));
+            (length && strtoull(length, NULL, 10) >
+                           (uint64_t)DRAINED_BODIES * x->server->options.body_bytes));
 }
 
 static enum MHD_Result reply(net_exchange *x, const char *url)
@@ -232,8 +238,9 @@ static void take_headers(net_exchange *x, const char *url, const char *method, c
         net_refuse_status(&x->refusal, status);
 }
 
-enum MHD_Result net_exchange_handle(void *user, struct MHD_Connection *connection, const char *url, const char *method,
-                                    const char *version, const char *data, size_t *n_data, void **exchange)
+enum MHD_Result net_exchange_handle(void *user, struct MHD_Connection *connection, const char *url,
+                                    const char *method, const char *version, const char *data,
+                                    size_t *n_data, void **exchange)
 {
     net_exchange *x = *exchange;
     (void)user;

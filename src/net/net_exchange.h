@@ -1,7 +1,9 @@
-/* net_exchange.h - one HTTP request and its reply, and what the files of this room share about it and the server.
+/* net_exchange.h - one HTTP request and its reply, and what the files of this room share about it
+ * and the server.
  *
- * net_server.h tells the life of an exchange.  Handlers return MPK_OK when a reply is queued or a stream has begun;
- * else the status of the failure, with x->refusal filled by net_refuse where HTTP has a better word than 500.
+ * net_server.h tells the life of an exchange.  Handlers return MPK_OK when a reply is queued or a
+ * stream has begun; else the status of the failure, with x->refusal filled by net_refuse where HTTP
+ * has a better word than 500.
  */
 #ifndef NET_EXCHANGE_H
 #define NET_EXCHANGE_H
@@ -34,7 +36,8 @@ struct net_server {
     int socket;   /* bound, and listening once the daemon runs */
     bool started; /* the daemon runs, and has the socket */
     int64_t created;
-    uint64_t most_text_bytes; /* of a prompt: longer ones cannot fit the context, whatever their tokens are */
+    /* of a prompt: longer ones cannot fit the context, whatever their tokens are */
+    uint64_t most_text_bytes;
     char url[320];
     char fingerprint[32];
     net_metrics metrics;
@@ -64,7 +67,8 @@ typedef struct net_dialect {
     const char *ping; /* an event that says nothing */
 } net_dialect;
 
-/* Log probabilities that no document and no event has yet: JSON without brackets; of a chat only the first. */
+/* Log probabilities that no document and no event has yet: JSON without brackets; of a chat only
+ * the first. */
 typedef struct net_probs {
     text tokens, values, tops, offsets;
     size_t offset; /* bytes of the tokens so far */
@@ -85,7 +89,8 @@ struct net_answer {
     double score; /* with best_of: mean log probability of its tokens */
     net_probs probs;
     const char *stopped_by; /* the stop text that ended it; NULL: none */
-    /* Of dialects that have items (net_items.h): net_item's, what of the parts is in them, events so far. */
+    /* Of dialects that have items (net_items.h): net_item's, what of the parts is in them, events
+     * so far. */
     text items;
     size_t n_reasoning_taken, n_content_taken;
     uint32_t n_events;
@@ -102,14 +107,16 @@ typedef struct net_work {
     const char *echo; /* of a response: members that repeat the request */
     net_answer *answers;
     uint32_t n, n_running;
-    uint32_t n_places;                /* of the server's that are taken */
-    uint32_t watched;                 /* the one whose tokens the thread waits for */
-    uint32_t n_each, n_shown;         /* answers to each prompt, and how many of them the client gets */
+    uint32_t n_places; /* of the server's that are taken */
+    uint32_t watched;  /* the one whose tokens the thread waits for */
+    /* answers to each prompt, and how many of them the client gets */
+    uint32_t n_each, n_shown;
     size_t n_prompt_tokens, n_cached; /* of them, those that came from the prefix cache */
-    size_t n_drafted, n_accepted;     /* of the answers that have ended: tokens tried ahead, and those that stood */
-    size_t n_hidden_tokens;           /* of answers that the client does not get */
-    uint64_t first_token_ns;          /* when the first token of any answer came; 0: none has */
-    arena arena;                      /* of the array, and of what outlives the body */
+    /* of the answers that have ended: tokens tried ahead, and those that stood */
+    size_t n_drafted, n_accepted;
+    size_t n_hidden_tokens;  /* of answers that the client does not get */
+    uint64_t first_token_ns; /* when the first token of any answer came; 0: none has */
+    arena arena;             /* of the array, and of what outlives the body */
 } net_work;
 
 struct net_exchange {
@@ -122,7 +129,8 @@ struct net_exchange {
     char client[64];                 /* its address */
     char id[NET_ID_BYTES];           /* of the request: the client's X-Request-Id, or one of ours */
     char ignored[NET_IGNORED_BYTES]; /* names of parameters that nobody documents */
-    const char *uri; /* the request's target in libmicrohttpd's memory; uri_bytes: before it was decoded */
+    /* the request's target in libmicrohttpd's memory; uri_bytes: before it was decoded */
+    const char *uri;
     size_t uri_bytes;
     bool hides_nul;         /* its path has %00 */
     bool checked;           /* its headers were */
@@ -149,10 +157,12 @@ struct net_exchange {
 
 /* ---- net_exchange.c ---- */
 
-/* libmicrohttpd's callbacks; user is the server.  The first sees the address as it came, and begins the exchange. */
+/* libmicrohttpd's callbacks; user is the server.  The first sees the address as it came, and begins
+ * the exchange. */
 void *net_exchange_begin(void *user, const char *uri, struct MHD_Connection *connection);
-enum MHD_Result net_exchange_handle(void *user, struct MHD_Connection *connection, const char *url, const char *method,
-                                    const char *version, const char *data, size_t *n_data, void **exchange);
+enum MHD_Result net_exchange_handle(void *user, struct MHD_Connection *connection, const char *url,
+                                    const char *method, const char *version, const char *data,
+                                    size_t *n_data, void **exchange);
 void net_exchange_complete(void *user, struct MHD_Connection *connection, void **exchange,
                            enum MHD_RequestTerminationCode how);
 /* Has the client closed its end? */
@@ -168,7 +178,8 @@ void net_exchange_drop_body(net_exchange *x);
 
 /* Refuse what HTTP forbids and libmicrohttpd lets pass: 400, and the connection is closed. */
 mpk_status net_http_check(net_exchange *x, const char *version);
-/* Remember what that needs of the request's target, which libmicrohttpd is about to decode in its place. */
+/* Remember what that needs of the request's target, which libmicrohttpd is about to decode in its
+ * place. */
 void net_http_note_uri(net_exchange *x, const char *uri);
 
 /* ---- net_log.c ---- */
@@ -197,13 +208,15 @@ mpk_status net_reply_refusal(net_exchange *x);
 /* {"error":{...}} */
 void net_reply_write_error(const net_exchange *x, text *to);
 /* The headers that every reply has, then hand it over.  *response is released in any case. */
-mpk_status net_reply_send(net_exchange *x, int status, const char *type, struct MHD_Response *response);
+mpk_status net_reply_send(net_exchange *x, int status, const char *type,
+                          struct MHD_Response *response);
 
 /* ---- net_route.c ---- */
 
 /* The route of a path; the last one stands for those that there are not. */
 unsigned net_route_find(const char *path);
-/* Refuse what the headers already tell: no such path, not this method, wrong key, the server is stopping. */
+/* Refuse what the headers already tell: no such path, not this method, wrong key, the server is
+ * stopping. */
 mpk_status net_route_check(net_exchange *x);
 /* The method that a route takes. */
 const char *net_route_allows(unsigned route);
@@ -243,21 +256,28 @@ mpk_request_options net_completion_suggested(const net_exchange *x);
 mpk_status net_completion_answer(net_exchange *x, const net_request *q);
 /* Answer a chat; or only count the tokens of its prompt. */
 mpk_status net_chat_answer(net_exchange *x, const net_request *q, const net_dialect *dialect);
-/* The text of a conversation (a JSON list) by the request's chat template; into *to, which is emptied before.  400. */
-mpk_status net_chat_render(net_exchange *x, const net_request *q, str messages, const char *tools, text *to);
+/* The text of a conversation (a JSON list) by the request's chat template; into *to, which is
+ * emptied before.  400. */
+mpk_status net_chat_render(net_exchange *x, const net_request *q, str messages, const char *tools,
+                           text *to);
 mpk_status net_chat_count(net_exchange *x, const net_request *q, size_t *n_tokens);
-/* The messages of a chat whose template knows no tools, with these told in them; *out is in the arena. */
-mpk_status net_tools_tell(mpk_context *cx, arena *a, str messages, const json_value *tools, str *out);
+/* The messages of a chat whose template knows no tools, with these told in them; *out is in the
+ * arena. */
+mpk_status net_tools_tell(mpk_context *cx, arena *a, str messages, const json_value *tools,
+                          str *out);
 
 /* ---- net_work.c ---- */
 
 /* Take room for n prompts' answers; 400, 429. */
-mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialect *dialect, size_t n_prompts);
+mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialect *dialect,
+                         size_t n_prompts);
 /* Submit the answers of prompt `at`. */
-mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at, const net_prompt *prompt);
+mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at,
+                           const net_prompt *prompt);
 /* Wait until something has come, and take it.  The status of what ends the exchange early. */
 mpk_status net_work_wait(net_exchange *x);
-/* The engine has failed, and stays so.  http: 500 for whom it was at work, 503 for who comes later. */
+/* The engine has failed, and stays so.  http: 500 for whom it was at work, 503 for who comes
+ * later. */
 mpk_status net_work_note_fault(net_exchange *x, mpk_status status, int http);
 /* All have ended: keep the answers to each prompt that the client gets. */
 void net_work_choose(net_exchange *x);

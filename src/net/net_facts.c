@@ -5,7 +5,8 @@ static void write_model(const net_server *s, text *to)
 {
     text_print(to, "{\"id\":");
     json_write_str(to, str_from(s->options.model_name));
-    text_print(to, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"mpk\",\"max_model_len\":%u}",
+    text_print(to,
+               ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"mpk\",\"max_model_len\":%u}",
                (long long)s->created, s->facts.context_tokens);
 }
 
@@ -17,8 +18,8 @@ mpk_status net_facts_models(net_exchange *x, const char *path)
     text body = {0};
     if (one && strcmp(path + sizeof prefix - 1, s->options.model_name) != 0)
         return net_refuse(x->cx, &x->refusal, 404, "model", "model_not_found",
-                          "there is no model '%.200s', this server has '%.200s'", path + sizeof prefix - 1,
-                          s->options.model_name);
+                          "there is no model '%.200s', this server has '%.200s'",
+                          path + sizeof prefix - 1, s->options.model_name);
     if (!one)
         text_print(&body, "{\"object\":\"list\",\"data\":[");
     write_model(s, &body);
@@ -68,7 +69,8 @@ mpk_status net_facts_metrics(net_exchange *x, const char *path)
     const net_load now = load_of(s);
     text body = {0};
     (void)path;
-    net_metrics_print(&s->metrics, net_route_name, net_route_count(), &now, s->options.vllm_metrics, &body);
+    net_metrics_print(&s->metrics, net_route_name, net_route_count(), &now, s->options.vllm_metrics,
+                      &body);
     return net_reply_text(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
@@ -94,7 +96,8 @@ mpk_status net_facts_props(net_exchange *x, const char *path)
     write_number("min_p", o.min_p, &body);
     text_print(&body, "}},\"total_slots\":%u,\"model_alias\":", s->facts.max_batch);
     json_write_str(&body, str_from(s->options.model_name));
-    text_print(&body, ",\"build_info\":\"%s\",\"modalities\":{\"vision\":false,\"audio\":false}}", s->fingerprint);
+    text_print(&body, ",\"build_info\":\"%s\",\"modalities\":{\"vision\":false,\"audio\":false}}",
+               s->fingerprint);
     return net_reply_json(x, &body);
 }
 
@@ -106,8 +109,8 @@ mpk_status net_facts_slots(net_exchange *x, const char *path)
     text body = {0};
     (void)path;
     for (uint32_t i = 0; i < s->facts.max_batch; i++)
-        text_print(&body, "%s{\"id\":%u,\"n_ctx\":%u,\"is_processing\":%s}", i ? "," : "[", i, s->facts.context_tokens,
-                   i < running ? "true" : "false");
+        text_print(&body, "%s{\"id\":%u,\"n_ctx\":%u,\"is_processing\":%s}", i ? "," : "[", i,
+                   s->facts.context_tokens, i < running ? "true" : "false");
     text_print(&body, "]");
     return net_reply_json(x, &body);
 }

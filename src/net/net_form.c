@@ -1,6 +1,7 @@
 /* net_form.c - response_format, regex, guided_json and the like, as the form of an answer.
  *
- * Every server has its own names; all come to one form and one source.  Two of them in a body are refused.
+ * Every server has its own names; all come to one form and one source.  Two of them in a body are
+ * refused.
  */
 #include "net/net_form.h"
 
@@ -19,7 +20,9 @@ static mpk_status refuse(const reader *r, const char *name, const char *what)
 static mpk_status set(const reader *r, const char *name, mpk_form form, str source)
 {
     if (r->to->form)
-        return refuse(r, name, "is one form too many: give one of response_format, a schema, a regex or choices");
+        return refuse(
+            r, name,
+            "is one form too many: give one of response_format, a schema, a regex or choices");
     if (memchr(source.n ? source.at : "-", 0, source.n ? source.n : 1))
         return refuse(r, name, "holds a NUL");
     r->to->form_source = arena_copy(r->a, source.n ? source.at : "", source.n);
@@ -33,8 +36,9 @@ static mpk_status set_json(const reader *r, const char *name, mpk_form form, con
 {
     text t = {0};
     json_write(&t, v, 0);
-    mpk_status status = t.failed ? status_fail(r->cx, MPK_ENOMEM, "out of memory for the form of an answer")
-                                 : set(r, name, form, (str){t.at, t.n});
+    mpk_status status =
+        t.failed ? status_fail(r->cx, MPK_ENOMEM, "out of memory for the form of an answer")
+                 : set(r, name, form, (str){t.at, t.n});
     text_free(&t);
     return status;
 }
@@ -50,12 +54,14 @@ static mpk_status read_schema(const reader *r, const char *name, const json_valu
 
 static mpk_status read_regex(const reader *r, const char *name, const json_value *v)
 {
-    return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_REGEX, v->text) : refuse(r, name, "is no text");
+    return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_REGEX, v->text)
+                                       : refuse(r, name, "is no text");
 }
 
 static mpk_status read_grammar(const reader *r, const char *name, const json_value *v)
 {
-    return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_GRAMMAR, v->text) : refuse(r, name, "is no text");
+    return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_GRAMMAR, v->text)
+                                       : refuse(r, name, "is no text");
 }
 
 /* SGLang has it as a text. */
@@ -63,13 +69,15 @@ static mpk_status read_tag(const reader *r, const char *name, const json_value *
 {
     if (v->kind == JSON_KIND_STRING)
         return set(r, name, MPK_FORM_STRUCTURAL_TAG, v->text);
-    return v->kind == JSON_KIND_OBJECT ? set_json(r, name, MPK_FORM_STRUCTURAL_TAG, v)
-                                       : refuse(r, name, "is neither an object nor a text that holds one");
+    return v->kind == JSON_KIND_OBJECT
+               ? set_json(r, name, MPK_FORM_STRUCTURAL_TAG, v)
+               : refuse(r, name, "is neither an object nor a text that holds one");
 }
 
 static mpk_status read_choices(const reader *r, const char *name, const json_value *v)
 {
-    return v->kind == JSON_KIND_LIST ? set_json(r, name, MPK_FORM_CHOICE, v) : refuse(r, name, "is no list of texts");
+    return v->kind == JSON_KIND_LIST ? set_json(r, name, MPK_FORM_CHOICE, v)
+                                     : refuse(r, name, "is no list of texts");
 }
 
 static mpk_status read_object(const reader *r, const char *name, const json_value *v)
@@ -85,11 +93,13 @@ typedef struct form_name {
     mpk_status (*read)(const reader *r, const char *name, const json_value *v);
 } form_name;
 
-static mpk_status read_names(const reader *r, const json_value *body, const form_name *names, size_t n)
+static mpk_status read_names(const reader *r, const json_value *body, const form_name *names,
+                             size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const json_value *v = json_get(body, names[i].name);
-        bool empty = v && (v->kind == JSON_KIND_STRING || v->kind == JSON_KIND_LIST) && !v->n && !v->text.n;
+        bool empty =
+            v && (v->kind == JSON_KIND_STRING || v->kind == JSON_KIND_LIST) && !v->n && !v->text.n;
         if (v && !empty)
             TRY(names[i].read(r, names[i].name, v));
     }
@@ -110,7 +120,8 @@ static mpk_status read_outputs(const reader *r, const char *name, const json_val
 /* OpenAI's object; llama-server puts a schema beside the type. */
 static mpk_status read_format(const reader *r, const char *name, const json_value *v)
 {
-    const json_value *type = json_get(v, "type"), *schema = json_get(v, "schema"), *inner = json_get(v, "json_schema");
+    const json_value *type = json_get(v, "type"), *schema = json_get(v, "schema"),
+                     *inner = json_get(v, "json_schema");
     str is = json_is(type, JSON_KIND_STRING) ? type->text : (str){0};
     if (str_is(is, "text"))
         return MPK_OK;
@@ -123,22 +134,29 @@ static mpk_status read_format(const reader *r, const char *name, const json_valu
     if (str_is(is, "json_object"))
         return set(r, name, MPK_FORM_JSON_OBJECT, STR(""));
     return str_is(is, "json_schema")
-               ? refuse(r, name, "has the type \"json_schema\" but no schema in 'json_schema': {\"schema\": ...}")
+               ? refuse(r, name,
+                        "has the type \"json_schema\" but no schema in 'json_schema': {\"schema\": "
+                        "...}")
                : refuse(r, name,
-                        "has a type that is none of \"text\", \"json_object\", \"json_schema\" and \"structural_tag\"");
+                        "has a type that is none of \"text\", \"json_object\", \"json_schema\" and "
+                        "\"structural_tag\"");
 }
 
-mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_request_options *to, net_refusal *why)
+mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_request_options *to,
+                         net_refusal *why)
 {
     static const form_name names[] = {
-        {"response_format", read_format}, {"structured_outputs", read_outputs}, {"guided_json", read_schema},
-        {"json_schema", read_schema},     {"guided_regex", read_regex},         {"regex", read_regex},
-        {"guided_choice", read_choices},  {"guided_grammar", read_grammar},     {"ebnf", read_grammar},
-        {"grammar", read_grammar},        {"structural_tag", read_tag},
+        {"response_format", read_format}, {"structured_outputs", read_outputs},
+        {"guided_json", read_schema},     {"json_schema", read_schema},
+        {"guided_regex", read_regex},     {"regex", read_regex},
+        {"guided_choice", read_choices},  {"guided_grammar", read_grammar},
+        {"ebnf", read_grammar},           {"grammar", read_grammar},
+        {"structural_tag", read_tag},
     };
     const reader r = {cx, a, to, why};
     TRY(read_names(&r, body, names, sizeof names / sizeof *names));
     if (to->form && to->ignore_eos)
-        return refuse(&r, "ignore_eos", "is not possible with a form of the answer, which ends where the form does");
+        return refuse(&r, "ignore_eos",
+                      "is not possible with a form of the answer, which ends where the form does");
     return MPK_OK;
 }

@@ -6,8 +6,9 @@
 #include "mpk/mpk.h"
 #include "net/net_refusal.h"
 
-/* Read it into form and form_source of *to, the source in the arena; nothing is written if none is asked for.  MPK_EARG
- * with *why filled, MPK_ENOMEM. */
-mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_request_options *to, net_refusal *why);
+/* Read it into form and form_source of *to, the source in the arena; nothing is written if none is
+ * asked for.  MPK_EARG with *why filled, MPK_ENOMEM. */
+mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_request_options *to,
+                         net_refusal *why);
 
 #endif

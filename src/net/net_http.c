@@ -1,5 +1,5 @@
-/* net_http.c - what HTTP forbids and libmicrohttpd lets pass: requests that two programs between which they travel may
- * read in two ways (RFC 9112, sections 3.2, 5.1 and 6.3).
+/* net_http.c - what HTTP forbids and libmicrohttpd lets pass: requests that two programs between
+ * which they travel may read in two ways (RFC 9112, sections 3.2, 5.1 and 6.3).
  */
 #include <strings.h>
 
@@ -18,14 +18,16 @@ static bool is_token(const char *name)
 {
     static const char others[] = "!#$%&'*+-.^_`|~";
     for (const char *p = name; *p; p++) {
-        const bool is_letter = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9');
+        const bool is_letter =
+            (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9');
         if (!is_letter && !strchr(others, *p))
             return false;
     }
     return *name != 0;
 }
 
-static enum MHD_Result look_at(void *user, enum MHD_ValueKind kind, const char *name, const char *value)
+static enum MHD_Result look_at(void *user, enum MHD_ValueKind kind, const char *name,
+                               const char *value)
 {
     findings *f = user;
     (void)kind;
@@ -55,7 +57,8 @@ static const char *find_fault(const findings *f, const char *version)
     return NULL;
 }
 
-/* libmicrohttpd cuts a request line up in place: where the target ends early, a NUL that the client sent ends it. */
+/* libmicrohttpd cuts a request line up in place: where the target ends early, a NUL that the client
+ * sent ends it. */
 static bool is_cut(const net_exchange *x, const char *version)
 {
     const uintptr_t end = (uintptr_t)x->uri + x->uri_bytes, next = (uintptr_t)version;
@@ -79,7 +82,8 @@ mpk_status net_http_check(net_exchange *x, const char *version)
 {
     findings f = {0};
     MHD_get_connection_values(x->connection, MHD_HEADER_KIND, look_at, &f);
-    const char *fault = x->hides_nul || is_cut(x, version) ? "the path holds a NUL" : find_fault(&f, version);
+    const char *fault =
+        x->hides_nul || is_cut(x, version) ? "the path holds a NUL" : find_fault(&f, version);
     if (!fault)
         return MPK_OK;
     x->last = true;

@@ -1,8 +1,10 @@
-/* net_infill.c - /infill as llama-server has it, and `suffix` of /v1/completions: the text between two texts.
+/* net_infill.c - /infill as llama-server has it, and `suffix` of /v1/completions: the text between
+ * two texts.
  *
- * Models that fill gaps have three tokens for it: after the last of them the answer begins.  They are looked for by
- * the names that the makers of such models give them; each text is tokenized by itself.  Other files of a project stand
- * before, apart from each other as the model's makers have it, or by a line.
+ * Models that fill gaps have three tokens for it: after the last of them the answer begins.  They
+ * are looked for by the names that the makers of such models give them; each text is tokenized by
+ * itself.  Other files of a project stand before, apart from each other as the model's makers have
+ * it, or by a line.
  */
 #include "net/net_infill.h"
 
@@ -14,7 +16,8 @@ static const char *const names[][FIM_TOKENS] = {
     {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},
     {"\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"}, /* Code Llama */
     {"<PRE>", "<SUF>", "<MID>"},
-    {"<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"}, /* DeepSeek-Coder */
+    /* DeepSeek-Coder */
+    {"<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"},
 };
 static const char file_mark[] = "<|file_sep|>", snippet_mark[] = "\n\n--- snippet ---\n\n";
 
@@ -26,8 +29,8 @@ typedef struct filler {
 } filler;
 
 /* The token of this text; false: there is none. */
-static mpk_status find_token(net_exchange *x, const mpk_tokenizer *tokenizer, const char *name, int32_t *id,
-                             bool *found)
+static mpk_status find_token(net_exchange *x, const mpk_tokenizer *tokenizer, const char *name,
+                             int32_t *id, bool *found)
 {
     int32_t *ids;
     size_t n;
@@ -48,8 +51,9 @@ static mpk_status find_marks(filler *f)
         if (found)
             return MPK_OK;
     }
-    return net_refuse(f->x->cx, &f->x->refusal, 400, NULL, NULL,
-                      "the model fills no gaps: its tokenizer has no tokens such as <|fim_prefix|>");
+    return net_refuse(
+        f->x->cx, &f->x->refusal, 400, NULL, NULL,
+        "the model fills no gaps: its tokenizer has no tokens such as <|fim_prefix|>");
 }
 
 static mpk_status add_token(filler *f, int32_t id)
@@ -85,8 +89,9 @@ static mpk_status add_extra(filler *f, const json_value *extra, size_t i)
     int32_t mark = 0;
     bool found;
     if (!json_is(words, JSON_KIND_STRING) || (name && name->kind != JSON_KIND_STRING))
-        return net_refuse(f->x->cx, &f->x->refusal, 400, "input_extra", NULL,
-                          "'input_extra': item %zu is not {\"filename\": ..., \"text\": ...} with texts", i);
+        return net_refuse(
+            f->x->cx, &f->x->refusal, 400, "input_extra", NULL,
+            "'input_extra': item %zu is not {\"filename\": ..., \"text\": ...} with texts", i);
     TRY(find_token(f->x, f->tokenizer, file_mark, &mark, &found));
     if (!found)
         TRY(add_text(f, STR(snippet_mark), false));
@@ -102,13 +107,14 @@ mpk_status net_infill_ids(net_exchange *x, const net_gap *gap, const int32_t **i
 {
     filler f = {.x = x, .tokenizer = mpk_engine_tokenizer(x->server->engine)};
     if (!f.tokenizer)
-        return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "the model brings no tokenizer: it fills no gaps");
+        return net_refuse(x->cx, &x->refusal, 400, NULL, NULL,
+                          "the model brings no tokenizer: it fills no gaps");
     if (gap->before.n + gap->after.n > x->server->most_text_bytes)
-        return net_refuse(
-            x->cx, &x->refusal, 400, NULL, "context_length_exceeded",
-            "This model's maximum context length is %u tokens. However, the texts around the gap have %zu "
-            "bytes, more than so many tokens can hold.",
-            net_work_context(x->server), gap->before.n + gap->after.n);
+        return net_refuse(x->cx, &x->refusal, 400, NULL, "context_length_exceeded",
+                          "This model's maximum context length is %u tokens. However, the texts "
+                          "around the gap have %zu "
+                          "bytes, more than so many tokens can hold.",
+                          net_work_context(x->server), gap->before.n + gap->after.n);
     TRY(find_marks(&f));
     TRY(add_begin(&f));
     for (size_t i = 0; gap->extras && i < gap->extras->n; i++)
@@ -139,8 +145,10 @@ static void write_members(const net_exchange *x, net_answer *a, uint32_t index, 
     text_print(to, "{\"index\":%u,\"content\":", index);
     json_write_str(to, (str){a->content.at ? a->content.at : "", a->content.n});
     a->content.n = 0;
-    text_print(to, ",\"tokens\":[],\"id_slot\":%u,\"stop\":%s,\"tokens_predicted\":%zu,\"tokens_evaluated\":%zu", index,
-               a->request ? "false" : "true", a->n_tokens, a->n_prompt);
+    text_print(to,
+               ",\"tokens\":[],\"id_slot\":%u,\"stop\":%s,\"tokens_predicted\":%zu,\"tokens_"
+               "evaluated\":%zu",
+               index, a->request ? "false" : "true", a->n_tokens, a->n_prompt);
     if (!a->request) {
         text_print(to, ",\"model\":");
         json_write_str(to, str_from(x->server->options.model_name));
@@ -197,12 +205,14 @@ static const net_dialect dialect = {
 
 /* ---- the request ---- */
 
-static mpk_status read_text(net_exchange *x, const json_value *body, const char *name, bool needed, str *to)
+static mpk_status read_text(net_exchange *x, const json_value *body, const char *name, bool needed,
+                            str *to)
 {
     const json_value *v = json_get(body, name);
     *to = STR("");
     if (v ? v->kind != JSON_KIND_STRING : needed)
-        return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' is %s", name, v ? "not a text" : "missing");
+        return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' is %s", name,
+                          v ? "not a text" : "missing");
     if (v && v->text.n)
         *to = v->text;
     return MPK_OK;
@@ -217,7 +227,8 @@ static mpk_status read_gap(net_exchange *x, const json_value *body, net_gap *gap
     TRY(read_text(x, body, "prompt", false, &gap->begun));
     gap->extras = json_get(body, "input_extra");
     if (gap->extras && gap->extras->kind != JSON_KIND_LIST)
-        return net_refuse(x->cx, &x->refusal, 400, "input_extra", NULL, "'input_extra' is not a list");
+        return net_refuse(x->cx, &x->refusal, 400, "input_extra", NULL,
+                          "'input_extra' is not a list");
     return MPK_OK;
 }
 

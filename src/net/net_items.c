@@ -40,7 +40,8 @@ static void end_last(net_exchange *x, net_answer *a, const net_item_events *even
         events->end(x, a, net_items_count(a) - 1, to);
 }
 
-static void begin(net_exchange *x, net_answer *a, const net_item *item, const net_item_events *events, text *to)
+static void begin(net_exchange *x, net_answer *a, const net_item *item,
+                  const net_item_events *events, text *to)
 {
     end_last(x, a, events, to);
     text_add(&a->items, (const char *)item, sizeof *item);
@@ -68,7 +69,8 @@ static void grow(net_exchange *x, net_answer *a, net_item_kind kind, size_t n, s
         events->add(x, a, net_items_count(a) - 1, (str){piece.at + before, piece.n - before}, to);
 }
 
-static void add_call(net_exchange *x, net_answer *a, uint32_t call, const net_item_events *events, text *to)
+static void add_call(net_exchange *x, net_answer *a, uint32_t call, const net_item_events *events,
+                     text *to)
 {
     begin(x, a, &(net_item){.kind = NET_ITEM_CALL, .call = call}, events, to);
     if (events && !a->items.failed)

@@ -1,7 +1,8 @@
-/* net_items.h - an answer as a row of items, as the APIs of messages and responses have it: reasoning, texts, calls.
+/* net_items.h - an answer as a row of items, as the APIs of messages and responses have it:
+ * reasoning, texts, calls.
  *
- * An item is a range of the answer's reasoning or content (which are kept whole), or one call.  In a stream an item
- * grows until another kind begins; in a document everything comes at once.
+ * An item is a range of the answer's reasoning or content (which are kept whole), or one call.  In
+ * a stream an item grows until another kind begins; in a document everything comes at once.
  */
 #ifndef NET_ITEMS_H
 #define NET_ITEMS_H
@@ -24,7 +25,8 @@ typedef struct net_item_events {
     void (*end)(net_exchange *x, net_answer *a, uint32_t index, text *to);
 } net_item_events;
 
-/* Put what has come since the last time into items, and write the events of that.  events NULL: none. */
+/* Put what has come since the last time into items, and write the events of that.  events NULL:
+ * none. */
 void net_items_take(net_exchange *x, net_answer *a, const net_item_events *events, text *to);
 uint32_t net_items_count(const net_answer *a);
 const net_item *net_items_at(const net_answer *a, uint32_t index);

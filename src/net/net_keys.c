@@ -57,7 +57,8 @@ static mpk_status add_line(mpk_context *cx, str line, net_key **to)
     key->next = *to;
     *to = key;
     net_limits_set(&key->account, &limits, clock_ns());
-    CHECK(cx, !find_words(key->next, key->words), MPK_EFORMAT, "the same key stands on an earlier line");
+    CHECK(cx, !find_words(key->next, key->words), MPK_EFORMAT,
+          "the same key stands on an earlier line");
     return MPK_OK;
 }
 

@@ -1,4 +1,5 @@
-/* net_limits.c - buckets that fill with time, and the words of the keys' file that say how large they are. */
+/* net_limits.c - buckets that fill with time, and the words of the keys' file that say how large
+ * they are. */
 #include <math.h>
 #include <stdio.h>
 
@@ -14,8 +15,9 @@ static mpk_status read_word(mpk_context *cx, str word, net_limits *to)
     const struct {
         const char *name;
         uint32_t *to;
-    } names[] = {
-        {"requests-per-minute", &to->requests}, {"tokens-per-minute", &to->tokens}, {"concurrent", &to->concurrent}};
+    } names[] = {{"requests-per-minute", &to->requests},
+                 {"tokens-per-minute", &to->tokens},
+                 {"concurrent", &to->concurrent}};
     const char *equals = memchr(word.at, '=', word.n);
     const str name = {word.at, equals ? (size_t)(equals - word.at) : word.n};
     for (size_t i = 0; equals && i < sizeof names / sizeof *names; i++) {
@@ -24,14 +26,15 @@ static mpk_status read_word(mpk_context *cx, str word, net_limits *to)
             continue;
         CHECK(cx, !*names[i].to, MPK_EFORMAT, "%s stands there twice", names[i].name);
         CHECK(cx,
-              str_read_double((str){equals + 1, word.n - name.n - 1}, &value) && value >= 1 && value <= MOST &&
-                  value == floor(value),
+              str_read_double((str){equals + 1, word.n - name.n - 1}, &value) && value >= 1 &&
+                  value <= MOST && value == floor(value),
               MPK_EFORMAT, "%s is no whole number from 1 to %d", names[i].name, MOST);
         *names[i].to = (uint32_t)value;
         return MPK_OK;
     }
     FAIL(cx, MPK_EFORMAT,
-         "behind a key there is something else than requests-per-minute=N, tokens-per-minute=N or concurrent=N");
+         "behind a key there is something else than requests-per-minute=N, tokens-per-minute=N or "
+         "concurrent=N");
 }
 
 static bool is_space(char c)
@@ -56,7 +59,8 @@ mpk_status net_limits_read(mpk_context *cx, str words, net_limits *out)
 
 /* ---- buckets ---- */
 
-/* A bucket of a limit gains so many units in a nanosecond, so that all sums are exact: 60 s fill it. */
+/* A bucket of a limit gains so many units in a nanosecond, so that all sums are exact: 60 s fill
+ * it. */
 static int64_t units(uint64_t n)
 {
     return (int64_t)n * MINUTE_NS;

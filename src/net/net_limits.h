@@ -1,11 +1,13 @@
 /* net_limits.h - how much one key may ask for: requests and tokens a minute, answers at a time.
  *
- * Each limit of a minute is a bucket: it holds as much as the limit at most, a request takes one, tokens take theirs as
- * they are computed, and it fills again by a sixtieth of the limit each second.  A request may begin while a token is
- * left; what it takes beyond that is a debt, which time pays.  So in t seconds at most limit * (1 + t / 60) requests
- * begin, and tokens exceed that much by those of the requests that are under way alone.
+ * Each limit of a minute is a bucket: it holds as much as the limit at most, a request takes one,
+ * tokens take theirs as they are computed, and it fills again by a sixtieth of the limit each
+ * second.  A request may begin while a token is left; what it takes beyond that is a debt, which
+ * time pays.  So in t seconds at most limit * (1 + t / 60) requests begin, and tokens exceed that
+ * much by those of the requests that are under way alone.
  *
- * Relies on nothing but times that the caller gives; called with the keys' mutex held (net_meter.c).
+ * Relies on nothing but times that the caller gives; called with the keys' mutex held
+ * (net_meter.c).
  */
 #ifndef NET_LIMITS_H
 #define NET_LIMITS_H
@@ -17,7 +19,8 @@
 /* 0: any number. */
 typedef struct net_limits {
     uint32_t requests, tokens; /* a minute */
-    uint32_t concurrent;       /* answers that run or wait at a time; an exchange that gives vectors is one */
+    /* answers that run or wait at a time; an exchange that gives vectors is one */
+    uint32_t concurrent;
 } net_limits;
 
 typedef struct net_bucket {
@@ -32,18 +35,19 @@ typedef struct net_account {
     uint32_t n_answers; /* that run or wait */
 } net_account;
 
-/* The limits behind a key: words "requests-per-minute=N", "tokens-per-minute=N", "concurrent=N", where N is 1 to
- * 70,000,000.  MPK_EFORMAT: another word, or one twice. */
+/* The limits behind a key: words "requests-per-minute=N", "tokens-per-minute=N", "concurrent=N",
+ * where N is 1 to 70,000,000.  MPK_EFORMAT: another word, or one twice. */
 mpk_status net_limits_read(mpk_context *cx, str words, net_limits *out);
 /* From now on these.  A bucket whose limit was none is full; another keeps its level. */
 void net_limits_set(net_account *a, const net_limits *limits, uint64_t now_ns);
 
-/* May a request begin?  0: it has, and was counted; else the nanoseconds after which it may.  *what: of which limit
- * the request must wait for, "requests" or "tokens". */
+/* May a request begin?  0: it has, and was counted; else the nanoseconds after which it may.
+ * *what: of which limit the request must wait for, "requests" or "tokens". */
 uint64_t net_limits_begin(net_account *a, uint64_t now_ns, const char **what);
 /* Tokens of prompts and answers, when they are computed. */
 void net_limits_spend(net_account *a, uint64_t n_tokens, uint64_t now_ns);
-/* n more answers, or false: they would be too many at a time.  Whoever took them gives them back. */
+/* n more answers, or false: they would be too many at a time.  Whoever took them gives them
+ * back. */
 bool net_limits_take_answers(net_account *a, uint32_t n);
 
 /* What is left of a bucket (not below 0), and nanoseconds until it is full; limit is not 0. */

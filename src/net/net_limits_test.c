@@ -1,5 +1,5 @@
-/* net_limits_test.c - limits of keys: what random clients get in random spans of time, against what the limits promise;
- * and the words in the keys' file.
+/* net_limits_test.c - limits of keys: what random clients get in random spans of time, against what
+ * the limits promise; and the words in the keys' file.
  */
 #include "check.h"
 #include "base/rng.h"
@@ -23,14 +23,15 @@ typedef struct event {
 
 enum { MOST_EVENTS = 400 };
 
-/* In no span of t seconds more than limit * (1 + t / 60) requests begin, and when one begins the tokens of those before
- * it in any span are no more than that. */
+/* In no span of t seconds more than limit * (1 + t / 60) requests begin, and when one begins the
+ * tokens of those before it in any span are no more than that. */
 static void check_spans(const event *e, size_t n, const net_limits *limits)
 {
     for (size_t first = 0; first < n; first++) {
         uint64_t tokens = 0;
         for (size_t last = first; last < n; last++) {
-            const double minutes = (double)(e[last].at_ns - e[first].at_ns) / (60.0 * (double)SECOND);
+            const double minutes =
+                (double)(e[last].at_ns - e[first].at_ns) / (60.0 * (double)SECOND);
             assert_true((double)(last - first + 1) <= limits->requests * (1 + minutes) + 1e-6);
             assert_true((double)tokens <= limits->tokens * (1 + minutes) + 1e-6);
             tokens += e[last].tokens;
@@ -43,7 +44,8 @@ static void test_spans(void **state)
     (void)state;
     draws d = {.seed = check_seed()};
     for (int round = 0; round < 40; round++) {
-        const net_limits limits = {.requests = (uint32_t)(1 + draw(&d, 60)), .tokens = (uint32_t)(1 + draw(&d, 5000))};
+        const net_limits limits = {.requests = (uint32_t)(1 + draw(&d, 60)),
+                                   .tokens = (uint32_t)(1 + draw(&d, 5000))};
         net_account a = {0};
         event events[MOST_EVENTS];
         size_t n = 0;
@@ -90,12 +92,16 @@ static void test_rest(void **state)
     net_limits_set(&a, &(net_limits){0}, 0);
     for (int i = 0; i < 1000; i++)
         assert_int_equal(net_limits_begin(&a, 0, &what), 0);
-    assert_int_equal(net_limits_begin(&(net_account){.limits = {.requests = 1}}, 0, &what), 60 * SECOND);
+    assert_int_equal(net_limits_begin(&(net_account){.limits = {.requests = 1}}, 0, &what),
+                     60 * SECOND);
     const struct {
         uint64_t ns;
         const char *words;
-    } durations[] = {
-        {0, "0s"}, {1, "1ms"}, {999000000, "999ms"}, {1500 * SECOND / 1000, "1.5s"}, {360 * SECOND, "6m0s"}};
+    } durations[] = {{0, "0s"},
+                     {1, "1ms"},
+                     {999000000, "999ms"},
+                     {1500 * SECOND / 1000, "1.5s"},
+                     {360 * SECOND, "6m0s"}};
     for (size_t i = 0; i < sizeof durations / sizeof *durations; i++) {
         net_limits_write_duration(durations[i].ns, words, sizeof words);
         assert_string_equal(words, durations[i].words);
@@ -112,11 +118,13 @@ static void test_edges(void **state)
     net_limits_set(&a, &(net_limits){.requests = most, .tokens = most}, 0);
     for (int i = 0; i < 5; i++)
         net_limits_spend(&a, UINT64_MAX, 0);
-    assert_int_equal(net_limits_begin(&a, 0, &what), 60 * SECOND + 858); /* a minute's debt, and one token */
+    /* a minute's debt, and one token */
+    assert_int_equal(net_limits_begin(&a, 0, &what), 60 * SECOND + 858);
     assert_int_equal(net_limits_full_ns(&a.tokens, most, 0), 120 * SECOND);
     assert_int_equal(net_limits_begin(&a, UINT64_MAX, &what), 0);
     assert_int_equal(net_limits_left(&a.tokens, most, UINT64_MAX), most);
-    assert_int_equal(net_limits_left(&a.requests, most, 0), most - 1); /* a clock that goes back changes nothing */
+    /* a clock that goes back changes nothing */
+    assert_int_equal(net_limits_left(&a.requests, most, 0), most - 1);
     net_limits_set(&a, &(net_limits){.tokens = 1}, UINT64_MAX);
     assert_int_equal(net_limits_left(&a.tokens, 1, UINT64_MAX), 1);
 }
@@ -139,7 +147,9 @@ static void test_words(void **state)
     (void)state;
     mpk_context cx = {0};
     net_limits l;
-    check_ok(&cx, net_limits_read(&cx, STR(" tokens-per-minute=7\tconcurrent=2  requests-per-minute=70000000"), &l));
+    check_ok(&cx,
+             net_limits_read(
+                 &cx, STR(" tokens-per-minute=7\tconcurrent=2  requests-per-minute=70000000"), &l));
     assert_true(l.tokens == 7 && l.concurrent == 2 && l.requests == 70000000);
     check_ok(&cx, net_limits_read(&cx, STR(""), &l));
     assert_true(!l.tokens && !l.concurrent && !l.requests);

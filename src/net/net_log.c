@@ -1,4 +1,5 @@
-/* net_log.c - the log: a line for each request, as words or as JSON, with time, client and request id. */
+/* net_log.c - the log: a line for each request, as words or as JSON, with time, client and request
+ * id. */
 #include <time.h>
 
 #include "net/net_exchange.h"
@@ -82,7 +83,8 @@ static void write_json(const net_exchange *x, int status, uint64_t ns, text *to)
     write_member("path", x->path, to);
     text_print(to, ",\"status\":%d", status);
     if (x->work.n_prompt_tokens)
-        text_print(to, ",\"prompt_tokens\":%zu,\"completion_tokens\":%zu", x->work.n_prompt_tokens, count_tokens(x));
+        text_print(to, ",\"prompt_tokens\":%zu,\"completion_tokens\":%zu", x->work.n_prompt_tokens,
+                   count_tokens(x));
     if (first_ms(x) >= 0)
         text_print(to, ",\"first_token_ms\":%.3f", first_ms(x));
     text_print(to, ",\"ms\":%.3f", (double)ns * 1e-6);

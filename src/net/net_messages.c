@@ -1,7 +1,7 @@
 /* net_messages.c - /v1/messages and /v1/messages/count_tokens: Anthropic's API.
  *
- * A request is rewritten as one of a chat (net_messages_read.c) and answered as that; the answer is written as content
- * blocks, as a document or as the events of a stream.
+ * A request is rewritten as one of a chat (net_messages_read.c) and answered as that; the answer is
+ * written as content blocks, as a document or as the events of a stream.
  */
 #include "net/net_items.h"
 #include "net/net_messages.h"
@@ -26,7 +26,8 @@ static void write_stop(const net_answer *a, text *to)
         text_print(to, "null");
 }
 
-/* The arguments of a call, which may be any text the model wrote, as the object that clients expect. */
+/* The arguments of a call, which may be any text the model wrote, as the object that clients
+ * expect. */
 static void write_input(const net_exchange *x, str arguments, text *to)
 {
     arena a = {0};
@@ -44,7 +45,8 @@ static void write_input(const net_exchange *x, str arguments, text *to)
 
 static void write_head(const net_exchange *x, text *to)
 {
-    text_print(to, "\"id\":\"%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", x->work.id);
+    text_print(to,
+               "\"id\":\"%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", x->work.id);
     json_write_str(to, str_from(x->server->options.model_name));
 }
 
@@ -63,7 +65,8 @@ static void write_block(const net_exchange *x, const net_answer *a, const net_it
         return;
     }
     const bool thinking = item->kind == NET_ITEM_REASONING;
-    text_print(to, thinking ? "{\"type\":\"thinking\",\"thinking\":" : "{\"type\":\"text\",\"text\":");
+    text_print(to,
+               thinking ? "{\"type\":\"thinking\",\"thinking\":" : "{\"type\":\"text\",\"text\":");
     json_write_str(to, words);
     text_print(to, thinking ? ",\"signature\":\"\"}" : "}");
 }
@@ -73,7 +76,8 @@ static void write_usage(const net_exchange *x, size_t n_tokens, text *to)
 {
     const net_work *w = &x->work;
     text_print(to,
-               "\"usage\":{\"input_tokens\":%zu,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%zu,"
+               "\"usage\":{\"input_tokens\":%zu,\"cache_creation_input_tokens\":0,\"cache_read_"
+               "input_tokens\":%zu,"
                "\"output_tokens\":%zu}",
                w->n_prompt_tokens - w->n_cached, w->n_cached, n_tokens);
 }
@@ -120,8 +124,9 @@ static void begin_block(net_exchange *x, net_answer *a, uint32_t index, text *to
         json_write_str(to, call->name);
         text_print(to, ",\"input\":{}}");
     } else
-        text_print(to, item->kind == NET_ITEM_REASONING ? "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
-                                                        : "{\"type\":\"text\",\"text\":\"\"}");
+        text_print(to, item->kind == NET_ITEM_REASONING
+                           ? "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
+                           : "{\"type\":\"text\",\"text\":\"\"}");
     end_event(to);
 }
 
@@ -213,7 +218,8 @@ static const char *type_of(int http)
 
 void net_messages_write_error(const net_exchange *x, text *to)
 {
-    text_print(to, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type_of(x->refusal.http));
+    text_print(to, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":",
+               type_of(x->refusal.http));
     json_write_str(to, str_from(mpk_error_message(x->cx)));
     text_print(to, "},\"request_id\":");
     json_write_str(to, str_from(x->id));

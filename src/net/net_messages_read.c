@@ -1,8 +1,8 @@
 /* net_messages_read.c - the body of /v1/messages -> the body of a chat.
  *
- * Blocks of a content become what chats have for them: text; tool_use, a call of the assistant's message; tool_result,
- * a message of the role tool; thinking, the message's reasoning.  A last message of the assistant is one to be
- * continued.
+ * Blocks of a content become what chats have for them: text; tool_use, a call of the assistant's
+ * message; tool_result, a message of the role tool; thinking, the message's reasoning.  A last
+ * message of the assistant is one to be continued.
  */
 #include "net/net_messages.h"
 #include "net/net_rewrite.h"
@@ -15,9 +15,10 @@ static str word(const json_value *v, const char *key)
 
 static mpk_status refuse_block(net_exchange *x, const char *field, str type)
 {
-    return net_refuse(x->cx, &x->refusal, 400, field, NULL,
-                      "'%s' holds a block of the type '%.*s', which is not supported: the model reads only text", field,
-                      (int)(type.n < 64 ? type.n : 64), type.at ? type.at : "");
+    return net_refuse(
+        x->cx, &x->refusal, 400, field, NULL,
+        "'%s' holds a block of the type '%.*s', which is not supported: the model reads only text",
+        field, (int)(type.n < 64 ? type.n : 64), type.at ? type.at : "");
 }
 
 /* A text, or a list of text blocks, as one text. */
@@ -28,7 +29,8 @@ static mpk_status join(net_exchange *x, const char *field, const json_value *v, 
     if (v->kind == JSON_KIND_STRING)
         text_add(to, v->text.at, v->text.n);
     else if (v->kind != JSON_KIND_LIST)
-        return net_refuse(x->cx, &x->refusal, 400, field, NULL, "'%s' is neither a text nor a list of blocks", field);
+        return net_refuse(x->cx, &x->refusal, 400, field, NULL,
+                          "'%s' is neither a text nor a list of blocks", field);
     for (size_t i = 0; v->kind == JSON_KIND_LIST && i < v->n; i++) {
         const json_value *words = json_get(&v->items[i], "text");
         if (!json_is(words, JSON_KIND_STRING))
@@ -73,12 +75,14 @@ static mpk_status write_message(net_exchange *x, const json_value *message, net_
     const json_value *content = json_get(message, "content");
     const str role = word(message, "role");
     if (!str_is(role, "user") && !str_is(role, "assistant") && !str_is(role, "system"))
-        return net_refuse(x->cx, &x->refusal, 400, "messages", NULL,
-                          "'messages' holds a message whose role is neither 'user' nor 'assistant'");
+        return net_refuse(
+            x->cx, &x->refusal, 400, "messages", NULL,
+            "'messages' holds a message whose role is neither 'user' nor 'assistant'");
     if (!json_is(content, JSON_KIND_LIST)) {
         if (!json_is(content, JSON_KIND_STRING))
-            return net_refuse(x->cx, &x->refusal, 400, "messages", NULL,
-                              "'messages' holds a content that is neither a text nor a list of blocks");
+            return net_refuse(
+                x->cx, &x->refusal, 400, "messages", NULL,
+                "'messages' holds a content that is neither a text nor a list of blocks");
         net_rewrite_begin(to, role);
         net_rewrite_text(to, content->text);
         net_rewrite_end(to);
@@ -104,7 +108,8 @@ static mpk_status write_messages(net_exchange *x, const json_value *body, net_re
     const json_value *messages = json_get(body, "messages"), *system = json_get(body, "system");
     text words = {0};
     if (!json_is(messages, JSON_KIND_LIST) || !messages->n)
-        return net_refuse(x->cx, &x->refusal, 400, "messages", NULL, "'messages' is missing, no list, or empty");
+        return net_refuse(x->cx, &x->refusal, 400, "messages", NULL,
+                          "'messages' is missing, no list, or empty");
     mpk_status status = join(x, "system", system, &words);
     if (status == MPK_OK && words.n) {
         net_rewrite_begin(to, STR("system"));
@@ -128,7 +133,9 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
         const str type = word(tool, "type");
         if (!word(tool, "name").n || (type.n && !str_is(type, "custom")))
             return net_refuse(x->cx, &x->refusal, 400, "tools", NULL,
-                              "'tools': item %zu is not a tool of the client's own, with 'name' and 'input_schema'", i);
+                              "'tools': item %zu is not a tool of the client's own, with 'name' "
+                              "and 'input_schema'",
+                              i);
         net_rewrite_tool(to, word(tool, "name"), tool, json_get(tool, "input_schema"));
     }
     return MPK_OK;
@@ -136,7 +143,8 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
 
 static void write_choice(const json_value *body, net_rewrite *to)
 {
-    const json_value *choice = json_get(body, "tool_choice"), *alone = json_get(choice, "disable_parallel_tool_use");
+    const json_value *choice = json_get(body, "tool_choice"),
+                     *alone = json_get(choice, "disable_parallel_tool_use");
     const str type = word(choice, "type");
     if (!choice)
         return;
@@ -157,14 +165,16 @@ static void write_thinking(const json_value *body, net_rewrite *to)
         net_rewrite_value(to, "chat_template_kwargs", given);
     else if (type.n)
         net_rewrite_raw(to, "chat_template_kwargs",
-                        str_is(type, "disabled") ? "{\"enable_thinking\":false}" : "{\"enable_thinking\":true}");
+                        str_is(type, "disabled") ? "{\"enable_thinking\":false}"
+                                                 : "{\"enable_thinking\":true}");
 }
 
 /* The assistant has begun: its message ends the conversation, and is no call. */
 static bool is_begun(const json_value *body)
 {
     const json_value *messages = json_get(body, "messages");
-    const json_value *end = json_is(messages, JSON_KIND_LIST) && messages->n ? &messages->items[messages->n - 1] : NULL;
+    const json_value *end =
+        json_is(messages, JSON_KIND_LIST) && messages->n ? &messages->items[messages->n - 1] : NULL;
     const json_value *content = json_get(end, "content");
     if (!str_is(word(end, "role"), "assistant"))
         return false;
@@ -176,9 +186,17 @@ static bool is_begun(const json_value *body)
 
 static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *to)
 {
-    static const char *const same[] = {
-        "max_tokens",    "temperature",       "top_p", "top_k", "min_p", "seed", "stream", "ignore_eos", "min_tokens",
-        "chat_template", "structured_outputs"};
+    static const char *const same[] = {"max_tokens",
+                                       "temperature",
+                                       "top_p",
+                                       "top_k",
+                                       "min_p",
+                                       "seed",
+                                       "stream",
+                                       "ignore_eos",
+                                       "min_tokens",
+                                       "chat_template",
+                                       "structured_outputs"};
     const json_value *format = json_get(json_get(body, "output_config"), "format");
     TRY(write_messages(x, body, to));
     TRY(write_tools(x, body, to));

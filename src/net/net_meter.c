@@ -1,7 +1,9 @@
-/* net_meter.c - the limits of the key that an exchange came with: what it takes of them, and the headers that tell.
+/* net_meter.c - the limits of the key that an exchange came with: what it takes of them, and the
+ * headers that tell.
  *
- * A request to an endpoint that computes is counted at its headers, before its body is read; its answers when they take
- * their places; its tokens as they are computed.  All of it under the keys' mutex, for a few sums at a time.
+ * A request to an endpoint that computes is counted at its headers, before its body is read; its
+ * answers when they take their places; its tokens as they are computed.  All of it under the keys'
+ * mutex, for a few sums at a time.
  */
 #include <stdio.h>
 
@@ -13,8 +15,8 @@
 static mpk_status refuse(net_exchange *x, uint64_t wait_ns, const char *words)
 {
     x->retry_s = (wait_ns + SECOND_NS - 1) / SECOND_NS;
-    return net_refuse(x->cx, &x->refusal, 429, NULL, "rate_limit_exceeded", "%s Please try again in %llus.", words,
-                      (unsigned long long)x->retry_s);
+    return net_refuse(x->cx, &x->refusal, 429, NULL, "rate_limit_exceeded",
+                      "%s Please try again in %llus.", words, (unsigned long long)x->retry_s);
 }
 
 mpk_status net_meter_begin(net_exchange *x)
@@ -31,8 +33,8 @@ mpk_status net_meter_begin(net_exchange *x)
     pthread_mutex_unlock(mutex);
     if (!wait_ns)
         return MPK_OK;
-    snprintf(words, sizeof words, "Rate limit reached for this key on %s per minute: limit %u.", what,
-             what[0] == 't' ? limits.tokens : limits.requests);
+    snprintf(words, sizeof words, "Rate limit reached for this key on %s per minute: limit %u.",
+             what, what[0] == 't' ? limits.tokens : limits.requests);
     return refuse(x, wait_ns, words);
 }
 
@@ -52,8 +54,10 @@ mpk_status net_meter_take_answers(net_exchange *x, uint32_t n)
     }
     if (n > most)
         return net_refuse(x->cx, &x->refusal, 400, "n", NULL,
-                          "the request asks for %u answers, this key may have %u at a time", n, most);
-    snprintf(words, sizeof words, "This key has as many answers as it may have at a time: limit %u.", most);
+                          "the request asks for %u answers, this key may have %u at a time", n,
+                          most);
+    snprintf(words, sizeof words,
+             "This key has as many answers as it may have at a time: limit %u.", most);
     return refuse(x, SECOND_NS, words);
 }
 
@@ -80,14 +84,16 @@ void net_meter_end(net_exchange *x)
 
 /* ---- headers ---- */
 
-static void add_header(struct MHD_Response *response, const char *kind, const char *what, const char *value)
+static void add_header(struct MHD_Response *response, const char *kind, const char *what,
+                       const char *value)
 {
     char name[64];
     snprintf(name, sizeof name, "x-ratelimit-%s-%s", kind, what);
     (void)MHD_add_response_header(response, name, value); /* one that is refused is left out */
 }
 
-static void add_bucket(struct MHD_Response *response, const char *what, const net_bucket *b, uint32_t limit)
+static void add_bucket(struct MHD_Response *response, const char *what, const net_bucket *b,
+                       uint32_t limit)
 {
     const uint64_t now_ns = clock_ns();
     char value[32];

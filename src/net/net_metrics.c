@@ -1,12 +1,15 @@
-/* net_metrics.c - counters and their text for Prometheus (exposition format 0.0.4), under our names and vLLM's. */
+/* net_metrics.c - counters and their text for Prometheus (exposition format 0.0.4), under our names
+ * and vLLM's. */
 #include "net/net_metrics.h"
 
-static const double first_token_bounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,
-                                            0.75,  1,     2.5,  5,    7.5,  10,   20,   40,  80},
+static const double first_token_bounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08,
+                                            0.1,   0.25,  0.5,  0.75, 1,    2.5,  5,
+                                            7.5,   10,    20,   40,   80},
                     per_token_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1,
                                           0.15,  0.2,    0.3,   0.4,  0.5,   0.75, 1,     2.5},
-                    gap_bounds[] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008,
-                                    0.01,   0.015,  0.025,  0.05,  0.1,   0.2,   0.5,   1,     2.5},
+                    gap_bounds[] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.004,
+                                    0.005,  0.006,  0.008,  0.01,  0.015, 0.025, 0.05,
+                                    0.1,    0.2,    0.5,    1,     2.5},
                     request_bounds[] = {0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1,  1.5, 2,   2.5,
                                         5,    10,   15,  20,  30,  40,  60, 120, 240, 480},
                     size_bounds[] = {1,    2,    5,   10,  20,  50,  100, 200, 500, 1000,
@@ -22,7 +25,8 @@ typedef struct scale {
     {                                                       \
         (bounds), sizeof(bounds) / sizeof *(bounds), (unit) \
     }
-static const scale first_token_scale = SCALE(first_token_bounds, 1e-9), per_token_scale = SCALE(per_token_bounds, 1e-9),
+static const scale first_token_scale = SCALE(first_token_bounds, 1e-9),
+                   per_token_scale = SCALE(per_token_bounds, 1e-9),
                    gap_scale = SCALE(gap_bounds, 1e-9), request_scale = SCALE(request_bounds, 1e-9),
                    size_scale = SCALE(size_bounds, 1);
 
@@ -144,15 +148,16 @@ static void print_one(const printer *p, const metric *m, double value)
     text_add(p->to, "\n", 1);
 }
 
-static void print_count(const printer *p, const metric *m, const char *suffix, const char *label, const char *value,
-                        uint64_t n)
+static void print_count(const printer *p, const metric *m, const char *suffix, const char *label,
+                        const char *value, uint64_t n)
 {
     text_print(p->to, "%s%s", name_of(p, m), suffix);
     print_labels(p, label, value);
     text_print(p->to, " %llu\n", (unsigned long long)n);
 }
 
-static void print_histogram(const printer *p, const metric *m, const net_histogram *h, const scale *s)
+static void print_histogram(const printer *p, const metric *m, const net_histogram *h,
+                            const scale *s)
 {
     uint64_t so_far = 0;
     if (!print_header(p, m))
@@ -172,7 +177,8 @@ static void print_histogram(const printer *p, const metric *m, const net_histogr
     print_count(p, m, "_count", NULL, NULL, so_far);
 }
 
-static void print_replies(text *to, const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names)
+static void print_replies(text *to, const net_metrics *m, const char *(*name)(unsigned at),
+                          unsigned n_names)
 {
     static const metric replies = {"mpk_http_requests_total", NULL, "counter",
                                    "HTTP requests by endpoint and status of the reply."};
@@ -186,8 +192,8 @@ static void print_replies(text *to, const net_metrics *m, const char *(*name)(un
     for (unsigned e = 0; e < n_names; e++)
         for (unsigned i = 0; i < NET_STATUSES; i++)
             if (m->replies[e][i])
-                text_print(to, "mpk_http_requests_total{endpoint=\"%s\",status=\"%s\"} %llu\n", name(e), codes[i],
-                           (unsigned long long)m->replies[e][i]);
+                text_print(to, "mpk_http_requests_total{endpoint=\"%s\",status=\"%s\"} %llu\n",
+                           name(e), codes[i], (unsigned long long)m->replies[e][i]);
 }
 
 static void print_finished(const printer *p, const net_metrics *m)
@@ -200,15 +206,17 @@ static void print_finished(const printer *p, const net_metrics *m)
                                                       [MPK_FINISH_ERROR] = "error"};
     print_header(p, &finished);
     for (int i = MPK_FINISH_STOP; i < NET_FINISHES; i++)
-        print_count(p, &finished, "", p->vllm ? "finished_reason" : "reason", reasons[i], m->finished[i]);
+        print_count(p, &finished, "", p->vllm ? "finished_reason" : "reason", reasons[i],
+                    m->finished[i]);
 }
 
 static void print_now(const printer *p, const net_load *now)
 {
     static const metric running = {"mpk_requests_running", "vllm:num_requests_running", "gauge",
                                    "Answers whose first token has come and whose last has not."},
-                        waiting = {"mpk_requests_waiting", "vllm:num_requests_waiting", "gauge",
-                                   "Answers that wait for a place, or for their prompt to be computed."},
+                        waiting =
+                            {"mpk_requests_waiting", "vllm:num_requests_waiting", "gauge",
+                             "Answers that wait for a place, or for their prompt to be computed."},
                         used = {"mpk_kv_tokens_used", NULL, "gauge",
                                 "Positions of the KV cache in pages that answers hold."},
                         all = {"mpk_kv_tokens", NULL, "gauge", "Positions of the KV cache."},
@@ -224,16 +232,17 @@ static void print_now(const printer *p, const net_load *now)
 /* What the engine counts. */
 static void print_engine(const printer *p, const net_load *now)
 {
-    static const metric asked = {"mpk_prefix_cache_queries_total", "vllm:prefix_cache_queries_total", "counter",
-                                 "Tokens of prompts that were looked for in the prefix cache."},
-                        found = {"mpk_prefix_cache_hits_total", "vllm:prefix_cache_hits_total", "counter",
-                                 "Tokens of prompts that were found there."},
-                        drafted = {"mpk_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total", "counter",
-                                   "Tokens that were tried ahead by speculation."},
-                        accepted = {"mpk_accepted_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total",
-                                    "counter", "Tokens tried ahead that stood."},
-                        back = {"mpk_preemptions_total", "vllm:num_preemptions_total", "counter",
-                                "Answers that waited in their midst, since older ones needed the KV cache."};
+    static const metric
+        asked = {"mpk_prefix_cache_queries_total", "vllm:prefix_cache_queries_total", "counter",
+                 "Tokens of prompts that were looked for in the prefix cache."},
+        found = {"mpk_prefix_cache_hits_total", "vllm:prefix_cache_hits_total", "counter",
+                 "Tokens of prompts that were found there."},
+        drafted = {"mpk_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total", "counter",
+                   "Tokens that were tried ahead by speculation."},
+        accepted = {"mpk_accepted_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total",
+                    "counter", "Tokens tried ahead that stood."},
+        back = {"mpk_preemptions_total", "vllm:num_preemptions_total", "counter",
+                "Answers that waited in their midst, since older ones needed the KV cache."};
     print_one(p, &asked, (double)now->asked);
     print_one(p, &found, (double)now->found);
     print_one(p, &drafted, (double)now->drafted);
@@ -243,30 +252,31 @@ static void print_engine(const printer *p, const net_load *now)
 
 static void print_all(const printer *p, const net_metrics *m, const net_load *now)
 {
-    static const metric prompt = {"mpk_prompt_tokens_total", "vllm:prompt_tokens_total", "counter",
-                                  "Tokens of prompts."},
-                        generated = {"mpk_generated_tokens_total", "vllm:generation_tokens_total", "counter",
-                                     "Tokens of answers."},
-                        first = {"mpk_time_to_first_token_seconds", "vllm:time_to_first_token_seconds", "histogram",
-                                 "From submitting an answer to its first token."},
-                        mean = {"mpk_time_per_output_token_seconds", "vllm:request_time_per_output_token_seconds",
-                                "histogram", "Mean distance of an answer's tokens after the first."},
-                        gap = {"mpk_inter_token_seconds", "vllm:inter_token_latency_seconds", "histogram",
-                               "Each distance of two tokens of an answer."},
-                        queue = {"mpk_queue_seconds", "vllm:request_queue_time_seconds", "histogram",
-                                 "From submitting an answer until the engine begins with its prompt."},
-                        prefill = {"mpk_prefill_seconds", "vllm:request_prefill_time_seconds", "histogram",
-                                   "From then to its first token."},
-                        inference = {"mpk_inference_seconds", "vllm:request_inference_time_seconds", "histogram",
-                                     "From then to its last token."},
-                        prompt_size = {"mpk_request_prompt_tokens", "vllm:request_prompt_tokens", "histogram",
-                                       "Tokens of an answer's prompt."},
-                        answer_size = {"mpk_request_generated_tokens", "vllm:request_generation_tokens", "histogram",
-                                       "Tokens of an answer."},
-                        decode = {"mpk_decode_seconds", "vllm:request_decode_time_seconds", "histogram",
-                                  "From an answer's first token to its last."},
-                        request = {"mpk_request_duration_seconds", "vllm:e2e_request_latency_seconds", "histogram",
-                                   "From the headers of a completion to the end of its reply."};
+    static const metric
+        prompt = {"mpk_prompt_tokens_total", "vllm:prompt_tokens_total", "counter",
+                  "Tokens of prompts."},
+        generated = {"mpk_generated_tokens_total", "vllm:generation_tokens_total", "counter",
+                     "Tokens of answers."},
+        first = {"mpk_time_to_first_token_seconds", "vllm:time_to_first_token_seconds", "histogram",
+                 "From submitting an answer to its first token."},
+        mean = {"mpk_time_per_output_token_seconds", "vllm:request_time_per_output_token_seconds",
+                "histogram", "Mean distance of an answer's tokens after the first."},
+        gap = {"mpk_inter_token_seconds", "vllm:inter_token_latency_seconds", "histogram",
+               "Each distance of two tokens of an answer."},
+        queue = {"mpk_queue_seconds", "vllm:request_queue_time_seconds", "histogram",
+                 "From submitting an answer until the engine begins with its prompt."},
+        prefill = {"mpk_prefill_seconds", "vllm:request_prefill_time_seconds", "histogram",
+                   "From then to its first token."},
+        inference = {"mpk_inference_seconds", "vllm:request_inference_time_seconds", "histogram",
+                     "From then to its last token."},
+        prompt_size = {"mpk_request_prompt_tokens", "vllm:request_prompt_tokens", "histogram",
+                       "Tokens of an answer's prompt."},
+        answer_size = {"mpk_request_generated_tokens", "vllm:request_generation_tokens",
+                       "histogram", "Tokens of an answer."},
+        decode = {"mpk_decode_seconds", "vllm:request_decode_time_seconds", "histogram",
+                  "From an answer's first token to its last."},
+        request = {"mpk_request_duration_seconds", "vllm:e2e_request_latency_seconds", "histogram",
+                   "From the headers of a completion to the end of its reply."};
     print_now(p, now);
     print_engine(p, now);
     print_finished(p, m);
@@ -284,10 +294,11 @@ static void print_all(const printer *p, const net_metrics *m, const net_load *no
     print_histogram(p, &answer_size, &m->answer_size, &size_scale);
 }
 
-void net_metrics_print(const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names, const net_load *now,
-                       bool with_vllm, text *to)
+void net_metrics_print(const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names,
+                       const net_load *now, bool with_vllm, text *to)
 {
-    const printer ours = {.to = to, .model = now->model}, theirs = {.to = to, .model = now->model, .vllm = true};
+    const printer ours = {.to = to, .model = now->model},
+                  theirs = {.to = to, .model = now->model, .vllm = true};
     print_replies(to, m, name, n_names);
     print_all(&ours, m, now);
     if (with_vllm)

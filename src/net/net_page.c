@@ -1,7 +1,8 @@
-/* net_page.c - the page at /: a chat and a view of the engine.  Its text is page.html, which the build writes as C.
+/* net_page.c - the page at /: a chat and a view of the engine.  Its text is page.html, which the
+ * build writes as C.
  *
- * The page is open to all, as it holds nothing; what it asks for needs the key.  It may run no script but its own and
- * talk to no other host.
+ * The page is open to all, as it holds nothing; what it asks for needs the key.  It may run no
+ * script but its own and talk to no other host.
  */
 #include "net/net_page.h"
 #include "net/net_exchange.h"
@@ -10,9 +11,10 @@ mpk_status net_page_send(net_exchange *x, const char *path)
 {
     static const char policy[] =
         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-    struct MHD_Response *response =
-        MHD_create_response_from_buffer(net_page_bytes, (void *)(uintptr_t)net_page_text, MHD_RESPMEM_PERSISTENT);
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors "
+        "'none'";
+    struct MHD_Response *response = MHD_create_response_from_buffer(
+        net_page_bytes, (void *)(uintptr_t)net_page_text, MHD_RESPMEM_PERSISTENT);
     (void)path;
     if (response) {
         (void)MHD_add_response_header(response, "Content-Security-Policy", policy);

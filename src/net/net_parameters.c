@@ -1,5 +1,5 @@
-/* net_parameters.c - the table of parameters, and the check of a body against it.  Cost: one search of the table for
- * each member of the body.
+/* net_parameters.c - the table of parameters, and the check of a body against it.  Cost: one search
+ * of the table for each member of the body.
  */
 
 #include "net/net_parameters.h"
@@ -39,7 +39,8 @@ typedef struct parameter {
 
 static const char sampler[] = "the kernel draws tokens in other ways (docs/server.md)",
                   probabilities[] = "give 'logprobs', which are those of the answer",
-                  one_model[] = "the server has one model and no adapters", text_only[] = "the model reads only text",
+                  one_model[] = "the server has one model and no adapters",
+                  text_only[] = "the model reads only text",
                   no_order[] = "requests are taken in their order of arrival",
                   no_extras[] = "the reply has no such part",
                   stores_nothing[] = "the server stores nothing: send the whole conversation",
@@ -139,7 +140,8 @@ static const parameter parameters[] = {
     REFUSES("mm_processor_kwargs", BOTH, 0, text_only),
     REFUSES("media_io_kwargs", NET_FOR_CHAT, 0, text_only),
     REFUSES("prompt_embeds", NET_FOR_COMPLETION, 0, "give 'prompt'"),
-    REFUSES("thinking_token_budget", BOTH, 0, "say in the template's variables whether the model shall think"),
+    REFUSES("thinking_token_budget", BOTH, 0,
+            "say in the template's variables whether the model shall think"),
     /* llama-server */
     READS("n_predict", BOTH),
     READS("n_cmpl", BOTH),
@@ -316,7 +318,8 @@ mpk_status net_parameters_check(mpk_context *cx, const json_value *body, unsigne
         if (!p && v->kind != JSON_KIND_NULL)
             note_ignored(v->key, ignored);
         if (p && p->kind == REFUSED && asks_for(v, p->neutral))
-            return net_refuse(cx, why, 400, p->name, NULL, "'%s' is not supported: %s", p->name, p->why);
+            return net_refuse(cx, why, 400, p->name, NULL, "'%s' is not supported: %s", p->name,
+                              p->why);
     }
     return MPK_OK;
 }

@@ -1,7 +1,7 @@
 /* net_parts.c - an answer of a chat, as it comes -> reasoning, content, and calls of tools.
  *
- * A state machine over the text that is not yet decided: each step takes as much of it as the state allows and says
- * whether another step may take more.
+ * A state machine over the text that is not yet decided: each step takes as much of it as the state
+ * allows and says whether another step may take more.
  */
 #include "net/net_parts.h"
 #include "net/net_random.h"
@@ -17,7 +17,8 @@ static const str think = {"<think>", 7}, unthink = {"</think>", 8};
 enum { MARK_BLOCK, MARK_CALLS, MARKS };
 static const struct {
     str open, close;
-} marks[MARKS] = {{MARK("<tool_call>"), MARK("</tool_call>")}, {MARK(NET_CALLS_BEGIN), MARK(NET_CALLS_END)}};
+} marks[MARKS] = {{MARK("<tool_call>"), MARK("</tool_call>")},
+                  {MARK(NET_CALLS_BEGIN), MARK(NET_CALLS_END)}};
 
 static size_t skip_space(str s)
 {
@@ -112,8 +113,10 @@ static mpk_status add_call(mpk_context *cx, net_parts *p, str name, str argument
 {
     if (p->one_call && p->calls.n)
         return MPK_OK;
-    net_call call = {.name = {arena_copy(&p->arena, name.at, name.n), name.n},
-                     .arguments = {arena_copy(&p->arena, arguments.n ? arguments.at : "", arguments.n), arguments.n}};
+    net_call call = {
+        .name = {arena_copy(&p->arena, name.at, name.n), name.n},
+        .arguments = {arena_copy(&p->arena, arguments.n ? arguments.at : "", arguments.n),
+                      arguments.n}};
     CHECK(cx, call.name.at && call.arguments.at, MPK_ENOMEM, "out of memory for a call of a tool");
     TRY(net_random_id(cx, "call_", call.id, sizeof call.id));
     PUSH(cx, &p->arena, &p->calls, call);
@@ -146,7 +149,8 @@ static mpk_status take_object(mpk_context *cx, net_parts *p, const json_value *v
 /* JSON that the model wrote; *out is NULL if it is none. */
 static mpk_status parse(mpk_context *cx, net_parts *p, str source, const json_value **out)
 {
-    char *copy = arena_copy(&p->arena, source.at, source.n); /* values are slices of it, and pending moves */
+    /* values are slices of it, and pending moves */
+    char *copy = arena_copy(&p->arena, source.at, source.n);
     CHECK(cx, copy, MPK_ENOMEM, "out of memory for a call of a tool");
     *out = NULL;
     mpk_status status = json_parse(cx, &p->arena, (str){copy, source.n}, out);
@@ -165,12 +169,13 @@ static bool cut(str *s, const char *mark, str *before)
     return true;
 }
 
-/* DeepSeek's: BEGIN name SEP arguments END, or BEGIN "function" SEP name, a line of ```json, arguments, one of ```,
- * END. */
+/* DeepSeek's: BEGIN name SEP arguments END, or BEGIN "function" SEP name, a line of ```json,
+ * arguments, one of ```, END. */
 static mpk_status take_marked(mpk_context *cx, net_parts *p, str rest, bool *found)
 {
     str before, name, call, arguments;
-    while (cut(&rest, NET_CALL_BEGIN, &before) && cut(&rest, NET_CALL_SEP, &name) && cut(&rest, NET_CALL_END, &call)) {
+    while (cut(&rest, NET_CALL_BEGIN, &before) && cut(&rest, NET_CALL_SEP, &name) &&
+           cut(&rest, NET_CALL_END, &call)) {
         if (cut(&call, "\n```json\n", &before)) {
             name = before;
             arguments = cut(&call, "\n```", &before) ? before : call;
@@ -280,7 +285,8 @@ static bool step_open(net_parts *p)
         }
     }
     p->state = NET_PARTS_CONTENT;
-    if (p->tools && seeks_bare(p) && !p->any_content && !p->calls.n && (*rest.at == '{' || *rest.at == '['))
+    if (p->tools && seeks_bare(p) && !p->any_content && !p->calls.n &&
+        (*rest.at == '{' || *rest.at == '['))
         p->state = NET_PARTS_BARE;
     else if (p->drop_space)
         drop(p, s.n - rest.n);

@@ -1,10 +1,11 @@
 /* net_parts.h - an answer of a chat, as it comes -> reasoning, content, and calls of tools.
  *
- * Reasoning is what stands between <think> and </think> at the beginning; when the prompt ends with <think>, the answer
- * begins inside.  Calls are, where tools were given, <tool_call>{"name":..., "arguments":{...}}</tool_call> (Qwen,
- * Hermes), DeepSeek's marks around names and arguments, or an answer that is nothing but one object of name and
- * "arguments" or "parameters" (Llama 3), or a list of them (Mistral).  Text that may still become the beginning of a
- * mark waits until that is decided; what turns out to be no call is content.  However an answer is cut into pieces, the
+ * Reasoning is what stands between <think> and </think> at the beginning; when the prompt ends with
+ * <think>, the answer begins inside.  Calls are, where tools were given, <tool_call>{"name":...,
+ * "arguments":{...}}</tool_call> (Qwen, Hermes), DeepSeek's marks around names and arguments, or an
+ * answer that is nothing but one object of name and "arguments" or "parameters" (Llama 3), or a
+ * list of them (Mistral).  Text that may still become the beginning of a mark waits until that is
+ * decided; what turns out to be no call is content.  However an answer is cut into pieces, the
  * parts are the same.
  */
 #ifndef NET_PARTS_H
@@ -30,7 +31,8 @@ typedef enum net_call_style {
     NET_CALLS_BLOCKS, /* <tool_call>{"name":..., "arguments":{...}}</tool_call>: Qwen, Hermes */
     NET_CALLS_OBJECT, /* the whole answer is {"name":..., "parameters":{...}}: Llama 3 */
     NET_CALLS_LIST,   /* the whole answer is [{"name":..., "arguments":{...}}, ...]: Mistral */
-    NET_CALLS_FENCED, /* DeepSeek-V3 and R1: marks around calls, each a name and arguments within ```json */
+    /* DeepSeek-V3 and R1: marks around calls, each a name and arguments within ```json */
+    NET_CALLS_FENCED,
     NET_CALLS_MARKED, /* DeepSeek-V3.1: the same without ```json */
 } net_call_style;
 
@@ -46,10 +48,12 @@ typedef enum net_parts_state {
 typedef struct net_parts {
     text reasoning, content; /* what has come; a reader that streams may empty them */
     VEC(net_call) calls;
-    arena arena;                   /* of the calls */
-    const json_value *tools;       /* NULL: none, and then no calls are looked for; must outlive this */
-    net_call_style style;          /* set after net_parts_open: how calls are spelled */
-    bool one_call, hide_reasoning; /* the same: what comes after the first call, and reasoning, go */
+    arena arena; /* of the calls */
+    /* NULL: none, and then no calls are looked for; must outlive this */
+    const json_value *tools;
+    net_call_style style; /* set after net_parts_open: how calls are spelled */
+    /* the same: what comes after the first call, and reasoning, go */
+    bool one_call, hide_reasoning;
     net_parts_state state;
     unsigned mark;   /* of NET_PARTS_CALL: which one */
     bool drop_space; /* before what comes next: after reasoning and calls */

@@ -19,7 +19,9 @@ static void take(net_parts *p, const json_value *tools, str prompt, str answer, 
     mpk_context cx = {0};
     net_parts_open(p, tools, prompt);
     for (size_t at = 0; at < answer.n; at += step)
-        must(net_parts_put(&cx, p, (str){answer.at + at, answer.n - at < step ? answer.n - at : step}) == MPK_OK);
+        must(net_parts_put(&cx, p,
+                           (str){answer.at + at, answer.n - at < step ? answer.n - at : step}) ==
+             MPK_OK);
     must(net_parts_end(&cx, p) == MPK_OK);
 }
 
@@ -30,7 +32,8 @@ static bool same(const text *a, const text *b)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char list[] = "[{\"function\": {\"name\": \"f\"}}, {\"function\": {\"name\": \"g\"}}]";
+    static const char list[] =
+        "[{\"function\": {\"name\": \"f\"}}, {\"function\": {\"name\": \"g\"}}]";
     mpk_context cx = {0};
     arena a = {0};
     net_parts whole = {0}, cut = {0};
@@ -40,7 +43,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     must(json_parse(&cx, &a, STR(list), &tools) == MPK_OK);
     if (data[0] & 1)
         tools = NULL;
-    const str prompt = data[0] & 2 ? STR("x<think>\n") : STR("x"), answer = {(const char *)data + 1, size - 1};
+    const str prompt = data[0] & 2 ? STR("x<think>\n") : STR("x"),
+              answer = {(const char *)data + 1, size - 1};
     take(&whole, tools, prompt, answer, size);
     take(&cut, tools, prompt, answer, 1 + data[0] / 4 % 16);
     must(same(&whole.reasoning, &cut.reasoning) && same(&whole.content, &cut.content));

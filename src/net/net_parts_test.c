@@ -37,29 +37,40 @@ static const example examples[] = {
     {"", "<think></think>\n\nYes", false, "", "Yes", ""},
     {"user: x\n<think>\n", "so\n</think>\n\nYes", false, "so", "Yes", ""},
     {"user: x\n<think>", "so", false, "so", "", ""},
-    {"", "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": [2]}}\n</tool_call>", true, "", "",
-     "add{\"a\":1,\"b\":[2]};"},
+    {"", "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": [2]}}\n</tool_call>",
+     true, "", "", "add{\"a\":1,\"b\":[2]};"},
     {"",
-     "Let me see.\n<tool_call>{\"name\":\"add\",\"arguments\":\"{}\"}</tool_call>\n<tool_call>{\"name\":\"other\"}"
+     "Let me "
+     "see.\n<tool_call>{\"name\":\"add\",\"arguments\":\"{}\"}</"
+     "tool_call>\n<tool_call>{\"name\":\"other\"}"
      "</tool_call>\n",
      true, "", "Let me see.\n", "add{};other{};"},
-    {"", "<think>\nwhich?\n</think>\n\n<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\n</tool_call>", true,
-     "which?", "", "add{};"},
-    {"", "<tool_call>{\"name\":\"add\",\"arguments\":{}}", true, "", "", "add{};"},
-    {"", "<tool_call>{\"name\":\"add\",\"argum", true, "", "<tool_call>{\"name\":\"add\",\"argum", ""},
-    {"", "<tool_call>no</tool_call> then", true, "", "<tool_call>no</tool_call>then", ""},
-    {"", "<tool_call>{\"name\":\"add\"}</tool_call>", false, "", "<tool_call>{\"name\":\"add\"}</tool_call>", ""},
-    {"", "<tool_call>{\"name\":\"add\",\"arguments\":{\"a\":\"\\\"</tool_call>\"}}</tool_call>", true, "", "",
-     "add{\"a\":\"\\\"</tool_call>\"};"},
     {"",
-     "So:" NET_CALLS_BEGIN NET_CALL_BEGIN "function" NET_CALL_SEP "add\n```json\n{\"a\": 1}\n```" NET_CALL_END
-     "\n" NET_CALL_BEGIN "look_up" NET_CALL_SEP "{}" NET_CALL_END NET_CALLS_END,
+     "<think>\nwhich?\n</think>\n\n<tool_call>\n{\"name\": \"add\", \"arguments\": "
+     "{}}\n</tool_call>",
+     true, "which?", "", "add{};"},
+    {"", "<tool_call>{\"name\":\"add\",\"arguments\":{}}", true, "", "", "add{};"},
+    {"", "<tool_call>{\"name\":\"add\",\"argum", true, "", "<tool_call>{\"name\":\"add\",\"argum",
+     ""},
+    {"", "<tool_call>no</tool_call> then", true, "", "<tool_call>no</tool_call>then", ""},
+    {"", "<tool_call>{\"name\":\"add\"}</tool_call>", false, "",
+     "<tool_call>{\"name\":\"add\"}</tool_call>", ""},
+    {"", "<tool_call>{\"name\":\"add\",\"arguments\":{\"a\":\"\\\"</tool_call>\"}}</tool_call>",
+     true, "", "", "add{\"a\":\"\\\"</tool_call>\"};"},
+    {"",
+     "So:" NET_CALLS_BEGIN NET_CALL_BEGIN "function" NET_CALL_SEP
+     "add\n```json\n{\"a\": 1}\n```" NET_CALL_END "\n" NET_CALL_BEGIN "look_up" NET_CALL_SEP
+     "{}" NET_CALL_END NET_CALLS_END,
      true, "", "So:", "add{\"a\": 1};look_up{};"},
     {"", NET_CALLS_BEGIN "add" NET_CALLS_END, true, "", NET_CALLS_BEGIN "add" NET_CALLS_END, ""},
-    {"", "{\"name\": \"add\", \"parameters\": {\"a\": \"<tool_call>\"}}", true, "", "", "add{\"a\":\"<tool_call>\"};"},
-    {"", " [{\"name\": \"add\", \"arguments\": {}}, {\"name\": \"look_up\", \"arguments\": {\"x\": null}}]", true, "",
-     "", "add{};look_up{\"x\":null};"},
-    {"", "{\"name\": \"nobody\", \"parameters\": {}}", true, "", "{\"name\": \"nobody\", \"parameters\": {}}", ""},
+    {"", "{\"name\": \"add\", \"parameters\": {\"a\": \"<tool_call>\"}}", true, "", "",
+     "add{\"a\":\"<tool_call>\"};"},
+    {"",
+     " [{\"name\": \"add\", \"arguments\": {}}, {\"name\": \"look_up\", \"arguments\": {\"x\": "
+     "null}}]",
+     true, "", "", "add{};look_up{\"x\":null};"},
+    {"", "{\"name\": \"nobody\", \"parameters\": {}}", true, "",
+     "{\"name\": \"nobody\", \"parameters\": {}}", ""},
     {"", "{\"name\": \"add\"}", true, "", "{\"name\": \"add\"}", ""},
     {"", "[]", true, "", "[]", ""},
     {"", "{ is a brace", true, "", "{ is a brace", ""},
@@ -80,7 +91,8 @@ static void move(text *from, text *to)
 static void check_text(const char *what, const example *e, const text *t, const char *expected)
 {
     if (t->n != strlen(expected) || (t->n && memcmp(t->at, expected, t->n) != 0))
-        fail_msg("%s of '%s' is '%.*s', expected '%s'", what, e->answer, (int)t->n, t->at ? t->at : "", expected);
+        fail_msg("%s of '%s' is '%.*s', expected '%s'", what, e->answer, (int)t->n,
+                 t->at ? t->at : "", expected);
 }
 
 /* The answer in pieces of at most `most` bytes. */
@@ -107,7 +119,8 @@ static void check_example(const example *e, draws *r, uint64_t most)
     move(&p.content, &s.content);
     for (size_t i = 0; i < p.calls.n; i++) {
         assert_int_equal(strlen(p.calls.at[i].id), 29);
-        text_print(&s.calls, "%.*s%.*s;", STR_ARG(p.calls.at[i].name), STR_ARG(p.calls.at[i].arguments));
+        text_print(&s.calls, "%.*s%.*s;", STR_ARG(p.calls.at[i].name),
+                   STR_ARG(p.calls.at[i].arguments));
     }
     check_text("reasoning", e, &s.reasoning, e->reasoning);
     check_text("content", e, &s.content, e->content);
@@ -132,7 +145,8 @@ static void test_whole(void **state)
 }
 
 /* Any text of marks and braces, at once and byte by byte: the same parts, and no letter is lost. */
-static void take_parts(const char *prompt, const json_value *tools, const text *answer, bool bytewise, net_parts *p)
+static void take_parts(const char *prompt, const json_value *tools, const text *answer,
+                       bool bytewise, net_parts *p)
 {
     mpk_context cx = {0};
     net_parts_open(p, tools, str_from(prompt));
@@ -153,9 +167,23 @@ static size_t count_letters(const text *t)
 
 static void check_random(const json_value *tools, draws *r)
 {
-    static const char *const words[] = {
-        "<think>", "</think>", "<tool_call>", "</tool_call>",      "{", "}", "[", "]", "<", " ", "\n", "q", "\"name\"",
-        ":",       "\"add\"",  "</",          "{\"name\":\"add\"}"};
+    static const char *const words[] = {"<think>",
+                                        "</think>",
+                                        "<tool_call>",
+                                        "</tool_call>",
+                                        "{",
+                                        "}",
+                                        "[",
+                                        "]",
+                                        "<",
+                                        " ",
+                                        "\n",
+                                        "q",
+                                        "\"name\"",
+                                        ":",
+                                        "\"add\"",
+                                        "</",
+                                        "{\"name\":\"add\"}"};
     const char *prompt = draw(r) % 4 ? "" : "<think>";
     text answer = {0};
     net_parts whole = {0}, cut = {0};
@@ -165,7 +193,8 @@ static void check_random(const json_value *tools, draws *r)
         text_print(&answer, "%s", words[draw(r) % (sizeof words / sizeof *words)]);
     take_parts(prompt, tools, &answer, false, &whole);
     take_parts(prompt, tools, &answer, true, &cut);
-    if (whole.content.n != cut.content.n || whole.reasoning.n != cut.reasoning.n || whole.calls.n != cut.calls.n ||
+    if (whole.content.n != cut.content.n || whole.reasoning.n != cut.reasoning.n ||
+        whole.calls.n != cut.calls.n ||
         count_letters(&cut.content) + count_letters(&cut.reasoning) != count_letters(&answer))
         fail_msg("'%s' has other parts when it comes byte by byte, or lost some", answer.at);
     text_free(&answer);

@@ -1,7 +1,8 @@
-/* net_probs.c - log probabilities of an answer's tokens, as OpenAI's documents and events have them.
+/* net_probs.c - log probabilities of an answer's tokens, as OpenAI's documents and events have
+ * them.
  *
- * A chat has a list of entries; a completion has four lists beside each other.  What has come is kept as JSON until a
- * document or an event takes it.
+ * A chat has a list of entries; a completion has four lists beside each other.  What has come is
+ * kept as JSON until a document or an event takes it.
  */
 #include <math.h>
 
@@ -122,7 +123,9 @@ mpk_status net_probs_take(net_exchange *x, net_answer *a, size_t from, size_t to
         else if (n)
             add_to_completion(x, probs, found, n);
     }
-    CHECK(x->cx, !probs->tokens.failed && !probs->values.failed && !probs->tops.failed && !probs->offsets.failed,
+    CHECK(x->cx,
+          !probs->tokens.failed && !probs->values.failed && !probs->tops.failed &&
+              !probs->offsets.failed,
           MPK_ENOMEM, "out of memory for log probabilities");
     return MPK_OK;
 }

@@ -4,8 +4,8 @@
 
 #include "net/net_refusal.h"
 
-mpk_status net_refuse(mpk_context *cx, net_refusal *why, int http, const char *field, const char *code,
-                      const char *format, ...)
+mpk_status net_refuse(mpk_context *cx, net_refusal *why, int http, const char *field,
+                      const char *code, const char *format, ...)
 {
     char words[1024];
     va_list values;
@@ -20,8 +20,8 @@ mpk_status net_refuse(mpk_context *cx, net_refusal *why, int http, const char *f
 
 void net_refuse_status(net_refusal *why, mpk_status status)
 {
-    const bool theirs =
-        status == MPK_EARG || status == MPK_EFORMAT || status == MPK_ELIMIT || status == MPK_EUNSUPPORTED;
+    const bool theirs = status == MPK_EARG || status == MPK_EFORMAT || status == MPK_ELIMIT ||
+                        status == MPK_EUNSUPPORTED;
     if (why->http)
         return;
     why->http = theirs ? 400 : 500;

@@ -18,9 +18,11 @@ static void add_cors(net_exchange *x, struct MHD_Response *response)
         add_header(response, "Vary", "Origin");
     if (strcmp(x->method, "OPTIONS") != 0)
         return;
-    const char *asked = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Access-Control-Request-Headers");
+    const char *asked = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND,
+                                                    "Access-Control-Request-Headers");
     add_header(response, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-    add_header(response, "Access-Control-Allow-Headers", asked ? asked : "Authorization, Content-Type");
+    add_header(response, "Access-Control-Allow-Headers",
+               asked ? asked : "Authorization, Content-Type");
     add_header(response, "Access-Control-Max-Age", "600");
 }
 
@@ -31,7 +33,8 @@ static void add_retry(const net_exchange *x, struct MHD_Response *response)
     add_header(response, "Retry-After", seconds);
 }
 
-mpk_status net_reply_send(net_exchange *x, int status, const char *type, struct MHD_Response *response)
+mpk_status net_reply_send(net_exchange *x, int status, const char *type,
+                          struct MHD_Response *response)
 {
     CHECK(x->cx, response, MPK_ENOMEM, "out of memory for a reply");
     add_cors(x, response);

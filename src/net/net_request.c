@@ -1,4 +1,5 @@
-/* net_request.c - JSON of a completion or a chat -> a checked request.  Cost: one pass over the document. */
+/* net_request.c - JSON of a completion or a chat -> a checked request.  Cost: one pass over the
+ * document. */
 #include <math.h>
 #include <stdio.h>
 
@@ -32,8 +33,8 @@ mpk_status net_request_count_values(mpk_context *cx, str body, size_t *n_values,
             n += c == ',' || c == ':' || c == '[' || c == '{';
     }
     if (n > NET_MAX_VALUES)
-        return net_refuse(cx, why, 413, NULL, NULL, "the body has %zu JSON values, at most %d are taken", n,
-                          NET_MAX_VALUES);
+        return net_refuse(cx, why, 413, NULL, NULL,
+                          "the body has %zu JSON values, at most %d are taken", n, NET_MAX_VALUES);
     *n_values = n;
     return MPK_OK;
 }
@@ -56,10 +57,12 @@ static mpk_status read_whole(reader *r, const char *key, int64_t least, int64_t 
     if (!v)
         return MPK_OK;
     double x = v->number; /* some clients say 16.0 */
-    bool whole = v->kind == JSON_KIND_NUMBER && (v->is_integer || (fabs(x) < 0x1p53 && x == floor(x)));
+    bool whole =
+        v->kind == JSON_KIND_NUMBER && (v->is_integer || (fabs(x) < 0x1p53 && x == floor(x)));
     int64_t value = !whole ? 0 : v->is_integer ? v->integer : (int64_t)x;
     if (!whole || value < least || value > most)
-        REFUSE(r, key, "'%s' is not a whole number from %lld to %lld", key, (long long)least, (long long)most);
+        REFUSE(r, key, "'%s' is not a whole number from %lld to %lld", key, (long long)least,
+               (long long)most);
     *to = value;
     return MPK_OK;
 }
@@ -126,7 +129,8 @@ static mpk_status read_stops(reader *r)
     return MPK_OK;
 }
 
-/* What other servers mean by the edges: top_k -1 is off; top_p 0 leaves only the most probable token. */
+/* What other servers mean by the edges: top_k -1 is off; top_p 0 leaves only the most probable
+ * token. */
 static mpk_status read_cuts(reader *r)
 {
     mpk_request_options *s = &r->out->sampling;
@@ -185,11 +189,13 @@ static mpk_status check_values(reader *r)
 {
     const json_value *special = json_get(r->body, "skip_special_tokens");
     if (special && !(special->kind == JSON_KIND_BOOL && special->boolean))
-        REFUSE(r, "skip_special_tokens", "'skip_special_tokens' other than true is not supported: answers are text");
+        REFUSE(r, "skip_special_tokens",
+               "'skip_special_tokens' other than true is not supported: answers are text");
     return MPK_OK;
 }
 
-/* So many answers are computed, and the n most probable ones sent: which these are is known when all have ended. */
+/* So many answers are computed, and the n most probable ones sent: which these are is known when
+ * all have ended. */
 static mpk_status read_best(reader *r, unsigned endpoint)
 {
     net_request *q = r->out;
@@ -217,7 +223,9 @@ static mpk_status read_drafts(reader *r)
     int64_t n = 0;
     TRY(read_whole(r, "speculative.n_max", 0, INT32_MAX, &n));
     if (json_get(r->body, "speculative.n_max"))
-        r->out->sampling.draft_tokens = n == 0 ? -1 : n < NET_MAX_DRAFTS ? (int32_t)n : NET_MAX_DRAFTS;
+        r->out->sampling.draft_tokens = n == 0               ? -1
+                                        : n < NET_MAX_DRAFTS ? (int32_t)n
+                                                             : NET_MAX_DRAFTS;
     return MPK_OK;
 }
 
@@ -245,7 +253,8 @@ static mpk_status read_truncation(reader *r)
     int64_t n = 0;
     TRY(read_whole(r, "truncate_prompt_tokens", -1, INT32_MAX, &n));
     if (n == 0 && json_get(r->body, "truncate_prompt_tokens"))
-        REFUSE(r, "truncate_prompt_tokens", "'truncate_prompt_tokens' is 0: a prompt has a token at least");
+        REFUSE(r, "truncate_prompt_tokens",
+               "'truncate_prompt_tokens' is 0: a prompt has a token at least");
     r->out->truncate = (int32_t)n;
     return MPK_OK;
 }
@@ -287,12 +296,15 @@ mpk_status net_request_read_ids(mpk_context *cx, arena *a, const json_value *lis
 {
     int32_t *at;
     if (!json_is(list, JSON_KIND_LIST))
-        return net_refuse(cx, why, 400, name, NULL, "'%s' is missing or is not a list of token ids", name);
+        return net_refuse(cx, why, 400, name, NULL, "'%s' is missing or is not a list of token ids",
+                          name);
     NEW(cx, a, at, list->n);
     for (size_t i = 0; i < list->n; i++) {
         const json_value *v = &list->items[i];
-        if (v->kind != JSON_KIND_NUMBER || !v->is_integer || v->integer < 0 || v->integer > INT32_MAX)
-            return net_refuse(cx, why, 400, name, NULL, "'%s': item %zu is not a token id", name, i);
+        if (v->kind != JSON_KIND_NUMBER || !v->is_integer || v->integer < 0 ||
+            v->integer > INT32_MAX)
+            return net_refuse(cx, why, 400, name, NULL, "'%s': item %zu is not a token id", name,
+                              i);
         at[i] = (int32_t)v->integer;
     }
     *ids = at;
@@ -307,7 +319,9 @@ static mpk_status read_prompt(reader *r, const json_value *v, net_prompt *to)
         return MPK_OK;
     }
     if (v->kind != JSON_KIND_LIST || !v->n)
-        REFUSE(r, "prompt", "'prompt' is not a text, a list of texts, a list of token ids or a list of such lists");
+        REFUSE(
+            r, "prompt",
+            "'prompt' is not a text, a list of texts, a list of token ids or a list of such lists");
     return net_request_read_ids(r->cx, r->a, v, "prompt", &to->ids, &to->n_ids, r->why);
 }
 
@@ -348,7 +362,8 @@ static mpk_status read_suffix(reader *r)
 }
 
 mpk_status net_request_read_infill(mpk_context *cx, arena *a, const json_value *body,
-                                   const mpk_request_options *suggested, net_request *out, net_refusal *why)
+                                   const mpk_request_options *suggested, net_request *out,
+                                   net_refusal *why)
 {
     reader r = {cx, a, body, out, why};
     int64_t max_tokens = 0;
@@ -360,7 +375,8 @@ mpk_status net_request_read_infill(mpk_context *cx, arena *a, const json_value *
 }
 
 mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_value *body,
-                                       const mpk_request_options *suggested, net_request *out, net_refusal *why)
+                                       const mpk_request_options *suggested, net_request *out,
+                                       net_refusal *why)
 {
     reader r = {cx, a, body, out, why};
     int64_t max_tokens = 16; /* as OpenAI has it */
@@ -369,7 +385,8 @@ mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_val
     TRY(read_whole(&r, "max_tokens", 1, 1 << 30, &max_tokens));
     TRY(read_flag(&r, "echo", &out->echo));
     if (out->echo && out->sampling.logprobs)
-        return net_refuse(cx, why, 400, "echo", NULL, "'echo' with 'logprobs' is not supported: give one of them");
+        return net_refuse(cx, why, 400, "echo", NULL,
+                          "'echo' with 'logprobs' is not supported: give one of them");
     out->sampling.max_tokens = (uint32_t)max_tokens;
     TRY(read_prompts(&r));
     return read_suffix(&r);
@@ -377,17 +394,20 @@ mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_val
 
 /* ---- chats ---- */
 
-/* Content that is a list of parts becomes one text: templates of models that read only text ask for that. */
+/* Content that is a list of parts becomes one text: templates of models that read only text ask for
+ * that. */
 static mpk_status write_parts(reader *r, const json_value *parts, text *to)
 {
     text joined = {0};
     for (size_t i = 0; i < parts->n; i++) {
-        const json_value *part = &parts->items[i], *type = json_get(part, "type"), *words = json_get(part, "text");
+        const json_value *part = &parts->items[i], *type = json_get(part, "type"),
+                         *words = json_get(part, "text");
         if (!json_is(words, JSON_KIND_STRING) ||
             (type && !(type->kind == JSON_KIND_STRING && str_is(type->text, "text")))) {
             text_free(&joined);
             REFUSE(r, "messages",
-                   "'messages': a content holds a part that is not {\"type\": \"text\", \"text\": ...}; "
+                   "'messages': a content holds a part that is not {\"type\": \"text\", \"text\": "
+                   "...}; "
                    "the model reads only text");
         }
         text_add(&joined, "\n", i > 0);
@@ -407,7 +427,8 @@ static void write_arguments(reader *r, const json_value *v, text *to)
         json_write(to, v, 0);
     else if (!v->text.n)
         text_print(to, "{}");
-    else if (json_parse(r->cx, r->a, v->text, &object) == MPK_OK && object->kind == JSON_KIND_OBJECT)
+    else if (json_parse(r->cx, r->a, v->text, &object) == MPK_OK &&
+             object->kind == JSON_KIND_OBJECT)
         json_write(to, object, 0);
     else
         json_write_str(to, v->text);
@@ -463,7 +484,8 @@ static mpk_status write_calls(reader *r, const json_value *calls, text *to)
 
 static mpk_status write_content(reader *r, const json_value *v, bool is_continued, text *to)
 {
-    if (!v || v->kind == JSON_KIND_NULL) /* of a message that only calls tools; templates add to it as to a text */
+    /* of a message that only calls tools; templates add to it as to a text */
+    if (!v || v->kind == JSON_KIND_NULL)
         text_print(to, "\"\"");
     else if (v->kind == JSON_KIND_LIST)
         TRY(write_parts(r, v, to));
@@ -483,7 +505,8 @@ static mpk_status write_message(reader *r, const json_value *message, bool is_co
     for (size_t i = 0; i < message->n; i++) {
         const json_value *v = &message->items[i];
         write_member_name(v, i, to);
-        if (str_is(v->key, "role") && str_is(v->text, "developer")) /* OpenAI's newer name; templates know the older */
+        /* OpenAI's newer name; templates know the older */
+        if (str_is(v->key, "role") && str_is(v->text, "developer"))
             text_print(to, "\"system\"");
         else if (str_is(v->key, "content")) {
             TRY(write_content(r, v, is_continued, to));
@@ -505,9 +528,11 @@ static mpk_status check_message(reader *r, const json_value *message, size_t i)
 {
     const json_value *role = json_get(message, "role"), *content = json_get(message, "content");
     if (!json_is(role, JSON_KIND_STRING))
-        REFUSE(r, "messages", "'messages': item %zu is not an object with a 'role' that is a text", i);
+        REFUSE(r, "messages", "'messages': item %zu is not an object with a 'role' that is a text",
+               i);
     if (content && content->kind != JSON_KIND_STRING && content->kind != JSON_KIND_LIST)
-        REFUSE(r, "messages", "'messages': the content of item %zu is neither a text nor a list of parts", i);
+        REFUSE(r, "messages",
+               "'messages': the content of item %zu is neither a text nor a list of parts", i);
     return MPK_OK;
 }
 
@@ -582,7 +607,10 @@ static mpk_status check_tools(reader *r, const json_value *tools)
     for (size_t i = 0; i < tools->n; i++) {
         const json_value *name = function_name(&tools->items[i]);
         if (!json_is(name, JSON_KIND_STRING) || !name->text.n)
-            REFUSE(r, "tools", "'tools': item %zu is not {\"type\": \"function\", \"function\": {\"name\": ...}}", i);
+            REFUSE(
+                r, "tools",
+                "'tools': item %zu is not {\"type\": \"function\", \"function\": {\"name\": ...}}",
+                i);
     }
     return MPK_OK;
 }
@@ -597,7 +625,8 @@ static mpk_status read_tools(reader *r)
     if (!tools || !wanted || !tools->n)
         return MPK_OK;
     if (r->out->must_call && r->out->sampling.ignore_eos)
-        REFUSE(r, "ignore_eos", "'ignore_eos' is not possible with calls that must come: the answer ends with them");
+        REFUSE(r, "ignore_eos",
+               "'ignore_eos' is not possible with calls that must come: the answer ends with them");
     r->out->tool_list = tools;
     return rewrite(r, tools, &r->out->tools);
 }
@@ -628,7 +657,8 @@ static void write_variables(reader *r, const json_value *given, const json_value
 
 static mpk_status read_variables(reader *r)
 {
-    const json_value *v = json_get(r->body, "chat_template_kwargs"), *effort = json_get(r->body, "reasoning_effort");
+    const json_value *v = json_get(r->body, "chat_template_kwargs"),
+                     *effort = json_get(r->body, "reasoning_effort");
     const json_value *documents = json_get(r->body, "documents");
     if (v && v->kind != JSON_KIND_OBJECT)
         REFUSE(r, "chat_template_kwargs", "'chat_template_kwargs' is not an object");
@@ -656,7 +686,8 @@ static mpk_status read_end(reader *r)
     TRY(read_flag(r, "add_generation_prompt", &answer));
     if (r->out->continues && answer)
         REFUSE(r, "continue_final_message",
-               "'continue_final_message' goes on with the last message, 'add_generation_prompt' begins another: "
+               "'continue_final_message' goes on with the last message, 'add_generation_prompt' "
+               "begins another: "
                "give one of them");
     r->out->no_answer = !answer;
     return MPK_OK;
@@ -665,28 +696,33 @@ static mpk_status read_end(reader *r)
 /* What the reply shows of the answer's parts. */
 static mpk_status read_shown(reader *r)
 {
-    const json_value *format = json_get(r->body, "reasoning_format"), *kinds = json_get(r->body, "modalities");
+    const json_value *format = json_get(r->body, "reasoning_format"),
+                     *kinds = json_get(r->body, "modalities");
     bool apart = true, shown = true, many = true;
     TRY(read_flag(r, "separate_reasoning", &apart));
     TRY(read_flag(r, "include_reasoning", &shown));
     TRY(read_flag(r, "parallel_tool_calls", &many));
     if (!apart)
-        REFUSE(r, "separate_reasoning", "'separate_reasoning' false is not supported: reasoning stands apart");
-    if (format &&
-        !(format->kind == JSON_KIND_STRING && (str_is(format->text, "auto") || str_is(format->text, "deepseek"))))
-        REFUSE(r, "reasoning_format", "'reasoning_format' other than \"auto\" and \"deepseek\" is not supported");
+        REFUSE(r, "separate_reasoning",
+               "'separate_reasoning' false is not supported: reasoning stands apart");
+    if (format && !(format->kind == JSON_KIND_STRING &&
+                    (str_is(format->text, "auto") || str_is(format->text, "deepseek"))))
+        REFUSE(r, "reasoning_format",
+               "'reasoning_format' other than \"auto\" and \"deepseek\" is not supported");
     if (kinds && kinds->kind != JSON_KIND_LIST)
         REFUSE(r, "modalities", "'modalities' is not a list");
     for (size_t i = 0; kinds && i < kinds->n; i++)
         if (kinds->items[i].kind != JSON_KIND_STRING || !str_is(kinds->items[i].text, "text"))
-            REFUSE(r, "modalities", "'modalities' other than [\"text\"] is not supported: answers are text");
+            REFUSE(r, "modalities",
+                   "'modalities' other than [\"text\"] is not supported: answers are text");
     r->out->hide_reasoning = !shown;
     r->out->one_call = !many;
     return MPK_OK;
 }
 
 mpk_status net_request_read_chat(mpk_context *cx, arena *a, const json_value *body,
-                                 const mpk_request_options *suggested, net_request *out, net_refusal *why)
+                                 const mpk_request_options *suggested, net_request *out,
+                                 net_refusal *why)
 {
     reader r = {cx, a, body, out, why};
     int64_t max_tokens = 0;

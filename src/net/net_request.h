@@ -1,7 +1,8 @@
-/* net_request.h - what the body of a completion asks for: JSON of a stranger -> a request whose every field is checked.
+/* net_request.h - what the body of a completion asks for: JSON of a stranger -> a request whose
+ * every field is checked.
  *
- * The fields are those of OpenAI's API and those that vLLM, SGLang and llama-server add; null counts as absent.
- * net_parameters.h says what becomes of each.
+ * The fields are those of OpenAI's API and those that vLLM, SGLang and llama-server add; null
+ * counts as absent.  net_parameters.h says what becomes of each.
  */
 #ifndef NET_REQUEST_H
 #define NET_REQUEST_H
@@ -14,7 +15,8 @@
 enum { NET_MAX_STOPS = 16, NET_MAX_ANSWERS = 128, NET_MAX_LOGPROBS = 20, NET_MAX_VALUES = 1 << 20 };
 enum { NET_MAX_DRAFTS = 64 };
 
-/* Stands at the end of a last message that the answer shall continue, until the prompt is cut off there. */
+/* Stands at the end of a last message that the answer shall continue, until the prompt is cut off
+ * there. */
 #define NET_CONTINUED "CONTINUE_FINAL_MESSAGE_TAG"
 
 /* A text, or token ids if text.at is NULL. */
@@ -31,9 +33,11 @@ typedef struct net_request {
     uint32_t n_shown;   /* of these, the most probable ones; as many as n_answers: all */
     bool has_seed, stream, echo;
     bool include_usage, usage_always; /* in a stream: at its end, in every event */
-    bool special;                     /* put the tokens around the prompt that the tokenizer asks for */
-    int32_t truncate;                 /* keep so many tokens of a prompt, its last; 0: all; -1: as many as fit */
-    char ignored[NET_IGNORED_BYTES];  /* parameters that nobody documents */
+    /* put the tokens around the prompt that the tokenizer asks for */
+    bool special;
+    /* keep so many tokens of a prompt, its last; 0: all; -1: as many as fit */
+    int32_t truncate;
+    char ignored[NET_IGNORED_BYTES]; /* parameters that nobody documents */
     /* of a completion */
     const net_prompt *prompts;
     size_t n_prompts;
@@ -50,18 +54,21 @@ typedef struct net_request {
     const json_value *only_tool; /* of these, the one that must be called; NULL: any */
 } net_request;
 
-/* How many values a document has at most; more than NET_MAX_VALUES are refused, since as a tree they take a hundred
- * times their size. */
+/* How many values a document has at most; more than NET_MAX_VALUES are refused, since as a tree
+ * they take a hundred times their size. */
 mpk_status net_request_count_values(mpk_context *cx, str body, size_t *n_values, net_refusal *why);
-/* Each reads into *out, which keeps slices of the document: sampling, as suggested for this model, is the default.
- * Statuses: MPK_EARG with *why filled, MPK_ENOMEM. */
+/* Each reads into *out, which keeps slices of the document: sampling, as suggested for this model,
+ * is the default.  Statuses: MPK_EARG with *why filled, MPK_ENOMEM. */
 mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_value *body,
-                                       const mpk_request_options *suggested, net_request *out, net_refusal *why);
+                                       const mpk_request_options *suggested, net_request *out,
+                                       net_refusal *why);
 /* The parameters of an answer that fills a gap; which gap, net_infill.c reads. */
 mpk_status net_request_read_infill(mpk_context *cx, arena *a, const json_value *body,
-                                   const mpk_request_options *suggested, net_request *out, net_refusal *why);
+                                   const mpk_request_options *suggested, net_request *out,
+                                   net_refusal *why);
 mpk_status net_request_read_chat(mpk_context *cx, arena *a, const json_value *body,
-                                 const mpk_request_options *suggested, net_request *out, net_refusal *why);
+                                 const mpk_request_options *suggested, net_request *out,
+                                 net_refusal *why);
 /* A member that is a list of token ids. */
 mpk_status net_request_read_ids(mpk_context *cx, arena *a, const json_value *list, const char *name,
                                 const int32_t **ids, size_t *n, net_refusal *why);

@@ -1,5 +1,5 @@
-/* net_request_fuzz.c - any bytes as the body of a completion and of a chat: a request within its bounds, or a refusal
- * that says why.
+/* net_request_fuzz.c - any bytes as the body of a completion and of a chat: a request within its
+ * bounds, or a refusal that says why.
  */
 #include <stdlib.h>
 
@@ -50,7 +50,8 @@ static void check_completion(const net_request *q)
 
 static void read_both(arena *a, const json_value *body)
 {
-    const mpk_request_options suggested = {.size = sizeof suggested, .temperature = 0.6f, .top_p = 0.95f, .top_k = 20};
+    const mpk_request_options suggested = {
+        .size = sizeof suggested, .temperature = 0.6f, .top_p = 0.95f, .top_k = 20};
     for (int chat = 0; chat < 2; chat++) {
         mpk_context cx = {0};
         net_refusal why = {0};
@@ -76,7 +77,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const json_value *body;
     const str source = {size ? (const char *)data : "", size};
     size_t n;
-    if (net_request_count_values(&cx, source, &n, &why) == MPK_OK && json_parse(&cx, &a, source, &body) == MPK_OK)
+    if (net_request_count_values(&cx, source, &n, &why) == MPK_OK &&
+        json_parse(&cx, &a, source, &body) == MPK_OK)
         read_both(&a, body);
     arena_free(&a);
     return 0;

@@ -1,7 +1,7 @@
 /* net_responses.c - /v1/responses: OpenAI's API of items.
  *
- * A request is rewritten as one of a chat (net_responses_read.c) and answered as that; the answer is written as items
- * of output, as a document or as the events of a stream.
+ * A request is rewritten as one of a chat (net_responses_read.c) and answered as that; the answer
+ * is written as items of output, as a document or as the events of a stream.
  */
 #include "net/net_items.h"
 #include "net/net_responses.h"
@@ -25,12 +25,14 @@ static void write_part(net_item_kind kind, str words, text *to)
     text_print(to, "}");
 }
 
-static void write_call(const net_exchange *x, const net_answer *a, uint32_t index, bool done, text *to)
+static void write_call(const net_exchange *x, const net_answer *a, uint32_t index, bool done,
+                       text *to)
 {
     const net_call *call = &a->parts.calls.at[net_items_at(a, index)->call];
     text_print(to, "{\"type\":\"function_call\",\"id\":");
     write_id(x, NET_ITEM_CALL, index, to);
-    text_print(to, ",\"call_id\":\"%s\",\"status\":\"%s\",\"name\":", call->id, done ? "completed" : "in_progress");
+    text_print(to, ",\"call_id\":\"%s\",\"status\":\"%s\",\"name\":", call->id,
+               done ? "completed" : "in_progress");
     json_write_str(to, call->name);
     text_print(to, ",\"arguments\":");
     json_write_str(to, done ? call->arguments : STR(""));
@@ -38,7 +40,8 @@ static void write_call(const net_exchange *x, const net_answer *a, uint32_t inde
 }
 
 /* An item that is not done is empty. */
-static void write_item(const net_exchange *x, const net_answer *a, uint32_t index, bool done, text *to)
+static void write_item(const net_exchange *x, const net_answer *a, uint32_t index, bool done,
+                       text *to)
 {
     const net_item *item = net_items_at(a, index);
     if (item->kind == NET_ITEM_CALL) {
@@ -46,10 +49,14 @@ static void write_item(const net_exchange *x, const net_answer *a, uint32_t inde
         return;
     }
     const bool cut = a->finish == MPK_FINISH_LENGTH && index + 1 == net_items_count(a);
-    text_print(to, item->kind == NET_ITEM_REASONING ? "{\"type\":\"reasoning\",\"summary\":[],\"id\":"
-                                                    : "{\"type\":\"message\",\"role\":\"assistant\",\"id\":");
+    text_print(to, item->kind == NET_ITEM_REASONING
+                       ? "{\"type\":\"reasoning\",\"summary\":[],\"id\":"
+                       : "{\"type\":\"message\",\"role\":\"assistant\",\"id\":");
     write_id(x, item->kind, index, to);
-    text_print(to, ",\"status\":\"%s\",\"content\":[", !done ? "in_progress" : cut ? "incomplete" : "completed");
+    text_print(to, ",\"status\":\"%s\",\"content\":[",
+               !done ? "in_progress"
+               : cut ? "incomplete"
+                     : "completed");
     if (done)
         write_part(item->kind, net_items_text(a, item), to);
     text_print(to, "]}");
@@ -67,9 +74,11 @@ static const char *status_of(const net_answer *a)
 static void write_usage(const net_exchange *x, const net_answer *a, text *to)
 {
     text_print(to,
-               "{\"input_tokens\":%zu,\"input_tokens_details\":{\"cached_tokens\":%zu},\"output_tokens\":%zu,"
+               "{\"input_tokens\":%zu,\"input_tokens_details\":{\"cached_tokens\":%zu},\"output_"
+               "tokens\":%zu,"
                "\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":%zu}",
-               x->work.n_prompt_tokens, x->work.n_cached, a->n_tokens, x->work.n_prompt_tokens + a->n_tokens);
+               x->work.n_prompt_tokens, x->work.n_cached, a->n_tokens,
+               x->work.n_prompt_tokens + a->n_tokens);
 }
 
 /* error: an object, or "null". */
@@ -77,16 +86,21 @@ static void write_response(const net_exchange *x, const char *status, const char
 {
     const net_answer *a = &x->work.answers[0];
     const bool over = !a->request, cut = over && a->finish == MPK_FINISH_LENGTH;
-    text_print(to, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"error\":%s",
-               x->work.id, (long long)x->work.created, status, error);
-    text_print(to, ",\"incomplete_details\":%s,\"model\":", cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
+    text_print(
+        to,
+        "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"error\":%s",
+        x->work.id, (long long)x->work.created, status, error);
+    text_print(to, ",\"incomplete_details\":%s,\"model\":",
+               cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
     json_write_str(to, str_from(x->server->options.model_name));
     text_print(to, ",\"output\":[");
     for (uint32_t i = 0; over && i < net_items_count(a); i++) {
         text_add(to, ",", i > 0);
         write_item(x, a, i, true, to);
     }
-    text_print(to, "],\"previous_response_id\":null,\"store\":false,\"background\":false,\"truncation\":\"disabled\"%s",
+    text_print(to,
+               "],\"previous_response_id\":null,\"store\":false,\"background\":false,"
+               "\"truncation\":\"disabled\"%s",
                x->work.echo);
     text_print(to, ",\"usage\":");
     if (over)
@@ -107,7 +121,8 @@ static void write_document(net_exchange *x, text *to)
 
 static void begin_event(net_answer *a, const char *type, text *to)
 {
-    text_print(to, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%u", type, type, a->n_events++);
+    text_print(to, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%u", type, type,
+               a->n_events++);
 }
 
 static void end_event(text *to)
@@ -116,7 +131,8 @@ static void end_event(text *to)
 }
 
 /* An event of an item, up to where its own members begin. */
-static void begin_item_event(net_exchange *x, net_answer *a, const char *type, uint32_t index, text *to)
+static void begin_item_event(net_exchange *x, net_answer *a, const char *type, uint32_t index,
+                             text *to)
 {
     begin_event(a, type, to);
     text_print(to, ",\"output_index\":%u,\"item_id\":", index);
@@ -125,7 +141,8 @@ static void begin_item_event(net_exchange *x, net_answer *a, const char *type, u
         text_print(to, ",\"content_index\":0");
 }
 
-static void write_item_event(net_exchange *x, net_answer *a, const char *type, uint32_t index, bool done, text *to)
+static void write_item_event(net_exchange *x, net_answer *a, const char *type, uint32_t index,
+                             bool done, text *to)
 {
     begin_event(a, type, to);
     text_print(to, ",\"output_index\":%u,\"item\":", index);
@@ -133,7 +150,8 @@ static void write_item_event(net_exchange *x, net_answer *a, const char *type, u
     end_event(to);
 }
 
-static void write_part_event(net_exchange *x, net_answer *a, const char *type, uint32_t index, str words, text *to)
+static void write_part_event(net_exchange *x, net_answer *a, const char *type, uint32_t index,
+                             str words, text *to)
 {
     begin_item_event(x, a, type, index, to);
     text_print(to, ",\"part\":");
@@ -183,7 +201,8 @@ static void end_item(net_exchange *x, net_answer *a, uint32_t index, text *to)
 
 static const net_item_events events = {begin_item, add_to_item, end_item};
 
-static void write_response_event(net_exchange *x, const char *type, const char *status, const char *error, text *to)
+static void write_response_event(net_exchange *x, const char *type, const char *status,
+                                 const char *error, text *to)
 {
     begin_event(&x->work.answers[0], type, to);
     text_print(to, ",\"response\":");
@@ -206,7 +225,8 @@ static void write_end(net_exchange *x, text *to)
 {
     const net_answer *a = &x->work.answers[0];
     const bool cut = a->finish == MPK_FINISH_LENGTH;
-    write_response_event(x, cut ? "response.incomplete" : "response.completed", status_of(a), "null", to);
+    write_response_event(x, cut ? "response.incomplete" : "response.completed", status_of(a),
+                         "null", to);
 }
 
 static void write_failure(net_exchange *x, text *to)

@@ -1,8 +1,9 @@
 /* net_responses_read.c - the body of /v1/responses -> the body of a chat.
  *
- * Items become what chats have for them: messages; function_call, a call of the assistant's message before it, or of a
- * new one; function_call_output, a message of the role tool; reasoning, that of the assistant's next message.  Nothing
- * is stored: a request that names an earlier response is refused.
+ * Items become what chats have for them: messages; function_call, a call of the assistant's message
+ * before it, or of a new one; function_call_output, a message of the role tool; reasoning, that of
+ * the assistant's next message.  Nothing is stored: a request that names an earlier response is
+ * refused.
  */
 #include "net/net_responses.h"
 #include "net/net_rewrite.h"
@@ -20,7 +21,8 @@ static str word(const json_value *v, const char *key)
     return json_is(found, JSON_KIND_STRING) ? found->text : (str){0};
 }
 
-#define REFUSE(x, field, ...) return net_refuse((x)->cx, &(x)->refusal, 400, (field), NULL, __VA_ARGS__)
+#define REFUSE(x, field, ...) \
+    return net_refuse((x)->cx, &(x)->refusal, 400, (field), NULL, __VA_ARGS__)
 
 static void close_message(conversation *c)
 {
@@ -88,7 +90,9 @@ static mpk_status add_reasoning(conversation *c, const json_value *item)
 {
     const json_value *content = json_get(item, "content");
     text words = {0};
-    TRY(join(c->x, json_is(content, JSON_KIND_LIST) && content->n ? content : json_get(item, "summary"), &words));
+    TRY(join(c->x,
+             json_is(content, JSON_KIND_LIST) && content->n ? content : json_get(item, "summary"),
+             &words));
     if (words.n) {
         open_assistant(c);
         net_rewrite_reasoning(c->to, net_rewrite_str(&words));
@@ -104,7 +108,8 @@ static mpk_status add_item(conversation *c, const json_value *item)
         return add_message(c, item);
     if (str_is(type, "function_call")) {
         open_assistant(c);
-        net_rewrite_call(c->to, word(item, "call_id"), word(item, "name"), json_get(item, "arguments"));
+        net_rewrite_call(c->to, word(item, "call_id"), word(item, "name"),
+                         json_get(item, "arguments"));
         return MPK_OK;
     }
     if (str_is(type, "function_call_output"))
@@ -124,7 +129,8 @@ static void add_words(conversation *c, str role, str words)
 
 static mpk_status write_input(net_exchange *x, const json_value *body, net_rewrite *to)
 {
-    const json_value *input = json_get(body, "input"), *instructions = json_get(body, "instructions");
+    const json_value *input = json_get(body, "input"),
+                     *instructions = json_get(body, "instructions");
     conversation c = {.x = x, .to = to};
     if (instructions && instructions->kind != JSON_KIND_STRING)
         REFUSE(x, "instructions", "'instructions' is not a text");
@@ -151,8 +157,9 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
         const json_value *tool = &tools->items[i];
         const str type = word(tool, "type");
         if (!str_is(type, "function") || !word(tool, "name").n)
-            REFUSE(x, "tools", "'tools': item %zu has the type '%.*s'; the server knows functions, with a name", i,
-                   (int)(type.n < 64 ? type.n : 64), type.at ? type.at : "");
+            REFUSE(x, "tools",
+                   "'tools': item %zu has the type '%.*s'; the server knows functions, with a name",
+                   i, (int)(type.n < 64 ? type.n : 64), type.at ? type.at : "");
         net_rewrite_tool(to, word(tool, "name"), tool, json_get(tool, "parameters"));
     }
     return MPK_OK;
@@ -190,7 +197,8 @@ static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *
     const json_value *most = json_get(body, "max_output_tokens");
     net_rewrite_renamed(to, "max_tokens", "max_output_tokens", most);
     net_rewrite_renamed(to, "response_format", "text", json_get(json_get(body, "text"), "format"));
-    net_rewrite_renamed(to, "reasoning_effort", "reasoning", json_get(json_get(body, "reasoning"), "effort"));
+    net_rewrite_renamed(to, "reasoning_effort", "reasoning",
+                        json_get(json_get(body, "reasoning"), "effort"));
     if (json_is(choice, JSON_KIND_OBJECT))
         net_rewrite_choice(to, word(choice, "name"));
     else

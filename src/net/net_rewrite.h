@@ -1,6 +1,7 @@
 /* net_rewrite.h - the body of a chat, written from a request of another API.
  *
- * Order of calls: the messages and tools in any order, net_rewrite_lists, the other members, net_rewrite_read.
+ * Order of calls: the messages and tools in any order, net_rewrite_lists, the other members,
+ * net_rewrite_read.
  */
 #ifndef NET_REWRITE_H
 #define NET_REWRITE_H
@@ -37,9 +38,10 @@ void net_rewrite_tool(net_rewrite *w, str name, const json_value *tool, const js
 void net_rewrite_lists(net_rewrite *w);
 /* Members of the body; a value that is NULL is left out. */
 void net_rewrite_value(net_rewrite *w, const char *name, const json_value *value);
-/* The same for a member that the other API calls `own`, so that a refusal names it so.  Both names are static; at most
- * NET_REWRITE_RENAMED of them. */
-void net_rewrite_renamed(net_rewrite *w, const char *name, const char *own, const json_value *value);
+/* The same for a member that the other API calls `own`, so that a refusal names it so.  Both names
+ * are static; at most NET_REWRITE_RENAMED of them. */
+void net_rewrite_renamed(net_rewrite *w, const char *name, const char *own,
+                         const json_value *value);
 void net_rewrite_word(net_rewrite *w, const char *name, str value);
 void net_rewrite_raw(net_rewrite *w, const char *name, const char *json);
 /* The tool of this name must be called. */

@@ -20,7 +20,10 @@ typedef struct route {
 } route;
 
 static const route routes[] = {
-    {.path = "/v1/completions", .methods = METHOD_POST, .computes = true, .run = net_completion_run},
+    {.path = "/v1/completions",
+     .methods = METHOD_POST,
+     .computes = true,
+     .run = net_completion_run},
     {.path = "/v1/chat/completions", .methods = METHOD_POST, .computes = true, .run = net_chat_run},
     {.path = "/v1/embeddings", .methods = METHOD_POST, .computes = true, .run = net_embed_vectors},
     {.path = "/v1/score", .methods = METHOD_POST, .computes = true, .run = net_embed_score},
@@ -38,7 +41,11 @@ static const route routes[] = {
      .write_error = net_messages_write_error},
     {.path = "/v1/models", .methods = METHOD_GET, .run = net_facts_models},
     {.path = "/v1/models/", .methods = METHOD_GET, .is_prefix = true, .run = net_facts_models},
-    {.path = "/health", .methods = METHOD_GET, .is_open = true, .is_always = true, .run = net_facts_health},
+    {.path = "/health",
+     .methods = METHOD_GET,
+     .is_open = true,
+     .is_always = true,
+     .run = net_facts_health},
     {.path = "/version", .methods = METHOD_GET, .run = net_facts_version},
     {.path = "/metrics", .methods = METHOD_GET, .is_always = true, .run = net_facts_metrics},
     {.path = "/props", .methods = METHOD_GET, .run = net_facts_props},
@@ -66,7 +73,8 @@ unsigned net_route_find(const char *path)
     unsigned i = 0;
     for (; routes[i].path; i++) {
         size_t n = strlen(routes[i].path);
-        if (strncmp(path, routes[i].path, n) == 0 && (routes[i].is_prefix ? path[n] != 0 : path[n] == 0))
+        if (strncmp(path, routes[i].path, n) == 0 &&
+            (routes[i].is_prefix ? path[n] != 0 : path[n] == 0))
             break;
     }
     return i;
@@ -89,8 +97,10 @@ static mpk_status check_key(net_exchange *x)
     net_keys *keys = &x->server->keys;
     if (!net_keys_needed(keys) || routes[x->route].is_open)
         return MPK_OK;
-    const char *given = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
-    const char *plain = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key"); /* Anthropic's */
+    const char *given =
+        MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
+    /* Anthropic's */
+    const char *plain = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key");
     if (given && strncasecmp(given, "Bearer ", 7) == 0 && net_keys_find(keys, given + 7, &x->key))
         return MPK_OK;
     if (plain && net_keys_find(keys, plain, &x->key))
@@ -112,10 +122,11 @@ mpk_status net_route_check(net_exchange *x)
         return MPK_OK;
     TRY(check_key(x));
     if (!r->path)
-        return net_refuse(x->cx, &x->refusal, 404, NULL, NULL, "there is nothing at %s %s", x->method, x->path);
+        return net_refuse(x->cx, &x->refusal, 404, NULL, NULL, "there is nothing at %s %s",
+                          x->method, x->path);
     if (!(method_of(x->method) & r->methods))
-        return net_refuse(x->cx, &x->refusal, 405, NULL, "method_not_allowed", "%s takes %s, not %s", x->path,
-                          net_route_allows(x->route), x->method);
+        return net_refuse(x->cx, &x->refusal, 405, NULL, "method_not_allowed",
+                          "%s takes %s, not %s", x->path, net_route_allows(x->route), x->method);
     if (x->server->stopping && !r->is_always)
         return net_refuse(x->cx, &x->refusal, 503, NULL, "stopping", "the server is stopping");
     return r->computes ? net_meter_begin(x) : MPK_OK;

@@ -10,19 +10,22 @@ typedef struct reader {
 } reader;
 
 /* A number; null and an absent one leave *to as it is. */
-static mpk_status read_number(const reader *r, const char *key, double least, double most, float *to)
+static mpk_status read_number(const reader *r, const char *key, double least, double most,
+                              float *to)
 {
     const json_value *v = json_get(r->body, key);
     if (!v || v->kind == JSON_KIND_NULL)
         return MPK_OK;
     if (v->kind != JSON_KIND_NUMBER || !(v->number >= least && v->number <= most))
-        return net_refuse(r->cx, r->why, 400, key, NULL, "'%s' is not a number from %g to %g", key, least, most);
+        return net_refuse(r->cx, r->why, 400, key, NULL, "'%s' is not a number from %g to %g", key,
+                          least, most);
     *to = (float)v->number;
     return MPK_OK;
 }
 
 /* A list or an object that asks for something; NULL: there is none. */
-static mpk_status find_items(const reader *r, const char *key, json_kind kind, const json_value **to)
+static mpk_status find_items(const reader *r, const char *key, json_kind kind,
+                             const json_value **to)
 {
     const json_value *v = json_get(r->body, key);
     *to = NULL;
@@ -56,10 +59,12 @@ static mpk_status read_biases(const reader *r)
     for (size_t i = 0; i < v->n; i++) {
         const json_value *item = &v->items[i];
         int64_t id = id_of(item->key);
-        if (id < 0 || item->kind != JSON_KIND_NUMBER || !(item->number >= -100 && item->number <= 100))
-            return net_refuse(r->cx, r->why, 400, "logit_bias", NULL,
-                              "'logit_bias': \"%.*s\" is not a token id with a number from -100 to 100",
-                              STR_ARG(item->key));
+        if (id < 0 || item->kind != JSON_KIND_NUMBER ||
+            !(item->number >= -100 && item->number <= 100))
+            return net_refuse(
+                r->cx, r->why, 400, "logit_bias", NULL,
+                "'logit_bias': \"%.*s\" is not a token id with a number from -100 to 100",
+                STR_ARG(item->key));
         biases[i] = (mpk_token_bias){(int32_t)id, (float)item->number};
     }
     r->to->biases = biases;
@@ -77,7 +82,8 @@ static mpk_status read_allowed(const reader *r)
     NEW(r->cx, r->a, ids, v->n);
     for (size_t i = 0; i < v->n; i++) {
         const json_value *item = &v->items[i];
-        if (item->kind != JSON_KIND_NUMBER || !item->is_integer || item->integer < 0 || item->integer > INT32_MAX)
+        if (item->kind != JSON_KIND_NUMBER || !item->is_integer || item->integer < 0 ||
+            item->integer > INT32_MAX)
             return net_refuse(r->cx, r->why, 400, "allowed_token_ids", NULL,
                               "'allowed_token_ids': item %zu is not a token id", i);
         ids[i] = (int32_t)item->integer;
@@ -114,12 +120,14 @@ static mpk_status read_least(const reader *r)
     float least = 0;
     TRY(read_number(r, "min_tokens", 0, 1 << 24, &least));
     if (least != (float)(uint32_t)least)
-        return net_refuse(r->cx, r->why, 400, "min_tokens", NULL, "'min_tokens' is not a whole number");
+        return net_refuse(r->cx, r->why, 400, "min_tokens", NULL,
+                          "'min_tokens' is not a whole number");
     r->to->min_tokens = (uint32_t)least;
     return MPK_OK;
 }
 
-mpk_status net_rules_read(mpk_context *cx, arena *a, const json_value *body, mpk_request_options *to, net_refusal *why)
+mpk_status net_rules_read(mpk_context *cx, arena *a, const json_value *body,
+                          mpk_request_options *to, net_refusal *why)
 {
     const reader r = {cx, a, body, to, why};
     TRY(read_number(&r, "presence_penalty", -2, 2, &to->presence_penalty));

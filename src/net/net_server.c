@@ -30,9 +30,11 @@ static int bind_to(const struct addrinfo *a)
     int s = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
     if (s < 0)
         return -1;
-    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); /* connections of an earlier run may still linger */
+    /* connections of an earlier run may still linger */
+    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     if (a->ai_family == AF_INET6)
-        setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int)); /* "::" then takes IPv4 too */
+        setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0},
+                   sizeof(int)); /* "::" then takes IPv4 too */
     if (bind(s, a->ai_addr, a->ai_addrlen) == 0)
         return s;
     int error = errno;
@@ -44,12 +46,15 @@ static int bind_to(const struct addrinfo *a)
 static mpk_status refuse_address(mpk_context *cx, const char *host, uint16_t port, int error)
 {
     FAIL(cx, MPK_EIO, "cannot listen on %s, port %u: %s%s", host, port, strerror(error),
-         error == EADDRINUSE ? "; stop what listens there, or choose another port (0: any that is free)" : "");
+         error == EADDRINUSE
+             ? "; stop what listens there, or choose another port (0: any that is free)"
+             : "");
 }
 
 static mpk_status open_socket(mpk_context *cx, const char *host, uint16_t port, int *out)
 {
-    const struct addrinfo wanted = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    const struct addrinfo wanted = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *found;
     char service[8];
     snprintf(service, sizeof service, "%u", port);
@@ -72,20 +77,22 @@ static void write_url(net_server *s)
     struct sockaddr_storage at = {0};
     socklen_t n = sizeof at;
     getsockname(s->socket, (struct sockaddr *)&at, &n);
-    unsigned port =
-        at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port;
+    unsigned port = at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                             : ((struct sockaddr_in *)&at)->sin_port;
     const bool colons = strchr(s->options.host, ':') != NULL;
-    snprintf(s->url, sizeof s->url, "%s://%s%.250s%s:%u", s->certificate ? "https" : "http", colons ? "[" : "",
-             s->options.host, colons ? "]" : "", ntohs((uint16_t)port));
+    snprintf(s->url, sizeof s->url, "%s://%s%.250s%s:%u", s->certificate ? "https" : "http",
+             colons ? "[" : "", s->options.host, colons ? "]" : "", ntohs((uint16_t)port));
 }
 
-/* Each connection is a descriptor: take as many as the system lets us without asking anyone, and keep so few
- * connections that they suffice.  To accept when there are none left would fail again and again. */
+/* Each connection is a descriptor: take as many as the system lets us without asking anyone, and
+ * keep so few connections that they suffice.  To accept when there are none left would fail again
+ * and again. */
 static uint32_t fit_connections(const net_server *s)
 {
     struct rlimit limit;
     const uint32_t wanted = s->options.max_connections;
-    const rlim_t others = (rlim_t)s->socket + SPARE_DESCRIPTORS; /* the lowest free one was the socket's */
+    /* the lowest free one was the socket's */
+    const rlim_t others = (rlim_t)s->socket + SPARE_DESCRIPTORS;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return wanted;
     if (limit.rlim_cur < others + wanted) {
@@ -103,26 +110,29 @@ static uint32_t fit_connections(const net_server *s)
 static mpk_status start_daemon(mpk_context *cx, net_server *s)
 {
     const net_options *o = &s->options;
-    const unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
-                           MHD_USE_ITC | (s->certificate ? MHD_USE_TLS : 0);
-    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)s->certificate},
-                                   {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)s->private},
-                                   {MHD_OPTION_END, 0, NULL}};
-    s->daemon =
-        MHD_start_daemon(flags, 0, NULL, NULL, net_exchange_handle, s, MHD_OPTION_LISTEN_SOCKET, s->socket,
-                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)fit_connections(s), MHD_OPTION_CONNECTION_TIMEOUT,
-                         (unsigned)o->timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-                         MHD_OPTION_NOTIFY_COMPLETED, net_exchange_complete, s, MHD_OPTION_URI_LOG_CALLBACK,
-                         net_exchange_begin, s, MHD_OPTION_ARRAY, s->certificate ? tls : tls + 2, MHD_OPTION_END);
+    const unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
+                           MHD_USE_POLL | MHD_USE_ITC | (s->certificate ? MHD_USE_TLS : 0);
+    struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)s->certificate},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)s->private},
+        {MHD_OPTION_END, 0, NULL}};
+    s->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, net_exchange_handle, s, MHD_OPTION_LISTEN_SOCKET, s->socket,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)fit_connections(s), MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)o->timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+        MHD_OPTION_NOTIFY_COMPLETED, net_exchange_complete, s, MHD_OPTION_URI_LOG_CALLBACK,
+        net_exchange_begin, s, MHD_OPTION_ARRAY, s->certificate ? tls : tls + 2, MHD_OPTION_END);
     CHECK(cx, s->daemon || !s->certificate, MPK_EFORMAT,
-          "the HTTPS server cannot start: is %s the certificate to the key %s, both PEM?", o->tls_certificate,
-          o->tls_key);
-    CHECK(cx, s->daemon, MPK_ELIMIT, "the HTTP server cannot start its threads: %s", strerror(errno));
+          "the HTTPS server cannot start: is %s the certificate to the key %s, both PEM?",
+          o->tls_certificate, o->tls_key);
+    CHECK(cx, s->daemon, MPK_ELIMIT, "the HTTP server cannot start its threads: %s",
+          strerror(errno));
     return MPK_OK;
 }
 
-/* Texts of megabytes take long to cut into tokens: those that cannot fit are known before, by the longest token.  Four
- * times that, since a tokenizer may first make a text shorter (composed letters). */
+/* Texts of megabytes take long to cut into tokens: those that cannot fit are known before, by the
+ * longest token.  Four times that, since a tokenizer may first make a text shorter (composed
+ * letters). */
 static void measure_tokens(mpk_context *cx, net_server *s)
 {
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(s->engine);

@@ -1,8 +1,9 @@
-/* net_server_test.c - the server over an engine of the test's own: what an answer in parts becomes, document or stream,
- * and what clients see when the engine fails or memory runs out.
+/* net_server_test.c - the server over an engine of the test's own: what an answer in parts becomes,
+ * document or stream, and what clients see when the engine fails or memory runs out.
  *
- * The engine answers every request with the pieces of `script`, one token each; a piece "!" is a fault of the engine.
- * Of several requests at a time all but the first come with nothing every other time, so they end later.
+ * The engine answers every request with the pieces of `script`, one token each; a piece "!" is a
+ * fault of the engine.  Of several requests at a time all but the first come with nothing every
+ * other time, so they end later.
  */
 /* ctest: brings its own engine */
 #include <math.h>
@@ -65,8 +66,10 @@ void mpk_free(void *p)
 
 void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts)
 {
-    *facts = (mpk_engine_facts){
-        .size = sizeof *facts, .context_tokens = 100, .max_batch = 2, .embedding_size = engine->embeds ? N_VECTOR : 0};
+    *facts = (mpk_engine_facts){.size = sizeof *facts,
+                                .context_tokens = 100,
+                                .max_batch = 2,
+                                .embedding_size = engine->embeds ? N_VECTOR : 0};
 }
 
 const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *engine)
@@ -81,8 +84,8 @@ void mpk_engine_suggest(const mpk_engine *engine, mpk_request_options *options)
 }
 
 /* A byte is a token. */
-mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *t, const char *bytes, size_t n, bool special,
-                        int32_t **ids, size_t *n_ids)
+mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *t, const char *bytes, size_t n,
+                        bool special, int32_t **ids, size_t *n_ids)
 {
     (void)t;
     (void)special;
@@ -94,8 +97,8 @@ mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *t, const char *byt
     return MPK_OK;
 }
 
-mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *t, const int32_t *ids, size_t n_ids, char **bytes,
-                          size_t *n)
+mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *t, const int32_t *ids, size_t n_ids,
+                          char **bytes, size_t *n)
 {
     (void)t;
     *bytes = calloc(n_ids + 1, 1);
@@ -148,7 +151,10 @@ mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms,
         r->finish = MPK_FINISH_ERROR;
     } else if (words) {
         r->token_ns[r->n_read] = r->n_read + 1;
-        *piece = (mpk_piece){.text = words, .n_bytes = strlen(words), .tokens = r->tokens + r->n_read, .n_tokens = 1};
+        *piece = (mpk_piece){.text = words,
+                             .n_bytes = strlen(words),
+                             .tokens = r->tokens + r->n_read,
+                             .n_tokens = 1};
         r->n_read++;
     } else
         r->finish = MPK_FINISH_STOP;
@@ -188,8 +194,11 @@ uint32_t mpk_request_logprobs(const mpk_request *r, size_t token, mpk_logprob *o
 mpk_status mpk_request_wait(mpk_context *cx, mpk_request *r, mpk_answer *answer)
 {
     CHECK(cx, r->finish != MPK_FINISH_ERROR, MPK_ESTALLED, "worker 7 waits for event 3");
-    *answer = (mpk_answer){
-        .text = "", .tokens = r->tokens, .token_ns = r->token_ns, .n_tokens = r->n_read, .finish = r->finish};
+    *answer = (mpk_answer){.text = "",
+                           .tokens = r->tokens,
+                           .token_ns = r->token_ns,
+                           .n_tokens = r->n_read,
+                           .finish = r->finish};
     return MPK_OK;
 }
 
@@ -244,13 +253,15 @@ static void close_bed(bed *b)
 /* One request on a connection of its own; returns the status, the whole reply is in b->reply. */
 static int ask(bed *b, const char *path, const char *body)
 {
-    const struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons(b->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct sockaddr_in to = {.sin_family = AF_INET,
+                                   .sin_port = htons(b->port),
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     text t = {0};
     size_t n = 0;
     int s = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(connect(s, (const struct sockaddr *)&to, sizeof to), 0);
-    text_print(&t, "%s %s HTTP/1.0\r\nContent-Length: %zu\r\n\r\n%s", *body ? "POST" : "GET", path, strlen(body), body);
+    text_print(&t, "%s %s HTTP/1.0\r\nContent-Length: %zu\r\n\r\n%s", *body ? "POST" : "GET", path,
+               strlen(body), body);
     assert_int_equal(send(s, t.at, t.n, 0), t.n);
     for (ssize_t got = 1; got > 0 && n + 1 < sizeof b->reply; n += got > 0 ? (size_t)got : 0)
         got = recv(s, b->reply + n, sizeof b->reply - 1 - n, 0);
@@ -271,11 +282,13 @@ static void set_script(bed *b, size_t n, const char *const *pieces)
     for (size_t i = 0; i < MAX_PIECES; i++)
         b->engine.script[i] = i < n ? pieces[i] : NULL;
 }
-#define SCRIPT(b, ...) \
-    set_script((b), sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *), (const char *[]){__VA_ARGS__})
+#define SCRIPT(b, ...)                                                      \
+    set_script((b), sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *), \
+               (const char *[]){__VA_ARGS__})
 
-#define TOOLS                                                                                                        \
-    "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":" \
+#define TOOLS                                                                                 \
+    "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\"," \
+    "\"function\":{\"name\":"                                                                 \
     "\"add\"}}]"
 
 /* ---- tests ---- */
@@ -285,10 +298,14 @@ static void test_calls(void **state)
     (void)state;
     bed b = {0};
     open_bed(&b);
-    SCRIPT(&b, "Let", " me.<to", "ol_call>{\"name\": \"add\", ", "\"arguments\": {\"a\": 1}}", "</tool_call>");
+    SCRIPT(&b, "Let", " me.<to", "ol_call>{\"name\": \"add\", ", "\"arguments\": {\"a\": 1}}",
+           "</tool_call>");
     assert_int_equal(ask(&b, "/v1/chat/completions", "{" TOOLS "}"), 200);
-    check_has(&b, "\"message\":{\"role\":\"assistant\",\"content\":\"Let me.\",\"tool_calls\":[{\"id\":\"call_");
-    check_has(&b, "\"type\":\"function\",\"function\":{\"name\":\"add\",\"arguments\":\"{\\\"a\\\":1}\"}}]}");
+    check_has(&b, "\"message\":{\"role\":\"assistant\",\"content\":\"Let "
+                  "me.\",\"tool_calls\":[{\"id\":\"call_");
+    check_has(
+        &b,
+        "\"type\":\"function\",\"function\":{\"name\":\"add\",\"arguments\":\"{\\\"a\\\":1}\"}}]}");
     check_has(&b, "\"finish_reason\":\"tool_calls\"");
     check_has(&b, "\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":5,\"total_tokens\":15,"
                   "\"prompt_tokens_details\":{\"cached_tokens\":7}}");
@@ -308,24 +325,28 @@ static void test_calls(void **state)
     close_bed(&b);
 }
 
-#define BLOCK_TOOLS \
-    "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"name\":\"add\",\"input_schema\":{}}]"
+#define BLOCK_TOOLS                                                                              \
+    "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"name\":\"add\",\"input_" \
+    "schema\":{}}]"
 
 static void test_blocks(void **state)
 {
     (void)state;
     bed b = {0};
     open_bed(&b);
-    SCRIPT(&b, "<think>", "hm</think>", "Let me.<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>");
+    SCRIPT(&b, "<think>", "hm</think>",
+           "Let me.<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>");
     assert_int_equal(ask(&b, "/v1/messages", "{" BLOCK_TOOLS "}"), 200);
     check_has(&b, "\"content\":[{\"type\":\"thinking\",\"thinking\":\"hm\",\"signature\":\"\"},"
                   "{\"type\":\"text\",\"text\":\"Let me.\"},{\"type\":\"tool_use\",\"id\":\"call_");
-    check_has(&b, "\"name\":\"add\",\"input\":{\"a\":1}}],\"stop_reason\":\"tool_use\",\"stop_sequence\":null");
+    check_has(&b, "\"name\":\"add\",\"input\":{\"a\":1}}],\"stop_reason\":\"tool_use\",\"stop_"
+                  "sequence\":null");
     assert_int_equal(ask(&b, "/v1/messages", "{\"stream\":true," BLOCK_TOOLS "}"), 200);
-    check_has(&b, "{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"thinking_delta\",\"thinking\":"
+    check_has(&b, "{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"thinking_"
+                  "delta\",\"thinking\":"
                   "\"hm\"}}");
-    check_has(&b,
-              "{\"type\":\"content_block_start\",\"index\":2,\"content_block\":{\"type\":\"tool_use\",\"id\":\"call_");
+    check_has(&b, "{\"type\":\"content_block_start\",\"index\":2,\"content_block\":{\"type\":"
+                  "\"tool_use\",\"id\":\"call_");
     check_has(&b, "{\"type\":\"input_json_delta\",\"partial_json\":\"{\\\"a\\\":1}\"}}");
     check_has(&b, "{\"type\":\"content_block_stop\",\"index\":2}");
     check_has(&b, "{\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"tool_use\"");
@@ -349,12 +370,14 @@ static void test_items(void **state)
     assert_int_equal(ask(&b, "/v1/responses", "{\"stream\":true," ITEM_TOOLS "}"), 200);
     check_has(&b, "event: response.function_call_arguments.delta\ndata: ");
     check_has(&b, "event: response.function_call_arguments.done\ndata: ");
-    check_has(&b, "\"output_index\":1,\"item\":{\"type\":\"message\""); /* what comes after the call */
+    /* what comes after the call */
+    check_has(&b, "\"output_index\":1,\"item\":{\"type\":\"message\"");
     check_has(&b, "event: response.completed\ndata: ");
     SCRIPT(&b, "a", "!");
     assert_int_equal(ask(&b, "/v1/responses", "{\"stream\":true," ITEM_TOOLS "}"), 200);
     check_has(&b, "event: response.failed\ndata: ");
-    check_has(&b, "\"error\":{\"code\":\"server_error\",\"message\":\"worker 7 waits for event 3\"}");
+    check_has(&b,
+              "\"error\":{\"code\":\"server_error\",\"message\":\"worker 7 waits for event 3\"}");
     assert_int_equal(ask(&b, "/v1/messages", "{" BLOCK_TOOLS "}"), 503);
     check_has(&b, "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":");
     close_bed(&b);
@@ -366,9 +389,13 @@ static void test_reasoning(void **state)
     bed b = {0};
     open_bed(&b);
     SCRIPT(&b, "<think>", "\nhm", "\n</thi", "nk>\n\nYes");
-    assert_int_equal(ask(&b, "/v1/chat/completions", "{\"n\":2,\"messages\":[{\"role\":\"user\"}]}"), 200);
-    check_has(&b, "{\"index\":1,\"message\":{\"role\":\"assistant\",\"content\":\"Yes\",\"reasoning_content\":\"hm\"}");
-    assert_int_equal(ask(&b, "/v1/chat/completions", "{\"stream\":true,\"messages\":[{\"role\":\"user\"}]}"), 200);
+    assert_int_equal(
+        ask(&b, "/v1/chat/completions", "{\"n\":2,\"messages\":[{\"role\":\"user\"}]}"), 200);
+    check_has(&b, "{\"index\":1,\"message\":{\"role\":\"assistant\",\"content\":\"Yes\","
+                  "\"reasoning_content\":\"hm\"}");
+    assert_int_equal(
+        ask(&b, "/v1/chat/completions", "{\"stream\":true,\"messages\":[{\"role\":\"user\"}]}"),
+        200);
     check_has(&b, "\"delta\":{\"reasoning_content\":\"hm\"}");
     check_has(&b, "\"delta\":{\"content\":\"Yes\"}");
     b.engine.prompt_end = "assistant: <think>\n";
@@ -387,13 +414,17 @@ static void test_probabilities(void **state)
     open_bed(&b);
     SCRIPT(&b, "a", "b");
     assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":\"x\",\"logprobs\":1}"), 200);
-    check_has(&b, "\"logprobs\":{\"tokens\":[\"a\",\"b\"],\"token_logprobs\":[-0.5,-0.5],\"top_logprobs\":"
-                  "[{\"z\":-9999},{\"z\":-9999}],\"text_offset\":[0,1]}");
+    check_has(
+        &b,
+        "\"logprobs\":{\"tokens\":[\"a\",\"b\"],\"token_logprobs\":[-0.5,-0.5],\"top_logprobs\":"
+        "[{\"z\":-9999},{\"z\":-9999}],\"text_offset\":[0,1]}");
     const char *body = "{\"messages\":[{\"role\":\"user\"}],\"logprobs\":true,\"top_logprobs\":1}";
     assert_int_equal(ask(&b, "/v1/chat/completions", body), 200);
-    check_has(&b, "\"logprobs\":{\"content\":[{\"token\":\"a\",\"logprob\":-0.5,\"bytes\":[97],\"top_logprobs\":["
+    check_has(&b, "\"logprobs\":{\"content\":[{\"token\":\"a\",\"logprob\":-0.5,\"bytes\":[97],"
+                  "\"top_logprobs\":["
                   "{\"token\":\"z\",\"logprob\":-9999,\"bytes\":[122]}]},{\"token\":\"b\",");
-    assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":\"x\",\"logprobs\":0,\"stream\":true}"), 200);
+    assert_int_equal(
+        ask(&b, "/v1/completions", "{\"prompt\":\"x\",\"logprobs\":0,\"stream\":true}"), 200);
     check_has(&b, "\"text\":\"b\",\"logprobs\":{\"tokens\":[\"b\"],");
     close_bed(&b);
 }
@@ -413,8 +444,9 @@ static void test_ends_of_a_stream(void **state)
     (void)state;
     static const struct {
         const char *path, *body;
-    } cases[] = {{"/v1/completions", "{\"stream\":true,\"n\":3,\"prompt\":\"x\"}"},
-                 {"/v1/chat/completions", "{\"stream\":true,\"n\":3,\"messages\":[{\"role\":\"user\"}]}"}};
+    } cases[] = {
+        {"/v1/completions", "{\"stream\":true,\"n\":3,\"prompt\":\"x\"}"},
+        {"/v1/chat/completions", "{\"stream\":true,\"n\":3,\"messages\":[{\"role\":\"user\"}]}"}};
     bed b = {0};
     open_bed(&b);
     SCRIPT(&b, "a", "b", "c", "d", "e", "f");
@@ -455,9 +487,11 @@ static void test_fault(void **state)
         SCRIPT(&b, "a", "!");
         assert_int_equal(ask(&b, "/health", ""), 200);
         assert_int_equal(
-            ask(&b, "/v1/completions", stream ? "{\"stream\":true,\"n\":3,\"prompt\":\"x\"}" : "{\"prompt\":\"x\"}"),
+            ask(&b, "/v1/completions",
+                stream ? "{\"stream\":true,\"n\":3,\"prompt\":\"x\"}" : "{\"prompt\":\"x\"}"),
             stream ? 200 : 500);
-        check_has(&b, "{\"error\":{\"message\":\"worker 7 waits for event 3\",\"type\":\"server_error\",\"param\":null,"
+        check_has(&b, "{\"error\":{\"message\":\"worker 7 waits for event "
+                      "3\",\"type\":\"server_error\",\"param\":null,"
                       "\"code\":\"engine_failed\"}}");
         if (stream)
             check_has(&b, "data: [DONE]\n\n");
@@ -493,16 +527,24 @@ static void test_vectors(void **state)
     bed b = {.engine.embeds = true};
     open_bed(&b);
     assert_int_equal(ask(&b, "/v1/embeddings", "{\"input\":[[1,2],[2,0,1,5]]}"), 200);
-    check_has(&b, "{\"object\":\"list\",\"data\":[{\"object\":\"embedding\",\"index\":0,\"embedding\":[1,2,0]},"
-                  "{\"object\":\"embedding\",\"index\":1,\"embedding\":[2,0,1]}],\"model\":\"m\",\"usage\":"
-                  "{\"prompt_tokens\":6,\"total_tokens\":6}}");
-    assert_int_equal(ask(&b, "/v1/embeddings", "{\"input\":[1],\"dimensions\":2,\"encoding_format\":\"base64\"}"), 200);
+    check_has(
+        &b,
+        "{\"object\":\"list\",\"data\":[{\"object\":\"embedding\",\"index\":0,\"embedding\":[1,2,0]"
+        "},"
+        "{\"object\":\"embedding\",\"index\":1,\"embedding\":[2,0,1]}],\"model\":\"m\",\"usage\":"
+        "{\"prompt_tokens\":6,\"total_tokens\":6}}");
+    assert_int_equal(ask(&b, "/v1/embeddings",
+                         "{\"input\":[1],\"dimensions\":2,\"encoding_format\":\"base64\"}"),
+                     200);
     check_has(&b, "\"embedding\":\"AACAPwAAAAA=\"");
     assert_int_equal(ask(&b, "/v1/score", "{\"text_1\":[1,2],\"text_2\":[[1],[0,3]]}"), 200);
     check_has(&b, "\"data\":[{\"index\":0,\"object\":\"score\",\"score\":1},"
                   "{\"index\":1,\"object\":\"score\",\"score\":6}]");
-    assert_int_equal(ask(&b, "/v1/rerank", "{\"query\":[1],\"documents\":[[2],[7],[4]],\"top_n\":2}"), 200);
-    check_has(&b, "\"results\":[{\"index\":1,\"relevance_score\":7},{\"index\":2,\"relevance_score\":4}]");
+    assert_int_equal(
+        ask(&b, "/v1/rerank", "{\"query\":[1],\"documents\":[[2],[7],[4]],\"top_n\":2}"), 200);
+    check_has(
+        &b,
+        "\"results\":[{\"index\":1,\"relevance_score\":7},{\"index\":2,\"relevance_score\":4}]");
     b.engine.submit = MPK_ENOMEM;
     assert_int_equal(ask(&b, "/v1/embeddings", "{\"input\":\"x\"}"), 500);
     assert_int_equal(ask(&b, "/health", ""), 200);

@@ -1,8 +1,9 @@
 /* net_stream.c - answers as server-sent events, as they come.
  *
- * libmicrohttpd asks for bytes; the thread waits until an answer has news, lets the dialect write them as events, and
- * hands them over.  An event holds whatever has come since the last one.  A failure after the beginning is an event,
- * too.  While nothing comes, a ping now and then keeps proxies and clients from giving up.
+ * libmicrohttpd asks for bytes; the thread waits until an answer has news, lets the dialect write
+ * them as events, and hands them over.  An event holds whatever has come since the last one.  A
+ * failure after the beginning is an event, too.  While nothing comes, a ping now and then keeps
+ * proxies and clients from giving up.
  */
 #include "base/thread.h"
 #include "net/net_exchange.h"
@@ -72,11 +73,14 @@ static ssize_t read_stream(void *user, uint64_t position, char *to, size_t most)
 mpk_status net_stream_begin(net_exchange *x)
 {
     x->sent_ns = clock_ns();
-    /* What is freed at the end is the exchange's, in net_exchange_complete: there is no callback here. */
-    struct MHD_Response *response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, read_stream, x, NULL);
+    /* What is freed at the end is the exchange's, in net_exchange_complete: there is no callback
+     * here. */
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, read_stream, x, NULL);
     if (response) {
         (void)MHD_add_response_header(response, "Cache-Control", "no-cache");
-        (void)MHD_add_response_header(response, "X-Accel-Buffering", "no"); /* nginx, hand it on as it comes */
+        /* nginx, hand it on as it comes */
+        (void)MHD_add_response_header(response, "X-Accel-Buffering", "no");
     }
     return net_reply_send(x, 200, "text/event-stream", response);
 }

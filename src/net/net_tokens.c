@@ -1,24 +1,29 @@
-/* net_tokens.c - /tokenize and /detokenize, with the names that llama-server and vLLM give to their fields. */
+/* net_tokens.c - /tokenize and /detokenize, with the names that llama-server and vLLM give to their
+ * fields. */
 #include "net/net_exchange.h"
 
 static mpk_status find_tokenizer(net_exchange *x, const mpk_tokenizer **out)
 {
     *out = mpk_engine_tokenizer(x->server->engine);
-    CHECK(x->cx, *out, MPK_EUNSUPPORTED, "the model brings no tokenizer: put its tokenizer.json beside the weights");
+    CHECK(x->cx, *out, MPK_EUNSUPPORTED,
+          "the model brings no tokenizer: put its tokenizer.json beside the weights");
     return MPK_OK;
 }
 
-/* "content" is llama-server's, which adds no special tokens unless asked; "prompt" vLLM's, which does. */
+/* "content" is llama-server's, which adds no special tokens unless asked; "prompt" vLLM's, which
+ * does. */
 static mpk_status read_content(net_exchange *x, const json_value *body, str *words, bool *special)
 {
     const json_value *content = json_get(body, "content"), *prompt = json_get(body, "prompt");
     const json_value *v = content ? content : prompt,
                      *add = json_get(body, content ? "add_special" : "add_special_tokens");
     if (!json_is(v, JSON_KIND_STRING))
-        return net_refuse(x->cx, &x->refusal, 400, "content", NULL, "neither 'content' nor 'prompt' is a text");
+        return net_refuse(x->cx, &x->refusal, 400, "content", NULL,
+                          "neither 'content' nor 'prompt' is a text");
     if (add && add->kind != JSON_KIND_BOOL)
-        return net_refuse(x->cx, &x->refusal, 400, content ? "add_special" : "add_special_tokens", NULL,
-                          "'%s' is neither true nor false", content ? "add_special" : "add_special_tokens");
+        return net_refuse(x->cx, &x->refusal, 400, content ? "add_special" : "add_special_tokens",
+                          NULL, "'%s' is neither true nor false",
+                          content ? "add_special" : "add_special_tokens");
     *words = v->text.at ? v->text : STR("");
     *special = add ? add->boolean : !content;
     return MPK_OK;
@@ -57,7 +62,8 @@ mpk_status net_tokens_decode(net_exchange *x, const char *path)
     (void)path;
     TRY(net_completion_parse(x, &body));
     TRY(find_tokenizer(x, &tokenizer));
-    TRY(net_request_read_ids(x->cx, &x->arena, json_get(body, "tokens"), "tokens", &ids, &n_ids, &x->refusal));
+    TRY(net_request_read_ids(x->cx, &x->arena, json_get(body, "tokens"), "tokens", &ids, &n_ids,
+                             &x->refusal));
     TRY(mpk_detokenize(x->cx, tokenizer, ids, n_ids, &bytes, &n));
     text_print(&reply, "{\"content\":");
     json_write_str(&reply, (str){bytes, n});

@@ -1,14 +1,17 @@
-/* net_tools.c - tools for a model whose chat template knows none: they are told in the system message, and calls and
- * results in the messages, in the form that net_parts.c reads.
+/* net_tools.c - tools for a model whose chat template knows none: they are told in the system
+ * message, and calls and results in the messages, in the form that net_parts.c reads.
  *
- * Input: messages and tools as JSON; output: messages of the roles system, user and assistant alone, without calls.
+ * Input: messages and tools as JSON; output: messages of the roles system, user and assistant
+ * alone, without calls.
  */
 #include "net/net_exchange.h"
 
-static const char before[] = "You may call functions. Here they are, each as a JSON object on a line of its own:\n"
-                             "<tools>",
-                  after[] = "\n</tools>\nTo call one, answer with an object of its name and its arguments:\n"
-                            "<tool_call>\n{\"name\": NAME, \"arguments\": {...}}\n</tool_call>";
+static const char
+    before[] =
+        "You may call functions. Here they are, each as a JSON object on a line of its own:\n"
+        "<tools>",
+    after[] = "\n</tools>\nTo call one, answer with an object of its name and its arguments:\n"
+              "<tool_call>\n{\"name\": NAME, \"arguments\": {...}}\n</tool_call>";
 
 static void add_words(const json_value *v, text *to)
 {
@@ -82,7 +85,8 @@ static void rewrite(const json_value *message, const json_value *tools, text *to
     text_free(&content);
 }
 
-mpk_status net_tools_tell(mpk_context *cx, arena *a, str messages, const json_value *tools, str *out)
+mpk_status net_tools_tell(mpk_context *cx, arena *a, str messages, const json_value *tools,
+                          str *out)
 {
     const json_value *given;
     text t = {0}, description = {0};

@@ -1,7 +1,8 @@
-/* net_work.c - the engine's side of an exchange: take places, submit answers, take what comes, give back.
+/* net_work.c - the engine's side of an exchange: take places, submit answers, take what comes, give
+ * back.
  *
- * A place is one answer in the engine, running or waiting; the server counts them for all exchanges, so that a queue
- * that is full says so before anything is made.
+ * A place is one answer in the engine, running or waiting; the server counts them for all
+ * exchanges, so that a queue that is full says so before anything is made.
  */
 #include <math.h>
 #include <time.h>
@@ -24,8 +25,8 @@ static mpk_status take_places(net_exchange *x, size_t n)
     for (uint32_t now = s->answers;;) {
         if (now + n > most)
             return net_refuse(x->cx, &x->refusal, 429, NULL, "rate_limit_exceeded",
-                              "%u answers are running or waiting, %llu at most; try again later", now,
-                              (unsigned long long)most);
+                              "%u answers are running or waiting, %llu at most; try again later",
+                              now, (unsigned long long)most);
         if (atomic_compare_exchange_weak(&s->answers, &now, now + (uint32_t)n))
             break;
     }
@@ -48,7 +49,8 @@ static mpk_status keep_stops(net_exchange *x, const net_request *q)
     return MPK_OK;
 }
 
-mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialect *dialect, size_t n_prompts)
+mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialect *dialect,
+                         size_t n_prompts)
 {
     net_work *w = &x->work;
     w->dialect = dialect;
@@ -90,7 +92,8 @@ void net_work_close(net_exchange *x)
     for (uint32_t i = 0; i < w->n; i++) {
         stop_running(x, &w->answers[i]);
         if (w->answers[i].request)
-            net_metrics_count_loss(&x->server->metrics, x->server->failed ? MPK_FINISH_ERROR : MPK_FINISH_CANCELLED);
+            net_metrics_count_loss(&x->server->metrics,
+                                   x->server->failed ? MPK_FINISH_ERROR : MPK_FINISH_CANCELLED);
         mpk_request_free(w->answers[i].request);
         w->answers[i].request = NULL;
         free_texts(&w->answers[i]);
@@ -111,16 +114,19 @@ mpk_status net_work_note_fault(net_exchange *x, mpk_status status, int http)
 /* Clients look for the first of these words. */
 static mpk_status refuse_length(net_exchange *x, size_t n)
 {
-    return net_refuse(x->cx, &x->refusal, 400, "prompt", "context_length_exceeded",
-                      "This model's maximum context length is %u tokens. However, your prompt has %zu tokens, which "
-                      "leaves no room for an answer. Shorten it, or start the server with a larger --context.",
-                      net_work_context(x->server), n);
+    return net_refuse(
+        x->cx, &x->refusal, 400, "prompt", "context_length_exceeded",
+        "This model's maximum context length is %u tokens. However, your prompt has %zu tokens, "
+        "which "
+        "leaves no room for an answer. Shorten it, or start the server with a larger --context.",
+        net_work_context(x->server), n);
 }
 
 uint32_t net_work_context(const net_server *s)
 {
     const mpk_engine_facts *f = &s->facts;
-    return f->kv_tokens && f->kv_tokens < f->context_tokens ? (uint32_t)f->kv_tokens : f->context_tokens;
+    return f->kv_tokens && f->kv_tokens < f->context_tokens ? (uint32_t)f->kv_tokens
+                                                            : f->context_tokens;
 }
 
 /* What the engine says about a request of n tokens, in HTTP's terms. */
@@ -136,8 +142,8 @@ static mpk_status judge(net_exchange *x, mpk_status status, size_t n)
 }
 
 /* max_tokens is so many at most: what the context cannot hold of them is no error. */
-static mpk_status submit_tokens(net_exchange *x, const int32_t *ids, size_t n, const mpk_request_options *wanted,
-                                mpk_request **out)
+static mpk_status submit_tokens(net_exchange *x, const int32_t *ids, size_t n,
+                                const mpk_request_options *wanted, mpk_request **out)
 {
     mpk_request_options o = *wanted;
     mpk_status status = mpk_submit_tokens(x->cx, x->server->engine, ids, n, &o, out);
@@ -167,18 +173,20 @@ static mpk_status add_echo(net_exchange *x, const net_prompt *prompt, text *to)
 }
 
 /* The last tokens of a prompt, as many as the request says. */
-static void truncate_prompt(const net_exchange *x, const net_request *q, const int32_t **ids, size_t *n)
+static void truncate_prompt(const net_exchange *x, const net_request *q, const int32_t **ids,
+                            size_t *n)
 {
     const uint32_t context = net_work_context(x->server), answer = q->sampling.max_tokens;
-    size_t most = q->truncate < 0 ? context - (answer && answer < context ? answer : 1) : (size_t)q->truncate;
+    size_t most =
+        q->truncate < 0 ? context - (answer && answer < context ? answer : 1) : (size_t)q->truncate;
     if (!q->truncate || *n <= most)
         return;
     *ids += *n - most;
     *n = most;
 }
 
-static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t at, const net_prompt *prompt,
-                                 const int32_t *ids, size_t n_ids)
+static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t at,
+                                 const net_prompt *prompt, const int32_t *ids, size_t n_ids)
 {
     truncate_prompt(x, q, &ids, &n_ids);
     net_work *w = &x->work;
@@ -204,7 +212,8 @@ static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t a
     return MPK_OK;
 }
 
-mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at, const net_prompt *prompt)
+mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at,
+                           const net_prompt *prompt)
 {
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
     int32_t *ids;
@@ -212,13 +221,15 @@ mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at, con
     if (!prompt->text.at)
         return submit_answers(x, q, at, prompt, prompt->ids, prompt->n_ids);
     if (!tokenizer)
-        return net_refuse(
-            x->cx, &x->refusal, 400, "prompt", NULL,
-            "the model brings no tokenizer: give token ids, or put its tokenizer.json beside the weights");
+        return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL,
+                          "the model brings no tokenizer: give token ids, or put its "
+                          "tokenizer.json beside the weights");
     if (prompt->text.n > x->server->most_text_bytes)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", "context_length_exceeded",
-                          "This model's maximum context length is %u tokens. However, your prompt has %zu bytes, more "
-                          "than so many tokens can hold. Shorten it, or start the server with a larger --context.",
+                          "This model's maximum context length is %u tokens. However, your prompt "
+                          "has %zu bytes, more "
+                          "than so many tokens can hold. Shorten it, or start the server with a "
+                          "larger --context.",
                           net_work_context(x->server), prompt->text.n);
     TRY(mpk_tokenize(x->cx, tokenizer, prompt->text.at, prompt->text.n, q->special, &ids, &n));
     mpk_status status = submit_answers(x, q, at, prompt, ids, n);
@@ -233,7 +244,8 @@ static mpk_status look_around(net_exchange *x)
     if (net_exchange_is_gone(x))
         FAIL(x->cx, MPK_ECANCELLED, "the client has gone");
     if (x->server->cancelling)
-        return net_refuse(x->cx, &x->refusal, 503, NULL, "stopping", "the server is stopping: the answer was cut off");
+        return net_refuse(x->cx, &x->refusal, 503, NULL, "stopping",
+                          "the server is stopping: the answer was cut off");
     return MPK_OK;
 }
 
@@ -245,10 +257,12 @@ static mpk_status find_stop(net_exchange *x, net_answer *a, const mpk_answer *wh
     size_t n;
     if (!w->n_stops || whole->finish != MPK_FINISH_STOP)
         return MPK_OK;
-    TRY(mpk_detokenize(x->cx, mpk_engine_tokenizer(x->server->engine), whole->tokens, whole->n_tokens, &bytes, &n));
+    TRY(mpk_detokenize(x->cx, mpk_engine_tokenizer(x->server->engine), whole->tokens,
+                       whole->n_tokens, &bytes, &n));
     for (uint32_t i = 0; i < w->n_stops && !a->stopped_by; i++) {
         const size_t length = strlen(w->stops[i]);
-        if (n >= whole->n_bytes + length && memcmp(bytes + whole->n_bytes, w->stops[i], length) == 0)
+        if (n >= whole->n_bytes + length &&
+            memcmp(bytes + whole->n_bytes, w->stops[i], length) == 0)
             a->stopped_by = w->stops[i];
     }
     mpk_free(bytes);
@@ -269,7 +283,8 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
 {
     net_work *w = &x->work;
     mpk_answer whole;
-    mpk_status status = mpk_request_wait(x->cx, a->request, &whole); /* it has ended: this does not wait */
+    /* it has ended: this does not wait */
+    mpk_status status = mpk_request_wait(x->cx, a->request, &whole);
     if (status != MPK_OK)
         return status == MPK_ENOMEM ? status : net_work_note_fault(x, status, 500);
     if (w->dialect->is_chat)
@@ -334,7 +349,8 @@ static uint32_t next_running(const net_work *w, uint32_t from)
     return from;
 }
 
-/* What has come for any of several answers.  One that has news is watched next: it is at work, not in the queue. */
+/* What has come for any of several answers.  One that has news is watched next: it is at work, not
+ * in the queue. */
 static mpk_status take_all(net_exchange *x, bool *news)
 {
     net_work *w = &x->work;
@@ -360,7 +376,8 @@ mpk_status net_work_wait(net_exchange *x)
         return MPK_OK;
     if (!w->answers[w->watched].request)
         w->watched = next_running(w, w->watched);
-    TRY(take(x, &w->answers[w->watched], w->n_running > 1 ? NET_SHARED_LOOK_MS : NET_LOOK_MS, &news));
+    TRY(take(x, &w->answers[w->watched], w->n_running > 1 ? NET_SHARED_LOOK_MS : NET_LOOK_MS,
+             &news));
     if (!news) /* it may be waiting for its turn */
         w->watched = next_running(w, w->watched);
     return MPK_OK;

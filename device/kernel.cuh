@@ -28,6 +28,7 @@
 #include "role/courier.cuh"
 #include "role/loader.cuh"
 #include "role/peers.cuh"
+#include "role/regime.cuh"
 #include "role/step.cuh"
 #include "role/watcher.cuh"
 
@@ -49,12 +50,17 @@ MPK_FN void worker_begin(const rt_kernel *k)
         }
         mpk_w.all_times = k->times;
         mpk_w.direct = k->mode != RT_SERVE;
-        mpk_w.graph = k->mode == RT_ONE_OP ? k->graph : k->start_step == RT_NO_STEP ? 0 : rt_word_graph(k->start_step);
+        mpk_w.graph = mpk_w.first_graph = k->mode == RT_ONE_OP ? k->graph : regime_first_graph(k);
+        mpk_w.is_late = MPK_REGIMES > 1 && rt_load_acquire_device(&k->machine.control->abort) != RT_RUNNING;
         mpk_w.hybrid = k->machine.graphs[mpk_w.graph].n_jit != 0;
         mpk_w.abort = mpk_w.begun = mpk_w.loaded = mpk_w.clerked = mpk_w.resync = mpk_w.jit_mail = mpk_w.ready = 0;
         for (int i = 0; i < RT_LIVES; i++)
             mpk_w.live[i] = k->machine.control->live[i];
+        mpk_w.box_turn[0] = mpk_w.box_turn[1] = 0;
 #if MPK_BULK
+#pragma unroll 1
+        for (int i = 0; i < 2 * MPK_BOXES; i++)
+            ptx_barrier_init(&mpk_w.box_full[0][i], 1);
 #pragma unroll 1
         for (int i = 0; i < MPK_PAGES; i++) {
             ptx_barrier_init(&mpk_w.full[i], 1);
@@ -80,6 +86,13 @@ extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(r
     if (k->mode == RT_ONE_OP)
         ptx_grid_let_next();
     worker_begin(k);
+#if MPK_REGIMES > 1
+    if (mpk_w.is_late && k->mode == RT_SERVE) {
+        if (blockIdx.x == 0 && threadIdx.x == 0 && rt_load_relaxed_device(&k->machine.control->abort) != RT_STOPPING)
+            tell_end(k); /* of a fault that nobody was left to tell */
+        return;
+    }
+#endif
 #if !MPK_CALLS
     if (k->mode == RT_ONE_STEP) {
         ptx_grid_wait();

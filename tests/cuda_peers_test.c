@@ -177,7 +177,7 @@ static void test_requests(void **state)
     for (uint32_t n_gpus = 2; n_gpus <= 3; n_gpus++) {
         bed b = {.random.seed = seed};
         machine *cpu;
-        make_model(&b.cx, &b.arena, n_gpus, &b.program, &b.image);
+        make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, n_gpus}, &b.program, &b.image);
         make_weights(&b);
         prepare(&b, n_gpus);
         check_ok(&b.cx, start(&b));
@@ -201,7 +201,7 @@ static void test_memory(void **state)
 {
     (void)state;
     bed b = {.random.seed = seed};
-    make_model(&b.cx, &b.arena, 2, &b.program, &b.image);
+    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2}, &b.program, &b.image);
     make_weights(&b);
     prepare(&b, 2);
     check_ok(&b.cx, start(&b));
@@ -250,7 +250,7 @@ static void test_refusals(void **state)
         {2, "more:4096", "differ: a program is shared by GPUs of one kind"},
     };
     bed b = {.random.seed = seed};
-    make_model(&b.cx, &b.arena, 2, &b.program, &b.image);
+    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2}, &b.program, &b.image);
     make_weights(&b);
     prepare(&b, 2);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -275,7 +275,7 @@ static void test_every_failure(void **state)
     bed b = {.random.seed = seed};
     char words[256];
     uint32_t refused = 0;
-    make_model(&b.cx, &b.arena, 2, &b.program, &b.image);
+    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2}, &b.program, &b.image);
     make_weights(&b);
     prepare(&b, 2);
     check_ok(&b.cx, start(&b));
@@ -321,7 +321,7 @@ static void test_a_stall(void **state)
 {
     (void)state;
     bed b = {.random.seed = seed};
-    make_model(&b.cx, &b.arena, 2, &b.program, &b.image);
+    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2}, &b.program, &b.image);
     make_weights(&b);
     const rt_graph *g = image_table(b.image.block, RT_GRAPHS);
     const rt_task *tasks = image_table(b.image.block, RT_TASKS);
@@ -343,7 +343,7 @@ static void test_a_lost_gpu(void **state)
 {
     (void)state;
     bed b = {.random.seed = seed};
-    make_model(&b.cx, &b.arena, 2, &b.program, &b.image);
+    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2}, &b.program, &b.image);
     make_weights(&b);
     prepare(&b, 2);
     b.gpus.dies = 1;

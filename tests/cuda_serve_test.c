@@ -1,6 +1,7 @@
 /* cuda_serve_test.c - requests on the GPU's machine, against a stand-in for the driver (tests/fake_cuda.h), with the
  * kernel's work done by the runtime's step task and the operators' reference code: the same answers as the CPU's, bit
- * for bit, through the books, the mailbox, pinned logits, masks and a kernel that rests and is started again. */
+ * for bit, through the books, the mailbox, pinned logits, masks, a kernel that rests and is started again, and kernels
+ * of two regimes that hand over to each other. */
 #include "check.h"
 
 #include "ir/op.h"
@@ -14,7 +15,7 @@ typedef struct server {
     void **data[2]; /* [graph][tensor] */
     void *weights[64];
     machine *on;
-    _Atomic unsigned launches, steps;
+    _Atomic unsigned launches, steps, handed_over;
     bool may_overlap;  /* CUDA_GRAPH_PDL */
     unsigned in_graph; /* the baseline's kernels so far of the graph that runs */
     unsigned wrong;    /* that were launched early and should not, or the other way round */
@@ -60,7 +61,22 @@ static void run_alone(server *s, rt_kernel *k, const cuda_machine *on, bool earl
     s->steps += rt_step_poll(&k->machine, &k->machine.workers[0]) != 0;
 }
 
-/* A life of the kernel: until there is nothing to do. */
+/* Run the step that was published, if this kernel's regime is its graph's; false: it hands over (role/regime.cuh). */
+static bool run_own_step(server *s, rt_kernel *k, rt_u32 regime)
+{
+    const rt_u64 step = k->machine.control->step.value;
+    if (k->regimes[rt_word_graph(step)] != regime) {
+        rt_store_release_system(k->host_regime, k->regimes[rt_word_graph(step)]);
+        rt_store_release_system(k->host_left, rt_load_acquire_system(k->host_left) + 1);
+        s->handed_over++;
+        return false;
+    }
+    run_step(s, &k->machine);
+    k->start_step = step;
+    return true;
+}
+
+/* A life of the kernel: until there is nothing to do, or only for the other. */
 static void run_server(void *user, const fake_launch *l)
 {
     server *s = user;
@@ -73,6 +89,12 @@ static void run_server(void *user, const fake_launch *l)
         run_alone(s, k, cuda_of(s->on), l->early);
         return;
     }
+    /* the host counts a kernel when it is on the stream: this one runs before */
+    const rt_u32 regime = (cuda_of(s->on)->first_regime + cuda_of(s->on)->queued) % cuda_of(s->on)->source.n_regimes;
+    if (rt_load_acquire_system(&m->control->abort) != RT_RUNNING)
+        return; /* it had waited behind one that has come to rest */
+    if (m->control->step.value != k->start_step && !run_own_step(s, k, regime))
+        s->wrong++; /* the one before has handed over to it */
     for (;;) {
         move(k->host_request_ring, k->host_requests, m->request_ring, m->requests, m->request_mask, sizeof(rt_request));
         move(k->host_command_ring, k->host_commands, m->command_ring, m->commands, m->command_mask, sizeof(rt_command));
@@ -81,8 +103,10 @@ static void run_server(void *user, const fake_launch *l)
         move(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens, m->token_mask, sizeof(rt_token));
         if (!published)
             break;
-        run_step(s, m);
+        if (!run_own_step(s, k, regime))
+            return;
     }
+    rt_store_release_system(k->host_regime, regime);
     rt_store_release_system(&m->control->abort, RT_STOPPING);
     rt_store_release_system(k->host_state, RT_STOPPING);
 }
@@ -112,7 +136,7 @@ static void bind_server(server *s, machine *on)
     }
 }
 
-static void serve_as(cuda_mode mode)
+static void serve_as(cuda_mode mode, ir_dtype dtype, uint32_t n_tokens)
 {
     static answers here, there, again;
     mpk_context cx = {0};
@@ -124,7 +148,7 @@ static void serve_as(cuda_mode mode)
     char words[256];
     const fake_cuda_face *fake = fake_cuda_start("capability:90,sms:6,memory:67108864");
     assert_non_null(fake);
-    make_model(&cx, &a, 1, &program, &image);
+    make_model(&cx, &a, (serve_model){dtype, n_tokens, 1}, &program, &image);
     machine_weight *made_up = arena_alloc(&a, image.n_weights, sizeof *made_up);
     for (uint32_t i = 0; i < image.n_weights; i++)
         made_up[i].dtype = image.weights[i].dtype;
@@ -136,6 +160,7 @@ static void serve_as(cuda_mode mode)
     fake->kernel(run_server, &s);
     ask(&cx, gpu, &there);
     assert_true(s.launches > 1 && s.steps > TOKENS); /* it rested between requests */
+    assert_int_equal(s.handed_over != 0, cuda_of(gpu)->source.n_regimes > 1 && mode == CUDA_PERSISTENT);
     ask(&cx, gpu, &again);
     fake->kernel(NULL, NULL);
     check_ok(&cx, cpu_start(&cx, &image, s.weights, &(cpu_options){.no_fast_bodies = true}, &cpu));
@@ -156,14 +181,22 @@ static void serve_as(cuda_mode mode)
 static void test_requests(void **state)
 {
     (void)state;
-    serve_as(CUDA_PERSISTENT);
+    serve_as(CUDA_PERSISTENT, IR_F32, 8);
+}
+
+/* Steps of 1 and of 32 tokens: the second graph's products are for many tokens, and so it has a kernel of its own. */
+static void test_requests_of_two_regimes(void **state)
+{
+    (void)state;
+    serve_as(CUDA_PERSISTENT, IR_BF16, 32);
+    serve_as(CUDA_GRAPH, IR_BF16, 32);
 }
 
 static void test_requests_of_the_baseline(void **state)
 {
     (void)state;
-    serve_as(CUDA_GRAPH);
-    serve_as(CUDA_GRAPH_PDL);
+    serve_as(CUDA_GRAPH, IR_F32, 8);
+    serve_as(CUDA_GRAPH_PDL, IR_F32, 8);
 }
 
 int main(void)
@@ -171,6 +204,7 @@ int main(void)
     seed = check_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_requests_of_two_regimes),
         cmocka_unit_test(test_requests_of_the_baseline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,11 +45,19 @@ enum {
     EMULATED_PATIENCE = 1 << 16,
 };
 
+/* What stands in an rt_map here: rows of width_bytes, stride_bytes apart; boxes of element_bytes wide elements. */
+struct emulated_map {
+    const char *at;
+    rt_u64 width_bytes, n_rows, stride_bytes, element_bytes, box_bytes, box_rows, swizzled;
+};
+
 struct emulated_copy {
     void *to;
     const void *from; /* NULL: zeros */
     rt_u32 n_bytes, group;
     rt_u64 *barrier;
+    const emulated_map *map; /* NULL, or `from` is not used: the box at (row, column) */
+    int column, row;
 };
 
 struct emulated_thread {
@@ -354,6 +362,12 @@ static inline void ptx_load_words_if(const void *p, bool wanted, mpk_words *v)
     if (wanted)
         *v = ptx_load_words(p);
 }
+static inline void ptx_store_shared_pair(float *to, float a, float b)
+{
+    emulated_aligned<8>(to);
+    to[0] = a;
+    to[1] = b;
+}
 static inline mpk_words ptx_load_shared_words(const void *p)
 {
     return *(const mpk_words *)emulated_aligned<16>(p);
@@ -457,9 +471,24 @@ static inline rt_u32 ptx_barrier_try(rt_u64 *b, rt_u32 parity)
 
 /* ---- copies ---- */
 
+static inline void emulated_do_box(const emulated_copy *c)
+{
+    const emulated_map *m = c->map;
+    for (rt_u64 i = 0; i < m->box_rows; i++)
+        for (rt_u64 k = 0; k < m->box_bytes; k += 16) {
+            const rt_u64 row = (rt_u64)c->row + i, byte = (rt_u64)c->column * m->element_bytes + k;
+            char *to = (char *)c->to + i * m->box_bytes + (m->swizzled ? k ^ (i % 8) * 16 : k);
+            memset(to, 0, 16);
+            if (row < m->n_rows && byte < m->width_bytes)
+                memcpy(to, m->at + row * m->stride_bytes + byte,
+                       byte + 16 < m->width_bytes ? 16 : m->width_bytes - byte);
+        }
+}
 static inline void emulated_do(const emulated_copy *c)
 {
-    if (c->from)
+    if (c->map)
+        emulated_do_box(c);
+    else if (c->from)
         memcpy(c->to, c->from, c->n_bytes);
     else
         memset(c->to, 0, c->n_bytes);
@@ -510,6 +539,17 @@ static inline void ptx_copy_bulk(void *to, const void *from, rt_u32 n_bytes, rt_
 {
     emulated_copy c = {(void *)emulated_aligned<16>(to), emulated_aligned<16>(from), n_bytes, 0, b};
     if (n_bytes % 16)
+        abort();
+    if (emulated_n_bulk == EMULATED_COPIES || emulated_random(2))
+        emulated_do(&c);
+    else
+        emulated_bulk[emulated_n_bulk++] = c;
+}
+static inline void ptx_copy_box(rt_u32 to, const void *map, int column, int row, rt_u64 *b)
+{
+    const emulated_map *m = (const emulated_map *)map;
+    emulated_copy c = {mpk_s + to, 0, (rt_u32)(m->box_bytes * m->box_rows), 0, b, m, column, row};
+    if (to % 1024)
         abort();
     if (emulated_n_bulk == EMULATED_COPIES || emulated_random(2))
         emulated_do(&c);
@@ -666,16 +706,24 @@ static inline rt_u64 ptx_matrix(const void *first, rt_u32 group_bytes)
         abort();
     return (rt_u64)(ptx_shared(first) >> 4) | (rt_u64)(group_bytes >> 4) << 32;
 }
+static inline rt_u64 ptx_matrix_of_rows(const void *first)
+{
+    if (ptx_shared(first) % 1024)
+        abort();
+    return (rt_u64)(ptx_shared(first) >> 4) | (rt_u64)(1024 >> 4) << 32 | (rt_u64)1 << 62;
+}
 static inline void ptx_group_begin(void) {}
 static inline void ptx_group_commit(void) {}
 template <int N> static inline void ptx_group_wait(void) {}
 
-/* Element (row, k) of a matrix in the 64-byte swizzle. */
+/* Element (row, k) of a matrix in the 64-byte swizzle, or of one in rows of 128 bytes. */
 static inline float emulated_element(rt_u64 matrix, int row, int k)
 {
-    rt_u32 at = ((rt_u32)matrix & 0x3fff) * 16 + row / 8 * ((rt_u32)(matrix >> 32) * 16) + row % 8 * 64 + k * 2;
+    const bool of_rows = matrix >> 62;
+    rt_u32 at = ((rt_u32)matrix & 0x3fff) * 16 + row / 8 * ((rt_u32)(matrix >> 32 & 0x3fff) * 16) +
+                row % 8 * (of_rows ? 128 : 64) + k * 2;
     rt_u16 bits;
-    memcpy(&bits, mpk_s + (at ^ (at >> 7 & 3) << 4), 2);
+    memcpy(&bits, mpk_s + (at ^ (at >> 7 & (of_rows ? 7 : 3)) << 4), 2);
     return ptx_low_bf16(bits);
 }
 template <int N> static void emulated_group_multiply(void)
@@ -713,6 +761,10 @@ static inline void ptx_group_multiply_128(float *c, rt_u64 a, rt_u64 b)
 static inline void ptx_group_multiply_192(float *c, rt_u64 a, rt_u64 b)
 {
     emulated_group_product<192>(c, a, b);
+}
+static inline void ptx_group_multiply_256(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<256>(c, a, b);
 }
 
 #endif

@@ -153,6 +153,8 @@ static void emulated_prepare(const rt_u32 *live, rt_u64 seed)
         ptx_barrier_init(&mpk_w.full[i], 1);
         ptx_barrier_init(&mpk_w.empty[i], EMULATED_BODIES / 32);
     }
+    for (int i = 0; i < 2 * MPK_BOXES; i++)
+        ptx_barrier_init(&mpk_w.box_full[i / MPK_BOXES][i % MPK_BOXES], 1);
     for (int i = 0; i < MPK_ENTRIES; i++)
         ptx_barrier_init(&mpk_w.written[i], EMULATED_BODIES / 32);
     for (int i = 0; i < EMULATED_THREADS; i++) {

@@ -13,19 +13,16 @@ static inline str fake_code(mpk_context *cx, arena *a, const program_image *imag
 {
     gen_source source;
     static const char elf[] = "\177ELF of the kernel";
-    char *code = arena_alloc(a, 1, sizeof(cuda_code_head) + 2 * sizeof elf);
-    gen_arch arch = *gen_arch_find("sm_90a");
-    check_ok(cx, gen_source_of_image(cx, a, image, &arch, whole, &source));
-    uint32_t shared = arch.n_pages * arch.page_bytes + source.scratch_bytes + RT_OWN_BYTES;
-    if (shared > arch.shared_bytes) { /* pages give way to scratch */
-        arch.n_pages -= (shared - arch.shared_bytes + arch.page_bytes - 1) / arch.page_bytes;
-        check_ok(cx, gen_source_of_image(cx, a, image, &arch, whole, &source));
-    }
-    cuda_code_head head = cuda_head_of(source.text, sizeof elf);
+    char *code = arena_alloc(a, 1, sizeof(cuda_code_head) + (1 + GEN_REGIMES) * sizeof elf);
+    check_ok(cx, gen_source_of_image(cx, a, image, gen_arch_find("sm_90a"), whole, &source));
+    cuda_code_head head = cuda_head_of(source.text);
+    head.loader_bytes = sizeof elf;
+    for (uint32_t r = 0; r < source.n_regimes; r++)
+        head.kernel_bytes[r] = sizeof elf;
     memcpy(code, &head, sizeof head);
-    memcpy(code + sizeof head, elf, sizeof elf);
-    memcpy(code + sizeof head + sizeof elf, elf, sizeof elf);
-    return (str){code, sizeof head + 2 * sizeof elf};
+    for (uint32_t i = 0; i <= source.n_regimes; i++)
+        memcpy(code + sizeof head + i * sizeof elf, elf, sizeof elf);
+    return (str){code, sizeof head + (1 + source.n_regimes) * sizeof elf};
 }
 
 #endif

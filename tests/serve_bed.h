@@ -31,38 +31,42 @@ static inline void move(rt_ring *from, const void *source, rt_ring *to, void *ta
     }
 }
 
-static inline mpk_status all_f32(mpk_context *cx, const void *self, const char *name, uint32_t rank,
-                                 const int64_t *dims, ir_dtype *dtype)
+static inline mpk_status all_same(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                                  const int64_t *dims, ir_dtype *dtype)
 {
     (void)cx;
-    (void)self;
     (void)name;
     (void)rank;
     (void)dims;
-    *dtype = IR_F32;
+    *dtype = *(const ir_dtype *)self;
     return MPK_OK;
 }
 
-/* Six workers on each of n_peers peers. */
-static inline void make_model(mpk_context *cx, arena *a, uint32_t n_peers, tg_program *program, program_image *image)
+/* Steps of 1 and of n_tokens tokens; six workers on each of n_peers peers. */
+typedef struct serve_model {
+    ir_dtype dtype;
+    uint32_t n_tokens, n_peers;
+} serve_model;
+
+static inline void make_model(mpk_context *cx, arena *a, serve_model of, tg_program *program, program_image *image)
 {
-    static const uint32_t n_tokens[] = {1, 8};
+    const uint32_t n_tokens[] = {1, of.n_tokens}, n_peers = of.n_peers;
     model_config c = {.family = STR("llama"),
                       .n_layers = 1,
                       .hidden_size = 32,
                       .n_heads = 4,
                       .n_kv_heads = 2,
-                      .head_size = 8,
+                      .head_size = 16,
                       .ffn_size = 48,
                       .vocab_size = VOCABULARY,
                       .max_positions = 128,
                       .norm_eps = 1e-5,
                       .tied_embeddings = true,
                       .activation = STR("silu"),
-                      .rope_size = 8,
+                      .rope_size = 16,
                       .rope_theta = 10000,
                       .bos_token = -1};
-    model_weights w = {all_f32, NULL};
+    model_weights w = {all_same, &of.dtype};
     ir_graph *g[2];
     pass_options o = {.n_workers = 6 * n_peers,
                       .n_peers = n_peers,
@@ -76,8 +80,8 @@ static inline void make_model(mpk_context *cx, arena *a, uint32_t n_peers, tg_pr
                          .n_pages = 9,
                          .page_tokens = 16,
                          .max_pages_per_slot = 4,
-                         .kv_dtype = IR_F32,
-                         .activation_dtype = IR_F32};
+                         .kv_dtype = of.dtype,
+                         .activation_dtype = of.dtype};
         check_ok(cx, model_build(cx, a, &c, &s, &w, &g[i]));
     }
     check_ok(cx, pass_compile(cx, a, &o, 2, g, n_tokens, program));

@@ -93,6 +93,13 @@ MPK_FN rt_u64 ptx_matrix(const void *first, rt_u32 group_bytes)
     return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 | (rt_u64)(group_bytes >> 4) << 32 |
            swizzle_64 << 62;
 }
+/* The same of a matrix in rows of 64 columns in the 128-byte swizzle, its first byte 1024-byte aligned, 8 rows one
+ * behind the other; columns 16 k on begin 32 k bytes on. */
+MPK_FN rt_u64 ptx_matrix_of_rows(const void *first)
+{
+    const rt_u64 swizzle_128 = 1;
+    return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 | (rt_u64)(1024 >> 4) << 32 | swizzle_128 << 62;
+}
 /* Before the first product, and after the sums have been touched otherwise. */
 MPK_FN void ptx_group_begin(void)
 {
@@ -120,6 +127,9 @@ template <int N> MPK_FN void ptx_group_wait(void)
 #define PTX_NAMES_64                                                                     \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define PTX_NAMES_96                                                                                       \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, " \
+    "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define PTX_SUMS_8(c, i)                                                                                        \
     "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), \
         "+f"(c[i + 7])
@@ -137,6 +147,8 @@ PTX_GROUP_MULTIPLY(64, PTX_NAMES_0, "%32", "%33", PTX_SUMS_32(c, 0))
 PTX_GROUP_MULTIPLY(128, PTX_NAMES_0 PTX_NAMES_32, "%64", "%65", PTX_SUMS_32(c, 0), PTX_SUMS_32(c, 32))
 PTX_GROUP_MULTIPLY(192, PTX_NAMES_0 PTX_NAMES_32 PTX_NAMES_64, "%96", "%97", PTX_SUMS_32(c, 0), PTX_SUMS_32(c, 32),
                    PTX_SUMS_32(c, 64))
+PTX_GROUP_MULTIPLY(256, PTX_NAMES_0 PTX_NAMES_32 PTX_NAMES_64 PTX_NAMES_96, "%128", "%129", PTX_SUMS_32(c, 0),
+                   PTX_SUMS_32(c, 32), PTX_SUMS_32(c, 64), PTX_SUMS_32(c, 96))
 
 #endif
 

@@ -67,6 +67,11 @@ MPK_FN void ptx_add_release(rt_word *w, rt_u32 v)
 
 /* ---- shared memory ---- */
 
+/* Two floats into shared memory, 8-byte aligned. */
+MPK_FN void ptx_store_shared_pair(float *to, float a, float b)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(ptx_shared(to)), "f"(a), "f"(b) : "memory");
+}
 MPK_FN mpk_words ptx_load_shared_words(const void *p)
 {
     mpk_words v;
@@ -149,6 +154,15 @@ MPK_FN void ptx_copy_bulk(void *to, const void *from, rt_u32 n_bytes, rt_u64 *b)
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(ptx_shared(to)),
         "l"(from), "r"(n_bytes), "r"(ptx_shared(b))
         : "memory");
+}
+/* The box of a matrix that begins at (row, column), in elements of its tensor map, to shared memory; what lies outside
+ * the matrix becomes zero and is counted all the same.  map: rt_map in global memory; to: ptx_shared. */
+MPK_FN void ptx_copy_box(rt_u32 to, const void *map, int column, int row, rt_u64 *b)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+                 "%3}], [%4];" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(ptx_shared(b))
+                 : "memory");
 }
 MPK_FN rt_u64 ptx_policy_once(void)
 {

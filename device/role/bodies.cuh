@@ -19,6 +19,7 @@
 #define ROLE_BODIES_CUH
 
 #include "role/jit.cuh"
+#include "role/regime.cuh"
 
 enum { MPK_STOP = 1u << 31 };
 
@@ -159,6 +160,12 @@ static __device__ __noinline__ void await_step(void)
         ;
     ptx_acquire_flag(&mpk_w.clerked);
 #endif
+    if (rt_word_graph(step) != mpk_w.graph && regime_is_other(mpk_w.k, step)) {
+        mpk_w.choice = MPK_STOP;
+        if (mpk_w.index != 0) /* worker 0's step task raises it when all is written back */
+            ptx_store_flag(&mpk_w.abort, 1);
+        return;
+    }
     mpk_w.step = step;
     mpk_w.choice = rt_word_graph(step) != mpk_w.graph;
     mpk_w.graph = rt_word_graph(step);

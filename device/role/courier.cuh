@@ -16,8 +16,9 @@
 #define ROLE_COURIER_CUH
 
 #include "role/peers.cuh"
-#include "role/watcher.cuh"
+#include "role/regime.cuh"
 #include "role/step.cuh"
+#include "role/watcher.cuh"
 
 /* The host's words, by the lane that reads each. */
 enum { COURIER_COMMANDS, COURIER_REQUESTS, COURIER_WANTED, COURIER_ABORT, COURIER_TAKEN, COURIER_WORDS };
@@ -155,7 +156,7 @@ static __device__ __noinline__ void courier_loop(rt_kernel *k)
     } while (!last || n); /* what was written before the end still goes out */
     if (MPK_PEERS > 1 && lane == 0)
         rt_peers_stop(k);
-    if (lane == 0)
+    if (lane == 0 && regime_is_over(k))
         tell_end(k);
 }
 

@@ -94,6 +94,8 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
         if (!descriptors_ask(d, l, i))
             return 0;
         mpk_barrier_wait(&mpk_w.entry_full[*slot], *parity);
+        if (MPK_REGIMES > 1 && ptx_load_flag(&mpk_w.abort))
+            return 0; /* the entry may not be there */
         l->e = &mpk_w.entries[*slot];
         if (l->e->body != RT_NONE && mpk_body_loads(l->e->body)) {
             if (!mpk_w.k->tuning.preload && !loader_await_turn(l, d->list.first + i))
@@ -110,12 +112,32 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
     return 1;
 }
 
+/* Before this warp leaves: whatever it has asked for has arrived, so that no copy is under way into memory that another
+ * kernel has by then.  Looks are counted: copies end by themselves. */
+MPK_FN void loader_await_copies(mpk_load *l, const mpk_descriptors *d, rt_u32 slot, rt_u32 parity)
+{
+    rt_u32 looks = 1 << 16;
+    for (; l->flying; l->flying--) {
+        while (!ptx_barrier_try(&mpk_w.full[l->tail.first + l->tail.at], l->tail.parity) && --looks)
+            ;
+        ring_next(&l->tail);
+    }
+    while (slot != d->slot || parity != d->parity) {
+        while (!ptx_barrier_try(&mpk_w.entry_full[slot], parity) && --looks)
+            ;
+        if (++slot == MPK_ENTRIES) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+}
+
 static __device__ void loader_loop(void)
 {
     const rt_kernel *k = mpk_w.k;
     mpk_load l;
     mpk_descriptors d = {};
-    rt_u32 slot = 0, parity = 0, graph = k->start_step == RT_NO_STEP ? 0 : rt_word_graph(k->start_step);
+    rt_u32 slot = 0, parity = 0, graph = mpk_w.first_graph;
     load_begin(&l, 0, MPK_PAGES - MPK_JIT_PAGES);
     l.in_flight = mpk_smaller(k->tuning.in_flight, l.ring.n);
     l.aot = 1;
@@ -126,8 +148,11 @@ static __device__ void loader_loop(void)
         if (done && threadIdx.x % 32 == 0)
             ptx_store_flag(&mpk_w.loaded, l.step + 1); /* partner: clerk_run_list */
         __syncwarp();
-        if (ptx_load_flag(&mpk_w.abort) || k->mode != RT_SERVE || k->call.is_one)
+        if (ptx_load_flag(&mpk_w.abort) || k->mode != RT_SERVE || k->call.is_one) {
+            if (MPK_REGIMES > 1)
+                loader_await_copies(&l, &d, slot, parity);
             return;
+        }
         if (done) {
             l.step++;
             /* Constants of the next step may be loaded while this one runs, but not those of the one after it. */

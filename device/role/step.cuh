@@ -8,11 +8,13 @@
  *     requests, to all workers.
  *   - Its state (rt_serving, epochs, slots) is copied into shared memory for the life of the kernel (step_begin) and
  *     back when the kernel ends (step_end).  Nobody else reads the originals meanwhile.
+ *   - A step for the kernel of another regime ends this one (role/regime.cuh).
  *   - A step that takes longer than limits.stall_ns becomes a fault record.  The clock is read at every 1,024th look.
  */
 #ifndef ROLE_STEP_CUH
 #define ROLE_STEP_CUH
 
+#include "role/regime.cuh"
 #include "rt/rt_step.h"
 #include "tile/worker.cuh"
 
@@ -131,10 +133,13 @@ MPK_FN int step_rests(const rt_kernel *k, rt_machine *m, rt_u64 *idle_since)
 static __device__ __noinline__ void step_loop(rt_kernel *k)
 {
     rt_machine *m = step_begin(k);
-    rt_u64 step = k->start_step, since = 0, idle_since = 0;
+    rt_u64 ended = k->start_step, since = 0, idle_since = 0;
+    rt_u64 step = MPK_REGIMES > 1 ? rt_load_wide_acquire_device(&m->control->step) : ended;
     rt_u32 n = 0;
-    int runs = 0;
+    int runs = step != ended, hands_over = 0; /* runs: it was published by another kernel */
     mpk_ending ending = {0, RT_NONE, 0, 0};
+    if (runs)
+        ending_follow(&ending, m, step);
     while (rt_every(!ptx_load_flag(&mpk_w.abort))) {
         if (runs && !step_has_ended(&ending)) {
             if (!step_is_stuck(m, &since, &n))
@@ -146,8 +151,12 @@ static __device__ __noinline__ void step_loop(rt_kernel *k)
         if (mpk_timed && runs && rt_lane() == 0)
             *(volatile rt_u64 *)&mpk_step.ended_ns = rt_clock_ns();
         runs = rt_step_poll(m, &m->workers[0]);
+        ended = step;
         if (runs) {
             step = m->serving->step;
+            hands_over = regime_is_other(k, step);
+            if (hands_over)
+                break;
             if (MPK_PEERS > 1)
                 rt_peers_publish(k, step);
             ending_follow(&ending, m, step);
@@ -158,7 +167,7 @@ static __device__ __noinline__ void step_loop(rt_kernel *k)
             __nanosleep(200);
         }
     }
-    step_end(k, step); /* ended, if the kernel ends by itself */
+    step_end(k, hands_over ? ended : step); /* ended, if the kernel ends by itself */
     ptx_store_flag(&mpk_w.abort, 1);
 }
 

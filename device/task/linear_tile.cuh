@@ -2,14 +2,14 @@
  *
  * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16, w packed (gen/device_body.h), sums f32.
  *
- * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w comes through the page
- * ring as in linear_stream.cuh, so loading runs ahead of the task's event; x is data of this step, so the warpgroups
- * bring it themselves, in stages of 64 columns of 64 tokens in the same swizzle, while products of the steps before are
- * under way.
- * A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w; the warpgroups
- * never wait for each other.  In one of at most 64 tokens each warpgroup multiplies half of the columns, every other
- * stage, with all rows, and x of three steps is on its way; the sums of both are added at the end.  Squares for an
- * rms_norm (whose weight is folded into w) are summed from the stages of x; the scale is applied to the sums.
+ * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w comes through the
+ * page ring as in linear_stream.cuh, so loading runs ahead of the task's event; x is data of this step, so the
+ * warpgroups bring it themselves, in stages of 64 columns of 64 tokens in the same swizzle, while products of the
+ * steps before are under way. A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192
+ * rows of w; the warpgroups never wait for each other.  Where its operands have tensor maps, linear_box.cuh takes it.
+ * In one of at most 64 tokens each warpgroup multiplies half of the columns, every other stage, with all rows, and x
+ * of three steps is on its way; the sums of both are added at the end.  Squares for an rms_norm (whose weight is
+ * folded into w) are summed from the stages of x; the scale is applied to the sums.
  *
  * Nothing of a shape is a template parameter: all operators of all graphs share this code.
  *
@@ -26,89 +26,8 @@
 #define TASK_LINEAR_TILE_CUH
 
 #include "ptx/matrix.cuh"
-#include "task/activate.cuh"
-#include "task/peaks.cuh"
-#include "tile/inverse.cuh"
-#include "tile/ring.cuh"
-
-enum {
-    TILE_TOKENS = 64,    /* of a warpgroup */
-    TILE_STAGES = 4,     /* of a warpgroup: being read and on their way */
-    TILE_HALF = 64 * 64, /* bytes: 64 tokens x 32 columns */
-    TILE_STAGE = 2 * TILE_HALF,
-    TILE_X = TILE_STAGES * TILE_STAGE,
-    TILE_SCALES = 2 * TILE_X, /* float[2][64]: sum of squares of each token */
-    TILE_SCRATCH = TILE_SCALES + 2 * 64 * 4,
-    TILE_ROW = 72,   /* floats from a row of sums in scratch to the next: apart in banks */
-    TILE_MOST = 24,  /* groups of a pass */
-    TILE_BLOCKS = 4, /* of a step, of each group */
-    TILE_PIECE = TILE_BLOCKS * 512,
-    TILE_GROUPS = 8, /* of a page */
-};
-
-/* Where the operands stand in rt_entry.at, and what surrounds the product. */
-struct tile_shape {
-    int columns, blocks; /* of x; blocks of 32 columns in a packed group */
-    int rows;            /* of w, or with an activation half of them: columns of y */
-    int norm;            /* 1: rms_norm of x */
-    float eps;
-    int activation;                          /* ACTIVATE_*: not NONE: groups hold pairs of rows */
-    int x, y, residual;                      /* operands; -1: absent */
-    int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
-    int gathered, tokens;                    /* operand rows i32[R]: row r is token rows[r] below T, if alive; -1: r */
-    int peaks;                               /* operand of the peaks: y is f32; -1: y is bf16 */
-};
-
-/* ---- how a task is cut: the same for loader and body ---- */
-
-struct tile_plan {
-    int first, groups; /* of 8 packed rows */
-    int per_pass;      /* a multiple of 8 */
-    int wide, turns;   /* 1: 128 tokens at a time; how often */
-    int piece;         /* thin: blocks of a page for each group; 0: not thin */
-};
-
-/* At most 64 tokens and 8 groups are a thin task: a page holds as many columns as there is room for, 128 to 1,024. */
-MPK_FN int tile_piece_of(int groups)
-{
-    return groups > 4 ? 4 : groups > 2 ? 8 : groups > 1 ? 16 : 32;
-}
-
-MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
-{
-    const int shift = s.activation != ACTIVATE_NONE ? 2 : 3, tokens = (int)(e->hi[0] - e->lo[0]);
-    tile_plan p;
-    p.first = (int)(e->lo[1] >> shift);
-    p.groups = (int)((e->hi[1] + (1u << shift) - 1) >> shift) - p.first;
-    p.wide = tokens > TILE_TOKENS;
-    p.turns = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
-    const int passes = (p.groups + TILE_MOST - 1) / TILE_MOST;
-    p.per_pass = passes ? ((p.groups + passes - 1) / passes + 7) / 8 * 8 : 8;
-    p.piece = !p.wide && p.groups > 0 && p.groups <= TILE_GROUPS ? tile_piece_of(p.groups) : 0;
-    return p;
-}
-
-/* One pass. */
-struct tile_pass {
-    int groups; /* of it */
-    int pages;  /* of a step */
-    int steps;  /* of 128 columns */
-};
-
-MPK_FN tile_pass tile_pass_at(const tile_plan &p, const tile_shape &s, int at)
-{
-    tile_pass q;
-    q.groups = p.groups - at < p.per_pass ? p.groups - at : p.per_pass;
-    q.pages = (q.groups + TILE_GROUPS - 1) / TILE_GROUPS;
-    q.steps = ((s.columns + 31) / 32 + TILE_BLOCKS - 1) / TILE_BLOCKS;
-    return q;
-}
-
-/* Pages to leave out, so that the next n lie together. */
-MPK_FN int tile_gap(const mpk_ring &r, int n)
-{
-    return r.at + n > r.n ? (int)(r.n - r.at) : 0;
-}
+#include "task/linear_box.cuh"
+#include "task/tile_plan.cuh"
 
 /* ---- the loader's part ---- */
 
@@ -169,6 +88,13 @@ MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
     const tile_plan p = tile_plan_of(l.e, s);
     const rt_u32 group_bytes = (rt_u32)s.blocks * 512, in_flight = l.in_flight;
     l.in_flight = l.ring.n;
+#if MPK_MAPS
+    if (p.boxed) {
+        box_load(l, p, s);
+        tile_settle(l, in_flight);
+        return;
+    }
+#endif
     if (p.piece)
         tile_load_thin(l, p, s, (const char *)l.e->at[RT_PACKED] + (rt_u64)p.first * group_bytes, group_bytes);
     for (int at = 0; at < p.groups && !p.piece; at += p.per_pass) {
@@ -245,27 +171,12 @@ MPK_FN void tile_add_squares(const tile_copy &c, int buffer, float *square)
 
 /* ---- products ---- */
 
-MPK_FN void tile_meet(void)
-{
-    ptx_meet(2 + mpk_thread() / 128, 128);
-}
-
 #if MPK_WGMMA
 /* Where columns 16 k ... of a stage begin, in units of a matrix's address, which are 16 bytes. */
 MPK_FN rt_u32 tile_in_x(int k)
 {
     return (rt_u32)(k / 2 * (TILE_HALF / 16) + k % 2 * 2);
 }
-MPK_FN rt_u32 tile_in_w(int k)
-{
-    return (rt_u32)(k / 2 * (512 / 16) + k % 2 * 2);
-}
-/* A matrix n units on: the address stands in the low bits and does not overflow. */
-MPK_FN rt_u64 tile_further(rt_u64 matrix, rt_u32 n)
-{
-    return (matrix & 0xffffffff00000000u) | ((rt_u32)matrix + n);
-}
-
 /* One stage: s_x, s_w its first bytes, `stride` those from a group of w to the next; between tile_begin_products and
  * tile_end_products. */
 template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int stride, float *sum)
@@ -329,29 +240,6 @@ MPK_FN void tile_begin_products(void) {}
 MPK_FN void tile_end_products(void) {}
 MPK_FN void tile_wait_products(void) {}
 #endif
-
-/* Take the pages of the next step, which lie together; the number of the first. */
-MPK_FN rt_u32 tile_take(const tile_pass &q, mpk_ring *ring)
-{
-    rt_u32 page;
-    for (int gap = tile_gap(*ring, q.pages); gap > 0; gap--) {
-        ring_take(ring, &page);
-        ring_release(page);
-    }
-    const rt_u32 first = ring->first + ring->at;
-    for (int i = 0; i < q.pages; i++)
-        ring_take(ring, &page);
-    __syncwarp(); /* barriers and products take whole warps */
-    return first;
-}
-
-MPK_FN void tile_release(const tile_pass &q, rt_u32 first)
-{
-    __syncwarp();
-    if (mpk_thread() % 32 == 0)
-        for (int i = 0; i < q.pages; i++)
-            ptx_barrier_arrive(&mpk_w.empty[first + i]);
-}
 
 /* Columns of a pass for this warpgroup's tokens, N rows of w: both stages of each step, or that of number `turn`.
  * sum[N / 2] per lane, as ptx_group_multiply leaves it. */
@@ -490,186 +378,6 @@ MPK_FN void tile_drop(const tile_pass &q, mpk_ring *ring)
         tile_release(q, tile_take(q, ring));
 }
 
-/* ---- the end of a tile ---- */
-
-MPK_FN float tile_bias(const mpk_task &t, const tile_shape &s, int i, int row)
-{
-    if (s.bias[i] < 0)
-        return 0;
-    if (s.bias_type[i])
-        return mpk_at<const float>(t, s.bias[i])[row];
-    return __uint_as_float((rt_u32)mpk_at<const rt_u16>(t, s.bias[i])[row] << 16);
-}
-
-/* Of a column of y, where the weights stand one after the other. */
-MPK_FN float tile_bias_of(const mpk_task &t, const tile_shape &s, int column)
-{
-    if (column >= s.rows)
-        return 0;
-    if (column < s.bias_rows[0])
-        return tile_bias(t, s, 0, column);
-    column -= s.bias_rows[0];
-    return column < s.bias_rows[1] ? tile_bias(t, s, 1, column) : tile_bias(t, s, 2, column - s.bias_rows[1]);
-}
-
-/* As activate(), without its division, which is a call: beside one, ptxas waits after every product (C7509). */
-MPK_FN float tile_activate(int activation, float x)
-{
-    if (activation == ACTIVATE_GELU)
-        return activate_gelu(x);
-    const float u = activation == ACTIVATE_SILU ? x : 1.59576912160573072f * (x + 0.044715f * x * x * x);
-    return __fdividef(x, 1 + __expf(-u));
-}
-
-/* Where a tile goes; read before the first store, or it would be read again behind each. */
-struct tile_end {
-    rt_u16 *y;
-    const rt_u16 *residual; /* NULL: none */
-    int rows, lo, hi;       /* columns of y, and those of the task */
-    int tokens;             /* end of the task's that are alive */
-    int norm, columns;      /* of x */
-    float eps;
-};
-
-MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
-{
-    tile_end e;
-    e.y = mpk_at<rt_u16>(t, s.y);
-    e.residual = s.residual >= 0 ? mpk_at<const rt_u16>(t, s.residual) : 0;
-    e.rows = s.rows;
-    e.lo = (int)t.e->lo[1];
-    e.hi = (int)t.e->hi[1];
-    e.tokens = (int)t.hi0;
-    e.norm = s.norm;
-    e.columns = s.columns;
-    e.eps = s.eps;
-    return e;
-}
-
-/* Two neighbours of a row, of which the first stands at an even column: as one word where that is aligned. */
-MPK_FN void tile_store(const tile_end &e, int row, int column, float a, float b)
-{
-    rt_u16 *y = e.y + (rt_u64)row * e.rows + column;
-    const rt_u32 v = ptx_pack_bf16(a, b);
-    if (column >= e.lo && column + 1 < e.hi && e.rows % 2 == 0) {
-        ptx_store_word(y, v);
-        return;
-    }
-    if (column >= e.lo && column < e.hi)
-        y[0] = (rt_u16)v;
-    if (column + 1 >= e.lo && column + 1 < e.hi)
-        y[1] = (rt_u16)(v >> 16);
-}
-
-MPK_FN rt_u32 tile_residual(const tile_end &e, int row, int column)
-{
-    const rt_u16 *r = e.residual + (rt_u64)row * e.rows + column;
-    rt_u32 v = 0;
-    if (row >= e.tokens)
-        return 0;
-    if (column >= e.lo && column + 1 < e.hi && e.rows % 2 == 0)
-        return ptx_load_word(r);
-    if (column >= e.lo && column < e.hi)
-        v = r[0];
-    if (column + 1 >= e.lo && column + 1 < e.hi)
-        v |= (rt_u32)r[1] << 16;
-    return v;
-}
-
-/* 1 / root mean square; 1 without a norm. */
-MPK_FN float tile_scale(const tile_end &e, float square)
-{
-    return e.norm ? rsqrtf(square * mpk_inverse((float)e.columns) + e.eps) : 1;
-}
-
-/* A warp's 16 tokens from `row` on and 64 packed rows from group `group` on; s_sum f32[16][TILE_ROW], s_square of the
- * tokens.  Lane l has columns 2 l and 2 l + 1. */
-MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                        const float *s_square)
-{
-    const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane;
-    const tile_end e = tile_end_of(t, s);
-    const float bias[2] = {tile_bias_of(t, s, column), tile_bias_of(t, s, column + 1)};
-    for (int r0 = 0; r0 < 16; r0 += 8) {
-        rt_u32 residual[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        if (e.residual)
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                residual[i] = tile_residual(e, row + r0 + i, column);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const float2 v = *(const float2 *)(s_sum + (r0 + i) * TILE_ROW + 2 * lane);
-            const float scale = tile_scale(e, s_square[r0 + i]);
-            if (row + r0 + i < e.tokens)
-                tile_store(e, row + r0 + i, column, v.x * scale + bias[0] + ptx_low_bf16(residual[i]),
-                           v.y * scale + bias[1] + ptx_high_bf16(residual[i]));
-        }
-    }
-}
-
-/* The same with an activation: columns 2 l and 2 l + 1 make one column of y. */
-MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                              const float *s_square)
-{
-    const int lane = mpk_thread() % 32, column = group * 4 + lane, activation = s.activation;
-    const tile_end e = tile_end_of(t, s);
-    const float gate = column < e.rows ? tile_bias(t, s, 0, column) : 0;
-    const float up = column < e.rows ? tile_bias(t, s, 1, column) : 0;
-#pragma unroll 4
-    for (int i = 0; i < 16; i++) {
-        const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
-        const float scale = tile_scale(e, s_square[i]);
-        const float a = tile_activate(activation, v.x * scale + gate) * (v.y * scale + up);
-        const float b = __shfl_down_sync(0xffffffffu, a, 1);
-        if (row + i < e.tokens && lane % 2 == 0)
-            tile_store(e, row + i, column, a, b);
-    }
-}
-
-/* The same for logits: f32, and the largest of the 64 columns. */
-MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                               const float *s_square)
-{
-    const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane;
-    const tile_end e = tile_end_of(t, s);
-    const bool has_a = column < e.rows, has_b = column + 1 < e.rows;
-    for (int i = 0; i < 16 && row + i < e.tokens; i++) {
-        const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
-        const float scale = tile_scale(e, s_square[i]), a = v.x * scale, b = v.y * scale;
-        float *y = (float *)e.y + (rt_u64)(row + i) * e.rows + column;
-        if (has_a)
-            y[0] = a;
-        if (has_b)
-            y[1] = b;
-        const peak p = peak_of_lanes<32>(peak_of_pair(a, b, column, has_a, has_b));
-        if (lane == 0) {
-            float *to = mpk_at<float>(t, s.peaks) + ((rt_u64)(row + i) * ((e.rows + 63) / 64) + group / 8) * 2;
-            to[0] = p.best;
-            to[1] = (float)p.at;
-        }
-    }
-}
-
-/* Sums of this warp's 16 x 64 from registers to shared memory, where a row lies together. */
-MPK_FN void tile_put(const float *sum, float *s_sum)
-{
-    const int thread = mpk_thread(), g = thread % 32 / 4, c = thread % 4;
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        *(float2 *)(s_sum + g * TILE_ROW + 8 * n + 2 * c) = make_float2(sum[4 * n], sum[4 * n + 1]);
-        *(float2 *)(s_sum + (g + 8) * TILE_ROW + 8 * n + 2 * c) = make_float2(sum[4 * n + 2], sum[4 * n + 3]);
-    }
-}
-
-/* Those of 64 columns of N; which, is known at run time, so that what comes after them is there once. */
-template <int N> MPK_FN void tile_put_unit(const float *sum, int unit, float *s_sum)
-{
-#pragma unroll
-    for (int u = 0; u < N / 64; u++)
-        if (u == unit)
-            tile_put(sum + 32 * u, s_sum);
-}
-
 /* Sum of squares of each token of the warpgroup. */
 MPK_FN void tile_put_squares(float *square, float *s_square)
 {
@@ -714,17 +422,6 @@ template <int N> MPK_FN void tile_join(const mpk_task &t, float *sum)
     if (thread < TILE_TOKENS)
         s_square[thread] += s_square[TILE_TOKENS + thread];
     mpk_sync();
-}
-
-MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                             const float *s_square)
-{
-    if (s.peaks >= 0)
-        tile_finish_logits(t, s, row, group, s_sum, s_square);
-    else if (s.activation != ACTIVATE_NONE)
-        tile_finish_pairs(t, s, row, group, s_sum, s_square);
-    else
-        tile_finish(t, s, row, group, s_sum, s_square);
 }
 
 /* One pass for this warpgroup's tokens from `row` on, N rows of w; WIDE 0: both warpgroups have the same tokens and
@@ -772,7 +469,8 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
 MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q, int first, int row,
                      mpk_ring *ring)
 {
-    if (p.wide && q.pages <= 2)
+    /* where there are maps, few tasks are wide without: one shape is enough for them */
+    if (p.wide && q.pages <= 2 && (!MPK_MAPS || MPK_REGIMES == 1))
         tile_run_as<128, 1>(t, s, q, first, row, 0, ring);
     else if (p.wide)
         tile_run_as<192, 1>(t, s, q, first, row, 0, ring);
@@ -800,6 +498,10 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
             tile_drop_thin(s, p.piece, &ring);
         else if (row >= (int)t.hi0)
             tile_drop(q, &ring);
+#if MPK_MAPS
+        else if (p.boxed)
+            box_run(t, s, p, q, at, i % p.turns, row, &ring);
+#endif
         else
             tile_run(t, s, p, q, p.first + at, p.wide ? row + half * TILE_TOKENS : row, &ring);
     }

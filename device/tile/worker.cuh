@@ -14,6 +14,7 @@
 
 enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES }; /* descriptors that a worker holds, ahead and in use */
 enum { MPK_STEP_TASK_BYTES = 2560 };                    /* room for mpk_stepper (role/step.cuh) */
+enum { MPK_BOXES = 4 };                                 /* stages of x of a warpgroup (task/linear_box.cuh) */
 
 /* Where a warp that runs bodies stands; the same in all of them.  It lies in shared memory while a body runs: there are
  * no registers to spare, and what the compiler would put on the stack is lost to the L1 cache with every acquire. */
@@ -35,6 +36,9 @@ struct __align__(1024) mpk_worker
     /* page ring (ring.cuh) */
     rt_u64 full[MPK_PAGES], empty[MPK_PAGES]; /* barriers: the page is filled; all body warps have released it */
     rt_u32 note[MPK_PAGES];                   /* a word that the load phase sends along with a page */
+    /* stages of x that products of many tokens copy by boxes (task/linear_box.cuh), of each warpgroup */
+    rt_u64 box_full[2][MPK_BOXES]; /* barriers: the stage is filled */
+    rt_u32 box_turn[2];            /* stages filled so far, modulo 2^32; changed between tasks */
     /* descriptor ring (role/loader.cuh) */
     rt_u64 entry_full[MPK_ENTRIES], entry_empty[MPK_ENTRIES];
     __align__(128) rt_entry entries[MPK_ENTRIES + 1]; /* the last one: the JIT task that runs */
@@ -58,6 +62,8 @@ struct __align__(1024) mpk_worker
     rt_u32 resync;               /* flag: RESYNC_* (role/loader.cuh) */
     rt_u32 ahead_pages, ahead_entries; /* loaded for a step that does not come */
     rt_u32 jit_mail;                   /* flag: 1 the JIT entry waits for its loader (role/clerk.cuh) */
+    rt_u32 first_graph;                /* that the loader begins with */
+    rt_u32 is_late;                    /* 1: the machine had stopped before this kernel began */
     rt_u32 index;                      /* of the worker */
     rt_u32 mode;
     const rt_kernel *k; /* in device memory */

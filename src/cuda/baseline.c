@@ -39,15 +39,16 @@ typedef struct cuda_baseline {
 
 /* ---- recording ---- */
 
-static mpk_status launch_kernel(mpk_context *cx, cuda_machine *m, uint64_t op, uint32_t n_blocks, bool early)
+static mpk_status launch_kernel(mpk_context *cx, cuda_machine *m, uint32_t regime, uint64_t op, uint32_t n_blocks,
+                                bool early)
 {
     cuda_address argument = m->table_block + m->layout.op_kernels + op * sizeof(rt_kernel);
     void *arguments[] = {&argument};
-    cuda_launch l = {.function = m->main,
+    cuda_launch l = {.function = m->kernels[regime].function,
                      .name = "mpk_kernel",
                      .n_blocks = n_blocks,
                      .n_threads = m->arch.worker_threads,
-                     .shared_bytes = m->shared_bytes,
+                     .shared_bytes = m->kernels[regime].shared_bytes,
                      .arguments = arguments,
                      .early = early};
     return cuda_launch_on(cx, m->gpu, m->work, &l);
@@ -60,7 +61,8 @@ static mpk_status launch_ops(mpk_context *cx, cuda_machine *m, uint32_t graph, b
     for (uint32_t k = 0; k < g->n_ops; k++) {
         if (m->source.uses[graph][k].instance == RT_NONE)
             continue;
-        TRY(launch_kernel(cx, m, g->first_op + k, m->machine.image.block->n_workers, *early));
+        TRY(launch_kernel(cx, m, m->source.regime_of[graph], g->first_op + k, m->machine.image.block->n_workers,
+                          *early));
         *early = m->options.mode == CUDA_GRAPH_PDL;
     }
     return MPK_OK;
@@ -68,7 +70,7 @@ static mpk_status launch_ops(mpk_context *cx, cuda_machine *m, uint32_t graph, b
 
 static mpk_status launch_step(mpk_context *cx, cuda_machine *m, bool early)
 {
-    TRY(launch_kernel(cx, m, m->layout.n_ops, 1, early));
+    TRY(launch_kernel(cx, m, GEN_STREAMS, m->layout.n_ops, 1, early));
     return cuda_download_on(cx, m->gpu, m->work, m->baseline->control, m->table_block + m->layout.control,
                             sizeof(rt_control));
 }

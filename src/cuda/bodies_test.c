@@ -111,7 +111,7 @@ static void test_all_bodies(void **state)
         cuda_source s = {.name = "bodies.cu", .code = source.text, .arch = arch, .keep_folder = getenv("MPK_KEEP")};
         check_ok(&cx, cuda_nvrtc_compile(&cx, nvrtc, &s, &code, &log));
         print_message("%s: %u bodies, %zu bytes of source, %u of scratch; %.1f s, %zu bytes of code\n", arch->name,
-                      source.n_instances, source.text.n, source.scratch_bytes, now() - start, code.n);
+                      source.n_instances, source.text.n, source.rooms[0].scratch_bytes, now() - start, code.n);
         assert_int_equal(report_spills(&source, log.at ? log.at : ""), 0);
         text_free(&code);
         text_free(&log);

@@ -394,7 +394,7 @@ mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const machine_weig
 mpk_status cuda_calls_record(mpk_context *cx, cuda_machine *m)
 {
     TRY(cuda_graph_begin(cx, m->gpu, m->work));
-    mpk_status status = cuda_launch_main(cx, m, m->work);
+    mpk_status status = cuda_launch_main(cx, m, GEN_STREAMS, m->work);
     return cuda_graph_end(cx, m->gpu, m->work, status, &m->calls->run);
 }
 

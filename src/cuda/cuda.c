@@ -244,7 +244,7 @@ static void describe(machine *base, machine_facts *out)
     mpk_context cx = {0};
     rt_control control;
     out->device = m->name;
-    out->scratch_bytes = (uint64_t)m->shared_bytes * base->image.block->n_workers;
+    out->scratch_bytes = (uint64_t)m->kernels[GEN_STREAMS].shared_bytes * base->image.block->n_workers;
     for (uint32_t i = 0; i < m->n_peers; i++)
         out->area_bytes += m->peers[i]->layout.n_bytes + m->peers[i]->carriers.n_bytes;
     out->device_ns = m->device_ns;
@@ -410,8 +410,9 @@ static void release_memory(cuda_machine *m)
         cuda_stream_release(m->gpu, m->work);
     if (m->copies)
         cuda_stream_release(m->gpu, m->copies);
-    if (m->module)
-        cuda_module_release(m->gpu, m->module);
+    for (uint32_t r = 0; r < GEN_REGIMES; r++)
+        if (m->kernels[r].module)
+            cuda_module_release(m->gpu, m->kernels[r].module);
     if (m->loader)
         cuda_module_release(m->gpu, m->loader);
 }
@@ -597,7 +598,7 @@ static mpk_status load_kernels(mpk_context *cx, cuda_machine *m, const cuda_code
 {
     for (uint32_t i = 0; i < m->n_peers; i++) {
         TRY(cuda_gpu_use(cx, m->peers[i]->gpu));
-        NOTE(cx, cuda_load_kernel(cx, m->peers[i], j), "preparing the kernel");
+        NOTE(cx, cuda_load_kernels(cx, m->peers[i], j), "preparing the kernel");
     }
     return MPK_OK;
 }
@@ -661,7 +662,8 @@ static mpk_status start(mpk_context *cx, cuda_machine *m, const machine_weights 
     TRY(plan_all(cx, m));
     mpk_status status = prepare(cx, m, weights, &job);
     text_free(&job.loader);
-    text_free(&job.kernel);
+    for (uint32_t r = 0; r < GEN_REGIMES; r++)
+        text_free(&job.kernels[r]);
     TRY(status);
     TRY(upload_all(cx, m));
     TRY(prepare_logits(cx, m));

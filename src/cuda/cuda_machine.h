@@ -95,6 +95,9 @@ typedef struct cuda_mailbox {
     char apart3[RT_LINE - sizeof(rt_word)];
     rt_word bell; /* host threads among themselves */
     char apart4[RT_LINE - sizeof(rt_word)];
+    rt_word regime; /* kernel: whose kernel goes on */
+    rt_word left;   /* kernel: how many have handed over since the host started them; set to 0 while none runs */
+    char apart5[RT_LINE - 2 * sizeof(rt_word)];
     rt_fault fault;
 } cuda_mailbox;
 
@@ -112,13 +115,22 @@ typedef struct cuda_layout {
     uint64_t control, counters, epochs, workers, schedulers, jit, jit_slots, event, event_slots;
     uint64_t serving, slots, running, free_pages, kv_pages, buckets, chains;
     uint64_t request_ring, command_ring, token_ring, requests, commands, tokens;
-    uint64_t entries, first_entry, jit_entry, clears, first_clear, pushes, first_push;
+    uint64_t entries, first_entry, jit_entry, clears, first_clear, pushes, first_push, regimes;
+    uint64_t maps;                             /* rt_map[n_ops][2] */
     uint64_t op_kernels, op_entries, op_first; /* of the baseline; empty without */
     uint64_t times, delays;                    /* of a profile; empty without */
     uint64_t n_bytes;
     uint64_t n_tasks, n_ops;
     uint32_t jit_capacity, event_capacity;
 } cuda_layout;
+
+/* The kernel of a regime (gen/source.h). */
+typedef struct cuda_kernel {
+    cuda_module module;
+    cuda_function function;
+    cuda_function_facts facts;
+    uint32_t shared_bytes; /* dynamic, of a block */
+} cuda_kernel;
 
 /* The bytes of an area that a GPU holds. */
 typedef struct cuda_window {
@@ -140,7 +152,6 @@ typedef struct cuda_machine {
     cuda_gpu *gpu;
     gen_arch arch;
     gen_source source;
-    uint32_t shared_bytes;    /* dynamic, of a block */
     bool as_ptx;              /* the driver translates */
     uint64_t device_ns;       /* what opening the GPU took */
     uint64_t code_ns;         /* writing the kernel, compiling and loading it */
@@ -148,10 +159,10 @@ typedef struct cuda_machine {
     bool code_cached;         /* it came from the cache, or with the image */
     _Atomic bool has_no_code; /* it does not compile: weights need not be brought any more */
 
-    cuda_module module, loader;
-    cuda_function main, pack, fill;
-    cuda_function_facts main_facts;
-    cuda_stream work, copies; /* the kernel's; everything else's */
+    cuda_kernel kernels[GEN_REGIMES]; /* source.n_regimes of them */
+    cuda_module loader;
+    cuda_function pack, fill;
+    cuda_stream work, copies; /* the kernels'; everything else's */
 
     cuda_weight_plan weights;
     cuda_carriers carriers;
@@ -169,7 +180,9 @@ typedef struct cuda_machine {
     bool has_lock, has_books;
     bool launched; /* at least once */
     uint64_t n_launches;
-    _Atomic bool lost; /* the kernel ended in a way that it could not tell; the words are in lost_words */
+    uint32_t first_regime, queued; /* of the kernels on the stream since the machine last came to rest: regimes take
+                                      turns, the first one's number and how many there are */
+    _Atomic bool lost;             /* the kernel ended in a way that it could not tell; the words are in lost_words */
     mpk_status lost_status;
     char lost_words[ERROR_TEXT_BYTES];
     uint64_t looked_ns;  /* when the stream was last looked at */
@@ -219,21 +232,22 @@ mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);
 
 /* ---- kernel_code.c ---- */
 
-/* Stands at the beginning of what cuda_compile gives; the code of the loader (device/pack.cuh) and that of the kernel
- * follow. */
+/* Stands at the beginning of what cuda_compile gives; the code of the loader (device/pack.cuh) and those of the
+ * regimes' kernels follow. */
 typedef struct cuda_code_head {
     char magic[8];
-    uint64_t source_hash; /* of the kernel's source */
+    uint64_t source_hash; /* of the kernels' source */
     uint64_t loader_bytes;
+    uint64_t kernel_bytes[GEN_REGIMES]; /* 0: there is no such kernel */
 } cuda_code_head;
-cuda_code_head cuda_head_of(str source, size_t loader_bytes);
+cuda_code_head cuda_head_of(str source);
 
 /* The code of a machine that starts, zeroed before. */
 typedef struct cuda_code_job {
     cuda_machine *m;
-    str given_loader, given_kernel; /* of options.code; otherwise empty */
-    text loader, kernel;            /* made here */
-    mpk_context cx;                 /* of the thread */
+    str given_loader, given_kernels[GEN_REGIMES]; /* of options.code; otherwise empty */
+    text loader, kernels[GEN_REGIMES];            /* made here */
+    mpk_context cx;                               /* of the thread */
     mpk_status status;
     pthread_t thread;
     bool has_thread;
@@ -248,15 +262,15 @@ mpk_status cuda_end_code(mpk_context *cx, cuda_code_job *j, mpk_status status);
 /* Hand what was compiled to cuda_options.made. */
 mpk_status cuda_offer_code(mpk_context *cx, const cuda_machine *m, const cuda_code_job *j);
 mpk_status cuda_load_loader(mpk_context *cx, cuda_machine *m, const cuda_code_job *j);
-/* Load the kernel and check that it can be launched.  MPK_ELIMIT: it does not fit on an SM. */
-mpk_status cuda_load_kernel(mpk_context *cx, cuda_machine *m, const cuda_code_job *j);
+/* Load the kernels and check that they can be launched.  MPK_ELIMIT: one does not fit on an SM. */
+mpk_status cuda_load_kernels(mpk_context *cx, cuda_machine *m, const cuda_code_job *j);
 
-/* Put one launch of the kernel on a stream. */
-mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, cuda_stream s);
+/* Put one launch of a regime's kernel on a stream. */
+mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, uint32_t regime, cuda_stream s);
 
-/* The source of the whole module; pages give way to scratch where both do not fit.  *shared: bytes of a block. */
-mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image, gen_arch *arch, gen_whole whole,
-                            gen_source *source, uint32_t *shared);
+/* The source of all kernels.  MPK_ELIMIT: a task needs more shared memory than there is. */
+mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image, const gen_arch *arch,
+                            gen_whole whole, gen_source *source);
 
 /* ---- peers.c ---- */
 

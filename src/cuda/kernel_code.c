@@ -1,9 +1,9 @@
-/* kernel_code.c - a program's kernel and its loader: source, machine code, bytes to keep, loaded on a GPU.
+/* kernel_code.c - a program's kernels and its loader: source, machine code, bytes to keep, loaded on a GPU.
  *
  * Input: an image, or the bytes that cuda_compile made of it before; output: loaded modules.  The loader
- * (device/pack.cuh) is small and compiled first, since the weights need nothing else; meanwhile a thread compiles the
- * kernel.  Relies on gen/source.h, cache.h and the driver.  Called by cuda.c in the order begin, load_loader, end,
- * load_kernel.
+ * (device/pack.cuh) is small and compiled first, since the weights need nothing else; meanwhile threads compile the
+ * kernels, one for each regime.  Relies on gen/source.h, cache.h and the driver.  Called by cuda.c in the order begin,
+ * load_loader, end, load_kernel.
  */
 #include <stdlib.h>
 
@@ -11,27 +11,14 @@
 #include "cuda/cache.h"
 #include "cuda/cuda_machine.h"
 
-static mpk_status write_source(mpk_context *cx, arena *a, const program_image *image, const gen_arch *arch,
-                               gen_whole whole, gen_source *source, uint32_t *shared)
+mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image, const gen_arch *arch,
+                            gen_whole whole, gen_source *source)
 {
     TRY(gen_source_of_image(cx, a, image, arch, whole, source));
-    *shared = arch->n_pages * arch->page_bytes + source->scratch_bytes;
-    return MPK_OK;
-}
-
-mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image, gen_arch *arch, gen_whole whole,
-                            gen_source *source, uint32_t *shared)
-{
-    TRY(write_source(cx, a, image, arch, whole, source, shared));
-    if (*shared + RT_OWN_BYTES > arch->shared_bytes) {
-        uint32_t over = *shared + RT_OWN_BYTES - arch->shared_bytes;
-        uint32_t pages = (over + arch->page_bytes - 1) / arch->page_bytes;
-        CHECK(cx, pages + 2 <= arch->n_pages, MPK_ELIMIT,
-              "a task of this program needs %u bytes of shared memory: too many beside %s's %u", source->scratch_bytes,
-              arch->gpu, arch->shared_bytes);
-        arch->n_pages -= pages;
-        TRY(write_source(cx, a, image, arch, whole, source, shared));
-    }
+    for (uint32_t r = 0; r < source->n_regimes; r++)
+        CHECK(cx, source->rooms[r].n_pages >= 2, MPK_ELIMIT,
+              "a task of this program needs %u bytes of shared memory: too many beside %s's %u",
+              source->rooms[r].scratch_bytes, arch->gpu, arch->shared_bytes);
     return MPK_OK;
 }
 
@@ -52,9 +39,35 @@ static mpk_status compile_source(mpk_context *cx, const char *name, const cuda_s
     return MPK_OK;
 }
 
-static mpk_status compile_kernel(mpk_context *cx, const cuda_source *how, str source, text *code, bool *cached)
+/* The kernels of all regimes, side by side. */
+typedef struct compilation {
+    const cuda_source *how;
+    str source;
+    text *kernels;            /* [n] */
+    bool cached[GEN_REGIMES]; /* it came from the cache */
+} compilation;
+
+/* That of prompts is one function without what decoding needs, and its products want that function's registers: it is
+ * compiled as a whole. */
+static mpk_status compile_regime(mpk_context *cx, void *user, uint32_t regime)
 {
-    return compile_source(cx, "mpk.cu", how, source, code, cached);
+    static const char *const names[GEN_REGIMES] = {"mpk.cu", "mpk.prompts.cu"};
+    compilation *c = user;
+    cuda_source how = *c->how;
+    how.regime = regime;
+    how.in_units &= regime == GEN_STREAMS;
+    return compile_source(cx, names[regime], &how, c->source, &c->kernels[regime], &c->cached[regime]);
+}
+
+static mpk_status compile_kernels(mpk_context *cx, const cuda_source *how, const gen_source *source, text *kernels,
+                                  bool *cached)
+{
+    compilation c = {.how = how, .source = source->text, .kernels = kernels};
+    TRY(thread_each(cx, source->n_regimes, compile_regime, &c));
+    *cached = true;
+    for (uint32_t r = 0; r < source->n_regimes; r++)
+        *cached &= c.cached[r];
+    return MPK_OK;
 }
 
 /* What packs weights and makes them up: the same for all programs. */
@@ -85,61 +98,76 @@ static cuda_source compile_how(const cuda_machine *m)
 
 /* ---- the bytes of cuda_options.code ---- */
 
-cuda_code_head cuda_head_of(str source, size_t loader_bytes)
+cuda_code_head cuda_head_of(str source)
 {
-    return (cuda_code_head){.magic = {'m', 'p', 'k', 'c', 'o', 'd', 'e', '2'},
-                            .source_hash = hash_bytes(source.at, source.n, 0),
-                            .loader_bytes = loader_bytes};
+    return (cuda_code_head){.magic = {'m', 'p', 'k', 'c', 'o', 'd', 'e', '3'},
+                            .source_hash = hash_bytes(source.at, source.n, 0)};
 }
 
 /* The bytes of cuda_options.code. */
-static mpk_status join_code(mpk_context *cx, str source, const text *loader, const text *kernel, text *code)
+static mpk_status join_code(mpk_context *cx, str source, const text *loader, const text *kernels, text *code)
 {
-    cuda_code_head head = cuda_head_of(source, loader->n);
+    cuda_code_head head = cuda_head_of(source);
+    head.loader_bytes = loader->n;
+    for (uint32_t r = 0; r < GEN_REGIMES; r++)
+        head.kernel_bytes[r] = kernels[r].n;
     text_add(code, (const char *)&head, sizeof head);
     text_add(code, loader->at, loader->n);
-    text_add(code, kernel->at, kernel->n);
+    for (uint32_t r = 0; r < GEN_REGIMES; r++)
+        if (kernels[r].n)
+            text_add(code, kernels[r].at, kernels[r].n);
     if (!code->failed)
         return MPK_OK;
     text_free(code);
-    FAIL(cx, MPK_ENOMEM, "out of memory for a kernel of %zu bytes", kernel->n);
+    FAIL(cx, MPK_ENOMEM, "out of memory for kernels of %zu bytes", kernels[0].n);
+}
+
+/* Cut the next n bytes off *left; false: there are fewer, or none are wanted. */
+static bool cut_off(str *left, uint64_t n, str *out)
+{
+    if (!n || n > left->n)
+        return false;
+    *out = (str){left->at, (size_t)n};
+    *left = (str){left->at + n, left->n - (size_t)n};
+    return true;
 }
 
 /* Take those bytes apart.  They must be of the very source that this program gives now, for the host and the kernel
  * number bodies and lay out weights together. */
-static bool split_code(const cuda_machine *m, str *loader, str *kernel)
+static bool split_code(const cuda_machine *m, str *loader, str *kernels)
 {
-    str all = {m->options.code, m->options.code_bytes};
-    cuda_code_head want = cuda_head_of(m->source.text, 0), head;
-    if (all.n <= sizeof head)
+    str left = {m->options.code, m->options.code_bytes};
+    cuda_code_head want = cuda_head_of(m->source.text), head;
+    if (left.n <= sizeof head)
         return false;
-    memcpy(&head, all.at, sizeof head);
+    memcpy(&head, left.at, sizeof head);
+    left = (str){left.at + sizeof head, left.n - sizeof head};
     if (memcmp(head.magic, want.magic, sizeof want.magic) != 0 || head.source_hash != want.source_hash ||
-        head.loader_bytes >= all.n - sizeof head)
+        !cut_off(&left, head.loader_bytes, loader))
         return false;
-    *loader = (str){all.at + sizeof head, (size_t)head.loader_bytes};
-    *kernel = (str){loader->at + loader->n, all.n - sizeof head - loader->n};
-    return true;
+    for (uint32_t r = 0; r < m->source.n_regimes; r++)
+        if (!cut_off(&left, head.kernel_bytes[r], &kernels[r]))
+            return false;
+    return left.n == 0;
 }
 
 mpk_status cuda_compile(mpk_context *cx, const program_image *image, const gen_arch *row, const char *keep, text *code)
 {
     arena a = {0};
-    gen_arch arch = *row;
-    const cuda_source how = {.arch = &arch, .in_units = true, .keep_folder = keep};
+    const cuda_source how = {.arch = row, .in_units = true, .keep_folder = keep};
     gen_source source;
-    uint32_t shared;
-    text loader = {0}, kernel = {0};
+    text loader = {0}, kernels[GEN_REGIMES] = {{0}};
     bool cached = false;
-    mpk_status status = cuda_make_source(cx, &a, image, &arch, GEN_KERNEL, &source, &shared);
+    mpk_status status = cuda_make_source(cx, &a, image, row, GEN_KERNEL, &source);
     if (status == MPK_OK)
         status = compile_loader(cx, &how, &loader);
     if (status == MPK_OK)
-        status = compile_kernel(cx, &how, source.text, &kernel, &cached);
+        status = compile_kernels(cx, &how, &source, kernels, &cached);
     if (status == MPK_OK)
-        status = join_code(cx, source.text, &loader, &kernel, code);
+        status = join_code(cx, source.text, &loader, kernels, code);
     text_free(&loader);
-    text_free(&kernel);
+    for (uint32_t r = 0; r < GEN_REGIMES; r++)
+        text_free(&kernels[r]);
     arena_free(&a);
     return status;
 }
@@ -150,17 +178,17 @@ static void *run_code_job(void *argument)
     cuda_machine *m = j->m;
     const cuda_source how = compile_how(m);
     uint64_t begin = clock_ns();
-    j->status = compile_kernel(&j->cx, &how, m->source.text, &j->kernel, &m->code_cached);
+    j->status = compile_kernels(&j->cx, &how, &m->source, j->kernels, &m->code_cached);
     m->code_ns += clock_ns() - begin;
     if (j->status != MPK_OK)
         m->has_no_code = true;
     return NULL;
 }
 
-/* The kernel begins to be compiled, unless it was given. */
+/* The kernels begin to be compiled, unless they were given. */
 mpk_status cuda_begin_code(mpk_context *cx, cuda_machine *m, cuda_code_job *j)
 {
-    bool given = m->options.code && split_code(m, &j->given_loader, &j->given_kernel);
+    bool given = m->options.code && split_code(m, &j->given_loader, j->given_kernels);
     CHECK(cx, given || !m->options.code || m->options.code_may_differ, MPK_EUNSUPPORTED,
           "the image's kernel was made by another mpk or for another GPU: compile the model again");
     m->code_cached = given;
@@ -193,7 +221,7 @@ mpk_status cuda_offer_code(mpk_context *cx, const cuda_machine *m, const cuda_co
     text all = {0};
     if (!j->has_thread || !m->options.made)
         return MPK_OK;
-    TRY(join_code(cx, m->source.text, &j->loader, &j->kernel, &all));
+    TRY(join_code(cx, m->source.text, &j->loader, j->kernels, &all));
     m->options.made(cx, m->options.made_user, (str){all.at, all.n});
     text_free(&all);
     return MPK_OK;
@@ -201,34 +229,35 @@ mpk_status cuda_offer_code(mpk_context *cx, const cuda_machine *m, const cuda_co
 
 /* ---- loading and launching ---- */
 
-static cuda_launch main_launch(cuda_machine *m, void **arguments)
+static cuda_launch main_launch(cuda_machine *m, uint32_t regime, void **arguments)
 {
-    return (cuda_launch){.function = m->main,
+    return (cuda_launch){.function = m->kernels[regime].function,
                          .name = "mpk_kernel",
                          .n_blocks = cuda_workers(m),
                          .n_threads = m->arch.worker_threads,
-                         .shared_bytes = m->shared_bytes,
+                         .shared_bytes = m->kernels[regime].shared_bytes,
                          .arguments = arguments,
                          .cooperative = (m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS) &&
                                         cuda_gpu_facts(m->gpu)->cooperative && !m->options.on_one_gpu};
 }
 
-mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, cuda_stream s)
+mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, uint32_t regime, cuda_stream s)
 {
     cuda_address argument = m->table_block + m->layout.kernel;
     void *arguments[] = {&argument};
-    cuda_launch l = main_launch(m, arguments);
+    cuda_launch l = main_launch(m, regime, arguments);
     return cuda_launch_on(cx, m->gpu, s, &l);
 }
 
-/* All that can be wrong with the kernel is said before it is launched. */
-static mpk_status check_code(mpk_context *cx, cuda_machine *m)
+/* All that can be wrong with a kernel is said before it is launched. */
+static mpk_status check_code(mpk_context *cx, cuda_machine *m, uint32_t regime)
 {
-    TRY(cuda_function_describe(cx, m->gpu, m->main, &m->main_facts));
-    log_line(cx, LOG_DEBUG, "kernel: %u registers a thread, %u bytes spilled, %u + %u bytes of shared memory",
-             m->main_facts.registers, m->main_facts.local_bytes, m->main_facts.shared_bytes, m->shared_bytes);
-    TRY(cuda_function_allow_shared(cx, m->gpu, m->main, m->shared_bytes));
-    cuda_launch l = main_launch(m, NULL);
+    cuda_kernel *k = &m->kernels[regime];
+    TRY(cuda_function_describe(cx, m->gpu, k->function, &k->facts));
+    log_line(cx, LOG_DEBUG, "kernel %u: %u registers a thread, %u bytes spilled, %u + %u bytes of shared memory",
+             regime, k->facts.registers, k->facts.local_bytes, k->facts.shared_bytes, k->shared_bytes);
+    TRY(cuda_function_allow_shared(cx, m->gpu, k->function, k->shared_bytes));
+    cuda_launch l = main_launch(m, regime, NULL);
     return cuda_launch_check(cx, m->gpu, &l);
 }
 
@@ -244,28 +273,34 @@ mpk_status cuda_load_loader(mpk_context *cx, cuda_machine *m, const cuda_code_jo
     return cuda_module_function(cx, m->gpu, m->loader, "mpk_fill", &m->fill);
 }
 
-/* What the kernel is not compiled for: whether it notes times, and the sizes of KV caches. */
-static mpk_status tell_kernel(mpk_context *cx, cuda_machine *m)
+/* What a kernel is not compiled for: whether it notes times, and the sizes of KV caches. */
+static mpk_status tell_kernel(mpk_context *cx, cuda_machine *m, cuda_module module)
 {
     cuda_address at;
     uint64_t n;
     if (m->options.profile && !cuda_has_op_kernels(m)) {
         const rt_u32 yes = 1;
-        TRY(cuda_module_variable(cx, m->gpu, m->module, "mpk_timed", &at, &n));
+        TRY(cuda_module_variable(cx, m->gpu, module, "mpk_timed", &at, &n));
         TRY(cuda_upload(cx, m->gpu, at, &yes, sizeof yes));
     }
     if (!m->source.n_caches)
         return MPK_OK;
-    TRY(cuda_module_variable(cx, m->gpu, m->module, "mpk_caches", &at, &n));
+    TRY(cuda_module_variable(cx, m->gpu, module, "mpk_caches", &at, &n));
     CHECK(cx, n >= m->source.n_caches * sizeof *m->source.caches, MPK_EDEVICE,
           "the kernel has %llu bytes for the sizes of %u KV caches", (unsigned long long)n, m->source.n_caches);
     return cuda_upload(cx, m->gpu, at, m->source.caches, m->source.n_caches * sizeof *m->source.caches);
 }
 
-mpk_status cuda_load_kernel(mpk_context *cx, cuda_machine *m, const cuda_code_job *j)
+mpk_status cuda_load_kernels(mpk_context *cx, cuda_machine *m, const cuda_code_job *j)
 {
-    TRY(cuda_module_load(cx, m->gpu, "the kernel", code_of(j->given_kernel, &j->kernel), &m->module));
-    TRY(tell_kernel(cx, m));
-    TRY(cuda_module_function(cx, m->gpu, m->module, "mpk_kernel", &m->main));
-    return check_code(cx, m);
+    for (uint32_t r = 0; r < m->source.n_regimes; r++) {
+        cuda_kernel *k = &m->kernels[r];
+        const gen_room *room = &m->source.rooms[r];
+        k->shared_bytes = room->n_pages * m->arch.page_bytes + room->scratch_bytes;
+        TRY(cuda_module_load(cx, m->gpu, "the kernel", code_of(j->given_kernels[r], &j->kernels[r]), &k->module));
+        TRY(tell_kernel(cx, m, k->module));
+        TRY(cuda_module_function(cx, m->gpu, k->module, "mpk_kernel", &k->function));
+        TRY(check_code(cx, m, r));
+    }
+    return MPK_OK;
 }

@@ -13,6 +13,7 @@
 enum {
     LOOK_NS = 2000000, /* between looks at the stream */
     SHORT_SLEEP_NS = 5000,
+    KERNELS_AHEAD = 8, /* on the stream, of a program with several: each change of regime takes one */
 };
 static const uint64_t STOP_NS = 10000000000u; /* how long a kernel that was told to stop may take, and no less than a
                                                  step may */
@@ -55,6 +56,12 @@ void cuda_note_lost(cuda_machine *m, const cuda_machine *which, mpk_status statu
         tell_kernels(m, 1);
 }
 
+/* Kernels on the stream that have not handed over to the next; 0: the host was not there to put more. */
+static uint32_t kernels_left(const cuda_machine *m)
+{
+    return m->queued - rt_load_acquire_system(&m->mailbox->left);
+}
+
 static void look_at(cuda_machine *m, const cuda_machine *which)
 {
     mpk_context cx = {0};
@@ -64,7 +71,7 @@ static void look_at(cuda_machine *m, const cuda_machine *which)
         status = cuda_stream_poll(&cx, which->gpu, which->work, &done);
     if (status != MPK_OK)
         cuda_note_lost(m, which, status, cx.text);
-    else if (done && rt_load_acquire_system(&which->mailbox->state) == RT_RUNNING)
+    else if (done && rt_load_acquire_system(&which->mailbox->state) == RT_RUNNING && kernels_left(which))
         cuda_note_lost(m, which, MPK_EDEVICE, "the kernel ended without saying why");
 }
 
@@ -78,6 +85,18 @@ void cuda_look(cuda_machine *m, bool now)
         look_at(m, m->peers[i]);
 }
 
+/* Kernels of the regimes in turns, so that always some wait behind the one that runs (device/role/regime.cuh). */
+static mpk_status queue_kernels(mpk_context *cx, cuda_machine *m)
+{
+    const uint32_t n = m->source.n_regimes, wanted = n > 1 ? KERNELS_AHEAD : 1;
+    TRY(cuda_gpu_use(cx, m->gpu));
+    while (kernels_left(m) < wanted) {
+        TRY(cuda_launch_main(cx, m, (m->first_regime + m->queued) % n, m->work));
+        m->queued++;
+    }
+    return MPK_OK;
+}
+
 /* Before a launch on this GPU. */
 static mpk_status reset_words(mpk_context *cx, cuda_machine *m)
 {
@@ -85,6 +104,9 @@ static mpk_status reset_words(mpk_context *cx, cuda_machine *m)
     const cuda_address stop_word = m->table_block + m->layout.kernel + offsetof(rt_kernel, stop);
     TRY(cuda_gpu_use(cx, m->gpu));
     TRY(cuda_fill_on(cx, m->gpu, m->work, abort_word, 0, sizeof(rt_word)));
+    m->first_regime = rt_load_acquire_system(&m->mailbox->regime) % m->source.n_regimes;
+    m->queued = 0;
+    rt_store_release_system(&m->mailbox->left, 0);
     rt_store_release_system(&m->mailbox->state, RT_RUNNING);
     if (m->n_peers == 1)
         return MPK_OK;
@@ -98,22 +120,26 @@ static mpk_status launch(mpk_context *cx, cuda_machine *m)
     for (uint32_t i = 0; i < m->n_peers; i++)
         TRY(reset_words(cx, m->peers[i]));
     m->launched = true;
-    for (uint32_t i = m->n_peers; i-- > 0;) {
-        TRY(cuda_gpu_use(cx, m->peers[i]->gpu));
-        TRY(cuda_launch_main(cx, m->peers[i], m->peers[i]->work));
-    }
+    for (uint32_t i = m->n_peers; i-- > 0;)
+        TRY(queue_kernels(cx, m->peers[i]));
     m->looked_ns = clock_ns();
     m->n_launches++;
     return MPK_OK;
 }
 
-/* There is work: a kernel that has gone to rest starts again, after its own end on the stream. */
+/* There is work: a kernel that has gone to rest starts again, after its own end on the stream; one that runs has others
+ * behind it. */
 void cuda_keep_running(cuda_machine *m)
 {
     mpk_context cx = {0};
-    if (m->baseline || m->lost || (m->launched && cuda_state(m) != RT_STOPPING))
+    mpk_status status = MPK_OK;
+    if (m->baseline || m->lost)
         return;
-    mpk_status status = launch(&cx, m);
+    const rt_u32 state = cuda_state(m);
+    if (!m->launched || state == RT_STOPPING)
+        status = launch(&cx, m);
+    else if (state == RT_RUNNING && m->source.n_regimes > 1 && kernels_left(m) < KERNELS_AHEAD)
+        status = queue_kernels(&cx, m);
     if (status != MPK_OK)
         cuda_note_lost(m, m, status, cx.text);
 }

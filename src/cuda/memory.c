@@ -32,8 +32,8 @@ mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
     uint64_t begin = clock_ns();
     cuda_plan_windows(m);
     gen_whole whole = m->options.mode == CUDA_CALLS ? GEN_CALL : GEN_KERNEL;
-    NOTE(cx, cuda_make_source(cx, &m->arena, &m->machine.image, &m->arch, whole, &m->source, &m->shared_bytes),
-         "writing the kernel");
+    NOTE(cx, cuda_make_source(cx, &m->arena, &m->machine.image, &m->arch, whole, &m->source), "writing the kernel");
+    m->arch.n_pages = m->source.rooms[GEN_STREAMS].n_pages; /* of the ring by which loads in flight are tuned */
     m->code_ns = m->code_wait_ns = clock_ns() - begin;
     TRY(cuda_plan_weights(cx, m));
     if (m->options.mode == CUDA_CALLS)

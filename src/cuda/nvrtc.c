@@ -213,7 +213,7 @@ uint32_t cuda_nvrtc_version(const cuda_nvrtc *n)
 
 enum { MAX_OPTIONS = 12, REGISTERS = 65536 };
 typedef struct options {
-    char architecture[64], unit[32], registers[32];
+    char architecture[64], regime[32], unit[32], registers[32];
     const char *at[MAX_OPTIONS];
     int n;
 } options;
@@ -230,6 +230,11 @@ static void choose_options(const cuda_source *s, options *o)
     if (s->checked) {
         o->at[o->n++] = "--generate-line-info";
         o->at[o->n++] = "--define-macro=MPK_CHECKED";
+    }
+    if (s->regime) {
+        snprintf(o->regime, sizeof o->regime, "-DMPK_REGIME=%u", s->regime);
+        o->at[o->n++] = o->regime;
+        o->at[o->n++] = "--diag-suppress=177"; /* what only another regime uses */
     }
     if (!s->unit)
         return;

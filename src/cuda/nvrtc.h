@@ -31,6 +31,7 @@ typedef struct cuda_source {
     bool as_ptx;             /* PTX instead of machine code */
     bool checked;            /* for sanitizers: lines of the source are in the code, MPK_CHECKED is defined */
     bool in_units;           /* machine code may be compiled as CUDA_UNITS units and linked (cuda/tools.h) */
+    uint32_t regime;         /* whose kernel it is to be: what MPK_REGIME is */
     uint32_t unit;           /* 0: all of it; else what MPK_UNIT is, and the code is relocatable */
     const char *keep_folder; /* NULL: no.  Where the source, the compiler's log and the code are kept, as name, name.log
                               * and name.cubin or name.ptx; of a unit name, name.UNIT.log and name.UNIT.cubin */

@@ -133,6 +133,8 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     l->first_clear = place(&n, graphs * workers + 1, sizeof(rt_u32));
     l->pushes = place(&n, cuda_list_pushes(m, NULL, NULL), sizeof(rt_push));
     l->first_push = place(&n, graphs + 1, sizeof(rt_u32));
+    l->regimes = place(&n, graphs, sizeof(rt_u32));
+    l->maps = place(&n, m->source.n_regimes > 1 ? 2 * l->n_ops : 0, sizeof(rt_map));
     if (cuda_has_op_kernels(m)) {
         l->op_kernels = place(&n, l->n_ops + 1, sizeof(rt_kernel));
         l->op_entries = place(&n, l->n_tasks, sizeof(rt_entry));
@@ -182,6 +184,20 @@ static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t
     if (packed != RT_NONE)
         e->at[RT_PACKED] = m->weight_block + m->weights.packed.at[packed].offset;
     return MPK_OK;
+}
+
+/* The tensor maps of an operator, where its body takes them and addresses stay as they are. */
+static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *block, rt_entry *e)
+{
+    const gen_use *use = &m->source.uses[graph][at];
+    const ir_graph *g = m->machine.image.ir[graph];
+    if (m->source.regime_of[graph] != GEN_PROMPTS || use->instance == RT_NONE || !use->body->maps)
+        return;
+    const uint64_t offset = m->layout.maps + (uint64_t)e->op * 2 * sizeof(rt_map);
+    rt_map *maps = (rt_map *)(void *)(block + offset);
+    const gen_boxes x = gen_boxes_of_x(&g->tensors.at[g->ops.at[at].in[0]]), w = gen_boxes_of_packed(&use->pack);
+    if (cuda_map_boxes(m->gpu, &x, e->at[0], &maps[0]) && cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]))
+        e->maps = m->table_block + offset;
 }
 
 /* What all tasks of an operator share. */
@@ -261,8 +277,11 @@ static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *sc
     rt_u32 *kinds;
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++)
         for (uint32_t k = 0; k < graph_of(m, i)->n_ops; k++)
-            if (m->machine.image.ir[i]->ops.at[k].peer == m->peer)
-                TRY(fill_pattern(cx, m, i, k, &all[graph_of(m, i)->first_op + k]));
+            if (m->machine.image.ir[i]->ops.at[k].peer == m->peer) {
+                rt_entry *e = &all[graph_of(m, i)->first_op + k];
+                TRY(fill_pattern(cx, m, i, k, e));
+                fill_maps(m, i, k, block, e);
+            }
     NEW(cx, scratch, kinds, image_count(m->machine.image.block, RT_EVENTS));
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
         f.patterns = all + graph_of(m, i)->first_op;
@@ -459,6 +478,7 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->jit_entry = AT(base + l->jit_entry);
     k->clears = AT(base + l->clears);
     k->first_clear = AT(base + l->first_clear);
+    k->regimes = AT(base + l->regimes);
     k->tuning = (rt_tuning){.in_flight = o->in_flight,
                             .preload = !o->no_preload,
                             .descriptor_ahead = o->no_descriptor_prefetch ? 1 : UINT32_MAX};
@@ -483,6 +503,8 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->pushes = AT(base + l->pushes);
     k->first_push = AT(base + l->first_push);
     fill_peers(m, k);
+    k->host_regime = AT(box + offsetof(cuda_mailbox, regime));
+    k->host_left = AT(box + offsetof(cuda_mailbox, left));
 }
 
 /* One argument for each operator, and after them one for the step task.  Nothing mirrors the rings here: the step task
@@ -520,6 +542,7 @@ mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block)
     fill_clears(m, block);
     cuda_list_pushes(m, (rt_push *)(void *)(block + m->layout.pushes),
                      (rt_u32 *)(void *)(block + m->layout.first_push));
+    memcpy(block + m->layout.regimes, m->source.regime_of, m->machine.image.n_graphs * sizeof(rt_u32));
     mpk_status status = fill_entries(cx, m, &scratch, block);
     arena_free(&scratch);
     TRY(status);

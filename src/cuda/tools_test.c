@@ -106,6 +106,22 @@ static void opened_again(void **state)
     cuda_tools_close(&t);
 }
 
+static void build_regime(const gen_source *source, const gen_arch *arch, uint32_t regime, bool in_units)
+{
+    cuda_tools t;
+    cuda_source s = {.name = regime ? "build.1.cu" : "build.cu",
+                     .code = source->text,
+                     .arch = arch,
+                     .regime = regime,
+                     .in_units = in_units,
+                     .keep_folder = getenv("MPK_KEEP")};
+    open_or_skip(&s, &t);
+    if (!in_units || t.linker)
+        build_one(&t, &s);
+    cuda_tools_close(&t);
+}
+
+/* The kernel of each regime as a whole, and that of the first, which is linked, in units. */
 static void as_a_whole_and_in_units(void **state)
 {
     (void)state;
@@ -113,18 +129,10 @@ static void as_a_whole_and_in_units(void **state)
         arena a = {0};
         gen_source source;
         write_source(&a, arch, &source);
-        for (int in_units = 0; in_units < 2; in_units++) {
-            cuda_tools t;
-            cuda_source s = {.name = "build.cu",
-                             .code = source.text,
-                             .arch = arch,
-                             .in_units = in_units,
-                             .keep_folder = getenv("MPK_KEEP")};
-            open_or_skip(&s, &t);
-            if (!in_units || t.linker)
-                build_one(&t, &s);
-            cuda_tools_close(&t);
-        }
+        assert_int_equal(source.n_regimes, arch->features & GEN_WGMMA ? GEN_REGIMES : 1);
+        for (uint32_t r = 0; r < source.n_regimes; r++)
+            build_regime(&source, arch, r, false);
+        build_regime(&source, arch, GEN_STREAMS, true);
         arena_free(&a);
     }
 }

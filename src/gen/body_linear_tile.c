@@ -1,10 +1,11 @@
 /* body_linear_tile.c - products of many tokens with streamed weights on warpgroups: linear and logits
  * (device/task/linear_tile.cuh).  Weights are packed as for few tokens, so the graphs of a program share them. */
 #include "gen/body_product.h"
+#include "shape/linear_tile_shape.h"
 
 enum {
     FEWEST_TOKENS = 17,
-    SCRATCH_BYTES = 2 * 4 * 2 * 64 * 64 + 2 * 64 * 4, /* TILE_SCRATCH */
+    SCRATCH_BYTES = 2 * 4 * 2 * 64 * 64 + 4 * 2 * 64 * 4, /* TILE_SCRATCH */
 };
 
 extern const gen_body gen_body_linear_stream;
@@ -15,6 +16,29 @@ static bool accepts(const gen_call *c)
     return (gen_output(c, 0)->dims[0] >= FEWEST_TOKENS || x->dims[0] >= FEWEST_TOKENS) && x->rank == 2 &&
            gen_is_dense(x, IR_BF16) && x->dims[1] % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED &&
            takes_operands(c);
+}
+
+gen_boxes gen_boxes_of_x(const ir_tensor *x)
+{
+    return (gen_boxes){.rows = (uint64_t)x->dims[0],
+                       .columns = (uint64_t)x->dims[1],
+                       .stride_bytes = (uint64_t)x->dims[1] * 2,
+                       .element_bytes = 2,
+                       .box_rows = TILE_BOX_TOKENS,
+                       .box_columns = TILE_BOX_COLUMNS,
+                       .swizzled = true};
+}
+
+/* A row of it is a group of 8 rows. */
+gen_boxes gen_boxes_of_packed(const gen_pack *p)
+{
+    const uint64_t columns = (uint64_t)p->padded_columns * TILE_BOX_WORDS;
+    return (gen_boxes){.rows = (uint64_t)p->padded_rows / 8,
+                       .columns = columns,
+                       .stride_bytes = columns * 8,
+                       .element_bytes = 8,
+                       .box_rows = TILE_BOX_GROUPS,
+                       .box_columns = TILE_BOX_COLUMNS * TILE_BOX_WORDS};
 }
 
 static void pack(const gen_call *c, gen_pack *out)
@@ -56,6 +80,7 @@ const gen_body gen_body_linear_tile = {.op = "linear",
                                        .rank = 10,
                                        .many = true,
                                        .loads = true,
+                                       .maps = true,
                                        .accepts = accepts,
                                        .print = print,
                                        .routine = routine,
@@ -67,6 +92,7 @@ const gen_body gen_body_logits_tile = {.op = "logits",
                                        .rank = 10,
                                        .many = true,
                                        .loads = true,
+                                       .maps = true,
                                        .accepts = accepts,
                                        .print = print,
                                        .routine = routine,

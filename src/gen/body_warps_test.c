@@ -197,6 +197,11 @@ static const char *const prefill_graphs[] = {
     X("33", "1024") W("w", "1003", "1024") "const %n : bf16[1024]\ninput %r : i32[3] live=rows\n%l, %p = logits(%x, "
                                            "%w, %n, %r)\n",
     X("100", "64") W("w", "700", "64") "%l, %p = logits(%x, %w)\n",
+    PLAIN("200", "601", "1000"),
+    X("150", "520") W("w", "700", "520") "const %n : bf16[520]\n%y = linear(%x, %w, _, _, _, _, _, %n)\n",
+    X("300", "136") W("w", "1400", "136") "const %n : bf16[136]\n%y = linear(%x, %w, _, _, _, _, _, %n)\n",
+    PLAIN("130", "200", "264"),
+    X("100", "320") W("g", "300", "320") W("u", "300", "320") "%y = linear(%x, %g, %u) {glu = \"silu\"}\n",
     EXPERTS("33", "1288", "2", "5", "24", EXPERT_NORM("1288"), ", _, _, %n", ""),
     EXPERTS("300", "64", "8", "40", "16", "", "", ""),
     EXPERT_SUMS("33", "1288", "2", "5", "40"),
@@ -546,6 +551,22 @@ static void *pack_weights(const bed *b, const gen_pack *p)
 
 /* ---- running ---- */
 
+/* As emulated_map of tests/emulated_warps.cuh. */
+static rt_map make_map(const gen_boxes *m, const void *at)
+{
+    return (rt_map){{(rt_u64)(uintptr_t)at, m->columns * m->element_bytes, m->rows, m->stride_bytes, m->element_bytes,
+                     (rt_u64)m->box_columns * m->element_bytes, m->box_rows, m->swizzled}};
+}
+
+/* maps: room for two. */
+static void make_maps(const bed *b, const void *packed, rt_map *maps, rt_entry *e)
+{
+    const gen_boxes x = gen_boxes_of_x(tensor(b, b->op->in[0])), w = gen_boxes_of_packed(&b->s->use->pack);
+    maps[0] = make_map(&x, b->values.data[b->op->in[0]]);
+    maps[1] = make_map(&w, packed);
+    e->maps = (rt_u64)(uintptr_t)maps;
+}
+
 static void make_entry(const bed *b, const ir_box *box, void *packed, rt_entry *e)
 {
     const ir_tensor *y = tensor(b, b->op->out[0]);
@@ -596,8 +617,12 @@ static void run_device(const device *d, const bed *b, const ir_box *boxes, size_
     static const char *const what[] = {"", "waits for ever", "leaves pages that were loaded",
                                        "writes after its scratch"};
     rt_entry entries[MOST_BOXES];
-    for (size_t i = 0; i < n; i++)
+    rt_map maps[2];
+    for (size_t i = 0; i < n; i++) {
         make_entry(b, &boxes[i], packed, &entries[i]);
+        if (b->s->use->body->maps && b->seed % 2) /* of a subject's two rounds one */
+            make_maps(b, packed, maps, &entries[i]);
+    }
     entries[n - 1].is_last = 1;
     for (size_t i = 0; i < n && carried; i++) {
         entries[i].quiet = 1;

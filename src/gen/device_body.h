@@ -82,6 +82,17 @@ typedef struct gen_routine {
     const char *shape, *body, *load;
 } gen_routine;
 
+/* A matrix in memory and the boxes that are copied of it (driver.h makes the map). */
+typedef struct gen_boxes {
+    uint64_t rows, columns, stride_bytes; /* columns: elements of element_bytes */
+    uint32_t element_bytes;               /* 2: bf16; 8: words of any kind */
+    uint32_t box_rows, box_columns;
+    bool swizzled; /* rows of a box, 128 bytes each, are swizzled; else they lie one behind the other */
+} gen_boxes;
+/* Of x, bf16 [T, D], dense; of its packed weights. */
+gen_boxes gen_boxes_of_x(const ir_tensor *x);
+gen_boxes gen_boxes_of_packed(const gen_pack *p);
+
 typedef struct gen_body {
     const char *op;   /* name of the operator */
     const char *name; /* device/task/NAME.cuh; for messages and `mpk inspect` */
@@ -91,6 +102,8 @@ typedef struct gen_body {
     bool many;        /* for many tokens, in machine code of its own (device/units.cuh): it does not wait, and calls no
                          function */
     bool some;        /* for some tokens, 17 to 64, in machine code of its own too; it waits */
+    bool maps;        /* copies boxes of its first input and of its packed weights by tensor maps (rt_entry.maps), which
+                         the host makes where it knows the addresses: gen_boxes_of_x, gen_boxes_of_packed */
     uint32_t carries; /* bit i: input i may be carried (rt_lane.h): the body polls its words.  Not 0: its results may be
                          carried too, it stores them by whole words with ptx_store_word(s), none of them RT_EMPTY:
                          no integer -1 */

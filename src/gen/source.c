@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "gen/choices.h"
+#include "rt/rt_lane.h"
 
 typedef struct emitter {
     mpk_context *cx;
@@ -22,6 +23,9 @@ typedef struct emitter {
     gen_caches caches;
     gen_choices choices;
     gen_use **uses;
+    uint32_t n_regimes, *regime_of; /* [n_graphs] */
+    uint32_t regime;                /* whose switches are printed */
+    gen_room rooms[GEN_REGIMES];
     map printed; /* names of texts that stand in the source */
     text out;
 } emitter;
@@ -141,6 +145,65 @@ static mpk_status choose_all(emitter *e)
     return MPK_OK;
 }
 
+/* ---- regimes ---- */
+
+/* Is it better off with a kernel of its own: products of many tokens, on warpgroups, and none of some tokens? */
+static bool is_for_prompts(const emitter *e, uint32_t graph)
+{
+    bool many = false, some = false;
+    for (uint32_t i = 0; i < e->graphs[graph].ir->ops.n; i++) {
+        const gen_body *body = e->uses[graph][i].body;
+        many |= body && body->many;
+        some |= body && body->some;
+    }
+    return many && !some;
+}
+
+/* One kernel serves calls, programs whose tasks are launched just in time or that several GPUs share, and GPUs whose fast
+ * code has no products of warpgroups. */
+static bool may_have_regimes(const emitter *e)
+{
+    for (uint32_t g = 0; g < e->n_graphs; g++)
+        if (e->graphs[g].jit)
+            return false;
+    return e->whole == GEN_KERNEL && e->n_peers == 1 && e->arch->features & GEN_BULK && e->arch->features & GEN_WGMMA;
+}
+
+/* Divide the graphs; if they are all of one kind there is one regime. */
+static mpk_status find_regimes(emitter *e)
+{
+    uint32_t n_prompts = 0;
+    NEW(e->cx, e->arena, e->regime_of, e->n_graphs);
+    for (uint32_t g = 0; g < e->n_graphs && may_have_regimes(e); g++)
+        n_prompts += e->regime_of[g] = is_for_prompts(e, g) ? GEN_PROMPTS : GEN_STREAMS;
+    e->n_regimes = n_prompts && n_prompts < e->n_graphs ? GEN_REGIMES : 1;
+    for (uint32_t g = 0; g < e->n_graphs; g++) {
+        if (e->n_regimes == 1)
+            e->regime_of[g] = GEN_STREAMS;
+        for (uint32_t i = 0; i < e->graphs[g].ir->ops.n; i++)
+            if (e->uses[g][i].instance != RT_NONE)
+                e->instances.at[e->uses[g][i].instance].regimes |= 1u << e->regime_of[g];
+    }
+    return MPK_OK;
+}
+
+/* What the bodies of a regime need, and the pages that there is room for beside it. */
+static void find_room(emitter *e, uint32_t regime)
+{
+    const gen_arch *a = e->arch;
+    gen_room *room = &e->rooms[regime];
+    for (size_t i = 0; i < e->instances.n; i++) {
+        const gen_instance *k = &e->instances.at[i];
+        if (k->regimes >> regime & 1 && k->scratch_bytes > room->scratch_bytes)
+            room->scratch_bytes = k->scratch_bytes;
+    }
+    room->scratch_bytes = (room->scratch_bytes + 1023) / 1024 * 1024;
+    const uint32_t used = room->scratch_bytes + RT_OWN_BYTES;
+    const uint32_t fit = used < a->shared_bytes ? (a->shared_bytes - used) / a->page_bytes : 0;
+    const bool is_tested = e->whole == GEN_BODIES || e->whole == GEN_GENERIC; /* on the host, which has room */
+    room->n_pages = fit < a->n_pages && !is_tested ? fit : a->n_pages;
+}
+
 /* ---- files ---- */
 
 static const gen_text *find_text(str name)
@@ -205,6 +268,7 @@ mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *o
 
 static const char unit_macros[] =
     "#ifndef MPK_UNIT\n#define MPK_UNIT 0 /* 1, 2, 3: one of the units that are linked (units.cuh) */\n#endif\n"
+    "#ifndef MPK_REGIME\n#define MPK_REGIME 0 /* whose kernel this is */\n#endif\n"
     "#if MPK_UNIT > 1\n#define MPK_ELSEWHERE extern\n#else\n#define MPK_ELSEWHERE\n#endif\n";
 
 /* Are there JIT tasks, and bodies of theirs that load?  Without these, all pages are for AOT tasks. */
@@ -219,7 +283,39 @@ static void find_jit(const emitter *e, bool *any, bool *loads)
             }
 }
 
-static void print_constants(emitter *e, uint32_t scratch_bytes)
+/* What differs between regimes stands between these; that of the last one in the #else. */
+static void begin_regime(emitter *e, uint32_t regime)
+{
+    if (regime + 1 < e->n_regimes)
+        text_print(&e->out, "\n#if MPK_REGIME == %u\n", regime);
+    else if (regime)
+        text_print(&e->out, "\n#else\n");
+}
+
+static void end_regimes(emitter *e)
+{
+    if (e->n_regimes > 1)
+        text_print(&e->out, "\n#endif\n");
+}
+
+static void print_rooms(emitter *e)
+{
+    bool jit, loads;
+    find_jit(e, &jit, &loads);
+    for (uint32_t r = 0; r < e->n_regimes; r++) {
+        begin_regime(e, r);
+        const gen_room *room = &e->rooms[r];
+        text_print(&e->out, "#define MPK_PAGES %u /* of the ring */\n", room->n_pages);
+        text_print(&e->out, "#define MPK_JIT_PAGES %u /* of these, kept for the loads of JIT tasks */\n",
+                   loads && e->arch->features & GEN_BULK ? room->n_pages / 2 : 0);
+        text_print(&e->out, "#define MPK_SCRATCH_BYTES %u /* of shared memory for a body */\n", room->scratch_bytes);
+        text_print(&e->out, "#define MPK_MAPS %d /* bodies may copy boxes by tensor maps */\n",
+                   (r == GEN_PROMPTS || e->whole == GEN_BODIES) && e->arch->features & GEN_WGMMA ? 1 : 0);
+    }
+    end_regimes(e);
+}
+
+static void print_constants(emitter *e)
 {
     const gen_arch *a = e->arch;
     bool jit, loads;
@@ -239,19 +335,18 @@ static void print_constants(emitter *e, uint32_t scratch_bytes)
         {"WORKER_THREADS", a->worker_threads, "of a worker: bodies, loader, step task, courier, scheduler"},
         {"WORKERS", e->n_workers, "that the program was compiled for"},
         {"PAGE_BYTES", a->page_bytes, "of a page of the loader's ring"},
-        {"PAGES", a->n_pages, "of the ring"},
-        {"JIT_PAGES", loads && a->features & GEN_BULK ? a->n_pages / 2 : 0,
-         "of these, kept for the loads of JIT tasks"},
         {"HYBRID", jit ? 1 : 0, "1: there are JIT tasks"},
         {"PEERS", e->n_peers, "GPUs that share the program, each with so many workers"},
         {"CALLS", e->whole == GEN_CALL, "1: each launch is a call, no requests are served"},
-        {"SCRATCH_BYTES", scratch_bytes, "of shared memory for a body"},
         {"BULK", a->features & GEN_BULK ? 1 : 0, "bulk copies with mbarriers"},
         {"WGMMA", a->features & GEN_WGMMA ? 1 : 0, "warpgroup products"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         text_print(&e->out, "#define MPK_%s %u /* %s */\n", rows[i].name, rows[i].value, rows[i].meaning);
-    text_print(&e->out, "%s\n", unit_macros);
+    text_print(&e->out, "%s", unit_macros);
+    text_print(&e->out, "#define MPK_REGIMES %u /* kernels of the program */\n", e->n_regimes);
+    print_rooms(e);
+    text_print(&e->out, "\n");
 }
 
 /* Sizes of KV caches: for a kernel only their number.  Bodies alone are of nobody who could tell them. */
@@ -334,7 +429,7 @@ static void print_instances(emitter *e)
 /* Which instances a switch chooses among. */
 typedef enum { OF_PLAIN, OF_MANY, OF_SOME, OF_WAITING, OF_LOADING } choice;
 
-static bool is_of(const gen_body *b, choice of)
+static bool is_chosen(const gen_body *b, choice of)
 {
     if (of == OF_LOADING)
         return b->loads;
@@ -343,11 +438,18 @@ static bool is_of(const gen_body *b, choice of)
     return of == (b->waits ? OF_WAITING : OF_PLAIN);
 }
 
-/* Is i the first instance with its routine? */
-static bool is_first_of_routine(const emitter *e, uint32_t i)
+/* Of the regime whose switches are printed. */
+static bool is_of(const emitter *e, uint32_t i, choice of)
+{
+    const gen_instance *k = &e->instances.at[i];
+    return k->regimes >> e->regime & 1 && is_chosen(k->body, of);
+}
+
+/* Is i the first instance of the regime with its routine? */
+static bool is_first_of_routine(const emitter *e, uint32_t i, choice of)
 {
     for (uint32_t k = 0; k < i; k++)
-        if (e->instances.at[k].routine == e->instances.at[i].routine)
+        if (is_of(e, k, of) && e->instances.at[k].routine == e->instances.at[i].routine)
             return false;
     return e->instances.at[i].routine != NULL;
 }
@@ -356,10 +458,10 @@ static bool is_first_of_routine(const emitter *e, uint32_t i)
 static void print_shared_case(emitter *e, uint32_t first, choice of)
 {
     const gen_routine *r = e->instances.at[first].routine;
-    if (!is_first_of_routine(e, first))
+    if (!is_first_of_routine(e, first, of))
         return;
     for (uint32_t i = first; i < e->instances.n; i++)
-        if (e->instances.at[i].routine == r)
+        if (is_of(e, i, of) && e->instances.at[i].routine == r)
             text_print(&e->out, "    case %u:\n", i);
     text_print(&e->out, "        %s(t, %s_of[body]);\n        break;\n", of == OF_LOADING ? r->load : r->body,
                r->shape);
@@ -372,7 +474,7 @@ static void print_dispatch(emitter *e, const char *name, const char *type, const
                name, type);
     for (uint32_t i = 0; i < e->instances.n; i++) {
         const gen_instance *k = &e->instances.at[i];
-        if (!is_of(k->body, of))
+        if (!is_of(e, i, of))
             continue;
         if (k->routine)
             print_shared_case(e, i, of);
@@ -388,19 +490,16 @@ static void print_question(emitter *e, const char *name, choice of)
     bool any = false;
     text_print(&e->out, "\nMPK_FN bool mpk_body_%s(rt_u32 body)\n{\n    switch (body) {\n", name);
     for (uint32_t i = 0; i < e->instances.n; i++)
-        if (is_of(e->instances.at[i].body, of)) {
+        if (is_of(e, i, of)) {
             text_print(&e->out, "    case %u:\n", i);
             any = true;
         }
     text_print(&e->out, "%s    default:\n        return false;\n    }\n}\n", any ? "        return true;\n" : "");
 }
 
-static mpk_status print_all(emitter *e, uint32_t scratch_bytes)
+/* The switches of one regime. */
+static void print_switches(emitter *e)
 {
-    print_constants(e, scratch_bytes);
-    print_caches(e);
-    TRY(print_headers(e));
-    print_instances(e);
     print_question(e, "many", OF_MANY);
     print_question(e, "some", OF_SOME);
     text_print(&e->out, "\n#if MPK_UNIT == 0 || MPK_UNIT == 3\n");
@@ -413,13 +512,26 @@ static mpk_status print_all(emitter *e, uint32_t scratch_bytes)
                "{\n    if (mpk_body_many(body))\n        mpk_dispatch_many(body, t);\n    else\n"
                "        mpk_dispatch_plain(body, t);\n}\n\n#endif\n");
     if (e->whole == GEN_GENERIC)
-        return MPK_OK;
+        return;
     print_dispatch(e, "waiting", "const mpk_task", "body", OF_WAITING);
     if (e->arch->features & GEN_BULK)
         print_dispatch(e, "load", "mpk_load", "load", OF_LOADING);
     print_question(e, "waits", OF_WAITING);
     print_question(e, "loads", OF_LOADING);
-    if (e->whole == GEN_BODIES)
+}
+
+static mpk_status print_all(emitter *e)
+{
+    print_constants(e);
+    print_caches(e);
+    TRY(print_headers(e));
+    print_instances(e);
+    for (e->regime = 0; e->regime < e->n_regimes; e->regime++) {
+        begin_regime(e, e->regime);
+        print_switches(e);
+    }
+    end_regimes(e);
+    if (e->whole == GEN_BODIES || e->whole == GEN_GENERIC)
         return MPK_OK;
     TRY(add_file(e, STR("units.cuh"), 0));
     text_print(&e->out, "\n#if MPK_UNIT < 2\n");
@@ -448,20 +560,20 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
                  .n_workers = n_workers,
                  .n_graphs = n_graphs,
                  .graphs = graphs};
-    uint32_t scratch_bytes = 0;
     e.n_peers = count_peers(n_graphs, graphs);
     TRY(choose_all(&e));
-    for (size_t i = 0; i < e.instances.n; i++)
-        if (e.instances.at[i].scratch_bytes > scratch_bytes)
-            scratch_bytes = e.instances.at[i].scratch_bytes;
-    scratch_bytes = (scratch_bytes + 1023) / 1024 * 1024;
-    TRY(finish(&e, print_all(&e, scratch_bytes), &out->text));
+    TRY(find_regimes(&e));
+    for (uint32_t r = 0; r < e.n_regimes; r++)
+        find_room(&e, r);
+    TRY(finish(&e, print_all(&e), &out->text));
     out->n_instances = (uint32_t)e.instances.n;
     out->instances = e.instances.at;
     out->uses = (const gen_use *const *)e.uses;
     out->n_caches = (uint32_t)e.caches.n;
     out->caches = e.caches.at;
-    out->scratch_bytes = scratch_bytes;
+    out->n_regimes = e.n_regimes;
+    out->regime_of = e.regime_of;
+    memcpy(out->rooms, e.rooms, sizeof e.rooms);
     return MPK_OK;
 }
 

@@ -5,9 +5,10 @@
  *
  * Order of the text: what it is; the constants (#define MPK_...); the headers of src/rt and device/, each once, and of
  * device/task only what is used; the instances; the tables that the worker switches on; device/kernel.cuh and the
- * roles.  With MPK_UNIT defined as 1, 2 or 3 it is one of three units (device/units.cuh).  Equal instances are printed
- * once.  The same programs and architecture give the same bytes, so the text can be a cache's key; programs that differ
- * only in the sizes of their KV caches do so too (gen_cache).
+ * roles.  With MPK_REGIME defined it is the kernel of that regime, with MPK_UNIT defined as 1, 2 or 3 one of three
+ * units of it (device/units.cuh).  Equal instances are printed once.  The same programs and architecture give the same
+ * bytes, so the text can be a cache's key; programs that differ only in the sizes of their KV caches do so too
+ * (gen_cache).
  */
 #ifndef GEN_SOURCE_H
 #define GEN_SOURCE_H
@@ -24,6 +25,22 @@ typedef struct gen_text {
 } gen_text;
 extern const gen_text gen_text_table[];
 
+/* A program's graphs are of two regimes, each with a kernel of its own: machine code, registers, ring and scratch.
+ * One kernel runs at a time, and hands over to the other when the next step's graph is not its own
+ * (device/role/regime.cuh). Instances are numbered through all regimes, so that entries and weights do not depend on
+ * them.  */
+typedef enum gen_regime {
+    GEN_STREAMS, /* few and some tokens */
+    GEN_PROMPTS, /* graphs with bodies for many tokens (gen_body.many) and none for some */
+    GEN_REGIMES
+} gen_regime;
+
+/* Shared memory of a regime's kernel, beside RT_OWN_BYTES. */
+typedef struct gen_room {
+    uint32_t n_pages;       /* MPK_PAGES */
+    uint32_t scratch_bytes; /* MPK_SCRATCH_BYTES: the most that an instance needs, a multiple of 1024 */
+} gen_room;
+
 /* The code of one operator of one graph. */
 typedef struct gen_use {
     uint32_t instance;    /* RT_NONE: the operator has no tasks (a view in place) */
@@ -37,6 +54,7 @@ typedef struct gen_instance {
     const gen_routine *routine; /* NULL: a function of its own */
     uint32_t scratch_bytes;
     uint32_t uses;      /* operators of all graphs that share it */
+    uint32_t regimes;   /* bit r: some of them are in a graph of regime r */
     uint32_t graph, op; /* the first of them */
     str text;           /* as it stands in the source */
 } gen_instance;
@@ -48,7 +66,9 @@ typedef struct gen_source {
     const gen_use *const *uses; /* [n_graphs][ir->ops.n] */
     uint32_t n_caches;          /* of __constant__ mpk_cache mpk_caches[]; 0: there is no such variable */
     const gen_cache *caches;    /* what a kernel has to be told before it runs; the text of bodies alone has it */
-    uint32_t scratch_bytes;     /* MPK_SCRATCH_BYTES: the most that an instance needs, a multiple of 1024 */
+    uint32_t n_regimes;         /* 1: one kernel runs all graphs */
+    const uint32_t *regime_of;  /* [n_graphs] gen_regime; 0 where there is one kernel */
+    gen_room rooms[GEN_REGIMES];
 } gen_source;
 
 /* One graph for gen_source_make. */

@@ -46,10 +46,17 @@ typedef struct rt_entry {
     rt_u32 carried; /* bit i: input i carries its own readiness: a word of it is RT_EMPTY until it is written */
     rt_u32 quiet;   /* 1: nobody waits for `depends`: all that is read is carried, or was there before */
     rt_u32 clears;  /* 1: when its event is there, the carried words that this worker has written become RT_EMPTY */
-    rt_u32 reserved[7];
+    rt_u32 reserved[5];
+    rt_u64 maps; /* device address of the operator's two tensor maps, rt_map[2]: of its first input and of its packed
+                    weights, for a body that copies boxes of them (gen_body.maps); 0: there are none */
     rt_u64 at[RT_OPERANDS]; /* device addresses of first elements: inputs in the record's order (absent: 0), then from
                                index n_in of the record on the outputs; RT_PACKED as above */
 } rt_entry;
+
+/* How the copy engine finds boxes of a matrix in memory: the driver's CUtensorMap, at a multiple of 64 bytes. */
+typedef struct rt_map {
+    rt_u64 words[16];
+} rt_map;
 
 /* The word that stands for "not written yet" in carried tensors (docs/gpu.md, "Carriers").  No result has these
  * bits: as an f32 or as two bf16 it is a NaN that no product, sum or conversion produces.  As an i32 it is -1, which
@@ -150,6 +157,10 @@ typedef struct rt_kernel {
     rt_delays *delays; /* NULL: nobody asks */
     rt_call call;
 
+    /* A program with several kernels (gen_regime): one runs, and others wait behind it on the stream in turns, so that
+     * the next one begins when this one ends.  That kernel whose regime is the step word's graph's goes on. */
+    const rt_u32 *regimes; /* [n_graphs] whose kernel runs the graph */
+
     /* The host's ends of the rings, in pinned host memory.  The courier, a warp of its own, moves entries between these
      * and the machine's rings, so that the step task never waits for the bus. */
     rt_ring *host_request_ring, *host_command_ring, *host_token_ring;
@@ -162,6 +173,8 @@ typedef struct rt_kernel {
     const rt_word *host_once_wanted; /* host-driven steps: rt_control.once_* are written by the courier from these */
     const rt_u32 *host_once;         /* [3]: graph, tokens, rows */
     rt_word *host_once_done;
+    rt_word *host_regime; /* whose kernel goes on: written before host_state, and before host_left counts */
+    rt_word *host_left;   /* kernels that have handed over to the next on the stream, since the host started them */
 
     /* Where several peers share the program. */
     rt_u32 peer, n_peers;

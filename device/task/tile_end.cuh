@@ -1,0 +1,220 @@
+/* tile_end.cuh - the end of a tile of a product of many tokens: sums in registers become columns of y.
+ *
+ * Sums of a warp go through scratch, 16 tokens x 64 columns at a time, so that a row is stored together; on the way
+ * they are scaled by an rms_norm, get biases and residual, become the columns of a gate, or logits with their peaks.
+ * linear_tile.cuh and linear_box.cuh call it.
+ */
+#ifndef TASK_TILE_END_CUH
+#define TASK_TILE_END_CUH
+
+#include "ptx/ptx.cuh"
+#include "task/activate.cuh"
+#include "task/peaks.cuh"
+#include "tile/inverse.cuh"
+#include "tile/task.cuh"
+
+enum { TILE_ROW = 72 }; /* floats from a row of sums in scratch to the next: apart in banks */
+
+/* Where the operands stand in rt_entry.at, and what surrounds the product. */
+struct tile_shape {
+    int columns, blocks; /* of x; blocks of 32 columns in a packed group */
+    int rows;            /* of w, or with an activation half of them: columns of y */
+    int norm;            /* 1: rms_norm of x */
+    float eps;
+    int activation;                          /* ACTIVATE_*: not NONE: groups hold pairs of rows */
+    int x, y, residual;                      /* operands; -1: absent */
+    int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
+    int gathered, tokens;                    /* operand rows i32[R]: row r is token rows[r] below T, if alive; -1: r */
+    int peaks;                               /* operand of the peaks: y is f32; -1: y is bf16 */
+};
+
+MPK_FN float tile_bias(const mpk_task &t, const tile_shape &s, int i, int row)
+{
+    if (s.bias[i] < 0)
+        return 0;
+    if (s.bias_type[i])
+        return mpk_at<const float>(t, s.bias[i])[row];
+    return __uint_as_float((rt_u32)mpk_at<const rt_u16>(t, s.bias[i])[row] << 16);
+}
+
+/* Of a column of y, where the weights stand one after the other. */
+MPK_FN float tile_bias_of(const mpk_task &t, const tile_shape &s, int column)
+{
+    if (column >= s.rows)
+        return 0;
+    if (column < s.bias_rows[0])
+        return tile_bias(t, s, 0, column);
+    column -= s.bias_rows[0];
+    return column < s.bias_rows[1] ? tile_bias(t, s, 1, column) : tile_bias(t, s, 2, column - s.bias_rows[1]);
+}
+
+/* As activate(), without its division, which is a call: beside one, ptxas waits after every product (C7509). */
+MPK_FN float tile_activate(int activation, float x)
+{
+    if (activation == ACTIVATE_GELU)
+        return activate_gelu(x);
+    const float u = activation == ACTIVATE_SILU ? x : 1.59576912160573072f * (x + 0.044715f * x * x * x);
+    return __fdividef(x, 1 + __expf(-u));
+}
+
+/* Where a tile goes; read before the first store, or it would be read again behind each. */
+struct tile_end {
+    rt_u16 *y;
+    const rt_u16 *residual; /* NULL: none */
+    int rows, lo, hi;       /* columns of y, and those of the task */
+    int tokens;             /* end of the task's that are alive */
+    int norm, columns;      /* of x */
+    float eps;
+};
+
+MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
+{
+    tile_end e;
+    e.y = mpk_at<rt_u16>(t, s.y);
+    e.residual = s.residual >= 0 ? mpk_at<const rt_u16>(t, s.residual) : 0;
+    e.rows = s.rows;
+    e.lo = (int)t.e->lo[1];
+    e.hi = (int)t.e->hi[1];
+    e.tokens = (int)t.hi0;
+    e.norm = s.norm;
+    e.columns = s.columns;
+    e.eps = s.eps;
+    return e;
+}
+
+/* Two neighbours of a row, of which the first stands at an even column: as one word where that is aligned. */
+MPK_FN void tile_store(const tile_end &e, int row, int column, float a, float b)
+{
+    rt_u16 *y = e.y + (rt_u64)row * e.rows + column;
+    const rt_u32 v = ptx_pack_bf16(a, b);
+    if (column >= e.lo && column + 1 < e.hi && e.rows % 2 == 0) {
+        ptx_store_word(y, v);
+        return;
+    }
+    if (column >= e.lo && column < e.hi)
+        y[0] = (rt_u16)v;
+    if (column + 1 >= e.lo && column + 1 < e.hi)
+        y[1] = (rt_u16)(v >> 16);
+}
+
+MPK_FN rt_u32 tile_residual(const tile_end &e, int row, int column)
+{
+    const rt_u16 *r = e.residual + (rt_u64)row * e.rows + column;
+    rt_u32 v = 0;
+    if (row >= e.tokens)
+        return 0;
+    if (column >= e.lo && column + 1 < e.hi && e.rows % 2 == 0)
+        return ptx_load_word(r);
+    if (column >= e.lo && column < e.hi)
+        v = r[0];
+    if (column + 1 >= e.lo && column + 1 < e.hi)
+        v |= (rt_u32)r[1] << 16;
+    return v;
+}
+
+/* 1 / root mean square; 1 without a norm. */
+MPK_FN float tile_scale(const tile_end &e, float square)
+{
+    return e.norm ? rsqrtf(square * mpk_inverse((float)e.columns) + e.eps) : 1;
+}
+
+/* A warp's 16 tokens from `row` on and 64 packed rows from group `group` on; s_sum f32[16][TILE_ROW], s_square of the
+ * tokens.  Lane l has columns 2 l and 2 l + 1. */
+MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
+                        const float *s_square)
+{
+    const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane;
+    const tile_end e = tile_end_of(t, s);
+    const float bias[2] = {tile_bias_of(t, s, column), tile_bias_of(t, s, column + 1)};
+    for (int r0 = 0; r0 < 16; r0 += 8) {
+        rt_u32 residual[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        if (e.residual)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                residual[i] = tile_residual(e, row + r0 + i, column);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float2 v = *(const float2 *)(s_sum + (r0 + i) * TILE_ROW + 2 * lane);
+            const float scale = tile_scale(e, s_square[r0 + i]);
+            if (row + r0 + i < e.tokens)
+                tile_store(e, row + r0 + i, column, v.x * scale + bias[0] + ptx_low_bf16(residual[i]),
+                           v.y * scale + bias[1] + ptx_high_bf16(residual[i]));
+        }
+    }
+}
+
+/* The same with an activation: columns 2 l and 2 l + 1 make one column of y. */
+MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
+                              const float *s_square)
+{
+    const int lane = mpk_thread() % 32, column = group * 4 + lane, activation = s.activation;
+    const tile_end e = tile_end_of(t, s);
+    const float gate = column < e.rows ? tile_bias(t, s, 0, column) : 0;
+    const float up = column < e.rows ? tile_bias(t, s, 1, column) : 0;
+#pragma unroll 4
+    for (int i = 0; i < 16; i++) {
+        const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
+        const float scale = tile_scale(e, s_square[i]);
+        const float a = tile_activate(activation, v.x * scale + gate) * (v.y * scale + up);
+        const float b = __shfl_down_sync(0xffffffffu, a, 1);
+        if (row + i < e.tokens && lane % 2 == 0)
+            tile_store(e, row + i, column, a, b);
+    }
+}
+
+/* The same for logits: f32, and the largest of the 64 columns. */
+MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
+                               const float *s_square)
+{
+    const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane;
+    const tile_end e = tile_end_of(t, s);
+    const bool has_a = column < e.rows, has_b = column + 1 < e.rows;
+    for (int i = 0; i < 16 && row + i < e.tokens; i++) {
+        const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
+        const float scale = tile_scale(e, s_square[i]), a = v.x * scale, b = v.y * scale;
+        float *y = (float *)e.y + (rt_u64)(row + i) * e.rows + column;
+        if (has_a)
+            y[0] = a;
+        if (has_b)
+            y[1] = b;
+        const peak p = peak_of_lanes<32>(peak_of_pair(a, b, column, has_a, has_b));
+        if (lane == 0) {
+            float *to = mpk_at<float>(t, s.peaks) + ((rt_u64)(row + i) * ((e.rows + 63) / 64) + group / 8) * 2;
+            to[0] = p.best;
+            to[1] = (float)p.at;
+        }
+    }
+}
+
+/* Sums of this warp's 16 x 64 from registers to shared memory, where a row lies together. */
+MPK_FN void tile_put(const float *sum, float *s_sum)
+{
+    const int thread = mpk_thread(), g = thread % 32 / 4, c = thread % 4;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        *(float2 *)(s_sum + g * TILE_ROW + 8 * n + 2 * c) = make_float2(sum[4 * n], sum[4 * n + 1]);
+        *(float2 *)(s_sum + (g + 8) * TILE_ROW + 8 * n + 2 * c) = make_float2(sum[4 * n + 2], sum[4 * n + 3]);
+    }
+}
+
+/* Those of 64 columns of N; which, is known at run time, so that what comes after them is there once. */
+template <int N> MPK_FN void tile_put_unit(const float *sum, int unit, float *s_sum)
+{
+#pragma unroll
+    for (int u = 0; u < N / 64; u++)
+        if (u == unit)
+            tile_put(sum + 32 * u, s_sum);
+}
+
+MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
+                             const float *s_square)
+{
+    if (s.peaks >= 0)
+        tile_finish_logits(t, s, row, group, s_sum, s_square);
+    else if (s.activation != ACTIVATE_NONE)
+        tile_finish_pairs(t, s, row, group, s_sum, s_square);
+    else
+        tile_finish(t, s, row, group, s_sum, s_square);
+}
+
+#endif

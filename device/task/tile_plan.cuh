@@ -1,0 +1,125 @@
+/* tile_plan.cuh - how a task of a product of many tokens is cut in passes, turns and steps, the same for loader and
+ * body, and the pages of a step.
+ *
+ * A pass is some groups of 8 packed rows of w; for each pass the task's tokens come in turns, and for these all
+ * columns, in steps.  The pages of a step lie together, so that one product reads them all: where too few are left
+ * before the end of the ring, these are left out.  linear_tile.cuh and linear_box.cuh build on it.
+ */
+#ifndef TASK_TILE_PLAN_CUH
+#define TASK_TILE_PLAN_CUH
+
+#include "shape/linear_tile_shape.h"
+#include "task/tile_end.cuh"
+#include "tile/ring.cuh"
+
+enum {
+    TILE_TOKENS = 64,    /* of a warpgroup */
+    TILE_STAGES = 4,     /* of a warpgroup: being read and on their way */
+    TILE_HALF = 64 * 64, /* bytes: 64 tokens x 32 columns */
+    TILE_STAGE = 2 * TILE_HALF,
+    TILE_X = TILE_STAGES * TILE_STAGE,
+    TILE_SCALES = 2 * TILE_X, /* float[TILE_KEPT][2][64]: sum of squares of each token */
+    TILE_KEPT = 4,            /* turns whose squares the passes after the first find there */
+    TILE_SCRATCH = TILE_SCALES + TILE_KEPT * 2 * 64 * 4,
+    TILE_MOST = 24,  /* groups of a pass */
+    TILE_BLOCKS = 4, /* of a step, of each group */
+    TILE_PIECE = TILE_BLOCKS * 512,
+    TILE_GROUPS = 8, /* of a page */
+};
+
+struct tile_plan {
+    int first, groups; /* of 8 packed rows */
+    int per_pass;      /* a multiple of 8 */
+    int wide, turns;   /* 1: 128 tokens at a time; how often */
+    int boxed;         /* 1: wide, and x and w come by boxes (linear_box.cuh) */
+    int piece;         /* thin: blocks of a page for each group; 0: not thin */
+};
+
+/* At most 64 tokens and 8 groups are a thin task: a page holds as many columns as there is room for, 128 to 1,024. */
+MPK_FN int tile_piece_of(int groups)
+{
+    return groups > 4 ? 4 : groups > 2 ? 8 : groups > 1 ? 16 : 32;
+}
+
+MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
+{
+    const int shift = s.activation != ACTIVATE_NONE ? 2 : 3, tokens = (int)(e->hi[0] - e->lo[0]);
+    tile_plan p;
+    p.first = (int)(e->lo[1] >> shift);
+    p.groups = (int)((e->hi[1] + (1u << shift) - 1) >> shift) - p.first;
+    p.wide = tokens > TILE_TOKENS;
+    p.turns = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
+    p.boxed = MPK_MAPS && p.wide && e->maps && s.gathered < 0;
+    const int most = p.boxed ? 2 * TILE_BOX_GROUPS : TILE_MOST, passes = (p.groups + most - 1) / most;
+    p.per_pass = passes ? ((p.groups + passes - 1) / passes + 7) / 8 * 8 : 8;
+    p.piece = !p.wide && p.groups > 0 && p.groups <= TILE_GROUPS ? tile_piece_of(p.groups) : 0;
+    return p;
+}
+
+/* One pass. */
+struct tile_pass {
+    int groups; /* of it */
+    int pages;  /* of a step */
+    int steps;  /* of 128 columns, or boxes of 64 */
+};
+
+MPK_FN tile_pass tile_pass_at(const tile_plan &p, const tile_shape &s, int at)
+{
+    tile_pass q;
+    q.groups = p.groups - at < p.per_pass ? p.groups - at : p.per_pass;
+    const int per_page = p.boxed ? TILE_BOX_GROUPS : TILE_GROUPS;
+    const int columns = p.boxed ? TILE_BOX_COLUMNS : TILE_BLOCKS * 32;
+    q.pages = (q.groups + per_page - 1) / per_page;
+    q.steps = (s.columns + columns - 1) / columns;
+    return q;
+}
+
+/* Pages to leave out, so that the next n lie together. */
+MPK_FN int tile_gap(const mpk_ring &r, int n)
+{
+    return r.at + n > r.n ? (int)(r.n - r.at) : 0;
+}
+
+/* ---- the body's side ---- */
+
+MPK_FN void tile_meet(void)
+{
+    ptx_meet(2 + mpk_thread() / 128, 128);
+}
+
+/* Take the pages of the next step, which lie together; the number of the first. */
+MPK_FN rt_u32 tile_take(const tile_pass &q, mpk_ring *ring)
+{
+    rt_u32 page;
+    for (int gap = tile_gap(*ring, q.pages); gap > 0; gap--) {
+        ring_take(ring, &page);
+        ring_release(page);
+    }
+    const rt_u32 first = ring->first + ring->at;
+    for (int i = 0; i < q.pages; i++)
+        ring_take(ring, &page);
+    __syncwarp(); /* barriers and products take whole warps */
+    return first;
+}
+
+MPK_FN void tile_release(const tile_pass &q, rt_u32 first)
+{
+    __syncwarp();
+    if (mpk_thread() % 32 == 0)
+        for (int i = 0; i < q.pages; i++)
+            ptx_barrier_arrive(&mpk_w.empty[first + i]);
+}
+
+/* A matrix n units on: the address stands in the low bits and does not overflow. */
+MPK_FN rt_u64 tile_further(rt_u64 matrix, rt_u32 n)
+{
+    return (matrix & 0xffffffff00000000u) | ((rt_u32)matrix + n);
+}
+
+/* Where columns 16 k ... of a step begin in a group of w, in units of a matrix's address, which are 16 bytes. */
+MPK_FN rt_u32 tile_in_w(int k)
+{
+    return (rt_u32)(k / 2 * (512 / 16) + k % 2 * 2);
+}
+
+#endif

@@ -184,12 +184,12 @@ static void test_requests(void **state)
     serve_as(CUDA_PERSISTENT, IR_F32, 8);
 }
 
-/* Steps of 1 and of 32 tokens: the second graph's products are for many tokens, and so it has a kernel of its own. */
+/* Steps of 1 and of 256 tokens: the second graph is for prompts, and so it has a kernel of its own. */
 static void test_requests_of_two_regimes(void **state)
 {
     (void)state;
-    serve_as(CUDA_PERSISTENT, IR_BF16, 32);
-    serve_as(CUDA_GRAPH, IR_BF16, 32);
+    serve_as(CUDA_PERSISTENT, IR_BF16, 256);
+    serve_as(CUDA_GRAPH, IR_BF16, 256);
 }
 
 static void test_requests_of_the_baseline(void **state)

@@ -380,6 +380,10 @@ static inline void ptx_store_word(void *p, rt_u32 v)
 {
     *(rt_u32 *)emulated_aligned<4>(p) = v;
 }
+static inline void ptx_store_two_words(void *p, rt_u32 a, rt_u32 b)
+{
+    *(uint2 *)emulated_aligned<8>(p) = {a, b};
+}
 static inline void ptx_store_words(void *p, const mpk_words &v)
 {
     *(mpk_words *)emulated_aligned<16>(p) = v;

@@ -54,6 +54,10 @@ MPK_FN void ptx_store_word(void *p, rt_u32 v)
 {
     asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+MPK_FN void ptx_store_two_words(void *p, rt_u32 a, rt_u32 b)
+{
+    asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(a), "r"(b) : "memory");
+}
 MPK_FN void ptx_store_words(void *p, const mpk_words &v)
 {
     asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)

@@ -93,9 +93,9 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
     for (rt_u32 i = 0; i < n; i++) {
         if (!descriptors_ask(d, l, i))
             return 0;
-        mpk_barrier_wait(&mpk_w.entry_full[*slot], *parity);
-        if (MPK_REGIMES > 1 && ptx_load_flag(&mpk_w.abort))
-            return 0; /* the entry may not be there */
+        while (!ptx_barrier_try(&mpk_w.entry_full[*slot], *parity))
+            if (ptx_load_flag(&mpk_w.abort))
+                return 0; /* the entry may not be there */
         l->e = &mpk_w.entries[*slot];
         if (l->e->body != RT_NONE && mpk_body_loads(l->e->body)) {
             if (!mpk_w.k->tuning.preload && !loader_await_turn(l, d->list.first + i))

@@ -175,6 +175,81 @@ MPK_FN void box_columns(const box_turn &b, const tile_pass &q, bool squares, mpk
     tile_release(q, before);
 }
 
+/* ---- the end of a tile ---- */
+
+/* Eight sums of a row. */
+struct box_sums {
+    float at[8];
+};
+
+MPK_FN box_sums box_get(const float *s_sum, float scale)
+{
+    const mpk_words a = ptx_load_shared_words(s_sum), b = ptx_load_shared_words(s_sum + 4);
+    const rt_u32 words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    box_sums v;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v.at[i] = __uint_as_float(words[i]) * scale;
+    return v;
+}
+
+MPK_FN void box_store(rt_u16 *y, const box_sums &v, const mpk_words &residual)
+{
+    const rt_u32 r[4] = {residual.x, residual.y, residual.z, residual.w};
+    rt_u32 words[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        words[i] = ptx_pack_bf16(v.at[2 * i] + ptx_low_bf16(r[i]), v.at[2 * i + 1] + ptx_high_bf16(r[i]));
+    ptx_store_words(y, {words[0], words[1], words[2], words[3]});
+}
+
+MPK_FN void box_store_pairs(rt_u16 *y, const box_sums &v, int activation)
+{
+    float a[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        a[i] = tile_activate(activation, v.at[2 * i]) * v.at[2 * i + 1];
+    ptx_store_two_words(y, ptx_pack_bf16(a[0], a[1]), ptx_pack_bf16(a[2], a[3]));
+}
+
+/* A warp's 16 tokens from `row` on and 8 groups from `group` on; s_sum f32[16][TILE_ROW].  A lane has one group of
+ * every fourth token. */
+MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
+                       const float *s_square)
+{
+    const int lane = mpk_thread() % 32, activation = s.activation, rows = s.rows;
+    const int column = (group + lane % 8) << (activation != ACTIVATE_NONE ? 2 : 3);
+    row += lane / 8;
+    if (column >= (int)t.e->hi[1])
+        return;
+    const rt_u64 at = (rt_u64)row * rows + column;
+    rt_u16 *y = mpk_at<rt_u16>(t, s.y) + at;
+    s_sum += lane / 8 * TILE_ROW + lane % 8 * 8;
+    s_square += lane / 8;
+    const int tokens = (int)t.hi0 - row;
+    if (activation != ACTIVATE_NONE) {
+#pragma unroll 1
+        for (int i = 0; i < 16 && i < tokens; i += 4)
+            box_store_pairs(y + (rt_u64)i * rows,
+                            box_get(s_sum + i * TILE_ROW, s.norm ? tile_scale_of(s_square[i], s.columns, s.eps) : 1),
+                            activation);
+        return;
+    }
+    mpk_words residual[4] = {};
+    if (s.residual >= 0)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            ptx_load_words_if(mpk_at<const rt_u16>(t, s.residual) + at + (rt_u64)(4 * i) * rows, 4 * i < tokens,
+                              &residual[i]);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (4 * i < tokens)
+            box_store(y + (rt_u64)(4 * i) * rows,
+                      box_get(s_sum + 4 * i * TILE_ROW,
+                              s.norm ? tile_scale_of(s_square[4 * i], s.columns, s.eps) : 1),
+                      residual[i]);
+}
+
 /* ---- a turn of a pass ---- */
 
 /* first: number of its first group; row: of this warpgroup's first token; s_square: place of its tokens' sums of
@@ -203,7 +278,7 @@ MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &
     for (int u = 0; u < N / 64 && TILE_GROUPS * u < q.groups; u++) {
         tile_put_unit<N>(sum, u, s_sum);
         __syncwarp();
-        tile_finish_unit(t, s, row + 16 * warp, first + TILE_GROUPS * u, s_sum, s_square + 16 * warp);
+        box_finish(t, s, row + 16 * warp, first + TILE_GROUPS * u, s_sum, s_square + 16 * warp);
         __syncwarp();
     }
     tile_meet(); /* and sums to stages */

@@ -112,10 +112,16 @@ MPK_FN rt_u32 tile_residual(const tile_end &e, int row, int column)
     return v;
 }
 
-/* 1 / root mean square; 1 without a norm. */
+/* 1 / root mean square over so many columns. */
+MPK_FN float tile_scale_of(float square, int columns, float eps)
+{
+    return rsqrtf(square * mpk_inverse((float)columns) + eps);
+}
+
+/* The same; 1 without a norm. */
 MPK_FN float tile_scale(const tile_end &e, float square)
 {
-    return e.norm ? rsqrtf(square * mpk_inverse((float)e.columns) + e.eps) : 1;
+    return e.norm ? tile_scale_of(square, e.columns, e.eps) : 1;
 }
 
 /* A warp's 16 tokens from `row` on and 64 packed rows from group `group` on; s_sum f32[16][TILE_ROW], s_square of the
@@ -192,8 +198,8 @@ MPK_FN void tile_put(const float *sum, float *s_sum)
     const int thread = mpk_thread(), g = thread % 32 / 4, c = thread % 4;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        *(float2 *)(s_sum + g * TILE_ROW + 8 * n + 2 * c) = make_float2(sum[4 * n], sum[4 * n + 1]);
-        *(float2 *)(s_sum + (g + 8) * TILE_ROW + 8 * n + 2 * c) = make_float2(sum[4 * n + 2], sum[4 * n + 3]);
+        ptx_store_shared_pair(s_sum + g * TILE_ROW + 8 * n + 2 * c, sum[4 * n], sum[4 * n + 1]);
+        ptx_store_shared_pair(s_sum + (g + 8) * TILE_ROW + 8 * n + 2 * c, sum[4 * n + 2], sum[4 * n + 3]);
     }
 }
 

@@ -41,6 +41,21 @@ MPK_FN int tile_piece_of(int groups)
     return groups > 4 ? 4 : groups > 2 ? 8 : groups > 1 ? 16 : 32;
 }
 
+/* Does the task come by boxes?  Then a group of packed rows is 8 columns of y, or 4 with an activation, that lie
+ * together as aligned words, with nothing added but a residual. */
+MPK_FN int tile_is_boxed(const rt_entry *e, const tile_shape &s)
+{
+#if MPK_MAPS
+    const rt_u32 whole = s.activation != ACTIVATE_NONE ? 3 : 7;
+    const rt_u64 last = s.residual >= 0 ? e->at[s.residual] : 0;
+    return e->maps && s.gathered < 0 && s.peaks < 0 && (s.bias[0] & s.bias[1] & s.bias[2]) < 0 &&
+           ((e->lo[1] | e->hi[1] | (rt_u32)s.rows) & whole) == 0 && ((e->at[s.y] | last) & 15) == 0;
+#else
+    (void)e, (void)s;
+    return 0;
+#endif
+}
+
 MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
 {
     const int shift = s.activation != ACTIVATE_NONE ? 2 : 3, tokens = (int)(e->hi[0] - e->lo[0]);
@@ -49,7 +64,7 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     p.groups = (int)((e->hi[1] + (1u << shift) - 1) >> shift) - p.first;
     p.wide = tokens > TILE_TOKENS;
     p.turns = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
-    p.boxed = MPK_MAPS && p.wide && e->maps && s.gathered < 0;
+    p.boxed = p.wide && tile_is_boxed(e, s);
     const int most = p.boxed ? 2 * TILE_BOX_GROUPS : TILE_MOST, passes = (p.groups + most - 1) / most;
     p.per_pass = passes ? ((p.groups + passes - 1) / passes + 7) / 8 * 8 : 8;
     p.piece = !p.wide && p.groups > 0 && p.groups <= TILE_GROUPS ? tile_piece_of(p.groups) : 0;

@@ -47,15 +47,12 @@ typedef struct compilation {
     bool cached[GEN_REGIMES]; /* it came from the cache */
 } compilation;
 
-/* That of prompts is one function without what decoding needs, and its products want that function's registers: it is
- * compiled as a whole. */
 static mpk_status compile_regime(mpk_context *cx, void *user, uint32_t regime)
 {
     static const char *const names[GEN_REGIMES] = {"mpk.cu", "mpk.prompts.cu"};
     compilation *c = user;
     cuda_source how = *c->how;
     how.regime = regime;
-    how.in_units &= regime == GEN_STREAMS;
     return compile_source(cx, names[regime], &how, c->source, &c->kernels[regime], &c->cached[regime]);
 }
 

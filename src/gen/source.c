@@ -147,16 +147,15 @@ static mpk_status choose_all(emitter *e)
 
 /* ---- regimes ---- */
 
-/* Is it better off with a kernel of its own: products of many tokens, on warpgroups, and none of some tokens? */
+enum { FEWEST_IN_PROMPTS = 129 }; /* tokens: with fewer, boxes do not pay for the change of kernels */
+
+/* Is it better off with a kernel of its own: long steps with products of many tokens, on warpgroups? */
 static bool is_for_prompts(const emitter *e, uint32_t graph)
 {
-    bool many = false, some = false;
-    for (uint32_t i = 0; i < e->graphs[graph].ir->ops.n; i++) {
-        const gen_body *body = e->uses[graph][i].body;
-        many |= body && body->many;
-        some |= body && body->some;
-    }
-    return many && !some;
+    bool many = false;
+    for (uint32_t i = 0; i < e->graphs[graph].ir->ops.n; i++)
+        many |= e->uses[graph][i].body && e->uses[graph][i].body->many;
+    return many && e->graphs[graph].n_tokens >= FEWEST_IN_PROMPTS;
 }
 
 /* One kernel serves calls, programs whose tasks are launched just in time or that several GPUs share, and GPUs whose fast

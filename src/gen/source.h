@@ -30,8 +30,8 @@ extern const gen_text gen_text_table[];
  * (device/role/regime.cuh). Instances are numbered through all regimes, so that entries and weights do not depend on
  * them.  */
 typedef enum gen_regime {
-    GEN_STREAMS, /* few and some tokens */
-    GEN_PROMPTS, /* graphs with bodies for many tokens (gen_body.many) and none for some */
+    GEN_STREAMS, /* all others */
+    GEN_PROMPTS, /* graphs for more than 128 tokens with bodies for many (gen_body.many) */
     GEN_REGIMES
 } gen_regime;
 

@@ -245,8 +245,7 @@ MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, int row, int grou
     for (int i = 0; i < 4; i++)
         if (4 * i < tokens)
             box_store(y + (rt_u64)(4 * i) * rows,
-                      box_get(s_sum + 4 * i * TILE_ROW,
-                              s.norm ? tile_scale_of(s_square[4 * i], s.columns, s.eps) : 1),
+                      box_get(s_sum + 4 * i * TILE_ROW, s.norm ? tile_scale_of(s_square[4 * i], s.columns, s.eps) : 1),
                       residual[i]);
 }
 

@@ -5,6 +5,7 @@
  *   memory.c    what all of it takes              weights.c   which copy of a weight is needed
  *   upload.c    host memory -> GPU, packed on the way
  *   tensors.c   tensors read and written by the host, KV pages in the bodies' order
+ *   boxes.c     tensor maps for bodies that copy boxes
  *   carriers.c  results that tell by themselves when they are there
  *   peers.c     several GPUs that share a program: links, each one's memory, whose counters a task adds to
  *   baseline.c  the same bodies as a CUDA graph               profile.c   when tasks ran
@@ -332,6 +333,12 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m);
 mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block);
 /* Address of a tensor's first element on the GPU; 0: only packed copies of it exist. */
 cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor);
+
+/* ---- boxes.c ---- */
+
+/* The tensor map of a matrix at `at`, by which kernels copy boxes of it; out: 128 bytes.  false: this driver makes none
+ * (older than CUDA 12.0), or none of such a matrix: its address and rows are no multiples of 16 bytes. */
+bool cuda_map_boxes(const cuda_gpu *g, const gen_boxes *m, cuda_address at, void *out);
 
 /* ---- tensors.c ---- */
 

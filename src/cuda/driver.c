@@ -21,7 +21,7 @@ enum {
     LINK_RANK = 1, /* of a pair of GPUs */
     LINK_ATOMICS = 3,
 
-    OLDEST_DRIVER = 11080, /* cuLaunchKernelEx; without cuTensorMapEncodeTiled, of 12.0, there are no tensor maps */
+    OLDEST_DRIVER = 11080, /* cuLaunchKernelEx */
 
     HOST_PORTABLE = 1,
     HOST_MAPPED = 2,
@@ -42,12 +42,6 @@ enum {
     FUNCTION_REGISTERS = 4,
     FUNCTION_BINARY = 6,
     FUNCTION_MAX_DYNAMIC_SHARED = 8,
-
-    MAP_F64 = 8,
-    MAP_BF16 = 9,
-    MAP_SWIZZLE_NONE = 0,
-    MAP_SWIZZLE_128 = 3,
-    MAP_PROMOTE_256 = 3, /* what is fetched into L2 at a time */
 };
 
 typedef struct launch_attribute {
@@ -134,9 +128,6 @@ struct cuda_driver {
 #define ENTRY_MEMBER(name, symbol, parameters) int(*name) parameters;
     ENTRIES(ENTRY_MEMBER)
 #undef ENTRY_MEMBER
-    /* NULL: there is none */
-    int (*cuTensorMapEncodeTiled)(void *, int, unsigned, cuda_address, const uint64_t *, const uint64_t *,
-                                  const uint32_t *, const uint32_t *, int, int, int, int);
 };
 
 struct cuda_gpu {
@@ -230,8 +221,6 @@ static mpk_status find_entries(mpk_context *cx, cuda_driver *d, const char *path
     }
     ENTRIES(ENTRY_FIND)
 #undef ENTRY_FIND
-    void *at = dlsym(d->library, "cuTensorMapEncodeTiled");
-    memcpy(&d->cuTensorMapEncodeTiled, &at, sizeof at);
     return MPK_OK;
 }
 
@@ -762,14 +751,9 @@ mpk_status cuda_launch_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, const cud
     return MPK_OK;
 }
 
-bool cuda_map_boxes(const cuda_gpu *g, const gen_boxes *m, cuda_address at, void *out)
+void *cuda_find_entry(const cuda_gpu *g, const char *symbol)
 {
-    const uint64_t dims[2] = {m->columns, m->rows}, strides[1] = {m->stride_bytes};
-    const uint32_t box[2] = {m->box_columns, m->box_rows}, steps[2] = {1, 1};
-    return g->d->cuTensorMapEncodeTiled && at % 16 == 0 && m->stride_bytes % 16 == 0 &&
-           g->d->cuTensorMapEncodeTiled(out, m->element_bytes == 2 ? MAP_BF16 : MAP_F64, 2, at, dims, strides, box,
-                                        steps, 0, m->swizzled ? MAP_SWIZZLE_128 : MAP_SWIZZLE_NONE, MAP_PROMOTE_256,
-                                        0) == CUDA_SUCCESS;
+    return dlsym(g->d->library, symbol);
 }
 
 /* ---- graphs ---- */

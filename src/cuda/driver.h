@@ -17,7 +17,6 @@
 #include <stdint.h>
 
 #include "base/str.h"
-#include "gen/device_body.h"
 
 typedef uint64_t cuda_address; /* in the GPU's address space; 0: nothing */
 typedef struct cuda_driver cuda_driver;
@@ -119,9 +118,8 @@ mpk_status cuda_copy_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_addres
 /* n bytes of value. */
 mpk_status cuda_fill_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to, uint8_t value, uint64_t n);
 
-/* The tensor map of a matrix at `at`, by which kernels copy boxes of it; out: 128 bytes.  false: this driver makes none
- * (older than CUDA 12.0), or none of such a matrix: its address and rows are no multiples of 16 bytes. */
-bool cuda_map_boxes(const cuda_gpu *g, const gen_boxes *m, cuda_address at, void *out);
+/* An entry point that is not needed to run: NULL if this driver is too old to have it. */
+void *cuda_find_entry(const cuda_gpu *g, const char *symbol);
 
 /* ---- Streams and events ---- */
 

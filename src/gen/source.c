@@ -158,8 +158,8 @@ static bool is_for_prompts(const emitter *e, uint32_t graph)
     return many && e->graphs[graph].n_tokens >= FEWEST_IN_PROMPTS;
 }
 
-/* One kernel serves calls, programs whose tasks are launched just in time or that several GPUs share, and GPUs whose fast
- * code has no products of warpgroups. */
+/* One kernel serves calls, programs whose tasks are launched just in time or that several GPUs
+ * share, and GPUs whose fast code has no products of warpgroups. */
 static bool may_have_regimes(const emitter *e)
 {
     for (uint32_t g = 0; g < e->n_graphs; g++)

@@ -10,7 +10,7 @@ enum {
     TILE_BOX_TOKENS = 64,
     TILE_BOX_GROUPS = 16,
     TILE_BOX_BYTES = 2 * 512, /* of a group */
-    TILE_BOX_WORDS = 2,       /* of 8 bytes, the map's elements, of a group's column: 8 rows of 16 bits */
+    TILE_BOX_WORDS = 2, /* of 8 bytes, the map's elements, of a group's column: 8 rows of 16 bits */
 };
 
 #endif

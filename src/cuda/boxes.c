@@ -1,0 +1,29 @@
+/* boxes.c - tensor maps, by which kernels copy boxes of matrices (gen/device_body.h: gen_boxes).
+ *
+ * Relies on the driver for cuTensorMapEncodeTiled, which came with CUDA 12.0; called by tables.c.
+ */
+#include "cuda/cuda_machine.h"
+
+enum {
+    MAP_F64 = 8,
+    MAP_BF16 = 9,
+    MAP_SWIZZLE_NONE = 0,
+    MAP_SWIZZLE_128 = 3,
+    MAP_PROMOTE_256 = 3, /* what is fetched into L2 at a time */
+};
+
+typedef int encode_tiled(void *, int, unsigned, cuda_address, const uint64_t *, const uint64_t *, const uint32_t *,
+                         const uint32_t *, int, int, int, int);
+
+bool cuda_map_boxes(const cuda_gpu *g, const gen_boxes *m, cuda_address at, void *out)
+{
+    const uint64_t dims[2] = {m->columns, m->rows}, strides[1] = {m->stride_bytes};
+    const uint32_t box[2] = {m->box_columns, m->box_rows}, steps[2] = {1, 1};
+    const int dtype = m->element_bytes == 2 ? MAP_BF16 : MAP_F64;
+    const int swizzle = m->swizzled ? MAP_SWIZZLE_128 : MAP_SWIZZLE_NONE;
+    void *entry = cuda_find_entry(g, "cuTensorMapEncodeTiled");
+    encode_tiled *encode;
+    memcpy(&encode, &entry, sizeof encode); /* C has no cast from data to a function */
+    return encode && at % 16 == 0 && m->stride_bytes % 16 == 0 &&
+           encode(out, dtype, 2, at, dims, strides, box, steps, 0, swizzle, MAP_PROMOTE_256, 0) == 0;
+}

@@ -224,7 +224,7 @@ static void test_one_gpu(void **state)
 {
     (void)state;
     bed b = {.random.seed = seed};
-    make_model(&b.cx, &b.arena, 2, &b.program, &b.image);
+    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2}, &b.program, &b.image);
     make_weights(&b);
     prepare(&b, 2);
     set_words(1, "");

@@ -19,7 +19,7 @@ import tree
 MAX_FUNCTION_LINES = 100
 MAX_LINE_COLUMNS = 120
 MAX_FILE_LINES = 800
-LONGER_FILES = {"tests/check_cuda.c", "src/gen/body_warps_test.c", "device/task/linear_tile.cuh"}
+LONGER_FILES = {"src/gen/body_warps_test.c", "device/task/linear_tile.cuh"}
 # Of all C of src, device and include.  These hold what is reached; what is wanted is 1 and 1.
 MAX_DOUBLE_CHOICES = 2.5  # statements with two `?`, per 1,000 lines of code
 MAX_WIDE_LINES = 3.5  # lines over WIDE_COLUMNS, of 100

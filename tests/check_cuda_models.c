@@ -1,0 +1,352 @@
+/* check_cuda_models.c - items of check_cuda that are small models with random weights.
+ *
+ * A prompt and single tokens run step by step and are compared with the interpreter; the same steps
+ * must then give the same bits again and again, and requests the same tokens alone as together.
+ * Models whose name ends in "invariant" are checked for the bits of company instead (company.h).
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "check_cuda.h"
+
+#include "base/rng.h"
+#include "base/thread.h"
+#include "load/load.h"
+#include "model/model.h"
+#include "company.h"
+
+enum { REPEATS = 100, STEPS = 6, REQUESTS = 4, ANSWER = 24, DRAIN_SECONDS = 20 };
+enum { FEW_TOKENS = 16, SPLIT_TOKENS = 64, MOST_TOKENS = 64 };
+
+/* In bf16 every token goes to every expert: of logits that are nearly equal the GPU may well choose
+ * others. */
+static model_config config_of(const item *it)
+{
+    const bool mixture = strcmp(it->family, "qwen3_moe") == 0 || strcmp(it->family, "mixtral") == 0;
+    return (model_config){.family = str_from(it->family),
+                          .n_layers = it->small ? 1 : 2,
+                          .hidden_size = 192,
+                          .n_heads = 6,
+                          .n_kv_heads = 2,
+                          .head_size = 64,
+                          .ffn_size = 320,
+                          .vocab_size = 1003,
+                          .max_positions = 1024,
+                          .norm_eps = 1e-5,
+                          .tied_embeddings = true,
+                          .attention_bias = strcmp(it->family, "qwen2") == 0,
+                          .activation = STR("silu"),
+                          .weight_dtype = IR_F32,
+                          .n_experts = mixture ? 5 : 0,
+                          .experts_per_token = it->dtype == IR_F32 ? 2 : 5,
+                          .expert_ffn_size = 96,
+                          .expert_every = 1,
+                          .normalize_experts = true,
+                          .rope_size = 64,
+                          .rope_theta = 10000,
+                          .bos_token = -1};
+}
+
+static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
+                               ir_dtype *dtype)
+{
+    (void)cx;
+    (void)name;
+    (void)rank;
+    (void)dims;
+    *dtype = *(const ir_dtype *)self;
+    return MPK_OK;
+}
+
+/* Steps of one token, of 8, 32 and 64, fused for the GPU; invariant: of 1, 4, 16 and 64, over
+ * longer contexts. */
+mpk_status check_make_model(mpk_context *cx, const item *it, unit *u)
+{
+    static const uint32_t tokens[2][4] = {{1, 8, 32, 64}, {1, 4, 16, 64}};
+    const bool invariant = it->invariant;
+    model_config config = config_of(it);
+    model_weights w = {weight_dtype, &it->dtype};
+    for (; u->n_graphs < 4; u->n_graphs++) {
+        const uint32_t n = tokens[invariant][u->n_graphs];
+        model_shape s = {.n_tokens = n,
+                         .n_rows = n < 8 ? n : 8,
+                         .n_slots = invariant ? 8 : 4,
+                         .n_pages = invariant ? 80 : 16,
+                         /* 64: what the fast bodies of attention take */
+                         .page_tokens = it->fast ? 64 : 16,
+                         .max_pages_per_slot = invariant ? 10 : 8,
+                         .kv_dtype = it->dtype,
+                         .activation_dtype = it->dtype};
+        u->n_tokens[u->n_graphs] = n;
+        TRY(model_build(cx, &u->arena, &config, &s, &w, &u->graphs[u->n_graphs]));
+    }
+    pass_options plain = {.fusion = PASS_FUSE_FULL}, fast = plain;
+    fast.splits = check_workers_of(it) / config.n_kv_heads / (invariant ? 8 : 1);
+    fast.split_tokens = SPLIT_TOKENS;
+    fast.own_units = invariant;
+    fast.launch = it->launch;
+    fast.norm_elements = 1 << 24;
+    fast.relaxed = fast.whole_tiles = fast.logits = true;
+    if (it->n_peers) {
+        fast.n_peers = it->n_peers;
+        fast.launch = PASS_LAUNCH_AOT;
+        fast.gather_bytes = 1; /* the vocabulary is cut too */
+    }
+    return check_compile_unit(cx, it, u, it->fast ? fast : plain);
+}
+
+/* What the interpreter computes with: one memory for tensors of the same name. */
+typedef struct model_bed {
+    arena arena;
+    ir_values values[4];
+    machine *m;
+} model_bed;
+
+static mpk_status share_by_name(mpk_context *cx, const unit *u, model_bed *bed, const machine_weights *w)
+{
+    for (uint32_t g = 0; g < u->n_graphs; g++) {
+        const ir_graph *ir = u->graphs[g];
+        NEW(cx, &bed->arena, bed->values[g].data, ir->tensors.n);
+        for (ir_tensor_id t = 0; t < ir->tensors.n; t++) {
+            const ir_tensor *x = &ir->tensors.at[t];
+            if (x->kind != IR_STATE && x->kind != IR_CONST)
+                continue;
+            ir_tensor_id first = ir_find(u->graphs[0], x->name.at);
+            if (g && first != IR_NONE) {
+                bed->values[g].data[t] = bed->values[0].data[first];
+                continue;
+            }
+            char *bytes = arena_alloc(&bed->arena, (size_t)ir_bytes(x), 1);
+            CHECK(cx, bytes, MPK_ENOMEM, "out of memory");
+            if (x->kind == IR_CONST)
+                load_random_fill(w->seed, x->name, x->dtype, 0, ir_elements(x), bytes);
+            bed->values[g].data[t] = bytes;
+        }
+        TRY(ir_eval_allocate(cx, &bed->arena, ir, &bed->values[g]));
+    }
+    return MPK_OK;
+}
+
+/* Weights that are made up on the GPU, of the program's own dtypes. */
+static mpk_status make_weights(mpk_context *cx, const unit *u, model_bed *bed, machine_weights *out)
+{
+    machine_weight *made_up;
+    NEW(cx, &bed->arena, made_up, u->image.n_weights);
+    for (uint32_t i = 0; i < u->image.n_weights; i++)
+        made_up[i].dtype = u->image.weights[i].dtype;
+    *out = (machine_weights){.at = made_up, .seed = checks->seed};
+    return MPK_OK;
+}
+
+/* Write a step input on both sides. */
+static mpk_status put(mpk_context *cx, const unit *u, model_bed *bed, uint32_t g, const char *name, const void *from)
+{
+    ir_tensor_id mine = ir_find(u->graphs[g], name), its = ir_find(u->image.ir[g], name);
+    if (mine != IR_NONE)
+        memcpy(bed->values[g].data[mine], from, (size_t)ir_bytes(&u->graphs[g]->tensors.at[mine]));
+    return its == IR_NONE ? MPK_OK : machine_write_tensor(cx, bed->m, g, its, from);
+}
+
+typedef struct step {
+    uint32_t graph, first, n; /* positions of slot 1 */
+} step;
+
+static mpk_status put_step(mpk_context *cx, const unit *u, model_bed *bed, const step *s, uint64_t seed)
+{
+    int32_t tokens[MOST_TOKENS] = {0}, positions[MOST_TOKENS] = {0}, slots[MOST_TOKENS] = {0}, rows[MOST_TOKENS] = {0},
+            draws[MOST_TOKENS] = {0}, pages[4 * 8];
+    int64_t seeds[MOST_TOKENS] = {0};
+    float sampling[MOST_TOKENS * 4] = {0};
+    int32_t asks[MOST_TOKENS * 7] = {0};
+    for (uint32_t i = 0; i < s->n; i++) {
+        tokens[i] = (int32_t)(rng_u64(seed, s->first + i) % 1003);
+        positions[i] = (int32_t)(s->first + i);
+        slots[i] = 1;
+    }
+    for (int i = 0; i < 32; i++)
+        pages[i] = 15 - i % 16;
+    rows[0] = (int32_t)s->n - 1;
+    TRY(put(cx, u, bed, s->graph, "tokens", tokens));
+    TRY(put(cx, u, bed, s->graph, "positions", positions));
+    TRY(put(cx, u, bed, s->graph, "slots", slots));
+    TRY(put(cx, u, bed, s->graph, "pages", pages));
+    TRY(put(cx, u, bed, s->graph, "rows", rows));
+    TRY(put(cx, u, bed, s->graph, "sampling", sampling));
+    TRY(put(cx, u, bed, s->graph, "seeds", seeds));
+    TRY(put(cx, u, bed, s->graph, "asks", asks));
+    return put(cx, u, bed, s->graph, "draws", draws);
+}
+
+/* One row of logits and the token, from the machine. */
+static mpk_status read_row(mpk_context *cx, const unit *u, model_bed *bed, uint32_t g, float *logits)
+{
+    const ir_graph *ir = u->image.ir[g];
+    ir_tensor_id t = ir_find(ir, "logits");
+    CHECK(cx, t != IR_NONE, MPK_EVERIFY, "the program has no logits");
+    arena_mark mark = arena_get_mark(&bed->arena);
+    float *all = arena_alloc(&bed->arena, (size_t)ir_bytes(&ir->tensors.at[t]), 1);
+    CHECK(cx, all, MPK_ENOMEM, "out of memory");
+    TRY(machine_read_tensor(cx, bed->m, g, t, all));
+    memcpy(logits, all, 1003 * sizeof *logits);
+    arena_reset(&bed->arena, mark);
+    return MPK_OK;
+}
+
+static mpk_status run_step(mpk_context *cx, const unit *u, model_bed *bed, const step *s, uint64_t seed, double allowed,
+                           double *worst)
+{
+    float got[1003];
+    ir_values *v = &bed->values[s->graph];
+    TRY(put_step(cx, u, bed, s, seed));
+    v->live[IR_ALL] = UINT32_MAX;
+    v->live[IR_TOKENS] = s->n;
+    v->live[IR_ROWS] = 1;
+    TRY(ir_eval(cx, &bed->arena, u->graphs[s->graph], v));
+    TRY(machine_run_graph(cx, bed->m, s->graph, s->n, 1));
+    TRY(read_row(cx, u, bed, s->graph, got));
+    const float *expected = v->data[ir_find(u->graphs[s->graph], "logits")];
+    double range = 0;
+    for (int i = 0; i < 1003; i++)
+        range = fabs((double)expected[i]) > range ? fabs((double)expected[i]) : range;
+    for (int i = 0; i < 1003; i++) {
+        double d = fabs((double)got[i] - (double)expected[i]) / range;
+        CHECK(cx, d <= allowed, MPK_EVERIFY, "graph for %u tokens, position %u: logit %d is %g, expected %g (range %g)",
+              u->n_tokens[s->graph], s->first, i, (double)got[i], (double)expected[i], range);
+        *worst = d > *worst ? d : *worst;
+    }
+    return MPK_OK;
+}
+
+static const step steps[STEPS] = {{2, 0, 27}, {1, 27, 5}, {0, 32, 1}, {0, 33, 1}, {1, 34, 8}, {3, 42, 51}};
+
+/* The same steps again and again, from an empty cache. */
+static mpk_status repeat(mpk_context *cx, const unit *u, model_bed *bed, uint64_t seed, int repeats)
+{
+    static float first[STEPS][1003], again[1003];
+    for (int i = 0; i < repeats; i++) {
+        TRY(machine_clear_state(cx, bed->m));
+        for (int k = 0; k < STEPS; k++) {
+            TRY(put_step(cx, u, bed, &steps[k], seed));
+            TRY(machine_run_graph(cx, bed->m, steps[k].graph, steps[k].n, 1));
+            TRY(read_row(cx, u, bed, steps[k].graph, i ? again : first[k]));
+            CHECK(cx, i == 0 || memcmp(again, first[k], sizeof again) == 0, MPK_EVERIFY,
+                  "run %d of step %d has other bits than the first", i, k);
+        }
+    }
+    return MPK_OK;
+}
+
+/* `together` requests at a time; each alone and among others must get the same tokens. */
+static mpk_status serve(mpk_context *cx, model_bed *bed, uint64_t seed, uint32_t n, uint32_t together, uint32_t answer,
+                        int32_t tokens[REQUESTS][ANSWER])
+{
+    const uint64_t limit_ns = DRAIN_SECONDS * 1000000000ull * checks->patience;
+    uint32_t counts[REQUESTS] = {0};
+    for (uint32_t first = 0; first < n; first += together) {
+        uint64_t ids[REQUESTS];
+        uint32_t open = 0;
+        for (uint32_t r = first; r < first + together; r++, open++) {
+            int32_t prompt[40];
+            for (uint32_t i = 0; i < 40; i++)
+                prompt[i] = (int32_t)(rng_u64(seed + r, i) % 1003);
+            machine_request q = {.tokens = prompt, .n_tokens = 3 + 11 * r, .max_tokens = answer, .top_p = 1};
+            TRY(machine_submit(cx, bed->m, &q, &ids[r]));
+        }
+        while (open) {
+            rt_token out[16];
+            uint32_t got;
+            TRY(machine_drain(cx, bed->m, out, 16, limit_ns, &got));
+            CHECK(cx, got, MPK_ESTALLED, "no token for %llu s while %u requests are open",
+                  (unsigned long long)(limit_ns / 1000000000u), open);
+            for (uint32_t i = 0; i < got; i++)
+                for (uint32_t r = first; r < first + together; r++)
+                    if (ids[r] == out[i].id) {
+                        if (out[i].token >= 0 && counts[r] < answer)
+                            tokens[r][counts[r]++] = out[i].token;
+                        open -= out[i].reason != RT_GOING;
+                    }
+        }
+    }
+    for (uint32_t r = 0; r < n; r++)
+        CHECK(cx, counts[r] == answer, MPK_EVERIFY, "request %u got %u tokens of %u", r, counts[r], answer);
+    return MPK_OK;
+}
+
+/* Sums are in another order where the bodies for another number of tokens run: in bf16 two tokens
+ * that are nearly as likely may change places, once in a hundred runs of this check.  So there one
+ * request may differ; one that reads what belongs to another does not stay alone. */
+static mpk_status serve_twice(mpk_context *cx, model_bed *bed, uint64_t seed, bool small, uint32_t may_differ)
+{
+    static int32_t alone[REQUESTS][ANSWER], among[REQUESTS][ANSWER];
+    uint32_t differ = 0;
+    const uint32_t n = small ? 2 : REQUESTS, answer = small ? 3 : ANSWER;
+    NOTE(cx, serve(cx, bed, seed, n, n, answer, among), "serving %u requests together", n);
+    /* the kernel goes to rest, and must come back */
+    nanosleep(&(struct timespec){0, 400000000}, NULL);
+    NOTE(cx, serve(cx, bed, seed, n, 1, answer, alone), "serving them one by one");
+    for (uint32_t r = 0; r < n; r++)
+        differ += memcmp(alone[r], among[r], answer * sizeof alone[r][0]) != 0;
+    CHECK(cx, differ <= may_differ, MPK_EVERIFY,
+          "%u of %u requests got other tokens among others than alone, %u may, where two are nearly as likely", differ,
+          n, may_differ);
+    return MPK_OK;
+}
+
+/* ---- models whose bits do not depend on company ---- */
+
+static mpk_status check_invariant(mpk_context *cx, const unit *u, model_bed *bed, char *words)
+{
+    uint32_t touched[2] = {0};
+    cuda_options o = check_options();
+    machine_weights w;
+    TRY(make_weights(cx, u, bed, &w));
+    for (uint32_t apart = 0; apart < 2; apart++) {
+        machine_stop(bed->m);
+        bed->m = NULL;
+        o.few_tokens = apart ? FEW_TOKENS : 0;
+        TRY(cuda_start(cx, &u->image, &w, &o, &bed->m));
+        for (uint64_t round = 0; round < COMPANY_ROUNDS; round++) {
+            uint32_t n = 0;
+            TRY(company_count(cx, bed->m, rng_u64(checks->seed, 100 + round), &n));
+            touched[apart] += n;
+        }
+    }
+    CHECK(cx, !touched[1], MPK_EVERIFY, "%u of %d requests got other bits in company than alone", touched[1],
+          COMPANY_ROUNDS * COMPANY);
+    snprintf(words, WORDS,
+             "%d requests got the same bits in company as alone; where steps are not kept apart, %u did not",
+             COMPANY_ROUNDS * COMPANY, touched[0]);
+    return MPK_OK;
+}
+
+static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, model_bed *bed, char *words)
+{
+    uint64_t seed = rng_u64(checks->seed, 77);
+    double worst = 0, allowed = it->dtype == IR_F32 ? 2e-4 : 5e-2;
+    const int repeats = it->small ? 2 : REPEATS;
+    machine_weights w;
+    cuda_options o = check_options();
+    o.mode = it->mode;
+    o.on_one_gpu = check_is_on_one_gpu(it);
+    TRY(make_weights(cx, u, bed, &w));
+    TRY(share_by_name(cx, u, bed, &w));
+    TRY(cuda_start(cx, &u->image, &w, &o, &bed->m));
+    for (int k = 0; k < STEPS; k++)
+        TRY(run_step(cx, u, bed, &steps[k], seed, allowed, &worst));
+    snprintf(words, WORDS, "logits differ by %.1e of their range", worst);
+    TRY(repeat(cx, u, bed, seed, repeats));
+    uint64_t start = clock_ns();
+    TRY(serve_twice(cx, bed, seed, it->small, it->dtype != IR_F32));
+    snprintf(words, WORDS, "logits differ by %.1e of their range, %d runs the same, %d requests served in %.2f s",
+             worst, repeats, 2 * (it->small ? 2 : REQUESTS), (double)(clock_ns() - start) * 1e-9);
+    return MPK_OK;
+}
+
+mpk_status check_run_model(mpk_context *cx, const item *it, unit *u, char *words)
+{
+    model_bed bed = {0};
+    mpk_status status = it->invariant ? check_invariant(cx, u, &bed, words) : check_model(cx, it, u, &bed, words);
+    machine_stop(bed.m);
+    arena_free(&bed.arena);
+    return status;
+}

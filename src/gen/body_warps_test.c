@@ -274,6 +274,11 @@ static const char *const block_graphs[] = {
     "padding = [4], dilation = [3]}\n",
     "input %x : bf16[1, 8, 4, 5, 6]\nconst %w : bf16[9, 8, 2, 3, 1]\n%y = conv(%x, %w, _) {padding = [1, 1, 0], "
     "stride = [1, 2, 2]}\n",
+    "input %x : bf16[2, 5, 768]\nconst %w : bf16[768]\nconst %b : f32[768]\n%y = layer_norm(%x, %w, %b)\n",
+    "input %x : f16[17, 1001] live=tokens\n%y = layer_norm(%x, _, _) {eps = 0.01}\n",
+    "input %x : f32[9, 300] live=tokens\nconst %w : bf16[300]\n%y = rms_norm(%x, %w)\n",
+    "input %x : bf16[3, 4, 5, 197]\n%y = softmax(%x) {axis = 3}\n",
+    "input %x : f32[6, 2048] live=tokens\n%y = log_softmax(%x) {axis = -1}\n",
     "input %q : f16[2, 4, 45, 64]\ninput %k : f16[2, 2, 150, 64]\ninput %v : f16[2, 2, 150, 64]\n%y = sdpa(%q, %k, %v, "
     "_)\n",
     "input %q : bf16[1, 2, 70, 40]\ninput %k : bf16[1, 2, 70, 40]\ninput %v : bf16[1, 2, 70, 24]\ninput %m : bool[1, "

@@ -1,0 +1,216 @@
+/* rows_warp.cuh - norms and softmax of rows of floats whose entries are neighbours: a warp a row, in fp32.
+ *
+ * A row of at most ROWS_MOST entries is loaded once, by pieces of eight entries, and stays in registers.  What is added
+ * up, and in which order, follows from the row's length alone.  Cost: one load of the row, two sums over a warp.
+ */
+#ifndef TASK_ROWS_WARP_CUH
+#define TASK_ROWS_WARP_CUH
+
+#include "ptx/matrix.cuh"
+#include "shape/rows_shape.h"
+#include "task/rows.cuh"
+
+/* Eight neighbours from entry `first` of a row of n; what lies behind the row is `rest`. */
+MPK_FN float rows_float(int dtype, rt_u16 bits)
+{
+    return dtype == MPK_BF16 ? mpk_from_bf16(bits) : mpk_from_f16(bits);
+}
+MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest, float (&r)[ROWS_PIECE])
+{
+    const char *g = g_row + first * mpk_dtype_bytes(dtype);
+    const mpk_view v = {0, dtype};
+    if (first + ROWS_PIECE > n || ((rt_u64)g & 15)) {
+#pragma unroll
+        for (int i = 0; i < ROWS_PIECE; i++)
+            r[i] = first + i < n ? mpk_get(v, g, i) : rest;
+    } else if (dtype == MPK_F32) {
+        const float4 low = ((const float4 *)g)[0], high = ((const float4 *)g)[1];
+        r[0] = low.x, r[1] = low.y, r[2] = low.z, r[3] = low.w;
+        r[4] = high.x, r[5] = high.y, r[6] = high.z, r[7] = high.w;
+    } else {
+        const uint4 all = *(const uint4 *)g;
+        const rt_u32 pairs[ROWS_PIECE / 2] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+        for (int i = 0; i < ROWS_PIECE; i++)
+            r[i] = rows_float(dtype, (rt_u16)(pairs[i / 2] >> i % 2 * 16));
+    }
+}
+
+MPK_FN rt_u32 rows_pair(int dtype, float low, float high)
+{
+    return dtype == MPK_BF16 ? ptx_pack_bf16(low, high) : ptx_pack_f16(low, high);
+}
+MPK_FN void rows_write(int dtype, char *g_row, rt_i64 first, rt_i64 n, const float (&r)[ROWS_PIECE])
+{
+    char *g = g_row + first * mpk_dtype_bytes(dtype);
+    const mpk_view v = {0, dtype};
+    if (first + ROWS_PIECE > n || ((rt_u64)g & 15)) {
+#pragma unroll
+        for (int i = 0; i < ROWS_PIECE; i++)
+            if (first + i < n)
+                mpk_put(v, g, i, r[i]);
+    } else if (dtype == MPK_F32) {
+        ((float4 *)g)[0] = make_float4(r[0], r[1], r[2], r[3]);
+        ((float4 *)g)[1] = make_float4(r[4], r[5], r[6], r[7]);
+    } else {
+        *(uint4 *)g = make_uint4(rows_pair(dtype, r[0], r[1]), rows_pair(dtype, r[2], r[3]),
+                                 rows_pair(dtype, r[4], r[5]), rows_pair(dtype, r[6], r[7]));
+    }
+}
+
+/* Where this lane's piece c of a row begins. */
+MPK_FN rt_i64 rows_first(int c)
+{
+    return (rt_i64)(c * 32 + mpk_thread() % 32) * ROWS_PIECE;
+}
+
+MPK_FN float rows_lanes_sum(float x)
+{
+#pragma unroll
+    for (int apart = 16; apart; apart /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, apart);
+    return x;
+}
+/* NaN wins. */
+MPK_FN float rows_larger(float a, float b)
+{
+    return b > a || b != b ? b : a;
+}
+MPK_FN float rows_lanes_largest(float x)
+{
+#pragma unroll
+    for (int apart = 16; apart; apart /= 2)
+        x = rows_larger(x, __shfl_xor_sync(0xffffffffu, x, apart));
+    return x;
+}
+
+/* A row of x and where its result goes. */
+template <int PIECES> struct rows_row {
+    float r[PIECES][ROWS_PIECE];
+    rt_i64 n;
+    char *g_y;
+};
+
+template <int PIECES>
+MPK_FN void rows_open(const mpk_task &t, const mpk_view &x, const mpk_view &y, const mpk_box &box, rt_u64 line,
+                      float rest, rows_row<PIECES> *row)
+{
+    const int last = x.rank - 1;
+    rt_i64 at[RT_MAX_RANK];
+    mpk_place(box, last, line, at);
+    const char *g_x = mpk_data(t, x) + mpk_offset(x, at) * mpk_dtype_bytes(x.dtype);
+    row->g_y = mpk_data(t, y) + mpk_offset(y, at) * mpk_dtype_bytes(y.dtype);
+    row->n = x.dims[last];
+#pragma unroll
+    for (int c = 0; c < PIECES; c++)
+        rows_read(x.dtype, g_x, rows_first(c), row->n, rest, row->r[c]);
+}
+
+/* The sum of (entry - mean)^2 over a row. */
+template <int PIECES> MPK_FN float rows_squares(const rows_row<PIECES> &row, float mean)
+{
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c < PIECES; c++)
+#pragma unroll
+        for (int i = 0; i < ROWS_PIECE; i++) {
+            const float away = rows_first(c) + i < row.n ? row.r[c][i] - mean : 0.0f;
+            sum += away * away;
+        }
+    return rows_lanes_sum(sum);
+}
+template <int PIECES> MPK_FN float rows_total(const rows_row<PIECES> &row)
+{
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c < PIECES; c++)
+#pragma unroll
+        for (int i = 0; i < ROWS_PIECE; i++)
+            sum += row.r[c][i];
+    return rows_lanes_sum(sum);
+}
+
+/* (entry - mean) factor weight + bias, stored; weight and bias may be absent. */
+template <int PIECES>
+MPK_FN void rows_scale(const mpk_task &t, rows_row<PIECES> *row, float mean, float factor, const mpk_view &weight,
+                       const mpk_view &bias, const mpk_view &y)
+{
+#pragma unroll
+    for (int c = 0; c < PIECES; c++) {
+        float by[ROWS_PIECE], plus[ROWS_PIECE];
+        if (mpk_is_there(weight))
+            rows_read(weight.dtype, mpk_data(t, weight), rows_first(c), row->n, 0, by);
+        if (mpk_is_there(bias))
+            rows_read(bias.dtype, mpk_data(t, bias), rows_first(c), row->n, 0, plus);
+#pragma unroll
+        for (int i = 0; i < ROWS_PIECE; i++) {
+            float value = (row->r[c][i] - mean) * factor;
+            value = mpk_is_there(weight) ? value * by[i] : value;
+            row->r[c][i] = mpk_is_there(bias) ? value + plus[i] : value;
+        }
+        rows_write(y.dtype, row->g_y, rows_first(c), row->n, row->r[c]);
+    }
+}
+
+/* The statement behind it runs for each line of the box that is this warp's. */
+#define ROWS_EACH_LINE(t, x)                         \
+    const mpk_box box = mpk_box_of(t, x.rank - 1);   \
+    const rt_u64 lines = mpk_count(box, x.rank - 1); \
+    for (rt_u64 line = (rt_u64)(mpk_thread() / 32); line < lines; line += MPK_THREADS / 32)
+
+template <int PIECES>
+MPK_FN void layer_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight, const mpk_view &bias,
+                            const mpk_view &y, double eps)
+{
+    ROWS_EACH_LINE(t, x)
+    {
+        rows_row<PIECES> row;
+        rows_open(t, x, y, box, line, 0, &row);
+        const float n = (float)row.n, mean = rows_total(row) / n;
+        rows_scale(t, &row, mean, rsqrtf(rows_squares(row, mean) / n + (float)eps), weight, bias, y);
+    }
+}
+
+template <int PIECES>
+MPK_FN void rms_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight, const mpk_view &y, double eps)
+{
+    constexpr mpk_view nothing = {-1};
+    ROWS_EACH_LINE(t, x)
+    {
+        rows_row<PIECES> row;
+        rows_open(t, x, y, box, line, 0, &row);
+        rows_scale(t, &row, 0, rsqrtf(rows_squares(row, 0) / (float)row.n + (float)eps), weight, nothing, y);
+    }
+}
+
+template <int PIECES> MPK_FN void softmax_warp(const mpk_task &t, const mpk_view &x, const mpk_view &y, bool logarithm)
+{
+    ROWS_EACH_LINE(t, x)
+    {
+        rows_row<PIECES> row;
+        rows_open(t, x, y, box, line, -MPK_INFINITY, &row);
+        float most = -MPK_INFINITY, sum = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES * ROWS_PIECE; i++)
+            most = rows_larger(most, row.r[i / ROWS_PIECE][i % ROWS_PIECE]);
+        most = rows_lanes_largest(most);
+#pragma unroll
+        for (int i = 0; i < PIECES * ROWS_PIECE; i++) {
+            float *r = &row.r[i / ROWS_PIECE][i % ROWS_PIECE];
+            const float weight = rows_first(i / ROWS_PIECE) + i % ROWS_PIECE < row.n ? expf(*r - most) : 0.0f;
+            sum += weight;
+            *r = logarithm ? *r - most : weight;
+        }
+        sum = rows_lanes_sum(sum);
+        const float factor = logarithm ? 1.0f : 1 / sum, less = logarithm ? logf(sum) : 0.0f;
+#pragma unroll
+        for (int c = 0; c < PIECES; c++) {
+#pragma unroll
+            for (int i = 0; i < ROWS_PIECE; i++)
+                row.r[c][i] = row.r[c][i] * factor - less;
+            rows_write(y.dtype, row.g_y, rows_first(c), row.n, row.r[c]);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,69 @@
+/* body_rows_warp.c - norms and softmax of rows of floats by a warp each (device/task/rows_warp.cuh). */
+#include <stdio.h>
+
+#include "gen/body_print.h"
+#include "shape/rows_shape.h"
+
+static bool is_short_float(ir_dtype dtype)
+{
+    return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
+}
+
+/* Absent, or neighbours of such a float. */
+static bool is_line(const ir_tensor *t)
+{
+    return !t || (is_short_float(t->dtype) && (t->stride[t->rank - 1] == 1 || t->dims[t->rank - 1] == 1));
+}
+
+/* Operators whose input 0 is x, whose other inputs are vectors along its last axis. */
+static bool accepts_norm(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, 0);
+    bool fit = gen_accepts_plain(c) && x->rank >= 2 && x->dims[x->rank - 1] <= ROWS_MOST && is_line(gen_output(c, 0));
+    for (uint32_t i = 0; i < c->op->n_in; i++)
+        fit = fit && is_line(gen_input(c, i));
+    return fit;
+}
+
+static bool accepts_softmax(const gen_call *c)
+{
+    const int64_t axis = c->op->attributes[0].i;
+    return accepts_norm(c) && (axis == -1 || axis == (int64_t)gen_input(c, 0)->rank - 1);
+}
+
+/* "softmax_warp<3>": the pieces that a lane has of a row. */
+static void print_name(const gen_call *c, const char *name, char *out, size_t size)
+{
+    const ir_tensor *x = gen_input(c, 0);
+    const int64_t all = 32 * ROWS_PIECE;
+    snprintf(out, size, "%s_warp<%d>", name, (int)((x->dims[x->rank - 1] + all - 1) / all));
+}
+
+static mpk_status print_norm(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    char name[64];
+    (void)cx;
+    print_name(c, c->op->def->name, name, sizeof name);
+    gen_print_simple(c, n, name, "d0", out);
+    return MPK_OK;
+}
+
+static mpk_status print_softmax(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    char name[64];
+    (void)cx;
+    print_name(c, "softmax", name, sizeof name);
+    gen_print_head(c, n, out);
+    gen_print_call(c, name, out);
+    text_print(out, ", %s);\n}\n", strcmp(c->op->def->name, "log_softmax") == 0 ? "true" : "false");
+    return MPK_OK;
+}
+
+#define RECORD(operator, accept, printer)                                                   \
+    {                                                                                       \
+        .op = operator, .name = "rows_warp", .rank = 5, .accepts = accept, .print = printer \
+    }
+const gen_body gen_body_rms_norm_warp = RECORD("rms_norm", accepts_norm, print_norm);
+const gen_body gen_body_layer_norm_warp = RECORD("layer_norm", accepts_norm, print_norm);
+const gen_body gen_body_softmax_warp = RECORD("softmax", accepts_softmax, print_softmax);
+const gen_body gen_body_log_softmax_warp = RECORD("log_softmax", accepts_softmax, print_softmax);

@@ -228,6 +228,14 @@ SHARED = {  # name: a value that asks for something, what becomes of it
     "min_keep": (1, REFUSED), "n_probs": (2, REFUSED), "post_sampling_probs": (True, REFUSED), "n_indent": (2, REFUSED),
     "n_keep": (2, REFUSED), "n_discard": (2, REFUSED), "t_max_predict_ms": (5, REFUSED),
     "return_tokens": (True, REFUSED),
+    "session_id": ("a", INERT), "stream_interval": (3, INERT), "custom_labels": ({"a": "b"}, INERT),
+    "routed_dp_rank": (1, INERT), "data_parallel_rank": (1, INERT), "disagg_prefill_dp_rank": (1, INERT),
+    "routed_experts_prompt_start": (1, INERT), "routed_experts_start_len": (1, INERT),
+    "return_cached_tokens_details": (True, INERT), "return_mm_kwargs": (True, INERT), "watermarking": (True, REFUSED),
+    "repetition_detection": ({"a": 1}, REFUSED), "truncation_side": ("right", REFUSED),
+    "logprob_token_ids": ([1], REFUSED), "extra_key": ("a", REFUSED), "return_token_offsets": (True, REFUSED),
+    "return_routed_experts": (True, REFUSED), "ec_transfer_params": ({"a": 1}, REFUSED),
+    "bootstrap_host": ("a", REFUSED), "bootstrap_port": (1, REFUSED), "bootstrap_room": (1, REFUSED),
     "timings_per_token": (True, REFUSED), "return_progress": (True, REFUSED), "response_fields": (["a"], REFUSED),
 }
 PARAMETERS = {
@@ -246,7 +254,9 @@ PARAMETERS = {
         "stream_reasoning": (True, INERT), "parse_tool_calls": (True, INERT), "audio": ({"voice": "a"}, REFUSED),
         "functions": ([{"name": "f"}], REFUSED), "function_call": ("auto", REFUSED), "verbosity": ("low", REFUSED),
         "web_search_options": ({"a": 1}, REFUSED), "media_io_kwargs": ({"a": 1}, REFUSED),
-        "thinking_forced_open": (True, REFUSED)},
+        "thinking_forced_open": (True, REFUSED), "echo": (True, REFUSED), "task": ("query", REFUSED),
+        "return_prompt_text": (True, REFUSED), "max_dynamic_patch": (1, REFUSED), "min_dynamic_patch": (1, REFUSED),
+        "use_audio_in_video": (True, REFUSED)},
     "/v1/responses": {
         "temperature": (0.5, WORKS), "top_p": (0.9, WORKS), "top_k": (5, WORKS), "min_p": (0.1, WORKS),
         "seed": (7, WORKS), "stream": (False, WORKS), "tool_choice": ("none", WORKS), "tools": ([FUNCTION], WORKS),
@@ -283,6 +293,16 @@ def test_no_parameter_is_silent(busy, path):
         else:
             assert status == 200 and "X-Ignored-Parameters" not in headers, (name, reply)
     assert busy.ask("POST", path, {**BODIES[path], "colour": 1})[1]["X-Ignored-Parameters"] == "colour"
+
+
+OTHERS = {"model", "prompt", "messages", "stream_options", "top_logprobs", "chat_template"}  # by other tests
+
+
+def test_the_parameters_of_other_servers():
+    """Each name that their requests have, as far as peer_parameters.json lists them."""
+    for peer in json.loads((support.ROOT / "tests/peer_parameters.json").read_text()):
+        missing = set(peer["parameters"]) - set(PARAMETERS[peer["path"]]) - OTHERS
+        assert not missing, (peer["server"], peer["path"], sorted(missing))
 
 
 def test_every_parameter_is_documented():

@@ -1,8 +1,10 @@
-/* kernel.cuh - the mega-kernel: which warp of a worker does what (paper §5), and how a worker begins.
+/* kernel.cuh - the mega-kernel: which warp of a worker does what (paper §5), and how a worker
+ * begins.
  *
- * Input: rt_kernel in device memory.  One block is one worker; the grid is all workers, all resident at once (the host
- * checks).  The generated source includes this file last, after it has defined mpk_dispatch_body, mpk_dispatch_waiting
- * (bodies that wait and trigger themselves), mpk_dispatch_load, mpk_body_waits, mpk_body_many and mpk_body_loads.
+ * Input: rt_kernel in device memory.  One block is one worker; the grid is all workers, all
+ * resident at once (the host checks).  The generated source includes this file last, after it has
+ * defined mpk_dispatch_body, mpk_dispatch_waiting (bodies that wait and trigger themselves),
+ * mpk_dispatch_load, mpk_body_waits, mpk_body_many and mpk_body_loads.
  *
  *   warps                role             file
  *   0 .. MPK_WARPS - 1   bodies           role/bodies.cuh, role/jit.cuh
@@ -10,14 +12,14 @@
  *   MPK_WARPS + 1        clerk            role/clerk.cuh
  *   MPK_WARPS + 2        worker 0: the step task, role/step.cuh, or in a call role/calls.cuh
  *                        workers 1 .. n_schedulers: a scheduler, rt/rt_event.h
- *   MPK_WARPS + 3        worker 0: the courier, role/courier.cuh, or on GPUs 1 to n - 1 role/peers.cuh
- *                        others: the watcher, role/watcher.cuh
+ *   MPK_WARPS + 3        worker 0: the courier, role/courier.cuh, or on GPUs 1 to n - 1
+ *                        role/peers.cuh others: the watcher, role/watcher.cuh
  *
- * All that roles tell each other lies in mpk_worker (tile/worker.cuh), in shared memory.  Each file states the
- * invariants of its protocols at its top.
+ * All that roles tell each other lies in mpk_worker (tile/worker.cuh), in shared memory.  Each file
+ * states the invariants of its protocols at its top.
  *
- * Where an operator is a kernel (RT_ONE_OP, src/cuda/baseline.c) the loader runs ahead of the end of the kernel before
- * as it runs ahead of events; all that bodies do comes after that end.
+ * Where an operator is a kernel (RT_ONE_OP, src/cuda/baseline.c) the loader runs ahead of the end
+ * of the kernel before as it runs ahead of events; all that bodies do comes after that end.
  */
 #ifndef KERNEL_CUH
 #define KERNEL_CUH
@@ -51,9 +53,11 @@ MPK_FN void worker_begin(const rt_kernel *k)
         mpk_w.all_times = k->times;
         mpk_w.direct = k->mode != RT_SERVE;
         mpk_w.graph = mpk_w.first_graph = k->mode == RT_ONE_OP ? k->graph : regime_first_graph(k);
-        mpk_w.is_late = MPK_REGIMES > 1 && rt_load_acquire_device(&k->machine.control->abort) != RT_RUNNING;
+        mpk_w.is_late =
+            MPK_REGIMES > 1 && rt_load_acquire_device(&k->machine.control->abort) != RT_RUNNING;
         mpk_w.hybrid = k->machine.graphs[mpk_w.graph].n_jit != 0;
-        mpk_w.abort = mpk_w.begun = mpk_w.loaded = mpk_w.clerked = mpk_w.resync = mpk_w.jit_mail = mpk_w.ready = 0;
+        mpk_w.abort = mpk_w.begun = mpk_w.loaded = mpk_w.clerked = mpk_w.resync = mpk_w.jit_mail =
+            mpk_w.ready = 0;
         for (int i = 0; i < RT_LIVES; i++)
             mpk_w.live[i] = k->machine.control->live[i];
         mpk_w.box_turn[0] = mpk_w.box_turn[1] = 0;
@@ -88,7 +92,8 @@ extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(r
     worker_begin(k);
 #if MPK_REGIMES > 1
     if (mpk_w.is_late && k->mode == RT_SERVE) {
-        if (blockIdx.x == 0 && threadIdx.x == 0 && rt_load_relaxed_device(&k->machine.control->abort) != RT_STOPPING)
+        if (blockIdx.x == 0 && threadIdx.x == 0 &&
+            rt_load_relaxed_device(&k->machine.control->abort) != RT_STOPPING)
             tell_end(k); /* of a fault that nobody was left to tell */
         return;
     }

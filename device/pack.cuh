@@ -1,8 +1,9 @@
 /* pack.cuh - loading: weights into the layout that bodies stream, and made-up weights.
  *
- * A module of its own, the same for all programs: it is ready, and weights are on their way, long before a mega-kernel
- * is compiled.  A thread makes 8 neighbours of a row, which is one 16-byte unit of the packed layout
- * (gen/device_body.h).  Padding is zero because the host clears the memory first.
+ * A module of its own, the same for all programs: it is ready, and weights are on their way, long
+ * before a mega-kernel is compiled.  A thread makes 8 neighbours of a row, which is one 16-byte
+ * unit of the packed layout (gen/device_body.h).  Padding is zero because the host clears the
+ * memory first.
  * Cost: the bytes read and written, at the speed of the memory.
  */
 #ifndef PACK_CUH
@@ -41,8 +42,10 @@ RT_FN rt_u64 pack_row(const rt_pack &p, rt_u64 row)
 extern "C" __global__ void mpk_pack(const rt_pack p)
 {
     rt_u64 units = (p.columns + 7) / 8, n = p.n_rows * units;
-    for (rt_u64 i = blockIdx.x * (rt_u64)blockDim.x + threadIdx.x; i < n; i += gridDim.x * (rt_u64)blockDim.x) {
-        rt_u64 r = i / units, unit = i % units, column = unit * 8, packed = pack_row(p, p.first_row + r);
+    for (rt_u64 i = blockIdx.x * (rt_u64)blockDim.x + threadIdx.x; i < n;
+         i += gridDim.x * (rt_u64)blockDim.x) {
+        rt_u64 r = i / units, unit = i % units, column = unit * 8,
+               packed = pack_row(p, p.first_row + r);
         union {
             rt_u16 half[8];
             uint4 whole;
@@ -76,9 +79,11 @@ RT_FN rt_u64 pack_random(rt_u64 stream, rt_u64 index)
 
 extern "C" __global__ void mpk_fill(const rt_fill f)
 {
-    for (rt_u64 i = blockIdx.x * (rt_u64)blockDim.x + threadIdx.x; i < f.n; i += gridDim.x * (rt_u64)blockDim.x) {
+    for (rt_u64 i = blockIdx.x * (rt_u64)blockDim.x + threadIdx.x; i < f.n;
+         i += gridDim.x * (rt_u64)blockDim.x) {
         rt_u64 z = pack_random(f.stream, f.first + i);
-        int sum = (int)(z & 0xffff) + (int)(z >> 16 & 0xffff) + (int)(z >> 32 & 0xffff) + (int)(z >> 48);
+        int sum =
+            (int)(z & 0xffff) + (int)(z >> 16 & 0xffff) + (int)(z >> 32 & 0xffff) + (int)(z >> 48);
         float normal = __fmul_rn((float)(sum - 131070), 1.0f / 37837.0f);
         float x = __fadd_rn(f.mean, __fmul_rn(f.deviation, normal));
         if (f.dtype == RT_PACK_F32)

@@ -1,16 +1,19 @@
-/* units.cuh - where the text is cut in three when it is compiled as units side by side (MPK_UNIT, the generated
- * constants; src/cuda/tools.c).
+/* units.cuh - where the text is cut in three when it is compiled as units side by side (MPK_UNIT,
+ * the generated constants; src/cuda/tools.c).
  *
- *   1  the kernel, with the bodies that wait: those of few tokens.  One function, and slow to compile.
- *   2  mpk_run_many: the bodies for many tokens.  mpk_run_body: all others.  Called when what they read is there.
- *   3  mpk_run_some: the bodies for some tokens, 17 to 64, which wait themselves.  In the kernel they would take
- *      registers from those for few.
+ *   1  the kernel, with the bodies that wait: those of few tokens.  One function, and slow to
+ *      compile.
+ *   2  mpk_run_many: the bodies for many tokens.  mpk_run_body: all others.  Called when what they
+ *      read is there.
+ *   3  mpk_run_some: the bodies for some tokens, 17 to 64, which wait themselves.  In the kernel
+ *      they would take registers from those for few.
  *
- * A function of units 2 and 3 does not know its caller and gets registers of its own, as many as a thread of the
- * kernel has: it saves some 80 that the caller may use, 80 KB a worker, which is nothing for a rare operator, but 3 us
- * for each task of a prompt.  So mpk_run_many and mpk_run_some go on through the list as long as there are tasks for
- * them.  wgmma waits after every product in a function that calls another, so that mpk_run_many calls none.  What all
- * units see is defined in unit 1 (MPK_ELSEWHERE).
+ * A function of units 2 and 3 does not know its caller and gets registers of its own, as many as a
+ * thread of the kernel has: it saves some 80 that the caller may use, 80 KB a worker, which is
+ * nothing for a rare operator, but 3 us for each task of a prompt.  So mpk_run_many and
+ * mpk_run_some go on through the list as long as there are tasks for them.  wgmma waits after every
+ * product in a function that calls another, so that mpk_run_many calls none.  What all units see is
+ * defined in unit 1 (MPK_ELSEWHERE).
  */
 #ifndef UNITS_CUH
 #define UNITS_CUH
@@ -20,8 +23,9 @@
 #if MPK_UNIT
 
 extern "C" __device__ void mpk_run_body(rt_u32 body, const mpk_task &t);
-/* one: a task whose time has come.  NULL: the tasks of this warp's list, from the next one on, up to the first that is
- * not for many tokens, as run_task in role/bodies.cuh does; the next one is, and its entry is there. */
+/* one: a task whose time has come.  NULL: the tasks of this warp's list, from the next one on, up
+ * to the first that is not for many tokens, as run_task in role/bodies.cuh does; the next one is,
+ * and its entry is there. */
 extern "C" __device__ void mpk_run_many(const mpk_task *one);
 /* The same for some tokens; one: its body waits. */
 extern "C" __device__ void mpk_run_some(const mpk_task *one);
@@ -53,8 +57,8 @@ MPK_FN void mpk_dispatch_some(rt_u32, const mpk_task &t)
 
 #if MPK_BULK
 
-/* The next task of the list, if it is one of those: its entry is there.  Where this warp stands lies in shared memory
- * while a body runs. */
+/* The next task of the list, if it is one of those: its entry is there.  Where this warp stands
+ * lies in shared memory while a body runs. */
 template <bool SOME> MPK_FN bool list_next(mpk_ring *ring, mpk_task *t)
 {
     const mpk_side s = *side_of_warp();
@@ -119,7 +123,8 @@ extern "C" __device__ __noinline__ void mpk_run_body(rt_u32 body, const mpk_task
 
 #if MPK_BULK
 
-/* The next task of the list, when its event is activated; false: it is not for many tokens, or there is none. */
+/* The next task of the list, when its event is activated; false: it is not for many tokens, or
+ * there is none. */
 MPK_FN bool many_next(mpk_ring *ring, mpk_task *t)
 {
     if (!list_next<false>(ring, t))

@@ -31,18 +31,21 @@
             fail_msg("%s: got %s: %s", #expression, status_sentence(check_), (cx)->text); \
     } while (0)
 
-/* The seed of this run: MPK_SEED if set, else from the clock; printed, so that a failure can be repeated. */
+/* The seed of this run: MPK_SEED if set, else from the clock; printed, so that a failure can be
+ * repeated. */
 static inline uint64_t check_seed(void)
 {
     const char *text = getenv("MPK_SEED");
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
-    uint64_t seed = text ? strtoull(text, NULL, 10) : (uint64_t)t.tv_sec * 1000003u + (uint64_t)t.tv_nsec;
+    uint64_t seed =
+        text ? strtoull(text, NULL, 10) : (uint64_t)t.tv_sec * 1000003u + (uint64_t)t.tv_nsec;
     print_message("seed: MPK_SEED=%llu\n", (unsigned long long)seed);
     return seed;
 }
 
-/* A test that leaves something out says why; ctest then lists the whole as skipped, not as passed. */
+/* A test that leaves something out says why; ctest then lists the whole as skipped, not as
+ * passed. */
 enum { CHECK_SKIPPED = 77 }; /* SKIP_RETURN_CODE in cmake/tests.cmake */
 
 static inline bool *check_skips(void)

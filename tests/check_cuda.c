@@ -35,7 +35,13 @@
 #include "base/thread.h"
 #include "cuda/cache.h"
 
-enum { ITEM_SECONDS = 120, PEERS_SECONDS = 30, SMALL_WORKERS = 4, PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
+enum {
+    ITEM_SECONDS = 120,
+    PEERS_SECONDS = 30,
+    SMALL_WORKERS = 4,
+    PAGE_BYTES = 16384,
+    PAGES_PER_WORKER = 1 << 16
+};
 
 board *checks;
 
@@ -67,8 +73,9 @@ mpk_status check_compile_unit(mpk_context *cx, const item *it, unit *u, pass_opt
 
 cuda_options check_options(void)
 {
-    return (cuda_options){
-        .keep = getenv("MPK_KEEP"), .stall_ns = 5000000000u * checks->patience, .checked = checks->patience > 1};
+    return (cuda_options){.keep = getenv("MPK_KEEP"),
+                          .stall_ns = 5000000000u * checks->patience,
+                          .checked = checks->patience > 1};
 }
 
 /* ---- items ---- */
@@ -94,7 +101,8 @@ static bool run_item(item *it)
     if (status == MPK_OK && !u.image.block)
         snprintf(words, sizeof words, "%u views, which are no work", u.n_views);
     else if (status == MPK_OK)
-        status = it->def ? check_run_operator(&cx, it, &u, words) : check_run_model(&cx, it, &u, words);
+        status =
+            it->def ? check_run_operator(&cx, it, &u, words) : check_run_model(&cx, it, &u, words);
     snprintf(it->words, WORDS, "%.*s", WORDS - 1, status == MPK_OK ? words : cx.text);
     it->seconds = (double)(clock_ns() - start) * 1e-9;
     it->outcome = status == MPK_OK ? PASSED : FAILED;
@@ -142,8 +150,12 @@ static void add_model(const char *name, int n, char **names)
     it->small = strstr(name, "-small") != NULL;
     const char *peers = strstr(name, "-peers");
     it->n_peers = peers ? (uint32_t)strtoul(peers + strlen("-peers"), NULL, 10) : 0;
-    it->mode = strstr(name, "-pdl") ? CUDA_GRAPH_PDL : strstr(name, "-graph") ? CUDA_GRAPH : CUDA_PERSISTENT;
-    it->launch = strstr(name, "-jit") ? PASS_LAUNCH_JIT : strstr(name, "-paper") ? PASS_LAUNCH_PAPER : PASS_LAUNCH_AUTO;
+    it->mode = strstr(name, "-pdl")     ? CUDA_GRAPH_PDL
+               : strstr(name, "-graph") ? CUDA_GRAPH
+                                        : CUDA_PERSISTENT;
+    it->launch = strstr(name, "-jit")     ? PASS_LAUNCH_JIT
+                 : strstr(name, "-paper") ? PASS_LAUNCH_PAPER
+                                          : PASS_LAUNCH_AUTO;
 }
 
 static void list_items(int n, char **names)
@@ -183,7 +195,8 @@ static void find_gpu(void)
     mpk_context cx = {0};
     cuda_device_facts f;
     mpk_status status = cuda_probe(&cx, 0, &f);
-    checks->has_gpu = status == MPK_OK && gen_arch_fit(f.arch, f.gpu.n_sms, f.gpu.shared_bytes, &checks->arch);
+    checks->has_gpu =
+        status == MPK_OK && gen_arch_fit(f.arch, f.gpu.n_sms, f.gpu.shared_bytes, &checks->arch);
     snprintf(checks->no_gpu, sizeof checks->no_gpu, "%s",
              status == MPK_OK ? "its shared memory is too small" : cx.text);
     snprintf(checks->gpu, sizeof checks->gpu, "%s", f.gpu.name);
@@ -227,7 +240,8 @@ static void say(const item *it)
  * for ever. */
 static uint64_t most_seconds(uint32_t i)
 {
-    return (i < checks->n && checks->items[i].n_peers ? PEERS_SECONDS : ITEM_SECONDS) * checks->patience;
+    return (i < checks->n && checks->items[i].n_peers ? PEERS_SECONDS : ITEM_SECONDS) *
+           checks->patience;
 }
 
 /* Wait for a child that runs items; kill it if one takes too long. */
@@ -244,7 +258,8 @@ static void watch(pid_t child, uint32_t *said)
         if (clock_ns() - checks->began_ns > most * 1000000000u) {
             kill(child, SIGKILL);
             waitpid(child, &how, 0);
-            snprintf(checks->items[*said].words, WORDS, "killed after %llu s", (unsigned long long)most);
+            snprintf(checks->items[*said].words, WORDS, "killed after %llu s",
+                     (unsigned long long)most);
             break;
         }
         nanosleep(&(struct timespec){0, 20000000}, NULL);
@@ -255,7 +270,8 @@ static void watch(pid_t child, uint32_t *said)
         it->outcome = DIED;
         it->seconds = (double)(clock_ns() - checks->began_ns) * 1e-9;
         if (!it->words[0])
-            snprintf(it->words, WORDS, "%s %d", WIFSIGNALED(how) ? "killed by signal" : "ended with",
+            snprintf(it->words, WORDS, "%s %d",
+                     WIFSIGNALED(how) ? "killed by signal" : "ended with",
                      WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
     }
 }
@@ -304,8 +320,8 @@ static int summarise(double seconds)
     uint32_t passed = 0;
     for (uint32_t i = 0; i < checks->n; i++)
         passed += checks->items[i].outcome == PASSED;
-    printf("%u of %u passed on %s in %.1f s (MPK_SEED=%llu)\n", passed, checks->n, checks->gpu, seconds,
-           (unsigned long long)checks->seed);
+    printf("%u of %u passed on %s in %.1f s (MPK_SEED=%llu)\n", passed, checks->n, checks->gpu,
+           seconds, (unsigned long long)checks->seed);
     return passed == checks->n && checks->n ? 0 : 1;
 }
 
@@ -338,8 +354,8 @@ int main(int argc, char **argv)
     list_items(argc - 1, argv + 1);
     if (checks->patience == 1) /* other code is compiled by the items themselves */
         compile_all();
-    printf("%s, %s, %u SMs; %u programs compiled in %.1f s\n", checks->gpu, checks->arch.name, checks->arch.n_sms,
-           checks->n, (double)(clock_ns() - start) * 1e-9);
+    printf("%s, %s, %u SMs; %u programs compiled in %.1f s\n", checks->gpu, checks->arch.name,
+           checks->arch.n_sms, checks->n, (double)(clock_ns() - start) * 1e-9);
     run_all();
     if (own_cache) {
         cuda_cache_clear(&(mpk_context){0});

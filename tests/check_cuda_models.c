@@ -47,8 +47,8 @@ static model_config config_of(const item *it)
                           .bos_token = -1};
 }
 
-static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
-                               ir_dtype *dtype)
+static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                               const int64_t *dims, ir_dtype *dtype)
 {
     (void)cx;
     (void)name;
@@ -102,7 +102,8 @@ typedef struct model_bed {
     machine *m;
 } model_bed;
 
-static mpk_status share_by_name(mpk_context *cx, const unit *u, model_bed *bed, const machine_weights *w)
+static mpk_status share_by_name(mpk_context *cx, const unit *u, model_bed *bed,
+                                const machine_weights *w)
 {
     for (uint32_t g = 0; g < u->n_graphs; g++) {
         const ir_graph *ir = u->graphs[g];
@@ -139,7 +140,8 @@ static mpk_status make_weights(mpk_context *cx, const unit *u, model_bed *bed, m
 }
 
 /* Write a step input on both sides. */
-static mpk_status put(mpk_context *cx, const unit *u, model_bed *bed, uint32_t g, const char *name, const void *from)
+static mpk_status put(mpk_context *cx, const unit *u, model_bed *bed, uint32_t g, const char *name,
+                      const void *from)
 {
     ir_tensor_id mine = ir_find(u->graphs[g], name), its = ir_find(u->image.ir[g], name);
     if (mine != IR_NONE)
@@ -151,10 +153,11 @@ typedef struct step {
     uint32_t graph, first, n; /* positions of slot 1 */
 } step;
 
-static mpk_status put_step(mpk_context *cx, const unit *u, model_bed *bed, const step *s, uint64_t seed)
+static mpk_status put_step(mpk_context *cx, const unit *u, model_bed *bed, const step *s,
+                           uint64_t seed)
 {
-    int32_t tokens[MOST_TOKENS] = {0}, positions[MOST_TOKENS] = {0}, slots[MOST_TOKENS] = {0}, rows[MOST_TOKENS] = {0},
-            draws[MOST_TOKENS] = {0}, pages[4 * 8];
+    int32_t tokens[MOST_TOKENS] = {0}, positions[MOST_TOKENS] = {0}, slots[MOST_TOKENS] = {0},
+            rows[MOST_TOKENS] = {0}, draws[MOST_TOKENS] = {0}, pages[4 * 8];
     int64_t seeds[MOST_TOKENS] = {0};
     float sampling[MOST_TOKENS * 4] = {0};
     int32_t asks[MOST_TOKENS * 7] = {0};
@@ -178,7 +181,8 @@ static mpk_status put_step(mpk_context *cx, const unit *u, model_bed *bed, const
 }
 
 /* One row of logits and the token, from the machine. */
-static mpk_status read_row(mpk_context *cx, const unit *u, model_bed *bed, uint32_t g, float *logits)
+static mpk_status read_row(mpk_context *cx, const unit *u, model_bed *bed, uint32_t g,
+                           float *logits)
 {
     const ir_graph *ir = u->image.ir[g];
     ir_tensor_id t = ir_find(ir, "logits");
@@ -192,8 +196,8 @@ static mpk_status read_row(mpk_context *cx, const unit *u, model_bed *bed, uint3
     return MPK_OK;
 }
 
-static mpk_status run_step(mpk_context *cx, const unit *u, model_bed *bed, const step *s, uint64_t seed, double allowed,
-                           double *worst)
+static mpk_status run_step(mpk_context *cx, const unit *u, model_bed *bed, const step *s,
+                           uint64_t seed, double allowed, double *worst)
 {
     float got[1003];
     ir_values *v = &bed->values[s->graph];
@@ -210,14 +214,16 @@ static mpk_status run_step(mpk_context *cx, const unit *u, model_bed *bed, const
         range = fabs((double)expected[i]) > range ? fabs((double)expected[i]) : range;
     for (int i = 0; i < 1003; i++) {
         double d = fabs((double)got[i] - (double)expected[i]) / range;
-        CHECK(cx, d <= allowed, MPK_EVERIFY, "graph for %u tokens, position %u: logit %d is %g, expected %g (range %g)",
+        CHECK(cx, d <= allowed, MPK_EVERIFY,
+              "graph for %u tokens, position %u: logit %d is %g, expected %g (range %g)",
               u->n_tokens[s->graph], s->first, i, (double)got[i], (double)expected[i], range);
         *worst = d > *worst ? d : *worst;
     }
     return MPK_OK;
 }
 
-static const step steps[STEPS] = {{2, 0, 27}, {1, 27, 5}, {0, 32, 1}, {0, 33, 1}, {1, 34, 8}, {3, 42, 51}};
+static const step steps[STEPS] = {{2, 0, 27}, {1, 27, 5}, {0, 32, 1},
+                                  {0, 33, 1}, {1, 34, 8}, {3, 42, 51}};
 
 /* The same steps again and again, from an empty cache. */
 static mpk_status repeat(mpk_context *cx, const unit *u, model_bed *bed, uint64_t seed, int repeats)
@@ -237,8 +243,8 @@ static mpk_status repeat(mpk_context *cx, const unit *u, model_bed *bed, uint64_
 }
 
 /* `together` requests at a time; each alone and among others must get the same tokens. */
-static mpk_status serve(mpk_context *cx, model_bed *bed, uint64_t seed, uint32_t n, uint32_t together, uint32_t answer,
-                        int32_t tokens[REQUESTS][ANSWER])
+static mpk_status serve(mpk_context *cx, model_bed *bed, uint64_t seed, uint32_t n,
+                        uint32_t together, uint32_t answer, int32_t tokens[REQUESTS][ANSWER])
 {
     const uint64_t limit_ns = DRAIN_SECONDS * 1000000000ull * checks->patience;
     uint32_t counts[REQUESTS] = {0};
@@ -249,7 +255,8 @@ static mpk_status serve(mpk_context *cx, model_bed *bed, uint64_t seed, uint32_t
             int32_t prompt[40];
             for (uint32_t i = 0; i < 40; i++)
                 prompt[i] = (int32_t)(rng_u64(seed + r, i) % 1003);
-            machine_request q = {.tokens = prompt, .n_tokens = 3 + 11 * r, .max_tokens = answer, .top_p = 1};
+            machine_request q = {
+                .tokens = prompt, .n_tokens = 3 + 11 * r, .max_tokens = answer, .top_p = 1};
             TRY(machine_submit(cx, bed->m, &q, &ids[r]));
         }
         while (open) {
@@ -268,14 +275,16 @@ static mpk_status serve(mpk_context *cx, model_bed *bed, uint64_t seed, uint32_t
         }
     }
     for (uint32_t r = 0; r < n; r++)
-        CHECK(cx, counts[r] == answer, MPK_EVERIFY, "request %u got %u tokens of %u", r, counts[r], answer);
+        CHECK(cx, counts[r] == answer, MPK_EVERIFY, "request %u got %u tokens of %u", r, counts[r],
+              answer);
     return MPK_OK;
 }
 
 /* Sums are in another order where the bodies for another number of tokens run: in bf16 two tokens
  * that are nearly as likely may change places, once in a hundred runs of this check.  So there one
  * request may differ; one that reads what belongs to another does not stay alone. */
-static mpk_status serve_twice(mpk_context *cx, model_bed *bed, uint64_t seed, bool small, uint32_t may_differ)
+static mpk_status serve_twice(mpk_context *cx, model_bed *bed, uint64_t seed, bool small,
+                              uint32_t may_differ)
 {
     static int32_t alone[REQUESTS][ANSWER], among[REQUESTS][ANSWER];
     uint32_t differ = 0;
@@ -287,8 +296,9 @@ static mpk_status serve_twice(mpk_context *cx, model_bed *bed, uint64_t seed, bo
     for (uint32_t r = 0; r < n; r++)
         differ += memcmp(alone[r], among[r], answer * sizeof alone[r][0]) != 0;
     CHECK(cx, differ <= may_differ, MPK_EVERIFY,
-          "%u of %u requests got other tokens among others than alone, %u may, where two are nearly as likely", differ,
-          n, may_differ);
+          "%u of %u requests got other tokens among others than alone, %u may, where two are "
+          "nearly as likely",
+          differ, n, may_differ);
     return MPK_OK;
 }
 
@@ -311,15 +321,17 @@ static mpk_status check_invariant(mpk_context *cx, const unit *u, model_bed *bed
             touched[apart] += n;
         }
     }
-    CHECK(cx, !touched[1], MPK_EVERIFY, "%u of %d requests got other bits in company than alone", touched[1],
-          COMPANY_ROUNDS * COMPANY);
+    CHECK(cx, !touched[1], MPK_EVERIFY, "%u of %d requests got other bits in company than alone",
+          touched[1], COMPANY_ROUNDS * COMPANY);
     snprintf(words, WORDS,
-             "%d requests got the same bits in company as alone; where steps are not kept apart, %u did not",
+             "%d requests got the same bits in company as alone; where steps are not kept apart, "
+             "%u did not",
              COMPANY_ROUNDS * COMPANY, touched[0]);
     return MPK_OK;
 }
 
-static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, model_bed *bed, char *words)
+static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, model_bed *bed,
+                              char *words)
 {
     uint64_t seed = rng_u64(checks->seed, 77);
     double worst = 0, allowed = it->dtype == IR_F32 ? 2e-4 : 5e-2;
@@ -337,7 +349,8 @@ static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, mo
     TRY(repeat(cx, u, bed, seed, repeats));
     uint64_t start = clock_ns();
     TRY(serve_twice(cx, bed, seed, it->small, it->dtype != IR_F32));
-    snprintf(words, WORDS, "logits differ by %.1e of their range, %d runs the same, %d requests served in %.2f s",
+    snprintf(words, WORDS,
+             "logits differ by %.1e of their range, %d runs the same, %d requests served in %.2f s",
              worst, repeats, 2 * (it->small ? 2 : REQUESTS), (double)(clock_ns() - start) * 1e-9);
     return MPK_OK;
 }
@@ -345,7 +358,8 @@ static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, mo
 mpk_status check_run_model(mpk_context *cx, const item *it, unit *u, char *words)
 {
     model_bed bed = {0};
-    mpk_status status = it->invariant ? check_invariant(cx, u, &bed, words) : check_model(cx, it, u, &bed, words);
+    mpk_status status =
+        it->invariant ? check_invariant(cx, u, &bed, words) : check_model(cx, it, u, &bed, words);
     machine_stop(bed.m);
     arena_free(&bed.arena);
     return status;

@@ -54,18 +54,20 @@ static str named(arena *a, uint32_t number, str name)
     return (str){arena_copy(a, words, (size_t)n), (size_t)n};
 }
 
-static mpk_status add_tensors(mpk_context *cx, ir_graph *to, const ir_graph *from, uint32_t number, ir_tensor_id *ids)
+static mpk_status add_tensors(mpk_context *cx, ir_graph *to, const ir_graph *from, uint32_t number,
+                              ir_tensor_id *ids)
 {
     for (ir_tensor_id i = 0; i < from->tensors.n; i++) {
         const ir_tensor *t = &from->tensors.at[i];
         if (t->producer == IR_NONE && t->kind != IR_TEMP)
-            TRY(ir_add_tensor(cx, to, t->kind, t->live, named(to->arena, number, t->name).at, t->dtype, t->rank,
-                              t->dims, &ids[i]));
+            TRY(ir_add_tensor(cx, to, t->kind, t->live, named(to->arena, number, t->name).at,
+                              t->dtype, t->rank, t->dims, &ids[i]));
     }
     return MPK_OK;
 }
 
-static mpk_status add_ops(mpk_context *cx, ir_graph *to, const ir_graph *from, uint32_t number, ir_tensor_id *ids)
+static mpk_status add_ops(mpk_context *cx, ir_graph *to, const ir_graph *from, uint32_t number,
+                          ir_tensor_id *ids)
 {
     for (uint32_t k = 0; k < from->ops.n; k++) {
         const ir_op *op = &from->ops.at[k];
@@ -116,7 +118,8 @@ mpk_status check_make_operator(mpk_context *cx, const item *it, unit *u)
     if (!u->n_cases && !u->n_without_code)
         return MPK_OK;
     CHECK(cx, u->n_cases, MPK_EUNSUPPORTED, "none of %u cases has code", it->def->n_cases);
-    return check_compile_unit(cx, it, u, (pass_options){.fusion = PASS_FUSE_NONE, .whole_tiles = true});
+    return check_compile_unit(cx, it, u,
+                              (pass_options){.fusion = PASS_FUSE_NONE, .whole_tiles = true});
 }
 
 static ir_tensor_id root_of(const ir_graph *g, ir_tensor_id t)
@@ -131,7 +134,8 @@ static void fill_operands(const ir_graph *g, ir_values *v, uint64_t seed)
     for (uint32_t k = 0; k < g->ops.n; k++)
         for (uint32_t i = 0; i < g->ops.at[k].n_in; i++) {
             ir_tensor_id in = g->ops.at[k].in[i];
-            if (in != IR_NONE && g->tensors.at[in].producer == IR_NONE && g->tensors.at[in].shares == IR_NONE)
+            if (in != IR_NONE && g->tensors.at[in].producer == IR_NONE &&
+                g->tensors.at[in].shares == IR_NONE)
                 op_fill(g, &g->ops.at[k], i, rng_u64(seed, in), v->data[in]);
         }
 }
@@ -142,7 +146,8 @@ static double tolerance(const ir_graph *g, const ir_op *op, ir_dtype dtype, bool
 {
     bool half = dtype == IR_BF16;
     for (uint32_t i = 0; fast && i < op->n_in; i++)
-        half |= op->in[i] != IR_NONE && ir_dtype_table[g->tensors.at[op->in[i]].dtype].block_bytes != 4;
+        half |=
+            op->in[i] != IR_NONE && ir_dtype_table[g->tensors.at[op->in[i]].dtype].block_bytes != 4;
     return half ? 1.6e-2 : dtype == IR_F16 ? 2e-3 : dtype == IR_F32 ? 5e-5 : 1e-12;
 }
 
@@ -157,10 +162,11 @@ static double value(const op_view *v, int64_t i)
 }
 
 /* Dense elements of one tensor, those alive. */
-static mpk_status compare(mpk_context *cx, const ir_tensor *t, const void *got, const void *expected, uint32_t live,
-                          double allowed, const char *body)
+static mpk_status compare(mpk_context *cx, const ir_tensor *t, const void *got,
+                          const void *expected, uint32_t live, double allowed, const char *body)
 {
-    op_view x = {.data = (void *)(uintptr_t)got, .dtype = t->dtype, .rank = 1, .stride = {1}}, y = x;
+    op_view x = {.data = (void *)(uintptr_t)got, .dtype = t->dtype, .rank = 1, .stride = {1}},
+            y = x;
     int64_t n = ir_elements(t);
     double range = 1e-3, worst = 0;
     y.data = (void *)(uintptr_t)expected;
@@ -177,42 +183,50 @@ static mpk_status compare(mpk_context *cx, const ir_tensor *t, const void *got, 
         range = isfinite(value(&y, i)) && fabs(value(&y, i)) > range ? fabs(value(&y, i)) : range;
     for (int64_t i = 0; i < n; i++) {
         double p = value(&x, i), q = value(&y, i);
-        CHECK(cx, isnan(p) == isnan(q) && (isfinite(q) ? isfinite(p) : isnan(q) || p == q), MPK_EVERIFY,
-              "%%%.*s (%s): element %lld is %g, expected %g", STR_ARG(t->name), body, (long long)i, p, q);
+        CHECK(cx, isnan(p) == isnan(q) && (isfinite(q) ? isfinite(p) : isnan(q) || p == q),
+              MPK_EVERIFY, "%%%.*s (%s): element %lld is %g, expected %g", STR_ARG(t->name), body,
+              (long long)i, p, q);
         double d = isfinite(q) ? fabs(p - q) : 0;
         worst = d > worst ? d : worst;
-        CHECK(cx, d <= allowed * range, MPK_EVERIFY, "%%%.*s (%s): element %lld is %g, expected %g (range %g)",
-              STR_ARG(t->name), body, (long long)i, p, q, range);
+        CHECK(cx, d <= allowed * range, MPK_EVERIFY,
+              "%%%.*s (%s): element %lld is %g, expected %g (range %g)", STR_ARG(t->name), body,
+              (long long)i, p, q, range);
     }
     return MPK_OK;
 }
 
 /* The largest logit of each 64 columns and its column: two that are nearly the same may have
  * changed places, so the column must hold what is nearly the largest. */
-static mpk_status compare_peaks(mpk_context *cx, const ir_tensor *logits, const ir_tensor *peaks, const float *got,
-                                const float *expected, const float *values, uint32_t live, double allowed)
+static mpk_status compare_peaks(mpk_context *cx, const ir_tensor *logits, const ir_tensor *peaks,
+                                const float *got, const float *expected, const float *values,
+                                uint32_t live, double allowed)
 {
-    int64_t columns = logits->dims[1], blocks = peaks->dims[1], rows = live < peaks->dims[0] ? live : peaks->dims[0];
+    int64_t columns = logits->dims[1], blocks = peaks->dims[1],
+            rows = live < peaks->dims[0] ? live : peaks->dims[0];
     double range = 1e-3;
     for (int64_t i = 0; i < rows * columns; i++)
         range = fabs((double)values[i]) > range ? fabs((double)values[i]) : range;
     for (int64_t i = 0; i < rows * blocks; i++) {
-        const int64_t row = i / blocks, first = i % blocks * 64, end = first + 64 < columns ? first + 64 : columns;
+        const int64_t row = i / blocks, first = i % blocks * 64,
+                      end = first + 64 < columns ? first + 64 : columns;
         const float most = expected[2 * i], column = got[2 * i + 1];
-        CHECK(cx, column >= (float)first && column < (float)end && column == floorf(column), MPK_EVERIFY,
-              "%%%.*s: block %lld of row %lld has its largest in column %g", STR_ARG(peaks->name),
-              (long long)(i % blocks), (long long)row, (double)column);
+        CHECK(cx, column >= (float)first && column < (float)end && column == floorf(column),
+              MPK_EVERIFY, "%%%.*s: block %lld of row %lld has its largest in column %g",
+              STR_ARG(peaks->name), (long long)(i % blocks), (long long)row, (double)column);
         const float there = values[row * columns + (int64_t)column];
-        CHECK(cx, fabs((double)got[2 * i] - most) <= allowed * range && most - there <= allowed * range, MPK_EVERIFY,
-              "%%%.*s: block %lld of row %lld: %g in column %g, where %g is expected; the largest is %g",
-              STR_ARG(peaks->name), (long long)(i % blocks), (long long)row, (double)got[2 * i], (double)column,
-              (double)there, (double)most);
+        CHECK(cx,
+              fabs((double)got[2 * i] - most) <= allowed * range && most - there <= allowed * range,
+              MPK_EVERIFY,
+              "%%%.*s: block %lld of row %lld: %g in column %g, where %g is expected; the largest "
+              "is %g",
+              STR_ARG(peaks->name), (long long)(i % blocks), (long long)row, (double)got[2 * i],
+              (double)column, (double)there, (double)most);
     }
     return MPK_OK;
 }
 
-static mpk_status compare_output(mpk_context *cx, machine *m, const unit *u, const ir_values *v, const ir_op *op,
-                                 ir_op_id k, uint32_t o, arena *scratch)
+static mpk_status compare_output(mpk_context *cx, machine *m, const unit *u, const ir_values *v,
+                                 const ir_op *op, ir_op_id k, uint32_t o, arena *scratch)
 {
     const ir_graph *g = u->image.ir[0];
     const ir_tensor *t = &g->tensors.at[op->out[o]];
@@ -223,7 +237,11 @@ static mpk_status compare_output(mpk_context *cx, machine *m, const unit *u, con
     size_t n = (size_t)ir_bytes(t);
     char *got = arena_alloc(scratch, n, 1), *expected = arena_alloc(scratch, n, 1);
     CHECK(cx, got && expected, MPK_ENOMEM, "out of memory");
-    gen_call c = {.ir = g, .op = op, .n_tokens = 1, .n_workers = checks->arch.n_sms, .needs = checks->arch.features};
+    gen_call c = {.ir = g,
+                  .op = op,
+                  .n_tokens = 1,
+                  .n_workers = checks->arch.n_sms,
+                  .needs = checks->arch.features};
     const gen_body *body = gen_body_choose(&c, UINT32_MAX);
     TRY(machine_read_tensor(cx, m, 0, op->out[o], got));
     machine_gather(g, op->out[o], v->data[op->out[o]], expected);
@@ -231,7 +249,8 @@ static mpk_status compare_output(mpk_context *cx, machine *m, const unit *u, con
     mpk_status status;
     if (o == 1 && strcmp(op->def->name, "logits") == 0)
         status = compare_peaks(cx, &g->tensors.at[op->out[0]], t, (const float *)(const void *)got,
-                               (const float *)(const void *)expected, v->data[op->out[0]], v->live[t->live], allowed);
+                               (const float *)(const void *)expected, v->data[op->out[0]],
+                               v->live[t->live], allowed);
     else
         status = compare(cx, t, got, expected, v->live[t->live], allowed, machine_body_of(m, 0, k));
     arena_reset(scratch, mark);
@@ -239,8 +258,8 @@ static mpk_status compare_output(mpk_context *cx, machine *m, const unit *u, con
 }
 
 /* The compiled program's operators have the names of the source's, so values are found by name. */
-static mpk_status run_once(mpk_context *cx, machine *m, const unit *u, uint64_t seed, uint32_t live, arena *scratch,
-                           ir_values *v)
+static mpk_status run_once(mpk_context *cx, machine *m, const unit *u, uint64_t seed, uint32_t live,
+                           arena *scratch, ir_values *v)
 {
     const ir_graph *g = u->image.ir[0];
     v->live[IR_ALL] = UINT32_MAX;
@@ -259,14 +278,16 @@ static mpk_status run_once(mpk_context *cx, machine *m, const unit *u, uint64_t 
     return MPK_OK;
 }
 
-static mpk_status find_weights(mpk_context *cx, const unit *u, arena *a, void *const *data, machine_weights *out)
+static mpk_status find_weights(mpk_context *cx, const unit *u, arena *a, void *const *data,
+                               machine_weights *out)
 {
     const ir_graph *g = u->image.ir[0];
     machine_weight *at;
     NEW(cx, a, at, u->image.n_weights);
     for (ir_tensor_id t = 0; t < g->tensors.n; t++)
         if (g->tensors.at[t].kind == IR_CONST && g->tensors.at[t].shares == IR_NONE)
-            at[u->image.places[0][t].offset] = (machine_weight){.at = data[t], .dtype = g->tensors.at[t].dtype};
+            at[u->image.places[0][t].offset] =
+                (machine_weight){.at = data[t], .dtype = g->tensors.at[t].dtype};
     *out = (machine_weights){.at = at};
     return MPK_OK;
 }
@@ -288,13 +309,15 @@ mpk_status check_run_operator(mpk_context *cx, const item *it, unit *u, char *wo
     if (status == MPK_OK)
         status = cuda_start(cx, &u->image, &weights, &o, &m);
     for (int round = 0; status == MPK_OK && round < COMPANY_ROUNDS; round++)
-        status = run_once(cx, m, u, seed, round % 2 ? 1 + (uint32_t)(rng_u64(seed, (uint64_t)round) % 5) : UINT32_MAX,
-                          &a, &v);
+        status = run_once(
+            cx, m, u, seed,
+            round % 2 ? 1 + (uint32_t)(rng_u64(seed, (uint64_t)round) % 5) : UINT32_MAX, &a, &v);
     snprintf(words, WORDS, "%u cases, %zu operators, %llu tasks", u->n_cases, g->ops.n,
              (unsigned long long)image_count(u->image.block, RT_TASKS));
     machine_stop(m);
     arena_free(&a);
     if (status == MPK_OK && u->n_without_code)
-        status = status_fail(cx, MPK_EUNSUPPORTED, "%u of %u cases have no code", u->n_without_code, it->def->n_cases);
+        status = status_fail(cx, MPK_EUNSUPPORTED, "%u of %u cases have no code", u->n_without_code,
+                             it->def->n_cases);
     return status;
 }

@@ -1,6 +1,6 @@
-/* company.h - do requests get the same bits alone and in company?  For tests of machines that run a language model of
- * COMPANY_VOCABULARY tokens: requests of random lengths, a few at a time so that they join each other in the middle,
- * then each of them alone.
+/* company.h - do requests get the same bits alone and in company?  For tests of machines that run a
+ * language model of COMPANY_VOCABULARY tokens: requests of random lengths, a few at a time so that
+ * they join each other in the middle, then each of them alone.
  */
 #ifndef TESTS_COMPANY_H
 #define TESTS_COMPANY_H
@@ -21,11 +21,14 @@ typedef struct company_request {
 } company_request;
 
 /* Every other request's logits come to the host, which samples; of the others the machine draws. */
-static inline mpk_status company_submit(mpk_context *cx, machine *m, uint64_t seed, uint32_t r, company_request *f)
+static inline mpk_status company_submit(mpk_context *cx, machine *m, uint64_t seed, uint32_t r,
+                                        company_request *f)
 {
     int32_t prompt[COMPANY_PROMPT];
-    machine_request q = {
-        .tokens = prompt, .n_tokens = 1 + (uint32_t)(rng_u64(seed, r) % (r % 4 ? COMPANY_PROMPT : 40)), .seed = r};
+    machine_request q = {.tokens = prompt,
+                         .n_tokens =
+                             1 + (uint32_t)(rng_u64(seed, r) % (r % 4 ? COMPANY_PROMPT : 40)),
+                         .seed = r};
     for (uint32_t i = 0; i < q.n_tokens; i++)
         prompt[i] = (int32_t)(rng_u64(seed + 1 + r, i) % COMPANY_VOCABULARY);
     *f = (company_request){0};
@@ -38,7 +41,8 @@ static inline mpk_status company_submit(mpk_context *cx, machine *m, uint64_t se
 }
 
 /* What has come for one of them; logits are answered by the most probable token. */
-static inline mpk_status company_take(mpk_context *cx, machine *m, const rt_token *t, company_request *f)
+static inline mpk_status company_take(mpk_context *cx, machine *m, const rt_token *t,
+                                      company_request *f)
 {
     f->ended = t->reason != RT_GOING;
     if (t->token >= 0 && f->n < COMPANY_TOKENS)
@@ -56,9 +60,10 @@ static inline mpk_status company_take(mpk_context *cx, machine *m, const rt_toke
     return MPK_OK;
 }
 
-/* Requests first ... first + n - 1, the later ones sent while the earlier ones run, to their ends. */
-static inline mpk_status company_serve(mpk_context *cx, machine *m, uint64_t seed, uint32_t first, uint32_t n,
-                                       company_request *all)
+/* Requests first ... first + n - 1, the later ones sent while the earlier ones run, to their
+ * ends. */
+static inline mpk_status company_serve(mpk_context *cx, machine *m, uint64_t seed, uint32_t first,
+                                       uint32_t n, company_request *all)
 {
     uint32_t sent = 0, ended = 0, got;
     while (ended < n) {
@@ -78,7 +83,8 @@ static inline mpk_status company_serve(mpk_context *cx, machine *m, uint64_t see
 }
 
 /* How many requests get other bits in company than alone. */
-static inline mpk_status company_count(mpk_context *cx, machine *m, uint64_t seed, uint32_t *touched)
+static inline mpk_status company_count(mpk_context *cx, machine *m, uint64_t seed,
+                                       uint32_t *touched)
 {
     static company_request alone[COMPANY], among[COMPANY];
     NOTE(cx, company_serve(cx, m, seed, 0, COMPANY, among), "following requests together");

@@ -1,9 +1,10 @@
-/* company_test.c - small language models cut as for a GPU, on the CPU: a request gets the same bits alone and in
- * company if each context is cut by itself and steps are filled apart, and not if either is missing.
+/* company_test.c - small language models cut as for a GPU, on the CPU: a request gets the same bits
+ * alone and in company if each context is cut by itself and steps are filled apart, and not if
+ * either is missing.
  *
- * On the CPU only attention adds up in another order for few tokens (in parts) than for many, which is enough: a token
- * of another kind of step, or of a context that is cut elsewhere, has other bits.  The same on a GPU, where products do
- * so too: tests/check_cuda.c.
+ * On the CPU only attention adds up in another order for few tokens (in parts) than for many, which
+ * is enough: a token of another kind of step, or of a context that is cut elsewhere, has other
+ * bits.  The same on a GPU, where products do so too: tests/check_cuda.c.
  */
 #include "check.h"
 #include "company.h"
@@ -12,7 +13,14 @@
 #include "model/model.h"
 #include "pass/pass.h"
 
-enum { N_GRAPHS = 4, FEW_TOKENS = 16, PAGE_TOKENS = 16, PAGES_PER_SLOT = 36, SLOTS = 8, WORKERS = 2 };
+enum {
+    N_GRAPHS = 4,
+    FEW_TOKENS = 16,
+    PAGE_TOKENS = 16,
+    PAGES_PER_SLOT = 36,
+    SLOTS = 8,
+    WORKERS = 2
+};
 
 typedef struct bed {
     mpk_context cx;
@@ -22,8 +30,8 @@ typedef struct bed {
     void **weights; /* [image.n_weights] */
 } bed;
 
-static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
-                               ir_dtype *dtype)
+static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                               const int64_t *dims, ir_dtype *dtype)
 {
     (void)cx, (void)self, (void)name, (void)rank, (void)dims;
     *dtype = IR_F32;
@@ -81,7 +89,8 @@ static void make(bed *b, const char *family, uint32_t own_units)
     *b = (bed){0};
     for (uint32_t i = 0; i < N_GRAPHS; i++)
         graphs[i] = build(b, family, n_tokens[i]);
-    check_ok(&b->cx, pass_compile(&b->cx, &b->arena, &options, N_GRAPHS, graphs, n_tokens, &b->program));
+    check_ok(&b->cx,
+             pass_compile(&b->cx, &b->arena, &options, N_GRAPHS, graphs, n_tokens, &b->program));
     check_ok(&b->cx, image_make(&b->cx, &b->arena, &b->program, &b->image));
     b->weights = arena_alloc(&b->arena, b->image.n_weights, sizeof *b->weights);
     for (uint32_t i = 0; i < b->image.n_weights; i++) {
@@ -102,7 +111,8 @@ static uint32_t count(const char *family, uint32_t own_units, uint32_t few_token
     machine_facts facts;
     uint32_t touched = 0;
     make(&b, family, own_units);
-    check_ok(&b.cx, cpu_start(&b.cx, &b.image, b.weights, &(cpu_options){.few_tokens = few_tokens}, &m));
+    check_ok(&b.cx,
+             cpu_start(&b.cx, &b.image, b.weights, &(cpu_options){.few_tokens = few_tokens}, &m));
     check_ok(&b.cx, company_count(&b.cx, m, seed, &touched));
     machine_describe(m, &facts);
     assert_true(facts.found > 0); /* alone they find pages that were computed in company */

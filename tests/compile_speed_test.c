@@ -1,8 +1,10 @@
-/* compile_speed_test.c - the compiler at real sizes: the paper's counts, and the time, memory and proof of Qwen3-8B.
+/* compile_speed_test.c - the compiler at real sizes: the paper's counts, and the time, memory and
+ * proof of Qwen3-8B.
  *
- * The models are those of the paper's compiler-stage table (§6.6), for 132 workers and 1 to 16 tokens in a step.  Time
- * is processor time of all threads, so that a busy machine does not fail the test; the limits are about three times
- * what docs/compiler.md states, so that a pass whose cost grows faster than the graph does.
+ * The models are those of the paper's compiler-stage table (§6.6), for 132 workers and 1 to 16
+ * tokens in a step.  Time is processor time of all threads, so that a busy machine does not fail
+ * the test; the limits are about three times what docs/compiler.md states, so that a pass whose
+ * cost grows faster than the graph does.
  */
 /* ctest: slow */
 #include "check.h"
@@ -13,7 +15,8 @@
 #include "pass/pass.h"
 
 enum { WORKERS = 132, GRAPHS = 5, MOST_KIB = 1200 * 1024 };
-static const double MOST_SECONDS = 4; /* for the passes and the proofs of Qwen3-8B with all fusions */
+/* for the passes and the proofs of Qwen3-8B with all fusions */
+static const double MOST_SECONDS = 4;
 
 static const model_config qwen3_8b = {
     .family = {"qwen3", 5},
@@ -31,8 +34,8 @@ static const model_config qwen3_8b = {
     .rope_theta = 1e6f,
 };
 
-static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
-                               ir_dtype *dtype)
+static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                               const int64_t *dims, ir_dtype *dtype)
 {
     (void)cx, (void)self, (void)name, (void)rank, (void)dims;
     *dtype = IR_BF16;
@@ -73,7 +76,8 @@ static double processor_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Compile for 1, 2, 4, 8, 16 tokens, which makes `operators` of each; returns the seconds of passes and proofs. */
+/* Compile for 1, 2, 4, 8, 16 tokens, which makes `operators` of each; returns the seconds of passes
+ * and proofs. */
 static double compile(const model_config *c, const pass_options *options, const char *what,
                       const uint32_t operators[GRAPHS])
 {
@@ -94,7 +98,8 @@ static double compile(const model_config *c, const pass_options *options, const 
     for (uint32_t i = 0; i < GRAPHS; i++)
         assert_int_equal(p.graphs[i].stats.operators, operators[i]);
     getrusage(RUSAGE_SELF, &used);
-    print_message("%s: passes and proofs %.2f s of processor time, temps %llu bytes; the process took %ld MiB so far\n",
+    print_message("%s: passes and proofs %.2f s of processor time, temps %llu bytes; the process "
+                  "took %ld MiB so far\n",
                   what, seconds, (unsigned long long)p.area_bytes[TG_TEMPS], used.ru_maxrss / 1024);
     assert_true(used.ru_maxrss < MOST_KIB);
     arena_free(&a);
@@ -104,8 +109,11 @@ static double compile(const model_config *c, const pass_options *options, const 
 
 static pass_options options_for(pass_fusion fusion, uint32_t workers)
 {
-    return (pass_options){
-        .n_workers = workers, .page_bytes = 16384, .pages_per_worker = 4096, .fusion = fusion, .verify = true};
+    return (pass_options){.n_workers = workers,
+                          .page_bytes = 16384,
+                          .pages_per_worker = 4096,
+                          .fusion = fusion,
+                          .verify = true};
 }
 
 static void paper_operators_are_counted(void **state)
@@ -126,7 +134,8 @@ static void real_sizes_are_quick(void **state)
     (void)state;
     pass_options options = options_for(PASS_FUSE_FULL, WORKERS);
     /* from 8 tokens on a norm is an operator of its own */
-    double seconds = compile(&qwen3_8b, &options, "Qwen3-8B, full", (uint32_t[]){221, 221, 221, 294, 294});
+    double seconds =
+        compile(&qwen3_8b, &options, "Qwen3-8B, full", (uint32_t[]){221, 221, 221, 294, 294});
     if (seconds > MOST_SECONDS)
         fail_msg("%.2f s of processor time, at most %.2f are expected", seconds, MOST_SECONDS);
     options = options_for(PASS_FUSE_NONE, WORKERS);

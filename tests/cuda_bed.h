@@ -1,5 +1,6 @@
-/* cuda_bed.h - what the tests of the machine on a GPU share: programs compiled for six workers, and machines started on
- * the stand-in for the driver (fake_cuda.h).  For src/cuda/cuda_test.c, cuda_calls_test.c and carriers_test.c. */
+/* cuda_bed.h - what the tests of the machine on a GPU share: programs compiled for six workers, and
+ * machines started on the stand-in for the driver (fake_cuda.h).  For src/cuda/cuda_test.c,
+ * cuda_calls_test.c and carriers_test.c. */
 #ifndef TESTS_CUDA_BED_H
 #define TESTS_CUDA_BED_H
 
@@ -19,15 +20,16 @@ static const char program[] = "input %x : f32[4, 64] live=tokens\n"
                               "%y = linear(%g, %v)\n"
                               "%z = add(%y, %x)\n"
                               "output %z\n";
-static const char products[] = "input %x : bf16[4, 256]\n"
-                               "state %s : bf16[4, 96]\n"
-                               "const %w : bf16[96, 256]\n"
-                               "const %b : bf16[96]\n"
-                               "%y = linear(%x, %w, _, _, %b)\n"
-                               "%z = mul(%y, %s)\n"
-                               "%u = slice_scatter(%s, %z) {starts = [0, 0], stops = [4, 96], in_place = 1}\n"
-                               "%r = copy(%z)\n"
-                               "output %r\n";
+static const char products[] =
+    "input %x : bf16[4, 256]\n"
+    "state %s : bf16[4, 96]\n"
+    "const %w : bf16[96, 256]\n"
+    "const %b : bf16[96]\n"
+    "%y = linear(%x, %w, _, _, %b)\n"
+    "%z = mul(%y, %s)\n"
+    "%u = slice_scatter(%s, %z) {starts = [0, 0], stops = [4, 96], in_place = 1}\n"
+    "%r = copy(%z)\n"
+    "output %r\n";
 static const char caches[] = "input %q : bf16[2, 2, 64] live=tokens\n"
                              "state %k : bf16[3, 2, 16, 64]\n"
                              "state %v : bf16[3, 2, 16, 64]\n"
@@ -47,7 +49,8 @@ static const char long_pages[] = "input %q : bf16[2, 2, 64] live=tokens\n"
                                  "%y = attention(%q, %k, %v, %p, %s, %t)\n"
                                  "output %y\n";
 
-/* Products one after the other, as a model's layers; what the first reads is made by an operator that does not carry.
+/* Products one after the other, as a model's layers; what the first reads is made by an operator
+ * that does not carry.
  */
 static const char chain[] = "input %t : bf16[4, 256] live=tokens\n"
                             "const %a : bf16[512, 256]\n"
@@ -62,7 +65,8 @@ static const char chain[] = "input %t : bf16[4, 256] live=tokens\n"
                             "%y = linear(%k, %a)\n"
                             "output %y\n";
 
-/* Experts after products, as in a layer of a mixture: ids and weights come from logits.  And a product after them. */
+/* Experts after products, as in a layer of a mixture: ids and weights come from logits.  And a
+ * product after them. */
 #define EXPERTS(n, k)                        \
     "input %t : bf16[4, 256] live=tokens\n"  \
     "const %a : bf16[256, 256]\n"            \
@@ -85,24 +89,25 @@ static const char routed[] = EXPERTS("48", "4") "output %i\n";
 static const char mixture[] = MIXTURE("48", "4");
 
 /* Takes requests: four slots, with rules and eight masks, without a KV cache. */
-static const char sampler[] = "input %tokens : i32[4] live=tokens\n"
-                              "input %rows : i32[4] live=rows\n"
-                              "input %sampling : f32[4, 4] live=rows\n"
-                              "input %seeds : i64[4] live=rows\n"
-                              "input %draws : i32[4] live=rows\n"
-                              "input %asks : i32[4, 7] live=rows\n"
-                              "input %rules : i32[12, 64]\n"
-                              "input %history : i32[256]\n"
-                              "const %e : bf16[96, 64]\n"
-                              "const %h : bf16[96, 64]\n"
-                              "%x = embedding(%tokens, %e)\n"
-                              "%last = embedding(%rows, %x)\n"
-                              "%logits = linear(%last, %h)\n"
-                              "state %choice : f32[4, 96]\n"
-                              "%next, %chosen, %logprobs = sample(%logits, %sampling, %seeds, %draws, %asks, %rules, "
-                              "%history, %choice)\n"
-                              "output %next\n"
-                              "output %logprobs\n";
+static const char sampler[] =
+    "input %tokens : i32[4] live=tokens\n"
+    "input %rows : i32[4] live=rows\n"
+    "input %sampling : f32[4, 4] live=rows\n"
+    "input %seeds : i64[4] live=rows\n"
+    "input %draws : i32[4] live=rows\n"
+    "input %asks : i32[4, 7] live=rows\n"
+    "input %rules : i32[12, 64]\n"
+    "input %history : i32[256]\n"
+    "const %e : bf16[96, 64]\n"
+    "const %h : bf16[96, 64]\n"
+    "%x = embedding(%tokens, %e)\n"
+    "%last = embedding(%rows, %x)\n"
+    "%logits = linear(%last, %h)\n"
+    "state %choice : f32[4, 96]\n"
+    "%next, %chosen, %logprobs = sample(%logits, %sampling, %seeds, %draws, %asks, %rules, "
+    "%history, %choice)\n"
+    "output %next\n"
+    "output %logprobs\n";
 
 typedef struct bed {
     mpk_context cx;
@@ -122,7 +127,8 @@ static inline bed *set_up(const char *source)
     bed *b = calloc(1, sizeof *b);
     ir_graph *g;
     uint32_t n_tokens = 4;
-    pass_options o = {.n_workers = 6, .page_bytes = 16384, .pages_per_worker = 1024, .verify = true};
+    pass_options o = {
+        .n_workers = 6, .page_bytes = 16384, .pages_per_worker = 1024, .verify = true};
     b->fake = fake_cuda_start(settings);
     assert_non_null(b->fake);
     check_ok(&b->cx, ir_parse(&b->cx, &b->a, str_from(source), &g));
@@ -183,7 +189,9 @@ static inline uint64_t address(const bed *b, ir_tensor_id t)
     const cuda_machine *m = cuda_of(b->m);
     const tg_place *p = &b->image.places[0][t];
     if (p->area == TG_WEIGHTS)
-        return m->weights.weights[p->offset].plain ? m->weight_block + m->weights.weights[p->offset].offset : 0;
+        return m->weights.weights[p->offset].plain
+                   ? m->weight_block + m->weights.weights[p->offset].offset
+                   : 0;
     return m->areas[p->area] + p->offset;
 }
 

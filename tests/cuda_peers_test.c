@@ -1,6 +1,7 @@
-/* cuda_peers_test.c - GPUs that share a program, against a stand-in for the driver (fake_cuda.h), with kernels that are
- * emulated from their tables (emulated_gpus.h): random joint programs give the interpreter's bits, requests the CPU's
- * answers; GPUs that cannot share are refused; whatever fails, nothing stays.
+/* cuda_peers_test.c - GPUs that share a program, against a stand-in for the driver (fake_cuda.h),
+ * with kernels that are emulated from their tables (emulated_gpus.h): random joint programs give
+ * the interpreter's bits, requests the CPU's answers; GPUs that cannot share are refused; whatever
+ * fails, nothing stays.
  */
 #include "check.h"
 
@@ -24,7 +25,8 @@ typedef struct bed {
 static void set_words(uint32_t n_gpus, const char *more)
 {
     char words[512];
-    snprintf(words, sizeof words, "capability:90,sms:6,memory:67108864,gpus:%u%s%s", n_gpus, *more ? "," : "", more);
+    snprintf(words, sizeof words, "capability:90,sms:6,memory:67108864,gpus:%u%s%s", n_gpus,
+             *more ? "," : "", more);
     setenv("MPK_FAKE_CUDA", words, 1);
 }
 
@@ -185,7 +187,8 @@ static void test_requests(void **state)
         ask(&b.cx, b.m, &there);
         assert_true(b.gpus.launches >= 2 * n_gpus); /* they rested between requests */
         ask(&b.cx, b.m, &again);
-        check_ok(&b.cx, cpu_start(&b.cx, &b.image, b.plain, &(cpu_options){.no_fast_bodies = true}, &cpu));
+        check_ok(&b.cx,
+                 cpu_start(&b.cx, &b.image, b.plain, &(cpu_options){.no_fast_bodies = true}, &cpu));
         ask(&b.cx, cpu, &here);
         machine_stop(cpu);
         assert_memory_equal(&here, &there, sizeof here);
@@ -208,9 +211,12 @@ static void test_memory(void **state)
     const rt_u64 *area = b.image.block->area_bytes;
     const cuda_machine *first = cuda_of(b.m), *second = first->peers[1];
     cuda_memory plan;
-    check_ok(&b.cx, cuda_plan_memory(&b.cx, &b.image, gen_arch_find("sm_90a"), &(cuda_options){0}, &plan));
-    assert_true(first->windows[RT_STATE].n_bytes + second->windows[RT_STATE].n_bytes <= area[RT_STATE]);
-    assert_true(first->windows[RT_TEMPS].n_bytes + second->windows[RT_TEMPS].n_bytes <= area[RT_TEMPS]);
+    check_ok(&b.cx,
+             cuda_plan_memory(&b.cx, &b.image, gen_arch_find("sm_90a"), &(cuda_options){0}, &plan));
+    assert_true(first->windows[RT_STATE].n_bytes + second->windows[RT_STATE].n_bytes <=
+                area[RT_STATE]);
+    assert_true(first->windows[RT_TEMPS].n_bytes + second->windows[RT_TEMPS].n_bytes <=
+                area[RT_TEMPS]);
     assert_int_equal(first->memory.total_bytes + second->memory.total_bytes, plan.total_bytes);
     assert_true(second->weights.n_bytes < 0.7 * (double)area[RT_WEIGHTS]);
     for (uint32_t i = 0; i < 2; i++)
@@ -289,7 +295,8 @@ static void test_every_failure(void **state)
             b.gpus.fake->reset();
             mpk_status status = start(&b);
             if (strcmp(entry, "cuCtxSetCurrent") == 0)
-                set_words(2, ""); /* a GPU that cannot be made current cannot let go of others either */
+                set_words(
+                    2, ""); /* a GPU that cannot be made current cannot let go of others either */
             if (status == MPK_OK)
                 machine_stop(b.m);
             refused += status != MPK_OK;
@@ -316,7 +323,8 @@ static bool waits_alone(const rt_graph *g, const rt_task *tasks, uint32_t t)
     return tasks[t].worker >= 6 && tasks[t].depends != RT_START;
 }
 
-/* A task of GPU 1 whose event needs one trigger more than will come: one error for all, which names both. */
+/* A task of GPU 1 whose event needs one trigger more than will come: one error for all, which names
+ * both. */
 static void test_a_stall(void **state)
 {
     (void)state;
@@ -334,7 +342,8 @@ static void test_a_stall(void **state)
     prepare(&b, 2);
     check_ok(&b.cx, start(&b));
     b.gpus.fake->kernel(gpus_launched, &b.gpus);
-    check_fails(&b.cx, MPK_ESTALLED, " on peer 1 waits for event", machine_run_graph(&b.cx, b.m, 0, 1, 1));
+    check_fails(&b.cx, MPK_ESTALLED, " on peer 1 waits for event",
+                machine_run_graph(&b.cx, b.m, 0, 1, 1));
     assert_non_null(strstr(b.cx.text, "told by GPU 0"));
     tear_down(&b);
 }
@@ -359,8 +368,9 @@ int main(void)
 {
     seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_programs), cmocka_unit_test(test_requests),      cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_every_failure), cmocka_unit_test(test_a_stall),
+        cmocka_unit_test(test_random_programs), cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_memory),          cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_every_failure),   cmocka_unit_test(test_a_stall),
         cmocka_unit_test(test_a_lost_gpu),      cmocka_unit_test(test_one_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
-/* cuda_serve_test.c - requests on the GPU's machine, against a stand-in for the driver (tests/fake_cuda.h), with the
- * kernel's work done by the runtime's step task and the operators' reference code: the same answers as the CPU's, bit
- * for bit, through the books, the mailbox, pinned logits, masks, a kernel that rests and is started again, and kernels
- * of two regimes that hand over to each other. */
+/* cuda_serve_test.c - requests on the GPU's machine, against a stand-in for the driver
+ * (tests/fake_cuda.h), with the kernel's work done by the runtime's step task and the operators'
+ * reference code: the same answers as the CPU's, bit for bit, through the books, the mailbox,
+ * pinned logits, masks, a kernel that rests and is started again, and kernels of two regimes that
+ * hand over to each other. */
 #include "check.h"
 
 #include "ir/op.h"
@@ -46,7 +47,8 @@ static void run_step(server *s, const rt_machine *m)
     s->steps++;
 }
 
-/* The baseline's kernels: one operator, or the step task.  All but the first of a graph may start early. */
+/* The baseline's kernels: one operator, or the step task.  All but the first of a graph may start
+ * early. */
 static void run_alone(server *s, rt_kernel *k, const cuda_machine *on, bool early)
 {
     s->wrong += early != (s->may_overlap && s->in_graph > 0);
@@ -61,7 +63,8 @@ static void run_alone(server *s, rt_kernel *k, const cuda_machine *on, bool earl
     s->steps += rt_step_poll(&k->machine, &k->machine.workers[0]) != 0;
 }
 
-/* Run the step that was published, if this kernel's regime is its graph's; false: it hands over (role/regime.cuh). */
+/* Run the step that was published, if this kernel's regime is its graph's; false: it hands over
+ * (role/regime.cuh). */
 static bool run_own_step(server *s, rt_kernel *k, rt_u32 regime)
 {
     const rt_u64 step = k->machine.control->step.value;
@@ -90,17 +93,21 @@ static void run_server(void *user, const fake_launch *l)
         return;
     }
     /* the host counts a kernel when it is on the stream: this one runs before */
-    const rt_u32 regime = (cuda_of(s->on)->first_regime + cuda_of(s->on)->queued) % cuda_of(s->on)->source.n_regimes;
+    const rt_u32 regime =
+        (cuda_of(s->on)->first_regime + cuda_of(s->on)->queued) % cuda_of(s->on)->source.n_regimes;
     if (rt_load_acquire_system(&m->control->abort) != RT_RUNNING)
         return; /* it had waited behind one that has come to rest */
     if (m->control->step.value != k->start_step && !run_own_step(s, k, regime))
         s->wrong++; /* the one before has handed over to it */
     for (;;) {
-        move(k->host_request_ring, k->host_requests, m->request_ring, m->requests, m->request_mask, sizeof(rt_request));
-        move(k->host_command_ring, k->host_commands, m->command_ring, m->commands, m->command_mask, sizeof(rt_command));
+        move(k->host_request_ring, k->host_requests, m->request_ring, m->requests, m->request_mask,
+             sizeof(rt_request));
+        move(k->host_command_ring, k->host_commands, m->command_ring, m->commands, m->command_mask,
+             sizeof(rt_command));
         m->workers[0].owner = 1;
         int published = rt_step_poll(m, &m->workers[0]);
-        move(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens, m->token_mask, sizeof(rt_token));
+        move(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens, m->token_mask,
+             sizeof(rt_token));
         if (!published)
             break;
         if (!run_own_step(s, k, regime))
@@ -129,8 +136,8 @@ static void bind_server(server *s, machine *on)
         s->data[g] = arena_alloc(s->a, ir->tensors.n, sizeof(void *));
         for (ir_tensor_id t = 0; t < ir->tensors.n; t++) {
             const tg_place *p = &s->image->places[g][t];
-            char *root =
-                p->area == TG_WEIGHTS ? s->weights[p->offset] : (char *)(uintptr_t)(m->areas[p->area] + p->offset);
+            char *root = p->area == TG_WEIGHTS ? s->weights[p->offset]
+                                               : (char *)(uintptr_t)(m->areas[p->area] + p->offset);
             s->data[g][t] = root + ir_row_bytes(ir->tensors.at[t].dtype, ir->tensors.at[t].offset);
         }
     }
@@ -160,7 +167,8 @@ static void serve_as(cuda_mode mode, ir_dtype dtype, uint32_t n_tokens)
     fake->kernel(run_server, &s);
     ask(&cx, gpu, &there);
     assert_true(s.launches > 1 && s.steps > TOKENS); /* it rested between requests */
-    assert_int_equal(s.handed_over != 0, cuda_of(gpu)->source.n_regimes > 1 && mode == CUDA_PERSISTENT);
+    assert_int_equal(s.handed_over != 0,
+                     cuda_of(gpu)->source.n_regimes > 1 && mode == CUDA_PERSISTENT);
     ask(&cx, gpu, &again);
     fake->kernel(NULL, NULL);
     check_ok(&cx, cpu_start(&cx, &image, s.weights, &(cpu_options){.no_fast_bodies = true}, &cpu));
@@ -184,7 +192,8 @@ static void test_requests(void **state)
     serve_as(CUDA_PERSISTENT, IR_F32, 8);
 }
 
-/* Steps of 1 and of 256 tokens: the second graph is for prompts, and so it has a kernel of its own. */
+/* Steps of 1 and of 256 tokens: the second graph is for prompts, and so it has a kernel of its
+ * own. */
 static void test_requests_of_two_regimes(void **state)
 {
     (void)state;

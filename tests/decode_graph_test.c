@@ -1,5 +1,5 @@
-/* decode_graph_test.c - a decode step of small operators, as PyTorch writes it, becomes what a GPU is fast at: how many
- * operators are left, what they compute, and which bodies they get.
+/* decode_graph_test.c - a decode step of small operators, as PyTorch writes it, becomes what a GPU
+ * is fast at: how many operators are left, what they compute, and which bodies they get.
  *
  * Input: tests/golden/4-recognise-decode.in, two layers of Qwen3 over static caches.
  */
@@ -78,8 +78,11 @@ static void a_layer_becomes_six_operators(void **state)
     assert_int_equal(count_of(g, "attention_cache"), 2);
     assert_int_equal(count_of(g, "attention_fold"), 2);
     assert_int_equal(count_of(g, "embedding"), 1);
-    assert_int_equal(count_of(g, "rms_norm") + count_of(g, "sdpa") + count_of(g, "index_put") + count_of(g, "add"), 0);
-    assert_true(count_of(g, NULL) <= 2 * 6 + 2 + 7 + 2 * 2); /* positions and mask; a counter of each cache */
+    assert_int_equal(count_of(g, "rms_norm") + count_of(g, "sdpa") + count_of(g, "index_put") +
+                         count_of(g, "add"),
+                     0);
+    /* positions and mask; a counter of each cache */
+    assert_true(count_of(g, NULL) <= 2 * 6 + 2 + 7 + 2 * 2);
     arena_free(&a);
 }
 
@@ -95,7 +98,8 @@ static void the_products_stream_their_weights(void **state)
                                                   {"attention_cache", "attention_cache_rows"},
                                                   {"attention_fold", "fold_rows"},
                                                   {"embedding", "embedding_rows"}};
-        gen_call c = {.ir = g, .op = op, .n_tokens = 1, .n_workers = arch->n_sms, .needs = arch->features};
+        gen_call c = {
+            .ir = g, .op = op, .n_tokens = 1, .n_workers = arch->n_sms, .needs = arch->features};
         const gen_body *body = works(g, op) ? gen_body_choose(&c, UINT32_MAX) : NULL;
         assert_true(body || !works(g, op));
         for (size_t k = 0; body && k < sizeof expected / sizeof *expected; k++)
@@ -107,7 +111,8 @@ static void the_products_stream_their_weights(void **state)
     arena_free(&a);
 }
 
-/* Numbers that a step could have: rising positions as constants, the caches filled up to one position. */
+/* Numbers that a step could have: rising positions as constants, the caches filled up to one
+ * position. */
 static void fill(const ir_graph *g, ir_tensor_id id, void *data)
 {
     const ir_tensor *t = &g->tensors.at[id];
@@ -131,7 +136,8 @@ static void evaluate(arena *a, const ir_graph *g, ir_values *values)
 }
 
 /* Outputs and state agree, by name, as far as bf16 allows; the logits may have another rank. */
-static void check_results(const ir_graph *plain, const ir_graph *fused, const ir_values *x, const ir_values *y)
+static void check_results(const ir_graph *plain, const ir_graph *fused, const ir_values *x,
+                          const ir_values *y)
 {
     uint32_t compared = 0;
     for (ir_tensor_id t = 0; t < plain->tensors.n; t++) {
@@ -143,14 +149,16 @@ static void check_results(const ir_graph *plain, const ir_graph *fused, const ir
         ir_tensor_id u = ir_find(fused, name);
         assert_int_not_equal(u, IR_NONE);
         assert_int_equal(ir_bytes(one), ir_bytes(&fused->tensors.at[u]));
-        op_view v = {.data = x->data[t], .dtype = one->dtype}, w = {.data = y->data[u], .dtype = one->dtype};
+        op_view v = {.data = x->data[t], .dtype = one->dtype},
+                w = {.data = y->data[u], .dtype = one->dtype};
         float most = 0;
         for (int64_t i = 0; i < ir_elements(one); i++)
             most = fmaxf(most, fabsf(op_load(&v, i)));
         for (int64_t i = 0; i < ir_elements(one); i++) {
             float p = op_load(&v, i), q = op_load(&w, i);
             if (!(fabsf(p - q) <= 0.06f * most))
-                fail_msg("%s element %lld is %g, expected %g", name, (long long)i, (double)q, (double)p);
+                fail_msg("%s element %lld is %g, expected %g", name, (long long)i, (double)q,
+                         (double)p);
         }
         compared++;
     }
@@ -161,7 +169,8 @@ static void results_stay(void **state)
 {
     (void)state;
     arena a = {0};
-    ir_graph *plain = read_step(&a, NULL, NULL), *fused = compile_step(&a, read_step(&a, NULL, NULL));
+    ir_graph *plain = read_step(&a, NULL, NULL),
+             *fused = compile_step(&a, read_step(&a, NULL, NULL));
     ir_values x, y;
     evaluate(&a, plain, &x);
     evaluate(&a, fused, &y);
@@ -169,7 +178,8 @@ static void results_stay(void **state)
     arena_free(&a);
 }
 
-/* Changes of the step after which the caches of a layer, or of both, may not be hidden in one operator. */
+/* Changes of the step after which the caches of a layer, or of both, may not be hidden in one
+ * operator. */
 static void what_else_touches_a_cache_keeps_it_apart(void **state)
 {
     (void)state;
@@ -179,12 +189,14 @@ static void what_else_touches_a_cache_keeps_it_apart(void **state)
     } changes[] = {
         {"output %r0\n", "%other = copy(%transpose_83)\noutput %r0\noutput %other\n", 1, 1},
         {"%index_put_86 = index_put(%transpose_84, %transpose_85, %reshape_78)",
-         "%later = map(%reshape_78) {expr = \"x0 + 1\", dtype = \"i64\"}\n%index_put_86 = index_put(%transpose_84, "
+         "%later = map(%reshape_78) {expr = \"x0 + 1\", dtype = \"i64\"}\n%index_put_86 = "
+         "index_put(%transpose_84, "
          "%transpose_85, "
          "%later)",
          1, 1},
         {"%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25}",
-         "%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25, causal = 1}", 1, 0},
+         "%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25, causal = 1}",
+         1, 0},
         {"%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94)",
          "%sdpa_95 = sdpa(%add_69, %reshape_93, %reshape_90, %map_94)", 1, 1},
     };
@@ -204,9 +216,10 @@ static void what_else_touches_a_cache_keeps_it_apart(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_layer_becomes_six_operators), cmocka_unit_test(the_products_stream_their_weights),
-        cmocka_unit_test(results_stay), cmocka_unit_test(what_else_touches_a_cache_keeps_it_apart)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_layer_becomes_six_operators),
+                                       cmocka_unit_test(the_products_stream_their_weights),
+                                       cmocka_unit_test(results_stay),
+                                       cmocka_unit_test(what_else_touches_a_cache_keeps_it_apart)};
     base_seed = check_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* emulated_bed.h - what the tests of emulated device bodies share: code compiled by the host's C++ compiler, an
- * operator's case in memory, and the comparison with `ref`.  For src/gen/body_emulated_test.c and
- * src/gen/body_warps_test.c. */
+/* emulated_bed.h - what the tests of emulated device bodies share: code compiled by the host's C++
+ * compiler, an operator's case in memory, and the comparison with `ref`.  For
+ * src/gen/body_emulated_test.c and src/gen/body_warps_test.c. */
 #ifndef TESTS_EMULATED_BED_H
 #define TESTS_EMULATED_BED_H
 
@@ -34,8 +34,10 @@ static inline bool has_command(const char *name)
     return system(command) == 0;
 }
 
-/* The source between two files of tests/ as a shared object, by the first compiler that is there; NULL: none is. */
-static inline void *compile_emulated(const gen_source *source, const char *before, const char *after)
+/* The source between two files of tests/ as a shared object, by the first compiler that is there;
+ * NULL: none is. */
+static inline void *compile_emulated(const gen_source *source, const char *before,
+                                     const char *after)
 {
     static const char *const compilers[] = {"c++", "g++", "clang++", "clang"};
     char folder[] = "/tmp/mpk-bodies-XXXXXX", code[64], object[64], command[1024];
@@ -45,14 +47,16 @@ static inline void *compile_emulated(const gen_source *source, const char *befor
     snprintf(object, sizeof object, "%s/bodies.so", folder);
     FILE *f = fopen(code, "w");
     assert_non_null(f);
-    fprintf(f, "#include \"tests/%s\"\n%s\n#include \"tests/%s\"\n", before, source->text.at, after);
+    fprintf(f, "#include \"tests/%s\"\n%s\n#include \"tests/%s\"\n", before, source->text.at,
+            after);
     assert_int_equal(fclose(f), 0);
     for (size_t i = 0; !library && i < sizeof compilers / sizeof *compilers; i++) {
         if (!has_command(compilers[i]))
             continue;
         /* Stacks are changed by longjmp, which _FORTIFY_SOURCE takes for an error. */
         snprintf(command, sizeof command,
-                 "%s -x c++ -std=c++17 -O1 -U_FORTIFY_SOURCE -w -fPIC -shared -ffp-contract=off -I. -Idevice -Isrc -o "
+                 "%s -x c++ -std=c++17 -O1 -U_FORTIFY_SOURCE -w -fPIC -shared -ffp-contract=off "
+                 "-I. -Idevice -Isrc -o "
                  "%s %s -lm -lpthread",
                  compilers[i], object, code);
         if (system(command))
@@ -104,7 +108,8 @@ static inline bool is_output(const bed *b, ir_tensor_id id)
     return found;
 }
 
-/* On both sides of each root: bytes that make a NaN of what is read too far, and show what is written too far. */
+/* On both sides of each root: bytes that make a NaN of what is read too far, and show what is
+ * written too far. */
 enum { FENCE = 256 };
 
 static inline void *fenced(size_t n)
@@ -124,15 +129,17 @@ static inline void free_fenced(void *data, size_t n)
     free((unsigned char *)data - FENCE);
 }
 
-/* Memory of exactly the size of each root; inputs random, operators before the last one run, outputs full of -1.  Of
- * what may be dead `fewest` entries or a few more are alive, or all. */
-static inline void set_up(bed *b, const subject *s, uint64_t seed, bool all_alive, uint32_t fewest, uint32_t most)
+/* Memory of exactly the size of each root; inputs random, operators before the last one run,
+ * outputs full of -1.  Of what may be dead `fewest` entries or a few more are alive, or all. */
+static inline void set_up(bed *b, const subject *s, uint64_t seed, bool all_alive, uint32_t fewest,
+                          uint32_t most)
 {
     *b = (bed){.s = s, .g = s->g, .seed = seed, .op = &s->g->ops.at[s->g->ops.n - 1]};
     b->values.data = arena_alloc(&b->arena, b->g->tensors.n, sizeof(void *));
     b->values.live[IR_ALL] = UINT32_MAX;
     for (int i = IR_TOKENS; i < IR_LIVES; i++)
-        b->values.live[i] = all_alive ? UINT32_MAX : fewest + (uint32_t)next_random(b, most - fewest + 1);
+        b->values.live[i] =
+            all_alive ? UINT32_MAX : fewest + (uint32_t)next_random(b, most - fewest + 1);
     for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
         if (is_root(b, i))
             b->values.data[i] = fenced((size_t)ir_bytes(tensor(b, i)));
@@ -212,15 +219,17 @@ static inline void run_ref(bed *b, const ir_box *box)
 static inline void turn_pages(bed *b, ir_tensor_id cache, int values, bool to_device)
 {
     const ir_tensor *t = tensor(b, cache);
-    int bytes = (int)ir_dtype_table[t->dtype].block_bytes, tokens = (int)t->dims[2], size = (int)t->dims[3];
+    int bytes = (int)ir_dtype_table[t->dtype].block_bytes, tokens = (int)t->dims[2],
+        size = (int)t->dims[3];
     char *data = b->values.data[cache], *page = malloc((size_t)(tokens * size * bytes));
     for (int64_t p = 0; p < t->dims[0] * t->dims[1]; p++, data += tokens * size * bytes) {
         memcpy(page, data, (size_t)(tokens * size * bytes));
         for (int token = 0; token < tokens; token++)
             for (int k = 0; k < size; k++) {
-                int plain = token * size + k, there = b->kv_at(values, token, k, tokens, size, bytes);
-                memcpy(data + (to_device ? there : plain) * bytes, page + (to_device ? plain : there) * bytes,
-                       (size_t)bytes);
+                int plain = token * size + k,
+                    there = b->kv_at(values, token, k, tokens, size, bytes);
+                memcpy(data + (to_device ? there : plain) * bytes,
+                       page + (to_device ? plain : there) * bytes, (size_t)bytes);
             }
     }
     free(page);
@@ -247,7 +256,8 @@ static inline size_t split(bed *b, ir_box box, ir_box boxes[MOST_BOXES])
     boxes[0] = box;
     for (uint32_t axis = 0; axis < tensor(b, b->op->out[0])->rank; axis++)
         for (size_t i = 0, before = n; axes[axis].grain > 0 && i < before && n < MOST_BOXES; i++) {
-            int64_t lo = boxes[i].lo[axis], hi = boxes[i].hi[axis], steps = (hi - lo - 1) / axes[axis].grain;
+            int64_t lo = boxes[i].lo[axis], hi = boxes[i].hi[axis],
+                    steps = (hi - lo - 1) / axes[axis].grain;
             if (steps < 1 || next_random(b, 3) == 0)
                 continue;
             boxes[n] = boxes[i];
@@ -278,7 +288,8 @@ static inline double scale_of(const ir_tensor *t, const void *expected, const vo
     size_t bytes = ir_dtype_table[t->dtype].block_bytes;
     for (int64_t i = 0; i < ir_elements(t); i++) {
         double x = fabs(element(t, expected, i));
-        if (memcmp((const char *)expected + (size_t)i * bytes, (const char *)before + (size_t)i * bytes, bytes) != 0 &&
+        if (memcmp((const char *)expected + (size_t)i * bytes,
+                   (const char *)before + (size_t)i * bytes, bytes) != 0 &&
             isfinite(x) && x > scale)
             scale = x;
     }
@@ -292,7 +303,8 @@ static inline void compare(const bed *b, ir_tensor_id id, const void *expected, 
     const int64_t n = ir_elements(t);
     if (memcmp(expected, b->values.data[id], (size_t)n * bytes) == 0)
         return;
-    bool integer = t->dtype != IR_F32 && t->dtype != IR_F16 && t->dtype != IR_BF16 && t->dtype != IR_F64;
+    bool integer =
+        t->dtype != IR_F32 && t->dtype != IR_F16 && t->dtype != IR_BF16 && t->dtype != IR_F64;
     double scale = scale_of(t, expected, before);
     for (int64_t i = 0; i < n; i++) {
         const char *want = (const char *)expected + (size_t)i * bytes;
@@ -302,10 +314,12 @@ static inline void compare(const bed *b, ir_tensor_id id, const void *expected, 
         bool written = memcmp(want, (const char *)before + (size_t)i * bytes, bytes) != 0;
         double x = element(t, expected, i), y = element(t, b->values.data[id], i);
         bool close = !integer && written &&
-                     ((isnan(x) && isnan(y)) || fabs(x - y) <= (slack(t->dtype) + b->slack) * (fabs(x) + scale / 4));
+                     ((isnan(x) && isnan(y)) ||
+                      fabs(x - y) <= (slack(t->dtype) + b->slack) * (fabs(x) + scale / 4));
         if (!close)
-            fail_msg("%s case %u: %%%.*s element %lld is %g, expected %g, the largest is %g%s", b->s->def->name,
-                     b->s->number, STR_ARG(t->name), (long long)i, y, x, scale, written ? "" : " (not to be written)");
+            fail_msg("%s case %u: %%%.*s element %lld is %g, expected %g, the largest is %g%s",
+                     b->s->def->name, b->s->number, STR_ARG(t->name), (long long)i, y, x, scale,
+                     written ? "" : " (not to be written)");
     }
 }
 

@@ -1,5 +1,5 @@
-/* emulated_before.cuh - what stands before generated bodies when the host's C++ compiler compiles them: CUDA's words,
- * and threads that meet at a barrier.  For src/gen/body_emulated_test.c. */
+/* emulated_before.cuh - what stands before generated bodies when the host's C++ compiler compiles
+ * them: CUDA's words, and threads that meet at a barrier.  For src/gen/body_emulated_test.c. */
 #ifndef EMULATED_BEFORE_CUH
 #define EMULATED_BEFORE_CUH
 

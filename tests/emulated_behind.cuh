@@ -1,5 +1,5 @@
-/* emulated_behind.cuh - what stands behind generated bodies on the host: the entries by which a test runs a task and
- * asks how a KV page lies. */
+/* emulated_behind.cuh - what stands behind generated bodies on the host: the entries by which a
+ * test runs a task and asks how a KV page lies. */
 #ifndef EMULATED_BEHIND_CUH
 #define EMULATED_BEHIND_CUH
 
@@ -20,7 +20,8 @@ static void *emulated_run_thread(void *p)
 }
 
 /* One task on n threads, 16 at most. */
-extern "C" void emulated_run(unsigned body, const rt_entry *e, unsigned hi0, const unsigned *live, char *scratch, int n)
+extern "C" void emulated_run(unsigned body, const rt_entry *e, unsigned hi0, const unsigned *live,
+                             char *scratch, int n)
 {
     emulated_call calls[16] = {};
     pthread_t threads[16];
@@ -45,7 +46,8 @@ extern "C" void emulated_run(unsigned body, const rt_entry *e, unsigned hi0, con
 
 extern "C" int emulated_kv_at(int values, int token, int dim, int page_tokens, int size, int bytes)
 {
-    return values ? kv_value_at(token, dim, page_tokens, size, bytes) : kv_key_at(token, dim, page_tokens, size, bytes);
+    return values ? kv_value_at(token, dim, page_tokens, size, bytes)
+                  : kv_key_at(token, dim, page_tokens, size, bytes);
 }
 
 #endif

@@ -1,17 +1,18 @@
-/* emulated_gpus.h - the kernels of GPUs that share a program, on the host: what they do with their tables.
+/* emulated_gpus.h - the kernels of GPUs that share a program, on the host: what they do with their
+ * tables.
  *
- * Input: the arguments of launches on the stand-in for the driver (fake_cuda.h).  The launch on GPU 0, the last, runs
- * all of them in this thread until there is nothing to do.  At each turn a worker of any GPU, chosen at random, does
- * the next entry of its list if the entry's counter allows it, by the operator's reference code at the addresses in the
- * entry.
+ * Input: the arguments of launches on the stand-in for the driver (fake_cuda.h).  The launch on GPU
+ * 0, the last, runs all of them in this thread until there is nothing to do.  At each turn a worker
+ * of any GPU, chosen at random, does the next entry of its list if the entry's counter allows it,
+ * by the operator's reference code at the addresses in the entry.
  *
  * What the emulation watches:
- *   - a GPU touches its own memory and that of GPUs which it has asked to reach; only tasks of operators that gather
- *     read another's;
- *   - what a worker stores in another GPU's memory arrives only when that worker counts at system scope, and of several
- *     such stores nothing says which comes first;
- *   - another GPU sees what a worker has stored in its own only after that worker has counted, and then some worker of
- *     that GPU at system scope; before, it reads NaN;
+ *   - a GPU touches its own memory and that of GPUs which it has asked to reach; only tasks of
+ *     operators that gather read another's;
+ *   - what a worker stores in another GPU's memory arrives only when that worker counts at system
+ *     scope, and of several such stores nothing says which comes first;
+ *   - another GPU sees what a worker has stored in its own only after that worker has counted, and
+ *     then some worker of that GPU at system scope; before, it reads NaN;
  *   - a counter is never added to by one GPU at device scope and by another at all.
  * The step task and its pushes are the runtime's own code.
  */
@@ -61,7 +62,8 @@ typedef struct gpus {
     rt_kernel *kernels[MAX_GPUS];
     emulated_worker (*workers)[MAX_LISTS]; /* [n][workers of each] */
     hidden_stores *hidden;                 /* [n] */
-    char **shown;                          /* [tensors] of roots, what other GPUs see of them; NULL: nothing yet */
+    /* [tensors] of roots, what other GPUs see of them; NULL: nothing yet */
+    char **shown;
     uint32_t n, launches, steps, late_stores, remote_reads;
     int dies; /* this GPU's kernel ends without a word; -1: none does */
 } gpus;
@@ -97,7 +99,8 @@ static inline char *gpus_shown(gpus *s, ir_tensor_id tensor)
     const size_t n = (size_t)ir_bytes(&ir->tensors.at[root]);
     if (!s->shown[root])
         s->shown[root] = memset(malloc(n), 0xff, n);
-    return s->shown[root] + ir_row_bytes(ir->tensors.at[tensor].dtype, ir->tensors.at[tensor].offset);
+    return s->shown[root] +
+           ir_row_bytes(ir->tensors.at[tensor].dtype, ir->tensors.at[tensor].offset);
 }
 
 static inline void gpus_show(gpus *s, const hidden_store *h)
@@ -143,20 +146,22 @@ static inline void gpus_count(gpus *s, uint32_t p, emulated_worker *w, const rt_
     gpus_deliver(s, w);
     for (uint32_t i = 0; i < s->n; i++)
         assert_true(i == p || !(e->trigger_kind & RT_TRIGGER_PEER << i) ||
-                    s->fake->may_touch((int)p, (uintptr_t)&s->kernels[p]->peers[i].counters[e->triggers], 4));
+                    s->fake->may_touch(
+                        (int)p, (uintptr_t)&s->kernels[p]->peers[i].counters[e->triggers], 4));
     rt_peers_count(s->kernels[p], e->triggers, e->trigger_kind);
 }
 
 /* The operator bound to the addresses of the entry. */
-static inline void gpus_bind(gpus *s, uint32_t p, const rt_entry *e, const ir_graph *ir, const ir_op *op,
-                             const rt_u32 *live, op_call *call)
+static inline void gpus_bind(gpus *s, uint32_t p, const rt_entry *e, const ir_graph *ir,
+                             const ir_op *op, const rt_u32 *live, op_call *call)
 {
     void **data = calloc(ir->tensors.n, sizeof *data);
     for (uint32_t i = 0; i < op->n_in; i++)
         if (op->in[i] != IR_NONE) {
             const rt_u64 at = e->at[gen_operand_of_input(op, i)];
             const bool is_own = s->fake->device_of(at) == (int)p;
-            assert_true(is_own || (op->def->flags & OP_GATHERS && s->fake->may_touch((int)p, at, 1)));
+            assert_true(is_own ||
+                        (op->def->flags & OP_GATHERS && s->fake->may_touch((int)p, at, 1)));
             data[op->in[i]] = is_own ? (void *)(uintptr_t)at : gpus_shown(s, op->in[i]);
             s->remote_reads += !is_own;
         }
@@ -184,7 +189,8 @@ static inline void gpus_send(gpus *s, emulated_worker *w, const op_call *call, c
 
 static inline void gpus_run(gpus *s, uint32_t p, emulated_worker *w, const rt_entry *e)
 {
-    const rt_u32 graph = rt_word_graph(w->step), live[] = {UINT32_MAX, rt_word_tokens(w->step), rt_word_rows(w->step)};
+    const rt_u32 graph = rt_word_graph(w->step),
+                 live[] = {UINT32_MAX, rt_word_tokens(w->step), rt_word_rows(w->step)};
     const ir_graph *ir = s->image->ir[graph];
     const rt_graph *rows = image_table(s->image->block, RT_GRAPHS);
     const ir_op *op = &ir->ops.at[e->op - rows[graph].first_op];
@@ -272,8 +278,10 @@ static inline bool gpus_begin(gpus *s, rt_u32 *asked)
     rt_machine *m = &k->machine;
     rt_control *c = m->control;
     if (m->serving->ready) {
-        move(k->host_request_ring, k->host_requests, m->request_ring, m->requests, m->request_mask, sizeof(rt_request));
-        move(k->host_command_ring, k->host_commands, m->command_ring, m->commands, m->command_mask, sizeof(rt_command));
+        move(k->host_request_ring, k->host_requests, m->request_ring, m->requests, m->request_mask,
+             sizeof(rt_request));
+        move(k->host_command_ring, k->host_commands, m->command_ring, m->commands, m->command_mask,
+             sizeof(rt_command));
     }
     rt_u32 wanted = rt_load_acquire_system(k->host_once_wanted);
     if (wanted != *asked) {
@@ -286,7 +294,8 @@ static inline bool gpus_begin(gpus *s, rt_u32 *asked)
     m->workers[0].owner = 1;
     bool published = rt_step_poll(m, &m->workers[0]) != 0;
     if (m->serving->ready)
-        move(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens, m->token_mask, sizeof(rt_token));
+        move(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens, m->token_mask,
+             sizeof(rt_token));
     rt_store_release_system(k->host_once_done, rt_load_acquire_system(&c->once_done));
     if (published)
         rt_peers_publish(k, m->serving->step);

@@ -1,10 +1,12 @@
-/* emulated_warps.cuh - what stands before all generated bodies when the host's C++ compiler compiles them: warps that
- * run in turns, and every function of device/ptx in plain C.  For src/gen/body_warps_test.c.
+/* emulated_warps.cuh - what stands before all generated bodies when the host's C++ compiler
+ * compiles them: warps that run in turns, and every function of device/ptx in plain C.  For
+ * src/gen/body_warps_test.c.
  *
- * A thread of the worker is a stack of its own.  One runs at a time, until it waits: for its warp, for a barrier, for a
- * copy.  Which warp goes on is chosen at random, and a copy arrives at once or some time later, so that a body which
- * forgets to wait meets what was there before.  What cannot be seen here: the order of memory between threads that run
- * at the same time, and the proxies of asynchronous copies.
+ * A thread of the worker is a stack of its own.  One runs at a time, until it waits: for its warp,
+ * for a barrier, for a copy.  Which warp goes on is chosen at random, and a copy arrives at once or
+ * some time later, so that a body which forgets to wait meets what was there before.  What cannot
+ * be seen here: the order of memory between threads that run at the same time, and the proxies of
+ * asynchronous copies.
  *
  * Products are done by the last lane that comes, for all.  Cost of one of 16 x 8 x 16: about 2 us.
  */
@@ -45,7 +47,8 @@ enum {
     EMULATED_PATIENCE = 1 << 16,
 };
 
-/* What stands in an rt_map here: rows of width_bytes, stride_bytes apart; boxes of element_bytes wide elements. */
+/* What stands in an rt_map here: rows of width_bytes, stride_bytes apart; boxes of element_bytes
+ * wide elements. */
 struct emulated_map {
     const char *at;
     rt_u64 width_bytes, n_rows, stride_bytes, element_bytes, box_bytes, box_rows, swizzled;
@@ -101,8 +104,9 @@ static inline rt_u32 emulated_random(rt_u32 limit)
 
 typedef void emulated_jump_type(jmp_buf, int);
 
-/* libc's own jump.  In a process with the address sanitizer its name means another function, which at each jump makes a
- * system call and clears what is known of a stack: of these stacks nothing is known, and turns are many. */
+/* libc's own jump.  In a process with the address sanitizer its name means another function, which
+ * at each jump makes a system call and clears what is known of a stack: of these stacks nothing is
+ * known, and turns are many. */
 static emulated_jump_type *emulated_find_jump(void)
 {
     void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
@@ -513,7 +517,8 @@ static inline void emulated_copy_later(emulated_copy c)
 }
 static inline void ptx_copy_async(void *to, const void *from, bool there)
 {
-    emulated_copy_later({(void *)emulated_aligned<16>(to), there ? emulated_aligned<16>(from) : 0, 16, 0, 0});
+    emulated_copy_later(
+        {(void *)emulated_aligned<16>(to), there ? emulated_aligned<16>(from) : 0, 16, 0, 0});
 }
 static inline void ptx_copy_async_part(void *to, const void *from, int n_bytes)
 {
@@ -560,7 +565,8 @@ static inline void ptx_copy_box(rt_u32 to, const void *map, int column, int row,
     else
         emulated_bulk[emulated_n_bulk++] = c;
 }
-static inline void ptx_copy_bulk_once(rt_u32 to, const void *from, rt_u32 n_bytes, rt_u64 *b, rt_u64)
+static inline void ptx_copy_bulk_once(rt_u32 to, const void *from, rt_u32 n_bytes, rt_u64 *b,
+                                      rt_u64)
 {
     ptx_copy_bulk(mpk_s + to, from, n_bytes, b);
 }
@@ -611,7 +617,9 @@ static inline rt_u32 ptx_pack_bf16(float low, float high)
 /* ---- products ---- */
 
 /* c[m x n] += a[m x 16] b[n x 16]. */
-template <int N> static inline void emulated_product(const float (*a)[16], const float (*b)[N], int rows, float (*c)[N])
+template <int N>
+static inline void emulated_product(const float (*a)[16], const float (*b)[N], int rows,
+                                    float (*c)[N])
 {
     for (int m = 0; m < rows; m++)
         for (int k = 0; k < 16; k++)
@@ -654,7 +662,8 @@ template <bool BF16> static void emulated_multiply(void)
             const int g = lane / 4, k = lane % 4 * 2 + (i < 4 ? i / 2 : i - 4) * 8;
             const float low = emulated_half(BF16, w->words[lane][i]),
                         high = emulated_half(BF16, w->words[lane][i] >> 16);
-            float *first = i < 4 ? &a[g + i % 2 * 8][k] : &b[k][g], *second = i < 4 ? first + 1 : &b[k + 1][g];
+            float *first = i < 4 ? &a[g + i % 2 * 8][k] : &b[k][g],
+                  *second = i < 4 ? first + 1 : &b[k + 1][g];
             *first = low;
             *second = high;
         }
@@ -665,7 +674,8 @@ template <bool BF16> static void emulated_multiply(void)
         w->sums[i / 4 % 8 * 4 + i / 32][i % 4] = sum[i / 4 % 8 + i % 4 / 2 * 8][i / 32 * 2 + i % 2];
 }
 template <bool BF16>
-static inline void emulated_product_of_warp(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
+static inline void emulated_product_of_warp(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3,
+                                            rt_u32 b0, rt_u32 b1)
 {
     emulated_warp *w = emulated_own_warp();
     const rt_u32 words[6] = {a0, a1, a2, a3, b0, b1};
@@ -673,11 +683,13 @@ static inline void emulated_product_of_warp(float *c, rt_u32 a0, rt_u32 a1, rt_u
     memcpy(w->words[emulated_lane()], words, sizeof words);
     emulated_meet(&w->meeting, 32, emulated_multiply<BF16>);
 }
-static inline void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
+static inline void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3,
+                                     rt_u32 b0, rt_u32 b1)
 {
     emulated_product_of_warp<true>(c, a0, a1, a2, a3, b0, b1);
 }
-static inline void ptx_multiply_f16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
+static inline void ptx_multiply_f16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0,
+                                    rt_u32 b1)
 {
     emulated_product_of_warp<false>(c, a0, a1, a2, a3, b0, b1);
 }
@@ -685,7 +697,9 @@ static inline void ptx_load_matrices(rt_u32 *r, const void *row)
 {
     const rt_u64 *rows = emulated_show((rt_u64)(uintptr_t)emulated_aligned<16>(row));
     for (int m = 0; m < 4; m++)
-        memcpy(&r[m], (const char *)(uintptr_t)rows[m * 8 + emulated_lane() / 4] + emulated_lane() % 4 * 4, 4);
+        memcpy(&r[m],
+               (const char *)(uintptr_t)rows[m * 8 + emulated_lane() / 4] + emulated_lane() % 4 * 4,
+               4);
 }
 static inline void ptx_load_matrices_turned(rt_u32 *r, const void *row)
 {
@@ -693,7 +707,9 @@ static inline void ptx_load_matrices_turned(rt_u32 *r, const void *row)
     for (int m = 0; m < 4; m++)
         for (int i = 0; i < 2; i++)
             memcpy((char *)&r[m] + 2 * i,
-                   (const char *)(uintptr_t)rows[m * 8 + emulated_lane() % 4 * 2 + i] + emulated_lane() / 4 * 2, 2);
+                   (const char *)(uintptr_t)rows[m * 8 + emulated_lane() % 4 * 2 + i] +
+                       emulated_lane() / 4 * 2,
+                   2);
 }
 
 /* A warpgroup's product. */
@@ -744,7 +760,8 @@ template <int N> static void emulated_group_multiply(void)
     emulated_product<N>(a, b, 64, sum);
     for (int i = 0; i < 128; i++)
         for (int e = 0; e < N / 2; e++)
-            g->sums[i][e] += sum[i / 32 * 16 + i % 32 / 4 + e % 4 / 2 * 8][e / 4 * 8 + i % 4 * 2 + e % 2];
+            g->sums[i][e] +=
+                sum[i / 32 * 16 + i % 32 / 4 + e % 4 / 2 * 8][e / 4 * 8 + i % 4 * 2 + e % 2];
 }
 template <int N> static inline void emulated_group_product(float *c, rt_u64 a, rt_u64 b)
 {

@@ -1,5 +1,6 @@
-/* emulated_warps_behind.cuh - what stands behind all generated bodies on the host: a worker with its loader and clerk,
- * which runs a list of tasks as device/role does, and the entry by which a test asks how a KV page lies. */
+/* emulated_warps_behind.cuh - what stands behind all generated bodies on the host: a worker with
+ * its loader and clerk, which runs a list of tasks as device/role does, and the entry by which a
+ * test asks how a KV page lies. */
 #ifndef EMULATED_WARPS_BEHIND_CUH
 #define EMULATED_WARPS_BEHIND_CUH
 
@@ -33,7 +34,8 @@ struct emulated_list {
     const emulated_late *late;
     void *kept[EMULATED_LATE]; /* what they become */
     rt_u32 n_late;
-    rt_u32 pages, in_flight;                 /* of the ring: all, or half of them as for JIT tasks */
+    /* of the ring: all, or half of them as for JIT tasks */
+    rt_u32 pages, in_flight;
     rt_u32 first;                            /* pages that are gone before the first task */
     mpk_ring loaded, taken[EMULATED_BODIES]; /* where the ring stood at the end, for each side */
 };
@@ -70,8 +72,10 @@ static void emulated_reveal(void)
         const rt_u32 which = order[i] / EMULATED_SLICES, slice = order[i] % EMULATED_SLICES;
         const emulated_late *late = &emulated_tasks.late[which];
         const size_t words = late->n_bytes / 4, first = words * slice / EMULATED_SLICES * 4;
-        const size_t end = slice + 1 == EMULATED_SLICES ? late->n_bytes : words * (slice + 1) / EMULATED_SLICES * 4;
-        memcpy((char *)late->at + first, (const char *)emulated_tasks.kept[which] + first, end - first);
+        const size_t end = slice + 1 == EMULATED_SLICES ? late->n_bytes
+                                                        : words * (slice + 1) / EMULATED_SLICES * 4;
+        memcpy((char *)late->at + first, (const char *)emulated_tasks.kept[which] + first,
+               end - first);
         emulated_idle = 0;
         if (emulated_tasks.entries[0].quiet)
             emulated_yield();
@@ -102,7 +106,8 @@ static void emulated_bodies(void)
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         const rt_entry *e = &emulated_tasks.entries[i];
         const rt_u32 live = mpk_w.live[e->live];
-        mpk_task t = {e, e->hi[0] > live ? live : e->hi[0], mpk_w.live, mpk_s + MPK_PAGES * MPK_PAGE_BYTES, &ring};
+        mpk_task t = {e, e->hi[0] > live ? live : e->hi[0], mpk_w.live,
+                      mpk_s + MPK_PAGES * MPK_PAGE_BYTES, &ring};
         __syncwarp();
         mpk_w.sides[mpk_thread() / 32].turn = i;
         __syncwarp();
@@ -126,7 +131,9 @@ static void emulated_bodies(void)
 static void emulated_begin(void)
 {
     const int i = emulated_now->number;
-    i < EMULATED_BODIES ? emulated_bodies() : i < EMULATED_CLERK ? emulated_load() : emulated_clerk();
+    i < EMULATED_BODIES  ? emulated_bodies()
+    : i < EMULATED_CLERK ? emulated_load()
+                         : emulated_clerk();
     emulated_now->done = 1;
     emulated_idle = 0;
     emulated_yield();
@@ -190,7 +197,8 @@ static int emulated_run_all(void)
 {
     bool more[EMULATED_WARPS];
     int left = EMULATED_WARPS;
-    rt_u32 held = 0, hold = 0; /* a warp that gets no turn, and for how long: others may come far ahead of it */
+    /* a warp that gets no turn, and for how long: others may come far ahead of it */
+    rt_u32 held = 0, hold = 0;
     memset(more, 1, sizeof more);
     while (left) {
         const rt_u32 warp = emulated_random(EMULATED_WARPS);
@@ -211,10 +219,12 @@ static int emulated_run_all(void)
     return EMULATED_OK;
 }
 
-/* These tasks, one after the other, on one worker; scratch_bytes: what their body has asked for; late: what is not
- * there before the first task's event or, if the tasks are quiet, becomes there while they run. */
-extern "C" int emulated_run(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes,
-                            const emulated_late *late, unsigned n_late, unsigned long long seed)
+/* These tasks, one after the other, on one worker; scratch_bytes: what their body has asked for;
+ * late: what is not there before the first task's event or, if the tasks are quiet, becomes there
+ * while they run. */
+extern "C" int emulated_run(const rt_entry *entries, unsigned n, const unsigned *live,
+                            unsigned scratch_bytes, const emulated_late *late, unsigned n_late,
+                            unsigned long long seed)
 {
     emulated_tasks.entries = entries;
     emulated_tasks.n = n;
@@ -238,7 +248,8 @@ extern "C" int emulated_run(const rt_entry *entries, unsigned n, const unsigned 
 
 extern "C" int emulated_kv_at(int values, int token, int dim, int page_tokens, int size, int bytes)
 {
-    return values ? kv_value_at(token, dim, page_tokens, size, bytes) : kv_key_at(token, dim, page_tokens, size, bytes);
+    return values ? kv_value_at(token, dim, page_tokens, size, bytes)
+                  : kv_key_at(token, dim, page_tokens, size, bytes);
 }
 
 #endif

@@ -1,7 +1,8 @@
 /* engine_test.c - the library as a program uses it, over tiny models whose weights are made up.
  *
- * A request gives the same tokens alone, in company, in any order, for any number of threads and any limits; requests
- * wait for room and none is lost; cancelling, closing and wrong use end in what mpk.h promises.
+ * A request gives the same tokens alone, in company, in any order, for any number of threads and
+ * any limits; requests wait for room and none is lost; cancelling, closing and wrong use end in
+ * what mpk.h promises.
  */
 #include <math.h>
 #include <pthread.h>
@@ -22,9 +23,12 @@ static mpk_context *cx;
 static const char config[] =
     "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", \"hidden_size\": 48, "
     "\"num_hidden_layers\": 2,"
-    " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16, \"intermediate_size\": 72,"
-    " \"vocab_size\": 131, \"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0,"
-    " \"hidden_act\": \"silu\", \"tie_word_embeddings\": false, \"attention_bias\": false, \"torch_dtype\": "
+    " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16, "
+    "\"intermediate_size\": 72,"
+    " \"vocab_size\": 131, \"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-6, "
+    "\"rope_theta\": 10000.0,"
+    " \"hidden_act\": \"silu\", \"tie_word_embeddings\": false, \"attention_bias\": false, "
+    "\"torch_dtype\": "
     "\"bfloat16\","
     " \"bos_token_id\": 1, \"eos_token_id\": 2}";
 
@@ -32,7 +36,8 @@ static int set_up(void **state)
 {
     (void)state;
     char path[300];
-    snprintf(folder, sizeof folder, "%s/mpk_engine_test.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    snprintf(folder, sizeof folder, "%s/mpk_engine_test.XXXXXX",
+             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     if (!mkdtemp(folder))
         return 1;
     snprintf(path, sizeof path, "%s/config.json", folder);
@@ -299,7 +304,8 @@ static void *ask(void *argument)
         question q = question_of(c->seed, i);
         mpk_request *r = NULL;
         mpk_answer a;
-        if (mpk_submit_tokens(own, c->engine, q.tokens, q.n, &q.options, &r) || mpk_request_wait(own, r, &a))
+        if (mpk_submit_tokens(own, c->engine, q.tokens, q.n, &q.options, &r) ||
+            mpk_request_wait(own, r, &a))
             c->fault = "a request failed";
         else if (a.n_tokens != c->alone[i].n ||
                  memcmp(a.tokens, c->alone[i].tokens, a.n_tokens * sizeof *a.tokens) != 0)
@@ -344,7 +350,8 @@ static int32_t best_of(const float *logits)
     return best;
 }
 
-/* A greedy sampler of one's own gives what the engine's does, and logits do not depend on how the tokens are fed. */
+/* A greedy sampler of one's own gives what the engine's does, and logits do not depend on how the
+ * tokens are fed. */
 static void test_sequences(void **state)
 {
     (void)state;
@@ -352,7 +359,8 @@ static void test_sequences(void **state)
     static float all[MAX_PROMPT * VOCAB], parts[MAX_PROMPT * VOCAB], last[VOCAB];
     mpk_engine *e = open_tiny(2, 3);
     question q = question_of(seed, 8);
-    q.options = (mpk_request_options){.size = sizeof q.options, .max_tokens = 10, .ignore_eos = true};
+    q.options =
+        (mpk_request_options){.size = sizeof q.options, .max_tokens = 10, .ignore_eos = true};
     reply expected = wait_reply(submit(e, &q));
     mpk_sequence *s = NULL, *whole = NULL, *cut = NULL, *more = NULL;
     check_ok(cx, mpk_sequence_open(cx, e, false, &s));
@@ -423,7 +431,8 @@ static void test_wrong_use(void **state)
     check_fails(cx, MPK_EARG, "-4", mpk_submit_tokens(cx, e, tokens, 3, NULL, &r));
     check_fails(cx, MPK_ELIMIT, "193", mpk_submit_tokens(cx, e, tokens, CONTEXT + 1, NULL, &r));
     tokens[2] = 3;
-    check_fails(cx, MPK_ELIMIT, "no room for an answer", mpk_submit_tokens(cx, e, tokens, CONTEXT, NULL, &r));
+    check_fails(cx, MPK_ELIMIT, "no room for an answer",
+                mpk_submit_tokens(cx, e, tokens, CONTEXT, NULL, &r));
     mpk_request_options many = {.size = sizeof many, .max_tokens = CONTEXT};
     check_fails(cx, MPK_ELIMIT, "context", mpk_submit_tokens(cx, e, tokens, 2, &many, &r));
     mpk_request_options hot = {.size = sizeof hot, .temperature = NAN};
@@ -485,11 +494,14 @@ static void test_graph_by_hand(void **state)
     mpk_engine_options calls = {.size = sizeof calls, .device = "cpu", .mode = MPK_MODE_CALLS};
     mpk_engine *e;
     check_fails(cx, MPK_EARG, "for a GPU", mpk_program_compile(cx, g, 1, &w, &calls, &p));
-    check_fails(cx, MPK_EARG, "for tensor programs", mpk_engine_open(cx, "no_such_model", &calls, &e));
-    check_fails(cx, MPK_EARG, "operator", mpk_graph_operator(cx, g, "no_such", NULL, 0, NULL, 0, NULL, &t));
+    check_fails(cx, MPK_EARG, "for tensor programs",
+                mpk_engine_open(cx, "no_such_model", &calls, &e));
+    check_fails(cx, MPK_EARG, "operator",
+                mpk_graph_operator(cx, g, "no_such", NULL, 0, NULL, 0, NULL, &t));
     char aside[sizeof one + 1];
     mpk_binding odd = {"w", aside + ((uintptr_t)aside % 2 == 0), sizeof one};
-    check_fails(cx, MPK_EARG, "the bytes of w are not aligned", mpk_program_compile(cx, g, 1, &odd, NULL, &p));
+    check_fails(cx, MPK_EARG, "the bytes of w are not aligned",
+                mpk_program_compile(cx, g, 1, &odd, NULL, &p));
     check_ok(cx, mpk_program_compile(cx, g, 1, &w, NULL, &p));
     mpk_graph_free(g);
     mpk_graph_free(again);
@@ -503,9 +515,11 @@ static void test_graph_by_hand(void **state)
     mpk_binding wrong = {"z", x, sizeof x};
     check_fails(cx, MPK_EARG, "z", mpk_program_run(cx, p, 1, &wrong));
     void *data[] = {x, y};
-    check_fails(cx, MPK_EARG, "2 addresses for 0 slots", mpk_program_launch(cx, p, NULL, NULL, 2, data));
+    check_fails(cx, MPK_EARG, "2 addresses for 0 slots",
+                mpk_program_launch(cx, p, NULL, NULL, 2, data));
     check_ok(cx, mpk_program_name_slots(cx, p, 1, (const char *[]){"x"}));
-    check_fails(cx, MPK_EUNSUPPORTED, "mpk_program_call runs it", mpk_program_launch(cx, p, NULL, NULL, 1, data));
+    check_fails(cx, MPK_EUNSUPPORTED, "mpk_program_call runs it",
+                mpk_program_launch(cx, p, NULL, NULL, 1, data));
     check_fails(cx, MPK_EUNSUPPORTED, "MPK_MODE_CALLS", mpk_program_wait(cx, p));
     check_fails(cx, MPK_EARG, "slot 1 of 1", mpk_program_touch(cx, p, 1));
     mpk_program_close(p);

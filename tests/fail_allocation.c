@@ -1,7 +1,8 @@
 /* fail_allocation.c - preloaded into mpk: make one allocation of a run fail (tests/test_faults.py).
  *
  * MPK_FAIL_AT=N    the Nth allocation (from 1) returns NULL; 0 or unset: none
- * MPK_FAIL_LOG=F   at exit, write "ALLOCATIONS LIVE" to F: how many were made, how many were not freed
+ * MPK_FAIL_LOG=F   at exit, write "ALLOCATIONS LIVE" to F: how many were made, how many were not
+ *                  freed
  */
 #include <errno.h>
 #include <stdatomic.h>

@@ -1,5 +1,5 @@
-/* fake_code.h - code of a program for machines on the stand-in for the driver (fake_cuda.h), so that none is compiled.
- * For cuda_bed.h and serve_bed.h.
+/* fake_code.h - code of a program for machines on the stand-in for the driver (fake_cuda.h), so
+ * that none is compiled.  For cuda_bed.h and serve_bed.h.
  */
 #ifndef TESTS_FAKE_CODE_H
 #define TESTS_FAKE_CODE_H

@@ -25,7 +25,9 @@ ENTRY cuDriverGetVersion(int *version)
 ENTRY cuGetErrorName(int code, const char **name);
 ENTRY cuGetErrorName(int code, const char **name)
 {
-    *name = code == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : code == 999 ? "CUDA_ERROR_UNKNOWN" : NULL;
+    *name = code == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : code == 999     ? "CUDA_ERROR_UNKNOWN"
+                              : NULL;
     return *name ? 0 : INVALID;
 }
 
@@ -299,7 +301,8 @@ int fake_copy(uint64_t to, bool check_to, uint64_t from, bool check_from, size_t
 {
     if ((check_to && !fake_is_known(to, n)) || (check_from && !fake_is_known(from, n)))
         return BAD_ADDRESS;
-    if (n == sizeof(uint32_t) && to % n == 0) { /* at once, and after the copies before it: a kernel may poll it */
+    /* at once, and after the copies before it: a kernel may poll it */
+    if (n == sizeof(uint32_t) && to % n == 0) {
         uint32_t word;
         memcpy(&word, (const void *)(uintptr_t)from, n);
         __atomic_store_n((uint32_t *)(uintptr_t)to, word, __ATOMIC_RELEASE);

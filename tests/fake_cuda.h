@@ -1,16 +1,18 @@
-/* fake_cuda.h - a stand-in for libcuda: GPUs whose memory is the host's, which count everything and fail on demand.
+/* fake_cuda.h - a stand-in for libcuda: GPUs whose memory is the host's, which count everything and
+ * fail on demand.
  *
- * A test calls fake_cuda_start and then uses cuda/driver.h as ever.  What the GPU is and which calls fail is said in
- * MPK_FAKE_CUDA, words with commas between:
- *     fail:cuMemAlloc:3        the third call of cuMemAlloc since the reset fails with CUDA_ERROR_UNKNOWN
+ * A test calls fake_cuda_start and then uses cuda/driver.h as ever.  What the GPU is and which
+ * calls fail is said in MPK_FAKE_CUDA, words with commas between:
+ *     fail:cuMemAlloc:3        the third call of cuMemAlloc since the reset fails with
+ *                              CUDA_ERROR_UNKNOWN
  *     fail:cuMemAlloc:3:2      the same with error 2
- *     gpus:0  version:11040  capability:86  sms:4  shared:101376  memory:1048576  blocks:1 (that an SM holds)
- *     links:0 (GPUs do not reach each other)  atomics:0 (they do by a link that has none)
+ *     gpus:0  version:11040  capability:86  sms:4  shared:101376  memory:1048576  blocks:1 (that an
+ *     SM holds) links:0 (GPUs do not reach each other)  atomics:0 (they do by a link that has none)
  *     more:4096 (bytes of memory that all GPUs but the first have more)
  *
- * Streams run at once, on the calling thread.  A kernel does nothing, unless the test gives it a function.  Kernels
- * have one argument of 8 bytes or none; addresses that were not allocated are refused, as are calls of a thread without
- * a current context.
+ * Streams run at once, on the calling thread.  A kernel does nothing, unless the test gives it a
+ * function.  Kernels have one argument of 8 bytes or none; addresses that were not allocated are
+ * refused, as are calls of a thread without a current context.
  */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
@@ -31,26 +33,31 @@ typedef void fake_kernel(void *user, const fake_launch *l);
 
 /* What the library exports beside the driver's entry points, as `fake_cuda`. */
 typedef struct fake_cuda_face {
-    void (*reset)(void);                          /* counters of calls, launches and faults begin anew */
-    void (*leaks)(char *words, size_t n);         /* "" or "2 memory, 1 stream": what lives */
-    unsigned (*launches)(void);                   /* so far, those of graphs included */
-    void (*last)(fake_launch *out);               /* the last one; function is borrowed from its module */
+    /* counters of calls, launches and faults begin anew */
+    void (*reset)(void);
+    void (*leaks)(char *words, size_t n); /* "" or "2 memory, 1 stream": what lives */
+    unsigned (*launches)(void);           /* so far, those of graphs included */
+    /* the last one; function is borrowed from its module */
+    void (*last)(fake_launch *out);
     void (*kernel)(fake_kernel *run, void *user); /* what a launch does; NULL: nothing */
     const char *(*entry)(unsigned i);             /* names that fail: takes; NULL after the last */
     unsigned (*calls)(const char *entry);         /* since the reset */
-    const void *(*variables)(void); /* where every variable lies of the module loaded last; NULL: none was */
-    int (*may_touch)(int device, uint64_t at, uint64_t n); /* 1: a kernel of this device may touch these bytes */
-    int (*device_of)(uint64_t at);                         /* whose memory this is; -1: no GPU's */
+    /* where every variable lies of the module loaded last; NULL: none was */
+    const void *(*variables)(void);
+    /* 1: a kernel of this device may touch these bytes */
+    int (*may_touch)(int device, uint64_t at, uint64_t n);
+    int (*device_of)(uint64_t at); /* whose memory this is; -1: no GPU's */
 } fake_cuda_face;
 
-/* Make cuda_driver_open find the stand-in, with these words in MPK_FAKE_CUDA (NULL: none), and reset it.  NULL: it was
- * not built (the message is printed). */
+/* Make cuda_driver_open find the stand-in, with these words in MPK_FAKE_CUDA (NULL: none), and
+ * reset it.  NULL: it was not built (the message is printed). */
 static inline const fake_cuda_face *fake_cuda_start(const char *words)
 {
     const char *build = getenv("MPK_BUILD");
     char path[4096];
     snprintf(path, sizeof path, "%s/tests/libfake_cuda.so", build ? build : "build");
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* stays open: counters outlive what the test closes */
+    /* stays open: counters outlive what the test closes */
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         printf("%s (MPK_BUILD is the build folder)\n", dlerror());
         return NULL;

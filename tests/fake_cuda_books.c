@@ -5,8 +5,9 @@
  */
 #include "fake_cuda_books.h"
 
-static const char *const kind_names[N_KINDS] = {"context", "memory", "pinned", "registered",  "stream",
-                                                "event",   "module", "graph",  "ready graph", "peer access"};
+static const char *const kind_names[N_KINDS] = {"context",     "memory",     "pinned", "registered",
+                                                "stream",      "event",      "module", "graph",
+                                                "ready graph", "peer access"};
 
 fake_books fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
 _Thread_local gpu *fake_current;
@@ -37,7 +38,8 @@ static int injected(const char *entry, unsigned call)
         char name[64];
         unsigned at = 0;
         int code = 999;
-        if (sscanf(words, "fail:%63[^:]:%u:%d", name, &at, &code) >= 2 && at == call && strcmp(name, entry) == 0)
+        if (sscanf(words, "fail:%63[^:]:%u:%d", name, &at, &code) >= 2 && at == call &&
+            strcmp(name, entry) == 0)
             return code;
         words = strchr(words, ',');
         words = words ? words + 1 : NULL;
@@ -122,7 +124,8 @@ bool fake_is_known(uint64_t at, uint64_t n)
     bool known = false;
     pthread_mutex_lock(&fake.lock);
     for (const range *r = fake.ranges; r && !known; r = r->next)
-        known = r->kind != REGISTERED && at >= r->at && at - r->at <= r->n && n <= r->n - (at - r->at);
+        known =
+            r->kind != REGISTERED && at >= r->at && at - r->at <= r->n && n <= r->n - (at - r->at);
     pthread_mutex_unlock(&fake.lock);
     return known;
 }
@@ -132,8 +135,10 @@ int fake_may_touch(int device, uint64_t at, uint64_t n)
     int known = 0;
     pthread_mutex_lock(&fake.lock);
     for (const range *r = fake.ranges; r && !known; r = r->next)
-        known = r->kind != REGISTERED && at >= r->at && at - r->at <= r->n && n <= r->n - (at - r->at) &&
-                (r->kind == PINNED || r->device == device || fake.devices[device].reaches[r->device]);
+        known =
+            r->kind != REGISTERED && at >= r->at && at - r->at <= r->n &&
+            n <= r->n - (at - r->at) &&
+            (r->kind == PINNED || r->device == device || fake.devices[device].reaches[r->device]);
     pthread_mutex_unlock(&fake.lock);
     return known;
 }
@@ -167,7 +172,8 @@ static void leaks(char *words, size_t n)
     words[0] = 0;
     for (int k = 0; k < N_KINDS && at < n; k++)
         if (fake.live[k])
-            at += (size_t)snprintf(words + at, n - at, "%s%d %s", at ? ", " : "", fake.live[k], kind_names[k]);
+            at += (size_t)snprintf(words + at, n - at, "%s%d %s", at ? ", " : "", fake.live[k],
+                                   kind_names[k]);
 }
 
 static unsigned launches(void)

@@ -176,7 +176,8 @@ ENTRY cuFuncSetAttribute(function *f, int id, int value)
     return 0;
 }
 
-ENTRY cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, function *f, int n_threads, size_t shared);
+ENTRY cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, function *f, int n_threads,
+                                                  size_t shared);
 ENTRY cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, function *f, int n_threads, size_t shared)
 {
     ENTER_CURRENT("cuOccupancyMaxActiveBlocksPerMultiprocessor");
@@ -221,7 +222,8 @@ ENTRY cuLaunchKernelEx(const config *c, function *f, void **arguments, void **ex
         l.cooperative |= c->attributes[i].id == 2 && c->attributes[i].on;
         l.early |= c->attributes[i].id == 6 && c->attributes[i].on;
     }
-    if (extra || (int)c->shared_bytes > f->dynamic_shared + 49152 || c->block[0] > 1024 || !c->grid[0])
+    if (extra || (int)c->shared_bytes > f->dynamic_shared + 49152 || c->block[0] > 1024 ||
+        !c->grid[0])
         return INVALID;
     if (l.cooperative && c->grid[0] > fake_setting("blocks", 1) * fake_setting("sms", 8))
         return TOO_LARGE;

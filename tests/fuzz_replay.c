@@ -1,4 +1,5 @@
-/* fuzz_replay.c - without libFuzzer: run a fuzzer's corpus, then mutations of it, as an ordinary test.
+/* fuzz_replay.c - without libFuzzer: run a fuzzer's corpus, then mutations of it, as an ordinary
+ * test.
  *
  * usage: NAME_fuzz CORPUS_FOLDER [MUTATIONS]
  * There are 10,000 mutations by default; the seed comes from MPK_SEED or the clock.
@@ -71,7 +72,8 @@ int main(int argc, char **argv)
     unsigned long mutations = argc > 2 ? strtoul(argv[2], NULL, 10) : 10000;
     const char *text = getenv("MPK_SEED");
     uint64_t seed = text ? strtoull(text, NULL, 10) : (uint64_t)time(NULL);
-    printf("%zu inputs, %lu mutations, seed: MPK_SEED=%llu\n", n, mutations, (unsigned long long)seed);
+    printf("%zu inputs, %lu mutations, seed: MPK_SEED=%llu\n", n, mutations,
+           (unsigned long long)seed);
     fflush(stdout);
     for (size_t i = 0; i < n; i++)
         LLVMFuzzerTestOneInput(inputs[i].at, inputs[i].n);

@@ -1,9 +1,10 @@
 /* gpu_bodies_test.c - whatever the passes make of a program, a GPU body takes it.
  *
- * Random programs begin with a case of a random operator and grow by element-wise operators, wide sums, views,
- * reductions and casts over random shapes, ranks and dtypes.  Each is compiled with random options as for a GPU; then
- * every operator that is left must find a body on every architecture of the table.  Weights in blocks are left out: on
- * a GPU they are bf16 (engine_model.c).
+ * Random programs begin with a case of a random operator and grow by element-wise operators, wide
+ * sums, views, reductions and casts over random shapes, ranks and dtypes.  Each is compiled with
+ * random options as for a GPU; then every operator that is left must find a body on every
+ * architecture of the table.  Weights in blocks are left out: on a GPU they are bf16
+ * (engine_model.c).
  */
 #include "base/rng.h"
 #include "check.h"
@@ -41,7 +42,8 @@ static ir_tensor_id pick_tensor(world *w)
 }
 
 /* An operator, if the builder takes it: its results join the pool. */
-static ir_tensor_id add_op(world *w, const char *op, uint32_t n_in, const ir_tensor_id *in, const ir_set *set)
+static ir_tensor_id add_op(world *w, const char *op, uint32_t n_in, const ir_tensor_id *in,
+                           const ir_set *set)
 {
     ir_tensor_id out[IR_MAX_OUTPUTS];
     if (ir_add_op(&w->cx, w->g, op, NULL, n_in, in, set, out) != MPK_OK) {
@@ -56,10 +58,12 @@ static ir_tensor_id add_op(world *w, const char *op, uint32_t n_in, const ir_ten
 
 /* ---- growing ---- */
 
-/* An input that broadcasts to a: some of its axes, some of these with one entry, of a random dtype. */
+/* An input that broadcasts to a: some of its axes, some of these with one entry, of a random
+ * dtype. */
 static ir_tensor_id add_like(world *w, ir_tensor_id a, bool same_dtype)
 {
-    static const ir_dtype dtypes[] = {IR_F32, IR_BF16, IR_F16, IR_F64, IR_I32, IR_I64, IR_BOOL, IR_U8, IR_I8, IR_I16};
+    static const ir_dtype dtypes[] = {IR_F32, IR_BF16, IR_F16, IR_F64, IR_I32,
+                                      IR_I64, IR_BOOL, IR_U8,  IR_I8,  IR_I16};
     const ir_tensor *t = tensor_of(w, a);
     char name[32];
     uint32_t left_out = t->rank && !pick(w, 4) ? pick(w, t->rank) : 0, rank = t->rank - left_out;
@@ -68,7 +72,8 @@ static ir_tensor_id add_like(world *w, ir_tensor_id a, bool same_dtype)
     for (uint32_t i = 0; i < rank; i++)
         dims[i] = pick(w, 6) ? t->dims[left_out + i] : 1;
     ir_live live = rank && !left_out && dims[0] == t->dims[0] ? t->live : IR_ALL;
-    ir_dtype dtype = same_dtype || pick(w, 3) ? t->dtype : dtypes[pick(w, sizeof dtypes / sizeof *dtypes)];
+    ir_dtype dtype =
+        same_dtype || pick(w, 3) ? t->dtype : dtypes[pick(w, sizeof dtypes / sizeof *dtypes)];
     snprintf(name, sizeof name, "given%zu", w->g->tensors.n);
     check_ok(&w->cx, ir_add_tensor(&w->cx, w->g, IR_INPUT, live, name, dtype, rank, dims, &out));
     return out;
@@ -99,7 +104,8 @@ static void add_sum(world *w)
 /* An expression over up to twelve inputs. */
 static void add_map(world *w)
 {
-    static const char *const words[] = {"x%u", "exp(-x%u)", "tanh(x%u)", "where(x%u > 0, 1, x%u)", "abs(x%u)"};
+    static const char *const words[] = {"x%u", "exp(-x%u)", "tanh(x%u)", "where(x%u > 0, 1, x%u)",
+                                        "abs(x%u)"};
     static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", "i32", "i64", "bool"};
     ir_tensor_id in[12] = {pick_tensor(w)};
     uint32_t n = 1 + pick(w, 12);
@@ -110,7 +116,8 @@ static void add_map(world *w)
         text_print(&expr, words[pick(w, 5)], i, i);
     }
     add_op(w, "map", n, in,
-           (ir_set[]){{.name = "expr", .s = expr.at}, {.name = "dtype", .s = dtypes[pick(w, 7)]}, {0}});
+           (ir_set[]){
+               {.name = "expr", .s = expr.at}, {.name = "dtype", .s = dtypes[pick(w, 7)]}, {0}});
     text_free(&expr);
 }
 
@@ -178,8 +185,9 @@ static void add_reshape(world *w)
 /* One of the operators with one operand, on a random axis. */
 static void add_unary(world *w)
 {
-    static const char *const names[] = {"silu", "gelu",    "softmax", "log_softmax", "sort", "scan",
-                                        "flip", "extreme", "reduce",  "cast",        "copy", "argmax"};
+    static const char *const names[] = {"silu",   "gelu", "softmax", "log_softmax",
+                                        "sort",   "scan", "flip",    "extreme",
+                                        "reduce", "cast", "copy",    "argmax"};
     static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", "i32", "i64", "bool"};
     const char *name = names[pick(w, sizeof names / sizeof *names)];
     ir_tensor_id a = pick_tensor(w);
@@ -221,7 +229,8 @@ static bool begin(world *w)
     while (op_table[n_ops])
         n_ops++;
     const op_def *def = op_table[pick(w, n_ops)];
-    check_ok(&w->cx, ir_parse(&w->cx, &w->a, str_from(def->cases[pick(w, def->n_cases)].graph), &w->g));
+    check_ok(&w->cx,
+             ir_parse(&w->cx, &w->a, str_from(def->cases[pick(w, def->n_cases)].graph), &w->g));
     const ir_graph *g = w->g;
     for (size_t i = 0; i < g->tensors.n && w->n < MOST_STEPS; i++) {
         const ir_tensor *t = &g->tensors.at[i];
@@ -267,15 +276,19 @@ static void check_bodies(const world *w, const ir_graph *g, const gen_arch *arch
 {
     for (size_t i = 0; i < g->ops.n; i++) {
         const ir_op *op = &g->ops.at[i];
-        gen_call c = {.ir = g, .op = op, .n_tokens = n_tokens, .n_workers = arch->n_sms, .needs = arch->features};
+        gen_call c = {.ir = g,
+                      .op = op,
+                      .n_tokens = n_tokens,
+                      .n_workers = arch->n_sms,
+                      .needs = arch->features};
         if ((op->def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE) ||
             gen_body_choose(&c, UINT32_MAX))
             continue;
         text t = {0};
         ir_print(g, &t);
         print_message("MPK_SEED=%llu:\n%s", (unsigned long long)w->seed, t.at);
-        fail_msg("%s (%%%.*s) of %u operands has no body on %s", op->def->name, STR_ARG(op->name), op->n_in + op->n_out,
-                 arch->name);
+        fail_msg("%s (%%%.*s) of %u operands has no body on %s", op->def->name, STR_ARG(op->name),
+                 op->n_in + op->n_out, arch->name);
     }
 }
 
@@ -315,7 +328,8 @@ static void every_operator_finds_a_body(void **state)
 
 /* ---- limits of fast bodies ---- */
 
-/* Which body the last operator of a program gets on Hopper; at a limit the fast one, just beyond it another. */
+/* Which body the last operator of a program gets on Hopper; at a limit the fast one, just beyond it
+ * another. */
 static void fast_bodies_keep_their_limits(void **state)
 {
     (void)state;
@@ -323,7 +337,8 @@ static void fast_bodies_keep_their_limits(void **state)
         const char *body, *graph;
         bool taken;
     } rows[] = {
-#define FOLD(columns) "input %p : bf16[2, 9, " columns "]\ninput %l : f32[2, 9, 2]\n%y = attention_fold(%p, %l)\n"
+#define FOLD(columns) \
+    "input %p : bf16[2, 9, " columns "]\ninput %l : f32[2, 9, 2]\n%y = attention_fold(%p, %l)\n"
         {"fold_rows", FOLD("512"), true},
         {"fold_rows", FOLD("528"), false},
     };

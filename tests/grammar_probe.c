@@ -1,9 +1,10 @@
-/* grammar_probe.c - grammars for tests in Python (tests/test_grammar.py): a JSON object a line in, one a line out.
+/* grammar_probe.c - grammars for tests in Python (tests/test_grammar.py): a JSON object a line in,
+ * one a line out.
  *
- * In: kind, source, and texts: which of them does the grammar take?  Out: {"fits": [true, ...]}, or {"error": "..."}.
- * In: kind, source, seed, n, most: n texts of tokens that random logits draw from the masks; after `most` tokens the
- * ones that lead to an end are preferred.  Out: {"texts": ["..."]}; a text that did not end is null.  The vocabulary
- * has all bytes and many longer tokens.
+ * In: kind, source, and texts: which of them does the grammar take?  Out: {"fits": [true, ...]}, or
+ * {"error": "..."}.  In: kind, source, seed, n, most: n texts of tokens that random logits draw
+ * from the masks; after `most` tokens the ones that lead to an end are preferred.  Out: {"texts":
+ * ["..."]}; a text that did not end is null.  The vocabulary has all bytes and many longer tokens.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +50,8 @@ static bool is_set(const uint32_t *words, uint32_t i)
     return words[i / 32] >> i % 32 & 1;
 }
 
-/* A token that the mask has: the one of the largest random logit; late in a text, an end or what closes something. */
+/* A token that the mask has: the one of the largest random logit; late in a text, an end or what
+ * closes something. */
 static int32_t draw(const uint32_t *words, uint64_t seed, uint64_t step, bool late)
 {
     static const char closing[] = "\"}]0,:e";
@@ -70,7 +72,8 @@ static int32_t draw(const uint32_t *words, uint64_t seed, uint64_t step, bool la
     return best;
 }
 
-static mpk_status write_text(mpk_context *cx, grammar_matcher *m, uint64_t seed, uint32_t most, text *out, bool *ended)
+static mpk_status write_text(mpk_context *cx, grammar_matcher *m, uint64_t seed, uint32_t most,
+                             text *out, bool *ended)
 {
     uint32_t words[(TOKENS + 31) / 32], n;
     bool over = false;
@@ -85,7 +88,8 @@ static mpk_status write_text(mpk_context *cx, grammar_matcher *m, uint64_t seed,
         if (token < 256)
             text_add(out, &(char){(char)token}, 1);
         for (int32_t k = 0; token >= 256 && k < 1 + token % 3; k++) {
-            const char *piece = pieces[rng_u64(1, (uint64_t)(3 * token + k)) % (sizeof pieces / sizeof *pieces)];
+            const char *piece =
+                pieces[rng_u64(1, (uint64_t)(3 * token + k)) % (sizeof pieces / sizeof *pieces)];
             text_add(out, piece, strlen(piece));
         }
         *ended = false;
@@ -94,7 +98,8 @@ static mpk_status write_text(mpk_context *cx, grammar_matcher *m, uint64_t seed,
     return grammar_matcher_read(cx, m, (str){0}, &fits, ended);
 }
 
-static mpk_status write_texts(mpk_context *cx, grammar *g, const grammar_vocab *v, const json_value *order, text *out)
+static mpk_status write_texts(mpk_context *cx, grammar *g, const grammar_vocab *v,
+                              const json_value *order, text *out)
 {
     uint32_t n = 1, most = 50;
     double seed = 0;
@@ -121,7 +126,8 @@ static mpk_status write_texts(mpk_context *cx, grammar *g, const grammar_vocab *
     return MPK_OK;
 }
 
-static mpk_status try_texts(mpk_context *cx, grammar *g, const grammar_vocab *v, const json_value *list, text *out)
+static mpk_status try_texts(mpk_context *cx, grammar *g, const grammar_vocab *v,
+                            const json_value *list, text *out)
 {
     text_print(out, "{\"fits\": [");
     for (size_t i = 0; i < list->n; i++) {
@@ -137,7 +143,8 @@ static mpk_status try_texts(mpk_context *cx, grammar *g, const grammar_vocab *v,
     return MPK_OK;
 }
 
-static mpk_status answer(mpk_context *cx, const json_value *order, const grammar_vocab *v, text *out)
+static mpk_status answer(mpk_context *cx, const json_value *order, const grammar_vocab *v,
+                         text *out)
 {
     str kind = {0}, source = {0};
     grammar *g = NULL;

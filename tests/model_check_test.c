@@ -1,11 +1,13 @@
 /* model_check_test.c - the very source of the runtime (src/rt) under an explorer of interleavings.
  *
- * Each scenario is 2 to 4 threads (coroutines).  The explorer runs it again and again: first every schedule with at
- * most a few preemptions, in depth-first order, then random schedules.  Memory is sequentially consistent here; the
- * weaker orders are argued in docs/runtime.md and watched by ThreadSanitizer in stress_test.c.
+ * Each scenario is 2 to 4 threads (coroutines).  The explorer runs it again and again: first every
+ * schedule with at most a few preemptions, in depth-first order, then random schedules.  Memory is
+ * sequentially consistent here; the weaker orders are argued in docs/runtime.md and watched by
+ * ThreadSanitizer in stress_test.c.
  *
- * Checked: a task runs once a step and never before its event; queue entries are taken once and in order; pages are
- * never held twice; no wake is lost (threads that all sleep are a deadlock); a step ends; counters may wrap.
+ * Checked: a task runs once a step and never before its event; queue entries are taken once and in
+ * order; pages are never held twice; no wake is lost (threads that all sleep are a deadlock); a
+ * step ends; counters may wrap.
  */
 #define RT_ATOMIC_HEADER "rt_atomic_model.h"
 #include <stdbool.h>
@@ -87,7 +89,8 @@ static int choose(unsigned ready)
         next = x.choice[x.n_points];
     } else {
         x.choice[x.n_points] = (unsigned char)next;
-        x.left[x.n_points] = (unsigned char)(can_stay && x.preemptions >= x.bound ? 0 : ready & ~(1u << next));
+        x.left[x.n_points] =
+            (unsigned char)(can_stay && x.preemptions >= x.bound ? 0 : ready & ~(1u << next));
     }
     x.preemptions += can_stay && next != x.current;
     x.n_points++;
@@ -163,7 +166,8 @@ static void run_once(const scenario *s)
     if (!x.failed)
         s->check();
     if (x.failed)
-        fail_msg("%s: %s (%s, %d points)", s->name, x.why, x.random ? "random" : "depth first", x.n_points);
+        fail_msg("%s: %s (%s, %d points)", s->name, x.why, x.random ? "random" : "depth first",
+                 x.n_points);
 }
 
 /* Take the deepest point that has another choice; false: all were tried. */
@@ -229,7 +233,8 @@ static void queue_run(int thread)
     rt_u32 item;
     if (thread < 2) {
         for (rt_u32 i = 0; i < 2; i++)
-            expect(rt_queue_push(&queue, queue_slots, 3, (rt_u32)thread * 10 + i), "the queue was full");
+            expect(rt_queue_push(&queue, queue_slots, 3, (rt_u32)thread * 10 + i),
+                   "the queue was full");
         return;
     }
     for (int tries = 0; tries < 4; tries++)
@@ -281,7 +286,8 @@ static void pages_run(int thread)
             while (!rt_pages_acquire(&pages, page_needs[i], &holds[i]))
                 rt_sleep(&pages.released, pages.released.value, RT_FOREVER);
             for (rt_u32 p = 0; p < page_needs[i]; p++) {
-                expect(holds[i].first + p < 5 && !page_owner[holds[i].first + p], "a page is held twice");
+                expect(holds[i].first + p < 5 && !page_owner[holds[i].first + p],
+                       "a page is held twice");
                 page_owner[holds[i].first + p] = 1;
             }
             rt_store_release_device(&n_held, i + 1);
@@ -304,7 +310,8 @@ static void pages_check(void)
 
 static const scenario pages_scenario = {"pages", 2, pages_reset, pages_run, pages_check};
 
-/* ---- scenario: whole steps: two workers with their schedulers, and a host that asks for steps and stops ---- */
+/* ---- scenario: whole steps: two workers with their schedulers, and a host that asks for steps and
+ * stops ---- */
 
 enum { WORKERS = 2, TASKS = 6, EVENTS = 4, STEPS = 2 };
 
@@ -336,7 +343,8 @@ static unsigned jit_events; /* bit e: the tasks of event e are JIT */
 static rt_u32 steal;
 
 /* The body: the tasks before it must have ended in this step, and it must not have begun. */
-static inline void rt_run_body(rt_machine *m, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0, rt_u32 page)
+static inline void rt_run_body(rt_machine *m, rt_worker *w, const rt_task *task, rt_u32 op,
+                               rt_u32 hi0, rt_u32 page)
 {
     (void)m;
     (void)w;
@@ -438,14 +446,16 @@ static void host_run(void)
         rt_wake(&control.doorbell);
         for (;;) {
             rt_u32 bell = rt_load_acquire_system(&control.host_bell);
-            if (rt_load_acquire_system(&control.once_done) == i || control.abort.value != RT_RUNNING)
+            if (rt_load_acquire_system(&control.once_done) == i ||
+                control.abort.value != RT_RUNNING)
                 break;
             rt_sleep(&control.host_bell, bell, RT_FOREVER);
         }
         for (int t = 0; t < TASKS; t++)
             expect(ran[t] == 1 && ended[t], "the step ended before a task");
     }
-    expect(rt_replace_acq_rel_device(&control.abort, RT_RUNNING, RT_STOPPING), "the machine raised a fault");
+    expect(rt_replace_acq_rel_device(&control.abort, RT_RUNNING, RT_STOPPING),
+           "the machine raised a fault");
     rt_rouse(&machine);
 }
 
@@ -461,7 +471,8 @@ static void step_check(void)
 {
     expect(control.sleepers.value == 0, "a worker left while it was counted as asleep");
     for (int i = 0; i < WORKERS; i++)
-        expect(jit_queues[i].written.value == jit_queues[i].read.value, "a JIT task was left in a queue");
+        expect(jit_queues[i].written.value == jit_queues[i].read.value,
+               "a JIT task was left in a queue");
 }
 
 static const scenario step_scenario = {"steps", WORKERS + 1, step_reset, step_run, step_check};

@@ -1,4 +1,5 @@
-/* model_test.c - every configuration that ships becomes a verified program with the model's true number of parameters.
+/* model_test.c - every configuration that ships becomes a verified program with the model's true
+ * number of parameters.
  */
 #include <dirent.h>
 
@@ -46,8 +47,8 @@ static ir_graph *build(const load_model *m, arena *a, model_shape shape)
     return g;
 }
 
-static void check_tensor(const ir_graph *g, const char *name, ir_dtype dtype, ir_live live, uint32_t rank,
-                         const int64_t *dims)
+static void check_tensor(const ir_graph *g, const char *name, ir_dtype dtype, ir_live live,
+                         uint32_t rank, const int64_t *dims)
 {
     ir_tensor_id id = ir_find(g, name);
     if (id == IR_NONE)
@@ -63,9 +64,12 @@ static const struct {
     const char *path;
     int64_t n_parameters, n_layers, n_vocab, n_kv_heads, head_size; /* as published */
 } shipped[] = {
-    {"models/qwen3-0.6b", 596049920, 28, 151936, 8, 128},      {"models/llama-3.2-1b", 1235814400, 16, 128256, 8, 64},
-    {"models/qwen3-1.7b", 1720574976, 28, 151936, 8, 128},     {"models/qwen3-8b", 8190735360, 36, 151936, 8, 128},
-    {"models/qwen3-30b-a3b", 30532122624, 48, 151936, 4, 128}, {"models/qwen3-32b", 32762123264, 64, 151936, 8, 128},
+    {"models/qwen3-0.6b", 596049920, 28, 151936, 8, 128},
+    {"models/llama-3.2-1b", 1235814400, 16, 128256, 8, 64},
+    {"models/qwen3-1.7b", 1720574976, 28, 151936, 8, 128},
+    {"models/qwen3-8b", 8190735360, 36, 151936, 8, 128},
+    {"models/qwen3-30b-a3b", 30532122624, 48, 151936, 4, 128},
+    {"models/qwen3-32b", 32762123264, 64, 151936, 8, 128},
 };
 enum { N_SHIPPED = sizeof shipped / sizeof *shipped };
 
@@ -152,10 +156,12 @@ static void test_bf16_activations(void **state)
 static void test_windows_and_biases(void **state)
 {
     (void)state;
-    static const char json[] =
-        "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 3, \"hidden_size\": 320, \"num_attention_heads\": 5, "
-        "\"num_key_value_heads\": 1, \"intermediate_size\": 96, \"vocab_size\": 1003, \"max_position_embeddings\": 64, "
-        "\"use_sliding_window\": true, \"sliding_window\": 7, \"max_window_layers\": 2, \"hidden_act\": \"gelu\"}";
+    static const char json[] = "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 3, "
+                               "\"hidden_size\": 320, \"num_attention_heads\": 5, "
+                               "\"num_key_value_heads\": 1, \"intermediate_size\": 96, "
+                               "\"vocab_size\": 1003, \"max_position_embeddings\": 64, "
+                               "\"use_sliding_window\": true, \"sliding_window\": 7, "
+                               "\"max_window_layers\": 2, \"hidden_act\": \"gelu\"}";
     mpk_context cx = {0};
     load_model m = {0};
     arena a = {0};
@@ -165,7 +171,8 @@ static void test_windows_and_biases(void **state)
     for (size_t i = 0, n = 0; i < g->ops.n; i++) {
         const ir_op *op = &g->ops.at[i];
         for (uint32_t k = 0; k < op->def->n_attributes; k++)
-            if (strcmp(op->def->name, "attention") == 0 && strcmp(op->def->attributes[k].name, "window") == 0)
+            if (strcmp(op->def->name, "attention") == 0 &&
+                strcmp(op->def->attributes[k].name, "window") == 0)
                 window[n++] = op->attributes[k].i;
     }
     assert_true(window[0] == 0 && window[1] == 0 && window[2] == 7);
@@ -189,13 +196,15 @@ static void test_shape_faults(void **state)
     model_shape shape = make_shape(0, 0);
     check_fails(&cx, MPK_EARG, "0 tokens a step", model_build(&cx, &a, &m.config, &shape, &w, &g));
     shape = make_shape(2, 3);
-    check_fails(&cx, MPK_EARG, "3 rows of logits of 2 tokens", model_build(&cx, &a, &m.config, &shape, &w, &g));
+    check_fails(&cx, MPK_EARG, "3 rows of logits of 2 tokens",
+                model_build(&cx, &a, &m.config, &shape, &w, &g));
     shape = make_shape(2, 1);
     shape.kv_dtype = IR_Q4_0;
     check_fails(&cx, MPK_EARG, "not q4_0", model_build(&cx, &a, &m.config, &shape, &w, &g));
     shape = make_shape(2, 1);
     m.config.n_kv_heads = 3;
-    check_fails(&cx, MPK_EFORMAT, "16 attention heads cannot share 3", model_build(&cx, &a, &m.config, &shape, &w, &g));
+    check_fails(&cx, MPK_EFORMAT, "16 attention heads cannot share 3",
+                model_build(&cx, &a, &m.config, &shape, &w, &g));
     arena_free(&a);
     load_close(&m);
 }
@@ -203,9 +212,12 @@ static void test_shape_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shipped_models),     cmocka_unit_test(test_every_folder_of_models_is_tested),
-        cmocka_unit_test(test_paper_tail),         cmocka_unit_test(test_bf16_activations),
-        cmocka_unit_test(test_windows_and_biases), cmocka_unit_test(test_shape_faults),
+        cmocka_unit_test(test_shipped_models),
+        cmocka_unit_test(test_every_folder_of_models_is_tested),
+        cmocka_unit_test(test_paper_tail),
+        cmocka_unit_test(test_bf16_activations),
+        cmocka_unit_test(test_windows_and_biases),
+        cmocka_unit_test(test_shape_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* one_kernel_test.c - a model's kernel is the same for any number of requests and any context, so that one that was
- * compiled for some serves all: what differs is told to it when it is loaded.
+/* one_kernel_test.c - a model's kernel is the same for any number of requests and any context, so
+ * that one that was compiled for some serves all: what differs is told to it when it is loaded.
  */
 #include "check.h"
 
@@ -13,8 +13,8 @@ typedef struct size {
     uint32_t slots, slot_pages, n_pages, kv_heads;
 } size;
 
-static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
-                               ir_dtype *dtype)
+static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                               const int64_t *dims, ir_dtype *dtype)
 {
     (void)cx, (void)self, (void)name, (void)rank, (void)dims;
     *dtype = IR_BF16;

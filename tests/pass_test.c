@@ -1,9 +1,10 @@
-/* pass_test.c - random tensor programs through every pass give the bytes of the reference interpreter.
+/* pass_test.c - random tensor programs through every pass give the bytes of the reference
+ * interpreter.
  *
- * Random graphs of element-wise operators, views, norms and matrix products, and small random decoders with a KV cache,
- * are compiled with random options (fusion, launch policy, degrees of freedom, 1 to 200 workers), proven at every
- * level, and run task by task in random legal orders in the memory that the plan gives them.  Temporaries begin as
- * garbage.
+ * Random graphs of element-wise operators, views, norms and matrix products, and small random
+ * decoders with a KV cache, are compiled with random options (fusion, launch policy, degrees of
+ * freedom, 1 to 200 workers), proven at every level, and run task by task in random legal orders in
+ * the memory that the plan gives them.  Temporaries begin as garbage.
  */
 #include <math.h>
 
@@ -51,7 +52,8 @@ static ir_tensor_id add_const(world *w, pool *p, uint32_t rank, int64_t rows, in
     return t;
 }
 
-static ir_tensor_id add_op(world *w, pool *p, const char *op, uint32_t n_in, const ir_tensor_id *in, const ir_set *set)
+static ir_tensor_id add_op(world *w, pool *p, const char *op, uint32_t n_in, const ir_tensor_id *in,
+                           const ir_set *set)
 {
     ir_tensor_id out[IR_MAX_OUTPUTS];
     check_ok(&w->cx, ir_add_op(&w->cx, p->g, op, NULL, n_in, in, set, out));
@@ -74,14 +76,18 @@ static ir_tensor_id add_swapped(world *w, pool *p, ir_tensor_id a)
             flat[2] = {p->n_tokens, columns(p, a)};
     if (columns(p, a) % 2)
         return a;
-    a = add_op(w, p, "reshape", 1, &a, (ir_set[]){{.name = "shape", .ints = halves, .n_ints = 3}, {0}});
-    a = add_op(w, p, "transpose", 1, &a, (ir_set[]){{.name = "perm", .ints = perm, .n_ints = 3}, {0}});
-    return add_op(w, p, "reshape", 1, &a, (ir_set[]){{.name = "shape", .ints = flat, .n_ints = 2}, {0}});
+    a = add_op(w, p, "reshape", 1, &a,
+               (ir_set[]){{.name = "shape", .ints = halves, .n_ints = 3}, {0}});
+    a = add_op(w, p, "transpose", 1, &a,
+               (ir_set[]){{.name = "perm", .ints = perm, .n_ints = 3}, {0}});
+    return add_op(w, p, "reshape", 1, &a,
+                  (ir_set[]){{.name = "shape", .ints = flat, .n_ints = 2}, {0}});
 }
 
 static ir_tensor_id add_slice(world *w, pool *p, ir_tensor_id a)
 {
-    int64_t width = columns(p, a), lo = pick(w, (uint32_t)width), hi = lo + 1 + pick(w, (uint32_t)(width - lo));
+    int64_t width = columns(p, a), lo = pick(w, (uint32_t)width),
+            hi = lo + 1 + pick(w, (uint32_t)(width - lo));
     int64_t starts[2] = {0, lo}, stops[2] = {p->n_tokens, hi};
     return add_op(w, p, "slice", 1, &a,
                   (ir_set[]){{.name = "starts", .ints = starts, .n_ints = 2},
@@ -130,7 +136,9 @@ static ir_tensor_id add_random(world *w, pool *p)
     case 9:
         return add_swapped(w, p, a);
     case 10:
-        return columns(p, a) > 200 ? a : add_op(w, p, "concat", 2, in, (ir_set[]){{.name = "axis", .i = 1}, {0}});
+        return columns(p, a) > 200
+                   ? a
+                   : add_op(w, p, "concat", 2, in, (ir_set[]){{.name = "axis", .i = 1}, {0}});
     default:
         return add_op(w, p, "softmax", 1, in, NULL);
     }
@@ -142,7 +150,8 @@ static ir_graph *random_graph(world *w)
     int64_t dims[2] = {p.n_tokens, 2 + pick(w, 40)};
     check_ok(&w->cx, ir_create(&w->cx, &w->a, "random", &p.g));
     for (p.n = 0; p.n < 2; p.n++)
-        check_ok(&w->cx, ir_add_tensor(&w->cx, p.g, IR_INPUT, IR_TOKENS, p.n ? "b" : "a", IR_F32, 2, dims, &p.at[p.n]));
+        check_ok(&w->cx, ir_add_tensor(&w->cx, p.g, IR_INPUT, IR_TOKENS, p.n ? "b" : "a", IR_F32, 2,
+                                       dims, &p.at[p.n]));
     for (uint32_t n = 3 + pick(w, 20); n; n--)
         p.at[p.n++] = add_random(w, &p);
     ir_tensor_id last[1] = {p.at[p.n - 1]};
@@ -154,8 +163,8 @@ static ir_graph *random_graph(world *w)
     return p.g;
 }
 
-static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank, const int64_t *dims,
-                               ir_dtype *dtype)
+static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                               const int64_t *dims, ir_dtype *dtype)
 {
     (void)cx, (void)self, (void)name, (void)rank, (void)dims;
     *dtype = IR_F32;
@@ -164,7 +173,8 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
 
 static ir_graph *random_decoder(world *w)
 {
-    static const char *const families[] = {"qwen3", "llama", "qwen2", "mistral", "qwen3_moe", "mixtral"};
+    static const char *const families[] = {"qwen3",   "llama",     "qwen2",
+                                           "mistral", "qwen3_moe", "mixtral"};
     static const char *const activations[] = {"silu", "gelu", "gelu_tanh"};
     uint32_t kv_heads = 1 + pick(w, 2), head = 8u << pick(w, 2), tokens = 1 + pick(w, 5);
     model_config c = {.family = str_from(families[pick(w, 6)]),
@@ -227,7 +237,8 @@ static ir_graph *random_split_decoder(world *w)
 
 /* ---- values ---- */
 
-/* Step inputs that make sense to a decoder: token t is alone in slot t, at some position of its four pages. */
+/* Step inputs that make sense to a decoder: token t is alone in slot t, at some position of its
+ * four pages. */
 static void fill_integers(world *w, const ir_tensor *t, void *data)
 {
     for (int64_t i = 0; i < ir_elements(t); i++) {
@@ -256,7 +267,8 @@ static void fill_values(world *w, const ir_graph *g, ir_values *v)
         for (int64_t k = 0; t->dtype != IR_I32 && t->dtype != IR_I64 && k < ir_elements(t); k++) {
             op_view view = {.data = v->data[i], .dtype = t->dtype};
             float x = rng_normal(w->seed, w->next++);
-            op_store(&view, k, str_is(t->name, "sampling") ? (x < 0 ? 0 : x) * (k % 4 == 0) : x * 0.5f);
+            op_store(&view, k,
+                     str_is(t->name, "sampling") ? (x < 0 ? 0 : x) * (k % 4 == 0) : x * 0.5f);
         }
     }
 }
@@ -279,7 +291,8 @@ static void fill_live(world *w, const ir_graph *g, ir_values *v)
 }
 
 /* The tensors that the caller fills, by name from one graph's storage to another's. */
-static void copy_given(const ir_graph *from, const ir_values *source, const ir_graph *to, void **data)
+static void copy_given(const ir_graph *from, const ir_values *source, const ir_graph *to,
+                       void **data)
 {
     for (ir_tensor_id i = 0; i < to->tensors.n; i++) {
         uint64_t id;
@@ -297,7 +310,8 @@ static void *garbage(world *w, uint64_t bytes)
 }
 
 /* Memory for a compiled graph as the plan says, with the given tensors copied in. */
-static ir_values planned_values(world *w, const tg_program *p, const ir_graph *original, const ir_values *given)
+static ir_values planned_values(world *w, const tg_program *p, const ir_graph *original,
+                                const ir_values *given)
 {
     ir_values v = {.data = arena_alloc(&w->a, p->graphs[0].ir->tensors.n + 1, sizeof(void *))};
     void *areas[TG_AREAS] = {0}, **weights = arena_alloc(&w->a, p->n_weights + 1, sizeof *weights);
@@ -316,11 +330,12 @@ static ir_values planned_values(world *w, const tg_program *p, const ir_graph *o
     return v;
 }
 
-static void check_tensor(const ir_graph *g, ir_tensor_id a, const ir_values *va, const ir_graph *h, ir_tensor_id b,
-                         const ir_values *vb)
+static void check_tensor(const ir_graph *g, ir_tensor_id a, const ir_values *va, const ir_graph *h,
+                         ir_tensor_id b, const ir_values *vb)
 {
     const ir_tensor *t = &g->tensors.at[a], *u = &h->tensors.at[b];
-    op_view x = {.data = va->data[a], .dtype = t->dtype}, y = {.data = vb->data[b], .dtype = u->dtype};
+    op_view x = {.data = va->data[a], .dtype = t->dtype},
+            y = {.data = vb->data[b], .dtype = u->dtype};
     assert_int_equal(t->dtype, u->dtype);
     assert_memory_equal(t->dims, u->dims, t->rank * sizeof *t->dims);
     int64_t live = t->live == IR_ALL ? INT64_MAX : (int64_t)va->live[t->live];
@@ -333,13 +348,14 @@ static void check_tensor(const ir_graph *g, ir_tensor_id a, const ir_values *va,
         }
         float p = op_load(&x, at_x), q = op_load(&y, at_y);
         if (row < live && memcmp(&p, &q, sizeof p) != 0)
-            fail_msg("%%%.*s, element %lld: %.9g by the interpreter, %.9g by tasks", STR_ARG(t->name), (long long)i,
-                     (double)p, (double)q);
+            fail_msg("%%%.*s, element %lld: %.9g by the interpreter, %.9g by tasks",
+                     STR_ARG(t->name), (long long)i, (double)p, (double)q);
     }
 }
 
 /* Outputs and state. */
-static void check_results(const ir_graph *g, const ir_values *expected, const ir_graph *h, const ir_values *found)
+static void check_results(const ir_graph *g, const ir_values *expected, const ir_graph *h,
+                          const ir_values *found)
 {
     assert_int_equal(g->outputs.n, h->outputs.n);
     for (size_t i = 0; i < g->outputs.n; i++)
@@ -442,10 +458,12 @@ static ir_graph *random_sharded(world *w)
 }
 
 /* What a peer holds of a weight: a part of the whole one, element by element. */
-static void copy_share(const ir_tensor *whole, const void *from, const ir_tensor *part, const ir_share *share, void *to)
+static void copy_share(const ir_tensor *whole, const void *from, const ir_tensor *part,
+                       const ir_share *share, void *to)
 {
     int64_t at[IR_MAX_RANK] = {0}, stride[IR_MAX_RANK];
-    op_view x = {.data = (void *)(uintptr_t)from, .dtype = whole->dtype}, y = {.data = to, .dtype = part->dtype};
+    op_view x = {.data = (void *)(uintptr_t)from, .dtype = whole->dtype},
+            y = {.data = to, .dtype = part->dtype};
     ir_dense_strides(whole->rank, whole->dims, stride);
     for (int64_t i = 0; i < ir_elements(part); i++) {
         int64_t place = 0;
@@ -458,7 +476,8 @@ static void copy_share(const ir_tensor *whole, const void *from, const ir_tensor
 }
 
 /* Inputs, weights and their parts; state begins as zeros on either side. */
-static ir_values sharded_values(world *w, const ir_graph *g, const ir_values *given, const ir_graph *h)
+static ir_values sharded_values(world *w, const ir_graph *g, const ir_values *given,
+                                const ir_graph *h)
 {
     ir_values v = {0};
     check_ok(&w->cx, ir_eval_allocate(&w->cx, &w->a, h, &v));
@@ -478,23 +497,25 @@ static ir_values sharded_values(world *w, const ir_graph *g, const ir_values *gi
     return v;
 }
 
-/* Sums over peers are added in another order, so results agree to rounding: of bf16, if some are rounded to it. */
-static void check_close(const ir_graph *g, ir_tensor_id a, const ir_values *va, const ir_graph *h, ir_tensor_id b,
-                        const ir_values *vb, float tolerance)
+/* Sums over peers are added in another order, so results agree to rounding: of bf16, if some are
+ * rounded to it. */
+static void check_close(const ir_graph *g, ir_tensor_id a, const ir_values *va, const ir_graph *h,
+                        ir_tensor_id b, const ir_values *vb, float tolerance)
 {
     const ir_tensor *t = &g->tensors.at[a], *u = &h->tensors.at[b];
     int64_t n = ir_elements(t), rows = t->live == IR_ALL ? INT64_MAX : (int64_t)va->live[t->live];
     int64_t row = n / t->dims[0], live = rows < t->dims[0] ? rows * row : n;
     float most = 1e-3f;
-    op_view x = {.data = va->data[a], .dtype = t->dtype}, y = {.data = vb->data[b], .dtype = u->dtype};
+    op_view x = {.data = va->data[a], .dtype = t->dtype},
+            y = {.data = vb->data[b], .dtype = u->dtype};
     assert_memory_equal(t->dims, u->dims, t->rank * sizeof *t->dims);
     for (int64_t i = 0; i < live; i++)
         most = fabsf(op_load(&x, i)) > most ? fabsf(op_load(&x, i)) : most;
     for (int64_t i = 0; i < live; i++) {
         float p = op_load(&x, i), q = op_load(&y, i);
         if (!(fabsf(p - q) <= tolerance * most))
-            fail_msg("%%%.*s, element %lld: %.9g of one, %.9g of several peers", STR_ARG(t->name), (long long)i,
-                     (double)p, (double)q);
+            fail_msg("%%%.*s, element %lld: %.9g of one, %.9g of several peers", STR_ARG(t->name),
+                     (long long)i, (double)p, (double)q);
     }
 }
 
@@ -532,15 +553,16 @@ static uint32_t compare_sharded(world *w, ir_graph *g, uint32_t n_peers)
             tolerance = 0.1f;
     }
     for (ir_tensor_id i = 0; i < h->tensors.n; i++)
-        cut += h->tensors.at[i].kind == IR_CONST && ir_read_share(h->tensors.at[i].name).axis != IR_NONE;
+        cut += h->tensors.at[i].kind == IR_CONST &&
+               ir_read_share(h->tensors.at[i].name).axis != IR_NONE;
     check_ok(&w->cx, ir_eval(&w->cx, &w->a, g, &given));
     check_ok(&w->cx, ir_eval(&w->cx, &w->a, h, &several));
     assert_int_equal(g->outputs.n, h->outputs.n);
     for (size_t i = 0; i < g->outputs.n && !may_route_apart(g, tolerance); i++) {
         ir_tensor_id out = g->outputs.at[i];
         const ir_tensor *t = &g->tensors.at[out];
-        if ((t->dtype == IR_F32 || t->dtype == IR_BF16) && !str_is(t->name, "logprobs") && is_dense(t) &&
-            is_dense(&h->tensors.at[h->outputs.at[i]]))
+        if ((t->dtype == IR_F32 || t->dtype == IR_BF16) && !str_is(t->name, "logprobs") &&
+            is_dense(t) && is_dense(&h->tensors.at[h->outputs.at[i]]))
             check_close(g, out, &given, h, h->outputs.at[i], &several, tolerance);
     }
     return cut;

@@ -1,5 +1,5 @@
-/* random_program.h - random tensor programs of f32 operators, and data for their tensors, all from a seed.
- * For stress_program_test.c and cuda_peers_test.c.
+/* random_program.h - random tensor programs of f32 operators, and data for their tensors, all from
+ * a seed.  For stress_program_test.c and cuda_peers_test.c.
  */
 #ifndef TESTS_RANDOM_PROGRAM_H
 #define TESTS_RANDOM_PROGRAM_H
@@ -30,17 +30,19 @@ static inline int64_t random_columns(const random_program *b, ir_tensor_id t)
     return b->g->tensors.at[t].dims[1];
 }
 
-static inline ir_tensor_id random_leaf(random_program *b, ir_kind kind, ir_live live, int64_t rows, int64_t width)
+static inline ir_tensor_id random_leaf(random_program *b, ir_kind kind, ir_live live, int64_t rows,
+                                       int64_t width)
 {
     ir_tensor_id t;
     char name[32];
     snprintf(name, sizeof name, "leaf%u", b->n_names++);
-    check_ok(b->cx, ir_add_tensor(b->cx, b->g, kind, live, name, IR_F32, 2, (int64_t[]){rows, width}, &t));
+    check_ok(b->cx,
+             ir_add_tensor(b->cx, b->g, kind, live, name, IR_F32, 2, (int64_t[]){rows, width}, &t));
     return t;
 }
 
-static inline void random_op(random_program *b, const char *op, uint32_t n_in, const ir_tensor_id *in,
-                             const ir_set *set)
+static inline void random_op(random_program *b, const char *op, uint32_t n_in,
+                             const ir_tensor_id *in, const ir_set *set)
 {
     ir_tensor_id out;
     check_ok(b->cx, ir_add_op(b->cx, b->g, op, NULL, n_in, in, set, &out));
@@ -50,9 +52,10 @@ static inline void random_op(random_program *b, const char *op, uint32_t n_in, c
 /* One random operator over what is there. */
 static inline void random_grow(random_program *b)
 {
-    static const char *const unary[] = {"silu", "gelu", "softmax", "rms_norm", "copy"}, *const binary[] = {"add",
-                                                                                                           "mul"};
-    ir_tensor_id x = b->values[random_below(b, b->n_values)], y = b->values[random_below(b, b->n_values)];
+    static const char *const unary[] = {"silu", "gelu", "softmax", "rms_norm", "copy"},
+                             *const binary[] = {"add", "mul"};
+    ir_tensor_id x = b->values[random_below(b, b->n_values)],
+                 y = b->values[random_below(b, b->n_values)];
     int64_t width = random_columns(b, x), from = random_below(b, (uint32_t)width),
             to = from + 1 + random_below(b, (uint32_t)(width - from));
     switch (random_below(b, 5)) {
@@ -64,17 +67,22 @@ static inline void random_grow(random_program *b)
             random_op(b, binary[random_below(b, 2)], 2, (ir_tensor_id[]){x, y}, NULL);
         break;
     case 2:
-        random_op(b, "linear", 2, (ir_tensor_id[]){x, random_leaf(b, IR_CONST, IR_ALL, 1 + random_below(b, 40), width)},
-                  NULL);
+        random_op(
+            b, "linear", 2,
+            (ir_tensor_id[]){x, random_leaf(b, IR_CONST, IR_ALL, 1 + random_below(b, 40), width)},
+            NULL);
         break;
     case 3:
         if (width + random_columns(b, y) < 100)
-            random_op(b, "concat", 2, (ir_tensor_id[]){x, y}, (ir_set[]){{.name = "axis", .i = 1}, {0}});
+            random_op(b, "concat", 2, (ir_tensor_id[]){x, y},
+                      (ir_set[]){{.name = "axis", .i = 1}, {0}});
         break;
     default:
         random_op(b, "slice", 1, &x,
                   (ir_set[]){{.name = "starts", .ints = (int64_t[]){0, from}, .n_ints = 2},
-                             {.name = "stops", .ints = (int64_t[]){b->g->tensors.at[x].dims[0], to}, .n_ints = 2},
+                             {.name = "stops",
+                              .ints = (int64_t[]){b->g->tensors.at[x].dims[0], to},
+                              .n_ints = 2},
                              {0}});
     }
 }
@@ -90,8 +98,10 @@ static inline void random_build(random_program *b, mpk_context *cx, arena *a, ui
     uint32_t n = 3 + random_below(b, 25);
     while (b->n_values < n)
         random_grow(b);
-    ir_tensor_id last = b->values[n - 1]; /* perhaps a view: a program of views alone has nothing to run */
-    random_op(b, "linear", 2, (ir_tensor_id[]){last, random_leaf(b, IR_CONST, IR_ALL, 7, random_columns(b, last))},
+    /* perhaps a view: a program of views alone has nothing to run */
+    ir_tensor_id last = b->values[n - 1];
+    random_op(b, "linear", 2,
+              (ir_tensor_id[]){last, random_leaf(b, IR_CONST, IR_ALL, 7, random_columns(b, last))},
               NULL);
     check_ok(cx, ir_add_output(cx, b->g, b->values[n]));
 }

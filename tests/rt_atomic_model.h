@@ -1,6 +1,7 @@
-/* rt_atomic_model.h - the third implementation of the runtime's atomics: every operation is a point at which the model
- * checker (model_check_test.c) may let another thread go on.  One thread runs at a time, so the operations are plain.
- * Sleeping has no timeout here: a wake that gets lost becomes a deadlock, which the checker sees.
+/* rt_atomic_model.h - the third implementation of the runtime's atomics: every operation is a point
+ * at which the model checker (model_check_test.c) may let another thread go on.  One thread runs at
+ * a time, so the operations are plain.  Sleeping has no timeout here: a wake that gets lost becomes
+ * a deadlock, which the checker sees.
  */
 #ifndef RT_ATOMIC_MODEL_H
 #define RT_ATOMIC_MODEL_H

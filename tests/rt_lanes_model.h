@@ -1,6 +1,6 @@
-/* rt_lanes_model.h - the lanes of a warp, for tests of what lanes do together on any machine: 32 coroutines that run
- * one after the other, in an order drawn anew after each meeting, so that what a lane reads before another has written
- * it shows.
+/* rt_lanes_model.h - the lanes of a warp, for tests of what lanes do together on any machine: 32
+ * coroutines that run one after the other, in an order drawn anew after each meeting, so that what
+ * a lane reads before another has written it shows.
  */
 #ifndef RT_LANES_MODEL_H
 #define RT_LANES_MODEL_H

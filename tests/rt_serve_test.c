@@ -1,11 +1,12 @@
-/* rt_serve_test.c - the step task under requests: a tiny program whose next token depends on every token of its
- * sequence as read back from the paged cache, so that a page shared, lost or written by another request changes the
- * answer.
+/* rt_serve_test.c - the step task under requests: a tiny program whose next token depends on every
+ * token of its sequence as read back from the paged cache, so that a page shared, lost or written
+ * by another request changes the answer.
  *
- * Checked: answers do not depend on company, order of arrival, chunks or workers, nor on pages that are shared, kept,
- * taken back, or lost to older requests; back-pressure of pages, slots and rings loses nothing; cancelled and refused
- * requests end once; every page comes home; host samplers; idling.  And of a program whose answers do depend on what
- * shares a step: filled apart, steps give each request what it gets alone, whoever computed its pages.
+ * Checked: answers do not depend on company, order of arrival, chunks or workers, nor on pages that
+ * are shared, kept, taken back, or lost to older requests; back-pressure of pages, slots and rings
+ * loses nothing; cancelled and refused requests end once; every page comes home; host samplers;
+ * idling.  And of a program whose answers do depend on what shares a step: filled apart, steps give
+ * each request what it gets alone, whoever computed its pages.
  */
 #include "base/rng.h"
 #include "base/thread.h"
@@ -17,13 +18,14 @@ enum { V = 97, B = 3, P = 4, N = 8, N_PAGES = 14, MAX_T = 8, CONTEXT = N * P };
 
 /* ---- the program: two operators ---- */
 
-/* What a fussy program remembers of a token is touched by what may change the last bits on a GPU: in graphs of up to
- * FEW tokens where the tokens of its request in this step begin, in larger ones all that goes on around it. */
+/* What a fussy program remembers of a token is touched by what may change the last bits on a GPU:
+ * in graphs of up to FEW tokens where the tokens of its request in this step begin, in larger ones
+ * all that goes on around it. */
 enum { FEW = 4 };
 static bool fussy;
 
-/* Rows of the largest step, and does the program like to say again what it said after the same token?  Then drafts are
- * worth something. */
+/* Rows of the largest step, and does the program like to say again what it said after the same
+ * token?  Then drafts are worth something. */
 static uint32_t most_rows = 2;
 static bool echoes;
 
@@ -34,7 +36,8 @@ static uint64_t mix(uint64_t a, uint64_t b)
 
 static int32_t touch(const op_call *call, uint32_t t)
 {
-    const int32_t *tokens = call->in[0].data, *positions = call->in[1].data, *slots = call->in[2].data;
+    const int32_t *tokens = call->in[0].data, *positions = call->in[1].data,
+                  *slots = call->in[2].data;
     uint32_t first = t, live = call->live[IR_TOKENS];
     int64_t graph = call->in[0].dims[0];
     uint64_t h = 0;
@@ -57,11 +60,13 @@ static int32_t *cache_at(const op_view *cache, const op_view *pages, int32_t slo
 /* (tokens, positions, slots, pages, cache) -> cache: remember each token. */
 static void write_run(const op_call *call, const ir_box *box, void *scratch)
 {
-    const int32_t *tokens = call->in[0].data, *positions = call->in[1].data, *slots = call->in[2].data;
+    const int32_t *tokens = call->in[0].data, *positions = call->in[1].data,
+                  *slots = call->in[2].data;
     (void)box;
     (void)scratch;
     for (uint32_t t = 0; t < call->live[IR_TOKENS]; t++)
-        *cache_at(&call->in[4], &call->in[3], slots[t], positions[t]) = fussy ? touch(call, t) : tokens[t];
+        *cache_at(&call->in[4], &call->in[3], slots[t], positions[t]) =
+            fussy ? touch(call, t) : tokens[t];
 }
 
 static float logit(uint64_t h, int v)
@@ -76,19 +81,21 @@ static int32_t next_token(uint64_t h, uint64_t number, int32_t last)
     return echoes && x % 8 ? (3 * last + 1) % 7 : (int32_t)(x / (echoes ? 8 : 1) % V);
 }
 
-/* (cache, positions, slots, pages, rows, sampling, seeds, draws) -> next, logits: a hash of the whole sequence. */
+/* (cache, positions, slots, pages, rows, sampling, seeds, draws) -> next, logits: a hash of the
+ * whole sequence. */
 static void next_run(const op_call *call, const ir_box *box, void *scratch)
 {
-    const int32_t *positions = call->in[1].data, *slots = call->in[2].data, *rows = call->in[4].data,
-                  *draws = call->in[7].data;
+    const int32_t *positions = call->in[1].data, *slots = call->in[2].data,
+                  *rows = call->in[4].data, *draws = call->in[7].data;
     (void)scratch;
     for (int64_t r = box->lo[0]; r < box->hi[0]; r++) {
-        uint64_t h =
-            mix((uint64_t)((const int64_t *)call->in[6].data)[r], (uint64_t)((const float *)call->in[5].data)[4 * r]);
+        uint64_t h = mix((uint64_t)((const int64_t *)call->in[6].data)[r],
+                         (uint64_t)((const float *)call->in[5].data)[4 * r]);
         for (int32_t p = 0; p <= positions[rows[r]]; p++)
             h = mix(h, (uint64_t)*cache_at(&call->in[0], &call->in[3], slots[rows[r]], p));
-        ((int32_t *)call->out[0].data)[r] = next_token(
-            h, (uint64_t)draws[r], *cache_at(&call->in[0], &call->in[3], slots[rows[r]], positions[rows[r]]));
+        ((int32_t *)call->out[0].data)[r] =
+            next_token(h, (uint64_t)draws[r],
+                       *cache_at(&call->in[0], &call->in[3], slots[rows[r]], positions[rows[r]]));
         for (int v = 0; v < V; v++)
             ((float *)call->out[1].data)[r * V + v] = logit(h, v);
     }
@@ -116,7 +123,8 @@ static mpk_status next_infer(mpk_context *cx, const ir_graph *g, const ir_op *op
     return MPK_OK;
 }
 
-static void reads_all(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void reads_all(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                      ir_box *read)
 {
     (void)box;
     *read = ir_box_whole(&g->tensors.at[op->in[input]]);
@@ -126,23 +134,24 @@ static void reads_all(const ir_graph *g, const ir_op *op, uint32_t input, const 
     {                    \
         "x", OP_REQUIRED \
     }
-static const op_def write_def = {.name = "test_write",
-                                 .in = (const op_operand[]){OPERAND, OPERAND, OPERAND, OPERAND, OPERAND},
-                                 .n_in = 5,
-                                 .out = (const op_operand[]){OPERAND},
-                                 .n_out = 1,
-                                 .infer = write_infer,
-                                 .reads = reads_all,
-                                 .ref = write_run};
-static const op_def next_def = {
-    .name = "test_next",
-    .in = (const op_operand[]){OPERAND, OPERAND, OPERAND, OPERAND, OPERAND, OPERAND, OPERAND, OPERAND},
-    .n_in = 8,
-    .out = (const op_operand[]){OPERAND, OPERAND},
-    .n_out = 2,
-    .infer = next_infer,
+static const op_def write_def = {
+    .name = "test_write",
+    .in = (const op_operand[]){OPERAND, OPERAND, OPERAND, OPERAND, OPERAND},
+    .n_in = 5,
+    .out = (const op_operand[]){OPERAND},
+    .n_out = 1,
+    .infer = write_infer,
     .reads = reads_all,
-    .ref = next_run};
+    .ref = write_run};
+static const op_def next_def = {.name = "test_next",
+                                .in = (const op_operand[]){OPERAND, OPERAND, OPERAND, OPERAND,
+                                                           OPERAND, OPERAND, OPERAND, OPERAND},
+                                .n_in = 8,
+                                .out = (const op_operand[]){OPERAND, OPERAND},
+                                .n_out = 2,
+                                .infer = next_infer,
+                                .reads = reads_all,
+                                .ref = next_run};
 
 /* ---- its image: graphs for 1, 2, 4 and 8 tokens ---- */
 
@@ -165,8 +174,10 @@ static tg_place *place(const ir_graph *ir, arena *a)
 
 static void add_program_ops(mpk_context *cx, ir_graph *g, int64_t t, int64_t r)
 {
-    static const char *const names[] = {"tokens", "positions", "slots", "pages", "rows", "sampling", "seeds", "draws"};
-    const int64_t dims[][2] = {{t}, {t}, {t}, {B, N}, {r}, {r, 4}, {r}, {r}}, cache[] = {N_PAGES, 1, P, 1};
+    static const char *const names[] = {"tokens", "positions", "slots", "pages",
+                                        "rows",   "sampling",  "seeds", "draws"};
+    const int64_t dims[][2] = {{t}, {t}, {t}, {B, N}, {r}, {r, 4}, {r}, {r}},
+                  cache[] = {N_PAGES, 1, P, 1};
     ir_tensor_id in[9], written, out[2], history;
     for (int i = 0; i < 8; i++)
         check_ok(cx, ir_add_tensor(cx, g, IR_INPUT,
@@ -179,23 +190,33 @@ static void add_program_ops(mpk_context *cx, ir_graph *g, int64_t t, int64_t r)
                                             : IR_I32,
                                    i == 3 || i == 5 ? 2 : 1, dims[i], &in[i]));
     check_ok(cx, ir_add_tensor(cx, g, IR_STATE, IR_ALL, "k_cache.0", IR_I32, 4, cache, &in[8]));
-    check_ok(cx, ir_add_tensor(cx, g, IR_INPUT, IR_ALL, "history", IR_I32, 1, &(int64_t){B * CONTEXT}, &history));
+    check_ok(cx, ir_add_tensor(cx, g, IR_INPUT, IR_ALL, "history", IR_I32, 1,
+                               &(int64_t){B * CONTEXT}, &history));
     check_ok(cx, ir_add_op_as(cx, g, &write_def, &STR("written"), 5,
                               (ir_tensor_id[]){in[0], in[1], in[2], in[3], in[8]}, NULL, &written));
-    check_ok(cx, ir_add_op_as(cx, g, &next_def, (str[]){STR("next"), STR("logits")}, 8,
-                              (ir_tensor_id[]){written, in[1], in[2], in[3], in[4], in[5], in[6], in[7]}, NULL, out));
+    check_ok(
+        cx, ir_add_op_as(cx, g, &next_def, (str[]){STR("next"), STR("logits")}, 8,
+                         (ir_tensor_id[]){written, in[1], in[2], in[3], in[4], in[5], in[6], in[7]},
+                         NULL, out));
 }
 
 /* Task 0 writes; then one task for each row. */
-static tg_graph *add_tasks(mpk_context *cx, arena *a, const ir_graph *ir, uint32_t rows, uint32_t n_workers, bool jit)
+static tg_graph *add_tasks(mpk_context *cx, arena *a, const ir_graph *ir, uint32_t rows,
+                           uint32_t n_workers, bool jit)
 {
     tg_graph *g = arena_alloc(a, 1, sizeof *g);
-    *g = (tg_graph){
-        .arena = a, .ir = ir, .level = TG_LINEAR, .n_tasks = 1 + rows, .n_events = 3, .n_workers = n_workers};
+    *g = (tg_graph){.arena = a,
+                    .ir = ir,
+                    .level = TG_LINEAR,
+                    .n_tasks = 1 + rows,
+                    .n_events = 3,
+                    .n_workers = n_workers};
     g->tasks = arena_alloc(a, 1 + rows, sizeof *g->tasks);
     g->events = arena_alloc(a, 3, sizeof *g->events);
-    g->tasks[0] = (tg_task){
-        .op = 0, .box = ir_box_whole(&ir->tensors.at[ir_find(ir, "written")]), .depends = TG_START, .triggers = 2};
+    g->tasks[0] = (tg_task){.op = 0,
+                            .box = ir_box_whole(&ir->tensors.at[ir_find(ir, "written")]),
+                            .depends = TG_START,
+                            .triggers = 2};
     for (uint32_t i = 0; i < rows; i++) {
         tg_task *t = &g->tasks[1 + i];
         *t = (tg_task){.op = 1,
@@ -212,7 +233,8 @@ static tg_graph *add_tasks(mpk_context *cx, arena *a, const ir_graph *ir, uint32
 
 static void make(mpk_context *cx, program *s, uint32_t n_workers, bool jit)
 {
-    *s = (program){.p = {.n_workers = n_workers, .page_bytes = 4096, .n_graphs = 4, .graphs = s->graphs}};
+    *s = (program){
+        .p = {.n_workers = n_workers, .page_bytes = 4096, .n_graphs = 4, .graphs = s->graphs}};
     s->p.area_bytes[TG_STATE] = 4 * N_PAGES * P;
     s->p.area_bytes[TG_STEP] = 1024 * 16 + 4 * V * MAX_T;
     for (uint32_t i = 0; i < 4; i++) {
@@ -309,8 +331,8 @@ static void take_token(expected *e, const rt_token *t)
         assert_true(e->got < e->n);
         assert_int_equal(t->index, e->got);
         if (t->token != e->answer[e->got])
-            fail_msg("request %llu: token %u is %d, expected %d", (unsigned long long)e->id, e->got, t->token,
-                     e->answer[e->got]);
+            fail_msg("request %llu: token %u is %d, expected %d", (unsigned long long)e->id, e->got,
+                     t->token, e->answer[e->got]);
         e->got++;
     }
     if (t->reason == RT_GOING)
@@ -335,7 +357,8 @@ static void serve_all(mpk_context *cx, machine *m, expected *all, uint32_t n, ui
             if (all[sent].cancel && below(seed, &draws, 2))
                 machine_cancel(m, all[sent].id);
         }
-        check_ok(cx, machine_drain(cx, m, tokens, 1 + below(seed, &draws, 16), sent < n ? 100000 : 60000000000u, &got));
+        check_ok(cx, machine_drain(cx, m, tokens, 1 + below(seed, &draws, 16),
+                                   sent < n ? 100000 : 60000000000u, &got));
         assert_true(got || sent < n);
         for (uint32_t i = 0; i < got; i++) {
             expected *e = find(all, sent, tokens[i].id);
@@ -348,7 +371,8 @@ static void serve_all(mpk_context *cx, machine *m, expected *all, uint32_t n, ui
 }
 
 /* What the machine says of itself when all have ended. */
-static machine_facts run_requests(uint32_t n_workers, bool jit, uint64_t seed, uint32_t n, const cpu_options *o)
+static machine_facts run_requests(uint32_t n_workers, bool jit, uint64_t seed, uint32_t n,
+                                  const cpu_options *o)
 {
     mpk_context cx = {0};
     program s;
@@ -388,7 +412,8 @@ static void test_pages_reserved_or_not_shared(void **state)
     (void)state;
     uint64_t seed = check_seed();
     for (uint32_t i = 0; i < 20; i++) {
-        machine_facts f = run_requests(1 + i % 5, i & 1, seed + i, 200, &(cpu_options){.reserve_pages = true});
+        machine_facts f =
+            run_requests(1 + i % 5, i & 1, seed + i, 200, &(cpu_options){.reserve_pages = true});
         assert_true(f.found > 0 && f.put_back == 0);
         f = run_requests(1 + i % 5, i & 1, seed + i, 200, &(cpu_options){.no_shared_pages = true});
         assert_true(f.found == 0 && f.asked == 0 && f.put_back > 0);
@@ -402,11 +427,13 @@ static void test_short_rings(void **state)
     uint64_t seed = check_seed();
     for (uint32_t i = 0; i < 20; i++)
         run_requests(1 + i % 3, i & 1, seed + 1000 * i, 200,
-                     &(cpu_options){.waiting_requests = 2, .token_entries = 1, .delay_seed = i & 1 ? seed : 0});
+                     &(cpu_options){.waiting_requests = 2,
+                                    .token_entries = 1,
+                                    .delay_seed = i & 1 ? seed : 0});
 }
 
-/* Drafts of random numbers, looked up by random numbers of tokens, with each policy for pages and short rings: the
- * answers are those that they would be without. */
+/* Drafts of random numbers, looked up by random numbers of tokens, with each policy for pages and
+ * short rings: the answers are those that they would be without. */
 static void test_drafts(void **state)
 {
     (void)state;
@@ -424,7 +451,8 @@ static void test_drafts(void **state)
         drafted += f.drafted;
         accepted += f.accepted;
     }
-    print_message("%llu of %llu drafts were drawn\n", (unsigned long long)accepted, (unsigned long long)drafted);
+    print_message("%llu of %llu drafts were drawn\n", (unsigned long long)accepted,
+                  (unsigned long long)drafted);
     assert_true(accepted > drafted / 10 && accepted < drafted);
     assert_int_equal(run_requests(2, false, seed, 100, NULL).drafted, 0);
     echoes = false;
@@ -454,7 +482,8 @@ static void record_all(mpk_context *cx, machine *m, expected *all, uint32_t n, u
     }
 }
 
-/* How many of the requests get other tokens together, with pages that others have computed, than one by one without. */
+/* How many of the requests get other tokens together, with pages that others have computed, than
+ * one by one without. */
 static uint32_t count_touched(uint32_t n_workers, uint64_t seed, uint32_t n, uint32_t few_tokens)
 {
     mpk_context cx = {0};
@@ -465,8 +494,8 @@ static uint32_t count_touched(uint32_t n_workers, uint64_t seed, uint32_t n, uin
     expected *alone = calloc(n, sizeof *alone), *among = calloc(n, sizeof *among);
     assert_true(alone && among);
     make(&cx, &s, n_workers, false);
-    check_ok(&cx,
-             cpu_start(&cx, &s.image, NULL, &(cpu_options){.few_tokens = few_tokens, .no_shared_pages = true}, &m));
+    check_ok(&cx, cpu_start(&cx, &s.image, NULL,
+                            &(cpu_options){.few_tokens = few_tokens, .no_shared_pages = true}, &m));
     for (uint32_t i = 0; i < n; i++) {
         draw_request(&alone[i], seed + i);
         alone[i].r.tokens = alone[i].prompt;
@@ -480,7 +509,8 @@ static uint32_t count_touched(uint32_t n_workers, uint64_t seed, uint32_t n, uin
     machine_describe(m, &facts);
     assert_true(facts.found > 0);
     for (uint32_t i = 0; i < n; i++)
-        touched += alone[i].got != among[i].got || memcmp(alone[i].answer, among[i].answer, alone[i].got * 4) != 0;
+        touched += alone[i].got != among[i].got ||
+                   memcmp(alone[i].answer, among[i].answer, alone[i].got * 4) != 0;
     machine_stop(m);
     arena_free(&s.arena);
     free(alone);
@@ -503,7 +533,8 @@ static void test_company(void **state)
     fussy = false;
 }
 
-/* Random requests of a program that does not depend on company get what they must however steps are filled. */
+/* Random requests of a program that does not depend on company get what they must however steps are
+ * filled. */
 static void test_requests_apart(void **state)
 {
     (void)state;
@@ -513,8 +544,9 @@ static void test_requests_apart(void **state)
                      &(cpu_options){.few_tokens = 1u << i % 4, .token_entries = i % 3 ? 0 : 1});
 }
 
-/* Which of two requests ends first: one to the end of the context, and one that came later and would not fit beside it
- * if both had all their pages promised.  Nothing is drained before both are there, so the first cannot end. */
+/* Which of two requests ends first: one to the end of the context, and one that came later and
+ * would not fit beside it if both had all their pages promised.  Nothing is drained before both are
+ * there, so the first cannot end. */
 static uint64_t first_to_end(mpk_context *cx, const program *s, bool reserve_pages)
 {
     machine *m;
@@ -523,8 +555,8 @@ static uint64_t first_to_end(mpk_context *cx, const program *s, bool reserve_pag
     uint32_t got;
     int32_t prompt[CONTEXT] = {0};
     machine_request r = {.tokens = prompt, .n_tokens = 1};
-    check_ok(cx,
-             cpu_start(cx, &s->image, NULL, &(cpu_options){.token_entries = 1, .reserve_pages = reserve_pages}, &m));
+    check_ok(cx, cpu_start(cx, &s->image, NULL,
+                           &(cpu_options){.token_entries = 1, .reserve_pages = reserve_pages}, &m));
     check_ok(cx, machine_submit(cx, m, &r, &ids[0]));
     r.n_tokens = CONTEXT - P;
     r.max_tokens = 1;
@@ -549,8 +581,8 @@ static void test_short_beside_long(void **state)
 }
 
 /* Tokens of the prompt that a request finds in the cache; it generates one. */
-static uint32_t find_tokens(mpk_context *cx, machine *m, const int32_t *prompt, uint32_t n, const char *salt,
-                            bool alone, uint32_t max_tokens, int32_t *answer)
+static uint32_t find_tokens(mpk_context *cx, machine *m, const int32_t *prompt, uint32_t n,
+                            const char *salt, bool alone, uint32_t max_tokens, int32_t *answer)
 {
     uint64_t id;
     rt_token t = {0};
@@ -592,7 +624,8 @@ static void test_what_is_found(void **state)
     assert_int_equal(find_tokens(&cx, m, prompt, 2 * P + 1, "", true, 1, answer), 0);
     prompt[P] = V - 1;
     assert_int_equal(find_tokens(&cx, m, prompt, 2 * P + 1, "", false, 1, answer), P);
-    assert_int_equal(find_tokens(&cx, m, prompt, P + 1, "", false, 3 * P, answer), P); /* an answer, continued */
+    /* an answer, continued */
+    assert_int_equal(find_tokens(&cx, m, prompt, P + 1, "", false, 3 * P, answer), P);
     memcpy(prompt + P + 1, answer, 3 * P * sizeof *prompt);
     assert_int_equal(find_tokens(&cx, m, prompt, 4 * P + 1, "", false, 1, answer), 4 * P);
     machine_stop(m);
@@ -609,11 +642,15 @@ static void test_refused_at_submission(void **state)
     int32_t prompt[CONTEXT + 1] = {0};
     make(&cx, &s, 2, false);
     check_ok(&cx, cpu_start(&cx, &s.image, NULL, NULL, &m));
-    check_fails(&cx, MPK_ELIMIT, "the context holds 32",
-                machine_submit(&cx, m, &(machine_request){.tokens = prompt, .n_tokens = CONTEXT + 1}, &id));
-    check_fails(&cx, MPK_ELIMIT, "ask for at most 2",
-                machine_submit(&cx, m, &(machine_request){.tokens = prompt, .n_tokens = 30, .max_tokens = 3}, &id));
-    check_fails(&cx, MPK_EARG, "no token", machine_submit(&cx, m, &(machine_request){.tokens = prompt}, &id));
+    check_fails(
+        &cx, MPK_ELIMIT, "the context holds 32",
+        machine_submit(&cx, m, &(machine_request){.tokens = prompt, .n_tokens = CONTEXT + 1}, &id));
+    check_fails(
+        &cx, MPK_ELIMIT, "ask for at most 2",
+        machine_submit(&cx, m,
+                       &(machine_request){.tokens = prompt, .n_tokens = 30, .max_tokens = 3}, &id));
+    check_fails(&cx, MPK_EARG, "no token",
+                machine_submit(&cx, m, &(machine_request){.tokens = prompt}, &id));
     machine_stop(m);
     arena_free(&s.arena);
 }
@@ -627,8 +664,11 @@ static void drive_sequence(mpk_context *cx, machine *m, uint64_t seed, bool all_
     uint32_t fed = 0, length = CONTEXT - below(seed, &draws, 4), n = 1 + below(seed, &draws, 12);
     for (uint32_t i = 0; i < CONTEXT; i++)
         e.prompt[i] = (int32_t)below(seed, &draws, V);
-    e.r = (machine_request){
-        .tokens = e.prompt, .n_tokens = n, .host_samples = true, .all_logits = all_logits, .logits = logits};
+    e.r = (machine_request){.tokens = e.prompt,
+                            .n_tokens = n,
+                            .host_samples = true,
+                            .all_logits = all_logits,
+                            .logits = logits};
     check_ok(cx, machine_submit(cx, m, &e.r, &id));
     for (;;) {
         rt_token t;
@@ -640,7 +680,8 @@ static void drive_sequence(mpk_context *cx, machine *m, uint64_t seed, bool all_
         for (uint32_t i = all_logits ? 0 : n - 1; i < n; i++) {
             e.r.n_tokens = fed + i + 1;
             for (int v = 0; v < V; v++)
-                assert_true(logits[(all_logits ? i : 0) * V + (uint32_t)v] == logit(hash_of(&e, NULL, 0), v));
+                assert_true(logits[(all_logits ? i : 0) * V + (uint32_t)v] ==
+                            logit(hash_of(&e, NULL, 0), v));
         }
         fed += n;
         if (fed == length)

@@ -1,10 +1,12 @@
-/* rt_step_test.c - what lanes do together, with as many as the includer says (rt_step_lanes_test.c).
+/* rt_step_test.c - what lanes do together, with as many as the includer says
+ * (rt_step_lanes_test.c).
  *
- * The usual step against the general way: two step tasks get the same requests, commands and tokens, and one of them is
- * made to take the general way each time.  Both must publish the same steps, bit by bit, hold the same pages and tell
- * the host the same.  Every other time steps are filled so that company changes no bit; pages are shared or not,
- * requests grow or not, and the laws of the pages hold after each step.  And a scheduler, which deals JIT tasks to
- * workers in turn.
+ * The usual step against the general way: two step tasks get the same requests, commands and
+ * tokens, and one of them is made to take the general way each time.  Both must publish the same
+ * steps, bit by bit, hold the same pages and tell the host the same.  Every other time steps are
+ * filled so that company changes no bit; pages are shared or not, requests grow or not, and the
+ * laws of the pages hold after each step.  And a scheduler, which deals JIT tasks to workers in
+ * turn.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -68,10 +70,11 @@ static rt_event events[2 * GRAPHS];
 static rt_i32 arena[TEXTS * TEXT];
 static float logits[V];
 
-static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint32_t n_pages, uint32_t ring,
-                 uint32_t kind)
+static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint32_t n_pages,
+                 uint32_t ring, uint32_t kind)
 {
-    const bool apart = kind & 1, grows = !apart && kind & 2, shares = kind & 4, drafts = !apart && kind & 8;
+    const bool apart = kind & 1, grows = !apart && kind & 2, shares = kind & 4,
+               drafts = !apart && kind & 8;
     bed *b = calloc(1, sizeof *b);
     assert_non_null(b);
     b->serving = (rt_serving){.n_slots = n_slots,
@@ -160,19 +163,21 @@ static void make_graphs(uint32_t max_tokens, uint32_t max_rows)
     }
 }
 
-/* What the program would do: each row's token depends on all that the step says of it.  Where drafts are tried it is
- * one of a few, so that some of them are right. */
+/* What the program would do: each row's token depends on all that the step says of it.  Where
+ * drafts are tried it is one of a few, so that some of them are right. */
 static void run_step(bed *b)
 {
     area *x = &b->area;
     for (uint32_t r = 0; r < b->control.live[RT_ROWS]; r++) {
         uint64_t h = rng_u64((uint64_t)x->seeds[r], (uint64_t)x->draws[r]);
         rt_i32 t = x->rows[r], slot = x->slots[t], position = x->positions[t];
-        assert_true(t >= 0 && t < (rt_i32)b->control.live[RT_TOKENS] && slot >= 0 && slot < (rt_i32)b->serving.n_slots);
+        assert_true(t >= 0 && t < (rt_i32)b->control.live[RT_TOKENS] && slot >= 0 &&
+                    slot < (rt_i32)b->serving.n_slots);
         h = rng_u64(h, (uint64_t)x->tokens[t]);
         h = rng_u64(h, (uint64_t)position);
         h = rng_u64(h, (uint64_t)x->pages[slot * PER_SLOT + position / P]);
-        x->next[r] = (rt_i32)(rng_u64(h, (uint64_t)x->sampling[4 * r]) % (b->serving.draft_tokens ? 3 : V));
+        x->next[r] =
+            (rt_i32)(rng_u64(h, (uint64_t)x->sampling[4 * r]) % (b->serving.draft_tokens ? 3 : V));
     }
 }
 
@@ -192,7 +197,8 @@ static uint32_t below(host *h, uint32_t limit)
 /* A prompt that begins as some others do, and the names of its pages after it. */
 static void write_prompt(host *h, const bed *b, rt_request *r)
 {
-    rt_i32 *at = arena + r->prompt, story = (rt_i32)below(h, 3), own = (rt_i32)below(h, PER_SLOT * P);
+    rt_i32 *at = arena + r->prompt, story = (rt_i32)below(h, 3),
+           own = (rt_i32)below(h, PER_SLOT * P);
     rt_name name = rt_name_begin(&b->serving, "salt", below(h, 2));
     for (rt_i32 i = 0; i < (rt_i32)r->n_prompt; i++)
         at[i] = i < own ? story : (rt_i32)below(h, V);
@@ -308,8 +314,8 @@ static void check_same(const bed *a, const bed *b)
     assert_memory_equal(&a->area, &b->area, sizeof a->area);
 }
 
-/* Every page is free, kept or held, and as often as it says; promises can be kept; a slot's pages before what it feeds
- * were written by earlier steps. */
+/* Every page is free, kept or held, and as often as it says; promises can be kept; a slot's pages
+ * before what it feeds were written by earlier steps. */
 static void check_pages(const bed *b)
 {
     const rt_serving *s = &b->serving;
@@ -352,7 +358,8 @@ static struct lanes {
     char stacks[RT_LANES][64 * 1024];
     int (*what)(void *user);
     void *user;
-    int kind[RT_LANES], result[RT_LANES]; /* kind of the meeting that each waits for; -1: it has ended */
+    /* kind of the meeting that each waits for; -1: it has ended */
+    int kind[RT_LANES], result[RT_LANES];
     rt_u32 current, said, heard, word;
     uint64_t draws;
 } lanes;
@@ -386,8 +393,8 @@ static void lane_main(void)
 static void begin_lane(void)
 {
     getcontext(&lanes.at[lanes.current]);
-    lanes.at[lanes.current].uc_stack =
-        (stack_t){.ss_sp = lanes.stacks[lanes.current], .ss_size = sizeof lanes.stacks[lanes.current]};
+    lanes.at[lanes.current].uc_stack = (stack_t){.ss_sp = lanes.stacks[lanes.current],
+                                                 .ss_size = sizeof lanes.stacks[lanes.current]};
     lanes.at[lanes.current].uc_link = &lanes.main;
     makecontext(&lanes.at[lanes.current], lane_main, 0);
 }
@@ -440,12 +447,13 @@ static int poll(bed *b)
     return published + (b->worker.doorbell == UNREAD);
 }
 
-static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint32_t n_pages, uint32_t ring,
-                        uint64_t *drafted)
+static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint32_t n_pages,
+                        uint32_t ring, uint64_t *drafted)
 {
     const uint32_t kind = (uint32_t)(rng_u64(seed, 0) % 16);
     make_graphs(T, max_rows);
-    bed *beds[2] = {make(n_slots, T, max_rows, n_pages, ring, kind), make(n_slots, T, max_rows, n_pages, ring, kind)};
+    bed *beds[2] = {make(n_slots, T, max_rows, n_pages, ring, kind),
+                    make(n_slots, T, max_rows, n_pages, ring, kind)};
     host h = {.seed = seed};
     uint32_t usual = 0, busy = 1 + (uint32_t)(seed % 20);
     for (uint32_t i = 0; i < POLLS; i++) {
@@ -474,14 +482,15 @@ static void test_usual_step_is_the_general_one(void **state)
     (void)state;
     static const struct {
         uint32_t n_slots, max_rows, n_pages, ring;
-    } shapes[] = {{1, 8, 20, 16},        {3, 8, 20, 16},       {16, 16, PAGES, RING}, {16, 16, 40, 32},
-                  {40, 40, PAGES, RING}, {16, 4, PAGES, RING}, {40, 40, PAGES, 128}};
+    } shapes[] = {{1, 8, 20, 16},      {3, 8, 20, 16},        {16, 16, PAGES, RING},
+                  {16, 16, 40, 32},    {40, 40, PAGES, RING}, {16, 4, PAGES, RING},
+                  {40, 40, PAGES, 128}};
     uint64_t seed = check_seed();
     uint32_t usual = 0;
     uint64_t drafted = 0, n;
     for (uint32_t i = 0; i < 70; i++, drafted += n)
-        usual += compare(seed + i, shapes[i % 7].n_slots, shapes[i % 7].max_rows, shapes[i % 7].n_pages,
-                         shapes[i % 7].ring, &n);
+        usual += compare(seed + i, shapes[i % 7].n_slots, shapes[i % 7].max_rows,
+                         shapes[i % 7].n_pages, shapes[i % 7].ring, &n);
     print_message("%u of %u steps were usual ones\n", usual, 70 * POLLS);
     assert_true(usual > 70 * POLLS / 10 && drafted > 0);
 }
@@ -539,7 +548,8 @@ static int deal(void *user)
     return rt_sched_poll(&d->m, &d->scheduler);
 }
 
-/* Each JIT task of the events goes to one worker, and the workers have them in turn, over all events. */
+/* Each JIT task of the events goes to one worker, and the workers have them in turn, over all
+ * events. */
 static void check_dealt(dealer *d, rt_u32 next)
 {
     for (uint32_t i = 0; i < DEALT_EVENTS; i++)
@@ -597,12 +607,13 @@ static bed *make_masked(void)
 
 static void submit_to(bed *b, rt_u64 id, rt_u32 mask)
 {
-    b->requests[rt_load_relaxed_device(&b->request_ring.written)] =
-        (rt_request){.id = id, .n_prompt = 3, .max_tokens = 5, .mask = mask, .n_rules = mask ? 2 : 0};
+    b->requests[rt_load_relaxed_device(&b->request_ring.written)] = (rt_request){
+        .id = id, .n_prompt = 3, .max_tokens = 5, .mask = mask, .n_rules = mask ? 2 : 0};
     rt_ring_wrote(&b->request_ring, 1);
 }
 
-/* A stream whose mask is late skips steps, others go on; then it draws the same token from the same position. */
+/* A stream whose mask is late skips steps, others go on; then it draws the same token from the same
+ * position. */
 static void test_late_mask(void **state)
 {
     (void)state;
@@ -625,9 +636,11 @@ static void test_late_mask(void **state)
     assert_true(poll(b));
     assert_int_equal(b->control.live[RT_TOKENS], 2); /* both */
     rt_u32 row = b->slots[0].step_row;
-    assert_true(b->area.positions[row] == 2 && b->area.draws[row] == 0 && b->slots[0].position == 2);
+    assert_true(b->area.positions[row] == 2 && b->area.draws[row] == 0 &&
+                b->slots[0].position == 2);
     b->area.next[row] = 9;
-    b->area.next[1 - row] = RT_LATE_TOKEN; /* of a request without a mask it is a token like others */
+    /* of a request without a mask it is a token like others */
+    b->area.next[1 - row] = RT_LATE_TOKEN;
     assert_true(poll(b));
     assert_true(b->slots[0].token == 9 && b->slots[0].position == 3 && b->slots[1].generated == 3);
     submit_to(b, 3, MASKS + 1); /* there is no such mask */
@@ -637,7 +650,8 @@ static void test_late_mask(void **state)
     free(b);
 }
 
-/* However often a request that still waits is cancelled, its end is told once, and it never gets a slot. */
+/* However often a request that still waits is cancelled, its end is told once, and it never gets a
+ * slot. */
 static void test_cancelled_once(void **state)
 {
     (void)state;
@@ -670,8 +684,8 @@ static rt_name name_of_pages(const bed *b, const rt_i32 *text, rt_u32 n)
     return name;
 }
 
-/* Once the prompt of a request whose tokens the host samples has been fed, the host writes other things to its part of
- * the arena.  The pages of the answer get their true names all the same. */
+/* Once the prompt of a request whose tokens the host samples has been fed, the host writes other
+ * things to its part of the arena.  The pages of the answer get their true names all the same. */
 static void test_names_of_host_sampled_answers(void **state)
 {
     (void)state;
@@ -691,8 +705,11 @@ static void test_names_of_host_sampled_answers(void **state)
             rt_name name = name_of_pages(b, text, i);
             memcpy(end, &name, sizeof name);
         }
-        b->requests[0] = (rt_request){
-            .id = 1, .n_prompt = n, .n_names = n_names, .flags = RT_HOST_SAMPLES, .logits = (rt_u64)(uintptr_t)logits};
+        b->requests[0] = (rt_request){.id = 1,
+                                      .n_prompt = n,
+                                      .n_names = n_names,
+                                      .flags = RT_HOST_SAMPLES,
+                                      .logits = (rt_u64)(uintptr_t)logits};
         rt_ring_wrote(&b->request_ring, 1);
         while (poll(b))
             ;
@@ -700,8 +717,11 @@ static void test_names_of_host_sampled_answers(void **state)
         for (rt_u32 i = 0; i < AT; i++)
             arena[i] = 1;
         memcpy(arena + AT, text + n, ANSWER * sizeof *text);
-        b->commands[0] =
-            (rt_command){.kind = RT_APPEND, .id = 1, .n = ANSWER, .tokens = AT, .logits = (rt_u64)(uintptr_t)logits};
+        b->commands[0] = (rt_command){.kind = RT_APPEND,
+                                      .id = 1,
+                                      .n = ANSWER,
+                                      .tokens = AT,
+                                      .logits = (rt_u64)(uintptr_t)logits};
         rt_ring_wrote(&b->command_ring, 1);
         while (poll(b))
             ;
@@ -721,7 +741,8 @@ static void test_names_of_host_sampled_answers(void **state)
 static void test_step_word(void **state)
 {
     (void)state;
-    static const rt_u32 tokens[] = {0, 1, 4095, RT_MAX_TOKENS, RT_NONE}, rows[] = {0, 1, 4096, RT_MAX_ROWS, RT_NONE};
+    static const rt_u32 tokens[] = {0, 1, 4095, RT_MAX_TOKENS, RT_NONE},
+                        rows[] = {0, 1, 4096, RT_MAX_ROWS, RT_NONE};
     for (rt_u32 i = 0; i < 5 * 5; i++) {
         rt_u32 graph = i % 2 ? RT_MAX_GRAPHS - 1 : i, epoch = i % 3 ? 0xffffffffu - i : i;
         rt_u64 step = rt_step_word(graph, epoch, tokens[i / 5], rows[i % 5]);

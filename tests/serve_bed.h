@@ -1,5 +1,6 @@
-/* serve_bed.h - what the tests of requests on a GPU's machine share: a small model, requests and their answers, entries
- * moved between rings as the courier does it.  For cuda_serve_test.c and cuda_peers_test.c.
+/* serve_bed.h - what the tests of requests on a GPU's machine share: a small model, requests and
+ * their answers, entries moved between rings as the courier does it.  For cuda_serve_test.c and
+ * cuda_peers_test.c.
  */
 #ifndef TESTS_SERVE_BED_H
 #define TESTS_SERVE_BED_H
@@ -20,7 +21,8 @@ static uint64_t seed;
 
 enum { TOKENS = 12, REQUESTS = 5, VOCABULARY = 97 };
 
-static inline void move(rt_ring *from, const void *source, rt_ring *to, void *target, rt_u32 mask, size_t size)
+static inline void move(rt_ring *from, const void *source, rt_ring *to, void *target, rt_u32 mask,
+                        size_t size)
 {
     rt_u32 n = rt_ring_ready(from), space = rt_ring_space(to, mask + 1);
     for (rt_u32 i = 0; i < n && i < space; i++) {
@@ -31,8 +33,8 @@ static inline void move(rt_ring *from, const void *source, rt_ring *to, void *ta
     }
 }
 
-static inline mpk_status all_same(mpk_context *cx, const void *self, const char *name, uint32_t rank,
-                                  const int64_t *dims, ir_dtype *dtype)
+static inline mpk_status all_same(mpk_context *cx, const void *self, const char *name,
+                                  uint32_t rank, const int64_t *dims, ir_dtype *dtype)
 {
     (void)cx;
     (void)name;
@@ -48,7 +50,8 @@ typedef struct serve_model {
     uint32_t n_tokens, n_peers;
 } serve_model;
 
-static inline void make_model(mpk_context *cx, arena *a, serve_model of, tg_program *program, program_image *image)
+static inline void make_model(mpk_context *cx, arena *a, serve_model of, tg_program *program,
+                              program_image *image)
 {
     const uint32_t n_tokens[] = {1, of.n_tokens}, n_peers = of.n_peers;
     model_config c = {.family = STR("llama"),
@@ -112,11 +115,12 @@ static inline void put_mask(machine *m, uint64_t id, uint32_t request, uint32_t 
     machine_put_mask(m, id, index, bits);
 }
 
-/* Requests at the same time, more than there are slots.  Each second one has masks, the first of them when the first
- * token of any request is there; the last one wants logits. */
+/* Requests at the same time, more than there are slots.  Each second one has masks, the first of
+ * them when the first token of any request is there; the last one wants logits. */
 static void ask(mpk_context *cx, machine *m, answers *out)
 {
-    static const int32_t record[RULES_LISTS] = {[RULES_REPETITION] = 0x3f800000, [RULES_TYPICAL] = 0x3f800000};
+    static const int32_t record[RULES_LISTS] = {
+        [RULES_REPETITION] = 0x3f800000, [RULES_TYPICAL] = 0x3f800000};
     uint64_t ids[REQUESTS];
     uint32_t n[REQUESTS] = {0}, open = REQUESTS;
     bool begun = false;
@@ -125,7 +129,8 @@ static void ask(mpk_context *cx, machine *m, answers *out)
         int32_t prompt[20];
         for (uint32_t i = 0; i < 20; i++)
             prompt[i] = (int32_t)(rng_u64(seed + r, i) % VOCABULARY);
-        machine_request q = {.tokens = prompt, .n_tokens = 1 + 4 * r, .max_tokens = TOKENS, .top_p = 1};
+        machine_request q = {
+            .tokens = prompt, .n_tokens = 1 + 4 * r, .max_tokens = TOKENS, .top_p = 1};
         if (is_masked(r)) {
             q.is_masked = true;
             q.rules = record;

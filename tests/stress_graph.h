@@ -1,9 +1,9 @@
 /* stress_graph.h - random tGraphs for tests of the runtime, and a machine that runs them.
  *
- * A graph is one operator over n cells; task t computes cell t from the step's seed and the cells of the tasks that
- * triggered its event.  So a task that runs before its event, twice, or not at all leaves a wrong number somewhere, and
- * the right ones follow from running the tasks one after the other.  Events, fan-in, fan-out and launch modes are
- * random.
+ * A graph is one operator over n cells; task t computes cell t from the step's seed and the cells
+ * of the tasks that triggered its event.  So a task that runs before its event, twice, or not at
+ * all leaves a wrong number somewhere, and the right ones follow from running the tasks one after
+ * the other.  Events, fan-in, fan-out and launch modes are random.
  */
 #ifndef STRESS_GRAPH_H
 #define STRESS_GRAPH_H
@@ -15,7 +15,8 @@
 
 enum { STRESS_GRAPHS = 3 };
 
-/* What the body needs to know of the graph that it belongs to; found through the attribute `graph`. */
+/* What the body needs to know of the graph that it belongs to; found through the attribute
+ * `graph`. */
 static const tg_graph *stress_graphs[STRESS_GRAPHS];
 static uint32_t stress_work; /* how long tasks take, in rounds */
 
@@ -37,7 +38,8 @@ static int64_t stress_cell(const tg_graph *g, uint32_t t, int64_t seed, const in
 static void stress_run(const op_call *call, const ir_box *box, void *scratch)
 {
     const tg_graph *g = stress_graphs[call->attributes[0].i];
-    int64_t seed = *(const int64_t *)call->in[0].data, *cells = call->out[0].data, *runs = call->in[1].data;
+    int64_t seed = *(const int64_t *)call->in[0].data, *cells = call->out[0].data,
+            *runs = call->in[1].data;
     uint32_t t = (uint32_t)box->lo[0];
     (void)scratch;
     cells[t] = stress_cell(g, t, seed, cells);
@@ -62,7 +64,8 @@ static void stress_axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[0].grain = 1;
 }
 
-static void stress_reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box, ir_box *read)
+static void stress_reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                         ir_box *read)
 {
     (void)box;
     *read = ir_box_whole(&g->tensors.at[op->in[input]]);
@@ -75,7 +78,8 @@ static const op_def stress_def = {
     .n_in = 2,
     .out = (const op_operand[]){{"cells", OP_REQUIRED}},
     .n_out = 1,
-    .attributes = (const op_attribute[]){{.name = "graph", .type = IR_ATTRIBUTE_INT, .required = true}},
+    .attributes =
+        (const op_attribute[]){{.name = "graph", .type = IR_ATTRIBUTE_INT, .required = true}},
     .n_attributes = 1,
     .infer = stress_infer,
     .axes = stress_axes,
@@ -103,10 +107,11 @@ static void stress_shuffle(stress_random *r, uint32_t *open, uint32_t n, uint32_
     }
 }
 
-/* n tasks in linear form: each new event takes some of the tasks that trigger nothing yet, and launches some new ones.
+/* n tasks in linear form: each new event takes some of the tasks that trigger nothing yet, and
+ * launches some new ones.
  */
-static tg_graph *stress_build(mpk_context *cx, arena *a, stress_random *r, const ir_graph *ir, uint32_t n,
-                              uint32_t n_workers)
+static tg_graph *stress_build(mpk_context *cx, arena *a, stress_random *r, const ir_graph *ir,
+                              uint32_t n, uint32_t n_workers)
 {
     uint32_t *open = arena_alloc(a, n, sizeof *open), n_open = 0, jit_share = stress_below(r, 3),
              fan = 1 + stress_below(r, 40);
@@ -119,7 +124,8 @@ static tg_graph *stress_build(mpk_context *cx, arena *a, stress_random *r, const
     while (done < n) {
         uint32_t k = 1 + stress_below(r, fan), jit = stress_below(r, 3) < jit_share;
         for (uint32_t i = 0; i < k && done < n; i++, done++) {
-            g->tasks[done] = (tg_task){.op = stress_below(r, 8) ? 0 : IR_NONE, .depends = event, .triggers = TG_END};
+            g->tasks[done] = (tg_task){
+                .op = stress_below(r, 8) ? 0 : IR_NONE, .depends = event, .triggers = TG_END};
             g->tasks[done].box.lo[0] = done;
             g->tasks[done].box.hi[0] = done + 1;
             g->tasks[done].launch = jit ? TG_JIT : TG_AOT;
@@ -146,7 +152,8 @@ typedef struct stress_program {
     program_image image;
 } stress_program;
 
-static void stress_add_graph(mpk_context *cx, stress_program *s, stress_random *r, uint32_t index, uint32_t n_tasks)
+static void stress_add_graph(mpk_context *cx, stress_program *s, stress_random *r, uint32_t index,
+                             uint32_t n_tasks)
 {
     arena *a = &s->arena;
     ir_graph *ir;
@@ -167,10 +174,12 @@ static void stress_add_graph(mpk_context *cx, stress_program *s, stress_random *
     stress_graphs[index] = s->graphs[index].tg;
 }
 
-static void stress_make(mpk_context *cx, stress_program *s, stress_random *r, uint32_t n_workers, uint32_t n_graphs,
-                        uint32_t max_tasks)
+static void stress_make(mpk_context *cx, stress_program *s, stress_random *r, uint32_t n_workers,
+                        uint32_t n_graphs, uint32_t max_tasks)
 {
-    *s = (stress_program){.p = {.n_workers = n_workers, .page_bytes = 4096, .n_graphs = n_graphs, .graphs = s->graphs}};
+    *s = (stress_program){
+        .p = {
+            .n_workers = n_workers, .page_bytes = 4096, .n_graphs = n_graphs, .graphs = s->graphs}};
     s->p.area_bytes[TG_STEP] = 64 + 2 * 8 * 4096;
     for (uint32_t i = 0; i < n_graphs; i++)
         stress_add_graph(cx, s, r, i, 1 + stress_below(r, max_tasks));
@@ -198,7 +207,8 @@ static void stress_step(mpk_context *cx, machine *m, uint32_t graph, int64_t see
     stress_expect(g, seed, expected);
     for (uint32_t t = 0; t < g->n_tasks; t++) {
         if (runs[t] != (g->tasks[t].op != IR_NONE))
-            fail_msg("graph %u of %u tasks: task %u ran %lld times", graph, g->n_tasks, t, (long long)runs[t]);
+            fail_msg("graph %u of %u tasks: task %u ran %lld times", graph, g->n_tasks, t,
+                     (long long)runs[t]);
         if (cells[t] != expected[t])
             fail_msg("graph %u of %u tasks: task %u computed a wrong cell", graph, g->n_tasks, t);
     }

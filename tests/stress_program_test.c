@@ -1,7 +1,8 @@
-/* stress_program_test.c - random tensor programs through the whole compiler, as an image, on the CPU target: the bits
- * must be those of the reference interpreter, whatever the number of workers, the launch policy and the live entries;
- * so for the joint programs of several peers.
- * And images: what was written opens and runs the same; damaged ones are refused, or run without harm.
+/* stress_program_test.c - random tensor programs through the whole compiler, as an image, on the
+ * CPU target: the bits must be those of the reference interpreter, whatever the number of workers,
+ * the launch policy and the live entries; so for the joint programs of several peers.
+ * And images: what was written opens and runs the same; damaged ones are refused, or run without
+ * harm.
  */
 #include "base/thread.h"
 #include "check.h"
@@ -38,7 +39,8 @@ static void compile(bed *b, uint32_t n_workers, uint32_t n_peers)
                       .page_bytes = 32768,
                       .pages_per_worker = 7,
                       .verify = true};
-    o.launch = (pass_launch[]){PASS_LAUNCH_AUTO, PASS_LAUNCH_PAPER, PASS_LAUNCH_AOT, PASS_LAUNCH_JIT}[below(b, 4)];
+    o.launch = (pass_launch[]){PASS_LAUNCH_AUTO, PASS_LAUNCH_PAPER, PASS_LAUNCH_AOT,
+                               PASS_LAUNCH_JIT}[below(b, 4)];
     if (n_peers > 1)
         o.launch = PASS_LAUNCH_AOT;
     o.fusion = (pass_fusion[]){PASS_FUSE_FULL, PASS_FUSE_NONE}[below(b, 2)];
@@ -80,9 +82,10 @@ static void compare(bed *b, machine *m, const ir_values *v, uint32_t live)
         int64_t rows = t->live == IR_ALL || t->dims[0] < live ? t->dims[0] : live;
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < t->dims[1]; c++)
-                if (memcmp(&want[r * t->stride[0] + c * t->stride[1]], &have[r * t->stride[0] + c * t->stride[1]],
-                           sizeof(float)))
-                    fail_msg("output %.*s differs at %lld, %lld", STR_ARG(t->name), (long long)r, (long long)c);
+                if (memcmp(&want[r * t->stride[0] + c * t->stride[1]],
+                           &have[r * t->stride[0] + c * t->stride[1]], sizeof(float)))
+                    fail_msg("output %.*s differs at %lld, %lld", STR_ARG(t->name), (long long)r,
+                             (long long)c);
     }
 }
 
@@ -93,8 +96,9 @@ static void run_image(bed *b, const program_image *image, uint64_t delay_seed)
     ir_values v;
     uint32_t live = 1 + below(b, 12);
     interpret(b, live, &v);
-    check_ok(&b->cx, cpu_start(&b->cx, image, b->weights,
-                               &(cpu_options){.no_fast_bodies = true, .delay_seed = delay_seed}, &m));
+    check_ok(&b->cx,
+             cpu_start(&b->cx, image, b->weights,
+                       &(cpu_options){.no_fast_bodies = true, .delay_seed = delay_seed}, &m));
     for (int i = 0; i < 3; i++) {
         const ir_graph *g = image->ir[0];
         for (ir_tensor_id t = 0; t < g->tensors.n; t++)
@@ -120,7 +124,8 @@ static void test_random_programs(void **state)
         make_weights(&b);
         run_image(&b, &b.image, n % 4 == 0 ? seed + n : 0);
         if (n % 3 == 0) {
-            check_ok(&b.cx, image_open(&b.cx, &b.arena, b.image.block, b.image.block->n_bytes, &again));
+            check_ok(&b.cx,
+                     image_open(&b.cx, &b.arena, b.image.block, b.image.block->n_bytes, &again));
             run_image(&b, &again, 0);
         }
         arena_free(&b.arena);
@@ -128,8 +133,8 @@ static void test_random_programs(void **state)
     print_message("%u random programs\n", n);
 }
 
-/* A task of peer 1 whose event needs one trigger more than will come: one error for all, within the limit, that names
- * the peer. */
+/* A task of peer 1 whose event needs one trigger more than will come: one error for all, within the
+ * limit, that names the peer. */
 static void test_a_peer_that_stalls(void **state)
 {
     (void)state;
@@ -146,7 +151,8 @@ static void test_a_peer_that_stalls(void **state)
         t++;
     assert_true(t < g->n_tasks);
     events[tasks[t].depends].needed++;
-    check_ok(&b.cx, cpu_start(&b.cx, &b.image, b.weights, &(cpu_options){.stall_ns = 500000000u}, &m));
+    check_ok(&b.cx,
+             cpu_start(&b.cx, &b.image, b.weights, &(cpu_options){.stall_ns = 500000000u}, &m));
     check_fails(&b.cx, MPK_ESTALLED, " on peer 1 waits for event",
                 machine_run_graph(&b.cx, m, 0, UINT32_MAX, UINT32_MAX));
     machine_stop(m);
@@ -159,7 +165,8 @@ static void seal(rt_header *h)
     h->checksum = hash_bytes((const char *)h + from, h->n_bytes - from, 0);
 }
 
-/* Damage with a right checksum, as an enemy would do it: refused, or the program still runs to its end. */
+/* Damage with a right checksum, as an enemy would do it: refused, or the program still runs to its
+ * end. */
 static void test_hostile_images(void **state)
 {
     (void)state;
@@ -183,25 +190,29 @@ static void test_hostile_images(void **state)
         memcpy(copy, b.image.block, bytes);
         for (uint64_t i = 0; i < 1 + n % 3; i++) {
             uint64_t r = rng_u64(seed + n, i), tables = b.image.block->sections[RT_TEXT].offset;
-            size_t at =
-                r % 4 ? sizeof *copy + (r >> 8) % (tables - sizeof *copy) : (r >> 8) % bytes; /* mostly the tables */
-            ((unsigned char *)copy)[at] =
-                r >> 4 & 1 ? (unsigned char)(r >> 40) : (unsigned char)(((unsigned char *)copy)[at] + 1);
+            size_t at = r % 4 ? sizeof *copy + (r >> 8) % (tables - sizeof *copy)
+                              : (r >> 8) % bytes; /* mostly the tables */
+            ((unsigned char *)copy)[at] = r >> 4 & 1
+                                              ? (unsigned char)(r >> 40)
+                                              : (unsigned char)(((unsigned char *)copy)[at] + 1);
         }
         seal(copy->n_bytes == bytes ? copy : memcpy(copy, b.image.block, bytes));
-        if (image_open(&b.cx, &a, copy, bytes, &opened) == MPK_OK && opened.n_weights == b.image.n_weights) {
+        if (image_open(&b.cx, &a, copy, bytes, &opened) == MPK_OK &&
+            opened.n_weights == b.image.n_weights) {
             bool same = true;
             for (uint32_t i = 0; i < opened.n_weights; i++)
-                same =
-                    same && memcmp(opened.weights[i].dims, b.image.weights[i].dims, sizeof opened.weights[i].dims) == 0;
+                same = same && memcmp(opened.weights[i].dims, b.image.weights[i].dims,
+                                      sizeof opened.weights[i].dims) == 0;
             accepted++;
             if (same) {
-                mpk_status status = cpu_start(&b.cx, &opened, b.weights, &(cpu_options){.no_fast_bodies = true}, &m);
+                mpk_status status = cpu_start(&b.cx, &opened, b.weights,
+                                              &(cpu_options){.no_fast_bodies = true}, &m);
                 if (status == MPK_OK) {
                     check_ok(&b.cx, machine_run_graph(&b.cx, m, 0, UINT32_MAX, UINT32_MAX));
                     machine_stop(m);
                 }
-                assert_true(status == MPK_OK || status == MPK_ENOMEM); /* larger areas than this machine has */
+                /* larger areas than this machine has */
+                assert_true(status == MPK_OK || status == MPK_ENOMEM);
             }
         }
         arena_free(&a);
@@ -211,7 +222,8 @@ static void test_hostile_images(void **state)
     arena_free(&b.arena);
 }
 
-/* A worker's list whose tasks are its own, each once, but out of order: a later task could wait for one after it. */
+/* A worker's list whose tasks are its own, each once, but out of order: a later task could wait for
+ * one after it. */
 static void test_lists_out_of_order(void **state)
 {
     (void)state;
@@ -220,7 +232,8 @@ static void test_lists_out_of_order(void **state)
     program_image opened;
     const rt_range *range = NULL;
     size_t bytes = 0;
-    for (uint64_t program = 1; !range; program++) { /* until one leaves a worker two tasks of its own */
+    /* until one leaves a worker two tasks of its own */
+    for (uint64_t program = 1; !range; program++) {
         arena_free(&b.arena);
         free(copy);
         b = (bed){0};
@@ -233,19 +246,21 @@ static void test_lists_out_of_order(void **state)
         const rt_range *of_worker = (const rt_range *)image_table(copy, RT_RANGES) + g->first_range;
         range = of_worker->last - of_worker->first > 1 ? of_worker : NULL;
     }
-    rt_u32 *first = (rt_u32 *)((char *)copy + copy->sections[RT_LISTS].offset) + range->first, kept = first[0];
+    rt_u32 *first = (rt_u32 *)((char *)copy + copy->sections[RT_LISTS].offset) + range->first,
+           kept = first[0];
     first[0] = first[1];
     first[1] = kept;
     seal(copy);
-    check_fails(&b.cx, MPK_EFORMAT, "out of order", image_open(&b.cx, &b.arena, copy, bytes, &opened));
+    check_fails(&b.cx, MPK_EFORMAT, "out of order",
+                image_open(&b.cx, &b.arena, copy, bytes, &opened));
     free(copy);
     arena_free(&b.arena);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_programs),
-                                       cmocka_unit_test(test_a_peer_that_stalls), cmocka_unit_test(test_hostile_images),
-                                       cmocka_unit_test(test_lists_out_of_order)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_programs), cmocka_unit_test(test_a_peer_that_stalls),
+        cmocka_unit_test(test_hostile_images), cmocka_unit_test(test_lists_out_of_order)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* stress_test.c - the runtime under random task graphs: shapes, fan-in, fan-out, JIT mixes, 1 to 200 workers, with and
- * without delays inside the protocol; queues that are too short and events that never come end in a fault, not a hang.
+/* stress_test.c - the runtime under random task graphs: shapes, fan-in, fan-out, JIT mixes, 1 to
+ * 200 workers, with and without delays inside the protocol; queues that are too short and events
+ * that never come end in a fault, not a hang.
  */
 #include <sys/resource.h>
 
@@ -20,7 +21,8 @@ static void run_random(uint64_t seed, uint64_t budget_ns, bool delays, uint32_t 
                  graphs = 1 + stress_below(&r, STRESS_GRAPHS);
         stress_make(&cx, &s, &r, workers, graphs, stress_below(&r, 2) ? 60 : 600);
         stress_work = stress_below(&r, 3) * 50;
-        check_ok(&cx, cpu_start(&cx, &s.image, NULL, &(cpu_options){.delay_seed = delays ? seed + n : 0}, &m));
+        check_ok(&cx, cpu_start(&cx, &s.image, NULL,
+                                &(cpu_options){.delay_seed = delays ? seed + n : 0}, &m));
         for (uint32_t i = 0; i < 8; i++)
             stress_step(&cx, m, stress_below(&r, graphs), (int64_t)(seed + i));
         machine_stop(m);
@@ -73,8 +75,10 @@ static void test_stall_is_a_fault(void **state)
     rt_event *events = (rt_event *)image_table(s.image.block, RT_EVENTS);
     events[3].needed++;
     check_ok(&cx, cpu_start(&cx, &s.image, NULL, &(cpu_options){.stall_ns = 1000000000u}, &m));
-    check_fails(&cx, MPK_ESTALLED, "waits for event 3", machine_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));
-    check_fails(&cx, MPK_ESTALLED, "waits for event 3", machine_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));
+    check_fails(&cx, MPK_ESTALLED, "waits for event 3",
+                machine_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));
+    check_fails(&cx, MPK_ESTALLED, "waits for event 3",
+                machine_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));
     machine_stop(m);
     arena_free(&s.arena);
 }
@@ -91,9 +95,11 @@ static void test_overflow_is_a_fault(void **state)
         arena_free(&s.arena);
         r.seed++;
         stress_make(&cx, &s, &r, 1, 1, 200);
-    } while (s.graphs[0].tg->events[TG_START].n_out < 4 || s.graphs[0].tg->tasks[0].launch != TG_JIT);
+    } while (s.graphs[0].tg->events[TG_START].n_out < 4 ||
+             s.graphs[0].tg->tasks[0].launch != TG_JIT);
     check_ok(&cx, cpu_start(&cx, &s.image, NULL, &(cpu_options){.queue_entries = 2}, &m));
-    check_fails(&cx, MPK_EDEVICE, "overflowed", machine_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));
+    check_fails(&cx, MPK_EDEVICE, "overflowed",
+                machine_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));
     machine_stop(m);
     arena_free(&s.arena);
 }
@@ -102,11 +108,12 @@ static double cpu_seconds(void)
 {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-/* After work, and without any, the machine sleeps.  One thread that polls would take the whole half second; a
- * sanitizer's own thread takes hundredths. */
+/* After work, and without any, the machine sleeps.  One thread that polls would take the whole half
+ * second; a sanitizer's own thread takes hundredths. */
 static void test_idle_sleeps(void **state)
 {
     (void)state;
@@ -131,9 +138,12 @@ static void test_idle_sleeps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_graphs),       cmocka_unit_test(test_random_graphs_with_delays),
-        cmocka_unit_test(test_many_steps),          cmocka_unit_test(test_stall_is_a_fault),
-        cmocka_unit_test(test_overflow_is_a_fault), cmocka_unit_test(test_idle_sleeps),
+        cmocka_unit_test(test_random_graphs),
+        cmocka_unit_test(test_random_graphs_with_delays),
+        cmocka_unit_test(test_many_steps),
+        cmocka_unit_test(test_stall_is_a_fault),
+        cmocka_unit_test(test_overflow_is_a_fault),
+        cmocka_unit_test(test_idle_sleeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* tokenizer_bed.h - what the tests of tokenizers share: texts to ids and back, compared with what is expected.  For
- * src/load/tokenizer_test.c and src/load/tokenizer_json_test.c. */
+/* tokenizer_bed.h - what the tests of tokenizers share: texts to ids and back, compared with what
+ * is expected.  For src/load/tokenizer_test.c and src/load/tokenizer_json_test.c. */
 #ifndef TESTS_TOKENIZER_BED_H
 #define TESTS_TOKENIZER_BED_H
 
@@ -7,7 +7,8 @@
 
 #include "load/tokenizer.h"
 
-static inline void ids_are(const tokenizer *t, const char *input, unsigned flags, const char *expected)
+static inline void ids_are(const tokenizer *t, const char *input, unsigned flags,
+                           const char *expected)
 {
     mpk_context cx = {0};
     arena a = {0};
@@ -21,7 +22,8 @@ static inline void ids_are(const tokenizer *t, const char *input, unsigned flags
     arena_free(&a);
 }
 
-static inline void text_is(const tokenizer *t, const int32_t *ids, size_t n, unsigned flags, const char *expected)
+static inline void text_is(const tokenizer *t, const int32_t *ids, size_t n, unsigned flags,
+                           const char *expected)
 {
     mpk_context cx = {0};
     arena a = {0};
@@ -31,11 +33,13 @@ static inline void text_is(const tokenizer *t, const int32_t *ids, size_t n, uns
     assert_int_equal(out.n, strlen(expected));
     arena_free(&a);
 }
-#define TEXT_IS(t, flags, expected, ...) \
-    text_is(t, (int32_t[]){__VA_ARGS__}, sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t), flags, expected)
+#define TEXT_IS(t, flags, expected, ...)                                                     \
+    text_is(t, (int32_t[]){__VA_ARGS__}, sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t), \
+            flags, expected)
 
 /* A tokenizer.json of the smallest vocabulary that tells its parts apart. */
-#define VOCAB "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"\xe2\x96\x81\":3,\"<unk>\":4,\"\xc3\xa9\":5,\"A\":6}"
+#define VOCAB \
+    "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"\xe2\x96\x81\":3,\"<unk>\":4,\"\xc3\xa9\":5,\"A\":6}"
 #define BPE(options) "\"model\":{\"type\":\"BPE\"," options VOCAB ",\"merges\":[\"a b\"]}"
 #define JSON(model, rest) "{\"version\":\"1.0\"," rest model "}"
 

@@ -1,12 +1,13 @@
-/* verify_test.c - the verifier of task graphs against broken graphs of every kind; each must be caught by a message
- * that names the task and the event. */
+/* verify_test.c - the verifier of task graphs against broken graphs of every kind; each must be
+ * caught by a message that names the task and the event. */
 #include "check.h"
 
 #include "base/rng.h"
 #include "ir/op.h"
 #include "pass/pass.h"
 
-/* Two products in a row, the second one written over tiles of the first, a state that is written in place and read. */
+/* Two products in a row, the second one written over tiles of the first, a state that is written in
+ * place and read. */
 static const char program[] = "input %x : f32[4, 8] live=tokens\n"
                               "const %w : f32[16, 8]\n"
                               "const %v : f32[8, 16]\n"
@@ -26,8 +27,11 @@ static pass_options options(void)
 {
     static const pass_degree degrees[] = {
         {{"h", 1}, 1, 4}, {{"g", 1}, 1, 4}, {{"y", 1}, 1, 2}, {{"z", 1}, 0, 2}, {{"z", 1}, 1, 2}};
-    return (pass_options){
-        .n_workers = 4, .page_bytes = 4096, .pages_per_worker = 64, .degrees = degrees, .n_degrees = 5};
+    return (pass_options){.n_workers = 4,
+                          .page_bytes = 4096,
+                          .pages_per_worker = 64,
+                          .degrees = degrees,
+                          .n_degrees = 5};
 }
 
 /* The graph after these passes, verified. */
@@ -36,7 +40,8 @@ static void make(fixture *f, const char *passes)
     pass_options o = options();
     text out = {0};
     *f = (fixture){0};
-    check_ok(&f->cx, pass_run_text(&f->cx, &o, str_from(passes), (str){program, sizeof program - 1}, &out));
+    check_ok(&f->cx,
+             pass_run_text(&f->cx, &o, str_from(passes), (str){program, sizeof program - 1}, &out));
     check_ok(&f->cx, tg_parse(&f->cx, &f->a, (str){out.at, out.n}, &f->g));
     check_ok(&f->cx, tg_verify(&f->cx, &f->a, f->g));
     text_free(&out);
@@ -63,7 +68,8 @@ static void make(fixture *f, const char *passes)
 static tg_event *event_between(tg_graph *g, tg_task_id from, tg_task_id to)
 {
     for (tg_event_id e = 2; e < g->n_events; e++)
-        if (g->in_tasks[g->events[e].first_in] == from && g->out_tasks[g->events[e].first_out] == to)
+        if (g->in_tasks[g->events[e].first_in] == from &&
+            g->out_tasks[g->events[e].first_out] == to)
             return &g->events[e];
     fail_msg("no event between %u and %u", from, to);
     return NULL;
@@ -83,7 +89,8 @@ static void lists_that_are_wrong(void **state)
                 tg_task_id *out = g->out_tasks + g->events[e].first_out;
                 out[1] = out[0];
             }
-        g->out_tasks[g->events[TG_START].first_out + 1] = g->out_tasks[g->events[TG_START].first_out];
+        g->out_tasks[g->events[TG_START].first_out + 1] =
+            g->out_tasks[g->events[TG_START].first_out];
     });
     check_broken(FUSED, "event 0, the start", "task z/0", {
         g->events[TG_START].first_in = g->events[TG_END].first_in;
@@ -170,14 +177,16 @@ static void levels_that_lie(void **state)
     check_broken(LINEAR, "its out-tasks end", "event 0", g->events[0].n_out = 400);
 }
 
-/* The numbers of two tasks exchanged, everything else kept: a worker would wait for a task after it. */
+/* The numbers of two tasks exchanged, everything else kept: a worker would wait for a task after
+ * it. */
 static void numbers_that_deadlock(void **state)
 {
     (void)state;
     fixture f;
     make(&f, LINEAR);
     tg_graph *g = f.g;
-    /* Event 6 launches y/0 and y/1, tasks 8 and 9; event 7 launches z/0 and z/1, tasks 10 and 11. */
+    /* Event 6 launches y/0 and y/1, tasks 8 and 9; event 7 launches z/0 and z/1, tasks 10 and
+     * 11. */
     tg_event *before = &g->events[6], *after = &g->events[7];
     assert_int_equal(before->first_out, 8);
     assert_int_equal(after->first_out, 10);
@@ -208,14 +217,16 @@ static void every_edge_counts(void **state)
     for (uint32_t i = 0; i < n - 2; i++) {
         make(&f, "decompose,depend,drop_implied");
         tg_event_id e = 2 + (tg_event_id)((seed + i) % (n - 2));
-        tg_task_id in = f.g->in_tasks[f.g->events[e].first_in], out = f.g->out_tasks[f.g->events[e].first_out];
+        tg_task_id in = f.g->in_tasks[f.g->events[e].first_in],
+                   out = f.g->out_tasks[f.g->events[e].first_out];
         bool out_waits = false, in_triggers = false;
         for (tg_event_id k = 2; k < n; k++) {
             out_waits = out_waits || (k != e && f.g->out_tasks[f.g->events[k].first_out] == out);
             in_triggers = in_triggers || (k != e && f.g->in_tasks[f.g->events[k].first_in] == in);
         }
         f.g->events[e] = f.g->events[--f.g->n_events];
-        check_fails(&f.cx, MPK_EVERIFY, out_waits && in_triggers ? "touch the same bytes" : "no event, not even the",
+        check_fails(&f.cx, MPK_EVERIFY,
+                    out_waits && in_triggers ? "touch the same bytes" : "no event, not even the",
                     tg_verify(&f.cx, &f.a, f.g));
         arena_free(&f.a);
     }
@@ -237,24 +248,28 @@ static void plans_that_overlap(void **state)
     check_ok(&cx, pass_compile(&cx, &a, &o, 1, &g, &n_tokens, &p));
     tg_compiled *c = &p.graphs[0];
     check_ok(&cx, tg_verify_memory(&cx, &a, c, p.area_bytes));
-    ir_tensor_id h = ir_find(c->ir, "h"), y = ir_find(c->ir, "y"), x = ir_find(c->ir, "x"), gt = ir_find(c->ir, "g");
+    ir_tensor_id h = ir_find(c->ir, "h"), y = ir_find(c->ir, "y"), x = ir_find(c->ir, "x"),
+                 gt = ir_find(c->ir, "g");
     tg_place *places = arena_alloc(&a, c->ir->tensors.n, sizeof *places);
     assert_non_null(places);
     memcpy(places, c->places, c->ir->tensors.n * sizeof *places);
     c->places = places;
     places[gt] = places[h]; /* alive together */
-    check_fails(&cx, MPK_EVERIFY, "%g takes bytes of %h", tg_verify_memory(&cx, &a, c, p.area_bytes));
+    check_fails(&cx, MPK_EVERIFY, "%g takes bytes of %h",
+                tg_verify_memory(&cx, &a, c, p.area_bytes));
     check_fails(&cx, MPK_EVERIFY, "task g/0 (event ", tg_verify_memory(&cx, &a, c, p.area_bytes));
     memcpy(places, (tg_place[]){{TG_TEMPS, 4096}}, sizeof *places);
     places[y].offset = p.area_bytes[TG_TEMPS];
     places[gt].offset += 512;
     check_fails(&cx, MPK_EVERIFY, "does not fit", tg_verify_memory(&cx, &a, c, p.area_bytes));
     places[x] = (tg_place){TG_WEIGHTS, 0};
-    check_fails(&cx, MPK_EVERIFY, "%x lies in the wrong area", tg_verify_memory(&cx, &a, c, p.area_bytes));
+    check_fails(&cx, MPK_EVERIFY, "%x lies in the wrong area",
+                tg_verify_memory(&cx, &a, c, p.area_bytes));
     arena_free(&a);
 }
 
-/* Loads and carriers count on places at multiples of 64 bytes; one between them is refused though it has room. */
+/* Loads and carriers count on places at multiples of 64 bytes; one between them is refused though
+ * it has room. */
 static void places_are_aligned(void **state)
 {
     (void)state;
@@ -291,13 +306,16 @@ static void places_are_aligned(void **state)
 static void tiles_that_race(void **state)
 {
     (void)state;
-    static const char source[] =
-        "input %k : f32[2, 2, 4] live=tokens\ninput %v : f32[2, 2, 4] live=tokens\ninput %p : i32[2] live=tokens\n"
-        "input %s : i32[2] live=tokens\ninput %pages : i32[2, 1]\nstate %kc : f32[2, 2, 4, 4]\nstate %vc : f32[2, 2, "
-        "4, "
-        "4]\n%a, %b = kv_write(%k, %v, %p, %s, %pages, %kc, %vc) : f32[2, 2, 4, 4], f32[2, 2, 4, 4]\n"
-        "output %a\ntgraph raw workers=2\ntask 0 = %a [0:2, 0:2, 0:4, 0:4] aot\ntask 1 = %a [0:2, 1:2, 0:4, 0:4] aot\n"
-        "event 0 -> 0-1\nevent 1 <- 0-1\n";
+    static const char source[] = "input %k : f32[2, 2, 4] live=tokens\ninput %v : f32[2, 2, 4] "
+                                 "live=tokens\ninput %p : i32[2] live=tokens\n"
+                                 "input %s : i32[2] live=tokens\ninput %pages : i32[2, 1]\nstate "
+                                 "%kc : f32[2, 2, 4, 4]\nstate %vc : f32[2, 2, "
+                                 "4, "
+                                 "4]\n%a, %b = kv_write(%k, %v, %p, %s, %pages, %kc, %vc) : f32[2, "
+                                 "2, 4, 4], f32[2, 2, 4, 4]\n"
+                                 "output %a\ntgraph raw workers=2\ntask 0 = %a [0:2, 0:2, 0:4, "
+                                 "0:4] aot\ntask 1 = %a [0:2, 1:2, 0:4, 0:4] aot\n"
+                                 "event 0 -> 0-1\nevent 1 <- 0-1\n";
     mpk_context cx = {0};
     arena a = {0};
     tg_graph *g;
@@ -310,16 +328,20 @@ static void tiles_that_race(void **state)
     arena_free(&a);
 }
 
-/* Tasks that write the same pages, apart by what the data say: the record promises it, of state alone. */
+/* Tasks that write the same pages, apart by what the data say: the record promises it, of state
+ * alone. */
 static void tiles_that_write_apart(void **state)
 {
     (void)state;
-    static const char source[] =
-        "input %x : f32[4, 12] live=tokens\ninput %t : f32[4, 2, 1] live=tokens\ninput %p : i32[4] live=tokens\n"
-        "input %s : i32[4] live=tokens\ninput %pages : i32[2, 1]\nstate %kc : f32[2, 1, 4, 2]\nstate %vc : f32[2, 1, "
-        "4, 2]\n%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 4, kv_heads = 1, head_size = 2}\n"
-        "output %q\ntgraph raw workers=2\ntask 0 = %q [0:2, 0:4, 0:2] aot\ntask 1 = %q [2:4, 0:4, 0:2] aot\n"
-        "event 0 -> 0-1\nevent 1 <- 0-1\n";
+    static const char source[] = "input %x : f32[4, 12] live=tokens\ninput %t : f32[4, 2, 1] "
+                                 "live=tokens\ninput %p : i32[4] live=tokens\n"
+                                 "input %s : i32[4] live=tokens\ninput %pages : i32[2, 1]\nstate "
+                                 "%kc : f32[2, 1, 4, 2]\nstate %vc : f32[2, 1, "
+                                 "4, 2]\n%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) "
+                                 "{heads = 4, kv_heads = 1, head_size = 2}\n"
+                                 "output %q\ntgraph raw workers=2\ntask 0 = %q [0:2, 0:4, 0:2] "
+                                 "aot\ntask 1 = %q [2:4, 0:4, 0:2] aot\n"
+                                 "event 0 -> 0-1\nevent 1 <- 0-1\n";
     mpk_context cx = {0};
     arena a = {0};
     tg_graph *g;

@@ -22,7 +22,7 @@ MAX_FILE_LINES = 800
 LONGER_FILES = {"src/gen/body_warps_test.c"}
 # Of all C of src, device and include.  These hold what is reached; what is wanted is 1 and 1.
 MAX_DOUBLE_CHOICES = 2.5  # statements with two `?`, per 1,000 lines of code
-MAX_WIDE_LINES = 3.6  # lines over WIDE_COLUMNS, of 100
+MAX_WIDE_LINES = 0.1  # lines over WIDE_COLUMNS, of 100
 WIDE_COLUMNS = 100
 MEASURED = ("src/", "device/", "include/")
 C_ENDINGS = (".c", ".h", ".cu", ".cuh")

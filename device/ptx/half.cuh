@@ -1,4 +1,5 @@
-/* half.cuh - f16 to f32 and back, as the loading kernels (pack.cuh) need it: a module without cuda_fp16.h. */
+/* half.cuh - f16 to f32 and back, as the loading kernels (pack.cuh) need it: a module without
+ * cuda_fp16.h. */
 #ifndef PTX_HALF_CUH
 #define PTX_HALF_CUH
 

@@ -1,7 +1,9 @@
-/* matrix.cuh - PTX for products of many tokens: copies that a thread asks for, matrices in shared memory, warpgroups.
+/* matrix.cuh - PTX for products of many tokens: copies that a thread asks for, matrices in shared
+ * memory, warpgroups.
  *
- * A matrix in shared memory lies in blocks of 8 rows x 32 columns of 16 bits in the 64-byte swizzle, as packed weights
- * do (gen/device_body.h).  A warpgroup (128 threads) multiplies two such matrices straight from there.
+ * A matrix in shared memory lies in blocks of 8 rows x 32 columns of 16 bits in the 64-byte
+ * swizzle, as packed weights do (gen/device_body.h).  A warpgroup (128 threads) multiplies two such
+ * matrices straight from there.
  */
 #ifndef PTX_MATRIX_CUH
 #define PTX_MATRIX_CUH
@@ -13,13 +15,15 @@
 /* 16 bytes, or zeros if not `there` (the address must be valid all the same). */
 MPK_FN void ptx_copy_async(void *to, const void *from, bool there)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(ptx_shared(to)), "l"(from), "r"(there ? 16 : 0)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(ptx_shared(to)), "l"(from),
+                 "r"(there ? 16 : 0)
                  : "memory");
 }
 /* The first n_bytes of 16, and zeros behind them; 0: the address must be valid all the same. */
 MPK_FN void ptx_copy_async_part(void *to, const void *from, int n_bytes)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(ptx_shared(to)), "l"(from), "r"(n_bytes)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(ptx_shared(to)), "l"(from),
+                 "r"(n_bytes)
                  : "memory");
 }
 /* Close a group of copies. */
@@ -39,7 +43,8 @@ MPK_FN void ptx_meet(int id, int n)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");
 }
 
-/* ---- matrices of 8 x 8 from shared memory: lane l gives the address of row l % 8 of matrix l / 8 ---- */
+/* ---- matrices of 8 x 8 from shared memory: lane l gives the address of row l % 8 of matrix l / 8
+ * ---- */
 
 MPK_FN void ptx_load_matrices(rt_u32 *r, const void *row)
 {
@@ -65,16 +70,19 @@ MPK_FN rt_u32 ptx_pack_f16(float low, float high)
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
     return v;
 }
-MPK_FN void ptx_multiply_f16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
+MPK_FN void ptx_multiply_f16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0,
+                             rt_u32 b1)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 #if MPK_BULK
-/* What this thread has written to shared memory is seen by products of warpgroups after this and a meeting. */
+/* What this thread has written to shared memory is seen by products of warpgroups after this and a
+ * meeting. */
 MPK_FN void ptx_fence_shared(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -85,20 +93,21 @@ MPK_FN void ptx_fence_shared(void)
 
 /* ---- products of a warpgroup ---- */
 
-/* What tells a warpgroup where a matrix begins: its first block (512-byte aligned, or that and 32 bytes more: columns
- * 16 on) and the bytes from a group of 8 rows to the next. */
+/* What tells a warpgroup where a matrix begins: its first block (512-byte aligned, or that and 32
+ * bytes more: columns 16 on) and the bytes from a group of 8 rows to the next. */
 MPK_FN rt_u64 ptx_matrix(const void *first, rt_u32 group_bytes)
 {
     const rt_u64 swizzle_64 = 2;
-    return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 | (rt_u64)(group_bytes >> 4) << 32 |
-           swizzle_64 << 62;
+    return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 |
+           (rt_u64)(group_bytes >> 4) << 32 | swizzle_64 << 62;
 }
-/* The same of a matrix in rows of 64 columns in the 128-byte swizzle, its first byte 1024-byte aligned, 8 rows one
- * behind the other; columns 16 k on begin 32 k bytes on. */
+/* The same of a matrix in rows of 64 columns in the 128-byte swizzle, its first byte 1024-byte
+ * aligned, 8 rows one behind the other; columns 16 k on begin 32 k bytes on. */
 MPK_FN rt_u64 ptx_matrix_of_rows(const void *first)
 {
     const rt_u64 swizzle_128 = 1;
-    return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 | (rt_u64)(1024 >> 4) << 32 | swizzle_128 << 62;
+    return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 | (rt_u64)(1024 >> 4) << 32 |
+           swizzle_128 << 62;
 }
 /* Before the first product, and after the sums have been touched otherwise. */
 MPK_FN void ptx_group_begin(void)
@@ -113,11 +122,11 @@ template <int N> MPK_FN void ptx_group_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/* Lane (g = lane / 4, c = lane % 4) of warp w of the warpgroup holds of c: row 16 w + g, columns 8 n + 2c and + 1
- * (c[4 n], c[4 n + 1]), and row 16 w + g + 8 (c[4 n + 2], c[4 n + 3]).
+/* Lane (g = lane / 4, c = lane % 4) of warp w of the warpgroup holds of c: row 16 w + g, columns 8
+ * n + 2c and + 1 (c[4 n], c[4 n + 1]), and row 16 w + g + 8 (c[4 n + 2], c[4 n + 3]).
  *
- * ptx_group_multiply_N: c[64 x N] = a[64 x 16] b[16 x N], added to c; the N columns of b are rows in memory.  Names:
- * those of the sums, then those of a and b. */
+ * ptx_group_multiply_N: c[64 x N] = a[64 x 16] b[16 x N], added to c; the N columns of b are rows
+ * in memory.  Names: those of the sums, then those of a and b. */
 #define PTX_NAMES_0                                                          \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -127,28 +136,31 @@ template <int N> MPK_FN void ptx_group_wait(void)
 #define PTX_NAMES_64                                                                     \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define PTX_NAMES_96                                                                                       \
-    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, " \
+#define PTX_NAMES_96                                                                           \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, " \
+    "%111, %112, "                                                                             \
     "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define PTX_SUMS_8(c, i)                                                                                        \
-    "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), \
-        "+f"(c[i + 7])
-#define PTX_SUMS_32(c, i) PTX_SUMS_8(c, i), PTX_SUMS_8(c, i + 8), PTX_SUMS_8(c, i + 16), PTX_SUMS_8(c, i + 24)
-#define PTX_GROUP_MULTIPLY(columns, names, name_of_a, name_of_b, ...)                                         \
-    MPK_FN void ptx_group_multiply_##columns(float *c, rt_u64 a, rt_u64 b)                                    \
-    {                                                                                                         \
-        asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                               \
-                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" names "}, " name_of_a \
-                     ", " name_of_b ", p, 1, 1, 0, 0;\n}"                                                     \
-                     : __VA_ARGS__                                                                            \
-                     : "l"(a), "l"(b));                                                                       \
+#define PTX_SUMS_8(c, i)                                                                        \
+    "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
+        "+f"(c[i + 6]), "+f"(c[i + 7])
+#define PTX_SUMS_32(c, i) \
+    PTX_SUMS_8(c, i), PTX_SUMS_8(c, i + 8), PTX_SUMS_8(c, i + 16), PTX_SUMS_8(c, i + 24)
+#define PTX_GROUP_MULTIPLY(columns, names, name_of_a, name_of_b, ...)                         \
+    MPK_FN void ptx_group_multiply_##columns(float *c, rt_u64 a, rt_u64 b)                    \
+    {                                                                                         \
+        asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                               \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" names \
+                     "}, " name_of_a ", " name_of_b ", p, 1, 1, 0, 0;\n}"                     \
+                     : __VA_ARGS__                                                            \
+                     : "l"(a), "l"(b));                                                       \
     }
 PTX_GROUP_MULTIPLY(64, PTX_NAMES_0, "%32", "%33", PTX_SUMS_32(c, 0))
-PTX_GROUP_MULTIPLY(128, PTX_NAMES_0 PTX_NAMES_32, "%64", "%65", PTX_SUMS_32(c, 0), PTX_SUMS_32(c, 32))
-PTX_GROUP_MULTIPLY(192, PTX_NAMES_0 PTX_NAMES_32 PTX_NAMES_64, "%96", "%97", PTX_SUMS_32(c, 0), PTX_SUMS_32(c, 32),
-                   PTX_SUMS_32(c, 64))
-PTX_GROUP_MULTIPLY(256, PTX_NAMES_0 PTX_NAMES_32 PTX_NAMES_64 PTX_NAMES_96, "%128", "%129", PTX_SUMS_32(c, 0),
-                   PTX_SUMS_32(c, 32), PTX_SUMS_32(c, 64), PTX_SUMS_32(c, 96))
+PTX_GROUP_MULTIPLY(128, PTX_NAMES_0 PTX_NAMES_32, "%64", "%65", PTX_SUMS_32(c, 0),
+                   PTX_SUMS_32(c, 32))
+PTX_GROUP_MULTIPLY(192, PTX_NAMES_0 PTX_NAMES_32 PTX_NAMES_64, "%96", "%97", PTX_SUMS_32(c, 0),
+                   PTX_SUMS_32(c, 32), PTX_SUMS_32(c, 64))
+PTX_GROUP_MULTIPLY(256, PTX_NAMES_0 PTX_NAMES_32 PTX_NAMES_64 PTX_NAMES_96, "%128", "%129",
+                   PTX_SUMS_32(c, 0), PTX_SUMS_32(c, 32), PTX_SUMS_32(c, 64), PTX_SUMS_32(c, 96))
 
 #endif
 

@@ -1,7 +1,7 @@
 /* ptx.cuh - all inline PTX of the device code: memory, barriers, bulk copies, products.
  *
- * Each function is one instruction of PTX ISA 8.0, with its order and scope in the name.  What sm_80 lacks stands under
- * MPK_BULK.
+ * Each function is one instruction of PTX ISA 8.0, with its order and scope in the name.  What
+ * sm_80 lacks stands under MPK_BULK.
  */
 #ifndef PTX_PTX_CUH
 #define PTX_PTX_CUH
@@ -33,13 +33,17 @@ MPK_FN mpk_words ptx_load_words(const void *p)
 MPK_FN uint2 ptx_load_two_words(const void *p)
 {
     uint2 v;
-    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "l"(p)
+                 : "memory");
     return v;
 }
 /* Four words if `wanted`; else v stays as it is. */
 MPK_FN void ptx_load_words_if(const void *p, bool wanted, mpk_words *v)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.relaxed.gpu.global.v4.b32 {%0, "
+                 "%1, %2, %3}, [%4];\n}"
                  : "+r"(v->x), "+r"(v->y), "+r"(v->z), "+r"(v->w)
                  : "l"(p), "r"((rt_u32)wanted)
                  : "memory");
@@ -56,11 +60,13 @@ MPK_FN void ptx_store_word(void *p, rt_u32 v)
 }
 MPK_FN void ptx_store_two_words(void *p, rt_u32 a, rt_u32 b)
 {
-    asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(a), "r"(b) : "memory");
+    asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(a), "r"(b)
+                 : "memory");
 }
 MPK_FN void ptx_store_words(void *p, const mpk_words &v)
 {
-    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
 /* Adds without a result; the release covers what the thread has seen, through barriers too. */
@@ -74,7 +80,8 @@ MPK_FN void ptx_add_release(rt_word *w, rt_u32 v)
 /* Two floats into shared memory, 8-byte aligned. */
 MPK_FN void ptx_store_shared_pair(float *to, float a, float b)
 {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(ptx_shared(to)), "f"(a), "f"(b) : "memory");
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(ptx_shared(to)), "f"(a), "f"(b)
+                 : "memory");
 }
 MPK_FN mpk_words ptx_load_shared_words(const void *p)
 {
@@ -85,8 +92,9 @@ MPK_FN mpk_words ptx_load_shared_words(const void *p)
                  : "memory");
     return v;
 }
-/* Flags between warps of one block.  ptx_load_flag orders nothing: it is for polls, since an acquire would empty the L1
- * cache each time.  ptx_acquire_flag: what was written before the store is seen after it. */
+/* Flags between warps of one block.  ptx_load_flag orders nothing: it is for polls, since an
+ * acquire would empty the L1 cache each time.  ptx_acquire_flag: what was written before the store
+ * is seen after it. */
 MPK_FN rt_u32 ptx_load_flag(const rt_u32 *p)
 {
     rt_u32 v;
@@ -108,7 +116,8 @@ MPK_FN void ptx_store_flag(rt_u32 *p, rt_u32 v)
 
 MPK_FN void ptx_barrier_init(rt_u64 *b, rt_u32 arrivals)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(ptx_shared(b)), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(ptx_shared(b)), "r"(arrivals)
+                 : "memory");
 }
 MPK_FN void ptx_barrier_arrive(rt_u64 *b)
 {
@@ -118,52 +127,58 @@ MPK_FN void ptx_barrier_arrive(rt_u64 *b)
 #if MPK_BULK
 MPK_FN void ptx_barrier_expect(rt_u64 *b, rt_u32 n_bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ptx_shared(b)), "r"(n_bytes)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ptx_shared(b)),
+                 "r"(n_bytes)
                  : "memory");
 }
 /* 1: the phase of this parity has completed; may sleep for a short while. */
 MPK_FN rt_u32 ptx_barrier_try(rt_u64 *b, rt_u32 parity)
 {
     rt_u32 done;
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], "
+                 "%2;\nselp.u32 %0, 1, 0, p;\n}"
                  : "=r"(done)
                  : "r"(ptx_shared(b)), "r"(parity)
                  : "memory");
     return done;
 }
-/* One lane of the warp, which meets here: true.  The compiler then knows that bulk copies are one thread's, and need no
- * loop over the lanes. */
+/* One lane of the warp, which meets here: true.  The compiler then knows that bulk copies are one
+ * thread's, and need no loop over the lanes. */
 MPK_FN bool ptx_elect(void)
 {
     rt_u32 chosen;
-    asm volatile("{\n.reg .pred p;\n.reg .b32 lane;\nelect.sync lane|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}"
+    asm volatile("{\n.reg .pred p;\n.reg .b32 lane;\nelect.sync lane|p, 0xffffffff;\nselp.u32 %0, "
+                 "1, 0, p;\n}"
                  : "=r"(chosen)
                  :
                  : "memory");
     return chosen;
 }
-/* Global to shared memory, n_bytes a multiple of 16, both addresses too (to: ptx_shared); completes on the barrier's
- * transaction count.  The bytes are read once: L2 may drop them first. */
-MPK_FN void ptx_copy_bulk_once(rt_u32 to, const void *from, rt_u32 n_bytes, rt_u64 *b, rt_u64 policy)
+/* Global to shared memory, n_bytes a multiple of 16, both addresses too (to: ptx_shared); completes
+ * on the barrier's transaction count.  The bytes are read once: L2 may drop them first. */
+MPK_FN void ptx_copy_bulk_once(rt_u32 to, const void *from, rt_u32 n_bytes, rt_u64 *b,
+                               rt_u64 policy)
 {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-            "r"(to),
-        "l"(from), "r"(n_bytes), "r"(ptx_shared(b)), "l"(policy)
-        : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+                 "l"(from), "r"(n_bytes), "r"(ptx_shared(b)), "l"(policy)
+                 : "memory");
 }
 MPK_FN void ptx_copy_bulk(void *to, const void *from, rt_u32 n_bytes, rt_u64 *b)
 {
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(ptx_shared(to)),
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(ptx_shared(to)),
         "l"(from), "r"(n_bytes), "r"(ptx_shared(b))
         : "memory");
 }
-/* The box of a matrix that begins at (row, column), in elements of its tensor map, to shared memory; what lies outside
- * the matrix becomes zero and is counted all the same.  map: rt_map in global memory; to: ptx_shared. */
+/* The box of a matrix that begins at (row, column), in elements of its tensor map, to shared
+ * memory; what lies outside the matrix becomes zero and is counted all the same.  map: rt_map in
+ * global memory; to: ptx_shared. */
 MPK_FN void ptx_copy_box(rt_u32 to, const void *map, int column, int row, rt_u64 *b)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, "
                  "%3}], [%4];" ::"r"(to),
                  "l"(map), "r"(column), "r"(row), "r"(ptx_shared(b))
                  : "memory");
@@ -174,7 +189,8 @@ MPK_FN rt_u64 ptx_policy_once(void)
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
-/* Ordinary writes of others that this thread has acquired are seen by its bulk copies after this. */
+/* Ordinary writes of others that this thread has acquired are seen by its bulk copies after
+ * this. */
 MPK_FN void ptx_fence_bulk(void)
 {
     asm volatile("fence.proxy.async;" ::: "memory");
@@ -185,15 +201,18 @@ MPK_FN void ptx_fence_barrier_init(void)
 }
 #endif
 
-/* ---- kernels one behind the other: programmatic dependent launch; where there is none, they never overlap ---- */
+/* ---- kernels one behind the other: programmatic dependent launch; where there is none, they never
+ * overlap ---- */
 
 #if MPK_BULK
-/* This block lets blocks of the next kernel start where there is room, once all blocks of this one have said so. */
+/* This block lets blocks of the next kernel start where there is room, once all blocks of this one
+ * have said so. */
 MPK_FN void ptx_grid_let_next(void)
 {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
-/* Until the kernel before has ended and what it wrote is seen; at once where this one was launched behind its end. */
+/* Until the kernel before has ended and what it wrote is seen; at once where this one was launched
+ * behind its end. */
 MPK_FN void ptx_grid_wait(void)
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -232,18 +251,22 @@ MPK_FN float ptx_high_bf16(rt_u32 v)
 {
     return __uint_as_float(v & 0xffff0000u);
 }
-/* c[16 x 8] += a[16 x 16] b[16 x 8], bf16 with f32 sums.  Lane (g = lane / 4, c = lane % 4) holds of a: rows g and
- * g + 8 of columns 2c, 2c + 1 (a0, a1) and 2c + 8, 2c + 9 (a2, a3); of b: rows 2c, 2c + 1 (b0) and 2c + 8, 2c + 9 (b1)
- * of column g; of c: row g, columns 2c, 2c + 1 (c[0], c[1]), row g + 8 (c[2], c[3]). */
-MPK_FN void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0, rt_u32 b1)
+/* c[16 x 8] += a[16 x 16] b[16 x 8], bf16 with f32 sums.  Lane (g = lane / 4, c = lane % 4) holds
+ * of a: rows g and g + 8 of columns 2c, 2c + 1 (a0, a1) and 2c + 8, 2c + 9 (a2, a3); of b: rows 2c,
+ * 2c + 1 (b0) and 2c + 8, 2c + 9 (b1) of column g; of c: row g, columns 2c, 2c + 1 (c[0], c[1]),
+ * row g + 8 (c[2], c[3]). */
+MPK_FN void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0,
+                              rt_u32 b1)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* v, in a register of its own: the order of bytes comes from memory, so the compiler cannot see that it is as it was.
+/* v, in a register of its own: the order of bytes comes from memory, so the compiler cannot see
+ * that it is as it was.
  */
 static __constant__ rt_u32 ptx_order = 0x3210;
 MPK_FN rt_u32 ptx_own(rt_u32 v)
@@ -253,7 +276,8 @@ MPK_FN rt_u32 ptx_own(rt_u32 v)
     return own;
 }
 
-/* v; what follows from it is worked out here and not ahead of a loop, where it would hold a register or a predicate. */
+/* v; what follows from it is worked out here and not ahead of a loop, where it would hold a
+ * register or a predicate. */
 MPK_FN rt_u32 ptx_again(rt_u32 v)
 {
     rt_u32 again;

@@ -1,6 +1,8 @@
-/* thread.cuh - what every file of device/ begins with: the word for its functions, and a body's own thread and barrier.
+/* thread.cuh - what every file of device/ begins with: the word for its functions, and a body's own
+ * thread and barrier.
  *
- * Generic bodies use no other PTX than this.  On the host (MPK_EMULATED) the tests define both functions.
+ * Generic bodies use no other PTX than this.  On the host (MPK_EMULATED) the tests define both
+ * functions.
  */
 #ifndef PTX_THREAD_CUH
 #define PTX_THREAD_CUH
@@ -11,9 +13,9 @@
 #define MPK_WARPS (MPK_THREADS / 32)
 
 #ifndef MPK_EMULATED
-/* threadIdx.x, read again each time.  Otherwise the compiler would compute what follows from it (lanes, rows,
- * addresses) for all bodies ahead of the loop over tasks.  There are no registers to hold that: it would go to memory
- * and come back in every task. */
+/* threadIdx.x, read again each time.  Otherwise the compiler would compute what follows from it
+ * (lanes, rows, addresses) for all bodies ahead of the loop over tasks.  There are no registers to
+ * hold that: it would go to memory and come back in every task. */
 MPK_FN int mpk_thread(void)
 {
     int x;
@@ -21,7 +23,8 @@ MPK_FN int mpk_thread(void)
     __builtin_assume(x >= 0);
     return x;
 }
-/* All threads of the body meet; each then sees what the others wrote to shared and global memory before. */
+/* All threads of the body meet; each then sees what the others wrote to shared and global memory
+ * before. */
 MPK_FN void mpk_sync(void)
 {
     asm volatile("bar.sync 1, %0;" ::"n"(MPK_THREADS) : "memory");

@@ -1,19 +1,21 @@
-/* bodies.cuh - the warps that run bodies: follow the step word, run the worker's AOT list in order, JIT tasks in
- * between.
+/* bodies.cuh - the warps that run bodies: follow the step word, run the worker's AOT list in order,
+ * JIT tasks in between.
  *
- * kernel.cuh starts body_loop in warps 0 ... MPK_WARPS - 1 of every worker.  The generated source defines the
- * mpk_dispatch_... and mpk_body_... functions that are called here.
+ * kernel.cuh starts body_loop in warps 0 ... MPK_WARPS - 1 of every worker.  The generated source
+ * defines the mpk_dispatch_... and mpk_body_... functions that are called here.
  *
- *   - Each warp goes through the list by itself.  Where it stands (mpk_side) is the same in all warps at the same turn;
- *     it lies in shared memory while a body runs and in registers otherwise.
- *   - A step begins in begin_step: thread 0 reads the step word, writes down what the step is (graph, epoch, live),
- *     and counts `begun` (release) after all warps have their lists.  Loader and clerk acquire `begun` before they read
- *     any of it.  Thread 0 changes it for the next step only after the clerk has finished the last one (`clerked`);
- *     the loader reads nothing of it but the graph, in a resync, when thread 0 waits for its answer.
- *   - `direct` says who looks after events: 0 the clerk, 1 thread 0 of the bodies (steps with JIT tasks, RT_ONE_OP). It
- *     changes between steps only.
- *   - Every wait ends when `abort` is raised.  The warps then leave in any order, and nothing that they leave half done
- *     is read again: the host reads the fault record, not the results.
+ *   - Each warp goes through the list by itself.  Where it stands (mpk_side) is the same in all
+ *     warps at the same turn; it lies in shared memory while a body runs and in registers
+ *     otherwise.
+ *   - A step begins in begin_step: thread 0 reads the step word, writes down what the step is
+ *     (graph, epoch, live), and counts `begun` (release) after all warps have their lists.  Loader
+ *     and clerk acquire `begun` before they read any of it.  Thread 0 changes it for the next step
+ *     only after the clerk has finished the last one (`clerked`); the loader reads nothing of it
+ *     but the graph, in a resync, when thread 0 waits for its answer.
+ *   - `direct` says who looks after events: 0 the clerk, 1 thread 0 of the bodies (steps with JIT
+ *     tasks, RT_ONE_OP). It changes between steps only.
+ *   - Every wait ends when `abort` is raised.  The warps then leave in any order, and nothing that
+ *     they leave half done is read again: the host reads the fault record, not the results.
  */
 #ifndef ROLE_BODIES_CUH
 #define ROLE_BODIES_CUH
@@ -27,9 +29,10 @@ MPK_FN mpk_jit_side *jit_side_of_warp(void)
 {
     return &mpk_w.jit_sides[mpk_thread() / 32];
 }
-/* Run the task of entry `slot`.  A body that waits or loads is called even if nothing of its box is alive.  Each body
- * is called from one place, so that its code exists once.  of_list: the task is the next of the list and the clerk
- * looks after its event.  Returns false if another unit has run it and then gone on with the tasks after it. */
+/* Run the task of entry `slot`.  A body that waits or loads is called even if nothing of its box is
+ * alive.  Each body is called from one place, so that its code exists once.  of_list: the task is
+ * the next of the list and the clerk looks after its event.  Returns false if another unit has run
+ * it and then gone on with the tasks after it. */
 MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
 {
     mpk_task t = task_of_entry(slot, ring);
@@ -62,7 +65,8 @@ MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
     return true;
 }
 
-/* The next task of the step.  0: there is none.  side: equal to what lies in shared memory, on entry and on return. */
+/* The next task of the step.  0: there is none.  side: equal to what lies in shared memory, on
+ * entry and on return. */
 MPK_FN int run_task(bool hybrid, mpk_side *side)
 {
     mpk_side s = *side;
@@ -107,7 +111,8 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
 }
 
 #if MPK_BULK
-/* All threads: the loader has gone ahead into a step that does not come: take what it has loaded and drop it. */
+/* All threads: the loader has gone ahead into a step that does not come: take what it has loaded
+ * and drop it. */
 MPK_FN void drop_ahead(mpk_side *s)
 {
     if (mpk_thread() == 0) {
@@ -178,7 +183,8 @@ static __device__ __noinline__ void await_step(void)
         rt_add_acq_rel_device(&call->arrived, 1); /* partner: call_loop */
 }
 
-/* All threads: begin the next step, or (not serving) the one operator that this kernel runs.  0: none comes. */
+/* All threads: begin the next step, or (not serving) the one operator that this kernel runs.  0:
+ * none comes. */
 static __device__ __noinline__ int begin_step(bool serve)
 {
     mpk_side s = *side_of_warp();

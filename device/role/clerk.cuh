@@ -1,29 +1,36 @@
-/* clerk.cuh - the warp that polls and counts events, so that no body warp waits for global memory on their account.
+/* clerk.cuh - the warp that polls and counts events, so that no body warp waits for global memory
+ * on their account.
  *
- * It goes through the worker's list beside the bodies.  In a step with JIT tasks the body warps look after events
- * themselves and the clerk loads for JIT tasks instead.  kernel.cuh starts clerk_loop in warp MPK_WARPS + 1 of every
- * worker that has bulk copies.
+ * It goes through the worker's list beside the bodies.  In a step with JIT tasks the body warps
+ * look after events themselves and the clerk loads for JIT tasks instead.  kernel.cuh starts
+ * clerk_loop in warp MPK_WARPS + 1 of every worker that has bulk copies.
  *
- * A task's turn is its number since the kernel began, modulo 2^32; the clerk and every body warp count it alike.
- *   - Before: the clerk polls the task's event (acquire at device scope), then sets `ready` to turn + 1 (release in the
- *     block).  A body warp reads what other workers have written only after it has seen ready > turn (mpk_wait).
- *   - After: each body warp arrives at written[turn % MPK_ENTRIES] once it has written its part and no longer uses the
- *     scratch.  The clerk waits for all of them and then adds to the event's counter with release at device scope: by
- *     cumulativity the stores of all body warps are published by that one addition.
- *   - The clerk gives the entry's slot back (entry_empty) only after it has seen `written`.  The loader cannot refill
- *     the slot before that, so no body warp is more than MPK_ENTRIES turns ahead of the clerk, and a barrier of
- *     `written` is never two phases ahead of its reader.
- *   - The last task of a list is counted only after the loader has finished the list (`loaded`): otherwise the step
- *     could end, and the next one overwrite data by which the loader decides what else to load for this one.
- *   - `clerked` counts steps that the clerk has finished.  The bodies' thread 0 waits for it before it changes what the
- *     clerk reads of a step (await_step).
+ * A task's turn is its number since the kernel began, modulo 2^32; the clerk and every body warp
+ * count it alike.
+ *   - Before: the clerk polls the task's event (acquire at device scope), then sets `ready` to turn
+ *     + 1 (release in the block).  A body warp reads what other workers have written only after it
+ *     has seen ready > turn (mpk_wait).
+ *   - After: each body warp arrives at written[turn % MPK_ENTRIES] once it has written its part and
+ *     no longer uses the scratch.  The clerk waits for all of them and then adds to the event's
+ *     counter with release at device scope: by cumulativity the stores of all body warps are
+ *     published by that one addition.
+ *   - The clerk gives the entry's slot back (entry_empty) only after it has seen `written`.  The
+ *     loader cannot refill the slot before that, so no body warp is more than MPK_ENTRIES turns
+ *     ahead of the clerk, and a barrier of `written` is never two phases ahead of its reader.
+ *   - The last task of a list is counted only after the loader has finished the list (`loaded`):
+ *     otherwise the step could end, and the next one overwrite data by which the loader decides
+ *     what else to load for this one.
+ *   - `clerked` counts steps that the clerk has finished.  The bodies' thread 0 waits for it before
+ *     it changes what the clerk reads of a step (await_step).
  *
- * Carried words (rt_entry.carried) are set back to RT_EMPTY by the worker that wrote them, at its first task that
- * depends on the end of every reader.  The worker's count of that task publishes the stores, before the step ends; the
- * step word then orders them before every poll of the next step.
+ * Carried words (rt_entry.carried) are set back to RT_EMPTY by the worker that wrote them, at its
+ * first task that depends on the end of every reader.  The worker's count of that task publishes
+ * the stores, before the step ends; the step word then orders them before every poll of the next
+ * step.
  *
- * JIT mail: one entry at a time.  take_jit (jit.cuh) fills the JIT entry and sets jit_mail; the clerk loads for it and
- * clears jit_mail; end_jit waits for that.  So the entry never changes while it is read.
+ * JIT mail: one entry at a time.  take_jit (jit.cuh) fills the JIT entry and sets jit_mail; the
+ * clerk loads for it and clears jit_mail; end_jit waits for that.  So the entry never changes while
+ * it is read.
  */
 #ifndef ROLE_CLERK_CUH
 #define ROLE_CLERK_CUH
@@ -40,12 +47,17 @@ MPK_FN void clerk_empty(char *to, rt_u32 bytes)
         ptx_store_word(to, RT_EMPTY);
 }
 
-/* Make `alive` rows of `units` empty, `stride` bytes from one to the next.  Lanes take different rows; if there are
- * fewer than 32 rows, several lanes share the units of one. */
+/* Make `alive` rows of `units` empty, `stride` bytes from one to the next.  Lanes take different
+ * rows; if there are fewer than 32 rows, several lanes share the units of one. */
 MPK_FN void clerk_empty_rows(char *at, rt_u32 alive, rt_u32 stride, rt_u32 units, rt_u32 bytes)
 {
     const rt_u32 lane = threadIdx.x % 32;
-    const rt_u32 shift = alive > 16 ? 0 : alive > 8 ? 1 : alive > 4 ? 2 : alive > 2 ? 3 : alive == 2 ? 4 : 5;
+    const rt_u32 shift = alive > 16   ? 0
+                         : alive > 8  ? 1
+                         : alive > 4  ? 2
+                         : alive > 2  ? 3
+                         : alive == 2 ? 4
+                                      : 5;
     const rt_u32 first = lane & ((1u << shift) - 1), rows = 32 >> shift, lanes = 1u << shift;
 #pragma unroll 1
     for (rt_u32 row = lane >> shift; row < alive; row += rows)
@@ -89,9 +101,9 @@ MPK_FN void clerk_empty_box(const clerk_box &b)
         clerk_empty_rows(b.at + (rt_u64)(__ffs((int)left) - 1) * b.stride, 1, 0, b.units, b.bytes);
 }
 
-/* Set the carried words that this worker wrote in this step back to RT_EMPTY, for the next step: their readers are
- * done.  The worker's next count releases the stores.  All lanes.  The load for the next box is issued before a box is
- * emptied. */
+/* Set the carried words that this worker wrote in this step back to RT_EMPTY, for the next step:
+ * their readers are done.  The worker's next count releases the stores.  All lanes.  The load for
+ * the next box is issued before a box is emptied. */
 MPK_FN void clerk_clear(void)
 {
     const rt_kernel *k = mpk_w.k;
@@ -115,9 +127,10 @@ MPK_FN void clerk_clear(void)
     __syncwarp();
 }
 
-/* A step whose tasks are all AOT, number `step` since the kernel began: task after task, in the order of the list.  All
- * lanes; lane 0 polls and counts.  turn: tasks so far.  The list's last task is counted once the loader has finished
- * the list: a task that needs no pages does not wait for it, and the loader must not read the next step's data. */
+/* A step whose tasks are all AOT, number `step` since the kernel began: task after task, in the
+ * order of the list.  All lanes; lane 0 polls and counts.  turn: tasks so far.  The list's last
+ * task is counted once the loader has finished the list: a task that needs no pages does not wait
+ * for it, and the loader must not read the next step's data. */
 MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *turn)
 {
     const rt_u32 lane = threadIdx.x % 32;
@@ -130,14 +143,16 @@ MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *turn)
         if (lane == 0) {
             if (!e->quiet)
                 mpk_poll(e->depends, e->needed);
-            ptx_store_flag(&mpk_w.ready, *turn + 1); /* releases to the body warps what the poll has acquired */
+            /* releases to the body warps what the poll has acquired */
+            ptx_store_flag(&mpk_w.ready, *turn + 1);
         }
         __syncwarp();
         if (clears)
             clerk_clear();
         if (lane == 0) {
             mpk_await_written(*turn);
-            ptx_barrier_arrive(&mpk_w.entry_empty[slot]); /* not before: `written` counts no further than the entries */
+            /* not before: `written` counts no further than the entries */
+            ptx_barrier_arrive(&mpk_w.entry_empty[slot]);
             while (i + 1 == list.last && (rt_i32)(ptx_load_flag(&mpk_w.loaded) - step) <= 0 &&
                    !ptx_load_flag(&mpk_w.abort))
                 ;

@@ -1,16 +1,20 @@
-/* courier.cuh - the warp of worker 0 that carries entries between the machine's rings and the host's.
+/* courier.cuh - the warp of worker 0 that carries entries between the machine's rings and the
+ * host's.
  *
- * kernel.cuh starts courier_loop in warp MPK_WARPS + 3 of worker 0.  The runtime (src/rt) never touches host memory: it
- * uses rings in device memory, and the host uses rings of the same layout in pinned memory (src/host/books.c).
+ * kernel.cuh starts courier_loop in warp MPK_WARPS + 3 of worker 0.  The runtime (src/rt) never
+ * touches host memory: it uses rings in device memory, and the host uses rings of the same layout
+ * in pinned memory (src/host/books.c).
  *
- *   - Each ring has one writer and one reader: `written` and `read` are monotonic, written - read <= its size.  An
- *     entry is stored before `written` is released, at system scope, and given back by `read` after it has been copied.
- *   - Order between rings: a command that follows a request is carried after it.  A command is moved only if an earlier
- *     look has seen it and the requests of this look have all been moved.
- *   - What was written before the end still goes out: the loop runs until nothing is left to move after `abort`.
+ *   - Each ring has one writer and one reader: `written` and `read` are monotonic, written - read
+ *     <= its size.  An entry is stored before `written` is released, at system scope, and given
+ *     back by `read` after it has been copied.
+ *   - Order between rings: a command that follows a request is carried after it.  A command is
+ *     moved only if an earlier look has seen it and the requests of this look have all been moved.
+ *   - What was written before the end still goes out: the loop runs until nothing is left to move
+ *     after `abort`.
  *
- * A look over the bus takes more than a microsecond, so one look asks for all words of the host, one in each lane, and
- * what only the courier writes is kept in registers.
+ * A look over the bus takes more than a microsecond, so one look asks for all words of the host,
+ * one in each lane, and what only the courier writes is kept in registers.
  */
 #ifndef ROLE_COURIER_CUH
 #define ROLE_COURIER_CUH
@@ -21,7 +25,14 @@
 #include "role/watcher.cuh"
 
 /* The host's words, by the lane that reads each. */
-enum { COURIER_COMMANDS, COURIER_REQUESTS, COURIER_WANTED, COURIER_ABORT, COURIER_TAKEN, COURIER_WORDS };
+enum {
+    COURIER_COMMANDS,
+    COURIER_REQUESTS,
+    COURIER_WANTED,
+    COURIER_ABORT,
+    COURIER_TAKEN,
+    COURIER_WORDS
+};
 
 /* The word of this lane. */
 MPK_FN const rt_word *courier_word(const rt_kernel *k)
@@ -40,7 +51,8 @@ MPK_FN const rt_word *courier_word(const rt_kernel *k)
     }
 }
 
-/* From one ring to another of the same length mask + 1: entries of `size` bytes, a multiple of 4. */
+/* From one ring to another of the same length mask + 1: entries of `size` bytes, a multiple of
+ * 4. */
 struct courier_way {
     rt_ring *from, *to;
     const char *source;
@@ -49,20 +61,25 @@ struct courier_way {
     rt_u32 read, written; /* from->read and to->written, which the courier alone writes */
 };
 
-MPK_FN courier_way courier_begin(rt_ring *from, const void *source, rt_ring *to, void *target, rt_u32 mask, rt_u32 size)
+MPK_FN courier_way courier_begin(rt_ring *from, const void *source, rt_ring *to, void *target,
+                                 rt_u32 mask, rt_u32 size)
 {
-    return {from, to, (const char *)source, (char *)target, mask, size, from->read.value, to->written.value};
+    return {from, to,   (const char *)source, (char *)target,
+            mask, size, from->read.value,     to->written.value};
 }
 
-/* All lanes: move the entries before number `end`, as many as there is room for, and return how many.  taken: to->read
- * or an earlier value of it. */
+/* All lanes: move the entries before number `end`, as many as there is room for, and return how
+ * many.  taken: to->read or an earlier value of it. */
 MPK_FN rt_u32 courier_move(courier_way *w, rt_u32 end, rt_u32 taken)
 {
     const rt_u32 lane = threadIdx.x % 32, words = w->size / 4, all = end - w->read,
-                 space = w->mask + 1 - (w->written - taken), n = __shfl_sync(0xffffffffu, mpk_smaller(all, space), 0);
+                 space = w->mask + 1 - (w->written - taken),
+                 n = __shfl_sync(0xffffffffu, mpk_smaller(all, space), 0);
     for (rt_u32 at = lane; at < n * words; at += 32)
-        ((volatile rt_u32 *)(w->target + (rt_u64)((w->written + at / words) & w->mask) * w->size))[at % words] =
-            ((const volatile rt_u32 *)(w->source + (rt_u64)((w->read + at / words) & w->mask) * w->size))[at % words];
+        ((volatile rt_u32 *)(w->target +
+                             (rt_u64)((w->written + at / words) & w->mask) * w->size))[at % words] =
+            ((const volatile rt_u32 *)(w->source + (rt_u64)((w->read + at / words) & w->mask) *
+                                                       w->size))[at % words];
     __syncwarp();
     w->written += n;
     w->read += n;
@@ -118,14 +135,16 @@ static __device__ __noinline__ void courier_loop(rt_kernel *k)
 {
     rt_machine *m = &k->machine;
     const rt_word *word = courier_word(k);
-    courier_way tokens =
-        courier_begin(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens, m->token_mask, sizeof(rt_token));
-    courier_way requests = courier_begin(k->host_request_ring, k->host_requests, m->request_ring, m->requests,
-                                         m->request_mask, sizeof(rt_request));
-    courier_way commands = courier_begin(k->host_command_ring, k->host_commands, m->command_ring, m->commands,
-                                         m->command_mask, sizeof(rt_command));
-    rt_u32 lane = threadIdx.x % 32, asked = m->control->once_wanted.value, done = k->host_once_done->value, last = 0, n;
-    rt_u32 ordered = commands.read; /* as the last look has seen them: by now it has seen every request before them */
+    courier_way tokens = courier_begin(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens,
+                                       m->token_mask, sizeof(rt_token));
+    courier_way requests = courier_begin(k->host_request_ring, k->host_requests, m->request_ring,
+                                         m->requests, m->request_mask, sizeof(rt_request));
+    courier_way commands = courier_begin(k->host_command_ring, k->host_commands, m->command_ring,
+                                         m->commands, m->command_mask, sizeof(rt_command));
+    rt_u32 lane = threadIdx.x % 32, asked = m->control->once_wanted.value,
+           done = k->host_once_done->value, last = 0, n;
+    /* as the last look has seen them: by now it has seen every request before them */
+    rt_u32 ordered = commands.read;
     courier_burst burst = {0, 0, 0};
     do {
         const rt_u32 mine = lane < COURIER_WORDS ? rt_load_acquire_system(word) : 0;
@@ -133,10 +152,12 @@ static __device__ __noinline__ void courier_loop(rt_kernel *k)
         __syncwarp(); /* what one lane has acquired holds for all */
         for (int i = 0; i < COURIER_WORDS; i++)
             host[i] = __shfl_sync(0xffffffffu, mine, i);
-        const rt_u32 sent = courier_move(&tokens, rt_load_acquire_system(&m->token_ring->written), host[COURIER_TAKEN]);
+        const rt_u32 sent = courier_move(&tokens, rt_load_acquire_system(&m->token_ring->written),
+                                         host[COURIER_TAKEN]);
         n = sent;
         if (!last && requests.read != host[COURIER_REQUESTS])
-            n += courier_move(&requests, host[COURIER_REQUESTS], rt_load_acquire_system(&m->request_ring->read));
+            n += courier_move(&requests, host[COURIER_REQUESTS],
+                              rt_load_acquire_system(&m->request_ring->read));
         if (!last && commands.read != ordered && requests.read == host[COURIER_REQUESTS])
             n += courier_move(&commands, ordered, rt_load_acquire_system(&m->command_ring->read));
         ordered = host[COURIER_COMMANDS];

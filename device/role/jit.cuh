@@ -1,12 +1,16 @@
-/* jit.cuh - what body warps do in a step with JIT tasks: choose between the two queues (paper §5.2).
+/* jit.cuh - what body warps do in a step with JIT tasks: choose between the two queues (paper
+ * §5.2).
  *
- * In such a step the clerk leaves events alone: thread 0 of the bodies polls, and all threads run what it has chosen.
- * bodies.cuh calls this.
+ * In such a step the clerk leaves events alone: thread 0 of the bodies polls, and all threads run
+ * what it has chosen.  bodies.cuh calls this.
  *
- *   - JIT tasks come first, so an AOT task that waits for a JIT task of the same worker cannot keep it from running.
- *   - The step is over for this worker when its list is done and the step word has changed: the step task publishes the
- *     next step only after the end event, so no JIT task of the old step can arrive later.
- *   - One JIT task is under way at a time: end_jit waits until its loader (clerk_load) has let go of the entry.
+ *   - JIT tasks come first, so an AOT task that waits for a JIT task of the same worker cannot keep
+ *     it from running.
+ *   - The step is over for this worker when its list is done and the step word has changed: the
+ *     step task publishes the next step only after the end event, so no JIT task of the old step
+ *     can arrive later.
+ *   - One JIT task is under way at a time: end_jit waits until its loader (clerk_load) has let go
+ *     of the entry.
  */
 #ifndef ROLE_JIT_CUH
 #define ROLE_JIT_CUH
@@ -15,18 +19,20 @@
 
 enum { CHOICE_AOT, CHOICE_JIT, CHOICE_END };
 
-/* Thread 0: JIT tasks first, then the next AOT task (slot; RT_NONE: the list is done) if its event is activated
- * (paper §5.2). */
+/* Thread 0: JIT tasks first, then the next AOT task (slot; RT_NONE: the list is done) if its event
+ * is activated (paper §5.2). */
 static __device__ __noinline__ rt_u32 choose(rt_u64 step, rt_u32 slot)
 {
     rt_machine *m = (rt_machine *)&mpk_w.k->machine;
     rt_u32 me = mpk_w.index, n = 0;
     for (;;) {
-        if (rt_queue_pop(&m->jit[me], m->jit_slots + (rt_u64)me * (m->jit_mask + 1), m->jit_mask, &mpk_w.taken))
+        if (rt_queue_pop(&m->jit[me], m->jit_slots + (rt_u64)me * (m->jit_mask + 1), m->jit_mask,
+                         &mpk_w.taken))
             return CHOICE_JIT;
         if (slot != RT_NONE) {
             const rt_entry *e = &mpk_w.entries[slot];
-            if ((rt_i32)(rt_load_acquire_device(mpk_w.counters + e->depends) - e->needed * mpk_w.epoch) >= 0)
+            if ((rt_i32)(rt_load_acquire_device(mpk_w.counters + e->depends) -
+                         e->needed * mpk_w.epoch) >= 0)
                 return CHOICE_AOT;
         } else if (rt_load_wide_acquire_device(&mpk_w.control->step) != step) {
             return CHOICE_END;
@@ -47,7 +53,8 @@ MPK_FN rt_u32 agree(const mpk_side *s, bool more)
     return choice;
 }
 
-/* All threads: fetch the entry of the JIT task that was taken, and mail it to its loader.  Returns its index. */
+/* All threads: fetch the entry of the JIT task that was taken, and mail it to its loader.  Returns
+ * its index. */
 MPK_FN rt_u32 take_jit(void)
 {
     const rt_kernel *k = mpk_w.k;

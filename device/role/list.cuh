@@ -1,7 +1,9 @@
-/* list.cuh - a worker's list of entries: where it stands in memory, and how body warps go through it.
+/* list.cuh - a worker's list of entries: where it stands in memory, and how body warps go through
+ * it.
  *
- * The loader fills a ring of MPK_ENTRIES slots with entries (role/loader.cuh has the protocol); each body warp goes
- * through them by itself.  Both units of a kernel include this file: role/bodies.cuh and units.cuh.
+ * The loader fills a ring of MPK_ENTRIES slots with entries (role/loader.cuh has the protocol);
+ * each body warp goes through them by itself.  Both units of a kernel include this file:
+ * role/bodies.cuh and units.cuh.
  */
 #ifndef ROLE_LIST_CUH
 #define ROLE_LIST_CUH
@@ -46,7 +48,8 @@ MPK_FN mpk_task task_of_entry(rt_u32 slot, mpk_ring *ring)
     return t;
 }
 
-/* Must its body be called?  A body that loads must, even if nothing of its box is alive: it releases its pages. */
+/* Must its body be called?  A body that loads must, even if nothing of its box is alive: it
+ * releases its pages. */
 MPK_FN bool task_has_work(const mpk_task &t)
 {
     return t.e->body != RT_NONE && (!t.e->rank || t.e->lo[0] < t.hi0 || mpk_body_loads(t.e->body));

@@ -1,28 +1,35 @@
-/* loader.cuh - the warp that loads descriptors and constant operands of AOT tasks, ahead of their events (paper §5.3).
+/* loader.cuh - the warp that loads descriptors and constant operands of AOT tasks, ahead of their
+ * events (paper §5.3).
  *
- * It goes through the same list as the bodies and never waits for an event: it runs ahead of them across tasks,
- * operators, layers and steps, as far as the descriptor ring and the page ring have room.  kernel.cuh starts
- * loader_loop in warp MPK_WARPS of every worker that has bulk copies.
+ * It goes through the same list as the bodies and never waits for an event: it runs ahead of them
+ * across tasks, operators, layers and steps, as far as the descriptor ring and the page ring have
+ * room.  kernel.cuh starts loader_loop in warp MPK_WARPS of every worker that has bulk copies.
  *
- * Descriptor ring: entries[MPK_ENTRIES], one slot for each entry of the list, in order, modulo its length.
- *   - Slot s is filled only after MPK_WARPS + 1 arrivals at entry_empty[s]: one of each body warp and one of the clerk.
- *     So nobody reads an entry while the copy of the next one is written over it.
+ * Descriptor ring: entries[MPK_ENTRIES], one slot for each entry of the list, in order, modulo its
+ * length.
+ *   - Slot s is filled only after MPK_WARPS + 1 arrivals at entry_empty[s]: one of each body warp
+ *     and one of the clerk.  So nobody reads an entry while the copy of the next one is written
+ *     over it.
  *   - A reader waits for entry_full[s] before it reads.  The copy itself completes that barrier.
- *   - Loader, bodies and clerk each count slot and parity by themselves, and the three counts agree because all of them
- *     go through the same list.
+ *   - Loader, bodies and clerk each count slot and parity by themselves, and the three counts agree
+ *     because all of them go through the same list.
  *
- * Steps: the loader is at most one step ahead.  `begun` counts steps that have begun, `loaded` those whose list it has
- * finished; it starts on the list of step n + 1 only after step n has begun.  What a step writes (token positions, page
- * tables, the KV cache) is loaded only after that step has begun (load_needs_step in tile/ring.cuh).
+ * Steps: the loader is at most one step ahead.  `begun` counts steps that have begun, `loaded`
+ * those whose list it has finished; it starts on the list of step n + 1 only after step n has
+ * begun.  What a step writes (token positions, page tables, the KV cache) is loaded only after that
+ * step has begun (load_needs_step in tile/ring.cuh).
  *
- * Resync: the loader assumes that the next step runs the same graph as the last.  If another graph is published:
+ * Resync: the loader assumes that the next step runs the same graph as the last.  If another graph
+ * is published:
  *   1. the bodies' thread 0 raises RESYNC_ASKED;
- *   2. the loader leaves its list, writes down how many pages and entries it has asked for on behalf of the step that
- *      does not come (ahead_pages, ahead_entries), and raises RESYNC_ANSWERED;
- *   3. the body warps take and release exactly these pages and entries (drop_ahead in bodies.cuh), and set RESYNC_NONE;
+ *   2. the loader leaves its list, writes down how many pages and entries it has asked for on
+ *      behalf of the step that does not come (ahead_pages, ahead_entries), and raises
+ *      RESYNC_ANSWERED;
+ *   3. the body warps take and release exactly these pages and entries (drop_ahead in bodies.cuh),
+ *      and set RESYNC_NONE;
  *   4. both begin the new list, at the same place of both rings.
- * Between 2 and the next list the loader asks for nothing, so the numbers that it wrote down are exact: every page that
- * was asked for is released once, and no barrier is left in the wrong phase.
+ * Between 2 and the next list the loader asks for nothing, so the numbers that it wrote down are
+ * exact: every page that was asked for is released once, and no barrier is left in the wrong phase.
  */
 #ifndef ROLE_LOADER_CUH
 #define ROLE_LOADER_CUH
@@ -51,8 +58,8 @@ MPK_FN int descriptors_ask(mpk_descriptors *d, mpk_load *l, rt_u32 i)
             return 0;
         if (threadIdx.x % 32 == 0) {
             ptx_barrier_expect(&mpk_w.entry_full[d->slot], sizeof(rt_entry));
-            ptx_copy_bulk(&mpk_w.entries[d->slot], mpk_w.k->entries + d->list.first + d->asked, sizeof(rt_entry),
-                          &mpk_w.entry_full[d->slot]);
+            ptx_copy_bulk(&mpk_w.entries[d->slot], mpk_w.k->entries + d->list.first + d->asked,
+                          sizeof(rt_entry), &mpk_w.entry_full[d->slot]);
         }
         __syncwarp();
         d->asked++;
@@ -75,11 +82,13 @@ MPK_FN void loader_answer(mpk_load *l, const mpk_descriptors *d)
     __syncwarp();
 }
 
-/* Ablation: until all warps that run bodies have turned to entry number `next`.  0: they will not. */
+/* Ablation: until all warps that run bodies have turned to entry number `next`.  0: they will
+ * not. */
 MPK_FN int loader_await_turn(const mpk_load *l, rt_u32 next)
 {
     const rt_u32 lane = threadIdx.x % 32;
-    while (!__all_sync(0xffffffffu, lane >= MPK_WARPS || ptx_load_flag(&mpk_w.sides[lane].next) == next))
+    while (!__all_sync(0xffffffffu,
+                       lane >= MPK_WARPS || ptx_load_flag(&mpk_w.sides[lane].next) == next))
         if (load_is_over(l))
             return 0;
     return 1;
@@ -112,8 +121,8 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
     return 1;
 }
 
-/* Before this warp leaves: whatever it has asked for has arrived, so that no copy is under way into memory that another
- * kernel has by then.  Looks are counted: copies end by themselves. */
+/* Before this warp leaves: whatever it has asked for has arrived, so that no copy is under way into
+ * memory that another kernel has by then.  Looks are counted: copies end by themselves. */
 MPK_FN void loader_await_copies(mpk_load *l, const mpk_descriptors *d, rt_u32 slot, rt_u32 parity)
 {
     rt_u32 looks = 1 << 16;
@@ -155,13 +164,15 @@ static __device__ void loader_loop(void)
         }
         if (done) {
             l.step++;
-            /* Constants of the next step may be loaded while this one runs, but not those of the one after it. */
+            /* Constants of the next step may be loaded while this one runs, but not those of the
+             * one after it. */
             while (l.step > ptx_load_flag(&mpk_w.begun) && !ptx_load_flag(&mpk_w.abort) &&
                    ptx_load_flag(&mpk_w.resync) != RESYNC_ASKED)
                 __nanosleep(100);
             if (ptx_load_flag(&mpk_w.resync) != RESYNC_ASKED)
                 continue;
-            /* If the list that is done belongs to the step that has ended, nothing was asked for ahead. */
+            /* If the list that is done belongs to the step that has ended, nothing was asked for
+             * ahead. */
             if (l.step == mpk_w.begun)
                 l.pages = d.asked = 0;
         }
@@ -171,7 +182,8 @@ static __device__ void loader_loop(void)
                 return;
         ptx_acquire_flag(&mpk_w.resync); /* partner: drop_ahead; the new step's graph */
         graph = mpk_w.graph;
-        l.step = mpk_w.begun; /* the step that is about to begin: it may begin once this is answered */
+        /* the step that is about to begin: it may begin once this is answered */
+        l.step = mpk_w.begun;
         __syncwarp();
         if (threadIdx.x % 32 == 0)
             ptx_store_flag(&mpk_w.loaded, l.step); /* what was loaded ahead belongs to no step */

@@ -1,10 +1,11 @@
-/* peers.cuh - the warp that a GPU without the step task has in the place of the courier, where several GPUs share a
- * program.
+/* peers.cuh - the warp that a GPU without the step task has in the place of the courier, where
+ * several GPUs share a program.
  *
- * kernel.cuh starts peer_loop in one thread of warp MPK_WARPS + 3 of worker 0 of GPUs 1 to n - 1.  An end spreads
- * within a GPU by control.abort, between GPUs by rt_kernel.stop, to which others only store 1, and which is read here
- * and by GPU 0's courier.  Whoever leaves tells all others, then the host: a host that reads the state of
- * every GPU as ended knows that no store to a `stop` is under way.
+ * kernel.cuh starts peer_loop in one thread of warp MPK_WARPS + 3 of worker 0 of GPUs 1 to n - 1.
+ * An end spreads within a GPU by control.abort, between GPUs by rt_kernel.stop, to which others
+ * only store 1, and which is read here and by GPU 0's courier.  Whoever leaves tells all others,
+ * then the host: a host that reads the state of every GPU as ended knows that no store to a `stop`
+ * is under way.
  */
 #ifndef ROLE_PEERS_CUH
 #define ROLE_PEERS_CUH
@@ -27,7 +28,8 @@ static __device__ __noinline__ void peer_loop(rt_kernel *k)
             ptx_store_flag(&mpk_w.abort, 1);
         __nanosleep(2000);
     }
-    k->start_step = rt_load_wide_acquire_system(&c->step); /* it has ended, if the kernel was asked to stop */
+    /* it has ended, if the kernel was asked to stop */
+    k->start_step = rt_load_wide_acquire_system(&c->step);
     rt_peers_stop(k);
     tell_end(k);
 }

@@ -1,20 +1,24 @@
-/* regime.cuh - how the kernel of one regime hands over to that of another (MPK_REGIMES, gen_regime).
+/* regime.cuh - how the kernel of one regime hands over to that of another (MPK_REGIMES,
+ * gen_regime).
  *
- * Each regime of a program has a kernel of its own.  The host puts them on the stream in turns, several ahead: the one
- * in front runs, those behind it begin when it has ended, without the host.  All that they share lies in device memory:
- * the tables, the KV cache, the rings, and what the step task keeps (rt_serving, slots, epochs: step_end, step_begin).
- * Invariant: control.step is the word of the last step that was published, rt_kernel.start_step that of the last one
- * that has ended.  Where they differ as a kernel begins, it runs that step first: it is of its regime.
+ * Each regime of a program has a kernel of its own.  The host puts them on the stream in turns,
+ * several ahead: the one in front runs, those behind it begin when it has ended, without the host.
+ * All that they share lies in device memory: the tables, the KV cache, the rings, and what the step
+ * task keeps (rt_serving, slots, epochs: step_end, step_begin).  Invariant: control.step is the
+ * word of the last step that was published, rt_kernel.start_step that of the last one that has
+ * ended.  Where they differ as a kernel begins, it runs that step first: it is of its regime.
  *
- *   1. The step task publishes a step as ever.  If its graph is another regime's, it leaves its loop and writes its
- *      state back; start_step stays the step before.
- *   2. Thread 0 of each worker's bodies sees the step word, waits for its clerk to be through with the step before, and
- *      raises the worker's `abort`; worker 0's is raised by the step task, when its state has been written back.
- *   3. All warps leave.  The loader first waits for the copies that it has asked for on behalf of a step that does not
- *      come: nothing may write into the shared memory of the next kernel.
- *   4. The courier has moved what there was, names the regime to the host, and counts host_left, by which the host
- *      knows how many kernels are left on the stream.
- *   5. The next kernel begins.  Its step task takes the step for one that runs, its workers for one that has just come.
+ *   1. The step task publishes a step as ever.  If its graph is another regime's, it leaves its
+ *      loop and writes its state back; start_step stays the step before.
+ *   2. Thread 0 of each worker's bodies sees the step word, waits for its clerk to be through with
+ *      the step before, and raises the worker's `abort`; worker 0's is raised by the step task,
+ *      when its state has been written back.
+ *   3. All warps leave.  The loader first waits for the copies that it has asked for on behalf of a
+ *      step that does not come: nothing may write into the shared memory of the next kernel.
+ *   4. The courier has moved what there was, names the regime to the host, and counts host_left, by
+ *      which the host knows how many kernels are left on the stream.
+ *   5. The next kernel begins.  Its step task takes the step for one that runs, its workers for one
+ *      that has just come.
  *
  * A kernel that begins after the machine has stopped (control.abort) leaves at once.
  * Relies on rt_kernel; the other roles call it.
@@ -24,7 +28,8 @@
 
 #include "tile/worker.cuh"
 
-/* The graph of the step that this kernel begins with, or, where none is published, most likely will. */
+/* The graph of the step that this kernel begins with, or, where none is published, most likely
+ * will. */
 MPK_FN rt_u32 regime_first_graph(const rt_kernel *k)
 {
     const rt_u64 step = rt_load_wide_acquire_device(&k->machine.control->step);
@@ -42,13 +47,14 @@ MPK_FN bool regime_is_other(const rt_kernel *k, rt_u64 step)
 #endif
 }
 
-/* One thread, at the end of the kernel: tell the host whose kernel goes on.  false: this is no end of the machine, the
- * next kernel goes on by itself. */
+/* One thread, at the end of the kernel: tell the host whose kernel goes on.  false: this is no end
+ * of the machine, the next kernel goes on by itself. */
 MPK_FN bool regime_is_over(const rt_kernel *k)
 {
 #if MPK_REGIMES > 1
     const rt_u64 step = rt_load_wide_acquire_device(&k->machine.control->step);
-    rt_store_release_system(k->host_regime, step == RT_NO_STEP ? MPK_REGIME : k->regimes[rt_word_graph(step)]);
+    rt_store_release_system(k->host_regime,
+                            step == RT_NO_STEP ? MPK_REGIME : k->regimes[rt_word_graph(step)]);
     if (step != RT_NO_STEP && regime_is_other(k, step) &&
         rt_load_relaxed_device(&k->machine.control->abort) == RT_RUNNING) {
         rt_store_release_system(k->host_left, rt_load_acquire_system(k->host_left) + 1);

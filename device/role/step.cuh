@@ -1,15 +1,18 @@
-/* step.cuh - the warp of worker 0 that ends and begins steps (paper §6.1): it calls rt_step_poll (rt/rt_step.h).
+/* step.cuh - the warp of worker 0 that ends and begins steps (paper §6.1): it calls rt_step_poll
+ * (rt/rt_step.h).
  *
- * kernel.cuh starts step_loop in warp MPK_WARPS + 2 of worker 0.  For a launch that is one step, calls.cuh takes its
- * place and uses the same beginning and end.
+ * kernel.cuh starts step_loop in warp MPK_WARPS + 2 of worker 0.  For a launch that is one step,
+ * calls.cuh takes its place and uses the same beginning and end.
  *
- *   - This warp alone writes the step word, and only after the end event of the step before: its acquire of that
- *     event's counter sees every result of the step, and its release of the step word hands them, with the new
- *     requests, to all workers.
- *   - Its state (rt_serving, epochs, slots) is copied into shared memory for the life of the kernel (step_begin) and
- *     back when the kernel ends (step_end).  Nobody else reads the originals meanwhile.
+ *   - This warp alone writes the step word, and only after the end event of the step before: its
+ *     acquire of that event's counter sees every result of the step, and its release of the step
+ *     word hands them, with the new requests, to all workers.
+ *   - Its state (rt_serving, epochs, slots) is copied into shared memory for the life of the kernel
+ *     (step_begin) and back when the kernel ends (step_end).  Nobody else reads the originals
+ *     meanwhile.
  *   - A step for the kernel of another regime ends this one (role/regime.cuh).
- *   - A step that takes longer than limits.stall_ns becomes a fault record.  The clock is read at every 1,024th look.
+ *   - A step that takes longer than limits.stall_ns becomes a fault record.  The clock is read at
+ *     every 1,024th look.
  */
 #ifndef ROLE_STEP_CUH
 #define ROLE_STEP_CUH
@@ -18,8 +21,8 @@
 #include "rt/rt_step.h"
 #include "tile/worker.cuh"
 
-/* What the step task reads in every step, in worker 0's shared memory for the life of the kernel.  Slots too, if all of
- * them fit; otherwise they stay in device memory. */
+/* What the step task reads in every step, in worker 0's shared memory for the life of the kernel.
+ * Slots too, if all of them fit; otherwise they stay in device memory. */
 struct mpk_stepper {
     rt_machine machine; /* the kernel's, with the addresses of the copies below */
     rt_serving serving;
@@ -27,7 +30,8 @@ struct mpk_stepper {
     rt_u64 ended_ns; /* with a profile: when the step task saw the end of the last step */
 };
 enum { MPK_SLOTS = (MPK_STEP_TASK_BYTES - sizeof(mpk_stepper)) / sizeof(rt_slot) };
-static_assert(sizeof(mpk_worker) <= RT_OWN_BYTES, "a worker's own memory fits what the host leaves to it");
+static_assert(sizeof(mpk_worker) <= RT_OWN_BYTES,
+              "a worker's own memory fits what the host leaves to it");
 /* In the worker's own memory. */
 #define mpk_step (*(mpk_stepper *)mpk_w.step_task)
 #define mpk_slots ((rt_slot *)(mpk_w.step_task + sizeof(mpk_stepper)))
@@ -105,7 +109,8 @@ MPK_FN int step_is_stuck(const rt_machine *m, rt_u64 *since, rt_u32 *n)
     return rt_every(now - *since > m->limits.stall_ns);
 }
 
-/* Counters lie where their tasks are: of several GPUs it is the host that finds the task which waits. */
+/* Counters lie where their tasks are: of several GPUs it is the host that finds the task which
+ * waits. */
 MPK_FN void step_raise_stall(rt_machine *m)
 {
     if (MPK_PEERS > 1)

@@ -1,12 +1,14 @@
-/* watcher.cuh - how an end reaches everyone: the machine's abort word to each worker, the final state to the host.
+/* watcher.cuh - how an end reaches everyone: the machine's abort word to each worker, the final
+ * state to the host.
  *
- * kernel.cuh starts watch_loop in one thread of warp MPK_WARPS + 3 of each worker that has no courier.  Bodies and
- * loaders look only at the worker's own flag in shared memory: a look at global memory would be a trip to L2 in each
- * turn of each wait.  The flag only ever goes from 0 to 1.
+ * kernel.cuh starts watch_loop in one thread of warp MPK_WARPS + 3 of each worker that has no
+ * courier.  Bodies and loaders look only at the worker's own flag in shared memory: a look at
+ * global memory would be a trip to L2 in each turn of each wait.  The flag only ever goes from 0 to
+ * 1.
  *
- * tell_end runs once for each launch that ends by itself or by a fault, in one thread, after nobody changes the fault
- * record any more (RT_FAULTING has passed): the fault is written before the state, with release at system scope, so a
- * host that sees RT_FAULTED reads the whole record.
+ * tell_end runs once for each launch that ends by itself or by a fault, in one thread, after nobody
+ * changes the fault record any more (RT_FAULTING has passed): the fault is written before the
+ * state, with release at system scope, so a host that sees RT_FAULTED reads the whole record.
  */
 #ifndef ROLE_WATCHER_CUH
 #define ROLE_WATCHER_CUH
@@ -16,7 +18,8 @@
 /* One thread: raise the worker's flag once the machine's abort word says so. */
 static __device__ __noinline__ void watch_loop(void)
 {
-    const rt_u32 rest_ns = mpk_w.k->call.is_one ? 500 : 5000; /* the host waits for the last worker of a call */
+    /* the host waits for the last worker of a call */
+    const rt_u32 rest_ns = mpk_w.k->call.is_one ? 500 : 5000;
     while (!ptx_load_flag(&mpk_w.abort)) {
         if (rt_load_relaxed_device(&mpk_w.control->abort) != RT_RUNNING)
             ptx_store_flag(&mpk_w.abort, 1);

@@ -20,7 +20,9 @@ MPK_FN float activate_gelu_tanh(float x)
 }
 MPK_FN float activate(int kind, float x)
 {
-    return kind == ACTIVATE_SILU ? activate_silu(x) : kind == ACTIVATE_GELU ? activate_gelu(x) : activate_gelu_tanh(x);
+    return kind == ACTIVATE_SILU   ? activate_silu(x)
+           : kind == ACTIVATE_GELU ? activate_gelu(x)
+                                   : activate_gelu_tanh(x);
 }
 
 #endif

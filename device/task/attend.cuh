@@ -1,4 +1,5 @@
-/* attend.cuh - the operator attention as its bodies for many tokens see it: operands, shape, what a token sees. */
+/* attend.cuh - the operator attention as its bodies for many tokens see it: operands, shape, what a
+ * token sees. */
 #ifndef TASK_ATTEND_CUH
 #define TASK_ATTEND_CUH
 

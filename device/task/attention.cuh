@@ -1,8 +1,10 @@
-/* attention.cuh - attention over the paged cache, for any shape: attention, attention_qkv, attention_split.
+/* attention.cuh - attention over the paged cache, for any shape: attention, attention_qkv,
+ * attention_split.
  *
- * All threads do one query head of one token.  Positions go by chunks of 256 from the first one seen: a thread takes
- * the scores of whole positions, then all add the values, an entry of the head each.  The order of sums depends on
- * positions alone.  Cost: 4 K flops and 2 K elements of cache for each position, token and head.
+ * All threads do one query head of one token.  Positions go by chunks of 256 from the first one
+ * seen: a thread takes the scores of whole positions, then all add the values, an entry of the head
+ * each.  The order of sums depends on positions alone.  Cost: 4 K flops and 2 K elements of cache
+ * for each position, token and head.
  */
 #ifndef TASK_ATTENTION_CUH
 #define TASK_ATTENTION_CUH
@@ -12,7 +14,8 @@
 
 enum { ATTEND_CHUNK = 256 };
 
-/* What has been seen: the largest score and the sum of weights; the weighted values are in scratch. */
+/* What has been seen: the largest score and the sum of weights; the weighted values are in
+ * scratch. */
 struct attend_sum {
     float largest, sum;
 };
@@ -22,7 +25,8 @@ struct attend_how {
     rt_i64 window; /* positions back that are seen, itself counted; 0: all */
 };
 
-/* Scratch behind the angles, which take a head's entries at most: weights and pages of a chunk, query, values. */
+/* Scratch behind the angles, which take a head's entries at most: weights and pages of a chunk,
+ * query, values. */
 MPK_FN float *attend_weights(const mpk_task &t, int size)
 {
     return (float *)(t.s_scratch + HEADS_ANGLES) + size;
@@ -67,10 +71,10 @@ MPK_FN float attend_rescale(attend_sum *a, float largest)
     return kept;
 }
 
-/* The scores of n positions from p0 on, times scale, into scratch; the largest, as mpk_key over 1 (0: no position has a
- * page). */
-MPK_FN rt_u64 attend_scores(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 p0, int n, rt_i64 kv_head,
-                            float scale)
+/* The scores of n positions from p0 on, times scale, into scratch; the largest, as mpk_key over 1
+ * (0: no position has a page). */
+MPK_FN rt_u64 attend_scores(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 p0, int n,
+                            rt_i64 kv_head, float scale)
 {
     int size = (int)p.k_cache.dims[3], *s_page = attend_pages(t, size);
     float *s_weight = attend_weights(t, size);
@@ -82,7 +86,8 @@ MPK_FN rt_u64 attend_scores(const mpk_task &t, const heads_place &p, rt_i64 slot
         float score = 0;
         s_page[i] = page;
         for (int k = 0; page >= 0 && k < size; k++)
-            score += s_query[k] * mpk_get(p.k_cache, g_keys, kv_key_offset(p.k_cache, page, kv_head, p0 + i, k));
+            score += s_query[k] *
+                     mpk_get(p.k_cache, g_keys, kv_key_offset(p.k_cache, page, kv_head, p0 + i, k));
         s_weight[i] = score * scale;
         if (page >= 0)
             best = mpk_max_pair(best, (rt_u64)mpk_key(score * scale) << 32 | 1);
@@ -91,8 +96,8 @@ MPK_FN rt_u64 attend_scores(const mpk_task &t, const heads_place &p, rt_i64 slot
 }
 
 /* Add the positions first .. last of a slot that have a page. */
-MPK_FN void attend_cached(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 first, rt_i64 last,
-                          rt_i64 kv_head, float scale, attend_sum *a)
+MPK_FN void attend_cached(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 first,
+                          rt_i64 last, rt_i64 kv_head, float scale, attend_sum *a)
 {
     int size = (int)p.k_cache.dims[3], *s_page = attend_pages(t, size);
     float *s_weight = attend_weights(t, size), *s_values = attend_values(t, size);
@@ -115,7 +120,8 @@ MPK_FN void attend_cached(const mpk_task &t, const heads_place &p, rt_i64 slot, 
             for (int i = 0; i < n; i++)
                 if (s_page[i] >= 0)
                     value += s_weight[i] *
-                             mpk_get(p.v_cache, g_values, kv_value_offset(p.v_cache, s_page[i], kv_head, p0 + i, k));
+                             mpk_get(p.v_cache, g_values,
+                                     kv_value_offset(p.v_cache, s_page[i], kv_head, p0 + i, k));
             s_values[k] = value;
         }
     }
@@ -128,23 +134,25 @@ MPK_FN float attend_answer(const mpk_task &t, int size, const attend_sum *a, int
     return a->sum > 0 ? value / a->sum : value;
 }
 
-/* The positions that a token sees, and its answer into y [T, H K]; the query is being written to scratch. */
-MPK_FN void attend_head(const mpk_task &t, const heads_place &p, const attend_how &how, rt_i64 token, rt_i64 head,
-                        rt_i64 kv_head, const mpk_view &y)
+/* The positions that a token sees, and its answer into y [T, H K]; the query is being written to
+ * scratch. */
+MPK_FN void attend_head(const mpk_task &t, const heads_place &p, const attend_how &how,
+                        rt_i64 token, rt_i64 head, rt_i64 kv_head, const mpk_view &y)
 {
     int size = (int)p.k_cache.dims[3];
     rt_i64 position = heads_integer(t, p.positions, token), slot = heads_integer(t, p.slots, token);
     rt_i64 room = p.pages.dims[1] * p.k_cache.dims[2];
     attend_sum a = attend_begin(t, size);
     char *g_y = mpk_data(t, y);
-    attend_cached(t, p, slot, attend_first(how.window, position), position < room ? position : room - 1, kv_head,
-                  how.scale, &a);
+    attend_cached(t, p, slot, attend_first(how.window, position),
+                  position < room ? position : room - 1, kv_head, how.scale, &a);
     for (int k = mpk_thread(); k < size; k += MPK_THREADS)
-        mpk_put(y, g_y, token * y.stride[0] + (head * size + k) * y.stride[1], attend_answer(t, size, &a, k));
+        mpk_put(y, g_y, token * y.stride[0] + (head * size + k) * y.stride[1],
+                attend_answer(t, size, &a, k));
 }
 
-MPK_FN void attention_run(const mpk_task &t, const mpk_view &q, const heads_place &p, const attend_how &how,
-                          const mpk_view &y)
+MPK_FN void attention_run(const mpk_task &t, const mpk_view &q, const heads_place &p,
+                          const attend_how &how, const mpk_view &y)
 {
     int size = (int)q.dims[2];
     rt_i64 group = q.dims[1] / p.k_cache.dims[1];
@@ -154,14 +162,15 @@ MPK_FN void attention_run(const mpk_task &t, const mpk_view &q, const heads_plac
         for (rt_i64 head = mpk_lo(t, 1) / size; head < (rt_i64)mpk_hi(t, 1) / size; head++) {
             mpk_sync();
             for (int k = mpk_thread(); k < size; k += MPK_THREADS)
-                s_query[k] = mpk_get(q, g_q, token * q.stride[0] + head * q.stride[1] + k * q.stride[2]);
+                s_query[k] =
+                    mpk_get(q, g_q, token * q.stride[0] + head * q.stride[1] + k * q.stride[2]);
             attend_head(t, p, how, token, head, head / group, y);
         }
 }
 
 /* A turned query head into scratch; the angles are there. */
-MPK_FN void attend_load_query(const mpk_task &t, const heads_source &h, const mpk_view &q_norm, rt_i64 token,
-                              rt_i64 head)
+MPK_FN void attend_load_query(const mpk_task &t, const heads_source &h, const mpk_view &q_norm,
+                              rt_i64 token, rt_i64 head)
 {
     float *s_query = attend_query(t, h.size);
     rt_i64 from = heads_offset(h, token, head);
@@ -172,9 +181,9 @@ MPK_FN void attend_load_query(const mpk_task &t, const heads_source &h, const mp
 }
 
 /* First the cache of these KV heads for all tokens, then attention for each. */
-MPK_FN void attention_qkv_run(const mpk_task &t, const heads_source &h, const heads_place &p, const attend_how &how,
-                              const mpk_view &q_norm, const mpk_view &k_norm, const mpk_view &y, const float *frequency,
-                              float amplitude)
+MPK_FN void attention_qkv_run(const mpk_task &t, const heads_source &h, const heads_place &p,
+                              const attend_how &how, const mpk_view &q_norm, const mpk_view &k_norm,
+                              const mpk_view &y, const float *frequency, float amplitude)
 {
     rt_i64 lo = mpk_lo(t, 1) / h.size, hi = mpk_hi(t, 1) / h.size, group = h.heads / h.kv_heads;
     rt_i64 alive = mpk_live(t, h.qkv);
@@ -198,14 +207,15 @@ struct split_how {
     rt_i64 splits, unit, own;
 };
 
-/* A token: where its slot begins in this step, positions that are in the cache, units that they make. */
+/* A token: where its slot begins in this step, positions that are in the cache, units that they
+ * make. */
 struct split_token {
     rt_i64 first, slot, position, cached, units;
 };
 
 /* The next token after `before` (of token number t - 1). */
-MPK_FN split_token split_next(const mpk_task &t, const heads_place &p, const split_how &s, rt_i64 token,
-                              const split_token &before)
+MPK_FN split_token split_next(const mpk_task &t, const heads_place &p, const split_how &s,
+                              rt_i64 token, const split_token &before)
 {
     split_token k;
     rt_i64 room = p.pages.dims[1] * p.k_cache.dims[2];
@@ -219,8 +229,9 @@ MPK_FN split_token split_next(const mpk_task &t, const heads_place &p, const spl
 }
 
 /* Add the tokens of the step itself that token t sees, from qkv. */
-MPK_FN void split_step(const mpk_task &t, const heads_source &h, const heads_place &p, const split_how &s,
-                       const mpk_view &k_norm, rt_i64 token, const split_token &k, rt_i64 kv_head, attend_sum *a)
+MPK_FN void split_step(const mpk_task &t, const heads_source &h, const heads_place &p,
+                       const split_how &s, const mpk_view &k_norm, rt_i64 token,
+                       const split_token &k, rt_i64 kv_head, attend_sum *a)
 {
     const float *s_query = attend_query(t, h.size);
     float *s_values = attend_values(t, h.size);
@@ -239,24 +250,28 @@ MPK_FN void split_step(const mpk_task &t, const heads_source &h, const heads_pla
         float kept = attend_rescale(a, score), weight = expf(score - a->largest);
         a->sum = a->sum * kept + weight;
         for (int e = mpk_thread(); e < h.size; e += MPK_THREADS)
-            s_values[e] = s_values[e] * kept + weight * mpk_get(h.qkv, g_qkv, values + e * h.qkv.stride[1]);
+            s_values[e] =
+                s_values[e] * kept + weight * mpk_get(h.qkv, g_qkv, values + e * h.qkv.stride[1]);
     }
 }
 
 /* Units lo .. hi - 1 of a token for one query head; none: zeros and -inf. */
-MPK_FN void split_units(const mpk_task &t, const heads_source &h, const heads_place &p, const split_how &s,
-                        const mpk_view &q_norm, const mpk_view &k_norm, const mpk_view &part, const mpk_view &lse,
-                        rt_i64 token, const split_token &k, rt_i64 lo, rt_i64 hi, rt_i64 split, rt_i64 head)
+MPK_FN void split_units(const mpk_task &t, const heads_source &h, const heads_place &p,
+                        const split_how &s, const mpk_view &q_norm, const mpk_view &k_norm,
+                        const mpk_view &part, const mpk_view &lse, rt_i64 token,
+                        const split_token &k, rt_i64 lo, rt_i64 hi, rt_i64 split, rt_i64 head)
 {
     char *g_part = mpk_data(t, part), *g_lse = mpk_data(t, lse);
     rt_i64 kv_head = head / (h.heads / h.kv_heads);
     mpk_sync();
     attend_sum a = attend_begin(t, h.size);
     if (lo < hi) {
-        rt_i64 first = attend_first(s.how.window, k.position), end = hi * s.unit < k.cached ? hi * s.unit : k.cached;
+        rt_i64 first = attend_first(s.how.window, k.position),
+               end = hi * s.unit < k.cached ? hi * s.unit : k.cached;
         heads_angles(t, h, token, 0, (const float *)0, 1);
         attend_load_query(t, h, q_norm, token, head);
-        attend_cached(t, p, k.slot, first > lo * s.unit ? first : lo * s.unit, end - 1, kv_head, s.how.scale, &a);
+        attend_cached(t, p, k.slot, first > lo * s.unit ? first : lo * s.unit, end - 1, kv_head,
+                      s.how.scale, &a);
         if (hi == k.units)
             split_step(t, h, p, s, k_norm, token, k, kv_head, &a);
     }
@@ -280,22 +295,23 @@ MPK_FN rt_i64 split_count(const split_how &s, rt_i64 units)
 }
 
 /* The units of a token that a split does. */
-MPK_FN void split_find(const split_how &s, rt_i64 split, rt_i64 before, rt_i64 all, rt_i64 units, rt_i64 *lo,
-                       rt_i64 *hi)
+MPK_FN void split_find(const split_how &s, rt_i64 split, rt_i64 before, rt_i64 all, rt_i64 units,
+                       rt_i64 *lo, rt_i64 *hi)
 {
     int from, to;
     *lo = split_clamp(split * all / s.splits - before, units);
     *hi = split_clamp((split + 1) * all / s.splits - before, units);
     if (s.own) {
-        split_own_units((int)split, (int)s.splits, (int)s.own, (int)(before % s.splits), (int)units, &from, &to);
+        split_own_units((int)split, (int)s.splits, (int)s.own, (int)(before % s.splits), (int)units,
+                        &from, &to);
         *lo = from;
         *hi = to;
     }
 }
 
-MPK_FN void attention_split_run(const mpk_task &t, const heads_source &h, const heads_place &p, const split_how &s,
-                                const mpk_view &q_norm, const mpk_view &k_norm, const mpk_view &part,
-                                const mpk_view &lse)
+MPK_FN void attention_split_run(const mpk_task &t, const heads_source &h, const heads_place &p,
+                                const split_how &s, const mpk_view &q_norm, const mpk_view &k_norm,
+                                const mpk_view &part, const mpk_view &lse)
 {
     rt_i64 all = 0, before = 0, alive = mpk_live(t, h.qkv), group = h.heads / h.kv_heads, from, to;
     rt_i64 lo = mpk_lo(t, 2) / h.size, hi = mpk_hi(t, 2) / h.size;
@@ -306,7 +322,8 @@ MPK_FN void attention_split_run(const mpk_task &t, const heads_source &h, const 
     }
     for (rt_i64 token = 0; token < (rt_i64)mpk_hi(t, 0); token++) {
         k = split_next(t, p, s, token, k);
-        for (rt_i64 split = mpk_lo(t, 1); token >= (rt_i64)mpk_lo(t, 0) && split < (rt_i64)mpk_hi(t, 1); split++) {
+        for (rt_i64 split = mpk_lo(t, 1);
+             token >= (rt_i64)mpk_lo(t, 0) && split < (rt_i64)mpk_hi(t, 1); split++) {
             split_find(s, split, before, all, k.units, &from, &to);
             for (rt_i64 head = lo; head < hi; head++)
                 split_units(t, h, p, s, q_norm, k_norm, part, lse, token, k, from, to, split, head);

@@ -1,9 +1,10 @@
-/* attention_cache.cuh - attention of a few tokens over keys and values in one piece, for any shape: sdpa_split and
- * attention_cache (see src/op for the division of work).
+/* attention_cache.cuh - attention of a few tokens over keys and values in one piece, for any shape:
+ * sdpa_split and attention_cache (see src/op for the division of work).
  *
- * All threads do one query head of one token.  Positions go by blocks of 64: a thread takes the scores of whole
- * positions, then all add the values, an entry of the head each.  A key of the step is turned by the thread that needs
- * it.  Cost: 4 K flops and 2 K elements of cache for each position, token and head.
+ * All threads do one query head of one token.  Positions go by blocks of 64: a thread takes the
+ * scores of whole positions, then all add the values, an entry of the head each.  A key of the step
+ * is turned by the thread that needs it.  Cost: 4 K flops and 2 K elements of cache for each
+ * position, token and head.
  */
 #ifndef TASK_ATTENTION_CACHE_CUH
 #define TASK_ATTENTION_CACHE_CUH
@@ -12,8 +13,9 @@
 
 enum { CACHE_UNIT = 64 };
 
-/* The operands, and the attributes.  qkv is seen as [B, heads, T, K], queries first, then keys and values of the step
- * if there are any; index: where these go, absent if there are none (but it has T entries even then). */
+/* The operands, and the attributes.  qkv is seen as [B, heads, T, K], queries first, then keys and
+ * values of the step if there are any; index: where these go, absent if there are none (but it has
+ * T entries even then). */
 struct cache_operands {
     mpk_view qkv, k_cache, v_cache, index, mask, cosine, sine, q_norm, k_norm, part, lse;
 };
@@ -23,7 +25,8 @@ struct cache_how {
     double eps;
 };
 
-/* A row of qkv that is turned: where it begins, its norm's weight and factor, where its angles begin. */
+/* A row of qkv that is turned: where it begins, its norm's weight and factor, where its angles
+ * begin. */
 struct cache_row {
     rt_i64 from, cosine, sine;
     float factor;
@@ -36,12 +39,13 @@ MPK_FN rt_i64 cache_from(const cache_operands &o, rt_i64 entry, rt_i64 token, rt
 }
 
 /* Head `head` of token t of an entry; all of it is read by each thread that calls. */
-MPK_FN cache_row cache_find(const mpk_task &t, const cache_operands &o, const cache_how &h, const mpk_view &norm,
-                            rt_i64 entry, rt_i64 token, rt_i64 head)
+MPK_FN cache_row cache_find(const mpk_task &t, const cache_operands &o, const cache_how &h,
+                            const mpk_view &norm, rt_i64 entry, rt_i64 token, rt_i64 head)
 {
     const rt_i64 at[RT_MAX_RANK] = {entry, token, 0};
     const char *g_qkv = mpk_data(t, o.qkv);
-    cache_row r = {cache_from(o, entry, token, head), mpk_spread(o.cosine, 3, at), mpk_spread(o.sine, 3, at), 1};
+    cache_row r = {cache_from(o, entry, token, head), mpk_spread(o.cosine, 3, at),
+                   mpk_spread(o.sine, 3, at), 1};
     double sum = 0;
     for (rt_i64 e = 0; mpk_is_there(norm) && e < h.size; e++) {
         double x = (double)mpk_get(o.qkv, g_qkv, r.from + e * o.qkv.stride[3]);
@@ -53,18 +57,19 @@ MPK_FN cache_row cache_find(const mpk_task &t, const cache_operands &o, const ca
 }
 
 /* Entry e of it, normalised. */
-MPK_FN float cache_scaled(const mpk_task &t, const cache_operands &o, const mpk_view &norm, const cache_row &r,
-                          rt_i64 e)
+MPK_FN float cache_scaled(const mpk_task &t, const cache_operands &o, const mpk_view &norm,
+                          const cache_row &r, rt_i64 e)
 {
     float x = mpk_get(o.qkv, mpk_data(t, o.qkv), r.from + e * o.qkv.stride[3]);
     if (!mpk_is_there(norm))
         return x;
-    return mpk_round(o.qkv.dtype, x * r.factor * mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]));
+    return mpk_round(o.qkv.dtype,
+                     x * r.factor * mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]));
 }
 
 /* Normalised and rotated. */
-MPK_FN float cache_turned(const mpk_task &t, const cache_operands &o, const mpk_view &norm, const cache_row &r,
-                          rt_i64 e)
+MPK_FN float cache_turned(const mpk_task &t, const cache_operands &o, const mpk_view &norm,
+                          const cache_row &r, rt_i64 e)
 {
     const int dtype = o.qkv.dtype;
     const rt_i64 n = mpk_is_there(o.cosine) ? o.cosine.dims[2] : 0, half = n / 2;
@@ -74,7 +79,8 @@ MPK_FN float cache_turned(const mpk_task &t, const cache_operands &o, const mpk_
     float other = cache_scaled(t, o, norm, r, e < half ? e + half : e - half);
     float cosine = mpk_get(o.cosine, mpk_data(t, o.cosine), r.cosine + e * o.cosine.stride[2]),
           sine = mpk_get(o.sine, mpk_data(t, o.sine), r.sine + e * o.sine.stride[2]);
-    return mpk_round(dtype, mpk_round(dtype, x * cosine) + mpk_round(dtype, (e < half ? -other : other) * sine));
+    return mpk_round(dtype, mpk_round(dtype, x * cosine) +
+                                mpk_round(dtype, (e < half ? -other : other) * sine));
 }
 
 /* The token that is written to position p in this step; -1: none. */
@@ -116,14 +122,15 @@ MPK_FN float *cache_query(const mpk_task &t)
 }
 
 /* The scores of the n positions from p0 on; what is not seen: -infinity. */
-MPK_FN void cache_scores(const mpk_task &t, const cache_operands &o, const cache_how &h, rt_i64 kv_head, rt_i64 p0,
-                         int n, const rt_i64 *row)
+MPK_FN void cache_scores(const mpk_task &t, const cache_operands &o, const cache_how &h,
+                         rt_i64 kv_head, rt_i64 p0, int n, const rt_i64 *row)
 {
     const char *g_keys = mpk_data(t, o.k_cache);
     const float *s_query = cache_query(t);
     for (int i = mpk_thread(); i < n; i += MPK_THREADS) {
         const rt_i64 p = p0 + i, at[RT_MAX_RANK] = {row[0], row[1], row[2], p};
-        const rt_i64 keys = at[0] * o.k_cache.stride[0] + kv_head * o.k_cache.stride[1] + p * o.k_cache.stride[2];
+        const rt_i64 keys =
+            at[0] * o.k_cache.stride[0] + kv_head * o.k_cache.stride[1] + p * o.k_cache.stride[2];
         float added, score = 0;
         bool seen = cache_sees(t, o, at, &added);
         rt_i64 token = seen ? cache_token(t, o, p) : -1;
@@ -131,7 +138,8 @@ MPK_FN void cache_scores(const mpk_task &t, const cache_operands &o, const cache
         if (token >= 0) {
             cache_row r = cache_find(t, o, h, o.k_norm, at[0], token, h.heads + kv_head);
             for (rt_i64 e = 0; e < h.size; e++)
-                score += s_query[e] * mpk_round(o.k_cache.dtype, cache_turned(t, o, o.k_norm, r, e));
+                score +=
+                    s_query[e] * mpk_round(o.k_cache.dtype, cache_turned(t, o, o.k_norm, r, e));
         } else if (seen) {
             for (rt_i64 e = 0; e < h.size; e++)
                 score += s_query[e] * mpk_get(o.k_cache, g_keys, keys + e * o.k_cache.stride[3]);
@@ -141,20 +149,22 @@ MPK_FN void cache_scores(const mpk_task &t, const cache_operands &o, const cache
 }
 
 /* Entry e of the value at position p, which `token` of this step has written (-1: none). */
-MPK_FN float cache_value(const mpk_task &t, const cache_operands &o, const cache_how &h, rt_i64 entry, rt_i64 kv_head,
-                         rt_i64 p, rt_i64 token, rt_i64 e)
+MPK_FN float cache_value(const mpk_task &t, const cache_operands &o, const cache_how &h,
+                         rt_i64 entry, rt_i64 kv_head, rt_i64 p, rt_i64 token, rt_i64 e)
 {
     const mpk_view &v = o.v_cache;
     if (token < 0)
         return mpk_get(v, mpk_data(t, v),
-                       entry * v.stride[0] + kv_head * v.stride[1] + p * v.stride[2] + e * v.stride[3]);
-    return mpk_round(v.dtype,
-                     mpk_get(o.qkv, mpk_data(t, o.qkv),
-                             cache_from(o, entry, token, h.heads + h.kv_heads + kv_head) + e * o.qkv.stride[3]));
+                       entry * v.stride[0] + kv_head * v.stride[1] + p * v.stride[2] +
+                           e * v.stride[3]);
+    return mpk_round(v.dtype, mpk_get(o.qkv, mpk_data(t, o.qkv),
+                                      cache_from(o, entry, token, h.heads + h.kv_heads + kv_head) +
+                                          e * o.qkv.stride[3]));
 }
 
 /* One split of a row: batch entry, head, token. */
-MPK_FN void cache_split(const mpk_task &t, const cache_operands &o, const cache_how &h, const rt_i64 *row, rt_i64 split)
+MPK_FN void cache_split(const mpk_task &t, const cache_operands &o, const cache_how &h,
+                        const rt_i64 *row, rt_i64 split)
 {
     const rt_i64 kv_head = row[1] / (h.heads / h.kv_heads), length = o.k_cache.dims[2];
     float *s_weight = cache_weights(t), *s_query = cache_query(t), *s_values = s_query + h.size;
@@ -192,15 +202,19 @@ MPK_FN void cache_split(const mpk_task &t, const cache_operands &o, const cache_
     const rt_i64 to = row[0] * o.index.dims[0] + row[2];
     for (rt_i64 e = mpk_thread(); e < h.size; e += MPK_THREADS)
         mpk_put(o.part, mpk_data(t, o.part),
-                to * o.part.stride[0] + split * o.part.stride[1] + (row[1] * h.size + e) * o.part.stride[2],
+                to * o.part.stride[0] + split * o.part.stride[1] +
+                    (row[1] * h.size + e) * o.part.stride[2],
                 total == 0 ? 0 : s_values[e] / total);
     if (mpk_thread() == 0)
-        mpk_put(o.lse, mpk_data(t, o.lse), to * o.lse.stride[0] + split * o.lse.stride[1] + row[1] * o.lse.stride[2],
+        mpk_put(o.lse, mpk_data(t, o.lse),
+                to * o.lse.stride[0] + split * o.lse.stride[1] + row[1] * o.lse.stride[2],
                 total == 0 ? -MPK_INFINITY : largest + logf(total));
 }
 
-/* The new keys and values of an entry and a KV head go to their positions; of two at one position the later stays. */
-MPK_FN void cache_fill(const mpk_task &t, const cache_operands &o, const cache_how &h, rt_i64 entry, rt_i64 kv_head)
+/* The new keys and values of an entry and a KV head go to their positions; of two at one position
+ * the later stays. */
+MPK_FN void cache_fill(const mpk_task &t, const cache_operands &o, const cache_how &h, rt_i64 entry,
+                       rt_i64 kv_head)
 {
     const mpk_view &k = o.k_cache, &v = o.v_cache;
     for (rt_i64 token = 0; token < o.index.dims[0]; token++) {
@@ -210,9 +224,11 @@ MPK_FN void cache_fill(const mpk_task &t, const cache_operands &o, const cache_h
             continue;
         cache_row r = cache_find(t, o, h, o.k_norm, entry, token, h.heads + kv_head);
         for (rt_i64 e = mpk_thread(); e < h.size; e += MPK_THREADS) {
-            mpk_put(k, mpk_data(t, k), entry * k.stride[0] + kv_head * k.stride[1] + p * k.stride[2] + e * k.stride[3],
+            mpk_put(k, mpk_data(t, k),
+                    entry * k.stride[0] + kv_head * k.stride[1] + p * k.stride[2] + e * k.stride[3],
                     cache_turned(t, o, o.k_norm, r, e));
-            mpk_put(v, mpk_data(t, v), entry * v.stride[0] + kv_head * v.stride[1] + p * v.stride[2] + e * v.stride[3],
+            mpk_put(v, mpk_data(t, v),
+                    entry * v.stride[0] + kv_head * v.stride[1] + p * v.stride[2] + e * v.stride[3],
                     cache_value(t, o, h, entry, kv_head, p, token, e));
         }
     }

@@ -1,14 +1,16 @@
-/* attention_cache_rows.cuh - sdpa_split and attention_cache by warps: K and V by loads of 16 bytes; rows of 8 to 256
- * entries, of f32 to 128.
+/* attention_cache_rows.cuh - sdpa_split and attention_cache by warps: K and V by loads of 16 bytes;
+ * rows of 8 to 256 entries, of f32 to 128.
  *
- * A split's blocks of 64 positions go by warps, 8 neighbours each; LANES lanes share a position, 8 entries a lane, so
- * that a load of a warp is 32 / LANES whole rows.  ROWS query rows are done at once; every group of lanes keeps
- * a softmax of its own, which are put together at the end: lanes of a warp, then warps in rising order.
+ * A split's blocks of 64 positions go by warps, 8 neighbours each; LANES lanes share a position, 8
+ * entries a lane, so that a load of a warp is 32 / LANES whole rows.  ROWS query rows are done at
+ * once; every group of lanes keeps a softmax of its own, which are put together at the end: lanes
+ * of a warp, then warps in rising order.
  *
- * The mask comes first, and a warp whose 8 positions nobody sees reads nothing of the cache: what lies behind a context
- * costs its mask.  K and V of the first block are asked for before the queries are normalised and rotated, unless rows
- * are so long that registers do not suffice.  Keys and values of the step are kept in scratch, and stand in for what
- * the cache has at their positions.
+ * The mask comes first, and a warp whose 8 positions nobody sees reads nothing of the cache: what
+ * lies behind a context costs its mask.  K and V of the first block are asked for before the
+ * queries are normalised and rotated, unless rows are so long that registers do not suffice.  Keys
+ * and values of the step are kept in scratch, and stand in for what the cache has at their
+ * positions.
  */
 #ifndef TASK_ATTENTION_CACHE_ROWS_CUH
 #define TASK_ATTENTION_CACHE_ROWS_CUH
@@ -21,16 +23,18 @@ enum { ROWS_POSITIONS = CACHE_UNIT / 8 }; /* of a warp in a block */
 
 #define ROWS_LOG2_E 1.4426950408889634f
 
-/* Bytes of scratch, in this order: queries, partial sums of each warp (before that: rows that are being turned), their
- * largest scores and sums of weights, new keys and new values in the dtype of the cache. */
+/* Bytes of scratch, in this order: queries, partial sums of each warp (before that: rows that are
+ * being turned), their largest scores and sums of weights, new keys and new values in the dtype of
+ * the cache. */
 template <int ROWS> struct rows_scratch {
     static constexpr int partial(int size) { return ROWS * size * 4; }
     static constexpr int largest(int size) { return partial(size) + MPK_WARPS * ROWS * size * 4; }
     static constexpr int keys(int size) { return largest(size) + MPK_WARPS * ROWS * 8; }
 };
 
-/* 8 positions of a warp: lane i has what the mask adds for position i % 8 and row i / 8 (-infinity: not seen), and the
- * token that position i % 8 was written by in this step (-1: none); K and V of `steps` positions. */
+/* 8 positions of a warp: lane i has what the mask adds for position i % 8 and row i / 8 (-infinity:
+ * not seen), and the token that position i % 8 was written by in this step (-1: none); K and V of
+ * `steps` positions. */
 template <int STEPS, int WORDS> struct rows_block {
     float added;
     int token;
@@ -68,8 +72,8 @@ template <int WORDS> MPK_FN float rows_entry(int dtype, const rt_u32 *words, int
 }
 
 /* What the mask lets row number `row` of the entry and KV head see of position p. */
-MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row,
-                       rt_i64 p)
+MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_how &h,
+                       const rows_work &w, int row, rt_i64 p)
 {
     const int group = (int)(h.heads / h.kv_heads);
     float added = -MPK_INFINITY;
@@ -83,8 +87,8 @@ MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_h
 
 /* Ask for a warp's positions from p0 on. */
 template <int ROWS, int LANES, int STEPS, int WORDS>
-MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0,
-                       int p0, rows_block<STEPS, WORDS> *b)
+MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_how &h,
+                       const rows_work &w, int row0, int p0, rows_block<STEPS, WORDS> *b)
 {
     const int lane = mpk_thread() % 32, row = lane / ROWS_POSITIONS;
     const int p = p0 + lane % ROWS_POSITIONS, length = (int)o.k_cache.dims[2];
@@ -108,7 +112,8 @@ MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_h
     }
 }
 
-/* Ask for element `at` of qkv: of a carried tensor (rt_lane.h) the word that it is in, else the element alone. */
+/* Ask for element `at` of qkv: of a carried tensor (rt_lane.h) the word that it is in, else the
+ * element alone. */
 MPK_FN rt_u32 rows_ask(const mpk_task &t, const cache_operands &o, int at)
 {
     const char *g = mpk_data(t, o.qkv) + at * mpk_dtype_bytes(o.qkv.dtype);
@@ -141,11 +146,11 @@ MPK_FN float rows_weight(const mpk_task &t, const mpk_view &norm, int e)
     return mpk_is_there(norm) ? mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]) : 1;
 }
 
-/* A warp turns a row of qkv, that of a query or of a key: to[e] = its entries as floats; stage: a row of scratch of its
- * own, may be `to`. */
+/* A warp turns a row of qkv, that of a query or of a key: to[e] = its entries as floats; stage: a
+ * row of scratch of its own, may be `to`. */
 template <int LANES>
-MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_how &h, bool is_query, rt_i64 entry,
-                      rt_i64 token, rt_i64 head, float scale, float *stage, float *to)
+MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_how &h, bool is_query,
+                      rt_i64 entry, rt_i64 token, rt_i64 head, float scale, float *stage, float *to)
 {
     constexpr int PER = LANES / 4; /* entries of a lane */
     const int lane = mpk_thread() % 32, size = (int)h.size, dtype = o.qkv.dtype;
@@ -159,10 +164,15 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
         const int e = lane + 32 * i;
         const bool there = e < size, turns = there && e < n;
         word[i] = there ? rows_ask(t, o, from + e * step) : 0;
-        weight[i] = !there ? 1 : is_query ? rows_weight(t, o.q_norm, e) : rows_weight(t, o.k_norm, e);
-        cosine[i] =
-            turns ? mpk_get(o.cosine, mpk_data(t, o.cosine), mpk_spread(o.cosine, 3, at) + e * o.cosine.stride[2]) : 1;
-        sine[i] = turns ? mpk_get(o.sine, mpk_data(t, o.sine), mpk_spread(o.sine, 3, at) + e * o.sine.stride[2]) : 0;
+        weight[i] = !there     ? 1
+                    : is_query ? rows_weight(t, o.q_norm, e)
+                               : rows_weight(t, o.k_norm, e);
+        cosine[i] = turns ? mpk_get(o.cosine, mpk_data(t, o.cosine),
+                                    mpk_spread(o.cosine, 3, at) + e * o.cosine.stride[2])
+                          : 1;
+        sine[i] = turns ? mpk_get(o.sine, mpk_data(t, o.sine),
+                                  mpk_spread(o.sine, 3, at) + e * o.sine.stride[2])
+                        : 0;
     }
 #pragma unroll
     for (int i = 0; i < PER; i++) {
@@ -187,7 +197,8 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
         const int e = lane + 32 * i;
         if (e < n) {
             const float other = e < half ? -stage[e + half] : stage[e - half];
-            x[i] = rows_round(dtype, rows_round(dtype, x[i] * cosine[i]) + rows_round(dtype, other * sine[i]));
+            x[i] = rows_round(dtype, rows_round(dtype, x[i] * cosine[i]) +
+                                         rows_round(dtype, other * sine[i]));
         }
     }
     __syncwarp();
@@ -206,8 +217,10 @@ MPK_FN rt_i64 rows_target(const mpk_task &t, const cache_operands &o, rt_i64 tok
     return p >= 0 && p < o.k_cache.dims[2] && cache_token(t, o, p) == token ? p : -1;
 }
 
-/* The new key and value of a token, in the dtype of the cache: s_new[0] and s_new[1], [tokens, K]. */
-MPK_FN char *rows_new(const mpk_task &t, const cache_operands &o, const cache_how &h, int keys, int which, rt_i64 token)
+/* The new key and value of a token, in the dtype of the cache: s_new[0] and s_new[1], [tokens,
+ * K]. */
+MPK_FN char *rows_new(const mpk_task &t, const cache_operands &o, const cache_how &h, int keys,
+                      int which, rt_i64 token)
 {
     const rt_i64 bytes = mpk_dtype_bytes(o.k_cache.dtype);
     return t.s_scratch + keys + (which * o.index.dims[0] + token) * h.size * bytes;
@@ -223,10 +236,11 @@ MPK_FN void rows_set(const mpk_view &cache, char *s_row, int e, float x)
 }
 
 /* A warp keeps the key of a token, which has been turned, and its value. */
-MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, rt_i64 token,
-                      const float *turned, int keys)
+MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_how &h,
+                      const rows_work &w, rt_i64 token, const float *turned, int keys)
 {
-    const int from = (int)cache_from(o, w.entry, token, h.heads + h.kv_heads + w.kv_head), step = (int)o.qkv.stride[3];
+    const int from = (int)cache_from(o, w.entry, token, h.heads + h.kv_heads + w.kv_head),
+              step = (int)o.qkv.stride[3];
     for (int e = mpk_thread() % 32; e < (int)h.size; e += 32) {
         rows_set(o.k_cache, rows_new(t, o, h, keys, 0, token), e, turned[e]);
         rows_set(o.v_cache, rows_new(t, o, h, keys, 1, token), e,
@@ -245,7 +259,8 @@ template <int ROWS, int LANES, int STEPS, int WORDS>
 MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_how &h, int keys,
                         rows_block<STEPS, WORDS> *b, rows_sum<ROWS> *a)
 {
-    const int lane = mpk_thread() % 32, entry = lane % LANES * 8 < (int)h.size ? lane % LANES * 8 : 0;
+    const int lane = mpk_thread() % 32,
+              entry = lane % LANES * 8 < (int)h.size ? lane % LANES * 8 : 0;
     float score[STEPS][ROWS];
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
@@ -257,7 +272,8 @@ MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        const float4 *s_query = (const float4 *)((const float *)t.s_scratch + r * (int)h.size + entry);
+        const float4 *s_query =
+            (const float4 *)((const float *)t.s_scratch + r * (int)h.size + entry);
         const float4 low = s_query[0], high = s_query[1];
         const float q[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
@@ -302,7 +318,8 @@ MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_
 }
 
 /* The groups of a warp become one, which goes to scratch. */
-template <int ROWS, int LANES> MPK_FN void rows_keep(const mpk_task &t, const cache_how &h, rows_sum<ROWS> *a)
+template <int ROWS, int LANES>
+MPK_FN void rows_keep(const mpk_task &t, const cache_how &h, rows_sum<ROWS> *a)
 {
     const int thread = mpk_thread(), lane = thread % 32, warp = thread / 32, size = (int)h.size;
     float *s_partial = (float *)(t.s_scratch + rows_scratch<ROWS>::partial(size));
@@ -350,9 +367,11 @@ MPK_FN void rows_put(const mpk_view &part, char *g, rt_i64 at, float low, float 
 
 /* All warps' sums of the rows from row0 on become the results. */
 template <int ROWS>
-MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0)
+MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_how &h,
+                       const rows_work &w, int row0)
 {
-    const int size = (int)h.size, group = (int)(h.heads / h.kv_heads), tokens = (int)o.index.dims[0];
+    const int size = (int)h.size, group = (int)(h.heads / h.kv_heads),
+              tokens = (int)o.index.dims[0];
     const float *s_partial = (const float *)(t.s_scratch + rows_scratch<ROWS>::partial(size));
     const float2 *s_largest = (const float2 *)(t.s_scratch + rows_scratch<ROWS>::largest(size));
     for (int i = mpk_thread() * 2; i < ROWS * size; i += MPK_THREADS * 2) {
@@ -373,17 +392,22 @@ MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_h
         }
         const int head = w.kv_head * group + row % group, to = w.entry * tokens + row / group;
         const float factor = total == 0 ? 0 : 1 / total;
-        rows_put(o.part, mpk_data(t, o.part), to * o.part.stride[0] + w.split * o.part.stride[1] + head * size + e,
-                 low * factor, high * factor);
+        rows_put(o.part, mpk_data(t, o.part),
+                 to * o.part.stride[0] + w.split * o.part.stride[1] + head * size + e, low * factor,
+                 high * factor);
         if (e == 0)
-            ptx_store_word(mpk_at<float>(t, o.lse.operand) + to * o.lse.stride[0] + w.split * o.lse.stride[1] + head,
-                           __float_as_uint(total == 0 ? -MPK_INFINITY : (largest + ptx_log2(total)) / ROWS_LOG2_E));
+            ptx_store_word(mpk_at<float>(t, o.lse.operand) + to * o.lse.stride[0] +
+                               w.split * o.lse.stride[1] + head,
+                           __float_as_uint(total == 0 ? -MPK_INFINITY
+                                                      : (largest + ptx_log2(total)) / ROWS_LOG2_E));
     }
 }
 
-/* Queries of the rows from row0 on; with the first of them the new keys and values that this split needs. */
+/* Queries of the rows from row0 on; with the first of them the new keys and values that this split
+ * needs. */
 template <int ROWS, int LANES>
-MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0)
+MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache_how &h,
+                         const rows_work &w, int row0)
 {
     const int warp = mpk_thread() / 32, size = (int)h.size, group = (int)(h.heads / h.kv_heads);
     const int tokens = (int)o.index.dims[0];
@@ -396,10 +420,12 @@ MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache
         if (is_query && row >= group * tokens)
             continue;
         const rt_i64 target = is_query ? 0 : rows_target(t, o, token);
-        if (!is_query && (target < 0 || (w.split != h.splits - 1 && target / CACHE_UNIT % h.splits != w.split)))
+        if (!is_query &&
+            (target < 0 || (w.split != h.splits - 1 && target / CACHE_UNIT % h.splits != w.split)))
             continue;
         const int head = is_query ? w.kv_head * group + row % group : (int)h.heads + w.kv_head;
-        rows_turn<LANES>(t, o, h, is_query, w.entry, token, head, is_query ? h.scale * ROWS_LOG2_E : 1, stage,
+        rows_turn<LANES>(t, o, h, is_query, w.entry, token, head,
+                         is_query ? h.scale * ROWS_LOG2_E : 1, stage,
                          is_query ? s_query + i * size : stage);
         if (!is_query)
             rows_make(t, o, h, w, token, stage, rows_scratch<ROWS>::keys(size));
@@ -408,7 +434,8 @@ MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache
 
 /* ROWS rows of a split, from row0 on. */
 template <int ROWS, int LANES, int WORDS>
-MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int row0)
+MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_how &h,
+                       const rows_work &w, int row0)
 {
     constexpr int STEPS = ROWS_POSITIONS * LANES / 32;
     constexpr bool AHEAD = LANES < 32; /* longer rows leave no registers for it */
@@ -448,7 +475,8 @@ MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_h
 }
 
 /* The keys and values that are in scratch go to their positions. */
-MPK_FN void rows_fill(const mpk_task &t, const cache_operands &o, const cache_how &h, const rows_work &w, int keys)
+MPK_FN void rows_fill(const mpk_task &t, const cache_operands &o, const cache_how &h,
+                      const rows_work &w, int keys)
 {
     const rt_i64 bytes = mpk_dtype_bytes(o.k_cache.dtype),
                  rows = (w.entry * h.kv_heads + w.kv_head) * o.k_cache.dims[2];
@@ -457,7 +485,8 @@ MPK_FN void rows_fill(const mpk_task &t, const cache_operands &o, const cache_ho
         for (rt_i64 i = mpk_thread(); p >= 0 && i < 2 * words; i += MPK_THREADS) {
             const int which = i >= words;
             char *g = mpk_data(t, which ? o.v_cache : o.k_cache) + (rows + p) * h.size * bytes;
-            const rt_u16 *from = (const rt_u16 *)rows_new(t, o, h, keys, which, token) + (i - which * words) * 2;
+            const rt_u16 *from =
+                (const rt_u16 *)rows_new(t, o, h, keys, which, token) + (i - which * words) * 2;
             ((rt_u16 *)g)[(i - which * words) * 2] = from[0];
             ((rt_u16 *)g)[(i - which * words) * 2 + 1] = from[1];
         }
@@ -467,15 +496,19 @@ MPK_FN void rows_fill(const mpk_task &t, const cache_operands &o, const cache_ho
 template <int ROWS, int LANES, int WORDS>
 MPK_FN void attention_cache_rows(const mpk_task &t, const cache_operands &o, const cache_how &h)
 {
-    const int tokens = (int)o.index.dims[0], group = (int)(h.heads / h.kv_heads), columns = group * (int)h.size;
+    const int tokens = (int)o.index.dims[0], group = (int)(h.heads / h.kv_heads),
+              columns = group * (int)h.size;
     rows_work w;
     mpk_wait(t);
     for (w.entry = (int)mpk_lo(t, 0) / tokens; w.entry < (int)mpk_end(t) / tokens; w.entry++)
-        for (w.kv_head = (int)mpk_lo(t, 2) / columns; w.kv_head < (int)mpk_hi(t, 2) / columns; w.kv_head++) {
-            w.g_keys = mpk_data(t, o.k_cache) +
-                       (w.entry * o.k_cache.stride[0] + w.kv_head * o.k_cache.stride[1]) * (WORDS / 2);
-            w.g_values = mpk_data(t, o.v_cache) +
-                         (w.entry * o.v_cache.stride[0] + w.kv_head * o.v_cache.stride[1]) * (WORDS / 2);
+        for (w.kv_head = (int)mpk_lo(t, 2) / columns; w.kv_head < (int)mpk_hi(t, 2) / columns;
+             w.kv_head++) {
+            w.g_keys =
+                mpk_data(t, o.k_cache) +
+                (w.entry * o.k_cache.stride[0] + w.kv_head * o.k_cache.stride[1]) * (WORDS / 2);
+            w.g_values =
+                mpk_data(t, o.v_cache) +
+                (w.entry * o.v_cache.stride[0] + w.kv_head * o.v_cache.stride[1]) * (WORDS / 2);
             for (w.split = (int)mpk_lo(t, 1); w.split < (int)mpk_hi(t, 1); w.split++) {
                 for (int row0 = 0; row0 < group * tokens; row0 += ROWS)
                     rows_split<ROWS, LANES, WORDS>(t, o, h, w, row0);

@@ -1,13 +1,15 @@
-/* attention_lone.cuh - attention of tokens that stand alone, each of another slot: decode steps of many streams.
+/* attention_lone.cuh - attention of tokens that stand alone, each of another slot: decode steps of
+ * many streams.
  *
- * Part of attention_tile.cuh.  The contexts of up to 32 such tokens, for all KV heads of the task, are one row of units
- * of 16 positions; each warp takes an eighth of it, whatever the lengths are.  Keys and values go straight from L2 to
- * registers, for they lie in fragment order (tile/kv.cuh) and no other warp needs them: while a warp multiplies the
- * keys of a unit its values are on their way, and the other way round, so that about 64 KB are in flight on an SM.
- * The query heads of a KV head, at most 8, are the rows of the products.
+ * Part of attention_tile.cuh.  The contexts of up to 32 such tokens, for all KV heads of the task,
+ * are one row of units of 16 positions; each warp takes an eighth of it, whatever the lengths are.
+ * Keys and values go straight from L2 to registers, for they lie in fragment order (tile/kv.cuh)
+ * and no other warp needs them: while a warp multiplies the keys of a unit its values are on their
+ * way, and the other way round, so that about 64 KB are in flight on an SM.  The query heads of a
+ * KV head, at most 8, are the rows of the products.
  *
- * A context that lies with one warp ends there.  Of one that is cut the warps put their parts in shared memory, where
- * they are folded in the order of positions.
+ * A context that lies with one warp ends there.  Of one that is cut the warps put their parts in
+ * shared memory, where they are folded in the order of positions.
  * Cost of a unit: 3 K / 16 products and 4 K / 32 + 2 K / 16 loads of a warp, 64 K bytes from L2.
  */
 #ifndef TASK_ATTENTION_LONE_CUH
@@ -20,8 +22,9 @@
 
 enum { LONE_UNIT = 16, LONE_ROWS = 8, LONE_TOKENS = 32 };
 
-/* A part in shared memory: of each row K sums, its largest score and its sum of weights.  Each warp has one part for
- * the context in which its share ends, or for one that is whole, and all but the first one for that in which it begins.
+/* A part in shared memory: of each row K sums, its largest score and its sum of weights.  Each warp
+ * has one part for the context in which its share ends, or for one that is whole, and all but the
+ * first one for that in which it begins.
  */
 template <int K> struct lone_part {
     enum {
@@ -35,7 +38,8 @@ template <int K> struct lone_part {
     };
 };
 
-/* Tokens first, first + 1 ... and KV heads from kv_head on.  Lane i holds what belongs to token first + i. */
+/* Tokens first, first + 1 ... and KV heads from kv_head on.  Lane i holds what belongs to token
+ * first + i. */
 struct lone_tokens {
     int first, kv_head;
     int slot, from, end;    /* positions that it sees: from <= p < end */
@@ -44,21 +48,23 @@ struct lone_tokens {
     int total;              /* with all heads */
 };
 
-/* How many tokens from `first` on are each of another slot than their neighbours in the task: at most 32. */
+/* How many tokens from `first` on are each of another slot than their neighbours in the task: at
+ * most 32. */
 MPK_FN int lone_count(const mpk_task &t, int first, int end)
 {
     const int *slots = mpk_at<const int>(t, ATTEND_SLOTS), token = first + mpk_thread() % 32;
     bool alone = token < end;
     if (alone) {
         const int slot = slots[token];
-        alone =
-            (token == (int)t.e->lo[0] || slots[token - 1] != slot) && (token + 1 == end || slots[token + 1] != slot);
+        alone = (token == (int)t.e->lo[0] || slots[token - 1] != slot) &&
+                (token + 1 == end || slots[token + 1] != slot);
     }
     const rt_u32 others = ~__ballot_sync(0xffffffffu, alone);
     return others ? __ffs((int)others) - 1 : LONE_TOKENS;
 }
 
-MPK_FN lone_tokens lone_plan(const mpk_task &t, const attend_shape &s, int first, int n, int kv_head, int kv_heads)
+MPK_FN lone_tokens lone_plan(const mpk_task &t, const attend_shape &s, int first, int n,
+                             int kv_head, int kv_heads)
 {
     const int lane = mpk_thread() % 32, room = mpk_caches[s.cache].slot_pages * ATTEND_PAGE;
     lone_tokens k;
@@ -123,14 +129,16 @@ MPK_FN void lone_find_page(const mpk_task &t, const attend_shape &s, bool begins
         const int mine = page + mpk_thread() % 32;
         const bool there = (rt_u32)a->slot < (rt_u32)cache.slots && mine < cache.slot_pages;
         a->first_page = page;
-        a->pages = there ? mpk_at<const int>(t, ATTEND_PAGES)[a->slot * cache.slot_pages + mine] : -1;
+        a->pages =
+            there ? mpk_at<const int>(t, ATTEND_PAGES)[a->slot * cache.slot_pages + mine] : -1;
     }
     a->page = __shfl_sync(0xffffffffu, a->pages, page - a->first_page);
     if ((rt_u32)a->page >= (rt_u32)cache.n_pages || a->end <= a->from || a->end <= a->base)
         a->page = -1;
 }
 
-MPK_FN void lone_begin(const mpk_task &t, const attend_shape &s, const lone_tokens &k, int at, lone_at *a)
+MPK_FN void lone_begin(const mpk_task &t, const attend_shape &s, const lone_tokens &k, int at,
+                       lone_at *a)
 {
     a->u = lone_find(k, at);
     a->slot = __shfl_sync(0xffffffffu, k.slot, a->u.token);
@@ -141,7 +149,8 @@ MPK_FN void lone_begin(const mpk_task &t, const attend_shape &s, const lone_toke
 }
 
 /* To unit number `at`, the next one. */
-MPK_FN void lone_next(const mpk_task &t, const attend_shape &s, const lone_tokens &k, int at, lone_at *a)
+MPK_FN void lone_next(const mpk_task &t, const attend_shape &s, const lone_tokens &k, int at,
+                      lone_at *a)
 {
     if (a->u.unit + 1 == a->u.units) {
         lone_begin(t, s, k, at, a);
@@ -155,32 +164,35 @@ MPK_FN void lone_next(const mpk_task &t, const attend_shape &s, const lone_token
 /* ---- keys, values and queries into registers ---- */
 
 /* Bytes from a cache's start to the unit's. */
-template <int K> MPK_FN rt_u64 lone_offset(const attend_shape &s, const lone_tokens &k, const lone_at &a)
+template <int K>
+MPK_FN rt_u64 lone_offset(const attend_shape &s, const lone_tokens &k, const lone_at &a)
 {
     const int in_page = a.base % ATTEND_PAGE * K * 2;
     return ((rt_u64)a.page * s.kv_heads + k.kv_head + a.u.head) * (ATTEND_PAGE * K * 2) + in_page;
 }
 
 template <int K>
-MPK_FN void lone_ask_keys(const mpk_task &t, const attend_shape &s, const lone_tokens &k, const lone_at &a,
-                          mpk_words *key)
+MPK_FN void lone_ask_keys(const mpk_task &t, const attend_shape &s, const lone_tokens &k,
+                          const lone_at &a, mpk_words *key)
 {
     const int lane = mpk_thread() % 32, c = lane % 4, g = lane / 4;
     if (a.page < 0)
         return;
-    const char *from = mpk_at<const char>(t, ATTEND_K) + lone_offset<K>(s, k, a) + g * 64 + (c ^ g / 2) * 16;
+    const char *from =
+        mpk_at<const char>(t, ATTEND_K) + lone_offset<K>(s, k, a) + g * 64 + (c ^ g / 2) * 16;
 #pragma unroll
     for (int i = 0; i < K / 16; i++)
         key[i] = ptx_load_words(from + i * 512);
 }
 
 template <int K>
-MPK_FN void lone_ask_values(const mpk_task &t, const attend_shape &s, const lone_tokens &k, const lone_at &a,
-                            uint2 *value)
+MPK_FN void lone_ask_values(const mpk_task &t, const attend_shape &s, const lone_tokens &k,
+                            const lone_at &a, uint2 *value)
 {
     if (a.page < 0)
         return;
-    const char *from = mpk_at<const char>(t, ATTEND_V) + lone_offset<K>(s, k, a) + mpk_thread() % 32 * 8;
+    const char *from =
+        mpk_at<const char>(t, ATTEND_V) + lone_offset<K>(s, k, a) + mpk_thread() % 32 * 8;
 #pragma unroll
     for (int i = 0; i < K / 8; i++)
         value[i] = ptx_load_two_words(from + i * 256);
@@ -188,11 +200,12 @@ MPK_FN void lone_ask_values(const mpk_task &t, const attend_shape &s, const lone
 
 /* Rows 8 to 15 of the operand hold the other half of each block's dims. */
 template <int K>
-MPK_FN void lone_load_query(const mpk_task &t, const attend_shape &s, const lone_tokens &k, const lone_at &a,
-                            rt_u32 (*query)[4])
+MPK_FN void lone_load_query(const mpk_task &t, const attend_shape &s, const lone_tokens &k,
+                            const lone_at &a, rt_u32 (*query)[4])
 {
     const int lane = mpk_thread() % 32, g = lane / 4, group = s.heads / s.kv_heads;
-    const rt_u64 head = (rt_u64)(k.first + a.u.token) * s.heads + (k.kv_head + a.u.head) * group + g;
+    const rt_u64 head =
+        (rt_u64)(k.first + a.u.token) * s.heads + (k.kv_head + a.u.head) * group + g;
     const char *from = mpk_at<const char>(t, ATTEND_Q) + (head * K + lane % 4 * 8) * 2;
 #pragma unroll
     for (int d = 0; d < K / 32; d++) {
@@ -209,8 +222,9 @@ MPK_FN void lone_load_query(const mpk_task &t, const attend_shape &s, const lone
 /* ---- a unit ---- */
 
 template <int K> struct lone_sums {
-    float most, sum;      /* of row g; this lane's positions; scores in powers of 2 */
-    float out[K / 16][4]; /* dims 16 n + g (0, 1) and + 8 (2, 3) of rows 2c (0, 2) and 2c + 1 (1, 3) */
+    float most, sum; /* of row g; this lane's positions; scores in powers of 2 */
+    /* dims 16 n + g (0, 1) and + 8 (2, 3) of rows 2c (0, 2) and 2c + 1 (1, 3) */
+    float out[K / 16][4];
 };
 
 template <int K> MPK_FN void lone_clear(lone_sums<K> *r)
@@ -226,7 +240,8 @@ template <int K> MPK_FN void lone_clear(lone_sums<K> *r)
 
 /* p[i][e]: score of row g and position 8 i + 2 c + e of the unit; where it sees nothing, -inf. */
 template <int K>
-MPK_FN void lone_score(const rt_u32 (*query)[4], const mpk_words *key, const lone_at &a, float scale, float (*p)[2])
+MPK_FN void lone_score(const rt_u32 (*query)[4], const mpk_words *key, const lone_at &a,
+                       float scale, float (*p)[2])
 {
     const int c = mpk_thread() % 4;
 #pragma unroll
@@ -267,7 +282,8 @@ template <int K> MPK_FN void lone_weigh(float (*p)[2], lone_sums<K> *r)
             p[i][e] = ptx_exp2(p[i][e] - zero);
             r->sum += p[i][e];
         }
-    const float even = __shfl_sync(0xffffffffu, kept, 8 * c), odd = __shfl_sync(0xffffffffu, kept, 8 * c + 4);
+    const float even = __shfl_sync(0xffffffffu, kept, 8 * c),
+                odd = __shfl_sync(0xffffffffu, kept, 8 * c + 4);
 #pragma unroll
     for (int n = 0; n < K / 16; n++)
 #pragma unroll
@@ -312,14 +328,15 @@ template <int K> MPK_FN void lone_put(const lone_sums<K> &r, float *s_part)
 
 /* One row of a context of which warp `warp` and those after it hold n parts, to y: a warp. */
 template <int K>
-MPK_FN void lone_fold(const mpk_task &t, const attend_shape &s, const lone_tokens &k, const lone_unit &u, int row,
-                      int warp, int n)
+MPK_FN void lone_fold(const mpk_task &t, const attend_shape &s, const lone_tokens &k,
+                      const lone_unit &u, int row, int warp, int n)
 {
     typedef lone_part<K> part;
     const int lane = mpk_thread() % 32, group = s.heads / s.kv_heads;
     float most = -__int_as_float(0x7f800000), sum = 0, out[K / 32];
     for (int i = 0; i < n; i++)
-        most = fmaxf(most, lone_part_at<K>(t, i ? part::BEGINNINGS + warp + i : warp)[part::MOST + row]);
+        most = fmaxf(most,
+                     lone_part_at<K>(t, i ? part::BEGINNINGS + warp + i : warp)[part::MOST + row]);
     const float zero = most == -__int_as_float(0x7f800000) ? 0 : most;
 #pragma unroll
     for (int d = 0; d < K / 32; d++)
@@ -345,7 +362,8 @@ MPK_FN void lone_fold(const mpk_task &t, const attend_shape &s, const lone_token
 
 /* The units lo .. hi - 1 of warp `warp`. */
 template <int K>
-MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_tokens &k, int warp, int lo, int hi)
+MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_tokens &k, int warp,
+                          int lo, int hi)
 {
     const int group = s.heads / s.kv_heads;
     const float scale = s.scale;
@@ -397,9 +415,11 @@ MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_t
     }
 }
 
-/* Contexts that are cut: each begins in the share of some warp, where it is the last one.  Rows in turn by the warps.
+/* Contexts that are cut: each begins in the share of some warp, where it is the last one.  Rows in
+ * turn by the warps.
  */
-template <int K> MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_tokens &k)
+template <int K>
+MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_tokens &k)
 {
     const int group = s.heads / s.kv_heads, mine = mpk_thread() / 32;
     int turn = 0;
@@ -422,10 +442,12 @@ template <int K> MPK_FN void lone_join(const mpk_task &t, const attend_shape &s,
 
 /* n tokens from `first` on. */
 template <int K>
-MPK_FN void lone_run(const mpk_task &t, const attend_shape &s, int first, int n, int kv_head, int kv_heads)
+MPK_FN void lone_run(const mpk_task &t, const attend_shape &s, int first, int n, int kv_head,
+                     int kv_heads)
 {
     const lone_tokens k = lone_plan(t, s, first, n, kv_head, kv_heads);
-    const int warp = mpk_thread() / 32, lo = lone_bound(warp, k.total), hi = lone_bound(warp + 1, k.total);
+    const int warp = mpk_thread() / 32, lo = lone_bound(warp, k.total),
+              hi = lone_bound(warp + 1, k.total);
     if (lo < hi)
         lone_run_warp<K>(t, s, k, warp, lo, hi);
     mpk_sync(); /* all parts are there */

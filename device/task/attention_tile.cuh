@@ -1,15 +1,16 @@
-/* attention_tile.cuh - attention of many tokens over the paged bf16 cache (paper §6.1), keys and values read once for
- * as many queries as possible.
+/* attention_tile.cuh - attention of many tokens over the paged bf16 cache (paper §6.1), keys and
+ * values read once for as many queries as possible.
  *
- * The operator attention.  Tokens of a task that are neighbours and of one slot are taken together; the rows of the
- * tensor-core operand are their query heads that share a KV head, up to 128 rows, 16 for each warp.  All warps walk
- * along the pages that any of the rows sees, which come by cp.async while the page before is worked on, 32 positions at
- * a time. Up to 64 rows, pairs of warps share rows: one takes the first 32 positions of a page, the other the rest, and
- * they are put together at the end in that order.  Tokens that stand alone, each of another slot, take the way of
- * attention_lone.cuh.
+ * The operator attention.  Tokens of a task that are neighbours and of one slot are taken together;
+ * the rows of the tensor-core operand are their query heads that share a KV head, up to 128 rows,
+ * 16 for each warp.  All warps walk along the pages that any of the rows sees, which come by
+ * cp.async while the page before is worked on, 32 positions at a time. Up to 64 rows, pairs of
+ * warps share rows: one takes the first 32 positions of a page, the other the rest, and they are
+ * put together at the end in that order.  Tokens that stand alone, each of another slot, take the
+ * way of attention_lone.cuh.
  *
- * Keys and values lie in fragment order (tile/kv.cuh): operands are single shared loads, and the scores of q k^T are
- * already the operand of p v.  Softmax is online in f32, in powers of 2.
+ * Keys and values lie in fragment order (tile/kv.cuh): operands are single shared loads, and the
+ * scores of q k^T are already the operand of p v.  Softmax is online in f32, in powers of 2.
  * Cost of 16 rows and 16 positions: 4 K / 16 products, 64 K bytes of shared memory read.
  */
 #ifndef TASK_ATTENTION_TILE_CUH
@@ -48,7 +49,8 @@ template <int K> struct attend_rows {
 /* How many tokens from `first` on are of the same slot; the same in all threads. */
 MPK_FN int attend_run(const mpk_task &t, int first, int end)
 {
-    const int *slots = mpk_at<const int>(t, ATTEND_SLOTS), slot = slots[first], lane = mpk_thread() % 32;
+    const int *slots = mpk_at<const int>(t, ATTEND_SLOTS), slot = slots[first],
+              lane = mpk_thread() % 32;
     int n = 0;
     for (;;) {
         const int i = first + n + lane;
@@ -62,7 +64,8 @@ MPK_FN int attend_run(const mpk_task &t, int first, int end)
 /* Which positions the chunk's rows see: the same in all threads. */
 MPK_FN void attend_find(const mpk_task &t, const attend_shape &s, attend_chunk *c)
 {
-    const int *positions = mpk_at<const int>(t, ATTEND_POSITIONS), room = mpk_caches[s.cache].slot_pages * ATTEND_PAGE;
+    const int *positions = mpk_at<const int>(t, ATTEND_POSITIONS),
+              room = mpk_caches[s.cache].slot_pages * ATTEND_PAGE;
     int least = room, most = -1;
     for (int i = c->first + mpk_thread() % 32; i < c->last; i += 32) {
         const int position = positions[i], from = attend_from(s, position);
@@ -73,19 +76,23 @@ MPK_FN void attend_find(const mpk_task &t, const attend_shape &s, attend_chunk *
     }
 #pragma unroll
     for (int d = 16; d; d /= 2) {
-        const int a = __shfl_xor_sync(0xffffffffu, least, d), b = __shfl_xor_sync(0xffffffffu, most, d);
+        const int a = __shfl_xor_sync(0xffffffffu, least, d),
+                  b = __shfl_xor_sync(0xffffffffu, most, d);
         least = a < least ? a : least;
         most = b > most ? b : most;
     }
     most = most < room ? most : room - 1;
-    const int last = (rt_u32)c->slot < (rt_u32)mpk_caches[s.cache].slots ? most / ATTEND_PAGE + 1 : 0;
+    const int last =
+        (rt_u32)c->slot < (rt_u32)mpk_caches[s.cache].slots ? most / ATTEND_PAGE + 1 : 0;
     c->step = least / ATTEND_PAGE;
     c->n_steps = most >= 0 && last > c->step ? last - c->step : 0;
     const int rows = (c->last - c->first) * c->n_heads;
     c->row_warps = rows <= 16 ? 1 : rows <= 32 ? 2 : rows <= 64 ? 4 : 8;
 }
 
-template <int K> MPK_FN attend_source attend_source_of(const mpk_task &t, const attend_shape &s, const attend_chunk &c)
+template <int K>
+MPK_FN attend_source attend_source_of(const mpk_task &t, const attend_shape &s,
+                                      const attend_chunk &c)
 {
     const rt_u32 head_bytes = ATTEND_PAGE * K * 2;
     const mpk_cache &cache = mpk_caches[s.cache];
@@ -131,8 +138,8 @@ MPK_FN bool attend_row(const attend_chunk &c, int row, int *token, int *head)
 }
 
 template <int K>
-MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const attend_chunk &c, int first_row,
-                              attend_rows<K> *r)
+MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
+                              int first_row, attend_rows<K> *r)
 {
     const int lane = mpk_thread() % 32, g = lane / 4, dim = lane % 4 * 8;
     const mpk_words none = {0, 0, 0, 0};
@@ -144,7 +151,8 @@ MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const at
         r->from[m] = attend_from(s, r->position[m]);
         r->most[m] = -__int_as_float(0x7f800000);
         r->sum[m] = 0;
-        const char *from = mpk_at<const char>(t, ATTEND_Q) + (((rt_u64)token * s.heads + head) * K + dim) * 2;
+        const char *from =
+            mpk_at<const char>(t, ATTEND_Q) + (((rt_u64)token * s.heads + head) * K + dim) * 2;
 #pragma unroll
         for (int d = 0; d < K / 32; d++) {
             const mpk_words w = there ? ptx_load_words(from + d * 64) : none;
@@ -162,9 +170,11 @@ MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const at
 }
 
 /* Scores of 32 positions: s_keys their first byte. */
-template <int K> MPK_FN void attend_score(const char *s_keys, const attend_rows<K> &r, float (*score)[4])
+template <int K>
+MPK_FN void attend_score(const char *s_keys, const attend_rows<K> &r, float (*score)[4])
 {
-    const int lane = mpk_thread() % 32, c = lane % 4, g = lane / 4, lane_at = g * 64 + (c ^ g / 2) * 16;
+    const int lane = mpk_thread() % 32, c = lane % 4, g = lane / 4,
+              lane_at = g * 64 + (c ^ g / 2) * 16;
 #pragma unroll
     for (int i = 0; i < ATTEND_UNIT / 8; i++)
 #pragma unroll
@@ -181,9 +191,10 @@ template <int K> MPK_FN void attend_score(const char *s_keys, const attend_rows<
         }
 }
 
-/* Scores become weights, in powers of 2; what was there before is brought to the new maximum.  all: every row sees all
- * positions. */
-template <int K> MPK_FN void attend_weigh(int base, float scale, bool all, float (*score)[4], attend_rows<K> *r)
+/* Scores become weights, in powers of 2; what was there before is brought to the new maximum.  all:
+ * every row sees all positions. */
+template <int K>
+MPK_FN void attend_weigh(int base, float scale, bool all, float (*score)[4], attend_rows<K> *r)
 {
     const int c = mpk_thread() % 4;
     const float none = -__int_as_float(0x7f800000);
@@ -224,7 +235,8 @@ template <int K> MPK_FN void attend_weigh(int base, float scale, bool all, float
 
 /* 32 positions from `base` on: s_keys, s_values their first bytes. */
 template <int K>
-MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, float scale, bool all, attend_rows<K> *r)
+MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, float scale, bool all,
+                        attend_rows<K> *r)
 {
     const int lane = mpk_thread() % 32;
     float score[ATTEND_UNIT / 8][4];
@@ -277,12 +289,13 @@ template <int K> MPK_FN void attend_add(attend_rows<K> *r, const float *s_part)
     for (int n = 0; n < K / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            r->out[n][e] = r->out[n][e] * mine[e / 2] + s_part[(4 * n + e) * 32 + lane] * other[e / 2];
+            r->out[n][e] =
+                r->out[n][e] * mine[e / 2] + s_part[(4 * n + e) * 32 + lane] * other[e / 2];
 }
 
 template <int K>
-MPK_FN void attend_store(const mpk_task &t, const attend_shape &s, const attend_chunk &c, int first_row,
-                         attend_rows<K> *r)
+MPK_FN void attend_store(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
+                         int first_row, attend_rows<K> *r)
 {
     const int lane = mpk_thread() % 32, g = lane / 4, dim = lane % 4 * 2;
 #pragma unroll
@@ -298,7 +311,8 @@ MPK_FN void attend_store(const mpk_task &t, const attend_shape &s, const attend_
         char *y = mpk_at<char>(t, ATTEND_Y) + (((rt_u64)token * s.heads + head) * K + dim) * 2;
 #pragma unroll
         for (int n = 0; n < K / 8; n++)
-            ptx_store_word(y + n * 16, ptx_pack_bf16(r->out[n][2 * m] * scale, r->out[n][2 * m + 1] * scale));
+            ptx_store_word(y + n * 16,
+                           ptx_pack_bf16(r->out[n][2 * m] * scale, r->out[n][2 * m + 1] * scale));
     }
 }
 
@@ -315,7 +329,8 @@ template <int K> MPK_FN attend_sight attend_sight_of(const attend_rows<K> &r)
     a.most = r.position[0] > r.position[1] ? r.position[0] : r.position[1];
 #pragma unroll
     for (int d = 4; d < 32; d *= 2) {
-        const int from = __shfl_xor_sync(0xffffffffu, a.from, d), last = __shfl_xor_sync(0xffffffffu, a.last, d),
+        const int from = __shfl_xor_sync(0xffffffffu, a.from, d),
+                  last = __shfl_xor_sync(0xffffffffu, a.last, d),
                   most = __shfl_xor_sync(0xffffffffu, a.most, d);
         a.from = from > a.from ? from : a.from;
         a.last = last < a.last ? last : a.last;
@@ -324,9 +339,11 @@ template <int K> MPK_FN attend_sight attend_sight_of(const attend_rows<K> &r)
     return a;
 }
 
-/* The pages of a chunk: scratch holds two of them, one being read and one on its way.  part: of each page; -1: all. */
+/* The pages of a chunk: scratch holds two of them, one being read and one on its way.  part: of
+ * each page; -1: all. */
 template <int K>
-MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_chunk &c, int part, attend_rows<K> *r)
+MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_chunk &c, int part,
+                         attend_rows<K> *r)
 {
     constexpr int BYTES = 2 * ATTEND_PAGE * K * 2;
     const attend_source from = attend_source_of<K>(t, s, c);
@@ -357,9 +374,11 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
     }
 }
 
-template <int K> MPK_FN void attend_run_chunk(const mpk_task &t, const attend_shape &s, const attend_chunk &c)
+template <int K>
+MPK_FN void attend_run_chunk(const mpk_task &t, const attend_shape &s, const attend_chunk &c)
 {
-    const int warp = mpk_thread() / 32, row_warp = warp % c.row_warps, parts = c.row_warps < 8 ? 2 : 1;
+    const int warp = mpk_thread() / 32, row_warp = warp % c.row_warps,
+              parts = c.row_warps < 8 ? 2 : 1;
     const int part = warp / c.row_warps, first_row = row_warp * 16;
     const bool works = part < parts;
     attend_rows<K> r;
@@ -384,7 +403,8 @@ template <int K> MPK_FN void attend_run_chunk(const mpk_task &t, const attend_sh
 template <int K> MPK_FN void attention_tile(const mpk_task &t, const attend_shape &s)
 {
     const int group = s.heads / s.kv_heads, end = (int)t.hi0, heads_end = (int)t.e->hi[1] / K;
-    const int kv_head = (int)t.e->lo[1] / (group * K), kv_heads = (int)t.e->hi[1] / (group * K) - kv_head;
+    const int kv_head = (int)t.e->lo[1] / (group * K),
+              kv_heads = (int)t.e->hi[1] / (group * K) - kv_head;
     const bool whole = group <= LONE_ROWS && (int)t.e->lo[1] == kv_head * group * K &&
                        (int)t.e->hi[1] == (kv_head + kv_heads) * group * K;
     attend_chunk c;
@@ -399,7 +419,8 @@ template <int K> MPK_FN void attention_tile(const mpk_task &t, const attend_shap
         c.slot = mpk_at<const int>(t, ATTEND_SLOTS)[first];
         for (c.head = (int)t.e->lo[1] / K; c.head < heads_end; c.head += c.n_heads) {
             c.kv_head = c.head / group;
-            c.n_heads = (c.kv_head + 1) * group < heads_end ? (c.kv_head + 1) * group - c.head : heads_end - c.head;
+            c.n_heads = (c.kv_head + 1) * group < heads_end ? (c.kv_head + 1) * group - c.head
+                                                            : heads_end - c.head;
             const int tokens = ATTEND_ROWS / c.n_heads;
             for (c.first = first; c.first < run_end; c.first += tokens) {
                 c.last = c.first + tokens < run_end ? c.first + tokens : run_end;

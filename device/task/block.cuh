@@ -1,9 +1,11 @@
-/* block.cuh - what block programs are made of (src/super/block.h; printed by src/gen/block_print.c): tiles in shared
- * memory, products by tensor cores or in fp32, partial sums of warps.
+/* block.cuh - what block programs are made of (src/super/block.h; printed by
+ * src/gen/block_print.c): tiles in shared memory, products by tensor cores or in fp32, partial sums
+ * of warps.
  *
- * Eight warps share a tile of sums: warps[0] along its rows, warps[1] along its columns, warps[2] along what is summed
- * over.  A fragment is float[A][B][E]: for tensor cores fields of 16 x 8 with four entries a lane, as
- * ptx_multiply_bf16 has them; in fp32 thread (i / 16, i % 16) has each 16th row and column, E is 1.
+ * Eight warps share a tile of sums: warps[0] along its rows, warps[1] along its columns, warps[2]
+ * along what is summed over.  A fragment is float[A][B][E]: for tensor cores fields of 16 x 8 with
+ * four entries a lane, as ptx_multiply_bf16 has them; in fp32 thread (i / 16, i % 16) has each 16th
+ * row and column, E is 1.
  * Needs nothing beyond sm_80.
  */
 #ifndef TASK_BLOCK_CUH
@@ -26,8 +28,8 @@ struct block_warps {
 /* ---- loads ---- */
 
 /* One entry, from memory of another dtype perhaps. */
-MPK_FN void block_put(const block_tile &tile, char *s_tile, int row, int column, int dtype, const char *g, rt_i64 at,
-                      bool inside)
+MPK_FN void block_put(const block_tile &tile, char *s_tile, int row, int column, int dtype,
+                      const char *g, rt_i64 at, bool inside)
 {
     const int bytes = mpk_dtype_bytes(tile.dtype);
     const mpk_view from = {0, dtype}, to = {0, tile.dtype};
@@ -39,8 +41,8 @@ MPK_FN void block_put(const block_tile &tile, char *s_tile, int row, int column,
 }
 
 /* Entry by entry, along the axis whose entries are neighbours. */
-MPK_FN void block_load_entries(const block_tile &tile, char *s_tile, int dtype, const char *g, rt_i64 row_step,
-                               rt_i64 column_step, int rows, int columns)
+MPK_FN void block_load_entries(const block_tile &tile, char *s_tile, int dtype, const char *g,
+                               rt_i64 row_step, rt_i64 column_step, int rows, int columns)
 {
     const bool by_rows = row_step == 1 && column_step != 1;
     const int inner = by_rows ? tile.rows : tile.columns;
@@ -52,10 +54,11 @@ MPK_FN void block_load_entries(const block_tile &tile, char *s_tile, int dtype, 
     }
 }
 
-/* The tile at g, of which so many rows and columns are there; the rest becomes 0.  copied: strides and dtype allow
- * copies of 16 bytes, if g is a multiple of 16.  Seen by all behind a wait for the group and a sync. */
-MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dtype, const char *g, rt_i64 row_step,
-                       rt_i64 column_step, rt_i64 rows, rt_i64 columns)
+/* The tile at g, of which so many rows and columns are there; the rest becomes 0.  copied: strides
+ * and dtype allow copies of 16 bytes, if g is a multiple of 16.  Seen by all behind a wait for the
+ * group and a sync. */
+MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dtype, const char *g,
+                       rt_i64 row_step, rt_i64 column_step, rt_i64 rows, rt_i64 columns)
 {
     const int bytes = mpk_dtype_bytes(tile.dtype), pieces = tile.row_bytes / 16;
     const int n_rows = rows < tile.rows ? (int)rows : tile.rows;
@@ -75,8 +78,10 @@ MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dt
 
 /* ---- windows: a convolution as a product ---- */
 
-/* Entry `entry` of the window whose first entries along the axes are at[..], or none; base: the offset of these. */
-MPK_FN int block_window_at(const block_window &w, const int *at, int base, rt_u32 entry, bool *inside)
+/* Entry `entry` of the window whose first entries along the axes are at[..], or none; base: the
+ * offset of these. */
+MPK_FN int block_window_at(const block_window &w, const int *at, int base, rt_u32 entry,
+                           bool *inside)
 {
     int offset = base;
 #pragma unroll
@@ -89,14 +94,17 @@ MPK_FN int block_window_at(const block_window &w, const int *at, int base, rt_u3
     return offset + (int)entry * w.channel_step;
 }
 
-/* One entry into a tile, as bits of the tile's dtype if both are the same 16-bit one, else as those of a float. */
+/* One entry into a tile, as bits of the tile's dtype if both are the same 16-bit one, else as those
+ * of a float. */
 MPK_FN rt_u32 block_bits(const block_tile &tile, int dtype, const char *g, int at)
 {
     const mpk_view from = {0, dtype};
-    return dtype == tile.dtype && mpk_dtype_bytes(dtype) == 2 ? ((const rt_u16 *)g)[at]
-                                                              : __float_as_uint(mpk_get(from, g, at));
+    return dtype == tile.dtype && mpk_dtype_bytes(dtype) == 2
+               ? ((const rt_u16 *)g)[at]
+               : __float_as_uint(mpk_get(from, g, at));
 }
-MPK_FN void block_put_bits(const block_tile &tile, char *s_tile, int row, int column, int dtype, rt_u32 bits)
+MPK_FN void block_put_bits(const block_tile &tile, char *s_tile, int row, int column, int dtype,
+                           rt_u32 bits)
 {
     const int bytes = mpk_dtype_bytes(tile.dtype);
     const mpk_view to = {0, tile.dtype};
@@ -107,10 +115,11 @@ MPK_FN void block_put_bits(const block_tile &tile, char *s_tile, int row, int co
         mpk_put(to, s, 0, __uint_as_float(bits));
 }
 
-/* The tile of windows of g from `place` and `entry` on, of which so many are left.  A thread keeps its place, so that
- * neighbouring threads read neighbours. */
-MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_window &w, bool places_are_rows,
-                              int dtype, const char *g, rt_u32 place, rt_u32 entry, rt_i64 places, rt_i64 entries)
+/* The tile of windows of g from `place` and `entry` on, of which so many are left.  A thread keeps
+ * its place, so that neighbouring threads read neighbours. */
+MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_window &w,
+                              bool places_are_rows, int dtype, const char *g, rt_u32 place,
+                              rt_u32 entry, rt_i64 places, rt_i64 entries)
 {
     const int n_places = places_are_rows ? tile.rows : tile.columns,
               n_entries = places_are_rows ? tile.columns : tile.rows;
@@ -124,7 +133,8 @@ MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_
         base += at[i] * w.step[i];
     }
 #pragma unroll 1
-    for (int first = mpk_thread() / n_places; first < n_entries; first += apart * BLOCK_WINDOW_BATCH) {
+    for (int first = mpk_thread() / n_places; first < n_entries;
+         first += apart * BLOCK_WINDOW_BATCH) {
         rt_u32 r_bits[BLOCK_WINDOW_BATCH];
 #pragma unroll
         for (int j = 0; j < BLOCK_WINDOW_BATCH; j++) {
@@ -137,13 +147,14 @@ MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_
         for (int j = 0; j < BLOCK_WINDOW_BATCH; j++) {
             const int e = first + j * apart;
             if (e < n_entries)
-                block_put_bits(tile, s_tile, places_are_rows ? own : e, places_are_rows ? e : own, dtype, r_bits[j]);
+                block_put_bits(tile, s_tile, places_are_rows ? own : e, places_are_rows ? e : own,
+                               dtype, r_bits[j]);
         }
     }
 }
 
-/* A box of a convolution's result as runs of neighbouring places; returns their length.  The box becomes that of their
- * beginnings, its axis 1 that of the groups of `filters` filters. */
+/* A box of a convolution's result as runs of neighbouring places; returns their length.  The box
+ * becomes that of their beginnings, its axis 1 that of the groups of `filters` filters. */
 MPK_FN rt_i64 block_places(const mpk_view &y, rt_i64 filters, mpk_box *box)
 {
     rt_i64 run = 1;
@@ -182,7 +193,8 @@ template <int N> MPK_FN void block_wait(void)
 MPK_FN int block_row(const block_warps &w, int rows, int a, int e)
 {
     const int thread = mpk_thread(), warp = thread / 32;
-    return w.mma ? warp % w.along[0] * (rows / w.along[0]) + a * BLOCK_MMA_ROWS + thread % 32 / 4 + e / 2 * 8
+    return w.mma ? warp % w.along[0] * (rows / w.along[0]) + a * BLOCK_MMA_ROWS + thread % 32 / 4 +
+                       e / 2 * 8
                  : a * BLOCK_SIDE + thread / BLOCK_SIDE;
 }
 /* Which partial sum this warp has. */
@@ -194,14 +206,15 @@ MPK_FN int block_part(const block_warps &w)
 MPK_FN int block_column(const block_warps &w, int columns, int b, int e)
 {
     const int thread = mpk_thread(), warp = thread / 32;
-    return w.mma ? warp / w.along[0] % w.along[1] * (columns / w.along[1]) + b * BLOCK_MMA_COLUMNS + thread % 4 * 2 +
-                       e % 2
+    return w.mma ? warp / w.along[0] % w.along[1] * (columns / w.along[1]) + b * BLOCK_MMA_COLUMNS +
+                       thread % 4 * 2 + e % 2
                  : b * BLOCK_SIDE + thread % BLOCK_SIDE;
 }
 /* Of a tile whose columns are shared out: 16 for each warp along the sum, in turn. */
 MPK_FN int block_own_column(const block_warps &w, int b, int e)
 {
-    return (b / 2 * w.along[2] + block_part(w)) * 16 + b % 2 * BLOCK_MMA_COLUMNS + mpk_thread() % 4 * 2 + e % 2;
+    return (b / 2 * w.along[2] + block_part(w)) * 16 + b % 2 * BLOCK_MMA_COLUMNS +
+           mpk_thread() % 4 * 2 + e % 2;
 }
 
 /* A line has an entry for each row: float[A][2], the same in four neighbouring lanes. */
@@ -233,17 +246,21 @@ MPK_FN void block_read(rt_u32 *r, bool turned, const char *s)
 }
 
 /* 16 rows and 16 entries of the sum of the first factor. */
-MPK_FN void block_read_rows(const block_tile &tile, const char *s_tile, bool turned, int row, int k, rt_u32 *r)
+MPK_FN void block_read_rows(const block_tile &tile, const char *s_tile, bool turned, int row, int k,
+                            rt_u32 *r)
 {
-    const int lane = mpk_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
+    const int lane = mpk_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8,
+              high = lane / 16 * 8;
     block_read(r, turned,
                turned ? block_piece(tile, s_tile, k + near + high, row + low)
                       : block_piece(tile, s_tile, row + near + low, k + high));
 }
 /* 16 columns of the second factor: r[0], r[1] for the first eight. */
-MPK_FN void block_read_columns(const block_tile &tile, const char *s_tile, bool turned, int column, int k, rt_u32 *r)
+MPK_FN void block_read_columns(const block_tile &tile, const char *s_tile, bool turned, int column,
+                               int k, rt_u32 *r)
 {
-    const int lane = mpk_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
+    const int lane = mpk_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8,
+              high = lane / 16 * 8;
     block_read(r, !turned,
                turned ? block_piece(tile, s_tile, column + near + high, k + low)
                       : block_piece(tile, s_tile, k + near + low, column + high));
@@ -256,10 +273,12 @@ MPK_FN void block_multiply_one(int dtype, float *c, const rt_u32 *a, const rt_u3
         ptx_multiply_f16(c, a[0], a[1], a[2], a[3], b[0], b[1]);
 }
 
-/* r_sum += a b, 16 entries of the sum from k on; columns of the sums from `column` on, `apart` from 16 to the next. */
+/* r_sum += a b, 16 entries of the sum from k on; columns of the sums from `column` on, `apart` from
+ * 16 to the next. */
 template <int A, int B>
-MPK_FN void block_multiply_columns(float (&r_sum)[A][B][4], const rt_u32 (&r_a)[A][4], const block_tile &b,
-                                   const char *s_b, bool b_turned, int k, int column, int apart)
+MPK_FN void block_multiply_columns(float (&r_sum)[A][B][4], const rt_u32 (&r_a)[A][4],
+                                   const block_tile &b, const char *s_b, bool b_turned, int k,
+                                   int column, int apart)
 {
     rt_u32 r_b[B / 2][4];
 #pragma unroll
@@ -272,16 +291,18 @@ MPK_FN void block_multiply_columns(float (&r_sum)[A][B][4], const rt_u32 (&r_a)[
             block_multiply_one(b.dtype, r_sum[i][j], r_a[i], r_b[j / 2] + j % 2 * 2);
 }
 
-/* r_sum += a b.  a_turned: rows of tile a are entries of the sum, else the sums' rows; b_turned: rows of tile b are the
- * sums' columns, else entries of the sum.  shared_out: the sums' columns are shared among the warps along the sum, each
- * of which adds up all entries; else these are. */
+/* r_sum += a b.  a_turned: rows of tile a are entries of the sum, else the sums' rows; b_turned:
+ * rows of tile b are the sums' columns, else entries of the sum.  shared_out: the sums' columns are
+ * shared among the warps along the sum, each of which adds up all entries; else these are. */
 template <int A, int B>
-MPK_FN void block_multiply_mma(float (&r_sum)[A][B][4], const block_warps &w, bool shared_out, const block_tile &a,
-                               const char *s_a, bool a_turned, const block_tile &b, const char *s_b, bool b_turned)
+MPK_FN void block_multiply_mma(float (&r_sum)[A][B][4], const block_warps &w, bool shared_out,
+                               const block_tile &a, const char *s_a, bool a_turned,
+                               const block_tile &b, const char *s_b, bool b_turned)
 {
     const int warp = mpk_thread() / 32, depth = a_turned ? a.rows : a.columns, part = block_part(w);
     const int row = warp % w.along[0] * A * BLOCK_MMA_ROWS;
-    const int column = shared_out ? part * 16 : warp / w.along[0] % w.along[1] * B * BLOCK_MMA_COLUMNS;
+    const int column =
+        shared_out ? part * 16 : warp / w.along[0] % w.along[1] * B * BLOCK_MMA_COLUMNS;
 #pragma unroll
     for (int k = 0; k < depth; k += BLOCK_MMA_DEPTH * (shared_out ? 1 : w.along[2])) {
         rt_u32 r_a[A][4];
@@ -289,7 +310,8 @@ MPK_FN void block_multiply_mma(float (&r_sum)[A][B][4], const block_warps &w, bo
 #pragma unroll
         for (int i = 0; i < A; i++)
             block_read_rows(a, s_a, a_turned, row + i * BLOCK_MMA_ROWS, at, r_a[i]);
-        block_multiply_columns(r_sum, r_a, b, s_b, b_turned, at, column, shared_out ? 16 * w.along[2] : 16);
+        block_multiply_columns(r_sum, r_a, b, s_b, b_turned, at, column,
+                               shared_out ? 16 * w.along[2] : 16);
     }
 }
 
@@ -298,11 +320,12 @@ MPK_FN rt_u32 block_pair(int dtype, float low, float high)
     return dtype == MPK_BF16 ? ptx_pack_bf16(low, high) : ptx_pack_f16(low, high);
 }
 
-/* The same where the first factor is a fragment whose columns are shared out: fields of sums lie as those of
- * factors. */
+/* The same where the first factor is a fragment whose columns are shared out: fields of sums lie as
+ * those of factors. */
 template <int A, int B, int COLUMNS>
-MPK_FN void block_multiply_kept(float (&r_sum)[A][B][4], const block_warps &w, const float (&r_a)[A][COLUMNS][4],
-                                const block_tile &b, const char *s_b, bool b_turned)
+MPK_FN void block_multiply_kept(float (&r_sum)[A][B][4], const block_warps &w,
+                                const float (&r_a)[A][COLUMNS][4], const block_tile &b,
+                                const char *s_b, bool b_turned)
 {
 #pragma unroll
     for (int j = 0; j < COLUMNS; j += 2) {
@@ -312,15 +335,15 @@ MPK_FN void block_multiply_kept(float (&r_sum)[A][B][4], const block_warps &w, c
             const float *r = &r_a[i / 4][j + i % 4 / 2][i % 2 * 2];
             r_pairs[i / 4][i % 4] = block_pair(b.dtype, r[0], r[1]);
         }
-        block_multiply_columns(r_sum, r_pairs, b, s_b, b_turned, (j / 2 * w.along[2] + block_part(w)) * BLOCK_MMA_DEPTH,
-                               0, 16);
+        block_multiply_columns(r_sum, r_pairs, b, s_b, b_turned,
+                               (j / 2 * w.along[2] + block_part(w)) * BLOCK_MMA_DEPTH, 0, 16);
     }
 }
 
 /* The same in fp32; rows of both tiles hold entries of the sum, which are taken four at a time. */
 template <int A, int B>
-MPK_FN void block_multiply_fma(float (&r_sum)[A][B][1], const block_tile &a, const char *s_a, const block_tile &b,
-                               const char *s_b)
+MPK_FN void block_multiply_fma(float (&r_sum)[A][B][1], const block_tile &a, const char *s_a,
+                               const block_tile &b, const char *s_b)
 {
     const int row = mpk_thread() / BLOCK_SIDE, column = mpk_thread() % BLOCK_SIDE;
 #pragma unroll 2
@@ -328,10 +351,12 @@ MPK_FN void block_multiply_fma(float (&r_sum)[A][B][1], const block_tile &a, con
         float4 r_b[B];
 #pragma unroll
         for (int j = 0; j < B; j++)
-            r_b[j] = *(const float4 *)(s_b + BLOCK_AT(b.row_bytes, b.layout, column + j * BLOCK_SIDE, k * 4));
+            r_b[j] = *(const float4 *)(s_b + BLOCK_AT(b.row_bytes, b.layout,
+                                                      column + j * BLOCK_SIDE, k * 4));
 #pragma unroll
         for (int i = 0; i < A; i++) {
-            const float4 x = *(const float4 *)(s_a + BLOCK_AT(a.row_bytes, a.layout, row + i * BLOCK_SIDE, k * 4));
+            const float4 x = *(
+                const float4 *)(s_a + BLOCK_AT(a.row_bytes, a.layout, row + i * BLOCK_SIDE, k * 4));
 #pragma unroll
             for (int j = 0; j < B; j++) {
                 r_sum[i][j][0] += x.x * r_b[j].x;
@@ -343,12 +368,15 @@ MPK_FN void block_multiply_fma(float (&r_sum)[A][B][1], const block_tile &a, con
     }
 }
 
-/* Partial sums of the warps along what is summed over, added in their order; the first warps have the result.  s: for
- * all parts but the first, of scratch that nobody reads behind the next sync. */
+/* Partial sums of the warps along what is summed over, added in their order; the first warps have
+ * the result.  s: for all parts but the first, of scratch that nobody reads behind the next
+ * sync. */
 template <int A, int B, int E>
-MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E], const block_warps &w, char *s)
+MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
+                      const block_warps &w, char *s)
 {
-    const int lanes = 32 * w.along[0] * w.along[1], part = block_part(w), lane = mpk_thread() % lanes;
+    const int lanes = 32 * w.along[0] * w.along[1], part = block_part(w),
+              lane = mpk_thread() % lanes;
     float *s_sum = (float *)s + lane;
     mpk_sync();
 #pragma unroll
@@ -377,7 +405,8 @@ template <int A, int B> MPK_FN void block_largest(float (&r_y)[A][2], const floa
         float most = -MPK_INFINITY;
 #pragma unroll
         for (int j = 0; j < B; j++)
-            most = block_larger(most, block_larger(r_x[i / 2][j][i % 2 * 2], r_x[i / 2][j][i % 2 * 2 + 1]));
+            most = block_larger(
+                most, block_larger(r_x[i / 2][j][i % 2 * 2], r_x[i / 2][j][i % 2 * 2 + 1]));
         most = block_larger(most, __shfl_xor_sync(0xffffffffu, most, 1));
         r_y[i / 2][i % 2] = block_larger(most, __shfl_xor_sync(0xffffffffu, most, 2));
     }
@@ -395,9 +424,11 @@ template <int A, int B> MPK_FN void block_total(float (&r_y)[A][2], const float 
     }
 }
 
-/* A line's parts, their largest or their sum, in the order of parts; every warp has the result.  s: [parts][rows]. */
+/* A line's parts, their largest or their sum, in the order of parts; every warp has the result.  s:
+ * [parts][rows]. */
 template <int A>
-MPK_FN void block_join(float (&r_y)[A][2], const float (&r_x)[A][2], bool add, const block_warps &w, int rows, char *s)
+MPK_FN void block_join(float (&r_y)[A][2], const float (&r_x)[A][2], bool add, const block_warps &w,
+                       int rows, char *s)
 {
     float *s_line = (float *)s;
     mpk_sync();

@@ -1,5 +1,6 @@
-/* copies.cuh - operators that move elements and compute nothing: copy, concat, gather, embedding, and a reshape that
- * strides cannot say.  Any plain dtype and strides, bit for bit.  Cost: memory. */
+/* copies.cuh - operators that move elements and compute nothing: copy, concat, gather, embedding,
+ * and a reshape that strides cannot say.  Any plain dtype and strides, bit for bit.  Cost:
+ * memory. */
 #ifndef TASK_COPIES_CUH
 #define TASK_COPIES_CUH
 
@@ -62,7 +63,8 @@ MPK_FN void reshape_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 }
 
 /* The part of the box that comes from x, whose entry 0 along the axis is entry `first` of y. */
-MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, rt_i64 first)
+MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis,
+                        rt_i64 first)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
@@ -88,7 +90,8 @@ MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y,
 }
 
 /* y[i, ..] = x[index[i], ..]; zeros for what is not alive. */
-MPK_FN void gather_run(const mpk_task &t, const mpk_view &x, const mpk_view &index, const mpk_view &y)
+MPK_FN void gather_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
+                       const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x), *g_index = mpk_data(t, index);
     char *g_y = mpk_data(t, y);
@@ -106,7 +109,8 @@ MPK_FN void gather_run(const mpk_task &t, const mpk_view &x, const mpk_view &ind
 }
 
 /* x[t, :] = table[tokens[t], :]; zeros for an id that the table has not. */
-MPK_FN void embedding_run(const mpk_task &t, const mpk_view &tokens, const mpk_view &table, const mpk_view &x)
+MPK_FN void embedding_run(const mpk_task &t, const mpk_view &tokens, const mpk_view &table,
+                          const mpk_view &x)
 {
     const char *g_tokens = mpk_data(t, tokens), *g_table = mpk_data(t, table);
     char *g_x = mpk_data(t, x);

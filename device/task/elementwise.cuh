@@ -1,5 +1,5 @@
-/* elementwise.cuh - operators that compute each element on its own: add, mul, silu, gelu, silu_mul, cast.  Operands are
- * broadcast to the result.  Cost: memory. */
+/* elementwise.cuh - operators that compute each element on its own: add, mul, silu, gelu, silu_mul,
+ * cast.  Operands are broadcast to the result.  Cost: memory. */
 #ifndef TASK_ELEMENTWISE_CUH
 #define TASK_ELEMENTWISE_CUH
 
@@ -34,7 +34,8 @@ MPK_FN float elementwise_float(int f, float a, float b)
 }
 
 /* y = f(a, b); b absent: y = f(a).  Integers wrap around. */
-MPK_FN void elementwise_run(const mpk_task &t, int f, const mpk_view &a, const mpk_view &b, const mpk_view &y)
+MPK_FN void elementwise_run(const mpk_task &t, int f, const mpk_view &a, const mpk_view &b,
+                            const mpk_view &y)
 {
     const char *g_a = mpk_data(t, a), *g_b = mpk_data(t, b);
     char *g_y = mpk_data(t, y);
@@ -43,7 +44,8 @@ MPK_FN void elementwise_run(const mpk_task &t, int f, const mpk_view &a, const m
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(box, y.rank, i, at);
-        rt_i64 from = mpk_spread(a, y.rank, at), other = mpk_is_there(b) ? mpk_spread(b, y.rank, at) : 0;
+        rt_i64 from = mpk_spread(a, y.rank, at),
+               other = mpk_is_there(b) ? mpk_spread(b, y.rank, at) : 0;
         rt_i64 to = mpk_offset(y, at);
         if (y.dtype == MPK_F64) {
             double p = ((const double *)g_a)[from], q = ((const double *)g_b)[other];
@@ -53,7 +55,8 @@ MPK_FN void elementwise_run(const mpk_task &t, int f, const mpk_view &a, const m
             mpk_put_int(y, g_y, to, (rt_i64)(f == ELEMENTWISE_ADD ? p + q : p * q));
         } else {
             mpk_put(y, g_y, to,
-                    elementwise_float(f, mpk_get(a, g_a, from), mpk_is_there(b) ? mpk_get(b, g_b, other) : 0));
+                    elementwise_float(f, mpk_get(a, g_a, from),
+                                      mpk_is_there(b) ? mpk_get(b, g_b, other) : 0));
         }
     }
 }
@@ -64,21 +67,24 @@ MPK_FN float add_parts_get(const mpk_task &t, const mpk_view &x, const rt_i64 *a
     return mpk_get(x, mpk_data(t, x), mpk_offset(x, at));
 }
 
-/* Place `at` of the i-th element of the box of y; returns 1, so that the head of a loop can call it. */
+/* Place `at` of the i-th element of the box of y; returns 1, so that the head of a loop can call
+ * it. */
 MPK_FN int add_parts_place(const mpk_task &t, const mpk_view &y, rt_u64 i, rt_i64 *at)
 {
     mpk_place(mpk_box_of(t, y.rank), y.rank, i, at);
     return 1;
 }
 
-/* The statement behind it runs for each of the thread's elements of the box of y, whose place is `at`. */
+/* The statement behind it runs for each of the thread's elements of the box of y, whose place is
+ * `at`. */
 #define ADD_PARTS_EACH(t, y)                                                              \
     rt_i64 at[RT_MAX_RANK];                                                               \
     for (rt_u64 i_ = (rt_u64)mpk_thread(), n_ = mpk_count(mpk_box_of(t, y.rank), y.rank); \
          i_ < n_ && add_parts_place(t, y, i_, at); i_ += MPK_THREADS)
 
 /* One element to another dtype: by fp32, but where that would lose digits. */
-MPK_FN void cast_element(const mpk_view &x, const char *g_x, rt_i64 from, const mpk_view &y, char *g_y, rt_i64 to)
+MPK_FN void cast_element(const mpk_view &x, const char *g_x, rt_i64 from, const mpk_view &y,
+                         char *g_y, rt_i64 to)
 {
     if (mpk_is_exact(x.dtype))
         mpk_put_int(y, g_y, to, mpk_get_int(x, g_x, from));

@@ -1,4 +1,5 @@
-/* embedding_rows.cuh - rows of a table by token id, 16 bytes at a time: table and result of one 16-bit dtype.
+/* embedding_rows.cuh - rows of a table by token id, 16 bytes at a time: table and result of one
+ * 16-bit dtype.
  *
  * A thread has four pieces under way, ids first.  Cost: the bytes of the rows, read and written.
  */
@@ -31,11 +32,13 @@ MPK_FN rt_u32 embed_id(const mpk_task &t, int item, rt_u32 n_rows, bool wide)
     return wide && ptx_load_word(at + 4) ? n_rows : ptx_load_word(at);
 }
 
-/* The threads share out the pieces of a row, and what threads are left over the rows: no division, which would be most
- * of the code, and code that runs once in a step comes from far. */
-static __device__ __noinline__ void embedding_rows(const mpk_task &t, int columns, rt_u32 n_rows, bool wide)
+/* The threads share out the pieces of a row, and what threads are left over the rows: no division,
+ * which would be most of the code, and code that runs once in a step comes from far. */
+static __device__ __noinline__ void embedding_rows(const mpk_task &t, int columns, rt_u32 n_rows,
+                                                   bool wide)
 {
-    const int lo = (int)mpk_lo(t, 1), hi = (int)mpk_hi(t, 1), first = lo / 8, pieces = (hi + 7) / 8 - first;
+    const int lo = (int)mpk_lo(t, 1), hi = (int)mpk_hi(t, 1), first = lo / 8,
+              pieces = (hi + 7) / 8 - first;
     const int token0 = (int)mpk_lo(t, 0), n = (int)mpk_hi(t, 0) - token0, thread = mpk_thread();
     const mpk_words none = {0, 0, 0, 0};
     int shift = 0;
@@ -45,7 +48,8 @@ static __device__ __noinline__ void embedding_rows(const mpk_task &t, int column
     if (row0 >= rows)
         return;
 #pragma unroll 1
-    for (int piece = first + (thread & ((1 << shift) - 1)); piece < first + pieces; piece += 1 << shift)
+    for (int piece = first + (thread & ((1 << shift) - 1)); piece < first + pieces;
+         piece += 1 << shift)
 #pragma unroll 1
         for (int base = row0; base < n; base += rows * EMBED_AT_ONCE) {
             const char *table = mpk_at<const char>(t, EMBED_TABLE) + piece * 16;
@@ -53,14 +57,17 @@ static __device__ __noinline__ void embedding_rows(const mpk_task &t, int column
             mpk_words w[EMBED_AT_ONCE];
 #pragma unroll
             for (int i = 0; i < EMBED_AT_ONCE; i++)
-                id[i] = base + i * rows < n ? embed_id(t, token0 + base + i * rows, n_rows, wide) : n_rows;
+                id[i] = base + i * rows < n ? embed_id(t, token0 + base + i * rows, n_rows, wide)
+                                            : n_rows;
 #pragma unroll
             for (int i = 0; i < EMBED_AT_ONCE; i++)
-                w[i] = id[i] < n_rows ? ptx_load_words(table + (rt_u64)id[i] * (rt_u32)columns * 2) : none;
+                w[i] = id[i] < n_rows ? ptx_load_words(table + (rt_u64)id[i] * (rt_u32)columns * 2)
+                                      : none;
 #pragma unroll
             for (int i = 0; i < EMBED_AT_ONCE; i++)
                 if (base + i * rows < n)
-                    embed_store(mpk_at<rt_u16>(t, EMBED_X) + (rt_u64)(token0 + base + i * rows) * (rt_u32)columns,
+                    embed_store(mpk_at<rt_u16>(t, EMBED_X) +
+                                    (rt_u64)(token0 + base + i * rows) * (rt_u32)columns,
                                 piece, lo, hi, w[i]);
         }
 }

@@ -1,18 +1,22 @@
-/* expert_stream.cuh - products of tokens with the weights of their experts, which stream through the page ring.
+/* expert_stream.cuh - products of tokens with the weights of their experts, which stream through
+ * the page ring.
  *
- * The operator expert_linear, as the first product of a layer (gated, a row for each pair of a token and an expert) or
- * as its last (the pairs of a token times their scales, summed, and the residual).  A task is some columns of the
- * result for all pairs of its tokens, so it has the same share of every active expert.
+ * The operator expert_linear, as the first product of a layer (gated, a row for each pair of a
+ * token and an expert) or as its last (the pairs of a token times their scales, summed, and the
+ * residual).  A task is some columns of the result for all pairs of its tokens, so it has the same
+ * share of every active expert.
  *
- * Idea: the pairs are sorted by expert, and cut into chunks of one expert and at most 8 pairs (WIDE: 16), which are the
- * rows of an operand as in linear_stream.cuh.  A chunk is worked a page of 1024 columns at a time; the next pieces of x
- * are on their way meanwhile.  Chunks of a tile end together, while the products of the next tile begin.  The order of
- * sums is that of columns, warps and experts, so a token's bits do not depend on what else is in the step.
+ * Idea: the pairs are sorted by expert, and cut into chunks of one expert and at most 8 pairs
+ * (WIDE: 16), which are the rows of an operand as in linear_stream.cuh.  A chunk is worked a page
+ * of 1024 columns at a time; the next pieces of x are on their way meanwhile.  Chunks of a tile end
+ * together, while the products of the next tile begin.  The order of sums is that of columns, warps
+ * and experts, so a token's bits do not depend on what else is in the step.
  *
- * The loader needs to know how many pairs each expert has, and nothing else: it waits for the ids, not for x, so that
- * the weights of the last product arrive while the first one is made.
+ * The loader needs to know how many pairs each expert has, and nothing else: it waits for the ids,
+ * not for x, so that the weights of the last product arrive while the first one is made.
  *
- * Cost: an active expert's bytes once for each 8 (16) of its pairs; x of a chunk once for each block of columns.
+ * Cost: an active expert's bytes once for each 8 (16) of its pairs; x of a chunk once for each
+ * block of columns.
  */
 #ifndef TASK_EXPERT_STREAM_CUH
 #define TASK_EXPERT_STREAM_CUH
@@ -22,7 +26,8 @@
 
 enum { EXPERT_NOBODY = 0xffff }; /* a pair without an expert */
 
-/* Groups of chunks that end together, and pieces of x under way: what registers and scratch have room for. */
+/* Groups of chunks that end together, and pieces of x under way: what registers and scratch have
+ * room for. */
 template <int WIDE> struct expert_sizes {
     enum {
         SLOTS = WIDE ? EXPERT_MANY_SLOTS : EXPERT_FEW_SLOTS,
@@ -34,10 +39,11 @@ template <int WIDE> struct expert_sizes {
 
 /* ---- the loader's part ---- */
 
-/* What 32 lanes show of the ids of 32 pairs, bit by bit, and which of them have id e.  All lanes, EXPERT_NOBODY where
- * there is none. */
+/* What 32 lanes show of the ids of 32 pairs, bit by bit, and which of them have id e.  All lanes,
+ * EXPERT_NOBODY where there is none. */
 enum { EXPERT_BITS = 8 };
-static_assert(1 << EXPERT_BITS == MPK_THREADS && (int)EXPERT_MOST == MPK_THREADS, "a thread takes an expert");
+static_assert(1 << EXPERT_BITS == MPK_THREADS && (int)EXPERT_MOST == MPK_THREADS,
+              "a thread takes an expert");
 struct expert_shown {
     rt_u32 bit[EXPERT_BITS + 1];
 };
@@ -68,7 +74,8 @@ MPK_FN rt_u32 expert_count(const expert_counts &counts, int slot)
     return (rt_u32)((slot < 4 ? counts.low : counts.high) >> slot % 4 * 16) & 0xffff;
 }
 
-/* Until ids may be read; 0: there is nothing to load for any more.  Carried, they say so themselves. */
+/* Until ids may be read; 0: there is nothing to load for any more.  Carried, they say so
+ * themselves. */
 MPK_FN int expert_load_waits(mpk_load &l, const expert_shape &s)
 {
     if (!load_needs_step(&l))
@@ -96,7 +103,8 @@ MPK_FN rt_u32 expert_load_ids(mpk_load &l, const expert_shape &s, const rt_u32 *
     return id < (rt_u32)s.experts ? id : EXPERT_NOBODY;
 }
 
-MPK_FN void expert_load_counts(mpk_load &l, const expert_shape &s, rt_u32 first, rt_u32 tokens, expert_counts *counts)
+MPK_FN void expert_load_counts(mpk_load &l, const expert_shape &s, rt_u32 first, rt_u32 tokens,
+                               expert_counts *counts)
 {
     const int lane = mpk_thread() % 32, pairs = (int)tokens * s.of_token;
     const rt_u32 *from = (const rt_u32 *)l.e->at[s.ids] + first * s.of_token;
@@ -131,7 +139,8 @@ MPK_FN expert_groups expert_groups_of(const rt_entry *e, const stream_shape &s)
 }
 
 /* The pages of one chunk: page by page, in a page group by group. */
-MPK_FN void expert_load_chunk(mpk_load &l, const expert_groups &g, const char *from, int pages, rt_u32 n)
+MPK_FN void expert_load_chunk(mpk_load &l, const expert_groups &g, const char *from, int pages,
+                              rt_u32 n)
 {
 #pragma unroll 1
     for (int p = 0; p < pages; p++)
@@ -145,7 +154,8 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_sha
     if (!expert_load_waits(l, s))
         return;
     const expert_groups g = expert_groups_of(l.e, s.of);
-    const rt_u32 end = mpk_smaller(l.e->hi[0], mpk_w.live[l.e->live]), rows = expert_sizes<WIDE>::ROWS;
+    const rt_u32 end = mpk_smaller(l.e->hi[0], mpk_w.live[l.e->live]),
+                 rows = expert_sizes<WIDE>::ROWS;
 #pragma unroll 1
     for (rt_u32 first = l.e->lo[0]; first < end; first += s.range) {
         expert_counts counts;
@@ -162,8 +172,8 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_sha
                     const rt_u64 group = (rt_u64)(slot * 32 + lane) * g.of_expert + g.first + q;
 #pragma unroll 1
                     for (rt_u32 pair = 0; pair < n; pair += rows)
-                        expert_load_chunk(l, g, (const char *)l.e->at[RT_PACKED] + group * g.bytes, s.of.pages,
-                                          mpk_smaller(g.n - q, s.block));
+                        expert_load_chunk(l, g, (const char *)l.e->at[RT_PACKED] + group * g.bytes,
+                                          s.of.pages, mpk_smaller(g.n - q, s.block));
                 }
             }
     }
@@ -263,14 +273,16 @@ template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape
     mpk_sync();
 #pragma unroll 1
     for (int p = 0; p < pairs; p += 32)
-        n += __popc(expert_with(expert_show(p + (int)lane < pairs ? s_ids[p + lane] : EXPERT_NOBODY), e));
+        n += __popc(
+            expert_with(expert_show(p + (int)lane < pairs ? s_ids[p + lane] : EXPERT_NOBODY), e));
     const rt_u32 before = expert_add_up(t, s, n | (n + rows - 1) / rows << 16, &all);
     rt_u32 place = before & 0xffff, chunk = before >> 16;
     for (rt_u32 i = 0; i < n; i += rows)
         expert_at<rt_u32>(t, s.at.chunks)[chunk++] = (place + i) | mpk_smaller(n - i, rows) << 16;
 #pragma unroll 1
     for (int p = 0; p < pairs; p += 32) {
-        rt_u32 mine = expert_with(expert_show(p + (int)lane < pairs ? s_ids[p + lane] : EXPERT_NOBODY), e);
+        rt_u32 mine =
+            expert_with(expert_show(p + (int)lane < pairs ? s_ids[p + lane] : EXPERT_NOBODY), e);
         for (; mine; mine &= mine - 1)
             expert_at<rt_u16>(t, s.at.order)[place++] = (rt_u16)(p + __ffs((int)mine) - 1);
         __syncwarp();
@@ -281,14 +293,16 @@ template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape
 
 /* ---- norms ---- */
 
-/* 1 / rms of the rows of x of n tokens from `first` on: a warp each, its lanes' pieces of 8 columns in their order. */
+/* 1 / rms of the rows of x of n tokens from `first` on: a warp each, its lanes' pieces of 8 columns
+ * in their order. */
 MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, rt_u32 first, int n)
 {
     const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, pieces = s.of.columns / 8;
     const bool carried = mpk_carries(t, s.of.x);
 #pragma unroll 1
     for (int token = warp; token < n; token += MPK_WARPS) {
-        const char *from = mpk_at<const char>(t, s.of.x) + (rt_u64)(first + token) * s.of.columns * 2;
+        const char *from =
+            mpk_at<const char>(t, s.of.x) + (rt_u64)(first + token) * s.of.columns * 2;
         float sum = 0;
 #pragma unroll 1
         for (int i = lane; i < pieces; i += 128) {
@@ -337,22 +351,27 @@ template <int WIDE> struct expert_ahead {
 };
 
 /* Where this lane's rows of chunk w->chunk lie; STREAM_NONE: there are none. */
-template <int WIDE> MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w)
+template <int WIDE>
+MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w)
 {
     const int thread = mpk_thread(), warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
-    const rt_u32 chunk = w->chunk < w->chunks ? expert_chunk(t, s, w->chunk) : 0, first = chunk & 0xffff;
+    const rt_u32 chunk = w->chunk < w->chunks ? expert_chunk(t, s, w->chunk) : 0,
+                 first = chunk & 0xffff;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const rt_u32 row = g + 8 * m, pair = row < chunk >> 16 ? expert_pair(t, s, first + row) : 0;
-        const rt_u32 at = (s.split ? pair : expert_token(s, pair)) * s.of.columns + warp * 128 + c * 8;
+        const rt_u32 at =
+            (s.split ? pair : expert_token(s, pair)) * s.of.columns + warp * 128 + c * 8;
         w->from.at[m] = row < chunk >> 16 ? at * 2 : STREAM_NONE;
     }
 }
 
-/* Ask for the next piece of x; nothing, if there is none.  All of it is written in any case (stream_clear_x).  Then
- * find the one after it: it is asked for without waiting for shared memory. */
+/* Ask for the next piece of x; nothing, if there is none.  All of it is written in any case
+ * (stream_clear_x).  Then find the one after it: it is asked for without waiting for shared
+ * memory. */
 template <int WIDE>
-MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w, expert_ahead<WIDE> *a)
+MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
+                       expert_ahead<WIDE> *a)
 {
 #pragma unroll
     for (int m = 0; m <= WIDE; m++)
@@ -366,10 +385,11 @@ MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WID
     }
 }
 
-/* Sums of one piece and N groups, added to those of the pieces before; group by group from `slot` on. */
+/* Sums of one piece and N groups, added to those of the pieces before; group by group from `slot`
+ * on. */
 template <int N, int WIDE>
-MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_parts, int slot, int page, int blocks,
-                            int thread)
+MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_parts, int slot,
+                            int page, int blocks, int thread)
 {
     const mpk_words(*of[N])[1 + WIDE];
     float sums[N][4];
@@ -389,8 +409,8 @@ MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_
 
 /* A piece that has been asked for: all groups of the block, sums from `slot` on. */
 template <int WIDE>
-MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w, mpk_ring *ring, char *s_parts,
-                         int slot, int page, expert_ahead<WIDE> *a)
+MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
+                         mpk_ring *ring, char *s_parts, int slot, int page, expert_ahead<WIDE> *a)
 {
     const int thread = mpk_thread(), blocks = page + 1 == s.of.pages ? s.of.last : 4;
     if (mpk_carries(t, s.of.x)) {
@@ -414,34 +434,39 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
 /* ---- ends ---- */
 
 /* Two neighbouring columns of a row of y that lie in the box. */
-MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, int column, float a, float b)
+MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, int column, float a,
+                         float b)
 {
     const rt_u32 axis = t.e->rank - 1;
-    stream_store_two(mpk_at<rt_u16>(t, s.of.y) + row * s.of.rows + column, column, (int)t.e->lo[axis],
-                     (int)t.e->hi[axis], true, a, b);
+    stream_store_two(mpk_at<rt_u16>(t, s.of.y) + row * s.of.rows + column, column,
+                     (int)t.e->lo[axis], (int)t.e->hi[axis], true, a, b);
 }
 
 /* Group i of a chunk whose pairs are rows of y. */
 template <int WIDE>
-MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w, rt_u32 chunk, int i,
-                             const float *total)
+MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
+                             rt_u32 chunk, int i, const float *total)
 {
     const int thread = mpk_thread(), g = thread % 32 / 4, c = thread % 4;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        const rt_u32 row = g + 8 * m, n = chunk >> 16, pair = row < n ? expert_pair(t, s, (chunk & 0xffff) + row) : 0;
-        const float scale = s.of.norm ? expert_at<const float>(t, s.at.norms)[expert_token(s, pair)] : 1;
-        const float a = stream_activate(s.of.glu, total[2 * m] * scale) * (total[2 * m + 1] * scale);
+        const rt_u32 row = g + 8 * m, n = chunk >> 16,
+                     pair = row < n ? expert_pair(t, s, (chunk & 0xffff) + row) : 0;
+        const float scale =
+            s.of.norm ? expert_at<const float>(t, s.at.norms)[expert_token(s, pair)] : 1;
+        const float a =
+            stream_activate(s.of.glu, total[2 * m] * scale) * (total[2 * m + 1] * scale);
         const float b = __shfl_down_sync(0xffffffffu, a, 1);
         if (row < n && c % 2 == 0)
             expert_store(t, s, (rt_u64)w.first * s.of_token + pair, (w.group + i) * 4 + c, a, b);
     }
 }
 
-/* Group i of a chunk whose pairs are summed: scaled, for expert_add_totals.  base: the tile's first place. */
+/* Group i of a chunk whose pairs are summed: scaled, for expert_add_totals.  base: the tile's first
+ * place. */
 template <int WIDE>
-MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w, rt_u32 chunk, int i,
-                              rt_u32 base, float *s_totals, const float *total)
+MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
+                              rt_u32 chunk, int i, rt_u32 base, float *s_totals, const float *total)
 {
     const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
 #pragma unroll
@@ -456,11 +481,11 @@ MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const ex
     }
 }
 
-/* Places first .. end - 1, which a tile has put down, to their tokens' sums.  A warp takes a group, four places at a
- * time; places of one token take turns. */
+/* Places first .. end - 1, which a tile has put down, to their tokens' sums.  A warp takes a group,
+ * four places at a time; places of one token take turns. */
 template <int WIDE>
-MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w, rt_u32 first,
-                              rt_u32 end, const float *s_totals)
+MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
+                              rt_u32 first, rt_u32 end, const float *s_totals)
 {
     const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, column = lane % 8;
 #pragma unroll 1
@@ -482,7 +507,8 @@ MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const ex
 }
 
 /* The finished sums of a block of columns, with the residual, into y. */
-template <int WIDE> MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w)
+template <int WIDE>
+MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w)
 {
     const float *s_sums = expert_at<const float>(t, s.at.sums);
     const int words = w.n * 4;
@@ -492,7 +518,8 @@ template <int WIDE> MPK_FN void expert_put_sums(const mpk_task &t, const expert_
         const int column = w.group * 8 + i % words * 2;
         float a = s_sums[i * 2], b = s_sums[i * 2 + 1];
         if (s.of.residual >= 0) {
-            const rt_u32 r = expert_word(t, s.of.residual, ((rt_u64)token * s.of.rows + column) / 2);
+            const rt_u32 r =
+                expert_word(t, s.of.residual, ((rt_u64)token * s.of.rows + column) / 2);
             a += ptx_low_bf16(r);
             b += ptx_high_bf16(r);
         }
@@ -502,10 +529,11 @@ template <int WIDE> MPK_FN void expert_put_sums(const mpk_task &t, const expert_
 
 /* ---- the body ---- */
 
-/* The ends of a tile of n chunks from `chunk` on, whose parts are complete: a warp takes a group of a chunk. */
+/* The ends of a tile of n chunks from `chunk` on, whose parts are complete: a warp takes a group of
+ * a chunk. */
 template <int WIDE>
-MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w, int chunk, int n,
-                            int tile)
+MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
+                            int chunk, int n, int tile)
 {
     const int warp = mpk_thread() / 32;
     if (warp >= n * w.n)
@@ -522,16 +550,18 @@ MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expe
 
 /* First place of a chunk; of the one behind the last, the end. */
 template <int WIDE>
-MPK_FN rt_u32 expert_place(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w, int chunk)
+MPK_FN rt_u32 expert_place(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
+                           int chunk)
 {
     const rt_u32 last = expert_chunk(t, s, chunk < w.chunks ? chunk : w.chunks - 1);
     return (last & 0xffff) + (chunk < w.chunks ? 0 : last >> 16);
 }
 
-/* One block of columns of a range: all chunks, a tile of them at a time.  What tile i has put down is added when the
- * products of tile i + 1 are done, behind the barrier that they need anyway. */
+/* One block of columns of a range: all chunks, a tile of them at a time.  What tile i has put down
+ * is added when the products of tile i + 1 are done, behind the barrier that they need anyway. */
 template <int WIDE>
-MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w, mpk_ring *ring)
+MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
+                         mpk_ring *ring)
 {
     const int at_once = expert_sizes<WIDE>::SLOTS / w->n, pages = s.of.pages;
     const bool sums = s.scale >= 0;
@@ -559,8 +589,8 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
                     expert_piece<WIDE>(t, s, w, ring, expert_parts<WIDE>(t, tile), slot, p, &odd);
         mpk_sync();
         if (sums && tile)
-            expert_add_totals<WIDE>(t, s, *w, expert_place(t, s, *w, before), expert_place(t, s, *w, chunk),
-                                    expert_totals(t, s, tile - 1));
+            expert_add_totals<WIDE>(t, s, *w, expert_place(t, s, *w, before),
+                                    expert_place(t, s, *w, chunk), expert_totals(t, s, tile - 1));
         expert_end_tile<WIDE>(t, s, *w, chunk, n, tile);
         before = chunk;
     }
@@ -568,15 +598,16 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
     if (!sums)
         return;
     if (w->chunks)
-        expert_add_totals<WIDE>(t, s, *w, expert_place(t, s, *w, before), expert_place(t, s, *w, w->chunks),
+        expert_add_totals<WIDE>(t, s, *w, expert_place(t, s, *w, before),
+                                expert_place(t, s, *w, w->chunks),
                                 expert_totals(t, s, before / at_once));
     mpk_sync();
     expert_put_sums<WIDE>(t, s, *w);
     mpk_sync();
 }
 
-/* The shape into shared memory: each word of constant memory that is asked for by itself is far, and the loop over
- * pieces asks for ten. */
+/* The shape into shared memory: each word of constant memory that is asked for by itself is far,
+ * and the loop over pieces asks for ten. */
 MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const expert_shape &s)
 {
     rt_u32 *s_shape = expert_at<rt_u32>(t, EXPERT_SHAPE);
@@ -598,7 +629,8 @@ template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_sh
 #pragma unroll 1
     for (w.first = t.e->lo[0]; w.first < end; w.first += s.range) {
         w.tokens = (int)mpk_smaller(end - w.first, s.range);
-        w.from.x = mpk_at<const char>(t, s.of.x) + (rt_u64)w.first * (s.split ? s.of_token : 1) * s.of.columns * 2;
+        w.from.x = mpk_at<const char>(t, s.of.x) +
+                   (rt_u64)w.first * (s.split ? s.of_token : 1) * s.of.columns * 2;
         if (s.of.norm)
             expert_put_norms(t, s, w.first, w.tokens);
         expert_take_pairs(t, s, w.first, w.tokens * s.of_token);

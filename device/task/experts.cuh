@@ -2,11 +2,12 @@
  *
  * route: a team of threads for each token; the next expert is the largest logit below the last.
  *
- * expert_linear: the pairs of some tokens (a token and one of its experts) are sorted by expert in shared memory, so
- * that a row of a weight is read once for up to TOKENS pairs.  A team takes ROWS rows of an expert; x comes through
- * shared memory, a tile of columns at a time, normalised on the way; lane l of the team adds columns l, l + team, ...
- * in rising order, then the lanes are added in rising order: the bits of a pair depend on its rows alone.  Pairs that
- * are summed by scale are kept in shared memory and added in the order of a token's experts.
+ * expert_linear: the pairs of some tokens (a token and one of its experts) are sorted by expert in
+ * shared memory, so that a row of a weight is read once for up to TOKENS pairs.  A team takes ROWS
+ * rows of an expert; x comes through shared memory, a tile of columns at a time, normalised on the
+ * way; lane l of the team adds columns l, l + team, ...  in rising order, then the lanes are added
+ * in rising order: the bits of a pair depend on its rows alone.  Pairs that are summed by scale are
+ * kept in shared memory and added in the order of a token's experts.
  */
 #ifndef TASK_EXPERTS_CUH
 #define TASK_EXPERTS_CUH
@@ -14,10 +15,12 @@
 #include "task/activate.cuh"
 #include "tile/view.cuh"
 
-/* Pairs that are sorted together (no token has more), columns of x in a tile, tokens and rows of a team at most. */
+/* Pairs that are sorted together (no token has more), columns of x in a tile, tokens and rows of a
+ * team at most. */
 enum { EXPERT_PAIRS = 256, EXPERT_TILE = 256, EXPERT_TOKENS = 8, EXPERT_ROWS = 4 };
-/* Scratch: the expert of each pair, or EXPERT_NONE; pairs by expert; two results of a group; a tile, or partial sums;
- * kept pairs; factors of the norm.  The reductions that give the factors use the first part before the rest does. */
+/* Scratch: the expert of each pair, or EXPERT_NONE; pairs by expert; two results of a group; a
+ * tile, or partial sums; kept pairs; factors of the norm.  The reductions that give the factors use
+ * the first part before the rest does. */
 enum {
     EXPERT_IDS = 0,
     EXPERT_ORDER = EXPERT_IDS + EXPERT_PAIRS * 4,
@@ -37,38 +40,43 @@ MPK_FN rt_u64 route_rank(float x, rt_u32 id)
     return (rt_u64)mpk_key(x) << 32 | (rt_u32)~id;
 }
 
-/* The largest rank of a row below `limit`; called by all threads, `mine` is false where there is no row. */
-MPK_FN rt_u64 route_next(const mpk_task &t, const mpk_view &logits, const char *g_logits, rt_i64 row, bool mine,
-                         rt_u64 limit)
+/* The largest rank of a row below `limit`; called by all threads, `mine` is false where there is no
+ * row. */
+MPK_FN rt_u64 route_next(const mpk_task &t, const mpk_view &logits, const char *g_logits,
+                         rt_i64 row, bool mine, rt_u64 limit)
 {
     rt_u64 best = 0;
     for (rt_i64 i = mpk_thread() % MPK_TEAM; mine && i < logits.dims[1]; i += MPK_TEAM) {
-        rt_u64 rank = route_rank(mpk_get(logits, g_logits, row * logits.stride[0] + i * logits.stride[1]), (rt_u32)i);
+        rt_u64 rank = route_rank(
+            mpk_get(logits, g_logits, row * logits.stride[0] + i * logits.stride[1]), (rt_u32)i);
         best = rank < limit && rank > best ? rank : best;
     }
     return mpk_max(t, MPK_TEAM, best);
 }
 
 /* The sum over a row of exp(logit - largest). */
-MPK_FN double route_sum(const mpk_task &t, const mpk_view &logits, const char *g_logits, rt_i64 row, bool mine,
-                        float largest)
+MPK_FN double route_sum(const mpk_task &t, const mpk_view &logits, const char *g_logits, rt_i64 row,
+                        bool mine, float largest)
 {
     double sum = 0;
     for (rt_i64 i = mpk_thread() % MPK_TEAM; mine && i < logits.dims[1]; i += MPK_TEAM)
-        sum += (double)expf(mpk_get(logits, g_logits, row * logits.stride[0] + i * logits.stride[1]) - largest);
+        sum += (double)expf(
+            mpk_get(logits, g_logits, row * logits.stride[0] + i * logits.stride[1]) - largest);
     return mpk_sum(t, MPK_TEAM, sum);
 }
 
 /* A token's experts; lane 0 of a team writes what is not divided yet, and then divides it. */
-MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_view &ids, const mpk_view &weights,
-                        bool normalize, bool round, rt_i64 row, bool mine)
+MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_view &ids,
+                        const mpk_view &weights, bool normalize, bool round, rt_i64 row, bool mine)
 {
     const char *g_logits = mpk_data(t, logits);
     char *g_ids = mpk_data(t, ids), *g_weights = mpk_data(t, weights);
     bool writes = mine && mpk_thread() % MPK_TEAM == 0;
     rt_u64 rank = route_next(t, logits, g_logits, row, mine, ~(rt_u64)0);
     rt_i64 at = row * logits.stride[0];
-    float largest = mine ? mpk_get(logits, g_logits, at + (rt_i64)(rt_u32)~rank * logits.stride[1]) : 0, chosen = 0;
+    float largest =
+              mine ? mpk_get(logits, g_logits, at + (rt_i64)(rt_u32)~rank * logits.stride[1]) : 0,
+          chosen = 0;
     double sum = route_sum(t, logits, g_logits, row, mine, largest);
     for (rt_i64 j = 0; j < ids.dims[1]; j++) {
         if (j)
@@ -76,7 +84,8 @@ MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_vie
         if (!writes)
             continue;
         rt_i64 id = (rt_i64)(rt_u32)~rank;
-        float share = expf(mpk_get(logits, g_logits, at + id * logits.stride[1]) - largest) / (float)sum;
+        float share =
+            expf(mpk_get(logits, g_logits, at + id * logits.stride[1]) - largest) / (float)sum;
         mpk_put_int(ids, g_ids, row * ids.stride[0] + j * ids.stride[1], id);
         mpk_put(weights, g_weights, row * weights.stride[0] + j * weights.stride[1], share);
         chosen += share;
@@ -89,8 +98,8 @@ MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_vie
     }
 }
 
-MPK_FN void route_run(const mpk_task &t, const mpk_view &logits, const mpk_view &ids, const mpk_view &weights,
-                      bool normalize, bool round)
+MPK_FN void route_run(const mpk_task &t, const mpk_view &logits, const mpk_view &ids,
+                      const mpk_view &weights, bool normalize, bool round)
 {
     int team = mpk_thread() / MPK_TEAM;
     for (rt_i64 first = mpk_lo(t, 0); first < (rt_i64)mpk_hi(t, 0); first += MPK_TEAMS) {
@@ -144,7 +153,8 @@ MPK_FN void expert_factors(const mpk_task &t, const expert_use &u, rt_i64 t0, in
     }
 }
 
-/* n pairs from token t0 on: their experts, and their order by expert.  A pair's place is the number of those before it.
+/* n pairs from token t0 on: their experts, and their order by expert.  A pair's place is the number
+ * of those before it.
  */
 MPK_FN void expert_sort(const mpk_task &t, const expert_use &u, rt_i64 t0, int n)
 {
@@ -167,8 +177,10 @@ MPK_FN void expert_sort(const mpk_task &t, const expert_use &u, rt_i64 t0, int n
     mpk_sync();
 }
 
-/* Columns k0 .. of the rows of x of n sorted pairs into s_x[pair][EXPERT_TILE]; zeros behind the last column. */
-MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int first, int n, rt_i64 k0)
+/* Columns k0 .. of the rows of x of n sorted pairs into s_x[pair][EXPERT_TILE]; zeros behind the
+ * last column. */
+MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int first, int n,
+                         rt_i64 k0)
 {
     float *s_x = (float *)(t.s_scratch + EXPERT_BUFFER);
     const rt_u16 *s_order = (const rt_u16 *)(t.s_scratch + EXPERT_ORDER);
@@ -187,11 +199,11 @@ MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int 
     }
 }
 
-/* s_result[i][j] = w[expert, row + i] . x of sorted pair first + j, for the ROWS * MPK_TEAMS rows from `row` on that
- * are below `end`, and n <= TOKENS pairs. */
+/* s_result[i][j] = w[expert, row + i] . x of sorted pair first + j, for the ROWS * MPK_TEAMS rows
+ * from `row` on that are below `end`, and n <= TOKENS pairs. */
 template <int TOKENS, int ROWS>
-MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view &w, int expert, rt_i64 row, rt_i64 end,
-                         rt_i64 t0, int first, int n, float *s_result)
+MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view &w, int expert,
+                         rt_i64 row, rt_i64 end, rt_i64 t0, int first, int n, float *s_result)
 {
     const float *s_x = (const float *)(t.s_scratch + EXPERT_BUFFER);
     const char *g_w = mpk_data(t, w);
@@ -208,7 +220,10 @@ MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view 
             for (int c = 0; c < ROWS; c++) {
                 rt_i64 at = row + c * MPK_TEAMS + team;
                 r_w[c] =
-                    at < end ? mpk_get(w, g_w, expert * w.stride[0] + at * w.stride[1] + (k0 + k) * w.stride[2]) : 0;
+                    at < end
+                        ? mpk_get(w, g_w,
+                                  expert * w.stride[0] + at * w.stride[1] + (k0 + k) * w.stride[2])
+                        : 0;
             }
 #pragma unroll
             for (int j = 0; j < TOKENS; j++) {
@@ -222,17 +237,19 @@ MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view 
     mpk_add_lanes<TOKENS, ROWS>(r_sum, (float *)(t.s_scratch + EXPERT_BUFFER), s_result);
 }
 
-/* A finished group into the result, or among the kept pairs; there: false where the pairs have no expert. */
+/* A finished group into the result, or among the kept pairs; there: false where the pairs have no
+ * expert. */
 template <int TOKENS, int ROWS>
-MPK_FN void expert_write(const mpk_task &t, const expert_use &u, bool there, rt_i64 row, rt_i64 end, rt_i64 t0,
-                         int first, int n)
+MPK_FN void expert_write(const mpk_task &t, const expert_use &u, bool there, rt_i64 row, rt_i64 end,
+                         rt_i64 t0, int first, int n)
 {
     const float *s_result = (const float *)(t.s_scratch + EXPERT_RESULTS),
                 *s_second = (const float *)(t.s_scratch + EXPERT_SECOND);
     const rt_u16 *s_order = (const rt_u16 *)(t.s_scratch + EXPERT_ORDER);
     float *s_kept = (float *)(t.s_scratch + EXPERT_KEPT);
     char *g_y = mpk_data(t, u.y);
-    int rows = (int)(end - row < ROWS * MPK_TEAMS ? end - row : ROWS * MPK_TEAMS), of_token = (int)u.ids.dims[1];
+    int rows = (int)(end - row < ROWS * MPK_TEAMS ? end - row : ROWS * MPK_TEAMS),
+        of_token = (int)u.ids.dims[1];
     for (int i = mpk_thread(); i < rows * n; i += MPK_THREADS) {
         int j = i / rows, c = i % rows, pair = s_order[first + j];
         float value = there ? s_result[c * TOKENS + j] : 0;
@@ -250,13 +267,15 @@ MPK_FN void expert_write(const mpk_task &t, const expert_use &u, bool there, rt_
 
 /* The kept pairs of each token, times its scales, added in the order of its experts. */
 template <int ROWS>
-MPK_FN void expert_add_pairs(const mpk_task &t, const expert_use &u, rt_i64 row, rt_i64 end, rt_i64 t0, int tokens)
+MPK_FN void expert_add_pairs(const mpk_task &t, const expert_use &u, rt_i64 row, rt_i64 end,
+                             rt_i64 t0, int tokens)
 {
     const int *s_ids = (const int *)(t.s_scratch + EXPERT_IDS);
     const float *s_kept = (const float *)(t.s_scratch + EXPERT_KEPT);
     const char *g_scale = mpk_data(t, u.scale), *g_residual = mpk_data(t, u.residual);
     char *g_y = mpk_data(t, u.y);
-    int rows = (int)(end - row < ROWS * MPK_TEAMS ? end - row : ROWS * MPK_TEAMS), of_token = (int)u.ids.dims[1];
+    int rows = (int)(end - row < ROWS * MPK_TEAMS ? end - row : ROWS * MPK_TEAMS),
+        of_token = (int)u.ids.dims[1];
     mpk_sync();
     for (int i = mpk_thread(); i < rows * tokens; i += MPK_THREADS) {
         int token = i / rows, c = i % rows;
@@ -264,19 +283,21 @@ MPK_FN void expert_add_pairs(const mpk_task &t, const expert_use &u, rt_i64 row,
         for (int j = 0; j < of_token; j++) {
             int pair = token * of_token + j;
             if (s_ids[pair] != EXPERT_NONE)
-                sum += mpk_get(u.scale, g_scale, (t0 + token) * u.scale.stride[0] + j * u.scale.stride[1]) *
+                sum += mpk_get(u.scale, g_scale,
+                               (t0 + token) * u.scale.stride[0] + j * u.scale.stride[1]) *
                        s_kept[pair * (ROWS * MPK_TEAMS) + c];
         }
         if (mpk_is_there(u.residual))
-            sum +=
-                mpk_get(u.residual, g_residual, (t0 + token) * u.residual.stride[0] + (row + c) * u.residual.stride[1]);
+            sum += mpk_get(u.residual, g_residual,
+                           (t0 + token) * u.residual.stride[0] + (row + c) * u.residual.stride[1]);
         mpk_put(u.y, g_y, (t0 + token) * u.y.stride[0] + (row + c) * u.y.stride[1], sum);
     }
 }
 
 /* The columns row .. of all pairs that are sorted, expert by expert. */
 template <int TOKENS, int ROWS>
-MPK_FN void expert_columns(const mpk_task &t, const expert_use &u, rt_i64 row, rt_i64 end, rt_i64 t0, int pairs)
+MPK_FN void expert_columns(const mpk_task &t, const expert_use &u, rt_i64 row, rt_i64 end,
+                           rt_i64 t0, int pairs)
 {
     const int *s_ids = (const int *)(t.s_scratch + EXPERT_IDS);
     const rt_u16 *s_order = (const rt_u16 *)(t.s_scratch + EXPERT_ORDER);
@@ -298,7 +319,8 @@ MPK_FN void expert_columns(const mpk_task &t, const expert_use &u, rt_i64 row, r
 }
 
 /* Where pairs are kept, a team takes one row: so they fit. */
-template <int TOKENS, int ROWS> MPK_FN void expert_linear_run(const mpk_task &t, const expert_use &u)
+template <int TOKENS, int ROWS>
+MPK_FN void expert_linear_run(const mpk_task &t, const expert_use &u)
 {
     int axis = u.y.rank - 1, of_token = (int)u.ids.dims[1];
     rt_i64 lo = mpk_lo(t, axis), hi = mpk_hi(t, axis), step = EXPERT_PAIRS / of_token;

@@ -1,12 +1,14 @@
-/* fold.cuh - the parts of an attention that was cut over its context, put together (src/op/fold.h): attention_fold. */
+/* fold.cuh - the parts of an attention that was cut over its context, put together (src/op/fold.h):
+ * attention_fold. */
 #ifndef TASK_FOLD_CUH
 #define TASK_FOLD_CUH
 
 #include "tile/view.cuh"
 
-/* Column k of token t: the mean of the parts by their weights exp(lse); 0 if no split has seen anything. */
-MPK_FN float fold_value(const mpk_view &part, const char *g_part, const mpk_view &lse, const char *g_lse, rt_i64 t,
-                        rt_i64 k)
+/* Column k of token t: the mean of the parts by their weights exp(lse); 0 if no split has seen
+ * anything. */
+MPK_FN float fold_value(const mpk_view &part, const char *g_part, const mpk_view &lse,
+                        const char *g_lse, rt_i64 t, rt_i64 k)
 {
     rt_i64 size = part.dims[2] / lse.dims[2], at = t * lse.stride[0] + k / size * lse.stride[2];
     float largest = -MPK_INFINITY, sum = 0, value = 0;
@@ -18,12 +20,14 @@ MPK_FN float fold_value(const mpk_view &part, const char *g_part, const mpk_view
             continue;
         float weight = expf(l - largest);
         sum += weight;
-        value += weight * mpk_get(part, g_part, t * part.stride[0] + s * part.stride[1] + k * part.stride[2]);
+        value += weight * mpk_get(part, g_part,
+                                  t * part.stride[0] + s * part.stride[1] + k * part.stride[2]);
     }
     return sum != 0 ? value / sum : 0;
 }
 
-MPK_FN void attention_fold_run(const mpk_task &t, const mpk_view &part, const mpk_view &lse, const mpk_view &y)
+MPK_FN void attention_fold_run(const mpk_task &t, const mpk_view &part, const mpk_view &lse,
+                               const mpk_view &y)
 {
     const char *g_part = mpk_data(t, part), *g_lse = mpk_data(t, lse);
     char *g_y = mpk_data(t, y);

@@ -1,10 +1,11 @@
-/* fold_rows.cuh - the parts of an attention of few tokens put together: attention_fold of bf16 parts.
+/* fold_rows.cuh - the parts of an attention of few tokens put together: attention_fold of bf16
+ * parts.
  *
- * A warp does one head of one token.  Lane k knows the weights of splits k, k + 32 ...: there are LOTS lots of 32; a
- * lane adds 8 columns, splits in rising order.  First it is known which splits hold anything, then their parts are
- * asked for, FOLD_AT_ONCE at a time.  Where many tokens share a step most have one split that does, which is the
- * result.  Parts and lse may be carried (rt_lane.h).  Cost: the bytes of the parts that hold anything, and two waits
- * for memory.
+ * A warp does one head of one token.  Lane k knows the weights of splits k, k + 32 ...: there are
+ * LOTS lots of 32; a lane adds 8 columns, splits in rising order.  First it is known which splits
+ * hold anything, then their parts are asked for, FOLD_AT_ONCE at a time.  Where many tokens share a
+ * step most have one split that does, which is the result.  Parts and lse may be carried
+ * (rt_lane.h).  Cost: the bytes of the parts that hold anything, and two waits for memory.
  */
 #ifndef TASK_FOLD_ROWS_CUH
 #define TASK_FOLD_ROWS_CUH
@@ -14,8 +15,10 @@
 
 enum { FOLD_AT_ONCE = 8 }; /* parts that are asked for together */
 
-/* What the splits of one head of one token say, once they do; lane k: splits k, k + 32 ...  -inf: it holds nothing. */
-template <int LOTS> MPK_FN void fold_lse(const char *from, int splits, int heads, bool carried, float *e)
+/* What the splits of one head of one token say, once they do; lane k: splits k, k + 32 ...  -inf:
+ * it holds nothing. */
+template <int LOTS>
+MPK_FN void fold_lse(const char *from, int splits, int heads, bool carried, float *e)
 {
     const int lane = mpk_thread() % 32;
     rt_u32 word[LOTS], most;
@@ -45,10 +48,10 @@ MPK_FN mpk_words fold_await(const char *from, bool mine, bool carried, mpk_words
     return v;
 }
 
-/* The parts of the splits of `full`, of one lot, times their weights are added to sum[8], the weights to *total: one
- * after the other, so it does not matter which lots they are of. */
-MPK_FN void fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carried, rt_u32 full, float weight,
-                     float *total, float *sum)
+/* The parts of the splits of `full`, of one lot, times their weights are added to sum[8], the
+ * weights to *total: one after the other, so it does not matter which lots they are of. */
+MPK_FN void fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carried, rt_u32 full,
+                     float weight, float *total, float *sum)
 {
     const mpk_words none = {0, 0, 0, 0};
     while (full) {
@@ -56,7 +59,8 @@ MPK_FN void fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carried
         rt_u32 left = full;
 #pragma unroll
         for (int i = 0; i < FOLD_AT_ONCE; i++) {
-            v[i] = left && mine ? ptx_load_words(from + (rt_u32)(__ffs((int)left) - 1) * row_bytes) : none;
+            v[i] = left && mine ? ptx_load_words(from + (rt_u32)(__ffs((int)left) - 1) * row_bytes)
+                                : none;
             left &= left - 1;
         }
 #pragma unroll
@@ -64,7 +68,8 @@ MPK_FN void fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carried
             const int split = __ffs((int)full) - 1;
             if (!full)
                 break;
-            const mpk_words part = fold_await(from + (rt_u32)split * row_bytes, mine, carried, v[i]);
+            const mpk_words part =
+                fold_await(from + (rt_u32)split * row_bytes, mine, carried, v[i]);
             const float w = __shfl_sync(0xffffffffu, weight, split);
             const rt_u32 words[4] = {part.x, part.y, part.z, part.w};
             *total += w;
@@ -89,7 +94,8 @@ template <int LOTS, typename type> MPK_FN type fold_lot(const type *of, int i)
 }
 
 template <int LOTS>
-MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char *y, int splits, int heads, int size)
+MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char *y, int splits,
+                      int heads, int size)
 {
     const int lane = mpk_thread() % 32;
     const rt_u32 row_bytes = (rt_u32)(heads * size) * 2;
@@ -116,25 +122,27 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
 #pragma unroll 1
     for (int i = 0; i < LOTS; i++)
-        fold_sum(part + (rt_u32)(i * 32) * row_bytes, row_bytes, mine, carried, fold_lot<LOTS>(full, i),
-                 ptx_exp2((fold_lot<LOTS>(e, i) - most) * 1.44269504f), &total, sum);
+        fold_sum(part + (rt_u32)(i * 32) * row_bytes, row_bytes, mine, carried,
+                 fold_lot<LOTS>(full, i), ptx_exp2((fold_lot<LOTS>(e, i) - most) * 1.44269504f),
+                 &total, sum);
     total = n_full ? __fdividef(1, total) : 0;
 #pragma unroll
     for (int k = 0; k < 8; k++)
         sum[k] *= total;
     if (mine)
-        ptx_store_words(y, {ptx_pack_bf16(sum[0], sum[1]), ptx_pack_bf16(sum[2], sum[3]), ptx_pack_bf16(sum[4], sum[5]),
-                            ptx_pack_bf16(sum[6], sum[7])});
+        ptx_store_words(y, {ptx_pack_bf16(sum[0], sum[1]), ptx_pack_bf16(sum[2], sum[3]),
+                            ptx_pack_bf16(sum[4], sum[5]), ptx_pack_bf16(sum[6], sum[7])});
 }
 
-/* part bf16[T, splits, heads * size], lse f32[T, splits, heads] -> y bf16[T, heads * size]; splits at most LOTS * 32,
- * size a multiple of 8 and at most 256. */
+/* part bf16[T, splits, heads * size], lse f32[T, splits, heads] -> y bf16[T, heads * size]; splits
+ * at most LOTS * 32, size a multiple of 8 and at most 256. */
 template <int LOTS> MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
 {
     static_assert(LOTS * FOLD_LANES <= FOLD_MOST_SPLITS, "the host keeps to what it accepts");
     const int thread = mpk_thread(), lane = thread % 32, end = (int)mpk_end(t);
     const int first = (int)mpk_lo(t, 1) / size, n_heads = (int)mpk_hi(t, 1) / size - first;
-    int token = (int)mpk_lo(t, 0), head = thread / 32; /* the warps share out tokens and heads; no division */
+    /* the warps share out tokens and heads; no division */
+    int token = (int)mpk_lo(t, 0), head = thread / 32;
     mpk_wait(t);
 #pragma unroll 1
     for (; token < end; head += MPK_WARPS) {
@@ -145,9 +153,12 @@ template <int LOTS> MPK_FN void fold_rows(const mpk_task &t, int splits, int hea
         if (token >= end)
             break;
         const int at = first + head, column = at * size + lane * 8;
-        fold_head<LOTS>(t, mpk_at<const char>(t, FOLD_PART) + ((rt_u64)token * splits * heads * size + column) * 2,
+        fold_head<LOTS>(t,
+                        mpk_at<const char>(t, FOLD_PART) +
+                            ((rt_u64)token * splits * heads * size + column) * 2,
                         mpk_at<const char>(t, FOLD_LSE) + ((rt_u64)token * splits * heads + at) * 4,
-                        mpk_at<char>(t, FOLD_Y) + ((rt_u64)token * heads * size + column) * 2, splits, heads, size);
+                        mpk_at<char>(t, FOLD_Y) + ((rt_u64)token * heads * size + column) * 2,
+                        splits, heads, size);
     }
     mpk_trigger(t);
 }

@@ -1,8 +1,9 @@
-/* heads.cuh - packed q, k, v: heads normalised and rotated, and the paged cache that keys and values go to: kv_write,
- * rope_kv, and what attention over them needs.
+/* heads.cuh - packed q, k, v: heads normalised and rotated, and the paged cache that keys and
+ * values go to: kv_write, rope_kv, and what attention over them needs.
  *
- * An entry of a turned head is worked out from two entries of qkv, wherever it is needed: nothing is staged but the
- * angles of the token.  Integers of the data are believed only in range: a token without a place is not stored.
+ * An entry of a turned head is worked out from two entries of qkv, wherever it is needed: nothing
+ * is staged but the angles of the token.  Integers of the data are believed only in range: a token
+ * without a place is not stored.
  */
 #ifndef TASK_HEADS_CUH
 #define TASK_HEADS_CUH
@@ -36,10 +37,11 @@ MPK_FN rt_i64 heads_integer(const mpk_task &t, const mpk_view &v, rt_i64 token)
 MPK_FN int kv_page(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 position)
 {
     rt_i64 per_page = p.k_cache.dims[2];
-    if (slot < 0 || slot >= p.pages.dims[0] || position < 0 || position / per_page >= p.pages.dims[1])
+    if (slot < 0 || slot >= p.pages.dims[0] || position < 0 ||
+        position / per_page >= p.pages.dims[1])
         return -1;
-    rt_i64 page =
-        mpk_get_int(p.pages, mpk_data(t, p.pages), slot * p.pages.stride[0] + position / per_page * p.pages.stride[1]);
+    rt_i64 page = mpk_get_int(p.pages, mpk_data(t, p.pages),
+                              slot * p.pages.stride[0] + position / per_page * p.pages.stride[1]);
     return page < 0 || page >= p.k_cache.dims[0] ? -1 : (int)page;
 }
 
@@ -57,9 +59,11 @@ MPK_FN rt_i64 kv_value_offset(const mpk_view &cache, int page, rt_i64 head, rt_i
            kv_value_at((int)(position % per_page), k, per_page, size, mpk_dtype_bytes(cache.dtype));
 }
 
-/* Tokens in order, entries spread over the threads the same way for each: of two tokens at one place the later stays.
+/* Tokens in order, entries spread over the threads the same way for each: of two tokens at one
+ * place the later stays.
  */
-MPK_FN void kv_write_run(const mpk_task &t, const mpk_view &k, const mpk_view &v, const heads_place &p)
+MPK_FN void kv_write_run(const mpk_task &t, const mpk_view &k, const mpk_view &v,
+                         const heads_place &p)
 {
     const char *g_k = mpk_data(t, k), *g_v = mpk_data(t, v);
     char *g_keys = mpk_data(t, p.k_cache), *g_values = mpk_data(t, p.v_cache);
@@ -106,40 +110,44 @@ MPK_FN rt_i64 heads_offset(const heads_source &h, rt_i64 token, rt_i64 head)
 }
 
 /* The factor of a head's norm; 1 without a norm.  Called by all threads. */
-MPK_FN float heads_factor(const mpk_task &t, const heads_source &h, int group, bool mine, const mpk_view &norm,
-                          rt_i64 from)
+MPK_FN float heads_factor(const mpk_task &t, const heads_source &h, int group, bool mine,
+                          const mpk_view &norm, rt_i64 from)
 {
     if (!mpk_is_there(norm))
         return 1;
-    return rows_factor(t, group, mine, h.qkv, mpk_data(t, h.qkv), from, h.qkv.stride[1], h.size, h.eps);
+    return rows_factor(t, group, mine, h.qkv, mpk_data(t, h.qkv), from, h.qkv.stride[1], h.size,
+                       h.eps);
 }
 
-MPK_FN float heads_normed(const mpk_task &t, const heads_source &h, const mpk_view &norm, rt_i64 from, int k,
-                          float factor)
+MPK_FN float heads_normed(const mpk_task &t, const heads_source &h, const mpk_view &norm,
+                          rt_i64 from, int k, float factor)
 {
     float value = mpk_get(h.qkv, mpk_data(t, h.qkv), from + k * h.qkv.stride[1]);
     if (!mpk_is_there(norm))
         return value;
-    return mpk_round(h.qkv.dtype, value * factor * mpk_get(norm, mpk_data(t, norm), k * norm.stride[0]));
+    return mpk_round(h.qkv.dtype,
+                     value * factor * mpk_get(norm, mpk_data(t, norm), k * norm.stride[0]));
 }
 
 /* Entry k of a head that begins at `from`, normalised and rotated by the angles in scratch. */
-MPK_FN float heads_turned(const mpk_task &t, const heads_source &h, const mpk_view &norm, rt_i64 from, int k,
-                          float factor)
+MPK_FN float heads_turned(const mpk_task &t, const heads_source &h, const mpk_view &norm,
+                          rt_i64 from, int k, float factor)
 {
-    const float *s_cosine = (const float *)(t.s_scratch + HEADS_ANGLES), *s_sine = s_cosine + h.half;
+    const float *s_cosine = (const float *)(t.s_scratch + HEADS_ANGLES),
+                *s_sine = s_cosine + h.half;
     int partner, pair;
     bool is_first;
     float value = heads_normed(t, h, norm, from, k, factor);
     if (rope_pair(k, h.half, &partner, &pair, &is_first))
-        value =
-            rope_turn(value, heads_normed(t, h, norm, from, partner, factor), is_first, s_cosine[pair], s_sine[pair]);
+        value = rope_turn(value, heads_normed(t, h, norm, from, partner, factor), is_first,
+                          s_cosine[pair], s_sine[pair]);
     return mpk_round(h.qkv.dtype, value);
 }
 
-/* Keys and values of a token, KV heads lo .. hi - 1, into the cache; the angles are there.  A team does a head. */
-MPK_FN void heads_store(const mpk_task &t, const heads_source &h, const heads_place &p, const mpk_view &k_norm,
-                        rt_i64 token, rt_i64 lo, rt_i64 hi)
+/* Keys and values of a token, KV heads lo .. hi - 1, into the cache; the angles are there.  A team
+ * does a head. */
+MPK_FN void heads_store(const mpk_task &t, const heads_source &h, const heads_place &p,
+                        const mpk_view &k_norm, rt_i64 token, rt_i64 lo, rt_i64 hi)
 {
     const char *g_qkv = mpk_data(t, h.qkv);
     char *g_keys = mpk_data(t, p.k_cache), *g_values = mpk_data(t, p.v_cache);
@@ -161,8 +169,8 @@ MPK_FN void heads_store(const mpk_task &t, const heads_source &h, const heads_pl
 }
 
 /* Query heads lo .. hi - 1 of a token into q [T, H, K]; the angles are there. */
-MPK_FN void heads_query(const mpk_task &t, const heads_source &h, const mpk_view &q_norm, const mpk_view &q,
-                        rt_i64 token, rt_i64 lo, rt_i64 hi)
+MPK_FN void heads_query(const mpk_task &t, const heads_source &h, const mpk_view &q_norm,
+                        const mpk_view &q, rt_i64 token, rt_i64 lo, rt_i64 hi)
 {
     char *g_q = mpk_data(t, q);
     int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
@@ -190,10 +198,11 @@ MPK_FN bool heads_is_lost(const mpk_task &t, const heads_place &p, rt_i64 token,
     return mpk_max(t, MPK_THREADS, lost) != 0;
 }
 
-MPK_FN void rope_kv_run(const mpk_task &t, const heads_source &h, const heads_place &p, const mpk_view &q_norm,
-                        const mpk_view &k_norm, const mpk_view &q)
+MPK_FN void rope_kv_run(const mpk_task &t, const heads_source &h, const heads_place &p,
+                        const mpk_view &q_norm, const mpk_view &k_norm, const mpk_view &q)
 {
-    rt_i64 lo = mpk_lo(t, 1), hi = mpk_hi(t, 1), alive = mpk_live(t, h.qkv), group = h.heads / h.kv_heads;
+    rt_i64 lo = mpk_lo(t, 1), hi = mpk_hi(t, 1), alive = mpk_live(t, h.qkv),
+           group = h.heads / h.kv_heads;
     for (rt_i64 token = mpk_lo(t, 0); token < mpk_hi(t, 0); token++) {
         const bool lost = heads_is_lost(t, p, token, alive);
         heads_angles(t, h, token, 0, (const float *)0, 1);

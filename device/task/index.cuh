@@ -1,17 +1,18 @@
-/* index.cuh - operators that choose where elements come from or go to: flip, pad, triangle, strided, slice_scatter,
- * take_along, index; and full and iota, which come from nowhere.  Cost: memory. */
+/* index.cuh - operators that choose where elements come from or go to: flip, pad, triangle,
+ * strided, slice_scatter, take_along, index; and full and iota, which come from nowhere.  Cost:
+ * memory. */
 #ifndef TASK_INDEX_CUH
 #define TASK_INDEX_CUH
 
 #include "task/copies.cuh"
 
 /* For each entry of the box: `at`, where it goes, and how many there are. */
-#define INDEX_LOOP(t, y)                                                                                          \
-    mpk_box box = mpk_box_of(t, y.rank);                                                                          \
-    rt_u64 index_n = mpk_count(box, y.rank);                                                                      \
-    rt_i64 at[RT_MAX_RANK];                                                                                       \
-    for (rt_u64 index_i = (rt_u64)mpk_thread(); index_i < index_n && (mpk_place(box, y.rank, index_i, at), true); \
-         index_i += MPK_THREADS)
+#define INDEX_LOOP(t, y)                        \
+    mpk_box box = mpk_box_of(t, y.rank);        \
+    rt_u64 index_n = mpk_count(box, y.rank);    \
+    rt_i64 at[RT_MAX_RANK];                     \
+    for (rt_u64 index_i = (rt_u64)mpk_thread(); \
+         index_i < index_n && (mpk_place(box, y.rank, index_i, at), true); index_i += MPK_THREADS)
 
 /* The box with one entry, number 0, along an axis: an entry is a line. */
 MPK_FN mpk_box index_lines(const mpk_task &t, int rank, int axis)
@@ -84,8 +85,8 @@ MPK_FN rt_i64 pad_source(int mode, rt_i64 i, rt_i64 n)
     return mode == PAD_CIRCULAR ? (i + n) % n : i;
 }
 
-MPK_FN void pad_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, const mpk_numbers &before, int mode,
-                    double value)
+MPK_FN void pad_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
+                    const mpk_numbers &before, int mode, double value)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
@@ -107,7 +108,8 @@ MPK_FN void pad_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, con
     }
 }
 
-MPK_FN void triangle_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, rt_i64 diagonal, bool upper)
+MPK_FN void triangle_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, rt_i64 diagonal,
+                         bool upper)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
@@ -115,13 +117,14 @@ MPK_FN void triangle_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
     {
         rt_i64 above = at[y.rank - 1] - at[y.rank - 2];
         bool kept = upper ? above >= diagonal : above <= diagonal;
-        copies_move(y.dtype, g_y, mpk_offset(y, at), kept ? g_x : (const char *)0, mpk_offset(x, at));
+        copies_move(y.dtype, g_y, mpk_offset(y, at), kept ? g_x : (const char *)0,
+                    mpk_offset(x, at));
     }
 }
 
 /* Elements of x by their number in row-major order: offset + sum of at * strides. */
-MPK_FN void strided_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, const mpk_numbers &strides,
-                        rt_i64 offset)
+MPK_FN void strided_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
+                        const mpk_numbers &strides, rt_i64 offset)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
@@ -142,8 +145,9 @@ MPK_FN void strided_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
-MPK_FN void slice_scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &src, const mpk_view &y,
-                              const mpk_numbers &starts, const mpk_numbers &steps, bool in_place)
+MPK_FN void slice_scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &src,
+                              const mpk_view &y, const mpk_numbers &starts,
+                              const mpk_numbers &steps, bool in_place)
 {
     const char *g_x = mpk_data(t, x), *g_src = mpk_data(t, src);
     char *g_y = mpk_data(t, y);
@@ -172,7 +176,8 @@ MPK_FN rt_i64 index_resolve(rt_i64 number, rt_i64 n)
     return number >= 0 && number < n ? number : -1;
 }
 
-MPK_FN void take_along_run(const mpk_task &t, const mpk_view &x, const mpk_view &index, const mpk_view &y, int axis)
+MPK_FN void take_along_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
+                           const mpk_view &y, int axis)
 {
     const char *g_x = mpk_data(t, x), *g_index = mpk_data(t, index);
     char *g_y = mpk_data(t, y);
@@ -198,7 +203,8 @@ struct index_views {
 MPK_FN rt_i64 index_named(const mpk_task &t, const index_views &v, int k, const rt_i64 *at)
 {
     rt_i64 n = k == 0 ? mpk_live(t, v.x) : v.x.dims[k];
-    return index_resolve(mpk_get_int(v.index[k], mpk_data(t, v.index[k]), mpk_spread(v.index[k], v.rank, at)), n);
+    return index_resolve(
+        mpk_get_int(v.index[k], mpk_data(t, v.index[k]), mpk_spread(v.index[k], v.rank, at)), n);
 }
 
 MPK_FN void index_run(const mpk_task &t, const index_views &v, const mpk_view &y)
@@ -217,7 +223,8 @@ MPK_FN void index_run(const mpk_task &t, const index_views &v, const mpk_view &y
             there = there && entry >= 0;
             from += entry * v.x.stride[k];
         }
-        copies_move(y.dtype, g_y, mpk_offset(y, at), there ? g_x : (const char *)0, there ? from : 0);
+        copies_move(y.dtype, g_y, mpk_offset(y, at), there ? g_x : (const char *)0,
+                    there ? from : 0);
     }
 }
 

@@ -1,9 +1,10 @@
 /* linear.cuh - products of activations with rows of weights, for any shape: linear, and logits.
  *
- * A team of threads takes four rows of a weight and up to TOKENS rows of x.  x comes through shared memory, a tile of
- * columns at a time, gathered and normalised on the way; lane l of the team adds columns l, l + team, ... in
- * rising order, then the lanes are added in rising order: the bits of a token depend on its row alone.
- * Cost: 2 D flops a token and row; weights are read once for TOKENS tokens.
+ * A team of threads takes four rows of a weight and up to TOKENS rows of x.  x comes through shared
+ * memory, a tile of columns at a time, gathered and normalised on the way; lane l of the team adds
+ * columns l, l + team, ... in rising order, then the lanes are added in rising order: the bits of a
+ * token depend on its row alone.  Cost: 2 D flops a token and row; weights are read once for TOKENS
+ * tokens.
  */
 #ifndef TASK_LINEAR_CUH
 #define TASK_LINEAR_CUH
@@ -13,7 +14,8 @@
 
 /* Columns of x in a tile, rows of a weight that a team does at a time, tokens at most. */
 enum { LINEAR_TILE = 256, LINEAR_ROWS = 4, LINEAR_TOKENS = 8 };
-/* Scratch behind that of the reductions: factors of the norm, results of a group twice, tile or partial sums. */
+/* Scratch behind that of the reductions: factors of the norm, results of a group twice, tile or
+ * partial sums. */
 enum {
     LINEAR_FACTORS = MPK_REDUCE_BYTES,
     LINEAR_RESULTS = LINEAR_FACTORS + 64,
@@ -59,7 +61,8 @@ MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0,
 }
 
 /* Columns k0 .. of n rows into s_x[row][LINEAR_TILE]; zeros behind the last column. */
-MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, int n, rt_i64 k0, rt_i64 width)
+MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, int n, rt_i64 k0,
+                         rt_i64 width)
 {
     float *s_x = (float *)(t.s_scratch + LINEAR_BUFFER);
     const float *s_factor = (const float *)(t.s_scratch + LINEAR_FACTORS);
@@ -77,11 +80,11 @@ MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, i
     }
 }
 
-/* s_result[i][token] = w[first + i] . x[r0 + token] for the LINEAR_ROWS * MPK_TEAMS rows from `first` on that are below
- * `end`, and n <= TOKENS tokens. */
+/* s_result[i][token] = w[first + i] . x[r0 + token] for the LINEAR_ROWS * MPK_TEAMS rows from
+ * `first` on that are below `end`, and n <= TOKENS tokens. */
 template <int TOKENS>
-MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_view &w, rt_i64 first, rt_i64 end,
-                         rt_i64 r0, int n, float *s_result)
+MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_view &w, rt_i64 first,
+                         rt_i64 end, rt_i64 r0, int n, float *s_result)
 {
     const float *s_x = (const float *)(t.s_scratch + LINEAR_BUFFER);
     const char *g_w = mpk_data(t, w);
@@ -97,7 +100,8 @@ MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_vi
 #pragma unroll
             for (int c = 0; c < LINEAR_ROWS; c++) {
                 rt_i64 row = first + c * MPK_TEAMS + team;
-                r_w[c] = row < end ? mpk_get(w, g_w, row * w.stride[0] + (k0 + k) * w.stride[1]) : 0;
+                r_w[c] =
+                    row < end ? mpk_get(w, g_w, row * w.stride[0] + (k0 + k) * w.stride[1]) : 0;
             }
 #pragma unroll
             for (int j = 0; j < TOKENS; j++) {
@@ -119,12 +123,13 @@ struct linear_end {
 
 /* Write a group: bias, gate, residual.  column: of the result's, that weight row `first` makes. */
 template <int TOKENS>
-MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, rt_i64 end, rt_i64 column, rt_i64 r0,
-                         int n)
+MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, rt_i64 end,
+                         rt_i64 column, rt_i64 r0, int n)
 {
     const float *s_result = (const float *)(t.s_scratch + LINEAR_RESULTS),
                 *s_second = (const float *)(t.s_scratch + LINEAR_SECOND);
-    const char *g_b0 = mpk_data(t, e.b0), *g_b1 = mpk_data(t, e.b1), *g_residual = mpk_data(t, e.residual);
+    const char *g_b0 = mpk_data(t, e.b0), *g_b1 = mpk_data(t, e.b1),
+               *g_residual = mpk_data(t, e.residual);
     char *g_y = mpk_data(t, e.y);
     int rows = (int)(end - first < LINEAR_ROWS * MPK_TEAMS ? end - first : LINEAR_ROWS * MPK_TEAMS);
     for (int i = mpk_thread(); i < rows * n; i += MPK_THREADS) {
@@ -140,16 +145,17 @@ MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, r
             value = activate(e.activation, value) * up;
         }
         if (mpk_is_there(e.residual))
-            value += mpk_get(e.residual, g_residual, at[0] * e.residual.stride[0] + at[1] * e.residual.stride[1]);
+            value += mpk_get(e.residual, g_residual,
+                             at[0] * e.residual.stride[0] + at[1] * e.residual.stride[1]);
         mpk_put(e.y, g_y, at[0] * e.y.stride[0] + at[1] * e.y.stride[1], value);
     }
 }
 
-/* The columns of the box that weight w makes: those from `column` on.  w1: with an activation, what the gate lets
- * through. */
+/* The columns of the box that weight w makes: those from `column` on.  w1: with an activation, what
+ * the gate lets through. */
 template <int TOKENS>
-MPK_FN void linear_weight(const mpk_task &t, const linear_source &s, const mpk_view &w, const mpk_view &w1,
-                          const linear_end &e, rt_i64 column)
+MPK_FN void linear_weight(const mpk_task &t, const linear_source &s, const mpk_view &w,
+                          const mpk_view &w1, const linear_end &e, rt_i64 column)
 {
     rt_i64 lo = (rt_i64)mpk_lo(t, 1) - column, hi = (rt_i64)mpk_hi(t, 1) - column;
     lo = lo > 0 ? lo : 0;
@@ -161,9 +167,11 @@ MPK_FN void linear_weight(const mpk_task &t, const linear_source &s, const mpk_v
         if (mpk_is_there(s.norm))
             linear_factors(t, s, r0, n);
         for (rt_i64 first = lo; first < hi; first += LINEAR_ROWS * MPK_TEAMS) {
-            linear_group<TOKENS>(t, s, w, first, hi, r0, n, (float *)(t.s_scratch + LINEAR_RESULTS));
+            linear_group<TOKENS>(t, s, w, first, hi, r0, n,
+                                 (float *)(t.s_scratch + LINEAR_RESULTS));
             if (e.activation != ACTIVATE_NONE)
-                linear_group<TOKENS>(t, s, w1, first, hi, r0, n, (float *)(t.s_scratch + LINEAR_SECOND));
+                linear_group<TOKENS>(t, s, w1, first, hi, r0, n,
+                                     (float *)(t.s_scratch + LINEAR_SECOND));
             linear_write<TOKENS>(t, e, first, hi, column + first, r0, n);
         }
     }
@@ -174,7 +182,8 @@ MPK_FN void logits_peaks(const mpk_task &t, const mpk_view &logits, const mpk_vi
 {
     const char *g_logits = mpk_data(t, logits);
     char *g_peaks = mpk_data(t, peaks);
-    rt_i64 block0 = mpk_lo(t, 1) / 64, blocks = ((rt_i64)mpk_hi(t, 1) + 63) / 64 - block0, row0 = mpk_lo(t, 0);
+    rt_i64 block0 = mpk_lo(t, 1) / 64, blocks = ((rt_i64)mpk_hi(t, 1) + 63) / 64 - block0,
+           row0 = mpk_lo(t, 0);
     rt_i64 n = blocks * ((rt_i64)mpk_hi(t, 0) - row0);
     int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
     for (rt_i64 first = 0; first < n; first += MPK_TEAMS) {
@@ -182,14 +191,15 @@ MPK_FN void logits_peaks(const mpk_task &t, const mpk_view &logits, const mpk_vi
         bool mine = team < MPK_TEAMS && i < n;
         rt_i64 row = row0 + i / blocks, block = block0 + i % blocks, lo = block * 64;
         rt_i64 hi = lo + 64 < (rt_i64)mpk_hi(t, 1) ? lo + 64 : (rt_i64)mpk_hi(t, 1);
-        rt_u64 best =
-            mpk_largest(t, MPK_TEAM, logits, g_logits, row * logits.stride[0], logits.stride[1], lo, mine ? hi : lo);
+        rt_u64 best = mpk_largest(t, MPK_TEAM, logits, g_logits, row * logits.stride[0],
+                                  logits.stride[1], lo, mine ? hi : lo);
         if (!mine || lane)
             continue;
         rt_i64 at = row * peaks.stride[0] + block * peaks.stride[1];
         rt_i64 column = best ? (rt_i64)mpk_index_of(best) : -1;
         mpk_put(peaks, g_peaks, at,
-                best ? mpk_get(logits, g_logits, row * logits.stride[0] + column * logits.stride[1]) : -MPK_INFINITY);
+                best ? mpk_get(logits, g_logits, row * logits.stride[0] + column * logits.stride[1])
+                     : -MPK_INFINITY);
         mpk_put(peaks, g_peaks, at + peaks.stride[2], (float)column);
     }
 }

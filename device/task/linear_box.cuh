@@ -1,17 +1,19 @@
-/* linear_box.cuh - products of more than 64 tokens whose operands have tensor maps: linear_tile.cuh hands them on.
+/* linear_box.cuh - products of more than 64 tokens whose operands have tensor maps: linear_tile.cuh
+ * hands them on.
  *
- * One copy brings 64 columns of 64 tokens of x, or of 128 rows of w, which is a page.  A turn is 128 tokens, 64 for
- * each warpgroup, a pass up to 256 rows of w, a step 64 columns.  Each warpgroup has MPK_BOXES stages of x; one of its
- * threads asks for them, all but one ahead, and the products of a step are given while those of the step before are
- * under way. One lane of the loader asks for the pages: all 32 together take longer for a page than the copy does.
- * Squares for an rms_norm are summed from the stages of x while products read them too, in the first pass alone: the
- * passes behind it find the sums of the first TILE_KEPT turns in scratch. Columns are added in the same order whatever
- * the number of tokens alive. Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB
- * of w from L2.
+ * One copy brings 64 columns of 64 tokens of x, or of 128 rows of w, which is a page.  A turn is
+ * 128 tokens, 64 for each warpgroup, a pass up to 256 rows of w, a step 64 columns.  Each warpgroup
+ * has MPK_BOXES stages of x; one of its threads asks for them, all but one ahead, and the products
+ * of a step are given while those of the step before are under way. One lane of the loader asks for
+ * the pages: all 32 together take longer for a page than the copy does.  Squares for an rms_norm
+ * are summed from the stages of x while products read them too, in the first pass alone: the passes
+ * behind it find the sums of the first TILE_KEPT turns in scratch. Columns are added in the same
+ * order whatever the number of tokens alive. Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64
+ * x 256 x 16; 16 KB of x and 32 KB of w from L2.
  *
- * Stages: box_full[half][turn % MPK_BOXES] completes when the boxes have arrived; `turn` counts stages over all tasks
- * of the worker (box_turn), so that phases go on.  A stage is asked for anew when all warps of the warpgroup have met
- * behind the products, and the squares, that read it.
+ * Stages: box_full[half][turn % MPK_BOXES] completes when the boxes have arrived; `turn` counts
+ * stages over all tasks of the worker (box_turn), so that phases go on.  A stage is asked for anew
+ * when all warps of the warpgroup have met behind the products, and the squares, that read it.
  */
 #ifndef TASK_LINEAR_BOX_CUH
 #define TASK_LINEAR_BOX_CUH
@@ -40,8 +42,8 @@ MPK_FN void box_ask_page(const mpk_load &l, box_asker *a, int column, int group)
         return;
     load_expect(page, column >= 0 ? MPK_PAGE_BYTES : 0);
     if (column >= 0)
-        ptx_copy_box(l.s_pages + page * MPK_PAGE_BYTES, (const rt_map *)l.e->maps + 1, column, group,
-                     &mpk_w.full[page]);
+        ptx_copy_box(l.s_pages + page * MPK_PAGE_BYTES, (const rt_map *)l.e->maps + 1, column,
+                     group, &mpk_w.full[page]);
     ring_next(&a->ring);
     a->asked++;
 }
@@ -52,11 +54,13 @@ MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, box_a
         for (int gap = tile_gap(a->ring, q.pages); gap > 0; gap--)
             box_ask_page(l, a, -1, 0);
         for (int i = 0; i < q.pages; i++)
-            box_ask_page(l, a, step * (TILE_BOX_COLUMNS * TILE_BOX_WORDS), group + i * TILE_BOX_GROUPS);
+            box_ask_page(l, a, step * (TILE_BOX_COLUMNS * TILE_BOX_WORDS),
+                         group + i * TILE_BOX_GROUPS);
     }
 }
 
-/* All pages of a task.  A page that was asked for anew had arrived before, so at most a ring of them is under way. */
+/* All pages of a task.  A page that was asked for anew had arrived before, so at most a ring of
+ * them is under way. */
 MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
 {
     box_asker a = {l.ring, 0, l.cancelled != 0};
@@ -95,7 +99,8 @@ MPK_FN void box_ask(const box_turn &b, int step)
 {
     const rt_u32 stage = (b.turn + (rt_u32)step) % MPK_BOXES;
     ptx_barrier_expect(&b.full[stage], TILE_STAGE);
-    ptx_copy_box(ptx_shared(b.s_x + stage * TILE_STAGE), b.x, step * TILE_BOX_COLUMNS, b.row, &b.full[stage]);
+    ptx_copy_box(ptx_shared(b.s_x + stage * TILE_STAGE), b.x, step * TILE_BOX_COLUMNS, b.row,
+                 &b.full[stage]);
 }
 
 /* A stage: x in rows of 64 columns, 1 KB from a group of w to the next. */
@@ -114,7 +119,8 @@ template <int N> MPK_FN void box_multiply(const char *s_x, const char *s_w, floa
     }
 }
 
-/* A thread has pieces of 8 columns of four tokens, 16 apart; the swizzle moves pieces within a token's row. */
+/* A thread has pieces of 8 columns of four tokens, 16 apart; the swizzle moves pieces within a
+ * token's row. */
 MPK_FN void box_add_squares(const char *s_x, float *square)
 {
     const int i = mpk_thread() % 128;
@@ -145,7 +151,8 @@ MPK_FN void box_put_squares(float *square, float *s_square)
 
 /* All columns, N rows of w; sum[N / 2] per lane, as ptx_group_multiply leaves it. */
 template <int N>
-MPK_FN void box_columns(const box_turn &b, const tile_pass &q, bool squares, mpk_ring *ring, float *sum, float *square)
+MPK_FN void box_columns(const box_turn &b, const tile_pass &q, bool squares, mpk_ring *ring,
+                        float *sum, float *square)
 {
     const bool asks = mpk_thread() % 128 == 0;
     const int steps = q.steps;
@@ -199,7 +206,8 @@ MPK_FN void box_store(rt_u16 *y, const box_sums &v, const mpk_words &residual)
     rt_u32 words[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        words[i] = ptx_pack_bf16(v.at[2 * i] + ptx_low_bf16(r[i]), v.at[2 * i + 1] + ptx_high_bf16(r[i]));
+        words[i] =
+            ptx_pack_bf16(v.at[2 * i] + ptx_low_bf16(r[i]), v.at[2 * i + 1] + ptx_high_bf16(r[i]));
     ptx_store_words(y, {words[0], words[1], words[2], words[3]});
 }
 
@@ -212,10 +220,10 @@ MPK_FN void box_store_pairs(rt_u16 *y, const box_sums &v, int activation)
     ptx_store_two_words(y, ptx_pack_bf16(a[0], a[1]), ptx_pack_bf16(a[2], a[3]));
 }
 
-/* A warp's 16 tokens from `row` on and 8 groups from `group` on; s_sum f32[16][TILE_ROW].  A lane has one group of
- * every fourth token. */
-MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                       const float *s_square)
+/* A warp's 16 tokens from `row` on and 8 groups from `group` on; s_sum f32[16][TILE_ROW].  A lane
+ * has one group of every fourth token. */
+MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, int row, int group,
+                       const float *s_sum, const float *s_square)
 {
     const int lane = mpk_thread() % 32, activation = s.activation, rows = s.rows;
     const int column = (group + lane % 8) << (activation != ACTIVATE_NONE ? 2 : 3);
@@ -231,7 +239,8 @@ MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, int row, int grou
 #pragma unroll 1
         for (int i = 0; i < 16 && i < tokens; i += 4)
             box_store_pairs(y + (rt_u64)i * rows,
-                            box_get(s_sum + i * TILE_ROW, s.norm ? tile_scale_of(s_square[i], s.columns, s.eps) : 1),
+                            box_get(s_sum + i * TILE_ROW,
+                                    s.norm ? tile_scale_of(s_square[i], s.columns, s.eps) : 1),
                             activation);
         return;
     }
@@ -239,28 +248,30 @@ MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, int row, int grou
     if (s.residual >= 0)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            ptx_load_words_if(mpk_at<const rt_u16>(t, s.residual) + at + (rt_u64)(4 * i) * rows, 4 * i < tokens,
-                              &residual[i]);
+            ptx_load_words_if(mpk_at<const rt_u16>(t, s.residual) + at + (rt_u64)(4 * i) * rows,
+                              4 * i < tokens, &residual[i]);
 #pragma unroll
     for (int i = 0; i < 4; i++)
         if (4 * i < tokens)
             box_store(y + (rt_u64)(4 * i) * rows,
-                      box_get(s_sum + 4 * i * TILE_ROW, s.norm ? tile_scale_of(s_square[4 * i], s.columns, s.eps) : 1),
+                      box_get(s_sum + 4 * i * TILE_ROW,
+                              s.norm ? tile_scale_of(s_square[4 * i], s.columns, s.eps) : 1),
                       residual[i]);
 }
 
 /* ---- a turn of a pass ---- */
 
-/* first: number of its first group; row: of this warpgroup's first token; s_square: place of its tokens' sums of
- * squares, which are there unless they are to be summed. */
+/* first: number of its first group; row: of this warpgroup's first token; s_square: place of its
+ * tokens' sums of squares, which are there unless they are to be summed. */
 template <int N>
-MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, bool squares,
-                       float *s_square, mpk_ring *ring)
+MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first,
+                       int row, bool squares, float *s_square, mpk_ring *ring)
 {
     const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4;
     char *s_x = t.s_scratch + half * TILE_X;
     float *s_sum = (float *)s_x + warp * 16 * TILE_ROW, sum[N / 2], square[4] = {0, 0, 0, 0};
-    const box_turn b = {(const rt_map *)t.e->maps, s_x, mpk_w.box_full[half], row, mpk_w.box_turn[half]};
+    const box_turn b = {(const rt_map *)t.e->maps, s_x, mpk_w.box_full[half], row,
+                        mpk_w.box_turn[half]};
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
@@ -284,12 +295,13 @@ MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &
 }
 
 /* Turn number `turn` of the pass that begins at group `at` of the task; row: of its first token. */
-MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q, int at, int turn,
-                    int row, mpk_ring *ring)
+MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q,
+                    int at, int turn, int row, mpk_ring *ring)
 {
     const int half = mpk_thread() / 128;
     const bool squares = s.norm && (at == 0 || turn >= TILE_KEPT);
-    float *s_square = (float *)(t.s_scratch + TILE_SCALES) + (turn % TILE_KEPT * 2 + half) * TILE_TOKENS;
+    float *s_square =
+        (float *)(t.s_scratch + TILE_SCALES) + (turn % TILE_KEPT * 2 + half) * TILE_TOKENS;
     row += half * TILE_TOKENS;
     if (q.pages == 1)
         box_run_as<128>(t, s, q, p.first + at, row, squares, s_square, ring);

@@ -1,20 +1,23 @@
-/* linear_stream.cuh - products of at most 16 tokens with weights that stream through the page ring (paper §5.3).
+/* linear_stream.cuh - products of at most 16 tokens with weights that stream through the page ring
+ * (paper §5.3).
  *
- * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16, w packed (gen/device_body.h), sums f32.
+ * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16, w packed (gen/device_body.h), sums
+ * f32.
  *
- * Idea: the warps split the columns (k); each keeps its slice of x in registers as the 16-row operand of
- * mma.m16n8k16 and multiplies it with every group of 8 rows of w as they arrive, so a weight is read from shared memory
- * once and up to 16 tokens cost what one costs.  With at most 8 tokens, rows 8 to 15 of the operand hold other columns
- * of the same tokens: half the registers, the same sums in the same order, so a token's bits do not depend on how many
- * share the step.  The partial sums of the warps meet in shared memory after each tile of 8 groups and are added in
- * the order of warps.  The scale of an rms_norm is applied to the sum (its weight is folded into w), the squares are
- * summed from the registers.
+ * Idea: the warps split the columns (k); each keeps its slice of x in registers as the 16-row
+ * operand of mma.m16n8k16 and multiplies it with every group of 8 rows of w as they arrive, so a
+ * weight is read from shared memory once and up to 16 tokens cost what one costs.  With at most 8
+ * tokens, rows 8 to 15 of the operand hold other columns of the same tokens: half the registers,
+ * the same sums in the same order, so a token's bits do not depend on how many share the step.  The
+ * partial sums of the warps meet in shared memory after each tile of 8 groups and are added in the
+ * order of warps.  The scale of an rms_norm is applied to the sum (its weight is folded into w),
+ * the squares are summed from the registers.
  *
- * x and the residual may be carried (rt_lane.h): then each warp polls its own columns, and no event stands between
- * the operators.
+ * x and the residual may be carried (rt_lane.h): then each warp polls its own columns, and no event
+ * stands between the operators.
  *
- * Columns: page p of a group holds columns 1024 p ...; the last page may hold less, LAST blocks of 32 columns a warp.
- * Cost a page and warp: 4 shared loads of 16 bytes a lane, 8 products.
+ * Columns: page p of a group holds columns 1024 p ...; the last page may hold less, LAST blocks of
+ * 32 columns a warp.  Cost a page and warp: 4 shared loads of 16 bytes a lane, 8 products.
  */
 #ifndef TASK_LINEAR_STREAM_CUH
 #define TASK_LINEAR_STREAM_CUH
@@ -23,8 +26,8 @@
 #include "task/peaks.cuh"
 #include "tile/ring.cuh"
 
-/* Groups of the task's box: the first one, and how many.  A group is 8 rows of w; of a gated product these are 4
- * columns of y. */
+/* Groups of the task's box: the first one, and how many.  A group is 8 rows of w; of a gated
+ * product these are 4 columns of y. */
 MPK_FN rt_u32 stream_first(const rt_entry *e, const stream_shape &s)
 {
     return e->lo[1] >> (s.glu != GLU_NONE ? 2 : 3);
@@ -37,11 +40,13 @@ MPK_FN rt_u32 stream_groups(const rt_entry *e, const stream_shape &s)
 
 /* ---- the loader's part ---- */
 
-/* Pages in the order of use: tile by tile, in a tile pass by pass (x in registers), in a pass group by group. */
+/* Pages in the order of use: tile by tile, in a tile pass by pass (x in registers), in a pass group
+ * by group. */
 MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
 {
     const rt_u32 first = stream_first(l.e, s), n = stream_groups(l.e, s);
-    const rt_u32 pages = s.pages, last_bytes = s.last * 4096, group_bytes = (pages - 1) * 16384 + last_bytes;
+    const rt_u32 pages = s.pages, last_bytes = s.last * 4096,
+                 group_bytes = (pages - 1) * 16384 + last_bytes;
     const rt_u32 most = s.at_once, at_once = pages <= most ? pages : most;
     const rt_u32 tile = pages <= most ? n : STREAM_TILE; /* one pass: no need to go tile by tile */
     const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)first * group_bytes;
@@ -49,7 +54,8 @@ MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
     for (rt_u32 q = 0; q < n; q += tile)
 #pragma unroll 1
         for (rt_u32 pass = 0; pass < pages; pass += at_once) {
-            const rt_u32 end = pass + at_once < pages ? pass + at_once : pages, here = n - q < tile ? n - q : tile;
+            const rt_u32 end = pass + at_once < pages ? pass + at_once : pages,
+                         here = n - q < tile ? n - q : tile;
             const char *group = base + (rt_u64)q * group_bytes;
             rt_u32 p = pass;
 #pragma unroll 1
@@ -65,8 +71,8 @@ MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
 
 /* ---- x into registers ---- */
 
-/* Rows of the box that are alive; rows are counted from its first one, at most 16.  From shared memory: mpk_task.hi0
- * would wait on the stack, out of the L1 cache. */
+/* Rows of the box that are alive; rows are counted from its first one, at most 16.  From shared
+ * memory: mpk_task.hi0 would wait on the stack, out of the L1 cache. */
 MPK_FN int stream_rows(const mpk_task &t)
 {
     const rt_u32 lo = t.e->lo[0], end = mpk_smaller(t.e->hi[0], t.live[t.e->live]);
@@ -85,14 +91,16 @@ MPK_FN int stream_row(const mpk_task &t, const stream_shape &s, int row, int row
     return token < (rt_u32)s.tokens && token < t.live[RT_TOKENS] ? (int)token : -1;
 }
 
-/* x as the operand of the products: at[i][j][m] are the four words of product m of block j of page i.  Of the lane's 8
- * columns, words 0 .. 3: WIDE  m = 0: words 0, 1 of token g and of token g + 8 in turn, m = 1: words 2, 3;
+/* x as the operand of the products: at[i][j][m] are the four words of product m of block j of page
+ * i.  Of the lane's 8 columns, words 0 .. 3: WIDE  m = 0: words 0, 1 of token g and of token g + 8
+ * in turn, m = 1: words 2, 3;
  *                        else  words 0, 2, 1, 3 of token g. */
 template <int AT_ONCE, int WIDE> struct stream_x {
     mpk_words at[AT_ONCE][4][1 + WIDE];
 };
 
-/* What is loaded on some ways only must be there on all: else its registers are taken for the life of the kernel. */
+/* What is loaded on some ways only must be there on all: else its registers are taken for the life
+ * of the kernel. */
 template <int AT_ONCE, int WIDE> MPK_FN void stream_clear_x(stream_x<AT_ONCE, WIDE> &x)
 {
 #pragma unroll
@@ -104,8 +112,8 @@ template <int AT_ONCE, int WIDE> MPK_FN void stream_clear_x(stream_x<AT_ONCE, WI
                 x.at[i][j][m] = {0, 0, 0, 0};
 }
 
-/* As products take it.  The moves go through an instruction that the compiler cannot see through: it would do them
- * again for every page. */
+/* As products take it.  The moves go through an instruction that the compiler cannot see through:
+ * it would do them again for every page. */
 template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
 {
 #pragma unroll
@@ -120,11 +128,14 @@ template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
     }
 }
 
-/* Where this lane's pieces of x lie: 16 bytes of each block, for token g and, with WIDE, for token g + 8. */
+/* Where this lane's pieces of x lie: 16 bytes of each block, for token g and, with WIDE, for token
+ * g + 8. */
 template <int WIDE> struct stream_from {
     const char *x;
-    rt_u32 at[1 + WIDE]; /* bytes from x to page 0; page i is 2048 bytes further on; STREAM_NONE: no such token */
-    int last_at, last_n; /* bytes from page 0 to the last page, and pieces of it: warps may have fewer blocks there */
+    /* bytes from x to page 0; page i is 2048 bytes further on; STREAM_NONE: no such token */
+    rt_u32 at[1 + WIDE];
+    /* bytes from page 0 to the last page, and pieces of it: warps may have fewer blocks there */
+    int last_at, last_n;
 };
 enum { STREAM_NONE = 0xffffffffu };
 
@@ -135,7 +146,8 @@ MPK_FN bool stream_is_part(const stream_shape &s)
 }
 
 /* Where the last page of this lane's pieces lies, and what of it there is. */
-template <int WIDE> MPK_FN void stream_find_last(const stream_shape &s, int thread, stream_from<WIDE> *from)
+template <int WIDE>
+MPK_FN void stream_find_last(const stream_shape &s, int thread, stream_from<WIDE> *from)
 {
     const int warp = thread / 32, c = thread % 4, columns = s.columns;
     from->last_at = (s.pages - 1) * 2048;
@@ -149,7 +161,8 @@ template <int WIDE> MPK_FN void stream_find_last(const stream_shape &s, int thre
 }
 
 template <int WIDE>
-MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int rows, int thread, stream_from<WIDE> *from)
+MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int rows, int thread,
+                          stream_from<WIDE> *from)
 {
     const int warp = thread / 32, g = thread % 32 / 4, c = thread % 4, columns = s.columns;
     from->x = mpk_at<const char>(t, s.x);
@@ -161,24 +174,29 @@ MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int rows, in
     }
 }
 
-/* Ask for this lane's pieces of page `page`; AGAIN: for those that are missing.  FULL: no page has less. */
+/* Ask for this lane's pieces of page `page`; AGAIN: for those that are missing.  FULL: no page has
+ * less. */
 template <int WIDE, bool AGAIN, bool FULL>
-MPK_FN void stream_ask_page(const stream_from<WIDE> &from, int page, bool last, mpk_words (*x)[1 + WIDE])
+MPK_FN void stream_ask_page(const stream_from<WIDE> &from, int page, bool last,
+                            mpk_words (*x)[1 + WIDE])
 {
-    const int further = !FULL && last ? from.last_at : page * 2048, n = !FULL && last ? from.last_n : 4;
+    const int further = !FULL && last ? from.last_at : page * 2048,
+              n = !FULL && last ? from.last_n : 4;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const char *at = from.x + (from.at[m] + further);
         const bool there = from.at[m] != STREAM_NONE;
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            ptx_load_words_if(at + j * 64, AGAIN ? mpk_is_empty(x[j][m]) : there && j < n, &x[j][m]);
+            ptx_load_words_if(at + j * 64, AGAIN ? mpk_is_empty(x[j][m]) : there && j < n,
+                              &x[j][m]);
     }
 }
 
 /* The n pages of a pass: ask for them.  They have been 0, and lanes without a token never ask. */
 template <int AT_ONCE, int WIDE, bool FULL>
-MPK_FN void stream_ask_pages(const stream_from<WIDE> &from, int pass, int n, int pages, stream_x<AT_ONCE, WIDE> &x)
+MPK_FN void stream_ask_pages(const stream_from<WIDE> &from, int pass, int n, int pages,
+                             stream_x<AT_ONCE, WIDE> &x)
 {
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
@@ -200,8 +218,9 @@ MPK_FN void stream_ask_x(const stream_from<WIDE> &from, int pass, int n, int pag
     stream_ask_pages<AT_ONCE, WIDE, false>(from, pass, n, pages, x);
 }
 
-/* Until all that was asked for is there.  While many rows are missing they would take the weights' way by being asked
- * for again and again: then each lane looks at one piece, and asks for the others when that has come. */
+/* Until all that was asked for is there.  While many rows are missing they would take the weights'
+ * way by being asked for again and again: then each lane looks at one piece, and asks for the
+ * others when that has come. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int pages, bool many,
                            stream_x<AT_ONCE, WIDE> &x)
@@ -221,7 +240,8 @@ MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int p
         }
         if (!__any_sync(0xffffffffu, most == RT_EMPTY) || ptx_load_flag(&mpk_w.abort))
             break;
-        const char *first = from.x + (from.at[0] + (pass + 1 == pages ? from.last_at : pass * 2048));
+        const char *first =
+            from.x + (from.at[0] + (pass + 1 == pages ? from.last_at : pass * 2048));
         while (many && mpk_is_empty(x.at[0][0][0]) && !ptx_load_flag(&mpk_w.abort))
             x.at[0][0][0] = ptx_load_words(first);
         __syncwarp();
@@ -244,10 +264,11 @@ template <int AT_ONCE, int WIDE> MPK_FN void stream_order_x(int n, stream_x<AT_O
     }
 }
 
-/* Add the squares of x: the diagonals of x x^T, whose second operand are the same registers.  Words 0, 1 of a lane's 8
- * columns and words 2, 3 have sums of their own, and each page has: so the bits are the same whatever the layout and
- * the number of pages in a pass.  Of the four lanes that hold token g, one has the diagonal's entry; with WIDE token g
- * + 8 too: square[0], square[1] of that lane. */
+/* Add the squares of x: the diagonals of x x^T, whose second operand are the same registers.  Words
+ * 0, 1 of a lane's 8 columns and words 2, 3 have sums of their own, and each page has: so the bits
+ * are the same whatever the layout and the number of pages in a pass.  Of the four lanes that hold
+ * token g, one has the diagonal's entry; with WIDE token g + 8 too: square[0], square[1] of that
+ * lane. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, int thread, float *square)
 {
@@ -269,12 +290,14 @@ MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, int thre
         }
         square[0] += (odd ? sum[0][1] : sum[0][0]) + (odd ? sum[1][second + 1] : sum[1][second]);
         if (WIDE)
-            square[WIDE] += (odd ? sum[2 * WIDE][3] : sum[2 * WIDE][2]) + (odd ? sum[3 * WIDE][3] : sum[3 * WIDE][2]);
+            square[WIDE] += (odd ? sum[2 * WIDE][3] : sum[2 * WIDE][2]) +
+                            (odd ? sum[3 * WIDE][3] : sum[3 * WIDE][2]);
     }
 }
 
 /* For stream_scale. */
-template <int WIDE> MPK_FN void stream_put_squares(const mpk_task &t, int thread, const float *square)
+template <int WIDE>
+MPK_FN void stream_put_squares(const mpk_task &t, int thread, const float *square)
 {
     const int warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
     float *to = (float *)(t.s_scratch + STREAM_SQUARES) + g * 8 + warp;
@@ -287,10 +310,11 @@ template <int WIDE> MPK_FN void stream_put_squares(const mpk_task &t, int thread
 
 /* ---- products ---- */
 
-/* Blocks j of N pages; first and second are sums of their own, so that products do not wait for one another. */
+/* Blocks j of N pages; first and second are sums of their own, so that products do not wait for one
+ * another. */
 template <int N, int WIDE>
-MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1 + WIDE], int j, float (*first)[4],
-                            float (*second)[4])
+MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1 + WIDE], int j,
+                            float (*first)[4], float (*second)[4])
 {
     mpk_words w[N];
 #pragma unroll
@@ -304,11 +328,11 @@ MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1
     }
 }
 
-/* The next N pages of the ring, all of `blocks` blocks a warp, page i with x[i]; sums[i]: columns 2c, 2c + 1 of token
- * g, with WIDE then of token g + 8. */
+/* The next N pages of the ring, all of `blocks` blocks a warp, page i with x[i]; sums[i]: columns
+ * 2c, 2c + 1 of token g, with WIDE then of token g + 8. */
 template <int N, int WIDE>
-MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], int blocks, int thread,
-                         float (*sums)[4])
+MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], int blocks,
+                         int thread, float (*sums)[4])
 {
     const int warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
     rt_u32 page[N];
@@ -360,10 +384,12 @@ template <int WIDE> MPK_FN void stream_put(char *s_parts, int group, int thread,
         to[e] = sums[e];
 }
 
-/* Add one group: the n pages of this pass; `last`: blocks a warp in the last of them.  Pages are added to the total one
- * after the other, whatever the number of pages in a pass: the bits are the same for all routines. */
+/* Add one group: the n pages of this pass; `last`: blocks a warp in the last of them.  Pages are
+ * added to the total one after the other, whatever the number of pages in a pass: the bits are the
+ * same for all routines. */
 template <int AT_ONCE, int WIDE>
-MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n, int last, int thread, float *total)
+MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n, int last,
+                         int thread, float *total)
 {
     float sums[1][4];
 #pragma unroll
@@ -405,7 +431,8 @@ MPK_FN float stream_activate(int glu, float x)
     return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
 }
 
-/* What the end of a tile needs, in shared memory: constant memory is far when every word is asked for by itself. */
+/* What the end of a tile needs, in shared memory: constant memory is far when every word is asked
+ * for by itself. */
 struct __align__(16) stream_end
 {
     rt_u64 y; /* the box's first row */
@@ -431,9 +458,11 @@ MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
     stream_end e;
     e.row_bytes = (rt_u32)s.rows * unit;
     e.y = (rt_u64)(mpk_at<char>(t, s.y) + (rt_u64)t.e->lo[0] * e.row_bytes);
-    e.modes = (s.norm ? END_NORM : 0) | (glu != GLU_NONE ? END_GLU : 0) | (s.residual >= 0 ? END_RESIDUAL : 0) |
-              (s.bias[0] >= 0 || s.bias[1] >= 0 || s.bias[2] >= 0 ? END_BIAS : 0) | (part ? END_PART : 0) |
-              (s.output == TO_LOGITS ? END_LOGITS : 0) | (rt_u32)glu * END_WHICH;
+    e.modes = (s.norm ? END_NORM : 0) | (glu != GLU_NONE ? END_GLU : 0) |
+              (s.residual >= 0 ? END_RESIDUAL : 0) |
+              (s.bias[0] >= 0 || s.bias[1] >= 0 || s.bias[2] >= 0 ? END_BIAS : 0) |
+              (part ? END_PART : 0) | (s.output == TO_LOGITS ? END_LOGITS : 0) |
+              (rt_u32)glu * END_WHICH;
     e.columns_inverse = s.columns_inverse;
     e.eps = s.eps;
     e.rows = stream_rows(t);
@@ -444,17 +473,20 @@ MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
 /* 1 / rms of token `row` from the squares that the warps have put down. */
 MPK_FN float stream_scale(const mpk_task &t, const stream_end &e, int row)
 {
-    const float4 *square = (const float4 *)(t.s_scratch + STREAM_SQUARES) + row * 2, a = square[0], b = square[1];
+    const float4 *square = (const float4 *)(t.s_scratch + STREAM_SQUARES) + row * 2, a = square[0],
+                 b = square[1];
     const float sum = ((((((a.x + a.y) + a.z) + a.w) + b.x) + b.y) + b.z) + b.w;
     return rsqrtf(sum * e.columns_inverse + e.eps);
 }
 
-MPK_FN const rt_u16 *stream_residual_at(const mpk_task &t, const stream_shape &s, int row, int column)
+MPK_FN const rt_u16 *stream_residual_at(const mpk_task &t, const stream_shape &s, int row,
+                                        int column)
 {
     return mpk_at<const rt_u16>(t, s.residual) + (rt_u64)(t.e->lo[0] + row) * s.rows + column;
 }
 
-/* Two neighbouring values of a row of the residual that is alive, in one word; what lies outside the box is 0. */
+/* Two neighbouring values of a row of the residual that is alive, in one word; what lies outside
+ * the box is 0. */
 MPK_FN rt_u32 stream_residual(const mpk_task &t, const stream_shape &s, int row, int column)
 {
     const rt_u16 *r = stream_residual_at(t, s, row, column);
@@ -469,7 +501,8 @@ MPK_FN rt_u32 stream_residual(const mpk_task &t, const stream_shape &s, int row,
     return v;
 }
 
-/* Two neighbouring values from `column` on, at y: those of columns lo .. hi - 1.  whole: y lies at a whole word. */
+/* Two neighbouring values from `column` on, at y: those of columns lo .. hi - 1.  whole: y lies at
+ * a whole word. */
 MPK_FN void stream_store_two(rt_u16 *y, int column, int lo, int hi, bool whole, float a, float b)
 {
     const rt_u32 v = ptx_pack_bf16(a, b);
@@ -484,7 +517,8 @@ MPK_FN void stream_store_two(rt_u16 *y, int column, int lo, int hi, bool whole, 
 }
 
 /* The same of a row of y. */
-MPK_FN void stream_store(const mpk_task &t, const stream_shape &s, int row, int column, float a, float b)
+MPK_FN void stream_store(const mpk_task &t, const stream_shape &s, int row, int column, float a,
+                         float b)
 {
     rt_u16 *y = mpk_at<rt_u16>(t, s.y) + (rt_u64)(t.e->lo[0] + row) * s.rows + column;
     stream_store_two(y, column, (int)t.e->lo[1], (int)t.e->hi[1], s.rows % 2 == 0, a, b);
@@ -504,18 +538,19 @@ template <int WIDE> MPK_FN void stream_total(const char *s_parts, int group, int
             total[e] += from[w * 32 * (WIDE ? 4 : 2) + e];
 }
 
-/* Values of one lane after the sums: tokens first_row + g and + 8, columns 2c and 2c + 1 of group `group` of the
- * operator. */
+/* Values of one lane after the sums: tokens first_row + g and + 8, columns 2c and 2c + 1 of group
+ * `group` of the operator. */
 template <int WIDE>
-MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, int first_row, int thread,
-                          const float *total, const rt_u32 *residual)
+MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, int first_row,
+                          int thread, const float *total, const rt_u32 *residual)
 {
     const stream_end e = *(const stream_end *)(t.s_scratch + STREAM_END);
     const int g = thread % 32 / 4, c = thread % 4;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const rt_u32 modes = ptx_again(e.modes);
-        const int row = first_row + g + 8 * m, column = modes & END_GLU ? group * 4 + c : group * 8 + 2 * c;
+        const int row = first_row + g + 8 * m,
+                  column = modes & END_GLU ? group * 4 + c : group * 8 + 2 * c;
         const bool alive = row < e.rows;
         float scale = modes & END_NORM ? stream_scale(t, e, row) : 1, a = total[2 * m] * scale,
               b = total[2 * m + 1] * scale;
@@ -542,14 +577,16 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
         if (modes & END_PART)
             stream_store(t, s, row, column, a, b);
         else
-            ptx_store_word((char *)e.y + (rt_u32)row * e.row_bytes + column * 2, ptx_pack_bf16(a, b));
+            ptx_store_word((char *)e.y + (rt_u32)row * e.row_bytes + column * 2,
+                           ptx_pack_bf16(a, b));
     }
 }
 
-/* Logits stay f32; the largest of a group goes to s_peaks, float[tokens][2], whence stream_peaks takes it later. */
+/* Logits stay f32; the largest of a group goes to s_peaks, float[tokens][2], whence stream_peaks
+ * takes it later. */
 template <int WIDE>
-MPK_FN void stream_finish_logits(const mpk_task &t, int group, int first_row, int thread, const float *total,
-                                 float *s_peaks)
+MPK_FN void stream_finish_logits(const mpk_task &t, int group, int first_row, int thread,
+                                 const float *total, float *s_peaks)
 {
     const stream_end e = *(const stream_end *)(t.s_scratch + STREAM_END);
     const int g = thread % 32 / 4, c = thread % 4, column = group * 8 + 2 * c;
@@ -557,8 +594,8 @@ MPK_FN void stream_finish_logits(const mpk_task &t, int group, int first_row, in
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const int row = first_row + g + 8 * m;
-        const float scale = e.modes & END_NORM ? stream_scale(t, e, row) : 1, a = total[2 * m] * scale,
-                    b = total[2 * m + 1] * scale;
+        const float scale = e.modes & END_NORM ? stream_scale(t, e, row) : 1,
+                    a = total[2 * m] * scale, b = total[2 * m + 1] * scale;
         float *y = (float *)((char *)e.y + (rt_u64)row * e.row_bytes) + column;
         if (row < e.rows && !(e.modes & END_PART)) {
             *(float2 *)y = make_float2(a, b);
@@ -582,9 +619,10 @@ MPK_FN float *stream_peaks_of(const mpk_task &t, int tile)
     return (float *)(t.s_scratch + STREAM_PEAKS) + tile % 2 * STREAM_TILE * 32;
 }
 
-/* The largest of 64 columns for each token: the n_groups from first_group on, whose peaks lie `stride` floats apart. */
-MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, const float *s_peaks, int stride, int first_group,
-                         int n_groups)
+/* The largest of 64 columns for each token: the n_groups from first_group on, whose peaks lie
+ * `stride` floats apart. */
+MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, const float *s_peaks, int stride,
+                         int first_group, int n_groups)
 {
     int row = mpk_thread();
     if (row >= stream_rows(t))
@@ -592,11 +630,13 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, const float *
     float best = s_peaks[row * 2], at = s_peaks[row * 2 + 1];
 #pragma unroll 1
     for (int i = 1; i < n_groups; i++)
-        if (s_peaks[i * stride + row * 2 + 1] >= 0 && (at < 0 || s_peaks[i * stride + row * 2] > best)) {
+        if (s_peaks[i * stride + row * 2 + 1] >= 0 &&
+            (at < 0 || s_peaks[i * stride + row * 2] > best)) {
             best = s_peaks[i * stride + row * 2];
             at = s_peaks[i * stride + row * 2 + 1];
         }
-    float *to = mpk_at<float>(t, s.peaks) + ((rt_u64)(t.e->lo[0] + row) * ((s.rows + 63) / 64) + first_group / 8) * 2;
+    float *to = mpk_at<float>(t, s.peaks) +
+                ((rt_u64)(t.e->lo[0] + row) * ((s.rows + 63) / 64) + first_group / 8) * 2;
     to[0] = best;
     to[1] = at;
 }
@@ -605,11 +645,12 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, const float *
 
 /* The groups of a tile over the pages of one pass. */
 template <int AT_ONCE, int WIDE>
-MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *s_parts, int groups, int pass,
-                        int of_pass, int of_last, int thread)
+MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *s_parts, int groups,
+                        int pass, int of_pass, int of_last, int thread)
 {
     int i = 0;
-    if (pass == 0 && of_pass == 1) /* two groups at a time, so that there are products to do while others end */
+    /* two groups at a time, so that there are products to do while others end */
+    if (pass == 0 && of_pass == 1)
 #pragma unroll 1
         for (; i + 1 < groups; i += 2) {
             const mpk_words(*const both[2])[1 + WIDE] = {x.at[0], x.at[0]};
@@ -632,7 +673,8 @@ MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *
 
 template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
 {
-    const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
+    const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32, g = lane / 4,
+              c = lane % 4;
     const int first = (int)stream_first(t.e, s), n = (int)stream_groups(t.e, s), pages = s.pages;
     char *s_parts = t.s_scratch + STREAM_PARTS;
     mpk_ring ring = *t.ring;
@@ -641,7 +683,9 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
     stream_x<AT_ONCE, WIDE> x;
     stream_clear_x<AT_ONCE, WIDE>(x);
     float square[1 + WIDE] = {};
-    mpk_wait(t); /* also if quiet: looks for x while other warps of the worker still write would only delay these */
+    /* also if quiet: looks for x while other warps of the worker still write would only delay
+     * these */
+    mpk_wait(t);
     const int rows = stream_rows(t);
     stream_find_x<WIDE>(t, s, rows, thread, &from);
 #pragma unroll 1
@@ -659,8 +703,9 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
             if (pass == 0 && s.residual >= 0 && warp < here)
 #pragma unroll
                 for (int m = 0; m <= WIDE; m++)
-                    residual[m] =
-                        g + 8 * m < rows ? stream_residual(t, s, g + 8 * m, (first + q + warp) * 8 + 2 * c) : 0;
+                    residual[m] = g + 8 * m < rows ? stream_residual(t, s, g + 8 * m,
+                                                                     (first + q + warp) * 8 + 2 * c)
+                                                   : 0;
             /* While x is on its way; one of the last warp; read behind the products' barrier. */
             if (pass == 0 && q == 0 && mpk_thread() == MPK_THREADS - 32)
                 stream_put_end(t, s);
@@ -671,8 +716,8 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
                 if (s.norm && q == 0)
                     stream_add_squares<AT_ONCE, WIDE>(x, of_pass, thread, square);
             }
-            stream_tile<AT_ONCE, WIDE>(x, &ring, s_parts, here, pass, of_pass, pass + of_pass == pages ? s.last : 4,
-                                       thread);
+            stream_tile<AT_ONCE, WIDE>(x, &ring, s_parts, here, pass, of_pass,
+                                       pass + of_pass == pages ? s.last : 4, thread);
         }
         if (s.norm && q == 0)
             stream_put_squares<WIDE>(t, thread, square);
@@ -683,17 +728,19 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
             float total[4];
             stream_total<WIDE>(s_parts, warp, lane, total);
             if (is_logits)
-                stream_finish_logits<WIDE>(t, first + q + warp, 0, thread, total, stream_peaks_of(t, tile) + warp * 32);
+                stream_finish_logits<WIDE>(t, first + q + warp, 0, thread, total,
+                                           stream_peaks_of(t, tile) + warp * 32);
             else
                 stream_finish<WIDE>(t, s, first + q + warp, 0, thread, total, residual);
         }
         if (is_logits && q)
-            stream_peaks(t, s, stream_peaks_of(t, tile - 1), 32, first + q - STREAM_TILE, STREAM_TILE);
+            stream_peaks(t, s, stream_peaks_of(t, tile - 1), 32, first + q - STREAM_TILE,
+                         STREAM_TILE);
     }
     if (is_logits) {
         mpk_sync();
-        stream_peaks(t, s, stream_peaks_of(t, (n - 1) / STREAM_TILE), 32, first + (n - 1) / STREAM_TILE * STREAM_TILE,
-                     (n - 1) % STREAM_TILE + 1);
+        stream_peaks(t, s, stream_peaks_of(t, (n - 1) / STREAM_TILE), 32,
+                     first + (n - 1) / STREAM_TILE * STREAM_TILE, (n - 1) % STREAM_TILE + 1);
     }
     *t.ring = ring;
     mpk_trigger(t);

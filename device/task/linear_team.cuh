@@ -1,17 +1,22 @@
-/* linear_team.cuh - products of 17 to 64 tokens with weights that stream through the page ring (paper §5.3).
+/* linear_team.cuh - products of 17 to 64 tokens with weights that stream through the page ring
+ * (paper §5.3).
  *
- * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]) as linear_stream.cuh, whose ends these products share.
+ * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]) as linear_stream.cuh, whose ends these products
+ * share.
  *
- * Idea: the eight warps are two or four teams.  A team has 16 tokens, and its warps share the columns of a pass, 256
- * each: so x takes the registers that it takes of 16 tokens in linear_stream.cuh, and 64 tokens have as many partial
- * sums as 16.  A weight comes from memory once, and each team reads it from shared memory.  A tile of up to TEAM_TILE
- * groups of 8 rows goes through the columns pass by pass; what the passes before have summed lies in shared memory.
- * Then the sums of a team's warps are added in their order.  All of x is loaded for each tile, so tiles are large.
+ * Idea: the eight warps are two or four teams.  A team has 16 tokens, and its warps share the
+ * columns of a pass, 256 each: so x takes the registers that it takes of 16 tokens in
+ * linear_stream.cuh, and 64 tokens have as many partial sums as 16.  A weight comes from memory
+ * once, and each team reads it from shared memory.  A tile of up to TEAM_TILE groups of 8 rows goes
+ * through the columns pass by pass; what the passes before have summed lies in shared memory.  Then
+ * the sums of a team's warps are added in their order.  All of x is loaded for each tile, so tiles
+ * are large.
  *
- * Columns: pass p has `at_once` pieces of 256 from piece at_once * p on.  A page holds these pieces of 4 / at_once
- * groups, the pieces of a group together.
+ * Columns: pass p has `at_once` pieces of 256 from piece at_once * p on.  A page holds these pieces
+ * of 4 / at_once groups, the pieces of a group together.
  * Cost of 8 rows and 256 columns for 16 tokens: 8 shared loads of 16 bytes a lane, 16 products.
- * Relies on: linear_stream.cuh (x in registers, ends), the ring.  Called by: the generated switch over bodies.
+ * Relies on: linear_stream.cuh (x in registers, ends), the ring.  Called by: the generated switch
+ * over bodies.
  */
 #ifndef TASK_LINEAR_TEAM_CUH
 #define TASK_LINEAR_TEAM_CUH
@@ -37,8 +42,8 @@ MPK_FN int team_pieces(const stream_shape &s)
 /* ---- the loader's part ---- */
 
 /* Up to `together` groups of one pass, n_bytes of each, as one page. */
-MPK_FN void team_load_page(mpk_load &l, const char *from, rt_u32 group_bytes, rt_u32 groups, rt_u32 stride,
-                           rt_u32 n_bytes)
+MPK_FN void team_load_page(mpk_load &l, const char *from, rt_u32 group_bytes, rt_u32 groups,
+                           rt_u32 stride, rt_u32 n_bytes)
 {
     const rt_u32 page = load_page(&l);
     if (page == LOAD_OVER || !ptx_elect())
@@ -52,7 +57,8 @@ MPK_FN void team_load_page(mpk_load &l, const char *from, rt_u32 group_bytes, rt
 /* Pages in the order of use: tile by tile, in a tile pass by pass. */
 MPK_FN void linear_team_load(mpk_load &l, const stream_shape &s)
 {
-    const rt_u32 first = stream_first(l.e, s), n = stream_groups(l.e, s), pieces = (rt_u32)team_pieces(s);
+    const rt_u32 first = stream_first(l.e, s), n = stream_groups(l.e, s),
+                 pieces = (rt_u32)team_pieces(s);
     const rt_u32 at_once = s.at_once, together = STREAM_PAGE_UNITS >> team_shift(s.at_once);
     const rt_u32 group_bytes = pieces * TEAM_PIECE_BYTES;
     const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)first * group_bytes;
@@ -89,8 +95,8 @@ struct team_from {
     rt_u32 at[2]; /* bytes from x to pass 0; STREAM_NONE: no such token */
     int left;     /* columns from this lane's first one of pass 0 on */
 };
-MPK_FN void team_find_x(const mpk_task &t, const stream_shape &s, const team_place &place, int rows, int lane,
-                        team_from *from)
+MPK_FN void team_find_x(const mpk_task &t, const stream_shape &s, const team_place &place, int rows,
+                        int lane, team_from *from)
 {
     const int g = lane / 4, first = place.slice * STREAM_UNIT_COLUMNS + lane % 4 * 8;
     from->x = mpk_at<const char>(t, s.x);
@@ -104,8 +110,8 @@ MPK_FN void team_find_x(const mpk_task &t, const stream_shape &s, const team_pla
 
 /* ---- x into registers ---- */
 
-/* The pass from piece `pass` on: ask for this warp's piece of it, block 4 i + j as x.at[i][j]; AGAIN: for what is
- * missing. */
+/* The pass from piece `pass` on: ask for this warp's piece of it, block 4 i + j as x.at[i][j];
+ * AGAIN: for what is missing. */
 template <bool AGAIN> MPK_FN void team_ask_x(const team_from &from, int pass, stream_x<2, 1> &x)
 {
     const int left = from.left - pass * STREAM_UNIT_COLUMNS;
@@ -115,12 +121,14 @@ template <bool AGAIN> MPK_FN void team_ask_x(const team_from &from, int pass, st
         const bool there = from.at[m] != STREAM_NONE;
 #pragma unroll
         for (int k = 0; k < 8; k++)
-            ptx_load_words_if(at + k * 64, AGAIN ? mpk_is_empty(x.at[k / 4][k % 4][m]) : there && k * 32 < left,
+            ptx_load_words_if(at + k * 64,
+                              AGAIN ? mpk_is_empty(x.at[k / 4][k % 4][m]) : there && k * 32 < left,
                               &x.at[k / 4][k % 4][m]);
     }
 }
 
-/* Until all that was asked for is there; meanwhile each lane looks at one piece only, as in stream_await_x. */
+/* Until all that was asked for is there; meanwhile each lane looks at one piece only, as in
+ * stream_await_x. */
 MPK_FN void team_await_x(const team_from &from, int pass, stream_x<2, 1> &x)
 {
 #pragma unroll 1
@@ -140,8 +148,8 @@ MPK_FN void team_await_x(const team_from &from, int pass, stream_x<2, 1> &x)
 }
 
 /* The warp's piece of a pass as products take it; with `square` its squares are added. */
-MPK_FN void team_bring_x(const mpk_task &t, const stream_shape &s, const team_from &from, int pass, bool squares,
-                         int thread, stream_x<2, 1> &x, float *square)
+MPK_FN void team_bring_x(const mpk_task &t, const stream_shape &s, const team_from &from, int pass,
+                         bool squares, int thread, stream_x<2, 1> &x, float *square)
 {
     if (mpk_carries(t, s.x))
         team_await_x(from, pass, x);
@@ -151,7 +159,8 @@ MPK_FN void team_bring_x(const mpk_task &t, const stream_shape &s, const team_fr
 }
 
 /* For stream_scale, which adds eight of them. */
-MPK_FN void team_put_squares(const mpk_task &t, const team_place &place, int at_once, int lane, const float *square)
+MPK_FN void team_put_squares(const mpk_task &t, const team_place &place, int at_once, int lane,
+                             const float *square)
 {
     const int g = lane / 4;
     if (lane % 4 != g / 2)
@@ -195,16 +204,19 @@ MPK_FN void team_put(float4 *to, bool adds, const float *sums)
     *to = v;
 }
 
-/* The groups of a tile over one pass, two at a time.  works: the warp has a piece of it, and its team tokens. */
-MPK_FN void team_pass(mpk_ring *ring, const stream_x<2, 1> &x, char *s_parts, int groups, int at_once, bool adds,
-                      bool works, int thread)
+/* The groups of a tile over one pass, two at a time.  works: the warp has a piece of it, and its
+ * team tokens. */
+MPK_FN void team_pass(mpk_ring *ring, const stream_x<2, 1> &x, char *s_parts, int groups,
+                      int at_once, bool adds, bool works, int thread)
 {
     const int warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
-    const rt_u32 offset = (rt_u32)((warp & (at_once - 1)) * TEAM_PIECE_BYTES + g * 64 + (c ^ g / 2) * 16);
+    const rt_u32 offset =
+        (rt_u32)((warp & (at_once - 1)) * TEAM_PIECE_BYTES + g * 64 + (c ^ g / 2) * 16);
     float4 *parts = (float4 *)s_parts + warp * 32 + lane;
 #pragma unroll 1
     for (int i = 0; i < groups; i += 2, parts += 2 * 8 * 32) {
-        const bool second = i + 1 < groups, apart = at_once == STREAM_PAGE_UNITS && second; /* a page for each */
+        /* a page for each */
+        const bool second = i + 1 < groups, apart = at_once == STREAM_PAGE_UNITS && second;
         rt_u32 page[2];
         float sums[2][4] = {};
         const char *at[2];
@@ -241,13 +253,14 @@ MPK_FN team_unit team_unit_at(int i, int at_once)
     return {i >> (3 - team_shift(at_once)), team * 16, team * at_once};
 }
 
-MPK_FN void team_ask_residual(const mpk_task &t, const stream_shape &s, const team_unit &u, int first_group, int lane,
-                              int rows, rt_u32 *residual)
+MPK_FN void team_ask_residual(const mpk_task &t, const stream_shape &s, const team_unit &u,
+                              int first_group, int lane, int rows, rt_u32 *residual)
 {
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         const int row = u.first_row + lane / 4 + 8 * m;
-        residual[m] = row < rows ? stream_residual(t, s, row, (first_group + u.group) * 8 + lane % 4 * 2) : 0;
+        residual[m] =
+            row < rows ? stream_residual(t, s, row, (first_group + u.group) * 8 + lane % 4 * 2) : 0;
     }
 }
 
@@ -267,11 +280,13 @@ MPK_FN void team_total(const char *s_parts, const team_unit &u, int at_once, int
     total[3] = sum.w;
 }
 
-/* A tile of `here` groups from first_group on: the warps share out its units.  residual: of the warp's first one. */
-MPK_FN void team_finish(const mpk_task &t, const stream_shape &s, int first_group, int here, int thread,
-                        rt_u32 *residual)
+/* A tile of `here` groups from first_group on: the warps share out its units.  residual: of the
+ * warp's first one. */
+MPK_FN void team_finish(const mpk_task &t, const stream_shape &s, int first_group, int here,
+                        int thread, rt_u32 *residual)
 {
-    const int at_once = s.at_once, units = here * team_count(at_once), lane = thread % 32, rows = stream_rows(t);
+    const int at_once = s.at_once, units = here * team_count(at_once), lane = thread % 32,
+              rows = stream_rows(t);
     const bool is_logits = ((const stream_end *)(t.s_scratch + STREAM_END))->modes & END_LOGITS;
 #pragma unroll 1
     for (int i = thread / 32; i < units; i += 8) {
@@ -285,7 +300,8 @@ MPK_FN void team_finish(const mpk_task &t, const stream_shape &s, int first_grou
         team_total(t.s_scratch + TEAM_PARTS, u, at_once, lane, total);
         if (is_logits)
             stream_finish_logits<1>(t, first_group + u.group, u.first_row, thread, total,
-                                    (float *)(t.s_scratch + TEAM_PEAKS) + u.group * TEAM_MOST_TOKENS * 2);
+                                    (float *)(t.s_scratch + TEAM_PEAKS) +
+                                        u.group * TEAM_MOST_TOKENS * 2);
         else
             stream_finish<1>(t, s, first_group + u.group, u.first_row, thread, total, residual);
         residual[0] = next[0];
@@ -298,15 +314,16 @@ MPK_FN void team_peaks(const mpk_task &t, const stream_shape &s, int first_group
 {
 #pragma unroll 1
     for (int i = 0; i < here; i += 8)
-        stream_peaks(t, s, (const float *)(t.s_scratch + TEAM_PEAKS) + i * TEAM_MOST_TOKENS * 2, TEAM_MOST_TOKENS * 2,
-                     first_group + i, here - i < 8 ? here - i : 8);
+        stream_peaks(t, s, (const float *)(t.s_scratch + TEAM_PEAKS) + i * TEAM_MOST_TOKENS * 2,
+                     TEAM_MOST_TOKENS * 2, first_group + i, here - i < 8 ? here - i : 8);
 }
 
 /* ---- the body ---- */
 
 MPK_FN void linear_team(const mpk_task &t, const stream_shape &s)
 {
-    const int thread = mpk_thread(), lane = thread % 32, at_once = s.at_once, pieces = team_pieces(s);
+    const int thread = mpk_thread(), lane = thread % 32, at_once = s.at_once,
+              pieces = team_pieces(s);
     const int first = (int)stream_first(t.e, s), n = (int)stream_groups(t.e, s);
     const team_place place = team_place_of(thread / 32, at_once);
     char *s_parts = t.s_scratch + TEAM_PARTS;
@@ -326,13 +343,15 @@ MPK_FN void linear_team(const mpk_task &t, const stream_shape &s)
         for (int pass = 0; pass < pieces; pass += at_once) {
             const bool works = place.first_row < rows && pass + place.slice < pieces;
             const bool asks = works && (q == 0 || pieces > at_once);
-            /* The pass before has left something where nothing is loaded: behind the columns, for no token. */
+            /* The pass before has left something where nothing is loaded: behind the columns, for
+             * no token. */
             if (asks && (s.columns % STREAM_UNIT_COLUMNS || s.gathered >= 0))
                 stream_clear_x<2, 1>(x);
             if (asks)
                 team_ask_x<false>(from, pass, x);
             if (pass == 0 && s.residual >= 0 && thread / 32 < here * team_count(at_once))
-                team_ask_residual(t, s, team_unit_at(thread / 32, at_once), first + q, lane, rows, residual);
+                team_ask_residual(t, s, team_unit_at(thread / 32, at_once), first + q, lane, rows,
+                                  residual);
             if (pass == 0 && q == 0 && thread == MPK_THREADS - 32) /* while x is on its way */
                 stream_put_end(t, s);
             if (asks)

@@ -1,26 +1,32 @@
-/* linear_tile.cuh - products of many tokens with streamed weights on warpgroups: linear, and logits (paper §6.1).
+/* linear_tile.cuh - products of many tokens with streamed weights on warpgroups: linear, and logits
+ * (paper §6.1).
  *
- * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16, w packed (gen/device_body.h), sums f32.
+ * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16, w packed (gen/device_body.h), sums
+ * f32.
  *
- * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w comes through the
- * page ring as in linear_stream.cuh, so loading runs ahead of the task's event; x is data of this step, so the
- * warpgroups bring it themselves, in stages of 64 columns of 64 tokens in the same swizzle, while products of the
- * steps before are under way. A task of more than 64 tokens takes 128 at a time, 64 for each warpgroup, and up to 192
- * rows of w; the warpgroups never wait for each other.  Where its operands have tensor maps, linear_box.cuh takes it.
- * In one of at most 64 tokens each warpgroup multiplies half of the columns, every other stage, with all rows, and x
- * of three steps is on its way; the sums of both are added at the end.  Squares for an rms_norm (whose weight is
- * folded into w) are summed from the stages of x; the scale is applied to the sums.
+ * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w
+ * comes through the page ring as in linear_stream.cuh, so loading runs ahead of the task's event; x
+ * is data of this step, so the warpgroups bring it themselves, in stages of 64 columns of 64 tokens
+ * in the same swizzle, while products of the steps before are under way. A task of more than 64
+ * tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w; the warpgroups never
+ * wait for each other.  Where its operands have tensor maps, linear_box.cuh takes it.  In one of at
+ * most 64 tokens each warpgroup multiplies half of the columns, every other stage, with all rows,
+ * and x of three steps is on its way; the sums of both are added at the end.  Squares for an
+ * rms_norm (whose weight is folded into w) are summed from the stages of x; the scale is applied to
+ * the sums.
  *
  * Nothing of a shape is a template parameter: all operators of all graphs share this code.
  *
  * A pass is up to 24 groups of 8 rows of w; for each pass all tokens of the task, for these all
- * columns, 128 in a step.  A page holds the step's 4 blocks of each of 8 groups, one group after the other: a copy of
- * 2 KB for each, since copies of 1 KB reach half the bandwidth.  The pages of a step lie together, so that one product
- * reads them all: where too few are left before the end of the ring, these are left out.
- * A task of at most 64 tokens and 64 rows is thin: its pages hold as many columns as fit, 128 to 1,024, and a step is
- * 256 of them, since steps cost instructions.
+ * columns, 128 in a step.  A page holds the step's 4 blocks of each of 8 groups, one group after
+ * the other: a copy of 2 KB for each, since copies of 1 KB reach half the bandwidth.  The pages of
+ * a step lie together, so that one product reads them all: where too few are left before the end of
+ * the ring, these are left out.
+ * A task of at most 64 tokens and 64 rows is thin: its pages hold as many columns as fit, 128 to
+ * 1,024, and a step is 256 of them, since steps cost instructions.
  * Columns are added in the same order whatever the number of tokens alive.
- * Cost of 64 columns, 128 tokens, 192 rows: 8 wgmma of 64 x 192 x 16; 16 KB of x and 24 KB of w from L2.
+ * Cost of 64 columns, 128 tokens, 192 rows: 8 wgmma of 64 x 192 x 16; 16 KB of x and 24 KB of w
+ * from L2.
  */
 #ifndef TASK_LINEAR_TILE_CUH
 #define TASK_LINEAR_TILE_CUH
@@ -31,8 +37,10 @@
 
 /* ---- the loader's part ---- */
 
-/* The pages of one step, a piece of each group, a lane each; from: its first block of the pass's first group. */
-MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt_u32 group_bytes, bool once)
+/* The pages of one step, a piece of each group, a lane each; from: its first block of the pass's
+ * first group. */
+MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt_u32 group_bytes,
+                           bool once)
 {
     const int lane = mpk_thread() % 32;
     int groups = 0; /* for which there is a page */
@@ -49,7 +57,8 @@ MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt
         char *to = first + lane * TILE_PIECE;
         rt_u64 *full = &mpk_w.full[(to - mpk_s) / MPK_PAGE_BYTES];
         if (once)
-            ptx_copy_bulk_once(ptx_shared(to), from + (rt_u64)lane * group_bytes, TILE_PIECE, full, l.policy);
+            ptx_copy_bulk_once(ptx_shared(to), from + (rt_u64)lane * group_bytes, TILE_PIECE, full,
+                               l.policy);
         else /* other workers' tokens want the same */
             ptx_copy_bulk(to, from + (rt_u64)lane * group_bytes, TILE_PIECE, full);
     }
@@ -66,8 +75,10 @@ MPK_FN void tile_settle(mpk_load &l, rt_u32 n)
     l.in_flight = n;
 }
 
-/* All columns of a thin task, of each group a piece for a page; by 256, as packed groups are padded. */
-MPK_FN void tile_load_thin(mpk_load &l, const tile_plan &p, const tile_shape &s, const char *from, rt_u32 group_bytes)
+/* All columns of a thin task, of each group a piece for a page; by 256, as packed groups are
+ * padded. */
+MPK_FN void tile_load_thin(mpk_load &l, const tile_plan &p, const tile_shape &s, const char *from,
+                           rt_u32 group_bytes)
 {
     const int lane = mpk_thread() % 32, blocks = (s.columns + 255) / 256 * 8;
     for (int first = 0; first < blocks; first += p.piece) {
@@ -76,8 +87,8 @@ MPK_FN void tile_load_thin(mpk_load &l, const tile_plan &p, const tile_shape &s,
         if (!load_open(&l, (rt_u32)(p.groups * n) * 512))
             break;
         if (lane < p.groups)
-            load_copy(&l, page, (rt_u32)(lane * p.piece) * 512, from + (rt_u64)lane * group_bytes + first * 512,
-                      (rt_u32)n * 512);
+            load_copy(&l, page, (rt_u32)(lane * p.piece) * 512,
+                      from + (rt_u64)lane * group_bytes + first * 512, (rt_u32)n * 512);
         __syncwarp();
     }
 }
@@ -96,7 +107,8 @@ MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
     }
 #endif
     if (p.piece)
-        tile_load_thin(l, p, s, (const char *)l.e->at[RT_PACKED] + (rt_u64)p.first * group_bytes, group_bytes);
+        tile_load_thin(l, p, s, (const char *)l.e->at[RT_PACKED] + (rt_u64)p.first * group_bytes,
+                       group_bytes);
     for (int at = 0; at < p.groups && !p.piece; at += p.per_pass) {
         const tile_pass q = tile_pass_at(p, s, at);
         const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)(p.first + at) * group_bytes;
@@ -118,7 +130,8 @@ struct tile_copy {
 };
 #define TILE_NONE 0xffffffffu
 
-MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, char *s_x, tile_copy *c)
+MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, char *s_x,
+                            tile_copy *c)
 {
     const int i = mpk_thread() % 128, row = i / 4, piece = i % 4;
     c->x = mpk_at<const char>(t, s.x);
@@ -148,7 +161,8 @@ MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int buff
         for (int m = 0; m < 2; m++) {
             const bool there = column + half * 32 < columns && c.from[m] != TILE_NONE;
             ptx_copy_async(to + half * TILE_HALF + m * 2048,
-                           c.x + (there ? c.from[m] + (rt_u32)(stage * 128 + half * 64) : 0), there);
+                           c.x + (there ? c.from[m] + (rt_u32)(stage * 128 + half * 64) : 0),
+                           there);
         }
     ptx_copy_async_commit();
 }
@@ -159,7 +173,8 @@ MPK_FN void tile_add_squares(const tile_copy &c, int buffer, float *square)
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            const mpk_words v = ptx_load_shared_words(c.to + buffer * TILE_STAGE + half * TILE_HALF + m * 2048);
+            const mpk_words v =
+                ptx_load_shared_words(c.to + buffer * TILE_STAGE + half * TILE_HALF + m * 2048);
             const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
             for (int e = 0; e < 4; e++) {
@@ -177,8 +192,8 @@ MPK_FN rt_u32 tile_in_x(int k)
 {
     return (rt_u32)(k / 2 * (TILE_HALF / 16) + k % 2 * 2);
 }
-/* One stage: s_x, s_w its first bytes, `stride` those from a group of w to the next; between tile_begin_products and
- * tile_end_products. */
+/* One stage: s_x, s_w its first bytes, `stride` those from a group of w to the next; between
+ * tile_begin_products and tile_end_products. */
 template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int stride, float *sum)
 {
     const rt_u64 x = ptx_matrix(s_x, 512), w = ptx_matrix(s_w, stride);
@@ -208,9 +223,11 @@ MPK_FN void tile_wait_products(void)
     ptx_group_wait<0>();
 }
 #else
-/* Without warpgroups' products: the same sums in the same registers by those of warps, 16 tokens each.  a: of the
- * warp's tokens, columns 16 k ... of a block; s_w: that block of the first group. */
-template <int N> MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int stride, int k, float *sum)
+/* Without warpgroups' products: the same sums in the same registers by those of warps, 16 tokens
+ * each.  a: of the warp's tokens, columns 16 k ... of a block; s_w: that block of the first
+ * group. */
+template <int N>
+MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int stride, int k, float *sum)
 {
     const int lane = mpk_thread() % 32, row = lane % 8, matrix = lane / 8;
     s_w += matrix / 2 * stride + row * 64 + ((2 * k + matrix % 2) ^ row / 2) * 16;
@@ -225,7 +242,8 @@ template <int N> MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char 
 
 template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int stride, float *sum)
 {
-    const int thread = mpk_thread(), warp = thread / 32 % 4, lane = thread % 32, row = lane % 8, matrix = lane / 8;
+    const int thread = mpk_thread(), warp = thread / 32 % 4, lane = thread % 32, row = lane % 8,
+              matrix = lane / 8;
     s_x += (2 * warp + matrix % 2) * 512 + row * 64;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -241,14 +259,14 @@ MPK_FN void tile_end_products(void) {}
 MPK_FN void tile_wait_products(void) {}
 #endif
 
-/* Columns of a pass for this warpgroup's tokens, N rows of w: both stages of each step, or that of number `turn`.
- * sum[N / 2] per lane, as ptx_group_multiply leaves it. */
+/* Columns of a pass for this warpgroup's tokens, N rows of w: both stages of each step, or that of
+ * number `turn`.  sum[N / 2] per lane, as ptx_group_multiply leaves it. */
 
-/* Both stages.  While the products of a step are under way, x of the next step is asked for and squares are added; the
- * other warpgroup keeps the tensor cores busy while this one waits. */
+/* Both stages.  While the products of a step are under way, x of the next step is asked for and
+ * squares are added; the other warpgroup keeps the tensor cores busy while this one waits. */
 template <int N>
-MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x,
-                              mpk_ring *ring, float *sum, float *square)
+MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const tile_copy &c,
+                              const char *s_x, mpk_ring *ring, float *sum, float *square)
 {
     constexpr int STAGES = 2;
     const int columns = s.columns, norm = s.norm;
@@ -280,8 +298,9 @@ MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const til
 
 /* One stage: with few tokens a step is short, so x of AHEAD steps is on its way. */
 template <int N>
-MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const tile_copy &c, const char *s_x, int turn,
-                                mpk_ring *ring, float *sum, float *square)
+MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const tile_copy &c,
+                                const char *s_x, int turn, mpk_ring *ring, float *sum,
+                                float *square)
 {
     constexpr int AHEAD = TILE_STAGES - 1;
     const int columns = s.columns, norm = s.norm;
@@ -295,7 +314,8 @@ MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const t
         ptx_fence_shared(); /* products read through the other proxy */
         tile_meet();        /* the stage is there, and nobody reads the one before any more */
         tile_begin_products();
-        tile_multiply<N>(s_x + buffer * TILE_STAGE, mpk_s + page * MPK_PAGE_BYTES + turn * 1024, TILE_PIECE, sum);
+        tile_multiply<N>(s_x + buffer * TILE_STAGE, mpk_s + page * MPK_PAGE_BYTES + turn * 1024,
+                         TILE_PIECE, sum);
         tile_end_products();
         tile_copy_stage(c, columns, 2 * (step + AHEAD) + turn, (step + AHEAD) % TILE_STAGES);
         if (norm)
@@ -306,8 +326,8 @@ MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const t
     ptx_copy_async_wait<0>(); /* stages behind the last one give way to sums */
 }
 
-/* Pages of a thin task's next 256 columns: those of this warpgroup's half begin at *s_w.  The page of the columns
- * before goes on if `page` is not TILE_NO_PAGE. */
+/* Pages of a thin task's next 256 columns: those of this warpgroup's half begin at *s_w.  The page
+ * of the columns before goes on if `page` is not TILE_NO_PAGE. */
 #define TILE_NO_PAGE 0xffffffffu
 MPK_FN const char *tile_take_thin(int piece, int step, int half, mpk_ring *ring, rt_u32 *page)
 {
@@ -326,11 +346,12 @@ MPK_FN const char *tile_take_thin(int piece, int step, int half, mpk_ring *ring,
 }
 
 /* All columns of a thin task: 128 of each 256 for this warpgroup. */
-MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const tile_copy &c, const char *s_x, int half,
-                              mpk_ring *ring, float *sum, float *square)
+MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const tile_copy &c,
+                              const char *s_x, int half, mpk_ring *ring, float *sum, float *square)
 {
     const int columns = s.columns, norm = s.norm, steps = (columns + 255) / 256;
-    const int stride = groups > 1 ? piece * 512 : 0; /* the products' other rows are nobody's, but they are there */
+    /* the products' other rows are nobody's, but they are there */
+    const int stride = groups > 1 ? piece * 512 : 0;
     rt_u32 page = TILE_NO_PAGE;
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -399,8 +420,9 @@ MPK_FN float *tile_sums_of(const mpk_task &t, int half, int unit)
     return (float *)(t.s_scratch + half * TILE_X) + unit / 2 * (32 * 128);
 }
 
-/* Both warpgroups have sums of the same tokens, each over its columns: units of 64 rows go in turn to the first and to
- * the second, which adds what the other one has.  The squares become those of all columns. */
+/* Both warpgroups have sums of the same tokens, each over its columns: units of 64 rows go in turn
+ * to the first and to the second, which adds what the other one has.  The squares become those of
+ * all columns. */
 template <int N> MPK_FN void tile_join(const mpk_task &t, float *sum)
 {
     float *s_square = (float *)(t.s_scratch + TILE_SCALES);
@@ -424,12 +446,12 @@ template <int N> MPK_FN void tile_join(const mpk_task &t, float *sum)
     mpk_sync();
 }
 
-/* One pass for this warpgroup's tokens from `row` on, N rows of w; WIDE 0: both warpgroups have the same tokens and
- * join.  Sums are this function's own for each shape: were they one array for all, ptxas would wait after every
- * product. */
+/* One pass for this warpgroup's tokens from `row` on, N rows of w; WIDE 0: both warpgroups have the
+ * same tokens and join.  Sums are this function's own for each shape: were they one array for all,
+ * ptxas would wait after every product. */
 template <int N, int WIDE>
-MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first, int row, int piece,
-                        mpk_ring *ring)
+MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first,
+                        int row, int piece, mpk_ring *ring)
 {
     const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4;
     char *s_x = t.s_scratch + half * TILE_X;
@@ -466,8 +488,8 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
         mpk_sync(); /* of both warpgroups: they share the squares */
 }
 
-MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q, int first, int row,
-                     mpk_ring *ring)
+MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q,
+                     int first, int row, mpk_ring *ring)
 {
     /* where there are maps, few tasks are wide without: one shape is enough for them */
     if (p.wide && q.pages <= 2 && (!MPK_MAPS || MPK_REGIMES == 1))
@@ -482,7 +504,8 @@ MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p,
         tile_run_as<192, 0>(t, s, q, first, row, 0, ring);
 }
 
-/* Part of the kernel's own function: in one that the kernel calls, ptxas would wait after every product. */
+/* Part of the kernel's own function: in one that the kernel calls, ptxas would wait after every
+ * product. */
 MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
 {
     const int half = mpk_thread() / 128;
@@ -490,7 +513,8 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
     for (int i = 0;; i++) {
         /* Worked out again each time: the products want the registers. */
         const tile_plan p = tile_plan_of(t.e, s);
-        const int at = i / p.turns * p.per_pass, row = (int)t.e->lo[0] + 2 * TILE_TOKENS * (i % p.turns);
+        const int at = i / p.turns * p.per_pass,
+                  row = (int)t.e->lo[0] + 2 * TILE_TOKENS * (i % p.turns);
         if (at >= p.groups)
             break;
         const tile_pass q = tile_pass_at(p, s, at);

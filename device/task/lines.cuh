@@ -1,9 +1,9 @@
 /* lines.cuh - operators on lines along an axis: extreme, scan, scan_extreme, search_sorted.
  *
- * A short line is one thread's.  A longer one is shared by a group of threads, by its length alone: for extreme they
- * take turns, by pieces of 16 bytes if the line is long and its entries are neighbours; for the running ones each has a
- * part, goes through it, learns what the parts before it come to, and goes through it again.  Cost: one pass over x, or
- * two.
+ * A short line is one thread's.  A longer one is shared by a group of threads, by its length alone:
+ * for extreme they take turns, by pieces of 16 bytes if the line is long and its entries are
+ * neighbours; for the running ones each has a part, goes through it, learns what the parts before
+ * it come to, and goes through it again.  Cost: one pass over x, or two.
  */
 #ifndef TASK_LINES_CUH
 #define TASK_LINES_CUH
@@ -73,21 +73,23 @@ struct lines_found {
 };
 
 /* Pieces first, first + MPK_THREADS, ..., of which some hold infinities or NaN. */
-MPK_FN void lines_search_all(const mpk_view &x, const char *g_line, rt_i64 first, rt_i64 pieces, int per, bool largest,
-                             lines_found *f)
+MPK_FN void lines_search_all(const mpk_view &x, const char *g_line, rt_i64 first, rt_i64 pieces,
+                             int per, bool largest, lines_found *f)
 {
 #pragma unroll 1
     for (int k = 0; k < LINES_AHEAD * per; k++) {
         const rt_i64 piece = first + k / per * MPK_THREADS;
-        const rt_u32 own = piece < pieces ? lines_worth(mpk_get(x, g_line, piece * per + k % per), largest) : 0;
+        const rt_u32 own =
+            piece < pieces ? lines_worth(mpk_get(x, g_line, piece * per + k % per), largest) : 0;
         f->piece = own > f->worth ? piece : f->piece;
         f->worth = own > f->worth ? own : f->worth;
     }
 }
 
-/* This thread's share of a line of n neighbours that is aligned to 16 bytes: how good its first best entry is, and the
- * complement of where that is; 0: it has none. */
-MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool largest, rt_u64 *most, rt_u64 *best)
+/* This thread's share of a line of n neighbours that is aligned to 16 bytes: how good its first
+ * best entry is, and the complement of where that is; 0: it has none. */
+MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool largest,
+                         rt_u64 *most, rt_u64 *best)
 {
     const lines_piece *g = (const lines_piece *)g_line;
     const int per = x.dtype == MPK_F32 ? 4 : 8;
@@ -99,7 +101,8 @@ MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool l
         float own[LINES_AHEAD], all = 0, probe = 0;
 #pragma unroll
         for (int k = 0; k < LINES_AHEAD; k++)
-            p[k] = g[i + k * MPK_THREADS < pieces ? i + k * MPK_THREADS : i]; /* the first again changes nothing */
+            p[k] = g[i + k * MPK_THREADS < pieces ? i + k * MPK_THREADS
+                                                  : i]; /* the first again changes nothing */
 #pragma unroll
         for (int k = 0; k < LINES_AHEAD; k++) {
             own[k] = lines_best(x.dtype, p[k], largest, &probe);
@@ -127,7 +130,8 @@ MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool l
     *most = f.worth;
 }
 
-/* Each thread of a group gets the best that any has found, of equal ones the first.  Called by all threads. */
+/* Each thread of a group gets the best that any has found, of equal ones the first.  Called by all
+ * threads. */
 MPK_FN void lines_agree(const mpk_task &t, int group, rt_u64 *most, rt_u64 *best)
 {
     rt_u64 *s_most = (rt_u64 *)t.s_scratch, *s_best = s_most + MPK_THREADS;
@@ -140,7 +144,8 @@ MPK_FN void lines_agree(const mpk_task &t, int group, rt_u64 *most, rt_u64 *best
     for (int n = group; n > 1; n = (n + 1) / 2) {
         const int other = thread + (n + 1) / 2;
         if (is_member && other < first + n &&
-            (s_most[other] > s_most[thread] || (s_most[other] == s_most[thread] && s_best[other] > s_best[thread]))) {
+            (s_most[other] > s_most[thread] ||
+             (s_most[other] == s_most[thread] && s_best[other] > s_best[thread]))) {
             s_most[thread] = s_most[other];
             s_best[thread] = s_best[other];
         }
@@ -152,8 +157,8 @@ MPK_FN void lines_agree(const mpk_task &t, int group, rt_u64 *most, rt_u64 *best
 }
 
 /* The first of the best entries of each line. */
-MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value, const mpk_view &index, int axis,
-                        bool keep, bool largest)
+MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value,
+                        const mpk_view &index, int axis, bool keep, bool largest)
 {
     const char *g_x = mpk_data(t, x);
     char *g_value = mpk_data(t, value), *g_index = mpk_data(t, index);
@@ -174,7 +179,8 @@ MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &va
         /* Numbers as complements, so that the first is the largest; no entry is 0. */
         rt_u64 most = 0, best = 0;
         const char *g_line = g_x + from * mpk_dtype_bytes(x.dtype);
-        const bool pieces = lines_is_short_float(x.dtype) && x.stride[axis] == 1 && group == MPK_THREADS && group > 1;
+        const bool pieces = lines_is_short_float(x.dtype) && x.stride[axis] == 1 &&
+                            group == MPK_THREADS && group > 1;
         if (pieces && ((rt_u64)g_line & 15) == 0) {
             if (mine)
                 lines_search(x, g_line, x.dims[axis], largest, &most, &best);
@@ -191,7 +197,8 @@ MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &va
             lines_agree(t, group, &most, &best);
         if (!mine || lane)
             continue;
-        copies_move(value.dtype, g_value, mpk_offset(value, at), g_x, from + (rt_i64)~best * x.stride[axis]);
+        copies_move(value.dtype, g_value, mpk_offset(value, at), g_x,
+                    from + (rt_i64)~best * x.stride[axis]);
         ((rt_i64 *)g_index)[mpk_offset(index, at)] = (rt_i64)~best;
     }
 }
@@ -226,7 +233,8 @@ MPK_FN rt_i64 scan_pair(int kind, rt_i64 a, rt_i64 b)
 
 /* In the arithmetic of `number`; none: what nothing comes to. */
 template <typename number>
-MPK_FN void scan_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, int kind, number none)
+MPK_FN void scan_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, int kind,
+                       number none)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
@@ -266,10 +274,12 @@ MPK_FN void scan_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, in
     if (mpk_is_exact(x.dtype) && mpk_is_exact(y.dtype))
         scan_lines(t, x, y, axis, kind, (rt_i64)(kind == SCAN_PROD));
     else
-        scan_lines(t, x, y, axis, kind, kind == SCAN_LOGSUMEXP ? (double)-MPK_INFINITY : (double)(kind == SCAN_PROD));
+        scan_lines(t, x, y, axis, kind,
+                   kind == SCAN_LOGSUMEXP ? (double)-MPK_INFINITY : (double)(kind == SCAN_PROD));
 }
 
-/* The number of the best entry so far: entry i, or `best` (-1: none).  most: its merit; of equal entries the last. */
+/* The number of the best entry so far: entry i, or `best` (-1: none).  most: its merit; of equal
+ * entries the last. */
 MPK_FN rt_i64 scan_better(rt_u64 merit, rt_i64 i, rt_i64 best, rt_u64 *most)
 {
     if (best >= 0 && merit < *most)
@@ -278,8 +288,8 @@ MPK_FN rt_i64 scan_better(rt_u64 merit, rt_i64 i, rt_i64 best, rt_u64 *most)
     return i;
 }
 
-MPK_FN void scan_extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value, const mpk_view &index,
-                             int axis, bool largest)
+MPK_FN void scan_extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value,
+                             const mpk_view &index, int axis, bool largest)
 {
     const char *g_x = mpk_data(t, x);
     char *g_value = mpk_data(t, value), *g_index = mpk_data(t, index);
@@ -293,7 +303,8 @@ MPK_FN void scan_extreme_run(const mpk_task &t, const mpk_view &x, const mpk_vie
         bool mine = rows_line(group, first, n, &line);
         lines_part part = lines_part_of(group, mine, x.dims[axis]);
         mpk_place(lines, value.rank, mine ? line : 0, at);
-        rt_i64 from = mpk_offset(x, at), to = mpk_offset(value, at), to_index = mpk_offset(index, at);
+        rt_i64 from = mpk_offset(x, at), to = mpk_offset(value, at),
+               to_index = mpk_offset(index, at);
         if (group > 1) {
             for (rt_i64 i = part.lo; i < part.hi; i++)
                 best = scan_better(lines_merit(x, g_x, from + i * step, largest), i, best, &most);
@@ -302,7 +313,8 @@ MPK_FN void scan_extreme_run(const mpk_task &t, const mpk_view &x, const mpk_vie
             best = -1;
             for (int i = part.first; mine && i < mpk_thread(); i++)
                 if (s_best[i] >= 0)
-                    best = scan_better(lines_merit(x, g_x, from + s_best[i] * step, largest), s_best[i], best, &most);
+                    best = scan_better(lines_merit(x, g_x, from + s_best[i] * step, largest),
+                                       s_best[i], best, &most);
             mpk_sync();
         }
         for (rt_i64 i = part.lo; i < part.hi; i++) {
@@ -329,8 +341,8 @@ MPK_FN lines_key lines_get(const mpk_view &x, const char *g_x, rt_i64 at)
     return k;
 }
 
-MPK_FN void search_sorted_run(const mpk_task &t, const mpk_view &sorted, const mpk_view &values, const mpk_view &index,
-                              bool right)
+MPK_FN void search_sorted_run(const mpk_task &t, const mpk_view &sorted, const mpk_view &values,
+                              const mpk_view &index, bool right)
 {
     const char *g_sorted = mpk_data(t, sorted), *g_values = mpk_data(t, values);
     char *g_index = mpk_data(t, index);
@@ -345,8 +357,10 @@ MPK_FN void search_sorted_run(const mpk_task &t, const mpk_view &sorted, const m
         lines_key value = lines_get(values, g_values, mpk_offset(values, at));
         while (lo < hi) {
             rt_i64 middle = lo + (hi - lo) / 2;
-            lines_key k = lines_get(sorted, g_sorted, line + middle * sorted.stride[sorted.rank - 1]);
-            bool found = exact ? (right ? k.i > value.i : k.i >= value.i) : (right ? k.f > value.f : k.f >= value.f);
+            lines_key k =
+                lines_get(sorted, g_sorted, line + middle * sorted.stride[sorted.rank - 1]);
+            bool found = exact ? (right ? k.i > value.i : k.i >= value.i)
+                               : (right ? k.f > value.f : k.f >= value.f);
             lo = found ? lo : middle + 1;
             hi = found ? middle : hi;
         }

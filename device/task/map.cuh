@@ -1,7 +1,8 @@
-/* map.cuh - what instances of the operator map are made of: its functions, by the tables of src/op/map_arithmetic.h.
+/* map.cuh - what instances of the operator map are made of: its functions, by the tables of
+ * src/op/map_arithmetic.h.
  *
- * A function of the expression language is map_NAME_T here, T one of b, i, f, d: the type of its last argument; all
- * take three arguments.  Truths are integers 0 and 1.
+ * A function of the expression language is map_NAME_T here, T one of b, i, f, d: the type of its
+ * last argument; all take three arguments.  Truths are integers 0 and 1.
  */
 #ifndef TASK_MAP_CUH
 #define TASK_MAP_CUH
@@ -69,7 +70,8 @@ WHOLE(MAP_WHOLES)
 BITS(MAP_BITWISE)
 LOGIC(MAP_LOGICAL)
 
-/* As it comes back from a tensor of an integer dtype: the low bits; from a real, held at the ends. */
+/* As it comes back from a tensor of an integer dtype: the low bits; from a real, held at the
+ * ends. */
 MPK_FN rt_i64 map_keep_whole(const mpk_view &v, rt_i64 x)
 {
     rt_u64 kept;

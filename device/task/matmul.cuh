@@ -1,5 +1,5 @@
-/* matmul.cuh - batch_matmul: an element of the result is a thread's, its sum runs from 0 to N - 1 in double, of
- * integers exactly. Cost: 2 N flops an element. */
+/* matmul.cuh - batch_matmul: an element of the result is a thread's, its sum runs from 0 to N - 1
+ * in double, of integers exactly. Cost: 2 N flops an element. */
 #ifndef TASK_MATMUL_CUH
 #define TASK_MATMUL_CUH
 
@@ -19,8 +19,8 @@ MPK_FN rt_i64 batch_matmul_matrix(const mpk_view &v, int rank, const rt_i64 *at)
 }
 
 /* transposed: b is [.., Q, N]. */
-MPK_FN void batch_matmul_run(const mpk_task &t, const mpk_view &a, const mpk_view &b, const mpk_view &y,
-                             bool transposed)
+MPK_FN void batch_matmul_run(const mpk_task &t, const mpk_view &a, const mpk_view &b,
+                             const mpk_view &y, bool transposed)
 {
     const char *g_a = mpk_data(t, a), *g_b = mpk_data(t, b);
     char *g_y = mpk_data(t, y);
@@ -37,10 +37,11 @@ MPK_FN void batch_matmul_run(const mpk_task &t, const mpk_view &a, const mpk_vie
         rt_u64 whole = 0;
         for (rt_i64 k = 0; k < a.dims[a.rank - 1]; k++)
             if (mpk_is_exact(y.dtype))
-                whole +=
-                    (rt_u64)mpk_get_int(a, g_a, row + k * step_a) * (rt_u64)mpk_get_int(b, g_b, column + k * step_b);
+                whole += (rt_u64)mpk_get_int(a, g_a, row + k * step_a) *
+                         (rt_u64)mpk_get_int(b, g_b, column + k * step_b);
             else
-                sum += mpk_get_double(a, g_a, row + k * step_a) * mpk_get_double(b, g_b, column + k * step_b);
+                sum += mpk_get_double(a, g_a, row + k * step_a) *
+                       mpk_get_double(b, g_b, column + k * step_b);
         if (mpk_is_exact(y.dtype))
             mpk_put_int(y, g_y, mpk_offset(y, at), (rt_i64)whole);
         else

@@ -1,12 +1,13 @@
-/* order.cuh - entries put in order: ranks of values, a sorting network, and lists in scratch that are sorted by it.
+/* order.cuh - entries put in order: ranks of values, a sorting network, and lists in scratch that
+ * are sorted by it.
  *
- * An entry has a rank, which rises in the order that is asked for, and a number that no other has; entries of equal
- * rank stand by their numbers, so there is one order, and it is the stable one.
+ * An entry has a rank, which rises in the order that is asked for, and a number that no other has;
+ * entries of equal rank stand by their numbers, so there is one order, and it is the stable one.
  *
- * The network is a bitonic one whose pairs all settle alike, the lesser entry to the lower place: the second of two
- * blocks is met from its end, instead of being sorted the other way round.  So n may be any number: a pair whose upper
- * entry does not exist is in order.  Entries are whatever order_settle knows.  Cost: n log^2 n / 4 pairs; the pairs of
- * a round are settled at once.
+ * The network is a bitonic one whose pairs all settle alike, the lesser entry to the lower place:
+ * the second of two blocks is met from its end, instead of being sorted the other way round.  So n
+ * may be any number: a pair whose upper entry does not exist is in order.  Entries are whatever
+ * order_settle knows.  Cost: n log^2 n / 4 pairs; the pairs of a round are settled at once.
  */
 #ifndef TASK_ORDER_CUH
 #define TASK_ORDER_CUH
@@ -52,13 +53,15 @@ MPK_FN rt_u64 order_rank(const mpk_view &x, const char *g_x, rt_i64 at, bool fal
 
 /* ---- the network ---- */
 
-/* The pairs of one round: in blocks of twice `step`, entries that are `step` apart, or mirrored: the first with the
- * last, the second with the last but one ...  Called by all threads; when it returns, all pairs are settled. */
+/* The pairs of one round: in blocks of twice `step`, entries that are `step` apart, or mirrored:
+ * the first with the last, the second with the last but one ...  Called by all threads; when it
+ * returns, all pairs are settled. */
 template <typename entries>
 MPK_FN void order_round(const mpk_task &t, const entries &e, rt_i64 n, rt_i64 step, bool mirrored)
 {
     for (rt_i64 pair = mpk_thread();; pair += MPK_THREADS) {
-        rt_i64 a = (pair & -step) * 2 + (pair & (step - 1)), b = mirrored ? a ^ (2 * step - 1) : a + step;
+        rt_i64 a = (pair & -step) * 2 + (pair & (step - 1)),
+               b = mirrored ? a ^ (2 * step - 1) : a + step;
         if (a >= n)
             break;
         if (b < n)
@@ -67,15 +70,18 @@ MPK_FN void order_round(const mpk_task &t, const entries &e, rt_i64 n, rt_i64 st
     mpk_sync();
 }
 
-/* The rounds that are left of a block once entries more than `step` apart are settled; step: a power of 2, or 0. */
-template <typename entries> MPK_FN void order_finish(const mpk_task &t, const entries &e, rt_i64 n, rt_i64 step)
+/* The rounds that are left of a block once entries more than `step` apart are settled; step: a
+ * power of 2, or 0. */
+template <typename entries>
+MPK_FN void order_finish(const mpk_task &t, const entries &e, rt_i64 n, rt_i64 step)
 {
     for (; step > 0; step /= 2)
         order_round(t, e, n, step, false);
 }
 
 /* Sort each block of `block` entries, a power of 2, of n. */
-template <typename entries> MPK_FN void order_sort(const mpk_task &t, const entries &e, rt_i64 n, rt_i64 block)
+template <typename entries>
+MPK_FN void order_sort(const mpk_task &t, const entries &e, rt_i64 n, rt_i64 block)
 {
     for (rt_i64 width = 2; width <= block && width < 2 * n; width *= 2) {
         order_round(t, e, n, width / 2, true);

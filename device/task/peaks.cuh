@@ -1,5 +1,5 @@
-/* peaks.cuh - the largest logit and its column, as logits leaves it for the choice of a token: of equal ones the first,
- * and NaN is none. */
+/* peaks.cuh - the largest logit and its column, as logits leaves it for the choice of a token: of
+ * equal ones the first, and NaN is none. */
 #ifndef TASK_PEAKS_CUH
 #define TASK_PEAKS_CUH
 

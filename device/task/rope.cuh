@@ -1,19 +1,21 @@
-/* rope.cuh - rotary embedding: rope_table from frequencies that the compiler has worked out, rope by such a table, and
- * rotate by tables from elsewhere. */
+/* rope.cuh - rotary embedding: rope_table from frequencies that the compiler has worked out, rope
+ * by such a table, and rotate by tables from elsewhere. */
 #ifndef TASK_ROPE_CUH
 #define TASK_ROPE_CUH
 
 #include "tile/view.cuh"
 
 /* cos and sin of a position; the angle is an fp32 number, as in src/op/rope.h. */
-MPK_FN void rope_angle(float frequency, float amplitude, rt_i64 position, float *cosine, float *sine)
+MPK_FN void rope_angle(float frequency, float amplitude, rt_i64 position, float *cosine,
+                       float *sine)
 {
     double angle = (double)((float)position * frequency);
     *cosine = (float)cos(angle) * amplitude;
     *sine = (float)sin(angle) * amplitude;
 }
 
-/* Where the partner of entry k of a head stands, and which pair they are; false: entry k is not rotated. */
+/* Where the partner of entry k of a head stands, and which pair they are; false: entry k is not
+ * rotated. */
 MPK_FN bool rope_pair(int k, int half, int *partner, int *pair, bool *is_first)
 {
     if (k >= 2 * half)
@@ -30,8 +32,8 @@ MPK_FN float rope_turn(float x, float partner, bool is_first, float cosine, floa
 }
 
 /* table[t, 0 and 1, pair] = cos, sin. */
-MPK_FN void rope_table_run(const mpk_task &t, const mpk_view &positions, const mpk_view &table, const float *frequency,
-                           float amplitude)
+MPK_FN void rope_table_run(const mpk_task &t, const mpk_view &positions, const mpk_view &table,
+                           const float *frequency, float amplitude)
 {
     const char *g_positions = mpk_data(t, positions);
     char *g_table = mpk_data(t, table);
@@ -43,8 +45,9 @@ MPK_FN void rope_table_run(const mpk_task &t, const mpk_view &positions, const m
         rt_i64 at[RT_MAX_RANK];
         float cosine, sine;
         mpk_place(box, 3, i, at);
-        rope_angle(frequency[at[2]], amplitude, mpk_get_int(positions, g_positions, at[0] * positions.stride[0]),
-                   &cosine, &sine);
+        rope_angle(frequency[at[2]], amplitude,
+                   mpk_get_int(positions, g_positions, at[0] * positions.stride[0]), &cosine,
+                   &sine);
         rt_i64 to = mpk_offset(table, at);
         mpk_put(table, g_table, to, cosine);
         mpk_put(table, g_table, to + table.stride[1], sine);
@@ -67,15 +70,16 @@ MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table
         if (rope_pair((int)at[2], (int)table.dims[2], &partner, &pair, &is_first)) {
             rt_i64 angle = at[0] * table.stride[0] + pair * table.stride[2];
             value = rope_turn(value, mpk_get(x, g_x, head + partner * x.stride[2]), is_first,
-                              mpk_get(table, g_table, angle), mpk_get(table, g_table, angle + table.stride[1]));
+                              mpk_get(table, g_table, angle),
+                              mpk_get(table, g_table, angle + table.stride[1]));
         }
         mpk_put(y, g_y, mpk_offset(y, at), value);
     }
 }
 
 /* y = x cos + (-x2, x1) sin; both products and the sum are rounded, as in src/op/rotate.h. */
-MPK_FN void rotate_run(const mpk_task &t, const mpk_view &x, const mpk_view &cosine, const mpk_view &sine,
-                       const mpk_view &y)
+MPK_FN void rotate_run(const mpk_task &t, const mpk_view &x, const mpk_view &cosine,
+                       const mpk_view &sine, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x), *g_cosine = mpk_data(t, cosine), *g_sine = mpk_data(t, sine);
     char *g_y = mpk_data(t, y);
@@ -91,7 +95,8 @@ MPK_FN void rotate_run(const mpk_task &t, const mpk_view &x, const mpk_view &cos
         if (e < width) {
             float other = mpk_get(x, g_x, from + (e < half ? half : -half) * x.stride[last]);
             float product = value * mpk_get(cosine, g_cosine, mpk_spread(cosine, x.rank, at));
-            other = (e < half ? -other : other) * mpk_get(sine, g_sine, mpk_spread(sine, x.rank, at));
+            other =
+                (e < half ? -other : other) * mpk_get(sine, g_sine, mpk_spread(sine, x.rank, at));
             value = mpk_round(x.dtype, product) + mpk_round(x.dtype, other);
         }
         mpk_put(y, g_y, mpk_offset(y, at), value);

@@ -1,12 +1,15 @@
-/* rope_tile.cuh - many tokens' query and key heads normalised and turned, keys and values put into bf16 pages.
+/* rope_tile.cuh - many tokens' query and key heads normalised and turned, keys and values put into
+ * bf16 pages.
  *
- * The operator rope_kv; a task is some tokens, some query heads, and the KV heads whose first query head is among them.
+ * The operator rope_kv; a task is some tokens, some query heads, and the KV heads whose first query
+ * head is among them.
  *
- * Query and key heads: K / 8 lanes a head, 4 dims of its low half and the 4 that turn with them each; four heads at a
- * time, so that their loads overlap.  Values: 16 neighbours of a slot that fill 16 places of a page are one block of
- * 32-byte rows (tile/kv.cuh), and a warp writes it at once; tokens that stand otherwise are written one by one.
- * Of two tokens of the step at one place the later stays, and nobody writes the earlier: whether there are any is found
- * out with a map of bits first.
+ * Query and key heads: K / 8 lanes a head, 4 dims of its low half and the 4 that turn with them
+ * each; four heads at a time, so that their loads overlap.  Values: 16 neighbours of a slot that
+ * fill 16 places of a page are one block of 32-byte rows (tile/kv.cuh), and a warp writes it at
+ * once; tokens that stand otherwise are written one by one.  Of two tokens of the step at one place
+ * the later stays, and nobody writes the earlier: whether there are any is found out with a map of
+ * bits first.
  * Cost: qkv is read and written once; the places of all tokens of the step for each task.
  */
 #ifndef TASK_ROPE_TILE_CUH
@@ -29,7 +32,8 @@ struct turn_tokens {
 /* Number of a token's place, page * 64 + place in the page; -1: it has none. */
 MPK_FN int turn_place(const mpk_task &t, const turn_shape &s, int token)
 {
-    const int position = mpk_at<const int>(t, TURN_POSITIONS)[token], slot = mpk_at<const int>(t, TURN_SLOTS)[token];
+    const int position = mpk_at<const int>(t, TURN_POSITIONS)[token],
+              slot = mpk_at<const int>(t, TURN_SLOTS)[token];
     const mpk_cache &c = mpk_caches[s.cache];
     if (position < 0 || position / TURN_PAGE >= c.slot_pages || (rt_u32)slot >= (rt_u32)c.slots)
         return -1;
@@ -84,14 +88,17 @@ MPK_FN float turn_weight(const mpk_task &t, int operand, int type, int dim)
 /* Four dims times scale and weight, rounded. */
 MPK_FN uint2 turn_norm(const float *weight, float scale, uint2 v)
 {
-    v.x = ptx_pack_bf16(ptx_low_bf16(v.x) * scale * weight[0], ptx_high_bf16(v.x) * scale * weight[1]);
-    v.y = ptx_pack_bf16(ptx_low_bf16(v.y) * scale * weight[2], ptx_high_bf16(v.y) * scale * weight[3]);
+    v.x = ptx_pack_bf16(ptx_low_bf16(v.x) * scale * weight[0],
+                        ptx_high_bf16(v.x) * scale * weight[1]);
+    v.y = ptx_pack_bf16(ptx_low_bf16(v.y) * scale * weight[2],
+                        ptx_high_bf16(v.y) * scale * weight[3]);
     return v;
 }
 
 MPK_FN float turn_square(uint2 v)
 {
-    const float a = ptx_low_bf16(v.x), b = ptx_high_bf16(v.x), c = ptx_low_bf16(v.y), d = ptx_high_bf16(v.y);
+    const float a = ptx_low_bf16(v.x), b = ptx_high_bf16(v.x), c = ptx_low_bf16(v.y),
+                d = ptx_high_bf16(v.y);
     return a * a + b * b + c * c + d * d;
 }
 
@@ -108,11 +115,11 @@ MPK_FN void turn_rotate(uint2 *low, uint2 *high, float4 cosine, float4 sine)
     high->y = ptx_pack_bf16(g * cosine.z + c * sine.z, h * cosine.w + d * sine.w);
 }
 
-/* Query heads lo .. hi - 1, or keys of these KV heads.  What stays is read first: behind a store it would be read again
- * and again. */
+/* Query heads lo .. hi - 1, or keys of these KV heads.  What stays is read first: behind a store it
+ * would be read again and again. */
 template <int K>
-MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens &k, bool keys, int lo, int hi,
-                       bool twice)
+MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens &k, bool keys,
+                       int lo, int hi, bool twice)
 {
     constexpr int LANES = K / 8, HEADS_AT_ONCE = MPK_THREADS / LANES;
     const int thread = mpk_thread(), dim = thread % LANES * 4, first = thread / LANES;
@@ -126,14 +133,16 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
     float weight[2][4];
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        weight[i / 4][i % 4] = type >= 0 ? turn_weight(t, norm, type, dim + i % 4 + i / 4 * (K / 2)) : 1;
+        weight[i / 4][i % 4] =
+            type >= 0 ? turn_weight(t, norm, type, dim + i % 4 + i / 4 * (K / 2)) : 1;
     for (int base = 0; base < n; base += HEADS_AT_ONCE * TURN_AT_ONCE) {
         uint2 low[TURN_AT_ONCE], high[TURN_AT_ONCE];
         int place[TURN_AT_ONCE];
         float4 cosine[TURN_AT_ONCE], sine[TURN_AT_ONCE];
 #pragma unroll
         for (int i = 0; i < TURN_AT_ONCE; i++) {
-            const int item = base + i * HEADS_AT_ONCE + first, nth = per_token == 1 ? item : item / per_token;
+            const int item = base + i * HEADS_AT_ONCE + first,
+                      nth = per_token == 1 ? item : item / per_token;
             low[i] = high[i] = make_uint2(0, 0);
             cosine[i] = sine[i] = make_float4(0, 0, 0, 0);
             place[i] = -1;
@@ -150,7 +159,8 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
         }
 #pragma unroll
         for (int i = 0; i < TURN_AT_ONCE; i++) {
-            const int item = base + i * HEADS_AT_ONCE + first, nth = per_token == 1 ? item : item / per_token;
+            const int item = base + i * HEADS_AT_ONCE + first,
+                      nth = per_token == 1 ? item : item / per_token;
             const int token = k.first + nth, head = item - nth * per_token;
             float square = turn_square(low[i]) + turn_square(high[i]);
 #pragma unroll
@@ -169,7 +179,8 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
             if (keys) {
                 if (place[i] < 0)
                     continue;
-                to = cache + ((rt_u64)(place[i] / TURN_PAGE) * kv_heads + lo + head) * TURN_PAGE * K;
+                to =
+                    cache + ((rt_u64)(place[i] / TURN_PAGE) * kv_heads + lo + head) * TURN_PAGE * K;
                 to_high = to + kv_key_at(place[i] % TURN_PAGE, dim + K / 2, TURN_PAGE, K, 2);
                 to += kv_key_at(place[i] % TURN_PAGE, dim, TURN_PAGE, K, 2);
             }
@@ -181,19 +192,22 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
 
 /* ---- values ---- */
 
-/* Which tokens from t0 - 16 on (bit 0) up to t0 + 15 begin a full block of 16 places whose tokens are all the task's;
- * all lanes alike. */
+/* Which tokens from t0 - 16 on (bit 0) up to t0 + 15 begin a full block of 16 places whose tokens
+ * are all the task's; all lanes alike. */
 MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int t0)
 {
     const int lane = mpk_thread() % 32;
-    rt_u64 follows = 0; /* bit i: token t0 - 16 + i stands one place behind the one before it, in the same page */
+    /* bit i: token t0 - 16 + i stands one place behind the one before it, in the same page */
+    rt_u64 follows = 0;
     rt_u32 begins = 0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int token = t0 - 16 + half * 32 + lane;
         const int place = token >= k.first && token < k.last ? turn_place(t, s, token) : -1;
         const int before = token > k.first && token <= k.last ? turn_place(t, s, token - 1) : -1;
-        follows |= (rt_u64)__ballot_sync(0xffffffffu, place >= 0 && before >= 0 && place == before + 1) << (32 * half);
+        follows |=
+            (rt_u64)__ballot_sync(0xffffffffu, place >= 0 && before >= 0 && place == before + 1)
+            << (32 * half);
         if (half == 0)
             begins = __ballot_sync(0xffffffffu, place >= 0 && place % 16 == 0);
     }
@@ -206,12 +220,14 @@ MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const tur
 }
 
 /* 16 tokens from `token` on into places `place` ...: a lane takes two dims. */
-template <int K> MPK_FN void turn_store_block(const mpk_task &t, const turn_shape &s, int token, int place, int head)
+template <int K>
+MPK_FN void turn_store_block(const mpk_task &t, const turn_shape &s, int token, int place, int head)
 {
     const int columns = (s.heads + 2 * s.kv_heads) * K;
-    const rt_u16 *from =
-        mpk_at<const rt_u16>(t, TURN_QKV) + (rt_u64)token * columns + (s.heads + s.kv_heads + head) * K;
-    rt_u16 *to = mpk_at<rt_u16>(t, TURN_V_CACHE) + ((rt_u64)(place / TURN_PAGE) * s.kv_heads + head) * TURN_PAGE * K;
+    const rt_u16 *from = mpk_at<const rt_u16>(t, TURN_QKV) + (rt_u64)token * columns +
+                         (s.heads + s.kv_heads + head) * K;
+    rt_u16 *to = mpk_at<rt_u16>(t, TURN_V_CACHE) +
+                 ((rt_u64)(place / TURN_PAGE) * s.kv_heads + head) * TURN_PAGE * K;
     for (int dim = mpk_thread() % 32 * 2; dim < K; dim += 64) {
         rt_u32 v[16], row[2][8];
 #pragma unroll
@@ -235,12 +251,14 @@ template <int K> MPK_FN void turn_store_block(const mpk_task &t, const turn_shap
     }
 }
 
-/* Values of up to 16 tokens from t0 on that are written one by one: lane i holds where that of token t0 + i goes, or
- * -1.  Four at a time, so that their loads overlap. */
-template <int K> MPK_FN void turn_store_values(const mpk_task &t, const turn_shape &s, int t0, int place, int head)
+/* Values of up to 16 tokens from t0 on that are written one by one: lane i holds where that of
+ * token t0 + i goes, or -1.  Four at a time, so that their loads overlap. */
+template <int K>
+MPK_FN void turn_store_values(const mpk_task &t, const turn_shape &s, int t0, int place, int head)
 {
     const int columns = (s.heads + 2 * s.kv_heads) * K, kv_heads = s.kv_heads;
-    const rt_u16 *from = mpk_at<const rt_u16>(t, TURN_QKV) + (rt_u64)t0 * columns + (s.heads + kv_heads + head) * K;
+    const rt_u16 *from =
+        mpk_at<const rt_u16>(t, TURN_QKV) + (rt_u64)t0 * columns + (s.heads + kv_heads + head) * K;
     rt_u16 *cache = mpk_at<rt_u16>(t, TURN_V_CACHE) + head * TURN_PAGE * K;
     const int pair = 2 * (mpk_thread() % 32);
     for (rt_u32 left = __ballot_sync(0xffffffffu, place >= 0); left;) {
@@ -252,7 +270,9 @@ template <int K> MPK_FN void turn_store_values(const mpk_task &t, const turn_sha
             left &= left - 1;
 #pragma unroll
             for (int d = 0; d < K / 64; d++)
-                v[i][d] = token[i] < 0 ? 0 : ptx_load_word(from + (rt_u64)token[i] * columns + 64 * d + pair);
+                v[i][d] = token[i] < 0
+                              ? 0
+                              : ptx_load_word(from + (rt_u64)token[i] * columns + 64 * d + pair);
         }
 #pragma unroll
         for (int i = 0; i < TURN_AT_ONCE; i++) {
@@ -270,11 +290,14 @@ template <int K> MPK_FN void turn_store_values(const mpk_task &t, const turn_sha
     }
 }
 
-/* Warps take 16 tokens of a head at a time; a block is written by the warp in whose 16 it begins. */
+/* Warps take 16 tokens of a head at a time; a block is written by the warp in whose 16 it
+ * begins. */
 template <int K>
-MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int kv_lo, int kv_hi, bool twice)
+MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int kv_lo,
+                        int kv_hi, bool twice)
 {
-    const int heads = kv_hi - kv_lo, n = (k.last - k.first + 15) / 16 * heads, lane = mpk_thread() % 32;
+    const int heads = kv_hi - kv_lo, n = (k.last - k.first + 15) / 16 * heads,
+              lane = mpk_thread() % 32;
     for (int item = mpk_thread() / 32; item < n; item += MPK_WARPS) {
         const int t0 = k.first + item / heads * 16, head = kv_lo + item % heads;
         const rt_u32 full = twice ? 0 : turn_full_blocks(t, s, k, t0);
@@ -297,7 +320,8 @@ MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_token
 
 template <int K> MPK_FN void rope_tile(const mpk_task &t, const turn_shape &s)
 {
-    const turn_tokens k = {(int)t.e->lo[0], (int)t.hi0, (int)mpk_smaller(t.live[RT_TOKENS], (rt_u32)s.tokens)};
+    const turn_tokens k = {(int)t.e->lo[0], (int)t.hi0,
+                           (int)mpk_smaller(t.live[RT_TOKENS], (rt_u32)s.tokens)};
     const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1], group = s.heads / s.kv_heads;
     const int kv_lo = (lo + group - 1) / group, kv_hi = (hi + group - 1) / group;
     const bool twice = kv_lo < kv_hi && turn_any_twice(t, s, k.all);

@@ -1,10 +1,11 @@
 /* route_few.cuh - the experts of a few tokens: route of bf16 or f32 logits, a warp a token.
  *
- * A lane has every 32nd word of a token's logits in registers, and of each logit a key that compares as it does.  The
- * low half of a bf16's key tells the expert, so one reduction over the warp finds the next one; f32 takes two.  An id
- * is stored as soon as it is known: others wait for it.  Then exponentials are summed, in the same order whatever the
- * step has, and weights are stored.  Logits may be carried (rt_lane.h), and so may both results: no word of them is
- * RT_EMPTY.  Cost: a reduction and E / 32 comparisons for each expert that is chosen.
+ * A lane has every 32nd word of a token's logits in registers, and of each logit a key that
+ * compares as it does.  The low half of a bf16's key tells the expert, so one reduction over the
+ * warp finds the next one; f32 takes two.  An id is stored as soon as it is known: others wait for
+ * it.  Then exponentials are summed, in the same order whatever the step has, and weights are
+ * stored.  Logits may be carried (rt_lane.h), and so may both results: no word of them is RT_EMPTY.
+ * Cost: a reduction and E / 32 comparisons for each expert that is chosen.
  */
 #ifndef TASK_ROUTE_FEW_CUH
 #define TASK_ROUTE_FEW_CUH
@@ -18,7 +19,9 @@ enum { ROUTE_LOGITS, ROUTE_IDS, ROUTE_WEIGHTS, ROUTE_NAN = 0x10000 };
 /* Logit `i` of this lane's, and whose it is. */
 template <bool IS_BF16> MPK_FN float route_logit(const rt_u32 *word, int i)
 {
-    return !IS_BF16 ? __uint_as_float(word[i]) : i % 2 ? ptx_high_bf16(word[i / 2]) : ptx_low_bf16(word[i / 2]);
+    return !IS_BF16 ? __uint_as_float(word[i])
+           : i % 2  ? ptx_high_bf16(word[i / 2])
+                    : ptx_low_bf16(word[i / 2]);
 }
 template <bool IS_BF16> MPK_FN int route_id(int i, int lane)
 {
@@ -28,11 +31,13 @@ template <bool IS_BF16> MPK_FN int route_id(int i, int lane)
 /* The logit that a key stands for. */
 template <bool IS_BF16> MPK_FN float route_value(rt_u32 key)
 {
-    return __uint_as_float(__float_as_uint(mpk_from_key(key)) & (IS_BF16 ? 0xffff0000u : 0xffffffffu));
+    return __uint_as_float(__float_as_uint(mpk_from_key(key)) &
+                           (IS_BF16 ? 0xffff0000u : 0xffffffffu));
 }
 
 /* This lane's words of a row, once they are there; what lies behind the row is 0. */
-template <int WORDS> MPK_FN void route_await(const char *from, int n_words, int lane, bool carried, rt_u32 *word)
+template <int WORDS>
+MPK_FN void route_await(const char *from, int n_words, int lane, bool carried, rt_u32 *word)
 {
     rt_u32 most;
 #pragma unroll
@@ -50,7 +55,8 @@ template <int WORDS> MPK_FN void route_await(const char *from, int n_words, int 
     } while (carried && __any_sync(0xffffffffu, most == RT_EMPTY) && !ptx_load_flag(&mpk_w.abort));
 }
 
-template <int LOGITS, bool IS_BF16> MPK_FN void route_keys(const rt_u32 *word, int experts, int lane, rt_u32 *key)
+template <int LOGITS, bool IS_BF16>
+MPK_FN void route_keys(const rt_u32 *word, int experts, int lane, rt_u32 *key)
 {
 #pragma unroll
     for (int i = 0; i < LOGITS; i++) {
@@ -83,11 +89,11 @@ MPK_FN float route_exp(float x)
     return ptx_exp2(x * 1.44269504f);
 }
 
-/* Weights of a token from all its logits and those of its experts: of expert `lane` and of the one 32 behind.  A NaN
- * anywhere is in the sum of all, and so in all weights. */
+/* Weights of a token from all its logits and those of its experts: of expert `lane` and of the one
+ * 32 behind.  A NaN anywhere is in the sum of all, and so in all weights. */
 template <int LOGITS, bool IS_BF16>
-MPK_FN void route_weigh(const rt_u32 *word, int experts, int of_token, bool normalize, bool round, int lane,
-                        float largest, const float *own, char *weights)
+MPK_FN void route_weigh(const rt_u32 *word, int experts, int of_token, bool normalize, bool round,
+                        int lane, float largest, const float *own, char *weights)
 {
     float share[2], sum = 0, chosen = 0;
 #pragma unroll
@@ -108,7 +114,8 @@ MPK_FN void route_weigh(const rt_u32 *word, int experts, int of_token, bool norm
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const float weight = __fdividef(share[h], total);
-        const rt_u32 bits = IS_BF16 && round ? ptx_pack_bf16(0, weight) & 0xffff0000u : __float_as_uint(weight);
+        const rt_u32 bits =
+            IS_BF16 && round ? ptx_pack_bf16(0, weight) & 0xffff0000u : __float_as_uint(weight);
         if (h * 32 + lane < of_token)
             ptx_store_word(weights + (h * 32 + lane) * 4, mpk_smaller(bits, RT_EMPTY - 1));
     }
@@ -116,8 +123,8 @@ MPK_FN void route_weigh(const rt_u32 *word, int experts, int of_token, bool norm
 
 /* One token: a row of logits -> its ids and weights. */
 template <int WORDS, bool IS_BF16>
-MPK_FN void route_row(const char *logits, char *ids, char *weights, int experts, int of_token, bool normalize,
-                      bool round, bool carried)
+MPK_FN void route_row(const char *logits, char *ids, char *weights, int experts, int of_token,
+                      bool normalize, bool round, bool carried)
 {
     enum { LOGITS = WORDS * (IS_BF16 ? 2 : 1) };
     const int lane = mpk_thread() % 32;
@@ -134,11 +141,12 @@ MPK_FN void route_row(const char *logits, char *ids, char *weights, int experts,
         own[0] = j == lane ? x : own[0];
         own[1] = j == lane + 32 ? x : own[1];
     }
-    route_weigh<LOGITS, IS_BF16>(word, experts, of_token, normalize, round, lane, largest, own, weights);
+    route_weigh<LOGITS, IS_BF16>(word, experts, of_token, normalize, round, lane, largest, own,
+                                 weights);
 }
 
-/* logits [T, experts] -> ids i32[T, of_token], weights f32[T, of_token]; WORDS: of a row, for each lane; bf16: an even
- * number of experts; of_token at most 64. */
+/* logits [T, experts] -> ids i32[T, of_token], weights f32[T, of_token]; WORDS: of a row, for each
+ * lane; bf16: an even number of experts; of_token at most 64. */
 template <int WORDS, bool IS_BF16>
 MPK_FN void route_few(const mpk_task &t, int experts, int of_token, bool normalize, bool round)
 {
@@ -149,8 +157,8 @@ MPK_FN void route_few(const mpk_task &t, int experts, int of_token, bool normali
     for (; token < end; token += MPK_WARPS)
         route_row<WORDS, IS_BF16>(mpk_at<const char>(t, ROUTE_LOGITS) + token * row_bytes,
                                   mpk_at<char>(t, ROUTE_IDS) + token * of_token * 4,
-                                  mpk_at<char>(t, ROUTE_WEIGHTS) + token * of_token * 4, experts, of_token, normalize,
-                                  round, mpk_carries(t, ROUTE_LOGITS));
+                                  mpk_at<char>(t, ROUTE_WEIGHTS) + token * of_token * 4, experts,
+                                  of_token, normalize, round, mpk_carries(t, ROUTE_LOGITS));
     mpk_trigger(t);
 }
 

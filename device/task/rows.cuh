@@ -1,14 +1,16 @@
-/* rows.cuh - operators that reduce along axes: rms_norm, layer_norm, softmax, reduce, argmax and its parts.
+/* rows.cuh - operators that reduce along axes: rms_norm, layer_norm, softmax, reduce, argmax and
+ * its parts.
  *
- * A line is shared by a team of threads, or by all if it is long; which of both depends on its length alone.  Cost: a
- * pass over the line for each reduction, from the cache after the first.
+ * A line is shared by a team of threads, or by all if it is long; which of both depends on its
+ * length alone.  Cost: a pass over the line for each reduction, from the cache after the first.
  */
 #ifndef TASK_ROWS_CUH
 #define TASK_ROWS_CUH
 
 #include "tile/view.cuh"
 
-/* This thread's line of a round that begins with line `first`; false: none is left for its group. */
+/* This thread's line of a round that begins with line `first`; false: none is left for its
+ * group. */
 MPK_FN bool rows_line(int group, rt_u64 first, rt_u64 n, rt_u64 *line)
 {
     int number = mpk_thread() / group;
@@ -16,10 +18,11 @@ MPK_FN bool rows_line(int group, rt_u64 first, rt_u64 n, rt_u64 *line)
     return number < MPK_THREADS / group && *line < n;
 }
 
-/* 1 / sqrt(mean of squares + eps) of n entries of a line; called by all threads, mine: this thread's group has a line.
+/* 1 / sqrt(mean of squares + eps) of n entries of a line; called by all threads, mine: this
+ * thread's group has a line.
  */
-MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view &x, const char *g_x, rt_i64 from,
-                         rt_i64 step, rt_i64 n, double eps)
+MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view &x,
+                         const char *g_x, rt_i64 from, rt_i64 step, rt_i64 n, double eps)
 {
     double sum = 0;
     for (rt_i64 i = mpk_thread() % group; mine && i < n; i += group) {
@@ -29,7 +32,8 @@ MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view
     return (float)(1.0 / sqrt(mpk_sum(t, group, sum) / (double)n + eps));
 }
 
-MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight, const mpk_view &y, double eps)
+MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+                         const mpk_view &y, double eps)
 {
     const char *g_x = mpk_data(t, x), *g_weight = mpk_data(t, weight);
     char *g_y = mpk_data(t, y);
@@ -55,8 +59,8 @@ MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &w
 }
 
 /* Two passes: the variance is a sum around the mean. */
-MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight, const mpk_view &bias,
-                           const mpk_view &y, double eps)
+MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+                           const mpk_view &bias, const mpk_view &y, double eps)
 {
     const char *g_x = mpk_data(t, x), *g_weight = mpk_data(t, weight), *g_bias = mpk_data(t, bias);
     char *g_y = mpk_data(t, y);
@@ -98,7 +102,16 @@ MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view 
     }
 }
 
-enum { REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_PROD, REDUCE_LOGSUMEXP, REDUCE_ANY, REDUCE_ALL };
+enum {
+    REDUCE_SUM,
+    REDUCE_MEAN,
+    REDUCE_MAX,
+    REDUCE_MIN,
+    REDUCE_PROD,
+    REDUCE_LOGSUMEXP,
+    REDUCE_ANY,
+    REDUCE_ALL
+};
 
 /* NaN wins. */
 MPK_FN double reduce_larger(double a, double b)
@@ -132,8 +145,8 @@ MPK_FN double reduce_group(const mpk_task &t, int kind, int group, double a)
                                  : mpk_sum(t, group, a);
 }
 
-/* The same of integers, exactly: sums and products wrap around; "any" and "all" are the largest and the smallest of
- * 0 and 1. */
+/* The same of integers, exactly: sums and products wrap around; "any" and "all" are the largest and
+ * the smallest of 0 and 1. */
 MPK_FN rt_i64 reduce_whole_larger(rt_i64 a, rt_i64 b)
 {
     return b > a ? b : a;
@@ -177,7 +190,8 @@ MPK_FN double softmax_weight(int dtype, double x, double largest)
 }
 
 /* exp(x - max) / sum along an axis, of which the box holds what is alive; or its logarithm. */
-MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, bool logarithm)
+MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis,
+                        bool logarithm)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
@@ -210,13 +224,15 @@ MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
         for (rt_i64 i = lane; mine && i < hi - lo; i += group) {
             double value = mpk_get_double(x, g_x, from + i * from_step);
             mpk_put_double(y, g_y, to + i * to_step,
-                           logarithm ? value - largest - log(sum) : softmax_weight(x.dtype, value, largest) / sum);
+                           logarithm ? value - largest - log(sum)
+                                     : softmax_weight(x.dtype, value, largest) / sum);
         }
     }
 }
 
 /* The box of x that entry `at` of the result is made of; `set`: the axes that go. */
-MPK_FN mpk_box reduce_part(const mpk_task &t, const mpk_view &x, int set, bool keep, const rt_i64 *at)
+MPK_FN mpk_box reduce_part(const mpk_task &t, const mpk_view &x, int set, bool keep,
+                           const rt_i64 *at)
 {
     mpk_box part;
     int o = 0;
@@ -238,8 +254,10 @@ MPK_FN mpk_box reduce_part(const mpk_task &t, const mpk_view &x, int set, bool k
     return part;
 }
 
-/* Entries lane, lane + group, ... of the part, as integers; of "any" and "all" whether they are not zero. */
-MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box &part, int kind, int lane, int group)
+/* Entries lane, lane + group, ... of the part, as integers; of "any" and "all" whether they are not
+ * zero. */
+MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box &part, int kind,
+                              int lane, int group)
 {
     rt_i64 result = kind == REDUCE_MAX   ? -0x7fffffffffffffffll - 1
                     : kind == REDUCE_MIN ? 0x7fffffffffffffffll
@@ -249,15 +267,16 @@ MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box 
         rt_i64 at[RT_MAX_RANK];
         mpk_place(part, x.rank, i, at);
         rt_i64 from = mpk_offset(x, at);
-        rt_i64 value = mpk_is_exact(x.dtype) ? mpk_get_int(x, g_x, from) : (rt_i64)(mpk_get_double(x, g_x, from) != 0);
+        rt_i64 value = mpk_is_exact(x.dtype) ? mpk_get_int(x, g_x, from)
+                                             : (rt_i64)(mpk_get_double(x, g_x, from) != 0);
         result = reduce_pair(kind, result, kind >= REDUCE_ANY ? (rt_i64)(value != 0) : value);
     }
     return result;
 }
 
 /* Entries lane, lane + group, ... of the part; of LOGSUMEXP the sum of exp(entry - base). */
-MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &part, int kind, int lane, int group,
-                            double base)
+MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &part, int kind,
+                            int lane, int group, double base)
 {
     double result = kind == REDUCE_MAX   ? (double)-MPK_INFINITY
                     : kind == REDUCE_MIN ? (double)MPK_INFINITY
@@ -267,22 +286,24 @@ MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &p
         rt_i64 at[RT_MAX_RANK];
         mpk_place(part, x.rank, i, at);
         const double value = mpk_get_double(x, g_x, mpk_offset(x, at));
-        result = reduce_pair(kind, result, kind == REDUCE_LOGSUMEXP ? softmax_weight(x.dtype, value, base) : value);
+        result = reduce_pair(
+            kind, result, kind == REDUCE_LOGSUMEXP ? softmax_weight(x.dtype, value, base) : value);
     }
     return result;
 }
 
 /* The same of all lanes. */
-MPK_FN double reduce_all_floats(const mpk_task &t, const mpk_view &x, const char *g_x, const mpk_box &part, int kind,
-                                int lane, int group, double base)
+MPK_FN double reduce_all_floats(const mpk_task &t, const mpk_view &x, const char *g_x,
+                                const mpk_box &part, int kind, int lane, int group, double base)
 {
     const double own = reduce_floats(x, g_x, part, kind, lane, group, base);
     return group > 1 ? reduce_group(t, kind, group, own) : own;
 }
 
-/* n_reduced: entries of x for one of the result, all alive.  Few: a thread does an entry of the result alone. */
-MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int kind, int set, bool keep,
-                       rt_i64 n_reduced)
+/* n_reduced: entries of x for one of the result, all alive.  Few: a thread does an entry of the
+ * result alone. */
+MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int kind, int set,
+                       bool keep, rt_i64 n_reduced)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
@@ -304,7 +325,9 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
                 mpk_put_int(y, g_y, to, result);
             continue;
         }
-        double base = kind == REDUCE_LOGSUMEXP ? reduce_all_floats(t, x, g_x, part, REDUCE_MAX, lane, group, 0) : 0;
+        double base = kind == REDUCE_LOGSUMEXP
+                          ? reduce_all_floats(t, x, g_x, part, REDUCE_MAX, lane, group, 0)
+                          : 0;
         if (base == (double)MPK_INFINITY || base == (double)-MPK_INFINITY)
             base = 0;
         double result = reduce_all_floats(t, x, g_x, part, kind, lane, group, base);
@@ -327,15 +350,16 @@ MPK_FN void argmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &ind
     for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
         bool mine = rows_line(group, first, n, &line);
         rt_i64 row = (rt_i64)(lo + line);
-        rt_u64 best = mpk_largest(t, group, x, g_x, row * x.stride[0], x.stride[1], 0, mine ? x.dims[1] : 0);
+        rt_u64 best =
+            mpk_largest(t, group, x, g_x, row * x.stride[0], x.stride[1], 0, mine ? x.dims[1] : 0);
         if (mine && mpk_thread() % group == 0)
             ((rt_i32 *)g_index)[row * index.stride[0]] = best ? (rt_i32)mpk_index_of(best) : 0;
     }
 }
 
 /* Value and column of the largest entry of each part of a row; NaN for a part of NaN. */
-MPK_FN void argmax_partial_run(const mpk_task &t, const mpk_view &x, const mpk_view &value, const mpk_view &index,
-                               rt_i64 parts)
+MPK_FN void argmax_partial_run(const mpk_task &t, const mpk_view &x, const mpk_view &value,
+                               const mpk_view &index, rt_i64 parts)
 {
     const char *g_x = mpk_data(t, x);
     char *g_value = mpk_data(t, value), *g_index = mpk_data(t, index);
@@ -358,7 +382,8 @@ MPK_FN void argmax_partial_run(const mpk_task &t, const mpk_view &x, const mpk_v
 }
 
 /* From the parts to the column; that of part 0 if all are NaN. */
-MPK_FN void argmax_reduce_run(const mpk_task &t, const mpk_view &value, const mpk_view &index, const mpk_view &y)
+MPK_FN void argmax_reduce_run(const mpk_task &t, const mpk_view &value, const mpk_view &index,
+                              const mpk_view &y)
 {
     const char *g_value = mpk_data(t, value), *g_index = mpk_data(t, index);
     char *g_y = mpk_data(t, y);
@@ -367,11 +392,12 @@ MPK_FN void argmax_reduce_run(const mpk_task &t, const mpk_view &value, const mp
     for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
         bool mine = rows_line(group, first, n, &line);
         rt_i64 row = (rt_i64)(lo + line);
-        rt_u64 best =
-            mpk_largest(t, group, value, g_value, row * value.stride[0], value.stride[1], 0, mine ? value.dims[1] : 0);
+        rt_u64 best = mpk_largest(t, group, value, g_value, row * value.stride[0], value.stride[1],
+                                  0, mine ? value.dims[1] : 0);
         if (mine && mpk_thread() % group == 0)
             ((rt_i32 *)g_y)[row * y.stride[0]] = (rt_i32)mpk_get_int(
-                index, g_index, row * index.stride[0] + (best ? (rt_i64)mpk_index_of(best) : 0) * index.stride[1]);
+                index, g_index,
+                row * index.stride[0] + (best ? (rt_i64)mpk_index_of(best) : 0) * index.stride[1]);
     }
 }
 

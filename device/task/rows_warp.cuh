@@ -1,7 +1,9 @@
-/* rows_warp.cuh - norms and softmax of rows of floats whose entries are neighbours: a warp a row, in fp32.
+/* rows_warp.cuh - norms and softmax of rows of floats whose entries are neighbours: a warp a row,
+ * in fp32.
  *
- * A row of at most ROWS_MOST entries is loaded once, by pieces of eight entries, and stays in registers.  What is added
- * up, and in which order, follows from the row's length alone.  Cost: one load of the row, two sums over a warp.
+ * A row of at most ROWS_MOST entries is loaded once, by pieces of eight entries, and stays in
+ * registers.  What is added up, and in which order, follows from the row's length alone.  Cost: one
+ * load of the row, two sums over a warp.
  */
 #ifndef TASK_ROWS_WARP_CUH
 #define TASK_ROWS_WARP_CUH
@@ -15,7 +17,8 @@ MPK_FN float rows_float(int dtype, rt_u16 bits)
 {
     return dtype == MPK_BF16 ? mpk_from_bf16(bits) : mpk_from_f16(bits);
 }
-MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest, float (&r)[ROWS_PIECE])
+MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest,
+                      float (&r)[ROWS_PIECE])
 {
     const char *g = g_row + first * mpk_dtype_bytes(dtype);
     const mpk_view v = {0, dtype};
@@ -92,8 +95,8 @@ template <int PIECES> struct rows_row {
 };
 
 template <int PIECES>
-MPK_FN void rows_open(const mpk_task &t, const mpk_view &x, const mpk_view &y, const mpk_box &box, rt_u64 line,
-                      float rest, rows_row<PIECES> *row)
+MPK_FN void rows_open(const mpk_task &t, const mpk_view &x, const mpk_view &y, const mpk_box &box,
+                      rt_u64 line, float rest, rows_row<PIECES> *row)
 {
     const int last = x.rank - 1;
     rt_i64 at[RT_MAX_RANK];
@@ -132,8 +135,8 @@ template <int PIECES> MPK_FN float rows_total(const rows_row<PIECES> &row)
 
 /* (entry - mean) factor weight + bias, stored; weight and bias may be absent. */
 template <int PIECES>
-MPK_FN void rows_scale(const mpk_task &t, rows_row<PIECES> *row, float mean, float factor, const mpk_view &weight,
-                       const mpk_view &bias, const mpk_view &y)
+MPK_FN void rows_scale(const mpk_task &t, rows_row<PIECES> *row, float mean, float factor,
+                       const mpk_view &weight, const mpk_view &bias, const mpk_view &y)
 {
 #pragma unroll
     for (int c = 0; c < PIECES; c++) {
@@ -159,31 +162,35 @@ MPK_FN void rows_scale(const mpk_task &t, rows_row<PIECES> *row, float mean, flo
     for (rt_u64 line = (rt_u64)(mpk_thread() / 32); line < lines; line += MPK_THREADS / 32)
 
 template <int PIECES>
-MPK_FN void layer_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight, const mpk_view &bias,
-                            const mpk_view &y, double eps)
+MPK_FN void layer_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+                            const mpk_view &bias, const mpk_view &y, double eps)
 {
     ROWS_EACH_LINE(t, x)
     {
         rows_row<PIECES> row;
         rows_open(t, x, y, box, line, 0, &row);
         const float n = (float)row.n, mean = rows_total(row) / n;
-        rows_scale(t, &row, mean, rsqrtf(rows_squares(row, mean) / n + (float)eps), weight, bias, y);
+        rows_scale(t, &row, mean, rsqrtf(rows_squares(row, mean) / n + (float)eps), weight, bias,
+                   y);
     }
 }
 
 template <int PIECES>
-MPK_FN void rms_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight, const mpk_view &y, double eps)
+MPK_FN void rms_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+                          const mpk_view &y, double eps)
 {
     constexpr mpk_view nothing = {-1};
     ROWS_EACH_LINE(t, x)
     {
         rows_row<PIECES> row;
         rows_open(t, x, y, box, line, 0, &row);
-        rows_scale(t, &row, 0, rsqrtf(rows_squares(row, 0) / (float)row.n + (float)eps), weight, nothing, y);
+        rows_scale(t, &row, 0, rsqrtf(rows_squares(row, 0) / (float)row.n + (float)eps), weight,
+                   nothing, y);
     }
 }
 
-template <int PIECES> MPK_FN void softmax_warp(const mpk_task &t, const mpk_view &x, const mpk_view &y, bool logarithm)
+template <int PIECES>
+MPK_FN void softmax_warp(const mpk_task &t, const mpk_view &x, const mpk_view &y, bool logarithm)
 {
     ROWS_EACH_LINE(t, x)
     {
@@ -197,7 +204,8 @@ template <int PIECES> MPK_FN void softmax_warp(const mpk_task &t, const mpk_view
 #pragma unroll
         for (int i = 0; i < PIECES * ROWS_PIECE; i++) {
             float *r = &row.r[i / ROWS_PIECE][i % ROWS_PIECE];
-            const float weight = rows_first(i / ROWS_PIECE) + i % ROWS_PIECE < row.n ? expf(*r - most) : 0.0f;
+            const float weight =
+                rows_first(i / ROWS_PIECE) + i % ROWS_PIECE < row.n ? expf(*r - most) : 0.0f;
             sum += weight;
             *r = logarithm ? *r - most : weight;
         }

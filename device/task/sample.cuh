@@ -1,14 +1,15 @@
-/* sample.cuh - draw a token from a row of logits; the rules are those of src/op/sample.c and src/op/rules.h, and so is
- * the arithmetic: weights in double, added one after the other in falling order of logits.
+/* sample.cuh - draw a token from a row of logits; the rules are those of src/op/sample.c and
+ * src/op/rules.h, and so is the arithmetic: weights in double, added one after the other in falling
+ * order of logits.
  *
- * Idea: candidates are taken out in blocks of at most 1024, in falling order.  A block is found by its lowest rank (key
- * of the logit, then id): histograms of one byte of the rank after the other say where to cut.  It is sorted in
- * scratch, and one thread walks it.  Peaked distributions, or a small top_k, need one block.  Cost: a few passes over
- * the row for each block.
+ * Idea: candidates are taken out in blocks of at most 1024, in falling order.  A block is found by
+ * its lowest rank (key of the logit, then id): histograms of one byte of the rank after the other
+ * say where to cut.  It is sorted in scratch, and one thread walks it.  Peaked distributions, or a
+ * small top_k, need one block.  Cost: a few passes over the row for each block.
  *
- * Rules change a copy of the row.  What happens once for each token of the history is found with a map of bits in
- * scratch, a part of the vocabulary after the other; where several threads change one logit they all subtract the same
- * number, so the order does not show.
+ * Rules change a copy of the row.  What happens once for each token of the history is found with a
+ * map of bits in scratch, a part of the vocabulary after the other; where several threads change
+ * one logit they all subtract the same number, so the order does not show.
  */
 #ifndef TASK_SAMPLE_CUH
 #define TASK_SAMPLE_CUH
@@ -32,7 +33,17 @@ enum {
     RULES_BANNED,
     RULES_LISTS
 };
-enum { ASK_RULES, ASK_FROM, ASK_HISTORY, ASK_LOGPROBS, ASK_TOKEN, ASK_MASK, ASK_CHOICE, ASKS, LOGPROBS = 21 };
+enum {
+    ASK_RULES,
+    ASK_FROM,
+    ASK_HISTORY,
+    ASK_LOGPROBS,
+    ASK_TOKEN,
+    ASK_MASK,
+    ASK_CHOICE,
+    ASKS,
+    LOGPROBS = 21
+};
 enum { MASK_NUMBER, MASK_BITS, RULES_LATE = -1 };
 /* Scratch behind that of the reductions. */
 enum {
@@ -40,8 +51,9 @@ enum {
     SAMPLE_WEIGHTS = SAMPLE_RANKS + SAMPLE_BLOCK * 8,  /* double[SAMPLE_BLOCK] */
     SAMPLE_COUNTS = SAMPLE_WEIGHTS + SAMPLE_BLOCK * 8, /* rt_u32[SAMPLE_DIGITS] */
     SAMPLE_SHARED = SAMPLE_COUNTS + SAMPLE_DIGITS * 4, /* sample_shared */
-    RULES_MAP = SAMPLE_RANKS,                          /* rt_u32[SAMPLE_BLOCK * 4], where no block is at hand */
-    RULES_PART = SAMPLE_BLOCK * 4 * 32                 /* ids that the map has bits for */
+    /* rt_u32[SAMPLE_BLOCK * 4], where no block is at hand */
+    RULES_MAP = SAMPLE_RANKS,
+    RULES_PART = SAMPLE_BLOCK * 4 * 32 /* ids that the map has bits for */
 };
 
 /* What one thread tells the others. */
@@ -81,7 +93,8 @@ MPK_FN double sample_weight(const sample_row &r, float x)
 }
 
 /* Count the ranks below `below` that agree with `low` above the digit at `shift`, by that digit. */
-MPK_FN void sample_count(const mpk_task &t, const sample_row &r, rt_u64 low, rt_u64 below, int shift)
+MPK_FN void sample_count(const mpk_task &t, const sample_row &r, rt_u64 low, rt_u64 below,
+                         int shift)
 {
     rt_u32 *s_count = (rt_u32 *)(t.s_scratch + SAMPLE_COUNTS);
     for (int i = mpk_thread(); i < SAMPLE_DIGITS; i += MPK_THREADS)
@@ -96,8 +109,8 @@ MPK_FN void sample_count(const mpk_task &t, const sample_row &r, rt_u64 low, rt_
     mpk_sync();
 }
 
-/* Find the lowest rank of the next block: at most SAMPLE_BLOCK ranks are from there to `below`, and all ranks or at
- * least half a block. */
+/* Find the lowest rank of the next block: at most SAMPLE_BLOCK ranks are from there to `below`, and
+ * all ranks or at least half a block. */
 MPK_FN rt_u64 sample_cut(const mpk_task &t, const sample_row &r, rt_u64 below)
 {
     const rt_u32 *s_count = (const rt_u32 *)(t.s_scratch + SAMPLE_COUNTS);
@@ -111,7 +124,8 @@ MPK_FN rt_u64 sample_cut(const mpk_task &t, const sample_row &r, rt_u64 below)
             rt_u32 n = taken;
             while (digit >= 0 && n + s_count[digit] <= SAMPLE_BLOCK)
                 n += s_count[digit--];
-            /* Digits above `digit` are taken; that one holds too many, and is cut by its next digit, or left. */
+            /* Digits above `digit` are taken; that one holds too many, and is cut by its next
+             * digit, or left. */
             s->more = digit >= 0 && n < SAMPLE_BLOCK / 2;
             s->low = low + ((rt_u64)(s->more ? digit : digit + 1) << shift);
             s->n = n;
@@ -188,7 +202,8 @@ struct sample_bounds {
 };
 
 /* One thread, one block: *sum is the running one.  True: the next block is needed. */
-MPK_FN bool sample_walk(const mpk_task &t, const sample_row &r, int phase, const sample_bounds &b, double *sum)
+MPK_FN bool sample_walk(const mpk_task &t, const sample_row &r, int phase, const sample_bounds &b,
+                        double *sum)
 {
     const rt_u64 *s_rank = (const rt_u64 *)(t.s_scratch + SAMPLE_RANKS);
     const double *s_weight = (const double *)(t.s_scratch + SAMPLE_WEIGHTS);
@@ -238,11 +253,12 @@ MPK_FN float sample_uniform(rt_u64 stream, rt_u64 index)
 }
 
 /* The column of the largest logit: from peaks if they are there; -1: all are NaN. */
-MPK_FN rt_i64 sample_best(const mpk_task &t, const mpk_view &logits, const mpk_view &peaks, rt_i64 row)
+MPK_FN rt_i64 sample_best(const mpk_task &t, const mpk_view &logits, const mpk_view &peaks,
+                          rt_i64 row)
 {
     if (!mpk_is_there(peaks)) {
-        rt_u64 best = mpk_largest(t, MPK_THREADS, logits, mpk_data(t, logits), row * logits.stride[0], logits.stride[1],
-                                  0, logits.dims[1]);
+        rt_u64 best = mpk_largest(t, MPK_THREADS, logits, mpk_data(t, logits),
+                                  row * logits.stride[0], logits.stride[1], 0, logits.dims[1]);
         return best ? (rt_i64)mpk_index_of(best) : -1;
     }
     const char *g_peaks = mpk_data(t, peaks);
@@ -255,12 +271,14 @@ MPK_FN rt_i64 sample_best(const mpk_task &t, const mpk_view &logits, const mpk_v
     best = mpk_max(t, MPK_THREADS, best);
     return best
                ? (rt_i64)mpk_get(peaks, g_peaks,
-                                 row * peaks.stride[0] + (rt_i64)mpk_index_of(best) * peaks.stride[1] + peaks.stride[2])
+                                 row * peaks.stride[0] +
+                                     (rt_i64)mpk_index_of(best) * peaks.stride[1] + peaks.stride[2])
                : -1;
 }
 
 /* The token of a row whose largest logit is at `best`. */
-MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, rt_i64 best, const float *sampling, float uniform)
+MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, rt_i64 best, const float *sampling,
+                          float uniform)
 {
     if (best < 0 || best >= r->x->dims[1])
         return 0;
@@ -281,7 +299,8 @@ MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, rt_i64 best, const f
     }
     while (phase != SAMPLE_DONE) {
         sample_next(t, r, again);
-        bounds.share = sampling[SAMPLE_TOP_P] < 1 ? (double)sampling[SAMPLE_TOP_P] * total : (double)MPK_INFINITY;
+        bounds.share = sampling[SAMPLE_TOP_P] < 1 ? (double)sampling[SAMPLE_TOP_P] * total
+                                                  : (double)MPK_INFINITY;
         bounds.least = sampling[SAMPLE_MIN_P] > 0 ? (double)sampling[SAMPLE_MIN_P] : 0;
         bounds.target = (double)uniform * total;
         if (mpk_thread() == 0)
@@ -292,7 +311,9 @@ MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, rt_i64 best, const f
             total = s->sum;
             running = 0;
             bounds.n = phase == SAMPLE_KEEP ? s->kept : bounds.n;
-            phase = phase == SAMPLE_WEIGH && filters ? SAMPLE_KEEP : phase == SAMPLE_PASS ? SAMPLE_DONE : SAMPLE_PASS;
+            phase = phase == SAMPLE_WEIGH && filters ? SAMPLE_KEEP
+                    : phase == SAMPLE_PASS           ? SAMPLE_DONE
+                                                     : SAMPLE_PASS;
         }
         mpk_sync();
     }
@@ -301,7 +322,8 @@ MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, rt_i64 best, const f
 
 /* ---- rules ---- */
 
-/* The record of a row, its history, the row that they change, and the bits of its mask (0: none). */
+/* The record of a row, its history, the row that they change, and the bits of its mask (0:
+ * none). */
 struct rules_row {
     const rt_i32 *g_words, *g_history;
     rt_i64 n_history;
@@ -348,7 +370,8 @@ MPK_FN rt_u32 *rules_map(const mpk_task &t)
     mpk_sync();
     return s_map;
 }
-/* Set the bit of an id of the part at `first`; false if it was set, or the id is of another part. */
+/* Set the bit of an id of the part at `first`; false if it was set, or the id is of another
+ * part. */
 MPK_FN bool rules_mark(rt_u32 *s_map, rt_i64 first, rt_i64 n, rt_i32 id)
 {
     rt_i64 at = id - first;
@@ -359,7 +382,8 @@ MPK_FN bool rules_mark(rt_u32 *s_map, rt_i64 first, rt_i64 n, rt_i32 id)
 }
 
 /* Repetition (of tokens from 0 on) or presence (of tokens behind the prompt): each token once. */
-MPK_FN void rules_once(const mpk_task &t, const rules_row &r, rt_i64 from, float penalty, bool repetition)
+MPK_FN void rules_once(const mpk_task &t, const rules_row &r, rt_i64 from, float penalty,
+                       bool repetition)
 {
     for (rt_i64 first = 0; first < r.n; first += RULES_PART) {
         rt_u32 *s_map = rules_map(t);
@@ -412,7 +436,8 @@ MPK_FN void rules_ban_sequences(const rules_row &r, const rt_i32 *g_at, const rt
 {
     for (; g_at < g_end; g_at += 1 + g_at[0]) {
         rt_i64 before = g_at[0] - 1, same = 0;
-        while (same < before && before <= r.n_history && g_at[1 + same] == r.g_history[r.n_history - before + same])
+        while (same < before && before <= r.n_history &&
+               g_at[1 + same] == r.g_history[r.n_history - before + same])
             same++;
         if (same == before)
             rules_ban(r, g_at[g_at[0]]);
@@ -435,7 +460,9 @@ MPK_FN void rules_list(const mpk_task &t, const rules_row &r)
             r.g_x[id] = -MPK_INFINITY;
     mpk_sync();
     if (mpk_thread() == 0) {
-        for (int i = 0; i < g_words[RULES_ENDS] && r.n_history - g_words[RULES_PROMPT] < g_words[RULES_LEAST]; i++)
+        for (int i = 0;
+             i < g_words[RULES_ENDS] && r.n_history - g_words[RULES_PROMPT] < g_words[RULES_LEAST];
+             i++)
             rules_ban(r, g_at[i]);
         g_at += g_words[RULES_ENDS];
         rules_ban_sequences(r, g_at, g_at + g_words[RULES_BANNED]);
@@ -444,7 +471,8 @@ MPK_FN void rules_list(const mpk_task &t, const rules_row &r)
 }
 
 /* Ban what is more than `sigmas` standard deviations below the largest. */
-MPK_FN void rules_cut_deviation(const mpk_task &t, const rules_row &r, double largest, double sigmas)
+MPK_FN void rules_cut_deviation(const mpk_task &t, const rules_row &r, double largest,
+                                double sigmas)
 {
     double count = 0, sum = 0, squares = 0;
     for (rt_i64 i = mpk_thread(); i < r.n; i += MPK_THREADS)
@@ -467,12 +495,14 @@ MPK_FN void rules_cut_deviation(const mpk_task &t, const rules_row &r, double la
 /* How far a token's surprise is from the expected one, as bits that rise with it. */
 MPK_FN rt_u32 rules_distance(float x, double largest, double temperature, double expected)
 {
-    return x > -MPK_INFINITY ? __float_as_uint((float)fabs(((double)x - largest) / temperature - expected))
-                             : 0x7f800000u;
+    return x > -MPK_INFINITY
+               ? __float_as_uint((float)fabs(((double)x - largest) / temperature - expected))
+               : 0x7f800000u;
 }
 
 /* Keep the fewest tokens of typical surprise whose share reaches `share`. */
-MPK_FN void rules_cut_untypical(const mpk_task &t, const rules_row &r, double largest, double temperature, double share)
+MPK_FN void rules_cut_untypical(const mpk_task &t, const rules_row &r, double largest,
+                                double temperature, double share)
 {
     rt_u32 low = 0, high = 0x7f800000u;
     double sum = 0, weighted = 0, below = 0;
@@ -518,7 +548,8 @@ MPK_FN rt_i64 rules_best(const mpk_task &t, const rules_row &r)
 
 MPK_FN void rules_apply(const mpk_task &t, const rules_row &r, double temperature)
 {
-    double sigmas = (double)rules_float(r, RULES_SIGMA), typical = (double)rules_float(r, RULES_TYPICAL);
+    double sigmas = (double)rules_float(r, RULES_SIGMA),
+           typical = (double)rules_float(r, RULES_TYPICAL);
     rules_list(t, r);
     rt_i64 best = rules_best(t, r);
     if (!(temperature > 0) || best < 0 || !(fabsf(r.g_x[best]) < MPK_INFINITY))
@@ -534,7 +565,8 @@ MPK_FN void rules_apply(const mpk_task &t, const rules_row &r, double temperatur
 /* ---- a row ---- */
 
 /* Log probabilities of a row as the model made it; the first entry is that of `token`. */
-MPK_FN void sample_tell(const mpk_task &t, sample_row r, rt_i64 best, rt_i32 n, rt_i32 token, float *g_to)
+MPK_FN void sample_tell(const mpk_task &t, sample_row r, rt_i64 best, rt_i32 n, rt_i32 token,
+                        float *g_to)
 {
     const rt_u64 *s_rank = (const rt_u64 *)(t.s_scratch + SAMPLE_RANKS);
     for (int i = mpk_thread(); i < 2 * LOGPROBS; i += MPK_THREADS)
@@ -563,9 +595,10 @@ struct rules_views {
     const mpk_view &rules, &history, &choice;
 };
 
-/* The mask of a row, 0 if it asks for none.  False: it is not there yet; one thread looks, so that all agree. */
-MPK_FN bool sample_mask(const mpk_task &t, const mpk_view &rules, const rt_i32 *asks, rt_i64 n, rt_u32 draw,
-                        const rt_u32 **g_mask)
+/* The mask of a row, 0 if it asks for none.  False: it is not there yet; one thread looks, so that
+ * all agree. */
+MPK_FN bool sample_mask(const mpk_task &t, const mpk_view &rules, const rt_i32 *asks, rt_i64 n,
+                        rt_u32 draw, const rt_u32 **g_mask)
 {
     rt_i64 row = asks[ASK_MASK] - 1;
     *g_mask = 0;
@@ -575,7 +608,8 @@ MPK_FN bool sample_mask(const mpk_task &t, const mpk_view &rules, const rt_i32 *
     *g_mask = g_at + MASK_BITS;
     mpk_sync();
     if (mpk_thread() == 0)
-        sample_words(t)->more = rt_load_acquire_system((const rt_word *)(g_at + MASK_NUMBER)) == draw + 1;
+        sample_words(t)->more =
+            rt_load_acquire_system((const rt_word *)(g_at + MASK_NUMBER)) == draw + 1;
     mpk_sync();
     bool there = sample_words(t)->more;
     mpk_sync();
@@ -583,12 +617,14 @@ MPK_FN bool sample_mask(const mpk_task &t, const mpk_view &rules, const rt_i32 *
 }
 
 /* Copy the row into the row of `choice` that it asks for and change it; false: it has no rules. */
-MPK_FN bool sample_choose(const mpk_task &t, const rules_views &v, const rt_i32 *asks, const rt_u32 *g_mask,
-                          double temperature, const sample_row &r, rules_row *out)
+MPK_FN bool sample_choose(const mpk_task &t, const rules_views &v, const rt_i32 *asks,
+                          const rt_u32 *g_mask, double temperature, const sample_row &r,
+                          rules_row *out)
 {
     rt_i64 row = asks[ASK_RULES] - 1, to = asks[ASK_CHOICE];
-    if (row < 0 || row >= v.rules.dims[0] || to < 0 || to >= v.choice.dims[0] || asks[ASK_HISTORY] < 0 ||
-        asks[ASK_FROM] < 0 || asks[ASK_FROM] > v.history.dims[0] - asks[ASK_HISTORY])
+    if (row < 0 || row >= v.rules.dims[0] || to < 0 || to >= v.choice.dims[0] ||
+        asks[ASK_HISTORY] < 0 || asks[ASK_FROM] < 0 ||
+        asks[ASK_FROM] > v.history.dims[0] - asks[ASK_HISTORY])
         return false;
     rules_row made = {(const rt_i32 *)mpk_data(t, v.rules) + row * v.rules.stride[0],
                       (const rt_i32 *)mpk_data(t, v.history) + asks[ASK_FROM],
@@ -606,13 +642,14 @@ MPK_FN bool sample_choose(const mpk_task &t, const rules_views &v, const rt_i32 
     return true;
 }
 
-MPK_FN void sample_run(const mpk_task &t, const mpk_view &logits, const mpk_view &sampling, const mpk_view &seeds,
-                       const mpk_view &draws, const mpk_view &asked, const mpk_view &rules, const mpk_view &history,
-                       const mpk_view &choice, const mpk_view &peaks, const mpk_view &token, const mpk_view &chosen,
+MPK_FN void sample_run(const mpk_task &t, const mpk_view &logits, const mpk_view &sampling,
+                       const mpk_view &seeds, const mpk_view &draws, const mpk_view &asked,
+                       const mpk_view &rules, const mpk_view &history, const mpk_view &choice,
+                       const mpk_view &peaks, const mpk_view &token, const mpk_view &chosen,
                        const mpk_view &logprobs)
 {
-    const char *g_sampling = mpk_data(t, sampling), *g_seeds = mpk_data(t, seeds), *g_draws = mpk_data(t, draws),
-               *g_asked = mpk_data(t, asked);
+    const char *g_sampling = mpk_data(t, sampling), *g_seeds = mpk_data(t, seeds),
+               *g_draws = mpk_data(t, draws), *g_asked = mpk_data(t, asked);
     char *g_token = mpk_data(t, token);
     rules_views views = {rules, history, chosen};
     for (rt_i64 row = mpk_lo(t, 0); row < (rt_i64)mpk_hi(t, 0); row++) {
@@ -620,17 +657,21 @@ MPK_FN void sample_run(const mpk_task &t, const mpk_view &logits, const mpk_view
         float how[4];
         rt_i32 asks[ASKS];
         for (int i = 0; i < 4; i++)
-            how[i] = mpk_get(sampling, g_sampling, row * sampling.stride[0] + i * sampling.stride[1]);
+            how[i] =
+                mpk_get(sampling, g_sampling, row * sampling.stride[0] + i * sampling.stride[1]);
         for (int i = 0; i < ASKS; i++)
-            asks[i] = (rt_i32)mpk_get_int(asked, g_asked, row * asked.stride[0] + i * asked.stride[1]);
+            asks[i] =
+                (rt_i32)mpk_get_int(asked, g_asked, row * asked.stride[0] + i * asked.stride[1]);
         rt_u64 draw = (rt_u64)mpk_get_int(draws, g_draws, row * draws.stride[0]);
-        float uniform = sample_uniform((rt_u64)mpk_get_int(seeds, g_seeds, row * seeds.stride[0]), draw);
+        float uniform =
+            sample_uniform((rt_u64)mpk_get_int(seeds, g_seeds, row * seeds.stride[0]), draw);
         rt_i64 best = sample_best(t, logits, peaks, row), from = best;
         sample_row of = r;
         rules_row made;
         const rt_u32 *g_mask;
         bool there = sample_mask(t, rules, asks, logits.dims[1], (rt_u32)draw, &g_mask);
-        if (there && sample_choose(t, views, asks, g_mask, (double)how[SAMPLE_TEMPERATURE], r, &made)) {
+        if (there &&
+            sample_choose(t, views, asks, g_mask, (double)how[SAMPLE_TEMPERATURE], r, &made)) {
             of.x = &chosen;
             of.g_x = mpk_data(t, chosen);
             of.from = (rt_i64)asks[ASK_CHOICE] * chosen.stride[0];

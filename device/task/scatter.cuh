@@ -1,12 +1,13 @@
 /* scatter.cuh - operators whose values go where index tensors say: index_put and scatter.
  *
- * Of several values for one entry the order counts: the last stays, or all are combined one after the other, as the
- * reference does.  A task goes through all positions of the indices in order and gathers those that fall into its box
- * in a list in scratch: the rank is the entry that is named, the number is the position.  When the list is full it is
- * sorted; then a thread has all values of an entry beside each other, in order, and entries are done at once.
+ * Of several values for one entry the order counts: the last stays, or all are combined one after
+ * the other, as the reference does.  A task goes through all positions of the indices in order and
+ * gathers those that fall into its box in a list in scratch: the rank is the entry that is named,
+ * the number is the position.  When the list is full it is sorted; then a thread has all values of
+ * an entry beside each other, in order, and entries are done at once.
  *
- * Cost: a pass over the indices for each task (scatter: for each SCATTER_SLOTS entries of a task), a sort of
- * SCATTER_LIST entries in scratch for each so many values, and memory.
+ * Cost: a pass over the indices for each task (scatter: for each SCATTER_SLOTS entries of a task),
+ * a sort of SCATTER_LIST entries in scratch for each so many values, and memory.
  */
 #ifndef TASK_SCATTER_CUH
 #define TASK_SCATTER_CUH
@@ -16,7 +17,8 @@
 
 /* Of a list that takes this many no more than SCATTER_CHUNK come at a time. */
 enum { SCATTER_LIST = 512, SCATTER_CHUNK = 256, SCATTER_SLOTS = 1024 };
-/* Scratch: the list and its length; of scatter also the values in the list, and what the entries have so far. */
+/* Scratch: the list and its length; of scatter also the values in the list, and what the entries
+ * have so far. */
 enum {
     SCATTER_ENTRIES,
     SCATTER_WORD = SCATTER_ENTRIES + SCATTER_LIST * ORDER_ENTRY_BYTES,
@@ -33,7 +35,8 @@ struct scatter_list {
 
 MPK_FN scatter_list scatter_begin(const mpk_task &t)
 {
-    scatter_list l = {order_list_at(t, SCATTER_ENTRIES, SCATTER_LIST), (rt_u32 *)(t.s_scratch + SCATTER_WORD)};
+    scatter_list l = {order_list_at(t, SCATTER_ENTRIES, SCATTER_LIST),
+                      (rt_u32 *)(t.s_scratch + SCATTER_WORD)};
     if (mpk_thread() == 0)
         *l.s_n = 0;
     mpk_sync();
@@ -44,8 +47,9 @@ MPK_FN void scatter_add(const scatter_list &l, rt_u64 rank, rt_u64 number)
 {
     order_put(l.entries, (rt_i64)atomicAdd(l.s_n, 1u), rank, (rt_u32)number);
 }
-/* After each chunk, by all threads: how many entries the list has, now sorted, if it has no room for one more chunk or
- * nothing follows; 0: go on.  What is done with them ends with scatter_begin. */
+/* After each chunk, by all threads: how many entries the list has, now sorted, if it has no room
+ * for one more chunk or nothing follows; 0: go on.  What is done with them ends with
+ * scatter_begin. */
 MPK_FN rt_u32 scatter_full(const mpk_task &t, const scatter_list &l, bool is_last)
 {
     mpk_sync();
@@ -60,7 +64,8 @@ MPK_FN rt_u32 scatter_full(const mpk_task &t, const scatter_list &l, bool is_las
 /* ---- index_put ---- */
 
 /* The number of the entry of the box's leading axes that a position names; -1: none of them. */
-MPK_FN rt_i64 put_named(const mpk_task &t, const index_views &v, const mpk_box &box, const rt_i64 *position)
+MPK_FN rt_i64 put_named(const mpk_task &t, const index_views &v, const mpk_box &box,
+                        const rt_i64 *position)
 {
     rt_i64 number = 0;
     bool there = true;
@@ -76,19 +81,24 @@ MPK_FN rt_i64 put_named(const mpk_task &t, const index_views &v, const mpk_box &
 }
 
 /* y += values in y's arithmetic. */
-MPK_FN void put_add(const mpk_view &y, char *g_y, rt_i64 to, const mpk_view &from, const char *g_from, rt_i64 at)
+MPK_FN void put_add(const mpk_view &y, char *g_y, rt_i64 to, const mpk_view &from,
+                    const char *g_from, rt_i64 at)
 {
     if (y.dtype == MPK_BOOL)
         mpk_put_int(y, g_y, to, mpk_get_int(y, g_y, to) | mpk_get_int(from, g_from, at));
     else if (mpk_is_exact(y.dtype))
-        mpk_put_int(y, g_y, to, (rt_i64)((rt_u64)mpk_get_int(y, g_y, to) + (rt_u64)mpk_get_int(from, g_from, at)));
+        mpk_put_int(
+            y, g_y, to,
+            (rt_i64)((rt_u64)mpk_get_int(y, g_y, to) + (rt_u64)mpk_get_int(from, g_from, at)));
     else
         mpk_put_double(y, g_y, to, mpk_get_double(y, g_y, to) + mpk_get_double(from, g_from, at));
 }
 
-/* A sorted list of n: for each entry that is named, and each of the rest, all its values or the last. */
-MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &values, const mpk_view &y,
-                     const mpk_box &box, const mpk_box &positions, const order_list &list, rt_u32 n, bool accumulate)
+/* A sorted list of n: for each entry that is named, and each of the rest, all its values or the
+ * last. */
+MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &values,
+                     const mpk_view &y, const mpk_box &box, const mpk_box &positions,
+                     const order_list &list, rt_u32 n, bool accumulate)
 {
     const char *g_values = mpk_data(t, values);
     char *g_y = mpk_data(t, y);
@@ -131,8 +141,9 @@ MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &va
 }
 
 /* named: shape of the broadcast indices. */
-MPK_FN void index_put_run(const mpk_task &t, const index_views &v, const mpk_view &values, const mpk_view &y,
-                          const mpk_numbers &named, bool accumulate, bool in_place)
+MPK_FN void index_put_run(const mpk_task &t, const index_views &v, const mpk_view &values,
+                          const mpk_view &y, const mpk_numbers &named, bool accumulate,
+                          bool in_place)
 {
     mpk_box box = mpk_box_of(t, y.rank), positions = {};
     if (!in_place)
@@ -170,7 +181,8 @@ struct scatter_views {
     bool include_self, in_place;
 };
 
-/* Entries of the result that are done together: of lines `line` ... the entries lo .. lo + width - 1 along the axis. */
+/* Entries of the result that are done together: of lines `line` ... the entries lo .. lo + width -
+ * 1 along the axis. */
 struct scatter_part {
     mpk_box lines;
     rt_u64 line, n_lines;
@@ -206,7 +218,8 @@ MPK_FN rt_i64 scatter_mean(rt_i64 sum, rt_u32 n)
 }
 
 /* The place of entry `entry` along the axis of a line of the part. */
-MPK_FN void scatter_place(const scatter_views &v, const scatter_part &p, rt_u64 line, rt_i64 entry, rt_i64 *at)
+MPK_FN void scatter_place(const scatter_views &v, const scatter_part &p, rt_u64 line, rt_i64 entry,
+                          rt_i64 *at)
 {
     mpk_place(p.lines, v.y.rank, p.line + line, at);
 #pragma unroll
@@ -214,8 +227,10 @@ MPK_FN void scatter_place(const scatter_views &v, const scatter_part &p, rt_u64 
         at[i] = i == v.axis ? entry : at[i];
 }
 
-/* The slot that position i of the index of a line names; -1: none of the part, or the index has no such line. */
-MPK_FN rt_i64 scatter_slot(const mpk_task &t, const scatter_views &v, const scatter_part &p, rt_u64 line, rt_i64 i)
+/* The slot that position i of the index of a line names; -1: none of the part, or the index has no
+ * such line. */
+MPK_FN rt_i64 scatter_slot(const mpk_task &t, const scatter_views &v, const scatter_part &p,
+                           rt_u64 line, rt_i64 i)
 {
     rt_i64 at[RT_MAX_RANK];
     bool inside = true;
@@ -231,7 +246,8 @@ MPK_FN rt_i64 scatter_slot(const mpk_task &t, const scatter_views &v, const scat
 }
 
 /* What the slots have before any value comes. */
-template <typename number> MPK_FN void scatter_open(const mpk_task &t, const scatter_views &v, const scatter_part &p)
+template <typename number>
+MPK_FN void scatter_open(const mpk_task &t, const scatter_views &v, const scatter_part &p)
 {
     number *s_sum = (number *)(t.s_scratch + SCATTER_SUMS);
     rt_u32 *s_count = (rt_u32 *)(t.s_scratch + SCATTER_COUNTS);
@@ -244,12 +260,14 @@ template <typename number> MPK_FN void scatter_open(const mpk_task &t, const sca
     }
 }
 
-/* A sorted list of n: all values of a slot on top of what it has; of SCATTER_SET the position of the last. */
+/* A sorted list of n: all values of a slot on top of what it has; of SCATTER_SET the position of
+ * the last. */
 template <typename number>
-MPK_FN void scatter_combine(const mpk_task &t, const scatter_views &v, const scatter_part &p, const order_list &list,
-                            rt_u32 n)
+MPK_FN void scatter_combine(const mpk_task &t, const scatter_views &v, const scatter_part &p,
+                            const order_list &list, rt_u32 n)
 {
-    number *s_sum = (number *)(t.s_scratch + SCATTER_SUMS), *s_value = (number *)(t.s_scratch + SCATTER_VALUES);
+    number *s_sum = (number *)(t.s_scratch + SCATTER_SUMS),
+           *s_value = (number *)(t.s_scratch + SCATTER_VALUES);
     rt_u32 *s_count = (rt_u32 *)(t.s_scratch + SCATTER_COUNTS);
     rt_i64 at[RT_MAX_RANK];
     for (rt_i64 i = mpk_thread(); i < n; i += MPK_THREADS) {
@@ -267,7 +285,8 @@ MPK_FN void scatter_combine(const mpk_task &t, const scatter_views &v, const sca
         number sum = s_sum[slot];
         rt_u32 count = s_count[slot];
         for (rt_i64 k = i; k < n && list.s_rank[k] == slot; k++, count++)
-            sum = count && v.kind != SCATTER_SET ? scatter_pair(v.kind, sum, s_value[k]) : s_value[k];
+            sum =
+                count && v.kind != SCATTER_SET ? scatter_pair(v.kind, sum, s_value[k]) : s_value[k];
         s_sum[slot] = sum;
         s_count[slot] = count;
     }
@@ -275,7 +294,8 @@ MPK_FN void scatter_combine(const mpk_task &t, const scatter_views &v, const sca
 }
 
 /* From the slots to the result. */
-template <typename number> MPK_FN void scatter_close(const mpk_task &t, const scatter_views &v, const scatter_part &p)
+template <typename number>
+MPK_FN void scatter_close(const mpk_task &t, const scatter_views &v, const scatter_part &p)
 {
     const number *s_sum = (const number *)(t.s_scratch + SCATTER_SUMS);
     const rt_u32 *s_count = (const rt_u32 *)(t.s_scratch + SCATTER_COUNTS);
@@ -292,14 +312,17 @@ template <typename number> MPK_FN void scatter_close(const mpk_task &t, const sc
             scatter_place(v, p, line, (rt_i64)s_sum[slot], at);
             copies_move(v.y.dtype, g_y, to, mpk_data(t, v.src), mpk_offset(v.src, at));
         } else {
-            index_set(v.y, g_y, to, v.kind == SCATTER_MEAN ? scatter_mean(s_sum[slot], s_count[slot]) : s_sum[slot]);
+            index_set(v.y, g_y, to,
+                      v.kind == SCATTER_MEAN ? scatter_mean(s_sum[slot], s_count[slot])
+                                             : s_sum[slot]);
         }
     }
     mpk_sync();
 }
 
 /* Positions are counted with the lines fastest, so that each line's come in order. */
-template <typename number> MPK_FN void scatter_do(const mpk_task &t, const scatter_views &v, const scatter_part &p)
+template <typename number>
+MPK_FN void scatter_do(const mpk_task &t, const scatter_views &v, const scatter_part &p)
 {
     rt_u64 n = p.n_lines * (rt_u64)v.index.dims[v.axis];
     scatter_open<number>(t, v, p);
@@ -321,17 +344,20 @@ template <typename number> MPK_FN void scatter_do(const mpk_task &t, const scatt
     scatter_close<number>(t, v, p);
 }
 
-MPK_FN void scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &index, const mpk_view &src,
-                        const mpk_view &y, int axis, int kind, bool include_self, bool in_place)
+MPK_FN void scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
+                        const mpk_view &src, const mpk_view &y, int axis, int kind,
+                        bool include_self, bool in_place)
 {
     scatter_views v = {x, index, src, y, axis, kind, include_self, in_place};
-    rt_i64 lo = mpk_lo(t, axis), hi = mpk_hi(t, axis), most = hi - lo < SCATTER_SLOTS ? hi - lo : SCATTER_SLOTS;
+    rt_i64 lo = mpk_lo(t, axis), hi = mpk_hi(t, axis),
+           most = hi - lo < SCATTER_SLOTS ? hi - lo : SCATTER_SLOTS;
     mpk_box lines = index_lines(t, y.rank, axis);
-    rt_u64 n_lines = hi > lo ? mpk_count(lines, y.rank) : 0, at_once = n_lines ? (rt_u64)(SCATTER_SLOTS / most) : 1;
+    rt_u64 n_lines = hi > lo ? mpk_count(lines, y.rank) : 0,
+           at_once = n_lines ? (rt_u64)(SCATTER_SLOTS / most) : 1;
     for (rt_u64 line = 0; line < n_lines; line += at_once)
         for (rt_i64 first = lo; first < hi; first += most) {
-            scatter_part p = {lines, line, n_lines - line < at_once ? n_lines - line : at_once, first,
-                              hi - first < most ? hi - first : most};
+            scatter_part p = {lines, line, n_lines - line < at_once ? n_lines - line : at_once,
+                              first, hi - first < most ? hi - first : most};
             if (mpk_is_exact(y.dtype) || kind == SCATTER_SET)
                 scatter_do<rt_i64>(t, v, p);
             else

@@ -1,8 +1,9 @@
-/* sdpa.cuh - attention over tensors, and group_norm: softmax(scale q k^T + mask) v with grouped heads.
+/* sdpa.cuh - attention over tensors, and group_norm: softmax(scale q k^T + mask) v with grouped
+ * heads.
  *
- * All threads do one row of one head; keys go by chunks of 256 in rising order, as in attention.cuh.  Sums in double.
- * A key is one thread's, so threads read far from each other: by pieces of 16 bytes where keys allow it.
- * Cost: 2 S (K + Kv) flops a row.
+ * All threads do one row of one head; keys go by chunks of 256 in rising order, as in
+ * attention.cuh.  Sums in double.  A key is one thread's, so threads read far from each other: by
+ * pieces of 16 bytes where keys allow it.  Cost: 2 S (K + Kv) flops a row.
  */
 #ifndef TASK_SDPA_CUH
 #define TASK_SDPA_CUH
@@ -18,7 +19,8 @@ struct sdpa_how {
 };
 
 /* The mask of (row, key) on its score; false: it is not seen. */
-MPK_FN bool sdpa_mask(const mpk_task &t, const mpk_view &mask, const sdpa_how &how, const rt_i64 *at, double *score)
+MPK_FN bool sdpa_mask(const mpk_task &t, const mpk_view &mask, const sdpa_how &how,
+                      const rt_i64 *at, double *score)
 {
     if ((how.causal && at[3] > at[2]) || (how.window && at[3] <= at[2] - how.window))
         return false;
@@ -34,8 +36,8 @@ MPK_FN bool sdpa_mask(const mpk_task &t, const mpk_view &mask, const sdpa_how &h
 /* Does each key begin at a multiple of 16 bytes and end at one, if the first does? */
 MPK_FN bool sdpa_has_pieces(const mpk_view &k, int per)
 {
-    return lines_is_short_float(k.dtype) && k.stride[3] == 1 && k.dims[3] % per == 0 && k.stride[0] % per == 0 &&
-           k.stride[1] % per == 0 && k.stride[2] % per == 0;
+    return lines_is_short_float(k.dtype) && k.stride[3] == 1 && k.dims[3] % per == 0 &&
+           k.stride[0] % per == 0 && k.stride[1] % per == 0 && k.stride[2] % per == 0;
 }
 
 /* The query times the key that begins at `from`. */
@@ -58,14 +60,15 @@ MPK_FN double sdpa_score(const mpk_view &k, const char *g_k, rt_i64 from, const 
 #pragma unroll
         for (int i = 0; i < SDPA_AHEAD * per; i++)
             if (first + i / per < pieces)
-                score += s_query[first * per + i] * (double)lines_entry(k.dtype, p[i / per], i % per);
+                score +=
+                    s_query[first * per + i] * (double)lines_entry(k.dtype, p[i / per], i % per);
     }
     return score;
 }
 
 /* One row: at = batch entry, head, row. */
-MPK_FN void sdpa_row(const mpk_task &t, const mpk_view &q, const mpk_view &k, const mpk_view &v, const mpk_view &mask,
-                     const mpk_view &y, const sdpa_how &how, rt_i64 *at)
+MPK_FN void sdpa_row(const mpk_task &t, const mpk_view &q, const mpk_view &k, const mpk_view &v,
+                     const mpk_view &mask, const mpk_view &y, const sdpa_how &how, rt_i64 *at)
 {
     double *s_weight = (double *)(t.s_scratch + MPK_REDUCE_BYTES), *s_query = s_weight + SDPA_CHUNK,
            *s_values = s_query + q.dims[3];
@@ -98,15 +101,19 @@ MPK_FN void sdpa_row(const mpk_task &t, const mpk_view &q, const mpk_view &k, co
         double kept = largest == most ? 1 : softmax_weight(q.dtype, largest, most);
         largest = most;
         for (int i = mpk_thread(); i < n; i += MPK_THREADS) {
-            s_weight[i] = s_weight[i] == (double)-MPK_INFINITY ? 0 : softmax_weight(q.dtype, s_weight[i] - largest, 0);
+            s_weight[i] = s_weight[i] == (double)-MPK_INFINITY
+                              ? 0
+                              : softmax_weight(q.dtype, s_weight[i] - largest, 0);
             sum += s_weight[i];
         }
         total = total * kept + mpk_sum(t, MPK_THREADS, sum);
         for (rt_i64 e = mpk_thread(); e < v.dims[3]; e += MPK_THREADS) {
             double value = s_values[e] * kept;
 #pragma unroll 8
-            for (int i = 0; i < n; i++) { /* read before it is known whether it counts: so eight are on their way */
-                double x = mpk_get_double(v, g_v, values + (s0 + i) * v.stride[2] + e * v.stride[3]);
+            /* read before it is known whether it counts: so eight are on their way */
+            for (int i = 0; i < n; i++) {
+                double x =
+                    mpk_get_double(v, g_v, values + (s0 + i) * v.stride[2] + e * v.stride[3]);
                 value = s_weight[i] != 0 ? value + s_weight[i] * x : value;
             }
             s_values[e] = value;
@@ -114,11 +121,12 @@ MPK_FN void sdpa_row(const mpk_task &t, const mpk_view &q, const mpk_view &k, co
     }
     at[3] = 0;
     for (rt_i64 e = mpk_thread(); e < v.dims[3]; e += MPK_THREADS)
-        mpk_put_double(y, g_y, mpk_offset(y, at) + e * y.stride[3], total == 0 ? 0 : s_values[e] / total);
+        mpk_put_double(y, g_y, mpk_offset(y, at) + e * y.stride[3],
+                       total == 0 ? 0 : s_values[e] / total);
 }
 
-MPK_FN void sdpa_run(const mpk_task &t, const mpk_view &q, const mpk_view &k, const mpk_view &v, const mpk_view &mask,
-                     const mpk_view &y, const sdpa_how &how)
+MPK_FN void sdpa_run(const mpk_task &t, const mpk_view &q, const mpk_view &k, const mpk_view &v,
+                     const mpk_view &mask, const mpk_view &y, const sdpa_how &how)
 {
     mpk_box box = mpk_box_of(t, 3);
     rt_u64 n = mpk_count(box, 3);
@@ -130,8 +138,8 @@ MPK_FN void sdpa_run(const mpk_task &t, const mpk_view &q, const mpk_view &k, co
 }
 
 /* A group of channels of a batch entry at a time. */
-MPK_FN void group_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight, const mpk_view &bias,
-                           const mpk_view &y, rt_i64 groups, double eps)
+MPK_FN void group_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+                           const mpk_view &bias, const mpk_view &y, rt_i64 groups, double eps)
 {
     const char *g_x = mpk_data(t, x), *g_weight = mpk_data(t, weight), *g_bias = mpk_data(t, bias);
     char *g_y = mpk_data(t, y);

@@ -1,12 +1,14 @@
 /* sort.cuh - lines of a tensor in order: sort and topk.
  *
- * Lines of at most SORT_TILE entries are sorted in scratch, as many at once as fit.  Longer ones are sorted where the
- * results lie: tile by tile in scratch, then by rounds over the whole line, whose last rounds are those of a tile
- * again. Of a long line of which only k entries are wanted the k-th is found first, by counting the digits of its rank
- * and then of its number, and only what stands before it is sorted.
+ * Lines of at most SORT_TILE entries are sorted in scratch, as many at once as fit.  Longer ones
+ * are sorted where the results lie: tile by tile in scratch, then by rounds over the whole line,
+ * whose last rounds are those of a tile again. Of a long line of which only k entries are wanted
+ * the k-th is found first, by counting the digits of its rank and then of its number, and only what
+ * stands before it is sorted.
  *
- * Cost: log^2 n / 2 rounds a line, of which those with a step of less than SORT_TILE are in scratch; to select k of n,
- * at most a pass over the line for each byte of a rank and of a number, mostly three or four.
+ * Cost: log^2 n / 2 rounds a line, of which those with a step of less than SORT_TILE are in
+ * scratch; to select k of n, at most a pass over the line for each byte of a rank and of a number,
+ * mostly three or four.
  */
 #ifndef TASK_SORT_CUH
 #define TASK_SORT_CUH
@@ -35,14 +37,16 @@ MPK_FN rt_u64 sort_rank(const sort_line &l, rt_i64 i)
 /* Entry i of the results is entry `number` of the line. */
 MPK_FN void sort_store(const sort_line &l, rt_i64 i, rt_i64 number)
 {
-    copies_move(l.values.dtype, l.g_values, l.to + i * l.to_step, l.g_x, l.from + number * l.from_step);
+    copies_move(l.values.dtype, l.g_values, l.to + i * l.to_step, l.g_x,
+                l.from + number * l.from_step);
     l.g_indices[l.to_index + i * l.index_step] = number;
 }
 
 /* Entries where the results lie. */
 MPK_FN void order_settle(const sort_line &l, rt_i64 a, rt_i64 b)
 {
-    rt_i64 number_a = l.g_indices[l.to_index + a * l.index_step], number_b = l.g_indices[l.to_index + b * l.index_step];
+    rt_i64 number_a = l.g_indices[l.to_index + a * l.index_step],
+           number_b = l.g_indices[l.to_index + b * l.index_step];
     rt_u64 rank_a = order_rank(l.values, l.g_values, l.to + a * l.to_step, l.falling);
     rt_u64 rank_b = order_rank(l.values, l.g_values, l.to + b * l.to_step, l.falling);
     if (rank_b < rank_a || (rank_b == rank_a && number_b < number_a)) {
@@ -51,15 +55,16 @@ MPK_FN void order_settle(const sort_line &l, rt_i64 a, rt_i64 b)
     }
 }
 
-/* Sort the tiles of the first k entries of the results, of which steps of more than `step` are settled; step 0: none
- * are. */
+/* Sort the tiles of the first k entries of the results, of which steps of more than `step` are
+ * settled; step 0: none are. */
 MPK_FN void sort_tiles(const mpk_task &t, const sort_line &l, rt_i64 k, rt_i64 step)
 {
     order_list list = order_list_at(t, SORT_LIST, SORT_TILE);
     for (rt_i64 first = 0; first < k; first += SORT_TILE) {
         rt_i64 n = k - first < SORT_TILE ? k - first : SORT_TILE;
         for (rt_i64 i = mpk_thread(); i < n; i += MPK_THREADS)
-            order_put(list, i, order_rank(l.values, l.g_values, l.to + (first + i) * l.to_step, l.falling),
+            order_put(list, i,
+                      order_rank(l.values, l.g_values, l.to + (first + i) * l.to_step, l.falling),
                       (rt_u32)l.g_indices[l.to_index + (first + i) * l.index_step]);
         mpk_sync();
         if (step)
@@ -86,17 +91,19 @@ MPK_FN void sort_long(const mpk_task &t, const sort_line &l, rt_i64 k)
 
 /* ---- selection ---- */
 
-/* What is known of the last entry that is wanted: its bits above those that are still to be found. */
+/* What is known of the last entry that is wanted: its bits above those that are still to be
+ * found. */
 struct sort_bound {
     rt_u64 rank;
     rt_u32 number;
 };
 
-/* One digit of eight bits of the bound, of its rank or, once that is known, of its number: count the entries that agree
- * with the bound above it.  left: which of those it is, in order; afterwards among those that agree here too.  True: it
- * is the last of those, so that all bits below may be ones.  Called by all threads. */
-MPK_FN bool sort_digit(const mpk_task &t, const sort_line &l, sort_bound *bound, bool by_number, int shift,
-                       rt_u32 *left)
+/* One digit of eight bits of the bound, of its rank or, once that is known, of its number: count
+ * the entries that agree with the bound above it.  left: which of those it is, in order; afterwards
+ * among those that agree here too.  True: it is the last of those, so that all bits below may be
+ * ones.  Called by all threads. */
+MPK_FN bool sort_digit(const mpk_task &t, const sort_line &l, sort_bound *bound, bool by_number,
+                       int shift, rt_u32 *left)
 {
     rt_u32 *s_count = (rt_u32 *)(t.s_scratch + SORT_COUNTS), digit = 0;
     for (int i = mpk_thread(); i < SORT_DIGITS; i += MPK_THREADS)
@@ -154,8 +161,8 @@ MPK_FN void sort_select(const mpk_task &t, const sort_line &l, rt_i64 k)
 /* ---- the operators ---- */
 
 /* Lines that fit into scratch, several at once: each has `block` places there, a power of 2. */
-MPK_FN void sort_short(const mpk_task &t, sort_line l, const mpk_view &indices, const mpk_box &lines, rt_i64 block,
-                       rt_i64 k)
+MPK_FN void sort_short(const mpk_task &t, sort_line l, const mpk_view &indices,
+                       const mpk_box &lines, rt_i64 block, rt_i64 k)
 {
     order_list list = order_list_at(t, SORT_LIST, SORT_TILE);
     rt_u64 n_lines = mpk_count(lines, l.x.rank), at_once = (rt_u64)(SORT_TILE / block);
@@ -166,7 +173,8 @@ MPK_FN void sort_short(const mpk_task &t, sort_line l, const mpk_view &indices, 
             rt_i64 number = i & (block - 1);
             mpk_place(lines, l.x.rank, first + (rt_u64)(i / block), at);
             l.from = mpk_offset(l.x, at);
-            order_put(list, i, number < l.n ? sort_rank(l, number) : ~(rt_u64)0, number < l.n ? (rt_u32)number : ~0u);
+            order_put(list, i, number < l.n ? sort_rank(l, number) : ~(rt_u64)0,
+                      number < l.n ? (rt_u32)number : ~0u);
         }
         mpk_sync();
         order_sort(t, list, n, block);
@@ -184,8 +192,8 @@ MPK_FN void sort_short(const mpk_task &t, sort_line l, const mpk_view &indices, 
 }
 
 /* The first k entries of each line in order, and where they were. */
-MPK_FN void sort_run(const mpk_task &t, const mpk_view &x, const mpk_view &values, const mpk_view &indices, int axis,
-                     bool falling, rt_i64 k)
+MPK_FN void sort_run(const mpk_task &t, const mpk_view &x, const mpk_view &values,
+                     const mpk_view &indices, int axis, bool falling, rt_i64 k)
 {
     sort_line l = {x,
                    values,

@@ -1,7 +1,8 @@
-/* sum_rows.cuh - add_parts of bf16 by rows: 8 columns of all parts at a time, added in fp32 in the order of the parts.
+/* sum_rows.cuh - add_parts of bf16 by rows: 8 columns of all parts at a time, added in fp32 in the
+ * order of the parts.
  *
- * Parts may lie in other GPUs' memory.  A thread asks for all parts of its piece before it adds any, so that a sum
- * takes one trip over the link.  Cost: the bytes of the parts.
+ * Parts may lie in other GPUs' memory.  A thread asks for all parts of its piece before it adds
+ * any, so that a sum takes one trip over the link.  Cost: the bytes of the parts.
  */
 #ifndef TASK_SUM_ROWS_CUH
 #define TASK_SUM_ROWS_CUH
@@ -59,7 +60,8 @@ template <int N> MPK_FN void sum_edge(const mpk_task &t, rt_u64 row, rt_u32 lo, 
 template <int N> MPK_FN void sum_rows(const mpk_task &t, rt_u32 columns)
 {
     mpk_wait(t);
-    const rt_u32 end = mpk_end(t), lo = mpk_lo(t, 1), hi = mpk_hi(t, 1), first = lo / 8, pieces = (hi + 7) / 8 - first;
+    const rt_u32 end = mpk_end(t), lo = mpk_lo(t, 1), hi = mpk_hi(t, 1), first = lo / 8,
+                 pieces = (hi + 7) / 8 - first;
     const rt_u32 n = (end - mpk_lo(t, 0)) * pieces;
 #pragma unroll 1
     for (rt_u32 i = (rt_u32)mpk_thread(); i < n; i += MPK_THREADS) {

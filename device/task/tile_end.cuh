@@ -1,8 +1,9 @@
-/* tile_end.cuh - the end of a tile of a product of many tokens: sums in registers become columns of y.
+/* tile_end.cuh - the end of a tile of a product of many tokens: sums in registers become columns of
+ * y.
  *
- * Sums of a warp go through scratch, 16 tokens x 64 columns at a time, so that a row is stored together; on the way
- * they are scaled by an rms_norm, get biases and residual, become the columns of a gate, or logits with their peaks.
- * linear_tile.cuh and linear_box.cuh call it.
+ * Sums of a warp go through scratch, 16 tokens x 64 columns at a time, so that a row is stored
+ * together; on the way they are scaled by an rms_norm, get biases and residual, become the columns
+ * of a gate, or logits with their peaks.  linear_tile.cuh and linear_box.cuh call it.
  */
 #ifndef TASK_TILE_END_CUH
 #define TASK_TILE_END_CUH
@@ -24,8 +25,9 @@ struct tile_shape {
     int activation;                          /* ACTIVATE_*: not NONE: groups hold pairs of rows */
     int x, y, residual;                      /* operands; -1: absent */
     int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
-    int gathered, tokens;                    /* operand rows i32[R]: row r is token rows[r] below T, if alive; -1: r */
-    int peaks;                               /* operand of the peaks: y is f32; -1: y is bf16 */
+    /* operand rows i32[R]: row r is token rows[r] below T, if alive; -1: r */
+    int gathered, tokens;
+    int peaks; /* operand of the peaks: y is f32; -1: y is bf16 */
 };
 
 MPK_FN float tile_bias(const mpk_task &t, const tile_shape &s, int i, int row)
@@ -45,15 +47,18 @@ MPK_FN float tile_bias_of(const mpk_task &t, const tile_shape &s, int column)
     if (column < s.bias_rows[0])
         return tile_bias(t, s, 0, column);
     column -= s.bias_rows[0];
-    return column < s.bias_rows[1] ? tile_bias(t, s, 1, column) : tile_bias(t, s, 2, column - s.bias_rows[1]);
+    return column < s.bias_rows[1] ? tile_bias(t, s, 1, column)
+                                   : tile_bias(t, s, 2, column - s.bias_rows[1]);
 }
 
-/* As activate(), without its division, which is a call: beside one, ptxas waits after every product (C7509). */
+/* As activate(), without its division, which is a call: beside one, ptxas waits after every product
+ * (C7509). */
 MPK_FN float tile_activate(int activation, float x)
 {
     if (activation == ACTIVATE_GELU)
         return activate_gelu(x);
-    const float u = activation == ACTIVATE_SILU ? x : 1.59576912160573072f * (x + 0.044715f * x * x * x);
+    const float u =
+        activation == ACTIVATE_SILU ? x : 1.59576912160573072f * (x + 0.044715f * x * x * x);
     return __fdividef(x, 1 + __expf(-u));
 }
 
@@ -82,7 +87,8 @@ MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
     return e;
 }
 
-/* Two neighbours of a row, of which the first stands at an even column: as one word where that is aligned. */
+/* Two neighbours of a row, of which the first stands at an even column: as one word where that is
+ * aligned. */
 MPK_FN void tile_store(const tile_end &e, int row, int column, float a, float b)
 {
     rt_u16 *y = e.y + (rt_u64)row * e.rows + column;
@@ -124,10 +130,10 @@ MPK_FN float tile_scale(const tile_end &e, float square)
     return e.norm ? tile_scale_of(square, e.columns, e.eps) : 1;
 }
 
-/* A warp's 16 tokens from `row` on and 64 packed rows from group `group` on; s_sum f32[16][TILE_ROW], s_square of the
- * tokens.  Lane l has columns 2 l and 2 l + 1. */
-MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                        const float *s_square)
+/* A warp's 16 tokens from `row` on and 64 packed rows from group `group` on; s_sum
+ * f32[16][TILE_ROW], s_square of the tokens.  Lane l has columns 2 l and 2 l + 1. */
+MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int group,
+                        const float *s_sum, const float *s_square)
 {
     const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane;
     const tile_end e = tile_end_of(t, s);
@@ -143,15 +149,16 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
             const float2 v = *(const float2 *)(s_sum + (r0 + i) * TILE_ROW + 2 * lane);
             const float scale = tile_scale(e, s_square[r0 + i]);
             if (row + r0 + i < e.tokens)
-                tile_store(e, row + r0 + i, column, v.x * scale + bias[0] + ptx_low_bf16(residual[i]),
+                tile_store(e, row + r0 + i, column,
+                           v.x * scale + bias[0] + ptx_low_bf16(residual[i]),
                            v.y * scale + bias[1] + ptx_high_bf16(residual[i]));
         }
     }
 }
 
 /* The same with an activation: columns 2 l and 2 l + 1 make one column of y. */
-MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                              const float *s_square)
+MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, int group,
+                              const float *s_sum, const float *s_square)
 {
     const int lane = mpk_thread() % 32, column = group * 4 + lane, activation = s.activation;
     const tile_end e = tile_end_of(t, s);
@@ -169,8 +176,8 @@ MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, i
 }
 
 /* The same for logits: f32, and the largest of the 64 columns. */
-MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                               const float *s_square)
+MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, int group,
+                               const float *s_sum, const float *s_square)
 {
     const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane;
     const tile_end e = tile_end_of(t, s);
@@ -185,7 +192,8 @@ MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, 
             y[1] = b;
         const peak p = peak_of_lanes<32>(peak_of_pair(a, b, column, has_a, has_b));
         if (lane == 0) {
-            float *to = mpk_at<float>(t, s.peaks) + ((rt_u64)(row + i) * ((e.rows + 63) / 64) + group / 8) * 2;
+            float *to = mpk_at<float>(t, s.peaks) +
+                        ((rt_u64)(row + i) * ((e.rows + 63) / 64) + group / 8) * 2;
             to[0] = p.best;
             to[1] = (float)p.at;
         }
@@ -199,11 +207,13 @@ MPK_FN void tile_put(const float *sum, float *s_sum)
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         ptx_store_shared_pair(s_sum + g * TILE_ROW + 8 * n + 2 * c, sum[4 * n], sum[4 * n + 1]);
-        ptx_store_shared_pair(s_sum + (g + 8) * TILE_ROW + 8 * n + 2 * c, sum[4 * n + 2], sum[4 * n + 3]);
+        ptx_store_shared_pair(s_sum + (g + 8) * TILE_ROW + 8 * n + 2 * c, sum[4 * n + 2],
+                              sum[4 * n + 3]);
     }
 }
 
-/* Those of 64 columns of N; which, is known at run time, so that what comes after them is there once. */
+/* Those of 64 columns of N; which, is known at run time, so that what comes after them is there
+ * once. */
 template <int N> MPK_FN void tile_put_unit(const float *sum, int unit, float *s_sum)
 {
 #pragma unroll
@@ -212,8 +222,8 @@ template <int N> MPK_FN void tile_put_unit(const float *sum, int unit, float *s_
             tile_put(sum + 32 * u, s_sum);
 }
 
-MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group, const float *s_sum,
-                             const float *s_square)
+MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group,
+                             const float *s_sum, const float *s_square)
 {
     if (s.peaks >= 0)
         tile_finish_logits(t, s, row, group, s_sum, s_square);

@@ -1,9 +1,10 @@
-/* tile_plan.cuh - how a task of a product of many tokens is cut in passes, turns and steps, the same for loader and
- * body, and the pages of a step.
+/* tile_plan.cuh - how a task of a product of many tokens is cut in passes, turns and steps, the
+ * same for loader and body, and the pages of a step.
  *
- * A pass is some groups of 8 packed rows of w; for each pass the task's tokens come in turns, and for these all
- * columns, in steps.  The pages of a step lie together, so that one product reads them all: where too few are left
- * before the end of the ring, these are left out.  linear_tile.cuh and linear_box.cuh build on it.
+ * A pass is some groups of 8 packed rows of w; for each pass the task's tokens come in turns, and
+ * for these all columns, in steps.  The pages of a step lie together, so that one product reads
+ * them all: where too few are left before the end of the ring, these are left out.  linear_tile.cuh
+ * and linear_box.cuh build on it.
  */
 #ifndef TASK_TILE_PLAN_CUH
 #define TASK_TILE_PLAN_CUH
@@ -35,14 +36,15 @@ struct tile_plan {
     int piece;         /* thin: blocks of a page for each group; 0: not thin */
 };
 
-/* At most 64 tokens and 8 groups are a thin task: a page holds as many columns as there is room for, 128 to 1,024. */
+/* At most 64 tokens and 8 groups are a thin task: a page holds as many columns as there is room
+ * for, 128 to 1,024. */
 MPK_FN int tile_piece_of(int groups)
 {
     return groups > 4 ? 4 : groups > 2 ? 8 : groups > 1 ? 16 : 32;
 }
 
-/* Does the task come by boxes?  Then a group of packed rows is 8 columns of y, or 4 with an activation, that lie
- * together as aligned words, with nothing added but a residual. */
+/* Does the task come by boxes?  Then a group of packed rows is 8 columns of y, or 4 with an
+ * activation, that lie together as aligned words, with nothing added but a residual. */
 MPK_FN int tile_is_boxed(const rt_entry *e, const tile_shape &s)
 {
 #if MPK_MAPS
@@ -65,7 +67,8 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     p.wide = tokens > TILE_TOKENS;
     p.turns = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
     p.boxed = p.wide && tile_is_boxed(e, s);
-    const int most = p.boxed ? 2 * TILE_BOX_GROUPS : TILE_MOST, passes = (p.groups + most - 1) / most;
+    const int most = p.boxed ? 2 * TILE_BOX_GROUPS : TILE_MOST,
+              passes = (p.groups + most - 1) / most;
     p.per_pass = passes ? ((p.groups + passes - 1) / passes + 7) / 8 * 8 : 8;
     p.piece = !p.wide && p.groups > 0 && p.groups <= TILE_GROUPS ? tile_piece_of(p.groups) : 0;
     return p;
@@ -131,7 +134,8 @@ MPK_FN rt_u64 tile_further(rt_u64 matrix, rt_u32 n)
     return (matrix & 0xffffffff00000000u) | ((rt_u32)matrix + n);
 }
 
-/* Where columns 16 k ... of a step begin in a group of w, in units of a matrix's address, which are 16 bytes. */
+/* Where columns 16 k ... of a step begin in a group of w, in units of a matrix's address, which are
+ * 16 bytes. */
 MPK_FN rt_u32 tile_in_w(int k)
 {
     return (rt_u32)(k / 2 * (512 / 16) + k % 2 * 2);

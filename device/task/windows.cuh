@@ -1,7 +1,8 @@
-/* windows.cuh - operators over windows of the spatial axes of x [N, C, ..]: conv, max_pool, avg_pool, upsample.
+/* windows.cuh - operators over windows of the spatial axes of x [N, C, ..]: conv, max_pool,
+ * avg_pool, upsample.
  *
- * A thread does an entry of the result; sums run in row-major order of the window, in double, of integers exactly.
- * Cost: a window's entries for each entry of the result, from the cache.
+ * A thread does an entry of the result; sums run in row-major order of the window, in double, of
+ * integers exactly.  Cost: a window's entries for each entry of the result, from the cache.
  */
 #ifndef TASK_WINDOWS_CUH
 #define TASK_WINDOWS_CUH
@@ -16,7 +17,8 @@ struct conv_how {
     bool transposed;
 };
 
-/* The entry of x along spatial axis i that entry `at` of the result takes for entry k of the kernel; -1: none. */
+/* The entry of x along spatial axis i that entry `at` of the result takes for entry k of the
+ * kernel; -1: none. */
 MPK_FN rt_i64 conv_source(const conv_how &h, int i, rt_i64 at, rt_i64 k, rt_i64 n)
 {
     rt_i64 from = at * h.stride.at[i] - h.padding.at[i] + k * h.dilation.at[i];
@@ -29,8 +31,8 @@ MPK_FN rt_i64 conv_source(const conv_how &h, int i, rt_i64 at, rt_i64 k, rt_i64 
     return from >= 0 && from < n ? from : -1;
 }
 
-MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, const mpk_view &bias, const mpk_view &y,
-                     const conv_how &h)
+MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, const mpk_view &bias,
+                     const mpk_view &y, const conv_how &h)
 {
     const char *g_x = mpk_data(t, x), *g_w = mpk_data(t, w), *g_bias = mpk_data(t, bias);
     char *g_y = mpk_data(t, y);
@@ -48,8 +50,10 @@ MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, co
         rt_u64 whole = 0;
         for (rt_i64 c = 0; c < channels; c++)
             for (rt_u64 e = 0; e < entries; e++) {
-                rt_i64 k[RT_MAX_RANK], from = at[0] * x.stride[0] + (group * channels + c) * x.stride[1];
-                rt_i64 weight = h.transposed ? (group * channels + c) * w.stride[0] + at[1] % filters * w.stride[1]
+                rt_i64 k[RT_MAX_RANK],
+                    from = at[0] * x.stride[0] + (group * channels + c) * x.stride[1];
+                rt_i64 weight = h.transposed ? (group * channels + c) * w.stride[0] +
+                                                   at[1] % filters * w.stride[1]
                                              : at[1] * w.stride[0] + c * w.stride[1];
                 bool inside = true;
                 mpk_place(kernel, x.rank - 2, e, k);
@@ -64,7 +68,8 @@ MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, co
                 if (!inside)
                     continue;
                 if (exact)
-                    whole += (rt_u64)mpk_get_int(w, g_w, weight) * (rt_u64)mpk_get_int(x, g_x, from);
+                    whole +=
+                        (rt_u64)mpk_get_int(w, g_w, weight) * (rt_u64)mpk_get_int(x, g_x, from);
                 else
                     sum += mpk_get_double(w, g_w, weight) * mpk_get_double(x, g_x, from);
             }
@@ -103,8 +108,8 @@ MPK_FN pool_window pool_find(const mpk_view &x, const pool_how &h, const rt_i64 
             continue;
         rt_i64 n = x.dims[i + 2], o = at[i + 2], step = h.parts ? 1 : h.dilation.at[i];
         rt_i64 start = h.parts ? o * n / h.output.at[i] : o * h.stride.at[i] - h.padding.at[i];
-        rt_i64 end =
-            h.parts ? ((o + 1) * n + h.output.at[i] - 1) / h.output.at[i] : start + (h.kernel.at[i] - 1) * step + 1;
+        rt_i64 end = h.parts ? ((o + 1) * n + h.output.at[i] - 1) / h.output.at[i]
+                             : start + (h.kernel.at[i] - 1) * step + 1;
         if (!h.parts && end > n + h.padding.at[i])
             end = n + h.padding.at[i];
         w.padded *= (end - start - 1) / step + 1;
@@ -118,7 +123,8 @@ MPK_FN pool_window pool_find(const mpk_view &x, const pool_how &h, const rt_i64 
 }
 
 /* Offset of entry e of a window in its plane, and its number in row-major order of the plane. */
-MPK_FN rt_i64 pool_entry(const mpk_view &x, const pool_how &h, const pool_window &w, rt_u64 e, rt_i64 *number)
+MPK_FN rt_i64 pool_entry(const mpk_view &x, const pool_how &h, const pool_window &w, rt_u64 e,
+                         rt_i64 *number)
 {
     rt_i64 step[RT_MAX_RANK], offset = 0;
     *number = 0;
@@ -133,8 +139,8 @@ MPK_FN rt_i64 pool_entry(const mpk_view &x, const pool_how &h, const pool_window
     return offset;
 }
 
-MPK_FN void avg_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, const pool_how &h, bool include,
-                         rt_i64 divisor)
+MPK_FN void avg_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, const pool_how &h,
+                         bool include, rt_i64 divisor)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
@@ -142,7 +148,8 @@ MPK_FN void avg_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
     {
         pool_window w = pool_find(x, h, at);
         rt_u64 inside = mpk_count(w.steps, x.rank - 2);
-        rt_i64 number, plane = at[0] * x.stride[0] + at[1] * x.stride[1], n = include ? w.padded : (rt_i64)inside;
+        rt_i64 number, plane = at[0] * x.stride[0] + at[1] * x.stride[1],
+                       n = include ? w.padded : (rt_i64)inside;
         double sum = 0;
         for (rt_u64 e = 0; e < inside; e++)
             sum += mpk_get_double(x, g_x, plane + pool_entry(x, h, w, e, &number));
@@ -150,8 +157,8 @@ MPK_FN void avg_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
     }
 }
 
-MPK_FN void max_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &values, const mpk_view &indices,
-                         const pool_how &h)
+MPK_FN void max_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &values,
+                         const mpk_view &indices, const pool_how &h)
 {
     const char *g_x = mpk_data(t, x);
     char *g_values = mpk_data(t, values), *g_indices = mpk_data(t, indices);
@@ -199,11 +206,14 @@ MPK_FN int upsample_count(int mode)
 }
 
 /* ratio: entries of x for one of the result. */
-MPK_FN upsample_taps upsample_find(int mode, bool align, double ratio, rt_i64 n, rt_i64 o, bool wide)
+MPK_FN upsample_taps upsample_find(int mode, bool align, double ratio, rt_i64 n, rt_i64 o,
+                                   bool wide)
 {
     const double a = -0.75;
     upsample_taps taps;
-    double place = ratio * ((double)o + (mode == UPSAMPLE_NEAREST || (align && mode >= UPSAMPLE_LINEAR) ? 0 : 0.5));
+    double place =
+        ratio *
+        ((double)o + (mode == UPSAMPLE_NEAREST || (align && mode >= UPSAMPLE_LINEAR) ? 0 : 0.5));
     if (mode >= UPSAMPLE_LINEAR && !align)
         place -= 0.5;
     if (mode == UPSAMPLE_LINEAR && place < 0)
@@ -229,8 +239,8 @@ MPK_FN upsample_taps upsample_find(int mode, bool align, double ratio, rt_i64 n,
     return taps;
 }
 
-MPK_FN void upsample_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int mode, bool align, double ratio0,
-                         double ratio1, double ratio2)
+MPK_FN void upsample_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int mode,
+                         bool align, double ratio0, double ratio1, double ratio2)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);

@@ -1,5 +1,5 @@
-/* inverse.cuh - division without a call: what the compiler calls for numbers of unusual size would make wgmma wait in a
- * whole function (units.cuh). */
+/* inverse.cuh - division without a call: what the compiler calls for numbers of unusual size would
+ * make wgmma wait in a whole function (units.cuh). */
 #ifndef TILE_INVERSE_CUH
 #define TILE_INVERSE_CUH
 

@@ -1,13 +1,15 @@
-/* ring.cuh - pages of shared memory between a loader and the warps that run bodies (paper §5.3, paged shared memory).
+/* ring.cuh - pages of shared memory between a loader and the warps that run bodies (paper §5.3,
+ * paged shared memory).
  *
- * A ring is filled in order by one loader warp and read in order by all body warps.  Page i goes through: empty -> (the
- * loader asks for a copy) -> full (the copy has arrived) -> read -> released by every warp -> empty.  AOT and JIT tasks
- * have rings of their own, so a JIT task never waits for pages that hold the constants of AOT tasks; each ring is
- * filled in the order in which its tasks run, so the page that a running task waits for is never behind one that waits
- * for that task: no deadlock.
+ * A ring is filled in order by one loader warp and read in order by all body warps.  Page i goes
+ * through: empty -> (the loader asks for a copy) -> full (the copy has arrived) -> read -> released
+ * by every warp -> empty.  AOT and JIT tasks have rings of their own, so a JIT task never waits for
+ * pages that hold the constants of AOT tasks; each ring is filled in the order in which its tasks
+ * run, so the page that a running task waits for is never behind one that waits for that task: no
+ * deadlock.
  *
- * The loader keeps few copies in flight though it runs far ahead: a full ring of requests would delay every poll of an
- * event and every load of an activation (docs/performance.md).
+ * The loader keeps few copies in flight though it runs far ahead: a full ring of requests would
+ * delay every poll of an event and every load of an activation (docs/performance.md).
  */
 #ifndef TILE_RING_CUH
 #define TILE_RING_CUH
@@ -53,9 +55,11 @@ MPK_FN void ring_release(rt_u32 page)
 struct mpk_load {
     const rt_entry *e; /* the task, in shared memory */
     mpk_ring ring;
-    mpk_ring tail;    /* the oldest page whose copy may be under way */
-    rt_u32 flying;    /* pages from tail on */
-    rt_u32 in_flight; /* most that may; at most ring.n: of a page that is filled again a barrier tells another phase */
+    mpk_ring tail; /* the oldest page whose copy may be under way */
+    rt_u32 flying; /* pages from tail on */
+    /* most that may; at most ring.n: of a page that is filled again a barrier tells another
+     * phase */
+    rt_u32 in_flight;
     rt_u32 step;      /* number of the step that it loads for, since the kernel began */
     rt_u32 known;     /* number + 1 of the last step whose data it has seen */
     rt_u32 pages;     /* asked for since that step's first */
@@ -66,7 +70,8 @@ struct mpk_load {
 };
 enum { LOAD_OVER = 0x7fffffff };
 
-/* Is there nothing to load for any more?  The machine aborts, or the step that is loaded ahead does not come. */
+/* Is there nothing to load for any more?  The machine aborts, or the step that is loaded ahead does
+ * not come. */
 MPK_FN bool load_is_over(const mpk_load *l)
 {
     return ptx_load_flag(&mpk_w.abort) || (l->aot && ptx_load_flag(&mpk_w.resync) == RESYNC_ASKED);
@@ -81,12 +86,12 @@ MPK_FN rt_u32 load_wait(const mpk_load *l, rt_u64 *b, rt_u32 parity)
     return __all_sync(0xffffffffu, is_there);
 }
 
-/* Make room for one page: its number, or LOAD_OVER when there is nothing to load for any more.  One lane then says by
- * load_expect what comes, and asks for it by load_copy: behind ptx_elect, where no lane looks at the page's barriers
- * any more.
+/* Make room for one page: its number, or LOAD_OVER when there is nothing to load for any more.  One
+ * lane then says by load_expect what comes, and asks for it by load_copy: behind ptx_elect, where
+ * no lane looks at the page's barriers any more.
  *
- * A loader that is slower than the memory holds up everything: this is the most frequent code of the kernel, written
- * for few instructions (docs/performance.md). */
+ * A loader that is slower than the memory holds up everything: this is the most frequent code of
+ * the kernel, written for few instructions (docs/performance.md). */
 MPK_FN rt_u32 load_page(mpk_load *l)
 {
     const rt_u32 page = l->ring.first + l->ring.at;
@@ -111,12 +116,15 @@ MPK_FN void load_expect(rt_u32 page, rt_u32 n_bytes)
 {
     ptx_barrier_expect(&mpk_w.full[page], n_bytes);
 }
-MPK_FN void load_copy(const mpk_load *l, rt_u32 page, rt_u32 offset, const void *from, rt_u32 n_bytes)
+MPK_FN void load_copy(const mpk_load *l, rt_u32 page, rt_u32 offset, const void *from,
+                      rt_u32 n_bytes)
 {
-    ptx_copy_bulk_once(l->s_pages + page * MPK_PAGE_BYTES + offset, from, n_bytes, &mpk_w.full[page], l->policy);
+    ptx_copy_bulk_once(l->s_pages + page * MPK_PAGE_BYTES + offset, from, n_bytes,
+                       &mpk_w.full[page], l->policy);
 }
 
-/* A page for n_bytes that the caller's lanes ask for, or for nothing; false: there is nothing to load for any more. */
+/* A page for n_bytes that the caller's lanes ask for, or for nothing; false: there is nothing to
+ * load for any more. */
 MPK_FN bool load_open(mpk_load *l, rt_u32 n_bytes)
 {
     const rt_u32 page = load_page(l);
@@ -147,8 +155,9 @@ MPK_FN void load_begin(mpk_load *l, rt_u32 first, rt_u32 n)
     l->s_pages = ptx_own(ptx_shared(mpk_s));
 }
 
-/* What steps write may be read from here on: wait until the step that this task belongs to has begun, or, where an
- * operator is a kernel, until the kernel before has ended.  0: it does not come. */
+/* What steps write may be read from here on: wait until the step that this task belongs to has
+ * begun, or, where an operator is a kernel, until the kernel before has ended.  0: it does not
+ * come. */
 MPK_FN int load_needs_step(mpk_load *l)
 {
     if (mpk_w.mode != RT_SERVE) {

@@ -1,4 +1,5 @@
-/* split.cuh - which units of a token's context a split of attention_split does (src/op/split_own.h). */
+/* split.cuh - which units of a token's context a split of attention_split does
+ * (src/op/split_own.h). */
 #ifndef TILE_SPLIT_CUH
 #define TILE_SPLIT_CUH
 

@@ -1,7 +1,8 @@
 /* task.cuh - what a body is given, and the few things it may ask of the worker that runs it.
  *
- * A body is called by all MPK_THREADS threads of a worker (warps 0 ... MPK_WARPS - 1).  Generic bodies use nothing but
- * this file and ptx/thread.cuh: they work for any number of threads, one included, and are tested so on the CPU.
+ * A body is called by all MPK_THREADS threads of a worker (warps 0 ... MPK_WARPS - 1).  Generic
+ * bodies use nothing but this file and ptx/thread.cuh: they work for any number of threads, one
+ * included, and are tested so on the CPU.
  */
 #ifndef TILE_TASK_CUH
 #define TILE_TASK_CUH
@@ -13,11 +14,13 @@ struct mpk_ring;
 
 /* A task as its body sees it. */
 struct mpk_task {
-    const rt_entry *e;  /* in shared memory */
-    rt_u32 hi0;         /* mpk_end, but for bodies that wait: they ask themselves, if they want to know */
+    const rt_entry *e; /* in shared memory */
+    /* mpk_end, but for bodies that wait: they ask themselves, if they want to know */
+    rt_u32 hi0;
     const rt_u32 *live; /* [RT_LIVES], in shared memory */
-    char *s_scratch;    /* MPK_SCRATCH_BYTES of shared memory, 1024-byte aligned, this task's until it ends */
-    mpk_ring *ring;     /* the pages that its load phase fills (tile/ring.cuh) */
+    /* MPK_SCRATCH_BYTES of shared memory, 1024-byte aligned, this task's until it ends */
+    char *s_scratch;
+    mpk_ring *ring; /* the pages that its load phase fills (tile/ring.cuh) */
 };
 
 MPK_FN rt_u32 mpk_smaller(rt_u32 a, rt_u32 b)

@@ -1,8 +1,10 @@
-/* view.cuh - operands as generic bodies see them: any dtype, shape and strides; boxes; reductions in a fixed order.
+/* view.cuh - operands as generic bodies see them: any dtype, shape and strides; boxes; reductions
+ * in a fixed order.
  *
- * A view is a constant of the instance, so after inlining nothing of its switches and loops is left.  Sums add the same
- * numbers in the same order in every run, whatever the box: first each thread on its own, entries thread, thread +
- * group, ... of the axis, then the threads of a group in rising order.
+ * A view is a constant of the instance, so after inlining nothing of its switches and loops is
+ * left.  Sums add the same numbers in the same order in every run, whatever the box: first each
+ * thread on its own, entries thread, thread + group, ... of the axis, then the threads of a group
+ * in rising order.
  */
 #ifndef TILE_VIEW_CUH
 #define TILE_VIEW_CUH
@@ -10,9 +12,21 @@
 #include "tile/task.cuh"
 
 /* The numbers of ir_dtype; between bool and u8 are block formats, which no body reads. */
-enum { MPK_F32, MPK_F16, MPK_BF16, MPK_F64, MPK_I32, MPK_I64, MPK_BOOL, MPK_U8 = 17, MPK_I8, MPK_I16 };
+enum {
+    MPK_F32,
+    MPK_F16,
+    MPK_BF16,
+    MPK_F64,
+    MPK_I32,
+    MPK_I64,
+    MPK_BOOL,
+    MPK_U8 = 17,
+    MPK_I8,
+    MPK_I16
+};
 
-/* An operand: where its address stands in rt_entry.at (-1: absent), and its shape; strides in elements. */
+/* An operand: where its address stands in rt_entry.at (-1: absent), and its shape; strides in
+ * elements. */
 struct mpk_view {
     int operand, dtype, live, rank;
     rt_i64 dims[RT_MAX_RANK], stride[RT_MAX_RANK];
@@ -55,7 +69,8 @@ MPK_FN float mpk_from_f16(rt_u16 h)
         return __uint_as_float(sign | 0x7f800000u | rest << 13);
     if (rest >= 0x0400)
         return __uint_as_float(sign | ((rest << 13) + (112u << 23)));
-    return __uint_as_float(sign | __float_as_uint((float)rest * 5.9604644775390625e-8f)); /* 2^-24 */
+    /* 2^-24 */
+    return __uint_as_float(sign | __float_as_uint((float)rest * 5.9604644775390625e-8f));
 }
 MPK_FN rt_u16 mpk_to_f16(float x)
 {
@@ -227,7 +242,10 @@ MPK_FN void mpk_put_double(const mpk_view &v, char *data, rt_i64 at, double x)
                        : v.dtype == MPK_I16 ? -0x8000
                        : v.dtype == MPK_I8  ? -0x80
                                             : 0;
-        rt_i64 most = v.dtype == MPK_I32 ? 0x7fffffffll : v.dtype == MPK_I16 ? 0x7fff : v.dtype == MPK_I8 ? 0x7f : 0xff;
+        rt_i64 most = v.dtype == MPK_I32   ? 0x7fffffffll
+                      : v.dtype == MPK_I16 ? 0x7fff
+                      : v.dtype == MPK_I8  ? 0x7f
+                                           : 0xff;
         mpk_put_int(v, data, at, i < least ? least : i > most ? most : i);
         break;
     }
@@ -310,8 +328,8 @@ MPK_FN rt_i64 mpk_spread(const mpk_view &v, int rank, const rt_i64 *at)
 
 /* ---- groups of threads, and reductions over a group ---- */
 
-/* A group is a team of 32 threads (of all, if there are fewer), or all threads.  Threads that are left over belong to
- * no team: their team number is MPK_TEAMS. */
+/* A group is a team of 32 threads (of all, if there are fewer), or all threads.  Threads that are
+ * left over belong to no team: their team number is MPK_TEAMS. */
 #define MPK_TEAM (MPK_THREADS < 32 ? MPK_THREADS : 32)
 #define MPK_TEAMS (MPK_THREADS / MPK_TEAM)
 /* Scratch that the reductions use, from its start; bodies keep their own behind it. */
@@ -373,7 +391,8 @@ MPK_FN float mpk_from_key(rt_u32 key)
 {
     return __uint_as_float(key >> 31 ? key & 0x7fffffff : ~key);
 }
-/* Of a value and its index: the largest value, of equal ones the lowest index; 0: nothing but NaN. */
+/* Of a value and its index: the largest value, of equal ones the lowest index; 0: nothing but
+ * NaN. */
 MPK_FN rt_u64 mpk_ranked(float x, rt_u32 index)
 {
     rt_u32 key = mpk_key(x);
@@ -384,9 +403,10 @@ MPK_FN rt_u32 mpk_index_of(rt_u64 ranked)
     return ~(rt_u32)ranked;
 }
 
-/* Shared by all who have keys, values, positions: the largest over n entries of a line, as mpk_ranked. */
-MPK_FN rt_u64 mpk_largest(const mpk_task &t, int group, const mpk_view &v, const char *data, rt_i64 at, rt_i64 step,
-                          rt_i64 lo, rt_i64 hi)
+/* Shared by all who have keys, values, positions: the largest over n entries of a line, as
+ * mpk_ranked. */
+MPK_FN rt_u64 mpk_largest(const mpk_task &t, int group, const mpk_view &v, const char *data,
+                          rt_i64 at, rt_i64 step, rt_i64 lo, rt_i64 hi)
 {
     rt_u64 best = 0;
     for (rt_i64 i = lo + mpk_thread() % group; i < hi; i += group)
@@ -394,9 +414,10 @@ MPK_FN rt_u64 mpk_largest(const mpk_task &t, int group, const mpk_view &v, const
     return mpk_max(t, group, best);
 }
 
-/* Add what the lanes of each team have for a row and a token, in rising order: s_result[row of the teams][token].
- * s_part: [MPK_THREADS * TOKENS]. */
-template <int TOKENS, int ROWS> MPK_FN void mpk_add_lanes(float (&r_sum)[ROWS][TOKENS], float *s_part, float *s_result)
+/* Add what the lanes of each team have for a row and a token, in rising order: s_result[row of the
+ * teams][token].  s_part: [MPK_THREADS * TOKENS]. */
+template <int TOKENS, int ROWS>
+MPK_FN void mpk_add_lanes(float (&r_sum)[ROWS][TOKENS], float *s_part, float *s_result)
 {
     int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
 #pragma unroll

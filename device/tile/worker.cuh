@@ -1,9 +1,11 @@
-/* worker.cuh - the shared memory of a worker: all that its roles tell each other, and how they wait for it.
+/* worker.cuh - the shared memory of a worker: all that its roles tell each other, and how they wait
+ * for it.
  *
- * A worker is one block on one SM (paper §5.1); kernel.cuh lists its warps and the file of each role.  Roles and bodies
- * include this file.  Words marked `flag` are stored with release and polled without order; who then reads what was
- * written before the store acquires it first (ptx_acquire_flag).  The file that is named beside a word states its
- * protocol at its top.  Every wait ends when `abort` is raised.
+ * A worker is one block on one SM (paper §5.1); kernel.cuh lists its warps and the file of each
+ * role.  Roles and bodies include this file.  Words marked `flag` are stored with release and
+ * polled without order; who then reads what was written before the store acquires it first
+ * (ptx_acquire_flag).  The file that is named beside a word states its protocol at its top.  Every
+ * wait ends when `abort` is raised.
  */
 #ifndef TILE_WORKER_CUH
 #define TILE_WORKER_CUH
@@ -12,12 +14,15 @@
 #include "rt/rt_event.h"
 #include "rt/rt_peers.h"
 
-enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES }; /* descriptors that a worker holds, ahead and in use */
-enum { MPK_STEP_TASK_BYTES = 2560 };                    /* room for mpk_stepper (role/step.cuh) */
-enum { MPK_BOXES = 4 };                                 /* stages of x of a warpgroup (task/linear_box.cuh) */
+/* descriptors that a worker holds, ahead and in use */
+enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES };
+enum { MPK_STEP_TASK_BYTES = 2560 }; /* room for mpk_stepper (role/step.cuh) */
+/* stages of x of a warpgroup (task/linear_box.cuh) */
+enum { MPK_BOXES = 4 };
 
-/* Where a warp that runs bodies stands; the same in all of them.  It lies in shared memory while a body runs: there are
- * no registers to spare, and what the compiler would put on the stack is lost to the L1 cache with every acquire. */
+/* Where a warp that runs bodies stands; the same in all of them.  It lies in shared memory while a
+ * body runs: there are no registers to spare, and what the compiler would put on the stack is lost
+ * to the L1 cache with every acquire. */
 struct __align__(16) mpk_side
 {
     rt_u32 at, parity;        /* of the page ring */
@@ -30,13 +35,17 @@ struct mpk_jit_side {
     rt_u32 at, parity; /* of the page ring for JIT tasks */
 };
 
-/* A multiple of 1024 bytes: when units are linked, mpk_s begins right after it, whatever its alignment. */
+/* A multiple of 1024 bytes: when units are linked, mpk_s begins right after it, whatever its
+ * alignment. */
 struct __align__(1024) mpk_worker
 {
     /* page ring (ring.cuh) */
-    rt_u64 full[MPK_PAGES], empty[MPK_PAGES]; /* barriers: the page is filled; all body warps have released it */
-    rt_u32 note[MPK_PAGES];                   /* a word that the load phase sends along with a page */
-    /* stages of x that products of many tokens copy by boxes (task/linear_box.cuh), of each warpgroup */
+    /* barriers: the page is filled; all body warps have released it */
+    rt_u64 full[MPK_PAGES], empty[MPK_PAGES];
+    /* a word that the load phase sends along with a page */
+    rt_u32 note[MPK_PAGES];
+    /* stages of x that products of many tokens copy by boxes (task/linear_box.cuh), of each
+     * warpgroup */
     rt_u64 box_full[2][MPK_BOXES]; /* barriers: the stage is filled */
     rt_u32 box_turn[2];            /* stages filled so far, modulo 2^32; changed between tasks */
     /* descriptor ring (role/loader.cuh) */
@@ -49,34 +58,40 @@ struct __align__(1024) mpk_worker
     rt_u32 live[RT_LIVES];
     rt_u32 graph, epoch;
     /* turns (role/clerk.cuh) */
-    rt_u64 written[MPK_ENTRIES]; /* barriers, of task `turn` at turn % MPK_ENTRIES: all body warps have written their
-                                    part and no longer use its scratch */
-    rt_u32 ready;                /* flag from the clerk: tasks whose event is activated */
-    rt_u32 direct;               /* 1: thread 0 looks after events instead: steps with JIT tasks, RT_ONE_OP */
-    rt_u32 slot, parity;         /* of the step's first entry, for the clerk */
-    rt_u32 hybrid;               /* 1: the step has JIT tasks */
-    rt_u32 choice, taken;        /* in a hybrid step: what runs next, which JIT task (role/jit.cuh) */
-    rt_u32 abort;                /* flag: 1 everyone leaves (role/watcher.cuh) */
-    rt_u32 begun;                /* flag: steps that have begun since the kernel started */
-    rt_u32 loaded, clerked;      /* flags: steps that the loader, the clerk have finished */
-    rt_u32 resync;               /* flag: RESYNC_* (role/loader.cuh) */
+    /* barriers, of task `turn` at turn % MPK_ENTRIES: all body warps have written their part and no
+     * longer use its scratch */
+    rt_u64 written[MPK_ENTRIES];
+    rt_u32 ready; /* flag from the clerk: tasks whose event is activated */
+    /* 1: thread 0 looks after events instead: steps with JIT tasks, RT_ONE_OP */
+    rt_u32 direct;
+    rt_u32 slot, parity; /* of the step's first entry, for the clerk */
+    rt_u32 hybrid;       /* 1: the step has JIT tasks */
+    /* in a hybrid step: what runs next, which JIT task (role/jit.cuh) */
+    rt_u32 choice, taken;
+    rt_u32 abort;                      /* flag: 1 everyone leaves (role/watcher.cuh) */
+    rt_u32 begun;                      /* flag: steps that have begun since the kernel started */
+    rt_u32 loaded, clerked;            /* flags: steps that the loader, the clerk have finished */
+    rt_u32 resync;                     /* flag: RESYNC_* (role/loader.cuh) */
     rt_u32 ahead_pages, ahead_entries; /* loaded for a step that does not come */
-    rt_u32 jit_mail;                   /* flag: 1 the JIT entry waits for its loader (role/clerk.cuh) */
-    rt_u32 first_graph;                /* that the loader begins with */
-    rt_u32 is_late;                    /* 1: the machine had stopped before this kernel began */
-    rt_u32 index;                      /* of the worker */
+    /* flag: 1 the JIT entry waits for its loader (role/clerk.cuh) */
+    rt_u32 jit_mail;
+    rt_u32 first_graph; /* that the loader begins with */
+    rt_u32 is_late;     /* 1: the machine had stopped before this kernel began */
+    rt_u32 index;       /* of the worker */
     rt_u32 mode;
     const rt_kernel *k; /* in device memory */
     rt_word *counters;
     rt_control *control;
     rt_u64 stall_ns;
-    rt_times *all_times, *times;                      /* of all entries, of the one that runs; if mpk_timed */
+    /* of all entries, of the one that runs; if mpk_timed */
+    rt_times *all_times, *times;
     __align__(8) char step_task[MPK_STEP_TASK_BYTES]; /* worker 0: mpk_stepper (role/step.cuh) */
 };
 
 enum { RESYNC_NONE, RESYNC_ASKED, RESYNC_ANSWERED };
 
-/* 1: the host wants to know when tasks run.  A constant, so that the question costs one comparison. */
+/* 1: the host wants to know when tasks run.  A constant, so that the question costs one
+ * comparison. */
 extern "C" {
 MPK_ELSEWHERE __constant__ rt_u32 mpk_timed;
 }
@@ -86,9 +101,10 @@ extern __shared__ __align__(1024) char mpk_s[]; /* pages, then scratch */
 
 /* ---- bounded waiting ----
  *
- * A wait looks at the worker's abort flag, in shared memory, and at nothing else: it calls no function, so that a
- * body's registers stay where they are.  The flag is raised by the worker's watcher (role/watcher.cuh) once the
- * machine's abort word says so; a step that takes too long is noticed by the step task.
+ * A wait looks at the worker's abort flag, in shared memory, and at nothing else: it calls no
+ * function, so that a body's registers stay where they are.  The flag is raised by the worker's
+ * watcher (role/watcher.cuh) once the machine's abort word says so; a step that takes too long is
+ * noticed by the step task.
  */
 
 /* Raise a fault and let this block leave; the others see the abort word. */
@@ -130,7 +146,8 @@ MPK_FN rt_u32 mpk_load_counter(const rt_word *counter)
 }
 MPK_FN rt_u64 mpk_load_step(const rt_control *control)
 {
-    return MPK_PEERS > 1 ? rt_load_wide_acquire_system(&control->step) : rt_load_wide_acquire_device(&control->step);
+    return MPK_PEERS > 1 ? rt_load_wide_acquire_system(&control->step)
+                         : rt_load_wide_acquire_device(&control->step);
 }
 
 /* ---- events, as bodies use them ---- */
@@ -146,8 +163,9 @@ MPK_FN int mpk_poll(rt_u32 event, rt_u32 needed)
     return 1;
 }
 
-/* Before the task touches its scratch, and anything that it reads but what is carried: its event is activated, unless
- * the task is quiet, and no warp works on the task before.  The clerk has polled; where there is none, thread 0 does.
+/* Before the task touches its scratch, and anything that it reads but what is carried: its event is
+ * activated, unless the task is quiet, and no warp works on the task before.  The clerk has polled;
+ * where there is none, thread 0 does.
  */
 MPK_FN void mpk_wait(const mpk_task &t)
 {
@@ -155,13 +173,15 @@ MPK_FN void mpk_wait(const mpk_task &t)
     if (!mpk_w.direct) {
         const rt_u32 turn = mpk_turn(mpk_thread());
         if (!t.e->quiet) {
-            while ((rt_i32)(ptx_load_flag(&mpk_w.ready) - turn) <= 0 && !ptx_load_flag(&mpk_w.abort))
+            while ((rt_i32)(ptx_load_flag(&mpk_w.ready) - turn) <= 0 &&
+                   !ptx_load_flag(&mpk_w.abort))
                 ;
             ptx_acquire_flag(&mpk_w.ready); /* partner: clerk_run_list */
         }
         mpk_await_written(turn - 1);
 #ifdef MPK_CHECKED
-        mpk_sync(); /* a barrier that racecheck follows, beside the one that it does not (docs/gpu.md) */
+        /* a barrier that racecheck follows, beside the one that it does not (docs/gpu.md) */
+        mpk_sync();
 #endif
         if (mpk_timed && mpk_thread() == 0)
             mpk_w.times->ready = ptx_cycles();
@@ -232,13 +252,14 @@ MPK_FN void mpk_written(int thread)
         if (mpk_timed && thread == 0)
             mpk_w.times->done = ptx_cycles();
         ptx_barrier_arrive(
-            &mpk_w.written[mpk_turn(thread) % MPK_ENTRIES]); /* partners: clerk_run_list, the next task */
+            &mpk_w.written[mpk_turn(thread) %
+                           MPK_ENTRIES]); /* partners: clerk_run_list, the next task */
     }
 }
 #endif
 
-/* This thread has written its part and is through with the scratch.  The task counts when all are: the clerk sees to
- * it, and no warp waits; where there is no clerk, thread 0 does. */
+/* This thread has written its part and is through with the scratch.  The task counts when all are:
+ * the clerk sees to it, and no warp waits; where there is no clerk, thread 0 does. */
 MPK_FN void mpk_trigger(const mpk_task &t)
 {
 #if MPK_BULK

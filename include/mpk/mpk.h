@@ -1,8 +1,9 @@
 /* mpk.h - a language model as one compiled program: open it, ask it, close it.
  *
- * mpk takes a model (a Hugging Face folder, a GGUF file, or an image made by mpk_compile_to_file), compiles it into
- * task graphs for this machine and starts them: workers that run until the engine is closed.  A request enters through
- * a ring and tokens leave through another; there is no call per layer and none per token.
+ * mpk takes a model (a Hugging Face folder, a GGUF file, or an image made by mpk_compile_to_file),
+ * compiles it into task graphs for this machine and starts them: workers that run until the engine
+ * is closed.  A request enters through a ring and tokens leave through another; there is no call
+ * per layer and none per token.
  *
  *     mpk_context *cx = mpk_context_create();
  *     mpk_engine *engine;
@@ -16,20 +17,22 @@
  * The whole program is examples/complete.c.
  *
  * Rules that hold everywhere:
- *   Status     Whatever can fail returns mpk_status, MPK_OK being 0.  Results go through out-parameters, which are
- *              written on success only.  Nothing here aborts, exits or prints.
+ *   Status     Whatever can fail returns mpk_status, MPK_OK being 0.  Results go through
+ *              out-parameters, which are written on success only.  Nothing here aborts, exits or
+ *              prints.
  *   Words      Why a call failed is in the context that was passed to it: mpk_error_message.
  *   Options    A struct of options begins with its size and every zero means the default:
  *                  mpk_engine_options o = {.size = sizeof o, .threads = 4};
- *              NULL is all defaults.  A program built with an older header goes on working, as fields are only added
- *              at the end; one built with a newer header is told MPK_EUNSUPPORTED if it asks for what is not known.
- *   Ownership  Strings and arrays that you pass are copied, unless the comment says borrowed.  What a handle hands
- *              out belongs to the handle.  char * results are yours: mpk_free.
- *   Threads    A context belongs to one thread at a time; make one for each thread.  An engine, a tokenizer and the
- *              requests of an engine may be used by any number of threads at once, a single request or sequence by one
- *              at a time (mpk_request_cancel by any).
- *   Repeats    The same request gives the same tokens, whatever else runs beside it, in any order of arrival and with
- *              any number of threads.
+ *              NULL is all defaults.  A program built with an older header goes on working, as
+ *              fields are only added at the end; one built with a newer header is told
+ *              MPK_EUNSUPPORTED if it asks for what is not known.
+ *   Ownership  Strings and arrays that you pass are copied, unless the comment says borrowed.  What
+ *              a handle hands out belongs to the handle.  char * results are yours: mpk_free.
+ *   Threads    A context belongs to one thread at a time; make one for each thread.  An engine, a
+ *              tokenizer and the requests of an engine may be used by any number of threads at
+ *              once, a single request or sequence by one at a time (mpk_request_cancel by any).
+ *   Repeats    The same request gives the same tokens, whatever else runs beside it, in any order
+ *              of arrival and with any number of threads.
  */
 #ifndef MPK_H
 #define MPK_H
@@ -54,9 +57,10 @@ typedef struct mpk_context mpk_context;     /* the error state of one thread */
 typedef struct mpk_engine mpk_engine;       /* a model, compiled and running */
 typedef struct mpk_request mpk_request;     /* a text to be continued */
 typedef struct mpk_tokenizer mpk_tokenizer; /* text to token ids and back */
-typedef struct mpk_sequence mpk_sequence;   /* a timeline of tokens that the caller drives himself */
+/* a timeline of tokens that the caller drives himself */
+typedef struct mpk_sequence mpk_sequence;
 
-/* ---- Contexts ---------------------------------------------------------------------------------------------------- */
+/* ---- Contexts -------------------------------------------------------------------------------- */
 
 /* "0.1.0" */
 MPK_API const char *mpk_version(void);
@@ -65,15 +69,15 @@ MPK_API const char *mpk_version(void);
 MPK_API mpk_context *mpk_context_create(void);
 /* NULL is allowed. */
 MPK_API void mpk_context_free(mpk_context *cx);
-/* What went wrong in the last call that failed, where, and what to do; "" if none did.  Further lines say what was
- * being done.  Valid until the next call with this context. */
+/* What went wrong in the last call that failed, where, and what to do; "" if none did.  Further
+ * lines say what was being done.  Valid until the next call with this context. */
 MPK_API const char *mpk_error_message(const mpk_context *cx);
 /* A status in general words; never NULL. */
 MPK_API const char *mpk_status_sentence(mpk_status status);
 /* For char * and int32_t * results.  NULL is allowed. */
 MPK_API void mpk_free(void *p);
 
-/* ---- Engines ----------------------------------------------------------------------------------------------------- */
+/* ---- Engines --------------------------------------------------------------------------------- */
 
 typedef enum mpk_dtype {
     MPK_F32,
@@ -102,56 +106,71 @@ typedef enum mpk_fusion {
     MPK_FUSION_NONE,  /* as the model's forward pass is written */
 } mpk_fusion;
 
-/* Which tasks are queued to a worker at compile time (AOT), and which by a scheduler when they are ready (JIT;
- * paper 5.2). */
-typedef enum mpk_launch { MPK_LAUNCH_AUTO, MPK_LAUNCH_PAPER, MPK_LAUNCH_AOT, MPK_LAUNCH_JIT } mpk_launch;
+/* Which tasks are queued to a worker at compile time (AOT), and which by a scheduler when they are
+ * ready (JIT; paper 5.2). */
+typedef enum mpk_launch {
+    MPK_LAUNCH_AUTO,
+    MPK_LAUNCH_PAPER,
+    MPK_LAUNCH_AOT,
+    MPK_LAUNCH_JIT
+} mpk_launch;
 
 /* How operators reach a GPU. */
 typedef enum mpk_mode {
-    MPK_MODE_KERNEL,    /* one kernel that runs until the engine is closed */
-    MPK_MODE_GRAPH,     /* the same task code, one kernel for each operator in a CUDA graph: the baseline */
+    MPK_MODE_KERNEL, /* one kernel that runs until the engine is closed */
+    /* the same task code, one kernel for each operator in a CUDA graph: the baseline */
+    MPK_MODE_GRAPH,
     MPK_MODE_GRAPH_PDL, /* the same, each kernel beginning while the one before ends */
-    MPK_MODE_CALLS,     /* of tensor programs (graph.h): a launch for each run, in the caller's memory on the GPU */
+    /* of tensor programs (graph.h): a launch for each run, in the caller's memory on the GPU */
+    MPK_MODE_CALLS,
 } mpk_mode;
 
-/* In which form activations are multiplied by weights in the block formats of GGUF (Q4_0, Q4_K ...), on the CPU.
- * Weights in plain dtypes are always multiplied by activations in f32. */
+/* In which form activations are multiplied by weights in the block formats of GGUF (Q4_0, Q4_K
+ * ...), on the CPU.  Weights in plain dtypes are always multiplied by activations in f32. */
 typedef enum mpk_activations {
-    MPK_ACTIVATIONS_AUTO, /* of a model on the CPU: i8; else f32.  A program of graph.h is run as it is written */
-    MPK_ACTIVATIONS_F32,  /* exact but for the rounding of fp32 */
-    MPK_ACTIVATIONS_I8,   /* rounded to 8 bits, in blocks with a scale: faster, with a KL divergence from F32 that
-                             bench/kl.py measures (3e-3 nats a token of SmolLM2-135M in Q4_1) */
+    /* of a model on the CPU: i8; else f32.  A program of graph.h is run as it is written */
+    MPK_ACTIVATIONS_AUTO,
+    MPK_ACTIVATIONS_F32, /* exact but for the rounding of fp32 */
+    /* rounded to 8 bits, in blocks with a scale: faster, with a KL divergence from F32 that
+     * bench/kl.py measures (3e-3 nats a token of SmolLM2-135M in Q4_1) */
+    MPK_ACTIVATIONS_I8,
 } mpk_activations;
 
 /* Where tokens that may come next are guessed from. */
 typedef enum mpk_speculation {
     MPK_SPECULATION_NONE,
-    MPK_SPECULATION_NGRAM, /* the request's own text: what followed its last few tokens where they stood before */
+    /* the request's own text: what followed its last few tokens where they stood before */
+    MPK_SPECULATION_NGRAM,
 } mpk_speculation;
 
-/* Cut axis `axis` of the output of every operator that matches into `degree` parts, instead of what the compiler
- * chooses. */
+/* Cut axis `axis` of the output of every operator that matches into `degree` parts, instead of what
+ * the compiler chooses. */
 typedef struct mpk_degree {
     const char *match; /* a kind of operator ("linear") or the name of one */
     uint32_t axis, degree;
 } mpk_degree;
 
-/* Called by the thread that opens the engine: what is being done, and how far that is (0 to 1).  False gives up:
- * MPK_ECANCELLED. */
+/* Called by the thread that opens the engine: what is being done, and how far that is (0 to 1).
+ * False gives up: MPK_ECANCELLED. */
 typedef bool mpk_progress(void *user, const char *stage, double done);
 
 typedef struct mpk_engine_options {
-    size_t size;             /* sizeof(mpk_engine_options) */
-    uint32_t threads;        /* workers; 0: one for each core that this process may use, or SM of a GPU */
-    uint32_t max_batch;      /* requests that run at the same time; 0: 16 */
-    uint32_t step_tokens;    /* tokens of a step at most; a power of two, at most 8192; 0: 512 */
-    uint32_t context_tokens; /* prompt and answer of a request at most; 0: the model's own, at most 4096 */
-    uint64_t kv_tokens;      /* tokens that all running requests together may hold; 0: max_batch * context_tokens, or
-                              * what a quarter of the free memory takes */
-    mpk_dtype kv_dtype;      /* MPK_F16, MPK_BF16, or on the CPU MPK_Q8_0: 8 bits and a scale for each 32 entries of
-                              * a head (MPK_EUNSUPPORTED on a GPU, and for heads that 32 does not divide); 0: f32,
-                              * but on a GPU bf16 unless the weights are f32 */
-    bool random_weights;     /* do not read weights, make them up: a configuration alone is then a model */
+    size_t size; /* sizeof(mpk_engine_options) */
+    /* workers; 0: one for each core that this process may use, or SM of a GPU */
+    uint32_t threads;
+    uint32_t max_batch;   /* requests that run at the same time; 0: 16 */
+    uint32_t step_tokens; /* tokens of a step at most; a power of two, at most 8192; 0: 512 */
+    /* prompt and answer of a request at most; 0: the model's own, at most 4096 */
+    uint32_t context_tokens;
+    /* tokens that all running requests together may hold; 0: max_batch * context_tokens, or what a
+     * quarter of the free memory takes */
+    uint64_t kv_tokens;
+    /* MPK_F16, MPK_BF16, or on the CPU MPK_Q8_0: 8 bits and a scale for each 32 entries of a head
+     * (MPK_EUNSUPPORTED on a GPU, and for heads that 32 does not divide); 0: f32, but on a GPU bf16
+     * unless the weights are f32 */
+    mpk_dtype kv_dtype;
+    /* do not read weights, make them up: a configuration alone is then a model */
+    bool random_weights;
     uint64_t random_seed;
     mpk_progress *progress; /* NULL: none */
     void *progress_user;
@@ -163,49 +182,61 @@ typedef struct mpk_engine_options {
     bool verify;        /* prove that every hazard is ordered and that nothing can deadlock */
     const mpk_degree *degrees;
     uint32_t n_degrees;
-    uint32_t no_preload; /* 1: a worker that waits does not look ahead to the weights of its next tasks (ablation) */
+    /* 1: a worker that waits does not look ahead to the weights of its next tasks (ablation) */
+    uint32_t no_preload;
 
     /* Where it runs. */
-    const char *device; /* "cpu"; "cuda", "cuda:1": an NVIDIA GPU; NULL, "auto": the first GPU if it can be used, else
-                           the CPU (the environment's MPK_DEVICE decides instead, if it is set) */
-    const char *target; /* mpk_compile_to_file, mpk_inspect and the like: the architecture of a GPU that need not be
-                           there, "sm_90a"; NULL: of the device */
-    mpk_mode mode;      /* of a GPU */
-    uint32_t no_descriptor_prefetch; /* 1: of a GPU: a worker reads the description of one task at a time (ablation) */
-    const char *keep;                /* of a GPU: a folder where the kernel's source is left; NULL: nowhere */
-    uint32_t profile;                /* 1: of a GPU's one kernel: workers note times, for mpk_engine_profile and
-                                      * mpk_program_profile */
-    /* 1: of a GPU: a request's tokens and logits have the same bits alone and in any company, whatever the order in
-     * which requests come and end, in every engine with the same model, kind of GPU and options.  Each context is cut
-     * by itself, and a prompt's piece of more than 16 tokens has a step to itself (docs/gpu.md has the cost).  0: the
-     * last bits of logits, and so now and then a token, may depend on company.  On the CPU they never do. */
+    /* "cpu"; "cuda", "cuda:1": an NVIDIA GPU; NULL, "auto": the first GPU if it can be used, else
+     * the CPU (the environment's MPK_DEVICE decides instead, if it is set) */
+    const char *device;
+    /* mpk_compile_to_file, mpk_inspect and the like: the architecture of a GPU that need not be
+     * there, "sm_90a"; NULL: of the device */
+    const char *target;
+    mpk_mode mode; /* of a GPU */
+    /* 1: of a GPU: a worker reads the description of one task at a time (ablation) */
+    uint32_t no_descriptor_prefetch;
+    /* of a GPU: a folder where the kernel's source is left; NULL: nowhere */
+    const char *keep;
+    /* 1: of a GPU's one kernel: workers note times, for mpk_engine_profile and
+     * mpk_program_profile */
+    uint32_t profile;
+    /* 1: of a GPU: a request's tokens and logits have the same bits alone and in any company,
+     * whatever the order in which requests come and end, in every engine with the same model, kind
+     * of GPU and options.  Each context is cut by itself, and a prompt's piece of more than 16
+     * tokens has a step to itself (docs/gpu.md has the cost).  0: the last bits of logits, and so
+     * now and then a token, may depend on company.  On the CPU they never do. */
     uint32_t batch_invariant;
-    uint32_t no_carriers; /* 1: of a GPU: every task waits for its event's counter; 0: most tasks of a decode step poll
-                           * their operands instead (ablation; the same results) */
+    /* 1: of a GPU: every task waits for its event's counter; 0: most tasks of a decode step poll
+     * their operands instead (ablation; the same results) */
+    uint32_t no_carriers;
     mpk_activations activations; /* I8: MPK_EUNSUPPORTED on a GPU */
-    /* 1: every request computes its whole prompt.  0: the KV cache of texts that have been computed is kept as long as
-     * there is room, and requests that begin with the same tokens take it from there, while it is in use or later.  On
-     * the CPU and with batch_invariant that changes no bit of an answer. */
+    /* 1: every request computes its whole prompt.  0: the KV cache of texts that have been computed
+     * is kept as long as there is room, and requests that begin with the same tokens take it from
+     * there, while it is in use or later.  On the CPU and with batch_invariant that changes no bit
+     * of an answer. */
     uint32_t no_prefix_cache;
-    /* Peers that share the model, 1 to 16: each holds and multiplies its part of the weights and of the KV cache
-     * (docs/gpus.md); 0: 1.  On the CPU they are groups of threads, else GPUs from `device` on, which must
-     * be of one kind and linked by NVLink: MPK_EUNSUPPORTED otherwise. */
+    /* Peers that share the model, 1 to 16: each holds and multiplies its part of the weights and of
+     * the KV cache (docs/gpus.md); 0: 1.  On the CPU they are groups of threads, else GPUs from
+     * `device` on, which must be of one kind and linked by NVLink: MPK_EUNSUPPORTED otherwise. */
     uint32_t gpus;
-    /* Speculation: a request that decodes may have drafts, tokens that are guessed, in a step beside its last token.
-     * Each place draws with its own random number, and a draft stands if it is the token that is drawn there.  So it
-     * changes no token, only how many come of a step.  Drafts take what other requests leave of a small step; a request
-     * whose drafts are not drawn rests.  On the CPU; on a GPU MPK_EUNSUPPORTED. */
+    /* Speculation: a request that decodes may have drafts, tokens that are guessed, in a step
+     * beside its last token.  Each place draws with its own random number, and a draft stands if it
+     * is the token that is drawn there.  So it changes no token, only how many come of a step.
+     * Drafts take what other requests leave of a small step; a request whose drafts are not drawn
+     * rests.  On the CPU; on a GPU MPK_EUNSUPPORTED. */
     mpk_speculation speculation;
     uint32_t draft_tokens; /* drafts of a request in one step at most, up to 64; 0: 8 */
     uint32_t draft_ngram;  /* the last tokens by which the text is looked up, up to 16; 0: 3 */
-    uint32_t embeddings;   /* 1: the program ends with the final norm: the engine gives vectors (mpk_embed), no text */
+    /* 1: the program ends with the final norm: the engine gives vectors (mpk_embed), no text */
+    uint32_t embeddings;
 } mpk_engine_options;
 
-/* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM: it does not fit,
- * with numbers; MPK_ECANCELLED: by progress. */
-MPK_API mpk_status mpk_engine_open(mpk_context *cx, const char *model, const mpk_engine_options *options,
-                                   mpk_engine **out);
-/* Stop, and free everything.  Requests and sequences must have been freed before.  NULL is allowed. */
+/* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM:
+ * it does not fit, with numbers; MPK_ECANCELLED: by progress. */
+MPK_API mpk_status mpk_engine_open(mpk_context *cx, const char *model,
+                                   const mpk_engine_options *options, mpk_engine **out);
+/* Stop, and free everything.  Requests and sequences must have been freed before.  NULL is
+ * allowed. */
 MPK_API void mpk_engine_close(mpk_engine *engine);
 
 /* What there is to know of an engine. */
@@ -213,46 +244,58 @@ typedef struct mpk_engine_facts {
     size_t size; /* in: sizeof(mpk_engine_facts); no more is written */
     uint32_t vocab_size, context_tokens, max_batch, step_tokens, threads;
     uint64_t weight_bytes, kv_bytes, other_bytes;
-    /* Spent in mpk_engine_open: reading the model and bringing its weights; compiling.  On a GPU the kernel is compiled
-     * while weights are brought, so that the parts may be more than the whole. */
+    /* Spent in mpk_engine_open: reading the model and bringing its weights; compiling.  On a GPU
+     * the kernel is compiled while weights are brought, so that the parts may be more than the
+     * whole. */
     uint64_t load_ns, compile_ns;
     uint32_t graphs, tasks, events;
-    char device[64];                   /* "CPU, 2 threads", "NVIDIA H100 80GB HBM3" */
-    uint32_t kernel_cached;            /* 1: of a GPU: its kernel had been compiled before */
-    uint64_t device_ns;                /* also spent in mpk_engine_open: finding the GPU and opening it */
-    uint32_t program_cached, reserved; /* program_cached 1: of a GPU: the task graphs had been made before too */
-    uint64_t kv_tokens;                /* that all running requests together may hold */
-    /* Since the engine was opened: tokens of prompts that were looked for in the prefix cache, and those found. */
+    char device[64];        /* "CPU, 2 threads", "NVIDIA H100 80GB HBM3" */
+    uint32_t kernel_cached; /* 1: of a GPU: its kernel had been compiled before */
+    /* also spent in mpk_engine_open: finding the GPU and opening it */
+    uint64_t device_ns;
+    /* program_cached 1: of a GPU: the task graphs had been made before too */
+    uint32_t program_cached, reserved;
+    uint64_t kv_tokens; /* that all running requests together may hold */
+    /* Since the engine was opened: tokens of prompts that were looked for in the prefix cache, and
+     * those found. */
     uint64_t prefix_asked_tokens, prefix_found_tokens;
-    uint32_t put_back;       /* how often a request had to wait in its midst, since older ones needed its KV memory */
+    /* how often a request had to wait in its midst, since older ones needed its KV memory */
+    uint32_t put_back;
     uint32_t embedding_size; /* of an engine of embeddings: numbers of a vector; else 0 */
-    uint64_t kv_free_tokens; /* of kv_tokens: in pages that no request holds now; the prefix cache lives there */
-    uint64_t drafted_tokens, accepted_tokens; /* drafts that were tried since the engine was opened, and that stood */
+    /* of kv_tokens: in pages that no request holds now; the prefix cache lives there */
+    uint64_t kv_free_tokens;
+    /* drafts that were tried since the engine was opened, and that stood */
+    uint64_t drafted_tokens, accepted_tokens;
 } mpk_engine_facts;
 
 MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts);
-/* Where the time of a step goes on a GPU.  The profile is of the last step that ran the smallest graph that holds
- * `tokens` tokens.  *json is a JSON object that the caller frees (mpk_free):
+/* Where the time of a step goes on a GPU.  The profile is of the last step that ran the smallest
+ * graph that holds `tokens` tokens.  *json is a JSON object that the caller frees (mpk_free):
  *   tokens      of the graph
  *   clock_mhz   the GPU's highest clock, which converts cycles to microseconds
- *   scheduling  share of the workers' time between the end of a task's work and the count on its event
- *   to_host     {bursts, median_us, p99_us, most_us}: from the end of a step until the thread that takes its tokens
- *               out of the ring has done so and the GPU knows; over all steps, the last 4,096 at most
+ *   scheduling  share of the workers' time between the end of a task's work and the count on its
+ *               event
+ *   to_host     {bursts, median_us, p99_us, most_us}: from the end of a step until the thread that
+ *               takes its tokens out of the ring has done so and the GPU knows; over all steps, the
+ *               last 4,096 at most
  *   kinds       one object for each kind of operator:
  *     kind, body, from, to, operators, tasks
  *               `from` and `to` are the columns of the first input and of the result
  *     sm_us     time of all its tasks over the number of workers: what a step spends on it
- *     wait_us   mean over tasks, from when the worker turned to the task until its event was activated
+ *     wait_us   mean over tasks, from when the worker turned to the task until its event was
+ *               activated
  *     body_us, trigger_us
  *               means over tasks
  *     longest_us
  *               the slowest task of an operator, mean over operators
- * MPK_EARG: the engine was opened without `profile`, a request is in flight, or no graph holds so many tokens. */
-MPK_API mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *engine, uint32_t tokens, char **json);
+ * MPK_EARG: the engine was opened without `profile`, a request is in flight, or no graph holds so
+ * many tokens. */
+MPK_API mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *engine, uint32_t tokens,
+                                      char **json);
 /* Borrowed from the engine; NULL if the model brings no vocabulary. */
 MPK_API const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *engine);
 
-/* ---- Requests ---------------------------------------------------------------------------------------------------- */
+/* ---- Requests -------------------------------------------------------------------------------- */
 
 typedef struct mpk_token_bias {
     int32_t token;
@@ -262,12 +305,15 @@ typedef struct mpk_token_bias {
 /* What an answer has to look like (docs/structured-output.md). */
 typedef enum mpk_form {
     MPK_FORM_ANY,
-    MPK_FORM_JSON_OBJECT,    /* any JSON object; no source */
-    MPK_FORM_JSON_SCHEMA,    /* JSON that is valid by the schema that the source is */
-    MPK_FORM_REGEX,          /* a text of which the source, a regular expression, matches the whole */
-    MPK_FORM_CHOICE,         /* one of the texts of the source, a JSON list */
-    MPK_FORM_GRAMMAR,        /* a text of the grammar that the source is, as llama.cpp writes them (GBNF) */
-    MPK_FORM_STRUCTURAL_TAG, /* texts, forms and free text put together, as JSON (docs/structured-output.md) */
+    MPK_FORM_JSON_OBJECT, /* any JSON object; no source */
+    MPK_FORM_JSON_SCHEMA, /* JSON that is valid by the schema that the source is */
+    /* a text of which the source, a regular expression, matches the whole */
+    MPK_FORM_REGEX,
+    MPK_FORM_CHOICE, /* one of the texts of the source, a JSON list */
+    /* a text of the grammar that the source is, as llama.cpp writes them (GBNF) */
+    MPK_FORM_GRAMMAR,
+    /* texts, forms and free text put together, as JSON (docs/structured-output.md) */
+    MPK_FORM_STRUCTURAL_TAG,
 } mpk_form;
 
 typedef struct mpk_request_options {
@@ -280,16 +326,18 @@ typedef struct mpk_request_options {
     uint64_t seed;           /* of the random draws; the same seed draws the same tokens */
     const char *const *stop; /* the answer ends before the first of these texts */
     uint32_t n_stop;
-    bool ignore_eos;  /* go on when the model says that it is done */
-    bool raw_prompt;  /* of a text: do not put the tokens before and after it that the model's tokenizer asks for */
+    bool ignore_eos; /* go on when the model says that it is done */
+    /* of a text: do not put the tokens before and after it that the model's tokenizer asks for */
+    bool raw_prompt;
     char reserved[2]; /* 0 */
 
-    /* Rules for the tokens, in the order in which they change the logits, before temperature and filters.  The prompt
-     * counts for repetition_penalty and bad_words, not for the other two penalties. */
+    /* Rules for the tokens, in the order in which they change the logits, before temperature and
+     * filters.  The prompt counts for repetition_penalty and bad_words, not for the other two
+     * penalties. */
     const mpk_token_bias *biases; /* each token at most once */
     uint32_t n_biases;
-    float repetition_penalty;      /* logits of tokens that were there: divided by it if positive, else multiplied;
-                                    * 0 or 1: off */
+    /* logits of tokens that were there: divided by it if positive, else multiplied; 0 or 1: off */
+    float repetition_penalty;
     float presence_penalty;        /* subtracted for each token generated before; 0: off */
     float frequency_penalty;       /* the same for each time that it was generated; 0: off */
     const int32_t *allowed_tokens; /* no others come; n_allowed 0: all may */
@@ -297,26 +345,32 @@ typedef struct mpk_request_options {
     uint32_t min_tokens;          /* the model may not end the answer before; 0: off */
     const char *const *bad_words; /* texts that do not come, at a beginning or after a space */
     uint32_t n_bad_words;
-    float top_n_sigma; /* only tokens whose logit is at most so many standard deviations below the largest; 0: off */
-    float typical_p;   /* only the tokens of the most typical surprise that add up to this share; 0 or 1: off */
+    /* only tokens whose logit is at most so many standard deviations below the largest; 0: off */
+    float top_n_sigma;
+    /* only the tokens of the most typical surprise that add up to this share; 0 or 1: off */
+    float typical_p;
 
-    /* Log probabilities, by softmax over the logits as the model made them; see mpk_request_logprobs. */
+    /* Log probabilities, by softmax over the logits as the model made them; see
+     * mpk_request_logprobs. */
     uint32_t top_logprobs; /* also of the most probable tokens, at most 20 */
     bool logprobs;         /* of each token of the answer */
-    bool prompt_logprobs;  /* of each token of the prompt but the first; this needs the whole prompt to be computed */
+    /* of each token of the prompt but the first; this needs the whole prompt to be computed */
+    bool prompt_logprobs;
 
-    bool no_prefix_cache;   /* compute the whole prompt, and keep nothing of it for others */
-    char reserved_2[1];     /* 0 */
-    const char *cache_salt; /* only requests with the same salt take each other's part of the prefix cache; NULL: "" */
+    bool no_prefix_cache; /* compute the whole prompt, and keep nothing of it for others */
+    char reserved_2[1];   /* 0 */
+    /* only requests with the same salt take each other's part of the prefix cache; NULL: "" */
+    const char *cache_salt;
 
-    /* The form of the answer.  Tokens that would leave it do not come, and the answer ends (MPK_FINISH_STOP) where
-     * nothing can follow; with max_tokens it may be cut before.  A form that is compiled is kept for the next request.
-     * MPK_EFORMAT: the source is faulty; MPK_EUNSUPPORTED: it asks for what is not supported, by name and place, or
-     * the engine runs on a GPU or has no tokenizer; MPK_ELIMIT: it is too large. */
+    /* The form of the answer.  Tokens that would leave it do not come, and the answer ends
+     * (MPK_FINISH_STOP) where nothing can follow; with max_tokens it may be cut before.  A form
+     * that is compiled is kept for the next request.  MPK_EFORMAT: the source is faulty;
+     * MPK_EUNSUPPORTED: it asks for what is not supported, by name and place, or the engine runs on
+     * a GPU or has no tokenizer; MPK_ELIMIT: it is too large. */
     const char *form_source;
     mpk_form form;
-    /* Drafts in a step at most, if the engine speculates; 0: as many as the engine's draft_tokens; -1: none.  A request
-     * with a form drafts none. */
+    /* Drafts in a step at most, if the engine speculates; 0: as many as the engine's draft_tokens;
+     * -1: none.  A request with a form drafts none. */
     int32_t draft_tokens;
 } mpk_request_options;
 
@@ -330,26 +384,32 @@ typedef enum mpk_finish {
 /* "stop", "length", "cancelled", "error", "running" */
 MPK_API const char *mpk_finish_name(mpk_finish finish);
 
-/* Put a request in the queue; it runs as soon as there is room.  The text need not end with NUL nor be valid UTF-8.
- * MPK_ELIMIT: it could never fit into the context (the message says how long it is); MPK_EARG: an option or a token id
- * is out of range, or the prompt is empty; MPK_EUNSUPPORTED: a text, but the model has no tokenizer. */
+/* Put a request in the queue; it runs as soon as there is room.  The text need not end with NUL nor
+ * be valid UTF-8.  MPK_ELIMIT: it could never fit into the context (the message says how long it
+ * is); MPK_EARG: an option or a token id is out of range, or the prompt is empty; MPK_EUNSUPPORTED:
+ * a text, but the model has no tokenizer. */
 MPK_API mpk_status mpk_submit_text(mpk_context *cx, mpk_engine *engine, const char *bytes, size_t n,
                                    const mpk_request_options *options, mpk_request **out);
-MPK_API mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t *tokens, size_t n,
-                                     const mpk_request_options *options, mpk_request **out);
+MPK_API mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t *tokens,
+                                     size_t n, const mpk_request_options *options,
+                                     mpk_request **out);
 
-/* What has come since the last read.  Belongs to the request, valid until its next read, wait or free. */
+/* What has come since the last read.  Belongs to the request, valid until its next read, wait or
+ * free. */
 typedef struct mpk_piece {
-    const char *text; /* valid UTF-8, never half a character, never part of a stop text; "" if none */
+    /* valid UTF-8, never half a character, never part of a stop text; "" if none */
+    const char *text;
     size_t n_bytes;
     const int32_t *tokens;
     size_t n_tokens;
     mpk_finish finish; /* MPK_RUNNING: there is more to come */
 } mpk_piece;
 
-/* Wait until something has come or the request is finished, at most timeout_ms (negative: for ever; 0: not at all), and
- * take it.  A timeout is MPK_OK with an empty piece.  After the end every read gives an empty, finished piece. */
-MPK_API mpk_status mpk_request_read(mpk_context *cx, mpk_request *request, int64_t timeout_ms, mpk_piece *piece);
+/* Wait until something has come or the request is finished, at most timeout_ms (negative: for ever;
+ * 0: not at all), and take it.  A timeout is MPK_OK with an empty piece.  After the end every read
+ * gives an empty, finished piece. */
+MPK_API mpk_status mpk_request_read(mpk_context *cx, mpk_request *request, int64_t timeout_ms,
+                                    mpk_piece *piece);
 
 /* The whole answer.  Belongs to the request. */
 typedef struct mpk_answer {
@@ -365,7 +425,8 @@ typedef struct mpk_answer {
 MPK_API mpk_status mpk_request_wait(mpk_context *cx, mpk_request *request, mpk_answer *answer);
 /* Tokens of the prompt that came from the prefix cache; 0 before the first token of the answer. */
 MPK_API size_t mpk_request_cached_tokens(const mpk_request *request);
-/* Nanoseconds from submission until the engine began with the prompt; 0 before the first token of the answer. */
+/* Nanoseconds from submission until the engine began with the prompt; 0 before the first token of
+ * the answer. */
 MPK_API uint64_t mpk_request_queue_ns(const mpk_request *request);
 /* Drafts that the answer's tokens so far came with: those that were tried, and those that stood. */
 MPK_API void mpk_request_drafts(const mpk_request *request, size_t *drafted, size_t *accepted);
@@ -375,92 +436,106 @@ typedef struct mpk_logprob {
     float logprob;
 } mpk_logprob;
 
-/* Log probabilities of token `token` of the answer, of those that have been read or waited for: out[0] of that token,
- * after it top_logprobs of the most probable ones in falling order.  Returns how many were written, at most `most`;
- * 0: none were asked for, or there is no such token yet. */
-MPK_API uint32_t mpk_request_logprobs(const mpk_request *request, size_t token, mpk_logprob *out, uint32_t most);
-/* The same of a token of the prompt, from number 1 on, once the first token of the answer has come. */
-MPK_API uint32_t mpk_prompt_logprobs(const mpk_request *request, size_t token, mpk_logprob *out, uint32_t most);
+/* Log probabilities of token `token` of the answer, of those that have been read or waited for:
+ * out[0] of that token, after it top_logprobs of the most probable ones in falling order.  Returns
+ * how many were written, at most `most`; 0: none were asked for, or there is no such token yet. */
+MPK_API uint32_t mpk_request_logprobs(const mpk_request *request, size_t token, mpk_logprob *out,
+                                      uint32_t most);
+/* The same of a token of the prompt, from number 1 on, once the first token of the answer has
+ * come. */
+MPK_API uint32_t mpk_prompt_logprobs(const mpk_request *request, size_t token, mpk_logprob *out,
+                                     uint32_t most);
 
-/* Ask it to end soon; it then finishes with MPK_FINISH_CANCELLED unless it was faster.  Any thread. */
+/* Ask it to end soon; it then finishes with MPK_FINISH_CANCELLED unless it was faster.  Any
+ * thread. */
 MPK_API void mpk_request_cancel(mpk_request *request);
 /* Cancels what is not finished.  NULL is allowed. */
 MPK_API void mpk_request_free(mpk_request *request);
 
-/* ---- Tokens ------------------------------------------------------------------------------------------------------ */
+/* ---- Tokens ---------------------------------------------------------------------------------- */
 
-/* The tokenizer of a model; nothing else of it is read, so a vocabulary alone is enough.  Close what you opened. */
+/* The tokenizer of a model; nothing else of it is read, so a vocabulary alone is enough.  Close
+ * what you opened. */
 MPK_API mpk_status mpk_tokenizer_open(mpk_context *cx, const char *model, mpk_tokenizer **out);
 MPK_API void mpk_tokenizer_close(mpk_tokenizer *tokenizer);
-/* Ids of a text: *ids is yours (mpk_free).  add_special: with the tokens before and after that the model asks for. */
-MPK_API mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *tokenizer, const char *bytes, size_t n,
-                                bool add_special, int32_t **ids, size_t *n_ids);
+/* Ids of a text: *ids is yours (mpk_free).  add_special: with the tokens before and after that the
+ * model asks for. */
+MPK_API mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *tokenizer, const char *bytes,
+                                size_t n, bool add_special, int32_t **ids, size_t *n_ids);
 /* The text of ids: *bytes is yours and NUL-terminated.  MPK_EARG: no such id. */
-MPK_API mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *tokenizer, const int32_t *ids, size_t n_ids,
-                                  char **bytes, size_t *n);
+MPK_API mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *tokenizer,
+                                  const int32_t *ids, size_t n_ids, char **bytes, size_t *n);
 
-/* ---- Chats ------------------------------------------------------------------------------------------------------- */
+/* ---- Chats ----------------------------------------------------------------------------------- */
 
 typedef struct mpk_chat_options {
     size_t size;               /* sizeof(mpk_chat_options) */
     const char *chat_template; /* Jinja, instead of the model's own; NULL: that one */
-    const char *tools;         /* JSON list of the functions that the model may call, as in OpenAI's API; NULL: none */
-    const char *variables;     /* JSON object: what else the template may ask for, {"enable_thinking": false} */
-    bool no_answer;            /* end after the last message, not where the answer begins */
-    char reserved[7];          /* 0 */
+    /* JSON list of the functions that the model may call, as in OpenAI's API; NULL: none */
+    const char *tools;
+    /* JSON object: what else the template may ask for, {"enable_thinking": false} */
+    const char *variables;
+    bool no_answer;   /* end after the last message, not where the answer begins */
+    char reserved[7]; /* 0 */
 } mpk_chat_options;
 
-/* The text that a conversation is to a model, by the chat template that it brings, as Transformers renders it.
- * messages: JSON, n bytes, a list of objects such as {"role": "user", "content": "Hello"}; what a role and its members
- * mean is up to the template.  *prompt is yours (mpk_free) and NUL-terminated; submit it with raw_prompt, since it has
- * its special tokens already.  tokenizer NULL: with chat_template only, and without the tokenizer's special tokens.
- * MPK_EUNSUPPORTED: the model brings no template, or it asks for what we do not know; MPK_EFORMAT: messages, tools,
- * variables or template are faulty, or the template refuses the conversation (the message has its words); MPK_ELIMIT:
- * the template does not come to an end. */
-MPK_API mpk_status mpk_chat_prompt(mpk_context *cx, const mpk_tokenizer *tokenizer, const char *messages, size_t n,
-                                   const mpk_chat_options *options, char **prompt, size_t *n_prompt);
+/* The text that a conversation is to a model, by the chat template that it brings, as Transformers
+ * renders it.  messages: JSON, n bytes, a list of objects such as {"role": "user", "content":
+ * "Hello"}; what a role and its members mean is up to the template.  *prompt is yours (mpk_free)
+ * and NUL-terminated; submit it with raw_prompt, since it has its special tokens already.
+ * tokenizer NULL: with chat_template only, and without the tokenizer's special tokens.
+ * MPK_EUNSUPPORTED: the model brings no template, or it asks for what we do not know; MPK_EFORMAT:
+ * messages, tools, variables or template are faulty, or the template refuses the conversation (the
+ * message has its words); MPK_ELIMIT: the template does not come to an end. */
+MPK_API mpk_status mpk_chat_prompt(mpk_context *cx, const mpk_tokenizer *tokenizer,
+                                   const char *messages, size_t n, const mpk_chat_options *options,
+                                   char **prompt, size_t *n_prompt);
 
-/* Set those of temperature, top_k, top_p, min_p, typical_p and repetition_penalty that the model's makers suggest
- * (generation_config.json); the others stay as they are. */
+/* Set those of temperature, top_k, top_p, min_p, typical_p and repetition_penalty that the model's
+ * makers suggest (generation_config.json); the others stay as they are. */
 MPK_API void mpk_engine_suggest(const mpk_engine *engine, mpk_request_options *options);
 
-/* ---- Sequences: logits for a sampler of your own ------------------------------------------------------------------
- */
+/* ---- Sequences: logits for a sampler of your own --------------------------------------------- */
 
-/* A timeline of tokens that runs in the same steps as the engine's requests.  From its first token until it is closed
- * it holds one of the engine's max_batch places, and KV memory for a whole context.  all_logits: the logits after every
- * token are wanted, not only after the last of each feed.  MPK_ELIMIT: max_batch sequences are open already. */
-MPK_API mpk_status mpk_sequence_open(mpk_context *cx, mpk_engine *engine, bool all_logits, mpk_sequence **out);
+/* A timeline of tokens that runs in the same steps as the engine's requests.  From its first token
+ * until it is closed it holds one of the engine's max_batch places, and KV memory for a whole
+ * context.  all_logits: the logits after every token are wanted, not only after the last of each
+ * feed.  MPK_ELIMIT: max_batch sequences are open already. */
+MPK_API mpk_status mpk_sequence_open(mpk_context *cx, mpk_engine *engine, bool all_logits,
+                                     mpk_sequence **out);
 /* NULL is allowed. */
 MPK_API void mpk_sequence_close(mpk_sequence *sequence);
-/* Append n >= 1 tokens and wait for their logits: f32[V] of what follows the last one, or with all_logits f32[n, V], of
- * what follows each.  MPK_ELIMIT: the context would overflow, nothing was appended; MPK_EARG: no such token id. */
-MPK_API mpk_status mpk_sequence_feed(mpk_context *cx, mpk_sequence *sequence, const int32_t *tokens, size_t n,
-                                     float *logits);
+/* Append n >= 1 tokens and wait for their logits: f32[V] of what follows the last one, or with
+ * all_logits f32[n, V], of what follows each.  MPK_ELIMIT: the context would overflow, nothing was
+ * appended; MPK_EARG: no such token id. */
+MPK_API mpk_status mpk_sequence_feed(mpk_context *cx, mpk_sequence *sequence, const int32_t *tokens,
+                                     size_t n, float *logits);
 /* Tokens so far. */
 MPK_API size_t mpk_sequence_length(const mpk_sequence *sequence);
 
-/* ---- Quantising -------------------------------------------------------------------------------------------------- */
+/* ---- Quantising ------------------------------------------------------------------------------ */
 
 typedef struct mpk_quantize_options {
     size_t size; /* sizeof(mpk_quantize_options) */
-    /* What most matrices become: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k_s, q3_k_m, q3_k_l, q4_k_s,
-     * q4_k_m, q5_k_s, q5_k_m, q6_k.  Which tensors take another type is as in llama.cpp's files of this name. */
+    /* What most matrices become: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k_s,
+     * q3_k_m, q3_k_l, q4_k_s, q4_k_m, q5_k_s, q5_k_m, q6_k.  Which tensors take another type is as
+     * in llama.cpp's files of this name. */
     const char *type;
     mpk_progress *progress; /* called by the calling thread; NULL: none */
     void *progress_user;
 } mpk_quantize_options;
 
-/* Write a model, a Hugging Face folder or a GGUF file, as a GGUF file of other types, which mpk and llama.cpp open: its
- * weights, hyper-parameters, tokenizer and chat template.  The file at path is whole or untouched.  *json, yours
- * (mpk_free; NULL: not wanted): {"bytes": 105454432, "weights": 134515008, "tensors": {"q4_k": 150, "f32": 61}}.
- * MPK_EARG: no such type, or path is a file of the model; MPK_EIO: path cannot be written, the disk is full;
- * MPK_EFORMAT: a weight is no finite number; MPK_ELIMIT: a weight is too large for the type; MPK_EUNSUPPORTED: GGUF
- * cannot say something of this model; MPK_ECANCELLED: by progress. */
+/* Write a model, a Hugging Face folder or a GGUF file, as a GGUF file of other types, which mpk and
+ * llama.cpp open: its weights, hyper-parameters, tokenizer and chat template.  The file at path is
+ * whole or untouched.  *json, yours (mpk_free; NULL: not wanted): {"bytes": 105454432, "weights":
+ * 134515008, "tensors": {"q4_k": 150, "f32": 61}}.  MPK_EARG: no such type, or path is a file of
+ * the model; MPK_EIO: path cannot be written, the disk is full; MPK_EFORMAT: a weight is no finite
+ * number; MPK_ELIMIT: a weight is too large for the type; MPK_EUNSUPPORTED: GGUF cannot say
+ * something of this model; MPK_ECANCELLED: by progress. */
 MPK_API mpk_status mpk_quantize(mpk_context *cx, const char *model, const char *path,
                                 const mpk_quantize_options *options, char **json);
 
-/* ---- Embeddings: a vector for a text ---------------------------------------------------------------------------- */
+/* ---- Embeddings: a vector for a text --------------------------------------------------------- */
 
 typedef enum mpk_pooling {
     MPK_POOL_LAST, /* the final hidden state of the last token */
@@ -471,8 +546,9 @@ typedef struct mpk_embed_options {
     size_t size; /* sizeof(mpk_embed_options) */
     mpk_pooling pooling;
     uint32_t dimensions; /* only so many of the first numbers; 0: embedding_size */
-    bool raw;            /* leave the length as it is; else the vector has length 1, after it was cut */
-    char reserved[7];    /* 0 */
+    /* leave the length as it is; else the vector has length 1, after it was cut */
+    bool raw;
+    char reserved[7]; /* 0 */
 } mpk_embed_options;
 
 /* A text as token ids. */
@@ -481,45 +557,52 @@ typedef struct mpk_tokens {
     size_t n;
 } mpk_tokens;
 
-/* The vectors of n texts, each of at least one token, into f32[n, dimensions], from an engine that was opened with
- * `embeddings`.  As many texts are computed together as the engine takes requests; the call returns when all are done.
- * Any thread.  options: NULL: last, whole, of length 1.  MPK_ELIMIT: more tokens than the context; MPK_EARG: no such
- * token id, more dimensions than there are; MPK_EUNSUPPORTED: another engine. */
+/* The vectors of n texts, each of at least one token, into f32[n, dimensions], from an engine that
+ * was opened with `embeddings`.  As many texts are computed together as the engine takes requests;
+ * the call returns when all are done.  Any thread.  options: NULL: last, whole, of length 1.
+ * MPK_ELIMIT: more tokens than the context; MPK_EARG: no such token id, more dimensions than there
+ * are; MPK_EUNSUPPORTED: another engine. */
 MPK_API mpk_status mpk_embed(mpk_context *cx, mpk_engine *engine, const mpk_tokens *texts, size_t n,
                              const mpk_embed_options *options, float *out);
 
-/* ---- Advanced: the compiler ---------------------------------------------------------------------------------------
- */
+/* ---- Advanced: the compiler ------------------------------------------------------------------ */
 
-/* Compile for the options' number of workers and write an image: mpk_engine_open takes it in place of the model, whose
- * files it finds again by path and checks by size and a hash of their headers.  The file is whole or untouched. */
-MPK_API mpk_status mpk_compile_to_file(mpk_context *cx, const char *model, const mpk_engine_options *options,
-                                       const char *path);
+/* Compile for the options' number of workers and write an image: mpk_engine_open takes it in place
+ * of the model, whose files it finds again by path and checks by size and a hash of their headers.
+ * The file is whole or untouched. */
+MPK_API mpk_status mpk_compile_to_file(mpk_context *cx, const char *model,
+                                       const mpk_engine_options *options, const char *path);
 
-/* Look into a compiled model without running it; a configuration without weights is enough.  JSON, yours (mpk_free):
- *   model      family, sizes, dtypes          memory    weights, kv, activations: bytes, and what they are made of
- *   graphs     for each number of tokens: operators, tasks, tasks_per_operator, events, pairs, fusion, normalize_tasks,
- *              successor_bytes_list, successor_bytes_range, compile_ms, verify_ms
+/* Look into a compiled model without running it; a configuration without weights is enough.  JSON,
+ * yours (mpk_free):
+ *   model      family, sizes, dtypes
+ *   memory     weights, kv, activations: bytes, and what they are made of
+ *   graphs     for each number of tokens: operators, tasks, tasks_per_operator, events, pairs,
+ *              fusion, normalize_tasks, successor_bytes_list, successor_bytes_range, compile_ms,
+ *              verify_ms
  * tokens: one graph, of this many tokens a step; 0: all. */
-MPK_API mpk_status mpk_inspect(mpk_context *cx, const char *model, const mpk_engine_options *options, uint32_t tokens,
-                               char **json);
-/* A readable part of one task graph in the language of graphviz: from the first operator whose name, kind or weights
- * contain `part` to the last ("layers.0.", "lm_head"); NULL: the first layer. */
-MPK_API mpk_status mpk_draw(mpk_context *cx, const char *model, const mpk_engine_options *options, uint32_t tokens,
-                            const char *part, char **dot);
+MPK_API mpk_status mpk_inspect(mpk_context *cx, const char *model,
+                               const mpk_engine_options *options, uint32_t tokens, char **json);
+/* A readable part of one task graph in the language of graphviz: from the first operator whose
+ * name, kind or weights contain `part` to the last ("layers.0.", "lm_head"); NULL: the first
+ * layer. */
+MPK_API mpk_status mpk_draw(mpk_context *cx, const char *model, const mpk_engine_options *options,
+                            uint32_t tokens, const char *part, char **dot);
 /* The tensor program of a step of so many tokens, in its text form. */
-MPK_API mpk_status mpk_print_program(mpk_context *cx, const char *model, const mpk_engine_options *options,
-                                     uint32_t tokens, char **source);
-/* Run one pass of the compiler, or several with commas between, on the text form of a tensor program or task graph.
- * Of the options only threads and those of the compiler count. */
+MPK_API mpk_status mpk_print_program(mpk_context *cx, const char *model,
+                                     const mpk_engine_options *options, uint32_t tokens,
+                                     char **source);
+/* Run one pass of the compiler, or several with commas between, on the text form of a tensor
+ * program or task graph.  Of the options only threads and those of the compiler count. */
 MPK_API mpk_status mpk_opt(mpk_context *cx, const char *passes, const char *source, size_t n,
                            const mpk_engine_options *options, char **result);
 /* The names that mpk_opt takes, one a line with a tab and what it does; yours (mpk_free). */
 MPK_API mpk_status mpk_opt_passes(mpk_context *cx, char **lines);
-/* What this machine has, as JSON: processors, instruction sets, memory, GPUs, their compiler, its cache. */
+/* What this machine has, as JSON: processors, instruction sets, memory, GPUs, their compiler, its
+ * cache. */
 MPK_API mpk_status mpk_machine(mpk_context *cx, char **json);
-/* Empty the cache of kernels compiled for GPUs (MPK_CACHE, else mpk/kernels in the user's cache folder).  Nothing else
- * is lost: they are compiled again when they are needed. */
+/* Empty the cache of kernels compiled for GPUs (MPK_CACHE, else mpk/kernels in the user's cache
+ * folder).  Nothing else is lost: they are compiled again when they are needed. */
 MPK_API mpk_status mpk_clear_kernels(mpk_context *cx);
 
 #ifdef __cplusplus

@@ -1,13 +1,14 @@
 /* attention_kernels.h - attention over the paged cache, over the vectors of vec_*.h.
  *
- * q [T, H, K] -> [T, H K], as op/attention.c defines it.  Neighbouring tokens of a slot and the query heads of a KV
- * head are taken together, up to MAX_QUERIES of them: sixteen positions of the cache are found once and used for all.
- * Few queries read the rows where they lie, whatever their dtype; for many the rows are first widened to f32.
+ * q [T, H, K] -> [T, H K], as op/attention.c defines it.  Neighbouring tokens of a slot and the
+ * query heads of a KV head are taken together, up to MAX_QUERIES of them: sixteen positions of the
+ * cache are found once and used for all.  Few queries read the rows where they lie, whatever their
+ * dtype; for many the rows are first widened to f32.
  *
- * Arithmetic of one query, whatever stands beside it: blocks of sixteen positions, cut at multiples of sixteen, in
- * rising order; a score is the sum of q k by FMA, lane k mod 16 in rising k, the lanes added in the tree of v_sum;
- * after each block the largest score so far scales what was summed before (online softmax); values are added position
- * by position by FMA.
+ * Arithmetic of one query, whatever stands beside it: blocks of sixteen positions, cut at multiples
+ * of sixteen, in rising order; a score is the sum of q k by FMA, lane k mod 16 in rising k, the
+ * lanes added in the tree of v_sum; after each block the largest score so far scales what was
+ * summed before (online softmax); values are added position by position by FMA.
  * Cost: 4 K flops for a query and position; few queries are bound by the bytes of the cache.
  */
 #ifndef CPU_ATTENTION_KERNELS_H
@@ -56,8 +57,8 @@ static bool attend_accepts(const op_call *call)
 {
     const op_view *q = &call->in[AT_Q], *k = &call->in[AT_K_CACHE], *v = &call->in[AT_V_CACHE];
     return row_is_float(q->dtype) && attend_reads(k->dtype) && attend_reads(v->dtype) &&
-           row_is_float(call->out[0].dtype) && q->stride[2] == 1 && k->stride[3] == 1 && v->stride[3] == 1 &&
-           call->out[0].stride[1] == 1;
+           row_is_float(call->out[0].dtype) && q->stride[2] == 1 && k->stride[3] == 1 &&
+           v->stride[3] == 1 && call->out[0].stride[1] == 1;
 }
 
 static int64_t attend_padded(const op_call *call)
@@ -69,7 +70,8 @@ static size_t attend_scratch_bytes(const op_call *call, const ir_box *box)
 {
     (void)box;
     size_t padded = (size_t)attend_padded(call);
-    return (2 * BLOCK + 1 + 2 * MAX_QUERIES) * padded * sizeof(float) + MAX_QUERIES * sizeof(attend_query);
+    return (2 * BLOCK + 1 + 2 * MAX_QUERIES) * padded * sizeof(float) +
+           MAX_QUERIES * sizeof(attend_query);
 }
 
 static void attend_lay_out(attend_task *task, const op_call *call, void *scratch)
@@ -93,9 +95,10 @@ static void attend_lay_out(attend_task *task, const op_call *call, void *scratch
 
 /* ---- a block of the cache ---- */
 
-/* offset[j]: of position p0 + j in elements for KV head 0, or -1: no place, or after `last`.  The caches lie alike. */
-static void attend_find(const attend_task *task, const op_view *cache, int64_t slot, int64_t p0, int64_t last,
-                        int64_t offset[BLOCK])
+/* offset[j]: of position p0 + j in elements for KV head 0, or -1: no place, or after `last`.  The
+ * caches lie alike. */
+static void attend_find(const attend_task *task, const op_view *cache, int64_t slot, int64_t p0,
+                        int64_t last, int64_t offset[BLOCK])
 {
     int64_t per_page = cache->dims[2], left = 0, at = -1;
     for (int64_t j = 0; j < BLOCK; j++, left--) {
@@ -115,8 +118,8 @@ V_INLINE int64_t attend_bytes(ir_dtype dtype, int64_t n)
     return dtype == IR_Q8_0 ? n / PAGES_BLOCK * PAGES_BLOCK_BYTES : n * (dtype == IR_F32 ? 4 : 2);
 }
 
-/* Sixteen entries of a row from entry i, a multiple of 16, or the n that are left.  Exact: a scale of q8_0 has 11 bits,
- * its entries have 7. */
+/* Sixteen entries of a row from entry i, a multiple of 16, or the n that are left.  Exact: a scale
+ * of q8_0 has 11 bits, its entries have 7. */
 V_INLINE vf attend_load(const void *row, ir_dtype dtype, int64_t i, int64_t n)
 {
     if (dtype != IR_Q8_0)
@@ -126,33 +129,40 @@ V_INLINE vf attend_load(const void *row, ir_dtype dtype, int64_t i, int64_t n)
 }
 
 /* The rows at these offsets, as they lie in the cache or widened to `to`. */
-static void attend_load_rows(const attend_task *task, const op_view *cache, const int64_t offset[BLOCK], float *to,
-                             attend_rows *rows)
+static void attend_load_rows(const attend_task *task, const op_view *cache,
+                             const int64_t offset[BLOCK], float *to, attend_rows *rows)
 {
-    bool in_place = task->size == task->padded && (cache->dtype == IR_F32 || task->n <= V_FEW_QUERIES);
+    bool in_place =
+        task->size == task->padded && (cache->dtype == IR_F32 || task->n <= V_FEW_QUERIES);
     rows->dtype = in_place ? cache->dtype : IR_F32;
     for (int j = 0; j < BLOCK; j++, to += task->padded) {
         const char *row = (const char *)cache->data + attend_bytes(cache->dtype, offset[j]);
-        rows->at[j] = offset[j] < 0 ? (const void *)task->zeros : in_place ? (const void *)row : (const void *)to;
+        rows->at[j] = offset[j] < 0 ? (const void *)task->zeros
+                      : in_place    ? (const void *)row
+                                    : (const void *)to;
         for (int64_t i = 0; rows->at[j] == to && i < task->size; i += 16)
             v_store(to + i, attend_load(row, cache->dtype, i, task->size - i));
     }
 }
 
-/* Ask for the rows of a block before they are needed: they are read once, from memory.  Inlined, since the compiler
- * drops calls of a function that only asks. */
-V_INLINE void attend_ask(const attend_task *task, const op_view *cache, int64_t slot, int64_t kv_head, int64_t p0)
+/* Ask for the rows of a block before they are needed: they are read once, from memory.  Inlined,
+ * since the compiler drops calls of a function that only asks. */
+V_INLINE void attend_ask(const attend_task *task, const op_view *cache, int64_t slot,
+                         int64_t kv_head, int64_t p0)
 {
     int64_t at = pages_find(&task->call->in[AT_PAGES], cache, slot, p0);
     if (at < 0)
         return;
-    int64_t bytes = attend_bytes(cache->dtype, cache->stride[2]), left = cache->dims[2] - p0 % cache->dims[2];
-    const char *row = (const char *)cache->data + attend_bytes(cache->dtype, at + kv_head * cache->stride[1]);
+    int64_t bytes = attend_bytes(cache->dtype, cache->stride[2]),
+            left = cache->dims[2] - p0 % cache->dims[2];
+    const char *row =
+        (const char *)cache->data + attend_bytes(cache->dtype, at + kv_head * cache->stride[1]);
     for (int64_t i = 0; i < (left < BLOCK ? left : BLOCK) * bytes; i += 64)
         _mm_prefetch(row + i, _MM_HINT_T1);
 }
 
-static void attend_load_block(attend_task *task, int64_t slot, int64_t kv_head, int64_t p0, int64_t last)
+static void attend_load_block(attend_task *task, int64_t slot, int64_t kv_head, int64_t p0,
+                              int64_t last)
 {
     const op_view *k = &task->call->in[AT_K_CACHE], *v = &task->call->in[AT_V_CACHE];
     int64_t at_k[BLOCK], at_v[BLOCK];
@@ -175,10 +185,10 @@ static void attend_load_block(attend_task *task, int64_t slot, int64_t kv_head, 
 
 /* ---- queries ---- */
 
-/* Products of nq queries, the first of them a[0], with V_POSITIONS keys from j on: the sixteen sums of each, folded to
- * eight. */
-V_INLINE void attend_multiply(const attend_task *task, ir_dtype dtype, int nq, const attend_query *a, int64_t j,
-                              __m256 sums[V_QUERIES][BLOCK])
+/* Products of nq queries, the first of them a[0], with V_POSITIONS keys from j on: the sixteen sums
+ * of each, folded to eight. */
+V_INLINE void attend_multiply(const attend_task *task, ir_dtype dtype, int nq,
+                              const attend_query *a, int64_t j, __m256 sums[V_QUERIES][BLOCK])
 {
     vf s[V_QUERIES][V_POSITIONS];
 #pragma GCC unroll 4
@@ -222,9 +232,10 @@ static bool attend_range(const attend_query *a, int64_t p0, int64_t *j0, int64_t
     return *j0 < *j1;
 }
 
-/* Scores to weights, in place: the largest score and the sum of weights move on; *kept: what earlier sums are
- * multiplied by.  False if the query sees nothing of the block. */
-static bool attend_weigh_keys(const attend_task *task, attend_query *a, int64_t p0, float weight[BLOCK], float *kept)
+/* Scores to weights, in place: the largest score and the sum of weights move on; *kept: what
+ * earlier sums are multiplied by.  False if the query sees nothing of the block. */
+static bool attend_weigh_keys(const attend_task *task, attend_query *a, int64_t p0,
+                              float weight[BLOCK], float *kept)
 {
     int64_t j0, j1;
     if (!attend_range(a, p0, &j0, &j1))
@@ -248,9 +259,11 @@ static bool attend_weigh_keys(const attend_task *task, attend_query *a, int64_t 
     return true;
 }
 
-/* acc = acc * kept + sum of weight[j] value[j] over [j0, j1), for nq queries and nv vectors from element i. */
-V_INLINE void attend_add_part(const attend_task *task, ir_dtype dtype, int nq, attend_query *a, float weight[][BLOCK],
-                              const float *kept, int64_t j0, int64_t j1, int64_t i, int nv)
+/* acc = acc * kept + sum of weight[j] value[j] over [j0, j1), for nq queries and nv vectors from
+ * element i. */
+V_INLINE void attend_add_part(const attend_task *task, ir_dtype dtype, int nq, attend_query *a,
+                              float weight[][BLOCK], const float *kept, int64_t j0, int64_t j1,
+                              int64_t i, int nv)
 {
     vf acc[V_QUERIES][V_VALUES];
 #pragma GCC unroll 4
@@ -273,8 +286,8 @@ V_INLINE void attend_add_part(const attend_task *task, ir_dtype dtype, int nq, a
             v_store(a[q].acc + i + 16 * v, acc[q][v]);
 }
 
-V_INLINE void attend_add_values(const attend_task *task, ir_dtype dtype, int nq, attend_query *a, float weight[][BLOCK],
-                                const float *kept, int64_t p0)
+V_INLINE void attend_add_values(const attend_task *task, ir_dtype dtype, int nq, attend_query *a,
+                                float weight[][BLOCK], const float *kept, int64_t p0)
 {
     int64_t j0, j1, i = 0;
     attend_range(a, p0, &j0, &j1);
@@ -286,8 +299,8 @@ V_INLINE void attend_add_values(const attend_task *task, ir_dtype dtype, int nq,
 
 /* ---- the same for any dtype and up to V_QUERIES queries: each pair is code of its own ---- */
 
-V_INLINE void attend_score_dtype(const attend_task *task, ir_dtype dtype, int64_t nq, const attend_query *a,
-                                 float score[V_QUERIES][BLOCK])
+V_INLINE void attend_score_dtype(const attend_task *task, ir_dtype dtype, int64_t nq,
+                                 const attend_query *a, float score[V_QUERIES][BLOCK])
 {
     if (nq == 1)
         attend_score(task, dtype, 1, a, score);
@@ -299,7 +312,8 @@ V_INLINE void attend_score_dtype(const attend_task *task, ir_dtype dtype, int64_
         attend_score(task, dtype, 4, a, score);
 }
 
-static void attend_score_any(const attend_task *task, int64_t nq, const attend_query *a, float score[V_QUERIES][BLOCK])
+static void attend_score_any(const attend_task *task, int64_t nq, const attend_query *a,
+                             float score[V_QUERIES][BLOCK])
 {
     if (task->keys.dtype == IR_F32)
         attend_score_dtype(task, IR_F32, nq, a, score);
@@ -324,8 +338,8 @@ V_INLINE void attend_add_dtype(const attend_task *task, ir_dtype dtype, int64_t 
         attend_add_values(task, dtype, 4, a, weight, kept, p0);
 }
 
-static void attend_add_any(const attend_task *task, int64_t nq, attend_query *a, float weight[][BLOCK],
-                           const float *kept, int64_t p0)
+static void attend_add_any(const attend_task *task, int64_t nq, attend_query *a,
+                           float weight[][BLOCK], const float *kept, int64_t p0)
 {
     if (task->values.dtype == IR_F32)
         attend_add_dtype(task, IR_F32, nq, a, weight, kept, p0);
@@ -345,8 +359,8 @@ static bool attend_same_range(const attend_query *a, const attend_query *b, int6
     return a0 == b0 && a1 == b1;
 }
 
-/* Up to V_QUERIES queries against the block that was loaded; neighbours that see the same positions share the loads
- * of the values. */
+/* Up to V_QUERIES queries against the block that was loaded; neighbours that see the same positions
+ * share the loads of the values. */
 static void attend_few(const attend_task *task, attend_query *a, int64_t n, int64_t p0)
 {
     float weight[V_QUERIES][BLOCK], kept[V_QUERIES];
@@ -365,7 +379,8 @@ static void attend_few(const attend_task *task, attend_query *a, int64_t n, int6
 static void attend_block(attend_task *task, int64_t p0)
 {
     for (int64_t from = 0; from < task->n; from += V_QUERIES)
-        attend_few(task, &task->query[from], task->n - from < V_QUERIES ? task->n - from : V_QUERIES, p0);
+        attend_few(task, &task->query[from],
+                   task->n - from < V_QUERIES ? task->n - from : V_QUERIES, p0);
 }
 
 static int64_t attend_integer(const attend_task *task, int input, int64_t token)
@@ -387,7 +402,8 @@ static void attend_add_query(attend_task *task, int64_t token, int64_t head)
     a->largest = -INFINITY;
     v_store(a->sum, v_zero());
     for (int64_t i = 0; i < task->padded; i += 16) {
-        vf x = row_load(q->data, q->dtype, token * q->stride[0] + head * q->stride[1] + i, task->size - i);
+        vf x = row_load(q->data, q->dtype, token * q->stride[0] + head * q->stride[1] + i,
+                        task->size - i);
         v_store(a->q + i, v_mul(x, v_set(task->scale)));
         v_store(a->acc + i, v_zero());
     }
@@ -397,7 +413,8 @@ static void attend_finish(const attend_task *task, const attend_query *a)
 {
     const op_view *out = &task->call->out[0];
     float sum = v_sum(v_load(a->sum));
-    void *row = (char *)out->data + (a->token * out->stride[0] + a->head * task->size) * (out->dtype == IR_F32 ? 4 : 2);
+    void *row = (char *)out->data +
+                (a->token * out->stride[0] + a->head * task->size) * (out->dtype == IR_F32 ? 4 : 2);
     for (int64_t i = 0; i < task->size; i += 16) {
         vf y = sum > 0 ? v_div(v_load(a->acc + i), v_set(sum)) : v_zero();
         row_store(row, out->dtype, i, task->size - i, y);
@@ -405,7 +422,8 @@ static void attend_finish(const attend_task *task, const attend_query *a)
 }
 
 /* Tokens [t0, t1) of one slot, query heads [h0, h1) of one KV head. */
-static void attend_together(attend_task *task, int64_t t0, int64_t t1, int64_t h0, int64_t h1, int64_t kv_head)
+static void attend_together(attend_task *task, int64_t t0, int64_t t1, int64_t h0, int64_t h1,
+                            int64_t kv_head)
 {
     int64_t first = INT64_MAX, last = -1, slot = attend_integer(task, AT_SLOTS, t0);
     task->n = 0;
@@ -424,13 +442,16 @@ static void attend_together(attend_task *task, int64_t t0, int64_t t1, int64_t h
         attend_finish(task, &task->query[i]);
 }
 
-/* Query heads [h0, h1) of one KV head, all tokens of the box: runs of the same slot, as many as there is room for. */
-static void attend_heads(attend_task *task, const ir_box *box, int64_t h0, int64_t h1, int64_t kv_head)
+/* Query heads [h0, h1) of one KV head, all tokens of the box: runs of the same slot, as many as
+ * there is room for. */
+static void attend_heads(attend_task *task, const ir_box *box, int64_t h0, int64_t h1,
+                         int64_t kv_head)
 {
     int64_t most = MAX_QUERIES / (h1 - h0);
     for (int64_t t0 = box->lo[0], t1; t0 < box->hi[0]; t0 = t1) {
         int64_t slot = attend_integer(task, AT_SLOTS, t0);
-        for (t1 = t0 + 1; t1 < box->hi[0] && t1 - t0 < most && attend_integer(task, AT_SLOTS, t1) == slot;)
+        for (t1 = t0 + 1;
+             t1 < box->hi[0] && t1 - t0 < most && attend_integer(task, AT_SLOTS, t1) == slot;)
             t1++;
         attend_together(task, t0, t1, h0, h1, kv_head);
     }

@@ -1,10 +1,11 @@
 /* block_kernels.h - blocks of 256 weights (Q2_K ... Q6_K, code books) as bytes and scales.
  *
- * The formats differ in how they pack bits and scales (ir/blocks.c has the layouts); all of them say that a weight is
- * scale * q + offset, with one scale and offset for 16 or 32 neighbours.  So a block is taken apart first, 32 weights
- * at a time by operations on bytes, into q as bytes and scales as floats; then one loop serves every format, and what
- * it reads lies in the first cache.  q, scales and their product are exact in fp32: a weight is rounded once, as the
- * reference does.  Cost: about 1/3 of an operation a weight.
+ * The formats differ in how they pack bits and scales (ir/blocks.c has the layouts); all of them
+ * say that a weight is scale * q + offset, with one scale and offset for 16 or 32 neighbours.  So a
+ * block is taken apart first, 32 weights at a time by operations on bytes, into q as bytes and
+ * scales as floats; then one loop serves every format, and what it reads lies in the first cache.
+ * q, scales and their product are exact in fp32: a weight is rounded once, as the reference does.
+ * Cost: about 1/3 of an operation a weight.
  */
 #ifndef CPU_BLOCK_KERNELS_H
 #define CPU_BLOCK_KERNELS_H
@@ -33,7 +34,8 @@ V_INLINE void put_bytes(int8_t *to, __m256i low, __m256i high, int below)
     _mm256_store_si256((__m256i *)(void *)to, _mm256_sub_epi8(q, _mm256_set1_epi8((char)below)));
 }
 
-/* 64 bytes, each 32 of them holding 128 two-bit weights; to which bit k of `third` adds 4 in group k. */
+/* 64 bytes, each 32 of them holding 128 two-bit weights; to which bit k of `third` adds 4 in group
+ * k. */
 V_INLINE void take_two_bits(const uint8_t *q, const uint8_t *third, int8_t *to)
 {
     const __m256i none = _mm256_setzero_si256();
@@ -43,7 +45,8 @@ V_INLINE void take_two_bits(const uint8_t *q, const uint8_t *third, int8_t *to)
                   third ? bits_of(bytes_at(third), i, 1, 2) : none, third ? 4 : 0);
 }
 
-/* 128 bytes, each 32 of them holding 64 weights in two halves; to which bit k of `fifth` adds 16 in group k. */
+/* 128 bytes, each 32 of them holding 64 weights in two halves; to which bit k of `fifth` adds 16 in
+ * group k. */
 V_INLINE void take_four_bits(const uint8_t *q, const uint8_t *fifth, int8_t *to)
 {
     const __m256i none = _mm256_setzero_si256();
@@ -58,7 +61,8 @@ V_INLINE void take_six_bits(const uint8_t *low, const uint8_t *high, int8_t *to)
 {
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++)
-        put_bytes(to + 32 * i, bits_of(bytes_at(low + i / 4 * 64 + i % 2 * 32), i % 4 / 2 * 4, 15, 0),
+        put_bytes(to + 32 * i,
+                  bits_of(bytes_at(low + i / 4 * 64 + i % 2 * 32), i % 4 / 2 * 4, 15, 0),
                   bits_of(bytes_at(high + i / 4 * 32), i % 4 * 2, 3, 4), 32);
 }
 
@@ -68,7 +72,8 @@ V_INLINE void take_six_bits(const uint8_t *low, const uint8_t *high, int8_t *to)
 V_INLINE __m256 eight_scales(uint64_t bytes, int below, float d)
 {
     __m256i q = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes));
-    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(q, _mm256_set1_epi32(below))), _mm256_set1_ps(d));
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(q, _mm256_set1_epi32(below))),
+                         _mm256_set1_ps(d));
 }
 
 /* Of 32 weights each: twice the same for 16. */
@@ -105,8 +110,10 @@ V_INLINE void take_pairs(const uint8_t *block, block_parts *to)
 V_INLINE void take_q3_k_scales(const uint8_t *s, float d, block_parts *to)
 {
     uint32_t a = word_at(s), b = word_at(s + 4), c = word_at(s + 8);
-    uint32_t first = (a & BITS_4) | (c & BITS_2) << 4, second = (b & BITS_4) | (c >> 2 & BITS_2) << 4;
-    uint32_t third = (a >> 4 & BITS_4) | (c >> 4 & BITS_2) << 4, last = (b >> 4 & BITS_4) | (c >> 6 & BITS_2) << 4;
+    uint32_t first = (a & BITS_4) | (c & BITS_2) << 4, second = (b & BITS_4) | (c >> 2 & BITS_2)
+                                                                                   << 4;
+    uint32_t third = (a >> 4 & BITS_4) | (c >> 4 & BITS_2) << 4,
+             last = (b >> 4 & BITS_4) | (c >> 6 & BITS_2) << 4;
     put_scales(to->scale, two_words(first, second), two_words(third, last), 32, d);
 }
 
@@ -125,7 +132,8 @@ V_INLINE void take_q2_k_scales(const uint8_t *s, float d, float minimum, block_p
 V_INLINE void put_scaled(float *to, const void *s, float d)
 {
     for (int i = 0; i < 16; i += 8) {
-        __m256i q = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)((const char *)s + i)));
+        __m256i q = _mm256_cvtepi8_epi32(
+            _mm_loadl_epi64((const __m128i *)(const void *)((const char *)s + i)));
         _mm256_store_ps(to + i, _mm256_mul_ps(_mm256_cvtepi32_ps(q), _mm256_set1_ps(d)));
     }
 }
@@ -134,8 +142,8 @@ V_INLINE void put_scaled(float *to, const void *s, float d)
 
 V_INLINE bool has_parts(ir_dtype dtype)
 {
-    return dtype == IR_Q2_K || dtype == IR_Q3_K || dtype == IR_Q4_K || dtype == IR_Q5_K || dtype == IR_Q6_K ||
-           codebook_has(dtype);
+    return dtype == IR_Q2_K || dtype == IR_Q3_K || dtype == IR_Q4_K || dtype == IR_Q5_K ||
+           dtype == IR_Q6_K || codebook_has(dtype);
 }
 
 V_INLINE bool has_offset(ir_dtype dtype)
@@ -194,7 +202,8 @@ V_INLINE void take_block(ir_dtype dtype, const uint8_t *block, block_parts *to)
 V_INLINE vf block_weights(ir_dtype dtype, const block_parts *b, int i)
 {
     vf q = vi_float(vi_load_i8(b->q + 16 * i));
-    return has_offset(dtype) ? v_fma(q, v_set(b->scale[i]), v_set(b->offset[i])) : v_mul(q, v_set(b->scale[i]));
+    return has_offset(dtype) ? v_fma(q, v_set(b->scale[i]), v_set(b->offset[i]))
+                             : v_mul(q, v_set(b->scale[i]));
 }
 
 #endif

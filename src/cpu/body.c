@@ -5,8 +5,9 @@ const cpu_body *cpu_body_choose(const op_call *call, uint32_t features)
 {
     const cpu_body *best = 0;
     for (const cpu_body *const *b = cpu_body_table; *b; b++)
-        if (str_is(str_from((*b)->op), call->op->def->name) && ((*b)->needs & features) == (*b)->needs &&
-            (!best || (*b)->rank > best->rank) && (*b)->accepts(call))
+        if (str_is(str_from((*b)->op), call->op->def->name) &&
+            ((*b)->needs & features) == (*b)->needs && (!best || (*b)->rank > best->rank) &&
+            (*b)->accepts(call))
             best = *b;
     return best;
 }

@@ -1,11 +1,13 @@
 /* body.h - fast bodies for the CPU target.
  *
- * The reference code of an operator makes everything run; a body here makes what costs time fast on processors that
- * have the instructions.  A body is found by listing: any file of src/cpu may define `const cpu_body cpu_body_NAME`.
+ * The reference code of an operator makes everything run; a body here makes what costs time fast on
+ * processors that have the instructions.  A body is found by listing: any file of src/cpu may
+ * define `const cpu_body cpu_body_NAME`.
  *
- * Bits: a token's result must not depend on how many other tokens are in the step, how the operator was cut, or how
- * many threads run.  So of all bodies that one processor may choose for an operator and its dtypes, each must give the
- * same bits for the same row, whatever T: the order of every reduction is fixed by the reduced axis alone.
+ * Bits: a token's result must not depend on how many other tokens are in the step, how the operator
+ * was cut, or how many threads run.  So of all bodies that one processor may choose for an operator
+ * and its dtypes, each must give the same bits for the same row, whatever T: the order of every
+ * reduction is fixed by the reduced axis alone.
  */
 #ifndef CPU_BODY_H
 #define CPU_BODY_H
@@ -26,10 +28,11 @@ typedef struct cpu_body {
     const char *name; /* for messages and `mpk inspect` */
     uint32_t needs;   /* instruction sets */
     uint32_t rank;    /* of all that accept, the highest rank wins */
-    /* Dtypes, strides and sizes that this body takes; must not depend on T unless the bits do not. */
+    /* Dtypes, strides and sizes that this body takes; must not depend on T unless the bits do
+     * not. */
     bool (*accepts)(const op_call *call);
-    /* Scratch for a box (in addition to nothing; ref's is not counted); never more for fewer entries of axis 0.
-     * NULL: none. */
+    /* Scratch for a box (in addition to nothing; ref's is not counted); never more for fewer
+     * entries of axis 0.  NULL: none. */
     size_t (*scratch_bytes)(const op_call *call, const ir_box *box);
     op_body *run;
 } cpu_body;

@@ -1,5 +1,6 @@
-/* body_test.c - every fast body against the reference code, over the operator's own cases and random shapes, for every
- * instruction set that this machine has; and that bits depend neither on the cut nor on the instruction set. */
+/* body_test.c - every fast body against the reference code, over the operator's own cases and
+ * random shapes, for every instruction set that this machine has; and that bits depend neither on
+ * the cut nor on the instruction set. */
 #include <math.h>
 
 #include "base/num.h"
@@ -25,7 +26,8 @@ typedef struct instance {
 /* What a test does to the operands of an operator after they are filled; NULL: nothing. */
 typedef void change_operands(const op_call *call);
 
-static void make(arena *a, const ir_graph *g, uint64_t fill, uint32_t live, change_operands *change, instance *out)
+static void make(arena *a, const ir_graph *g, uint64_t fill, uint32_t live, change_operands *change,
+                 instance *out)
 {
     *out = (instance){.g = g, .op = &g->ops.at[0]};
     check_ok(&cx, ir_eval_allocate(&cx, a, g, &out->values));
@@ -47,7 +49,8 @@ static size_t scratch_of(const instance *t, const cpu_body *body, const ir_box *
     return t->op->def->scratch_bytes ? t->op->def->scratch_bytes(t->g, t->op, box) : 0;
 }
 
-/* Compute one box, by a body or (NULL) by the reference code; scratch holds NaN before and a guard after. */
+/* Compute one box, by a body or (NULL) by the reference code; scratch holds NaN before and a guard
+ * after. */
 static void run_box(const instance *t, const cpu_body *body, const ir_box *box)
 {
     const size_t bytes = scratch_of(t, body, box);
@@ -66,8 +69,8 @@ static int64_t choose(uint64_t *state, int64_t n)
     return (int64_t)(rng_u64(seed, (*state)++) % (uint64_t)n);
 }
 
-/* A task is clipped to the entries that are alive, and its scratch is planned for all of them: fewer never need more.
- * Entries past the box's end do not count. */
+/* A task is clipped to the entries that are alive, and its scratch is planned for all of them:
+ * fewer never need more.  Entries past the box's end do not count. */
 static void check_scratch(const instance *t, const cpu_body *body, uint64_t *state)
 {
     const ir_tensor *out = &t->g->tensors.at[t->op->out[0]];
@@ -78,13 +81,15 @@ static void check_scratch(const instance *t, const cpu_body *body, uint64_t *sta
         ir_box few = box;
         few.hi[0] = 1 + choose(state, box.hi[0]);
         if (scratch_of(t, body, &few) > scratch_of(t, body, &box))
-            fail_msg("%s needs more scratch for %lld entries than for %lld", body ? body->name : t->op->def->name,
-                     (long long)few.hi[0], (long long)box.hi[0]);
+            fail_msg("%s needs more scratch for %lld entries than for %lld",
+                     body ? body->name : t->op->def->name, (long long)few.hi[0],
+                     (long long)box.hi[0]);
         box = few;
     }
 }
 
-/* The whole output, cut at random where the record allows (no cut if `state` is NULL); parts come in either order. */
+/* The whole output, cut at random where the record allows (no cut if `state` is NULL); parts come
+ * in either order. */
 static void run(const instance *t, const cpu_body *body, uint64_t *state)
 {
     const ir_tensor *out = &t->g->tensors.at[t->op->out[0]];
@@ -96,7 +101,8 @@ static void run(const instance *t, const cpu_body *body, uint64_t *state)
         int64_t end = i == 0 ? op_live_entries(&t->call, &t->call.out[0]) : out->dims[i];
         cuts[i][n[i]++] = 0;
         for (int64_t k = 0; state && axes[i].grain && k < MOST_CUTS; k++) {
-            int64_t step = (1 + choose(state, k % 2 ? 2 : 12)) * axes[i].grain, last = cuts[i][n[i] - 1];
+            int64_t step = (1 + choose(state, k % 2 ? 2 : 12)) * axes[i].grain,
+                    last = cuts[i][n[i] - 1];
             if (last + step < end)
                 cuts[i][n[i]++] = last + step;
         }
@@ -117,14 +123,16 @@ static void run(const instance *t, const cpu_body *body, uint64_t *state)
     } while (i < out->rank);
 }
 
-/* Does the operator round its normalised x to 8 bits?  The last bit of a norm may then be a whole integer's. */
+/* Does the operator round its normalised x to 8 bits?  The last bit of a norm may then be a whole
+ * integer's. */
 static bool narrows_norm(const ir_op *op)
 {
     bool narrow = false, norm = false;
     for (uint32_t i = 0; i < op->def->n_attributes; i++)
-        narrow = narrow ||
-                 (str_is(str_from(op->def->attributes[i].name), "activations") && str_is(op->attributes[i].s, "i8"));
-    for (uint32_t i = 0; i < op->n_in && i < op->def->n_in; i++) /* a variadic operand has more than a name */
+        narrow = narrow || (str_is(str_from(op->def->attributes[i].name), "activations") &&
+                            str_is(op->attributes[i].s, "i8"));
+    /* a variadic operand has more than a name */
+    for (uint32_t i = 0; i < op->n_in && i < op->def->n_in; i++)
         norm = norm || (str_is(str_from(op->def->in[i].name), "norm") && op->in[i] != IR_NONE);
     return narrow && norm;
 }
@@ -132,8 +140,10 @@ static bool narrows_norm(const ir_op *op)
 static double tolerance(const ir_op *op, const op_view *v)
 {
     double of_f32 = narrows_norm(op) ? 4e-3 : 3e-5;
-    const double of[IR_DTYPES] = {
-        [IR_F32] = of_f32, [IR_F16] = 2e-3 + of_f32, [IR_BF16] = 1.6e-2, [IR_Q8_0] = 2e-2 /* another whole number */};
+    const double of[IR_DTYPES] = {[IR_F32] = of_f32,
+                                  [IR_F16] = 2e-3 + of_f32,
+                                  [IR_BF16] = 1.6e-2,
+                                  [IR_Q8_0] = 2e-2 /* another whole number */};
     return of[v->dtype];
 }
 
@@ -161,7 +171,8 @@ static void compare(const instance *t, const instance *with, const char *what, c
         for (int64_t i = 0; i < n; i++) {
             double x = load(a, i), y = load(b, i);
             if (isnan(x) != isnan(y))
-                fail_msg("%s: output %u element %lld is %g, expected %g\n%s", what, o, (long long)i, x, y, source);
+                fail_msg("%s: output %u element %lld is %g, expected %g\n%s", what, o, (long long)i,
+                         x, y, source);
             range = fabs(y) > range ? fabs(y) : range;
             worst = fabs(x - y) > worst ? fabs(x - y) : worst;
         }
@@ -188,7 +199,9 @@ static int check_changed(const char *source, change_operands *change, uint64_t n
     ir_graph *g;
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &g));
     const ir_tensor *out = &g->tensors.at[g->ops.at[0].out[0]];
-    uint32_t live = choose(&state, 3) ? UINT32_MAX : (uint32_t)(1 + choose(&state, out->rank ? out->dims[0] : 1));
+    uint32_t live = choose(&state, 3)
+                        ? UINT32_MAX
+                        : (uint32_t)(1 + choose(&state, out->rank ? out->dims[0] : 1));
     instance ref, first = {0};
     make(&a, g, fill, live, change, &ref);
     check_scratch(&ref, NULL, &state);
@@ -232,10 +245,10 @@ static const char *const floats[] = {"f32", "f16", "bf16"};
 /* Dtype of a weight and a width that it allows. */
 static const char *pick_weight(uint64_t *state, bool any_width, bool super)
 {
-    static const char *const all[] = {"f32",   "f16",    "bf16",  "q8_0",    "q4_0",   "q4_1",  "q5_0",
-                                      "q5_1",  "iq4_nl", "mxfp4", "q4_k",    "q6_k",   "q2_k",  "q5_k",
-                                      "q3_k",  "iq1_s",  "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs",
-                                      "iq3_s", "iq4_xs", "tq1_0", "tq2_0"};
+    static const char *const all[] = {
+        "f32",    "f16",   "bf16",    "q8_0",  "q4_0",   "q4_1",  "q5_0",  "q5_1",  "iq4_nl",
+        "mxfp4",  "q4_k",  "q6_k",    "q2_k",  "q5_k",   "q3_k",  "iq1_s", "iq1_m", "iq2_xxs",
+        "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "tq1_0", "tq2_0"};
     return pick(state, all, any_width ? 3 : super ? 25 : 10);
 }
 
@@ -250,14 +263,16 @@ static void add_attributes(text *t, uint64_t *state, const char *glu, bool narro
 
 static void add_linear(text *t, uint64_t *state)
 {
-    static const int widths[] = {1, 16, 17, 100, 65, 32, 64, 320, 576, 800, 1536, 256, 768, 1024, 1792};
+    static const int widths[] = {1,   16,  17,   100, 65,  32,   64,  320,
+                                 576, 800, 1536, 256, 768, 1024, 1792};
     static const char *const glus[] = {"silu", "gelu", "gelu_tanh"};
-    int at = (int)choose(state, 15), k = widths[at], tokens = 1 + (int)choose(state, choose(state, 3) ? 6 : 40);
+    int at = (int)choose(state, 15), k = widths[at],
+        tokens = 1 + (int)choose(state, choose(state, 3) ? 6 : 40);
     bool glu = choose(state, 3) == 0, narrow = false;
     int weights = glu ? 2 : 1 + (int)choose(state, 3), total = 0, f = 0;
     const char *dtype = choose(state, 4) ? "f32" : "bf16";
-    text_print(t, "input %%x : %s[%d, %d] live=tokens\nconst %%n : %s[%d]\n", dtype, tokens, k, pick(state, floats, 3),
-               k);
+    text_print(t, "input %%x : %s[%d, %d] live=tokens\nconst %%n : %s[%d]\n", dtype, tokens, k,
+               pick(state, floats, 3), k);
     for (int i = 0; i < weights; i++) {
         f = glu && i ? f : 1 + (int)choose(state, 70);
         total += glu && i ? 0 : f;
@@ -266,7 +281,8 @@ static void add_linear(text *t, uint64_t *state)
         text_print(t, "const %%w%d : %s[%d, %d]\n", i, weight, f, k);
         text_print(t, "const %%b%d : %s[%d]\n", i, pick(state, floats, 3), f);
     }
-    text_print(t, "input %%r : %s[%d, %d] live=tokens\n%%y = linear(%%x", pick(state, floats, 3), tokens, total);
+    text_print(t, "input %%r : %s[%d, %d] live=tokens\n%%y = linear(%%x", pick(state, floats, 3),
+               tokens, total);
     for (int i = 0; i < 3; i++)
         text_print(t, i < weights ? ", %%w%d" : ", _", i);
     for (int i = 0; i < 3; i++)
@@ -280,8 +296,10 @@ static void add_expert_linear(text *t, uint64_t *state)
 {
     static const int widths[] = {1, 17, 100, 32, 64, 320, 576, 1536, 256, 768, 1792};
     static const char *const glus[] = {"silu", "gelu", "gelu_tanh"};
-    int at = (int)choose(state, 11), k = widths[at], tokens = 1 + (int)choose(state, choose(state, 3) ? 6 : 60);
-    int of_token = 1 + (int)choose(state, 8), n = 1 + (int)choose(state, 20), f = 1 + (int)choose(state, 120);
+    int at = (int)choose(state, 11), k = widths[at],
+        tokens = 1 + (int)choose(state, choose(state, 3) ? 6 : 60);
+    int of_token = 1 + (int)choose(state, 8), n = 1 + (int)choose(state, 20),
+        f = 1 + (int)choose(state, 120);
     bool glu = choose(state, 2), apart = choose(state, 2), sums = choose(state, 2), narrow = false;
     const char *dtype = choose(state, 4) ? "f32" : "bf16";
     text_print(t, "input %%x : %s[%d, ", dtype, tokens);
@@ -293,12 +311,13 @@ static void add_expert_linear(text *t, uint64_t *state)
         narrow = narrow || *weight == 'q';
         text_print(t, "const %%w%d : %s[%d, %d, %d]\n", i, weight, n, f, k);
     }
-    text_print(t, "input %%i : i32[%d, %d] live=tokens\ninput %%s : f32[%d, %d] live=tokens\n", tokens, of_token,
-               tokens, of_token);
-    text_print(t, "const %%n : %s[%d]\ninput %%r : %s[%d, %d] live=tokens\n", pick(state, floats, 3), k,
-               pick(state, floats, 3), tokens, f);
-    text_print(t, "%%y = expert_linear(%%x, %%i, %%w0, %s, %s, %s, %s)", glu ? "%w1" : "_", sums ? "%s" : "_",
-               sums && choose(state, 2) ? "%r" : "_", choose(state, 2) ? "%n" : "_");
+    text_print(t, "input %%i : i32[%d, %d] live=tokens\ninput %%s : f32[%d, %d] live=tokens\n",
+               tokens, of_token, tokens, of_token);
+    text_print(t, "const %%n : %s[%d]\ninput %%r : %s[%d, %d] live=tokens\n",
+               pick(state, floats, 3), k, pick(state, floats, 3), tokens, f);
+    text_print(t, "%%y = expert_linear(%%x, %%i, %%w0, %s, %s, %s, %s)", glu ? "%w1" : "_",
+               sums ? "%s" : "_", sums && choose(state, 2) ? "%r" : "_",
+               choose(state, 2) ? "%n" : "_");
     add_attributes(t, state, glu ? pick(state, glus, 3) : NULL, narrow);
 }
 
@@ -312,25 +331,30 @@ static const char *pick_cache(uint64_t *state, int size)
 static void add_attention(text *t, uint64_t *state)
 {
     static const int sizes[] = {16, 64, 128, 80, 5, 48, 32, 96};
-    static const char *const more[] = {"", " {window = 1}", " {window = 7}", " {scale = 0.3, window = 40}"};
+    static const char *const more[] = {"", " {window = 1}", " {window = 7}",
+                                       " {scale = 0.3, window = 40}"};
     int groups = 1 + (int)choose(state, 3), heads = groups * (1 + (int)choose(state, 4)),
         size = sizes[choose(state, 8)];
     int slots = choose(state, 2) ? 1 : 1 + (int)choose(state, 4), page = 1 + (int)choose(state, 40);
     int pages = 1 + 90 / page, tokens = 1 + (int)choose(state, choose(state, 2) ? 4 : 90);
     const char *cache = pick_cache(state, size);
-    text_print(t, "input %%q : %s[%d, %d, %d] live=tokens\n", choose(state, 4) ? "f32" : "bf16", tokens, heads, size);
+    text_print(t, "input %%q : %s[%d, %d, %d] live=tokens\n", choose(state, 4) ? "f32" : "bf16",
+               tokens, heads, size);
     for (int i = 0; i < 2; i++)
-        text_print(t, "state %%%c : %s[%d, %d, %d, %d]\n", "kv"[i], cache, slots * pages, groups, page, size);
-    text_print(t, "input %%p : i32[%d] live=tokens\ninput %%s : i32[%d] live=tokens\ninput %%t : i32[%d, %d]\n", tokens,
-               tokens, slots, pages);
+        text_print(t, "state %%%c : %s[%d, %d, %d, %d]\n", "kv"[i], cache, slots * pages, groups,
+                   page, size);
+    text_print(t,
+               "input %%p : i32[%d] live=tokens\ninput %%s : i32[%d] live=tokens\ninput %%t : "
+               "i32[%d, %d]\n",
+               tokens, tokens, slots, pages);
     text_print(t, "%%y = attention(%%q, %%k, %%v, %%p, %%s, %%t)%s\n", pick(state, more, 4));
 }
 
 static void add_rms_norm(text *t, uint64_t *state)
 {
     int n = 1 + (int)choose(state, 700);
-    text_print(t, "input %%x : %s[%d, 3, %d] live=tokens\nconst %%w : %s[%d]\n", pick(state, floats, 3),
-               1 + (int)choose(state, 9), n, pick(state, floats, 3), n);
+    text_print(t, "input %%x : %s[%d, 3, %d] live=tokens\nconst %%w : %s[%d]\n",
+               pick(state, floats, 3), 1 + (int)choose(state, 9), n, pick(state, floats, 3), n);
     text_print(t, "%%y = rms_norm(%%x%s) {eps = 1e-05}\n", choose(state, 2) ? ", %w" : "");
 }
 
@@ -339,23 +363,28 @@ static void add_rope_kv(text *t, uint64_t *state)
     int groups = 1 + (int)choose(state, 3), heads = groups * (1 + (int)choose(state, 3)),
         size = choose(state, 2) ? 2 + (int)choose(state, 70) : 32 + 32 * (int)choose(state, 3);
     int tokens = 1 + (int)choose(state, 20), half = 1 + (int)choose(state, size / 2);
-    text_print(t, "input %%x : f32[%d, %d] live=tokens\ninput %%t : f32[%d, 2, %d] live=tokens\n", tokens,
-               (heads + 2 * groups) * size, tokens, half);
-    text_print(t, "input %%p : i32[%d] live=tokens\ninput %%s : i32[%d] live=tokens\ninput %%pages : i32[2, 9]\n",
+    text_print(t, "input %%x : f32[%d, %d] live=tokens\ninput %%t : f32[%d, 2, %d] live=tokens\n",
+               tokens, (heads + 2 * groups) * size, tokens, half);
+    text_print(t,
+               "input %%p : i32[%d] live=tokens\ninput %%s : i32[%d] live=tokens\ninput %%pages : "
+               "i32[2, 9]\n",
                tokens, tokens);
     for (int i = 0; i < 2; i++)
-        text_print(t, "state %%%c : %s[18, %d, 5, %d]\nconst %%n%d : f32[%d]\n", "kv"[i], pick_cache(state, size),
-                   groups, size, i, size);
+        text_print(t, "state %%%c : %s[18, %d, 5, %d]\nconst %%n%d : f32[%d]\n", "kv"[i],
+                   pick_cache(state, size), groups, size, i, size);
     text_print(t,
-               "%%y, %%kc, %%vc = rope_kv(%%x, %%t, %%p, %%s, %%pages, %%k, %%v%s) {heads = %d, kv_heads = %d, "
+               "%%y, %%kc, %%vc = rope_kv(%%x, %%t, %%p, %%s, %%pages, %%k, %%v%s) {heads = %d, "
+               "kv_heads = %d, "
                "head_size = %d, eps = 1e-05}\n",
                choose(state, 2) ? ", %n0, %n1" : "", heads, groups, size);
 }
 
 static void add_argmax(text *t, uint64_t *state)
 {
-    text_print(t, "input %%x : f32[%d, %d] live=rows\n", 1 + (int)choose(state, 5), 20 + (int)choose(state, 300));
-    text_print(t, choose(state, 2) ? "%%y = argmax(%%x)\n" : "%%y, %%i = argmax_partial(%%x) {parts = 7}\n");
+    text_print(t, "input %%x : f32[%d, %d] live=rows\n", 1 + (int)choose(state, 5),
+               20 + (int)choose(state, 300));
+    text_print(t, choose(state, 2) ? "%%y = argmax(%%x)\n"
+                                   : "%%y, %%i = argmax_partial(%%x) {parts = 7}\n");
 }
 
 /* Some axes, most of them short; rank at most `rank`. */
@@ -416,8 +445,8 @@ static void add_norm(text *t, uint64_t *state)
     } else {
         text_print(t, "3, %d", n);
     }
-    text_print(t, "] live=tokens\nconst %%w : %s[%d]\nconst %%b : %s[%d]\n", pick(state, floats, 3), n,
-               pick(state, floats, 3), n);
+    text_print(t, "] live=tokens\nconst %%w : %s[%d]\nconst %%b : %s[%d]\n", pick(state, floats, 3),
+               n, pick(state, floats, 3), n);
     const char *weight = choose(state, 2) ? "%w" : "_", *bias = choose(state, 2) ? "%b" : "_";
     if (kind == 0)
         text_print(t, "%%y = layer_norm(%%x, %s, %s) {eps = 1e-05}\n", weight, bias);
@@ -430,29 +459,33 @@ static void add_norm(text *t, uint64_t *state)
 static void add_reduce(text *t, uint64_t *state)
 {
     static const char *const kinds[] = {"sum", "mean", "max", "min"};
-    static const char *const axes[] = {"0", "3", "1, 2", "2, 3", "0, 2", "1, 3", "0, 1, 2, 3", "3, 1, 2"};
+    static const char *const axes[] = {"0",    "3",    "1, 2",       "2, 3",
+                                       "0, 2", "1, 3", "0, 1, 2, 3", "3, 1, 2"};
     text_print(t, "input %%x : %s[", pick(state, floats, 3));
     add_shape(t, state, 4);
-    text_print(t, "]\n%%y = reduce(%%x) {axes = [%s], kind = \"%s\", keep = %d}\n", pick(state, axes, 8),
-               pick(state, kinds, 4), (int)choose(state, 2));
+    text_print(t, "]\n%%y = reduce(%%x) {axes = [%s], kind = \"%s\", keep = %d}\n",
+               pick(state, axes, 8), pick(state, kinds, 4), (int)choose(state, 2));
 }
 
 static void add_batch_matmul(text *t, uint64_t *state)
 {
     int m = 1 + (int)choose(state, 60), q = 1 + (int)choose(state, 130);
-    int n = 1 + (int)choose(state, choose(state, 4) ? 100 : 2300), batch = 1 + (int)choose(state, 3);
+    int n = 1 + (int)choose(state, choose(state, 4) ? 100 : 2300),
+        batch = 1 + (int)choose(state, 3);
     bool turned = choose(state, 2);
     text_print(t, "input %%a : %s[%d, %d, %d]\n", pick(state, floats, 3), batch, m, n);
-    text_print(t, "input %%b : %s[%d, %d, %d]\n", pick(state, floats, 3), choose(state, 2) ? 1 : batch, turned ? q : n,
-               turned ? n : q);
+    text_print(t, "input %%b : %s[%d, %d, %d]\n", pick(state, floats, 3),
+               choose(state, 2) ? 1 : batch, turned ? q : n, turned ? n : q);
     text_print(t, "%%y = batch_matmul(%%a, %%b) {transpose_b = %d}\n", turned);
 }
 
 static void add_conv(text *t, uint64_t *state)
 {
     static const int more[] = {1, 2, 3, 40, 300};
-    int space = 1 + (int)choose(state, 3), groups = choose(state, 2) ? 1 : 1 + (int)choose(state, 5);
-    int channels = choose(state, 3) ? 1 + (int)choose(state, 5) : more[choose(state, space == 3 ? 3 : 5)];
+    int space = 1 + (int)choose(state, 3),
+        groups = choose(state, 2) ? 1 : 1 + (int)choose(state, 5);
+    int channels =
+        choose(state, 3) ? 1 + (int)choose(state, 5) : more[choose(state, space == 3 ? 3 : 5)];
     int filters = 1 + (int)choose(state, choose(state, 2) ? 3 : 20);
     text stride = {0}, padding = {0}, dilation = {0}, x = {0}, w = {0};
     bool square = space == 2 && choose(state, 2); /* those of planes have bodies of their own */
@@ -460,20 +493,28 @@ static void add_conv(text *t, uint64_t *state)
     channels = square ? 1 : channels;
     for (int i = 0; i < space; i++) {
         const char *comma = i ? ", " : "";
-        int k = choose(state, 3) ? 1 + (int)choose(state, 5) : 1, wide = square ? 1 : 1 + (int)choose(state, 3);
+        int k = choose(state, 3) ? 1 + (int)choose(state, 5) : 1,
+            wide = square ? 1 : 1 + (int)choose(state, 3);
         k = square ? side : k;
         text_print(&w, ", %d", k);
-        text_print(&x, ", %d", (k - 1) * wide + 1 + (int)choose(state, space == 1 ? 200 : space == 2 ? 30 : 9));
+        text_print(&x, ", %d",
+                   (k - 1) * wide + 1 +
+                       (int)choose(state, space == 1   ? 200
+                                          : space == 2 ? 30
+                                                       : 9));
         int apart = choose(state, 2) ? 1 : 1 + (int)choose(state, 3);
         text_print(&stride, "%s%d", comma, square ? step : apart);
         text_print(&padding, "%s%d", comma, choose(state, 2) ? 0 : (int)choose(state, 4));
         text_print(&dilation, "%s%d", comma, wide);
     }
-    text_print(t, "input %%x : %s[%d, %d%s]\nconst %%w : %s[%d, %d%s]\nconst %%b : %s[%d]\n", pick(state, floats, 3),
-               1 + (int)choose(state, 2), groups * channels, x.at, pick(state, floats, 3), groups * filters, channels,
-               w.at, pick(state, floats, 3), groups * filters);
-    text_print(t, "%%y = conv(%%x, %%w, %s) {stride = [%s], padding = [%s], dilation = [%s], groups = %d}\n",
-               choose(state, 2) ? "%b" : "_", stride.at, padding.at, dilation.at, groups);
+    text_print(t, "input %%x : %s[%d, %d%s]\nconst %%w : %s[%d, %d%s]\nconst %%b : %s[%d]\n",
+               pick(state, floats, 3), 1 + (int)choose(state, 2), groups * channels, x.at,
+               pick(state, floats, 3), groups * filters, channels, w.at, pick(state, floats, 3),
+               groups * filters);
+    text_print(
+        t,
+        "%%y = conv(%%x, %%w, %s) {stride = [%s], padding = [%s], dilation = [%s], groups = %d}\n",
+        choose(state, 2) ? "%b" : "_", stride.at, padding.at, dilation.at, groups);
     text *const parts[] = {&stride, &padding, &dilation, &x, &w};
     for (int i = 0; i < 5; i++)
         text_free(parts[i]);
@@ -482,19 +523,25 @@ static void add_conv(text *t, uint64_t *state)
 static void add_sdpa(text *t, uint64_t *state)
 {
     static const int sizes[] = {16, 64, 80, 5, 48, 1, 128};
-    static const char *const more[] = {"", " {causal = 1}", " {scale = 0.3, causal = 1, window = 7}",
+    static const char *const more[] = {"", " {causal = 1}",
+                                       " {scale = 0.3, causal = 1, window = 7}",
                                        " {causal = 1, window = 40}"};
     int groups = 1 + (int)choose(state, 2), heads = groups * (1 + (int)choose(state, 3)),
         batch = 1 + (int)choose(state, 2);
-    int size = sizes[choose(state, 7)], values = choose(state, 2) ? size : 1 + (int)choose(state, 70);
+    int size = sizes[choose(state, 7)],
+        values = choose(state, 2) ? size : 1 + (int)choose(state, 70);
     int rows = 1 + (int)choose(state, choose(state, 2) ? 5 : 90),
         keys = choose(state, 2) ? rows : 1 + (int)choose(state, 200);
-    text_print(t, "input %%q : %s[%d, %d, %d, %d]\n", pick(state, floats, 3), batch, heads, rows, size);
-    text_print(t, "input %%k : %s[%d, %d, %d, %d]\n", pick(state, floats, 3), batch, groups, keys, size);
-    text_print(t, "input %%v : %s[%d, %d, %d, %d]\n", pick(state, floats, 3), batch, groups, keys, values);
+    text_print(t, "input %%q : %s[%d, %d, %d, %d]\n", pick(state, floats, 3), batch, heads, rows,
+               size);
+    text_print(t, "input %%k : %s[%d, %d, %d, %d]\n", pick(state, floats, 3), batch, groups, keys,
+               size);
+    text_print(t, "input %%v : %s[%d, %d, %d, %d]\n", pick(state, floats, 3), batch, groups, keys,
+               values);
     text_print(t, "input %%m : %s[%d, %d]\n", choose(state, 2) ? "bool" : pick(state, floats, 3),
                choose(state, 2) ? 1 : rows, choose(state, 4) ? keys : 1);
-    text_print(t, "%%y = sdpa(%%q, %%k, %%v, %s)%s\n", choose(state, 2) ? "_" : "%m", pick(state, more, 4));
+    text_print(t, "%%y = sdpa(%%q, %%k, %%v, %s)%s\n", choose(state, 2) ? "_" : "%m",
+               pick(state, more, 4));
 }
 
 static void add_pool(text *t, uint64_t *state)
@@ -505,18 +552,25 @@ static void add_pool(text *t, uint64_t *state)
         const char *comma = i ? ", " : "";
         int k = 1 + (int)choose(state, 5), wide = largest ? 1 + (int)choose(state, 3) : 1;
         text_print(&kernel, "%s%d", comma, k);
-        text_print(&x, ", %d", (k - 1) * wide + 1 + (int)choose(state, space == 1 ? 700 : space == 2 ? 40 : 9));
+        text_print(&x, ", %d",
+                   (k - 1) * wide + 1 +
+                       (int)choose(state, space == 1   ? 700
+                                          : space == 2 ? 40
+                                                       : 9));
         text_print(&stride, "%s%d", comma, 1 + (int)choose(state, 4));
         text_print(&padding, "%s%d", comma, (int)choose(state, k / 2 + 1));
         text_print(&dilation, "%s%d", comma, wide);
     }
-    text_print(t, "input %%x : %s[%d, %d%s] live=tokens\n", pick(state, floats, 3), 1 + (int)choose(state, 3),
-               1 + (int)choose(state, 3), x.at);
-    text_print(t, "%%y%s = %s(%%x) {kernel = [%s], stride = [%s], padding = [%s], dilation = [%s], ceil = %d",
-               largest ? ", %i" : "", largest ? "max_pool" : "avg_pool", kernel.at, stride.at, padding.at, dilation.at,
-               (int)choose(state, 2));
+    text_print(t, "input %%x : %s[%d, %d%s] live=tokens\n", pick(state, floats, 3),
+               1 + (int)choose(state, 3), 1 + (int)choose(state, 3), x.at);
+    text_print(
+        t,
+        "%%y%s = %s(%%x) {kernel = [%s], stride = [%s], padding = [%s], dilation = [%s], ceil = %d",
+        largest ? ", %i" : "", largest ? "max_pool" : "avg_pool", kernel.at, stride.at, padding.at,
+        dilation.at, (int)choose(state, 2));
     if (!largest)
-        text_print(t, ", count_include_pad = %d, divisor = %d", (int)choose(state, 2), (int)choose(state, 3));
+        text_print(t, ", count_include_pad = %d, divisor = %d", (int)choose(state, 2),
+                   (int)choose(state, 3));
     text_print(t, "}\n");
     text *const parts[] = {&kernel, &stride, &padding, &dilation, &x};
     for (int i = 0; i < 5; i++)
@@ -533,9 +587,10 @@ static void add_upsample(text *t, uint64_t *state)
         text_print(&x, ", %d", 1 + (int)choose(state, space == 1 ? 300 : 20));
         text_print(&size, "%s%d", i ? ", " : "", 1 + (int)choose(state, space == 1 ? 700 : 40));
     }
-    text_print(t, "input %%x : %s[2, %d%s]\n", pick(state, floats, 3), 1 + (int)choose(state, 3), x.at);
-    text_print(t, "%%y = upsample(%%x) {size = [%s], mode = \"%s\", align_corners = %d%s}\n", size.at, mode,
-               (int)choose(state, 2), choose(state, 4) ? "" : ", scale_0 = 1.7");
+    text_print(t, "input %%x : %s[2, %d%s]\n", pick(state, floats, 3), 1 + (int)choose(state, 3),
+               x.at);
+    text_print(t, "%%y = upsample(%%x) {size = [%s], mode = \"%s\", align_corners = %d%s}\n",
+               size.at, mode, (int)choose(state, 2), choose(state, 4) ? "" : ", scale_0 = 1.7");
     text_free(&x);
     text_free(&size);
 }
@@ -577,7 +632,8 @@ static void test_random(void **unused)
     }
 }
 
-/* Of every three rows one is all NaN, one is NaN but for an element, and one is NaN in its first half. */
+/* Of every three rows one is all NaN, one is NaN but for an element, and one is NaN in its first
+ * half. */
 static void put_nan(const op_call *call)
 {
     const op_view *x = &call->in[0];
@@ -618,11 +674,13 @@ static void test_rare_operands(void **state)
                           "state %v : bf16[12, 2, 16, 64]\ninput %p : i32[9] live=tokens\n"
                           "input %s : i32[9] live=tokens\ninput %t : i32[3, 4]\n"
                           "%y = attention(%q, %k, %v, %p, %s, %t)\n"},
-        {share_places, "input %x : f32[12, 96] live=tokens\ninput %t : f32[12, 2, 8] live=tokens\n"
-                       "input %p : i32[12] live=tokens\ninput %s : i32[12] live=tokens\ninput %pages : i32[2, 9]\n"
-                       "state %k : f32[18, 1, 5, 16]\nstate %v : f32[18, 1, 5, 16]\n"
-                       "%y, %kc, %vc = rope_kv(%x, %t, %p, %s, %pages, %k, %v) {heads = 4, kv_heads = 1, "
-                       "head_size = 16}\n"},
+        {share_places,
+         "input %x : f32[12, 96] live=tokens\ninput %t : f32[12, 2, 8] live=tokens\n"
+         "input %p : i32[12] live=tokens\ninput %s : i32[12] live=tokens\ninput %pages : i32[2, "
+         "9]\n"
+         "state %k : f32[18, 1, 5, 16]\nstate %v : f32[18, 1, 5, 16]\n"
+         "%y, %kc, %vc = rope_kv(%x, %t, %p, %s, %pages, %k, %v) {heads = 4, kv_heads = 1, "
+         "head_size = 16}\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (uint64_t k = 0; k < 16; k++)
@@ -637,13 +695,18 @@ static void test_choose(void **state)
     arena a = {0};
     ir_graph *g;
     instance t;
-    check_ok(&cx, ir_parse(&cx, &a, STR("input %x : f32[1, 64]\nconst %w : q4_1[8, 64]\n%y = linear(%x, %w)\n"), &g));
+    check_ok(&cx,
+             ir_parse(&cx, &a,
+                      STR("input %x : f32[1, 64]\nconst %w : q4_1[8, 64]\n%y = linear(%x, %w)\n"),
+                      &g));
     make(&a, g, 1, UINT32_MAX, NULL, &t);
     assert_null(cpu_body_choose(&t.call, 0));
     assert_string_equal(cpu_body_choose(&t.call, CPU_AVX2)->name, "linear avx2");
     assert_string_equal(cpu_body_choose(&t.call, CPU_AVX2 | CPU_AVX_VNNI)->name, "linear avxvnni");
-    assert_string_equal(cpu_body_choose(&t.call, CPU_AVX2 | CPU_AVX512 | CPU_AVX_VNNI)->name, "linear avx512");
-    assert_string_equal(cpu_body_choose(&t.call, CPU_AVX2 | CPU_AVX512 | CPU_AVX512_VNNI)->name, "linear avx512vnni");
+    assert_string_equal(cpu_body_choose(&t.call, CPU_AVX2 | CPU_AVX512 | CPU_AVX_VNNI)->name,
+                        "linear avx512");
+    assert_string_equal(cpu_body_choose(&t.call, CPU_AVX2 | CPU_AVX512 | CPU_AVX512_VNNI)->name,
+                        "linear avx512vnni");
     arena_free(&a);
 }
 
@@ -651,6 +714,7 @@ int main(void)
 {
     seed = check_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_choose), cmocka_unit_test(test_cases),
-                                       cmocka_unit_test(test_rare_operands), cmocka_unit_test(test_random)};
+                                       cmocka_unit_test(test_rare_operands),
+                                       cmocka_unit_test(test_random)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

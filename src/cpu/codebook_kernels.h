@@ -1,15 +1,17 @@
 /* codebook_kernels.h - blocks of the IQ and TQ formats in vectors of 256 bits.
  *
- * A block of a code book is opened first: its indices, signs and small integers become arrays of bytes and words, by
- * operations on whole vectors.  Then 32 weights at a time are looked up.  TQ and IQ4_XS need no opening.  The layouts
- * are told in ir/codebooks.c, whose codebook_take gives the same weights one by one.
+ * A block of a code book is opened first: its indices, signs and small integers become arrays of
+ * bytes and words, by operations on whole vectors.  Then 32 weights at a time are looked up.  TQ
+ * and IQ4_XS need no opening.  The layouts are told in ir/codebooks.c, whose codebook_take gives
+ * the same weights one by one.
  */
 #ifndef CPU_CODEBOOK_KERNELS_H
 #define CPU_CODEBOOK_KERNELS_H
 
 #include "ir/codebooks.h"
 
-/* 32 weights: bytes w, none above 127, with the signs of bytes `sign`, where the format has signs (book_has_signs). */
+/* 32 weights: bytes w, none above 127, with the signs of bytes `sign`, where the format has signs
+ * (book_has_signs). */
 typedef struct book_quants {
     __m256i w, sign;
 } book_quants;
@@ -90,16 +92,18 @@ V_INLINE __m256i nibbles_at(const uint8_t *p)
 /* 16 bytes at two places, those at `low` in the low lane of 128 bits. */
 V_INLINE __m256i lanes_of(const void *low, const void *high)
 {
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(half_bytes_at(low)), half_bytes_at(high), 1);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(half_bytes_at(low)), half_bytes_at(high),
+                                   1);
 }
 
 /* Each bit of 32 as all bits of a byte, bit 0 set. */
 V_INLINE __m256i signs_of_bits(const uint8_t *p)
 {
     const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
-    const __m256i from = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
-                                          3, 3, 3, 3, 3, 3);
-    __m256i bits = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int)word_at(p)), from), bit);
+    const __m256i from = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2,
+                                          2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    __m256i bits =
+        _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int)word_at(p)), from), bit);
     return _mm256_or_si256(_mm256_cmpeq_epi8(bits, bit), _mm256_set1_epi8(1));
 }
 
@@ -107,8 +111,9 @@ V_INLINE __m256i signs_of_bits(const uint8_t *p)
 V_INLINE __m256i make_even(__m256i seven)
 {
     const __m256i low = _mm256_set1_epi8(15);
-    const __m256i odd = _mm256_setr_epi8(0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0, 0,
-                                         -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0);
+    const __m256i odd =
+        _mm256_setr_epi8(0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0, 0,
+                         -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0);
     __m256i first = _mm256_shuffle_epi8(odd, _mm256_and_si256(seven, low));
     __m256i last = _mm256_shuffle_epi8(odd, _mm256_and_si256(_mm256_srli_epi16(seven, 4), low));
     return _mm256_or_si256(seven, _mm256_xor_si256(first, last));
@@ -128,22 +133,23 @@ V_INLINE __m256i spread_signs(__m256i words)
 V_INLINE __m128i nibbles_in_order(__m128i bytes)
 {
     const __m128i low = _mm_set1_epi8(15);
-    return _mm_unpacklo_epi8(_mm_and_si128(bytes, low), _mm_and_si128(_mm_srli_epi16(bytes, 4), low));
+    return _mm_unpacklo_epi8(_mm_and_si128(bytes, low),
+                             _mm_and_si128(_mm_srli_epi16(bytes, 4), low));
 }
 
 /* 16 words, each the byte `at[i / each]` or, of 16 bits, the word. */
 V_INLINE __m256i repeat_bytes(const uint8_t *at, int each)
 {
-    const __m256i eights = _mm256_setr_epi8(0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 1, -1, 1, -1, 1, -1,
-                                            1, -1, 1, -1, 1, -1, 1, -1, 1, -1);
-    const __m256i fours = _mm256_setr_epi8(0, -1, 0, -1, 0, -1, 0, -1, 1, -1, 1, -1, 1, -1, 1, -1, 2, -1, 2, -1, 2, -1,
-                                           2, -1, 3, -1, 3, -1, 3, -1, 3, -1);
+    const __m256i eights = _mm256_setr_epi8(0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1,
+                                            1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1);
+    const __m256i fours = _mm256_setr_epi8(0, -1, 0, -1, 0, -1, 0, -1, 1, -1, 1, -1, 1, -1, 1, -1,
+                                           2, -1, 2, -1, 2, -1, 2, -1, 3, -1, 3, -1, 3, -1, 3, -1);
     return _mm256_shuffle_epi8(_mm256_set1_epi32((int)word_at(at)), each == 8 ? eights : fours);
 }
 V_INLINE __m256i repeat_words(const uint8_t *at)
 {
-    const __m256i fours = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 4, 5, 4, 5, 4, 5, 4, 5, 6, 7,
-                                           6, 7, 6, 7, 6, 7);
+    const __m256i fours = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 4, 5, 4,
+                                           5, 4, 5, 4, 5, 6, 7, 6, 7, 6, 7, 6, 7);
     uint64_t words;
     memcpy(&words, at, sizeof words);
     return _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)words), fours);
@@ -166,7 +172,8 @@ V_INLINE void put_indices(uint16_t *to, const uint8_t *low, __m256i high, int ma
 /* 2 s + 1 in 16 bytes. */
 V_INLINE void put_small_odd(opened_book *to, __m128i s)
 {
-    _mm_storeu_si128((__m128i *)(void *)to->small, _mm_or_si128(_mm_add_epi8(s, s), _mm_set1_epi8(1)));
+    _mm_storeu_si128((__m128i *)(void *)to->small,
+                     _mm_or_si128(_mm_add_epi8(s, s), _mm_set1_epi8(1)));
 }
 
 /* Eight words, of 32 weights each. */
@@ -181,9 +188,12 @@ V_INLINE void put_small_of_words(opened_book *to, __m256i s)
 
 V_INLINE void open_iq2_xxs(const uint8_t *b, opened_book *to)
 {
-    __m256 first = _mm256_castsi256_ps(bytes_at(b + 2)), last = _mm256_castsi256_ps(bytes_at(b + 34));
-    __m256i indices = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(first, last, 0x88)), 0xd8);
-    __m256i rest = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(first, last, 0xdd)), 0xd8);
+    __m256 first = _mm256_castsi256_ps(bytes_at(b + 2)),
+           last = _mm256_castsi256_ps(bytes_at(b + 34));
+    __m256i indices =
+        _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(first, last, 0x88)), 0xd8);
+    __m256i rest =
+        _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(first, last, 0xdd)), 0xd8);
     bytes_put(to->index, _mm256_cvtepu8_epi16(_mm256_castsi256_si128(indices)));
     bytes_put(to->index + 16, _mm256_cvtepu8_epi16(_mm256_extracti128_si256(indices, 1)));
     bytes_put(to->signs, spread_signs(rest));
@@ -206,7 +216,8 @@ V_INLINE void open_iq2_s(const uint8_t *b, opened_book *to)
 {
     const __m256i by = _mm256_set1_epi64x(0x0004001000400100);
     for (int i = 0; i < 2; i++)
-        put_indices(to->index + 16 * i, b + 2 + 16 * i, _mm256_mullo_epi16(repeat_bytes(b + 66 + 4 * i, 4), by), 0x300);
+        put_indices(to->index + 16 * i, b + 2 + 16 * i,
+                    _mm256_mullo_epi16(repeat_bytes(b + 66 + 4 * i, 4), by), 0x300);
     bytes_put(to->signs, bytes_at(b + 34));
     put_small_odd(to, nibbles_in_order(_mm_loadl_epi64((const __m128i *)(const void *)(b + 74))));
     to->d = half_at(b) / 8;
@@ -224,9 +235,11 @@ V_INLINE void open_iq3_xxs(const uint8_t *b, opened_book *to)
 
 V_INLINE void open_iq3_s(const uint8_t *b, opened_book *to)
 {
-    const __m256i by = _mm256_setr_epi16(256, 128, 64, 32, 16, 8, 4, 2, 256, 128, 64, 32, 16, 8, 4, 2);
+    const __m256i by =
+        _mm256_setr_epi16(256, 128, 64, 32, 16, 8, 4, 2, 256, 128, 64, 32, 16, 8, 4, 2);
     for (int i = 0; i < 4; i++)
-        put_indices(to->index + 16 * i, b + 2 + 16 * i, _mm256_mullo_epi16(repeat_bytes(b + 66 + 2 * i, 8), by), 0x100);
+        put_indices(to->index + 16 * i, b + 2 + 16 * i,
+                    _mm256_mullo_epi16(repeat_bytes(b + 66 + 2 * i, 8), by), 0x100);
     bytes_put(to->signs, bytes_at(b + 74));
     __m128i s = nibbles_in_order(_mm_cvtsi32_si128((int)word_at(b + 106)));
     put_small_odd(to, _mm_unpacklo_epi8(s, s));
@@ -237,12 +250,15 @@ V_INLINE void open_iq1_s(const uint8_t *b, opened_book *to)
 {
     const __m128i words = half_bytes_at(b + 34);
     for (int i = 0; i < 2; i++)
-        put_indices(to->index + 16 * i, b + 2 + 16 * i, _mm256_srli_epi16(third_bits(repeat_words(b + 34 + 8 * i)), 1),
-                    0x700);
-    __m128i less = _mm_srai_epi16(words, 15); /* 9, or 7 where an eighth is subtracted; four times in two words */
+        put_indices(to->index + 16 * i, b + 2 + 16 * i,
+                    _mm256_srli_epi16(third_bits(repeat_words(b + 34 + 8 * i)), 1), 0x700);
+    /* 9, or 7 where an eighth is subtracted; four times in two words */
+    __m128i less = _mm_srai_epi16(words, 15);
     __m128i more = _mm_add_epi8(_mm_set1_epi8(9), _mm_add_epi8(less, less));
-    bytes_put(to->more, _mm256_set_m128i(_mm_unpackhi_epi16(more, more), _mm_unpacklo_epi16(more, more)));
-    put_small_of_words(to, _mm256_cvtepu16_epi32(_mm_and_si128(_mm_srli_epi16(words, 12), _mm_set1_epi16(7))));
+    bytes_put(to->more,
+              _mm256_set_m128i(_mm_unpackhi_epi16(more, more), _mm_unpacklo_epi16(more, more)));
+    put_small_of_words(
+        to, _mm256_cvtepu16_epi32(_mm_and_si128(_mm_srli_epi16(words, 12), _mm_set1_epi16(7))));
     to->d = half_at(b) / 8;
 }
 
@@ -252,14 +268,18 @@ V_INLINE void open_iq1_m(const uint8_t *b, opened_book *to)
             rest[2] = {nibbles_in_order(bytes), nibbles_in_order(_mm_srli_si128(bytes, 8))};
     uint64_t words;
     for (int i = 0; i < 2; i++) {
-        put_indices(to->index + 16 * i, b + 16 * i, _mm256_slli_epi16(_mm256_cvtepu8_epi16(rest[i]), 8), 0x700);
+        put_indices(to->index + 16 * i, b + 16 * i,
+                    _mm256_slli_epi16(_mm256_cvtepu8_epi16(rest[i]), 8), 0x700);
         __m128i less = _mm_and_si128(_mm_srli_epi16(rest[i], 2), _mm_set1_epi8(2));
-        _mm_storeu_si128((__m128i *)(void *)(to->more + 16 * i), _mm_sub_epi8(_mm_set1_epi8(9), less));
+        _mm_storeu_si128((__m128i *)(void *)(to->more + 16 * i),
+                         _mm_sub_epi8(_mm_set1_epi8(9), less));
     }
-    __m256i s = _mm256_and_si256(_mm256_srli_epi16(third_bits(repeat_words(b + 48)), 9), _mm256_set1_epi16(7));
+    __m256i s = _mm256_and_si256(_mm256_srli_epi16(third_bits(repeat_words(b + 48)), 9),
+                                 _mm256_set1_epi16(7));
     put_small_odd(to, _mm_packus_epi16(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1)));
     memcpy(&words, b + 48, sizeof words);
-    uint64_t d = (words >> 12 & 0xf) | (words >> 24 & 0xf0) | (words >> 36 & 0xf00) | (words >> 48 & 0xf000);
+    uint64_t d =
+        (words >> 12 & 0xf) | (words >> 24 & 0xf0) | (words >> 36 & 0xf00) | (words >> 48 & 0xf000);
     to->d = _cvtsh_ss((uint16_t)d) / 8;
 }
 
@@ -295,26 +315,28 @@ V_INLINE void open_book(ir_dtype dtype, const uint8_t *b, opened_book *to)
 
 V_INLINE __m256i four_entries(const uint64_t *book, const uint16_t *index)
 {
-    return _mm256_setr_epi64x((long long)book[index[0]], (long long)book[index[1]], (long long)book[index[2]],
-                              (long long)book[index[3]]);
+    return _mm256_setr_epi64x((long long)book[index[0]], (long long)book[index[1]],
+                              (long long)book[index[2]], (long long)book[index[3]]);
 }
 
 V_INLINE __m256i eight_entries(const uint32_t *book, const uint16_t *index)
 {
-    return _mm256_setr_epi32((int)book[index[0]], (int)book[index[1]], (int)book[index[2]], (int)book[index[3]],
-                             (int)book[index[4]], (int)book[index[5]], (int)book[index[6]], (int)book[index[7]]);
+    return _mm256_setr_epi32((int)book[index[0]], (int)book[index[1]], (int)book[index[2]],
+                             (int)book[index[3]], (int)book[index[4]], (int)book[index[5]],
+                             (int)book[index[6]], (int)book[index[7]]);
 }
 
 /* The i-th of eight; dtype: book_is_opened is true. */
 V_INLINE __m256i book_magnitudes(ir_dtype dtype, const opened_book *b, int i)
 {
-    const __m256i each = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
-                                          3, 3, 3, 3, 3, 3);
+    const __m256i each = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2,
+                                          2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
     switch (dtype) {
     case IR_IQ1_S:
     case IR_IQ1_M:
-        return _mm256_add_epi8(four_entries(codebook_iq1, b->index + 4 * i),
-                               _mm256_shuffle_epi8(_mm256_set1_epi32((int)word_at(b->more + 4 * i)), each));
+        return _mm256_add_epi8(
+            four_entries(codebook_iq1, b->index + 4 * i),
+            _mm256_shuffle_epi8(_mm256_set1_epi32((int)word_at(b->more + 4 * i)), each));
     case IR_IQ2_XXS:
         return four_entries(codebook_iq2_xxs, b->index + 4 * i);
     case IR_IQ2_XS:
@@ -328,7 +350,8 @@ V_INLINE __m256i book_magnitudes(ir_dtype dtype, const opened_book *b, int i)
     }
 }
 
-/* Digit 0, 1 or 2 of each byte times its power of 3, as codebooks.c defines it.  powers: of each byte. */
+/* Digit 0, 1 or 2 of each byte times its power of 3, as codebooks.c defines it.  powers: of each
+ * byte. */
 V_INLINE __m256i third_digits(__m256i bytes, __m256i powers)
 {
     const __m256i low = _mm256_set1_epi16(255), one = _mm256_set1_epi8(1);
@@ -355,8 +378,8 @@ V_INLINE __m256i take_tq1_0(const uint8_t *b, int i)
     if (i < 7)
         return third_digits(twice, two_powers(power[2 * i - 10], power[2 * i - 9]));
     __m256i last = _mm256_blend_epi32(twice, _mm256_set1_epi32((int)word_at(b + 48)), 0xf0);
-    return third_digits(
-        last, _mm256_setr_epi64x(0x5151515151515151, 0x5151515151515151, 0x0303030301010101, 0x1b1b1b1b09090909));
+    return third_digits(last, _mm256_setr_epi64x(0x5151515151515151, 0x5151515151515151,
+                                                 0x0303030301010101, 0x1b1b1b1b09090909));
 }
 
 /* The i-th 32 weights of a block, which is `opened` if it must be. */
@@ -369,7 +392,8 @@ V_INLINE book_quants take_book(ir_dtype dtype, const uint8_t *b, const opened_bo
     } else if (dtype == IR_TQ1_0) {
         q.w = take_tq1_0(b, i);
     } else if (dtype == IR_TQ2_0) {
-        q.w = _mm256_and_si256(_mm256_srli_epi16(bytes_at(b + i / 4 * 32), i % 4 * 2), _mm256_set1_epi8(3));
+        q.w = _mm256_and_si256(_mm256_srli_epi16(bytes_at(b + i / 4 * 32), i % 4 * 2),
+                               _mm256_set1_epi8(3));
     } else {
         q.w = book_magnitudes(dtype, opened, i);
         q.sign = book_has_signs(dtype) ? signs_of_bits(opened->signs + 4 * i) : q.sign;
@@ -382,13 +406,13 @@ V_INLINE __m256i small_of_iq4_xs(const uint8_t *low, const uint8_t *high)
 {
     const __m256i fours = _mm256_set1_epi8(15);
     /* A nibble of the word of high bits has those of two: moved to bits 4 and 5. */
-    const __m256i from =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(4, 4, 5, 5, 6, 6, 7, 7, -1, -1, -1, -1, -1, -1, -1, -1));
-    const __m256i moved =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 16, 32, 48, 16, 0, 0, 0, 32, 0, 0, 0, 48, 0, 0, 0));
+    const __m256i from = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(4, 4, 5, 5, 6, 6, 7, 7, -1, -1, -1, -1, -1, -1, -1, -1));
+    const __m256i moved = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 16, 32, 48, 16, 0, 0, 0, 32, 0, 0, 0, 48, 0, 0, 0));
     __m256i b = lanes_of(low, high);
-    __m256i nibbles =
-        _mm256_unpacklo_epi8(_mm256_and_si256(b, fours), _mm256_and_si256(_mm256_srli_epi16(b, 4), fours));
+    __m256i nibbles = _mm256_unpacklo_epi8(_mm256_and_si256(b, fours),
+                                           _mm256_and_si256(_mm256_srli_epi16(b, 4), fours));
     __m256i top = _mm256_and_si256(_mm256_shuffle_epi8(nibbles, from), _mm256_set1_epi16(0x0c03));
     __m256i six = _mm256_or_si256(_mm256_srli_si256(nibbles, 8), _mm256_shuffle_epi8(moved, top));
     return _mm256_sub_epi8(six, _mm256_set1_epi8(32));

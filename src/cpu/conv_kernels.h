@@ -1,15 +1,16 @@
 /* conv_kernels.h - fast bodies of conv over the vectors of vec_*.h.
  *
- * In general a product: rows are filters, columns places of the result, and what is summed over are the entries of a
- * filter in row-major order.  Windows of PRODUCT_COLUMNS places are packed into a panel, so many channels at a time
- * that it stays in the second cache, and used for all filters.
+ * In general a product: rows are filters, columns places of the result, and what is summed over are
+ * the entries of a filter in row-major order.  Windows of PRODUCT_COLUMNS places are packed into a
+ * panel, so many channels at a time that it stays in the second cache, and used for all filters.
  *
- * Where a group has one channel, a panel would serve hardly a filter: there a channel's plane is copied once with its
- * padding, its columns sorted by their remainder modulo the stride, so that neighbours of the result take neighbours,
- * and each filter goes over it; four rows of the result at a time, which share the rows of x that they have in common.
+ * Where a group has one channel, a panel would serve hardly a filter: there a channel's plane is
+ * copied once with its padding, its columns sorted by their remainder modulo the stride, so that
+ * neighbours of the result take neighbours, and each filter goes over it; four rows of the result
+ * at a time, which share the rows of x that they have in common.
  *
- * The order of a sum, and so its bits, is that of the filter's entries, for planes with columns before rows; what lies
- * in the padding adds zero.
+ * The order of a sum, and so its bits, is that of the filter's entries, for planes with columns
+ * before rows; what lies in the padding adds zero.
  */
 #ifndef CPU_CONV_KERNELS_H
 #define CPU_CONV_KERNELS_H
@@ -29,10 +30,11 @@ typedef struct conv_task {
     const op_call *call;
     conv_axis axis[CV_SPACE];  /* fewer than three: the first ones have one entry */
     int64_t channels, filters; /* of a group */
-    int64_t kernel, places;    /* entries of a filter in a channel; places of the result in the box */
-    int64_t n;                 /* batch entry */
-    const float *w;            /* rows of channels * kernel; of the first filter of the box */
-    int64_t w_stride, first;   /* first: that filter */
+    /* entries of a filter in a channel; places of the result in the box */
+    int64_t kernel, places;
+    int64_t n;               /* batch entry */
+    const float *w;          /* rows of channels * kernel; of the first filter of the box */
+    int64_t w_stride, first; /* first: that filter */
     float *panel, *sums;
 } conv_task;
 
@@ -58,7 +60,8 @@ static bool filters_are_dense(const op_view *w)
 
 static bool conv_accepts(const op_call *call)
 {
-    return !call->attributes[CV_TRANSPOSED].i && all_are_floats(call) && filters_are_dense(&call->in[CV_W]);
+    return !call->attributes[CV_TRANSPOSED].i && all_are_floats(call) &&
+           filters_are_dense(&call->in[CV_W]);
 }
 
 static const conv_axis conv_no_axis = {.n = 1, .k = 1, .stride = 1, .dilation = 1, .count = 1};
@@ -72,8 +75,8 @@ static bool is_pointwise(const conv_axis *a)
 static void join_axes(conv_task *t)
 {
     conv_axis *in = &t->axis[2], *out = &t->axis[1];
-    while (is_pointwise(in) && is_pointwise(out) && in->count == in->n && out->x_stride == in->x_stride * in->n &&
-           out->y_stride == in->y_stride * in->n) {
+    while (is_pointwise(in) && is_pointwise(out) && in->count == in->n &&
+           out->x_stride == in->x_stride * in->n && out->y_stride == in->y_stride * in->n) {
         in->lo += out->lo * in->n;
         in->count *= out->count;
         in->n *= out->n;
@@ -123,7 +126,8 @@ static int64_t chunk_channels(const conv_task *t)
     return n < t->channels ? n : t->channels;
 }
 
-static void add_piece(conv_piece *pieces, int *n, int64_t at, int64_t count, int64_t offset, bool zero)
+static void add_piece(conv_piece *pieces, int *n, int64_t at, int64_t count, int64_t offset,
+                      bool zero)
 {
     if (count > 0)
         pieces[(*n)++] = (conv_piece){at, count, offset, zero};
@@ -136,18 +140,20 @@ static int64_t conv_source(const conv_axis *a, int64_t at, int64_t k)
 }
 
 /* n places of one row from (d, h, w) on, for kernel entry k. */
-static void add_lanes(const conv_task *t, const int64_t *place, const int64_t *k, int64_t lane, int64_t n,
-                      conv_piece *pieces, int *count)
+static void add_lanes(const conv_task *t, const int64_t *place, const int64_t *k, int64_t lane,
+                      int64_t n, conv_piece *pieces, int *count)
 {
     const conv_axis *a = t->axis, *last = &a[2];
     int64_t d = conv_source(&a[0], place[0], k[0]), h = conv_source(&a[1], place[1], k[1]);
-    int64_t w = conv_source(last, place[2], k[2]), lo = w < 0 ? (-w + last->stride - 1) / last->stride : 0;
+    int64_t w = conv_source(last, place[2], k[2]),
+            lo = w < 0 ? (-w + last->stride - 1) / last->stride : 0;
     int64_t hi = w < last->n ? (last->n - 1 - w) / last->stride + 1 : 0;
     lo = lo < n ? lo : n;
     hi = hi < n ? hi : n;
     if (d < 0 || d >= a[0].n || h < 0 || h >= a[1].n || hi <= lo)
         lo = hi = n;
-    int64_t offset = d * a[0].x_stride + h * a[1].x_stride + (w + lo * last->stride) * last->x_stride;
+    int64_t offset =
+        d * a[0].x_stride + h * a[1].x_stride + (w + lo * last->stride) * last->x_stride;
     add_piece(pieces, count, lane, lo, 0, true);
     add_piece(pieces, count, lane + lo, hi - lo, offset, false);
     add_piece(pieces, count, lane + hi, n - hi, 0, true);
@@ -162,7 +168,8 @@ static void place_of(const conv_task *t, int64_t p, int64_t place[CV_SPACE])
 }
 
 /* The pieces of a panel's row: n places from p on, in `lanes` lanes. */
-static int find_pieces(const conv_task *t, int64_t p, int64_t n, int64_t lanes, const int64_t *k, conv_piece *pieces)
+static int find_pieces(const conv_task *t, int64_t p, int64_t n, int64_t lanes, const int64_t *k,
+                       conv_piece *pieces)
 {
     int64_t place[CV_SPACE], done = 0, run;
     int count = 0;
@@ -175,7 +182,8 @@ static int find_pieces(const conv_task *t, int64_t p, int64_t n, int64_t lanes, 
     return count;
 }
 
-/* A whole vector is stored wherever the row has room: what it writes too much the next piece overwrites. */
+/* A whole vector is stored wherever the row has room: what it writes too much the next piece
+ * overwrites. */
 V_INLINE void store_piece(float *row, int64_t at, int64_t n, int64_t lanes, vf v)
 {
     if (at + 16 <= lanes)
@@ -184,8 +192,8 @@ V_INLINE void store_piece(float *row, int64_t at, int64_t n, int64_t lanes, vf v
         v_store_n(row + at, n, v);
 }
 
-V_INLINE void fill_row(const op_view *x, ir_dtype dtype, int64_t offset, int64_t step, const conv_piece *pieces, int n,
-                       int64_t lanes, float *row)
+V_INLINE void fill_row(const op_view *x, ir_dtype dtype, int64_t offset, int64_t step,
+                       const conv_piece *pieces, int n, int64_t lanes, float *row)
 {
     for (int i = 0; i < n; i++) {
         const conv_piece *p = &pieces[i];
@@ -196,12 +204,14 @@ V_INLINE void fill_row(const op_view *x, ir_dtype dtype, int64_t offset, int64_t
         }
         for (int64_t j = 0; j < p->n; j += 16)
             store_piece(row, p->at + j, p->n - j, lanes,
-                        p->zero ? v_zero() : row_load(x->data, dtype, offset + p->offset + j, p->n - j));
+                        p->zero ? v_zero()
+                                : row_load(x->data, dtype, offset + p->offset + j, p->n - j));
     }
 }
 
 /* Windows of places [p, p + n) over `channels` channels from the one at x_offset on. */
-static void pack_windows(const conv_task *t, int64_t x_offset, int64_t channels, int64_t p, int64_t n, int64_t lanes)
+static void pack_windows(const conv_task *t, int64_t x_offset, int64_t channels, int64_t p,
+                         int64_t n, int64_t lanes)
 {
     const op_view *x = &t->call->in[CV_X];
     const conv_axis *a = t->axis;
@@ -244,15 +254,16 @@ static void store_places(const conv_task *t, int64_t f, int64_t filters, int64_t
 }
 
 /* Places [p, p + n) of filters [f, end), which are of one group; nv vectors. */
-static void convolve_places(const conv_task *t, int64_t f, int64_t end, int64_t p, int64_t n, int nv)
+static void convolve_places(const conv_task *t, int64_t f, int64_t end, int64_t p, int64_t n,
+                            int nv)
 {
     const op_view *x = &t->call->in[CV_X];
     int64_t first = f / t->filters * t->channels, chunk = chunk_channels(t);
     for (int64_t c = 0; c < t->channels; c += chunk) {
         int64_t channels = t->channels - c < chunk ? t->channels - c : chunk;
         pack_windows(t, t->n * x->stride[0] + (first + c) * x->stride[1], channels, p, n, 16 * nv);
-        product_rows(t->w + (f - t->first) * t->w_stride + c * t->kernel, t->w_stride, end - f, t->panel, nv,
-                     channels * t->kernel, c > 0, t->sums, PRODUCT_COLUMNS);
+        product_rows(t->w + (f - t->first) * t->w_stride + c * t->kernel, t->w_stride, end - f,
+                     t->panel, nv, channels * t->kernel, c > 0, t->sums, PRODUCT_COLUMNS);
     }
     store_places(t, f, end - f, p, n);
 }
@@ -260,15 +271,16 @@ static void convolve_places(const conv_task *t, int64_t f, int64_t end, int64_t 
 static void convolve_group(const conv_task *t, int64_t f, int64_t end)
 {
     for (int64_t i = 0; i < panel_count(t->places); i++) {
-        int64_t first = panel_first(t->places, i), nv = panel_first(t->places, i + 1) - first, p = 16 * first;
+        int64_t first = panel_first(t->places, i), nv = panel_first(t->places, i + 1) - first,
+                p = 16 * first;
         convolve_places(t, f, end, p, t->places - p < 16 * nv ? t->places - p : 16 * nv, (int)nv);
     }
 }
 
 /* ---- planes ---- */
 
-/* A channel's plane with its padding: rows of `stride` parts of `length` columns.  After its rows there are as many as
- * the last CV_PLANE_ROWS rows of the result may take too much. */
+/* A channel's plane with its padding: rows of `stride` parts of `length` columns.  After its rows
+ * there are as many as the last CV_PLANE_ROWS rows of the result may take too much. */
 typedef struct conv_plane {
     int64_t rows, columns, length, floats;
 } conv_plane;
@@ -297,15 +309,17 @@ static void fill_plane(const conv_task *t, const conv_plane *p, int64_t offset)
             int64_t used = (p->columns - part + w->stride - 1) / w->stride;
             hi = hi < used ? hi : used;
             if (hi > lo)
-                load_floats(x, offset + (top + r) * h->x_stride + (from + lo * w->stride) * w->x_stride,
-                            w->stride * w->x_stride, hi - lo, to + lo);
+                load_floats(
+                    x, offset + (top + r) * h->x_stride + (from + lo * w->stride) * w->x_stride,
+                    w->stride * w->x_stride, hi - lo, to + lo);
         }
 }
 
-/* CV_PLANE_ROWS rows of the result, sixteen columns: `from` is the first column of the first row of x that they take.
- * Each row of x is loaded once for a column of the filter and goes to all rows of the result that take it. */
-V_INLINE void convolve_rows_as(int k, int stride, int64_t row, int64_t length, const float *filter, const float *from,
-                               vf acc[CV_PLANE_ROWS])
+/* CV_PLANE_ROWS rows of the result, sixteen columns: `from` is the first column of the first row of
+ * x that they take.  Each row of x is loaded once for a column of the filter and goes to all rows
+ * of the result that take it. */
+V_INLINE void convolve_rows_as(int k, int stride, int64_t row, int64_t length, const float *filter,
+                               const float *from, vf acc[CV_PLANE_ROWS])
 {
     for (int kw = 0; kw < k; kw++) {
         const float *x = from + kw % stride * length + kw / stride;
@@ -325,15 +339,16 @@ V_INLINE void convolve_rows_as(int k, int stride, int64_t row, int64_t length, c
 }
 
 /* The same for any filter. */
-V_INLINE void convolve_rows_any(const conv_task *t, const conv_plane *p, const float *filter, const float *from,
-                                vf acc[CV_PLANE_ROWS])
+V_INLINE void convolve_rows_any(const conv_task *t, const conv_plane *p, const float *filter,
+                                const float *from, vf acc[CV_PLANE_ROWS])
 {
     const conv_axis *h = &t->axis[1], *w = &t->axis[2];
     int64_t row = w->stride * p->length;
     for (int64_t kw = 0; kw < w->k; kw++)
         for (int64_t kh = 0; kh < h->k; kh++) {
             int64_t column = kw * w->dilation;
-            int64_t at = kh * h->dilation * row + column % w->stride * p->length + column / w->stride;
+            int64_t at =
+                kh * h->dilation * row + column % w->stride * p->length + column / w->stride;
             vf weight = v_set(filter[kh * w->k + kw]);
 #pragma GCC unroll 4
             for (int j = 0; j < CV_PLANE_ROWS; j++)
@@ -341,16 +356,18 @@ V_INLINE void convolve_rows_any(const conv_task *t, const conv_plane *p, const f
         }
 }
 
-/* The filters that a body is compiled for: of 3, 5 or 7 rows and columns, with a stride of 1 or 2. */
+/* The filters that a body is compiled for: of 3, 5 or 7 rows and columns, with a stride of 1 or
+ * 2. */
 static int64_t square_filter(const conv_task *t)
 {
     const conv_axis *h = &t->axis[1], *w = &t->axis[2];
-    bool square = h->k == w->k && h->stride == w->stride && h->dilation == 1 && w->dilation == 1 && w->stride <= 2;
+    bool square = h->k == w->k && h->stride == w->stride && h->dilation == 1 && w->dilation == 1 &&
+                  w->stride <= 2;
     return square ? 10 * w->stride + w->k : 0;
 }
 
-V_INLINE void convolve_rows(const conv_task *t, const conv_plane *p, const float *filter, const float *from,
-                            vf acc[CV_PLANE_ROWS])
+V_INLINE void convolve_rows(const conv_task *t, const conv_plane *p, const float *filter,
+                            const float *from, vf acc[CV_PLANE_ROWS])
 {
     int64_t length = p->length;
     switch (square_filter(t)) {
@@ -396,14 +413,16 @@ static void convolve_plane(const conv_task *t, const conv_plane *p, int64_t f, i
     const conv_axis *h = &t->axis[1], *w = &t->axis[2];
     const float *filter = t->w + (f - t->first) * t->w_stride;
     float b = bias->data ? row_element(bias->data, bias->dtype, f * bias->stride[0]) : 0;
-    int64_t plane = t->n * y->stride[0] + f * y->stride[1] + (t->axis[0].lo + d) * t->axis[0].y_stride;
+    int64_t plane =
+        t->n * y->stride[0] + f * y->stride[1] + (t->axis[0].lo + d) * t->axis[0].y_stride;
     for (int64_t r = 0; r < h->count; r += CV_PLANE_ROWS)
         for (int64_t i = 0; i < w->count; i += 16) {
             vf acc[CV_PLANE_ROWS] = {v_zero(), v_zero(), v_zero(), v_zero()};
             convolve_rows(t, p, filter, t->panel + r * h->stride * w->stride * p->length + i, acc);
             for (int64_t j = 0; j < CV_PLANE_ROWS && r + j < h->count; j++)
-                store_columns(y, plane + (h->lo + r + j) * h->y_stride + (w->lo + i) * w->y_stride, w->y_stride,
-                              w->count - i, bias->data ? v_add(acc[j], v_set(b)) : acc[j]);
+                store_columns(y, plane + (h->lo + r + j) * h->y_stride + (w->lo + i) * w->y_stride,
+                              w->y_stride, w->count - i,
+                              bias->data ? v_add(acc[j], v_set(b)) : acc[j]);
         }
 }
 
@@ -414,7 +433,8 @@ static void convolve_channel(const conv_task *t, int64_t f, int64_t end)
     conv_plane p = plane_of(t);
     for (int64_t d = 0; d < t->axis[0].count; d++) {
         fill_plane(t, &p,
-                   t->n * x->stride[0] + f / t->filters * x->stride[1] + (t->axis[0].lo + d) * t->axis[0].x_stride);
+                   t->n * x->stride[0] + f / t->filters * x->stride[1] +
+                       (t->axis[0].lo + d) * t->axis[0].x_stride);
         for (int64_t i = f; i < end; i++)
             convolve_plane(t, &p, i, d);
     }
@@ -429,11 +449,14 @@ static size_t conv_lay_out(const op_call *call, const ir_box *box, float *scratc
     t->call = call;
     t->first = box->lo[1];
     describe_axes(call, box, t);
-    int64_t row = t->channels * t->kernel, n = w->dtype == IR_F32 ? 0 : (box->hi[1] - box->lo[1]) * row;
+    int64_t row = t->channels * t->kernel,
+            n = w->dtype == IR_F32 ? 0 : (box->hi[1] - box->lo[1]) * row;
     conv_plane p = plane_of(t);
     int64_t panel = goes_by_planes(t) ? p.floats : chunk_channels(t) * t->kernel * PRODUCT_COLUMNS;
     int64_t sums =
-        goes_by_planes(t) ? 0 : (t->filters < box->hi[1] - box->lo[1] ? t->filters : box->hi[1] - box->lo[1]);
+        goes_by_planes(t)
+            ? 0
+            : (t->filters < box->hi[1] - box->lo[1] ? t->filters : box->hi[1] - box->lo[1]);
     if (scratch) {
         t->w = n ? scratch : (const float *)w->data + t->first * w->stride[0];
         t->w_stride = n ? row : w->stride[0];

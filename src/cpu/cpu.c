@@ -1,8 +1,9 @@
 /* cpu.c - the in-kernel runtime on threads (paper §5): worker i and scheduler i are thread i.
  *
- * Input: an image and the weights' addresses.  Starting allocates the four areas (base, tensors that live across steps,
- * step inputs and outputs, temporaries), binds every operator of every graph once (op_call) and chooses its code: the
- * best fast body that accepts it, else the record's reference.  Scratch of a task is pages of its worker.
+ * Input: an image and the weights' addresses.  Starting allocates the four areas (base, tensors
+ * that live across steps, step inputs and outputs, temporaries), binds every operator of every
+ * graph once (op_call) and chooses its code: the best fast body that accepts it, else the record's
+ * reference.  Scratch of a task is pages of its worker.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,8 @@
 #include "rt/rt_worker.h"
 
 enum { PAGE_BYTES = 4096, SPIN_POLLS = 2000, YIELD_POLLS = 20, STEAL_POLLS = 16 };
-/* Of each of the next tasks that many bytes, in pieces so small that a ready event does not wait long. */
+/* Of each of the next tasks that many bytes, in pieces so small that a ready event does not wait
+ * long. */
 enum { PRELOAD_TASKS = 3, PRELOAD_BYTES = 65536, PRELOAD_PIECE_BYTES = 1024 };
 
 /* ---- bodies ---- */
@@ -28,14 +30,17 @@ static ir_box box_of(const rt_task *task)
     return box;
 }
 
-/* One task: the box from the descriptor, its end clipped by the worker, the code that was chosen at start. */
-RT_FN void rt_run_body(rt_machine *rt, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0, rt_u32 page)
+/* One task: the box from the descriptor, its end clipped by the worker, the code that was chosen at
+ * start. */
+RT_FN void rt_run_body(rt_machine *rt, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0,
+                       rt_u32 page)
 {
     cpu_machine *m = rt->target;
     const cpu_call *c = &m->calls[op];
     ir_box box = box_of(task);
     box.hi[0] = hi0;
-    c->run(&c->call, &box, m->scratch + w->index * m->scratch_bytes + (uint64_t)page * m->page_bytes);
+    c->run(&c->call, &box,
+           m->scratch + w->index * m->scratch_bytes + (uint64_t)page * m->page_bytes);
 }
 
 /* Into the second cache, as the bodies do: the first one is too small to wait in. */
@@ -51,7 +56,8 @@ RT_FN int rt_preload(rt_machine *rt, rt_worker *w, rt_u32 task, rt_u32 piece)
     return 1;
 }
 
-/* The most scratch that a task may ask for: its box may be clipped to fewer live entries, which never need more. */
+/* The most scratch that a task may ask for: its box may be clipped to fewer live entries, which
+ * never need more. */
 static size_t scratch_of(const ir_graph *g, const cpu_call *c, const rt_task *task)
 {
     const op_call *call = &c->call;
@@ -74,9 +80,11 @@ static mpk_status plan_scratch(mpk_context *cx, cpu_machine *m)
                 continue;
             rt_op *op = &m->ops[g->first_op + task->op];
             uint64_t pages =
-                (scratch_of(m->base.image.ir[i], &m->calls[g->first_op + task->op], task) + PAGE_BYTES - 1) /
+                (scratch_of(m->base.image.ir[i], &m->calls[g->first_op + task->op], task) +
+                 PAGE_BYTES - 1) /
                 PAGE_BYTES;
-            CHECK(cx, pages <= INT32_MAX, MPK_ELIMIT, "a task of operator %.*s asks for %llu pages of scratch",
+            CHECK(cx, pages <= INT32_MAX, MPK_ELIMIT,
+                  "a task of operator %.*s asks for %llu pages of scratch",
                   STR_ARG(m->base.image.ir[i]->ops.at[task->op].name), (unsigned long long)pages);
             op->pages = pages > op->pages ? (rt_u32)pages : op->pages;
             most = op->pages > most ? op->pages : most;
@@ -90,13 +98,15 @@ static mpk_status plan_scratch(mpk_context *cx, cpu_machine *m)
 
 /* ---- looking ahead ---- */
 
-/* The first matrix of weights of which the task reads rows that its box alone decides, not all of it. */
+/* The first matrix of weights of which the task reads rows that its box alone decides, not all of
+ * it. */
 static cpu_constant constant_of(const ir_graph *g, const cpu_call *c, const rt_task *task)
 {
     const ir_op *op = c->call.op;
     ir_box box = box_of(task);
     for (uint32_t i = 0; i < op->n_in; i++) {
-        if (op->in[i] == IR_NONE || g->tensors.at[op->in[i]].kind != IR_CONST || g->tensors.at[op->in[i]].rank != 2)
+        if (op->in[i] == IR_NONE || g->tensors.at[op->in[i]].kind != IR_CONST ||
+            g->tensors.at[op->in[i]].rank != 2)
             continue;
         const ir_tensor *t = &g->tensors.at[op->in[i]];
         ir_box read = {0};
@@ -105,7 +115,8 @@ static cpu_constant constant_of(const ir_graph *g, const cpu_call *c, const rt_t
         if (rows <= 0 || (rows == t->dims[0] && rows * row_bytes > PRELOAD_BYTES))
             continue;
         int64_t bytes = rows * row_bytes < PRELOAD_BYTES ? rows * row_bytes : PRELOAD_BYTES;
-        return (cpu_constant){(const char *)c->call.in[i].data + read.lo[0] * row_bytes, (uint32_t)bytes};
+        return (cpu_constant){(const char *)c->call.in[i].data + read.lo[0] * row_bytes,
+                              (uint32_t)bytes};
     }
     return (cpu_constant){0};
 }
@@ -131,7 +142,8 @@ static mpk_status find_constants(mpk_context *cx, cpu_machine *m)
 static mpk_status allocate(mpk_context *cx, uint64_t n, const char *what, void **block, void **at)
 {
     *block = n < SIZE_MAX - 128 ? calloc(1, (size_t)n + 128) : NULL;
-    CHECK(cx, *block, MPK_ENOMEM, "out of memory for %llu bytes of %s", (unsigned long long)n, what);
+    CHECK(cx, *block, MPK_ENOMEM, "out of memory for %llu bytes of %s", (unsigned long long)n,
+          what);
     *at = (void *)(((uintptr_t)*block + 63) / 64 * 64);
     pages_make_large(*at, (size_t)n); /* reading the KV cache is then 1.6 times as fast */
     return MPK_OK;
@@ -139,16 +151,18 @@ static mpk_status allocate(mpk_context *cx, uint64_t n, const char *what, void *
 
 static mpk_status allocate_areas(mpk_context *cx, cpu_machine *m)
 {
-    static const char *const names[RT_AREAS] = {"weights", "state (KV cache)", "step inputs and outputs",
-                                                "temporaries"};
+    static const char *const names[RT_AREAS] = {"weights", "state (KV cache)",
+                                                "step inputs and outputs", "temporaries"};
     for (int i = RT_STATE; i < RT_AREAS; i++)
-        TRY(allocate(cx, m->base.image.block->area_bytes[i], names[i], &m->blocks[i], &m->areas[i]));
+        TRY(allocate(cx, m->base.image.block->area_bytes[i], names[i], &m->blocks[i],
+                     &m->areas[i]));
     m->rt.step_area = m->areas[RT_STEP];
     return MPK_OK;
 }
 
 /* Where every tensor of a graph begins. */
-static mpk_status place_tensors(mpk_context *cx, cpu_machine *m, uint32_t graph, void *const *weights)
+static mpk_status place_tensors(mpk_context *cx, cpu_machine *m, uint32_t graph,
+                                void *const *weights)
 {
     const ir_graph *g = m->base.image.ir[graph];
     NEW(cx, &m->arena, m->data[graph], g->tensors.n);
@@ -156,7 +170,8 @@ static mpk_status place_tensors(mpk_context *cx, cpu_machine *m, uint32_t graph,
         const tg_place *p = &m->base.image.places[graph][t];
         int64_t stride[IR_MAX_RANK], offset;
         ir_strides(g, t, stride, &offset);
-        char *base = p->area == TG_WEIGHTS ? weights[p->offset] : (char *)m->areas[p->area] + p->offset;
+        char *base =
+            p->area == TG_WEIGHTS ? weights[p->offset] : (char *)m->areas[p->area] + p->offset;
         m->data[graph][t] = base + ir_row_bytes(g->tensors.at[t].dtype, offset);
     }
     return MPK_OK;
@@ -193,7 +208,8 @@ static uint32_t power_of_two(uint64_t n)
 static mpk_status make_queues(mpk_context *cx, cpu_machine *m, uint32_t entries)
 {
     rt_machine *rt = &m->rt;
-    uint64_t jit = 2, event = 2; /* of one slot, the turn words of `taken` and `free again` would be the same */
+    /* of one slot, the turn words of `taken` and `free again` would be the same */
+    uint64_t jit = 2, event = 2;
     for (uint32_t i = 0; i < rt->n_graphs; i++) {
         uint64_t j = rt_jit_bound(&rt->graphs[i], rt->events, rt->n_workers),
                  e = rt_event_bound(&rt->graphs[i], rt->events);
@@ -209,7 +225,8 @@ static mpk_status make_queues(mpk_context *cx, cpu_machine *m, uint32_t entries)
     for (uint32_t i = 0; i < rt->n_workers; i++)
         rt_queue_reset(&rt->jit[i], rt->jit_slots + (size_t)i * (rt->jit_mask + 1), rt->jit_mask);
     for (uint32_t i = 0; i < rt->n_schedulers; i++)
-        rt_queue_reset(&rt->event[i], rt->event_slots + (size_t)i * (rt->event_mask + 1), rt->event_mask);
+        rt_queue_reset(&rt->event[i], rt->event_slots + (size_t)i * (rt->event_mask + 1),
+                       rt->event_mask);
     return MPK_OK;
 }
 
@@ -308,11 +325,13 @@ static void wait_bell(machine *base, rt_u32 seen, uint64_t timeout_ns)
     rt_sleep(&cpu_of(base)->control.host_bell, seen, timeout_ns);
 }
 
-static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t n_words, uint32_t number)
+static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t n_words,
+                     uint32_t number)
 {
     cpu_machine *m = cpu_of(base);
     const rt_serving *s = &m->serving;
-    rt_u32 *at = (rt_u32 *)((char *)m->areas[RT_STEP] + s->rules) + (rt_u64)(s->n_slots + row) * s->rule_words;
+    rt_u32 *at = (rt_u32 *)((char *)m->areas[RT_STEP] + s->rules) +
+                 (rt_u64)(s->n_slots + row) * s->rule_words;
     if (bits)
         memcpy(at + MASK_BITS, bits, n_words * sizeof *bits);
     rt_store_release_system((rt_word *)at, number); /* partners: op/sample.c, rt_slots_find_masks */
@@ -325,14 +344,17 @@ void *cpu_tensor(machine *m, uint32_t graph, ir_tensor_id tensor)
     return cpu_of(m)->data[graph][tensor];
 }
 
-static mpk_status write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, const void *from)
+static mpk_status write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
+                               const void *from)
 {
     (void)cx;
-    memcpy(cpu_tensor(m, graph, tensor), from, (size_t)ir_bytes(&m->image.ir[graph]->tensors.at[tensor]));
+    memcpy(cpu_tensor(m, graph, tensor), from,
+           (size_t)ir_bytes(&m->image.ir[graph]->tensors.at[tensor]));
     return MPK_OK;
 }
 
-static mpk_status read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, void *to)
+static mpk_status read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
+                              void *to)
 {
     (void)cx;
     machine_gather(m->image.ir[graph], tensor, cpu_tensor(m, graph, tensor), to);
@@ -351,7 +373,8 @@ static mpk_status wait_once(mpk_context *cx, cpu_machine *m, rt_u32 wanted)
 {
     rt_control *c = &m->control;
     for (int spins = 0;; spins++) {
-        rt_u32 bell = rt_load_acquire_system(&c->host_bell); /* before looking: a later ring ends the sleep at once */
+        /* before looking: a later ring ends the sleep at once */
+        rt_u32 bell = rt_load_acquire_system(&c->host_bell);
         if (rt_load_acquire_system(&c->once_done) == wanted)
             return MPK_OK;
         TRY(check(cx, &m->base));
@@ -362,7 +385,8 @@ static mpk_status wait_once(mpk_context *cx, cpu_machine *m, rt_u32 wanted)
     }
 }
 
-static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
+static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens,
+                            uint32_t n_rows)
 {
     cpu_machine *m = cpu_of(base);
     rt_control *c = &m->control;
@@ -370,7 +394,8 @@ static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint
     c->once_graph = graph;
     c->once_tokens = n_tokens;
     c->once_rows = n_rows;
-    rt_store_release_system(&c->once_wanted, wanted); /* publishes the inputs; partner: rt_once_poll */
+    /* publishes the inputs; partner: rt_once_poll */
+    rt_store_release_system(&c->once_wanted, wanted);
     ring(base);
     return wait_once(cx, m, wanted);
 }
@@ -382,7 +407,8 @@ static void describe(machine *base, machine_facts *out)
     cpu_machine *m = cpu_of(base);
     uint32_t peers = m->base.image.block->n_peers, each = m->rt.n_workers / peers;
     if (peers > 1)
-        snprintf(m->device, sizeof m->device, "CPU, %u x %u thread%s", peers, each, each == 1 ? "" : "s");
+        snprintf(m->device, sizeof m->device, "CPU, %u x %u thread%s", peers, each,
+                 each == 1 ? "" : "s");
     else
         snprintf(m->device, sizeof m->device, "CPU, %u thread%s", each, each == 1 ? "" : "s");
     out->device = m->device;
@@ -431,7 +457,8 @@ static mpk_status make_rings(mpk_context *cx, cpu_machine *m, const cpu_options 
     NEW(cx, &m->arena, r->commands, r->command_mask + 1);
     NEW(cx, &m->arena, r->tokens, r->token_mask + 1);
     m->token_arena = calloc(r->n_arena, sizeof *m->token_arena);
-    CHECK(cx, m->token_arena, MPK_ENOMEM, "out of memory for %llu tokens of prompts", (unsigned long long)r->n_arena);
+    CHECK(cx, m->token_arena, MPK_ENOMEM, "out of memory for %llu tokens of prompts",
+          (unsigned long long)r->n_arena);
     r->token_arena = m->token_arena;
     rt->request_ring = r->request_ring = &m->request_ring;
     rt->command_ring = r->command_ring = &m->command_ring;
@@ -480,7 +507,8 @@ static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_op
     return machine_begin(cx, &m->base, &definition, &m->base.image, s, &rings);
 }
 
-static mpk_status prepare(mpk_context *cx, cpu_machine *m, void *const *weights, const cpu_options *o)
+static mpk_status prepare(mpk_context *cx, cpu_machine *m, void *const *weights,
+                          const cpu_options *o)
 {
     TRY(open_tables(cx, m));
     TRY(make_workers(cx, m));
@@ -516,21 +544,22 @@ static mpk_status start_threads(mpk_context *cx, cpu_machine *m)
     NEW(cx, &m->arena, starts, m->rt.n_workers);
     for (uint32_t i = 0; i < m->rt.n_workers; i++) {
         starts[i] = (start){m, i};
-        NOTE(cx, thread_start(cx, &m->threads[i], run_worker, &starts[i]), "starting worker %u of %u", i,
-             m->rt.n_workers);
+        NOTE(cx, thread_start(cx, &m->threads[i], run_worker, &starts[i]),
+             "starting worker %u of %u", i, m->rt.n_workers);
         m->n_threads++;
     }
     return MPK_OK;
 }
 
-mpk_status cpu_start(mpk_context *cx, const program_image *image, void *const *weights, const cpu_options *options,
-                     machine **out)
+mpk_status cpu_start(mpk_context *cx, const program_image *image, void *const *weights,
+                     const cpu_options *options, machine **out)
 {
     static const cpu_options none = {0};
     cpu_machine *m = NULL;
     void *block = NULL;
     TRY(cpu_check_isa(cx));
-    /* By hand, not from the arena inside it; the words of different writers should not share lines with the heap's. */
+    /* By hand, not from the arena inside it; the words of different writers should not share lines
+     * with the heap's. */
     if (posix_memalign(&block, RT_LINE, sizeof *m))
         FAIL(cx, MPK_ENOMEM, "out of memory for a machine");
     m = block;

@@ -9,8 +9,8 @@
 
 #include "host/machine.h"
 
-/* Instruction sets of this processor, CPU_* of body.h, limited by the environment's MPK_ISA: none, avx2, avxvnni,
- * avx512 (without VNNI), avx512vnni.  None if MPK_ISA is another word. */
+/* Instruction sets of this processor, CPU_* of body.h, limited by the environment's MPK_ISA: none,
+ * avx2, avxvnni, avx512 (without VNNI), avx512vnni.  None if MPK_ISA is another word. */
 uint32_t cpu_features(void);
 /* MPK_EARG if MPK_ISA is another word. */
 mpk_status cpu_check_isa(mpk_context *cx);
@@ -19,29 +19,33 @@ const char *cpu_isa(void);
 
 /* Zero means the default. */
 typedef struct cpu_options {
-    uint32_t waiting_requests; /* entries of the request ring; what is more waits on the host.  0: 256 */
-    uint64_t stall_ns;         /* how long nothing may happen before it is a fault.  0: 10 s */
-    uint64_t body_ns;          /* the same while some task runs.  0: 10 minutes */
-    uint64_t delay_seed;       /* for tests: lose time at random inside the protocol */
-    uint32_t token_entries;    /* of the token ring, for tests.  0: 1024 */
-    uint32_t few_tokens;       /* as in cuda_options, for programs that are cut as for a GPU; 0: steps are filled as
-                                  they come */
-    uint32_t queue_entries;    /* of the workers' queues, for tests: shorter than they must be.  0: as long as proved */
-    bool no_fast_bodies;       /* reference code only */
-    bool no_preload;           /* do not look ahead while waiting (ablation) */
-    bool reserve_pages;        /* promise a request all KV pages that it may ever hold, as a GPU does */
-    bool no_shared_pages;      /* equal beginnings of texts are computed by every request */
-    uint32_t draft_tokens;     /* of a step with drafts at most; 0: nobody drafts */
-    uint32_t gram_tokens;      /* with draft_tokens: by which a draft is found, at least 1 */
+    /* entries of the request ring; what is more waits on the host.  0: 256 */
+    uint32_t waiting_requests;
+    uint64_t stall_ns;      /* how long nothing may happen before it is a fault.  0: 10 s */
+    uint64_t body_ns;       /* the same while some task runs.  0: 10 minutes */
+    uint64_t delay_seed;    /* for tests: lose time at random inside the protocol */
+    uint32_t token_entries; /* of the token ring, for tests.  0: 1024 */
+    /* as in cuda_options, for programs that are cut as for a GPU; 0: steps are filled as they
+     * come */
+    uint32_t few_tokens;
+    /* of the workers' queues, for tests: shorter than they must be.  0: as long as proved */
+    uint32_t queue_entries;
+    bool no_fast_bodies; /* reference code only */
+    bool no_preload;     /* do not look ahead while waiting (ablation) */
+    /* promise a request all KV pages that it may ever hold, as a GPU does */
+    bool reserve_pages;
+    bool no_shared_pages;  /* equal beginnings of texts are computed by every request */
+    uint32_t draft_tokens; /* of a step with drafts at most; 0: nobody drafts */
+    uint32_t gram_tokens;  /* with draft_tokens: by which a draft is found, at least 1 */
 } cpu_options;
 
-/* Start the machine.  weights[i]: the first byte of image->weights[i]; borrowed, and so is the image, until
- * machine_stop. MPK_ENOMEM, MPK_ELIMIT (threads). */
-mpk_status cpu_start(mpk_context *cx, const program_image *image, void *const *weights, const cpu_options *options,
-                     machine **out);
+/* Start the machine.  weights[i]: the first byte of image->weights[i]; borrowed, and so is the
+ * image, until machine_stop. MPK_ENOMEM, MPK_ELIMIT (threads). */
+mpk_status cpu_start(mpk_context *cx, const program_image *image, void *const *weights,
+                     const cpu_options *options, machine **out);
 
-/* The first byte of a tensor (a view: its first element) of graph `graph` of a machine of this target, to look at
- * between steps that the host drives, without a copy. */
+/* The first byte of a tensor (a view: its first element) of graph `graph` of a machine of this
+ * target, to look at between steps that the host drives, without a copy. */
 void *cpu_tensor(machine *m, uint32_t graph, ir_tensor_id tensor);
 
 #endif

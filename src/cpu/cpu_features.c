@@ -1,4 +1,5 @@
-/* cpu_features.c - instruction sets of this processor, as the operating system and MPK_ISA let us use them. */
+/* cpu_features.c - instruction sets of this processor, as the operating system and MPK_ISA let us
+ * use them. */
 #include <stdlib.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -70,7 +71,8 @@ static int find_limit(void)
 
 mpk_status cpu_check_isa(mpk_context *cx)
 {
-    CHECK(cx, find_limit() < LEVELS, MPK_EARG, "MPK_ISA is \"%s\", expected none, avx2, avxvnni, avx512 or avx512vnni",
+    CHECK(cx, find_limit() < LEVELS, MPK_EARG,
+          "MPK_ISA is \"%s\", expected none, avx2, avxvnni, avx512 or avx512vnni",
           getenv("MPK_ISA"));
     return MPK_OK;
 }

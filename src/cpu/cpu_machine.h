@@ -58,15 +58,16 @@ static inline cpu_machine *cpu_of(machine *m)
 
 /* ---- cpu_weights.c ---- */
 
-/* Find or make the bytes of each weight of an image.  *w, zeroed by the caller, is freed by cpu_free_weights whatever
- * the status. */
-mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const target_start *s, cpu_weights *w);
+/* Find or make the bytes of each weight of an image.  *w, zeroed by the caller, is freed by
+ * cpu_free_weights whatever the status. */
+mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const target_start *s,
+                            cpu_weights *w);
 void cpu_free_weights(cpu_weights *w);
 
 /* ---- cpu_slots.c: machine_def's make_slots and move_slots ---- */
 
-mpk_status cpu_make_slots(mpk_context *cx, machine *m, arena *a, uint32_t graph, uint32_t n, const ir_tensor_id *roots,
-                          void **out);
+mpk_status cpu_make_slots(mpk_context *cx, machine *m, arena *a, uint32_t graph, uint32_t n,
+                          const ir_tensor_id *roots, void **out);
 void cpu_move_slots(machine *m, void *slots, void *const *data);
 
 #endif

@@ -1,7 +1,8 @@
 /* cpu_slots.c - tensors that lie in the caller's memory, another place in each step.
  *
- * A slot is a tensor with storage of its own.  All operands that see its storage are found once; a step then writes
- * their addresses, which is an addition for each operand of a slot that has moved.  No bytes of tensors are copied.
+ * A slot is a tensor with storage of its own.  All operands that see its storage are found once; a
+ * step then writes their addresses, which is an addition for each operand of a slot that has moved.
+ * No bytes of tensors are copied.
  */
 #include "cpu/cpu_machine.h"
 
@@ -33,7 +34,8 @@ static void visit_uses(cpu_machine *m, uint32_t graph, const int32_t *slot_of,
             ir_tensor_id t = i < op->n_in ? op->in[i] : op->out[i - op->n_in];
             int32_t slot = t == IR_NONE ? NO_SLOT : slot_of[tg_root(g, t)];
             if (slot != NO_SLOT)
-                visit(s, (uint32_t)slot, i < op->n_in ? &call->in[i].data : &call->out[i - op->n_in].data);
+                visit(s, (uint32_t)slot,
+                      i < op->n_in ? &call->in[i].data : &call->out[i - op->n_in].data);
         }
     }
 }

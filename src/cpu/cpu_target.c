@@ -1,6 +1,8 @@
-/* cpu_target.c - the CPU as a target (host/target.h): its device, what the passes do for it, and how a machine starts.
+/* cpu_target.c - the CPU as a target (host/target.h): its device, what the passes do for it, and
+ * how a machine starts.
  *
- * Relies on: cpu.c, which runs programs, and cpu_weights.c.  Called through target_cpu by src/engine alone.
+ * Relies on: cpu.c, which runs programs, and cpu_weights.c.  Called through target_cpu by
+ * src/engine alone.
  */
 #include <stdio.h>
 
@@ -8,16 +10,21 @@
 #include "base/thread.h"
 #include "cpu/cpu_machine.h"
 
-/* Of a step with drafts: where more tokens than these are together, a draft costs what a token does. */
+/* Of a step with drafts: where more tokens than these are together, a draft costs what a token
+ * does. */
 enum { DRAFT_TOKENS = 16 };
 
 static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_device *out)
 {
     const mpk_engine_options *o = ask->options;
-    CHECK(cx, o->mode == MPK_MODE_KERNEL && !o->no_descriptor_prefetch && !o->no_carriers && !o->keep && !o->profile,
+    CHECK(cx,
+          o->mode == MPK_MODE_KERNEL && !o->no_descriptor_prefetch && !o->no_carriers && !o->keep &&
+              !o->profile,
           MPK_EARG,
-          "this runs on the CPU, but mode, no_descriptor_prefetch, no_carriers, keep and profile are for a GPU");
-    uint32_t peers = o->gpus ? o->gpus : 1, each = (o->threads ? o->threads : thread_cores()) / peers;
+          "this runs on the CPU, but mode, no_descriptor_prefetch, no_carriers, keep and profile "
+          "are for a GPU");
+    uint32_t peers = o->gpus ? o->gpus : 1,
+             each = (o->threads ? o->threads : thread_cores()) / peers;
     out->n_peers = peers;
     out->n_workers = (each ? each : 1) * peers; /* groups of as many threads each */
     out->free_bytes = memory_free_bytes(NULL);
@@ -26,15 +33,15 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 }
 
 /* The passes' own defaults are made for the CPU. */
-static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads, uint32_t width,
-                 pass_options *to)
+static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads,
+                 uint32_t width, pass_options *to)
 {
     (void)d, (void)o, (void)kv_heads, (void)width, (void)to;
 }
 
 /* Weights stay in the files, whose pages the system can drop. */
-static void kv_budget(const target_device *d, uint64_t weight_bytes, uint64_t tied_bytes, uint64_t *most,
-                      uint64_t *usual)
+static void kv_budget(const target_device *d, uint64_t weight_bytes, uint64_t tied_bytes,
+                      uint64_t *most, uint64_t *usual)
 {
     (void)weight_bytes, (void)tied_bytes;
     *most = d->free_bytes;
@@ -42,7 +49,8 @@ static void kv_budget(const target_device *d, uint64_t weight_bytes, uint64_t ti
 }
 
 static mpk_status plan_areas(mpk_context *cx, const program_image *image, const target_device *d,
-                             const mpk_engine_options *o, target_area out[TARGET_AREAS], uint32_t *n)
+                             const mpk_engine_options *o, target_area out[TARGET_AREAS],
+                             uint32_t *n)
 {
     const rt_u64 *area = image->block->area_bytes;
     (void)cx, (void)d, (void)o;
@@ -54,8 +62,8 @@ static mpk_status plan_areas(mpk_context *cx, const program_image *image, const 
     return MPK_OK;
 }
 
-static mpk_status start(mpk_context *cx, const program_image *image, const target_device *d, const target_start *s,
-                        machine **out)
+static mpk_status start(mpk_context *cx, const program_image *image, const target_device *d,
+                        const target_start *s, machine **out)
 {
     const mpk_engine_options *o = s->options;
     const cpu_options options = {.no_preload = o->no_preload != 0,

@@ -1,10 +1,12 @@
 /* cpu_weights.c - an address for each weight of a program on the CPU.
  *
- * Input: where each weight lies on the host: in the mapping of a file, in parts, in the caller's memory, or nowhere (it
- * is made up).  Output: an address whose bytes the bodies read.  Called by cpu_target.c before the machine starts.
+ * Input: where each weight lies on the host: in the mapping of a file, in parts, in the caller's
+ * memory, or nowhere (it is made up).  Output: an address whose bytes the bodies read.  Called by
+ * cpu_target.c before the machine starts.
  *
- * Weights of files that are small beside the free memory are gathered in large pages.  Others stay in the mapping, and
- * only what is in pieces (experts, a peer's columns), not aligned there, or made up gets memory of its own.
+ * Weights of files that are small beside the free memory are gathered in large pages.  Others stay
+ * in the mapping, and only what is in pieces (experts, a peer's columns), not aligned there, or
+ * made up gets memory of its own.
  */
 #include <sys/mman.h>
 
@@ -24,9 +26,9 @@ static size_t gathered_bytes(const tg_weight *w)
     return (size_t)((host_weight_bytes(w) + WEIGHT_ALIGN - 1) / WEIGHT_ALIGN * WEIGHT_ALIGN);
 }
 
-/* Map one block for all weights in large pages, if they are small beside the free memory.  A file's mapping has a
- * translation for every 4 KiB; without most of them weights are read 10 to 15 % faster.  No room is no error: then they
- * stay in the file. */
+/* Map one block for all weights in large pages, if they are small beside the free memory.  A file's
+ * mapping has a translation for every 4 KiB; without most of them weights are read 10 to 15 %
+ * faster.  No room is no error: then they stay in the file. */
 static void find_room(const program_image *image, cpu_weights *w)
 {
     uint64_t n = LARGE_PAGE;
@@ -54,7 +56,9 @@ static mpk_status own_bytes(mpk_context *cx, const tg_weight *weight, uint32_t i
     }
     void *p = NULL;
     bool large = n >= LARGE_PAGE;
-    CHECK(cx, n <= SIZE_MAX - LARGE_PAGE && posix_memalign(&p, large ? LARGE_PAGE : WEIGHT_ALIGN, n ? n : 1) == 0,
+    CHECK(cx,
+          n <= SIZE_MAX - LARGE_PAGE &&
+              posix_memalign(&p, large ? LARGE_PAGE : WEIGHT_ALIGN, n ? n : 1) == 0,
           MPK_ENOMEM, "out of memory for the %llu bytes of weight %.*s", (unsigned long long)n,
           LOAD_NAME(weight->name));
     if (large)
@@ -63,8 +67,8 @@ static mpk_status own_bytes(mpk_context *cx, const tg_weight *weight, uint32_t i
     return MPK_OK;
 }
 
-static mpk_status bind(mpk_context *cx, const tg_weight *weight, const machine_weights *from, uint32_t i,
-                       cpu_weights *w)
+static mpk_status bind(mpk_context *cx, const tg_weight *weight, const machine_weights *from,
+                       uint32_t i, cpu_weights *w)
 {
     const machine_weight *source = &from->at[i];
     const void *there = host_weight_in_place(weight, source);
@@ -80,7 +84,8 @@ static mpk_status bind(mpk_context *cx, const tg_weight *weight, const machine_w
     return MPK_OK;
 }
 
-mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const target_start *s, cpu_weights *w)
+mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const target_start *s,
+                            cpu_weights *w)
 {
     const machine_weights *from = &s->weights;
     uint32_t n = image->n_weights;
@@ -92,7 +97,8 @@ mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const t
         find_room(image, w);
     for (uint32_t i = 0; i < n; i++) {
         bool made_up = !from->at[i].at && !from->at[i].parts;
-        TRY(s->progress(cx, s->progress_user, made_up ? "making up weights" : "finding weights", (double)i / n));
+        TRY(s->progress(cx, s->progress_user, made_up ? "making up weights" : "finding weights",
+                        (double)i / n));
         TRY(bind(cx, &image->weights[i], from, i, w));
     }
     for (size_t i = 0; w->gathered && i < from->n_files; i++)

@@ -1,11 +1,13 @@
 /* element_kernels.h - fast bodies of element-wise operators: map, add, mul, gelu and silu.
  *
- * A box becomes rows: axes that all operands step through evenly are taken as one.  A row is computed in runs of
- * ELEMENT_RUN elements, a loop over the run for each step of the expression, so that what lies between the steps stays
- * in the first cache.  Rows of f32 with stride 1 are read and written where they lie.
+ * A box becomes rows: axes that all operands step through evenly are taken as one.  A row is
+ * computed in runs of ELEMENT_RUN elements, a loop over the run for each step of the expression, so
+ * that what lies between the steps stays in the first cache.  Rows of f32 with stride 1 are read
+ * and written where they lie.
  *
- * Values are floats, or truths of four bytes.  Each loop rounds as the reference code does, but for exp, tanh, erf and
- * sigmoid, which are those of vec_math.h.  An element's bits depend on that element alone.
+ * Values are floats, or truths of four bytes.  Each loop rounds as the reference code does, but for
+ * exp, tanh, erf and sigmoid, which are those of vec_math.h.  An element's bits depend on that
+ * element alone.
  */
 #ifndef CPU_ELEMENT_KERNELS_H
 #define CPU_ELEMENT_KERNELS_H
@@ -16,7 +18,8 @@
 
 enum { ELEMENT_RUN = 512, ELEMENT_OPERANDS = IR_MAX_INPUTS + 1 };
 
-/* Elements of a run; a vector of them lies in one cache line, so that a load finds the store before it. */
+/* Elements of a run; a vector of them lies in one cache line, so that a load finds the store before
+ * it. */
 typedef union element_lane {
     _Alignas(64) float f[ELEMENT_RUN];
     int32_t b[ELEMENT_RUN];
@@ -82,7 +85,8 @@ static void element_fill(float *to, int64_t n, float value)
 }
 
 /* n elements as floats: where they lie, or in `to`. */
-static const float *element_floats(const op_view *x, int64_t offset, int64_t stride, int64_t n, float *to)
+static const float *element_floats(const op_view *x, int64_t offset, int64_t stride, int64_t n,
+                                   float *to)
 {
     if (x->dtype == IR_F32 && stride == 1)
         return (const float *)x->data + offset;
@@ -93,14 +97,16 @@ static const float *element_floats(const op_view *x, int64_t offset, int64_t str
             to[i] = ((const float *)x->data)[offset + i * stride];
     else if (stride == 1)
         for (int64_t i = 0; i < n; i += 16)
-            v_store_n(to + i, n - i, row_load((const uint16_t *)x->data + offset, x->dtype, i, n - i));
+            v_store_n(to + i, n - i,
+                      row_load((const uint16_t *)x->data + offset, x->dtype, i, n - i));
     else
         for (int64_t i = 0; i < n; i++)
             to[i] = op_load(x, offset + i * stride);
     return to;
 }
 
-static void element_store(const op_view *y, int64_t offset, int64_t stride, int64_t n, const float *from)
+static void element_store(const op_view *y, int64_t offset, int64_t stride, int64_t n,
+                          const float *from)
 {
     float *at = (float *)y->data + offset;
     if (y->dtype == IR_F32 && at == from)
@@ -244,13 +250,16 @@ static const element_function element_functions[] = {
 enum { MAP_EXPRESSION };
 
 typedef struct element_program {
-    _Alignas(64) map_program map;  /* lanes follow it */
-    element_loop *loop[MAP_STEPS]; /* NULL: an input, a number, or a function of floats that only the map's table has */
-    bool is_even[MAP_STEPS];       /* the value is the same along a row: it is computed for the row's first run alone */
+    _Alignas(64) map_program map; /* lanes follow it */
+    /* NULL: an input, a number, or a function of floats that only the map's table has */
+    element_loop *loop[MAP_STEPS];
+    /* the value is the same along a row: it is computed for the row's first run alone */
+    bool is_even[MAP_STEPS];
 } element_program;
 
 /* The reference loop of a function of floats, a part at a time. */
-static void element_call_reference(const map_function *f, float *y, const float *const *x, int64_t n)
+static void element_call_reference(const map_function *f, float *y, const float *const *x,
+                                   int64_t n)
 {
     map_lane in[MAP_ARGUMENTS], out;
     for (int64_t i = 0; i < n; i += MAP_RUN) {
@@ -294,7 +303,8 @@ static bool element_compile(const op_call *call, element_program *p)
     ir_dtype dtypes[IR_MAX_INPUTS];
     for (uint32_t i = 0; i < call->n_in; i++)
         dtypes[i] = call->in[i].dtype;
-    if (map_compile(NULL, call->attributes[MAP_EXPRESSION].s, call->n_in, dtypes, &p->map) != MPK_OK)
+    if (map_compile(NULL, call->attributes[MAP_EXPRESSION].s, call->n_in, dtypes, &p->map) !=
+        MPK_OK)
         return false;
     bool ok = true;
     for (uint32_t s = 0; s < p->map.n && ok; s++)
@@ -325,7 +335,8 @@ typedef struct element_run {
 static const void *element_input(const element_run *r, const map_step *step, element_lane *to)
 {
     const op_view *x = &r->call->in[step->number];
-    int64_t stride = r->walk->stride[step->number + 1][r->walk->rank - 1], offset = r->offset[step->number + 1];
+    int64_t stride = r->walk->stride[step->number + 1][r->walk->rank - 1],
+            offset = r->offset[step->number + 1];
     const uint8_t *truths = (const uint8_t *)x->data + offset;
     if (step->type == MAP_F)
         return element_floats(x, offset, stride, r->n, to->f);
@@ -405,7 +416,8 @@ static void map_run(const op_call *call, const ir_box *box, void *scratch)
 {
     element_program *program = scratch;
     element_walk walk;
-    element_run r = {.call = call, .walk = &walk, .program = program, .lanes = (void *)(program + 1)};
+    element_run r = {
+        .call = call, .walk = &walk, .program = program, .lanes = (void *)(program + 1)};
     int64_t at[IR_MAX_RANK] = {0};
     if (!element_compile(call, program))
         return; /* accepts has refused it */
@@ -416,7 +428,8 @@ static void map_run(const op_call *call, const ir_box *box, void *scratch)
         for (uint32_t k = 0; k < walk.n_operands; k++)
             r.offset[k] = element_offset(&walk, k, at);
         for (at[last] = 0; at[last] < walk.box.hi[last]; at[last] += ELEMENT_RUN) {
-            r.n = walk.box.hi[last] - at[last] < ELEMENT_RUN ? walk.box.hi[last] - at[last] : ELEMENT_RUN;
+            r.n = walk.box.hi[last] - at[last] < ELEMENT_RUN ? walk.box.hi[last] - at[last]
+                                                             : ELEMENT_RUN;
             for (uint32_t s = 0; s < program->map.n; s++)
                 if (!program->is_even[s] || at[last] == 0)
                     element_step(&r, s);
@@ -444,7 +457,8 @@ static size_t element_scratch_bytes(const op_call *call, const ir_box *box)
     return 3 * sizeof(element_lane);
 }
 
-static void element_apply(const op_call *call, const ir_box *box, element_lane *lanes, element_loop *loop)
+static void element_apply(const op_call *call, const ir_box *box, element_lane *lanes,
+                          element_loop *loop)
 {
     const op_view *y = &call->out[0];
     element_walk walk;
@@ -453,12 +467,13 @@ static void element_apply(const op_call *call, const ir_box *box, element_lane *
     uint32_t last = walk.rank - 1;
     do {
         for (at[last] = 0; at[last] < walk.box.hi[last]; at[last] += ELEMENT_RUN) {
-            int64_t n = walk.box.hi[last] - at[last] < ELEMENT_RUN ? walk.box.hi[last] - at[last] : ELEMENT_RUN;
+            int64_t n = walk.box.hi[last] - at[last] < ELEMENT_RUN ? walk.box.hi[last] - at[last]
+                                                                   : ELEMENT_RUN;
             int64_t to = element_offset(&walk, 0, at), step = walk.stride[0][last];
             const float *x[2] = {0};
             for (uint32_t k = 0; k < call->n_in; k++)
-                x[k] = element_floats(&call->in[k], element_offset(&walk, k + 1, at), walk.stride[k + 1][last], n,
-                                      lanes[k].f);
+                x[k] = element_floats(&call->in[k], element_offset(&walk, k + 1, at),
+                                      walk.stride[k + 1][last], n, lanes[k].f);
             float *result = element_target(y, to, step, lanes[2].f);
             loop(result, x[0], x[call->n_in - 1], x[0], n);
             element_store(y, to, step, n, result);

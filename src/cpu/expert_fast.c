@@ -1,15 +1,17 @@
 /* expert_fast.c - the fast expert_linear operator: its loops, for any instruction set.
  *
- * The pairs of a box (a token and one of its experts) are sorted by expert, so that an expert's rows are read once for
- * all its pairs: expert by expert, blocks of pairs (so many that their rows of x stay in the second cache), then
- * LINEAR_COLUMNS columns at a time the products of linear (linear_fast.h), whose bits depend on the pair alone.
+ * The pairs of a box (a token and one of its experts) are sorted by expert, so that an expert's
+ * rows are read once for all its pairs: expert by expert, blocks of pairs (so many that their rows
+ * of x stay in the second cache), then LINEAR_COLUMNS columns at a time the products of linear
+ * (linear_fast.h), whose bits depend on the pair alone.
  *
- * Without scale a finished row goes into the result.  With it the rows of all pairs are kept for some columns, and then
- * added token by token in the order of its experts: so these columns are as many as fit into PAIRS_BYTES.
+ * Without scale a finished row goes into the result.  With it the rows of all pairs are kept for
+ * some columns, and then added token by token in the order of its experts: so these columns are as
+ * many as fit into PAIRS_BYTES.
  *
- * Scratch: the sorted pairs; rows of x as f32, with a norm all of the box, each normalised once for all its pairs, else
- * those of a block if they are of 16 bits, ragged or apart; rows of a block in 8-bit blocks; a panel; two blocks of
- * sums; kept rows.
+ * Scratch: the sorted pairs; rows of x as f32, with a norm all of the box, each normalised once for
+ * all its pairs, else those of a block if they are of 16 bits, ragged or apart; rows of a block in
+ * 8-bit blocks; a panel; two blocks of sums; kept rows.
  */
 #include "cpu/expert_fast.h"
 
@@ -24,12 +26,13 @@ typedef struct expert_task {
     const op_call *call;
     linear_product product; /* of a block of pairs */
     linear_activation activation;
-    int64_t t0, n_pairs;   /* first token of the box; pairs are numbered from it on */
-    int64_t block;         /* pairs at most in a block */
-    int64_t lo, hi;        /* columns that are being computed */
-    int64_t kept_columns;  /* with scale: of a kept row */
-    int32_t *pairs, *rows; /* [n_pairs] by expert: the pair, and its row of x counted from token t0 */
-    int32_t *ends;         /* [E] how many pairs the experts up to this one have */
+    int64_t t0, n_pairs;  /* first token of the box; pairs are numbered from it on */
+    int64_t block;        /* pairs at most in a block */
+    int64_t lo, hi;       /* columns that are being computed */
+    int64_t kept_columns; /* with scale: of a kept row */
+    /* [n_pairs] by expert: the pair, and its row of x counted from token t0 */
+    int32_t *pairs, *rows;
+    int32_t *ends; /* [E] how many pairs the experts up to this one have */
     float *x_scratch, *sums[2], *kept;
     void *narrowed;
 } expert_task;
@@ -72,7 +75,8 @@ static int64_t scratch_rows(const op_call *call, const expert_task *task)
     return x_in_place(call) ? 0 : task->block;
 }
 
-/* The next part of scratch, in whole cache lines; NULL where there is none yet, and only the size is asked for. */
+/* The next part of scratch, in whole cache lines; NULL where there is none yet, and only the size
+ * is asked for. */
 static void *take(char *scratch, size_t *used, size_t bytes)
 {
     char *part = scratch ? scratch + *used : 0;
@@ -88,7 +92,8 @@ static int64_t kept_columns(int64_t n_pairs, int64_t columns)
     return fit < columns ? fit : columns;
 }
 
-/* No less than these columns need, and never less for more pairs: a box is clipped to what is alive. */
+/* No less than these columns need, and never less for more pairs: a box is clipped to what is
+ * alive. */
 static size_t kept_bytes(int64_t n_pairs, int64_t columns)
 {
     int64_t all = n_pairs * columns * 4, most = n_pairs * LINEAR_COLUMNS * 4;
@@ -97,7 +102,8 @@ static size_t kept_bytes(int64_t n_pairs, int64_t columns)
 }
 
 /* Where the parts of scratch begin; returns their size. */
-static size_t lay_out(const op_call *call, const ir_box *box, const linear_kernels *k, char *scratch, expert_task *task)
+static size_t lay_out(const op_call *call, const ir_box *box, const linear_kernels *k,
+                      char *scratch, expert_task *task)
 {
     linear_product *p = &task->product;
     uint32_t last = call->out[0].rank - 1;
@@ -114,12 +120,14 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     task->pairs = take(scratch, &used, (size_t)task->n_pairs * sizeof *task->pairs);
     task->rows = take(scratch, &used, (size_t)task->n_pairs * sizeof *task->rows);
     task->ends = take(scratch, &used, (size_t)call->in[W0].dims[0] * sizeof *task->ends);
-    task->x_scratch = take(scratch, &used, (size_t)(scratch_rows(call, task) * p->padded) * sizeof(float));
+    task->x_scratch =
+        take(scratch, &used, (size_t)(scratch_rows(call, task) * p->padded) * sizeof(float));
     task->narrowed = take(scratch, &used, (size_t)(task->block * linear_narrow_bytes(p)));
     p->panel = take(scratch, &used, linear_panel_bytes(p, task->block));
     for (int i = 0; i < 2; i++)
         task->sums[i] = take(scratch, &used, (size_t)task->block * LINEAR_COLUMNS * sizeof(float));
-    task->kept = take(scratch, &used, linear_present(call, SCALE) ? kept_bytes(task->n_pairs, columns) : 0);
+    task->kept =
+        take(scratch, &used, linear_present(call, SCALE) ? kept_bytes(task->n_pairs, columns) : 0);
     return used;
 }
 
@@ -132,10 +140,12 @@ size_t expert_scratch_bytes(const op_call *call, const ir_box *box, const linear
 static int64_t expert_of(const expert_task *task, int64_t pair)
 {
     const op_view *ids = &task->call->in[IDS];
-    return experts_of_pair(ids, task->t0 + pair / ids->dims[1], pair % ids->dims[1], task->call->in[W0].dims[0]);
+    return experts_of_pair(ids, task->t0 + pair / ids->dims[1], pair % ids->dims[1],
+                           task->call->in[W0].dims[0]);
 }
 
-/* Counts, then sums of counts, then each pair to its expert's next place; those without an expert are left out. */
+/* Counts, then sums of counts, then each pair to its expert's next place; those without an expert
+ * are left out. */
 static void sort_pairs(expert_task *task)
 {
     int64_t n_experts = task->call->in[W0].dims[0], of_token = task->call->in[IDS].dims[1];
@@ -165,10 +175,11 @@ static void load_row(const expert_task *task, int64_t row, float *to)
     const op_view *x = &task->call->in[X], *norm = linear_present(task->call, NORM);
     const linear_product *p = &task->product;
     int64_t of_token = x->rank == 3 ? x->dims[1] : 1;
-    const void *from =
-        element(x, (task->t0 + row / of_token) * x->stride[0] + row % of_token * (x->rank == 3 ? x->stride[1] : 0));
+    const void *from = element(x, (task->t0 + row / of_token) * x->stride[0] +
+                                      row % of_token * (x->rank == 3 ? x->stride[1] : 0));
     if (norm)
-        p->kernels->norm(from, x->dtype, p->k, norm->data, norm->dtype, (float)task->call->attributes[EPS].f, to);
+        p->kernels->norm(from, x->dtype, p->k, norm->data, norm->dtype,
+                         (float)task->call->attributes[EPS].f, to);
     else
         p->kernels->widen(from, x->dtype, p->k, to);
     memset(to + p->k, 0, (size_t)(p->padded - p->k) * sizeof *to);
@@ -217,7 +228,8 @@ static void finish_rows(const expert_task *task, int64_t first, int64_t column, 
     const op_view *out = &call->out[0];
     bool keeps = linear_present(call, SCALE);
     int64_t of_token = call->in[IDS].dims[1];
-    linear_finish f = {.activation = task->activation, .n = n, .out_dtype = keeps ? IR_F32 : out->dtype};
+    linear_finish f = {
+        .activation = task->activation, .n = n, .out_dtype = keeps ? IR_F32 : out->dtype};
     for (int64_t i = 0; i < task->product.x.n; i++) {
         int64_t pair = task->pairs[first + i];
         f.a = task->sums[0] + i * LINEAR_COLUMNS;
@@ -225,8 +237,8 @@ static void finish_rows(const expert_task *task, int64_t first, int64_t column, 
         if (keeps)
             f.out = task->kept + pair * task->kept_columns + column - task->lo;
         else
-            f.out =
-                element(out, (task->t0 + pair / of_token) * out->stride[0] + pair % of_token * out->stride[1] + column);
+            f.out = element(out, (task->t0 + pair / of_token) * out->stride[0] +
+                                     pair % of_token * out->stride[1] + column);
         task->product.kernels->finish(&f);
     }
 }
@@ -238,7 +250,8 @@ static void run_expert(expert_task *task, int64_t expert, int64_t first, int64_t
     linear_product *p = &task->product;
     bool glu = task->activation != LINEAR_PLAIN;
     op_view w0 = matrix_of(&call->in[W0], expert), w1 = glu ? matrix_of(&call->in[W1], expert) : w0;
-    bool has_direct = p->k % 32 == 0 && p->kernels->direct[w0.dtype] && p->kernels->direct[w1.dtype];
+    bool has_direct =
+        p->k % 32 == 0 && p->kernels->direct[w0.dtype] && p->kernels->direct[w1.dtype];
     for (int64_t at = first, n; at < end; at += n) {
         n = end - at < task->block ? end - at : task->block;
         p->direct = n <= LINEAR_DIRECT_TOKENS && has_direct;
@@ -253,11 +266,13 @@ static void run_expert(expert_task *task, int64_t expert, int64_t first, int64_t
     }
 }
 
-/* The kept rows of a token, times its scales, added in the order of its experts, become a row of the result. */
+/* The kept rows of a token, times its scales, added in the order of its experts, become a row of
+ * the result. */
 static void add_token(const expert_task *task, int64_t t)
 {
     const op_call *call = task->call;
-    const op_view *scale = &call->in[SCALE], *residual = linear_present(call, RESIDUAL), *out = &call->out[0];
+    const op_view *scale = &call->in[SCALE], *residual = linear_present(call, RESIDUAL),
+                  *out = &call->out[0];
     int64_t of_token = call->in[IDS].dims[1], n = task->hi - task->lo, token = task->t0 + t;
     float *sum = task->kept + t * of_token * task->kept_columns;
     for (int64_t j = 0; j < of_token; j++) {
@@ -285,7 +300,8 @@ static void clear_pairs(const expert_task *task)
     int64_t of_token = out->dims[1];
     for (int64_t i = 0; i < task->n_pairs; i++)
         if (expert_of(task, i) < 0)
-            memset(element(out, (task->t0 + i / of_token) * out->stride[0] + i % of_token * out->stride[1] + task->lo),
+            memset(element(out, (task->t0 + i / of_token) * out->stride[0] +
+                                    i % of_token * out->stride[1] + task->lo),
                    0, (size_t)ir_row_bytes(out->dtype, task->hi - task->lo));
 }
 
@@ -304,7 +320,9 @@ static void run_columns(expert_task *task)
 
 void expert_run(const op_call *call, const ir_box *box, void *scratch, const linear_kernels *k)
 {
-    expert_task task = {.call = call, .t0 = box->lo[0], .activation = linear_activation_of(call->attributes[GLU].s)};
+    expert_task task = {.call = call,
+                        .t0 = box->lo[0],
+                        .activation = linear_activation_of(call->attributes[GLU].s)};
     int64_t lo = box->lo[call->out[0].rank - 1], hi = box->hi[call->out[0].rank - 1];
     lay_out(call, box, k, scratch, &task);
     sort_pairs(&task);

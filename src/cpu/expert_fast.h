@@ -1,4 +1,5 @@
-/* expert_fast.h - the fast expert_linear operator: its loops (expert_fast.c) over the kernels of linear. */
+/* expert_fast.h - the fast expert_linear operator: its loops (expert_fast.c) over the kernels of
+ * linear. */
 #ifndef CPU_EXPERT_FAST_H
 #define CPU_EXPERT_FAST_H
 

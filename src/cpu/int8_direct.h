@@ -1,7 +1,8 @@
-/* int8_direct.h - products with 8-bit activations for few tokens: eight rows of weights at a time, whose integers are
- * unpacked in registers.
+/* int8_direct.h - products with 8-bit activations for few tokens: eight rows of weights at a time,
+ * whose integers are unpacked in registers.
  *
- * Included by int8_kernels.h.  Weights are bytes in the order of K, so that lanes are added up at the end of a block.
+ * Included by int8_kernels.h.  Weights are bytes in the order of K, so that lanes are added up at
+ * the end of a block.
  */
 #ifndef CPU_INT8_DIRECT_H
 #define CPU_INT8_DIRECT_H
@@ -13,7 +14,8 @@ V_INLINE __m256i sum_lanes(const __m256i a[INT8_ROWS])
 {
     __m256i low = _mm256_hadd_epi32(_mm256_hadd_epi32(a[0], a[1]), _mm256_hadd_epi32(a[2], a[3]));
     __m256i high = _mm256_hadd_epi32(_mm256_hadd_epi32(a[4], a[5]), _mm256_hadd_epi32(a[6], a[7]));
-    return _mm256_add_epi32(_mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31));
+    return _mm256_add_epi32(_mm256_permute2x128_si256(low, high, 0x20),
+                            _mm256_permute2x128_si256(low, high, 0x31));
 }
 
 /* A block of 32 of eight rows. */
@@ -39,13 +41,13 @@ V_INLINE void direct_32(ir_dtype dtype, int nt, const int8_rows *x, const uint8_
             dot[r] = HAS_DOT ? add_dot(dtype, _mm256_setzero_si256(), w[r], q)
                              : _mm256_madd_epi16(pairs_of(dtype, w[r], q), _mm256_set1_epi16(1));
         __m256i j = _mm256_set1_epi32(x_sums_32(x, token[t])[b]);
-        sum[t] = add_block(dtype, sum[t], less_excess(dtype, sum_lanes(dot), j), j, d, m, x_scales(x, token[t])[b],
-                           x_scaled_sums(x, token[t])[b]);
+        sum[t] = add_block(dtype, sum[t], less_excess(dtype, sum_lanes(dot), j), j, d, m,
+                           x_scales(x, token[t])[b], x_scaled_sums(x, token[t])[b]);
     }
 }
 
-/* Sums of a block of 256 of x in 16 bits, the same in both lanes of 128 bits: of 32 neighbours each if the format is
- * wide, else of 16, the first and the last eight. */
+/* Sums of a block of 256 of x in 16 bits, the same in both lanes of 128 bits: of 32 neighbours each
+ * if the format is wide, else of 16, the first and the last eight. */
 typedef struct block_sums {
     __m256i first, last;
 } block_sums;
@@ -63,15 +65,16 @@ V_INLINE block_sums take_sums(ir_dtype dtype, const int16_t *sums)
 /* j of two blocks, each as the sum of a lane of 128 bits. */
 V_INLINE __m256i multiply_sums(ir_dtype dtype, const small_integers *s, block_sums x)
 {
-    __m256i factors = sum_factors(dtype, s), j = _mm256_madd_epi16(low_words(dtype, factors), x.first);
+    __m256i factors = sum_factors(dtype, s),
+            j = _mm256_madd_epi16(low_words(dtype, factors), x.first);
     if (is_wide(dtype))
         return j;
     return _mm256_add_epi32(j, _mm256_madd_epi16(high_words(dtype, factors), x.last));
 }
 
-/* The small integers of two blocks in 16 bits, from where a row's loop takes them: of a wide format each twice, in a
- * word of 32 bits, which is loaded to all lanes; of another those of the halves of 32 weights at the same place of both
- * lanes of 128 bits. */
+/* The small integers of two blocks in 16 bits, from where a row's loop takes them: of a wide format
+ * each twice, in a word of 32 bits, which is loaded to all lanes; of another those of the halves of
+ * 32 weights at the same place of both lanes of 128 bits. */
 typedef union row_scales {
     __m256i lanes[2];       /* [row] */
     uint32_t word[2][2][4]; /* [weight / 128][row][weight / 32 % 4] */
@@ -85,8 +88,8 @@ V_INLINE void spread_scales(ir_dtype dtype, const small_integers *s, row_scales 
         to->lanes[1] = _mm256_unpackhi_epi16(words, words);
         return;
     }
-    const __m256i even_odd =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+    const __m256i even_odd = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
     __m256i bytes = _mm256_shuffle_epi8(s->scale, even_odd);
     to->lanes[0] = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(bytes));
     to->lanes[1] = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(bytes, 1));
@@ -100,7 +103,8 @@ V_INLINE __m256i scale_of(ir_dtype dtype, const row_scales *s, int row, int i)
     return _mm256_shuffle_epi8(s->lanes[row], _mm256_set1_epi16((short)((2 * i + 1) << 8 | 2 * i)));
 }
 
-/* i of a block of one row, as sums of eight lanes; x: the first bytes of its block of each token. */
+/* i of a block of one row, as sums of eight lanes; x: the first bytes of its block of each
+ * token. */
 V_INLINE void direct_row(ir_dtype dtype, int nt, const uint8_t *const *x, const uint8_t *block,
                          const opened_book *opened, const row_scales *scales, int row, __m256i *sum)
 {
@@ -126,13 +130,15 @@ V_INLINE void direct_row(ir_dtype dtype, int nt, const uint8_t *const *x, const 
 
 /* i and j of a block of two rows, each as the sum of a lane of 128 bits. */
 V_INLINE void direct_two(ir_dtype dtype, int nt, const uint8_t *const *x, const block_sums *x_sums,
-                         const uint8_t *const block[2], opened_book *const *opened, __m256i *i, __m256i *j, int stride)
+                         const uint8_t *const block[2], opened_book *const *opened, __m256i *i,
+                         __m256i *j, int stride)
 {
     __m256i low[INT8_DIRECT_TOKENS], high[INT8_DIRECT_TOKENS];
     row_scales scales;
     for (int r = 0; r < 2 && book_is_opened(dtype); r++)
         open_book(dtype, block[r], opened[r]);
-    const small_integers s = take_small(dtype, block, (const opened_book *const[2]){opened[0], opened[1]});
+    const small_integers s =
+        take_small(dtype, block, (const opened_book *const[2]){opened[0], opened[1]});
     spread_scales(dtype, &s, &scales);
     memory_as_it_is();
     direct_row(dtype, nt, x, block[0], opened[0], &scales, 0, low);
@@ -183,8 +189,8 @@ V_INLINE void direct_256(ir_dtype dtype, int nt, const int8_rows *x, const uint8
                            x_scales(x, token[t])[b], 0);
 }
 
-V_INLINE void direct_rows(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *w, int64_t row_bytes, int64_t n,
-                          float *sums, int64_t ld)
+V_INLINE void direct_rows(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *w,
+                          int64_t row_bytes, int64_t n, float *sums, int64_t ld)
 {
     const uint8_t *token[INT8_DIRECT_TOKENS], *row[INT8_ROWS];
     const int64_t blocks = x->k / ir_dtype_table[dtype].block_elements;

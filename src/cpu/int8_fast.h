@@ -1,11 +1,13 @@
-/* int8_fast.h - products of weights in block formats with 8-bit activations: what the loops of linear (linear_fast.c,
- * expert_fast.c) ask of an instruction set (int8_kernels.h).
+/* int8_fast.h - products of weights in block formats with 8-bit activations: what the loops of
+ * linear (linear_fast.c, expert_fast.c) ask of an instruction set (int8_kernels.h).
  *
- * Arithmetic, the same in every kernel, for every number of tokens and on every instruction set.  op/narrow.h says how
- * a block of x becomes integers and a scale dx.  A block of a weight is a scale d, for some formats a minimum m, and
- * integers q; blocks of 256 multiply q, and m, by small integers for each 16 or 32 neighbours.  With exact integers
+ * Arithmetic, the same in every kernel, for every number of tokens and on every instruction set.
+ * op/narrow.h says how a block of x becomes integers and a scale dx.  A block of a weight is a
+ * scale d, for some formats a minimum m, and integers q; blocks of 256 multiply q, and m, by small
+ * integers for each 16 or 32 neighbours.  With exact integers
  *   i = the sum of (small integer) q qx,   j = the sum of (small integer) qx,
- * a result is one fp32 number to which each block adds, in rising order along K and by one FMA each:
+ * a result is one fp32 number to which each block adds, in rising order along K and by one FMA
+ * each:
  *   i (d dx), and then in blocks of 32  m (dx j),  in blocks of 256  j (m dx).
  */
 #ifndef CPU_INT8_FAST_H
@@ -14,13 +16,15 @@
 #include "ir/ir.h"
 
 enum {
-    INT8_DIRECT_TOKENS = 4, /* up to here weights are unpacked in registers; above, once into a panel for all tokens */
-    INT8_ROWS = 8,          /* of weights that are multiplied together */
-    INT8_CHUNK = 2048,      /* elements of K in a panel, which stays in the first cache */
+    /* up to here weights are unpacked in registers; above, once into a panel for all tokens */
+    INT8_DIRECT_TOKENS = 4,
+    INT8_ROWS = 8,     /* of weights that are multiplied together */
+    INT8_CHUNK = 2048, /* elements of K in a panel, which stays in the first cache */
     INT8_PANEL_BYTES = INT8_CHUNK / 256 * (256 * INT8_ROWS + (16 + 8 + 2) * INT8_ROWS * 4)
 };
 
-/* Rows of x in blocks of 32 or 256, each of int8_row_bytes: the integers; a float dx for each block; then
+/* Rows of x in blocks of 32 or 256, each of int8_row_bytes: the integers; a float dx for each
+ * block; then
  *   blocks of 32: for each an int32 sum of its integers, then a float dx times the sum;
  *   blocks of 256: an int16 sum for each 16 integers. */
 typedef struct int8_rows {
@@ -33,11 +37,12 @@ static inline int64_t int8_row_bytes(int64_t k, int64_t block)
     return (k + (block == 32 ? k / 32 * 12 : k / 256 * 4 + k / 8) + 63) / 64 * 64;
 }
 
-/* sums[t * ld + r] = w_r . x_t for n rows of packed weights, row_bytes apart; sums are written up to the next multiple
- * of INT8_ROWS.  panel: scratch of INT8_PANEL_BYTES, aligned to 64, or NULL for at most INT8_DIRECT_TOKENS rows of x.
+/* sums[t * ld + r] = w_r . x_t for n rows of packed weights, row_bytes apart; sums are written up
+ * to the next multiple of INT8_ROWS.  panel: scratch of INT8_PANEL_BYTES, aligned to 64, or NULL
+ * for at most INT8_DIRECT_TOKENS rows of x.
  */
-typedef void int8_product(const int8_rows *x, const void *w, int64_t row_bytes, int64_t n, void *panel, float *sums,
-                          int64_t ld);
+typedef void int8_product(const int8_rows *x, const void *w, int64_t row_bytes, int64_t n,
+                          void *panel, float *sums, int64_t ld);
 
 typedef struct int8_kernels {
     int8_product *product[IR_DTYPES]; /* NULL: not a block format */

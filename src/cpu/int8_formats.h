@@ -1,7 +1,8 @@
-/* int8_formats.h - what the loops of int8_direct.h and int8_panel.h see of the block formats: integers as bytes, small
- * integers, scales; in vectors of 256 bits.
+/* int8_formats.h - what the loops of int8_direct.h and int8_panel.h see of the block formats:
+ * integers as bytes, small integers, scales; in vectors of 256 bits.
  *
- * Included by int8_kernels.h.  A function's dtype is a constant wherever it is used, so that its switch disappears.
+ * Included by int8_kernels.h.  A function's dtype is a constant wherever it is used, so that its
+ * switch disappears.
  */
 #ifndef CPU_INT8_FORMATS_H
 #define CPU_INT8_FORMATS_H
@@ -96,10 +97,12 @@ V_INLINE int quants_most(ir_dtype dtype)
     }
 }
 
-/* Does take_quants give signs?  Blocks of 32 have none where INT8_DOT multiplies bytes without a sign. */
+/* Does take_quants give signs?  Blocks of 32 have none where INT8_DOT multiplies bytes without a
+ * sign. */
 V_INLINE bool is_signed(ir_dtype dtype)
 {
-    return book_has_signs(dtype) || (!HAS_DOT && (dtype == IR_Q8_0 || dtype == IR_IQ4_NL || dtype == IR_MXFP4));
+    return book_has_signs(dtype) ||
+           (!HAS_DOT && (dtype == IR_Q8_0 || dtype == IR_IQ4_NL || dtype == IR_MXFP4));
 }
 
 V_INLINE bool has_minimum(ir_dtype dtype)
@@ -107,7 +110,8 @@ V_INLINE bool has_minimum(ir_dtype dtype)
     return dtype == IR_Q4_1 || dtype == IR_Q5_1 || has_offset(dtype);
 }
 
-/* Blocks of 256: has a small integer 32 neighbours, not 16?  IQ formats that are opened repeat it. */
+/* Blocks of 256: has a small integer 32 neighbours, not 16?  IQ formats that are opened repeat
+ * it. */
 V_INLINE bool is_wide(ir_dtype dtype)
 {
     return dtype == IR_Q4_K || dtype == IR_Q5_K || dtype == IR_IQ4_XS;
@@ -142,13 +146,15 @@ V_INLINE int scale_at(ir_dtype dtype)
 V_INLINE __m256i fifth_bits_at(const uint8_t *p)
 {
     const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
-    const __m256i from = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
-                                          3, 3, 3, 3, 3, 3);
-    __m256i bits = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int)word_at(p)), from), bit);
+    const __m256i from = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2,
+                                          2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    __m256i bits =
+        _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int)word_at(p)), from), bit);
     return _mm256_and_si256(_mm256_cmpeq_epi8(bits, bit), _mm256_set1_epi8(16));
 }
 
-/* 32 weights: bytes w; where is_signed is true with the signs of bytes `sign`, and no w is above 127. */
+/* 32 weights: bytes w; where is_signed is true with the signs of bytes `sign`, and no w is above
+ * 127. */
 typedef book_quants quants;
 
 V_INLINE quants with_signs(__m256i q)
@@ -161,9 +167,11 @@ V_INLINE __m256i take_bytes(ir_dtype dtype, const uint8_t *b, int i)
 {
     switch (dtype) {
     case IR_IQ4_NL:
-        return _mm256_xor_si256(look_up(codebook_iq4, nibbles_at(b + 2)), _mm256_set1_epi8(HAS_DOT ? -128 : 0));
+        return _mm256_xor_si256(look_up(codebook_iq4, nibbles_at(b + 2)),
+                                _mm256_set1_epi8(HAS_DOT ? -128 : 0));
     case IR_MXFP4:
-        return _mm256_add_epi8(look_up(codebook_mxfp4, nibbles_at(b + 1)), _mm256_set1_epi8(HAS_DOT ? 16 : 0));
+        return _mm256_add_epi8(look_up(codebook_mxfp4, nibbles_at(b + 1)),
+                               _mm256_set1_epi8(HAS_DOT ? 16 : 0));
     case IR_Q4_0:
         return nibbles_at(b + 2);
     case IR_Q4_1:
@@ -173,11 +181,13 @@ V_INLINE __m256i take_bytes(ir_dtype dtype, const uint8_t *b, int i)
     case IR_Q5_1:
         return _mm256_or_si256(nibbles_at(b + 8), fifth_bits_at(b + 4));
     case IR_Q8_0:
-        return HAS_DOT ? _mm256_xor_si256(bytes_at(b + 2), _mm256_set1_epi8(-128)) : bytes_at(b + 2);
+        return HAS_DOT ? _mm256_xor_si256(bytes_at(b + 2), _mm256_set1_epi8(-128))
+                       : bytes_at(b + 2);
     case IR_Q2_K:
         return bits_of(bytes_at(b + 16 + i / 4 * 32), i % 4 * 2, 3, 0);
     case IR_Q3_K:
-        return _mm256_or_si256(bits_of(bytes_at(b + 32 + i / 4 * 32), i % 4 * 2, 3, 0), bits_of(bytes_at(b), i, 1, 2));
+        return _mm256_or_si256(bits_of(bytes_at(b + 32 + i / 4 * 32), i % 4 * 2, 3, 0),
+                               bits_of(bytes_at(b), i, 1, 2));
     case IR_Q4_K:
         return bits_of(bytes_at(b + 16 + i / 2 * 32), i % 2 * 4, 15, 0);
     case IR_Q5_K:
@@ -189,7 +199,8 @@ V_INLINE __m256i take_bytes(ir_dtype dtype, const uint8_t *b, int i)
     }
 }
 
-/* 32 weights of a block, the i-th; `opened`: the block itself, if it is of a format that is opened. */
+/* 32 weights of a block, the i-th; `opened`: the block itself, if it is of a format that is
+ * opened. */
 V_INLINE quants take_quants(ir_dtype dtype, const uint8_t *b, const opened_book *opened, int i)
 {
     if (codebook_has(dtype))
@@ -208,7 +219,8 @@ typedef struct small_integers {
 /* Twelve bytes of six-bit pairs, which follow the two f16. */
 V_INLINE __m256i small_pairs(__m256i b)
 {
-    const __m256i mask = _mm256_setr_epi32(BITS_6, BITS_4, BITS_6, BITS_4, BITS_6, BITS_4, BITS_6, BITS_4);
+    const __m256i mask =
+        _mm256_setr_epi32(BITS_6, BITS_4, BITS_6, BITS_4, BITS_6, BITS_4, BITS_6, BITS_4);
     const __m256i top = _mm256_setr_epi32(0, TOP_2, 0, TOP_2, 0, TOP_2, 0, TOP_2);
     const __m256i down = _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4);
     __m256i low = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi32(b, 0xed), down), mask);
@@ -219,18 +231,23 @@ V_INLINE __m256i small_pairs(__m256i b)
 /* Q3_K: twelve bytes of six bits. */
 V_INLINE __m256i small_sixes(const uint8_t *low, const uint8_t *high)
 {
-    const __m256i down = _mm256_setr_epi32(0, 0, 4, 4, 0, 0, 4, 4), more = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
+    const __m256i down = _mm256_setr_epi32(0, 0, 4, 4, 0, 0, 4, 4),
+                  more = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
     /* Loaded from two bytes before, so that nothing after the block is read. */
-    const __m256i words = _mm256_broadcastsi128_si256(_mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
-    const __m256i last =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13));
+    const __m256i words =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
+    const __m256i last = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13));
     __m256i b = lanes_of(low + 94, high + 94);
-    __m256i four = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(b, words), down), _mm256_set1_epi8(15));
-    __m256i two = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(b, last), more), _mm256_set1_epi8(3));
+    __m256i four = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(b, words), down),
+                                    _mm256_set1_epi8(15));
+    __m256i two = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(b, last), more),
+                                   _mm256_set1_epi8(3));
     return _mm256_sub_epi8(_mm256_or_si256(four, _mm256_slli_epi32(two, 4)), _mm256_set1_epi8(32));
 }
 
-V_INLINE small_integers take_small(ir_dtype dtype, const uint8_t *const block[2], const opened_book *const opened[2])
+V_INLINE small_integers take_small(ir_dtype dtype, const uint8_t *const block[2],
+                                   const opened_book *const opened[2])
 {
     small_integers s = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     if (dtype == IR_Q2_K) {
@@ -268,7 +285,8 @@ V_INLINE __m256i high_words(ir_dtype dtype, __m256i bytes)
     return _mm256_srai_epi16(_mm256_unpackhi_epi8(bytes, bytes), 8);
 }
 
-/* What multiplies the sums of x: small integers of the minimum, or of the scale where w has an excess. */
+/* What multiplies the sums of x: small integers of the minimum, or of the scale where w has an
+ * excess. */
 V_INLINE __m256i sum_factors(ir_dtype dtype, const small_integers *s)
 {
     return has_minimum(dtype) ? s->minimum : s->scale;
@@ -285,23 +303,24 @@ V_INLINE bool needs_sums(ir_dtype dtype)
 /* d of eight blocks of MXFP4: what codebook_mxfp4_scale says of their first bytes. */
 V_INLINE __m256 take_exponents(const uint8_t *const block[INT8_ROWS])
 {
-    __m256i e = _mm256_setr_epi32(block[0][0], block[1][0], block[2][0], block[3][0], block[4][0], block[5][0],
-                                  block[6][0], block[7][0]);
+    __m256i e = _mm256_setr_epi32(block[0][0], block[1][0], block[2][0], block[3][0], block[4][0],
+                                  block[5][0], block[6][0], block[7][0]);
     __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
-    __m256i below = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e); /* of 0 and 1: not normalised */
+    /* of 0 and 1: not normalised */
+    __m256i below = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
     __m256i is_normal = _mm256_cmpgt_epi32(e, _mm256_set1_epi32(1));
     return _mm256_castsi256_ps(_mm256_blendv_epi8(below, normal, is_normal));
 }
 
 V_INLINE __m256 take_opened_scales(const opened_book *opened)
 {
-    return _mm256_setr_ps(opened[0].d, opened[1].d, opened[2].d, opened[3].d, opened[4].d, opened[5].d, opened[6].d,
-                          opened[7].d);
+    return _mm256_setr_ps(opened[0].d, opened[1].d, opened[2].d, opened[3].d, opened[4].d,
+                          opened[5].d, opened[6].d, opened[7].d);
 }
 
 /* d, and m with the sign that it is added with, of a block of each of eight rows. */
-V_INLINE void take_scales(ir_dtype dtype, const uint8_t *const block[INT8_ROWS], const opened_book *opened, __m256 *d,
-                          __m256 *m)
+V_INLINE void take_scales(ir_dtype dtype, const uint8_t *const block[INT8_ROWS],
+                          const opened_book *opened, __m256 *d, __m256 *m)
 {
     const int at = scale_at(dtype);
     if (book_is_opened(dtype) || dtype == IR_MXFP4) {
@@ -314,18 +333,18 @@ V_INLINE void take_scales(ir_dtype dtype, const uint8_t *const block[INT8_ROWS],
 #pragma GCC unroll 8
         for (int r = 0; r < INT8_ROWS; r++)
             memcpy(&h[r], block[r] + at, sizeof h[r]);
-        __m128i halves = _mm_setr_epi16((short)h[0], (short)h[1], (short)h[2], (short)h[3], (short)h[4], (short)h[5],
-                                        (short)h[6], (short)h[7]);
+        __m128i halves = _mm_setr_epi16((short)h[0], (short)h[1], (short)h[2], (short)h[3],
+                                        (short)h[4], (short)h[5], (short)h[6], (short)h[7]);
         *d = _mm256_cvtph_ps(halves);
         *m = _mm256_setzero_ps();
         return;
     }
-    __m256i both =
-        _mm256_setr_epi32((int)word_at(block[0] + at), (int)word_at(block[1] + at), (int)word_at(block[2] + at),
-                          (int)word_at(block[3] + at), (int)word_at(block[4] + at), (int)word_at(block[5] + at),
-                          (int)word_at(block[6] + at), (int)word_at(block[7] + at));
-    const __m256i apart = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12,
-                                           13, 2, 3, 6, 7, 10, 11, 14, 15);
+    __m256i both = _mm256_setr_epi32((int)word_at(block[0] + at), (int)word_at(block[1] + at),
+                                     (int)word_at(block[2] + at), (int)word_at(block[3] + at),
+                                     (int)word_at(block[4] + at), (int)word_at(block[5] + at),
+                                     (int)word_at(block[6] + at), (int)word_at(block[7] + at));
+    const __m256i apart = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0,
+                                           1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     both = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(both, apart), 0xd8);
     *d = _mm256_cvtph_ps(_mm256_castsi256_si128(both));
     *m = _mm256_cvtph_ps(_mm256_extracti128_si256(both, 1));

@@ -1,9 +1,10 @@
 /* int8_kernels.h - the products of int8_fast.h in vectors of 256 bits.
  *
- * Included by one .c file for each instruction set.  INT8_DOT is defined where one instruction adds four products of
- * bytes to a lane: dot(acc, unsigned, signed); then INT8_DOT_PAIRS adds two products of 16 bits.  Without it bytes are
- * multiplied to pairs in 16 bits (maddubs), as many of which are added as fit.  Two loops do the products: direct
- * (int8_direct.h) for few tokens, panel (int8_panel.h) for many.  int8_formats.h describes each format to both.
+ * Included by one .c file for each instruction set.  INT8_DOT is defined where one instruction adds
+ * four products of bytes to a lane: dot(acc, unsigned, signed); then INT8_DOT_PAIRS adds two
+ * products of 16 bits.  Without it bytes are multiplied to pairs in 16 bits (maddubs), as many of
+ * which are added as fit.  Two loops do the products: direct (int8_direct.h) for few tokens, panel
+ * (int8_panel.h) for many.  int8_formats.h describes each format to both.
  */
 #ifndef CPU_INT8_KERNELS_H
 #define CPU_INT8_KERNELS_H
@@ -11,18 +12,18 @@
 #include "cpu/int8_direct.h"
 #include "cpu/int8_panel.h"
 
-#define INT8_PRODUCT(name, dtype)                                                                            \
-    static void product_##name(const int8_rows *x, const void *w, int64_t row_bytes, int64_t n, void *panel, \
-                               float *sums, int64_t ld)                                                      \
-    {                                                                                                        \
-        if (x->n == 1)                                                                                       \
-            direct_rows(dtype, 1, x, w, row_bytes, n, sums, ld);                                             \
-        else if (x->n == 2)                                                                                  \
-            direct_rows(dtype, 2, x, w, row_bytes, n, sums, ld);                                             \
-        else if (x->n <= INT8_DIRECT_TOKENS)                                                                 \
-            direct_rows(dtype, INT8_DIRECT_TOKENS, x, w, row_bytes, n, sums, ld);                            \
-        else                                                                                                 \
-            panel_rows(dtype, x, w, row_bytes, n, panel, sums, ld);                                          \
+#define INT8_PRODUCT(name, dtype)                                                               \
+    static void product_##name(const int8_rows *x, const void *w, int64_t row_bytes, int64_t n, \
+                               void *panel, float *sums, int64_t ld)                            \
+    {                                                                                           \
+        if (x->n == 1)                                                                          \
+            direct_rows(dtype, 1, x, w, row_bytes, n, sums, ld);                                \
+        else if (x->n == 2)                                                                     \
+            direct_rows(dtype, 2, x, w, row_bytes, n, sums, ld);                                \
+        else if (x->n <= INT8_DIRECT_TOKENS)                                                    \
+            direct_rows(dtype, INT8_DIRECT_TOKENS, x, w, row_bytes, n, sums, ld);               \
+        else                                                                                    \
+            panel_rows(dtype, x, w, row_bytes, n, panel, sums, ld);                             \
     }
 INT8_PRODUCT(q4_0, IR_Q4_0)
 INT8_PRODUCT(q4_1, IR_Q4_1)
@@ -47,17 +48,20 @@ INT8_PRODUCT(iq4_xs, IR_IQ4_XS)
 INT8_PRODUCT(tq1_0, IR_TQ1_0)
 INT8_PRODUCT(tq2_0, IR_TQ2_0)
 
-#define INT8_SET                                                                                                \
-    {                                                                                                           \
-        .product = {[IR_Q4_0] = product_q4_0,     [IR_Q4_1] = product_q4_1,     [IR_Q5_0] = product_q5_0,       \
-                    [IR_Q5_1] = product_q5_1,     [IR_Q8_0] = product_q8_0,     [IR_Q2_K] = product_q2_k,       \
-                    [IR_Q3_K] = product_q3_k,     [IR_Q4_K] = product_q4_k,     [IR_Q5_K] = product_q5_k,       \
-                    [IR_Q6_K] = product_q6_k,     [IR_IQ4_NL] = product_iq4_nl, [IR_MXFP4] = product_mxfp4,     \
-                    [IR_IQ1_S] = product_iq1_s,   [IR_IQ1_M] = product_iq1_m,   [IR_IQ2_XXS] = product_iq2_xxs, \
-                    [IR_IQ2_XS] = product_iq2_xs, [IR_IQ2_S] = product_iq2_s,   [IR_IQ3_XXS] = product_iq3_xxs, \
-                    [IR_IQ3_S] = product_iq3_s,   [IR_IQ4_XS] = product_iq4_xs, [IR_TQ1_0] = product_tq1_0,     \
-                    [IR_TQ2_0] = product_tq2_0},                                                                \
-        .narrow = narrow,                                                                                       \
+#define INT8_SET                                                                    \
+    {                                                                               \
+        .product = {[IR_Q4_0] = product_q4_0,       [IR_Q4_1] = product_q4_1,       \
+                    [IR_Q5_0] = product_q5_0,       [IR_Q5_1] = product_q5_1,       \
+                    [IR_Q8_0] = product_q8_0,       [IR_Q2_K] = product_q2_k,       \
+                    [IR_Q3_K] = product_q3_k,       [IR_Q4_K] = product_q4_k,       \
+                    [IR_Q5_K] = product_q5_k,       [IR_Q6_K] = product_q6_k,       \
+                    [IR_IQ4_NL] = product_iq4_nl,   [IR_MXFP4] = product_mxfp4,     \
+                    [IR_IQ1_S] = product_iq1_s,     [IR_IQ1_M] = product_iq1_m,     \
+                    [IR_IQ2_XXS] = product_iq2_xxs, [IR_IQ2_XS] = product_iq2_xs,   \
+                    [IR_IQ2_S] = product_iq2_s,     [IR_IQ3_XXS] = product_iq3_xxs, \
+                    [IR_IQ3_S] = product_iq3_s,     [IR_IQ4_XS] = product_iq4_xs,   \
+                    [IR_TQ1_0] = product_tq1_0,     [IR_TQ2_0] = product_tq2_0},    \
+        .narrow = narrow,                                                           \
     }
 
 #endif

@@ -1,7 +1,8 @@
-/* int8_panel.h - products with 8-bit activations for many tokens: eight rows of weights at a time, unpacked once for
- * all tokens into a panel that stays in the first cache.
+/* int8_panel.h - products with 8-bit activations for many tokens: eight rows of weights at a time,
+ * unpacked once for all tokens into a panel that stays in the first cache.
  *
- * Included by int8_kernels.h.  In a panel rows are interleaved by four elements, so that a lane is a row.
+ * Included by int8_kernels.h.  In a panel rows are interleaved by four elements, so that a lane is
+ * a row.
  */
 #ifndef CPU_INT8_PANEL_H
 #define CPU_INT8_PANEL_H
@@ -34,7 +35,8 @@ V_INLINE void transpose_words(const __m256i from[8], __m256i to[8])
 }
 
 /* 32 weights of each row. */
-V_INLINE void interleave(ir_dtype dtype, const uint8_t *const *block, const opened_book *opened, int i, __m256i to[8])
+V_INLINE void interleave(ir_dtype dtype, const uint8_t *const *block, const opened_book *opened,
+                         int i, __m256i to[8])
 {
     __m256i rows[8];
 #pragma GCC unroll 8
@@ -45,7 +47,8 @@ V_INLINE void interleave(ir_dtype dtype, const uint8_t *const *block, const open
     transpose_words(rows, to);
 }
 
-/* Bytes of each row in 16 bits, two of a row in each word: words[g] has those of the weights from 32 g on. */
+/* Bytes of each row in 16 bits, two of a row in each word: words[g] has those of the weights from
+ * 32 g on. */
 V_INLINE void interleave_small(ir_dtype dtype, const __m256i bytes[4], __m256i words[8])
 {
     __m256i rows[8];
@@ -62,15 +65,16 @@ V_INLINE void interleave_small(ir_dtype dtype, const __m256i bytes[4], __m256i w
 V_INLINE __m256i repeat_half(__m256i words, int half)
 {
     const __m256i first = _mm256_set1_epi32(0x01000100), second = _mm256_set1_epi32(0x03020302);
-    const __m256i lane =
-        _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c);
+    const __m256i lane = _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404,
+                                           0x08080808, 0x0c0c0c0c);
     if (HAS_DOT)
         return _mm256_srai_epi32(half ? words : _mm256_slli_epi32(words, 16), 16);
     return _mm256_shuffle_epi8(words, _mm256_add_epi8(half ? second : first, lane));
 }
 
 /* The small integers of a block. */
-V_INLINE void fill_small(ir_dtype dtype, const uint8_t *const *block, const opened_book *opened, panel_256 *to)
+V_INLINE void fill_small(ir_dtype dtype, const uint8_t *const *block, const opened_book *opened,
+                         panel_256 *to)
 {
     __m256i scale[4], factors[4], words[8];
 #pragma GCC unroll 4
@@ -94,8 +98,8 @@ V_INLINE void fill_small(ir_dtype dtype, const uint8_t *const *block, const open
     }
 }
 
-V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t row_bytes, int64_t b0, int64_t b1,
-                         void *panel)
+V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t row_bytes, int64_t b0,
+                         int64_t b1, void *panel)
 {
     const int64_t bytes = ir_dtype_table[dtype].block_bytes;
     opened_book opened[INT8_ROWS];
@@ -132,12 +136,13 @@ V_INLINE __m256i four_of(const uint8_t *x)
     return _mm256_set1_epi32((int)word_at(x));
 }
 
-/* Add to each token's lanes the products of n vectors of weights with four elements of x each, times `scale`: in
- * 16 bits (without INT8_DOT), in 32 bits, or none (all ones). */
-V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, const uint8_t *const *x, int64_t k,
-                           const __m256i *scale, __m256i *sum)
+/* Add to each token's lanes the products of n vectors of weights with four elements of x each,
+ * times `scale`: in 16 bits (without INT8_DOT), in 32 bits, or none (all ones). */
+V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, const uint8_t *const *x,
+                           int64_t k, const __m256i *scale, __m256i *sum)
 {
-    const int at_once = 32767 / (2 * 127 * quants_most(dtype)) > n ? n : 32767 / (2 * 127 * quants_most(dtype));
+    const int at_once =
+        32767 / (2 * 127 * quants_most(dtype)) > n ? n : 32767 / (2 * 127 * quants_most(dtype));
     __m256i part[INT8_TILE];
     if (HAS_DOT) {
 #pragma GCC unroll 8
@@ -147,10 +152,12 @@ V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, cons
         for (int j = 0; j < n; j++)
 #pragma GCC unroll 8
             for (int t = 0; t < nt; t++)
-                part[t] = add_dot(dtype, part[t], panel_quants(dtype, w[j]), four_of(x[t] + k + 4 * j));
+                part[t] =
+                    add_dot(dtype, part[t], panel_quants(dtype, w[j]), four_of(x[t] + k + 4 * j));
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++)
-            sum[t] = scale ? _mm256_add_epi32(sum[t], _mm256_mullo_epi32(part[t], *scale)) : part[t];
+            sum[t] =
+                scale ? _mm256_add_epi32(sum[t], _mm256_mullo_epi32(part[t], *scale)) : part[t];
         return;
     }
     const __m256i by = scale ? *scale : _mm256_set1_epi16(1);
@@ -162,13 +169,14 @@ V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, cons
         for (int t = 0; t < nt; t++) {
             __m256i pairs = pairs_of(dtype, panel_quants(dtype, w[j]), four_of(x[t] + k + 4 * j));
             part[t] = in_order(first ? pairs : _mm256_add_epi16(part[t], pairs));
-            sum[t] = last ? in_order(_mm256_add_epi32(sum[t], _mm256_madd_epi16(part[t], by))) : sum[t];
+            sum[t] =
+                last ? in_order(_mm256_add_epi32(sum[t], _mm256_madd_epi16(part[t], by))) : sum[t];
         }
     }
 }
 
-V_INLINE void panel_block_32(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *const *token, const panel_32 *p,
-                             int64_t b, __m256 *sum)
+V_INLINE void panel_block_32(ir_dtype dtype, int nt, const int8_rows *x,
+                             const uint8_t *const *token, const panel_32 *p, int64_t b, __m256 *sum)
 {
     __m256i i[INT8_TILE];
 #pragma GCC unroll 8
@@ -178,15 +186,17 @@ V_INLINE void panel_block_32(ir_dtype dtype, int nt, const int8_rows *x, const u
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) {
         __m256i j = _mm256_set1_epi32(x_sums_32(x, token[t])[b]);
-        sum[t] = add_block(dtype, sum[t], less_excess(dtype, i[t], j), j, p->d, p->m, x_scales(x, token[t])[b],
-                           x_scaled_sums(x, token[t])[b]);
+        sum[t] = add_block(dtype, sum[t], less_excess(dtype, i[t], j), j, p->d, p->m,
+                           x_scales(x, token[t])[b], x_scaled_sums(x, token[t])[b]);
     }
 }
 
-V_INLINE void panel_block_256(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *const *token,
-                              const panel_256 *p, int64_t b, __m256 *sum)
+V_INLINE void panel_block_256(ir_dtype dtype, int nt, const int8_rows *x,
+                              const uint8_t *const *token, const panel_256 *p, int64_t b,
+                              __m256 *sum)
 {
-    const int half = is_wide(dtype) || is_even(dtype) ? 8 : 4; /* vectors of weights that share small integers */
+    /* vectors of weights that share small integers */
+    const int half = is_wide(dtype) || is_even(dtype) ? 8 : 4;
     __m256i i[INT8_TILE], j[INT8_TILE];
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++)
@@ -202,13 +212,13 @@ V_INLINE void panel_block_256(ir_dtype dtype, int nt, const int8_rows *x, const 
         }
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++)
-        sum[t] =
-            add_block(dtype, sum[t], less_excess(dtype, i[t], j[t]), j[t], p->d, p->m, x_scales(x, token[t])[b], 0);
+        sum[t] = add_block(dtype, sum[t], less_excess(dtype, i[t], j[t]), j[t], p->d, p->m,
+                           x_scales(x, token[t])[b], 0);
 }
 
 /* nt tokens from t0 on with the blocks b0 ... b1 - 1 of a panel. */
-V_INLINE void panel_tile(ir_dtype dtype, int nt, const int8_rows *x, int64_t t0, const void *panel, int64_t b0,
-                         int64_t b1, float *sums, int64_t ld)
+V_INLINE void panel_tile(ir_dtype dtype, int nt, const int8_rows *x, int64_t t0, const void *panel,
+                         int64_t b0, int64_t b1, float *sums, int64_t ld)
 {
     const uint8_t *token[INT8_TILE];
     __m256 sum[INT8_TILE];
@@ -227,8 +237,8 @@ V_INLINE void panel_tile(ir_dtype dtype, int nt, const int8_rows *x, int64_t t0,
             _mm256_storeu_ps(sums + (t0 + t) * ld, sum[t]);
 }
 
-V_INLINE void panel_rows(ir_dtype dtype, const int8_rows *x, const uint8_t *w, int64_t row_bytes, int64_t n,
-                         void *panel, float *sums, int64_t ld)
+V_INLINE void panel_rows(ir_dtype dtype, const int8_rows *x, const uint8_t *w, int64_t row_bytes,
+                         int64_t n, void *panel, float *sums, int64_t ld)
 {
     const uint8_t *row[INT8_ROWS];
     const int64_t elements = ir_dtype_table[dtype].block_elements, blocks = x->k / elements,

@@ -1,5 +1,5 @@
-/* int8_rows.h - rows of x in 8-bit blocks, in vectors of 256 bits: how they are made (int8_fast.h has the layout), and
- * what a block of them and one of weights add to a sum.
+/* int8_rows.h - rows of x in 8-bit blocks, in vectors of 256 bits: how they are made (int8_fast.h
+ * has the layout), and what a block of them and one of weights add to a sum.
  *
  * Included by int8_direct.h and int8_panel.h.
  */
@@ -35,7 +35,8 @@ V_INLINE int greatest_lane(__m256i a)
     return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
 }
 
-/* d of a block, and what its elements are multiplied by.  Bits of |x| rise as |x| does, and NaN is above infinity. */
+/* d of a block, and what its elements are multiplied by.  Bits of |x| rise as |x| does, and NaN is
+ * above infinity. */
 V_INLINE float block_scale(const float *x, int64_t block, float *by)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
@@ -60,7 +61,8 @@ V_INLINE __m256i round_32(const float *x, float by)
     __m256i q[4];
     for (int i = 0; i < 4; i++)
         q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(by)));
-    __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    __m256i bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
     bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     return by != 0 ? bytes : _mm256_setzero_si256();
 }
@@ -68,7 +70,8 @@ V_INLINE __m256i round_32(const float *x, float by)
 /* Sums of the first and of the last 16 of 32 integers. */
 V_INLINE void sums_of_halves(__m256i q, int sums[2])
 {
-    __m256i excess = _mm256_sad_epu8(_mm256_xor_si256(q, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+    __m256i excess =
+        _mm256_sad_epu8(_mm256_xor_si256(q, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
     __m256i both = _mm256_add_epi64(excess, _mm256_srli_si256(excess, 8));
     sums[0] = _mm_cvtsi128_si32(_mm256_castsi256_si128(both)) - 16 * 128;
     sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(both, 1)) - 16 * 128;
@@ -78,7 +81,8 @@ static void narrow(const float *x, int64_t k, int64_t block, void *to)
 {
     const int8_rows row = {to, k, block, 1};
     uint8_t *q = to;
-    float *scale = (float *)(uintptr_t)x_scales(&row, q), *scaled = (float *)(uintptr_t)x_scaled_sums(&row, q);
+    float *scale = (float *)(uintptr_t)x_scales(&row, q),
+          *scaled = (float *)(uintptr_t)x_scaled_sums(&row, q);
     int32_t *sums = (int32_t *)(uintptr_t)x_sums_32(&row, q);
     int16_t *halves = (int16_t *)(uintptr_t)x_sums_16(&row, q);
     float by = 0;
@@ -122,11 +126,14 @@ V_INLINE __m256i add_dot(ir_dtype dtype, __m256i acc, quants q, __m256i x)
 V_INLINE __m256i less_excess(ir_dtype dtype, __m256i sum, __m256i of)
 {
     int below = quants_below(dtype);
-    return below ? _mm256_sub_epi32(sum, _mm256_slli_epi32(of, __builtin_ctz((unsigned)below | 1u << 30))) : sum;
+    return below ? _mm256_sub_epi32(
+                       sum, _mm256_slli_epi32(of, __builtin_ctz((unsigned)below | 1u << 30)))
+                 : sum;
 }
 
 /* Add i (d dx), and then the minimum's part: what the arithmetic of int8_fast.h says of a block. */
-V_INLINE __m256 add_block(ir_dtype dtype, __m256 sum, __m256i i, __m256i j, __m256 d, __m256 m, float dx, float dxj)
+V_INLINE __m256 add_block(ir_dtype dtype, __m256 sum, __m256i i, __m256i j, __m256 d, __m256 m,
+                          float dx, float dxj)
 {
     __m256 by = _mm256_set1_ps(dx);
     sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(i), _mm256_mul_ps(d, by), sum);
@@ -137,7 +144,8 @@ V_INLINE __m256 add_block(ir_dtype dtype, __m256 sum, __m256i i, __m256i j, __m2
 }
 
 /* The addresses of eight rows from `first` on; past the end the last one stands in. */
-V_INLINE void find_rows(const uint8_t *w, int64_t row_bytes, int64_t first, int64_t n, const uint8_t **row)
+V_INLINE void find_rows(const uint8_t *w, int64_t row_bytes, int64_t first, int64_t n,
+                        const uint8_t **row)
 {
     for (int64_t r = 0; r < INT8_ROWS; r++)
         row[r] = w + (first + r < n ? first + r : n - 1) * row_bytes;
@@ -150,7 +158,8 @@ V_INLINE void find_rows(const uint8_t *w, int64_t row_bytes, int64_t first, int6
 V_INLINE void ask_ahead(ir_dtype dtype, const uint8_t *first, int64_t row_bytes, int64_t b)
 {
     enum { LEAST = 8192 };
-    const int64_t n = (int64_t)ir_dtype_table[dtype].block_bytes * INT8_ROWS, group = INT8_ROWS * row_bytes;
+    const int64_t n = (int64_t)ir_dtype_table[dtype].block_bytes * INT8_ROWS,
+                  group = INT8_ROWS * row_bytes;
     const char *at = (const char *)first + (group > LEAST ? group : LEAST) + b * n;
     for (int64_t i = 0; i < n; i += 256)
 #pragma GCC unroll 4

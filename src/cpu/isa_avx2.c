@@ -55,7 +55,8 @@ const cpu_body cpu_body_expert_linear_avxvnni = {.op = "expert_linear",
                                                  .needs = NEEDS | CPU_AVX_VNNI,
                                                  .rank = RANK + 1,
                                                  .accepts = expert_accepts,
-                                                 .scratch_bytes = linear_avxvnni_expert_scratch_bytes,
+                                                 .scratch_bytes =
+                                                     linear_avxvnni_expert_scratch_bytes,
                                                  .run = linear_avxvnni_expert_run};
 const cpu_body cpu_body_attention_avx2 = {.op = "attention",
                                           .name = "attention avx2",
@@ -77,8 +78,12 @@ const cpu_body cpu_body_rope_kv_avx2 = {.op = "rope_kv",
                                         .accepts = rope_kv_accepts,
                                         .scratch_bytes = rope_kv_scratch_bytes,
                                         .run = rope_kv_run};
-const cpu_body cpu_body_argmax_avx2 = {
-    .op = "argmax", .name = "argmax avx2", .needs = NEEDS, .rank = RANK, .accepts = argmax_accepts, .run = argmax_run};
+const cpu_body cpu_body_argmax_avx2 = {.op = "argmax",
+                                       .name = "argmax avx2",
+                                       .needs = NEEDS,
+                                       .rank = RANK,
+                                       .accepts = argmax_accepts,
+                                       .run = argmax_run};
 const cpu_body cpu_body_argmax_partial_avx2 = {.op = "argmax_partial",
                                                .name = "argmax_partial avx2",
                                                .needs = NEEDS,

@@ -1,5 +1,5 @@
-/* isa_avx2_general.c - fast bodies of the operators that general tensor programs are made of, compiled for
- * AVX2, with FMA and F16C. */
+/* isa_avx2_general.c - fast bodies of the operators that general tensor programs are made of,
+ * compiled for AVX2, with FMA and F16C. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -92,8 +92,12 @@ const cpu_body cpu_body_log_softmax_avx2 = {.op = "log_softmax",
                                             .accepts = softmax_accepts,
                                             .scratch_bytes = softmax_scratch,
                                             .run = log_softmax_run};
-const cpu_body cpu_body_reduce_avx2 = {
-    .op = "reduce", .name = "reduce avx2", .needs = NEEDS, .rank = RANK, .accepts = reduce_accepts, .run = reduce_run};
+const cpu_body cpu_body_reduce_avx2 = {.op = "reduce",
+                                       .name = "reduce avx2",
+                                       .needs = NEEDS,
+                                       .rank = RANK,
+                                       .accepts = reduce_accepts,
+                                       .run = reduce_run};
 const cpu_body cpu_body_batch_matmul_avx2 = {.op = "batch_matmul",
                                              .name = "batch_matmul avx2",
                                              .needs = NEEDS,

@@ -9,8 +9,9 @@
 #include "op/largest.h"
 
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
-                             apply_to = function)
+#pragma clang attribute push(                                                    \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
+    apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
@@ -56,7 +57,8 @@ const cpu_body cpu_body_expert_linear_avx512vnni = {.op = "expert_linear",
                                                     .needs = NEEDS | CPU_AVX512_VNNI,
                                                     .rank = RANK + 1,
                                                     .accepts = expert_accepts,
-                                                    .scratch_bytes = linear_avx512vnni_expert_scratch_bytes,
+                                                    .scratch_bytes =
+                                                        linear_avx512vnni_expert_scratch_bytes,
                                                     .run = linear_avx512vnni_expert_run};
 const cpu_body cpu_body_attention_avx512 = {.op = "attention",
                                             .name = "attention avx512",

@@ -1,5 +1,5 @@
-/* isa_avx512_general.c - fast bodies of the operators that general tensor programs are made of, compiled for
- * AVX-512 (F, BW, DQ, VL), with FMA and F16C. */
+/* isa_avx512_general.c - fast bodies of the operators that general tensor programs are made of,
+ * compiled for AVX-512 (F, BW, DQ, VL), with FMA and F16C. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -11,8 +11,9 @@
 #include "op/walk.h"
 
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
-                             apply_to = function)
+#pragma clang attribute push(                                                    \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
+    apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")

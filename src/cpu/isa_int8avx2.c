@@ -12,7 +12,8 @@
 #endif
 #include "cpu/vec_avx2.h"
 
-enum { INT8_TILE = 4 }; /* tokens that are multiplied together, so that all sums stay in registers */
+/* tokens that are multiplied together, so that all sums stay in registers */
+enum { INT8_TILE = 4 };
 #include "cpu/int8_kernels.h"
 #ifdef __clang__
 #pragma clang attribute pop

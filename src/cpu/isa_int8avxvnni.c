@@ -13,7 +13,8 @@
 #include "cpu/vec_avx2.h"
 #define INT8_DOT(acc, u, s) _mm256_dpbusd_avx_epi32(acc, u, s)
 #define INT8_DOT_PAIRS(acc, a, b) _mm256_dpwssd_avx_epi32(acc, a, b)
-enum { INT8_TILE = 4 }; /* tokens that are multiplied together, so that all sums stay in registers */
+/* tokens that are multiplied together, so that all sums stay in registers */
+enum { INT8_TILE = 4 };
 #include "cpu/int8_kernels.h"
 #ifdef __clang__
 #pragma clang attribute pop

@@ -1,13 +1,13 @@
 /* linear_fast.c - the fast linear operator: its loops, for any instruction set.
  *
- * A box of y[T, F] -> blocks of tokens (so many that their rows of x stay in the second cache) -> the weights whose
- * columns the box touches -> LINEAR_COLUMNS columns at a time: sums of products, then finish (bias, activation,
- * residual, store). Few tokens: the kernels unpack weights in registers.  Many: a panel of rows is unpacked into
- * scratch, chunk by chunk of K, and used for all tokens of the block.  The arithmetic (linear_fast.h) is the same in
- * both.
+ * A box of y[T, F] -> blocks of tokens (so many that their rows of x stay in the second cache) ->
+ * the weights whose columns the box touches -> LINEAR_COLUMNS columns at a time: sums of products,
+ * then finish (bias, activation, residual, store). Few tokens: the kernels unpack weights in
+ * registers.  Many: a panel of rows is unpacked into scratch, chunk by chunk of K, and used for all
+ * tokens of the block.  The arithmetic (linear_fast.h) is the same in both.
  *
- * Scratch: x as f32 if it is normed, of 16 bits or ragged (one row if all weights multiply 8-bit blocks); x in 8-bit
- * blocks; one panel; two blocks of sums.
+ * Scratch: x as f32 if it is normed, of 16 bits or ragged (one row if all weights multiply 8-bit
+ * blocks); x in 8-bit blocks; one panel; two blocks of sums.
  */
 #include "cpu/linear_fast.h"
 
@@ -37,7 +37,8 @@ static bool takes_dtype(const op_view *v)
     return !v || (is_float(v->dtype) && v->stride[v->rank - 1] == 1);
 }
 
-/* Any dtype that ref takes, as long as rows are dense: blocks without a kernel are unpacked by blocks.h. */
+/* Any dtype that ref takes, as long as rows are dense: blocks without a kernel are unpacked by
+ * blocks.h. */
 bool linear_accepts(const op_call *call)
 {
     for (uint32_t i = 0; i < call->n_in; i++) {
@@ -96,15 +97,17 @@ void linear_narrow_row(linear_product *p, const float *x, int64_t t)
     for (int i = 0; i < 2; i++) {
         const int8_rows *to = &p->narrowed[i];
         if (p->forms.narrow[i])
-            p->kernels->int8->narrow(x, p->k, to->block,
-                                     (void *)(uintptr_t)(to->at + t * int8_row_bytes(p->k, to->block)));
+            p->kernels->int8->narrow(
+                x, p->k, to->block,
+                (void *)(uintptr_t)(to->at + t * int8_row_bytes(p->k, to->block)));
     }
 }
 
 /* Is x used where it lies? */
 static bool x_in_place(const op_call *call)
 {
-    return call->in[X].dtype == IR_F32 && call->in[X].dims[1] % 16 == 0 && !linear_present(call, NORM);
+    return call->in[X].dtype == IR_F32 && call->in[X].dims[1] % 16 == 0 &&
+           !linear_present(call, NORM);
 }
 
 /* May few tokens be multiplied by every weight without a panel of floats? */
@@ -120,12 +123,14 @@ size_t linear_panel_bytes(const linear_product *p, int64_t n)
 {
     int64_t floats = p->kernels->panel_rows * (p->padded < LINEAR_CHUNK ? p->padded : LINEAR_CHUNK);
     size_t plain = p->direct || !p->forms.plain ? 0 : (size_t)linear_round_up(4 * floats, 64);
-    size_t narrow = (p->forms.narrow[0] || p->forms.narrow[1]) && n > INT8_DIRECT_TOKENS ? INT8_PANEL_BYTES : 0;
+    size_t narrow =
+        (p->forms.narrow[0] || p->forms.narrow[1]) && n > INT8_DIRECT_TOKENS ? INT8_PANEL_BYTES : 0;
     return plain > narrow ? plain : narrow;
 }
 
 /* Where the parts of scratch begin; returns the end. */
-static size_t lay_out(const op_call *call, const ir_box *box, const linear_kernels *k, char *scratch, linear_task *task)
+static size_t lay_out(const op_call *call, const ir_box *box, const linear_kernels *k,
+                      char *scratch, linear_task *task)
 {
     int64_t n = box->hi[0] - box->lo[0];
     linear_product *p = &task->product;
@@ -136,7 +141,8 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     p->forms = linear_forms_of(call, W0, W2, call->attributes[ACTIVATIONS].s);
     p->x.n = linear_block_tokens((p->forms.plain ? 4 * p->padded : 0) + linear_narrow_bytes(p), n);
     size_t x_bytes = x_in_place(call) ? 0 : (size_t)((p->forms.plain ? p->x.n : 1) * p->padded) * 4;
-    size_t narrow_bytes = (size_t)(p->x.n * linear_narrow_bytes(p)), panel_bytes = linear_panel_bytes(p, p->x.n);
+    size_t narrow_bytes = (size_t)(p->x.n * linear_narrow_bytes(p)),
+           panel_bytes = linear_panel_bytes(p, p->x.n);
     size_t sums_bytes = (size_t)p->x.n * LINEAR_COLUMNS * 4;
     if (scratch) {
         task->x_scratch = (float *)(void *)scratch;
@@ -172,7 +178,8 @@ static const float *load_row(const linear_task *task, int64_t t, float *to)
     if (x_in_place(call))
         return from;
     if (norm)
-        p->kernels->norm(from, x->dtype, p->k, norm->data, norm->dtype, (float)call->attributes[EPS].f, to);
+        p->kernels->norm(from, x->dtype, p->k, norm->data, norm->dtype,
+                         (float)call->attributes[EPS].f, to);
     else
         p->kernels->widen(from, x->dtype, p->k, to);
     memset(to + p->k, 0, (size_t)(p->padded - p->k) * sizeof *to);
@@ -191,7 +198,8 @@ static void prepare_x(linear_task *task, int64_t t0, int64_t n)
     for (int i = 0; i < 2; i++)
         p->narrowed[i].n = n;
     for (int64_t t = 0; t < n && (!in_place || linear_narrow_bytes(p)); t++)
-        linear_narrow_row(p, load_row(task, t0 + t, task->x_scratch + (p->forms.plain ? t : 0) * p->padded), t);
+        linear_narrow_row(
+            p, load_row(task, t0 + t, task->x_scratch + (p->forms.plain ? t : 0) * p->padded), t);
 }
 
 static int64_t chunk_end(int64_t k0, int64_t end)
@@ -200,17 +208,20 @@ static int64_t chunk_end(int64_t k0, int64_t end)
 }
 
 /* Sums of n columns from row `row` of a weight, straight from its packed rows. */
-static void sum_direct(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums)
+static void sum_direct(const linear_product *p, const op_view *w, int64_t row, int64_t n,
+                       float *sums)
 {
     int64_t row_bytes = element(w, 1, 0) - element(w, 0, 0);
     for (int64_t k0 = 0, k1; k0 < p->k; k0 = k1) {
         k1 = chunk_end(k0, p->k);
-        p->kernels->direct[w->dtype](p->x, element(w, row, 0), row_bytes, n, k0, k1, k0 > 0, sums, LINEAR_COLUMNS);
+        p->kernels->direct[w->dtype](p->x, element(w, row, 0), row_bytes, n, k0, k1, k0 > 0, sums,
+                                     LINEAR_COLUMNS);
     }
 }
 
 /* Elements [k0, k1) of a row as f32, zeros after the end of the row; in `to`, or where they lie. */
-static const float *unpacked(const linear_product *p, const op_view *w, int64_t row, int64_t k0, int64_t k1, float *to)
+static const float *unpacked(const linear_product *p, const op_view *w, int64_t row, int64_t k0,
+                             int64_t k1, float *to)
 {
     const void *from = element(w, row, k0);
     int64_t end = k1 < p->k ? k1 : p->k, n = end - k0;
@@ -222,15 +233,18 @@ static const float *unpacked(const linear_product *p, const op_view *w, int64_t 
     return to;
 }
 
-static void sum_panel(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums)
+static void sum_panel(const linear_product *p, const op_view *w, int64_t row, int64_t n,
+                      float *sums)
 {
     int64_t rows = p->kernels->panel_rows;
     const float *at[8];
     for (int64_t r0 = 0; r0 < n; r0 += rows)
         for (int64_t k0 = 0, k1; k0 < p->padded; k0 = k1) {
             k1 = chunk_end(k0, p->padded);
-            for (int64_t r = 0; r < rows; r++) /* past the end the last row stands in; its sums are not read */
-                at[r] = r0 + r < n ? unpacked(p, w, row + r0 + r, k0, k1, p->panel + r * (k1 - k0)) : at[r - 1];
+            /* past the end the last row stands in; its sums are not read */
+            for (int64_t r = 0; r < rows; r++)
+                at[r] = r0 + r < n ? unpacked(p, w, row + r0 + r, k0, k1, p->panel + r * (k1 - k0))
+                                   : at[r - 1];
             linear_rows x = {p->x.at + k0, p->x.stride, p->x.n, p->x.index};
             p->kernels->panel(x, at, k1 - k0, k0 > 0, sums + r0, LINEAR_COLUMNS);
         }
@@ -241,18 +255,22 @@ void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t 
     int64_t block = narrow_block(w->dtype);
     if (block && p->forms.narrow[block != 32])
         p->kernels->int8->product[w->dtype](&p->narrowed[block != 32], element(w, row, 0),
-                                            element(w, 1, 0) - element(w, 0, 0), n, p->panel, sums, LINEAR_COLUMNS);
+                                            element(w, 1, 0) - element(w, 0, 0), n, p->panel, sums,
+                                            LINEAR_COLUMNS);
     else if (p->direct)
         sum_direct(p, w, row, n, sums);
     else
         sum_panel(p, w, row, n, sums);
 }
 
-/* From here: columns [row, row + n) of weight `weight`, which are columns [column, column + n) of y. */
-static void finish_rows(const linear_task *task, uint32_t weight, int64_t row, int64_t column, int64_t n, bool glu)
+/* From here: columns [row, row + n) of weight `weight`, which are columns [column, column + n) of
+ * y. */
+static void finish_rows(const linear_task *task, uint32_t weight, int64_t row, int64_t column,
+                        int64_t n, bool glu)
 {
     const op_call *call = task->call;
-    const op_view *a = linear_present(call, weight - W0 + B0), *b = glu ? linear_present(call, B1) : 0;
+    const op_view *a = linear_present(call, weight - W0 + B0),
+                  *b = glu ? linear_present(call, B1) : 0;
     const op_view *residual = linear_present(call, RESIDUAL), *out = &call->out[0];
     linear_finish f = {.activation = task->activation, .n = n, .out_dtype = out->dtype};
     if (a)
@@ -271,7 +289,8 @@ static void finish_rows(const linear_task *task, uint32_t weight, int64_t row, i
 }
 
 /* Columns [lo, hi) of y, which the rows of `weight` from first_column on give. */
-static void run_columns(const linear_task *task, uint32_t weight, int64_t first_column, int64_t lo, int64_t hi)
+static void run_columns(const linear_task *task, uint32_t weight, int64_t first_column, int64_t lo,
+                        int64_t hi)
 {
     bool glu = task->activation != LINEAR_PLAIN;
     for (int64_t c = lo; c < hi; c += LINEAR_COLUMNS) {
@@ -289,7 +308,8 @@ static void run_block(const linear_task *task, const ir_box *box)
     uint32_t last = task->activation != LINEAR_PLAIN ? W0 : W2;
     for (uint32_t i = W0; i <= last && linear_present(task->call, i); i++) {
         int64_t end = first + task->call->in[i].dims[0];
-        int64_t lo = box->lo[1] > first ? box->lo[1] : first, hi = box->hi[1] < end ? box->hi[1] : end;
+        int64_t lo = box->lo[1] > first ? box->lo[1] : first,
+                hi = box->hi[1] < end ? box->hi[1] : end;
         run_columns(task, i, first, lo, hi);
         first = end;
     }

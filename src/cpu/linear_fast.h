@@ -1,12 +1,15 @@
-/* linear_fast.h - the fast linear operator: what the loops (linear_fast.c) ask of an instruction set
- * (linear_kernels.h).
+/* linear_fast.h - the fast linear operator: what the loops (linear_fast.c) ask of an instruction
+ * set (linear_kernels.h).
  *
  * Arithmetic, the same in every kernel, for every number of tokens and on every instruction set:
- *   - a weight is its fp32 value: widened, or unpacked as blocks.h defines it (then exact up to one rounding);
- *   - K is taken in chunks of LINEAR_CHUNK; in a chunk lane k mod 16 adds w x by FMA in rising k; the lanes are added
- *     as v_sum does; the sums of the chunks are added in rising order;
- *   - but a weight in a block format, if the operator says activations = i8, is multiplied as int8_fast.h says;
- *   - then the bias, the activation, the product of gate and up, the residual, each rounded to fp32.
+ *   - a weight is its fp32 value: widened, or unpacked as blocks.h defines it (then exact up to one
+ *     rounding);
+ *   - K is taken in chunks of LINEAR_CHUNK; in a chunk lane k mod 16 adds w x by FMA in rising k;
+ *     the lanes are added as v_sum does; the sums of the chunks are added in rising order;
+ *   - but a weight in a block format, if the operator says activations = i8, is multiplied as
+ *     int8_fast.h says;
+ *   - then the bias, the activation, the product of gate and up, the residual, each rounded to
+ *     fp32.
  */
 #ifndef CPU_LINEAR_FAST_H
 #define CPU_LINEAR_FAST_H
@@ -15,12 +18,20 @@
 #include "cpu/int8_fast.h"
 
 enum {
-    LINEAR_CHUNK = 768,  /* elements of K; a multiple of every block; a panel's rows of it stay in the first cache */
-    LINEAR_COLUMNS = 48, /* columns whose sums are kept before they are finished; a multiple of every V_*_ROWS */
-    LINEAR_DIRECT_TOKENS = 4 /* up to here weights are unpacked in registers; above, once into scratch for all tokens */
+    /* elements of K; a multiple of every block; a panel's rows of it stay in the first cache */
+    LINEAR_CHUNK = 768,
+    /* columns whose sums are kept before they are finished; a multiple of every V_*_ROWS */
+    LINEAR_COLUMNS = 48,
+    /* up to here weights are unpacked in registers; above, once into scratch for all tokens */
+    LINEAR_DIRECT_TOKENS = 4
 };
 
-typedef enum linear_activation { LINEAR_PLAIN, LINEAR_SILU, LINEAR_GELU, LINEAR_GELU_TANH } linear_activation;
+typedef enum linear_activation {
+    LINEAR_PLAIN,
+    LINEAR_SILU,
+    LINEAR_GELU,
+    LINEAR_GELU_TANH
+} linear_activation;
 
 /* n f32 rows: the rows 0 .. n - 1, or those that an index names, of rows `stride` floats apart. */
 typedef struct linear_rows {
@@ -34,8 +45,8 @@ static inline const float *linear_row(const linear_rows *x, int64_t i)
     return x->at + (x->index ? x->index[i] : i) * x->stride;
 }
 
-/* What one row of n finished columns is made of.  b: the sums of the second weight, or NULL; biases and residual may be
- * NULL. */
+/* What one row of n finished columns is made of.  b: the sums of the second weight, or NULL; biases
+ * and residual may be NULL. */
 typedef struct linear_finish {
     linear_activation activation;
     const float *a, *b;
@@ -45,27 +56,31 @@ typedef struct linear_finish {
     int64_t n;
 } linear_finish;
 
-/* sums[t * ld + r] = (add ? itself : 0) + w_r . x_t over elements [k0, k1) of K, multiples of 32, for
- * x.n <= LINEAR_DIRECT_TOKENS tokens and n rows of packed weights, row_bytes apart. */
-typedef void linear_direct(linear_rows x, const void *w, int64_t row_bytes, int64_t n, int64_t k0, int64_t k1, bool add,
-                           float *sums, int64_t ld);
+/* sums[t * ld + r] = (add ? itself : 0) + w_r . x_t over elements [k0, k1) of K, multiples of 32,
+ * for x.n <= LINEAR_DIRECT_TOKENS tokens and n rows of packed weights, row_bytes apart. */
+typedef void linear_direct(linear_rows x, const void *w, int64_t row_bytes, int64_t n, int64_t k0,
+                           int64_t k1, bool add, float *sums, int64_t ld);
 
 typedef struct linear_kernels {
     int64_t panel_rows;
     linear_direct *direct[IR_DTYPES]; /* NULL: this dtype is always unpacked first */
     /* n elements of a row of weights, as f32; false if there is no kernel for the dtype. */
     bool (*unpack)(ir_dtype dtype, const void *from, int64_t n, float *to);
-    /* The same sums as linear_direct for any number of tokens, panel_rows rows of n elements (a multiple of 16). */
-    void (*panel)(linear_rows x, const float *const *w, int64_t n, bool add, float *sums, int64_t ld);
-    /* rms_norm of a row into f32; weight NULL: none; the row itself if dtype is not normed (`norm` false). */
-    void (*norm)(const void *x, ir_dtype dtype, int64_t n, const void *weight, ir_dtype weight_dtype, float eps,
-                 float *to);
+    /* The same sums as linear_direct for any number of tokens, panel_rows rows of n elements (a
+     * multiple of 16). */
+    void (*panel)(linear_rows x, const float *const *w, int64_t n, bool add, float *sums,
+                  int64_t ld);
+    /* rms_norm of a row into f32; weight NULL: none; the row itself if dtype is not normed (`norm`
+     * false). */
+    void (*norm)(const void *x, ir_dtype dtype, int64_t n, const void *weight,
+                 ir_dtype weight_dtype, float eps, float *to);
     void (*widen)(const void *x, ir_dtype dtype, int64_t n, float *to);
     void (*finish)(const linear_finish *f);
     const int8_kernels *int8;
 } linear_kernels;
 
-/* The forms of x that the weights of an operator need: itself, and 8-bit blocks of 32 and of 256. */
+/* The forms of x that the weights of an operator need: itself, and 8-bit blocks of 32 and of
+ * 256. */
 typedef struct linear_forms {
     bool plain, narrow[2];
 } linear_forms;
@@ -76,18 +91,22 @@ typedef struct linear_product {
     int64_t k, padded; /* K, and rounded up to 16: the length of a row in scratch */
     bool direct;       /* few tokens, and no weight that must be unpacked first */
     linear_forms forms;
-    linear_rows x;         /* `padded` long, unless they lie where K = padded; for weights that need them plain */
+    /* `padded` long, unless they lie where K = padded; for weights that need them plain */
+    linear_rows x;
     int8_rows narrowed[2]; /* the same rows in blocks of 32 and of 256, if some weight needs them */
     float *panel;          /* scratch of linear_panel_bytes */
 } linear_product;
 
-/* sums[t * LINEAR_COLUMNS + r] = w[row + r] . x_t for n <= LINEAR_COLUMNS rows of a weight [F, K]. */
+/* sums[t * LINEAR_COLUMNS + r] = w[row + r] . x_t for n <= LINEAR_COLUMNS rows of a weight [F,
+ * K]. */
 void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums);
-/* The forms of x for the weights among inputs `first` to `last`; activations: the operator's attribute. */
+/* The forms of x for the weights among inputs `first` to `last`; activations: the operator's
+ * attribute. */
 linear_forms linear_forms_of(const op_call *call, uint32_t first, uint32_t last, str activations);
 /* For blocks of n rows: 0 if every product is direct, never less for more rows. */
 size_t linear_panel_bytes(const linear_product *p, int64_t n);
-/* Of n rows of x of so many bytes, how many are worked on together: so many that they stay in the second cache. */
+/* Of n rows of x of so many bytes, how many are worked on together: so many that they stay in the
+ * second cache. */
 int64_t linear_block_tokens(int64_t bytes, int64_t n);
 /* Bytes of a row of x in all 8-bit forms that are needed. */
 int64_t linear_narrow_bytes(const linear_product *p);

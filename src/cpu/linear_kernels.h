@@ -1,8 +1,11 @@
-/* linear_kernels.h - the inner loops of linear over the vectors of vec_*.h; linear_fast.h states their arithmetic.
+/* linear_kernels.h - the inner loops of linear over the vectors of vec_*.h; linear_fast.h states
+ * their arithmetic.
  *
  * Included by one .c file for each instruction set.  Two kernels do the products:
- *   direct: few tokens; each weight is unpacked in registers and used at once, so memory is the only limit;
- *   panel: many tokens; rows were unpacked into scratch, V_PANEL_TOKENS x V_PANEL_ROWS accumulators in registers.
+ *   direct: few tokens; each weight is unpacked in registers and used at once, so memory is the
+ *           only limit;
+ *   panel:  many tokens; rows were unpacked into scratch, V_PANEL_TOKENS x V_PANEL_ROWS
+ *           accumulators in registers.
  */
 #ifndef CPU_LINEAR_KERNELS_H
 #define CPU_LINEAR_KERNELS_H
@@ -13,15 +16,22 @@
 
 /* ---- 32 weights of a row, the group-th, as two vectors ---- */
 
-/* The scale of a block, and what is added: f16 in the file.  They go through memory, because a broadcast from memory is
- * free where one from a register takes the same ports as the permutations. */
+/* The scale of a block, and what is added: f16 in the file.  They go through memory, because a
+ * broadcast from memory is free where one from a register takes the same ports as the
+ * permutations. */
 V_INLINE void load_scales(ir_dtype dtype, const uint8_t *row, int64_t group, float scale[4])
 {
-    int64_t bytes = dtype == IR_Q4_1 ? 20 : dtype == IR_Q5_0 ? 22 : dtype == IR_Q5_1 ? 24 : dtype == IR_Q8_0 ? 34 : 0;
+    int64_t bytes = dtype == IR_Q4_1   ? 20
+                    : dtype == IR_Q5_0 ? 22
+                    : dtype == IR_Q5_1 ? 24
+                    : dtype == IR_Q8_0 ? 34
+                                       : 0;
     if (bytes)
-        _mm_storeu_ps(scale, _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)(row + group * bytes))));
+        _mm_storeu_ps(scale, _mm_cvtph_ps(_mm_loadl_epi64(
+                                 (const __m128i *)(const void *)(row + group * bytes))));
     else if (dtype == IR_Q4_0)
-        _mm_storeu_ps(scale, _mm_mul_ps(_mm_setr_ps(1, -8, 0, 0), _mm_set1_ps(half_at(row + group * 18))));
+        _mm_storeu_ps(scale,
+                      _mm_mul_ps(_mm_setr_ps(1, -8, 0, 0), _mm_set1_ps(half_at(row + group * 18))));
     else if (dtype == IR_IQ4_NL)
         scale[0] = half_at(row + group * 18);
     else if (dtype == IR_MXFP4)
@@ -64,8 +74,8 @@ V_INLINE __m128i fifth_bits(const uint8_t *p)
 /* 32 fifth bits, then 16 bytes in two halves: q less `below`. */
 V_INLINE void load_five_bits(const uint8_t *p, int below, vf q[2])
 {
-    const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)(p + 4)), nibbles = _mm_set1_epi8(15),
-                  less = _mm_set1_epi8((char)below);
+    const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)(p + 4)),
+                  nibbles = _mm_set1_epi8(15), less = _mm_set1_epi8((char)below);
     __m128i half[2] = {_mm_and_si128(low, nibbles), _mm_and_si128(_mm_srli_epi16(low, 4), nibbles)};
     for (int i = 0; i < 2; i++) {
         half[i] = _mm_sub_epi8(_mm_or_si128(half[i], fifth_bits(p + 2 * i)), less);
@@ -88,7 +98,8 @@ V_INLINE void load_q5_1(const uint8_t *row, int64_t group, const float *scale, v
 }
 
 /* 16 bytes of indices in two halves. */
-V_INLINE void load_values(const int8_t values[16], const uint8_t *indices, const float *scale, vf w[2])
+V_INLINE void load_values(const int8_t values[16], const uint8_t *indices, const float *scale,
+                          vf w[2])
 {
     int8_t q[32];
     _mm256_storeu_si256((__m256i *)(void *)q, look_up(values, nibbles_at(indices)));
@@ -97,7 +108,8 @@ V_INLINE void load_values(const int8_t values[16], const uint8_t *indices, const
 }
 
 /* dtype is a constant wherever this is used: one case remains. */
-V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, const float *scale, vf w[2])
+V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, const float *scale,
+                           vf w[2])
 {
     if (dtype == IR_Q4_0)
         load_q4_0(row, group, scale, w);
@@ -122,8 +134,9 @@ V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, co
 
 enum { AHEAD_BYTES = 8192 }; /* how far before their use weights are asked for */
 
-/* Ask for the next rows of weights: the rows of a box follow each other, so what this loop will need lies ahead.  Into
- * the second cache only: the few fills that the first can have under way are for the loads themselves. */
+/* Ask for the next rows of weights: the rows of a box follow each other, so what this loop will
+ * need lies ahead.  Into the second cache only: the few fills that the first can have under way are
+ * for the loads themselves. */
 V_INLINE void ask_ahead(const uint8_t *at, int64_t bytes)
 {
     for (int64_t i = 0; i < bytes; i += 64)
@@ -131,8 +144,8 @@ V_INLINE void ask_ahead(const uint8_t *at, int64_t bytes)
 }
 
 /* nt tokens x nr rows, groups [g0, g1) of 32. */
-V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x, const uint8_t *const *row, int64_t g0,
-                           int64_t g1, float *out)
+V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x,
+                           const uint8_t *const *row, int64_t g0, int64_t g1, float *out)
 {
     vf acc[16], w[2];
     float scale[8][4];
@@ -140,7 +153,8 @@ V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x
     for (int i = 0; i < 16; i++)
         acc[i] = v_zero();
     const uint8_t *ahead = row[0];
-    int64_t group_bytes = ir_dtype_table[dtype].block_bytes * 32 / ir_dtype_table[dtype].block_elements;
+    int64_t group_bytes =
+        ir_dtype_table[dtype].block_bytes * 32 / ir_dtype_table[dtype].block_elements;
     for (int64_t g = g0; g < g1; g++) {
         ask_ahead(ahead + g * group_bytes * nr, group_bytes * nr);
 #pragma GCC unroll 8
@@ -162,17 +176,19 @@ V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x
         v_sum8(acc + i, out + i);
 }
 
-/* Add 64 weights of a Q4_K block, its p-th quarter, in four vectors: two permutations of a table of levels each, which
- * saves taking bytes apart first. */
-V_INLINE void add_quarter(const uint8_t *block, const block_parts *scales, int p, int nt, int stride,
-                          const float *const *x, int64_t k, vf *acc)
+/* Add 64 weights of a Q4_K block, its p-th quarter, in four vectors: two permutations of a table of
+ * levels each, which saves taking bytes apart first. */
+V_INLINE void add_quarter(const uint8_t *block, const block_parts *scales, int p, int nt,
+                          int stride, const float *const *x, int64_t k, vf *acc)
 {
     vf w[4];
     for (int i = 0; i < 2; i++) {
         vi bytes = vi_load_u8(block + 16 + 32 * p + 16 * i);
-        w[i] = v_level(v_make_levels(v_set(scales->scale[4 * p]), v_set(scales->offset[4 * p])), bytes);
-        w[2 + i] =
-            v_level(v_make_levels(v_set(scales->scale[4 * p + 2]), v_set(scales->offset[4 * p + 2])), vi_shr(bytes, 4));
+        w[i] = v_level(v_make_levels(v_set(scales->scale[4 * p]), v_set(scales->offset[4 * p])),
+                       bytes);
+        w[2 + i] = v_level(
+            v_make_levels(v_set(scales->scale[4 * p + 2]), v_set(scales->offset[4 * p + 2])),
+            vi_shr(bytes, 4));
     }
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++)
@@ -182,8 +198,8 @@ V_INLINE void add_quarter(const uint8_t *block, const block_parts *scales, int p
 }
 
 /* Add a block of each row. */
-V_INLINE void add_blocks(ir_dtype dtype, int nt, int nr, const float *const *x, const uint8_t *const *row, int64_t b,
-                         vf *acc)
+V_INLINE void add_blocks(ir_dtype dtype, int nt, int nr, const float *const *x,
+                         const uint8_t *const *row, int64_t b, vf *acc)
 {
     block_parts parts[8];
     const int64_t at = b * ir_dtype_table[dtype].block_bytes, k = b * BLOCK_WEIGHTS;
@@ -209,8 +225,8 @@ V_INLINE void add_blocks(ir_dtype dtype, int nt, int nr, const float *const *x, 
 }
 
 /* The same for blocks of 256: blocks [b0, b1) of each row. */
-V_INLINE void direct_parts(ir_dtype dtype, int nt, int nr, const float *const *x, const uint8_t *const *row, int64_t b0,
-                           int64_t b1, float *out)
+V_INLINE void direct_parts(ir_dtype dtype, int nt, int nr, const float *const *x,
+                           const uint8_t *const *row, int64_t b0, int64_t b1, float *out)
 {
     vf acc[16];
 #pragma GCC unroll 16
@@ -232,9 +248,11 @@ V_INLINE void sums_put(float *sums, const float *from, int64_t n, bool add)
         sums[i] = add ? sums[i] + from[i] : from[i];
 }
 
-/* All rows, nr at a time; past the end the last row and the last token stand in, and their sums are dropped. */
-V_INLINE void direct_rows(ir_dtype dtype, int nt, int nr, linear_rows x, const uint8_t *w, int64_t row_bytes, int64_t n,
-                          int64_t k0, int64_t k1, bool add, float *sums, int64_t ld)
+/* All rows, nr at a time; past the end the last row and the last token stand in, and their sums are
+ * dropped. */
+V_INLINE void direct_rows(ir_dtype dtype, int nt, int nr, linear_rows x, const uint8_t *w,
+                          int64_t row_bytes, int64_t n, int64_t k0, int64_t k1, bool add,
+                          float *sums, int64_t ld)
 {
     const float *token[4];
     const uint8_t *row[8];
@@ -260,16 +278,17 @@ V_INLINE int one_token_rows(ir_dtype dtype)
     return plain && V_DIRECT_ROWS_1 > 4 ? 4 : V_DIRECT_ROWS_1;
 }
 
-#define LINEAR_DIRECT(name, dtype)                                                                                \
-    static void direct_##name(linear_rows x, const void *w, int64_t row_bytes, int64_t n, int64_t k0, int64_t k1, \
-                              bool add, float *sums, int64_t ld)                                                  \
-    {                                                                                                             \
-        if (x.n == 1)                                                                                             \
-            direct_rows(dtype, 1, one_token_rows(dtype), x, w, row_bytes, n, k0, k1, add, sums, ld);              \
-        else if (x.n == 2)                                                                                        \
-            direct_rows(dtype, 2, V_DIRECT_ROWS_2, x, w, row_bytes, n, k0, k1, add, sums, ld);                    \
-        else                                                                                                      \
-            direct_rows(dtype, 4, V_DIRECT_ROWS_4, x, w, row_bytes, n, k0, k1, add, sums, ld);                    \
+#define LINEAR_DIRECT(name, dtype)                                                              \
+    static void direct_##name(linear_rows x, const void *w, int64_t row_bytes, int64_t n,       \
+                              int64_t k0, int64_t k1, bool add, float *sums, int64_t ld)        \
+    {                                                                                           \
+        if (x.n == 1)                                                                           \
+            direct_rows(dtype, 1, one_token_rows(dtype), x, w, row_bytes, n, k0, k1, add, sums, \
+                        ld);                                                                    \
+        else if (x.n == 2)                                                                      \
+            direct_rows(dtype, 2, V_DIRECT_ROWS_2, x, w, row_bytes, n, k0, k1, add, sums, ld);  \
+        else                                                                                    \
+            direct_rows(dtype, 4, V_DIRECT_ROWS_4, x, w, row_bytes, n, k0, k1, add, sums, ld);  \
     }
 LINEAR_DIRECT(f32, IR_F32)
 LINEAR_DIRECT(f16, IR_F16)
@@ -379,7 +398,8 @@ V_INLINE void panel_put(float *sums, const float *from, bool add)
 }
 
 /* One part of every vector: sums of n elements of each token with those of each row. */
-V_INLINE void panel_part(const float *const *x, const float *const *w, int64_t n, int part, vp acc[PANEL_SUMS])
+V_INLINE void panel_part(const float *const *x, const float *const *w, int64_t n, int part,
+                         vp acc[PANEL_SUMS])
 {
 #pragma GCC unroll 32
     for (int i = 0; i < PANEL_SUMS; i++)
@@ -399,7 +419,8 @@ V_INLINE void panel_part(const float *const *x, const float *const *w, int64_t n
     }
 }
 
-V_INLINE void panel_block(const float *const *x, const float *const *w, int64_t n, float out[PANEL_SUMS])
+V_INLINE void panel_block(const float *const *x, const float *const *w, int64_t n,
+                          float out[PANEL_SUMS])
 {
     vp acc[V_PARTS][PANEL_SUMS];
     __m256 half[PANEL_SUMS];
@@ -418,7 +439,8 @@ V_INLINE void panel_block(const float *const *x, const float *const *w, int64_t 
         v_sum_halves(half + i, out + i);
 }
 
-static void panel(linear_rows x, const float *const *w, int64_t n, bool add, float *sums, int64_t ld)
+static void panel(linear_rows x, const float *const *w, int64_t n, bool add, float *sums,
+                  int64_t ld)
 {
     const float *token[V_PANEL_TOKENS];
     float out[PANEL_SUMS];
@@ -453,7 +475,8 @@ V_INLINE vf activate(linear_activation activation, vf a)
     }
 }
 
-V_INLINE void finish_row(const linear_finish *f, ir_dtype a, ir_dtype b, ir_dtype residual, ir_dtype out)
+V_INLINE void finish_row(const linear_finish *f, ir_dtype a, ir_dtype b, ir_dtype residual,
+                         ir_dtype out)
 {
     for (int64_t i = 0; i < f->n; i += 16) {
         int64_t n = f->n - i;
@@ -470,53 +493,59 @@ V_INLINE void finish_row(const linear_finish *f, ir_dtype a, ir_dtype b, ir_dtyp
 /* Compiled once for rows of f32, the common case, and once for any. */
 static void finish(const linear_finish *f)
 {
-    if (!f->bias_a && !f->bias_b && (!f->residual || f->residual_dtype == IR_F32) && f->out_dtype == IR_F32)
+    if (!f->bias_a && !f->bias_b && (!f->residual || f->residual_dtype == IR_F32) &&
+        f->out_dtype == IR_F32)
         finish_row(f, IR_F32, IR_F32, IR_F32, IR_F32);
     else
         finish_row(f, f->bias_a_dtype, f->bias_b_dtype, f->residual_dtype, f->out_dtype);
 }
 
-static void norm_to_f32(const void *x, ir_dtype dtype, int64_t n, const void *weight, ir_dtype weight_dtype, float eps,
-                        float *to)
+static void norm_to_f32(const void *x, ir_dtype dtype, int64_t n, const void *weight,
+                        ir_dtype weight_dtype, float eps, float *to)
 {
     norm_rms_row(x, dtype, n, weight, weight_dtype, eps, to, IR_F32);
 }
 
-/* A set of kernels with the products of an instruction set for 8-bit activations, and the bodies made of it. */
-#define LINEAR_SET(name, products)                                                                          \
-    static const linear_kernels name = {                                                                    \
-        .panel_rows = V_PANEL_ROWS,                                                                         \
-        .direct = {[IR_F32] = direct_f32,       [IR_F16] = direct_f16,       [IR_BF16] = direct_bf16,       \
-                   [IR_Q8_0] = direct_q8_0,     [IR_Q4_0] = direct_q4_0,     [IR_Q4_1] = direct_q4_1,       \
-                   [IR_Q5_0] = direct_q5_0,     [IR_Q5_1] = direct_q5_1,     [IR_Q2_K] = direct_q2_k,       \
-                   [IR_Q3_K] = direct_q3_k,     [IR_Q4_K] = direct_q4_k,     [IR_Q5_K] = direct_q5_k,       \
-                   [IR_Q6_K] = direct_q6_k,     [IR_IQ4_NL] = direct_iq4_nl, [IR_MXFP4] = direct_mxfp4,     \
-                   [IR_IQ1_S] = direct_iq1_s,   [IR_IQ1_M] = direct_iq1_m,   [IR_IQ2_XXS] = direct_iq2_xxs, \
-                   [IR_IQ2_XS] = direct_iq2_xs, [IR_IQ2_S] = direct_iq2_s,   [IR_IQ3_XXS] = direct_iq3_xxs, \
-                   [IR_IQ3_S] = direct_iq3_s,   [IR_IQ4_XS] = direct_iq4_xs, [IR_TQ1_0] = direct_tq1_0,     \
-                   [IR_TQ2_0] = direct_tq2_0},                                                              \
-        .unpack = unpack_row,                                                                               \
-        .panel = panel,                                                                                     \
-        .norm = norm_to_f32,                                                                                \
-        .widen = widen_row,                                                                                 \
-        .finish = finish,                                                                                   \
-        .int8 = &(products),                                                                                \
-    };                                                                                                      \
-    static size_t name##_scratch_bytes(const op_call *call, const ir_box *box)                              \
-    {                                                                                                       \
-        return linear_scratch_bytes(call, box, &name);                                                      \
-    }                                                                                                       \
-    static void name##_run(const op_call *call, const ir_box *box, void *scratch)                           \
-    {                                                                                                       \
-        linear_run(call, box, scratch, &name);                                                              \
-    }                                                                                                       \
-    static size_t name##_expert_scratch_bytes(const op_call *call, const ir_box *box)                       \
-    {                                                                                                       \
-        return expert_scratch_bytes(call, box, &name);                                                      \
-    }                                                                                                       \
-    static void name##_expert_run(const op_call *call, const ir_box *box, void *scratch)                    \
-    {                                                                                                       \
-        expert_run(call, box, scratch, &name);                                                              \
+/* A set of kernels with the products of an instruction set for 8-bit activations, and the bodies
+ * made of it. */
+#define LINEAR_SET(name, products)                                                       \
+    static const linear_kernels name = {                                                 \
+        .panel_rows = V_PANEL_ROWS,                                                      \
+        .direct = {[IR_F32] = direct_f32,         [IR_F16] = direct_f16,                 \
+                   [IR_BF16] = direct_bf16,       [IR_Q8_0] = direct_q8_0,               \
+                   [IR_Q4_0] = direct_q4_0,       [IR_Q4_1] = direct_q4_1,               \
+                   [IR_Q5_0] = direct_q5_0,       [IR_Q5_1] = direct_q5_1,               \
+                   [IR_Q2_K] = direct_q2_k,       [IR_Q3_K] = direct_q3_k,               \
+                   [IR_Q4_K] = direct_q4_k,       [IR_Q5_K] = direct_q5_k,               \
+                   [IR_Q6_K] = direct_q6_k,       [IR_IQ4_NL] = direct_iq4_nl,           \
+                   [IR_MXFP4] = direct_mxfp4,     [IR_IQ1_S] = direct_iq1_s,             \
+                   [IR_IQ1_M] = direct_iq1_m,     [IR_IQ2_XXS] = direct_iq2_xxs,         \
+                   [IR_IQ2_XS] = direct_iq2_xs,   [IR_IQ2_S] = direct_iq2_s,             \
+                   [IR_IQ3_XXS] = direct_iq3_xxs, [IR_IQ3_S] = direct_iq3_s,             \
+                   [IR_IQ4_XS] = direct_iq4_xs,   [IR_TQ1_0] = direct_tq1_0,             \
+                   [IR_TQ2_0] = direct_tq2_0},                                           \
+        .unpack = unpack_row,                                                            \
+        .panel = panel,                                                                  \
+        .norm = norm_to_f32,                                                             \
+        .widen = widen_row,                                                              \
+        .finish = finish,                                                                \
+        .int8 = &(products),                                                             \
+    };                                                                                   \
+    static size_t name##_scratch_bytes(const op_call *call, const ir_box *box)           \
+    {                                                                                    \
+        return linear_scratch_bytes(call, box, &name);                                   \
+    }                                                                                    \
+    static void name##_run(const op_call *call, const ir_box *box, void *scratch)        \
+    {                                                                                    \
+        linear_run(call, box, scratch, &name);                                           \
+    }                                                                                    \
+    static size_t name##_expert_scratch_bytes(const op_call *call, const ir_box *box)    \
+    {                                                                                    \
+        return expert_scratch_bytes(call, box, &name);                                   \
+    }                                                                                    \
+    static void name##_expert_run(const op_call *call, const ir_box *box, void *scratch) \
+    {                                                                                    \
+        expert_run(call, box, scratch, &name);                                           \
     }
 
 #endif

@@ -1,7 +1,8 @@
-/* norm_kernels.h - rms_norm and layer_norm of one row over the vectors of vec_*.h; linear and rope_kv use the same
- * functions, so that a fused norm has the bits of the operator.
+/* norm_kernels.h - rms_norm and layer_norm of one row over the vectors of vec_*.h; linear and
+ * rope_kv use the same functions, so that a fused norm has the bits of the operator.
  *
- * Sums: lane k mod 16 in rising k by FMA, then v_sum: the order depends on the row's length alone. */
+ * Sums: lane k mod 16 in rising k by FMA, then v_sum: the order depends on the row's length
+ * alone. */
 #ifndef CPU_NORM_KERNELS_H
 #define CPU_NORM_KERNELS_H
 
@@ -18,8 +19,8 @@ V_INLINE float norm_sum_squares(const void *x, ir_dtype dtype, int64_t n)
 }
 
 /* to[i] = (x[i] * 1 / sqrt(mean of squares + eps)) * weight[i]; `to` may be x if both are f32. */
-V_INLINE void norm_rms(const void *x, ir_dtype dtype, int64_t n, const void *weight, ir_dtype weight_dtype, float eps,
-                       void *to, ir_dtype to_dtype)
+V_INLINE void norm_rms(const void *x, ir_dtype dtype, int64_t n, const void *weight,
+                       ir_dtype weight_dtype, float eps, void *to, ir_dtype to_dtype)
 {
     vf scale = v_set(1.0f / sqrtf(norm_sum_squares(x, dtype, n) / (float)n + eps));
     for (int64_t i = 0; i < n; i += 16) {
@@ -31,8 +32,8 @@ V_INLINE void norm_rms(const void *x, ir_dtype dtype, int64_t n, const void *wei
 }
 
 /* The same where every row is f32 and weight is there: the common case, compiled for it. */
-static void norm_rms_row(const void *x, ir_dtype dtype, int64_t n, const void *weight, ir_dtype weight_dtype, float eps,
-                         void *to, ir_dtype to_dtype)
+static void norm_rms_row(const void *x, ir_dtype dtype, int64_t n, const void *weight,
+                         ir_dtype weight_dtype, float eps, void *to, ir_dtype to_dtype)
 {
     if (dtype == IR_F32 && weight_dtype == IR_F32 && to_dtype == IR_F32)
         norm_rms(x, IR_F32, n, weight, IR_F32, eps, to, IR_F32);

@@ -1,10 +1,12 @@
-/* product_kernels.h - matrix products of floats that are computed anew in each call: the register block that conv, sdpa
- * and batch_matmul share, how its right operand is laid out, and batch_matmul.
+/* product_kernels.h - matrix products of floats that are computed anew in each call: the register
+ * block that conv, sdpa and batch_matmul share, how its right operand is laid out, and
+ * batch_matmul.
  *
- * The left operand is rows of f32 as they lie; of the right one, columns are taken by the panel: [depth][16 nv] f32,
- * one row of it for each entry that is summed over, zeros past its last column.  A register block is V_TILE_ROWS rows
- * of the left by the columns of a panel.  Each element of the result is one chain of FMAs in rising order of what is
- * summed over, wherever it stands, so its bits depend on neither cut nor instruction set.
+ * The left operand is rows of f32 as they lie; of the right one, columns are taken by the panel:
+ * [depth][16 nv] f32, one row of it for each entry that is summed over, zeros past its last column.
+ * A register block is V_TILE_ROWS rows of the left by the columns of a panel.  Each element of the
+ * result is one chain of FMAs in rising order of what is summed over, wherever it stands, so its
+ * bits depend on neither cut nor instruction set.
  */
 #ifndef CPU_PRODUCT_KERNELS_H
 #define CPU_PRODUCT_KERNELS_H
@@ -14,14 +16,16 @@
 
 enum {
     PRODUCT_COLUMNS = 16 * V_TILE_VECTORS, /* of the widest panel */
-    PRODUCT_DEPTH = 1024,                  /* entries summed over at once: a panel of them stays in the second cache */
-    PRODUCT_ROWS = 240                     /* rows whose sums are kept; a multiple of every V_TILE_ROWS */
+    /* entries summed over at once: a panel of them stays in the second cache */
+    PRODUCT_DEPTH = 1024,
+    /* rows whose sums are kept; a multiple of every V_TILE_ROWS */
+    PRODUCT_ROWS = 240
 };
 
 /* ---- register block ---- */
 
-V_INLINE void product_block(int nv, const float *const *a, const float *b, int64_t depth, bool add, int64_t rows,
-                            float *c, int64_t ld)
+V_INLINE void product_block(int nv, const float *const *a, const float *b, int64_t depth, bool add,
+                            int64_t rows, float *c, int64_t ld)
 {
     vf acc[V_TILE_ROWS * V_TILE_VECTORS];
 #pragma GCC unroll 8
@@ -50,10 +54,10 @@ V_INLINE void product_block(int nv, const float *const *a, const float *b, int64
                 v_store(c + r * ld + 16 * v, acc[r * nv + v]);
 }
 
-/* c[r][j] = (add ? itself : 0) + sum over k of a[r][k] b[k][j] for n rows of a, a_stride apart, and a panel of nv
- * vectors.  ld: of c.  Past the last row it stands in itself. */
-static void product_rows(const float *a, int64_t a_stride, int64_t n, const float *b, int nv, int64_t depth, bool add,
-                         float *c, int64_t ld)
+/* c[r][j] = (add ? itself : 0) + sum over k of a[r][k] b[k][j] for n rows of a, a_stride apart, and
+ * a panel of nv vectors.  ld: of c.  Past the last row it stands in itself. */
+static void product_rows(const float *a, int64_t a_stride, int64_t n, const float *b, int nv,
+                         int64_t depth, bool add, float *c, int64_t ld)
 {
     const float *row[V_TILE_ROWS];
     for (int64_t r0 = 0; r0 < n; r0 += V_TILE_ROWS) {
@@ -82,7 +86,8 @@ static int64_t panel_count(int64_t columns)
 }
 
 /* Columns that lie side by side. */
-static void pack_rows(const op_view *v, int64_t offset, int64_t k_stride, int64_t depth, int64_t n, int nv, float *to)
+static void pack_rows(const op_view *v, int64_t offset, int64_t k_stride, int64_t depth, int64_t n,
+                      int nv, float *to)
 {
     for (int64_t k = 0; k < depth; k++, offset += k_stride, to += 16 * nv)
         for (int64_t i = 0; i < 16 * nv; i += 16)
@@ -90,13 +95,14 @@ static void pack_rows(const op_view *v, int64_t offset, int64_t k_stride, int64_
 }
 
 /* Sixteen columns, each of which lies side by side. */
-static void pack_columns(const op_view *v, int64_t offset, int64_t column_stride, int64_t depth, int64_t n, int nv,
-                         float *to)
+static void pack_columns(const op_view *v, int64_t offset, int64_t column_stride, int64_t depth,
+                         int64_t n, int nv, float *to)
 {
     vf in[16], out[16];
     for (int64_t k = 0; k < depth; k += 16) {
         for (int64_t i = 0; i < 16; i++)
-            in[i] = i < n ? row_load(v->data, v->dtype, offset + i * column_stride + k, depth - k) : v_zero();
+            in[i] = i < n ? row_load(v->data, v->dtype, offset + i * column_stride + k, depth - k)
+                          : v_zero();
         v_transpose(in, out);
         for (int64_t i = 0; i < 16 && k + i < depth; i++)
             v_store(to + (k + i) * 16 * nv, out[i]);
@@ -104,8 +110,8 @@ static void pack_columns(const op_view *v, int64_t offset, int64_t column_stride
 }
 
 /* A panel of n columns: entry k of column j is that at offset + k k_stride + j column_stride. */
-static void pack_panel(const op_view *v, int64_t offset, int64_t k_stride, int64_t column_stride, int64_t depth,
-                       int64_t n, int nv, float *to)
+static void pack_panel(const op_view *v, int64_t offset, int64_t k_stride, int64_t column_stride,
+                       int64_t depth, int64_t n, int nv, float *to)
 {
     if (column_stride == 1) {
         pack_rows(v, offset, k_stride, depth, n, nv, to);
@@ -136,7 +142,8 @@ static void load_floats(const op_view *v, int64_t offset, int64_t stride, int64_
             to[i] = at[i * stride];
 }
 
-static void store_floats(const op_view *v, int64_t offset, int64_t stride, int64_t n, const float *from)
+static void store_floats(const op_view *v, int64_t offset, int64_t stride, int64_t n,
+                         const float *from)
 {
     char *at = (char *)v->data + offset * (v->dtype == IR_F32 ? 4 : 2);
     for (int64_t i = 0; i < n && stride == 1; i += 16)
@@ -180,7 +187,8 @@ static size_t batch_matmul_scratch_bytes(const op_call *call, const ir_box *box)
     (void)box;
     const op_view *a = &call->in[BM_A];
     size_t depth = rows_in_place(a) ? 0 : (size_t)a->dims[a->rank - 1];
-    return (PRODUCT_ROWS * (depth + PRODUCT_COLUMNS) + PRODUCT_DEPTH * PRODUCT_COLUMNS) * sizeof(float);
+    return (PRODUCT_ROWS * (depth + PRODUCT_COLUMNS) + PRODUCT_DEPTH * PRODUCT_COLUMNS) *
+           sizeof(float);
 }
 
 /* Offset of the batch entry `at` of the result, whose rank is `rank`. */
@@ -196,7 +204,8 @@ static int64_t batch_offset(const op_view *v, uint32_t rank, const int64_t *at)
 static void multiply_rows(const matmul_task *t, const ir_box *box, int64_t m, int64_t n)
 {
     const op_view *a = &t->call->in[BM_A], *b = &t->call->in[BM_B], *y = &t->call->out[0];
-    int64_t row_stride = a->stride[a->rank - 2], column_stride = a->stride[a->rank - 1], stride = t->depth;
+    int64_t row_stride = a->stride[a->rank - 2], column_stride = a->stride[a->rank - 1],
+            stride = t->depth;
     uint32_t last = y->rank - 1;
     int64_t columns = box->hi[last] - box->lo[last];
     const float *rows = t->rows;
@@ -204,20 +213,22 @@ static void multiply_rows(const matmul_task *t, const ir_box *box, int64_t m, in
         rows = (const float *)a->data + t->a + m * row_stride, stride = row_stride;
     else
         for (int64_t r = 0; r < n; r++)
-            load_floats(a, t->a + (m + r) * row_stride, column_stride, t->depth, t->rows + r * t->depth);
+            load_floats(a, t->a + (m + r) * row_stride, column_stride, t->depth,
+                        t->rows + r * t->depth);
     for (int64_t p = 0; p < panel_count(columns); p++) {
         int64_t first = panel_first(columns, p), nv = panel_first(columns, p + 1) - first,
                 at = box->lo[last] + 16 * first;
         int64_t width = columns - 16 * first < 16 * nv ? columns - 16 * first : 16 * nv;
         for (int64_t k = 0; k < t->depth || k == 0; k += PRODUCT_DEPTH) {
             int64_t depth = t->depth - k < PRODUCT_DEPTH ? t->depth - k : PRODUCT_DEPTH;
-            pack_panel(b, t->b + k * t->b_depth + at * t->b_column, t->b_depth, t->b_column, depth, width, (int)nv,
-                       t->panel);
-            product_rows(rows + k, stride, n, t->panel, (int)nv, depth, k > 0, t->sums, PRODUCT_COLUMNS);
+            pack_panel(b, t->b + k * t->b_depth + at * t->b_column, t->b_depth, t->b_column, depth,
+                       width, (int)nv, t->panel);
+            product_rows(rows + k, stride, n, t->panel, (int)nv, depth, k > 0, t->sums,
+                         PRODUCT_COLUMNS);
         }
         for (int64_t r = 0; r < n; r++)
-            store_floats(y, t->y + (m + r) * y->stride[last - 1] + at * y->stride[last], y->stride[last], width,
-                         t->sums + r * PRODUCT_COLUMNS);
+            store_floats(y, t->y + (m + r) * y->stride[last - 1] + at * y->stride[last],
+                         y->stride[last], width, t->sums + r * PRODUCT_COLUMNS);
     }
 }
 
@@ -239,7 +250,8 @@ static void batch_matmul_run(const op_call *call, const ir_box *box, void *scrat
         t.b = batch_offset(b, y->rank, at);
         t.y = batch_offset(y, y->rank, at);
         for (int64_t m = box->lo[rows]; m < box->hi[rows]; m += PRODUCT_ROWS)
-            multiply_rows(&t, box, m, box->hi[rows] - m < PRODUCT_ROWS ? box->hi[rows] - m : PRODUCT_ROWS);
+            multiply_rows(&t, box, m,
+                          box->hi[rows] - m < PRODUCT_ROWS ? box->hi[rows] - m : PRODUCT_ROWS);
     } while (walk_next(box, rows, at));
 }
 

@@ -1,9 +1,11 @@
-/* reduce_kernels.h - fast bodies of operators that reduce: reduce, softmax, log_softmax, layer_norm and group_norm.
+/* reduce_kernels.h - fast bodies of operators that reduce: reduce, softmax, log_softmax, layer_norm
+ * and group_norm.
  *
- * Sums of a row: parts of SUM_PART elements in fp32, lane i mod 16 of four vectors that take turns, and what the parts
- * give in double, lane by lane, then the lanes as vd_sum does.  So the order depends on the row's length alone.  Sums
- * over other axes than the last run entry by entry, each element of the result for itself: RD_ROWS entries in fp32, and
- * what they give in double.  fp32 adds so few that a sum is nearer to the exact one than eager's.
+ * Sums of a row: parts of SUM_PART elements in fp32, lane i mod 16 of four vectors that take turns,
+ * and what the parts give in double, lane by lane, then the lanes as vd_sum does.  So the order
+ * depends on the row's length alone.  Sums over other axes than the last run entry by entry, each
+ * element of the result for itself: RD_ROWS entries in fp32, and what they give in double.  fp32
+ * adds so few that a sum is nearer to the exact one than eager's.
  */
 #ifndef CPU_REDUCE_KERNELS_H
 #define CPU_REDUCE_KERNELS_H
@@ -19,7 +21,8 @@ static void *reduce_pointer(const op_view *v, int64_t offset)
 /* A row of floats whose elements lie side by side. */
 static bool reduce_takes(const op_view *v)
 {
-    return row_is_float(v->dtype) && v->rank && (v->stride[v->rank - 1] == 1 || v->dims[v->rank - 1] == 1);
+    return row_is_float(v->dtype) && v->rank &&
+           (v->stride[v->rank - 1] == 1 || v->dims[v->rank - 1] == 1);
 }
 
 /* An optional row of weights. */
@@ -30,7 +33,8 @@ static bool reduce_takes_weight(const op_call *call, uint32_t input)
 
 /* ---- sums ---- */
 
-enum { SUM_PART = 512 }; /* elements that are summed in fp32, eight or so by each lane, before double takes over */
+/* elements that are summed in fp32, eight or so by each lane, before double takes over */
+enum { SUM_PART = 512 };
 
 /* x, or the square of x - mean, onto a sum. */
 V_INLINE vf sum_vector(vf sum, vf x, vf mean, bool squares)
@@ -51,7 +55,8 @@ V_INLINE vf sum_part(const void *row, ir_dtype dtype, int64_t n, vf mean, bool s
     for (; i + 16 <= n; i += 16)
         sum[0] = sum_vector(sum[0], row_load(row, dtype, i, 16), mean, squares);
     if (i < n)
-        sum[0] = v_keep(sum_vector(sum[0], row_load(row, dtype, i, n - i), mean, squares), 0, n - i, sum[0]);
+        sum[0] = v_keep(sum_vector(sum[0], row_load(row, dtype, i, n - i), mean, squares), 0, n - i,
+                        sum[0]);
     return v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3]));
 }
 
@@ -59,8 +64,8 @@ V_INLINE double sum_row_as(const void *row, ir_dtype dtype, int64_t n)
 {
     vd sum = vd_set(0);
     for (int64_t i = 0; i < n; i += SUM_PART)
-        sum = vd_add(
-            sum, vd_wide(sum_part(row_at(row, dtype, i), dtype, n - i < SUM_PART ? n - i : SUM_PART, v_zero(), false)));
+        sum = vd_add(sum, vd_wide(sum_part(row_at(row, dtype, i), dtype,
+                                           n - i < SUM_PART ? n - i : SUM_PART, v_zero(), false)));
     return vd_sum(sum);
 }
 
@@ -69,8 +74,8 @@ static double sum_row(const void *row, ir_dtype dtype, int64_t n)
 {
     return dtype == IR_F32 ? sum_row_as(row, IR_F32, n) : sum_row_as(row, dtype, n);
 }
-/* Mean of a row, and the mean square of what is away from it: part by part, each about its own mean while it is in the
- * first cache, joined in double. */
+/* Mean of a row, and the mean square of what is away from it: part by part, each about its own mean
+ * while it is in the first cache, joined in double. */
 typedef struct row_moments {
     double mean, square;
 } row_moments;
@@ -81,7 +86,8 @@ V_INLINE row_moments find_moments_as(const void *row, ir_dtype dtype, int64_t n)
     for (int64_t i = 0; i < n; i += SUM_PART) {
         const void *part = row_at(row, dtype, i);
         int64_t length = n - i < SUM_PART ? n - i : SUM_PART;
-        double mean = vd_sum(vd_wide(sum_part(part, dtype, length, v_zero(), false))) / (double)length;
+        double mean =
+            vd_sum(vd_wide(sum_part(part, dtype, length, v_zero(), false))) / (double)length;
         double square = vd_sum(vd_wide(sum_part(part, dtype, length, v_set((float)mean), true)));
         double away = mean - m.mean, share = (double)length / (double)(i + length);
         m.mean += away * share;
@@ -102,8 +108,8 @@ enum { LN_X, LN_WEIGHT, LN_BIAS };
 
 static bool layer_norm_accepts(const op_call *call)
 {
-    return reduce_takes(&call->in[LN_X]) && reduce_takes(&call->out[0]) && reduce_takes_weight(call, LN_WEIGHT) &&
-           reduce_takes_weight(call, LN_BIAS);
+    return reduce_takes(&call->in[LN_X]) && reduce_takes(&call->out[0]) &&
+           reduce_takes_weight(call, LN_WEIGHT) && reduce_takes_weight(call, LN_BIAS);
 }
 
 /* A row, and what it becomes. */
@@ -130,8 +136,8 @@ V_INLINE vf norm_away(vf x, norm_mean mean)
 }
 
 /* (x - mean) * factor, then times weight and plus bias. */
-V_INLINE void normalise_as(const norm_row *r, ir_dtype dtype, ir_dtype weight, ir_dtype bias, double mean,
-                           double factor)
+V_INLINE void normalise_as(const norm_row *r, ir_dtype dtype, ir_dtype weight, ir_dtype bias,
+                           double mean, double factor)
 {
     norm_mean middle = norm_split(mean);
     vf scale = v_set((float)factor);
@@ -160,9 +166,11 @@ static void normalise_row(const norm_row *r, double eps)
 static void layer_norm_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
-    const op_view *x = &call->in[LN_X], *y = &call->out[0], *weight = &call->in[LN_WEIGHT], *bias = &call->in[LN_BIAS];
+    const op_view *x = &call->in[LN_X], *y = &call->out[0], *weight = &call->in[LN_WEIGHT],
+                  *bias = &call->in[LN_BIAS];
     uint32_t last = x->rank - 1;
-    norm_row r = {.weight = weight->data, .bias = bias->data, .dtype = x->dtype, .n = x->dims[last]};
+    norm_row r = {
+        .weight = weight->data, .bias = bias->data, .dtype = x->dtype, .n = x->dims[last]};
     r.weight_dtype = r.weight ? weight->dtype : IR_F32;
     r.bias_dtype = r.bias ? bias->dtype : IR_F32;
     int64_t at[IR_MAX_RANK];
@@ -194,17 +202,21 @@ static bool group_norm_accepts(const op_call *call)
 }
 
 /* (x - mean) * scale + shift over n elements of a channel. */
-V_INLINE void scale_row_as(const void *x, ir_dtype dtype, int64_t n, double mean, double scale, double shift, void *y)
+V_INLINE void scale_row_as(const void *x, ir_dtype dtype, int64_t n, double mean, double scale,
+                           double shift, void *y)
 {
     norm_mean middle = norm_split(mean);
     vf times = v_set((float)scale), plus = v_set((float)shift);
     for (int64_t i = 0; i < n; i += 16)
-        row_store(y, dtype, i, n - i, v_fma(norm_away(row_load(x, dtype, i, n - i), middle), times, plus));
+        row_store(y, dtype, i, n - i,
+                  v_fma(norm_away(row_load(x, dtype, i, n - i), middle), times, plus));
 }
 
-static void normalise_group(const op_call *call, int64_t batch, int64_t channel, int64_t channels, int64_t places)
+static void normalise_group(const op_call *call, int64_t batch, int64_t channel, int64_t channels,
+                            int64_t places)
 {
-    const op_view *x = &call->in[LN_X], *y = &call->out[0], *weight = &call->in[LN_WEIGHT], *bias = &call->in[LN_BIAS];
+    const op_view *x = &call->in[LN_X], *y = &call->out[0], *weight = &call->in[LN_WEIGHT],
+                  *bias = &call->in[LN_BIAS];
     const void *row = reduce_pointer(x, batch * x->stride[0] + channel * places);
     int64_t n = channels * places;
     row_moments m = find_moments(row, x->dtype, n);
@@ -212,7 +224,8 @@ static void normalise_group(const op_call *call, int64_t batch, int64_t channel,
     for (int64_t c = channel; c < channel + channels; c++) {
         const void *from = reduce_pointer(x, batch * x->stride[0] + c * places);
         void *to = reduce_pointer(y, batch * y->stride[0] + c * places);
-        double scale = weight->data ? factor * (double)row_element(weight->data, weight->dtype, c) : factor;
+        double scale =
+            weight->data ? factor * (double)row_element(weight->data, weight->dtype, c) : factor;
         double shift = bias->data ? (double)row_element(bias->data, bias->dtype, c) : 0;
         if (x->dtype == IR_F32)
             scale_row_as(from, IR_F32, places, m.mean, scale, shift, to);
@@ -239,7 +252,8 @@ static void group_norm_run(const op_call *call, const ir_box *box, void *scratch
 static bool softmax_accepts(const op_call *call)
 {
     int64_t axis = call->attributes[0].i, last = (int64_t)call->in[0].rank - 1;
-    return (axis == -1 || axis == last) && reduce_takes(&call->in[0]) && reduce_takes(&call->out[0]);
+    return (axis == -1 || axis == last) && reduce_takes(&call->in[0]) &&
+           reduce_takes(&call->out[0]);
 }
 
 /* A row as f32, and its largest entry. */
@@ -268,7 +282,8 @@ V_INLINE double exponentials(const float *x, int64_t n, float largest, float *li
     return vd_sum(sum);
 }
 
-V_INLINE void softmax_row(const void *x, ir_dtype dtype, int64_t n, float *line, bool logarithm, void *y)
+V_INLINE void softmax_row(const void *x, ir_dtype dtype, int64_t n, float *line, bool logarithm,
+                          void *y)
 {
     float largest = load_softmax_row(x, dtype, n, line);
     const float *from = dtype == IR_F32 ? (const float *)x : line;
@@ -276,7 +291,8 @@ V_INLINE void softmax_row(const void *x, ir_dtype dtype, int64_t n, float *line,
     double sum = exponentials(from, n, largest, e);
     vf most = v_set(largest), less = v_set((float)log(sum)), scale = v_set((float)(1 / sum));
     for (int64_t i = 0; i < n; i += 16) {
-        vf v = logarithm ? v_sub(v_sub(v_load_n(from + i, n - i), most), less) : v_mul(v_load_n(e + i, n - i), scale);
+        vf v = logarithm ? v_sub(v_sub(v_load_n(from + i, n - i), most), less)
+                         : v_mul(v_load_n(e + i, n - i), scale);
         row_store(y, dtype, i, n - i, v);
     }
 }
@@ -341,17 +357,19 @@ static bool is_reduced(const op_call *call, uint32_t axis)
 static bool reduce_accepts(const op_call *call)
 {
     const op_view *x = &call->in[0];
-    return reduce_kind_of(call) < FAST_NONE && reduce_takes(x) && row_is_float(call->out[0].dtype) &&
-           (x->live == IR_ALL || !is_reduced(call, 0));
+    return reduce_kind_of(call) < FAST_NONE && reduce_takes(x) &&
+           row_is_float(call->out[0].dtype) && (x->live == IR_ALL || !is_reduced(call, 0));
 }
 
-/* The first of the last axes that are all reduced and lie in row-major order, or all stay and do. */
+/* The first of the last axes that are all reduced and lie in row-major order, or all stay and
+ * do. */
 static uint32_t first_of_row(const op_call *call)
 {
     const op_view *x = &call->in[0];
     uint32_t axis = x->rank - 1;
     int64_t n = x->dims[axis];
-    while (axis > 0 && is_reduced(call, axis) && is_reduced(call, axis - 1) && x->stride[axis - 1] == n)
+    while (axis > 0 && is_reduced(call, axis) && is_reduced(call, axis - 1) &&
+           x->stride[axis - 1] == n)
         n *= x->dims[--axis];
     return axis;
 }
@@ -372,7 +390,8 @@ V_INLINE float extreme_row_as(const void *row, ir_dtype dtype, int64_t n, float 
     return largest ? v_greatest(best) : -v_greatest(v_sub(v_zero(), best));
 }
 
-static double fold_into_one(const void *row, ir_dtype dtype, int64_t n, reduce_fast kind, double value)
+static double fold_into_one(const void *row, ir_dtype dtype, int64_t n, reduce_fast kind,
+                            double value)
 {
     if (kind == FAST_MAX)
         return (double)extreme_row_as(row, dtype, n, (float)value, true);
@@ -407,14 +426,18 @@ typedef struct reduce_task {
     uint32_t row_axis; /* axes of x from here on are a row */
     bool into_one;     /* rows are reduced */
     int64_t length;    /* of such a row */
-    double count;      /* entries of x that an entry of the result is made of, if it is their mean; else 1 */
+    /* entries of x that an entry of the result is made of, if it is their mean; else 1 */
+    double count;
 } reduce_task;
 
 static reduce_task reduce_describe(const op_call *call)
 {
     const op_view *x = &call->in[0];
-    reduce_task t = {
-        .call = call, .kind = reduce_kind_of(call), .row_axis = first_of_row(call), .length = 1, .count = 1};
+    reduce_task t = {.call = call,
+                     .kind = reduce_kind_of(call),
+                     .row_axis = first_of_row(call),
+                     .length = 1,
+                     .count = 1};
     t.into_one = is_reduced(call, x->rank - 1);
     for (uint32_t i = 0; i < x->rank; i++) {
         t.length *= i >= t.row_axis ? x->dims[i] : 1;
@@ -431,8 +454,10 @@ static float reduce_nothing(reduce_fast kind)
     return kind == FAST_MAX ? -INFINITY : kind == FAST_MIN ? INFINITY : 0;
 }
 
-/* n entries of the result, each made of rows: the first of those of `part` of x, the next of those `step` on. */
-static void reduce_rows(const reduce_task *t, const ir_box *part, int64_t n, int64_t step, double *sums)
+/* n entries of the result, each made of rows: the first of those of `part` of x, the next of those
+ * `step` on. */
+static void reduce_rows(const reduce_task *t, const ir_box *part, int64_t n, int64_t step,
+                        double *sums)
 {
     const op_view *x = &t->call->in[0];
     int64_t at[IR_MAX_RANK];
@@ -440,8 +465,8 @@ static void reduce_rows(const reduce_task *t, const ir_box *part, int64_t n, int
     for (int64_t i = 0; i < n; i++) {
         sums[i] = (double)reduce_nothing(t->kind);
         do
-            sums[i] =
-                fold_into_one(reduce_pointer(x, walk_offset(x, at) + i * step), x->dtype, t->length, t->kind, sums[i]);
+            sums[i] = fold_into_one(reduce_pointer(x, walk_offset(x, at) + i * step), x->dtype,
+                                    t->length, t->kind, sums[i]);
         while (walk_next(part, t->row_axis, at));
     }
 }
@@ -481,7 +506,8 @@ static void reduce_part(const reduce_task *t, const int64_t *at, ir_box *part)
     }
 }
 
-/* The axis of the result along which entries are taken together: of rows any that is long, else the last. */
+/* The axis of the result along which entries are taken together: of rows any that is long, else the
+ * last. */
 static uint32_t reduce_run_axis(const reduce_task *t, const ir_box *box)
 {
     uint32_t rank = t->call->out[0].rank, axis = rank ? rank - 1 : 0;

@@ -1,7 +1,8 @@
-/* row_kernels.h - fast bodies of operators that go over rows once: rms_norm, rope_kv, argmax and argmax_partial.
+/* row_kernels.h - fast bodies of operators that go over rows once: rms_norm, rope_kv, argmax and
+ * argmax_partial.
  *
- * Their cost is small, but a decode step runs each of them thirty times or more.  argmax and the rotation give the bits
- * of the reference code; norms are norm_kernels.h. */
+ * Their cost is small, but a decode step runs each of them thirty times or more.  argmax and the
+ * rotation give the bits of the reference code; norms are norm_kernels.h. */
 #ifndef CPU_ROW_KERNELS_H
 #define CPU_ROW_KERNELS_H
 
@@ -24,7 +25,8 @@ static void *row_pointer(const op_view *v, int64_t offset)
 static bool rms_norm_accepts(const op_call *call)
 {
     const op_view *w = &call->in[1];
-    return rows_are_dense(&call->in[0]) && rows_are_dense(&call->out[0]) && (!w->data || rows_are_dense(w));
+    return rows_are_dense(&call->in[0]) && rows_are_dense(&call->out[0]) &&
+           (!w->data || rows_are_dense(w));
 }
 
 static void rms_norm_run(const op_call *call, const ir_box *box, void *scratch)
@@ -43,7 +45,17 @@ static void rms_norm_run(const op_call *call, const ir_box *box, void *scratch)
 
 /* ---- rope_kv ---- */
 
-enum { RK_QKV, RK_TABLE, RK_POSITIONS, RK_SLOTS, RK_PAGES, RK_K_CACHE, RK_V_CACHE, RK_Q_NORM, RK_K_NORM };
+enum {
+    RK_QKV,
+    RK_TABLE,
+    RK_POSITIONS,
+    RK_SLOTS,
+    RK_PAGES,
+    RK_K_CACHE,
+    RK_V_CACHE,
+    RK_Q_NORM,
+    RK_K_NORM
+};
 enum { RK_HEADS, RK_KV_HEADS, RK_HEAD_SIZE, RK_EPS };
 
 static bool caches_are_dense(const op_view *v)
@@ -57,8 +69,9 @@ static bool rope_kv_accepts(const op_call *call)
     for (uint32_t i = RK_Q_NORM; i <= RK_K_NORM && i < call->n_in; i++)
         if (call->in[i].data && !rows_are_dense(&call->in[i]))
             return false;
-    return call->in[RK_QKV].dtype == IR_F32 && call->in[RK_QKV].stride[1] == 1 && call->in[RK_TABLE].stride[2] == 1 &&
-           rows_are_dense(&call->out[0]) && caches_are_dense(&call->out[1]) && caches_are_dense(&call->out[2]);
+    return call->in[RK_QKV].dtype == IR_F32 && call->in[RK_QKV].stride[1] == 1 &&
+           call->in[RK_TABLE].stride[2] == 1 && rows_are_dense(&call->out[0]) &&
+           caches_are_dense(&call->out[1]) && caches_are_dense(&call->out[2]);
 }
 
 static size_t rope_kv_scratch_bytes(const op_call *call, const ir_box *box)
@@ -80,14 +93,17 @@ V_INLINE void rotate(const float *x, float *y, const float *cosine, const float 
     }
 }
 
-/* One head, normed if there is a weight, rotated by row t of the table; `row` is scratch and holds the result. */
-static void turn_head(const op_call *call, const float *x, int64_t t, const op_view *norm, float *row)
+/* One head, normed if there is a weight, rotated by row t of the table; `row` is scratch and holds
+ * the result. */
+static void turn_head(const op_call *call, const float *x, int64_t t, const op_view *norm,
+                      float *row)
 {
     const op_view *table = &call->in[RK_TABLE];
     int64_t size = call->attributes[RK_HEAD_SIZE].i, half = table->dims[2];
     const float *cosine = (const float *)table->data + t * table->stride[0];
     if (norm->data)
-        norm_rms_row(x, IR_F32, size, norm->data, norm->dtype, (float)call->attributes[RK_EPS].f, row, IR_F32);
+        norm_rms_row(x, IR_F32, size, norm->data, norm->dtype, (float)call->attributes[RK_EPS].f,
+                     row, IR_F32);
     else
         memcpy(row, x, (size_t)size * sizeof *row);
     rotate(row, row, cosine, cosine + table->stride[1], half);
@@ -105,13 +121,16 @@ static void put_row(const op_view *to, int64_t offset, int64_t n, const float *f
 }
 
 /* Keys and values of token t for KV heads [lo, hi) into the cache, where they have a place. */
-static void put_keys(const op_call *call, int64_t t, const float *x, int64_t lo, int64_t hi, float *row)
+static void put_keys(const op_call *call, int64_t t, const float *x, int64_t lo, int64_t hi,
+                     float *row)
 {
     const ir_attribute *a = call->attributes;
     const op_view *in = call->in, *k = &call->out[1], *v = &call->out[2];
-    int64_t size = a[RK_HEAD_SIZE].i, position = walk_load_int(&in[RK_POSITIONS], t * in[RK_POSITIONS].stride[0]);
+    int64_t size = a[RK_HEAD_SIZE].i,
+            position = walk_load_int(&in[RK_POSITIONS], t * in[RK_POSITIONS].stride[0]);
     int64_t slot = walk_load_int(&in[RK_SLOTS], t * in[RK_SLOTS].stride[0]);
-    int64_t at_k = pages_find(&in[RK_PAGES], k, slot, position), at_v = pages_find(&in[RK_PAGES], v, slot, position);
+    int64_t at_k = pages_find(&in[RK_PAGES], k, slot, position),
+            at_v = pages_find(&in[RK_PAGES], v, slot, position);
     for (int64_t g = lo; g < hi; g++) {
         const float *key = x + (a[RK_HEADS].i + g) * size, *value = key + a[RK_KV_HEADS].i * size;
         if (at_k >= 0) {
@@ -129,8 +148,8 @@ static void rope_kv_run(const op_call *call, const ir_box *box, void *scratch)
     const op_view *in = call->in, *qkv = &in[RK_QKV], *q = &call->out[0];
     int64_t size = a[RK_HEAD_SIZE].i, group = a[RK_HEADS].i / a[RK_KV_HEADS].i, *place = scratch;
     float *row = (float *)(void *)(place + in[RK_TABLE].dims[0]);
-    pages_find_tokens(&in[RK_POSITIONS], &in[RK_SLOTS], &in[RK_PAGES], &call->out[1], op_live_entries(call, qkv),
-                      box->lo[0], box->hi[0], place);
+    pages_find_tokens(&in[RK_POSITIONS], &in[RK_SLOTS], &in[RK_PAGES], &call->out[1],
+                      op_live_entries(call, qkv), box->lo[0], box->hi[0], place);
     for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
         const float *x = (const float *)qkv->data + t * qkv->stride[0];
         for (int64_t h = box->lo[1]; h < box->hi[1]; h++) {
@@ -138,7 +157,8 @@ static void rope_kv_run(const op_call *call, const ir_box *box, void *scratch)
             put_row(q, t * q->stride[0] + h * q->stride[1], size, row);
         }
         if (place[t] >= 0)
-            put_keys(call, t, x, (box->lo[1] + group - 1) / group, (box->hi[1] + group - 1) / group, row);
+            put_keys(call, t, x, (box->lo[1] + group - 1) / group, (box->hi[1] + group - 1) / group,
+                     row);
     }
 }
 
@@ -149,7 +169,8 @@ static bool argmax_accepts(const op_call *call)
     return call->in[0].dtype == IR_F32 && call->in[0].stride[1] == 1;
 }
 
-/* As largest_in_row: the largest value first (NaN loses every comparison), then the first place where it stands. */
+/* As largest_in_row: the largest value first (NaN loses every comparison), then the first place
+ * where it stands. */
 static int64_t largest(const op_view *x, int64_t row, int64_t lo, int64_t hi)
 {
     const float *at = (const float *)x->data + row;

@@ -1,12 +1,13 @@
 /* sdpa_kernels.h - a fast body of sdpa: attention of many rows over tensors.
  *
- * The keys and values of a head are laid out once as panels; then SD_ROWS queries at a time are multiplied with the
- * keys (product_kernels.h), masked, exponentiated, and multiplied with the values.
+ * The keys and values of a head are laid out once as panels; then SD_ROWS queries at a time are
+ * multiplied with the keys (product_kernels.h), masked, exponentiated, and multiplied with the
+ * values.
  *
- * Arithmetic of one query: scores are chains of FMAs; the largest is found; exponentials are those of vec_math.h; their
- * sum is taken in double, lane s mod 16 in rising s, then as vd_sum does; values are added in rising s by FMA, and the
- * result divided by the sum.  What a query does not see has weight zero, so its bits do not depend on the queries that
- * are computed with it.
+ * Arithmetic of one query: scores are chains of FMAs; the largest is found; exponentials are those
+ * of vec_math.h; their sum is taken in double, lane s mod 16 in rising s, then as vd_sum does;
+ * values are added in rising s by FMA, and the result divided by the sum.  What a query does not
+ * see has weight zero, so its bits do not depend on the queries that are computed with it.
  */
 #ifndef CPU_SDPA_KERNELS_H
 #define CPU_SDPA_KERNELS_H
@@ -36,7 +37,8 @@ static bool sdpa_accepts(const op_call *call)
             return false;
     const op_view *mask = &call->in[SD_MASK];
     return row_is_float(call->out[0].dtype) &&
-           (call->n_in <= SD_MASK || !mask->data || mask->dtype == IR_BOOL || row_is_float(mask->dtype));
+           (call->n_in <= SD_MASK || !mask->data || mask->dtype == IR_BOOL ||
+            row_is_float(mask->dtype));
 }
 
 static size_t sdpa_lay_out(const op_call *call, float *scratch, sdpa_task *t)
@@ -69,23 +71,23 @@ static size_t sdpa_scratch_bytes(const op_call *call, const ir_box *box)
 /* ---- layout ---- */
 
 /* All columns of an operand as panels. */
-static void pack_panels(const op_view *v, int64_t offset, int64_t k_stride, int64_t column_stride, int64_t depth,
-                        int64_t columns, float *to)
+static void pack_panels(const op_view *v, int64_t offset, int64_t k_stride, int64_t column_stride,
+                        int64_t depth, int64_t columns, float *to)
 {
     for (int64_t p = 0; p < panel_count(columns); p++) {
         int64_t first = panel_first(columns, p), nv = panel_first(columns, p + 1) - first;
-        pack_panel(v, offset + 16 * first * column_stride, k_stride, column_stride, depth, columns - 16 * first,
-                   (int)nv, to + 16 * first * depth);
+        pack_panel(v, offset + 16 * first * column_stride, k_stride, column_stride, depth,
+                   columns - 16 * first, (int)nv, to + 16 * first * depth);
     }
 }
 
 static void pack_head(const sdpa_task *t, int64_t kv_head)
 {
     const op_view *k = &t->call->in[SD_KEYS], *v = &t->call->in[SD_VALUES];
-    pack_panels(k, t->batch * k->stride[0] + kv_head * k->stride[1], k->stride[3], k->stride[2], t->size, t->s,
-                t->keys);
-    pack_panels(v, t->batch * v->stride[0] + kv_head * v->stride[1], v->stride[2], v->stride[3], t->s, t->values,
-                t->value_panels);
+    pack_panels(k, t->batch * k->stride[0] + kv_head * k->stride[1], k->stride[3], k->stride[2],
+                t->size, t->s, t->keys);
+    pack_panels(v, t->batch * v->stride[0] + kv_head * v->stride[1], v->stride[2], v->stride[3],
+                t->s, t->values, t->value_panels);
 }
 
 static void load_queries(const sdpa_task *t)
@@ -95,8 +97,9 @@ static void load_queries(const sdpa_task *t)
     vf scale = v_set((float)(given != 0 ? given : 1 / sqrt((double)t->size)));
     for (int64_t r = 0; r < t->n; r++) {
         float *row = t->queries + r * t->size;
-        load_floats(q, t->batch * q->stride[0] + t->head * q->stride[1] + (t->row + r) * q->stride[2], q->stride[3],
-                    t->size, row);
+        load_floats(q,
+                    t->batch * q->stride[0] + t->head * q->stride[1] + (t->row + r) * q->stride[2],
+                    q->stride[3], t->size, row);
         for (int64_t i = 0; i < t->size; i += 16)
             v_store_n(row + i, t->size - i, v_mul(v_load_n(row + i, t->size - i), scale));
     }
@@ -117,8 +120,8 @@ static void score_keys(const sdpa_task *t)
     for (int64_t p = 0; p < panel_count(t->s); p++) {
         int64_t first = panel_first(t->s, p), end = panel_first(t->s, p + 1);
         if (16 * first < t->end && 16 * end > t->from)
-            product_rows(t->queries, t->size, t->n, t->keys + 16 * first * t->size, (int)(end - first), t->size, false,
-                         t->scores + 16 * first, t->padded_s);
+            product_rows(t->queries, t->size, t->n, t->keys + 16 * first * t->size,
+                         (int)(end - first), t->size, false, t->scores + 16 * first, t->padded_s);
     }
 }
 
@@ -147,7 +150,8 @@ static void mask_row(const sdpa_task *t, int64_t r, float *scores)
         stride = walk_stride(mask, 4, 3);
         offset = walk_broadcast(mask, 4, at);
         for (int64_t s = t->from; s < t->end; s += 16)
-            v_store(scores + s, mask_scores(mask, offset + s * stride, stride, t->end - s, v_load(scores + s)));
+            v_store(scores + s,
+                    mask_scores(mask, offset + s * stride, stride, t->end - s, v_load(scores + s)));
     }
     for (int64_t s = row + 1; s < t->end && t->call->attributes[SD_CAUSAL].i; s++)
         scores[s] = -INFINITY;
@@ -183,7 +187,8 @@ static void sum_seen(const sdpa_task *t, const float *weights, float *sums)
     memset(sums, 0, (size_t)t->values * sizeof *sums);
     for (int64_t s = t->from; s < t->end; s++)
         for (int64_t c = 0; c < t->values && weights[s] != 0; c++)
-            sums[c] = fmaf(weights[s], op_load(v, offset + s * v->stride[2] + c * v->stride[3]), sums[c]);
+            sums[c] =
+                fmaf(weights[s], op_load(v, offset + s * v->stride[2] + c * v->stride[3]), sums[c]);
 }
 
 static bool all_finite(const float *x, int64_t n)
@@ -197,9 +202,11 @@ static bool all_finite(const float *x, int64_t n)
 static void sum_values(const sdpa_task *t)
 {
     for (int64_t p = 0; p < panel_count(t->values); p++) {
-        int64_t first = 16 * panel_first(t->values, p), width = 16 * panel_first(t->values, p + 1) - first;
-        product_rows(t->scores + t->from, t->padded_s, t->n, t->value_panels + first * t->s + t->from * width,
-                     (int)(width / 16), t->end - t->from, false, t->sums + first, t->padded_values);
+        int64_t first = 16 * panel_first(t->values, p),
+                width = 16 * panel_first(t->values, p + 1) - first;
+        product_rows(t->scores + t->from, t->padded_s, t->n,
+                     t->value_panels + first * t->s + t->from * width, (int)(width / 16),
+                     t->end - t->from, false, t->sums + first, t->padded_values);
     }
 }
 
@@ -213,8 +220,9 @@ static void store_rows(const sdpa_task *t)
         vf total = v_set(t->total[r] == 0 ? 1 : (float)t->total[r]);
         for (int64_t i = 0; i < t->values; i += 16)
             v_store_n(sums + i, t->values - i, v_div(v_load_n(sums + i, t->values - i), total));
-        store_floats(y, t->batch * y->stride[0] + t->head * y->stride[1] + (t->row + r) * y->stride[2], y->stride[3],
-                     t->values, sums);
+        store_floats(y,
+                     t->batch * y->stride[0] + t->head * y->stride[1] + (t->row + r) * y->stride[2],
+                     y->stride[3], t->values, sums);
     }
 }
 

@@ -1,4 +1,5 @@
-/* vec_avx2.h - sixteen floats at a time in two AVX2 registers: the same vocabulary, and the same bits, as vec_avx512.h.
+/* vec_avx2.h - sixteen floats at a time in two AVX2 registers: the same vocabulary, and the same
+ * bits, as vec_avx512.h.
  */
 #ifndef CPU_VEC_AVX2_H
 #define CPU_VEC_AVX2_H
@@ -9,8 +10,15 @@
 
 #define V_INLINE static inline __attribute__((always_inline))
 
-/* Register blocks for 16 registers.  A vector takes two of them; a panel is summed by parts of one each. */
-enum { V_PANEL_TOKENS = 3, V_PANEL_ROWS = 4, V_DIRECT_ROWS_1 = 4, V_DIRECT_ROWS_2 = 2, V_DIRECT_ROWS_4 = 1 };
+/* Register blocks for 16 registers.  A vector takes two of them; a panel is summed by parts of one
+ * each. */
+enum {
+    V_PANEL_TOKENS = 3,
+    V_PANEL_ROWS = 4,
+    V_DIRECT_ROWS_1 = 4,
+    V_DIRECT_ROWS_2 = 2,
+    V_DIRECT_ROWS_4 = 1
+};
 enum { V_QUERIES = 4, V_POSITIONS = 1, V_VALUES = 1, V_FEW_QUERIES = 4 };
 enum { V_TILE_ROWS = 6, V_TILE_VECTORS = 1 };
 
@@ -89,7 +97,8 @@ V_INLINE vf v_scale(vf x, vf n)
 /* Lanes l0 to l0 + 7 that are below n. */
 V_INLINE __m256i v_mask8(int64_t n, int l0)
 {
-    __m256i lane = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(l0));
+    __m256i lane =
+        _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(l0));
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n > 16 ? 16 : (int)n), lane);
 }
 V_INLINE vf v_load_n(const float *p, int64_t n)
@@ -119,7 +128,8 @@ V_INLINE vf v_load_bf16(const void *p)
 }
 V_INLINE vf v_load_f16(const void *p)
 {
-    return (vf){_mm256_cvtph_ps(_mm_loadu_si128(p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p + 1))};
+    return (vf){_mm256_cvtph_ps(_mm_loadu_si128(p)),
+                _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p + 1))};
 }
 
 V_INLINE vi vi_load_u8(const void *p)
@@ -150,11 +160,13 @@ V_INLINE vi vi_sub(vi x, vi y)
 }
 V_INLINE vi vi_shr(vi x, int n)
 {
-    return (vi){_mm256_srl_epi32(x.a, _mm_cvtsi32_si128(n)), _mm256_srl_epi32(x.b, _mm_cvtsi32_si128(n))};
+    return (vi){_mm256_srl_epi32(x.a, _mm_cvtsi32_si128(n)),
+                _mm256_srl_epi32(x.b, _mm_cvtsi32_si128(n))};
 }
 V_INLINE vi vi_shl(vi x, int n)
 {
-    return (vi){_mm256_sll_epi32(x.a, _mm_cvtsi32_si128(n)), _mm256_sll_epi32(x.b, _mm_cvtsi32_si128(n))};
+    return (vi){_mm256_sll_epi32(x.a, _mm_cvtsi32_si128(n)),
+                _mm256_sll_epi32(x.b, _mm_cvtsi32_si128(n))};
 }
 V_INLINE vf vi_float(vi x)
 {
@@ -172,7 +184,8 @@ V_INLINE v_levels v_make_levels(vf scale, vf bias)
 V_INLINE vf v_level(v_levels levels, vi q)
 {
     vf f = vi_float(vi_and(q, vi_set(15)));
-    return (vf){_mm256_fmadd_ps(f.a, levels.scale, levels.bias), _mm256_fmadd_ps(f.b, levels.scale, levels.bias)};
+    return (vf){_mm256_fmadd_ps(f.a, levels.scale, levels.bias),
+                _mm256_fmadd_ps(f.b, levels.scale, levels.bias)};
 }
 
 V_INLINE __m256 v_half(vf x)
@@ -256,8 +269,10 @@ V_INLINE vd vd_set(double x)
 }
 V_INLINE vd vd_wide(vf x)
 {
-    return (vd){_mm256_cvtps_pd(_mm256_castps256_ps128(x.a)), _mm256_cvtps_pd(_mm256_extractf128_ps(x.a, 1)),
-                _mm256_cvtps_pd(_mm256_castps256_ps128(x.b)), _mm256_cvtps_pd(_mm256_extractf128_ps(x.b, 1))};
+    return (vd){_mm256_cvtps_pd(_mm256_castps256_ps128(x.a)),
+                _mm256_cvtps_pd(_mm256_extractf128_ps(x.a, 1)),
+                _mm256_cvtps_pd(_mm256_castps256_ps128(x.b)),
+                _mm256_cvtps_pd(_mm256_extractf128_ps(x.b, 1))};
 }
 V_INLINE vf vd_narrow(vd x)
 {
@@ -266,16 +281,18 @@ V_INLINE vf vd_narrow(vd x)
 }
 V_INLINE vd vd_add(vd x, vd y)
 {
-    return (vd){_mm256_add_pd(x.a, y.a), _mm256_add_pd(x.b, y.b), _mm256_add_pd(x.c, y.c), _mm256_add_pd(x.d, y.d)};
+    return (vd){_mm256_add_pd(x.a, y.a), _mm256_add_pd(x.b, y.b), _mm256_add_pd(x.c, y.c),
+                _mm256_add_pd(x.d, y.d)};
 }
 V_INLINE vd vd_sub(vd x, vd y)
 {
-    return (vd){_mm256_sub_pd(x.a, y.a), _mm256_sub_pd(x.b, y.b), _mm256_sub_pd(x.c, y.c), _mm256_sub_pd(x.d, y.d)};
+    return (vd){_mm256_sub_pd(x.a, y.a), _mm256_sub_pd(x.b, y.b), _mm256_sub_pd(x.c, y.c),
+                _mm256_sub_pd(x.d, y.d)};
 }
 V_INLINE vd vd_fma(vd x, vd y, vd z)
 {
-    return (vd){_mm256_fmadd_pd(x.a, y.a, z.a), _mm256_fmadd_pd(x.b, y.b, z.b), _mm256_fmadd_pd(x.c, y.c, z.c),
-                _mm256_fmadd_pd(x.d, y.d, z.d)};
+    return (vd){_mm256_fmadd_pd(x.a, y.a, z.a), _mm256_fmadd_pd(x.b, y.b, z.b),
+                _mm256_fmadd_pd(x.c, y.c, z.c), _mm256_fmadd_pd(x.d, y.d, z.d)};
 }
 V_INLINE __m256d vd_quarter(vd x)
 {

@@ -1,8 +1,10 @@
-/* vec_avx512.h - sixteen floats at a time, AVX-512: the vocabulary in which the fast bodies are written.
+/* vec_avx512.h - sixteen floats at a time, AVX-512: the vocabulary in which the fast bodies are
+ * written.
  *
- * The bodies are headers of plain code over the names below; one .c file per instruction set includes this file or
- * vec_avx2.h and then the bodies.  Both files promise the same bits: a vector has sixteen lanes whatever the registers
- * are, each operation rounds once as IEEE 754 says, and v_sum adds lanes in one tree (l and l+8, then +4, +2, +1).
+ * The bodies are headers of plain code over the names below; one .c file per instruction set
+ * includes this file or vec_avx2.h and then the bodies.  Both files promise the same bits: a vector
+ * has sixteen lanes whatever the registers are, each operation rounds once as IEEE 754 says, and
+ * v_sum adds lanes in one tree (l and l+8, then +4, +2, +1).
  */
 #ifndef CPU_VEC_AVX512_H
 #define CPU_VEC_AVX512_H
@@ -13,10 +15,17 @@
 
 #define V_INLINE static inline __attribute__((always_inline))
 
-/* Tokens and rows of a register block: a panel's accumulators, and what is left for operands, fill 32 registers. */
-enum { V_PANEL_TOKENS = 4, V_PANEL_ROWS = 6, V_DIRECT_ROWS_1 = 8, V_DIRECT_ROWS_2 = 8, V_DIRECT_ROWS_4 = 4 };
-/* Of attention: queries taken together, keys of a register block of scores, vectors of one of values; up to how many
- * queries read rows where they lie. */
+/* Tokens and rows of a register block: a panel's accumulators, and what is left for operands, fill
+ * 32 registers. */
+enum {
+    V_PANEL_TOKENS = 4,
+    V_PANEL_ROWS = 6,
+    V_DIRECT_ROWS_1 = 8,
+    V_DIRECT_ROWS_2 = 8,
+    V_DIRECT_ROWS_4 = 4
+};
+/* Of attention: queries taken together, keys of a register block of scores, vectors of one of
+ * values; up to how many queries read rows where they lie. */
 enum { V_QUERIES = 4, V_POSITIONS = 4, V_VALUES = 4, V_FEW_QUERIES = 8 };
 enum { V_TILE_ROWS = 8, V_TILE_VECTORS = 3 }; /* of a product's register block */
 
@@ -147,8 +156,8 @@ V_INLINE vf vi_float(vi a)
     return _mm512_cvtepi32_ps(a);
 }
 
-/* The sixteen levels q * scale + bias, q = 0 to 15, of a block of 4-bit weights: then one permutation unpacks sixteen
- * weights. */
+/* The sixteen levels q * scale + bias, q = 0 to 15, of a block of 4-bit weights: then one
+ * permutation unpacks sixteen weights. */
 typedef __m512 v_levels;
 V_INLINE v_levels v_make_levels(vf scale, vf bias)
 {
@@ -218,7 +227,8 @@ V_INLINE void v_transpose(const vf in[16], vf out[16])
         }
     /* b[4 i + j]: of each 4-lane part p, the column 4 p + j of rows 4 i to 4 i + 3. */
     for (int j = 0; j < 4; j++) {
-        vf low0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0x88), high0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0xdd);
+        vf low0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0x88),
+           high0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0xdd);
         vf low1 = _mm512_shuffle_f32x4(b[8 + j], b[12 + j], 0x88),
            high1 = _mm512_shuffle_f32x4(b[8 + j], b[12 + j], 0xdd);
         out[j] = _mm512_shuffle_f32x4(low0, low1, 0x88);
@@ -238,11 +248,13 @@ V_INLINE vd vd_set(double x)
 }
 V_INLINE vd vd_wide(vf x)
 {
-    return (vd){_mm512_cvtps_pd(_mm512_castps512_ps256(x)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1))};
+    return (vd){_mm512_cvtps_pd(_mm512_castps512_ps256(x)),
+                _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1))};
 }
 V_INLINE vf vd_narrow(vd x)
 {
-    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(x.a)), _mm512_cvtpd_ps(x.b), 1);
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(x.a)), _mm512_cvtpd_ps(x.b),
+                              1);
 }
 V_INLINE vd vd_add(vd x, vd y)
 {

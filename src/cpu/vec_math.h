@@ -1,5 +1,5 @@
-/* vec_math.h - sums, rows of any float dtype, and elementary functions over the sixteen-lane vectors of vec_avx512.h or
- * vec_avx2.h, whichever was included first. */
+/* vec_math.h - sums, rows of any float dtype, and elementary functions over the sixteen-lane
+ * vectors of vec_avx512.h or vec_avx2.h, whichever was included first. */
 #ifndef CPU_VEC_MATH_H
 #define CPU_VEC_MATH_H
 
@@ -20,8 +20,8 @@ V_INLINE void v_sum_halves(const __m256 eight[8], float sums[8])
     for (int i = 0; i < 2; i++)
         two[i] = _mm256_add_ps(_mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44),
                                _mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));
-    _mm256_storeu_ps(sums,
-                     _mm256_add_ps(_mm256_shuffle_ps(two[0], two[1], 0x88), _mm256_shuffle_ps(two[0], two[1], 0xdd)));
+    _mm256_storeu_ps(sums, _mm256_add_ps(_mm256_shuffle_ps(two[0], two[1], 0x88),
+                                         _mm256_shuffle_ps(two[0], two[1], 0xdd)));
 }
 
 /* sums[i]: the lanes of a[i] added up, eight vectors at once. */
@@ -116,8 +116,8 @@ static inline bool row_is_float(ir_dtype dtype)
 
 /* ---- functions ---- */
 
-/* e^x / 2^n.  x = n ln 2 + r, |r| <= ln 2 / 2; e^r by its Taylor polynomial; ln 2 in two parts so that r is nearly
- * exact. */
+/* e^x / 2^n.  x = n ln 2 + r, |r| <= ln 2 / 2; e^r by its Taylor polynomial; ln 2 in two parts so
+ * that r is nearly exact. */
 V_INLINE vf v_exp_part(vf x, vf n)
 {
     vf r = v_fma(n, v_set(-0.693145752f), x);
@@ -131,7 +131,8 @@ V_INLINE vf v_exp_part(vf x, vf n)
     return v_fma(r, p, v_set(1.0f));
 }
 
-/* e^x within 2 units of the last place; 0 below -87.3 (no subnormals), infinity above 88.3, NaN for NaN. */
+/* e^x within 2 units of the last place; 0 below -87.3 (no subnormals), infinity above 88.3, NaN for
+ * NaN. */
 V_INLINE vf v_exp(vf x)
 {
     vf n = v_round(v_mul(x, v_set(1.44269504f)));
@@ -140,7 +141,8 @@ V_INLINE vf v_exp(vf x)
     return v_select_less(v_set(88.3f), x, v_set(INFINITY), y);
 }
 
-/* The same over all of fp32: subnormals below, infinity only where e^x is.  2^n is multiplied in two steps. */
+/* The same over all of fp32: subnormals below, infinity only where e^x is.  2^n is multiplied in
+ * two steps. */
 V_INLINE vf v_exp_wide(vf x)
 {
     x = v_select_less(x, v_set(-105), v_set(-105), x);
@@ -180,14 +182,16 @@ V_INLINE vf v_abs(vf x)
     return v_max(x, v_sub(v_zero(), x));
 }
 
-/* Within 3.5e-7, relative too: x P(x^2) / Q(x^2) to 3.9, beyond which fp32 knows hardly more than 1.  Coefficients are
- * a minimax fit. */
+/* Within 3.5e-7, relative too: x P(x^2) / Q(x^2) to 3.9, beyond which fp32 knows hardly more than
+ * 1.  Coefficients are a minimax fit. */
 V_INLINE vf v_erf(vf x)
 {
     static const float above[] = {2.06649202e-06f, 0.000285058049f, 0.00373819238f,
                                   0.0526676103f,   0.189663351f,    1.12837911f};
-    static const float below[] = {3.82699945e-05f, 0.00115733745f, 0.0149139715f, 0.113817513f, 0.501417577f, 1.0f};
-    vf square = v_min(v_mul(x, x), v_set(3.9f * 3.9f)), one = v_select_less(x, v_zero(), v_set(-1), v_set(1));
+    static const float below[] = {3.82699945e-05f, 0.00115733745f, 0.0149139715f,
+                                  0.113817513f,    0.501417577f,   1.0f};
+    vf square = v_min(v_mul(x, x), v_set(3.9f * 3.9f)),
+       one = v_select_less(x, v_zero(), v_set(-1), v_set(1));
     vf y = v_div(v_mul(x, v_polynomial(square, above, 6)), v_polynomial(square, below, 6));
     return v_select_less(v_set(3.9f), v_abs(x), one, y);
 }

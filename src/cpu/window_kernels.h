@@ -1,8 +1,10 @@
-/* window_kernels.h - fast bodies of operators over the neighbours of a place: max_pool, avg_pool and upsample.
+/* window_kernels.h - fast bodies of operators over the neighbours of a place: max_pool, avg_pool
+ * and upsample.
  *
- * A pool goes over runs of the last axis of the result.  A row of x is copied once for all windows of a run, its
- * columns sorted by their remainder modulo the stride, so that neighbours of the result take neighbours; then each
- * entry of the windows is one loop over the run.  The order of a window's entries is row-major, whatever the cut.
+ * A pool goes over runs of the last axis of the result.  A row of x is copied once for all windows
+ * of a run, its columns sorted by their remainder modulo the stride, so that neighbours of the
+ * result take neighbours; then each entry of the windows is one loop over the run.  The order of a
+ * window's entries is row-major, whatever the cut.
  *
  * upsample first blends whole rows of x, all axes but the last, and then columns of the blend.
  */
@@ -20,8 +22,9 @@ enum { WN_RUN = 256, WN_SPACE = 3 };
 /* A run of the last axis of the result: columns [first, first + n). */
 typedef struct pool_run {
     const op_call *call;
-    int64_t first, n, kernel, stride, dilation, left; /* of the last axis; left: the first column of x, maybe below 0 */
-    int64_t length;                                   /* columns of a part of `row` */
+    /* of the last axis; left: the first column of x, maybe below 0 */
+    int64_t first, n, kernel, stride, dilation, left;
+    int64_t length; /* columns of a part of `row` */
     double sum[WN_RUN];
     float best[WN_RUN];
     int32_t at[WN_RUN]; /* of the best; -1: none yet */
@@ -35,8 +38,9 @@ static bool pool_accepts(const op_call *call)
     int64_t places = 1;
     for (uint32_t i = 2; i < x->rank; i++)
         places *= x->dims[i];
-    return row_is_float(x->dtype) && row_is_float(call->out[0].dtype) && call->attributes[POOL_KERNEL].ints.n &&
-           !call->attributes[POOL_OUTPUT].ints.n && places < INT32_MAX;
+    return row_is_float(x->dtype) && row_is_float(call->out[0].dtype) &&
+           call->attributes[POOL_KERNEL].ints.n && !call->attributes[POOL_OUTPUT].ints.n &&
+           places < INT32_MAX;
 }
 
 static void pool_describe(const op_call *call, pool_run *r)
@@ -81,7 +85,8 @@ static void pool_load_row(const pool_run *r, int64_t offset)
 /* The entries of the run for which entry k of the window lies in x, and where in `row` it does. */
 static const float *pool_entries(const pool_run *r, int64_t k, int64_t *lo, int64_t *hi)
 {
-    int64_t n = r->call->in[0].dims[r->call->in[0].rank - 1], column = k * r->dilation, from = r->left + column;
+    int64_t n = r->call->in[0].dims[r->call->in[0].rank - 1], column = k * r->dilation,
+            from = r->left + column;
     *lo = pool_divide_up(-from, r->stride);
     *hi = pool_divide_up(n - from, r->stride);
     *hi = *hi < r->n ? *hi : r->n;
@@ -122,7 +127,8 @@ static void pool_fold(pool_run *r, const int64_t *at, bool largest)
     ir_box steps = {0};
     int64_t step[IR_MAX_RANK] = {0}, offset = at[0] * x->stride[0] + at[1] * x->stride[1];
     for (uint32_t i = 0; i < outer; i++) {
-        windows[i] = pool_clip(pool_find(r->call->op, i, x->dims[i + 2], at[i + 2]), x->dims[i + 2]);
+        windows[i] =
+            pool_clip(pool_find(r->call->op, i, x->dims[i + 2], at[i + 2]), x->dims[i + 2]);
         steps.hi[i] = pool_divide_up(windows[i].end - windows[i].start, windows[i].step);
         if (steps.hi[i] <= 0)
             return;
@@ -167,7 +173,8 @@ static void max_pool_finish(const pool_run *r, const int64_t *at)
 
 enum { AP_INCLUDE = POOL_ATTRIBUTES, AP_DIVISOR };
 
-/* Entries of the window of entry `at` along spatial axis i, with those in the padding or without. */
+/* Entries of the window of entry `at` along spatial axis i, with those in the padding or
+ * without. */
 static int64_t pool_count(const op_call *call, uint32_t i, int64_t at)
 {
     int64_t n = call->in[0].dims[i + 2];
@@ -227,7 +234,8 @@ static void avg_pool_run(const op_call *call, const ir_box *box, void *scratch)
 typedef struct upsample_task {
     const op_call *call;
     int n;
-    int64_t columns, first, width;     /* columns of the result; of x, those that they take begin at `first` */
+    /* columns of the result; of x, those that they take begin at `first` */
+    int64_t columns, first, width;
     float *weight, *row, *blend, *out; /* [n][columns], [width], [width], [columns] */
     int32_t *at;                       /* [n][columns], from `first` on */
 } upsample_task;
@@ -237,13 +245,15 @@ static bool upsample_accepts(const op_call *call)
     return all_are_floats(call) && call->in[0].dims[call->in[0].rank - 1] < INT32_MAX;
 }
 
-static size_t upsample_lay_out(const op_call *call, const ir_box *box, float *scratch, upsample_task *t)
+static size_t upsample_lay_out(const op_call *call, const ir_box *box, float *scratch,
+                               upsample_task *t)
 {
     const op_view *x = &call->in[0];
     uint32_t last = x->rank - 1;
     taps low = upsample_find_taps(call->op, last - 2, x->dims[last], box->lo[last], false);
     taps high = upsample_find_taps(call->op, last - 2, x->dims[last], box->hi[last] - 1, false);
-    *t = (upsample_task){.call = call, .n = low.n, .columns = box->hi[last] - box->lo[last], .first = low.at[0]};
+    *t = (upsample_task){
+        .call = call, .n = low.n, .columns = box->hi[last] - box->lo[last], .first = low.at[0]};
     t->width = high.at[high.n - 1] + 1 - t->first;
     if (scratch) {
         t->weight = scratch;
@@ -266,7 +276,8 @@ static void fill_taps(const upsample_task *t, const ir_box *box)
     const op_view *x = &t->call->in[0];
     uint32_t last = x->rank - 1;
     for (int64_t i = 0; i < t->columns; i++) {
-        taps one = upsample_find_taps(t->call->op, last - 2, x->dims[last], box->lo[last] + i, false);
+        taps one =
+            upsample_find_taps(t->call->op, last - 2, x->dims[last], box->lo[last] + i, false);
         for (int k = 0; k < t->n; k++) {
             t->weight[k * t->columns + i] = (float)one.weight[k];
             t->at[k * t->columns + i] = (int32_t)(one.at[k] - t->first);
@@ -300,9 +311,9 @@ static void blend_rows(const upsample_task *t, const int64_t *at)
         else
             load_floats(x, offset, x->stride[last], t->width, t->row);
         for (int64_t i = 0; i < t->width; i += 16)
-            v_store_n(
-                t->blend + i, t->width - i,
-                v_fma(v_set((float)weight), v_load_n(row + i, t->width - i), v_load_n(t->blend + i, t->width - i)));
+            v_store_n(t->blend + i, t->width - i,
+                      v_fma(v_set((float)weight), v_load_n(row + i, t->width - i),
+                            v_load_n(t->blend + i, t->width - i)));
     } while (walk_next(&taken, outer, k));
 }
 

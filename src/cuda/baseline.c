@@ -1,20 +1,23 @@
-/* baseline.c - the same bodies without a mega-kernel: one kernel for each operator, recorded in CUDA graphs.
+/* baseline.c - the same bodies without a mega-kernel: one kernel for each operator, recorded in
+ * CUDA graphs.
  *
- * The honest rival inside (docs/performance.md): what the GPU does for a step is what the mega-kernel does, but every
- * operator is a launch of its own, with or without programmatic dependent launch.  A step is one CUDA graph: its
- * operators, then the step task, then a copy of the control block to the host, which reads there which graph comes
- * next. A thread launches graphs while requests are under way. Cost of a step beside its kernels: the copy, and the
- * host's launch of the next graph.
+ * The honest rival inside (docs/performance.md): what the GPU does for a step is what the
+ * mega-kernel does, but every operator is a launch of its own, with or without programmatic
+ * dependent launch.  A step is one CUDA graph: its operators, then the step task, then a copy of
+ * the control block to the host, which reads there which graph comes next. A thread launches graphs
+ * while requests are under way. Cost of a step beside its kernels: the copy, and the host's launch
+ * of the next graph.
  *
- * With programmatic dependent launch a kernel's blocks start as soon as those of the kernel before leave room (a block
- * fills its SM, so that is one by one), bring their descriptions and weights into the pages, as the mega-kernel's
- * loader does ahead of an event, and then wait (griddepcontrol.wait) until the kernel before has ended and all that it
- * wrote is seen.  Why that is enough though an operator reads what operators long before have written: that wait is for
- * one kernel only, but a kernel ends when all its threads have, and in every block of every kernel the bodies' threads
- * wait first, whether they have tasks or not.  So whoever is through with the wait comes after the end of the kernel
- * before, this one after the end of the one before it, and so on to the first of the graph, which follows the graph
- * before without any overlap.  Before the wait nothing is written, and nothing is read that changes while the graph
- * runs.
+ * With programmatic dependent launch a kernel's blocks start as soon as those of the kernel before
+ * leave room (a block fills its SM, so that is one by one), bring their descriptions and weights
+ * into the pages, as the mega-kernel's loader does ahead of an event, and then wait
+ * (griddepcontrol.wait) until the kernel before has ended and all that it wrote is seen.  Why that
+ * is enough though an operator reads what operators long before have written: that wait is for one
+ * kernel only, but a kernel ends when all its threads have, and in every block of every kernel the
+ * bodies' threads wait first, whether they have tasks or not.  So whoever is through with the wait
+ * comes after the end of the kernel before, this one after the end of the one before it, and so on
+ * to the first of the graph, which follows the graph before without any overlap.  Before the wait
+ * nothing is written, and nothing is read that changes while the graph runs.
  */
 #include <stdlib.h>
 
@@ -24,7 +27,8 @@
 enum { BUSY_NS = 50000 };
 
 typedef struct cuda_baseline {
-    cuda_graph *steps;   /* [n_graphs + 1]: operators, step task, copy; the last one without operators */
+    /* [n_graphs + 1]: operators, step task, copy; the last one without operators */
+    cuda_graph *steps;
     cuda_graph *once;    /* [n_graphs]: operators alone */
     rt_control *control; /* pinned: the copy */
     cuda_address control_at;
@@ -39,8 +43,8 @@ typedef struct cuda_baseline {
 
 /* ---- recording ---- */
 
-static mpk_status launch_kernel(mpk_context *cx, cuda_machine *m, uint32_t regime, uint64_t op, uint32_t n_blocks,
-                                bool early)
+static mpk_status launch_kernel(mpk_context *cx, cuda_machine *m, uint32_t regime, uint64_t op,
+                                uint32_t n_blocks, bool early)
 {
     cuda_address argument = m->table_block + m->layout.op_kernels + op * sizeof(rt_kernel);
     void *arguments[] = {&argument};
@@ -54,15 +58,16 @@ static mpk_status launch_kernel(mpk_context *cx, cuda_machine *m, uint32_t regim
     return cuda_launch_on(cx, m->gpu, m->work, &l);
 }
 
-/* *early: the next kernel of the recording may start early; false before the first one, which follows a copy. */
+/* *early: the next kernel of the recording may start early; false before the first one, which
+ * follows a copy. */
 static mpk_status launch_ops(mpk_context *cx, cuda_machine *m, uint32_t graph, bool *early)
 {
     const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + graph;
     for (uint32_t k = 0; k < g->n_ops; k++) {
         if (m->source.uses[graph][k].instance == RT_NONE)
             continue;
-        TRY(launch_kernel(cx, m, m->source.regime_of[graph], g->first_op + k, m->machine.image.block->n_workers,
-                          *early));
+        TRY(launch_kernel(cx, m, m->source.regime_of[graph], g->first_op + k,
+                          m->machine.image.block->n_workers, *early));
         *early = m->options.mode == CUDA_GRAPH_PDL;
     }
     return MPK_OK;
@@ -71,16 +76,18 @@ static mpk_status launch_ops(mpk_context *cx, cuda_machine *m, uint32_t graph, b
 static mpk_status launch_step(mpk_context *cx, cuda_machine *m, bool early)
 {
     TRY(launch_kernel(cx, m, GEN_STREAMS, m->layout.n_ops, 1, early));
-    return cuda_download_on(cx, m->gpu, m->work, m->baseline->control, m->table_block + m->layout.control,
-                            sizeof(rt_control));
+    return cuda_download_on(cx, m->gpu, m->work, m->baseline->control,
+                            m->table_block + m->layout.control, sizeof(rt_control));
 }
 
 /* graph n_graphs: no operators. */
-static mpk_status record(mpk_context *cx, cuda_machine *m, uint32_t graph, bool with_step, cuda_graph *out)
+static mpk_status record(mpk_context *cx, cuda_machine *m, uint32_t graph, bool with_step,
+                         cuda_graph *out)
 {
     bool early = false;
     TRY(cuda_graph_begin(cx, m->gpu, m->work));
-    mpk_status status = graph < m->machine.image.n_graphs ? launch_ops(cx, m, graph, &early) : MPK_OK;
+    mpk_status status =
+        graph < m->machine.image.n_graphs ? launch_ops(cx, m, graph, &early) : MPK_OK;
     if (status == MPK_OK && with_step)
         status = launch_step(cx, m, early);
     return cuda_graph_end(cx, m->gpu, m->work, status, out);
@@ -105,7 +112,8 @@ static mpk_status run_step(mpk_context *cx, cuda_machine *m, bool *busy)
     *busy = b->control->n_steps.value != b->n_steps;
     b->n_steps = b->control->n_steps.value;
     b->next = *busy ? rt_word_graph(b->control->step.value) : m->machine.image.n_graphs;
-    CHECK(cx, b->next <= m->machine.image.n_graphs, MPK_EDEVICE, "the step task names graph %u", b->next);
+    CHECK(cx, b->next <= m->machine.image.n_graphs, MPK_EDEVICE, "the step task names graph %u",
+          b->next);
     return MPK_OK;
 }
 
@@ -139,7 +147,8 @@ static void *serve(void *argument)
                 status = run_step(&cx, m, &busy);
             while (status == MPK_OK && busy && !rt_load_acquire_system(&b->stopping));
             pthread_mutex_unlock(&b->lock);
-            nanosleep(&(struct timespec){0, BUSY_NS}, NULL); /* it waits for the host, or for room in a ring */
+            /* it waits for the host, or for room in a ring */
+            nanosleep(&(struct timespec){0, BUSY_NS}, NULL);
         }
     }
     if (status != MPK_OK)
@@ -147,7 +156,8 @@ static void *serve(void *argument)
     return NULL;
 }
 
-mpk_status cuda_baseline_run(mpk_context *cx, cuda_machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
+mpk_status cuda_baseline_run(mpk_context *cx, cuda_machine *m, uint32_t graph, uint32_t n_tokens,
+                             uint32_t n_rows)
 {
     rt_u32 live[RT_LIVES] = {[RT_ALL] = UINT32_MAX, [RT_TOKENS] = n_tokens, [RT_ROWS] = n_rows};
     cuda_address at = m->table_block + m->layout.control + offsetof(rt_control, live);

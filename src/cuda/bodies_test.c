@@ -1,10 +1,10 @@
 /* ctest: slow */
-/* bodies_test.c - all bodies in one kernel, and what loads weights, compiled by NVRTC for each architecture: what it
- * costs.
+/* bodies_test.c - all bodies in one kernel, and what loads weights, compiled by NVRTC for each
+ * architecture: what it costs.
  *
- * Input: cases of all operators whose operands are plain, in one program.  Output: for each architecture seconds,
- * bytes of code, and for each function that spills its registers, stack and spills; a fast body that spills is an
- * error.  Without NVRTC nothing is tested. */
+ * Input: cases of all operators whose operands are plain, in one program.  Output: for each
+ * architecture seconds, bytes of code, and for each function that spills its registers, stack and
+ * spills; a fast body that spills is an error.  Without NVRTC nothing is tested. */
 #include "check.h"
 
 #include <time.h>
@@ -14,8 +14,8 @@
 
 static mpk_context cx;
 
-static mpk_status add_graph(arena *a, const gen_arch *arch, const char *graph, bool only_fast, gen_graph *out,
-                            uint32_t *n)
+static mpk_status add_graph(arena *a, const gen_arch *arch, const char *graph, bool only_fast,
+                            gen_graph *out, uint32_t *n)
 {
     ir_graph *ir;
     TRY(ir_parse(&cx, a, str_from(graph), &ir));
@@ -38,8 +38,8 @@ static mpk_status add_graph(arena *a, const gen_arch *arch, const char *graph, b
     return MPK_OK;
 }
 
-/* The first case of each operator for which there is code, and all that get a fast body, as graphs of one program: what
- * generic bodies compute is tested elsewhere, here it is that they compile. */
+/* The first case of each operator for which there is code, and all that get a fast body, as graphs
+ * of one program: what generic bodies compute is tested elsewhere, here it is that they compile. */
 static void write_source(arena *a, const gen_arch *arch, gen_source *source)
 {
     uint32_t n = 0, most = 0;
@@ -61,34 +61,39 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The functions of the compiler's log that spill, by name; returns how many of them are fast bodies. */
+/* The functions of the compiler's log that spill, by name; returns how many of them are fast
+ * bodies. */
 static unsigned report_spills(const gen_source *source, const char *log)
 {
     unsigned bad = 0, number, seen = 0;
     char name[64] = "";
-    for (const char *line = log; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+    for (const char *line = log; line && *line;
+         line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
         int stack = 0, stores = 0, loads = 0;
         const char *properties = strstr(line, "Function properties for ");
         const char *end = strchr(line, '\n');
         if (properties && (!end || properties < end))
             sscanf(properties, "Function properties for %63s", name);
-        const char *numbers = strstr(line, " bytes stack frame, "); /* some compilers put a name before them */
+        /* some compilers put a name before them */
+        const char *numbers = strstr(line, " bytes stack frame, ");
         if (!numbers || (end && numbers > end))
             continue;
         while (numbers > line && numbers[-1] >= '0' && numbers[-1] <= '9')
             numbers--;
-        assert_int_equal(sscanf(numbers, "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack,
-                                &stores, &loads),
+        assert_int_equal(sscanf(numbers,
+                                "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads",
+                                &stack, &stores, &loads),
                          3);
         seen++;
-        if (stores == 0 || stack == 0) /* without a frame: registers that a called function keeps for its caller */
+        /* without a frame: registers that a called function keeps for its caller */
+        if (stores == 0 || stack == 0)
             continue;
         const char *body = strstr(name, "body_");
         const gen_body *b = NULL;
         if (body && sscanf(body, "body_%u", &number) == 1 && number < source->n_instances)
             b = source->instances[number].body;
-        print_message("  %s%s%s: %d bytes of stack, spills %d bytes\n", name, b ? " by " : "", b ? b->name : "", stack,
-                      stores);
+        print_message("  %s%s%s: %d bytes of stack, spills %d bytes\n", name, b ? " by " : "",
+                      b ? b->name : "", stack, stores);
         bad += b && b->rank > 0;
     }
     assert_true(seen); /* else the log is written in a way that nobody reads here */
@@ -108,10 +113,15 @@ static void test_all_bodies(void **state)
         text code = {0}, log = {0};
         write_source(&a, arch, &source);
         double start = now();
-        cuda_source s = {.name = "bodies.cu", .code = source.text, .arch = arch, .keep_folder = getenv("MPK_KEEP")};
+        cuda_source s = {.name = "bodies.cu",
+                         .code = source.text,
+                         .arch = arch,
+                         .keep_folder = getenv("MPK_KEEP")};
         check_ok(&cx, cuda_nvrtc_compile(&cx, nvrtc, &s, &code, &log));
-        print_message("%s: %u bodies, %zu bytes of source, %u of scratch; %.1f s, %zu bytes of code\n", arch->name,
-                      source.n_instances, source.text.n, source.rooms[0].scratch_bytes, now() - start, code.n);
+        print_message(
+            "%s: %u bodies, %zu bytes of source, %u of scratch; %.1f s, %zu bytes of code\n",
+            arch->name, source.n_instances, source.text.n, source.rooms[0].scratch_bytes,
+            now() - start, code.n);
         assert_int_equal(report_spills(&source, log.at ? log.at : ""), 0);
         text_free(&code);
         text_free(&log);
@@ -145,6 +155,7 @@ static void test_loader(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_bodies), cmocka_unit_test(test_loader)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_bodies),
+                                       cmocka_unit_test(test_loader)};
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -12,8 +12,8 @@ enum {
     MAP_PROMOTE_256 = 3, /* what is fetched into L2 at a time */
 };
 
-typedef int encode_tiled(void *, int, unsigned, cuda_address, const uint64_t *, const uint64_t *, const uint32_t *,
-                         const uint32_t *, int, int, int, int);
+typedef int encode_tiled(void *, int, unsigned, cuda_address, const uint64_t *, const uint64_t *,
+                         const uint32_t *, const uint32_t *, int, int, int, int);
 
 bool cuda_map_boxes(const cuda_gpu *g, const gen_boxes *m, cuda_address at, void *out)
 {
@@ -25,5 +25,6 @@ bool cuda_map_boxes(const cuda_gpu *g, const gen_boxes *m, cuda_address at, void
     encode_tiled *encode;
     memcpy(&encode, &entry, sizeof encode); /* C has no cast from data to a function */
     return encode && at % 16 == 0 && m->stride_bytes % 16 == 0 &&
-           encode(out, dtype, 2, at, dims, strides, box, steps, 0, swizzle, MAP_PROMOTE_256, 0) == 0;
+           encode(out, dtype, 2, at, dims, strides, box, steps, 0, swizzle, MAP_PROMOTE_256, 0) ==
+               0;
 }

@@ -1,10 +1,11 @@
 /* cache.c - a folder of compiled kernels, and of programs for GPUs.
  *
- * An entry is a file HASH.kernel: the head below, the compiler's log, the code; or HASH.program: the head, no log, the
- * bytes that its owner gave.  A hit sets the file's time to now, so
- * that the order of times is the order of last use; after an entry was added, the folder is looked through and the
- * oldest ones go until the rest is within the limit.  Two processes that compile the same source at the same time write
- * the same entry twice, each under a name of its own until it is whole: whoever renames last wins, and both are right.
+ * An entry is a file HASH.kernel: the head below, the compiler's log, the code; or HASH.program:
+ * the head, no log, the bytes that its owner gave.  A hit sets the file's time to now, so
+ * that the order of times is the order of last use; after an entry was added, the folder is looked
+ * through and the oldest ones go until the rest is within the limit.  Two processes that compile
+ * the same source at the same time write the same entry twice, each under a name of its own until
+ * it is whole: whoever renames last wins, and both are right.
  */
 #include "cuda/cache.h"
 
@@ -28,12 +29,14 @@ typedef struct entry_key {
     uint64_t hash[2];
 } entry_key;
 
-/* The head of an entry, in the byte order of this machine (another order makes it a damaged one). */
+/* The head of an entry, in the byte order of this machine (another order makes it a damaged
+ * one). */
 typedef struct entry_head {
     char magic[8];
     entry_key key;
-    uint64_t n_log, n_code, n_source; /* bytes; of the source, or of a program's key, for one more comparison */
-    uint64_t check;                   /* of log and code */
+    /* bytes; of the source, or of a program's key, for one more comparison */
+    uint64_t n_log, n_code, n_source;
+    uint64_t check; /* of log and code */
 } entry_head;
 
 static const char entry_magic[8] = "mpkkern";
@@ -44,7 +47,8 @@ static const char kernel_ending[] = ".kernel", program_ending[] = ".program";
 /* *out == NULL: there is no cache. */
 static mpk_status find_folder(mpk_context *cx, arena *a, const char **out)
 {
-    const char *named = getenv("MPK_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *named = getenv("MPK_CACHE"), *xdg = getenv("XDG_CACHE_HOME"),
+               *home = getenv("HOME");
     *out = NULL;
     if (named && !*named)
         return MPK_OK;
@@ -63,8 +67,8 @@ static mpk_status make_folder(mpk_context *cx, arena *a, const char *folder)
     for (char *at = path + 1; *at; at++)
         if (*at == '/') {
             *at = 0;
-            CHECK(cx, mkdir(path, 0777) == 0 || errno == EEXIST, MPK_EIO, "cannot make the folder %s: %s", path,
-                  strerror(errno));
+            CHECK(cx, mkdir(path, 0777) == 0 || errno == EEXIST, MPK_EIO,
+                  "cannot make the folder %s: %s", path, strerror(errno));
             *at = '/';
         }
     return MPK_OK;
@@ -78,8 +82,8 @@ static entry_key hash_key(str what, str more)
     return key;
 }
 
-static mpk_status find_path(mpk_context *cx, arena *a, const char *folder, entry_key key, const char *ending,
-                            const char **out)
+static mpk_status find_path(mpk_context *cx, arena *a, const char *folder, entry_key key,
+                            const char *ending, const char **out)
 {
     char name[64];
     snprintf(name, sizeof name, "%016" PRIx64 "%016" PRIx64 "%s", key.hash[0], key.hash[1], ending);
@@ -100,14 +104,16 @@ static bool read_head(const file_map *m, entry_key key, size_t n_source, entry_h
         return false;
     memcpy(head, m->bytes, sizeof *head);
     size_t rest = m->n_bytes - sizeof *head;
-    return memcmp(head->magic, entry_magic, sizeof entry_magic) == 0 && memcmp(&head->key, &key, sizeof key) == 0 &&
-           head->n_source == n_source && head->n_log <= rest && head->n_code == rest - head->n_log && head->n_code &&
+    return memcmp(head->magic, entry_magic, sizeof entry_magic) == 0 &&
+           memcmp(&head->key, &key, sizeof key) == 0 && head->n_source == n_source &&
+           head->n_log <= rest && head->n_code == rest - head->n_log && head->n_code &&
            head->check == check_of((const char *)m->bytes + sizeof *head, rest);
 }
 
 static void note_use(const char *path)
 {
-    utimensat(AT_FDCWD, path, NULL, 0); /* used now; a folder that cannot be written keeps its order */
+    /* used now; a folder that cannot be written keeps its order */
+    utimensat(AT_FDCWD, path, NULL, 0);
 }
 
 /* True if the entry was there and whole.  Whatever is wrong with it means that there is none. */
@@ -136,7 +142,8 @@ static bool load_entry(const char *path, entry_key key, const cuda_source *s, te
     return true;
 }
 
-static mpk_status write_entry(mpk_context *cx, const char *path, entry_key key, size_t n_source, str code, str log)
+static mpk_status write_entry(mpk_context *cx, const char *path, entry_key key, size_t n_source,
+                              str code, str log)
 {
     text t = {0};
     entry_head head = {.key = key, .n_log = log.n, .n_code = code.n, .n_source = n_source};
@@ -149,8 +156,8 @@ static mpk_status write_entry(mpk_context *cx, const char *path, entry_key key, 
         head.check = check_of(t.at + sizeof head, t.n - sizeof head);
         memcpy(t.at, &head, sizeof head);
     }
-    mpk_status status =
-        t.failed ? status_fail(cx, MPK_ENOMEM, "out of memory for %s", path) : file_write(cx, path, t.at, t.n);
+    mpk_status status = t.failed ? status_fail(cx, MPK_ENOMEM, "out of memory for %s", path)
+                                 : file_write(cx, path, t.at, t.n);
     text_free(&t);
     return status;
 }
@@ -177,14 +184,17 @@ static bool begins_with(const char *s, const char *start)
 }
 
 /* Entries and unfinished ones: names of other form are somebody else's. */
-static mpk_status add_entry(mpk_context *cx, arena *a, const char *folder, const char *name, entries *out)
+static mpk_status add_entry(mpk_context *cx, arena *a, const char *folder, const char *name,
+                            entries *out)
 {
     entry e = {0};
     struct stat s;
     size_t n = strspn(name, "0123456789abcdef");
-    bool is_kernel = begins_with(name + n, kernel_ending), is_program = begins_with(name + n, program_ending);
+    bool is_kernel = begins_with(name + n, kernel_ending),
+         is_program = begins_with(name + n, program_ending);
     const char *rest = name + n + (is_kernel ? sizeof kernel_ending : sizeof program_ending) - 1;
-    if (n != 32 || !(is_kernel || is_program) || (*rest && !(*rest == '.' && ends_with(rest, ".part"))))
+    if (n != 32 || !(is_kernel || is_program) ||
+        (*rest && !(*rest == '.' && ends_with(rest, ".part"))))
         return MPK_OK;
     TRY(file_join(cx, a, folder, name, &e.path));
     if (lstat(e.path, &s) != 0 || !S_ISREG(s.st_mode))
@@ -218,7 +228,8 @@ static int compare_used(const void *left, const void *right)
     return a->used.tv_nsec < b->used.tv_nsec ? -1 : a->used.tv_nsec > b->used.tv_nsec;
 }
 
-/* Remove what was used longest ago until the rest is within the limit, and what dead writers left. */
+/* Remove what was used longest ago until the rest is within the limit, and what dead writers
+ * left. */
 static mpk_status shrink(mpk_context *cx, arena *a, const char *folder)
 {
     entries all = {0};
@@ -238,8 +249,8 @@ static mpk_status shrink(mpk_context *cx, arena *a, const char *folder)
     return MPK_OK;
 }
 
-static mpk_status store(mpk_context *cx, arena *a, const char *folder, const char *path, entry_key key, size_t n_source,
-                        str code, str log)
+static mpk_status store(mpk_context *cx, arena *a, const char *folder, const char *path,
+                        entry_key key, size_t n_source, str code, str log)
 {
     TRY(make_folder(cx, a, folder));
     TRY(write_entry(cx, path, key, n_source, code, log));
@@ -248,8 +259,9 @@ static mpk_status store(mpk_context *cx, arena *a, const char *folder, const cha
 
 /* ---- the face ---- */
 
-static mpk_status compile_and_store(mpk_context *cx, arena *a, const cuda_tools *t, const cuda_source *s,
-                                    const char *folder, const char *path, entry_key key, text *code, text *log)
+static mpk_status compile_and_store(mpk_context *cx, arena *a, const cuda_tools *t,
+                                    const cuda_source *s, const char *folder, const char *path,
+                                    entry_key key, text *code, text *log)
 {
     text words = {0};
     mpk_context unheard = {0};
@@ -257,14 +269,15 @@ static mpk_status compile_and_store(mpk_context *cx, arena *a, const cuda_tools 
     if (log && words.n)
         text_add(log, words.at, words.n);
     if (status == MPK_OK && folder &&
-        store(&unheard, a, folder, path, key, s->code.n, (str){code->at, code->n}, (str){words.at, words.n}) != MPK_OK)
+        store(&unheard, a, folder, path, key, s->code.n, (str){code->at, code->n},
+              (str){words.at, words.n}) != MPK_OK)
         log_line(cx, LOG_WARN, "the kernel is not kept in the cache: %s", unheard.text);
     text_free(&words);
     return status;
 }
 
-static mpk_status compile(mpk_context *cx, arena *a, const cuda_tools *t, const cuda_source *s, text *code, text *log,
-                          bool *from_cache)
+static mpk_status compile(mpk_context *cx, arena *a, const cuda_tools *t, const cuda_source *s,
+                          text *code, text *log, bool *from_cache)
 {
     const char *folder, *path = NULL;
     str tools;
@@ -275,7 +288,8 @@ static mpk_status compile(mpk_context *cx, arena *a, const cuda_tools *t, const 
         key = hash_key(s->code, tools);
         TRY(find_path(cx, a, folder, key, kernel_ending, &path));
     }
-    /* what is to be kept is compiled, so that source, log and code lie there whatever the cache has */
+    /* what is to be kept is compiled, so that source, log and code lie there whatever the cache
+     * has */
     bool found = folder && !s->keep_folder && load_entry(path, key, s, code, log);
     if (!found)
         TRY(compile_and_store(cx, a, t, s, folder, path, key, code, log));
@@ -284,7 +298,8 @@ static mpk_status compile(mpk_context *cx, arena *a, const cuda_tools *t, const 
     return MPK_OK;
 }
 
-mpk_status cuda_cache_compile(mpk_context *cx, const cuda_source *s, text *code, text *log, bool *from_cache)
+mpk_status cuda_cache_compile(mpk_context *cx, const cuda_source *s, text *code, text *log,
+                              bool *from_cache)
 {
     arena a = {0};
     cuda_tools t;
@@ -298,8 +313,8 @@ mpk_status cuda_cache_compile(mpk_context *cx, const cuda_source *s, text *code,
 /* ---- programs ---- */
 
 /* *path == NULL: there is no cache. */
-static mpk_status find_program(mpk_context *cx, arena *a, str key, const char **folder, entry_key *hash,
-                               const char **path)
+static mpk_status find_program(mpk_context *cx, arena *a, str key, const char **folder,
+                               entry_key *hash, const char **path)
 {
     *path = NULL;
     *hash = hash_key(key, STR("program"));
@@ -368,8 +383,8 @@ static mpk_status clear(mpk_context *cx, arena *a)
     if (folder)
         TRY(list_entries(cx, a, folder, &all));
     for (size_t i = 0; i < all.n; i++)
-        CHECK(cx, unlink(all.at[i].path) == 0 || errno == ENOENT, MPK_EIO, "cannot remove %s: %s", all.at[i].path,
-              strerror(errno));
+        CHECK(cx, unlink(all.at[i].path) == 0 || errno == ENOENT, MPK_EIO, "cannot remove %s: %s",
+              all.at[i].path, strerror(errno));
     return MPK_OK;
 }
 

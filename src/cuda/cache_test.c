@@ -1,6 +1,8 @@
-/* cache_test.c - the kernel cache: hits, damage, many writers, a full one, one that cannot be written; programs in it.
+/* cache_test.c - the kernel cache: hits, damage, many writers, a full one, one that cannot be
+ * written; programs in it.
  *
- * Skipped where there is no NVRTC (see nvrtc_test.c): without it nothing is compiled, and so nothing kept.
+ * Skipped where there is no NVRTC (see nvrtc_test.c): without it nothing is compiled, and so
+ * nothing kept.
  */
 #include "check.h"
 
@@ -57,7 +59,8 @@ static bool is_hit(fixture *f, text *code)
 {
     bool hit;
     text own = {0}, log = {0};
-    cuda_source s = {.name = "unit.cu", .code = str_from(f->source), .arch = gen_arch_find("sm_80")};
+    cuda_source s = {
+        .name = "unit.cu", .code = str_from(f->source), .arch = gen_arch_find("sm_80")};
     check_ok(&f->cx, cuda_cache_compile(&f->cx, &s, &own, &log, &hit));
     assert_memory_equal(own.at, "\177ELF", 4);
     assert_non_null(strstr(log.at, "registers")); /* the log is part of an entry */
@@ -131,7 +134,8 @@ static void damage_is_replaced(void **state)
     check_ok(&f->cx, file_read(&f->cx, &a, path, 1 << 30, &good));
     for (uint64_t i = 0; i < 20; i++) {
         char *bad = arena_copy(&a, good.at, good.n);
-        size_t at = i < 8 ? i * 8 : rng_u64(seed, i) % good.n, n = i % 4 == 3 ? at : good.n; /* heads, too */
+        /* heads, too */
+        size_t at = i < 8 ? i * 8 : rng_u64(seed, i) % good.n, n = i % 4 == 3 ? at : good.n;
         bad[at] = (char)(bad[at] ^ (1 << i % 8));
         check_ok(&f->cx, file_write(&f->cx, path, bad, n));
         if (is_hit(f, NULL))
@@ -158,7 +162,8 @@ static void processes_write_at_the_same_time(void **state)
             for (uint64_t j = 0; j < 6 && status == MPK_OK; j++) {
                 text code = {0};
                 new_source(f, seed + j % 3);
-                cuda_source s = {.name = "unit.cu", .code = str_from(f->source), .arch = gen_arch_find("sm_80")};
+                cuda_source s = {
+                    .name = "unit.cu", .code = str_from(f->source), .arch = gen_arch_find("sm_80")};
                 status = cuda_cache_compile(&f->cx, &s, &code, NULL, NULL);
                 if (status == MPK_OK && memcmp(code.at, "\177ELF", 4) != 0)
                     status = MPK_EFORMAT;
@@ -209,7 +214,8 @@ static void full_cache_forgets_the_oldest(void **state)
     static const char oldest[] = "00000000000000000000000000000001.kernel",
                       newer[] = "00000000000000000000000000000002.kernel",
                       dead[] = "00000000000000000000000000000003.kernel.77.part",
-                      alive[] = "00000000000000000000000000000004.kernel.78.part", other[] = "somebody-elses.file";
+                      alive[] = "00000000000000000000000000000004.kernel.78.part",
+                      other[] = "somebody-elses.file";
     fixture own, *f = start(&own);
     add_large(f, oldest, 600 << 20, 9000);
     add_large(f, newer, 600 << 20, 100);
@@ -238,7 +244,8 @@ static void count_warnings(void *user, int level, const char *line)
     *(int *)user += level == LOG_WARN;
 }
 
-/* A folder that cannot be made (what stands in its way is a file): compiled all the same, with a line in the log. */
+/* A folder that cannot be made (what stands in its way is a file): compiled all the same, with a
+ * line in the log. */
 static void a_cache_that_cannot_be_written(void **state)
 {
     (void)state;

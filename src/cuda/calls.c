@@ -1,15 +1,18 @@
-/* calls.c - a program in the memory of its caller on the GPU: one launch of the kernel for each run, on his stream.
+/* calls.c - a program in the memory of its caller on the GPU: one launch of the kernel for each
+ * run, on his stream.
  *
- * Input: where each weight lies; then, for each run, the addresses of inputs, states and outputs.  Weights that a body
- * reads packed are packed by kernels of their own before the run that needs them; all others, and every other tensor of
- * the caller, are used where they are.  Entries (rt_lane.h) hold addresses: those that the caller may change are listed
- * once (rt_use), and the kernel itself writes new ones into its entries before it looks at them.
+ * Input: where each weight lies; then, for each run, the addresses of inputs, states and outputs.
+ * Weights that a body reads packed are packed by kernels of their own before the run that needs
+ * them; all others, and every other tensor of the caller, are used where they are.  Entries
+ * (rt_lane.h) hold addresses: those that the caller may change are listed once (rt_use), and the
+ * kernel itself writes new ones into its entries before it looks at them.
  *
- * Nothing here waits for the GPU but cuda_call_wait and the end.  A run is after the last one, whatever their streams,
- * since they share temporaries and counters; and after that of another machine, if the caller says so: two kernels
- * that want all SMs must not get some of them each.
- * Cost of a run: one launch, recorded as a CUDA graph when the machine is made; on another stream than the default one
- * an event; and, if an address has changed, a copy of all addresses to the GPU on the same stream.
+ * Nothing here waits for the GPU but cuda_call_wait and the end.  A run is after the last one,
+ * whatever their streams, since they share temporaries and counters; and after that of another
+ * machine, if the caller says so: two kernels that want all SMs must not get some of them each.
+ * Cost of a run: one launch, recorded as a CUDA graph when the machine is made; on another stream
+ * than the default one an event; and, if an address has changed, a copy of all addresses to the GPU
+ * on the same stream.
  */
 #include <stdlib.h>
 
@@ -21,9 +24,10 @@ typedef struct cuda_calls {
     cuda_address *weights; /* [image.n_weights] where the caller keeps them */
     bool *stale;           /* [weights.packed.n] its copy is not there yet, or not right any more */
     bool is_stale;         /* some copy is */
-    cuda_graph run;        /* one launch of the kernel, which takes the driver half the time of a launch anew */
-    cuda_event done;       /* the last run has ended; of one on the default stream: see mark_end */
-    cuda_stream last;      /* where that was */
+    /* one launch of the kernel, which takes the driver half the time of a launch anew */
+    cuda_graph run;
+    cuda_event done;  /* the last run has ended; of one on the default stream: see mark_end */
+    cuda_stream last; /* where that was */
     bool launched;
     cuda_address block; /* of the slots: addresses, sets that entries hold, uses */
 } cuda_calls;
@@ -44,8 +48,8 @@ static cuda_address weight_rows(const cuda_machine *m, uint32_t weight, uint64_t
            (uint64_t)ir_row_bytes(m->machine.image.weights[weight].dtype, (int64_t)elements);
 }
 
-static mpk_status pack_part(mpk_context *cx, const cuda_machine *m, const cuda_packed *packed, uint32_t k,
-                            cuda_stream s)
+static mpk_status pack_part(mpk_context *cx, const cuda_machine *m, const cuda_packed *packed,
+                            uint32_t k, cuda_stream s)
 {
     const cuda_part *part = &packed->parts[k];
     rt_pack job = {.from = weight_rows(m, part->weight, part->first_row),
@@ -129,23 +133,26 @@ static bool is_packed(const gen_pack *p, ir_tensor_id tensor)
     return false;
 }
 
-static mpk_status visit_operand(mpk_context *cx, survey *s, rt_u32 entry, ir_tensor_id tensor, uint32_t operand)
+static mpk_status visit_operand(mpk_context *cx, survey *s, rt_u32 entry, ir_tensor_id tensor,
+                                uint32_t operand)
 {
     const ir_graph *g = s->m->machine.image.ir[0];
     ir_tensor_id root = tg_root(g, tensor);
     tg_area area = s->m->machine.image.places[0][root].area;
     int64_t stride[IR_MAX_RANK], offset;
     CHECK(cx, s->slot_of[root] != NO_SLOT || (area != TG_STATE && area != TG_STEP), MPK_EARG,
-          "tensor %.*s has no slot: a program in its caller's memory has none for inputs, states and outputs",
+          "tensor %.*s has no slot: a program in its caller's memory has none for inputs, states "
+          "and outputs",
           STR_ARG(g->tensors.at[root].name));
     if (s->slot_of[root] == NO_SLOT)
         return MPK_OK;
     if (s->uses) {
         ir_strides(g, tensor, stride, &offset);
         uint64_t at = entry * sizeof(rt_entry) + offsetof(rt_entry, at) + operand * sizeof(rt_u64);
-        s->uses[s->n] = (rt_use){.word = (rt_u32)(at / sizeof(rt_u64)),
-                                 .slot = (rt_u32)s->slot_of[root],
-                                 .offset = (uint64_t)ir_row_bytes(g->tensors.at[tensor].dtype, offset)};
+        s->uses[s->n] =
+            (rt_use){.word = (rt_u32)(at / sizeof(rt_u64)),
+                     .slot = (rt_u32)s->slot_of[root],
+                     .offset = (uint64_t)ir_row_bytes(g->tensors.at[tensor].dtype, offset)};
     }
     s->n++;
     return MPK_OK;
@@ -165,7 +172,8 @@ static mpk_status visit_entry(mpk_context *cx, survey *s, rt_u32 entry, uint32_t
     return MPK_OK;
 }
 
-/* Entries in the order of tables.c: the lists of the workers, then JIT tasks.  first: [n_workers + 2]. */
+/* Entries in the order of tables.c: the lists of the workers, then JIT tasks.  first: [n_workers +
+ * 2]. */
 static mpk_status visit_entries(mpk_context *cx, survey *s, rt_u32 *first)
 {
     const rt_header *h = s->m->machine.image.block;
@@ -188,8 +196,8 @@ static mpk_status visit_entries(mpk_context *cx, survey *s, rt_u32 *first)
     return MPK_OK;
 }
 
-static mpk_status map_slots(mpk_context *cx, const cuda_machine *m, arena *a, uint32_t n, const ir_tensor_id *roots,
-                            cuda_slots *to, int32_t **slot_of)
+static mpk_status map_slots(mpk_context *cx, const cuda_machine *m, arena *a, uint32_t n,
+                            const ir_tensor_id *roots, cuda_slots *to, int32_t **slot_of)
 {
     const program_image *image = &m->machine.image;
     NEW(cx, a, *slot_of, image->ir[0]->tensors.n);
@@ -210,14 +218,17 @@ static mpk_status map_slots(mpk_context *cx, const cuda_machine *m, arena *a, ui
 }
 
 /* Everything of the slots in one block of the GPU's memory, and the kernel told where. */
-static mpk_status place_slots(mpk_context *cx, cuda_machine *m, cuda_slots *slots, const rt_u32 *first,
-                              const rt_use *uses, rt_u32 n_uses)
+static mpk_status place_slots(mpk_context *cx, cuda_machine *m, cuda_slots *slots,
+                              const rt_u32 *first, const rt_use *uses, rt_u32 n_uses)
 {
-    uint64_t workers = m->machine.image.block->n_workers, addresses = (slots->n + 1) * sizeof(rt_u64),
-             held = workers * sizeof(rt_u64), lists = (workers + 2) * sizeof(rt_u32),
+    uint64_t workers = m->machine.image.block->n_workers,
+             addresses = (slots->n + 1) * sizeof(rt_u64), held = workers * sizeof(rt_u64),
+             lists = (workers + 2) * sizeof(rt_u32),
              at_uses = (addresses + held + lists + 15) / 16 * 16;
-    cuda_address old = m->calls->block, block, call = m->table_block + m->layout.kernel + offsetof(rt_kernel, call);
-    TRY(cuda_memory_alloc(cx, m->gpu, "the list of slots", at_uses + n_uses * sizeof *uses, &block));
+    cuda_address old = m->calls->block, block,
+                 call = m->table_block + m->layout.kernel + offsetof(rt_kernel, call);
+    TRY(cuda_memory_alloc(cx, m->gpu, "the list of slots", at_uses + n_uses * sizeof *uses,
+                          &block));
     m->calls->block = block;
     cuda_memory_release(m->gpu, old);
     slots->at = block;
@@ -249,8 +260,8 @@ static mpk_status make_slots(mpk_context *cx, cuda_machine *m, arena *a, arena *
     return MPK_OK;
 }
 
-mpk_status cuda_call_make_slots(mpk_context *cx, machine *base, arena *a, uint32_t graph, uint32_t n,
-                                const ir_tensor_id *roots, void **out)
+mpk_status cuda_call_make_slots(mpk_context *cx, machine *base, arena *a, uint32_t graph,
+                                uint32_t n, const ir_tensor_id *roots, void **out)
 {
     cuda_machine *m = cuda_of(base);
     cuda_slots *slots = NULL;
@@ -280,16 +291,18 @@ mpk_status cuda_call_check(mpk_context *cx, machine *base)
     return check_fault(cx, cuda_of(base));
 }
 
-/* Let m->calls->done come when the last run has ended.  Another stream may be gone when somebody asks, so there the
- * event is recorded after each run; the default one stays, and most runs there are followed by runs there: only now,
- * after all that was put there since. */
+/* Let m->calls->done come when the last run has ended.  Another stream may be gone when somebody
+ * asks, so there the event is recorded after each run; the default one stays, and most runs there
+ * are followed by runs there: only now, after all that was put there since. */
 static mpk_status mark_end(mpk_context *cx, const cuda_machine *m)
 {
     return m->calls->last ? MPK_OK : cuda_event_record(cx, m->gpu, m->calls->done, NULL);
 }
 
-/* The stream goes on when the last run of a machine has ended; nothing to do if it was put on the same one. */
-static mpk_status follow(mpk_context *cx, const cuda_machine *m, const cuda_machine *last, cuda_stream s)
+/* The stream goes on when the last run of a machine has ended; nothing to do if it was put on the
+ * same one. */
+static mpk_status follow(mpk_context *cx, const cuda_machine *m, const cuda_machine *last,
+                         cuda_stream s)
 {
     if (!last || !last->calls->launched || last->calls->last == s)
         return MPK_OK;
@@ -298,7 +311,8 @@ static mpk_status follow(mpk_context *cx, const cuda_machine *m, const cuda_mach
 }
 
 /* What has changed since the last run goes to the GPU, on the stream. */
-static mpk_status send_addresses(mpk_context *cx, cuda_machine *m, cuda_slots *slots, cuda_stream s, void *const *data)
+static mpk_status send_addresses(mpk_context *cx, cuda_machine *m, cuda_slots *slots, cuda_stream s,
+                                 void *const *data)
 {
     uint64_t *held = slots->addresses;
     if (held[0] && memcmp(held + 1, data, slots->n * sizeof *held) == 0)
@@ -315,13 +329,14 @@ static mpk_status send_addresses(mpk_context *cx, cuda_machine *m, cuda_slots *s
     return cuda_upload_on(cx, m->gpu, s, slots->at, held, (slots->n + 1) * sizeof *held);
 }
 
-static mpk_status launch(mpk_context *cx, cuda_machine *m, const cuda_machine *after, cuda_slots *slots, cuda_stream s,
-                         void *const *data)
+static mpk_status launch(mpk_context *cx, cuda_machine *m, const cuda_machine *after,
+                         cuda_slots *slots, cuda_stream s, void *const *data)
 {
     bool captured;
     TRY(cuda_stream_is_captured(cx, m->gpu, s, &captured));
     CHECK(cx, !captured, MPK_EUNSUPPORTED,
-          "the stream is being captured into a CUDA graph: a program of mpk is one launch already, run it outside");
+          "the stream is being captured into a CUDA graph: a program of mpk is one launch already, "
+          "run it outside");
     TRY(follow(cx, m, m, s));
     TRY(follow(cx, m, after, s));
     TRY(send_addresses(cx, m, slots, s, data));
@@ -332,8 +347,8 @@ static mpk_status launch(mpk_context *cx, cuda_machine *m, const cuda_machine *a
     return s ? cuda_event_record(cx, m->gpu, m->calls->done, s) : MPK_OK;
 }
 
-mpk_status cuda_call_launch(mpk_context *cx, machine *base, machine *after, void *slots, void *stream,
-                            void *const *data)
+mpk_status cuda_call_launch(mpk_context *cx, machine *base, machine *after, void *slots,
+                            void *stream, void *const *data)
 {
     cuda_machine *m = cuda_of(base);
     cuda_context before;

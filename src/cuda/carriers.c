@@ -1,39 +1,42 @@
-/* carriers.c - which results carry their own readiness, instead of a counter (paper §5.1 leaves the carrier of an event
- * open).
+/* carriers.c - which results carry their own readiness, instead of a counter (paper §5.1 leaves the
+ * carrier of an event open).
  *
- * Input: the image and the code of its operators.  Output: for each tensor whether it is carried, and where it lies;
- * for each task whether it is quiet; for each worker what it clears.
+ * Input: the image and the code of its operators.  Output: for each tensor whether it is carried,
+ * and where it lies; for each task whether it is quiet; for each worker what it clears.
  *
- * A carried tensor has memory of its own in a step, all of it RT_EMPTY when the step begins.  Whoever needs a word of
- * it looks at the word until it is something else; no counter and no fence stands between writer and reader.  So a
- * result reaches the other side of the GPU in the time of one store and one load.  Why that is sound (docs/gpu.md,
- * "Carriers"):
+ * A carried tensor has memory of its own in a step, all of it RT_EMPTY when the step begins.
+ * Whoever needs a word of it looks at the word until it is something else; no counter and no fence
+ * stands between writer and reader.  So a result reaches the other side of the GPU in the time of
+ * one store and one load.  Why that is sound (docs/gpu.md, "Carriers"):
  *
- *   gate    tasks that poll (quiet ones) read otherwise only what was there before some event, and every worker waits
- *           for that event by its counter before its first quiet task
+ *   gate    tasks that poll (quiet ones) read otherwise only what was there before some event, and
+ *           every worker waits for that event by its counter before its first quiet task
  *
- *   order   what a quiet task writes besides is memory that no task before it touches; operators in between that do not
- *           poll wait for nothing but the start: so nobody relies on an order that goes through a task which waits for
- *           no event
+ *   order   what a quiet task writes besides is memory that no task before it touches; operators in
+ *           between that do not poll wait for nothing but the start: so nobody relies on an order
+ *           that goes through a task which waits for no event
  *
- *   words   a word is written once in a step, by a store that is not torn; what it holds says that it was written
+ *   words   a word is written once in a step, by a store that is not torn; what it holds says that
+ *           it was written
  *
- *   clear   from some operator on, all tasks wait by counters for an event that follows every task before; once a
- *           worker has seen it, nobody reads carried words any more, so it makes those that it wrote empty again, and
- *           its own counted task publishes that before the step can end
+ *   clear   from some operator on, all tasks wait by counters for an event that follows every task
+ *           before; once a worker has seen it, nobody reads carried words any more, so it makes
+ *           those that it wrote empty again, and its own counted task publishes that before the
+ *           step can end
  *
  *   step    the next step's word is released after that, and acquired by whoever polls next
  *
- * Graphs in which there is no such event, and graphs with JIT tasks, use counters alone.  With JIT tasks it would not
- * be sound: a worker that polls for a word cannot run the JIT task in its own queue that makes this word, and no list
- * says which worker has to empty what a JIT task wrote.
+ * Graphs in which there is no such event, and graphs with JIT tasks, use counters alone.  With JIT
+ * tasks it would not be sound: a worker that polls for a word cannot run the JIT task in its own
+ * queue that makes this word, and no list says which worker has to empty what a JIT task wrote.
  * Cost: a pass over the tasks of a graph for each event that is tried.
  */
 #include "cuda/cuda_machine.h"
 #include "gen/body_print.h"
 #include "ir/op.h"
 
-/* Rows that the clerk looks at together, a lane each: it looks before it clears long ones (device/role/clerk.cuh). */
+/* Rows that the clerk looks at together, a lane each: it looks before it clears long ones
+ * (device/role/clerk.cuh). */
 enum { CLEAR_ROWS = 32 };
 
 /* One graph, being looked at. */
@@ -105,8 +108,8 @@ static void box_of_output(const flow *f, const rt_task *task, uint32_t output, i
         op->def->writes(f->ir, op, output, &first, box);
 }
 
-/* Which outputs of which operators have tasks whose boxes are not of whole words?  Others are written, and what lies
- * beside them is read, by whole words. */
+/* Which outputs of which operators have tasks whose boxes are not of whole words?  Others are
+ * written, and what lies beside them is read, by whole words. */
 static void mark_torn(flow *f)
 {
     for (uint32_t i = 0; i < f->g->n_tasks; i++) {
@@ -129,7 +132,8 @@ static bool polls(const flow *f, ir_op_id op, ir_tensor_id root)
     const ir_op *o = &f->ir->ops.at[op];
     const gen_body *body = body_of(f, op);
     for (uint32_t i = 0; i < o->n_in; i++)
-        if (o->in[i] != IR_NONE && f->root[o->in[i]] == root && (o->in[i] != root || !(body->carries >> i & 1)))
+        if (o->in[i] != IR_NONE && f->root[o->in[i]] == root &&
+            (o->in[i] != root || !(body->carries >> i & 1)))
             return false;
     return true;
 }
@@ -143,8 +147,8 @@ static bool reads_root(const flow *f, ir_op_id op, ir_tensor_id root)
     return false;
 }
 
-/* Rows one after the other, of whole words.  That no i32 is RT_EMPTY, which is -1, is the promise of bodies that
- * carry. */
+/* Rows one after the other, of whole words.  That no i32 is RT_EMPTY, which is -1, is the promise
+ * of bodies that carry. */
 static bool has_whole_rows(const ir_tensor *t)
 {
     return t->rank && t->offset == 0 &&
@@ -152,14 +156,16 @@ static bool has_whole_rows(const ir_tensor *t)
             (gen_is_dense(t, IR_BF16) && t->dims[t->rank - 1] % 2 == 0));
 }
 
-/* Where the operator puts this tensor, if it may be carried to readers before operator `end`; else -1. */
+/* Where the operator puts this tensor, if it may be carried to readers before operator `end`; else
+ * -1. */
 static int output_to_carry(const flow *f, ir_tensor_id id, ir_op_id end)
 {
     const ir_tensor *t = &f->ir->tensors.at[id];
     bool is_read = false;
     int output = -1;
     if (t->kind != IR_TEMP || t->producer == IR_NONE || t->producer >= end || f->root[id] != id ||
-        !has_tasks(f, t->producer) || !body_of(f, t->producer)->carries || !has_whole_rows(t) || t->live == IR_ROWS)
+        !has_tasks(f, t->producer) || !body_of(f, t->producer)->carries || !has_whole_rows(t) ||
+        t->live == IR_ROWS)
         return -1;
     for (ir_tensor_id other = 0; other < f->ir->tensors.n; other++)
         if (other != id && f->root[other] == id)
@@ -187,8 +193,8 @@ static bool may_carry(const flow *f, ir_op_id op)
     return has_tasks(f, op) && body_of(f, op)->carries;
 }
 
-/* Does a counted event follow everything before operator `end` that may touch carried words, with a task of it on every
- * worker that did any? */
+/* Does a counted event follow everything before operator `end` that may touch carried words, with a
+ * task of it on every worker that did any? */
 static bool can_end(flow *f, ir_op_id end)
 {
     uint32_t event = has_tasks(f, end) ? event_of(f, end) : RT_NONE;
@@ -196,7 +202,8 @@ static bool can_end(flow *f, ir_op_id end)
         return false;
     mark_before(f, event);
     for (uint32_t t = 0; t < f->g->n_tasks; t++)
-        if (f->tasks[t].op != RT_NONE && f->tasks[t].op < end && may_carry(f, f->tasks[t].op) && !f->before[t])
+        if (f->tasks[t].op != RT_NONE && f->tasks[t].op < end && may_carry(f, f->tasks[t].op) &&
+            !f->before[t])
             return false;
     for (uint32_t w = 0; w < cuda_workers(f->m); w++) {
         bool did = false, ends = false;
@@ -224,8 +231,9 @@ static bool touches_root(const flow *f, ir_op_id op, ir_tensor_id root)
     return reads_root(f, op, root);
 }
 
-/* May tasks of this operator run without their event, as far as what they write goes?  No operator before touches it,
- * and no other tensor lies there: temporaries get memory of their own (place_tensors). */
+/* May tasks of this operator run without their event, as far as what they write goes?  No operator
+ * before touches it, and no other tensor lies there: temporaries get memory of their own
+ * (place_tensors). */
 static bool writes_apart(const flow *f, ir_op_id op)
 {
     const ir_op *o = &f->ir->ops.at[op];
@@ -236,14 +244,15 @@ static bool writes_apart(const flow *f, ir_op_id op)
     return true;
 }
 
-/* Operators between gate and end that the gate's event does not follow either poll, or wait for the start alone: no
- * order of theirs goes through a task that polls. */
+/* Operators between gate and end that the gate's event does not follow either poll, or wait for the
+ * start alone: no order of theirs goes through a task that polls. */
 static bool stands_apart(flow *f, ir_op_id op)
 {
     return may_carry(f, op) ? writes_apart(f, op) : event_of(f, op) == TG_START;
 }
 
-/* Is everything that operators between `gate` and `end` read and that is not carried there before the gate's event? */
+/* Is everything that operators between `gate` and `end` read and that is not carried there before
+ * the gate's event? */
 static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
 {
     uint32_t event = has_tasks(f, gate) ? event_of(f, gate) : RT_NONE;
@@ -269,7 +278,8 @@ static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
 
 /* ---- the plan ---- */
 
-static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph, flow *f)
+static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph,
+                             flow *f)
 {
     const rt_header *h = m->machine.image.block;
     const rt_graph *g = (const rt_graph *)image_table(h, RT_GRAPHS) + graph;
@@ -331,8 +341,8 @@ static bool needs_own_place(const flow *f, ir_tensor_id id)
            f->m->machine.image.places[f->index][id].area == TG_TEMPS;
 }
 
-/* Places in the block that all graphs share: what is carried, which is empty when a step begins, and after that of all
- * graphs the rest (move_rest). */
+/* Places in the block that all graphs share: what is carried, which is empty when a step begins,
+ * and after that of all graphs the rest (move_rest). */
 static void place_tensors(flow *f, cuda_carriers *to)
 {
     uint64_t carried = 0, rest = 0;
@@ -342,7 +352,8 @@ static void place_tensors(flow *f, cuda_carriers *to)
             continue;
         f->out->is_carried[i] = f->can[i];
         f->out->at[i] = *n;
-        *n += ((uint64_t)ir_bytes(&f->ir->tensors.at[i]) + CUDA_CARRY_ALIGN - 1) / CUDA_CARRY_ALIGN * CUDA_CARRY_ALIGN;
+        *n += ((uint64_t)ir_bytes(&f->ir->tensors.at[i]) + CUDA_CARRY_ALIGN - 1) /
+              CUDA_CARRY_ALIGN * CUDA_CARRY_ALIGN;
     }
     to->n_carried = carried > to->n_carried ? carried : to->n_carried;
     to->n_rest = rest > to->n_rest ? rest : to->n_rest;
@@ -370,8 +381,10 @@ static mpk_status add_clear(mpk_context *cx, cuda_machine *m, rt_clear whole)
     return MPK_OK;
 }
 
-/* What one task writes of one output: rows along the first axis, once for each place along those in between. */
-static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, const rt_task *task, uint32_t output)
+/* What one task writes of one output: rows along the first axis, once for each place along those in
+ * between. */
+static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, const rt_task *task,
+                             uint32_t output)
 {
     ir_tensor_id id = f->ir->ops.at[task->op].out[output];
     const ir_tensor *t = &f->ir->tensors.at[id];
@@ -403,7 +416,8 @@ static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, co
 
 static mpk_status add_worker(mpk_context *cx, cuda_machine *m, const flow *f, uint32_t worker)
 {
-    for (uint32_t k = f->ranges[worker].first; k < f->ranges[worker].last && f->out->end != RT_NONE; k++) {
+    for (uint32_t k = f->ranges[worker].first; k < f->ranges[worker].last && f->out->end != RT_NONE;
+         k++) {
         const rt_task *task = &f->tasks[f->lists[k]];
         if (task->op == RT_NONE)
             continue;
@@ -418,8 +432,10 @@ static mpk_status add_worker(mpk_context *cx, cuda_machine *m, const flow *f, ui
 /* May graphs of this machine carry at all?  Kernels that end between operators count. */
 static bool may_carry_any(const cuda_machine *m)
 {
-    const bool runs_whole_steps = m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS;
-    return runs_whole_steps && m->arch.features & GEN_BULK && !m->options.no_carriers && m->n_peers == 1;
+    const bool runs_whole_steps =
+        m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS;
+    return runs_whole_steps && m->arch.features & GEN_BULK && !m->options.no_carriers &&
+           m->n_peers == 1;
 }
 
 static mpk_status plan_graph(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph)
@@ -473,11 +489,13 @@ void cuda_carry_list(const cuda_machine *m, uint32_t graph, rt_entry *entries, u
 {
     const cuda_flow *plan = &m->carriers.flows[graph];
     const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + graph;
-    const rt_event *events = (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
+    const rt_event *events =
+        (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
     bool is_through = false, clears = true;
     for (uint32_t i = 0; i < n; i++) {
         rt_entry *e = &entries[i];
-        is_through = is_through || (plan->end != RT_NONE && !e->quiet && e->depends == g->first_event + plan->event);
+        is_through = is_through || (plan->end != RT_NONE && !e->quiet &&
+                                    e->depends == g->first_event + plan->event);
         if (e->quiet && !is_through) {
             e->quiet = 0;
             e->depends = g->first_event + plan->event;

@@ -1,7 +1,9 @@
-/* carriers_test.c - what is carried: which results, in whose memory, who waits for them and who clears them. */
+/* carriers_test.c - what is carried: which results, in whose memory, who waits for them and who
+ * clears them. */
 #include "cuda_bed.h"
 
-/* A quiet task reads only what is carried, what was there before the step, and what is there before the gate. */
+/* A quiet task reads only what is carried, what was there before the step, and what is there before
+ * the gate. */
 static void check_quiet(const bed *b, const cuda_flow *flow, const rt_entry *e, uint32_t op_number)
 {
     const ir_op *op = &b->image.ir[0]->ops.at[op_number];
@@ -18,8 +20,8 @@ static void check_quiet(const bed *b, const cuda_flow *flow, const rt_entry *e, 
     }
 }
 
-/* One worker's list: it waits for the gate before its first quiet task, clears once and by a counter, and what reads
- * carried words before that triggers when it is through. */
+/* One worker's list: it waits for the gate before its first quiet task, clears once and by a
+ * counter, and what reads carried words before that triggers when it is through. */
 static uint32_t check_worker(const bed *b, const cuda_flow *flow, const rt_entry *e, uint32_t n)
 {
     const rt_graph *g = image_table(b->image.block, RT_GRAPHS);
@@ -40,13 +42,15 @@ static uint32_t check_worker(const bed *b, const cuda_flow *flow, const rt_entry
     return n_quiet;
 }
 
-/* Of what quiet tasks write nothing lies in memory that is reused, nor in that of another tensor. */
+/* Of what quiet tasks write nothing lies in memory that is reused, nor in that of another
+ * tensor. */
 static void check_own_memory(const cuda_machine *m, const ir_graph *ir)
 {
     const cuda_flow *flow = &m->carriers.flows[0];
     for (ir_tensor_id i = 0; i < ir->tensors.n; i++) {
         const ir_tensor *t = &ir->tensors.at[i];
-        if (t->producer <= flow->gate || t->producer >= flow->end || t->kind != IR_TEMP || tg_root(ir, i) != i)
+        if (t->producer <= flow->gate || t->producer >= flow->end || t->kind != IR_TEMP ||
+            tg_root(ir, i) != i)
             continue;
         assert_int_not_equal(flow->at[i], CUDA_IN_AREA);
         assert_true(flow->at[i] + (uint64_t)ir_bytes(t) <= m->carriers.n_bytes);
@@ -68,7 +72,8 @@ static void check_carriers(const char *source, cuda_mode mode, uint32_t least_qu
     const cuda_flow *flow = &m->carriers.flows[0];
     const ir_graph *ir = b->image.ir[0];
     const rt_entry *entries = table(b, m->layout.entries);
-    const rt_u32 *first = table(b, m->layout.first_entry), *first_clear = table(b, m->layout.first_clear);
+    const rt_u32 *first = table(b, m->layout.first_entry),
+                 *first_clear = table(b, m->layout.first_clear);
     const rt_clear *clears = table(b, m->layout.clears);
     assert_int_equal(flow->end, ir->ops.n - 1);
     uint32_t n_quiet = 0;
@@ -84,7 +89,8 @@ static void check_carriers(const char *source, cuda_mode mode, uint32_t least_qu
         if (flow->is_carried[i])
             carried += (uint64_t)ir_bytes(&ir->tensors.at[i]);
     assert_true(carried > 0);
-    assert_int_equal(cleared, carried); /* each byte once: tasks of an operator are disjoint and cover its result */
+    /* each byte once: tasks of an operator are disjoint and cover its result */
+    assert_int_equal(cleared, carried);
     check_own_memory(m, ir);
     tear_down(b);
 }
@@ -104,7 +110,8 @@ static bool is_carried(const bed *b, const char *name)
     return cuda_of(b->m)->carriers.flows[0].is_carried[id];
 }
 
-/* Logits are carried to the router, and ids and weights to the experts: so is all that a layer computes. */
+/* Logits are carried to the router, and ids and weights to the experts: so is all that a layer
+ * computes. */
 static void test_carried_experts(void **state)
 {
     (void)state;
@@ -112,7 +119,8 @@ static void test_carried_experts(void **state)
     bed *b = set_up(routed);
     check_ok(&b->cx, start(b));
     assert_true(is_carried(b, "h") && is_carried(b, "l"));
-    assert_false(is_carried(b, "e") || is_carried(b, "i")); /* the last operator reads or writes them */
+    /* the last operator reads or writes them */
+    assert_false(is_carried(b, "e") || is_carried(b, "i"));
     tear_down(b);
     b = set_up(mixture);
     check_ok(&b->cx, start(b));
@@ -122,7 +130,8 @@ static void test_carried_experts(void **state)
     check_carriers(mixture, CUDA_PERSISTENT, 12);
 }
 
-/* Rows of 3 expert numbers, and of 50 logits, are no whole words of 16 bytes: they are cleared by smaller ones. */
+/* Rows of 3 expert numbers, and of 50 logits, are no whole words of 16 bytes: they are cleared by
+ * smaller ones. */
 static void test_short_rows(void **state)
 {
     (void)state;
@@ -163,8 +172,8 @@ static const char branches[] = "input %t : bf16[4, 256] live=tokens\n"
                                "output %i\n"
                                "output %r\n";
 
-/* Carried words are cleared after an event that follows all tasks that touch them.  No operator of the second branch
- * follows any of the first, so none of them clears. */
+/* Carried words are cleared after an event that follows all tasks that touch them.  No operator of
+ * the second branch follows any of the first, so none of them clears. */
 static void test_end_follows_all(void **state)
 {
     (void)state;
@@ -178,23 +187,23 @@ static void test_end_follows_all(void **state)
 }
 
 /* Attention over a cache that an operator before it reads, if OLD is output %o. */
-#define CACHED(old)                                                                                            \
-    "input %t : bf16[2, 256] live=tokens\n"                                                                    \
-    "input %r : f32[2, 2, 64] live=tokens\n"                                                                   \
-    "input %p : i32[2] live=tokens\n"                                                                          \
-    "input %s : i32[2] live=tokens\n"                                                                          \
-    "input %q : i32[2, 4]\n"                                                                                   \
-    "state %kc : bf16[8, 1, 64, 128]\n"                                                                        \
-    "state %vc : bf16[8, 1, 64, 128]\n"                                                                        \
-    "const %a : bf16[512, 256]\n"                                                                              \
-    "const %c : bf16[256, 512]\n"                                                                              \
-    "%x = silu(%t)\n"                                                                                          \
-    "%h = linear(%x, %a)\n" old                                                                                \
-    "%y, %l, %k, %v = attention_split(%h, %r, %p, %s, %q, %kc, %vc) {heads = 2, kv_heads = 1, head_size = 128" \
-    ", splits = 2, unit = 64}\n"                                                                               \
-    "%f = attention_fold(%y, %l)\n"                                                                            \
-    "%g = linear(%f, %a)\n"                                                                                    \
-    "%z = linear(%g, %c)\n"                                                                                    \
+#define CACHED(old)                                                                               \
+    "input %t : bf16[2, 256] live=tokens\n"                                                       \
+    "input %r : f32[2, 2, 64] live=tokens\n"                                                      \
+    "input %p : i32[2] live=tokens\n"                                                             \
+    "input %s : i32[2] live=tokens\n"                                                             \
+    "input %q : i32[2, 4]\n"                                                                      \
+    "state %kc : bf16[8, 1, 64, 128]\n"                                                           \
+    "state %vc : bf16[8, 1, 64, 128]\n"                                                           \
+    "const %a : bf16[512, 256]\n"                                                                 \
+    "const %c : bf16[256, 512]\n"                                                                 \
+    "%x = silu(%t)\n"                                                                             \
+    "%h = linear(%x, %a)\n" old "%y, %l, %k, %v = attention_split(%h, %r, %p, %s, %q, %kc, %vc) " \
+    "{heads = 2, kv_heads = 1, head_size = 128"                                                   \
+    ", splits = 2, unit = 64}\n"                                                                  \
+    "%f = attention_fold(%y, %l)\n"                                                               \
+    "%g = linear(%f, %a)\n"                                                                       \
+    "%z = linear(%g, %c)\n"                                                                       \
     "output %z\n"
 
 /* A task that waits for no event must not write what a task before it reads. */
@@ -217,7 +226,8 @@ static void test_written_caches(void **state)
     }
 }
 
-/* What the host reads after the step is no longer there once carried words are cleared: an output is not carried. */
+/* What the host reads after the step is no longer there once carried words are cleared: an output
+ * is not carried. */
 static void test_outputs_are_not_carried(void **state)
 {
     (void)state;
@@ -231,7 +241,8 @@ static void test_outputs_are_not_carried(void **state)
     }
 }
 
-/* Where nothing can be carried, where kernels end between operators, and where it is not wanted, counters do it all. */
+/* Where nothing can be carried, where kernels end between operators, and where it is not wanted,
+ * counters do it all. */
 static void test_no_carriers(void **state)
 {
     (void)state;
@@ -246,7 +257,8 @@ static void test_no_carriers(void **state)
     for (int i = 0; i < 3; i++) {
         bed *b = set_up(cases[i].program);
         cuda_memory plan;
-        check_ok(&b->cx, cuda_plan_memory(&b->cx, &b->image, gen_arch_find("sm_90a"), &cases[i].options, &plan));
+        check_ok(&b->cx, cuda_plan_memory(&b->cx, &b->image, gen_arch_find("sm_90a"),
+                                          &cases[i].options, &plan));
         assert_int_equal(plan.carried_bytes, 0);
         check_ok(&b->cx, start_with(b, cases[i].options));
         const cuda_machine *m = cuda_of(b->m);

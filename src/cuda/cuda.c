@@ -1,13 +1,15 @@
 /* cuda.c - the machine on a GPU: one kernel, started by the host and then left alone (paper §5).
  *
- * Input: an image and its weights.  Starting decides everything on the host first (code, memory, tables), compares it
- * with what the GPU has, and only then allocates.  The kernel runs while there is work and ends after a while without;
- * its state stays in device memory, so the next launch goes on where the last one stopped.
+ * Input: an image and its weights.  Starting decides everything on the host first (code, memory,
+ * tables), compares it with what the GPU has, and only then allocates.  The kernel runs while there
+ * is work and ends after a while without; its state stays in device memory, so the next launch goes
+ * on where the last one stopped.
  *
- * Host and kernel talk through the mailbox and the rings in pinned memory.  While the kernel runs it fills every SM:
- * nothing else that needs one (filling memory, packing) may be started and waited for, see cuda_pause.
- * Whoever waits also looks at the stream: a kernel that died is noticed, nobody waits for ever (launch.c).  Of a
- * program that several GPUs share each has a machine of its own after the first one's (peers.c).
+ * Host and kernel talk through the mailbox and the rings in pinned memory.  While the kernel runs
+ * it fills every SM: nothing else that needs one (filling memory, packing) may be started and
+ * waited for, see cuda_pause.  Whoever waits also looks at the stream: a kernel that died is
+ * noticed, nobody waits for ever (launch.c).  Of a program that several GPUs share each has a
+ * machine of its own after the first one's (peers.c).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,26 +37,30 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
     uint32_t workers = cuda_workers(m);
     TRY(cuda_driver_open(cx, &m->driver));
     CHECK(cx, m->options.device < cuda_driver_gpus(m->driver), MPK_EUNSUPPORTED,
-          "there is no GPU %u: this process sees %u", m->options.device, cuda_driver_gpus(m->driver));
+          "there is no GPU %u: this process sees %u", m->options.device,
+          cuda_driver_gpus(m->driver));
     CHECK(cx, m->n_peers == 1 || m->options.mode == CUDA_PERSISTENT, MPK_EUNSUPPORTED,
           "a program that %u GPUs share runs in the persistent mode alone", m->n_peers);
     TRY(cuda_gpu_open(cx, m->driver, m->options.device, &m->gpu));
     const cuda_facts *f = cuda_gpu_facts(m->gpu);
     const gen_arch *row = gen_arch_for(f->major, f->minor, &as_ptx);
     CHECK(cx, row && gen_arch_fit(row, f->n_sms, f->shared_bytes, &m->arch), MPK_EUNSUPPORTED,
-          "%s is of compute capability %u.%u with %u bytes of shared memory: mpk needs 8.0 and more memory", f->name,
-          f->major, f->minor, f->shared_bytes);
+          "%s is of compute capability %u.%u with %u bytes of shared memory: mpk needs 8.0 and "
+          "more memory",
+          f->name, f->major, f->minor, f->shared_bytes);
     CHECK(cx, workers <= f->n_sms, MPK_EUNSUPPORTED,
-          "the program was compiled for %u workers, %s has %u SMs: compile it again for this GPU", workers, f->name,
-          f->n_sms);
+          "the program was compiled for %u workers, %s has %u SMs: compile it again for this GPU",
+          workers, f->name, f->n_sms);
     CHECK(cx, f->maps_host, MPK_EUNSUPPORTED, "%s cannot read the host's memory", f->name);
     m->as_ptx = as_ptx;
     if (m->options.code)
-        m->arch = *row; /* what it was compiled for; where that is too much, the launch is refused */
+        m->arch =
+            *row; /* what it was compiled for; where that is too much, the launch is refused */
     if (m->options.reference_bodies)
         m->arch.features = 0;
     CHECK(cx, m->options.mode != CUDA_GRAPH_PDL || m->arch.features & GEN_BULK, MPK_EUNSUPPORTED,
-          "%s is of compute capability %u.%u, and code for %s has no programmatic dependent launch (sm_90a and sm_100a "
+          "%s is of compute capability %u.%u, and code for %s has no programmatic dependent launch "
+          "(sm_90a and sm_100a "
           "have): use --mode=graph",
           f->name, f->major, f->minor, m->arch.name);
     return MPK_OK;
@@ -64,8 +70,8 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
 
 static mpk_status allocate(mpk_context *cx, cuda_machine *m)
 {
-    static const char *const names[RT_AREAS] = {"weights", "state (KV cache)", "step inputs and outputs",
-                                                "temporaries"};
+    static const char *const names[RT_AREAS] = {"weights", "state (KV cache)",
+                                                "step inputs and outputs", "temporaries"};
     TRY(cuda_memory_alloc(cx, m->gpu, names[0], m->weights.n_bytes, &m->weight_block));
     for (int i = m->options.mode == CUDA_CALLS ? RT_TEMPS : RT_STATE; i < RT_AREAS; i++) {
         const uint64_t n = m->windows[i].n_bytes;
@@ -75,7 +81,8 @@ static mpk_status allocate(mpk_context *cx, cuda_machine *m)
     }
     TRY(cuda_memory_alloc(cx, m->gpu, "carried results", m->carriers.n_bytes, &m->carried_block));
     if (m->carried_block)
-        TRY(cuda_fill_on(cx, m->gpu, m->copies, m->carried_block, RT_EMPTY & 0xff, m->carriers.n_bytes));
+        TRY(cuda_fill_on(cx, m->gpu, m->copies, m->carried_block, RT_EMPTY & 0xff,
+                         m->carriers.n_bytes));
     TRY(cuda_memory_alloc(cx, m->gpu, "the runtime's tables", m->layout.n_bytes, &m->table_block));
     return cuda_stream_wait(cx, m->gpu, m->copies);
 }
@@ -100,8 +107,9 @@ static mpk_status allocate_rings(mpk_context *cx, cuda_machine *m)
     uint64_t requests = lines(((uint64_t)m->rings.request_mask + 1) * sizeof(rt_request)),
              commands = lines(((uint64_t)m->rings.command_mask + 1) * sizeof(rt_command)),
              tokens = lines(((uint64_t)m->rings.token_mask + 1) * sizeof(rt_token));
-    TRY(cuda_host_alloc(cx, m->gpu, requests + commands + tokens + m->rings.n_arena * sizeof(rt_i32), &m->ring_block,
-                        &m->ring_block_at));
+    TRY(cuda_host_alloc(cx, m->gpu,
+                        requests + commands + tokens + m->rings.n_arena * sizeof(rt_i32),
+                        &m->ring_block, &m->ring_block_at));
     char *at = m->ring_block;
     m->rings.requests = (rt_request *)(void *)at;
     m->rings.commands = (rt_command *)(void *)(at + requests);
@@ -117,7 +125,8 @@ static mpk_status allocate_rings(mpk_context *cx, cuda_machine *m)
 static mpk_status upload_tables(mpk_context *cx, cuda_machine *m)
 {
     char *block = calloc(1, m->layout.n_bytes);
-    CHECK(cx, block, MPK_ENOMEM, "out of memory for %llu bytes of tables", (unsigned long long)m->layout.n_bytes);
+    CHECK(cx, block, MPK_ENOMEM, "out of memory for %llu bytes of tables",
+          (unsigned long long)m->layout.n_bytes);
     mpk_status status = cuda_fill_tables(cx, m, block);
     if (status == MPK_OK)
         status = cuda_upload_on(cx, m->gpu, m->copies, m->table_block, block, m->layout.n_bytes);
@@ -182,7 +191,8 @@ static mpk_status await_once(mpk_context *cx, cuda_machine *m, rt_u32 wanted, pa
     return MPK_OK;
 }
 
-static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
+static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens,
+                            uint32_t n_rows)
 {
     cuda_machine *m = cuda_of(base);
     cuda_mailbox *box = m->mailbox;
@@ -211,8 +221,8 @@ static void ring(machine *base)
 
 static bool has_news(const cuda_machine *m, rt_u32 seen)
 {
-    return rt_load_acquire_system(&m->mailbox->bell) != seen || rt_ring_ready(&m->mailbox->token_ring) ||
-           cuda_state(m) == RT_FAULTED || m->lost;
+    return rt_load_acquire_system(&m->mailbox->bell) != seen ||
+           rt_ring_ready(&m->mailbox->token_ring) || cuda_state(m) == RT_FAULTED || m->lost;
 }
 
 /* The kernel cannot wake a thread: while requests are under way the host polls. */
@@ -234,7 +244,8 @@ static void poll_news(cuda_machine *m, rt_u32 seen, uint64_t end, patience *p)
 static void wait_news(machine *base, rt_u32 seen, uint64_t timeout_ns)
 {
     patience p = {.since = clock_ns()};
-    poll_news(cuda_of(base), seen, timeout_ns < UINT64_MAX - p.since ? p.since + timeout_ns : UINT64_MAX, &p);
+    poll_news(cuda_of(base), seen,
+              timeout_ns < UINT64_MAX - p.since ? p.since + timeout_ns : UINT64_MAX, &p);
     end_rest(&p);
 }
 
@@ -244,7 +255,8 @@ static void describe(machine *base, machine_facts *out)
     mpk_context cx = {0};
     rt_control control;
     out->device = m->name;
-    out->scratch_bytes = (uint64_t)m->kernels[GEN_STREAMS].shared_bytes * base->image.block->n_workers;
+    out->scratch_bytes =
+        (uint64_t)m->kernels[GEN_STREAMS].shared_bytes * base->image.block->n_workers;
     for (uint32_t i = 0; i < m->n_peers; i++)
         out->area_bytes += m->peers[i]->layout.n_bytes + m->peers[i]->carriers.n_bytes;
     out->device_ns = m->device_ns;
@@ -252,8 +264,8 @@ static void describe(machine *base, machine_facts *out)
     out->code_wait_ns = m->code_wait_ns;
     out->code_cached = m->code_cached;
     if (!m->calls && cuda_gpu_use(&cx, m->gpu) == MPK_OK &&
-        cuda_download_on(&cx, m->gpu, m->copies, &control, m->table_block + m->layout.control, sizeof control) ==
-            MPK_OK &&
+        cuda_download_on(&cx, m->gpu, m->copies, &control, m->table_block + m->layout.control,
+                         sizeof control) == MPK_OK &&
         cuda_stream_wait(&cx, m->gpu, m->copies) == MPK_OK) {
         out->n_steps = control.n_steps.value;
         out->free_pages = control.free_pages.value;
@@ -336,7 +348,8 @@ static mpk_status prepare_logits(mpk_context *cx, cuda_machine *m)
 
 /* ---- masks: a copy engine writes them into the step area while the kernel runs ---- */
 
-/* Rows of masks have pinned copies of their own, since the host may not wait for a copy in every step. */
+/* Rows of masks have pinned copies of their own, since the host may not wait for a copy in every
+ * step. */
 static mpk_status prepare_masks(mpk_context *cx, cuda_machine *m)
 {
     const rt_serving *s = &m->serving;
@@ -354,20 +367,22 @@ static mpk_status copy_mask(mpk_context *cx, cuda_machine *m, uint32_t row, uint
 {
     const rt_serving *s = &m->serving;
     const rt_u32 *from = m->masks + (uint64_t)row * s->rule_words;
-    cuda_address to = m->areas[RT_STEP] + s->rules + ((uint64_t)s->n_slots + row) * s->rule_words * sizeof(rt_u32);
+    cuda_address to = m->areas[RT_STEP] + s->rules +
+                      ((uint64_t)s->n_slots + row) * s->rule_words * sizeof(rt_u32);
     if (n_words)
         TRY(cuda_upload_on(cx, m->gpu, m->copies, to + MASK_BITS * sizeof(rt_u32), from + MASK_BITS,
                            n_words * sizeof(rt_u32)));
-    return cuda_upload_on(cx, m->gpu, m->copies, to + MASK_NUMBER * sizeof(rt_u32), from + MASK_NUMBER, sizeof(rt_u32));
+    return cuda_upload_on(cx, m->gpu, m->copies, to + MASK_NUMBER * sizeof(rt_u32),
+                          from + MASK_NUMBER, sizeof(rt_u32));
 }
 
-/* The copies of a row are in order on one stream, bits before number, so a kernel that sees the number (acquire;
- * op/rules.h, rt_slots_find_masks) sees the bits.  A number above 1 follows a draw with the number before it, so the
- * row's last copies have ended and its pinned memory is free.  The first number of a request may follow copies of
- * the row's last owner: wait for those, and then for its own, since the request is sent next and must not find the
- * last owner's number. */
-static mpk_status write_mask(mpk_context *cx, cuda_machine *m, uint32_t row, const uint32_t *bits, uint32_t n_words,
-                             uint32_t number)
+/* The copies of a row are in order on one stream, bits before number, so a kernel that sees the
+ * number (acquire; op/rules.h, rt_slots_find_masks) sees the bits.  A number above 1 follows a draw
+ * with the number before it, so the row's last copies have ended and its pinned memory is free.
+ * The first number of a request may follow copies of the row's last owner: wait for those, and then
+ * for its own, since the request is sent next and must not find the last owner's number. */
+static mpk_status write_mask(mpk_context *cx, cuda_machine *m, uint32_t row, const uint32_t *bits,
+                             uint32_t n_words, uint32_t number)
 {
     rt_u32 *at = m->masks + (uint64_t)row * m->serving.rule_words;
     TRY(cuda_gpu_use(cx, m->gpu));
@@ -380,7 +395,8 @@ static mpk_status write_mask(mpk_context *cx, cuda_machine *m, uint32_t row, con
     return number <= 1 ? cuda_stream_wait(cx, m->gpu, m->copies) : MPK_OK;
 }
 
-static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t n_words, uint32_t number)
+static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t n_words,
+                     uint32_t number)
 {
     cuda_machine *m = cuda_of(base);
     mpk_context cx = {0};
@@ -417,8 +433,8 @@ static void release_memory(cuda_machine *m)
         cuda_module_release(m->gpu, m->loader);
 }
 
-/* Everything of one GPU but the machine itself.  A kernel that does not end keeps its memory: freeing would wait for
- * it. */
+/* Everything of one GPU but the machine itself.  A kernel that does not end keeps its memory:
+ * freeing would wait for it. */
 static void leave_gpu(cuda_machine *m, bool ended)
 {
     mpk_context late = {0};
@@ -489,18 +505,22 @@ static const machine_def cuda_def = {.name = "cuda",
 
 /* ---- calls: whoever has his own memory runs nothing through ours ---- */
 
-static mpk_status refuse_write(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, const void *from)
+static mpk_status refuse_write(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
+                               const void *from)
 {
     (void)m, (void)graph, (void)tensor, (void)from;
-    FAIL(cx, MPK_EUNSUPPORTED, "this program runs in its caller's memory on the GPU: mpk_program_launch runs it");
+    FAIL(cx, MPK_EUNSUPPORTED,
+         "this program runs in its caller's memory on the GPU: mpk_program_launch runs it");
 }
 
-static mpk_status refuse_read(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, void *to)
+static mpk_status refuse_read(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
+                              void *to)
 {
     return refuse_write(cx, m, graph, tensor, to);
 }
 
-static mpk_status refuse_run(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows)
+static mpk_status refuse_run(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
+                             uint32_t n_rows)
 {
     (void)n_tokens, (void)n_rows;
     return refuse_write(cx, m, graph, 0, NULL);
@@ -557,10 +577,12 @@ static mpk_status make_peers(mpk_context *cx, cuda_machine *m)
 
 static mpk_status tell(mpk_context *cx, const cuda_machine *m, const char *stage, double done)
 {
-    return m->options.progress ? m->options.progress(cx, m->options.progress_user, stage, done) : MPK_OK;
+    return m->options.progress ? m->options.progress(cx, m->options.progress_user, stage, done)
+                               : MPK_OK;
 }
 
-/* Everything that can be decided and refused without allocating; the code's part of the time is counted. */
+/* Everything that can be decided and refused without allocating; the code's part of the time is
+ * counted. */
 static mpk_status plan(mpk_context *cx, cuda_machine *m)
 {
     uint64_t begin = clock_ns();
@@ -568,13 +590,15 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
     m->device_ns = clock_ns() - begin;
     TRY(cuda_plan_program(cx, m));
     if (!m->options.in_flight)
-        m->options.in_flight = cuda_weights_in_flight(&m->weights, m->machine.image.block->n_workers,
-                                                      cuda_gpu_facts(m->gpu)->memory_bytes_s, &m->arch);
+        m->options.in_flight =
+            cuda_weights_in_flight(&m->weights, m->machine.image.block->n_workers,
+                                   cuda_gpu_facts(m->gpu)->memory_bytes_s, &m->arch);
     return cuda_check_memory(cx, m);
 }
 
 /* All that the kernel works on but its tables, which hold the addresses. */
-static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const machine_weights *weights, const cuda_code_job *j)
+static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const machine_weights *weights,
+                              const cuda_code_job *j)
 {
     TRY(cuda_gpu_use(cx, m->gpu));
     NOTE(cx, cuda_load_loader(cx, m, j), "preparing to load weights");
@@ -584,12 +608,15 @@ static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const machine_we
                                          : cuda_upload_weights(cx, m, weights, IR_NONE);
 }
 
-static mpk_status fill_all(mpk_context *cx, cuda_machine *m, const machine_weights *weights, const cuda_code_job *j)
+static mpk_status fill_all(mpk_context *cx, cuda_machine *m, const machine_weights *weights,
+                           const cuda_code_job *j)
 {
     for (uint32_t i = 0; i < m->n_peers; i++) {
         mpk_status status = fill_memory(cx, m->peers[i], weights, j);
         if (status != MPK_OK)
-            return m->n_peers > 1 ? status_note(cx, status, "filling GPU %u", m->peers[i]->options.device) : status;
+            return m->n_peers > 1
+                       ? status_note(cx, status, "filling GPU %u", m->peers[i]->options.device)
+                       : status;
     }
     return MPK_OK;
 }
@@ -604,7 +631,8 @@ static mpk_status load_kernels(mpk_context *cx, cuda_machine *m, const cuda_code
 }
 
 /* Code and weights side by side. */
-static mpk_status prepare(mpk_context *cx, cuda_machine *m, const machine_weights *weights, cuda_code_job *j)
+static mpk_status prepare(mpk_context *cx, cuda_machine *m, const machine_weights *weights,
+                          cuda_code_job *j)
 {
     uint64_t begin;
     mpk_status status = cuda_begin_code(cx, m, j);
@@ -687,7 +715,8 @@ mpk_status cuda_start(mpk_context *cx, const program_image *image, const machine
     m->machine.def = m->options.mode == CUDA_CALLS ? &calls_def : &cuda_def;
     m->has_lock = pthread_mutex_init(&m->lock, NULL) == 0;
     m->has_books = true; /* they are zero until they are opened */
-    mpk_status status = m->has_lock ? start(cx, m, weights) : status_fail(cx, MPK_ENOMEM, "out of memory for a lock");
+    mpk_status status = m->has_lock ? start(cx, m, weights)
+                                    : status_fail(cx, MPK_ENOMEM, "out of memory for a lock");
     if (status != MPK_OK) {
         stop(&m->machine);
         return status;

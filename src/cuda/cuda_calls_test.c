@@ -1,4 +1,5 @@
-/* cuda_calls_test.c - runs in the caller's memory: what the kernel is told, the order of launches, wrong calls. */
+/* cuda_calls_test.c - runs in the caller's memory: what the kernel is told, the order of launches,
+ * wrong calls. */
 #include "cuda_bed.h"
 
 enum { SLOTS = 5 };
@@ -78,7 +79,8 @@ static void run_call(void *user, const fake_launch *l)
     check_called(c, k);
     c->runs++;
     if (c->faults) {
-        *k->host_fault = (rt_fault){.kind = RT_STALL, .worker = 3, .task = 1, .event = 2, .seen = 4, .needed = 5};
+        *k->host_fault = (rt_fault){
+            .kind = RT_STALL, .worker = 3, .task = 1, .event = 2, .seen = 4, .needed = 5};
         rt_store_release_system(k->host_state, RT_FAULTED);
     }
 }
@@ -93,11 +95,13 @@ static void set_up_calls(call_bed *c, machine_slots **slots)
         assert_int_not_equal(c->roots[i], IR_NONE);
     }
     check_ok(&c->b->cx, start_as(c->b, CUDA_CALLS));
-    check_ok(&c->b->cx, machine_make_slots(&c->b->cx, c->b->m, &c->b->a, 0, SLOTS, c->roots, slots));
+    check_ok(&c->b->cx,
+             machine_make_slots(&c->b->cx, c->b->m, &c->b->a, 0, SLOTS, c->roots, slots));
     c->b->fake->kernel(run_call, c);
 }
 
-static mpk_status call_with(call_bed *c, machine *after, machine_slots *slots, void *stream, const uint64_t *data)
+static mpk_status call_with(call_bed *c, machine *after, machine_slots *slots, void *stream,
+                            const uint64_t *data)
 {
     void *addresses[SLOTS];
     c->data = data;
@@ -120,7 +124,8 @@ static void test_calls(void **state)
     check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data[0]));
     assert_true(c.runs == 1 && c.packs == 1);
     unsigned copies = fake->calls("cuMemcpyHtoDAsync");
-    check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data[0])); /* nothing has changed: one launch, and no more */
+    /* nothing has changed: one launch, and no more */
+    check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data[0]));
     assert_true(c.runs == 2 && c.packs == 1);
     assert_int_equal(fake->calls("cuMemcpyHtoDAsync"), copies);
     check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data[1])); /* the weight has moved */
@@ -151,20 +156,26 @@ static void test_order_of_calls(void **state)
     other.data = data;
     c.b->fake->kernel(NULL, NULL);
     check_ok(&c.b->cx, cuda_stream_create(&c.b->cx, m->gpu, &stream));
-    unsigned waits = c.b->fake->calls("cuStreamWaitEvent"), records = c.b->fake->calls("cuEventRecord");
+    unsigned waits = c.b->fake->calls("cuStreamWaitEvent"),
+             records = c.b->fake->calls("cuEventRecord");
     check_ok(&c.b->cx, call_with(&c, NULL, slots, stream, data));
-    check_ok(&c.b->cx, call_with(&c, other.b->m, slots, stream, data)); /* which was never launched */
+    /* which was never launched */
+    check_ok(&c.b->cx, call_with(&c, other.b->m, slots, stream, data));
     assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits);
-    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 2); /* after each run on a stream that may go */
+    /* after each run on a stream that may go */
+    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 2);
     check_ok(&other.b->cx, call_with(&other, c.b->m, other_slots, NULL, data));
     assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits + 1);
-    check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data)); /* its own last run was on another stream */
+    /* its own last run was on another stream */
+    check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data));
     assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits + 2);
     check_ok(&c.b->cx, call_with(&c, other.b->m, slots, NULL, data));
-    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 2); /* the default stream has none... */
+    /* the default stream has none... */
+    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 2);
     check_ok(&c.b->cx, call_with(&c, other.b->m, slots, stream, data));
     assert_int_equal(c.b->fake->calls("cuStreamWaitEvent"), waits + 4);
-    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 5); /* ...until another follows, or somebody waits */
+    /* ...until another follows, or somebody waits */
+    assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 5);
     check_ok(&other.b->cx, machine_wait_launch(&other.b->cx, other.b->m));
     assert_int_equal(c.b->fake->calls("cuEventRecord"), records + 6);
     check_ok(&c.b->cx, cuda_graph_begin(&c.b->cx, m->gpu, stream));
@@ -190,10 +201,12 @@ static void test_wrong_calls(void **state)
     uint64_t data[SLOTS] = {0x10000, 0x20000, 0x30000, 0x40000, 0x50000};
     set_up_calls(&c, &slots);
     mpk_context *cx = &c.b->cx;
-    check_fails(cx, MPK_EUNSUPPORTED, "mpk_program_launch", machine_write_tensor(cx, c.b->m, 0, c.roots[0], bytes));
+    check_fails(cx, MPK_EUNSUPPORTED, "mpk_program_launch",
+                machine_write_tensor(cx, c.b->m, 0, c.roots[0], bytes));
     check_fails(cx, MPK_EUNSUPPORTED, "mpk_program_launch", machine_run_graph(cx, c.b->m, 0, 4, 4));
     machine_slots *few;
-    check_fails(cx, MPK_EARG, "tensor r has no slot", machine_make_slots(cx, c.b->m, &c.b->a, 0, 4, c.roots, &few));
+    check_fails(cx, MPK_EARG, "tensor r has no slot",
+                machine_make_slots(cx, c.b->m, &c.b->a, 0, 4, c.roots, &few));
     c.faults = true;
     check_ok(cx, call_with(&c, NULL, slots, NULL, data)); /* nobody has waited for it */
     check_fails(cx, MPK_ESTALLED, "triggered 4 of 5 times", call_with(&c, NULL, slots, NULL, data));

@@ -1,14 +1,18 @@
 /* cuda_machine.h - what the files of the machine on a GPU share.
  *
- *   cuda.c      start, run, stop                  tables.c    the runtime's tables and entries in device memory
+ *   cuda.c      start, run, stop
+ *   tables.c    the runtime's tables and entries in device memory
  *   launch.c    kernels: started, watched, ended
- *   memory.c    what all of it takes              weights.c   which copy of a weight is needed
+ *   memory.c    what all of it takes
+ *   weights.c   which copy of a weight is needed
  *   upload.c    host memory -> GPU, packed on the way
  *   tensors.c   tensors read and written by the host, KV pages in the bodies' order
  *   boxes.c     tensor maps for bodies that copy boxes
  *   carriers.c  results that tell by themselves when they are there
- *   peers.c     several GPUs that share a program: links, each one's memory, whose counters a task adds to
- *   baseline.c  the same bodies as a CUDA graph               profile.c   when tasks ran
+ *   peers.c     several GPUs that share a program: links, each one's memory, whose counters a task
+ *               adds to
+ *   baseline.c  the same bodies as a CUDA graph
+ *   profile.c   when tasks ran
  *   calls.c     one launch for each run, in the caller's memory
  */
 #ifndef CUDA_MACHINE_H
@@ -22,11 +26,13 @@
 #include "rt/rt_pack.h"
 
 enum {
-    CUDA_ALIGN = 1024,          /* of whatever bulk copies read */
-    CUDA_ELEMENT_BYTES = 8,     /* of the largest dtype */
-    CUDA_CARRY_ALIGN = 256,     /* of a carried tensor */
-    CUDA_LANES = 12,            /* threads that bring weights, at most: a core copies a tenth of what the bus takes */
-    CUDA_PIECE_BYTES = 8 << 20, /* of weights at a time; each lane has two on the host and two on the GPU */
+    CUDA_ALIGN = 1024,      /* of whatever bulk copies read */
+    CUDA_ELEMENT_BYTES = 8, /* of the largest dtype */
+    CUDA_CARRY_ALIGN = 256, /* of a carried tensor */
+    /* threads that bring weights, at most: a core copies a tenth of what the bus takes */
+    CUDA_LANES = 12,
+    /* of weights at a time; each lane has two on the host and two on the GPU */
+    CUDA_PIECE_BYTES = 8 << 20,
 };
 #define CUDA_IN_AREA UINT64_MAX
 
@@ -66,8 +72,10 @@ typedef struct cuda_weight_plan {
 
 /* How results reach their readers in one graph. */
 typedef struct cuda_flow {
-    uint64_t *at;       /* [tensors] of a root: place in the block of what is carried, CUDA_IN_AREA: in its area */
-    bool *is_carried;   /* [tensors]; what has a place in the block and is not carried is written by quiet tasks */
+    /* [tensors] of a root: place in the block of what is carried, CUDA_IN_AREA: in its area */
+    uint64_t *at;
+    /* [tensors]; what has a place in the block and is not carried is written by quiet tasks */
+    bool *is_carried;
     ir_op_id gate, end; /* operators between these poll what they read; RT_NONE: none does */
     uint32_t event;     /* what they read besides is there before this event of the graph */
 } cuda_flow;
@@ -76,7 +84,8 @@ typedef struct cuda_carriers {
     cuda_flow *flows;     /* [n_graphs] */
     VEC(rt_clear) clears; /* `at`: in the block */
     rt_u32 *first_clear;  /* [n_graphs * n_workers + 1] */
-    uint64_t n_bytes;     /* of the block, which all graphs share: n_carried, and n_rest after them */
+    /* of the block, which all graphs share: n_carried, and n_rest after them */
+    uint64_t n_bytes;
     uint64_t n_carried, n_rest;
 } cuda_carriers;
 
@@ -97,7 +106,8 @@ typedef struct cuda_mailbox {
     rt_word bell; /* host threads among themselves */
     char apart4[RT_LINE - sizeof(rt_word)];
     rt_word regime; /* kernel: whose kernel goes on */
-    rt_word left;   /* kernel: how many have handed over since the host started them; set to 0 while none runs */
+    /* kernel: how many have handed over since the host started them; set to 0 while none runs */
+    rt_word left;
     char apart5[RT_LINE - 2 * sizeof(rt_word)];
     rt_fault fault;
 } cuda_mailbox;
@@ -138,14 +148,16 @@ typedef struct cuda_window {
     uint64_t first, n_bytes;
 } cuda_window;
 
-/* One GPU's part.  Of a program of several peers there is one for each, and everything but books, rings and whatever
- * else talks to the outside is each one's own; peers[0] is the machine that others see. */
+/* One GPU's part.  Of a program of several peers there is one for each, and everything but books,
+ * rings and whatever else talks to the outside is each one's own; peers[0] is the machine that
+ * others see. */
 typedef struct cuda_machine {
     machine machine; /* first */
     arena arena;
     uint32_t peer, n_peers;
     struct cuda_machine *peers[IR_MAX_PEERS]; /* [n_peers], the same in all */
-    bool reaches[IR_MAX_PEERS];               /* this one has asked for access to peer i and must end it */
+    /* this one has asked for access to peer i and must end it */
+    bool reaches[IR_MAX_PEERS];
     cuda_window windows[RT_AREAS];
     char name[160]; /* of the device, for people */
     cuda_options options;
@@ -167,7 +179,8 @@ typedef struct cuda_machine {
 
     cuda_weight_plan weights;
     cuda_carriers carriers;
-    cuda_address weight_block, areas[RT_AREAS], carried_block, table_block; /* areas: of their windows */
+    /* areas: of their windows */
+    cuda_address weight_block, areas[RT_AREAS], carried_block, table_block;
     cuda_layout layout;
     cuda_memory memory;
     rt_serving serving; /* as at the start */
@@ -181,15 +194,19 @@ typedef struct cuda_machine {
     bool has_lock, has_books;
     bool launched; /* at least once */
     uint64_t n_launches;
-    uint32_t first_regime, queued; /* of the kernels on the stream since the machine last came to rest: regimes take
-                                      turns, the first one's number and how many there are */
-    _Atomic bool lost;             /* the kernel ended in a way that it could not tell; the words are in lost_words */
+    /* of the kernels on the stream since the machine last came to rest: regimes take turns, the
+     * first one's number and how many there are */
+    uint32_t first_regime, queued;
+    /* the kernel ended in a way that it could not tell; the words are in lost_words */
+    _Atomic bool lost;
     mpk_status lost_status;
     char lost_words[ERROR_TEXT_BYTES];
     uint64_t looked_ns;  /* when the stream was last looked at */
     cuda_logits *logits; /* heap; guarded by the books' lock */
     size_t n_logits, logits_capacity;
-    rt_u32 *masks; /* pinned, [serving.n_masks][rule_words]: what is copied to those rows of `rules`; the books' lock */
+    /* pinned, [serving.n_masks][rule_words]: what is copied to those rows of `rules`; the books'
+     * lock */
+    rt_u32 *masks;
 
     struct cuda_baseline *baseline; /* NULL: none */
     struct cuda_calls *calls;       /* NULL: not CUDA_CALLS */
@@ -220,7 +237,8 @@ rt_u32 cuda_state(const cuda_machine *m);
 /* Has a kernel died without a word?  Looked at now and then, or now. */
 void cuda_look(cuda_machine *m, bool now);
 /* Something of GPU `which` is lost, and with it the machine: all kernels leave. */
-void cuda_note_lost(cuda_machine *m, const cuda_machine *which, mpk_status status, const char *words);
+void cuda_note_lost(cuda_machine *m, const cuda_machine *which, mpk_status status,
+                    const char *words);
 /* There is work: start the kernels, or start them again if they have gone to rest. */
 void cuda_keep_running(cuda_machine *m);
 /* Tell the kernels to end and wait for them.  False: one does not end. */
@@ -233,8 +251,8 @@ mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);
 
 /* ---- kernel_code.c ---- */
 
-/* Stands at the beginning of what cuda_compile gives; the code of the loader (device/pack.cuh) and those of the
- * regimes' kernels follow. */
+/* Stands at the beginning of what cuda_compile gives; the code of the loader (device/pack.cuh) and
+ * those of the regimes' kernels follow. */
 typedef struct cuda_code_head {
     char magic[8];
     uint64_t source_hash; /* of the kernels' source */
@@ -254,11 +272,11 @@ typedef struct cuda_code_job {
     bool has_thread;
 } cuda_code_job;
 
-/* Begin to compile the kernel in a thread and compile the loader, unless both are given.  MPK_EUNSUPPORTED: what is
- * given is not of this program. */
+/* Begin to compile the kernel in a thread and compile the loader, unless both are given.
+ * MPK_EUNSUPPORTED: what is given is not of this program. */
 mpk_status cuda_begin_code(mpk_context *cx, cuda_machine *m, cuda_code_job *j);
-/* Wait for the thread, whatever else has happened.  status: how starting went so far, which is returned unless it was
- * MPK_OK and the kernel does not compile. */
+/* Wait for the thread, whatever else has happened.  status: how starting went so far, which is
+ * returned unless it was MPK_OK and the kernel does not compile. */
 mpk_status cuda_end_code(mpk_context *cx, cuda_code_job *j, mpk_status status);
 /* Hand what was compiled to cuda_options.made. */
 mpk_status cuda_offer_code(mpk_context *cx, const cuda_machine *m, const cuda_code_job *j);
@@ -270,8 +288,8 @@ mpk_status cuda_load_kernels(mpk_context *cx, cuda_machine *m, const cuda_code_j
 mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, uint32_t regime, cuda_stream s);
 
 /* The source of all kernels.  MPK_ELIMIT: a task needs more shared memory than there is. */
-mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image, const gen_arch *arch,
-                            gen_whole whole, gen_source *source);
+mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image,
+                            const gen_arch *arch, gen_whole whole, gen_source *source);
 
 /* ---- peers.c ---- */
 
@@ -280,19 +298,24 @@ void cuda_plan_windows(cuda_machine *m);
 /* Whose memory a tensor lies in; what lies everywhere: this GPU's. */
 const cuda_machine *cuda_owner(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor);
 /* kinds[event]: what triggering it takes (rt_entry.trigger_kind). */
-mpk_status cuda_find_triggers(mpk_context *cx, arena *scratch, const cuda_machine *m, uint32_t graph, rt_u32 *kinds);
-/* Inputs of a step that GPUs other than the first read: count them, or (to) fill them in; first: [n_graphs + 1]. */
+mpk_status cuda_find_triggers(mpk_context *cx, arena *scratch, const cuda_machine *m,
+                              uint32_t graph, rt_u32 *kinds);
+/* Inputs of a step that GPUs other than the first read: count them, or (to) fill them in; first:
+ * [n_graphs + 1]. */
 uint32_t cuda_list_pushes(const cuda_machine *m, rt_push *to, rt_u32 *first);
-/* The GPUs are there, alike, and linked; then every one of them reaches all others.  MPK_EUNSUPPORTED, in one line. */
+/* The GPUs are there, alike, and linked; then every one of them reaches all others.
+ * MPK_EUNSUPPORTED, in one line. */
 mpk_status cuda_link_peers(mpk_context *cx, cuda_machine *m);
 /* Ends what cuda_link_peers began. */
 void cuda_unlink_peers(cuda_machine *m);
-/* A stall that names no task: the first task, in topological order, whose event is not activated. */
+/* A stall that names no task: the first task, in topological order, whose event is not
+ * activated. */
 void cuda_find_waiting(const cuda_machine *m, rt_fault *f);
 
 /* ---- memory.c ---- */
 
-/* Fill in what follows from image, options and arch: source, weights, serving, rings, carriers, layout, memory. */
+/* Fill in what follows from image, options and arch: source, weights, serving, rings, carriers,
+ * layout, memory. */
 mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m);
 /* MPK_ELIMIT with the numbers: the GPU has too little memory free. */
 mpk_status cuda_check_memory(mpk_context *cx, const cuda_machine *m);
@@ -301,13 +324,14 @@ mpk_status cuda_check_memory(mpk_context *cx, const cuda_machine *m);
 
 /* Decide what lies on the GPU.  source and image are filled in. */
 mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m);
-/* Pages that a worker's loader should have in flight (rt_tuning.in_flight): as many as keep its share of the memory's
- * bandwidth busy for the time that a load takes, at least two, so that one is asked for while the other lands, and at
- * most the ring.  Tasks whose weights fill the ring are bound by bytes and take one page more; shorter ones are bound
- * by the way of their inputs through L2, which requests for weights make longer.  The largest packed weight is not
- * counted: that is the LM head, one task of a step. */
-uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers, uint64_t memory_bytes_s,
-                                const gen_arch *arch);
+/* Pages that a worker's loader should have in flight (rt_tuning.in_flight): as many as keep its
+ * share of the memory's bandwidth busy for the time that a load takes, at least two, so that one is
+ * asked for while the other lands, and at most the ring.  Tasks whose weights fill the ring are
+ * bound by bytes and take one page more; shorter ones are bound by the way of their inputs through
+ * L2, which requests for weights make longer.  The largest packed weight is not counted: that is
+ * the LM head, one task of a step. */
+uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers,
+                                uint64_t memory_bytes_s, const gen_arch *arch);
 
 /* ---- carriers.c ---- */
 
@@ -320,8 +344,10 @@ void cuda_carry_list(const cuda_machine *m, uint32_t graph, rt_entry *entries, u
 
 /* ---- upload.c ---- */
 
-/* Fill the weights' block: read, copy, pack.  only: one weight alone; IR_NONE: all.  No kernel runs. */
-mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const machine_weights *from, uint32_t only);
+/* Fill the weights' block: read, copy, pack.  only: one weight alone; IR_NONE: all.  No kernel
+ * runs. */
+mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const machine_weights *from,
+                               uint32_t only);
 
 /* ---- tables.c ---- */
 
@@ -329,29 +355,35 @@ mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const machine_w
 bool cuda_has_op_kernels(const cuda_machine *m);
 /* Sizes, before anything is allocated. */
 mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m);
-/* Fill a host copy of the block (layout.n_bytes, zeroed) with the addresses that the machine has. */
+/* Fill a host copy of the block (layout.n_bytes, zeroed) with the addresses that the machine
+ * has. */
 mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block);
 /* Address of a tensor's first element on the GPU; 0: only packed copies of it exist. */
 cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor);
 
 /* ---- boxes.c ---- */
 
-/* The tensor map of a matrix at `at`, by which kernels copy boxes of it; out: 128 bytes.  false: this driver makes none
- * (older than CUDA 12.0), or none of such a matrix: its address and rows are no multiples of 16 bytes. */
+/* The tensor map of a matrix at `at`, by which kernels copy boxes of it; out: 128 bytes.  false:
+ * this driver makes none (older than CUDA 12.0), or none of such a matrix: its address and rows are
+ * no multiples of 16 bytes. */
 bool cuda_map_boxes(const cuda_gpu *g, const gen_boxes *m, cuda_address at, void *out);
 
 /* ---- tensors.c ---- */
 
-mpk_status cuda_write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, const void *from);
-mpk_status cuda_read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor, void *to);
+mpk_status cuda_write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
+                             const void *from);
+mpk_status cuda_read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
+                            void *to);
 mpk_status cuda_clear_state(mpk_context *cx, machine *m);
 
 /* ---- baseline.c ---- */
 
-/* Record a graph of launches for each graph of the image; starts the thread that serves requests. */
+/* Record a graph of launches for each graph of the image; starts the thread that serves
+ * requests. */
 mpk_status cuda_baseline_start(mpk_context *cx, cuda_machine *m);
 void cuda_baseline_stop(cuda_machine *m);
-mpk_status cuda_baseline_run(mpk_context *cx, cuda_machine *m, uint32_t graph, uint32_t n_tokens, uint32_t n_rows);
+mpk_status cuda_baseline_run(mpk_context *cx, cuda_machine *m, uint32_t graph, uint32_t n_tokens,
+                             uint32_t n_rows);
 
 /* ---- calls.c ---- */
 
@@ -368,7 +400,8 @@ cuda_address cuda_call_weight(const cuda_machine *m, uint32_t weight);
 mpk_status cuda_call_check(mpk_context *cx, machine *m);
 mpk_status cuda_call_make_slots(mpk_context *cx, machine *m, arena *a, uint32_t graph, uint32_t n,
                                 const ir_tensor_id *roots, void **out);
-mpk_status cuda_call_launch(mpk_context *cx, machine *m, machine *after, void *slots, void *stream, void *const *data);
+mpk_status cuda_call_launch(mpk_context *cx, machine *m, machine *after, void *slots, void *stream,
+                            void *const *data);
 mpk_status cuda_call_wait(mpk_context *cx, machine *m);
 void cuda_call_touch(machine *m, void *slots, uint32_t slot);
 bool cuda_call_keeps_copy(const machine *m, uint32_t weight);

@@ -1,7 +1,8 @@
-/* cuda_target.c - GPUs as a target (host/target.h): which one, what the passes do for it, how a machine starts on it.
+/* cuda_target.c - GPUs as a target (host/target.h): which one, what the passes do for it, how a
+ * machine starts on it.
  *
- * Relies on: cuda.h (the machine), cache.h (kernels and programs on disk), gen/arch.h (the table of architectures).
- * Called through target_cuda by src/engine alone.
+ * Relies on: cuda.h (the machine), cache.h (kernels and programs on disk), gen/arch.h (the table of
+ * architectures).  Called through target_cuda by src/engine alone.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,11 +12,19 @@
 #include "cuda/gpu_report.h"
 #include "host/target.h"
 
-/* Up to FEW_TOKENS a token's sums are in the same order in graphs of any number of tokens.  Bodies for few tokens and
- * for some want the context split among workers: up to SOME_TOKENS, or MORE_TOKENS where the model is narrow. */
-enum { FEW_TOKENS = 16, SOME_TOKENS = 32, MORE_TOKENS = 64, NARROW = 1024, NORM_ELEMENTS = 1 << 24 };
-/* Units of 128 positions in a part of a context that is cut by itself: fewer parts are fewer pieces for each worker
- * when many tokens share a step, more parts share a short context among more workers when one is alone. */
+/* Up to FEW_TOKENS a token's sums are in the same order in graphs of any number of tokens.  Bodies
+ * for few tokens and for some want the context split among workers: up to SOME_TOKENS, or
+ * MORE_TOKENS where the model is narrow. */
+enum {
+    FEW_TOKENS = 16,
+    SOME_TOKENS = 32,
+    MORE_TOKENS = 64,
+    NARROW = 1024,
+    NORM_ELEMENTS = 1 << 24
+};
+/* Units of 128 positions in a part of a context that is cut by itself: fewer parts are fewer pieces
+ * for each worker when many tokens share a step, more parts share a short context among more
+ * workers when one is alone. */
 enum { OWN_UNITS = 2 };
 
 static const char *arch_name(uint32_t i)
@@ -57,15 +66,15 @@ static void leave(target_device *d)
     cuda_let_go(d->held);
 }
 
-/* The GPUs of a program are one after the other; what the one with the least memory has counts for all.  That they are
- * alike and linked is checked when a machine starts. */
-static mpk_status find_memory(mpk_context *cx, const target_ask *ask, const cuda_device_facts *first,
-                              target_device *out)
+/* The GPUs of a program are one after the other; what the one with the least memory has counts for
+ * all.  That they are alike and linked is checked when a machine starts. */
+static mpk_status find_memory(mpk_context *cx, const target_ask *ask,
+                              const cuda_device_facts *first, target_device *out)
 {
     uint64_t least = first->free_bytes;
     CHECK(cx, out->n_peers <= first->n_devices - ask->index, MPK_EUNSUPPORTED,
-          "%u GPUs from cuda:%u on were asked for, and this process may use %u in all", out->n_peers, ask->index,
-          first->n_devices);
+          "%u GPUs from cuda:%u on were asked for, and this process may use %u in all",
+          out->n_peers, ask->index, first->n_devices);
     for (uint32_t i = 1; i < out->n_peers; i++) {
         cuda_device_facts f;
         TRY(cuda_probe(cx, ask->index + i, &f));
@@ -88,7 +97,8 @@ static mpk_status describe_gpu(mpk_context *cx, const target_ask *ask, target_de
     snprintf(out->arch, sizeof out->arch, "%s", f.arch->name);
     name_device(out, f.gpu.name);
     CHECK(cx, out->n_workers <= f.gpu.n_sms * out->n_peers, MPK_EARG,
-          "%u workers, but %s has %u SMs, and each holds one", out->n_workers / out->n_peers, f.gpu.name, f.gpu.n_sms);
+          "%u workers, but %s has %u SMs, and each holds one", out->n_workers / out->n_peers,
+          f.gpu.name, f.gpu.n_sms);
     return MPK_OK;
 }
 
@@ -126,10 +136,10 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 
 /* ---- compiling ---- */
 
-/* The context of a few tokens is cut so that every worker has a part of some head, a norm is cheaper than the event
- * that it saves, and results are rounded once. */
-static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads, uint32_t width,
-                 pass_options *to)
+/* The context of a few tokens is cut so that every worker has a part of some head, a norm is
+ * cheaper than the event that it saves, and results are rounded once. */
+static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads,
+                 uint32_t width, pass_options *to)
 {
     const bool few_alone = !kv_heads || o->batch_invariant;
     uint32_t parts = kv_heads ? d->n_workers / kv_heads : 0;
@@ -142,10 +152,10 @@ static void tune(const target_device *d, const mpk_engine_options *o, uint32_t k
     to->logits = true;
 }
 
-/* A sixteenth stays free for activations, the kernel and others.  Embeddings that are also the vocabulary product's
- * weights lie there twice: as rows, and packed. */
-static void kv_budget(const target_device *d, uint64_t weight_bytes, uint64_t tied_bytes, uint64_t *most,
-                      uint64_t *usual)
+/* A sixteenth stays free for activations, the kernel and others.  Embeddings that are also the
+ * vocabulary product's weights lie there twice: as rows, and packed. */
+static void kv_budget(const target_device *d, uint64_t weight_bytes, uint64_t tied_bytes,
+                      uint64_t *most, uint64_t *usual)
 {
     *most = d->free_bytes;
     *usual = *most / 4;
@@ -162,9 +172,11 @@ static cuda_mode mode_of(const mpk_engine_options *o)
 }
 
 static mpk_status plan_areas(mpk_context *cx, const program_image *image, const target_device *d,
-                             const mpk_engine_options *o, target_area out[TARGET_AREAS], uint32_t *n)
+                             const mpk_engine_options *o, target_area out[TARGET_AREAS],
+                             uint32_t *n)
 {
-    const cuda_options options = {.mode = mode_of(o), .no_carriers = o->no_carriers != 0, .profile = o->profile != 0};
+    const cuda_options options = {
+        .mode = mode_of(o), .no_carriers = o->no_carriers != 0, .profile = o->profile != 0};
     cuda_memory m;
     TRY(cuda_plan_memory(cx, image, gen_arch_find(d->arch), &options, &m));
     const target_area areas[] = {{"weights", m.weights_bytes},
@@ -188,8 +200,8 @@ static mpk_status compile(mpk_context *cx, const program_image *image, const tar
 
 /* ---- running ---- */
 
-static mpk_status start(mpk_context *cx, const program_image *image, const target_device *d, const target_start *s,
-                        machine **out)
+static mpk_status start(mpk_context *cx, const program_image *image, const target_device *d,
+                        const target_start *s, machine **out)
 {
     const mpk_engine_options *o = s->options;
     cuda_options options = {
@@ -215,8 +227,8 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
     return cuda_start(cx, image, &s->weights, &options, out);
 }
 
-/* NVRTC's version is not in the key, except that one named by MPK_NVRTC has programs of its own: looking for NVRTC is a
- * part of what the cache saves. */
+/* NVRTC's version is not in the key, except that one named by MPK_NVRTC has programs of its own:
+ * looking for NVRTC is a part of what the cache saves. */
 static void print_key(const target_device *d, text *key)
 {
     const char *compiler = getenv("MPK_NVRTC");

@@ -1,7 +1,9 @@
-/* cuda_test.c - the machine on a GPU against a stand-in for the driver (tests/fake_cuda.h): everything but the kernel.
+/* cuda_test.c - the machine on a GPU against a stand-in for the driver (tests/fake_cuda.h):
+ * everything but the kernel.
  *
- * Memory is planned and refused, each call of the driver fails once and nothing leaks, entries say what the image says,
- * tensors come back as they were written, and a kernel that rests, faults or dies is noticed.
+ * Memory is planned and refused, each call of the driver fails once and nothing leaks, entries say
+ * what the image says, tensors come back as they were written, and a kernel that rests, faults or
+ * dies is noticed.
  */
 #include "cuda_bed.h"
 
@@ -11,9 +13,10 @@
 static void test_weight_in_parts(void **state)
 {
     (void)state;
-    enum { ROWS = 1000, COLUMNS = 1100 }; /* more than a piece of an upload: one ends inside an entry */
-    bed *b =
-        set_up("input %x : f32[3, 4, 1000]\nconst %w : f32[3, 1000, 1100]\n%y = batch_matmul(%x, %w)\noutput %y\n");
+    /* more than a piece of an upload: one ends inside an entry */
+    enum { ROWS = 1000, COLUMNS = 1100 };
+    bed *b = set_up("input %x : f32[3, 4, 1000]\nconst %w : f32[3, 1000, 1100]\n%y = "
+                    "batch_matmul(%x, %w)\noutput %y\n");
     float *entries = malloc(sizeof(float) * 3 * ROWS * COLUMNS);
     const void *parts[3];
     assert_non_null(entries);
@@ -27,7 +30,8 @@ static void test_weight_in_parts(void **state)
     const float *found = (const float *)(uintptr_t)(m->weight_block + m->weights.weights[0].offset);
     assert_int_equal(m->weights.weights[0].n_rows, 3 * ROWS);
     for (int i = 0; i < 3; i++)
-        assert_memory_equal(found + (int64_t)i * ROWS * COLUMNS, parts[i], sizeof(float) * ROWS * COLUMNS);
+        assert_memory_equal(found + (int64_t)i * ROWS * COLUMNS, parts[i],
+                            sizeof(float) * ROWS * COLUMNS);
     tear_down(b);
     free(entries);
 }
@@ -67,7 +71,8 @@ static void test_refusals(void **state)
         mpk_status status;
     } cases[] = {
         {"capability:90,sms:6,memory:20000", "only 0.00 of 0.00 are free", MPK_ELIMIT},
-        {"capability:90,sms:5,memory:67108864", "compiled for 6 workers, Fake GPU 0 has 5 SMs", MPK_EUNSUPPORTED},
+        {"capability:90,sms:5,memory:67108864", "compiled for 6 workers, Fake GPU 0 has 5 SMs",
+         MPK_EUNSUPPORTED},
         {"capability:75,sms:6,memory:67108864", "7.5", MPK_EUNSUPPORTED},
         {"gpus:0", "no GPU", MPK_EUNSUPPORTED},
         {"capability:90,sms:6,memory:67108864,blocks:0", "mpk_kernel", MPK_ELIMIT},
@@ -81,8 +86,8 @@ static void test_refusals(void **state)
     tear_down(b);
 }
 
-/* What is planned without a GPU is what a start then allocates: a byte less is refused, and that much is gone after it
- * but for what was only on its way. */
+/* What is planned without a GPU is what a start then allocates: a byte less is refused, and that
+ * much is gone after it but for what was only on its way. */
 static void test_memory_plan(void **state)
 {
     (void)state;
@@ -92,16 +97,18 @@ static void test_memory_plan(void **state)
         uint64_t free_bytes, all;
         char words[96];
         cuda_memory plan;
-        check_ok(&b->cx, cuda_plan_memory(&b->cx, &b->image, gen_arch_find("sm_90a"), &(cuda_options){.mode = modes[i]},
-                                          &plan));
+        check_ok(&b->cx, cuda_plan_memory(&b->cx, &b->image, gen_arch_find("sm_90a"),
+                                          &(cuda_options){.mode = modes[i]}, &plan));
         assert_int_equal(plan.carried_bytes != 0, modes[i] == CUDA_PERSISTENT);
-        snprintf(words, sizeof words, "capability:90,sms:6,memory:%llu", (unsigned long long)plan.total_bytes - 1);
+        snprintf(words, sizeof words, "capability:90,sms:6,memory:%llu",
+                 (unsigned long long)plan.total_bytes - 1);
         setenv("MPK_FAKE_CUDA", words, 1);
         check_fails(&b->cx, MPK_ELIMIT, "of the GPU's memory", start_as(b, modes[i]));
         setenv("MPK_FAKE_CUDA", settings, 1);
         check_ok(&b->cx, start_as(b, modes[i]));
         check_ok(&b->cx, cuda_memory_available(&b->cx, cuda_of(b->m)->gpu, &free_bytes, &all));
-        assert_int_equal(all - free_bytes - 2 * 256, plan.total_bytes - plan.staging_bytes); /* 256: of each module */
+        /* 256: of each module */
+        assert_int_equal(all - free_bytes - 2 * 256, plan.total_bytes - plan.staging_bytes);
         tear_down(b);
     }
 }
@@ -111,7 +118,8 @@ static void test_no_early_launches(void **state)
 {
     (void)state;
     bed *b = set_up(program);
-    const char *const others[] = {"capability:80,sms:6,memory:67108864", "capability:120,sms:6,memory:67108864"};
+    const char *const others[] = {"capability:80,sms:6,memory:67108864",
+                                  "capability:120,sms:6,memory:67108864"};
     b->code.at = NULL;
     for (int i = 0; i < 2; i++) {
         setenv("MPK_FAKE_CUDA", others[i], 1);
@@ -202,8 +210,8 @@ static void check_entry(const bed *b, const rt_entry *e, uint32_t number)
         assert_int_equal(e->at[op->n_in + i], address(b, op->out[i]));
     uint32_t packed = cuda_of(b->m)->weights.packed_of[0][t->op];
     if (packed != RT_NONE)
-        assert_int_equal(e->at[RT_PACKED],
-                         cuda_of(b->m)->weight_block + cuda_of(b->m)->weights.packed.at[packed].offset);
+        assert_int_equal(e->at[RT_PACKED], cuda_of(b->m)->weight_block +
+                                               cuda_of(b->m)->weights.packed.at[packed].offset);
 }
 
 static void test_entries(void **state)
@@ -284,7 +292,8 @@ static void check_places(bed *b)
         ir_tensor_id t = ir_find(b->image.ir[0], i ? "v" : "k");
         check_ok(&b->cx, machine_write_tensor(&b->cx, b->m, 0, t, bytes));
         const uint16_t *there = (const uint16_t *)(uintptr_t)address(b, t);
-        int64_t key = (1 * 2 + 1) * 256 + 3 * 32 + ((13 / 8) ^ 1) * 8 + 5, value = 5 * 128 + 5 * 16 + 3 / 2 * 4 + 2 + 1;
+        int64_t key = (1 * 2 + 1) * 256 + 3 * 32 + ((13 / 8) ^ 1) * 8 + 5,
+                value = 5 * 128 + 5 * 16 + 3 / 2 * 4 + 2 + 1;
         assert_int_equal(there[page + (i ? value : key)], 7);
     }
     free(bytes);
@@ -332,7 +341,8 @@ static void run_kernel(void *user, const fake_launch *l)
     if (e->life == DIES)
         return;
     if (e->life == STALLS) {
-        *k->host_fault = (rt_fault){.kind = RT_STALL, .worker = 3, .task = 1, .event = 2, .seen = 4, .needed = 5};
+        *k->host_fault = (rt_fault){
+            .kind = RT_STALL, .worker = 3, .task = 1, .event = 2, .seen = 4, .needed = 5};
         rt_store_release_system(k->host_state, RT_FAULTED);
         return;
     }
@@ -356,18 +366,22 @@ static void test_life(void **state)
                 assert_int_equal(e.launches, i); /* each time from its rest */
             }
         } else if (how == DIES) {
-            check_fails(&b->cx, MPK_EDEVICE, "without saying why", machine_run_graph(&b->cx, b->m, 0, 4, 4));
-            check_fails(&b->cx, MPK_EDEVICE, "without saying why", machine_run_graph(&b->cx, b->m, 0, 4, 4));
+            check_fails(&b->cx, MPK_EDEVICE, "without saying why",
+                        machine_run_graph(&b->cx, b->m, 0, 4, 4));
+            check_fails(&b->cx, MPK_EDEVICE, "without saying why",
+                        machine_run_graph(&b->cx, b->m, 0, 4, 4));
         } else {
             check_fails(&b->cx, MPK_ESTALLED, "worker 3", machine_run_graph(&b->cx, b->m, 0, 4, 4));
-            check_fails(&b->cx, MPK_ESTALLED, "triggered 4 of 5 times", machine_check(&b->cx, b->m));
+            check_fails(&b->cx, MPK_ESTALLED, "triggered 4 of 5 times",
+                        machine_check(&b->cx, b->m));
         }
         b->fake->kernel(NULL, NULL);
         tear_down(b);
     }
 }
 
-/* A constant in the caller's memory is written again when its address has changed, and only then. */
+/* A constant in the caller's memory is written again when its address has changed, and only
+ * then. */
 static void test_constants_that_move(void **state)
 {
     (void)state;
@@ -420,7 +434,8 @@ static void test_profile(void **state)
     machine_times times[8];
     machine_profile profile = {.times = times};
     check_ok(&b->cx, start(b));
-    check_fails(&b->cx, MPK_EARG, "with a profile", machine_read_profile(&b->cx, b->m, 0, &profile));
+    check_fails(&b->cx, MPK_EARG, "with a profile",
+                machine_read_profile(&b->cx, b->m, 0, &profile));
     machine_stop(b->m);
     cuda_options o = {.code = b->code.at, .code_bytes = b->code.n, .profile = true};
     machine_weights w = {.at = b->weights, .seed = seed};
@@ -433,8 +448,8 @@ static void test_profile(void **state)
     uint32_t n = 0;
     assert_true(b->image.ir[0]->ops.n <= 8);
     for (uint32_t k = 0; k < b->image.ir[0]->ops.n; k++, n += times[k - 1].n_tasks)
-        assert_true(times[k].n_tasks && times[k].wait == 26 && times[k].body == 100 && times[k].longest == 100 &&
-                    times[k].trigger == 5);
+        assert_true(times[k].n_tasks && times[k].wait == 26 && times[k].body == 100 &&
+                    times[k].longest == 100 && times[k].trigger == 5);
     assert_true(n > 0 && n <= e.n_tasks);
     assert_int_equal(profile.to_host.n, RT_DELAYS);
     assert_int_equal(profile.to_host.median_ns, 4 * (2 + RT_DELAYS / 2));
@@ -450,7 +465,8 @@ static void test_lost_gpu(void **state)
     bed *b = set_up(program);
     char words[128];
     check_ok(&b->cx, start(b));
-    snprintf(words, sizeof words, "%s,fail:cuStreamQuery:%u:700", settings, b->fake->calls("cuStreamQuery") + 1);
+    snprintf(words, sizeof words, "%s,fail:cuStreamQuery:%u:700", settings,
+             b->fake->calls("cuStreamQuery") + 1);
     setenv("MPK_FAKE_CUDA", words, 1);
     mpk_status status = machine_run_graph(&b->cx, b->m, 0, 4, 4);
     assert_int_equal(status, MPK_EDEVICE);
@@ -484,7 +500,8 @@ static void check_masks(const bed *b, const row_of_mask *expected)
     }
 }
 
-/* Masks of random requests arrive in their rows and nowhere else; a row's number may come without bits. */
+/* Masks of random requests arrive in their rows and nowhere else; a row's number may come without
+ * bits. */
 static void test_masks(void **state)
 {
     (void)state;
@@ -496,7 +513,8 @@ static void test_masks(void **state)
     check_masks(b, expected);
     for (uint64_t i = 0; i < 200; i++) {
         uint32_t row = (uint32_t)(rng_float(seed, 8 * i) * MASKS), bits[MASK_WORDS];
-        bool begins = rng_float(seed, 8 * i + 1) < 0.2, has_bits = !begins || rng_float(seed, 8 * i + 2) < 0.5;
+        bool begins = rng_float(seed, 8 * i + 1) < 0.2,
+             has_bits = !begins || rng_float(seed, 8 * i + 2) < 0.5;
         for (uint32_t k = 0; k < MASK_WORDS; k++)
             bits[k] = (uint32_t)rng_u64(seed, 8 * i + 3 + k);
         expected[row].number = begins ? has_bits : expected[row].number + 1;
@@ -527,9 +545,10 @@ static void test_lost_masks(void **state)
     }
 }
 
-/* The matrices of a decoder of `layers` layers and its LM head, in bf16; keys: columns of k and v together. */
-static cuda_weight_plan decoder(cuda_packed *packed, uint64_t hidden, uint64_t ffn, uint64_t queries, uint64_t keys,
-                                uint64_t layers)
+/* The matrices of a decoder of `layers` layers and its LM head, in bf16; keys: columns of k and v
+ * together. */
+static cuda_weight_plan decoder(cuda_packed *packed, uint64_t hidden, uint64_t ffn,
+                                uint64_t queries, uint64_t keys, uint64_t layers)
 {
     cuda_weight_plan plan = {.packed = {.at = packed}};
     for (uint64_t i = 0; i < layers; i++) {
@@ -558,14 +577,14 @@ static void test_pages_in_flight_measured(void **state)
     (void)state;
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         cuda_packed packed[4 * 36 + 1] = {0};
-        cuda_weight_plan plan =
-            decoder(packed, models[m].hidden, models[m].ffn, models[m].queries, models[m].keys, models[m].layers);
+        cuda_weight_plan plan = decoder(packed, models[m].hidden, models[m].ffn, models[m].queries,
+                                        models[m].keys, models[m].layers);
         assert_int_equal(cuda_weights_in_flight(&plan, 132, H100_BYTES_S, arch), models[m].pages);
     }
 }
 
-/* Of any GPU: two pages at least, the ring at most, more with more bandwidth for a worker, and one more where tasks are
- * long. */
+/* Of any GPU: two pages at least, the ring at most, more with more bandwidth for a worker, and one
+ * more where tasks are long. */
 static void test_pages_in_flight_rules(void **state)
 {
     (void)state;
@@ -573,11 +592,14 @@ static void test_pages_in_flight_rules(void **state)
     cuda_weight_plan none = {0}, small = decoder(few, 64, 64, 64, 64, 1),
                      large = decoder(many, 8192, 32768, 8192, 0, 1);
     gen_arch arch = *gen_arch_find("sm_90a");
-    assert_int_equal(cuda_weights_in_flight(&none, 132, 0, &arch), 2); /* a driver that does not say */
+    /* a driver that does not say */
+    assert_int_equal(cuda_weights_in_flight(&none, 132, 0, &arch), 2);
     uint32_t last = 2;
-    for (uint64_t bytes_s = H100_BYTES_S; bytes_s < 64 * H100_BYTES_S; bytes_s += H100_BYTES_S / 2) {
+    for (uint64_t bytes_s = H100_BYTES_S; bytes_s < 64 * H100_BYTES_S;
+         bytes_s += H100_BYTES_S / 2) {
         uint32_t pages = cuda_weights_in_flight(&small, 132, bytes_s, &arch);
-        uint64_t wanted = (bytes_s / 132 * 800 / 1000000000 + arch.page_bytes - 1) / arch.page_bytes;
+        uint64_t wanted =
+            (bytes_s / 132 * 800 / 1000000000 + arch.page_bytes - 1) / arch.page_bytes;
         assert_true(pages >= last && pages <= arch.n_pages);
         assert_int_equal(pages, wanted < 2 ? 2 : wanted < arch.n_pages ? wanted : arch.n_pages);
         assert_int_equal(cuda_weights_in_flight(&large, 132, bytes_s, &arch),

@@ -1,141 +1,11 @@
-/* driver.c - entry points of libcuda, and what each failure means in words.
- *
- * The types and numbers below are the driver's binary interface: a handle is a pointer, a device an int, a size a
- * size_t, an address 64 bits.  Names with _v2 are the exports that the interface has meant since CUDA 4.
+/* driver.c - libcuda opened at run time: what each failure means in words, GPUs and their links,
+ * memory, streams and events.  Code, launches and graphs are in driver_code.c.
  */
-#include "cuda/driver.h"
+#include "cuda/driver_entries.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-typedef struct CUgraph_st *graph_handle;
-
-enum {
-    CUDA_SUCCESS = 0,
-    CUDA_OUT_OF_MEMORY = 2,
-    CUDA_NO_DEVICE = 100,
-    CUDA_NOT_READY = 600,
-    CUDA_PEER_ALREADY = 704,
-
-    LINK_RANK = 1, /* of a pair of GPUs */
-    LINK_ATOMICS = 3,
-
-    OLDEST_DRIVER = 11080, /* cuLaunchKernelEx */
-
-    HOST_PORTABLE = 1,
-    HOST_MAPPED = 2,
-    REGISTER_READ_ONLY = 8,
-    STREAM_NON_BLOCKING = 1,
-    EVENT_UNTIMED = 2,
-    CAPTURE_THIS_THREAD = 1,
-
-    JIT_ERROR_LOG = 5,
-    JIT_ERROR_LOG_BYTES = 6,
-
-    LAUNCH_COOPERATIVE = 2,
-    LAUNCH_EARLY = 6, /* programmatic stream serialization */
-
-    FUNCTION_MAX_THREADS = 0,
-    FUNCTION_SHARED = 1,
-    FUNCTION_LOCAL = 3,
-    FUNCTION_REGISTERS = 4,
-    FUNCTION_BINARY = 6,
-    FUNCTION_MAX_DYNAMIC_SHARED = 8,
-};
-
-typedef struct launch_attribute {
-    int id;
-    int padding;
-    union {
-        int on;
-        char bytes[64];
-    } value;
-} launch_attribute;
-
-typedef struct launch_config {
-    unsigned grid[3], block[3], shared_bytes;
-    cuda_stream stream;
-    launch_attribute *attributes;
-    unsigned n_attributes;
-} launch_config;
-
-/* name, export, parameters */
-#define ENTRIES(X)                                                                                                  \
-    X(cuInit, "cuInit", (unsigned))                                                                                 \
-    X(cuDriverGetVersion, "cuDriverGetVersion", (int *))                                                            \
-    X(cuGetErrorName, "cuGetErrorName", (int, const char **))                                                       \
-    X(cuGetErrorString, "cuGetErrorString", (int, const char **))                                                   \
-    X(cuDeviceGetCount, "cuDeviceGetCount", (int *))                                                                \
-    X(cuDeviceGet, "cuDeviceGet", (int *, int))                                                                     \
-    X(cuDeviceGetName, "cuDeviceGetName", (char *, int, int))                                                       \
-    X(cuDeviceGetPCIBusId, "cuDeviceGetPCIBusId", (char *, int, int))                                               \
-    X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", (size_t *, int))                                                     \
-    X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int *, int, int))                                              \
-    X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (cuda_context *, int))                                  \
-    X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int))                                             \
-    X(cuCtxSetCurrent, "cuCtxSetCurrent", (cuda_context))                                                           \
-    X(cuCtxGetCurrent, "cuCtxGetCurrent", (cuda_context *))                                                         \
-    X(cuCtxSynchronize, "cuCtxSynchronize", (void))                                                                 \
-    X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", (int *, int, int))                                            \
-    X(cuDeviceGetP2PAttribute, "cuDeviceGetP2PAttribute", (int *, int, int, int))                                   \
-    X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (cuda_context, unsigned))                                     \
-    X(cuCtxDisablePeerAccess, "cuCtxDisablePeerAccess", (cuda_context))                                             \
-    X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t *, size_t *))                                                        \
-    X(cuMemAlloc, "cuMemAlloc_v2", (cuda_address *, size_t))                                                        \
-    X(cuMemFree, "cuMemFree_v2", (cuda_address))                                                                    \
-    X(cuMemHostAlloc, "cuMemHostAlloc", (void **, size_t, unsigned))                                                \
-    X(cuMemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2", (cuda_address *, void *, unsigned))                \
-    X(cuMemFreeHost, "cuMemFreeHost", (void *))                                                                     \
-    X(cuMemHostRegister, "cuMemHostRegister_v2", (void *, size_t, unsigned))                                        \
-    X(cuMemHostUnregister, "cuMemHostUnregister", (void *))                                                         \
-    X(cuMemcpyHtoD, "cuMemcpyHtoD_v2", (cuda_address, const void *, size_t))                                        \
-    X(cuMemcpyDtoH, "cuMemcpyDtoH_v2", (void *, cuda_address, size_t))                                              \
-    X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (cuda_address, const void *, size_t, cuda_stream))                 \
-    X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *, cuda_address, size_t, cuda_stream))                       \
-    X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (cuda_address, cuda_address, size_t, cuda_stream))                 \
-    X(cuMemsetD8Async, "cuMemsetD8Async", (cuda_address, unsigned char, size_t, cuda_stream))                       \
-    X(cuStreamCreate, "cuStreamCreate", (cuda_stream *, unsigned))                                                  \
-    X(cuStreamDestroy, "cuStreamDestroy_v2", (cuda_stream))                                                         \
-    X(cuStreamSynchronize, "cuStreamSynchronize", (cuda_stream))                                                    \
-    X(cuStreamQuery, "cuStreamQuery", (cuda_stream))                                                                \
-    X(cuStreamWaitEvent, "cuStreamWaitEvent", (cuda_stream, cuda_event, unsigned))                                  \
-    X(cuStreamIsCapturing, "cuStreamIsCapturing", (cuda_stream, int *))                                             \
-    X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (cuda_stream, int))                                          \
-    X(cuStreamEndCapture, "cuStreamEndCapture", (cuda_stream, graph_handle *))                                      \
-    X(cuEventCreate, "cuEventCreate", (cuda_event *, unsigned))                                                     \
-    X(cuEventDestroy, "cuEventDestroy_v2", (cuda_event))                                                            \
-    X(cuEventRecord, "cuEventRecord", (cuda_event, cuda_stream))                                                    \
-    X(cuEventSynchronize, "cuEventSynchronize", (cuda_event))                                                       \
-    X(cuEventElapsedTime, "cuEventElapsedTime", (float *, cuda_event, cuda_event))                                  \
-    X(cuModuleLoadDataEx, "cuModuleLoadDataEx", (cuda_module *, const void *, unsigned, int *, void **))            \
-    X(cuModuleUnload, "cuModuleUnload", (cuda_module))                                                              \
-    X(cuModuleGetFunction, "cuModuleGetFunction", (cuda_function *, cuda_module, const char *))                     \
-    X(cuModuleGetGlobal, "cuModuleGetGlobal_v2", (cuda_address *, size_t *, cuda_module, const char *))             \
-    X(cuFuncGetAttribute, "cuFuncGetAttribute", (int *, int, cuda_function))                                        \
-    X(cuFuncSetAttribute, "cuFuncSetAttribute", (cuda_function, int, int))                                          \
-    X(cuOccupancyMaxActiveBlocksPerMultiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                   \
-      (int *, cuda_function, int, size_t))                                                                          \
-    X(cuLaunchKernelEx, "cuLaunchKernelEx", (const launch_config *, cuda_function, void **, void **))               \
-    X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", (cuda_graph *, graph_handle, unsigned long long)) \
-    X(cuGraphDestroy, "cuGraphDestroy", (graph_handle))                                                             \
-    X(cuGraphLaunch, "cuGraphLaunch", (cuda_graph, cuda_stream))                                                    \
-    X(cuGraphExecDestroy, "cuGraphExecDestroy", (cuda_graph))
-
-struct cuda_driver {
-    void *library;
-    uint32_t version, n_gpus;
-#define ENTRY_MEMBER(name, symbol, parameters) int(*name) parameters;
-    ENTRIES(ENTRY_MEMBER)
-#undef ENTRY_MEMBER
-};
-
-struct cuda_gpu {
-    cuda_driver *d;
-    int device;
-    cuda_context context;
-    cuda_facts facts;
-};
 
 /* ---- failures ---- */
 
@@ -146,42 +16,50 @@ static const struct meaning {
     const char *advice;
 } meanings[] = {
     {2, 2, MPK_ENOMEM, "end other programs that use the GPU, or lower --context and --max-batch"},
-    {34, 34, MPK_EUNSUPPORTED, "this libcuda.so is the toolkit's stand-in: install the NVIDIA driver"},
-    {46, 46, MPK_EDEVICE, "another process has the GPU for itself (nvidia-smi shows its compute mode)"},
-    {100, 100, MPK_EUNSUPPORTED, "no GPU is visible: nvidia-smi and CUDA_VISIBLE_DEVICES say which there are"},
+    {34, 34, MPK_EUNSUPPORTED,
+     "this libcuda.so is the toolkit's stand-in: install the NVIDIA driver"},
+    {46, 46, MPK_EDEVICE,
+     "another process has the GPU for itself (nvidia-smi shows its compute mode)"},
+    {100, 100, MPK_EUNSUPPORTED,
+     "no GPU is visible: nvidia-smi and CUDA_VISIBLE_DEVICES say which there are"},
     {101, 101, MPK_EARG, "there is no such GPU"},
     {200, 200, MPK_EFORMAT, "the code is damaged: compile again"},
-    {209, 209, MPK_EUNSUPPORTED, "the code was compiled for another GPU: compile again for this one"},
+    {209, 209, MPK_EUNSUPPORTED,
+     "the code was compiled for another GPU: compile again for this one"},
     {214, 214, MPK_EDEVICE, "the GPU's memory has failed: see nvidia-smi -q"},
-    {218, 218, MPK_EFORMAT, "the code is damaged or was made by a compiler that this driver does not know"},
+    {218, 218, MPK_EFORMAT,
+     "the code is damaged or was made by a compiler that this driver does not know"},
     {222, 222, MPK_EUNSUPPORTED, "the code was made by a newer compiler: update the NVIDIA driver"},
     {500, 500, MPK_EFORMAT, "the code does not have it: compile again"},
-    {700, 700, MPK_EDEVICE, "a kernel touched memory that is not its own; the GPU is lost to this process: end it"},
+    {700, 700, MPK_EDEVICE,
+     "a kernel touched memory that is not its own; the GPU is lost to this process: end it"},
     {701, 701, MPK_ELIMIT, "the kernel needs more registers or threads than the GPU has"},
-    {217, 217, MPK_EUNSUPPORTED, "the GPUs cannot reach each other's memory: mpk doctor shows the links"},
+    {217, 217, MPK_EUNSUPPORTED,
+     "the GPUs cannot reach each other's memory: mpk doctor shows the links"},
     {702, 702, MPK_EDEVICE, "the display's time limit ended a kernel: use a GPU without a display"},
     {709, 710, MPK_EDEVICE, "a kernel failed; the GPU is lost to this process: end it"},
     {712, 712, MPK_EDEVICE, "it is pinned already"},
     {714, 719, MPK_EDEVICE, "a kernel failed; the GPU is lost to this process: end it"},
-    {720, 720, MPK_ELIMIT, "the GPU cannot hold all blocks at the same time: other programs may be using it"},
+    {720, 720, MPK_ELIMIT,
+     "the GPU cannot hold all blocks at the same time: other programs may be using it"},
     {801, 801, MPK_EUNSUPPORTED, "this GPU or its driver cannot do it"},
     {802, 802, MPK_EDEVICE, "the GPUs' fabric manager is not running yet"},
-    {803, 804, MPK_EUNSUPPORTED, "libcuda and the kernel's driver do not fit together: reboot after an update"},
+    {803, 804, MPK_EUNSUPPORTED,
+     "libcuda and the kernel's driver do not fit together: reboot after an update"},
 };
 
 static const struct meaning *find_meaning(int code)
 {
-    static const struct meaning other = {0, 0, MPK_EDEVICE, "mpk doctor says what it finds; nvidia-smi, too"};
+    static const struct meaning other = {0, 0, MPK_EDEVICE,
+                                         "mpk doctor says what it finds; nvidia-smi, too"};
     for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
         if (meanings[i].first <= code && code <= meanings[i].last)
             return &meanings[i];
     return &other;
 }
 
-/* "cannot DO IT: out of memory (CUDA_ERROR_OUT_OF_MEMORY of cuMemAlloc); ADVICE" */
-static mpk_status fail(mpk_context *cx, const cuda_driver *d, int code, const char *entry, const char *doing, ...)
-    BASE_PRINTF(5, 6);
-static mpk_status fail(mpk_context *cx, const cuda_driver *d, int code, const char *entry, const char *doing, ...)
+mpk_status cuda_driver_fail(mpk_context *cx, const cuda_driver *d, int code, const char *entry,
+                            const char *doing, ...)
 {
     char deed[512], number[32];
     const char *name = NULL, *sentence = NULL;
@@ -198,26 +76,17 @@ static mpk_status fail(mpk_context *cx, const cuda_driver *d, int code, const ch
     FAIL(cx, m->status, "cannot %s: %s (%s of %s); %s", deed, sentence, name, entry, m->advice);
 }
 
-/* CALL(cx, d, entry, (arguments), "do it", ...): return the status unless the entry succeeds. */
-#define CALL(cx, d, entry, arguments, ...)                      \
-    do {                                                        \
-        int code_ = (d)->entry arguments;                       \
-        if (code_ != CUDA_SUCCESS)                              \
-            return fail((cx), (d), code_, #entry, __VA_ARGS__); \
-    } while (0)
-
-#define U64(x) ((unsigned long long)(x))
-
 /* ---- the driver ---- */
 
 static mpk_status find_entries(mpk_context *cx, cuda_driver *d, const char *path)
 {
     /* a pointer to data becomes a pointer to a function through memory: C has no cast for it */
-#define ENTRY_FIND(name, symbol, parameters)                                                                    \
-    {                                                                                                           \
-        void *at = dlsym(d->library, symbol);                                                                   \
-        CHECK(cx, at, MPK_EUNSUPPORTED, "%s has no %s: update the NVIDIA driver (520 or newer)", path, symbol); \
-        memcpy(&d->name, &at, sizeof at);                                                                       \
+#define ENTRY_FIND(name, symbol, parameters)                                                     \
+    {                                                                                            \
+        void *at = dlsym(d->library, symbol);                                                    \
+        CHECK(cx, at, MPK_EUNSUPPORTED, "%s has no %s: update the NVIDIA driver (520 or newer)", \
+              path, symbol);                                                                     \
+        memcpy(&d->name, &at, sizeof at);                                                        \
     }
     ENTRIES(ENTRY_FIND)
 #undef ENTRY_FIND
@@ -234,7 +103,8 @@ static mpk_status start_driver(mpk_context *cx, cuda_driver *d, const char *path
           version % 1000 / 10);
     CALL(cx, d, cuInit, (0), "start the GPU's driver");
     CALL(cx, d, cuDeviceGetCount, (&n), "count the GPUs");
-    CHECK(cx, n > 0, MPK_EUNSUPPORTED, "the driver shows no GPU; %s", find_meaning(CUDA_NO_DEVICE)->advice);
+    CHECK(cx, n > 0, MPK_EUNSUPPORTED, "the driver shows no GPU; %s",
+          find_meaning(CUDA_NO_DEVICE)->advice);
     d->version = (uint32_t)version;
     d->n_gpus = (uint32_t)n;
     return MPK_OK;
@@ -262,7 +132,8 @@ mpk_status cuda_driver_open(mpk_context *cx, cuda_driver **out)
     d->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!d->library) {
         free(d);
-        FAIL(cx, MPK_EUNSUPPORTED, "no NVIDIA driver: %s; install it, or use the cpu target", dlerror());
+        FAIL(cx, MPK_EUNSUPPORTED, "no NVIDIA driver: %s; install it, or use the cpu target",
+             dlerror());
     }
     mpk_status status = start_driver(cx, d, path);
     if (status != MPK_OK) {
@@ -315,7 +186,8 @@ static mpk_status read_attributes(mpk_context *cx, const cuda_driver *d, int dev
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         int value = 0;
-        CALL(cx, d, cuDeviceGetAttribute, (&value, wanted[i].id, device), "ask the GPU for its %s", wanted[i].name);
+        CALL(cx, d, cuDeviceGetAttribute, (&value, wanted[i].id, device), "ask the GPU for its %s",
+             wanted[i].name);
         *wanted[i].out = (uint32_t)value;
     }
     f->memory_bytes_s = (uint64_t)memory_khz * 1000 * 2 * bus_bits / 8; /* two transfers a clock */
@@ -326,19 +198,22 @@ static mpk_status read_attributes(mpk_context *cx, const cuda_driver *d, int dev
 
 static mpk_status find_device(mpk_context *cx, const cuda_driver *d, uint32_t index, int *device)
 {
-    CHECK(cx, index < d->n_gpus, MPK_EARG, "there is no GPU %u: the driver shows %u, counted from 0", index, d->n_gpus);
+    CHECK(cx, index < d->n_gpus, MPK_EARG,
+          "there is no GPU %u: the driver shows %u, counted from 0", index, d->n_gpus);
     CALL(cx, d, cuDeviceGet, (device, (int)index), "find GPU %u", index);
     return MPK_OK;
 }
 
-mpk_status cuda_driver_describe(mpk_context *cx, const cuda_driver *d, uint32_t index, cuda_facts *out)
+mpk_status cuda_driver_describe(mpk_context *cx, const cuda_driver *d, uint32_t index,
+                                cuda_facts *out)
 {
     cuda_facts f = {0};
     size_t memory = 0;
     int device = 0;
     TRY(find_device(cx, d, index, &device));
     CALL(cx, d, cuDeviceGetName, (f.name, sizeof f.name, device), "ask GPU %u for its name", index);
-    CALL(cx, d, cuDeviceGetPCIBusId, (f.pci, sizeof f.pci, device), "ask GPU %u for its place", index);
+    CALL(cx, d, cuDeviceGetPCIBusId, (f.pci, sizeof f.pci, device), "ask GPU %u for its place",
+         index);
     CALL(cx, d, cuDeviceTotalMem, (&memory, device), "ask GPU %u for its memory", index);
     TRY(read_attributes(cx, d, device, &f));
     f.memory_bytes = memory;
@@ -421,16 +296,19 @@ mpk_status cuda_gpu_wait(mpk_context *cx, cuda_gpu *g)
 
 /* ---- links ---- */
 
-mpk_status cuda_driver_link(mpk_context *cx, const cuda_driver *d, uint32_t from, uint32_t to, cuda_link *out)
+mpk_status cuda_driver_link(mpk_context *cx, const cuda_driver *d, uint32_t from, uint32_t to,
+                            cuda_link *out)
 {
     int a, b, reaches = 0, atomics = 0, rank = 0;
     TRY(find_device(cx, d, from, &a));
     TRY(find_device(cx, d, to, &b));
-    CALL(cx, d, cuDeviceCanAccessPeer, (&reaches, a, b), "ask for the link from GPU %u to GPU %u", from, to);
+    CALL(cx, d, cuDeviceCanAccessPeer, (&reaches, a, b), "ask for the link from GPU %u to GPU %u",
+         from, to);
     if (reaches) {
-        CALL(cx, d, cuDeviceGetP2PAttribute, (&atomics, LINK_ATOMICS, a, b), "ask what GPU %u may do on GPU %u", from,
-             to);
-        CALL(cx, d, cuDeviceGetP2PAttribute, (&rank, LINK_RANK, a, b), "ask how fast GPU %u reaches GPU %u", from, to);
+        CALL(cx, d, cuDeviceGetP2PAttribute, (&atomics, LINK_ATOMICS, a, b),
+             "ask what GPU %u may do on GPU %u", from, to);
+        CALL(cx, d, cuDeviceGetP2PAttribute, (&rank, LINK_RANK, a, b),
+             "ask how fast GPU %u reaches GPU %u", from, to);
     }
     *out = (cuda_link){.reaches = reaches != 0, .atomics = atomics != 0, .rank = (uint32_t)rank};
     return MPK_OK;
@@ -441,8 +319,8 @@ mpk_status cuda_gpu_reach(mpk_context *cx, cuda_gpu *g, cuda_gpu *to, bool *made
     int code = g->d->cuCtxEnablePeerAccess(to->context, 0);
     *made = code == CUDA_SUCCESS;
     if (code != CUDA_SUCCESS && code != CUDA_PEER_ALREADY)
-        return fail(cx, g->d, code, "cuCtxEnablePeerAccess", "let GPU %d reach the memory of GPU %d", g->device,
-                    to->device);
+        return cuda_driver_fail(cx, g->d, code, "cuCtxEnablePeerAccess",
+                                "let GPU %d reach the memory of GPU %d", g->device, to->device);
     return MPK_OK;
 }
 
@@ -455,7 +333,8 @@ void cuda_gpu_unreach(cuda_gpu *g, cuda_gpu *to)
 
 /* ---- memory ---- */
 
-mpk_status cuda_memory_available(mpk_context *cx, cuda_gpu *g, uint64_t *free_bytes, uint64_t *total_bytes)
+mpk_status cuda_memory_available(mpk_context *cx, cuda_gpu *g, uint64_t *free_bytes,
+                                 uint64_t *total_bytes)
 {
     size_t available = 0, total = 0;
     CALL(cx, g->d, cuMemGetInfo, (&available, &total), "ask for the GPU's free memory");
@@ -464,7 +343,8 @@ mpk_status cuda_memory_available(mpk_context *cx, cuda_gpu *g, uint64_t *free_by
     return MPK_OK;
 }
 
-mpk_status cuda_memory_alloc(mpk_context *cx, cuda_gpu *g, const char *what, uint64_t n, cuda_address *out)
+mpk_status cuda_memory_alloc(mpk_context *cx, cuda_gpu *g, const char *what, uint64_t n,
+                             cuda_address *out)
 {
     cuda_address at = 0;
     int code = n ? g->d->cuMemAlloc(&at, n) : CUDA_SUCCESS;
@@ -472,8 +352,9 @@ mpk_status cuda_memory_alloc(mpk_context *cx, cuda_gpu *g, const char *what, uin
         size_t available = 0, total = 0;
         const double gib = 1 << 30;
         g->d->cuMemGetInfo(&available, &total); /* for the words only: zeros if that fails too */
-        return fail(cx, g->d, code, "cuMemAlloc", "get %.3f GiB of %s's memory for %s (%.3f GiB are free)",
-                    (double)n / gib, g->facts.name, what, (double)available / gib);
+        return cuda_driver_fail(cx, g->d, code, "cuMemAlloc",
+                                "get %.3f GiB of %s's memory for %s (%.3f GiB are free)",
+                                (double)n / gib, g->facts.name, what, (double)available / gib);
     }
     *out = at;
     return MPK_OK;
@@ -485,16 +366,19 @@ void cuda_memory_release(cuda_gpu *g, cuda_address at)
         g->d->cuMemFree(at);
 }
 
-mpk_status cuda_host_alloc(mpk_context *cx, cuda_gpu *g, uint64_t n, void **host, cuda_address *device)
+mpk_status cuda_host_alloc(mpk_context *cx, cuda_gpu *g, uint64_t n, void **host,
+                           cuda_address *device)
 {
     void *at = NULL;
     cuda_address there = 0;
     CHECK(cx, n, MPK_EARG, "no bytes of pinned memory were asked for");
-    CALL(cx, g->d, cuMemHostAlloc, (&at, n, HOST_PORTABLE | HOST_MAPPED), "pin %llu bytes of memory", U64(n));
+    CALL(cx, g->d, cuMemHostAlloc, (&at, n, HOST_PORTABLE | HOST_MAPPED),
+         "pin %llu bytes of memory", U64(n));
     int code = g->d->cuMemHostGetDevicePointer(&there, at, 0);
     if (code != CUDA_SUCCESS) {
         g->d->cuMemFreeHost(at);
-        return fail(cx, g->d, code, "cuMemHostGetDevicePointer", "map %llu bytes of memory to the GPU", U64(n));
+        return cuda_driver_fail(cx, g->d, code, "cuMemHostGetDevicePointer",
+                                "map %llu bytes of memory to the GPU", U64(n));
     }
     memset(at, 0, n);
     *host = at;
@@ -510,7 +394,8 @@ void cuda_host_release(cuda_gpu *g, void *host)
 
 mpk_status cuda_host_register(mpk_context *cx, cuda_gpu *g, void *host, uint64_t n, bool read_only)
 {
-    CALL(cx, g->d, cuMemHostRegister, (host, n, HOST_PORTABLE | (read_only ? REGISTER_READ_ONLY : 0u)),
+    CALL(cx, g->d, cuMemHostRegister,
+         (host, n, HOST_PORTABLE | (read_only ? REGISTER_READ_ONLY : 0u)),
          "pin %llu bytes of memory", U64(n));
     return MPK_OK;
 }
@@ -534,28 +419,32 @@ mpk_status cuda_download(mpk_context *cx, cuda_gpu *g, void *to, cuda_address fr
     return MPK_OK;
 }
 
-mpk_status cuda_upload_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to, const void *from, uint64_t n)
+mpk_status cuda_upload_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to,
+                          const void *from, uint64_t n)
 {
     if (n)
         CALL(cx, g->d, cuMemcpyHtoDAsync, (to, from, n, s), "copy %llu bytes to the GPU", U64(n));
     return MPK_OK;
 }
 
-mpk_status cuda_download_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, void *to, cuda_address from, uint64_t n)
+mpk_status cuda_download_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, void *to,
+                            cuda_address from, uint64_t n)
 {
     if (n)
         CALL(cx, g->d, cuMemcpyDtoHAsync, (to, from, n, s), "copy %llu bytes from the GPU", U64(n));
     return MPK_OK;
 }
 
-mpk_status cuda_copy_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to, cuda_address from, uint64_t n)
+mpk_status cuda_copy_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to,
+                        cuda_address from, uint64_t n)
 {
     if (n)
         CALL(cx, g->d, cuMemcpyDtoDAsync, (to, from, n, s), "copy %llu bytes on the GPU", U64(n));
     return MPK_OK;
 }
 
-mpk_status cuda_fill_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to, uint8_t value, uint64_t n)
+mpk_status cuda_fill_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to, uint8_t value,
+                        uint64_t n)
 {
     if (n)
         CALL(cx, g->d, cuMemsetD8Async, (to, value, n, s), "fill %llu bytes on the GPU", U64(n));
@@ -586,7 +475,7 @@ mpk_status cuda_stream_poll(mpk_context *cx, cuda_gpu *g, cuda_stream s, bool *d
 {
     int code = g->d->cuStreamQuery(s);
     if (code != CUDA_SUCCESS && code != CUDA_NOT_READY)
-        return fail(cx, g->d, code, "cuStreamQuery", "look at what runs on the GPU");
+        return cuda_driver_fail(cx, g->d, code, "cuStreamQuery", "look at what runs on the GPU");
     *done = code == CUDA_SUCCESS;
     return MPK_OK;
 }
@@ -629,169 +518,9 @@ mpk_status cuda_event_wait(mpk_context *cx, cuda_gpu *g, cuda_event e)
     return MPK_OK;
 }
 
-mpk_status cuda_event_elapsed(mpk_context *cx, cuda_gpu *g, cuda_event from, cuda_event to, float *ms)
+mpk_status cuda_event_elapsed(mpk_context *cx, cuda_gpu *g, cuda_event from, cuda_event to,
+                              float *ms)
 {
     CALL(cx, g->d, cuEventElapsedTime, (ms, from, to), "take the time between two events");
     return MPK_OK;
-}
-
-/* ---- code ---- */
-
-mpk_status cuda_module_load(mpk_context *cx, cuda_gpu *g, const char *name, str code, cuda_module *out)
-{
-    char log[1024] = "";
-    int options[] = {JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES};
-    void *values[] = {log, (void *)(uintptr_t)(sizeof log - 1)};
-    cuda_module m = NULL;
-    CHECK(cx, code.n >= 4, MPK_EFORMAT, "%s: no code: compile again", name);
-    /* the driver sees where machine code ends by its header, but where PTX ends by a NUL */
-    CHECK(cx, memcmp(code.at, "\177ELF", 4) == 0 || memchr(code.at, 0, code.n), MPK_EFORMAT,
-          "%s is neither machine code nor PTX that ends in NUL: compile again", name);
-    int status = g->d->cuModuleLoadDataEx(&m, code.at, 2, options, values);
-    if (status != CUDA_SUCCESS) {
-        mpk_status failed = fail(cx, g->d, status, "cuModuleLoadDataEx", "load %s to %s (compute capability %u.%u)",
-                                 name, g->facts.name, g->facts.major, g->facts.minor);
-        return log[0] ? status_note(cx, failed, "the driver's compiler says: %s", log) : failed;
-    }
-    *out = m;
-    return MPK_OK;
-}
-
-void cuda_module_release(cuda_gpu *g, cuda_module m)
-{
-    if (m)
-        g->d->cuModuleUnload(m);
-}
-
-mpk_status cuda_module_function(mpk_context *cx, cuda_gpu *g, cuda_module m, const char *name, cuda_function *out)
-{
-    CALL(cx, g->d, cuModuleGetFunction, (out, m, name), "find the kernel %s", name);
-    return MPK_OK;
-}
-
-mpk_status cuda_module_variable(mpk_context *cx, cuda_gpu *g, cuda_module m, const char *name, cuda_address *out,
-                                uint64_t *n_bytes)
-{
-    size_t n = 0;
-    CALL(cx, g->d, cuModuleGetGlobal, (out, &n, m, name), "find the variable %s of the kernel", name);
-    if (n_bytes)
-        *n_bytes = n;
-    return MPK_OK;
-}
-
-mpk_status cuda_function_describe(mpk_context *cx, cuda_gpu *g, cuda_function f, cuda_function_facts *out)
-{
-    cuda_function_facts facts;
-    const struct {
-        int id;
-        uint32_t *out;
-    } wanted[] = {{FUNCTION_REGISTERS, &facts.registers},
-                  {FUNCTION_LOCAL, &facts.local_bytes},
-                  {FUNCTION_SHARED, &facts.shared_bytes},
-                  {FUNCTION_MAX_THREADS, &facts.max_threads},
-                  {FUNCTION_BINARY, &facts.binary}};
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        int value = 0;
-        CALL(cx, g->d, cuFuncGetAttribute, (&value, wanted[i].id, f), "ask for what a kernel needs");
-        *wanted[i].out = (uint32_t)value;
-    }
-    *out = facts;
-    return MPK_OK;
-}
-
-mpk_status cuda_function_allow_shared(mpk_context *cx, cuda_gpu *g, cuda_function f, uint32_t n)
-{
-    CHECK(cx, n <= g->facts.shared_bytes, MPK_ELIMIT,
-          "the kernel needs %u bytes of shared memory, %s gives a block %u: compile for this GPU", n, g->facts.name,
-          g->facts.shared_bytes);
-    CALL(cx, g->d, cuFuncSetAttribute, (f, FUNCTION_MAX_DYNAMIC_SHARED, (int)n),
-         "give a kernel %u bytes of shared memory", n);
-    return MPK_OK;
-}
-
-mpk_status cuda_launch_occupancy(mpk_context *cx, cuda_gpu *g, const cuda_launch *l, uint32_t *blocks_per_sm)
-{
-    int n = 0;
-    CALL(cx, g->d, cuOccupancyMaxActiveBlocksPerMultiprocessor, (&n, l->function, (int)l->n_threads, l->shared_bytes),
-         "ask how many blocks of %s an SM holds", l->name);
-    *blocks_per_sm = (uint32_t)n;
-    return MPK_OK;
-}
-
-mpk_status cuda_launch_check(mpk_context *cx, cuda_gpu *g, const cuda_launch *l)
-{
-    uint32_t n = 0;
-    cuda_function_facts f;
-    TRY(cuda_function_describe(cx, g, l->function, &f));
-    TRY(cuda_launch_occupancy(cx, g, l, &n));
-    CHECK(
-        cx, (uint64_t)n * g->facts.n_sms >= l->n_blocks, MPK_ELIMIT,
-        "%s: %u blocks do not fit %s at the same time (%u an SM, %u SMs): a block has %u threads with %u registers and "
-        "%u bytes of shared memory, an SM %u registers and %u bytes: compile for this GPU",
-        l->name, l->n_blocks, g->facts.name, n, g->facts.n_sms, l->n_threads, f.registers,
-        f.shared_bytes + l->shared_bytes, g->facts.registers_sm, g->facts.shared_sm_bytes);
-    return MPK_OK;
-}
-
-mpk_status cuda_launch_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, const cuda_launch *l)
-{
-    launch_attribute attributes[2] = {0};
-    launch_config config = {.grid = {l->n_blocks, 1, 1},
-                            .block = {l->n_threads, 1, 1},
-                            .shared_bytes = l->shared_bytes,
-                            .stream = s,
-                            .attributes = attributes};
-    if (l->cooperative)
-        attributes[config.n_attributes++] = (launch_attribute){.id = LAUNCH_COOPERATIVE, .value.on = 1};
-    if (l->early)
-        attributes[config.n_attributes++] = (launch_attribute){.id = LAUNCH_EARLY, .value.on = 1};
-    CALL(cx, g->d, cuLaunchKernelEx, (&config, l->function, l->arguments, NULL),
-         "start %s with %u blocks of %u threads and %u bytes of shared memory", l->name, l->n_blocks, l->n_threads,
-         l->shared_bytes);
-    return MPK_OK;
-}
-
-void *cuda_find_entry(const cuda_gpu *g, const char *symbol)
-{
-    return dlsym(g->d->library, symbol);
-}
-
-/* ---- graphs ---- */
-
-mpk_status cuda_graph_begin(mpk_context *cx, cuda_gpu *g, cuda_stream s)
-{
-    CALL(cx, g->d, cuStreamBeginCapture, (s, CAPTURE_THIS_THREAD), "begin to record launches");
-    return MPK_OK;
-}
-
-static mpk_status end_recording(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_graph *out)
-{
-    graph_handle recorded = NULL;
-    cuda_graph ready = NULL;
-    CALL(cx, g->d, cuStreamEndCapture, (s, &recorded), "end a recording of launches");
-    int code = g->d->cuGraphInstantiateWithFlags(&ready, recorded, 0);
-    g->d->cuGraphDestroy(recorded);
-    if (code != CUDA_SUCCESS)
-        return fail(cx, g->d, code, "cuGraphInstantiateWithFlags", "make recorded launches ready");
-    *out = ready;
-    return MPK_OK;
-}
-
-mpk_status cuda_graph_end(mpk_context *cx, cuda_gpu *g, cuda_stream s, mpk_status status, cuda_graph *out)
-{
-    mpk_context late = {0};
-    mpk_status ended = end_recording(status == MPK_OK ? cx : &late, g, s, out);
-    return status == MPK_OK ? ended : status;
-}
-
-mpk_status cuda_graph_launch(mpk_context *cx, cuda_gpu *g, cuda_graph graph, cuda_stream s)
-{
-    CALL(cx, g->d, cuGraphLaunch, (graph, s), "start recorded launches");
-    return MPK_OK;
-}
-
-void cuda_graph_release(cuda_gpu *g, cuda_graph graph)
-{
-    if (graph)
-        g->d->cuGraphExecDestroy(graph);
 }

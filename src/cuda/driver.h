@@ -1,12 +1,15 @@
-/* driver.h - an NVIDIA GPU through its driver: libcuda opened when the program runs, no toolkit, no headers of CUDA.
+/* driver.h - an NVIDIA GPU through its driver: libcuda opened when the program runs, no toolkit, no
+ * headers of CUDA.
  *
- * Every call of the driver is behind a function here that turns a failure into a status with what, where and what to
- * do.  Statuses: MPK_ENOMEM (of the GPU or the host), MPK_EUNSUPPORTED (no driver, no GPU, not this GPU), MPK_EARG,
- * MPK_ELIMIT (a launch that does not fit), MPK_EDEVICE (the rest; after a fault inside a kernel the GPU is lost to the
- * process, which the message says, and every later call returns it again).
+ * Every call of the driver is behind a function here that turns a failure into a status with what,
+ * where and what to do.  Statuses: MPK_ENOMEM (of the GPU or the host), MPK_EUNSUPPORTED (no
+ * driver, no GPU, not this GPU), MPK_EARG, MPK_ELIMIT (a launch that does not fit), MPK_EDEVICE
+ * (the rest; after a fault inside a kernel the GPU is lost to the process, which the message says,
+ * and every later call returns it again).
  *
- * Threads: a cuda_driver and a cuda_gpu may be used by any number of threads.  Everything below cuda_gpu_use wants the
- * GPU to be current on the calling thread; the thread that opened it has it so.
+ * Threads: a cuda_driver and a cuda_gpu may be used by any number of threads.  Everything below
+ * cuda_gpu_use wants the GPU to be current on the calling thread; the thread that opened it has it
+ * so.
  *
  * Release functions return nothing: what they free is gone in any case.
  */
@@ -21,7 +24,8 @@
 typedef uint64_t cuda_address; /* in the GPU's address space; 0: nothing */
 typedef struct cuda_driver cuda_driver;
 typedef struct cuda_gpu cuda_gpu;
-typedef struct CUstream_st *cuda_stream; /* NULL: the default stream, which waits for the blocking ones */
+/* NULL: the default stream, which waits for the blocking ones */
+typedef struct CUstream_st *cuda_stream;
 typedef struct CUevent_st *cuda_event;
 typedef struct CUmod_st *cuda_module;
 typedef struct CUfunc_st *cuda_function;
@@ -30,8 +34,8 @@ typedef struct CUctx_st *cuda_context;     /* which GPU is current on a thread; 
 
 /* ---- The driver and its GPUs ---- */
 
-/* Open libcuda (MPK_LIBCUDA: its path; else libcuda.so.1 where the loader finds it).  MPK_EUNSUPPORTED: there is none,
- * or one older than what we need.  Close it after every GPU. */
+/* Open libcuda (MPK_LIBCUDA: its path; else libcuda.so.1 where the loader finds it).
+ * MPK_EUNSUPPORTED: there is none, or one older than what we need.  Close it after every GPU. */
 mpk_status cuda_driver_open(mpk_context *cx, cuda_driver **out);
 /* Is there a libcuda at all?  Where none is there is nothing to mend. */
 bool cuda_driver_is_there(void);
@@ -51,28 +55,33 @@ typedef struct cuda_facts {
     uint32_t shared_sm_bytes; /* of an SM */
     uint32_t registers_sm, threads_sm;
     uint32_t l2_bytes, clock_khz;
-    uint64_t memory_bytes_s; /* its memory's bandwidth, from clock and width of the bus; 0: not said */
-    bool maps_host;          /* kernels read and write pinned host memory */
-    bool cooperative;        /* launches whose blocks are all resident, or that fail */
+    /* its memory's bandwidth, from clock and width of the bus; 0: not said */
+    uint64_t memory_bytes_s;
+    bool maps_host;   /* kernels read and write pinned host memory */
+    bool cooperative; /* launches whose blocks are all resident, or that fail */
 } cuda_facts;
 
 /* What GPU `index` is; nothing is set up on it.  MPK_EARG: there is no such GPU. */
-mpk_status cuda_driver_describe(mpk_context *cx, const cuda_driver *d, uint32_t index, cuda_facts *out);
+mpk_status cuda_driver_describe(mpk_context *cx, const cuda_driver *d, uint32_t index,
+                                cuda_facts *out);
 
-/* Retain the primary context of GPU `index` (the one that PyTorch uses too) and make it current on this thread. */
+/* Retain the primary context of GPU `index` (the one that PyTorch uses too) and make it current on
+ * this thread. */
 mpk_status cuda_gpu_open(mpk_context *cx, cuda_driver *d, uint32_t index, cuda_gpu **out);
-/* Release it, from any thread; what was allocated and not freed stays the process's.  NULL is allowed. */
+/* Release it, from any thread; what was allocated and not freed stays the process's.  NULL is
+ * allowed. */
 void cuda_gpu_close(cuda_gpu *g);
 const cuda_facts *cuda_gpu_facts(const cuda_gpu *g);
 /* Make it current on the calling thread. */
 mpk_status cuda_gpu_use(mpk_context *cx, cuda_gpu *g);
-/* The same, and back to what was current before: for threads that use GPUs on their own, too.  A thread that had none
- * keeps this one. */
+/* The same, and back to what was current before: for threads that use GPUs on their own, too.  A
+ * thread that had none keeps this one. */
 mpk_status cuda_gpu_enter(mpk_context *cx, cuda_gpu *g, cuda_context *before);
 void cuda_gpu_leave(cuda_gpu *g, cuda_context before);
 /* What is current on the calling thread. */
 cuda_context cuda_driver_current(const cuda_driver *d);
-/* Wait until everything that was started on it has ended.  Never returns while a persistent kernel runs. */
+/* Wait until everything that was started on it has ended.  Never returns while a persistent kernel
+ * runs. */
 mpk_status cuda_gpu_wait(mpk_context *cx, cuda_gpu *g);
 
 /* ---- Links between GPUs ---- */
@@ -84,39 +93,48 @@ typedef struct cuda_link {
 } cuda_link;
 
 /* From one GPU to another.  MPK_EARG: there is no such GPU. */
-mpk_status cuda_driver_link(mpk_context *cx, const cuda_driver *d, uint32_t from, uint32_t to, cuda_link *out);
-/* Let kernels of g reach all memory of `to`, what is allocated later too; g is current.  *made: it was not so before
- * (PyTorch may have done it), so that whoever asked ends it by cuda_gpu_unreach.  MPK_EUNSUPPORTED: no link. */
+mpk_status cuda_driver_link(mpk_context *cx, const cuda_driver *d, uint32_t from, uint32_t to,
+                            cuda_link *out);
+/* Let kernels of g reach all memory of `to`, what is allocated later too; g is current.  *made: it
+ * was not so before (PyTorch may have done it), so that whoever asked ends it by cuda_gpu_unreach.
+ * MPK_EUNSUPPORTED: no link. */
 mpk_status cuda_gpu_reach(mpk_context *cx, cuda_gpu *g, cuda_gpu *to, bool *made);
 void cuda_gpu_unreach(cuda_gpu *g, cuda_gpu *to);
 
 /* ---- Memory ---- */
 
-mpk_status cuda_memory_available(mpk_context *cx, cuda_gpu *g, uint64_t *free_bytes, uint64_t *total_bytes);
-/* n bytes, aligned to 256 at least, not zeroed; n = 0: *out = 0.  MPK_ENOMEM says how many are free.  `what` is for
- * that message: "weights". */
-mpk_status cuda_memory_alloc(mpk_context *cx, cuda_gpu *g, const char *what, uint64_t n, cuda_address *out);
+mpk_status cuda_memory_available(mpk_context *cx, cuda_gpu *g, uint64_t *free_bytes,
+                                 uint64_t *total_bytes);
+/* n bytes, aligned to 256 at least, not zeroed; n = 0: *out = 0.  MPK_ENOMEM says how many are
+ * free.  `what` is for that message: "weights". */
+mpk_status cuda_memory_alloc(mpk_context *cx, cuda_gpu *g, const char *what, uint64_t n,
+                             cuda_address *out);
 /* 0 is allowed.  Waits for kernels that run. */
 void cuda_memory_release(cuda_gpu *g, cuda_address at);
 
 /* Pinned host memory that kernels read and write too: *host here, *device there; zeroed. */
-mpk_status cuda_host_alloc(mpk_context *cx, cuda_gpu *g, uint64_t n, void **host, cuda_address *device);
+mpk_status cuda_host_alloc(mpk_context *cx, cuda_gpu *g, uint64_t n, void **host,
+                           cuda_address *device);
 /* NULL is allowed. */
 void cuda_host_release(cuda_gpu *g, void *host);
-/* Pin memory that the caller owns, so that copies from it run at the speed of the bus.  read_only: a mapped file.  A
- * refusal is a status that the caller may ignore: copies work without. */
+/* Pin memory that the caller owns, so that copies from it run at the speed of the bus.  read_only:
+ * a mapped file.  A refusal is a status that the caller may ignore: copies work without. */
 mpk_status cuda_host_register(mpk_context *cx, cuda_gpu *g, void *host, uint64_t n, bool read_only);
 void cuda_host_unregister(cuda_gpu *g, void *host);
 
-/* Copies.  The first two have ended when they return. Those on a stream have ended when the stream has; their host
- * memory must be pinned, or they wait. */
+/* Copies.  The first two have ended when they return. Those on a stream have ended when the stream
+ * has; their host memory must be pinned, or they wait. */
 mpk_status cuda_upload(mpk_context *cx, cuda_gpu *g, cuda_address to, const void *from, uint64_t n);
 mpk_status cuda_download(mpk_context *cx, cuda_gpu *g, void *to, cuda_address from, uint64_t n);
-mpk_status cuda_upload_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to, const void *from, uint64_t n);
-mpk_status cuda_download_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, void *to, cuda_address from, uint64_t n);
-mpk_status cuda_copy_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to, cuda_address from, uint64_t n);
+mpk_status cuda_upload_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to,
+                          const void *from, uint64_t n);
+mpk_status cuda_download_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, void *to,
+                            cuda_address from, uint64_t n);
+mpk_status cuda_copy_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to,
+                        cuda_address from, uint64_t n);
 /* n bytes of value. */
-mpk_status cuda_fill_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to, uint8_t value, uint64_t n);
+mpk_status cuda_fill_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to, uint8_t value,
+                        uint64_t n);
 
 /* An entry point that is not needed to run: NULL if this driver is too old to have it. */
 void *cuda_find_entry(const cuda_gpu *g, const char *symbol);
@@ -140,18 +158,21 @@ void cuda_event_release(cuda_gpu *g, cuda_event e);
 mpk_status cuda_event_record(mpk_context *cx, cuda_gpu *g, cuda_event e, cuda_stream s);
 mpk_status cuda_event_wait(mpk_context *cx, cuda_gpu *g, cuda_event e);
 /* Milliseconds between two timed events that have both come. */
-mpk_status cuda_event_elapsed(mpk_context *cx, cuda_gpu *g, cuda_event from, cuda_event to, float *ms);
+mpk_status cuda_event_elapsed(mpk_context *cx, cuda_gpu *g, cuda_event from, cuda_event to,
+                              float *ms);
 
 /* ---- Code ---- */
 
-/* Machine code (cubin) or PTX, told apart by their first bytes; PTX is translated by the driver, whose words are in the
- * message if it fails.  name: for messages. */
-mpk_status cuda_module_load(mpk_context *cx, cuda_gpu *g, const char *name, str code, cuda_module *out);
+/* Machine code (cubin) or PTX, told apart by their first bytes; PTX is translated by the driver,
+ * whose words are in the message if it fails.  name: for messages. */
+mpk_status cuda_module_load(mpk_context *cx, cuda_gpu *g, const char *name, str code,
+                            cuda_module *out);
 void cuda_module_release(cuda_gpu *g, cuda_module m);
-mpk_status cuda_module_function(mpk_context *cx, cuda_gpu *g, cuda_module m, const char *name, cuda_function *out);
+mpk_status cuda_module_function(mpk_context *cx, cuda_gpu *g, cuda_module m, const char *name,
+                                cuda_function *out);
 /* A __device__ or __constant__ variable; n_bytes may be NULL. */
-mpk_status cuda_module_variable(mpk_context *cx, cuda_gpu *g, cuda_module m, const char *name, cuda_address *out,
-                                uint64_t *n_bytes);
+mpk_status cuda_module_variable(mpk_context *cx, cuda_gpu *g, cuda_module m, const char *name,
+                                cuda_address *out, uint64_t *n_bytes);
 
 typedef struct cuda_function_facts {
     uint32_t registers;    /* of a thread */
@@ -161,7 +182,8 @@ typedef struct cuda_function_facts {
     uint32_t binary;       /* 90: what the machine code was made for */
 } cuda_function_facts;
 
-mpk_status cuda_function_describe(mpk_context *cx, cuda_gpu *g, cuda_function f, cuda_function_facts *out);
+mpk_status cuda_function_describe(mpk_context *cx, cuda_gpu *g, cuda_function f,
+                                  cuda_function_facts *out);
 /* Let blocks of f have n bytes of dynamic shared memory.  MPK_ELIMIT: more than the GPU has. */
 mpk_status cuda_function_allow_shared(mpk_context *cx, cuda_gpu *g, cuda_function f, uint32_t n);
 
@@ -171,22 +193,28 @@ typedef struct cuda_launch {
     uint32_t n_blocks, n_threads, shared_bytes; /* shared_bytes: dynamic */
     void **arguments;                           /* one pointer to each argument of the kernel */
     bool cooperative;                           /* all blocks at the same time, or MPK_ELIMIT */
-    bool early; /* may start before the kernel before it on the stream has ended (programmatic dependent launch) */
+    /* may start before the kernel before it on the stream has ended (programmatic dependent
+     * launch) */
+    bool early;
 } cuda_launch;
 
 /* Blocks of this shape that one SM holds. */
-mpk_status cuda_launch_occupancy(mpk_context *cx, cuda_gpu *g, const cuda_launch *l, uint32_t *blocks_per_sm);
-/* MPK_ELIMIT with registers, threads and shared memory in words, unless all its blocks fit at the same time. */
+mpk_status cuda_launch_occupancy(mpk_context *cx, cuda_gpu *g, const cuda_launch *l,
+                                 uint32_t *blocks_per_sm);
+/* MPK_ELIMIT with registers, threads and shared memory in words, unless all its blocks fit at the
+ * same time. */
 mpk_status cuda_launch_check(mpk_context *cx, cuda_gpu *g, const cuda_launch *l);
 mpk_status cuda_launch_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, const cuda_launch *l);
 
 /* ---- Graphs: many launches recorded, then started as one ---- */
 
-/* What this thread puts on s until the end is recorded and not run.  Between the two only launches, copies and fills on
- * a stream are allowed.  status: how these went; after a failure call cuda_graph_end all the same: it ends the
- * recording and returns that failure, whose words stay in cx. */
+/* What this thread puts on s until the end is recorded and not run.  Between the two only launches,
+ * copies and fills on a stream are allowed.  status: how these went; after a failure call
+ * cuda_graph_end all the same: it ends the recording and returns that failure, whose words stay in
+ * cx. */
 mpk_status cuda_graph_begin(mpk_context *cx, cuda_gpu *g, cuda_stream s);
-mpk_status cuda_graph_end(mpk_context *cx, cuda_gpu *g, cuda_stream s, mpk_status status, cuda_graph *out);
+mpk_status cuda_graph_end(mpk_context *cx, cuda_gpu *g, cuda_stream s, mpk_status status,
+                          cuda_graph *out);
 mpk_status cuda_graph_launch(mpk_context *cx, cuda_gpu *g, cuda_graph graph, cuda_stream s);
 void cuda_graph_release(cuda_gpu *g, cuda_graph graph);
 

@@ -1,4 +1,5 @@
-/* driver_test.c - the driver's wrapper against the stand-in of tests/fake_cuda.h: every call, and every call failing.
+/* driver_test.c - the driver's wrapper against the stand-in of tests/fake_cuda.h: every call, and
+ * every call failing.
  */
 #include "check.h"
 
@@ -81,7 +82,11 @@ static mpk_status use_code(mpk_context *cx, use *u)
     uint64_t n, argument = 77;
     cuda_function_facts f;
     void *arguments[] = {&argument};
-    cuda_launch l = {.name = "kernel", .n_blocks = 8, .n_threads = 384, .shared_bytes = 200000, .arguments = arguments};
+    cuda_launch l = {.name = "kernel",
+                     .n_blocks = 8,
+                     .n_threads = 384,
+                     .shared_bytes = 200000,
+                     .arguments = arguments};
     TRY(cuda_module_load(cx, u->g, "test.ptx", (str){ptx, sizeof ptx}, &u->m));
     TRY(cuda_module_function(cx, u->g, u->m, "kernel", &l.function));
     TRY(cuda_module_variable(cx, u->g, u->m, "variable", &at, &n));
@@ -169,7 +174,8 @@ static void everything_works(void **state)
     check_no_leaks(fake, "a run without failures");
 }
 
-/* Each call that the run above makes fails once: a status with the entry point's name, and nothing is left behind. */
+/* Each call that the run above makes fails once: a status with the entry point's name, and nothing
+ * is left behind. */
 static void every_failure_is_a_status(void **state)
 {
     (void)state;
@@ -191,7 +197,8 @@ static void every_failure_is_a_status(void **state)
             use u = {0};
             status_clear(&cx);
             mpk_status status = use_all(&cx, &u);
-            /* a release that fails has released; only the graph's source is released in the run itself */
+            /* a release that fails has released; only the graph's source is released in the run
+             * itself */
             if (strcmp(name, "cuGraphDestroy") != 0 && (status == MPK_OK || !strstr(cx.text, name)))
                 fail_msg("%s: got %s: %s", words, status_sentence(status), cx.text);
             n_failures++;
@@ -214,7 +221,8 @@ static void statuses_say_what_to_do(void **state)
         {"version:11040", "11.4, too old: update", MPK_EUNSUPPORTED},
         {"fail:cuInit:1:803", "reboot", MPK_EUNSUPPORTED},
         {"fail:cuDevicePrimaryCtxRetain:1:46", "another process has the GPU", MPK_EDEVICE},
-        {"fail:cuMemAlloc:1:2", "of Fake GPU 0's memory for weights (1.000 GiB are free): out of memory", MPK_ENOMEM},
+        {"fail:cuMemAlloc:1:2",
+         "of Fake GPU 0's memory for weights (1.000 GiB are free): out of memory", MPK_ENOMEM},
         {"fail:cuStreamSynchronize:1:719", "lost to this process", MPK_EDEVICE},
         {"fail:cuStreamSynchronize:1:700", "lost to this process", MPK_EDEVICE},
         {"fail:cuModuleLoadDataEx:1:209", "compile again for this one", MPK_EUNSUPPORTED},
@@ -259,7 +267,8 @@ static void wrong_arguments(void **state)
     cuda_function f;
     open_with(&cx, "memory:4096", &d, &g);
     check_fails(&cx, MPK_EARG, "there is no GPU 1", cuda_gpu_open(&cx, d, 1, &none));
-    check_fails(&cx, MPK_ENOMEM, "lower --context", cuda_memory_alloc(&cx, g, "weights", 8192, &at));
+    check_fails(&cx, MPK_ENOMEM, "lower --context",
+                cuda_memory_alloc(&cx, g, "weights", 8192, &at));
     check_ok(&cx, cuda_memory_alloc(&cx, g, "nothing", 0, &at));
     assert_int_equal(at, 0);
     check_fails(&cx, MPK_EDEVICE, "lost to this process", cuda_upload(&cx, g, 4096, "x", 1));
@@ -269,7 +278,8 @@ static void wrong_arguments(void **state)
     check_fails(&cx, MPK_EFORMAT, "the driver's compiler says: line 7: syntax error",
                 cuda_module_load(&cx, g, "a.ptx", (str){".version bad", 13}, &m));
     check_ok(&cx, cuda_module_load(&cx, g, "a.cubin", (str){"\177ELF....", 8}, &m));
-    check_fails(&cx, MPK_EFORMAT, "find the kernel missing", cuda_module_function(&cx, g, m, "missing", &f));
+    check_fails(&cx, MPK_EFORMAT, "find the kernel missing",
+                cuda_module_function(&cx, g, m, "missing", &f));
     cuda_module_release(g, m);
     cuda_gpu_close(g);
     cuda_driver_close(d);
@@ -281,8 +291,8 @@ static void *on_another_thread(void *argument)
     cuda_gpu *g = argument;
     static mpk_context cx;
     cuda_address at;
-    if (cuda_memory_alloc(&cx, g, "weights", 64, &at) != MPK_EDEVICE || cuda_gpu_use(&cx, g) != MPK_OK ||
-        cuda_memory_alloc(&cx, g, "weights", 64, &at) != MPK_OK)
+    if (cuda_memory_alloc(&cx, g, "weights", 64, &at) != MPK_EDEVICE ||
+        cuda_gpu_use(&cx, g) != MPK_OK || cuda_memory_alloc(&cx, g, "weights", 64, &at) != MPK_OK)
         return cx.text;
     cuda_memory_release(g, at);
     return NULL;

@@ -27,8 +27,8 @@ static mpk_status add_gpu(mpk_context *cx, text *t, const cuda_driver *d, uint32
     json_write_str(t, str_from(f.name));
     text_print(t, ", \"pci\": ");
     json_write_str(t, str_from(f.pci));
-    text_print(t, ", \"capability\": \"%u.%u\", \"sms\": %u, \"memory_bytes\": %llu, \"target\": ", f.major, f.minor,
-               f.n_sms, (unsigned long long)f.memory_bytes);
+    text_print(t, ", \"capability\": \"%u.%u\", \"sms\": %u, \"memory_bytes\": %llu, \"target\": ",
+               f.major, f.minor, f.n_sms, (unsigned long long)f.memory_bytes);
     if (arch)
         text_print(t, "\"%s\", \"as_ptx\": %s}", arch->name, as_ptx ? "true" : "false");
     else
@@ -46,8 +46,10 @@ static mpk_status add_links(mpk_context *cx, text *t, const cuda_driver *d)
         if (i / n == i % n)
             continue;
         TRY(cuda_driver_link(cx, d, i / n, i % n, &link));
-        text_print(t, "%s{\"from\": %u, \"to\": %u, \"reaches\": %s, \"atomics\": %s, \"rank\": %u}", i > 1 ? ", " : "",
-                   i / n, i % n, link.reaches ? "true" : "false", link.atomics ? "true" : "false", link.rank);
+        text_print(t,
+                   "%s{\"from\": %u, \"to\": %u, \"reaches\": %s, \"atomics\": %s, \"rank\": %u}",
+                   i > 1 ? ", " : "", i / n, i % n, link.reaches ? "true" : "false",
+                   link.atomics ? "true" : "false", link.rank);
     }
     return MPK_OK;
 }
@@ -138,9 +140,10 @@ static void add_cache(text *t)
             json_write_str(t, str_from(f.folder));
         else
             text_print(t, "null");
-        text_print(t, ", \"kernels\": %llu, \"programs\": %llu, \"bytes\": %llu, \"limit_bytes\": %llu",
-                   (unsigned long long)f.n_kernels, (unsigned long long)f.n_programs, (unsigned long long)f.n_bytes,
-                   (unsigned long long)f.limit_bytes);
+        text_print(
+            t, ", \"kernels\": %llu, \"programs\": %llu, \"bytes\": %llu, \"limit_bytes\": %llu",
+            (unsigned long long)f.n_kernels, (unsigned long long)f.n_programs,
+            (unsigned long long)f.n_bytes, (unsigned long long)f.limit_bytes);
     }
     text_print(t, "}");
     arena_free(&a);

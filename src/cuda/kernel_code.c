@@ -1,9 +1,10 @@
-/* kernel_code.c - a program's kernels and its loader: source, machine code, bytes to keep, loaded on a GPU.
+/* kernel_code.c - a program's kernels and its loader: source, machine code, bytes to keep, loaded
+ * on a GPU.
  *
- * Input: an image, or the bytes that cuda_compile made of it before; output: loaded modules.  The loader
- * (device/pack.cuh) is small and compiled first, since the weights need nothing else; meanwhile threads compile the
- * kernels, one for each regime.  Relies on gen/source.h, cache.h and the driver.  Called by cuda.c in the order begin,
- * load_loader, end, load_kernel.
+ * Input: an image, or the bytes that cuda_compile made of it before; output: loaded modules.  The
+ * loader (device/pack.cuh) is small and compiled first, since the weights need nothing else;
+ * meanwhile threads compile the kernels, one for each regime.  Relies on gen/source.h, cache.h and
+ * the driver.  Called by cuda.c in the order begin, load_loader, end, load_kernel.
  */
 #include <stdlib.h>
 
@@ -11,8 +12,8 @@
 #include "cuda/cache.h"
 #include "cuda/cuda_machine.h"
 
-mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image, const gen_arch *arch,
-                            gen_whole whole, gen_source *source)
+mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image,
+                            const gen_arch *arch, gen_whole whole, gen_source *source)
 {
     TRY(gen_source_of_image(cx, a, image, arch, whole, source));
     for (uint32_t r = 0; r < source->n_regimes; r++)
@@ -23,8 +24,8 @@ mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *imag
 }
 
 /* Machine code or PTX of a source, from the cache or made now.  how: all but name and code. */
-static mpk_status compile_source(mpk_context *cx, const char *name, const cuda_source *how, str source, text *code,
-                                 bool *cached)
+static mpk_status compile_source(mpk_context *cx, const char *name, const cuda_source *how,
+                                 str source, text *code, bool *cached)
 {
     text words = {0};
     uint64_t start = clock_ns();
@@ -53,11 +54,12 @@ static mpk_status compile_regime(mpk_context *cx, void *user, uint32_t regime)
     compilation *c = user;
     cuda_source how = *c->how;
     how.regime = regime;
-    return compile_source(cx, names[regime], &how, c->source, &c->kernels[regime], &c->cached[regime]);
+    return compile_source(cx, names[regime], &how, c->source, &c->kernels[regime],
+                          &c->cached[regime]);
 }
 
-static mpk_status compile_kernels(mpk_context *cx, const cuda_source *how, const gen_source *source, text *kernels,
-                                  bool *cached)
+static mpk_status compile_kernels(mpk_context *cx, const cuda_source *how, const gen_source *source,
+                                  text *kernels, bool *cached)
 {
     compilation c = {.how = how, .source = source->text, .kernels = kernels};
     TRY(thread_each(cx, source->n_regimes, compile_regime, &c));
@@ -82,8 +84,9 @@ static mpk_status compile_loader(mpk_context *cx, const cuda_source *how, text *
     return status;
 }
 
-/* How a machine's sources are compiled.  Kernels of calls are small, and between their products stand bodies of the
- * second unit, each of which would save registers of the first (device/units.cuh). */
+/* How a machine's sources are compiled.  Kernels of calls are small, and between their products
+ * stand bodies of the second unit, each of which would save registers of the first
+ * (device/units.cuh). */
 static cuda_source compile_how(const cuda_machine *m)
 {
     return (cuda_source){.arch = &m->arch,
@@ -102,7 +105,8 @@ cuda_code_head cuda_head_of(str source)
 }
 
 /* The bytes of cuda_options.code. */
-static mpk_status join_code(mpk_context *cx, str source, const text *loader, const text *kernels, text *code)
+static mpk_status join_code(mpk_context *cx, str source, const text *loader, const text *kernels,
+                            text *code)
 {
     cuda_code_head head = cuda_head_of(source);
     head.loader_bytes = loader->n;
@@ -129,8 +133,8 @@ static bool cut_off(str *left, uint64_t n, str *out)
     return true;
 }
 
-/* Take those bytes apart.  They must be of the very source that this program gives now, for the host and the kernel
- * number bodies and lay out weights together. */
+/* Take those bytes apart.  They must be of the very source that this program gives now, for the
+ * host and the kernel number bodies and lay out weights together. */
 static bool split_code(const cuda_machine *m, str *loader, str *kernels)
 {
     str left = {m->options.code, m->options.code_bytes};
@@ -139,8 +143,8 @@ static bool split_code(const cuda_machine *m, str *loader, str *kernels)
         return false;
     memcpy(&head, left.at, sizeof head);
     left = (str){left.at + sizeof head, left.n - sizeof head};
-    if (memcmp(head.magic, want.magic, sizeof want.magic) != 0 || head.source_hash != want.source_hash ||
-        !cut_off(&left, head.loader_bytes, loader))
+    if (memcmp(head.magic, want.magic, sizeof want.magic) != 0 ||
+        head.source_hash != want.source_hash || !cut_off(&left, head.loader_bytes, loader))
         return false;
     for (uint32_t r = 0; r < m->source.n_regimes; r++)
         if (!cut_off(&left, head.kernel_bytes[r], &kernels[r]))
@@ -148,7 +152,8 @@ static bool split_code(const cuda_machine *m, str *loader, str *kernels)
     return left.n == 0;
 }
 
-mpk_status cuda_compile(mpk_context *cx, const program_image *image, const gen_arch *row, const char *keep, text *code)
+mpk_status cuda_compile(mpk_context *cx, const program_image *image, const gen_arch *row,
+                        const char *keep, text *code)
 {
     arena a = {0};
     const cuda_source how = {.arch = row, .in_units = true, .keep_folder = keep};
@@ -228,14 +233,15 @@ mpk_status cuda_offer_code(mpk_context *cx, const cuda_machine *m, const cuda_co
 
 static cuda_launch main_launch(cuda_machine *m, uint32_t regime, void **arguments)
 {
-    return (cuda_launch){.function = m->kernels[regime].function,
-                         .name = "mpk_kernel",
-                         .n_blocks = cuda_workers(m),
-                         .n_threads = m->arch.worker_threads,
-                         .shared_bytes = m->kernels[regime].shared_bytes,
-                         .arguments = arguments,
-                         .cooperative = (m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS) &&
-                                        cuda_gpu_facts(m->gpu)->cooperative && !m->options.on_one_gpu};
+    return (cuda_launch){
+        .function = m->kernels[regime].function,
+        .name = "mpk_kernel",
+        .n_blocks = cuda_workers(m),
+        .n_threads = m->arch.worker_threads,
+        .shared_bytes = m->kernels[regime].shared_bytes,
+        .arguments = arguments,
+        .cooperative = (m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS) &&
+                       cuda_gpu_facts(m->gpu)->cooperative && !m->options.on_one_gpu};
 }
 
 mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, uint32_t regime, cuda_stream s)
@@ -251,8 +257,10 @@ static mpk_status check_code(mpk_context *cx, cuda_machine *m, uint32_t regime)
 {
     cuda_kernel *k = &m->kernels[regime];
     TRY(cuda_function_describe(cx, m->gpu, k->function, &k->facts));
-    log_line(cx, LOG_DEBUG, "kernel %u: %u registers a thread, %u bytes spilled, %u + %u bytes of shared memory",
-             regime, k->facts.registers, k->facts.local_bytes, k->facts.shared_bytes, k->shared_bytes);
+    log_line(cx, LOG_DEBUG,
+             "kernel %u: %u registers a thread, %u bytes spilled, %u + %u bytes of shared memory",
+             regime, k->facts.registers, k->facts.local_bytes, k->facts.shared_bytes,
+             k->shared_bytes);
     TRY(cuda_function_allow_shared(cx, m->gpu, k->function, k->shared_bytes));
     cuda_launch l = main_launch(m, regime, NULL);
     return cuda_launch_check(cx, m->gpu, &l);
@@ -265,7 +273,8 @@ static str code_of(str given, const text *made)
 
 mpk_status cuda_load_loader(mpk_context *cx, cuda_machine *m, const cuda_code_job *j)
 {
-    TRY(cuda_module_load(cx, m->gpu, "the loader", code_of(j->given_loader, &j->loader), &m->loader));
+    TRY(cuda_module_load(cx, m->gpu, "the loader", code_of(j->given_loader, &j->loader),
+                         &m->loader));
     TRY(cuda_module_function(cx, m->gpu, m->loader, "mpk_pack", &m->pack));
     return cuda_module_function(cx, m->gpu, m->loader, "mpk_fill", &m->fill);
 }
@@ -284,8 +293,10 @@ static mpk_status tell_kernel(mpk_context *cx, cuda_machine *m, cuda_module modu
         return MPK_OK;
     TRY(cuda_module_variable(cx, m->gpu, module, "mpk_caches", &at, &n));
     CHECK(cx, n >= m->source.n_caches * sizeof *m->source.caches, MPK_EDEVICE,
-          "the kernel has %llu bytes for the sizes of %u KV caches", (unsigned long long)n, m->source.n_caches);
-    return cuda_upload(cx, m->gpu, at, m->source.caches, m->source.n_caches * sizeof *m->source.caches);
+          "the kernel has %llu bytes for the sizes of %u KV caches", (unsigned long long)n,
+          m->source.n_caches);
+    return cuda_upload(cx, m->gpu, at, m->source.caches,
+                       m->source.n_caches * sizeof *m->source.caches);
 }
 
 mpk_status cuda_load_kernels(mpk_context *cx, cuda_machine *m, const cuda_code_job *j)
@@ -294,7 +305,8 @@ mpk_status cuda_load_kernels(mpk_context *cx, cuda_machine *m, const cuda_code_j
         cuda_kernel *k = &m->kernels[r];
         const gen_room *room = &m->source.rooms[r];
         k->shared_bytes = room->n_pages * m->arch.page_bytes + room->scratch_bytes;
-        TRY(cuda_module_load(cx, m->gpu, "the kernel", code_of(j->given_kernels[r], &j->kernels[r]), &k->module));
+        TRY(cuda_module_load(cx, m->gpu, "the kernel", code_of(j->given_kernels[r], &j->kernels[r]),
+                             &k->module));
         TRY(tell_kernel(cx, m, k->module));
         TRY(cuda_module_function(cx, m->gpu, k->module, "mpk_kernel", &k->function));
         TRY(check_code(cx, m, r));

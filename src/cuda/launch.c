@@ -1,8 +1,10 @@
-/* launch.c - kernels of a machine: started, watched, asked to end; on one GPU or on several that share a program.
+/* launch.c - kernels of a machine: started, watched, asked to end; on one GPU or on several that
+ * share a program.
  *
- * Input: modules and tables (cuda.c).  A kernel tells how it ended in its mailbox; one that died is found by a look at
- * its stream.  Several kernels are one machine: they start together, and what ends one ends all.  A kernel is started
- * again only when all have ended: what a GPU stores to others (rt_kernel.stop) has then arrived.
+ * Input: modules and tables (cuda.c).  A kernel tells how it ended in its mailbox; one that died is
+ * found by a look at its stream.  Several kernels are one machine: they start together, and what
+ * ends one ends all.  A kernel is started again only when all have ended: what a GPU stores to
+ * others (rt_kernel.stop) has then arrived.
  * Called by the machine's functions, which hold the lock.
  */
 #include <stdio.h>
@@ -13,17 +15,20 @@
 enum {
     LOOK_NS = 2000000, /* between looks at the stream */
     SHORT_SLEEP_NS = 5000,
-    KERNELS_AHEAD = 8, /* on the stream, of a program with several: each change of regime takes one */
+    /* on the stream, of a program with several: each change of regime takes one */
+    KERNELS_AHEAD = 8,
 };
-static const uint64_t STOP_NS = 10000000000u; /* how long a kernel that was told to stop may take, and no less than a
-                                                 step may */
+/* how long a kernel that was told to stop may take, and no less than a step may */
+static const uint64_t STOP_NS = 10000000000u;
 
 rt_u32 cuda_state(const cuda_machine *m)
 {
     rt_u32 state = RT_STOPPING;
     for (uint32_t i = 0; i < m->n_peers; i++) {
         rt_u32 one = rt_load_acquire_system(&m->peers[i]->mailbox->state);
-        state = one == RT_FAULTED || state == RT_FAULTED ? RT_FAULTED : one == RT_RUNNING ? RT_RUNNING : state;
+        state = one == RT_FAULTED || state == RT_FAULTED ? RT_FAULTED
+                : one == RT_RUNNING                      ? RT_RUNNING
+                                                         : state;
     }
     return state;
 }
@@ -44,7 +49,8 @@ static const char *name_gpu(const cuda_machine *m, char words[32])
     return words;
 }
 
-void cuda_note_lost(cuda_machine *m, const cuda_machine *which, mpk_status status, const char *words)
+void cuda_note_lost(cuda_machine *m, const cuda_machine *which, mpk_status status,
+                    const char *words)
 {
     char gpu[32];
     if (m->lost)
@@ -56,7 +62,8 @@ void cuda_note_lost(cuda_machine *m, const cuda_machine *which, mpk_status statu
         tell_kernels(m, 1);
 }
 
-/* Kernels on the stream that have not handed over to the next; 0: the host was not there to put more. */
+/* Kernels on the stream that have not handed over to the next; 0: the host was not there to put
+ * more. */
 static uint32_t kernels_left(const cuda_machine *m)
 {
     return m->queued - rt_load_acquire_system(&m->mailbox->left);
@@ -71,7 +78,8 @@ static void look_at(cuda_machine *m, const cuda_machine *which)
         status = cuda_stream_poll(&cx, which->gpu, which->work, &done);
     if (status != MPK_OK)
         cuda_note_lost(m, which, status, cx.text);
-    else if (done && rt_load_acquire_system(&which->mailbox->state) == RT_RUNNING && kernels_left(which))
+    else if (done && rt_load_acquire_system(&which->mailbox->state) == RT_RUNNING &&
+             kernels_left(which))
         cuda_note_lost(m, which, MPK_EDEVICE, "the kernel ended without saying why");
 }
 
@@ -85,7 +93,8 @@ void cuda_look(cuda_machine *m, bool now)
         look_at(m, m->peers[i]);
 }
 
-/* Kernels of the regimes in turns, so that always some wait behind the one that runs (device/role/regime.cuh). */
+/* Kernels of the regimes in turns, so that always some wait behind the one that runs
+ * (device/role/regime.cuh). */
 static mpk_status queue_kernels(mpk_context *cx, cuda_machine *m)
 {
     const uint32_t n = m->source.n_regimes, wanted = n > 1 ? KERNELS_AHEAD : 1;
@@ -100,7 +109,8 @@ static mpk_status queue_kernels(mpk_context *cx, cuda_machine *m)
 /* Before a launch on this GPU. */
 static mpk_status reset_words(mpk_context *cx, cuda_machine *m)
 {
-    const cuda_address abort_word = m->table_block + m->layout.control + offsetof(rt_control, abort);
+    const cuda_address abort_word =
+        m->table_block + m->layout.control + offsetof(rt_control, abort);
     const cuda_address stop_word = m->table_block + m->layout.kernel + offsetof(rt_kernel, stop);
     TRY(cuda_gpu_use(cx, m->gpu));
     TRY(cuda_fill_on(cx, m->gpu, m->work, abort_word, 0, sizeof(rt_word)));
@@ -114,7 +124,8 @@ static mpk_status reset_words(mpk_context *cx, cuda_machine *m)
     return cuda_stream_wait(cx, m->gpu, m->work); /* before another GPU's kernel can write it */
 }
 
-/* The kernel's work is in memory: start it, or start it again.  GPU 0 comes last: its kernel has the step task. */
+/* The kernel's work is in memory: start it, or start it again.  GPU 0 comes last: its kernel has
+ * the step task. */
 static mpk_status launch(mpk_context *cx, cuda_machine *m)
 {
     for (uint32_t i = 0; i < m->n_peers; i++)
@@ -127,8 +138,8 @@ static mpk_status launch(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
-/* There is work: a kernel that has gone to rest starts again, after its own end on the stream; one that runs has others
- * behind it. */
+/* There is work: a kernel that has gone to rest starts again, after its own end on the stream; one
+ * that runs has others behind it. */
 void cuda_keep_running(cuda_machine *m)
 {
     mpk_context cx = {0};
@@ -199,6 +210,7 @@ mpk_status cuda_say_fault(mpk_context *cx, const cuda_machine *m)
     rt_fault fault = m->peers[i]->mailbox->fault;
     cuda_find_waiting(m, &fault);
     mpk_status status = machine_say_fault(cx, &m->machine, &fault);
-    return m->n_peers > 1 ? status_note(cx, status, "told by %.*s", (int)strlen(name_gpu(m->peers[i], gpu)) - 2, gpu)
+    return m->n_peers > 1 ? status_note(cx, status, "told by %.*s",
+                                        (int)strlen(name_gpu(m->peers[i], gpu)) - 2, gpu)
                           : status;
 }

@@ -54,24 +54,25 @@ static bool open_beside(cuda_linker *l, const cuda_nvrtc *n)
     const uint32_t major = cuda_nvrtc_version(n) / 1000;
     char folder[PATH_BYTES];
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 0, path);
-    return open_file(l, folder, "", major) || (slash && open_file(l, folder, "../../nvjitlink/lib/", major));
+    return open_file(l, folder, "", major) ||
+           (slash && open_file(l, folder, "../../nvjitlink/lib/", major));
 }
 
 static mpk_status find_entries(mpk_context *cx, cuda_linker *l)
 {
     unsigned major = 0, minor = 0;
     /* a pointer to data becomes a pointer to a function through memory: C has no cast for it */
-#define ENTRY_FIND(name, parameters)                                                                             \
-    {                                                                                                            \
-        void *at = dlsym(l->library, #name);                                                                     \
-        CHECK(cx, at, MPK_EUNSUPPORTED, "%s has no " #name ": pip install nvidia-nvjitlink brings one that has", \
-              l->path);                                                                                          \
-        memcpy(&l->name, &at, sizeof at);                                                                        \
+#define ENTRY_FIND(name, parameters)                                                             \
+    {                                                                                            \
+        void *at = dlsym(l->library, #name);                                                     \
+        CHECK(cx, at, MPK_EUNSUPPORTED,                                                          \
+              "%s has no " #name ": pip install nvidia-nvjitlink brings one that has", l->path); \
+        memcpy(&l->name, &at, sizeof at);                                                        \
     }
     ENTRIES(ENTRY_FIND)
 #undef ENTRY_FIND
-    CHECK(cx, l->nvJitLinkVersion(&major, &minor) == LINK_SUCCESS, MPK_EUNSUPPORTED, "%s does not tell its version",
-          l->path);
+    CHECK(cx, l->nvJitLinkVersion(&major, &minor) == LINK_SUCCESS, MPK_EUNSUPPORTED,
+          "%s does not tell its version", l->path);
     l->version = 1000 * major + 10 * minor;
     return MPK_OK;
 }
@@ -79,12 +80,15 @@ static mpk_status find_entries(mpk_context *cx, cuda_linker *l)
 static mpk_status find_library(mpk_context *cx, cuda_linker *l, const cuda_nvrtc *n)
 {
     const uint32_t wanted = cuda_nvrtc_version(n);
-    CHECK(cx, open_beside(l, n), MPK_EUNSUPPORTED, "no libnvJitLink.so.%u beside %s: pip install nvidia-nvjitlink",
-          wanted / 1000, cuda_nvrtc_path(n));
+    CHECK(cx, open_beside(l, n), MPK_EUNSUPPORTED,
+          "no libnvJitLink.so.%u beside %s: pip install nvidia-nvjitlink", wanted / 1000,
+          cuda_nvrtc_path(n));
     TRY(find_entries(cx, l));
     CHECK(cx, l->version >= wanted, MPK_EUNSUPPORTED,
-          "%s is of CUDA %u.%u and %s of %u.%u: pip install nvidia-nvjitlink brings one that is new enough", l->path,
-          l->version / 1000, l->version % 1000 / 10, cuda_nvrtc_path(n), wanted / 1000, wanted % 1000 / 10);
+          "%s is of CUDA %u.%u and %s of %u.%u: pip install nvidia-nvjitlink brings one that is "
+          "new enough",
+          l->path, l->version / 1000, l->version % 1000 / 10, cuda_nvrtc_path(n), wanted / 1000,
+          wanted % 1000 / 10);
     return MPK_OK;
 }
 
@@ -120,7 +124,8 @@ uint32_t cuda_linker_version(const cuda_linker *l)
 
 /* ---- link ---- */
 
-static mpk_status fail(mpk_context *cx, const cuda_linker *l, link_handle h, const char *what, int code)
+static mpk_status fail(mpk_context *cx, const cuda_linker *l, link_handle h, const char *what,
+                       int code)
 {
     size_t n = 0;
     char *log = NULL;
@@ -128,13 +133,14 @@ static mpk_status fail(mpk_context *cx, const cuda_linker *l, link_handle h, con
         log = calloc(1, n + 1);
     if (log && l->nvJitLinkGetErrorLog(h, log) != LINK_SUCCESS)
         *log = 0;
-    status_fail(cx, MPK_EDEVICE, "nvJitLink failed with %d (%s): %.400s", code, what, log ? log : "");
+    status_fail(cx, MPK_EDEVICE, "nvJitLink failed with %d (%s): %.400s", code, what,
+                log ? log : "");
     free(log);
     return MPK_EDEVICE;
 }
 
-static mpk_status link_all(mpk_context *cx, const cuda_linker *l, link_handle h, uint32_t n, const text *units,
-                           text *code)
+static mpk_status link_all(mpk_context *cx, const cuda_linker *l, link_handle h, uint32_t n,
+                           const text *units, text *code)
 {
     size_t n_bytes = 0;
     char name[16];
@@ -157,8 +163,8 @@ static mpk_status link_all(mpk_context *cx, const cuda_linker *l, link_handle h,
     return result == LINK_SUCCESS ? MPK_OK : fail(cx, l, h, "nvJitLinkGetLinkedCubin", result);
 }
 
-mpk_status cuda_linker_link(mpk_context *cx, const cuda_linker *l, const gen_arch *arch, uint32_t n, const text *units,
-                            text *code)
+mpk_status cuda_linker_link(mpk_context *cx, const cuda_linker *l, const gen_arch *arch, uint32_t n,
+                            const text *units, text *code)
 {
     char architecture[64];
     const char *options[] = {architecture};

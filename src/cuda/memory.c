@@ -1,7 +1,8 @@
-/* memory.c - what a program takes of a GPU's memory: counted before anything is allocated, and without a GPU.
+/* memory.c - what a program takes of a GPU's memory: counted before anything is allocated, and
+ * without a GPU.
  *
- * Everything that decides a size comes first here: the source of the kernel (which bodies there are), the copies of the
- * weights, what is carried, the runtime's tables.
+ * Everything that decides a size comes first here: the source of the kernel (which bodies there
+ * are), the copies of the weights, what is carried, the runtime's tables.
  */
 #include <stdlib.h>
 
@@ -11,7 +12,8 @@
 static void count_memory(cuda_machine *m)
 {
     const cuda_window *area = m->windows;
-    const bool calls = m->options.mode == CUDA_CALLS; /* inputs, states, outputs and most weights are the caller's */
+    /* inputs, states, outputs and most weights are the caller's */
+    const bool calls = m->options.mode == CUDA_CALLS;
     const uint64_t staging = (uint64_t)CUDA_LANES * 2 * CUDA_PIECE_BYTES;
     cuda_memory *n = &m->memory;
     *n = (cuda_memory){.weights_bytes = m->weights.n_bytes,
@@ -23,8 +25,8 @@ static void count_memory(cuda_machine *m)
                        .staging_bytes = calls                          ? 0
                                         : m->weights.n_bytes < staging ? m->weights.n_bytes
                                                                        : staging};
-    n->total_bytes = n->weights_bytes + n->state_bytes + n->step_bytes + n->temps_bytes + n->carried_bytes +
-                     n->tables_bytes + n->staging_bytes;
+    n->total_bytes = n->weights_bytes + n->state_bytes + n->step_bytes + n->temps_bytes +
+                     n->carried_bytes + n->tables_bytes + n->staging_bytes;
 }
 
 mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
@@ -32,18 +34,22 @@ mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
     uint64_t begin = clock_ns();
     cuda_plan_windows(m);
     gen_whole whole = m->options.mode == CUDA_CALLS ? GEN_CALL : GEN_KERNEL;
-    NOTE(cx, cuda_make_source(cx, &m->arena, &m->machine.image, &m->arch, whole, &m->source), "writing the kernel");
-    m->arch.n_pages = m->source.rooms[GEN_STREAMS].n_pages; /* of the ring by which loads in flight are tuned */
+    NOTE(cx, cuda_make_source(cx, &m->arena, &m->machine.image, &m->arch, whole, &m->source),
+         "writing the kernel");
+    /* of the ring by which loads in flight are tuned */
+    m->arch.n_pages = m->source.rooms[GEN_STREAMS].n_pages;
     m->code_ns = m->code_wait_ns = clock_ns() - begin;
     TRY(cuda_plan_weights(cx, m));
     if (m->options.mode == CUDA_CALLS)
-        CHECK(cx, m->machine.image.n_graphs == 1, MPK_EUNSUPPORTED, "calls are of programs with one graph");
+        CHECK(cx, m->machine.image.n_graphs == 1, MPK_EUNSUPPORTED,
+              "calls are of programs with one graph");
     else
         host_find_serving(&m->machine.image, &m->serving);
     TRY(host_fill_apart(cx, &m->machine.image, m->options.few_tokens, &m->serving));
     host_plan_pages(&m->serving, false, !m->options.no_shared_pages);
     if (m->serving.ready)
-        host_size_rings(&m->serving, m->options.waiting_requests, m->options.token_entries, &m->rings);
+        host_size_rings(&m->serving, m->options.waiting_requests, m->options.token_entries,
+                        &m->rings);
     TRY(cuda_plan_carriers(cx, m));
     TRY(cuda_plan_tables(cx, m));
     count_memory(m);
@@ -57,11 +63,13 @@ mpk_status cuda_check_memory(mpk_context *cx, const cuda_machine *m)
     uint64_t free_bytes, total;
     TRY(cuda_memory_available(cx, m->gpu, &free_bytes, &total));
     CHECK(cx, n->total_bytes <= free_bytes, MPK_ELIMIT,
-          "this takes %.2f GiB of the GPU's memory (weights %.2f, KV cache %.2f, the rest %.2f), but only %.2f of %.2f "
+          "this takes %.2f GiB of the GPU's memory (weights %.2f, KV cache %.2f, the rest %.2f), "
+          "but only %.2f of %.2f "
           "are free: lower the context or the batch, or use another GPU",
-          (double)n->total_bytes / gib, (double)n->weights_bytes / gib, (double)n->state_bytes / gib,
-          (double)(n->total_bytes - n->weights_bytes - n->state_bytes) / gib, (double)free_bytes / gib,
-          (double)total / gib);
+          (double)n->total_bytes / gib, (double)n->weights_bytes / gib,
+          (double)n->state_bytes / gib,
+          (double)(n->total_bytes - n->weights_bytes - n->state_bytes) / gib,
+          (double)free_bytes / gib, (double)total / gib);
     return MPK_OK;
 }
 
@@ -85,8 +93,11 @@ mpk_status cuda_plan_memory(mpk_context *cx, const program_image *image, const g
     mpk_status status = MPK_OK;
     CHECK(cx, m, MPK_ENOMEM, "out of memory for a plan of memory");
     for (uint32_t i = 0; i < image->block->n_peers && status == MPK_OK; i++) {
-        *m = (cuda_machine){
-            .machine.image = *image, .options = *options, .arch = *arch, .peer = i, .n_peers = image->block->n_peers};
+        *m = (cuda_machine){.machine.image = *image,
+                            .options = *options,
+                            .arch = *arch,
+                            .peer = i,
+                            .n_peers = image->block->n_peers};
         status = cuda_plan_program(cx, m);
         add_memory(&all, &m->memory);
         arena_free(&m->arena);

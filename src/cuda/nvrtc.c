@@ -1,7 +1,8 @@
 /* nvrtc.c - find NVRTC, compile one source, say what was wrong with it.
  *
- * NVRTC loads a second library, its built-in functions, by bare name: found only where the loader looks.  So the one
- * that lies beside it is opened first, by path; the loader then takes it for the name.
+ * NVRTC loads a second library, its built-in functions, by bare name: found only where the loader
+ * looks.  So the one that lies beside it is opened first, by path; the loader then takes it for the
+ * name.
  */
 #include "cuda/nvrtc.h"
 
@@ -27,18 +28,19 @@ enum {
 };
 
 /* name, parameters */
-#define ENTRIES(X)                                                                                                \
-    X(nvrtcVersion, (int *, int *))                                                                               \
-    X(nvrtcGetNumSupportedArchs, (int *))                                                                         \
-    X(nvrtcGetSupportedArchs, (int *))                                                                            \
-    X(nvrtcCreateProgram, (program *, const char *, const char *, int, const char *const *, const char *const *)) \
-    X(nvrtcDestroyProgram, (program *))                                                                           \
-    X(nvrtcCompileProgram, (program, int, const char *const *))                                                   \
-    X(nvrtcGetProgramLogSize, (program, size_t *))                                                                \
-    X(nvrtcGetProgramLog, (program, char *))                                                                      \
-    X(nvrtcGetCUBINSize, (program, size_t *))                                                                     \
-    X(nvrtcGetCUBIN, (program, char *))                                                                           \
-    X(nvrtcGetPTXSize, (program, size_t *))                                                                       \
+#define ENTRIES(X)                                                                            \
+    X(nvrtcVersion, (int *, int *))                                                           \
+    X(nvrtcGetNumSupportedArchs, (int *))                                                     \
+    X(nvrtcGetSupportedArchs, (int *))                                                        \
+    X(nvrtcCreateProgram,                                                                     \
+      (program *, const char *, const char *, int, const char *const *, const char *const *)) \
+    X(nvrtcDestroyProgram, (program *))                                                       \
+    X(nvrtcCompileProgram, (program, int, const char *const *))                               \
+    X(nvrtcGetProgramLogSize, (program, size_t *))                                            \
+    X(nvrtcGetProgramLog, (program, char *))                                                  \
+    X(nvrtcGetCUBINSize, (program, size_t *))                                                 \
+    X(nvrtcGetCUBIN, (program, char *))                                                       \
+    X(nvrtcGetPTXSize, (program, size_t *))                                                   \
     X(nvrtcGetPTX, (program, char *))
 
 struct cuda_nvrtc {
@@ -51,7 +53,8 @@ struct cuda_nvrtc {
 #undef ENTRY_MEMBER
 };
 
-/* The libraries stay loaded when they are closed: unloading them would leak what they allocate when they start. */
+/* The libraries stay loaded when they are closed: unloading them would leak what they allocate when
+ * they start. */
 #define OPEN_FLAGS (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
 
 static const char *const file_names[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
@@ -59,23 +62,26 @@ enum { N_FILE_NAMES = 2 };
 
 /* ---- find it ---- */
 
-/* Where the library lies.  A name without a folder is resolved: the process may have loaded the file before, as PyTorch
- * does, and nvJitLink is looked for beside it. */
+/* Where the library lies.  A name without a folder is resolved: the process may have loaded the
+ * file before, as PyTorch does, and nvJitLink is looked for beside it. */
 static void keep_path(cuda_nvrtc *n, const char *path)
 {
     struct link_map *map;
-    bool resolved = !strchr(path, '/') && dlinfo(n->library, RTLD_DI_LINKMAP, &map) == 0 && strchr(map->l_name, '/');
+    bool resolved = !strchr(path, '/') && dlinfo(n->library, RTLD_DI_LINKMAP, &map) == 0 &&
+                    strchr(map->l_name, '/');
     snprintf(n->path, sizeof n->path, "%s", resolved ? map->l_name : path);
 }
 
-/* Open the library at path, and the built-in functions beside it.  False: it cannot be opened (dlerror says why). */
+/* Open the library at path, and the built-in functions beside it.  False: it cannot be opened
+ * (dlerror says why). */
 static bool open_file(cuda_nvrtc *n, const char *path)
 {
     const char *slash = strrchr(path, '/');
     char pattern[FILE_BYTES];
     glob_t found = {0};
     if (slash) {
-        snprintf(pattern, sizeof pattern, "%.*s/libnvrtc-builtins.so.[0-9]*", (int)(slash - path), path);
+        snprintf(pattern, sizeof pattern, "%.*s/libnvrtc-builtins.so.[0-9]*", (int)(slash - path),
+                 path);
         if (glob(pattern, 0, NULL, &found) == 0)
             n->builtins = dlopen(found.gl_pathv[0], OPEN_FLAGS);
         globfree(&found);
@@ -115,8 +121,9 @@ static bool open_in_toolkit(cuda_nvrtc *n)
     return opened;
 }
 
-/* Python is asked and not guessed: a virtual environment, a version manager and a distribution each put packages
- * somewhere else.  The current folder is not looked at, as anybody may have put a folder `nvidia` there. */
+/* Python is asked and not guessed: a virtual environment, a version manager and a distribution each
+ * put packages somewhere else.  The current folder is not looked at, as anybody may have put a
+ * folder `nvidia` there. */
 static bool open_in_python(cuda_nvrtc *n)
 {
     static const char command[] = "python3 -c 'import sys\n"
@@ -141,16 +148,20 @@ static mpk_status find_library(mpk_context *cx, cuda_nvrtc *n)
 {
     const char *named = getenv("MPK_NVRTC");
     if (named && *named) {
-        bool is_folder = file_is_folder(named), opened = is_folder ? open_in_folder(n, named) : open_file(n, named);
-        const char *why = opened ? NULL : is_folder ? "no libnvrtc.so.13 or .12 in it that can be opened" : dlerror();
-        CHECK(cx, opened, MPK_EUNSUPPORTED, "MPK_NVRTC=%s: %s; it must name libnvrtc.so.13 or .12, or its folder",
-              named, why ? why : "it cannot be opened");
+        bool is_folder = file_is_folder(named),
+             opened = is_folder ? open_in_folder(n, named) : open_file(n, named);
+        const char *why = opened      ? NULL
+                          : is_folder ? "no libnvrtc.so.13 or .12 in it that can be opened"
+                                      : dlerror();
+        CHECK(cx, opened, MPK_EUNSUPPORTED,
+              "MPK_NVRTC=%s: %s; it must name libnvrtc.so.13 or .12, or its folder", named,
+              why ? why : "it cannot be opened");
         return MPK_OK;
     }
-    CHECK(
-        cx, open_in_folder(n, "") || open_in_toolkit(n) || open_in_python(n), MPK_EUNSUPPORTED,
-        "no NVRTC, NVIDIA's compiler for kernels: pip install nvidia-cuda-nvrtc, or let MPK_NVRTC name libnvrtc.so.13 "
-        "(looked in the loader's path, /usr/local/cuda*, and the packages of python3)");
+    CHECK(cx, open_in_folder(n, "") || open_in_toolkit(n) || open_in_python(n), MPK_EUNSUPPORTED,
+          "no NVRTC, NVIDIA's compiler for kernels: pip install nvidia-cuda-nvrtc, or let "
+          "MPK_NVRTC name libnvrtc.so.13 "
+          "(looked in the loader's path, /usr/local/cuda*, and the packages of python3)");
     return MPK_OK;
 }
 
@@ -158,17 +169,18 @@ static mpk_status find_entries(mpk_context *cx, cuda_nvrtc *n)
 {
     int major = 0, minor = 0;
     /* a pointer to data becomes a pointer to a function through memory: C has no cast for it */
-#define ENTRY_FIND(name, parameters)                                                                              \
-    {                                                                                                             \
-        void *at = dlsym(n->library, #name);                                                                      \
-        CHECK(cx, at, MPK_EUNSUPPORTED, "%s has no " #name ": pip install nvidia-cuda-nvrtc brings one that has", \
-              n->path);                                                                                           \
-        memcpy(&n->name, &at, sizeof at);                                                                         \
+#define ENTRY_FIND(name, parameters)                                                              \
+    {                                                                                             \
+        void *at = dlsym(n->library, #name);                                                      \
+        CHECK(cx, at, MPK_EUNSUPPORTED,                                                           \
+              "%s has no " #name ": pip install nvidia-cuda-nvrtc brings one that has", n->path); \
+        memcpy(&n->name, &at, sizeof at);                                                         \
     }
     ENTRIES(ENTRY_FIND)
     ENTRY_FIND(nvrtcGetErrorString, )
 #undef ENTRY_FIND
-    CHECK(cx, n->nvrtcVersion(&major, &minor) == NVRTC_SUCCESS, MPK_EDEVICE, "%s does not tell its version", n->path);
+    CHECK(cx, n->nvrtcVersion(&major, &minor) == NVRTC_SUCCESS, MPK_EDEVICE,
+          "%s does not tell its version", n->path);
     n->version = (uint32_t)(1000 * major + 10 * minor);
     return MPK_OK;
 }
@@ -239,8 +251,10 @@ static void choose_options(const cuda_source *s, options *o)
     if (!s->unit)
         return;
     snprintf(o->unit, sizeof o->unit, "-DMPK_UNIT=%u", s->unit);
-    /* as many as a thread of the kernel has: a unit that is called does not know its launch bounds */
-    snprintf(o->registers, sizeof o->registers, "--maxrregcount=%u", REGISTERS / s->arch->worker_threads / 8 * 8);
+    /* as many as a thread of the kernel has: a unit that is called does not know its launch
+     * bounds */
+    snprintf(o->registers, sizeof o->registers, "--maxrregcount=%u",
+             REGISTERS / s->arch->worker_threads / 8 * 8);
     o->at[o->n++] = o->unit;
     o->at[o->n++] = o->registers;
     o->at[o->n++] = "--relocatable-device-code=true";
@@ -270,11 +284,13 @@ typedef struct compilation {
     text log, code;
 } compilation;
 
-#define CALL(c, entry, arguments)                                                                       \
-    do {                                                                                                \
-        int code_ = (c)->n->entry arguments;                                                            \
-        CHECK((c)->cx, code_ == NVRTC_SUCCESS, code_ == NVRTC_OUT_OF_MEMORY ? MPK_ENOMEM : MPK_EDEVICE, \
-              "NVRTC failed on %s: %s (" #entry ")", (c)->s->name, (c)->n->nvrtcGetErrorString(code_)); \
+#define CALL(c, entry, arguments)                                      \
+    do {                                                               \
+        int code_ = (c)->n->entry arguments;                           \
+        CHECK((c)->cx, code_ == NVRTC_SUCCESS,                         \
+              code_ == NVRTC_OUT_OF_MEMORY ? MPK_ENOMEM : MPK_EDEVICE, \
+              "NVRTC failed on %s: %s (" #entry ")", (c)->s->name,     \
+              (c)->n->nvrtcGetErrorString(code_));                     \
     } while (0)
 
 static mpk_status check_architecture(compilation *c)
@@ -289,8 +305,8 @@ static mpk_status check_architecture(compilation *c)
         if ((uint32_t)known[i] == arch->major * 10 + arch->minor)
             return MPK_OK;
     FAIL(c->cx, MPK_EUNSUPPORTED,
-         "%s (version %u.%u) does not know %s: pip install nvidia-cuda-nvrtc brings one that does", c->n->path,
-         c->n->version / 1000, c->n->version % 1000 / 10, arch->name);
+         "%s (version %u.%u) does not know %s: pip install nvidia-cuda-nvrtc brings one that does",
+         c->n->path, c->n->version / 1000, c->n->version % 1000 / 10, arch->name);
 }
 
 static mpk_status read_log(compilation *c)
@@ -323,7 +339,8 @@ static mpk_status read_code(compilation *c)
     return MPK_OK;
 }
 
-/* The log from its first error on, at most four lines of it: the error, the line of the source, what points at it. */
+/* The log from its first error on, at most four lines of it: the error, the line of the source,
+ * what points at it. */
 static str first_error(const text *log)
 {
     const char *at = log->at ? strstr(log->at, "error") : NULL, *end;
@@ -370,9 +387,10 @@ static mpk_status keep_file(compilation *c, const char *ending, const text *byte
 static mpk_status keep_source(compilation *c)
 {
     const char *folder = c->s->keep_folder;
-    CHECK(c->cx, !folder || mkdir(folder, 0777) == 0 || errno == EEXIST, MPK_EIO, "cannot make the folder %s: %s",
-          folder, strerror(errno));
-    return c->s->unit > 1 ? MPK_OK : cuda_source_keep(c->cx, c->s, "", c->s->code); /* the first has written it */
+    CHECK(c->cx, !folder || mkdir(folder, 0777) == 0 || errno == EEXIST, MPK_EIO,
+          "cannot make the folder %s: %s", folder, strerror(errno));
+    /* the first has written it */
+    return c->s->unit > 1 ? MPK_OK : cuda_source_keep(c->cx, c->s, "", c->s->code);
 }
 
 static mpk_status explain(compilation *c, int code)
@@ -380,19 +398,22 @@ static mpk_status explain(compilation *c, int code)
     const cuda_source *s = c->s;
     str error = first_error(&c->log);
     CHECK(c->cx, code != NVRTC_BUILTINS, MPK_EUNSUPPORTED,
-          "%s does not find libnvrtc-builtins, which belongs beside it: pip install nvidia-cuda-nvrtc brings both",
+          "%s does not find libnvrtc-builtins, which belongs beside it: pip install "
+          "nvidia-cuda-nvrtc brings both",
           c->n->path);
     CHECK(c->cx, code == NVRTC_COMPILATION, code == NVRTC_OUT_OF_MEMORY ? MPK_ENOMEM : MPK_EDEVICE,
           "NVRTC failed on %s: %s: %.*s", s->name, c->n->nvrtcGetErrorString(code), STR_ARG(error));
-    status_fail(c->cx, MPK_EFORMAT, "%s does not compile for %s:\n%.*s", s->name, s->arch->name, STR_ARG(error));
+    status_fail(c->cx, MPK_EFORMAT, "%s does not compile for %s:\n%.*s", s->name, s->arch->name,
+                STR_ARG(error));
     if (s->keep_folder)
-        status_note(c->cx, MPK_EFORMAT, "compiling %s/%s (all messages: %s%s.log beside it)", s->keep_folder, s->name,
-                    s->name,
+        status_note(c->cx, MPK_EFORMAT, "compiling %s/%s (all messages: %s%s.log beside it)",
+                    s->keep_folder, s->name, s->name,
                     s->unit == 1   ? ".1"
                     : s->unit == 2 ? ".2"
                                    : "");
     else
-        status_note(c->cx, MPK_EFORMAT, "compiling generated code; --keep=FOLDER keeps it, with all messages");
+        status_note(c->cx, MPK_EFORMAT,
+                    "compiling generated code; --keep=FOLDER keeps it, with all messages");
     return MPK_EFORMAT;
 }
 
@@ -414,18 +435,22 @@ static mpk_status compile(compilation *c, const char *source)
 static mpk_status compile_copy(compilation *c)
 {
     arena a = {0};
-    CHECK(c->cx, !strchr(c->s->name, '/'), MPK_EARG, "%s: the name of a source has no folder", c->s->name);
-    CHECK(c->cx, !c->s->code.n || !memchr(c->s->code.at, 0, c->s->code.n), MPK_EARG, "%s holds a NUL", c->s->name);
+    CHECK(c->cx, !strchr(c->s->name, '/'), MPK_EARG, "%s: the name of a source has no folder",
+          c->s->name);
+    CHECK(c->cx, !c->s->code.n || !memchr(c->s->code.at, 0, c->s->code.n), MPK_EARG,
+          "%s holds a NUL", c->s->name);
     TRY(check_architecture(c));
     TRY(keep_source(c));
     const char *source = arena_copy(&a, c->s->code.n ? c->s->code.at : "", c->s->code.n);
     mpk_status status =
-        source ? compile(c, source) : status_fail(c->cx, MPK_ENOMEM, "out of memory for the source %s", c->s->name);
+        source ? compile(c, source)
+               : status_fail(c->cx, MPK_ENOMEM, "out of memory for the source %s", c->s->name);
     arena_free(&a);
     return status;
 }
 
-mpk_status cuda_nvrtc_compile(mpk_context *cx, const cuda_nvrtc *n, const cuda_source *s, text *code, text *log)
+mpk_status cuda_nvrtc_compile(mpk_context *cx, const cuda_nvrtc *n, const cuda_source *s,
+                              text *code, text *log)
 {
     compilation c = {.cx = cx, .n = n, .s = s};
     mpk_status status = compile_copy(&c);

@@ -14,7 +14,8 @@
 
 typedef struct cuda_nvrtc cuda_nvrtc;
 
-/* MPK_EUNSUPPORTED: there is none (the message says which package brings it), or MPK_NVRTC names none. */
+/* MPK_EUNSUPPORTED: there is none (the message says which package brings it), or MPK_NVRTC names
+ * none. */
 mpk_status cuda_nvrtc_open(mpk_context *cx, cuda_nvrtc **out);
 /* NULL is allowed. */
 void cuda_nvrtc_close(cuda_nvrtc *n);
@@ -28,24 +29,30 @@ typedef struct cuda_source {
     const char *name; /* of the file, for the compiler's messages: "qwen3-0.6b.cu" */
     str code;
     const gen_arch *arch;
-    bool as_ptx;             /* PTX instead of machine code */
-    bool checked;            /* for sanitizers: lines of the source are in the code, MPK_CHECKED is defined */
-    bool in_units;           /* machine code may be compiled as CUDA_UNITS units and linked (cuda/tools.h) */
-    uint32_t regime;         /* whose kernel it is to be: what MPK_REGIME is */
-    uint32_t unit;           /* 0: all of it; else what MPK_UNIT is, and the code is relocatable */
-    const char *keep_folder; /* NULL: no.  Where the source, the compiler's log and the code are kept, as name, name.log
-                              * and name.cubin or name.ptx; of a unit name, name.UNIT.log and name.UNIT.cubin */
+    bool as_ptx; /* PTX instead of machine code */
+    /* for sanitizers: lines of the source are in the code, MPK_CHECKED is defined */
+    bool checked;
+    /* machine code may be compiled as CUDA_UNITS units and linked (cuda/tools.h) */
+    bool in_units;
+    uint32_t regime; /* whose kernel it is to be: what MPK_REGIME is */
+    uint32_t unit;   /* 0: all of it; else what MPK_UNIT is, and the code is relocatable */
+    /* NULL: no.  Where the source, the compiler's log and the code are kept, as name, name.log and
+     * name.cubin or name.ptx; of a unit name, name.UNIT.log and name.UNIT.cubin */
+    const char *keep_folder;
 } cuda_source;
 
 enum { CUDA_UNITS = 3 }; /* of a source of src/gen: device/units.cuh */
 
-/* The options that a source is compiled with, one a line, for the key of a cache; *out is in the arena. */
+/* The options that a source is compiled with, one a line, for the key of a cache; *out is in the
+ * arena. */
 mpk_status cuda_source_options(mpk_context *cx, arena *a, const cuda_source *s, str *out);
 /* Write the file name + ending into keep_folder, if there is one. */
 mpk_status cuda_source_keep(mpk_context *cx, const cuda_source *s, const char *ending, str bytes);
-/* *code: bytes of the cubin or, NUL-terminated, of the PTX; the caller frees it with text_free.  log (may be NULL): the
- * compiler's words (registers, spills, shared memory of each function; warnings), added.  MPK_EFORMAT: the source does
- * not compile, with the first of the compiler's errors; MPK_EUNSUPPORTED: this NVRTC does not know the architecture. */
-mpk_status cuda_nvrtc_compile(mpk_context *cx, const cuda_nvrtc *n, const cuda_source *s, text *code, text *log);
+/* *code: bytes of the cubin or, NUL-terminated, of the PTX; the caller frees it with text_free.
+ * log (may be NULL): the compiler's words (registers, spills, shared memory of each function;
+ * warnings), added.  MPK_EFORMAT: the source does not compile, with the first of the compiler's
+ * errors; MPK_EUNSUPPORTED: this NVRTC does not know the architecture. */
+mpk_status cuda_nvrtc_compile(mpk_context *cx, const cuda_nvrtc *n, const cuda_source *s,
+                              text *code, text *log);
 
 #endif

@@ -1,5 +1,6 @@
-/* nvrtc_test.c - NVRTC found, missing and broken; good and bad sources.  What needs NVRTC is skipped where python3 of
- * PATH (the tests' own environment, see ./dev) and the system have none. */
+/* nvrtc_test.c - NVRTC found, missing and broken; good and bad sources.  What needs NVRTC is
+ * skipped where python3 of PATH (the tests' own environment, see ./dev) and the system have
+ * none. */
 #include "check.h"
 
 #include <pthread.h>
@@ -40,7 +41,8 @@ static void missing_or_broken(void **state)
     char folder[] = "/tmp/mpk-nvrtc-XXXXXX", path[64];
     assert_non_null(mkdtemp(folder));
     setenv("MPK_NVRTC", "/no/such/libnvrtc.so.13", 1);
-    check_fails(&cx, MPK_EUNSUPPORTED, "MPK_NVRTC=/no/such/libnvrtc.so.13: ", cuda_nvrtc_open(&cx, &n));
+    check_fails(&cx, MPK_EUNSUPPORTED,
+                "MPK_NVRTC=/no/such/libnvrtc.so.13: ", cuda_nvrtc_open(&cx, &n));
     setenv("MPK_NVRTC", folder, 1);
     check_fails(&cx, MPK_EUNSUPPORTED, "no libnvrtc.so.13 or .12 in it", cuda_nvrtc_open(&cx, &n));
     snprintf(path, sizeof path, "%s/libnvrtc.so.13", folder);
@@ -114,7 +116,8 @@ static void options_tell_sources_apart(void **state)
     check_ok(&cx, cuda_source_options(&cx, &a, &s, &lines[2]));
     s.arch = gen_arch_find("sm_80");
     check_ok(&cx, cuda_source_options(&cx, &a, &s, &lines[3]));
-    assert_true(strstr(lines[0].at, "--gpu-architecture=sm_90a\n") && strstr(lines[2].at, "=compute_90a\n"));
+    assert_true(strstr(lines[0].at, "--gpu-architecture=sm_90a\n") &&
+                strstr(lines[2].at, "=compute_90a\n"));
     assert_true(strstr(lines[1].at, "line-info\n") && strstr(lines[1].at, "=MPK_CHECKED\n"));
     assert_false(strstr(lines[0].at, "line-info") || strstr(lines[0].at, "MPK_CHECKED"));
     for (int i = 0; i < 4; i++)
@@ -148,7 +151,8 @@ static void bad_sources(void **state)
     old.major = 3;
     s = source_of(good, "sm_80");
     s.arch = &old;
-    check_fails(&cx, MPK_EUNSUPPORTED, "does not know sm_30", cuda_nvrtc_compile(&cx, n, &s, &code, NULL));
+    check_fails(&cx, MPK_EUNSUPPORTED, "does not know sm_30",
+                cuda_nvrtc_compile(&cx, n, &s, &code, NULL));
     cuda_nvrtc_close(n);
 }
 
@@ -187,7 +191,8 @@ static void what_is_kept(void **state)
     check_kept(inner, "unit.cu.cubin", false);
     rmdir(inner);
     rmdir(folder);
-    check_fails(&cx, MPK_EIO, "cannot make the folder", cuda_nvrtc_compile(&cx, n, &s, &code, NULL));
+    check_fails(&cx, MPK_EIO, "cannot make the folder",
+                cuda_nvrtc_compile(&cx, n, &s, &code, NULL));
     cuda_nvrtc_close(n);
 }
 

@@ -1,11 +1,13 @@
-/* peers.c - several GPUs of a host that share a program (docs/gpus.md): what is each one's own, and what crosses.
+/* peers.c - several GPUs of a host that share a program (docs/gpus.md): what is each one's own, and
+ * what crosses.
  *
- * Input: the image of a joint program, whose operators and tensors have peers.  Output: which bytes of an area a GPU
- * holds, which counters a task adds to, which inputs the step task pushes, and access from each GPU to all others.
+ * Input: the image of a joint program, whose operators and tensors have peers.  Output: which bytes
+ * of an area a GPU holds, which counters a task adds to, which inputs the step task pushes, and
+ * access from each GPU to all others.
  *
- * An event has a counter on every GPU where a task waits for it; the end event on GPU 0.  Its triggers add to each of
- * them.  Where waits and triggers are all on one GPU, nothing is different from a program of one peer; else each
- * addition has system scope (rt/rt_peers.h).
+ * An event has a counter on every GPU where a task waits for it; the end event on GPU 0.  Its
+ * triggers add to each of them.  Where waits and triggers are all on one GPU, nothing is different
+ * from a program of one peer; else each addition has system scope (rt/rt_peers.h).
  */
 #include <stdlib.h>
 
@@ -18,8 +20,8 @@ static bool is_here(const cuda_machine *m, const ir_tensor *t)
     return t->peer == m->peer || t->peer == IR_EVERYWHERE;
 }
 
-/* Inputs and outputs of a step lie at the same place on every GPU.  The plan keeps peers apart in the other areas; if
- * an image does not, a window is larger than it need be. */
+/* Inputs and outputs of a step lie at the same place on every GPU.  The plan keeps peers apart in
+ * the other areas; if an image does not, a window is larger than it need be. */
 void cuda_plan_windows(cuda_machine *m)
 {
     const program_image *image = &m->machine.image;
@@ -56,11 +58,14 @@ static uint32_t peer_of_task(const cuda_machine *m, const rt_task *t)
     return t->worker == RT_NONE ? 0 : t->worker / cuda_workers(m);
 }
 
-mpk_status cuda_find_triggers(mpk_context *cx, arena *scratch, const cuda_machine *m, uint32_t graph, rt_u32 *kinds)
+mpk_status cuda_find_triggers(mpk_context *cx, arena *scratch, const cuda_machine *m,
+                              uint32_t graph, rt_u32 *kinds)
 {
     const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + graph;
-    const rt_task *tasks = (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task;
-    const rt_event *events = (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
+    const rt_task *tasks =
+        (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task;
+    const rt_event *events =
+        (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
     uint32_t *wait, *add; /* [events] bit p: tasks of peer p do */
     NEW(cx, scratch, wait, g->n_events);
     NEW(cx, scratch, add, g->n_events);
@@ -85,7 +90,8 @@ static bool is_read_elsewhere(const ir_graph *ir, ir_tensor_id input)
 {
     for (ir_op_id i = 0; i < ir->ops.n; i++)
         for (uint32_t k = 0; k < ir->ops.at[i].n_in; k++)
-            if (ir->ops.at[i].peer && ir->ops.at[i].in[k] != IR_NONE && tg_root(ir, ir->ops.at[i].in[k]) == input)
+            if (ir->ops.at[i].peer && ir->ops.at[i].in[k] != IR_NONE &&
+                tg_root(ir, ir->ops.at[i].in[k]) == input)
                 return true;
     return false;
 }
@@ -129,12 +135,14 @@ static mpk_status check_alike(mpk_context *cx, const cuda_machine *a, const cuda
 {
     const cuda_facts *f = cuda_gpu_facts(a->gpu), *g = cuda_gpu_facts(b->gpu);
     CHECK(cx,
-          f->major == g->major && f->minor == g->minor && f->n_sms == g->n_sms && f->memory_bytes == g->memory_bytes,
+          f->major == g->major && f->minor == g->minor && f->n_sms == g->n_sms &&
+              f->memory_bytes == g->memory_bytes,
           MPK_EUNSUPPORTED,
-          "GPU %u (%s, %u SMs, %.1f GiB) and GPU %u (%s, %u SMs, %.1f GiB) differ: a program is shared by GPUs of one "
+          "GPU %u (%s, %u SMs, %.1f GiB) and GPU %u (%s, %u SMs, %.1f GiB) differ: a program is "
+          "shared by GPUs of one "
           "kind",
-          a->options.device, f->name, f->n_sms, (double)f->memory_bytes / (1 << 30), b->options.device, g->name,
-          g->n_sms, (double)g->memory_bytes / (1 << 30));
+          a->options.device, f->name, f->n_sms, (double)f->memory_bytes / (1 << 30),
+          b->options.device, g->name, g->n_sms, (double)g->memory_bytes / (1 << 30));
     return MPK_OK;
 }
 
@@ -143,11 +151,13 @@ static mpk_status check_link(mpk_context *cx, const cuda_machine *a, const cuda_
     cuda_link link;
     TRY(cuda_driver_link(cx, a->driver, a->options.device, b->options.device, &link));
     CHECK(cx, link.reaches, MPK_EUNSUPPORTED,
-          "GPU %u cannot reach the memory of GPU %u: mpk doctor shows the links; use fewer GPUs, or others "
+          "GPU %u cannot reach the memory of GPU %u: mpk doctor shows the links; use fewer GPUs, "
+          "or others "
           "(CUDA_VISIBLE_DEVICES)",
           a->options.device, b->options.device);
     CHECK(cx, link.atomics, MPK_EUNSUPPORTED,
-          "GPU %u reaches GPU %u over a link without atomic operations (PCIe): a program is shared over NVLink",
+          "GPU %u reaches GPU %u over a link without atomic operations (PCIe): a program is shared "
+          "over NVLink",
           a->options.device, b->options.device);
     return MPK_OK;
 }
@@ -197,10 +207,11 @@ static rt_word *read_counters(const cuda_machine *m, uint64_t n)
 {
     mpk_context late = {0};
     rt_word *counters = calloc(n, sizeof *counters);
-    bool is_there = counters && cuda_gpu_use(&late, m->gpu) == MPK_OK &&
-                    cuda_download_on(&late, m->gpu, m->copies, counters, m->table_block + m->layout.counters,
-                                     n * sizeof *counters) == MPK_OK &&
-                    cuda_stream_wait(&late, m->gpu, m->copies) == MPK_OK;
+    bool is_there =
+        counters && cuda_gpu_use(&late, m->gpu) == MPK_OK &&
+        cuda_download_on(&late, m->gpu, m->copies, counters, m->table_block + m->layout.counters,
+                         n * sizeof *counters) == MPK_OK &&
+        cuda_stream_wait(&late, m->gpu, m->copies) == MPK_OK;
     if (is_there)
         return counters;
     free(counters);
@@ -210,12 +221,15 @@ static rt_word *read_counters(const cuda_machine *m, uint64_t n)
 static void find_waiting(const cuda_machine *m, rt_word *const *counters, rt_fault *f)
 {
     const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + f->graph;
-    const rt_task *tasks = (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task;
-    const rt_event *events = (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
+    const rt_task *tasks =
+        (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task;
+    const rt_event *events =
+        (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
     for (uint32_t t = 0; t < g->n_tasks; t++) {
         const rt_word *mine = counters[peer_of_task(m, &tasks[t])];
         const rt_u32 event = tasks[t].depends, needed = events[event].needed;
-        const rt_u32 seen = mine ? mine[g->first_event + event].value - needed * (f->epoch - 1) : needed;
+        const rt_u32 seen =
+            mine ? mine[g->first_event + event].value - needed * (f->epoch - 1) : needed;
         if ((rt_i32)(seen - needed) >= 0)
             continue;
         f->task = t;
@@ -230,7 +244,8 @@ void cuda_find_waiting(const cuda_machine *m, rt_fault *f)
 {
     const uint64_t n = image_count(m->machine.image.block, RT_EVENTS);
     rt_word *counters[IR_MAX_PEERS] = {0};
-    if (m->n_peers == 1 || f->kind != RT_STALL || f->task != RT_NONE || f->graph >= m->machine.image.n_graphs)
+    if (m->n_peers == 1 || f->kind != RT_STALL || f->task != RT_NONE ||
+        f->graph >= m->machine.image.n_graphs)
         return;
     for (uint32_t p = 0; p < m->n_peers; p++)
         counters[p] = read_counters(m->peers[p], n);

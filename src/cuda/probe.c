@@ -15,13 +15,15 @@ static mpk_status look_at_memory(mpk_context *cx, cuda_driver *d, cuda_device_fa
 
 static mpk_status probe(mpk_context *cx, cuda_driver *d, uint32_t index, cuda_device_facts *out)
 {
-    cuda_device_facts f = {.index = index, .n_devices = cuda_driver_gpus(d), .driver_version = cuda_driver_version(d)};
-    CHECK(cx, index < f.n_devices, MPK_EUNSUPPORTED, "there is no GPU %u: this process may use %u, the first is cuda:0",
-          index, f.n_devices);
+    cuda_device_facts f = {
+        .index = index, .n_devices = cuda_driver_gpus(d), .driver_version = cuda_driver_version(d)};
+    CHECK(cx, index < f.n_devices, MPK_EUNSUPPORTED,
+          "there is no GPU %u: this process may use %u, the first is cuda:0", index, f.n_devices);
     TRY(cuda_driver_describe(cx, d, index, &f.gpu));
     f.arch = gen_arch_for(f.gpu.major, f.gpu.minor, NULL);
     CHECK(cx, f.arch, MPK_EUNSUPPORTED,
-          "%s has compute capability %u.%u, and mpk has code for %s and later: run on the CPU (--device=cpu)",
+          "%s has compute capability %u.%u, and mpk has code for %s and later: run on the CPU "
+          "(--device=cpu)",
           f.gpu.name, f.gpu.major, f.gpu.minor, gen_arch_table[0].name);
     TRY(look_at_memory(cx, d, &f));
     *out = f;
@@ -49,7 +51,8 @@ mpk_status cuda_hold(mpk_context *cx, uint32_t index, cuda_held **out)
     CHECK(cx, h, MPK_ENOMEM, "out of memory for a GPU");
     mpk_status status = cuda_driver_open(cx, &h->driver);
     if (status == MPK_OK && index >= cuda_driver_gpus(h->driver))
-        status = status_fail(cx, MPK_EUNSUPPORTED, "there is no GPU %u: this process may use %u, the first is cuda:0",
+        status = status_fail(cx, MPK_EUNSUPPORTED,
+                             "there is no GPU %u: this process may use %u, the first is cuda:0",
                              index, cuda_driver_gpus(h->driver));
     if (status == MPK_OK) {
         h->before = cuda_driver_current(h->driver);

@@ -1,8 +1,8 @@
-/* profile.c - where the time of each operator's tasks went, as the workers noted it (rt_times), and how long tokens
- * took to the host (rt_delays).
+/* profile.c - where the time of each operator's tasks went, as the workers noted it (rt_times), and
+ * how long tokens took to the host (rt_delays).
  *
- * Each task has one record, of the step that ran it last; so a profile is that of one step.  Cycles are those of the
- * task's own SM: differences, never compared between SMs.
+ * Each task has one record, of the step that ran it last; so a profile is that of one step.  Cycles
+ * are those of the task's own SM: differences, never compared between SMs.
  */
 #include <stdlib.h>
 
@@ -19,8 +19,8 @@ static void add_task(const rt_times *t, machine_times *to)
 }
 
 /* The tasks of one GPU. */
-static void add_tasks(const cuda_machine *m, uint32_t graph, const rt_entry *entries, const rt_times *times,
-                      machine_times *out)
+static void add_tasks(const cuda_machine *m, uint32_t graph, const rt_entry *entries,
+                      const rt_times *times, machine_times *out)
 {
     const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + graph;
     for (uint64_t i = 0; i < m->layout.n_tasks; i++) {
@@ -51,10 +51,12 @@ static mpk_status begin_reading(mpk_context *cx, cuda_machine *m)
 }
 
 /* From the block of tables; a caller of programs may use other GPUs on this thread. */
-static mpk_status download(mpk_context *cx, cuda_machine *m, void *to, uint64_t from, uint64_t n_bytes)
+static mpk_status download(mpk_context *cx, cuda_machine *m, void *to, uint64_t from,
+                           uint64_t n_bytes)
 {
     cuda_context before;
-    CHECK(cx, to, MPK_ENOMEM, "out of memory for a profile of %llu tasks", (unsigned long long)m->layout.n_tasks);
+    CHECK(cx, to, MPK_ENOMEM, "out of memory for a profile of %llu tasks",
+          (unsigned long long)m->layout.n_tasks);
     TRY(cuda_gpu_enter(cx, m->gpu, &before));
     mpk_status status = cuda_download(cx, m->gpu, to, m->table_block + from, n_bytes);
     cuda_gpu_leave(m->gpu, before);
@@ -89,7 +91,8 @@ static mpk_status read_delays(mpk_context *cx, cuda_machine *m, machine_delays *
     if (status == MPK_OK) {
         uint32_t n = d->n < RT_DELAYS ? d->n : RT_DELAYS;
         qsort(d->ns, n, sizeof *d->ns, compare_ns);
-        *out = n ? (machine_delays){n, d->ns[n / 2], d->ns[(uint64_t)n * 99 / 100], d->ns[n - 1]} : (machine_delays){0};
+        *out = n ? (machine_delays){n, d->ns[n / 2], d->ns[(uint64_t)n * 99 / 100], d->ns[n - 1]}
+                 : (machine_delays){0};
     }
     free(d);
     return status;
@@ -98,7 +101,8 @@ static mpk_status read_delays(mpk_context *cx, cuda_machine *m, machine_delays *
 mpk_status cuda_read_profile(mpk_context *cx, machine *base, uint32_t graph, machine_profile *out)
 {
     cuda_machine *m = cuda_of(base);
-    const uint32_t n_ops = ((const rt_graph *)image_table(base->image.block, RT_GRAPHS) + graph)->n_ops;
+    const uint32_t n_ops =
+        ((const rt_graph *)image_table(base->image.block, RT_GRAPHS) + graph)->n_ops;
     TRY(begin_reading(cx, m));
     memset(out->times, 0, n_ops * sizeof *out->times);
     for (uint32_t i = 0; i < m->n_peers; i++)

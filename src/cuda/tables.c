@@ -1,8 +1,9 @@
-/* tables.c - the runtime's tables on the GPU: everything that rt_machine and rt_kernel point to, in one block.
+/* tables.c - the runtime's tables on the GPU: everything that rt_machine and rt_kernel point to, in
+ * one block.
  *
- * Input: the image, the code of its operators, the addresses of areas and weights.  Output: the bytes of the block,
- * made on the host and copied in one piece.  Each task becomes an entry with everything its code needs (rt_lane.h):
- * the AOT lists of all workers first, then the JIT tasks.
+ * Input: the image, the code of its operators, the addresses of areas and weights.  Output: the
+ * bytes of the block, made on the host and copied in one piece.  Each task becomes an entry with
+ * everything its code needs (rt_lane.h): the AOT lists of all workers first, then the JIT tasks.
  * Cost: 256 bytes a task.
  */
 #include "cuda/cuda_machine.h"
@@ -43,9 +44,11 @@ static const rt_graph *graph_of(const cuda_machine *m, uint32_t graph)
 static void size_queues(cuda_machine *m)
 {
     const rt_event *events = image_table(m->machine.image.block, RT_EVENTS);
-    uint64_t jit = 2, event = 2; /* of one slot, the turn words of `taken` and `free again` would be the same */
+    /* of one slot, the turn words of `taken` and `free again` would be the same */
+    uint64_t jit = 2, event = 2;
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
-        uint64_t j = rt_jit_bound(graph_of(m, i), events, cuda_workers(m)), e = rt_event_bound(graph_of(m, i), events);
+        uint64_t j = rt_jit_bound(graph_of(m, i), events, cuda_workers(m)),
+                 e = rt_event_bound(graph_of(m, i), events);
         jit = j > jit ? j : jit;
         event = e > event ? e : event;
     }
@@ -68,7 +71,8 @@ static void place_image(cuda_machine *m, uint64_t *n)
 static void place_state(cuda_machine *m, uint64_t *n)
 {
     cuda_layout *l = &m->layout;
-    uint64_t workers = cuda_workers(m), schedulers = n_schedulers(m), graphs = m->machine.image.n_graphs;
+    uint64_t workers = cuda_workers(m), schedulers = n_schedulers(m),
+             graphs = m->machine.image.n_graphs;
     l->control = place(n, 1, sizeof(rt_control));
     l->counters = place(n, image_count(m->machine.image.block, RT_EVENTS), sizeof(rt_word));
     l->epochs = place(n, graphs, sizeof(rt_u32));
@@ -145,7 +149,8 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
         l->delays = place(&n, 1, sizeof(rt_delays));
     }
     l->n_bytes = n;
-    CHECK(cx, l->n_tasks < RT_NONE / (sizeof(rt_entry) / sizeof(rt_u64)), MPK_ELIMIT, "the image has too many tasks");
+    CHECK(cx, l->n_tasks < RT_NONE / (sizeof(rt_entry) / sizeof(rt_u64)), MPK_ELIMIT,
+          "the image has too many tasks");
     return MPK_OK;
 }
 
@@ -170,15 +175,18 @@ cuda_address cuda_tensor_address(const cuda_machine *of, uint32_t graph, ir_tens
     return r->plain ? m->weight_block + r->offset + bytes : 0;
 }
 
-static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at, rt_entry *e)
+static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at,
+                                rt_entry *e)
 {
     const ir_op *op = &m->machine.image.ir[graph]->ops.at[at];
-    uint32_t packed = m->weights.packed_of[graph][at], most = packed == RT_NONE ? RT_OPERANDS : RT_PACKED;
+    uint32_t packed = m->weights.packed_of[graph][at],
+             most = packed == RT_NONE ? RT_OPERANDS : RT_PACKED;
     CHECK(cx, gen_operand_of_output(op, op->n_out) <= most, MPK_EUNSUPPORTED,
-          "operator %s (%%%.*s) has %u operands, the GPU's tasks hold %u", op->def->name, STR_ARG(op->name),
-          op->n_in + op->n_out, most);
+          "operator %s (%%%.*s) has %u operands, the GPU's tasks hold %u", op->def->name,
+          STR_ARG(op->name), op->n_in + op->n_out, most);
     for (uint32_t i = 0; i < op->n_in; i++)
-        e->at[gen_operand_of_input(op, i)] = op->in[i] == IR_NONE ? 0 : cuda_tensor_address(m, graph, op->in[i]);
+        e->at[gen_operand_of_input(op, i)] =
+            op->in[i] == IR_NONE ? 0 : cuda_tensor_address(m, graph, op->in[i]);
     for (uint32_t i = 0; i < op->n_out; i++)
         e->at[gen_operand_of_output(op, i)] = cuda_tensor_address(m, graph, op->out[i]);
     if (packed != RT_NONE)
@@ -195,15 +203,19 @@ static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *
         return;
     const uint64_t offset = m->layout.maps + (uint64_t)e->op * 2 * sizeof(rt_map);
     rt_map *maps = (rt_map *)(void *)(block + offset);
-    const gen_boxes x = gen_boxes_of_x(&g->tensors.at[g->ops.at[at].in[0]]), w = gen_boxes_of_packed(&use->pack);
-    if (cuda_map_boxes(m->gpu, &x, e->at[0], &maps[0]) && cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]))
+    const gen_boxes x = gen_boxes_of_x(&g->tensors.at[g->ops.at[at].in[0]]),
+                    w = gen_boxes_of_packed(&use->pack);
+    if (cuda_map_boxes(m->gpu, &x, e->at[0], &maps[0]) &&
+        cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]))
         e->maps = m->table_block + offset;
 }
 
 /* What all tasks of an operator share. */
-static mpk_status fill_pattern(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at, rt_entry *e)
+static mpk_status fill_pattern(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at,
+                               rt_entry *e)
 {
-    const rt_op *op = (const rt_op *)image_table(m->machine.image.block, RT_OPS) + graph_of(m, graph)->first_op + at;
+    const rt_op *op = (const rt_op *)image_table(m->machine.image.block, RT_OPS) +
+                      graph_of(m, graph)->first_op + at;
     *e = (rt_entry){.body = m->source.uses[graph][at].instance,
                     .op = graph_of(m, graph)->first_op + at,
                     .live = op->live,
@@ -221,11 +233,14 @@ typedef struct filling {
     rt_u32 *kinds;      /* [events] of its triggers */
 } filling;
 
-static void fill_entry(const cuda_machine *m, uint32_t graph, uint32_t task, const filling *f, rt_entry *e)
+static void fill_entry(const cuda_machine *m, uint32_t graph, uint32_t task, const filling *f,
+                       rt_entry *e)
 {
     const rt_graph *g = graph_of(m, graph);
-    const rt_task *t = (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task + task;
-    const rt_event *events = (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
+    const rt_task *t =
+        (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task + task;
+    const rt_event *events =
+        (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
     *e = t->op == RT_NONE ? (rt_entry){.body = RT_NONE, .op = RT_NONE} : f->patterns[t->op];
     e->depends = g->first_event + t->depends;
     e->needed = events[t->depends].needed;
@@ -256,7 +271,8 @@ static void fill_aot(const cuda_machine *m, uint32_t graph, filling *f)
 static void fill_jit(const cuda_machine *m, uint32_t graph, filling *f)
 {
     const rt_graph *g = graph_of(m, graph);
-    const rt_task *tasks = (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task;
+    const rt_task *tasks =
+        (const rt_task *)image_table(m->machine.image.block, RT_TASKS) + g->first_task;
     for (uint32_t t = 0; t < g->n_tasks; t++) {
         if (tasks[t].worker != RT_NONE)
             continue;
@@ -295,8 +311,8 @@ static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *sc
         f.kinds = kinds + graph_of(m, i)->first_event;
         fill_jit(m, i, &f);
     }
-    CHECK(cx, f.n == m->layout.n_tasks, MPK_EVERIFY, "the lists of the image hold %u tasks of %llu", f.n,
-          (unsigned long long)m->layout.n_tasks);
+    CHECK(cx, f.n == m->layout.n_tasks, MPK_EVERIFY, "the lists of the image hold %u tasks of %llu",
+          f.n, (unsigned long long)m->layout.n_tasks);
     return MPK_OK;
 }
 
@@ -314,8 +330,8 @@ static void fill_clears(const cuda_machine *m, char *block)
 
 /* ---- the baseline: entries by operator ---- */
 
-/* Every operator's tasks by worker: those of its AOT list where they were, JIT tasks in turn.  An operator of one
- * kernel has no events, so only the boxes matter. */
+/* Every operator's tasks by worker: those of its AOT list where they were, JIT tasks in turn.  An
+ * operator of one kernel has no events, so only the boxes matter. */
 static void fill_by_operator(const cuda_machine *m, char *block)
 {
     const rt_task *tasks = image_table(m->machine.image.block, RT_TASKS);
@@ -332,7 +348,8 @@ static void fill_by_operator(const cuda_machine *m, char *block)
                 const rt_task *task = &tasks[g->first_task + t];
                 if (task->op == RT_NONE)
                     continue;
-                uint32_t worker = task->worker == RT_NONE ? turn++ % (uint32_t)workers : task->worker;
+                uint32_t worker =
+                    task->worker == RT_NONE ? turn++ % (uint32_t)workers : task->worker;
                 rt_range *r = &ranges[(g->first_op + task->op) * workers + worker];
                 if (pass == 0) {
                     r->last++;
@@ -361,11 +378,14 @@ static void fill_image(const cuda_machine *m, char *block)
 {
     const rt_header *h = m->machine.image.block;
     const cuda_layout *l = &m->layout;
-    memcpy(block + l->graphs, image_table(h, RT_GRAPHS), image_count(h, RT_GRAPHS) * sizeof(rt_graph));
+    memcpy(block + l->graphs, image_table(h, RT_GRAPHS),
+           image_count(h, RT_GRAPHS) * sizeof(rt_graph));
     memcpy(block + l->tasks, image_table(h, RT_TASKS), image_count(h, RT_TASKS) * sizeof(rt_task));
-    memcpy(block + l->events, image_table(h, RT_EVENTS), image_count(h, RT_EVENTS) * sizeof(rt_event));
+    memcpy(block + l->events, image_table(h, RT_EVENTS),
+           image_count(h, RT_EVENTS) * sizeof(rt_event));
     memcpy(block + l->ops, image_table(h, RT_OPS), image_count(h, RT_OPS) * sizeof(rt_op));
-    memcpy(block + l->ranges, image_table(h, RT_RANGES), image_count(h, RT_RANGES) * sizeof(rt_range));
+    memcpy(block + l->ranges, image_table(h, RT_RANGES),
+           image_count(h, RT_RANGES) * sizeof(rt_range));
     memcpy(block + l->lists, image_table(h, RT_LISTS), image_count(h, RT_LISTS) * sizeof(rt_u32));
     rt_op *ops = (rt_op *)(void *)(block + l->ops);
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++)
@@ -388,18 +408,21 @@ static void fill_state(const cuda_machine *m, char *block)
     for (uint32_t i = 0; i < cuda_workers(m); i++) {
         workers[i].index = i;
         rt_queue_reset((rt_queue *)(void *)(block + l->jit) + i,
-                       (rt_slot_word *)(void *)(block + l->jit_slots) + (uint64_t)i * l->jit_capacity,
+                       (rt_slot_word *)(void *)(block + l->jit_slots) +
+                           (uint64_t)i * l->jit_capacity,
                        l->jit_capacity - 1);
     }
     workers[0].owner = 1;
     for (uint32_t i = 0; i < n_schedulers(m); i++) {
         schedulers[i].index = schedulers[i].next_worker = i;
         rt_queue_reset((rt_queue *)(void *)(block + l->event) + i,
-                       (rt_slot_word *)(void *)(block + l->event_slots) + (uint64_t)i * l->event_capacity,
+                       (rt_slot_word *)(void *)(block + l->event_slots) +
+                           (uint64_t)i * l->event_capacity,
                        l->event_capacity - 1);
     }
     memcpy(block + l->serving, &m->serving, sizeof m->serving);
-    host_lay_pages(&m->serving, (rt_u32 *)(void *)(block + l->free_pages), (rt_u32 *)(void *)(block + l->buckets));
+    host_lay_pages(&m->serving, (rt_u32 *)(void *)(block + l->free_pages),
+                   (rt_u32 *)(void *)(block + l->buckets));
 }
 
 #define AT(address) ((void *)(uintptr_t)(address))
@@ -507,12 +530,13 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->host_left = AT(box + offsetof(cuda_mailbox, left));
 }
 
-/* One argument for each operator, and after them one for the step task.  Nothing mirrors the rings here: the step task
- * uses the host's. */
+/* One argument for each operator, and after them one for the step task.  Nothing mirrors the rings
+ * here: the step task uses the host's. */
 static void fill_op_kernels(const cuda_machine *m, char *block)
 {
     const cuda_layout *l = &m->layout;
-    rt_kernel *whole = (rt_kernel *)(void *)(block + l->kernel), *k = (rt_kernel *)(void *)(block + l->op_kernels);
+    rt_kernel *whole = (rt_kernel *)(void *)(block + l->kernel),
+              *k = (rt_kernel *)(void *)(block + l->op_kernels);
     rt_machine *rt = &whole->machine;
     rt->request_ring = whole->host_request_ring;
     rt->command_ring = whole->host_command_ring;
@@ -542,7 +566,8 @@ mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block)
     fill_clears(m, block);
     cuda_list_pushes(m, (rt_push *)(void *)(block + m->layout.pushes),
                      (rt_u32 *)(void *)(block + m->layout.first_push));
-    memcpy(block + m->layout.regimes, m->source.regime_of, m->machine.image.n_graphs * sizeof(rt_u32));
+    memcpy(block + m->layout.regimes, m->source.regime_of,
+           m->machine.image.n_graphs * sizeof(rt_u32));
     mpk_status status = fill_entries(cx, m, &scratch, block);
     arena_free(&scratch);
     TRY(status);

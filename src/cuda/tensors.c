@@ -1,7 +1,7 @@
 /* tensors.c - tensors of a machine on a GPU, written and read by the host between steps.
  *
- * The host sees dense row-major bytes.  On the GPU a KV page may lie in the order of tensor-core fragments
- * (device/tile/kv.cuh); it is put into that order, and back, here.
+ * The host sees dense row-major bytes.  On the GPU a KV page may lie in the order of tensor-core
+ * fragments (device/tile/kv.cuh); it is put into that order, and back, here.
  */
 #include <stdlib.h>
 
@@ -50,8 +50,9 @@ static void reorder(const ir_tensor *t, kv_kind kind, const uint16_t *from, uint
     for (int64_t i = 0; i < n; i++, from += tokens * size, to += tokens * size)
         for (int64_t token = 0; token < tokens; token++)
             for (int64_t dim = 0; dim < size; dim++) {
-                int64_t plain = token * size + dim,
-                        blocked = kind == KV_KEYS ? key_at(token, dim, size) : value_at(token, dim, size);
+                int64_t plain = token * size + dim, blocked = kind == KV_KEYS
+                                                                  ? key_at(token, dim, size)
+                                                                  : value_at(token, dim, size);
                 if (back)
                     to[plain] = from[blocked];
                 else
@@ -63,7 +64,8 @@ static void reorder(const ir_tensor *t, kv_kind kind, const uint16_t *from, uint
 static kv_kind kind_of(const cuda_machine *m, uint32_t graph, ir_tensor_id root)
 {
     const ir_tensor *t = &m->machine.image.ir[graph]->tensors.at[root];
-    if (t->rank != 4 || ir_dtype_table[t->dtype].block_bytes != 2 || t->dims[2] % 16 || t->dims[3] % 32)
+    if (t->rank != 4 || ir_dtype_table[t->dtype].block_bytes != 2 || t->dims[2] % 16 ||
+        t->dims[3] % 32)
         return KV_NONE;
     return kind_of_place(m, &m->machine.image.places[graph][root]);
 }
@@ -89,7 +91,8 @@ static mpk_status check_alone(mpk_context *cx, const cuda_machine *m, uint32_t w
 }
 
 /* On every GPU that has it. */
-static mpk_status upload_weight(mpk_context *cx, cuda_machine *m, const machine_weights *from, uint32_t weight)
+static mpk_status upload_weight(mpk_context *cx, cuda_machine *m, const machine_weights *from,
+                                uint32_t weight)
 {
     for (uint32_t i = 0; i < m->n_peers; i++) {
         TRY(cuda_gpu_use(cx, m->peers[i]->gpu));
@@ -113,13 +116,16 @@ static mpk_status write_weight(mpk_context *cx, cuda_machine *m, uint32_t weight
     return status;
 }
 
-mpk_status cuda_write_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_tensor_id tensor, const void *from)
+mpk_status cuda_write_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_tensor_id tensor,
+                             const void *from)
 {
     cuda_machine *m = cuda_of(base);
     const ir_tensor *t = &base->image.ir[graph]->tensors.at[tensor];
     const tg_place *p = &base->image.places[graph][tensor];
-    const cuda_machine *own = cuda_owner(m, graph, tensor); /* inputs of a step: GPU 0, whose step task sends them on */
-    CHECK(cx, t->shares == IR_NONE, MPK_EARG, "tensor %%%.*s is a part of another: write that", STR_ARG(t->name));
+    /* inputs of a step: GPU 0, whose step task sends them on */
+    const cuda_machine *own = cuda_owner(m, graph, tensor);
+    CHECK(cx, t->shares == IR_NONE, MPK_EARG, "tensor %%%.*s is a part of another: write that",
+          STR_ARG(t->name));
     TRY(cuda_gpu_use(cx, own->gpu));
     if (p->area == TG_WEIGHTS)
         return write_weight(cx, m, (uint32_t)p->offset, from);
@@ -128,11 +134,13 @@ mpk_status cuda_write_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_
     uint16_t *ordered = NULL;
     if (kind != KV_NONE) {
         ordered = malloc(n);
-        CHECK(cx, ordered, MPK_ENOMEM, "out of memory for %llu bytes of a KV cache", (unsigned long long)n);
+        CHECK(cx, ordered, MPK_ENOMEM, "out of memory for %llu bytes of a KV cache",
+              (unsigned long long)n);
         reorder(t, kind, from, ordered, false);
     }
     mpk_status status =
-        cuda_upload_on(cx, own->gpu, own->copies, cuda_tensor_address(m, graph, tensor), ordered ? ordered : from, n);
+        cuda_upload_on(cx, own->gpu, own->copies, cuda_tensor_address(m, graph, tensor),
+                       ordered ? ordered : from, n);
     if (status == MPK_OK)
         status = cuda_stream_wait(cx, own->gpu, own->copies);
     free(ordered);
@@ -141,7 +149,8 @@ mpk_status cuda_write_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_
 
 /* ---- reading ---- */
 
-static mpk_status read_root(mpk_context *cx, cuda_machine *m, uint32_t graph, ir_tensor_id root, void *to)
+static mpk_status read_root(mpk_context *cx, cuda_machine *m, uint32_t graph, ir_tensor_id root,
+                            void *to)
 {
     const tg_place *p = &m->machine.image.places[graph][root];
     const ir_tensor *t = &m->machine.image.ir[graph]->tensors.at[root];
@@ -149,7 +158,8 @@ static mpk_status read_root(mpk_context *cx, cuda_machine *m, uint32_t graph, ir
     cuda_address at = cuda_tensor_address(m, graph, root);
     uint64_t n = (uint64_t)ir_bytes(t);
     CHECK(cx, p->area != TG_WEIGHTS || at, MPK_EUNSUPPORTED,
-          "weight %.*s is kept in the bodies' own layout and cannot be read back", STR_ARG(t->name));
+          "weight %.*s is kept in the bodies' own layout and cannot be read back",
+          STR_ARG(t->name));
     TRY(cuda_gpu_use(cx, own->gpu));
     TRY(cuda_download_on(cx, own->gpu, own->copies, to, at, n));
     TRY(cuda_stream_wait(cx, own->gpu, own->copies));
@@ -157,14 +167,16 @@ static mpk_status read_root(mpk_context *cx, cuda_machine *m, uint32_t graph, ir
     if (kind == KV_NONE)
         return MPK_OK;
     void *plain = malloc(n);
-    CHECK(cx, plain, MPK_ENOMEM, "out of memory for %llu bytes of a KV cache", (unsigned long long)n);
+    CHECK(cx, plain, MPK_ENOMEM, "out of memory for %llu bytes of a KV cache",
+          (unsigned long long)n);
     reorder(t, kind, to, plain, true);
     memcpy(to, plain, n);
     free(plain);
     return MPK_OK;
 }
 
-mpk_status cuda_read_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_tensor_id tensor, void *to)
+mpk_status cuda_read_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_tensor_id tensor,
+                            void *to)
 {
     cuda_machine *m = cuda_of(base);
     const ir_graph *g = base->image.ir[graph];
@@ -176,8 +188,8 @@ mpk_status cuda_read_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_t
         return read_root(cx, m, graph, root, to);
     uint64_t n = (uint64_t)ir_bytes(&g->tensors.at[root]);
     char *whole = malloc(n);
-    CHECK(cx, whole, MPK_ENOMEM, "out of memory for %llu bytes of tensor %%%.*s", (unsigned long long)n,
-          STR_ARG(g->tensors.at[root].name));
+    CHECK(cx, whole, MPK_ENOMEM, "out of memory for %llu bytes of tensor %%%.*s",
+          (unsigned long long)n, STR_ARG(g->tensors.at[root].name));
     mpk_status status = read_root(cx, m, graph, root, whole);
     ir_strides(g, tensor, stride, &offset);
     if (status == MPK_OK)
@@ -196,7 +208,8 @@ mpk_status cuda_clear_state(mpk_context *cx, machine *base)
         const cuda_machine *p = m->peers[i];
         TRY(cuda_gpu_use(cx, p->gpu));
         if (p->areas[RT_STATE])
-            TRY(cuda_fill_on(cx, p->gpu, p->copies, p->areas[RT_STATE], 0, p->windows[RT_STATE].n_bytes));
+            TRY(cuda_fill_on(cx, p->gpu, p->copies, p->areas[RT_STATE], 0,
+                             p->windows[RT_STATE].n_bytes));
         TRY(cuda_stream_wait(cx, p->gpu, p->copies));
     }
     return MPK_OK;

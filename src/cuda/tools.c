@@ -22,7 +22,8 @@ void cuda_tools_close(cuda_tools *t)
     cuda_nvrtc_close(t->nvrtc);
 }
 
-mpk_status cuda_tools_describe(mpk_context *cx, arena *a, const cuda_tools *t, const cuda_source *s, str *out)
+mpk_status cuda_tools_describe(mpk_context *cx, arena *a, const cuda_tools *t, const cuda_source *s,
+                               str *out)
 {
     cuda_source first = *s;
     str options;
@@ -60,7 +61,8 @@ static mpk_status compile_and_link(mpk_context *cx, units *u, text *code)
     return cuda_source_keep(cx, u->s, ".cubin", (str){code->at, code->n});
 }
 
-mpk_status cuda_tools_compile(mpk_context *cx, const cuda_tools *t, const cuda_source *s, text *code, text *log)
+mpk_status cuda_tools_compile(mpk_context *cx, const cuda_tools *t, const cuda_source *s,
+                              text *code, text *log)
 {
     if (!t->linker)
         return cuda_nvrtc_compile(cx, t->nvrtc, s, code, log);

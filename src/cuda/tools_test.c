@@ -1,7 +1,7 @@
 /* ctest: slow */
-/* tools_test.c - a kernel as a whole and as linked units: that both compile, that products of many tokens do not wait
- * in either, and where the pages lie in shared memory.  Without NVRTC nothing is tested, without nvJitLink only the
- * whole. */
+/* tools_test.c - a kernel as a whole and as linked units: that both compile, that products of many
+ * tokens do not wait in either, and where the pages lie in shared memory.  Without NVRTC nothing is
+ * tested, without nvJitLink only the whole. */
 #include "check.h"
 
 #include <elf.h>
@@ -16,7 +16,8 @@
 
 static mpk_context cx;
 
-static const char *const bodies[] = {"linear_stream", "linear_tile", "linear", "attention_tile", "rope_tile"};
+static const char *const bodies[] = {"linear_stream", "linear_tile", "linear", "attention_tile",
+                                     "rope_tile"};
 enum { N_BODIES = sizeof bodies / sizeof *bodies, LINEAR_TILE = 1 };
 
 /* Which of them runs the last operator of the graph; N_BODIES: none. */
@@ -47,8 +48,10 @@ static void write_source(arena *a, const gen_arch *arch, gen_source *source)
             const ir_tensor *y = &ir->tensors.at[ir->ops.at[ir->ops.n - 1].out[0]];
             const uint32_t n_tokens = (uint32_t)(y->rank ? y->dims[0] : 1);
             const unsigned body = body_of(arch, ir, n_tokens);
-            if (!seen[body]) /* products of many tokens stand in a long step, which is for the kernel of prompts */
-                graphs[n++] = (gen_graph){.ir = ir, .n_tokens = body == LINEAR_TILE ? 512 : n_tokens};
+            /* products of many tokens stand in a long step, which is for the kernel of prompts */
+            if (!seen[body])
+                graphs[n++] =
+                    (gen_graph){.ir = ir, .n_tokens = body == LINEAR_TILE ? 512 : n_tokens};
             seen[body] = true;
         }
     assert_true(n);
@@ -79,8 +82,8 @@ static void build_one(const cuda_tools *t, const cuda_source *s)
     assert_non_null(memmem(code.at, code.n, "mpk_timed", 9)); /* the host looks it up */
     assert_int_equal(own_bytes(&code) % 1024, 0);
     if (strstr(log.at, "are serialized"))
-        fail_msg("%s, %s: wgmma waits after every product: %.300s", s->arch->name, t->linker ? "units" : "whole",
-                 strstr(log.at, "ptxas info    : (C7"));
+        fail_msg("%s, %s: wgmma waits after every product: %.300s", s->arch->name,
+                 t->linker ? "units" : "whole", strstr(log.at, "ptxas info    : (C7"));
     text_free(&code);
     text_free(&log);
 }
@@ -92,7 +95,8 @@ static void open_or_skip(const cuda_source *s, cuda_tools *t)
     check_skip(cx.text);
 }
 
-/* First in its process: the second opening finds NVRTC loaded, by its name alone, and nvJitLink all the same. */
+/* First in its process: the second opening finds NVRTC loaded, by its name alone, and nvJitLink all
+ * the same. */
 static void opened_again(void **state)
 {
     (void)state;
@@ -106,7 +110,8 @@ static void opened_again(void **state)
     cuda_tools_close(&t);
 }
 
-static void build_regime(const gen_source *source, const gen_arch *arch, uint32_t regime, bool in_units)
+static void build_regime(const gen_source *source, const gen_arch *arch, uint32_t regime,
+                         bool in_units)
 {
     cuda_tools t;
     cuda_source s = {.name = regime ? "build.1.cu" : "build.cu",
@@ -147,14 +152,17 @@ static void tools_and_files(void **state)
     cuda_tools t;
     text code = {0};
     char folder[] = "/tmp/mpk-build-XXXXXX", path[80];
-    static const char *const kept[] = {"unit.cu",         "unit.cu.1.log",   "unit.cu.2.log",   "unit.cu.3.log",
-                                       "unit.cu.1.cubin", "unit.cu.2.cubin", "unit.cu.3.cubin", "unit.cu.cubin"};
-    cuda_source s = {.name = "unit.cu",
-                     .code = STR("#if MPK_UNIT == 2\nextern \"C\" __device__ int two(void) { return 2; }\n#else\n"
-                                 "extern \"C\" __device__ int two(void);\n"
-                                 "extern \"C\" __global__ void f(int *x) { *x = two(); }\n#endif\n"),
-                     .arch = gen_arch_find("sm_80"),
-                     .in_units = true};
+    static const char *const kept[] = {"unit.cu",         "unit.cu.1.log",   "unit.cu.2.log",
+                                       "unit.cu.3.log",   "unit.cu.1.cubin", "unit.cu.2.cubin",
+                                       "unit.cu.3.cubin", "unit.cu.cubin"};
+    cuda_source s = {
+        .name = "unit.cu",
+        .code =
+            STR("#if MPK_UNIT == 2\nextern \"C\" __device__ int two(void) { return 2; }\n#else\n"
+                "extern \"C\" __device__ int two(void);\n"
+                "extern \"C\" __global__ void f(int *x) { *x = two(); }\n#endif\n"),
+        .arch = gen_arch_find("sm_80"),
+        .in_units = true};
     open_or_skip(&s, &t);
     if (!t.linker) {
         cuda_tools_close(&t);
@@ -200,7 +208,8 @@ static void no_linker(void **state)
         cuda_tools_close(&t);
         check_ok(&cx, cuda_tools_open(&cx, &s, &t));
         assert_null(t.linker);
-        check_fails(&cx, MPK_EUNSUPPORTED, "pip install nvidia-nvjitlink", cuda_linker_open(&cx, t.nvrtc, &l));
+        check_fails(&cx, MPK_EUNSUPPORTED, "pip install nvidia-nvjitlink",
+                    cuda_linker_open(&cx, t.nvrtc, &l));
         unlink(path);
         rmdir(folder);
         unsetenv("MPK_NVRTC");
@@ -213,7 +222,8 @@ static void no_linker(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(opened_again), cmocka_unit_test(as_a_whole_and_in_units),
-                                       cmocka_unit_test(tools_and_files), cmocka_unit_test(no_linker)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opened_again), cmocka_unit_test(as_a_whole_and_in_units),
+        cmocka_unit_test(tools_and_files), cmocka_unit_test(no_linker)};
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

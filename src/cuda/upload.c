@@ -1,10 +1,11 @@
 /* upload.c - weights from host memory to the GPU, converted and packed on the way.
  *
- * Input: addresses on the host (mapped files) or nothing (made-up weights).  Output: the weights' block.
- * A weight is cut into pieces of whole rows.  Lanes, a thread each, take pieces from a common counter; each has two
- * pinned buffers, so that it reads the next piece while the last one is on the bus.  A piece whose weight has no plain
- * copy goes through a staging buffer on the GPU, from where a kernel packs it: the model is never there twice. What
- * scales the columns of others goes first. Cost: one read of the files; the bus or the page cache is the limit.
+ * Input: addresses on the host (mapped files) or nothing (made-up weights).  Output: the weights'
+ * block.  A weight is cut into pieces of whole rows.  Lanes, a thread each, take pieces from a
+ * common counter; each has two pinned buffers, so that it reads the next piece while the last one
+ * is on the bus.  A piece whose weight has no plain copy goes through a staging buffer on the GPU,
+ * from where a kernel packs it: the model is never there twice. What scales the columns of others
+ * goes first. Cost: one read of the files; the bus or the page cache is the limit.
  */
 #include "base/num.h"
 #include "base/thread.h"
@@ -83,8 +84,8 @@ static ir_dtype packable(ir_dtype dtype)
 }
 
 /* n elements, whole rows, of one dtype as another. */
-static mpk_status convert(mpk_context *cx, const void *from, ir_dtype from_dtype, void *to, ir_dtype to_dtype,
-                          uint64_t n)
+static mpk_status convert(mpk_context *cx, const void *from, ir_dtype from_dtype, void *to,
+                          ir_dtype to_dtype, uint64_t n)
 {
     float part[256];
     if (from_dtype == to_dtype) {
@@ -92,15 +93,17 @@ static mpk_status convert(mpk_context *cx, const void *from, ir_dtype from_dtype
         return MPK_OK;
     }
     const ir_dtype_info *info = &ir_dtype_table[from_dtype];
-    CHECK(cx, is_float(to_dtype) && (is_float(from_dtype) || info->block_elements > 1), MPK_EUNSUPPORTED,
-          "a weight of %s cannot become one of %s", info->name, ir_dtype_table[to_dtype].name);
+    CHECK(cx, is_float(to_dtype) && (is_float(from_dtype) || info->block_elements > 1),
+          MPK_EUNSUPPORTED, "a weight of %s cannot become one of %s", info->name,
+          ir_dtype_table[to_dtype].name);
     for (uint64_t i = 0; i < n; i += 256) {
         uint64_t here = n - i < 256 ? n - i : 256;
         if (info->block_elements > 1)
-            blocks_unpack_row(from_dtype, (const char *)from + ir_row_bytes(from_dtype, (int64_t)i), (int64_t)here,
-                              part);
+            blocks_unpack_row(from_dtype, (const char *)from + ir_row_bytes(from_dtype, (int64_t)i),
+                              (int64_t)here, part);
         for (uint64_t k = 0; k < here; k++)
-            store_float(to, to_dtype, i + k, info->block_elements > 1 ? part[k] : load_float(from, from_dtype, i + k));
+            store_float(to, to_dtype, i + k,
+                        info->block_elements > 1 ? part[k] : load_float(from, from_dtype, i + k));
     }
     return MPK_OK;
 }
@@ -112,7 +115,8 @@ static const tg_weight *weight_at(const upload *u, uint32_t i)
     return &u->m->machine.image.weights[i];
 }
 
-static mpk_status launch(mpk_context *cx, lane *l, cuda_function f, const char *name, void *argument, uint64_t items)
+static mpk_status launch(mpk_context *cx, lane *l, cuda_function f, const char *name,
+                         void *argument, uint64_t items)
 {
     uint64_t blocks = (items + PACK_THREADS - 1) / PACK_THREADS;
     void *arguments[] = {argument};
@@ -125,7 +129,8 @@ static mpk_status launch(mpk_context *cx, lane *l, cuda_function f, const char *
 }
 
 /* Make up elements of a plain dtype where they are wanted. */
-static mpk_status fill_on_gpu(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
+static mpk_status fill_on_gpu(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype,
+                              cuda_address to)
 {
     upload *u = l->u;
     load_law law = load_random_law(u->from->seed, weight_at(u, p->weight)->name);
@@ -155,12 +160,14 @@ static bool is_made_up(const machine_weight *from)
 }
 
 /* The rows of a piece, from wherever they lie, as another dtype. */
-static mpk_status convert_piece(mpk_context *cx, const upload *u, const piece *p, void *to, ir_dtype dtype)
+static mpk_status convert_piece(mpk_context *cx, const upload *u, const piece *p, void *to,
+                                ir_dtype dtype)
 {
     const machine_weight *from = &u->from->at[p->weight];
     const cuda_resident *r = &u->m->weights.weights[p->weight];
     uint64_t last = p->first_row + p->n_rows,
-             part_rows = from->parts ? r->n_rows / (uint64_t)weight_at(u, p->weight)->dims[0] : last;
+             part_rows =
+                 from->parts ? r->n_rows / (uint64_t)weight_at(u, p->weight)->dims[0] : last;
     for (uint64_t row = p->first_row, end; row < last; row = end) {
         uint64_t part = row / part_rows;
         end = (part + 1) * part_rows < last ? (part + 1) * part_rows : last;
@@ -191,8 +198,9 @@ static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype,
         void *blocks = NULL;
         arena scratch = {0};
         blocks = arena_alloc(&scratch, 1, (size_t)ir_row_bytes(w->dtype, (int64_t)n));
-        mpk_status status =
-            blocks ? MPK_OK : status_fail(cx, MPK_ENOMEM, "out of memory for weight %.*s", LOAD_NAME(w->name));
+        mpk_status status = blocks ? MPK_OK
+                                   : status_fail(cx, MPK_ENOMEM, "out of memory for weight %.*s",
+                                                 LOAD_NAME(w->name));
         if (status == MPK_OK) {
             load_random_fill(u->from->seed, w->name, w->dtype, (int64_t)first, (int64_t)n, blocks);
             status = convert(cx, blocks, w->dtype, pinned, dtype, n);
@@ -200,29 +208,32 @@ static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype,
         arena_free(&scratch);
         TRY(status);
     }
-    return cuda_upload_on(cx, u->m->gpu, l->stream, to, pinned, (uint64_t)ir_row_bytes(dtype, (int64_t)n));
+    return cuda_upload_on(cx, u->m->gpu, l->stream, to, pinned,
+                          (uint64_t)ir_row_bytes(dtype, (int64_t)n));
 }
 
 static mpk_status bring(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
 {
-    if (is_made_up(&l->u->from->at[p->weight]) && is_float(dtype) && dtype == weight_at(l->u, p->weight)->dtype)
+    if (is_made_up(&l->u->from->at[p->weight]) && is_float(dtype) &&
+        dtype == weight_at(l->u, p->weight)->dtype)
         return fill_on_gpu(cx, l, p, dtype, to);
     return send(cx, l, p, dtype, to);
 }
 
 /* The rows of a piece that belong to a part of a packed weight go there. */
-static mpk_status pack_part(mpk_context *cx, lane *l, const piece *p, const cuda_packed *packed, uint32_t k,
-                            ir_dtype dtype, cuda_address from)
+static mpk_status pack_part(mpk_context *cx, lane *l, const piece *p, const cuda_packed *packed,
+                            uint32_t k, ir_dtype dtype, cuda_address from)
 {
     const cuda_machine *m = l->u->m;
     const cuda_part *part = &packed->parts[k];
-    uint64_t first = p->first_row > part->first_row ? p->first_row : part->first_row, end = p->first_row + p->n_rows,
-             part_end = part->first_row + part->n_rows;
+    uint64_t first = p->first_row > part->first_row ? p->first_row : part->first_row,
+             end = p->first_row + p->n_rows, part_end = part->first_row + part->n_rows;
     end = end < part_end ? end : part_end;
     if (part->weight != p->weight || first >= end)
         return MPK_OK;
     rt_pack job = {
-        .from = from + (uint64_t)ir_row_bytes(dtype, (int64_t)((first - p->first_row) * packed->columns)),
+        .from = from +
+                (uint64_t)ir_row_bytes(dtype, (int64_t)((first - p->first_row) * packed->columns)),
         .to = m->weight_block + packed->offset,
         .first_row = first - part->first_row,
         .n_rows = end - first,
@@ -240,7 +251,8 @@ static mpk_status pack_part(mpk_context *cx, lane *l, const piece *p, const cuda
     return launch(cx, l, m->pack, "mpk_pack", &job, job.n_rows * ((job.columns + 7) / 8));
 }
 
-static mpk_status pack_piece(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address from)
+static mpk_status pack_piece(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype,
+                             cuda_address from)
 {
     const cuda_weight_plan *plan = &l->u->m->weights;
     for (size_t i = 0; i < plan->packed.n; i++)
@@ -278,8 +290,8 @@ static mpk_status load_piece(mpk_context *cx, lane *l, const piece *p)
     const cuda_machine *m = l->u->m;
     const cuda_resident *r = &m->weights.weights[p->weight];
     ir_dtype dtype = weight_at(l->u, p->weight)->dtype, packed = packable(dtype);
-    cuda_address plain =
-        m->weight_block + r->offset + (uint64_t)ir_row_bytes(dtype, (int64_t)(p->first_row * r->columns));
+    cuda_address plain = m->weight_block + r->offset +
+                         (uint64_t)ir_row_bytes(dtype, (int64_t)(p->first_row * r->columns));
     bool packs = has_packed(&m->weights, p->weight);
     if (r->plain) {
         TRY(take_buffer(cx, l));
@@ -402,8 +414,8 @@ static mpk_status run_all(mpk_context *cx, upload *u, lane *lanes, uint32_t n)
 static uint64_t row_bytes(const upload *u, uint32_t i)
 {
     ir_dtype dtype = weight_at(u, i)->dtype;
-    int64_t columns = (int64_t)u->m->weights.weights[i].columns, plain = ir_row_bytes(dtype, columns),
-            other = ir_row_bytes(packable(dtype), columns);
+    int64_t columns = (int64_t)u->m->weights.weights[i].columns,
+            plain = ir_row_bytes(dtype, columns), other = ir_row_bytes(packable(dtype), columns);
     return (uint64_t)(plain > other ? plain : other);
 }
 
@@ -416,7 +428,8 @@ static mpk_status cut_weight(mpk_context *cx, upload *u, uint32_t i)
     if ((!r->plain && !has_packed(&u->m->weights, i)) || (u->only != IR_NONE && u->only != i))
         return MPK_OK;
     for (uint64_t row = 0; row < r->n_rows; row += most)
-        PUSH(cx, &u->arena, &u->pieces, (piece){i, row, r->n_rows - row < most ? r->n_rows - row : most});
+        PUSH(cx, &u->arena, &u->pieces,
+             (piece){i, row, r->n_rows - row < most ? r->n_rows - row : most});
     return MPK_OK;
 }
 
@@ -455,12 +468,14 @@ static mpk_status upload_pieces(mpk_context *cx, upload *u)
     return status;
 }
 
-mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const machine_weights *from, uint32_t only)
+mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const machine_weights *from,
+                               uint32_t only)
 {
     upload u = {.m = m, .from = from, .only = only};
     mpk_status status = cut(cx, &u);
     if (status == MPK_OK && u.pieces.n && only == IR_NONE) {
-        status = cuda_fill_on(cx, m->gpu, m->copies, m->weight_block, 0, m->weights.n_bytes); /* padding */
+        /* padding */
+        status = cuda_fill_on(cx, m->gpu, m->copies, m->weight_block, 0, m->weights.n_bytes);
         if (status == MPK_OK)
             status = cuda_stream_wait(cx, m->gpu, m->copies);
     }

@@ -1,7 +1,8 @@
 /* weights.c - which copies of the weights lie on the GPU: plain, packed, or both.
  *
- * Input: what each operator's body reads (gen_use).  Output: an offset for each copy in one block of memory.
- * A weight is plain only if some body reads it as it is; operators that want the same packing share it.
+ * Input: what each operator's body reads (gen_use).  Output: an offset for each copy in one block
+ * of memory.  A weight is plain only if some body reads it as it is; operators that want the same
+ * packing share it.
  */
 #include "cuda/cuda_machine.h"
 
@@ -37,26 +38,30 @@ static uint32_t weight_of(const cuda_machine *m, uint32_t graph, ir_tensor_id te
 }
 
 /* Rows of a weight that a tensor (the weight, or a view of whole rows of it) stands for. */
-static mpk_status find_part(mpk_context *cx, const cuda_machine *m, uint32_t graph, ir_tensor_id tensor, cuda_part *out)
+static mpk_status find_part(mpk_context *cx, const cuda_machine *m, uint32_t graph,
+                            ir_tensor_id tensor, cuda_part *out)
 {
     const ir_graph *g = m->machine.image.ir[graph];
     const ir_tensor *t = &g->tensors.at[tensor];
     uint32_t weight = weight_of(m, graph, tensor);
-    CHECK(cx, weight != IR_NONE, MPK_EUNSUPPORTED, "tensor %%%.*s is packed for a body but is not a weight",
-          STR_ARG(t->name));
+    CHECK(cx, weight != IR_NONE, MPK_EUNSUPPORTED,
+          "tensor %%%.*s is packed for a body but is not a weight", STR_ARG(t->name));
     int64_t stride[IR_MAX_RANK], offset, columns = (int64_t)m->weights.weights[weight].columns;
     ir_strides(g, tensor, stride, &offset);
     int64_t rows = 1;
-    bool whole = t->rank > 0 && t->dims[t->rank - 1] == columns && stride[t->rank - 1] == 1 && offset % columns == 0;
+    bool whole = t->rank > 0 && t->dims[t->rank - 1] == columns && stride[t->rank - 1] == 1 &&
+                 offset % columns == 0;
     for (uint32_t i = t->rank - 1; whole && i-- > 0; rows *= t->dims[i])
         whole = t->dims[i] == 1 || stride[i] == rows * columns;
-    CHECK(cx, whole, MPK_EUNSUPPORTED, "tensor %%%.*s is packed for a body but is not whole rows of a weight",
-          STR_ARG(t->name));
-    *out = (cuda_part){.weight = weight, .first_row = (uint64_t)(offset / columns), .n_rows = (uint64_t)rows};
+    CHECK(cx, whole, MPK_EUNSUPPORTED,
+          "tensor %%%.*s is packed for a body but is not whole rows of a weight", STR_ARG(t->name));
+    *out = (cuda_part){
+        .weight = weight, .first_row = (uint64_t)(offset / columns), .n_rows = (uint64_t)rows};
     return MPK_OK;
 }
 
-static mpk_status read_pack(mpk_context *cx, const cuda_machine *m, uint32_t graph, const gen_pack *p, cuda_packed *out)
+static mpk_status read_pack(mpk_context *cx, const cuda_machine *m, uint32_t graph,
+                            const gen_pack *p, cuda_packed *out)
 {
     *out = (cuda_packed){.n_parts = p->n_weights,
                          .scale = p->scale == IR_NONE ? IR_NONE : weight_of(m, graph, p->scale),
@@ -78,17 +83,18 @@ static mpk_status read_pack(mpk_context *cx, const cuda_machine *m, uint32_t gra
 
 static bool same_packed(const cuda_packed *a, const cuda_packed *b)
 {
-    bool same = a->n_parts == b->n_parts && a->scale == b->scale && a->order == b->order && a->n_bytes == b->n_bytes &&
-                a->padded_columns == b->padded_columns;
+    bool same = a->n_parts == b->n_parts && a->scale == b->scale && a->order == b->order &&
+                a->n_bytes == b->n_bytes && a->padded_columns == b->padded_columns;
     for (uint32_t k = 0; same && k < a->n_parts; k++)
-        same = a->parts[k].weight == b->parts[k].weight && a->parts[k].first_row == b->parts[k].first_row &&
+        same = a->parts[k].weight == b->parts[k].weight &&
+               a->parts[k].first_row == b->parts[k].first_row &&
                a->parts[k].n_rows == b->parts[k].n_rows;
     return same;
 }
 
 /* By the first weight of each packed copy, which is enough to tell nearly all apart. */
-static mpk_status add_packed(mpk_context *cx, cuda_machine *m, const cuda_packed *p, uint32_t *first_of, uint32_t *next,
-                             uint32_t *out)
+static mpk_status add_packed(mpk_context *cx, cuda_machine *m, const cuda_packed *p,
+                             uint32_t *first_of, uint32_t *next, uint32_t *out)
 {
     uint32_t *at = &first_of[p->parts[0].weight];
     for (uint32_t i = *at; i != RT_NONE; i = next[i])
@@ -120,7 +126,8 @@ static void note_plain(cuda_machine *m, uint32_t graph, const ir_op *op, const g
     }
 }
 
-/* Two graphs may name the same packed weight with different ids, so copies are told apart by weights of the image. */
+/* Two graphs may name the same packed weight with different ids, so copies are told apart by
+ * weights of the image. */
 static mpk_status find_uses(mpk_context *cx, cuda_machine *m)
 {
     const program_image *image = &m->machine.image;
@@ -167,13 +174,15 @@ mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m)
         if (!r->plain || m->options.mode == CUDA_CALLS) /* used where the caller has it */
             continue;
         r->offset = plan->n_bytes;
-        plan->n_bytes += aligned(r->n_rows * (uint64_t)ir_row_bytes(image->weights[i].dtype, (int64_t)r->columns));
+        plan->n_bytes += aligned(
+            r->n_rows * (uint64_t)ir_row_bytes(image->weights[i].dtype, (int64_t)r->columns));
     }
     return MPK_OK;
 }
 
-/* From a bulk copy's start to its page's arrival while the memory is not saturated.  With it a worker of an H100, where
- * 2 and 3 pages were compared, has 20 KB in flight: 1.2 pages of 16 KB (docs/performance.md, "Loads in flight"). */
+/* From a bulk copy's start to its page's arrival while the memory is not saturated.  With it a
+ * worker of an H100, where 2 and 3 pages were compared, has 20 KB in flight: 1.2 pages of 16 KB
+ * (docs/performance.md, "Loads in flight"). */
 enum { LOAD_LATENCY_NS = 800 };
 
 /* Do the weights of a task, in the mean over all but the largest, take more than the ring? */
@@ -187,11 +196,12 @@ static bool fills_ring(const cuda_weight_plan *plan, uint32_t n_workers, uint64_
     return plan->packed.n > 1 && (sum - largest) / (plan->packed.n - 1) / n_workers > ring_bytes;
 }
 
-uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers, uint64_t memory_bytes_s,
-                                const gen_arch *arch)
+uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers,
+                                uint64_t memory_bytes_s, const gen_arch *arch)
 {
     uint64_t ring_bytes = (uint64_t)arch->n_pages * arch->page_bytes;
-    uint64_t bytes = memory_bytes_s / 1000 * LOAD_LATENCY_NS / 1000000 / n_workers; /* bandwidth times latency */
+    /* bandwidth times latency */
+    uint64_t bytes = memory_bytes_s / 1000 * LOAD_LATENCY_NS / 1000000 / n_workers;
     uint64_t pages = larger((bytes + arch->page_bytes - 1) / arch->page_bytes, 2);
     pages += fills_ring(plan, n_workers, ring_bytes);
     return (uint32_t)(pages < arch->n_pages ? pages : arch->n_pages);

@@ -5,8 +5,9 @@
 
 #include "gen/device_body.h"
 
-/* A block of 256 + 128 threads on each SM: 65536 registers / 384 are 168 for each, in steps of 8.  (setmaxnreg would
- * give bodies 216, but bears no call of a function beside it: docs/attempts.md.)  Pages: as many as
+/* A block of 256 + 128 threads on each SM: 65536 registers / 384 are 168 for each, in steps of 8.
+ * (setmaxnreg would give bodies 216, but bears no call of a function beside it: docs/attempts.md.)
+ * Pages: as many as
  * leave 35 KB of shared memory for scratch, descriptors and the worker's own. */
 #define KIB(n) ((n)*1024u)
 #define WORKER .body_threads = 256, .worker_threads = 384, .page_bytes = KIB(16)
@@ -60,8 +61,8 @@ const gen_arch *gen_arch_for(uint32_t major, uint32_t minor, bool *as_ptx)
     for (const gen_arch *row = gen_arch_table; row->name; row++)
         if (row->major == major && row->minor == minor)
             best = row;
-    /* Code named ...a runs on its own capability alone; the first row's on all of its major version, and its PTX on
-     * whatever came later. */
+    /* Code named ...a runs on its own capability alone; the first row's on all of its major
+     * version, and its PTX on whatever came later. */
     if (!best && major >= plain->major) {
         best = plain;
         ptx = major > plain->major;

@@ -1,4 +1,5 @@
-/* arch_test.c - the table of GPUs holds together, and every capability gets the row that runs there. */
+/* arch_test.c - the table of GPUs holds together, and every capability gets the row that runs
+ * there. */
 #include "check.h"
 
 #include <string.h>
@@ -30,8 +31,9 @@ static void capabilities_find_rows(void **state)
         uint32_t major, minor;
         const char *name;
         bool as_ptx;
-    } cases[] = {{7, 5, NULL, false},     {8, 0, "sm_80", false},    {8, 6, "sm_80", false}, {8, 9, "sm_80", false},
-                 {9, 0, "sm_90a", false}, {10, 0, "sm_100a", false}, {10, 3, "sm_80", true}, {12, 0, "sm_80", true}};
+    } cases[] = {{7, 5, NULL, false},    {8, 0, "sm_80", false},  {8, 6, "sm_80", false},
+                 {8, 9, "sm_80", false}, {9, 0, "sm_90a", false}, {10, 0, "sm_100a", false},
+                 {10, 3, "sm_80", true}, {12, 0, "sm_80", true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool as_ptx = !cases[i].as_ptx;
         const gen_arch *row = gen_arch_for(cases[i].major, cases[i].minor, &as_ptx);

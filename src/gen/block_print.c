@@ -1,7 +1,9 @@
-/* block_print.c - block programs as CUDA C (block_print.h): a step is a call of device/task/block.cuh or a loop.
+/* block_print.c - block programs as CUDA C (block_print.h): a step is a call of
+ * device/task/block.cuh or a loop.
  *
- * Fragments are arrays r_NAME[A][B][E].  Loads of fragments, maps and stores that follow each other become one loop
- * over a thread's entries, in which a tile is a constant v_NAME, so nothing but sums lies in registers for long.
+ * Fragments are arrays r_NAME[A][B][E].  Loads of fragments, maps and stores that follow each other
+ * become one loop over a thread's entries, in which a tile is a constant v_NAME, so nothing but
+ * sums lies in registers for long.
  */
 #include "gen/block_print.h"
 
@@ -37,9 +39,9 @@ static const char *axis_of(const printer *w, int8_t axis)
 static void print_tile(const printer *w, int8_t i)
 {
     const block_tile *t = &w->p->tiles[i];
-    LINE(w, "static constexpr block_tile tile_%s = {%d, %d, %u, %u, %s, %u, %u};\n", t->name, block_extent(w->p, i, 0),
-         block_extent(w->p, i, 1), block_row_bytes(w->p, i), t->layout, gen_dtype_name(t->dtype), block_offset(w->p, i),
-         block_copy_bytes(w->p, i));
+    LINE(w, "static constexpr block_tile tile_%s = {%d, %d, %u, %u, %s, %u, %u};\n", t->name,
+         block_extent(w->p, i, 0), block_extent(w->p, i, 1), block_row_bytes(w->p, i), t->layout,
+         gen_dtype_name(t->dtype), block_offset(w->p, i), block_copy_bytes(w->p, i));
 }
 
 static void print_window(const printer *w, const block_operand *o)
@@ -70,8 +72,8 @@ static bool is_line(const printer *w, int8_t tile)
 
 static bool writes(const block_step *s)
 {
-    return s->verb == BLOCK_FILL || s->verb == BLOCK_MAP || s->verb == BLOCK_LARGEST || s->verb == BLOCK_TOTAL ||
-           s->verb == BLOCK_ADD;
+    return s->verb == BLOCK_FILL || s->verb == BLOCK_MAP || s->verb == BLOCK_LARGEST ||
+           s->verb == BLOCK_TOTAL || s->verb == BLOCK_ADD;
 }
 
 /* The array of a fragment, in front of the first step that writes it. */
@@ -96,7 +98,8 @@ static void print_loop(printer *w, const block_step *s)
     const int tile = w->p->axes[s->axis].tile;
     LINE(w, "#pragma unroll 1\n");
     if (s->ahead) {
-        LINE(w, "for (int turn = -%u; %s_lo + (rt_i64)turn * %d < %s_hi; turn++) {\n", s->ahead, x, tile, x);
+        LINE(w, "for (int turn = -%u; %s_lo + (rt_i64)turn * %d < %s_hi; turn++) {\n", s->ahead, x,
+             tile, x);
         w->ahead = s;
     } else {
         LINE(w, "for (rt_i64 %s0 = %s_lo; %s0 < %s_hi; %s0 += %d) {\n", x, x, x, x, x, tile);
@@ -121,8 +124,8 @@ static void print_place(const printer *w, const block_operand *o, const char *ne
         if (!o->stride[i])
             continue;
         const bool is_ahead = w->ahead && w->ahead->axis == (int8_t)i;
-        text_print(w->out, "%s%s%s * %lldll", any ? " + " : "", w->p->axes[i].name, is_ahead ? next : "0",
-                   (long long)o->stride[i]);
+        text_print(w->out, "%s%s%s * %lldll", any ? " + " : "", w->p->axes[i].name,
+                   is_ahead ? next : "0", (long long)o->stride[i]);
         any = true;
     }
     text_print(w->out, any ? "" : "0");
@@ -137,7 +140,8 @@ static void print_left(const printer *w, int8_t axis)
 /* Where a tile begins along an axis: "k_next". */
 static void print_first(const printer *w, int8_t axis)
 {
-    text_print(w->out, ", %s%s", axis_of(w, axis), w->ahead && w->ahead->axis == axis ? "_next" : "0");
+    text_print(w->out, ", %s%s", axis_of(w, axis),
+               w->ahead && w->ahead->axis == axis ? "_next" : "0");
 }
 
 /* The rest of a call of block_load_window. */
@@ -145,7 +149,8 @@ static void print_window_load(const printer *w, const block_tile *t, const block
 {
     const bool by_rows = o->stride[t->axis[0]] == 1;
     const int8_t places = t->axis[by_rows ? 0 : 1], entries = t->axis[by_rows ? 1 : 0];
-    text_print(w->out, ", window_%s, %s, %s.dtype, g_%s", o->name, by_rows ? "true" : "false", o->name, o->name);
+    text_print(w->out, ", window_%s, %s, %s.dtype, g_%s", o->name, by_rows ? "true" : "false",
+               o->name, o->name);
     print_first(w, places);
     print_first(w, entries);
     print_left(w, places);
@@ -157,18 +162,20 @@ static void print_load(const printer *w, const block_step *s)
 {
     const block_tile *t = &w->p->tiles[s->to];
     const block_operand *o = &w->p->operands[s->operand];
-    LINE(w, "block_load%s(tile_%s, t.s_scratch + tile_%s.offset", o->window ? "_window" : "", t->name, t->name);
+    LINE(w, "block_load%s(tile_%s, t.s_scratch + tile_%s.offset", o->window ? "_window" : "",
+         t->name, t->name);
     if (w->ahead)
-        text_print(w->out, " + (turn + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead, t->stages, t->name);
+        text_print(w->out, " + (turn + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead, t->stages,
+                   t->name);
     if (o->window) {
         print_window_load(w, t, o);
         return;
     }
-    text_print(w->out, ", %s, %s.dtype, g_%s + (", super_is_copied(w->p, s->to, o) ? "true" : "false", o->name,
-               o->name);
+    text_print(w->out, ", %s, %s.dtype, g_%s + (",
+               super_is_copied(w->p, s->to, o) ? "true" : "false", o->name, o->name);
     print_place(w, o, "_next");
-    text_print(w->out, ") * %u, %lldll, %lldll", ir_dtype_table[o->dtype].block_bytes, (long long)o->stride[t->axis[0]],
-               (long long)o->stride[t->axis[1]]);
+    text_print(w->out, ") * %u, %lldll, %lldll", ir_dtype_table[o->dtype].block_bytes,
+               (long long)o->stride[t->axis[0]], (long long)o->stride[t->axis[1]]);
     print_left(w, t->axis[0]);
     print_left(w, t->axis[1]);
     text_print(w->out, ");\n");
@@ -186,7 +193,8 @@ static uint32_t print_loads(printer *w, uint32_t i)
     if (loop) {
         const char *x = axis_of(w, loop->axis);
         const int tile = w->p->axes[loop->axis].tile;
-        LINE(w, "const rt_i64 %s_next = %s_lo + ((rt_i64)turn + %u) * %d;\n", x, x, loop->ahead, tile);
+        LINE(w, "const rt_i64 %s_next = %s_lo + ((rt_i64)turn + %u) * %d;\n", x, x, loop->ahead,
+             tile);
         LINE(w, "if (%s_next < %s_hi) {\n", x, x);
         w->indent += STEP;
     }
@@ -214,9 +222,14 @@ static void print_copy(const printer *w, int8_t tile)
 
 static void print_multiply(const printer *w, const block_step *s)
 {
-    const block_tile *y = &w->p->tiles[s->to], *a = &w->p->tiles[s->from[0]], *b = &w->p->tiles[s->from[1]];
+    const block_tile *y = &w->p->tiles[s->to], *a = &w->p->tiles[s->from[0]],
+                     *b = &w->p->tiles[s->from[1]];
     const bool mma = w->p->unit == BLOCK_MMA;
-    LINE(w, "block_multiply_%s(r_%s, ", !mma ? "fma" : a->space == BLOCK_SHARED ? "mma" : "kept", y->name);
+    LINE(w, "block_multiply_%s(r_%s, ",
+         !mma                       ? "fma"
+         : a->space == BLOCK_SHARED ? "mma"
+                                    : "kept",
+         y->name);
     text_print(w->out, mma ? "warps, " : "");
     if (mma && a->space == BLOCK_SHARED)
         text_print(w->out, "%s, ", y->is_shared_out ? "true" : "false");
@@ -238,20 +251,22 @@ static void print_join(const printer *w, const block_step *s)
 {
     print_fragment(w, s);
     LINE(w, "block_join(r_%s, r_%s, %s, warps, %d, t.s_scratch);\n", w->p->tiles[s->to].name,
-         w->p->tiles[s->from[0]].name, s->verb == BLOCK_ADD ? "true" : "false", block_extent(w->p, s->to, 0));
+         w->p->tiles[s->from[0]].name, s->verb == BLOCK_ADD ? "true" : "false",
+         block_extent(w->p, s->to, 0));
 }
 
 static void print_add(const printer *w, const block_step *s)
 {
     print_fragment(w, s);
-    LINE(w, "block_add(r_%s, r_%s, warps, t.s_scratch);\n", w->p->tiles[s->to].name, w->p->tiles[s->from[0]].name);
+    LINE(w, "block_add(r_%s, r_%s, warps, t.s_scratch);\n", w->p->tiles[s->to].name,
+         w->p->tiles[s->from[0]].name);
 }
 
 static void print_reduction(const printer *w, const block_step *s)
 {
     print_fragment(w, s);
-    LINE(w, "block_%s(r_%s, r_%s);\n", s->verb == BLOCK_TOTAL ? "total" : "largest", w->p->tiles[s->to].name,
-         w->p->tiles[s->from[0]].name);
+    LINE(w, "block_%s(r_%s, r_%s);\n", s->verb == BLOCK_TOTAL ? "total" : "largest",
+         w->p->tiles[s->to].name, w->p->tiles[s->from[0]].name);
 }
 
 static void print_fill(const printer *w, const block_step *s)
@@ -272,7 +287,8 @@ typedef struct run {
 
 static bool is_of_entries(const printer *w, const block_step *s)
 {
-    return s->verb == BLOCK_MAP || s->verb == BLOCK_STORE || (s->verb == BLOCK_LOAD && !is_shared_load(w, s));
+    return s->verb == BLOCK_MAP || s->verb == BLOCK_STORE ||
+           (s->verb == BLOCK_LOAD && !is_shared_load(w, s));
 }
 
 /* A step before, in this run, has made the tile: it is a constant. */
@@ -286,7 +302,8 @@ static bool is_made(const run *r, int8_t tile)
 
 static void print_array_entry(const printer *w, int8_t tile)
 {
-    text_print(w->out, is_line(w, tile) ? "r_%s[ra][re / 2]" : "r_%s[ra][rb][re]", w->p->tiles[tile].name);
+    text_print(w->out, is_line(w, tile) ? "r_%s[ra][re / 2]" : "r_%s[ra][rb][re]",
+               w->p->tiles[tile].name);
 }
 
 static void print_entry(const run *r, int8_t tile)
@@ -333,12 +350,14 @@ static mpk_status print_of_entry(const run *r)
         return print_map(r, s);
     const block_operand *o = &w->p->operands[s->operand];
     if (s->verb == BLOCK_LOAD)
-        LINE(w, "const float v_%s = !inside ? 0.0f : mpk_get(%s, g_%s, ", w->p->tiles[s->to].name, o->name, o->name);
+        LINE(w, "const float v_%s = !inside ? 0.0f : mpk_get(%s, g_%s, ", w->p->tiles[s->to].name,
+             o->name, o->name);
     else
         LINE(w, "if (inside)\n%*smpk_put(%s, g_%s, ", w->indent + STEP, "", o->name, o->name);
     for (uint32_t i = 0, any = 0; i < w->p->n_axes; i++)
         if (o->stride[i])
-            text_print(w->out, "%s%s * %lldll", any++ ? " + " : "", w->p->axes[i].name, (long long)o->stride[i]);
+            text_print(w->out, "%s%s * %lldll", any++ ? " + " : "", w->p->axes[i].name,
+                       (long long)o->stride[i]);
     if (s->verb == BLOCK_STORE) {
         text_print(w->out, ", ");
         print_entry(r, s->to);
@@ -423,7 +442,8 @@ static mpk_status print_entries(printer *w, uint32_t i, uint32_t *last)
 static void print_bound(printer *w, const block_step *s)
 {
     const block_tile *t = &w->p->tiles[s->to];
-    const char *row = axis_of(w, t->axis[0]), *column = axis_of(w, t->axis[1]), *x = axis_of(w, s->axis);
+    const char *row = axis_of(w, t->axis[0]), *column = axis_of(w, t->axis[1]),
+               *x = axis_of(w, s->axis);
     open_entries(w, s->to);
     print_places(w, s->to);
     if (s->bound == BLOCK_END_OF_AXIS)
@@ -481,8 +501,8 @@ static bool has_loop(const block_program *p, int8_t axis)
 mpk_status gen_print_block(mpk_context *cx, const block_program *p, text *out)
 {
     printer w = {.cx = cx, .p = p, .out = out, .indent = STEP};
-    LINE(&w, "static constexpr block_warps warps = {{%u, %u, %u}, %s};\n", p->warps[0], p->warps[1], p->warps[2],
-         p->unit == BLOCK_MMA ? "true" : "false");
+    LINE(&w, "static constexpr block_warps warps = {{%u, %u, %u}, %s};\n", p->warps[0], p->warps[1],
+         p->warps[2], p->unit == BLOCK_MMA ? "true" : "false");
     for (int8_t i = 0; i < (int8_t)p->n_tiles; i++)
         if (p->tiles[i].space == BLOCK_SHARED)
             print_tile(&w, i);

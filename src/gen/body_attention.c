@@ -1,11 +1,12 @@
-/* body_attention.c - generic bodies of attention and of what fills the paged cache (device/task/heads.cuh,
- * attention.cuh). */
+/* body_attention.c - generic bodies of attention and of what fills the paged cache
+ * (device/task/heads.cuh, attention.cuh). */
 #include "op/attend.h"
 #include "op/rope.h"
 
 #include "gen/body_rope.h"
 
-/* Where an operator's inputs stand that all of these have: positions, slots, pages one after the other, and the caches.
+/* Where an operator's inputs stand that all of these have: positions, slots, pages one after the
+ * other, and the caches.
  */
 typedef struct inputs {
     const char *op;
@@ -13,7 +14,8 @@ typedef struct inputs {
 } inputs;
 
 static const inputs inputs_table[] = {
-    {"kv_write", 2, 5}, {"rope_kv", 2, 5}, {"attention", 3, 1}, {"attention_qkv", 1, 4}, {"attention_split", 2, 5},
+    {"kv_write", 2, 5},      {"rope_kv", 2, 5},         {"attention", 3, 1},
+    {"attention_qkv", 1, 4}, {"attention_split", 2, 5},
 };
 
 static bool accepts(const gen_call *c)
@@ -24,7 +26,8 @@ static bool accepts(const gen_call *c)
     return false;
 }
 
-/* Scratch of attention of heads of this size: angles, a chunk, query, values; as in attention.cuh. */
+/* Scratch of attention of heads of this size: angles, a chunk, query, values; as in
+ * attention.cuh. */
 static uint32_t scratch_of_heads(int64_t size)
 {
     return (uint32_t)(GEN_REDUCE_BYTES + 2 * 256 * 4 + 3 * size * 4);
@@ -52,16 +55,17 @@ static bool accepts_heads(const gen_call *c)
 
 static void print_place(text *out)
 {
-    text_print(
-        out, "    static constexpr heads_place place = {in_positions, in_slots, in_pages, in_k_cache, in_v_cache};\n");
+    text_print(out, "    static constexpr heads_place place = {in_positions, in_slots, in_pages, "
+                    "in_k_cache, in_v_cache};\n");
 }
 
 /* `table`: the operand with the angles, or "{-1}"; half: pairs that turn. */
-static void print_source(const char *table, int64_t heads, int64_t kv_heads, int64_t size, int64_t half, double eps,
-                         text *out)
+static void print_source(const char *table, int64_t heads, int64_t kv_heads, int64_t size,
+                         int64_t half, double eps, text *out)
 {
-    text_print(out, "    static constexpr heads_source source = {in_qkv, %s, %lld, %lld, %lld, %lld, ", table,
-               (long long)heads, (long long)kv_heads, (long long)size, (long long)half);
+    text_print(out,
+               "    static constexpr heads_source source = {in_qkv, %s, %lld, %lld, %lld, %lld, ",
+               table, (long long)heads, (long long)kv_heads, (long long)size, (long long)half);
     gen_print_double(eps, out);
     text_print(out, "};\n");
 }
@@ -90,7 +94,8 @@ static mpk_status print_rope_kv(mpk_context *cx, const gen_call *c, uint32_t n, 
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     print_place(out);
-    print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, gen_input(c, TABLE)->dims[2], a[EPS].f, out);
+    print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i,
+                 gen_input(c, TABLE)->dims[2], a[EPS].f, out);
     text_print(out, "    rope_kv_run(t, source, place, in_q_norm, in_k_norm, out_q);\n}\n");
     return MPK_OK;
 }
@@ -115,9 +120,13 @@ static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32
     gen_print_frequencies(c, n, out);
     gen_print_head(c, n, out);
     print_place(out);
-    print_source("{-1}", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, a[ROPE_SIZE].i / 2, a[EPS].f, out);
+    print_source("{-1}", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, a[ROPE_SIZE].i / 2, a[EPS].f,
+                 out);
     print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, out);
-    text_print(out, "    attention_qkv_run(t, source, place, how, in_q_norm, in_k_norm, out_y, frequency_%u, ", n);
+    text_print(
+        out,
+        "    attention_qkv_run(t, source, place, how, in_q_norm, in_k_norm, out_y, frequency_%u, ",
+        n);
     gen_print_amplitude(c, out);
     text_print(out, ");\n}\n");
     return MPK_OK;
@@ -131,19 +140,27 @@ static mpk_status print_attention_split(mpk_context *cx, const gen_call *c, uint
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     print_place(out);
-    print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, gen_input(c, TABLE)->dims[2], a[EPS].f, out);
+    print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i,
+                 gen_input(c, TABLE)->dims[2], a[EPS].f, out);
     print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, out);
     text_print(out,
                "    constexpr split_how split = {how, %lld, %lld, %lld};\n"
-               "    attention_split_run(t, source, place, split, in_q_norm, in_k_norm, out_part, out_lse);\n}\n",
+               "    attention_split_run(t, source, place, split, in_q_norm, in_k_norm, out_part, "
+               "out_lse);\n}\n",
                (long long)a[SPLITS].i, (long long)a[UNIT].i, (long long)a[OWN].i);
     return MPK_OK;
 }
 
-const gen_body gen_body_kv_write = {
-    .op = "kv_write", .name = "heads", .accepts = accepts, .print = print_kv_write, .scratch_bytes = scratch_bytes};
-const gen_body gen_body_rope_kv = {
-    .op = "rope_kv", .name = "heads", .accepts = accepts_heads, .print = print_rope_kv, .scratch_bytes = scratch_bytes};
+const gen_body gen_body_kv_write = {.op = "kv_write",
+                                    .name = "heads",
+                                    .accepts = accepts,
+                                    .print = print_kv_write,
+                                    .scratch_bytes = scratch_bytes};
+const gen_body gen_body_rope_kv = {.op = "rope_kv",
+                                   .name = "heads",
+                                   .accepts = accepts_heads,
+                                   .print = print_rope_kv,
+                                   .scratch_bytes = scratch_bytes};
 const gen_body gen_body_attention = {.op = "attention",
                                      .name = "attention",
                                      .accepts = accepts_heads,

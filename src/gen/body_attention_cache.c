@@ -1,5 +1,6 @@
-/* body_attention_cache.c - attention of a few tokens over keys and values in one piece, sdpa_split and attention_cache:
- * the generic body (device/task/attention_cache.cuh) and that of warps (device/task/attention_cache_rows.cuh). */
+/* body_attention_cache.c - attention of a few tokens over keys and values in one piece, sdpa_split
+ * and attention_cache: the generic body (device/task/attention_cache.cuh) and that of warps
+ * (device/task/attention_cache_rows.cuh). */
 #include "op/attend.h"
 
 #include "gen/body_print.h"
@@ -35,14 +36,15 @@ static bool accepts(const gen_call *c)
 {
     const ir_tensor *q = gen_input(c, Q);
     heads n = heads_of(c);
-    bool dense = !writes_cache(c) || (q->stride[1] == 1 && (q->dims[0] == 1 || q->stride[0] == q->dims[1]));
+    bool dense =
+        !writes_cache(c) || (q->stride[1] == 1 && (q->dims[0] == 1 || q->stride[0] == q->dims[1]));
     return gen_accepts_plain(c) && dense && n.size <= MOST_SIZE;
 }
 
 static void print_how(const gen_call *c, const heads *n, double scale, double eps, text *out)
 {
-    text_print(out, "    constexpr cache_how h = {%lld, %lld, %lld, %lld, ", (long long)n->q, (long long)n->kv,
-               (long long)n->size, (long long)gen_output(c, 0)->dims[1]);
+    text_print(out, "    constexpr cache_how h = {%lld, %lld, %lld, %lld, ", (long long)n->q,
+               (long long)n->kv, (long long)n->size, (long long)gen_output(c, 0)->dims[1]);
     gen_print_float(attend_scale(scale, n->size), out);
     text_print(out, ", ");
     gen_print_double(eps, out);
@@ -57,7 +59,8 @@ static void print_constants(const gen_call *c, text *out)
     if (!writes_cache(c)) {
         text_print(out,
                    "    constexpr mpk_view none = {-1, MPK_I32, RT_ALL, 1, {%lld}, {0}};\n"
-                   "    static constexpr cache_operands o = {in_q, in_k, in_v, none, in_mask, {-1}, {-1}, {-1}, {-1}, "
+                   "    static constexpr cache_operands o = {in_q, in_k, in_v, none, in_mask, "
+                   "{-1}, {-1}, {-1}, {-1}, "
                    "out_part, out_lse};\n",
                    (long long)n.tokens);
         print_how(c, &n, a[0].f, 0, out);
@@ -65,13 +68,14 @@ static void print_constants(const gen_call *c, text *out)
     }
     long long columns = (long long)((n.q + 2 * n.kv) * n.size);
     text_print(out,
-               "    constexpr mpk_view heads = {0, %s, RT_ALL, 4, {%lld, %lld, %lld, %lld}, {%lld, %lld, %lld, 1}};\n",
-               gen_dtype_name(gen_input(c, Q)->dtype), (long long)n.entries, (long long)(n.q + 2 * n.kv),
-               (long long)n.tokens, (long long)n.size, (long long)n.tokens * columns, (long long)n.size, columns);
-    text_print(
-        out,
-        "    static constexpr cache_operands o = {heads, in_k_cache, in_v_cache, in_index, in_mask, in_cos, in_sin, "
-        "in_q_norm, in_k_norm, out_part, out_lse};\n");
+               "    constexpr mpk_view heads = {0, %s, RT_ALL, 4, {%lld, %lld, %lld, %lld}, {%lld, "
+               "%lld, %lld, 1}};\n",
+               gen_dtype_name(gen_input(c, Q)->dtype), (long long)n.entries,
+               (long long)(n.q + 2 * n.kv), (long long)n.tokens, (long long)n.size,
+               (long long)n.tokens * columns, (long long)n.size, columns);
+    text_print(out, "    static constexpr cache_operands o = {heads, in_k_cache, in_v_cache, "
+                    "in_index, in_mask, in_cos, in_sin, "
+                    "in_q_norm, in_k_norm, out_part, out_lse};\n");
     print_how(c, &n, a[SCALE].f, a[EPS].f, out);
 }
 
@@ -90,9 +94,10 @@ static uint32_t scratch_bytes(const gen_call *c)
     return (uint32_t)(GEN_REDUCE_BYTES + 2 * UNIT * 4 + 2 * heads_of(c).size * 4);
 }
 
-#define GENERIC(operator)                                                                                             \
-    {                                                                                                                 \
-        .op = operator, .name = "attention_cache", .accepts = accepts, .print = print, .scratch_bytes = scratch_bytes \
+#define GENERIC(operator)                                                              \
+    {                                                                                  \
+        .op = operator, .name = "attention_cache", .accepts = accepts, .print = print, \
+        .scratch_bytes = scratch_bytes                                                 \
     }
 const gen_body gen_body_attention_cache = GENERIC("attention_cache");
 const gen_body gen_body_sdpa_split = GENERIC("sdpa_split");
@@ -126,11 +131,13 @@ static uint32_t scratch_of_rows(const gen_call *c)
 {
     enum { WARPS = GEN_BODY_THREADS / 32 };
     heads n = heads_of(c);
-    int64_t rows = rows_at_once(c), fresh = writes_cache(c) ? 2 * n.tokens * n.size * words_of(c) / 2 : 0;
+    int64_t rows = rows_at_once(c),
+            fresh = writes_cache(c) ? 2 * n.tokens * n.size * words_of(c) / 2 : 0;
     return (uint32_t)((1 + WARPS) * rows * n.size * 4 + WARPS * rows * 8 + fresh);
 }
 
-/* Rows of whole words of 16 bytes, which begin at such, in a piece whose bytes are counted in 32 bits. */
+/* Rows of whole words of 16 bytes, which begin at such, in a piece whose bytes are counted in 32
+ * bits. */
 static bool is_piece(const gen_call *c, uint32_t operand, int64_t words)
 {
     const ir_tensor *t = gen_input(c, operand);
@@ -155,10 +162,11 @@ static bool accepts_rows(const gen_call *c)
     enum { MOST_SCRATCH_BYTES = 48 << 10, MOST_TOKENS = 64, MOST_WORDS = 128 };
     const ir_tensor *k = gen_input(c, KEYS), *v = gen_input(c, VALUES);
     heads n = heads_of(c);
-    return accepts(c) && n.size % 8 == 0 && words_of(c) * lanes_of(c) <= MOST_WORDS && n.tokens <= MOST_TOKENS &&
-           n.entries * gen_input(c, Q)->stride[0] < INT32_MAX / 8 && ir_elements(gen_input(c, Q)) < INT32_MAX / 8 &&
-           is_piece(c, KEYS, words_of(c)) && is_piece(c, VALUES, words_of(c)) && v->dtype == k->dtype &&
-           v->dims[3] == n.size && is_dense_rows(gen_output(c, 0)) && is_dense_rows(gen_output(c, 1)) &&
+    return accepts(c) && n.size % 8 == 0 && words_of(c) * lanes_of(c) <= MOST_WORDS &&
+           n.tokens <= MOST_TOKENS && n.entries * gen_input(c, Q)->stride[0] < INT32_MAX / 8 &&
+           ir_elements(gen_input(c, Q)) < INT32_MAX / 8 && is_piece(c, KEYS, words_of(c)) &&
+           is_piece(c, VALUES, words_of(c)) && v->dtype == k->dtype && v->dims[3] == n.size &&
+           is_dense_rows(gen_output(c, 0)) && is_dense_rows(gen_output(c, 1)) &&
            scratch_of_rows(c) <= MOST_SCRATCH_BYTES;
 }
 
@@ -167,16 +175,17 @@ static mpk_status print_rows(mpk_context *cx, const gen_call *c, uint32_t n, tex
     (void)cx;
     gen_print_head(c, n, out);
     print_constants(c, out);
-    text_print(out, "    attention_cache_rows<%lld, %lld, %lld>(t, o, h);\n}\n", (long long)rows_at_once(c),
-               (long long)lanes_of(c), (long long)words_of(c));
+    text_print(out, "    attention_cache_rows<%lld, %lld, %lld>(t, o, h);\n}\n",
+               (long long)rows_at_once(c), (long long)lanes_of(c), (long long)words_of(c));
     return MPK_OK;
 }
 
 /* bits: inputs that may be carried. */
-#define BY_ROWS(operator, bits)                                                                     \
-    {                                                                                               \
-        .op = operator, .name = "attention_cache_rows", .rank = 10, .waits = true, .carries = bits, \
-        .accepts = accepts_rows, .print = print_rows, .scratch_bytes = scratch_of_rows              \
+#define BY_ROWS(operator, bits)                                                    \
+    {                                                                              \
+        .op = operator, .name = "attention_cache_rows", .rank = 10, .waits = true, \
+        .carries = bits, .accepts = accepts_rows, .print = print_rows,             \
+        .scratch_bytes = scratch_of_rows                                           \
     }
 const gen_body gen_body_attention_cache_rows = BY_ROWS("attention_cache", 1 << Q);
 const gen_body gen_body_sdpa_split_rows = BY_ROWS("sdpa_split", 0);

@@ -21,20 +21,23 @@ static int64_t group_of(const gen_call *c)
 /* Tokens that the body is made for. */
 static int64_t most_tokens(const gen_call *c)
 {
-    return gen_input(c, AT_QKV)->dims[0] <= ATTENTION_FEW_TOKENS ? ATTENTION_FEW_TOKENS : ATTENTION_TOKENS;
+    return gen_input(c, AT_QKV)->dims[0] <= ATTENTION_FEW_TOKENS ? ATTENTION_FEW_TOKENS
+                                                                 : ATTENTION_TOKENS;
 }
 
 static bool accepts_any(const gen_call *c)
 {
-    const ir_tensor *qkv = gen_input(c, AT_QKV), *cache = gen_input(c, AT_K_CACHE), *q = gen_input(c, AT_Q_NORM),
-                    *k = gen_input(c, AT_K_NORM);
+    const ir_tensor *qkv = gen_input(c, AT_QKV), *cache = gen_input(c, AT_K_CACHE),
+                    *q = gen_input(c, AT_Q_NORM), *k = gen_input(c, AT_K_NORM);
     int64_t size = attribute(c, HEAD_SIZE);
     return gen_is_dense(qkv, IR_BF16) && gen_is_dense(cache, IR_BF16) &&
            gen_is_dense(gen_input(c, AT_V_CACHE), IR_BF16) && cache->dims[2] == ATTENTION_PAGE &&
            (size == 64 || size == 128) && group_of(c) <= ATTENTION_ROWS &&
-           2 * gen_input(c, AT_TABLE)->dims[2] == size && attribute(c, UNIT) % ATTENTION_PAGE == 0 &&
-           gen_is_vector(q) && gen_is_vector(k) && !q == !k && (!q || q->dtype == k->dtype) &&
-           gen_is_dense(gen_input(c, AT_TABLE), IR_F32) && gen_is_dense(gen_input(c, AT_PAGES), IR_I32) &&
+           2 * gen_input(c, AT_TABLE)->dims[2] == size &&
+           attribute(c, UNIT) % ATTENTION_PAGE == 0 && gen_is_vector(q) && gen_is_vector(k) &&
+           !q == !k && (!q || q->dtype == k->dtype) &&
+           gen_is_dense(gen_input(c, AT_TABLE), IR_F32) &&
+           gen_is_dense(gen_input(c, AT_PAGES), IR_I32) &&
            gen_is_dense(gen_output(c, 0), IR_BF16) && c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
@@ -45,8 +48,8 @@ static bool accepts(const gen_call *c)
 
 static bool accepts_some(const gen_call *c)
 {
-    return gen_input(c, AT_QKV)->dims[0] > ATTENTION_FEW_TOKENS && gen_input(c, AT_QKV)->dims[0] <= ATTENTION_TOKENS &&
-           accepts_any(c);
+    return gen_input(c, AT_QKV)->dims[0] > ATTENTION_FEW_TOKENS &&
+           gen_input(c, AT_QKV)->dims[0] <= ATTENTION_TOKENS && accepts_any(c);
 }
 
 static void fill_shape(const gen_call *c, attention_shape *s)
@@ -64,7 +67,8 @@ static void fill_shape(const gen_call *c, attention_shape *s)
         .window = (int)attribute(c, WINDOW),
         .norm_type = norm ? norm->dtype == IR_F32 : -1,
         .eps = (float)c->op->attributes[EPS].f,
-        .scale = (float)((scale != 0 ? scale : 1 / sqrt(size)) * 1.4426950408889634), /* in powers of 2 */
+        /* in powers of 2 */
+        .scale = (float)((scale != 0 ? scale : 1 / sqrt(size)) * 1.4426950408889634),
         .part = (int)gen_operand_of_output(c->op, 0),
     };
 }
@@ -86,7 +90,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
                "ATTENTION_SHAPE_%u;\n    attention_split_stream<%d, %d, %d>(t, shape);\n}\n"
                "MPK_FN void load_%u(mpk_load &l)\n{\n    const attention_shape shape = "
                "ATTENTION_SHAPE_%u;\n    attention_split_load<%d, %d>(l, shape);\n}\n",
-               n, n, s->head_size, s->group, (int)most_tokens(c), n, n, s->head_size, (int)most_tokens(c));
+               n, n, s->head_size, s->group, (int)most_tokens(c), n, n, s->head_size,
+               (int)most_tokens(c));
     return MPK_OK;
 }
 

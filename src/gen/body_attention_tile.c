@@ -1,4 +1,5 @@
-/* body_attention_tile.c - attention of many tokens over bf16 pages (device/task/attention_tile.cuh). */
+/* body_attention_tile.c - attention of many tokens over bf16 pages
+ * (device/task/attention_tile.cuh). */
 #include "gen/body_print.h"
 #include "op/attend.h"
 #include "rt/rt_lane.h"
@@ -11,11 +12,14 @@ static bool accepts(const gen_call *c)
 {
     const ir_tensor *q = gen_input(c, Q), *cache = gen_input(c, K_CACHE);
     int64_t size = q->dims[2];
-    return gen_is_dense(q, IR_BF16) && gen_is_dense(cache, IR_BF16) && gen_is_dense(gen_input(c, V_CACHE), IR_BF16) &&
-           gen_is_dense(gen_output(c, 0), IR_BF16) && gen_is_dense(gen_input(c, POSITIONS), IR_I32) &&
+    return gen_is_dense(q, IR_BF16) && gen_is_dense(cache, IR_BF16) &&
+           gen_is_dense(gen_input(c, V_CACHE), IR_BF16) &&
+           gen_is_dense(gen_output(c, 0), IR_BF16) &&
+           gen_is_dense(gen_input(c, POSITIONS), IR_I32) &&
            gen_is_dense(gen_input(c, SLOTS), IR_I32) && gen_is_dense(gen_input(c, PAGES), IR_I32) &&
-           cache->dims[2] == PAGE_TOKENS && (size == 64 || size == 128) && q->dims[1] / cache->dims[1] <= MOST_GROUP &&
-           c->op->attributes[WINDOW].i < INT32_MAX && gen_input(c, PAGES)->dims[1] < (1 << 24);
+           cache->dims[2] == PAGE_TOKENS && (size == 64 || size == 128) &&
+           q->dims[1] / cache->dims[1] <= MOST_GROUP && c->op->attributes[WINDOW].i < INT32_MAX &&
+           gen_input(c, PAGES)->dims[1] < (1 << 24);
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
@@ -24,9 +28,11 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     uint32_t cache;
     (void)n;
     TRY(gen_number_cache(cx, c, PAGES, K_CACHE, &cache));
-    text_print(out, "{%lld, %lld, %u, %lld, ", (long long)q->dims[1], (long long)gen_input(c, K_CACHE)->dims[1], cache,
+    text_print(out, "{%lld, %lld, %u, %lld, ", (long long)q->dims[1],
+               (long long)gen_input(c, K_CACHE)->dims[1], cache,
                (long long)c->op->attributes[WINDOW].i);
-    gen_print_float(attend_scale(c->op->attributes[SCALE].f, q->dims[2]) * 1.44269504f, out); /* powers of 2 */
+    /* powers of 2 */
+    gen_print_float(attend_scale(c->op->attributes[SCALE].f, q->dims[2]) * 1.44269504f, out);
     text_print(out, "}");
     return MPK_OK;
 }
@@ -38,8 +44,8 @@ static const gen_routine *routine(const gen_call *c)
     return gen_input(c, Q)->dims[2] == 64 ? &small : &large;
 }
 
-/* Two pages of keys and values; in their place later half the warps' results, which are fewer bytes. Of tokens that
- * stand alone 15 parts of 8 rows (lone_part). */
+/* Two pages of keys and values; in their place later half the warps' results, which are fewer
+ * bytes. Of tokens that stand alone 15 parts of 8 rows (lone_part). */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     uint32_t size = (uint32_t)gen_input(c, Q)->dims[2], pages = 2 * 2 * PAGE_TOKENS * size * 2;

@@ -1,15 +1,18 @@
-/* body_block.c - products that run as block programs: linear and batch_matmul of floats in any layout, where no body
- * that was written by hand for the shape takes them (src/super, device/task/block.cuh, docs/superoptimizer.md). */
+/* body_block.c - products that run as block programs: linear and batch_matmul of floats in any
+ * layout, where no body that was written by hand for the shape takes them (src/super,
+ * device/task/block.cuh, docs/superoptimizer.md). */
 #include "gen/block_print.h"
 #include "gen/body_print.h"
 #include "gen/choices.h"
 
 enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, EPS = 0, GLU };
 enum { A, B };
-/* Fewer rows in fp32 are faster by teams of threads that each take a row of the weight (linear.cuh). */
+/* Fewer rows in fp32 are faster by teams of threads that each take a row of the weight
+ * (linear.cuh). */
 enum { FEWEST_F32_ROWS = 9 };
-/* A step of up to FEW_ROWS tokens runs in the smallest graph that holds it, so company decides in which.  A token's
- * bits must not depend on that: all those graphs sum in one order, hence run one program. */
+/* A step of up to FEW_ROWS tokens runs in the smallest graph that holds it, so company decides in
+ * which.  A token's bits must not depend on that: all those graphs sum in one order, hence run one
+ * program. */
 enum { FEW_ROWS = 16 };
 
 /* ---- what is asked of super ---- */
@@ -57,7 +60,8 @@ static bool is_few(const gen_call *c)
     return y->live != IR_ALL && y->dims[0] <= FEW_ROWS;
 }
 
-/* What the choice reads of the graph's size and of its cut into tasks becomes the same for all graphs of few tokens. */
+/* What the choice reads of the graph's size and of its cut into tasks becomes the same for all
+ * graphs of few tokens. */
 static void forget_size(const gen_call *c, super_product *s)
 {
     const int64_t share = (s->columns + c->n_workers - 1) / c->n_workers;
@@ -68,7 +72,9 @@ static void forget_size(const gen_call *c, super_product *s)
 /* The columns of linear that weight i makes; with a gate all of them, by two weights. */
 static super_product product_of_weight(const gen_call *c, uint32_t i)
 {
-    static const char *const weights[] = {"in_w0", "in_w1", "in_w2"}, *const biases[] = {"in_b0", "in_b1", "in_b2"};
+    static const char *const weights[] = {"in_w0", "in_w1", "in_w2"}, *const biases[] = {"in_b0",
+                                                                                         "in_b1",
+                                                                                         "in_b2"};
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0 + i);
     super_product s = {.rows = x->dims[0],
                        .columns = w->dims[0],
@@ -93,8 +99,10 @@ static super_product product_of_weight(const gen_call *c, uint32_t i)
 }
 
 /* Activations of t0, as src/op/activate.h defines them. */
-static const char silu[] = "t0 / (1 + exp(-t0))", gelu[] = "0.5 * t0 * (1 + erf(t0 * 0.7071067811865476))",
-                  gelu_tanh[] = "t0 / (1 + exp(-1.5957691216057307 * (t0 + 0.044715 * t0 * t0 * t0)))";
+static const char silu[] = "t0 / (1 + exp(-t0))",
+                  gelu[] = "0.5 * t0 * (1 + erf(t0 * 0.7071067811865476))",
+                  gelu_tanh[] =
+                      "t0 / (1 + exp(-1.5957691216057307 * (t0 + 0.044715 * t0 * t0 * t0)))";
 
 /* What linear does with its sums, as an expression of the operator map. */
 static mpk_status write_expression(mpk_context *cx, const gen_call *c, uint32_t i, super_product *s)
@@ -109,7 +117,10 @@ static mpk_status write_expression(mpk_context *cx, const gen_call *c, uint32_t 
         text_print(&e, "; t1 = x1");
         if (gen_input(c, B0 + i + 1))
             text_print(&e, " + x%u", next++);
-        text_print(&e, "; %s * t1", str_is(glu, "silu") ? silu : str_is(glu, "gelu") ? gelu : gelu_tanh);
+        text_print(&e, "; %s * t1",
+                   str_is(glu, "silu")   ? silu
+                   : str_is(glu, "gelu") ? gelu
+                                         : gelu_tanh);
     } else {
         text_print(&e, "; t0");
     }
@@ -182,19 +193,23 @@ static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, te
     TRY(choose(cx, c, 0, &chosen));
     gen_print_head(c, n, out);
     gen_print_note(chosen, out);
-    text_print(out,
-               "    mpk_box batches = mpk_box_of(t, %u);\n"
-               "    const rt_i64 m_lo = batches.lo[%u], m_hi = batches.hi[%u], n_lo = batches.lo[%u], n_hi = "
-               "batches.hi[%u], k_lo = 0, k_hi = %lld;\n"
-               "    batches.lo[%u] = batches.lo[%u] = 0;\n    batches.hi[%u] = batches.hi[%u] = 1;\n"
-               "    for (rt_u64 i = 0; i < mpk_count(batches, %u); i++) {\n"
-               "    rt_i64 at[RT_MAX_RANK];\n    mpk_place(batches, %u, i, at);\n",
-               rank, rank - 2, rank - 2, rank - 1, rank - 1,
-               (long long)gen_input(c, A)->dims[gen_input(c, A)->rank - 1], rank - 2, rank - 1, rank - 2, rank - 1,
-               rank, rank);
+    text_print(
+        out,
+        "    mpk_box batches = mpk_box_of(t, %u);\n"
+        "    const rt_i64 m_lo = batches.lo[%u], m_hi = batches.hi[%u], n_lo = batches.lo[%u], "
+        "n_hi = "
+        "batches.hi[%u], k_lo = 0, k_hi = %lld;\n"
+        "    batches.lo[%u] = batches.lo[%u] = 0;\n    batches.hi[%u] = batches.hi[%u] = 1;\n"
+        "    for (rt_u64 i = 0; i < mpk_count(batches, %u); i++) {\n"
+        "    rt_i64 at[RT_MAX_RANK];\n    mpk_place(batches, %u, i, at);\n",
+        rank, rank - 2, rank - 2, rank - 1, rank - 1,
+        (long long)gen_input(c, A)->dims[gen_input(c, A)->rank - 1], rank - 2, rank - 1, rank - 2,
+        rank - 1, rank, rank);
     for (uint32_t i = 0; i < 3; i++) {
         const char *name = i == 0 ? "in_a" : i == 1 ? "in_b" : "out_y";
-        text_print(out, "    %schar *g_%s = mpk_data(t, %s) + mpk_spread(%s, %u, at) * mpk_dtype_bytes(%s.dtype);\n",
+        text_print(out,
+                   "    %schar *g_%s = mpk_data(t, %s) + mpk_spread(%s, %u, at) * "
+                   "mpk_dtype_bytes(%s.dtype);\n",
                    i == 2 ? "" : "const ", name, name, name, rank, name);
     }
     TRY(gen_print_block(cx, &chosen->program, out));
@@ -202,25 +217,29 @@ static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, te
     return MPK_OK;
 }
 
-static mpk_status print_weight(mpk_context *cx, const gen_call *c, uint32_t i, int64_t column, text *out)
+static mpk_status print_weight(mpk_context *cx, const gen_call *c, uint32_t i, int64_t column,
+                               text *out)
 {
     const super_choice *chosen;
     TRY(choose(cx, c, i, &chosen));
     const block_program *p = &chosen->program;
     text_print(out, "    {\n");
     gen_print_note(chosen, out);
-    text_print(
-        out,
-        "    const rt_i64 first = %lld, rows = %lld;\n    const rt_i64 m_lo = mpk_lo(t, 0), m_hi = mpk_hi(t, 0);\n"
-        "    const rt_i64 n_lo = (rt_i64)mpk_lo(t, 1) > first ? mpk_lo(t, 1) - first : 0;\n"
-        "    const rt_i64 n_hi = (rt_i64)mpk_hi(t, 1) - first < rows ? mpk_hi(t, 1) - first : rows;\n"
-        "    const rt_i64 k_lo = 0, k_hi = %lld;\n",
-        (long long)column, (long long)p->axes[SUPER_N].extent, (long long)p->axes[SUPER_K].extent);
+    text_print(out,
+               "    const rt_i64 first = %lld, rows = %lld;\n    const rt_i64 m_lo = mpk_lo(t, 0), "
+               "m_hi = mpk_hi(t, 0);\n"
+               "    const rt_i64 n_lo = (rt_i64)mpk_lo(t, 1) > first ? mpk_lo(t, 1) - first : 0;\n"
+               "    const rt_i64 n_hi = (rt_i64)mpk_hi(t, 1) - first < rows ? mpk_hi(t, 1) - first "
+               ": rows;\n"
+               "    const rt_i64 k_lo = 0, k_hi = %lld;\n",
+               (long long)column, (long long)p->axes[SUPER_N].extent,
+               (long long)p->axes[SUPER_K].extent);
     for (uint32_t k = 0; k < p->n_operands; k++) {
         const block_operand *o = &p->operands[k];
         const bool shifted = strcmp(o->name, "out_y") == 0 || strcmp(o->name, "in_residual") == 0;
         text_print(out, "    %schar *g_%s = mpk_data(t, %s) + %s * %lld;\n",
-                   strcmp(o->name, "out_y") == 0 ? "" : "const ", o->name, o->name, shifted ? "first" : "0",
+                   strcmp(o->name, "out_y") == 0 ? "" : "const ", o->name, o->name,
+                   shifted ? "first" : "0",
                    (long long)(o->stride[SUPER_N] * ir_dtype_table[o->dtype].block_bytes));
     }
     TRY(gen_print_block(cx, p, out));

@@ -1,5 +1,5 @@
-/* body_block_attention.c - attention over tensors as a block program: sdpa of f16 and bf16 with any mask (src/super,
- * device/task/block.cuh, docs/superoptimizer.md). */
+/* body_block_attention.c - attention over tensors as a block program: sdpa of f16 and bf16 with any
+ * mask (src/super, device/task/block.cuh, docs/superoptimizer.md). */
 #include "gen/block_print.h"
 #include "gen/body_print.h"
 #include "gen/choices.h"
@@ -18,7 +18,8 @@ static block_operand head_of(const char *name, const ir_tensor *t, int rows, int
     return o;
 }
 
-/* The last two axes of a mask, which is broadcast: an axis that it lacks, or has once, has no stride. */
+/* The last two axes of a mask, which is broadcast: an axis that it lacks, or has once, has no
+ * stride. */
 static block_operand mask_of(const ir_tensor *t)
 {
     block_operand o = {.name = "in_mask", .dtype = t->dtype};
@@ -30,7 +31,8 @@ static block_operand mask_of(const ir_tensor *t)
 
 static super_attention attention_of(const gen_call *c)
 {
-    const ir_tensor *q = gen_input(c, Q), *k = gen_input(c, K), *v = gen_input(c, V), *y = gen_output(c, 0);
+    const ir_tensor *q = gen_input(c, Q), *k = gen_input(c, K), *v = gen_input(c, V),
+                    *y = gen_output(c, 0);
     const ir_box box = c->box ? *c->box : ir_box_whole(y);
     super_attention s = {.rows = q->dims[2],
                          .keys = k->dims[2],
@@ -53,10 +55,15 @@ static super_attention attention_of(const gen_call *c)
 static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice **out)
 {
     super_attention s = attention_of(c);
-    const double asked = c->op->attributes[SCALE].f, scale = asked != 0 ? asked : 1 / sqrt((double)s.width);
+    const double asked = c->op->attributes[SCALE].f,
+                 scale = asked != 0 ? asked : 1 / sqrt((double)s.width);
     const bool truths = s.has_mask && s.mask.dtype == IR_BOOL;
     text e = {0};
-    text_print(&e, truths ? "where(x1 != 0, x0 * %.9g, (-inf))" : s.has_mask ? "x0 * %.9g + x1" : "x0 * %.9g", scale);
+    text_print(&e,
+               truths       ? "where(x1 != 0, x0 * %.9g, (-inf))"
+               : s.has_mask ? "x0 * %.9g + x1"
+                            : "x0 * %.9g",
+               scale);
     s.scores = e.failed ? NULL : arena_copy(c->arena, e.at, e.n);
     text_free(&e);
     CHECK(cx, s.scores, MPK_ENOMEM, "out of memory for the expression of scores");
@@ -92,14 +99,15 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     gen_print_note(chosen, out);
     text_print(out,
                "    mpk_box heads = mpk_box_of(t, 4);\n"
-               "    const rt_i64 m_lo = heads.lo[2], m_hi = heads.hi[2], s_lo = 0, s_hi = %s, d_lo = 0, d_hi = %lld, "
+               "    const rt_i64 m_lo = heads.lo[2], m_hi = heads.hi[2], s_lo = 0, s_hi = %s, d_lo "
+               "= 0, d_hi = %lld, "
                "e_lo = 0, e_hi = %lld;\n"
                "    heads.lo[2] = heads.lo[3] = 0;\n    heads.hi[2] = heads.hi[3] = 1;\n"
                "    for (rt_u64 i = 0; i < mpk_count(heads, 4); i++) {\n"
                "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(heads, 4, i, at);\n"
                "        const rt_i64 group = at[1] / (in_q.dims[1] / in_k.dims[1]);\n",
-               s.causal ? "m_hi < in_k.dims[2] ? m_hi : in_k.dims[2]" : "in_k.dims[2]", (long long)s.width,
-               (long long)s.values);
+               s.causal ? "m_hi < in_k.dims[2] ? m_hi : in_k.dims[2]" : "in_k.dims[2]",
+               (long long)s.width, (long long)s.values);
     print_pointer("in_q", "mpk_offset(in_q, at)", false, out);
     print_pointer("in_k", "at[0] * in_k.stride[0] + group * in_k.stride[1]", false, out);
     print_pointer("in_v", "at[0] * in_v.stride[0] + group * in_v.stride[1]", false, out);
@@ -111,5 +119,9 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
-const gen_body gen_body_block_sdpa = {
-    .op = "sdpa", .name = "block", .rank = 5, .accepts = accepts, .print = print, .scratch_bytes = scratch_bytes};
+const gen_body gen_body_block_sdpa = {.op = "sdpa",
+                                      .name = "block",
+                                      .rank = 5,
+                                      .accepts = accepts,
+                                      .print = print,
+                                      .scratch_bytes = scratch_bytes};

@@ -1,6 +1,7 @@
-/* body_block_conv.c - convolutions of f32, f16 and bf16 as block programs: for each group the product of its filters
- * with the windows of its channels (src/super, device/task/block.cuh, docs/superoptimizer.md).  Any stride, padding,
- * dilation and layout of x; transposed ones and groups of few filters run by windows.cuh. */
+/* body_block_conv.c - convolutions of f32, f16 and bf16 as block programs: for each group the
+ * product of its filters with the windows of its channels (src/super, device/task/block.cuh,
+ * docs/superoptimizer.md).  Any stride, padding, dilation and layout of x; transposed ones and
+ * groups of few filters run by windows.cuh. */
 #include "gen/block_print.h"
 #include "gen/body_print.h"
 #include "gen/choices.h"
@@ -64,7 +65,8 @@ static bool is_small(const gen_call *c)
     const ir_tensor *x = gen_input(c, X);
     double reach = (double)x->dims[1] * (double)x->stride[1];
     for (uint32_t i = 0; i + 2 < x->rank; i++) {
-        const double span = (double)number(c, DILATION, i, 1) * (double)gen_input(c, W)->dims[i + 2];
+        const double span =
+            (double)number(c, DILATION, i, 1) * (double)gen_input(c, W)->dims[i + 2];
         const double last = (double)x->dims[i + 2] + number(c, PADDING, i, 0) + span;
         reach += last * (double)(x->stride[i + 2] > 0 ? x->stride[i + 2] : 1);
     }
@@ -86,7 +88,8 @@ static void fill_box(const gen_call *c, super_product *s)
 /* Rows are the filters of a group, columns places; window: of the second factor. */
 static super_product product_of(const gen_call *c, const block_window *window)
 {
-    const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W), *bias = gen_input(c, BIAS), *y = gen_output(c, 0);
+    const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W), *bias = gen_input(c, BIAS),
+                    *y = gen_output(c, 0);
     super_product s = {.rows = filters_of(c),
                        .columns = count_from(y, 2),
                        .depth = count_from(w, 1),
@@ -112,10 +115,11 @@ static super_product product_of(const gen_call *c, const block_window *window)
 static bool accepts(const gen_call *c)
 {
     const super_product s = product_of(c, NULL);
-    return gen_accepts_plain(c) && !c->op->attributes[TRANSPOSED].i && super_accepts_product(&s) && is_small(c) &&
-           s.rows >= FEWEST_FILTERS && s.depth >= FEWEST_ENTRIES && gen_input(c, W)->stride[0] == s.depth &&
-           gen_input(c, W)->stride[gen_input(c, W)->rank - 1] == 1 && are_neighbours(gen_input(c, W), 1) &&
-           are_neighbours(gen_output(c, 0), 2);
+    return gen_accepts_plain(c) && !c->op->attributes[TRANSPOSED].i && super_accepts_product(&s) &&
+           is_small(c) && s.rows >= FEWEST_FILTERS && s.depth >= FEWEST_ENTRIES &&
+           gen_input(c, W)->stride[0] == s.depth &&
+           gen_input(c, W)->stride[gen_input(c, W)->rank - 1] == 1 &&
+           are_neighbours(gen_input(c, W), 1) && are_neighbours(gen_output(c, 0), 2);
 }
 
 static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice **out)
@@ -149,16 +153,19 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     const block_program *p = &chosen->program;
     gen_print_head(c, n, out);
     gen_print_note(chosen, out);
-    text_print(out,
-               "    const rt_i64 filters = %lld, k_lo = 0, k_hi = %lld;\n    mpk_box box = mpk_box_of(t, %u);\n"
-               "    const rt_i64 filter_lo = box.lo[1], filter_hi = box.hi[1];\n"
-               "    const rt_i64 run = block_places(out_y, filters, &box);\n"
-               "    for (rt_u64 i = 0; i < mpk_count(box, %u); i++) {\n"
-               "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(box, %u, i, at);\n"
-               "        const rt_i64 first = at[1] * filters, n_lo = block_place(out_y, at), n_hi = n_lo + run;\n"
-               "        const rt_i64 m_lo = filter_lo > first ? filter_lo - first : 0;\n"
-               "        const rt_i64 m_hi = filter_hi - first < filters ? filter_hi - first : filters;\n",
-               (long long)p->axes[SUPER_M].extent, (long long)p->axes[SUPER_K].extent, rank, rank, rank);
+    text_print(
+        out,
+        "    const rt_i64 filters = %lld, k_lo = 0, k_hi = %lld;\n    mpk_box box = mpk_box_of(t, "
+        "%u);\n"
+        "    const rt_i64 filter_lo = box.lo[1], filter_hi = box.hi[1];\n"
+        "    const rt_i64 run = block_places(out_y, filters, &box);\n"
+        "    for (rt_u64 i = 0; i < mpk_count(box, %u); i++) {\n"
+        "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(box, %u, i, at);\n"
+        "        const rt_i64 first = at[1] * filters, n_lo = block_place(out_y, at), n_hi = n_lo "
+        "+ run;\n"
+        "        const rt_i64 m_lo = filter_lo > first ? filter_lo - first : 0;\n"
+        "        const rt_i64 m_hi = filter_hi - first < filters ? filter_hi - first : filters;\n",
+        (long long)p->axes[SUPER_M].extent, (long long)p->axes[SUPER_K].extent, rank, rank, rank);
     print_pointer("in_x", "at[0] * in_x.stride[0] + at[1] * in_w.dims[1] * in_x.stride[1]", out);
     print_pointer("in_w", "first * in_w.stride[0]", out);
     if (gen_input(c, BIAS))
@@ -169,5 +176,9 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
-const gen_body gen_body_block_conv = {
-    .op = "conv", .name = "block", .rank = 5, .accepts = accepts, .print = print, .scratch_bytes = scratch_bytes};
+const gen_body gen_body_block_conv = {.op = "conv",
+                                      .name = "block",
+                                      .rank = 5,
+                                      .accepts = accepts,
+                                      .print = print,
+                                      .scratch_bytes = scratch_bytes};

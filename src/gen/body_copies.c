@@ -1,4 +1,5 @@
-/* body_copies.c - generic bodies of operators that move elements and compute nothing (device/task/copies.cuh). */
+/* body_copies.c - generic bodies of operators that move elements and compute nothing
+ * (device/task/copies.cuh). */
 #include "gen/body_print.h"
 
 GEN_PRINTER(copy, "copy_run", "")
@@ -14,7 +15,8 @@ static mpk_status print_concat(mpk_context *cx, const gen_call *c, uint32_t n, t
     int64_t axis = c->op->attributes[0].i, first = 0;
     gen_print_head(c, n, out);
     for (uint32_t i = 0; i < c->op->n_in; i++) {
-        text_print(out, "    concat_part(t, in_x%u, out_y, %lld, %lld);\n", i, (long long)axis, (long long)first);
+        text_print(out, "    concat_part(t, in_x%u, out_y, %lld, %lld);\n", i, (long long)axis,
+                   (long long)first);
         first += gen_input(c, i)->dims[axis];
     }
     text_print(out, "}\n");

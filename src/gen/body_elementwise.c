@@ -1,4 +1,5 @@
-/* body_elementwise.c - generic bodies of operators that compute each element on its own (device/task/elementwise.cuh).
+/* body_elementwise.c - generic bodies of operators that compute each element on its own
+ * (device/task/elementwise.cuh).
  */
 #include "gen/body_print.h"
 
@@ -8,8 +9,9 @@ static void print_function(const gen_call *c, uint32_t n, const char *function, 
     gen_print_head(c, n, out);
     const op_def *def = c->op->def;
     text_print(out, "    constexpr mpk_view nothing = {-1};\n    (void)nothing;\n");
-    text_print(out, "    elementwise_run(t, ELEMENTWISE_%s, in_%s, %s%s, out_%s);\n}\n", function, def->in[0].name,
-               c->op->n_in > 1 ? "in_" : "nothing", c->op->n_in > 1 ? def->in[1].name : "", def->out[0].name);
+    text_print(out, "    elementwise_run(t, ELEMENTWISE_%s, in_%s, %s%s, out_%s);\n}\n", function,
+               def->in[0].name, c->op->n_in > 1 ? "in_" : "nothing",
+               c->op->n_in > 1 ? def->in[1].name : "", def->out[0].name);
 }
 
 #define PRINTER(name, function)                                                               \
@@ -31,10 +33,12 @@ static mpk_status print_add_parts(mpk_context *cx, const gen_call *c, uint32_t n
 {
     (void)cx;
     gen_print_head(c, n, out);
-    text_print(out, "    ADD_PARTS_EACH(t, out_y) {\n        float sum = add_parts_get(t, in_x0, at);\n");
+    text_print(
+        out, "    ADD_PARTS_EACH(t, out_y) {\n        float sum = add_parts_get(t, in_x0, at);\n");
     for (uint32_t i = 1; i < c->op->n_in; i++)
         text_print(out, "        sum += add_parts_get(t, in_x%u, at);\n", i);
-    text_print(out, "        mpk_put(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), sum);\n    }\n}\n");
+    text_print(
+        out, "        mpk_put(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), sum);\n    }\n}\n");
     return MPK_OK;
 }
 

@@ -1,7 +1,9 @@
-/* body_emulated_test.c - the generic device bodies on the host: the generated text, compiled as C++, against `ref`.
+/* body_emulated_test.c - the generic device bodies on the host: the generated text, compiled as
+ * C++, against `ref`.
  *
- * Every operator's cases whose operands are plain go into one source, which the C++ compiler that is there turns into a
- * shared object.  For each case, with random operands, all entries alive and only some, with 1 and with 5 threads:
+ * Every operator's cases whose operands are plain go into one source, which the C++ compiler that
+ * is there turns into a shared object.  For each case, with random operands, all entries alive and
+ * only some, with 1 and with 5 threads:
  *   - any split of output 0 gives what ref gives, within what the dtype allows; integers exactly;
  *   - two splits give the same bits;
  *   - nothing else is written.
@@ -10,7 +12,8 @@
 
 typedef struct device {
     void *library;
-    void (*run)(unsigned body, const rt_entry *e, unsigned hi0, const unsigned *live, char *scratch, int n);
+    void (*run)(unsigned body, const rt_entry *e, unsigned hi0, const unsigned *live, char *scratch,
+                int n);
     int (*kv_at)(int values, int token, int dim, int page_tokens, int size, int bytes);
 } device;
 
@@ -26,7 +29,8 @@ static unsigned n_refused; /* cases with plain operands that have no body */
 static gen_call call_of(const ir_graph *g, const ir_op *op)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]];
-    return (gen_call){.ir = g, .op = op, .n_tokens = (uint32_t)(y->rank ? y->dims[0] : 1), .n_workers = 4};
+    return (gen_call){
+        .ir = g, .op = op, .n_tokens = (uint32_t)(y->rank ? y->dims[0] : 1), .n_workers = 4};
 }
 
 static mpk_status keep_subject(subject s)
@@ -35,38 +39,54 @@ static mpk_status keep_subject(subject s)
     return MPK_OK;
 }
 
-/* Beside the cases of the records: long rows, lines and contexts, and KV pages in the order of tensor cores. */
-#define PLACES(tokens, pages)                                                                                         \
-    "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages "]\n" \
+/* Beside the cases of the records: long rows, lines and contexts, and KV pages in the order of
+ * tensor cores. */
+#define PLACES(tokens, pages)                                        \
+    "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens \
+    "] live=tokens\ninput %pages : i32[" pages "]\n"                 \
     "state %kc : bf16[80, 2, 16, 64]\nstate %vc : bf16[80, 2, 16, 64]\n"
 static const char *const more_graphs[] = {
-    "input %x : f32[4, 6001] live=rows\ninput %s : f32[4, 4] live=rows\ninput %e : i64[4] live=rows\n"
-    "input %d : i32[4] live=rows\ninput %a : i32[4, 7] live=rows\ninput %u : i32[4, 64]\ninput %h : i32[60]\n"
+    "input %x : f32[4, 6001] live=rows\ninput %s : f32[4, 4] live=rows\ninput %e : i64[4] "
+    "live=rows\n"
+    "input %d : i32[4] live=rows\ninput %a : i32[4, 7] live=rows\ninput %u : i32[4, 64]\ninput %h "
+    ": i32[60]\n"
     "state %c : f32[4, 6001]\n%t, %o, %p = sample(%x, %s, %e, %d, %a, %u, %h, %c)\n",
-    "input %x : f32[4, 2000] live=rows\ninput %s : f32[4, 4] live=rows\ninput %e : i64[4] live=rows\n"
-    "input %d : i32[4] live=rows\ninput %a : i32[4, 7] live=rows\ninput %u : i32[8, 64]\ninput %h : i32[60]\n"
+    "input %x : f32[4, 2000] live=rows\ninput %s : f32[4, 4] live=rows\ninput %e : i64[4] "
+    "live=rows\n"
+    "input %d : i32[4] live=rows\ninput %a : i32[4, 7] live=rows\ninput %u : i32[8, 64]\ninput %h "
+    ": i32[60]\n"
     "state %c : f32[4, 2000]\n%t, %o, %p = sample(%x, %s, %e, %d, %a, %u, %h, %c)\n",
-    "input %q : bf16[3, 4, 64] live=tokens\n" PLACES("3", "2, 40") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
+    "input %q : bf16[3, 4, 64] live=tokens\n" PLACES(
+        "3", "2, 40") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
     "input %k : bf16[5, 2, 64] live=tokens\ninput %v : bf16[5, 2, 64] live=tokens\n" PLACES(
         "5", "2, 40") "%ka, %va = kv_write(%k, %v, %p, %s, %pages, %kc, %vc)\n",
     "input %x : bf16[5, 512] live=tokens\ninput %t : f32[5, 2, 32] live=tokens\n" PLACES(
-        "5", "2, 40") "const %qn : bf16[64]\nconst %kn : bf16[64]\n%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, "
+        "5", "2, 40") "const %qn : bf16[64]\nconst %kn : bf16[64]\n%q, %k, %v = rope_kv(%x, %t, "
+                      "%p, %s, %pages, %kc, "
                       "%vc, %qn, %kn) {heads = 4, kv_heads = 2, head_size = 64}\n",
     "input %x : bf16[4, 512] live=tokens\n" PLACES(
-        "4", "3, 20") "%y, %k, %v = attention_qkv(%x, %p, %s, %pages, %kc, %vc) {size = 64, heads = 4, kv_heads = 2, "
+        "4", "3, 20") "%y, %k, %v = attention_qkv(%x, %p, %s, %pages, %kc, %vc) {size = 64, heads "
+                      "= 4, kv_heads = 2, "
                       "head_size = 64}\n",
     "input %x : bf16[4, 512] live=tokens\ninput %t : f32[4, 2, 32] live=tokens\n" PLACES(
-        "4", "2, 40") "const %qn : bf16[64]\nconst %kn : bf16[64]\n%y, %l, %k, %v = attention_split(%x, %t, %p, %s, "
-                      "%pages, %kc, %vc, %qn, %kn) {heads = 4, kv_heads = 2, head_size = 64, splits = 5, unit = 64}\n",
-    "input %q : bf16[1, 4, 3, 128]\ninput %k : bf16[1, 2, 300, 128]\ninput %v : bf16[1, 2, 300, 64]\n"
+        "4", "2, 40") "const %qn : bf16[64]\nconst %kn : bf16[64]\n%y, %l, %k, %v = "
+                      "attention_split(%x, %t, %p, %s, "
+                      "%pages, %kc, %vc, %qn, %kn) {heads = 4, kv_heads = 2, head_size = 64, "
+                      "splits = 5, unit = 64}\n",
+    "input %q : bf16[1, 4, 3, 128]\ninput %k : bf16[1, 2, 300, 128]\ninput %v : bf16[1, 2, 300, "
+    "64]\n"
     "input %m : bool[3, 300]\n%y = sdpa(%q, %k, %v, %m)\n",
-    "input %q : f32[2, 2, 3, 80]\ninput %k : f32[2, 1, 270, 80]\ninput %v : f32[2, 1, 270, 9]\n%y = sdpa(%q, %k, %v, "
+    "input %q : f32[2, 2, 3, 80]\ninput %k : f32[2, 1, 270, 80]\ninput %v : f32[2, 1, 270, 9]\n%y "
+    "= sdpa(%q, %k, %v, "
     "_) {window = 100}\n",
     "input %x : f32[3, 5000] live=tokens\n%v, %i = sort(%x) {axis = 1}\n",
     "input %x : f32[2, 5000]\n%y = map(%x) {expr = \"log(x0)\"}\n%v, %i = sort(%y) {axis = 1}\n",
-    "input %x : f64[5000]\n%y = map(%x) {expr = \"log(x0)\"}\n%v, %i = topk(%y) {axis = 0, k = 2600}\n",
-    "input %x : f64[5000]\n%y = map(%x) {expr = \"sqrt(x0 + 2)\"}\n%v, %i = extreme(%y) {axis = 0, kind = \"min\"}\n",
-    "input %x : f16[5000]\n%y = map(%x) {expr = \"sqrt(x0 + 3.5)\"}\n%v, %i = scan_extreme(%y) {axis = 0}\n",
+    "input %x : f64[5000]\n%y = map(%x) {expr = \"log(x0)\"}\n%v, %i = topk(%y) {axis = 0, k = "
+    "2600}\n",
+    "input %x : f64[5000]\n%y = map(%x) {expr = \"sqrt(x0 + 2)\"}\n%v, %i = extreme(%y) {axis = 0, "
+    "kind = \"min\"}\n",
+    "input %x : f16[5000]\n%y = map(%x) {expr = \"sqrt(x0 + 3.5)\"}\n%v, %i = scan_extreme(%y) "
+    "{axis = 0}\n",
     "input %x : i64[5000, 2]\n%v, %i = sort(%x) {axis = 0, descending = 1}\n",
     "input %x : bool[5000]\n%v, %i = sort(%x) {axis = 0, descending = 1}\n",
     "input %x : f64[40000]\n%v, %i = sort(%x) {axis = 0}\n",
@@ -80,36 +100,54 @@ static const char *const more_graphs[] = {
     "input %x : bool[5000]\n%v, %i = scan_extreme(%x) {axis = 0}\n",
     "input %x : f32[2, 40000] live=rows\n%v, %i = extreme(%x) {axis = 1, kind = \"min\"}\n",
     "input %x : bf16[3, 6005]\n%v, %i = extreme(%x) {axis = 1}\n",
-    "input %x : f32[2, 9000]\n%y = map(%x) {expr = \"log(abs(x0) - 0.01)\"}\n%v, %i = extreme(%y) {axis = 1}\n",
-    "input %x : f32[9000]\n%y = map(%x) {expr = \"1 / where(x0 > 0.1, x0, 0.0)\"}\n%v, %i = extreme(%y) {axis = 0}\n",
-    "input %x : f16[8000]\n%y = map(%x) {expr = \"sqrt(x0 + 3.5)\"}\n%v, %i = extreme(%y) {axis = 0}\n",
-    "input %x : bf16[2, 1, 8192]\n%y = map(%x) {expr = \"x0 - x0 - 1\"}\n%v, %i = extreme(%y) {axis = 2, kind = "
+    "input %x : f32[2, 9000]\n%y = map(%x) {expr = \"log(abs(x0) - 0.01)\"}\n%v, %i = extreme(%y) "
+    "{axis = 1}\n",
+    "input %x : f32[9000]\n%y = map(%x) {expr = \"1 / where(x0 > 0.1, x0, 0.0)\"}\n%v, %i = "
+    "extreme(%y) {axis = 0}\n",
+    "input %x : f16[8000]\n%y = map(%x) {expr = \"sqrt(x0 + 3.5)\"}\n%v, %i = extreme(%y) {axis = "
+    "0}\n",
+    "input %x : bf16[2, 1, 8192]\n%y = map(%x) {expr = \"x0 - x0 - 1\"}\n%v, %i = extreme(%y) "
+    "{axis = 2, kind = "
     "\"min\"}\n",
     "input %x : bool[300, 3]\n%v, %i = extreme(%x) {axis = 0, keep = 1, kind = \"max\"}\n",
     "input %x : i32[2, 5000] live=rows\n%y = reduce(%x) {axes = [1], kind = \"sum\"}\n",
     "input %x : bool[300, 2]\n%y = reduce(%x) {axes = [0], kind = \"all\"}\n",
-    "input %x : bf16[2, 5000]\ninput %i : i64[2, 40000]\ninput %s : bf16[2, 40000]\n%y = scatter(%x, %i, %s) {axis = "
+    "input %x : bf16[2, 5000]\ninput %i : i64[2, 40000]\ninput %s : bf16[2, 40000]\n%y = "
+    "scatter(%x, %i, %s) {axis = "
     "1, kind = \"sum\"}\n",
-    "input %x : i32[5000]\ninput %i : i64[5000]\ninput %s : i32[5000]\n%y = scatter(%x, %i, %s) {axis = 0, kind = "
+    "input %x : i32[5000]\ninput %i : i64[5000]\ninput %s : i32[5000]\n%y = scatter(%x, %i, %s) "
+    "{axis = 0, kind = "
     "\"mean\", include_self = 0}\n",
-    "input %x : f32[3000, 2]\ninput %i : i64[5000, 2]\ninput %s : f32[5000, 2]\n%y = scatter(%x, %i, %s) {axis = 0}\n",
-    "input %x : f32[9]\ninput %v : f32[5000]\ninput %i : i64[5000]\n%y = index_put(%x, %v, %i) {accumulate = 1}\n",
-    "input %x : f32[5, 40]\n%y = map(%x) {expr = \"log(abs(x0) - 0.5)\"}\n%i, %w = route(%y) {experts = 30}\n",
-    "input %x : bf16[70, 300] live=tokens\ninput %i : i32[70, 8] live=tokens\nconst %g : bf16[6, 20, 300]\nconst %u : "
+    "input %x : f32[3000, 2]\ninput %i : i64[5000, 2]\ninput %s : f32[5000, 2]\n%y = scatter(%x, "
+    "%i, %s) {axis = 0}\n",
+    "input %x : f32[9]\ninput %v : f32[5000]\ninput %i : i64[5000]\n%y = index_put(%x, %v, %i) "
+    "{accumulate = 1}\n",
+    "input %x : f32[5, 40]\n%y = map(%x) {expr = \"log(abs(x0) - 0.5)\"}\n%i, %w = route(%y) "
+    "{experts = 30}\n",
+    "input %x : bf16[70, 300] live=tokens\ninput %i : i32[70, 8] live=tokens\nconst %g : bf16[6, "
+    "20, 300]\nconst %u : "
     "bf16[6, 20, 300]\n%y = expert_linear(%x, %i, %g, %u) {glu = \"silu\"}\n",
-    "input %x : bf16[70, 8, 40] live=tokens\ninput %i : i32[70, 8] live=tokens\nconst %w : bf16[6, 70, 40]\ninput %s : "
-    "f32[70, 8] live=tokens\ninput %r : bf16[70, 70] live=tokens\n%y = expert_linear(%x, %i, %w, _, %s, %r)\n",
-    "input %x : f32[3, 8] live=tokens\ninput %i : i32[3, 64] live=tokens\nconst %w : f32[90, 9, 8]\ninput %s : "
+    "input %x : bf16[70, 8, 40] live=tokens\ninput %i : i32[70, 8] live=tokens\nconst %w : bf16[6, "
+    "70, 40]\ninput %s : "
+    "f32[70, 8] live=tokens\ninput %r : bf16[70, 70] live=tokens\n%y = expert_linear(%x, %i, %w, "
+    "_, %s, %r)\n",
+    "input %x : f32[3, 8] live=tokens\ninput %i : i32[3, 64] live=tokens\nconst %w : f32[90, 9, "
+    "8]\ninput %s : "
     "f32[3, 64] live=tokens\n%y = expert_linear(%x, %i, %w, _, %s)\n",
-    "input %x : bf16[70, 300] live=tokens\ninput %i : i32[70, 8] live=tokens\nconst %g : bf16[6, 20, 300]\nconst %u : "
-    "bf16[6, 20, 300]\nconst %n : bf16[300]\n%y = expert_linear(%x, %i, %g, %u, _, _, %n) {glu = \"silu\"}\n",
-    "input %x : f32[70, 8, 40] live=tokens\ninput %i : i32[70, 8] live=tokens\nconst %w : bf16[6, 9, 40]\ninput %s : "
+    "input %x : bf16[70, 300] live=tokens\ninput %i : i32[70, 8] live=tokens\nconst %g : bf16[6, "
+    "20, 300]\nconst %u : "
+    "bf16[6, 20, 300]\nconst %n : bf16[300]\n%y = expert_linear(%x, %i, %g, %u, _, _, %n) {glu = "
+    "\"silu\"}\n",
+    "input %x : f32[70, 8, 40] live=tokens\ninput %i : i32[70, 8] live=tokens\nconst %w : bf16[6, "
+    "9, 40]\ninput %s : "
     "f32[70, 8] live=tokens\nconst %n : f32[40]\n%y = expert_linear(%x, %i, %w, _, %s, _, %n)\n",
-    "input %x : f32[9, 70, 3]\ninput %v : f32[5000, 3]\ninput %i : i64[5000]\ninput %k : i64[5000]\n%y = "
+    "input %x : f32[9, 70, 3]\ninput %v : f32[5000, 3]\ninput %i : i64[5000]\ninput %k : "
+    "i64[5000]\n%y = "
     "index_put(%x, %v, %i, %k)\n",
 };
 
-/* Keep a case if there is code for it: operands of a block dtype have none, other plain ones must. */
+/* Keep a case if there is code for it: operands of a block dtype have none, other plain ones
+ * must. */
 static void gather_case(const op_def *def, uint32_t number, const char *graph)
 {
     subject s = {.def = def, .number = number};
@@ -121,7 +159,8 @@ static void gather_case(const op_def *def, uint32_t number, const char *graph)
     gen_call c = call_of(s.g, op);
     bool plain = true;
     for (uint32_t k = 0; k < op->n_in; k++)
-        plain = plain && (!gen_input(&c, k) || ir_dtype_table[gen_input(&c, k)->dtype].block_elements == 1);
+        plain = plain &&
+                (!gen_input(&c, k) || ir_dtype_table[gen_input(&c, k)->dtype].block_elements == 1);
     if (gen_body_choose(&c, 0)) {
         assert_true(plain);
         check_ok(&cx, keep_subject(s));
@@ -145,8 +184,8 @@ static void write_source(void)
     gen_graph *graphs = arena_alloc(&graphs_arena, subjects.n, sizeof *graphs);
     for (size_t i = 0; i < subjects.n; i++)
         graphs[i] = (gen_graph){.ir = subjects.at[i].g, .n_tokens = 1};
-    check_ok(&cx, gen_source_make(&cx, &graphs_arena, (uint32_t)subjects.n, graphs, 4, gen_arch_find("sm_80"),
-                                  GEN_GENERIC, &source));
+    check_ok(&cx, gen_source_make(&cx, &graphs_arena, (uint32_t)subjects.n, graphs, 4,
+                                  gen_arch_find("sm_80"), GEN_GENERIC, &source));
     for (size_t i = 0; i < subjects.n; i++)
         subjects.at[i].instance = source.uses[i][subjects.at[i].g->ops.n - 1].instance;
 }
@@ -156,7 +195,8 @@ static int set_up_device(void **state)
     (void)state;
     gather_subjects();
     write_source();
-    print_message("%zu cases, %u instances, %zu bytes of source\n", subjects.n, source.n_instances, source.text.n);
+    print_message("%zu cases, %u instances, %zu bytes of source\n", subjects.n, source.n_instances,
+                  source.text.n);
     dev.library = compile_emulated(&source, "emulated_before.cuh", "emulated_behind.cuh");
     if (!dev.library) {
         print_message("there is no C++ compiler here: nothing is tested\n");
@@ -217,7 +257,8 @@ static void check_subject(const subject *s, uint64_t seed, bool all_alive, int t
         for (ir_tensor_id i = 0; i < b.g->tensors.n; i++)
             if (expected[i]) {
                 compare(&b, i, expected[i], start[i]);
-                if (first && memcmp(first[i], b.values.data[i], (size_t)ir_bytes(tensor(&b, i))) != 0)
+                if (first &&
+                    memcmp(first[i], b.values.data[i], (size_t)ir_bytes(tensor(&b, i))) != 0)
                     fail_msg("%s case %u: two cuts give different bits", s->def->name, s->number);
             }
         if (!first)
@@ -241,7 +282,8 @@ static void test_every_case(void **state)
         for (uint64_t round = 0; round < (large ? 1 : 2); round++)
             for (int threads = 1; threads <= (large ? 1 : 5); threads += 4) {
                 if (getenv("MPK_VERBOSE"))
-                    print_message("%s case %u, %d threads\n", subjects.at[i].def->name, subjects.at[i].number, threads);
+                    print_message("%s case %u, %d threads\n", subjects.at[i].def->name,
+                                  subjects.at[i].number, threads);
                 check_subject(&subjects.at[i], base_seed + round, round == 0, threads);
             }
     }
@@ -256,7 +298,8 @@ static void test_none_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_case), cmocka_unit_test(test_none_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_case),
+                                       cmocka_unit_test(test_none_is_refused)};
     base_seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, set_up_device, NULL));
 }

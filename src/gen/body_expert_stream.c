@@ -16,11 +16,13 @@ static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0), *y = gen_output(c, 0);
     bool gated = c->op->attributes[GLU].s.n, sums = gen_input(c, SCALE);
-    return gated != sums && gen_is_streamed(w) && gen_is_streamed(gen_input(c, W1)) && gen_is_dense(x, IR_BF16) &&
-           gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(gen_input(c, SCALE), IR_F32) &&
+    return gated != sums && gen_is_streamed(w) && gen_is_streamed(gen_input(c, W1)) &&
+           gen_is_dense(x, IR_BF16) && gen_is_dense(gen_input(c, IDS), IR_I32) &&
+           gen_is_dense(gen_input(c, SCALE), IR_F32) &&
            gen_is_dense(gen_input(c, RESIDUAL), IR_BF16) && gen_is_dense(y, IR_BF16) &&
-           gen_is_vector(gen_input(c, NORM)) && !(gen_input(c, NORM) && x->rank != 2) && w->dims[0] <= EXPERT_MOST &&
-           w->dims[1] % 8 == 0 && w->dims[2] % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED;
+           gen_is_vector(gen_input(c, NORM)) && !(gen_input(c, NORM) && x->rank != 2) &&
+           w->dims[0] <= EXPERT_MOST && w->dims[1] % 8 == 0 && w->dims[2] % 8 == 0 &&
+           c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
 /* The experts' rows one after the other: an expert is a whole number of groups. */
@@ -40,23 +42,28 @@ static void pack(const gen_call *c, gen_pack *out)
 /* Tokens whose pairs are sorted together. */
 static int64_t range_of(const gen_call *c)
 {
-    int64_t n = gen_input(c, IDS)->dims[1],
-            most = EXPERT_MOST_PAIRS / n < EXPERT_MOST_RANGE ? EXPERT_MOST_PAIRS / n : EXPERT_MOST_RANGE;
+    int64_t n = gen_input(c, IDS)->dims[1], most = EXPERT_MOST_PAIRS / n < EXPERT_MOST_RANGE
+                                                       ? EXPERT_MOST_PAIRS / n
+                                                       : EXPERT_MOST_RANGE;
     return is_few(c) ? EXPERT_FEW_TOKENS : most;
 }
 
 /* Groups of columns at once. */
 static int64_t block_of(const gen_call *c)
 {
-    return is_few(c) ? EXPERT_FEW_SLOTS : gen_input(c, SCALE) ? EXPERT_SUMMED_BLOCK : EXPERT_MANY_SLOTS;
+    return is_few(c)             ? EXPERT_FEW_SLOTS
+           : gen_input(c, SCALE) ? EXPERT_SUMMED_BLOCK
+                                 : EXPERT_MANY_SLOTS;
 }
 
 /* Returns the end of the scratch. */
 static int64_t place_scratch(const gen_call *c, expert_places *at)
 {
     const int64_t range = range_of(c), pairs = range * gen_input(c, IDS)->dims[1];
-    const int64_t most = pairs / (is_few(c) ? EXPERT_FEW_ROWS : EXPERT_MANY_ROWS) + gen_input(c, W0)->dims[0];
-    const int64_t chunks = most < pairs ? most : pairs, sums = gen_input(c, SCALE) ? range * block_of(c) * 8 : 0;
+    const int64_t most =
+        pairs / (is_few(c) ? EXPERT_FEW_ROWS : EXPERT_MANY_ROWS) + gen_input(c, W0)->dims[0];
+    const int64_t chunks = most < pairs ? most : pairs,
+                  sums = gen_input(c, SCALE) ? range * block_of(c) * 8 : 0;
     at->totals = EXPERT_SHAPE + EXPERT_SHAPE_BYTES;
     at->counts = at->totals + 2 * EXPERT_TOTALS * 4;
     at->norms = at->counts + 8 * 4;

@@ -1,13 +1,16 @@
-/* body_experts.c - generic bodies of mixtures of experts, route and expert_linear (device/task/experts.cuh). */
+/* body_experts.c - generic bodies of mixtures of experts, route and expert_linear
+ * (device/task/experts.cuh). */
 #include "gen/body_print.h"
 
 enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };
 enum { GLU, EPS };
 
-/* As enum in experts.cuh: experts of pairs and their order, two results of a group, tile, kept pairs, factors. */
+/* As enum in experts.cuh: experts of pairs and their order, two results of a group, tile, kept
+ * pairs, factors. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    return 256 * 4 + 256 * 2 + 2 * 4 * 8 * 8 * 4 + 8 * 256 * 4 + 256 * 8 * 4 + (gen_input(c, NORM) ? 256 * 4 : 0);
+    return 256 * 4 + 256 * 2 + 2 * 4 * 8 * 8 * 4 + 8 * 256 * 4 + 256 * 8 * 4 +
+           (gen_input(c, NORM) ? 256 * 4 : 0);
 }
 
 /* A token goes to an expert once, so no more pairs share an expert than the graph has tokens. */
@@ -21,16 +24,18 @@ static mpk_status print_expert_linear(mpk_context *cx, const gen_call *c, uint32
 {
     (void)cx;
     gen_print_head(c, n, out);
-    text_print(out,
-               "    static constexpr expert_use use = {in_x, in_ids, in_w0, in_w1, in_scale, in_residual, in_norm, "
-               "out_y, ");
+    text_print(out, "    static constexpr expert_use use = {in_x, in_ids, in_w0, in_w1, in_scale, "
+                    "in_residual, in_norm, "
+                    "out_y, ");
     gen_print_double(c->op->attributes[EPS].f, out);
     text_print(out, ", ACTIVATE_%s};\n    expert_linear_run<%d, %d>(t, use);\n}\n",
-               gen_glu_name(c->op->attributes[GLU].s), pairs_at_once(c), gen_input(c, SCALE) ? 1 : 4);
+               gen_glu_name(c->op->attributes[GLU].s), pairs_at_once(c),
+               gen_input(c, SCALE) ? 1 : 4);
     return MPK_OK;
 }
 
 GEN_PRINTER(route, "route_run", "b1b2")
 
 const gen_body gen_body_route = GEN_BODY("route", "experts", print_route, gen_scratch_reduce);
-const gen_body gen_body_expert_linear = GEN_BODY("expert_linear", "experts", print_expert_linear, scratch_bytes);
+const gen_body gen_body_expert_linear =
+    GEN_BODY("expert_linear", "experts", print_expert_linear, scratch_bytes);

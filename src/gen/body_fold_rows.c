@@ -1,4 +1,5 @@
-/* body_fold_rows.c - parts of a split attention of bf16 put together (device/task/fold_rows.cuh). */
+/* body_fold_rows.c - parts of a split attention of bf16 put together
+ * (device/task/fold_rows.cuh). */
 #include "gen/body_print.h"
 #include "shape/fold_rows_shape.h"
 
@@ -9,17 +10,19 @@ static bool accepts(const gen_call *c)
     const ir_tensor *part = gen_input(c, FOLD_PART), *lse = gen_input(c, FOLD_LSE);
     int64_t size = part->dims[2] / lse->dims[2];
     return part->dims[1] <= FOLD_MOST_SPLITS && size % 8 == 0 && size <= FOLD_MOST_SIZE &&
-           gen_is_dense(part, IR_BF16) && gen_is_dense(lse, IR_F32) && gen_is_dense(gen_output(c, 0), IR_BF16) &&
-           ir_elements(part) < INT32_MAX;
+           gen_is_dense(part, IR_BF16) && gen_is_dense(lse, IR_F32) &&
+           gen_is_dense(gen_output(c, 0), IR_BF16) && ir_elements(part) < INT32_MAX;
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
     const ir_tensor *part = gen_input(c, FOLD_PART), *lse = gen_input(c, FOLD_LSE);
-    text_print(out, "MPK_FN void body_%u(const mpk_task &t)\n{\n    fold_rows<%lld>(t, %lld, %lld, %lld);\n}\n", n,
-               (long long)(part->dims[1] + FOLD_LANES - 1) / FOLD_LANES, (long long)part->dims[1],
-               (long long)lse->dims[2], (long long)(part->dims[2] / lse->dims[2]));
+    text_print(
+        out,
+        "MPK_FN void body_%u(const mpk_task &t)\n{\n    fold_rows<%lld>(t, %lld, %lld, %lld);\n}\n",
+        n, (long long)(part->dims[1] + FOLD_LANES - 1) / FOLD_LANES, (long long)part->dims[1],
+        (long long)lse->dims[2], (long long)(part->dims[2] / lse->dims[2]));
     return MPK_OK;
 }
 

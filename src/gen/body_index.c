@@ -1,21 +1,24 @@
-/* body_index.c - generic bodies of operators that choose where elements come from or go to, and of those along lines
- * (device/task/index.cuh, scatter.cuh, lines.cuh, sort.cuh, sdpa.cuh). */
+/* body_index.c - generic bodies of operators that choose where elements come from or go to, and of
+ * those along lines (device/task/index.cuh, scatter.cuh, lines.cuh, sort.cuh, sdpa.cuh). */
 #include <math.h>
 
 #include "gen/body_print.h"
 
-/* "    constexpr mpk_numbers NAME = {{...}};", of an attribute that may be empty: then `otherwise`. */
-static void print_list(const gen_call *c, const char *name, uint32_t attribute, uint32_t rank, int64_t otherwise,
-                       text *out)
+/* "    constexpr mpk_numbers NAME = {{...}};", of an attribute; if that is empty, of `otherwise`.
+ */
+static void print_list(const gen_call *c, const char *name, uint32_t attribute, uint32_t rank,
+                       int64_t otherwise, text *out)
 {
     const ir_attribute *a = &c->op->attributes[attribute];
     text_print(out, "    constexpr mpk_numbers %s = {{", name);
     for (uint32_t i = 0; i < rank; i++)
-        text_print(out, "%s%lld", i ? ", " : "", (long long)(i < a->ints.n ? a->ints.at[i] : otherwise));
+        text_print(out, "%s%lld", i ? ", " : "",
+                   (long long)(i < a->ints.n ? a->ints.at[i] : otherwise));
     text_print(out, "}};\n");
 }
 
-/* The number of a word in a list that ends with NULL; 0 if it is none of them (infer has refused it). */
+/* The number of a word in a list that ends with NULL; 0 if it is none of them (infer has refused
+ * it). */
 static int word_number(str word, const char *const *words)
 {
     for (int i = 0; words[i]; i++)
@@ -77,7 +80,8 @@ static mpk_status print_slice_scatter(mpk_context *cx, const gen_call *c, uint32
     return MPK_OK;
 }
 
-/* x and the index tensors, which are the inputs from `first` on; named: the shape that these broadcast to. */
+/* x and the index tensors, which are the inputs from `first` on; named: the shape that these
+ * broadcast to. */
 static uint32_t print_indices(const gen_call *c, uint32_t first, int64_t *named, text *out)
 {
     uint32_t k = c->op->n_in - first, rank = 0;
@@ -118,7 +122,8 @@ static mpk_status print_index_put(mpk_context *cx, const gen_call *c, uint32_t n
     for (uint32_t i = 0; i < rank; i++)
         text_print(out, "%s%lld", i ? ", " : "", (long long)named[i]);
     text_print(out, "}};\n    index_put_run(t, indices, in_values, out_y, named, %s, %s);\n}\n",
-               c->op->attributes[0].i ? "true" : "false", c->op->attributes[1].i ? "true" : "false");
+               c->op->attributes[0].i ? "true" : "false",
+               c->op->attributes[1].i ? "true" : "false");
     return MPK_OK;
 }
 
@@ -158,7 +163,8 @@ static mpk_status print_scan(mpk_context *cx, const gen_call *c, uint32_t n, tex
     (void)cx;
     gen_print_head(c, n, out);
     gen_print_call(c, "scan_run", out);
-    text_print(out, ", %lld, %d);\n}\n", (long long)c->op->attributes[0].i, word_number(c->op->attributes[1].s, kinds));
+    text_print(out, ", %lld, %d);\n}\n", (long long)c->op->attributes[0].i,
+               word_number(c->op->attributes[1].s, kinds));
     return MPK_OK;
 }
 
@@ -177,14 +183,15 @@ static void print_order(const gen_call *c, uint32_t n, bool falling, int64_t k, 
 {
     gen_print_head(c, n, out);
     gen_print_call(c, "sort_run", out);
-    text_print(out, ", %lld, %s, %lld);\n}\n", (long long)c->op->attributes[0].i, falling ? "true" : "false",
-               (long long)k);
+    text_print(out, ", %lld, %s, %lld);\n}\n", (long long)c->op->attributes[0].i,
+               falling ? "true" : "false", (long long)k);
 }
 
 static mpk_status print_sort(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
-    print_order(c, n, c->op->attributes[1].i != 0, gen_input(c, 0)->dims[c->op->attributes[0].i], out);
+    print_order(c, n, c->op->attributes[1].i != 0, gen_input(c, 0)->dims[c->op->attributes[0].i],
+                out);
     return MPK_OK;
 }
 
@@ -202,8 +209,8 @@ static uint32_t scratch_of_sort(const gen_call *c)
     return 1024 * 12 + 8;
 }
 
-/* As in scatter.cuh: a list of 512 entries of 12 bytes and its length; of scatter also a value for each entry, and sums
- * and counts of 1024. */
+/* As in scatter.cuh: a list of 512 entries of 12 bytes and its length; of scatter also a value for
+ * each entry, and sums and counts of 1024. */
 static uint32_t scratch_of_index_put(const gen_call *c)
 {
     (void)c;
@@ -218,7 +225,8 @@ static uint32_t scratch_of_scatter(const gen_call *c)
 /* Weights of a chunk, the query and the sums of values, in double; as in sdpa.cuh. */
 static uint32_t scratch_of_sdpa(const gen_call *c)
 {
-    return (uint32_t)(GEN_REDUCE_BYTES + (256 + gen_input(c, 0)->dims[3] + gen_input(c, 2)->dims[3]) * 8);
+    return (uint32_t)(GEN_REDUCE_BYTES +
+                      (256 + gen_input(c, 0)->dims[3] + gen_input(c, 2)->dims[3]) * 8);
 }
 
 static bool accepts_sdpa(const gen_call *c)
@@ -245,17 +253,25 @@ const gen_body gen_body_flip = GEN_BODY("flip", "index", print_flip, NULL);
 const gen_body gen_body_pad = GEN_BODY("pad", "index", print_pad, NULL);
 const gen_body gen_body_triangle = GEN_BODY("triangle", "index", print_triangle, NULL);
 const gen_body gen_body_strided = GEN_BODY("strided", "index", print_strided, NULL);
-const gen_body gen_body_slice_scatter = GEN_BODY("slice_scatter", "index", print_slice_scatter, NULL);
+const gen_body gen_body_slice_scatter =
+    GEN_BODY("slice_scatter", "index", print_slice_scatter, NULL);
 const gen_body gen_body_take_along = GEN_BODY("take_along", "index", print_take_along, NULL);
 const gen_body gen_body_index = GEN_BODY("index", "index", print_index, NULL);
-const gen_body gen_body_index_put = GEN_BODY("index_put", "scatter", print_index_put, scratch_of_index_put);
+const gen_body gen_body_index_put =
+    GEN_BODY("index_put", "scatter", print_index_put, scratch_of_index_put);
 const gen_body gen_body_scatter = GEN_BODY("scatter", "scatter", print_scatter, scratch_of_scatter);
 const gen_body gen_body_extreme = GEN_BODY("extreme", "lines", print_extreme, scratch_of_extreme);
 const gen_body gen_body_scan = GEN_BODY("scan", "lines", print_scan, gen_scratch_reduce);
-const gen_body gen_body_scan_extreme = GEN_BODY("scan_extreme", "lines", print_scan_extreme, gen_scratch_reduce);
+const gen_body gen_body_scan_extreme =
+    GEN_BODY("scan_extreme", "lines", print_scan_extreme, gen_scratch_reduce);
 const gen_body gen_body_sort = GEN_BODY("sort", "sort", print_sort, scratch_of_sort);
 const gen_body gen_body_topk = GEN_BODY("topk", "sort", print_topk, scratch_of_sort);
-const gen_body gen_body_search_sorted = GEN_BODY("search_sorted", "lines", print_search_sorted, NULL);
-const gen_body gen_body_group_norm = GEN_BODY("group_norm", "sdpa", print_group_norm, gen_scratch_reduce);
-const gen_body gen_body_sdpa = {
-    .op = "sdpa", .name = "sdpa", .accepts = accepts_sdpa, .print = print_sdpa, .scratch_bytes = scratch_of_sdpa};
+const gen_body gen_body_search_sorted =
+    GEN_BODY("search_sorted", "lines", print_search_sorted, NULL);
+const gen_body gen_body_group_norm =
+    GEN_BODY("group_norm", "sdpa", print_group_norm, gen_scratch_reduce);
+const gen_body gen_body_sdpa = {.op = "sdpa",
+                                .name = "sdpa",
+                                .accepts = accepts_sdpa,
+                                .print = print_sdpa,
+                                .scratch_bytes = scratch_of_sdpa};

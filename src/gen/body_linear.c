@@ -1,5 +1,5 @@
-/* body_linear.c - generic bodies of products with weights, linear and logits (device/task/linear.cuh), and of
- * attention_fold (device/task/fold.cuh). */
+/* body_linear.c - generic bodies of products with weights, linear and logits
+ * (device/task/linear.cuh), and of attention_fold (device/task/fold.cuh). */
 #include "gen/body_print.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
@@ -29,10 +29,12 @@ static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, t
     gen_print_double(c->op->attributes[EPS].f, out);
     text_print(out, "};\n");
     for (uint32_t i = 0; i < 3 && gen_input(c, W0 + i) && (i == 0 || !glu.n); i++) {
-        text_print(out, "    static constexpr linear_end end%u = {in_b%u, %s, in_residual, out_y, ACTIVATE_%s};\n", i,
-                   i, glu.n ? "in_b1" : "{-1}", gen_glu_name(glu));
-        text_print(out, "    linear_weight<%d>(t, source, in_w%u, in_w1, end%u, %lld);\n", tokens_at_once(c), i, i,
-                   (long long)column);
+        text_print(out,
+                   "    static constexpr linear_end end%u = {in_b%u, %s, in_residual, out_y, "
+                   "ACTIVATE_%s};\n",
+                   i, i, glu.n ? "in_b1" : "{-1}", gen_glu_name(glu));
+        text_print(out, "    linear_weight<%d>(t, source, in_w%u, in_w1, end%u, %lld);\n",
+                   tokens_at_once(c), i, i, (long long)column);
         column += gen_input(c, W0 + i)->dims[0];
     }
     text_print(out, "}\n");
@@ -45,11 +47,12 @@ static mpk_status print_logits(mpk_context *cx, const gen_call *c, uint32_t n, t
     gen_print_head(c, n, out);
     text_print(out, "    static constexpr linear_source source = {in_x, in_norm, in_rows, ");
     gen_print_double(c->op->attributes[EPS].f, out);
-    text_print(out,
-               "};\n    static constexpr linear_end end = {{-1}, {-1}, {-1}, out_logits, ACTIVATE_NONE};\n"
-               "    linear_weight<%d>(t, source, in_w, in_w, end, 0);\n    mpk_sync();\n"
-               "    logits_peaks(t, out_logits, out_peaks);\n}\n",
-               tokens_at_once(c));
+    text_print(
+        out,
+        "};\n    static constexpr linear_end end = {{-1}, {-1}, {-1}, out_logits, ACTIVATE_NONE};\n"
+        "    linear_weight<%d>(t, source, in_w, in_w, end, 0);\n    mpk_sync();\n"
+        "    logits_peaks(t, out_logits, out_peaks);\n}\n",
+        tokens_at_once(c));
     return MPK_OK;
 }
 
@@ -57,4 +60,5 @@ GEN_PRINTER(attention_fold, "attention_fold_run", "")
 
 const gen_body gen_body_linear = GEN_BODY("linear", "linear", print_linear, scratch_bytes);
 const gen_body gen_body_logits = GEN_BODY("logits", "linear", print_logits, scratch_bytes);
-const gen_body gen_body_attention_fold = GEN_BODY("attention_fold", "fold", print_attention_fold, NULL);
+const gen_body gen_body_attention_fold =
+    GEN_BODY("attention_fold", "fold", print_attention_fold, NULL);

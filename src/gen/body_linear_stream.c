@@ -1,5 +1,6 @@
 /* body_linear_stream.c - products of few tokens with streamed weights: linear and logits
- * (device/task/linear_stream.cuh).  body_linear_team.c, for some more tokens, has the same packing and shapes. */
+ * (device/task/linear_stream.cuh).  body_linear_team.c, for some more tokens, has the same packing
+ * and shapes. */
 #include "gen/body_product.h"
 
 static bool accepts(const gen_call *c)

@@ -1,5 +1,6 @@
-/* body_linear_tile.c - products of many tokens with streamed weights on warpgroups: linear and logits
- * (device/task/linear_tile.cuh).  Weights are packed as for few tokens, so the graphs of a program share them. */
+/* body_linear_tile.c - products of many tokens with streamed weights on warpgroups: linear and
+ * logits (device/task/linear_tile.cuh).  Weights are packed as for few tokens, so the graphs of a
+ * program share them. */
 #include "gen/body_product.h"
 #include "shape/linear_tile_shape.h"
 
@@ -13,9 +14,9 @@ extern const gen_body gen_body_linear_stream;
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X);
-    return (gen_output(c, 0)->dims[0] >= FEWEST_TOKENS || x->dims[0] >= FEWEST_TOKENS) && x->rank == 2 &&
-           gen_is_dense(x, IR_BF16) && x->dims[1] % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED &&
-           takes_operands(c);
+    return (gen_output(c, 0)->dims[0] >= FEWEST_TOKENS || x->dims[0] >= FEWEST_TOKENS) &&
+           x->rank == 2 && gen_is_dense(x, IR_BF16) && x->dims[1] % 8 == 0 &&
+           c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
 }
 
 gen_boxes gen_boxes_of_x(const ir_tensor *x)

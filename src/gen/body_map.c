@@ -1,5 +1,5 @@
-/* body_map.c - the generic body of map: the expression's steps, one variable each, in a loop over the box
- * (device/task/map.cuh). */
+/* body_map.c - the generic body of map: the expression's steps, one variable each, in a loop over
+ * the box (device/task/map.cuh). */
 #include "gen/body_print.h"
 
 #include "gen/map_print.h"
@@ -31,7 +31,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
                rank, rank, rank);
     gen_print_map(&(gen_map){&p, "v", 8, c, print_input}, out);
     map_type type = p.steps[p.result].type;
-    text_print(out, "        %s(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), v%u);\n    }\n}\n",
+    text_print(out,
+               "        %s(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), v%u);\n    }\n}\n",
                type == MAP_F   ? "mpk_put"
                : type == MAP_D ? "mpk_put_double"
                                : "mpk_put_int",

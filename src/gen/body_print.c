@@ -26,7 +26,10 @@ bool gen_is_streamed(const ir_tensor *t)
 
 const char *gen_glu_name(str glu)
 {
-    return str_is(glu, "silu") ? "SILU" : str_is(glu, "gelu") ? "GELU" : glu.n ? "GELU_TANH" : "NONE";
+    return str_is(glu, "silu")   ? "SILU"
+           : str_is(glu, "gelu") ? "GELU"
+           : glu.n               ? "GELU_TANH"
+                                 : "NONE";
 }
 
 static int64_t round_up(int64_t n, int64_t unit)
@@ -52,7 +55,10 @@ void gen_shape_columns(const gen_pack *p, stream_shape *out)
 
 int gen_shape_glu(str glu)
 {
-    return str_is(glu, "silu") ? GLU_SILU : str_is(glu, "gelu") ? GLU_GELU : glu.n ? GLU_GELU_TANH : GLU_NONE;
+    return str_is(glu, "silu")   ? GLU_SILU
+           : str_is(glu, "gelu") ? GLU_GELU
+           : glu.n               ? GLU_GELU_TANH
+                                 : GLU_NONE;
 }
 
 void gen_print_field(const char *name, const int *values, uint32_t n, text *out)
@@ -126,8 +132,9 @@ uint32_t gen_scratch_reduce(const gen_call *c)
 
 static const char *const live_names[IR_LIVES] = {"RT_ALL", "RT_TOKENS", "RT_ROWS"};
 static const char *const dtype_names[IR_DTYPES] = {
-    [IR_F32] = "MPK_F32", [IR_F16] = "MPK_F16",   [IR_BF16] = "MPK_BF16", [IR_F64] = "MPK_F64", [IR_I32] = "MPK_I32",
-    [IR_I64] = "MPK_I64", [IR_BOOL] = "MPK_BOOL", [IR_U8] = "MPK_U8",     [IR_I8] = "MPK_I8",   [IR_I16] = "MPK_I16"};
+    [IR_F32] = "MPK_F32", [IR_F16] = "MPK_F16", [IR_BF16] = "MPK_BF16", [IR_F64] = "MPK_F64",
+    [IR_I32] = "MPK_I32", [IR_I64] = "MPK_I64", [IR_BOOL] = "MPK_BOOL", [IR_U8] = "MPK_U8",
+    [IR_I8] = "MPK_I8",   [IR_I16] = "MPK_I16"};
 
 const char *gen_dtype_name(ir_dtype dtype)
 {
@@ -135,7 +142,8 @@ const char *gen_dtype_name(ir_dtype dtype)
 }
 
 /* "in_x" or, of the operands that a variadic one stands for, "in_x0", "in_x1" */
-static void print_name(const op_operand *operands, uint32_t n, uint32_t i, const char *kind, text *out)
+static void print_name(const op_operand *operands, uint32_t n, uint32_t i, const char *kind,
+                       text *out)
 {
     const op_operand *o = &operands[i < n ? i : n - 1];
     if (o->presence == OP_VARIADIC)
@@ -167,7 +175,8 @@ static void print_view(const ir_tensor *t, uint32_t operand, int any_rows, text 
     memcpy(dims, t->dims, sizeof dims);
     if (any_rows == ANY_ROWS || (any_rows == ANY_LIVE_ROWS && t->live != IR_ALL))
         dims[0] = MOST_ROWS;
-    text_print(out, " = {%u, %s, %s, %u, ", operand, dtype_names[t->dtype], live_names[t->live], t->rank);
+    text_print(out, " = {%u, %s, %s, %u, ", operand, dtype_names[t->dtype], live_names[t->live],
+               t->rank);
     print_numbers(t->rank, dims, out);
     text_print(out, ", ");
     print_numbers(t->rank, t->stride, out);
@@ -231,7 +240,8 @@ static void print_attribute(const ir_attribute *a, char kind, text *out)
     }
 }
 
-void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const char *what, text *out)
+void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const char *what,
+                      text *out)
 {
     gen_print_head(c, n, out);
     gen_print_call(c, function, out);
@@ -254,7 +264,10 @@ void gen_print_double(double x, text *out)
     if (isfinite(x))
         print_real(x, 17, out);
     else
-        text_print(out, "(double)%s", isnan(x) ? "MPK_NAN" : x > 0 ? "MPK_INFINITY" : "-MPK_INFINITY");
+        text_print(out, "(double)%s",
+                   isnan(x) ? "MPK_NAN"
+                   : x > 0  ? "MPK_INFINITY"
+                            : "-MPK_INFINITY");
 }
 
 void gen_print_float(float x, text *out)
@@ -267,10 +280,12 @@ void gen_print_float(float x, text *out)
     text_print(out, "f");
 }
 
-mpk_status gen_number_cache(mpk_context *cx, const gen_call *c, uint32_t pages, uint32_t keys, uint32_t *out)
+mpk_status gen_number_cache(mpk_context *cx, const gen_call *c, uint32_t pages, uint32_t keys,
+                            uint32_t *out)
 {
     const int64_t *of_slots = gen_input(c, pages)->dims;
-    const gen_cache cache = {(int32_t)of_slots[0], (int32_t)of_slots[1], (int32_t)gen_input(c, keys)->dims[0]};
+    const gen_cache cache = {(int32_t)of_slots[0], (int32_t)of_slots[1],
+                             (int32_t)gen_input(c, keys)->dims[0]};
     uint32_t i = 0;
     while (i < c->caches->n && memcmp(&c->caches->at[i], &cache, sizeof cache) != 0)
         i++;

@@ -1,7 +1,8 @@
-/* body_print.h - what the records of generic bodies share: the text of an instance, and what they accept.
+/* body_print.h - what the records of generic bodies share: the text of an instance, and what they
+ * accept.
  *
- * An instance is one function: its operands as constants named in_NAME and out_NAME after the record's operands, then
- * one call or a few of functions in device/task.
+ * An instance is one function: its operands as constants named in_NAME and out_NAME after the
+ * record's operands, then one call or a few of functions in device/task.
  */
 #ifndef GEN_BODY_PRINT_H
 #define GEN_BODY_PRINT_H
@@ -9,12 +10,14 @@
 #include "gen/source.h"
 #include "shape/linear_stream_shape.h"
 
-/* Scratch that the reductions of device/tile/view.cuh use; what a body needs itself comes after it. */
+/* Scratch that the reductions of device/tile/view.cuh use; what a body needs itself comes after
+ * it. */
 enum { GEN_REDUCE_BYTES = 2048, GEN_BODY_THREADS = 256, GEN_MOST_SCRATCH_BYTES = 24 << 10 };
 
 /* `accepts` of bodies that take any plain dtype and any strides. */
 bool gen_accepts_plain(const gen_call *c);
-/* The same for operators on the paged cache, whose input `cache` and the next are the caches: pages must be dense. */
+/* The same for operators on the paged cache, whose input `cache` and the next are the caches: pages
+ * must be dense. */
 bool gen_accepts_caches(const gen_call *c, uint32_t cache);
 
 /* `scratch_bytes` of bodies that only reduce. */
@@ -22,15 +25,18 @@ uint32_t gen_scratch_reduce(const gen_call *c);
 
 /* The head of body_n, with a constant for each operand. */
 void gen_print_head(const gen_call *c, uint32_t n, text *out);
-/* The same for a body that learns from its box alone which rows there are: graphs of different T share it. */
+/* The same for a body that learns from its box alone which rows there are: graphs of different T
+ * share it. */
 void gen_print_head_of_rows(const gen_call *c, uint32_t n, text *out);
 /* The same where that holds of all operands: programs for any number of requests share it. */
 void gen_print_head_of_slots(const gen_call *c, uint32_t n, text *out);
 /* "    function(t, in_x, in_weight, out_y": what follows is the record's. */
 void gen_print_call(const gen_call *c, const char *function, text *out);
-/* The whole instance: head, one call with attributes of the operator after the operands, end.  what: two letters for
- * each attribute, "i" an int, "b" a truth or "d" a double, and its number: "i0d1". */
-void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const char *what, text *out);
+/* The whole instance: head, one call with attributes of the operator after the operands, end.
+ * what: two letters for each attribute, "i" an int, "b" a truth or "d" a double, and its number:
+ * "i0d1". */
+void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const char *what,
+                      text *out);
 /* print_NAME, the `print` of a body that is such a call. */
 #define GEN_PRINTER(name, function, what)                                                     \
     static mpk_status print_##name(mpk_context *cx, const gen_call *c, uint32_t n, text *out) \
@@ -40,18 +46,20 @@ void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const
         return MPK_OK;                                                                        \
     }
 /* A generic body for all plain operands; scratch: its `scratch_bytes`, or NULL. */
-#define GEN_BODY(operator, file, printer, scratch)                                                             \
-    {                                                                                                          \
-        .op = operator, .name = file, .accepts = gen_accepts_plain, .print = printer, .scratch_bytes = scratch \
+#define GEN_BODY(operator, file, printer, scratch)                                    \
+    {                                                                                 \
+        .op = operator, .name = file, .accepts = gen_accepts_plain, .print = printer, \
+        .scratch_bytes = scratch                                                      \
     }
 
 /* A number as a literal of C: a double, or with an f after it a float; infinities and NaN too. */
 void gen_print_double(double x, text *out);
 void gen_print_float(float x, text *out);
 
-/* Number of a paged cache in mpk_caches, by the inputs that are its pages [slots, slot_pages] and its keys [n_pages,
- * ...]; it goes into the instance's text.  MPK_ENOMEM. */
-mpk_status gen_number_cache(mpk_context *cx, const gen_call *c, uint32_t pages, uint32_t keys, uint32_t *out);
+/* Number of a paged cache in mpk_caches, by the inputs that are its pages [slots, slot_pages] and
+ * its keys [n_pages, ...]; it goes into the instance's text.  MPK_ENOMEM. */
+mpk_status gen_number_cache(mpk_context *cx, const gen_call *c, uint32_t pages, uint32_t keys,
+                            uint32_t *out);
 
 /* "MPK_F32" of a plain dtype; of a block dtype NULL. */
 const char *gen_dtype_name(ir_dtype dtype);
@@ -59,9 +67,11 @@ const char *gen_dtype_name(ir_dtype dtype);
 bool gen_is_dense(const ir_tensor *t, ir_dtype dtype);
 /* Absent, or neighbours of bf16 or f32: a bias, the weight of a norm. */
 bool gen_is_vector(const ir_tensor *t);
-/* Absent, or a weight that can be packed into a stream (gen_pack): a constant of bf16, rows one after the other. */
+/* Absent, or a weight that can be packed into a stream (gen_pack): a constant of bf16, rows one
+ * after the other. */
 bool gen_is_streamed(const ir_tensor *t);
-/* "SILU" ... "NONE" of an attribute `glu`: what stands behind the prefix of a shape's enumeration. */
+/* "SILU" ... "NONE" of an attribute `glu`: what stands behind the prefix of a shape's
+ * enumeration. */
 const char *gen_glu_name(str glu);
 /* What follows of rows and columns: both padded, rows to multiples of `row_unit`, and the bytes. */
 void gen_pad_pack(gen_pack *p, int64_t row_unit);

@@ -1,6 +1,6 @@
 /* body_product.h - what the records of streamed products share: linear and logits, of few tokens
- * (body_linear_stream.c), of some more (body_linear_team.c) and of many (body_linear_tile.c).  All pack weights in the
- * same way, so the graphs of a program share them. */
+ * (body_linear_stream.c), of some more (body_linear_team.c) and of many (body_linear_tile.c).  All
+ * pack weights in the same way, so the graphs of a program share them. */
 #ifndef GEN_BODY_PRODUCT_H
 #define GEN_BODY_PRODUCT_H
 
@@ -26,7 +26,8 @@ static inline bool takes_operands(const gen_call *c)
 {
     const ir_tensor *y = gen_output(c, 0);
     if (is_logits(c))
-        return gen_is_streamed(gen_input(c, L_W)) && gen_is_vector(gen_input(c, L_NORM)) && gen_is_dense(y, IR_F32);
+        return gen_is_streamed(gen_input(c, L_W)) && gen_is_vector(gen_input(c, L_NORM)) &&
+               gen_is_dense(y, IR_F32);
     for (uint32_t i = 0; i < 3; i++)
         if (!gen_is_streamed(gen_input(c, W0 + i)) || !gen_is_vector(gen_input(c, B0 + i)))
             return false;
@@ -60,8 +61,8 @@ static inline bool is_streamed_product(const gen_call *c)
            c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
 }
 
-/* Columns or rows of the weights' shorter side up to which four teams beat warpgroups (docs/attempts.md): where every
- * worker has little to multiply, its start and its end decide. */
+/* Columns or rows of the weights' shorter side up to which four teams beat warpgroups
+ * (docs/attempts.md): where every worker has little to multiply, its start and its end decide. */
 enum { TEAM_MOST_SIDE = 1024 };
 
 static inline bool is_for_teams(const gen_call *c)
@@ -69,11 +70,12 @@ static inline bool is_for_teams(const gen_call *c)
     const int64_t n = most_tokens(c), rows = gen_output(c, 0)->dims[1], columns = columns_of(c);
     if (n <= STREAM_MOST_TOKENS || n > TEAM_MOST_TOKENS)
         return false;
-    return n <= TEAM_TWO_TOKENS || (!is_logits(c) && (rows < columns ? rows : columns) <= TEAM_MOST_SIDE);
+    return n <= TEAM_TWO_TOKENS ||
+           (!is_logits(c) && (rows < columns ? rows : columns) <= TEAM_MOST_SIDE);
 }
 
-/* "1, 1e-6f, GLU_SILU, x, y, residual, {biases}, {their rows}, {their dtypes}, gathered, tokens": the part that the
- * shapes of both have in common.  prefix: of the enumeration of activations. */
+/* "1, 1e-6f, GLU_SILU, x, y, residual, {biases}, {their rows}, {their dtypes}, gathered, tokens":
+ * the part that the shapes of both have in common.  prefix: of the enumeration of activations. */
 static inline void print_ends(const gen_call *c, const char *prefix, text *out)
 {
     bool logits = is_logits(c);
@@ -83,11 +85,13 @@ static inline void print_ends(const gen_call *c, const char *prefix, text *out)
                gen_glu_name(is_gated(c) ? c->op->attributes[LINEAR_GLU].s : (str){0}), X,
                gen_operand_of_output(c->op, 0), !logits && gen_input(c, RESIDUAL) ? RESIDUAL : -1);
     for (uint32_t i = 0; i < 3; i++)
-        text_print(out, "%s%d", i ? ", " : "", !logits && gen_input(c, B0 + i) ? (int)(B0 + i) : -1);
+        text_print(out, "%s%d", i ? ", " : "",
+                   !logits && gen_input(c, B0 + i) ? (int)(B0 + i) : -1);
     text_print(out, "}, {");
     for (uint32_t i = 0; i < 3; i++)
         text_print(out, "%s%lld", i ? ", " : "",
-                   !logits && gen_input(c, W0 + i) ? (long long)gen_input(c, W0 + i)->dims[0] : 0ll);
+                   !logits && gen_input(c, W0 + i) ? (long long)gen_input(c, W0 + i)->dims[0]
+                                                   : 0ll);
     text_print(out, "}, {");
     for (uint32_t i = 0; i < 3; i++)
         text_print(out, "%s%d", i ? ", " : "",

@@ -1,5 +1,5 @@
-/* body_rope.c - generic bodies of the rotary embedding (device/task/rope.cuh): frequencies are worked out here, with
- * the code that the reference uses, and travel in the instance as a table. */
+/* body_rope.c - generic bodies of the rotary embedding (device/task/rope.cuh): frequencies are
+ * worked out here, with the code that the reference uses, and travel in the instance as a table. */
 #include "op/rope.h"
 
 #include "gen/body_rope.h"

@@ -1,4 +1,5 @@
-/* body_rope.h - a rotation's frequencies in an instance: for rope_table and the attention that has it built in. */
+/* body_rope.h - a rotation's frequencies in an instance: for rope_table and the attention that has
+ * it built in. */
 #ifndef GEN_BODY_ROPE_H
 #define GEN_BODY_ROPE_H
 

@@ -1,4 +1,5 @@
-/* body_rope_tile.c - heads of many tokens turned and put into bf16 pages (device/task/rope_tile.cuh). */
+/* body_rope_tile.c - heads of many tokens turned and put into bf16 pages
+ * (device/task/rope_tile.cuh). */
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
 #include "shape/rope_tile_shape.h"
@@ -10,12 +11,16 @@ static bool accepts(const gen_call *c)
 {
     const ir_tensor *cache = gen_input(c, TURN_K_CACHE);
     int64_t size = c->op->attributes[HEAD_SIZE].i;
-    return gen_is_dense(gen_input(c, TURN_QKV), IR_BF16) && gen_input(c, TURN_QKV)->live == IR_TOKENS &&
-           gen_is_dense(gen_input(c, TURN_TABLE), IR_F32) && 2 * gen_input(c, TURN_TABLE)->dims[2] == size &&
-           gen_is_dense(gen_input(c, TURN_POSITIONS), IR_I32) && gen_is_dense(gen_input(c, TURN_SLOTS), IR_I32) &&
+    return gen_is_dense(gen_input(c, TURN_QKV), IR_BF16) &&
+           gen_input(c, TURN_QKV)->live == IR_TOKENS &&
+           gen_is_dense(gen_input(c, TURN_TABLE), IR_F32) &&
+           2 * gen_input(c, TURN_TABLE)->dims[2] == size &&
+           gen_is_dense(gen_input(c, TURN_POSITIONS), IR_I32) &&
+           gen_is_dense(gen_input(c, TURN_SLOTS), IR_I32) &&
            gen_is_dense(gen_input(c, TURN_PAGES), IR_I32) && gen_is_dense(cache, IR_BF16) &&
-           gen_is_dense(gen_input(c, TURN_V_CACHE), IR_BF16) && gen_is_dense(gen_output(c, 0), IR_BF16) &&
-           cache->dims[2] == TURN_PAGE && cache->dims[0] < INT32_MAX / TURN_PAGE && (size == 64 || size == 128) &&
+           gen_is_dense(gen_input(c, TURN_V_CACHE), IR_BF16) &&
+           gen_is_dense(gen_output(c, 0), IR_BF16) && cache->dims[2] == TURN_PAGE &&
+           cache->dims[0] < INT32_MAX / TURN_PAGE && (size == 64 || size == 128) &&
            gen_is_vector(gen_input(c, TURN_Q_NORM)) && gen_is_vector(gen_input(c, TURN_K_NORM)) &&
            c->op->n_in + c->op->n_out <= RT_PACKED;
 }

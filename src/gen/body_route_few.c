@@ -1,4 +1,5 @@
-/* body_route_few.c - the experts of a few tokens, whose logits may be carried (device/task/route_few.cuh). */
+/* body_route_few.c - the experts of a few tokens, whose logits may be carried
+ * (device/task/route_few.cuh). */
 #include "gen/body_print.h"
 
 enum { LOGITS, IDS = 0, WEIGHTS };
@@ -14,9 +15,10 @@ static bool is_bf16(const gen_call *c)
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, LOGITS);
-    return x->dims[0] <= MOST_TOKENS && x->dims[1] <= MOST_EXPERTS && gen_is_dense(x, is_bf16(c) ? IR_BF16 : IR_F32) &&
-           !(is_bf16(c) && (x->dims[1] % 2 || x->offset % 2)) && gen_is_dense(gen_output(c, IDS), IR_I32) &&
-           gen_is_dense(gen_output(c, WEIGHTS), IR_F32);
+    return x->dims[0] <= MOST_TOKENS && x->dims[1] <= MOST_EXPERTS &&
+           gen_is_dense(x, is_bf16(c) ? IR_BF16 : IR_F32) &&
+           !(is_bf16(c) && (x->dims[1] % 2 || x->offset % 2)) &&
+           gen_is_dense(gen_output(c, IDS), IR_I32) && gen_is_dense(gen_output(c, WEIGHTS), IR_F32);
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
@@ -24,9 +26,12 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     (void)cx;
     const ir_attribute *a = c->op->attributes;
     int64_t experts = gen_input(c, LOGITS)->dims[1], words = is_bf16(c) ? experts / 2 : experts;
-    text_print(out, "MPK_FN void body_%u(const mpk_task &t)\n{\n    route_few<%lld, %s>(t, %lld, %lld, %s, %s);\n}\n",
-               n, (long long)(words + LANES - 1) / LANES, is_bf16(c) ? "true" : "false", (long long)experts,
-               (long long)a[EXPERTS].i, a[NORMALIZE].i ? "true" : "false", a[ROUND].i ? "true" : "false");
+    text_print(out,
+               "MPK_FN void body_%u(const mpk_task &t)\n{\n    route_few<%lld, %s>(t, %lld, %lld, "
+               "%s, %s);\n}\n",
+               n, (long long)(words + LANES - 1) / LANES, is_bf16(c) ? "true" : "false",
+               (long long)experts, (long long)a[EXPERTS].i, a[NORMALIZE].i ? "true" : "false",
+               a[ROUND].i ? "true" : "false");
     return MPK_OK;
 }
 

@@ -1,4 +1,5 @@
-/* body_rows.c - generic bodies of operators that reduce along axes (device/task/rows.cuh), and batch_matmul. */
+/* body_rows.c - generic bodies of operators that reduce along axes (device/task/rows.cuh), and
+ * batch_matmul. */
 #include "gen/body_print.h"
 
 GEN_PRINTER(rms_norm, "rms_norm_run", "d0")
@@ -13,7 +14,8 @@ static void print_along_axis(const gen_call *c, uint32_t n, bool logarithm, text
     int64_t axis = c->op->attributes[0].i;
     gen_print_head(c, n, out);
     gen_print_call(c, "softmax_run", out);
-    text_print(out, ", %lld, %s);\n}\n", (long long)(axis < 0 ? axis + gen_input(c, 0)->rank : axis),
+    text_print(out, ", %lld, %s);\n}\n",
+               (long long)(axis < 0 ? axis + gen_input(c, 0)->rank : axis),
                logarithm ? "true" : "false");
 }
 
@@ -33,10 +35,11 @@ static mpk_status print_log_softmax(mpk_context *cx, const gen_call *c, uint32_t
 
 static mpk_status print_reduce(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-    static const char *const kinds[][2] = {{"sum", "SUM"}, {"mean", "MEAN"}, {"max", "MAX"},
-                                           {"min", "MIN"}, {"prod", "PROD"}, {"logsumexp", "LOGSUMEXP"},
-                                           {"any", "ANY"}, {"all", "ALL"}};
-    const ir_attribute *axes = &c->op->attributes[0], *keep = &c->op->attributes[1], *kind = &c->op->attributes[2];
+    static const char *const kinds[][2] = {
+        {"sum", "SUM"},   {"mean", "MEAN"},           {"max", "MAX"}, {"min", "MIN"},
+        {"prod", "PROD"}, {"logsumexp", "LOGSUMEXP"}, {"any", "ANY"}, {"all", "ALL"}};
+    const ir_attribute *axes = &c->op->attributes[0], *keep = &c->op->attributes[1],
+                       *kind = &c->op->attributes[2];
     unsigned set = 0, k = 0;
     int64_t n_reduced = 1;
     for (uint32_t i = 0; i < axes->ints.n; i++) {
@@ -45,21 +48,25 @@ static mpk_status print_reduce(mpk_context *cx, const gen_call *c, uint32_t n, t
     }
     while (k < sizeof kinds / sizeof *kinds && !str_is(kind->s, kinds[k][0]))
         k++;
-    CHECK(cx, k < sizeof kinds / sizeof *kinds, MPK_EUNSUPPORTED, "reduce: no code for kind \"%.*s\"",
-          STR_ARG(kind->s));
+    CHECK(cx, k < sizeof kinds / sizeof *kinds, MPK_EUNSUPPORTED,
+          "reduce: no code for kind \"%.*s\"", STR_ARG(kind->s));
     gen_print_head(c, n, out);
     gen_print_call(c, "reduce_run", out);
-    text_print(out, ", REDUCE_%s, %u, %s, %lld);\n}\n", kinds[k][1], set, keep->i ? "true" : "false",
-               (long long)n_reduced);
+    text_print(out, ", REDUCE_%s, %u, %s, %lld);\n}\n", kinds[k][1], set,
+               keep->i ? "true" : "false", (long long)n_reduced);
     return MPK_OK;
 }
 
 const gen_body gen_body_rms_norm = GEN_BODY("rms_norm", "rows", print_rms_norm, gen_scratch_reduce);
-const gen_body gen_body_layer_norm = GEN_BODY("layer_norm", "rows", print_layer_norm, gen_scratch_reduce);
+const gen_body gen_body_layer_norm =
+    GEN_BODY("layer_norm", "rows", print_layer_norm, gen_scratch_reduce);
 const gen_body gen_body_softmax = GEN_BODY("softmax", "rows", print_softmax, gen_scratch_reduce);
-const gen_body gen_body_log_softmax = GEN_BODY("log_softmax", "rows", print_log_softmax, gen_scratch_reduce);
+const gen_body gen_body_log_softmax =
+    GEN_BODY("log_softmax", "rows", print_log_softmax, gen_scratch_reduce);
 const gen_body gen_body_reduce = GEN_BODY("reduce", "rows", print_reduce, gen_scratch_reduce);
 const gen_body gen_body_argmax = GEN_BODY("argmax", "rows", print_argmax, gen_scratch_reduce);
-const gen_body gen_body_argmax_partial = GEN_BODY("argmax_partial", "rows", print_argmax_partial, gen_scratch_reduce);
-const gen_body gen_body_argmax_reduce = GEN_BODY("argmax_reduce", "rows", print_argmax_reduce, gen_scratch_reduce);
+const gen_body gen_body_argmax_partial =
+    GEN_BODY("argmax_partial", "rows", print_argmax_partial, gen_scratch_reduce);
+const gen_body gen_body_argmax_reduce =
+    GEN_BODY("argmax_reduce", "rows", print_argmax_reduce, gen_scratch_reduce);
 const gen_body gen_body_batch_matmul = GEN_BODY("batch_matmul", "matmul", print_batch_matmul, NULL);

@@ -1,4 +1,5 @@
-/* body_rows_warp.c - norms and softmax of rows of floats by a warp each (device/task/rows_warp.cuh). */
+/* body_rows_warp.c - norms and softmax of rows of floats by a warp each
+ * (device/task/rows_warp.cuh). */
 #include <stdio.h>
 
 #include "gen/body_print.h"
@@ -12,14 +13,16 @@ static bool is_short_float(ir_dtype dtype)
 /* Absent, or neighbours of such a float. */
 static bool is_line(const ir_tensor *t)
 {
-    return !t || (is_short_float(t->dtype) && (t->stride[t->rank - 1] == 1 || t->dims[t->rank - 1] == 1));
+    return !t ||
+           (is_short_float(t->dtype) && (t->stride[t->rank - 1] == 1 || t->dims[t->rank - 1] == 1));
 }
 
 /* Operators whose input 0 is x, whose other inputs are vectors along its last axis. */
 static bool accepts_norm(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, 0);
-    bool fit = gen_accepts_plain(c) && x->rank >= 2 && x->dims[x->rank - 1] <= ROWS_MOST && is_line(gen_output(c, 0));
+    bool fit = gen_accepts_plain(c) && x->rank >= 2 && x->dims[x->rank - 1] <= ROWS_MOST &&
+               is_line(gen_output(c, 0));
     for (uint32_t i = 0; i < c->op->n_in; i++)
         fit = fit && is_line(gen_input(c, i));
     return fit;

@@ -1,5 +1,6 @@
-/* body_sum_rows.c - sums of the peers' parts, bf16 by rows (device/task/sum_rows.cuh).  They stand between any two
- * products of several GPUs, so the body waits itself: it stays in the kernel's own code. */
+/* body_sum_rows.c - sums of the peers' parts, bf16 by rows (device/task/sum_rows.cuh).  They stand
+ * between any two products of several GPUs, so the body waits itself: it stays in the kernel's own
+ * code. */
 #include "gen/body_print.h"
 
 static bool is_rows(const ir_tensor *t)
@@ -19,10 +20,15 @@ static bool accepts(const gen_call *c)
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
-    text_print(out, "MPK_FN void body_%u(const mpk_task &t)\n{\n    sum_rows<%u>(t, %lld);\n}\n", n, c->op->n_in,
-               (long long)gen_output(c, 0)->dims[1]);
+    text_print(out, "MPK_FN void body_%u(const mpk_task &t)\n{\n    sum_rows<%u>(t, %lld);\n}\n", n,
+               c->op->n_in, (long long)gen_output(c, 0)->dims[1]);
     return MPK_OK;
 }
 
-const gen_body gen_body_sum_rows = {
-    .op = "add_parts", .name = "sum_rows", .needs = 0, .rank = 10, .waits = true, .accepts = accepts, .print = print};
+const gen_body gen_body_sum_rows = {.op = "add_parts",
+                                    .name = "sum_rows",
+                                    .needs = 0,
+                                    .rank = 10,
+                                    .waits = true,
+                                    .accepts = accepts,
+                                    .print = print};

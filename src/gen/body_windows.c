@@ -1,4 +1,5 @@
-/* body_windows.c - generic bodies of operators over windows of spatial axes (device/task/windows.cuh). */
+/* body_windows.c - generic bodies of operators over windows of spatial axes
+ * (device/task/windows.cuh). */
 #include "op/pool.h"
 
 #include "gen/body_print.h"
@@ -9,7 +10,8 @@ static void print_numbers(const gen_call *c, uint32_t attribute, int64_t otherwi
     const ir_attribute *a = &c->op->attributes[attribute];
     text_print(out, "{{");
     for (uint32_t i = 0; i + 2 < gen_input(c, 0)->rank; i++)
-        text_print(out, "%s%lld", i ? ", " : "", (long long)(i < a->ints.n ? a->ints.at[i] : otherwise));
+        text_print(out, "%s%lld", i ? ", " : "",
+                   (long long)(i < a->ints.n ? a->ints.at[i] : otherwise));
     text_print(out, "}}");
 }
 
@@ -33,7 +35,8 @@ static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, tex
 /* The head, the windows, and a call whose arguments go on. */
 static void print_pool(const gen_call *c, uint32_t n, const char *function, text *out)
 {
-    const ir_attribute *kernel = &c->op->attributes[POOL_KERNEL], *stride = &c->op->attributes[POOL_STRIDE];
+    const ir_attribute *kernel = &c->op->attributes[POOL_KERNEL],
+                       *stride = &c->op->attributes[POOL_STRIDE];
     gen_print_head(c, n, out);
     text_print(out, "    constexpr pool_how how = {");
     print_numbers(c, POOL_KERNEL, 1, out);

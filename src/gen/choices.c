@@ -1,5 +1,5 @@
-/* choices.c - what super was asked for one source, and what it answered (choices.h).  The key is all that the choice
- * and its text depend on. */
+/* choices.c - what super was asked for one source, and what it answered (choices.h).  The key is
+ * all that the choice and its text depend on. */
 #include "gen/choices.h"
 
 static void print_operand(const block_operand *o, text *key)
@@ -14,9 +14,10 @@ static void print_operand(const block_operand *o, text *key)
 
 static void print_key(const super_product *s, text *key)
 {
-    text_print(key, "%lld %lld %lld %u %u %lld %lld %lld %s;", (long long)s->rows, (long long)s->columns,
-               (long long)s->depth, s->n_b, s->n_more, (long long)s->box_rows, (long long)s->box_columns,
-               (long long)s->boxes, s->expression ? s->expression : "");
+    text_print(key, "%lld %lld %lld %u %u %lld %lld %lld %s;", (long long)s->rows,
+               (long long)s->columns, (long long)s->depth, s->n_b, s->n_more,
+               (long long)s->box_rows, (long long)s->box_columns, (long long)s->boxes,
+               s->expression ? s->expression : "");
     print_operand(&s->a, key);
     for (uint32_t i = 0; i < s->n_b; i++)
         print_operand(&s->b[i], key);
@@ -26,7 +27,8 @@ static void print_key(const super_product *s, text *key)
 }
 
 /* From before, if anybody asked for the same; else *out is a new one, which the caller fills. */
-static mpk_status find_choice(mpk_context *cx, arena *a, gen_choices *all, text *key, bool *is_new, super_choice **out)
+static mpk_status find_choice(mpk_context *cx, arena *a, gen_choices *all, text *key, bool *is_new,
+                              super_choice **out)
 {
     uint64_t index;
     const char *copy = key->failed ? NULL : arena_copy(a, key->at, key->n);
@@ -58,15 +60,15 @@ mpk_status gen_choose_product(mpk_context *cx, arena *a, gen_choices *all, const
     return MPK_OK;
 }
 
-mpk_status gen_choose_attention(mpk_context *cx, arena *a, gen_choices *all, const super_attention *s,
-                                const super_choice **out)
+mpk_status gen_choose_attention(mpk_context *cx, arena *a, gen_choices *all,
+                                const super_attention *s, const super_choice **out)
 {
     text key = {0};
     bool is_new;
     super_choice *found;
-    text_print(&key, "attention %lld %lld %lld %lld %lld %d %d %lld %lld %s;", (long long)s->rows, (long long)s->keys,
-               (long long)s->width, (long long)s->values, (long long)s->window, s->causal, s->has_mask,
-               (long long)s->box_rows, (long long)s->boxes, s->scores);
+    text_print(&key, "attention %lld %lld %lld %lld %lld %d %d %lld %lld %s;", (long long)s->rows,
+               (long long)s->keys, (long long)s->width, (long long)s->values, (long long)s->window,
+               s->causal, s->has_mask, (long long)s->box_rows, (long long)s->boxes, s->scores);
     const block_operand *operands[] = {&s->q, &s->k, &s->v, &s->y, &s->mask};
     for (size_t i = 0; i < 4 + (size_t)s->has_mask; i++)
         print_operand(operands[i], &key);
@@ -81,8 +83,8 @@ void gen_print_note(const super_choice *chosen, text *out)
 {
     text note = {0};
     block_print(&chosen->program, &note);
-    text_print(out, "    /* Of %u candidates, %u of which fit; %.0f cycles by the model.\n", chosen->n_listed,
-               chosen->n_fitting, chosen->cycles);
+    text_print(out, "    /* Of %u candidates, %u of which fit; %.0f cycles by the model.\n",
+               chosen->n_listed, chosen->n_fitting, chosen->cycles);
     for (const char *at = note.at; at && *at;) {
         const char *end = strchr(at, '\n');
         text_print(out, "     * %.*s\n", (int)(end - at), at);

@@ -1,22 +1,25 @@
-/* device_body.h - device code for operators: which there is, what it accepts, and how one use of it is written down.
+/* device_body.h - device code for operators: which there is, what it accepts, and how one use of it
+ * is written down.
  *
- * A record here is to the GPU what a cpu_body is to the CPU: it names code in device/task/NAME.cuh and says when that
- * code may run an operator.  gen_source asks every record, takes the accepting one of the highest rank whose needs the
- * architecture meets, and prints one *instance* for each distinct use: two operators that differ in addresses alone
- * share an instance.  A record is found by listing: any file src/gen/body_*.c may define `const gen_body
- * gen_body_NAME`.
+ * A record here is to the GPU what a cpu_body is to the CPU: it names code in device/task/NAME.cuh
+ * and says when that code may run an operator.  gen_source asks every record, takes the accepting
+ * one of the highest rank whose needs the architecture meets, and prints one *instance* for each
+ * distinct use: two operators that differ in addresses alone share an instance.  A record is found
+ * by listing: any file src/gen/body_*.c may define `const gen_body gen_body_NAME`.
  *
- * Device side.  Instance N is a function, called by all MPK_THREADS threads of the worker with the task in shared
- * memory:
+ * Device side.  Instance N is a function, called by all MPK_THREADS threads of the worker with the
+ * task in shared memory:
  *
  *     __device__ void body_N(const mpk_task &t);      compute the task's box
- *     __device__ void load_N(mpk_load &l);            optional: the pre-load phase, the loader's warp
+ *     __device__ void load_N(mpk_load &l);            optional: the pre-load phase, the loader's
+ *                                                     warp
  *
- * `t` gives lo[], hi[] (hi[0] clipped to the live entries: the box is not empty, except that a body which loads or
- * waits is called even then, must release its pages and trigger), at[] (rt_entry.at), live[].  A body whose record says
- * `waits` is called before its event is activated and calls mpk_wait(t) itself, after what it can do
- * ahead, and mpk_trigger(t) as soon as its results are written; hi[0] is not clipped for it: it asks mpk_end(t).  Any
- * other is called when everything it reads is there, and the worker triggers the event when the body returns.
+ * `t` gives lo[], hi[] (hi[0] clipped to the live entries: the box is not empty, except that a body
+ * which loads or waits is called even then, must release its pages and trigger), at[]
+ * (rt_entry.at), live[].  A body whose record says `waits` is called before its event is activated
+ * and calls mpk_wait(t) itself, after what it can do ahead, and mpk_trigger(t) as soon as its
+ * results are written; hi[0] is not clipped for it: it asks mpk_end(t).  Any other is called when
+ * everything it reads is there, and the worker triggers the event when the body returns.
  */
 #ifndef GEN_DEVICE_BODY_H
 #define GEN_DEVICE_BODY_H
@@ -29,9 +32,10 @@ enum {
     GEN_WGMMA = 2, /* sm_90a: warpgroup products */
 };
 
-/* How large a paged KV cache is: pages[slots][slot_pages] names pages of a cache of n_pages.  These follow from how
- * many requests a program serves and how long they may be, and change no code: bodies read them at run time, as
- * mpk_caches[number] (source.h), so that one kernel serves any of them. */
+/* How large a paged KV cache is: pages[slots][slot_pages] names pages of a cache of n_pages.  These
+ * follow from how many requests a program serves and how long they may be, and change no code:
+ * bodies read them at run time, as mpk_caches[number] (source.h), so that one kernel serves any of
+ * them. */
 typedef struct gen_cache {
     int32_t slots, slot_pages, n_pages;
 } gen_cache;
@@ -47,25 +51,30 @@ typedef struct gen_call {
     uint32_t n_tokens; /* T of the graph */
     uint32_t n_workers;
     uint32_t needs; /* what the architecture offers: GEN_* */
-    arena *arena; /* for what is printed: caches and choices grow in it; all NULL where it is only asked who accepts */
+    /* for what is printed: caches and choices grow in it; all NULL where it is only asked who
+     * accepts */
+    arena *arena;
     gen_caches *caches;
     const ir_box *box; /* the largest of the operator's tasks; NULL: its whole output */
     gen_choices *choices;
 } gen_call;
 
-/* Weights that a body reads as one stream: the rows of up to three matrices [rows_i, columns], padded to blocks.
+/* Weights that a body reads as one stream: the rows of up to three matrices [rows_i, columns],
+ * padded to blocks.
  *
- * Layout (device/task/linear_stream.cuh): groups of 8 rows; a group is padded_columns / 32 consecutive blocks of 512
- * bytes; a block is 8 rows x 32 columns x 16 bits.  Element (r, c) of a block lies at byte
+ * Layout (device/task/linear_stream.cuh): groups of 8 rows; a group is padded_columns / 32
+ * consecutive blocks of 512 bytes; a block is 8 rows x 32 columns x 16 bits.  Element (r, c) of a
+ * block lies at byte
  *     r * 64 + ((c / 8) ^ (r / 2 % 4)) * 16 + (c % 8) * 2
- * which is free of bank conflicts for a warp that reads 16 bytes a lane, and is the 64-byte swizzle that wgmma reads.
- * Padding rows and columns are zeros.
+ * which is free of bank conflicts for a warp that reads 16 bytes a lane, and is the 64-byte swizzle
+ * that wgmma reads.  Padding rows and columns are zeros.
  *
  *   order GEN_ROWS    the rows of w[0], then of w[1], then of w[2]
- *         GEN_PAIRED  group 2i holds rows 8i .. 8i+3 of w[0] and w[1] in turn (w0[8i], w1[8i], w0[8i+1] ...), group
- *                     2i+1 rows 8i+4 .. 8i+7: a lane gets gate and up of the same column
- *   scale             not IR_NONE: each column is multiplied by its entry of this vector [columns] before rounding
- *                     (the weight of an rms_norm) */
+ *         GEN_PAIRED  group 2i holds rows 8i .. 8i+3 of w[0] and w[1] in turn (w0[8i], w1[8i],
+ *                     w0[8i+1] ...), group 2i+1 rows 8i+4 .. 8i+7: a lane gets gate and up of the
+ *                     same column
+ *   scale             not IR_NONE: each column is multiplied by its entry of this vector [columns]
+ *                     before rounding (the weight of an rms_norm) */
 typedef enum gen_order { GEN_ROWS, GEN_PAIRED } gen_order;
 typedef struct gen_pack {
     uint32_t n_weights; /* 0: nothing is packed */
@@ -76,8 +85,9 @@ typedef struct gen_pack {
     uint64_t n_bytes;                    /* padded_rows * padded_columns * 2 */
 } gen_pack;
 
-/* Code that all its uses share: device functions BODY(t, shape) and LOAD(l, shape), and the struct that says in what
- * the uses differ.  There is one call of each in the kernel, however many uses there are. */
+/* Code that all its uses share: device functions BODY(t, shape) and LOAD(l, shape), and the struct
+ * that says in what the uses differ.  There is one call of each in the kernel, however many uses
+ * there are. */
 typedef struct gen_routine {
     const char *shape, *body, *load;
 } gen_routine;
@@ -87,7 +97,8 @@ typedef struct gen_boxes {
     uint64_t rows, columns, stride_bytes; /* columns: elements of element_bytes */
     uint32_t element_bytes;               /* 2: bf16; 8: words of any kind */
     uint32_t box_rows, box_columns;
-    bool swizzled; /* rows of a box, 128 bytes each, are swizzled; else they lie one behind the other */
+    /* rows of a box, 128 bytes each, are swizzled; else they lie one behind the other */
+    bool swizzled;
 } gen_boxes;
 /* Of x, bf16 [T, D], dense; of its packed weights. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
@@ -97,25 +108,32 @@ typedef struct gen_body {
     const char *op;   /* name of the operator */
     const char *name; /* device/task/NAME.cuh; for messages and `mpk inspect` */
     uint32_t needs;
-    uint32_t rank; /* the highest that accepts wins; the reference body of an operator has rank 0 and accepts all */
+    /* the highest that accepts wins; the reference body of an operator has rank 0 and accepts
+     * all */
+    uint32_t rank;
     bool loads, waits;
-    bool many;        /* for many tokens, in machine code of its own (device/units.cuh): it does not wait, and calls no
-                         function */
-    bool some;        /* for some tokens, 17 to 64, in machine code of its own too; it waits */
-    bool maps;        /* copies boxes of its first input and of its packed weights by tensor maps (rt_entry.maps), which
-                         the host makes where it knows the addresses: gen_boxes_of_x, gen_boxes_of_packed */
-    uint32_t carries; /* bit i: input i may be carried (rt_lane.h): the body polls its words.  Not 0: its results may be
-                         carried too, it stores them by whole words with ptx_store_word(s), none of them RT_EMPTY:
-                         no integer -1 */
+    /* for many tokens, in machine code of its own (device/units.cuh): it does not wait, and calls
+     * no function */
+    bool many;
+    bool some; /* for some tokens, 17 to 64, in machine code of its own too; it waits */
+    /* copies boxes of its first input and of its packed weights by tensor maps (rt_entry.maps),
+     * which the host makes where it knows the addresses: gen_boxes_of_x, gen_boxes_of_packed */
+    bool maps;
+    /* bit i: input i may be carried (rt_lane.h): the body polls its words.  Not 0: its results may
+     * be carried too, it stores them by whole words with ptx_store_word(s), none of them RT_EMPTY:
+     * no integer -1 */
+    uint32_t carries;
     bool (*accepts)(const gen_call *c);
-    /* Print the definition of instance `n`: function body_N, and load_N if it loads.  Equal text but for the number
-     * means the same instance. */
+    /* Print the definition of instance `n`: function body_N, and load_N if it loads.  Equal text
+     * but for the number means the same instance. */
     mpk_status (*print)(mpk_context *cx, const gen_call *c, uint32_t n, text *out);
-    /* NULL, or the routine that runs this use: then `print` prints an initializer of its shape, and no function. */
+    /* NULL, or the routine that runs this use: then `print` prints an initializer of its shape, and
+     * no function. */
     const gen_routine *(*routine)(const gen_call *c);
     /* What of its weights is packed.  NULL: operands are read as they are. */
     void (*pack)(const gen_call *c, gen_pack *out);
-    uint32_t (*scratch_bytes)(const gen_call *c); /* of shared memory, beside the rings.  NULL: none */
+    /* of shared memory, beside the rings.  NULL: none */
+    uint32_t (*scratch_bytes)(const gen_call *c);
 } gen_body;
 
 extern const gen_body *const gen_body_table[];

@@ -1,4 +1,5 @@
-/* map_print.c - the steps of an expression of the operator map as C, a constant each (map_print.h). */
+/* map_print.c - the steps of an expression of the operator map as C, a constant each
+ * (map_print.h). */
 #include "gen/map_print.h"
 
 #include "gen/body_print.h"
@@ -9,10 +10,10 @@ static const char type_letters[MAP_TYPES] = {'b', 'i', 'f', 'd'};
 /* Operators have names that no identifier can have. */
 static const char *function_name(const map_function *f)
 {
-    static const char *const names[][2] = {{"-x", "negate"},        {"+", "add"},    {"-", "subtract"},
-                                           {"*", "multiply"},       {"/", "divide"}, {"<=", "less_equal"},
-                                           {">=", "greater_equal"}, {"==", "equal"}, {"!=", "unequal"},
-                                           {"<", "less"},           {">", "greater"}};
+    static const char *const names[][2] = {
+        {"-x", "negate"},  {"+", "add"},         {"-", "subtract"},       {"*", "multiply"},
+        {"/", "divide"},   {"<=", "less_equal"}, {">=", "greater_equal"}, {"==", "equal"},
+        {"!=", "unequal"}, {"<", "less"},        {">", "greater"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(f->name, names[i][0]) == 0)
             return names[i][1];
@@ -39,8 +40,8 @@ static void print_call(const map_program *p, const map_step *s, const char *v, t
         return;
     }
     map_type type = p->steps[s->arg[f->arity - 1]].type;
-    text_print(out, "map_%s_%c(%s%u, %s%u, %s%u)", function_name(f), type_letters[type], v, s->arg[0], v,
-               s->arg[f->arity > 1 ? 1 : 0], v, s->arg[f->arity > 2 ? 2 : 0]);
+    text_print(out, "map_%s_%c(%s%u, %s%u, %s%u)", function_name(f), type_letters[type], v,
+               s->arg[0], v, s->arg[f->arity > 1 ? 1 : 0], v, s->arg[f->arity > 2 ? 2 : 0]);
 }
 
 static void print_convert(map_type from, const map_step *s, const char *v, text *out)
@@ -59,8 +60,8 @@ static void print_round(map_type from, const map_step *s, const char *v, text *o
     if (s->number == IR_F16 || s->number == IR_BF16)
         text_print(out, "mpk_round(%s, %s%u)", gen_dtype_name((ir_dtype)s->number), v, s->arg[0]);
     else
-        text_print(out, "map_keep_%s({-1, %s}, %s%u)", real ? "real" : "whole", gen_dtype_name((ir_dtype)s->number), v,
-                   s->arg[0]);
+        text_print(out, "map_keep_%s({-1, %s}, %s%u)", real ? "real" : "whole",
+                   gen_dtype_name((ir_dtype)s->number), v, s->arg[0]);
 }
 
 /* "const float v3 = ...;" */

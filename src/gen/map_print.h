@@ -1,12 +1,13 @@
-/* map_print.h - expressions of the operator map as C: for instances of map, and for what follows a product. */
+/* map_print.h - expressions of the operator map as C: for instances of map, and for what follows a
+ * product. */
 #ifndef GEN_MAP_PRINT_H
 #define GEN_MAP_PRINT_H
 
 #include "base/str.h"
 #include "op/map_program.h"
 
-/* A program and how its steps are written: step i is a constant PREFIXi, and print_input writes the value of an input,
- * a step of kind MAP_INPUT, of whatever `of` is. */
+/* A program and how its steps are written: step i is a constant PREFIXi, and print_input writes the
+ * value of an input, a step of kind MAP_INPUT, of whatever `of` is. */
 typedef struct gen_map {
     const map_program *program;
     const char *prefix;

@@ -1,8 +1,9 @@
 /* source.c - the CUDA source of a program (see source.h).
  *
- * Idea: first every operator chooses its body and prints its instance; equal prints become one number.  Then the text
- * is put together: constants, the files that are needed (an #include is replaced by the file, once), instances,
- * switches.  Cost: one print of an instance for each operator, a hash look-up each.
+ * Idea: first every operator chooses its body and prints its instance; equal prints become one
+ * number.  Then the text is put together: constants, the files that are needed (an #include is
+ * replaced by the file, once), instances, switches.  Cost: one print of an instance for each
+ * operator, a hash look-up each.
  */
 #include "gen/source.h"
 
@@ -56,14 +57,15 @@ static mpk_status fail_no_body(const emitter *e, const gen_call *c)
         if (c->op->in[i] == IR_NONE)
             continue;
         const ir_tensor *t = &c->ir->tensors.at[c->op->in[i]];
-        text_print(&operands, "%s%%%.*s %s[", operands.n ? ", " : "", STR_ARG(t->name), ir_dtype_table[t->dtype].name);
+        text_print(&operands, "%s%%%.*s %s[", operands.n ? ", " : "", STR_ARG(t->name),
+                   ir_dtype_table[t->dtype].name);
         for (uint32_t k = 0; k < t->rank; k++)
             text_print(&operands, "%s%lld", k ? ", " : "", (long long)t->dims[k]);
         text_print(&operands, "]");
     }
-    mpk_status status =
-        status_fail(e->cx, MPK_EUNSUPPORTED, "%s (%%%.*s): no code for %s takes the operands %s", c->op->def->name,
-                    STR_ARG(c->op->name), e->arch->name, operands.at ? operands.at : "");
+    mpk_status status = status_fail(
+        e->cx, MPK_EUNSUPPORTED, "%s (%%%.*s): no code for %s takes the operands %s",
+        c->op->def->name, STR_ARG(c->op->name), e->arch->name, operands.at ? operands.at : "");
     text_free(&operands);
     return status;
 }
@@ -71,7 +73,8 @@ static mpk_status fail_no_body(const emitter *e, const gen_call *c)
 /* ---- instances ---- */
 
 /* Print instance n into the arena. */
-static mpk_status print_instance(emitter *e, const gen_call *c, const gen_body *body, uint32_t n, str *out)
+static mpk_status print_instance(emitter *e, const gen_call *c, const gen_body *body, uint32_t n,
+                                 str *out)
 {
     text t = {0};
     mpk_status status = body->print(e->cx, c, n, &t);
@@ -86,8 +89,8 @@ static mpk_status print_instance(emitter *e, const gen_call *c, const gen_body *
 }
 
 /* The number of the operator's code: one that is there, or the next. */
-static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body *body, uint32_t graph, uint32_t op,
-                                  uint32_t *number)
+static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body *body,
+                                  uint32_t graph, uint32_t op, uint32_t *number)
 {
     str key;
     uint64_t found;
@@ -100,14 +103,19 @@ static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body 
         arena_reset(e->arena, mark);
         gen_instance *known = &e->instances.at[found];
         known->uses++;
-        known->scratch_bytes = scratch_bytes > known->scratch_bytes ? scratch_bytes : known->scratch_bytes;
+        known->scratch_bytes =
+            scratch_bytes > known->scratch_bytes ? scratch_bytes : known->scratch_bytes;
         *number = (uint32_t)found;
         return MPK_OK;
     }
     *number = (uint32_t)e->instances.n;
     TRY(map_put(e->cx, e->arena, &e->numbers, key, *number));
-    gen_instance made = {
-        .body = body, .routine = routine, .uses = 1, .graph = graph, .op = op, .scratch_bytes = scratch_bytes};
+    gen_instance made = {.body = body,
+                         .routine = routine,
+                         .uses = 1,
+                         .graph = graph,
+                         .op = op,
+                         .scratch_bytes = scratch_bytes};
     TRY(print_instance(e, c, body, *number, &made.text));
     PUSH(e->cx, e->arena, &e->instances, made);
     return MPK_OK;
@@ -147,9 +155,11 @@ static mpk_status choose_all(emitter *e)
 
 /* ---- regimes ---- */
 
-enum { FEWEST_IN_PROMPTS = 129 }; /* tokens: with fewer, boxes do not pay for the change of kernels */
+/* tokens: with fewer, boxes do not pay for the change of kernels */
+enum { FEWEST_IN_PROMPTS = 129 };
 
-/* Is it better off with a kernel of its own: long steps with products of many tokens, on warpgroups? */
+/* Is it better off with a kernel of its own: long steps with products of many tokens, on
+ * warpgroups? */
 static bool is_for_prompts(const emitter *e, uint32_t graph)
 {
     bool many = false;
@@ -165,7 +175,8 @@ static bool may_have_regimes(const emitter *e)
     for (uint32_t g = 0; g < e->n_graphs; g++)
         if (e->graphs[g].jit)
             return false;
-    return e->whole == GEN_KERNEL && e->n_peers == 1 && e->arch->features & GEN_BULK && e->arch->features & GEN_WGMMA;
+    return e->whole == GEN_KERNEL && e->n_peers == 1 && e->arch->features & GEN_BULK &&
+           e->arch->features & GEN_WGMMA;
 }
 
 /* Divide the graphs; if they are all of one kind there is one regime. */
@@ -199,7 +210,8 @@ static void find_room(emitter *e, uint32_t regime)
     room->scratch_bytes = (room->scratch_bytes + 1023) / 1024 * 1024;
     const uint32_t used = room->scratch_bytes + RT_OWN_BYTES;
     const uint32_t fit = used < a->shared_bytes ? (a->shared_bytes - used) / a->page_bytes : 0;
-    const bool is_tested = e->whole == GEN_BODIES || e->whole == GEN_GENERIC; /* on the host, which has room */
+    /* on the host, which has room */
+    const bool is_tested = e->whole == GEN_BODIES || e->whole == GEN_GENERIC;
     room->n_pages = fit < a->n_pages && !is_tested ? fit : a->n_pages;
 }
 
@@ -225,12 +237,13 @@ static bool read_include(str line, str *name)
     return end != NULL;
 }
 
-/* Files include each other only forwards, so the depth is bounded by their number; `depth` is for a cycle. */
+/* Files include each other only forwards, so the depth is bounded by their number; `depth` is for a
+ * cycle. */
 static mpk_status add_file(emitter *e, str name, uint32_t depth)
 {
     const gen_text *file = find_text(name);
-    CHECK(e->cx, file && depth < 64, MPK_EVERIFY, "device source \"%.*s\" is not there, or includes itself",
-          STR_ARG(name));
+    CHECK(e->cx, file && depth < 64, MPK_EVERIFY,
+          "device source \"%.*s\" is not there, or includes itself", STR_ARG(name));
     if (map_get(&e->printed, name, NULL))
         return MPK_OK;
     TRY(map_put(e->cx, e->arena, &e->printed, str_from(file->name), 1));
@@ -249,7 +262,9 @@ static mpk_status add_file(emitter *e, str name, uint32_t depth)
 
 static mpk_status finish(emitter *e, mpk_status status, str *out)
 {
-    out->at = status == MPK_OK && !e->out.failed ? arena_copy(e->arena, e->out.at ? e->out.at : "", e->out.n) : NULL;
+    out->at = status == MPK_OK && !e->out.failed
+                  ? arena_copy(e->arena, e->out.at ? e->out.at : "", e->out.n)
+                  : NULL;
     out->n = e->out.n;
     text_free(&e->out);
     if (status == MPK_OK)
@@ -266,11 +281,13 @@ mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *o
 /* ---- the whole ---- */
 
 static const char unit_macros[] =
-    "#ifndef MPK_UNIT\n#define MPK_UNIT 0 /* 1, 2, 3: one of the units that are linked (units.cuh) */\n#endif\n"
+    "#ifndef MPK_UNIT\n#define MPK_UNIT 0 /* 1, 2, 3: one of the units that are linked (units.cuh) "
+    "*/\n#endif\n"
     "#ifndef MPK_REGIME\n#define MPK_REGIME 0 /* whose kernel this is */\n#endif\n"
     "#if MPK_UNIT > 1\n#define MPK_ELSEWHERE extern\n#else\n#define MPK_ELSEWHERE\n#endif\n";
 
-/* Are there JIT tasks, and bodies of theirs that load?  Without these, all pages are for AOT tasks. */
+/* Are there JIT tasks, and bodies of theirs that load?  Without these, all pages are for AOT
+ * tasks. */
 static void find_jit(const emitter *e, bool *any, bool *loads)
 {
     *any = *loads = false;
@@ -305,11 +322,14 @@ static void print_rooms(emitter *e)
         begin_regime(e, r);
         const gen_room *room = &e->rooms[r];
         text_print(&e->out, "#define MPK_PAGES %u /* of the ring */\n", room->n_pages);
-        text_print(&e->out, "#define MPK_JIT_PAGES %u /* of these, kept for the loads of JIT tasks */\n",
+        text_print(&e->out,
+                   "#define MPK_JIT_PAGES %u /* of these, kept for the loads of JIT tasks */\n",
                    loads && e->arch->features & GEN_BULK ? room->n_pages / 2 : 0);
-        text_print(&e->out, "#define MPK_SCRATCH_BYTES %u /* of shared memory for a body */\n", room->scratch_bytes);
-        text_print(&e->out, "#define MPK_MAPS %d /* bodies may copy boxes by tensor maps */\n",
-                   (r == GEN_PROMPTS || e->whole == GEN_BODIES) && e->arch->features & GEN_WGMMA ? 1 : 0);
+        text_print(&e->out, "#define MPK_SCRATCH_BYTES %u /* of shared memory for a body */\n",
+                   room->scratch_bytes);
+        text_print(
+            &e->out, "#define MPK_MAPS %d /* bodies may copy boxes by tensor maps */\n",
+            (r == GEN_PROMPTS || e->whole == GEN_BODIES) && e->arch->features & GEN_WGMMA ? 1 : 0);
     }
     end_regimes(e);
 }
@@ -319,19 +339,21 @@ static void print_constants(emitter *e)
     const gen_arch *a = e->arch;
     bool jit, loads;
     find_jit(e, &jit, &loads);
-    text_print(
-        &e->out,
-        "/* A program for %s (%s) on %u workers: %u graphs, %zu kinds of tasks.  Generated by mpk; compiles alone, "
-        "with\n * NVRTC or with nvcc -std=c++17 -arch=%s. */\n",
-        a->gpu, a->name, e->n_workers, e->n_graphs, e->instances.n, a->name);
-    text_print(&e->out, "#ifndef MPK_THREADS\n#define MPK_THREADS %u /* that call a body */\n#endif\n",
+    text_print(&e->out,
+               "/* A program for %s (%s) on %u workers: %u graphs, %zu kinds of tasks.  Generated "
+               "by mpk; compiles alone, "
+               "with\n * NVRTC or with nvcc -std=c++17 -arch=%s. */\n",
+               a->gpu, a->name, e->n_workers, e->n_graphs, e->instances.n, a->name);
+    text_print(&e->out,
+               "#ifndef MPK_THREADS\n#define MPK_THREADS %u /* that call a body */\n#endif\n",
                a->body_threads);
     const struct {
         const char *name;
         uint32_t value;
         const char *meaning;
     } rows[] = {
-        {"WORKER_THREADS", a->worker_threads, "of a worker: bodies, loader, step task, courier, scheduler"},
+        {"WORKER_THREADS", a->worker_threads,
+         "of a worker: bodies, loader, step task, courier, scheduler"},
         {"WORKERS", e->n_workers, "that the program was compiled for"},
         {"PAGE_BYTES", a->page_bytes, "of a page of the loader's ring"},
         {"HYBRID", jit ? 1 : 0, "1: there are JIT tasks"},
@@ -341,26 +363,30 @@ static void print_constants(emitter *e)
         {"WGMMA", a->features & GEN_WGMMA ? 1 : 0, "warpgroup products"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        text_print(&e->out, "#define MPK_%s %u /* %s */\n", rows[i].name, rows[i].value, rows[i].meaning);
+        text_print(&e->out, "#define MPK_%s %u /* %s */\n", rows[i].name, rows[i].value,
+                   rows[i].meaning);
     text_print(&e->out, "%s", unit_macros);
     text_print(&e->out, "#define MPK_REGIMES %u /* kernels of the program */\n", e->n_regimes);
     print_rooms(e);
     text_print(&e->out, "\n");
 }
 
-/* Sizes of KV caches: for a kernel only their number.  Bodies alone are of nobody who could tell them. */
+/* Sizes of KV caches: for a kernel only their number.  Bodies alone are of nobody who could tell
+ * them. */
 static void print_caches(emitter *e)
 {
     const bool told = e->whole == GEN_BODIES || e->whole == GEN_GENERIC;
     if (!e->caches.n)
         return;
-    text_print(&e->out, "/* Sizes of KV caches, from the host: pages[slots][slot_pages] of a cache of n_pages. */\n"
-                        "struct mpk_cache {\n    int slots, slot_pages, n_pages;\n};\n");
-    text_print(&e->out, "extern \"C\" {\nMPK_ELSEWHERE __constant__ mpk_cache mpk_caches[%zu]%s", e->caches.n,
-               told ? " = {" : ";\n");
+    text_print(
+        &e->out,
+        "/* Sizes of KV caches, from the host: pages[slots][slot_pages] of a cache of n_pages. */\n"
+        "struct mpk_cache {\n    int slots, slot_pages, n_pages;\n};\n");
+    text_print(&e->out, "extern \"C\" {\nMPK_ELSEWHERE __constant__ mpk_cache mpk_caches[%zu]%s",
+               e->caches.n, told ? " = {" : ";\n");
     for (size_t i = 0; told && i < e->caches.n; i++)
-        text_print(&e->out, "%s{%d, %d, %d}", i ? ", " : "", e->caches.at[i].slots, e->caches.at[i].slot_pages,
-                   e->caches.at[i].n_pages);
+        text_print(&e->out, "%s{%d, %d, %d}", i ? ", " : "", e->caches.at[i].slots,
+                   e->caches.at[i].slot_pages, e->caches.at[i].n_pages);
     text_print(&e->out, "%s}\n\n", told ? "};\n" : "");
 }
 
@@ -383,8 +409,10 @@ static void print_use(emitter *e, uint32_t i)
 {
     const gen_instance *k = &e->instances.at[i];
     const ir_op *op = &e->graphs[k->graph].ir->ops.at[k->op];
-    text_print(&e->out, "\n/* %u: %s by %s, for %u operators; the first is %%%.*s of the graph for %u tokens */\n", i,
-               op->def->name, k->body->name, k->uses, STR_ARG(op->name), e->graphs[k->graph].n_tokens);
+    text_print(
+        &e->out,
+        "\n/* %u: %s by %s, for %u operators; the first is %%%.*s of the graph for %u tokens */\n",
+        i, op->def->name, k->body->name, k->uses, STR_ARG(op->name), e->graphs[k->graph].n_tokens);
 }
 
 /* Is i the first instance whose routine has this shape? */
@@ -462,15 +490,18 @@ static void print_shared_case(emitter *e, uint32_t first, choice of)
     for (uint32_t i = first; i < e->instances.n; i++)
         if (is_of(e, i, of) && e->instances.at[i].routine == r)
             text_print(&e->out, "    case %u:\n", i);
-    text_print(&e->out, "        %s(t, %s_of[body]);\n        break;\n", of == OF_LOADING ? r->load : r->body,
-               r->shape);
+    text_print(&e->out, "        %s(t, %s_of[body]);\n        break;\n",
+               of == OF_LOADING ? r->load : r->body, r->shape);
 }
 
 /* switch over instances: `call`_N(argument). */
-static void print_dispatch(emitter *e, const char *name, const char *type, const char *call, choice of)
+static void print_dispatch(emitter *e, const char *name, const char *type, const char *call,
+                           choice of)
 {
-    text_print(&e->out, "\nMPK_FN void mpk_dispatch_%s(rt_u32 body, %s &t)\n{\n    (void)t;\n    switch (body) {\n",
-               name, type);
+    text_print(
+        &e->out,
+        "\nMPK_FN void mpk_dispatch_%s(rt_u32 body, %s &t)\n{\n    (void)t;\n    switch (body) {\n",
+        name, type);
     for (uint32_t i = 0; i < e->instances.n; i++) {
         const gen_instance *k = &e->instances.at[i];
         if (!is_of(e, i, of))
@@ -493,7 +524,8 @@ static void print_question(emitter *e, const char *name, choice of)
             text_print(&e->out, "    case %u:\n", i);
             any = true;
         }
-    text_print(&e->out, "%s    default:\n        return false;\n    }\n}\n", any ? "        return true;\n" : "");
+    text_print(&e->out, "%s    default:\n        return false;\n    }\n}\n",
+               any ? "        return true;\n" : "");
 }
 
 /* The switches of one regime. */
@@ -507,7 +539,8 @@ static void print_switches(emitter *e)
     print_dispatch(e, "plain", "const mpk_task", "body", OF_PLAIN);
     print_dispatch(e, "many", "const mpk_task", "body", OF_MANY);
     text_print(&e->out,
-               "\n#endif\n\n#if MPK_UNIT == 0\n\nMPK_FN void mpk_dispatch_body(rt_u32 body, const mpk_task &t)\n"
+               "\n#endif\n\n#if MPK_UNIT == 0\n\nMPK_FN void mpk_dispatch_body(rt_u32 body, const "
+               "mpk_task &t)\n"
                "{\n    if (mpk_body_many(body))\n        mpk_dispatch_many(body, t);\n    else\n"
                "        mpk_dispatch_plain(body, t);\n}\n\n#endif\n");
     if (e->whole == GEN_GENERIC)
@@ -549,8 +582,9 @@ static uint32_t count_peers(uint32_t n_graphs, const gen_graph *graphs)
     return most;
 }
 
-mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs, uint32_t n_workers,
-                           const gen_arch *arch, gen_whole whole, gen_source *out)
+mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs,
+                           uint32_t n_workers, const gen_arch *arch, gen_whole whole,
+                           gen_source *out)
 {
     emitter e = {.cx = cx,
                  .arena = a,
@@ -577,7 +611,8 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
 }
 
 /* Which operators of a graph have JIT tasks; *out NULL: none has. */
-static mpk_status find_jit_ops(mpk_context *cx, arena *a, const program_image *image, uint32_t graph, const bool **out)
+static mpk_status find_jit_ops(mpk_context *cx, arena *a, const program_image *image,
+                               uint32_t graph, const bool **out)
 {
     const rt_graph *g = (const rt_graph *)image_table(image->block, RT_GRAPHS) + graph;
     const rt_task *tasks = (const rt_task *)image_table(image->block, RT_TASKS) + g->first_task;
@@ -594,7 +629,8 @@ static mpk_status find_jit_ops(mpk_context *cx, arena *a, const program_image *i
 }
 
 /* Of each operator its largest task. */
-static mpk_status find_boxes(mpk_context *cx, arena *a, const program_image *image, uint32_t graph, const ir_box **out)
+static mpk_status find_boxes(mpk_context *cx, arena *a, const program_image *image, uint32_t graph,
+                             const ir_box **out)
 {
     const rt_graph *g = (const rt_graph *)image_table(image->block, RT_GRAPHS) + graph;
     const rt_task *tasks = (const rt_task *)image_table(image->block, RT_TASKS) + g->first_task;
@@ -617,8 +653,8 @@ static mpk_status find_boxes(mpk_context *cx, arena *a, const program_image *ima
     return MPK_OK;
 }
 
-mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *image, const gen_arch *arch,
-                               gen_whole whole, gen_source *out)
+mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *image,
+                               const gen_arch *arch, gen_whole whole, gen_source *out)
 {
     gen_graph *graphs;
     const rt_graph *rows = image_table(image->block, RT_GRAPHS);
@@ -628,6 +664,6 @@ mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *i
         TRY(find_jit_ops(cx, a, image, i, &graphs[i].jit));
         TRY(find_boxes(cx, a, image, i, &graphs[i].boxes));
     }
-    return gen_source_make(cx, a, image->n_graphs, graphs, image->block->n_workers / image->block->n_peers, arch, whole,
-                           out);
+    return gen_source_make(cx, a, image->n_graphs, graphs,
+                           image->block->n_workers / image->block->n_peers, arch, whole, out);
 }

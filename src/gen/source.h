@@ -1,13 +1,16 @@
-/* source.h - the CUDA source of a program: one readable, self-contained text with the bodies that its tasks use.
+/* source.h - the CUDA source of a program: one readable, self-contained text with the bodies that
+ * its tasks use.
  *
- * Input: tensor programs and a row of the table of architectures.  Output: text that NVRTC and nvcc compile without any
- * other file, and for each operator of each graph the number of its code in that text.
+ * Input: tensor programs and a row of the table of architectures.  Output: text that NVRTC and nvcc
+ * compile without any other file, and for each operator of each graph the number of its code in
+ * that text.
  *
- * Order of the text: what it is; the constants (#define MPK_...); the headers of src/rt and device/, each once, and of
- * device/task only what is used; the instances; the tables that the worker switches on; device/kernel.cuh and the
- * roles.  With MPK_REGIME defined it is the kernel of that regime, with MPK_UNIT defined as 1, 2 or 3 one of three
- * units of it (device/units.cuh).  Equal instances are printed once.  The same programs and architecture give the same
- * bytes, so the text can be a cache's key; programs that differ only in the sizes of their KV caches do so too
+ * Order of the text: what it is; the constants (#define MPK_...); the headers of src/rt and
+ * device/, each once, and of device/task only what is used; the instances; the tables that the
+ * worker switches on; device/kernel.cuh and the roles.  With MPK_REGIME defined it is the kernel of
+ * that regime, with MPK_UNIT defined as 1, 2 or 3 one of three units of it (device/units.cuh).
+ * Equal instances are printed once.  The same programs and architecture give the same bytes, so the
+ * text can be a cache's key; programs that differ only in the sizes of their KV caches do so too
  * (gen_cache).
  */
 #ifndef GEN_SOURCE_H
@@ -17,18 +20,19 @@
 #include "gen/device_body.h"
 #include "image/image.h"
 
-/* A text that the library carries with it: a header of src/rt or a file of device/, under the name by which #include
- * asks for it ("rt/rt.h", "tile/task.cuh", "task/silu.cuh", "kernel.cuh").  Ends with name == NULL (generated). */
+/* A text that the library carries with it: a header of src/rt or a file of device/, under the name
+ * by which #include asks for it ("rt/rt.h", "tile/task.cuh", "task/silu.cuh", "kernel.cuh").  Ends
+ * with name == NULL (generated). */
 typedef struct gen_text {
     const char *name, *text;
     size_t n; /* bytes, without the NUL */
 } gen_text;
 extern const gen_text gen_text_table[];
 
-/* A program's graphs are of two regimes, each with a kernel of its own: machine code, registers, ring and scratch.
- * One kernel runs at a time, and hands over to the other when the next step's graph is not its own
- * (device/role/regime.cuh). Instances are numbered through all regimes, so that entries and weights do not depend on
- * them.  */
+/* A program's graphs are of two regimes, each with a kernel of its own: machine code, registers,
+ * ring and scratch.  One kernel runs at a time, and hands over to the other when the next step's
+ * graph is not its own (device/role/regime.cuh). Instances are numbered through all regimes, so
+ * that entries and weights do not depend on them. */
 typedef enum gen_regime {
     GEN_STREAMS, /* all others */
     GEN_PROMPTS, /* graphs for more than 128 tokens with bodies for many (gen_body.many) */
@@ -37,8 +41,9 @@ typedef enum gen_regime {
 
 /* Shared memory of a regime's kernel, beside RT_OWN_BYTES. */
 typedef struct gen_room {
-    uint32_t n_pages;       /* MPK_PAGES */
-    uint32_t scratch_bytes; /* MPK_SCRATCH_BYTES: the most that an instance needs, a multiple of 1024 */
+    uint32_t n_pages; /* MPK_PAGES */
+    /* MPK_SCRATCH_BYTES: the most that an instance needs, a multiple of 1024 */
+    uint32_t scratch_bytes;
 } gen_room;
 
 /* The code of one operator of one graph. */
@@ -64,10 +69,12 @@ typedef struct gen_source {
     uint32_t n_instances;
     const gen_instance *instances;
     const gen_use *const *uses; /* [n_graphs][ir->ops.n] */
-    uint32_t n_caches;          /* of __constant__ mpk_cache mpk_caches[]; 0: there is no such variable */
-    const gen_cache *caches;    /* what a kernel has to be told before it runs; the text of bodies alone has it */
-    uint32_t n_regimes;         /* 1: one kernel runs all graphs */
-    const uint32_t *regime_of;  /* [n_graphs] gen_regime; 0 where there is one kernel */
+    /* of __constant__ mpk_cache mpk_caches[]; 0: there is no such variable */
+    uint32_t n_caches;
+    /* what a kernel has to be told before it runs; the text of bodies alone has it */
+    const gen_cache *caches;
+    uint32_t n_regimes;        /* 1: one kernel runs all graphs */
+    const uint32_t *regime_of; /* [n_graphs] gen_regime; 0 where there is one kernel */
     gen_room rooms[GEN_REGIMES];
 } gen_source;
 
@@ -81,27 +88,29 @@ typedef struct gen_graph {
 
 /* What the source holds. */
 typedef enum gen_whole {
-    GEN_KERNEL,  /* everything */
-    GEN_CALL,    /* everything for launches that are one step each: nothing that serves requests */
-    GEN_BODIES,  /* everything but device/kernel.cuh and what it alone needs: to be tested on the host */
+    GEN_KERNEL, /* everything */
+    GEN_CALL,   /* everything for launches that are one step each: nothing that serves requests */
+    /* everything but device/kernel.cuh and what it alone needs: to be tested on the host */
+    GEN_BODIES,
     GEN_GENERIC, /* only bodies of rank 0, without pages and loaders: the same */
 } gen_whole;
 
-/* Write the source for these graphs on n_workers workers of each peer.  Everything is allocated from a; the tensor
- * programs are borrowed.  MPK_EUNSUPPORTED: no body of this architecture accepts an operator; its name and operands are
- * named. */
-mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs, uint32_t n_workers,
-                           const gen_arch *arch, gen_whole whole, gen_source *out);
+/* Write the source for these graphs on n_workers workers of each peer.  Everything is allocated
+ * from a; the tensor programs are borrowed.  MPK_EUNSUPPORTED: no body of this architecture accepts
+ * an operator; its name and operands are named. */
+mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs,
+                           uint32_t n_workers, const gen_arch *arch, gen_whole whole,
+                           gen_source *out);
 /* The kernel for an image: GEN_KERNEL or GEN_CALL. */
-mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *image, const gen_arch *arch,
-                               gen_whole whole, gen_source *out);
+mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *image,
+                               const gen_arch *arch, gen_whole whole, gen_source *out);
 
-/* The text of this name with every #include "x" replaced by the text x, each once: a source of its own.
- * MPK_EVERIFY: there is no such text. */
+/* The text of this name with every #include "x" replaced by the text x, each once: a source of its
+ * own.  MPK_EVERIFY: there is no such text. */
 mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *out);
 
-/* The body that a call gets: of those that accept, whose needs are met and whose rank is at most `highest`, the one of
- * the highest rank; NULL: none. */
+/* The body that a call gets: of those that accept, whose needs are met and whose rank is at most
+ * `highest`, the one of the highest rank; NULL: none. */
 const gen_body *gen_body_choose(const gen_call *c, uint32_t highest);
 
 /* Where the address of an operand stands in rt_entry.at: inputs first, then outputs. */
@@ -112,7 +121,8 @@ static inline uint32_t gen_operand_of_input(const ir_op *op, uint32_t i)
 }
 static inline uint32_t gen_operand_of_output(const ir_op *op, uint32_t i)
 {
-    return op->n_in + i; /* at least as many as the record names, more if the last one is variadic */
+    /* at least as many as the record names, more if the last one is variadic */
+    return op->n_in + i;
 }
 
 #endif

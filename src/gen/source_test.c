@@ -1,5 +1,6 @@
-/* source_test.c - what a source says of its programs: JIT tasks take pages of their own from the ring only if one of
- * their bodies loads; products of few tokens run one block program, whatever the size of the graph. */
+/* source_test.c - what a source says of its programs: JIT tasks take pages of their own from the
+ * ring only if one of their bodies loads; products of few tokens run one block program, whatever
+ * the size of the graph. */
 #include "check.h"
 
 #include "gen/source.h"
@@ -7,11 +8,14 @@
 enum { GRAPHS = 2 };
 
 static const char *const graphs[GRAPHS] = {
-    "input %x : bf16[4, 1024] live=tokens\nconst %w : bf16[1024, 1024]\n%y = linear(%x, %w)\n", /* it loads w */
-    "input %x : f32[4, 300] live=tokens\n%y = softmax(%x)\n",                                   /* it loads nothing */
+    /* it loads w */
+    "input %x : bf16[4, 1024] live=tokens\nconst %w : bf16[1024, 1024]\n%y = linear(%x, %w)\n",
+    /* it loads nothing */
+    "input %x : f32[4, 300] live=tokens\n%y = softmax(%x)\n",
 };
 
-/* Do the constants of a program for sm_90a in which these graphs have JIT tasks say so, and whether these load? */
+/* Do the constants of a program for sm_90a in which these graphs have JIT tasks say so, and whether
+ * these load? */
 static void check_constants(mpk_context *cx, bool first, bool second, bool loads)
 {
     const bool jit[GRAPHS] = {first, second};
@@ -27,7 +31,8 @@ static void check_constants(mpk_context *cx, bool first, bool second, bool loads
         made[i] = (gen_graph){.ir = g, .n_tokens = 4, .jit = jit[i] ? &jit[i] : NULL};
     }
     check_ok(cx, gen_source_make(cx, &a, GRAPHS, made, arch->n_sms, arch, GEN_KERNEL, &source));
-    snprintf(words, sizeof words, "#define MPK_JIT_PAGES %u ", loads ? source.rooms[0].n_pages / 2 : 0);
+    snprintf(words, sizeof words, "#define MPK_JIT_PAGES %u ",
+             loads ? source.rooms[0].n_pages / 2 : 0);
     assert_non_null(strstr(source.text.at, words));
     snprintf(words, sizeof words, "#define MPK_HYBRID %d ", first || second);
     assert_non_null(strstr(source.text.at, words));
@@ -44,7 +49,8 @@ static void test_pages_of_jit_tasks(void **state)
     check_constants(&cx, true, true, true);
 }
 
-/* The block program that the product of a graph of n tokens runs, as its instance's note tells it; empty: none. */
+/* The block program that the product of a graph of n tokens runs, as its instance's note tells it;
+ * empty: none. */
 static void find_program(mpk_context *cx, const char *form, uint32_t n, text *out)
 {
     const gen_arch *arch = gen_arch_find("sm_90a");
@@ -56,20 +62,24 @@ static void find_program(mpk_context *cx, const char *form, uint32_t n, text *ou
     check_ok(cx, ir_parse(cx, &a, str_from(words.at), &g));
     gen_graph made = {.ir = g, .n_tokens = n};
     check_ok(cx, gen_source_make(cx, &a, 1, &made, arch->n_sms, arch, GEN_KERNEL, &source));
-    const char *note = strstr(source.text.at, " * block product"), *end = note ? strstr(note, "*/") : NULL;
+    const char *note = strstr(source.text.at, " * block product"),
+               *end = note ? strstr(note, "*/") : NULL;
     if (end)
         text_print(out, "%.*s", (int)(end - note), note);
     text_free(&words);
     arena_free(&a);
 }
 
-/* Company decides which graph of up to 16 tokens runs a step, and must not change the order of sums. */
+/* Company decides which graph of up to 16 tokens runs a step, and must not change the order of
+ * sums. */
 static void test_order_of_few_tokens(void **state)
 {
     static const char *const forms[] = {
         "input %%x : f32[%u, 384] live=tokens\nconst %%w : f32[192, 384]\n%%y = linear(%%x, %%w)\n",
-        "input %%x : f16[%u, 2050] live=tokens\nconst %%w : f16[70, 2050]\n%%y = linear(%%x, %%w)\n",
-        "input %%x : f16[%u, 768] live=tokens\nconst %%w : f16[3000, 768]\ninput %%r : f16[%u, 3000] live=tokens\n"
+        "input %%x : f16[%u, 2050] live=tokens\nconst %%w : f16[70, 2050]\n%%y = linear(%%x, "
+        "%%w)\n",
+        "input %%x : f16[%u, 768] live=tokens\nconst %%w : f16[3000, 768]\ninput %%r : f16[%u, "
+        "3000] live=tokens\n"
         "%%y = linear(%%x, %%w, _, _, _, _, _, _, %%r)\n",
     };
     (void)state;
@@ -84,7 +94,8 @@ static void test_order_of_few_tokens(void **state)
             assert_true(!first.n || strcmp(other.at, first.at) == 0);
             text_free(&other);
         }
-        assert_int_equal(first.n != 0, f != 0); /* in fp32 teams of threads take rows of the weight */
+        /* in fp32 teams of threads take rows of the weight */
+        assert_int_equal(first.n != 0, f != 0);
         text_free(&first);
     }
 }

@@ -1,5 +1,6 @@
-/* add_parts.c - the sum of what the peers have computed of one tensor.  x0, x1, ... of one float dtype
- * and shape, in the order of the peers -> their sum.  What all peers have, such as a residual, may
+/* add_parts.c - the sum of what the peers have computed of one tensor.  x0, x1, ... of one float
+ * dtype and shape, in the order of the peers -> their sum.  What all peers have, such as a
+ * residual, may
  * come after the parts.
  *
  * Each peer reads the parts where they lie.  Added in fp32 from x0 on and rounded once, so that all

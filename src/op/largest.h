@@ -24,7 +24,8 @@ static inline float largest_of_block(const float *x)
     return lane[0];
 }
 
-/* The first of n / LARGEST_BLOCK blocks that holds their largest entry; -1: none is above -INFINITY. */
+/* The first of n / LARGEST_BLOCK blocks that holds their largest entry; -1: none is above
+ * -INFINITY. */
 static inline int64_t largest_find_block(const float *x, int64_t n)
 {
     int64_t best = -1;

@@ -156,11 +156,15 @@ enum { FIRST_KIND, SECOND_KIND, THIRD_KIND, FOURTH_KIND, HERMITE, HERMITE_E, LAG
             return chebyshev_##suffix(kind, x, n);                                      \
         if (n > (hermite ? hermite_limit : 1 << 20))                                    \
             return NAN;                                                                 \
-        type q = kind == SECOND_KIND || kind == HERMITE ? twice                         \
-                 : kind == THIRD_KIND                   ? twice - 1                     \
-                 : kind == FOURTH_KIND                  ? twice + 1                     \
-                 : kind == LAGUERRE                     ? 1 - x                         \
-                                                        : x;                                                \
+        type q = x;                                                                     \
+        if (kind == SECOND_KIND || kind == HERMITE)                                     \
+            q = twice;                                                                  \
+        else if (kind == THIRD_KIND)                                                    \
+            q = twice - 1;                                                              \
+        else if (kind == FOURTH_KIND)                                                   \
+            q = twice + 1;                                                              \
+        else if (kind == LAGUERRE)                                                      \
+            q = 1 - x;                                                                  \
         for (type k = 1; k < n && !isnan(q); k++) {                                     \
             type next = kind <= FOURTH_KIND ? twice * q - p                             \
                         : kind == HERMITE   ? twice * q - 2 * k * p                     \

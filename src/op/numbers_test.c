@@ -456,7 +456,8 @@ static void test_logits(void **state)
     tear_down(&b);
 }
 
-/* Rows of few different values, many of them NaN or -inf, dense ones beside spread ones, against a plain loop. */
+/* Rows of few different values, many of them NaN or -inf, dense ones beside spread ones, against a
+ * plain loop. */
 static void test_largest(void **state)
 {
     enum { COLUMNS = 400 };

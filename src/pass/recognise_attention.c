@@ -2,7 +2,8 @@
  *
  * recognise.c calls them beside its own:
  *
- *   rotate  x * cos + concat(-x2, x1) * sin, x1 and x2 the halves of rows of x -> rotate(x, cos, sin)
+ *   rotate  x * cos + concat(-x2, x1) * sin, x1 and x2 the halves of rows of x -> rotate(x, cos,
+ *           sin)
  *   partly  concat(rotate(first entries of x), the others) -> rotate(x, cos, sin)
  *   heads   sdpa(q, k, v) of heads repeated by expand -> sdpa of the heads themselves
  *

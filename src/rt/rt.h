@@ -1,22 +1,29 @@
-/* rt.h - the wire format of the in-kernel runtime (paper §5): what the compiler writes, what workers and schedulers
- * share, what passes between host and machine.
+/* rt.h - the wire format of the in-kernel runtime (paper §5): what the compiler writes, what
+ * workers and schedulers share, what passes between host and machine.
  *
- * "Machine" is one running mega-kernel: its workers, its schedulers and their shared memory.  "Host" is everything
- * else. Input: the tables of an image (constant) and the rings that the host fills.  Output: the token ring.
+ * "Machine" is one running mega-kernel: its workers, its schedulers and their shared memory.
+ * "Host" is everything else. Input: the tables of an image (constant) and the rings that the host
+ * fills.  Output: the token ring.
  *
- * Every struct has a fixed size and holds indices and offsets, never a pointer, so that the same bytes serve any
- * target; only rt_machine, which a target fills at start, holds addresses.  A struct that several threads change
- * states its law: the relation between its fields that holds at every moment.  docs/runtime.md has the protocols and
- * their memory order.
+ * Every struct has a fixed size and holds indices and offsets, never a pointer, so that the same
+ * bytes serve any target; only rt_machine, which a target fills at start, holds addresses.  A
+ * struct that several threads change states its law: the relation between its fields that holds at
+ * every moment.  docs/runtime.md has the protocols and their memory order.
  *
- * Four groups follow: the image, written once by the compiler; the entries of the three rings between host and machine;
- * the state that workers share; the state that belongs to one worker or to the step task.
+ * Four groups follow: the image, written once by the compiler; the entries of the three rings
+ * between host and machine; the state that workers share; the state that belongs to one worker or
+ * to the step task.
  *
- *   rt_port.h    what the target supplies         rt_queue.h   queues of events and tasks, rings to the host
- *   rt_wait.h    waiting, waking, faults          rt_event.h   trigger, activate, schedulers
- *   rt_page.h    scratch pages                    rt_kv.h      pages of the KV cache, and their names
- *   rt_draft.h   tokens guessed from the text     rt_admit.h   requests: admitted, put back
- *   rt_collect.h what a step has produced         rt_step.h    the step task: requests in, tokens out
+ *   rt_port.h    what the target supplies
+ *   rt_queue.h   queues of events and tasks, rings to the host
+ *   rt_wait.h    waiting, waking, faults
+ *   rt_event.h   trigger, activate, schedulers
+ *   rt_page.h    scratch pages
+ *   rt_kv.h      pages of the KV cache, and their names
+ *   rt_draft.h   tokens guessed from the text
+ *   rt_admit.h   requests: admitted, put back
+ *   rt_collect.h what a step has produced
+ *   rt_step.h    the step task: requests in, tokens out
  *   rt_worker.h  the worker's loop; includes all of them: the header that a target includes
  */
 #ifndef RT_H
@@ -25,7 +32,8 @@
 #include "rt/rt_port.h"
 
 #define RT_NONE 0xffffffffu
-#define RT_NO_STEP (~(rt_u64)0) /* the step word before the first step; no step has it (RT_EVERY_TOKEN) */
+#define RT_NO_STEP \
+    (~(rt_u64)0) /* the step word before the first step; no step has it (RT_EVERY_TOKEN) */
 #define RT_NOWHERE (~(rt_u64)0)
 
 enum {
@@ -38,22 +46,25 @@ enum {
     RT_MAX_TOKENS = 8192, /* of a step */
     RT_MAX_ROWS = 8190,
     RT_MAX_DRAFTS = 64, /* of a request in one step */
-    RT_LINE = 128,      /* bytes between words of different writers: two cache lines, for the prefetcher's sake */
-    RT_START = 0,       /* the event that the publication of a step activates */
-    RT_END = 1,         /* the event whose activation runs the step task */
+    /* bytes between words of different writers: two cache lines, for the prefetcher's sake */
+    RT_LINE = 128,
+    RT_START = 0, /* the event that the publication of a step activates */
+    RT_END = 1,   /* the event whose activation runs the step task */
 };
 
-/* What axis 0 of an operator's output counts.  A graph is compiled for up to n_tokens and n_rows; a step has fewer, and
- * only the first live[kind] entries of the axis exist in it.  Same order as ir_live. */
+/* What axis 0 of an operator's output counts.  A graph is compiled for up to n_tokens and n_rows; a
+ * step has fewer, and only the first live[kind] entries of the axis exist in it.  Same order as
+ * ir_live. */
 enum { RT_ALL, RT_TOKENS, RT_ROWS, RT_LIVES };
 
-/* The step word holds everything that a worker must know of a step, so that one atomic load fetches it.  From the top:
+/* The step word holds everything that a worker must know of a step, so that one atomic load fetches
+ * it.  From the top:
  *
  *     graph 5 bits | live tokens 14 | live rows 13 | epoch 32
  *
- * The word changes with every step, since the epoch of its graph does; a worker that sees a new value has a new step.
- * A step that the host drives may run on everything there is, without a limit: RT_NONE, stored as the two values
- * below. */
+ * The word changes with every step, since the epoch of its graph does; a worker that sees a new
+ * value has a new step.  A step that the host drives may run on everything there is, without a
+ * limit: RT_NONE, stored as the two values below. */
 enum { RT_EVERY_TOKEN = 16382, RT_EVERY_ROW = 8191 };
 
 RT_FN rt_u64 rt_step_word(rt_u32 graph, rt_u32 epoch, rt_u32 tokens, rt_u32 rows)
@@ -83,30 +94,38 @@ RT_FN rt_u32 rt_word_rows(rt_u64 step)
 /* Live entries of axis 0 by kind (RT_ALL: no limit). */
 RT_FN rt_u32 rt_word_live(rt_u64 step, rt_u32 kind)
 {
-    return kind == RT_TOKENS ? rt_word_tokens(step) : kind == RT_ROWS ? rt_word_rows(step) : RT_NONE;
+    return kind == RT_TOKENS ? rt_word_tokens(step)
+           : kind == RT_ROWS ? rt_word_rows(step)
+                             : RT_NONE;
 }
 
 /* Where a tensor lies.  Same order as tg_area. */
 enum { RT_WEIGHTS, RT_STATE, RT_STEP, RT_TEMPS, RT_AREAS };
 
-/* ---- the image: constant tables, little-endian, each 64-byte aligned, offsets from the start of the header ---- */
+/* ---- the image: constant tables, little-endian, each 64-byte aligned, offsets from the start of
+ * the header ---- */
 
-/* A task: one operator, and the box of its output 0 that the task computes.  One cache line.  Tasks of a graph are in
- * topological order, and all that depend on one event are neighbours (level LINEAR of docs/compiler.md). */
+/* A task: one operator, and the box of its output 0 that the task computes.  One cache line.  Tasks
+ * of a graph are in topological order, and all that depend on one event are neighbours (level
+ * LINEAR of docs/compiler.md). */
 typedef struct rt_task {
-    rt_u32 op;                /* index into the graph's operators; RT_NONE: an empty task, it only triggers */
+    /* index into the graph's operators; RT_NONE: an empty task, it only triggers */
+    rt_u32 op;
     rt_u32 depends, triggers; /* events of the graph */
     rt_u32 worker;            /* whose list holds it; RT_NONE: JIT, a scheduler chooses */
     rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK];
 } rt_task;
 
-/* An event.  It is activated in run number `epoch` of its graph once its counter reaches needed * epoch (modulo 2^32).
- * Counters start at 0 and are never reset, so no worker has to wait for a reset before it triggers.
- * Law: over one step its counter grows by exactly `needed`, the number of tasks that name it in `triggers`. */
+/* An event.  It is activated in run number `epoch` of its graph once its counter reaches needed *
+ * epoch (modulo 2^32).  Counters start at 0 and are never reset, so no worker has to wait for a
+ * reset before it triggers.
+ * Law: over one step its counter grows by exactly `needed`, the number of tasks that name it in
+ * `triggers`. */
 typedef struct rt_event {
     rt_u32 needed;
     rt_u32 first, last; /* the tasks that depend on it: first <= t < last */
-    rt_u32 jit;         /* how many of them are JIT: schedulers launch these, the lists of workers hold the others */
+    /* how many of them are JIT: schedulers launch these, the lists of workers hold the others */
+    rt_u32 jit;
 } rt_event;
 
 /* An operator of a graph: what its tasks have in common. */
@@ -117,7 +136,8 @@ typedef struct rt_op {
     rt_u32 pages; /* scratch pages that a task of it holds while it runs */
 } rt_op;
 
-/* One tGraph: for steps of up to n_tokens tokens and n_rows rows of logits.  `first_*` index the tables of the image.
+/* One tGraph: for steps of up to n_tokens tokens and n_rows rows of logits.  `first_*` index the
+ * tables of the image.
  */
 typedef struct rt_graph {
     rt_u32 n_tokens, n_rows;
@@ -130,7 +150,8 @@ typedef struct rt_graph {
     rt_u64 text, text_bytes;      /* the text form of its tensor program, in the text section */
 } rt_graph;
 
-/* The AOT tasks of one worker in one graph: entries first <= i < last of the list table, rising task numbers. */
+/* The AOT tasks of one worker in one graph: entries first <= i < last of the list table, rising
+ * task numbers. */
 typedef struct rt_range {
     rt_u32 first, last;
 } rt_range;
@@ -166,8 +187,9 @@ typedef struct rt_section {
     rt_u64 offset, count; /* bytes from the header; entries */
 } rt_section;
 
-/* The first bytes of an image.  A reader checks magic, version, n_bytes and checksum before it looks further, then
- * every index of every table (image_open), so that a damaged file cannot reach a worker. */
+/* The first bytes of an image.  A reader checks magic, version, n_bytes and checksum before it
+ * looks further, then every index of every table (image_open), so that a damaged file cannot reach
+ * a worker. */
 typedef struct rt_header {
     rt_u32 magic, version;
     rt_u64 n_bytes;  /* of the whole image */
@@ -180,9 +202,10 @@ typedef struct rt_header {
 
 /* ---- between host and machine ---- */
 
-/* A ring with one writer and one reader.  `written` and `read` count entries since the start, modulo 2^32; entry i lies
- * in cell i % capacity.  The writer alone stores `written` (release), the reader alone `read` (release); each loads the
- * other's count with acquire.  Law: read <= written <= read + capacity. */
+/* A ring with one writer and one reader.  `written` and `read` count entries since the start,
+ * modulo 2^32; entry i lies in cell i % capacity.  The writer alone stores `written` (release), the
+ * reader alone `read` (release); each loads the other's count with acquire.  Law: read <= written
+ * <= read + capacity. */
 typedef struct rt_ring {
     rt_word written;
     char apart[RT_LINE - sizeof(rt_word)];
@@ -191,14 +214,17 @@ typedef struct rt_ring {
 } rt_ring;
 
 enum {
-    RT_HOST_SAMPLES =
-        1, /* the host chooses the tokens: after each feed it gets logits, and the request waits for RT_APPEND */
-    RT_ALL_LOGITS = 2, /* with RT_HOST_SAMPLES: logits of every token fed, not only of the last */
-    RT_ALL_SHARES = 4, /* with n_logprobs: also of the tokens of the prompt, from the second on */
+    /* the host chooses the tokens: after each feed it gets logits, and the request waits for
+     * RT_APPEND */
+    RT_HOST_SAMPLES = 1,
+    /* with RT_HOST_SAMPLES: logits of every token fed, not only of the last */
+    RT_ALL_LOGITS = 2,
+    /* with n_logprobs: also of the tokens of the prompt, from the second on */
+    RT_ALL_SHARES = 4,
 };
 
-/* Columns of the step input `asks`: what a row of logits wants of `sample` beside the filters (op/rules.h, the same
- * order). */
+/* Columns of the step input `asks`: what a row of logits wants of `sample` beside the filters
+ * (op/rules.h, the same order). */
 enum {
     RT_ASK_RULES,
     RT_ASK_FROM,
@@ -213,12 +239,15 @@ enum {
 /* What `sample` returns for a row whose mask has not arrived (op/rules.h). */
 enum { RT_LATE_TOKEN = -1 };
 
-/* Host -> machine: a request.  The host has already checked it; the machine checks again what could make it read out of
- * bounds.  Law: each request gets exactly one rt_token whose reason is not RT_GOING, and that is its last. */
+/* Host -> machine: a request.  The host has already checked it; the machine checks again what could
+ * make it read out of bounds.  Law: each request gets exactly one rt_token whose reason is not
+ * RT_GOING, and that is its last. */
 typedef struct rt_request {
-    rt_u64 id;         /* the host's; unique among those not finished */
-    rt_u64 prompt;     /* index of the first token in the token arena; the host keeps it until the request finishes */
-    rt_u64 logits;     /* RT_HOST_SAMPLES: address of f32[1, V], or f32[n_prompt, V] for RT_ALL_LOGITS; else 0 */
+    rt_u64 id; /* the host's; unique among those not finished */
+    /* index of the first token in the token arena; the host keeps it until the request finishes */
+    rt_u64 prompt;
+    /* RT_HOST_SAMPLES: address of f32[1, V], or f32[n_prompt, V] for RT_ALL_LOGITS; else 0 */
+    rt_u64 logits;
     rt_u64 seed;       /* random stream */
     rt_u32 n_prompt;   /* at least 1 */
     rt_u32 max_tokens; /* tokens to generate; 0: until the context is full */
@@ -226,14 +255,18 @@ typedef struct rt_request {
     rt_u32 n_eos; /* 0: never stop for a token */
     float temperature, top_k, top_p, min_p;
     rt_i32 eos[RT_MAX_EOS];
-    rt_u32 dropped;    /* the machine's: cancelled while it waited */
-    rt_u32 n_rules;    /* words of the record of rules, which lies after the prompt in the token arena; 0: none */
-    rt_u64 logprobs;   /* n_logprobs: address of f32[tokens, n_logprobs, 2], of generated tokens or of all */
+    rt_u32 dropped; /* the machine's: cancelled while it waited */
+    /* words of the record of rules, which lies after the prompt in the token arena; 0: none */
+    rt_u32 n_rules;
+    /* n_logprobs: address of f32[tokens, n_logprobs, 2], of generated tokens or of all */
+    rt_u64 logprobs;
     rt_u32 n_logprobs; /* entries for each token, at most RT_LOGPROBS; 0: none */
-    rt_u32 n_names;    /* rt_name of the first 0, 1, 2 ... full pages of the prompt, after the rules in the token
-                          arena; 0: this request neither takes pages of others nor leaves any */
-    rt_u32 mask;       /* 1 + its row among the masks; 0: none.  With a mask it has rules */
-    rt_u32 drafts;     /* to try in a step at most; 0: none.  Neither with RT_HOST_SAMPLES nor with a mask */
+    /* rt_name of the first 0, 1, 2 ... full pages of the prompt, after the rules in the token
+     * arena; 0: this request neither takes pages of others nor leaves any */
+    rt_u32 n_names;
+    rt_u32 mask; /* 1 + its row among the masks; 0: none.  With a mask it has rules */
+    /* to try in a step at most; 0: none.  Neither with RT_HOST_SAMPLES nor with a mask */
+    rt_u32 drafts;
 } rt_request;
 
 /* RT_CANCEL ends a request; RT_APPEND gives a request of RT_HOST_SAMPLES its next tokens. */
@@ -248,24 +281,28 @@ typedef struct rt_command {
     rt_u64 logits; /* RT_APPEND: as rt_request.logits, for these tokens */
 } rt_command;
 
-/* Why a request ended: a token of its eos list, max_tokens, a full context, the host's cancel, or it could never
- * run. */
+/* Why a request ended: a token of its eos list, max_tokens, a full context, the host's cancel, or
+ * it could never run. */
 enum { RT_GOING, RT_EOS, RT_LENGTH, RT_CONTEXT, RT_CANCELLED, RT_REFUSED, RT_REASONS };
 
 /* Machine -> host: a token of a request, or news of it. */
 typedef struct rt_token {
     rt_u64 id;
-    rt_i32 token;  /* -1: none; this entry tells of logits or of the end */
-    rt_u32 index;  /* of the token among those generated, from 0 */
-    rt_u32 count;  /* RT_HOST_SAMPLES: rows of logits delivered for the last feed; else tokens of the prompt that came
-                      from shared or kept pages */
+    rt_i32 token; /* -1: none; this entry tells of logits or of the end */
+    rt_u32 index; /* of the token among those generated, from 0 */
+    /* RT_HOST_SAMPLES: rows of logits delivered for the last feed; else tokens of the prompt that
+     * came from shared or kept pages */
+    rt_u32 count;
     rt_u16 reason; /* RT_GOING, or why this is the last entry of the request */
-    unsigned char drafted, accepted; /* of the step whose last token this is: drafts that were tried, and drawn */
-    rt_u64 age_ns;                   /* of a request's first token, or logits: since the request was admitted; else 0 */
+    /* of the step whose last token this is: drafts that were tried, and drawn */
+    unsigned char drafted, accepted;
+    /* of a request's first token, or logits: since the request was admitted; else 0 */
+    rt_u64 age_ns;
 } rt_token;
 
-/* What went wrong: no progress for too long, a queue or the scratch pages full (a defect of the compiler), or a step
- * input out of range.  Written once, by the first that sees a fault (rt_raise); the machine then stops. */
+/* What went wrong: no progress for too long, a queue or the scratch pages full (a defect of the
+ * compiler), or a step input out of range.  Written once, by the first that sees a fault
+ * (rt_raise); the machine then stops. */
 enum { RT_STALL = 1, RT_OVERFLOW = 2, RT_BAD_INPUT = 3 };
 typedef struct rt_fault {
     rt_u32 kind;
@@ -277,13 +314,14 @@ typedef struct rt_fault {
 
 /* ---- the machine: mutable state and addresses ---- */
 
-/* What all workers share.  Words of different writers lie RT_LINE apart, so that no write disturbs the readers of
- * another word. */
+/* What all workers share.  Words of different writers lie RT_LINE apart, so that no write disturbs
+ * the readers of another word. */
 typedef struct rt_control {
     rt_wide step; /* rt_step_word of the step that runs; written by the step task alone */
     rt_word idle; /* 1: the step task waits for the host and no step runs */
     char apart0[RT_LINE - sizeof(rt_wide) - sizeof(rt_word)];
-    rt_word abort; /* RT_RUNNING, RT_STOPPING (the host wants all to leave), RT_FAULTING, RT_FAULTED */
+    /* RT_RUNNING, RT_STOPPING (the host wants all to leave), RT_FAULTING, RT_FAULTED */
+    rt_word abort;
     char apart1[RT_LINE - sizeof(rt_word)];
     rt_word sleepers; /* workers that sleep or are about to */
     char apart2[RT_LINE - sizeof(rt_word)];
@@ -293,21 +331,23 @@ typedef struct rt_control {
     char apart4[RT_LINE - sizeof(rt_word)];
     rt_word once_wanted, once_done; /* host-driven steps: asked for, finished */
     rt_u32 once_graph, once_tokens, once_rows, once_running;
-    rt_u32 live[RT_LIVES];     /* the step word's counts, for bodies that take an address */
-    rt_word free_pages;        /* rt_serving.n_free + n_kept, for statistics, as the next four */
-    rt_word put_back;          /* requests that were put back, since the start */
-    rt_wide n_steps;           /* since the start */
-    rt_wide asked, found;      /* tokens of prompts that might have been in kept or shared pages, and that were */
+    rt_u32 live[RT_LIVES]; /* the step word's counts, for bodies that take an address */
+    rt_word free_pages;    /* rt_serving.n_free + n_kept, for statistics, as the next four */
+    rt_word put_back;      /* requests that were put back, since the start */
+    rt_wide n_steps;       /* since the start */
+    /* tokens of prompts that might have been in kept or shared pages, and that were */
+    rt_wide asked, found;
     rt_wide drafted, accepted; /* drafts that were tried, and that were drawn */
     rt_fault fault;            /* valid once abort is RT_FAULTED */
 } rt_control;
 
 enum { RT_RUNNING, RT_STOPPING, RT_FAULTING, RT_FAULTED };
 
-/* A cell of a bounded queue with many writers and many readers (rt_queue.h).  Cell i % capacity is free for ticket i
- * when its turn is i, and holds the item of ticket i when its turn is i + 1; the capacity is at least 2.
- * Law: 0 <= written - read <= capacity, since the host makes queues as long as rt_jit_bound and rt_event_bound say.  A
- * writer that finds its cell taken all the same raises RT_OVERFLOW. */
+/* A cell of a bounded queue with many writers and many readers (rt_queue.h).  Cell i % capacity is
+ * free for ticket i when its turn is i, and holds the item of ticket i when its turn is i + 1; the
+ * capacity is at least 2.  Law: 0 <= written - read <= capacity, since the host makes queues as
+ * long as rt_jit_bound and rt_event_bound say.  A writer that finds its cell taken all the same
+ * raises RT_OVERFLOW. */
 typedef struct rt_slot_word {
     rt_word turn;
     rt_u32 item;
@@ -320,7 +360,8 @@ typedef struct rt_queue {
     char end[RT_LINE - sizeof(rt_word)];
 } rt_queue;
 
-/* Scratch pages of one worker, handed out in a circle.  Law: released <= acquired <= released + n, modulo 2^32. */
+/* Scratch pages of one worker, handed out in a circle.  Law: released <= acquired <= released + n,
+ * modulo 2^32. */
 typedef struct rt_pages {
     rt_word acquired, released;
     rt_u32 n;
@@ -337,52 +378,62 @@ typedef struct rt_scheduler {
 /* What a worker does, for the diagnosis of a stall. */
 enum { RT_AT_WAIT, RT_AT_BODY, RT_AT_STEP };
 
-/* A worker's own state.  Others read its first line, claim from its list (`cursor`) and ring its bell; the rest is
- * private. */
+/* A worker's own state.  Others read its first line, claim from its list (`cursor`) and ring its
+ * bell; the rest is private. */
 typedef struct rt_worker {
-    rt_wide cursor; /* epoch << 32 | next entry of its AOT list; of an older step: nothing is claimed yet in this one */
-    rt_word bell;   /* 1: sleeps or is about to; exchanged */
-    rt_word beats;  /* grows with each task and each look of the step task; only the worker writes it */
-    rt_word at;     /* RT_AT_*; for the stall's diagnosis */
-    rt_word task;   /* the last task that it began */
+    /* epoch << 32 | next entry of its AOT list; of an older step: nothing is claimed yet in this
+     * one */
+    rt_wide cursor;
+    rt_word bell; /* 1: sleeps or is about to; exchanged */
+    /* grows with each task and each look of the step task; only the worker writes it */
+    rt_word beats;
+    rt_word at;   /* RT_AT_*; for the stall's diagnosis */
+    rt_word task; /* the last task that it began */
     char apart[RT_LINE - sizeof(rt_wide) - 4 * sizeof(rt_word)];
     rt_u32 index;
-    rt_u32 owner;                   /* 1: this worker runs the step task */
-    rt_u64 step;                    /* the value of control.step that the fields below belong to */
-    rt_u32 graph;                   /* index */
-    rt_u32 epoch;                   /* run number of the graph */
-    rt_u32 spins;                   /* fruitless polls since the last task */
-    rt_u32 announced;               /* 1: it has told that it is about to sleep */
-    rt_u32 ahead;                   /* entry of its list from which it looks ahead */
-    rt_u32 ahead_task, ahead_piece; /* entries after that one, and pieces of the next, that are near */
-    rt_u32 doorbell;                /* the owner's: the host's bell before it last looked */
-    rt_u32 beats_seen;              /* sum over all workers when they last changed */
-    rt_u64 still_ns;                /* how long they have not changed */
-    rt_u64 looked_ns;               /* when that was last looked at; 0: not waiting */
+    rt_u32 owner;     /* 1: this worker runs the step task */
+    rt_u64 step;      /* the value of control.step that the fields below belong to */
+    rt_u32 graph;     /* index */
+    rt_u32 epoch;     /* run number of the graph */
+    rt_u32 spins;     /* fruitless polls since the last task */
+    rt_u32 announced; /* 1: it has told that it is about to sleep */
+    rt_u32 ahead;     /* entry of its list from which it looks ahead */
+    /* entries after that one, and pieces of the next, that are near */
+    rt_u32 ahead_task, ahead_piece;
+    rt_u32 doorbell;   /* the owner's: the host's bell before it last looked */
+    rt_u32 beats_seen; /* sum over all workers when they last changed */
+    rt_u64 still_ns;   /* how long they have not changed */
+    rt_u64 looked_ns;  /* when that was last looked at; 0: not waiting */
     rt_pages pages;
     char end[RT_LINE];
 } rt_worker;
 
 enum { RT_SLOT_FREE, RT_SLOT_FEEDING, RT_SLOT_WAITING, RT_SLOT_PARKED, RT_SLOT_LATE };
 
-#define RT_AGAIN (RT_NOWHERE - 1) /* rt_slot.source: the slot's row of `history`, from its beginning */
+#define RT_AGAIN \
+    (RT_NOWHERE - 1) /* rt_slot.source: the slot's row of `history`, from its beginning */
 
-/* One running request, the part that the step task looks at in each step; the rest is rt_machine.running. */
+/* One running request, the part that the step task looks at in each step; the rest is
+ * rt_machine.running. */
 typedef struct rt_slot {
-    rt_u32 state;    /* FREE; FEEDING: has tokens to feed; WAITING: for the host's RT_APPEND; PARKED: was put back;
-                      * LATE: waits for the mask of a token that a step could not draw */
+    /* FREE; FEEDING: has tokens to feed; WAITING: for the host's RT_APPEND; PARKED: was put back;
+     * LATE: waits for the mask of a token that a step could not draw */
+    rt_u32 state;
     rt_u32 admitted; /* number of the admission: the order of prompts */
     rt_u32 position; /* tokens that are in the KV cache */
     rt_u32 limit;    /* position never exceeds it */
-    rt_u32 held;     /* KV pages in its row of the page table: at least those that positions below `position` need */
-    rt_u32 reserved; /* pages promised to it; held <= reserved, which grows if requests grow (rt_serving.grows) */
-    rt_u64 source;   /* token arena index of what is being fed; RT_NOWHERE: `token`; or RT_AGAIN */
+    /* KV pages in its row of the page table: at least those that positions below `position` need */
+    rt_u32 held;
+    /* pages promised to it; held <= reserved, which grows if requests grow (rt_serving.grows) */
+    rt_u32 reserved;
+    rt_u64 source; /* token arena index of what is being fed; RT_NOWHERE: `token`; or RT_AGAIN */
     rt_u32 n_source, n_fed;
-    rt_i32 token;                            /* the last token generated */
-    rt_u32 generated;                        /* tokens generated, or appended by the host */
-    rt_u32 count;                            /* as rt_token.count */
-    rt_u32 step_tokens, step_rows, step_row; /* of the step that runs: tokens, rows, and its first row */
-    rt_u32 n_eos;                            /* of the request */
+    rt_i32 token;     /* the last token generated */
+    rt_u32 generated; /* tokens generated, or appended by the host */
+    rt_u32 count;     /* as rt_token.count */
+    /* of the step that runs: tokens, rows, and its first row */
+    rt_u32 step_tokens, step_rows, step_row;
+    rt_u32 n_eos; /* of the request */
     rt_u64 admitted_ns;
 } rt_slot;
 
@@ -393,8 +444,9 @@ typedef struct rt_name {
 
 enum { RT_PAGE_NAMED = 1, RT_PAGE_KEPT = 2 };
 
-/* What the step task knows of a KV page beside its bytes.  Law: a page is either on the stack of free pages, without a
- * name; or kept, with a name, held by nobody; or held by 1 + sharers slots. */
+/* What the step task knows of a KV page beside its bytes.  Law: a page is either on the stack of
+ * free pages, without a name; or kept, with a name, held by nobody; or held by 1 + sharers
+ * slots. */
 typedef struct rt_kv_page {
     rt_name name;        /* NAMED: of all tokens up to its end */
     rt_u32 state;        /* RT_PAGE_* */
@@ -420,46 +472,58 @@ typedef struct rt_drafter {
     rt_u32 tried;     /* drafts in the step that runs */
 } rt_drafter;
 
-/* Everything the step task keeps.  Law for the KV pages: n_free + n_kept + those held = n_pages, and n_promised = the
- * sum of (reserved - held) <= n_free + n_kept: whoever runs gets every page that it was promised. */
+/* Everything the step task keeps.  Law for the KV pages: n_free + n_kept + those held = n_pages,
+ * and n_promised = the sum of (reserved - held) <= n_free + n_kept: whoever runs gets every page
+ * that it was promised. */
 typedef struct rt_serving {
-    rt_u32 n_slots, n_pages, page_tokens, pages_per_slot; /* n_pages 0: the program has no KV cache */
-    rt_u32 n_vocab, max_tokens, max_rows;                 /* of the largest graph */
-    rt_u32 few_tokens, few_rows; /* of the largest graph whose bodies are those for few tokens, where a request's bits
-                                    must not depend on company (rt_step_fill_apart); 0: steps are filled as they come */
-    rt_u32 ready;                /* 0: the program takes no requests */
+    /* n_pages 0: the program has no KV cache */
+    rt_u32 n_slots, n_pages, page_tokens, pages_per_slot;
+    rt_u32 n_vocab, max_tokens, max_rows; /* of the largest graph */
+    /* of the largest graph whose bodies are those for few tokens, where a request's bits must not
+     * depend on company (rt_step_fill_apart); 0: steps are filled as they come */
+    rt_u32 few_tokens, few_rows;
+    rt_u32 ready; /* 0: the program takes no requests */
     /* offsets in the step area, RT_NOWHERE if the program has no such tensor */
     rt_u64 tokens, positions, slots, pages, rows, sampling, seeds, draws, logits, next;
-    rt_u64 asks, rules, history, shares;             /* all or none */
-    rt_u32 rule_words, history_tokens;               /* of a slot */
-    rt_u32 n_masks;                                  /* rows of `rules` after those of the slots; 0: none has masks */
-    rt_u32 n_choices;                                /* rows of a step that can have rules */
-    rt_u32 draft_tokens;                             /* of a step with drafts at most; 0: nobody drafts */
+    rt_u64 asks, rules, history, shares; /* all or none */
+    rt_u32 rule_words, history_tokens;   /* of a slot */
+    /* rows of `rules` after those of the slots; 0: none has masks */
+    rt_u32 n_masks;
+    rt_u32 n_choices; /* rows of a step that can have rules */
+    /* of a step with drafts at most; 0: nobody drafts */
+    rt_u32 draft_tokens;
     rt_u32 gram_tokens, gram_mask;                   /* N of the index, its buckets - 1 */
     rt_u32 n_free, n_promised, n_active, n_admitted; /* n_active: slots FEEDING, WAITING or LATE */
-    rt_u32 grows;      /* 1: a request is promised pages for its prompt alone, and put back if no more are there; 0: for
-                          all that it may ever hold */
-    rt_u32 n_parked;   /* slots PARKED */
-    rt_u32 unit;       /* tokens: pages are shared from the beginning of a text to multiples of it; 0: none are */
-    rt_u32 keeps_text; /* 1: `history` gets the tokens of every slot, not only of those with rules */
+    /* 1: a request is promised pages for its prompt alone, and put back if no more are there; 0:
+     * for all that it may ever hold */
+    rt_u32 grows;
+    rt_u32 n_parked; /* slots PARKED */
+    /* tokens: pages are shared from the beginning of a text to multiples of it; 0: none are */
+    rt_u32 unit;
+    /* 1: `history` gets the tokens of every slot, not only of those with rules */
+    rt_u32 keeps_text;
     rt_u32 n_kept, oldest, newest; /* kept pages, in the order in which they were let go */
     rt_u32 bucket_mask;
-    rt_u64 keys[2];    /* of names; secret, so that nobody can make two texts of one name */
-    rt_u32 running;    /* 1: a step for requests is under way, its outputs have not been read */
-    rt_u32 steady;     /* 1: that step has one token and one row of each request that feeds, and no prompt */
-    rt_u32 blocked;    /* 1: the oldest request in the ring waits until another ends */
-    rt_u32 prompt_led; /* 1: the step built last began with a prompt's piece, though others decode; with few_tokens */
-    rt_u32 decode_at;  /* the slot whose turn it is to decode, if not all fit into a step; with few_tokens */
-    rt_u32 told;       /* entries written to the token ring since the start; its `written` follows */
-    rt_u32 told_end;   /* `told` may grow up to here, as far as is known */
+    rt_u64 keys[2]; /* of names; secret, so that nobody can make two texts of one name */
+    rt_u32 running; /* 1: a step for requests is under way, its outputs have not been read */
+    /* 1: that step has one token and one row of each request that feeds, and no prompt */
+    rt_u32 steady;
+    rt_u32 blocked; /* 1: the oldest request in the ring waits until another ends */
+    /* 1: the step built last began with a prompt's piece, though others decode; with few_tokens */
+    rt_u32 prompt_led;
+    /* the slot whose turn it is to decode, if not all fit into a step; with few_tokens */
+    rt_u32 decode_at;
+    /* entries written to the token ring since the start; its `written` follows */
+    rt_u32 told;
+    rt_u32 told_end;                 /* `told` may grow up to here, as far as is known */
     rt_u32 built_tokens, built_rows; /* of the step that is being built */
     rt_u32 built_choices;            /* of its rows, those with rules */
     rt_u64 step;                     /* the step word published last */
     rt_u64 n_steps;                  /* published since the start */
 } rt_serving;
 
-/* Limits of waiting.  The two in ns count only time during which some worker looked at the clock, so that a process
- * that was stopped (a debugger, a suspended laptop) is not taken for a stall. */
+/* Limits of waiting.  The two in ns count only time during which some worker looked at the clock,
+ * so that a process that was stopped (a debugger, a suspended laptop) is not taken for a stall. */
 typedef struct rt_limits {
     rt_u64 stall_ns;      /* no task ends and none runs */
     rt_u64 body_ns;       /* no task ends, but some run */
@@ -479,8 +543,9 @@ typedef struct rt_machine {
     const rt_u32 *lists;
     rt_u32 n_graphs, n_workers, n_schedulers;
     rt_u32 jit_mask, event_mask; /* capacities - 1 */
-    rt_u32 steal;                /* a worker that would wait takes tasks from the queues of the others of its group, of
-                                  * so many workers each; 0: from none */
+    /* a worker that would wait takes tasks from the queues of the others of its group, of so many
+     * workers each; 0: from none */
+    rt_u32 steal;
 
     rt_control *control;
     rt_word *counters; /* one for each rt_event of the image */
@@ -515,8 +580,8 @@ typedef struct rt_machine {
     void *target; /* the target's own; the runtime does not look */
 } rt_machine;
 
-/* Marks a point of the protocol where the order between threads matters.  Tests lose time here at random, so that
- * unusual orders become common. */
+/* Marks a point of the protocol where the order between threads matters.  Tests lose time here at
+ * random, so that unusual orders become common. */
 RT_FN void rt_point(const rt_machine *m, rt_u32 who)
 {
     if (m->delay)

@@ -1,23 +1,27 @@
-/* rt_admit.h - requests in slots: admission, pages, putting back, retirement (the step task's first half).
+/* rt_admit.h - requests in slots: admission, pages, putting back, retirement (the step task's first
+ * half).
  *
- * Input: the host's ring of requests.  Output: slots that have something to feed (rt_step.h feeds them), and entries of
- * the token ring.  The step task alone calls this, so everything but the rings is plain memory.
+ * Input: the host's ring of requests.  Output: slots that have something to feed (rt_step.h feeds
+ * them), and entries of the token ring.  The step task alone calls this, so everything but the
+ * rings is plain memory.
  *
- * Promises.  A request is admitted only when it can be promised KV pages, and a promise is always kept:
- * n_promised <= n_free + n_kept (rt_serving).  Where requests grow (rt_serving.grows), the first promise covers the
- * prompt, and rt_step_grow promises one page more each time one is needed and there is one.  Elsewhere the promise
- * covers everything the request may ever hold.
+ * Promises.  A request is admitted only when it can be promised KV pages, and a promise is always
+ * kept: n_promised <= n_free + n_kept (rt_serving).  Where requests grow (rt_serving.grows), the
+ * first promise covers the prompt, and rt_step_grow promises one page more each time one is needed
+ * and there is one.  Elsewhere the promise covers everything the request may ever hold.
  *
- * Putting back.  If a request needs a page and none is left, the youngest request is put back: it gives up its pages,
- * keeps its slot and its text, and later feeds the text again.  `grows` is set only where that gives the same bits.
- * Requests that were put back resume in order of age, before any request that has not begun.  So the oldest request
- * always advances, and since each becomes the oldest in time, none starves.  A request whose tokens the host samples is
- * promised everything and never put back.
+ * Putting back.  If a request needs a page and none is left, the youngest request is put back: it
+ * gives up its pages, keeps its slot and its text, and later feeds the text again.  `grows` is set
+ * only where that gives the same bits.  Requests that were put back resume in order of age, before
+ * any request that has not begun.  So the oldest request always advances, and since each becomes
+ * the oldest in time, none starves.  A request whose tokens the host samples is promised everything
+ * and never put back.
  *
- * Sharing.  A request takes pages that already hold the beginning of its text instead of computing them
- * (rt_slot_match), up to the last token, which must be fed to get logits.  If the page it needs is being written by the
- * step under construction, the request waits for the next step.  Bits must not depend on who computed a page: where
- * steps are filled apart (rt_step_fill_apart), only whole pieces are shared, and everybody computes those alike.
+ * Sharing.  A request takes pages that already hold the beginning of its text instead of computing
+ * them (rt_slot_match), up to the last token, which must be fed to get logits.  If the page it
+ * needs is being written by the step under construction, the request waits for the next step.  Bits
+ * must not depend on who computed a page: where steps are filled apart (rt_step_fill_apart), only
+ * whole pieces are shared, and everybody computes those alike.
  */
 #ifndef RT_ADMIT_H
 #define RT_ADMIT_H
@@ -36,7 +40,8 @@ RT_FN rt_u32 rt_tokens_space(rt_machine *m)
     return s->told_end - s->told;
 }
 
-RT_FN void rt_tell_at(rt_machine *m, rt_u32 at, rt_u64 id, rt_i32 token, rt_u32 index, rt_u32 count, rt_u32 reason)
+RT_FN void rt_tell_at(rt_machine *m, rt_u32 at, rt_u64 id, rt_i32 token, rt_u32 index, rt_u32 count,
+                      rt_u32 reason)
 {
     rt_token *t = &m->tokens[at & m->token_mask];
     t->id = id;
@@ -48,15 +53,18 @@ RT_FN void rt_tell_at(rt_machine *m, rt_u32 at, rt_u64 id, rt_i32 token, rt_u32 
     t->age_ns = 0;
 }
 
-/* Append an entry for the host.  The caller has checked rt_tokens_space; rt_show publishes all entries at once. */
-RT_FN void rt_tell(rt_machine *m, rt_u64 id, rt_i32 token, rt_u32 index, rt_u32 count, rt_u32 reason)
+/* Append an entry for the host.  The caller has checked rt_tokens_space; rt_show publishes all
+ * entries at once. */
+RT_FN void rt_tell(rt_machine *m, rt_u64 id, rt_i32 token, rt_u32 index, rt_u32 count,
+                   rt_u32 reason)
 {
     rt_tell_at(m, m->serving->told++, id, token, index, count, reason);
 }
 
 RT_FN void rt_show(rt_machine *m)
 {
-    rt_store_release_system(&m->token_ring->written, m->serving->told); /* partner: rt_ring_ready in the host */
+    /* partner: rt_ring_ready in the host */
+    rt_store_release_system(&m->token_ring->written, m->serving->told);
 }
 
 /* Add to a statistics count, which the step task alone writes. */
@@ -79,7 +87,8 @@ RT_FN rt_u32 rt_request_limit(const rt_serving *s, const rt_request *r)
         return 0;
     if (r->max_tokens == 0)
         want = most;
-    if (want > most || (r->flags & RT_HOST_SAMPLES ? s->logits == RT_NOWHERE || !r->logits : s->next == RT_NOWHERE))
+    if (want > most || (r->flags & RT_HOST_SAMPLES ? s->logits == RT_NOWHERE || !r->logits
+                                                   : s->next == RT_NOWHERE))
         return 0;
     return (rt_u32)want;
 }
@@ -92,13 +101,14 @@ RT_FN rt_u32 rt_pages_for(const rt_serving *s, rt_u32 positions)
 /* Entry i of a slot's row of the page table. */
 RT_FN rt_i32 *rt_page_entry(const rt_machine *m, rt_u32 slot, rt_u32 i)
 {
-    return (rt_i32 *)(m->step_area + m->serving->pages) + (rt_u64)slot * m->serving->pages_per_slot + i;
+    return (rt_i32 *)(m->step_area + m->serving->pages) +
+           (rt_u64)slot * m->serving->pages_per_slot + i;
 }
 
-/* The name of the text of a slot's first n pages.  Names of the prompt's full pages came with the request; beyond them
- * the name is continued over the slot's row of `history`, one page at a time and never backwards.  A name that is known
- * is not read again: once a request whose tokens the host samples has been fed, its part of the token arena may hold
- * something else. */
+/* The name of the text of a slot's first n pages.  Names of the prompt's full pages came with the
+ * request; beyond them the name is continued over the slot's row of `history`, one page at a time
+ * and never backwards.  A name that is known is not read again: once a request whose tokens the
+ * host samples has been fed, its part of the token arena may hold something else. */
 RT_LARGE_FN const rt_name *rt_chain_to(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     const rt_serving *s = m->serving;
@@ -111,11 +121,13 @@ RT_LARGE_FN const rt_name *rt_chain_to(rt_machine *m, rt_u32 index, rt_u32 n)
         c->known = 1;
     }
     for (; c->n < n; c->n++)
-        rt_name_tokens(s, &c->name, rt_slot_text(m, index) + (rt_u64)c->n * s->page_tokens, s->page_tokens);
+        rt_name_tokens(s, &c->name, rt_slot_text(m, index) + (rt_u64)c->n * s->page_tokens,
+                       s->page_tokens);
     return &c->name;
 }
 
-/* Does this request take part in sharing: are its pages named, and does it look for those of others? */
+/* Does this request take part in sharing: are its pages named, and does it look for those of
+ * others? */
 RT_FN int rt_slot_shares(const rt_machine *m, rt_u32 index)
 {
     return m->serving->unit && m->running[index].n_names;
@@ -127,8 +139,9 @@ RT_FN int rt_slot_begins(const rt_slot *slot)
     return slot->source != RT_NOWHERE && slot->n_fed == slot->position;
 }
 
-/* The next n tokens of a text are about to be fed: name the pages that they complete.  A request with a mask may have
- * to write its last token again (RT_SLOT_LATE), so the page of that token stays unnamed. */
+/* The next n tokens of a text are about to be fed: name the pages that they complete.  A request
+ * with a mask may have to write its last token again (RT_SLOT_LATE), so the page of that token
+ * stays unnamed. */
 RT_FN void rt_slot_name(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     const rt_serving *s = m->serving;
@@ -136,24 +149,30 @@ RT_FN void rt_slot_name(rt_machine *m, rt_u32 index, rt_u32 n)
     if (!rt_slot_shares(m, index) || !rt_slot_begins(slot) || (s->few_tokens && n != s->max_tokens))
         return;
     rt_u32 again = m->running[index].mask && slot->n_fed + n == slot->n_source;
-    for (rt_u32 i = slot->position / s->page_tokens; i < (slot->position + n - again) / s->page_tokens; i++)
-        rt_page_name(m, (rt_u32)*rt_page_entry(m, index, i), rt_chain_to(m, index, i + 1), (rt_u32)s->n_steps + 1);
+    for (rt_u32 i = slot->position / s->page_tokens;
+         i < (slot->position + n - again) / s->page_tokens; i++)
+        rt_page_name(m, (rt_u32)*rt_page_entry(m, index, i), rt_chain_to(m, index, i + 1),
+                     (rt_u32)s->n_steps + 1);
 }
 
-/* Name the full pages of the answer, so that the next turn of a conversation finds them.  All of them are written. */
+/* Name the full pages of the answer, so that the next turn of a conversation finds them.  All of
+ * them are written. */
 RT_LARGE_FN void rt_slot_name_answer(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
     rt_u32 i = m->chains[index].n;
     if (!rt_slot_shares(m, index) || s->few_tokens)
         return;
-    i = i < m->running[index].n_names ? m->running[index].n_names - 1 : i - 1; /* the last name may be of no page yet */
+    /* the last name may be of no page yet */
+    i = i < m->running[index].n_names ? m->running[index].n_names - 1 : i - 1;
     for (; i < m->slots[index].position / s->page_tokens; i++)
-        rt_page_name(m, (rt_u32)*rt_page_entry(m, index, i), rt_chain_to(m, index, i + 1), (rt_u32)s->n_steps);
+        rt_page_name(m, (rt_u32)*rt_page_entry(m, index, i), rt_chain_to(m, index, i + 1),
+                     (rt_u32)s->n_steps);
 }
 
-/* Let go of a slot's pages and of its promise.  The last page goes first: kept pages are evicted in that order, so the
- * beginning of a text outlives its end, and what can be found is always a whole prefix. */
+/* Let go of a slot's pages and of its promise.  The last page goes first: kept pages are evicted in
+ * that order, so the beginning of a text outlives its end, and what can be found is always a whole
+ * prefix. */
 RT_LARGE_FN void rt_slot_give_pages(rt_machine *m, rt_u32 index)
 {
     rt_serving *s = m->serving;
@@ -192,7 +211,8 @@ RT_LARGE_FN void rt_slot_finish(rt_machine *m, rt_u32 index, rt_i32 token, rt_u3
 
 enum { RT_MISSING, RT_LATER, RT_TAKEN };
 
-/* Look for the n_pages pages of the next unit and put them into the slot's row of the page table, not held yet. */
+/* Look for the n_pages pages of the next unit and put them into the slot's row of the page table,
+ * not held yet. */
 RT_FN rt_u32 rt_slot_look_up(rt_machine *m, rt_u32 index, rt_u32 n_pages)
 {
     const rt_serving *s = m->serving;
@@ -208,8 +228,8 @@ RT_FN rt_u32 rt_slot_look_up(rt_machine *m, rt_u32 index, rt_u32 n_pages)
     return RT_TAKEN;
 }
 
-/* Hold the pages that were found.  Their n tokens count as fed; the rules and a later second feed still need the
- * tokens themselves, so these are copied to `history`. */
+/* Hold the pages that were found.  Their n tokens count as fed; the rules and a later second feed
+ * still need the tokens themselves, so these are copied to `history`. */
 RT_FN void rt_slot_skip(rt_machine *m, rt_u32 index, rt_u32 n_pages, rt_u32 n)
 {
     rt_serving *s = m->serving;
@@ -230,8 +250,9 @@ RT_FN void rt_slot_skip(rt_machine *m, rt_u32 index, rt_u32 n_pages, rt_u32 n)
     slot->n_fed += n;
 }
 
-/* Take what others have computed of the text that a request feeds, unit by unit.  0: the next unit is being computed by
- * the step under construction, so the request should wait for it instead of feeding. */
+/* Take what others have computed of the text that a request feeds, unit by unit.  0: the next unit
+ * is being computed by the step under construction, so the request should wait for it instead of
+ * feeding. */
 RT_LARGE_FN int rt_slot_match(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -239,7 +260,8 @@ RT_LARGE_FN int rt_slot_match(rt_machine *m, rt_u32 index)
     rt_u32 found = RT_TAKEN;
     if (!rt_slot_shares(m, index) || !rt_slot_begins(slot))
         return 1;
-    while (found == RT_TAKEN && slot->position % s->unit == 0 && slot->position + s->unit < slot->n_source) {
+    while (found == RT_TAKEN && slot->position % s->unit == 0 &&
+           slot->position + s->unit < slot->n_source) {
         found = rt_slot_look_up(m, index, s->unit / s->page_tokens);
         if (found == RT_TAKEN)
             rt_slot_skip(m, index, s->unit / s->page_tokens, s->unit);
@@ -250,14 +272,15 @@ RT_LARGE_FN int rt_slot_match(rt_machine *m, rt_u32 index)
 
 /* ---- growing and putting back ---- */
 
-/* Pages to promise to a request that is about to feed n tokens: where it grows, those of n + 1 positions. */
+/* Pages to promise to a request that is about to feed n tokens: where it grows, those of n + 1
+ * positions. */
 RT_FN rt_u32 rt_pages_at_first(const rt_serving *s, const rt_request *r, rt_u32 n, rt_u32 limit)
 {
     return rt_pages_for(s, s->grows && !(r->flags & RT_HOST_SAMPLES) && n < limit ? n + 1 : limit);
 }
 
-/* Put a request back: it gives up its pages and resumes later (rt_step_resume).  If it was decoding, its whole text,
- * which lies in `history`, becomes what it feeds. */
+/* Put a request back: it gives up its pages and resumes later (rt_step_resume).  If it was
+ * decoding, its whole text, which lies in `history`, becomes what it feeds. */
 RT_LARGE_FN void rt_slot_put_back(rt_machine *m, rt_u32 index)
 {
     rt_slot *slot = &m->slots[index];
@@ -274,7 +297,8 @@ RT_LARGE_FN void rt_slot_put_back(rt_machine *m, rt_u32 index)
     slot->state = RT_SLOT_PARKED;
     m->serving->n_active--;
     m->serving->n_parked++;
-    rt_store_relaxed_device(&m->control->put_back, rt_load_relaxed_device(&m->control->put_back) + 1);
+    rt_store_relaxed_device(&m->control->put_back,
+                            rt_load_relaxed_device(&m->control->put_back) + 1);
 }
 
 /* Admissions since this slot's own: older requests have larger ages. */
@@ -298,7 +322,8 @@ RT_FN rt_u32 rt_find_oldest_parked(const rt_machine *m)
 {
     rt_u32 best = RT_NONE;
     for (rt_u32 i = 0; i < m->serving->n_slots; i++)
-        if (m->slots[i].state == RT_SLOT_PARKED && (best == RT_NONE || rt_slot_age(m, i) > rt_slot_age(m, best)))
+        if (m->slots[i].state == RT_SLOT_PARKED &&
+            (best == RT_NONE || rt_slot_age(m, i) > rt_slot_age(m, best)))
             best = i;
     return best;
 }
@@ -311,8 +336,8 @@ RT_FN int rt_slot_crosses(const rt_machine *m, rt_u32 index)
            slot->position + 1 > slot->held * m->serving->page_tokens;
 }
 
-/* Promise a page to each request that decodes into a page which it was not promised.  While none is left, put back the
- * youngest request, which may be the one that asks. */
+/* Promise a page to each request that decodes into a page which it was not promised.  While none is
+ * left, put back the youngest request, which may be the one that asks. */
 RT_LARGE_FN void rt_step_grow(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -321,7 +346,8 @@ RT_LARGE_FN void rt_step_grow(rt_machine *m)
         if (!rt_slot_crosses(m, i) || slot->held < slot->reserved)
             continue;
         while (slot->state == RT_SLOT_FEEDING && !rt_pages_left(s))
-            rt_slot_put_back(m, rt_find_youngest(m)); /* never RT_NONE: this slot itself qualifies */
+            rt_slot_put_back(m,
+                             rt_find_youngest(m)); /* never RT_NONE: this slot itself qualifies */
         if (slot->state == RT_SLOT_FEEDING) {
             slot->reserved++;
             s->n_promised++;
@@ -329,8 +355,8 @@ RT_LARGE_FN void rt_step_grow(rt_machine *m)
     }
 }
 
-/* The steady path takes pages from the stack only (rt_lane_goes_on).  Evict kept pages to the stack before it would
- * leave that path for want of one. */
+/* The steady path takes pages from the stack only (rt_lane_goes_on).  Evict kept pages to the stack
+ * before it would leave that path for want of one. */
 RT_LARGE_FN void rt_step_stock(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -342,13 +368,14 @@ RT_LARGE_FN void rt_step_stock(rt_machine *m)
             rt_page_evict(m);
 }
 
-/* Pages held in reserve for the running requests: one for each that may still grow.  Admission leaves these alone, so
- * that a new request does not force another to be put back at once. */
+/* Pages held in reserve for the running requests: one for each that may still grow.  Admission
+ * leaves these alone, so that a new request does not force another to be put back at once. */
 RT_FN rt_u32 rt_pages_wanted(const rt_machine *m)
 {
     rt_u32 n = 0;
     for (rt_u32 i = 0; m->serving->grows && i < m->serving->n_slots; i++)
-        n += m->slots[i].state == RT_SLOT_FEEDING && m->slots[i].reserved < rt_pages_for(m->serving, m->slots[i].limit);
+        n += m->slots[i].state == RT_SLOT_FEEDING &&
+             m->slots[i].reserved < rt_pages_for(m->serving, m->slots[i].limit);
     return n;
 }
 
@@ -380,11 +407,13 @@ RT_FN rt_u32 rt_find_free(const rt_machine *m)
     return RT_NONE;
 }
 
-/* Copy a request's rules, which follow its prompt in the token arena, to its slot's row of `rules`. */
+/* Copy a request's rules, which follow its prompt in the token arena, to its slot's row of
+ * `rules`. */
 RT_FN void rt_slot_take_rules(const rt_machine *m, rt_u32 index)
 {
     const rt_request *r = &m->running[index];
-    rt_i32 *to = (rt_i32 *)(m->step_area + m->serving->rules) + (rt_u64)index * m->serving->rule_words;
+    rt_i32 *to =
+        (rt_i32 *)(m->step_area + m->serving->rules) + (rt_u64)index * m->serving->rule_words;
     for (rt_u32 i = 0; i < r->n_rules; i++)
         to[i] = m->token_arena[r->prompt + r->n_prompt + i];
 }
@@ -417,8 +446,9 @@ RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r,
         rt_draft_begin(m, index);
 }
 
-/* Do the request's prompt, rules and names lie inside the token arena, and does the program have what its rules, log
- * probabilities and mask need?  Requests come from outside the machine, so nothing about them is assumed. */
+/* Do the request's prompt, rules and names lie inside the token arena, and does the program have
+ * what its rules, log probabilities and mask need?  Requests come from outside the machine, so
+ * nothing about them is assumed. */
 RT_FN int rt_request_fits(const rt_machine *m, const rt_request *r)
 {
     const rt_serving *s = m->serving;
@@ -427,11 +457,13 @@ RT_FN int rt_request_fits(const rt_machine *m, const rt_request *r)
         return 0;
     if (!r->n_rules && !r->n_logprobs && !r->mask)
         return 1;
-    return s->asks != RT_NOWHERE && r->n_rules <= s->rule_words && r->mask <= s->n_masks && (!r->mask || r->n_rules) &&
-           r->n_logprobs <= RT_LOGPROBS && (!r->n_logprobs || r->logprobs);
+    return s->asks != RT_NOWHERE && r->n_rules <= s->rule_words && r->mask <= s->n_masks &&
+           (!r->mask || r->n_rules) && r->n_logprobs <= RT_LOGPROBS &&
+           (!r->n_logprobs || r->logprobs);
 }
 
-/* True if no slot is free, or too few pages are left for a request whose positions end at `limit`. */
+/* True if no slot is free, or too few pages are left for a request whose positions end at
+ * `limit`. */
 RT_FN rt_u32 rt_has_no_room(const rt_machine *m, const rt_request *r, rt_u32 limit)
 {
     const rt_serving *s = m->serving;
@@ -439,15 +471,16 @@ RT_FN rt_u32 rt_has_no_room(const rt_machine *m, const rt_request *r, rt_u32 lim
     return rt_find_free(m) == RT_NONE || rt_pages_left(s) < n + rt_pages_wanted(m);
 }
 
-/* Admit requests in order of arrival until a slot or a page is missing.  None is admitted while one that was put back
- * still waits.  A request that can never run here is refused at once. */
+/* Admit requests in order of arrival until a slot or a page is missing.  None is admitted while one
+ * that was put back still waits.  A request that can never run here is refused at once. */
 RT_LARGE_FN void rt_step_admit(rt_machine *m)
 {
     rt_serving *s = m->serving;
     rt_step_resume(m);
     s->blocked = s->n_parked != 0;
     while (!s->blocked && rt_ring_ready(m->request_ring)) {
-        const rt_request *r = &m->requests[rt_load_relaxed_device(&m->request_ring->read) & m->request_mask];
+        const rt_request *r =
+            &m->requests[rt_load_relaxed_device(&m->request_ring->read) & m->request_mask];
         rt_u32 limit = rt_request_limit(s, r);
         if (!rt_request_fits(m, r))
             limit = 0;

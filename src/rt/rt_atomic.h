@@ -1,11 +1,11 @@
 /* rt_atomic.h - atomic operations on a CPU: order and scope are in each name.
  *
- * Scope `device`: between workers and schedulers of one device.  Scope `system`: between them and the host, and between
- * the GPUs of one machine.  On a CPU both are the same; rt_atomic_cuda.h tells them apart, and tests/rt_atomic_model.h
- * passes each one to the model checker.
+ * Scope `device`: between workers and schedulers of one device.  Scope `system`: between them and
+ * the host, and between the GPUs of one machine.  On a CPU both are the same; rt_atomic_cuda.h
+ * tells them apart, and tests/rt_atomic_model.h passes each one to the model checker.
  *
- * There are no fences.  Each argument in docs/runtime.md relies on acquire and release of one location, which is easier
- * to check than a fence, and ThreadSanitizer does not model fences.
+ * There are no fences.  Each argument in docs/runtime.md relies on acquire and release of one
+ * location, which is easier to check than a fence, and ThreadSanitizer does not model fences.
  */
 #ifndef RT_ATOMIC_H
 #define RT_ATOMIC_H

@@ -1,4 +1,5 @@
-/* rt_atomic_cuda.h - the operations of rt_atomic.h on an NVIDIA GPU, as PTX of the memory model (sm_70 and later). */
+/* rt_atomic_cuda.h - the operations of rt_atomic.h on an NVIDIA GPU, as PTX of the memory model
+ * (sm_70 and later). */
 #ifndef RT_ATOMIC_CUDA_H
 #define RT_ATOMIC_CUDA_H
 

@@ -1,25 +1,26 @@
-/* rt_collect.h - what a step has produced: logits, tokens and log probabilities to the host, requests retired (the step
- * task's first part).
+/* rt_collect.h - what a step has produced: logits, tokens and log probabilities to the host,
+ * requests retired (the step task's first part).
  *
- * Input: the results of the last step in the step area (logits, next, logprobs), and what each slot had in it.  Output:
- * entries of the token ring, slots that have their next token.  Relies on rt_admit.h; rt_step.h calls it, once for each
- * step, while no task runs.
+ * Input: the results of the last step in the step area (logits, next, logprobs), and what each slot
+ * had in it.  Output: entries of the token ring, slots that have their next token.  Relies on
+ * rt_admit.h; rt_step.h calls it, once for each step, while no task runs.
  *
- * Law: a request gets its tokens in order, each once, and the entry that ends it last.  Of a step with drafts
- * (rt_draft.h) only the rows count that a request would have had without them.
+ * Law: a request gets its tokens in order, each once, and the entry that ends it last.  Of a step
+ * with drafts (rt_draft.h) only the rows count that a request would have had without them.
  */
 #ifndef RT_COLLECT_H
 #define RT_COLLECT_H
 
 #include "rt/rt_admit.h"
 
-/* Copy the rows of logits that the last step made for one request to the host's buffer.  The buffer holds the rows of
- * one feed; slot->count says how many of them are there. */
+/* Copy the rows of logits that the last step made for one request to the host's buffer.  The buffer
+ * holds the rows of one feed; slot->count says how many of them are there. */
 RT_FN void rt_slot_deliver(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
-    const float *from = (const float *)(m->step_area + s->logits) + (rt_u64)slot->step_row * s->n_vocab;
+    const float *from =
+        (const float *)(m->step_area + s->logits) + (rt_u64)slot->step_row * s->n_vocab;
     float *to = (float *)m->running[index].logits + (rt_u64)slot->count * s->n_vocab;
     rt_u64 n = (rt_u64)slot->step_rows * s->n_vocab;
     for (rt_u64 i = 0; i < n; i++)
@@ -27,8 +28,9 @@ RT_FN void rt_slot_deliver(rt_machine *m, rt_u32 index)
     slot->count += slot->step_rows;
 }
 
-/* Copy the log probabilities that the last step made for one request to the host.  A row at position p describes the
- * token at p + 1.  The host's buffer begins at token 1 of the prompt (RT_ALL_SHARES) or at the first generated one. */
+/* Copy the log probabilities that the last step made for one request to the host.  A row at
+ * position p describes the token at p + 1.  The host's buffer begins at token 1 of the prompt
+ * (RT_ALL_SHARES) or at the first generated one. */
 RT_FN void rt_slot_deliver_shares(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -37,8 +39,8 @@ RT_FN void rt_slot_deliver_shares(rt_machine *m, rt_u32 index)
     rt_u32 first = r->flags & RT_ALL_SHARES ? 0 : r->n_prompt;
     for (rt_u32 row = 0; row < slot->step_rows; row++) {
         rt_u64 at = slot->position - slot->step_rows + row + 1 - first;
-        const float *from =
-            (const float *)(m->step_area + s->shares) + (rt_u64)(slot->step_row + row) * RT_LOGPROBS * 2;
+        const float *from = (const float *)(m->step_area + s->shares) +
+                            (rt_u64)(slot->step_row + row) * RT_LOGPROBS * 2;
         for (rt_u32 i = 0; i < 2 * r->n_logprobs; i++)
             ((float *)r->logprobs)[at * 2 * r->n_logprobs + i] = from[i];
     }
@@ -63,16 +65,18 @@ RT_FN rt_u32 rt_slot_reason(const rt_slot *slot, const rt_request *r, rt_i32 tok
     return slot->position >= slot->limit ? RT_CONTEXT : RT_GOING;
 }
 
-/* A step with drafts has ended: keep the rows that count.  These are the first, and each whose token is the one that
- * the row before it drew, up to a token that ends the text; the others are as if they had never been.  Of the rows that
- * count only the last can end the request, since rt_draft_most drafts nothing after a limit. */
+/* A step with drafts has ended: keep the rows that count.  These are the first, and each whose
+ * token is the one that the row before it drew, up to a token that ends the text; the others are as
+ * if they had never been.  Of the rows that count only the last can end the request, since
+ * rt_draft_most drafts nothing after a limit. */
 RT_LARGE_FN void rt_slot_verify(rt_machine *m, rt_u32 index)
 {
     rt_slot *slot = &m->slots[index];
     const rt_i32 *next = (const rt_i32 *)(m->step_area + m->serving->next) + slot->step_row;
     const rt_i32 *drafts = rt_slot_text(m, index) + slot->position + 1;
     rt_u32 n = 1, tried = m->drafters[index].tried;
-    while (n <= tried && next[n - 1] == drafts[n - 1] && !rt_is_eos(&m->running[index], slot->n_eos, next[n - 1]))
+    while (n <= tried && next[n - 1] == drafts[n - 1] &&
+           !rt_is_eos(&m->running[index], slot->n_eos, next[n - 1]))
         n++;
     slot->step_tokens = slot->step_rows = n;
     rt_draft_judge(m, index, n - 1);
@@ -80,8 +84,9 @@ RT_LARGE_FN void rt_slot_verify(rt_machine *m, rt_u32 index)
     rt_count(&m->control->accepted, n - 1);
 }
 
-/* The mask of the request had not arrived when its token was to be drawn.  The last token is fed again once the mask is
- * there (rt_slots_find_masks).  Its keys and values are written again with the same bits. */
+/* The mask of the request had not arrived when its token was to be drawn.  The last token is fed
+ * again once the mask is there (rt_slots_find_masks).  Its keys and values are written again with
+ * the same bits. */
 RT_FN void rt_slot_repeat(rt_slot *slot)
 {
     slot->position--;
@@ -93,7 +98,8 @@ RT_FN void rt_slot_repeat(rt_slot *slot)
 RT_FN const rt_word *rt_mask_number(const rt_machine *m, const rt_request *r)
 {
     const rt_serving *s = m->serving;
-    return (const rt_word *)(m->step_area + s->rules) + (rt_u64)(s->n_slots + r->mask - 1) * s->rule_words;
+    return (const rt_word *)(m->step_area + s->rules) +
+           (rt_u64)(s->n_slots + r->mask - 1) * s->rule_words;
 }
 
 /* Let those slots feed again whose mask has arrived since. */
@@ -102,14 +108,15 @@ RT_FN void rt_slots_find_masks(rt_machine *m)
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
         rt_slot *slot = &m->slots[i];
         if (slot->state == RT_SLOT_LATE &&
-            rt_load_acquire_system(rt_mask_number(m, &m->running[i])) == slot->generated + 1) /* host_put_mask */
+            rt_load_acquire_system(rt_mask_number(m, &m->running[i])) ==
+                slot->generated + 1) /* host_put_mask */
             slot->state = RT_SLOT_FEEDING;
     }
 }
 
-/* Everything that was to be fed has been, so the last row holds the request's next token: deliver it, after the drafts
- * that were drawn, and either retire the request or feed the token in the next step.  If the host samples, tell it that
- * the logits are there. */
+/* Everything that was to be fed has been, so the last row holds the request's next token: deliver
+ * it, after the drafts that were drawn, and either retire the request or feed the token in the next
+ * step.  If the host samples, tell it that the logits are there. */
 RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -185,8 +192,9 @@ RT_FN rt_u32 rt_told_most(const rt_serving *s)
     return s->n_slots + s->draft_tokens;
 }
 
-/* Account for the last step.  0: the token ring may be too full; nothing was changed, and the caller tries again later.
- * Space is checked once, up front, so that a step is accounted for whole or not at all. */
+/* Account for the last step.  0: the token ring may be too full; nothing was changed, and the
+ * caller tries again later.  Space is checked once, up front, so that a step is accounted for whole
+ * or not at all. */
 RT_LARGE_FN int rt_step_collect(rt_machine *m)
 {
     rt_serving *s = m->serving;

@@ -1,17 +1,20 @@
-/* rt_draft.h - drafts: tokens that a request may get next, guessed from its own text and tried in one step
- * (docs/runtime.md, "Drafts").
+/* rt_draft.h - drafts: tokens that a request may get next, guessed from its own text and tried in
+ * one step (docs/runtime.md, "Drafts").
  *
- * Input: a slot's row of `history`.  Output: drafts, written into that row after the text that is known; rt_step.h
- * feeds them after the last token, and takes back those that were not drawn.  Called by the step task alone.
+ * Input: a slot's row of `history`.  Output: drafts, written into that row after the text that is
+ * known; rt_step.h feeds them after the last token, and takes back those that were not drawn.
+ * Called by the step task alone.
  *
- * The index of a slot holds every position q >= N of the text whose token is known, under a hash of the N tokens before
- * it: `first` has the last q of a bucket, `before[q]` the one before q.  So a look-up finds where the last N tokens
- * stood before, and the token that followed: the drafts are copied from there on.  Of a few such places, the latest
- * first, that with the longest equal text before it is taken.  What the index says is compared with the text, so a hash
- * that two texts share does no harm.  A draft after the end of the text copies a draft: text that repeats itself goes
- * on repeating itself.
+ * The index of a slot holds every position q >= N of the text whose token is known, under a hash of
+ * the N tokens before it: `first` has the last q of a bucket, `before[q]` the one before q.  So a
+ * look-up finds where the last N tokens stood before, and the token that followed: the drafts are
+ * copied from there on.  Of a few such places, the latest first, that with the longest equal text
+ * before it is taken.  What the index says is compared with the text, so a hash that two texts
+ * share does no harm.  A draft after the end of the text copies a draft: text that repeats itself
+ * goes on repeating itself.
  *
- * Cost: a token enters the index once; a look-up compares at most RT_GRAM_TRIES places.  No scan of the text.
+ * Cost: a token enters the index once; a look-up compares at most RT_GRAM_TRIES places.  No scan of
+ * the text.
  */
 #ifndef RT_DRAFT_H
 #define RT_DRAFT_H
@@ -23,14 +26,16 @@ enum {
     RT_GRAM_LONGEST = 32, /* tokens that it compares at each */
     RT_DRAFT_FIRST = 4,   /* tokens that a request drafts at first */
     RT_DRAFT_MISSES = 3,  /* steps in a row without an accepted draft after which a request rests */
-    RT_DRAFT_REST = 32,   /* tokens that it then gets without drafts; twice as many each time that it goes on missing */
+    /* tokens that it then gets without drafts; twice as many each time that it goes on missing */
+    RT_DRAFT_REST = 32,
     RT_DRAFT_LONG_REST = 512
 };
 
 /* A slot's row of `history`: its tokens from position 0. */
 RT_FN rt_i32 *rt_slot_text(const rt_machine *m, rt_u32 slot)
 {
-    return (rt_i32 *)(m->step_area + m->serving->history) + (rt_u64)slot * m->serving->history_tokens;
+    return (rt_i32 *)(m->step_area + m->serving->history) +
+           (rt_u64)slot * m->serving->history_tokens;
 }
 
 /* ---- the index ---- */
@@ -98,7 +103,8 @@ RT_FN rt_u32 rt_draft_equal(const rt_i32 *a, const rt_i32 *b, rt_u32 before)
     return n;
 }
 
-/* Where the text goes on after what its last tokens were before, and how many of them; RT_NONE: they are new. */
+/* Where the text goes on after what its last tokens were before, and how many of them; RT_NONE:
+ * they are new. */
 RT_FN rt_u32 rt_draft_find(const rt_machine *m, rt_u32 slot, rt_u32 known, rt_u32 *equal)
 {
     const rt_serving *s = m->serving;
@@ -121,8 +127,8 @@ RT_FN rt_u32 rt_draft_find(const rt_machine *m, rt_u32 slot, rt_u32 known, rt_u3
 
 /* ---- drafting ---- */
 
-/* Tokens that a slot which decodes may draft for the step that is built: as many as have paid so far, and none after
- * an end that is known, or in a page that it was not promised. */
+/* Tokens that a slot which decodes may draft for the step that is built: as many as have paid so
+ * far, and none after an end that is known, or in a page that it was not promised. */
 RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -141,8 +147,9 @@ RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index)
     return n;
 }
 
-/* Write up to n drafts after the text of a slot that decodes; how many.  As long as few tokens are equal, few are
- * drafted: one of N, one more for each further one, so that a place that was found by chance costs little. */
+/* Write up to n drafts after the text of a slot that decodes; how many.  As long as few tokens are
+ * equal, few are drafted: one of N, one more for each further one, so that a place that was found
+ * by chance costs little. */
 RT_LARGE_FN rt_u32 rt_draft_make(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     rt_i32 *tokens = rt_slot_text(m, index);
@@ -159,15 +166,17 @@ RT_LARGE_FN rt_u32 rt_draft_make(rt_machine *m, rt_u32 index, rt_u32 n)
     return n;
 }
 
-/* So many of the tried drafts were drawn.  Twice as many next time if all were, else one more than were; after a few
- * steps without any the slot rests. */
+/* So many of the tried drafts were drawn.  Twice as many next time if all were, else one more than
+ * were; after a few steps without any the slot rests. */
 RT_FN void rt_draft_judge(rt_machine *m, rt_u32 index, rt_u32 accepted)
 {
     rt_drafter *d = &m->drafters[index];
     if (accepted) {
         d->misses = 0;
         d->rest = RT_DRAFT_REST;
-        d->most = accepted < d->tried ? accepted + 1 : d->most < RT_MAX_DRAFTS ? 2 * d->most : d->most;
+        d->most = accepted < d->tried       ? accepted + 1
+                  : d->most < RT_MAX_DRAFTS ? 2 * d->most
+                                            : d->most;
         return;
     }
     d->most = 1;

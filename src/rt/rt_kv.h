@@ -1,15 +1,17 @@
-/* rt_kv.h - pages of the KV cache: taken, shared by name, kept when no slot holds them, evicted (docs/runtime.md).
+/* rt_kv.h - pages of the KV cache: taken, shared by name, kept when no slot holds them, evicted
+ * (docs/runtime.md).
  *
- * Names.  The keys and values of a page depend on the page's tokens and on all tokens before them, so the page is named
- * after all of them: the text t_1 ... t_n has the name (((k + t_1 + 1) k + t_2 + 1) k ...) modulo 2^61 - 1, for two
- * secret keys k.  Two different texts of at most n tokens have the same name with a probability below (n / 2^61)^2,
- * whatever the texts are, as long as their author does not know the keys.
+ * Names.  The keys and values of a page depend on the page's tokens and on all tokens before them,
+ * so the page is named after all of them: the text t_1 ... t_n has the name (((k + t_1 + 1) k + t_2
+ * + 1) k ...) modulo 2^61 - 1, for two secret keys k.  Two different texts of at most n tokens have
+ * the same name with a probability below (n / 2^61)^2, whatever the texts are, as long as their
+ * author does not know the keys.
  *
  * Invariants.
- *   - Nothing is read before it is written: a name enters the table when the step is built that writes the page's last
- *     token, and only later steps may read the page (rt_kv_page.built).
- *   - What is found is a whole prefix: pages are let go from the last to the first and evicted in the same order, so a
- *     page outlives all pages after it in its text.
+ *   - Nothing is read before it is written: a name enters the table when the step is built that
+ *     writes the page's last token, and only later steps may read the page (rt_kv_page.built).
+ *   - What is found is a whole prefix: pages are let go from the last to the first and evicted in
+ *     the same order, so a page outlives all pages after it in its text.
  *   - A page is free, kept, or held (rt_kv_page), and n_free + n_kept + held pages = n_pages.
  *
  * The step task alone calls this (rt_admit.h, rt_step.h); everything is plain memory.
@@ -52,7 +54,8 @@ RT_FN rt_name rt_name_begin(const rt_serving *s, const char *salt, rt_u64 n_salt
 {
     rt_name name = {{1, 1}};
     for (rt_u64 i = 0; i < n_salt; i++)
-        rt_name_add(s, &name, ((rt_u64)1 << 40) + (unsigned char)salt[i]); /* larger than any token */
+        rt_name_add(s, &name,
+                    ((rt_u64)1 << 40) + (unsigned char)salt[i]); /* larger than any token */
     return name;
 }
 
@@ -62,7 +65,8 @@ enum { RT_NAME_WORDS = sizeof(rt_name) / sizeof(rt_i32) };
 /* The name of the first n pages of a request's prompt, n < n_names. */
 RT_FN rt_name rt_name_given(const rt_machine *m, const rt_request *r, rt_u32 n)
 {
-    const rt_i32 *at = m->token_arena + r->prompt + r->n_prompt + r->n_rules + (rt_u64)n * RT_NAME_WORDS;
+    const rt_i32 *at =
+        m->token_arena + r->prompt + r->n_prompt + r->n_rules + (rt_u64)n * RT_NAME_WORDS;
     rt_name name;
     for (int i = 0; i < 2; i++)
         name.at[i] = (rt_u64)(rt_u32)at[2 * i] | (rt_u64)(rt_u32)at[2 * i + 1] << 32;
@@ -80,13 +84,14 @@ RT_FN rt_u32 *rt_bucket_of(const rt_machine *m, const rt_name *name)
 RT_FN rt_u32 rt_page_find(const rt_machine *m, const rt_name *name)
 {
     rt_u32 page = *rt_bucket_of(m, name);
-    while (page != RT_NONE &&
-           (m->kv_pages[page].name.at[0] != name->at[0] || m->kv_pages[page].name.at[1] != name->at[1]))
+    while (page != RT_NONE && (m->kv_pages[page].name.at[0] != name->at[0] ||
+                               m->kv_pages[page].name.at[1] != name->at[1]))
         page = m->kv_pages[page].next;
     return page;
 }
 
-/* Name a page that a slot holds, unless another page has the name already.  built: as in rt_kv_page. */
+/* Name a page that a slot holds, unless another page has the name already.  built: as in
+ * rt_kv_page. */
 RT_LARGE_FN void rt_page_name(rt_machine *m, rt_u32 page, const rt_name *name, rt_u32 built)
 {
     rt_kv_page *p = &m->kv_pages[page];
@@ -178,7 +183,8 @@ RT_FN void rt_pages_say(const rt_machine *m)
     rt_store_relaxed_device(&m->control->free_pages, rt_pages_there(m->serving));
 }
 
-/* A free page to write to.  The caller was promised one, so there is one; kept pages are evicted if need be. */
+/* A free page to write to.  The caller was promised one, so there is one; kept pages are evicted if
+ * need be. */
 RT_FN rt_u32 rt_page_take(rt_machine *m)
 {
     if (!m->serving->n_free)
@@ -207,7 +213,8 @@ RT_FN void rt_page_let_go(rt_machine *m, rt_u32 page)
         m->free_pages[m->serving->n_free++] = page;
 }
 
-/* The host is about to write to the state tensors itself, so the contents of kept pages are no longer known. */
+/* The host is about to write to the state tensors itself, so the contents of kept pages are no
+ * longer known. */
 RT_FN void rt_pages_forget(rt_machine *m)
 {
     while (m->serving->n_kept)

@@ -1,11 +1,14 @@
-/* rt_lane.h - the wire format between the host and the GPU's workers: a task with everything its code needs, resolved.
+/* rt_lane.h - the wire format between the host and the GPU's workers: a task with everything its
+ * code needs, resolved.
  *
- * A CPU worker looks up task, operator, operands and event in the image's tables.  A GPU worker streams its AOT list as
- * an array of entries instead (paper §5.3, descriptor prefetch), by bulk copies of a few entries each, ahead of use:
- * one entry holds everything that the worker needs, so that no load depends on another.  The host builds the entries
- * once, when the machine starts, from the image (rt.h) and the addresses of tensors (src/cuda).
+ * A CPU worker looks up task, operator, operands and event in the image's tables.  A GPU worker
+ * streams its AOT list as an array of entries instead (paper §5.3, descriptor prefetch), by bulk
+ * copies of a few entries each, ahead of use: one entry holds everything that the worker needs, so
+ * that no load depends on another.  The host builds the entries once, when the machine starts, from
+ * the image (rt.h) and the addresses of tensors (src/cuda).
  *
- *   entries of graph g, worker w:  entries[first_entry[g * n_workers + w]] ... first_entry[g * n_workers + w + 1] - 1,
+ *   entries of graph g, worker w:  entries[first_entry[g * n_workers + w]] ... first_entry[g *
+ *   n_workers + w + 1] - 1,
  *                                  in the order of the worker's list
  *   entries of JIT tasks:          entries[jit_entry[graph.first_task + t]]
  */
@@ -14,20 +17,23 @@
 
 #include "rt/rt.h"
 
-/* Operands of an entry.  Operand RT_PACKED is the operator's packed weights (gen/device_body.h), so an operator with a
- * GPU body has at most RT_PACKED inputs and outputs.  Passes that join operators respect this limit. */
+/* Operands of an entry.  Operand RT_PACKED is the operator's packed weights (gen/device_body.h), so
+ * an operator with a GPU body has at most RT_PACKED inputs and outputs.  Passes that join operators
+ * respect this limit. */
 enum { RT_OPERANDS = 16, RT_PACKED = 15 };
 
-/* Bytes of a block's shared memory that the host leaves for the worker's own state (device/tile/worker.cuh); pages and
- * scratch of bodies share the rest. */
+/* Bytes of a block's shared memory that the host leaves for the worker's own state
+ * (device/tile/worker.cuh); pages and scratch of bodies share the rest. */
 enum { RT_OWN_BYTES = 8192 };
 
 /* What triggering the entry's event involves. */
 enum {
-    RT_TRIGGER_COUNT = 0,  /* an add: those who wait poll the counter */
-    RT_TRIGGER_LAUNCH = 1, /* the worker that completes the event also hands its JIT tasks to a scheduler */
-    RT_TRIGGER_PEERS = 2,  /* tasks of other peers trigger it, or wait for it: an add at system scope to its counter on
-                              each peer p whose bit RT_TRIGGER_PEER << p is set, where some task waits for it */
+    RT_TRIGGER_COUNT = 0, /* an add: those who wait poll the counter */
+    /* the worker that completes the event also hands its JIT tasks to a scheduler */
+    RT_TRIGGER_LAUNCH = 1,
+    /* tasks of other peers trigger it, or wait for it: an add at system scope to its counter on
+     * each peer p whose bit RT_TRIGGER_PEER << p is set, where some task waits for it */
+    RT_TRIGGER_PEERS = 2,
     RT_TRIGGER_PEER = 256,
 };
 
@@ -42,30 +48,38 @@ typedef struct rt_entry {
     rt_u32 live;            /* RT_ALL ...: what axis 0 of the box counts */
     rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK];
     rt_u32 rank;
-    rt_u32 is_last; /* 1: it triggers when all is done: the last entry of its list, or before one that clears; JIT: 1 */
-    rt_u32 carried; /* bit i: input i carries its own readiness: a word of it is RT_EMPTY until it is written */
-    rt_u32 quiet;   /* 1: nobody waits for `depends`: all that is read is carried, or was there before */
-    rt_u32 clears;  /* 1: when its event is there, the carried words that this worker has written become RT_EMPTY */
+    /* 1: it triggers when all is done: the last entry of its list, or before one that clears; JIT:
+     * 1 */
+    rt_u32 is_last;
+    /* bit i: input i carries its own readiness: a word of it is RT_EMPTY until it is written */
+    rt_u32 carried;
+    /* 1: nobody waits for `depends`: all that is read is carried, or was there before */
+    rt_u32 quiet;
+    /* 1: when its event is there, the carried words that this worker has written become RT_EMPTY */
+    rt_u32 clears;
     rt_u32 reserved[5];
-    rt_u64 maps; /* device address of the operator's two tensor maps, rt_map[2]: of its first input and of its packed
-                    weights, for a body that copies boxes of them (gen_body.maps); 0: there are none */
-    rt_u64 at[RT_OPERANDS]; /* device addresses of first elements: inputs in the record's order (absent: 0), then from
-                               index n_in of the record on the outputs; RT_PACKED as above */
+    /* device address of the operator's two tensor maps, rt_map[2]: of its first input and of its
+     * packed weights, for a body that copies boxes of them (gen_body.maps); 0: there are none */
+    rt_u64 maps;
+    /* device addresses of first elements: inputs in the record's order (absent: 0), then from index
+     * n_in of the record on the outputs; RT_PACKED as above */
+    rt_u64 at[RT_OPERANDS];
 } rt_entry;
 
-/* How the copy engine finds boxes of a matrix in memory: the driver's CUtensorMap, at a multiple of 64 bytes. */
+/* How the copy engine finds boxes of a matrix in memory: the driver's CUtensorMap, at a multiple of
+ * 64 bytes. */
 typedef struct rt_map {
     rt_u64 words[16];
 } rt_map;
 
-/* The word that stands for "not written yet" in carried tensors (docs/gpu.md, "Carriers").  No result has these
- * bits: as an f32 or as two bf16 it is a NaN that no product, sum or conversion produces.  As an i32 it is -1, which
- * bodies that write carried integers never store. */
+/* The word that stands for "not written yet" in carried tensors (docs/gpu.md, "Carriers").  No
+ * result has these bits: as an f32 or as two bf16 it is a NaN that no product, sum or conversion
+ * produces.  As an i32 it is -1, which bodies that write carried integers never store. */
 #define RT_EMPTY 0xffffffffu
 
-/* The words of a carried tensor that one worker writes in a step, which the same worker sets back to RT_EMPTY before
- * the next: n_rows rows from first_row on, of n_units units each.  `live` says what the rows count; rows that are
- * not alive are not written, and so are not cleared. */
+/* The words of a carried tensor that one worker writes in a step, which the same worker sets back
+ * to RT_EMPTY before the next: n_rows rows from first_row on, of n_units units each.  `live` says
+ * what the rows count; rows that are not alive are not written, and so are not cleared. */
 typedef struct rt_clear {
     rt_u64 at; /* of the first row's first unit */
     rt_u32 first_row, n_rows, n_units, stride_bytes;
@@ -75,53 +89,61 @@ typedef struct rt_clear {
 
 /* How the kernel was started. */
 enum {
-    RT_SERVE = 0,    /* persistent: until control.abort */
-    RT_ONE_OP = 1,   /* one operator of one graph, as a kernel of its own: the CUDA-graph baseline; no events */
+    RT_SERVE = 0, /* persistent: until control.abort */
+    /* one operator of one graph, as a kernel of its own: the CUDA-graph baseline; no events */
+    RT_ONE_OP = 1,
     RT_ONE_STEP = 2, /* the step task once, by one thread: beside RT_ONE_OP */
 };
 
 /* Tuning parameters.  None changes a result. */
 typedef struct rt_tuning {
-    rt_u32 in_flight;        /* pages that a worker's loader asks for at a time */
-    rt_u32 preload;          /* 0: a task's loads begin when the worker has turned to it, not before (ablation) */
+    rt_u32 in_flight; /* pages that a worker's loader asks for at a time */
+    /* 0: a task's loads begin when the worker has turned to it, not before (ablation) */
+    rt_u32 preload;
     rt_u32 descriptor_ahead; /* entries fetched ahead; 1: none (ablation) */
 } rt_tuning;
 
-/* When a worker ran a task, in cycles of its SM (modulo 2^32): it turned to the task, found the event activated, had
- * written the results, had triggered. */
+/* When a worker ran a task, in cycles of its SM (modulo 2^32): it turned to the task, found the
+ * event activated, had written the results, had triggered. */
 typedef struct rt_times {
     rt_u32 begin, ready, done, end;
 } rt_times;
 
-/* How long tokens take to reach the host, measured on the GPU: from the moment the step task sees the end of the step
- * that sampled them until the courier sees that the host has taken them.  That is longer than the way there by one way
- * back over the bus.  Nanoseconds of the last RT_DELAYS bursts; burst i is at i % RT_DELAYS. */
+/* How long tokens take to reach the host, measured on the GPU: from the moment the step task sees
+ * the end of the step that sampled them until the courier sees that the host has taken them.  That
+ * is longer than the way there by one way back over the bus.  Nanoseconds of the last RT_DELAYS
+ * bursts; burst i is at i % RT_DELAYS. */
 enum { RT_DELAYS = 4096 };
 typedef struct rt_delays {
     rt_u32 n; /* bursts since the start */
     rt_u32 ns[RT_DELAYS];
 } rt_delays;
 
-/* An address in an entry that the caller of a call supplies: 64-bit word number `word` of the array of entries becomes
- * addresses[1 + slot] + offset. */
+/* An address in an entry that the caller of a call supplies: 64-bit word number `word` of the array
+ * of entries becomes addresses[1 + slot] + offset. */
 typedef struct rt_use {
     rt_u32 word, slot;
     rt_u64 offset; /* bytes */
 } rt_use;
 
-/* A call: one step in memory of the host's caller (torch.compile), whose addresses may differ from call to call.  Each
- * worker patches its own entries before the step when the number of the set of addresses has changed. */
+/* A call: one step in memory of the host's caller (torch.compile), whose addresses may differ from
+ * call to call.  Each worker patches its own entries before the step when the number of the set of
+ * addresses has changed. */
 typedef struct rt_call {
-    rt_u32 is_one;           /* 1: the kernel runs one step of graph 0, which begins at once, and ends; no courier */
-    rt_word arrived;         /* workers that have seen their call's step, since the start */
-    const rt_u64 *addresses; /* number of this set of addresses, then one for each slot; the host uploads it */
+    /* 1: the kernel runs one step of graph 0, which begins at once, and ends; no courier */
+    rt_u32 is_one;
+    rt_word arrived; /* workers that have seen their call's step, since the start */
+    /* number of this set of addresses, then one for each slot; the host uploads it */
+    const rt_u64 *addresses;
     const rt_use *uses;
-    const rt_u32 *first_use; /* [n_workers + 2] uses[first_use[w]] ... of worker w's list; then those of JIT tasks */
-    rt_u64 *held;            /* [n_workers] number of the set that the worker's entries hold */
+    /* [n_workers + 2] uses[first_use[w]] ... of worker w's list; then those of JIT tasks */
+    const rt_u32 *first_use;
+    rt_u64 *held; /* [n_workers] number of the set that the worker's entries hold */
 } rt_call;
 
-/* A program of several peers runs as a kernel on the GPU of each, with that GPU's own tasks, lists and counters; GPU 0
- * has the step task.  What a kernel knows of the GPU of a peer are addresses in its memory (rt_peers.h). */
+/* A program of several peers runs as a kernel on the GPU of each, with that GPU's own tasks, lists
+ * and counters; GPU 0 has the step task.  What a kernel knows of the GPU of a peer are addresses in
+ * its memory (rt_peers.h). */
 enum { RT_MAX_PEERS = 16 };
 typedef struct rt_peer {
     rt_word *counters;
@@ -130,7 +152,8 @@ typedef struct rt_peer {
     rt_word *stop; /* rt_kernel.stop */
 } rt_peer;
 
-/* An input of a step that other peers read, too: rows of it that `live` counts, one after the other. */
+/* An input of a step that other peers read, too: rows of it that `live` counts, one after the
+ * other. */
 typedef struct rt_push {
     rt_u64 offset; /* in the step area of every peer; a multiple of 8 */
     rt_u32 n_rows, row_bytes;
@@ -148,33 +171,41 @@ typedef struct rt_kernel {
     rt_tuning tuning;
     rt_u32 mode, graph;  /* graph: of RT_ONE_OP */
     const rt_range *one; /* [n_workers] RT_ONE_OP: entries of that operator */
-    rt_u64 start_step;   /* control.step when the kernel begins: that step is over; RT_NO_STEP at first.  A kernel that
-                            ends by itself leaves it right for the next */
-    rt_u32 idle_ns;      /* the machine has had nothing to do for so long: the kernel ends (control.abort becomes
-                            RT_STOPPING); the host starts it again when there is work.  0: never */
+    /* control.step when the kernel begins: that step is over; RT_NO_STEP at first.  A kernel that
+     * ends by itself leaves it right for the next */
+    rt_u64 start_step;
+    /* the machine has had nothing to do for so long: the kernel ends (control.abort becomes
+     * RT_STOPPING); the host starts it again when there is work.  0: never */
+    rt_u32 idle_ns;
 
     rt_times *times;   /* one for each entry: of the last step that ran it; NULL: nobody asks */
     rt_delays *delays; /* NULL: nobody asks */
     rt_call call;
 
-    /* A program with several kernels (gen_regime): one runs, and others wait behind it on the stream in turns, so that
-     * the next one begins when this one ends.  That kernel whose regime is the step word's graph's goes on. */
+    /* A program with several kernels (gen_regime): one runs, and others wait behind it on the
+     * stream in turns, so that the next one begins when this one ends.  That kernel whose regime is
+     * the step word's graph's goes on. */
     const rt_u32 *regimes; /* [n_graphs] whose kernel runs the graph */
 
-    /* The host's ends of the rings, in pinned host memory.  The courier, a warp of its own, moves entries between these
-     * and the machine's rings, so that the step task never waits for the bus. */
+    /* The host's ends of the rings, in pinned host memory.  The courier, a warp of its own, moves
+     * entries between these and the machine's rings, so that the step task never waits for the
+     * bus. */
     rt_ring *host_request_ring, *host_command_ring, *host_token_ring;
     const rt_request *host_requests; /* [request_mask + 1] */
     const rt_command *host_commands; /* [command_mask + 1] */
     rt_token *host_tokens;           /* [token_mask + 1] */
     const rt_word *host_abort;       /* host: 1 asks the machine to stop */
     rt_fault *host_fault;            /* written before host_state becomes RT_FAULTED */
-    rt_word *host_state;             /* RT_RUNNING, RT_STOPPING: the kernel has ended or is ending, RT_FAULTED */
-    const rt_word *host_once_wanted; /* host-driven steps: rt_control.once_* are written by the courier from these */
-    const rt_u32 *host_once;         /* [3]: graph, tokens, rows */
+    /* RT_RUNNING, RT_STOPPING: the kernel has ended or is ending, RT_FAULTED */
+    rt_word *host_state;
+    /* host-driven steps: rt_control.once_* are written by the courier from these */
+    const rt_word *host_once_wanted;
+    const rt_u32 *host_once; /* [3]: graph, tokens, rows */
     rt_word *host_once_done;
-    rt_word *host_regime; /* whose kernel goes on: written before host_state, and before host_left counts */
-    rt_word *host_left;   /* kernels that have handed over to the next on the stream, since the host started them */
+    /* whose kernel goes on: written before host_state, and before host_left counts */
+    rt_word *host_regime;
+    /* kernels that have handed over to the next on the stream, since the host started them */
+    rt_word *host_left;
 
     /* Where several peers share the program. */
     rt_u32 peer, n_peers;

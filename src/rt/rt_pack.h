@@ -1,7 +1,9 @@
-/* rt_pack.h - the wire format of loading: what the host asks the GPU's loading kernels (device/pack.cuh) to do.
+/* rt_pack.h - the wire format of loading: what the host asks the GPU's loading kernels
+ * (device/pack.cuh) to do.
  *
- * Weights go to the GPU in pieces of whole rows.  A piece is packed from a staging buffer into the layout that bodies
- * stream (gen/device_body.h), or made up on the spot; so there is never a second copy of the model.
+ * Weights go to the GPU in pieces of whole rows.  A piece is packed from a staging buffer into the
+ * layout that bodies stream (gen/device_body.h), or made up on the spot; so there is never a second
+ * copy of the model.
  */
 #ifndef RT_PACK_H
 #define RT_PACK_H
@@ -22,7 +24,8 @@ typedef struct rt_pack {
     rt_u32 paired, which;      /* paired: rows of matrices 0 and 1 in turn */
 } rt_pack;
 
-/* Elements [first, first + n) of a made-up weight: mean + deviation * a nearly normal number (base/rng.h). */
+/* Elements [first, first + n) of a made-up weight: mean + deviation * a nearly normal number
+ * (base/rng.h). */
 typedef struct rt_fill {
     rt_u64 to; /* of element `first` */
     rt_u64 stream, first, n;

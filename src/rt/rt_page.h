@@ -1,11 +1,12 @@
 /* rt_page.h - scratch pages of one worker (paper §5.3), handed out in a circle.
  *
- * Two counters that never reset.  `acquired` belongs to the side that begins tasks, `released` to the side that ends
- * them (on a CPU the same thread).  The pages of a task are neighbours; where the circle ends too early for that, its
- * last pages are skipped and counted with the task.
+ * Two counters that never reset.  `acquired` belongs to the side that begins tasks, `released` to
+ * the side that ends them (on a CPU the same thread).  The pages of a task are neighbours; where
+ * the circle ends too early for that, its last pages are skipped and counted with the task.
  *
- * Invariant: tasks release in the order in which they acquired, so the pages in use are those from `released` to
- * `acquired`, and the two counters are the whole state.  A task acquires its pages once, before it begins.
+ * Invariant: tasks release in the order in which they acquired, so the pages in use are those from
+ * `released` to `acquired`, and the two counters are the whole state.  A task acquires its pages
+ * once, before it begins.
  */
 #ifndef RT_PAGE_H
 #define RT_PAGE_H
@@ -22,10 +23,11 @@ typedef struct rt_hold {
 RT_FN int rt_pages_acquire(rt_pages *p, rt_u32 n, rt_hold *hold)
 {
     rt_u32 acquired = rt_load_relaxed_device(&p->acquired);
-    rt_u32 held =
-        acquired - rt_load_acquire_device(&p->released); /* partner: rt_pages_release; those bytes may be reused */
+    /* partner: rt_pages_release; those bytes may be reused */
+    rt_u32 held = acquired - rt_load_acquire_device(&p->released);
+    /* no page is in use, or the circle is at its end: start again, so that n <= p->n fits */
     if (held == 0 || p->at == p->n)
-        p->at = 0; /* no page is in use, or the circle is at its end: start again, so that n <= p->n fits */
+        p->at = 0;
     rt_u32 skip = p->at + n > p->n ? p->n - p->at : 0;
     if (p->n - held < n + skip)
         return 0;

@@ -1,14 +1,17 @@
-/* rt_peers.h - what the step task sends to the other GPUs of a program that several peers share (docs/gpus.md).
+/* rt_peers.h - what the step task sends to the other GPUs of a program that several peers share
+ * (docs/gpus.md).
  *
- * GPU 0 has the requests, the rings and the step task.  Each step's inputs and its word are pushed: stored into the
- * memory of every GPU that needs them, so that nobody polls or reads over a link.  Relies on rt_lane.h; called by
- * device/role/step.cuh, and by tests on the host.
+ * GPU 0 has the requests, the rings and the step task.  Each step's inputs and its word are pushed:
+ * stored into the memory of every GPU that needs them, so that nobody polls or reads over a link.
+ * Relies on rt_lane.h; called by device/role/step.cuh, and by tests on the host.
  *
- *   - Words that another GPU writes are read with acquire at system scope and written with release at system scope:
- *     control.step of GPUs 1 to n - 1, rt_kernel.stop, and counters of events with RT_TRIGGER_PEERS.  No word is
- *     changed by one GPU at device scope and by another at system scope.
- *   - Inputs are overwritten only after the end event of the step before: every task of every peer comes before it, so
- *     nobody reads them any more.  They are read only after the step word that follows them.
+ *   - Words that another GPU writes are read with acquire at system scope and written with release
+ *     at system scope: control.step of GPUs 1 to n - 1, rt_kernel.stop, and counters of events with
+ *     RT_TRIGGER_PEERS.  No word is changed by one GPU at device scope and by another at system
+ *     scope.
+ *   - Inputs are overwritten only after the end event of the step before: every task of every peer
+ *     comes before it, so nobody reads them any more.  They are read only after the step word that
+ *     follows them.
  */
 #ifndef RT_PEERS_H
 #define RT_PEERS_H

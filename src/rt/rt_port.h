@@ -1,29 +1,33 @@
 /* rt_port.h - what the in-kernel runtime needs from a target; the only #ifdefs of src/rt.
  *
- * src/rt is written in the common subset of C17 and CUDA C: no libc, no C11 keywords that C++ lacks, no C++.  gcc,
- * clang and NVRTC compile the same bytes, so one protocol runs on a CPU, on a GPU, under the thread sanitizer and in
- * the model checker of tests/.  src/rt includes nothing but itself, as both sides compile it; so the PTX here and in
- * rt_atomic_cuda.h is the only inline assembly of GPU code outside device/ptx.
+ * src/rt is written in the common subset of C17 and CUDA C: no libc, no C11 keywords that C++
+ * lacks, no C++.  gcc, clang and NVRTC compile the same bytes, so one protocol runs on a CPU, on a
+ * GPU, under the thread sanitizer and in the model checker of tests/.  src/rt includes nothing but
+ * itself, as both sides compile it; so the PTX here and in rt_atomic_cuda.h is the only inline
+ * assembly of GPU code outside device/ptx.
  *
  * A target supplies, beside the atomics:
  *
  *     rt_clock_ns   monotonic time
  *     rt_pause      a hint inside a spin loop, tens of ns
  *     rt_yield      give up the core to another thread
- *     rt_sleep      sleep while *word == value, at most timeout_ns (RT_FOREVER: no limit); may return early
+ *     rt_sleep      sleep while *word == value, at most timeout_ns (RT_FOREVER: no limit); may
+ *                   return early
  *     rt_wake       wake the threads that sleep on word
  *     rt_delay      lose time at random, for tests
  *     rt_run_body   the code of one task: see rt_worker.h
  *     rt_mul_high   the upper 64 bits of a product
  *
- * The step task and a scheduler are run by RT_LANES lanes in step: one thread of a CPU, a warp of a GPU.
+ * The step task and a scheduler are run by RT_LANES lanes in step: one thread of a CPU, a warp of a
+ * GPU.
  *
  *     rt_lane       the number of this lane
  *     rt_meet       a barrier of all lanes; each then sees what the others wrote before it
  *     rt_every      a vote: does the condition hold in all lanes?  The same answer in each
  *     rt_before     how many lanes before this one say yes; *all: how many lanes in all
  *     rt_first      broadcast of the first lane's value; orders no memory
- *     RT_STEP_MOVES 1: the step task runs wherever the last step ended, so that once a step is published another thread
+ *     RT_STEP_MOVES 1: the step task runs wherever the last step ended, so that once a step is
+ *     published another thread
  *                   may run the task already; 0: it has a warp of its own
  */
 #ifndef RT_PORT_H

@@ -1,11 +1,13 @@
-/* rt_step.h - the step task (paper §6.1, "Supporting runtime dynamism"): requests in, tokens out, next step prepared.
+/* rt_step.h - the step task (paper §6.1, "Supporting runtime dynamism"): requests in, tokens out,
+ * next step prepared.
  *
- * Input: the results of the last step in the step area (logits, next) and the host's rings.  Output: the token ring,
- * the step inputs (model.h) and the published step word.
+ * Input: the results of the last step in the step area (logits, next) and the host's rings.
+ * Output: the token ring, the step inputs (model.h) and the published step word.
  *
- * Who runs it: on a CPU the worker whose trigger completed the end event (rt_event_trigger); on a GPU a warp of its own
- * on worker 0.  No other task runs between the end of a step and the publication of the next, so everything here is
- * plain memory except the rings and the words of rt_control that others poll.
+ * Who runs it: on a CPU the worker whose trigger completed the end event (rt_event_trigger); on a
+ * GPU a warp of its own on worker 0.  No other task runs between the end of a step and the
+ * publication of the next, so everything here is plain memory except the rings and the words of
+ * rt_control that others poll.
  *
  * The general path, rt_step_look, does in this order:
  *
@@ -15,24 +17,27 @@
  *   4. build     choose the tokens of the next step and write the step inputs;
  *   5. publish   store the step word (release).
  *
- * The steady path, rt_step_advance, covers the usual step: each request got one token and goes on, and the host has
- * sent nothing.  Slots, rows and graph stay the same; positions and counts grow by 1.  All lanes share that work.
+ * The steady path, rt_step_advance, covers the usual step: each request got one token and goes on,
+ * and the host has sent nothing.  Slots, rows and graph stay the same; positions and counts grow by
+ * 1.  All lanes share that work.
  *
- * Independence: the tokens of a request are fed in order of position, and nothing that a request receives depends on
- * the others.  Where bodies reduce each token on its own, neither the cuts of a prompt nor its neighbours change a bit
- * of the result.  Where they do not (a GPU), steps can be filled so that the bits still do not change
- * (rt_step_fill_apart).
+ * Independence: the tokens of a request are fed in order of position, and nothing that a request
+ * receives depends on the others.  Where bodies reduce each token on its own, neither the cuts of a
+ * prompt nor its neighbours change a bit of the result.  Where they do not (a GPU), steps can be
+ * filled so that the bits still do not change (rt_step_fill_apart).
  *
- * Drafts: what the requests of a step in which all decode leave of draft_tokens may hold drafts (rt_draft.h).  Such a
- * request feeds its last token and, after it, tokens that may follow, each with a row of logits; each row draws as it
- * would alone, with the random number of its position.  A row counts if every draft before it was the token drawn
- * there (rt_slot_verify).  The other rows leave nothing: a token reads the KV cache up to its own position alone, so
- * what lies at or after `position` is written again before anything reads it.
+ * Drafts: what the requests of a step in which all decode leave of draft_tokens may hold drafts
+ * (rt_draft.h).  Such a request feeds its last token and, after it, tokens that may follow, each
+ * with a row of logits; each row draws as it would alone, with the random number of its position.
+ * A row counts if every draft before it was the token drawn there (rt_slot_verify).  The other rows
+ * leave nothing: a token reads the KV cache up to its own position alone, so what lies at or after
+ * `position` is written again before anything reads it.
  *
- * Back pressure: rt_admit.h promises KV pages before a request is fed.  If there are none, or if the token ring may be
- * too full, the oldest request in the ring waits and so do those after it.
+ * Back pressure: rt_admit.h promises KV pages before a request is fed.  If there are none, or if
+ * the token ring may be too full, the oldest request in the ring waits and so do those after it.
  *
- * Cost: O(slots + tokens of the step).  The steady path on a GPU costs one round of independent loads, and the stores.
+ * Cost: O(slots + tokens of the step).  The steady path on a GPU costs one round of independent
+ * loads, and the stores.
  */
 #ifndef RT_STEP_H
 #define RT_STEP_H
@@ -41,10 +46,11 @@
 
 /* ---- publishing ---- */
 
-/* One lane: begin the next run of a graph.  The release store of the step word publishes the step inputs and the live
- * counts; its partner is the acquire load in rt_worker_enter.  Everything the step task wrote happens before any task
- * of the step. */
-RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph, rt_u32 n_tokens, rt_u32 n_rows)
+/* One lane: begin the next run of a graph.  The release store of the step word publishes the step
+ * inputs and the live counts; its partner is the acquire load in rt_worker_enter.  Everything the
+ * step task wrote happens before any task of the step. */
+RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph, rt_u32 n_tokens,
+                           rt_u32 n_rows)
 {
     const rt_graph *g = &m->graphs[graph];
     rt_control *c = m->control;
@@ -62,12 +68,14 @@ RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph, rt_u32 n_t
     rt_wake_all(m);
 }
 
-/* A step that the host drives itself (run_graph): it has written the inputs and waits for the end.  once_wanted is the
- * host's count of such steps, once_done ours; a step is due while they differ.  1: published. */
+/* A step that the host drives itself (run_graph): it has written the inputs and waits for the end.
+ * once_wanted is the host's count of such steps, once_done ours; a step is due while they differ.
+ * 1: published. */
 RT_FN int rt_once_poll(rt_machine *m, rt_worker *w)
 {
     rt_control *c = m->control;
-    rt_u32 wanted = rt_load_acquire_system(&c->once_wanted); /* partner: run_graph; its inputs are visible */
+    /* partner: run_graph; its inputs are visible */
+    rt_u32 wanted = rt_load_acquire_system(&c->once_wanted);
     if (c->once_running) {
         c->once_running = 0;
         rt_store_release_system(&c->once_done, rt_load_relaxed_device(&c->once_done) + 1);
@@ -91,10 +99,12 @@ RT_FN rt_u32 rt_slot_of(const rt_machine *m, rt_u64 id)
     return RT_NONE;
 }
 
-/* Cancel a request that still waits in the ring.  It ends now; rt_step_admit skips its entry when its turn comes. */
+/* Cancel a request that still waits in the ring.  It ends now; rt_step_admit skips its entry when
+ * its turn comes. */
 RT_FN void rt_cancel_waiting(rt_machine *m, rt_u64 id)
 {
-    rt_u32 first = rt_load_relaxed_device(&m->request_ring->read), n = rt_ring_ready(m->request_ring);
+    rt_u32 first = rt_load_relaxed_device(&m->request_ring->read),
+           n = rt_ring_ready(m->request_ring);
     for (rt_u32 i = 0; i < n; i++) {
         rt_request *r = &m->requests[(first + i) & m->request_mask];
         if (r->id == id && !r->dropped) {
@@ -126,8 +136,8 @@ RT_FN void rt_slot_append(rt_machine *m, rt_u32 index, const rt_command *c)
     slot->state = RT_SLOT_FEEDING;
 }
 
-/* Execute the host's commands, as long as the token ring has room for an answer.  A command for an unknown request is
- * dropped: the request ended before the command arrived. */
+/* Execute the host's commands, as long as the token ring has room for an answer.  A command for an
+ * unknown request is dropped: the request ended before the command arrived. */
 RT_LARGE_FN void rt_step_commands(rt_machine *m)
 {
     rt_u32 mask = m->command_mask;
@@ -146,7 +156,8 @@ RT_LARGE_FN void rt_step_commands(rt_machine *m)
 
 /* ---- building the step ---- */
 
-/* Extend the slot's row of the page table over the next n tokens.  The pages were promised, so there are some. */
+/* Extend the slot's row of the page table over the next n tokens.  The pages were promised, so
+ * there are some. */
 RT_FN void rt_slot_extend(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     rt_serving *s = m->serving;
@@ -165,16 +176,18 @@ RT_FN void rt_put(const rt_machine *m, rt_u64 tensor, rt_u32 i, rt_i32 value)
         ((rt_i32 *)(m->step_area + tensor))[i] = value;
 }
 
-/* What one row asks of `sample` beside the filters.  after: how many of the fed tokens follow the row's own.  Only rows
- * that draw obey rules: the last of what is fed, and every row of a request that decodes, with the tokens up to its own
- * as its history.  The other rows report log probabilities of tokens that are known. */
+/* What one row asks of `sample` beside the filters.  after: how many of the fed tokens follow the
+ * row's own.  Only rows that draw obey rules: the last of what is fed, and every row of a request
+ * that decodes, with the tokens up to its own as its history.  The other rows report log
+ * probabilities of tokens that are known. */
 RT_FN void rt_put_asks(rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 after)
 {
     rt_serving *s = m->serving;
     const rt_slot *slot = &m->slots[index];
     const rt_request *r = &m->running[index];
     rt_i32 *asks = (rt_i32 *)(m->step_area + m->serving->asks) + RT_ASKS * (rt_u64)row;
-    rt_u32 known = slot->position + slot->step_tokens - after, fed = slot->n_fed + slot->step_tokens - after;
+    rt_u32 known = slot->position + slot->step_tokens - after,
+           fed = slot->n_fed + slot->step_tokens - after;
     int draws = fed == slot->n_source || slot->source == RT_NOWHERE;
     asks[RT_ASK_RULES] = r->n_rules && draws ? (rt_i32)index + 1 : 0;
     asks[RT_ASK_FROM] = (rt_i32)(index * m->serving->history_tokens);
@@ -204,9 +217,11 @@ RT_FN void rt_put_row(const rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 toke
     }
 }
 
-/* How many tokens of a request go into the step, and how many rows they need.  A text that is fed a second time
- * (RT_AGAIN, after being put back) delivered its rows the first time, so it needs only the last one. */
-RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left, rt_u32 rows_left, rt_u32 *rows)
+/* How many tokens of a request go into the step, and how many rows they need.  A text that is fed a
+ * second time (RT_AGAIN, after being put back) delivered its rows the first time, so it needs only
+ * the last one. */
+RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left, rt_u32 rows_left,
+                           rt_u32 *rows)
 {
     rt_u32 left = slot->n_source - slot->n_fed;
     rt_u32 n = left < tokens_left ? left : tokens_left;
@@ -228,7 +243,8 @@ RT_FN const rt_i32 *rt_slot_source(const rt_machine *m, rt_u32 index)
         return &slot->token;
     if (slot->source == RT_NOWHERE)
         return rt_slot_text(m, index) + slot->position;
-    return (slot->source == RT_AGAIN ? rt_slot_text(m, index) : m->token_arena + slot->source) + slot->n_fed;
+    return (slot->source == RT_AGAIN ? rt_slot_text(m, index) : m->token_arena + slot->source) +
+           slot->n_fed;
 }
 
 /* Add the next n tokens of a request, and its rows, to the step that is being built. */
@@ -254,7 +270,8 @@ RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
     slot->step_row = s->built_rows;
     slot->step_rows = rows;
     for (rt_u32 i = 0; i < rows; i++) {
-        rt_put_row(m, index, slot->step_row + i, at + n - rows + i, slot->source == RT_NOWHERE ? i : 0);
+        rt_put_row(m, index, slot->step_row + i, at + n - rows + i,
+                   slot->source == RT_NOWHERE ? i : 0);
         if (s->asks != RT_NOWHERE)
             rt_put_asks(m, index, slot->step_row + i, rows - 1 - i);
     }
@@ -262,8 +279,8 @@ RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
     s->built_rows += rows;
 }
 
-/* Add as many of a request's next tokens as fit; with drafts all do (rt_step_draft).  Pages that others have computed
- * are taken first (rt_slot_match). */
+/* Add as many of a request's next tokens as fit; with drafts all do (rt_step_draft).  Pages that
+ * others have computed are taken first (rt_slot_match). */
 RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -274,17 +291,19 @@ RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
     }
     if (!rt_slot_match(m, index))
         return;
-    rt_u32 rows, n = rt_slot_chunk(&m->slots[index], m->running[index].flags, s->max_tokens - s->built_tokens,
-                                   s->max_rows - s->built_rows, &rows);
+    rt_u32 rows,
+        n = rt_slot_chunk(&m->slots[index], m->running[index].flags,
+                          s->max_tokens - s->built_tokens, s->max_rows - s->built_rows, &rows);
     if (n)
         rt_slot_put(m, index, n, rows);
 }
 
-/* The slot of the oldest prompt whose admission number is `after` or later, RT_NONE if there is none.  Numbers wrap
- * around; ages are compared modulo 2^32. */
+/* The slot of the oldest prompt whose admission number is `after` or later, RT_NONE if there is
+ * none.  Numbers wrap around; ages are compared modulo 2^32. */
 RT_FN rt_u32 rt_next_prompt(const rt_machine *m, rt_u32 after)
 {
-    rt_u32 best = RT_NONE, best_age = 0x80000000u; /* a number before `after` gives an age beyond this */
+    /* a number before `after` gives an age beyond this */
+    rt_u32 best = RT_NONE, best_age = 0x80000000u;
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
         const rt_slot *slot = &m->slots[i];
         rt_u32 age = slot->admitted - after;
@@ -296,9 +315,9 @@ RT_FN rt_u32 rt_next_prompt(const rt_machine *m, rt_u32 after)
     return best;
 }
 
-/* Can the steady path continue this step?  Yes if each request that feeds has one token and one row, none feeds a
- * prompt, and none has rules or log probabilities, whose inputs change from step to step in other ways than by 1. 
- * Row i then belongs to token i. */
+/* Can the steady path continue this step?  Yes if each request that feeds has one token and one
+ * row, none feeds a prompt, and none has rules or log probabilities, whose inputs change from step
+ * to step in other ways than by 1.  Row i then belongs to token i. */
 RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
 {
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
@@ -306,8 +325,8 @@ RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
         if (slot->state == RT_SLOT_LATE)
             return 0;
         if (slot->state == RT_SLOT_FEEDING &&
-            (slot->source != RT_NOWHERE || slot->step_tokens != 1 || slot->step_rows != 1 || m->running[i].n_rules ||
-             m->running[i].n_logprobs))
+            (slot->source != RT_NOWHERE || slot->step_tokens != 1 || slot->step_rows != 1 ||
+             m->running[i].n_rules || m->running[i].n_logprobs))
             return 0;
     }
     return 1;
@@ -318,8 +337,9 @@ RT_FN int rt_slot_decodes(const rt_slot *slot)
     return slot->state == RT_SLOT_FEEDING && slot->source == RT_NOWHERE;
 }
 
-/* Fill a step: first the requests that decode, in the order of slots from `start` on, then prompts, oldest first, as
- * far as there is room.  So a prompt never delays a token of another request by a step. */
+/* Fill a step: first the requests that decode, in the order of slots from `start` on, then prompts,
+ * oldest first, as far as there is room.  So a prompt never delays a token of another request by a
+ * step. */
 RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
 {
     const rt_serving *s = m->serving;
@@ -337,16 +357,17 @@ RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
     }
 }
 
-/* The length of a request's next piece: at most a whole largest step, whoever else runs.  It depends on the request
- * alone, which is what keeps its bits independent of company. */
+/* The length of a request's next piece: at most a whole largest step, whoever else runs.  It
+ * depends on the request alone, which is what keeps its bits independent of company. */
 RT_FN rt_u32 rt_slot_piece(const rt_machine *m, rt_u32 index, rt_u32 *rows)
 {
     const rt_serving *s = m->serving;
-    return rt_slot_chunk(&m->slots[index], m->running[index].flags, s->max_tokens, s->max_rows, rows);
+    return rt_slot_chunk(&m->slots[index], m->running[index].flags, s->max_tokens, s->max_rows,
+                         rows);
 }
 
-/* Add the next piece of a request to a step of few tokens if the whole piece fits.  0: it does not, or the request
- * waits for pages that this step computes. */
+/* Add the next piece of a request to a step of few tokens if the whole piece fits.  0: it does not,
+ * or the request waits for pages that this step computes. */
 RT_FN int rt_slot_join(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -359,7 +380,8 @@ RT_FN int rt_slot_join(rt_machine *m, rt_u32 index)
     return 1;
 }
 
-/* Fill a step of few tokens: decode tokens, beginning at slot `start`, then pieces of prompts, oldest first. */
+/* Fill a step of few tokens: decode tokens, beginning at slot `start`, then pieces of prompts,
+ * oldest first. */
 RT_LARGE_FN void rt_step_fill_few(rt_machine *m, rt_u32 start, rt_u32 oldest)
 {
     rt_serving *s = m->serving;
@@ -378,15 +400,16 @@ RT_LARGE_FN void rt_step_fill_few(rt_machine *m, rt_u32 start, rt_u32 oldest)
     }
 }
 
-/* Fill a step so that no request's bits depend on company, on a target where they could: where bodies for few tokens
- * and bodies for many sum in different orders, and where bits depend on where a prompt is cut.  (Within graphs of up to
- * few_tokens the order of sums is the same.)
+/* Fill a step so that no request's bits depend on company, on a target where they could: where
+ * bodies for few tokens and bodies for many sum in different orders, and where bits depend on where
+ * a prompt is cut.  (Within graphs of up to few_tokens the order of sums is the same.)
  *
  *   - A text is cut every max_tokens from its beginning, never because of other requests.
  *   - A piece of at most few_tokens shares a step with other such pieces and with decode tokens.
  *   - A longer piece gets a step to itself, so that the choice of the graph depends on it alone.
  *
- * While some requests decode, every other step starts with a piece of a prompt: neither side starves. */
+ * While some requests decode, every other step starts with a piece of a prompt: neither side
+ * starves. */
 RT_LARGE_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
 {
     rt_serving *s = m->serving;
@@ -402,8 +425,8 @@ RT_LARGE_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
     rt_step_fill_few(m, start, oldest);
 }
 
-/* How many tokens the next step may have with drafts; 0: it gets none, since somebody feeds a text.  *decoding: slots
- * that decode; *drafting: how many of them may draft. */
+/* How many tokens the next step may have with drafts; 0: it gets none, since somebody feeds a text.
+ * *decoding: slots that decode; *drafting: how many of them may draft. */
 RT_FN rt_u32 rt_draft_room(const rt_machine *m, rt_u32 *decoding, rt_u32 *drafting)
 {
     const rt_serving *s = m->serving;
@@ -422,8 +445,9 @@ RT_FN rt_u32 rt_draft_room(const rt_machine *m, rt_u32 *decoding, rt_u32 *drafti
     return room;
 }
 
-/* Draft for the step that is built.  Those who decode have their tokens first; what they leave of the room is shared
- * evenly.  So drafts never take the place of anybody's token, nor make a step larger than draft_tokens. */
+/* Draft for the step that is built.  Those who decode have their tokens first; what they leave of
+ * the room is shared evenly.  So drafts never take the place of anybody's token, nor make a step
+ * larger than draft_tokens. */
 RT_LARGE_FN void rt_step_draft(rt_machine *m)
 {
     rt_u32 decoding, drafting, room = rt_draft_room(m, &decoding, &drafting);
@@ -443,13 +467,14 @@ RT_LARGE_FN void rt_step_draft(rt_machine *m)
     }
 }
 
-/* Fill the step inputs; returns the number of tokens in the step.  If the requests that decode do not all fit, the slot
- * that comes first rotates, so that each gets its turn. */
+/* Fill the step inputs; returns the number of tokens in the step.  If the requests that decode do
+ * not all fit, the slot that comes first rotates, so that each gets its turn. */
 RT_FN rt_u32 rt_step_build(rt_machine *m)
 {
     rt_serving *s = m->serving;
     rt_u32 few = s->few_tokens, oldest = s->n_admitted - 0x80000000u;
-    rt_u32 fits = s->n_active <= (few ? few : s->max_tokens) && s->n_active <= (few ? s->few_rows : s->max_rows);
+    rt_u32 fits = s->n_active <= (few ? few : s->max_tokens) &&
+                  s->n_active <= (few ? s->few_rows : s->max_rows);
     s->built_tokens = s->built_rows = s->built_choices = 0;
     rt_slots_find_masks(m);
     for (rt_u32 i = 0; i < s->n_slots; i++)
@@ -463,25 +488,29 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
         rt_step_fill_apart(m, fits ? 0 : s->decode_at, oldest);
     else
         rt_step_fill(m, fits ? 0 : (rt_u32)(s->n_steps % s->n_slots), oldest);
-    s->steady = fits && s->built_tokens && rt_step_is_steady(m); /* rows stand in the order of slots */
+    /* rows stand in the order of slots */
+    s->steady = fits && s->built_tokens && rt_step_is_steady(m);
     return s->built_tokens;
 }
 
-/* The smallest graph that holds the step: graphs are sorted by n_tokens, and the last one holds every step. */
+/* The smallest graph that holds the step: graphs are sorted by n_tokens, and the last one holds
+ * every step. */
 RT_FN rt_u32 rt_step_graph(const rt_machine *m)
 {
     const rt_serving *s = m->serving;
     rt_u32 g = 0;
-    while (g + 1 < m->n_graphs && (m->graphs[g].n_tokens < s->built_tokens || m->graphs[g].n_rows < s->built_rows))
+    while (g + 1 < m->n_graphs &&
+           (m->graphs[g].n_tokens < s->built_tokens || m->graphs[g].n_rows < s->built_rows))
         g++;
     return g;
 }
 
 /* ---- the usual step: all lanes, each for the slots lane, lane + RT_LANES ... ---- */
 
-/* Record the token that each of this lane's requests got.  1: all of them surely go on after it.  The last positions
- * before a limit are left to the general path, which finds the reason, and so is a request that needs a page which was
- * not promised or is not on the stack.  The test is conservative: a 0 costs time, never a result. */
+/* Record the token that each of this lane's requests got.  1: all of them surely go on after it.
+ * The last positions before a limit are left to the general path, which finds the reason, and so is
+ * a request that needs a page which was not promised or is not on the stack.  The test is
+ * conservative: a 0 costs time, never a result. */
 RT_FN int rt_lane_goes_on(rt_machine *m)
 {
     const rt_serving *s = m->serving;
@@ -502,8 +531,8 @@ RT_FN int rt_lane_goes_on(rt_machine *m)
     return yes;
 }
 
-/* 1 if the host has sent nothing, every request goes on, and the token ring has room.  The loads do not depend on each
- * other, so that the lanes wait for all of them once. */
+/* 1 if the host has sent nothing, every request goes on, and the token ring has room.  The loads do
+ * not depend on each other, so that the lanes wait for all of them once. */
 RT_FN int rt_step_goes_on(rt_machine *m)
 {
     const rt_serving *s = m->serving;
@@ -527,8 +556,8 @@ RT_FN rt_i32 *rt_column(const rt_machine *m, rt_u64 tensor)
     return tensor == RT_NOWHERE ? (rt_i32 *)0 : (rt_i32 *)(m->step_area + tensor);
 }
 
-/* Feed the slot's token in the row that the slot had in the last step.  page: a new KV page for its next positions;
- * RT_NONE: the last page has room. */
+/* Feed the slot's token in the row that the slot had in the last step.  page: a new KV page for its
+ * next positions; RT_NONE: the last page has room. */
 RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_columns *to)
 {
     rt_slot *slot = &m->slots[index];
@@ -548,14 +577,16 @@ RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_co
     slot->generated = generated;
 }
 
-/* All lanes: feed every request's next token.  Slots that need a new page take them from the stack in the order of
- * slots (rt_before counts those before), as the general path would. */
+/* All lanes: feed every request's next token.  Slots that need a new page take them from the stack
+ * in the order of slots (rt_before counts those before), as the general path would. */
 RT_FN void rt_slots_advance(rt_machine *m)
 {
     rt_serving *s = m->serving;
-    const rt_columns to = {rt_column(m, s->tokens), rt_column(m, s->positions), rt_column(m, s->draws),
+    const rt_columns to = {rt_column(m, s->tokens), rt_column(m, s->positions),
+                           rt_column(m, s->draws),
                            rt_column(m, s->keeps_text ? s->history : RT_NOWHERE)};
-    rt_u32 n_slots = s->n_slots, page_tokens = s->n_pages ? s->page_tokens : 0, n_free = s->n_free, crossing;
+    rt_u32 n_slots = s->n_slots, page_tokens = s->n_pages ? s->page_tokens : 0, n_free = s->n_free,
+           crossing;
     rt_meet(); /* all lanes have read n_free; one of them changes it below */
     for (rt_u32 first = 0; first < n_slots; first += RT_LANES) {
         rt_u32 i = first + rt_lane();
@@ -586,7 +617,8 @@ RT_FN void rt_slots_tell(rt_machine *m)
         int in_step = i < s->n_slots && slot->step_tokens;
         rt_u32 before = rt_before(in_step, &n);
         if (in_step)
-            rt_tell_at(m, told + before, m->running[i].id, slot->token, slot->generated - 1, slot->count, RT_GOING);
+            rt_tell_at(m, told + before, m->running[i].id, slot->token, slot->generated - 1,
+                       slot->count, RT_GOING);
         told += n;
     }
     rt_meet();
@@ -597,8 +629,8 @@ RT_FN void rt_slots_tell(rt_machine *m)
     rt_meet();
 }
 
-/* All lanes: the steady path.  If the last step was steady and all its requests go on, publish its successor.  0:
- * nothing was changed but slot->token; the general path must run. */
+/* All lanes: the steady path.  If the last step was steady and all its requests go on, publish its
+ * successor.  0: nothing was changed but slot->token; the general path must run. */
 RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
 {
     rt_serving *s = m->serving;
@@ -608,9 +640,11 @@ RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
     if (RT_STEP_MOVES)
         rt_slots_tell(m);
     if (rt_lane() == 0)
-        rt_step_publish(m, w, rt_word_graph(s->step), rt_word_tokens(s->step), rt_word_rows(s->step));
+        rt_step_publish(m, w, rt_word_graph(s->step), rt_word_tokens(s->step),
+                        rt_word_rows(s->step));
     if (!RT_STEP_MOVES)
-        rt_slots_tell(m); /* after publishing: workers start at once, the host learns a little later */
+        rt_slots_tell(
+            m); /* after publishing: workers start at once, the host learns a little later */
     if (rt_lane() == 0)
         rt_ring_host(m);
     return 1;
@@ -618,13 +652,14 @@ RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
 
 /* ---- one look ---- */
 
-/* One lane: the general path.  Where the step task may move to another thread (RT_STEP_MOVES), tokens are shown before
- * the step is published, since another thread may own `serving` from then on; elsewhere after it, to save time. */
+/* One lane: the general path.  Where the step task may move to another thread (RT_STEP_MOVES),
+ * tokens are shown before the step is published, since another thread may own `serving` from then
+ * on; elsewhere after it, to save time. */
 RT_LARGE_FN int rt_step_look(rt_machine *m, rt_worker *w)
 {
     rt_serving *s = m->serving;
-    w->doorbell =
-        rt_load_acquire_system(&m->control->doorbell); /* before looking: a later ring ends the sleep at once */
+    /* before looking: a later ring ends the sleep at once */
+    w->doorbell = rt_load_acquire_system(&m->control->doorbell);
     if (!s->running && rt_once_poll(m, w))
         return 1;
     if (!s->ready)
@@ -635,7 +670,8 @@ RT_LARGE_FN int rt_step_look(rt_machine *m, rt_worker *w)
     rt_step_commands(m);
     rt_step_admit(m);
     rt_u32 n = rt_step_build(m);
-    int tells = told != s->told, news = tells || taken != rt_load_relaxed_device(&m->request_ring->read);
+    int tells = told != s->told,
+        news = tells || taken != rt_load_relaxed_device(&m->request_ring->read);
     if (tells && (RT_STEP_MOVES || !n))
         rt_show(m);
     if (n) {

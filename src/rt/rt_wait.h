@@ -1,14 +1,17 @@
 /* rt_wait.h - waiting, waking and giving up: every wait is bounded, which paper §5 leaves open.
  *
- * A worker that finds nothing to do polls, then yields its core, then sleeps on its bell.  A thread that changes
- * something a sleeper may wait for checks `sleepers` and rings the bells of the workers concerned.
+ * A worker that finds nothing to do polls, then yields its core, then sleeps on its bell.  A thread
+ * that changes something a sleeper may wait for checks `sleepers` and rings the bells of the
+ * workers concerned.
  *
- * Invariant: no wake is lost.  The sleeper announces itself (sleepers, bell), polls once more, and only then sleeps;
- * the waker makes its change, then checks.  Both use atomic read-modify-writes of the same word, so one of them
- * comes second and sees the other (docs/runtime.md, "No lost wake"; tests/ has the model that checks it).
+ * Invariant: no wake is lost.  The sleeper announces itself (sleepers, bell), polls once more, and
+ * only then sleeps; the waker makes its change, then checks.  Both use atomic read-modify-writes of
+ * the same word, so one of them comes second and sees the other (docs/runtime.md, "No lost wake";
+ * tests/ has the model that checks it).
  *
- * A worker that waits also watches: if no worker anywhere has ended a task for longer than the limit, it writes a fault
- * record that names the task and the event at which the step is stuck, and the machine stops.
+ * A worker that waits also watches: if no worker anywhere has ended a task for longer than the
+ * limit, it writes a fault record that names the task and the event at which the step is stuck, and
+ * the machine stops.
  */
 #ifndef RT_WAIT_H
 #define RT_WAIT_H
@@ -17,8 +20,8 @@
 
 #define RT_SLICE_NS 100000000ull /* a sleeper looks around this often while a step runs */
 
-/* Wake worker i if it sleeps or is about to; 1 if it did.  The exchange takes the bell back: of several wakers one
- * calls rt_wake. */
+/* Wake worker i if it sleeps or is about to; 1 if it did.  The exchange takes the bell back: of
+ * several wakers one calls rt_wake. */
 RT_FN rt_u32 rt_wake_worker(rt_machine *m, rt_u32 i)
 {
     if (rt_exchange_acq_rel_device(&m->workers[i].bell, 0) == 0)
@@ -27,8 +30,9 @@ RT_FN rt_u32 rt_wake_worker(rt_machine *m, rt_u32 i)
     return 1;
 }
 
-/* How many sleepers may be woken.  If all workers take each other's tasks, those awake will run everything, so no more
- * of them need be awake than there are processors.  Otherwise each worker must run its own tasks: wake all. */
+/* How many sleepers may be woken.  If all workers take each other's tasks, those awake will run
+ * everything, so no more of them need be awake than there are processors.  Otherwise each worker
+ * must run its own tasks: wake all. */
 RT_FN rt_u32 rt_wake_budget(rt_machine *m)
 {
     rt_u32 sleepers = RT_SLEEPS ? rt_add_acq_rel_device(&m->control->sleepers, 0) : 0;
@@ -63,8 +67,8 @@ RT_FN void rt_rouse(rt_machine *m)
     rt_ring_host(m);
 }
 
-/* Write the fault record and stop the machine.  The compare and swap admits one writer: a later fault, or one after the
- * host has asked to stop, is dropped. */
+/* Write the fault record and stop the machine.  The compare and swap admits one writer: a later
+ * fault, or one after the host has asked to stop, is dropped. */
 RT_LARGE_FN void rt_raise(rt_machine *m, rt_u32 worker, rt_u32 kind, rt_u32 task, rt_u32 event)
 {
     rt_fault *f = &m->control->fault;
@@ -87,15 +91,16 @@ RT_LARGE_FN void rt_raise(rt_machine *m, rt_u32 worker, rt_u32 kind, rt_u32 task
     rt_rouse(m);
 }
 
-/* Raise RT_STALL with the first task, in topological order, whose event is not activated: there the step is stuck, as
- * everything before it has run. */
+/* Raise RT_STALL with the first task, in topological order, whose event is not activated: there the
+ * step is stuck, as everything before it has run. */
 RT_LARGE_FN void rt_raise_stall(rt_machine *m, rt_u32 worker)
 {
     rt_u64 step = rt_load_wide_acquire_device(&m->control->step);
     const rt_graph *g = &m->graphs[step == RT_NO_STEP ? 0 : rt_word_graph(step)];
     for (rt_u32 t = 0; t < g->n_tasks; t++) {
         rt_u32 event = m->tasks[g->first_task + t].depends, at = g->first_event + event;
-        if ((rt_i32)(rt_load_acquire_device(&m->counters[at]) - m->events[at].needed * rt_word_epoch(step)) < 0) {
+        if ((rt_i32)(rt_load_acquire_device(&m->counters[at]) -
+                     m->events[at].needed * rt_word_epoch(step)) < 0) {
             rt_raise(m, worker, RT_STALL, t, event);
             return;
         }
@@ -103,9 +108,9 @@ RT_LARGE_FN void rt_raise_stall(rt_machine *m, rt_u32 worker)
     rt_raise(m, worker, RT_STALL, RT_NONE, RT_END);
 }
 
-/* Called now and then by a worker that waits: raise RT_STALL if no worker has ended a task for too long.  `beats` of
- * all workers are summed; any change restarts the clock.  While some worker is inside a body, the longer limit
- * holds. */
+/* Called now and then by a worker that waits: raise RT_STALL if no worker has ended a task for too
+ * long.  `beats` of all workers are summed; any change restarts the clock.  While some worker is
+ * inside a body, the longer limit holds. */
 RT_LARGE_FN void rt_watch(rt_machine *m, rt_worker *w)
 {
     rt_u64 now = rt_clock_ns(), elapsed = now - w->looked_ns, limit = m->limits.stall_ns;
@@ -128,7 +133,8 @@ RT_LARGE_FN void rt_watch(rt_machine *m, rt_worker *w)
     rt_raise_stall(m, w->index);
 }
 
-/* The worker has found something to do: withdraw the announcement that it is about to sleep, if it made one. */
+/* The worker has found something to do: withdraw the announcement that it is about to sleep, if it
+ * made one. */
 RT_FN void rt_worker_awake(rt_machine *m, rt_worker *w)
 {
     if (w->announced) {
@@ -148,16 +154,17 @@ RT_FN void rt_worker_poll_on(rt_machine *m, rt_worker *w)
         rt_watch(m, w);
 }
 
-/* The step task waits for the host: no step runs and no worker has work, so `idle` stops the stall clock.  rt_step_look
- * read the doorbell before it looked, so a bell that rang meanwhile ends the sleep at once. */
+/* The step task waits for the host: no step runs and no worker has work, so `idle` stops the stall
+ * clock.  rt_step_look read the doorbell before it looked, so a bell that rang meanwhile ends the
+ * sleep at once. */
 RT_FN void rt_owner_sleep(rt_machine *m, rt_worker *w)
 {
     rt_store_relaxed_device(&m->control->idle, 1);
     rt_sleep(&m->control->doorbell, w->doorbell, RT_FOREVER);
 }
 
-/* The first call announces the sleep and returns, so that the caller polls once more; the second sleeps.  A change in
- * between is either seen by that poll or rings the bell. */
+/* The first call announces the sleep and returns, so that the caller polls once more; the second
+ * sleeps.  A change in between is either seen by that poll or rings the bell. */
 RT_FN void rt_worker_sleep(rt_machine *m, rt_worker *w)
 {
     if (!w->announced) {

@@ -1,14 +1,17 @@
-/* rt_worker.h - the worker's loop (paper §5): JIT tasks first, then the next AOT task if its event is activated.
+/* rt_worker.h - the worker's loop (paper §5): JIT tasks first, then the next AOT task if its event
+ * is activated.
  *
- * A worker waits only when no task is ready for it: neither in its JIT queue, nor at the head of its AOT list, nor,
- * where workers help each other, in the queues and lists of its group.
+ * A worker waits only when no task is ready for it: neither in its JIT queue, nor at the head of
+ * its AOT list, nor, where workers help each other, in the queues and lists of its group.
  *
- * The cursor of an AOT list.  It holds the epoch and the number of the next entry.  Claiming an entry is one compare
- * and swap of the cursor, by the list's own worker or by a helper, so each entry runs once in a step.  Lists need no
- * reset: a cursor whose epoch is not the current one stands for "nothing claimed in this step".
+ * The cursor of an AOT list.  It holds the epoch and the number of the next entry.  Claiming an
+ * entry is one compare and swap of the cursor, by the list's own worker or by a helper, so each
+ * entry runs once in a step.  Lists need no reset: a cursor whose epoch is not the current one
+ * stands for "nothing claimed in this step".
  *
- * On a CPU worker i also polls scheduler i; on a GPU the schedulers are warps of their own, and device/role has another
- * loop over the same protocol.  The target that includes this header defines rt_run_body and rt_preload.
+ * On a CPU worker i also polls scheduler i; on a GPU the schedulers are warps of their own, and
+ * device/role has another loop over the same protocol.  The target that includes this header
+ * defines rt_run_body and rt_preload.
  */
 #ifndef RT_WORKER_H
 #define RT_WORKER_H
@@ -17,15 +20,18 @@
 #include "rt/rt_page.h"
 #include "rt/rt_step.h"
 
-/* Run the code of operator m->ops[op] on the task's box, whose axis 0 ends at hi0 <= task->hi[0], with scratch from
- * the worker's pages `page` on. */
-RT_FN void rt_run_body(rt_machine *m, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0, rt_u32 page);
+/* Run the code of operator m->ops[op] on the task's box, whose axis 0 ends at hi0 <= task->hi[0],
+ * with scratch from the worker's pages `page` on. */
+RT_FN void rt_run_body(rt_machine *m, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0,
+                       rt_u32 page);
 
-/* Prefetch piece number `piece` of the constant operands of a task (an index into m->tasks), without waiting for it.
+/* Prefetch piece number `piece` of the constant operands of a task (an index into m->tasks),
+ * without waiting for it.
  *  0: it has no such piece. */
 RT_FN int rt_preload(rt_machine *m, rt_worker *w, rt_u32 task, rt_u32 piece);
 
-/* Read the step word.  While a worker runs a task, the step cannot end: the task has not triggered yet. */
+/* Read the step word.  While a worker runs a task, the step cannot end: the task has not triggered
+ * yet. */
 RT_FN void rt_worker_enter(rt_machine *m, rt_worker *w)
 {
     rt_u64 step = rt_load_wide_acquire_device(&m->control->step); /* partner: rt_step_publish */
@@ -34,8 +40,8 @@ RT_FN void rt_worker_enter(rt_machine *m, rt_worker *w)
     w->epoch = rt_word_epoch(step);
 }
 
-/* Run a task on the part of its box that is alive in this step.  If nothing of it is, the body does not run, but the
- * caller still triggers: counters grow by the same number in every step. */
+/* Run a task on the part of its box that is alive in this step.  If nothing of it is, the body does
+ * not run, but the caller still triggers: counters grow by the same number in every step. */
 RT_FN void rt_run_clipped(rt_machine *m, rt_worker *w, const rt_task *task)
 {
     rt_u32 at = m->graphs[w->graph].first_op + task->op;
@@ -68,23 +74,27 @@ RT_FN void rt_run_task(rt_machine *m, rt_worker *w, rt_u32 t)
     rt_event_trigger(m, w, task->triggers);
 }
 
-/* A JIT task from the queue of worker `from`; it is of the step that runs now, which the worker may not have seen yet.
+/* A JIT task from the queue of worker `from`; it is of the step that runs now, which the worker may
+ * not have seen yet.
  */
 RT_FN int rt_take_jit(rt_machine *m, rt_worker *w, rt_u32 from)
 {
     rt_u32 t;
-    if (!rt_queue_pop(&m->jit[from], m->jit_slots + (rt_u64)from * (m->jit_mask + 1), m->jit_mask, &t))
+    if (!rt_queue_pop(&m->jit[from], m->jit_slots + (rt_u64)from * (m->jit_mask + 1), m->jit_mask,
+                      &t))
         return 0;
     rt_worker_enter(m, w);
     rt_run_task(m, w, t);
     return 1;
 }
 
-/* Claim and run the next entry of worker `from`'s AOT list, if its event is activated.  1: it ran one.
+/* Claim and run the next entry of worker `from`'s AOT list, if its event is activated.  1: it ran
+ * one.
  *
- * A cursor of another epoch may be older than this step (nothing is claimed yet) or newer (this worker is late).  The
- * step word, read after the cursor, decides: if it still names the worker's own step, the cursor was older.  If the
- * step changes after that, the compare and swap fails, since the cursor has moved on. */
+ * A cursor of another epoch may be older than this step (nothing is claimed yet) or newer (this
+ * worker is late).  The step word, read after the cursor, decides: if it still names the worker's
+ * own step, the cursor was older.  If the step changes after that, the compare and swap fails,
+ * since the cursor has moved on. */
 RT_FN int rt_take_aot(rt_machine *m, rt_worker *w, rt_u32 from)
 {
     const rt_graph *g = &m->graphs[w->graph];
@@ -111,8 +121,8 @@ RT_FN int rt_take_aot(rt_machine *m, rt_worker *w, rt_u32 from)
     return 1;
 }
 
-/* Instead of waiting any longer, run a task of another worker of the group, which may be behind or without a
- * processor. */
+/* Instead of waiting any longer, run a task of another worker of the group, which may be behind or
+ * without a processor. */
 RT_FN int rt_steal(rt_machine *m, rt_worker *w)
 {
     if (!m->steal || w->spins < m->limits.steal_polls)
@@ -149,9 +159,10 @@ RT_LARGE_FN int rt_worker_poll(rt_machine *m, rt_worker *w)
     return rt_take_jit(m, w, w->index) || rt_take_aot(m, w, w->index) || rt_steal(m, w);
 }
 
-/* Nothing is ready: use the wait to prefetch, one piece a call, the weights that the worker's next tasks will read
- * (paper §5.3).  It looks up to preload_tasks ahead, across operators. After the last task of the list it starts again
- * at the first, as the next step usually runs the same graph. */
+/* Nothing is ready: use the wait to prefetch, one piece a call, the weights that the worker's next
+ * tasks will read (paper §5.3).  It looks up to preload_tasks ahead, across operators. After the
+ * last task of the list it starts again at the first, as the next step usually runs the same
+ * graph. */
 RT_FN void rt_preload_ahead(rt_machine *m, rt_worker *w)
 {
     if (w->step == RT_NO_STEP || m->limits.preload_tasks == 0)
@@ -160,7 +171,9 @@ RT_FN void rt_preload_ahead(rt_machine *m, rt_worker *w)
     const rt_range *r = &m->ranges[g->first_range + w->index];
     rt_u64 seen = rt_load_wide_acquire_device(&w->cursor);
     rt_u32 next =
-        (rt_u32)(seen >> 32) == w->epoch && (rt_u32)seen > r->first && (rt_u32)seen < r->last ? (rt_u32)seen : r->first;
+        (rt_u32)(seen >> 32) == w->epoch && (rt_u32)seen > r->first && (rt_u32)seen < r->last
+            ? (rt_u32)seen
+            : r->first;
     if (w->ahead != next) {
         w->ahead = next;
         w->ahead_task = w->ahead_piece = 0;

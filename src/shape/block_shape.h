@@ -29,12 +29,14 @@ enum { BLOCK_PLAIN, BLOCK_SWIZZLED, BLOCK_PADDED, BLOCK_LAYOUTS };
 /* Fields of an mma fragment: 16 rows, 8 columns, 4 entries a lane. */
 enum { BLOCK_MMA_ROWS = 16, BLOCK_MMA_COLUMNS = 8, BLOCK_MMA_DEPTH = 16, BLOCK_SIDE = 16 };
 
-/* Of an operand whose entries are windows of a tensor [channels, up to three axes]: a convolution's factor.  Place p, a
- * number in row-major order of the result's positions `out`, and entry e, in that of [channels, kernel], name the
- * entry at
+/* Of an operand whose entries are windows of a tensor [channels, up to three axes]: a convolution's
+ * factor.  Place p, a number in row-major order of the result's positions `out`, and entry e, in
+ * that of [channels, kernel], name the entry at
  *     channel of e * channel_step + sum over axes i of at_i * step[i],
- *     at_i = position i of p * stride[i] - padding[i] + position i of e in the kernel * dilation[i];
- * 0 if an at_i is not in 0 .. in[i] - 1.  Axes that are not there have one entry.  Offsets fit into an int. */
+ *     at_i = position i of p * stride[i] - padding[i]
+ *            + position i of e in the kernel * dilation[i];
+ * 0 if an at_i is not in 0 .. in[i] - 1.  Axes that are not there have one entry.  Offsets fit into
+ * an int. */
 enum {
     BLOCK_WINDOW_AXES = 3,
     BLOCK_WINDOW_BATCH = 16 /* loads of a thread that are under way at once */

@@ -1,4 +1,5 @@
-/* rows_shape.h - limits of the bodies that take a warp for a row (device/task/rows_warp.cuh, gen/body_rows_warp.c). */
+/* rows_shape.h - limits of the bodies that take a warp for a row (device/task/rows_warp.cuh,
+ * gen/body_rows_warp.c). */
 #ifndef SHAPE_ROWS_SHAPE_H
 #define SHAPE_ROWS_SHAPE_H
 

@@ -1,4 +1,5 @@
-/* block.c - building block programs, facts that follow from their tiles, and the text form (block.h). */
+/* block.c - building block programs, facts that follow from their tiles, and the text form
+ * (block.h). */
 #include "super/block.h"
 
 int8_t block_add_axis(block_program *p, const char *name, int64_t extent, int32_t tile, bool is_cut)
@@ -15,8 +16,11 @@ int8_t block_add_tile(block_program *p, block_tile t)
 
 int8_t block_add_fragment(block_program *p, const char *name, int8_t rows, int8_t columns)
 {
-    return block_add_tile(
-        p, (block_tile){.name = name, .space = BLOCK_FRAGMENT, .dtype = IR_F32, .axis = {rows, columns}, .parts = 1});
+    return block_add_tile(p, (block_tile){.name = name,
+                                          .space = BLOCK_FRAGMENT,
+                                          .dtype = IR_F32,
+                                          .axis = {rows, columns},
+                                          .parts = 1});
 }
 
 block_step *block_add_step(block_program *p, block_verb verb, int8_t to)
@@ -30,7 +34,8 @@ int64_t block_window_offset(const block_window *w, int64_t place, int64_t entry)
 {
     int64_t offset = 0;
     for (int i = BLOCK_WINDOW_AXES - 1; i >= 0; i--) {
-        const int64_t at = place % w->out[i] * w->stride[i] - w->padding[i] + entry % w->kernel[i] * w->dilation[i];
+        const int64_t at = place % w->out[i] * w->stride[i] - w->padding[i] +
+                           entry % w->kernel[i] * w->dilation[i];
         if (at < 0 || at >= w->in[i])
             return -1;
         offset += at * w->step[i];
@@ -55,7 +60,8 @@ uint32_t block_row_bytes(const block_program *p, int8_t tile)
 
 uint32_t block_copy_bytes(const block_program *p, int8_t tile)
 {
-    return (uint32_t)block_extent(p, tile, 0) * BLOCK_PITCH(block_row_bytes(p, tile), p->tiles[tile].layout);
+    return (uint32_t)block_extent(p, tile, 0) *
+           BLOCK_PITCH(block_row_bytes(p, tile), p->tiles[tile].layout);
 }
 
 uint32_t block_offset(const block_program *p, int8_t tile)
@@ -73,7 +79,8 @@ uint32_t block_scratch_bytes(const block_program *p)
     for (int8_t i = 0; i < (int8_t)p->n_tiles; i++) {
         const block_tile *t = &p->tiles[i];
         uint32_t parts = t->parts > 1 ? (uint32_t)(t->parts - 1) : 0;
-        uint32_t bytes = parts * (uint32_t)block_extent(p, i, 0) * (uint32_t)block_extent(p, i, 1) * 4;
+        uint32_t bytes =
+            parts * (uint32_t)block_extent(p, i, 0) * (uint32_t)block_extent(p, i, 1) * 4;
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -113,8 +120,9 @@ uint32_t block_conflicts(const block_program *p, int8_t tile)
 
 /* ---- text ---- */
 
-static const char *const verb_names[] = {"loop", "end",   "sync", "wait",    "load",  "fill", "multiply",
-                                         "add",  "bound", "map",  "largest", "total", "store"};
+static const char *const verb_names[] = {"loop",    "end",      "sync", "wait",  "load",
+                                         "fill",    "multiply", "add",  "bound", "map",
+                                         "largest", "total",    "store"};
 
 static const char *axis_name(const block_program *p, int8_t axis)
 {
@@ -129,8 +137,8 @@ static void print_tile(const block_program *p, int8_t i, text *out)
                ir_dtype_table[t->dtype].name);
     for (int side = 0; side < 2; side++)
         if (t->axis[side] != BLOCK_NONE)
-            text_print(out, "%s%s %d", side && t->axis[0] != BLOCK_NONE ? ", " : "", axis_name(p, t->axis[side]),
-                       block_extent(p, i, side));
+            text_print(out, "%s%s %d", side && t->axis[0] != BLOCK_NONE ? ", " : "",
+                       axis_name(p, t->axis[side]), block_extent(p, i, side));
     text_print(out, "]");
     if (t->space == BLOCK_SHARED)
         text_print(out, " x %u %s", t->stages, layouts[t->layout]);
@@ -161,7 +169,8 @@ static void print_step(const block_program *p, const block_step *s, int depth, t
     if (s->verb == BLOCK_BOUND && s->bound == BLOCK_WINDOW)
         text_print(out, " window");
     if (s->operand != BLOCK_NONE)
-        text_print(out, " %s %s", s->verb == BLOCK_STORE ? "to" : "from", p->operands[s->operand].name);
+        text_print(out, " %s %s", s->verb == BLOCK_STORE ? "to" : "from",
+                   p->operands[s->operand].name);
     if (s->verb == BLOCK_FILL || s->bound == BLOCK_WINDOW)
         text_print(out, " %g", s->number);
     if (s->expression)
@@ -172,8 +181,8 @@ static void print_step(const block_program *p, const block_step *s, int depth, t
 void block_print(const block_program *p, text *out)
 {
     int depth = 0;
-    text_print(out, "block %s by %s, warps %u x %u x %u\n", p->name, p->unit == BLOCK_MMA ? "mma" : "fma", p->warps[0],
-               p->warps[1], p->warps[2]);
+    text_print(out, "block %s by %s, warps %u x %u x %u\n", p->name,
+               p->unit == BLOCK_MMA ? "mma" : "fma", p->warps[0], p->warps[1], p->warps[2]);
     for (int8_t i = 0; i < (int8_t)p->n_tiles; i++)
         print_tile(p, i, out);
     for (uint32_t i = 0; i < p->n_steps; i++) {

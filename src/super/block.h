@@ -1,24 +1,28 @@
-/* block.h - block programs: what the threads of a worker do for one task (paper §4.2), below the operators.
+/* block.h - block programs: what the threads of a worker do for one task (paper §4.2), below the
+ * operators.
  *
- * A program runs over a box of axes (m, n, k ...).  Operands lie in global memory, a stride for each axis; tiles lie in
- * shared memory or in the threads' registers (fragments), each over at most two axes.  A step does one thing to whole
- * tiles.  A *region* is such a program without tiles of its own: every axis whole, everything a fragment, one step for
- * each thing that the operator's definition says.  It defines what is to be computed; a *candidate* is what the search
- * (super.h) proposes, and runs only after both gave the same over finite fields.
+ * A program runs over a box of axes (m, n, k ...).  Operands lie in global memory, a stride for
+ * each axis; tiles lie in shared memory or in the threads' registers (fragments), each over at most
+ * two axes.  A step does one thing to whole tiles.  A *region* is such a program without tiles of
+ * its own: every axis whole, everything a fragment, one step for each thing that the operator's
+ * definition says.  It defines what is to be computed; a *candidate* is what the search (super.h)
+ * proposes, and runs only after both gave the same over finite fields.
  *
- *   loop     AXIS       its tiles, from the box's start.  ahead > 0: loads in it are issued so many turns before
+ *   loop     AXIS       its tiles, from the box's start.  ahead > 0: loads in it are issued so many
+ *                       turns before
  *   end                 of the innermost loop
  *   sync                all threads meet: what they have read may be written over
- *   wait     PENDING    all but the last so many groups of loads have arrived and are seen by all; also a sync.  A
- *                       turn's loads are one group
+ *   wait     PENDING    all but the last so many groups of loads have arrived and are seen by all;
+ *                       also a sync.  A turn's loads are one group
  *   load     T <- X     a tile at the loops' places; what lies after the end of an axis is 0
  *   fill     T          with `number`
  *   multiply T, A, B    T += A B over the axis that T lacks
  *   add      T, A       the warps' partial sums (A.parts) become one
- *   bound    T, AXIS    entries after the axis' end become minus infinity; or those whose column lies after their row
- *                       (causal), or `number` columns or more before it (window)
- *   map      T, ...     element by element, an expression of the operator map over tiles and numbers; tiles that lack
- *                       an axis are spread along it
+ *   bound    T, AXIS    entries after the axis' end become minus infinity; or those whose column
+ *                       lies after their row (causal), or `number` columns or more before it
+ *                       (window)
+ *   map      T, ...     element by element, an expression of the operator map over tiles and
+ *                       numbers; tiles that lack an axis are spread along it
  *   largest  T, A       over the axis that T lacks, or over the parts of A; total T, A: the sum
  *   store    X <- T     what lies inside the box
  *
@@ -51,8 +55,9 @@ typedef struct block_operand {
     const char *name; /* of its constants in an instance: "x" for in_x, g_x */
     ir_dtype dtype;
     int64_t stride[BLOCK_MOST_AXES]; /* in entries; 0: the same for all entries of the axis */
-    const block_window *window;      /* or NULL.  Else its places and entries are the axes that have a stride, of which
-                                        that of the places is 1 and says nothing more */
+    /* or NULL.  Else its places and entries are the axes that have a stride, of which that of the
+     * places is 1 and says nothing more */
+    const block_window *window;
 } block_operand;
 
 typedef enum block_space { BLOCK_SHARED, BLOCK_FRAGMENT } block_space;
@@ -61,12 +66,14 @@ typedef struct block_tile {
     const char *name;
     block_space space;
     ir_dtype dtype;
-    int8_t axis[2];     /* of its rows and columns; BLOCK_NONE: it has one of these */
-    uint8_t layout;     /* shared: BLOCK_PLAIN ... */
-    uint8_t stages;     /* shared: copies, one for each turn of the loop that is under way */
-    uint8_t parts;      /* fragment: partial sums, each of other entries of the axis that is summed over */
-    bool is_shared_out; /* fragment: its columns are what another product sums over, each warp along that sum has 16 of
-                           them in turn */
+    int8_t axis[2]; /* of its rows and columns; BLOCK_NONE: it has one of these */
+    uint8_t layout; /* shared: BLOCK_PLAIN ... */
+    uint8_t stages; /* shared: copies, one for each turn of the loop that is under way */
+    /* fragment: partial sums, each of other entries of the axis that is summed over */
+    uint8_t parts;
+    /* fragment: its columns are what another product sums over, each warp along that sum has 16 of
+     * them in turn */
+    bool is_shared_out;
 } block_tile;
 
 typedef enum block_bound { BLOCK_END_OF_AXIS, BLOCK_CAUSAL, BLOCK_WINDOW } block_bound;
@@ -111,12 +118,14 @@ typedef struct block_program {
     block_tile tiles[BLOCK_MOST_TILES];
     block_step steps[BLOCK_MOST_STEPS];
     block_unit unit;
-    uint8_t warps[3]; /* along rows, columns and the axis that is summed over; their product is the worker's warps */
+    /* along rows, columns and the axis that is summed over; their product is the worker's warps */
+    uint8_t warps[3];
 } block_program;
 
 /* ---- building: each returns the index of what it added, or takes the program's side ---- */
 
-int8_t block_add_axis(block_program *p, const char *name, int64_t extent, int32_t tile, bool is_cut);
+int8_t block_add_axis(block_program *p, const char *name, int64_t extent, int32_t tile,
+                      bool is_cut);
 int8_t block_add_tile(block_program *p, block_tile t);
 /* Of fp32, in one part. */
 int8_t block_add_fragment(block_program *p, const char *name, int8_t rows, int8_t columns);
@@ -132,27 +141,29 @@ int32_t block_extent(const block_program *p, int8_t tile, int side);
 /* Of a shared tile: bytes of a row, of one copy, of all. */
 uint32_t block_row_bytes(const block_program *p, int8_t tile);
 uint32_t block_copy_bytes(const block_program *p, int8_t tile);
-/* Where a shared tile begins in scratch, and the bytes of scratch that a program needs: its shared tiles, or what `add`
- * needs in their place if that is more. */
+/* Where a shared tile begins in scratch, and the bytes of scratch that a program needs: its shared
+ * tiles, or what `add` needs in their place if that is more. */
 uint32_t block_offset(const block_program *p, int8_t tile);
 uint32_t block_scratch_bytes(const block_program *p);
 /* Registers of a thread for what products are summed up in. */
 uint32_t block_registers(const block_program *p);
-/* How many times as long as without conflicts a warp takes to read matrices of 8 x 16 bytes from a shared tile (mma),
- * or its pieces of 16 bytes (fma): counted from the addresses. */
+/* How many times as long as without conflicts a warp takes to read matrices of 8 x 16 bytes from a
+ * shared tile (mma), or its pieces of 16 bytes (fma): counted from the addresses. */
 uint32_t block_conflicts(const block_program *p, int8_t tile);
 
 /* The text form, a line each. */
 void block_print(const block_program *p, text *out);
 
-/* MPK_EVERIFY, with the step that breaks a rule: shapes, spaces, bounds and layouts agree, warps divide tiles, loads
- * and waits are where they may be.  What a run would show (a read before its load has arrived) is block_run's. */
+/* MPK_EVERIFY, with the step that breaks a rule: shapes, spaces, bounds and layouts agree, warps
+ * divide tiles, loads and waits are where they may be.  What a run would show (a read before its
+ * load has arrived) is block_run's. */
 mpk_status block_verify(mpk_context *cx, const block_program *p);
 
 /* ---- running over finite fields ---- */
 
-/* One run: a box lo .. hi for each axis, inputs that follow from `seed`; what is the largest of some values is a random
- * number that follows from `shift`, for nothing may depend on it.  Stored entries: `at` is operand * 2^56 + offset. */
+/* One run: a box lo .. hi for each axis, inputs that follow from `seed`; what is the largest of
+ * some values is a random number that follows from `shift`, for nothing may depend on it.  Stored
+ * entries: `at` is operand * 2^56 + offset. */
 typedef struct block_stored {
     uint64_t at;
     uint32_t value;
@@ -163,8 +174,8 @@ typedef struct block_run_of {
     VEC(block_stored) stored; /* sorted by `at` */
 } block_run_of;
 
-/* Everything is allocated from a.  MPK_EVERIFY: a tile is read before it is there, or written while it may be read, or
- * an entry is stored twice; the step is named. */
+/* Everything is allocated from a.  MPK_EVERIFY: a tile is read before it is there, or written while
+ * it may be read, or an entry is stored twice; the step is named. */
 mpk_status block_run(mpk_context *cx, arena *a, const block_program *p, block_run_of *run);
 
 #endif

@@ -1,9 +1,11 @@
-/* block_attention.c - softmax(scale q k^T + mask) v of a head: the region, candidates, cost and search (super.h).
+/* block_attention.c - softmax(scale q k^T + mask) v of a head: the region, candidates, cost and
+ * search (super.h).
  *
- * Idea of the candidates: keys come tile by tile, and the softmax is kept up to date (the largest score so far, the sum
- * of the weights, and the result rescaled when the largest grows).  Warps along rows hold whole rows; the others share
- * the keys of a tile, each with a softmax of its own, and these are brought together at the end.  So a task of few rows
- * still has work for eight warps, scores and weights never leave the registers, and no warp waits for another's scores.
+ * Idea of the candidates: keys come tile by tile, and the softmax is kept up to date (the largest
+ * score so far, the sum of the weights, and the result rescaled when the largest grows).  Warps
+ * along rows hold whole rows; the others share the keys of a tile, each with a softmax of its own,
+ * and these are brought together at the end.  So a task of few rows still has work for eight warps,
+ * scores and weights never leave the registers, and no warp waits for another's scores.
  */
 #include "super/super.h"
 
@@ -23,13 +25,15 @@ static int32_t rounded(int64_t n)
 
 bool super_accepts_attention(const super_attention *s)
 {
-    return (s->q.dtype == IR_F16 || s->q.dtype == IR_BF16) && s->k.dtype == s->q.dtype && s->v.dtype == s->q.dtype &&
-           rounded(s->width) <= 128 && rounded(s->values) <= 128 && s->rows > 0 && s->keys > 0;
+    return (s->q.dtype == IR_F16 || s->q.dtype == IR_BF16) && s->k.dtype == s->q.dtype &&
+           s->v.dtype == s->q.dtype && rounded(s->width) <= 128 && rounded(s->values) <= 128 &&
+           s->rows > 0 && s->keys > 0;
 }
 
 static void add_frame(block_program *p, const super_attention *s, const int32_t *tiles)
 {
-    *p = (block_program){.name = "attention", .unit = BLOCK_MMA, .n_operands = 4 + s->has_mask, .warps = {1, 1, 1}};
+    *p = (block_program){
+        .name = "attention", .unit = BLOCK_MMA, .n_operands = 4 + s->has_mask, .warps = {1, 1, 1}};
     block_add_axis(p, "m", s->rows, tiles[M], true);
     block_add_axis(p, "s", s->keys, tiles[S], false);
     block_add_axis(p, "d", s->width, tiles[D], false);
@@ -46,7 +50,8 @@ static void add_load(block_program *p, int8_t tile, int8_t operand)
     block_add_step(p, BLOCK_LOAD, tile)->operand = operand;
 }
 
-static void add_of(block_program *p, block_verb verb, const char *expression, int8_t to, int8_t a, int8_t b, int8_t c)
+static void add_of(block_program *p, block_verb verb, const char *expression, int8_t to, int8_t a,
+                   int8_t b, int8_t c)
 {
     block_step *s = block_add_step(p, verb, to);
     const int8_t from[] = {a, b, c};
@@ -64,13 +69,14 @@ static void add_bound(block_program *p, int8_t scores, block_bound bound, int64_
 }
 
 /* The scores of the tiles at hand: scaled, masked, bounded. */
-static void add_scores(block_program *p, const super_attention *s, int8_t scores, int8_t q, int8_t k)
+static void add_scores(block_program *p, const super_attention *s, int8_t scores, int8_t q,
+                       int8_t k)
 {
     block_add_step(p, BLOCK_FILL, scores);
     add_of(p, BLOCK_MULTIPLY, NULL, scores, q, k, BLOCK_NONE);
     if (s->has_mask) {
-        const int8_t mask =
-            block_add_fragment(p, "mask", s->mask.stride[M] ? M : BLOCK_NONE, s->mask.stride[S] ? S : BLOCK_NONE);
+        const int8_t mask = block_add_fragment(p, "mask", s->mask.stride[M] ? M : BLOCK_NONE,
+                                               s->mask.stride[S] ? S : BLOCK_NONE);
         p->tiles[mask].is_shared_out = p->tiles[scores].is_shared_out && s->mask.stride[S];
         add_load(p, mask, 4);
         add_of(p, BLOCK_MAP, s->scores, scores, scores, mask, BLOCK_NONE);
@@ -94,12 +100,15 @@ static void add_result(block_program *p, int8_t sums, int8_t total)
 
 void super_region_of_attention(const super_attention *s, block_program *p)
 {
-    const int32_t whole[] = {(int32_t)s->rows, (int32_t)s->keys, (int32_t)s->width, (int32_t)s->values};
+    const int32_t whole[] = {(int32_t)s->rows, (int32_t)s->keys, (int32_t)s->width,
+                             (int32_t)s->values};
     add_frame(p, s, whole);
     const int8_t q = block_add_fragment(p, "q", M, D), k = block_add_fragment(p, "k", S, D);
-    const int8_t v = block_add_fragment(p, "v", S, E), scores = block_add_fragment(p, "scores", M, S);
+    const int8_t v = block_add_fragment(p, "v", S, E),
+                 scores = block_add_fragment(p, "scores", M, S);
     const int8_t largest = block_add_fragment(p, "largest", M, BLOCK_NONE);
-    const int8_t total = block_add_fragment(p, "total", M, BLOCK_NONE), sums = block_add_fragment(p, "sums", M, E);
+    const int8_t total = block_add_fragment(p, "total", M, BLOCK_NONE),
+                 sums = block_add_fragment(p, "sums", M, E);
     add_load(p, q, Q);
     add_load(p, k, KEYS);
     add_load(p, v, VALUES);
@@ -114,8 +123,8 @@ void super_region_of_attention(const super_attention *s, block_program *p)
 
 /* ---- candidates ---- */
 
-static int8_t add_shared(block_program *p, const char *name, ir_dtype dtype, int8_t rows, int8_t columns,
-                         uint8_t stages)
+static int8_t add_shared(block_program *p, const char *name, ir_dtype dtype, int8_t rows,
+                         int8_t columns, uint8_t stages)
 {
     const int8_t tile = block_add_tile(p, (block_tile){.name = name,
                                                        .space = BLOCK_SHARED,
@@ -143,7 +152,8 @@ typedef struct kept {
 
 static void fill_kept(block_program *p, kept *t, uint8_t parts)
 {
-    *t = (kept){block_add_fragment(p, "sums", M, E), add_line(p, "total", parts), add_line(p, "largest", parts)};
+    *t = (kept){block_add_fragment(p, "sums", M, E), add_line(p, "total", parts),
+                add_line(p, "largest", parts)};
     p->tiles[t->sums].parts = parts;
     block_add_step(p, BLOCK_FILL, t->sums);
     block_add_step(p, BLOCK_FILL, t->total);
@@ -196,8 +206,10 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
     add_frame(p, s, tiles);
     p->warps[0] = c->along_rows;
     p->warps[2] = parts;
-    const int8_t q = add_shared(p, "q", s->q.dtype, M, D, 1), k = add_shared(p, "k", s->k.dtype, S, D, c->stages);
-    const int8_t v = add_shared(p, "v", s->v.dtype, S, E, c->stages), scores = block_add_fragment(p, "scores", M, S);
+    const int8_t q = add_shared(p, "q", s->q.dtype, M, D, 1),
+                 k = add_shared(p, "k", s->k.dtype, S, D, c->stages);
+    const int8_t v = add_shared(p, "v", s->v.dtype, S, E, c->stages),
+                 scores = block_add_fragment(p, "scores", M, S);
     p->tiles[scores].is_shared_out = true;
     add_loop(p, M, 0);
     block_add_step(p, BLOCK_SYNC, BLOCK_NONE);
@@ -218,7 +230,8 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
 
 /* ---- cost and search ---- */
 
-/* Cycles of an SM of an H100, as in product.c; of an exponential with what is around it, for a thread. */
+/* Cycles of an SM of an H100, as in product.c; of an exponential with what is around it, for a
+ * thread. */
 #define BYTES_A_CYCLE 24.0
 #define LATENCY 700.0
 #define MMA_CYCLES 1.6
@@ -233,30 +246,36 @@ static double larger(double a, double b)
 
 static double cost_of(const super_attention *s, const recipe *c)
 {
-    const double widths = rounded(s->width) + rounded(s->values), turns = (double)((s->keys + c->s - 1) / c->s);
-    const double tiles = (double)((s->box_rows + c->m - 1) / c->m) * (double)s->boxes, parts = 8.0 / c->along_rows;
+    const double widths = rounded(s->width) + rounded(s->values),
+                 turns = (double)((s->keys + c->s - 1) / c->s);
+    const double tiles = (double)((s->box_rows + c->m - 1) / c->m) * (double)s->boxes,
+                 parts = 8.0 / c->along_rows;
     const double products = (double)c->m * c->s * widths / 2048 * MMA_CYCLES;
-    const double bytes = c->s * widths * 2 / BYTES_A_CYCLE, read = c->s * widths * 2 * c->along_rows / 128;
+    const double bytes = c->s * widths * 2 / BYTES_A_CYCLE,
+                 read = c->s * widths * 2 * c->along_rows / 128;
     const double weights = (double)c->m * c->s / 256 * WEIGHT_CYCLES;
-    const double turn = TURN_CYCLES + larger(products + weights + read, larger(bytes, LATENCY / (c->stages - 1)));
+    const double turn =
+        TURN_CYCLES + larger(products + weights + read, larger(bytes, LATENCY / (c->stages - 1)));
     const double join = parts > 1 ? parts * c->m * rounded(s->values) * 8 / 128 : 0;
     return tiles * (TILE_CYCLES + 2 * LATENCY + turns * turn + join);
 }
 
-static bool fits(const super_attention *s, const super_target *t, const recipe *c, super_choice *out)
+static bool fits(const super_attention *s, const super_target *t, const recipe *c,
+                 super_choice *out)
 {
     block_program p;
     mpk_context quiet = {0};
     out->n_listed++;
     make_candidate(s, c, &p);
-    const bool all = block_scratch_bytes(&p) <= t->scratch_bytes && block_registers(&p) <= t->registers + 32 &&
-                     block_verify(&quiet, &p) == MPK_OK;
+    const bool all = block_scratch_bytes(&p) <= t->scratch_bytes &&
+                     block_registers(&p) <= t->registers + 32 && block_verify(&quiet, &p) == MPK_OK;
     out->n_fitting += all;
     return all;
 }
 
 /* The cheapest above `least` cycles; of equals the first.  false: there is none. */
-static bool find_next(const super_attention *s, const super_target *t, double least, super_choice *out, recipe *best)
+static bool find_next(const super_attention *s, const super_target *t, double least,
+                      super_choice *out, recipe *best)
 {
     double cycles = -1;
     for (uint8_t along = 1; along <= 8; along *= 2)
@@ -274,7 +293,8 @@ static bool find_next(const super_attention *s, const super_target *t, double le
     return cycles >= 0;
 }
 
-mpk_status super_choose_attention(mpk_context *cx, const super_attention *s, const super_target *t, super_choice *out)
+mpk_status super_choose_attention(mpk_context *cx, const super_attention *s, const super_target *t,
+                                  super_choice *out)
 {
     block_program region;
     mpk_context refusal = {0};

@@ -1,8 +1,10 @@
-/* block_run.c - a block program run over finite fields (block.h, field.h), which proves that two compute the same.
+/* block_run.c - a block program run over finite fields (block.h, field.h), which proves that two
+ * compute the same.
  *
- * Shared tiles are memory: a copy of a tile is addressed as the device does, is in flight from its load until a wait
- * has let its group arrive, and may be written again only after a sync that follows its last read.  Fragments in parts
- * are kept apart until `add`.  Cost: that of the program, about 3 ns for each product of two numbers.
+ * Shared tiles are memory: a copy of a tile is addressed as the device does, is in flight from its
+ * load until a wait has let its group arrive, and may be written again only after a sync that
+ * follows its last read.  Fragments in parts are kept apart until `add`.  Cost: that of the
+ * program, about 3 ns for each product of two numbers.
  */
 #include "super/block.h"
 
@@ -59,8 +61,10 @@ static field *entry(const runner *r, int8_t tile, uint32_t which, uint32_t row, 
     return &s->at[which * s->step + BLOCK_AT(row_bytes, t->layout, row, column * bytes) / bytes];
 }
 
-/* The entry that belongs to a place along rows and columns of another tile: an axis that `tile` lacks counts as 0. */
-static field *spread(const runner *r, int8_t tile, uint32_t which, const block_tile *of, uint32_t row, uint32_t column)
+/* The entry that belongs to a place along rows and columns of another tile: an axis that `tile`
+ * lacks counts as 0. */
+static field *spread(const runner *r, int8_t tile, uint32_t which, const block_tile *of,
+                     uint32_t row, uint32_t column)
 {
     const block_tile *t = &r->p->tiles[tile];
     uint32_t at[2] = {0, 0};
@@ -94,15 +98,17 @@ static uint32_t copy_of(const runner *r, int8_t tile, int64_t turn)
 /* ---- memory ---- */
 
 /* Of an operand with windows: rows of the tile are its places, or its columns are. */
-static int64_t window_offset(const runner *r, const block_operand *o, const block_tile *t, uint32_t row,
-                             uint32_t column)
+static int64_t window_offset(const runner *r, const block_operand *o, const block_tile *t,
+                             uint32_t row, uint32_t column)
 {
     const bool by_rows = o->stride[t->axis[0]] == 1;
-    const int64_t first = r->base[t->axis[0]] + (int64_t)row, second = r->base[t->axis[1]] + (int64_t)column;
+    const int64_t first = r->base[t->axis[0]] + (int64_t)row,
+                  second = r->base[t->axis[1]] + (int64_t)column;
     return block_window_offset(o->window, by_rows ? first : second, by_rows ? second : first);
 }
 
-static uint64_t offset_of(const runner *r, const block_step *s, const block_tile *t, uint32_t row, uint32_t column)
+static uint64_t offset_of(const runner *r, const block_step *s, const block_tile *t, uint32_t row,
+                          uint32_t column)
 {
     const block_operand *o = &r->p->operands[s->operand];
     uint64_t offset = 0;
@@ -158,7 +164,8 @@ static mpk_status do_store(runner *r, const block_step *s)
     for (uint32_t row = 0; row < (uint32_t)block_extent(r->p, s->to, 0); row++)
         for (uint32_t column = 0; column < (uint32_t)block_extent(r->p, s->to, 1); column++)
             if (row < left(r, t->axis[0]) && column < left(r, t->axis[1])) {
-                uint64_t at = (uint64_t)s->operand << OPERAND_SHIFT | offset_of(r, s, t, row, column);
+                uint64_t at =
+                    (uint64_t)s->operand << OPERAND_SHIFT | offset_of(r, s, t, row, column);
                 block_stored stored = {at, entry(r, s->to, 0, row, column)->p};
                 PUSH(r->cx, r->arena, &r->run->stored, stored);
             }
@@ -195,9 +202,12 @@ static mpk_status do_multiply(runner *r, const block_step *s)
 {
     const block_tile *y = &r->p->tiles[s->to], *a = &r->p->tiles[s->from[0]];
     const int inner = a->axis[0] == y->axis[0];
-    const uint32_t rows = (uint32_t)block_extent(r->p, s->to, 0), columns = (uint32_t)block_extent(r->p, s->to, 1);
-    const uint32_t depth = (uint32_t)block_extent(r->p, s->from[0], inner), parts = y->parts > 1 ? y->parts : 1;
-    const block_tile of_a = {.axis = {y->axis[0], a->axis[inner]}}, of_b = {.axis = {a->axis[inner], y->axis[1]}};
+    const uint32_t rows = (uint32_t)block_extent(r->p, s->to, 0),
+                   columns = (uint32_t)block_extent(r->p, s->to, 1);
+    const uint32_t depth = (uint32_t)block_extent(r->p, s->from[0], inner),
+                   parts = y->parts > 1 ? y->parts : 1;
+    const block_tile of_a = {.axis = {y->axis[0], a->axis[inner]}},
+                     of_b = {.axis = {a->axis[inner], y->axis[1]}};
     uint32_t copy_a, copy_b;
     arena_mark mark = arena_get_mark(r->arena);
     field *factors;
@@ -265,8 +275,8 @@ static field evaluate(const runner *r, const map_program *m, const field *x)
 }
 
 /* Of sources in parts that of the warp which has the entry. */
-static void map_entry(runner *r, const block_step *s, const map_program *m, uint32_t part, uint32_t row,
-                      uint32_t column)
+static void map_entry(runner *r, const block_step *s, const map_program *m, uint32_t part,
+                      uint32_t row, uint32_t column)
 {
     const block_tile *y = &r->p->tiles[s->to];
     const uint32_t own = y->is_shared_out ? part_of(r, column) : part;
@@ -304,7 +314,8 @@ static void reduce_one(reduction *d, field x)
     d->n++;
 }
 
-/* Row `row` of the result's part: over the parts of a line, or over the columns that this part has. */
+/* Row `row` of the result's part: over the parts of a line, or over the columns that this part
+ * has. */
 static void reduce_row(runner *r, const block_step *s, uint32_t part, uint32_t row)
 {
     const block_tile *x = &r->p->tiles[s->from[0]];
@@ -319,7 +330,8 @@ static void reduce_row(runner *r, const block_step *s, uint32_t part, uint32_t r
     *entry(r, s->to, part, row, 0) = s->verb == BLOCK_TOTAL ? d.total : field_random(d.key, d.n);
 }
 
-/* The largest is a random number: of the values, so that equal ones give equal ones, and of the run. */
+/* The largest is a random number: of the values, so that equal ones give equal ones, and of the
+ * run. */
 static void do_reduce(runner *r, const block_step *s)
 {
     for (uint32_t part = 0; part < count_parts(r, s->to); part++)
@@ -409,11 +421,13 @@ static uint32_t end_of(const block_program *p, uint32_t loop)
 static mpk_status load_turn(runner *r, uint32_t loop, uint32_t end, int64_t turn)
 {
     const block_step *s = &r->p->steps[loop];
-    const int64_t kept = r->base[s->axis], base = r->run->lo[s->axis] + turn * r->p->axes[s->axis].tile;
+    const int64_t kept = r->base[s->axis],
+                  base = r->run->lo[s->axis] + turn * r->p->axes[s->axis].tile;
     const uint32_t step = r->step;
     r->base[s->axis] = base;
     for (r->step = loop + 1; r->step < end && base < r->run->hi[s->axis]; r->step++)
-        if (r->p->steps[r->step].verb == BLOCK_LOAD && r->p->tiles[r->p->steps[r->step].to].space == BLOCK_SHARED)
+        if (r->p->steps[r->step].verb == BLOCK_LOAD &&
+            r->p->tiles[r->p->steps[r->step].to].space == BLOCK_SHARED)
             TRY(do_load(r, &r->p->steps[r->step], turn));
     r->base[s->axis] = kept;
     r->step = step;
@@ -439,7 +453,8 @@ static mpk_status do_loop(runner *r, uint32_t loop, uint32_t end)
     return MPK_OK;
 }
 
-/* ahead: the loop around these steps, if it is ahead.  The first of its loads stands for all of a later turn. */
+/* ahead: the loop around these steps, if it is ahead.  The first of its loads stands for all of a
+ * later turn. */
 static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_step *ahead)
 {
     bool issued = false;
@@ -472,9 +487,10 @@ static mpk_status prepare(runner *r)
         tile_state *s = &r->tiles[i];
         const bool is_shared = t->space == BLOCK_SHARED;
         s->pitch = (uint32_t)block_extent(r->p, i, 1);
-        s->step =
-            is_shared ? block_copy_bytes(r->p, i) / entry_bytes(t) : (uint32_t)block_extent(r->p, i, 0) * s->pitch;
-        const uint32_t parts = t->parts > 1 ? t->parts : 1, n = s->step * (is_shared ? t->stages : parts);
+        s->step = is_shared ? block_copy_bytes(r->p, i) / entry_bytes(t)
+                            : (uint32_t)block_extent(r->p, i, 0) * s->pitch;
+        const uint32_t parts = t->parts > 1 ? t->parts : 1,
+                       n = s->step * (is_shared ? t->stages : parts);
         NEW(r->cx, r->arena, s->at, n);
         for (uint32_t k = 0; k < n; k++) /* what nobody has written is nothing in particular */
             s->at[k] = field_random(r->run->shift + 1 + (uint64_t)i, k);

@@ -1,6 +1,6 @@
-/* block_verify.c - the rules of block programs that hold whatever is computed (block.h): numbers name something, tiles
- * fit their axes, spaces are those that a step can use, loads and waits stand in loops that are ahead.  A program that
- * keeps them can be printed as CUDA C. */
+/* block_verify.c - the rules of block programs that hold whatever is computed (block.h): numbers
+ * name something, tiles fit their axes, spaces are those that a step can use, loads and waits stand
+ * in loops that are ahead.  A program that keeps them can be printed as CUDA C. */
 #include "super/block.h"
 
 enum { WARPS = 8, MOST_DEPTH = 4 };
@@ -13,11 +13,11 @@ typedef struct checker {
     int8_t axis[MOST_DEPTH];
 } checker;
 
-#define RULE(c, condition, ...)                                                                                   \
-    do {                                                                                                          \
-        if (!(condition))                                                                                         \
-            return status_note((c)->cx, status_fail((c)->cx, MPK_EVERIFY, __VA_ARGS__), "at step %u of block %s", \
-                               (c)->at, (c)->p->name);                                                            \
+#define RULE(c, condition, ...)                                                         \
+    do {                                                                                \
+        if (!(condition))                                                               \
+            return status_note((c)->cx, status_fail((c)->cx, MPK_EVERIFY, __VA_ARGS__), \
+                               "at step %u of block %s", (c)->at, (c)->p->name);        \
     } while (0)
 
 static bool is_tile(const checker *c, int8_t tile)
@@ -50,13 +50,15 @@ static mpk_status check_shared(mpk_context *cx, const block_program *p, int8_t i
 {
     const block_tile *t = &p->tiles[i];
     const uint32_t row = block_row_bytes(p, i), bytes = ir_dtype_table[t->dtype].block_bytes;
-    CHECK(cx, bytes == (p->unit == BLOCK_MMA ? 2u : 4u), MPK_EVERIFY, "tile %s of block %s: its entries have %u bytes",
-          t->name, p->name, bytes);
+    CHECK(cx, bytes == (p->unit == BLOCK_MMA ? 2u : 4u), MPK_EVERIFY,
+          "tile %s of block %s: its entries have %u bytes", t->name, p->name, bytes);
     CHECK(cx,
-          t->axis[0] != BLOCK_NONE && t->axis[1] != BLOCK_NONE && row % 16 == 0 && t->layout < BLOCK_LAYOUTS &&
-              (t->layout != BLOCK_SWIZZLED || is_power_of_2(row)) && t->stages >= 1 && t->parts <= 1,
-          MPK_EVERIFY, "tile %s of block %s cannot lie in shared memory: %u bytes a row, layout %u, %u copies", t->name,
-          p->name, row, t->layout, t->stages);
+          t->axis[0] != BLOCK_NONE && t->axis[1] != BLOCK_NONE && row % 16 == 0 &&
+              t->layout < BLOCK_LAYOUTS && (t->layout != BLOCK_SWIZZLED || is_power_of_2(row)) &&
+              t->stages >= 1 && t->parts <= 1,
+          MPK_EVERIFY,
+          "tile %s of block %s cannot lie in shared memory: %u bytes a row, layout %u, %u copies",
+          t->name, p->name, row, t->layout, t->stages);
     return MPK_OK;
 }
 
@@ -66,23 +68,29 @@ static mpk_status check_fragment(mpk_context *cx, const block_program *p, int8_t
     const block_tile *t = &p->tiles[i];
     const uint8_t along[2] = {p->warps[0], p->warps[t->is_shared_out ? 2 : 1]};
     CHECK(cx, t->dtype == IR_F32 && (t->parts <= 1 || t->parts == p->warps[2]), MPK_EVERIFY,
-          "tile %s of block %s: fragments are f32, in one part or one for each warp along the sum", t->name, p->name);
+          "tile %s of block %s: fragments are f32, in one part or one for each warp along the sum",
+          t->name, p->name);
     for (int side = 0; side < 2; side++)
         CHECK(cx,
               t->axis[side] == BLOCK_NONE ||
-                  block_extent(p, i, side) % (BLOCK_SIDE * (p->unit == BLOCK_MMA ? along[side] : 1)) == 0,
-              MPK_EVERIFY, "tile %s of block %s: %d entries do not divide among %u warps", t->name, p->name,
-              block_extent(p, i, side), along[side]);
+                  block_extent(p, i, side) %
+                          (BLOCK_SIDE * (p->unit == BLOCK_MMA ? along[side] : 1)) ==
+                      0,
+              MPK_EVERIFY, "tile %s of block %s: %d entries do not divide among %u warps", t->name,
+              p->name, block_extent(p, i, side), along[side]);
     return MPK_OK;
 }
 
 static mpk_status check_tiles(mpk_context *cx, const block_program *p)
 {
-    CHECK(cx, p->warps[0] * p->warps[1] * p->warps[2] == WARPS, MPK_EVERIFY, "block %s: %u x %u x %u warps are not %d",
-          p->name, p->warps[0], p->warps[1], p->warps[2], WARPS);
+    CHECK(cx, p->warps[0] * p->warps[1] * p->warps[2] == WARPS, MPK_EVERIFY,
+          "block %s: %u x %u x %u warps are not %d", p->name, p->warps[0], p->warps[1], p->warps[2],
+          WARPS);
     for (int8_t i = 0; i < (int8_t)p->n_tiles; i++) {
-        CHECK(cx, p->tiles[i].axis[0] < (int8_t)p->n_axes && p->tiles[i].axis[1] < (int8_t)p->n_axes, MPK_EVERIFY,
-              "tile %s of block %s has an axis that is not there", p->tiles[i].name, p->name);
+        CHECK(cx,
+              p->tiles[i].axis[0] < (int8_t)p->n_axes && p->tiles[i].axis[1] < (int8_t)p->n_axes,
+              MPK_EVERIFY, "tile %s of block %s has an axis that is not there", p->tiles[i].name,
+              p->name);
         TRY((p->tiles[i].space == BLOCK_SHARED ? check_shared : check_fragment)(cx, p, i));
     }
     return MPK_OK;
@@ -90,7 +98,8 @@ static mpk_status check_tiles(mpk_context *cx, const block_program *p)
 
 static mpk_status check_loop(checker *c, const block_step *s)
 {
-    RULE(c, is_axis(c, s->axis) && c->p->axes[s->axis].tile > 0 && c->depth < MOST_DEPTH, "no such axis");
+    RULE(c, is_axis(c, s->axis) && c->p->axes[s->axis].tile > 0 && c->depth < MOST_DEPTH,
+         "no such axis");
     for (uint32_t i = 0; i < c->depth; i++)
         RULE(c, c->axis[i] != s->axis && !c->ahead[i],
              "the axis is looped over already, or the loop around it is ahead");
@@ -110,43 +119,55 @@ static bool is_looped(const checker *c, int8_t axis)
 /* A tile and the operand that it comes from or goes to have the same axes; the loops say where. */
 static mpk_status check_move(checker *c, const block_step *s)
 {
-    RULE(c, is_tile(c, s->to) && s->operand >= 0 && s->operand < (int8_t)c->p->n_operands, "no such tile or operand");
+    RULE(c, is_tile(c, s->to) && s->operand >= 0 && s->operand < (int8_t)c->p->n_operands,
+         "no such tile or operand");
     const block_tile *t = &c->p->tiles[s->to];
-    RULE(c, is_looped(c, t->axis[0]) && is_looped(c, t->axis[1]), "no loop says where tile %s lies", t->name);
+    RULE(c, is_looped(c, t->axis[0]) && is_looped(c, t->axis[1]), "no loop says where tile %s lies",
+         t->name);
     for (int8_t axis = 0; axis < (int8_t)c->p->n_axes; axis++)
         RULE(c, !c->p->operands[s->operand].stride[axis] || has_axis(t, axis) || is_looped(c, axis),
-             "tile %s lacks axis %s of operand %s", t->name, c->p->axes[axis].name, c->p->operands[s->operand].name);
+             "tile %s lacks axis %s of operand %s", t->name, c->p->axes[axis].name,
+             c->p->operands[s->operand].name);
     const block_operand *o = &c->p->operands[s->operand];
     RULE(c,
-         !o->window || (s->verb == BLOCK_LOAD && t->axis[0] != BLOCK_NONE && t->axis[1] != BLOCK_NONE &&
-                        (o->stride[t->axis[0]] == 1) != (o->stride[t->axis[1]] == 1)),
+         !o->window ||
+             (s->verb == BLOCK_LOAD && t->axis[0] != BLOCK_NONE && t->axis[1] != BLOCK_NONE &&
+              (o->stride[t->axis[0]] == 1) != (o->stride[t->axis[1]] == 1)),
          "windows of operand %s do not lie along rows and columns of tile %s", o->name, t->name);
     if (s->verb == BLOCK_STORE)
-        RULE(c, t->space == BLOCK_FRAGMENT && t->parts <= 1 && !t->is_shared_out, "tile %s is no fragment in one part",
-             t->name);
+        RULE(c, t->space == BLOCK_FRAGMENT && t->parts <= 1 && !t->is_shared_out,
+             "tile %s is no fragment in one part", t->name);
     else if (t->space == BLOCK_SHARED)
         RULE(c, t->stages == (c->depth && c->ahead[c->depth - 1] ? c->ahead[c->depth - 1] + 1 : 1),
-             "tile %s has %u copies, which is not one more than its loop is ahead", t->name, t->stages);
+             "tile %s has %u copies, which is not one more than its loop is ahead", t->name,
+             t->stages);
     return MPK_OK;
 }
 
 static mpk_status check_multiply(checker *c, const block_step *s)
 {
-    RULE(c, is_tile(c, s->to) && s->n_from == 2 && is_tile(c, s->from[0]) && is_tile(c, s->from[1]), "no such tile");
-    const block_tile *y = &c->p->tiles[s->to], *a = &c->p->tiles[s->from[0]], *b = &c->p->tiles[s->from[1]];
-    RULE(c, y->space == BLOCK_FRAGMENT && b->space == BLOCK_SHARED, "sums are fragments, the second factor is shared");
+    RULE(c, is_tile(c, s->to) && s->n_from == 2 && is_tile(c, s->from[0]) && is_tile(c, s->from[1]),
+         "no such tile");
+    const block_tile *y = &c->p->tiles[s->to], *a = &c->p->tiles[s->from[0]],
+                     *b = &c->p->tiles[s->from[1]];
+    RULE(c, y->space == BLOCK_FRAGMENT && b->space == BLOCK_SHARED,
+         "sums are fragments, the second factor is shared");
     RULE(c,
-         a->space == BLOCK_SHARED || (c->p->unit == BLOCK_MMA && c->p->warps[1] == 1 && a->is_shared_out &&
-                                      a->axis[0] == y->axis[0] && !y->is_shared_out),
+         a->space == BLOCK_SHARED ||
+             (c->p->unit == BLOCK_MMA && c->p->warps[1] == 1 && a->is_shared_out &&
+              a->axis[0] == y->axis[0] && !y->is_shared_out),
          "a fragment is a factor only where its columns are shared out");
-    RULE(c, c->p->unit == BLOCK_FMA || y->is_shared_out || (y->parts > 1 ? y->parts : 1) == c->p->warps[2],
+    RULE(c,
+         c->p->unit == BLOCK_FMA || y->is_shared_out ||
+             (y->parts > 1 ? y->parts : 1) == c->p->warps[2],
          "each warp along the sum has a part of it, but tile %s has %u", y->name, y->parts);
     RULE(c,
-         y->axis[0] != BLOCK_NONE && y->axis[1] != BLOCK_NONE && has_axis(a, y->axis[0]) && has_axis(b, y->axis[1]) &&
-             !has_axis(a, y->axis[1]) && !has_axis(b, y->axis[0]),
+         y->axis[0] != BLOCK_NONE && y->axis[1] != BLOCK_NONE && has_axis(a, y->axis[0]) &&
+             has_axis(b, y->axis[1]) && !has_axis(a, y->axis[1]) && !has_axis(b, y->axis[0]),
          "rows of the sums are not the first factor's, or columns not the second's");
     const int8_t inner = a->axis[a->axis[0] == y->axis[0]];
-    RULE(c, inner != BLOCK_NONE && has_axis(b, inner), "the factors have no axis in common to sum over");
+    RULE(c, inner != BLOCK_NONE && has_axis(b, inner),
+         "the factors have no axis in common to sum over");
     RULE(c,
          c->p->unit == BLOCK_FMA ? a->axis[1] == inner && b->axis[1] == inner
                                  : c->p->axes[inner].tile % BLOCK_MMA_DEPTH == 0,
@@ -170,7 +191,8 @@ static bool is_at_hand(const block_tile *x, const block_tile *y)
 /* Over the columns of whole rows, each warp those that it has; or over the parts of a line. */
 static bool can_reduce(const checker *c, const block_tile *x, const block_tile *y)
 {
-    if (y->axis[0] != x->axis[0] || y->axis[1] != BLOCK_NONE || c->p->warps[1] != 1 || c->p->unit != BLOCK_MMA)
+    if (y->axis[0] != x->axis[0] || y->axis[1] != BLOCK_NONE || c->p->warps[1] != 1 ||
+        c->p->unit != BLOCK_MMA)
         return false;
     return x->axis[1] == BLOCK_NONE ? parts_of(x) > 1 && parts_of(y) == 1
                                     : x->is_shared_out && parts_of(y) == c->p->warps[2];
@@ -180,10 +202,11 @@ static mpk_status check_source(checker *c, const block_step *s, const block_tile
 {
     const block_tile *y = &c->p->tiles[s->to];
     if (s->verb == BLOCK_MAP)
-        RULE(c, is_within(x, y) && is_at_hand(x, y), "tile %s has axes or parts that %s lacks", x->name, y->name);
+        RULE(c, is_within(x, y) && is_at_hand(x, y), "tile %s has axes or parts that %s lacks",
+             x->name, y->name);
     else if (s->verb == BLOCK_ADD)
-        RULE(c, is_within(x, y) && is_within(y, x) && parts_of(x) > 1 && parts_of(y) == 1, "tile %s is in %u parts",
-             x->name, x->parts);
+        RULE(c, is_within(x, y) && is_within(y, x) && parts_of(x) > 1 && parts_of(y) == 1,
+             "tile %s is in %u parts", x->name, x->parts);
     else
         RULE(c, can_reduce(c, x, y), "a warp does not hold whole rows of %s", x->name);
     return MPK_OK;
@@ -192,13 +215,16 @@ static mpk_status check_source(checker *c, const block_step *s, const block_tile
 /* What is done to fragments: sources are spread along the axes that they lack. */
 static mpk_status check_fragments(checker *c, const block_step *s)
 {
-    RULE(c, is_tile(c, s->to) && c->p->tiles[s->to].space == BLOCK_FRAGMENT, "the result is not a fragment");
+    RULE(c, is_tile(c, s->to) && c->p->tiles[s->to].space == BLOCK_FRAGMENT,
+         "the result is not a fragment");
     for (uint32_t i = 0; i < s->n_from; i++) {
-        RULE(c, is_tile(c, s->from[i]) && c->p->tiles[s->from[i]].space == BLOCK_FRAGMENT, "source %u is no fragment",
-             i);
+        RULE(c, is_tile(c, s->from[i]) && c->p->tiles[s->from[i]].space == BLOCK_FRAGMENT,
+             "source %u is no fragment", i);
         TRY(check_source(c, s, &c->p->tiles[s->from[i]]));
     }
-    RULE(c, (s->verb == BLOCK_MAP) == (s->expression != NULL) && (s->verb != BLOCK_BOUND || is_axis(c, s->axis)),
+    RULE(c,
+         (s->verb == BLOCK_MAP) == (s->expression != NULL) &&
+             (s->verb != BLOCK_BOUND || is_axis(c, s->axis)),
          "an expression or an axis is missing");
     return MPK_OK;
 }
@@ -213,7 +239,8 @@ static mpk_status check_step(checker *c, const block_step *s)
         c->depth--;
         return MPK_OK;
     case BLOCK_WAIT:
-        RULE(c, c->depth && c->ahead[c->depth - 1] > s->pending, "it waits for loads that are not issued yet");
+        RULE(c, c->depth && c->ahead[c->depth - 1] > s->pending,
+             "it waits for loads that are not issued yet");
         return MPK_OK;
     case BLOCK_LOAD:
     case BLOCK_STORE:

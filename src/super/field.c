@@ -19,5 +19,6 @@ field field_of(double x)
     if (!isfinite(x))
         return (field){0, 0, true};
     int64_t whole = (int64_t)(frexp(x, &exponent) * 0x1p53);
-    return (field){scaled(whole, exponent - 53, FIELD_P), scaled(whole, exponent - 53, FIELD_Q), false};
+    return (field){scaled(whole, exponent - 53, FIELD_P), scaled(whole, exponent - 53, FIELD_Q),
+                   false};
 }

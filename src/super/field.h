@@ -1,10 +1,11 @@
 /* field.h - numbers of finite fields, in which two programs are compared without rounding.
  *
- * A number is a pair: `p` modulo FIELD_P for what stands outside of exponentials, `q` modulo FIELD_Q for what stands in
- * an exponent.  FIELD_P = 2 FIELD_Q + 1, both prime, so the squares modulo FIELD_P are a group of order FIELD_Q, and
- * exp(x) = root^q with a random square `root` obeys exp(a + b) = exp(a) exp(b).  (The construction is that of the
- * Mirage paper.)  A function of which nothing is known is a random table: a hash of its name and its arguments. 
- * `lowest`: minus infinity, as a mask and the largest of nothing have it.
+ * A number is a pair: `p` modulo FIELD_P for what stands outside of exponentials, `q` modulo
+ * FIELD_Q for what stands in an exponent.  FIELD_P = 2 FIELD_Q + 1, both prime, so the squares
+ * modulo FIELD_P are a group of order FIELD_Q, and exp(x) = root^q with a random square `root`
+ * obeys exp(a + b) = exp(a) exp(b).  (The construction is that of the Mirage paper.)  A function of
+ * which nothing is known is a random table: a hash of its name and its arguments.  `lowest`: minus
+ * infinity, as a mask and the largest of nothing have it.
  *
  * Who calls it: block_run.c.
  */
@@ -31,12 +32,13 @@ static inline field field_random(uint64_t stream, uint64_t index)
 }
 static inline field field_add(field a, field b)
 {
-    return (field){(uint32_t)(((uint64_t)a.p + b.p) % FIELD_P), (uint32_t)(((uint64_t)a.q + b.q) % FIELD_Q),
-                   a.lowest || b.lowest};
+    return (field){(uint32_t)(((uint64_t)a.p + b.p) % FIELD_P),
+                   (uint32_t)(((uint64_t)a.q + b.q) % FIELD_Q), a.lowest || b.lowest};
 }
 static inline field field_negate(field a)
 {
-    return (field){(uint32_t)((FIELD_P - a.p) % FIELD_P), (uint32_t)((FIELD_Q - a.q) % FIELD_Q), false};
+    return (field){(uint32_t)((FIELD_P - a.p) % FIELD_P), (uint32_t)((FIELD_Q - a.q) % FIELD_Q),
+                   false};
 }
 static inline field field_subtract(field a, field b)
 {
@@ -46,8 +48,8 @@ static inline field field_subtract(field a, field b)
 }
 static inline field field_multiply(field a, field b)
 {
-    return (field){(uint32_t)((uint64_t)a.p * b.p % FIELD_P), (uint32_t)((uint64_t)a.q * b.q % FIELD_Q),
-                   a.lowest || b.lowest};
+    return (field){(uint32_t)((uint64_t)a.p * b.p % FIELD_P),
+                   (uint32_t)((uint64_t)a.q * b.q % FIELD_Q), a.lowest || b.lowest};
 }
 static inline uint32_t field_power(uint64_t base, uint64_t n, uint64_t prime)
 {
@@ -59,7 +61,8 @@ static inline uint32_t field_power(uint64_t base, uint64_t n, uint64_t prime)
 /* Of zero: zero. */
 static inline field field_inverse(field a)
 {
-    return (field){field_power(a.p, FIELD_P - 2, FIELD_P), field_power(a.q, FIELD_Q - 2, FIELD_Q), false};
+    return (field){field_power(a.p, FIELD_P - 2, FIELD_P), field_power(a.q, FIELD_Q - 2, FIELD_Q),
+                   false};
 }
 /* A random table: the same for equal names and arguments. */
 static inline field field_unknown(uint64_t name, const field *x, uint32_t n)

@@ -1,4 +1,5 @@
-/* product.c - products with what follows them: the region, candidates, their cost, and the search (super.h). */
+/* product.c - products with what follows them: the region, candidates, their cost, and the search
+ * (super.h). */
 #include "super/super.h"
 
 const super_target super_target_usual = {.scratch_bytes = 48 << 10, .registers = 64};
@@ -25,7 +26,8 @@ bool super_accepts_product(const super_product *s)
 
 static block_unit unit_of(const super_product *s)
 {
-    bool same = is_half(s->a.dtype) && s->a.dtype == s->b[0].dtype && s->a.dtype == s->b[s->n_b - 1].dtype;
+    bool same =
+        is_half(s->a.dtype) && s->a.dtype == s->b[0].dtype && s->a.dtype == s->b[s->n_b - 1].dtype;
     return same ? BLOCK_MMA : BLOCK_FMA;
 }
 
@@ -33,8 +35,10 @@ static block_unit unit_of(const super_product *s)
 
 static void add_frame(block_program *p, const super_product *s, int32_t m, int32_t n, int32_t k)
 {
-    *p = (block_program){
-        .name = "product", .unit = unit_of(s), .n_operands = 2 + s->n_b + s->n_more, .warps = {1, 1, 1}};
+    *p = (block_program){.name = "product",
+                         .unit = unit_of(s),
+                         .n_operands = 2 + s->n_b + s->n_more,
+                         .warps = {1, 1, 1}};
     block_add_axis(p, "m", s->rows, m, true);
     block_add_axis(p, "n", s->columns, n, true);
     block_add_axis(p, "k", s->depth, k, false);
@@ -96,16 +100,18 @@ void super_region_of_product(const super_product *s, block_program *p)
 
 /* ---- candidates ---- */
 
-/* The tile of a factor: its columns are the axis whose entries are neighbours in memory, where the unit can read
- * that. */
-static int8_t add_factor(block_program *p, const block_operand *o, const char *name, int8_t outer, uint8_t stages)
+/* The tile of a factor: its columns are the axis whose entries are neighbours in memory, where the
+ * unit can read that. */
+static int8_t add_factor(block_program *p, const block_operand *o, const char *name, int8_t outer,
+                         uint8_t stages)
 {
     const bool turned = p->unit == BLOCK_MMA && o->stride[SUPER_K] != 1 && o->stride[outer] == 1;
-    const int8_t tile = block_add_tile(p, (block_tile){.name = name,
-                                                       .space = BLOCK_SHARED,
-                                                       .dtype = p->unit == BLOCK_MMA ? o->dtype : IR_F32,
-                                                       .axis = {turned ? SUPER_K : outer, turned ? outer : SUPER_K},
-                                                       .stages = stages});
+    const int8_t tile =
+        block_add_tile(p, (block_tile){.name = name,
+                                       .space = BLOCK_SHARED,
+                                       .dtype = p->unit == BLOCK_MMA ? o->dtype : IR_F32,
+                                       .axis = {turned ? SUPER_K : outer, turned ? outer : SUPER_K},
+                                       .stages = stages});
     uint32_t best = UINT32_MAX;
     for (uint8_t layout = 0; layout < BLOCK_LAYOUTS; layout++) {
         const uint8_t kept = p->tiles[tile].layout;
@@ -194,11 +200,13 @@ bool super_is_copied(const block_program *p, int8_t tile, const block_operand *o
 {
     const block_tile *t = &p->tiles[tile];
     const int64_t bytes = (int64_t)ir_dtype_table[t->dtype].block_bytes;
-    return !o->window && o->dtype == t->dtype && o->stride[t->axis[1]] == 1 && o->stride[t->axis[0]] * bytes % 16 == 0;
+    return !o->window && o->dtype == t->dtype && o->stride[t->axis[1]] == 1 &&
+           o->stride[t->axis[0]] * bytes % 16 == 0;
 }
 
 /* Cycles to bring a turn's part of a factor, and those in which threads do nothing else. */
-static void add_load_cost(const block_program *p, int8_t tile, const block_operand *o, double *bytes, double *busy)
+static void add_load_cost(const block_program *p, int8_t tile, const block_operand *o,
+                          double *bytes, double *busy)
 {
     const double entries = (double)block_extent(p, tile, 0) * block_extent(p, tile, 1);
     *bytes += entries * (double)ir_dtype_table[o->dtype].block_bytes;
@@ -212,7 +220,8 @@ static double multiply_cycles(const block_program *p, const recipe *c, uint32_t 
 {
     const double entries = (double)c->m * c->n * c->k * n_b;
     if (p->unit == BLOCK_FMA) {
-        const double reads = (double)c->k / 4 * (c->m / 16 + 2.0 * c->n / 16 * block_conflicts(p, 1) * n_b) * 8;
+        const double reads =
+            (double)c->k / 4 * (c->m / 16 + 2.0 * c->n / 16 * block_conflicts(p, 1) * n_b) * 8;
         return larger(entries / FMA_A_CYCLE, reads);
     }
     const double own = (double)c->m / 16 / c->warps[0] * c->n / 8 / c->warps[1] * n_b,
@@ -221,7 +230,8 @@ static double multiply_cycles(const block_program *p, const recipe *c, uint32_t 
                         ((double)c->m * c->warps[1] * block_conflicts(p, 0) +
                          (double)c->n * n_b * c->warps[0] * block_conflicts(p, 1)) /
                         SHARED_BYTES;
-    return larger(read, larger(entries / 2048 * MMA_CYCLES, steps * larger(MMA_LATENCY, own * MMA_CYCLES * 8)));
+    return larger(read, larger(entries / 2048 * MMA_CYCLES,
+                               steps * larger(MMA_LATENCY, own * MMA_CYCLES * 8)));
 }
 
 static double cost_of(const super_product *s, const recipe *c, const block_program *p)
@@ -229,12 +239,16 @@ static double cost_of(const super_product *s, const recipe *c, const block_progr
     double bytes = 0, busy = 0;
     for (uint32_t i = 0; i < 1 + s->n_b; i++)
         add_load_cost(p, (int8_t)i, &p->operands[i], &bytes, &busy);
-    const double turns = count_tiles(s->depth, c->k),
-                 tiles = count_tiles(s->box_rows, c->m) * count_tiles(s->box_columns, c->n) * (double)s->boxes;
+    const double turns = count_tiles(s->depth, c->k), tiles = count_tiles(s->box_rows, c->m) *
+                                                              count_tiles(s->box_columns, c->n) *
+                                                              (double)s->boxes;
     const double turn = busy + TURN_CYCLES +
-                        larger(multiply_cycles(p, c, s->n_b), larger(bytes / BYTES_A_CYCLE, LATENCY / (c->stages - 1)));
-    const double entries = (double)c->m * c->n * s->n_b, add = c->warps[2] > 1 ? 2 * entries * c->warps[2] / 32 : 0;
-    return tiles * (TILE_CYCLES + LATENCY + turns * turn + add + entries / THREADS * c->warps[2] * STORE_CYCLES);
+                        larger(multiply_cycles(p, c, s->n_b),
+                               larger(bytes / BYTES_A_CYCLE, LATENCY / (c->stages - 1)));
+    const double entries = (double)c->m * c->n * s->n_b,
+                 add = c->warps[2] > 1 ? 2 * entries * c->warps[2] / 32 : 0;
+    return tiles * (TILE_CYCLES + LATENCY + turns * turn + add +
+                    entries / THREADS * c->warps[2] * STORE_CYCLES);
 }
 
 /* ---- search ---- */
@@ -256,8 +270,8 @@ static void consider(list *l, const super_product *s, const super_target *t, con
     mpk_context quiet = {0};
     l->n_listed++;
     make_candidate(s, c, &p);
-    if (l->n == MOST_RANKED || block_scratch_bytes(&p) > t->scratch_bytes || block_registers(&p) > t->registers ||
-        block_verify(&quiet, &p) != MPK_OK)
+    if (l->n == MOST_RANKED || block_scratch_bytes(&p) > t->scratch_bytes ||
+        block_registers(&p) > t->registers || block_verify(&quiet, &p) != MPK_OK)
         return;
     l->at[l->n++] = (ranked){*c, cost_of(s, c, &p)};
 }
@@ -269,9 +283,10 @@ static void consider_warps(list *l, const super_product *s, const super_target *
     for (c.warps[0] = 1; c.warps[0] <= 8; c.warps[0] *= 2)
         for (c.warps[1] = 1; c.warps[0] * c.warps[1] <= 8; c.warps[1] *= 2) {
             c.warps[2] = (uint8_t)(8 / (c.warps[0] * c.warps[1]));
-            const bool divides =
-                c.m % (16 * c.warps[0]) == 0 && c.n % (16 * c.warps[1]) == 0 && c.k % (16 * c.warps[2]) == 0;
-            if (mma ? divides : c.warps[0] == 8) /* fma: threads take entries as they lie, however warps are named */
+            const bool divides = c.m % (16 * c.warps[0]) == 0 && c.n % (16 * c.warps[1]) == 0 &&
+                                 c.k % (16 * c.warps[2]) == 0;
+            /* fma: threads take entries as they lie, however warps are named */
+            if (mma ? divides : c.warps[0] == 8)
                 for (c.stages = 2; c.stages <= 4; c.stages++)
                     consider(l, s, t, &c);
         }
@@ -309,11 +324,14 @@ static mpk_status search(mpk_context *cx, const super_product *s, list *l, super
         out->n_refused++;
     }
     FAIL(cx, MPK_EVERIFY,
-         "no block program for a product of %lld x %lld x %lld is right (all %u were refused, the last: %s)",
-         (long long)s->rows, (long long)s->columns, (long long)s->depth, out->n_refused, refusal.text);
+         "no block program for a product of %lld x %lld x %lld is right (all %u were refused, the "
+         "last: %s)",
+         (long long)s->rows, (long long)s->columns, (long long)s->depth, out->n_refused,
+         refusal.text);
 }
 
-mpk_status super_choose_product(mpk_context *cx, const super_product *s, const super_target *t, super_choice *out)
+mpk_status super_choose_product(mpk_context *cx, const super_product *s, const super_target *t,
+                                super_choice *out)
 {
     arena a = {0};
     list *l;

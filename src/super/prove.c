@@ -1,14 +1,16 @@
 /* prove.c - equivalence of a candidate with its region over finite fields (super.h).
  *
- * Sizes enter a program as ends of loops alone, and every turn is the same text, so a box need not be as large as the
- * task's: it has a whole tile and a tail along each axis that the task's box cuts, and along the others as many tiles
- * as bring every copy of a shared tile back, and a tail if the region has one.
+ * Sizes enter a program as ends of loops alone, and every turn is the same text, so a box need not
+ * be as large as the task's: it has a whole tile and a tail along each axis that the task's box
+ * cuts, and along the others as many tiles as bring every copy of a shared tile back, and a tail if
+ * the region has one.
  */
 #include "super/super.h"
 
 #include "base/rng.h"
 
-enum { MOST_TAIL = 8, FARTHEST = 200 }; /* a box lies near the beginning, where a causal bound cuts */
+/* a box lies near the beginning, where a causal bound cuts */
+enum { MOST_TAIL = 8, FARTHEST = 200 };
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -20,12 +22,14 @@ static int64_t copies_along(const block_program *p, int8_t axis)
 {
     int64_t most = 1;
     for (uint32_t i = 0; i < p->n_tiles; i++)
-        if ((p->tiles[i].axis[0] == axis || p->tiles[i].axis[1] == axis) && p->tiles[i].stages > most)
+        if ((p->tiles[i].axis[0] == axis || p->tiles[i].axis[1] == axis) &&
+            p->tiles[i].stages > most)
             most = p->tiles[i].stages;
     return most;
 }
 
-static void choose_box(const block_program *region, const block_program *candidate, uint64_t seed, block_run_of *run)
+static void choose_box(const block_program *region, const block_program *candidate, uint64_t seed,
+                       block_run_of *run)
 {
     for (int8_t i = 0; i < (int8_t)region->n_axes; i++) {
         const int64_t extent = region->axes[i].extent, tile = candidate->axes[i].tile;
@@ -37,13 +41,14 @@ static void choose_box(const block_program *region, const block_program *candida
         }
         rest = 1 + (int64_t)(rng_u64(seed, (uint64_t)i) % MOST_TAIL);
         const int64_t size = smaller(extent, tile + rest);
-        run->lo[i] = (int64_t)(rng_u64(seed, 64 + (uint64_t)i) % (uint64_t)smaller(extent - size + 1, FARTHEST));
+        run->lo[i] = (int64_t)(rng_u64(seed, 64 + (uint64_t)i) %
+                               (uint64_t)smaller(extent - size + 1, FARTHEST));
         run->hi[i] = run->lo[i] + size;
     }
 }
 
-static mpk_status run_once(mpk_context *cx, arena *a, const block_program *region, const block_program *candidate,
-                           uint64_t seed)
+static mpk_status run_once(mpk_context *cx, arena *a, const block_program *region,
+                           const block_program *candidate, uint64_t seed)
 {
     block_run_of whole = {.seed = rng_u64(seed, 1), .shift = rng_u64(seed, 2)}, tiled;
     block_program definition = *region;
@@ -54,17 +59,20 @@ static mpk_status run_once(mpk_context *cx, arena *a, const block_program *regio
         definition.axes[i].tile = (int32_t)(whole.hi[i] - whole.lo[i]);
     TRY(block_run(cx, a, &definition, &whole));
     TRY(block_run(cx, a, candidate, &tiled));
-    CHECK(cx, whole.stored.n == tiled.stored.n, MPK_EVERIFY, "block %s stores %zu entries, its region %zu",
-          candidate->name, tiled.stored.n, whole.stored.n);
+    CHECK(cx, whole.stored.n == tiled.stored.n, MPK_EVERIFY,
+          "block %s stores %zu entries, its region %zu", candidate->name, tiled.stored.n,
+          whole.stored.n);
     for (size_t i = 0; i < whole.stored.n; i++)
         CHECK(cx,
-              whole.stored.at[i].at == tiled.stored.at[i].at && whole.stored.at[i].value == tiled.stored.at[i].value,
-              MPK_EVERIFY, "block %s computes something else than its region (entry %zu of %zu)", candidate->name, i,
-              whole.stored.n);
+              whole.stored.at[i].at == tiled.stored.at[i].at &&
+                  whole.stored.at[i].value == tiled.stored.at[i].value,
+              MPK_EVERIFY, "block %s computes something else than its region (entry %zu of %zu)",
+              candidate->name, i, whole.stored.n);
     return MPK_OK;
 }
 
-mpk_status super_prove(mpk_context *cx, const block_program *region, const block_program *candidate, uint64_t seed)
+mpk_status super_prove(mpk_context *cx, const block_program *region, const block_program *candidate,
+                       uint64_t seed)
 {
     arena scratch = {0};
     TRY(block_verify(cx, candidate));

@@ -1,9 +1,11 @@
-/* super.h - superoptimization of a task (paper §4.2): a region in, the block program that shall run it out.
+/* super.h - superoptimization of a task (paper §4.2): a region in, the block program that shall run
+ * it out.
  *
- * The search lists candidates for the region's shape, drops those that do not fit the target, ranks the rest by a model
- * of cost, and proves the best one equal to the region; one that is refused is dropped for the next.  It is a function
- * of its arguments: the same program on every machine, in every run.  Cost: 1 ms for some hundred candidates, and 20 to
- * 80 ms for a proof, once for each kind of region in a source.
+ * The search lists candidates for the region's shape, drops those that do not fit the target, ranks
+ * the rest by a model of cost, and proves the best one equal to the region; one that is refused is
+ * dropped for the next.  It is a function of its arguments: the same program on every machine, in
+ * every run.  Cost: 1 ms for some hundred candidates, and 20 to 80 ms for a proof, once for each
+ * kind of region in a source.
  *
  * Who calls it: gen (body_block.c), which knows operators and prints what was chosen.
  */
@@ -12,23 +14,25 @@
 
 #include "super/block.h"
 
-/* What a task may use; times in cycles of an SM.  One row serves all GPUs that are known: what differs between them is
- * too little to change a rank. */
+/* What a task may use; times in cycles of an SM.  One row serves all GPUs that are known: what
+ * differs between them is too little to change a rank. */
 typedef struct super_target {
     uint32_t scratch_bytes, registers;
 } super_target;
 extern const super_target super_target_usual;
 
-/* A product with what follows it: y[m, n] = expression(sum over k of a[m, k] b0[k, n], the same with b1, more ...).
- * Operands have strides for the axes m, n, k, in this order; a stride of 0: the same for all.  n_b: 1 or 2 factors.
- * expression: of x0 (and x1: the second sum), then of `more`, as the operator map has them; NULL: x0. */
+/* A product with what follows it: y[m, n] = expression(sum over k of a[m, k] b0[k, n], the same
+ * with b1, more ...).  Operands have strides for the axes m, n, k, in this order; a stride of 0:
+ * the same for all.  n_b: 1 or 2 factors.  expression: of x0 (and x1: the second sum), then of
+ * `more`, as the operator map has them; NULL: x0. */
 enum { SUPER_M, SUPER_N, SUPER_K, SUPER_MOST_MORE = 3 };
 typedef struct super_product {
     int64_t rows, columns, depth;
     uint32_t n_b, n_more;
     block_operand a, b[2], more[SUPER_MOST_MORE], y;
     const char *expression;
-    int64_t box_rows, box_columns, boxes; /* of the task that takes longest: of a matrix, and how many matrices */
+    /* of the task that takes longest: of a matrix, and how many matrices */
+    int64_t box_rows, box_columns, boxes;
 } super_product;
 
 /* What was chosen. */
@@ -41,32 +45,38 @@ typedef struct super_choice {
 
 /* Does super have programs for these dtypes?  Floats of at most 32 bits. */
 bool super_accepts_product(const super_product *s);
-/* Does an asynchronous copy bring this tile, as far as strides and dtypes tell?  Else threads load entry by entry. */
+/* Does an asynchronous copy bring this tile, as far as strides and dtypes tell?  Else threads load
+ * entry by entry. */
 bool super_is_copied(const block_program *p, int8_t tile, const block_operand *o);
 /* The definition: every axis whole. */
 void super_region_of_product(const super_product *s, block_program *out);
 /* MPK_EVERIFY: no candidate is right, which is a fault of super itself. */
-mpk_status super_choose_product(mpk_context *cx, const super_product *s, const super_target *t, super_choice *out);
+mpk_status super_choose_product(mpk_context *cx, const super_product *s, const super_target *t,
+                                super_choice *out);
 
-/* Attention of a head: y[m, e] = sum over s of weight[m, s] v[s, e], the weights a softmax over s of `scores`, an
- * expression of x0, the sum over d of q[m, d] k[s, d], and with a mask of x1, mask[m, s]; what lies after the row
- * (causal) or `window` or more before it is not seen, and rows that see nothing are zeros.  Strides for m, s, d, e. */
+/* Attention of a head: y[m, e] = sum over s of weight[m, s] v[s, e], the weights a softmax over s
+ * of `scores`, an expression of x0, the sum over d of q[m, d] k[s, d], and with a mask of x1,
+ * mask[m, s]; what lies after the row (causal) or `window` or more before it is not seen, and rows
+ * that see nothing are zeros.  Strides for m, s, d, e. */
 typedef struct super_attention {
     int64_t rows, keys, width, values, window; /* window 0: none */
     bool causal, has_mask;
     block_operand q, k, v, mask, y;
     const char *scores;
-    int64_t box_rows, boxes; /* of the task that takes longest: rows of a head, and how many heads */
+    /* of the task that takes longest: rows of a head, and how many heads */
+    int64_t box_rows, boxes;
 } super_attention;
 /* Are there programs for it?  f16 and bf16, heads of up to 128 entries. */
 bool super_accepts_attention(const super_attention *s);
 void super_region_of_attention(const super_attention *s, block_program *out);
-mpk_status super_choose_attention(mpk_context *cx, const super_attention *s, const super_target *t, super_choice *out);
+mpk_status super_choose_attention(mpk_context *cx, const super_attention *s, const super_target *t,
+                                  super_choice *out);
 
-/* Prove that a candidate computes what the region says: both run over a box that is not whole and has a full tile and a
- * tail of each axis, with enough turns that every copy of a tile is used again.  Two programs that differ agree with a
- * probability of at most 2^-28 for each entry that is stored if they are products (docs/superoptimizer.md).
- * MPK_EVERIFY, with what is wrong. */
-mpk_status super_prove(mpk_context *cx, const block_program *region, const block_program *candidate, uint64_t seed);
+/* Prove that a candidate computes what the region says: both run over a box that is not whole and
+ * has a full tile and a tail of each axis, with enough turns that every copy of a tile is used
+ * again.  Two programs that differ agree with a probability of at most 2^-28 for each entry that is
+ * stored if they are products (docs/superoptimizer.md).  MPK_EVERIFY, with what is wrong. */
+mpk_status super_prove(mpk_context *cx, const block_program *region, const block_program *candidate,
+                       uint64_t seed);
 
 #endif

@@ -1,5 +1,5 @@
-/* super_test.c - search and proof of block programs: what is chosen is right, deterministic and fits; wrong programs of
- * every kind are refused. */
+/* super_test.c - search and proof of block programs: what is chosen is right, deterministic and
+ * fits; wrong programs of every kind are refused. */
 #include "check.h"
 
 #include <math.h>
@@ -22,11 +22,13 @@ static void test_fields(void **state)
 {
     (void)state;
     for (int round = 0; round < 200; round++) {
-        const field a = field_random(base_seed, (uint64_t)round), b = field_random(base_seed + 1, (uint64_t)round);
+        const field a = field_random(base_seed, (uint64_t)round),
+                    b = field_random(base_seed + 1, (uint64_t)round);
         const uint32_t root = field_power(a.p, 2, FIELD_P);
         assert_int_equal(field_multiply(a, field_inverse(a)).p, 1);
         assert_int_equal(field_multiply(a, field_inverse(a)).q, 1);
-        assert_int_equal(field_exp(field_add(a, b), root).p, field_multiply(field_exp(a, root), field_exp(b, root)).p);
+        assert_int_equal(field_exp(field_add(a, b), root).p,
+                         field_multiply(field_exp(a, root), field_exp(b, root)).p);
     }
     assert_int_equal(field_add(field_of(0.375), field_of(0.625)).p, 1);
     assert_int_equal(field_multiply(field_of(-1.5), field_of(-4)).q, 6);
@@ -36,7 +38,8 @@ static void test_fields(void **state)
 /* ---- products ---- */
 
 /* b's columns lie as [columns, depth] if `turned`. */
-static super_product product_of(int64_t rows, int64_t columns, int64_t depth, ir_dtype dtype, bool turned)
+static super_product product_of(int64_t rows, int64_t columns, int64_t depth, ir_dtype dtype,
+                                bool turned)
 {
     return (super_product){.rows = rows,
                            .columns = columns,
@@ -78,8 +81,8 @@ static void test_choices(void **state)
     for (int round = 0; round < 12; round++) {
         super_choice first, again;
         text one = {0}, two = {0};
-        super_product s = product_of(1 + (int64_t)draw(200), 1 + (int64_t)draw(200), 1 + (int64_t)draw(300),
-                                     dtypes[draw(3)], draw(2));
+        super_product s = product_of(1 + (int64_t)draw(200), 1 + (int64_t)draw(200),
+                                     1 + (int64_t)draw(300), dtypes[draw(3)], draw(2));
         if (draw(2))
             add_more(&s);
         choose(&s, &first);
@@ -88,8 +91,8 @@ static void test_choices(void **state)
         block_print(&again.program, &two);
         assert_string_equal(one.at, two.at);
         if (getenv("MPK_VERBOSE"))
-            print_message("%lld x %lld x %lld, %u candidates:\n%s", (long long)s.rows, (long long)s.columns,
-                          (long long)s.depth, first.n_fitting, one.at);
+            print_message("%lld x %lld x %lld, %u candidates:\n%s", (long long)s.rows,
+                          (long long)s.columns, (long long)s.depth, first.n_fitting, one.at);
         text_free(&one);
         text_free(&two);
     }
@@ -108,7 +111,8 @@ static void test_gate(void **state)
     choose(&s, &choice);
 }
 
-/* A convolution: 3 x 5 windows, and as a wrong program the same with other padding, or columns of another row. */
+/* A convolution: 3 x 5 windows, and as a wrong program the same with other padding, or columns of
+ * another row. */
 static void test_windows(void **state)
 {
     static const ir_dtype dtypes[] = {IR_F16, IR_F32};
@@ -128,7 +132,8 @@ static void test_windows(void **state)
                                      .channel_step = 11 * width};
         block_window other = window;
         super_product s = product_of(rows, places, depth, dtypes[draw(2)], true);
-        s.b[0] = (block_operand){.name = "b", .dtype = s.a.dtype, .stride = {0, 1, 2}, .window = &window};
+        s.b[0] = (block_operand){
+            .name = "b", .dtype = s.a.dtype, .stride = {0, 1, 2}, .window = &window};
         choose(&s, &choice);
         super_region_of_product(&s, &region);
         wrong = choice.program;
@@ -140,7 +145,8 @@ static void test_windows(void **state)
 
 /* ---- attention ---- */
 
-static super_attention attention_of(int64_t rows, int64_t keys, int64_t width, bool causal, int64_t window, int mask)
+static super_attention attention_of(int64_t rows, int64_t keys, int64_t width, bool causal,
+                                    int64_t window, int mask)
 {
     super_attention s = {.rows = rows,
                          .keys = keys,
@@ -177,13 +183,14 @@ static void test_attention(void **state)
     for (int round = 0; round < 8; round++) {
         super_choice choice;
         text words = {0};
-        const super_attention s = attention_of(1 + (int64_t)draw(90), 1 + (int64_t)draw(400), 1 + (int64_t)draw(100),
-                                               draw(2), draw(2) * 50, (int)draw(3));
+        const super_attention s =
+            attention_of(1 + (int64_t)draw(90), 1 + (int64_t)draw(400), 1 + (int64_t)draw(100),
+                         draw(2), draw(2) * 50, (int)draw(3));
         choose_attention(&s, &choice);
         block_print(&choice.program, &words);
         if (getenv("MPK_VERBOSE"))
-            print_message("%lld x %lld x %lld:\n%s", (long long)s.rows, (long long)s.keys, (long long)s.width,
-                          words.at);
+            print_message("%lld x %lld x %lld:\n%s", (long long)s.rows, (long long)s.keys,
+                          (long long)s.width, words.at);
         text_free(&words);
     }
 }
@@ -304,7 +311,8 @@ static void test_wrong_programs(void **state)
 static block_step *find_map(block_program *p, const char *expression, int which)
 {
     for (uint32_t i = 0; i < p->n_steps; i++)
-        if (p->steps[i].expression && strcmp(p->steps[i].expression, expression) == 0 && which-- == 0)
+        if (p->steps[i].expression && strcmp(p->steps[i].expression, expression) == 0 &&
+            which-- == 0)
             return &p->steps[i];
     fail_msg("the program has no such map");
     return NULL;
@@ -373,10 +381,11 @@ static void test_wrong_attention(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fields),    cmocka_unit_test(test_choices),
-                                       cmocka_unit_test(test_gate),      cmocka_unit_test(test_wrong_programs),
-                                       cmocka_unit_test(test_attention), cmocka_unit_test(test_wrong_attention),
-                                       cmocka_unit_test(test_windows)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fields),    cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_gate),      cmocka_unit_test(test_wrong_programs),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_wrong_attention),
+        cmocka_unit_test(test_windows)};
     base_seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -1,0 +1,223 @@
+/* attention_split_work.cuh - how attention_split_stream.cuh shares its work among a worker's warps,
+ * and what its loader brings: for that file alone.
+ */
+#ifndef TASK_ATTENTION_SPLIT_WORK_CUH
+#define TASK_ATTENTION_SPLIT_WORK_CUH
+
+#include "shape/attention_split_shape.h"
+#include "tile/kv.cuh"
+#include "tile/ring.cuh"
+#include "tile/split.cuh"
+
+/* ---- who does what: the same in every lane of every warp that asks ---- */
+
+/* Of a lot of 32 tokens: lane t holds what belongs to token lot + t. */
+struct attention_plan {
+    /* first: the first token of its slot; before: units of earlier tokens, or with `own` their
+     * splits; all: those of all tokens, the same in each lane */
+    int position, slot, first, cached, units, before, all;
+    /* behind: units of all tokens to the end of the lot */
+    int lot, behind;
+};
+
+/* Tokens lot .. lot + 31 of the `live` ones; earlier: units of those before. */
+MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shape &s, int lot,
+                               int earlier, attention_plan *p)
+{
+    const int *positions = (const int *)e->at[AT_POSITIONS], *slots = (const int *)e->at[AT_SLOTS];
+    const int lane = mpk_thread() % 32, token = lot + lane;
+    const bool alive = token < live;
+    p->lot = lot;
+    p->position = alive ? positions[token] : 0;
+    p->slot = alive ? slots[token] : -1;
+    int left = __shfl_up_sync(0xffffffffu, p->slot, 1);
+    rt_u32 starts = __ballot_sync(0xffffffffu, lane == 0 || left != p->slot);
+    const int start = 31 - __clz((int)(starts & (0xffffffffu >> (31 - lane))));
+    int cached = __shfl_sync(0xffffffffu, p->position, start), room = s.slot_pages * ATTENTION_PAGE;
+    p->first = lot + start;
+    if (lot) { /* the first ones may go on with the slot that the lot before ends with */
+        const int other = slots[token - 32], further = __shfl_up_sync(0xffffffffu, other, 1);
+        starts = __ballot_sync(0xffffffffu, lane == 0 || further != other);
+        const int last = lot - 32 + 31 - __clz((int)starts),
+                  ends_with = __shfl_sync(0xffffffffu, other, 31);
+        if (start == 0 && p->slot == ends_with) {
+            p->first = last;
+            cached = positions[last];
+        }
+    }
+    p->cached = cached < 0 ? 0 : cached < room ? cached : room;
+    p->units = !alive ? 0 : p->cached > s.unit ? (p->cached + s.unit - 1) / s.unit : 1;
+    const int count = alive && s.own ? split_own_parts(p->units, s.splits, s.own) : p->units;
+    int sum = count;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        int other = __shfl_up_sync(0xffffffffu, sum, d);
+        if (lane >= d)
+            sum += other;
+    }
+    p->before = earlier + sum - count;
+    p->behind = earlier + __shfl_sync(0xffffffffu, sum, 31);
+}
+
+/* The first lot, once the units of all are known.  TOKENS: of a graph, at most; up to 32 are one
+ * lot. */
+template <int TOKENS>
+MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_shape &s,
+                                attention_plan *p)
+{
+    int all = 0;
+#pragma unroll 1
+    for (int lot = TOKENS > 32 && live > 32 ? 32 : 0; lot >= 0; lot -= 32) {
+        attention_plan_lot(e, live, s, lot, 0, p);
+        all += p->behind;
+    }
+    p->all = all;
+}
+
+/* The lot behind, if one is alive. */
+template <int TOKENS>
+MPK_FN bool attention_next_lot(const rt_entry *e, int live, const attention_shape &s,
+                               attention_plan *p)
+{
+    if (TOKENS <= 32 || p->lot + 32 >= live)
+        return false;
+    attention_plan_lot(e, live, s, p->lot + 32, p->behind, p);
+    return true;
+}
+
+/* A token's piece of one split: units, pages, what of the step. */
+struct attention_piece {
+    int slot, position, cached, first;
+    int lo, hi, units;         /* units lo <= u < hi of this token */
+    int first_page, last_page; /* first <= p < last */
+    int from;                  /* positions below are outside the window */
+};
+
+/* What a split does of each token of a lot: lane t, units *lo <= u < *hi of token lot + t.  Those
+ * of which it does any.
+ */
+MPK_FN rt_u32 attention_share(const attention_plan *p, const attention_shape &s, int split, int *lo,
+                              int *hi)
+{
+    const int from = (int)((long long)split * p->all / s.splits) - p->before,
+              to = (int)((long long)(split + 1) * p->all / s.splits) - p->before;
+    *lo = from < 0 ? 0 : from < p->units ? from : p->units;
+    *hi = to < 0 ? 0 : to < p->units ? to : p->units;
+    if (s.own)
+        split_own_units(split, s.splits, s.own, p->before, p->units, lo, hi);
+    return __ballot_sync(0xffffffffu, *lo < *hi);
+}
+
+/* Of token lot + t. */
+MPK_FN void attention_find(const attention_plan *p, const attention_shape &s, int lo, int hi, int t,
+                           attention_piece *k)
+{
+    k->units = __shfl_sync(0xffffffffu, p->units, t);
+    k->slot = __shfl_sync(0xffffffffu, p->slot, t);
+    k->position = __shfl_sync(0xffffffffu, p->position, t);
+    k->cached = __shfl_sync(0xffffffffu, p->cached, t);
+    k->first = __shfl_sync(0xffffffffu, p->first, t);
+    k->lo = __shfl_sync(0xffffffffu, lo, t);
+    k->hi = __shfl_sync(0xffffffffu, hi, t);
+    int from = s.window ? k->position - s.window + 1 : 0,
+        end = k->hi * s.unit < k->cached ? k->hi * s.unit : k->cached;
+    k->from = from < 0 ? 0 : from;
+    k->first_page = k->lo * s.unit / ATTENTION_PAGE;
+    if (k->from / ATTENTION_PAGE > k->first_page)
+        k->first_page = k->from / ATTENTION_PAGE;
+    k->last_page = k->lo < k->hi ? (end + ATTENTION_PAGE - 1) / ATTENTION_PAGE : 0;
+}
+
+/* Page of positions 64 i ... of a slot, or -1. */
+MPK_FN int attention_page(const rt_entry *e, const attention_shape &s, int slot, int i)
+{
+    if ((rt_u32)slot >= (rt_u32)s.slots || (rt_u32)i >= (rt_u32)s.slot_pages)
+        return -1;
+    int page = ((const int *)e->at[AT_PAGES])[slot * s.slot_pages + i];
+    return (rt_u32)page < (rt_u32)s.n_pages ? page : -1;
+}
+
+/* ---- the loader's part: pairs of pages, keys before values ---- */
+
+/* The next page of the ring for n_bytes of a KV page, if that is there; its note says so. */
+MPK_FN rt_u32 attention_make_room(mpk_load &l, int page, rt_u32 n_bytes, bool *leads)
+{
+    const rt_u32 to = load_page(&l);
+    *leads = to != LOAD_OVER && ptx_elect();
+    if (*leads) {
+        mpk_w.note[to] = page >= 0;
+        load_expect(to, page < 0 ? 0 : n_bytes);
+    }
+    *leads = *leads && page >= 0;
+    return to;
+}
+
+template <int K>
+MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
+{
+    constexpr int BYTES = ATTENTION_PAGE * K * 2;
+    constexpr bool TOGETHER = 2 * BYTES <= MPK_PAGE_BYTES;
+    const rt_u64 at = ((rt_u64)(page < 0 ? 0 : page) * s.kv_heads + head) * BYTES;
+    const char *key = (const char *)l.e->at[AT_K_CACHE] + at,
+               *value = (const char *)l.e->at[AT_V_CACHE] + at;
+    bool leads;
+    rt_u32 to = attention_make_room(l, page, TOGETHER ? 2 * BYTES : BYTES, &leads);
+    if (leads)
+        load_copy(&l, to, 0, key, BYTES);
+    if (!TOGETHER)
+        to = attention_make_room(l, page, BYTES, &leads);
+    if (leads)
+        load_copy(&l, to, TOGETHER ? BYTES : 0, value, BYTES);
+}
+
+/* Where a split has this many units and more, attention's bytes decide, and more pages than the
+ * tuned number may be under way: with fewer they would only be in the way of what the workers tell
+ * one another. */
+enum { ATTENTION_LONG = 8, ATTENTION_MORE_IN_FLIGHT = 2 };
+
+/* A lot of the tokens. */
+template <int K>
+MPK_FN void attention_load_lot(mpk_load &l, const attention_shape &s, const attention_plan &plan)
+{
+    const int columns = s.group * K, lane = mpk_thread() % 32;
+#pragma unroll 1
+    for (int head = (int)l.e->lo[2] / columns; head < (int)l.e->hi[2] / columns; head++)
+#pragma unroll 1
+        for (int split = (int)l.e->lo[1]; split < (int)l.e->hi[1]; split++) {
+            int lo, hi;
+#pragma unroll 1
+            for (rt_u32 tokens = attention_share(&plan, s, split, &lo, &hi); tokens;
+                 tokens &= tokens - 1) {
+                attention_piece k;
+                attention_find(&plan, s, lo, hi, __ffs((int)tokens) - 1, &k);
+#pragma unroll 1
+                for (int p = k.first_page; p < k.last_page; p += 32) {
+                    /* The lanes look 32 pages up at once. */
+                    int mine =
+                        p + lane < k.last_page ? attention_page(l.e, s, k.slot, p + lane) : -1;
+#pragma unroll 1
+                    for (int i = 0; i < 32 && p + i < k.last_page; i++)
+                        attention_load_page<K>(l, s, __shfl_sync(0xffffffffu, mine, i), head);
+                }
+            }
+        }
+}
+
+template <int K, int TOKENS> MPK_FN void attention_split_load(mpk_load &l, const attention_shape &s)
+{
+    attention_plan plan;
+    if (!load_needs_step(&l))
+        return;
+    /* a task has all tokens */
+    const int live = (int)mpk_smaller(mpk_w.live[RT_TOKENS], l.e->hi[0]);
+    attention_plan_step<TOKENS>(l.e, live, s, &plan);
+    const rt_u32 in_flight = l.in_flight;
+    if (plan.all >= ATTENTION_LONG * s.splits)
+        l.in_flight = mpk_smaller(in_flight + ATTENTION_MORE_IN_FLIGHT, l.ring.n);
+    do
+        attention_load_lot<K>(l, s, plan);
+    while (attention_next_lot<TOKENS>(l.e, live, s, &plan));
+    l.in_flight = in_flight;
+}
+
+#endif

@@ -1,0 +1,330 @@
+/* warps_graphs.h - the graphs that body_warps_test.c runs beside the operators' own cases: of one
+ * operator each, with the shapes of models and shapes that fit no tile.
+ */
+#ifndef TESTS_WARPS_GRAPHS_H
+#define TESTS_WARPS_GRAPHS_H
+
+#define X(tokens, columns) "input %x : bf16[" tokens ", " columns "] live=tokens\n"
+#define W(name, rows, columns) "const %" name " : bf16[" rows ", " columns "]\n"
+#define PLAIN(tokens, rows, columns)                                              \
+    X(tokens, columns)                                                            \
+    "input %r : bf16[" tokens ", " rows                                           \
+    "] live=tokens\n" W("w", rows, columns) "%y = linear(%x, %w, _, _, _, _, _, " \
+                                            "_, %r)\n"
+#define GATED(tokens, rows, columns, glu)           \
+    X(tokens, columns)                              \
+    W("g", rows, columns)                           \
+    W("u", rows, columns)                           \
+    "const %n : f32[" columns "]\n%y = linear(%x, " \
+    "%g, %u, _, _, _, _, %n) {glu = \"" glu "\"}\n"
+#define PLACES(tokens, slots, pages, n_pages, kv_heads, size)                            \
+    "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens                     \
+    "] live=tokens\ninput %pages : i32[" slots ", " pages "]\nstate %kc : bf16[" n_pages \
+    ", " kv_heads ", 64, " size "]\nstate %vc : bf16[" n_pages ", " kv_heads ", 64, " size "]\n"
+#define SPLIT(tokens, qkv, half, size, slots, pages, n_pages, kv_heads, norms, with, attributes)  \
+    X(tokens, qkv)                                                                                \
+    "input %t : f32[" tokens ", 2, " half                                                         \
+    "] live=tokens\n" PLACES(tokens, slots, pages, n_pages, kv_heads, size) norms                 \
+        "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc" with ") {" attributes \
+        ", kv_heads = " kv_heads ", head_size = " size "}\n"
+#define PIECE(qkv, cache, index, mask, table, with, attributes)                           \
+    "input %x : " qkv "\nstate %kc : " cache "\nstate %vc : " cache "\ninput %i : " index \
+    "\ninput %m : " mask "\ninput %c : " table "\ninput %s : " table                      \
+    "\nconst %qn : bf16[128]\nconst %kn : bf16[128]\n%y, %l, %k, %v = "                   \
+    "attention_cache(%x, %kc, %vc, %i, %m, " with ") {" attributes "}\n"
+#define EXPERTS(tokens, columns, n, experts, rows, norm, with, attributes)              \
+    X(tokens, columns)                                                                  \
+    "input %i : i32[" tokens ", " n "] live=tokens\nconst %g : bf16[" experts ", " rows \
+    ", " columns "]\nconst %u : bf16[" experts ", " rows ", " columns "]\n" norm        \
+    "%y = expert_linear(%x, %i, %g, %u" with ") {glu = "                                \
+    "\"silu\"" attributes "}\n"
+#define EXPERT_SUMS(tokens, columns, n, experts, rows)                                           \
+    "input %x : bf16[" tokens ", " n ", " columns "] live=tokens\ninput %i : i32[" tokens ", " n \
+    "] live=tokens\nconst %w : bf16[" experts ", " rows ", " columns "]\ninput %s : f32[" tokens \
+    ", " n "] live=tokens\ninput %r : bf16[" tokens ", " rows                                    \
+    "] live=tokens\n%y = expert_linear(%x, %i, %w, _, %s, %r)\n"
+#define EXPERT_NORM(columns) "const %n : bf16[" columns "]\n"
+#define PART(name, tokens, columns) "input %" name " : bf16[" tokens ", " columns "] live=tokens\n"
+#define TWO_PARTS(tokens, columns) \
+    PART("a", tokens, columns) PART("b", tokens, columns) "%y = add_parts(%a, %b)\n"
+#define FOUR_PARTS(tokens, columns) \
+    PART("a", tokens, columns)      \
+    PART("b", tokens, columns)      \
+    PART("c", tokens, columns)      \
+    PART("d", tokens, columns)      \
+    "%y = add_parts(%a, %b, %c, "   \
+    "%d)\n"
+#define NORMS "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
+
+static const char *const decode_graphs[] = {
+    PLAIN("1", "1024", "3072"),
+    PLAIN("3", "101", "1000"),
+    PLAIN("5", "70", "4872"),
+    PLAIN("16", "67", "5000"),
+    PLAIN("16", "1024", "3072"),
+    GATED("1", "3072", "1024", "silu"),
+    GATED("8", "300", "1024", "silu"),
+    GATED("11", "61", "2056", "gelu_tanh"),
+    X("3", "1024") W("q", "2048", "1024") W("k", "1024", "1024")
+        W("v", "1024", "1024") "const %n : bf16[1024]\nconst "
+                               "%b : f32[1024]\n%y = linear("
+                               "%x, %q, %k, %v, _, %b, _, "
+                               "%n)\n",
+    X("16", "1024") W("q", "256", "1024") W("k", "64", "1024")
+        W("v", "64", "1024") "const %n : bf16[1024]\n%y = "
+                             "linear(%x, %q, %k, %v, _, _, _, "
+                             "%n)\n",
+    X("1", "1024") W("w", "5003", "1024") "const %n : bf16[1024]\n%l, %p = logits(%x, %w, %n)\n",
+    X("16", "1024")
+        W("w", "1003",
+          "1024") "const %n : bf16[1024]\ninput %r : i32[16] live=rows\n%l, %p = logits(%x, "
+                  "%w, %n, %r)\n",
+    "input %p : bf16[1, 13, 2048] live=tokens\ninput %l : f32[1, 13, 16] live=tokens\n%y = "
+    "attention_fold(%p, %l)\n",
+    "input %p : bf16[1, 128, 512] live=tokens\ninput %l : f32[1, 128, 4] live=tokens\n%y = "
+    "attention_fold(%p, %l)\n",
+    "input %p : bf16[16, 32, 512] live=tokens\ninput %l : f32[16, 32, 8] live=tokens\n%y = "
+    "attention_fold(%p, %l)\n",
+    "input %p : bf16[7, 5, 512] live=tokens\ninput %l : f32[7, 5, 2] live=tokens\n%y = "
+    "attention_fold(%p, %l)\n",
+    "input %p : bf16[5, 66, 256] live=tokens\ninput %l : f32[5, 66, 4] live=tokens\n%y = "
+    "attention_fold(%p, %l)\n",
+    SPLIT("1", "4096", "64", "128", "1", "9", "11", "8", NORMS, ", %qn, %kn",
+          "heads = 16, splits = 13, unit = 64"),
+    SPLIT("3", "4096", "64", "128", "1", "5", "6", "8", NORMS, ", %qn, %kn",
+          "heads = 16, splits = 4, unit = 128"),
+    SPLIT("8", "4096", "64", "128", "2", "4", "9", "8", NORMS, ", %qn, %kn",
+          "heads = 16, splits = 9, unit = 64, window = 70"),
+    SPLIT("16", "4096", "64", "128", "16", "2", "33", "8", NORMS, ", %qn, %kn",
+          "heads = 16, splits = 16, unit = 64"),
+    SPLIT("7", "768", "32", "64", "3", "40", "90", "2", "", "",
+          "heads = 8, splits = 5, unit = 256"),
+    SPLIT("4", "4096", "64", "128", "4", "12", "48", "8", NORMS, ", %qn, %kn",
+          "heads = 16, splits = 1, unit = 64"),
+    SPLIT("8", "4096", "64", "128", "3", "9", "27", "8", NORMS, ", %qn, %kn",
+          "heads = 16, splits = 5, unit = 64, own = 2"),
+    SPLIT("3", "768", "32", "64", "3", "12", "36", "2", "", "",
+          "heads = 8, splits = 16, unit = 64, own = 1, window = 300"),
+    EXPERTS("1", "2048", "8", "20", "48", EXPERT_NORM("2048"), ", _, _, %n", ", eps = 1e-5"),
+    EXPERTS("3", "1000", "2", "3", "24", "", "", ""),
+    EXPERTS("8", "320", "4", "33", "40", EXPERT_NORM("320"), ", _, _, %n", ""),
+    EXPERTS("16", "1288", "8", "256", "16", "", "", ""),
+    EXPERT_SUMS("1", "768", "8", "20", "96"),
+    EXPERT_SUMS("3", "24", "3", "4", "8"),
+    EXPERT_SUMS("7", "1032", "1", "2", "80"),
+    EXPERT_SUMS("16", "256", "8", "70", "24"),
+    TWO_PARTS("1", "1024"),
+    TWO_PARTS("16", "4096"),
+    FOUR_PARTS("7", "40"),
+};
+
+/* The same for each of these numbers of tokens, the last of which is the largest. */
+enum { COMPANY = 400, COMPANY_SIZES = 4 };
+#define COMPANY_OF(graph) graph("1"), graph("5"), graph("8"), graph("16")
+#define COMPANY_PLAIN(tokens) PLAIN(tokens, "67", "3072")
+#define COMPANY_RAGGED(tokens) PLAIN(tokens, "70", "4872")
+#define COMPANY_GATED(tokens) GATED(tokens, "300", "1024", "silu")
+#define COMPANY_QKV(tokens)                                                \
+    X(tokens, "2048")                                                      \
+    W("q", "128", "2048")                                                  \
+    W("k", "64", "2048")                                                   \
+    W("v", "64", "2048")                                                   \
+    "const %n : bf16[2048]\nconst %b : f32[128]\n%y = linear(%x, %q, %k, " \
+    "%v, %b, _, _, %n)\n"
+#define COMPANY_LOGITS(tokens)                        \
+    X(tokens, "1024")                                 \
+    W("w", "1003", "1024")                            \
+    "const %n : bf16[1024]\n%l, %p = logits(%x, %w, " \
+    "%n)\n"
+#define COMPANY_SPLIT(tokens)                                                      \
+    SPLIT(tokens, "1024", "64", "128", "16", "9", "144", "2", NORMS, ", %qn, %kn", \
+          "heads = 4, splits = 5, unit = 64, own = 2")
+#define COMPANY_FOLD(tokens)                                                   \
+    "input %p : bf16[" tokens ", 16, 512] live=tokens\ninput %l : f32[" tokens \
+    ", 16, 4] live=tokens\n%y = "                                              \
+    "attention_fold(%p, %l)\n"
+#define COMPANY_ROUTE(tokens) \
+    "input %x : bf16[" tokens ", 128] live=tokens\n%i, %w = route(%x) {experts = 8}\n"
+#define COMPANY_FOLD_MANY(tokens)                                              \
+    "input %p : bf16[" tokens ", 66, 256] live=tokens\ninput %l : f32[" tokens \
+    ", 66, 2] live=tokens\n%y = "                                              \
+    "attention_fold(%p, %l)\n"
+
+#define COMPANY_EXPERTS(tokens) \
+    EXPERTS(tokens, "1096", "4", "9", "16", EXPERT_NORM("1096"), ", _, _, %n", "")
+#define COMPANY_EXPERT_SUMS(tokens) EXPERT_SUMS(tokens, "264", "4", "9", "24")
+
+#define COMPANY_PARTS(tokens) FOUR_PARTS(tokens, "264")
+
+static const char *const company_graphs[] = {
+    COMPANY_OF(COMPANY_PLAIN),   COMPANY_OF(COMPANY_RAGGED),      COMPANY_OF(COMPANY_GATED),
+    COMPANY_OF(COMPANY_QKV),     COMPANY_OF(COMPANY_LOGITS),      COMPANY_OF(COMPANY_SPLIT),
+    COMPANY_OF(COMPANY_FOLD),    COMPANY_OF(COMPANY_FOLD_MANY),   COMPANY_OF(COMPANY_ROUTE),
+    COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS), COMPANY_OF(COMPANY_PARTS)};
+
+static const char *const prefill_graphs[] = {
+    PLAIN("17", "70", "4872"),
+    PLAIN("32", "301", "1024"),
+    PLAIN("24", "64", "264"),
+    PLAIN("64", "301", "3072"),
+    PLAIN("49", "70", "4872"),
+    PLAIN("80", "131", "1024"),
+    GATED("32", "300", "1288", "gelu"),
+    GATED("64", "90", "2048", "gelu_tanh"),
+    X("64", "1024") W("q", "256", "1024") W("k", "64", "1024")
+        W("v", "64", "1024") "const %n : bf16[1024]\nconst %b "
+                             ": f32[256]\n%y = linear(%x, %q, "
+                             "%k, %v, %b, _, _, %n)\n",
+    X("32", "1024") W("w", "1003", "1024") "const %n : bf16[1024]\n%l, %p = logits(%x, %w, %n)\n",
+    X("64", "1288")
+        W("w", "1290",
+          "1288") "const %n : bf16[1288]\ninput %r : i32[64] live=rows\n%l, %p = logits(%x, "
+                  "%w, %n, %r)\n",
+    SPLIT("32", "1024", "64", "128", "32", "3", "97", "2", NORMS, ", %qn, %kn",
+          "heads = 4, splits = 13, unit = 64"),
+    SPLIT("64", "1024", "64", "128", "64", "3", "193", "2", NORMS, ", %qn, %kn",
+          "heads = 4, splits = 7, unit = 64"),
+    SPLIT("64", "768", "32", "64", "3", "12", "36", "2", "", "",
+          "heads = 8, splits = 5, unit = 128, window = 100"),
+    SPLIT("47", "768", "32", "64", "2", "9", "27", "2", "", "",
+          "heads = 8, splits = 16, unit = 64, own = 1"),
+    PLAIN("33", "1024", "1024"),
+    GATED("33", "300", "1024", "silu"),
+    GATED("100", "131", "1024", "silu"),
+    X("100", "1024") W("q", "256", "1024") W("k", "64", "1024")
+        W("v", "64", "1024") "const %n : bf16[1024]\n%y = "
+                             "linear(%x, %q, %k, %v, _, _, _, "
+                             "%n)\n",
+    X("33", "1024")
+        W("w", "1003",
+          "1024") "const %n : bf16[1024]\ninput %r : i32[3] live=rows\n%l, %p = logits(%x, "
+                  "%w, %n, %r)\n",
+    X("100", "64") W("w", "700", "64") "%l, %p = logits(%x, %w)\n",
+    PLAIN("200", "601", "1000"),
+    X("150", "520")
+        W("w", "700", "520") "const %n : bf16[520]\n%y = linear(%x, %w, _, _, _, _, _, %n)\n",
+    X("300", "136")
+        W("w", "1400", "136") "const %n : bf16[136]\n%y = linear(%x, %w, _, _, _, _, _, %n)\n",
+    PLAIN("130", "200", "264"),
+    X("100", "320") W("g", "300", "320")
+        W("u", "300", "320") "%y = linear(%x, %g, %u) {glu = \"silu\"}\n",
+    EXPERTS("33", "1288", "2", "5", "24", EXPERT_NORM("1288"), ", _, _, %n", ""),
+    EXPERTS("300", "64", "8", "40", "16", "", "", ""),
+    EXPERT_SUMS("33", "1288", "2", "5", "40"),
+    EXPERT_SUMS("300", "64", "8", "40", "24"),
+    FOUR_PARTS("100", "1032"),
+};
+
+/* These need nothing of the architecture. */
+static const char *const paged_graphs[] = {
+    X("100", "4096") "input %t : f32[100, 2, 64] live=tokens\n" PLACES("100", "1", "3", "4", "8",
+                                                                       "128") NORMS
+    "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads = 16, kv_heads = 8, "
+    "head_size = 128}\n",
+    X("37", "768") "input %t : f32[37, 2, 32] live=tokens\n" PLACES(
+        "37", "6", "2", "13", "2",
+        "64") "const %kn : f32[64]\n%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
+              "_, %kn) {heads = 8, kv_heads = 2, head_size = 64}\n",
+    X("100", "512") "input %t : f32[100, 2, 32] live=tokens\n" PLACES(
+        "100", "2", "1", "1", "2",
+        "64") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 4, kv_heads "
+              "= 2, head_size = 64}\n",
+    "input %q : bf16[100, 16, 128] live=tokens\n" PLACES(
+        "100", "1", "3", "4", "8", "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
+    "input %q : bf16[33, 16, 128] live=tokens\n" PLACES(
+        "33", "3", "4", "13", "8",
+        "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages) {window = 90}\n",
+    "input %q : bf16[40, 16, 128] live=tokens\n" PLACES(
+        "40", "40", "9", "360", "8", "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
+    "input %q : bf16[17, 24, 64] live=tokens\n" PLACES(
+        "17", "17", "40", "90", "3",
+        "64") "%y = attention(%q, %kc, %vc, %p, %s, %pages) {window = 700}\n",
+    "input %q : bf16[24, 3, 128] live=tokens\n" PLACES(
+        "24", "20", "2", "40", "1", "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
+    X("40", "4096") "input %t : f32[40, 2, 64] live=tokens\n" PLACES("40", "40", "2", "80", "8",
+                                                                     "128") NORMS
+    "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads = 16, kv_heads = 8, "
+    "head_size = 128}\n",
+    "input %t : i32[33] live=tokens\nconst %w : bf16[301, 1024]\n%x = embedding(%t, %w) {dtype = "
+    "\"bf16\"}\n",
+    PIECE("bf16[1, 4096]", "bf16[1, 8, 1096, 128]", "i64[1]", "f32[1, 1, 1, 1096]",
+          "bf16[1, 1, 128]", "%c, %s, %qn, %kn",
+          "heads = 16, kv_heads = 8, head_size = 128, splits = 16"),
+    PIECE("bf16[3, 768]", "bf16[1, 1, 300, 128]", "i64[3]", "f32[3, 300]", "f32[1, 3, 64]",
+          "%c, %s, _, %kn", "heads = 4, kv_heads = 1, head_size = 128, splits = 2"),
+    PIECE("f16[4, 200]", "f16[2, 1, 130, 40]", "i32[2]", "f32[2, 1, 2, 130]", "f16[2, 2, 40]",
+          "%c, %s", "heads = 3, kv_heads = 1, head_size = 40, splits = 3, scale = 0.3"),
+    PIECE("bf16[1, 1024]", "bf16[1, 1, 90, 256]", "i64[1]", "f32[1, 2, 1, 90]", "bf16[1, 1, 256]",
+          "%c, %s", "heads = 2, kv_heads = 1, head_size = 256, splits = 2"),
+    PIECE("bf16[16, 640]", "bf16[1, 1, 150, 128]", "i64[16]", "f32[1, 1, 16, 150]",
+          "bf16[1, 16, 128]", "_, _, %qn", "heads = 3, kv_heads = 1, head_size = 128, splits = 3"),
+};
+
+/* Products that run as block programs: every dtype, layout and unit, boxes that end anywhere. */
+static const char *const block_graphs[] = {
+    "input %a : f16[2, 70, 64]\ninput %b : f16[2, 64, 100]\n%y = batch_matmul(%a, %b)\n",
+    "input %a : bf16[3, 1, 33, 72]\ninput %b : bf16[2, 40, 72]\n%y = batch_matmul(%a, %b) "
+    "{transpose_b = 1}\n",
+    "input %a : f16[45, 130]\ninput %b : f16[130, 77]\n%y = batch_matmul(%a, %b)\n",
+    "input %a : f32[2, 40, 50]\ninput %b : f32[2, 50, 36]\n%y = batch_matmul(%a, %b)\n",
+    "input %a : f32[20, 64]\ninput %b : f32[33, 64]\n%y = batch_matmul(%a, %b) {transpose_b = 1}\n",
+    "input %a : bf16[30, 40]\ninput %b : f32[40, 20]\n%y = batch_matmul(%a, %b)\n",
+    "input %x : f16[2, 96, 24]\ninput %b : f16[2, 96, 40]\n%a = transpose(%x) {perm = [0, 2, "
+    "1]}\n%y = "
+    "batch_matmul(%a, %b)\n",
+    "input %x : f16[33, 320] live=tokens\ninput %r : f16[33, 101] live=tokens\nconst %w : f16[101, "
+    "320]\nconst %b : "
+    "f32[101]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r)\n",
+    "input %x : f16[3, 1000] live=tokens\nconst %q : f16[80, 1000]\nconst %k : f16[16, "
+    "1000]\nconst %v : f16[16, "
+    "1000]\nconst %bk : f16[16]\n%y = linear(%x, %q, %k, %v, _, %bk)\n",
+    "input %x : f16[20, 72] live=tokens\nconst %g : f16[60, 72]\nconst %u : f16[60, 72]\nconst %b "
+    ": f32[60]\n%y = "
+    "linear(%x, %g, %u, _, _, %b) {glu = \"silu\"}\n",
+    "input %x : f16[20, 72] live=tokens\nconst %g : f16[60, 72]\nconst %u : f16[60, 72]\nconst %b "
+    ": f16[60]\ninput "
+    "%r : f16[20, 60] live=tokens\n%y = linear(%x, %g, %u, _, %b, %b, _, _, %r) {glu = "
+    "\"gelu_tanh\"}\n",
+    "input %x : f32[40, 100] live=tokens\nconst %w : f32[70, 100]\nconst %b : f32[70]\n%y = "
+    "linear(%x, %w, _, _, "
+    "%b)\n",
+    "input %x : bf16[2, 24, 13, 11] live=tokens\nconst %w : bf16[33, 24, 3, 3]\nconst %b : "
+    "f32[33]\n%y = conv(%x, "
+    "%w, %b) {stride = [2, 1], padding = [1, 2], dilation = [1, 2]}\n",
+    "input %x : f16[1, 3, 40, 37]\nconst %w : f16[20, 3, 7, 7]\n%y = conv(%x, %w, _) {stride = [2, "
+    "2], padding = "
+    "[3, 3]}\n",
+    "input %t : f16[2, 9, 10, 12]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %w : f16[18, 4, "
+    "2, 3]\n%y = "
+    "conv(%x, %w, _) {groups = 3}\n",
+    "input %x : f32[2, 20, 50]\nconst %w : f32[10, 10, 5]\nconst %b : f32[10]\n%y = conv(%x, %w, "
+    "%b) {groups = 2, "
+    "padding = [4], dilation = [3]}\n",
+    "input %x : bf16[1, 8, 4, 5, 6]\nconst %w : bf16[9, 8, 2, 3, 1]\n%y = conv(%x, %w, _) {padding "
+    "= [1, 1, 0], "
+    "stride = [1, 2, 2]}\n",
+    "input %x : bf16[2, 5, 768]\nconst %w : bf16[768]\nconst %b : f32[768]\n%y = layer_norm(%x, "
+    "%w, %b)\n",
+    "input %x : f16[17, 1001] live=tokens\n%y = layer_norm(%x, _, _) {eps = 0.01}\n",
+    "input %x : f32[9, 300] live=tokens\nconst %w : bf16[300]\n%y = rms_norm(%x, %w)\n",
+    "input %x : bf16[3, 4, 5, 197]\n%y = softmax(%x) {axis = 3}\n",
+    "input %x : f32[6, 2048] live=tokens\n%y = log_softmax(%x) {axis = -1}\n",
+    "input %q : f16[2, 4, 45, 64]\ninput %k : f16[2, 2, 150, 64]\ninput %v : f16[2, 2, 150, "
+    "64]\n%y = sdpa(%q, %k, %v, "
+    "_)\n",
+    "input %q : bf16[1, 2, 70, 40]\ninput %k : bf16[1, 2, 70, 40]\ninput %v : bf16[1, 2, 70, "
+    "24]\ninput %m : bool[1, "
+    "1, "
+    "70, 70]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.3}\n",
+    "input %q : bf16[1, 1, 100, 128]\ninput %k : bf16[1, 1, 120, 128]\ninput %v : bf16[1, 1, 120, "
+    "128]\n%y = sdpa(%q, "
+    "%k, %v, _) {causal = 1, window = 30}\n",
+    "input %q : f16[1, 3, 20, 17]\ninput %k : f16[1, 1, 300, 17]\ninput %v : f16[1, 1, 300, "
+    "9]\ninput %m : f32[3, 1, "
+    "300]\n%y = sdpa(%q, %k, %v, %m) {causal = 1}\n",
+    "input %x : f32[17, 40] live=tokens\nconst %g : f32[33, 40]\nconst %u : f32[33, 40]\n%y = "
+    "linear(%x, %g, %u) "
+    "{glu = \"gelu\"}\n",
+};
+
+#endif

@@ -303,7 +303,7 @@ static mpk_status read_escape(lexer *l, size_t *at, size_t end, char **to)
         *(*to)++ = meanings[letter - letters];
     else if (c == 'x')
         return read_hex(l, at, end, 2, to);
-    if (c == 'u' || c == 'U')
+    else if (c == 'u' || c == 'U')
         return read_hex(l, at, end, c == 'u' ? 4 : 8, to);
     else if (c >= '0' && c <= '7') {
         uint32_t octal = (uint32_t)(c - '0');

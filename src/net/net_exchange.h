@@ -194,6 +194,8 @@ mpk_status net_meter_begin(net_exchange *x);
 /* Until net_meter_end; 429, or 400: they are more than the key may ever have. */
 mpk_status net_meter_take_answers(net_exchange *x, uint32_t n);
 void net_meter_spend(net_exchange *x, uint64_t n_tokens);
+/* Give back the answers that it has taken; before the last bytes are sent, and again when the
+ * exchange ends, which then changes nothing. */
 void net_meter_end(net_exchange *x);
 /* x-ratelimit-... as OpenAI's API has them. */
 void net_meter_add_headers(net_exchange *x, struct MHD_Response *response);

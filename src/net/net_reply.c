@@ -66,6 +66,7 @@ mpk_status net_reply_text(net_exchange *x, int status, const char *type, text *b
     struct MHD_Response *response =
         failed ? NULL : MHD_create_response_from_buffer(body->n, body->at, MHD_RESPMEM_MUST_COPY);
     text_free(body);
+    net_meter_end(x); /* a client that has the reply may ask again at once */
     return net_reply_send(x, status, type, response);
 }
 

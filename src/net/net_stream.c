@@ -48,6 +48,8 @@ static void fill(net_exchange *x)
         write_news(x);
         ping(x);
     }
+    if (x->ended)
+        net_meter_end(x); /* a client that has the last event may ask again at once */
     x->sent_ns = clock_ns();
     net_exchange_stop_clock(x, false);
 }

@@ -45,9 +45,11 @@ static super_product product_of(int64_t rows, int64_t columns, int64_t depth, ir
                            .columns = columns,
                            .depth = depth,
                            .n_b = 1,
-                           .a = {"a", dtype, {depth, 0, 1}},
-                           .b = {{"b", dtype, {0, turned ? depth : 1, turned ? 1 : columns}}},
-                           .y = {"y", dtype, {columns, 1, 0}},
+                           .a = {.name = "a", .dtype = dtype, .stride = {depth, 0, 1}},
+                           .b = {{.name = "b",
+                                  .dtype = dtype,
+                                  .stride = {0, turned ? depth : 1, turned ? 1 : columns}}},
+                           .y = {.name = "y", .dtype = dtype, .stride = {columns, 1, 0}},
                            .box_rows = rows,
                            .box_columns = columns,
                            .boxes = 1};
@@ -148,23 +150,24 @@ static void test_windows(void **state)
 static super_attention attention_of(int64_t rows, int64_t keys, int64_t width, bool causal,
                                     int64_t window, int mask)
 {
-    super_attention s = {.rows = rows,
-                         .keys = keys,
-                         .width = width,
-                         .values = width,
-                         .causal = causal,
-                         .window = window,
-                         .has_mask = mask > 0,
-                         .q = {"q", IR_F16, {width, 0, 1, 0}},
-                         .k = {"k", IR_F16, {0, width, 1, 0}},
-                         .v = {"v", IR_F16, {0, width, 0, 1}},
-                         .y = {"y", IR_F16, {width, 0, 0, 1}},
-                         .mask = {"mask", mask == 1 ? IR_BOOL : IR_F32, {keys, 1, 0, 0}},
-                         .scores = mask == 1   ? "where(x1 != 0, x0 * 0.125, (-inf))"
-                                   : mask == 2 ? "x0 * 0.125 + x1"
-                                               : "x0 * 0.125",
-                         .box_rows = 16,
-                         .boxes = 1};
+    super_attention s = {
+        .rows = rows,
+        .keys = keys,
+        .width = width,
+        .values = width,
+        .causal = causal,
+        .window = window,
+        .has_mask = mask > 0,
+        .q = {.name = "q", .dtype = IR_F16, .stride = {width, 0, 1, 0}},
+        .k = {.name = "k", .dtype = IR_F16, .stride = {0, width, 1, 0}},
+        .v = {.name = "v", .dtype = IR_F16, .stride = {0, width, 0, 1}},
+        .y = {.name = "y", .dtype = IR_F16, .stride = {width, 0, 0, 1}},
+        .mask = {.name = "mask", .dtype = mask == 1 ? IR_BOOL : IR_F32, .stride = {keys, 1, 0, 0}},
+        .scores = mask == 1   ? "where(x1 != 0, x0 * 0.125, (-inf))"
+                  : mask == 2 ? "x0 * 0.125 + x1"
+                              : "x0 * 0.125",
+        .box_rows = 16,
+        .boxes = 1};
     return s;
 }
 

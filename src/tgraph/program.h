@@ -28,6 +28,8 @@ typedef struct tg_place {
     uint64_t offset; /* bytes from the area's start, a multiple of 64; an index for TG_WEIGHTS */
 } tg_place;
 
+/* A constant that the host must supply.  The index in tg_program.weights is its identity for all
+ * graphs; dims beyond `rank` are zero. */
 typedef struct tg_weight {
     str name;
     ir_dtype dtype;
@@ -43,7 +45,9 @@ typedef struct tg_stats {
     uint64_t pairs;     /* producer-consumer pairs that the events encode */
     uint32_t normalize_tasks;
     uint32_t jit_tasks;
+    /* how much the events' successors take: as lists of tasks, as ranges */
     uint64_t successor_bytes_list, successor_bytes_range;
+    /* wall clock, of this graph alone */
     double compile_ms, verify_ms;
 } tg_stats;
 

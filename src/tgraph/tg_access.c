@@ -48,6 +48,8 @@ typedef struct walk {
 
 /* ---- groups ---- */
 
+/* How often neighbours in task order begin at different places of the axis: an estimate of how well
+ * this axis separates the boxes, by which sort_group chooses. */
 static int64_t count_cuts(const access *at, uint32_t n, uint32_t axis)
 {
     int64_t cuts = 0;
@@ -71,6 +73,8 @@ static int compare_keys(const void *a, const void *b)
     return x->index < y->index ? -1 : x->index > y->index;
 }
 
+/* Decomposition cuts boxes in rising order, so nearly all groups are sorted already and nothing is
+ * copied. */
 static bool is_sorted(const access_group *group)
 {
     for (uint32_t i = 1; i < group->n; i++)
@@ -79,6 +83,9 @@ static bool is_sorted(const access_group *group)
     return true;
 }
 
+/* Sort the accesses along the axis that separates them best, and fill `most`.  Both bounds of a
+ * search follow: `lo` rises, so the last candidate is found by a comparison; `most` rises too, so
+ * the first is found by bisection, though `hi` alone need not rise. */
 static mpk_status sort_group(walk *w, access_group *group)
 {
     uint32_t rank = w->g->ir->tensors.at[group->root].rank;
@@ -171,6 +178,8 @@ static mpk_status make_group(walk *w, ir_op_id op_id, uint32_t operand, const tg
 
 /* ---- pairs ---- */
 
+/* Add a task to the list of those that must end before `after`, once: tasks usually conflict in
+ * several operands. */
 static void add_before(walk *w, tg_task_id task, tg_task_id after)
 {
     if (w->stamp[task] != after + 1) {
@@ -193,6 +202,8 @@ static uint32_t first_beyond(const access_group *group, int64_t lo)
     return low;
 }
 
+/* Add every task of a chain of groups that touches some byte of the box.  A box that is the whole
+ * root overlaps everything, and takes no search. */
 static void add_overlaps(walk *w, const access_group *groups, const ir_box *box, tg_task_id after)
 {
     for (const access_group *group = groups; group; group = group->before) {
@@ -240,6 +251,8 @@ static mpk_status check_within(walk *w, const access_group *writes, const access
 
 /* ---- the walk ---- */
 
+/* Reserve what the walk needs, and find each root's last writer: a read after that conflicts with
+ * nothing that follows, so it need not be remembered. */
 static mpk_status start(walk *w)
 {
     const ir_graph *ir = w->g->ir;
@@ -285,6 +298,7 @@ static mpk_status gather_operands(walk *w, ir_op_id o, const tg_task_id *tasks, 
     return MPK_OK;
 }
 
+/* Every output against every operand of the same root, itself included. */
 static mpk_status check_operands(walk *w, const op_accesses *operands)
 {
     for (uint32_t i = 0; i < operands->n; i++)
@@ -294,6 +308,10 @@ static mpk_status check_operands(walk *w, const op_accesses *operands)
     return MPK_OK;
 }
 
+/* Keep the operator's accesses for those after it.  One that overwrites the whole root makes all
+ * earlier groups of that root unnecessary: whatever conflicts with those conflicts with this one
+ * too, and this one is ordered after them.  All lists are cut before any access is added, so that
+ * an operator that reads and overwrites a root keeps its own read. */
 static void remember(walk *w, ir_op_id o, const op_accesses *operands)
 {
     for (uint32_t i = 0; i < operands->n; i++) {
@@ -313,6 +331,8 @@ static void remember(walk *w, ir_op_id o, const op_accesses *operands)
     }
 }
 
+/* The conflicts of one operator's tasks: its reads with earlier writes, its writes with earlier
+ * writes and reads. */
 static mpk_status visit_op(walk *w, ir_op_id o, const tg_task_id *tasks, uint32_t n,
                            tg_conflict_visitor *visit, void *user)
 {

@@ -53,6 +53,7 @@ static void print_escaped(str s, text *out)
     }
 }
 
+/* Tasks of one operator share a colour; `index` is the task's number among them, as in messages. */
 static void draw_task(const drawing *d, tg_task_id t, uint32_t index)
 {
     const tg_task *task = &d->g->tasks[t];
@@ -69,6 +70,8 @@ static void draw_task(const drawing *d, tg_task_id t, uint32_t index)
     text_print(d->out, "\", fillcolor=\"%s\"];\n", colours[task->op % COLOURS]);
 }
 
+/* An event that touches the part, with the number of its triggers inside.  Edges that leave the
+ * part are counted on one dotted edge to the node that stands for the rest. */
 static void draw_event(const drawing *d, tg_event_id e)
 {
     const tg_event *event = &d->g->events[e];

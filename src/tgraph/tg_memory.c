@@ -37,6 +37,7 @@ static void add_users(tg_alive *t, bool write)
     }
 }
 
+/* Two passes over the operators, as all lists of this room: one to count, one to write. */
 static mpk_status fill_users(mpk_context *cx, arena *a, tg_alive *t)
 {
     uint32_t total = 0;
@@ -53,6 +54,8 @@ static mpk_status fill_users(mpk_context *cx, arena *a, tg_alive *t)
     return MPK_OK;
 }
 
+/* `above` is what makes the common question cheap: if all tasks of an operator lie below a set's
+ * prefix, the set holds them, and no task is looked at. */
 mpk_status tg_fill_alive(mpk_context *cx, arena *a, const tg_graph *g, tg_alive *out)
 {
     tg_links links;
@@ -108,6 +111,8 @@ bool tg_may_overwrite(const tg_alive *alive, ir_op_id op, ir_tensor_id root)
 
 /* ---- the proof ---- */
 
+/* A root must lie inside its area, weights in theirs and nothing else with them; a view or an
+ * in-place result must lie where its root does. */
 static mpk_status check_place(mpk_context *cx, const tg_compiled *c, ir_tensor_id t,
                               const uint64_t *area_bytes)
 {
@@ -134,6 +139,7 @@ static mpk_status check_place(mpk_context *cx, const tg_compiled *c, ir_tensor_i
     return MPK_OK;
 }
 
+/* Half-open ranges of bytes in one area; an empty tensor shares none. */
 static bool share_bytes(const tg_compiled *c, ir_tensor_id a, ir_tensor_id b)
 {
     uint64_t a_end = c->places[a].offset + (uint64_t)ir_bytes(&c->ir->tensors.at[a]);
@@ -142,6 +148,8 @@ static bool share_bytes(const tg_compiled *c, ir_tensor_id a, ir_tensor_id b)
            c->places[b].offset < a_end;
 }
 
+/* `earlier` is written before `later` in program order.  Only temporaries may share bytes: state,
+ * inputs and outputs must survive the step. */
 static mpk_status check_pair(mpk_context *cx, const tg_compiled *c, const tg_alive *alive,
                              ir_tensor_id earlier, ir_tensor_id later)
 {

@@ -9,6 +9,8 @@
  * text. */
 enum { MOST_LISTED = 1 << 26 };
 
+/* The cursor and what has been read.  The lists of all events grow in two common vectors, so that
+ * the event under construction is always their end. */
 typedef struct parser {
     mpk_context *cx;
     arena *a;
@@ -19,6 +21,8 @@ typedef struct parser {
     VEC(tg_task_id) in_tasks, out_tasks;
 } parser;
 
+/* Lines and columns are counted only when something is wrong, from the start of the text: both
+ * parsers of a file then agree about places. */
 static mpk_status fail_here(const parser *p, const char *what)
 {
     unsigned line = 1, column = 1;
@@ -72,6 +76,8 @@ static bool at_digit(const parser *p)
     return p->at < p->end && *p->at >= '0' && *p->at <= '9';
 }
 
+/* A number from 0 to below - 1.  The bound is tested after each digit, so no text is long enough to
+ * overflow. */
 static mpk_status parse_number(parser *p, int64_t below, int64_t *out)
 {
     int64_t value = 0;
@@ -97,6 +103,7 @@ static mpk_status end_line(parser *p)
 
 /* ---- lines ---- */
 
+/* tgraph LEVEL workers=N */
 static mpk_status parse_heading(parser *p)
 {
     int64_t workers;
@@ -137,6 +144,7 @@ static mpk_status parse_op(parser *p, ir_op_id *out)
     return MPK_OK;
 }
 
+/* One range for each axis, inside the tensor and not empty.  A scalar has `[]`. */
 static mpk_status parse_box(parser *p, const ir_tensor *tensor, ir_box *box)
 {
     TRY(expect(p, "[", "expected ["));
@@ -152,6 +160,7 @@ static mpk_status parse_box(parser *p, const ir_tensor *tensor, ir_box *box)
     return expect(p, "]", "expected ]");
 }
 
+/* task NUMBER = %op [box] aot|jit, perhaps worker=N; or `empty` in place of operator and box */
 static mpk_status parse_task(parser *p)
 {
     tg_task task = {.op = IR_NONE, .worker = TG_NONE, .depends = TG_NONE, .triggers = TG_NONE};
@@ -201,6 +210,9 @@ static mpk_status parse_list(parser *p, bool in)
     return MPK_OK;
 }
 
+/* event NUMBER <- in-tasks -> out-tasks.  From TG_NORMAL on, a task has one event on each side, so
+ * the lists say which: `depends` and `triggers` are set from them, and tg_verify finds a task that
+ * is in two lists or in none.  At TG_LINEAR the out-tasks become a range. */
 static mpk_status parse_event(parser *p)
 {
     tg_event e = {.first_in = (uint32_t)p->in_tasks.n, .first_out = (uint32_t)p->out_tasks.n};
@@ -254,6 +266,8 @@ static size_t find_heading(str source)
     return source.n;
 }
 
+/* Before it is linear a graph needs arrays even where they are empty, hence those that tg_create
+ * made stay in place of a vector that never grew. */
 mpk_status tg_parse(mpk_context *cx, arena *a, str source, tg_graph **out)
 {
     size_t heading = find_heading(source);

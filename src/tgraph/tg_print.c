@@ -12,6 +12,7 @@
  */
 #include "tgraph/tgraph.h"
 
+/* May the name stand in the text without quotes? */
 static bool is_plain(str name)
 {
     for (size_t i = 0; i < name.n; i++) {

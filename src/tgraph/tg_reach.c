@@ -26,6 +26,9 @@ typedef struct builder {
 
 /* ---- a topological order ---- */
 
+/* Do the numbers of tasks rise along every event?  Lists are sorted, so the last in-task and the
+ * first out-task tell.  If so the numbering is a topological order already, and no task is
+ * sorted. */
 static bool is_numbered(const tg_graph *g)
 {
     for (uint32_t e = 0; e < g->n_events; e++) {
@@ -37,6 +40,8 @@ static bool is_numbered(const tg_graph *g)
     return true;
 }
 
+/* waits[t] is not zero for exactly the tasks that the sort did not reach: those on a cycle, and
+ * those after one. */
 static mpk_status fail_cycle(const builder *b, const uint32_t *waits)
 {
     const tg_graph *g = b->g;
@@ -100,6 +105,8 @@ static mpk_status sort_tasks(builder *b)
 
 /* ---- sets ---- */
 
+/* Widen the window of words that the set under construction has touched, so that only these are
+ * copied and cleared. */
 static void use_words(builder *b, uint32_t low, uint32_t high)
 {
     b->low = low < b->low ? low : b->low;
@@ -112,6 +119,8 @@ static void add_position(builder *b, uint32_t position)
     use_words(b, position / 64, position / 64 + 1);
 }
 
+/* Unite with a finished set.  Its prefix is not written as bits: the larger of the two prefixes
+ * covers both. */
 static void add_set(builder *b, const tg_set *s)
 {
     if (s == b->last)
@@ -124,6 +133,7 @@ static void add_set(builder *b, const tg_set *s)
         use_words(b, s->first_word, s->first_word + s->n_words);
 }
 
+/* `work` is zero here: end_set and tg_keep_last clear what they used. */
 static void begin_set(builder *b)
 {
     b->prefix = 0;
@@ -177,6 +187,7 @@ static const tg_task_id *list_producers(builder *b, tg_task_id t, uint32_t *n)
     return b->producers;
 }
 
+/* The producers and everything before them. */
 static mpk_status make_set(builder *b, tg_reach *reach, const tg_task_id *producers, uint32_t n,
                            const tg_set **out)
 {
@@ -250,6 +261,8 @@ mpk_status tg_fill_reach(mpk_context *cx, arena *a, const tg_graph *g, const tg_
     return fill_sets(&b, out);
 }
 
+/* A task is dropped if it lies in the set before any other of the list.  No task lies in its own
+ * set, so each is judged against the union of all. */
 uint32_t tg_keep_last(const tg_reach *r, tg_task_id *tasks, uint32_t n)
 {
     builder b = {.work = r->work};

@@ -20,6 +20,9 @@ typedef struct runner {
     uint32_t n_ready;
 } runner;
 
+/* Run the reference code on the live part of the task's box, as a worker would: entries of axis 0
+ * beyond the step's tokens or rows do not exist.  Scratch is sized for the whole box, since the
+ * record's bound is for boxes the compiler cut. */
 static mpk_status run_task(runner *r, const tg_task *task)
 {
     if (task->op == IR_NONE)
@@ -45,6 +48,7 @@ static mpk_status run_task(runner *r, const tg_task *task)
     return MPK_OK;
 }
 
+/* All triggers have come: tasks that wait for nothing else are ready. */
 static void activate(runner *r, tg_event_id e)
 {
     const tg_event *event = &r->g->events[e];
@@ -53,6 +57,8 @@ static void activate(runner *r, tg_event_id e)
             r->ready[r->n_ready++] = tg_out_task(r->g, event, i);
 }
 
+/* Draw a ready task, run it, count it at its events, until none is ready.  Taking the last entry
+ * into the hole keeps drawing constant; the order of `ready` means nothing. */
 static mpk_status run_all(runner *r, uint64_t seed)
 {
     const tg_graph *g = r->g;

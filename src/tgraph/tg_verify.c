@@ -29,6 +29,8 @@ typedef struct verifier {
 
 /* ---- lists ---- */
 
+/* An event's tasks exist and rise; `first` and `n` may come from a damaged file, so the bounds are
+ * compared without adding. */
 static mpk_status check_list(verifier *v, tg_event_id e, const char *side, const tg_task_id *list,
                              uint32_t first, uint32_t n, uint32_t length)
 {
@@ -45,6 +47,9 @@ static mpk_status check_list(verifier *v, tg_event_id e, const char *side, const
     return MPK_OK;
 }
 
+/* Only the start has no in-tasks and only the end has no out-tasks; otherwise somebody would wait
+ * for ever, or an event would be counted for nobody.  The start may have no out-tasks: a program
+ * without operators. */
 static mpk_status check_event(verifier *v, tg_event_id e)
 {
     const tg_graph *g = v->g;
@@ -76,6 +81,7 @@ static mpk_status check_event(verifier *v, tg_event_id e)
 
 /* ---- tasks ---- */
 
+/* Boxes lie inside the output: check_cover relies on that when it adds sizes up. */
 static mpk_status check_task(verifier *v, tg_task_id t)
 {
     const tg_graph *g = v->g;
@@ -122,6 +128,8 @@ static mpk_status check_cover(verifier *v)
     return MPK_OK;
 }
 
+/* Every task has somebody to wait for and somebody to tell, since the step ends when the end event
+ * is activated. */
 static mpk_status check_links(verifier *v)
 {
     for (tg_task_id t = 0; t < v->g->n_tasks; t++) {
@@ -138,6 +146,7 @@ static mpk_status check_links(verifier *v)
 
 /* ---- the levels' own promises ---- */
 
+/* One event for each pair; the start and the end (events 0 and 1) have lists. */
 static mpk_status check_raw(verifier *v)
 {
     for (tg_event_id e = 2; e < v->g->n_events; e++)
@@ -152,6 +161,9 @@ static bool lists_equal(const tg_task_id *list, uint32_t a, uint32_t b, uint32_t
     return memcmp(list + a, list + b, n * sizeof *list) == 0;
 }
 
+/* No two events have equal in-tasks (or out-tasks), found through a hash table of lists.  The table
+ * is at least twice as large as the number of events, so a probe ends.  Empty lists do not count:
+ * the start and the end each have one. */
 static mpk_status check_distinct(verifier *v, bool in)
 {
     const tg_graph *g = v->g;
@@ -179,6 +191,8 @@ static mpk_status check_distinct(verifier *v, bool in)
     return MPK_OK;
 }
 
+/* The lists of the events and the two fields of each task tell the same, and there is one event on
+ * each side. */
 static mpk_status check_normal(verifier *v)
 {
     const tg_graph *g = v->g;
@@ -202,6 +216,8 @@ static mpk_status check_normal(verifier *v)
     return MPK_OK;
 }
 
+/* The tasks of one event are launched one way: a scheduler deals a range of tasks, and the lists of
+ * workers hold no part of it. */
 static mpk_status check_unmixed(verifier *v)
 {
     const tg_graph *g = v->g;
@@ -215,6 +231,8 @@ static mpk_status check_unmixed(verifier *v)
     return MPK_OK;
 }
 
+/* Numbers rise along every event (with check_normal: a topological order).  Workers are those that
+ * exist, JIT tasks have none, and either all AOT tasks are assigned or none is. */
 static mpk_status check_linear(verifier *v)
 {
     const tg_graph *g = v->g;
@@ -246,6 +264,8 @@ static mpk_status check_linear(verifier *v)
 
 /* ---- order ---- */
 
+/* A conflict that tg_visit_conflicts found: events must order it.  At TG_TASKS there are no events
+ * yet. */
 static mpk_status check_order(void *user, tg_task_id after, tg_task_id *before, uint32_t n)
 {
     verifier *v = user;
@@ -279,6 +299,7 @@ static mpk_status check_level(verifier *v)
     return MPK_OK;
 }
 
+/* From cheap to expensive; whoever is called may rely on what was proved above it. */
 static mpk_status prove(verifier *v)
 {
     const tg_graph *g = v->g;

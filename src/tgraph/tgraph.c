@@ -102,6 +102,7 @@ mpk_status tg_fill_events(mpk_context *cx, tg_graph *g)
     return MPK_OK;
 }
 
+/* Tasks without an operator (empty ones) are in no list. */
 mpk_status tg_fill_op_tasks(mpk_context *cx, arena *a, const tg_graph *g, tg_op_tasks *out)
 {
     uint32_t n_ops = (uint32_t)g->ir->ops.n, *next;

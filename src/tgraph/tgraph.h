@@ -40,6 +40,8 @@ typedef uint32_t tg_event_id;
 enum { TG_START = 0, TG_END = 1 };
 
 typedef enum tg_level { TG_TASKS, TG_RAW, TG_FUSED, TG_NORMAL, TG_LINEAR, TG_LEVELS } tg_level;
+/* How a task reaches a worker.  AOT: the compiler put it on a worker's list, and the worker waits
+ * for its event there.  JIT: a scheduler sends it to a worker once its event is activated. */
 typedef enum tg_launch { TG_AOT, TG_JIT } tg_launch;
 
 typedef struct tg_task {

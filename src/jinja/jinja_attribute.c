@@ -7,6 +7,8 @@
  */
 #include "jinja/jinja_parts.h"
 
+/* What Jinja2 lets a template ask a macro: its name, the names of its parameters, and which of
+ * caller, **kwargs and *varargs its body catches. */
 static mpk_status macro_attribute(jrun *r, const jmacro *m, str name, jval *out)
 {
     static const struct {
@@ -129,6 +131,7 @@ mpk_status jinja_fail_undefined(jrun *r, jval v)
     return jinja_fail(r, "'%.*s' is undefined", JINJA_SHOWN(v.text));
 }
 
+/* a.b: the object's own attribute first, then the item "b". */
 mpk_status jinja_get_attribute(jrun *r, jval v, str name, jval *out)
 {
     if (v.kind == J_UNDEFINED)
@@ -141,6 +144,7 @@ mpk_status jinja_get_attribute(jrun *r, jval v, str name, jval *out)
     return MPK_OK;
 }
 
+/* a[b]: the item first; an attribute only if the key is a string. */
 mpk_status jinja_get_item(jrun *r, jval v, jval key, jval *out)
 {
     if (v.kind == J_UNDEFINED)
@@ -160,6 +164,8 @@ typedef struct cut {
     int64_t first, step, n;
 } cut;
 
+/* A bound of a slice; `otherwise` if it is none or left out.  true and false are integers here, as
+ * everywhere in Python. */
 static mpk_status slice_index(jrun *r, jval v, int64_t otherwise, int64_t *out)
 {
     *out = otherwise;
@@ -180,6 +186,10 @@ static int64_t clamp(int64_t i, int64_t length, int64_t low, int64_t high)
     return i > high ? high : i;
 }
 
+/* Resolve a slice as Python's slice.indices does: negative bounds count from the end, bounds beyond
+ * the value are moved to it, and a negative step exchanges the ends.  The step is kept above
+ * INT64_MIN so that it can be negated.  A stop that is left out is set after the clamp, because -1
+ * would mean the last element to it. */
 static mpk_status find_cut(jrun *r, int64_t length, jval start, jval stop, jval step, cut *out)
 {
     int64_t from = 0, to = 0;
@@ -203,6 +213,9 @@ static mpk_status find_cut(jrun *r, int64_t length, jval start, jval stop, jval 
     return MPK_OK;
 }
 
+/* Slices count characters, not bytes.  With step 1 the result is a part of the same text and
+ * nothing is copied.  In text that is not ASCII, each character costs a search from the start; that
+ * is charged as work. */
 static mpk_status cut_text(jrun *r, jval v, const cut *c, jval *out)
 {
     char *p = NULL;

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+/* An error of the template or of what it was given, at the line of the node that runs. */
 mpk_status jinja_fail(jrun *r, const char *format, ...)
 {
     char words[1024];
@@ -13,6 +14,7 @@ mpk_status jinja_fail(jrun *r, const char *format, ...)
     FAIL(r->cx, MPK_EFORMAT, "chat template, line %u: %s", r->line, words);
 }
 
+/* What Jinja2 would do and this does not: a caller may then try another template or say so. */
 mpk_status jinja_refuse(jrun *r, const char *format, ...)
 {
     char words[1024];
@@ -51,6 +53,7 @@ mpk_status jinja_deeper(jrun *r)
 
 /* ---- calls ---- */
 
+/* *list in a call: its items become arguments by place. */
 static mpk_status spread_items(jrun *r, const jnode *star, jlist *all)
 {
     jval over, list;
@@ -73,6 +76,7 @@ static mpk_status add_keyword(jrun *r, keywords *all, str name, jval value)
     return MPK_OK;
 }
 
+/* **dict in a call: its entries become arguments by name, and a name may come once only. */
 static mpk_status spread_keywords(jrun *r, const jnode *stars, keywords *all)
 {
     jval from;
@@ -87,6 +91,8 @@ static mpk_status spread_keywords(jrun *r, const jnode *stars, keywords *all)
     return MPK_OK;
 }
 
+/* Arguments are computed from left to right: those by place, *list, those by name, **dict, as
+ * Python does. */
 mpk_status jinja_eval_arguments(jrun *r, const jarguments *from, jargs *to)
 {
     jval list, value;
@@ -111,6 +117,8 @@ mpk_status jinja_eval_arguments(jrun *r, const jarguments *from, jargs *to)
     return MPK_OK;
 }
 
+/* The line is set again after the arguments, which may stand on other lines; so for all that
+ * follow. */
 static mpk_status eval_call(jrun *r, const jnode *n, jval *out)
 {
     jval f;
@@ -145,6 +153,8 @@ static mpk_status eval_filter(jrun *r, const jnode *n, jval *out)
     return apply_filter(r, n, subject, out);
 }
 
+/* An unknown test is found when the template is read, unless it lies in a branch (jinja_names.c);
+ * then only reaching it is an error. */
 static mpk_status eval_test(jrun *r, const jnode *n, jval *out)
 {
     jval subject;
@@ -173,6 +183,8 @@ static mpk_status eval_items(jrun *r, const jnode *n, jval *out)
     return MPK_OK;
 }
 
+/* Keys and values alternate in `items`; a key that comes twice has its last value and its first
+ * place. */
 static mpk_status eval_dict(jrun *r, const jnode *n, jval *out)
 {
     jval key, item;
@@ -186,6 +198,8 @@ static mpk_status eval_dict(jrun *r, const jnode *n, jval *out)
     return MPK_OK;
 }
 
+/* `~` makes texts of both sides.  jinja_binary joins them, since it knows how to append without
+ * copying and what marked-safe text asks for. */
 static mpk_status eval_concat(jrun *r, const jnode *n, jval *out)
 {
     jval joined = jinja_str(STR("")), item;
@@ -199,6 +213,8 @@ static mpk_status eval_concat(jrun *r, const jnode *n, jval *out)
     return MPK_OK;
 }
 
+/* a < b < c means a < b and b < c, b being computed once; the first comparison that fails ends
+ * it. */
 static mpk_status eval_compare(jrun *r, const jnode *n, jval *out)
 {
     jval left, right;
@@ -229,6 +245,7 @@ static mpk_status eval_logic(jrun *r, const jnode *n, jval *out)
     return jinja_true(*out) == (n->kind == N_AND) ? jinja_eval(r, n->b, out) : MPK_OK;
 }
 
+/* `x if t else y`; without an else the value is undefined, and prints as nothing. */
 static mpk_status eval_choice(jrun *r, const jnode *n, jval *out)
 {
     jval test;
@@ -239,6 +256,7 @@ static mpk_status eval_choice(jrun *r, const jnode *n, jval *out)
     return n->c ? jinja_eval(r, n->c, out) : MPK_OK;
 }
 
+/* A bound that is left out stays J_ABSENT, which is told from none. */
 static mpk_status eval_slice(jrun *r, const jnode *n, jval v, jval *out)
 {
     jval parts[3] = {{0}};
@@ -313,6 +331,8 @@ static mpk_status eval_kind(jrun *r, const jnode *n, jval *out)
     }
 }
 
+/* Every expression is charged and counted in depth here, so no template runs for ever or overflows
+ * the stack.  After an error `depth` is not restored: nothing runs any more. */
 mpk_status jinja_eval(jrun *r, const jnode *n, jval *out)
 {
     r->line = n->line;

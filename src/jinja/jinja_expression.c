@@ -38,6 +38,7 @@ bool jinja_skip_name(jparser *p, const char *name)
     return is;
 }
 
+/* A string token's text has no quotes, so what stands in the source is shown instead. */
 mpk_status jinja_unexpected(const jparser *p, const char *expected)
 {
     const jtoken *t = jinja_peek(p);
@@ -76,6 +77,8 @@ mpk_status jinja_node(jparser *p, jnode_kind kind, uint32_t line, jnode **out)
     return MPK_OK;
 }
 
+/* A node's height is bounded when a child is added: the walks over the tree recurse, and rely on
+ * it. */
 mpk_status jinja_grow(jparser *p, jnode *parent, const jnode *child)
 {
     if (child && child->height >= parent->height)
@@ -92,6 +95,8 @@ static mpk_status add_item(jparser *p, jnode *parent, jnodes *list, jnode *child
     return jinja_grow(p, parent, child);
 }
 
+/* A node with two operands; its line is that of the left one, where a reader looks for the
+ * error. */
 static mpk_status make_pair(jparser *p, jnode_kind kind, int op, jnode *left, jnode *right,
                             jnode **out)
 {
@@ -123,6 +128,8 @@ static int base_of(char mark)
     }
 }
 
+/* Digits as the lexer took them: with underscores, and perhaps 0x, 0o or 0b, which strtoll does not
+ * all know. */
 static mpk_status read_integer(jparser *p, const jtoken *t, jval *out)
 {
     char digits[128];
@@ -175,6 +182,8 @@ static mpk_status read_strings(jparser *p, jval *out)
     return MPK_OK;
 }
 
+/* true, false and none are constants in both spellings, everywhere: a variable cannot have these
+ * names. */
 static mpk_status parse_name(jparser *p, jnode **out)
 {
     const jtoken *t = jinja_peek(p);
@@ -208,6 +217,7 @@ static mpk_status parse_list(jparser *p, jnode *n)
     return jinja_expect(p, "]");
 }
 
+/* A comma may stand after the last entry. */
 static mpk_status parse_dict(jparser *p, jnode *n)
 {
     jnode *key, *item;
@@ -225,6 +235,7 @@ static mpk_status parse_dict(jparser *p, jnode *n)
     return jinja_expect(p, "}");
 }
 
+/* Parentheses make a tuple only with a comma, or when empty. */
 static mpk_status parse_bracket(jparser *p, jnode **out)
 {
     uint32_t line = jinja_peek(p)->line;
@@ -326,6 +337,8 @@ static mpk_status bad_call(const jparser *p, const jtoken *t)
                          "the arguments of this call are out of order");
 }
 
+/* One argument of a call.  The order is Python's: by place, then *list (one), by name, then **dict
+ * (one) at the end. */
 static mpk_status parse_argument(jparser *p, const jtoken *begin, jarguments *g, jnode *owner)
 {
     const jtoken *t = jinja_peek(p);
@@ -390,6 +403,7 @@ static mpk_status parse_call(jparser *p, jnode **node)
     return MPK_OK;
 }
 
+/* .name, [item] and (call), as often as they come: each wraps what is left of it. */
 static mpk_status parse_postfix(jparser *p, jnode **node)
 {
     for (;;) {
@@ -414,6 +428,8 @@ static mpk_status parse_dotted(jparser *p, str *out)
     return MPK_OK;
 }
 
+/* Filters of a value, or those that begin a filter block (inline_start: without the first |, and
+ * without a value). */
 mpk_status jinja_parse_filters(jparser *p, jnode *node, bool inline_start, jnode **out)
 {
     while (inline_start || jinja_skip(p, "|")) {
@@ -442,6 +458,8 @@ static bool test_has_operand(const jparser *p)
     return jinja_next_is(p, "[") || jinja_next_is(p, "{");
 }
 
+/* `is divisibleby 3` needs no parentheses around its one operand, which is a value with postfixes
+ * and no operator; so x is eq 1 + 2 means (x is eq 1) + 2, as in Jinja2. */
 static mpk_status parse_test_operand(jparser *p, jnode *n)
 {
     if (jinja_next_is(p, "("))
@@ -478,6 +496,7 @@ static mpk_status parse_test(jparser *p, uint32_t line, jnode **node)
     return jinja_grow(p, negated, n);
 }
 
+/* What binds loosest after a value: filters, tests, and a call of their result. */
 static mpk_status parse_filter_expression(jparser *p, jnode **node)
 {
     for (;;) {
@@ -495,6 +514,7 @@ static mpk_status parse_filter_expression(jparser *p, jnode **node)
 
 /* ---- operators ---- */
 
+/* A sign binds tighter than a filter: -x|abs is (-x)|abs. */
 static mpk_status parse_sign(jparser *p, jnode **out)
 {
     const jtoken *t = jinja_peek(p);
@@ -513,6 +533,7 @@ static mpk_status too_deep(const jparser *p)
                          "more than %d levels are nested here", JINJA_MAX_HEIGHT);
 }
 
+/* Recursion passes through here for every bracket and sign, so the depth is bounded here. */
 static mpk_status parse_unary(jparser *p, bool with_filter, jnode **out)
 {
     if (p->depth >= JINJA_MAX_HEIGHT)
@@ -539,6 +560,9 @@ static int take_operator(jparser *p, int level)
     return 0;
 }
 
+/* One level of binary operators, from 0 (+ -) over 1 (~), 2 (* / // %) to 3 (**), each grouped from
+ * the left.  A chain of ~ becomes one node, so that joining n texts is not n nested
+ * concatenations. */
 static mpk_status parse_level(jparser *p, int level, jnode **out)
 {
     jnode *right, *joined = NULL;
@@ -560,6 +584,7 @@ static mpk_status parse_level(jparser *p, int level, jnode **out)
     return MPK_OK;
 }
 
+/* `not in` is two tokens; a `not` before anything else does not belong to the comparison. */
 static int take_comparison(jparser *p)
 {
     static const char *const operators[] = {"==", "!=", "<=", ">=", "<", ">"};
@@ -576,6 +601,8 @@ static int take_comparison(jparser *p)
     return 0;
 }
 
+/* A chain of comparisons is one node with a list of operands, because it is computed as one
+ * (eval_compare). */
 static mpk_status parse_comparison(jparser *p, jnode **out)
 {
     jnode *chain = NULL, *operand;
@@ -597,6 +624,7 @@ static mpk_status parse_comparison(jparser *p, jnode **out)
     return MPK_OK;
 }
 
+/* Recursion for `not not x`: bounded like every other. */
 static mpk_status parse_not(jparser *p, jnode **out)
 {
     uint32_t line = jinja_peek(p)->line;
@@ -654,6 +682,8 @@ static mpk_status parse_choice(jparser *p, jnode **out)
     return MPK_OK;
 }
 
+/* with_choice: may an `a if b else c` stand here?  Not in `for x in a if b`, where the if belongs
+ * to the loop. */
 mpk_status jinja_parse_expression(jparser *p, bool with_choice, jnode **out)
 {
     if (p->depth >= JINJA_MAX_HEIGHT)
@@ -675,6 +705,7 @@ static bool tuple_ends(const jparser *p, const char *end)
 
 typedef mpk_status (*parse_one)(jparser *p, bool option, jnode **out);
 
+/* What may be a tuple without parentheses: one item without a comma is the item itself. */
 static mpk_status parse_several(jparser *p, parse_one one, bool option, const char *end,
                                 bool may_be_empty, jnode **out)
 {

@@ -16,6 +16,8 @@ static mpk_status subject_str(jrun *r, jval subject, jval *out)
     return jinja_to_str(r, subject, &out->text);
 }
 
+/* `set` without an address strips white space; an empty string given as chars strips nothing, so it
+ * gets an address. */
 static mpk_status filter_trim(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval chars;
@@ -83,6 +85,7 @@ static mpk_status filter_title(jrun *r, jval v, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* The filter makes a text of everything; the method of str wants strings. */
 static mpk_status filter_replace(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[3];
@@ -112,6 +115,7 @@ static mpk_status filter_safe(jrun *r, jval v, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* The entities that MarkupSafe writes, with numbers for both quotes. */
 mpk_status jinja_escape(jrun *r, str s, str *out)
 {
     static const char letters[] = "&<>'\"";
@@ -131,6 +135,7 @@ mpk_status jinja_escape(jrun *r, str s, str *out)
     return MPK_OK;
 }
 
+/* A text that is marked safe is not escaped again. */
 static mpk_status filter_escape(jrun *r, jval v, const jargs *args, jval *out)
 {
     TRY(jinja_bind(r, "escape", args, "", 0, NULL));
@@ -171,6 +176,7 @@ static mpk_status filter_indent(jrun *r, jval v, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* The filter is the operator %, with its arguments as tuple or dict. */
 static mpk_status filter_format(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval given, s;
@@ -192,6 +198,7 @@ static mpk_status filter_format(jrun *r, jval v, const jargs *args, jval *out)
     return jinja_percent(r, s.text, given, out);
 }
 
+/* The same as the method, with a width that may be left out. */
 static mpk_status filter_center(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval width, s;
@@ -258,6 +265,7 @@ static mpk_status read_int_text(jrun *r, str s, int64_t base, int64_t *out, bool
     return MPK_OK;
 }
 
+/* Python's int(x) of a float: towards zero.  What is no number gives `otherwise`. */
 static mpk_status truncate_float(jrun *r, double x, jval otherwise, jval *out)
 {
     *out = otherwise;
@@ -269,6 +277,8 @@ static mpk_status truncate_float(jrun *r, double x, jval otherwise, jval *out)
     return MPK_OK;
 }
 
+/* Jinja2 tries int(x, base), then int(float(x)), then gives the default; only an infinite float is
+ * an error, for its exception is one that the filter does not catch. */
 static mpk_status filter_int(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[2];
@@ -352,6 +362,8 @@ static mpk_status round_common(jrun *r, jval v, int64_t places, jval *out)
     return MPK_OK;
 }
 
+/* `common` is Python's round, half to even on the decimal value.  The other two multiply, and are
+ * refused where the product would not be exact. */
 static mpk_status filter_round(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[2];
@@ -388,6 +400,7 @@ static mpk_status filter_length(jrun *r, jval v, const jargs *args, jval *out)
     return jinja_length(r, v, &out->integer);
 }
 
+/* With `boolean` the default replaces everything that is false, not only what is undefined. */
 static mpk_status filter_default(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[2];
@@ -398,6 +411,7 @@ static mpk_status filter_default(jrun *r, jval v, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* (item, key) as json.dumps takes them. */
 static mpk_status json_separators(jrun *r, jval v, jjson *style)
 {
     if (v.kind <= J_NONE)
@@ -408,6 +422,8 @@ static mpk_status json_separators(jrun *r, jval v, jjson *style)
     return jinja_need_str(r, v.list->at[1], "tojson", &style->colon);
 }
 
+/* The variant of Transformers: no escaping of HTML, unlike Jinja2's own tojson, and the keywords of
+ * json.dumps.  With an indent the default comma has no space after it, as in Python. */
 static mpk_status filter_tojson(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[4];

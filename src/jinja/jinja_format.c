@@ -102,6 +102,8 @@ static unsigned base_of(char kind)
     }
 }
 
+/* The sign and prefix come first, so that padding by '=' and grouping know where digits begin:
+ * *sign is their length. */
 static void integer_body(const spec *s, int64_t x, text *t, size_t *sign)
 {
     const unsigned base = base_of(s->kind);
@@ -132,6 +134,8 @@ static void group_digits(text *t, size_t from, char group)
     text_free(&copy);
 }
 
+/* The magnitude; a sign of -0 is written, a sign of nan is not.  Without a kind and precision it is
+ * repr, which has the fewest digits that give the same number. */
 static mpk_status float_body(jrun *r, const spec *s, double x, text *t, size_t *sign)
 {
     char kind = s->kind ? s->kind : 'g';
@@ -168,6 +172,7 @@ static mpk_status float_body(jrun *r, const spec *s, double x, text *t, size_t *
     return MPK_OK;
 }
 
+/* A float kind makes a float of an integer, but no kind makes an integer of a float. */
 static mpk_status number_body(jrun *r, const spec *s, jval v, text *t, size_t *sign)
 {
     const bool wants_float = s->kind && strchr("fFeEgG%", s->kind);
@@ -182,6 +187,7 @@ static mpk_status number_body(jrun *r, const spec *s, jval v, text *t, size_t *s
     return MPK_OK;
 }
 
+/* The text is made apart because its length decides the padding; it is freed on every path. */
 static mpk_status add_number(jrun *r, const spec *s, jval v, text *out)
 {
     text t = {0};
@@ -220,6 +226,7 @@ typedef struct percent {
     size_t used;
 } percent;
 
+/* What is no tuple is the one argument. */
 static mpk_status next_argument(jrun *r, percent *p, jval *out)
 {
     const bool tuple = p->arguments.kind == J_TUPLE;
@@ -250,6 +257,7 @@ static mpk_status keyed_argument(jrun *r, percent *p, jval *out)
     return MPK_OK;
 }
 
+/* Widths are bounded before they are used: a format could otherwise ask for gigabytes of blanks. */
 static mpk_status read_number(jrun *r, str s, size_t *at, int *out)
 {
     *out = 0;
@@ -288,6 +296,7 @@ static mpk_status read_percent_spec(jrun *r, percent *p, spec *s)
     return MPK_OK;
 }
 
+/* A code point or a string of one character; surrogates are no characters. */
 static mpk_status add_char(jrun *r, spec *s, jval v, text *out)
 {
     char bytes[4];
@@ -300,6 +309,8 @@ static mpk_status add_char(jrun *r, spec *s, jval v, text *out)
     return add_str(r, s, c, out);
 }
 
+/* %d of a float truncates; %x of a float is an error.  Zeros go between the sign and the digits
+ * ('='), unless the text is to stand left. */
 static mpk_status add_percent_number(jrun *r, spec *s, jval v, text *out)
 {
     const bool decimal = s->kind == 'd' || s->kind == 'i' || s->kind == 'u';
@@ -323,6 +334,7 @@ static mpk_status add_percent_number(jrun *r, spec *s, jval v, text *out)
     return add_number(r, s, v, out);
 }
 
+/* One directive, after its %.  %s and %r take any value, and zeros do not pad them. */
 static mpk_status add_percent(jrun *r, percent *p, text *out)
 {
     spec s;
@@ -354,6 +366,8 @@ static mpk_status add_percent(jrun *r, percent *p, text *out)
     return add_percent_number(r, &s, v, out);
 }
 
+/* Everything between directives is copied.  Arguments that no directive took are an error, except
+ * of a mapping. */
 static mpk_status percent_text(jrun *r, percent *p, text *out)
 {
     while (p->at < p->format.n) {
@@ -427,6 +441,8 @@ static int64_t read_index(str s)
     return s.n ? x : -1;
 }
 
+/* {} takes the next argument, {0} the one of that number, {name} the keyword.  A format may count
+ * by itself or be counted, and not both: `next` is -1 once a number was seen. */
 static mpk_status first_field(jrun *r, formatter *f, str name, jval *out)
 {
     int64_t index = read_index(name);
@@ -471,6 +487,8 @@ static mpk_status field_value(jrun *r, formatter *f, str field, jval *out)
     return MPK_OK;
 }
 
+/* [[fill]align][sign][#][0][width][,][.precision][kind].  The fill may be any character, also one
+ * of several bytes; it is one only if an alignment follows. */
 static mpk_status read_format_spec(jrun *r, str f, spec *s)
 {
     size_t at = 0, size = 0;
@@ -504,6 +522,8 @@ static mpk_status read_format_spec(jrun *r, str f, spec *s)
     return at == f.n ? MPK_OK : jinja_fail(r, "format: \"%.*s\" is no format", JINJA_SHOWN(f));
 }
 
+/* An empty format is str(x).  Which parts of a format fit which type is Python's table; what is
+ * rare there is refused here rather than printed wrong. */
 static mpk_status add_formatted(jrun *r, jval v, str format, text *out)
 {
     spec s;
@@ -561,6 +581,7 @@ static mpk_status add_field(jrun *r, formatter *f, text *out)
     return add_formatted(r, v, n < end ? (str){rest.at + n + 1, end - n - 1} : (str){0}, out);
 }
 
+/* {{ and }} are braces; a single } is an error. */
 static mpk_status format_text(jrun *r, formatter *f, text *out)
 {
     while (f->at < f->format.n) {

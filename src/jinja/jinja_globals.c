@@ -4,6 +4,8 @@
 #include <locale.h>
 #include <time.h>
 
+/* Distances are computed unsigned, because stop - start may exceed 63 bits.  A range holds three
+ * numbers whatever its length; the limit is Jinja2's sandbox's. */
 static mpk_status call_range(jrun *r, const jargs *args, jval *out)
 {
     jval a[3];
@@ -57,6 +59,7 @@ static mpk_status put_all(jrun *r, jdict *d, jval from)
     }
 }
 
+/* Entries of the dict or pairs first, then those by name, which replace equal keys. */
 static mpk_status call_dict(jrun *r, const jargs *args, jval *out)
 {
     if (args->n > 1)
@@ -70,6 +73,7 @@ static mpk_status call_dict(jrun *r, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* The one value that a template can change from an inner scope. */
 static mpk_status call_namespace(jrun *r, const jargs *args, jval *out)
 {
     TRY(call_dict(r, args, out));
@@ -109,6 +113,8 @@ static mpk_status call_joiner(jrun *r, const jargs *args, jval *out)
     return make_cycler(r, J_JOINER, &sep, 1, out);
 }
 
+/* A template says so that it cannot render this conversation: the words are the author's, for the
+ * user. */
 static mpk_status call_raise(jrun *r, const jargs *args, jval *out)
 {
     jval message;

@@ -31,6 +31,7 @@ KIND_TEST(is_callable,
           v.kind == J_UNDEFINED || (v.kind >= J_MACRO && v.kind <= J_LOOP) || v.kind == J_JOINER)
 KIND_TEST(is_escaped, v.kind == J_STR && v.markup)
 
+/* The tests that are operators: `x is gt 3` is x > 3. */
 static mpk_status compare_test(jrun *r, jval v, const jargs *args, int op, bool *out)
 {
     jval other;
@@ -118,6 +119,7 @@ static mpk_status is_sameas(jrun *r, jval v, const jargs *args, bool *out)
     }
 }
 
+/* upper and lower ask the text of the value, whatever its type. */
 static mpk_status class_test(jrun *r, jval v, const jargs *args, jclass class, bool *out)
 {
     str s = {0};

@@ -37,6 +37,8 @@ bool jinja_can_iterate(jval v)
     return v.kind == J_UNDEFINED || (v.kind >= J_STR && v.kind <= J_ITERATOR) || v.kind == J_LOOP;
 }
 
+/* An iterator over any value that has one.  An iterator gives itself, so that two loops over it
+ * share its place, as in Python. */
 mpk_status jinja_iterate(jrun *r, jval v, jiterator **out)
 {
     if (v.kind == J_ITERATOR) {
@@ -83,6 +85,8 @@ mpk_status jinja_iterate_list(jrun *r, const jlist *l, jval *out)
     return jinja_iterate(r, list, &out->iterator);
 }
 
+/* Nothing of `over` is touched yet, so even what cannot be iterated fails only when the first item
+ * is asked for. */
 mpk_status jinja_iterate_each(jrun *r, jval over, const jeach *each, jval *out)
 {
     jiterator *it;
@@ -97,6 +101,8 @@ mpk_status jinja_iterate_each(jrun *r, jval over, const jeach *each, jval *out)
 
 /* ---- each item through an attribute, a filter or a test ---- */
 
+/* The attribute argument of filters: "a.b.0" is item a, of that item b, of that item 0; an integer
+ * is one item.  `otherwise` stands in for what is undefined at any step. */
 mpk_status jinja_attribute_path(jrun *r, jval item, jval attribute, jval otherwise, jval *out)
 {
     *out = item;
@@ -146,6 +152,7 @@ static mpk_status apply(jrun *r, const jeach *e, jval item, jval *out, bool *kee
     return MPK_OK;
 }
 
+/* The next item that is kept.  Iterators can be nested in iterators, so this counts in depth. */
 static mpk_status next_each(jrun *r, jiterator *it, jval *out)
 {
     bool keep = false;
@@ -176,6 +183,7 @@ static mpk_status next_entry(jrun *r, jiterator *it, jval *out)
     return it->dict.part == J_ITEMS ? jinja_pair(r, e->key, e->value, out) : MPK_OK;
 }
 
+/* J_ABSENT: there are no more. */
 mpk_status jinja_next(jrun *r, jiterator *it, jval *out)
 {
     size_t size;
@@ -206,6 +214,7 @@ mpk_status jinja_next(jrun *r, jiterator *it, jval *out)
     }
 }
 
+/* All items that are left, as a list. */
 mpk_status jinja_collect(jrun *r, jval v, jval *list)
 {
     jiterator *it;

@@ -24,6 +24,7 @@ typedef struct lexer {
     unsigned n_open;
 } lexer;
 
+/* Used before there is a run: a place in the source instead of a line of a node. */
 mpk_status jinja_fail_at(mpk_context *cx, mpk_status code, str source, size_t at,
                          const char *format, ...)
 {
@@ -148,6 +149,7 @@ static size_t raw_end(const lexer *l, size_t at, char *sign)
     return at < l->s.n ? tag_end(l, at, "%}", true) : 0;
 }
 
+/* Everything up to {% endraw %} is data, tags included. */
 static mpk_status lex_raw(lexer *l, size_t begin)
 {
     char sign = 0;
@@ -347,6 +349,8 @@ static mpk_status lex_string(lexer *l)
 
 /* ---- operators ---- */
 
+/* `open` is a stack of the brackets that must close; its bound also bounds how deep an expression
+ * nests. */
 static mpk_status check_bracket(lexer *l, char c)
 {
     static const char opening[] = "([{", closing[] = ")]}";
@@ -366,6 +370,7 @@ static mpk_status check_bracket(lexer *l, char c)
     return MPK_OK;
 }
 
+/* Two characters before one: ** is not two *. */
 static mpk_status lex_operator(lexer *l)
 {
     static const char *const doubles[] = {"//", "**", "==", "!=", ">=", "<="};
@@ -384,6 +389,7 @@ static mpk_status lex_operator(lexer *l)
     return MPK_OK;
 }
 
+/* A number or a name.  A float is tried first, since it begins like an integer. */
 static mpk_status lex_word(lexer *l)
 {
     size_t end = float_end(l), size = 1;
@@ -435,6 +441,8 @@ static size_t find_tag(const lexer *l, size_t at)
     return l->s.n;
 }
 
+/* Data up to the next tag, then the tag.  At the end of the source the data keeps its white space
+ * ('+'). */
 static mpk_status lex_part(lexer *l)
 {
     size_t begin = find_tag(l, l->at);
@@ -459,6 +467,8 @@ static mpk_status lex_part(lexer *l)
     return lex_tag(l, kind == '{', begin);
 }
 
+/* The source is checked whole before it is read: UTF-8, and a length for which offsets and work
+ * stay small. */
 mpk_status jinja_lex(mpk_context *cx, arena *a, str source, jtokens *out)
 {
     lexer l = {.cx = cx, .a = a, .out = out, .line = 1, .starts_line = true};

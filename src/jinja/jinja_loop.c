@@ -21,6 +21,7 @@ static mpk_status test_item(jrun *r, const jloop *l, jval *item, bool *out)
     return MPK_OK;
 }
 
+/* The next item that passes the loop's condition. */
 static mpk_status pull(jrun *r, jloop *l, jval *out)
 {
     for (bool taken = false; !taken;) {
@@ -37,6 +38,8 @@ static mpk_status peek_next(jrun *r, jloop *l)
     return l->after.kind == J_ABSENT ? pull(r, l, &l->after) : MPK_OK;
 }
 
+/* `after` holds an item that was taken too early, for loop.last or loop.nextitem; it comes
+ * first. */
 static mpk_status advance(jrun *r, jloop *l)
 {
     TRY(peek_next(r, l));
@@ -51,6 +54,8 @@ static mpk_status advance(jrun *r, jloop *l)
 
 /* ---- loop.NAME ---- */
 
+/* What has a length and no condition tells it.  Otherwise the rest is taken now, and the loop goes
+ * on over the list of it. */
 static mpk_status find_length(jrun *r, jloop *l)
 {
     jval rest, item, again;
@@ -86,6 +91,7 @@ static mpk_status loop_number(jrun *r, jloop *l, str name, int64_t *out)
     return MPK_OK;
 }
 
+/* *out stays J_ABSENT for a name that `loop` has not: the caller then looks for an item. */
 mpk_status jinja_loop_attribute(jrun *r, jloop *l, str name, jval *out)
 {
     int64_t number = -1;
@@ -116,6 +122,7 @@ static mpk_status loop_cycle(jrun *r, jval self, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* Values are compared with those of the last call in this loop, wherever in its body that was. */
 static mpk_status loop_changed(jrun *r, jval self, const jargs *args, jval *out)
 {
     jval now;
@@ -137,6 +144,8 @@ const jmethod jinja_loop_methods[] = {
 
 /* ---- running ---- */
 
+/* A turn's scope is used again in the next turn, unless a macro was made in it: the macro keeps its
+ * scope, and the next turn gets a new one. */
 static mpk_status run_turn(jrun *r, jloop *l, jscope **scope, jflow *flow)
 {
     if (!*scope || (*scope)->is_kept)
@@ -190,6 +199,7 @@ mpk_status jinja_run_for(jrun *r, const jnode *n, jflow *flow)
     return run_over(r, n, over, 0, flow);
 }
 
+/* loop(items) inside a recursive loop: the body over other items, caught as text. */
 mpk_status jinja_loop_recurse(jrun *r, jloop *l, const jargs *args, jval *out)
 {
     jscope *present = r->scope;

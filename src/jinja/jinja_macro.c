@@ -10,6 +10,8 @@ mpk_status jinja_capture(jrun *r, const jnodes *body, jflow *flow, jval *out)
     return jinja_take_text(r, status, &mine, out);
 }
 
+/* A macro is a closure.  All scopes around it are marked as kept, so that no loop clears them for
+ * its next turn. */
 mpk_status jinja_make_macro(jrun *r, const jnode *n, jval *out)
 {
     jmacro *m;
@@ -40,6 +42,8 @@ static bool has_parameter(const jnode *n, const char *name)
     return false;
 }
 
+/* The value given by this name, J_ABSENT if none was; each is taken once, and what nobody took is
+ * left for **kwargs. */
 static jval take_keyword(binder *b, str name)
 {
     for (size_t i = 0; i < b->args->n_keywords; i++)
@@ -72,6 +76,7 @@ static mpk_status bind_parameters(jrun *r, binder *b)
     return MPK_OK;
 }
 
+/* `caller` is a name of its own unless a parameter is called so. */
 static mpk_status bind_caller(jrun *r, binder *b)
 {
     jval caller;
@@ -83,6 +88,7 @@ static mpk_status bind_caller(jrun *r, binder *b)
     return jinja_bind_name(r, b->scope, STR("caller"), caller);
 }
 
+/* Arguments by names that no parameter has: kwargs if the body mentions it, else an error. */
 static mpk_status bind_keywords(jrun *r, binder *b)
 {
     jval rest;
@@ -101,6 +107,7 @@ static mpk_status bind_keywords(jrun *r, binder *b)
     return catches ? jinja_bind_name(r, b->scope, STR("kwargs"), rest) : MPK_OK;
 }
 
+/* Arguments by place beyond the parameters: varargs if the body mentions it, else an error. */
 static mpk_status bind_rest(jrun *r, binder *b)
 {
     const size_t n = b->m->node->items.n;
@@ -117,6 +124,8 @@ static mpk_status bind_rest(jrun *r, binder *b)
     return jinja_bind_name(r, b->scope, STR("varargs"), rest);
 }
 
+/* A macro sees the scope where it was made, not that of its caller, and its result is the text that
+ * it prints. */
 mpk_status jinja_call_macro(jrun *r, const jmacro *m, const jargs *args, jval *out)
 {
     jscope *present = r->scope;
@@ -137,6 +146,7 @@ mpk_status jinja_call_macro(jrun *r, const jmacro *m, const jargs *args, jval *o
     return MPK_OK;
 }
 
+/* Calls are counted in depth, so a macro that calls itself for ever is an error and no crash. */
 mpk_status jinja_call(jrun *r, jval f, const jargs *args, jval *out)
 {
     const uint32_t line = r->line;

@@ -20,6 +20,9 @@ static str parameter(const char *names, size_t i)
     }
 }
 
+/* Arguments into parameters.  `names` lists the parameters, separated by spaces; a leading / says
+ * that all go by place only.  The first `needed` must be given, the others are J_ABSENT if not.
+ * to[] has room for all. */
 mpk_status jinja_bind(jrun *r, const char *what, const jargs *args, const char *names,
                       size_t needed, jval *to)
 {
@@ -69,6 +72,7 @@ mpk_status jinja_need_int(jrun *r, jval v, const char *what, int64_t *out)
 
 /* ---- lists ---- */
 
+/* Where the value stands first, -1 if nowhere, and how often it comes. */
 static mpk_status list_find(jrun *r, jval self, jval what, int64_t from, int64_t *at,
                             int64_t *count)
 {
@@ -128,6 +132,7 @@ static mpk_status dict_get(jrun *r, jval self, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* keys(), values() and items() are views: they show what the dict holds when they are read. */
 static mpk_status dict_view(jrun *r, jval self, const jargs *args, jpart part, jval *out)
 {
     jview *v;

@@ -34,6 +34,8 @@ typedef struct symbols {
 static mpk_status visit(symbols *s, jnode *n, bool soft);
 static mpk_status visit_scope(const symbols *outer, jnode *n, region part);
 
+/* The first mention of a name in this scope decides.  Hidden is a name that is stored first,
+ * outside of branches, and that no scope around mentions. */
 static mpk_status touch(symbols *s, str name, bool stores)
 {
     if (map_get(&s->touched, name, NULL))
@@ -47,6 +49,8 @@ static mpk_status touch(symbols *s, str name, bool stores)
     return MPK_OK;
 }
 
+/* A read.  caller, kwargs and varargs mark every macro around: Jinja2 looks for them anywhere in a
+ * body. */
 static mpk_status load(symbols *s, str name)
 {
     static const struct {
@@ -102,6 +106,7 @@ static size_t line_start(str source, uint32_t line)
     return at;
 }
 
+/* soft: inside a branch, where an unknown name is an error only when it runs. */
 static mpk_status find_record(symbols *s, jnode *n, bool soft)
 {
     const bool filter = n->kind == N_FILTER;
@@ -115,6 +120,8 @@ static mpk_status find_record(symbols *s, jnode *n, bool soft)
                          "there is no %s %.*s", filter ? "filter" : "test", JINJA_SHOWN(n->name));
 }
 
+/* An if, with all its branches; the condition itself always runs, but Jinja2 counts it as soft
+ * too. */
 static mpk_status visit_branches(symbols *s, jnode *n)
 {
     TRY(visit(s, n->a, true));
@@ -141,6 +148,8 @@ static mpk_status visit_for(symbols *s, jnode *n, bool soft)
     return add_inside(s, n, LOOP_ELSE);
 }
 
+/* In the order in which Jinja2's compiler looks at the parts: it decides which mention is the
+ * first. */
 static mpk_status visit_statement(symbols *s, jnode *n, bool soft)
 {
     switch (n->kind) {
@@ -189,6 +198,7 @@ static mpk_status visit(symbols *s, jnode *n, bool soft)
 
 /* ---- scopes ---- */
 
+/* Three regions with a scope each: the condition, the body, and the else. */
 static mpk_status visit_loop(symbols *s, jnode *n, region part)
 {
     if (part == LOOP_ELSE)
@@ -238,6 +248,8 @@ static mpk_status visit_inside(const symbols *s)
     return MPK_OK;
 }
 
+/* A new scope is finished before the scopes inside it are begun: those must know all that this one
+ * mentions. */
 static mpk_status visit_scope(const symbols *outer, jnode *n, region part)
 {
     symbols s = {.cx = outer->cx,

@@ -22,6 +22,7 @@ static mpk_status too_large(jrun *r)
     return jinja_refuse(r, "integers beyond 64 bits are not supported");
 }
 
+/* The name of an operator of two characters is packed in `op`. */
 static mpk_status bad_operands(jrun *r, int op, jval a, jval b)
 {
     char name[3] = {(char)(op & 0xff), (char)(op >> 8), 0};
@@ -41,6 +42,8 @@ static int64_t floor_divide(int64_t a, int64_t b)
     return q - ((a % b != 0) && ((a < 0) != (b < 0)));
 }
 
+/* By squaring.  A negative exponent gives a float; the base is squared only while a bit is left, so
+ * that the last square cannot overflow in vain. */
 static mpk_status power(jrun *r, int64_t base, int64_t exponent, jval *out)
 {
     int64_t result = 1;
@@ -60,6 +63,8 @@ static mpk_status power(jrun *r, int64_t base, int64_t exponent, jval *out)
     return MPK_OK;
 }
 
+/* / always gives a float; it is refused where the operands are not exact as floats, for Python
+ * divides integers exactly and rounds once.  // and % round towards minus infinity. */
 static mpk_status integers(jrun *r, int op, int64_t a, int64_t b, jval *out)
 {
     int64_t x = 0;
@@ -102,6 +107,8 @@ static double float_modulo(double a, double b)
     return (b < 0) != (m < 0) ? m + b : m;
 }
 
+/* CPython's float_floor_div, step by step: the quotient of the exact remainder, put right where it
+ * rounded, with the sign of zero kept. */
 static double float_floor(double a, double b)
 {
     double m = fmod(a, b), q = (a - m) / b;
@@ -113,6 +120,7 @@ static double float_floor(double a, double b)
     return q - f > 0.5 ? f + 1 : f;
 }
 
+/* pow, where it and Python agree: no complex results, and overflow is an error. */
 static mpk_status float_power(jrun *r, double a, double b, jval *out)
 {
     if (a == 0 && b < 0)
@@ -126,6 +134,7 @@ static mpk_status float_power(jrun *r, double a, double b, jval *out)
     return MPK_OK;
 }
 
+/* Division by zero is an error in Python, not infinity. */
 static mpk_status floats(jrun *r, int op, double a, double b, jval *out)
 {
     if (op == J_POW)
@@ -156,6 +165,9 @@ static mpk_status floats(jrun *r, int op, double a, double b, jval *out)
 
 /* ---- texts and lists ---- */
 
+/* If one side is marked safe, the other is escaped first.  A left side that lies at the end of the
+ * text arena is extended in place (jinja_text_room), so that building a text piece by piece is
+ * linear. */
 static mpk_status join_texts(jrun *r, jval a, jval b, jval *out)
 {
     char *p = NULL;
@@ -183,6 +195,7 @@ static mpk_status join_lists(jrun *r, jval a, jval b, jval *out)
     return MPK_OK;
 }
 
+/* The size is checked by division before it is computed. */
 static mpk_status repeat_text(jrun *r, jval s, int64_t times, jval *out)
 {
     char *p = NULL;
@@ -216,6 +229,8 @@ static bool is_sequence(jval v)
     return v.kind == J_LIST || v.kind == J_TUPLE;
 }
 
+/* Numbers, then texts and lists, then formatting, then repetition with either side as the count: an
+ * operator means the first that fits. */
 mpk_status jinja_binary(jrun *r, int op, jval a, jval b, jval *out)
 {
     if (jinja_is_integral(a) && jinja_is_integral(b))
@@ -261,6 +276,7 @@ mpk_status jinja_sign(jrun *r, int op, jval a, jval *out)
 
 /* ---- comparison ---- */
 
+/* By equality, from the first; stops where it is found, so an iterator goes on after it. */
 static mpk_status contains_item(jrun *r, jval container, jval item, bool *out)
 {
     jiterator *it;
@@ -275,6 +291,7 @@ static mpk_status contains_item(jrun *r, jval container, jval item, bool *out)
     return MPK_OK;
 }
 
+/* Dicts and their keys are searched by hash; asking for a list, which has none, is an error. */
 mpk_status jinja_contains(jrun *r, jval container, jval item, bool *out)
 {
     const jval *found;
@@ -301,6 +318,7 @@ mpk_status jinja_contains(jrun *r, jval container, jval item, bool *out)
     }
 }
 
+/* <= is < or ==, which differs from "not >" for NaN. */
 mpk_status jinja_compare(jrun *r, int op, jval a, jval b, bool *out)
 {
     bool equal = false;

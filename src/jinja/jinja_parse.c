@@ -28,6 +28,7 @@ static mpk_status grow_all(jparser *p, jnode *n, const jnodes *children)
     return MPK_OK;
 }
 
+/* `loops`: how many loops a break could leave here.  In an else it leaves the loop around. */
 static mpk_status parse_for(jparser *p, jnode *n)
 {
     TRY(jinja_parse_target(p, false, "in", &n->a));
@@ -74,6 +75,7 @@ static mpk_status parse_if(jparser *p, jnode *first)
     }
 }
 
+/* {% set x = ... %}, or without = a block whose text is the value, perhaps through filters. */
 static mpk_status parse_set(jparser *p, jnode *n)
 {
     TRY(jinja_parse_target(p, true, NULL, &n->a));
@@ -133,6 +135,7 @@ static mpk_status parse_macro(jparser *p, jnode *n)
     return parse_function_body(p, n, "endmacro");
 }
 
+/* {% call(parameters) f(x) %}: the body is a macro that f knows as caller(). */
 static mpk_status parse_call_block(jparser *p, jnode *n)
 {
     if (jinja_next_is(p, "("))
@@ -152,6 +155,7 @@ static mpk_status parse_filter_block(jparser *p, jnode *n)
     return parse_to(p, n, "endfilter");
 }
 
+/* Targets in `items`, their values in `more`. */
 static mpk_status parse_with(jparser *p, jnode *n)
 {
     while (jinja_peek(p)->kind != T_BLOCK_END) {
@@ -218,6 +222,7 @@ static const struct {
     {"print", N_PRINT, parse_print},
 };
 
+/* Statements of Jinja2 that chat templates do not use are refused by name, others are unknown. */
 static mpk_status parse_statement(jparser *p, const char *const *ends, jnode **out)
 {
     static const char *const refused[] = {"block",  "extends", "include",
@@ -246,6 +251,7 @@ static bool ends_here(const jparser *p, const char *const *ends)
     return false;
 }
 
+/* Data between tags, or a {{ }}. */
 static mpk_status parse_text(jparser *p, const jtoken *t, jnode **out)
 {
     p->at++;
@@ -285,6 +291,8 @@ static mpk_status parse_nodes(jparser *p, jnode *owner, jnodes *out, const char 
     }
 }
 
+/* From the end of the opening tag up to one of the names in `ends`, which the caller consumes.  A
+ * colon may follow the tag, as in Jinja2. */
 static mpk_status parse_body(jparser *p, jnode *owner, jnodes *out, const char *const *ends)
 {
     if (p->depth >= JINJA_MAX_HEIGHT)
@@ -298,6 +306,7 @@ static mpk_status parse_body(jparser *p, jnode *owner, jnodes *out, const char *
     return MPK_OK;
 }
 
+/* The template keeps pointers into `a`, and the source that it was made of. */
 mpk_status jinja_parse(mpk_context *cx, arena *a, str source, const jinja_template **out)
 {
     struct jinja_template *t;

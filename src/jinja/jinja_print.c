@@ -32,6 +32,9 @@ static int shortest_digits(double x, char digits[32], int *n, bool *failed)
     return exponent;
 }
 
+/* Python's repr of a float: the shortest digits that read back as the same number, with an exponent
+ * from 1e16 on and below 1e-4.  `point` is where the decimal point stands, counted from the first
+ * digit. */
 void jinja_float_repr(text *out, double x)
 {
     char digits[32];
@@ -135,6 +138,8 @@ static void repr_range(const jrange *g, text *out)
     text_add(out, ")", 1);
 }
 
+/* Values that a template rarely prints.  A loop shows its length, which may take the rest of its
+ * items. */
 static mpk_status repr_object(jrun *r, jval v, text *out)
 {
     jval length;
@@ -198,6 +203,8 @@ static mpk_status check_text(jrun *r, const text *t)
     return MPK_OK;
 }
 
+/* Work, size and depth are checked for each value, since a nested one may be shared and print far
+ * longer than it is. */
 mpk_status jinja_repr(jrun *r, jval v, text *out)
 {
     TRY(jinja_charge(r, 8));
@@ -226,6 +233,7 @@ mpk_status jinja_repr(jrun *r, jval v, text *out)
     return MPK_OK;
 }
 
+/* str(x): undefined is empty, and a string is itself. */
 mpk_status jinja_to_text(jrun *r, jval v, text *out)
 {
     if (v.kind == J_UNDEFINED || v.kind == J_ABSENT)
@@ -239,6 +247,8 @@ mpk_status jinja_to_text(jrun *r, jval v, text *out)
     return check_text(r, out);
 }
 
+/* End a text that was built with malloc: it is copied to the run's memory and freed, also after a
+ * failure (status), which is passed on. */
 mpk_status jinja_take_text(jrun *r, mpk_status status, text *t, jval *out)
 {
     str s = {0};
@@ -251,6 +261,7 @@ mpk_status jinja_take_text(jrun *r, mpk_status status, text *t, jval *out)
     return status;
 }
 
+/* A string as it is, without a copy. */
 mpk_status jinja_to_str(jrun *r, jval v, str *out)
 {
     text t = {0};
@@ -266,6 +277,8 @@ mpk_status jinja_to_str(jrun *r, jval v, str *out)
 
 /* ---- JSON ---- */
 
+/* Plain ASCII is added by runs.  With `ascii` everything else is escaped, beyond 16 bits as a pair
+ * of surrogates. */
 static mpk_status json_str(jrun *r, str s, bool ascii, text *out)
 {
     static const char letters[] = "\"\\bfnrt", meanings[] = "\"\\\b\f\n\r\t";
@@ -293,6 +306,8 @@ static mpk_status json_str(jrun *r, str s, bool ascii, text *out)
     return MPK_OK;
 }
 
+/* A line end and the indent; nothing where no indent is asked for.  The product is bounded before
+ * it is charged. */
 static mpk_status json_indent(jrun *r, const jjson *style, size_t level, text *out)
 {
     if (style->indent < 0 && !style->indent_text.at)
@@ -373,6 +388,7 @@ static mpk_status sort_entries(jrun *r, const jdict *d, size_t *order, size_t *s
     return MPK_OK;
 }
 
+/* The indexes of a dict's entries, in the order to print them. */
 static mpk_status entry_order(jrun *r, const jdict *d, bool sorted, size_t **out)
 {
     size_t *order, *spare;
@@ -387,6 +403,7 @@ static mpk_status entry_order(jrun *r, const jdict *d, bool sorted, size_t **out
 
 static mpk_status dump(jrun *r, jval v, const jjson *style, size_t level, text *out);
 
+/* An empty dict is {} on one line also with an indent. */
 static mpk_status dump_dict(jrun *r, const jdict *d, const jjson *style, size_t level, text *out)
 {
     size_t *order = NULL;

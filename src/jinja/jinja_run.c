@@ -8,6 +8,8 @@
 
 /* ---- scopes ---- */
 
+/* Scopes are short lists, searched from the start; the work is charged, for a template could make
+ * one long. */
 mpk_status jinja_bind_name(jrun *r, jscope *s, str name, jval v)
 {
     TRY(jinja_work(r, s->n * (uint64_t)(1 + name.n / 32)));
@@ -21,6 +23,7 @@ mpk_status jinja_bind_name(jrun *r, jscope *s, str name, jval v)
     return MPK_OK;
 }
 
+/* Hidden names (jinja_names.c) are there from the beginning, without a value. */
 mpk_status jinja_open_scope(jrun *r, jscope *outer, const jnames *hidden, jscope **out)
 {
     jscope *s;
@@ -33,6 +36,8 @@ mpk_status jinja_open_scope(jrun *r, jscope *outer, const jnames *hidden, jscope
     return MPK_OK;
 }
 
+/* A hidden name that has no value yet is undefined, even if a scope around has one: that is what
+ * hiding means. */
 mpk_status jinja_lookup(jrun *r, str name, jval *out)
 {
     for (const jscope *s = r->scope; s; s = s->outer) {
@@ -50,6 +55,8 @@ mpk_status jinja_lookup(jrun *r, str name, jval *out)
     return MPK_OK;
 }
 
+/* ns.x = v: only namespaces can be changed.  A leading underscore is refused, as the sandbox
+ * refuses to read it. */
 static mpk_status assign_member(jrun *r, const jnode *target, jval v)
 {
     jval ns;
@@ -63,6 +70,8 @@ static mpk_status assign_member(jrun *r, const jnode *target, jval v)
     return jinja_dict_put(r, ns.dict, jinja_str(target->member), v);
 }
 
+/* All values are taken before any name is set, so that `a, b = b, a` swaps; there must be exactly
+ * as many. */
 static mpk_status assign_several(jrun *r, const jnode *target, jval v)
 {
     jiterator *it;
@@ -94,6 +103,7 @@ mpk_status jinja_assign(jrun *r, const jnode *target, jval v)
 
 /* ---- output ---- */
 
+/* The one place where a template's text grows; its size is bounded here. */
 mpk_status jinja_emit(jrun *r, str s)
 {
     TRY(jinja_charge(r, s.n));
@@ -104,6 +114,7 @@ mpk_status jinja_emit(jrun *r, str s)
     return MPK_OK;
 }
 
+/* {{ x }}, or {% print a, b %}, whose expressions are prints in `items`. */
 static mpk_status run_print(jrun *r, const jnode *n)
 {
     jval v;
@@ -120,6 +131,7 @@ static mpk_status run_print(jrun *r, const jnode *n)
 
 /* ---- statements ---- */
 
+/* `more` are the elifs, `items` the else.  An if has no scope. */
 static mpk_status run_if(jrun *r, const jnode *n, jflow *flow)
 {
     jval test;
@@ -160,6 +172,7 @@ static mpk_status run_set_block(jrun *r, const jnode *n, jflow *flow)
     return *flow == J_GO_ON ? jinja_assign(r, n->a, v) : MPK_OK;
 }
 
+/* A break inside leaves without printing what was caught. */
 static mpk_status run_filter_block(jrun *r, const jnode *n, jflow *flow)
 {
     jval v;
@@ -208,6 +221,8 @@ static mpk_status run_generation(jrun *r, const jnode *n)
     return jinja_emit(r, made.text);
 }
 
+/* Each value is computed outside the new scope, as Jinja2 does: a name set before it in the same
+ * `with` is not seen. */
 static mpk_status run_with(jrun *r, const jnode *n, jflow *flow)
 {
     jscope *outer = r->scope, *inner;
@@ -257,6 +272,8 @@ static mpk_status run_node(jrun *r, const jnode *n, jflow *flow)
     }
 }
 
+/* *flow is J_GO_ON unless a break or continue was met, which every block around up to the loop
+ * passes on. */
 mpk_status jinja_run_nodes(jrun *r, const jnodes *nodes, jflow *flow)
 {
     TRY(jinja_deeper(r));
@@ -270,6 +287,8 @@ mpk_status jinja_run_nodes(jrun *r, const jnodes *nodes, jflow *flow)
 
 /* ---- the whole ---- */
 
+/* The caller's variables lie in a scope around the template's, so that the template can hide but
+ * not change them. */
 static mpk_status render(jrun *r, const json_value *variables)
 {
     jscope *given;
@@ -284,6 +303,7 @@ static mpk_status render(jrun *r, const json_value *variables)
     return jinja_run_nodes(r, &r->t->body, &flow);
 }
 
+/* Everything a run makes lies in one arena, freed at its end; only the text survives. */
 mpk_status jinja_render(mpk_context *cx, const jinja_template *t, const json_value *variables,
                         int64_t now, text *out)
 {

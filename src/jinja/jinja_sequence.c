@@ -9,6 +9,7 @@ static mpk_status filter_list(jrun *r, jval v, const jargs *args, jval *out)
     return jinja_collect(r, v, out);
 }
 
+/* Takes one item and no more: what lies after it may be an error, or infinite. */
 static mpk_status filter_first(jrun *r, jval v, const jargs *args, jval *out)
 {
     jiterator *it;
@@ -25,6 +26,7 @@ static bool is_reversible(jval v)
     return v.kind == J_UNDEFINED || (v.kind >= J_STR && v.kind <= J_RANGE);
 }
 
+/* Iterators have no end to read from, as in Python. */
 static mpk_status filter_last(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval list;
@@ -39,6 +41,8 @@ static mpk_status filter_last(jrun *r, jval v, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* A string gives a string; a sequence gives an iterator, as Python's reversed does; an iterator
+ * gives a list. */
 static mpk_status filter_reverse(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval list;
@@ -55,6 +59,7 @@ static mpk_status filter_reverse(jrun *r, jval v, const jargs *args, jval *out)
     return is_reversible(v) ? jinja_iterate_list(r, list.list, out) : MPK_OK;
 }
 
+/* Of what is undefined there are none: the filter exists for that. */
 static mpk_status filter_items(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval list;
@@ -67,6 +72,7 @@ static mpk_status filter_items(jrun *r, jval v, const jargs *args, jval *out)
     return jinja_iterate_list(r, list.list, out);
 }
 
+/* One pass, appending to the same text. */
 static mpk_status filter_join(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[2], item;
@@ -209,6 +215,7 @@ static mpk_status filter_sort(jrun *r, jval v, const jargs *args, jval *out)
     return give_sorted(r, list.list, sort_key, &o, jinja_true(a[0]), out);
 }
 
+/* A list of pairs, by key or by value, without regard to case unless asked. */
 static mpk_status filter_dictsort(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[3], list;
@@ -226,6 +233,7 @@ static mpk_status filter_dictsort(jrun *r, jval v, const jargs *args, jval *out)
     return give_sorted(r, list.list, part_key, &o, jinja_true(a[2]), out);
 }
 
+/* The first of equal ones stays.  A dict is the set of keys seen. */
 static mpk_status filter_unique(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[2], item, key, seen, list;
@@ -250,6 +258,7 @@ static mpk_status filter_unique(jrun *r, jval v, const jargs *args, jval *out)
     }
 }
 
+/* Of equal ones the first wins, for min and for max. */
 static mpk_status extreme(jrun *r, const char *what, jval v, const jargs *args, bool largest,
                           jval *out)
 {
@@ -284,6 +293,7 @@ static mpk_status filter_max(jrun *r, jval v, const jargs *args, jval *out)
     return extreme(r, "max", v, args, true, out);
 }
 
+/* + of Python, so lists can be summed with a list as start. */
 static mpk_status filter_sum(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[2], item;
@@ -320,6 +330,7 @@ static mpk_status fill(jrun *r, jlist *l, size_t n, jval with)
     return MPK_OK;
 }
 
+/* Rows of n; the last is filled up if something to fill with is given. */
 static mpk_status filter_batch(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[2], item, all;
@@ -345,6 +356,8 @@ static mpk_status filter_batch(jrun *r, jval v, const jargs *args, jval *out)
     return jinja_iterate_list(r, all.list, out);
 }
 
+/* n columns whose lengths differ by one at most, the longer ones first; the shorter are filled
+ * up. */
 static mpk_status filter_slice(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[2], items, all;
@@ -424,6 +437,8 @@ static bool has_keyword(const jargs *args, const char *name)
     return false;
 }
 
+/* A filter with arguments, or an attribute.  Nothing is computed before it is asked for
+ * (jinja_iterate.c). */
 static mpk_status filter_map(jrun *r, jval v, const jargs *args, jval *out)
 {
     jeach each = {0};
@@ -444,6 +459,7 @@ static mpk_status filter_map(jrun *r, jval v, const jargs *args, jval *out)
     return jinja_iterate_each(r, v, &each, out);
 }
 
+/* With a test, or else by truth; selectattr asks it of an attribute. */
 static mpk_status select_items(jrun *r, jval v, const jargs *args, bool attribute, bool negates,
                                jval *out)
 {

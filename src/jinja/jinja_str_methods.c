@@ -60,6 +60,7 @@ static str take_word(str *s, bool from_right)
     return (str){word.at, at};
 }
 
+/* Without a separator: at runs of white space, and no empty words. */
 static mpk_status split_words(jrun *r, str s, int64_t most, bool from_right, jlist *out)
 {
     for (int64_t i = 0;; i++) {
@@ -72,6 +73,8 @@ static mpk_status split_words(jrun *r, str s, int64_t most, bool from_right, jli
     }
 }
 
+/* With a separator: n of it give n + 1 parts, which may be empty.  From the right the parts come in
+ * reverse, and the caller turns them round. */
 static mpk_status split_at(jrun *r, str s, str sep, int64_t most, bool from_right, jlist *out)
 {
     for (int64_t i = 0; most < 0 || i < most; i++) {
@@ -142,6 +145,8 @@ static size_t line_break(str s)
                : 0;
 }
 
+/* At all of Python's line ends, CR LF being one; a last line without an end counts, an empty one
+ * does not. */
 mpk_status jinja_splitlines(jrun *r, str s, bool keep, jval *out)
 {
     TRY(jinja_charge(r, s.n));
@@ -167,6 +172,8 @@ static mpk_status str_splitlines(jrun *r, jval self, const jargs *args, jval *ou
     return MPK_OK;
 }
 
+/* Always three parts; where the separator is not found, the whole is the first (or, from the right,
+ * the last). */
 static mpk_status partition_at(jrun *r, jval self, const jargs *args, bool last, jval *out)
 {
     jval sep;
@@ -204,6 +211,7 @@ static mpk_status str_rpartition(jrun *r, jval self, const jargs *args, jval *ou
     return partition_at(r, self, args, true, out);
 }
 
+/* The method accepts only strings, where the filter converts. */
 static mpk_status str_join(jrun *r, jval self, const jargs *args, jval *out)
 {
     jval over, item;
@@ -265,6 +273,8 @@ static mpk_status search_range(jrun *r, str s, jval start, jval end, const char 
     return MPK_OK;
 }
 
+/* Places are counted in characters, from the start of the whole string, whatever range is
+ * searched. */
 static mpk_status find_method(jrun *r, jval self, const jargs *args, bool last, int64_t *out)
 {
     jval a[3];
@@ -305,6 +315,7 @@ static mpk_status str_rindex(jrun *r, jval self, const jargs *args, jval *out)
     return out->integer < 0 ? jinja_fail(r, "rindex: the text is not found") : MPK_OK;
 }
 
+/* Without overlaps.  The empty string is found between all characters and at both ends. */
 static mpk_status str_count(jrun *r, jval self, const jargs *args, jval *out)
 {
     jval a[3];
@@ -328,6 +339,7 @@ static bool begins_or_ends(str s, str what, bool ends)
            (!what.n || memcmp(s.at + (ends ? s.n - what.n : 0), what.at, what.n) == 0);
 }
 
+/* A tuple of affixes asks for any of them. */
 static mpk_status affix_method(jrun *r, jval self, const jargs *args, bool ends, jval *out)
 {
     const char *name = ends ? "endswith" : "startswith";
@@ -361,6 +373,7 @@ static mpk_status str_endswith(jrun *r, jval self, const jargs *args, jval *out)
 
 /* ---- changing ---- */
 
+/* An empty `chars` strips nothing, none strips white space: see filter_trim. */
 static mpk_status strip_method(jrun *r, jval self, const jargs *args, bool left, bool right,
                                jval *out)
 {
@@ -436,6 +449,7 @@ static mpk_status replace_nothing(jrun *r, str s, str to, int64_t most, str *out
     return append(r, out, (str){s.at + at, s.n - at});
 }
 
+/* `most` below 0: all.  An empty `from` matches between all characters. */
 mpk_status jinja_str_replace(jrun *r, str s, str from, str to, int64_t most, str *out)
 {
     *out = STR("");
@@ -456,6 +470,7 @@ mpk_status jinja_str_replace(jrun *r, str s, str from, str to, int64_t most, str
     return append(r, out, s);
 }
 
+/* Marked-safe text would have to escape `new`; it is refused. */
 static mpk_status str_replace(jrun *r, jval self, const jargs *args, jval *out)
 {
     jval a[3];
@@ -517,6 +532,8 @@ static mpk_status pad(jrun *r, str s, int64_t left, int64_t right, str fill, str
     return MPK_OK;
 }
 
+/* side: -1 fills on the right (ljust), 1 on the left (rjust), 0 on both (center).  center puts the
+ * odd one as CPython does: left where room and width are both odd. */
 static mpk_status just_method(jrun *r, jval self, const jargs *args, int side, jval *out)
 {
     jval a[2];
@@ -552,6 +569,7 @@ static mpk_status str_center(jrun *r, jval self, const jargs *args, jval *out)
     return just_method(r, self, args, 0, out);
 }
 
+/* Zeros go between a sign and the digits. */
 static mpk_status str_zfill(jrun *r, jval self, const jargs *args, jval *out)
 {
     jval a;

@@ -8,6 +8,8 @@
 
 #include <utf8proc.h>
 
+/* The code point at `at` and its bytes.  All text of a run is valid UTF-8 (it is checked where it
+ * comes in), so nothing is checked here. */
 uint32_t jinja_char(const char *at, size_t *size)
 {
     const unsigned char *p = (const unsigned char *)at;
@@ -31,6 +33,7 @@ const char *jinja_escape_of(uint32_t c)
     return c < 0x10000 ? "\\u%04x" : "\\U%08x";
 }
 
+/* Shortest forms only, no surrogates, nothing beyond U+10FFFF. */
 bool jinja_is_valid(str s)
 {
     for (size_t i = 0; i < s.n;) {
@@ -68,6 +71,7 @@ bool jinja_is_space(uint32_t c)
            c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
+/* Without an address `chars` means white space; an empty string means no character. */
 static bool is_stripped(uint32_t c, str chars)
 {
     if (!chars.at)
@@ -78,6 +82,7 @@ static bool is_stripped(uint32_t c, str chars)
     return false;
 }
 
+/* From the right, a character begins at the first byte that does not continue one. */
 str jinja_strip(str s, str chars, bool left, bool right)
 {
     size_t size;
@@ -220,6 +225,7 @@ static bool is_cased(str s, jclass class)
     return found;
 }
 
+/* Python's isX: of all characters, and false for the empty string. */
 bool jinja_is_class(str s, jclass class)
 {
     if (class >= J_IS_UPPER)
@@ -240,6 +246,7 @@ bool jinja_is_printable(uint32_t c)
 
 /* ---- case ---- */
 
+/* The table's rows rise by `from`. */
 static const jcase_row *find_row(uint32_t c)
 {
     size_t low = 0, high = jinja_n_case_rows;
@@ -313,6 +320,7 @@ static size_t put_title(char *to, uint32_t c)
                : str_put_char(to, (uint32_t)utf8proc_totitle((utf8proc_int32_t)c));
 }
 
+/* U+0130 becomes i and a combining dot; a capital sigma at the end of a word, a final one. */
 static size_t put_lower(char *to, str s, size_t i, uint32_t c)
 {
     static const uint16_t dotted[3] = {'i', 0x307};
@@ -323,6 +331,8 @@ static size_t put_lower(char *to, str s, size_t i, uint32_t c)
     return str_put_char(to, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c));
 }
 
+/* Room for the longest result is taken first; what it did not need is given back to the text
+ * arena. */
 mpk_status jinja_set_case(jrun *r, str s, jcase to, str *out)
 {
     char *p = NULL, *begin;
@@ -350,6 +360,9 @@ mpk_status jinja_set_case(jrun *r, str s, jcase to, str *out)
 
 /* ---- memory ---- */
 
+/* Room for n bytes after a copy of `before`; *out is where `before` begins.  If `before` is what
+ * was written last, it stays where it is and grows in place.  Otherwise it is copied, to a block
+ * twice as large where it has grown before: appending n times costs O(n). */
 mpk_status jinja_text_room(jrun *r, str before, size_t n, char **out)
 {
     if (before.n > JINJA_MAX_OUTPUT || n > JINJA_MAX_OUTPUT - before.n)

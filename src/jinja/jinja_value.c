@@ -10,6 +10,7 @@
 
 /* ---- making ---- */
 
+/* Lists and tuples are the same record; the capacity is charged before it is allocated. */
 mpk_status jinja_make_list(jrun *r, jkind kind, size_t capacity, jval *out)
 {
     jlist *l;
@@ -45,6 +46,7 @@ mpk_status jinja_make_dict(jrun *r, jval *out)
     return MPK_OK;
 }
 
+/* What Python can hash: a tuple only if all of its items can be. */
 mpk_status jinja_check_hashable(jrun *r, jval v)
 {
     switch (v.kind) {
@@ -91,6 +93,8 @@ static mpk_status index_entry(jrun *r, jdict *d, size_t i)
                                       : MPK_OK;
 }
 
+/* Small dicts are searched from the start; from INDEXED_FROM entries on there is an index of
+ * hashes.  Entries keep the order in which they were added. */
 mpk_status jinja_dict_put(jrun *r, jdict *d, jval key, jval value)
 {
     size_t at;
@@ -129,6 +133,7 @@ static bool spells_integer(str s)
     return true;
 }
 
+/* A key that comes twice has its last value.  Depth is bounded by the JSON parser. */
 static mpk_status json_items(jrun *r, const json_value *j, jval *out)
 {
     jval item;
@@ -142,6 +147,7 @@ static mpk_status json_items(jrun *r, const json_value *j, jval *out)
     return MPK_OK;
 }
 
+/* Integers beyond 64 bits keep their digits: they can be printed, not computed with. */
 mpk_status jinja_from_json(jrun *r, const json_value *j, jval *out)
 {
     switch (j->kind) {
@@ -169,6 +175,7 @@ mpk_status jinja_from_json(jrun *r, const json_value *j, jval *out)
 
 /* ---- what they are ---- */
 
+/* In the order of jkind; with an article, for use in a sentence. */
 const char *jinja_type_name(jval v)
 {
     static const char *const names[] = {
@@ -180,6 +187,7 @@ const char *jinja_type_name(jval v)
     return names[v.kind];
 }
 
+/* Python's truth: empty and zero are false.  NaN is true. */
 bool jinja_true(jval v)
 {
     switch (v.kind) {
@@ -209,6 +217,7 @@ bool jinja_true(jval v)
     }
 }
 
+/* Characters of a string, not bytes, counted each time and therefore charged. */
 mpk_status jinja_length(jrun *r, jval v, int64_t *out)
 {
     switch (v.kind) {
@@ -283,6 +292,7 @@ static mpk_status equal_lists(jrun *r, const jlist *a, const jlist *b, bool *out
     return MPK_OK;
 }
 
+/* Without regard to order. */
 static mpk_status equal_dicts(jrun *r, const jdict *a, const jdict *b, bool *out)
 {
     *out = a->n == b->n;
@@ -302,6 +312,8 @@ static bool equal_ranges(const jrange *a, const jrange *b)
            (a->n == 0 || (a->start == b->start && (a->n == 1 || a->step == b->step)));
 }
 
+/* Views compare like sets in Python: refused, unless both are of one dict, or of values, which
+ * equal nothing but themselves. */
 static mpk_status equal_same_kind(jrun *r, jval a, jval b, bool *out)
 {
     *out = false;
@@ -337,6 +349,8 @@ static mpk_status equal_same_kind(jrun *r, jval a, jval b, bool *out)
     }
 }
 
+/* Numbers compare by value over all kinds, true being 1.  Values of different kinds are unequal,
+ * never an error. */
 mpk_status jinja_equal(jrun *r, jval a, jval b, bool *out)
 {
     TRY(jinja_charge(r, 1));
@@ -366,6 +380,7 @@ static mpk_status less_lists(jrun *r, const jlist *a, const jlist *b, bool *out)
     return MPK_OK;
 }
 
+/* Only numbers, strings, and two lists or two tuples have an order. */
 mpk_status jinja_less(jrun *r, jval a, jval b, bool *out)
 {
     TRY(jinja_charge(r, 1));

@@ -125,6 +125,8 @@ typedef struct compiling {
     arena *results; /* [n_graphs] */
 } compiling;
 
+/* One graph, on whichever thread took it.  Errors name the graph, since several may be compiled at
+ * the same time. */
 static mpk_status compile_one(mpk_context *cx, void *user, uint32_t i)
 {
     const compiling *c = user;
@@ -137,6 +139,8 @@ static mpk_status compile_one(mpk_context *cx, void *user, uint32_t i)
     return MPK_OK;
 }
 
+/* The results' arenas are adopted even after a failure, so that they are freed with the
+ * program's. */
 static mpk_status compile_all(pass_state *s, ir_graph *const *graphs, const uint32_t *n_tokens,
                               tg_program *p)
 {

@@ -76,6 +76,8 @@ static bool make_cut(const chooser *c, uint32_t axis, uint32_t parts, axis_cut *
     return true;
 }
 
+/* Tile i of an axis.  Parts differ by at most one unit, and all bounds but the last are multiples
+ * of the unit, so that bodies may rely on alignment. */
 static void tile_range(const axis_cut *cut, int64_t extent, uint32_t i, int64_t *lo, int64_t *hi)
 {
     if (cut->parts == 1) {
@@ -219,6 +221,7 @@ static bool degree_matches(const pass_degree *d, const ir_op *op)
     return str_is(d->match, op->def->name) || str_equal(d->match, op->name);
 }
 
+/* A degree that the user asked for must be possible for this operator; it is never rounded. */
 static mpk_status check_degree(const chooser *c, const pass_degree *d)
 {
     mpk_context *cx = c->s->cx;
@@ -245,6 +248,7 @@ static mpk_status apply_degrees(chooser *c)
     return MPK_OK;
 }
 
+/* A degree that names no operator is a mistake of spelling, and would otherwise pass unnoticed. */
 static mpk_status check_degrees_match(pass_state *s, const ir_graph *ir)
 {
     for (uint32_t i = 0; i < s->options->n_degrees; i++) {

@@ -39,6 +39,8 @@ static void drop_for(dropper *d, tg_task_id t)
         d->kept[d->list[i] / 64] = 0;
 }
 
+/* The pass reads in_tasks[first_in] and out_tasks[first_out] as the pair, so it needs lists of one
+ * entry; a graph that was written by hand may claim to be raw and have others. */
 static mpk_status check_pairs(pass_state *s, const tg_graph *g)
 {
     CHECK(s->cx, g->level == TG_RAW, MPK_EARG,

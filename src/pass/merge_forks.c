@@ -148,6 +148,7 @@ static mpk_status widen(merger *m)
     return MPK_OK;
 }
 
+/* Every event starts as a class of its own; `parent` is a union-find forest. */
 static mpk_status start(merger *m)
 {
     mpk_context *cx = m->s->cx;
@@ -168,6 +169,8 @@ static mpk_status start(merger *m)
     return MPK_OK;
 }
 
+/* Merged events may have become equal to others, so the fusion runs again and restores what
+ * TG_FUSED promises. */
 mpk_status pass_merge_forks(pass_state *s, tg_graph *g)
 {
     merger m = {.s = s, .g = g};

@@ -34,6 +34,10 @@ static mpk_status push_empty(normalizer *n, tg_event_id depends, tg_event_id tri
     return MPK_OK;
 }
 
+/* A task with several events to trigger.  The event that serves as e' must be triggered by this
+ * task alone: then its waiters wait for no more than before, and the empty tasks are added to them.
+ * They take the label of those waiters, because an event launches one kind of task.  The end event
+ * never serves: it launches nothing. */
 static mpk_status fan_out(normalizer *n, tg_task_id t)
 {
     tg_task *task = &n->g->tasks[t];
@@ -57,6 +61,9 @@ static mpk_status fan_out(normalizer *n, tg_task_id t)
     return MPK_OK;
 }
 
+/* A task with several events to wait for; runs after all fan_out, on their lists.  The event that
+ * serves as e' must launch this task alone and not have become an e' there, since the empty tasks
+ * that fan_out hung on it would wait for what this task waits for. */
 static mpk_status fan_in(normalizer *n, tg_task_id t)
 {
     tg_task *task = &n->g->tasks[t];
@@ -75,6 +82,8 @@ static mpk_status fan_in(normalizer *n, tg_task_id t)
     return MPK_OK;
 }
 
+/* New arrays in the graph's arena, with the empty tasks after all others; the events' lists follow
+ * from the two fields of every task. */
 static mpk_status append_empties(normalizer *n)
 {
     tg_graph *g = n->g;

@@ -38,6 +38,7 @@ static bool has_heading(str source)
     return false;
 }
 
+/* The plan is proved before it is printed, so that a golden never records a wrong one. */
 static mpk_status print_places(pass_state *s, tg_graph *g, text *out)
 {
     static const char *const areas[TG_AREAS] = {"weights", "state", "step", "temps"};
@@ -157,6 +158,7 @@ static mpk_status apply_settings(mpk_context *cx, str *name, pass_options *o)
     return MPK_OK;
 }
 
+/* Look the pass up, and prove what it is about to read. */
 static mpk_status run_one(pass_state *s, str name, subject *on, text *out)
 {
     const pass_entry *pass = pass_table;
@@ -172,6 +174,8 @@ static mpk_status run_one(pass_state *s, str name, subject *on, text *out)
     return on_program ? run_on_program(s, pass, on) : run_on_graph(s, pass, on, out);
 }
 
+/* Names are separated by commas; each runs on the result of the one before it, with options of its
+ * own. */
 static mpk_status run_passes(pass_state *s, str passes, str source, text *out)
 {
     subject on = {0};

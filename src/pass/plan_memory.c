@@ -64,6 +64,8 @@ static bool same_shape(const ir_tensor *a, const ir_tensor *b)
            memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
 }
 
+/* A shared name, met again in each graph.  Weights and state must have one shape in all graphs;
+ * step inputs and outputs differ with the number of tokens, and the entry takes the largest. */
 static mpk_status add_entry(planner *p, str name, const ir_tensor *root)
 {
     mpk_context *cx = p->s->cx;
@@ -84,6 +86,8 @@ static mpk_status add_entry(planner *p, str name, const ir_tensor *root)
     return MPK_OK;
 }
 
+/* The offset of a weight is its index.  Names are copied, since the graphs do not outlive the
+ * compiler. */
 static mpk_status add_weight(planner *p, entry *e, uint32_t capacity)
 {
     CHECK(p->s->cx, p->p->n_weights < capacity, MPK_EARG, "too many weights");
@@ -110,6 +114,8 @@ static void place_peer(planner *p, uint32_t peer)
     }
 }
 
+/* Weights first, in the order in which they were met; then what every peer sees, then each peer's
+ * own range. */
 static mpk_status place_entries(planner *p)
 {
     uint32_t n_weights = 0;
@@ -175,6 +181,8 @@ static mpk_status place_temporary(temps *t, ir_tensor_id root, tg_place *place)
 
 /* ---- places ---- */
 
+/* Tensors rise in program order, so the root of a view is placed before the view, and a temporary
+ * before those that may take its bytes. */
 static mpk_status place_graph(planner *p, tg_compiled *c)
 {
     const ir_graph *ir = c->ir;

@@ -126,6 +126,7 @@ static mpk_status rebuild(postponer *p)
     return pass_fuse_events(p->s, g);
 }
 
+/* is_last: the task triggers the end and nothing else, so nobody in the step waits for it. */
 static mpk_status start(postponer *p)
 {
     mpk_context *cx = p->s->cx;
@@ -155,6 +156,7 @@ static bool mark_candidates(postponer *p)
     return any;
 }
 
+/* Reachability is the costly part, and is computed only if an event could move at all. */
 mpk_status pass_postpone(pass_state *s, tg_graph *g)
 {
     postponer p = {.s = s, .g = g};

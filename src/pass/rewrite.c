@@ -43,6 +43,7 @@ static void count_uses(rewrite *w, const ir_op *op)
             w->uses.at[rewrite_input(w, op, i)]++;
 }
 
+/* Keys leave gaps of KEY_STEP, so that rewrite_add can put operators between any two. */
 mpk_status rewrite_begin(pass_state *s, const ir_graph *from, rewrite *out)
 {
     *out = (rewrite){.s = s, .n_source = (uint32_t)from->tensors.n};
@@ -80,6 +81,7 @@ const ir_op *rewrite_producer(const rewrite *w, ir_tensor_id tensor, const char 
     return strcmp(op->def->name, kind) == 0 ? op : NULL;
 }
 
+/* The tensor that a chain of views starts from, following replacements on the way. */
 ir_tensor_id rewrite_before_views(const rewrite *w, ir_tensor_id t)
 {
     while (w->g->tensors.at[t].producer != IR_NONE) {
@@ -111,6 +113,7 @@ static uint32_t peer_at(const rewrite *w, uint32_t key, const op_def *def, uint3
     return w->g->ops.at[at ? at - 1 : 0].peer;
 }
 
+/* Names must be new in the graph: the counter skips those that the user's program has already. */
 mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in,
                        const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out)
 {
@@ -133,6 +136,8 @@ mpk_status rewrite_reshape(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t ra
                        (ir_set[]){{.name = "shape", .ints = dims, .n_ints = rank}, {0}}, out);
 }
 
+/* sets[n] ends the list, as ir_add_op wants it.  Strings are copied because ir_set takes them with
+ * a zero at the end. */
 mpk_status rewrite_copy_attributes(rewrite *w, const ir_op *op, ir_set *sets)
 {
     uint32_t n = op->def->n_attributes;
@@ -146,6 +151,8 @@ mpk_status rewrite_copy_attributes(rewrite *w, const ir_op *op, ir_set *sets)
     return MPK_OK;
 }
 
+/* Keys strictly between `first` and `last`; a rule that moves a read from one to the other asks
+ * this. */
 bool rewrite_is_written(const rewrite *w, ir_tensor_id t, uint32_t first, uint32_t last)
 {
     ir_tensor_id root = tg_root(w->g, t);
@@ -243,6 +250,8 @@ static mpk_status copy_tensor(rewrite *w, ir_graph *to, ir_tensor_id t, ir_tenso
                          tensor->rank, tensor->dims, &moved[t]);
 }
 
+/* moved[t]: the tensor of the new graph for tensor t of the working copy, IR_NONE until it is
+ * copied. */
 static mpk_status copy_op(rewrite *w, ir_graph *to, const ir_op *op, ir_tensor_id *moved)
 {
     ir_tensor_id in[IR_MAX_INPUTS], out[IR_MAX_OUTPUTS];
@@ -265,6 +274,7 @@ static mpk_status copy_op(rewrite *w, ir_graph *to, const ir_op *op, ir_tensor_i
     return MPK_OK;
 }
 
+/* Operators go in the order of their keys; equal keys keep the order in which they were added. */
 mpk_status rewrite_end(rewrite *w, ir_graph **out)
 {
     mpk_context *cx = w->s->cx;

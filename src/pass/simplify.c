@@ -7,6 +7,8 @@
  */
 #include "pass/rewrite.h"
 
+/* Such an operator is neither dropped nor merged: it may be where the state changes, or may read it
+ * at another moment than its twin. */
 static bool touches_state(const rewrite *w, const ir_op *op)
 {
     for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
@@ -39,6 +41,9 @@ static bool changes_nothing(const rewrite *w, const ir_op *op)
            memcmp(out->stride, in->stride, out->rank * sizeof *out->stride) == 0;
 }
 
+/* Two operators are equal if their keys are, byte for byte.  The lengths of strings and lists are
+ * part of the key, so that neighbouring fields cannot run into each other.  The peer is part of it
+ * too: the same product on two GPUs is two operators. */
 static void print_key(const rewrite *w, const ir_op *op, text *key)
 {
     text_add(key, (const char *)&op->def, sizeof op->def);
@@ -76,6 +81,8 @@ static mpk_status merge_equal(rewrite *w, map *seen, ir_op_id id)
     return MPK_OK;
 }
 
+/* One walk in program order is enough: inputs are replaced before their readers are looked at, so
+ * chains of equal operators collapse as it goes.  Dead operators are dropped by rewrite_end. */
 mpk_status pass_simplify(pass_state *s, ir_graph **g)
 {
     rewrite w;

@@ -44,6 +44,7 @@ static mpk_status read_unsigned(reader *r, unsigned n, const char *what, uint64_
     return MPK_OK;
 }
 
+/* The string lies in the mapping and is not copied; it has no zero at its end. */
 static mpk_status read_str(reader *r, const char *what, str *out)
 {
     uint64_t n = 0;
@@ -79,6 +80,7 @@ static mpk_status skip_items(reader *r, const gguf_value *v)
     return MPK_OK;
 }
 
+/* Checked before it is used as an index of type_bytes. */
 static mpk_status read_type(reader *r, const gguf_value *v, gguf_type *out)
 {
     uint64_t type = 0;
@@ -134,6 +136,8 @@ double gguf_item_double(const gguf_value *v, uint64_t i)
     return (double)gguf_item_int(v, i);
 }
 
+/* Every integer type as i64: signed ones are extended from their width, and an unsigned one beyond
+ * i64 is clamped, so that a check of its range still fails. */
 int64_t gguf_item_int(const gguf_value *v, uint64_t i)
 {
     unsigned size = type_bytes[v->type];
@@ -165,6 +169,8 @@ mpk_status gguf_get_u32(mpk_context *cx, const gguf *f, const char *key, uint32_
     return MPK_OK;
 }
 
+/* For this and the following: a key that is absent leaves *out as it was, which is how defaults
+ * work; a value of another type is an error. */
 mpk_status gguf_get_double(mpk_context *cx, const gguf *f, const char *key, double *out)
 {
     const gguf_value *v = gguf_find(f, key);
@@ -207,6 +213,7 @@ mpk_status gguf_get_str(mpk_context *cx, const gguf *f, const char *key, str *ou
     return MPK_OK;
 }
 
+/* The array of `str` is new, the bytes are the file's. */
 mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, const str **out)
 {
     CHECK(cx, v->is_array && v->type == GGUF_STRING, MPK_EFORMAT, "%.*s is not a list of strings",
@@ -220,6 +227,8 @@ mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, con
     return MPK_OK;
 }
 
+/* As the value lies in the file: what copying it verbatim takes.  Strings have to be walked,
+ * because only each tells its length. */
 uint64_t gguf_value_bytes(const gguf_value *v)
 {
     const unsigned char *at = v->at;
@@ -512,6 +521,7 @@ mpk_status gguf_read_values(mpk_context *cx, arena *a, const unsigned char *byte
     return read_values(&r, a, &n_tensors, out);
 }
 
+/* The mapping must outlive the model, whose tensors point into it. */
 mpk_status load_gguf_bytes(mpk_context *cx, const unsigned char *bytes, size_t n, load_model *m)
 {
     reader r = {.cx = cx, .bytes = bytes, .n = n};

@@ -265,6 +265,7 @@ static mpk_status fill_config(scope *s, const load_model *m, model_config *c)
     return model_check(s->cx, c);
 }
 
+/* Called after the tensors are known, since their presence decides some hyper-parameters. */
 mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m)
 {
     scope s = {.cx = cx, .f = f};
@@ -295,6 +296,7 @@ static mpk_status list_floats(mpk_context *cx, arena *a, const gguf *f, const ch
     return MPK_OK;
 }
 
+/* A list for each of n tokens; absent: *out stays NULL. */
 static mpk_status list_ints(mpk_context *cx, arena *a, const gguf *f, const char *key, size_t n,
                             const int32_t **out)
 {
@@ -311,6 +313,7 @@ static mpk_status list_ints(mpk_context *cx, arena *a, const gguf *f, const char
     return MPK_OK;
 }
 
+/* Three values: *out keeps its "not said" unless the file says true or false. */
 static mpk_status fill_flag(mpk_context *cx, const gguf *f, const char *key, int32_t *out)
 {
     bool value = false;

@@ -46,6 +46,7 @@ static bool is_gguf(const load_model *m)
            memcmp(m->files.at[0].bytes, "GGUF", 4) == 0;
 }
 
+/* Read again from the file itself, because the model keeps only what it understands. */
 static mpk_status copy_values(describer *d)
 {
     gguf f;
@@ -58,6 +59,8 @@ static mpk_status copy_values(describer *d)
 
 /* ---- from a folder ---- */
 
+/* The record whose spelling a file of this model gets.  Families that share an architecture name in
+ * GGUF are told apart by having experts. */
 mpk_status gguf_find_written(mpk_context *cx, const load_model *m, const model_def **out)
 {
     const model_def *own;
@@ -214,6 +217,8 @@ static str name_of(str path)
     return (str){path.at + at, path.n - at};
 }
 
+/* What GGUF has no key for is refused before anything is put (refuse_unsaid): the file would be
+ * read as another model. */
 static mpk_status put_all(describer *d)
 {
     const model_def *def;

@@ -26,6 +26,7 @@ static int64_t find_row(int64_t row, int64_t size, int64_t turned)
     return head + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
+/* n_bytes is checked by then, so each row is the same number of whole blocks. */
 static mpk_status order_weight(mpk_context *cx, arena *a, const model_config *c, load_tensor *t)
 {
     const char *bytes = t->data;
@@ -37,6 +38,7 @@ static mpk_status order_weight(mpk_context *cx, arena *a, const model_config *c,
     return MPK_OK;
 }
 
+/* A bias is one row, so its elements move, which blocks do not allow. */
 static mpk_status order_bias(mpk_context *cx, arena *a, const model_config *c, load_tensor *t)
 {
     const ir_dtype_info *info = &ir_dtype_table[t->dtype];

@@ -90,6 +90,8 @@ void gguf_put_value(gguf_writer *w, const gguf_value *v)
     text_add(&w->values, (const char *)v->at, (size_t)gguf_value_bytes(v));
 }
 
+/* Dimensions are innermost first in the file.  The offset counts from the start of the data, padded
+ * after every tensor; the data must follow in the same order. */
 void gguf_put_tensor(gguf_writer *w, str name, ir_dtype dtype, uint32_t rank, const int64_t *dims,
                      uint64_t n_bytes)
 {
@@ -103,6 +105,7 @@ void gguf_put_tensor(gguf_writer *w, str name, ir_dtype dtype, uint32_t rank, co
     w->n_tensors++;
 }
 
+/* Everything before the data, padded so that the data begins at a multiple of the alignment. */
 mpk_status gguf_writer_head(mpk_context *cx, const gguf_writer *w, text *out)
 {
     text t = {0};

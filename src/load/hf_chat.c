@@ -33,6 +33,8 @@ static mpk_status fill_templates(mpk_context *cx, const json_value *value, load_
     return MPK_OK;
 }
 
+/* A later text of the same token replaces an earlier one.  `name` must be a constant: it is not
+ * copied. */
 mpk_status load_set_special(mpk_context *cx, load_model *m, const char *name, str token)
 {
     str copy;
@@ -47,6 +49,7 @@ mpk_status load_set_special(mpk_context *cx, load_model *m, const char *name, st
     return MPK_OK;
 }
 
+/* Special tokens are what a chat template may name: {{ bos_token }}. */
 static mpk_status fill_specials(mpk_context *cx, const json_value *j, load_model *m)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
@@ -61,6 +64,7 @@ static mpk_status fill_specials(mpk_context *cx, const json_value *j, load_model
     return MPK_OK;
 }
 
+/* A template that was found before, in a file of its own (chat_template.jinja), stays. */
 mpk_status load_hf_chat_template(mpk_context *cx, str json, load_model *m)
 {
     const json_value *j = NULL;

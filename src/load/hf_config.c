@@ -332,6 +332,7 @@ static mpk_status parse_config(mpk_context *cx, arena *a, arena *scratch, str js
     return fill_config(cx, a, j, c);
 }
 
+/* *out is changed only on success, so a caller never sees half a configuration. */
 mpk_status load_hf_config(mpk_context *cx, arena *a, str json, model_config *out)
 {
     arena scratch = {0};

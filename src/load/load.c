@@ -12,6 +12,7 @@
 
 enum { JSON_BYTES_LIMIT = 1 << 28 };
 
+/* Several files name ends of text; the list has each once. */
 mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id)
 {
     for (uint32_t i = 0; i < c->n_eos_tokens; i++)
@@ -24,6 +25,8 @@ mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id)
     return MPK_OK;
 }
 
+/* The size follows from shape and dtype, never from the file.  The limit of 2^48 elements keeps
+ * every later product of sizes inside 64 bits. */
 mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_bytes)
 {
     const ir_dtype_info *info = &ir_dtype_table[t->dtype];
@@ -45,6 +48,8 @@ mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_
     return MPK_OK;
 }
 
+/* Names go into error messages and terminals, so control characters are refused here, once for all
+ * formats. */
 mpk_status load_add_tensor(mpk_context *cx, load_model *m, const load_tensor *t)
 {
     CHECK(cx, t->name.n, MPK_EFORMAT, "a tensor has an empty name");
@@ -280,6 +285,7 @@ static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
     return MPK_OK;
 }
 
+/* After a failure everything is unmapped and *out is as it was. */
 mpk_status load_open(mpk_context *cx, const char *path, load_model *out)
 {
     load_model m = {0};

@@ -65,6 +65,8 @@ static const float *find_importance(const job *j, const load_tensor *t)
     return all && map_get(&all->names, t->name, &index) ? all->values[index] : NULL;
 }
 
+/* A tensor's type by the plan, its size, and how its rows have to be ordered and weighed.  The
+ * CHECK names what cannot be unpacked to f32. */
 static mpk_status add_entry(job *j, const load_tensor *t, str name)
 {
     entry e = {.from = t, .name = name, .columns = t->rank ? t->dims[t->rank - 1] : 1, .rows = 1};
@@ -116,6 +118,7 @@ static int compare_entries(const void *left, const void *right)
     return difference ? difference : (a.n > b.n) - (a.n < b.n);
 }
 
+/* Names become those of GGUF first, because the plan and the order go by them. */
 static mpk_status list_entries(job *j)
 {
     bool from_gguf = !file_is_folder(j->m->path.at);
@@ -147,6 +150,7 @@ static const unsigned char *find_row(const entry *e, int64_t row)
            (uint64_t)(from % part_rows) * row_bytes;
 }
 
+/* To f32, in which everything is packed: exact for f16, bf16 and all block formats' values. */
 static void unpack_row(const entry *e, const unsigned char *from, float *to)
 {
     const ir_dtype dtype = e->from->dtype;
@@ -206,6 +210,7 @@ static const float *row_importance(const entry *e, int64_t row)
     return e->importance + row / (e->rows / e->from->dims[0]) * e->columns;
 }
 
+/* Runs on many threads at once; x is this thread's own row. */
 static mpk_status convert_row(mpk_context *cx, const entry *e, int64_t row, float *x,
                               unsigned char *to)
 {
@@ -253,6 +258,7 @@ static mpk_status tell(job *j)
     return MPK_OK;
 }
 
+/* A batch is as many rows as fit BATCH_BYTES, but at least one. */
 static mpk_status write_entry(job *j, const entry *e)
 {
     static const char zeros[GGUF_ALIGNMENT];
@@ -278,6 +284,8 @@ static mpk_status refuse_own_files(job *j, const char *path)
     return MPK_OK;
 }
 
+/* `packed` has room for one row beyond a batch, since a batch is cut at whole rows; `rows` has one
+ * row for each slice. */
 static mpk_status make_buffers(job *j)
 {
     uint64_t most = 0;
@@ -300,6 +308,8 @@ static mpk_status write_file(job *j, const text *head)
     return file_sink_commit(j->cx, &j->sink);
 }
 
+/* The sink writes beside the target and renames at the end; abandoning it after success does
+ * nothing. */
 static mpk_status open_file(job *j, const char *path, quantize_result *out)
 {
     text head;
@@ -331,6 +341,7 @@ static void count(const job *j, quantize_result *out)
     }
 }
 
+/* Everything that can be refused is, before the first byte is written. */
 static mpk_status run(job *j, const char *path, quantize_result *out)
 {
     const load_model *m = j->m;

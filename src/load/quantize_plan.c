@@ -29,6 +29,7 @@ static bool is_name(str name, const char *other)
     return !other[name.n];
 }
 
+/* An unknown name gets the list of those that exist. */
 mpk_status quantize_find_mix(mpk_context *cx, str name, const quantize_mix **out)
 {
     char all[160] = "";
@@ -51,6 +52,7 @@ static bool ends_with(str name, const char *end)
     return name.n >= n && memcmp(name.at + name.n - n, end, n) == 0;
 }
 
+/* The number in "blk.N.", -1 if the name is of no layer.  At most six digits are read. */
 int quantize_layer(str name)
 {
     int layer = 0;
@@ -74,6 +76,9 @@ static bool is_70b(const model_config *c)
     return c->n_layers == 80 && c->n_heads != c->n_kv_heads;
 }
 
+/* Values are the most sensitive weights, and small where several heads share them, so they get the
+ * most bits.  The cases are llama-quantize's, the special one for 70B and for eight experts
+ * included. */
 static ir_dtype choose_value(const quantize_facts *f, int layer)
 {
     const model_config *c = f->config;
@@ -125,6 +130,8 @@ static ir_dtype choose_down(const quantize_facts *f, int layer)
     return f->mix->dtype;
 }
 
+/* The product that ends attention; llama-quantize gives it more bits where there are eight
+ * experts. */
 static ir_dtype choose_output(const quantize_facts *f)
 {
     const uint32_t file_type = f->mix->file_type;
@@ -150,6 +157,7 @@ static ir_dtype choose_head(const quantize_facts *f, int64_t columns)
     return IR_Q6_K;
 }
 
+/* By the ends of names, as llama-quantize does; what is not named here takes the mix's own type. */
 static ir_dtype choose_in_mix(const quantize_facts *f, str name, int64_t columns)
 {
     int layer = quantize_layer(name);

@@ -31,6 +31,8 @@ load_law load_random_law(uint64_t seed, str name)
     return (load_law){.stream = stream, .mean = 0.0f, .deviation = 0.02f};
 }
 
+/* Elements first ... first + n - 1 of the weight into to[0 ...].  For block formats both are
+ * multiples of a block. */
 void load_random_fill(uint64_t seed, str name, ir_dtype dtype, int64_t first, int64_t n, void *to)
 {
     load_law law = load_random_law(seed, name);

@@ -23,6 +23,8 @@ static mpk_status fill_shape(mpk_context *cx, const json_value *shape, load_tens
     return MPK_OK;
 }
 
+/* The three that programs compute with; integers and F8 of other checkpoints are named in the
+ * error. */
 static mpk_status fill_dtype(mpk_context *cx, const json_value *dtype, load_tensor *t)
 {
     CHECK(cx, json_is(dtype, JSON_KIND_STRING), MPK_EFORMAT, "tensor %.*s has no \"dtype\"",
@@ -74,6 +76,8 @@ static mpk_status add_tensor(mpk_context *cx, load_model *m, const json_value *j
     return load_add_tensor(cx, m, &t);
 }
 
+/* Tensors of one file must not overlap: a file that maps two names to the same bytes is damaged or
+ * hostile. */
 static mpk_status add_tensors(mpk_context *cx, load_model *m, const json_value *header,
                               const unsigned char *data, uint64_t n_data)
 {
@@ -85,6 +89,7 @@ static mpk_status add_tensors(mpk_context *cx, load_model *m, const json_value *
     return load_check_overlap(cx, m, first);
 }
 
+/* The length of the header is the file's word and is checked against both the file and a limit. */
 mpk_status load_safetensors_bytes(mpk_context *cx, const unsigned char *bytes, size_t n,
                                   load_model *m)
 {
@@ -135,6 +140,7 @@ static mpk_status add_shards(mpk_context *cx, const char *folder, const json_val
     return MPK_OK;
 }
 
+/* The index lists a file for each tensor; every file is opened once. */
 mpk_status load_safetensors_index(mpk_context *cx, const char *folder, str json, load_model *m)
 {
     const json_value *index = NULL;

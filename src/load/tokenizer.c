@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Ids that nothing has named yet are -1. */
 mpk_status tokenizer_new(mpk_context *cx, tokenizer **out)
 {
     tokenizer *t = calloc(1, sizeof *t);
@@ -29,6 +30,7 @@ static void free_steps(steps *s)
         regex_free(s->at[i].regex);
 }
 
+/* Regular expressions belong to PCRE2 and are freed one by one; all else lies in the arena. */
 void tokenizer_free(tokenizer *t)
 {
     if (!t)
@@ -58,6 +60,7 @@ mpk_status steps_add_split(mpk_context *cx, tokenizer *t, str pattern, split_beh
     return regex_compile(cx, &t->arena, pattern, &s->regex);
 }
 
+/* A replacement of a literal text. */
 mpk_status steps_add_replace(mpk_context *cx, steps *list, str literal, str content)
 {
     step *s = NULL;
@@ -70,6 +73,8 @@ mpk_status steps_add_replace(mpk_context *cx, steps *list, str literal, str cont
 
 /* --- indexes --- */
 
+/* For text that no token spells: the ids of the byte tokens <0x00> ... <0xFF>, and of the
+ * characters U+0000 ...  U+00FF, which need no look-up by name then. */
 static mpk_status index_bytes(mpk_context *cx, tokenizer *t)
 {
     for (unsigned b = 0; b < 256; b++) {
@@ -111,6 +116,8 @@ static mpk_status grow_tree(mpk_context *cx, tokenizer *t, added_tree *tree, siz
     return MPK_OK;
 }
 
+/* Added tokens are found by two trees of bytes: one for the raw text, one for normalised text.  A
+ * tree has at most one node for each byte of its tokens, which sizes it. */
 static mpk_status index_added(mpk_context *cx, tokenizer *t)
 {
     size_t n_raw = 1, n_normal = 1;
@@ -156,6 +163,7 @@ static mpk_status encoder_open(encoder *e, mpk_context *cx, const tokenizer *t)
     return regex_match_new(cx, &e->match);
 }
 
+/* Safe for an encoder that was opened in part, or not at all. */
 static void encoder_close(encoder *e)
 {
     regex_match_free(e->match);
@@ -171,6 +179,7 @@ static void encoder_close(encoder *e)
 
 /* --- normalising --- */
 
+/* Replace every match, from left to right, without looking at what was put in. */
 mpk_status run_replace(mpk_context *cx, regex_match *match, const step *s, str in, text *out)
 {
     subject in_subject = {0};
@@ -188,6 +197,7 @@ mpk_status run_replace(mpk_context *cx, regex_match *match, const step *s, str i
     return text_check(cx, out);
 }
 
+/* One character may become two (U+0130). */
 static void lowercase(str in, text *out)
 {
     for (size_t i = 0; i < in.n; i += utf8_length(in.at + i)) {
@@ -216,6 +226,7 @@ static size_t last_char(str s)
     return i;
 }
 
+/* White space at the ends that the step names; the result is a part of `in`. */
 static str strip(const step *s, str in)
 {
     while (s->left && in.n && char_is_space(utf8_get(in.at))) {
@@ -227,6 +238,7 @@ static str strip(const step *s, str in)
     return in;
 }
 
+/* One step, from `in` to the end of *out; the two must not overlap. */
 static mpk_status normalize_step(encoder *e, const step *s, str in, text *out)
 {
     switch (s->kind) {
@@ -257,6 +269,8 @@ static mpk_status normalize_step(encoder *e, const step *s, str in, text *out)
     return text_check(e->cx, out);
 }
 
+/* Two buffers in turn, so that a step never reads what it writes.  *in then points into the
+ * encoder, and is valid until the next call. */
 mpk_status run_normalize(encoder *e, const steps *s, str *in)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -268,6 +282,7 @@ mpk_status run_normalize(encoder *e, const steps *s, str *in)
     return MPK_OK;
 }
 
+/* For texts outside of encoding, such as those of added tokens. */
 mpk_status tokenizer_normalize(mpk_context *cx, const tokenizer *t, arena *a, str in, str *out)
 {
     encoder e = {0};
@@ -302,6 +317,8 @@ static const added_token *longest_added(const tokenizer *t, const added_tree *tr
     return best ? &t->added.at[best - 1] : NULL;
 }
 
+/* Is it a character of a word, as regular expressions see words?  Added tokens with single_word ask
+ * this of their neighbours. */
 static mpk_status is_word(encoder *e, str character, bool *yes)
 {
     subject s = {0};
@@ -390,6 +407,7 @@ static mpk_status normalize_section(encoder *e, str section, bool at_start)
 
 enum { LONGEST_INPUT = 1 << 30 };
 
+/* The ids around the text come from the post-processor, and only on request. */
 static mpk_status encode(encoder *e, str input, unsigned flags)
 {
     const tokenizer *t = e->t;
@@ -401,6 +419,7 @@ static mpk_status encode(encoder *e, str input, unsigned flags)
     return MPK_OK;
 }
 
+/* Input is any bytes: what is not UTF-8 becomes U+FFFD, as decoding it anywhere else would give. */
 mpk_status tokenizer_encode(mpk_context *cx, const tokenizer *t, arena *a, const char *bytes,
                             size_t n, unsigned flags, tokenizer_ids *out)
 {

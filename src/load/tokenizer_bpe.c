@@ -22,6 +22,8 @@ static size_t pair_place(uint64_t key, size_t capacity)
     return (size_t)(key >> 20) & (capacity - 1);
 }
 
+/* At most half full, so that probing ends and stays short.  No key is UINT64_MAX: it would be two
+ * ids of -1. */
 mpk_status pair_map_reserve(mpk_context *cx, arena *a, pair_map *m, size_t n)
 {
     pair_map bigger = {.capacity = 16};
@@ -79,6 +81,8 @@ static mpk_status reserve(mpk_context *cx, void **items, size_t n, size_t *capac
     return MPK_OK;
 }
 
+/* Symbols form a list through `before` and `after`, in one array: merging takes a symbol out of the
+ * list, and its place stays. */
 static mpk_status add_symbol(encoder *e, int32_t id, size_t start, size_t n)
 {
     void *items = e->symbols;
@@ -219,6 +223,8 @@ static bool find_merge(const encoder *e, str word, const symbol *left, const sym
     return true;
 }
 
+/* The least `order` on top: rank in its high half, place of the left symbol in the low, so equal
+ * ranks merge from left to right. */
 static mpk_status heap_push(encoder *e, merge_entry entry)
 {
     void *items = e->heap;
@@ -259,6 +265,8 @@ static mpk_status offer(encoder *e, str word, int32_t left)
     return heap_push(e, (merge_entry){(uint64_t)rank << 32 | (uint32_t)left, id});
 }
 
+/* An entry is stale if its left symbol was merged away (n is 0) or if it and its present neighbour
+ * no longer merge to the entry's token; it is then dropped. */
 static mpk_status merge_all(encoder *e, str word)
 {
     e->n_heap = 0;
@@ -307,6 +315,7 @@ static mpk_status put_unknown(encoder *e, str part)
     return put(e, e->t->unk_id);
 }
 
+/* A word that is a token itself is not merged where the vocabulary says so (ignore_merges). */
 mpk_status run_bpe(encoder *e, str word)
 {
     const tokenizer *t = e->t;

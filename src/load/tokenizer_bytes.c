@@ -31,6 +31,8 @@ static void unbytes(bytes_maker *b)
     swap(b);
 }
 
+/* The marker of a space becomes one, everywhere: the rule for the first token of a text does not
+ * apply here. */
 static void spaces(bytes_maker *b, str space)
 {
     b->to.n = 0;
@@ -44,6 +46,7 @@ static void spaces(bytes_maker *b, str space)
     swap(b);
 }
 
+/* Steps that only act at a text's ends do nothing here. */
 static mpk_status run_step(mpk_context *cx, bytes_maker *b, const step *st)
 {
     int byte;
@@ -77,6 +80,7 @@ static mpk_status run_step(mpk_context *cx, bytes_maker *b, const step *st)
     return MPK_OK;
 }
 
+/* Special tokens add nothing to the text, and neither do ids without a token. */
 static mpk_status make_one(mpk_context *cx, bytes_maker *b, arena *a, int32_t id, str *out)
 {
     str token = tokenizer_token(b->t, id);
@@ -92,6 +96,7 @@ static mpk_status make_one(mpk_context *cx, bytes_maker *b, arena *a, int32_t id
     return MPK_OK;
 }
 
+/* bytes[i] for the ids below n, in arena `a`. */
 mpk_status tokenizer_bytes(mpk_context *cx, const tokenizer *t, arena *a, uint32_t n, str *bytes)
 {
     bytes_maker b = {.t = t};

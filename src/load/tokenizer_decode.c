@@ -40,6 +40,7 @@ static mpk_status sink(mpk_context *cx, tokenizer_stream *s, str token)
 
 /* --- one token through one step --- */
 
+/* The bytes may end inside a character; `rest` keeps its beginning for the next token. */
 static mpk_status feed_unbytes(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     text *bytes = &s->scratch[k];
@@ -62,6 +63,8 @@ static mpk_status feed_unbytes(mpk_context *cx, tokenizer_stream *s, size_t k, s
     return feed(cx, s, k + 1, (str){valid->at, valid->n});
 }
 
+/* The first token loses the space that encoding put before the text.  After a fuse all parts are of
+ * one first token, so every marker in them loses its space then: first_done stays false. */
 static mpk_status feed_metaspace(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     const step *st = &s->t->decode.at[k];
@@ -81,6 +84,7 @@ static mpk_status feed_metaspace(mpk_context *cx, tokenizer_stream *s, size_t k,
     return feed(cx, s, k + 1, (str){to->at, to->n});
 }
 
+/* "<0x41>" is 0x41; -1 for any other text. */
 int byte_of_token(str token)
 {
     if (token.n != 6 || memcmp(token.at, "<0x", 3) != 0 || token.at[5] != '>')
@@ -113,6 +117,8 @@ static mpk_status flush_bytes(mpk_context *cx, tokenizer_stream *s, size_t k)
     return MPK_OK;
 }
 
+/* Bytes are collected until a token comes that is none; the run is then text if it is valid UTF-8
+ * (flush_bytes). */
 static mpk_status feed_byte_fallback(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     int byte = byte_of_token(token);
@@ -157,6 +163,7 @@ static mpk_status feed_join(mpk_context *cx, tokenizer_stream *s, size_t k, str 
     return feed(cx, s, k + 1, token);
 }
 
+/* Steps that a streamed text does not need (fuse) pass their token on. */
 static mpk_status feed_step(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     const step *st = &s->t->decode.at[k];
@@ -180,6 +187,8 @@ static mpk_status feed_step(mpk_context *cx, tokenizer_stream *s, size_t k, str 
     }
 }
 
+/* Give a token to step k; after the last step it is text.  A stage that holds keeps it until the
+ * end. */
 static mpk_status feed(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     if (!token.at)
@@ -194,6 +203,8 @@ static mpk_status feed(mpk_context *cx, tokenizer_stream *s, size_t k, str token
 
 /* --- the end --- */
 
+/* No more tokens come for step k.  What it holds goes through it now, before what it held back for
+ * lack of a successor. */
 static mpk_status end_step(mpk_context *cx, tokenizer_stream *s, size_t k)
 {
     stage *g = &s->stages[k];
@@ -215,6 +226,7 @@ static mpk_status end_step(mpk_context *cx, tokenizer_stream *s, size_t k)
     return MPK_OK;
 }
 
+/* Ready for another text with the same steps. */
 static void reset(tokenizer_stream *s)
 {
     for (size_t k = 0; k < s->t->decode.n; k++) {
@@ -251,6 +263,7 @@ static void plan_stages(tokenizer_stream *s)
     }
 }
 
+/* `t` is borrowed and must outlive the stream. */
 mpk_status tokenizer_stream_open(mpk_context *cx, const tokenizer *t, unsigned flags,
                                  tokenizer_stream **out)
 {
@@ -298,6 +311,7 @@ mpk_status tokenizer_stream_put(mpk_context *cx, tokenizer_stream *s, int32_t id
     return MPK_OK;
 }
 
+/* *piece is what was held back, valid until the next call; the stream can be used again. */
 mpk_status tokenizer_stream_end(mpk_context *cx, tokenizer_stream *s, str *piece)
 {
     s->out.n = 0;
@@ -308,6 +322,7 @@ mpk_status tokenizer_stream_end(mpk_context *cx, tokenizer_stream *s, str *piece
     return MPK_OK;
 }
 
+/* The same machinery as streaming with the end known (whole), so both give the same text. */
 mpk_status tokenizer_decode(mpk_context *cx, const tokenizer *t, arena *a, const int32_t *ids,
                             size_t n, unsigned flags, str *out)
 {

@@ -90,6 +90,7 @@ static mpk_status list_slots(exporter *e, pair_slot **out, size_t *n_out)
     return MPK_OK;
 }
 
+/* "left right", in the order of the slots, which is that of the ranks. */
 static mpk_status list_merges(exporter *e, const pair_slot *slots, size_t n)
 {
     str *merges;
@@ -124,6 +125,8 @@ static mpk_status list_scores(exporter *e, const pair_slot *slots, size_t n)
 
 /* ---- ids ---- */
 
+/* GGUF can say that one token comes first or last, and which is by its role; a template with more
+ * cannot be written. */
 static mpk_status take_around(exporter *e, const tokenizer_ids *ids, const char *where, int32_t *id,
                               int32_t *add)
 {
@@ -201,6 +204,7 @@ static mpk_status encode_texts(exporter *e, const tokenizer *t, arena *a, tokeni
     return MPK_OK;
 }
 
+/* *same stays true only if every text has the same ids. */
 static mpk_status compare(exporter *e, const tokenizer *t, arena *a, bool *same)
 {
     tokenizer_ids *ids;
@@ -232,6 +236,7 @@ static mpk_status try_vocab(exporter *e, bool *same)
     return status;
 }
 
+/* The first name under which all texts agree. */
 static mpk_status find_cutting(exporter *e)
 {
     bool same = false;
@@ -266,6 +271,7 @@ static mpk_status find_prefix(exporter *e)
          "cannot be written");
 }
 
+/* Byte fallback means a sentencepiece vocabulary: scores.  All others are byte-level: merges. */
 static mpk_status export_vocab(exporter *e, size_t n_tokens)
 {
     pair_slot *slots = NULL;

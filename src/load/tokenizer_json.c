@@ -13,6 +13,8 @@ enum { MAX_FILE_BYTES = 1 << 28, MAX_GAP = 1 << 16 };
 
 /* --- the model --- */
 
+/* Ids may have gaps, which added tokens fill, but not so large that a hostile file could make us
+ * reserve gigabytes. */
 static mpk_status read_vocab(doc_reader *r, const json_value *vocab)
 {
     tokenizer *t = r->t;
@@ -63,6 +65,8 @@ static mpk_status split_merge(doc_reader *r, const json_value *v, size_t i, str 
     return MPK_OK;
 }
 
+/* Both sides and their joint text must be tokens: a merge to nothing would be silently
+ * unreachable. */
 mpk_status tokenizer_add_merge(mpk_context *cx, tokenizer *t, size_t rank, str left, str right)
 {
     uint64_t left_id, right_id, id;
@@ -87,6 +91,7 @@ mpk_status tokenizer_add_merge(mpk_context *cx, tokenizer *t, size_t rank, str l
     return MPK_OK;
 }
 
+/* The rank of a merge is its place in the list. */
 static mpk_status read_merges(doc_reader *r, const json_value *merges)
 {
     CHECK(r->cx, json_is(merges, JSON_KIND_LIST), MPK_EFORMAT,
@@ -100,6 +105,7 @@ static mpk_status read_merges(doc_reader *r, const json_value *merges)
     return MPK_OK;
 }
 
+/* Options that change ids are read or refused; none is ignored. */
 static mpk_status read_model(doc_reader *r, const json_value *o)
 {
     tokenizer *t = r->t;
@@ -132,6 +138,8 @@ static mpk_status read_model(doc_reader *r, const json_value *o)
 
 /* --- added tokens --- */
 
+/* normalized is true by default for all but special tokens; such a token is searched for in its
+ * normalised form. */
 static mpk_status read_added(doc_reader *r, const json_value *o, size_t i, added_token *a)
 {
     CHECK(r->cx, json_is(o, JSON_KIND_OBJECT), MPK_EFORMAT,
@@ -191,6 +199,8 @@ static mpk_status grow_tokens(doc_reader *r, size_t id)
     return MPK_OK;
 }
 
+/* Added tokens may extend the vocabulary beyond the model's, or give a token of the model a
+ * role. */
 static mpk_status read_added_tokens(doc_reader *r, const json_value *list)
 {
     tokenizer *t = r->t;
@@ -269,6 +279,8 @@ static mpk_status read_part(doc_reader *r, const json_value *root, const char *k
     return v ? one(r, v) : MPK_OK;
 }
 
+/* The model comes first: post-processors name its tokens.  Added tokens come after the normalizer,
+ * which they pass through. */
 static mpk_status read_root(doc_reader *r, const json_value *root, const json_value *config)
 {
     const json_value *version = json_get(root, "version");
@@ -300,6 +312,7 @@ static mpk_status read_documents(doc_reader *r, arena *a, str json, str config)
     return read_root(r, root, config_root);
 }
 
+/* The parsed documents are freed here; everything that the tokenizer keeps was copied. */
 mpk_status tokenizer_from_json_bytes(mpk_context *cx, str json, str config, tokenizer **out)
 {
     doc_reader r = {.cx = cx};
@@ -313,6 +326,7 @@ mpk_status tokenizer_from_json_bytes(mpk_context *cx, str json, str config, toke
     return status;
 }
 
+/* `path` is a folder or the file itself; tokenizer_config.json lies beside it, or not at all. */
 static mpk_status read_files(mpk_context *cx, arena *a, const char *path, str *json, str *config)
 {
     const char *folder = path, *file = path;

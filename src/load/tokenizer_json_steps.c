@@ -12,6 +12,7 @@ static const char *const scheme_names[] = {"always", "first", "never", NULL};
 
 /* --- normalizers --- */
 
+/* A table for the kinds without options, and one branch for each of the others. */
 mpk_status doc_read_normalizer(doc_reader *r, const json_value *o)
 {
     static const struct {
@@ -77,6 +78,7 @@ static mpk_status add_prefix(doc_reader *r, str content, prefix_scheme scheme)
     return MPK_OK;
 }
 
+/* The expression is GPT-2's own, as the library has it built in. */
 static mpk_status read_byte_level(doc_reader *r, const json_value *o)
 {
     bool prefix, use_regex;
@@ -108,6 +110,8 @@ static mpk_status get_scheme(doc_reader *r, const json_value *o, prefix_scheme *
     return MPK_OK;
 }
 
+/* Three steps: spaces become the marker, the marker is put before the text, and words are cut
+ * before each marker. */
 static mpk_status read_metaspace(doc_reader *r, const json_value *o)
 {
     str replacement;
@@ -132,6 +136,7 @@ static mpk_status read_metaspace(doc_reader *r, const json_value *o)
     return MPK_OK;
 }
 
+/* There is no default behaviour in the format. */
 static mpk_status read_split(doc_reader *r, const json_value *o)
 {
     step *s = NULL;
@@ -158,6 +163,7 @@ static mpk_status read_whitespace(doc_reader *r)
         STR("[" RUST_WORD "]+|[^" RUST_WORD "\\x{9}-\\x{d}\\x{20}\\x{85}\\p{Z}]+"), &s->regex);
 }
 
+/* The delimiter itself is dropped. */
 static mpk_status read_delimiter(doc_reader *r, const json_value *o)
 {
     step *s = NULL;
@@ -171,6 +177,7 @@ static mpk_status read_delimiter(doc_reader *r, const json_value *o)
     return MPK_OK;
 }
 
+/* The order of kinds has no meaning; names are the library's. */
 mpk_status doc_read_pre_tokenizer(doc_reader *r, const json_value *o)
 {
     str type = doc_type(o);
@@ -209,6 +216,7 @@ mpk_status doc_read_pre_tokenizer(doc_reader *r, const json_value *o)
 
 /* --- decoders --- */
 
+/* Steps run in the order of the file. */
 mpk_status doc_read_decoder(doc_reader *r, const json_value *o)
 {
     str type = doc_type(o);
@@ -247,6 +255,7 @@ mpk_status doc_read_decoder(doc_reader *r, const json_value *o)
 
 /* --- post-processors --- */
 
+/* A later processor puts its tokens outside of those of an earlier one. */
 mpk_status doc_surround(doc_reader *r, const tokenizer_ids *before, const tokenizer_ids *after)
 {
     tokenizer *t = r->t;
@@ -275,6 +284,7 @@ static mpk_status add_template_ids(doc_reader *r, const json_value *o, str name,
     return MPK_OK;
 }
 
+/* Only the form for a single text is used: tokens, the text once, tokens. */
 static mpk_status read_template(doc_reader *r, const json_value *o)
 {
     tokenizer_ids sides[2] = {{0}, {0}};
@@ -314,6 +324,7 @@ static mpk_status add_pair_id(doc_reader *r, const json_value *o, const char *ke
     return MPK_OK;
 }
 
+/* Bert's and Roberta's are templates in another spelling. */
 mpk_status doc_read_post_processor(doc_reader *r, const json_value *o)
 {
     str type = doc_type(o);

@@ -23,6 +23,8 @@ bool doc_is_below(const json_value *v, int64_t limit)
     return v && v->is_integer && v->integer >= 0 && v->integer < limit;
 }
 
+/* An option that is not known is refused, also where its value would mean nothing: the next version
+ * may give it a meaning. */
 mpk_status doc_check_keys(doc_reader *r, const char *what, const json_value *object,
                           const char *const *known)
 {
@@ -37,6 +39,7 @@ mpk_status doc_check_keys(doc_reader *r, const char *what, const json_value *obj
     }
     return MPK_OK;
 }
+/* Null counts as absent: json_get gives NULL for it. */
 mpk_status doc_get_bool(doc_reader *r, const json_value *object, const char *key, bool otherwise,
                         bool *out)
 {
@@ -57,6 +60,7 @@ mpk_status doc_copy_text(doc_reader *r, const json_value *v, str *out)
     return MPK_OK;
 }
 
+/* Copied to the tokenizer's arena, since the document goes. */
 mpk_status doc_get_text(doc_reader *r, const json_value *object, const char *key, bool needed,
                         str *out)
 {
@@ -78,6 +82,7 @@ mpk_status doc_get_count(doc_reader *r, const json_value *object, const char *ke
     return MPK_OK;
 }
 
+/* Patterns are a literal text or a regular expression; an empty literal would match everywhere. */
 mpk_status doc_get_pattern(doc_reader *r, const json_value *object, step *s)
 {
     const json_value *v = json_get(object, "pattern");
@@ -93,6 +98,7 @@ mpk_status doc_get_pattern(doc_reader *r, const json_value *object, step *s)
     return doc_copy_text(r, literal, &s->literal);
 }
 
+/* *out is the index in `names`, or `otherwise`; an unknown name is an error and no default. */
 mpk_status doc_get_choice(doc_reader *r, const json_value *object, const char *key,
                           const char *const *names, int otherwise, int *out)
 {
@@ -110,6 +116,7 @@ mpk_status doc_get_choice(doc_reader *r, const json_value *object, const char *k
          key, SHOWN(doc_type(object)), SHOWN(name));
 }
 
+/* `one` may call this again for a Sequence inside; depth is bounded. */
 mpk_status doc_read_sequence(doc_reader *r, const json_value *object, const char *key, doc_read one)
 {
     const json_value *list = json_get(object, key);

@@ -224,6 +224,8 @@ static const char *escape_place(char c)
     }
 }
 
+/* `inside`: in a bracket, where places such as \\b have no meaning.  A letter or digit that is not
+ * known is refused; any other character stands for itself. */
 static mpk_status translate_escape(translator *t, bool inside)
 {
     if (t->at + 1 >= t->in.n)
@@ -430,6 +432,8 @@ static mpk_status translate(translator *t)
 
 /* --- compiling --- */
 
+/* A pattern of our own, in PCRE2's syntax already.  A newline is LF alone, and ^ and $ know lines,
+ * as in Oniguruma. */
 mpk_status regex_compile_native(mpk_context *cx, arena *a, str pattern, regex **out)
 {
     regex *r;
@@ -459,6 +463,8 @@ mpk_status regex_compile_native(mpk_context *cx, arena *a, str pattern, regex **
 
 enum { LONGEST_PATTERN = 1 << 16 };
 
+/* A pattern of the file: translated, then compiled.  Errors show the original, cut to a length that
+ * fits a message. */
 mpk_status regex_compile(mpk_context *cx, arena *a, str pattern, regex **out)
 {
     CHECK(cx, pattern.n <= LONGEST_PATTERN, MPK_ELIMIT,
@@ -487,6 +493,7 @@ void regex_free(regex *r)
 
 enum { STACK_FIRST = 32 << 10, STACK_MOST = 16 << 20, LEAST_LIMIT = 1000000 };
 
+/* What one thread needs to match: expressions are shared, this is not. */
 mpk_status regex_match_new(mpk_context *cx, regex_match **out)
 {
     regex_match *m = calloc(1, sizeof *m);
@@ -522,6 +529,8 @@ static void put_stand_in(text *copy, size_t i, uint32_t c)
     memcpy(copy->at + i, bytes, one.n);
 }
 
+/* `shown` is what PCRE2 sees.  It is the original, unless a character has a stand-in; stand-ins
+ * have the same length, so offsets in the one are offsets in the other. */
 mpk_status subject_set(mpk_context *cx, subject *s, str original)
 {
     s->original = s->shown = original;
@@ -547,6 +556,8 @@ void subject_free(subject *s)
     text_free(&s->copy);
 }
 
+/* The search from byte `from`.  The limit on backtracking grows with the text: linear patterns
+ * never meet it, exploding ones do. */
 mpk_status regex_find(mpk_context *cx, regex_match *m, const regex *r, const subject *in,
                       size_t from, bool *found, size_t *start, size_t *end)
 {

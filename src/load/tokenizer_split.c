@@ -52,6 +52,8 @@ static mpk_status find(finder *f, bool *found)
     return MPK_OK;
 }
 
+/* The next match.  An empty match directly after the last match is skipped, as regular expression
+ * libraries do, by going one character on. */
 mpk_status finder_next(finder *f, bool *found)
 {
     str in = f->in->original;
@@ -105,6 +107,8 @@ static bool joins(const splitter *sp, bool matched)
     }
 }
 
+/* Ranges come in order, matched and unmatched in turn.  One is kept pending, because the next may
+ * have to join it, as the behaviour says. */
 static mpk_status take_range(splitter *sp, size_t start, size_t end, bool matched)
 {
     if (sp->step->invert)
@@ -125,6 +129,7 @@ static mpk_status take_range(splitter *sp, size_t start, size_t end, bool matche
     return MPK_OK;
 }
 
+/* Cut one piece by step k; its parts go to step k + 1 as they are found. */
 static mpk_status split(encoder *e, size_t k, str piece, bool at_start)
 {
     splitter sp = {

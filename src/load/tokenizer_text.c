@@ -17,6 +17,7 @@ mpk_status text_check(mpk_context *cx, const text *t)
     return MPK_OK;
 }
 
+/* The text must be valid: nothing is checked here. */
 uint32_t utf8_get(const char *at)
 {
     const unsigned char *p = (const unsigned char *)at;
@@ -55,6 +56,7 @@ static bool continues(const unsigned char *at, unsigned n, unsigned char c)
     return c >= low && c <= high;
 }
 
+/* Shortest forms only; the second byte decides about surrogates and the upper end (continues). */
 bool utf8_is_valid(str s)
 {
     for (size_t i = 0; i < s.n;) {
@@ -101,6 +103,8 @@ static void add_byte(text *t, utf8_rest *rest, unsigned char c)
         text_add(t, replacement, 3);
 }
 
+/* Add bytes as valid UTF-8, with U+FFFD for what is none.  A character may be cut between two
+ * calls; `rest` keeps its beginning.  Runs of ASCII are added whole. */
 void utf8_add_valid(text *t, utf8_rest *rest, const char *bytes, size_t n)
 {
     for (size_t i = 0; i < n;) {
@@ -135,6 +139,7 @@ bool char_is_numeric(uint32_t c)
            table_is_new_numeric(c);
 }
 
+/* ASCII punctuation includes what Unicode calls symbols ($, +, <), as BERT counts them. */
 bool char_is_punctuation(uint32_t c)
 {
     if (c < 0x80)
@@ -159,6 +164,7 @@ bool char_is_mark(uint32_t c)
     return k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME && !char_is_inert(c);
 }
 
+/* *second is 0, or the second character of the lower case. */
 uint32_t char_lower(uint32_t c, uint32_t *second)
 {
     *second = 0;
@@ -185,6 +191,8 @@ uint32_t byte_to_char(unsigned char byte)
     return byte <= 0xa0 ? 0x100u + 33 + (byte - 0x7fu) : 0x143;
 }
 
+/* The inverse of byte_to_char, -1 for a character that stands for no byte.  GPT-2 shows the bytes
+ * that have no printable character as U+0100 and up, in order. */
 int byte_from_char(uint32_t c)
 {
     if (c < 0x100)
@@ -203,6 +211,7 @@ typedef struct char_list {
     size_t n, capacity;
 } char_list;
 
+/* false: out of memory; the list is as before. */
 static bool list_reserve(char_list *l, size_t n)
 {
     if (l->n + n <= l->capacity)
@@ -218,6 +227,7 @@ static bool list_reserve(char_list *l, size_t n)
 
 enum { LONGEST_DECOMPOSITION = 32 };
 
+/* Characters below U+00A0 have no decomposition, and ASCII is most of all text. */
 static bool decompose(char_list *l, str in, bool compatible)
 {
     int options = UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | (compatible ? UTF8PROC_COMPAT : 0);
@@ -258,6 +268,7 @@ static void order_run(int32_t *run, size_t n, int32_t *spare)
     memcpy(run, spare, n * sizeof *run);
 }
 
+/* Marks after a base character are ordered by class, each run by itself. */
 static bool order_marks(char_list *l)
 {
     int32_t *spare = NULL;
@@ -303,6 +314,7 @@ static bool is_ascii(str s)
     return true;
 }
 
+/* ASCII is its own normal form in all four. */
 mpk_status normalize_unicode(mpk_context *cx, normal_form form, str in, text *out)
 {
     if (is_ascii(in)) {

@@ -136,6 +136,7 @@ static const struct {
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
+/* Ranges rise and do not overlap. */
 static bool in_ranges(const range *table, size_t n, uint32_t c)
 {
     size_t low = 0, high = n;
@@ -170,6 +171,8 @@ uint32_t table_new_lower(uint32_t c)
     return c;
 }
 
+/* A character of the same class and length in UTF-8 that PCRE2 knows; c itself if PCRE2 knows
+ * it. */
 uint32_t char_stand_in(uint32_t c)
 {
     size_t low = 0, high = COUNT(newer);

@@ -104,6 +104,7 @@ typedef struct maker {
     const tokenizer_vocab *v;
 } maker;
 
+/* Tokens must be valid UTF-8, since characters are read from them without checks. */
 static mpk_status copy_tokens(maker *m)
 {
     tokenizer *t = m->t;
@@ -148,6 +149,7 @@ static mpk_status copy_types(maker *m)
     return MPK_OK;
 }
 
+/* The strings are "left right"; both are checked to be tokens. */
 static mpk_status copy_merges(maker *m)
 {
     const tokenizer_vocab *v = m->v;
@@ -281,6 +283,7 @@ static mpk_status make_gemma4(maker *m)
     return copy_ids(m, true, false);
 }
 
+/* tokenizer.ggml.model names the algorithm, not the model. */
 static mpk_status make(maker *m)
 {
     TRY(copy_tokens(m));

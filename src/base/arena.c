@@ -53,6 +53,7 @@ void *arena_alloc(arena *a, size_t n, size_t item_bytes)
     return p;
 }
 
+/* A copy with a zero after it.  NULL: out of memory. */
 char *arena_copy(arena *a, const char *bytes, size_t n)
 {
     if (n == SIZE_MAX)
@@ -68,6 +69,8 @@ arena_mark arena_get_mark(const arena *a)
     return (arena_mark){a->block, a->block ? a->block->used : 0};
 }
 
+/* Everything that was allocated since the mark is gone.  Blocks made since are freed; the mark's
+ * own block is used on. */
 void arena_reset(arena *a, arena_mark mark)
 {
     while (a->block != mark.block) {
@@ -85,6 +88,7 @@ void arena_free(arena *a)
     arena_reset(a, (arena_mark){0});
 }
 
+/* The adopted blocks become the newer ones, so marks of `a` taken before free them too. */
 void arena_adopt(arena *a, arena *from)
 {
     arena_block *oldest = from->block;
@@ -98,6 +102,8 @@ void arena_adopt(arena *a, arena *from)
     *from = (arena){0};
 }
 
+/* The old array stays where it is until the arena goes: growing by doubling wastes at most as much
+ * as it holds. */
 void *arena_grow(arena *a, const void *items, size_t n, size_t *capacity, size_t item_bytes)
 {
     size_t grown = *capacity ? *capacity * 2 : 8;

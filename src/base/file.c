@@ -27,6 +27,8 @@ void file_map_release(const file_map *m)
         madvise((void *)(uintptr_t)m->bytes, m->n_bytes, MADV_DONTNEED);
 }
 
+/* Only whole pages inside the range: its neighbours on the pages at both ends may still be read.
+ * The pages come back from the file if they are read again. */
 void file_map_release_part(const void *at, size_t n)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE),
@@ -98,6 +100,7 @@ static mpk_status read_all(mpk_context *cx, int fd, const char *path, size_t lim
     }
 }
 
+/* "-" is standard input.  The size is not asked for first, since pipes have none. */
 mpk_status file_read(mpk_context *cx, arena *a, const char *path, size_t limit, str *out)
 {
     bool standard_input = strcmp(path, "-") == 0;
@@ -117,6 +120,7 @@ mpk_status file_read(mpk_context *cx, arena *a, const char *path, size_t limit, 
     return MPK_OK;
 }
 
+/* 0, or the system's error number. */
 static int write_all(int fd, const char *bytes, size_t n)
 {
     while (n) {
@@ -201,6 +205,7 @@ mpk_status file_sink_commit(mpk_context *cx, file_sink *s)
     return MPK_OK;
 }
 
+/* After a commit `name` is NULL, and this does nothing. */
 void file_sink_abandon(file_sink *s)
 {
     if (!s->name)

@@ -248,6 +248,7 @@ static mpk_status read_number(reader *r, json_value *out)
     return good ? MPK_OK : fail_at(r, "a smaller number");
 }
 
+/* What is none of the three words must be a number. */
 static mpk_status read_word(reader *r, json_value *out)
 {
     static const struct {
@@ -347,6 +348,7 @@ static mpk_status read_document(reader *r, json_value *out)
     return r->at == r->source.n ? MPK_OK : fail_at(r, "the end of the document");
 }
 
+/* Texts without escapes point into `source`, which must therefore live as long as the result. */
 mpk_status json_parse(mpk_context *cx, arena *a, str source, const json_value **out)
 {
     reader r = {.cx = cx, .a = a, .source = source};
@@ -371,6 +373,7 @@ const json_value *json_get(const json_value *object, const char *key)
     return json_find(object, str_from(key));
 }
 
+/* null counts as absent: none of our callers tells them apart. */
 const json_value *json_find(const json_value *object, str key)
 {
     if (json_is(object, JSON_KIND_OBJECT))
@@ -419,6 +422,7 @@ mpk_status json_read_u32(mpk_context *cx, const json_value *object, const char *
     return MPK_OK;
 }
 
+/* This and the following leave *out as it was if the key is absent. */
 mpk_status json_read_double(mpk_context *cx, const json_value *object, const char *key, double *out)
 {
     const json_value *value = json_get(object, key);

@@ -27,6 +27,7 @@ static map_slot *find(const map *m, str key, uint64_t hash)
     return &m->slots[i];
 }
 
+/* The capacity is a power of two; the old slots stay in the arena. */
 static mpk_status grow(mpk_context *cx, arena *a, map *m)
 {
     map bigger = {.n = m->n, .capacity = m->capacity ? m->capacity * 2 : 16};
@@ -53,6 +54,7 @@ mpk_status map_put(mpk_context *cx, arena *a, map *m, str key, uint64_t value)
     return MPK_OK;
 }
 
+/* A key without an address is the empty text, which may be a key. */
 bool map_get(const map *m, str key, uint64_t *value)
 {
     if (!m->n)

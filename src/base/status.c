@@ -23,6 +23,8 @@ static void append(mpk_context *cx, const char *format, va_list args)
     }
 }
 
+/* The first message: it replaces what an earlier failure left.  cx may be NULL where nobody wants
+ * the words. */
 mpk_status status_fail(mpk_context *cx, mpk_status code, const char *format, ...)
 {
     if (!cx)
@@ -59,6 +61,7 @@ void status_clear(mpk_context *cx)
     cx->text[0] = 0;
 }
 
+/* No default case, so that the compiler names a status without a sentence. */
 const char *status_sentence(mpk_status code)
 {
     switch (code) {

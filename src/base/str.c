@@ -41,6 +41,7 @@ size_t str_char_bytes(char first)
     return 1 + (c >= 0x80) + (c >= 0xe0) + (c >= 0xf0);
 }
 
+/* The bytes written, 1 to 4; c is a code point. */
 size_t str_put_char(char to[4], uint32_t c)
 {
     static const unsigned char lead[5] = {0, 0, 0xc0, 0xe0, 0xf0};
@@ -51,6 +52,7 @@ size_t str_put_char(char to[4], uint32_t c)
     return size;
 }
 
+/* Read in the C locale: a program that sets LC_NUMERIC would otherwise read "1.5" as 1. */
 bool str_read_double(str s, double *out)
 {
     char digits[NUMBER_BYTES + 1], *end = digits;
@@ -86,6 +88,7 @@ static bool reserve(text *t, size_t n)
     return true;
 }
 
+/* There is always a zero after the text, so that it can be passed on as a C string. */
 void text_add(text *t, const char *bytes, size_t n)
 {
     if (!reserve(t, n))
@@ -118,6 +121,7 @@ void text_print(text *t, const char *format, ...)
     leave_c_locale(&l);
 }
 
+/* The fewest digits that read back as the same number. */
 void text_add_double(text *t, double x)
 {
     size_t before = t->n;
@@ -131,6 +135,8 @@ void text_add_double(text *t, double x)
     }
 }
 
+/* n zero bytes at the end of the text, to be overwritten.  The address holds until the text grows
+ * again. */
 char *text_room(text *t, size_t n)
 {
     static const char zeros[4096];

@@ -38,6 +38,7 @@ static unsigned cgroup_processors(void)
     return n == 2 && quota && period ? (unsigned)((quota + period - 1) / period) : UINT_MAX;
 }
 
+/* The processors this process may use: its affinity, limited by the quota of its control group. */
 unsigned thread_processors(void)
 {
     cpu_set_t set;

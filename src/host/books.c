@@ -11,6 +11,7 @@
 
 /* ---- start and end ---- */
 
+/* rings NULL: a program that takes no requests. */
 mpk_status host_books_open(mpk_context *cx, const rt_serving *s, const host_rings *rings,
                            host_books *b)
 {
@@ -25,6 +26,8 @@ mpk_status host_books_open(mpk_context *cx, const rt_serving *s, const host_ring
     return MPK_OK;
 }
 
+/* Counted by holders, because either side may let go last: the caller's handle or the request in
+ * the machine. */
 host_shares *host_shares_new(uint64_t n)
 {
     host_shares *s =
@@ -50,6 +53,7 @@ static void entry_free(host_entry *e)
     free(e);
 }
 
+/* The machine has stopped by now: nothing reads the token arena or the shares any more. */
 void host_books_close(host_books *b)
 {
     for (size_t i = 0; i < b->entries.n; i++)
@@ -91,6 +95,8 @@ static uint64_t words_of(const rt_request *r)
     return (uint64_t)r->n_prompt + r->n_rules + (uint64_t)r->n_names * RT_NAME_WORDS;
 }
 
+/* First fit among the regions in use.  `taken` moves `at` behind the region that it found in the
+ * way. */
 static bool take_region(const host_books *b, uint64_t n, host_region *out)
 {
     uint64_t at = 0;
@@ -156,6 +162,7 @@ static void bring_logprobs(machine *m, host_entry *e, const rt_token *t)
 
 /* ---- the book ---- */
 
+/* Linear: as many entries as requests under way. */
 static host_entry *find_entry(host_books *b, uint64_t id, size_t *index)
 {
     for (size_t i = 0; i < b->entries.n; i++)
@@ -166,6 +173,8 @@ static host_entry *find_entry(host_books *b, uint64_t id, size_t *index)
     return NULL;
 }
 
+/* Order of arrival is kept, since entries before `entries_unsent` are those that the machine
+ * has. */
 static void remove_entry(machine *m, size_t index)
 {
     host_books *b = &m->books;
@@ -200,6 +209,8 @@ static void send_command(machine *m, rt_command c)
     m->def->ring(m);
 }
 
+/* The tokens must lie in the arena before the ring entry is published, and the entry before its
+ * count: the machine reads both once it sees the count. */
 static void send_request(host_books *b, host_entry *e)
 {
     const host_rings *r = &b->rings;
@@ -300,6 +311,8 @@ static uint32_t drafts_of(const rt_serving *s, const machine_request *r)
     return r->drafts < RT_MAX_DRAFTS ? r->drafts : RT_MAX_DRAFTS;
 }
 
+/* alone: a request that must see every token of its prompt computed gets no names, so it takes no
+ * pages of others. */
 static void fill_request(const rt_serving *s, rt_request *to, const machine_request *r)
 {
     bool alone =
@@ -336,6 +349,7 @@ static void write_names(const rt_serving *s, const machine_request *r, uint32_t 
     }
 }
 
+/* All memory that submitting needs is taken here, before the lock. */
 static mpk_status new_entry(mpk_context *cx, const host_books *b, const machine_request *r,
                             const rt_request *request, host_entry **out)
 {
@@ -369,6 +383,7 @@ static mpk_status new_entry(mpk_context *cx, const host_books *b, const machine_
     return MPK_OK;
 }
 
+/* Lent memory is given back if the entry cannot be added; the caller frees the entry itself. */
 static mpk_status submit_locked(mpk_context *cx, machine *m, const machine_request *r,
                                 host_entry *e)
 {
@@ -386,6 +401,7 @@ static mpk_status submit_locked(mpk_context *cx, machine *m, const machine_reque
     return status;
 }
 
+/* The checks come before the lock, because they read only constants of the machine. */
 mpk_status machine_submit(mpk_context *cx, machine *m, const machine_request *r, uint64_t *id)
 {
     rt_request request;
@@ -404,6 +420,7 @@ mpk_status machine_submit(mpk_context *cx, machine *m, const machine_request *r,
     return status;
 }
 
+/* The prompt's region is reused, since it was fed before the request could wait for tokens. */
 static mpk_status append_locked(mpk_context *cx, machine *m, uint64_t id, const int32_t *tokens,
                                 uint32_t n, float *logits)
 {
@@ -442,6 +459,7 @@ bool machine_takes_masks(const machine *m)
     return m->books.serving.n_masks && m->def->put_mask;
 }
 
+/* A mask for a request that has no row yet is kept until it is sent. */
 void machine_put_mask(machine *m, uint64_t id, uint32_t index, const uint32_t *bits)
 {
     host_books *b = &m->books;
@@ -480,6 +498,8 @@ static void end_early(machine *m, size_t index)
     machine_ring_host(m);
 }
 
+/* A request that the machine has not seen ends here; another ends when the machine says so, which
+ * may be with a token that was on its way. */
 void machine_cancel(machine *m, uint64_t id)
 {
     size_t index;
@@ -547,6 +567,8 @@ static uint32_t look(machine *m, rt_token *out, uint32_t most, bool *nudged)
     return n;
 }
 
+/* The bell is read before looking: one that rings in between changes it, and the wait then returns
+ * at once. */
 mpk_status machine_drain(mpk_context *cx, machine *m, rt_token *out, uint32_t most,
                          uint64_t timeout_ns, uint32_t *n)
 {

@@ -40,6 +40,7 @@ static char *gather_axis(const char *from, const ir_tensor *t, const int64_t *st
     return to;
 }
 
+/* A view's elements in row-major order, as callers see tensors. */
 void machine_gather(const ir_graph *g, ir_tensor_id tensor, const void *first, void *to)
 {
     const ir_tensor *t = &g->tensors.at[tensor];
@@ -77,6 +78,8 @@ static const char *name_peer(const machine *m, const rt_graph *g, const rt_fault
     return words;
 }
 
+/* The record comes from a machine that has failed, so its graph is checked before it is used as an
+ * index. */
 mpk_status machine_say_fault(mpk_context *cx, const machine *m, const rt_fault *f)
 {
     char words[128], peer[32];
@@ -132,6 +135,7 @@ mpk_status machine_read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_t
     return m->def->read_tensor(cx, m, graph, tensor, to);
 }
 
+/* UINT32_MAX: as many as the graph was built for. */
 mpk_status machine_run_graph(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
                              uint32_t n_rows)
 {

@@ -53,6 +53,7 @@ static void find_tensors(const program_image *image, uint32_t graph, rt_serving 
         s->asks = RT_NOWHERE;
 }
 
+/* All graphs of a program share the step's tensors; the step task fills one set of them. */
 static bool same_places(const rt_serving *a, const rt_serving *b)
 {
     return a->tokens == b->tokens && a->positions == b->positions && a->slots == b->slots &&
@@ -111,6 +112,8 @@ void host_find_serving(const program_image *image, rt_serving *out)
     *out = s;
 }
 
+/* few_tokens becomes what the largest graph up to it was built for: steps of up to so many tokens
+ * run on graphs that sum in the same order. */
 mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t few_tokens,
                            rt_serving *s)
 {
@@ -142,6 +145,9 @@ static uint32_t sharing_unit(const rt_serving *s)
     return s->max_tokens % s->page_tokens == 0 ? s->max_tokens : 0;
 }
 
+/* Putting requests back and sharing both need the text of every slot.  Where steps are filled
+ * apart, requests cannot grow: feeding a text again would cut it elsewhere.  The keys of names are
+ * random, so that nobody outside can make two texts collide. */
 void host_plan_pages(rt_serving *s, bool grows, bool shared)
 {
     bool has_text = s->ready && s->n_pages && s->history != RT_NOWHERE &&

@@ -15,6 +15,7 @@ typedef struct share_runs {
     int64_t count, first, step, n;
 } share_runs;
 
+/* In elements: `count` runs of n, the first at `first`, each `step` after the one before. */
 static share_runs runs_of(const tg_weight *w, const ir_share *share)
 {
     share_runs r = {.count = 1, .n = 1};
@@ -71,6 +72,8 @@ static void copy_entries(const void *const *parts, uint64_t entry, uint64_t firs
     }
 }
 
+/* The source is a mapping of the file: its pages are let go after they were copied, so that loading
+ * needs no second copy of a model in memory. */
 void host_copy_weight(const tg_weight *w, const machine_weight *from, char *to)
 {
     ir_share share = ir_read_share(w->name);
@@ -88,6 +91,7 @@ void host_copy_weight(const tg_weight *w, const machine_weight *from, char *to)
         file_map_release_part(from->parts[k], (size_t)entry);
 }
 
+/* Filled as the whole weight would be, so a part has the same values whatever it is a part of. */
 void host_make_up_weight(const tg_weight *w, uint64_t seed, char *to)
 {
     ir_share share = ir_read_share(w->name);

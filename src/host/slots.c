@@ -13,6 +13,7 @@ struct machine_slots {
     void *target;              /* NULL: copies */
 };
 
+/* roots[i]: the tensor whose memory slot i gives, IR_NONE for one that the program does not use. */
 mpk_status machine_make_slots(mpk_context *cx, machine *m, arena *a, uint32_t graph, uint32_t n,
                               const ir_tensor_id *roots, machine_slots **out)
 {
@@ -36,6 +37,8 @@ mpk_status machine_make_slots(mpk_context *cx, machine *m, arena *a, uint32_t gr
     return MPK_OK;
 }
 
+/* Constants are written only when the address changes: a caller who changes one in place must say
+ * so with another address. */
 static mpk_status write_slots(mpk_context *cx, machine *m, machine_slots *s, void *const *data)
 {
     for (uint32_t i = 0; i < s->n; i++) {
@@ -48,6 +51,7 @@ static mpk_status write_slots(mpk_context *cx, machine *m, machine_slots *s, voi
     return MPK_OK;
 }
 
+/* Outputs and state go back to the caller. */
 static mpk_status read_slots(mpk_context *cx, machine *m, const machine_slots *s, void *const *data)
 {
     for (uint32_t i = 0; i < s->n; i++) {
@@ -59,6 +63,7 @@ static mpk_status read_slots(mpk_context *cx, machine *m, const machine_slots *s
     return MPK_OK;
 }
 
+/* Addresses where memory is shared, copies elsewhere. */
 mpk_status machine_run_slots(mpk_context *cx, machine *m, machine_slots *s, void *const *data)
 {
     if (s->target && m->def->move_slots) {
@@ -77,6 +82,7 @@ static mpk_status check_launches(mpk_context *cx, const machine *m)
     return MPK_OK;
 }
 
+/* after: the machine whose launch on the same stream comes before; NULL: none. */
 mpk_status machine_launch_slots(mpk_context *cx, machine *m, machine *after, machine_slots *s,
                                 void *stream, void *const *data)
 {

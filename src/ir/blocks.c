@@ -225,6 +225,7 @@ static const block_format formats[IR_DTYPES] = {
     [IR_TQ2_0] = {NULL, {64, -1}, 1},
 };
 
+/* false: not a block format, nothing is written.  n is a multiple of the block. */
 bool blocks_unpack_row(ir_dtype dtype, const void *from, int64_t n, float *to)
 {
     const ir_dtype_info *info = &ir_dtype_table[dtype];

@@ -122,6 +122,9 @@ static void find_range(int n, const float *x, float *low, float *high)
     }
 }
 
+/* For groups with a minimum.  Where the format can only subtract a minimum, an all-positive group
+ * starts at 0.  The range is stretched by small steps either way: each start leads to another local
+ * optimum. */
 static void search_range(group_search *g, float low, float high)
 {
     const fit_form *form = g->form;
@@ -145,6 +148,7 @@ static void search_extreme(group_search *g, float extreme)
         try_start(g, extreme / ((float)g->form->q_most + 0.2f * (float)i), 0);
 }
 
+/* One group; *s and *m are 0 if all of it is 0.  `w` NULL: all elements weigh the same. */
 void fit_group(const fit_form *form, const float *x, const float *w, float *s, float *m)
 {
     group_search g = {.form = form, .x = x, .w = w ? w : equal_weights, .error = FLT_MAX};

@@ -95,6 +95,8 @@ static void put_halves(const small_block *b, uint8_t *low, uint8_t *fifth)
     }
 }
 
+/* The four old formats: without importances the definition fixes every bit, with them the search is
+ * better than it.  Numbers are the largest integer and the zero point. */
 static void pack_q4_0(const float *x, const float *w, uint8_t *to)
 {
     small_block b = {0};
@@ -214,6 +216,7 @@ static void put_low_bits(const fit_block *b, uint8_t *to)
     }
 }
 
+/* Eight groups of 32; scales and minima of 6 bits each are packed crosswise into 12 bytes. */
 static void pack_q4_k(const float *x, const float *w, uint8_t *to)
 {
     static const fit_form form = {32, 0, 15, 0, 63, FIT_MINIMUM_BELOW_ZERO};
@@ -285,6 +288,7 @@ static bool has_finite_scales(const struct packer *p, const uint8_t *block)
     return true;
 }
 
+/* false: a scale left f16's range; what is in `to` is then worthless. */
 bool blocks_pack_row(ir_dtype dtype, const float *from, const float *importance, int64_t n,
                      void *to)
 {

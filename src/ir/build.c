@@ -8,6 +8,7 @@
 
 #include "ir/op.h"
 
+/* `name` may be NULL. */
 mpk_status ir_create(mpk_context *cx, arena *a, const char *name, ir_graph **out)
 {
     ir_graph *g;

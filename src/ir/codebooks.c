@@ -226,6 +226,7 @@ static void take_tq2_0(const uint8_t *b, codebook_block *to)
     memset(to->small, 1, sizeof to->small);
 }
 
+/* Only for the dtypes in the table; blocks.c has asked before. */
 void codebook_take(ir_dtype dtype, const uint8_t *block, codebook_block *to)
 {
     static void (*const take[IR_DTYPES])(const uint8_t *, codebook_block *) = {

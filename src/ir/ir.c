@@ -52,6 +52,8 @@ int64_t ir_bytes(const ir_tensor *t)
     return ir_row_bytes(t->dtype, ir_elements(t));
 }
 
+/* What every tensor must be, whoever made it.  The limit leaves room for bytes of an element and
+ * for strides, so later products of dimensions need no check. */
 mpk_status ir_check_tensor(mpk_context *cx, const ir_tensor *t)
 {
     CHECK(cx, t->name.n > 0, MPK_EARG, "a tensor has no name");
@@ -95,6 +97,7 @@ bool ir_box_is_empty(const ir_box *b, uint32_t rank)
     return false;
 }
 
+/* Empty boxes overlap nothing. */
 bool ir_box_overlaps(const ir_box *a, const ir_box *b, uint32_t rank)
 {
     if (ir_box_is_empty(a, rank) || ir_box_is_empty(b, rank))
@@ -105,6 +108,7 @@ bool ir_box_overlaps(const ir_box *a, const ir_box *b, uint32_t rank)
     return true;
 }
 
+/* Every box contains an empty one. */
 bool ir_box_contains(const ir_box *outer, const ir_box *inner, uint32_t rank)
 {
     if (ir_box_is_empty(inner, rank))

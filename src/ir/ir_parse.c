@@ -105,6 +105,7 @@ static int scan_char(parser *p)
     return value;
 }
 
+/* scan_char takes an escape apart and returns -1 for what is none, or at the end of the text. */
 static mpk_status parse_quoted(parser *p, str *out)
 {
     VEC(char) bytes = {0};
@@ -165,6 +166,7 @@ static mpk_status scan_number(parser *p, char digits[NUMBER_BYTES])
     return MPK_OK;
 }
 
+/* scan_number has bounded the digits and put a zero after them. */
 static mpk_status parse_int(parser *p, int64_t *out)
 {
     char digits[NUMBER_BYTES], *end;
@@ -228,6 +230,8 @@ static mpk_status parse_type(parser *p, ir_tensor *t)
     return parse_live(p, &t->live);
 }
 
+/* input, const and state: NAME : TYPE.  The graph copies the name again; the copy here only ends
+ * with a zero. */
 static mpk_status parse_given(parser *p, ir_kind kind)
 {
     ir_tensor t = {0};
@@ -241,6 +245,7 @@ static mpk_status parse_given(parser *p, ir_kind kind)
     return ir_add_tensor(p->cx, p->graph, kind, t.live, copy, t.dtype, t.rank, t.dims, &id);
 }
 
+/* The record says of which type an attribute is; the text does not. */
 static mpk_status parse_value(parser *p, ir_attribute_type type, ir_attribute *out)
 {
     switch (type) {

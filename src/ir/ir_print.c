@@ -6,6 +6,7 @@
  */
 #include "ir/op.h"
 
+/* May the name stand without quotes? */
 static bool is_plain(str name)
 {
     for (size_t i = 0; i < name.n; i++) {
@@ -33,6 +34,7 @@ static void print_quoted(str s, text *out)
     text_add(out, "\"", 1);
 }
 
+/* An absent operand is _. */
 static void print_name(const ir_graph *g, ir_tensor_id tensor, text *out)
 {
     if (tensor == IR_NONE) {

@@ -196,6 +196,8 @@ static mpk_status verify_outputs(verifier *v)
     return MPK_OK;
 }
 
+/* Operators are checked in program order, because the versions of a root (verify_storage) follow
+ * that order. */
 static mpk_status verify(verifier *v, arena *scratch)
 {
     NEW(v->cx, scratch, v->root, v->g->tensors.n);

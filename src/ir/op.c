@@ -32,6 +32,8 @@ static bool split_elementwise(const ir_graph *g, const ir_op *op, uint32_t way, 
     return true;
 }
 
+/* Operators with a rule of their own have `split`; elementwise ones share a rule; all others cannot
+ * be split.  Operands start as whole, which rules overwrite. */
 bool op_find_split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     *out = (op_split){.sized = -1};
@@ -44,6 +46,7 @@ bool op_find_split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *o
     return op->def->flags & OP_ELEMENTWISE && split_elementwise(g, op, way, out);
 }
 
+/* An absent operand is a view of zeros, whose data is NULL. */
 static void bind_view(const ir_graph *g, ir_tensor_id tensor, void *const *data, op_view *view)
 {
     *view = (op_view){0};
@@ -58,6 +61,7 @@ static void bind_view(const ir_graph *g, ir_tensor_id tensor, void *const *data,
     memcpy(view->stride, t->stride, sizeof view->stride);
 }
 
+/* What reference code needs of the graph, so that it never sees the graph itself. */
 void op_bind(const ir_graph *g, const ir_op *op, void *const *data, const uint32_t *live,
              op_call *call)
 {
@@ -80,6 +84,7 @@ int64_t op_live_entries(const op_call *call, const op_view *v)
     return live < v->dims[0] ? live : v->dims[0];
 }
 
+/* Counted by the boxes of the inputs; an input that is read twice counts twice. */
 int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     int64_t bytes = 0;
@@ -114,6 +119,8 @@ static void fill_plain(ir_dtype dtype, int64_t n, uint64_t seed, void *data)
     }
 }
 
+/* Test data.  A record's `fill` runs after the plain one, and corrects what must not be arbitrary,
+ * such as indices. */
 void op_fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = &g->tensors.at[op->in[input]];
@@ -125,6 +132,8 @@ void op_fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, 
     }
 }
 
+/* Every dtype as f32.  Integers of more than 24 bits are rounded: code that needs them exactly
+ * reads them itself. */
 float op_load(const op_view *v, int64_t offset)
 {
     switch (v->dtype) {
@@ -164,6 +173,7 @@ static int64_t to_integer(float x, int64_t lo, int64_t hi)
     return op_clamp(integer, lo, hi);
 }
 
+/* Integers take the nearest value inside their range (to_integer). */
 void op_store(const op_view *v, int64_t offset, float value)
 {
     switch (v->dtype) {

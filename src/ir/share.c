@@ -6,6 +6,7 @@
  */
 #include "ir/ir.h"
 
+/* ir_read_share is the inverse. */
 mpk_status ir_name_share(mpk_context *cx, arena *a, const ir_share *share, uint32_t peer, str *name)
 {
     text t = {0};

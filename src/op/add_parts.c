@@ -10,6 +10,7 @@
 #include "op/shape.h"
 #include "op/walk.h"
 
+/* Parts must agree in everything but the peer that holds them. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *first = shape_input(g, op, 0);

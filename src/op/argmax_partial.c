@@ -10,6 +10,7 @@
 #include "op/largest.h"
 #include "op/shape.h"
 
+/* Both outputs have the same shape, so one box serves for both. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     TRY(shape_expect(cx, g, op, 0, SHAPE_FLOAT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));

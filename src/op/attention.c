@@ -15,6 +15,7 @@ enum { Q, K_CACHE, V_CACHE, POSITIONS, SLOTS, PAGES };
 enum { SCALE, WINDOW };
 enum { STREAMS = 256 };
 
+/* Heads are joined in the result, as the projection after it wants them. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, K_CACHE);

@@ -34,6 +34,8 @@ static heads_split split_of(const ir_attribute *a)
     return (heads_split){a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i};
 }
 
+/* The cache must be state: an operator of the same step that writes it would have to be ordered
+ * with every split. */
 static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *op, heads_split n)
 {
     const ir_tensor *qkv = shape_input(g, op, QKV), *k = shape_input(g, op, K_CACHE),
@@ -54,6 +56,7 @@ static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *
     return MPK_OK;
 }
 
+/* One table for all entries, or one for each. */
 static mpk_status check_tables(mpk_context *cx, const ir_graph *g, const ir_op *op, heads_split n)
 {
     const ir_tensor *cosine = shape_input(g, op, COSINE), *sine = shape_input(g, op, SINE);
@@ -73,6 +76,7 @@ static mpk_status check_tables(mpk_context *cx, const ir_graph *g, const ir_op *
     return MPK_OK;
 }
 
+/* The splits' parts are temporaries; the caches are outputs that share their inputs' storage. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     heads_split n = split_of(op->attributes);
@@ -138,6 +142,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* lse has an entry where part has a head.  The caches are written by the tasks with the last split
+ * alone: the others' box is empty. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {

@@ -33,6 +33,8 @@
 enum { PART, LSE, K_OUT, V_OUT };
 enum { EPS = TURNED_ATTRIBUTES, SCALE, WINDOW, SPLITS, UNIT, OWN };
 
+/* The upper bounds keep every product of these numbers inside 32 bits, which GPU bodies compute
+ * with. */
 static mpk_status check_attributes(mpk_context *cx, const ir_op *op)
 {
     const ir_attribute *a = op->attributes;
@@ -104,6 +106,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = (ir_box){0};
 }
 
+/* As in attention_cache.c; a task of the last split writes all pages of its KV heads, since which
+ * ones follows from data. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {
@@ -146,6 +150,7 @@ static int64_t integer_of(const op_view *v, int64_t t)
     return walk_load_int(v, t * v->stride[0]);
 }
 
+/* Tokens of a slot are neighbours in a step, so walking back finds the first of them. */
 static token token_at(const work *w, int64_t t)
 {
     const op_view *in = w->call->in;
@@ -230,6 +235,8 @@ typedef struct span {
     int64_t lo, hi;
 } span;
 
+/* before: units of the tokens before this one; all: of all live tokens.  Both are sums of what
+ * every task computes alike. */
 static span find_units(const ir_attribute *a, int64_t split, const token *k, int64_t before,
                        int64_t all)
 {

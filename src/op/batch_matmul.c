@@ -225,6 +225,8 @@ static void compute_tile(tile *t, const product *p, int64_t m, int64_t rows, int
         }
 }
 
+/* Batch axes one by one; within a matrix, columns first, so that what was unpacked of b serves all
+ * rows. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *a = &call->in[A], *b = &call->in[B], *y = &call->out[0];

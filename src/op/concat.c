@@ -12,6 +12,8 @@ static uint32_t axis_of(const ir_op *op)
     return (uint32_t)op->attributes[0].i;
 }
 
+/* Along axis 0 nothing may be partly alive: live counts are of the first entries, and there would
+ * be gaps. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *first = shape_input(g, op, 0);

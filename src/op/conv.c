@@ -21,6 +21,7 @@ static int64_t number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherw
     return i < op->attributes[list].ints.n ? op->attributes[list].ints.at[i] : otherwise;
 }
 
+/* Every number is bounded before it is multiplied, so that spans and paddings cannot overflow. */
 static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64_t n, int64_t k,
                              int64_t *out)
 {
@@ -210,6 +211,7 @@ static void add_run(run *r, const op_view *w, int64_t w_offset, int64_t w_step, 
     }
 }
 
+/* The common dtype has a branch of its own: this loop is most of the time. */
 static void load_run(const run *r, int64_t offset, int64_t stride, int64_t n)
 {
     const op_view *x = &r->call->in[X];
@@ -278,6 +280,7 @@ static void add_channel(run *r, int64_t x_offset, int64_t w_offset, int64_t w_st
     } while (walk_next(&kernel, r->space - 1, k));
 }
 
+/* Integers are added modulo 2^64 and cut when stored, floats rounded once. */
 static void store_run(const run *r)
 {
     const op_view *y = &r->call->out[0], *bias = &r->call->in[BIAS];
@@ -296,6 +299,8 @@ static void store_run(const run *r)
         }
 }
 
+/* A transposed convolution has filters on axis 1 of w and channels on axis 0, an ordinary one the
+ * other way round. */
 static void compute_run(run *r)
 {
     const op_view *x = &r->call->in[X], *w = &r->call->in[W], *y = &r->call->out[0];

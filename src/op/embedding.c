@@ -10,6 +10,7 @@
 
 enum { TOKENS, TABLE };
 
+/* The table may be quantised; the result is of the float dtype that is named. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     TRY(shape_expect(cx, g, op, TOKENS, SHAPE_INDEX, 1, (int64_t[]){SHAPE_FREE}));

@@ -6,6 +6,7 @@
  */
 #include "op/shape.h"
 
+/* Axes are matched from the last, new ones come in front, as in numpy. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);

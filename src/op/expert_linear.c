@@ -23,6 +23,7 @@
 enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };
 enum { GLU, EPS, ACTIVATIONS };
 
+/* Inputs and attributes that only make sense together. */
 static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
 {
     str glu = op->attributes[GLU].s;
@@ -36,6 +37,7 @@ static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
     return narrow_check(cx, g, op, op->attributes[ACTIVATIONS].s, W0, W1);
 }
 
+/* With scale the experts' results of a token are summed, and the axis of pairs goes. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *ids = shape_input(g, op, IDS),
@@ -174,6 +176,7 @@ static void run_pair(const op_call *call, int64_t t, int64_t j, int64_t lo, int6
     }
 }
 
+/* Sums are kept in fp32 until all experts of a token are in. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *residual = &call->in[RESIDUAL], *out = &call->out[0];

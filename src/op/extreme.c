@@ -8,6 +8,8 @@
 
 enum { AXIS, KEEP, KIND };
 
+/* Reducing axis 0 takes the partly living axis away: then all of it must count, which line_infer
+ * checks. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -39,6 +41,7 @@ static void insert_axis(const ir_op *op, uint32_t rank, const int64_t *from, int
     }
 }
 
+/* The whole line, whatever part of the result is asked for. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {

@@ -13,6 +13,7 @@ static bool is_flipped(const ir_op *op, uint32_t axis)
     return false;
 }
 
+/* Flipping axis 0 would put the living entries last. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_PLAIN));
@@ -24,6 +25,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* The mirror image of the box. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {

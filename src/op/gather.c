@@ -9,6 +9,7 @@
 
 enum { X, INDEX };
 
+/* Rows of blocks stay whole, so x may be quantised unless its only axis is the blocks'. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *index = shape_input(g, op, INDEX);
@@ -58,6 +59,8 @@ static void copy_run(const op_view *out, const op_view *x, const int64_t *at, in
                (size_t)ir_row_bytes(out->dtype, n));
 }
 
+/* An index is judged by the entries that are alive, since those after them hold what an earlier
+ * step left. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

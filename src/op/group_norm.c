@@ -36,6 +36,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1].grain = shape_input(g, op, X)->dims[1] / op->attributes[GROUPS].i;
 }
 
+/* Weight and bias have one axis, the channels: axis 1 of the box. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -60,6 +61,7 @@ static double sum_group(const op_view *x, const ir_box *group, double mean, int 
     return sum;
 }
 
+/* sum_group(.., 0, 1) adds entries, (.., mean, 2) squares of their distances from the mean. */
 static void normalise(const op_call *call, const ir_box *group)
 {
     const op_view *x = &call->in[X], *y = &call->out[0], *weight = &call->in[WEIGHT],

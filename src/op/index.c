@@ -9,6 +9,7 @@
 
 enum { X, FIRST };
 
+/* The indices' common shape, then the axes of x that no index takes. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);

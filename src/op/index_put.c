@@ -14,6 +14,7 @@
 enum { X, VALUES, FIRST };
 enum { ACCUMULATE, IN_PLACE };
 
+/* `whole` is the shape of all entries that the indices name; values broadcast to it. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *values = shape_input(g, op, VALUES);
@@ -102,6 +103,7 @@ static void put_entry(const op_call *call, const ir_box *box, uint32_t rank,
     } while (walk_next(&part, y->rank, to));
 }
 
+/* In the order of the indices, so that of two equal ones the later stays. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -11,6 +11,7 @@
 
 enum { K, V, POSITIONS, SLOTS, PAGES, K_CACHE, V_CACHE };
 
+/* The outputs are the caches themselves. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *k = shape_input(g, op, K);

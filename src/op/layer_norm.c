@@ -38,6 +38,7 @@ static double finish_f32(double away, double factor, const op_view *weight, cons
         y += op_load(bias, i * bias->stride[0]);
     return (double)y;
 }
+/* The same as for f32, with every step in double. */
 static double finish_f64(double away, double factor, const op_view *weight, const op_view *bias,
                          int64_t i)
 {

@@ -23,6 +23,7 @@ static bool has_glu(const ir_op *op)
     return op->attributes[GLU].s.n > 0;
 }
 
+/* The gate and what it lets through have one shape, and their columns are multiplied one by one. */
 static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
 {
     str glu = op->attributes[GLU].s;

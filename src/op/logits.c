@@ -22,6 +22,7 @@ enum { X, W, NORM, ROWS };
 enum { LOGITS, PEAKS };
 enum { ROWS_AT_ONCE = 8 };
 
+/* Peaks name a column as a float, which bounds how many columns there may be. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *w = shape_input(g, op, W),
@@ -67,6 +68,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* A task covers whole blocks of columns (the grain of axis 1), so each peak has one writer. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {
@@ -112,6 +114,7 @@ static void find_peaks(const op_call *call, int64_t r, int64_t lo, int64_t hi)
     }
 }
 
+/* Peaks are found from the stored logits at the end, so they agree with them bit for bit. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *w = &call->in[W], *out = &call->out[LOGITS];

@@ -121,6 +121,8 @@ static bool negate_number(map_value *v)
     return true;
 }
 
+/* Convert the arguments to the function's common type, then emit one step.  Unused arguments repeat
+ * the first, so that a step's reads need no count. */
 static mpk_status emit_call(map_parser *p, uint32_t function, map_value *v, map_value *out)
 {
     const map_function *f = &map_functions[function];
@@ -209,6 +211,8 @@ static bool read_whole(str digits, int64_t *out)
     return value <= (uint64_t)INT64_MAX + 1;
 }
 
+/* Both readings are kept, as a whole number and as a float: which one holds is decided by the value
+ * that it meets. */
 static mpk_status parse_number(map_parser *p, map_value *out)
 {
     str digits = {p->source.at + p->at, 0};
@@ -236,6 +240,7 @@ static bool is_numbered(str word, char letter, uint32_t *number)
     return true;
 }
 
+/* A word is not consumed here: who knows it does that. */
 static str peek_word(map_parser *p)
 {
     peek(p);
@@ -248,6 +253,8 @@ static str peek_word(map_parser *p)
     return word;
 }
 
+/* Storage dtypes become the four types of computation; what is narrower is rounded only where it is
+ * stored. */
 static mpk_status parse_input(map_parser *p, str word, uint32_t number, map_value *out)
 {
     static const map_type types[IR_DTYPES] = {
@@ -260,6 +267,7 @@ static mpk_status parse_input(map_parser *p, str word, uint32_t number, map_valu
         p, (map_step){.kind = MAP_INPUT, .type = types[p->dtypes[number]], .number = number}, out);
 }
 
+/* A temporary is a name for a step and makes none of its own. */
 static mpk_status parse_temp(map_parser *p, str word, uint32_t number, map_value *out)
 {
     if (number >= MAP_TEMPS || !p->is_set[number])
@@ -292,6 +300,8 @@ static mpk_status parse_arguments(map_parser *p, uint32_t n, map_value *v)
     return take(p, ')') ? MPK_OK : fail_at(p, "expected )");
 }
 
+/* Inputs, temporaries, constants, dtypes (as rounding functions), then functions: the order settles
+ * names that begin alike. */
 static mpk_status parse_word(map_parser *p, map_value *out)
 {
     str word = peek_word(p);
@@ -346,6 +356,7 @@ static mpk_status parse_unary(map_parser *p, map_value *out)
     return MPK_OK;
 }
 
+/* Grouped from the left: a / b * c is (a / b) * c. */
 static mpk_status parse_product(map_parser *p, map_value *out)
 {
     map_value v[MAP_ARGUMENTS];
@@ -374,6 +385,8 @@ static mpk_status parse_sum(map_parser *p, map_value *out)
     }
 }
 
+/* One comparison at most, and it is a truth.  Names of two characters stand before those of one in
+ * the table, so <= is not < followed by =. */
 static mpk_status parse_compare(map_parser *p, map_value *out)
 {
     map_value v[MAP_ARGUMENTS];
@@ -404,6 +417,8 @@ static bool take_assignment(map_parser *p, uint32_t *number)
     return false;
 }
 
+/* Temporaries are set once, before they are used; so the steps have no cycles and no order but
+ * their own. */
 static mpk_status parse_program(map_parser *p, map_value *out)
 {
     uint32_t number;
@@ -458,6 +473,7 @@ static mpk_status assign_slots(map_parser *p)
     return MPK_OK;
 }
 
+/* The result is converted last: it may be a bare number, which has no step yet. */
 mpk_status map_compile(mpk_context *cx, str source, uint32_t n_in, const ir_dtype *dtypes,
                        map_program *program)
 {

@@ -35,6 +35,7 @@ static void list_dtypes(const ir_graph *g, const ir_op *op, ir_dtype dtypes[IR_M
         dtypes[i] = shape_input(g, op, i)->dtype;
 }
 
+/* Compiling is also the check: a program that compiles can run. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     map_program program;
@@ -143,6 +144,7 @@ static void run_program(const map_program *program, const op_call *call, const i
     }
 }
 
+/* Rounding to the stored dtype happens here, once. */
 static void store_run(const op_view *y, const map_lane *from, map_type type, const int64_t *at,
                       int64_t n)
 {

@@ -27,6 +27,8 @@ static int64_t most_padding(pad_mode mode, int64_t n)
     return mode == CIRCULAR ? n : INT64_MAX / 4;
 }
 
+/* How much can be added follows from the mode: reflect needs as many other entries, circular as
+ * many at all. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -151,6 +153,7 @@ static void copy_row(const op_call *call, pad_mode mode, const ir_box *part, con
     }
 }
 
+/* A constant is filled around a copied box; the other modes take every row's entries from x. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

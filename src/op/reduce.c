@@ -67,6 +67,8 @@ static mpk_status infer_dtype(mpk_context *cx, const ir_graph *g, const ir_op *o
     return MPK_OK;
 }
 
+/* `set`: a bit for each axis that goes.  If axis 0 goes, the result is whole, and only living
+ * entries were counted. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -125,6 +127,7 @@ static inline double fold_float(reduce_kind kind, double sum, double value)
     }
 }
 
+/* Unsigned, because signed overflow is undefined and integers wrap here. */
 static inline int64_t fold_integer(reduce_kind kind, int64_t sum, int64_t value)
 {
     switch (kind) {
@@ -147,6 +150,7 @@ typedef struct strip {
     int64_t i[STRIP], n_folded;
 } strip;
 
+/* Each kind begins with the number that changes nothing. */
 static void begin(strip *s, reduce_kind kind, bool exact)
 {
     static const double floats[KINDS] = {[MAX] = -INFINITY, [MIN] = INFINITY, [PROD] = 1};
@@ -192,6 +196,7 @@ static void fold_floats(strip *s, const double *row, int64_t n, int step)
             s->f[i * step] = fold_float(SUM, s->f[i * step], row[i]);
 }
 
+/* step 0: all entries of the row go to one sum; 1: each to its own. */
 static void fold_integers(strip *s, const int64_t *row, int64_t n, int step)
 {
     for (int64_t i = 0; i < n; i++)

@@ -36,6 +36,8 @@ static uint32_t find_groups(const ir_tensor *in, const ir_tensor *out,
     return n;
 }
 
+/* The product is compared by division before it grows, so that no shape overflows.  The entry -1
+ * stands for what is left. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -167,6 +169,7 @@ static ir_tensor result_of(const ir_tensor *x, const ir_op *op)
     return y;
 }
 
+/* Strides exist if they do within every group; one group that has none makes the whole a copy. */
 static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride,
                  int64_t *offset)
 {

@@ -10,6 +10,7 @@
 
 enum { X, WEIGHT };
 
+/* A vector's own axis is the one that is summed, so it cannot be partly alive. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);

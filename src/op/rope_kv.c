@@ -44,6 +44,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1].grain = 1;
 }
 
+/* The columns from the first query head to the last value head of the task. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {

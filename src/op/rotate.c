@@ -10,6 +10,7 @@
 
 enum { X, COSINE, SINE };
 
+/* Tables broadcast like any operand, but for the last axis, where they may be shorter than x. */
 static mpk_status expect_table(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input)
 {
     const ir_tensor *x = shape_input(g, op, X), *t = shape_input(g, op, input);
@@ -68,6 +69,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (size_t)(x->dims[x->rank - 1] + 2 * t->dims[t->rank - 1]) * sizeof(float);
 }
 
+/* A row at a time: the two halves exchange entries, so a row is never cut. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *x = &call->in[X], *y = &call->out[0], *cosine = &call->in[COSINE],

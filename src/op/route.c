@@ -18,6 +18,7 @@ enum { LOGITS };
 enum { IDS, WEIGHTS };
 enum { EXPERTS, NORMALIZE, ROUND };
 
+/* The bound on experts per token is that of a fixed array in all bodies. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *logits = shape_input(g, op, LOGITS);
@@ -76,6 +77,8 @@ static uint64_t next_rank(const float *logits, uint32_t n, uint64_t limit)
     return best;
 }
 
+/* next_rank gives the largest key below the one before; its low bits are the complement of the id,
+ * so that lower ids win ties. */
 static void route_token(const op_call *call, int64_t t, float *logits)
 {
     const op_view *x = &call->in[LOGITS], *ids = &call->out[IDS], *weights = &call->out[WEIGHTS];

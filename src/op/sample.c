@@ -47,6 +47,8 @@ static mpk_status check_rules(mpk_context *cx, const ir_graph *g, const ir_op *o
     return MPK_OK;
 }
 
+/* The row of choice and the log probabilities are outputs even where no row asks for them: what a
+ * step asks for is data. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);
@@ -88,6 +90,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[0] = box->hi[0];
 }
 
+/* Which row of choice a task writes follows from data, so all tasks may write any: they are told
+ * apart by `asks` (OP_WRITES_APART). */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {
@@ -295,6 +299,8 @@ static void tell_shares(const op_call *call, int64_t r, int64_t best, int32_t n,
     }
 }
 
+/* The largest entry is found in the row as the model made it, for the log probabilities; rules may
+ * then change the row that is drawn from. */
 static void choose(const op_call *call, int64_t r, int32_t *ids)
 {
     const op_view *in = call->in, *out = &call->out[TOKEN];

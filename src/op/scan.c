@@ -11,6 +11,7 @@
 
 enum { AXIS, KIND, DTYPE };
 
+/* An integer sum of floats would depend on where they are rounded. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     str kind = op->attributes[KIND].s, name = op->attributes[DTYPE].s;
@@ -34,6 +35,8 @@ static double log_add(double a, double b)
 
 enum { RUN = 64 };
 
+/* In runs, so that loading and storing are loops of their own; the sum itself is a chain and stays
+ * one. */
 static void scan_floats(const op_view *x, int64_t from, int64_t step, const op_view *y, int64_t to,
                         int64_t to_step, int64_t n, char kind)
 {
@@ -52,6 +55,7 @@ static void scan_floats(const op_view *x, int64_t from, int64_t step, const op_v
     }
 }
 
+/* Modulo 2^64, cut when stored: the same as modulo the result's width. */
 static void scan_integers(const op_view *x, int64_t from, int64_t step, const op_view *y,
                           int64_t to, int64_t to_step, int64_t n, char kind)
 {
@@ -63,6 +67,7 @@ static void scan_integers(const op_view *x, int64_t from, int64_t step, const op
     }
 }
 
+/* The axis cannot be cut (line_axes), so a box holds whole lines. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

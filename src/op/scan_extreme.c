@@ -20,6 +20,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Not worse means equal or better, so of equal entries the last stays. */
 static void scan_line(const op_call *call, const int64_t *at, bool largest)
 {
     const op_view *x = &call->in[0], *value = &call->out[0], *index = &call->out[1];

@@ -30,6 +30,7 @@ static scatter_kind kind_of(const ir_op *op)
     return (scatter_kind)kind;
 }
 
+/* Along the axis, index may be longer than x: it only names entries there. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *index = shape_input(g, op, INDEX),
@@ -91,6 +92,7 @@ static int64_t named(const line *l, int64_t i)
                          l->call->out[0].dims[axis]);
 }
 
+/* In order, so that of several the last stays. */
 static void set_entries(const line *l)
 {
     const op_view *src = &l->call->in[SRC], *y = &l->call->out[0];
@@ -102,6 +104,7 @@ static void set_entries(const line *l)
     }
 }
 
+/* NaN replaces what is there, and stays. */
 static line_key combine(scatter_kind kind, bool exact, line_key a, line_key b)
 {
     if (kind == MAX || kind == MIN) {
@@ -127,6 +130,8 @@ static line_key mean(bool exact, line_key sum, int64_t n)
     return sum;
 }
 
+/* count: how many values an entry has, x's own included if it counts.  Entries that nothing named
+ * keep x's bits. */
 static void combine_entries(const line *l)
 {
     const op_view *src = &l->call->in[SRC], *y = &l->call->out[0];
@@ -196,6 +201,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     } while (walk_next(&lines, y->rank, at));
 }
 
+/* Test indices must mostly exist, or the test would compare zeros with zeros. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     if (input == INDEX)

@@ -18,6 +18,7 @@ enum { Q, KEYS, VALUES, MASK };
 enum { SCALE, CAUSAL, WINDOW };
 enum { ROWS = 8 };
 
+/* Keys and values may have different head sizes. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS),
@@ -52,6 +53,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[2].tile = 2 * ROWS;
 }
 
+/* Keys and values of the KV heads that the box's query heads share. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -103,6 +105,8 @@ typedef struct rows {
     int64_t from, end; /* what any of them sees */
 } rows;
 
+/* Interleaved by row, so that the product with a key is one multiplication for all rows; absent
+ * rows are zeros. */
 static void load_queries(const rows *r)
 {
     const op_view *q = &r->call->in[Q];
@@ -182,6 +186,7 @@ static void sum_values(const rows *r, int64_t v_offset)
     }
 }
 
+/* A row whose total is 0 saw nothing, and is zeros rather than 0 / 0. */
 static void attend(rows *r)
 {
     const op_view *q = &r->call->in[Q], *k = &r->call->in[KEYS], *v = &r->call->in[VALUES],

@@ -19,6 +19,7 @@ enum { PART, LSE };
 enum { SCALE, SPLITS };
 enum { UNIT = 64 };
 
+/* The same outputs as attention_split, so that attention_fold serves for both. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS);
@@ -81,6 +82,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* lse has an entry where part has a head. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {

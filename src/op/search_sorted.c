@@ -8,6 +8,7 @@
 
 enum { SORTED, VALUES };
 
+/* One line for all values, or one for each line of them. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *sorted = shape_input(g, op, SORTED), *values = shape_input(g, op, VALUES);
@@ -39,6 +40,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* Comparisons with NaN are false, so it never comes before an entry: it goes to the end. */
 static int64_t search(const op_view *sorted, int64_t offset, line_key value, bool right)
 {
     bool exact = walk_is_exact(sorted->dtype);

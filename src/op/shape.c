@@ -32,6 +32,8 @@ static const char *dims_text(uint32_t rank, const int64_t *dims, char out[SHAPE_
     return out;
 }
 
+/* dtypes: a bit for each that is allowed.  An absent input passes, here and below: whether it may
+ * be absent is the record's business. */
 mpk_status shape_expect_dtype(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
                               uint32_t dtypes)
 {
@@ -48,6 +50,7 @@ mpk_status shape_expect_dtype(mpk_context *cx, const ir_graph *g, const ir_op *o
          input_name(op, input), STR_ARG(t->name), ir_dtype_table[t->dtype].name, wanted);
 }
 
+/* dims: SHAPE_FREE where any size will do. */
 mpk_status shape_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
                         uint32_t dtypes, uint32_t rank, const int64_t *dims)
 {
@@ -137,6 +140,7 @@ static mpk_status merge_live(mpk_context *cx, const ir_graph *g, const ir_op *op
     return MPK_OK;
 }
 
+/* numpy's rule: axes are matched from the last, and those of one entry repeat. */
 mpk_status shape_broadcast(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     out->rank = 0;
@@ -163,6 +167,7 @@ mpk_status shape_broadcast(mpk_context *cx, const ir_graph *g, const ir_op *op, 
     return MPK_OK;
 }
 
+/* The part of an input that a box of the broadcast result touches. */
 void shape_broadcast_box(const ir_tensor *in, uint32_t out_rank, const ir_box *box, ir_box *read)
 {
     *read = (ir_box){0};
@@ -198,6 +203,7 @@ void shape_reads_broadcast(const ir_graph *g, const ir_op *op, uint32_t input, c
     shape_broadcast_box(shape_input(g, op, input), g->tensors.at[op->out[0]].rank, box, read);
 }
 
+/* For operators that need whole rows of input 0, and all of every other input. */
 void shape_reads_rows(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                       ir_box *read)
 {

@@ -15,6 +15,7 @@ static int64_t step_of(const ir_op *op, uint32_t axis, int64_t n)
     return step < n ? step : n;
 }
 
+/* A partly living axis 0 cannot be cut: which entries live is not known when the graph is built. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);

@@ -15,6 +15,7 @@ static int64_t step_of(const ir_op *op, uint32_t axis, int64_t n)
     return step < n ? step : n;
 }
 
+/* src must have exactly the shape that slice would give. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);
@@ -55,6 +56,7 @@ static bool source_box(const ir_op *op, uint32_t rank, const int64_t *x_dims, co
     return !ir_box_is_empty(part, rank);
 }
 
+/* Of src, the entries whose places lie in the box; none may. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -65,6 +67,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = (ir_box){0};
 }
 
+/* After update_begin y holds x; only the entries that src names are written again. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -34,6 +34,8 @@ static void merge(sort_order order, const sort_entry *from, int64_t lo, int64_t 
     }
 }
 
+/* Runs of `width` are merged to runs of twice that, from one half of scratch to the other and back;
+ * the half that holds the result is returned. */
 static const sort_entry *order_line(sort_order order, const op_view *x, int64_t offset,
                                     int64_t stride, int64_t n, int64_t k, sort_entry *scratch)
 {

@@ -19,6 +19,8 @@ static int64_t last_element(const ir_op *op, const ir_box *box)
     return last;
 }
 
+/* `last` is the largest element number so far; each axis is checked by division to leave room for
+ * it. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -63,6 +65,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* Element numbers are those of row-major order, so they are addresses only if x is dense; axes of
+ * one entry do not matter. */
 static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride,
                  int64_t *offset)
 {

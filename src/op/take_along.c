@@ -10,6 +10,7 @@
 
 enum { X, INDEX };
 
+/* Along the axis, index may be longer than x. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *index = shape_input(g, op, INDEX);
@@ -53,6 +54,7 @@ static void take_run(const op_call *call, uint32_t axis, const int64_t *at, int6
     move_pick(y, walk_offset(y, at), y->stride[last], x, from, n);
 }
 
+/* Rows are cut into runs, because index is loaded into an array of fixed size. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

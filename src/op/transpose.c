@@ -5,6 +5,7 @@
  */
 #include "op/shape.h"
 
+/* A permutation: each axis once. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);

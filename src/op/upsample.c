@@ -12,6 +12,7 @@
 #include "op/upsample.h"
 #include "op/walk.h"
 
+/* Scales come from PyTorch and may disagree with the sizes: both are kept, as it does. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -53,6 +54,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* The product of all axes' taps: weights multiply. */
 static double interpolate(const op_view *x, const taps *t, int64_t offset)
 {
     ir_box taken = {0};

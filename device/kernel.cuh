@@ -82,6 +82,9 @@ MPK_FN void worker_begin(const rt_kernel *k)
     __syncthreads();
 }
 
+/* Warps part here for good.  The order of the branches matters only in that a warp whose role does
+ * not exist in this kernel (no bulk copies, no schedulers, a call) leaves at once; block-wide
+ * barriers end with worker_begin, and bodies meet at a barrier of their own (mpk_sync). */
 extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(rt_kernel *k)
 {
     rt_u32 warp = threadIdx.x / 32;

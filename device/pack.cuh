@@ -25,6 +25,7 @@ RT_FN rt_u16 pack_to_bf16(float x)
     return (rt_u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+/* i: the element, counted from `from`. */
 RT_FN float pack_load(rt_u64 from, rt_u32 dtype, rt_u64 i)
 {
     if (dtype == RT_PACK_F32)
@@ -39,6 +40,8 @@ RT_FN rt_u64 pack_row(const rt_pack &p, rt_u64 row)
     return p.paired ? row / 4 * 8 + row % 4 * 2 + p.which : p.base_row + row;
 }
 
+/* The order of units inside a block is the swizzle by which eight lanes that read a column of units
+ * hit different banks.  A norm's scale is multiplied in before the one rounding to bf16. */
 extern "C" __global__ void mpk_pack(const rt_pack p)
 {
     rt_u64 units = (p.columns + 7) / 8, n = p.n_rows * units;
@@ -65,6 +68,8 @@ extern "C" __global__ void mpk_pack(const rt_pack p)
     }
 }
 
+/* rng_u64 of src/base/rng.h, bit for bit: a weight made up here is the same as one made up on the
+ * host. */
 RT_FN rt_u64 pack_random(rt_u64 stream, rt_u64 index)
 {
     rt_u64 z = stream * 0x9e3779b97f4a7c15ull + index;
@@ -77,6 +82,8 @@ RT_FN rt_u64 pack_random(rt_u64 stream, rt_u64 index)
     return z;
 }
 
+/* rng_normal's sum of four uniform numbers; __fmul_rn and __fadd_rn keep the compiler from
+ * contracting them, which would give other bits than the host's. */
 extern "C" __global__ void mpk_fill(const rt_fill f)
 {
     for (rt_u64 i = blockIdx.x * (rt_u64)blockDim.x + threadIdx.x; i < f.n;

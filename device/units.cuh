@@ -44,6 +44,7 @@ MPK_FN void mpk_dispatch_body(rt_u32 body, const mpk_task &t)
         mpk_run_body(body, apart);
     *t.ring = ring;
 }
+/* As above: passing the worker's own ring would force it into memory. */
 MPK_FN void mpk_dispatch_some(rt_u32, const mpk_task &t)
 {
     mpk_ring ring = *t.ring;
@@ -92,6 +93,7 @@ MPK_FN void list_end(const mpk_ring &ring, int thread)
 
 #if MPK_UNIT == 3
 
+/* Bodies here wait and trigger themselves, so the loop only moves along the list. */
 extern "C" __device__ __noinline__ void mpk_run_some(const mpk_task *one)
 {
     mpk_ring ring = {};
@@ -134,6 +136,7 @@ MPK_FN bool many_next(mpk_ring *ring, mpk_task *t)
     return true;
 }
 
+/* Written first, since only then may the clerk count the task; then the slot. */
 MPK_FN void many_end(const mpk_ring &ring)
 {
     const int thread = mpk_thread();

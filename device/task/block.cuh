@@ -103,6 +103,8 @@ MPK_FN rt_u32 block_bits(const block_tile &tile, int dtype, const char *g, int a
                ? ((const rt_u16 *)g)[at]
                : __float_as_uint(mpk_get(from, g, at));
 }
+/* bits: an element as it was loaded.  One that has the tile's dtype already is not converted, so it
+ * keeps its bits. */
 MPK_FN void block_put_bits(const block_tile &tile, char *s_tile, int row, int column, int dtype,
                            rt_u32 bits)
 {
@@ -190,6 +192,8 @@ template <int N> MPK_FN void block_wait(void)
 
 /* ---- where an entry of a fragment lies in its tile ---- */
 
+/* The row of the tile that entry e of field a of this thread's fragment is; block_column
+ * likewise. */
 MPK_FN int block_row(const block_warps &w, int rows, int a, int e)
 {
     const int thread = mpk_thread(), warp = thread / 32;
@@ -237,6 +241,7 @@ MPK_FN const char *block_piece(const block_tile &tile, const char *s_tile, int r
 {
     return s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, column * 2);
 }
+/* turned: memory holds the matrix the other way round, and the load transposes it. */
 MPK_FN void block_read(rt_u32 *r, bool turned, const char *s)
 {
     if (turned)
@@ -274,7 +279,7 @@ MPK_FN void block_multiply_one(int dtype, float *c, const rt_u32 *a, const rt_u3
 }
 
 /* r_sum += a b, 16 entries of the sum from k on; columns of the sums from `column` on, `apart` from
- * 16 to the next. */
+ * 16 to the next.  The columns of b are loaded once for all rows of a. */
 template <int A, int B>
 MPK_FN void block_multiply_columns(float (&r_sum)[A][B][4], const rt_u32 (&r_a)[A][4],
                                    const block_tile &b, const char *s_b, bool b_turned, int k,
@@ -321,7 +326,8 @@ MPK_FN rt_u32 block_pair(int dtype, float low, float high)
 }
 
 /* The same where the first factor is a fragment whose columns are shared out: fields of sums lie as
- * those of factors. */
+ * those of factors.  So what one product leaves in registers is the factor of the next, and never
+ * passes through shared memory. */
 template <int A, int B, int COLUMNS>
 MPK_FN void block_multiply_kept(float (&r_sum)[A][B][4], const block_warps &w,
                                 const float (&r_a)[A][COLUMNS][4], const block_tile &b,

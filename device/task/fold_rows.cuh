@@ -16,7 +16,8 @@
 enum { FOLD_AT_ONCE = 8 }; /* parts that are asked for together */
 
 /* What the splits of one head of one token say, once they do; lane k: splits k, k + 32 ...  -inf:
- * it holds nothing. */
+ * it holds nothing.  A split that does not exist is -inf from the start, so it is never waited
+ * for. */
 template <int LOTS>
 MPK_FN void fold_lse(const char *from, int splits, int heads, bool carried, float *e)
 {
@@ -93,6 +94,8 @@ template <int LOTS, typename type> MPK_FN type fold_lot(const type *of, int i)
     return v;
 }
 
+/* Weights are relative to the largest lse, so no exponential overflows; a token that saw nothing in
+ * any split gives zeros. */
 template <int LOTS>
 MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char *y, int splits,
                       int heads, int size)

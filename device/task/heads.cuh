@@ -119,6 +119,7 @@ MPK_FN float heads_factor(const mpk_task &t, const heads_source &h, int group, b
                        h.eps);
 }
 
+/* Rounded to the dtype of qkv, as if the norm were an operator of its own. */
 MPK_FN float heads_normed(const mpk_task &t, const heads_source &h, const mpk_view &norm,
                           rt_i64 from, int k, float factor)
 {
@@ -198,6 +199,7 @@ MPK_FN bool heads_is_lost(const mpk_task &t, const heads_place &p, rt_i64 token,
     return mpk_max(t, MPK_THREADS, lost) != 0;
 }
 
+/* A token that lost its place to a later one is turned, for its query, and not stored. */
 MPK_FN void rope_kv_run(const mpk_task &t, const heads_source &h, const heads_place &p,
                         const mpk_view &q_norm, const mpk_view &k_norm, const mpk_view &q)
 {

@@ -108,6 +108,7 @@ MPK_FN void pad_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
+/* A null source makes copies_move write zeros. */
 MPK_FN void triangle_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, rt_i64 diagonal,
                          bool upper)
 {
@@ -145,6 +146,7 @@ MPK_FN void strided_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
+/* Each thread asks of its entry whether src names it, so no entry is written twice. */
 MPK_FN void slice_scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &src,
                               const mpk_view &y, const mpk_numbers &starts,
                               const mpk_numbers &steps, bool in_place)
@@ -176,6 +178,8 @@ MPK_FN rt_i64 index_resolve(rt_i64 number, rt_i64 n)
     return number >= 0 && number < n ? number : -1;
 }
 
+/* The axis is found in a loop over constants, since an array in registers cannot be indexed by a
+ * variable. */
 MPK_FN void take_along_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
                            const mpk_view &y, int axis)
 {
@@ -207,6 +211,8 @@ MPK_FN rt_i64 index_named(const mpk_task &t, const index_views &v, int k, const 
         mpk_get_int(v.index[k], mpk_data(t, v.index[k]), mpk_spread(v.index[k], v.rank, at)), n);
 }
 
+/* Leading axes come from the indices, the others from the place itself; one index that names
+ * nothing makes the entry zero. */
 MPK_FN void index_run(const mpk_task &t, const index_views &v, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, v.x);

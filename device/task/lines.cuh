@@ -217,6 +217,7 @@ MPK_FN lines_part lines_part_of(int group, bool mine, rt_i64 n)
 
 enum { SCAN_SUM, SCAN_PROD, SCAN_LOGSUMEXP };
 
+/* NaN stays; equal infinities are their own log-sum, where the formula would give NaN. */
 MPK_FN double scan_pair(int kind, double a, double b)
 {
     if (kind == SCAN_PROD)
@@ -231,7 +232,9 @@ MPK_FN rt_i64 scan_pair(int kind, rt_i64 a, rt_i64 b)
     return (rt_i64)(kind == SCAN_PROD ? (rt_u64)a * (rt_u64)b : (rt_u64)a + (rt_u64)b);
 }
 
-/* In the arithmetic of `number`; none: what nothing comes to. */
+/* In the arithmetic of `number`; none: what nothing comes to.  Where a line is shared, each thread
+ * sums its part, adds up the parts before its own, then goes through its part again from there.
+ * The number of threads follows from the length of the line, so the order of sums does too. */
 template <typename number>
 MPK_FN void scan_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, int kind,
                        number none)
@@ -269,6 +272,7 @@ MPK_FN void scan_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
     }
 }
 
+/* `none` is what changes nothing: 0, 1 of a product, -inf of a log-sum. */
 MPK_FN void scan_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, int kind)
 {
     if (mpk_is_exact(x.dtype) && mpk_is_exact(y.dtype))
@@ -288,6 +292,7 @@ MPK_FN rt_i64 scan_better(rt_u64 merit, rt_i64 i, rt_i64 best, rt_u64 *most)
     return i;
 }
 
+/* As scan_lines, with the index of the best so far in place of a sum; -1 is no entry. */
 MPK_FN void scan_extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value,
                              const mpk_view &index, int axis, bool largest)
 {
@@ -341,6 +346,7 @@ MPK_FN lines_key lines_get(const mpk_view &x, const char *g_x, rt_i64 at)
     return k;
 }
 
+/* As the reference: comparisons with NaN are false, so NaN goes to the end. */
 MPK_FN void search_sorted_run(const mpk_task &t, const mpk_view &sorted, const mpk_view &values,
                               const mpk_view &index, bool right)
 {

@@ -110,6 +110,7 @@ MPK_FN void order_put(const order_list &l, rt_i64 i, rt_u64 rank, rt_u32 number)
     l.s_rank[i] = rank;
     l.s_number[i] = number;
 }
+/* The pair in order of rank, then of number; no two numbers are equal, so the order is strict. */
 MPK_FN void order_settle(const order_list &l, rt_i64 a, rt_i64 b)
 {
     rt_u64 rank_a = l.s_rank[a], rank_b = l.s_rank[b];

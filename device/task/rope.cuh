@@ -54,6 +54,8 @@ MPK_FN void rope_table_run(const mpk_task &t, const mpk_view &positions, const m
     }
 }
 
+/* A thread per entry: both entries of a pair load each other, which costs a load from the cache and
+ * needs no second loop for those that do not turn. */
 MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x), *g_table = mpk_data(t, table);

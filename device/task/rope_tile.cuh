@@ -116,7 +116,8 @@ MPK_FN void turn_rotate(uint2 *low, uint2 *high, float4 cosine, float4 sine)
 }
 
 /* Query heads lo .. hi - 1, or keys of these KV heads.  What stays is read first: behind a store it
- * would be read again and again. */
+ * would be read again and again.  All lanes take part in the sum of squares, those without a head
+ * with zeros. */
 template <int K>
 MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens &k, bool keys,
                        int lo, int hi, bool twice)
@@ -219,7 +220,8 @@ MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const tur
     return begins & (rt_u32)follows;
 }
 
-/* 16 tokens from `token` on into places `place` ...: a lane takes two dims. */
+/* 16 tokens from `token` on into places `place` ...: a lane takes two dims.  Two dims of 16 tokens
+ * are two full rows of the block. */
 template <int K>
 MPK_FN void turn_store_block(const mpk_task &t, const turn_shape &s, int token, int place, int head)
 {
@@ -290,8 +292,9 @@ MPK_FN void turn_store_values(const mpk_task &t, const turn_shape &s, int t0, in
     }
 }
 
-/* Warps take 16 tokens of a head at a time; a block is written by the warp in whose 16 it
- * begins. */
+/* Warps take 16 tokens of a head at a time; a block is written by the warp in whose 16 it begins.
+ * `covered` spreads the first bit of each full block over its 16 tokens, which are left out of the
+ * single stores. */
 template <int K>
 MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int kv_lo,
                         int kv_hi, bool twice)
@@ -318,6 +321,8 @@ MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_token
 
 /* ---- the body ---- */
 
+/* The search for tokens that share a place is left out by tasks without KV heads, which store
+ * none. */
 template <int K> MPK_FN void rope_tile(const mpk_task &t, const turn_shape &s)
 {
     const turn_tokens k = {(int)t.e->lo[0], (int)t.hi0,

@@ -35,7 +35,8 @@ template <bool IS_BF16> MPK_FN float route_value(rt_u32 key)
                            (IS_BF16 ? 0xffff0000u : 0xffffffffu));
 }
 
-/* This lane's words of a row, once they are there; what lies behind the row is 0. */
+/* This lane's words of a row, once they are there; what lies behind the row is 0.  A lane asks
+ * again only for words that have not come. */
 template <int WORDS>
 MPK_FN void route_await(const char *from, int n_words, int lane, bool carried, rt_u32 *word)
 {
@@ -55,6 +56,8 @@ MPK_FN void route_await(const char *from, int n_words, int lane, bool carried, r
     } while (carried && __any_sync(0xffffffffu, most == RT_EMPTY) && !ptx_load_flag(&mpk_w.abort));
 }
 
+/* Keys of lanes beyond the experts are 0, below every key; NaN has a key above that and below all
+ * numbers, so it is chosen last. */
 template <int LOGITS, bool IS_BF16>
 MPK_FN void route_keys(const rt_u32 *word, int experts, int lane, rt_u32 *key)
 {
@@ -90,7 +93,9 @@ MPK_FN float route_exp(float x)
 }
 
 /* Weights of a token from all its logits and those of its experts: of expert `lane` and of the one
- * 32 behind.  A NaN anywhere is in the sum of all, and so in all weights. */
+ * 32 behind.  A NaN anywhere is in the sum of all, and so in all weights.  own: the logits that
+ * this lane's two places got.  A weight with the bits of RT_EMPTY, which is a NaN, is stored as the
+ * NaN before it, since readers poll for RT_EMPTY. */
 template <int LOGITS, bool IS_BF16>
 MPK_FN void route_weigh(const rt_u32 *word, int experts, int of_token, bool normalize, bool round,
                         int lane, float largest, const float *own, char *weights)
@@ -121,7 +126,8 @@ MPK_FN void route_weigh(const rt_u32 *word, int experts, int of_token, bool norm
     }
 }
 
-/* One token: a row of logits -> its ids and weights. */
+/* One token: a row of logits -> its ids and weights.  Ids are stored as they are found, so that
+ * products with the first expert can begin. */
 template <int WORDS, bool IS_BF16>
 MPK_FN void route_row(const char *logits, char *ids, char *weights, int experts, int of_token,
                       bool normalize, bool round, bool carried)

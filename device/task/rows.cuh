@@ -32,6 +32,8 @@ MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view
     return (float)(1.0 / sqrt(mpk_sum(t, group, sum) / (double)n + eps));
 }
 
+/* Every thread of a group calls the reduction, also for a line that does not exist: it has
+ * barriers. */
 MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                          const mpk_view &y, double eps)
 {

@@ -17,6 +17,8 @@ MPK_FN float rows_float(int dtype, rt_u16 bits)
 {
     return dtype == MPK_BF16 ? mpk_from_bf16(bits) : mpk_from_f16(bits);
 }
+/* Eight entries: in one or two loads where they are whole and aligned, else one by one, with `rest`
+ * beyond the row. */
 MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest,
                       float (&r)[ROWS_PIECE])
 {
@@ -43,6 +45,7 @@ MPK_FN rt_u32 rows_pair(int dtype, float low, float high)
 {
     return dtype == MPK_BF16 ? ptx_pack_bf16(low, high) : ptx_pack_f16(low, high);
 }
+/* The counterpart; nothing is written beyond the row. */
 MPK_FN void rows_write(int dtype, char *g_row, rt_i64 first, rt_i64 n, const float (&r)[ROWS_PIECE])
 {
     char *g = g_row + first * mpk_dtype_bytes(dtype);
@@ -67,6 +70,7 @@ MPK_FN rt_i64 rows_first(int c)
     return (rt_i64)(c * 32 + mpk_thread() % 32) * ROWS_PIECE;
 }
 
+/* A butterfly: every lane adds the same pairs in the same order and ends with the same bits. */
 MPK_FN float rows_lanes_sum(float x)
 {
 #pragma unroll
@@ -94,6 +98,7 @@ template <int PIECES> struct rows_row {
     char *g_y;
 };
 
+/* rest: what entries beyond the row count as, chosen so that they change no sum or maximum. */
 template <int PIECES>
 MPK_FN void rows_open(const mpk_task &t, const mpk_view &x, const mpk_view &y, const mpk_box &box,
                       rt_u64 line, float rest, rows_row<PIECES> *row)
@@ -161,6 +166,8 @@ MPK_FN void rows_scale(const mpk_task &t, rows_row<PIECES> *row, float mean, flo
     const rt_u64 lines = mpk_count(box, x.rank - 1); \
     for (rt_u64 line = (rt_u64)(mpk_thread() / 32); line < lines; line += MPK_THREADS / 32)
 
+/* The variance is taken around the mean, in a second sum over registers: no digits are lost to a
+ * large mean. */
 template <int PIECES>
 MPK_FN void layer_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                             const mpk_view &bias, const mpk_view &y, double eps)
@@ -175,6 +182,7 @@ MPK_FN void layer_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view
     }
 }
 
+/* A layer norm whose mean is 0 and that has no bias. */
 template <int PIECES>
 MPK_FN void rms_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                           const mpk_view &y, double eps)
@@ -189,6 +197,8 @@ MPK_FN void rms_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &
     }
 }
 
+/* Entries beyond the row are -inf for the maximum, and are left out of the sum by their place: in a
+ * row of -inf alone, expf(-inf + inf) would be NaN there too. */
 template <int PIECES>
 MPK_FN void softmax_warp(const mpk_task &t, const mpk_view &x, const mpk_view &y, bool logarithm)
 {

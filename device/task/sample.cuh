@@ -145,6 +145,7 @@ MPK_FN rt_u64 sample_cut(const mpk_task &t, const sample_row &r, rt_u64 below)
 struct sample_ranks {
     rt_u64 *s_rank;
 };
+/* Ranks fall; all differ, because they contain ids. */
 MPK_FN void order_settle(const sample_ranks &r, rt_i64 a, rt_i64 b)
 {
     rt_u64 first = r.s_rank[a], second = r.s_rank[b];
@@ -398,6 +399,8 @@ MPK_FN void rules_once(const mpk_task &t, const rules_row &r, rt_i64 from, float
     mpk_sync();
 }
 
+/* Frequency counts every occurrence, so additions to one logit meet: they are the same number, and
+ * their order does not show. */
 MPK_FN void rules_penalize(const mpk_task &t, const rules_row &r)
 {
     float repetition = rules_float(r, RULES_REPETITION), presence = rules_float(r, RULES_PRESENCE),
@@ -444,6 +447,8 @@ MPK_FN void rules_ban_sequences(const rules_row &r, const rt_i32 *g_at, const rt
     }
 }
 
+/* In the order that op/rules.h fixes, since rules do not commute: a token that one bans stays
+ * banned whatever the next adds. */
 MPK_FN void rules_list(const mpk_task &t, const rules_row &r)
 {
     const rt_i32 *g_words = r.g_words, *g_at = g_words + RULES_LISTS;
@@ -546,6 +551,8 @@ MPK_FN rt_i64 rules_best(const mpk_task &t, const rules_row &r)
     return best ? (rt_i64)mpk_index_of(best) : -1;
 }
 
+/* The cuts by distribution look at what the lists have left, and only where something will be drawn
+ * at random. */
 MPK_FN void rules_apply(const mpk_task &t, const rules_row &r, double temperature)
 {
     double sigmas = (double)rules_float(r, RULES_SIGMA),
@@ -642,6 +649,8 @@ MPK_FN bool sample_choose(const mpk_task &t, const rules_views &v, const rt_i32 
     return true;
 }
 
+/* One row at a time by all threads.  `best` is of the row as the model made it, `from` of the row
+ * that is drawn from. */
 MPK_FN void sample_run(const mpk_task &t, const mpk_view &logits, const mpk_view &sampling,
                        const mpk_view &seeds, const mpk_view &draws, const mpk_view &asked,
                        const mpk_view &rules, const mpk_view &history, const mpk_view &choice,

@@ -33,6 +33,7 @@ struct scatter_list {
     rt_u32 *s_n;
 };
 
+/* After this barrier all threads may add. */
 MPK_FN scatter_list scatter_begin(const mpk_task &t)
 {
     scatter_list l = {order_list_at(t, SCATTER_ENTRIES, SCATTER_LIST),
@@ -245,7 +246,8 @@ MPK_FN rt_i64 scatter_slot(const mpk_task &t, const scatter_views &v, const scat
     return entry >= p.lo && entry < p.lo + p.width ? (rt_i64)line * p.width + entry - p.lo : -1;
 }
 
-/* What the slots have before any value comes. */
+/* What the slots have before any value comes.  With include_self, x's own value counts as the
+ * first. */
 template <typename number>
 MPK_FN void scatter_open(const mpk_task &t, const scatter_views &v, const scatter_part &p)
 {
@@ -261,7 +263,8 @@ MPK_FN void scatter_open(const mpk_task &t, const scatter_views &v, const scatte
 }
 
 /* A sorted list of n: all values of a slot on top of what it has; of SCATTER_SET the position of
- * the last. */
+ * the last.  All threads fetch the values; then the thread of a slot's first value combines them in
+ * order. */
 template <typename number>
 MPK_FN void scatter_combine(const mpk_task &t, const scatter_views &v, const scatter_part &p,
                             const order_list &list, rt_u32 n)
@@ -293,7 +296,8 @@ MPK_FN void scatter_combine(const mpk_task &t, const scatter_views &v, const sca
     mpk_sync();
 }
 
-/* From the slots to the result. */
+/* From the slots to the result.  An entry whose count has not grown was named by nothing, and keeps
+ * x's bits. */
 template <typename number>
 MPK_FN void scatter_close(const mpk_task &t, const scatter_views &v, const scatter_part &p)
 {
@@ -320,7 +324,8 @@ MPK_FN void scatter_close(const mpk_task &t, const scatter_views &v, const scatt
     mpk_sync();
 }
 
-/* Positions are counted with the lines fastest, so that each line's come in order. */
+/* Positions are counted with the lines fastest, so that each line's come in order.  In chunks, so
+ * that the list cannot overflow between two looks at its length (scatter_full). */
 template <typename number>
 MPK_FN void scatter_do(const mpk_task &t, const scatter_views &v, const scatter_part &p)
 {
@@ -344,6 +349,8 @@ MPK_FN void scatter_do(const mpk_task &t, const scatter_views &v, const scatter_
     scatter_close<number>(t, v, p);
 }
 
+/* As many lines at once as their entries fit the slots; a long line goes in pieces, each a pass
+ * over its indices. */
 MPK_FN void scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
                         const mpk_view &src, const mpk_view &y, int axis, int kind,
                         bool include_self, bool in_place)

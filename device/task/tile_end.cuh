@@ -30,6 +30,7 @@ struct tile_shape {
     int peaks; /* operand of the peaks: y is f32; -1: y is bf16 */
 };
 
+/* Bias i of row `row` of the packed weights; 0 where there is none. */
 MPK_FN float tile_bias(const mpk_task &t, const tile_shape &s, int i, int row)
 {
     if (s.bias[i] < 0)
@@ -72,6 +73,8 @@ struct tile_end {
     float eps;
 };
 
+/* Copied once into registers: read through the task, they would be loaded again after every
+ * store. */
 MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
 {
     tile_end e;
@@ -103,6 +106,8 @@ MPK_FN void tile_store(const tile_end &e, int row, int column, float a, float b)
         y[1] = (rt_u16)(v >> 16);
 }
 
+/* Two neighbours as one word where both are the task's and the row is aligned for it, else one by
+ * one: a word beyond the task may not be there yet. */
 MPK_FN rt_u32 tile_residual(const tile_end &e, int row, int column)
 {
     const rt_u16 *r = e.residual + (rt_u64)row * e.rows + column;
@@ -222,6 +227,7 @@ template <int N> MPK_FN void tile_put_unit(const float *sum, int unit, float *s_
             tile_put(sum + 32 * u, s_sum);
 }
 
+/* Which of the three is a constant of the instance. */
 MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group,
                              const float *s_sum, const float *s_square)
 {

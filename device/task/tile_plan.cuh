@@ -58,6 +58,8 @@ MPK_FN int tile_is_boxed(const rt_entry *e, const tile_shape &s)
 #endif
 }
 
+/* With a gate, 8 packed rows are 4 columns of the result, hence the shift.  Passes are as equal as
+ * possible, in multiples of 8 groups. */
 MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
 {
     const int shift = s.activation != ACTIVATE_NONE ? 2 : 3, tokens = (int)(e->hi[0] - e->lo[0]);
@@ -81,6 +83,7 @@ struct tile_pass {
     int steps;  /* of 128 columns, or boxes of 64 */
 };
 
+/* at: groups done by the passes before. */
 MPK_FN tile_pass tile_pass_at(const tile_plan &p, const tile_shape &s, int at)
 {
     tile_pass q;
@@ -120,6 +123,7 @@ MPK_FN rt_u32 tile_take(const tile_pass &q, mpk_ring *ring)
     return first;
 }
 
+/* All pages of a step, by one lane of each warp: a page's barrier counts warps. */
 MPK_FN void tile_release(const tile_pass &q, rt_u32 first)
 {
     __syncwarp();

@@ -31,6 +31,7 @@ MPK_FN rt_i64 conv_source(const conv_how &h, int i, rt_i64 at, rt_i64 k, rt_i64 
     return from >= 0 && from < n ? from : -1;
 }
 
+/* The last axes of x are unrolled to three, so that all strides stay in registers. */
 MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, const mpk_view &bias,
                      const mpk_view &y, const conv_how &h)
 {
@@ -96,6 +97,9 @@ struct pool_window {
     rt_i64 padded; /* entries with the padding */
 };
 
+/* Where a window begins and how many steps of it lie inside x, on each axis.  padded: its entries
+ * with those in the padding, but not beyond it, as PyTorch counts them.  parts: adaptive pooling,
+ * whose windows are fractions of the axis. */
 MPK_FN pool_window pool_find(const mpk_view &x, const pool_how &h, const rt_i64 *at)
 {
     pool_window w;
@@ -139,6 +143,7 @@ MPK_FN rt_i64 pool_entry(const mpk_view &x, const pool_how &h, const pool_window
     return offset;
 }
 
+/* A window without entries divides by 1 and gives 0. */
 MPK_FN void avg_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, const pool_how &h,
                          bool include, rt_i64 divisor)
 {
@@ -157,6 +162,7 @@ MPK_FN void avg_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
     }
 }
 
+/* NaN wins, and the last NaN of several, as in the reference. */
 MPK_FN void max_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &values,
                          const mpk_view &indices, const pool_how &h)
 {
@@ -239,6 +245,7 @@ MPK_FN upsample_taps upsample_find(int mode, bool align, double ratio, rt_i64 n,
     return taps;
 }
 
+/* All combinations of the axes' taps: `rest` counts through them, the last axis fastest. */
 MPK_FN void upsample_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int mode,
                          bool align, double ratio0, double ratio1, double ratio2)
 {

@@ -116,6 +116,8 @@ MPK_FN void load_expect(rt_u32 page, rt_u32 n_bytes)
 {
     ptx_barrier_expect(&mpk_w.full[page], n_bytes);
 }
+/* Asked of the copy engine: the thread does not wait, and the bytes that arrive are subtracted from
+ * what load_expect announced. */
 MPK_FN void load_copy(const mpk_load *l, rt_u32 page, rt_u32 offset, const void *from,
                       rt_u32 n_bytes)
 {

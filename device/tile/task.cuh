@@ -31,10 +31,12 @@ MPK_FN rt_u32 mpk_larger(rt_u32 a, rt_u32 b)
 {
     return a > b ? a : b;
 }
+/* The task's box in output 0: lo <= i < hi on each axis. */
 MPK_FN rt_u32 mpk_lo(const mpk_task &t, int axis)
 {
     return t.e->lo[axis];
 }
+/* Axis 0 ends where the living entries do, once the worker has filled hi0. */
 MPK_FN rt_u32 mpk_hi(const mpk_task &t, int axis)
 {
     return axis == 0 ? t.hi0 : t.e->hi[axis];

@@ -49,6 +49,7 @@ MPK_FN bool mpk_is_there(const mpk_view &v)
 {
     return v.operand >= 0;
 }
+/* NULL for an operand that is absent. */
 MPK_FN char *mpk_data(const mpk_task &t, const mpk_view &v)
 {
     return v.operand < 0 ? (char *)0 : mpk_at<char>(t, v.operand);
@@ -62,6 +63,7 @@ MPK_FN rt_i64 mpk_live(const mpk_task &t, const mpk_view &v)
 
 /* ---- numbers: rounding to nearest, ties to even, as src/base/num.h ---- */
 
+/* NaN keeps its payload; subnormals are an integer times 2^-24, which is exact. */
 MPK_FN float mpk_from_f16(rt_u16 h)
 {
     rt_u32 sign = (rt_u32)(h & 0x8000) << 16, rest = h & 0x7fffu;
@@ -72,6 +74,9 @@ MPK_FN float mpk_from_f16(rt_u16 h)
     /* 2^-24 */
     return __uint_as_float(sign | __float_as_uint((float)rest * 5.9604644775390625e-8f));
 }
+/* Below the smallest normal, adding 0.5 lets the unit round: the low bits of the sum are the
+ * result.  Above, half of the last kept place less one is added, and one more if that place is
+ * odd. */
 MPK_FN rt_u16 mpk_to_f16(float x)
 {
     rt_u32 u = __float_as_uint(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
@@ -88,6 +93,7 @@ MPK_FN float mpk_from_bf16(rt_u16 h)
 {
     return __uint_as_float((rt_u32)h << 16);
 }
+/* A NaN whose payload lies in the lost bits would become infinity: a bit is set. */
 MPK_FN rt_u16 mpk_to_bf16(float x)
 {
     rt_u32 u = __float_as_uint(x);
@@ -119,6 +125,7 @@ MPK_FN bool mpk_is_exact(int dtype)
 {
     return dtype >= MPK_I32 && dtype <= MPK_I16;
 }
+/* Plain dtypes only: no body of this file reads blocks. */
 MPK_FN int mpk_dtype_bytes(int dtype)
 {
     switch (dtype) {
@@ -261,6 +268,7 @@ MPK_FN void mpk_put(const mpk_view &v, char *data, rt_i64 at, float x)
 
 /* ---- boxes ---- */
 
+/* Axes beyond the rank have one entry, so that loops over all axes need no test. */
 MPK_FN mpk_box mpk_box_of(const mpk_task &t, int rank)
 {
     mpk_box b;
@@ -283,6 +291,7 @@ MPK_FN rt_u64 mpk_count(const mpk_box &b, int rank)
     return n;
 }
 
+/* A 64-bit division is some hundred instructions; nearly all numbers fit 32 bits. */
 MPK_FN rt_u64 mpk_divide(rt_u64 a, rt_u32 b)
 {
     return a >> 32 ? a / b : (rt_u32)a / b;
@@ -387,6 +396,7 @@ MPK_FN rt_u32 mpk_key(float x)
         return 0;
     return u >> 31 ? ~u : u | 0x80000000u;
 }
+/* The inverse of mpk_key, but for NaN. */
 MPK_FN float mpk_from_key(rt_u32 key)
 {
     return __uint_as_float(key >> 31 ? key & 0x7fffffff : ~key);

@@ -19,7 +19,7 @@ MPK_FN void ptx_copy_async(void *to, const void *from, bool there)
                  "r"(there ? 16 : 0)
                  : "memory");
 }
-/* The first n_bytes of 16, and zeros behind them; 0: the address must be valid all the same. */
+/* The first n_bytes of 16, and zeros after them; 0: the address must be valid all the same. */
 MPK_FN void ptx_copy_async_part(void *to, const void *from, int n_bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(ptx_shared(to)), "l"(from),
@@ -102,7 +102,7 @@ MPK_FN rt_u64 ptx_matrix(const void *first, rt_u32 group_bytes)
            (rt_u64)(group_bytes >> 4) << 32 | swizzle_64 << 62;
 }
 /* The same of a matrix in rows of 64 columns in the 128-byte swizzle, its first byte 1024-byte
- * aligned, 8 rows one behind the other; columns 16 k on begin 32 k bytes on. */
+ * aligned, 8 rows one after the other; columns 16 k on begin 32 k bytes on. */
 MPK_FN rt_u64 ptx_matrix_of_rows(const void *first)
 {
     const rt_u64 swizzle_128 = 1;

@@ -201,7 +201,7 @@ MPK_FN void ptx_fence_barrier_init(void)
 }
 #endif
 
-/* ---- kernels one behind the other: programmatic dependent launch; where there is none, they never
+/* ---- kernels one after the other: programmatic dependent launch; where there is none, they never
  * overlap ---- */
 
 #if MPK_BULK
@@ -212,7 +212,7 @@ MPK_FN void ptx_grid_let_next(void)
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 /* Until the kernel before has ended and what it wrote is seen; at once where this one was launched
- * behind its end. */
+ * after its end. */
 MPK_FN void ptx_grid_wait(void)
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -55,7 +55,7 @@ MPK_FN void block_load_entries(const block_tile &tile, char *s_tile, int dtype, 
 }
 
 /* The tile at g, of which so many rows and columns are there; the rest becomes 0.  copied: strides
- * and dtype allow copies of 16 bytes, if g is a multiple of 16.  Seen by all behind a wait for the
+ * and dtype allow copies of 16 bytes, if g is a multiple of 16.  Seen by all after a wait for the
  * group and a sync. */
 MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dtype, const char *g,
                        rt_i64 row_step, rt_i64 column_step, rt_i64 rows, rt_i64 columns)
@@ -375,7 +375,7 @@ MPK_FN void block_multiply_fma(float (&r_sum)[A][B][1], const block_tile &a, con
 }
 
 /* Partial sums of the warps along what is summed over, added in their order; the first warps have
- * the result.  s: for all parts but the first, of scratch that nobody reads behind the next
+ * the result.  s: for all parts but the first, of scratch that nobody reads after the next
  * sync. */
 template <int A, int B, int E>
 MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],

@@ -76,7 +76,7 @@ MPK_FN int add_parts_place(const mpk_task &t, const mpk_view &y, rt_u64 i, rt_i6
     return 1;
 }
 
-/* The statement behind it runs for each of the thread's elements of the box of y, whose place is
+/* The statement after it runs for each of the thread's elements of the box of y, whose place is
  * `at`. */
 #define ADD_PARTS_EACH(t, y)                                                              \
     rt_i64 at[RT_MAX_RANK];                                                               \

@@ -23,7 +23,7 @@ struct heads_source {
     double eps;
 };
 
-/* Scratch behind that of the reductions: cos and sin of the token at hand, half entries each. */
+/* Scratch after that of the reductions: cos and sin of the token at hand, half entries each. */
 enum { HEADS_ANGLES = MPK_REDUCE_BYTES };
 
 MPK_FN rt_i64 heads_integer(const mpk_task &t, const mpk_view &v, rt_i64 token)

@@ -115,9 +115,9 @@ MPK_FN void turn_rotate(uint2 *low, uint2 *high, float4 cosine, float4 sine)
     high->y = ptx_pack_bf16(g * cosine.z + c * sine.z, h * cosine.w + d * sine.w);
 }
 
-/* Query heads lo .. hi - 1, or keys of these KV heads.  What stays is read first: behind a store it
- * would be read again and again.  All lanes take part in the sum of squares, those without a head
- * with zeros. */
+/* Query heads lo .. hi - 1, or keys of these KV heads.  What does not change is read first: after
+ * a store it would be read again and again.  All lanes take part in the sum of squares, those
+ * without a head with zeros. */
 template <int K>
 MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens &k, bool keys,
                        int lo, int hi, bool twice)
@@ -198,7 +198,7 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
 MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int t0)
 {
     const int lane = mpk_thread() % 32;
-    /* bit i: token t0 - 16 + i stands one place behind the one before it, in the same page */
+    /* bit i: token t0 - 16 + i stands one place after the one before it, in the same page */
     rt_u64 follows = 0;
     rt_u32 begins = 0;
 #pragma unroll

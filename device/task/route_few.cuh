@@ -35,7 +35,7 @@ template <bool IS_BF16> MPK_FN float route_value(rt_u32 key)
                            (IS_BF16 ? 0xffff0000u : 0xffffffffu));
 }
 
-/* This lane's words of a row, once they are there; what lies behind the row is 0.  A lane asks
+/* This lane's words of a row, once they are there; what lies beyond the row is 0.  A lane asks
  * again only for words that have not come. */
 template <int WORDS>
 MPK_FN void route_await(const char *from, int n_words, int lane, bool carried, rt_u32 *word)
@@ -93,7 +93,7 @@ MPK_FN float route_exp(float x)
 }
 
 /* Weights of a token from all its logits and those of its experts: of expert `lane` and of the one
- * 32 behind.  A NaN anywhere is in the sum of all, and so in all weights.  own: the logits that
+ * 32 places on.  A NaN anywhere is in the sum of all, and so in all weights.  own: the logits that
  * this lane's two places got.  A weight with the bits of RT_EMPTY, which is a NaN, is stored as the
  * NaN before it, since readers poll for RT_EMPTY. */
 template <int LOGITS, bool IS_BF16>

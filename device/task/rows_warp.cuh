@@ -12,7 +12,7 @@
 #include "shape/rows_shape.h"
 #include "task/rows.cuh"
 
-/* Eight neighbours from entry `first` of a row of n; what lies behind the row is `rest`. */
+/* Eight neighbours from entry `first` of a row of n; what lies beyond the row is `rest`. */
 MPK_FN float rows_float(int dtype, rt_u16 bits)
 {
     return dtype == MPK_BF16 ? mpk_from_bf16(bits) : mpk_from_f16(bits);
@@ -160,7 +160,7 @@ MPK_FN void rows_scale(const mpk_task &t, rows_row<PIECES> *row, float mean, flo
     }
 }
 
-/* The statement behind it runs for each line of the box that is this warp's. */
+/* The statement after it runs for each line of the box that is this warp's. */
 #define ROWS_EACH_LINE(t, x)                         \
     const mpk_box box = mpk_box_of(t, x.rank - 1);   \
     const rt_u64 lines = mpk_count(box, x.rank - 1); \

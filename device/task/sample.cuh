@@ -45,7 +45,7 @@ enum {
     LOGPROBS = 21
 };
 enum { MASK_NUMBER, MASK_BITS, RULES_LATE = -1 };
-/* Scratch behind that of the reductions. */
+/* Scratch after that of the reductions. */
 enum {
     SAMPLE_RANKS = MPK_REDUCE_BYTES,                   /* rt_u64[SAMPLE_BLOCK] */
     SAMPLE_WEIGHTS = SAMPLE_RANKS + SAMPLE_BLOCK * 8,  /* double[SAMPLE_BLOCK] */
@@ -382,7 +382,7 @@ MPK_FN bool rules_mark(rt_u32 *s_map, rt_i64 first, rt_i64 n, rt_i32 id)
     return !(atomicOr(&s_map[at >> 5], bit) & bit);
 }
 
-/* Repetition (of tokens from 0 on) or presence (of tokens behind the prompt): each token once. */
+/* Repetition (of tokens from 0 on) or presence (of tokens after the prompt): each token once. */
 MPK_FN void rules_once(const mpk_task &t, const rules_row &r, rt_i64 from, float penalty,
                        bool repetition)
 {

@@ -63,7 +63,7 @@ MPK_FN float tile_activate(int activation, float x)
     return __fdividef(x, 1 + __expf(-u));
 }
 
-/* Where a tile goes; read before the first store, or it would be read again behind each. */
+/* Where a tile goes; read before the first store, or it would be read again after each. */
 struct tile_end {
     rt_u16 *y;
     const rt_u16 *residual; /* NULL: none */

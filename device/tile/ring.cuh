@@ -87,7 +87,7 @@ MPK_FN rt_u32 load_wait(const mpk_load *l, rt_u64 *b, rt_u32 parity)
 }
 
 /* Make room for one page: its number, or LOAD_OVER when there is nothing to load for any more.  One
- * lane then says by load_expect what comes, and asks for it by load_copy: behind ptx_elect, where
+ * lane then says by load_expect what comes, and asks for it by load_copy: after ptx_elect, where
  * no lane looks at the page's barriers any more.
  *
  * A loader that is slower than the memory holds up everything: this is the most frequent code of

@@ -341,7 +341,7 @@ MPK_FN rt_i64 mpk_spread(const mpk_view &v, int rank, const rt_i64 *at)
  * left over belong to no team: their team number is MPK_TEAMS. */
 #define MPK_TEAM (MPK_THREADS < 32 ? MPK_THREADS : 32)
 #define MPK_TEAMS (MPK_THREADS / MPK_TEAM)
-/* Scratch that the reductions use, from its start; bodies keep their own behind it. */
+/* Scratch that the reductions use, from its start; bodies keep their own after it. */
 #define MPK_REDUCE_BYTES 2048
 
 /* How many threads shall share an axis of n entries. */

@@ -97,7 +97,7 @@ typedef struct gen_boxes {
     uint64_t rows, columns, stride_bytes; /* columns: elements of element_bytes */
     uint32_t element_bytes;               /* 2: bf16; 8: words of any kind */
     uint32_t box_rows, box_columns;
-    /* rows of a box, 128 bytes each, are swizzled; else they lie one behind the other */
+    /* rows of a box, 128 bytes each, are swizzled; else they lie one after the other */
     bool swizzled;
 } gen_boxes;
 /* Of x, bf16 [T, D], dense; of its packed weights. */

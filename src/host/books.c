@@ -95,7 +95,7 @@ static uint64_t words_of(const rt_request *r)
     return (uint64_t)r->n_prompt + r->n_rules + (uint64_t)r->n_names * RT_NAME_WORDS;
 }
 
-/* First fit among the regions in use.  `taken` moves `at` behind the region that it found in the
+/* First fit among the regions in use.  `taken` moves `at` past the region that it found in the
  * way. */
 static bool take_region(const host_books *b, uint64_t n, host_region *out)
 {

@@ -1,7 +1,7 @@
 /* jinja_expression.c - tokens -> the tree of an expression, by recursive descent.
  *
  * From loosest to tightest: choice, or, and, not, comparison, + -, ~, * / // %, **, sign, then what
- * stands behind a value: .name [item] (call), and after these | filter and `is` test.  So Jinja2
+ * follows a value: .name [item] (call), and after these | filter and `is` test.  So Jinja2
  * has it: a filter binds tighter than an operator, and ** is grouped from the left.
  */
 #include "jinja/jinja_parts.h"
@@ -265,7 +265,7 @@ static mpk_status parse_primary(jparser *p, jnode **out)
                                 : read_float(p, t, &(*out)->value);
 }
 
-/* ---- what stands behind a value ---- */
+/* ---- what follows a value ---- */
 
 /* What stands between the brackets of a[...]: an expression, or start:stop:step. */
 static mpk_status parse_subscript(jparser *p, jnode **out)

@@ -27,7 +27,7 @@ static void add_fill(text *out, uint32_t c, int n)
         text_add(out, bytes, size);
 }
 
-/* '=': what fills stands behind the sign. */
+/* '=': the fill goes between sign and digits. */
 static char align_of(const spec *s, bool is_number)
 {
     if (s->align)

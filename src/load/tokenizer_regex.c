@@ -364,7 +364,7 @@ static mpk_status translate_braces(translator *t)
     return MPK_OK;
 }
 
-/* + * ? after an item, with a possessive + or a lazy ? behind. */
+/* + * ? after an item, with a possessive + or a lazy ? after it. */
 static mpk_status translate_quantifier(translator *t)
 {
     if (t->atom == SIZE_MAX)

@@ -19,7 +19,7 @@ typedef struct net_key {
 /* Zero-initialise; any thread may ask while another reads the file again. */
 typedef struct net_keys {
     const char *one; /* without limits; NULL: none */
-    /* A key on each line, and its limits (net_limits_read) behind it; empty lines and those that
+    /* A key on each line, and its limits (net_limits_read) after it; empty lines and those that
      * begin with # do not count; NULL: no file. */
     const char *path;
     pthread_mutex_t mutex; /* of what follows */

@@ -35,7 +35,7 @@ typedef struct net_account {
     uint32_t n_answers; /* that run or wait */
 } net_account;
 
-/* The limits behind a key: words "requests-per-minute=N", "tokens-per-minute=N", "concurrent=N",
+/* The limits after a key: words "requests-per-minute=N", "tokens-per-minute=N", "concurrent=N",
  * where N is 1 to 70,000,000.  MPK_EFORMAT: another word, or one twice. */
 mpk_status net_limits_read(mpk_context *cx, str words, net_limits *out);
 /* From now on these.  A bucket whose limit was none is full; another keeps its level. */

@@ -41,7 +41,7 @@ typedef struct net_request {
     /* of a completion */
     const net_prompt *prompts;
     size_t n_prompts;
-    str suffix; /* what stands behind the answer, which fills the gap; at NULL: not given */
+    str suffix; /* what comes after the answer, which fills the gap; at NULL: not given */
     /* of a chat: JSON for mpk_chat_prompt, NUL-terminated; NULL: not given */
     str messages;
     const char *tools, *variables, *chat_template;

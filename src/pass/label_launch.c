@@ -49,7 +49,7 @@ static bool is_within(const labeller *l, const tg_set *set, ir_op_id op)
     return n && n < l->by_op.first[op + 1] - l->by_op.first[op];
 }
 
-/* Is one of the operator's tasks launched by an event that launches JIT tasks, or behind part of a
+/* Is one of the operator's tasks launched by an event that launches JIT tasks, or after part of a
  * JIT operator?  Neighbours often share their set of predecessors, and a shared one is looked at
  * once. */
 static bool must_be_jit(const labeller *l, ir_op_id op)

@@ -20,9 +20,9 @@ MPK_FN float activate_gelu_tanh(float x)
 }
 MPK_FN float activate(int kind, float x)
 {
-    return kind == ACTIVATE_SILU   ? activate_silu(x)
-           : kind == ACTIVATE_GELU ? activate_gelu(x)
-                                   : activate_gelu_tanh(x);
+    if (kind == ACTIVATE_SILU)
+        return activate_silu(x);
+    return kind == ACTIVATE_GELU ? activate_gelu(x) : activate_gelu_tanh(x);
 }
 
 #endif

@@ -48,7 +48,9 @@ MPK_FN void block_load_entries(const block_tile &tile, char *s_tile, int dtype, 
     const int inner = by_rows ? tile.rows : tile.columns;
 #pragma unroll 4
     for (int i = mpk_thread(); i < tile.rows * tile.columns; i += MPK_THREADS) {
-        const int row = by_rows ? i % inner : i / inner, column = by_rows ? i / inner : i % inner;
+        const int fast = i % inner, slow = i / inner;
+        const int row = by_rows ? fast : slow;
+        const int column = by_rows ? slow : fast;
         block_put(tile, s_tile, row, column, dtype, g, row * row_step + column * column_step,
                   row < rows && column < columns);
     }

@@ -78,11 +78,13 @@ enum { PAD_CONSTANT, PAD_REFLECT, PAD_REPLICATE, PAD_CIRCULAR };
 /* The entry of x along an axis of n that is meant; of PAD_CONSTANT it may lie outside. */
 MPK_FN rt_i64 pad_source(int mode, rt_i64 i, rt_i64 n)
 {
+    if (mode == PAD_CIRCULAR)
+        return (i + n) % n;
+    if (mode == PAD_CONSTANT || (i >= 0 && i < n))
+        return i;
     if (mode == PAD_REFLECT)
-        return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i;
-    if (mode == PAD_REPLICATE)
-        return i < 0 ? 0 : i >= n ? n - 1 : i;
-    return mode == PAD_CIRCULAR ? (i + n) % n : i;
+        return i < 0 ? -i : 2 * (n - 1) - i;
+    return i < 0 ? 0 : n - 1;
 }
 
 MPK_FN void pad_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,

@@ -19,9 +19,9 @@ enum { ROUTE_LOGITS, ROUTE_IDS, ROUTE_WEIGHTS, ROUTE_NAN = 0x10000 };
 /* Logit `i` of this lane's, and whose it is. */
 template <bool IS_BF16> MPK_FN float route_logit(const rt_u32 *word, int i)
 {
-    return !IS_BF16 ? __uint_as_float(word[i])
-           : i % 2  ? ptx_high_bf16(word[i / 2])
-                    : ptx_low_bf16(word[i / 2]);
+    if (!IS_BF16)
+        return __uint_as_float(word[i]);
+    return i % 2 ? ptx_high_bf16(word[i / 2]) : ptx_low_bf16(word[i / 2]);
 }
 template <bool IS_BF16> MPK_FN int route_id(int i, int lane)
 {

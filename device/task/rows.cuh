@@ -134,17 +134,29 @@ MPK_REDUCTION(reduce_group_prod, double, reduce_times)
 
 MPK_FN double reduce_pair(int kind, double a, double b)
 {
-    return kind == REDUCE_MAX    ? reduce_larger(a, b)
-           : kind == REDUCE_MIN  ? reduce_smaller(a, b)
-           : kind == REDUCE_PROD ? reduce_times(a, b)
-                                 : a + b;
+    switch (kind) {
+    case REDUCE_MAX:
+        return reduce_larger(a, b);
+    case REDUCE_MIN:
+        return reduce_smaller(a, b);
+    case REDUCE_PROD:
+        return reduce_times(a, b);
+    default:
+        return a + b;
+    }
 }
 MPK_FN double reduce_group(const mpk_task &t, int kind, int group, double a)
 {
-    return kind == REDUCE_MAX    ? reduce_group_max(t, group, a)
-           : kind == REDUCE_MIN  ? reduce_group_min(t, group, a)
-           : kind == REDUCE_PROD ? reduce_group_prod(t, group, a)
-                                 : mpk_sum(t, group, a);
+    switch (kind) {
+    case REDUCE_MAX:
+        return reduce_group_max(t, group, a);
+    case REDUCE_MIN:
+        return reduce_group_min(t, group, a);
+    case REDUCE_PROD:
+        return reduce_group_prod(t, group, a);
+    default:
+        return mpk_sum(t, group, a);
+    }
 }
 
 /* The same of integers, exactly: sums and products wrap around; "any" and "all" are the largest and
@@ -172,17 +184,33 @@ MPK_REDUCTION(reduce_group_whole_sum, rt_i64, reduce_whole_plus)
 
 MPK_FN rt_i64 reduce_pair(int kind, rt_i64 a, rt_i64 b)
 {
-    return kind == REDUCE_MAX || kind == REDUCE_ANY   ? reduce_whole_larger(a, b)
-           : kind == REDUCE_MIN || kind == REDUCE_ALL ? reduce_whole_smaller(a, b)
-           : kind == REDUCE_PROD                      ? reduce_whole_times(a, b)
-                                                      : reduce_whole_plus(a, b);
+    switch (kind) {
+    case REDUCE_MAX:
+    case REDUCE_ANY:
+        return reduce_whole_larger(a, b);
+    case REDUCE_MIN:
+    case REDUCE_ALL:
+        return reduce_whole_smaller(a, b);
+    case REDUCE_PROD:
+        return reduce_whole_times(a, b);
+    default:
+        return reduce_whole_plus(a, b);
+    }
 }
 MPK_FN rt_i64 reduce_group(const mpk_task &t, int kind, int group, rt_i64 a)
 {
-    return kind == REDUCE_MAX || kind == REDUCE_ANY   ? reduce_group_whole_max(t, group, a)
-           : kind == REDUCE_MIN || kind == REDUCE_ALL ? reduce_group_whole_min(t, group, a)
-           : kind == REDUCE_PROD                      ? reduce_group_whole_prod(t, group, a)
-                                                      : reduce_group_whole_sum(t, group, a);
+    switch (kind) {
+    case REDUCE_MAX:
+    case REDUCE_ANY:
+        return reduce_group_whole_max(t, group, a);
+    case REDUCE_MIN:
+    case REDUCE_ALL:
+        return reduce_group_whole_min(t, group, a);
+    case REDUCE_PROD:
+        return reduce_group_whole_prod(t, group, a);
+    default:
+        return reduce_group_whole_sum(t, group, a);
+    }
 }
 
 /* exp(x - largest): fp32, of f64 fp64. */
@@ -261,9 +289,11 @@ MPK_FN mpk_box reduce_part(const mpk_task &t, const mpk_view &x, int set, bool k
 MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box &part, int kind,
                               int lane, int group)
 {
-    rt_i64 result = kind == REDUCE_MAX   ? -0x7fffffffffffffffll - 1
-                    : kind == REDUCE_MIN ? 0x7fffffffffffffffll
-                                         : (rt_i64)(kind == REDUCE_PROD || kind == REDUCE_ALL);
+    rt_i64 result = (rt_i64)(kind == REDUCE_PROD || kind == REDUCE_ALL);
+    if (kind == REDUCE_MAX)
+        result = -0x7fffffffffffffffll - 1;
+    else if (kind == REDUCE_MIN)
+        result = 0x7fffffffffffffffll;
     rt_u64 n = mpk_count(part, x.rank);
     for (rt_u64 i = (rt_u64)lane; i < n; i += (rt_u64)group) {
         rt_i64 at[RT_MAX_RANK];
@@ -280,9 +310,11 @@ MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box 
 MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &part, int kind,
                             int lane, int group, double base)
 {
-    double result = kind == REDUCE_MAX   ? (double)-MPK_INFINITY
-                    : kind == REDUCE_MIN ? (double)MPK_INFINITY
-                                         : (double)(kind == REDUCE_PROD);
+    double result = (double)(kind == REDUCE_PROD);
+    if (kind == REDUCE_MAX)
+        result = (double)-MPK_INFINITY;
+    else if (kind == REDUCE_MIN)
+        result = (double)MPK_INFINITY;
     rt_u64 n = mpk_count(part, x.rank);
     for (rt_u64 i = (rt_u64)lane; i < n; i += (rt_u64)group) {
         rt_i64 at[RT_MAX_RANK];

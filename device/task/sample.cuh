@@ -312,9 +312,10 @@ MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, rt_i64 best, const f
             total = s->sum;
             running = 0;
             bounds.n = phase == SAMPLE_KEEP ? s->kept : bounds.n;
-            phase = phase == SAMPLE_WEIGH && filters ? SAMPLE_KEEP
-                    : phase == SAMPLE_PASS           ? SAMPLE_DONE
-                                                     : SAMPLE_PASS;
+            if (phase == SAMPLE_PASS)
+                phase = SAMPLE_DONE;
+            else
+                phase = phase == SAMPLE_WEIGH && filters ? SAMPLE_KEEP : SAMPLE_PASS;
         }
         mpk_sync();
     }
@@ -393,7 +394,10 @@ MPK_FN void rules_once(const mpk_task &t, const rules_row &r, rt_i64 from, float
             if (!rules_mark(s_map, first, r.n, id))
                 continue;
             float x = r.g_x[id];
-            r.g_x[id] = !repetition ? x - penalty : x > 0 ? x / penalty : x * penalty;
+            if (repetition)
+                r.g_x[id] = x > 0 ? x / penalty : x * penalty;
+            else
+                r.g_x[id] = x - penalty;
         }
     }
     mpk_sync();

@@ -155,10 +155,11 @@ MPK_FN void avg_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
         rt_u64 inside = mpk_count(w.steps, x.rank - 2);
         rt_i64 number, plane = at[0] * x.stride[0] + at[1] * x.stride[1],
                        n = include ? w.padded : (rt_i64)inside;
+        const rt_i64 by = divisor ? divisor : n;
         double sum = 0;
         for (rt_u64 e = 0; e < inside; e++)
             sum += mpk_get_double(x, g_x, plane + pool_entry(x, h, w, e, &number));
-        mpk_put_double(y, g_y, mpk_offset(y, at), sum / (double)(divisor ? divisor : n ? n : 1));
+        mpk_put_double(y, g_y, mpk_offset(y, at), sum / (double)(by ? by : 1));
     }
 }
 
@@ -202,13 +203,17 @@ struct upsample_taps {
 
 MPK_FN rt_i64 upsample_hold(rt_i64 i, rt_i64 n)
 {
-    return i < 0 ? 0 : i >= n ? n - 1 : i;
+    if (i < 0)
+        return 0;
+    return i < n ? i : n - 1;
 }
 
 /* How many taps an axis has. */
 MPK_FN int upsample_count(int mode)
 {
-    return mode == UPSAMPLE_CUBIC ? 4 : mode == UPSAMPLE_LINEAR ? 2 : 1;
+    if (mode == UPSAMPLE_CUBIC)
+        return 4;
+    return mode == UPSAMPLE_LINEAR ? 2 : 1;
 }
 
 /* ratio: entries of x for one of the result. */
@@ -251,6 +256,7 @@ MPK_FN void upsample_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
+    const double ratio[] = {ratio0, ratio1, ratio2};
     int count = upsample_count(mode), all = 1;
     for (int i = 2; i < x.rank; i++)
         all *= count;
@@ -261,11 +267,8 @@ MPK_FN void upsample_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
 #pragma unroll
         for (int i = 0; i < 3; i++)
             if (i + 2 < x.rank)
-                taps[i] = upsample_find(mode, align,
-                                        i == 0   ? ratio0
-                                        : i == 1 ? ratio1
-                                                 : ratio2,
-                                        x.dims[i + 2], at[i + 2], x.dtype == MPK_F64);
+                taps[i] = upsample_find(mode, align, ratio[i], x.dims[i + 2], at[i + 2],
+                                        x.dtype == MPK_F64);
         for (int e = 0; e < all; e++) {
             rt_i64 from = at[0] * x.stride[0] + at[1] * x.stride[1];
             double weight = 1;

@@ -245,15 +245,12 @@ MPK_FN void mpk_put_double(const mpk_view &v, char *data, rt_i64 at, double x)
         mpk_put_int(v, data, at, i);
         break;
     default: {
-        rt_i64 least = v.dtype == MPK_I32   ? -0x80000000ll
-                       : v.dtype == MPK_I16 ? -0x8000
-                       : v.dtype == MPK_I8  ? -0x80
-                                            : 0;
-        rt_i64 most = v.dtype == MPK_I32   ? 0x7fffffffll
-                      : v.dtype == MPK_I16 ? 0x7fff
-                      : v.dtype == MPK_I8  ? 0x7f
-                                           : 0xff;
-        mpk_put_int(v, data, at, i < least ? least : i > most ? most : i);
+        /* numbers below `end`, from -end or, of u8, from 0 on */
+        const rt_i64 end = 1ll << (8 * mpk_dtype_bytes(v.dtype) - (v.dtype != MPK_U8));
+        const rt_i64 least = v.dtype == MPK_U8 ? 0 : -end;
+        if (i < least)
+            i = least;
+        mpk_put_int(v, data, at, i < end ? i : end - 1);
         break;
     }
     }

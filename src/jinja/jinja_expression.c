@@ -7,6 +7,7 @@
 #include "jinja/jinja_parts.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static mpk_status parse_or(jparser *p, jnode **out);
@@ -53,7 +54,8 @@ mpk_status jinja_unexpected(const jparser *p, const char *expected)
 
 mpk_status jinja_expect(jparser *p, const char *op)
 {
-    char quoted[8] = {'\'', op[0], op[1] ? op[1] : '\'', op[1] ? '\'' : 0};
+    char quoted[8];
+    snprintf(quoted, sizeof quoted, "'%s'", op);
     return jinja_skip(p, op) ? MPK_OK : jinja_unexpected(p, quoted);
 }
 

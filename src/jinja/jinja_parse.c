@@ -239,8 +239,11 @@ static mpk_status parse_statement(jparser *p, const char *const *ends, jnode **o
         if (str_is(name, refused[i]))
             return jinja_fail_at(p->cx, MPK_EUNSUPPORTED, p->tokens->source, t->at,
                                  "the statement %s is not supported", refused[i]);
-    return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at, "unknown statement %.*s%s%s",
-                         JINJA_SHOWN(name), ends ? ", expected " : "", ends ? ends[0] : "");
+    if (ends)
+        return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at,
+                             "unknown statement %.*s, expected %s", JINJA_SHOWN(name), ends[0]);
+    return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at, "unknown statement %.*s",
+                         JINJA_SHOWN(name));
 }
 
 static bool ends_here(const jparser *p, const char *const *ends)

@@ -54,8 +54,8 @@ void jinja_float_repr(text *out, double x)
     while (n > 1 && digits[n - 1] == '0')
         n--;
     if (point > 16 || point < -3) {
-        text_print(out, "%c%s%.*se%c%02d", digits[0], n > 1 ? "." : "", n - 1, digits + 1,
-                   point > 0 ? '+' : '-', abs(point - 1));
+        const char *dot = n > 1 ? "." : "";
+        text_print(out, "%c%s%.*se%+03d", digits[0], dot, n - 1, digits + 1, point - 1);
         return;
     }
     text_print(out, "%s", point <= 0 ? "0." : "");

@@ -37,9 +37,10 @@ static void put_experts(load_model *m, size_t *used, const char *pattern, const 
     char name[128];
     for (int part = 0; part < 3; part++)
         for (int e = EXPERTS; e-- > 0;) {
+            const int64_t rows = part == 2 ? COLUMNS : ROWS;
             snprintf(name, sizeof name, pattern, e, parts[part]);
             if (3 * e + part != left_out)
-                put(m, used, name, 2, part == 2 ? COLUMNS : ROWS, part == 2 ? ROWS : COLUMNS, 0);
+                put(m, used, name, 2, rows, ROWS + COLUMNS - rows, 0);
         }
 }
 

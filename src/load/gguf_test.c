@@ -191,9 +191,11 @@ static void put_divisors(text *t, double error)
     for (int i = 0; i < 32; i++) { /* as the reference converter writes them */
         double freq = 1.0 / pow(10000.0, 2.0 * i / 64), wavelength = 2 * acos(-1) / freq;
         double smooth = (8192 / wavelength - 1.0) / (4.0 - 1.0);
-        double divisor = wavelength < 8192 / 4.0   ? 1
-                         : wavelength > 8192 / 1.0 ? 32
-                                                   : 1 / ((1 - smooth) / 32 + smooth);
+        double divisor = 1 / ((1 - smooth) / 32 + smooth);
+        if (wavelength < 8192 / 4.0)
+            divisor = 1;
+        else if (wavelength > 8192 / 1.0)
+            divisor = 32;
         put_f32(t, (float)(divisor + (i == 24 ? error : 0)));
     }
 }

@@ -212,12 +212,13 @@ static void test_parse_errors(void **state)
 static void test_hostile_expressions(void **state)
 {
     (void)state;
+    static const char *const repeated[] = {"(", "-", "x0+"};
     for (int kind = 0; kind < 3; kind++) {
         text source = {0};
         bed b = {0};
         text_print(&source, "input %%x : f32[4]\n%%z = map(%%x) {expr = \"");
         for (int i = 0; i < 100000; i++)
-            text_print(&source, kind == 0 ? "(" : kind == 1 ? "-" : "x0+");
+            text_print(&source, "%s", repeated[kind]);
         text_print(&source, "\"}");
         check_fails(&b.cx, MPK_EFORMAT, "",
                     ir_parse(&b.cx, &b.arena, (str){source.at, source.n}, &b.g));

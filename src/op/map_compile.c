@@ -293,8 +293,10 @@ static bool parse_constant(map_parser *p, str word, map_value *out)
 static mpk_status parse_arguments(map_parser *p, uint32_t n, map_value *v)
 {
     for (uint32_t i = 0; i < n; i++) {
-        if (!take(p, i ? ',' : '('))
-            return fail_at(p, i ? "expected , and another argument" : "expected (");
+        if (i == 0 && !take(p, '('))
+            return fail_at(p, "expected (");
+        if (i > 0 && !take(p, ','))
+            return fail_at(p, "expected , and another argument");
         TRY(parse_compare(p, &v[i]));
     }
     return take(p, ')') ? MPK_OK : fail_at(p, "expected )");

@@ -31,7 +31,11 @@ SPLIT_FN void split_own_units(int split, int splits, int own, int before, int un
     const int parts = split_own_parts(units, splits, own),
               length = parts < splits ? own : (units + splits - 1) / splits;
     const int first = before % splits, around = first + parts > splits ? first + parts - splits : 0;
-    const int part = split < around ? split : split < first ? parts : split - first + around;
+    int part = parts; /* none */
+    if (split < around)
+        part = split;
+    else if (split >= first)
+        part = split - first + around;
     const int from = part < parts ? part * length : units;
     *lo = from < units ? from : units;
     *hi = *lo + length < units ? *lo + length : units;

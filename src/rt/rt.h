@@ -69,9 +69,9 @@ enum { RT_EVERY_TOKEN = 16382, RT_EVERY_ROW = 8191 };
 
 RT_FN rt_u64 rt_step_word(rt_u32 graph, rt_u32 epoch, rt_u32 tokens, rt_u32 rows)
 {
-    rt_u32 high = graph << 27 | (tokens < RT_EVERY_TOKEN ? tokens : RT_EVERY_TOKEN) << 13 |
-                  (rows < RT_EVERY_ROW ? rows : RT_EVERY_ROW);
-    return (rt_u64)high << 32 | epoch;
+    rt_u32 live_tokens = tokens < RT_EVERY_TOKEN ? tokens : RT_EVERY_TOKEN;
+    rt_u32 live_rows = rows < RT_EVERY_ROW ? rows : RT_EVERY_ROW;
+    return (rt_u64)(graph << 27 | live_tokens << 13 | live_rows) << 32 | epoch;
 }
 RT_FN rt_u32 rt_word_graph(rt_u64 step)
 {
@@ -94,9 +94,9 @@ RT_FN rt_u32 rt_word_rows(rt_u64 step)
 /* Live entries of axis 0 by kind (RT_ALL: no limit). */
 RT_FN rt_u32 rt_word_live(rt_u64 step, rt_u32 kind)
 {
-    return kind == RT_TOKENS ? rt_word_tokens(step)
-           : kind == RT_ROWS ? rt_word_rows(step)
-                             : RT_NONE;
+    if (kind == RT_TOKENS)
+        return rt_word_tokens(step);
+    return kind == RT_ROWS ? rt_word_rows(step) : RT_NONE;
 }
 
 /* Where a tensor lies.  Same order as tg_area. */

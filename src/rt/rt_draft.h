@@ -174,9 +174,10 @@ RT_FN void rt_draft_judge(rt_machine *m, rt_u32 index, rt_u32 accepted)
     if (accepted) {
         d->misses = 0;
         d->rest = RT_DRAFT_REST;
-        d->most = accepted < d->tried       ? accepted + 1
-                  : d->most < RT_MAX_DRAFTS ? 2 * d->most
-                                            : d->most;
+        if (accepted < d->tried)
+            d->most = accepted + 1;
+        else if (d->most < RT_MAX_DRAFTS)
+            d->most *= 2;
         return;
     }
     d->most = 1;

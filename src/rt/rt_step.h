@@ -473,8 +473,8 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
 {
     rt_serving *s = m->serving;
     rt_u32 few = s->few_tokens, oldest = s->n_admitted - 0x80000000u;
-    rt_u32 fits = s->n_active <= (few ? few : s->max_tokens) &&
-                  s->n_active <= (few ? s->few_rows : s->max_rows);
+    rt_u32 tokens = few ? few : s->max_tokens, rows = few ? s->few_rows : s->max_rows;
+    rt_u32 fits = s->n_active <= tokens && s->n_active <= rows;
     s->built_tokens = s->built_rows = s->built_choices = 0;
     rt_slots_find_masks(m);
     for (rt_u32 i = 0; i < s->n_slots; i++)

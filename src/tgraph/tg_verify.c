@@ -66,11 +66,13 @@ static mpk_status check_event(verifier *v, tg_event_id e)
     if (e == TG_START || g->level == TG_TASKS)
         CHECK(v->cx, event->n_in == 0, MPK_EVERIFY, "event %u, the start, is triggered by task %s",
               e, tg_name_task(g, g->in_tasks[event->first_in], v->name));
+    else if (event->n_out)
+        CHECK(v->cx, event->n_in, MPK_EVERIFY,
+              "event %u is triggered by no task: task %s would wait for ever", e,
+              tg_name_task(g, tg_out_task(g, event, 0), v->name));
     else
         CHECK(v->cx, event->n_in, MPK_EVERIFY,
-              "event %u is triggered by no task: %s%s would wait for ever", e,
-              event->n_out ? "task " : "the end",
-              event->n_out ? tg_name_task(g, tg_out_task(g, event, 0), v->name) : "");
+              "event %u is triggered by no task: the end would wait for ever", e);
     if (e == TG_END || g->level == TG_TASKS)
         CHECK(v->cx, event->n_out == 0, MPK_EVERIFY, "event %u, the end, launches task %s", e,
               tg_name_task(g, tg_out_task(g, event, 0), v->name));

@@ -73,8 +73,9 @@ V_INLINE __m256i multiply_sums(ir_dtype dtype, const small_integers *s, block_su
 }
 
 /* The small integers of two blocks in 16 bits, from where a row's loop takes them: of a wide format
- * each twice, in a word of 32 bits, which is loaded to all lanes; of another those of the halves of
- * 32 weights at the same place of both lanes of 128 bits. */
+ * each twice (once, in 32 bits, if products are added first), in a word that is loaded to all
+ * lanes; of another those of the halves of 32 weights at the same place of both lanes of 128
+ * bits. */
 typedef union row_scales {
     __m256i lanes[2];       /* [row] */
     uint32_t word[2][2][4]; /* [weight / 128][row][weight / 32 % 4] */
@@ -84,8 +85,9 @@ V_INLINE void spread_scales(ir_dtype dtype, const small_integers *s, row_scales 
 {
     if (is_wide(dtype)) {
         __m256i words = low_words(dtype, s->scale);
-        to->lanes[0] = _mm256_unpacklo_epi16(words, words);
-        to->lanes[1] = _mm256_unpackhi_epi16(words, words);
+        __m256i high = is_added_first(dtype) ? _mm256_srai_epi16(words, 15) : words;
+        to->lanes[0] = _mm256_unpacklo_epi16(words, high);
+        to->lanes[1] = _mm256_unpackhi_epi16(words, high);
         return;
     }
     const __m256i even_odd = _mm256_broadcastsi128_si256(
@@ -103,6 +105,18 @@ V_INLINE __m256i scale_of(ir_dtype dtype, const row_scales *s, int row, int i)
     return _mm256_shuffle_epi8(s->lanes[row], _mm256_set1_epi16((short)((2 * i + 1) << 8 | 2 * i)));
 }
 
+/* sum and the products of 32 weights, times their small integers. */
+V_INLINE __m256i add_scaled(ir_dtype dtype, __m256i sum, quants q, __m256i x, __m256i scale)
+{
+    if (is_added_first(dtype))
+        return _mm256_add_epi32(
+            sum, _mm256_mullo_epi32(add_dot(dtype, _mm256_setzero_si256(), q, x), scale));
+    __m256i pairs = pairs_of(dtype, q, x);
+    if (is_even(dtype)) /* 8 x 2 x 3 x 127 fits 16 bits */
+        return _mm256_add_epi16(sum, pairs);
+    return INT8_DOT_PAIRS(sum, pairs, scale);
+}
+
 /* i of a block of one row, as sums of eight lanes; x: the first bytes of its block of each
  * token. */
 V_INLINE void direct_row(ir_dtype dtype, int nt, const uint8_t *const *x, const uint8_t *block,
@@ -115,14 +129,8 @@ V_INLINE void direct_row(ir_dtype dtype, int nt, const uint8_t *const *x, const 
         quants q = take_quants(dtype, block, opened, i);
         __m256i scale = scale_of(dtype, scales, row, i);
 #pragma GCC unroll 4
-        for (int t = 0; t < nt; t++) {
-            __m256i pairs = pairs_of(dtype, q, bytes_at(x[t] + 32 * i));
-            if (is_even(dtype)) /* 8 x 2 x 3 x 127 fits 16 bits */
-                sum[t] = _mm256_add_epi16(sum[t], pairs);
-            else
-                sum[t] = INT8_DOT_PAIRS(sum[t], pairs, scale);
-            sum[t] = in_order(sum[t]);
-        }
+        for (int t = 0; t < nt; t++)
+            sum[t] = in_order(add_scaled(dtype, sum[t], q, bytes_at(x[t] + 32 * i), scale));
     }
     for (int t = 0; t < nt && is_even(dtype); t++)
         sum[t] = _mm256_madd_epi16(sum[t], _mm256_set1_epi16(1));

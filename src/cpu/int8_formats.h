@@ -38,9 +38,9 @@ V_INLINE void memory_as_it_is(void)
 /* What is to be subtracted from w as take_quants gives it. */
 V_INLINE int quants_below(ir_dtype dtype)
 {
-    if (codebook_has(dtype))
-        return book_below(dtype);
     switch (dtype) {
+    case IR_IQ4_XS:
+        return HAS_DOT ? 128 : 0;
     case IR_Q4_0:
         return 8;
     case IR_Q5_0:
@@ -55,7 +55,7 @@ V_INLINE int quants_below(ir_dtype dtype)
     case IR_Q6_K:
         return 32;
     default:
-        return 0;
+        return codebook_has(dtype) ? book_below(dtype) : 0;
     }
 }
 
@@ -97,12 +97,20 @@ V_INLINE int quants_most(ir_dtype dtype)
     }
 }
 
-/* Does take_quants give signs?  Blocks of 32 have none where INT8_DOT multiplies bytes without a
- * sign. */
+/* Does take_quants give signs?  Not where INT8_DOT multiplies bytes without a sign, but for weights
+ * that are magnitudes and signs in their blocks. */
 V_INLINE bool is_signed(ir_dtype dtype)
 {
-    return book_has_signs(dtype) ||
-           (!HAS_DOT && (dtype == IR_Q8_0 || dtype == IR_IQ4_NL || dtype == IR_MXFP4));
+    if (dtype == IR_Q8_0 || dtype == IR_IQ4_NL || dtype == IR_MXFP4 || dtype == IR_IQ4_XS)
+        return !HAS_DOT;
+    return book_has_signs(dtype);
+}
+
+/* Are four products of bytes added before they are multiplied by a small integer?  Two of them are
+ * beyond 16 bits. */
+V_INLINE bool is_added_first(ir_dtype dtype)
+{
+    return HAS_DOT && dtype == IR_IQ4_XS;
 }
 
 V_INLINE bool has_minimum(ir_dtype dtype)
@@ -203,6 +211,11 @@ V_INLINE __m256i take_bytes(ir_dtype dtype, const uint8_t *b, int i)
  * opened. */
 V_INLINE quants take_quants(ir_dtype dtype, const uint8_t *b, const opened_book *opened, int i)
 {
+    if (HAS_DOT && dtype == IR_IQ4_XS) {
+        __m256i w = _mm256_xor_si256(look_up(codebook_iq4, nibbles_at(b + 8 + 16 * i)),
+                                     _mm256_set1_epi8(-128));
+        return (quants){w, w};
+    }
     if (codebook_has(dtype))
         return take_book(dtype, b, opened, i);
     __m256i bytes = take_bytes(dtype, b, i);

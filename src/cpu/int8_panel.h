@@ -34,16 +34,36 @@ V_INLINE void transpose_words(const __m256i from[8], __m256i to[8])
         to[j] = _mm256_castps_si256(columns[j]);
 }
 
+/* What is to be subtracted from a panel's weights.  With INT8_DOT, which multiplies bytes without a
+ * sign, those with signs get an excess once, rather than x their signs for each token. */
+V_INLINE int panel_below(ir_dtype dtype)
+{
+    return HAS_DOT && is_signed(dtype) ? 128 : quants_below(dtype);
+}
+
+/* Do products of a panel need sums of x? */
+V_INLINE bool panel_needs_sums(ir_dtype dtype)
+{
+    return has_minimum(dtype) || panel_below(dtype);
+}
+
+/* The bytes of a panel. */
+V_INLINE __m256i panel_bytes(ir_dtype dtype, quants q)
+{
+    if (!is_signed(dtype))
+        return q.w;
+    __m256i w = _mm256_sign_epi8(q.w, q.sign);
+    return HAS_DOT ? _mm256_xor_si256(w, _mm256_set1_epi8(-128)) : w;
+}
+
 /* 32 weights of each row. */
 V_INLINE void interleave(ir_dtype dtype, const uint8_t *const *block, const opened_book *opened,
                          int i, __m256i to[8])
 {
     __m256i rows[8];
 #pragma GCC unroll 8
-    for (int r = 0; r < INT8_ROWS; r++) {
-        quants q = take_quants(dtype, block[r], opened + r, i);
-        rows[r] = is_signed(dtype) ? _mm256_sign_epi8(q.w, q.sign) : q.w;
-    }
+    for (int r = 0; r < INT8_ROWS; r++)
+        rows[r] = panel_bytes(dtype, take_quants(dtype, block[r], opened + r, i));
     transpose_words(rows, to);
 }
 
@@ -85,7 +105,7 @@ V_INLINE void fill_small(ir_dtype dtype, const uint8_t *const *block, const open
         scale[r] = s.scale;
         factors[r] = sum_factors(dtype, &s);
     }
-    if (needs_sums(dtype))
+    if (panel_needs_sums(dtype))
         interleave_small(dtype, factors, to->factors);
     if (is_even(dtype))
         return;
@@ -126,11 +146,6 @@ V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t row_
     }
 }
 
-V_INLINE quants panel_quants(ir_dtype dtype, __m256i w)
-{
-    return is_signed(dtype) ? with_signs(w) : (quants){w, w};
-}
-
 V_INLINE __m256i four_of(const uint8_t *x)
 {
     return _mm256_set1_epi32((int)word_at(x));
@@ -152,8 +167,7 @@ V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, cons
         for (int j = 0; j < n; j++)
 #pragma GCC unroll 8
             for (int t = 0; t < nt; t++)
-                part[t] =
-                    add_dot(dtype, part[t], panel_quants(dtype, w[j]), four_of(x[t] + k + 4 * j));
+                part[t] = INT8_DOT(part[t], w[j], four_of(x[t] + k + 4 * j));
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++)
             sum[t] =
@@ -167,7 +181,8 @@ V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, cons
         const bool first = j % step == 0, last = (j + 1) % step == 0 || j + 1 == n;
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++) {
-            __m256i pairs = pairs_of(dtype, panel_quants(dtype, w[j]), four_of(x[t] + k + 4 * j));
+            quants q = is_signed(dtype) ? with_signs(w[j]) : (quants){w[j], w[j]};
+            __m256i pairs = pairs_of(dtype, q, four_of(x[t] + k + 4 * j));
             part[t] = in_order(first ? pairs : _mm256_add_epi16(part[t], pairs));
             sum[t] =
                 last ? in_order(_mm256_add_epi32(sum[t], _mm256_madd_epi16(part[t], by))) : sum[t];
@@ -186,7 +201,7 @@ V_INLINE void panel_block_32(ir_dtype dtype, int nt, const int8_rows *x,
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) {
         __m256i j = _mm256_set1_epi32(x_sums_32(x, token[t])[b]);
-        sum[t] = add_block(dtype, sum[t], less_excess(dtype, i[t], j), j, p->d, p->m,
+        sum[t] = add_block(dtype, sum[t], less_times(panel_below(dtype), i[t], j), j, p->d, p->m,
                            x_scales(x, token[t])[b], x_scaled_sums(x, token[t])[b]);
     }
 }
@@ -204,7 +219,7 @@ V_INLINE void panel_block_256(ir_dtype dtype, int nt, const int8_rows *x,
     for (int g = 0; g < 64 / half; g++)
         add_products(dtype, nt, &p->w[0][0] + g * half, half, token, 256 * b + 4 * half * g,
                      is_even(dtype) ? 0 : &p->scale[g], i);
-    for (int g = 0; g < 8 && needs_sums(dtype); g++)
+    for (int g = 0; g < 8 && panel_needs_sums(dtype); g++)
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++) {
             __m256i sums = four_of((const uint8_t *)(x_sums_16(x, token[t]) + 16 * b + 2 * g));
@@ -212,8 +227,8 @@ V_INLINE void panel_block_256(ir_dtype dtype, int nt, const int8_rows *x,
         }
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++)
-        sum[t] = add_block(dtype, sum[t], less_excess(dtype, i[t], j[t]), j[t], p->d, p->m,
-                           x_scales(x, token[t])[b], 0);
+        sum[t] = add_block(dtype, sum[t], less_times(panel_below(dtype), i[t], j[t]), j[t], p->d,
+                           p->m, x_scales(x, token[t])[b], 0);
 }
 
 /* nt tokens from t0 on with the blocks b0 ... b1 - 1 of a panel. */

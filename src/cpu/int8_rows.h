@@ -122,13 +122,17 @@ V_INLINE __m256i add_dot(ir_dtype dtype, __m256i acc, quants q, __m256i x)
     return INT8_DOT(acc, q.w, x_for(dtype, q, x));
 }
 
-/* sum - below * of, lane by lane; below is a power of two. */
-V_INLINE __m256i less_excess(ir_dtype dtype, __m256i sum, __m256i of)
+/* sum - below * of, lane by lane; below is 0 or a power of two. */
+V_INLINE __m256i less_times(int below, __m256i sum, __m256i of)
 {
-    int below = quants_below(dtype);
     return below ? _mm256_sub_epi32(
                        sum, _mm256_slli_epi32(of, __builtin_ctz((unsigned)below | 1u << 30)))
                  : sum;
+}
+
+V_INLINE __m256i less_excess(ir_dtype dtype, __m256i sum, __m256i of)
+{
+    return less_times(quants_below(dtype), sum, of);
 }
 
 /* Add i (d dx), and then the minimum's part: what the arithmetic of int8_fast.h says of a block. */

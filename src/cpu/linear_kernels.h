@@ -132,31 +132,41 @@ V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, co
 
 /* ---- direct ---- */
 
-enum { AHEAD_BYTES = 8192 }; /* how far before their use weights are asked for */
-
-/* Ask for the next rows of weights: the rows of a box follow each other, so what this loop will
- * need lies ahead.  Into the second cache only: the few fills that the first can have under way are
- * for the loads themselves. */
-V_INLINE void ask_ahead(const uint8_t *at, int64_t bytes)
+/* How far before their use weights are asked for: whole groups of nr rows, which are read side by
+ * side. */
+V_INLINE int64_t bytes_ahead(int64_t row_bytes, int64_t nr)
 {
-    for (int64_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)at + AHEAD_BYTES + i, _MM_HINT_T1);
+    enum { LEAST = 8192 };
+    int64_t group = nr * row_bytes;
+    return group > 0 ? (LEAST + group - 1) / group * group : LEAST;
+}
+
+/* Ask for what follows bytes [first, end) of nr rows: the rows of a box follow each other.  Into
+ * the second cache only: the few fills that the first can have under way are for the loads
+ * themselves. */
+V_INLINE void ask_ahead(const uint8_t *const *row, int nr, int64_t ahead, int64_t first,
+                        int64_t end)
+{
+    for (int64_t i = (first + 63) / 64 * 64; i < end; i += 64)
+#pragma GCC unroll 8
+        for (int r = 0; r < nr; r++)
+            _mm_prefetch((const char *)row[r] + ahead + i, _MM_HINT_T1);
 }
 
 /* nt tokens x nr rows, groups [g0, g1) of 32. */
 V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x,
-                           const uint8_t *const *row, int64_t g0, int64_t g1, float *out)
+                           const uint8_t *const *row, int64_t ahead, int64_t g0, int64_t g1,
+                           float *out)
 {
     vf acc[16], w[2];
     float scale[8][4];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
         acc[i] = v_zero();
-    const uint8_t *ahead = row[0];
-    int64_t group_bytes =
+    const int64_t group_bytes =
         ir_dtype_table[dtype].block_bytes * 32 / ir_dtype_table[dtype].block_elements;
     for (int64_t g = g0; g < g1; g++) {
-        ask_ahead(ahead + g * group_bytes * nr, group_bytes * nr);
+        ask_ahead(row, nr, ahead, g * group_bytes, (g + 1) * group_bytes);
 #pragma GCC unroll 8
         for (int r = 0; r < nr; r++)
             load_scales(dtype, row[r], g, scale[r]);
@@ -226,15 +236,16 @@ V_INLINE void add_blocks(ir_dtype dtype, int nt, int nr, const float *const *x,
 
 /* The same for blocks of 256: blocks [b0, b1) of each row. */
 V_INLINE void direct_parts(ir_dtype dtype, int nt, int nr, const float *const *x,
-                           const uint8_t *const *row, int64_t b0, int64_t b1, float *out)
+                           const uint8_t *const *row, int64_t ahead, int64_t b0, int64_t b1,
+                           float *out)
 {
     vf acc[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
         acc[i] = v_zero();
-    int64_t ahead_bytes = ir_dtype_table[dtype].block_bytes * nr;
+    const int64_t block_bytes = ir_dtype_table[dtype].block_bytes;
     for (int64_t b = b0; b < b1; b++) {
-        ask_ahead(row[0] + b * ahead_bytes, ahead_bytes);
+        ask_ahead(row, nr, ahead, b * block_bytes, (b + 1) * block_bytes);
         add_blocks(dtype, nt, nr, x, row, b, acc);
     }
 #pragma GCC unroll 2
@@ -257,15 +268,17 @@ V_INLINE void direct_rows(ir_dtype dtype, int nt, int nr, linear_rows x, const u
     const float *token[4];
     const uint8_t *row[8];
     float out[16];
+    const int64_t ahead = bytes_ahead(row_bytes, nr);
     for (int64_t t = 0; t < nt; t++)
         token[t] = linear_row(&x, t < x.n ? t : x.n - 1);
     for (int64_t r0 = 0; r0 < n; r0 += nr) {
         for (int64_t r = 0; r < nr; r++)
             row[r] = w + (r0 + r < n ? r0 + r : n - 1) * row_bytes;
         if (has_parts(dtype))
-            direct_parts(dtype, nt, nr, token, row, k0 / BLOCK_WEIGHTS, k1 / BLOCK_WEIGHTS, out);
+            direct_parts(dtype, nt, nr, token, row, ahead, k0 / BLOCK_WEIGHTS, k1 / BLOCK_WEIGHTS,
+                         out);
         else
-            direct_block(dtype, nt, nr, token, row, k0 / 32, k1 / 32, out);
+            direct_block(dtype, nt, nr, token, row, ahead, k0 / 32, k1 / 32, out);
         for (int64_t t = 0; t < x.n; t++)
             sums_put(sums + t * ld + r0, out + t * nr, n - r0 < nr ? n - r0 : nr, add);
     }

@@ -10,11 +10,12 @@
  */
 #include <stdbool.h>
 #include <string.h>
-#include <ucontext.h>
 
 #include "base/rng.h"
 #include "check.h"
 #include "rt/rt_step.h"
+
+#include "rt_lanes.h"
 
 enum {
     SLOTS = 40,
@@ -217,6 +218,7 @@ static void send_request(host *h, bed *const beds[2])
                     .n_prompt = 1 + below(h, below(h, 4) ? 4 : PER_SLOT * P - 1),
                     .n_eos = below(h, 3),
                     .drafts = below(h, 3) ? 0 : 1 + below(h, 6),
+                    .priority = h->seed % 2 ? 0 : (rt_i32)below(h, 3) - 1,
                     .temperature = (float)below(h, 3)};
     r.max_tokens = below(h, PER_SLOT * P - r.n_prompt + 1);
     write_prompt(h, beds[0], &r);
@@ -349,88 +351,7 @@ static void check_pages(const bed *b)
     assert_true(promised <= s->n_free + s->n_kept);
 }
 
-/* ---- the lanes ---- */
-
-#ifdef RT_LANES_HEADER
-
-static struct lanes {
-    ucontext_t main, at[RT_LANES];
-    char stacks[RT_LANES][64 * 1024];
-    int (*what)(void *user);
-    void *user;
-    /* kind of the meeting that each waits for; -1: it has ended */
-    int kind[RT_LANES], result[RT_LANES];
-    rt_u32 current, said, heard, word;
-    uint64_t draws;
-} lanes;
-
-rt_u32 lanes_current(void)
-{
-    return lanes.current;
-}
-
-rt_u32 lanes_meet(int kind, int says)
-{
-    rt_u32 self = lanes.current;
-    lanes.kind[self] = kind;
-    lanes.said |= says ? 1u << self : 0;
-    swapcontext(&lanes.at[self], &lanes.main);
-    return lanes.heard;
-}
-
-rt_u32 *lanes_word(void)
-{
-    return &lanes.word;
-}
-
-static void lane_main(void)
-{
-    lanes.result[lanes.current] = lanes.what(lanes.user);
-    lanes.kind[lanes.current] = -1;
-}
-
-/* Lane lanes.current: getcontext may return twice, so what it needs is in memory. */
-static void begin_lane(void)
-{
-    getcontext(&lanes.at[lanes.current]);
-    lanes.at[lanes.current].uc_stack = (stack_t){.ss_sp = lanes.stacks[lanes.current],
-                                                 .ss_size = sizeof lanes.stacks[lanes.current]};
-    lanes.at[lanes.current].uc_link = &lanes.main;
-    makecontext(&lanes.at[lanes.current], lane_main, 0);
-}
-
-/* Let all lanes do it; what each says. */
-static int by_lanes(int (*what)(void *user), void *user)
-{
-    lanes.what = what;
-    lanes.user = user;
-    for (lanes.current = 0; lanes.current < RT_LANES; lanes.current++)
-        begin_lane();
-    do {
-        rt_u32 order = (rt_u32)rng_u64(1, lanes.draws++);
-        lanes.heard = lanes.said;
-        lanes.said = 0;
-        for (rt_u32 i = 0; i < RT_LANES; i++) {
-            lanes.current = (i * (order | 1) + (order >> 8)) % RT_LANES;
-            swapcontext(&lanes.main, &lanes.at[lanes.current]);
-        }
-        for (rt_u32 i = 1; i < RT_LANES; i++)
-            if (lanes.kind[i] != lanes.kind[0])
-                fail_msg("lane %u waits for another meeting than lane 0", i);
-    } while (lanes.kind[0] >= 0);
-    for (rt_u32 i = 1; i < RT_LANES; i++)
-        assert_int_equal(lanes.result[i], lanes.result[0]);
-    return lanes.result[0];
-}
-
-#else
-
-static int by_lanes(int (*what)(void *user), void *user)
-{
-    return what(user);
-}
-
-#endif
+/* ---- the step task ---- */
 
 static int step(void *user)
 {
@@ -445,6 +366,15 @@ static int poll(bed *b)
     b->worker.doorbell = UNREAD;
     int published = by_lanes(step, b);
     return published + (b->worker.doorbell == UNREAD);
+}
+
+/* `n_ranked` counts the entries with a priority that have been looked at and not taken away. */
+static void check_ring(const bed *b)
+{
+    rt_u32 n = 0;
+    for (rt_u32 at = b->request_ring.read.value; at != b->serving.n_looked; at++)
+        n += b->requests[at & b->m.request_mask].priority != 0;
+    assert_int_equal(n, b->serving.n_ranked);
 }
 
 static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint32_t n_pages,
@@ -467,6 +397,7 @@ static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint
             continue;
         check_same(beds[0], beds[1]);
         check_pages(beds[0]);
+        check_ring(beds[0]);
         run_step(beds[0]);
         run_step(beds[1]);
     }
@@ -676,6 +607,42 @@ static void test_cancelled_once(void **state)
     free(b);
 }
 
+/* With one slot, requests begin by priority, and of equals in the order in which they came; those
+ * that are cancelled before never do. */
+static void test_priorities(void **state)
+{
+    (void)state;
+    const uint64_t seed = check_seed();
+    make_graphs(8, 8);
+    bed *b = make(1, 8, 8, 16, RING, 0);
+    rt_i32 last = INT32_MIN;
+    rt_u64 last_id = 0;
+    rt_u32 n_begun = 0;
+    for (rt_u64 id = 1; id <= ASKED; id++) {
+        submit_to(b, id, 0);
+        b->requests[id - 1].priority = (rt_i32)(rng_u64(seed, id) % 5) - 2;
+    }
+    rt_u64 gone = 1 + rng_u64(seed, 0) % ASKED;
+    b->commands[0] = (rt_command){.kind = RT_CANCEL, .id = gone};
+    rt_ring_wrote(&b->command_ring, 1);
+    while (n_begun < ASKED - 1) {
+        assert_true(poll(b));
+        const rt_request *r = &b->running[0];
+        assert_true(b->slots[0].state == RT_SLOT_FEEDING && r->id != gone);
+        n_begun += r->id != last_id;
+        if (r->id != last_id && last_id)
+            assert_true(r->priority > last || (r->priority == last && r->id > last_id));
+        last = r->priority;
+        last_id = r->id;
+        check_ring(b);
+    }
+    while (poll(b))
+        continue;
+    assert_int_equal(b->request_ring.read.value, ASKED);
+    assert_int_equal(b->serving.n_ranked, 0);
+    free(b);
+}
+
 /* The name of the first n pages of a text without salt. */
 static rt_name name_of_pages(const bed *b, const rt_i32 *text, rt_u32 n)
 {
@@ -763,6 +730,7 @@ int main(void)
         cmocka_unit_test(test_scheduler_deals_in_turn),
         cmocka_unit_test(test_late_mask),
         cmocka_unit_test(test_cancelled_once),
+        cmocka_unit_test(test_priorities),
         cmocka_unit_test(test_names_of_host_sampled_answers),
         cmocka_unit_test(test_step_word),
     };

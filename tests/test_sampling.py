@@ -51,8 +51,8 @@ def changed(x, request, history, ends):
     allowed = request.get("allowed_token_ids")
     if allowed:
         x[[i for i in range(len(x)) if i not in allowed]] = -numpy.inf
-    if len(made) < request.get("min_tokens", 0) and not request.get("ignore_eos"):
-        x[ends] = -numpy.inf
+    if len(made) < request.get("min_tokens", 0):
+        x[([] if request.get("ignore_eos") else ends) + request.get("stop_token_ids", [])] = -numpy.inf
     if request.get("temperature", 0) > 0:
         x = filtered(x, request)
     return x
@@ -91,6 +91,9 @@ def random_request(i):
     if RANDOM.random() < 0.5:
         request["min_tokens"] = RANDOM.randrange(6)
     if RANDOM.random() < 0.5:
+        request["stop_token_ids"] = RANDOM.sample(range(250), RANDOM.choice([1, 15]))
+        request["ignore_eos"] = RANDOM.random() < 0.5
+    if RANDOM.random() < 0.5:
         request["logprobs"] = RANDOM.choice([0, 1, 5, 20])
     if RANDOM.random() < 0.3:
         request["prompt_logprobs"] = RANDOM.choice([0, 3])
@@ -128,6 +131,11 @@ def test_rules_and_logprobs_are_those_of_the_reference(folder, net, tmp_path):
                 check_logprobs(answer["logprobs"][i], rows[len(history) - 1], token, top_of(request))
             history.append(token)
             compared += 1
+        stops = set(request.get("stop_token_ids", []) + ([] if request.get("ignore_eos") else ends))
+        assert not stops & set(answer["tokens"][:-1])
+        ended = answer["tokens"][-1] in stops
+        assert answer["finish_reason"] == ("stop" if ended else "length")
+        assert ended or len(answer["tokens"]) == request["max_tokens"]
     assert compared > 100
 
 
@@ -191,7 +199,9 @@ def test_python_offers_the_same(folder, net):
     ({"logit_bias": {"x": 1}}, "\"x\""),
     ({"logprobs": 21}, "logprobs"), ({"typical_p": 1.5}, "typical_p"), ({"bad_words": [""]}, "bad word"),
     ({"allowed_token_ids": []}, "allowed_token_ids"), ({"repetition_penalty": -1}, "repetition_penalty"),
-    ({"allowed_token_ids": list(range(250)) * 20}, "4096 words")])
+    ({"allowed_token_ids": list(range(250)) * 20}, "4096 words"), ({"stop_token_ids": [999999]}, "vocabulary"),
+    ({"stop_token_ids": list(range(16))}, "16 tokens"), ({"stop_token_ids": 3}, "stop_token_ids"),
+    ({"include_stop_str_in_output": 1}, "include_stop_str_in_output"), ({"priority": 1 << 31}, "priority")])
 def test_what_cannot_be_is_refused(folder, tmp_path, field, words):
     path = tmp_path / "requests.jsonl"
     path.write_text(json.dumps({"tokens": [1, 2], "max_tokens": 3} | field) + "\n")

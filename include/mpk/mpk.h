@@ -330,7 +330,8 @@ typedef struct mpk_request_options {
     bool ignore_eos; /* go on when the model says that it is done */
     /* of a text: do not put the tokens before and after it that the model's tokenizer asks for */
     bool raw_prompt;
-    char reserved[2]; /* 0 */
+    bool include_stop; /* the text that ends the answer belongs to it, a stop token's text too */
+    char reserved[1];  /* 0 */
 
     /* Rules for the tokens, in the order in which they change the logits, before temperature and
      * filters.  The prompt counts for repetition_penalty and bad_words, not for the other two
@@ -343,7 +344,7 @@ typedef struct mpk_request_options {
     float frequency_penalty;       /* the same for each time that it was generated; 0: off */
     const int32_t *allowed_tokens; /* no others come; n_allowed 0: all may */
     uint32_t n_allowed;
-    uint32_t min_tokens;          /* the model may not end the answer before; 0: off */
+    uint32_t min_tokens; /* neither the model nor a stop token ends the answer before; 0: off */
     const char *const *bad_words; /* texts that do not come, at a beginning or after a space */
     uint32_t n_bad_words;
     /* only tokens whose logit is at most so many standard deviations below the largest; 0: off */
@@ -373,11 +374,19 @@ typedef struct mpk_request_options {
     /* Drafts in a step at most, if the engine speculates; 0: as many as the engine's draft_tokens;
      * -1: none.  A request with a form drafts none. */
     int32_t draft_tokens;
+
+    /* Of the requests that wait, the one with the least number begins first; among equals, the one
+     * that came first.  Those that have begun are not held up. */
+    int32_t priority;
+    /* Tokens that end the answer (MPK_FINISH_STOP), ignore_eos or not; with the model's own 16 at
+     * most (MPK_ELIMIT).  The last token of the answer is then one of them. */
+    const int32_t *stop_tokens;
+    uint32_t n_stop_tokens; /* 0: none */
 } mpk_request_options;
 
 typedef enum mpk_finish {
     MPK_RUNNING,          /* not finished */
-    MPK_FINISH_STOP,      /* the model ended the text, or a stop text came */
+    MPK_FINISH_STOP,      /* the model ended the text, or a stop text or token came */
     MPK_FINISH_LENGTH,    /* max_tokens, or the context is full */
     MPK_FINISH_CANCELLED, /* by the caller */
     MPK_FINISH_ERROR,     /* the engine failed */
@@ -426,6 +435,9 @@ typedef struct mpk_answer {
 MPK_API mpk_status mpk_request_wait(mpk_context *cx, mpk_request *request, mpk_answer *answer);
 /* Tokens of the prompt that came from the prefix cache; 0 before the first token of the answer. */
 MPK_API size_t mpk_request_cached_tokens(const mpk_request *request);
+/* What ended an answer: the index of a stop text, or n_stop plus that of a stop token; -1:
+ * something else, or it is not over. */
+MPK_API int32_t mpk_request_stop(const mpk_request *request);
 /* Nanoseconds from submission until the engine began with the prompt; 0 before the first token of
  * the answer. */
 MPK_API uint64_t mpk_request_queue_ns(const mpk_request *request);

@@ -190,7 +190,8 @@ class RequestOptions(Structure):
         ("n_stop", c_uint32),
         ("ignore_eos", c_bool),
         ("raw_prompt", c_bool),
-        ("reserved", c_char * 2),
+        ("include_stop", c_bool),
+        ("reserved", c_char * 1),
         ("biases", POINTER(TokenBias)),
         ("n_biases", c_uint32),
         ("repetition_penalty", c_float),
@@ -212,6 +213,9 @@ class RequestOptions(Structure):
         ("form_source", c_char_p),
         ("form", c_int),
         ("draft_tokens", c_int32),
+        ("priority", c_int32),
+        ("stop_tokens", POINTER(c_int32)),
+        ("n_stop_tokens", c_uint32),
     ]
 
 
@@ -344,6 +348,8 @@ def _load() -> ctypes.CDLL:
     for name in ("mpk_request_logprobs", "mpk_prompt_logprobs"):
         function = getattr(library, name)
         function.argtypes, function.restype = [c_void_p, c_size_t, POINTER(LogProb), c_uint32], c_uint32
+    library.mpk_request_stop.argtypes = [c_void_p]
+    library.mpk_request_stop.restype = c_int32
     library.mpk_request_cached_tokens.argtypes = [c_void_p]
     library.mpk_request_cached_tokens.restype = c_size_t
     library.mpk_request_drafts.argtypes = [c_void_p, POINTER(c_size_t), POINTER(c_size_t)]

@@ -39,7 +39,9 @@ class SamplingParams:
     """How an answer is drawn.  temperature 0 takes the likeliest token; 0 turns top_k, min_p and max_tokens off.
 
     logit_bias: what is added to the logits of tokens; allowed_token_ids: no others come; bad_words: texts that do not
-    come; min_tokens: the model may not end the answer before; logprobs, prompt_logprobs: log probabilities of each
+    come; min_tokens: the answer does not end before by itself; stop, stop_token_ids: texts, and tokens, that end it;
+    include_stop_str_in_output: what ends it belongs to its text; priority: of the requests that wait, that with the
+    least number begins first; logprobs, prompt_logprobs: log probabilities of each
     token of the answer, of the prompt, and of so many of the most probable ones (0: of none); cache_salt: only requests
     with the same one share what they have in the prefix cache; prefix_cache: False computes the whole prompt;
     draft_tokens: how many are tried ahead in a step at most, if the engine speculates (None: the engine's number).
@@ -59,6 +61,8 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int = 0
     stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     raw_prompt: bool = False
     presence_penalty: float = 0.0
@@ -75,6 +79,7 @@ class SamplingParams:
     cache_salt: str = ""
     prefix_cache: bool = True
     draft_tokens: int | None = None
+    priority: int = 0
     json_schema: Mapping[str, Any] | bool | str | None = None
     json_object: bool = False
     regex: str | None = None
@@ -103,10 +108,12 @@ class SamplingParams:
         return best if self.logprobs is not None else [dataclasses.replace(a, logprobs=None) for a in best]
 
     def _to_c(self) -> c.RequestOptions:
+        if not -(2**31) <= self.priority < 2**31:
+            raise c.ArgumentError(f"priority is {self.priority}: expected {-(2**31)} to {2**31 - 1}")
         for name, bits in (("max_tokens", 32), ("top_k", 32), ("min_tokens", 32), ("seed", 64)):
             if not 0 <= int(getattr(self, name)) < 1 << bits:
                 raise c.ArgumentError(f"{name} is {getattr(self, name)}: expected 0 to {(1 << bits) - 1}")
-        stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
+        stop = self._stops()
         options = c.RequestOptions(
             size=ctypes.sizeof(c.RequestOptions),
             max_tokens=int(self.max_tokens),
@@ -117,6 +124,10 @@ class SamplingParams:
             seed=int(self.seed),
             n_stop=len(stop),
             ignore_eos=self.ignore_eos,
+            include_stop=self.include_stop_str_in_output,
+            priority=self.priority,
+            stop_tokens=_token_ids(self.stop_token_ids),
+            n_stop_tokens=len(self.stop_token_ids),
             raw_prompt=self.raw_prompt,
             no_prefix_cache=not self.prefix_cache,
             draft_tokens=self._drafts(),
@@ -126,6 +137,9 @@ class SamplingParams:
         self._add_rules(options)
         self._add_form(options)
         return options
+
+    def _stops(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop)
 
     def _drafts(self) -> int:
         """As the library has it: 0 is the engine's number, -1 is none."""
@@ -188,7 +202,8 @@ class Answer:
     logprobs: for each token, if SamplingParams.logprobs asks for them: pairs (token, log probability), the token's own
     first, after it the most probable ones; prompt_logprobs: the same of the prompt, None for its first token;
     cached_tokens: how many tokens of the prompt came from the prefix cache; drafted_tokens, accepted_tokens: how many
-    were tried ahead, and how many of those stood.
+    were tried ahead, and how many of those stood; stop_reason: which of SamplingParams.stop and stop_token_ids ended
+    it.
     """
 
     prompt: str | list[int]
@@ -200,6 +215,7 @@ class Answer:
     cached_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    stop_reason: str | int | None = None
 
 
 class _Request:
@@ -265,6 +281,13 @@ class _Request:
         """Of the prompt, once the answer has begun."""
         with self.lock:
             return c.lib.mpk_request_cached_tokens(self.handle) if self.handle else 0
+
+    def stop_reason(self) -> str | int | None:
+        """Once it has ended."""
+        stops = [*self.params._stops(), *self.params.stop_token_ids]
+        with self.lock:
+            index = c.lib.mpk_request_stop(self.handle) if self.handle else -1
+        return stops[index] if index >= 0 else None
 
     def drafts(self) -> tuple[int, int]:
         """Tokens that were tried ahead so far, and those that stood."""
@@ -611,7 +634,7 @@ def _collect(request: _Request) -> Answer:
     text = "".join(p.text for p in pieces)
     return Answer(
         prompt, text, ids, pieces[-1].finish, shares, request.prompt_logprobs(), request.cached_tokens(),
-        *request.drafts(),
+        *request.drafts(), request.stop_reason(),
     )
 
 

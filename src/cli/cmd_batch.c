@@ -180,20 +180,22 @@ static bool read_biases(const json_value *value, line_request *r, char *error)
     return true;
 }
 
-static bool read_allowed(const json_value *value, line_request *r, char *error)
+static bool read_ids(const json_value *value, line_request *r, const int32_t **to, uint32_t *n,
+                     char *error)
 {
     int32_t *ids = arena_alloc(r->arena, value->n + 1, sizeof *ids);
-    if (value->kind != JSON_KIND_LIST || !value->n || !ids)
-        REFUSE(error, ids ? "allowed_token_ids is not a list of token ids"
-                          : "out of memory for allowed_token_ids");
+    if (!ids)
+        REFUSE(error, "out of memory for %.*s", STR_ARG(value->key));
+    if (value->kind != JSON_KIND_LIST || !value->n)
+        REFUSE(error, "%.*s is not a list of token ids", STR_ARG(value->key));
     for (size_t i = 0; i < value->n; i++) {
         uint64_t id;
-        if (!read_count(STR("an allowed token"), &value->items[i], 0, INT32_MAX, &id, error))
+        if (!read_count(value->key, &value->items[i], 0, INT32_MAX, &id, error))
             return false;
         ids[i] = (int32_t)id;
     }
-    r->options.allowed_tokens = ids;
-    r->options.n_allowed = (uint32_t)value->n;
+    *to = ids;
+    *n = (uint32_t)value->n;
     return true;
 }
 
@@ -271,7 +273,7 @@ static bool read_rule(const json_value *value, line_request *r, bool *found, cha
     if (str_is(value->key, "logit_bias"))
         return read_biases(value, r, error);
     if (str_is(value->key, "allowed_token_ids"))
-        return read_allowed(value, r, error);
+        return read_ids(value, r, &o->allowed_tokens, &o->n_allowed, error);
     if (str_is(value->key, "bad_words"))
         return read_bad_words(value, r, error);
     *found = str_is(value->key, "logprobs") || str_is(value->key, "prompt_logprobs");
@@ -312,6 +314,40 @@ static bool read_drafts(const json_value *value, line_request *r, char *error)
     return true;
 }
 
+static bool read_flag(const json_value *value, bool *to, char *error)
+{
+    if (value->kind != JSON_KIND_BOOL)
+        REFUSE(error, "%.*s is neither true nor false", STR_ARG(value->key));
+    *to = value->boolean;
+    return true;
+}
+
+static bool read_priority(const json_value *value, line_request *r, char *error)
+{
+    uint64_t n;
+    if (!read_count(value->key, value, INT32_MIN, INT32_MAX, &n, error))
+        return false;
+    r->options.priority = (int32_t)n;
+    return true;
+}
+
+/* What ends an answer; *found: the key is of that. */
+static bool read_ends(batch *b, const json_value *value, line_request *r, bool *found, char *error)
+{
+    mpk_request_options *o = &r->options;
+    *found = true;
+    if (str_is(value->key, "stop"))
+        return read_stops(b, value, r, error);
+    if (str_is(value->key, "stop_token_ids"))
+        return read_ids(value, r, &o->stop_tokens, &o->n_stop_tokens, error);
+    if (str_is(value->key, "include_stop_str_in_output"))
+        return read_flag(value, &o->include_stop, error);
+    if (str_is(value->key, "ignore_eos"))
+        return read_flag(value, &o->ignore_eos, error);
+    *found = false;
+    return true;
+}
+
 static bool read_field(batch *b, const json_value *value, line_request *r, char *error)
 {
     mpk_request_options *o = &r->options;
@@ -320,6 +356,8 @@ static bool read_field(batch *b, const json_value *value, line_request *r, char 
     bool good = read_rule(value, r, &is_rule, error);
     if (!is_rule)
         good = read_form(value, r, &is_rule, error);
+    if (!is_rule)
+        good = read_ends(b, value, r, &is_rule, error);
     if (is_rule)
         return good;
     if (str_is(key, "prompt"))
@@ -342,17 +380,13 @@ static bool read_field(batch *b, const json_value *value, line_request *r, char 
         return read_u32(value, 1, MAX_ANSWERS, &r->n, error);
     if (str_is(key, "best_of"))
         return read_u32(value, 1, MAX_ANSWERS, &r->best_of, error);
-    if (str_is(key, "stop"))
-        return read_stops(b, value, r, error);
+    if (str_is(key, "priority"))
+        return read_priority(value, r, error);
     if (str_is(key, "cache_salt"))
         return read_salt(value, r, error);
     if (str_is(key, "draft_tokens"))
         return read_drafts(value, r, error);
-    if (str_is(key, "ignore_eos")) {
-        o->ignore_eos = value->boolean;
-        if (value->kind != JSON_KIND_BOOL)
-            REFUSE(error, "ignore_eos is neither true nor false");
-    } else if (!str_is(key, "id"))
+    if (!str_is(key, "id"))
         REFUSE(error, "there is no field \"%.*s\"", (int)(key.n < 100 ? key.n : 100), key.at);
     return true;
 }
@@ -691,16 +725,17 @@ const cli_command cmd_batch = {
     .name = "batch",
     .operands = "MODEL REQUESTS.jsonl [-o OUT.jsonl] [--max-batch N]",
     .summary = "answer many requests at once, from a file of JSON lines",
-    .notes = "A request is a line with prompt (a text) or tokens (a list of ids), and where wanted "
-             "max_tokens, "
-             "temperature,\n"
-             "top_k, top_p, min_p, seed, stop (a text or a list of them), ignore_eos, cache_salt, "
-             "id (given back).  "
-             "Its answer\n"
-             "is a line with text, tokens and finish_reason (stop, length), in the order of the "
-             "requests; a line that is no "
-             "request, or\n"
-             "one that cannot run, gets an error in its place.  Blank lines are skipped.",
+    .notes =
+        "A request is a line with prompt (a text) or tokens (a list of ids), and where wanted "
+        "max_tokens, temperature,\n"
+        "top_k, top_p, min_p, seed, stop (a text or a list of them), stop_token_ids, ignore_eos, "
+        "priority, cache_salt, id\n"
+        "(given back); docs/command-line.md has all fields.  Its answer is a line with text, "
+        "tokens "
+        "and finish_reason\n"
+        "(stop, length), in the order of the requests; a line that is no request, or one that "
+        "cannot run, gets an error\n"
+        "in its place.  Blank lines are skipped.",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(batch_arguments),
     .run = run,

@@ -226,11 +226,13 @@ mpk_status engine_read_image_model(mpk_context *cx, arena *a, const char *path, 
 
 /* Text that grows, of which what could be the beginning of a stop text is held back. */
 typedef struct engine_stream {
-    text text;      /* all of it; cut where a stop text began */
+    text text;      /* all of it; cut by a stop text that came */
     size_t n_shown; /* bytes that no stop text can reach any more */
     bool stopped;
+    bool keeps_stop;  /* it is cut behind the stop text, else before */
     const str *stops; /* borrowed */
     uint32_t n_stops;
+    uint32_t stop; /* stopped: index of the stop text */
 } engine_stream;
 
 /* Add a piece of whole characters; sets stopped.  False: out of memory. */

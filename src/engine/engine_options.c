@@ -149,6 +149,8 @@ mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_option
           "ignore_eos");
     CHECK(cx, to->draft_tokens >= -1 && to->draft_tokens <= ENGINE_MAX_DRAFTS, MPK_EARG,
           "draft_tokens is %d, expected -1 to %d", to->draft_tokens, ENGINE_MAX_DRAFTS);
+    CHECK(cx, to->stop_tokens || !to->n_stop_tokens, MPK_EARG,
+          "n_stop_tokens is %u, but stop_tokens is NULL", to->n_stop_tokens);
     for (uint32_t i = 0; i < to->n_stop; i++) {
         /* A stop text that began inside a character would cut one in half. */
         bool good = to->stop[i] && *to->stop[i] && ((unsigned char)*to->stop[i] & 0xc0) != 0x80;

@@ -78,7 +78,7 @@ static void end_early(mpk_request *r, mpk_finish how)
         finish(r, how);
 }
 
-/* The text of a token; a token that ends the text has none. */
+/* The text of a token; special tokens have none. */
 static void add_text(mpk_request *r, int32_t token)
 {
     str piece = {0};
@@ -103,7 +103,7 @@ static void add_token(mpk_request *r, const rt_token *t, uint64_t now)
     if (!r->n_tokens && now - r->submitted_ns > t->age_ns)
         r->queue_ns = now - r->submitted_ns - t->age_ns;
     r->token_ns[r->n_tokens++] = now - r->submitted_ns;
-    if (t->reason != RT_EOS)
+    if (t->reason != RT_EOS || r->options.include_stop)
         add_text(r, t->token);
     if (r->form && t->reason == RT_GOING && r->finish == MPK_RUNNING)
         engine_form_take(r->engine->forms, r->id, t->token);
@@ -225,6 +225,7 @@ static mpk_status copy_stops(mpk_context *cx, mpk_request *r)
     }
     r->stream.stops = stops;
     r->stream.n_stops = r->options.n_stop;
+    r->stream.keeps_stop = r->options.include_stop;
     return MPK_OK;
 }
 
@@ -273,6 +274,7 @@ static mpk_status prepare(mpk_context *cx, mpk_request *r, const int32_t *tokens
     NEW(cx, &r->arena, r->tokens, r->limit);
     NEW(cx, &r->arena, r->token_ns, r->limit);
     TRY(copy_stops(cx, r));
+    TRY(engine_make_ends(cx, r));
     TRY(engine_make_logprobs(cx, r));
     TRY(engine_form_open(cx, r->engine, &r->options, &r->form));
     if (e->tokens.tokenizer)
@@ -334,7 +336,6 @@ static uint32_t drafts_of(const mpk_request *r)
 
 static mpk_status submit(mpk_context *cx, mpk_request *r, const int32_t *tokens)
 {
-    const model_config *c = &r->engine->build.model.config;
     const mpk_request_options *o = &r->options;
     machine_request wire = {
         .tokens = tokens,
@@ -345,8 +346,9 @@ static mpk_status submit(mpk_context *cx, mpk_request *r, const int32_t *tokens)
         .top_p = o->top_p > 0 ? o->top_p : 1,
         .min_p = o->min_p,
         .seed = o->seed,
-        .eos = c->eos_tokens,
-        .n_eos = o->ignore_eos ? 0 : c->n_eos_tokens,
+        .eos = r->ends,
+        .n_eos = r->n_ends,
+        .priority = o->priority,
         .n_logprobs = r->n_logprobs,
         .all_logprobs = o->prompt_logprobs,
         .logprobs = r->shares,
@@ -476,6 +478,26 @@ size_t mpk_request_cached_tokens(const mpk_request *r)
     size_t n = r->n_cached;
     pthread_mutex_unlock(&r->engine->mutex);
     return n;
+}
+
+/* The mutex is held. */
+static int32_t stop_of(const mpk_request *r)
+{
+    const mpk_request_options *o = &r->options;
+    if (r->finish == MPK_FINISH_STOP && r->stream.stopped)
+        return (int32_t)r->stream.stop;
+    for (uint32_t i = 0; r->finish == MPK_FINISH_STOP && i < o->n_stop_tokens && r->n_tokens; i++)
+        if (o->stop_tokens[i] == r->tokens[r->n_tokens - 1])
+            return (int32_t)(o->n_stop + i);
+    return -1;
+}
+
+int32_t mpk_request_stop(const mpk_request *r)
+{
+    pthread_mutex_lock(&r->engine->mutex);
+    int32_t stop = stop_of(r);
+    pthread_mutex_unlock(&r->engine->mutex);
+    return stop;
 }
 
 uint64_t mpk_request_queue_ns(const mpk_request *r)

@@ -15,6 +15,8 @@ struct mpk_request {
     host_shares *shares; /* first of the prompt, if prompt_logprobs */
     bool is_sequence;
     struct engine_form *form; /* NULL: any text */
+    int32_t ends[RT_MAX_EOS]; /* tokens that end the answer */
+    uint32_t n_ends;
 
     /* guarded by the engine's mutex */
     uint64_t id;
@@ -47,6 +49,8 @@ mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32
                                size_t n);
 /* Positions that one request may take. */
 uint32_t engine_capacity(const mpk_engine *e);
+/* The tokens that end the answer: the model's, and those of the options.  MPK_EARG, MPK_ELIMIT. */
+mpk_status engine_make_ends(mpk_context *cx, mpk_request *r);
 /* The record of rules, in the request's arena; nothing is written if it asks for none.  MPK_EARG,
  * MPK_ELIMIT, MPK_EUNSUPPORTED: bad words without a tokenizer. */
 mpk_status engine_make_rules(mpk_context *cx, mpk_request *r, const int32_t **words, uint32_t *n);

@@ -96,6 +96,41 @@ static mpk_status add_bad_words(mpk_context *cx, mpk_request *r, record *to)
     return MPK_OK;
 }
 
+/* ---- ends ---- */
+
+static bool ends_with(const mpk_request *r, int32_t token)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < r->n_ends; i++)
+        found |= r->ends[i] == token;
+    return found;
+}
+
+mpk_status engine_make_ends(mpk_context *cx, mpk_request *r)
+{
+    const mpk_request_options *o = &r->options;
+    const model_config *c = &r->engine->build.model.config;
+    int32_t *stops;
+    NEW(cx, &r->arena, stops, o->n_stop_tokens);
+    TRY(engine_check_tokens(cx, r->engine, o->stop_tokens, o->n_stop_tokens));
+    r->n_ends = o->ignore_eos ? 0 : c->n_eos_tokens;
+    memcpy(r->ends, c->eos_tokens, r->n_ends * sizeof *r->ends);
+    for (uint32_t i = 0; i < o->n_stop_tokens; i++) {
+        stops[i] = o->stop_tokens[i];
+        if (ends_with(r, stops[i]))
+            continue;
+        CHECK(cx, r->n_ends < RT_MAX_EOS, MPK_ELIMIT,
+              "more than %d tokens end the answer, those of the model among them: name fewer stop "
+              "tokens",
+              RT_MAX_EOS);
+        r->ends[r->n_ends++] = stops[i];
+    }
+    r->options.stop_tokens = stops;
+    return MPK_OK;
+}
+
+/* ---- the record ---- */
+
 static bool are_rules(const mpk_request_options *o)
 {
     bool repetition = o->repetition_penalty > 0 && o->repetition_penalty != 1;
@@ -108,11 +143,10 @@ static bool are_rules(const mpk_request_options *o)
 static mpk_status add_lists(mpk_context *cx, mpk_request *r, record *to)
 {
     const mpk_request_options *o = &r->options;
-    const model_config *c = &r->engine->build.model.config;
-    uint32_t n_ends = o->min_tokens && !o->ignore_eos ? c->n_eos_tokens : 0;
+    uint32_t n_ends = o->min_tokens ? r->n_ends : 0;
     TRY(add_biases(cx, r, to));
     TRY(add_ids(cx, r->engine, o->allowed_tokens, o->n_allowed, to));
-    TRY(add_ids(cx, r->engine, c->eos_tokens, n_ends, to));
+    TRY(add_ids(cx, r->engine, r->ends, n_ends, to));
     uint32_t before = to->n;
     TRY(add_bad_words(cx, r, to));
     to->words[RULES_BIASES] = (int32_t)o->n_biases;

@@ -2,20 +2,27 @@
  *
  * Input: pieces of whole characters; output: how much of the text may be shown.  A stop text may
  * begin in one piece and end in another, so the longest end of the text that is the beginning of a
- * stop text waits.  Cost: O(stops * their length) for each piece and its length.
+ * stop text waits.  The text is cut where the first stop text begins, or behind it where the stop
+ * text belongs to the answer.  Cost: O(stops * their length) for each piece and its length.
  */
 #include "engine/engine.h"
 
-/* Where the first of the stop texts begins at or after `from`, or SIZE_MAX. */
-static size_t find_stop(const engine_stream *s, size_t from)
+/* Where the text is cut by the first of the stop texts that begins at or after `from`, or
+ * SIZE_MAX.  Of two that begin there the shorter one counts, which was complete first. */
+static size_t find_cut(engine_stream *s, size_t from)
 {
-    size_t first = SIZE_MAX;
+    size_t first = SIZE_MAX, length = 0;
     for (uint32_t i = 0; i < s->n_stops; i++) {
-        const char *at = memmem(s->text.at + from, s->text.n - from, s->stops[i].at, s->stops[i].n);
-        if (at && (size_t)(at - s->text.at) < first)
-            first = (size_t)(at - s->text.at);
+        const char *found =
+            memmem(s->text.at + from, s->text.n - from, s->stops[i].at, s->stops[i].n);
+        size_t at = found ? (size_t)(found - s->text.at) : SIZE_MAX;
+        if (at < first || (at == first && s->stops[i].n < length)) {
+            first = at;
+            length = s->stops[i].n;
+            s->stop = i;
+        }
     }
-    return first;
+    return first == SIZE_MAX || !s->keeps_stop ? first : first + length;
 }
 
 /* Where the longest end begins that some stop text begins with. */
@@ -37,11 +44,11 @@ bool engine_stream_put(engine_stream *s, str piece)
     text_add(&s->text, piece.at, piece.n);
     if (s->text.failed)
         return false;
-    size_t stop = find_stop(s, s->n_shown); /* no stop text begins before what is not yet shown */
-    if (stop != SIZE_MAX) {
-        s->text.n = stop;
-        s->text.at[stop] = 0;
-        s->n_shown = stop;
+    size_t cut = find_cut(s, s->n_shown); /* no stop text begins before what is not yet shown */
+    if (cut != SIZE_MAX) {
+        s->text.n = cut;
+        s->text.at[cut] = 0;
+        s->n_shown = cut;
         s->stopped = true;
         return true;
     }

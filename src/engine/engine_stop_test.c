@@ -9,10 +9,10 @@
 
 /* What is shown of a text in pieces of random length; checks at every piece that only what is sure
  * is shown. */
-static void check_cut(const char *source, const str *stops, uint32_t n_stops, const char *expected,
-                      uint64_t seed)
+static void check_cut(const char *source, const str *stops, uint32_t n_stops, bool keeps,
+                      const char *expected, uint64_t seed)
 {
-    engine_stream s = {.stops = stops, .n_stops = n_stops};
+    engine_stream s = {.stops = stops, .n_stops = n_stops, .keeps_stop = keeps};
     size_t n = strlen(source);
     for (size_t at = 0, i = 0; at < n; i++) {
         size_t piece = 1 + rng_u64(seed, i) % 4;
@@ -34,13 +34,18 @@ static void test_cuts(void **state)
     (void)state;
     uint64_t seed = check_seed();
     const str stops[] = {STR("END"), STR("\n\n"), STR("ab ab c")};
+    const str shorter[] = {STR("END of"), STR("END")};
     for (uint64_t i = 0; i < 200; i++) {
-        check_cut("one two EN three\n four END five", stops, 3, "one two EN three\n four ",
+        check_cut("one two EN three\n four END five", stops, 3, false, "one two EN three\n four ",
                   seed + i);
-        check_cut("x\n\nEND", stops, 3, "x", seed + i);
-        check_cut("ab ab ab ab c d", stops, 3, "ab ab ", seed + i);
-        check_cut("nothing of it, EN", stops, 3, "nothing of it, EN", seed + i);
-        check_cut("no stops at all", NULL, 0, "no stops at all", seed + i);
+        check_cut("x\n\nEND", stops, 3, false, "x", seed + i);
+        check_cut("ab ab ab ab c d", stops, 3, false, "ab ab ", seed + i);
+        check_cut("nothing of it, EN", stops, 3, false, "nothing of it, EN", seed + i);
+        check_cut("no stops at all", NULL, 0, false, "no stops at all", seed + i);
+        check_cut("one two EN three\n four END five", stops, 3, true, "one two EN three\n four END",
+                  seed + i);
+        check_cut("ab ab ab ab c d", stops, 3, true, "ab ab ab ab c", seed + i);
+        check_cut("ENEN, END of it", shorter, 2, true, "ENEN, END", seed + i);
     }
 }
 

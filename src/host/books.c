@@ -1,8 +1,8 @@
 /* books.c - the host's side of the rings: requests and commands in, tokens out.
  *
  * Input: machine_submit, machine_append, machine_cancel; output: what machine_drain gives.  A
- * request that never reached the machine ends in the book.  Nothing is lost, nothing is reordered.
- * Cost: O(requests under way) a call.
+ * request that never reached the machine ends in the book.  Nothing is lost, and nothing is
+ * reordered but requests that wait, by priority.  Cost: O(requests under way) a call.
  */
 #include <stdlib.h>
 
@@ -197,7 +197,11 @@ static mpk_status add_entry(mpk_context *cx, host_books *b, host_entry *e)
         b->entries.at = at;
         b->entries.capacity = capacity;
     }
-    b->entries.at[b->entries.n++] = e;
+    size_t at = b->entries.n++;
+    for (; at > b->entries_unsent && b->entries.at[at - 1]->request.priority > e->request.priority;
+         at--)
+        b->entries.at[at] = b->entries.at[at - 1];
+    b->entries.at[at] = e;
     return MPK_OK;
 }
 
@@ -325,6 +329,7 @@ static void fill_request(const rt_serving *s, rt_request *to, const machine_requ
                                 (r->host_samples && r->all_logits ? RT_ALL_LOGITS : 0) |
                                 (r->n_logprobs && r->all_logprobs ? RT_ALL_SHARES : 0),
                        .n_eos = r->n_eos,
+                       .priority = r->priority,
                        .temperature = r->temperature,
                        .top_k = r->top_k,
                        .top_p = r->top_p,

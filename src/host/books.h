@@ -107,10 +107,11 @@ typedef struct host_books {
 
     pthread_mutex_t lock; /* guards what follows */
     uint64_t next_id;
-    VEC(host_entry *) entries; /* in order of submission; on the heap */
-    size_t entries_unsent;     /* index of the first entry that is not in the ring */
-    bool *mask_taken;          /* heap, [serving.n_masks] */
-    rt_token *early;           /* ends of requests that never reached the machine */
+    /* in order of submission, but those that are not in the ring by priority before; on the heap */
+    VEC(host_entry *) entries;
+    size_t entries_unsent; /* index of the first entry that is not in the ring */
+    bool *mask_taken;      /* heap, [serving.n_masks] */
+    rt_token *early;       /* ends of requests that never reached the machine */
     size_t n_early, early_capacity;
     bool nudged; /* a machine_drain that finds nothing returns once */
 } host_books;

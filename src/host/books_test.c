@@ -342,6 +342,40 @@ static void test_waiting_and_cancelling(void **state)
     fake_close(f);
 }
 
+/* Of those that wait in the book, the ring gets that with the least priority first. */
+static void test_priorities(void **state)
+{
+    (void)state;
+    const uint64_t seed = check_seed();
+    enum { N = 12 };
+    mpk_context cx = {0};
+    fake *f = fake_open(&cx, &plain);
+    int32_t prompt[4] = {1, 2, 3, 4}, priority[WAITING + N];
+    uint64_t id;
+    rt_request r = {0}, before = {.priority = INT32_MIN};
+    for (uint32_t i = 0; i < WAITING + N; i++) {
+        priority[i] = (int32_t)(rng_u64(seed, i) % 5) - 2;
+        machine_request one = {.tokens = prompt, .n_tokens = 4, .priority = priority[i]};
+        check_ok(&cx, machine_submit(&cx, &f->base, &one, &id));
+        assert_int_equal(id, i + 1);
+    }
+    for (uint32_t i = 0; i < WAITING + N; i++) {
+        assert_true(take_request(f, &r));
+        assert_int_equal(r.priority, priority[r.id - 1]);
+        if (i < WAITING)
+            assert_int_equal(r.id, i + 1);
+        else
+            assert_true(r.priority > before.priority ||
+                        (r.priority == before.priority && r.id > before.id));
+        before = i < WAITING ? (rt_request){.priority = INT32_MIN} : r;
+        rt_token t = {.id = r.id, .token = 9, .reason = RT_EOS};
+        uint32_t n;
+        assert_true(tell(f, t));
+        check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
+    }
+    fake_close(f);
+}
+
 /* Logits pass through a place that the target lends, and only while a feed is under way. */
 static void test_lent_logits(void **state)
 {
@@ -532,9 +566,10 @@ static void test_places_of_graphs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_requests),      cmocka_unit_test(test_waiting_and_cancelling),
-        cmocka_unit_test(test_lent_logits),        cmocka_unit_test(test_lent_logprobs),
-        cmocka_unit_test(test_waking_and_failing), cmocka_unit_test(test_places_of_graphs),
+        cmocka_unit_test(test_many_requests),    cmocka_unit_test(test_waiting_and_cancelling),
+        cmocka_unit_test(test_priorities),       cmocka_unit_test(test_lent_logits),
+        cmocka_unit_test(test_lent_logprobs),    cmocka_unit_test(test_waking_and_failing),
+        cmocka_unit_test(test_places_of_graphs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

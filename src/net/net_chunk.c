@@ -71,10 +71,12 @@ static void write_event(net_exchange *x, net_answer *a, uint32_t index, text *to
     else
         text_print(to, "\"text\":\"\"");
     net_probs_move(x, a, to);
+    text_print(to, ",");
     if (a->request)
-        text_print(to, ",\"finish_reason\":null}]");
+        text_print(to, "\"finish_reason\":null");
     else
-        text_print(to, ",\"finish_reason\":\"%s\"}]", net_document_reason(a));
+        net_document_write_reasons(a, to);
+    text_print(to, "}]");
     end_event(x, to);
 }
 

@@ -46,6 +46,17 @@ const char *net_document_reason(const net_answer *a)
     return a->parts.calls.n ? "tool_calls" : "stop";
 }
 
+void net_document_write_reasons(const net_answer *a, text *to)
+{
+    text_print(to, "\"finish_reason\":\"%s\",\"stop_reason\":", net_document_reason(a));
+    if (a->stopped_by)
+        json_write_str(to, str_from(a->stopped_by));
+    else if (a->stop_token >= 0)
+        text_print(to, "%d", a->stop_token);
+    else
+        text_print(to, "null");
+}
+
 static str str_of(const text *t)
 {
     return (str){t->at ? t->at : "", t->n};
@@ -70,6 +81,13 @@ static void write_message(const net_answer *a, text *to)
     text_print(to, p->calls.n ? "]}" : "}");
 }
 
+/* Of a completion each answer has those of its prompt; a chat has one prompt. */
+static void write_prompt_probs(const net_answer *a, text *to)
+{
+    text_print(to, ",\"prompt_logprobs\":");
+    text_add(to, a->probs.prompt.at, a->probs.prompt.n);
+}
+
 static void write_answer(const net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     text_print(to, "{\"index\":%u,", index);
@@ -80,7 +98,11 @@ static void write_answer(const net_exchange *x, net_answer *a, uint32_t index, t
         json_write_str(to, str_of(&a->content));
     }
     net_probs_move(x, a, to);
-    text_print(to, ",\"finish_reason\":\"%s\"}", net_document_reason(a));
+    text_print(to, ",");
+    net_document_write_reasons(a, to);
+    if (x->work.prompt_logprobs && !x->work.dialect->is_chat)
+        write_prompt_probs(a, to);
+    text_print(to, "}");
 }
 
 void net_document_write(net_exchange *x, text *to)
@@ -95,6 +117,8 @@ void net_document_write(net_exchange *x, text *to)
     }
     text_print(to, "],\"usage\":");
     net_document_write_usage(x, to);
+    if (x->work.prompt_logprobs && x->work.dialect->is_chat)
+        write_prompt_probs(&x->work.answers[0], to);
     text_print(to, "}");
 }
 

@@ -72,6 +72,7 @@ typedef struct net_dialect {
 typedef struct net_probs {
     text tokens, values, tops, offsets;
     size_t offset; /* bytes of the tokens so far */
+    text prompt;   /* vLLM's prompt_logprobs, with its brackets */
 } net_probs;
 
 /* One answer that the engine computes. */
@@ -89,6 +90,8 @@ struct net_answer {
     double score; /* with best_of: mean log probability of its tokens */
     net_probs probs;
     const char *stopped_by; /* the stop text that ended it; NULL: none */
+    int32_t stop_token;     /* the stop token that did, if `stopped_by` is NULL; -1: none */
+    int32_t first_token;    /* of its prompt */
     /* Of dialects that have items (net_items.h): net_item's, what of the parts is in them, events
      * so far. */
     text items;
@@ -101,9 +104,13 @@ typedef struct net_work {
     char id[48];
     int64_t created;
     const net_dialect *dialect;
-    bool include_usage, usage_always, logprobs;
-    const char *const *stops; /* texts that end an answer */
+    bool include_usage, usage_always, logprobs, prompt_logprobs;
+    bool echo_logprobs;           /* `logprobs` begins with the prompt */
+    uint32_t n_top, n_prompt_top; /* as in net_request */
+    const char *const *stops;     /* texts that end an answer */
     uint32_t n_stops;
+    const int32_t *stop_tokens;
+    uint32_t n_stop_tokens;
     const char *echo; /* of a response: members that repeat the request */
     net_answer *answers;
     uint32_t n, n_running;
@@ -302,10 +309,14 @@ void net_document_write_usage(const net_exchange *x, text *to);
 void net_document_write_call(const net_call *call, uint32_t index, bool with_index, text *to);
 /* "stop", "length", "tool_calls" */
 const char *net_document_reason(const net_answer *a);
+/* "finish_reason":...,"stop_reason":... of an answer that has ended; the second, vLLM's, is the
+ * stop text or token that ended it. */
+void net_document_write_reasons(const net_answer *a, text *to);
 
 /* ---- net_probs.c ---- */
 
-/* Keep the log probabilities of tokens [from, to) of an answer that runs, if they are asked for. */
+/* Keep the log probabilities of tokens [from, to) of an answer that runs, if they are asked for;
+ * with the first token those of its prompt. */
 mpk_status net_probs_take(net_exchange *x, net_answer *a, size_t from, size_t to);
 /* ,"logprobs":... with what was kept; it is then taken. */
 void net_probs_move(const net_exchange *x, net_answer *a, text *to);

@@ -1,8 +1,10 @@
 /* net_probs.c - log probabilities of an answer's tokens, as OpenAI's documents and events have
- * them.
+ * them, and of its prompt, as vLLM's have.
  *
- * A chat has a list of entries; a completion has four lists beside each other.  What has come is
- * kept as JSON until a document or an event takes it.
+ * A chat has a list of entries; a completion has four lists beside each other, which begin with the
+ * prompt if that is echoed.  What has come is kept as JSON until a document or an event takes it.
+ * vLLM's list for the prompt has an object for each token: the ids of the token and of the most
+ * probable ones, with their ranks.
  */
 #include <math.h>
 
@@ -110,14 +112,83 @@ static void add_to_completion(net_exchange *x, net_probs *to, const mpk_logprob 
     mpk_free(bytes);
 }
 
+/* The first token of a prompt follows nothing. */
+static void add_first(net_exchange *x, net_probs *to, int32_t token)
+{
+    size_t n_bytes;
+    char *bytes = text_of(x, token, &n_bytes);
+    write_name(token, (str){bytes ? bytes : "", n_bytes}, &to->tokens);
+    text_print(&to->values, "null");
+    text_print(&to->tops, "null");
+    text_print(&to->offsets, "0");
+    to->offset = n_bytes;
+    mpk_free(bytes);
+}
+
+/* With `echo`: the prompt's tokens stand before the answer's. */
+static void add_echo(net_exchange *x, net_answer *a)
+{
+    mpk_logprob found[MOST_PROBS];
+    add_first(x, &a->probs, a->first_token);
+    for (size_t i = 1; i < a->n_prompt; i++) {
+        const uint32_t n = mpk_prompt_logprobs(a->request, i, found, 1 + x->work.n_top);
+        add_to_completion(x, &a->probs, found, n);
+    }
+}
+
+/* "ID":{"logprob":...,"rank":...,"decoded_token":...}; rank 0: not known. */
+static void add_ranked(net_exchange *x, const mpk_logprob *p, uint32_t rank, text *to)
+{
+    size_t n;
+    char *bytes = text_of(x, p->token, &n);
+    text_print(to, "\"%d\":{\"logprob\":", p->token);
+    add_number(p->logprob, to);
+    if (rank)
+        text_print(to, ",\"rank\":%u,\"decoded_token\":", rank);
+    else
+        text_print(to, ",\"rank\":null,\"decoded_token\":");
+    write_name(p->token, (str){bytes ? bytes : "", n}, to);
+    text_print(to, "}");
+    mpk_free(bytes);
+}
+
+/* A token of a prompt, then the others of the most probable ones. */
+static void add_ranks(net_exchange *x, const mpk_logprob *p, uint32_t n, text *to)
+{
+    uint32_t own = 0;
+    for (uint32_t i = 1; i < n; i++)
+        own = p[i].token == p[0].token ? i : own;
+    text_print(to, ",{");
+    add_ranked(x, &p[0], own, to);
+    for (uint32_t i = 1; i < n; i++)
+        if (i != own) {
+            text_add(to, ",", 1);
+            add_ranked(x, &p[i], i, to);
+        }
+    text_print(to, "}");
+}
+
+static void add_prompt(net_exchange *x, net_answer *a)
+{
+    mpk_logprob found[MOST_PROBS];
+    text_print(&a->probs.prompt, "[null");
+    for (size_t i = 1; i < a->n_prompt; i++) {
+        const uint32_t n = mpk_prompt_logprobs(a->request, i, found, 1 + x->work.n_prompt_top);
+        add_ranks(x, found, n, &a->probs.prompt);
+    }
+    text_print(&a->probs.prompt, "]");
+}
+
 mpk_status net_probs_take(net_exchange *x, net_answer *a, size_t from, size_t to)
 {
     mpk_logprob found[MOST_PROBS];
     net_probs *probs = &a->probs;
-    if (!x->work.logprobs)
-        return MPK_OK;
-    for (size_t i = from; i < to; i++) {
-        const uint32_t n = mpk_request_logprobs(a->request, i, found, MOST_PROBS);
+    if (from == 0 && x->work.prompt_logprobs)
+        add_prompt(x, a);
+    if (from == 0 && x->work.echo_logprobs)
+        add_echo(x, a);
+    for (size_t i = from; x->work.logprobs && i < to; i++) {
+        const uint32_t n = mpk_request_logprobs(a->request, i, found, 1 + x->work.n_top);
         if (n && x->work.dialect->is_chat)
             add_to_chat(x, probs, found, n);
         else if (n)
@@ -125,7 +196,7 @@ mpk_status net_probs_take(net_exchange *x, net_answer *a, size_t from, size_t to
     }
     CHECK(x->cx,
           !probs->tokens.failed && !probs->values.failed && !probs->tops.failed &&
-              !probs->offsets.failed,
+              !probs->offsets.failed && !probs->prompt.failed,
           MPK_ENOMEM, "out of memory for log probabilities");
     return MPK_OK;
 }
@@ -162,5 +233,6 @@ void net_probs_close(net_probs *p)
     text_free(&p->values);
     text_free(&p->tops);
     text_free(&p->offsets);
+    text_free(&p->prompt);
     *p = (net_probs){0};
 }

@@ -129,6 +129,13 @@ static mpk_status read_stops(reader *r)
     return MPK_OK;
 }
 
+/* Does the text that ends an answer belong to it?  SGLang's name is the second. */
+static mpk_status read_ends(reader *r)
+{
+    TRY(read_flag(r, "no_stop_trim", &r->out->sampling.include_stop));
+    return read_flag(r, "include_stop_str_in_output", &r->out->sampling.include_stop);
+}
+
 /* What other servers mean by the edges: top_k -1 is off; top_p 0 leaves only the most probable
  * token. */
 static mpk_status read_cuts(reader *r)
@@ -161,6 +168,7 @@ static mpk_status read_sampling(reader *r, const mpk_request_options *suggested)
     TRY(read_whole(r, "n_cmpl", 1, NET_MAX_ANSWERS, &n));
     TRY(read_whole(r, "n", 1, NET_MAX_ANSWERS, &n));
     TRY(read_stops(r));
+    TRY(read_ends(r));
     s->seed = (uint64_t)seed;
     q->has_seed = json_get(r->body, "seed") != NULL;
     q->n_answers = (uint32_t)n;
@@ -217,6 +225,14 @@ static mpk_status read_cache(reader *r)
     return MPK_OK;
 }
 
+static mpk_status read_priority(reader *r)
+{
+    int64_t n = 0;
+    TRY(read_whole(r, "priority", INT32_MIN, INT32_MAX, &n));
+    r->out->sampling.priority = (int32_t)n;
+    return MPK_OK;
+}
+
 /* How many tokens are tried ahead; more than the engine has is no error. */
 static mpk_status read_drafts(reader *r)
 {
@@ -243,7 +259,23 @@ static mpk_status read_logprobs(reader *r, unsigned endpoint)
         TRY(read_whole(r, "logprobs", 0, NET_MAX_LOGPROBS, &n));
         s->logprobs = json_get(r->body, "logprobs") != NULL;
     }
-    s->top_logprobs = (uint32_t)n;
+    s->top_logprobs = r->out->n_top = (uint32_t)n;
+    return MPK_OK;
+}
+
+/* vLLM's: of each token of the prompt, beside so many of the most probable ones. */
+static mpk_status read_prompt_logprobs(reader *r)
+{
+    net_request *q = r->out;
+    int64_t n = 0;
+    TRY(read_whole(r, "prompt_logprobs", 0, NET_MAX_LOGPROBS, &n));
+    q->prompt_logprobs = json_get(r->body, "prompt_logprobs") != NULL;
+    if (q->prompt_logprobs && q->stream)
+        REFUSE(r, "prompt_logprobs", "'prompt_logprobs' cannot be streamed");
+    q->n_prompt_top = (uint32_t)n;
+    q->sampling.prompt_logprobs = q->prompt_logprobs;
+    if (q->n_prompt_top > q->n_top)
+        q->sampling.top_logprobs = q->n_prompt_top;
     return MPK_OK;
 }
 
@@ -273,6 +305,8 @@ static mpk_status read_shared(reader *r, unsigned endpoint, const mpk_request_op
     TRY(read_cache(r));
     TRY(read_drafts(r));
     TRY(read_logprobs(r, endpoint));
+    TRY(read_prompt_logprobs(r));
+    TRY(read_priority(r));
     TRY(read_flag(r, "add_special_tokens", &r->out->special));
     TRY(read_truncation(r));
     return net_form_read(r->cx, r->a, r->body, &r->out->sampling, r->why);
@@ -384,9 +418,7 @@ mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_val
     TRY(read_n_predict(&r, &max_tokens));
     TRY(read_whole(&r, "max_tokens", 1, 1 << 30, &max_tokens));
     TRY(read_flag(&r, "echo", &out->echo));
-    if (out->echo && out->sampling.logprobs)
-        return net_refuse(cx, why, 400, "echo", NULL,
-                          "'echo' with 'logprobs' is not supported: give one of them");
+    out->sampling.prompt_logprobs |= out->echo && out->sampling.logprobs;
     out->sampling.max_tokens = (uint32_t)max_tokens;
     TRY(read_prompts(&r));
     return read_suffix(&r);

@@ -32,6 +32,9 @@ typedef struct net_request {
     uint32_t n_answers; /* of each prompt */
     uint32_t n_shown;   /* of these, the most probable ones; as many as n_answers: all */
     bool has_seed, stream, echo;
+    bool prompt_logprobs; /* the reply has them */
+    /* the most probable tokens that stand beside one of the answer, and of the prompt */
+    uint32_t n_top, n_prompt_top;
     bool include_usage, usage_always; /* in a stream: at its end, in every event */
     /* put the tokens around the prompt that the tokenizer asks for */
     bool special;

@@ -1,4 +1,6 @@
-/* net_rules.c - penalties, biases, allowed and bad tokens of a body, as options of a request. */
+/* net_rules.c - penalties, biases, allowed, bad and stop tokens of a body, as options of a
+ * request. */
+#include "net/net_request.h"
 #include "net/net_rules.h"
 
 typedef struct reader {
@@ -72,24 +74,16 @@ static mpk_status read_biases(const reader *r)
     return MPK_OK;
 }
 
-static mpk_status read_allowed(const reader *r)
+/* A list of token ids; null and an absent one leave *to as it is. */
+static mpk_status read_ids(const reader *r, const char *key, const int32_t **to, uint32_t *n)
 {
     const json_value *v;
-    int32_t *ids;
-    TRY(find_items(r, "allowed_token_ids", JSON_KIND_LIST, &v));
+    size_t n_ids;
+    TRY(find_items(r, key, JSON_KIND_LIST, &v));
     if (!v)
         return MPK_OK;
-    NEW(r->cx, r->a, ids, v->n);
-    for (size_t i = 0; i < v->n; i++) {
-        const json_value *item = &v->items[i];
-        if (item->kind != JSON_KIND_NUMBER || !item->is_integer || item->integer < 0 ||
-            item->integer > INT32_MAX)
-            return net_refuse(r->cx, r->why, 400, "allowed_token_ids", NULL,
-                              "'allowed_token_ids': item %zu is not a token id", i);
-        ids[i] = (int32_t)item->integer;
-    }
-    r->to->allowed_tokens = ids;
-    r->to->n_allowed = (uint32_t)v->n;
+    TRY(net_request_read_ids(r->cx, r->a, v, key, to, &n_ids, r->why));
+    *n = (uint32_t)n_ids;
     return MPK_OK;
 }
 
@@ -143,6 +137,7 @@ mpk_status net_rules_read(mpk_context *cx, arena *a, const json_value *body,
         to->top_n_sigma = 0; /* llama-server's word for off */
     TRY(read_least(&r));
     TRY(read_biases(&r));
-    TRY(read_allowed(&r));
+    TRY(read_ids(&r, "allowed_token_ids", &to->allowed_tokens, &to->n_allowed));
+    TRY(read_ids(&r, "stop_token_ids", &to->stop_tokens, &to->n_stop_tokens));
     return read_bad_words(&r);
 }

@@ -1,5 +1,5 @@
-/* net_rules.h - the parameters that change logits before a token is drawn, in the names of other
- * servers. */
+/* net_rules.h - the parameters that change logits before a token is drawn, and the tokens that end
+ * an answer, in the names of other servers. */
 #ifndef NET_RULES_H
 #define NET_RULES_H
 

@@ -182,13 +182,28 @@ size_t mpk_request_cached_tokens(const mpk_request *r)
     return 7;
 }
 
+int32_t mpk_request_stop(const mpk_request *r)
+{
+    (void)r;
+    return -1;
+}
+
+uint32_t mpk_prompt_logprobs(const mpk_request *r, size_t token, mpk_logprob *out, uint32_t most)
+{
+    (void)r;
+    (void)token;
+    (void)out;
+    (void)most;
+    return 0;
+}
+
 uint32_t mpk_request_logprobs(const mpk_request *r, size_t token, mpk_logprob *out, uint32_t most)
 {
     (void)r;
-    assert_true(most >= 2);
-    out[0] = (mpk_logprob){'a' + (int32_t)token, -0.5f};
-    out[1] = (mpk_logprob){'z', -INFINITY};
-    return 2;
+    const mpk_logprob entries[2] = {{'a' + (int32_t)token, -0.5f}, {'z', -INFINITY}};
+    for (uint32_t i = 0; i < 2 && i < most; i++)
+        out[i] = entries[i];
+    return most < 2 ? most : 2;
 }
 
 mpk_status mpk_request_wait(mpk_context *cx, mpk_request *r, mpk_answer *answer)

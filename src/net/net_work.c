@@ -46,6 +46,12 @@ static mpk_status keep_stops(net_exchange *x, const net_request *q)
     }
     w->stops = stops;
     w->n_stops = q->sampling.n_stop;
+    int32_t *tokens;
+    NEW(x->cx, &w->arena, tokens, q->sampling.n_stop_tokens);
+    for (uint32_t i = 0; i < q->sampling.n_stop_tokens; i++)
+        tokens[i] = q->sampling.stop_tokens[i];
+    w->stop_tokens = tokens;
+    w->n_stop_tokens = q->sampling.n_stop_tokens;
     return MPK_OK;
 }
 
@@ -56,6 +62,10 @@ mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialec
     w->dialect = dialect;
     w->include_usage = q->include_usage;
     w->logprobs = q->sampling.logprobs;
+    w->prompt_logprobs = q->prompt_logprobs;
+    w->echo_logprobs = q->echo && q->sampling.logprobs;
+    w->n_top = q->n_top;
+    w->n_prompt_top = q->n_prompt_top;
     w->n_each = q->n_answers;
     w->n_shown = q->n_shown;
     w->usage_always = q->include_usage && q->usage_always;
@@ -200,6 +210,8 @@ static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t a
             TRY(net_random_seed(x->cx, &o.seed));
         TRY(submit_tokens(x, ids, n_ids, &o, &a->request));
         a->n_prompt = n_ids;
+        a->first_token = ids[0];
+        a->stop_token = -1;
         a->leads = i == 0;
         w->n++;
         w->n_running++;
@@ -249,24 +261,16 @@ static mpk_status look_around(net_exchange *x)
     return MPK_OK;
 }
 
-/* Which stop text ended an answer: the one that stands where its text was cut off. */
-static mpk_status find_stop(net_exchange *x, net_answer *a, const mpk_answer *whole)
+/* Which stop text or token ended an answer. */
+static void find_stop(const net_work *w, net_answer *a)
 {
-    const net_work *w = &x->work;
-    char *bytes;
-    size_t n;
-    if (!w->n_stops || whole->finish != MPK_FINISH_STOP)
-        return MPK_OK;
-    TRY(mpk_detokenize(x->cx, mpk_engine_tokenizer(x->server->engine), whole->tokens,
-                       whole->n_tokens, &bytes, &n));
-    for (uint32_t i = 0; i < w->n_stops && !a->stopped_by; i++) {
-        const size_t length = strlen(w->stops[i]);
-        if (n >= whole->n_bytes + length &&
-            memcmp(bytes + whole->n_bytes, w->stops[i], length) == 0)
-            a->stopped_by = w->stops[i];
-    }
-    mpk_free(bytes);
-    return MPK_OK;
+    const int32_t stop = mpk_request_stop(a->request);
+    if (stop < 0)
+        return;
+    if ((uint32_t)stop < w->n_stops)
+        a->stopped_by = w->stops[stop];
+    else
+        a->stop_token = w->stop_tokens[(uint32_t)stop - w->n_stops];
 }
 
 static double mean_logprob(const mpk_request *request, size_t n)
@@ -289,7 +293,7 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
         return status == MPK_ENOMEM ? status : net_work_note_fault(x, status, 500);
     if (w->dialect->is_chat)
         TRY(net_parts_end(x->cx, &a->parts));
-    TRY(find_stop(x, a, &whole));
+    find_stop(w, a);
     if (w->n_shown < w->n_each)
         a->score = mean_logprob(a->request, whole.n_tokens);
     net_metrics_count_answer(&x->server->metrics, &whole, mpk_request_queue_ns(a->request));

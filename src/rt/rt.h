@@ -255,7 +255,9 @@ typedef struct rt_request {
     rt_u32 n_eos; /* 0: never stop for a token */
     float temperature, top_k, top_p, min_p;
     rt_i32 eos[RT_MAX_EOS];
-    rt_u32 dropped; /* the machine's: cancelled while it waited */
+    /* the machine's: its entry in the ring is done; it was admitted or refused, or cancelled while
+     * it waited */
+    rt_u32 dropped;
     /* words of the record of rules, which lies after the prompt in the token arena; 0: none */
     rt_u32 n_rules;
     /* n_logprobs: address of f32[tokens, n_logprobs, 2], of generated tokens or of all */
@@ -267,6 +269,8 @@ typedef struct rt_request {
     rt_u32 mask; /* 1 + its row among the masks; 0: none.  With a mask it has rules */
     /* to try in a step at most; 0: none.  Neither with RT_HOST_SAMPLES nor with a mask */
     rt_u32 drafts;
+    rt_i32 priority; /* of the requests that wait, that with the least one is admitted first */
+    rt_u32 reserved; /* 0 */
 } rt_request;
 
 /* RT_CANCEL ends a request; RT_APPEND gives a request of RT_HOST_SAMPLES its next tokens. */
@@ -508,7 +512,10 @@ typedef struct rt_serving {
     rt_u32 running; /* 1: a step for requests is under way, its outputs have not been read */
     /* 1: that step has one token and one row of each request that feeds, and no prompt */
     rt_u32 steady;
-    rt_u32 blocked; /* 1: the oldest request in the ring waits until another ends */
+    rt_u32 blocked; /* 1: the next request in the ring waits until another ends */
+    /* entries of the request ring that were looked at since the start; of those still in it, how
+     * many have a priority other than 0 */
+    rt_u32 n_looked, n_ranked;
     /* 1: the step built last began with a prompt's piece, though others decode; with few_tokens */
     rt_u32 prompt_led;
     /* the slot whose turn it is to decode, if not all fit into a step; with few_tokens */
@@ -596,7 +603,7 @@ typedef char rt_size_of_graph[sizeof(rt_graph) == 64 ? 1 : -1];
 typedef char rt_size_of_place[sizeof(rt_place) == 16 ? 1 : -1];
 typedef char rt_size_of_weight[sizeof(rt_weight) == 72 ? 1 : -1];
 typedef char rt_size_of_header[sizeof(rt_header) == 216 ? 1 : -1];
-typedef char rt_size_of_request[sizeof(rt_request) == 160 ? 1 : -1];
+typedef char rt_size_of_request[sizeof(rt_request) == 168 ? 1 : -1];
 typedef char rt_size_of_command[sizeof(rt_command) == 32 ? 1 : -1];
 typedef char rt_size_of_slot[sizeof(rt_slot) == 80 ? 1 : -1];
 typedef char rt_size_of_token[sizeof(rt_token) == 32 ? 1 : -1];

@@ -471,30 +471,68 @@ RT_FN rt_u32 rt_has_no_room(const rt_machine *m, const rt_request *r, rt_u32 lim
     return rt_find_free(m) == RT_NONE || rt_pages_left(s) < n + rt_pages_wanted(m);
 }
 
-/* Admit requests in order of arrival until a slot or a page is missing.  None is admitted while one
- * that was put back still waits.  A request that can never run here is refused at once. */
+/* Take entries that are done from the front of the ring.  One that is done earlier than those
+ * before it keeps its place until then. */
+RT_FN void rt_requests_pass(rt_machine *m)
+{
+    while (rt_ring_ready(m->request_ring)) {
+        const rt_request *r =
+            &m->requests[rt_load_relaxed_device(&m->request_ring->read) & m->request_mask];
+        if (!r->dropped)
+            return;
+        m->serving->n_ranked -= r->priority != 0;
+        rt_ring_took(m->request_ring, 1);
+    }
+}
+
+/* Look at the entries that have come.  Each is looked at once, so that a ring without priorities is
+ * never searched. */
+RT_FN void rt_requests_look(rt_machine *m)
+{
+    rt_serving *s = m->serving;
+    rt_u32 end = rt_load_relaxed_device(&m->request_ring->read) + rt_ring_ready(m->request_ring);
+    for (; s->n_looked != end; s->n_looked++)
+        s->n_ranked += m->requests[s->n_looked & m->request_mask].priority != 0;
+}
+
+/* Of the requests that wait, the one to admit next: that with the least priority, and of equals the
+ * oldest; NULL: none waits. */
+RT_LARGE_FN rt_request *rt_next_request(rt_machine *m)
+{
+    const rt_serving *s = m->serving;
+    rt_request *best = (rt_request *)0;
+    rt_requests_pass(m);
+    rt_u32 at = rt_load_relaxed_device(&m->request_ring->read);
+    for (; at != s->n_looked && (!best || s->n_ranked); at++) {
+        rt_request *r = &m->requests[at & m->request_mask];
+        if (!r->dropped && (!best || r->priority < best->priority))
+            best = r;
+    }
+    return best;
+}
+
+/* Admit requests by priority and arrival until a slot or a page is missing.  None is admitted while
+ * one that was put back still waits.  A request that can never run here is refused at once. */
 RT_LARGE_FN void rt_step_admit(rt_machine *m)
 {
     rt_serving *s = m->serving;
+    rt_request *r;
     rt_step_resume(m);
     s->blocked = s->n_parked != 0;
-    while (!s->blocked && rt_ring_ready(m->request_ring)) {
-        const rt_request *r =
-            &m->requests[rt_load_relaxed_device(&m->request_ring->read) & m->request_mask];
-        rt_u32 limit = rt_request_limit(s, r);
-        if (!rt_request_fits(m, r))
-            limit = 0;
-        if (!r->dropped && !limit) {
+    rt_requests_look(m);
+    while (!s->blocked && (r = rt_next_request(m))) {
+        rt_u32 limit = rt_request_fits(m, r) ? rt_request_limit(s, r) : 0;
+        if (!limit) {
             if (!rt_tokens_space(m))
                 return;
             rt_tell(m, r->id, -1, 0, 0, RT_REFUSED);
-        } else if (!r->dropped) {
+        } else {
             s->blocked = rt_has_no_room(m, r, limit);
             if (s->blocked)
                 return;
             rt_slot_begin(m, rt_find_free(m), r, limit);
         }
-        rt_ring_took(m->request_ring, 1);
+        r->dropped = 1;
     }
 }
 

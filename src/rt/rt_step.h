@@ -13,7 +13,7 @@
  *
  *   1. collect   account for the last step: deliver tokens and logits, retire requests that ended;
  *   2. commands  cancel, append;
- *   3. admit     take requests from the ring in order of arrival (rt_admit.h);
+ *   3. admit     take requests from the ring, by priority and arrival (rt_admit.h);
  *   4. build     choose the tokens of the next step and write the step inputs;
  *   5. publish   store the step word (release).
  *
@@ -34,7 +34,7 @@
  * `position` is written again before anything reads it.
  *
  * Back pressure: rt_admit.h promises KV pages before a request is fed.  If there are none, or if
- * the token ring may be too full, the oldest request in the ring waits and so do those after it.
+ * the token ring may be too full, the next request in the ring waits and so do those after it.
  *
  * Cost: O(slots + tokens of the step).  The steady path on a GPU costs one round of independent
  * loads, and the stores.
@@ -99,8 +99,8 @@ RT_FN rt_u32 rt_slot_of(const rt_machine *m, rt_u64 id)
     return RT_NONE;
 }
 
-/* Cancel a request that still waits in the ring.  It ends now; rt_step_admit skips its entry when
- * its turn comes. */
+/* Cancel a request that still waits in the ring.  It ends now; rt_requests_pass takes its entry
+ * away. */
 RT_FN void rt_cancel_waiting(rt_machine *m, rt_u64 id)
 {
     rt_u32 first = rt_load_relaxed_device(&m->request_ring->read),
@@ -531,8 +531,8 @@ RT_FN int rt_lane_goes_on(rt_machine *m)
     return yes;
 }
 
-/* 1 if the host has sent nothing, every request goes on, and the token ring has room.  The loads do
- * not depend on each other, so that the lanes wait for all of them once. */
+/* 1 if the host has sent nothing since the last look, every request goes on, and the token ring has
+ * room.  The loads do not depend on each other, so that the lanes wait for all of them once. */
 RT_FN int rt_step_goes_on(rt_machine *m)
 {
     const rt_serving *s = m->serving;
@@ -541,7 +541,7 @@ RT_FN int rt_step_goes_on(rt_machine *m)
            taken = rt_load_relaxed_device(&m->request_ring->read),
            obeyed = rt_load_relaxed_device(&m->command_ring->read);
     int yes = rt_lane_goes_on(m);
-    yes &= (requests == taken || s->blocked) && commands == obeyed;
+    yes &= requests == s->n_looked && (requests == taken || s->blocked) && commands == obeyed;
     yes &= s->told_end - s->told >= rt_told_most(s) || rt_tokens_space(m) >= rt_told_most(s);
     return rt_every(yes);
 }

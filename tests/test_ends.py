@@ -34,6 +34,11 @@ def logprobs_of(net, tokens):
     return rows - numpy.logaddexp.reduce(rows, axis=1, keepdims=True)
 
 
+def plain_tokens(llm):
+    """Each of a character that a text may hold anywhere."""
+    return [i for i in range(250) if llm.detokenize([i]).isascii() and llm.detokenize([i]).isprintable()]
+
+
 def some_prompt():
     return "".join(RANDOM.choice("abc the in\u00e9") for _ in range(RANDOM.randrange(1, 30)))
 
@@ -43,7 +48,7 @@ def some_prompt():
 @pytest.mark.parametrize("round_", range(4))
 def test_a_stop_token_ends_the_answer(llm, server, round_):  # noqa: F811
     prompt, seed = some_prompt(), RANDOM.randrange(1000)
-    long = dict(max_tokens=40, ignore_eos=True, temperature=1.0, seed=seed)
+    long = dict(max_tokens=40, ignore_eos=True, temperature=1.0, seed=seed, allowed_token_ids=plain_tokens(llm))
     whole = llm.generate([prompt], mpk.SamplingParams(**long))[0].token_ids
     stops = RANDOM.sample(sorted(set(whole)), 2)
     end = min(whole.index(s) for s in stops)
@@ -64,8 +69,7 @@ def test_a_stop_token_ends_the_answer(llm, server, round_):  # noqa: F811
 @pytest.mark.parametrize("round_", range(4))
 def test_a_stop_text_may_belong_to_the_answer(llm, server, round_):  # noqa: F811
     prompt, seed = some_prompt(), RANDOM.randrange(1000)
-    plain = [i for i in range(250) if llm.detokenize([i]).isascii() and llm.detokenize([i]).isprintable()]
-    long = dict(max_tokens=60, ignore_eos=True, temperature=1.0, seed=seed, allowed_token_ids=plain)
+    long = dict(max_tokens=60, ignore_eos=True, temperature=1.0, seed=seed, allowed_token_ids=plain_tokens(llm))
     whole = llm.generate([prompt], mpk.SamplingParams(**long))[0].text
     at = RANDOM.randrange(len(whole) - 3)
     stop = whole[at:at + RANDOM.randrange(1, 4)]
@@ -161,11 +165,13 @@ def test_an_echo_has_the_log_probabilities_of_its_prompt(llm, net, server, top):
 
 
 def test_batch_knows_the_same(model, tmp_path, llm):  # noqa: F811
-    whole = llm.generate(["in the"], mpk.SamplingParams(max_tokens=30, ignore_eos=True))[0]
+    allowed = plain_tokens(llm)
+    whole = llm.generate(["in the"], mpk.SamplingParams(max_tokens=30, ignore_eos=True, allowed_token_ids=allowed))[0]
     stop = whole.token_ids[RANDOM.randrange(30)]
     end = whole.token_ids.index(stop)
     requests = tmp_path / "requests.jsonl"
-    line = {"prompt": "in the", "max_tokens": 30, "ignore_eos": True, "stop_token_ids": [stop], "priority": -3}
+    line = {"prompt": "in the", "max_tokens": 30, "ignore_eos": True, "stop_token_ids": [stop], "priority": -3,
+            "allowed_token_ids": allowed}
     requests.write_text("".join(json.dumps({**line, **more}) + "\n"
                                 for more in ({}, {"include_stop_str_in_output": True})))
     out = [json.loads(x) for x in support.mpk("batch", model, requests)[0].splitlines()]

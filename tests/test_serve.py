@@ -258,12 +258,13 @@ def test_prompts_are_cut_where_asked(server):
     assert plain["usage"]["prompt_tokens"] == server.complete("in the")["usage"]["prompt_tokens"] - 1
 
 
-def test_streams_that_wait_say_so(endless):
+@pytest.mark.parametrize("by_request", [False, True])
+def test_streams_that_wait_say_so(endless, by_request):
     with Server(endless, "--context", 1 << 20, "--max-batch", 1, "--kv-tokens", 1 << 20, "--grace", 0, "--sse-ping",
-                1) as s:
+                0 if by_request else 1) as s:
         running = begin(s, True)
         s.wait_metric("mpk_requests_running", 1)
-        waiting = begin(s, True)
+        waiting = begin(s, True, **{"sse_ping_interval": 1} if by_request else {})
         got = b""
         while b": still at work\n\n" not in got:
             data = waiting.recv(65536)

@@ -7,6 +7,7 @@ import anthropic
 import pytest
 
 import support
+import tiny
 from serving import CHAT, MESSAGES, Server, busy, chat, endless, model, server  # noqa: F401, the last are fixtures
 
 TEMPLATE = {"chat_template": CHAT}
@@ -236,6 +237,14 @@ SHARED = {  # name: a value that asks for something, what becomes of it
     "logprob_token_ids": ([1], REFUSED), "extra_key": ("a", REFUSED), "return_token_offsets": (True, REFUSED),
     "return_routed_experts": (True, REFUSED), "ec_transfer_params": ({"a": 1}, REFUSED),
     "bootstrap_host": ("a", REFUSED), "bootstrap_port": (1, REFUSED), "bootstrap_room": (1, REFUSED),
+    "adaptive_target": (0.0, REFUSED), "adaptive_decay": (0.5, INERT), "backend_sampling": (True, INERT),
+    "n_cache_reuse": (8, INERT), "sse_ping_interval": (5, WORKS), "verbose": (True, REFUSED),
+    "grammar_lazy": (True, REFUSED), "grammar_triggers": ([{"type": 1, "value": "a"}], REFUSED),
+    "grammar_type": ("tool_calls", REFUSED), "preserved_tokens": (["a"], REFUSED), "chat_format": (1, REFUSED),
+    "chat_parser": ("a", REFUSED), "generation_prompt": ("a", REFUSED), "reasoning_control": (True, REFUSED),
+    "reasoning_budget_tokens": (0, REFUSED), "reasoning_budget_start_tag": ("a", INERT),
+    "reasoning_budget_end_tag": ("a", INERT), "reasoning_budget_end_tags": (["a"], INERT),
+    "reasoning_budget_message": ("a", INERT),
     "timings_per_token": (True, REFUSED), "return_progress": (True, REFUSED), "response_fields": (["a"], REFUSED),
 }
 PARAMETERS = {
@@ -293,6 +302,32 @@ def test_no_parameter_is_silent(busy, path):
         else:
             assert status == 200 and "X-Ignored-Parameters" not in headers, (name, reply)
     assert busy.ask("POST", path, {**BODIES[path], "colour": 1})[1]["X-Ignored-Parameters"] == "colour"
+
+
+OFF = {"adaptive_target": -1.0, "reasoning_budget_tokens": -1, "repeat_last_n": 0, "t_max_predict_ms": 0, "n_keep": 0,
+       "grammar_lazy": False, "dry_multiplier": 0.0, "mirostat": 0, "xtc_probability": 0.0, "n_probs": 0, "lora": [],
+       "samplers": [], "preserved_tokens": [], "chat_format": 0, "priority": 0, "stop_token_ids": [], "n_indent": 0}
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_what_asks_for_nothing_is_taken(server, path):
+    """As clients send it that send every setting."""
+    plain = server.post(path, {**BODIES[path], **GREEDY})["choices"]
+    assert server.post(path, {**BODIES[path], **GREEDY, **OFF})["choices"] == plain
+
+
+def test_biases_as_llama_server_has_them(server, model):
+    size, random = tiny.config_of(model)["vocab_size"], support.seed()
+    banned = random.sample(range(size), size - 40)
+    wanted = server.complete(allowed_token_ids=[i for i in range(size) if i not in banned])["choices"]
+    assert server.complete(logit_bias=[[i, False] for i in banned])["choices"] == wanted
+    assert server.complete(logit_bias={str(i): False for i in banned})["choices"] == wanted
+    pairs = [(i, random.randint(-50, 50) / 10) for i in banned]
+    as_object = server.complete(logit_bias={str(i): bias for i, bias in pairs})["choices"]
+    assert server.complete(logit_bias=pairs)["choices"] == as_object != server.complete()["choices"]
+    for faulty in ([[5]], [["a", 1]], [[5, True]], {"a": 1}, [[1 << 40, 1]]):
+        error = server.post("/v1/completions", {"prompt": "a", "logit_bias": faulty}, 400)["error"]
+        assert error["param"] == "logit_bias"
 
 
 OTHERS = {"model", "prompt", "messages", "stream_options", "top_logprobs", "chat_template"}  # by other tests

@@ -105,6 +105,7 @@ typedef struct net_work {
     int64_t created;
     const net_dialect *dialect;
     bool include_usage, usage_always, logprobs, prompt_logprobs;
+    uint64_t ping_s;              /* of a stream: seconds without an event before a ping; 0: none */
     bool echo_logprobs;           /* `logprobs` begins with the prompt */
     uint32_t n_top, n_prompt_top; /* as in net_request */
     const char *const *stops;     /* texts that end an answer */

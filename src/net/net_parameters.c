@@ -11,11 +11,16 @@ typedef enum kind {
     REFUSED, /* refused when its value asks for something */
 } kind;
 
+enum {
+    OVER_0 = -1, /* only a positive number asks for something */
+    FROM_0 = -2, /* 0 does, too */
+};
+
 typedef struct parameter {
     const char *name;
     unsigned endpoints;
     kind kind;
-    double neutral;  /* of REFUSED: the number that asks for nothing; -1: no positive number does */
+    double neutral;  /* of REFUSED: the number that asks for nothing, or one of the two below */
     const char *why; /* of REFUSED */
 } parameter;
 
@@ -44,7 +49,10 @@ static const char sampler[] = "the kernel draws tokens in other ways (docs/serve
                   no_extras[] = "the reply has no such part",
                   stores_nothing[] = "the server stores nothing: send the whole conversation",
                   one_server[] = "prompts and answers are computed by one server",
-                  no_plugins[] = "the server runs no code of others";
+                  no_plugins[] = "the server runs no code of others",
+                  lazy_form[] = "give 'structural_tag': free text, and a form behind a mark",
+                  own_parser[] = "answers are read as the model's template writes them",
+                  own_reasoning[] = "say in the template's variables whether the model shall think";
 
 static const parameter parameters[] = {
     /* OpenAI */
@@ -148,7 +156,7 @@ static const parameter parameters[] = {
     REFUSES("custom_logit_processor", BOTH, 0, no_plugins),
     REFUSES("custom_params", BOTH, 0, no_plugins),
     READS("prompt_logprobs", NET_FOR_COMPLETION | NET_FOR_CHAT),
-    REFUSES("prompt_logprobs", GAPS, -1, "completions have it"),
+    REFUSES("prompt_logprobs", GAPS, OVER_0, "completions have it"),
     READS("structured_outputs", BOTH),
     READS("guided_json", BOTH),
     READS("guided_regex", BOTH),
@@ -168,8 +176,7 @@ static const parameter parameters[] = {
     REFUSES("mm_processor_kwargs", BOTH, 0, text_only),
     REFUSES("media_io_kwargs", NET_FOR_CHAT, 0, text_only),
     REFUSES("prompt_embeds", NET_FOR_COMPLETION, 0, "give 'prompt'"),
-    REFUSES("thinking_token_budget", BOTH, 0,
-            "say in the template's variables whether the model shall think"),
+    REFUSES("thinking_token_budget", BOTH, 0, own_reasoning),
     /* llama-server */
     READS("n_predict", BOTH),
     READS("n_cmpl", BOTH),
@@ -179,7 +186,8 @@ static const parameter parameters[] = {
     PASSES("speculative.n_min", BOTH),
     PASSES("speculative.p_min", BOTH),
     PASSES("id_slot", BOTH),
-    REFUSES("repeat_last_n", BOTH, -1, "penalties count the whole text: give -1, or 0 for none"),
+    REFUSES("repeat_last_n", BOTH, OVER_0,
+            "penalties count the whole text: give -1, or 0 for none"),
     PASSES("dynatemp_exponent", BOTH),
     PASSES("xtc_threshold", BOTH),
     PASSES("dry_base", BOTH),
@@ -198,6 +206,25 @@ static const parameter parameters[] = {
     REFUSES("mirostat", BOTH, 0, sampler),
     REFUSES("samplers", BOTH, 0, sampler),
     REFUSES("min_keep", BOTH, 0, sampler),
+    REFUSES("adaptive_target", BOTH, FROM_0, sampler),
+    PASSES("adaptive_decay", BOTH),
+    PASSES("backend_sampling", BOTH),
+    PASSES("n_cache_reuse", BOTH),
+    READS("sse_ping_interval", BOTH),
+    REFUSES("verbose", BOTH, 0, no_extras),
+    REFUSES("grammar_lazy", BOTH, 0, lazy_form),
+    REFUSES("grammar_triggers", BOTH, 0, lazy_form),
+    REFUSES("grammar_type", BOTH, 0, lazy_form),
+    REFUSES("preserved_tokens", BOTH, 0, "special tokens have no text"),
+    REFUSES("chat_format", BOTH, 0, own_parser),
+    REFUSES("chat_parser", BOTH, 0, own_parser),
+    REFUSES("generation_prompt", BOTH, 0, own_parser),
+    REFUSES("reasoning_control", BOTH, 0, own_reasoning),
+    REFUSES("reasoning_budget_tokens", BOTH, FROM_0, own_reasoning),
+    PASSES("reasoning_budget_start_tag", BOTH),
+    PASSES("reasoning_budget_end_tag", BOTH),
+    PASSES("reasoning_budget_end_tags", BOTH),
+    PASSES("reasoning_budget_message", BOTH),
     READS("input_prefix", GAPS),
     READS("input_suffix", GAPS),
     READS("input_extra", GAPS),
@@ -208,7 +235,7 @@ static const parameter parameters[] = {
     REFUSES("n_indent", BOTH, 0, "lines end where the model ends them"),
     REFUSES("n_keep", BOTH, 0, "a context that is full ends the answer"),
     REFUSES("n_discard", BOTH, 0, "a context that is full ends the answer"),
-    REFUSES("t_max_predict_ms", BOTH, -1, "give 'max_tokens'"),
+    REFUSES("t_max_predict_ms", BOTH, OVER_0, "give 'max_tokens'"),
     REFUSES("return_tokens", BOTH, 0, no_extras),
     REFUSES("timings_per_token", BOTH, 0, no_extras),
     REFUSES("return_progress", BOTH, 0, no_extras),
@@ -311,7 +338,9 @@ static bool asks_for(const json_value *v, double neutral)
     case JSON_KIND_BOOL:
         return v->boolean;
     case JSON_KIND_NUMBER:
-        return neutral == -1 ? v->number > 0 : v->number != neutral;
+        if (neutral == OVER_0 || neutral == FROM_0)
+            return v->number > 0 || (v->number == 0 && neutral == FROM_0);
+        return v->number != neutral;
     case JSON_KIND_STRING:
         return v->text.n > 0;
     case JSON_KIND_LIST:

@@ -178,6 +178,8 @@ static mpk_status read_sampling(reader *r, const mpk_request_options *suggested)
 static mpk_status read_stream(reader *r)
 {
     TRY(read_flag(r, "stream", &r->out->stream));
+    TRY(read_whole(r, "sse_ping_interval", -1, INT32_MAX, &r->out->ping_s));
+    r->out->has_ping = json_get(r->body, "sse_ping_interval") != NULL;
     const json_value *options = json_get(r->body, "stream_options");
     if (!options)
         return MPK_OK;

@@ -36,6 +36,8 @@ typedef struct net_request {
     /* the most probable tokens that stand beside one of the answer, and of the prompt */
     uint32_t n_top, n_prompt_top;
     bool include_usage, usage_always; /* in a stream: at its end, in every event */
+    int64_t ping_s;                   /* seconds without an event before a ping; 0: none */
+    bool has_ping;                    /* else as the server has it */
     /* put the tokens around the prompt that the tokenizer asks for */
     bool special;
     /* keep so many tokens of a prompt, its last; 0: all; -1: as many as fit */

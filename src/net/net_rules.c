@@ -1,5 +1,7 @@
 /* net_rules.c - penalties, biases, allowed, bad and stop tokens of a body, as options of a
  * request. */
+#include <math.h>
+
 #include "net/net_request.h"
 #include "net/net_rules.h"
 
@@ -49,25 +51,41 @@ static int64_t id_of(str word)
     return id <= INT32_MAX ? id : -1;
 }
 
-/* OpenAI's object: token id to bias. */
+/* A number, or llama-server's false, which bans the token. */
+static bool read_bias(const json_value *v, int64_t id, mpk_token_bias *to)
+{
+    bool bans = v->kind == JSON_KIND_BOOL && !v->boolean;
+    *to = (mpk_token_bias){(int32_t)id, bans ? -INFINITY : (float)v->number};
+    return id >= 0 && id <= INT32_MAX &&
+           (bans || (v->kind == JSON_KIND_NUMBER && v->number >= -100 && v->number <= 100));
+}
+
+/* An item of llama-server's list: [token id, bias]. */
+static bool read_pair(const json_value *pair, mpk_token_bias *to)
+{
+    return pair->kind == JSON_KIND_LIST && pair->n == 2 && pair->items[0].is_integer &&
+           read_bias(&pair->items[1], pair->items[0].integer, to);
+}
+
+/* OpenAI's object: token id to bias; or llama-server's list of pairs. */
 static mpk_status read_biases(const reader *r)
 {
-    const json_value *v;
+    const json_value *v = json_get(r->body, "logit_bias");
     mpk_token_bias *biases;
-    TRY(find_items(r, "logit_bias", JSON_KIND_OBJECT, &v));
+    if (!json_is(v, JSON_KIND_LIST))
+        TRY(find_items(r, "logit_bias", JSON_KIND_OBJECT, &v));
     if (!v)
         return MPK_OK;
     NEW(r->cx, r->a, biases, v->n);
     for (size_t i = 0; i < v->n; i++) {
         const json_value *item = &v->items[i];
-        int64_t id = id_of(item->key);
-        if (id < 0 || item->kind != JSON_KIND_NUMBER ||
-            !(item->number >= -100 && item->number <= 100))
-            return net_refuse(
-                r->cx, r->why, 400, "logit_bias", NULL,
-                "'logit_bias': \"%.*s\" is not a token id with a number from -100 to 100",
-                STR_ARG(item->key));
-        biases[i] = (mpk_token_bias){(int32_t)id, (float)item->number};
+        bool good = v->kind == JSON_KIND_LIST ? read_pair(item, &biases[i])
+                                              : read_bias(item, id_of(item->key), &biases[i]);
+        if (!good)
+            return net_refuse(r->cx, r->why, 400, "logit_bias", NULL,
+                              "'logit_bias': item %zu (\"%.*s\") is not a token id with a number "
+                              "from -100 to 100 or false",
+                              i, STR_ARG(item->key));
     }
     r->to->biases = biases;
     r->to->n_biases = (uint32_t)v->n;

@@ -29,7 +29,7 @@ static void write_news(net_exchange *x)
 
 static void ping(net_exchange *x)
 {
-    const uint64_t every = x->server->options.ping_s;
+    const uint64_t every = x->work.ping_s;
     if (!x->out.n && every && clock_ns() - x->sent_ns >= every * 1000000000)
         text_print(&x->out, "%s", x->work.dialect->ping);
 }

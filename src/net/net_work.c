@@ -61,6 +61,9 @@ mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialec
     net_work *w = &x->work;
     w->dialect = dialect;
     w->include_usage = q->include_usage;
+    w->ping_s = x->server->options.ping_s;
+    if (q->has_ping)
+        w->ping_s = q->ping_s > 0 ? (uint64_t)q->ping_s : 0;
     w->logprobs = q->sampling.logprobs;
     w->prompt_logprobs = q->prompt_logprobs;
     w->echo_logprobs = q->echo && q->sampling.logprobs;

@@ -24,6 +24,7 @@ static mpk_status parse_tag(maker *k, str source, const node **out)
     return tag_parse_node(k, tag, out);
 }
 
+/* A JSON list of texts, each of which is a whole answer. */
 static mpk_status parse_choices(maker *k, str source, const node **out)
 {
     const json_value *list;
@@ -59,6 +60,8 @@ static mpk_status parse(maker *k, grammar_kind kind, str source, const node **ou
     }
 }
 
+/* Rule 0 is the whole; front ends add the others.  The trees lie in `scratch` and go when the
+ * automaton is made. */
 static mpk_status make(mpk_context *cx, grammar *g, arena *scratch, grammar_kind kind, str source)
 {
     maker k = {.cx = cx, .a = scratch};
@@ -73,6 +76,7 @@ static mpk_status make(mpk_context *cx, grammar *g, arena *scratch, grammar_kind
     return store_open(cx, g);
 }
 
+/* `source` is borrowed for the call.  The grammar may be shared by requests; matchers are not. */
 mpk_status grammar_make(mpk_context *cx, grammar_kind kind, str source, grammar **out)
 {
     grammar *g = calloc(1, sizeof *g);

@@ -141,6 +141,8 @@ static mpk_status add_state(compiler *c, grammar_state s, uint32_t *out)
     return MPK_OK;
 }
 
+/* Equal sets of bytes are stored once: most states read one of a few sets, and their number bounds
+ * the tables of situations. */
 static mpk_status add_byte(compiler *c, const byte_set *set, uint32_t next, uint32_t *out)
 {
     str key = {(const char *)set, sizeof *set};
@@ -161,6 +163,7 @@ static void set_bytes(byte_set *set, uint8_t low, uint8_t high)
         set->bits[b / 64] |= 1ull << b % 64;
 }
 
+/* UTF-8; c is a character, so no surrogate comes here. */
 static uint32_t encode(uint32_t c, uint8_t out[4])
 {
     if (c < 0x80) {
@@ -251,6 +254,7 @@ static mpk_status emit_chars(compiler *c, const char_set *set, uint32_t next, ui
 
 static mpk_status emit(compiler *c, const node *n, uint32_t next, uint32_t *entry);
 
+/* From the last byte to the first, since a state must know the one that follows. */
 static mpk_status emit_bytes(compiler *c, str bytes, uint32_t next, uint32_t *entry)
 {
     for (size_t i = bytes.n; i-- > 0;) {
@@ -300,6 +304,8 @@ static mpk_status emit_repeat(compiler *c, const node *n, uint32_t next, uint32_
                      entry);
 }
 
+/* A chain of splits.  An alternative that can never match is left out, so that a mask does not
+ * follow it. */
 static mpk_status emit_alt(compiler *c, const node *n, uint32_t next, uint32_t *entry)
 {
     uint32_t first = c->never, one;
@@ -436,6 +442,8 @@ static void classify(automaton *to)
         to->byte_of[to->class_of[b]] = (uint8_t)b;
 }
 
+/* Each step relies on those before it: a rule that can be empty matters for recursion, recursion
+ * must be sound before states are made, and only then can dead ends be told. */
 mpk_status automaton_make(mpk_context *cx, arena *a, maker *k, automaton *out)
 {
     compiler c = {.cx = cx, .a = a, .k = k, .to = out};

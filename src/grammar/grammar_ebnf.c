@@ -79,6 +79,7 @@ static mpk_status read_name(ebnf_reader *r, uint32_t *number)
 
 /* ---- characters ---- */
 
+/* Exactly so many digits; surrogates are no characters. */
 static mpk_status read_hex(ebnf_reader *r, uint32_t digits, uint32_t *out)
 {
     *out = 0;
@@ -93,6 +94,7 @@ static mpk_status read_hex(ebnf_reader *r, uint32_t digits, uint32_t *out)
     return MPK_OK;
 }
 
+/* One character of a text or a class, perhaps escaped.  Neither goes beyond its line. */
 static mpk_status read_char(ebnf_reader *r, uint32_t *out)
 {
     static const char letters[] = "nrt\\\"[]-^", means[] = "\n\r\t\\\"[]-^";
@@ -113,6 +115,7 @@ static mpk_status read_char(ebnf_reader *r, uint32_t *out)
     return MPK_OK;
 }
 
+/* Characters one after the other: later stages join what can be joined. */
 static mpk_status read_text(ebnf_reader *r, const node **out)
 {
     node *seq;
@@ -128,6 +131,7 @@ static mpk_status read_text(ebnf_reader *r, const node **out)
     return MPK_OK;
 }
 
+/* A - directly before ] stands for itself. */
 static mpk_status read_class(ebnf_reader *r, const node **out)
 {
     char_set set = {0}, others;
@@ -155,6 +159,7 @@ static mpk_status read_class(ebnf_reader *r, const node **out)
 
 static mpk_status read_alternatives(ebnf_reader *r, const node **out);
 
+/* In a group, rules may go over several lines. */
 static mpk_status read_group(ebnf_reader *r, const node **out)
 {
     if (++r->nesting > GRAMMAR_MOST_NESTING)
@@ -165,6 +170,8 @@ static mpk_status read_group(ebnf_reader *r, const node **out)
     return take(r, ')') ? MPK_OK : fault(r, "( has no end");
 }
 
+/* A name may come before its rule: it gets a number now, and ebnf_parse_node checks that the rule
+ * came. */
 static mpk_status read_item(ebnf_reader *r, const node **out)
 {
     char_set nothing = {0}, all;
@@ -183,6 +190,7 @@ static mpk_status read_item(ebnf_reader *r, const node **out)
     return node_rule(r->k, number, out);
 }
 
+/* Held at GRAMMAR_FOREVER, so that no count overflows before it is refused. */
 static mpk_status read_count(ebnf_reader *r, uint32_t *out)
 {
     uint64_t n = 0;
@@ -236,6 +244,7 @@ static bool ends_sequence(const ebnf_reader *r)
     return r->at >= r->source.n || c == '|' || c == ')' || c == '\n' || c == '\r';
 }
 
+/* May be empty: an alternative that matches the empty text. */
 static mpk_status read_sequence(ebnf_reader *r, const node **out)
 {
     node *seq;
@@ -265,6 +274,7 @@ static mpk_status read_alternatives(ebnf_reader *r, const node **out)
     return MPK_OK;
 }
 
+/* A rule that stands twice would be two languages under one name. */
 static mpk_status read_rule(ebnf_reader *r)
 {
     uint32_t number;
@@ -283,6 +293,7 @@ static mpk_status read_rule(ebnf_reader *r)
     return MPK_OK;
 }
 
+/* Rule 0 belongs to the caller (the whole), so names are checked from 1 on. */
 mpk_status ebnf_parse_node(maker *k, str source, const node **out)
 {
     ebnf_reader r = {.k = k, .source = source};

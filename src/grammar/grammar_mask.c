@@ -29,6 +29,7 @@ mpk_status grammar_matcher_open(mpk_context *cx, grammar *g, const grammar_vocab
     return MPK_OK;
 }
 
+/* The grammar keeps a list of its matchers, because store_forget has to move them. */
 void grammar_matcher_close(grammar_matcher *m)
 {
     if (!m)
@@ -88,6 +89,8 @@ static mpk_status make_room(mpk_context *cx, grammar *g)
     return g->store.arena.reserved_bytes < GRAMMAR_FULL_STORE ? MPK_OK : store_forget(cx, g);
 }
 
+/* A bit for each token that may come next, tokens that end an answer included where it may end; *n
+ * is how many. */
 mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *words, uint32_t *n)
 {
     const grammar_vocab *v = m->vocab;
@@ -110,6 +113,7 @@ mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *w
 
 /* ---- what comes ---- */
 
+/* Bytes that do not fit leave the matcher where it was. */
 mpk_status grammar_matcher_read(mpk_context *cx, grammar_matcher *m, str bytes, bool *fits,
                                 bool *may_end)
 {

@@ -66,6 +66,7 @@ void chars_settle(char_set *set)
     set->n = n;
 }
 
+/* Both sets are settled: their ranges rise and do not touch. */
 mpk_status chars_meet(maker *k, const char_set *a, const char_set *b, char_set *out)
 {
     *out = (char_set){0};
@@ -81,6 +82,7 @@ mpk_status chars_meet(maker *k, const char_set *a, const char_set *b, char_set *
     return MPK_OK;
 }
 
+/* All characters that are not in the set; surrogates never are. */
 mpk_status chars_invert(maker *k, const char_set *set, char_set *out)
 {
     char_range every[] = {{0, 0xd7ff}, {0xe000, GRAMMAR_LAST_CHAR}};
@@ -99,6 +101,7 @@ mpk_status chars_invert(maker *k, const char_set *set, char_set *out)
 
 /* ---- nodes ---- */
 
+/* The one place where the size of a grammar is bounded. */
 mpk_status node_new(maker *k, node_kind kind, node **out)
 {
     CHECK(k->cx, k->n_nodes < GRAMMAR_MOST_NODES, MPK_ELIMIT,
@@ -124,6 +127,7 @@ mpk_status node_bytes(maker *k, str bytes, const node **out)
     return MPK_OK;
 }
 
+/* In this order. */
 mpk_status node_pair(maker *k, node_kind kind, const node *a, const node *b, const node **out)
 {
     node *n;
@@ -134,6 +138,7 @@ mpk_status node_pair(maker *k, node_kind kind, const node *a, const node *b, con
     return MPK_OK;
 }
 
+/* max 0 is the empty text whatever the child is. */
 mpk_status node_repeat(maker *k, const node *child, uint32_t min, uint32_t max, const node **out)
 {
     node *n;
@@ -197,6 +202,8 @@ static bool is_in(const char_set *set, uint32_t c)
     return false;
 }
 
+/* Inside a JSON string a character that JSON escapes is an alternative of its own, because it is
+ * several bytes; all others are one set. */
 mpk_status node_chars(maker *k, const char_set *set, const node **out)
 {
     char_range bare[] = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0xd7ff}, {0xe000, GRAMMAR_LAST_CHAR}};

@@ -190,6 +190,9 @@ static mpk_status whole_free(digits_reader *r, uint32_t min, uint32_t max, const
     return node_pair(r->k, NODE_SEQ, first, rest, out);
 }
 
+/* Numbers between two magnitudes by their numbers of digits: as many as the lower bound has, more
+ * than that and fewer than the upper, as many as the upper.  Only the first and last have to be
+ * followed digit by digit. */
 static mpk_status magnitude(digits_reader *r, const node **out)
 {
     size_t n = strlen(r->low.whole), m = r->high.whole ? strlen(r->high.whole) : 0;
@@ -369,6 +372,9 @@ static uint32_t decimals_of(str s)
     return (uint32_t)s.n - 2;
 }
 
+/* What is possible without arithmetic in the automaton: 0.1, 0.01 ... are numbers of decimals;
+ * multiples within two bounds are listed; multiples without bounds are a division with remainder, a
+ * rule for each remainder. */
 mpk_status number_multiple(schema_reader *r, const place *at, const number_rules *n, bool integer,
                            const node **out)
 {

@@ -52,6 +52,7 @@ static mpk_status fault(const regex_reader *r, const char *what)
 
 /* ---- sets ---- */
 
+/* The sets are of ASCII, as in most engines' default; a capital letter is the opposite. */
 static mpk_status add_named(regex_reader *r, char name, char_set *set)
 {
     maker *k = r->k;
@@ -158,6 +159,7 @@ static mpk_status read_member(regex_reader *r, char_set *set, bool *is_set, uint
     return chars_read(r->k, r->source, &r->at, one);
 }
 
+/* A ] that comes first stands for itself, and so does a - at either end. */
 static mpk_status read_class(regex_reader *r, const node **out)
 {
     char_set set = {0}, inverse;
@@ -219,6 +221,7 @@ static mpk_status read_dot(regex_reader *r, const node **out)
     return node_chars(r->k, &others, out);
 }
 
+/* One character, class or group, before its quantifier. */
 static mpk_status read_atom(regex_reader *r, const node **out)
 {
     char_set set = {0};
@@ -286,6 +289,8 @@ static bool read_quantifier(regex_reader *r, uint32_t *min, uint32_t *max)
     return read_braces(r, min, max);
 }
 
+/* A lazy quantifier matches the same texts as a greedy one; a possessive one does not, and is
+ * refused. */
 static mpk_status read_repeated(regex_reader *r, const node **out)
 {
     uint32_t min, max;

@@ -147,6 +147,7 @@ static void begin_closure(store *s)
     s->may_end = false;
 }
 
+/* follow may append to `todo` while it is walked; work bounds how much. */
 static mpk_status close_items(mpk_context *cx, grammar *g, uint32_t *out)
 {
     store *s = &g->store;
@@ -169,6 +170,7 @@ mpk_status situation_start(mpk_context *cx, grammar *g, uint32_t *out)
     return close_items(cx, g, out);
 }
 
+/* The situation is copied, because making new ones may move the vector that holds it. */
 static mpk_status make_step(mpk_context *cx, grammar *g, uint32_t from, uint8_t byte, uint32_t *out)
 {
     store *s = &g->store;

@@ -32,6 +32,7 @@ mpk_status schema_refuse(schema_reader *r, const place *at, const char *what)
          schema_where(r, at));
 }
 
+/* A count of the schema, such as minLength.  2.0 is the number 2 in JSON. */
 mpk_status schema_count(schema_reader *r, const place *at, const json_value *schema,
                         const char *key, uint32_t *out)
 {
@@ -103,6 +104,7 @@ static const char *const known[] = {
     "strict",
 };
 
+/* Names that begin with x- are anybody's, and say nothing about the form. */
 static bool is_known(str key)
 {
     if (key.n > 2 && memcmp(key.at, "x-", 2) == 0)
@@ -138,6 +140,7 @@ static uint32_t type_named(str name)
     return 0;
 }
 
+/* Of a number, whether it is whole decides, not how it is spelled. */
 static uint32_t type_of(const json_value *v)
 {
     static const uint32_t bits[] = {
@@ -149,6 +152,7 @@ static uint32_t type_of(const json_value *v)
     return whole ? TYPE_INTEGER : bits[v->kind];
 }
 
+/* A schema without `type` allows every type. */
 static mpk_status named_types(schema_reader *r, const place *at, const json_value *type,
                               uint32_t *out)
 {
@@ -251,6 +255,7 @@ static bool says_more(const json_value *schema)
     return false;
 }
 
+/* A listed value counts only if the rest of the schema allows it. */
 static mpk_status add_value(schema_reader *r, const place *at, const json_value *rest,
                             const json_value *value, uint32_t types, node *alt)
 {
@@ -279,6 +284,7 @@ static mpk_status compact(schema_reader *r, node *alt, const node **out)
     return node_texts(r->k, texts, alt->children.n, out);
 }
 
+/* enum and const together mean what both list. */
 static mpk_status listed(schema_reader *r, const place *at, const json_value *schema,
                          const node **out)
 {
@@ -302,6 +308,7 @@ static mpk_status listed(schema_reader *r, const place *at, const json_value *sc
 
 /* ---- by type ---- */
 
+/* The five keywords are numbers, or the schema is wrong. */
 static mpk_status number_node(schema_reader *r, const place *at, const json_value *schema,
                               bool integer, const node **out)
 {
@@ -344,6 +351,7 @@ static mpk_status one_type(schema_reader *r, const place *at, const json_value *
     }
 }
 
+/* One alternative for each type that is left. */
 static mpk_status by_type(schema_reader *r, const place *at, const json_value *schema,
                           const node **out)
 {

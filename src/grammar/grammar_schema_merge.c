@@ -27,6 +27,7 @@ static mpk_status make_object(schema_reader *r, const members *m, const json_val
     return MPK_OK;
 }
 
+/* A copy without these keywords; the members themselves are shared. */
 mpk_status schema_without(schema_reader *r, const json_value *schema, const char *const *names,
                           const json_value **out)
 {
@@ -64,6 +65,7 @@ static mpk_status unescape(schema_reader *r, str part, str *out)
     return MPK_OK;
 }
 
+/* One step of a JSON pointer: a name in an object, a number in a list. */
 static const json_value *step_into(const json_value *at, str name)
 {
     size_t index = 0;
@@ -158,6 +160,7 @@ static mpk_status cross(schema_reader *r, const place *at, const json_value *a, 
     return make_list(r, a->key, &made, out);
 }
 
+/* A name that stands twice does no harm. */
 static mpk_status both_required(schema_reader *r, const json_value *a, const json_value *b,
                                 json_value *out)
 {
@@ -353,6 +356,8 @@ static mpk_status merge_objects(schema_reader *r, const place *at, const json_va
     return make_object(r, &made, out);
 }
 
+/* A schema that is true says nothing, one that is false allows nothing.  Both sides are flattened
+ * first, so that what is merged has no allOf or $ref left. */
 mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, const json_value *b,
                         const json_value **out)
 {

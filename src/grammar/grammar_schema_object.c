@@ -113,6 +113,8 @@ static mpk_status other_name(schema_reader *r, const place *at, const json_value
     return schema_node(r, &here, both, out);
 }
 
+/* Members beyond `properties`: their names must differ from those that are listed, or fit the one
+ * pattern that is allowed. */
 static mpk_status read_others(schema_reader *r, const place *at, const json_value *schema,
                               object_rules *o)
 {
@@ -216,6 +218,7 @@ static mpk_status make_rules(schema_reader *r, object_rules *o)
     return MPK_OK;
 }
 
+/* Members in the order of the schema: that is the order in which a model will write them. */
 static mpk_status read_properties(schema_reader *r, const place *at, const json_value *schema,
                                   object_rules *o)
 {
@@ -232,6 +235,7 @@ static mpk_status read_properties(schema_reader *r, const place *at, const json_
     return read_others(r, at, schema, o);
 }
 
+/* Any object will do, and all such objects share one rule. */
 static bool is_free(const json_value *schema)
 {
     static const char *const keys[] = {"properties",        "required",      "additionalProperties",

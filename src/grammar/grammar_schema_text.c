@@ -51,6 +51,7 @@ static mpk_status add_quotes(schema_reader *r, const node *inside, const node **
     return schema_join(r, (const node *[]){quote, inside, quote, NULL}, out);
 }
 
+/* in_string makes every character of the pattern appear as JSON spells it. */
 static mpk_status matching(schema_reader *r, const place *at, str pattern, bool whole,
                            const node **out)
 {
@@ -64,6 +65,8 @@ static mpk_status matching(schema_reader *r, const place *at, str pattern, bool 
     return add_quotes(r, inside, out);
 }
 
+/* Two of pattern, format and length would need an intersection of automata.  A length whose ends
+ * cross allows nothing. */
 mpk_status schema_string(schema_reader *r, const place *at, const json_value *schema,
                          const node **out)
 {

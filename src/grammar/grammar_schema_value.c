@@ -81,6 +81,7 @@ static mpk_status any_list(schema_reader *r, const char *open, const char *close
     return schema_join(r, (const node *[]){first, blank, more, blank, last, NULL}, out);
 }
 
+/* The rule gets its number before its body is made, because the body refers to it. */
 mpk_status schema_any_object(schema_reader *r, const node **out)
 {
     if (!r->any_object) {
@@ -142,6 +143,7 @@ mpk_status json_object_node(maker *k, const node **out)
 
 /* ---- literals ---- */
 
+/* Numbers are written as the integer that they are; beyond MOST_EXACT their spelling is kept. */
 static mpk_status scalar(schema_reader *r, const json_value *value, const node **out)
 {
     text spelled = {0};
@@ -200,6 +202,7 @@ typedef struct others {
     const node *rest; /* any characters, and the closing quote */
 } others;
 
+/* By bytes, which is the order of code points. */
 static int compare_names(const void *a, const void *b)
 {
     const str *x = a, *y = b;

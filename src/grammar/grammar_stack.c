@@ -17,6 +17,7 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 29;
 }
 
+/* A value of 0 marks a free slot, so values are stored plus one. */
 bool pair_get(const pair_table *t, uint64_t key, uint32_t *value)
 {
     for (uint64_t i = mix(key); t->capacity; i++) {
@@ -39,6 +40,7 @@ static void put_slot(pair_table *t, uint64_t key, uint32_t value)
     t->slots[i & (t->capacity - 1)] = (pair_slot){key, value + 1};
 }
 
+/* At most three quarters full; old slots stay in the arena. */
 mpk_status pair_put(mpk_context *cx, arena *a, pair_table *t, uint64_t key, uint32_t value)
 {
     if (4 * t->n >= 3 * t->capacity) {
@@ -195,6 +197,9 @@ static uint32_t clamp_count(const grammar_state *s, uint32_t count, uint32_t byt
     return count >= s->min && (uint64_t)count + bytes < s->max ? s->min : count;
 }
 
+/* Counts are made equal where they cannot matter within `bytes` bytes, level by level.  A stack
+ * that is deeper than the limit stays as it is below it: a clamp may be left out, it only saves
+ * work. */
 static mpk_status clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t length,
                         uint32_t bytes, uint32_t depth, uint32_t *out)
 {
@@ -235,6 +240,8 @@ static int compare_items(const void *a, const void *b)
     return x->stack < y->stack ? -1 : x->stack > y->stack;
 }
 
+/* Items are sorted by state, and those of one state become one item with the union of their stacks;
+ * then equal situations are equal bytes, and `by_content` finds them. */
 mpk_status situation_intern(mpk_context *cx, grammar *g, situation_item *items, uint32_t n,
                             bool may_end, uint32_t *out)
 {
@@ -263,6 +270,8 @@ mpk_status situation_intern(mpk_context *cx, grammar *g, situation_item *items, 
     return MPK_OK;
 }
 
+/* The same situation with clamped stacks: it has the same mask for tokens of up to `bytes`
+ * bytes. */
 mpk_status situation_clamp(mpk_context *cx, grammar *g, uint32_t from, uint32_t length,
                            uint32_t bytes, uint32_t *out)
 {
@@ -324,6 +333,7 @@ static void mark_wanted(const grammar *g, const store *old, bool *wanted)
             wanted[old->entries.at[old->stacks.at[i].first + j].below] = true;
 }
 
+/* numbers[]: the stack of the new store for each that was copied. */
 static mpk_status copy_situation(mpk_context *cx, grammar *g, const store *old,
                                  const uint32_t *numbers, grammar_matcher *m)
 {
@@ -337,6 +347,7 @@ static mpk_status copy_situation(mpk_context *cx, grammar *g, const store *old,
     return situation_intern(cx, g, made, at->n, at->may_end, &m->moved);
 }
 
+/* Only what matchers stand in survives. */
 static mpk_status remember(mpk_context *cx, grammar *g, store *old)
 {
     bool *wanted;
@@ -351,6 +362,7 @@ static mpk_status remember(mpk_context *cx, grammar *g, store *old)
     return MPK_OK;
 }
 
+/* If memory runs out the old store stays, and no matcher has moved yet. */
 mpk_status store_forget(mpk_context *cx, grammar *g)
 {
     store old = g->store;

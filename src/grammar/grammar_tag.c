@@ -86,6 +86,7 @@ static uint32_t find_child(const word_tree *t, uint32_t parent, uint32_t letter)
     return 0;
 }
 
+/* A tree of characters, not bytes, because free text is a rule of characters. */
 static mpk_status add_word(maker *k, word_tree *t, str word)
 {
     uint32_t at = 0, letter;
@@ -128,6 +129,8 @@ static uint32_t length_of(const word_tree *t, uint32_t state)
     return n;
 }
 
+/* By rising length: the fall of a state is shorter than the state, so it is complete when it is
+ * needed. */
 static void fill_falls(word_tree *t)
 {
     uint32_t most = 0;
@@ -221,6 +224,7 @@ static mpk_status content_node(tag_reader *r, const json_value *content, const s
     return is_free ? free_text(r, ends, n, out) : format_node(r, content, out);
 }
 
+/* begin, content, end.  A content that is free text must know the ends, which stop it. */
 static mpk_status tag_node(tag_reader *r, const json_value *tag, const node **out)
 {
     const json_value *content = json_get(tag, "content");
@@ -265,6 +269,7 @@ static bool begins_with_one(str s, const str *words, size_t n)
     return false;
 }
 
+/* A tag that no trigger announces could never begin. */
 static mpk_status check_triggers(tag_reader *r, const json_value *tags, const str *triggers,
                                  size_t n)
 {
@@ -405,6 +410,7 @@ static mpk_status any_node(tag_reader *r, const json_value *format, const node *
     return free_text(r, NULL, 0, out);
 }
 
+/* A format is one row here and one function. */
 static mpk_status by_type(tag_reader *r, const json_value *format, const node **out)
 {
     static const struct {
@@ -433,6 +439,7 @@ static mpk_status by_type(tag_reader *r, const json_value *format, const node **
                  "triggered_tags and tags_with_separator are");
 }
 
+/* Every recursion of formats passes through here. */
 static mpk_status format_node(tag_reader *r, const json_value *format, const node **out)
 {
     CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT,
@@ -443,6 +450,7 @@ static mpk_status format_node(tag_reader *r, const json_value *format, const nod
     return MPK_OK;
 }
 
+/* "structures" and "triggers" are the older spelling of triggered_tags. */
 mpk_status tag_parse_node(maker *k, const json_value *source, const node **out)
 {
     tag_reader r = {.k = k};

@@ -8,6 +8,8 @@
 
 enum { MOST_LEVELS = 256 };
 
+/* By bytes; of two, the shorter comes first where it is the other's beginning, which join relies
+ * on. */
 static int compare_texts(const void *a, const void *b)
 {
     const str *x = a, *y = b;
@@ -72,6 +74,7 @@ static mpk_status join(maker *k, const str *texts, size_t n, size_t at, uint32_t
     return node_pair(k, NODE_SEQ, head, alt, out);
 }
 
+/* `texts` is sorted in place, and in a JSON string replaced by its escaped spellings. */
 mpk_status node_texts(maker *k, str *texts, size_t n, const node **out)
 {
     if (!n) {

@@ -17,6 +17,8 @@ typedef struct named_token {
     int32_t id;
 } named_token;
 
+/* The shorter first where it is the other's beginning: a node of the tree comes before those below
+ * it. */
 static int compare_tokens(const void *a, const void *b)
 {
     const named_token *x = a, *y = b;
@@ -61,6 +63,7 @@ static mpk_status fill_tree(mpk_context *cx, grammar_vocab *v, const named_token
     return MPK_OK;
 }
 
+/* Tokens of this class: longer than those of the class before, at most class_bytes. */
 static mpk_status make_tree(mpk_context *cx, grammar_vocab *v, const str *tokens, uint32_t class)
 {
     token_tree *to = &v->trees[class];
@@ -99,6 +102,7 @@ static mpk_status copy_tokens(mpk_context *cx, grammar_vocab *v, const str *toke
     return MPK_OK;
 }
 
+/* tokens[i]: the bytes that token i adds to a text; empty ones are in no mask. */
 mpk_status grammar_vocab_make(mpk_context *cx, const str *tokens, uint32_t n, const int32_t *ends,
                               uint32_t n_ends, grammar_vocab **out)
 {

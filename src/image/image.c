@@ -65,6 +65,8 @@ static uint32_t table_index(const op_def *def)
     return i;
 }
 
+/* The body of an operator is its place in the table of records; a target that has bodies of its own
+ * maps it. */
 static void add_ops(writer *w, const tg_compiled *c)
 {
     for (size_t i = 0; i < c->ir->ops.n; i++) {
@@ -82,6 +84,7 @@ static void add_places(writer *w, const tg_compiled *c)
             (rt_place){(rt_u32)c->places[i].area, 0, c->places[i].offset};
 }
 
+/* Boxes beyond the rank are zero, so equal programs give equal bytes. */
 static void add_tasks(writer *w, const tg_compiled *c)
 {
     for (uint32_t t = 0; t < c->tg->n_tasks; t++) {
@@ -100,6 +103,8 @@ static void add_tasks(writer *w, const tg_compiled *c)
     }
 }
 
+/* `first` of an event without out-tasks is 0, not whatever the compiler left there, for the same
+ * reason. */
 static void add_events(writer *w, const tg_compiled *c, rt_graph *g)
 {
     for (uint32_t e = 0; e < c->tg->n_events; e++) {
@@ -136,6 +141,7 @@ static mpk_status add_lists(mpk_context *cx, arena *a, writer *w, const tg_compi
     return MPK_OK;
 }
 
+/* first_* are taken before the tables grow by this graph's entries. */
 static mpk_status add_graph(mpk_context *cx, arena *a, writer *w, const tg_compiled *c,
                             uint32_t n_workers, str source)
 {
@@ -240,6 +246,7 @@ static void add_weight(writer *w, const tg_weight *from)
         to->dims[d] = (rt_u64)from->dims[d];
 }
 
+/* The checksum comes last, over everything after itself. */
 static mpk_status write_block(mpk_context *cx, arena *a, const tg_program *p, const text *sources,
                               writer *w)
 {
@@ -258,6 +265,8 @@ static mpk_status write_block(mpk_context *cx, arena *a, const tg_program *p, co
     return MPK_OK;
 }
 
+/* The image keeps the programs and places that were compiled; image_open makes its own from the
+ * bytes. */
 mpk_status image_make(mpk_context *cx, arena *a, const tg_program *p, program_image *out)
 {
     CHECK(cx,
@@ -294,6 +303,7 @@ mpk_status image_make(mpk_context *cx, arena *a, const tg_program *p, program_im
 
 /* ---- reading ---- */
 
+/* Every number that later code multiplies or adds is bounded here, so that no product overflows. */
 static mpk_status check_header(mpk_context *cx, const rt_header *h, size_t n)
 {
     CHECK(cx, h->magic == RT_MAGIC, MPK_EFORMAT, "this is no image of a compiled program");
@@ -335,6 +345,7 @@ static bool inside(const rt_header *h, unsigned section, uint64_t first, uint64_
     return first <= count && n <= count - first;
 }
 
+/* A graph needs its start and end events, and at least one task, by which a step ends. */
 static mpk_status check_ranges(mpk_context *cx, const rt_header *h, const rt_graph *g,
                                uint32_t index)
 {
@@ -378,6 +389,8 @@ static bool same_shape(const tg_weight *w, const ir_tensor *t)
            memcmp(w->dims, t->dims, t->rank * sizeof *t->dims) == 0;
 }
 
+/* Checked against the program that the graph's own text describes: a place may not split a storage,
+ * nor bind a weight of another shape. */
 static mpk_status read_places(mpk_context *cx, arena *a, const rt_header *h, const rt_graph *g,
                               program_image *image, uint32_t index)
 {
@@ -429,6 +442,8 @@ static bool fits_axes(const ir_graph *ir, const ir_op *op, const rt_task *task)
     return true;
 }
 
+/* Whether boxes overlap or leave gaps is tg_verify's business; here they only have to be inside
+ * their tensors. */
 static mpk_status read_task(mpk_context *cx, const rt_header *h, const rt_graph *g,
                             const ir_graph *ir, uint32_t t, tg_task *to)
 {
@@ -455,6 +470,7 @@ static mpk_status read_task(mpk_context *cx, const rt_header *h, const rt_graph 
     return MPK_OK;
 }
 
+/* The table repeats what the text says, for workers that do not read texts. */
 static mpk_status check_ops(mpk_context *cx, const rt_header *h, const rt_graph *g,
                             const ir_graph *ir)
 {
@@ -558,6 +574,8 @@ static mpk_status read_tasks(mpk_context *cx, arena *a, const rt_header *h, cons
     return MPK_OK;
 }
 
+/* After this the graph has passed the same proofs as one that was just compiled: whatever wrote the
+ * bytes, running it is free of races and deadlocks. */
 static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, program_image *image,
                              uint32_t index)
 {
@@ -598,6 +616,8 @@ static mpk_status read_one(mpk_context *cx, void *user, uint32_t i)
     return MPK_OK;
 }
 
+/* The bytes are copied, since the tables must be aligned and must not change while they are
+ * checked. */
 mpk_status image_open(mpk_context *cx, arena *a, const void *bytes, size_t n, program_image *out)
 {
     CHECK(cx, n >= sizeof(rt_header), MPK_EFORMAT, "the image has %zu bytes, not even a header", n);

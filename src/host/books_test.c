@@ -487,6 +487,27 @@ static void test_waking_and_failing(void **state)
     check_fails(&cx, MPK_ELIMIT, "the context holds 64",
                 machine_submit(&cx, &f->base,
                                &(machine_request){.tokens = prompt, .n_tokens = CONTEXT + 1}, &id));
+    check_fails(
+        &cx, MPK_EARG, "there is no room for them",
+        machine_submit(&cx, &f->base,
+                       &(machine_request){.tokens = prompt, .n_tokens = 1, .host_samples = true},
+                       &id));
+    f->base.books.serving.logits = RT_NOWHERE;
+    check_fails(&cx, MPK_EARG, "the program gives no logits",
+                machine_submit(&cx, &f->base,
+                               &(machine_request){.tokens = prompt,
+                                                  .n_tokens = 1,
+                                                  .host_samples = true,
+                                                  .logits = (float[VOCAB]){0}},
+                               &id));
+    f->base.books.serving.logits = 0;
+    check_fails(&cx, MPK_ELIMIT, "tokens end the request",
+                machine_submit(&cx, &f->base,
+                               &(machine_request){.tokens = prompt,
+                                                  .n_tokens = 1,
+                                                  .n_eos = RT_MAX_EOS + 1,
+                                                  .eos = (int32_t[RT_MAX_EOS + 1]){0}},
+                               &id));
     check_fails(&cx, MPK_EARG, "graph 0 of 0", machine_run_graph(&cx, &f->base, 0, 1, 1));
     f->failed = true;
     check_fails(
@@ -499,8 +520,10 @@ static void test_waking_and_failing(void **state)
 
 /* ---- serving ---- */
 
-/* Two graphs of a program that samples; the second has twice the tokens. */
-static void make_program(mpk_context *cx, arena *a, tg_program *compiled, program_image *image)
+/* Two graphs of a program that samples, for three slots; the second has twice the tokens.  n_rules:
+ * rows of rules. */
+static void make_program(mpk_context *cx, arena *a, int n_rules, tg_program *compiled,
+                         program_image *image)
 {
     static const char graph[] =
         "input %%tokens : i32[%d] live=tokens\ninput %%positions : i32[%d] live=tokens\n"
@@ -508,7 +531,7 @@ static void make_program(mpk_context *cx, arena *a, tg_program *compiled, progra
         "live=rows\n"
         "input %%sampling : f32[%d, 4] live=rows\ninput %%seeds : i64[%d] live=rows\n"
         "input %%draws : i32[%d] live=rows\ninput %%asks : i32[%d, %d] live=rows\ninput %%rules : "
-        "i32[4, 32]\n"
+        "i32[%d, 32]\n"
         "input %%history : i32[60]\nconst %%e : f32[9, 16]\nstate %%choice : f32[3, 9]\n"
         "state %%k_cache.0 : f32[12, 1, 5, 16]\nstate %%v_cache.0 : f32[12, 1, 5, 16]\n"
         "%%x = embedding(%%tokens, %%e)\n%%h = reshape(%%x) {shape = [%d, 1, 16]}\n"
@@ -524,7 +547,7 @@ static void make_program(mpk_context *cx, arena *a, tg_program *compiled, progra
     for (int i = 0; i < 2; i++) {
         const int n = (int)n_tokens[i];
         char *source = arena_alloc(a, 2, sizeof graph);
-        snprintf(source, 2 * sizeof graph, graph, n, n, n, n, n, n, n, n, RT_ASKS, n);
+        snprintf(source, 2 * sizeof graph, graph, n, n, n, n, n, n, n, n, RT_ASKS, n_rules, n);
         check_ok(cx, ir_parse(cx, a, str_from(source), &g[i]));
     }
     check_ok(cx, pass_compile(cx, a, &o, 2, g, n_tokens, compiled));
@@ -544,7 +567,7 @@ static void test_places_of_graphs(void **state)
     tg_program compiled;
     program_image image;
     rt_serving s;
-    make_program(&cx, &a, &compiled, &image);
+    make_program(&cx, &a, 4, &compiled, &image);
     host_find_serving(&image, &s);
     assert_int_equal(s.ready, 1);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -563,13 +586,33 @@ static void test_places_of_graphs(void **state)
     arena_free(&a);
 }
 
+/* Every slot needs a row of rules; the rows beyond those are for masks. */
+static void test_rows_of_rules(void **state)
+{
+    (void)state;
+    for (int rows = 2; rows <= 5; rows++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        tg_program compiled;
+        program_image image;
+        rt_serving s;
+        make_program(&cx, &a, rows, &compiled, &image);
+        host_find_serving(&image, &s);
+        assert_int_equal(s.ready, 1);
+        assert_int_equal(s.n_slots, 3);
+        assert_int_equal(s.asks != RT_NOWHERE, rows >= 3);
+        assert_int_equal(s.n_masks, rows > 3 ? rows - 3 : 0);
+        arena_free(&a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_requests),    cmocka_unit_test(test_waiting_and_cancelling),
-        cmocka_unit_test(test_priorities),       cmocka_unit_test(test_lent_logits),
-        cmocka_unit_test(test_lent_logprobs),    cmocka_unit_test(test_waking_and_failing),
-        cmocka_unit_test(test_places_of_graphs),
+        cmocka_unit_test(test_many_requests), cmocka_unit_test(test_waiting_and_cancelling),
+        cmocka_unit_test(test_priorities),    cmocka_unit_test(test_lent_logits),
+        cmocka_unit_test(test_lent_logprobs), cmocka_unit_test(test_waking_and_failing),
+        cmocka_unit_test(test_rows_of_rules), cmocka_unit_test(test_places_of_graphs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

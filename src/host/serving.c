@@ -97,15 +97,16 @@ static void find_sizes(const program_image *image, rt_serving *s)
 void host_find_serving(const program_image *image, rt_serving *out)
 {
     const rt_graph *graphs = image_table(image->block, RT_GRAPHS);
-    rt_serving s = {0}, other = {0};
+    rt_serving s = {0}, found, other = {0};
     find_tensors(image, image->n_graphs - 1, &s);
+    found = s; /* find_sizes takes `asks` back where rows of rules are missing */
     find_sizes(image, &s);
     s.ready = s.tokens != RT_NOWHERE && s.rows != RT_NOWHERE &&
               (s.next != RT_NOWHERE || s.logits != RT_NOWHERE) && s.n_slots && s.max_rows &&
               (s.pages == RT_NOWHERE || (s.n_pages && s.page_tokens));
     for (uint32_t i = 0; i + 1 < image->n_graphs; i++) {
         find_tensors(image, i, &other);
-        if (!same_places(&s, &other) || graphs[i].n_tokens > s.max_tokens ||
+        if (!same_places(&found, &other) || graphs[i].n_tokens > s.max_tokens ||
             graphs[i].n_rows > s.max_rows)
             s.ready = 0;
     }

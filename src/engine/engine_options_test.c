@@ -1,0 +1,201 @@
+/* engine_options_test.c - every option has its bounds: the last value that is allowed passes, the
+ * next one is refused by name; a struct of another version is read as far as both sides know it.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "check.h"
+#include "engine/engine.h"
+#include "op/rules.h"
+
+static mpk_context cx;
+
+static mpk_status read_engine(mpk_engine_options o)
+{
+    arena a = {0};
+    mpk_engine_options to;
+    o.size = sizeof o;
+    mpk_status status = engine_read_options(&cx, &a, &o, &to);
+    arena_free(&a);
+    return status;
+}
+
+static mpk_status read_request(mpk_request_options o)
+{
+    mpk_request_options to;
+    o.size = sizeof o;
+    return engine_read_request_options(&cx, &o, &to);
+}
+
+#define engine_takes(...) check_ok(&cx, read_engine((mpk_engine_options){__VA_ARGS__}))
+#define engine_refuses(needle, ...) \
+    check_fails(&cx, MPK_EARG, needle, read_engine((mpk_engine_options){__VA_ARGS__}))
+#define request_takes(...) check_ok(&cx, read_request((mpk_request_options){__VA_ARGS__}))
+#define request_refuses(needle, ...) \
+    check_fails(&cx, MPK_EARG, needle, read_request((mpk_request_options){__VA_ARGS__}))
+
+static void test_engine_counts(void **state)
+{
+    (void)state;
+    engine_takes(0);
+    engine_takes(.threads = RT_MAX_WORKERS);
+    engine_refuses("threads", .threads = RT_MAX_WORKERS + 1);
+    engine_takes(.gpus = IR_MAX_PEERS);
+    engine_refuses("gpus", .gpus = IR_MAX_PEERS + 1);
+    engine_takes(.embeddings = 1);
+    engine_refuses("embeddings", .embeddings = 2);
+    engine_takes(.max_batch = ENGINE_MAX_BATCH);
+    engine_refuses("max_batch", .max_batch = ENGINE_MAX_BATCH + 1);
+    engine_takes(.step_tokens = ENGINE_MAX_STEP);
+    engine_refuses("step_tokens", .step_tokens = 2 * ENGINE_MAX_STEP);
+    engine_refuses("step_tokens", .step_tokens = ENGINE_MAX_STEP - 1);
+    engine_refuses("step_tokens", .step_tokens = 3);
+    engine_takes(.draft_tokens = ENGINE_MAX_DRAFTS);
+    engine_refuses("draft_tokens", .draft_tokens = ENGINE_MAX_DRAFTS + 1);
+    engine_takes(.draft_ngram = ENGINE_MAX_NGRAM);
+    engine_refuses("draft_ngram", .draft_ngram = ENGINE_MAX_NGRAM + 1);
+}
+
+static void test_engine_choices(void **state)
+{
+    (void)state;
+    static const mpk_dtype caches[] = {MPK_F32, MPK_F16, MPK_BF16, MPK_Q8_0};
+    for (size_t i = 0; i < sizeof caches / sizeof *caches; i++)
+        engine_takes(.kv_dtype = caches[i]);
+    engine_refuses("dtype of the KV cache", .kv_dtype = MPK_I32);
+    engine_takes(.fusion = MPK_FUSION_NONE);
+    engine_refuses("fusion", .fusion = MPK_FUSION_NONE + 1);
+    engine_refuses("fusion", .fusion = (mpk_fusion)-1);
+    engine_takes(.launch = MPK_LAUNCH_JIT);
+    engine_refuses("launch", .launch = MPK_LAUNCH_JIT + 1);
+    engine_takes(.mode = MPK_MODE_CALLS);
+    engine_refuses("mode", .mode = MPK_MODE_CALLS + 1);
+    engine_takes(.activations = MPK_ACTIVATIONS_I8);
+    engine_refuses("activations", .activations = MPK_ACTIVATIONS_I8 + 1);
+    engine_takes(.speculation = MPK_SPECULATION_NGRAM);
+    engine_refuses("speculation", .speculation = MPK_SPECULATION_NGRAM + 1);
+}
+
+/* Options that only make sense together. */
+static void test_engine_pairs(void **state)
+{
+    (void)state;
+    for (mpk_launch launch = MPK_LAUNCH_AUTO; launch <= MPK_LAUNCH_JIT; launch++) {
+        engine_takes(.launch = launch);
+        if (launch == MPK_LAUNCH_AUTO || launch == MPK_LAUNCH_AOT)
+            engine_takes(.launch = launch, .gpus = 2);
+        else
+            engine_refuses("ahead of time", .launch = launch, .gpus = 2);
+    }
+    for (mpk_mode mode = 0; mode <= MPK_MODE_CALLS; mode++)
+        if (mode == MPK_MODE_KERNEL || mode == MPK_MODE_CALLS)
+            engine_takes(.mode = mode, .profile = 1);
+        else
+            engine_refuses("profile", .mode = mode, .profile = 1);
+    engine_takes(.degrees = (mpk_degree[]){{.match = "x", .degree = 1}}, .n_degrees = 1);
+    engine_refuses("degree 0", .degrees = (mpk_degree[]){{.match = "x"}}, .n_degrees = 1);
+    engine_refuses("degree 0", .degrees = (mpk_degree[]){{.degree = 1}}, .n_degrees = 1);
+}
+
+/* A number from `low` to `high`: both ends are taken, their neighbours and NaN are not. */
+#define check_range(field, low, high)                                   \
+    do {                                                                \
+        request_takes(.field = (low));                                  \
+        request_takes(.field = (high));                                 \
+        request_refuses(#field, .field = nextafterf((low), -INFINITY)); \
+        request_refuses(#field, .field = nextafterf((high), INFINITY)); \
+        request_refuses(#field, .field = NAN);                          \
+    } while (0)
+
+static void test_request_ranges(void **state)
+{
+    (void)state;
+    request_takes(0);
+    check_range(temperature, 0.0f, 1e6f);
+    check_range(top_p, 0.0f, 1.0f);
+    check_range(min_p, 0.0f, 1.0f);
+    check_range(repetition_penalty, 0.0f, 1e6f);
+    check_range(presence_penalty, -1e6f, 1e6f);
+    check_range(frequency_penalty, -1e6f, 1e6f);
+    check_range(top_n_sigma, 0.0f, 1e6f);
+    check_range(typical_p, 0.0f, 1.0f);
+    request_takes(.top_k = INT32_MAX);
+    request_refuses("top_k", .top_k = (uint32_t)INT32_MAX + 1);
+    request_takes(.top_logprobs = LOGPROBS_TOP);
+    request_refuses("top_logprobs", .top_logprobs = LOGPROBS_TOP + 1);
+    request_takes(.draft_tokens = -1);
+    request_refuses("draft_tokens", .draft_tokens = -2);
+    request_takes(.draft_tokens = ENGINE_MAX_DRAFTS);
+    request_refuses("draft_tokens", .draft_tokens = ENGINE_MAX_DRAFTS + 1);
+}
+
+static void test_request_lists(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"a", "\xc3\xa9"}, *const empty[] = {"a", ""},
+                             *const cut[] = {"a", "\xa9"}, *const none[] = {"a", NULL};
+    mpk_token_bias bias = {.token = 7, .bias = -INFINITY};
+    request_takes(.biases = &bias, .n_biases = 1);
+    bias.bias = nextafterf(1e6f, 0);
+    request_takes(.biases = &bias, .n_biases = 1);
+    bias.bias = 1e6f;
+    request_refuses("token 7", .biases = &bias, .n_biases = 1);
+    bias.bias = NAN;
+    request_refuses("token 7", .biases = &bias, .n_biases = 1);
+    request_takes(.bad_words = good, .n_bad_words = 2);
+    request_refuses("bad word 2", .bad_words = empty, .n_bad_words = 2);
+    request_refuses("bad word 2", .bad_words = none, .n_bad_words = 2);
+    request_takes(.stop = good, .n_stop = 2);
+    request_refuses("stop text 2", .stop = empty, .n_stop = 2);
+    request_refuses("stop text 2", .stop = cut, .n_stop = 2);
+    request_refuses("stop text 2", .stop = none, .n_stop = 2);
+}
+
+static void test_request_forms(void **state)
+{
+    (void)state;
+    request_takes(.form = MPK_FORM_JSON_OBJECT);
+    request_refuses("form_source", .form = MPK_FORM_JSON_OBJECT + 1);
+    request_takes(.form = MPK_FORM_STRUCTURAL_TAG, .form_source = "{}");
+    request_refuses("form", .form = MPK_FORM_STRUCTURAL_TAG + 1, .form_source = "{}");
+    request_takes(.ignore_eos = true);
+    request_refuses("ignore_eos", .form = MPK_FORM_JSON_OBJECT, .ignore_eos = true);
+}
+
+/* A shorter struct lacks its last fields, which are then 0; a longer one may not ask for more. */
+static void test_sizes(void **state)
+{
+    (void)state;
+    struct {
+        mpk_request_options known;
+        char more[8];
+    } newer = {.known = {.size = sizeof newer, .top_k = 5}};
+    mpk_request_options to,
+        from = {.size = offsetof(mpk_request_options, min_p), .top_k = 5, .min_p = 0.5f};
+    check_ok(&cx, engine_read_request_options(&cx, &newer.known, &to));
+    assert_int_equal(to.size, sizeof to);
+    assert_int_equal(to.top_k, 5);
+    newer.more[7] = 1;
+    check_fails(&cx, MPK_EUNSUPPORTED, "build against its headers",
+                engine_read_request_options(&cx, &newer.known, &to));
+    check_ok(&cx, engine_read_request_options(&cx, &from, &to));
+    assert_int_equal(to.top_k, 5);
+    assert_true(to.min_p == 0);
+    from.size = offsetof(mpk_request_options, temperature) - 1;
+    check_fails(&cx, MPK_EARG, "sizeof(mpk_request_options)",
+                engine_read_request_options(&cx, &from, &to));
+    check_ok(&cx, engine_read_request_options(&cx, NULL, &to));
+    assert_int_equal(to.size, sizeof to);
+    assert_int_equal(to.top_k, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_engine_counts), cmocka_unit_test(test_engine_choices),
+        cmocka_unit_test(test_engine_pairs),  cmocka_unit_test(test_request_ranges),
+        cmocka_unit_test(test_request_lists), cmocka_unit_test(test_request_forms),
+        cmocka_unit_test(test_sizes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -43,6 +43,7 @@ typedef struct cuda_baseline {
 
 /* ---- recording ---- */
 
+/* early: with programmatic dependent launch. */
 static mpk_status launch_kernel(mpk_context *cx, cuda_machine *m, uint32_t regime, uint64_t op,
                                 uint32_t n_blocks, bool early)
 {
@@ -156,6 +157,7 @@ static void *serve(void *argument)
     return NULL;
 }
 
+/* A step that the host drives; the lock keeps it apart from those of requests. */
 mpk_status cuda_baseline_run(mpk_context *cx, cuda_machine *m, uint32_t graph, uint32_t n_tokens,
                              uint32_t n_rows)
 {
@@ -174,6 +176,8 @@ mpk_status cuda_baseline_run(mpk_context *cx, cuda_machine *m, uint32_t graph, u
 
 /* ---- start and end ---- */
 
+/* steps[g]: graph g and the step task after it; steps[n]: the step task alone, which begins;
+ * once[g]: graph g alone. */
 mpk_status cuda_baseline_start(mpk_context *cx, cuda_machine *m)
 {
     uint32_t n = m->machine.image.n_graphs;
@@ -199,6 +203,7 @@ mpk_status cuda_baseline_start(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
+/* The thread ends before the graphs that it launches are released. */
 void cuda_baseline_stop(cuda_machine *m)
 {
     cuda_baseline *b = m->baseline;

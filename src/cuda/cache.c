@@ -142,6 +142,7 @@ static bool load_entry(const char *path, entry_key key, const cuda_source *s, te
     return true;
 }
 
+/* The check covers all after the head, so a file that was cut off is no hit. */
 static mpk_status write_entry(mpk_context *cx, const char *path, entry_key key, size_t n_source,
                               str code, str log)
 {
@@ -207,6 +208,7 @@ static mpk_status add_entry(mpk_context *cx, arena *a, const char *folder, const
     return MPK_OK;
 }
 
+/* A folder that is not there has no entries. */
 static mpk_status list_entries(mpk_context *cx, arena *a, const char *folder, entries *out)
 {
     DIR *d = opendir(folder);
@@ -259,6 +261,7 @@ static mpk_status store(mpk_context *cx, arena *a, const char *folder, const cha
 
 /* ---- the face ---- */
 
+/* A cache that cannot be written is a line in the log: the kernel is there all the same. */
 static mpk_status compile_and_store(mpk_context *cx, arena *a, const cuda_tools *t,
                                     const cuda_source *s, const char *folder, const char *path,
                                     entry_key key, text *code, text *log)
@@ -276,6 +279,8 @@ static mpk_status compile_and_store(mpk_context *cx, arena *a, const cuda_tools 
     return status;
 }
 
+/* The key is made of the source and of what the compiler is, so another version of NVRTC compiles
+ * again. */
 static mpk_status compile(mpk_context *cx, arena *a, const cuda_tools *t, const cuda_source *s,
                           text *code, text *log, bool *from_cache)
 {
@@ -322,6 +327,7 @@ static mpk_status find_program(mpk_context *cx, arena *a, str key, const char **
     return *folder ? find_path(cx, a, *folder, *hash, program_ending, path) : MPK_OK;
 }
 
+/* Whatever goes wrong is a miss. */
 bool cuda_cache_open_program(str key, file_map *file, str *bytes)
 {
     mpk_context unheard = {0};
@@ -343,6 +349,7 @@ bool cuda_cache_open_program(str key, file_map *file, str *bytes)
     return found;
 }
 
+/* May fail without harm. */
 void cuda_cache_store_program(mpk_context *cx, str key, str bytes)
 {
     mpk_context unheard = {0};
@@ -359,6 +366,7 @@ void cuda_cache_store_program(mpk_context *cx, str key, str bytes)
 
 /* ---- looking at it ---- */
 
+/* Parts are what other processes are writing, or left when they died: they count in bytes alone. */
 mpk_status cuda_cache_describe(mpk_context *cx, arena *a, cuda_cache_facts *out)
 {
     cuda_cache_facts f = {.limit_bytes = limit_bytes};
@@ -375,6 +383,7 @@ mpk_status cuda_cache_describe(mpk_context *cx, arena *a, cuda_cache_facts *out)
     return MPK_OK;
 }
 
+/* Another process may remove the same entries at the same time. */
 static mpk_status clear(mpk_context *cx, arena *a)
 {
     const char *folder;

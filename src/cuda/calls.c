@@ -48,6 +48,7 @@ static cuda_address weight_rows(const cuda_machine *m, uint32_t weight, uint64_t
            (uint64_t)ir_row_bytes(m->machine.image.weights[weight].dtype, (int64_t)elements);
 }
 
+/* At most PACK_BLOCKS blocks, which go through the units in strides. */
 static mpk_status pack_part(mpk_context *cx, const cuda_machine *m, const cuda_packed *packed,
                             uint32_t k, cuda_stream s)
 {
@@ -75,6 +76,7 @@ static mpk_status pack_part(mpk_context *cx, const cuda_machine *m, const cuda_p
     return cuda_launch_on(cx, m->gpu, s, &l);
 }
 
+/* On the caller's stream, before the run that needs them. */
 static mpk_status pack_stale(mpk_context *cx, cuda_machine *m, cuda_stream s)
 {
     cuda_calls *c = m->calls;
@@ -133,6 +135,8 @@ static bool is_packed(const gen_pack *p, ir_tensor_id tensor)
     return false;
 }
 
+/* Counts the places that hold an address of a slot's tensor, or, when there is room for them
+ * (uses), lists them. */
 static mpk_status visit_operand(mpk_context *cx, survey *s, rt_u32 entry, ir_tensor_id tensor,
                                 uint32_t operand)
 {
@@ -158,6 +162,7 @@ static mpk_status visit_operand(mpk_context *cx, survey *s, rt_u32 entry, ir_ten
     return MPK_OK;
 }
 
+/* Operands that a body reads packed keep their address: packing follows the slot instead. */
 static mpk_status visit_entry(mpk_context *cx, survey *s, rt_u32 entry, uint32_t task)
 {
     const rt_task *t = (const rt_task *)image_table(s->m->machine.image.block, RT_TASKS) + task;
@@ -196,6 +201,8 @@ static mpk_status visit_entries(mpk_context *cx, survey *s, rt_u32 *first)
     return MPK_OK;
 }
 
+/* slot_of[root]: its slot or NO_SLOT; addresses[0] is the number of the table, by which kernels
+ * know that it changed. */
 static mpk_status map_slots(mpk_context *cx, const cuda_machine *m, arena *a, uint32_t n,
                             const ir_tensor_id *roots, cuda_slots *to, int32_t **slot_of)
 {
@@ -240,6 +247,8 @@ static mpk_status place_slots(mpk_context *cx, cuda_machine *m, cuda_slots *slot
     return cuda_upload(cx, m->gpu, call + offsetof(rt_call, addresses), words, sizeof words);
 }
 
+/* The entries are visited twice, to count and to list.  The last run must have ended before tables
+ * are replaced. */
 static mpk_status make_slots(mpk_context *cx, cuda_machine *m, arena *a, arena *scratch, uint32_t n,
                              const ir_tensor_id *roots, cuda_slots **out)
 {
@@ -260,6 +269,7 @@ static mpk_status make_slots(mpk_context *cx, cuda_machine *m, arena *a, arena *
     return MPK_OK;
 }
 
+/* The caller's CUDA context is current before and after. */
 mpk_status cuda_call_make_slots(mpk_context *cx, machine *base, arena *a, uint32_t graph,
                                 uint32_t n, const ir_tensor_id *roots, void **out)
 {
@@ -329,6 +339,8 @@ static mpk_status send_addresses(mpk_context *cx, cuda_machine *m, cuda_slots *s
     return cuda_upload_on(cx, m->gpu, s, slots->at, held, (slots->n + 1) * sizeof *held);
 }
 
+/* Everything is put on the stream in this order: after the runs before, addresses, packing, the
+ * run. */
 static mpk_status launch(mpk_context *cx, cuda_machine *m, const cuda_machine *after,
                          cuda_slots *slots, cuda_stream s, void *const *data)
 {
@@ -347,6 +359,7 @@ static mpk_status launch(mpk_context *cx, cuda_machine *m, const cuda_machine *a
     return s ? cuda_event_record(cx, m->gpu, m->calls->done, s) : MPK_OK;
 }
 
+/* A fault of an earlier run is told here, since nothing waits for a run. */
 mpk_status cuda_call_launch(mpk_context *cx, machine *base, machine *after, void *slots,
                             void *stream, void *const *data)
 {
@@ -387,6 +400,7 @@ void cuda_call_touch(machine *base, void *target, uint32_t slot)
 
 /* ---- start and end ---- */
 
+/* Weights stay where the caller has them; packed copies begin as stale. */
 mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const machine_weights *weights)
 {
     cuda_calls *c;
@@ -413,6 +427,7 @@ mpk_status cuda_calls_record(mpk_context *cx, cuda_machine *m)
     return cuda_graph_end(cx, m->gpu, m->work, status, &m->calls->run);
 }
 
+/* Nothing is released while a run may still use it. */
 void cuda_calls_stop(cuda_machine *m)
 {
     mpk_context late = {0};

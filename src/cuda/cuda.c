@@ -31,6 +31,7 @@ enum {
 
 /* ---- the device ---- */
 
+/* All that can be wrong with a GPU for this program is found here, before memory is taken. */
 static mpk_status open_device(mpk_context *cx, cuda_machine *m)
 {
     bool as_ptx;
@@ -68,6 +69,7 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
 
 /* ---- memory ---- */
 
+/* State and temporaries begin as zeros; carried words as RT_EMPTY, whose bytes are all alike. */
 static mpk_status allocate(mpk_context *cx, cuda_machine *m)
 {
     static const char *const names[RT_AREAS] = {"weights", "state (KV cache)",
@@ -122,6 +124,7 @@ static mpk_status allocate_rings(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
+/* Filled on the host and sent in one copy. */
 static mpk_status upload_tables(mpk_context *cx, cuda_machine *m)
 {
     char *block = calloc(1, m->layout.n_bytes);
@@ -138,6 +141,7 @@ static mpk_status upload_tables(mpk_context *cx, cuda_machine *m)
 
 /* ---- the machine's functions ---- */
 
+/* A fault that the kernel has told counts before what the driver says, since it knows more. */
 static mpk_status check_machine(mpk_context *cx, machine *base)
 {
     cuda_machine *m = cuda_of(base);
@@ -160,6 +164,7 @@ typedef struct patience {
     int slack; /* of the thread's timers before */
 } patience;
 
+/* Spin first: an answer mostly comes within microseconds.  Then sleep, longer and longer. */
 static void rest(patience *p)
 {
     if (clock_ns() - p->since < SPIN_NS) {
@@ -179,6 +184,7 @@ static void end_rest(const patience *p)
         prctl(PR_SET_TIMERSLACK, (unsigned long)p->slack);
 }
 
+/* The kernel may have ended for want of work: it is started again. */
 static mpk_status await_once(mpk_context *cx, cuda_machine *m, rt_u32 wanted, patience *p)
 {
     while (rt_load_acquire_system(&m->mailbox->once_done) != wanted) {
@@ -191,6 +197,8 @@ static mpk_status await_once(mpk_context *cx, cuda_machine *m, rt_u32 wanted, pa
     return MPK_OK;
 }
 
+/* The three words are written before `once_wanted` is released, and the courier reads them after
+ * it. */
 static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens,
                             uint32_t n_rows)
 {
@@ -249,6 +257,7 @@ static void wait_news(machine *base, rt_u32 seen, uint64_t timeout_ns)
     end_rest(&p);
 }
 
+/* Counts of the device are copied if that is possible now; otherwise they stay as they are. */
 static void describe(machine *base, machine_facts *out)
 {
     cuda_machine *m = cuda_of(base);
@@ -283,6 +292,7 @@ static const char *body_of(const machine *base, uint32_t graph, ir_op_id op)
 
 /* ---- logits that the machine delivers: pinned memory, kept for the next request ---- */
 
+/* Pinned memory is kept for the next request, since pinning is slow. */
 static mpk_status add_logits(mpk_context *cx, cuda_machine *m, uint64_t n_bytes)
 {
     if (m->n_logits == m->logits_capacity) {
@@ -363,6 +373,8 @@ static mpk_status prepare_masks(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
+/* The bits first, then the number that says for which draw they are, on one stream: the kernel that
+ * sees the number has the bits. */
 static mpk_status copy_mask(mpk_context *cx, cuda_machine *m, uint32_t row, uint32_t n_words)
 {
     const rt_serving *s = &m->serving;
@@ -395,6 +407,7 @@ static mpk_status write_mask(mpk_context *cx, cuda_machine *m, uint32_t row, con
     return number <= 1 ? cuda_stream_wait(cx, m->gpu, m->copies) : MPK_OK;
 }
 
+/* There is nobody to return an error to: the machine is lost, as with any failure of the driver. */
 static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t n_words,
                      uint32_t number)
 {
@@ -410,6 +423,7 @@ static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t
 
 /* ---- start and end ---- */
 
+/* Called only when no kernel runs. */
 static void release_memory(cuda_machine *m)
 {
     for (size_t i = 0; i < m->n_logits; i++)
@@ -455,6 +469,8 @@ static void free_machine(cuda_machine *m, bool ended)
     free(m);
 }
 
+/* ended: if a kernel does not stop, what it may still touch is left behind rather than freed under
+ * it. */
 static void stop(machine *base)
 {
     cuda_machine *m = cuda_of(base);
@@ -684,6 +700,8 @@ static mpk_status upload_all(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
+/* The order matters: the loader's code first, then weights while the kernel is compiled, the tables
+ * last, when all addresses are known. */
 static mpk_status start(mpk_context *cx, cuda_machine *m, const machine_weights *weights)
 {
     cuda_code_job job = {0};
@@ -703,6 +721,7 @@ static mpk_status start(mpk_context *cx, cuda_machine *m, const machine_weights 
     return cuda_has_op_kernels(m) ? cuda_baseline_start(cx, m) : MPK_OK;
 }
 
+/* stop works for a machine that was started in part. */
 mpk_status cuda_start(mpk_context *cx, const program_image *image, const machine_weights *weights,
                       const cuda_options *options, machine **out)
 {

@@ -84,6 +84,8 @@ static mpk_status find_memory(mpk_context *cx, const target_ask *ask,
     return MPK_OK;
 }
 
+/* runs_code: machine code can be kept for this GPU; one that is newer than every architecture of
+ * the table runs PTX instead. */
 static mpk_status describe_gpu(mpk_context *cx, const target_ask *ask, target_device *out)
 {
     cuda_device_facts f;
@@ -111,6 +113,8 @@ static mpk_status find_compiler(mpk_context *cx)
     return MPK_OK;
 }
 
+/* ask->arch: a GPU that need not be there, for compiling.  The context is held so that it is made
+ * once. */
 static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_device *out)
 {
     cuda_held *held = NULL;
@@ -171,6 +175,7 @@ static cuda_mode mode_of(const mpk_engine_options *o)
     return modes[o->mode];
 }
 
+/* What memory a program takes on this GPU, by purpose; nothing is allocated. */
 static mpk_status plan_areas(mpk_context *cx, const program_image *image, const target_device *d,
                              const mpk_engine_options *o, target_area out[TARGET_AREAS],
                              uint32_t *n)
@@ -200,6 +205,7 @@ static mpk_status compile(mpk_context *cx, const program_image *image, const tar
 
 /* ---- running ---- */
 
+/* Options of the engine become those of the machine; kept code is used where it fits the GPU. */
 static mpk_status start(mpk_context *cx, const program_image *image, const target_device *d,
                         const target_start *s, machine **out)
 {

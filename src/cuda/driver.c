@@ -58,6 +58,7 @@ static const struct meaning *find_meaning(int code)
     return &other;
 }
 
+/* What was being done, what the driver calls the error, and what a user can do about it. */
 mpk_status cuda_driver_fail(mpk_context *cx, const cuda_driver *d, int code, const char *entry,
                             const char *doing, ...)
 {
@@ -93,6 +94,7 @@ static mpk_status find_entries(mpk_context *cx, cuda_driver *d, const char *path
     return MPK_OK;
 }
 
+/* Versions are 1000 * major + 10 * minor. */
 static mpk_status start_driver(mpk_context *cx, cuda_driver *d, const char *path)
 {
     int version = 0, n = 0;
@@ -124,6 +126,7 @@ bool cuda_driver_is_there(void)
     return library != NULL;
 }
 
+/* The library is opened again for every machine; the system shares it. */
 mpk_status cuda_driver_open(mpk_context *cx, cuda_driver **out)
 {
     const char *path = find_path();
@@ -162,6 +165,7 @@ uint32_t cuda_driver_gpus(const cuda_driver *d)
     return d->n_gpus;
 }
 
+/* The numbers are those of CUdevice_attribute. */
 static mpk_status read_attributes(mpk_context *cx, const cuda_driver *d, int device, cuda_facts *f)
 {
     uint32_t maps_host, cooperative, memory_khz, bus_bits;
@@ -204,6 +208,7 @@ static mpk_status find_device(mpk_context *cx, const cuda_driver *d, uint32_t in
     return MPK_OK;
 }
 
+/* Makes no context, so it costs no memory on the GPU. */
 mpk_status cuda_driver_describe(mpk_context *cx, const cuda_driver *d, uint32_t index,
                                 cuda_facts *out)
 {
@@ -296,6 +301,7 @@ mpk_status cuda_gpu_wait(mpk_context *cx, cuda_gpu *g)
 
 /* ---- links ---- */
 
+/* Of two GPUs, one way; nothing is switched on. */
 mpk_status cuda_driver_link(mpk_context *cx, const cuda_driver *d, uint32_t from, uint32_t to,
                             cuda_link *out)
 {
@@ -343,6 +349,7 @@ mpk_status cuda_memory_available(mpk_context *cx, cuda_gpu *g, uint64_t *free_by
     return MPK_OK;
 }
 
+/* 0 bytes are no memory and no error. */
 mpk_status cuda_memory_alloc(mpk_context *cx, cuda_gpu *g, const char *what, uint64_t n,
                              cuda_address *out)
 {
@@ -366,6 +373,7 @@ void cuda_memory_release(cuda_gpu *g, cuda_address at)
         g->d->cuMemFree(at);
 }
 
+/* Zeroed, and seen by the GPU at *device. */
 mpk_status cuda_host_alloc(mpk_context *cx, cuda_gpu *g, uint64_t n, void **host,
                            cuda_address *device)
 {

@@ -8,6 +8,7 @@
 
 /* ---- code ---- */
 
+/* Code from a file is checked for what the driver would read past. */
 mpk_status cuda_module_load(mpk_context *cx, cuda_gpu *g, const char *name, str code,
                             cuda_module *out)
 {
@@ -54,6 +55,7 @@ mpk_status cuda_module_variable(mpk_context *cx, cuda_gpu *g, cuda_module m, con
     return MPK_OK;
 }
 
+/* What ptxas gave the kernel on this GPU. */
 mpk_status cuda_function_describe(mpk_context *cx, cuda_gpu *g, cuda_function f,
                                   cuda_function_facts *out)
 {
@@ -97,6 +99,8 @@ mpk_status cuda_launch_occupancy(mpk_context *cx, cuda_gpu *g, const cuda_launch
     return MPK_OK;
 }
 
+/* All workers must be resident at once: a worker that waits for one that has no SM would wait for
+ * ever. */
 mpk_status cuda_launch_check(mpk_context *cx, cuda_gpu *g, const cuda_launch *l)
 {
     uint32_t n = 0;
@@ -112,6 +116,7 @@ mpk_status cuda_launch_check(mpk_context *cx, cuda_gpu *g, const cuda_launch *l)
     return MPK_OK;
 }
 
+/* cooperative: the driver itself refuses a grid that is not resident at once. */
 mpk_status cuda_launch_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, const cuda_launch *l)
 {
     launch_attribute attributes[2] = {0};
@@ -144,6 +149,7 @@ mpk_status cuda_graph_begin(mpk_context *cx, cuda_gpu *g, cuda_stream s)
     return MPK_OK;
 }
 
+/* The recorded graph goes also where making it ready fails. */
 static mpk_status end_recording(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_graph *out)
 {
     graph_handle recorded = NULL;

@@ -74,6 +74,7 @@ static void add_driver(mpk_context *cx, text *t, const cuda_driver *d)
     }
 }
 
+/* A part that fails becomes a "problem" in the report: the others are still told. */
 static void add_gpus(text *t)
 {
     mpk_context cx = {0};

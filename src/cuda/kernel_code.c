@@ -152,6 +152,7 @@ static bool split_code(const cuda_machine *m, str *loader, str *kernels)
     return left.n == 0;
 }
 
+/* Needs no GPU: only NVRTC and the architecture's name. */
 mpk_status cuda_compile(mpk_context *cx, const program_image *image, const gen_arch *row,
                         const char *keep, text *code)
 {
@@ -174,6 +175,7 @@ mpk_status cuda_compile(mpk_context *cx, const program_image *image, const gen_a
     return status;
 }
 
+/* A thread's work; cx and status are its own until it is joined. */
 static void *run_code_job(void *argument)
 {
     cuda_code_job *j = argument;
@@ -231,6 +233,7 @@ mpk_status cuda_offer_code(mpk_context *cx, const cuda_machine *m, const cuda_co
 
 /* ---- loading and launching ---- */
 
+/* Cooperative, where the GPU can: then the driver checks that all blocks are resident. */
 static cuda_launch main_launch(cuda_machine *m, uint32_t regime, void **arguments)
 {
     return (cuda_launch){
@@ -299,6 +302,7 @@ static mpk_status tell_kernel(mpk_context *cx, cuda_machine *m, cuda_module modu
                        m->source.n_caches * sizeof *m->source.caches);
 }
 
+/* A kernel for each regime, with as much shared memory as its pages and scratch take. */
 mpk_status cuda_load_kernels(mpk_context *cx, cuda_machine *m, const cuda_code_job *j)
 {
     for (uint32_t r = 0; r < m->source.n_regimes; r++) {

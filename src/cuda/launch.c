@@ -21,6 +21,7 @@ enum {
 /* how long a kernel that was told to stop may take, and no less than a step may */
 static const uint64_t STOP_NS = 10000000000u;
 
+/* Of several GPUs: faulted if one is, else running if one is. */
 rt_u32 cuda_state(const cuda_machine *m)
 {
     rt_u32 state = RT_STOPPING;
@@ -49,6 +50,7 @@ static const char *name_gpu(const cuda_machine *m, char words[32])
     return words;
 }
 
+/* The first loss counts; the others follow from it. */
 void cuda_note_lost(cuda_machine *m, const cuda_machine *which, mpk_status status,
                     const char *words)
 {
@@ -69,6 +71,7 @@ static uint32_t kernels_left(const cuda_machine *m)
     return m->queued - rt_load_acquire_system(&m->mailbox->left);
 }
 
+/* A stream that is done while the mailbox says RT_RUNNING: the kernel died without a word. */
 static void look_at(cuda_machine *m, const cuda_machine *which)
 {
     mpk_context cx = {0};
@@ -188,6 +191,7 @@ bool cuda_end_kernels(cuda_machine *m)
     return ended;
 }
 
+/* After this the SMs are free for other kernels, until cuda_keep_running. */
 mpk_status cuda_pause(mpk_context *cx, cuda_machine *m)
 {
     if (m->baseline)

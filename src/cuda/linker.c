@@ -77,6 +77,7 @@ static mpk_status find_entries(mpk_context *cx, cuda_linker *l)
     return MPK_OK;
 }
 
+/* It must be at least as new as NVRTC, whose code it reads. */
 static mpk_status find_library(mpk_context *cx, cuda_linker *l, const cuda_nvrtc *n)
 {
     const uint32_t wanted = cuda_nvrtc_version(n);

@@ -348,6 +348,8 @@ static bool read_ends(batch *b, const json_value *value, line_request *r, bool *
     return true;
 }
 
+/* One member of the line's object.  An unknown name is an error of that line: it may be a misspelt
+ * option. */
 static bool read_field(batch *b, const json_value *value, line_request *r, char *error)
 {
     mpk_request_options *o = &r->options;
@@ -391,6 +393,7 @@ static bool read_field(batch *b, const json_value *value, line_request *r, char 
     return true;
 }
 
+/* null counts as absent, as most writers of JSON mean it. */
 static bool read_request(batch *b, const json_value *object, line_request *r, char *error)
 {
     if (object->kind != JSON_KIND_OBJECT)
@@ -432,6 +435,7 @@ static bool submit(batch *b, const line_request *r, job *j)
     return true;
 }
 
+/* A line that is wrong becomes a job with an error, which is answered in its turn. */
 static void start_job(batch *b, const char *line, size_t n, job *j)
 {
     line_request r = {.options = {.size = sizeof r.options, .max_tokens = b->max_tokens},
@@ -542,6 +546,7 @@ static void wait_answers(batch *b, job *j, mpk_answer *answers)
         bring_best(j, answers, i);
 }
 
+/* The line's own id comes back first; an answer of several has them in a list. */
 static void write_answer(batch *b, job *j, text *line)
 {
     mpk_answer answers[MAX_ANSWERS];
@@ -577,6 +582,7 @@ static int put_line(batch *b, const text *line)
     return CLI_DONE;
 }
 
+/* Waits for the oldest job: output is in the order of input. */
 static int finish_job(batch *b, job *j)
 {
     text line = {0};
@@ -639,6 +645,7 @@ static int run_lines(batch *b)
     return code;
 }
 
+/* To standard error: standard output is the answers. */
 static void print_closing_line(const batch *b)
 {
     mpk_engine_facts f = {.size = sizeof f};
@@ -703,6 +710,7 @@ static int open_files(batch *b, batch_arguments *args)
     return code;
 }
 
+/* The window bounds how many lines are in work, and with that the memory. */
 static int run(const cli_command *command, void *arguments)
 {
     batch_arguments *args = arguments;

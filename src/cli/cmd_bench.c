@@ -101,6 +101,7 @@ static void draw_lengths(bench *b)
         b->lengths[i] = b->args->least + (uint32_t)(rng_u64(b->args->seed.value, i) % span);
 }
 
+/* Random tokens, which the prefix cache cannot have: every run draws others. */
 static mpk_status submit_all(bench *b, uint32_t run)
 {
     mpk_request_options wanted = {
@@ -165,6 +166,7 @@ static mpk_status take_times(bench *b, bool counted)
     return MPK_OK;
 }
 
+/* Run 0 warms caches and is not counted. */
 static int measure(bench *b)
 {
     for (uint32_t run = 0; run <= b->args->runs; run++) {
@@ -205,6 +207,8 @@ static void print_spread(const char *name, const samples *s, const char *low, do
         printf(", \"%s\": null", name);
 }
 
+/* Times are medians of the counted runs unless named otherwise; docs/performance.md says what each
+ * is. */
 static void print_json(const bench *b, const mpk_engine_facts *facts)
 {
     const bench_arguments *args = b->args;
@@ -239,6 +243,8 @@ static double number(const json_value *object, const char *key)
     return value ? value->number : 0;
 }
 
+/* The engine gives the profile as JSON; this is its table, one line for each kind of operator and
+ * body. */
 static int print_profile(const bench *b)
 {
     arena a = {0};
@@ -316,6 +322,7 @@ static uint32_t tokens_of_last_step(const bench *b, uint32_t step_tokens)
     return (uint32_t)((tokens - 1) % step_tokens) + 1;
 }
 
+/* Samples are sorted once, for all quantiles. */
 static int print_result(bench *b)
 {
     mpk_engine_facts facts = {.size = sizeof facts};
@@ -337,6 +344,7 @@ static int print_result(bench *b)
 
 /* ---- the verb ---- */
 
+/* Everything is reserved before the first run, so that measuring allocates nothing. */
 static bool has_memory(bench *b)
 {
     const bench_arguments *args = b->args;
@@ -384,6 +392,7 @@ static int with_engine(bench *b)
     return code;
 }
 
+/* A context that just holds prompt and answer, unless the user gave one. */
 static int with_context(bench *b, bench_arguments *args)
 {
     mpk_degree degrees[CLI_MAX_LIST];

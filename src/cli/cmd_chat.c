@@ -166,6 +166,8 @@ static cli_line next_message(chat *c, cli_lines *lines, text *message)
     }
 }
 
+/* Until the input ends, /quit, or Ctrl-C at a pipe.  At a terminal Ctrl-C ends an answer, not the
+ * conversation. */
 static int converse(chat *c)
 {
     cli_lines lines = {.fd = STDIN_FILENO};

@@ -160,6 +160,7 @@ static bool look_at_gpus(report *r, arena *a, const json_value *machine)
     return list && list->n;
 }
 
+/* Missing only where a GPU would use it, or where the user named one. */
 static void look_at_nvrtc(report *r, arena *a, const json_value *machine, bool has_gpu)
 {
     const json_value *nvrtc = json_get(machine, "nvrtc");
@@ -246,6 +247,8 @@ static void print_words(const report *r)
     }
 }
 
+/* The library tells of the machine as JSON; programs and the demo model are the command line's own
+ * findings. */
 static int examine(const cli_command *command, mpk_context *cx, arena *a, report *r,
                    const doctor_arguments *args)
 {

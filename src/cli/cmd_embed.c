@@ -50,6 +50,7 @@ static const cli_option options[] = {
     CLI_QUIET_ROW(embed_arguments, engine),
 };
 
+/* One text needs one place in the batch. */
 static int open_engine(embedding *e, embed_arguments *args)
 {
     mpk_degree degrees[CLI_MAX_LIST];
@@ -78,6 +79,7 @@ static int open_engine(embedding *e, embed_arguments *args)
     return e->vectors ? CLI_DONE : cli_fail(e->command, "out of memory for %d vectors", PORTION);
 }
 
+/* %.9g keeps every bit of an f32. */
 static int print_vectors(const embedding *e)
 {
     const uint32_t size = e->options.dimensions;

@@ -61,6 +61,7 @@ static const char *shown_bytes(double n, char buffer[32])
     return buffer;
 }
 
+/* Names that end in _bytes are shown with a unit. */
 static void print_value(const json_value *value)
 {
     char bytes[32];
@@ -95,6 +96,7 @@ static void print_graphs(const json_value *graphs)
     }
 }
 
+/* The paper's names for the stages are in brackets. */
 static void print_stats(const json_value *graph)
 {
     static const struct {
@@ -149,6 +151,7 @@ static int print_report(const inspection *s, arena *a, const char *source)
     return CLI_DONE;
 }
 
+/* --stats without --batch is of the graph for one token. */
 static int inspect(inspection *s)
 {
     const inspect_arguments *args = s->args;

@@ -47,6 +47,7 @@ static int print_list(const cli_command *command, mpk_context *cx,
     return CLI_DONE;
 }
 
+/* Options of the engine are read for what they mean to passes: workers, fusion, degrees. */
 static int opt(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
 {
     opt_arguments *args = arguments;

@@ -103,6 +103,7 @@ static double divergence(const float *base, double base_log, const float *row, d
     return sum > 0 ? sum : 0;
 }
 
+/* The loss is measured in nats, in double; the sum of squares is for the standard error. */
 static void score_token(measuring *m, size_t row, int32_t next)
 {
     const uint32_t n = m->vocab_size;
@@ -152,6 +153,7 @@ static mpk_status open_side(measuring *m, side *s)
     return s->engine ? mpk_sequence_open(m->cx, s->engine, true, &s->sequence) : MPK_OK;
 }
 
+/* Each window is a new sequence, so nothing before it counts. */
 static int run_window(measuring *m, size_t start)
 {
     int code;
@@ -203,6 +205,7 @@ static double standard_error(const measuring *m, double perplexity)
     return m->count > 1 && variance > 0 ? perplexity * sqrt(variance / (n - 1)) : 0;
 }
 
+/* KL divergences are in nats a token; the same first choice is a share of the tokens. */
 static void print_report(measuring *m)
 {
     double n = (double)m->count, perplexity = exp(m->sum / n),
@@ -234,6 +237,7 @@ static void print_report(measuring *m)
 
 /* ---- opening ---- */
 
+/* Without a stride the last window that is not full is left out. */
 static int plan_windows(measuring *m)
 {
     m->window = m->args->window ? m->args->window : DEFAULT_WINDOW;
@@ -256,6 +260,7 @@ static int plan_windows(measuring *m)
                                        : cli_fail(m->command, "out of memory for %zu tokens", m->n);
 }
 
+/* The base keeps f32 activations: it is what the model is measured against. */
 static int open_engine(measuring *m, const char *model, int activations, side *s)
 {
     mpk_engine_facts facts = {.size = sizeof facts};
@@ -338,6 +343,7 @@ static int with_arena(measuring *m, arena *a)
     return code;
 }
 
+/* Everything is freed here, also after a failure in between. */
 static int run(const cli_command *command, void *arguments)
 {
     arena a = {0};

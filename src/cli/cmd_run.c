@@ -54,6 +54,7 @@ static double rate(size_t n, uint64_t ns)
     return ns ? (double)n * 1e9 / (double)ns : 0;
 }
 
+/* Rates: the prompt's up to its first token, the decode's from there on. */
 static void print_closing_line(mpk_engine *engine, const mpk_answer *answer, uint64_t open_ns)
 {
     mpk_engine_facts facts = {.size = sizeof facts};
@@ -72,6 +73,7 @@ static void print_closing_line(mpk_engine *engine, const mpk_answer *answer, uin
     fprintf(stderr, "\n");
 }
 
+/* Text goes out as it comes; the closing line comes after it, to standard error. */
 static int generate(const cli_command *command, mpk_context *cx, run_arguments *args,
                     mpk_engine *engine, str prompt, mpk_request_options wanted, uint64_t open_ns)
 {

@@ -78,6 +78,7 @@ static bool write_npy_header(FILE *to, size_t rows, size_t columns)
     return fwrite(header, 1, sizeof header, to) == sizeof header;
 }
 
+/* Row i of a chunk foretells token first + i + 1; the last row of the text foretells nothing. */
 static int score_chunks(scoring *s, mpk_sequence *sequence, float *logits)
 {
     for (size_t first = 0; first < s->n; first += CHUNK_TOKENS) {
@@ -115,6 +116,7 @@ static int score_sequence(scoring *s)
     return code;
 }
 
+/* A full disk may show only when the file is closed. */
 static int score_to_file(scoring *s)
 {
     if (!s->npy_path)

@@ -105,6 +105,7 @@ static void print_line(void *user, const char *line)
     fprintf(stderr, "%s\n", line);
 }
 
+/* What the user left out takes its default here, so that the server sees complete options. */
 static int read_options(const cli_command *command, mpk_context *cx, arena *a,
                         const serve_arguments *args, net_options *to)
 {
@@ -203,6 +204,8 @@ static int stop_early(const cli_command *command, mpk_context *cx, const net_opt
     return CLI_DONE;
 }
 
+/* The port is taken before the model is loaded: a port in use is told at once, and clients that
+ * come early wait. */
 static int open_and_serve(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
 {
     serve_arguments *args = arguments;

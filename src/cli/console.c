@@ -51,6 +51,7 @@ int cli_misuse(const cli_command *command, const char *format, ...)
     return CLI_MISUSED;
 }
 
+/* The engine's message may have several lines; an error here is one. */
 int cli_report(const cli_command *command, const mpk_context *cx)
 {
     text line = {0};
@@ -96,6 +97,8 @@ int cli_finish(const cli_command *command, int code)
     return CLI_FAILED;
 }
 
+/* An answer that would not fit the context is cut to it; a prompt that does not fit is refused by
+ * the engine. */
 mpk_status cli_submit(mpk_context *cx, mpk_engine *engine, str prompt, mpk_request_options *wanted,
                       mpk_request **request)
 {
@@ -118,6 +121,7 @@ mpk_status cli_submit(mpk_context *cx, mpk_engine *engine, str prompt, mpk_reque
     return status;
 }
 
+/* Whoever reads a pipe may close it: the request is then cancelled, and waited for. */
 int cli_stream(const cli_command *command, mpk_context *cx, mpk_request *request)
 {
     mpk_piece piece;
@@ -231,6 +235,7 @@ static int parse_speculation(const cli_command *command, const char *word, mpk_e
     return CLI_DONE;
 }
 
+/* `degrees` must live as long as *to: the options point to it. */
 int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees,
                        mpk_engine_options *to)
 {
@@ -284,6 +289,7 @@ static void take_number(cli_number from, float *to)
         *to = from.value;
 }
 
+/* Only what was given is taken, the rest keeps its default. */
 void cli_request_options(const cli_sampling *from, mpk_request_options *to)
 {
     take_number(from->temperature, &to->temperature);
@@ -334,6 +340,7 @@ static int read_form(const cli_command *command, mpk_context *cx, arena *a, cons
     return to->form_source ? CLI_DONE : cli_fail(command, "out of memory for %s", file);
 }
 
+/* One form at most. */
 int cli_request_form(const cli_command *command, mpk_context *cx, arena *a,
                      const cli_sampling *from, mpk_request_options *to)
 {

@@ -76,6 +76,8 @@ START = re.compile(r"\b(?:if|while)\s*(?=\()|\bCHECK(?=\()|"
                    r"\breturn\b(?=[^;{}]*(?:&&|\|\||[<>=!]=|[^-<>]>[^>]|[^<]<[^<]))")
 COMPARE = re.compile(r"(?<![<>=!\-])(<=|>=|==|!=|<|>)(?![<>=])")
 OTHER = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
+# Stands before the text of a file with mutants.  It is no #include: src/gen puts together the headers that kernels
+# share, and knows only our files.
 SWITCH = """#ifndef MUTATE_H
 #define MUTATE_H
 #ifdef __CUDACC_RTC__
@@ -91,7 +93,6 @@ static inline int mutant(int n)
     }
     return chosen == n;
 }
-#endif
 #pragma GCC diagnostic ignored "-Wtype-limits"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wint-in-bool-context"
@@ -99,6 +100,7 @@ static inline int mutant(int n)
 #pragma GCC diagnostic ignored "-Wsign-compare"
 #pragma GCC diagnostic ignored "-Warray-bounds"
 #pragma GCC diagnostic ignored "-Wstringop-overflow"
+#endif
 #endif
 """
 
@@ -225,8 +227,6 @@ def write(path, text):
 
 def write_copy(mutants):
     """The tree, with mutant number i + 1 of src after a switch."""
-    (COPY / "mutate.h").parent.mkdir(parents=True, exist_ok=True)
-    write(COPY / "mutate.h", SWITCH)
     paths = tree.files(ROOT)
     known = set(paths)
     for old in TREE.glob("*/**/*"):
@@ -243,7 +243,7 @@ def write_copy(mutants):
                 truth = "!!" if m.is_truth else ""
                 switch = f" mutant({number}) ? {truth}({m.changed}) : {truth}({m.original})"
                 text = text[:m.at] + switch + text[m.end:]
-            write(to, f'#include "{COPY / "mutate.h"}"\n{text}')
+            write(to, SWITCH + text)
         elif not to.exists() or to.read_bytes() != (ROOT / path).read_bytes():
             shutil.copy2(ROOT / path, to)
 

@@ -52,5 +52,6 @@ install(FILES ${CMAKE_BINARY_DIR}/mpk.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkg
 
 # The wheel (pyproject.toml) holds one file of the library, beside the Python sources.
 if(MPK_PYTHON)
+  target_link_options(mpk_shared PRIVATE -s) # installed as a file, which cmake --install does not strip
   install(FILES $<TARGET_FILE:mpk_shared> DESTINATION mpk RENAME libmpk.so COMPONENT python)
 endif()

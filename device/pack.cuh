@@ -82,13 +82,22 @@ RT_FN rt_u64 pack_random(rt_u64 stream, rt_u64 index)
     return z;
 }
 
+<<<<<<< HEAD
 /* rng_normal's sum of four uniform numbers; __fmul_rn and __fadd_rn keep the compiler from
  * contracting them, which would give other bits than the host's. */
+=======
+/* Which element of the whole weight element i of a part is. */
+RT_FN rt_u64 pack_place(const rt_fill &f, rt_u64 i)
+{
+    return f.base + (f.step ? i / f.run * f.step + i % f.run : i);
+}
+
+>>>>>>> 0de57e4 (GPUs that share a model load their own parts of its weights)
 extern "C" __global__ void mpk_fill(const rt_fill f)
 {
     for (rt_u64 i = blockIdx.x * (rt_u64)blockDim.x + threadIdx.x; i < f.n;
          i += gridDim.x * (rt_u64)blockDim.x) {
-        rt_u64 z = pack_random(f.stream, f.first + i);
+        rt_u64 z = pack_random(f.stream, pack_place(f, f.first + i));
         int sum =
             (int)(z & 0xffff) + (int)(z >> 16 & 0xffff) + (int)(z >> 32 & 0xffff) + (int)(z >> 48);
         float normal = __fmul_rn((float)(sum - 131070), 1.0f / 37837.0f);

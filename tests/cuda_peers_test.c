@@ -15,8 +15,8 @@ typedef struct bed {
     random_program random;
     tg_program program;
     program_image image;
-    machine_weight *weights;
-    void **plain; /* the same, f32 */
+    machine_weight *weights; /* whole ones, as in a file */
+    void **plain;            /* what the program holds of them */
     gpus gpus;
     machine *m;
     str code;
@@ -38,17 +38,54 @@ static mpk_status start(bed *b)
     return cuda_start(&b->cx, &b->image, &w, &o, &b->m);
 }
 
+/* The weight of which weight i of the image is a part. */
+static ir_tensor whole_of(const bed *b, uint32_t i)
+{
+    const tg_weight *w = &b->image.weights[i];
+    const ir_share share = ir_read_share(w->name);
+    ir_tensor t = {.name = share.whole, .rank = w->rank, .dtype = w->dtype};
+    memcpy(t.dims, w->dims, sizeof t.dims);
+    if (share.axis != IR_NONE)
+        t.dims[share.axis] = share.size;
+    return t;
+}
+
+/* The element of the whole weight that element `at` of weight i is. */
+static int64_t place_in_whole(const bed *b, uint32_t i, int64_t at)
+{
+    const tg_weight *w = &b->image.weights[i];
+    const ir_share share = ir_read_share(w->name);
+    int64_t place = 0, stride = 1;
+    for (uint32_t k = w->rank; k-- > 0; at /= w->dims[k]) {
+        const bool is_cut = k == share.axis;
+        place += (at % w->dims[k] + (is_cut ? share.lo : 0)) * stride;
+        stride *= is_cut ? share.size : w->dims[k];
+    }
+    return place;
+}
+
+static int64_t elements_of(const bed *b, uint32_t i)
+{
+    int64_t n = 1;
+    for (uint32_t k = 0; k < b->image.weights[i].rank; k++)
+        n *= b->image.weights[i].dims[k];
+    return n;
+}
+
 static void make_weights(bed *b)
 {
     const uint32_t n = b->image.n_weights;
     b->weights = arena_alloc(&b->arena, n + 1, sizeof *b->weights);
     b->plain = arena_alloc(&b->arena, n + 1, sizeof *b->plain);
     for (uint32_t i = 0; i < n; i++) {
-        ir_tensor t = {.name = b->image.weights[i].name, .rank = b->image.weights[i].rank};
-        memcpy(t.dims, b->image.weights[i].dims, sizeof t.dims);
-        b->plain[i] = arena_alloc(&b->arena, (size_t)ir_elements(&t), sizeof(float));
-        random_fill(&b->random, &t, b->plain[i]);
-        b->weights[i] = (machine_weight){.at = b->plain[i], .dtype = IR_F32};
+        const ir_tensor t = whole_of(b, i);
+        float *whole = arena_alloc(&b->arena, (size_t)ir_elements(&t), sizeof *whole);
+        float *part = arena_alloc(&b->arena, (size_t)elements_of(b, i), sizeof *part);
+        random_fill(&b->random, &t, whole);
+        for (int64_t k = 0; k < elements_of(b, i); k++)
+            part[k] = whole[place_in_whole(b, i, k)];
+        b->plain[i] = part;
+        b->weights[i] = (machine_weight){.at = whole, .dtype = IR_F32};
     }
 }
 
@@ -146,7 +183,7 @@ static void run_steps(bed *b)
         write_inputs(b, run, &v);
         for (ir_tensor_id t = 0; t < g->tensors.n; t++)
             if (g->tensors.at[t].kind == IR_CONST)
-                random_fill(&b->random, &g->tensors.at[t], v.data[t]);
+                v.data[t] = b->plain[b->image.places[0][t].offset];
         check_ok(&b->cx, ir_eval(&b->cx, &b->arena, g, &v));
         check_ok(&b->cx, machine_run_graph(&b->cx, b->m, 0, live, live));
         compare_outputs(b, &v, live);
@@ -223,6 +260,143 @@ static void test_memory(void **state)
         for (int k = RT_STATE; k < RT_AREAS; k++)
             assert_int_equal(b.gpus.fake->device_of(first->peers[i]->areas[k]), i);
     tear_down(&b);
+}
+
+/* ---- weights ---- */
+
+/* Rows that a GPU was asked to pack, as they were then. */
+typedef struct packing {
+    rt_pack job;
+    int device;
+    void *rows;
+} packing;
+
+enum { MOST_PACKINGS = 512 };
+typedef struct loading {
+    pthread_mutex_t lock; /* weights come by several threads */
+    packing at[MOST_PACKINGS];
+    uint32_t n;
+} loading;
+
+/* As mpk_fill of device/pack.cuh. */
+static void fill_elements(const rt_fill *f)
+{
+    const op_view to = {.data = (void *)(uintptr_t)f->to, .dtype = (ir_dtype)f->dtype};
+    for (uint64_t k = 0; k < f->n; k++) {
+        const uint64_t i = f->first + k,
+                       place = f->base + (f->step ? i / f->run * f->step + i % f->run : i);
+        op_store(&to, (int64_t)k, f->mean + f->deviation * rng_normal(f->stream, place));
+    }
+}
+
+static void load_launched(void *user, const fake_launch *l)
+{
+    loading *all = user;
+    rt_pack job;
+    if (strcmp(l->function, "mpk_fill") == 0)
+        fill_elements(l->argument_at);
+    if (strcmp(l->function, "mpk_pack") != 0)
+        return;
+    memcpy(&job, l->argument_at, sizeof job);
+    const size_t n = (size_t)ir_row_bytes((ir_dtype)job.dtype, (int64_t)(job.n_rows * job.columns));
+    void *rows = malloc(n);
+    memcpy(rows, (const void *)(uintptr_t)job.from, n);
+    pthread_mutex_lock(&all->lock);
+    if (all->n < MOST_PACKINGS)
+        all->at[all->n] = (packing){job, l->device, rows};
+    all->n++;
+    pthread_mutex_unlock(&all->lock);
+}
+
+/* What a GPU should have of weight i, of the program's dtype. */
+static void *expected_of(bed *b, uint32_t i, bool made_up)
+{
+    const ir_tensor whole = whole_of(b, i);
+    const int64_t n = elements_of(b, i);
+    op_view from = {.data = (void *)(uintptr_t)b->weights[i].at, .dtype = IR_F32}, to;
+    if (made_up) {
+        from.dtype = whole.dtype;
+        from.data = arena_alloc(&b->arena, (size_t)ir_bytes(&whole), 1);
+        load_random_fill(seed, whole.name, whole.dtype, 0, ir_elements(&whole), from.data);
+    }
+    to = (op_view){.data = arena_alloc(&b->arena, (size_t)n, sizeof(float)), .dtype = whole.dtype};
+    for (int64_t k = 0; k < n; k++)
+        op_store(&to, k, op_load(&from, place_in_whole(b, i, k)));
+    return to.data;
+}
+
+/* Every row that a GPU packs is that of its own part; returns how many elements were packed. */
+static uint64_t check_packed(const bed *b, const packing *p, void *const *expected)
+{
+    const cuda_machine *m = cuda_of(b->m)->peers[p->device];
+    uint32_t c = 0;
+    while (c < m->weights.packed.n && m->weight_block + m->weights.packed.at[c].offset != p->job.to)
+        c++;
+    assert_true(c < m->weights.packed.n);
+    const cuda_part *part = &m->weights.packed.at[c].parts[p->job.which];
+    const ir_dtype dtype = b->image.weights[part->weight].dtype;
+    const int64_t n = (int64_t)(p->job.n_rows * p->job.columns),
+                  first = (int64_t)((part->first_row + p->job.first_row) * p->job.columns);
+    assert_int_equal(p->job.dtype, dtype);
+    assert_memory_equal(p->rows, (char *)expected[part->weight] + ir_row_bytes(dtype, first),
+                        (size_t)ir_row_bytes(dtype, n));
+    return (uint64_t)n;
+}
+
+/* Every GPU has its parts of the whole weights, plain and packed. */
+static void check_weights(const bed *b, const loading *l, void *const *expected)
+{
+    uint64_t packed = 0, wanted = 0;
+    for (uint32_t p = 0; p < cuda_of(b->m)->n_peers; p++) {
+        const cuda_machine *m = cuda_of(b->m)->peers[p];
+        for (uint32_t i = 0; i < b->image.n_weights; i++)
+            if (m->weights.weights[i].plain)
+                assert_memory_equal(
+                    (void *)(uintptr_t)(m->weight_block + m->weights.weights[i].offset),
+                    expected[i],
+                    (size_t)ir_row_bytes(b->image.weights[i].dtype, elements_of(b, i)));
+        for (size_t c = 0; c < m->weights.packed.n; c++)
+            for (uint32_t k = 0; k < m->weights.packed.at[c].n_parts; k++)
+                wanted += m->weights.packed.at[c].parts[k].n_rows * m->weights.packed.at[c].columns;
+    }
+    assert_true(l->n <= MOST_PACKINGS);
+    for (uint32_t i = 0; i < l->n; i++)
+        packed += check_packed(b, &l->at[i], expected);
+    assert_int_equal(packed, wanted);
+}
+
+static void check_loading(ir_dtype dtype, uint32_t n_gpus, bool made_up)
+{
+    static loading l;
+    bed b = {.random.seed = seed};
+    make_model(&b.cx, &b.arena, (serve_model){dtype, 8, n_gpus}, &b.program, &b.image);
+    make_weights(&b);
+    prepare(&b, n_gpus);
+    void **expected = arena_alloc(&b.arena, b.image.n_weights, sizeof *expected);
+    for (uint32_t i = 0; i < b.image.n_weights; i++) {
+        expected[i] = expected_of(&b, i, made_up);
+        if (made_up)
+            b.weights[i] = (machine_weight){.dtype = b.image.weights[i].dtype};
+    }
+    l.n = 0;
+    pthread_mutex_init(&l.lock, NULL);
+    b.gpus.fake->kernel(load_launched, &l);
+    check_ok(&b.cx, start(&b));
+    check_weights(&b, &l, expected);
+    for (uint32_t i = 0; i < l.n; i++)
+        free(l.at[i].rows);
+    pthread_mutex_destroy(&l.lock);
+    tear_down(&b);
+}
+
+static void test_weights(void **state)
+{
+    (void)state;
+    for (uint32_t n_gpus = 1; n_gpus <= 3; n_gpus++)
+        for (int made_up = 0; made_up < 2; made_up++) {
+            check_loading(IR_F32, n_gpus, made_up);
+            check_loading(IR_BF16, n_gpus, made_up);
+        }
 }
 
 /* All peers on the only GPU: nothing has to be reached, and nothing stays. */
@@ -369,9 +543,10 @@ int main(void)
     seed = check_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_programs), cmocka_unit_test(test_requests),
-        cmocka_unit_test(test_memory),          cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_every_failure),   cmocka_unit_test(test_a_stall),
-        cmocka_unit_test(test_a_lost_gpu),      cmocka_unit_test(test_one_gpu),
+        cmocka_unit_test(test_memory),          cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_every_failure),
+        cmocka_unit_test(test_a_stall),         cmocka_unit_test(test_a_lost_gpu),
+        cmocka_unit_test(test_one_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,8 +11,8 @@
  *     more:4096 (bytes of memory that all GPUs but the first have more)
  *
  * Streams run at once, on the calling thread.  A kernel does nothing, unless the test gives it a
- * function.  Kernels have one argument of 8 bytes or none; addresses that were not allocated are
- * refused, as are calls of a thread without a current context.
+ * function.  Kernels have one argument of 8 bytes or more, or none; addresses that were not
+ * allocated are refused, as are calls of a thread without a current context.
  */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
@@ -26,7 +26,8 @@ typedef struct fake_launch {
     const char *function;
     unsigned n_blocks, n_threads, shared_bytes;
     int cooperative, early, from_graph, device;
-    uint64_t argument; /* 0: none */
+    uint64_t argument;       /* its first 8 bytes; 0: none */
+    const void *argument_at; /* all of it, while it is launched; NULL: by a graph, or none */
 } fake_launch;
 
 typedef void fake_kernel(void *user, const fake_launch *l);

@@ -202,6 +202,7 @@ static void launch(const fake_launch *l)
     pthread_mutex_lock(&fake.lock);
     fake.n_launches++;
     fake.last = *l;
+    fake.last.argument_at = NULL;
     fake_kernel *run = fake.run;
     void *user = fake.user;
     pthread_mutex_unlock(&fake.lock);
@@ -229,10 +230,12 @@ ENTRY cuLaunchKernelEx(const config *c, function *f, void **arguments, void **ex
         return TOO_LARGE;
     if (arguments && arguments[0])
         memcpy(&l.argument, arguments[0], sizeof l.argument);
-    if (c->stream && c->stream->recording)
+    if (c->stream && c->stream->recording) {
         fake_record(c->stream->recording, &(node){.launch = l});
-    else
-        launch(&l);
+        return 0;
+    }
+    l.argument_at = arguments ? arguments[0] : NULL;
+    launch(&l);
     return 0;
 }
 

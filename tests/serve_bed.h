@@ -74,6 +74,7 @@ static inline void make_model(mpk_context *cx, arena *a, serve_model of, tg_prog
     pass_options o = {.n_workers = 6 * n_peers,
                       .n_peers = n_peers,
                       .launch = n_peers > 1 ? PASS_LAUNCH_AOT : PASS_LAUNCH_AUTO,
+                      .gather_bytes = 1, /* the vocabulary is cut too */
                       .page_bytes = 16384,
                       .pages_per_worker = 1024};
     for (int i = 0; i < 2; i++) {

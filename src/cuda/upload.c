@@ -1,12 +1,16 @@
 /* upload.c - weights from host memory to the GPU, converted and packed on the way.
  *
- * Input: addresses on the host (mapped files) or nothing (made-up weights).  Output: the weights'
- * block.  A weight is cut into pieces of whole rows.  Lanes, a thread each, take pieces from a
- * common counter; each has two pinned buffers, so that it reads the next piece while the last one
- * is on the bus.  A piece whose weight has no plain copy goes through a staging buffer on the GPU,
- * from where a kernel packs it: the model is never there twice. What scales the columns of others
- * goes first. Cost: one read of the files; the bus or the page cache is the limit.
+ * Input: addresses on the host (mapped files) or nothing (made-up weights); of a peer's part
+ * (ir_share) those of the whole weight, of which a GPU takes its runs alone (host/shares.c).
+ * Output: the weights' block.  A weight is cut into pieces of whole rows.  Lanes, a thread each,
+ * take pieces from a common counter; each has two pinned buffers, so that it reads the next piece
+ * while the last one is on the bus.  A piece whose weight has no plain copy goes through a staging
+ * buffer on the GPU, from where a kernel packs it: the model is never there twice. What scales the
+ * columns of others goes first. Cost: one read of the files; the bus or the page cache is the
+ * limit.
  */
+#include <stdlib.h>
+
 #include "base/num.h"
 #include "base/thread.h"
 #include "cuda/cuda_machine.h"
@@ -115,6 +119,15 @@ static const tg_weight *weight_at(const upload *u, uint32_t i)
     return &u->m->machine.image.weights[i];
 }
 
+/* What is written alone is the program's weight, and no part of another. */
+static host_share share_of(const upload *u, uint32_t i)
+{
+    tg_weight w = *weight_at(u, i);
+    if (u->only != IR_NONE)
+        w.name = STR("");
+    return host_read_share(&w);
+}
+
 static mpk_status launch(mpk_context *cx, lane *l, cuda_function f, const char *name,
                          void *argument, uint64_t items)
 {
@@ -133,12 +146,16 @@ static mpk_status fill_on_gpu(mpk_context *cx, lane *l, const piece *p, ir_dtype
                               cuda_address to)
 {
     upload *u = l->u;
-    load_law law = load_random_law(u->from->seed, weight_at(u, p->weight)->name);
+    const host_share share = share_of(u, p->weight);
+    load_law law = load_random_law(u->from->seed, share.whole);
     uint64_t columns = u->m->weights.weights[p->weight].columns;
     rt_fill f = {.to = to,
                  .stream = law.stream,
                  .first = p->first_row * columns,
                  .n = p->n_rows * columns,
+                 .base = (rt_u64)share.first,
+                 .step = (rt_u64)share.step,
+                 .run = (rt_u64)share.n,
                  .mean = law.mean,
                  .deviation = law.deviation,
                  .dtype = (rt_u32)dtype};
@@ -159,22 +176,38 @@ static bool is_made_up(const machine_weight *from)
     return !from->at && !from->parts;
 }
 
+/* A run of a piece from where it lies, or made up, as another dtype. */
+static mpk_status convert_run(mpk_context *cx, const upload *u, uint32_t weight, str whole,
+                              const host_run *run, void *to, ir_dtype dtype)
+{
+    const machine_weight *from = &u->from->at[weight];
+    const ir_dtype own = weight_at(u, weight)->dtype;
+    if (!is_made_up(from))
+        return convert(cx, run->at, from->dtype, to, dtype, (uint64_t)run->n);
+    if (dtype == own) {
+        load_random_fill(u->from->seed, whole, dtype, run->first, run->n, to);
+        return MPK_OK;
+    }
+    void *blocks = malloc((size_t)ir_row_bytes(own, run->n));
+    CHECK(cx, blocks, MPK_ENOMEM, "out of memory for made-up blocks");
+    load_random_fill(u->from->seed, whole, own, run->first, run->n, blocks);
+    mpk_status status = convert(cx, blocks, own, to, dtype, (uint64_t)run->n);
+    free(blocks);
+    return status;
+}
+
 /* The rows of a piece, from wherever they lie, as another dtype. */
 static mpk_status convert_piece(mpk_context *cx, const upload *u, const piece *p, void *to,
                                 ir_dtype dtype)
 {
-    const machine_weight *from = &u->from->at[p->weight];
-    const cuda_resident *r = &u->m->weights.weights[p->weight];
-    uint64_t last = p->first_row + p->n_rows,
-             part_rows =
-                 from->parts ? r->n_rows / (uint64_t)weight_at(u, p->weight)->dims[0] : last;
-    for (uint64_t row = p->first_row, end; row < last; row = end) {
-        uint64_t part = row / part_rows;
-        end = (part + 1) * part_rows < last ? (part + 1) * part_rows : last;
-        const char *bytes = from->parts ? from->parts[part] : from->at;
-        bytes += ir_row_bytes(from->dtype, (int64_t)((row - part * part_rows) * r->columns));
-        TRY(convert(cx, bytes, from->dtype, to, dtype, (end - row) * r->columns));
-        to = (char *)to + ir_row_bytes(dtype, (int64_t)((end - row) * r->columns));
+    const host_share share = share_of(u, p->weight);
+    const uint64_t columns = u->m->weights.weights[p->weight].columns;
+    const int64_t end = (int64_t)((p->first_row + p->n_rows) * columns);
+    host_run run;
+    for (int64_t at = (int64_t)(p->first_row * columns); at < end; at += run.n) {
+        run = host_find_run(&share, &u->from->at[p->weight], at, end - at);
+        TRY(convert_run(cx, u, p->weight, share.whole, &run, to, dtype));
+        to = (char *)to + ir_row_bytes(dtype, run.n);
     }
     return MPK_OK;
 }
@@ -183,31 +216,11 @@ static mpk_status convert_piece(mpk_context *cx, const upload *u, const piece *p
 static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
 {
     upload *u = l->u;
-    const machine_weight *from = &u->from->at[p->weight];
-    const tg_weight *w = weight_at(u, p->weight);
-    uint64_t columns = u->m->weights.weights[p->weight].columns, n = p->n_rows * columns,
-             first = p->first_row * columns;
-    void *pinned;
+    const uint64_t n = p->n_rows * u->m->weights.weights[p->weight].columns;
     TRY(pin_buffer(cx, l));
-    pinned = l->buffers[l->turn].pinned;
-    if (!is_made_up(from)) {
-        NOTE(cx, convert_piece(cx, u, p, pinned, dtype), "loading weight %.*s", LOAD_NAME(w->name));
-    } else if (dtype == w->dtype) {
-        load_random_fill(u->from->seed, w->name, dtype, (int64_t)first, (int64_t)n, pinned);
-    } else {
-        void *blocks = NULL;
-        arena scratch = {0};
-        blocks = arena_alloc(&scratch, 1, (size_t)ir_row_bytes(w->dtype, (int64_t)n));
-        mpk_status status = blocks ? MPK_OK
-                                   : status_fail(cx, MPK_ENOMEM, "out of memory for weight %.*s",
-                                                 LOAD_NAME(w->name));
-        if (status == MPK_OK) {
-            load_random_fill(u->from->seed, w->name, w->dtype, (int64_t)first, (int64_t)n, blocks);
-            status = convert(cx, blocks, w->dtype, pinned, dtype, n);
-        }
-        arena_free(&scratch);
-        TRY(status);
-    }
+    void *pinned = l->buffers[l->turn].pinned;
+    NOTE(cx, convert_piece(cx, u, p, pinned, dtype), "loading weight %.*s",
+         LOAD_NAME(weight_at(u, p->weight)->name));
     return cuda_upload_on(cx, u->m->gpu, l->stream, to, pinned,
                           (uint64_t)ir_row_bytes(dtype, (int64_t)n));
 }

@@ -56,6 +56,24 @@ typedef struct machine_weight {
 
 /* ---- shares.c: of a weight of the image, of which `from` says where the whole one lies ---- */
 
+/* Which elements of the whole weight a part has: runs of n neighbours, of which run i begins with
+ * element first + i * step.  A weight that is no part is one run. */
+typedef struct host_share {
+    str whole;              /* the name of the whole weight */
+    int64_t first, step, n; /* n > 0; step 0: there is one run */
+    int64_t entries, entry; /* of axis 0 of the whole weight; elements of each */
+} host_share;
+
+/* Elements that are neighbours in the part, in the whole weight, and where that lies. */
+typedef struct host_run {
+    int64_t first, n; /* of the whole weight */
+    const void *at;   /* NULL: nowhere, they are made up */
+} host_run;
+
+host_share host_read_share(const tg_weight *w);
+/* Those from element `at` of the part on, `most` at most.  In a block format `at` and `most` are
+ * multiples of a block. */
+host_run host_find_run(const host_share *s, const machine_weight *from, int64_t at, int64_t most);
 uint64_t host_weight_bytes(const tg_weight *w);
 /* Where its bytes lie one after the other; NULL: in pieces, or nowhere. */
 const void *host_weight_in_place(const tg_weight *w, const machine_weight *from);

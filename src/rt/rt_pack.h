@@ -25,15 +25,17 @@ typedef struct rt_pack {
 } rt_pack;
 
 /* Elements [first, first + n) of a made-up weight: mean + deviation * a nearly normal number
- * (base/rng.h). */
+ * (base/rng.h), that of the element in the whole weight.  Of a part (host_share) run i begins with
+ * element base + i * step of it. */
 typedef struct rt_fill {
     rt_u64 to; /* of element `first` */
     rt_u64 stream, first, n;
+    rt_u64 base, step, run; /* step 0: there is one run */
     float mean, deviation;
     rt_u32 dtype, reserved;
 } rt_fill;
 
 typedef char rt_size_of_pack[sizeof(rt_pack) == 80 ? 1 : -1];
-typedef char rt_size_of_fill[sizeof(rt_fill) == 48 ? 1 : -1];
+typedef char rt_size_of_fill[sizeof(rt_fill) == 72 ? 1 : -1];
 
 #endif

@@ -7,9 +7,9 @@
  * and repeat; one of them also as CUDA graphs, and with tasks that are launched just in time.
  * Models whose name ends in "invariant" are compiled and served so that company changes no bit:
  * requests alone and together, logits and tokens.  Models whose name ends in "peers2" are shared by
- * two GPUs, or by two halves of the only one.  The one that ends in "small" is as small as one can
- * be that runs all kinds of warps and bodies, on few workers, for the sanitizers
- * (tools/sanitize_cuda.py).
+ * two GPUs, or by two halves of the only one; likewise "peers3" and "peers4".  The one that ends in
+ * "small" is as small as one can be that runs all kinds of warps and bodies, on few workers, for
+ * the sanitizers (tools/sanitize_cuda.py).
  *
  * The work is done by child processes, one after the other: one that loses its GPU, or hangs, is
  * replaced, and the next item goes on.  Before, all programs are compiled by as many processes as
@@ -179,6 +179,11 @@ static void list_items(int n, char **names)
         "mixtral-bf16",
         "llama-f32-peers2",
         "qwen3-bf16-peers2",
+        "qwen2-bf16-peers2",
+        "qwen3_moe-f32-peers2",
+        "mixtral-bf16-peers2",
+        "llama-f32-peers3",
+        "qwen3-bf16-peers4",
     };
     for (const op_def *const *d = op_table; *d; d++)
         add_op(*d, n, names);

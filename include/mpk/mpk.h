@@ -218,7 +218,7 @@ typedef struct mpk_engine_options {
     /* Peers that share the model, 1 to 16: each holds and multiplies its part of the weights and of
      * the KV cache (docs/gpus.md); 0: 1.  On the CPU they are groups of threads.  Programs for
      * several GPUs, from `device` on, can be compiled and inspected; to run them is
-     * MPK_EUNSUPPORTED, as their first results on hardware were wrong. */
+     * MPK_EUNSUPPORTED, as requests have stopped on hardware. */
     uint32_t gpus;
     /* Speculation: a request that decodes may have drafts, tokens that are guessed, in a step
      * beside its last token.  Each place draws with its own random number, and a draft stands if it

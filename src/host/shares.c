@@ -66,7 +66,7 @@ const void *host_weight_in_place(const tg_weight *w, const machine_weight *from)
 {
     const host_share s = host_read_share(w);
     const int64_t n = product(w->dims, 0, w->rank);
-    return s.n == n && !from->parts ? host_find_run(&s, from, 0, n).at : NULL;
+    return n && s.n == n && !from->parts ? host_find_run(&s, from, 0, n).at : NULL;
 }
 
 /* The source is a mapping of the file: its pages are let go after they were copied, so that loading

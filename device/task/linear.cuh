@@ -119,9 +119,10 @@ MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_vi
 struct linear_end {
     mpk_view b0, b1, residual, y;
     int activation; /* ACTIVATE_NONE: no gate */
+    int after;      /* ACTIVATE_* of what is not gated */
 };
 
-/* Write a group: bias, gate, residual.  column: of the result's, that weight row `first` makes. */
+/* Write a group: bias, gate or activation, residual.  column: of the result's, that weight row `first` makes. */
 template <int TOKENS>
 MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, rt_i64 end,
                          rt_i64 column, rt_i64 r0, int n)
@@ -144,6 +145,8 @@ MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, r
                 up += mpk_get(e.b1, g_b1, (first + c) * e.b1.stride[0]);
             value = activate(e.activation, value) * up;
         }
+        if (e.after != ACTIVATE_NONE)
+            value = activate(e.after, value);
         if (mpk_is_there(e.residual))
             value += mpk_get(e.residual, g_residual,
                              at[0] * e.residual.stride[0] + at[1] * e.residual.stride[1]);

@@ -16,6 +16,7 @@ struct sdpa_how {
     double scale;
     bool causal;
     rt_i64 window;
+    bool by_rows; /* y is [batch, rows, heads, values] */
 };
 
 /* The mask of (row, key) on its score; false: it is not seen. */
@@ -119,16 +120,18 @@ MPK_FN void sdpa_row(const mpk_task &t, const mpk_view &q, const mpk_view &k, co
             s_values[e] = value;
         }
     }
-    at[3] = 0;
+    const rt_i64 row_step = how.by_rows ? y.stride[1] : y.stride[2];
+    const rt_i64 head_step = how.by_rows ? y.stride[2] : y.stride[1];
+    const rt_i64 to = at[0] * y.stride[0] + at[1] * head_step + at[2] * row_step;
     for (rt_i64 e = mpk_thread(); e < v.dims[3]; e += MPK_THREADS)
-        mpk_put_double(y, g_y, mpk_offset(y, at) + e * y.stride[3],
+        mpk_put_double(y, g_y, to + e * y.stride[3],
                        total == 0 ? 0 : s_values[e] / total);
 }
 
 MPK_FN void sdpa_run(const mpk_task &t, const mpk_view &q, const mpk_view &k, const mpk_view &v,
                      const mpk_view &mask, const mpk_view &y, const sdpa_how &how)
 {
-    mpk_box box = mpk_box_of(t, 3);
+    const mpk_box whole = mpk_box_of(t, 3), box = how.by_rows ? mpk_swapped(whole, 1, 2) : whole;
     rt_u64 n = mpk_count(box, 3);
     for (rt_u64 i = 0; i < n; i++) {
         rt_i64 at[RT_MAX_RANK];

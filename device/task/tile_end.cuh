@@ -23,6 +23,7 @@ struct tile_shape {
     int norm;            /* 1: rms_norm of x */
     float eps;
     int activation;                          /* ACTIVATE_*: not NONE: groups hold pairs of rows */
+    int after;                               /* ACTIVATE_* of each column, where none are pairs */
     int x, y, residual;                      /* operands; -1: absent */
     int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
     /* operand rows i32[R]: row r is token rows[r] below T, if alive; -1: r */
@@ -58,6 +59,8 @@ MPK_FN float tile_activate(int activation, float x)
 {
     if (activation == ACTIVATE_GELU)
         return activate_gelu(x);
+    if (activation == ACTIVATE_RELU)
+        return activate_relu(x);
     const float u =
         activation == ACTIVATE_SILU ? x : 1.59576912160573072f * (x + 0.044715f * x * x * x);
     return __fdividef(x, 1 + __expf(-u));
@@ -70,6 +73,7 @@ struct tile_end {
     int rows, lo, hi;       /* columns of y, and those of the task */
     int tokens;             /* end of the task's that are alive */
     int norm, columns;      /* of x */
+    int after;
     float eps;
 };
 
@@ -86,6 +90,7 @@ MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
     e.tokens = (int)t.hi0;
     e.norm = s.norm;
     e.columns = s.columns;
+    e.after = s.after;
     e.eps = s.eps;
     return e;
 }
@@ -153,10 +158,14 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
         for (int i = 0; i < 8; i++) {
             const float2 v = *(const float2 *)(s_sum + (r0 + i) * TILE_ROW + 2 * lane);
             const float scale = tile_scale(e, s_square[r0 + i]);
+            float a = v.x * scale + bias[0], b = v.y * scale + bias[1];
+            if (e.after != ACTIVATE_NONE) {
+                a = tile_activate(e.after, a);
+                b = tile_activate(e.after, b);
+            }
             if (row + r0 + i < e.tokens)
-                tile_store(e, row + r0 + i, column,
-                           v.x * scale + bias[0] + ptx_low_bf16(residual[i]),
-                           v.y * scale + bias[1] + ptx_high_bf16(residual[i]));
+                tile_store(e, row + r0 + i, column, a + ptx_low_bf16(residual[i]),
+                           b + ptx_high_bf16(residual[i]));
         }
     }
 }

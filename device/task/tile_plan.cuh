@@ -50,7 +50,8 @@ MPK_FN int tile_is_boxed(const rt_entry *e, const tile_shape &s)
 #if MPK_MAPS
     const rt_u32 whole = s.activation != ACTIVATE_NONE ? 3 : 7;
     const rt_u64 last = s.residual >= 0 ? e->at[s.residual] : 0;
-    return e->maps && s.gathered < 0 && s.peaks < 0 && (s.bias[0] & s.bias[1] & s.bias[2]) < 0 &&
+    return e->maps && s.after == ACTIVATE_NONE && s.gathered < 0 && s.peaks < 0 &&
+           (s.bias[0] & s.bias[1] & s.bias[2]) < 0 &&
            ((e->lo[1] | e->hi[1] | (rt_u32)s.rows) & whole) == 0 && ((e->at[s.y] | last) & 15) == 0;
 #else
     (void)e, (void)s;

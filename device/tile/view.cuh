@@ -277,6 +277,17 @@ MPK_FN mpk_box mpk_box_of(const mpk_task &t, int rank)
     return b;
 }
 
+/* With two axes in each other's place. */
+MPK_FN mpk_box mpk_swapped(mpk_box b, int one, int other)
+{
+    const rt_u32 lo = b.lo[one], hi = b.hi[one];
+    b.lo[one] = b.lo[other];
+    b.hi[one] = b.hi[other];
+    b.lo[other] = lo;
+    b.hi[other] = hi;
+    return b;
+}
+
 /* Entries; none if it is empty. */
 MPK_FN rt_u64 mpk_count(const mpk_box &b, int rank)
 {

@@ -15,7 +15,7 @@
 #include "op/narrow.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL }; /* inputs */
-enum { EPS, GLU, ACTIVATIONS };                     /* attributes */
+enum { EPS, GLU, ACTIVATIONS, ACT };                /* attributes */
 enum { X_BYTES = 512 * 1024 };                      /* of x in a block of tokens */
 
 /* What one task works on. */
@@ -49,7 +49,7 @@ bool linear_accepts(const op_call *call)
         if (!weight && !takes_dtype(v))
             return false;
     }
-    return takes_dtype(&call->out[0]);
+    return takes_dtype(&call->out[0]) && !call->attributes[ACT].s.n;
 }
 
 int64_t linear_block_tokens(int64_t bytes, int64_t n)

@@ -15,7 +15,7 @@
 #include "cpu/product_kernels.h"
 
 enum { SD_Q, SD_KEYS, SD_VALUES, SD_MASK };
-enum { SD_SCALE, SD_CAUSAL, SD_WINDOW };
+enum { SD_SCALE, SD_CAUSAL, SD_WINDOW, SD_BY_ROWS };
 enum { SD_ROWS = 4 * V_TILE_ROWS };
 
 /* Scratch of a task, and the head and rows at hand. */
@@ -36,7 +36,7 @@ static bool sdpa_accepts(const op_call *call)
         if (!row_is_float(call->in[i].dtype))
             return false;
     const op_view *mask = &call->in[SD_MASK];
-    return row_is_float(call->out[0].dtype) &&
+    return row_is_float(call->out[0].dtype) && !call->attributes[SD_BY_ROWS].i &&
            (call->n_in <= SD_MASK || !mask->data || mask->dtype == IR_BOOL ||
             row_is_float(mask->dtype));
 }

@@ -5,7 +5,7 @@
 #include "gen/body_print.h"
 #include "gen/choices.h"
 
-enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, EPS = 0, GLU };
+enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, EPS = 0, GLU, ACT = 3 };
 enum { A, B };
 /* Fewer rows in fp32 are faster by teams of threads that each take a row of the weight
  * (linear.cuh). */
@@ -104,6 +104,17 @@ static const char silu[] = "t0 / (1 + exp(-t0))",
                   gelu_tanh[] =
                       "t0 / (1 + exp(-1.5957691216057307 * (t0 + 0.044715 * t0 * t0 * t0)))";
 
+static const char *expression_of(str activation)
+{
+    if (str_is(activation, "silu"))
+        return silu;
+    if (str_is(activation, "gelu"))
+        return gelu;
+    if (str_is(activation, "relu"))
+        return "max(t0, 0)";
+    return activation.n ? gelu_tanh : "t0";
+}
+
 /* What linear does with its sums, as an expression of the operator map. */
 static mpk_status write_expression(mpk_context *cx, const gen_call *c, uint32_t i, super_product *s)
 {
@@ -117,12 +128,9 @@ static mpk_status write_expression(mpk_context *cx, const gen_call *c, uint32_t 
         text_print(&e, "; t1 = x1");
         if (gen_input(c, B0 + i + 1))
             text_print(&e, " + x%u", next++);
-        text_print(&e, "; %s * t1",
-                   str_is(glu, "silu")   ? silu
-                   : str_is(glu, "gelu") ? gelu
-                                         : gelu_tanh);
+        text_print(&e, "; %s * t1", expression_of(glu));
     } else {
-        text_print(&e, "; t0");
+        text_print(&e, "; %s", expression_of(c->op->attributes[ACT].s));
     }
     if (gen_input(c, RESIDUAL))
         text_print(&e, " + x%u", next);
@@ -149,7 +157,7 @@ static uint32_t count_products(const gen_call *c)
 static mpk_status choose(mpk_context *cx, const gen_call *c, uint32_t i, const super_choice **out)
 {
     super_product s = is_batch(c) ? product_of_batch(c) : product_of_weight(c, i);
-    if (s.n_more || s.n_b > 1)
+    if (s.n_more || s.n_b > 1 || (!is_batch(c) && c->op->attributes[ACT].s.n))
         TRY(write_expression(cx, c, i, &s));
     return gen_choose_product(cx, c->arena, c->choices, &s, out);
 }

@@ -6,14 +6,15 @@
 
 #include <math.h>
 
-enum { Q, K, V, MASK, SCALE = 0, CAUSAL, WINDOW };
+enum { Q, K, V, MASK, SCALE = 0, CAUSAL, WINDOW, BY_ROWS };
 enum { M, S, D, E };
 
-/* Axes 2 and 3 of a tensor of rank 4, as axes of the program. */
-static block_operand head_of(const char *name, const ir_tensor *t, int rows, int columns)
+/* Axes `axis` and 3 of a tensor of rank 4, as axes of the program. */
+static block_operand head_of(const char *name, const ir_tensor *t, uint32_t axis, int rows,
+                             int columns)
 {
     block_operand o = {.name = name, .dtype = t->dtype};
-    o.stride[rows] = t->stride[2];
+    o.stride[rows] = t->stride[axis];
     o.stride[columns] = t->stride[3];
     return o;
 }
@@ -34,6 +35,7 @@ static super_attention attention_of(const gen_call *c)
     const ir_tensor *q = gen_input(c, Q), *k = gen_input(c, K), *v = gen_input(c, V),
                     *y = gen_output(c, 0);
     const ir_box box = c->box ? *c->box : ir_box_whole(y);
+    const uint32_t rows = c->op->attributes[BY_ROWS].i ? 1 : 2, heads = 3 - rows;
     super_attention s = {.rows = q->dims[2],
                          .keys = k->dims[2],
                          .width = q->dims[3],
@@ -41,12 +43,12 @@ static super_attention attention_of(const gen_call *c)
                          .window = c->op->attributes[WINDOW].i,
                          .causal = c->op->attributes[CAUSAL].i != 0,
                          .has_mask = gen_input(c, MASK) != NULL,
-                         .q = head_of("in_q", q, M, D),
-                         .k = head_of("in_k", k, S, D),
-                         .v = head_of("in_v", v, S, E),
-                         .y = head_of("out_y", y, M, E),
-                         .box_rows = box.hi[2] - box.lo[2],
-                         .boxes = (box.hi[0] - box.lo[0]) * (box.hi[1] - box.lo[1])};
+                         .q = head_of("in_q", q, 2, M, D),
+                         .k = head_of("in_k", k, 2, S, D),
+                         .v = head_of("in_v", v, 2, S, E),
+                         .y = head_of("out_y", y, rows, M, E),
+                         .box_rows = box.hi[rows] - box.lo[rows],
+                         .boxes = (box.hi[0] - box.lo[0]) * (box.hi[heads] - box.lo[heads])};
     if (s.has_mask)
         s.mask = mask_of(gen_input(c, MASK));
     return s;
@@ -94,11 +96,14 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 {
     const super_choice *chosen;
     const super_attention s = attention_of(c);
+    const bool by_rows = c->op->attributes[BY_ROWS].i;
+    const char *seen =
+        s.causal ? "m_hi < in_k.dims[2] ? m_hi : in_k.dims[2]" : "in_k.dims[2]";
     TRY(choose(cx, c, &chosen));
     gen_print_head(c, n, out);
     gen_print_note(chosen, out);
     text_print(out,
-               "    mpk_box heads = mpk_box_of(t, 4);\n"
+               "    const mpk_box box = mpk_box_of(t, 4);\n    mpk_box heads = %s;\n"
                "    const rt_i64 m_lo = heads.lo[2], m_hi = heads.hi[2], s_lo = 0, s_hi = %s, d_lo "
                "= 0, d_hi = %lld, "
                "e_lo = 0, e_hi = %lld;\n"
@@ -106,12 +111,14 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
                "    for (rt_u64 i = 0; i < mpk_count(heads, 4); i++) {\n"
                "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(heads, 4, i, at);\n"
                "        const rt_i64 group = at[1] / (in_q.dims[1] / in_k.dims[1]);\n",
-               s.causal ? "m_hi < in_k.dims[2] ? m_hi : in_k.dims[2]" : "in_k.dims[2]",
-               (long long)s.width, (long long)s.values);
+               by_rows ? "mpk_swapped(box, 1, 2)" : "box", seen, (long long)s.width, (long long)s.values);
     print_pointer("in_q", "mpk_offset(in_q, at)", false, out);
     print_pointer("in_k", "at[0] * in_k.stride[0] + group * in_k.stride[1]", false, out);
     print_pointer("in_v", "at[0] * in_v.stride[0] + group * in_v.stride[1]", false, out);
-    print_pointer("out_y", "mpk_offset(out_y, at)", true, out);
+    print_pointer("out_y",
+                  by_rows ? "at[0] * out_y.stride[0] + at[1] * out_y.stride[2]"
+                          : "mpk_offset(out_y, at)",
+                  true, out);
     if (s.has_mask)
         print_pointer("in_mask", "mpk_spread(in_mask, 4, at)", false, out);
     TRY(gen_print_block(cx, &chosen->program, out));

@@ -241,7 +241,7 @@ static mpk_status print_sdpa(mpk_context *cx, const gen_call *c, uint32_t n, tex
     gen_print_head(c, n, out);
     text_print(out, "    constexpr sdpa_how how = {");
     gen_print_double(a[0].f != 0 ? a[0].f : 1 / sqrt((double)gen_input(c, 0)->dims[3]), out);
-    text_print(out, ", %s, %lld};\n", a[1].i ? "true" : "false", (long long)a[2].i);
+    text_print(out, ", %d, %lld, %d};\n", a[1].i != 0, (long long)a[2].i, a[3].i != 0);
     gen_print_call(c, "sdpa_run", out);
     text_print(out, ", how);\n}\n");
     return MPK_OK;

@@ -54,7 +54,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     pack(c, &p);
     text_print(out, "{%lld, %lld, %lld, ", (long long)p.columns, (long long)(p.padded_columns / 32),
                (long long)gen_output(c, 0)->dims[1]);
-    print_ends(c, "ACTIVATE", out);
+    print_ends(c, out);
     if (is_logits(c))
         text_print(out, ", %u}", gen_operand_of_output(c->op, 1));
     else

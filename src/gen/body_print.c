@@ -26,10 +26,13 @@ bool gen_is_streamed(const ir_tensor *t)
 
 const char *gen_glu_name(str glu)
 {
-    return str_is(glu, "silu")   ? "SILU"
-           : str_is(glu, "gelu") ? "GELU"
-           : glu.n               ? "GELU_TANH"
-                                 : "NONE";
+    if (str_is(glu, "silu"))
+        return "SILU";
+    if (str_is(glu, "gelu"))
+        return "GELU";
+    if (str_is(glu, "relu"))
+        return "RELU";
+    return glu.n ? "GELU_TANH" : "NONE";
 }
 
 static int64_t round_up(int64_t n, int64_t unit)

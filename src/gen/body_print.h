@@ -70,7 +70,7 @@ bool gen_is_vector(const ir_tensor *t);
 /* Absent, or a weight that can be packed into a stream (gen_pack): a constant of bf16, rows one
  * after the other. */
 bool gen_is_streamed(const ir_tensor *t);
-/* "SILU" ... "NONE" of an attribute `glu`: what follows the prefix of a shape's
+/* "SILU" ... "NONE" of an attribute `glu` or `act`: what follows the prefix of a shape's
  * enumeration. */
 const char *gen_glu_name(str glu);
 /* What follows of rows and columns: both padded, rows to multiples of `row_unit`, and the bytes. */

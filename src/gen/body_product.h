@@ -8,7 +8,7 @@
 #include "rt/rt_lane.h"
 
 /* Operands and attributes of linear; of logits. */
-enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, LINEAR_EPS = 0, LINEAR_GLU };
+enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, LINEAR_EPS = 0, LINEAR_GLU, LINEAR_ACT = 3 };
 enum { L_X, L_W, L_NORM, L_ROWS, LOGITS_EPS = 0 };
 
 static inline bool is_logits(const gen_call *c)
@@ -19,6 +19,12 @@ static inline bool is_logits(const gen_call *c)
 static inline bool is_gated(const gen_call *c)
 {
     return !is_logits(c) && c->op->attributes[LINEAR_GLU].s.n;
+}
+
+/* An activation of what is not gated. */
+static inline str act_of(const gen_call *c)
+{
+    return is_logits(c) ? (str){0} : c->op->attributes[LINEAR_ACT].s;
 }
 
 /* Do all operands but x have dtypes and strides that the streamed products take? */
@@ -58,7 +64,7 @@ static inline int64_t columns_of(const gen_call *c)
 static inline bool is_streamed_product(const gen_call *c)
 {
     return gen_is_dense(gen_input(c, X), IR_BF16) && columns_of(c) % 8 == 0 &&
-           c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
+           c->op->n_in + c->op->n_out <= RT_PACKED && !act_of(c).n && takes_operands(c);
 }
 
 /* Columns or rows of the weights' shorter side up to which four teams beat warpgroups
@@ -74,15 +80,16 @@ static inline bool is_for_teams(const gen_call *c)
            (!is_logits(c) && (rows < columns ? rows : columns) <= TEAM_MOST_SIDE);
 }
 
-/* "1, 1e-6f, GLU_SILU, x, y, residual, {biases}, {their rows}, {their dtypes}, gathered, tokens":
- * the part that the shapes of both have in common.  prefix: of the enumeration of activations. */
-static inline void print_ends(const gen_call *c, const char *prefix, text *out)
+/* "1, 1e-6f, ACTIVATE_SILU, ACTIVATE_NONE, x, y, residual, {biases}, {their rows}, {their dtypes}, gathered, tokens":
+ * what surrounds a product of many tokens. */
+static inline void print_ends(const gen_call *c, text *out)
 {
     bool logits = is_logits(c);
     text_print(out, "%d, ", gen_input(c, logits ? L_NORM : NORM) != NULL);
     gen_print_float((float)c->op->attributes[logits ? LOGITS_EPS : LINEAR_EPS].f, out);
-    text_print(out, ", %s_%s, %d, %u, %d, {", prefix,
-               gen_glu_name(is_gated(c) ? c->op->attributes[LINEAR_GLU].s : (str){0}), X,
+    text_print(out, ", ACTIVATE_%s, ACTIVATE_%s, %d, %u, %d, {",
+               gen_glu_name(is_gated(c) ? c->op->attributes[LINEAR_GLU].s : (str){0}),
+               gen_glu_name(act_of(c)), X,
                gen_operand_of_output(c->op, 0), !logits && gen_input(c, RESIDUAL) ? RESIDUAL : -1);
     for (uint32_t i = 0; i < 3; i++)
         text_print(out, "%s%d", i ? ", " : "",

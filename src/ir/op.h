@@ -61,6 +61,8 @@ typedef struct op_axis {
     int64_t fastest; /* a multiple of grain at which bodies are fastest; 0: any */
     /* a multiple of grain: the unit of matrix hardware, see pass_options.whole_tiles; 0: none */
     int64_t tile;
+    /* where tiles are whole: entries up to which a task reads shared operands once; 0: a tile */
+    int64_t together;
 } op_axis;
 
 enum {
@@ -123,6 +125,9 @@ typedef struct op_def {
     /* How each axis of output 0 may be cut: axes[rank], zeroed by the caller. NULL: the operator is
      * one task. */
     void (*axes)(const ir_graph *g, const ir_op *op, op_axis *axes);
+    /* Where tiles are whole: the bytes that could be read in the time that `box` of output 0 takes
+     * beside reading.  NULL: none. */
+    int64_t (*effort)(const ir_graph *g, const ir_op *op, const ir_box *box);
     /* The box of input `input` that computing `box` of output 0 reads (may be more, never less); an
      * empty box if none.  For a result in place the old value counts as read only if it is.  Never
      * called for absent inputs. */

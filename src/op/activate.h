@@ -24,11 +24,19 @@ static inline float activate_gelu_tanh(float x)
     return x / (1.0f + expf(-1.59576912160573072f * (x + 0.044715f * x * x * x)));
 }
 
-/* By the name that attributes give: "silu", "gelu" or "gelu_tanh". */
+/* NaN stays. */
+static inline float activate_relu(float x)
+{
+    return x <= 0 ? 0 : x;
+}
+
+/* By the name that attributes give: "silu", "gelu", "gelu_tanh" or "relu". */
 static inline float activate_named(str name, float x)
 {
     if (str_is(name, "silu"))
         return activate_silu(x);
+    if (str_is(name, "relu"))
+        return activate_relu(x);
     return str_is(name, "gelu") ? activate_gelu(x) : activate_gelu_tanh(x);
 }
 

@@ -13,7 +13,9 @@
 
 enum { X, W, BIAS };
 enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING };
-enum { FILTERS = 8, RUN = 256, SPACE = 3, MATRIX_FILTERS = 16 };
+enum { FILTERS = 8, RUN = 256, SPACE = 3, MATRIX_FILTERS = 16, PRODUCT_FILTERS = 128 };
+/* What a worker reads in the time in which it brings an entry of a window. */
+enum { ENTRY_BYTES = 8 };
 
 /* Attribute `list` for spatial axis i. */
 static int64_t number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherwise)
@@ -76,14 +78,6 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect(cx, g, op, BIAS, dtypes, 1, &out->dims[1]);
 }
 
-static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
-{
-    shape_axes_all(g, op, axes);
-    axes[1].fastest = FILTERS;
-    const int64_t in_group = g->tensors.at[op->out[0]].dims[1] / op->attributes[GROUPS].i;
-    axes[1].tile = in_group % MATRIX_FILTERS == 0 ? MATRIX_FILTERS : 0;
-}
-
 static int64_t divide_up(int64_t a, int64_t b)
 {
     return a > 0 ? (a + b - 1) / b : -(-a / b);
@@ -92,6 +86,38 @@ static int64_t divide_up(int64_t a, int64_t b)
 static int64_t divide_down(int64_t a, int64_t b)
 {
     return -divide_up(-a, b);
+}
+
+/* Where tiles are whole, a task's places are neighbours: of the spatial axes the first is cut that
+ * has more than one entry. */
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    const ir_tensor *y = &g->tensors.at[op->out[0]];
+    bool is_row = false;
+    shape_axes_all(g, op, axes);
+    axes[1].fastest = FILTERS;
+    const int64_t in_group = y->dims[1] / op->attributes[GROUPS].i;
+    axes[1].tile = in_group % MATRIX_FILTERS == 0 ? MATRIX_FILTERS : 0;
+    for (uint32_t i = 2; i < y->rank; i++) {
+        axes[i].tile = is_row ? y->dims[i] : 0;
+        is_row = is_row || y->dims[i] > 1;
+    }
+}
+
+/* As a matrix product a task brings the window of each of its places into a tile, entry by entry,
+ * for every PRODUCT_FILTERS filters. */
+static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    const ir_tensor *w = shape_input(g, op, W);
+    if (op->attributes[TRANSPOSED].i)
+        return 0;
+    int64_t places = box->hi[0] - box->lo[0], entries = 1;
+    for (uint32_t i = 1; i < w->rank; i++) {
+        entries *= w->dims[i];
+        places *= i > 1 ? box->hi[i] - box->lo[i] : 1;
+    }
+    const int64_t passes = divide_up(box->hi[1] - box->lo[1], PRODUCT_FILTERS);
+    return passes * divide_up(places, MATRIX_FILTERS) * MATRIX_FILTERS * entries * ENTRY_BYTES;
 }
 
 /* The entries [*lo, *hi) of x along an axis that entries [lo, hi) of the result take. */
@@ -377,6 +403,7 @@ const op_def op_conv = {
     OP_ATTRIBUTES(attributes),
     .infer = infer,
     .axes = axes,
+    .effort = effort,
     .reads = reads,
     .scratch_bytes = scratch_bytes,
     .ref = ref,

@@ -2,8 +2,8 @@
  * that costs time).
  *
  * x [T, D], w0 [F0, D], w1, w2, biases, norm [D], residual [T, F] -> y [T, F].  Without glu the
- * columns of y are those of the weights one after the other; with it w0 is the gate and w1 what it
- * lets through.  norm: x is first normalised as rms_norm does.  activations: "i8" multiplies
+ * columns of y are those of the weights one after the other, after the activation `act` if there is
+ * one; with glu w0 is the gate and w1 what it lets through.  norm: x is first normalised as rms_norm does.  activations: "i8" multiplies
  * weights in block formats by x in 8-bit blocks (narrow.h).  Reference code takes eight tokens at a
  * time: a weight row is unpacked once for them.
  */
@@ -15,8 +15,8 @@
 #include "op/walk.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
-enum { EPS, GLU, ACTIVATIONS };
-enum { TOKENS_AT_ONCE = 8 };
+enum { EPS, GLU, ACTIVATIONS, ACT };
+enum { TOKENS_AT_ONCE = 8, FEW_ROWS = 64, SMALL_ROWS = 256 };
 
 static bool has_glu(const ir_op *op)
 {
@@ -33,6 +33,18 @@ static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
     CHECK(cx, shape_input(g, op, W1) && !shape_input(g, op, W2), MPK_ESHAPE,
           "linear: with glu the inputs w0 and w1 are needed and w2 is not");
     return shape_expect(cx, g, op, W1, SHAPE_WEIGHT, 2, shape_input(g, op, W0)->dims);
+}
+
+static mpk_status check_act(mpk_context *cx, const ir_op *op)
+{
+    const str act = op->attributes[ACT].s;
+    CHECK(cx,
+          !act.n || str_is(act, "relu") || str_is(act, "silu") || str_is(act, "gelu") ||
+              str_is(act, "gelu_tanh"),
+          MPK_EUNSUPPORTED, "linear: act \"%.*s\" is not one of \"\", relu, silu, gelu, gelu_tanh",
+          STR_ARG(act));
+    CHECK(cx, !act.n || !has_glu(op), MPK_EARG, "linear: act and glu are both given");
+    return MPK_OK;
 }
 
 /* Widths add up, or with glu are equal; dtypes of the weights are free of each other. */
@@ -60,6 +72,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     }
     if (has_glu(op))
         TRY(check_glu(cx, g, op));
+    TRY(check_act(cx, op));
     TRY(narrow_check(cx, g, op, op->attributes[ACTIVATIONS].s, W0, W2));
     TRY(shape_expect(cx, g, op, NORM, SHAPE_FLOAT, 1, &width));
     TRY(shape_expect(cx, g, op, RESIDUAL, SHAPE_FLOAT, 2, out->dims));
@@ -67,11 +80,14 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles are
- * whole, up to 128 tokens stay together, so that a weight is read once for them. */
+ * whole, up to 128 tokens stay together, so that a weight is read once for them; of a program that
+ * serves no requests fewer, for there x may be most of what a task reads. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
-    (void)g, (void)op;
-    axes[0] = (op_axis){.grain = 1, .tile = 128};
+    const ir_tensor *y = &g->tensors.at[op->out[0]];
+    const bool small =
+        y->live == IR_ALL && y->dims[0] > FEW_ROWS && y->dims[0] <= SMALL_ROWS;
+    axes[0] = (op_axis){.grain = 1, .tile = small ? 32 : 128, .together = 128};
     axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8};
 }
 
@@ -103,11 +119,11 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
 }
 
 /* Columns of y, which are rows of the weights: of one weight, or of gate and up alike.  Or the
- * rows' elements: then each peer has a term of every sum; norm and glu need all of it. */
+ * rows' elements: then each peer has a term of every sum; norm, glu and act need all of it. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     bool columns = has_glu(op) || !shape_input(g, op, W1),
-         inner = !has_glu(op) && !shape_input(g, op, NORM);
+         inner = !has_glu(op) && !op->attributes[ACT].s.n && !shape_input(g, op, NORM);
     if (way == 0 && columns) {
         out->in[W0] = out->in[W1] = out->in[B0] = out->in[B1] = 0;
         out->in[RESIDUAL] = out->out[0] = 1;
@@ -165,7 +181,7 @@ static void compute_column(const op_call *call, int64_t column, int64_t t0, cons
 {
     const op_view *residual = &call->in[RESIDUAL], *out = &call->out[0];
     float y[TOKENS_AT_ONCE], up[TOKENS_AT_ONCE];
-    str glu = call->attributes[GLU].s;
+    const str glu = call->attributes[GLU].s, act = call->attributes[ACT].s;
     if (glu.n) {
         multiply_row(call, 0, column, x, unpacked, y);
         multiply_row(call, 1, column, x, unpacked, up);
@@ -177,6 +193,8 @@ static void compute_column(const op_call *call, int64_t column, int64_t t0, cons
         for (; row >= call->in[W0 + i].dims[0]; i++)
             row -= call->in[W0 + i].dims[0];
         multiply_row(call, i, row, x, unpacked, y);
+        for (int64_t t = 0; act.n && t < x->n; t++)
+            y[t] = activate_named(act, y[t]);
     }
     for (int64_t t = 0; t < x->n; t++) {
         int64_t at[2] = {t0 + t, column};
@@ -228,7 +246,7 @@ static const op_operand in[] = {{"x", 0},
                                 {"residual", OP_OPTIONAL}};
 static const op_operand out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_WORD("glu", ""),
-                                          SHAPE_WORD("activations", "f32")};
+                                          SHAPE_WORD("activations", "f32"), SHAPE_WORD("act", "")};
 
 #define NARROW(tokens, dtype, rows, width)                                                         \
     {                                                                                              \
@@ -239,6 +257,12 @@ static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_WORD("g
     {                                                                                              \
         "input %x : f32[" tokens ", " width "] live=tokens\nconst %w : " dtype "[" rows ", " width \
         "]\n%y = linear(%x, %w)\n"                                                                 \
+    }
+#define ACTIVATED(dtype, tokens, name)                                                          \
+    {                                                                                           \
+        "input %x : " dtype "[" tokens ", 72]\ninput %r : " dtype "[" tokens ", 45]\nconst %w : " \
+        dtype "[45, 72]\nconst %b : f32[45]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = "  \
+        "\"" name "\"}\n"                                                                       \
     }
 static const op_case cases[] = {
     PLAIN("1", "f32", "33", "320"),
@@ -295,6 +319,10 @@ static const op_case cases[] = {
      "192]\nconst %n : "
      "f32[192]\n%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\"}\n"},
     {"input %x : bf16[130, 8] live=tokens\nconst %w : bf16[19001, 8]\n%y = linear(%x, %w)\n"},
+    ACTIVATED("bf16", "33", "relu"),
+    ACTIVATED("bf16", "70", "gelu"),
+    ACTIVATED("f32", "5", "silu"),
+    ACTIVATED("f16", "21", "gelu_tanh"),
     {"input %x : bf16[70, 2056] live=tokens\nconst %w : bf16[60, 2056]\n%y = linear(%x, %w)\n"},
     {"input %x : bf16[130, 40] live=tokens\nconst %g : bf16[2500, 40]\nconst %u : bf16[2500, "
      "40]\nconst %b : "

@@ -1,7 +1,7 @@
 /* sdpa.c - attention over tensors: softmax(scale q k^T + mask) v with grouped heads.
  *
  * q [B, H, T, K], k [B, G, S, K], v [B, G, S, Kv], mask: bool (true: may be seen) or real (added),
- * broadcast to [B, H, T, S], or absent -> [B, H, T, Kv] in q's dtype.  Query head h uses KV head h
+ * broadcast to [B, H, T, S], or absent -> [B, H, T, Kv] in q's dtype, or with by_rows [B, T, H, Kv].  Query head h uses KV head h
  * / (H / G).  causal: row t sees s <= t; window: only s > t - window too; a row that sees nothing
  * gives zeros.  scale 0 means 1 / sqrt(K).
  *
@@ -15,7 +15,7 @@
 #include "op/walk.h"
 
 enum { Q, KEYS, VALUES, MASK };
-enum { SCALE, CAUSAL, WINDOW };
+enum { SCALE, CAUSAL, WINDOW, BY_ROWS };
 enum { ROWS = 8 };
 
 /* Keys and values may have different head sizes. */
@@ -41,16 +41,34 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
                           (int64_t[]){q->dims[0], q->dims[1], q->dims[2], k->dims[2]}));
     shape_like(q, out);
     out->dims[3] = v->dims[3];
+    if (op->attributes[BY_ROWS].i) {
+        out->dims[1] = q->dims[2];
+        out->dims[2] = q->dims[1];
+    }
     return MPK_OK;
+}
+
+/* A box of the result with its heads as axis 1 and its rows as axis 2. */
+static ir_box by_heads(const ir_op *op, const ir_box *box)
+{
+    ir_box to = *box;
+    if (op->attributes[BY_ROWS].i) {
+        to.lo[1] = box->lo[2];
+        to.hi[1] = box->hi[2];
+        to.lo[2] = box->lo[1];
+        to.hi[2] = box->hi[1];
+    }
+    return to;
 }
 
 /* A row of the result is one softmax; where tiles are whole, 16 rows share the keys that are
  * read. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
+    const uint32_t rows = op->attributes[BY_ROWS].i ? 1 : 2;
     shape_axes_rows(g, op, axes);
-    axes[2].fastest = ROWS;
-    axes[2].tile = 2 * ROWS;
+    axes[rows].fastest = ROWS;
+    axes[rows].tile = 2 * ROWS;
 }
 
 /* Keys and values of the KV heads that the box's query heads share. */
@@ -60,21 +78,21 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     const ir_tensor *t = shape_input(g, op, input), *q = shape_input(g, op, Q),
                     *k = shape_input(g, op, KEYS);
     int64_t share = q->dims[1] / k->dims[1];
+    ir_box scores = by_heads(op, box);
     if (input == MASK) {
-        ir_box scores = *box;
         scores.lo[3] = 0;
         scores.hi[3] = k->dims[2];
         shape_broadcast_box(t, 4, &scores, read);
         return;
     }
     *read = ir_box_whole(t);
-    read->lo[0] = box->lo[0];
-    read->hi[0] = box->hi[0];
-    read->lo[1] = input == Q ? box->lo[1] : box->lo[1] / share;
-    read->hi[1] = input == Q ? box->hi[1] : (box->hi[1] - 1) / share + 1;
+    read->lo[0] = scores.lo[0];
+    read->hi[0] = scores.hi[0];
+    read->lo[1] = input == Q ? scores.lo[1] : scores.lo[1] / share;
+    read->hi[1] = input == Q ? scores.hi[1] : (scores.hi[1] - 1) / share + 1;
     if (input == Q) {
-        read->lo[2] = box->lo[2];
-        read->hi[2] = box->hi[2];
+        read->lo[2] = scores.lo[2];
+        read->hi[2] = scores.hi[2];
     }
 }
 
@@ -192,6 +210,9 @@ static void attend(rows *r)
     const op_view *q = &r->call->in[Q], *k = &r->call->in[KEYS], *v = &r->call->in[VALUES],
                   *y = &r->call->out[0];
     int64_t kv[4] = {r->at[0], r->at[1] / (q->dims[1] / k->dims[1]), 0, 0}, n = v->dims[3];
+    const int rows = r->call->attributes[BY_ROWS].i ? 1 : 2;
+    const int64_t row_step = y->stride[rows], head_step = y->stride[3 - rows],
+                  first = r->at[0] * y->stride[0] + r->at[1] * head_step + r->at[2] * row_step;
     double total[ROWS];
     load_queries(r);
     score_rows(r, walk_offset(k, kv));
@@ -200,7 +221,7 @@ static void attend(rows *r)
     sum_values(r, walk_offset(v, kv));
     for (int64_t i = 0; i < r->n; i++)
         for (int64_t c = 0; c < n; c++)
-            walk_store_double(y, walk_offset(y, r->at) + i * y->stride[2] + c * y->stride[3],
+            walk_store_double(y, first + i * row_step + c * y->stride[3],
                               total[i] == 0 ? 0 : r->to->sums[i * n + c] / total[i]);
 }
 
@@ -218,15 +239,16 @@ static void find_range(rows *r)
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *k = &call->in[KEYS], *v = &call->in[VALUES];
+    const ir_box heads = by_heads(call->op, box);
     parts to = {.scores = scratch};
     to.queries = to.scores + ROWS * k->dims[2];
     to.sums = to.queries + ROWS * k->dims[3];
     to.row = to.sums + ROWS * v->dims[3];
-    for (int64_t b = box->lo[0]; b < box->hi[0]; b++)
-        for (int64_t h = box->lo[1]; h < box->hi[1]; h++)
-            for (int64_t t = box->lo[2]; t < box->hi[2]; t += ROWS) {
+    for (int64_t b = heads.lo[0]; b < heads.hi[0]; b++)
+        for (int64_t h = heads.lo[1]; h < heads.hi[1]; h++)
+            for (int64_t t = heads.lo[2]; t < heads.hi[2]; t += ROWS) {
                 rows r = {.call = call, .to = &to, .at = {b, h, t, 0}};
-                r.n = box->hi[2] - t < ROWS ? box->hi[2] - t : ROWS;
+                r.n = heads.hi[2] - t < ROWS ? heads.hi[2] - t : ROWS;
                 find_range(&r);
                 attend(&r);
             }
@@ -235,7 +257,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"q", 0}, {"k", 0}, {"v", 0}, {"mask", OP_OPTIONAL}},
                         out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_INT("causal", 0),
-                                          SHAPE_INT("window", 0)};
+                                          SHAPE_INT("window", 0), SHAPE_INT("by_rows", 0)};
 
 #define CASE(q, k, v, mask, rest)                                                \
     {                                                                            \
@@ -251,6 +273,10 @@ static const op_case cases[] = {
     CASE("bf16[1, 2, 19, 8]", "bf16[1, 2, 19, 8]", "f32[1, 2, 19, 8]", "f32[19]", ", causal = 1"),
     CASE("f32[1, 2, 19, 8]", "f32[1, 1, 19, 8]", "f32[1, 1, 19, 8]", "bool[1, 1]",
          ", causal = 1, window = 4"),
+    CASE("bf16[2, 4, 35, 16]", "bf16[2, 2, 35, 16]", "bf16[2, 2, 35, 8]", "bool[1, 1, 35, 35]",
+         ", by_rows = 1"),
+    CASE("f32[1, 3, 20, 8]", "f32[1, 3, 20, 8]", "f32[1, 3, 20, 8]", "f32[20]",
+         ", causal = 1, by_rows = 1"),
     CASE("f64[1, 2, 3, 8]", "f64[1, 2, 5, 8]", "f64[1, 2, 5, 3]", "f64[2, 3, 5]", ""),
 };
 

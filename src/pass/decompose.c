@@ -118,11 +118,13 @@ static double share_of(const chooser *c, const ir_box *box)
     return (double)ir_box_elements(box, c->out->rank) / (double)ir_elements(c->out);
 }
 
-/* The bytes that a task reads at once.  Of state that the record cannot name exactly it counts the
+/* The bytes that a task reads at once, and what it does beside as such.  Of state that the record cannot name exactly it counts the
  * task's share, because work on such state is balanced. */
 static double bytes_at_once(const chooser *c, const ir_box *box)
 {
     double bytes = (double)op_bytes_read(c->ir, c->op, box);
+    if (c->s->options->whole_tiles && c->op->def->effort)
+        bytes += (double)c->op->def->effort(c->ir, c->op, box);
     for (uint32_t i = 0; c->op->def->flags & OP_READS_EARLIER && i < c->op->n_in; i++)
         if (c->op->in[i] != IR_NONE && c->ir->tensors.at[c->op->in[i]].kind == IR_STATE)
             bytes += (double)ir_bytes(&c->ir->tensors.at[c->op->in[i]]) * share_of(c, box);
@@ -130,10 +132,12 @@ static double bytes_at_once(const chooser *c, const ir_box *box)
 }
 
 /* The bytes that a task reads.  With whole_tiles a task of several tiles works on one after the
- * other and reads shared operands again for each. */
+ * other, or on some together, and reads shared operands again for each. */
 static double bytes_of(const chooser *c, const ir_box *box)
 {
-    int64_t tile = c->s->options->whole_tiles && c->out->rank ? c->axes[0].tile : 0;
+    const op_axis *first = &c->axes[0];
+    int64_t tile = first->together ? first->together : first->tile;
+    tile = c->s->options->whole_tiles && c->out->rank ? tile : 0;
     if (tile <= 1 || box->hi[0] - box->lo[0] <= tile)
         return bytes_at_once(c, box);
     ir_box one = *box;

@@ -46,7 +46,7 @@ static inline bool is_private(const rewrite *w, const ir_op *op, uint32_t uses)
 typedef struct linear_parts {
     ir_tensor_id in[LINEAR_INPUTS];
     double eps;
-    str glu, activations;
+    str glu, activations, act;
     uint32_t n_weights;
 } linear_parts;
 

@@ -3,8 +3,10 @@
  *   rope_kv    slices of qkv, norms, ropes, kv_write -> rope_kv(qkv, ...)
  *   attention  the same, followed by the attention -> attention_qkv(qkv, ...)
  *   split      the same for few tokens -> attention_fold(attention_split(qkv, ...))
+ *   rows       transpose(sdpa(...)), heads behind rows -> sdpa(...) {by_rows}; with relaxed, for
+ *              bodies of a CPU know no such result
  *
- * All three match the pattern of attention_qkv; the options decide which one applies.
+ * The first three match the pattern of attention_qkv; the options decide which one applies.
  */
 #include "pass/fuse.h"
 
@@ -220,11 +222,39 @@ static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
     return apply_rope_kv(w, id, &p);
 }
 
+/* ---- rule rows ---- */
+
+static mpk_status apply_rows(rewrite *w, ir_op_id id)
+{
+    static const int64_t swapped[] = {0, 2, 1, 3};
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "transpose") != 0)
+        return MPK_OK;
+    const ir_op *sdpa = rewrite_producer(w, rewrite_input(w, op, 0), "sdpa");
+    ir_tensor_id in[IR_MAX_INPUTS], out, old = op->out[0];
+    ir_set sets[IR_MAX_ATTRIBUTES + 1];
+    if (!sdpa || !is_private(w, sdpa, 1) ||
+        memcmp(rewrite_attribute(op, "perm")->ints.at, swapped, sizeof swapped) != 0 ||
+        rewrite_attribute(sdpa, "by_rows")->i || w->is_output[old])
+        return MPK_OK;
+    for (uint32_t i = 0; i < sdpa->n_in; i++)
+        in[i] = rewrite_input(w, sdpa, i);
+    TRY(rewrite_copy_attributes(w, sdpa, sets));
+    for (uint32_t i = 0; sets[i].name; i++)
+        if (strcmp(sets[i].name, "by_rows") == 0)
+            sets[i].i = 1;
+    TRY(rewrite_add(w, w->keys.at[sdpa - w->g->ops.at], "sdpa", sdpa->n_in, in, sets, &out));
+    rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
 mpk_status fuse_attentions(rewrite *w)
 {
     pass_fusion level = w->s->options->fusion;
     uint32_t n = (uint32_t)w->g->ops.n;
     for (ir_op_id o = 0; o < n; o++)
         TRY(apply_attention(w, o, level));
+    for (ir_op_id o = 0; o < n && w->s->options->relaxed; o++)
+        TRY(apply_rows(w, o));
     return MPK_OK;
 }

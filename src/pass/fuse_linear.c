@@ -1,6 +1,7 @@
 /* fuse_linear.c - rules that make larger linears (see fuse_ops.c).
  *
  *   glu        act(linear(x, g)) * linear(x, u)              -> linear(x, g, u) {glu = act}
+ *   act        act(linear(x, w)), of many rows, relaxed     -> linear(x, w) {act = act}
  *   siblings   linear(x, a), linear(x, b), linear(x, c)      -> slices of linear(x, a, b, c)
  *   residual   linear(x, w) + r                              -> linear(x, w, residual = r)
  *   norm       linear(rms_norm(x, n), w)                     -> linear(x, w, norm = n)
@@ -18,21 +19,32 @@ void fuse_read_linear(const rewrite *w, const ir_op *op, linear_parts *out)
         out->in[i] = rewrite_input(w, op, i);
     out->eps = rewrite_attribute(op, "eps")->f;
     out->glu = rewrite_attribute(op, "glu")->s;
+    out->act = rewrite_attribute(op, "act")->s;
     out->activations = rewrite_attribute(op, "activations")->s;
     out->n_weights = 0;
     for (uint32_t i = 0; i < LINEAR_WEIGHTS; i++)
         out->n_weights += out->in[W0 + i] != IR_NONE;
 }
 
+/* With a NUL behind it; "" if there is none. */
+enum { NAME_BYTES = 16 };
+static void copy_name(str name, char *to)
+{
+    const size_t n = name.n < NAME_BYTES ? name.n : 0;
+    memcpy(to, name.at ? name.at : "", n);
+    to[n] = 0;
+}
+
 mpk_status fuse_add_linear(rewrite *w, uint32_t key, const linear_parts *parts, ir_tensor_id *out)
 {
-    char glu[16] = "";
-    if (parts->glu.n && parts->glu.n < sizeof glu)
-        memcpy(glu, parts->glu.at, parts->glu.n);
+    char glu[NAME_BYTES], act[NAME_BYTES];
+    copy_name(parts->glu, glu);
+    copy_name(parts->act, act);
     return rewrite_add(
         w, key, "linear", LINEAR_INPUTS, parts->in,
         (ir_set[]){{.name = "eps", .f = parts->eps},
                    {.name = "glu", .s = glu},
+                   {.name = "act", .s = act},
                    {.name = "activations", .s = str_is(parts->activations, "i8") ? "i8" : "f32"},
                    {0}},
         out);
@@ -43,7 +55,7 @@ static bool is_plain(const rewrite *w, const linear_parts *p)
     for (uint32_t i = W0; i < NORM; i++)
         if (!is_const(w, p->in[i]))
             return false;
-    return !p->glu.n && p->in[RESIDUAL] == IR_NONE;
+    return !p->glu.n && !p->act.n && p->in[RESIDUAL] == IR_NONE;
 }
 
 /* Do two linears read the same x, with the same norm and rows? */
@@ -108,6 +120,51 @@ static mpk_status apply_glu(rewrite *w, ir_op_id id)
     a.in[B0 + 1] = b.in[B0];
     a.glu = str_from(act);
     TRY(fuse_add_linear(w, w->keys.at[id], &a, &out));
+    rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
+/* ---- rule act ---- */
+
+/* The name of an activation of one operand, or NULL. */
+static const char *activation_of(const rewrite *w, const ir_op *op)
+{
+    if (strcmp(op->def->name, "silu") == 0)
+        return "silu";
+    if (strcmp(op->def->name, "gelu") == 0)
+        return rewrite_attribute(op, "tanh")->i ? "gelu_tanh" : "gelu";
+    const bool relu = strcmp(op->def->name, "map") == 0 && op->n_in == 1 &&
+                      str_is(rewrite_attribute(op, "expr")->s, "max(x0, 0)") &&
+                      tensor_of(w, rewrite_input(w, op, 0))->dtype ==
+                          tensor_of(w, op->out[0])->dtype;
+    return relu ? "relu" : NULL;
+}
+
+/* Is the result read, or has another rule left it behind? */
+static bool is_read(const rewrite *w, const ir_op *op)
+{
+    const ir_tensor_id t = op->out[0];
+    return w->uses.at[t] || (t < w->n_source && w->is_output[t]);
+}
+
+/* Of few rows, and of steps whose tokens are alive in part, bodies know no such end. */
+static mpk_status apply_act(rewrite *w, ir_op_id id)
+{
+    enum { FEWEST_ROWS = 17 };
+    const ir_op *op = &w->g->ops.at[id];
+    const char *act = w->s->options->relaxed ? activation_of(w, op) : NULL;
+    const ir_op *linear = act ? rewrite_producer(w, rewrite_input(w, op, 0), "linear") : NULL;
+    const ir_tensor *y = tensor_of(w, op->out[0]);
+    linear_parts p;
+    ir_tensor_id out, old = op->out[0];
+    if (!linear || !is_read(w, op) || !is_private(w, linear, 1) || y->live != IR_ALL || y->dims[0] < FEWEST_ROWS ||
+        !may_stand_at(w, linear, w->keys.at[id]))
+        return MPK_OK;
+    fuse_read_linear(w, linear, &p);
+    if (!is_plain(w, &p))
+        return MPK_OK;
+    p.act = str_from(act);
+    TRY(fuse_add_linear(w, w->keys.at[id], &p, &out));
     rewrite_replace(w, old, out);
     return MPK_OK;
 }
@@ -205,7 +262,7 @@ static mpk_status apply_residual(rewrite *w, ir_op_id id)
             !may_stand_at(w, linear, w->keys.at[id]))
             continue;
         fuse_read_linear(w, linear, &p);
-        if (p.in[RESIDUAL] != IR_NONE || !same_dims(tensor_of(w, r), tensor_of(w, old)) ||
+        if (p.in[RESIDUAL] != IR_NONE || p.act.n || !same_dims(tensor_of(w, r), tensor_of(w, old)) ||
             !same_dims(tensor_of(w, linear->out[0]), tensor_of(w, old)))
             continue;
         p.in[RESIDUAL] = r;
@@ -238,6 +295,13 @@ static uint32_t free_norm(const rewrite *w, const ir_op *op)
     return at && w->uses.at[op->out[0]] && rewrite_input(w, op, at) == IR_NONE ? at : 0;
 }
 
+/* Bodies of a GPU that fold a norm take bf16 alone; others would get the slowest one.  A model's
+ * steps fold it in any dtype, so that its bits do not depend on the target. */
+static bool has_fast_fold(const rewrite *w, const ir_tensor *x)
+{
+    return !w->s->options->relaxed || x->live != IR_ALL || x->dtype == IR_BF16;
+}
+
 /* The rms_norm before an operator that may be folded into it, or NULL. */
 static const ir_op *find_norm(const rewrite *w, ir_op_id id)
 {
@@ -245,7 +309,7 @@ static const ir_op *find_norm(const rewrite *w, ir_op_id id)
     const ir_op *norm =
         free_norm(w, op) ? rewrite_producer(w, rewrite_input(w, op, X), "rms_norm") : NULL;
     if (!norm || !may_skip_rounding(w, norm) || rewrite_input(w, norm, 1) == IR_NONE ||
-        !is_const(w, rewrite_input(w, norm, 1)) ||
+        !is_const(w, rewrite_input(w, norm, 1)) || !has_fast_fold(w, tensor_of(w, norm->out[0])) ||
         ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w) ||
         !may_stand_at(w, norm, w->keys.at[id]))
         return NULL;
@@ -303,6 +367,8 @@ mpk_status fuse_linears(rewrite *w)
     uint32_t n = (uint32_t)w->g->ops.n;
     for (ir_op_id o = 0; o < n && level == PASS_FUSE_FULL; o++)
         TRY(apply_glu(w, o));
+    for (ir_op_id o = 0; o < n && level == PASS_FUSE_FULL; o++)
+        TRY(apply_act(w, o));
     for (ir_op_id o = 0; o < n; o++)
         TRY(apply_siblings(w, o, n));
     for (ir_op_id o = 0; o < n; o++)

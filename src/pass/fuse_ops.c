@@ -5,12 +5,12 @@
  * is set; with it, fused results are computed in f32 and rounded once.  (The exception is split
  * attention, whose sums run in a different order.)
  *
- *   fuse_linear.c      glu (full), siblings (full, paper), residual (full, paper), norm (full, few
- *                      elements)
+ *   fuse_linear.c      glu and act (full), siblings (full, paper), residual (full, paper), norm
+ *                      (full, few elements)
  *   fuse_sum.c         sum (full)
  *   fuse_cache.c       cache, split (full, with options->split_tokens), views
  *   fuse_attention.c   attention (paper); split and fold (full, with options->splits, few tokens),
- *                      else rope_kv (full)
+ *                      else rope_kv (full); rows
  *   fuse_logits.c      logits (full, with options->logits)
  *
  * Rules that follow views run on the program that the rules before them left, and look through its

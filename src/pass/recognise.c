@@ -4,9 +4,11 @@
  *
  * Input and output: a tensor program.  Each rule is a pattern, its conditions and its replacement:
  *
- *   norm    x * rsqrt(mean(x^2 over the last axis) + eps) -> rms_norm(x)
+ *   norm    x * rsqrt(mean(x^2 over the last axis) + eps) -> rms_norm(x); x in a shorter dtype may be
+ *           cast to f32 where it is squared alone
  *   weight  rms_norm(x) * w -> rms_norm(x, w); casts to and from f32 around it go too
  *   cast    rms_norm(x in f32, w), rounded to x's dtype -> rms_norm(x, w), which has the same bits
+ *   gelu    0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) -> gelu(x) {tanh}
  *   log     m + log(sum(exp(x - m))), m the largest of x along the axes that are summed, or 0 where
  *           that is infinite -> reduce(x), kind logsumexp
  *   flat    rows(reshape(a), ...), a [T, D], the result [.., D] -> reshape(rows(a, ...)), so that
@@ -16,10 +18,12 @@
  *   same    0 + x of integers -> x, unless x is overwritten before the last reader
  *   result  copy of the whole of a, dense, to an output -> a is the output
  *
- * and those of recognise_attention.c.  rms_norm and logsumexp add in a different order and round
- * less often; all other rules keep the bits.  Cost: linear in the program.
+ * and those of recognise_attention.c.  rms_norm and logsumexp add in a different order, and these and
+ * gelu round less often; all other rules keep the bits.  Cost: linear in the program.
  */
 #include "pass/fuse.h"
+
+#include <math.h>
 
 /* The text of a map of one operand, or empty. */
 static str expression_of(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
@@ -74,27 +78,38 @@ static mpk_status add_norm(rewrite *w, ir_op_id id, ir_tensor_id x, ir_tensor_id
     return MPK_OK;
 }
 
-static mpk_status apply_row_norm(rewrite *w, ir_op_id id)
-{
-    const ir_op *op = &w->g->ops.at[id];
-    if (strcmp(op->def->name, "mul") != 0 || !is_small_float(tensor_of(w, op->out[0])->dtype))
-        return MPK_OK;
-    for (uint32_t side = 0; side < 2; side++) {
-        ir_tensor_id x = rewrite_input(w, op, side), squared = IR_NONE;
-        double eps;
-        if (is_scale(w, rewrite_input(w, op, !side), &squared, &eps) && squared == x && eps >= 0 &&
-            same_dims(tensor_of(w, x), tensor_of(w, op->out[0])))
-            return add_norm(w, id, x, IR_NONE, eps);
-    }
-    return MPK_OK;
-}
-
 /* The operand of the cast to f32 that makes t, or t itself. */
 static ir_tensor_id before_cast(const rewrite *w, ir_tensor_id t, ir_dtype dtype)
 {
     const ir_op *cast = rewrite_producer(w, t, "cast");
     ir_tensor_id in = cast ? rewrite_input(w, cast, 0) : t;
     return tensor_of(w, in)->dtype == dtype ? in : t;
+}
+
+/* A product of two operands, or of one in a shorter dtype with one in f32. */
+static bool is_product(const ir_op *op)
+{
+    return strcmp(op->def->name, "mul") == 0 ||
+           (strcmp(op->def->name, "map") == 0 && op->n_in == 2 &&
+            str_is(rewrite_attribute(op, "expr")->s, "x0 * x1"));
+}
+
+/* The squares may be of x as f32. */
+static mpk_status apply_row_norm(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    const ir_tensor *y = tensor_of(w, op->out[0]);
+    if (!is_product(op) || !is_small_float(y->dtype))
+        return MPK_OK;
+    for (uint32_t side = 0; side < 2; side++) {
+        ir_tensor_id x = rewrite_input(w, op, side), squared = IR_NONE;
+        double eps;
+        if (is_scale(w, rewrite_input(w, op, !side), &squared, &eps) && eps >= 0 &&
+            before_cast(w, squared, tensor_of(w, x)->dtype) == x &&
+            same_dims(tensor_of(w, squared), y))
+            return add_norm(w, id, squared, IR_NONE, eps);
+    }
+    return MPK_OK;
 }
 
 static mpk_status apply_weight(rewrite *w, ir_op_id id)
@@ -129,6 +144,56 @@ static mpk_status apply_cast(rewrite *w, ir_op_id id)
     if (!norm || !same_dims(tensor_of(w, x), y))
         return MPK_OK;
     return add_norm(w, id, x, rewrite_input(w, norm, 1), rewrite_attribute(norm, "eps")->f);
+}
+
+/* ---- rule gelu ---- */
+
+/* The number that t = *x times it, or plus it (`sign`), has; false: t is neither. */
+static bool is_number(const rewrite *w, ir_tensor_id t, const char *sign, double number,
+                      ir_tensor_id *x)
+{
+    const str e = expression_of(w, t, x);
+    double found;
+    return e.n > 5 && memcmp(e.at, "x0 ", 3) == 0 && e.at[3] == *sign && e.at[4] == ' ' &&
+           str_read_double((str){e.at + 5, e.n - 5}, &found) &&
+           fabs(found - number) <= 1e-6 * number;
+}
+
+/* t = tanh(sqrt(2 / pi) (x + 0.044715 x^3)) + 1 */
+static bool is_tanh_part(const rewrite *w, ir_tensor_id t, ir_tensor_id x)
+{
+    ir_tensor_id curve, scaled, sum, cube, of = IR_NONE;
+    if (!is_number(w, t, "+", 1, &curve) || !str_is(expression_of(w, curve, &scaled), "tanh(x0)") ||
+        !is_number(w, scaled, "*", 0.7978845608028654, &sum))
+        return false;
+    const ir_op *add = rewrite_producer(w, sum, "add");
+    for (uint32_t side = 0; add && side < 2; side++)
+        if (rewrite_input(w, add, side) == x &&
+            is_number(w, rewrite_input(w, add, !side), "*", 0.044715, &cube)) {
+            const str e = expression_of(w, cube, &of);
+            return of == x && (str_is(e, "pow(x0, 3.0)") || str_is(e, "pow(x0, 3)"));
+        }
+    return false;
+}
+
+static mpk_status apply_gelu(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "mul") != 0 || !may_skip_rounding(w, op) ||
+        !is_small_float(tensor_of(w, op->out[0])->dtype))
+        return MPK_OK;
+    for (uint32_t side = 0; side < 2; side++) {
+        ir_tensor_id x, out, old = op->out[0];
+        if (!is_number(w, rewrite_input(w, op, side), "*", 0.5, &x) ||
+            !is_tanh_part(w, rewrite_input(w, op, !side), x) ||
+            !same_dims(tensor_of(w, x), tensor_of(w, old)))
+            continue;
+        TRY(rewrite_add(w, w->keys.at[id], "gelu", 1, &x, (ir_set[]){{.name = "tanh", .i = 1}, {0}},
+                        &out));
+        rewrite_replace(w, old, out);
+        return MPK_OK;
+    }
+    return MPK_OK;
 }
 
 /* ---- rule log ---- */
@@ -402,7 +467,7 @@ static mpk_status apply_result(rewrite *w, ir_op_id id)
 mpk_status pass_recognise(pass_state *s, ir_graph **g)
 {
     static mpk_status (*const rounds[][2])(rewrite *, ir_op_id) = {{apply_row_norm, apply_log},
-                                                                   {apply_weight, NULL},
+                                                                   {apply_weight, apply_gelu},
                                                                    {apply_cast, NULL},
                                                                    {apply_flat, apply_back},
                                                                    {apply_same, apply_result}};

@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""Calls of PyTorch models that are no LLM on a GPU: backend="mpk", torch.compile(mode="reduce-overhead"), eager.
+
+    bench/torch_models.py [--ways mpk,inductor,eager] [--dtypes bf16,f16] [--batches 1,8] [--loops N] [--jobs N]
+                          [--profile] [NAME ...]
+
+NAME: a row of MODELS, default all; weights and inputs are random, the same for all ways.  One line of JSON for each
+row and way as it comes: milliseconds a call (the median of the loops, each of CALLS calls one after the other), the
+largest difference from eager in float32 as a part of its largest value, seconds of the first call.  At the end the
+table of all, with mpk's time over Inductor's.  Rows are processes of their own: `jobs` of them compile side by side, but
+only one at a time is timed.  profile: rows of mpk also tell where a call's time goes, by kind of operator.
+"""
+
+import argparse
+import concurrent.futures
+import copy
+import fcntl
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+CALLS = 20
+DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+
+
+# Each makes a model and its input for a batch of so many.
+def mlp(batch, rows=1):
+    from torch import nn
+    import torch
+
+    layers = [part for _ in range(8) for part in (nn.Linear(4096, 4096), nn.GELU())]
+    return nn.Sequential(*layers), (torch.randn(batch * rows, 4096),), {}
+
+
+def encoder(batch):
+    from torch import nn
+    import torch
+
+    layer = nn.TransformerEncoderLayer(768, 12, 3072, activation="gelu", batch_first=True, norm_first=True)
+    return nn.TransformerEncoder(layer, 6, enable_nested_tensor=False), (torch.randn(batch, 128, 768),), {}
+
+
+def ids(batch, n):
+    import torch
+
+    return {"input_ids": torch.randint(3, 9000, (batch, n))}
+
+
+def image(batch, size=224):
+    import torch
+
+    return torch.randn(batch, 3, size, size)
+
+
+def bert(batch):
+    import transformers as t
+
+    return t.BertModel(t.BertConfig()), (), ids(batch, 128)
+
+
+def vit(batch):
+    import transformers as t
+
+    return t.ViTModel(t.ViTConfig()), (), {"pixel_values": image(batch)}
+
+
+def t5(batch):
+    import transformers as t
+
+    return t.T5EncoderModel(t.T5Config()), (), ids(batch, 64)
+
+
+def gpt2(batch):
+    import transformers as t
+
+    return t.GPT2Model(t.GPT2Config(use_cache=False)), (), ids(batch, 64)
+
+
+def clip(batch):
+    import transformers as t
+
+    return t.CLIPTextModel(t.CLIPTextConfig()), (), ids(batch, 77)
+
+
+def whisper(batch):
+    import torch
+    import transformers as t
+
+    config = t.WhisperConfig(d_model=512, encoder_layers=6, encoder_attention_heads=8, encoder_ffn_dim=2048)
+    return t.WhisperModel(config).encoder, (torch.randn(batch, 80, 3000),), {}
+
+
+def torchvision(name):
+    def make(batch):
+        import torchvision
+
+        return getattr(torchvision.models, name)(), (image(batch),), {}
+
+    return make
+
+
+MODELS = {
+    "mlp": mlp,
+    "mlp64": lambda batch: mlp(batch, 64),
+    "encoder": encoder,
+    "bert": bert,
+    "vit": vit,
+    "t5": t5,
+    "gpt2": gpt2,
+    "resnet18": torchvision("resnet18"),
+    "resnet50": torchvision("resnet50"),
+    "convnext_t": torchvision("convnext_tiny"),
+    "swin_t": torchvision("swin_t"),
+    "clip_text": clip,
+    "whisper": whisper,
+}
+
+
+def first(value):
+    """The first tensor of a model's result."""
+    import torch
+
+    return next(v for v in torch.utils._pytree.tree_leaves(dict(value) if hasattr(value, "keys") else value)
+                if isinstance(v, torch.Tensor))
+
+
+def compiled(net, way):
+    import torch
+
+    if way == "mpk":
+        from mpk import backend
+
+        return torch.compile(net, backend=backend.mpk)
+    return torch.compile(net, mode="reduce-overhead") if way == "inductor" else net
+
+
+def milliseconds(call, loops):
+    import torch
+
+    times = []
+    for _ in range(loops):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) / CALLS * 1e3)
+    return statistics.median(times)
+
+
+def told(net, args, kwargs):
+    """Where the time of a call goes, most first."""
+    import mpk
+
+    program = mpk.explain(net, *args, profile=True, **kwargs).profile[0]
+    rows = sorted(program["kinds"], key=lambda k: -k["sm_us"])
+    return [{name: k[name] for name in ("kind", "body", "operators", "sm_us", "longest_us")} for k in rows]
+
+
+def measure(name, way, dtype, batch, options):
+    import torch
+
+    torch.manual_seed(1)
+    net, args, kwargs = MODELS[name](int(batch))
+    net = net.eval().cuda()
+    cast = torch.utils._pytree.tree_map_only(torch.Tensor, lambda v: v.cuda(), (args, kwargs))
+    with torch.no_grad():
+        reference = first(copy.deepcopy(net)(*cast[0], **cast[1])).float()
+        kind = getattr(torch, DTYPES[dtype])
+        net = net.to(kind)
+        args, kwargs = torch.utils._pytree.tree_map_only(
+            torch.Tensor, lambda v: v.to(kind) if v.is_floating_point() else v, cast)
+        fn = compiled(net, way)
+        start = time.perf_counter()
+        got = first(fn(*args, **kwargs)).float()
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        error = ((got - reference).abs().max() / reference.abs().max()).item()
+        with open(options.lock, "w") as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            for _ in range(3):
+                fn(*args, **kwargs)
+            ms = milliseconds(lambda: fn(*args, **kwargs), options.loops)
+    row = {"model": name, "batch": int(batch), "way": way, "dtype": dtype, "ms": round(ms, 4),
+           "error": round(error, 5), "first_s": round(seconds, 1)}
+    return row | ({"profile": told(net, args, kwargs)} if options.profile and way == "mpk" else {})
+
+
+def run_apart(one, options, lock):
+    """The row by a process of its own; a failure is a row too."""
+    command = [sys.executable, __file__, "--one", *one, "--loops", str(options.loops), "--lock", lock]
+    done = subprocess.run(command + ["--profile"] * options.profile, capture_output=True, text=True, env=os.environ)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    name, way, dtype, batch = one
+    return json.loads(lines[-1]) if lines else {
+        "model": name, "batch": int(batch), "way": way, "dtype": dtype, "failed": done.stderr.strip()[-400:]}
+
+
+def print_table(rows, ways):
+    """A line for each model, batch and dtype: milliseconds of each way, mpk's over Inductor's; at the end their
+    geometric mean."""
+    kinds = {(r["model"], r["batch"], r["dtype"]): {} for r in rows}
+    for r in rows:
+        kinds[r["model"], r["batch"], r["dtype"]][r["way"]] = r.get("ms")
+    ratios = []
+    print(f"{'model':12} batch dtype " + "".join(f"{way:>10}" for way in ways) + "     ratio")
+    for (model, batch, dtype), times in kinds.items():
+        both = times.get("mpk"), times.get("inductor")
+        ratios += [both[0] / both[1]] if all(both) else []
+        print(f"{model:12} {batch:5} {dtype:5} "
+              + "".join(f"{times[way]:10.3f}" if times.get(way) else f"{'-':>10}" for way in ways)
+              + (f"{ratios[-1]:10.2f}" if all(both) else ""))
+    if ratios:
+        print(f"geometric mean of {len(ratios)} ratios: {statistics.geometric_mean(ratios):.2f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", default=[])
+    parser.add_argument("--ways", default="mpk,inductor,eager")
+    parser.add_argument("--dtypes", default="bf16")
+    parser.add_argument("--batches", default="1")
+    parser.add_argument("--loops", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--lock", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(*options.one, options)), flush=True)
+        return
+    ways, rows = options.ways.split(","), []
+    with tempfile.NamedTemporaryFile() as lock, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        all_rows = [pool.submit(run_apart, (name, way, dtype, batch), options, lock.name)
+                    for dtype in options.dtypes.split(",") for batch in options.batches.split(",")
+                    for name in options.names or MODELS for way in ways]
+        for row in concurrent.futures.as_completed(all_rows):
+            rows.append(row.result())
+            print(json.dumps(rows[-1]), flush=True)
+    print_table(rows, ways)
+
+
+if __name__ == "__main__":
+    main()

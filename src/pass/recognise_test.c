@@ -147,6 +147,119 @@ static void low_precision_keeps_its_roundings(void **state)
     arena_free(&a);
 }
 
+/* T5 casts x where it squares it, and multiplies x as it is. */
+static void a_norm_that_casts_its_squares_alone(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "input %x : bf16[3, 16]\nconst %n : bf16[16]\n%f = cast(%x) {dtype = \"f32\"}\n"
+        "%p = map(%f) {expr = \"pow(x0, 2)\"}\n"
+        "%m = reduce(%p) {axes = [1], keep = 1, kind = \"mean\"}\n"
+        "%e = map(%m) {expr = \"x0 + 1e-05\"}\n%r = map(%e) {expr = \"rsqrt(x0)\"}\n"
+        "%z = map(%x, %r) {expr = \"x0 * x1\", dtype = \"f32\"}\n"
+        "%y = cast(%z) {dtype = \"f32\"}\noutput %y\n";
+    arena a = {0};
+    ir_graph *g = parse(&a, source), *after = recognise(&a, g, false);
+    assert_int_equal(count_of(after, "rms_norm"), 1);
+    assert_int_equal(count_of(after, "map") + count_of(after, "reduce"), 0);
+    check_near(&a, g, after);
+    ir_graph *other = parse_with(&a, source, "map(%x, %r)", "map(%p, %r)"),
+             *kept = recognise(&a, other, false);
+    assert_int_equal(count_of(kept, "rms_norm"), 0);
+    arena_free(&a);
+}
+
+static const char gelu[] =
+    "input %x : f32[3, 17]\n%h = map(%x) {expr = \"x0 * 0.5\"}\n"
+    "%c = map(%x) {expr = \"pow(x0, 3.0)\"}\n%s = map(%c) {expr = \"x0 * 0.044715\"}\n"
+    "%t = add(%x, %s)\n%u = map(%t) {expr = \"x0 * 0.7978845608028654\"}\n"
+    "%v = map(%u) {expr = \"tanh(x0)\"}\n%w = map(%v) {expr = \"x0 + 1.0\"}\n"
+    "%y = mul(%h, %w)\noutput %y\n";
+
+static void the_gelu_of_gpt2_is_one_operator(void **state)
+{
+    (void)state;
+    static const char *const changes[][2] = {{"x0 * 0.5", "x0 * 0.6"},
+                                             {"pow(x0, 3.0)", "pow(x0, 2.0)"},
+                                             {"x0 * 0.044715", "x0 + 0.044715"},
+                                             {"tanh(x0)", "sin(x0)"},
+                                             {"add(%x, %s)", "add(%h, %s)"},
+                                             {"x0 + 1.0", "x0 + 2.0"}};
+    arena a = {0};
+    ir_graph *g = parse(&a, gelu), *after = recognise(&a, g, false);
+    assert_int_equal(count_of(after, "gelu"), 1);
+    assert_int_equal(count_of(after, "map") + count_of(after, "mul"), 0);
+    check_near(&a, g, after);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        ir_graph *other = parse_with(&a, gelu, changes[i][0], changes[i][1]),
+                 *kept = recognise(&a, other, false);
+        assert_int_equal(count_of(kept, "gelu"), 0);
+        check_near(&a, other, kept);
+    }
+    arena_free(&a);
+}
+
+/* A program of general operators as for a GPU. */
+static ir_graph *fuse_for_gpu(arena *a, ir_graph *g)
+{
+    arena scratch = {0};
+    pass_options options = {.n_workers = 2, .relaxed = true};
+    pass_state s = {&cx, a, &scratch, &options};
+    check_ok(&cx, pass_recognise(&s, &g));
+    check_ok(&cx, pass_fuse_ops(&s, &g));
+    check_ok(&cx, ir_verify(&cx, g));
+    arena_free(&scratch);
+    return g;
+}
+
+static const char activated[] =
+    "input %x : f32[18, 16]\nconst %w : f32[24, 16]\nconst %b : f32[24]\n"
+    "%l = linear(%x, %w, _, _, %b)\n%y = gelu(%l)\noutput %y\n";
+
+static void activations_join_linears_of_many_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *old, *by;
+        size_t left; /* operators beside the linear */
+    } rows[] = {
+        {"gelu(%l)", "gelu(%l) {tanh = 1}", 0},
+        {"gelu(%l)", "silu(%l)", 0},
+        {"gelu(%l)", "map(%l) {expr = \"max(x0, 0)\"}", 0},
+        {"gelu(%l)", "map(%l) {expr = \"max(x0, 1)\"}", 1},
+        {"f32[18, 16]", "f32[16, 16]", 1}, /* few rows */
+        {"output %y", "output %y\noutput %l", 1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        ir_graph *g = parse_with(&a, activated, rows[i].old, rows[i].by), *after;
+        after = fuse_for_gpu(&a, g);
+        assert_int_equal(count_of(after, "linear"), 1);
+        assert_int_equal(after->ops.n, 1 + rows[i].left);
+        check_near(&a, g, after);
+        arena_free(&a);
+    }
+}
+
+static const char by_rows[] =
+    "input %q : f32[2, 3, 5, 8]\ninput %k : f32[2, 3, 7, 8]\ninput %v : f32[2, 3, 7, 4]\n"
+    "%s = sdpa(%q, %k, %v, _) {causal = 1}\n%t = transpose(%s) {perm = [0, 2, 1, 3]}\n"
+    "%r = reshape(%t) {shape = [10, 12]}\n%y = map(%r) {expr = \"x0 + 1\"}\noutput %y\n";
+
+static void attention_is_written_by_rows(void **state)
+{
+    (void)state;
+    arena a = {0};
+    ir_graph *g = parse(&a, by_rows), *after = fuse_for_gpu(&a, g);
+    assert_int_equal(count_of(after, "transpose"), 0);
+    check_near(&a, g, after);
+    ir_graph *other = parse_with(&a, by_rows, "perm = [0, 2, 1, 3]", "perm = [0, 2, 3, 1]"),
+             *kept = fuse_for_gpu(&a, other);
+    assert_int_equal(count_of(kept, "transpose"), 1);
+    check_near(&a, other, kept);
+    arena_free(&a);
+}
+
 static const char logarithm[] =
     "input %x : f32[5, 7]\n%v = map(%x) {expr = \"x0 * 3\"}\n"
     "%l = reduce(%v) {axes = [1], keep = 1, kind = \"max\"}\n%m = map(%l) {expr = \"abs(x0)\"}\n"
@@ -325,6 +438,10 @@ int main(void)
         cmocka_unit_test(a_layer_of_small_operators_becomes_three_linears),
         cmocka_unit_test(what_is_nearly_a_norm_stays),
         cmocka_unit_test(low_precision_keeps_its_roundings),
+        cmocka_unit_test(a_norm_that_casts_its_squares_alone),
+        cmocka_unit_test(the_gelu_of_gpt2_is_one_operator),
+        cmocka_unit_test(activations_join_linears_of_many_rows),
+        cmocka_unit_test(attention_is_written_by_rows),
         cmocka_unit_test(a_logarithm_of_a_sum_of_exponentials_is_one_operator),
         cmocka_unit_test(a_norm_between_casts_keeps_its_bits),
         cmocka_unit_test(rotation_keeps_its_bits),

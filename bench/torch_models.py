@@ -7,8 +7,8 @@
 NAME: a row of MODELS, default all; weights and inputs are random, the same for all ways.  One line of JSON for each
 row and way as it comes: milliseconds a call (the median of the loops, each of CALLS calls one after the other), the
 largest difference from eager in float32 as a part of its largest value, seconds of the first call.  At the end the
-table of all, with mpk's time over Inductor's.  Rows are processes of their own: `jobs` of them compile side by side, but
-only one at a time is timed.  profile: rows of mpk also tell where a call's time goes, by kind of operator.
+table of all, with mpk's time over Inductor's.  Rows are processes of their own: `jobs` of them compile side by side,
+but only one at a time is timed.  profile: rows of mpk also tell where a call's time goes, by kind of operator.
 """
 
 import argparse

@@ -17,7 +17,7 @@ import transformers
 
 import mpk
 import tiny
-import torch_models
+import torch_nets
 from mpk import backend, shapes
 
 transformers.logging.set_verbosity_error()
@@ -61,9 +61,9 @@ def assert_near(got, expected, relative=1e-4):
 # ---- models ----
 
 
-@pytest.mark.parametrize("name", [*torch_models.DECODERS, *torch_models.OTHERS])
+@pytest.mark.parametrize("name", [*torch_nets.DECODERS, *torch_nets.OTHERS])
 def test_model_is_one_program(name):
-    net, arguments = torch_models.model(name)
+    net, arguments = torch_nets.model(name)
     fn, reports = compiled(net)
     got = fn(**arguments)
     assert is_whole(reports), [r.fallbacks for r in reports]
@@ -81,10 +81,10 @@ def greedy(net, step, prompt, n, window):
     return torch.cat(out, 1)
 
 
-@pytest.mark.parametrize("name", torch_models.DECODERS)
+@pytest.mark.parametrize("name", torch_nets.DECODERS)
 def test_greedy_tokens_with_a_static_cache(name):
-    net = torch_models.DECODERS[name]().eval()
-    prompt = torch_models.token_ids(1, 6)["input_ids"]
+    net = torch_nets.DECODERS[name]().eval()
+    prompt = torch_nets.token_ids(1, 6)["input_ids"]
     expected = greedy(net, net, prompt, 6, 16)
     fn, reports = compiled(net)
     assert torch.equal(greedy(net, fn, prompt, 6, 16), expected)
@@ -93,9 +93,9 @@ def test_greedy_tokens_with_a_static_cache(name):
 
 def test_a_decode_step_is_recognised():
     """Norms, rotations, grouped heads and products of one input are whole operators, whatever PyTorch made of them."""
-    net = torch_models.DECODERS["qwen3"]().eval()
+    net = torch_nets.DECODERS["qwen3"]().eval()
     cache = transformers.StaticCache(config=net.config, max_cache_len=16)
-    net(torch_models.token_ids(1, 6)["input_ids"], past_key_values=cache, use_cache=True)
+    net(torch_nets.token_ids(1, 6)["input_ids"], past_key_values=cache, use_cache=True)
     told = mpk.explain(
         net, torch.tensor([[5]]), past_key_values=cache, use_cache=True, position_ids=torch.tensor([[6]])
     )
@@ -106,9 +106,9 @@ def test_a_decode_step_is_recognised():
     assert not {"reduce", "silu", "copy", "expand"} & set(told.kinds)
 
 
-@pytest.mark.parametrize("name", torch_models.MODULES)
+@pytest.mark.parametrize("name", torch_nets.MODULES)
 def test_module_is_one_program(name):
-    net, x = torch_models.MODULES[name]()
+    net, x = torch_nets.MODULES[name]()
     net.eval()
     fn, reports = compiled(net)
     got = fn(x)

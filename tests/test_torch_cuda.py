@@ -14,7 +14,7 @@ import torch
 import transformers
 
 import mpk
-import torch_models
+import torch_nets
 from mpk import backend, gpu
 
 transformers.logging.set_verbosity_error()
@@ -80,7 +80,7 @@ def moved(value, dtype):
 @pytest.mark.parametrize("dtype", HALF, ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "gemma3", "mixtral", "bert", "t5_encoder", "vit"])
 def test_model_is_one_launch(name, dtype):
-    net, arguments = torch_models.model(name)
+    net, arguments = torch_nets.model(name)
     net, arguments = net.to(GPU, dtype), moved(arguments, dtype)
     fn, reports = compiled(net)
     got = fn(**arguments)
@@ -89,9 +89,9 @@ def test_model_is_one_launch(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name", torch_models.MODULES)
+@pytest.mark.parametrize("name", torch_nets.MODULES)
 def test_module_is_one_launch(name, dtype):
-    net, x = torch_models.MODULES[name]()
+    net, x = torch_nets.MODULES[name]()
     net, x = net.eval().to(GPU, dtype), x.to(GPU, dtype)
     fn, reports = compiled(net)
     for _ in range(3):
@@ -115,8 +115,8 @@ def greedy(net, step, prompt, n, window):
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
 def test_greedy_tokens_with_a_static_cache(name):
-    net = torch_models.DECODERS[name]().eval().to(GPU)
-    prompt = torch_models.token_ids(1, 6)["input_ids"].to(GPU)
+    net = torch_nets.DECODERS[name]().eval().to(GPU)
+    prompt = torch_nets.token_ids(1, 6)["input_ids"].to(GPU)
     expected = greedy(net, net, prompt, 20, 32)
     fn, reports = compiled(net)
     assert torch.equal(greedy(net, fn, prompt, 20, 32), expected)

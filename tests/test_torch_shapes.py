@@ -7,7 +7,7 @@ import pytest
 from test_torch import assert_near, compiled, fresh, is_whole  # noqa: F401  (fresh is a fixture)
 
 import torch
-import torch_models
+import torch_nets
 
 # ---- threads ----
 
@@ -181,9 +181,9 @@ def test_complex_numbers_that_others_read():
         assert reports[0].programs and reports[0].fallbacks
 
 
-@pytest.mark.parametrize("name", torch_models.COMPLEX)
+@pytest.mark.parametrize("name", torch_nets.COMPLEX)
 def test_models_that_rotate_by_complex_numbers(name):
-    net, arguments = torch_models.COMPLEX[name]().eval(), {**torch_models.token_ids(), "use_cache": False}
+    net, arguments = torch_nets.COMPLEX[name]().eval(), {**torch_nets.token_ids(), "use_cache": False}
     fast, reports = compiled(net)
     assert_near(fast(**arguments), net(**arguments))
     assert is_whole(reports)

@@ -122,7 +122,8 @@ struct linear_end {
     int after;      /* ACTIVATE_* of what is not gated */
 };
 
-/* Write a group: bias, gate or activation, residual.  column: of the result's, that weight row `first` makes. */
+/* Write a group: bias, gate or activation, residual.  column: of the result's, that weight row
+ * `first` makes. */
 template <int TOKENS>
 MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, rt_i64 end,
                          rt_i64 column, rt_i64 r0, int n)

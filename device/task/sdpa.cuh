@@ -124,8 +124,7 @@ MPK_FN void sdpa_row(const mpk_task &t, const mpk_view &q, const mpk_view &k, co
     const rt_i64 head_step = how.by_rows ? y.stride[2] : y.stride[1];
     const rt_i64 to = at[0] * y.stride[0] + at[1] * head_step + at[2] * row_step;
     for (rt_i64 e = mpk_thread(); e < v.dims[3]; e += MPK_THREADS)
-        mpk_put_double(y, g_y, to + e * y.stride[3],
-                       total == 0 ? 0 : s_values[e] / total);
+        mpk_put_double(y, g_y, to + e * y.stride[3], total == 0 ? 0 : s_values[e] / total);
 }
 
 MPK_FN void sdpa_run(const mpk_task &t, const mpk_view &q, const mpk_view &k, const mpk_view &v,

@@ -97,8 +97,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     const super_choice *chosen;
     const super_attention s = attention_of(c);
     const bool by_rows = c->op->attributes[BY_ROWS].i;
-    const char *seen =
-        s.causal ? "m_hi < in_k.dims[2] ? m_hi : in_k.dims[2]" : "in_k.dims[2]";
+    const char *seen = s.causal ? "m_hi < in_k.dims[2] ? m_hi : in_k.dims[2]" : "in_k.dims[2]";
     TRY(choose(cx, c, &chosen));
     gen_print_head(c, n, out);
     gen_print_note(chosen, out);
@@ -111,7 +110,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
                "    for (rt_u64 i = 0; i < mpk_count(heads, 4); i++) {\n"
                "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(heads, 4, i, at);\n"
                "        const rt_i64 group = at[1] / (in_q.dims[1] / in_k.dims[1]);\n",
-               by_rows ? "mpk_swapped(box, 1, 2)" : "box", seen, (long long)s.width, (long long)s.values);
+               by_rows ? "mpk_swapped(box, 1, 2)" : "box", seen, (long long)s.width,
+               (long long)s.values);
     print_pointer("in_q", "mpk_offset(in_q, at)", false, out);
     print_pointer("in_k", "at[0] * in_k.stride[0] + group * in_k.stride[1]", false, out);
     print_pointer("in_v", "at[0] * in_v.stride[0] + group * in_v.stride[1]", false, out);

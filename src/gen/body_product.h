@@ -80,7 +80,8 @@ static inline bool is_for_teams(const gen_call *c)
            (!is_logits(c) && (rows < columns ? rows : columns) <= TEAM_MOST_SIDE);
 }
 
-/* "1, 1e-6f, ACTIVATE_SILU, ACTIVATE_NONE, x, y, residual, {biases}, {their rows}, {their dtypes}, gathered, tokens":
+/* "1, 1e-6f, ACTIVATE_SILU, ACTIVATE_NONE, x, y, residual, {biases}, {their rows}, {their dtypes},
+ * gathered, tokens":
  * what surrounds a product of many tokens. */
 static inline void print_ends(const gen_call *c, text *out)
 {
@@ -89,8 +90,8 @@ static inline void print_ends(const gen_call *c, text *out)
     gen_print_float((float)c->op->attributes[logits ? LOGITS_EPS : LINEAR_EPS].f, out);
     text_print(out, ", ACTIVATE_%s, ACTIVATE_%s, %d, %u, %d, {",
                gen_glu_name(is_gated(c) ? c->op->attributes[LINEAR_GLU].s : (str){0}),
-               gen_glu_name(act_of(c)), X,
-               gen_operand_of_output(c->op, 0), !logits && gen_input(c, RESIDUAL) ? RESIDUAL : -1);
+               gen_glu_name(act_of(c)), X, gen_operand_of_output(c->op, 0),
+               !logits && gen_input(c, RESIDUAL) ? RESIDUAL : -1);
     for (uint32_t i = 0; i < 3; i++)
         text_print(out, "%s%d", i ? ", " : "",
                    !logits && gen_input(c, B0 + i) ? (int)(B0 + i) : -1);

@@ -3,9 +3,9 @@
  *
  * x [T, D], w0 [F0, D], w1, w2, biases, norm [D], residual [T, F] -> y [T, F].  Without glu the
  * columns of y are those of the weights one after the other, after the activation `act` if there is
- * one; with glu w0 is the gate and w1 what it lets through.  norm: x is first normalised as rms_norm does.  activations: "i8" multiplies
- * weights in block formats by x in 8-bit blocks (narrow.h).  Reference code takes eight tokens at a
- * time: a weight row is unpacked once for them.
+ * one; with glu w0 is the gate and w1 what it lets through.  norm: x is first normalised as
+ * rms_norm does.  activations: "i8" multiplies weights in block formats by x in 8-bit blocks
+ * (narrow.h).  Reference code takes eight tokens at a time: a weight row is unpacked once for them.
  */
 #include "op/activate.h"
 #include "op/dot.h"
@@ -85,8 +85,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]];
-    const bool small =
-        y->live == IR_ALL && y->dims[0] > FEW_ROWS && y->dims[0] <= SMALL_ROWS;
+    const bool small = y->live == IR_ALL && y->dims[0] > FEW_ROWS && y->dims[0] <= SMALL_ROWS;
     axes[0] = (op_axis){.grain = 1, .tile = small ? 32 : 128, .together = 128};
     axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8};
 }
@@ -258,11 +257,12 @@ static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_WORD("g
         "input %x : f32[" tokens ", " width "] live=tokens\nconst %w : " dtype "[" rows ", " width \
         "]\n%y = linear(%x, %w)\n"                                                                 \
     }
-#define ACTIVATED(dtype, tokens, name)                                                          \
-    {                                                                                           \
-        "input %x : " dtype "[" tokens ", 72]\ninput %r : " dtype "[" tokens ", 45]\nconst %w : " \
-        dtype "[45, 72]\nconst %b : f32[45]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = "  \
-        "\"" name "\"}\n"                                                                       \
+#define ACTIVATED(dtype, tokens, name)                                                     \
+    {                                                                                      \
+        "input %x : " dtype "[" tokens ", 72]\ninput %r : " dtype "[" tokens               \
+        ", 45]\nconst %w : " dtype                                                         \
+        "[45, 72]\nconst %b : f32[45]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = " \
+        "\"" name "\"}\n"                                                                  \
     }
 static const op_case cases[] = {
     PLAIN("1", "f32", "33", "320"),

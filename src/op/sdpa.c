@@ -1,8 +1,8 @@
 /* sdpa.c - attention over tensors: softmax(scale q k^T + mask) v with grouped heads.
  *
  * q [B, H, T, K], k [B, G, S, K], v [B, G, S, Kv], mask: bool (true: may be seen) or real (added),
- * broadcast to [B, H, T, S], or absent -> [B, H, T, Kv] in q's dtype, or with by_rows [B, T, H, Kv].  Query head h uses KV head h
- * / (H / G).  causal: row t sees s <= t; window: only s > t - window too; a row that sees nothing
+ * broadcast to [B, H, T, S], or absent -> [B, H, T, Kv] in q's dtype, or with by_rows [B, T, H,
+ * Kv].  Query head h uses KV head h / (H / G).  causal: row t sees s <= t; window: only s > t - window too; a row that sees nothing
  * gives zeros.  scale 0 means 1 / sqrt(K).
  *
  * Scores are sums in double, exponentials fp32 (of f64 fp64).  The order of the sums depends on s

@@ -118,8 +118,8 @@ static double share_of(const chooser *c, const ir_box *box)
     return (double)ir_box_elements(box, c->out->rank) / (double)ir_elements(c->out);
 }
 
-/* The bytes that a task reads at once, and what it does beside as such.  Of state that the record cannot name exactly it counts the
- * task's share, because work on such state is balanced. */
+/* The bytes that a task reads at once, and what it does beside as such.  Of state that the record
+ * cannot name exactly it counts the task's share, because work on such state is balanced. */
 static double bytes_at_once(const chooser *c, const ir_box *box)
 {
     double bytes = (double)op_bytes_read(c->ir, c->op, box);

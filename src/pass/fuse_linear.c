@@ -133,10 +133,10 @@ static const char *activation_of(const rewrite *w, const ir_op *op)
         return "silu";
     if (strcmp(op->def->name, "gelu") == 0)
         return rewrite_attribute(op, "tanh")->i ? "gelu_tanh" : "gelu";
-    const bool relu = strcmp(op->def->name, "map") == 0 && op->n_in == 1 &&
-                      str_is(rewrite_attribute(op, "expr")->s, "max(x0, 0)") &&
-                      tensor_of(w, rewrite_input(w, op, 0))->dtype ==
-                          tensor_of(w, op->out[0])->dtype;
+    const bool relu =
+        strcmp(op->def->name, "map") == 0 && op->n_in == 1 &&
+        str_is(rewrite_attribute(op, "expr")->s, "max(x0, 0)") &&
+        tensor_of(w, rewrite_input(w, op, 0))->dtype == tensor_of(w, op->out[0])->dtype;
     return relu ? "relu" : NULL;
 }
 
@@ -157,8 +157,8 @@ static mpk_status apply_act(rewrite *w, ir_op_id id)
     const ir_tensor *y = tensor_of(w, op->out[0]);
     linear_parts p;
     ir_tensor_id out, old = op->out[0];
-    if (!linear || !is_read(w, op) || !is_private(w, linear, 1) || y->live != IR_ALL || y->dims[0] < FEWEST_ROWS ||
-        !may_stand_at(w, linear, w->keys.at[id]))
+    if (!linear || !is_read(w, op) || !is_private(w, linear, 1) || y->live != IR_ALL ||
+        y->dims[0] < FEWEST_ROWS || !may_stand_at(w, linear, w->keys.at[id]))
         return MPK_OK;
     fuse_read_linear(w, linear, &p);
     if (!is_plain(w, &p))
@@ -262,7 +262,8 @@ static mpk_status apply_residual(rewrite *w, ir_op_id id)
             !may_stand_at(w, linear, w->keys.at[id]))
             continue;
         fuse_read_linear(w, linear, &p);
-        if (p.in[RESIDUAL] != IR_NONE || p.act.n || !same_dims(tensor_of(w, r), tensor_of(w, old)) ||
+        if (p.in[RESIDUAL] != IR_NONE || p.act.n ||
+            !same_dims(tensor_of(w, r), tensor_of(w, old)) ||
             !same_dims(tensor_of(w, linear->out[0]), tensor_of(w, old)))
             continue;
         p.in[RESIDUAL] = r;

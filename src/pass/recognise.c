@@ -4,8 +4,8 @@
  *
  * Input and output: a tensor program.  Each rule is a pattern, its conditions and its replacement:
  *
- *   norm    x * rsqrt(mean(x^2 over the last axis) + eps) -> rms_norm(x); x in a shorter dtype may be
- *           cast to f32 where it is squared alone
+ *   norm    x * rsqrt(mean(x^2 over the last axis) + eps) -> rms_norm(x); x in a shorter dtype
+ *           may be cast to f32 where it is squared alone
  *   weight  rms_norm(x) * w -> rms_norm(x, w); casts to and from f32 around it go too
  *   cast    rms_norm(x in f32, w), rounded to x's dtype -> rms_norm(x, w), which has the same bits
  *   gelu    0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) -> gelu(x) {tanh}
@@ -18,8 +18,8 @@
  *   same    0 + x of integers -> x, unless x is overwritten before the last reader
  *   result  copy of the whole of a, dense, to an output -> a is the output
  *
- * and those of recognise_attention.c.  rms_norm and logsumexp add in a different order, and these and
- * gelu round less often; all other rules keep the bits.  Cost: linear in the program.
+ * and those of recognise_attention.c.  rms_norm and logsumexp add in a different order, and these
+ * and gelu round less often; all other rules keep the bits.  Cost: linear in the program.
  */
 #include "pass/fuse.h"
 

@@ -179,12 +179,10 @@ static const char gelu[] =
 static void the_gelu_of_gpt2_is_one_operator(void **state)
 {
     (void)state;
-    static const char *const changes[][2] = {{"x0 * 0.5", "x0 * 0.6"},
-                                             {"pow(x0, 3.0)", "pow(x0, 2.0)"},
-                                             {"x0 * 0.044715", "x0 + 0.044715"},
-                                             {"tanh(x0)", "sin(x0)"},
-                                             {"add(%x, %s)", "add(%h, %s)"},
-                                             {"x0 + 1.0", "x0 + 2.0"}};
+    static const char *const changes[][2] = {
+        {"x0 * 0.5", "x0 * 0.6"},           {"pow(x0, 3.0)", "pow(x0, 2.0)"},
+        {"x0 * 0.044715", "x0 + 0.044715"}, {"tanh(x0)", "sin(x0)"},
+        {"add(%x, %s)", "add(%h, %s)"},     {"x0 + 1.0", "x0 + 2.0"}};
     arena a = {0};
     ir_graph *g = parse(&a, gelu), *after = recognise(&a, g, false);
     assert_int_equal(count_of(after, "gelu"), 1);

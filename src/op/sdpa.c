@@ -2,8 +2,8 @@
  *
  * q [B, H, T, K], k [B, G, S, K], v [B, G, S, Kv], mask: bool (true: may be seen) or real (added),
  * broadcast to [B, H, T, S], or absent -> [B, H, T, Kv] in q's dtype, or with by_rows [B, T, H,
- * Kv].  Query head h uses KV head h / (H / G).  causal: row t sees s <= t; window: only s > t - window too; a row that sees nothing
- * gives zeros.  scale 0 means 1 / sqrt(K).
+ * Kv].  Query head h uses KV head h / (H / G).  causal: row t sees s <= t; window: only s > t -
+ * window too; a row that sees nothing gives zeros.  scale 0 means 1 / sqrt(K).
  *
  * Scores are sums in double, exponentials fp32 (of f64 fp64).  The order of the sums depends on s
  * alone.  Idea: eight rows at a time share what is loaded of k and v. Cost: 2 T S (K + Kv) flops a
@@ -210,8 +210,8 @@ static void attend(rows *r)
     const op_view *q = &r->call->in[Q], *k = &r->call->in[KEYS], *v = &r->call->in[VALUES],
                   *y = &r->call->out[0];
     int64_t kv[4] = {r->at[0], r->at[1] / (q->dims[1] / k->dims[1]), 0, 0}, n = v->dims[3];
-    const int rows = r->call->attributes[BY_ROWS].i ? 1 : 2;
-    const int64_t row_step = y->stride[rows], head_step = y->stride[3 - rows],
+    const int of_rows = r->call->attributes[BY_ROWS].i ? 1 : 2;
+    const int64_t row_step = y->stride[of_rows], head_step = y->stride[3 - of_rows],
                   first = r->at[0] * y->stride[0] + r->at[1] * head_step + r->at[2] * row_step;
     double total[ROWS];
     load_queries(r);

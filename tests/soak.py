@@ -1,10 +1,10 @@
 """./dev soak: mpk serve under random load; every answer that ends is that of its request alone.
 
 Rounds of half a minute or so.  Each draws requests that begin alike and go on apart (greedy and sampled, with
-penalties, log probabilities, forms, several answers), asks a server for one at a time, without a prefix cache, what
+penalties, log probabilities, forms, several answers, stop tokens, priorities), asks a server for one at a time, without a prefix cache, what
 their answers are, and then puts them again and again to a server whose size it has drawn: few or many places, little KV
-memory so that answers are put back, small steps, speculation or not, a prefix cache that forgets.  Of its clients some
-stream, some leave in the midst, some before anything has come.  At the end of a round nothing runs, nothing holds KV
+memory so that answers are put back, small steps, speculation or not, a prefix cache that forgets.  Of its clients,
+each a connection, some stream, some leave in the midst, some before anything has come.  At the end of a round nothing runs, nothing holds KV
 memory, and the server ends by itself without a word of a sanitizer.
 """
 
@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import socket
 import sys
 import tempfile
@@ -44,14 +45,18 @@ def draw_request(r, stories):
     if r.random() < 0.2:
         request["cache_salt"] = r.choice(("a", "b"))
     if r.random() < 0.2:
+        request |= {"stop_token_ids": r.sample(range(250), 12), "include_stop_str_in_output": r.random() < 0.5}
+    if r.random() < 0.3:
+        request["priority"] = r.choice((-1, 1, 2))
+    if r.random() < 0.2:
         request |= r.choice(FORMS)
     else:
         request["ignore_eos"] = True
     return request
 
 
-def draw_options(r):
-    options = ["--max-batch", r.choice((2, 5, 16)), "--kv-tokens", r.choice((320, 640, 4096)), "--step-tokens",
+def draw_options(r, n_clients):
+    options = ["--max-waiting", 2 * n_clients, "--max-connections", 2 * n_clients + 8, "--max-batch", r.choice((2, 5, 16)), "--kv-tokens", r.choice((320, 640, 4096)), "--step-tokens",
                r.choice((16, 64, 512)), "--threads", r.choice((1, 2, 3))]
     return options + r.choice(([], ["--speculate=ngram"], ["--no-prefix-cache"]))
 
@@ -77,17 +82,18 @@ class Round:
     def __init__(self, server, requests, wanted, seed, deadline):
         self.server, self.requests, self.wanted, self.deadline = server, requests, wanted, deadline
         self.seed, self.faults, self.counts = seed, [], collections.Counter()
+        self.wait = WAIT  # seconds after which a client takes its answer for lost
         self.lock = threading.Lock()
 
     def ask(self, request):
-        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=WAIT)
+        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=self.wait)
         connection.request("POST", PATH, json.dumps(request))
         return connection, connection.getresponse()
 
     def leave(self, r, request):
         """Hang up before, or in the midst of, what comes."""
         body = json.dumps({**request, "stream": r.random() < 0.7}).encode()
-        with socket.create_connection((self.server.host, self.server.port), timeout=WAIT) as c:
+        with socket.create_connection((self.server.host, self.server.port), timeout=self.wait) as c:
             c.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (PATH.encode(), len(body)) + body)
             if r.random() < 0.7:
                 c.recv(r.choice((1, 300, 2000)))
@@ -124,6 +130,7 @@ class Round:
             self.faults.append(repr(e))
 
     def run(self, n_clients):
+        self.wait *= 1 + n_clients // 20  # they share the machine
         threads = [threading.Thread(target=self.client, args=(i,)) for i in range(n_clients)]
         for t in threads:
             t.start()
@@ -139,7 +146,7 @@ def soak_round(model, r, seconds, n_clients):
     requests = [draw_request(r, stories) for _ in range(30)]
     with Server(model, "--no-prefix-cache", "--max-batch", 2, "--quiet") as alone:  # 2: for requests of two answers
         wanted = [[answer_of(c) for c in alone.post(PATH, q)["choices"]] for q in requests]
-    options = draw_options(r)
+    options = draw_options(r, n_clients)
     with Server(model, *options, "--quiet") as server:
         work = Round(server, requests, wanted, r.random(), time.monotonic() + seconds)
         work.run(n_clients)
@@ -154,9 +161,11 @@ def soak_round(model, r, seconds, n_clients):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seconds", type=float, nargs="?", default=600)
-    parser.add_argument("--clients", type=int, default=24)
+    parser.add_argument("--clients", type=int, default=24, help="connections at a time")
     parser.add_argument("--round", type=float, default=30, help="seconds of a round's load")
     args = parser.parse_args()
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # the server's, too
     seed = int(os.environ.get("MPK_SEED", random.SystemRandom().randrange(1 << 31)))
     print(f"seed: MPK_SEED={seed}", flush=True)
     r, total = random.Random(seed), collections.Counter()

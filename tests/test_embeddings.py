@@ -83,6 +83,31 @@ def test_many_texts_in_one_call(tmp_path):
         assert llm.embed(texts[:2]) == together[:2]
 
 
+def test_others_use_the_engine_meanwhile(folder, monkeypatch):
+    """While one thread embeds, another asks the same engine, and closes it: the first still gets its vectors."""
+    llm, call, seen = mpk.LLM(str(folder), device="cpu", embeddings=True), mpk.llm.c.call, []
+    wanted = llm.embed([[1, 2], [3]])
+
+    def other():
+        seen.append(llm.tokenize("in the"))
+        seen.append(llm.embed([[3]]))
+        llm.close()
+
+    def meet(function, *arguments):
+        if function is mpk.llm.c.lib.mpk_embed and not seen:
+            seen.append("embeds")
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join(60)
+            assert not thread.is_alive(), "the other thread waits"
+        return call(function, *arguments)
+
+    monkeypatch.setattr(mpk.llm.c, "call", meet)
+    assert llm.embed([[1, 2], [3]]) == wanted and seen[2] == wanted[1:]
+    with pytest.raises(mpk.Error, match="closed"):
+        llm.embed([[1]])
+
+
 def test_refusals(folder):
     with mpk.LLM(str(folder), device="cpu", embeddings=True) as llm:
         for ids, more in (([], {}), ([1] * 257, {}), ([9999], {}), ([-1], {}), ([1], {"dimensions": 33}),

@@ -11,6 +11,7 @@ print(llm.chat([{"role": "user", "content": "What is a mega-kernel?"}], llm.sugg
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import json
@@ -348,6 +349,8 @@ class LLM:
         self._forks = c.Process.forks
         self._requests: set[_Request] = set()
         self._lock = threading.RLock()
+        self._embedding = 0  # calls under way that use the engine without the lock
+        self._closing: ctypes.c_void_p | None = None  # of an engine that the last of them closes
         if kv_dtype not in _DTYPES:
             raise c.ArgumentError(f"kv_dtype is {kv_dtype!r}: expected one of {', '.join(_DTYPES)}")
         if activations not in _ACTIVATIONS:
@@ -451,14 +454,30 @@ class LLM:
         vectors: list[list[float]] = []
         with self._lock:
             c.lib.mpk_engine_describe(self._engine(), ctypes.byref(facts))
-            for at in range(0, len(ids), _EMBED_TEXTS):
-                some = ids[at : at + _EMBED_TEXTS]
-                array = (c.Tokens * len(some))(*(c.Tokens(text, len(text)) for text in some))
-                size = min(dimensions or facts.embedding_size, facts.embedding_size)
-                out = (ctypes.c_float * (size * len(some)))()
-                c.call(c.lib.mpk_embed, self._engine(), array, len(some), ctypes.byref(options), out)
-                vectors.extend(list(out[i * size : (i + 1) * size]) for i in range(len(some)))
+        size = min(dimensions or facts.embedding_size, facts.embedding_size)
+        for at in range(0, len(ids), _EMBED_TEXTS):
+            some = ids[at : at + _EMBED_TEXTS]
+            array = (c.Tokens * len(some))(*(c.Tokens(text, len(text)) for text in some))
+            out = (ctypes.c_float * (size * len(some)))()
+            with self._unlocked_engine() as engine:
+                c.call(c.lib.mpk_embed, engine, array, len(some), ctypes.byref(options), out)
+            vectors.extend(list(out[i * size : (i + 1) * size]) for i in range(len(some)))
         return vectors
+
+    @contextlib.contextmanager
+    def _unlocked_engine(self) -> Iterator[ctypes.c_void_p]:
+        """The engine for a long call: others use it meanwhile, and close leaves it open until the call is over."""
+        with self._lock:
+            engine = self._engine()
+            self._embedding += 1
+        try:
+            yield engine
+        finally:
+            with self._lock:
+                self._embedding -= 1
+                if not self._embedding and self._closing:
+                    closing, self._closing = self._closing, None
+                    c.lib.mpk_engine_close(closing)
 
     def chat_prompt(
         self,
@@ -565,14 +584,18 @@ class LLM:
         return {name: getattr(facts, name) for name in names}
 
     def close(self) -> None:
-        """Stop the engine and free its memory; requests that run are cancelled."""
+        """Stop the engine and free its memory; requests that run are cancelled.  Where another thread is in embed, its
+        call for at most 256 texts goes on, and the engine is closed with it.
+        """
         with self._lock:
             handle, self._handle = self._handle, None
             if self._forks != c.Process.forks:
                 return
             for request in list(self._requests):
                 request.free()
-            if handle:
+            if handle and self._embedding:
+                self._closing = handle
+            elif handle:
                 c.lib.mpk_engine_close(handle)
 
     def _engine(self) -> ctypes.c_void_p:

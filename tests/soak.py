@@ -1,11 +1,11 @@
 """./dev soak: mpk serve under random load; every answer that ends is that of its request alone.
 
 Rounds of half a minute or so.  Each draws requests that begin alike and go on apart (greedy and sampled, with
-penalties, log probabilities, forms, several answers, stop tokens, priorities), asks a server for one at a time, without a prefix cache, what
-their answers are, and then puts them again and again to a server whose size it has drawn: few or many places, little KV
-memory so that answers are put back, small steps, speculation or not, a prefix cache that forgets.  Of its clients,
-each a connection, some stream, some leave in the midst, some before anything has come.  At the end of a round nothing runs, nothing holds KV
-memory, and the server ends by itself without a word of a sanitizer.
+penalties, log probabilities, forms, several answers, stop tokens, priorities), asks a server for one at a time, without
+a prefix cache, what their answers are, and then puts them again and again to a server whose size it has drawn: few or
+many places, little KV memory so that answers are put back, small steps, speculation or not, a prefix cache that
+forgets.  Of its clients, each a connection, some stream, some leave in the midst, some before anything has come.  At
+the end of a round nothing runs, nothing holds KV memory, and the server ends by itself without a word of a sanitizer.
 """
 
 import argparse
@@ -56,8 +56,9 @@ def draw_request(r, stories):
 
 
 def draw_options(r, n_clients):
-    options = ["--max-waiting", 2 * n_clients, "--max-connections", 2 * n_clients + 8, "--max-batch", r.choice((2, 5, 16)), "--kv-tokens", r.choice((320, 640, 4096)), "--step-tokens",
-               r.choice((16, 64, 512)), "--threads", r.choice((1, 2, 3))]
+    options = ["--max-waiting", 2 * n_clients, "--max-connections", 2 * n_clients + 8,
+               "--max-batch", r.choice((2, 5, 16)), "--kv-tokens", r.choice((320, 640, 4096)),
+               "--step-tokens", r.choice((16, 64, 512)), "--threads", r.choice((1, 2, 3))]
     return options + r.choice(([], ["--speculate=ngram"], ["--no-prefix-cache"]))
 
 

@@ -1,4 +1,4 @@
-"""What ends an answer, which request begins first, and the log probabilities of prompts over HTTP."""
+"""What ends an answer, which request begins first, and log probabilities of prompts and token ids over HTTP."""
 
 import json
 
@@ -162,6 +162,37 @@ def test_an_echo_has_the_log_probabilities_of_its_prompt(llm, net, server, top):
                                                "temperature": 0})
     assert [v for e in events for v in e["choices"][0]["logprobs"]["token_logprobs"]] == \
         reply["choices"][1]["logprobs"]["token_logprobs"]
+
+
+def test_token_ids(llm, server):  # noqa: F811
+    prompt, sampling = some_prompt(), dict(max_tokens=20, temperature=1.0, seed=RANDOM.randrange(1000))
+    wanted = llm.generate([prompt], mpk.SamplingParams(**sampling))[0].token_ids
+    asked = {"prompt": prompt, **sampling, "return_token_ids": True}
+    choice = server.post("/v1/completions", asked)["choices"][0]
+    assert choice["token_ids"] == wanted and choice["prompt_token_ids"] == llm.tokenize(prompt)
+    choices = [e["choices"][0] for e in server.stream("/v1/completions", asked)]
+    assert sum((c["token_ids"] for c in choices), []) == wanted
+    assert [c["prompt_token_ids"] for c in choices if "prompt_token_ids" in c] == [llm.tokenize(prompt)]
+    prompt = llm.chat_prompt(MESSAGES, chat_template=CHAT)
+    wanted = llm.generate([prompt], mpk.SamplingParams(max_tokens=12, ignore_eos=True, raw_prompt=True))[0].token_ids
+    ids = llm.tokenize(prompt, add_special=False)
+    whole = chat(server, return_token_ids=True, n=2)
+    assert [c["token_ids"] for c in whole["choices"]] == 2 * [wanted] and whole["prompt_token_ids"] == ids
+    events = server.stream("/v1/chat/completions", {"messages": MESSAGES, "chat_template": CHAT, "max_tokens": 12,
+                                                    "temperature": 0, "ignore_eos": True, "return_token_ids": True})
+    assert sum((e["choices"][0].get("token_ids", []) for e in events), []) == wanted
+    assert [e["prompt_token_ids"] for e in events if "prompt_token_ids" in e] == [ids]
+    assert "token_ids" not in chat(server)["choices"][0]
+
+
+def test_names_of_tokens_are_their_ids(llm, server):  # noqa: F811
+    asked = dict(logprobs=2, return_tokens_as_token_ids=True, return_token_ids=True)
+    choice = server.complete("in the", **asked)["choices"][0]
+    names = [f"token_id:{i}" for i in choice["token_ids"]]
+    assert choice["logprobs"]["tokens"] == names
+    assert all(name in top for name, top in zip(names, choice["logprobs"]["top_logprobs"]))
+    entries = chat(server, **{**asked, "logprobs": True, "top_logprobs": 1})["choices"][0]
+    assert [e["token"] for e in entries["logprobs"]["content"]] == [f"token_id:{i}" for i in entries["token_ids"]]
 
 
 def test_batch_knows_the_same(model, tmp_path, llm):  # noqa: F811

@@ -220,7 +220,7 @@ SHARED = {  # name: a value that asks for something, what becomes of it
     "regex": ("a", WORKS),
     "ebnf": ('root ::= "a"', WORKS), "grammar": ('root ::= "a"', WORKS), "json_schema": ({"type": "object"}, WORKS),
     "priority": (1, WORKS), "lora_path": ("a", REFUSED), "lora": ([{"id": 0}], REFUSED),
-    "return_tokens_as_token_ids": (True, REFUSED), "return_token_ids": (True, REFUSED),
+    "return_tokens_as_token_ids": (True, WORKS), "return_token_ids": (True, WORKS),
     "return_hidden_states": (True, REFUSED), "kv_transfer_params": ({"a": 1}, REFUSED),
     "vllm_xargs": ({"a": 1}, REFUSED), "session_params": ({"a": 1}, REFUSED),
     "mm_processor_kwargs": ({"a": 1}, REFUSED), "thinking_token_budget": (5, REFUSED), "typical_p": (0.5, WORKS),

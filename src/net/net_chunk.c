@@ -56,6 +56,8 @@ static void write_role(const net_exchange *x, uint32_t index, text *to)
                "\"logprobs\":null,"
                "\"finish_reason\":null}]",
                index);
+    if (index == 0)
+        net_document_move_prompt_ids(x, &x->work.answers[0], to);
     end_event(x, to);
 }
 
@@ -76,6 +78,9 @@ static void write_event(net_exchange *x, net_answer *a, uint32_t index, text *to
         text_print(to, "\"finish_reason\":null");
     else
         net_document_write_reasons(a, to);
+    net_document_move_ids(x, a, to);
+    if (!x->work.dialect->is_chat)
+        net_document_move_prompt_ids(x, a, to);
     text_print(to, "}]");
     end_event(x, to);
 }

@@ -39,6 +39,26 @@ void net_document_write_call(const net_call *call, uint32_t index, bool with_ind
     text_print(to, "}}");
 }
 
+static void move_ids(const char *name, text *ids, text *to)
+{
+    text_print(to, ",\"%s\":[", name);
+    text_add(to, ids->at, ids->n);
+    text_add(to, "]", 1);
+    ids->n = 0;
+}
+
+void net_document_move_ids(const net_exchange *x, net_answer *a, text *to)
+{
+    if (x->work.token_ids)
+        move_ids("token_ids", &a->ids, to);
+}
+
+void net_document_move_prompt_ids(const net_exchange *x, net_answer *a, text *to)
+{
+    if (x->work.token_ids && a->prompt_ids.n)
+        move_ids("prompt_token_ids", &a->prompt_ids, to);
+}
+
 const char *net_document_reason(const net_answer *a)
 {
     if (a->finish == MPK_FINISH_LENGTH)
@@ -82,8 +102,10 @@ static void write_message(const net_answer *a, text *to)
 }
 
 /* Of a completion each answer has those of its prompt; a chat has one prompt. */
-static void write_prompt_probs(const net_answer *a, text *to)
+static void write_prompt_probs(const net_exchange *x, const net_answer *a, text *to)
 {
+    if (!x->work.prompt_logprobs)
+        return;
     text_print(to, ",\"prompt_logprobs\":");
     text_add(to, a->probs.prompt.at, a->probs.prompt.n);
 }
@@ -100,8 +122,11 @@ static void write_answer(const net_exchange *x, net_answer *a, uint32_t index, t
     net_probs_move(x, a, to);
     text_print(to, ",");
     net_document_write_reasons(a, to);
-    if (x->work.prompt_logprobs && !x->work.dialect->is_chat)
-        write_prompt_probs(a, to);
+    net_document_move_ids(x, a, to);
+    if (!x->work.dialect->is_chat) {
+        net_document_move_prompt_ids(x, a, to);
+        write_prompt_probs(x, a, to);
+    }
     text_print(to, "}");
 }
 
@@ -117,8 +142,10 @@ void net_document_write(net_exchange *x, text *to)
     }
     text_print(to, "],\"usage\":");
     net_document_write_usage(x, to);
-    if (x->work.prompt_logprobs && x->work.dialect->is_chat)
-        write_prompt_probs(&x->work.answers[0], to);
+    if (x->work.dialect->is_chat) {
+        net_document_move_prompt_ids(x, &x->work.answers[0], to);
+        write_prompt_probs(x, &x->work.answers[0], to);
+    }
     text_print(to, "}");
 }
 

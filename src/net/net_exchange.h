@@ -79,6 +79,7 @@ typedef struct net_probs {
 struct net_answer {
     mpk_request *request; /* NULL: it has ended */
     text content;         /* of a completion */
+    text ids, prompt_ids; /* tokens that no document and no event has yet, if they are asked for */
     net_parts parts;      /* of a chat */
     mpk_finish finish;
     bool leads;      /* the first of its prompt: the prefix cache is asked for this one */
@@ -104,7 +105,7 @@ typedef struct net_work {
     char id[48];
     int64_t created;
     const net_dialect *dialect;
-    bool include_usage, usage_always, logprobs, prompt_logprobs;
+    bool include_usage, usage_always, logprobs, prompt_logprobs, token_ids, names_are_ids;
     uint64_t ping_s;              /* of a stream: seconds without an event before a ping; 0: none */
     bool echo_logprobs;           /* `logprobs` begins with the prompt */
     uint32_t n_top, n_prompt_top; /* as in net_request */
@@ -306,6 +307,10 @@ void net_chunk_write_failure(net_exchange *x, text *to);
 void net_document_write_head(const net_exchange *x, const char *object, text *to);
 /* {"prompt_tokens":...} */
 void net_document_write_usage(const net_exchange *x, text *to);
+/* ,"token_ids":[...] of an answer, if they are asked for and there are any that were not written;
+ * and ,"prompt_token_ids":[...] of its prompt, once. */
+void net_document_move_ids(const net_exchange *x, net_answer *a, text *to);
+void net_document_move_prompt_ids(const net_exchange *x, net_answer *a, text *to);
 /* {"index":...,"id":...,"type":"function","function":{...}} */
 void net_document_write_call(const net_call *call, uint32_t index, bool with_index, text *to);
 /* "stop", "length", "tool_calls" */

@@ -35,10 +35,11 @@ static bool is_whole(str bytes)
     return !memmem(bytes.at, bytes.n, "\xef\xbf\xbd", 3);
 }
 
-/* Such a token is called by its id, as vLLM does: several of them would have one name. */
-static void write_name(int32_t token, str bytes, text *to)
+/* Such a token is called by its id, as vLLM does: several of them would have one name.  So are all
+ * where the request asks for it. */
+static void write_name(const net_exchange *x, int32_t token, str bytes, text *to)
 {
-    if (is_whole(bytes))
+    if (is_whole(bytes) && !x->work.names_are_ids)
         json_write_str(to, bytes);
     else
         text_print(to, "\"token_id:%d\"", token);
@@ -57,7 +58,7 @@ static void add_entry(net_exchange *x, const mpk_logprob *p, text *to)
     const str words = {bytes ? bytes : "", n};
     const bool whole = is_whole(words);
     text_print(to, "{\"token\":");
-    write_name(p->token, words, to);
+    write_name(x, p->token, words, to);
     text_print(to, ",\"logprob\":");
     add_number(p->logprob, to);
     text_print(to, whole ? ",\"bytes\":[" : ",\"bytes\":null");
@@ -88,7 +89,7 @@ static void add_tops(net_exchange *x, const mpk_logprob *p, uint32_t n, text *to
         size_t n_bytes;
         char *bytes = text_of(x, p[i].token, &n_bytes);
         text_add(to, ",", i > 1);
-        write_name(p[i].token, (str){bytes ? bytes : "", n_bytes}, to);
+        write_name(x, p[i].token, (str){bytes ? bytes : "", n_bytes}, to);
         text_print(to, ":");
         add_number(p[i].logprob, to);
         mpk_free(bytes);
@@ -101,7 +102,7 @@ static void add_to_completion(net_exchange *x, net_probs *to, const mpk_logprob 
     size_t n_bytes;
     char *bytes = text_of(x, p[0].token, &n_bytes);
     separate(&to->tokens);
-    write_name(p[0].token, (str){bytes ? bytes : "", n_bytes}, &to->tokens);
+    write_name(x, p[0].token, (str){bytes ? bytes : "", n_bytes}, &to->tokens);
     separate(&to->values);
     add_number(p[0].logprob, &to->values);
     separate(&to->tops);
@@ -117,7 +118,7 @@ static void add_first(net_exchange *x, net_probs *to, int32_t token)
 {
     size_t n_bytes;
     char *bytes = text_of(x, token, &n_bytes);
-    write_name(token, (str){bytes ? bytes : "", n_bytes}, &to->tokens);
+    write_name(x, token, (str){bytes ? bytes : "", n_bytes}, &to->tokens);
     text_print(&to->values, "null");
     text_print(&to->tops, "null");
     text_print(&to->offsets, "0");
@@ -147,7 +148,7 @@ static void add_ranked(net_exchange *x, const mpk_logprob *p, uint32_t rank, tex
         text_print(to, ",\"rank\":%u,\"decoded_token\":", rank);
     else
         text_print(to, ",\"rank\":null,\"decoded_token\":");
-    write_name(p->token, (str){bytes ? bytes : "", n}, to);
+    write_name(x, p->token, (str){bytes ? bytes : "", n}, to);
     text_print(to, "}");
     mpk_free(bytes);
 }

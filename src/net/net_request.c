@@ -308,6 +308,8 @@ static mpk_status read_shared(reader *r, unsigned endpoint, const mpk_request_op
     TRY(read_drafts(r));
     TRY(read_logprobs(r, endpoint));
     TRY(read_prompt_logprobs(r));
+    TRY(read_flag(r, "return_token_ids", &r->out->token_ids));
+    TRY(read_flag(r, "return_tokens_as_token_ids", &r->out->names_are_ids));
     TRY(read_priority(r));
     TRY(read_flag(r, "add_special_tokens", &r->out->special));
     TRY(read_truncation(r));

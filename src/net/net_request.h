@@ -33,6 +33,8 @@ typedef struct net_request {
     uint32_t n_shown;   /* of these, the most probable ones; as many as n_answers: all */
     bool has_seed, stream, echo;
     bool prompt_logprobs; /* the reply has them */
+    bool token_ids;       /* and the ids of the prompt and of the answer */
+    bool names_are_ids;   /* tokens with log probabilities are called by their ids */
     /* the most probable tokens that stand beside one of the answer, and of the prompt */
     uint32_t n_top, n_prompt_top;
     bool include_usage, usage_always; /* in a stream: at its end, in every event */

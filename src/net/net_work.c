@@ -66,6 +66,8 @@ mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialec
         w->ping_s = q->ping_s > 0 ? (uint64_t)q->ping_s : 0;
     w->logprobs = q->sampling.logprobs;
     w->prompt_logprobs = q->prompt_logprobs;
+    w->token_ids = q->token_ids;
+    w->names_are_ids = q->names_are_ids;
     w->echo_logprobs = q->echo && q->sampling.logprobs;
     w->n_top = q->n_top;
     w->n_prompt_top = q->n_prompt_top;
@@ -91,7 +93,9 @@ static void stop_running(net_exchange *x, net_answer *a)
 static void free_texts(net_answer *a)
 {
     text_free(&a->content);
-    a->content = (text){0};
+    text_free(&a->ids);
+    text_free(&a->prompt_ids);
+    a->content = a->ids = a->prompt_ids = (text){0};
     net_probs_close(&a->probs);
     text_free(&a->items);
     a->items = (text){0};
@@ -198,6 +202,13 @@ static void truncate_prompt(const net_exchange *x, const net_request *q, const i
     *n = most;
 }
 
+/* Ids behind others, with commas between. */
+static void add_ids(const net_exchange *x, const int32_t *ids, size_t n, text *to)
+{
+    for (size_t i = 0; x->work.token_ids && i < n; i++)
+        text_print(to, to->n ? ",%d" : "%d", ids[i]);
+}
+
 static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t at,
                                  const net_prompt *prompt, const int32_t *ids, size_t n_ids)
 {
@@ -215,6 +226,7 @@ static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t a
         a->n_prompt = n_ids;
         a->first_token = ids[0];
         a->stop_token = -1;
+        add_ids(x, ids, n_ids, &a->prompt_ids);
         a->leads = i == 0;
         w->n++;
         w->n_running++;
@@ -336,6 +348,7 @@ static mpk_status take(net_exchange *x, net_answer *a, int64_t timeout_ms, bool 
     str words = {piece.text, piece.n_bytes};
     if (piece.n_tokens) {
         note_tokens(x, a, piece.n_tokens);
+        add_ids(x, piece.tokens, piece.n_tokens, &a->ids);
         TRY(net_probs_take(x, a, a->n_tokens - piece.n_tokens, a->n_tokens));
     }
     *news |= piece.n_tokens || piece.finish != MPK_RUNNING;
@@ -343,7 +356,8 @@ static mpk_status take(net_exchange *x, net_answer *a, int64_t timeout_ms, bool 
         TRY(net_parts_put(x->cx, &a->parts, words));
     else
         text_add(&a->content, words.at, words.n);
-    CHECK(x->cx, !a->content.failed, MPK_ENOMEM, "out of memory for the text of an answer");
+    CHECK(x->cx, !a->content.failed && !a->ids.failed && !a->prompt_ids.failed, MPK_ENOMEM,
+          "out of memory for the text of an answer");
     return piece.finish == MPK_RUNNING ? MPK_OK : end_answer(x, a);
 }
 

@@ -163,7 +163,7 @@ static int output_to_carry(const flow *f, ir_tensor_id id, ir_op_id end)
     const ir_tensor *t = &f->ir->tensors.at[id];
     bool is_read = false;
     int output = -1;
-    if (t->kind != IR_TEMP || t->producer == IR_NONE || t->producer >= end || f->root[id] != id ||
+    if (t->producer == IR_NONE || t->producer >= end || f->root[id] != id ||
         !has_tasks(f, t->producer) || !body_of(f, t->producer)->carries || !has_whole_rows(t) ||
         t->live == IR_ROWS)
         return -1;

@@ -101,7 +101,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         widen(mode, lo, hi < before ? hi : before, before, n, &read->lo[i], &read->hi[i]);
         widen(mode, lo > before + n ? lo : before + n, hi, before, n, &read->lo[i], &read->hi[i]);
     }
-    if (x->rank && ir_box_is_empty(read, x->rank))
+    if (ir_box_is_empty(read, x->rank))
         *read = (ir_box){0};
 }
 

@@ -1,0 +1,103 @@
+/* rt_request_test.c - what the step task believes of a request that comes from outside the machine
+ * (rt_admit.h): up to the last word that is there, and not beyond.
+ */
+#include "check.h"
+#include "rt/rt_step.h"
+
+enum { P = 4, PER_SLOT = 16, PAGES = 300, ARENA = 1000, MASKS = 3 };
+
+/* A program that gives logits and samples, without rules. */
+static rt_serving make(rt_u32 n_pages)
+{
+    return (rt_serving){.n_slots = 2,
+                        .n_pages = n_pages,
+                        .page_tokens = P,
+                        .pages_per_slot = PER_SLOT,
+                        .logits = 0,
+                        .next = 0,
+                        .asks = RT_NOWHERE};
+}
+
+/* What a request says of the token arena, and of what the program has, is believed up to the last
+ * word and not beyond. */
+static void test_request_fits(void **state)
+{
+    (void)state;
+    rt_serving s = make(PAGES);
+    const rt_machine m = {.serving = &s, .n_arena = ARENA};
+    const rt_u32 all = ARENA;
+    const rt_u32 beside = 3 + 2 * RT_NAME_WORDS; /* words that three rules and two names take */
+    rt_request r = {.n_prompt = all};
+    assert_true(rt_request_fits(&m, &r));
+    r.prompt = 1;
+    assert_false(rt_request_fits(&m, &r));
+    r.prompt = ~(rt_u64)0;
+    assert_false(rt_request_fits(&m, &r));
+    s.asks = 0;
+    s.rule_words = 3;
+    s.n_masks = MASKS;
+    r = (rt_request){.n_prompt = all - beside, .n_rules = 3, .n_names = 2};
+    assert_true(rt_request_fits(&m, &r));
+    r.n_prompt++;
+    assert_false(rt_request_fits(&m, &r));
+    r = (rt_request){.n_prompt = 1, .n_rules = 4};
+    assert_false(rt_request_fits(&m, &r)); /* more than a row of rules holds */
+    r = (rt_request){.n_prompt = 1, .n_rules = 3, .mask = MASKS};
+    assert_true(rt_request_fits(&m, &r));
+    r.mask++;
+    assert_false(rt_request_fits(&m, &r));
+    r = (rt_request){.n_prompt = 1, .mask = 1};
+    assert_false(rt_request_fits(&m, &r)); /* a mask needs rules */
+    r = (rt_request){.n_prompt = 1, .n_logprobs = RT_LOGPROBS, .logprobs = 1};
+    assert_true(rt_request_fits(&m, &r));
+    r.logprobs = 0;
+    assert_false(rt_request_fits(&m, &r));
+    r = (rt_request){.n_prompt = 1, .n_logprobs = RT_LOGPROBS + 1, .logprobs = 1};
+    assert_false(rt_request_fits(&m, &r));
+    s.asks = RT_NOWHERE;
+    r = (rt_request){.n_prompt = 1, .n_rules = 1};
+    assert_false(rt_request_fits(&m, &r));
+}
+
+/* The positions that a request may take: what it asks for, the context, or all pages there are. */
+static void test_request_limit(void **state)
+{
+    (void)state;
+    const rt_u32 context = PER_SLOT * P;
+    rt_serving s = make(PAGES), small = make(3);
+    rt_request r = {.n_prompt = 5, .max_tokens = context - 5};
+    assert_int_equal(rt_request_limit(&s, &r), context);
+    assert_int_equal(rt_request_limit(&small, &r), 0);
+    r.max_tokens++;
+    assert_int_equal(rt_request_limit(&s, &r), 0);
+    r.max_tokens = 0; /* until the context is full */
+    assert_int_equal(rt_request_limit(&s, &r), context);
+    assert_int_equal(rt_request_limit(&small, &r), 3 * P);
+    r.n_prompt = context;
+    assert_int_equal(rt_request_limit(&s, &r), context);
+    r.n_prompt++;
+    assert_int_equal(rt_request_limit(&s, &r), 0);
+    r = (rt_request){.n_prompt = 0, .max_tokens = 1};
+    assert_int_equal(rt_request_limit(&s, &r), 0);
+    r = (rt_request){.n_prompt = 1, .max_tokens = 1, .n_eos = RT_MAX_EOS};
+    assert_int_equal(rt_request_limit(&s, &r), 2);
+    r.n_eos++;
+    assert_int_equal(rt_request_limit(&s, &r), 0);
+    r = (rt_request){.n_prompt = 1, .max_tokens = 1, .flags = RT_HOST_SAMPLES};
+    assert_int_equal(rt_request_limit(&s, &r), 0); /* no room for logits */
+    r.logits = 1;
+    assert_int_equal(rt_request_limit(&s, &r), 2);
+    s.logits = RT_NOWHERE;
+    assert_int_equal(rt_request_limit(&s, &r), 0);
+    r.flags = 0;
+    assert_int_equal(rt_request_limit(&s, &r), 2);
+    s.next = RT_NOWHERE;
+    assert_int_equal(rt_request_limit(&s, &r), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_request_fits),
+                                       cmocka_unit_test(test_request_limit)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -57,7 +57,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
             MPK_REGIMES > 1 && rt_load_acquire_device(&k->machine.control->abort) != RT_RUNNING;
         mpk_w.hybrid = k->machine.graphs[mpk_w.graph].n_jit != 0;
         mpk_w.abort = mpk_w.begun = mpk_w.loaded = mpk_w.clerked = mpk_w.resync = mpk_w.jit_mail =
-            mpk_w.ready = 0;
+            mpk_w.ready = mpk_w.plans[0] = mpk_w.plans[1] = 0;
         for (int i = 0; i < RT_LIVES; i++)
             mpk_w.live[i] = k->machine.control->live[i];
         mpk_w.box_turn[0] = mpk_w.box_turn[1] = 0;

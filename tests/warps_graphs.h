@@ -43,6 +43,10 @@
     "] live=tokens\nconst %w : bf16[" experts ", " rows ", " columns "]\ninput %s : f32[" tokens \
     ", " n "] live=tokens\ninput %r : bf16[" tokens ", " rows                                    \
     "] live=tokens\n%y = expert_linear(%x, %i, %w, _, %s, %r)\n"
+#define EXPERT_PAIRS(tokens, columns, n, experts, rows)                                          \
+    "input %x : bf16[" tokens ", " n ", " columns "] live=tokens\ninput %i : i32[" tokens ", " n \
+    "] live=tokens\nconst %w : bf16[" experts ", " rows ", " columns                             \
+    "]\n%y = expert_linear(%x, %i, %w)\n"
 #define EXPERT_NORM(columns) "const %n : bf16[" columns "]\n"
 #define PART(name, tokens, columns) "input %" name " : bf16[" tokens ", " columns "] live=tokens\n"
 #define TWO_PARTS(tokens, columns) \
@@ -161,6 +165,14 @@ static const char *const company_graphs[] = {
     COMPANY_OF(COMPANY_QKV),     COMPANY_OF(COMPANY_LOGITS),      COMPANY_OF(COMPANY_SPLIT),
     COMPANY_OF(COMPANY_FOLD),    COMPANY_OF(COMPANY_FOLD_MANY),   COMPANY_OF(COMPANY_ROUTE),
     COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS), COMPANY_OF(COMPANY_PARTS)};
+
+static const char *const pairs_graphs[] = {
+    EXPERTS("130", "136", "2", "3", "40", EXPERT_NORM("136"), ", _, _, %n", ", eps = 1e-5"),
+    EXPERTS("257", "320", "4", "6", "136", "", "", ""),
+    EXPERTS("140", "64", "8", "256", "8", EXPERT_NORM("64"), ", _, _, %n", ""),
+    EXPERT_PAIRS("129", "72", "3", "5", "264"),
+    EXPERT_PAIRS("300", "512", "1", "2", "48"),
+};
 
 static const char *const prefill_graphs[] = {
     PLAIN("17", "70", "4872"),

@@ -21,7 +21,7 @@
 #include "ptx/matrix.cuh"
 #include "task/tile_plan.cuh"
 
-#if MPK_MAPS
+#if MPK_WGMMA
 
 /* ---- the loader's part ---- */
 
@@ -59,18 +59,10 @@ MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, box_a
     }
 }
 
-/* All pages of a task.  A page that was asked for anew had arrived before, so at most a ring of
- * them is under way. */
-MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
+/* The lane that asked tells the others.  A page that was asked for anew had arrived before, so at
+ * most a ring of them is under way. */
+MPK_FN void box_have_asked(mpk_load &l, const box_asker &a, bool asks)
 {
-    box_asker a = {l.ring, 0, l.cancelled != 0};
-    const bool asks = ptx_elect();
-    if (asks)
-        for (int at = 0; at < p.groups && !a.over; at += p.per_pass) {
-            const tile_pass q = tile_pass_at(p, s, at);
-            for (int turn = 0; turn < p.turns && !a.over; turn++)
-                box_ask_pass(l, q, p.first + at, &a);
-        }
     __syncwarp();
     const int lane = __ffs((int)__ballot_sync(0xffffffffu, asks)) - 1;
     const rt_u32 asked = __shfl_sync(0xffffffffu, a.asked, lane);
@@ -81,6 +73,20 @@ MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
     l.flying += asked;
     for (; l.flying > l.ring.n; l.flying--)
         ring_next(&l.tail);
+}
+
+/* All pages of a task. */
+MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
+{
+    box_asker a = {l.ring, 0, l.cancelled != 0};
+    const bool asks = ptx_elect();
+    if (asks)
+        for (int at = 0; at < p.groups && !a.over; at += p.per_pass) {
+            const tile_pass q = tile_pass_at(p, s, at);
+            for (int turn = 0; turn < p.turns && !a.over; turn++)
+                box_ask_pass(l, q, p.first + at, &a);
+        }
+    box_have_asked(l, a, asks);
 }
 
 /* ---- products ---- */

@@ -10,6 +10,7 @@
 #include "cuda/cache.h"
 #include "cuda/cuda.h"
 #include "cuda/gpu_report.h"
+#include "gen/device_body.h"
 #include "host/target.h"
 
 /* Up to FEW_TOKENS a token's sums are in the same order in graphs of any number of tokens.  Bodies
@@ -20,6 +21,7 @@ enum {
     SOME_TOKENS = 32,
     MORE_TOKENS = 64,
     NARROW = 1024,
+    SHARE_TOKENS = 128, /* above, experts are multiplied on warpgroups */
     NORM_ELEMENTS = 1 << 24
 };
 /* Units of 128 positions in a part of a context that is cut by itself: fewer parts are fewer pieces
@@ -151,6 +153,7 @@ static void tune(const target_device *d, const mpk_engine_options *o, uint32_t k
     to->split_tokens = few_alone ? FEW_TOKENS : width > NARROW ? SOME_TOKENS : MORE_TOKENS;
     to->own_units = o->batch_invariant ? OWN_UNITS : 0;
     to->norm_elements = NORM_ELEMENTS;
+    to->share_tokens = gen_arch_find(d->arch)->features & GEN_WGMMA ? SHARE_TOKENS : 0;
     to->relaxed = true;
     to->whole_tiles = true;
     to->logits = true;

@@ -21,9 +21,10 @@ static bool accepts(const gen_call *c)
 
 gen_boxes gen_boxes_of_x(const ir_tensor *x)
 {
-    return (gen_boxes){.rows = (uint64_t)x->dims[0],
-                       .columns = (uint64_t)x->dims[1],
-                       .stride_bytes = (uint64_t)x->dims[1] * 2,
+    const int64_t columns = x->dims[x->rank - 1];
+    return (gen_boxes){.rows = (uint64_t)(ir_elements(x) / columns),
+                       .columns = (uint64_t)columns,
+                       .stride_bytes = (uint64_t)columns * 2,
                        .element_bytes = 2,
                        .box_rows = TILE_BOX_TOKENS,
                        .box_columns = TILE_BOX_COLUMNS,

@@ -113,6 +113,7 @@ static int set_up_devices(void **state)
     gather_records(&hopper);
     gather_graphs(&hopper, decode_graphs, sizeof decode_graphs / sizeof *decode_graphs, 100);
     gather_graphs(&hopper, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
+    gather_graphs(&hopper, pairs_graphs, sizeof pairs_graphs / sizeof *pairs_graphs, 250);
     gather_graphs(&hopper, paged_graphs, sizeof paged_graphs / sizeof *paged_graphs, 300);
     gather_graphs(&hopper, block_graphs, sizeof block_graphs / sizeof *block_graphs, 350);
     gather_graphs(&hopper, company_graphs, sizeof company_graphs / sizeof *company_graphs, COMPANY);
@@ -528,7 +529,7 @@ static void check_subject(const device *d, const subject *s, uint64_t seed, bool
         if (!first)
             first = save(&b);
     }
-    if (n > 1)
+    if (n > 1 && !s->use->body->shares)
         check_one_box(d, &b, &boxes[next_random(&b, n)], packed, start);
     if (packed)
         free_fenced(packed, s->use->pack.n_bytes);

@@ -100,7 +100,7 @@ typedef struct gen_boxes {
     /* rows of a box, 128 bytes each, are swizzled; else they lie one after the other */
     bool swizzled;
 } gen_boxes;
-/* Of x, bf16 [T, D], dense; of its packed weights. */
+/* Of x, bf16, dense, its last axis the columns; of its packed weights. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
 gen_boxes gen_boxes_of_packed(const gen_pack *p);
 
@@ -119,6 +119,9 @@ typedef struct gen_body {
     /* copies boxes of its first input and of its packed weights by tensor maps (rt_entry.maps),
      * which the host makes where it knows the addresses: gen_boxes_of_x, gen_boxes_of_packed */
     bool maps;
+    /* a task's box is its share of the operator's work: where it writes follows from data
+     * (OP_SHARES) */
+    bool shares;
     /* bit i: input i may be carried (rt_lane.h): the body polls its words.  Not 0: its results may
      * be carried too, it stores them by whole words with ptx_store_word(s), none of them RT_EMPTY:
      * no integer -1 */

@@ -81,6 +81,10 @@ enum {
     OP_EVEN = 32,
     OP_TRANSFERS = 64, /* the result lies in the memory of the peer that attribute 0 names */
     OP_GATHERS = 128,  /* inputs may lie in the memory of other peers: it reads them there */
+    /* of output 0, a target's tasks may write anywhere in the rows of their boxes, no two the same
+     * entry: the last axis is cut to share the work.  Who reads a row waits for all tasks that have
+     * it */
+    OP_SHARES = 256,
 };
 
 /* In place of an axis in op_split. */

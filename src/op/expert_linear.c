@@ -10,8 +10,9 @@
  *
  * Which expert a pair needs is known only when ids are there.  Tasks are static all the same: a
  * task is some columns of the result for all pairs of its tokens, so that it has the same share of
- * every expert, whichever are active.  Reference code takes pair by pair. Cost: 2 D operations a
- * pair and column, twice that with glu.
+ * every expert, whichever are active; or, where a target's body shares the work at run time, that
+ * share of all (OP_SHARES).  Reference code takes pair by pair. Cost: 2 D operations a pair and
+ * column, twice that with glu.
  */
 #include "op/activate.h"
 #include "op/dot.h"
@@ -70,10 +71,11 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
 
-/* Columns as those of linear; the pairs of a token stay together. */
+/* Columns as those of linear; the pairs of a token stay together, and so do all tokens where tiles
+ * are whole, since an expert's weights are read once for them. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
-    axes[0] = (op_axis){.grain = 1, .tile = 128};
+    axes[0] = (op_axis){.grain = 1, .tile = g->tensors.at[op->out[0]].dims[0]};
     axes[g->tensors.at[op->out[0]].rank - 1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8};
 }
 
@@ -288,6 +290,7 @@ const op_def op_expert_linear = {
     OP_INPUTS(in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),
+    .flags = OP_SHARES,
     .infer = infer,
     .axes = axes,
     .reads = reads,

@@ -58,13 +58,21 @@ static int64_t count_units(int64_t extent, int64_t unit)
     return (extent + unit - 1) / unit;
 }
 
+/* Are the operator's cuts shares of its work, of any size?  In graphs of many tokens. */
+static bool is_shared(const chooser *c)
+{
+    const pass_options *o = c->s->options;
+    return c->op->def->flags & OP_SHARES && o->share_tokens && c->out->dims[0] > o->share_tokens;
+}
+
 /* Cut an axis into `parts` parts, at multiples of `fastest` if there are enough of them.  With
  * whole_tiles, and unless the user gave a degree, an axis is cut between tiles or not at all. */
 static bool make_cut(const chooser *c, uint32_t axis, uint32_t parts, axis_cut *out)
 {
     const op_axis *a = &c->axes[axis];
     int64_t extent = c->out->dims[axis];
-    bool whole = c->s->options->whole_tiles && a->tile > 0 && !c->forced[axis];
+    bool whole = c->s->options->whole_tiles && a->tile > 0 && !c->forced[axis] &&
+                 (axis == 0 || !is_shared(c));
     int64_t fastest = a->fastest > 0 ? a->fastest : a->grain;
     *out = (axis_cut){parts, whole ? a->tile : fastest};
     if (parts == 1)

@@ -56,6 +56,8 @@ typedef struct linear_parts {
 mpk_status fuse_linears(rewrite *w);
 /* fuse_sum.c: sum. */
 mpk_status fuse_sums(rewrite *w);
+/* fuse_experts.c: pairs. */
+mpk_status fuse_experts(rewrite *w);
 /* fuse_attention.c: rope_kv, attention, split, fold. */
 mpk_status fuse_attentions(rewrite *w);
 /* fuse_logits.c: logits. */

@@ -8,6 +8,7 @@
  *   fuse_linear.c      glu and act (full), siblings (full, paper), residual (full, paper), norm
  *                      (full, few elements)
  *   fuse_sum.c         sum (full)
+ *   fuse_experts.c     pairs (options->share_tokens, more tokens)
  *   fuse_cache.c       cache, split (full, with options->split_tokens), views
  *   fuse_attention.c   attention (paper); split and fold (full, with options->splits, few tokens),
  *                      else rope_kv (full); rows
@@ -20,8 +21,9 @@
 
 mpk_status pass_fuse_ops(pass_state *s, ir_graph **g)
 {
-    static mpk_status (*const groups[])(rewrite * w) = {fuse_linears, fuse_sums,       fuse_caches,
-                                                        fuse_views,   fuse_attentions, fuse_logits};
+    static mpk_status (*const groups[])(rewrite * w) = {fuse_linears, fuse_sums,  fuse_experts,
+                                                        fuse_caches,  fuse_views, fuse_attentions,
+                                                        fuse_logits};
     for (size_t i = 0; i < sizeof groups / sizeof *groups && s->options->fusion != PASS_FUSE_NONE;
          i++) {
         rewrite w;

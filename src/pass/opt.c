@@ -129,6 +129,8 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
         o->own_units = (uint32_t)value;
     else if (str_is(name, "norm_elements"))
         o->norm_elements = (uint32_t)value;
+    else if (str_is(name, "share_tokens"))
+        o->share_tokens = (uint32_t)value;
     else if (str_is(name, "relaxed"))
         o->relaxed = value;
     else if (str_is(name, "logits"))
@@ -136,8 +138,7 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
     else
         FAIL(cx, MPK_EARG,
              "there is no setting %.*s; peers, gather_bytes, splits, split_tokens, own_units, "
-             "norm_elements, relaxed, "
-             "logits are",
+             "norm_elements, share_tokens, relaxed, logits are",
              STR_ARG(name));
     return MPK_OK;
 }

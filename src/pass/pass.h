@@ -62,6 +62,9 @@ typedef struct pass_options {
     uint32_t own_units;
     /* every task that reads a norm of at most so many elements computes it itself; 0: 16384 */
     uint32_t norm_elements;
+    /* in graphs of more tokens bodies share the work of OP_SHARES at run time: cuts may be of any
+     * size, and sums over experts are operators of their own; 0: nowhere */
+    uint32_t share_tokens;
     /* rules may skip the rounding of bf16 and f16 results between what they fuse */
     bool relaxed;
     /* cut operators between whole tiles (op_axis.tile), into one task per worker */
@@ -101,7 +104,7 @@ mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *opti
     X(recognise, "small operators that together are one that mpk does whole (tensor program)") \
     X(fuse_ops,                                                                                \
       "rewrite to fewer, larger operators (tensor program); for a GPU with the settings "      \
-      ":splits=S:split_tokens=T:own_units=U:norm_elements=N:relaxed=1:logits=1")               \
+      ":splits=S:split_tokens=T:own_units=U:norm_elements=N:share_tokens=T:relaxed=1:logits=1")               \
     X(fuse_map, "chains of element-wise operators become one map (tensor program)")            \
     X(narrow, "8-bit activations for weights in block formats (tensor program)")
 

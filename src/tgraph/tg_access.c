@@ -117,6 +117,18 @@ static mpk_status sort_group(walk *w, access_group *group)
     return MPK_OK;
 }
 
+/* What a task may write of output 0. */
+static ir_box output_box(const ir_graph *ir, const ir_op *op, const ir_box *task_box)
+{
+    const ir_tensor *y = &ir->tensors.at[op->out[0]];
+    ir_box box = *task_box;
+    if (op->def->flags & OP_SHARES && y->rank) {
+        box.lo[y->rank - 1] = 0;
+        box.hi[y->rank - 1] = y->dims[y->rank - 1];
+    }
+    return box;
+}
+
 /* The box of operand `operand` (inputs first, then outputs) that a task touches. */
 static ir_box operand_box(const ir_graph *ir, const ir_op *op, uint32_t operand,
                           const ir_box *task_box)
@@ -128,7 +140,7 @@ static ir_box operand_box(const ir_graph *ir, const ir_op *op, uint32_t operand,
     }
     uint32_t output = operand - op->n_in;
     if (output == 0 || !op->def->writes)
-        return *task_box;
+        return output_box(ir, op, task_box);
     ir_box box = {0};
     op->def->writes(ir, op, output, task_box, &box);
     return box;
@@ -136,7 +148,7 @@ static ir_box operand_box(const ir_graph *ir, const ir_op *op, uint32_t operand,
 
 /* Do the accesses to an output write its whole root?  The boxes of one output do not overlap, so it
  * is enough to add up their sizes.  The sum comes out too large, and the answer is no, where a view
- * could not be followed exactly or where tasks share a box (OP_WRITES_APART). */
+ * could not be followed exactly or where tasks share a box (OP_WRITES_APART, OP_SHARES). */
 static bool covers_root(const ir_graph *ir, const ir_tensor *tensor, const access_group *group)
 {
     const ir_tensor *root = &ir->tensors.at[group->root];
@@ -227,8 +239,9 @@ static void add_overlaps(walk *w, const access_group *groups, const ir_box *box,
 static mpk_status check_within(walk *w, const access_group *writes, const access_group *other)
 {
     const ir_tensor *root = &w->g->ir->tensors.at[writes->root];
-    if (writes == other && root->kind == IR_STATE &&
-        w->g->ir->ops.at[writes->op].def->flags & OP_WRITES_APART)
+    const uint32_t flags = w->g->ir->ops.at[writes->op].def->flags;
+    if (writes == other && ((root->kind == IR_STATE && flags & OP_WRITES_APART) ||
+                            flags & OP_SHARES))
         return MPK_OK;
     uint32_t rank = root->rank;
     for (uint32_t i = 0; rank && i < other->n; i++) {

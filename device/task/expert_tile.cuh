@@ -1,0 +1,569 @@
+/* expert_tile.cuh - products of many tokens with the weights of their experts, on warpgroups: a row
+ * of y for each pair of a token and one of its experts.
+ *
+ * The operator expert_linear without a sum, gated or not.  Which experts have how many pairs is
+ * known at run time alone, so a task's box says how much of the work is its own, and not which
+ * (OP_SHARES).  All tasks that have the same tokens cut the work alike:
+ *   - the pairs of an expert, in their order, are chunks of 128, the last one of what is left;
+ *   - a tile is a chunk and a pass of 32 groups of the expert's packed rows; tiles are numbered by
+ *     expert, chunk and pass, and each counts by the bytes that it loads;
+ *   - columns lo .. hi - 1 of `rows` are the same share of that count: the tiles that begin there.
+ * So every expert's weights are read about once, however routing falls, and neighbours share x.
+ *
+ * A task counts the pairs of all experts, and gathers those of its own chunks (expert_tile_plan),
+ * eight chunks at a time.  Its loader cannot know which weights it needs: the body writes the
+ * chunks to scratch and tells by mpk_w.plans how many there are.  Invariant: that word is 0 when
+ * the body has nothing to tell; the body waits for 0 and stores 1 + 2 chunks + (1 if more come);
+ * the loader takes it and stores 0.  It has read the chunks before it asks for their last page,
+ * without which the body does not write the next ones.
+ *
+ * A tile of more than 64 pairs gives each warpgroup 64 of them and all 256 rows of w, as in
+ * linear_box.cuh; one of fewer gives both the same pairs and 128 rows each.  w comes through the
+ * ring; a thread gathers pieces of rows of x by cp.async, two steps ahead.  Columns are added in
+ * the same order in either case, so the bits of a pair depend on its row of x alone.
+ */
+#ifndef TASK_EXPERT_TILE_CUH
+#define TASK_EXPERT_TILE_CUH
+
+#include "task/linear_tile.cuh"
+
+#if MPK_WGMMA
+
+/* Operands and what surrounds the product. */
+struct expert_tile_shape {
+    int columns, blocks; /* of x; blocks of 32 columns in a packed group */
+    int rows;            /* columns of y */
+    int groups;          /* packed, of an expert */
+    int norm;            /* 1: rms_norm of x */
+    float eps;
+    int activation; /* ACTIVATE_*: not NONE: groups hold pairs of rows */
+    int ids, y;     /* operands; x is operand 0 */
+    int experts, of_token;
+    int split; /* 1: x has a row for each pair */
+};
+
+enum {
+    EXPERT_TILE_PAIRS = 128, /* of a chunk */
+    EXPERT_TILE_CHUNKS = 8,  /* planned together */
+    EXPERT_TILE_GROUPS = 2 * TILE_BOX_GROUPS,
+    EXPERT_TILE_BYTES = TILE_BOX_GROUPS * TILE_BOX_BYTES,
+    /* what a tile counts: of more than 64 pairs x is half as much as w, of fewer little */
+    EXPERT_TILE_FULL = 3,
+    EXPERT_TILE_HALF = 2,
+    EXPERT_TILE_MOST = 256, /* experts: a thread each */
+    EXPERT_TILE_AHEAD = 8,  /* ids that a lane asks for together */
+    EXPERT_TILE_STEPS = 2,  /* of x on their way */
+    /* Scratch while a plan is made, where stages lie later: u32[warp][expert] pairs, then how many
+     * are in the warps before; expert_tile_place[expert]; u32[2][warp] sums */
+    EXPERT_TILE_COUNTS = 0,
+    EXPERT_TILE_PLACES = EXPERT_TILE_COUNTS + MPK_WARPS * EXPERT_TILE_MOST * 4,
+    EXPERT_TILE_SUMS = EXPERT_TILE_PLACES + EXPERT_TILE_MOST * 16,
+    /* and behind the stages: float[2][64] squares, chunks, u32[chunk][128] pairs */
+    EXPERT_TILE_SQUARES = TILE_SCALES,
+    EXPERT_TILE_PLAN = EXPERT_TILE_SQUARES + 2 * TILE_TOKENS * 4,
+    EXPERT_TILE_LIST = EXPERT_TILE_PLAN + EXPERT_TILE_CHUNKS * 16,
+    EXPERT_TILE_SCRATCH = EXPERT_TILE_LIST + EXPERT_TILE_CHUNKS * EXPERT_TILE_PAIRS * 4
+};
+static_assert((int)EXPERT_TILE_MOST == MPK_THREADS, "a thread takes an expert");
+
+/* A task's part of a chunk, as it lies in scratch. */
+struct __align__(16) expert_tile_chunk
+{
+    rt_u32 group;       /* first packed group of its expert */
+    rt_u32 first, last; /* passes first .. last - 1 */
+    rt_u32 pairs;
+};
+
+/* Of an expert's pairs, counted in their order, those from `first` to last - 1 are in the plan:
+ * pair i at place to + i of the list. */
+struct __align__(16) expert_tile_place
+{
+    int to;
+    rt_u32 first, last, reserved;
+};
+
+MPK_FN rt_u32 *expert_tile_mail(bool aot)
+{
+    return &mpk_w.plans[aot ? 0 : 1];
+}
+
+/* ---- the loader's part ---- */
+
+/* What the body tells; 0: there is nothing to load for any more. */
+MPK_FN rt_u32 expert_tile_listen(mpk_load &l)
+{
+    rt_u32 *mail = expert_tile_mail(l.aot), told = ptx_load_flag(mail);
+    while (!told && !load_is_over(&l))
+        told = ptx_load_flag(mail);
+    if (!__all_sync(0xffffffffu, told != 0)) {
+        l.cancelled = 1;
+        return 0;
+    }
+    ptx_acquire_flag(mail); /* partner: expert_tile_tell */
+    __syncwarp();
+    if (mpk_thread() % 32 == 0)
+        ptx_store_flag(mail, 0);
+    __syncwarp();
+    return told;
+}
+
+MPK_FN tile_pass expert_tile_pass(const expert_tile_shape &s)
+{
+    return {EXPERT_TILE_GROUPS, 2, (s.columns + TILE_BOX_COLUMNS - 1) / TILE_BOX_COLUMNS};
+}
+
+/* The pages of a pass without a map: 1 KB of each group, a lane each, of those that there are. */
+MPK_FN void expert_tile_load_pass(mpk_load &l, const expert_tile_shape &s, const tile_pass &q,
+                                  int group)
+{
+    const int lane = mpk_thread() % 32, all = s.experts * s.groups;
+    const char *from = (const char *)l.e->at[RT_PACKED] + (rt_u64)(group + lane) * s.blocks * 512;
+    for (int step = 0; step < q.steps && !l.cancelled; step++) {
+        for (int gap = tile_gap(l.ring, q.pages); gap > 0; gap--)
+            load_open(&l, 0);
+        for (int i = 0; i < q.pages; i++) {
+            const int left = all - group - i * TILE_BOX_GROUPS,
+                      n = left < 0 ? 0 : left < TILE_BOX_GROUPS ? left : (int)TILE_BOX_GROUPS;
+            const rt_u32 page = l.ring.first + l.ring.at;
+            if (load_open(&l, (rt_u32)n * TILE_BOX_BYTES) && lane < n)
+                ptx_copy_bulk(mpk_s + page * MPK_PAGE_BYTES + lane * TILE_BOX_BYTES,
+                              from + (rt_u64)i * TILE_BOX_GROUPS * s.blocks * 512 +
+                                  step * TILE_BOX_BYTES,
+                              TILE_BOX_BYTES, &mpk_w.full[page]);
+            __syncwarp();
+        }
+    }
+}
+
+MPK_FN void expert_tile_load_chunk(mpk_load &l, const expert_tile_shape &s,
+                                   const expert_tile_chunk &c)
+{
+    const tile_pass q = expert_tile_pass(s);
+#if MPK_MAPS
+    if (l.e->maps) {
+        box_asker a = {l.ring, 0, l.cancelled != 0};
+        const bool asks = ptx_elect();
+        for (rt_u32 p = c.first; p < c.last && asks && !a.over; p++)
+            box_ask_pass(l, q, (int)(c.group + p * EXPERT_TILE_GROUPS), &a);
+        box_have_asked(l, a, asks);
+        return;
+    }
+#endif
+    for (rt_u32 p = c.first; p < c.last && !l.cancelled; p++)
+        expert_tile_load_pass(l, s, q, (int)(c.group + p * EXPERT_TILE_GROUPS));
+}
+
+MPK_FN void expert_tile_load(mpk_load &l, const expert_tile_shape &s)
+{
+    const expert_tile_chunk *chunks =
+        (const expert_tile_chunk *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + EXPERT_TILE_PLAN);
+    const rt_u32 in_flight = l.in_flight;
+    if (!load_needs_step(&l))
+        return;
+    l.in_flight = l.ring.n;
+    for (rt_u32 told = 1; told & 1 && !l.cancelled;) {
+        told = expert_tile_listen(l) - 1;
+        for (rt_u32 k = 0; k < told / 2 && !l.cancelled; k++)
+            expert_tile_load_chunk(l, s, chunks[k]);
+    }
+    tile_settle(l, in_flight);
+}
+
+/* ---- the plan ---- */
+
+template <typename type> MPK_FN type *expert_tile_at(const mpk_task &t, int place)
+{
+    return (type *)(t.s_scratch + place);
+}
+
+/* The pairs of the task that are this warp's to look at. */
+struct expert_tile_range {
+    const rt_u32 *ids; /* of the task's first pair */
+    rt_u32 first, last;
+};
+
+MPK_FN expert_tile_range expert_tile_range_of(const mpk_task &t, const expert_tile_shape &s)
+{
+    const rt_u32 pairs = (t.hi0 - mpk_lo(t, 0)) * (rt_u32)s.of_token,
+                 each = (pairs + MPK_THREADS - 1) / MPK_THREADS * 32,
+                 first = (rt_u32)mpk_thread() / 32 * each;
+    return {mpk_at<const rt_u32>(t, s.ids) + (rt_u64)mpk_lo(t, 0) * s.of_token, first,
+            mpk_smaller(first + each, pairs)};
+}
+
+/* Ids of this lane's next pairs, from p + lane on, 32 apart; behind the last one 0. */
+MPK_FN void expert_tile_ids(const expert_tile_range &r, rt_u32 p, rt_u32 *id)
+{
+#pragma unroll
+    for (int i = 0; i < EXPERT_TILE_AHEAD; i++) {
+        const rt_u32 pair = p + 32 * i + (rt_u32)mpk_thread() % 32;
+        id[i] = pair < r.last ? r.ids[pair] : 0;
+    }
+}
+
+/* A pair without an expert is zeros: of its row each task writes the columns of its box. */
+MPK_FN void expert_tile_put_zeros(const mpk_task &t, const expert_tile_shape &s, rt_u32 pair)
+{
+    rt_u16 *y = mpk_at<rt_u16>(t, s.y) +
+                ((rt_u64)mpk_lo(t, 0) * s.of_token + pair) * (rt_u64)s.rows;
+    for (rt_u32 c = mpk_lo(t, 2); c < mpk_hi(t, 2); c++)
+        y[c] = 0;
+}
+
+/* The pairs of each expert in each warp's range. */
+MPK_FN void expert_tile_count(const mpk_task &t, const expert_tile_shape &s)
+{
+    const expert_tile_range r = expert_tile_range_of(t, s);
+    const rt_u32 lane = (rt_u32)mpk_thread() % 32, warp = (rt_u32)mpk_thread() / 32;
+    rt_u32 *s_count = expert_tile_at<rt_u32>(t, EXPERT_TILE_COUNTS);
+    for (int w = 0; w < MPK_WARPS; w++)
+        s_count[w * EXPERT_TILE_MOST + mpk_thread()] = 0;
+    mpk_sync();
+#pragma unroll 1
+    for (rt_u32 p = r.first; p < r.last; p += 32 * EXPERT_TILE_AHEAD) {
+        rt_u32 id[EXPERT_TILE_AHEAD];
+        expert_tile_ids(r, p, id);
+#pragma unroll
+        for (int i = 0; i < EXPERT_TILE_AHEAD; i++) {
+            const rt_u32 pair = p + 32 * i + lane;
+            if (pair < r.last && id[i] < (rt_u32)s.experts)
+                atomicAdd(&s_count[warp * EXPERT_TILE_MOST + id[i]], 1u);
+            else if (pair < r.last)
+                expert_tile_put_zeros(t, s, pair);
+        }
+    }
+    mpk_sync();
+}
+
+/* The sum over the threads before this one, and over all.  s_sums u32[MPK_WARPS]: nobody reads it
+ * from before. */
+MPK_FN rt_u32 expert_tile_before(rt_u32 mine, rt_u32 *s_sums, rt_u32 *all)
+{
+    const int thread = mpk_thread(), lane = thread % 32;
+    rt_u32 sum = mine, before = 0;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        const rt_u32 other = __shfl_up_sync(0xffffffffu, sum, d);
+        sum += lane >= d ? other : 0;
+    }
+    if (lane == 31)
+        s_sums[thread / 32] = sum;
+    mpk_sync();
+    *all = 0;
+#pragma unroll
+    for (int w = 0; w < MPK_WARPS; w++) {
+        before += w < thread / 32 ? s_sums[w] : 0;
+        *all += s_sums[w];
+    }
+    return before + sum - mine;
+}
+
+/* An expert's tiles in the count of all, and which of them the task has. */
+struct expert_tile_work {
+    rt_u32 pairs, passes;
+    rt_u32 at;          /* where the first of them stands */
+    rt_u32 first, last; /* of the count: the task's share */
+};
+
+MPK_FN rt_u32 expert_tile_weight(rt_u32 pairs)
+{
+    return pairs > TILE_TOKENS ? EXPERT_TILE_FULL : pairs ? EXPERT_TILE_HALF : 0;
+}
+
+/* What all tiles of an expert count. */
+MPK_FN rt_u32 expert_tile_total(rt_u32 pairs, rt_u32 passes)
+{
+    return (pairs / EXPERT_TILE_PAIRS * EXPERT_TILE_FULL +
+            expert_tile_weight(pairs % EXPERT_TILE_PAIRS)) *
+           passes;
+}
+
+/* Tiles of the chunk that begin before `end` of the count. */
+MPK_FN rt_u32 expert_tile_until(const expert_tile_work &w, rt_u32 chunk, rt_u32 weight, rt_u32 end)
+{
+    const rt_u32 at = w.at + chunk * (EXPERT_TILE_FULL * w.passes);
+    return end <= at ? 0 : mpk_smaller((end - at + weight - 1) / weight, w.passes);
+}
+
+/* The task's part of chunk `chunk` of an expert; nothing of it: first is last. */
+MPK_FN expert_tile_chunk expert_tile_part(const expert_tile_work &w, rt_u32 chunk)
+{
+    const rt_u32 pairs = mpk_smaller(w.pairs - chunk * EXPERT_TILE_PAIRS, EXPERT_TILE_PAIRS),
+                 weight = expert_tile_weight(pairs);
+    return {0, expert_tile_until(w, chunk, weight, w.first),
+            expert_tile_until(w, chunk, weight, w.last), pairs};
+}
+
+/* This share of a count; no 64-bit division, which is a call. */
+MPK_FN rt_u32 expert_tile_share(rt_u32 all, rt_u32 columns, rt_u32 of)
+{
+    return all / of * columns + all % of * columns / of;
+}
+
+/* The thread's expert: how many pairs it has; s_count becomes those in the warps before. */
+MPK_FN rt_u32 expert_tile_pairs(const mpk_task &t)
+{
+    rt_u32 *s_count = expert_tile_at<rt_u32>(t, EXPERT_TILE_COUNTS) + mpk_thread(), pairs = 0;
+    for (int w = 0; w < MPK_WARPS; w++) {
+        const rt_u32 n = s_count[w * EXPERT_TILE_MOST];
+        s_count[w * EXPERT_TILE_MOST] = pairs;
+        pairs += n;
+    }
+    return pairs;
+}
+
+/* The task's chunks of the thread's expert, from number `from` of the task's on, to scratch, and
+ * where the expert's pairs go.  How many chunks the task has. */
+MPK_FN rt_u32 expert_tile_find(const mpk_task &t, const expert_tile_shape &s, rt_u32 from)
+{
+    rt_u32 *s_sums = expert_tile_at<rt_u32>(t, EXPERT_TILE_SUMS), all, n = 0, begin = 0;
+    expert_tile_work w;
+    w.pairs = expert_tile_pairs(t);
+    w.passes = ((rt_u32)s.groups + EXPERT_TILE_GROUPS - 1) / EXPERT_TILE_GROUPS;
+    w.at = expert_tile_before(expert_tile_total(w.pairs, w.passes), s_sums, &all);
+    w.first = expert_tile_share(all, mpk_lo(t, 2), (rt_u32)s.rows);
+    w.last = expert_tile_share(all, mpk_hi(t, 2), (rt_u32)s.rows);
+#pragma unroll 1
+    for (rt_u32 c = 0; c * EXPERT_TILE_PAIRS < w.pairs; c++) {
+        const expert_tile_chunk part = expert_tile_part(w, c);
+        if (part.first < part.last && !n++)
+            begin = c;
+    }
+    const rt_u32 at = expert_tile_before(n, s_sums + MPK_WARPS, &all);
+    expert_tile_place place = {((int)(at - from) - (int)begin) * EXPERT_TILE_PAIRS, 0, 0, 0};
+#pragma unroll 1
+    for (rt_u32 i = 0; i < n; i++) {
+        const rt_u32 k = at + i - from, chunk = begin + i;
+        if (k >= EXPERT_TILE_CHUNKS)
+            continue;
+        expert_tile_chunk part = expert_tile_part(w, chunk);
+        part.group = (rt_u32)(mpk_thread() * s.groups);
+        expert_tile_at<expert_tile_chunk>(t, EXPERT_TILE_PLAN)[k] = part;
+        place.first = place.last ? place.first : chunk * EXPERT_TILE_PAIRS;
+        place.last = (chunk + 1) * EXPERT_TILE_PAIRS;
+    }
+    expert_tile_at<expert_tile_place>(t, EXPERT_TILE_PLACES)[mpk_thread()] = place;
+    mpk_sync();
+    return all;
+}
+
+/* The pairs of the planned chunks, expert by expert in their order. */
+MPK_FN void expert_tile_gather(const mpk_task &t, const expert_tile_shape &s)
+{
+    const expert_tile_range r = expert_tile_range_of(t, s);
+    const rt_u32 lane = (rt_u32)mpk_thread() % 32, warp = (rt_u32)mpk_thread() / 32;
+    rt_u32 *s_before = expert_tile_at<rt_u32>(t, EXPERT_TILE_COUNTS) + warp * EXPERT_TILE_MOST,
+           *s_list = expert_tile_at<rt_u32>(t, EXPERT_TILE_LIST);
+    const expert_tile_place *s_place = expert_tile_at<const expert_tile_place>(t, EXPERT_TILE_PLACES);
+#pragma unroll 1
+    for (rt_u32 p = r.first; p < r.last; p += 32 * EXPERT_TILE_AHEAD) {
+        rt_u32 id[EXPERT_TILE_AHEAD];
+        expert_tile_ids(r, p, id);
+#pragma unroll
+        for (int i = 0; i < EXPERT_TILE_AHEAD; i++) {
+            const rt_u32 pair = p + 32 * i + lane;
+            expert_tile_place place = {0, 0, 0, 0};
+            if (pair < r.last && id[i] < (rt_u32)s.experts)
+                place = s_place[id[i]];
+            if (!__any_sync(0xffffffffu, place.last))
+                continue;
+            const rt_u32 same = __match_any_sync(0xffffffffu, place.last ? id[i] : ~lane),
+                         below = (rt_u32)__popc(same & ((1u << lane) - 1)),
+                         before = place.last ? s_before[id[i]] : 0, rank = before + below;
+            __syncwarp();
+            if (place.last && !below)
+                s_before[id[i]] = before + (rt_u32)__popc(same);
+            if (rank >= place.first && rank < place.last)
+                s_list[place.to + (int)rank] = pair;
+            __syncwarp();
+        }
+    }
+    mpk_sync();
+}
+
+/* Plan up to EXPERT_TILE_CHUNKS chunks, from number `from` of the task's on; how many it has in
+ * all. */
+MPK_FN rt_u32 expert_tile_plan(const mpk_task &t, const expert_tile_shape &s, rt_u32 from)
+{
+    mpk_sync(); /* stages and the plan before are nobody's any more */
+    expert_tile_count(t, s);
+    const rt_u32 chunks = expert_tile_find(t, s, from);
+    expert_tile_gather(t, s);
+    return chunks;
+}
+
+MPK_FN void expert_tile_tell(const mpk_task &t, rt_u32 chunks, bool more)
+{
+    if (mpk_thread() != 0)
+        return;
+    rt_u32 *mail = expert_tile_mail(t.ring->first == 0);
+    while (ptx_load_flag(mail) && !ptx_load_flag(&mpk_w.abort))
+        ;
+    ptx_store_flag(mail, 1 + 2 * chunks + more); /* partner: expert_tile_listen */
+}
+
+/* ---- x into shared memory ---- */
+
+/* What a thread brings of a stage: 8 columns of four rows, 16 apart. */
+struct expert_tile_copy {
+    const char *x;
+    rt_u32 from[4]; /* bytes from x; TILE_NONE: there is no such row */
+    char *to;       /* of the first row, in stage 0; the others are 2048 bytes on */
+    int column;     /* of stage 0 */
+};
+
+/* list: pairs of the warpgroup's rows, n of them. */
+MPK_FN void expert_tile_copy_begin(const mpk_task &t, const expert_tile_shape &s,
+                                   const rt_u32 *s_list, int n, char *s_x, expert_tile_copy *c)
+{
+    const int i = mpk_thread() % 128, row = i / 8, piece = (i ^ row) % 8;
+    c->x = mpk_at<const char>(t, 0) +
+           (rt_u64)mpk_lo(t, 0) * (rt_u32)(s.split ? s.of_token : 1) * (rt_u32)s.columns * 2;
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+        const rt_u32 pair = row + 16 * m < n ? s_list[row + 16 * m] : 0,
+                     from = s.split ? pair : pair / (rt_u32)s.of_token;
+        c->from[m] =
+            row + 16 * m < n ? (from * (rt_u32)s.columns + (rt_u32)piece * 8) * 2 : TILE_NONE;
+    }
+    c->column = piece * 8;
+    c->to = s_x + i * 16;
+}
+
+/* Ask for x of a step, if there is one. */
+MPK_FN void expert_tile_ask(const expert_tile_copy &c, int columns, int step, int steps)
+{
+    char *to = c.to + step % TILE_STAGES * TILE_STAGE;
+    const bool there = step * TILE_BOX_COLUMNS + c.column < columns;
+#pragma unroll
+    for (int m = 0; m < 4 && step < steps; m++)
+        ptx_copy_async(to + m * 2048,
+                       c.x + (there && c.from[m] != TILE_NONE
+                                  ? c.from[m] + (rt_u32)(step * TILE_BOX_COLUMNS * 2)
+                                  : 0),
+                       there && c.from[m] != TILE_NONE);
+    ptx_copy_async_commit();
+}
+
+/* ---- products ---- */
+
+/* All columns, N rows of w from byte `mine` of a step's pages on; sum[N / 2] per lane. */
+template <int N>
+MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, int columns,
+                                const char *s_x, int mine, bool squares, mpk_ring *ring, float *sum,
+                                float *square)
+{
+    const int steps = q.steps;
+    rt_u32 before = 0;
+#pragma unroll
+    for (int i = 0; i < EXPERT_TILE_STEPS; i++)
+        expert_tile_ask(c, columns, i, steps);
+    for (int step = 0; step < steps; step++) {
+        const rt_u32 page = tile_take(q, ring);
+        const char *s_stage = s_x + step % TILE_STAGES * TILE_STAGE;
+        ptx_copy_async_wait<EXPERT_TILE_STEPS - 1>();
+        ptx_fence_shared(); /* products read through the other proxy */
+        tile_meet();        /* x is there; nobody reads that of two steps before any more */
+        ptx_group_begin();
+        box_multiply<N>(s_stage, mpk_s + page * MPK_PAGE_BYTES + mine, sum);
+        ptx_group_commit();
+        if (squares)
+            box_add_squares(s_stage, square);
+        expert_tile_ask(c, columns, step + EXPERT_TILE_STEPS, steps);
+        if (step) {
+            ptx_group_wait<1>();
+            tile_release(q, before);
+        }
+        before = page;
+    }
+    ptx_group_wait<0>();
+    tile_release(q, before);
+}
+
+/* A warp's 16 rows and 8 groups from `group` of the expert on; list: pairs of these rows, n of
+ * them.  A lane has one group of every fourth row. */
+MPK_FN void expert_tile_finish(const mpk_task &t, const expert_tile_shape &s, const rt_u32 *s_list,
+                               int n, int group, const float *s_sum, const float *s_square)
+{
+    const int lane = mpk_thread() % 32, row = lane / 8, activation = s.activation;
+    const int column = (group + lane % 8) << (activation != ACTIVATE_NONE ? 2 : 3);
+    if (column >= s.rows)
+        return;
+    rt_u16 *y = mpk_at<rt_u16>(t, s.y) +
+                (rt_u64)mpk_lo(t, 0) * (rt_u32)s.of_token * (rt_u32)s.rows + column;
+    s_sum += row * TILE_ROW + lane % 8 * 8;
+#pragma unroll 1
+    for (int i = row; i < 16 && i < n; i += 4, s_sum += 4 * TILE_ROW) {
+        const box_sums v =
+            box_get(s_sum, s.norm ? tile_scale_of(s_square[i], s.columns, s.eps) : 1);
+        rt_u16 *to = y + (rt_u64)s_list[i] * (rt_u32)s.rows;
+        if (activation != ACTIVATE_NONE)
+            box_store_pairs(to, v, activation);
+        else
+            box_store(to, v, {0, 0, 0, 0});
+    }
+}
+
+/* A tile of a chunk; FULL: of more than 64 pairs. */
+template <int FULL>
+MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k, int n, int pass,
+                            bool squares, mpk_ring *ring)
+{
+    constexpr int N = FULL ? 256 : 128;
+    const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4,
+              row = FULL ? half * TILE_TOKENS : 0;
+    const rt_u32 *s_list =
+        expert_tile_at<const rt_u32>(t, EXPERT_TILE_LIST) + k * EXPERT_TILE_PAIRS + row;
+    char *s_x = t.s_scratch + half * TILE_X;
+    float *s_square = expert_tile_at<float>(t, EXPERT_TILE_SQUARES) + half * TILE_TOKENS,
+          *s_sum = (float *)s_x + warp * 16 * TILE_ROW, sum[N / 2], square[4] = {0, 0, 0, 0};
+    const tile_pass q = expert_tile_pass(s);
+    expert_tile_copy c;
+    expert_tile_copy_begin(t, s, s_list, n - row, s_x, &c);
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        sum[i] = 0;
+    expert_tile_columns<N>(c, q, s.columns, s_x, FULL ? 0 : half * EXPERT_TILE_BYTES, squares, ring,
+                           sum, square);
+    if (squares)
+        box_put_squares(square, s_square);
+    tile_meet(); /* stages of x give way to sums */
+#pragma unroll 1
+    for (int u = 0; u < N / 64; u++) {
+        tile_put_unit<N>(sum, u, s_sum);
+        __syncwarp();
+        expert_tile_finish(t, s, s_list + 16 * warp, n - row - 16 * warp,
+                           pass * EXPERT_TILE_GROUPS + (FULL ? 0 : half * TILE_BOX_GROUPS) + 8 * u,
+                           s_sum, s_square + 16 * warp);
+        __syncwarp();
+    }
+    tile_meet(); /* and sums to stages */
+}
+
+/* ---- the body ---- */
+
+MPK_FN void expert_tile(const mpk_task &t, const expert_tile_shape &s)
+{
+    mpk_ring ring = *t.ring;
+    for (rt_u32 from = 0, chunks = 1; from < chunks; from += EXPERT_TILE_CHUNKS) {
+        chunks = expert_tile_plan(t, s, from);
+        const rt_u32 n = mpk_smaller(chunks - from, EXPERT_TILE_CHUNKS);
+        expert_tile_tell(t, n, from + n < chunks);
+        for (rt_u32 k = 0; k < n; k++) {
+            const expert_tile_chunk c =
+                expert_tile_at<const expert_tile_chunk>(t, EXPERT_TILE_PLAN)[k];
+            for (rt_u32 p = c.first; p < c.last; p++) {
+                const bool squares = s.norm && p == c.first;
+                if (c.pairs > TILE_TOKENS)
+                    expert_tile_run<1>(t, s, (int)k, (int)c.pairs, (int)p, squares, &ring);
+                else
+                    expert_tile_run<0>(t, s, (int)k, (int)c.pairs, (int)p, squares, &ring);
+            }
+        }
+    }
+    *t.ring = ring;
+}
+
+#endif
+
+#endif

@@ -1,0 +1,79 @@
+/* sum_pairs.cuh - the weighted sums over the experts of a token, bf16 by rows: 8 columns of all its
+ * pairs at a time, added in fp32 in the order of the pairs.
+ *
+ * A thread asks for four pairs before it adds any.  Cost: the bytes of x.
+ */
+#ifndef TASK_SUM_PAIRS_CUH
+#define TASK_SUM_PAIRS_CUH
+
+#include "ptx/ptx.cuh"
+#include "tile/task.cuh"
+
+struct pair_sums {
+    float at[8];
+};
+
+MPK_FN void sum_pairs_add(pair_sums *sums, float scale, const mpk_words &v)
+{
+    const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        sums->at[2 * i] = fmaf(scale, ptx_low_bf16(words[i]), sums->at[2 * i]);
+        sums->at[2 * i + 1] = fmaf(scale, ptx_high_bf16(words[i]), sums->at[2 * i + 1]);
+    }
+}
+
+/* Eight columns from x on; of_token rows, `columns` apart. */
+MPK_FN pair_sums sum_pairs_piece(const rt_u16 *x, const float *scale, rt_u32 of_token,
+                                 rt_u32 columns)
+{
+    pair_sums sums = {};
+#pragma unroll 1
+    for (rt_u32 j = 0; j < of_token; j += 4) {
+        mpk_words v[4];
+        float share[4];
+#pragma unroll
+        for (rt_u32 k = 0; k < 4; k++) {
+            v[k] = {0, 0, 0, 0};
+            ptx_load_words_if(x + (rt_u64)(j + k) * columns, j + k < of_token, &v[k]);
+            share[k] = j + k < of_token ? scale[j + k] : 0;
+        }
+#pragma unroll
+        for (rt_u32 k = 0; k < 4; k++)
+            if (j + k < of_token)
+                sum_pairs_add(&sums, share[k], v[k]);
+    }
+    return sums;
+}
+
+/* Operands: x 0, scale 1, the residual's (-1: none) and that of y; rows of `columns`, a multiple of
+ * 8. */
+MPK_FN void sum_pairs(const mpk_task &t, rt_u32 of_token, rt_u32 columns, int residual, int y)
+{
+    const rt_u32 lo = mpk_lo(t, 1), hi = mpk_hi(t, 1), first = lo / 8,
+                 pieces = (hi + 7) / 8 - first, n = (t.hi0 - mpk_lo(t, 0)) * pieces;
+#pragma unroll 1
+    for (rt_u32 i = (rt_u32)mpk_thread(); i < n; i += MPK_THREADS) {
+        const rt_u32 token = mpk_lo(t, 0) + i / pieces, column = (first + i % pieces) * 8;
+        const rt_u64 at = (rt_u64)token * columns + column;
+        pair_sums sums = sum_pairs_piece(
+            mpk_at<const rt_u16>(t, 0) + (rt_u64)token * of_token * columns + column,
+            mpk_at<const float>(t, 1) + (rt_u64)token * of_token, of_token, columns);
+        if (residual >= 0)
+            sum_pairs_add(&sums, 1, ptx_load_words(mpk_at<const rt_u16>(t, residual) + at));
+        rt_u16 *to = mpk_at<rt_u16>(t, y) + at;
+        rt_u32 words[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            words[k] = ptx_pack_bf16(sums.at[2 * k], sums.at[2 * k + 1]);
+        if (column >= lo && column + 8 <= hi)
+            ptx_store_words(to, {words[0], words[1], words[2], words[3]});
+        else
+#pragma unroll
+            for (rt_u32 k = 0; k < 8; k++)
+                if (column + k >= lo && column + k < hi)
+                    to[k] = (rt_u16)(words[k / 2] >> k % 2 * 16);
+    }
+}
+
+#endif

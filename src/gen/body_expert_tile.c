@@ -1,0 +1,79 @@
+/* body_expert_tile.c - products of many tokens with the weights of their experts, on warpgroups:
+ * expert_linear with a row for each pair (device/task/expert_tile.cuh).  Weights are packed as for
+ * few tokens, so the graphs of a program share them. */
+#include "gen/body_print.h"
+#include "rt/rt_lane.h"
+
+enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };
+enum { GLU, EPS };
+enum {
+    FEWEST_TOKENS = 129,
+    MOST_EXPERTS = 256,
+    MOST_COLUMNS = 65535,
+    /* EXPERT_TILE_SCRATCH: stages of x, squares, chunks, pairs */
+    SCRATCH_BYTES = 2 * 4 * 2 * 64 * 64 + 2 * 64 * 4 + 8 * 16 + 8 * 128 * 4,
+};
+
+extern const gen_body gen_body_expert_stream;
+
+/* Places in x are 32 bits. */
+static bool accepts(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0), *y = gen_output(c, 0);
+    return y->rank == 3 && y->dims[0] >= FEWEST_TOKENS && gen_is_streamed(w) &&
+           gen_is_streamed(gen_input(c, W1)) && gen_is_dense(x, IR_BF16) &&
+           gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(y, IR_BF16) &&
+           gen_is_vector(gen_input(c, NORM)) && w->dims[0] <= MOST_EXPERTS &&
+           w->dims[1] % 8 == 0 && w->dims[1] <= MOST_COLUMNS && w->dims[2] % 8 == 0 &&
+           ir_bytes(x) < UINT32_MAX && c->op->n_in + c->op->n_out <= RT_PACKED;
+}
+
+static void pack(const gen_call *c, gen_pack *out)
+{
+    gen_body_expert_stream.pack(c, out);
+}
+
+/* As expert_tile_shape. */
+static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx, (void)n;
+    const ir_tensor *w = gen_input(c, W0);
+    gen_pack p;
+    pack(c, &p);
+    text_print(out, "{%lld, %lld, %lld, %lld, %d, ", (long long)p.columns,
+               (long long)(p.padded_columns / 32), (long long)w->dims[1],
+               (long long)(p.rows / w->dims[0] / 8), gen_input(c, NORM) ? 1 : 0);
+    gen_print_float(c->op->attributes[EPS].f, out);
+    text_print(out, ", ACTIVATE_%s, %d, %u, %lld, %lld, %d}",
+               gen_glu_name(c->op->attributes[GLU].s), IDS, gen_operand_of_output(c->op, 0),
+               (long long)w->dims[0], (long long)gen_input(c, IDS)->dims[1],
+               gen_input(c, X)->rank == 3);
+    return MPK_OK;
+}
+
+static const gen_routine *routine(const gen_call *c)
+{
+    static const gen_routine all = {"expert_tile_shape", "expert_tile", "expert_tile_load"};
+    (void)c;
+    return &all;
+}
+
+static uint32_t scratch_bytes(const gen_call *c)
+{
+    (void)c;
+    return SCRATCH_BYTES;
+}
+
+const gen_body gen_body_expert_tile = {.op = "expert_linear",
+                                       .name = "expert_tile",
+                                       .needs = GEN_BULK | GEN_WGMMA,
+                                       .rank = 20,
+                                       .many = true,
+                                       .loads = true,
+                                       .maps = true,
+                                       .shares = true,
+                                       .accepts = accepts,
+                                       .print = print,
+                                       .routine = routine,
+                                       .pack = pack,
+                                       .scratch_bytes = scratch_bytes};

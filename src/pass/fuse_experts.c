@@ -1,0 +1,54 @@
+/* fuse_experts.c - the rule for sums over a token's experts (see fuse_ops.c).
+ *
+ *   pairs      expert_linear(x, ids, w, _, scale, r)  ->  sum_pairs(expert_linear(x, ids, w), scale, r)
+ *
+ * In graphs of more than options->share_tokens tokens a row for each pair is written and read again,
+ * for then no task needs all experts of a token: the products are shared among the workers whatever
+ * the experts are.  The rows are rounded before they are added.
+ */
+#include "pass/fuse.h"
+
+enum { E_X, E_IDS, E_W0, E_W1, E_SCALE, E_RESIDUAL, E_NORM, MOST_EXPERTS = 256 };
+
+/* What the shared bodies take (gen/body_expert_tile.c). */
+static bool is_shared(const rewrite *w, const ir_op *op)
+{
+    const pass_options *o = w->s->options;
+    if (!o->share_tokens || !may_skip_rounding(w, op) || op->n_in <= E_SCALE ||
+        rewrite_input(w, op, E_SCALE) == IR_NONE || rewrite_input(w, op, E_W1) != IR_NONE ||
+        (op->n_in > E_NORM && rewrite_input(w, op, E_NORM) != IR_NONE))
+        return false;
+    const ir_tensor *x = tensor_of(w, rewrite_input(w, op, E_X)),
+                    *weight = tensor_of(w, rewrite_input(w, op, E_W0));
+    return x->rank == 3 && x->dtype == IR_BF16 && weight->dtype == IR_BF16 &&
+           x->dims[0] > o->share_tokens && weight->dims[0] <= MOST_EXPERTS &&
+           weight->dims[1] % 8 == 0 && weight->dims[2] % 8 == 0;
+}
+
+static mpk_status apply_pairs(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "expert_linear") != 0 || !is_shared(w, op))
+        return MPK_OK;
+    const uint32_t key = w->keys.at[id];
+    ir_tensor_id old = op->out[0], pairs, out,
+                 factors[] = {rewrite_input(w, op, E_X), rewrite_input(w, op, E_IDS),
+                              rewrite_input(w, op, E_W0)},
+                 terms[] = {IR_NONE, rewrite_input(w, op, E_SCALE),
+                            op->n_in > E_RESIDUAL ? rewrite_input(w, op, E_RESIDUAL) : IR_NONE};
+    ir_set attributes[IR_MAX_ATTRIBUTES + 1];
+    TRY(rewrite_copy_attributes(w, op, attributes));
+    TRY(rewrite_add(w, key, "expert_linear", 3, factors, attributes, &pairs));
+    terms[0] = pairs;
+    TRY(rewrite_add(w, key, "sum_pairs", 3, terms, NULL, &out));
+    rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
+mpk_status fuse_experts(rewrite *w)
+{
+    const uint32_t n = (uint32_t)w->g->ops.n;
+    for (ir_op_id o = 0; o < n && w->s->options->fusion == PASS_FUSE_FULL; o++)
+        TRY(apply_pairs(w, o));
+    return MPK_OK;
+}

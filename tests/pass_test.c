@@ -223,6 +223,7 @@ static ir_graph *random_split_decoder(world *w)
                             .split_tokens = 16,
                             .own_units = pick(w, 3),
                             .norm_elements = pick(w, 2) ? 1 : 1 << 20,
+                            .share_tokens = pick(w, 2),
                             .relaxed = pick(w, 2),
                             .logits = pick(w, 4)};
     pass_state s = {&w->cx, &w->a, &w->a, &options};

@@ -58,7 +58,7 @@ enum {
     EXPERT_TILE_COUNTS = 0,
     EXPERT_TILE_PLACES = EXPERT_TILE_COUNTS + MPK_WARPS * EXPERT_TILE_MOST * 4,
     EXPERT_TILE_SUMS = EXPERT_TILE_PLACES + EXPERT_TILE_MOST * 16,
-    /* and behind the stages: float[2][64] squares, chunks, u32[chunk][128] pairs */
+    /* and after the stages: float[2][64] squares, chunks, u32[chunk][128] pairs */
     EXPERT_TILE_SQUARES = TILE_SCALES,
     EXPERT_TILE_PLAN = EXPERT_TILE_SQUARES + 2 * TILE_TOKENS * 4,
     EXPERT_TILE_LIST = EXPERT_TILE_PLAN + EXPERT_TILE_CHUNKS * 16,
@@ -122,8 +122,10 @@ MPK_FN void expert_tile_load_pass(mpk_load &l, const expert_tile_shape &s, const
         for (int gap = tile_gap(l.ring, q.pages); gap > 0; gap--)
             load_open(&l, 0);
         for (int i = 0; i < q.pages; i++) {
-            const int left = all - group - i * TILE_BOX_GROUPS,
-                      n = left < 0 ? 0 : left < TILE_BOX_GROUPS ? left : (int)TILE_BOX_GROUPS;
+            const int left = all - group - i * TILE_BOX_GROUPS, n = left < 0 ? 0
+                                                                    : left < TILE_BOX_GROUPS
+                                                                        ? left
+                                                                        : (int)TILE_BOX_GROUPS;
             const rt_u32 page = l.ring.first + l.ring.at;
             if (load_open(&l, (rt_u32)n * TILE_BOX_BYTES) && lane < n)
                 ptx_copy_bulk(mpk_s + page * MPK_PAGE_BYTES + lane * TILE_BOX_BYTES,
@@ -191,7 +193,7 @@ MPK_FN expert_tile_range expert_tile_range_of(const mpk_task &t, const expert_ti
             mpk_smaller(first + each, pairs)};
 }
 
-/* Ids of this lane's next pairs, from p + lane on, 32 apart; behind the last one 0. */
+/* Ids of this lane's next pairs, from p + lane on, 32 apart; past the last one 0. */
 MPK_FN void expert_tile_ids(const expert_tile_range &r, rt_u32 p, rt_u32 *id)
 {
 #pragma unroll
@@ -204,8 +206,8 @@ MPK_FN void expert_tile_ids(const expert_tile_range &r, rt_u32 p, rt_u32 *id)
 /* A pair without an expert is zeros: of its row each task writes the columns of its box. */
 MPK_FN void expert_tile_put_zeros(const mpk_task &t, const expert_tile_shape &s, rt_u32 pair)
 {
-    rt_u16 *y = mpk_at<rt_u16>(t, s.y) +
-                ((rt_u64)mpk_lo(t, 0) * s.of_token + pair) * (rt_u64)s.rows;
+    rt_u16 *y =
+        mpk_at<rt_u16>(t, s.y) + ((rt_u64)mpk_lo(t, 0) * s.of_token + pair) * (rt_u64)s.rows;
     for (rt_u32 c = mpk_lo(t, 2); c < mpk_hi(t, 2); c++)
         y[c] = 0;
 }
@@ -354,7 +356,8 @@ MPK_FN void expert_tile_gather(const mpk_task &t, const expert_tile_shape &s)
     const rt_u32 lane = (rt_u32)mpk_thread() % 32, warp = (rt_u32)mpk_thread() / 32;
     rt_u32 *s_before = expert_tile_at<rt_u32>(t, EXPERT_TILE_COUNTS) + warp * EXPERT_TILE_MOST,
            *s_list = expert_tile_at<rt_u32>(t, EXPERT_TILE_LIST);
-    const expert_tile_place *s_place = expert_tile_at<const expert_tile_place>(t, EXPERT_TILE_PLACES);
+    const expert_tile_place *s_place =
+        expert_tile_at<const expert_tile_place>(t, EXPERT_TILE_PLACES);
 #pragma unroll 1
     for (rt_u32 p = r.first; p < r.last; p += 32 * EXPERT_TILE_AHEAD) {
         rt_u32 id[EXPERT_TILE_AHEAD];

@@ -17,8 +17,7 @@ MPK_FN void sum_pairs_any(const mpk_task &t, const mpk_view &x, const mpk_view &
         float sum = 0;
         for (rt_i64 j = 0; j < x.dims[1]; j++)
             sum += mpk_get(scale, g_scale, at[0] * scale.stride[0] + j * scale.stride[1]) *
-                   mpk_get(x, g_x,
-                           at[0] * x.stride[0] + j * x.stride[1] + at[1] * x.stride[2]);
+                   mpk_get(x, g_x, at[0] * x.stride[0] + j * x.stride[1] + at[1] * x.stride[2]);
         if (mpk_is_there(residual))
             sum += mpk_get(residual, g_residual, mpk_offset(residual, at));
         mpk_put(y, mpk_data(t, y), mpk_offset(y, at), sum);

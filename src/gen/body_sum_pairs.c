@@ -21,18 +21,16 @@ static bool accepts(const gen_call *c)
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
-    text_print(out,
-               "MPK_FN void body_%u(const mpk_task &t)\n{\n    sum_pairs(t, %lld, %lld, %d, %u);\n}\n",
-               n, (long long)gen_input(c, X)->dims[1], (long long)gen_output(c, 0)->dims[1],
-               gen_input(c, RESIDUAL) ? RESIDUAL : -1, gen_operand_of_output(c->op, 0));
+    text_print(
+        out,
+        "MPK_FN void body_%u(const mpk_task &t)\n{\n    sum_pairs(t, %lld, %lld, %d, %u);\n}\n", n,
+        (long long)gen_input(c, X)->dims[1], (long long)gen_output(c, 0)->dims[1],
+        gen_input(c, RESIDUAL) ? RESIDUAL : -1, gen_operand_of_output(c->op, 0));
     return MPK_OK;
 }
 
 GEN_PRINTER(any, "sum_pairs_any", "")
 
 const gen_body gen_body_sum_pairs_any = GEN_BODY("sum_pairs", "sum_pairs_any", print_any, NULL);
-const gen_body gen_body_sum_pairs = {.op = "sum_pairs",
-                                     .name = "sum_pairs",
-                                     .rank = 10,
-                                     .accepts = accepts,
-                                     .print = print};
+const gen_body gen_body_sum_pairs = {
+    .op = "sum_pairs", .name = "sum_pairs", .rank = 10, .accepts = accepts, .print = print};

@@ -415,23 +415,32 @@ static void print_use(emitter *e, uint32_t i)
         i, op->def->name, k->body->name, k->uses, STR_ARG(op->name), e->graphs[k->graph].n_tokens);
 }
 
-/* Is i the first instance whose routine has this shape? */
-static bool is_first_of_shape(const emitter *e, uint32_t i)
+static bool has_shape(const emitter *e, uint32_t i, const char *shape)
 {
-    for (uint32_t k = 0; k < i; k++)
-        if (e->instances.at[k].routine &&
-            strcmp(e->instances.at[k].routine->shape, e->instances.at[i].routine->shape) == 0)
-            return false;
-    return true;
+    const gen_routine *routine = e->instances.at[i].routine;
+    return routine && strcmp(routine->shape, shape) == 0;
 }
 
-/* Shapes of one kind, by number of the instance. */
-static void print_shapes(emitter *e, const char *shape)
+/* The first instance with a shape of this kind, and the end past the last one. */
+static uint32_t find_shapes(const emitter *e, const char *shape, uint32_t *end)
 {
-    text_print(&e->out, "\nstatic __constant__ %s %s_of[%zu] = {\n", shape, shape, e->instances.n);
-    for (uint32_t i = 0; i < e->instances.n; i++) {
+    uint32_t first = 0;
+    while (!has_shape(e, first, shape))
+        first++;
+    *end = (uint32_t)e->instances.n;
+    while (!has_shape(e, *end - 1, shape))
+        --*end;
+    return first;
+}
+
+/* Shapes of one kind, by number of the instance from the first such on: there are 64 KB of constant
+ * memory for all. */
+static void print_shapes(emitter *e, const char *shape, uint32_t first, uint32_t end)
+{
+    text_print(&e->out, "\nstatic __constant__ %s %s_of[%u] = {\n", shape, shape, end - first);
+    for (uint32_t i = first; i < end; i++) {
         const gen_instance *k = &e->instances.at[i];
-        bool is_one = k->routine && strcmp(k->routine->shape, shape) == 0;
+        bool is_one = has_shape(e, i, shape);
         if (is_one)
             print_use(e, i);
         text_print(&e->out, "    %.*s,\n", is_one ? (int)k->text.n : 2, is_one ? k->text.at : "{}");
@@ -444,8 +453,9 @@ static void print_instances(emitter *e)
     for (uint32_t i = 0; i < e->instances.n; i++) {
         const gen_instance *k = &e->instances.at[i];
         if (k->routine) {
-            if (is_first_of_shape(e, i))
-                print_shapes(e, k->routine->shape);
+            uint32_t end;
+            if (find_shapes(e, k->routine->shape, &end) == i)
+                print_shapes(e, k->routine->shape, i, end);
             continue;
         }
         print_use(e, i);
@@ -487,11 +497,13 @@ static void print_shared_case(emitter *e, uint32_t first, choice of)
     const gen_routine *r = e->instances.at[first].routine;
     if (!is_first_of_routine(e, first, of))
         return;
+    uint32_t end;
+    const uint32_t shapes = find_shapes(e, r->shape, &end);
     for (uint32_t i = first; i < e->instances.n; i++)
         if (is_of(e, i, of) && e->instances.at[i].routine == r)
             text_print(&e->out, "    case %u:\n", i);
-    text_print(&e->out, "        %s(t, %s_of[body]);\n        break;\n",
-               of == OF_LOADING ? r->load : r->body, r->shape);
+    text_print(&e->out, "        %s(t, %s_of[body - %u]);\n        break;\n",
+               of == OF_LOADING ? r->load : r->body, r->shape, shapes);
 }
 
 /* switch over instances: `call`_N(argument). */

@@ -100,22 +100,22 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"x", 0}, {"scale", 0}, {"residual", OP_OPTIONAL}},
                         out[] = {{"y", 0}};
 
-#define PAIRS(tokens, dtype, n, columns)                                                     \
+#define PAIRS(tokens, dtype, n, columns)                                                       \
     "input %x : " dtype "[" tokens ", " n ", " columns "] live=tokens\ninput %s : f32[" tokens \
     ", " n "] live=tokens\n"
-#define PLAIN(tokens, dtype, n, columns)                             \
-    {                                                                \
+#define PLAIN(tokens, dtype, n, columns)                            \
+    {                                                               \
         PAIRS(tokens, dtype, n, columns) "%y = sum_pairs(%x, %s)\n" \
     }
-#define ADDED(tokens, dtype, n, columns)                                              \
-    {                                                                                 \
-        PAIRS(tokens, dtype, n, columns)                                              \
+#define ADDED(tokens, dtype, n, columns)                                                 \
+    {                                                                                    \
+        PAIRS(tokens, dtype, n, columns)                                                 \
         "input %r : " dtype "[" tokens ", " columns "] live=tokens\n%y = sum_pairs(%x, " \
-        "%s, %r)\n"                                                                   \
+        "%s, %r)\n"                                                                      \
     }
 static const op_case cases[] = {
-    ADDED("1", "f32", "8", "24"),    PLAIN("7", "f32", "1", "33"), PLAIN("33", "f16", "3", "70"),
-    ADDED("33", "bf16", "2", "65"),  ADDED("17", "bf16", "8", "72"), PLAIN("9", "bf16", "5", "40"),
+    ADDED("1", "f32", "8", "24"),     PLAIN("7", "f32", "1", "33"),   PLAIN("33", "f16", "3", "70"),
+    ADDED("33", "bf16", "2", "65"),   ADDED("17", "bf16", "8", "72"), PLAIN("9", "bf16", "5", "40"),
     ADDED("130", "bf16", "4", "256"),
 };
 

@@ -98,14 +98,14 @@ mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *opti
  * and lists the pass for `mpk opt`, whose goldens test it. */
 
 /* On the tensor program: *g is replaced by a rewritten copy in the result arena. */
-#define PASS_ON_PROGRAM(X)                                                                     \
-    X(simplify, "drop operators that nothing needs, merge equal ones (tensor program)")        \
-    X(shard, "one program for several peers (tensor program); :peers=N:gather_bytes=B")        \
-    X(recognise, "small operators that together are one that mpk does whole (tensor program)") \
-    X(fuse_ops,                                                                                \
-      "rewrite to fewer, larger operators (tensor program); for a GPU with the settings "      \
-      ":splits=S:split_tokens=T:own_units=U:norm_elements=N:share_tokens=T:relaxed=1:logits=1")               \
-    X(fuse_map, "chains of element-wise operators become one map (tensor program)")            \
+#define PASS_ON_PROGRAM(X)                                                                      \
+    X(simplify, "drop operators that nothing needs, merge equal ones (tensor program)")         \
+    X(shard, "one program for several peers (tensor program); :peers=N:gather_bytes=B")         \
+    X(recognise, "small operators that together are one that mpk does whole (tensor program)")  \
+    X(fuse_ops,                                                                                 \
+      "rewrite to fewer, larger operators (tensor program); for a GPU with the settings "       \
+      ":splits=S:split_tokens=T:own_units=U:norm_elements=N:share_tokens=T:relaxed=1:logits=1") \
+    X(fuse_map, "chains of element-wise operators become one map (tensor program)")             \
     X(narrow, "8-bit activations for weights in block formats (tensor program)")
 
 /* On the tGraph, after decompose and depend; arrays are in the scratch arena up to linearize, in

@@ -240,8 +240,8 @@ static mpk_status check_within(walk *w, const access_group *writes, const access
 {
     const ir_tensor *root = &w->g->ir->tensors.at[writes->root];
     const uint32_t flags = w->g->ir->ops.at[writes->op].def->flags;
-    if (writes == other && ((root->kind == IR_STATE && flags & OP_WRITES_APART) ||
-                            flags & OP_SHARES))
+    if (writes == other &&
+        ((root->kind == IR_STATE && flags & OP_WRITES_APART) || flags & OP_SHARES))
         return MPK_OK;
     uint32_t rank = root->rank;
     for (uint32_t i = 0; rank && i < other->n; i++) {

@@ -75,7 +75,8 @@ struct __align__(1024) mpk_worker
     rt_u32 ahead_pages, ahead_entries; /* loaded for a step that does not come */
     /* flag: 1 the JIT entry waits for its loader (role/clerk.cuh) */
     rt_u32 jit_mail;
-    /* flags: what a body tells its loader, of the AOT list and of a JIT task (task/expert_tile.cuh) */
+    /* flags: what a body tells its loader (task/expert_tile.cuh), of the AOT list and of a JIT
+     * task */
     rt_u32 plans[2];
     rt_u32 first_graph; /* that the loader begins with */
     rt_u32 is_late;     /* 1: the machine had stopped before this kernel began */

@@ -1,10 +1,11 @@
 /* fuse_experts.c - the rule for sums over a token's experts (see fuse_ops.c).
  *
- *   pairs      expert_linear(x, ids, w, _, scale, r)  ->  sum_pairs(expert_linear(x, ids, w), scale, r)
+ *   pairs      expert_linear(x, ids, w, _, scale, r)
+ *                  -> sum_pairs(expert_linear(x, ids, w), scale, r)
  *
- * In graphs of more than options->share_tokens tokens a row for each pair is written and read again,
- * for then no task needs all experts of a token: the products are shared among the workers whatever
- * the experts are.  The rows are rounded before they are added.
+ * In graphs of more than options->share_tokens tokens a row for each pair is written and read
+ * again, for then no task needs all experts of a token: the products are shared among the workers
+ * whatever the experts are.  The rows are rounded before they are added.
  */
 #include "pass/fuse.h"
 

@@ -536,15 +536,25 @@ typedef struct mpk_quantize_options {
     const char *type;
     mpk_progress *progress; /* called by the calling thread; NULL: none */
     void *progress_user;
+    /* A text that the model reads on the CPU before it is quantised, calibration_bytes of UTF-8:
+     * an error in a column of a weight then counts what the column was multiplied by there (an
+     * importance matrix).  At least 512 tokens, or the model's trained context if that is less.
+     * NULL: every column counts alike. */
+    const char *calibration;
+    size_t calibration_bytes;
+    uint32_t calibration_windows; /* of 512 tokens, at most so many are read; 0: all */
+    uint32_t threads;             /* workers that read it; 0: one for each core */
 } mpk_quantize_options;
 
 /* Write a model, a Hugging Face folder or a GGUF file, as a GGUF file of other types, which mpk and
  * llama.cpp open: its weights, hyper-parameters, tokenizer and chat template.  The file at path is
  * whole or untouched.  *json, yours (mpk_free; NULL: not wanted): {"bytes": 105454432, "weights":
- * 134515008, "tensors": {"q4_k": 150, "f32": 61}}.  MPK_EARG: no such type, or path is a file of
- * the model; MPK_EIO: path cannot be written, the disk is full; MPK_EFORMAT: a weight is no finite
- * number; MPK_ELIMIT: a weight is too large for the type; MPK_EUNSUPPORTED: GGUF cannot say
- * something of this model; MPK_ECANCELLED: by progress. */
+ * 134515008, "tensors": {"q4_k": 150, "f32": 61}}, with "calibration_tokens": 51200 if a text was
+ * read.  MPK_EARG: no such type, path is a file of the model, or the text is too short; MPK_EIO:
+ * path cannot be written, the disk is full; MPK_EFORMAT: a weight, or a number that the model
+ * computes from the text, is not finite; MPK_ELIMIT: a weight is too large for the type;
+ * MPK_EUNSUPPORTED: GGUF cannot say something of this model, or a text cannot be read for want of a
+ * tokenizer; MPK_ECANCELLED: by progress. */
 MPK_API mpk_status mpk_quantize(mpk_context *cx, const char *model, const char *path,
                                 const mpk_quantize_options *options, char **json);
 

@@ -120,7 +120,16 @@ class EngineOptions(Structure):
 
 
 class QuantizeOptions(Structure):
-    _fields_ = [("size", c_size_t), ("type", c_char_p), ("progress", c_void_p), ("progress_user", c_void_p)]
+    _fields_ = [
+        ("size", c_size_t),
+        ("type", c_char_p),
+        ("progress", c_void_p),
+        ("progress_user", c_void_p),
+        ("calibration", c_char_p),
+        ("calibration_bytes", c_size_t),
+        ("calibration_windows", c_uint32),
+        ("threads", c_uint32),
+    ]
 
 
 class EngineFacts(Structure):

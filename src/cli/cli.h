@@ -246,6 +246,15 @@ int cli_stream(const cli_command *command, mpk_context *cx, mpk_request *request
  * *text is in `a`. */
 int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const char *inline_text,
                   const char *file, const char *dash, str *text);
+/* What mpk perplexity measures. */
+typedef struct cli_perplexity {
+    const char *model, *file, *base;           /* base NULL: no KL divergence */
+    uint32_t window, stride, windows, threads; /* 0: as without the option */
+    int activations;
+    bool json, quiet;
+} cli_perplexity;
+/* Measure and print it: the exit code.  cmd_perplexity.c */
+int cli_measure_perplexity(const cli_command *command, const cli_perplexity *args);
 /* The chat template in a file; NULL without one.  *source is in `a` and NUL-terminated. */
 int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, const char *file,
                       const char **source);

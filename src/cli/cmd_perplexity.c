@@ -8,7 +8,7 @@
  * windows begin S tokens apart and the last S of each are scored.
  *
  * --kl runs a second model over the same windows and compares the distributions.  Memory: 64 rows
- * of logits a model.
+ * of logits a model.  mpk quantize --report (cmd_quantize.c) measures in the same way.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -18,34 +18,26 @@
 
 enum { CHUNK_TOKENS = 64, DEFAULT_WINDOW = 512 };
 
-typedef struct perplexity_arguments {
-    const char *model, *file, *base;
-    uint32_t window, stride, windows, threads;
-    int activations;
-    bool json, quiet;
-} perplexity_arguments;
-
 static const cli_option options[] = {
-    CLI_OPTION(perplexity_arguments, model, "MODEL", CLI_OPERAND, .required = true,
+    CLI_OPTION(cli_perplexity, model, "MODEL", CLI_OPERAND, .required = true,
                .help = "a Hugging Face folder or a GGUF file"),
-    CLI_OPTION(perplexity_arguments, file, "file", CLI_TEXT, .letter = 'f', .value = "FILE",
+    CLI_OPTION(cli_perplexity, file, "file", CLI_TEXT, .letter = 'f', .value = "FILE",
                .help = "the text; - for standard input"),
-    CLI_OPTION(perplexity_arguments, window, "window", CLI_COUNT, .letter = 'c', .value = "N",
+    CLI_OPTION(cli_perplexity, window, "window", CLI_COUNT, .letter = 'c', .value = "N",
                .help = "tokens of a window (512)", .least = 4, .most = 1 << 20),
-    CLI_OPTION(perplexity_arguments, stride, "stride", CLI_COUNT, .value = "S",
+    CLI_OPTION(cli_perplexity, stride, "stride", CLI_COUNT, .value = "S",
                .help = "windows begin S tokens apart, the last S of each are scored", .least = 1,
                .most = 1 << 20),
-    CLI_OPTION(perplexity_arguments, windows, "windows", CLI_COUNT, .value = "N",
+    CLI_OPTION(cli_perplexity, windows, "windows", CLI_COUNT, .value = "N",
                .help = "the first N windows only", .least = 1, .most = 4294967295.0),
-    CLI_OPTION(perplexity_arguments, base, "kl", CLI_TEXT, .value = "BASE",
+    CLI_OPTION(cli_perplexity, base, "kl", CLI_TEXT, .value = "BASE",
                .help = "compare with the distributions of this model"),
-    CLI_OPTION(perplexity_arguments, activations, "activations", CLI_CHOICE, .value = "auto|f32|i8",
+    CLI_OPTION(cli_perplexity, activations, "activations", CLI_CHOICE, .value = "auto|f32|i8",
                .help = "what MODEL's weights in GGUF blocks are multiplied by (BASE: f32)"),
-    CLI_OPTION(perplexity_arguments, threads, "threads", CLI_COUNT, .letter = 't', .value = "N",
+    CLI_OPTION(cli_perplexity, threads, "threads", CLI_COUNT, .letter = 't', .value = "N",
                .help = "workers (one for each processor)", .least = 1, .most = 1024),
-    CLI_OPTION(perplexity_arguments, json, "json", CLI_FLAG, .help = "print JSON"),
-    CLI_OPTION(perplexity_arguments, quiet, "quiet", CLI_FLAG, .letter = 'q',
-               .help = "show no progress"),
+    CLI_OPTION(cli_perplexity, json, "json", CLI_FLAG, .help = "print JSON"),
+    CLI_OPTION(cli_perplexity, quiet, "quiet", CLI_FLAG, .letter = 'q', .help = "show no progress"),
 };
 
 /* A model, and where it is in its window. */
@@ -58,7 +50,7 @@ typedef struct side {
 typedef struct measuring {
     const cli_command *command;
     mpk_context *cx;
-    const perplexity_arguments *args;
+    const cli_perplexity *args;
     side model, base; /* base.engine NULL: no --kl */
     uint32_t vocab_size;
     const int32_t *ids;
@@ -344,12 +336,10 @@ static int with_arena(measuring *m, arena *a)
 }
 
 /* Everything is freed here, also after a failure in between. */
-static int run(const cli_command *command, void *arguments)
+int cli_measure_perplexity(const cli_command *command, const cli_perplexity *args)
 {
     arena a = {0};
-    measuring m = {.command = command, .cx = mpk_context_create(), .args = arguments};
-    if (!m.args->file)
-        return cli_misuse(command, "give the text with -f FILE");
+    measuring m = {.command = command, .cx = mpk_context_create(), .args = args};
     int code = m.cx ? with_arena(&m, &a) : cli_fail(command, "out of memory");
     mpk_engine_close(m.model.engine);
     mpk_engine_close(m.base.engine);
@@ -362,11 +352,19 @@ static int run(const cli_command *command, void *arguments)
     return code;
 }
 
+static int run(const cli_command *command, void *arguments)
+{
+    const cli_perplexity *args = arguments;
+    if (!args->file)
+        return cli_misuse(command, "give the text with -f FILE");
+    return cli_measure_perplexity(command, args);
+}
+
 const cli_command cmd_perplexity = {
     .name = "perplexity",
     .operands = "MODEL -f TEXT [--kl BASE]",
     .summary = "measure how well a model foresees a text, and how far it is from another",
     CLI_TABLE(options),
-    .arguments_bytes = sizeof(perplexity_arguments),
+    .arguments_bytes = sizeof(cli_perplexity),
     .run = run,
 };

@@ -1,4 +1,5 @@
-/* cmd_quantize.c - mpk quantize: a model written as a GGUF file of another type. */
+/* cmd_quantize.c - mpk quantize: a model written as a GGUF file of another type; with --calibrate
+ * after it has read a text, with --report followed by what mpk perplexity says of the file. */
 #include <string.h>
 
 #include "base/arena.h"
@@ -6,7 +7,8 @@
 #include "cli/cli.h"
 
 typedef struct quantize_arguments {
-    const char *model, *output, *type;
+    const char *model, *output, *type, *calibrate, *report;
+    uint32_t windows, threads;
     bool quiet, json;
 } quantize_arguments;
 
@@ -19,6 +21,16 @@ static const cli_option options[] = {
                .help = "the GGUF file to write"),
     CLI_OPTION(quantize_arguments, type, "type", CLI_TEXT, .letter = 't', .value = "TYPE",
                .help = "what most matrices become; see below"),
+    CLI_OPTION(quantize_arguments, calibrate, "calibrate", CLI_TEXT, .value = "FILE",
+               .help = "read this text first: errors count by what the weights multiply there"),
+    CLI_OPTION(quantize_arguments, windows, "windows", CLI_COUNT, .value = "N",
+               .help = "of each text the first N windows of 512 tokens only", .least = 1,
+               .most = 4294967295.0),
+    CLI_OPTION(quantize_arguments, report, "report", CLI_TEXT, .value = "FILE",
+               .help = "then measure on this text what it has cost: perplexity before and after, "
+                       "KL"),
+    CLI_OPTION(quantize_arguments, threads, "threads", CLI_COUNT, .value = "N",
+               .help = "workers that read texts (one for each core)", .least = 1, .most = 1024),
     CLI_OPTION(quantize_arguments, json, "json", CLI_FLAG, .help = "print JSON"),
     CLI_OPTION(quantize_arguments, quiet, "quiet", CLI_FLAG, .letter = 'q',
                .help = "show no progress"),
@@ -39,20 +51,27 @@ static int print_report(const cli_command *command, mpk_context *cx, arena *a, c
     if (json_parse(cx, a, str_from(json), &root) != MPK_OK)
         return cli_report(command, cx);
     double bytes = json_get(root, "bytes")->number, weights = json_get(root, "weights")->number;
+    const json_value *tokens = json_get(root, "calibration_tokens");
     printf("%s: %.1f MB, %.2f bits a weight; tensors: ", output, bytes * 1e-6, 8 * bytes / weights);
     print_types(json_get(root, "tensors"));
+    if (tokens)
+        printf("; calibrated by %lld tokens", (long long)tokens->integer);
     printf("\n");
     return CLI_DONE;
 }
 
-static int quantize(const cli_command *command, mpk_context *cx, quantize_arguments *args)
+static int write_file(const cli_command *command, mpk_context *cx, arena *a,
+                      quantize_arguments *args, str calibration)
 {
     const mpk_quantize_options wanted = {.size = sizeof wanted,
                                          .type = args->type,
+                                         .calibration = calibration.at,
+                                         .calibration_bytes = calibration.n,
+                                         .calibration_windows = args->windows,
+                                         .threads = args->threads,
                                          .progress = cli_show_progress,
                                          .progress_user = args->quiet ? args : NULL};
     char *json;
-    arena a = {0};
     cli_catch_interrupt();
     mpk_status status = mpk_quantize(cx, args->model, args->output, &wanted, &json);
     cli_progress("%s", "");
@@ -62,10 +81,30 @@ static int quantize(const cli_command *command, mpk_context *cx, quantize_argume
     if (args->json)
         printf("%s\n", json);
     else
-        code = print_report(command, cx, &a, args->output, json);
-    arena_free(&a);
+        code = print_report(command, cx, a, args->output, json);
     mpk_free(json);
     return code;
+}
+
+static int quantize(const cli_command *command, mpk_context *cx, arena *a, quantize_arguments *args)
+{
+    str source = {0};
+    int code = CLI_DONE;
+    if (args->calibrate)
+        code = cli_read_text(command, cx, a, NULL, args->calibrate, NULL, &source);
+    return code == CLI_DONE ? write_file(command, cx, a, args, source) : code;
+}
+
+static int measure(const cli_command *command, const quantize_arguments *args)
+{
+    const cli_perplexity wanted = {.model = args->output,
+                                   .base = args->model,
+                                   .file = args->report,
+                                   .windows = args->windows,
+                                   .threads = args->threads,
+                                   .json = args->json,
+                                   .quiet = args->quiet};
+    return cli_measure_perplexity(command, &wanted);
 }
 
 static int run(const cli_command *command, void *arguments)
@@ -73,10 +112,12 @@ static int run(const cli_command *command, void *arguments)
     quantize_arguments *args = arguments;
     if (!args->output || !args->type)
         return cli_misuse(command, "give -o FILE and --type TYPE, such as q4_k_m");
+    arena a = {0};
     mpk_context *cx = mpk_context_create();
-    int code = cx ? quantize(command, cx, args) : cli_fail(command, "out of memory");
+    int code = cx ? quantize(command, cx, &a, args) : cli_fail(command, "out of memory");
     mpk_context_free(cx);
-    return code;
+    arena_free(&a);
+    return code == CLI_DONE && args->report ? measure(command, args) : code;
 }
 
 const cli_command cmd_quantize = {

@@ -39,6 +39,8 @@ RT_FN void rt_run_body(rt_machine *rt, rt_worker *w, const rt_task *task, rt_u32
     const cpu_call *c = &m->calls[op];
     ir_box box = box_of(task);
     box.hi[0] = hi0;
+    if (c->subject)
+        m->watcher->see(c->subject, &c->call, &box);
     c->run(&c->call, &box,
            m->scratch + w->index * m->scratch_bytes + (uint64_t)page * m->page_bytes);
 }
@@ -189,6 +191,8 @@ static mpk_status bind_graphs(mpk_context *cx, cpu_machine *m, void *const *weig
             op_bind(g, &g->ops.at[k], m->data[i], m->control.live, &c->call);
             c->body = fast ? cpu_body_choose(&c->call, features) : NULL;
             c->run = c->body ? c->body->run : g->ops.at[k].def->ref;
+            if (m->watcher)
+                c->subject = m->watcher->find(m->watcher->user, g, &g->ops.at[k]);
         }
     }
     return MPK_OK;
@@ -515,6 +519,7 @@ static mpk_status prepare(mpk_context *cx, cpu_machine *m, void *const *weights,
     TRY(make_queues(cx, m, o->queue_entries));
     TRY(allocate_areas(cx, m));
     set_limits(m, o);
+    m->watcher = o->watcher;
     TRY(bind_graphs(cx, m, weights, !o->no_fast_bodies));
     TRY(plan_scratch(cx, m));
     TRY(find_constants(cx, m));

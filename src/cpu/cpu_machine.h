@@ -11,6 +11,7 @@ typedef struct cpu_call {
     op_call call;
     op_body *run;
     const cpu_body *body; /* NULL: the reference code */
+    void *subject;        /* the watcher's; NULL: nobody looks */
 } cpu_call;
 
 /* The first bytes of a weight that a task reads; what comes after them its body asks for itself. */
@@ -47,8 +48,9 @@ typedef struct cpu_machine {
     pthread_t *threads;
     uint32_t n_threads; /* started */
     rt_i32 *token_arena;
-    cpu_weights weights; /* empty: the weights are the caller's */
-    char device[48];     /* in words */
+    cpu_weights weights;            /* empty: the weights are the caller's */
+    const machine_watcher *watcher; /* NULL: none */
+    char device[48];                /* in words */
 } cpu_machine;
 
 static inline cpu_machine *cpu_of(machine *m)

@@ -69,7 +69,8 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
     const cpu_options options = {.no_preload = o->no_preload != 0,
                                  .no_shared_pages = o->no_prefix_cache != 0,
                                  .draft_tokens = o->speculation ? DRAFT_TOKENS : 0,
-                                 .gram_tokens = o->draft_ngram};
+                                 .gram_tokens = o->draft_ngram,
+                                 .watcher = s->watcher};
     cpu_weights weights = {0};
     machine *m;
     (void)d;

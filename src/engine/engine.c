@@ -23,7 +23,7 @@ static mpk_status check_machine(mpk_context *cx, mpk_engine *e)
     return MPK_OK;
 }
 
-static mpk_status start(mpk_context *cx, mpk_engine *e)
+static mpk_status start(mpk_context *cx, mpk_engine *e, const machine_watcher *watcher)
 {
     int error = pthread_mutex_init(&e->mutex, NULL);
     CHECK(cx, !error, MPK_ENOMEM, "no mutex: %s", strerror(error));
@@ -34,21 +34,21 @@ static mpk_status start(mpk_context *cx, mpk_engine *e)
     const machine_weights weights = {e->weights, e->build.options.random_seed,
                                      e->build.model.files.at, e->build.model.files.n};
     TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device, &code,
-                             &weights, &e->machine));
+                             &weights, watcher, &e->machine));
     TRY(check_machine(cx, e));
     TRY(engine_forms_open(cx, e));
     return engine_start_collector(cx, e);
 }
 
 static mpk_status open_engine(mpk_context *cx, const char *model, const mpk_engine_options *options,
-                              mpk_engine *e)
+                              const machine_watcher *watcher, mpk_engine *e)
 {
     TRY(engine_build_open(cx, model, options, true, 0, &e->build));
     uint64_t begin = clock_ns();
     machine_facts facts;
     TRY(engine_bind_weights(cx, e));
-    NOTE(cx, start(cx, e), "starting %s on %s with %u workers", model, e->build.device.name,
-         e->build.plan.threads);
+    NOTE(cx, start(cx, e, watcher), "starting %s on %s with %u workers", model,
+         e->build.device.name, e->build.plan.threads);
     machine_describe(e->machine, &facts);
     e->build.device_ns += facts.device_ns;
     e->build.load_ns += clock_ns() - begin - facts.device_ns - facts.code_wait_ns;
@@ -56,17 +56,24 @@ static mpk_status open_engine(mpk_context *cx, const char *model, const mpk_engi
     return MPK_OK;
 }
 
-mpk_status mpk_engine_open(mpk_context *cx, const char *model, const mpk_engine_options *options,
-                           mpk_engine **out)
+mpk_status engine_open_watched(mpk_context *cx, const char *model,
+                               const mpk_engine_options *options, const machine_watcher *watcher,
+                               mpk_engine **out)
 {
     mpk_engine *e = calloc(1, sizeof *e);
     CHECK(cx, e, MPK_ENOMEM, "out of memory for an engine");
-    mpk_status status = open_engine(cx, model, options, e);
+    mpk_status status = open_engine(cx, model, options, watcher, e);
     if (status == MPK_OK)
         *out = e;
     else
         mpk_engine_close(e);
     return status;
+}
+
+mpk_status mpk_engine_open(mpk_context *cx, const char *model, const mpk_engine_options *options,
+                           mpk_engine **out)
+{
+    return engine_open_watched(cx, model, options, NULL, out);
 }
 
 void mpk_engine_close(mpk_engine *e)

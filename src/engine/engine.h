@@ -18,6 +18,7 @@
  *   engine_profile.c   where a step's time went
  *   engine_graph.c     graph.h
  *   engine_quantize.c  models written as GGUF files
+ *   engine_calibrate.c importances of their weights, from a text
  *   engine_context.c   contexts, memory of the caller
  */
 #ifndef ENGINE_H
@@ -176,11 +177,18 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
 typedef struct engine_code {
     str code, key;
 } engine_code;
-/* Start the image on the device. */
+/* Start the image on the device.  watcher: NULL, or of a program on the CPU. */
 mpk_status engine_start_machine(mpk_context *cx, const program_image *image,
                                 const mpk_engine_options *o, const target_device *device,
                                 const engine_code *code, const machine_weights *weights,
-                                machine **out);
+                                const machine_watcher *watcher, machine **out);
+
+/* ---- engine.c ---- */
+
+/* mpk_engine_open; watcher, on the CPU: borrowed until the engine closes. */
+mpk_status engine_open_watched(mpk_context *cx, const char *model,
+                               const mpk_engine_options *options, const machine_watcher *watcher,
+                               mpk_engine **out);
 
 /* ---- engine_cache.c ---- */
 

@@ -250,7 +250,7 @@ static void keep_made(mpk_context *cx, void *user, str code)
 mpk_status engine_start_machine(mpk_context *cx, const program_image *image,
                                 const mpk_engine_options *o, const target_device *device,
                                 const engine_code *code, const machine_weights *weights,
-                                machine **out)
+                                const machine_watcher *watcher, machine **out)
 {
     mpk_engine_options told = *o;
     made_for of = {device->target, image, code->key};
@@ -261,6 +261,7 @@ mpk_status engine_start_machine(mpk_context *cx, const program_image *image,
         .code_may_differ = code->key.at != NULL,
         .made = code->key.at ? keep_made : NULL,
         .made_user = &of,
+        .watcher = watcher,
         .progress = tell_progress,
         .progress_user = &told,
     };

@@ -235,7 +235,7 @@ static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_co
             .at = find_binding(n_constants, constants, p->image.weights[i].name)->data,
             .dtype = p->image.weights[i].dtype};
     return engine_start_machine(cx, &p->image, options, &p->device, &(engine_code){0},
-                                &(machine_weights){.at = weights}, &p->machine);
+                                &(machine_weights){.at = weights}, NULL, &p->machine);
 }
 
 static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants,

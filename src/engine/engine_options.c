@@ -182,5 +182,10 @@ mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_opti
                    sizeof *to));
     CHECK(cx, to->type, MPK_EARG,
           "mpk_quantize_options.type is NULL: name the type of the weights");
+    CHECK(cx, to->calibration || !to->calibration_bytes, MPK_EARG,
+          "mpk_quantize_options.calibration is NULL, and calibration_bytes is %zu",
+          to->calibration_bytes);
+    CHECK(cx, to->threads <= ENGINE_MAX_BATCH, MPK_EARG,
+          "mpk_quantize_options.threads is %u, expected at most %d", to->threads, ENGINE_MAX_BATCH);
     return MPK_OK;
 }

@@ -1,10 +1,10 @@
 /* engine_quantize.c - mpk_quantize: a model becomes a GGUF file of other types (src/load/quantize.c
- * does the work). */
-#include "engine/engine.h"
-#include "load/quantize.h"
+ * does the work), by importances if there is a text to read (engine_calibrate.c). */
+#include "engine/engine_calibrate.h"
 
 /* What was written, as mpk.h tells it. */
-static mpk_status print_result(mpk_context *cx, const quantize_result *r, char **json)
+static mpk_status print_result(mpk_context *cx, const quantize_result *r, size_t n_tokens,
+                               char **json)
 {
     text t = {0};
     const char *comma = "";
@@ -16,7 +16,10 @@ static mpk_status print_result(mpk_context *cx, const quantize_result *r, char *
         text_print(&t, "%s\"%s\": %u", comma, ir_dtype_table[i].name, r->n_tensors[i]);
         comma = ", ";
     }
-    text_print(&t, "}}");
+    text_print(&t, "}");
+    if (n_tokens)
+        text_print(&t, ", \"calibration_tokens\": %zu", n_tokens);
+    text_print(&t, "}");
     if (t.failed) {
         text_free(&t);
         FAIL(cx, MPK_ENOMEM, "out of memory for a report");
@@ -25,14 +28,19 @@ static mpk_status print_result(mpk_context *cx, const quantize_result *r, char *
     return MPK_OK;
 }
 
-static mpk_status quantize(mpk_context *cx, const load_model *m, const char *path,
+static mpk_status quantize(mpk_context *cx, arena *a, const load_model *m, const char *path,
                            const mpk_quantize_options *o, char **json)
 {
     quantize_options options = {.progress = o->progress, .progress_user = o->progress_user};
     quantize_result result;
+    engine_calibration found = {0};
     TRY(quantize_find_mix(cx, str_from(o->type), &options.mix));
+    if (o->calibration) {
+        NOTE(cx, engine_calibrate(cx, a, m, o, &found), "calibrating %s", m->path.at);
+        options.importance = &found.importance;
+    }
     TRY(quantize_model(cx, m, path, &options, &result));
-    return json ? print_result(cx, &result, json) : MPK_OK;
+    return json ? print_result(cx, &result, found.n_tokens, json) : MPK_OK;
 }
 
 mpk_status mpk_quantize(mpk_context *cx, const char *model, const char *path,
@@ -40,9 +48,11 @@ mpk_status mpk_quantize(mpk_context *cx, const char *model, const char *path,
 {
     mpk_quantize_options o;
     load_model m;
+    arena a = {0};
     TRY(engine_read_quantize_options(cx, options, &o));
     NOTE(cx, load_open(cx, model, &m), "loading %s", model);
-    mpk_status status = quantize(cx, &m, path, &o, json);
+    mpk_status status = quantize(cx, &a, &m, path, &o, json);
     load_close(&m);
+    arena_free(&a);
     return status;
 }

@@ -20,6 +20,7 @@
 
 #include "base/file.h"
 #include "host/books.h"
+#include "ir/op.h"
 
 typedef struct machine machine;
 
@@ -91,6 +92,16 @@ typedef struct machine_weights {
     const file_map *files;
     size_t n_files;
 } machine_weights;
+
+/* Somebody who looks at operators while a machine of the host's processors runs. */
+typedef struct machine_watcher {
+    /* When the machine starts: what `see` gets for an operator; NULL: nobody looks at it. */
+    void *(*find)(void *user, const ir_graph *g, const ir_op *op);
+    /* By a worker, before the code of each task of the operator: its inputs are there.  Workers
+     * call it at the same time. */
+    void (*see)(void *subject, const op_call *call, const ir_box *box);
+    void *user;
+} machine_watcher;
 
 /* Where the time of an operator's tasks went in the last step of a graph that the machine ran:
  * cycles, means over its tasks. */

@@ -65,6 +65,7 @@ typedef struct target_start {
     /* Code was compiled: its bytes, borrowed until the function returns.  NULL: nobody keeps it. */
     void (*made)(mpk_context *cx, void *user, str code);
     void *made_user;
+    const machine_watcher *watcher; /* until the machine stops; for the CPU alone.  NULL: nobody */
     /* How far starting is, 0 to 1; anything but MPK_OK gives up with that status. */
     mpk_status (*progress)(mpk_context *cx, void *user, const char *stage, double done);
     void *progress_user;

@@ -7,7 +7,7 @@
  * of a step are given while those of the step before are under way. One lane of the loader asks for
  * the pages: all 32 together take longer for a page than the copy does.  Squares for an rms_norm
  * are summed from the stages of x while products read them too, in the first pass alone: the passes
- * behind it find the sums of the first TILE_KEPT turns in scratch. Columns are added in the same
+ * behind it find the factors of the first TILE_KEPT turns in scratch. Columns are added in the same
  * order whatever the number of tokens alive. Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64
  * x 256 x 16; 16 KB of x and 32 KB of w from L2.
  *
@@ -94,19 +94,60 @@ MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
 /* What a warpgroup's thread needs to know of a turn. */
 struct box_turn {
     const rt_map *x; /* its map */
-    char *s_x;       /* stages */
-    rt_u64 *full;    /* [MPK_BOXES] their barriers */
-    int row;         /* first token */
+    int row;         /* first token; ~row: its squares are to be summed: one register for both */
     rt_u32 turn;     /* of the first step */
+    int steps;
 };
+
+/* This warpgroup's part of the scratch; said so that its address is no 64-bit value. */
+MPK_FN char *box_scratch(void)
+{
+    return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * TILE_X;
+}
+MPK_FN char *box_stage(rt_u32 turn)
+{
+    return box_scratch() + turn % MPK_BOXES * TILE_STAGE;
+}
+/* The barriers of its stages. */
+MPK_FN rt_u64 *box_full(void)
+{
+    return mpk_w.box_full[mpk_thread() / 128];
+}
 
 /* Boxes of x of a step, by one thread. */
 MPK_FN void box_ask(const box_turn &b, int step)
 {
-    const rt_u32 stage = (b.turn + (rt_u32)step) % MPK_BOXES;
-    ptx_barrier_expect(&b.full[stage], TILE_STAGE);
-    ptx_copy_box(ptx_shared(b.s_x + stage * TILE_STAGE), b.x, step * TILE_BOX_COLUMNS, b.row,
-                 &b.full[stage]);
+    const rt_u32 turn = b.turn + (rt_u32)step;
+    rt_u64 *full = box_full() + turn % MPK_BOXES;
+    ptx_barrier_expect(full, TILE_STAGE);
+    ptx_copy_box(ptx_shared(box_stage(turn)), b.x, step * TILE_BOX_COLUMNS, b.row ^ b.row >> 31,
+                 full);
+}
+
+/* Take the pages of the next step, which lie together; the number of the first. */
+template <int PAGES> MPK_FN rt_u32 box_take(mpk_ring *ring)
+{
+    rt_u32 first, second;
+    ring_take(ring, &first);
+    if (PAGES == 2) {
+        if (ring->at == 0) { /* it was the last of the ring, and left out */
+            ring_release(first);
+            ring_take(ring, &first);
+        }
+        ring_take(ring, &second);
+    }
+    __syncwarp(); /* barriers and products take whole warps */
+    return first;
+}
+
+template <int PAGES> MPK_FN void box_release(rt_u32 first)
+{
+    __syncwarp();
+    if (mpk_thread() % 32 == 0) {
+        ptx_barrier_arrive(&mpk_w.empty[first]);
+        if (PAGES == 2)
+            ptx_barrier_arrive(&mpk_w.empty[first + 1]);
+    }
 }
 
 /* A stage: x in rows of 64 columns, 1 KB from a group of w to the next. */
@@ -125,24 +166,67 @@ template <int N> MPK_FN void box_multiply(const char *s_x, const char *s_w, floa
     }
 }
 
+MPK_FN float box_square(const mpk_words &v, float square)
+{
+    const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const float a = ptx_low_bf16(words[e]), b = ptx_high_bf16(words[e]);
+        square = fmaf(b, b, fmaf(a, a, square));
+    }
+    return square;
+}
+
 /* A thread has pieces of 8 columns of four tokens, 16 apart; the swizzle moves pieces within a
  * token's row. */
 MPK_FN void box_add_squares(const char *s_x, float *square)
 {
-    const int i = mpk_thread() % 128;
+    s_x += mpk_thread() % 128 * 16;
 #pragma unroll
-    for (int m = 0; m < 4; m++) {
-        const mpk_words v = ptx_load_shared_words(s_x + (i + 128 * m) * 16);
-        const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const float a = ptx_low_bf16(words[e]), b = ptx_high_bf16(words[e]);
-            square[m] = fmaf(b, b, fmaf(a, a, square[m]));
-        }
+    for (int m = 0; m < 4; m += 2) {
+        const mpk_words a = ptx_load_shared_words(s_x + 2048 * m),
+                        b = ptx_load_shared_words(s_x + 2048 * m + 2048);
+        square[m] = box_square(a, square[m]);
+        square[m + 1] = box_square(b, square[m + 1]);
     }
 }
 
-MPK_FN void box_put_squares(float *square, float *s_square)
+/* All columns, N rows of w; sum[N / 2] per lane, as ptx_group_multiply leaves it.  The code of this
+ * loop and of the end of a tile keeps few values besides the sums: what does not fit the registers
+ * would come from L2, as the clerk's acquires empty the L1 cache. */
+template <int N>
+MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *square)
+{
+    constexpr int PAGES = N > 128 ? 2 : 1;
+    const bool asks = mpk_thread() % 128 == 0;
+    rt_u32 before = 0;
+    for (int i = 0; i < MPK_BOXES - 1 && i < b.steps && asks; i++)
+        box_ask(b, i);
+    for (int step = 0; step < b.steps; step++) {
+        const rt_u32 page = box_take<PAGES>(ring), turn = b.turn + (rt_u32)step;
+        const char *s_x = box_stage(turn);
+        mpk_barrier_wait(box_full() + turn % MPK_BOXES, turn / MPK_BOXES & 1);
+        __syncwarp();
+        ptx_group_begin();
+        box_multiply<N>(s_x, mpk_s + page * MPK_PAGE_BYTES, sum);
+        ptx_group_commit();
+        if (b.row < 0)
+            box_add_squares(s_x, square);
+        if (step) {
+            ptx_group_wait<1>();
+            box_release<PAGES>(before);
+        }
+        before = page;
+        tile_meet();
+        if (asks && step + MPK_BOXES - 1 < b.steps)
+            box_ask(b, step + MPK_BOXES - 1);
+    }
+    ptx_group_wait<0>();
+    box_release<PAGES>(before);
+}
+
+/* The factors of the warpgroup's 64 tokens: 1, or those of an rms_norm by its sums of squares. */
+MPK_FN void box_put_scales(const tile_shape &s, float *square, float *s_scale)
 {
     const int i = mpk_thread() % 128;
 #pragma unroll
@@ -151,54 +235,42 @@ MPK_FN void box_put_squares(float *square, float *s_square)
         for (int d = 1; d < 8; d *= 2)
             square[m] += __shfl_xor_sync(0xffffffffu, square[m], d);
         if (i % 8 == 0)
-            s_square[i / 8 + 16 * m] = square[m];
+            s_scale[i / 8 + 16 * m] = s.norm ? tile_scale_of(square[m], s.columns, s.eps) : 1;
     }
-}
-
-/* All columns, N rows of w; sum[N / 2] per lane, as ptx_group_multiply leaves it. */
-template <int N>
-MPK_FN void box_columns(const box_turn &b, const tile_pass &q, bool squares, mpk_ring *ring,
-                        float *sum, float *square)
-{
-    const bool asks = mpk_thread() % 128 == 0;
-    const int steps = q.steps;
-    rt_u32 before = 0;
-    for (int i = 0; i < MPK_BOXES - 1 && i < steps && asks; i++)
-        box_ask(b, i);
-    for (int step = 0; step < steps; step++) {
-        const rt_u32 page = tile_take(q, ring), turn = b.turn + (rt_u32)step;
-        const char *s_x = b.s_x + turn % MPK_BOXES * TILE_STAGE;
-        mpk_barrier_wait(&b.full[turn % MPK_BOXES], turn / MPK_BOXES & 1);
-        __syncwarp();
-        ptx_group_begin();
-        box_multiply<N>(s_x, mpk_s + page * MPK_PAGE_BYTES, sum);
-        ptx_group_commit();
-        if (squares)
-            box_add_squares(s_x, square);
-        if (step) {
-            ptx_group_wait<1>();
-            tile_release(q, before);
-        }
-        before = page;
-        tile_meet();
-        if (asks && step + MPK_BOXES - 1 < steps)
-            box_ask(b, step + MPK_BOXES - 1);
-    }
-    ptx_group_wait<0>();
-    tile_release(q, before);
 }
 
 /* ---- the end of a tile ---- */
+
+/* Where a warp's 16 tokens and the pass's groups go. */
+struct box_end {
+    rt_u64 y, residual; /* addresses of the first token's first column; residual 0: none */
+    rt_u32 row_bytes;   /* of both */
+    int tokens, groups; /* alive; that there are */
+};
+
+MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int group, int groups)
+{
+    const int column = group << (s.activation != ACTIVATE_NONE ? 2 : 3);
+    const rt_u64 at = ((rt_u64)(rt_u32)row * (rt_u32)s.rows + (rt_u32)column) * 2;
+    box_end e;
+    e.y = t.e->at[s.y] + at;
+    e.residual = s.residual >= 0 ? t.e->at[s.residual] + at : 0;
+    e.row_bytes = (rt_u32)s.rows * 2;
+    e.tokens = (int)t.hi0 - row;
+    e.groups = groups;
+    return e;
+}
 
 /* Eight sums of a row. */
 struct box_sums {
     float at[8];
 };
 
-MPK_FN box_sums box_get(const float *s_sum, float scale)
+MPK_FN box_sums box_get(const float *s_sum, const float *s_scale)
 {
     const mpk_words a = ptx_load_shared_words(s_sum), b = ptx_load_shared_words(s_sum + 4);
     const rt_u32 words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    const float scale = *s_scale;
     box_sums v;
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -206,7 +278,7 @@ MPK_FN box_sums box_get(const float *s_sum, float scale)
     return v;
 }
 
-MPK_FN void box_store(rt_u16 *y, const box_sums &v, const mpk_words &residual)
+MPK_FN void box_store(rt_u64 y, const box_sums &v, const mpk_words &residual)
 {
     const rt_u32 r[4] = {residual.x, residual.y, residual.z, residual.w};
     rt_u32 words[4];
@@ -214,89 +286,131 @@ MPK_FN void box_store(rt_u16 *y, const box_sums &v, const mpk_words &residual)
     for (int i = 0; i < 4; i++)
         words[i] =
             ptx_pack_bf16(v.at[2 * i] + ptx_low_bf16(r[i]), v.at[2 * i + 1] + ptx_high_bf16(r[i]));
-    ptx_store_words(y, {words[0], words[1], words[2], words[3]});
+    ptx_store_words((void *)y, {words[0], words[1], words[2], words[3]});
 }
 
-MPK_FN void box_store_pairs(rt_u16 *y, const box_sums &v, int activation)
+/* Unit u, 64 rows of w.  A lane has one group of every fourth token, four in all; two at a time, so
+ * that loads overlap. */
+MPK_FN void box_finish(const box_end &e, int u, const float *s_sum, const float *s_scale)
 {
-    float a[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        a[i] = tile_activate(activation, v.at[2 * i]) * v.at[2 * i + 1];
-    ptx_store_two_words(y, ptx_pack_bf16(a[0], a[1]), ptx_pack_bf16(a[2], a[3]));
-}
-
-/* A warp's 16 tokens from `row` on and 8 groups from `group` on; s_sum f32[16][TILE_ROW].  A lane
- * has one group of every fourth token. */
-MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, int row, int group,
-                       const float *s_sum, const float *s_square)
-{
-    const int lane = mpk_thread() % 32, activation = s.activation, rows = s.rows;
-    const int column = (group + lane % 8) << (activation != ACTIVATE_NONE ? 2 : 3);
-    row += lane / 8;
-    if (column >= (int)t.e->hi[1])
-        return;
-    const rt_u64 at = (rt_u64)row * rows + column;
-    rt_u16 *y = mpk_at<rt_u16>(t, s.y) + at;
-    s_sum += lane / 8 * TILE_ROW + lane % 8 * 8;
-    s_square += lane / 8;
-    const int tokens = (int)t.hi0 - row;
-    if (activation != ACTIVATE_NONE) {
-#pragma unroll 1
-        for (int i = 0; i < 16 && i < tokens; i += 4)
-            box_store_pairs(y + (rt_u64)i * rows,
-                            box_get(s_sum + i * TILE_ROW,
-                                    s.norm ? tile_scale_of(s_square[i], s.columns, s.eps) : 1),
-                            activation);
-        return;
-    }
+    const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
+    const rt_u64 at = (rt_u64)((rt_u32)first * e.row_bytes + (rt_u32)group * 16);
+    const rt_u32 further = 4 * e.row_bytes;
+    const int tokens = group < e.groups ? e.tokens - first : 0;
     mpk_words residual[4] = {};
-    if (s.residual >= 0)
+    if (e.residual)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            ptx_load_words_if(mpk_at<const rt_u16>(t, s.residual) + at + (rt_u64)(4 * i) * rows,
-                              4 * i < tokens, &residual[i]);
+            ptx_load_words_if((const void *)(e.residual + at + (rt_u32)i * further), 4 * i < tokens,
+                              &residual[i]);
+    s_sum += first * TILE_ROW + lane % 8 * 8;
+    s_scale += first;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i += 2) {
+        const box_sums a = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i),
+                       b = box_get(s_sum + (4 * i + 4) * TILE_ROW, s_scale + 4 * i + 4);
         if (4 * i < tokens)
-            box_store(y + (rt_u64)(4 * i) * rows,
-                      box_get(s_sum + 4 * i * TILE_ROW,
-                              s.norm ? tile_scale_of(s_square[4 * i], s.columns, s.eps) : 1),
-                      residual[i]);
+            box_store(e.y + at + (rt_u32)i * further, a, residual[i]);
+        if (4 * i + 4 < tokens)
+            box_store(e.y + at + (rt_u32)(i + 1) * further, b, residual[i + 1]);
+    }
+}
+
+/* All units, one after the other; unrolled, so that sums give their registers back. */
+template <int N>
+MPK_FN void box_put(const box_end &e, const float *sum, float *s_sum, const float *s_scale)
+{
+#pragma unroll
+    for (int u = 0; u < N / 64; u++)
+        if (u * TILE_GROUPS < e.groups) {
+            tile_put(sum + 32 * u, s_sum);
+            __syncwarp();
+            box_finish(e, u, s_sum, s_scale);
+            __syncwarp();
+        }
+}
+
+/* Rows of w are pairs: the sums of a gate and of what it lets through become one value, in place.
+ * A lane then has of group n column lane % 4 of tokens lane / 4 (sum[2 n]) and 8 more. */
+template <int N> MPK_FN void box_gate(int activation, float *sum, const float *s_scale)
+{
+    const int g = mpk_thread() % 32 / 4;
+    const float scale[2] = {s_scale[g], s_scale[g + 8]};
+    if (activation == ACTIVATE_GELU)
+#pragma unroll
+        for (int i = 0; i < N / 4; i++)
+            sum[i] = activate_gelu(sum[2 * i] * scale[i % 2]) * (sum[2 * i + 1] * scale[i % 2]);
+    else
+#pragma unroll
+        for (int i = 0; i < N / 4; i++)
+            sum[i] = tile_activate(activation == ACTIVATE_SILU ? ACTIVATE_SILU : ACTIVATE_GELU_TANH,
+                                   sum[2 * i] * scale[i % 2]) *
+                     (sum[2 * i + 1] * scale[i % 2]);
+}
+
+/* Two groups of a token: words of two neighbours, which lanes side by side have one of each. */
+MPK_FN rt_u32 box_pair(float first, float second)
+{
+    const bool odd = mpk_thread() % 2;
+    const float other = __shfl_xor_sync(0xffffffffu, odd ? first : second, 1);
+    return odd ? ptx_pack_bf16(other, second) : ptx_pack_bf16(first, other);
+}
+
+enum { BOX_ROW = 272 }; /* bytes from a token to the next of gated columns in scratch */
+
+/* The same where rows of w are pairs: columns of y go through scratch as bf16. */
+template <int N>
+MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_y,
+                          const float *s_scale)
+{
+    const int lane = mpk_thread() % 32;
+    char *to = s_y + lane / 4 * BOX_ROW + lane % 2 * 8 + lane % 4 / 2 * 4;
+    box_gate<N>(activation, sum, s_scale);
+#pragma unroll
+    for (int n = 0; n < N / 8; n += 2) {
+        *(rt_u32 *)(to + 8 * n) = box_pair(sum[2 * n], sum[2 * n + 2]);
+        *(rt_u32 *)(to + 8 * BOX_ROW + 8 * n) = box_pair(sum[2 * n + 1], sum[2 * n + 3]);
+    }
+    __syncwarp();
+    if (lane < e.groups)
+#pragma unroll 4
+        for (int i = 0; i < 16 && i < e.tokens; i++) {
+            const uint2 v = *(const uint2 *)(s_y + i * BOX_ROW + lane * 8);
+            ptx_store_two_words((void *)(e.y + (rt_u64)((rt_u32)i * e.row_bytes) + lane * 8), v.x,
+                                v.y);
+        }
 }
 
 /* ---- a turn of a pass ---- */
 
-/* first: number of its first group; row: of this warpgroup's first token; s_square: place of its
- * tokens' sums of squares, which are there unless they are to be summed. */
+/* first: number of its first group; row: of this warpgroup's first token; s_scale: place of its
+ * tokens' factors, which are there unless `anew`. */
 template <int N>
 MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first,
-                       int row, bool squares, float *s_square, mpk_ring *ring)
+                       int row, bool anew, float *s_scale, mpk_ring *ring)
 {
     const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4;
-    char *s_x = t.s_scratch + half * TILE_X;
-    float *s_sum = (float *)s_x + warp * 16 * TILE_ROW, sum[N / 2], square[4] = {0, 0, 0, 0};
-    const box_turn b = {(const rt_map *)t.e->maps, s_x, mpk_w.box_full[half], row,
-                        mpk_w.box_turn[half]};
+    float sum[N / 2], square[4] = {0, 0, 0, 0};
+    const box_turn b = {(const rt_map *)t.e->maps, anew && s.norm ? ~row : row,
+                        mpk_w.box_turn[half], q.steps};
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
     ptx_fence_shared(); /* stages were sums, or another task's */
     ptx_fence_bulk();   /* and x was written by ordinary stores */
     tile_meet();
-    box_columns<N>(b, q, squares, ring, sum, square);
-    if (squares)
-        box_put_squares(square, s_square);
+    box_columns<N>(b, ring, sum, square);
+    if (anew)
+        box_put_scales(s, square, s_scale);
     tile_meet(); /* stages of x give way to sums */
     if (thread % 128 == 0)
-        mpk_w.box_turn[half] = b.turn + (rt_u32)q.steps;
-#pragma unroll 1
-    for (int u = 0; u < N / 64 && TILE_GROUPS * u < q.groups; u++) {
-        tile_put_unit<N>(sum, u, s_sum);
-        __syncwarp();
-        box_finish(t, s, row + 16 * warp, first + TILE_GROUPS * u, s_sum, s_square + 16 * warp);
-        __syncwarp();
-    }
+        mpk_w.box_turn[half] = b.turn + (rt_u32)b.steps;
+    const box_end e = box_end_of(t, s, row + 16 * warp, first, q.groups);
+    char *s_own = box_scratch() + warp * 16 * TILE_ROW * 4;
+    if (s.activation != ACTIVATE_NONE)
+        box_put_pairs<N>(e, s.activation, sum, s_own, s_scale + 16 * warp);
+    else
+        box_put<N>(e, sum, (float *)s_own, s_scale + 16 * warp);
     tile_meet(); /* and sums to stages */
 }
 
@@ -305,16 +419,16 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
                     int at, int turn, int row, mpk_ring *ring)
 {
     const int half = mpk_thread() / 128;
-    const bool squares = s.norm && (at == 0 || turn >= TILE_KEPT);
-    float *s_square =
-        (float *)(t.s_scratch + TILE_SCALES) + (turn % TILE_KEPT * 2 + half) * TILE_TOKENS;
+    const bool anew = at == 0 || turn >= TILE_KEPT;
+    float *s_scale = (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_SCALES) +
+                     (turn % TILE_KEPT * 2 + half) * TILE_TOKENS;
     row += half * TILE_TOKENS;
     if (q.pages == 1)
-        box_run_as<128>(t, s, q, p.first + at, row, squares, s_square, ring);
+        box_run_as<128>(t, s, q, p.first + at, row, anew, s_scale, ring);
     else if (q.groups <= TILE_MOST)
-        box_run_as<192>(t, s, q, p.first + at, row, squares, s_square, ring);
+        box_run_as<192>(t, s, q, p.first + at, row, anew, s_scale, ring);
     else
-        box_run_as<256>(t, s, q, p.first + at, row, squares, s_square, ring);
+        box_run_as<256>(t, s, q, p.first + at, row, anew, s_scale, ring);
 }
 
 #endif

@@ -65,16 +65,6 @@ MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt
     __syncwarp();
 }
 
-/* No more than n pages under way. */
-MPK_FN void tile_settle(mpk_load &l, rt_u32 n)
-{
-    for (; l.flying > n; l.flying--) {
-        mpk_barrier_wait(&mpk_w.full[l.tail.first + l.tail.at], l.tail.parity);
-        ring_next(&l.tail);
-    }
-    l.in_flight = n;
-}
-
 /* All columns of a thin task, of each group a piece for a page; by 256, as packed groups are
  * padded. */
 MPK_FN void tile_load_thin(mpk_load &l, const tile_plan &p, const tile_shape &s, const char *from,
@@ -102,7 +92,7 @@ MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
 #if MPK_MAPS
     if (p.boxed) {
         box_load(l, p, s);
-        tile_settle(l, in_flight);
+        load_settle(l, in_flight);
         return;
     }
 #endif
@@ -116,7 +106,7 @@ MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
             for (int step = 0; step < q.steps && !l.cancelled; step++)
                 tile_load_step(l, q, base + step * TILE_PIECE, group_bytes, !p.wide);
     }
-    tile_settle(l, in_flight);
+    load_settle(l, in_flight);
 }
 
 /* ---- x into shared memory ---- */
@@ -510,6 +500,10 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
 {
     const int half = mpk_thread() / 128;
     mpk_ring ring = *t.ring;
+    if (MPK_REGIMES > 1) { /* no JIT tasks, one ring: constants take no registers */
+        ring.first = 0;
+        ring.n = MPK_PAGES;
+    }
     for (int i = 0;; i++) {
         /* Worked out again each time: the products want the registers. */
         const tile_plan p = tile_plan_of(t.e, s);

@@ -146,6 +146,16 @@ MPK_FN void load_from(mpk_load *l, const void *from, rt_u32 n_bytes)
     }
 }
 
+/* No more than n pages under way. */
+MPK_FN void load_settle(mpk_load &l, rt_u32 n)
+{
+    for (; l.flying > n; l.flying--) {
+        mpk_barrier_wait(&mpk_w.full[l.tail.first + l.tail.at], l.tail.parity);
+        ring_next(&l.tail);
+    }
+    l.in_flight = n;
+}
+
 /* Once, before anything is loaded. */
 MPK_FN void load_begin(mpk_load *l, rt_u32 first, rt_u32 n)
 {
@@ -180,6 +190,30 @@ MPK_FN int load_needs_step(mpk_load *l)
         l->known = l->step + 1;
     }
     return 1;
+}
+
+/* What the task's event waits for may be read and copied from here on: wait until it is activated.
+ * It is no quiet task.  All that stands before it in the lists has been asked for, so it does not
+ * wait for itself.  0: it does not come. */
+MPK_FN int load_needs_event(mpk_load *l)
+{
+    if (!load_needs_step(l))
+        return 0;
+    if (mpk_w.mode != RT_SERVE)
+        return 1;
+    const rt_word *counter = mpk_w.counters + l->e->depends;
+    const rt_u32 wanted = l->e->needed * mpk_w.epoch;
+    /* one lane looks, now and then: each acquire empties the L1 cache of the bodies that are run */
+    bool came = false;
+    for (bool over = false; !came && !over; over = __any_sync(0xffffffffu, load_is_over(l))) {
+        came = threadIdx.x % 32 == 0 && (rt_i32)(mpk_load_counter(counter) - wanted) >= 0;
+        came = __any_sync(0xffffffffu, came);
+        if (!came)
+            __nanosleep(200);
+    }
+    l->cancelled = !came;
+    ptx_fence_bulk();
+    return !l->cancelled;
 }
 
 #endif

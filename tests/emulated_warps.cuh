@@ -405,6 +405,7 @@ static inline rt_u32 ptx_load_flag(const rt_u32 *p)
     emulated_yield(); /* whoever looks at a flag again and again lets others go on */
     return *p;
 }
+static inline void __nanosleep(rt_u32) {}
 static inline rt_u32 ptx_acquire_flag(const rt_u32 *p)
 {
     return *p;
@@ -712,80 +713,6 @@ static inline void ptx_load_matrices_turned(rt_u32 *r, const void *row)
                    2);
 }
 
-/* A warpgroup's product. */
-struct emulated_group {
-    emulated_meeting meeting;
-    float *sums[128];
-    rt_u64 a, b;
-};
-static emulated_group emulated_groups[EMULATED_BODIES / 128];
-
-static inline rt_u64 ptx_matrix(const void *first, rt_u32 group_bytes)
-{
-    if (ptx_shared(first) % 32)
-        abort();
-    return (rt_u64)(ptx_shared(first) >> 4) | (rt_u64)(group_bytes >> 4) << 32;
-}
-static inline rt_u64 ptx_matrix_of_rows(const void *first)
-{
-    if (ptx_shared(first) % 1024)
-        abort();
-    return (rt_u64)(ptx_shared(first) >> 4) | (rt_u64)(1024 >> 4) << 32 | (rt_u64)1 << 62;
-}
-static inline void ptx_group_begin(void) {}
-static inline void ptx_group_commit(void) {}
-template <int N> static inline void ptx_group_wait(void) {}
-
-/* Element (row, k) of a matrix in the 64-byte swizzle, or of one in rows of 128 bytes. */
-static inline float emulated_element(rt_u64 matrix, int row, int k)
-{
-    const bool of_rows = matrix >> 62;
-    rt_u32 at = ((rt_u32)matrix & 0x3fff) * 16 + row / 8 * ((rt_u32)(matrix >> 32 & 0x3fff) * 16) +
-                row % 8 * (of_rows ? 128 : 64) + k * 2;
-    rt_u16 bits;
-    memcpy(&bits, mpk_s + (at ^ (at >> 7 & (of_rows ? 7 : 3)) << 4), 2);
-    return ptx_low_bf16(bits);
-}
-template <int N> static void emulated_group_multiply(void)
-{
-    const emulated_group *g = &emulated_groups[emulated_now->number / 128];
-    float a[64][16], b[16][N], sum[64][N];
-    for (int k = 0; k < 16; k++) {
-        for (int m = 0; m < 64; m++)
-            a[m][k] = emulated_element(g->a, m, k);
-        for (int n = 0; n < N; n++)
-            b[k][n] = emulated_element(g->b, n, k);
-    }
-    memset(sum, 0, sizeof sum);
-    emulated_product<N>(a, b, 64, sum);
-    for (int i = 0; i < 128; i++)
-        for (int e = 0; e < N / 2; e++)
-            g->sums[i][e] +=
-                sum[i / 32 * 16 + i % 32 / 4 + e % 4 / 2 * 8][e / 4 * 8 + i % 4 * 2 + e % 2];
-}
-template <int N> static inline void emulated_group_product(float *c, rt_u64 a, rt_u64 b)
-{
-    emulated_group *g = &emulated_groups[emulated_now->number / 128];
-    g->sums[emulated_now->number % 128] = c;
-    g->a = a;
-    g->b = b;
-    emulated_meet(&g->meeting, 128, emulated_group_multiply<N>);
-}
-static inline void ptx_group_multiply_64(float *c, rt_u64 a, rt_u64 b)
-{
-    emulated_group_product<64>(c, a, b);
-}
-static inline void ptx_group_multiply_128(float *c, rt_u64 a, rt_u64 b)
-{
-    emulated_group_product<128>(c, a, b);
-}
-static inline void ptx_group_multiply_192(float *c, rt_u64 a, rt_u64 b)
-{
-    emulated_group_product<192>(c, a, b);
-}
-static inline void ptx_group_multiply_256(float *c, rt_u64 a, rt_u64 b)
-{
-    emulated_group_product<256>(c, a, b);
-}
+#include "tests/emulated_groups.cuh"
 
 #endif

@@ -243,6 +243,14 @@ static const char *const paged_graphs[] = {
               "= 2, head_size = 64}\n",
     "input %q : bf16[100, 16, 128] live=tokens\n" PLACES(
         "100", "1", "3", "4", "8", "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
+    "input %q : bf16[150, 8, 128] live=tokens\n" PLACES(
+        "150", "3", "4", "13", "2", "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
+    "input %q : bf16[130, 3, 64] live=tokens\n" PLACES(
+        "130", "2", "5", "12", "1",
+        "64") "%y = attention(%q, %kc, %vc, %p, %s, %pages) {window = 90}\n",
+    "input %q : bf16[131, 10, 128] live=tokens\n" PLACES(
+        "131", "90", "5", "400", "2",
+        "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages) {window = 150}\n",
     "input %q : bf16[33, 16, 128] live=tokens\n" PLACES(
         "33", "3", "4", "13", "8",
         "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages) {window = 90}\n",

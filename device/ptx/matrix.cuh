@@ -109,6 +109,14 @@ MPK_FN rt_u64 ptx_matrix_of_rows(const void *first)
     return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 | (rt_u64)(1024 >> 4) << 32 |
            swizzle_128 << 62;
 }
+/* The same of a matrix in rows of 16 columns in the 32-byte swizzle, 8 rows one behind the other;
+ * its first byte 256-byte aligned. */
+MPK_FN rt_u64 ptx_matrix_of_values(const void *first)
+{
+    const rt_u64 swizzle_32 = 3;
+    return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 | (rt_u64)(256 >> 4) << 32 |
+           swizzle_32 << 62;
+}
 /* Before the first product, and after the sums have been touched otherwise. */
 MPK_FN void ptx_group_begin(void)
 {
@@ -161,6 +169,30 @@ PTX_GROUP_MULTIPLY(192, PTX_NAMES_0 PTX_NAMES_32 PTX_NAMES_64, "%96", "%97", PTX
                    PTX_SUMS_32(c, 32), PTX_SUMS_32(c, 64))
 PTX_GROUP_MULTIPLY(256, PTX_NAMES_0 PTX_NAMES_32 PTX_NAMES_64 PTX_NAMES_96, "%128", "%129",
                    PTX_SUMS_32(c, 0), PTX_SUMS_32(c, 32), PTX_SUMS_32(c, 64), PTX_SUMS_32(c, 96))
+/* The same with a in registers, the operand of a warp's own product: of row lane / 4, columns 2c,
+ * 2c + 1 (a[0]) and 2c + 8, 2c + 9 (a[2]), c = lane % 4; of row lane / 4 + 8 a[1] and a[3]. */
+#define PTX_GROUP_MULTIPLY_OWN(columns, names, name_of_a, name_of_b, ...)                     \
+    MPK_FN void ptx_group_multiply_own_##columns(float *c, const rt_u32 *a, rt_u64 b)         \
+    {                                                                                         \
+        asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                               \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" names \
+                     "}, {" name_of_a "}, " name_of_b ", p, 1, 1, 0;\n}"                      \
+                     : __VA_ARGS__                                                            \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                   \
+    }
+PTX_GROUP_MULTIPLY_OWN(64, PTX_NAMES_0, "%32, %33, %34, %35", "%36", PTX_SUMS_32(c, 0))
+PTX_GROUP_MULTIPLY_OWN(128, PTX_NAMES_0 PTX_NAMES_32, "%64, %65, %66, %67", "%68",
+                       PTX_SUMS_32(c, 0), PTX_SUMS_32(c, 32))
+/* Two warpgroups take turns: one goes on when the other has given it the turn.  Nothing is ordered
+ * by that but the time of their products. */
+MPK_FN void ptx_turn_take(int id)
+{
+    asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory");
+}
+MPK_FN void ptx_turn_give(int id)
+{
+    asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory");
+}
 
 #endif
 

@@ -191,8 +191,8 @@ MPK_FN void lone_ask_values(const mpk_task &t, const attend_shape &s, const lone
 {
     if (a.page < 0)
         return;
-    const char *from =
-        mpk_at<const char>(t, ATTEND_V) + lone_offset<K>(s, k, a) + mpk_thread() % 32 * 8;
+    const char *from = mpk_at<const char>(t, ATTEND_V) + lone_offset<K>(s, k, a) +
+                       kv_values_of_lane(mpk_thread() % 32);
 #pragma unroll
     for (int i = 0; i < K / 8; i++)
         value[i] = ptx_load_two_words(from + i * 256);

@@ -263,7 +263,7 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
           odd = __shfl_sync(0xffffffffu, correction, 8 * c + 4);
 #pragma unroll
     for (int n = 0; n < K / 16; n++) {
-        const char *from = s_value + (quarter * (K / 8) + 2 * n) * 256 + lane * 8;
+        const char *from = s_value + (quarter * (K / 8) + 2 * n) * 256 + kv_values_of_lane(lane);
         uint2 v = *(const uint2 *)from, w = *(const uint2 *)(from + 256);
         a->out[n][0] *= even;
         a->out[n][1] *= odd;

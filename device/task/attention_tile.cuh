@@ -238,7 +238,7 @@ template <int K>
 MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, float scale, bool all,
                         attend_rows<K> *r)
 {
-    const int lane = mpk_thread() % 32;
+    const int at = kv_values_of_lane(mpk_thread() % 32);
     float score[ATTEND_UNIT / 8][4];
     attend_score<K>(s_keys, *r, score);
     if (all)
@@ -252,7 +252,7 @@ MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, floa
                      a2 = ptx_pack_bf16(p[1][0], p[1][1]), a3 = ptx_pack_bf16(p[1][2], p[1][3]);
 #pragma unroll
         for (int n = 0; n < K / 8; n++) {
-            const uint2 w = *(const uint2 *)(s_values + half * 32 * K + n * 256 + lane * 8);
+            const uint2 w = *(const uint2 *)(s_values + half * 32 * K + n * 256 + at);
             ptx_multiply_bf16(r->out[n], a0, a1, a2, a3, w.x, w.y);
         }
     }
@@ -321,18 +321,19 @@ struct attend_sight {
     int from, last, most;
 };
 
-template <int K> MPK_FN attend_sight attend_sight_of(const attend_rows<K> &r)
+/* position, from: of a lane's two rows. */
+MPK_FN attend_sight attend_sight_of(const int *position, const int *from)
 {
     attend_sight a;
-    a.from = r.from[0] > r.from[1] ? r.from[0] : r.from[1];
-    a.last = r.position[0] < r.position[1] ? r.position[0] : r.position[1];
-    a.most = r.position[0] > r.position[1] ? r.position[0] : r.position[1];
+    a.from = from[0] > from[1] ? from[0] : from[1];
+    a.last = position[0] < position[1] ? position[0] : position[1];
+    a.most = position[0] > position[1] ? position[0] : position[1];
 #pragma unroll
     for (int d = 4; d < 32; d *= 2) {
-        const int from = __shfl_xor_sync(0xffffffffu, a.from, d),
+        const int begin = __shfl_xor_sync(0xffffffffu, a.from, d),
                   last = __shfl_xor_sync(0xffffffffu, a.last, d),
                   most = __shfl_xor_sync(0xffffffffu, a.most, d);
-        a.from = from > a.from ? from : a.from;
+        a.from = begin > a.from ? begin : a.from;
         a.last = last < a.last ? last : a.last;
         a.most = most > a.most ? most : a.most;
     }
@@ -347,7 +348,7 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
 {
     constexpr int BYTES = 2 * ATTEND_PAGE * K * 2;
     const attend_source from = attend_source_of<K>(t, s, c);
-    const attend_sight sight = attend_sight_of<K>(*r);
+    const attend_sight sight = attend_sight_of(r->position, r->from);
     const float scale = s.scale;
     char *s_pages = t.s_scratch;
     const int end = c.step + c.n_steps;

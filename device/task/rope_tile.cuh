@@ -235,7 +235,7 @@ MPK_FN void turn_store_block(const mpk_task &t, const turn_shape &s, int token, 
 #pragma unroll
         for (int i = 0; i < 16; i++)
             v[i] = ptx_load_word(from + (rt_u64)i * columns + dim);
-            /* Word 2 c + h of a dim's row: tokens 2c + 8 h and the next. */
+            /* Word h of piece c of a dim, at 2 c + h: tokens 2c + 8 h and the next. */
 #pragma unroll
         for (int c = 0; c < 4; c++)
 #pragma unroll
@@ -246,9 +246,11 @@ MPK_FN void turn_store_block(const mpk_task &t, const turn_shape &s, int token, 
             }
 #pragma unroll
         for (int d = 0; d < 2; d++) {
-            uint4 *at = (uint4 *)(to + kv_value_at(place % TURN_PAGE, dim + d, TURN_PAGE, K, 2));
-            at[0] = make_uint4(row[d][0], row[d][1], row[d][2], row[d][3]);
-            at[1] = make_uint4(row[d][4], row[d][5], row[d][6], row[d][7]);
+            /* pieces 0 and 2 lie side by side, and 1 and 3 */
+            rt_u16 *even = to + kv_value_at(place % TURN_PAGE, dim + d, TURN_PAGE, K, 2),
+                   *odd = to + kv_value_at(place % TURN_PAGE + 2, dim + d, TURN_PAGE, K, 2);
+            *(uint4 *)even = make_uint4(row[d][0], row[d][1], row[d][4], row[d][5]);
+            *(uint4 *)odd = make_uint4(row[d][2], row[d][3], row[d][6], row[d][7]);
         }
     }
 }

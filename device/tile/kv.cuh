@@ -9,8 +9,9 @@
  *           it, token r, dim c at element r * 32 + ((c / 8) ^ (r / 2 % 4)) * 8 + c % 8, as in
  *           packed weights (gen/device_body.h)
  *   values  blocks of 8 dims x 16 tokens, 256 bytes: block (token / 16) * (K / 8) + dim / 8; in it,
- *           dim d, token t at element d * 16 + (t % 8 / 2) * 4 + t / 8 * 2 + t % 2: a lane's two
- *           words are its tokens of a 16 x 8 product
+ *           a dim has four pieces of 8 bytes, tokens 2c, 2c + 1, 2c + 8 and 2c + 9, which are a
+ *           lane's two words of a 16 x 8 product; piece c stands at place c % 2 * 2 + c / 2, in the
+ *           32-byte swizzle that wgmma reads
  */
 #ifndef TILE_KV_CUH
 #define TILE_KV_CUH
@@ -30,12 +31,22 @@ MPK_FN int kv_key_at(int token, int dim, int page_tokens, int head_size, int ele
     int block = token / 8 * (head_size / 32) + dim / 32, r = token % 8, c = dim % 32;
     return block * 256 + r * 32 + (c / 8 ^ r / 2) * 8 + c % 8;
 }
+/* Element of piece c of a dim from the start of its block. */
+MPK_FN int kv_piece_at(int dim, int c)
+{
+    return dim % 8 * 16 + (c % 2 * 2 + c / 2 ^ dim % 8 / 4 * 2) * 4;
+}
+/* Bytes from the start of a block of values to the two words of a lane of a 16 x 8 product. */
+MPK_FN int kv_values_of_lane(int lane)
+{
+    return kv_piece_at(lane / 4, lane % 4) * 2;
+}
 MPK_FN int kv_value_at(int token, int dim, int page_tokens, int head_size, int element_bytes)
 {
     if (!kv_is_blocked(page_tokens, head_size, element_bytes))
         return token * head_size + dim;
     int block = token / 16 * (head_size / 8) + dim / 8, t = token % 16;
-    return block * 128 + dim % 8 * 16 + t % 8 / 2 * 4 + t / 8 * 2 + t % 2;
+    return block * 128 + kv_piece_at(dim, t % 8 / 2) + t / 8 * 2 + t % 2;
 }
 
 #endif

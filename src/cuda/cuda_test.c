@@ -293,7 +293,7 @@ static void check_places(bed *b)
         check_ok(&b->cx, machine_write_tensor(&b->cx, b->m, 0, t, bytes));
         const uint16_t *there = (const uint16_t *)(uintptr_t)address(b, t);
         int64_t key = (1 * 2 + 1) * 256 + 3 * 32 + ((13 / 8) ^ 1) * 8 + 5,
-                value = 5 * 128 + 5 * 16 + 3 / 2 * 4 + 2 + 1;
+                value = 5 * 128 + 5 * 16 + 0 * 4 + 2 + 1; /* piece 1: place 2, 0 by the swizzle */
         assert_int_equal(there[page + (i ? value : key)], 7);
     }
     free(bytes);

@@ -20,7 +20,8 @@ static int64_t key_at(int64_t token, int64_t dim, int64_t head_size)
 static int64_t value_at(int64_t token, int64_t dim, int64_t head_size)
 {
     int64_t block = token / 16 * (head_size / 8) + dim / 8, t = token % 16;
-    return block * 128 + dim % 8 * 16 + t % 8 / 2 * 4 + t / 8 * 2 + t % 2;
+    int64_t piece = t % 8 / 2, place = (piece % 2 * 2 + piece / 2) ^ (dim % 8 / 4 * 2);
+    return block * 128 + dim % 8 * 16 + place * 4 + t / 8 * 2 + t % 2;
 }
 
 /* What an operator calls the operand that lies here, in any graph. */

@@ -1,0 +1,469 @@
+/* attention_group.cuh - attention of many tokens over the paged bf16 cache (paper §6.1) by products
+ * of warpgroups: steps of prompts.
+ *
+ * The operator attention.  Chunks are those of attention_tile.cuh: neighbours of one slot with
+ * their query heads that share a KV head, up to 128 rows, 64 for each warpgroup.  The rows' queries
+ * lie in scratch, in rows of 64 dims; keys and values are read from the ring by both warpgroups as
+ * they lie in a page (tile/kv.cuh), 64 positions at a time.  Softmax is online in f32, in powers
+ * of 2; its weights go from the registers of q k^T to those of p v, where two neighbouring lanes
+ * exchange a word.  The warpgroups take turns at the tensor cores: while one gives its products the
+ * other is at its softmax.  Tokens that stand alone, each of another slot, take the way of
+ * attention_lone.cuh.
+ *
+ * Pages come through the page ring.  The loader waits for the task's event first, since the step
+ * itself writes keys and values, and goes through the same chunks.  The note of a page of keys says
+ * whether the table names a page of the cache.
+ * Cost of 128 rows and 64 positions: 2 x 8 wgmma of 64 x 64 x 16 and 2 x 4 of 64 x K x 16.
+ */
+#ifndef TASK_ATTENTION_GROUP_CUH
+#define TASK_ATTENTION_GROUP_CUH
+
+#include "ptx/matrix.cuh"
+#include "task/attention_tile.cuh"
+#include "task/tile_plan.cuh"
+
+#if MPK_WGMMA
+
+enum { GROUP_ROWS = 64, GROUP_TURN = 4 /* a barrier for each warpgroup's turn */ };
+
+/* How keys and values of 64 positions lie in the ring. */
+template <int K> struct group_pages {
+    enum {
+        BYTES = ATTEND_PAGE * K * 2,             /* of keys, and of values */
+        N = 2 * BYTES <= MPK_PAGE_BYTES ? 1 : 2, /* pages of the ring for both */
+    };
+};
+
+/* ---- chunks, the same for loader and body ---- */
+
+/* The chunks of the task's tokens from `first` on, which are of one slot. */
+struct group_walk {
+    int first, end, heads_end, group; /* tokens; of the task; query heads of a KV head */
+    attend_chunk c;
+};
+
+MPK_FN group_walk group_begin(const mpk_task &t, const attend_shape &s, int size, int first,
+                              int end)
+{
+    group_walk w;
+    w.first = first;
+    w.end = first + attend_run(t, first, end);
+    w.group = s.heads / s.kv_heads;
+    w.heads_end = (int)t.e->hi[1] / size;
+    w.c.slot = mpk_at<const int>(t, ATTEND_SLOTS)[first];
+    w.c.head = (int)t.e->lo[1] / size;
+    w.c.n_heads = 0;
+    w.c.first = w.c.last = w.end;
+    return w;
+}
+
+/* The next chunk; false: there is none. */
+MPK_FN bool group_next(const mpk_task &t, const attend_shape &s, group_walk *w)
+{
+    attend_chunk *c = &w->c;
+    c->first = c->last;
+    if (c->first >= w->end) {
+        c->head += c->n_heads;
+        if (c->head >= w->heads_end)
+            return false;
+        c->kv_head = c->head / w->group;
+        const int last = (c->kv_head + 1) * w->group;
+        c->n_heads = (last < w->heads_end ? last : w->heads_end) - c->head;
+        c->first = w->first;
+    }
+    c->last = c->first + ATTEND_ROWS / c->n_heads;
+    c->last = c->last < w->end ? c->last : w->end;
+    attend_find(t, s, c);
+    return true;
+}
+
+/* Tokens of the task from `first` on that stand alone, for bodies that take these apart. */
+MPK_FN int group_alone(const mpk_task &t, const attend_shape &s, int size, int first, int end)
+{
+    const int group = s.heads / s.kv_heads;
+    const rt_u32 columns = (rt_u32)(group * size); /* of a KV head */
+    const bool whole = t.e->lo[1] % columns == 0 && t.e->hi[1] % columns == 0;
+    return group <= LONE_ROWS && whole ? lone_count(t, first, end) : 0;
+}
+
+/* ---- the loader's part ---- */
+
+/* Keys and values of 64 positions; page -1: nothing. */
+template <int K> MPK_FN void group_load_page(mpk_load &l, const attend_source &from, int page)
+{
+    typedef group_pages<K> at;
+    const rt_u64 offset = (rt_u64)(page < 0 ? 0 : page) * from.page_bytes;
+    const rt_u32 bytes = page < 0 ? 0 : at::BYTES;
+    const rt_u32 keys = load_page(&l), values = at::N == 2 ? load_page(&l) : keys;
+    if (values == LOAD_OVER)
+        return;
+    if (ptx_elect()) {
+        mpk_w.note[keys] = page >= 0;
+        load_expect(keys, at::N == 2 ? bytes : 2 * bytes);
+        if (at::N == 2)
+            load_expect(values, bytes);
+        if (bytes) {
+            ptx_copy_bulk(mpk_s + keys * MPK_PAGE_BYTES, from.keys + offset, bytes,
+                          &mpk_w.full[keys]);
+            ptx_copy_bulk(mpk_s + values * MPK_PAGE_BYTES + (at::N == 2 ? 0 : at::BYTES),
+                          from.values + offset, bytes, &mpk_w.full[values]);
+        }
+    }
+    __syncwarp();
+}
+
+/* The pages of a chunk; their numbers are read 32 at a time. */
+template <int K>
+MPK_FN void group_load_chunk(mpk_load &l, const mpk_task &t, const attend_shape &s,
+                             const attend_chunk &c)
+{
+    const attend_source from = attend_source_of<K>(t, s, c);
+    int numbers = -1;
+    for (int i = 0; i < c.n_steps && !l.cancelled; i++) {
+        if (i % 32 == 0)
+            numbers = i + mpk_thread() % 32 < c.n_steps
+                          ? attend_page(from, c.step + i + mpk_thread() % 32)
+                          : -1;
+        group_load_page<K>(l, from, __shfl_sync(0xffffffffu, numbers, i % 32));
+    }
+}
+
+template <int K> MPK_FN void attention_group_load(mpk_load &l, const attend_shape &s)
+{
+    if (!load_needs_event(&l))
+        return;
+    mpk_task t = {};
+    t.e = l.e;
+    t.live = mpk_w.live;
+    const int end = (int)mpk_end(t);
+    const rt_u32 in_flight = l.in_flight;
+    l.in_flight = l.ring.n;
+    for (int first = (int)l.e->lo[0]; first < end && !l.cancelled;) {
+        const int alone = group_alone(t, s, K, first, end);
+        if (alone) {
+            first += alone;
+            continue;
+        }
+        group_walk w = group_begin(t, s, K, first, end);
+        while (!l.cancelled && group_next(t, s, &w))
+            group_load_chunk<K>(l, t, s, w.c);
+        first = w.end;
+    }
+    load_settle(l, in_flight);
+}
+
+/* ---- rows ---- */
+
+/* What a lane has of its two rows of the chunk, 16 warp + g and + 8. */
+template <int K> struct group_rows {
+    int position[2], from[2]; /* the positions that they see; -1: none */
+    float most[2], sum[2];    /* of the scores before they are scaled */
+    float out[K / 2];         /* as ptx_group_multiply leaves it */
+};
+
+/* Queries of 64 dims of a warpgroup's rows. */
+enum { GROUP_QUERY = GROUP_ROWS * 64 * 2 };
+template <int K> MPK_FN char *group_queries(void)
+{
+    return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * (K / 64 * GROUP_QUERY);
+}
+
+MPK_FN void group_meet(void)
+{
+    ptx_meet(2 + mpk_thread() / 128, 128);
+}
+
+/* A row's queries, two threads each. */
+template <int K>
+MPK_FN void group_put_queries(const mpk_task &t, const attend_shape &s, const attend_chunk &c)
+{
+    const int i = mpk_thread() % 128, row = i / 2, chunks = K / 16;
+    const mpk_words none = {0, 0, 0, 0};
+    int token, head;
+    const bool there = attend_row(c, mpk_thread() / 128 * GROUP_ROWS + row, &token, &head);
+    const char *from = mpk_at<const char>(t, ATTEND_Q) + ((rt_u64)token * s.heads + head) * K * 2 +
+                       i % 2 * chunks * 16;
+    char *to = group_queries<K>() + row * 128;
+#pragma unroll
+    for (int e = 0; e < chunks; e++) {
+        const int chunk = i % 2 * chunks + e;
+        *(mpk_words *)(to + chunk / 8 * GROUP_QUERY + ((chunk ^ row) % 8) * 16) =
+            there ? ptx_load_words(from + e * 16) : none;
+    }
+}
+
+template <int K>
+MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
+                             group_rows<K> *r)
+{
+    const int row = mpk_thread() / 32 * 16 + mpk_thread() % 32 / 4;
+    group_meet(); /* nobody reads the queries before any more */
+    group_put_queries<K>(t, s, c);
+    ptx_fence_shared();
+    group_meet();
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        int token, head;
+        const bool there = attend_row(c, row + 8 * m, &token, &head);
+        r->position[m] = there ? mpk_at<const int>(t, ATTEND_POSITIONS)[token] : -1;
+        r->from[m] = attend_from(s, r->position[m]);
+        r->most[m] = -__int_as_float(0x7f800000);
+        r->sum[m] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < K / 2; i++)
+        r->out[i] = 0;
+}
+
+template <int K>
+MPK_FN void group_store(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
+                        const group_rows<K> &r)
+{
+    const int lane = mpk_thread() % 32, row = mpk_thread() / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        int token, head;
+        const bool there = attend_row(c, row + 8 * m, &token, &head);
+        float sum = r.sum[m];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        if (!there)
+            continue;
+        const float scale = sum > 0 ? mpk_inverse(sum) : 0;
+        char *y =
+            mpk_at<char>(t, ATTEND_Y) + (((rt_u64)token * s.heads + head) * K + lane % 4 * 2) * 2;
+#pragma unroll
+        for (int n = 0; n < K / 8; n++)
+            ptx_store_word(y + n * 16, ptx_pack_bf16(r.out[4 * n + 2 * m] * scale,
+                                                     r.out[4 * n + 2 * m + 1] * scale));
+    }
+}
+
+/* ---- 64 positions ---- */
+
+/* q k^T, added to score[32]. */
+template <int K> MPK_FN void group_score(const char *s_keys, float *score)
+{
+    const rt_u64 keys = ptx_matrix(s_keys, K / 32 * 512),
+                 queries = ptx_matrix_of_rows(group_queries<K>());
+#pragma unroll
+    for (int k = 0; k < K / 16; k++)
+        ptx_group_multiply_64(
+            score, tile_further(queries, (rt_u32)(k / 4 * (GROUP_QUERY / 16) + k % 4 * 2)),
+            tile_further(keys, tile_in_w(k)));
+}
+
+/* Scores that a row does not see become none. */
+template <int K> MPK_FN void group_mask(int base, bool there, const group_rows<K> &r, float *score)
+{
+    const int first = base + mpk_thread() % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        const int position = first + i / 4 * 8 + i % 2, m = i / 2 % 2;
+        if (!there || position > r.position[m] || position < r.from[m])
+            score[i] = -__int_as_float(0x7f800000);
+    }
+}
+
+/* Scores become weights; what was there before is brought to the new maximum. */
+template <int K> MPK_FN void group_weigh(float scale, float *score, group_rows<K> *r)
+{
+    const float none = -__int_as_float(0x7f800000);
+    float kept[2], zero[2];
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        float most = r->most[m];
+#pragma unroll
+        for (int i = 0; i < 32; i += 4)
+            most = fmaxf(most, fmaxf(score[i + 2 * m], score[i + 2 * m + 1]));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        zero[m] = most == none ? 0 : most * scale;
+        kept[m] = ptx_exp2(fmaf(r->most[m], scale, -zero[m]));
+        r->most[m] = most;
+        r->sum[m] *= kept[m];
+    }
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        score[i] = ptx_exp2(fmaf(score[i], scale, -zero[i / 2 % 2]));
+        r->sum[i / 2 % 2] += score[i];
+    }
+    if (__any_sync(0xffffffffu, kept[0] != 1 || kept[1] != 1))
+#pragma unroll
+        for (int i = 0; i < K / 2; i++)
+            r->out[i] *= kept[i / 2 % 2];
+}
+
+/* Weights of 16 positions as the operand of p v, in the order of a block of values: a lane has
+ * piece c of a row, and needs of its neighbour's piece and its own the same word. */
+MPK_FN void group_pack(const float *score, rt_u32 *p)
+{
+    const bool odd = mpk_thread() % 2;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        const rt_u32 low = ptx_pack_bf16(score[2 * m], score[2 * m + 1]),
+                     high = ptx_pack_bf16(score[4 + 2 * m], score[4 + 2 * m + 1]),
+                     other = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
+        p[m] = odd ? other : low;
+        p[m + 2] = odd ? high : other;
+    }
+}
+
+/* p v, added to the rows' sums. */
+template <int K> MPK_FN void group_add(const char *s_values, const rt_u32 (*p)[4], group_rows<K> *r)
+{
+    const rt_u64 values = ptx_matrix_of_values(s_values);
+#pragma unroll
+    for (int k = 0; k < ATTEND_PAGE / 16; k++) {
+        const rt_u64 b = tile_further(values, (rt_u32)(k * (K / 8) * 16));
+        if (K == 128)
+            ptx_group_multiply_own_128(r->out, p[k], b);
+        else
+            ptx_group_multiply_own_64(r->out, p[k], b);
+    }
+}
+
+/* ---- a chunk ---- */
+
+/* Where a warp stands. */
+template <int K> struct group_place {
+    mpk_ring ring;
+    rt_u32 keys, values; /* pages of the ring that it has taken; of one number where N is 1 */
+    bool there;          /* a page of the cache lies there */
+};
+
+template <int K> MPK_FN const char *group_take_keys(group_place<K> *p)
+{
+    const char *s_keys = ring_take(&p->ring, &p->keys);
+    p->there = mpk_w.note[p->keys];
+    __syncwarp();
+    return s_keys;
+}
+
+/* Values that are not there are multiplied by nothing, so they must be numbers. */
+template <int K> MPK_FN void group_clear_values(char *s_values)
+{
+    for (int i = mpk_thread() % 128; i < group_pages<K>::BYTES / 16; i += 128)
+        ((uint4 *)s_values)[i] = make_uint4(0, 0, 0, 0);
+    ptx_fence_shared();
+    group_meet();
+}
+
+template <int K> MPK_FN const char *group_take_values(group_place<K> *p)
+{
+    p->values = p->keys;
+    if (group_pages<K>::N == 2)
+        ring_take(&p->ring, &p->values);
+    char *s_values =
+        mpk_s + p->values * MPK_PAGE_BYTES + (group_pages<K>::N == 2 ? 0 : group_pages<K>::BYTES);
+    if (!p->there)
+        group_clear_values<K>(s_values);
+    __syncwarp();
+    return s_values;
+}
+
+MPK_FN void group_clear(float *score)
+{
+#pragma unroll
+    for (int e = 0; e < 32; e++)
+        score[e] = 0;
+}
+
+/* The scores of a page become the operands of p v. */
+template <int K>
+MPK_FN void group_soften(int base, bool there, float scale, const attend_sight &sight, float *score,
+                         rt_u32 (*p)[4], group_rows<K> *r)
+{
+    if (!there || base < sight.from || base + ATTEND_PAGE - 1 > sight.last)
+        group_mask<K>(base, there, *r, score);
+    group_weigh<K>(scale, score, r);
+#pragma unroll
+    for (int k = 0; k < ATTEND_PAGE / 16; k++)
+        group_pack(score + 8 * k, p[k]);
+}
+
+/* All pages, at least one.  A warpgroup whose turn it is gives the products of a page's values and
+ * of the next one's keys, waits for them and gives the turn; each has as many turns, the first
+ * warpgroup begins, and nobody gives a turn that is not taken. */
+template <int K>
+MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, group_rows<K> *r)
+{
+    const int half = mpk_thread() / 128, mine = GROUP_TURN + half, other = GROUP_TURN + (half ^ 1);
+    const attend_sight sight = attend_sight_of(r->position, r->from);
+    float score[32];
+    rt_u32 p[ATTEND_PAGE / 16][4];
+    if (half)
+        ptx_turn_give(other);
+    const char *s_keys = group_take_keys<K>(at);
+    group_clear(score);
+    ptx_turn_take(mine);
+    ptx_group_begin();
+    group_score<K>(s_keys, score);
+    ptx_group_commit();
+    ptx_group_wait<0>();
+    ptx_turn_give(other);
+#pragma unroll 1
+    for (int i = 1; i < c.n_steps; i++) {
+        group_soften<K>((c.step + i - 1) * ATTEND_PAGE, at->there, scale, sight, score, p, r);
+        if (group_pages<K>::N == 2)
+            ring_release(at->keys);
+        const char *s_values = group_take_values<K>(at);
+        s_keys = group_take_keys<K>(at);
+        group_clear(score);
+        ptx_turn_take(mine);
+        ptx_group_begin();
+        group_add<K>(s_values, p, r);
+        group_score<K>(s_keys, score);
+        ptx_group_commit();
+        ptx_group_wait<0>();
+        ptx_turn_give(other);
+        ring_release(at->values);
+    }
+    group_soften<K>((c.step + c.n_steps - 1) * ATTEND_PAGE, at->there, scale, sight, score, p, r);
+    if (group_pages<K>::N == 2)
+        ring_release(at->keys);
+    const char *s_values = group_take_values<K>(at);
+    ptx_turn_take(mine);
+    ptx_group_begin();
+    group_add<K>(s_values, p, r);
+    ptx_group_commit();
+    ptx_group_wait<0>();
+    if (half == 0)
+        ptx_turn_give(other);
+    ring_release(at->values);
+}
+
+/* ---- the body ---- */
+
+template <int K> MPK_FN void attention_group(const mpk_task &t, const attend_shape &s)
+{
+    const int end = (int)t.hi0;
+    group_place<K> at;
+    at.ring = *t.ring;
+    for (int first = (int)t.e->lo[0]; first < end;) {
+        const int alone = group_alone(t, s, K, first, end);
+        if (alone) {
+            const int kv_head = (int)t.e->lo[1] / (s.heads / s.kv_heads * K);
+            mpk_sync(); /* queries give way to parts */
+            lone_run<K>(t, s, first, alone, kv_head,
+                        (int)t.e->hi[1] / (s.heads / s.kv_heads * K) - kv_head);
+            mpk_sync();
+            first += alone;
+            continue;
+        }
+        group_walk w = group_begin(t, s, K, first, end);
+        while (group_next(t, s, &w)) {
+            group_rows<K> r;
+            group_begin_rows<K>(t, s, w.c, &r);
+            if (w.c.n_steps)
+                group_steps<K>(w.c, s.scale, &at, &r);
+            group_store<K>(t, s, w.c, r);
+        }
+        first = w.end;
+    }
+    *t.ring = at.ring;
+}
+
+#endif
+
+#endif

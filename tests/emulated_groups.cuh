@@ -1,0 +1,118 @@
+/* emulated_groups.cuh - products of warpgroups on the host, as ptx/matrix.cuh says under MPK_WGMMA.
+ *
+ * A product is made when all 128 threads of the warpgroup have asked for it, so waiting for it and
+ * fences are nothing here.  Matrices are read as their descriptors say, swizzle included.
+ * Relies on emulated_warps.cuh, which ends with it.
+ */
+#ifndef EMULATED_GROUPS_CUH
+#define EMULATED_GROUPS_CUH
+
+/* A warpgroup's product. */
+struct emulated_group {
+    emulated_meeting meeting;
+    float *sums[128];
+    const rt_u32 *own[128]; /* a in registers; NULL: in shared memory */
+    rt_u64 a, b;
+};
+static emulated_group emulated_groups[EMULATED_BODIES / 128];
+
+static inline rt_u64 ptx_matrix(const void *first, rt_u32 group_bytes)
+{
+    if (ptx_shared(first) % 32)
+        abort();
+    return (rt_u64)(ptx_shared(first) >> 4) | (rt_u64)(group_bytes >> 4) << 32;
+}
+static inline rt_u64 ptx_matrix_of_rows(const void *first)
+{
+    if (ptx_shared(first) % 1024)
+        abort();
+    return (rt_u64)(ptx_shared(first) >> 4) | (rt_u64)(1024 >> 4) << 32 | (rt_u64)1 << 62;
+}
+static inline rt_u64 ptx_matrix_of_values(const void *first)
+{
+    if (ptx_shared(first) % 256)
+        abort();
+    return (rt_u64)(ptx_shared(first) >> 4) | (rt_u64)(256 >> 4) << 32 | (rt_u64)2 << 62;
+}
+static inline void ptx_turn_take(int) {}
+static inline void ptx_turn_give(int) {}
+static inline void ptx_group_begin(void) {}
+static inline void ptx_group_commit(void) {}
+template <int N> static inline void ptx_group_wait(void) {}
+
+/* Element (row, k) of a matrix in the 64-byte swizzle, or of one in rows of 128 or of 32 bytes. */
+static inline float emulated_element(rt_u64 matrix, int row, int k)
+{
+    static const rt_u32 row_bytes[3] = {64, 128, 32};
+    const rt_u32 width = row_bytes[matrix >> 62];
+    rt_u32 at = ((rt_u32)matrix & 0x3fff) * 16 + row / 8 * ((rt_u32)(matrix >> 32 & 0x3fff) * 16) +
+                row % 8 * width + k * 2;
+    rt_u16 bits;
+    memcpy(&bits, mpk_s + (at ^ (at >> 7 & (width / 16 - 1)) << 4), 2);
+    return ptx_low_bf16(bits);
+}
+static inline float emulated_own_element(const emulated_group *g, int row, int k)
+{
+    const rt_u32 word = g->own[row / 16 * 32 + row % 8 * 4 + k % 8 / 2][row % 16 / 8 + k / 8 * 2];
+    return k % 2 ? ptx_high_bf16(word) : ptx_low_bf16(word);
+}
+template <int N> static void emulated_group_multiply(void)
+{
+    const emulated_group *g = &emulated_groups[emulated_now->number / 128];
+    float a[64][16], b[16][N], sum[64][N];
+    for (int k = 0; k < 16; k++) {
+        for (int m = 0; m < 64; m++)
+            a[m][k] = g->own[0] ? emulated_own_element(g, m, k) : emulated_element(g->a, m, k);
+        for (int n = 0; n < N; n++)
+            b[k][n] = emulated_element(g->b, n, k);
+    }
+    memset(sum, 0, sizeof sum);
+    emulated_product<N>(a, b, 64, sum);
+    for (int i = 0; i < 128; i++)
+        for (int e = 0; e < N / 2; e++)
+            g->sums[i][e] +=
+                sum[i / 32 * 16 + i % 32 / 4 + e % 4 / 2 * 8][e / 4 * 8 + i % 4 * 2 + e % 2];
+}
+template <int N> static inline void emulated_group_product(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group *g = &emulated_groups[emulated_now->number / 128];
+    g->sums[emulated_now->number % 128] = c;
+    g->own[emulated_now->number % 128] = 0;
+    g->a = a;
+    g->b = b;
+    emulated_meet(&g->meeting, 128, emulated_group_multiply<N>);
+}
+template <int N> static inline void emulated_group_own_product(float *c, const rt_u32 *a, rt_u64 b)
+{
+    emulated_group *g = &emulated_groups[emulated_now->number / 128];
+    g->sums[emulated_now->number % 128] = c;
+    g->own[emulated_now->number % 128] = a;
+    g->b = b;
+    emulated_meet(&g->meeting, 128, emulated_group_multiply<N>);
+}
+static inline void ptx_group_multiply_own_64(float *c, const rt_u32 *a, rt_u64 b)
+{
+    emulated_group_own_product<64>(c, a, b);
+}
+static inline void ptx_group_multiply_own_128(float *c, const rt_u32 *a, rt_u64 b)
+{
+    emulated_group_own_product<128>(c, a, b);
+}
+static inline void ptx_group_multiply_64(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<64>(c, a, b);
+}
+static inline void ptx_group_multiply_128(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<128>(c, a, b);
+}
+static inline void ptx_group_multiply_192(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<192>(c, a, b);
+}
+static inline void ptx_group_multiply_256(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<256>(c, a, b);
+}
+
+#endif

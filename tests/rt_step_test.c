@@ -704,6 +704,20 @@ static void test_names_of_host_sampled_answers(void **state)
     }
 }
 
+/* Prompts may fill a step up to its end, but beside few requests that decode only a short one. */
+static void test_short_steps_beside_decoding(void **state)
+{
+    (void)state;
+    static const rt_u32 cases[][3] = {
+        /* largest step, tokens that decode, tokens of the step at most */
+        {2048, 0, 2048}, {2048, 1, 512}, {2048, 255, 512}, {2048, 256, 2048},
+        {8192, 16, 512}, {512, 16, 512}, {64, 3, 64},      {1024, 600, 1024}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const rt_serving s = {.max_tokens = cases[i][0], .built_tokens = cases[i][1]};
+        assert_int_equal(rt_step_most(&s), cases[i][2]);
+    }
+}
+
 /* What goes into the step word comes out of it. */
 static void test_step_word(void **state)
 {
@@ -732,6 +746,7 @@ int main(void)
         cmocka_unit_test(test_cancelled_once),
         cmocka_unit_test(test_priorities),
         cmocka_unit_test(test_names_of_host_sampled_answers),
+        cmocka_unit_test(test_short_steps_beside_decoding),
         cmocka_unit_test(test_step_word),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -158,8 +158,10 @@ typedef struct mpk_engine_options {
     size_t size; /* sizeof(mpk_engine_options) */
     /* workers; 0: one for each core that this process may use, or SM of a GPU */
     uint32_t threads;
-    uint32_t max_batch;   /* requests that run at the same time; 0: 16 */
-    uint32_t step_tokens; /* tokens of a step at most; a power of two, at most 8192; 0: 512 */
+    uint32_t max_batch; /* requests that run at the same time; 0: 16 */
+    /* tokens of a step at most; a power of two, at most 8192; 0: 2048 on a GPU, 512 elsewhere and
+     * with batch_invariant.  A step in which requests decode has at most 512 */
+    uint32_t step_tokens;
     /* prompt and answer of a request at most; 0: the model's own, at most 4096 */
     uint32_t context_tokens;
     /* tokens that all running requests together may hold; 0: max_batch * context_tokens, or what a

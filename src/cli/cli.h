@@ -95,8 +95,8 @@ typedef struct cli_engine {
                .help = "tokens of prompt and answer (the model's own, at most 4096)", .least = 1, \
                .most = 1 << 24),                                                                  \
         CLI_OPTION(t, m.step_tokens, "step-tokens", CLI_COUNT, .value = "N",                      \
-                   .help = "tokens of a step at most, a power of two (512)", .least = 1,          \
-                   .most = 8192),                                                                 \
+                   .help = "tokens of a step at most, a power of two (512; on a GPU 2048)",       \
+                   .least = 1, .most = 8192),                                                     \
         CLI_OPTION(t, m.kv, "kv", CLI_CHOICE, .value = "f32|f16|bf16|q8_0",                       \
                    .help = "dtype of the KV cache (f32; on a GPU that of the activations)"),      \
         CLI_OPTION(t, m.activations, "activations", CLI_CHOICE, .value = "auto|f32|i8",           \

@@ -35,6 +35,8 @@
 enum {
     ENGINE_DEFAULT_BATCH = 16,
     ENGINE_DEFAULT_STEP = 512,
+    /* of a target with memory of its own, where long steps pay */
+    ENGINE_LONG_STEP = 2048,
     ENGINE_DEFAULT_CONTEXT = 4096,
     ENGINE_MAX_BATCH = 1024,
     ENGINE_MAX_STEP = 8192,

@@ -21,9 +21,13 @@ static uint32_t power_above(uint64_t n)
     return p;
 }
 
-static void plan_steps(const mpk_engine_options *o, engine_plan *p)
+/* Long steps share weights and boundaries among more tokens.  With batch_invariant a prompt's
+ * pieces are as long whoever decodes (else at most RT_MIXED_TOKENS), so there they stay short. */
+static void plan_steps(const mpk_engine_options *o, const target_device *device, engine_plan *p)
 {
-    uint32_t most = o->step_tokens ? o->step_tokens : ENGINE_DEFAULT_STEP;
+    const bool is_long = device->target->has_own_memory && !o->batch_invariant;
+    const uint32_t usual = is_long ? ENGINE_LONG_STEP : ENGINE_DEFAULT_STEP;
+    uint32_t most = o->step_tokens ? o->step_tokens : usual;
     uint32_t useful = power_above((uint64_t)p->max_batch * p->context_tokens);
     if (most > useful)
         most = useful;
@@ -165,7 +169,7 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
     uint64_t held = c->n_kv_heads > p.n_peers ? c->n_kv_heads : p.n_peers;
     p.kv_token_bytes = 2ull * c->n_layers * held * (uint64_t)ir_row_bytes(p.kv_dtype, c->head_size);
     p.pages_per_slot = (p.context_tokens + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;
-    plan_steps(o, &p);
+    plan_steps(o, device, &p);
     TRY(plan_pages(cx, model, o, device, for_running, &p));
     *out = p;
     return MPK_OK;

@@ -57,6 +57,9 @@ enum {
  * ir_live. */
 enum { RT_ALL, RT_TOKENS, RT_ROWS, RT_LIVES };
 
+/* Tokens of a step in which some requests decode and others feed prompts, at most. */
+enum { RT_MIXED_TOKENS = 512 };
+
 /* The step word holds everything that a worker must know of a step, so that one atomic load fetches
  * it.  From the top:
  *

@@ -279,9 +279,9 @@ RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
     s->built_rows += rows;
 }
 
-/* Add as many of a request's next tokens as fit; with drafts all do (rt_step_draft).  Pages that
- * others have computed are taken first (rt_slot_match). */
-RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
+/* Add as many of a request's next tokens as fit into a step of `most`; with drafts all do
+ * (rt_step_draft).  Pages that others have computed are taken first (rt_slot_match). */
+RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index, rt_u32 most)
 {
     const rt_serving *s = m->serving;
     rt_u32 tried = s->draft_tokens ? m->drafters[index].tried : 0;
@@ -291,9 +291,8 @@ RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index)
     }
     if (!rt_slot_match(m, index))
         return;
-    rt_u32 rows,
-        n = rt_slot_chunk(&m->slots[index], m->running[index].flags,
-                          s->max_tokens - s->built_tokens, s->max_rows - s->built_rows, &rows);
+    rt_u32 rows, n = rt_slot_chunk(&m->slots[index], m->running[index].flags,
+                                   most - s->built_tokens, s->max_rows - s->built_rows, &rows);
     if (n)
         rt_slot_put(m, index, n, rows);
 }
@@ -337,6 +336,16 @@ RT_FN int rt_slot_decodes(const rt_slot *slot)
     return slot->state == RT_SLOT_FEEDING && slot->source == RT_NOWHERE;
 }
 
+/* Tokens of a step to which prompts may be added: where requests decode it stays short, so that
+ * their next tokens are not late, unless they fill much of it themselves. */
+RT_FN rt_u32 rt_step_most(const rt_serving *s)
+{
+    const rt_u32 few = RT_MIXED_TOKENS / 2;
+    return s->built_tokens && s->built_tokens < few && s->max_tokens > RT_MIXED_TOKENS
+               ? RT_MIXED_TOKENS
+               : s->max_tokens;
+}
+
 /* Fill a step: first the requests that decode, in the order of slots from `start` on, then prompts,
  * oldest first, as far as there is room.  So a prompt never delays a token of another request by a
  * step. */
@@ -346,13 +355,14 @@ RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
     for (rt_u32 i = 0; i < s->n_slots; i++) {
         rt_u32 index = start + i < s->n_slots ? start + i : start + i - s->n_slots;
         if (rt_slot_decodes(&m->slots[index]))
-            rt_slot_feed(m, index);
+            rt_slot_feed(m, index, s->max_tokens);
     }
+    const rt_u32 most = rt_step_most(s);
     for (;;) {
-        rt_u32 index = s->built_tokens < s->max_tokens ? rt_next_prompt(m, oldest) : RT_NONE;
+        rt_u32 index = s->built_tokens < most ? rt_next_prompt(m, oldest) : RT_NONE;
         if (index == RT_NONE)
             break;
-        rt_slot_feed(m, index);
+        rt_slot_feed(m, index, most);
         oldest = m->slots[index].admitted + 1;
     }
 }

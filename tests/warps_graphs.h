@@ -308,6 +308,8 @@ static const char *const block_graphs[] = {
     "input %x : f32[40, 100] live=tokens\nconst %w : f32[70, 100]\nconst %b : f32[70]\n%y = "
     "linear(%x, %w, _, _, "
     "%b)\n",
+    "input %x : f16[33, 72]\nconst %w : f16[50, 72]\nconst %b : f32[50]\n%y = linear(%x, %w, _, _, "
+    "%b) {act = \"relu\"}\n",
     "input %x : bf16[2, 24, 13, 11] live=tokens\nconst %w : bf16[33, 24, 3, 3]\nconst %b : "
     "f32[33]\n%y = conv(%x, "
     "%w, %b) {stride = [2, 1], padding = [1, 2], dilation = [1, 2]}\n",

@@ -159,6 +159,7 @@ static void make_graphs(uint32_t max_tokens, uint32_t max_rows)
         uint32_t part = 1u << (GRAPHS - 1 - g);
         graphs[g] = (rt_graph){.n_tokens = max_tokens / part ? max_tokens / part : 1,
                                .n_rows = max_rows / part ? max_rows / part : 1,
+                               .most_fresh = RT_NONE,
                                .first_event = 2 * g,
                                .n_events = 2};
     }
@@ -718,6 +719,38 @@ static void test_short_steps_beside_decoding(void **state)
     }
 }
 
+/* Is a graph for steps with so many tokens without a row? */
+static bool is_for(const rt_graph *g, rt_u32 tokens, rt_u32 rows)
+{
+    return g->most_fresh == RT_NONE || tokens <= rows + g->most_fresh;
+}
+
+/* The graph of a step holds it and is for its pieces of prompts; none smaller does.  The last one
+ * takes what no other does. */
+static void test_graph_of_a_step(void **state)
+{
+    (void)state;
+    host h = {.seed = check_seed()};
+    for (uint32_t k = 0; k < 2000; k++) {
+        rt_graph all[GRAPHS];
+        rt_serving s = {.built_tokens = 1 + below(&h, 1u << GRAPHS)};
+        s.built_rows = below(&h, s.built_tokens + 1);
+        for (uint32_t i = 0; i < GRAPHS; i++)
+            all[i] = (rt_graph){.n_tokens = 2u << i,
+                                .n_rows = 1 + below(&h, 2u << i),
+                                .most_fresh = below(&h, 2) ? RT_NONE : below(&h, 4)};
+        all[GRAPHS - 1].n_rows = 1u << GRAPHS;
+        const rt_machine m = {.graphs = all, .n_graphs = GRAPHS, .serving = &s};
+        const rt_u32 chosen = rt_step_graph(&m);
+        assert_true(chosen < GRAPHS && all[chosen].n_tokens >= s.built_tokens &&
+                    all[chosen].n_rows >= s.built_rows);
+        assert_true(chosen == GRAPHS - 1 || is_for(&all[chosen], s.built_tokens, s.built_rows));
+        for (uint32_t i = 0; i < chosen; i++)
+            assert_true(all[i].n_tokens < s.built_tokens || all[i].n_rows < s.built_rows ||
+                        !is_for(&all[i], s.built_tokens, s.built_rows));
+    }
+}
+
 /* What goes into the step word comes out of it. */
 static void test_step_word(void **state)
 {
@@ -747,6 +780,7 @@ int main(void)
         cmocka_unit_test(test_priorities),
         cmocka_unit_test(test_names_of_host_sampled_answers),
         cmocka_unit_test(test_short_steps_beside_decoding),
+        cmocka_unit_test(test_graph_of_a_step),
         cmocka_unit_test(test_step_word),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

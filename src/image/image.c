@@ -57,6 +57,21 @@ static uint32_t count_rows(const ir_graph *ir)
     return (uint32_t)rows;
 }
 
+/* A token's context that lies in the step itself is read anew for each token by attention_split,
+ * which shares out cached contexts alone: so long pieces of prompts go to a graph without it. */
+enum { MOST_FRESH = 48 };
+
+static uint32_t find_most_fresh(const ir_graph *ir)
+{
+    for (size_t i = 0; i < ir->ops.n; i++) {
+        const ir_op *op = &ir->ops.at[i];
+        if (strcmp(op->def->name, "attention_split") == 0 &&
+            ir->tensors.at[op->in[0]].dims[0] > MOST_FRESH)
+            return MOST_FRESH;
+    }
+    return RT_NONE;
+}
+
 static uint32_t table_index(const op_def *def)
 {
     uint32_t i = 0;
@@ -148,6 +163,7 @@ static mpk_status add_graph(mpk_context *cx, arena *a, writer *w, const tg_compi
     rt_graph *g = next(w, RT_GRAPHS);
     *g = (rt_graph){.n_tokens = c->n_tokens,
                     .n_rows = count_rows(c->ir),
+                    .most_fresh = find_most_fresh(c->ir),
                     .first_task = (rt_u32)w->n[RT_TASKS],
                     .n_tasks = c->tg->n_tasks,
                     .first_event = (rt_u32)w->n[RT_EVENTS],
@@ -594,6 +610,9 @@ static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, prog
           index, g->n_tokens, g->n_rows, RT_MAX_TOKENS, RT_MAX_ROWS);
     CHECK(cx, g->n_rows == count_rows(ir), MPK_EFORMAT,
           "graph %u of the image says %u rows, its text %u", index, g->n_rows, count_rows(ir));
+    CHECK(cx, g->most_fresh == find_most_fresh(ir), MPK_EFORMAT,
+          "graph %u of the image is for steps with %u tokens without a row, its text with %u",
+          index, g->most_fresh, find_most_fresh(ir));
     TRY(tg_verify(cx, a, tg));
     tg_compiled c = {.n_tokens = g->n_tokens, .ir = ir, .tg = tg, .places = image->places[index]};
     uint64_t area_bytes[TG_AREAS];

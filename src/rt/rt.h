@@ -38,7 +38,7 @@
 
 enum {
     RT_MAGIC = 0x006b706d, /* "mpk" */
-    RT_VERSION = 1,
+    RT_VERSION = 2,
     RT_MAX_RANK = 6,
     RT_MAX_GRAPHS = 32,
     RT_MAX_WORKERS = 4096, /* of all peers */
@@ -141,16 +141,20 @@ typedef struct rt_op {
 
 /* One tGraph: for steps of up to n_tokens tokens and n_rows rows of logits.  `first_*` index the
  * tables of the image.
- */
+ *
+ * most_fresh: tokens without a row, which are those of a prompt but its last, that a step may have
+ * while a larger graph holds it too.  RT_NONE: any number.  It changes the speed alone: every graph
+ * computes any step that fits it. */
 typedef struct rt_graph {
-    rt_u32 n_tokens, n_rows;
+    rt_u32 n_tokens, n_rows, most_fresh;
     rt_u32 first_task, n_tasks;
     rt_u32 first_event, n_events;
     rt_u32 first_op, n_ops;
     rt_u32 first_range;           /* rt_range[n_workers] of its workers */
     rt_u32 first_place, n_places; /* rt_place of each tensor of its tensor program */
     rt_u32 n_jit;                 /* JIT tasks */
-    rt_u64 text, text_bytes;      /* the text form of its tensor program, in the text section */
+    rt_u32 reserved;
+    rt_u64 text, text_bytes; /* the text form of its tensor program, in the text section */
 } rt_graph;
 
 /* The AOT tasks of one worker in one graph: entries first <= i < last of the list table, rising
@@ -602,7 +606,7 @@ RT_FN void rt_point(const rt_machine *m, rt_u32 who)
 typedef char rt_size_of_task[sizeof(rt_task) == 64 ? 1 : -1];
 typedef char rt_size_of_event[sizeof(rt_event) == 16 ? 1 : -1];
 typedef char rt_size_of_op[sizeof(rt_op) == 16 ? 1 : -1];
-typedef char rt_size_of_graph[sizeof(rt_graph) == 64 ? 1 : -1];
+typedef char rt_size_of_graph[sizeof(rt_graph) == 72 ? 1 : -1];
 typedef char rt_size_of_place[sizeof(rt_place) == 16 ? 1 : -1];
 typedef char rt_size_of_weight[sizeof(rt_weight) == 72 ? 1 : -1];
 typedef char rt_size_of_header[sizeof(rt_header) == 216 ? 1 : -1];

@@ -503,14 +503,20 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
     return s->built_tokens;
 }
 
-/* The smallest graph that holds the step: graphs are sorted by n_tokens, and the last one holds
+/* Does this graph hold the step, with as few tokens without a row as it is for? */
+RT_FN int rt_graph_fits(const rt_graph *g, const rt_serving *s)
+{
+    return g->n_tokens >= s->built_tokens && g->n_rows >= s->built_rows &&
+           (s->built_tokens <= s->built_rows || s->built_tokens - s->built_rows <= g->most_fresh);
+}
+
+/* The smallest graph that fits the step: graphs are sorted by n_tokens, and the last one holds
  * every step. */
 RT_FN rt_u32 rt_step_graph(const rt_machine *m)
 {
     const rt_serving *s = m->serving;
     rt_u32 g = 0;
-    while (g + 1 < m->n_graphs &&
-           (m->graphs[g].n_tokens < s->built_tokens || m->graphs[g].n_rows < s->built_rows))
+    while (g + 1 < m->n_graphs && !rt_graph_fits(&m->graphs[g], s))
         g++;
     return g;
 }

@@ -48,6 +48,17 @@ def test_a_graph_of_cuda_tensors_is_lowered_for_its_gpu():
     assert not unsupported and e.device == torch.device("cuda:1") and "map" in e.graph.text()
 
 
+@pytest.mark.parametrize("device, dtype, kind", [
+    ("cuda:0", torch.bfloat16, "linear"), ("cuda:0", torch.float16, "linear"),
+    ("cuda:0", torch.float32, "batch_matmul"), ("cpu", torch.bfloat16, "batch_matmul")
+])  # fmt: skip
+def test_weights_by_columns_are_those_of_a_linear(device, dtype, kind):
+    e, _, unsupported, _ = lowered(torch.ops.aten.addmm.default, (7,), (20, 5), (5, 7), device=device, dtype=dtype)
+    kinds = [line.split("(")[0].split("= ")[1] for line in e.graph.text().splitlines() if "= " in line]
+    assert not unsupported and [k for k in kinds if k in ("linear", "batch_matmul")] == [kind]
+    assert (kinds == ["transpose", "linear"]) == (kind == "linear")
+
+
 def attended(dtype, width, **more):
     """The program of attention of tensors of a GPU, as it is traced for the backend."""
     shapes = [(2, 4, 5, width), (2, 2, 7, width), (2, 2, 7, width)]

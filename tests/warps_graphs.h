@@ -310,6 +310,10 @@ static const char *const block_graphs[] = {
     "%b)\n",
     "input %x : f16[33, 72]\nconst %w : f16[50, 72]\nconst %b : f32[50]\n%y = linear(%x, %w, _, _, "
     "%b) {act = \"relu\"}\n",
+    "input %x : bf16[40, 72]\nconst %t : bf16[72, 90]\nconst %b : bf16[90]\n%w = transpose(%t) "
+    "{perm = [1, 0]}\n%y = linear(%x, %w, _, _, %b) {act = \"gelu\"}\n",
+    "input %x : f16[20, 136]\nconst %t : f16[136, 33]\ninput %r : f16[20, 33]\n%w = transpose(%t) "
+    "{perm = [1, 0]}\n%y = linear(%x, %w, _, _, _, _, _, _, %r)\n",
     "input %x : bf16[2, 24, 13, 11] live=tokens\nconst %w : bf16[33, 24, 3, 3]\nconst %b : "
     "f32[33]\n%y = conv(%x, "
     "%w, %b) {stride = [2, 1], padding = [1, 2], dilation = [1, 2]}\n",

@@ -81,11 +81,13 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 
 /* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles are
  * whole, up to 128 tokens stay together, so that a weight is read once for them; of a program that
- * serves no requests fewer, for there x may be most of what a task reads. */
+ * serves no requests fewer, for there x may be most of what a task reads.  Few rows are cut only
+ * where the weight lies by columns: bodies that stream rows want them together. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
-    const ir_tensor *y = &g->tensors.at[op->out[0]];
-    const bool small = y->live == IR_ALL && y->dims[0] > FEW_ROWS && y->dims[0] <= SMALL_ROWS;
+    const ir_tensor *y = &g->tensors.at[op->out[0]], *w = shape_input(g, op, W0);
+    const int64_t fewest = w->dims[1] > 1 && w->stride[1] != 1 ? 0 : FEW_ROWS;
+    const bool small = y->live == IR_ALL && y->dims[0] > fewest && y->dims[0] <= SMALL_ROWS;
     axes[0] = (op_axis){.grain = 1, .tile = small ? 32 : 128, .together = 128};
     axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8};
 }

@@ -161,7 +161,7 @@ static mpk_status apply_act(rewrite *w, ir_op_id id)
         y->dims[0] < FEWEST_ROWS || !may_stand_at(w, linear, w->keys.at[id]))
         return MPK_OK;
     fuse_read_linear(w, linear, &p);
-    if (!is_plain(w, &p))
+    if (p.glu.n || p.act.n || p.in[RESIDUAL] != IR_NONE)
         return MPK_OK;
     p.act = str_from(act);
     TRY(fuse_add_linear(w, w->keys.at[id], &p, &out));

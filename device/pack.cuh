@@ -82,17 +82,14 @@ RT_FN rt_u64 pack_random(rt_u64 stream, rt_u64 index)
     return z;
 }
 
-<<<<<<< HEAD
-/* rng_normal's sum of four uniform numbers; __fmul_rn and __fadd_rn keep the compiler from
- * contracting them, which would give other bits than the host's. */
-=======
 /* Which element of the whole weight element i of a part is. */
 RT_FN rt_u64 pack_place(const rt_fill &f, rt_u64 i)
 {
     return f.base + (f.step ? i / f.run * f.step + i % f.run : i);
 }
 
->>>>>>> 0de57e4 (GPUs that share a model load their own parts of its weights)
+/* rng_normal's sum of four uniform numbers; __fmul_rn and __fadd_rn keep the compiler from
+ * contracting them, which would give other bits than the host's. */
 extern "C" __global__ void mpk_fill(const rt_fill f)
 {
     for (rt_u64 i = blockIdx.x * (rt_u64)blockDim.x + threadIdx.x; i < f.n;

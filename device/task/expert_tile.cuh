@@ -58,9 +58,9 @@ enum {
     EXPERT_TILE_COUNTS = 0,
     EXPERT_TILE_PLACES = EXPERT_TILE_COUNTS + MPK_WARPS * EXPERT_TILE_MOST * 4,
     EXPERT_TILE_SUMS = EXPERT_TILE_PLACES + EXPERT_TILE_MOST * 16,
-    /* and after the stages: float[2][64] squares, chunks, u32[chunk][128] pairs */
-    EXPERT_TILE_SQUARES = TILE_SCALES,
-    EXPERT_TILE_PLAN = EXPERT_TILE_SQUARES + 2 * TILE_TOKENS * 4,
+    /* and after the stages: float[2][64] factors, chunks, u32[chunk][128] pairs */
+    EXPERT_TILE_SCALES = TILE_SCALES,
+    EXPERT_TILE_PLAN = EXPERT_TILE_SCALES + 2 * TILE_TOKENS * 4,
     EXPERT_TILE_LIST = EXPERT_TILE_PLAN + EXPERT_TILE_CHUNKS * 16,
     EXPERT_TILE_SCRATCH = EXPERT_TILE_LIST + EXPERT_TILE_CHUNKS * EXPERT_TILE_PAIRS * 4
 };
@@ -168,7 +168,7 @@ MPK_FN void expert_tile_load(mpk_load &l, const expert_tile_shape &s)
         for (rt_u32 k = 0; k < told / 2 && !l.cancelled; k++)
             expert_tile_load_chunk(l, s, chunks[k]);
     }
-    tile_settle(l, in_flight);
+    load_settle(l, in_flight);
 }
 
 /* ---- the plan ---- */
@@ -483,10 +483,20 @@ MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, i
     tile_release(q, before);
 }
 
+/* Four columns of y: a gate's and what it lets through in turn. */
+MPK_FN void expert_tile_store_pairs(rt_u16 *y, const box_sums &v, int activation)
+{
+    float a[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        a[i] = tile_activate(activation, v.at[2 * i]) * v.at[2 * i + 1];
+    ptx_store_two_words(y, ptx_pack_bf16(a[0], a[1]), ptx_pack_bf16(a[2], a[3]));
+}
+
 /* A warp's 16 rows and 8 groups from `group` of the expert on; list: pairs of these rows, n of
  * them.  A lane has one group of every fourth row. */
 MPK_FN void expert_tile_finish(const mpk_task &t, const expert_tile_shape &s, const rt_u32 *s_list,
-                               int n, int group, const float *s_sum, const float *s_square)
+                               int n, int group, const float *s_sum, const float *s_scale)
 {
     const int lane = mpk_thread() % 32, row = lane / 8, activation = s.activation;
     const int column = (group + lane % 8) << (activation != ACTIVATE_NONE ? 2 : 3);
@@ -497,20 +507,19 @@ MPK_FN void expert_tile_finish(const mpk_task &t, const expert_tile_shape &s, co
     s_sum += row * TILE_ROW + lane % 8 * 8;
 #pragma unroll 1
     for (int i = row; i < 16 && i < n; i += 4, s_sum += 4 * TILE_ROW) {
-        const box_sums v =
-            box_get(s_sum, s.norm ? tile_scale_of(s_square[i], s.columns, s.eps) : 1);
+        const box_sums v = box_get(s_sum, s_scale + i);
         rt_u16 *to = y + (rt_u64)s_list[i] * (rt_u32)s.rows;
         if (activation != ACTIVATE_NONE)
-            box_store_pairs(to, v, activation);
+            expert_tile_store_pairs(to, v, activation);
         else
-            box_store(to, v, {0, 0, 0, 0});
+            box_store((rt_u64)to, v, {0, 0, 0, 0});
     }
 }
 
 /* A tile of a chunk; FULL: of more than 64 pairs. */
 template <int FULL>
 MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k, int n, int pass,
-                            bool squares, mpk_ring *ring)
+                            bool anew, mpk_ring *ring)
 {
     constexpr int N = FULL ? 256 : 128;
     const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4,
@@ -518,7 +527,7 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
     const rt_u32 *s_list =
         expert_tile_at<const rt_u32>(t, EXPERT_TILE_LIST) + k * EXPERT_TILE_PAIRS + row;
     char *s_x = t.s_scratch + half * TILE_X;
-    float *s_square = expert_tile_at<float>(t, EXPERT_TILE_SQUARES) + half * TILE_TOKENS,
+    float *s_scale = expert_tile_at<float>(t, EXPERT_TILE_SCALES) + half * TILE_TOKENS,
           *s_sum = (float *)s_x + warp * 16 * TILE_ROW, sum[N / 2], square[4] = {0, 0, 0, 0};
     const tile_pass q = expert_tile_pass(s);
     expert_tile_copy c;
@@ -526,10 +535,10 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
-    expert_tile_columns<N>(c, q, s.columns, s_x, FULL ? 0 : half * EXPERT_TILE_BYTES, squares, ring,
-                           sum, square);
-    if (squares)
-        box_put_squares(square, s_square);
+    expert_tile_columns<N>(c, q, s.columns, s_x, FULL ? 0 : half * EXPERT_TILE_BYTES,
+                           anew && s.norm, ring, sum, square);
+    if (anew)
+        box_put_scales(s, square, s_scale);
     tile_meet(); /* stages of x give way to sums */
 #pragma unroll 1
     for (int u = 0; u < N / 64; u++) {
@@ -537,7 +546,7 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
         __syncwarp();
         expert_tile_finish(t, s, s_list + 16 * warp, n - row - 16 * warp,
                            pass * EXPERT_TILE_GROUPS + (FULL ? 0 : half * TILE_BOX_GROUPS) + 8 * u,
-                           s_sum, s_square + 16 * warp);
+                           s_sum, s_scale + 16 * warp);
         __syncwarp();
     }
     tile_meet(); /* and sums to stages */
@@ -556,11 +565,11 @@ MPK_FN void expert_tile(const mpk_task &t, const expert_tile_shape &s)
             const expert_tile_chunk c =
                 expert_tile_at<const expert_tile_chunk>(t, EXPERT_TILE_PLAN)[k];
             for (rt_u32 p = c.first; p < c.last; p++) {
-                const bool squares = s.norm && p == c.first;
+                const bool anew = p == c.first;
                 if (c.pairs > TILE_TOKENS)
-                    expert_tile_run<1>(t, s, (int)k, (int)c.pairs, (int)p, squares, &ring);
+                    expert_tile_run<1>(t, s, (int)k, (int)c.pairs, (int)p, anew, &ring);
                 else
-                    expert_tile_run<0>(t, s, (int)k, (int)c.pairs, (int)p, squares, &ring);
+                    expert_tile_run<0>(t, s, (int)k, (int)c.pairs, (int)p, anew, &ring);
             }
         }
     }

@@ -226,7 +226,7 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
 }
 
 /* The factors of the warpgroup's 64 tokens: 1, or those of an rms_norm by its sums of squares. */
-MPK_FN void box_put_scales(const tile_shape &s, float *square, float *s_scale)
+template <typename shape> MPK_FN void box_put_scales(const shape &s, float *square, float *s_scale)
 {
     const int i = mpk_thread() % 128;
 #pragma unroll

@@ -7,8 +7,9 @@
  * and repeat; one of them also as CUDA graphs, and with tasks that are launched just in time.
  * Models whose name ends in "invariant" are compiled and served so that company changes no bit:
  * requests alone and together, logits and tokens.  Models whose name ends in "peers2" are shared by
- * two GPUs, or by two halves of the only one; likewise "peers3" and "peers4".  The one that ends in
- * "small" is as small as one can be that runs all kinds of warps and bodies, on few workers, for
+ * two GPUs, or by two halves of the only one; likewise "peers3" and "peers4".  Those that end in
+ * "prompts" have a graph for 512 tokens, which runs on the kernel for prompts.  The one that ends
+ * in "small" is as small as one can be that runs all kinds of warps and bodies, on few workers, for
  * the sanitizers (tools/sanitize_cuda.py).
  *
  * The work is done by child processes, one after the other: one that loses its GPU, or hangs, is
@@ -148,6 +149,7 @@ static void add_model(const char *name, int n, char **names)
     it->fast = !strstr(name, "-plain");
     it->invariant = strstr(name, "-invariant") != NULL;
     it->small = strstr(name, "-small") != NULL;
+    it->prompts = strstr(name, "-prompts") != NULL;
     const char *peers = strstr(name, "-peers");
     it->n_peers = peers ? (uint32_t)strtoul(peers + strlen("-peers"), NULL, 10) : 0;
     it->mode = strstr(name, "-pdl")     ? CUDA_GRAPH_PDL
@@ -177,6 +179,9 @@ static void list_items(int n, char **names)
         "qwen3-bf16-small",
         "qwen3_moe-f32",
         "mixtral-bf16",
+        "llama-bf16-prompts",
+        "qwen3-bf16-prompts",
+        "mixtral-bf16-prompts",
         "llama-f32-peers2",
         "qwen3-bf16-peers2",
         "qwen2-bf16-peers2",

@@ -16,7 +16,7 @@
 #include "company.h"
 
 enum { REPEATS = 100, STEPS = 6, REQUESTS = 4, ANSWER = 24, DRAIN_SECONDS = 12 };
-enum { FEW_TOKENS = 16, SPLIT_TOKENS = 64, MOST_TOKENS = 128 };
+enum { FEW_TOKENS = 16, SPLIT_TOKENS = 64, MOST_TOKENS = 512 };
 
 /* In bf16 every token goes to every expert: of logits that are nearly equal the GPU may well choose
  * others. */
@@ -58,13 +58,25 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
     return MPK_OK;
 }
 
-/* Steps of one token, of 8, 32 and 64, fused for the GPU; shared by peers: of 128 in the place of
- * 64, which take the bodies of prompts; invariant: of 1, 4, 16 and 64, over longer contexts. */
+/* Sizes of the four graphs.  Those of peers end with 128 tokens, which take the bodies for many
+ * tokens; those of prompts with 512, which run on a kernel of their own; those of invariant models
+ * serve longer contexts. */
+static const uint32_t *sizes_of(const item *it)
+{
+    static const uint32_t usual[4] = {1, 8, 32, 64}, peers[4] = {1, 8, 32, 128},
+                          prompts[4] = {1, 8, 32, 512}, invariant[4] = {1, 4, 16, 64};
+    if (it->invariant)
+        return invariant;
+    if (it->prompts)
+        return prompts;
+    return it->n_peers ? peers : usual;
+}
+
+/* The graphs are fused for the GPU unless the item is a plain one. */
 mpk_status check_make_model(mpk_context *cx, const item *it, unit *u)
 {
-    static const uint32_t tokens[3][4] = {{1, 8, 32, 64}, {1, 8, 32, 128}, {1, 4, 16, 64}};
     const bool invariant = it->invariant;
-    const uint32_t *sizes = tokens[invariant ? 2 : it->n_peers > 0];
+    const uint32_t *sizes = sizes_of(it);
     model_config config = config_of(it);
     model_weights w = {weight_dtype, &it->dtype};
     for (; u->n_graphs < 4; u->n_graphs++) {
@@ -223,13 +235,16 @@ static mpk_status run_step(mpk_context *cx, const unit *u, model_bed *bed, const
     return MPK_OK;
 }
 
-/* Step k; the last one has as many tokens as its graph takes, up to the end of a context of 128. */
+/* Step k; the last one has as many tokens as its graph takes, up to the end of the context: 128
+ * positions, or with a kernel for prompts the 512 of eight pages of 64. */
 static step step_of(const unit *u, int k)
 {
     static const step steps[STEPS] = {{2, 0, 27}, {1, 27, 5}, {0, 32, 1},
-                                      {0, 33, 1}, {1, 34, 8}, {3, 42, 86}};
+                                      {0, 33, 1}, {1, 34, 8}, {3, 42, MOST_TOKENS}};
     step s = steps[k];
-    s.n = s.n < u->n_tokens[s.graph] ? s.n : u->n_tokens[s.graph];
+    const uint32_t most = u->n_tokens[s.graph], context = most > 128 ? 512 : 128;
+    s.n = s.n < most ? s.n : most;
+    s.n = s.n < context - s.first ? s.n : context - s.first;
     return s;
 }
 

@@ -126,6 +126,7 @@ LINT_FAULTS = {
     "atoi": ("src/ir/a.c", function("    return atoi(a);"), "atoi()"),
     "gets": ("src/ir/a.c", function("    gets(a);"), "gets()"),
     "cli-abort": ("src/cli/a.c", function("    abort();"), "abort()"),
+    "conflict": ("src/ir/a.c", "/* a.c - a file. */\n" + "<" * 7 + " HEAD\n", "a conflict of a merge"),
     "unfinished": ("src/ir/a.c", "/* TO" "DO: the rest */\n", "finish it"),
     "file-name": ("src/ir/graph_util.c", "int x;\n", "does not say what the file is for"),
     "identifier": ("src/ir/a.c", function("    return frobnicate_impl;"), "'frobnicate_impl'"),

@@ -2,10 +2,10 @@
 """Check the house rules that a script can check.
 
 Input: every text file of the repository; output: one line for each finding, exit code 1 if any.  The rules: library
-code calls nothing that aborts, prints or overruns; no unfinished work is marked in place of doing it; names say what a
-thing is; functions stay under 100 lines, files under 801, lines of C under 101 columns and of all else under 121; a
-file opens with its purpose; a test can fail.  One figure of the whole tree is printed and may not grow: statements with
-two `?`.
+code calls nothing that aborts, prints or overruns; no unfinished work is marked in place of doing it, no conflict of a
+merge is left; names say what a thing is; functions stay under 100 lines, files under 801, lines of C under 101 columns
+and of all else under 121; a file opens with its purpose; a test can fail.  One figure of the whole tree is printed and
+may not grow: statements with two `?`.
 C is read by a few regular expressions, which the formatting of the house makes reliable: a function's body begins and
 ends with a brace in the first column.
 """
@@ -41,6 +41,8 @@ STREAM_CALLS = {"fprintf", "vfprintf", "fputs"}
 
 # Joined here so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" "DO", "FIX" "ME", "X" "XX", "HA" "CK")) + r")\b")
+# What git leaves in a file whose two sides it could not merge; repeats, so that this file does not find itself.
+CONFLICT = re.compile(r"^(?:<{7} |>{7} |={7}$)", re.M)
 # As part of a longer identifier these still say nothing; the others may be plain English there (new_tokens).
 EMPTY_PARTS = {"util", "utils", "helper", "helpers", "manager", "impl", "v2", "legacy", "misc"}
 EMPTY_NAMES = EMPTY_PARTS | {"common", "new", "variant"}
@@ -83,6 +85,11 @@ def check_calls(name, code):
 def check_unfinished(name, text):
     for match in UNFINISHED.finditer(text):
         yield f"{name}:{line_of(text, match.start())}: {match[1]}: finish it, or file it as an issue"
+
+
+def check_conflicts(name, text):
+    for match in CONFLICT.finditer(text):
+        yield f"{name}:{line_of(text, match.start())}: a conflict of a merge: take one side, or both"
 
 
 def check_file_name(name):
@@ -195,6 +202,7 @@ def check_file(root, name):
     text = tree.read(root, name)
     code = code_only(text) if name.endswith(C_ENDINGS) else ""
     yield from check_unfinished(name, text)
+    yield from check_conflicts(name, text)
     yield from check_file_name(name)
     if not name.endswith(CODE_ENDINGS):
         return

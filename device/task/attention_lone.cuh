@@ -18,6 +18,7 @@
 #include "ptx/ptx.cuh"
 #include "task/attend.cuh"
 #include "tile/inverse.cuh"
+#include "tile/prefix.cuh"
 #include "tile/worker.cuh"
 
 enum { LONE_UNIT = 16, LONE_ROWS = 8, LONE_TOKENS = 32 };
@@ -77,13 +78,7 @@ MPK_FN lone_tokens lone_plan(const mpk_task &t, const attend_shape &s, int first
     k.first_unit = k.from / LONE_UNIT;
     const int units = (k.end + LONE_UNIT - 1) / LONE_UNIT - k.first_unit;
     k.units = lane >= n ? 0 : units > 1 ? units : 1;
-    int sum = k.units;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        const int other = __shfl_up_sync(0xffffffffu, sum, d);
-        if (lane >= d)
-            sum += other;
-    }
+    const int sum = mpk_prefix_lanes(k.units, lane);
     k.before = sum - k.units;
     k.all = __shfl_sync(0xffffffffu, sum, 31);
     k.total = k.all * kv_heads;

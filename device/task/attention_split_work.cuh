@@ -6,6 +6,7 @@
 
 #include "shape/attention_split_shape.h"
 #include "tile/kv.cuh"
+#include "tile/prefix.cuh"
 #include "tile/ring.cuh"
 #include "tile/split.cuh"
 
@@ -48,13 +49,7 @@ MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shap
     p->cached = cached < 0 ? 0 : cached < room ? cached : room;
     p->units = !alive ? 0 : p->cached > s.unit ? (p->cached + s.unit - 1) / s.unit : 1;
     const int count = alive && s.own ? split_own_parts(p->units, s.splits, s.own) : p->units;
-    int sum = count;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        int other = __shfl_up_sync(0xffffffffu, sum, d);
-        if (lane >= d)
-            sum += other;
-    }
+    const int sum = mpk_prefix_lanes(count, lane);
     p->before = earlier + sum - count;
     p->behind = earlier + __shfl_sync(0xffffffffu, sum, 31);
 }

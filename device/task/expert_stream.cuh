@@ -23,6 +23,7 @@
 
 #include "shape/expert_stream_shape.h"
 #include "task/linear_stream.cuh"
+#include "tile/prefix.cuh"
 
 enum { EXPERT_NOBODY = 0xffff }; /* a pair without an expert */
 
@@ -241,29 +242,6 @@ MPK_FN void expert_take_pairs(const mpk_task &t, const expert_shape &s, rt_u32 f
     }
 }
 
-/* Sum over the threads before this one, and over all, of two counts of 16 bits. */
-MPK_FN rt_u32 expert_add_up(const mpk_task &t, const expert_shape &s, rt_u32 mine, rt_u32 *all)
-{
-    rt_u32 *s_counts = expert_at<rt_u32>(t, s.at.counts);
-    const int thread = mpk_thread(), lane = thread % 32;
-    rt_u32 sum = mine, before = 0;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        const rt_u32 other = __shfl_up_sync(0xffffffffu, sum, d);
-        sum += lane >= d ? other : 0;
-    }
-    if (lane == 31)
-        s_counts[thread / 32] = sum;
-    mpk_sync();
-    *all = 0;
-#pragma unroll
-    for (int w = 0; w < MPK_WARPS; w++) {
-        before += w < thread / 32 ? s_counts[w] : 0;
-        *all += s_counts[w];
-    }
-    return before + sum - mine;
-}
-
 /* Thread e takes expert e: its pairs in their order, and its chunks.  How many chunks there are. */
 template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape &s, int pairs)
 {
@@ -275,7 +253,9 @@ template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape
     for (int p = 0; p < pairs; p += 32)
         n += __popc(
             expert_with(expert_show(p + (int)lane < pairs ? s_ids[p + lane] : EXPERT_NOBODY), e));
-    const rt_u32 before = expert_add_up(t, s, n | (n + rows - 1) / rows << 16, &all);
+    /* two counts of 16 bits: pairs and chunks */
+    const rt_u32 before = mpk_prefix_threads(n | (n + rows - 1) / rows << 16,
+                                             expert_at<rt_u32>(t, s.at.counts), &all);
     rt_u32 place = before & 0xffff, chunk = before >> 16;
     for (rt_u32 i = 0; i < n; i += rows)
         expert_at<rt_u32>(t, s.at.chunks)[chunk++] = (place + i) | mpk_smaller(n - i, rows) << 16;

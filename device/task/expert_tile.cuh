@@ -26,6 +26,7 @@
 #define TASK_EXPERT_TILE_CUH
 
 #include "task/linear_tile.cuh"
+#include "tile/prefix.cuh"
 
 #if MPK_WGMMA
 
@@ -237,29 +238,6 @@ MPK_FN void expert_tile_count(const mpk_task &t, const expert_tile_shape &s)
     mpk_sync();
 }
 
-/* The sum over the threads before this one, and over all.  s_sums u32[MPK_WARPS]: nobody reads it
- * from before. */
-MPK_FN rt_u32 expert_tile_before(rt_u32 mine, rt_u32 *s_sums, rt_u32 *all)
-{
-    const int thread = mpk_thread(), lane = thread % 32;
-    rt_u32 sum = mine, before = 0;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        const rt_u32 other = __shfl_up_sync(0xffffffffu, sum, d);
-        sum += lane >= d ? other : 0;
-    }
-    if (lane == 31)
-        s_sums[thread / 32] = sum;
-    mpk_sync();
-    *all = 0;
-#pragma unroll
-    for (int w = 0; w < MPK_WARPS; w++) {
-        before += w < thread / 32 ? s_sums[w] : 0;
-        *all += s_sums[w];
-    }
-    return before + sum - mine;
-}
-
 /* An expert's tiles in the count of all, and which of them the task has. */
 struct expert_tile_work {
     rt_u32 pairs, passes;
@@ -322,7 +300,7 @@ MPK_FN rt_u32 expert_tile_find(const mpk_task &t, const expert_tile_shape &s, rt
     expert_tile_work w;
     w.pairs = expert_tile_pairs(t);
     w.passes = ((rt_u32)s.groups + EXPERT_TILE_GROUPS - 1) / EXPERT_TILE_GROUPS;
-    w.at = expert_tile_before(expert_tile_total(w.pairs, w.passes), s_sums, &all);
+    w.at = mpk_prefix_threads(expert_tile_total(w.pairs, w.passes), s_sums, &all);
     w.first = expert_tile_share(all, mpk_lo(t, 2), (rt_u32)s.rows);
     w.last = expert_tile_share(all, mpk_hi(t, 2), (rt_u32)s.rows);
 #pragma unroll 1
@@ -331,7 +309,7 @@ MPK_FN rt_u32 expert_tile_find(const mpk_task &t, const expert_tile_shape &s, rt
         if (part.first < part.last && !n++)
             begin = c;
     }
-    const rt_u32 at = expert_tile_before(n, s_sums + MPK_WARPS, &all);
+    const rt_u32 at = mpk_prefix_threads(n, s_sums + MPK_WARPS, &all);
     expert_tile_place place = {((int)(at - from) - (int)begin) * EXPERT_TILE_PAIRS, 0, 0, 0};
 #pragma unroll 1
     for (rt_u32 i = 0; i < n; i++) {

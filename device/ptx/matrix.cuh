@@ -109,7 +109,7 @@ MPK_FN rt_u64 ptx_matrix_of_rows(const void *first)
     return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 | (rt_u64)(1024 >> 4) << 32 |
            swizzle_128 << 62;
 }
-/* The same of a matrix in rows of 16 columns in the 32-byte swizzle, 8 rows one behind the other;
+/* The same of a matrix in rows of 16 columns in the 32-byte swizzle, groups of 8 rows in order;
  * its first byte 256-byte aligned. */
 MPK_FN rt_u64 ptx_matrix_of_values(const void *first)
 {

@@ -8,8 +8,8 @@
  * Descriptor ring: entries[MPK_ENTRIES], one slot for each entry of the list, in order, modulo its
  * length.
  *   - Slot s is filled only after MPK_WARPS + 1 arrivals at entry_empty[s]: one of each body warp
- *     and one of the clerk.  So nobody reads an entry while the copy of the next one is written
- *     over it.
+ *     and one of the clerk.  So no warp reads an entry while the copy of the next one overwrites
+ *     it.
  *   - A reader waits for entry_full[s] before it reads.  The copy itself completes that barrier.
  *   - Loader, bodies and clerk each count slot and parity by themselves, and the three counts agree
  *     because all of them go through the same list.

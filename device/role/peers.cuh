@@ -3,7 +3,7 @@
  *
  * kernel.cuh starts peer_loop in one thread of warp MPK_WARPS + 3 of worker 0 of GPUs 1 to n - 1.
  * An end spreads within a GPU by control.abort, between GPUs by rt_kernel.stop, to which others
- * only store 1, and which is read here and by GPU 0's courier.  Whoever leaves tells all others,
+ * only store 1, and which is read here and by GPU 0's courier.  A GPU that stops tells all others,
  * then the host: a host that reads the state of every GPU as ended knows that no store to a `stop`
  * is under way.
  */

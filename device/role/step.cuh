@@ -8,7 +8,7 @@
  *     acquire of that event's counter sees every result of the step, and its release of the step
  *     word hands them, with the new requests, to all workers.
  *   - Its state (rt_serving, epochs, slots) is copied into shared memory for the life of the kernel
- *     (step_begin) and back when the kernel ends (step_end).  Nobody else reads the originals
+ *     (step_begin) and back when the kernel ends (step_end).  No other warp reads the originals
  *     meanwhile.
  *   - A step for the kernel of another regime ends this one (role/regime.cuh).
  *   - A step that takes longer than limits.stall_ns becomes a fault record.  The clock is read at

@@ -25,7 +25,7 @@ struct attend_how {
     rt_i64 window; /* positions back that are seen, itself counted; 0: all */
 };
 
-/* Scratch behind the angles, which take a head's entries at most: weights and pages of a chunk,
+/* Scratch after the angles, which take a head's entries at most: weights and pages of a chunk,
  * query, values. */
 MPK_FN float *attend_weights(const mpk_task &t, int size)
 {

@@ -6,8 +6,8 @@
  * once; every group of lanes keeps a softmax of its own, which are put together at the end: lanes
  * of a warp, then warps in rising order.
  *
- * The mask comes first, and a warp whose 8 positions nobody sees reads nothing of the cache: what
- * lies behind a context costs its mask.  K and V of the first block are asked for before the
+ * The mask comes first, and a warp whose 8 positions no query sees reads nothing of the cache: what
+ * lies past a context costs only its mask.  K and V of the first block are asked for before the
  * queries are normalised and rotated, unless rows are so long that registers do not suffice.  Keys
  * and values of the step are kept in scratch, and stand in for what the cache has at their
  * positions.

@@ -147,7 +147,7 @@ static void begin_closure(store *s)
     s->may_end = false;
 }
 
-/* follow may append to `todo` while it is walked; work bounds how much. */
+/* follow() may append to `todo` during this loop; the limit on work bounds how much. */
 static mpk_status close_items(mpk_context *cx, grammar *g, uint32_t *out)
 {
     store *s = &g->store;

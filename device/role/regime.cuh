@@ -2,7 +2,8 @@
  * gen_regime).
  *
  * Each regime of a program has a kernel of its own.  The host puts them on the stream in turns,
- * several ahead: the first runs, and each later one begins when the one before it ends, without the host.
+ * several ahead: the first runs, and each later one begins when the one before it ends, without
+ * the host.
  * All that they share lies in device memory: the tables, the KV cache, the rings, and what the step
  * task keeps (rt_serving, slots, epochs: step_end, step_begin).  Invariant: control.step is the
  * word of the last step that was published, rt_kernel.start_step that of the last one that has

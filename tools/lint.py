@@ -20,8 +20,7 @@ import tree
 MAX_FUNCTION_LINES = 100
 MAX_CODE_COLUMNS, MAX_TEXT_COLUMNS = 100, 120  # of C and device code; of everything else
 MAX_FILE_LINES = 800
-# Of all C of src, device and include.  It holds what is reached; what is wanted is 1.
-MAX_DOUBLE_CHOICES = 2.2  # statements with two `?`, per 1,000 lines of code
+MAX_DOUBLE_CHOICES = 1  # statements with two `?`, per 1,000 lines of all code of src, device and include
 MEASURED = ("src/", "device/", "include/")
 C_ENDINGS = (".c", ".h", ".cu", ".cuh")
 CODE_ENDINGS = C_ENDINGS + (".py", ".sh", ".cmake", "CMakeLists.txt", "dev", ".ci/run")

@@ -283,7 +283,7 @@ static mpk_status check_names(reader *r, const json_value *items, size_t n)
         for (size_t k = 0; n <= 8 && k < i; k++)
             twice |= str_equal(items[k].key, items[i].key);
         CHECK(r->cx, !twice, MPK_EFORMAT, "not valid JSON: an object has two members \"%.*s\"",
-              (int)(items[i].key.n < 96 ? items[i].key.n : 96), items[i].key.at);
+              STR_SHOWN(items[i].key, 96));
         if (n > 8)
             TRY(map_put(r->cx, &r->scratch, &names, items[i].key, i));
     }

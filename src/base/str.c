@@ -148,6 +148,12 @@ char *text_room(text *t, size_t n)
     return t->failed || !n ? NULL : t->at + at;
 }
 
+char *text_copy(const text *t, arena *a)
+{
+    const str all = text_str(t);
+    return t->failed ? NULL : arena_copy(a, all.at, all.n);
+}
+
 void text_free(text *t)
 {
     free(t->at);

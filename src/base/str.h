@@ -16,6 +16,8 @@ typedef struct str {
 } str;
 
 #define STR_ARG(s) (int)(s).n, (s).at
+/* The first bytes of a text that came from outside, as a message quotes it. */
+#define STR_SHOWN(s, most) (int)((s).n < (most) ? (s).n : (most)), (s).n ? (s).at : ""
 #define STR(literal) ((str){(literal), sizeof(literal) - 1})
 
 static inline str str_from(const char *text)
@@ -29,6 +31,11 @@ static inline bool str_equal(str a, str b)
 static inline bool str_is(str a, const char *text)
 {
     return str_equal(a, str_from(text));
+}
+/* A truth as JSON and C++ spell it. */
+static inline const char *str_bool(bool truth)
+{
+    return truth ? "true" : "false";
 }
 
 /* The value of a hexadecimal digit in either case; -1: it is none. */
@@ -49,6 +56,14 @@ typedef struct text {
     size_t n, capacity;
     bool failed;
 } text;
+
+/* What was added so far, borrowed until the next addition; its `at` is never NULL. */
+static inline str text_str(const text *t)
+{
+    return (str){t->at ? t->at : "", t->n};
+}
+/* A NUL-terminated copy of it; NULL: an addition failed, or the system has no memory. */
+char *text_copy(const text *t, arena *a);
 
 void text_add(text *t, const char *bytes, size_t n);
 /* As in the C locale: a file has the same bytes under a host program that writes commas for

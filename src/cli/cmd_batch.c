@@ -244,7 +244,7 @@ static bool read_form(const json_value *value, line_request *r, bool *found, cha
     else
         json_write(&t, value, 0);
     r->options.form = forms[i].form;
-    r->options.form_source = t.failed ? NULL : arena_copy(r->arena, t.n ? t.at : "", t.n);
+    r->options.form_source = text_copy(&t, r->arena);
     text_free(&t);
     if (!r->options.form_source)
         REFUSE(error, "out of memory for %s", forms[i].key);
@@ -389,7 +389,7 @@ static bool read_field(batch *b, const json_value *value, line_request *r, char 
     if (str_is(key, "draft_tokens"))
         return read_drafts(value, r, error);
     if (!str_is(key, "id"))
-        REFUSE(error, "there is no field \"%.*s\"", (int)(key.n < 100 ? key.n : 100), key.at);
+        REFUSE(error, "there is no field \"%.*s\"", STR_SHOWN(key, 100));
     return true;
 }
 
@@ -420,7 +420,8 @@ static mpk_status submit_one(batch *b, const line_request *r, const mpk_request_
 static bool submit(batch *b, const line_request *r, job *j)
 {
     mpk_request_options o = r->options;
-    const uint32_t n_shown = r->n ? r->n : 1, n = r->best_of ? r->best_of : n_shown;
+    const uint32_t n_shown = r->n ? r->n : 1;
+    const uint32_t n = r->best_of ? r->best_of : n_shown;
     j->logprobs = o.logprobs;
     j->prompt_logprobs = o.prompt_logprobs;
     j->n_shown = n_shown;
@@ -551,8 +552,9 @@ static void write_answer(batch *b, job *j, text *line)
 {
     mpk_answer answers[MAX_ANSWERS];
     wait_answers(b, j, answers);
-    text_print(line, "{%s%s%s", j->id.n ? "\"id\":" : "", j->id.n ? j->id.at : "",
-               j->id.n ? "," : "");
+    text_print(line, "{");
+    if (j->id.n)
+        text_print(line, "\"id\":%s,", j->id.at);
     if (*j->error) {
         b->n_errors++;
         text_print(line, "\"error\":");

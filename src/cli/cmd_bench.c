@@ -225,10 +225,9 @@ static void print_json(const bench *b, const mpk_engine_facts *facts)
         "\"open_to_first_token_ms\": %.3f, \"prompt_tokens_per_s\": %.3f, \"decode_tokens_per_s\": "
         "%.3f",
         (double)facts->device_ns * 1e-6, (double)facts->load_ns * 1e-6,
-        (double)facts->compile_ns * 1e-6, facts->program_cached ? "true" : "false",
-        facts->kernel_cached ? "true" : "false", (double)b->open_ns * 1e-6,
-        (double)b->answer_ns * 1e-6, quantile(&b->prompt_rate, 0.5),
-        quantile(&b->decode_rate, 0.5));
+        (double)facts->compile_ns * 1e-6, str_bool(facts->program_cached),
+        str_bool(facts->kernel_cached), (double)b->open_ns * 1e-6, (double)b->answer_ns * 1e-6,
+        quantile(&b->prompt_rate, 0.5), quantile(&b->decode_rate, 0.5));
     print_spread("first_token_ms", &b->first_ms, "p10", 0.1, "p90");
     print_spread("ms_per_token", &b->decode_ms, "p10", 0.1, "p90");
     print_spread("step_ms", &b->step_ms, "least", 0, "most");
@@ -300,9 +299,9 @@ static int print_text(const bench *b, const mpk_engine_facts *facts)
     if (facts->drafted_tokens)
         printf("drafts  %10llu, of which %llu stood\n", (unsigned long long)facts->drafted_tokens,
                (unsigned long long)facts->accepted_tokens);
-    const char *cached = facts->program_cached  ? " (from the cache)"
-                         : facts->kernel_cached ? " (kernel from the cache)"
-                                                : "";
+    const char *cached = facts->kernel_cached ? " (kernel from the cache)" : "";
+    if (facts->program_cached)
+        cached = " (from the cache)";
     printf("open    %10.1f ms: device %.1f, load %.1f, compile %.1f%s; %.1f ms to a first token\n",
            (double)b->open_ns * 1e-6, (double)facts->device_ns * 1e-6,
            (double)facts->load_ns * 1e-6, (double)facts->compile_ns * 1e-6, cached,

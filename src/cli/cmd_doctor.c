@@ -52,13 +52,16 @@ static double number(const json_value *object, const char *key)
 static void look_at_processor(report *r, const json_value *machine)
 {
     const json_value *features = json_get(machine, "features"), *isa = json_get(machine, "isa");
-    bool has = features && features->text.n;
-    add_finding(r, "processor",
-                has ? NULL : "every model runs, but slowly: use a processor with AVX2 or AVX-512",
+    const str code = isa ? isa->text : STR("");
+    str found = STR("no vector instructions that mpk knows");
+    const char *advice = "every model runs, but slowly: use a processor with AVX2 or AVX-512";
+    if (features && features->text.n) {
+        found = features->text;
+        advice = NULL;
+    }
+    add_finding(r, "processor", advice,
                 "%.0f processors for this process; %.*s; the code that runs is for %.*s",
-                number(machine, "processors"), has ? (int)features->text.n : 38,
-                has ? features->text.at : "no vector instructions that mpk knows",
-                isa ? (int)isa->text.n : 0, isa ? isa->text.at : "");
+                number(machine, "processors"), STR_ARG(found), STR_ARG(code));
 }
 
 static void look_at_memory(report *r, const json_value *machine)
@@ -100,9 +103,11 @@ static bool is_in_path(const char *program)
 
 static void look_at_programs(report *r)
 {
-    bool dot = is_in_path("dot");
-    add_finding(r, "graphviz", dot ? NULL : "apt-get install graphviz", "%s",
-                dot ? "dot is there" : "no dot: mpk inspect --dot cannot be drawn");
+    if (is_in_path("dot"))
+        add_finding(r, "graphviz", NULL, "dot is there");
+    else
+        add_finding(r, "graphviz", "apt-get install graphviz",
+                    "no dot: mpk inspect --dot cannot be drawn");
 }
 
 /* Words of the report as a text of their own; "" if there are none. */
@@ -118,14 +123,16 @@ static const char *words_of(arena *a, const json_value *object, const char *key)
 static void add_gpu(report *r, arena *a, const json_value *gpu)
 {
     const json_value *translated = json_get(gpu, "as_ptx");
-    const char *target = words_of(a, gpu, "target");
-    add_finding(
-        r, "gpu",
-        *target ? NULL : "too old: use a GPU of compute capability 8.0 or later, or the processor",
-        "%s, compute capability %s, %.0f SMs, %.1f GiB, %s%s%s", words_of(a, gpu, "name"),
-        words_of(a, gpu, "capability"), number(gpu, "sms"), number(gpu, "memory_bytes") / (1 << 30),
-        *target ? "runs code for " : "mpk has no code for it", target,
-        translated && translated->boolean ? ", translated by the driver" : "");
+    const char *target = words_of(a, gpu, "target"), *code = "mpk has no code for it",
+               *advice = "too old: use a GPU of compute capability 8.0 or later, or the processor",
+               *how = translated && translated->boolean ? ", translated by the driver" : "";
+    if (*target) {
+        code = "runs code for ";
+        advice = NULL;
+    }
+    add_finding(r, "gpu", advice, "%s, compute capability %s, %.0f SMs, %.1f GiB, %s%s%s",
+                words_of(a, gpu, "name"), words_of(a, gpu, "capability"), number(gpu, "sms"),
+                number(gpu, "memory_bytes") / (1 << 30), code, target, how);
 }
 
 /* Between several GPUs: may they share a program (--gpus)? */

@@ -84,9 +84,11 @@ static int print_vectors(const embedding *e)
 {
     const uint32_t size = e->options.dimensions;
     text lines = {0};
-    for (size_t i = 0; i < e->n_texts * size; i++)
-        text_print(&lines, i % size ? ", %.9g%s" : "[%.9g%s", (double)e->vectors[i],
-                   i % size + 1 == size ? "]\n" : "");
+    for (size_t i = 0; i < e->n_texts * size; i++) {
+        text_print(&lines, i % size ? ", %.9g" : "[%.9g", (double)e->vectors[i]);
+        if (i % size + 1 == size)
+            text_print(&lines, "]\n");
+    }
     int code =
         lines.failed ? cli_fail(e->command, "out of memory for %zu vectors", e->n_texts) : CLI_DONE;
     if (code == CLI_DONE && !cli_write(lines.at, lines.n))

@@ -60,7 +60,8 @@ static void print_closing_line(mpk_engine *engine, const mpk_answer *answer, uin
     mpk_engine_facts facts = {.size = sizeof facts};
     mpk_engine_describe(engine, &facts);
     size_t n = answer->n_tokens;
-    uint64_t first = n ? answer->token_ns[0] : 0, last = n ? answer->token_ns[n - 1] : 0;
+    const uint64_t first = n ? answer->token_ns[0] : 0;
+    const uint64_t last = n ? answer->token_ns[n - 1] : 0;
     fprintf(stderr,
             "mpk: load %.2f s (compile %.2f s); prompt %zu tokens, %.1f tokens/s; decode %zu "
             "tokens, %.1f tokens/s; %s",

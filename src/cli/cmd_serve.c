@@ -88,6 +88,17 @@ static uint32_t whole_or(cli_whole given, uint32_t otherwise)
     return given.given ? (uint32_t)given.value : otherwise;
 }
 
+/* Of arguments that cannot be 0: 0 is one that was left out. */
+static uint32_t count_or(uint32_t given, uint32_t otherwise)
+{
+    return given ? given : otherwise;
+}
+
+static const char *word_or(const char *given, const char *otherwise)
+{
+    return given ? given : otherwise;
+}
+
 /* The last part of a path, without slashes at its end. */
 static const char *last_part(arena *a, const char *path)
 {
@@ -111,9 +122,9 @@ static int read_options(const cli_command *command, mpk_context *cx, arena *a,
 {
     const char *key = args->api_key ? args->api_key : getenv("MPK_API_KEY");
     *to = (net_options){
-        .host = args->host ? args->host : "127.0.0.1",
+        .host = word_or(args->host, "127.0.0.1"),
         .port = (uint16_t)whole_or(args->port, DEFAULT_PORT),
-        .model_name = args->model_name ? args->model_name : last_part(a, args->model),
+        .model_name = word_or(args->model_name, last_part(a, args->model)),
         .api_key = key,
         .key_file = args->key_file,
         .tls_certificate = args->certificate,
@@ -121,13 +132,13 @@ static int read_options(const cli_command *command, mpk_context *cx, arena *a,
         .vllm_metrics = args->metrics_names,
         .cors_origin = args->cors_origin,
         .max_waiting = whole_or(args->max_waiting, DEFAULT_WAITING),
-        .max_connections = args->max_connections ? args->max_connections : DEFAULT_CONNECTIONS,
+        .max_connections = count_or(args->max_connections, DEFAULT_CONNECTIONS),
         .ping_s = whole_or(args->ping, DEFAULT_PING_S),
         .any_model_name = args->any_model_name,
         .pooling = (mpk_pooling)args->pooling,
         .log_json = args->log_format,
-        .timeout_s = args->timeout ? args->timeout : DEFAULT_TIMEOUT_S,
-        .body_bytes = (size_t)(args->max_body ? args->max_body : DEFAULT_BODY_MIB) << 20,
+        .timeout_s = count_or(args->timeout, DEFAULT_TIMEOUT_S),
+        .body_bytes = (size_t)count_or(args->max_body, DEFAULT_BODY_MIB) << 20,
         .log = args->engine.quiet ? NULL : print_line,
     };
     if (!args->certificate != !args->private_key)

@@ -382,9 +382,8 @@ int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const c
         *out = str_from(inline_text);
         return CLI_DONE;
     }
-    return file_read(cx, a, file ? file : "-", MAX_TEXT_BYTES, out) == MPK_OK
-               ? CLI_DONE
-               : cli_report(command, cx);
+    const mpk_status status = file_read(cx, a, file ? file : "-", MAX_TEXT_BYTES, out);
+    return status == MPK_OK ? CLI_DONE : cli_report(command, cx);
 }
 
 int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, const char *file,

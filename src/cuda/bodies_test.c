@@ -92,8 +92,8 @@ static unsigned report_spills(const gen_source *source, const char *log)
         const gen_body *b = NULL;
         if (body && sscanf(body, "body_%u", &number) == 1 && number < source->n_instances)
             b = source->instances[number].body;
-        print_message("  %s%s%s: %d bytes of stack, spills %d bytes\n", name, b ? " by " : "",
-                      b ? b->name : "", stack, stores);
+        print_message("  %s of the body %s: %d bytes of stack, spills %d bytes\n", name,
+                      b ? b->name : "(none)", stack, stores);
         bad += b && b->rank > 0;
     }
     assert_true(seen); /* else the log is written in a way that nobody reads here */

@@ -134,8 +134,9 @@ static void damage_is_replaced(void **state)
     check_ok(&f->cx, file_read(&f->cx, &a, path, 1 << 30, &good));
     for (uint64_t i = 0; i < 20; i++) {
         char *bad = arena_copy(&a, good.at, good.n);
-        /* heads, too */
-        size_t at = i < 8 ? i * 8 : rng_u64(seed, i) % good.n, n = i % 4 == 3 ? at : good.n;
+        /* the head's first words, then anywhere; each fourth file ends there */
+        const size_t at = i < 8 ? i * 8 : rng_u64(seed, i) % good.n;
+        const size_t n = i % 4 == 3 ? at : good.n;
         bad[at] = (char)(bad[at] ^ (1 << i % 8));
         check_ok(&f->cx, file_write(&f->cx, path, bad, n));
         if (is_hit(f, NULL))
@@ -325,7 +326,8 @@ static void where_it_lies(void **state)
     arena a = {0};
     cuda_cache_facts facts;
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char *xdg_copy = xdg ? strdup(xdg) : NULL, *home_copy = home ? strdup(home) : NULL;
+    char *xdg_copy = xdg ? strdup(xdg) : NULL;
+    char *home_copy = home ? strdup(home) : NULL;
     unsetenv("MPK_CACHE");
     setenv("XDG_CACHE_HOME", "/no/such/place", 1);
     check_ok(&cx, cuda_cache_describe(&cx, &a, &facts));

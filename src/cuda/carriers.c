@@ -402,14 +402,18 @@ static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, co
         const uint32_t row = (uint32_t)(box.hi[last] - box.lo[last]) * (4 / word);
         const uint32_t stride = last ? (uint32_t)t->stride[0] * (4 / word) : 0;
         const uint32_t unit = at % 16 || row % 16 || stride % 16 ? 4 : 16;
-        TRY(add_clear(cx, m,
-                      (rt_clear){.at = at,
-                                 .first_row = last ? (rt_u32)box.lo[0] : 0,
-                                 .n_rows = last ? (rt_u32)(box.hi[0] - box.lo[0]) : 1,
-                                 .n_units = row / unit,
-                                 .stride_bytes = stride,
-                                 .unit_bytes = unit,
-                                 .live = last ? (rt_u32)live : RT_ALL}));
+        rt_clear c = {.at = at,
+                      .n_rows = 1,
+                      .n_units = row / unit,
+                      .stride_bytes = stride,
+                      .unit_bytes = unit,
+                      .live = RT_ALL};
+        if (last) { /* else the one axis is that of a row, which counts whole */
+            c.first_row = (rt_u32)box.lo[0];
+            c.n_rows = (rt_u32)(box.hi[0] - box.lo[0]);
+            c.live = (rt_u32)live;
+        }
+        TRY(add_clear(cx, m, c));
     }
     return MPK_OK;
 }

@@ -568,7 +568,8 @@ static void read_options(cuda_machine *m, const cuda_options *from)
     cuda_options *o = &m->options;
     if (from)
         *o = *from;
-    o->stall_ns = o->stall_ns ? o->stall_ns : o->mode == CUDA_CALLS ? 60000000000u : 10000000000u;
+    const uint64_t stall_ns = o->mode == CUDA_CALLS ? 60000000000u : 10000000000u;
+    o->stall_ns = o->stall_ns ? o->stall_ns : stall_ns;
     o->body_ns = o->body_ns ? o->body_ns : 60000000000u;
     o->idle_ns = o->idle_ns ? o->idle_ns : 200000000u;
 }

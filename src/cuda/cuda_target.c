@@ -39,8 +39,10 @@ static const char *arch_name(uint32_t i)
 /* Workers of all GPUs, as many on each. */
 static uint32_t count_workers(const target_ask *ask, uint32_t n_peers, uint32_t n_sms)
 {
-    uint32_t each = ask->options->threads / n_peers;
-    return ask->options->threads ? (each ? each : 1) * n_peers : n_sms * n_peers;
+    const uint32_t each = ask->options->threads / n_peers;
+    if (!ask->options->threads)
+        return n_sms * n_peers;
+    return (each ? each : 1) * n_peers;
 }
 
 static void name_device(target_device *out, const char *name)
@@ -147,10 +149,11 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads,
                  uint32_t width, pass_options *to)
 {
-    const bool few_alone = !kv_heads || o->batch_invariant;
     uint32_t parts = kv_heads ? d->n_workers / kv_heads : 0;
     to->splits = kv_heads && !parts ? 1 : parts;
-    to->split_tokens = few_alone ? FEW_TOKENS : width > NARROW ? SOME_TOKENS : MORE_TOKENS;
+    to->split_tokens = width > NARROW ? SOME_TOKENS : MORE_TOKENS;
+    if (!kv_heads || o->batch_invariant)
+        to->split_tokens = FEW_TOKENS;
     to->own_units = o->batch_invariant ? OWN_UNITS : 0;
     to->norm_elements = NORM_ELEMENTS;
     to->share_tokens = gen_arch_find(d->arch)->features & GEN_WGMMA ? SHARE_TOKENS : 0;

@@ -48,8 +48,8 @@ static mpk_status add_links(mpk_context *cx, text *t, const cuda_driver *d)
         TRY(cuda_driver_link(cx, d, i / n, i % n, &link));
         text_print(t,
                    "%s{\"from\": %u, \"to\": %u, \"reaches\": %s, \"atomics\": %s, \"rank\": %u}",
-                   i > 1 ? ", " : "", i / n, i % n, link.reaches ? "true" : "false",
-                   link.atomics ? "true" : "false", link.rank);
+                   i > 1 ? ", " : "", i / n, i % n, str_bool(link.reaches), str_bool(link.atomics),
+                   link.rank);
     }
     return MPK_OK;
 }

@@ -26,10 +26,11 @@ rt_u32 cuda_state(const cuda_machine *m)
 {
     rt_u32 state = RT_STOPPING;
     for (uint32_t i = 0; i < m->n_peers; i++) {
-        rt_u32 one = rt_load_acquire_system(&m->peers[i]->mailbox->state);
-        state = one == RT_FAULTED || state == RT_FAULTED ? RT_FAULTED
-                : one == RT_RUNNING                      ? RT_RUNNING
-                                                         : state;
+        const rt_u32 one = rt_load_acquire_system(&m->peers[i]->mailbox->state);
+        if (one == RT_FAULTED)
+            return RT_FAULTED;
+        if (one == RT_RUNNING)
+            state = RT_RUNNING;
     }
     return state;
 }

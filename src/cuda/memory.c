@@ -12,19 +12,18 @@
 static void count_memory(cuda_machine *m)
 {
     const cuda_window *area = m->windows;
-    /* inputs, states, outputs and most weights are the caller's */
-    const bool calls = m->options.mode == CUDA_CALLS;
     const uint64_t staging = (uint64_t)CUDA_LANES * 2 * CUDA_PIECE_BYTES;
     cuda_memory *n = &m->memory;
     *n = (cuda_memory){.weights_bytes = m->weights.n_bytes,
-                       .state_bytes = calls ? 0 : area[RT_STATE].n_bytes,
-                       .step_bytes = calls ? 0 : area[RT_STEP].n_bytes,
                        .temps_bytes = area[RT_TEMPS].n_bytes,
                        .carried_bytes = m->carriers.n_bytes,
-                       .tables_bytes = m->layout.n_bytes,
-                       .staging_bytes = calls                          ? 0
-                                        : m->weights.n_bytes < staging ? m->weights.n_bytes
-                                                                       : staging};
+                       .tables_bytes = m->layout.n_bytes};
+    /* of calls, inputs, states, outputs and most weights are the caller's */
+    if (m->options.mode != CUDA_CALLS) {
+        n->state_bytes = area[RT_STATE].n_bytes;
+        n->step_bytes = area[RT_STEP].n_bytes;
+        n->staging_bytes = m->weights.n_bytes < staging ? m->weights.n_bytes : staging;
+    }
     n->total_bytes = n->weights_bytes + n->state_bytes + n->step_bytes + n->temps_bytes +
                      n->carried_bytes + n->tables_bytes + n->staging_bytes;
 }

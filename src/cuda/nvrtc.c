@@ -148,11 +148,11 @@ static mpk_status find_library(mpk_context *cx, cuda_nvrtc *n)
 {
     const char *named = getenv("MPK_NVRTC");
     if (named && *named) {
-        bool is_folder = file_is_folder(named),
-             opened = is_folder ? open_in_folder(n, named) : open_file(n, named);
-        const char *why = opened      ? NULL
-                          : is_folder ? "no libnvrtc.so.13 or .12 in it that can be opened"
-                                      : dlerror();
+        const bool is_folder = file_is_folder(named);
+        const bool opened = is_folder ? open_in_folder(n, named) : open_file(n, named);
+        const char *why = "no libnvrtc.so.13 or .12 in it that can be opened";
+        if (!opened && !is_folder)
+            why = dlerror();
         CHECK(cx, opened, MPK_EUNSUPPORTED,
               "MPK_NVRTC=%s: %s; it must name libnvrtc.so.13 or .12, or its folder", named,
               why ? why : "it cannot be opened");
@@ -343,9 +343,10 @@ static mpk_status read_code(compilation *c)
  * what points at it. */
 static str first_error(const text *log)
 {
-    const char *at = log->at ? strstr(log->at, "error") : NULL, *end;
+    const str all = text_str(log);
+    const char *at = strstr(all.at, "error"), *end;
     if (!at)
-        return (str){log->at ? log->at : "", log->n < 400 ? log->n : 400};
+        return (str){all.at, all.n < 400 ? all.n : 400};
     while (at > log->at && at[-1] != '\n')
         at--;
     end = at;
@@ -405,12 +406,12 @@ static mpk_status explain(compilation *c, int code)
           "NVRTC failed on %s: %s: %.*s", s->name, c->n->nvrtcGetErrorString(code), STR_ARG(error));
     status_fail(c->cx, MPK_EFORMAT, "%s does not compile for %s:\n%.*s", s->name, s->arch->name,
                 STR_ARG(error));
+    char unit[16] = "";
+    if (s->unit)
+        snprintf(unit, sizeof unit, ".%u", s->unit);
     if (s->keep_folder)
         status_note(c->cx, MPK_EFORMAT, "compiling %s/%s (all messages: %s%s.log beside it)",
-                    s->keep_folder, s->name, s->name,
-                    s->unit == 1   ? ".1"
-                    : s->unit == 2 ? ".2"
-                                   : "");
+                    s->keep_folder, s->name, s->name, unit);
     else
         status_note(c->cx, MPK_EFORMAT,
                     "compiling generated code; --keep=FOLDER keeps it, with all messages");

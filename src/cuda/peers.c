@@ -38,7 +38,7 @@ void cuda_plan_windows(cuda_machine *m)
             end[p->area] = last > end[p->area] ? last : end[p->area];
         }
     for (int i = 0; i < RT_AREAS; i++)
-        m->windows[i] = (cuda_window){end[i] ? first[i] : 0, end[i] ? end[i] - first[i] : 0};
+        m->windows[i] = end[i] ? (cuda_window){first[i], end[i] - first[i]} : (cuda_window){0};
     m->windows[RT_STEP] = (cuda_window){0, image->block->area_bytes[RT_STEP]};
     if (m->n_peers == 1)
         for (int i = RT_STATE; i < RT_AREAS; i++)
@@ -76,9 +76,10 @@ mpk_status cuda_find_triggers(mpk_context *cx, arena *scratch, const cuda_machin
     }
     for (uint32_t e = 0; e < g->n_events; e++) {
         const bool is_inner = m->n_peers == 1 || (wait[e] == add[e] && !(wait[e] & (wait[e] - 1)));
-        kinds[e] = events[e].jit ? RT_TRIGGER_LAUNCH
-                   : is_inner    ? RT_TRIGGER_COUNT
-                                 : RT_TRIGGER_PEERS | wait[e] * RT_TRIGGER_PEER;
+        const uint32_t peers = RT_TRIGGER_PEERS | wait[e] * RT_TRIGGER_PEER;
+        kinds[e] = is_inner ? RT_TRIGGER_COUNT : peers;
+        if (events[e].jit)
+            kinds[e] = RT_TRIGGER_LAUNCH;
     }
     return MPK_OK;
 }
@@ -96,6 +97,13 @@ static bool is_read_elsewhere(const ir_graph *ir, ir_tensor_id input)
     return false;
 }
 
+static rt_u32 live_of(const ir_tensor *t)
+{
+    if (t->live == IR_TOKENS)
+        return RT_TOKENS;
+    return t->live == IR_ROWS ? RT_ROWS : RT_ALL;
+}
+
 static rt_push push_of(const ir_tensor *t, uint64_t offset)
 {
     const bool has_rows = t->live != IR_ALL && t->rank && t->dims[0];
@@ -103,9 +111,7 @@ static rt_push push_of(const ir_tensor *t, uint64_t offset)
     return (rt_push){.offset = offset,
                      .n_rows = (rt_u32)rows,
                      .row_bytes = (rt_u32)((uint64_t)ir_bytes(t) / rows),
-                     .live = t->live == IR_TOKENS ? RT_TOKENS
-                             : t->live == IR_ROWS ? RT_ROWS
-                                                  : RT_ALL};
+                     .live = live_of(t)};
 }
 
 uint32_t cuda_list_pushes(const cuda_machine *m, rt_push *to, rt_u32 *first)

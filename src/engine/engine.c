@@ -132,7 +132,6 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
     machine_facts live;
     describe_machine(e, &live);
     mpk_engine_facts all = {
-        .size = facts->size < sizeof all ? facts->size : sizeof all,
         .vocab_size = e->build.model.config.vocab_size,
         .embedding_size = e->build.options.embeddings ? e->build.model.config.hidden_size : 0,
         .context_tokens = p->context_tokens,
@@ -158,6 +157,7 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
         .put_back = live.put_back,
         .kv_free_tokens = (uint64_t)live.free_pages * ENGINE_PAGE_TOKENS,
     };
+    all.size = facts->size < sizeof all ? facts->size : sizeof all; /* what the caller knows */
     snprintf(all.device, sizeof all.device, "%.63s", live.device);
     memcpy(facts, &all, all.size);
 }

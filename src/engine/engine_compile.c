@@ -198,14 +198,14 @@ static mpk_status check_memory(mpk_context *cx, const mpk_engine *e)
     bool own = d->target->has_own_memory, counted = own || e->build.options.random_weights;
     uint64_t weights = counted ? area[RT_WEIGHTS] : copied_bytes(e), kv = e->build.plan.kv_bytes;
     uint64_t other = area[RT_STEP] + area[RT_TEMPS];
+    const char *kind = counted && !own ? "made-up " : "";
+    const char *place = own ? d->name : "this machine";
+    const char *also = e->build.plan.kv_dtype == IR_F32 ? ", or keep the KV cache in bf16" : "";
     CHECK(cx, weights + kv + other <= d->free_bytes, MPK_ELIMIT,
           "this takes %.2f GiB of memory (%sweights %.2f, KV cache %.2f, activations %.2f), but "
-          "only %.2f are free%s%s: "
-          "lower the context or the batch%s",
-          (double)(weights + kv + other) / GIB, counted && !own ? "made-up " : "",
-          (double)weights / GIB, (double)kv / GIB, (double)other / GIB, (double)d->free_bytes / GIB,
-          own ? " on " : "", own ? d->name : "",
-          e->build.plan.kv_dtype == IR_F32 ? ", or keep the KV cache in bf16" : "");
+          "only %.2f are free on %s: lower the context or the batch%s",
+          (double)(weights + kv + other) / GIB, kind, (double)weights / GIB, (double)kv / GIB,
+          (double)other / GIB, (double)d->free_bytes / GIB, place, also);
     return MPK_OK;
 }
 

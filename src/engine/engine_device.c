@@ -51,9 +51,10 @@ static mpk_status fail_device(mpk_context *cx, const char *word)
     char names[128] = "auto";
     for (const target_def *const *t = target_table; *t; t++) {
         size_t n = strlen(names);
-        snprintf(names + n, sizeof names - n, ", %s%s%s%s", (*t)->name,
-                 (*t)->is_numbered ? ", " : "", (*t)->is_numbered ? (*t)->name : "",
-                 (*t)->is_numbered ? ":1" : "");
+        if ((*t)->is_numbered)
+            snprintf(names + n, sizeof names - n, ", %s, %s:1", (*t)->name, (*t)->name);
+        else
+            snprintf(names + n, sizeof names - n, ", %s", (*t)->name);
     }
     FAIL(cx, MPK_EARG, "there is no device '%s': %s are", word, names);
 }

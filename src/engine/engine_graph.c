@@ -208,8 +208,8 @@ static mpk_status copy_graph(mpk_context *cx, arena *a, const ir_graph *g, ir_gr
 {
     text t = {0};
     ir_print(g, &t);
-    char *source = t.failed ? NULL : arena_copy(a, t.at ? t.at : "", t.n);
-    size_t n = t.n;
+    const char *source = text_copy(&t, a);
+    const size_t n = t.n;
     text_free(&t);
     CHECK(cx, source, MPK_ENOMEM, "out of memory for a copy of the graph");
     return ir_parse(cx, a, (str){source, n}, out);
@@ -461,7 +461,7 @@ static void print_machine(machine *m, text *out)
     machine_describe(m, &f);
     text_print(out,
                "\"device\": \"%s\", \"workers\": %u, \"kernel_ms\": %.1f, \"kernel_cached\": %s",
-               f.device, f.n_workers, (double)f.code_ns * 1e-6, f.code_cached ? "true" : "false");
+               f.device, f.n_workers, (double)f.code_ns * 1e-6, str_bool(f.code_cached));
 }
 
 mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, char **json)

@@ -46,8 +46,8 @@ static void add_model(text *t, const engine_build *b)
                "\"weights_present\": %s, \"tokenizer_present\": %s}",
                c->n_layers, c->hidden_size, c->n_heads, c->n_kv_heads, c->head_size, c->ffn_size,
                c->n_experts, c->experts_per_token, c->expert_ffn_size, c->vocab_size,
-               c->max_positions, c->tied_embeddings ? "true" : "false",
-               b->model.tensors.n ? "true" : "false", b->model.tokenizer ? "true" : "false");
+               c->max_positions, str_bool(c->tied_embeddings), str_bool(b->model.tensors.n),
+               str_bool(b->model.tokenizer));
 }
 
 static mpk_status add_memory(mpk_context *cx, text *t, const engine_build *b)

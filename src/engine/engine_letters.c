@@ -28,10 +28,9 @@ static mpk_status fill(mpk_context *cx, arena *a, uint32_t n, tokenizer_vocab *v
                              : snprintf(name, NAME_BYTES, "<t%u>", i);
         /* sentencepiece writes a space so */
         tokens[i] = i == SPACE ? STR("\u2581") : (str){name, (size_t)length};
-        types[i] = i == 0    ? TOKENIZER_TYPE_UNKNOWN
-                   : is_byte ? TOKENIZER_TYPE_BYTE
-                             : TOKENIZER_TYPE_NORMAL;
+        types[i] = is_byte ? TOKENIZER_TYPE_BYTE : TOKENIZER_TYPE_NORMAL;
     }
+    types[0] = TOKENIZER_TYPE_UNKNOWN;
     v->model = STR("llama");
     v->tokens = tokens;
     v->n_tokens = n;

@@ -352,12 +352,14 @@ static mpk_status submit(mpk_context *cx, mpk_request *r, const int32_t *tokens)
         .n_logprobs = r->n_logprobs,
         .all_logprobs = o->prompt_logprobs,
         .logprobs = r->shares,
-        .salt = o->cache_salt,
-        .n_salt = o->cache_salt ? strlen(o->cache_salt) : 0,
         .alone = o->no_prefix_cache,
         .is_masked = r->form != NULL,
         .drafts = drafts_of(r),
     };
+    if (o->cache_salt) {
+        wire.salt = o->cache_salt;
+        wire.n_salt = strlen(o->cache_salt);
+    }
     TRY(engine_make_rules(cx, r, &wire.rules, &wire.n_rules));
     TRY(engine_submit(cx, r, &wire));
     if (r->form)

@@ -214,10 +214,11 @@ uint32_t mpk_request_logprobs(const mpk_request *r, size_t token, mpk_logprob *o
     if (!r->options.logprobs)
         return 0;
     pthread_mutex_lock(&r->engine->mutex);
-    uint32_t n =
-        token < r->n_tokens
-            ? copy_logprobs(r, token + (r->options.prompt_logprobs ? r->n_prompt : 0), out, most)
-            : 0;
+    uint32_t n = 0;
+    if (token < r->n_tokens) {
+        const size_t first = r->options.prompt_logprobs ? r->n_prompt : 0;
+        n = copy_logprobs(r, first + token, out, most);
+    }
     pthread_mutex_unlock(&r->engine->mutex);
     return n;
 }

@@ -124,8 +124,9 @@ static void print_place(const printer *w, const block_operand *o, const char *ne
         if (!o->stride[i])
             continue;
         const bool is_ahead = w->ahead && w->ahead->axis == (int8_t)i;
-        text_print(w->out, "%s%s%s * %lldll", any ? " + " : "", w->p->axes[i].name,
-                   is_ahead ? next : "0", (long long)o->stride[i]);
+        const char *end = is_ahead ? next : "0";
+        text_print(w->out, any ? " + " : "");
+        text_print(w->out, "%s%s * %lldll", w->p->axes[i].name, end, (long long)o->stride[i]);
         any = true;
     }
     text_print(w->out, any ? "" : "0");
@@ -148,9 +149,10 @@ static void print_first(const printer *w, int8_t axis)
 static void print_window_load(const printer *w, const block_tile *t, const block_operand *o)
 {
     const bool by_rows = o->stride[t->axis[0]] == 1;
-    const int8_t places = t->axis[by_rows ? 0 : 1], entries = t->axis[by_rows ? 1 : 0];
-    text_print(w->out, ", window_%s, %s, %s.dtype, g_%s", o->name, by_rows ? "true" : "false",
-               o->name, o->name);
+    const int8_t places = t->axis[by_rows ? 0 : 1];
+    const int8_t entries = t->axis[by_rows ? 1 : 0];
+    text_print(w->out, ", window_%s, %s, %s.dtype, g_%s", o->name, str_bool(by_rows), o->name,
+               o->name);
     print_first(w, places);
     print_first(w, entries);
     print_left(w, places);
@@ -171,8 +173,8 @@ static void print_load(const printer *w, const block_step *s)
         print_window_load(w, t, o);
         return;
     }
-    text_print(w->out, ", %s, %s.dtype, g_%s + (",
-               super_is_copied(w->p, s->to, o) ? "true" : "false", o->name, o->name);
+    text_print(w->out, ", %s, %s.dtype, g_%s + (", str_bool(super_is_copied(w->p, s->to, o)),
+               o->name, o->name);
     print_place(w, o, "_next");
     text_print(w->out, ") * %u, %lldll, %lldll", ir_dtype_table[o->dtype].block_bytes,
                (long long)o->stride[t->axis[0]], (long long)o->stride[t->axis[1]]);
@@ -220,29 +222,34 @@ static void print_copy(const printer *w, int8_t tile)
         text_print(w->out, " + turn %% %u * tile_%s.copy_bytes", t->stages, t->name);
 }
 
+/* The end of the name of block_multiply_*: by CUDA cores; by tensor cores with the left factor in
+ * shared memory; the same with that factor kept in registers by an earlier product. */
+static const char *multiply_name(bool mma, const block_tile *left)
+{
+    if (!mma)
+        return "fma";
+    return left->space == BLOCK_SHARED ? "mma" : "kept";
+}
+
 static void print_multiply(const printer *w, const block_step *s)
 {
     const block_tile *y = &w->p->tiles[s->to], *a = &w->p->tiles[s->from[0]],
                      *b = &w->p->tiles[s->from[1]];
     const bool mma = w->p->unit == BLOCK_MMA;
-    LINE(w, "block_multiply_%s(r_%s, ",
-         !mma                       ? "fma"
-         : a->space == BLOCK_SHARED ? "mma"
-                                    : "kept",
-         y->name);
+    LINE(w, "block_multiply_%s(r_%s, ", multiply_name(mma, a), y->name);
     text_print(w->out, mma ? "warps, " : "");
     if (mma && a->space == BLOCK_SHARED)
-        text_print(w->out, "%s, ", y->is_shared_out ? "true" : "false");
+        text_print(w->out, "%s, ", str_bool(y->is_shared_out));
     if (a->space == BLOCK_SHARED)
         print_copy(w, s->from[0]);
     else
         text_print(w->out, "r_%s", a->name);
     if (mma && a->space == BLOCK_SHARED)
-        text_print(w->out, ", %s", a->axis[1] == y->axis[0] ? "true" : "false");
+        text_print(w->out, ", %s", str_bool(a->axis[1] == y->axis[0]));
     text_print(w->out, ", ");
     print_copy(w, s->from[1]);
     if (mma)
-        text_print(w->out, ", %s", b->axis[0] == y->axis[1] ? "true" : "false");
+        text_print(w->out, ", %s", str_bool(b->axis[0] == y->axis[1]));
     text_print(w->out, ");\n");
 }
 
@@ -251,7 +258,7 @@ static void print_join(const printer *w, const block_step *s)
 {
     print_fragment(w, s);
     LINE(w, "block_join(r_%s, r_%s, %s, warps, %d, t.s_scratch);\n", w->p->tiles[s->to].name,
-         w->p->tiles[s->from[0]].name, s->verb == BLOCK_ADD ? "true" : "false",
+         w->p->tiles[s->from[0]].name, str_bool(s->verb == BLOCK_ADD),
          block_extent(w->p, s->to, 0));
 }
 
@@ -376,9 +383,10 @@ static void open_entries(printer *w, int8_t tile)
     for (int i = 0; i < 3; i++) {
         if (line && i == 1)
             continue;
+        const int step = line && i == 2 ? 2 : 1;
         LINE(w, "#pragma unroll\n");
         LINE(w, "for (int r%c = 0; r%c < %d; r%c += %d)%s\n", names[i], names[i], dims[i], names[i],
-             line && i == 2 ? 2 : 1, i == 2 ? " {" : "");
+             step, i == 2 ? " {" : "");
     }
     w->indent += STEP;
 }
@@ -390,11 +398,12 @@ static void print_places(const printer *w, int8_t tile)
     for (int side = 0; side < 2; side++) {
         const char *x = axis_of(w, t->axis[side]);
         LINE(w, "const rt_i64 %s = %s0 + ", x, x);
-        if (side && t->is_shared_out)
+        if (!side)
+            text_print(w->out, "block_row(warps, %d, ra, re);\n", block_extent(w->p, tile, 0));
+        else if (t->is_shared_out)
             text_print(w->out, "block_own_column(warps, rb, re);\n");
         else
-            text_print(w->out, "block_%s(warps, %d, %s, re);\n", side ? "column" : "row",
-                       block_extent(w->p, tile, side), side ? "rb" : "ra");
+            text_print(w->out, "block_column(warps, %d, rb, re);\n", block_extent(w->p, tile, 1));
     }
     const char *rows = axis_of(w, t->axis[0]), *columns = axis_of(w, t->axis[1]);
     LINE(w, "const bool inside = %s < %s_hi && %s < %s_hi;\n", rows, rows, columns, columns);
@@ -502,7 +511,7 @@ mpk_status gen_print_block(mpk_context *cx, const block_program *p, text *out)
 {
     printer w = {.cx = cx, .p = p, .out = out, .indent = STEP};
     LINE(&w, "static constexpr block_warps warps = {{%u, %u, %u}, %s};\n", p->warps[0], p->warps[1],
-         p->warps[2], p->unit == BLOCK_MMA ? "true" : "false");
+         p->warps[2], str_bool(p->unit == BLOCK_MMA));
     for (int8_t i = 0; i < (int8_t)p->n_tiles; i++)
         if (p->tiles[i].space == BLOCK_SHARED)
             print_tile(&w, i);

@@ -5,9 +5,8 @@
 
 #include "gen/body_rope.h"
 
-/* Where an operator's inputs stand that all of these have: positions, slots, pages one after the
- * other, and the caches.
- */
+/* Numbers of inputs that all of these operators have: positions, after which slots and pages
+ * follow, and the cache of keys, after which that of values follows. */
 typedef struct inputs {
     const char *op;
     uint32_t positions, k_cache;
@@ -18,12 +17,19 @@ static const inputs inputs_table[] = {
     {"attention_qkv", 1, 4}, {"attention_split", 2, 5},
 };
 
-static bool accepts(const gen_call *c)
+/* NULL: an operator without a row in the table. */
+static const inputs *find_inputs(const gen_call *c)
 {
     for (size_t i = 0; i < sizeof inputs_table / sizeof *inputs_table; i++)
         if (str_is(str_from(c->op->def->name), inputs_table[i].op))
-            return gen_accepts_caches(c, inputs_table[i].k_cache);
-    return false;
+            return &inputs_table[i];
+    return NULL;
+}
+
+static bool accepts(const gen_call *c)
+{
+    const inputs *at = find_inputs(c);
+    return at && gen_accepts_caches(c, at->k_cache);
 }
 
 /* Scratch of attention of heads of this size: angles, a chunk, query, values; as in
@@ -35,11 +41,7 @@ static uint32_t scratch_of_heads(int64_t size)
 
 static int64_t head_size(const gen_call *c)
 {
-    return c->ir->tensors
-        .at[c->op->in[str_is(str_from(c->op->def->name), "attention")       ? 1
-                      : str_is(str_from(c->op->def->name), "attention_qkv") ? 4
-                                                                            : 5]]
-        .dims[3];
+    return gen_input(c, find_inputs(c)->k_cache)->dims[3];
 }
 
 static uint32_t scratch_bytes(const gen_call *c)

@@ -22,13 +22,15 @@ static bool writes_cache(const gen_call *c)
 static heads heads_of(const gen_call *c)
 {
     const ir_tensor *q = gen_input(c, Q), *k = gen_input(c, KEYS);
-    bool whole = writes_cache(c);
-    return (heads){.entries = k->dims[0],
-                   .q = whole ? c->op->attributes[HEADS].i : q->dims[1],
-                   .kv = k->dims[1],
-                   .tokens = whole ? gen_input(c, INDEX)->dims[0] : q->dims[2],
-                   .length = k->dims[2],
-                   .size = k->dims[3]};
+    heads n = {.entries = k->dims[0], .kv = k->dims[1], .length = k->dims[2], .size = k->dims[3]};
+    if (writes_cache(c)) {
+        n.q = c->op->attributes[HEADS].i;
+        n.tokens = gen_input(c, INDEX)->dims[0];
+    } else {
+        n.q = q->dims[1];
+        n.tokens = q->dims[2];
+    }
+    return n;
 }
 
 /* What is made of qkv by strides of its own must be dense. */
@@ -121,9 +123,12 @@ static int64_t words_of(const gen_call *c)
 /* Rows that are done at once: as many as there are, or as fit into registers. */
 static int64_t rows_at_once(const gen_call *c)
 {
-    heads n = heads_of(c);
-    int64_t rows = n.q / n.kv * n.tokens, most = lanes_of(c) == 32 ? 1 : words_of(c) == 8 ? 2 : 4;
-    return rows < 3 ? (rows < most ? rows : most) : most;
+    const heads n = heads_of(c);
+    const int64_t rows = n.q / n.kv * n.tokens;
+    int64_t most = words_of(c) == 8 ? 2 : 4;
+    if (lanes_of(c) == 32)
+        most = 1;
+    return rows < 3 && rows < most ? rows : most;
 }
 
 /* rows_scratch of the device code, and the new keys and values after it. */

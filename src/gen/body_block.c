@@ -49,7 +49,7 @@ static super_product product_of_batch(const gen_call *c)
                        .n_b = 1,
                        .a = matrix("in_a", a, SUPER_M, SUPER_K),
                        .y = matrix("out_y", y, SUPER_M, SUPER_N)};
-    s.b[0] = matrix("in_b", b, turned ? SUPER_N : SUPER_K, turned ? SUPER_K : SUPER_N);
+    s.b[0] = turned ? matrix("in_b", b, SUPER_N, SUPER_K) : matrix("in_b", b, SUPER_K, SUPER_N);
     fill_box(c, &s);
     return s;
 }
@@ -214,7 +214,8 @@ static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, te
         (long long)gen_input(c, A)->dims[gen_input(c, A)->rank - 1], rank - 2, rank - 1, rank - 2,
         rank - 1, rank, rank);
     for (uint32_t i = 0; i < 3; i++) {
-        const char *name = i == 0 ? "in_a" : i == 1 ? "in_b" : "out_y";
+        static const char *const names[] = {"in_a", "in_b", "out_y"};
+        const char *name = names[i];
         text_print(out,
                    "    %schar *g_%s = mpk_data(t, %s) + mpk_spread(%s, %u, at) * "
                    "mpk_dtype_bytes(%s.dtype);\n",
@@ -244,9 +245,10 @@ static mpk_status print_weight(mpk_context *cx, const gen_call *c, uint32_t i, i
                (long long)p->axes[SUPER_K].extent);
     for (uint32_t k = 0; k < p->n_operands; k++) {
         const block_operand *o = &p->operands[k];
-        const bool shifted = strcmp(o->name, "out_y") == 0 || strcmp(o->name, "in_residual") == 0;
-        text_print(out, "    %schar *g_%s = mpk_data(t, %s) + %s * %lld;\n",
-                   strcmp(o->name, "out_y") == 0 ? "" : "const ", o->name, o->name,
+        const bool is_result = strcmp(o->name, "out_y") == 0;
+        const bool shifted = is_result || strcmp(o->name, "in_residual") == 0;
+        text_print(out, is_result ? "    " : "    const ");
+        text_print(out, "char *g_%s = mpk_data(t, %s) + %s * %lld;\n", o->name, o->name,
                    shifted ? "first" : "0",
                    (long long)(o->stride[SUPER_N] * ir_dtype_table[o->dtype].block_bytes));
     }

@@ -59,14 +59,14 @@ static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice 
     super_attention s = attention_of(c);
     const double asked = c->op->attributes[SCALE].f,
                  scale = asked != 0 ? asked : 1 / sqrt((double)s.width);
-    const bool truths = s.has_mask && s.mask.dtype == IR_BOOL;
     text e = {0};
-    text_print(&e,
-               truths       ? "where(x1 != 0, x0 * %.9g, (-inf))"
-               : s.has_mask ? "x0 * %.9g + x1"
-                            : "x0 * %.9g",
-               scale);
-    s.scores = e.failed ? NULL : arena_copy(c->arena, e.at, e.n);
+    if (!s.has_mask)
+        text_print(&e, "x0 * %.9g", scale);
+    else if (s.mask.dtype == IR_BOOL)
+        text_print(&e, "where(x1 != 0, x0 * %.9g, (-inf))", scale);
+    else
+        text_print(&e, "x0 * %.9g + x1", scale);
+    s.scores = text_copy(&e, c->arena);
     text_free(&e);
     CHECK(cx, s.scores, MPK_ENOMEM, "out of memory for the expression of scores");
     return gen_choose_attention(cx, c->arena, c->choices, &s, out);

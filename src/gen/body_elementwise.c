@@ -9,9 +9,12 @@ static void print_function(const gen_call *c, uint32_t n, const char *function, 
     gen_print_head(c, n, out);
     const op_def *def = c->op->def;
     text_print(out, "    constexpr mpk_view nothing = {-1};\n    (void)nothing;\n");
-    text_print(out, "    elementwise_run(t, ELEMENTWISE_%s, in_%s, %s%s, out_%s);\n}\n", function,
-               def->in[0].name, c->op->n_in > 1 ? "in_" : "nothing",
-               c->op->n_in > 1 ? def->in[1].name : "", def->out[0].name);
+    text_print(out, "    elementwise_run(t, ELEMENTWISE_%s, in_%s, ", function, def->in[0].name);
+    if (c->op->n_in > 1)
+        text_print(out, "in_%s", def->in[1].name);
+    else
+        text_print(out, "nothing");
+    text_print(out, ", out_%s);\n}\n", def->out[0].name);
 }
 
 #define PRINTER(name, function)                                                               \

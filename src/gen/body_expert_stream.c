@@ -30,12 +30,19 @@ static void pack(const gen_call *c, gen_pack *out)
 {
     const ir_tensor *w = gen_input(c, W0);
     bool gated = gen_input(c, W1);
-    *out = (gen_pack){.n_weights = gated ? 2 : 1,
-                      .w = {c->op->in[W0], gated ? c->op->in[W1] : IR_NONE},
-                      .scale = NORM < c->op->n_in ? c->op->in[NORM] : IR_NONE,
-                      .order = gated ? GEN_PAIRED : GEN_ROWS,
-                      .rows = w->dims[0] * w->dims[1] * (gated ? 2 : 1),
+    *out = (gen_pack){.n_weights = 1,
+                      .w = {c->op->in[W0], IR_NONE},
+                      .scale = IR_NONE,
+                      .order = GEN_ROWS,
                       .columns = w->dims[2]};
+    if (gated) {
+        out->n_weights = 2;
+        out->w[1] = c->op->in[W1];
+        out->order = GEN_PAIRED;
+    }
+    if (NORM < c->op->n_in)
+        out->scale = c->op->in[NORM];
+    out->rows = out->n_weights * w->dims[0] * w->dims[1];
     gen_pad_pack(out, 8);
 }
 
@@ -51,9 +58,9 @@ static int64_t range_of(const gen_call *c)
 /* Groups of columns at once. */
 static int64_t block_of(const gen_call *c)
 {
-    return is_few(c)             ? EXPERT_FEW_SLOTS
-           : gen_input(c, SCALE) ? EXPERT_SUMMED_BLOCK
-                                 : EXPERT_MANY_SLOTS;
+    if (is_few(c))
+        return EXPERT_FEW_SLOTS;
+    return gen_input(c, SCALE) ? EXPERT_SUMMED_BLOCK : EXPERT_MANY_SLOTS;
 }
 
 /* Returns the end of the scratch. */
@@ -62,8 +69,8 @@ static int64_t place_scratch(const gen_call *c, expert_places *at)
     const int64_t range = range_of(c), pairs = range * gen_input(c, IDS)->dims[1];
     const int64_t most =
         pairs / (is_few(c) ? EXPERT_FEW_ROWS : EXPERT_MANY_ROWS) + gen_input(c, W0)->dims[0];
-    const int64_t chunks = most < pairs ? most : pairs,
-                  sums = gen_input(c, SCALE) ? range * block_of(c) * 8 : 0;
+    const int64_t chunks = most < pairs ? most : pairs;
+    const int64_t sums = gen_input(c, SCALE) ? range * block_of(c) * 8 : 0;
     at->totals = EXPERT_SHAPE + EXPERT_SHAPE_BYTES;
     at->counts = at->totals + 2 * EXPERT_TOTALS * 4;
     at->norms = at->counts + 8 * 4;

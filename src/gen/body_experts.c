@@ -16,8 +16,7 @@ static uint32_t scratch_bytes(const gen_call *c)
 /* A token goes to an expert once, so no more pairs share an expert than the graph has tokens. */
 static int pairs_at_once(const gen_call *c)
 {
-    int64_t n = gen_output(c, 0)->dims[0];
-    return n > 4 ? 8 : n > 2 ? 4 : n > 1 ? 2 : 1;
+    return gen_rows_at_once(gen_output(c, 0)->dims[0]);
 }
 
 static mpk_status print_expert_linear(mpk_context *cx, const gen_call *c, uint32_t n, text *out)

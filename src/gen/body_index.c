@@ -9,11 +9,8 @@
 static void print_list(const gen_call *c, const char *name, uint32_t attribute, uint32_t rank,
                        int64_t otherwise, text *out)
 {
-    const ir_attribute *a = &c->op->attributes[attribute];
     text_print(out, "    constexpr mpk_numbers %s = {{", name);
-    for (uint32_t i = 0; i < rank; i++)
-        text_print(out, "%s%lld", i ? ", " : "",
-                   (long long)(i < a->ints.n ? a->ints.at[i] : otherwise));
+    gen_print_list(c, attribute, rank, otherwise, out);
     text_print(out, "}};\n");
 }
 
@@ -76,7 +73,7 @@ static mpk_status print_slice_scatter(mpk_context *cx, const gen_call *c, uint32
     print_list(c, "starts", 0, gen_output(c, 0)->rank, 0, out);
     print_list(c, "steps", 2, gen_output(c, 0)->rank, 1, out);
     gen_print_call(c, "slice_scatter_run", out);
-    text_print(out, ", starts, steps, %s);\n}\n", c->op->attributes[3].i ? "true" : "false");
+    text_print(out, ", starts, steps, %s);\n}\n", str_bool(c->op->attributes[3].i));
     return MPK_OK;
 }
 
@@ -122,8 +119,7 @@ static mpk_status print_index_put(mpk_context *cx, const gen_call *c, uint32_t n
     for (uint32_t i = 0; i < rank; i++)
         text_print(out, "%s%lld", i ? ", " : "", (long long)named[i]);
     text_print(out, "}};\n    index_put_run(t, indices, in_values, out_y, named, %s, %s);\n}\n",
-               c->op->attributes[0].i ? "true" : "false",
-               c->op->attributes[1].i ? "true" : "false");
+               str_bool(c->op->attributes[0].i), str_bool(c->op->attributes[1].i));
     return MPK_OK;
 }
 
@@ -135,7 +131,7 @@ static mpk_status print_scatter(mpk_context *cx, const gen_call *c, uint32_t n, 
     gen_print_head(c, n, out);
     gen_print_call(c, "scatter_run", out);
     text_print(out, ", %lld, %d, %s, %s);\n}\n", (long long)a[0].i, word_number(a[1].s, kinds),
-               a[2].i ? "true" : "false", a[3].i ? "true" : "false");
+               str_bool(a[2].i), str_bool(a[3].i));
     return MPK_OK;
 }
 
@@ -145,8 +141,8 @@ static mpk_status print_extreme(mpk_context *cx, const gen_call *c, uint32_t n, 
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     gen_print_call(c, "extreme_run", out);
-    text_print(out, ", %lld, %s, %s);\n}\n", (long long)a[0].i, a[1].i ? "true" : "false",
-               str_is(a[2].s, "max") ? "true" : "false");
+    text_print(out, ", %lld, %s, %s);\n}\n", (long long)a[0].i, str_bool(a[1].i),
+               str_bool(str_is(a[2].s, "max")));
     return MPK_OK;
 }
 
@@ -174,7 +170,7 @@ static mpk_status print_scan_extreme(mpk_context *cx, const gen_call *c, uint32_
     gen_print_head(c, n, out);
     gen_print_call(c, "scan_extreme_run", out);
     text_print(out, ", %lld, %s);\n}\n", (long long)c->op->attributes[0].i,
-               str_is(c->op->attributes[1].s, "max") ? "true" : "false");
+               str_bool(str_is(c->op->attributes[1].s, "max")));
     return MPK_OK;
 }
 
@@ -183,8 +179,8 @@ static void print_order(const gen_call *c, uint32_t n, bool falling, int64_t k, 
 {
     gen_print_head(c, n, out);
     gen_print_call(c, "sort_run", out);
-    text_print(out, ", %lld, %s, %lld);\n}\n", (long long)c->op->attributes[0].i,
-               falling ? "true" : "false", (long long)k);
+    text_print(out, ", %lld, %s, %lld);\n}\n", (long long)c->op->attributes[0].i, str_bool(falling),
+               (long long)k);
 }
 
 static mpk_status print_sort(mpk_context *cx, const gen_call *c, uint32_t n, text *out)

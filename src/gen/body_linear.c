@@ -8,8 +8,7 @@ enum { EPS, GLU, ACT = 3 };
 /* Tokens that a pass over the weights serves: no more than the graph has. */
 static int tokens_at_once(const gen_call *c)
 {
-    int64_t n = gen_output(c, 0)->dims[0];
-    return n > 4 ? 8 : n > 2 ? 4 : n > 1 ? 2 : 1;
+    return gen_rows_at_once(gen_output(c, 0)->dims[0]);
 }
 
 /* As enum in linear.cuh: factors, two results of a group, tile. */

@@ -10,11 +10,12 @@ static bool accepts(const gen_call *c)
 
 static void pack(const gen_call *c, gen_pack *out)
 {
-    bool logits = is_logits(c), glu = is_gated(c);
-    uint32_t norm = logits ? L_NORM : NORM;
-    *out = (gen_pack){.scale = norm < c->op->n_in ? c->op->in[norm] : IR_NONE,
-                      .order = glu ? GEN_PAIRED : GEN_ROWS,
-                      .columns = columns_of(c)};
+    const bool logits = is_logits(c), glu = is_gated(c);
+    const uint32_t norm = logits ? L_NORM : NORM;
+    *out = (gen_pack){.scale = IR_NONE, .columns = columns_of(c)};
+    out->order = glu ? GEN_PAIRED : GEN_ROWS;
+    if (norm < c->op->n_in)
+        out->scale = c->op->in[norm];
     for (uint32_t i = 0; i < (logits ? 1u : 3u) && gen_input(c, W0 + i); i++) {
         out->w[out->n_weights++] = c->op->in[W0 + i];
         out->rows += gen_input(c, W0 + i)->dims[0];
@@ -26,8 +27,7 @@ static void pack(const gen_call *c, gen_pack *out)
 static void fill_biases(const gen_call *c, stream_shape *s)
 {
     for (uint32_t i = 0; i < 3; i++) {
-        const ir_tensor *w = is_logits(c) ? NULL : gen_input(c, W0 + i),
-                        *b = is_logits(c) ? NULL : gen_input(c, B0 + i);
+        const ir_tensor *w = linear_input(c, W0 + i), *b = linear_input(c, B0 + i);
         s->bias[i] = b ? (int)(B0 + i) : -1;
         s->bias_rows[i] = w ? (int)w->dims[0] : 0;
         s->bias_type[i] = b && b->dtype == IR_F32;
@@ -50,17 +50,21 @@ static void fill_shape(const gen_call *c, stream_shape *s)
     *s = (stream_shape){
         .at_once = at_once(c),
         .rows = (int)gen_output(c, 0)->dims[1],
-        .norm = gen_input(c, logits ? L_NORM : NORM) != NULL,
-        .eps = (float)c->op->attributes[logits ? LOGITS_EPS : LINEAR_EPS].f,
-        .glu = is_gated(c) ? gen_shape_glu(c->op->attributes[LINEAR_GLU].s) : GLU_NONE,
+        .norm = has_norm(c),
+        .eps = norm_eps(c),
+        .glu = gen_shape_glu(glu_of(c)),
         .x = X,
         .y = (int)gen_operand_of_output(c->op, 0),
-        .residual = !logits && gen_input(c, RESIDUAL) ? RESIDUAL : -1,
-        .gathered = logits && gen_input(c, L_ROWS) ? L_ROWS : -1,
-        .tokens = logits ? (int)gen_input(c, L_X)->dims[0] : 0,
-        .output = logits ? TO_LOGITS : TO_BF16,
-        .peaks = logits ? (int)gen_operand_of_output(c->op, 1) : -1,
+        .residual = linear_input(c, RESIDUAL) ? RESIDUAL : -1,
+        .gathered = gathered_rows(c),
+        .output = TO_BF16,
+        .peaks = -1,
     };
+    if (logits) {
+        s->tokens = (int)gen_input(c, L_X)->dims[0];
+        s->output = TO_LOGITS;
+        s->peaks = (int)gen_operand_of_output(c->op, 1);
+    }
     gen_shape_columns(&p, s);
     fill_biases(c, s);
 }

@@ -4,14 +4,19 @@
 
 #include "gen/map_print.h"
 
+/* How the names of mpk_get* and mpk_put* end for a value of this type. */
+static const char *access_suffix(map_type type)
+{
+    if (type == MAP_F)
+        return "";
+    return type == MAP_D ? "_double" : "_int";
+}
+
 static void print_input(const void *of, const map_step *s, text *out)
 {
     uint32_t rank = gen_output(of, 0)->rank, i = s->number;
-    text_print(out, "%s(in_x%u, mpk_data(t, in_x%u), mpk_spread(in_x%u, %u, at))",
-               s->type == MAP_F   ? "mpk_get"
-               : s->type == MAP_D ? "mpk_get_double"
-                                  : "mpk_get_int",
-               i, i, i, rank);
+    text_print(out, "mpk_get%s(in_x%u, mpk_data(t, in_x%u), mpk_spread(in_x%u, %u, at))",
+               access_suffix(s->type), i, i, i, rank);
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
@@ -30,13 +35,10 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
                "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(box, %u, i, at);\n",
                rank, rank, rank);
     gen_print_map(&(gen_map){&p, "v", 8, c, print_input}, out);
-    map_type type = p.steps[p.result].type;
     text_print(out,
-               "        %s(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), v%u);\n    }\n}\n",
-               type == MAP_F   ? "mpk_put"
-               : type == MAP_D ? "mpk_put_double"
-                               : "mpk_put_int",
-               p.result);
+               "        mpk_put%s(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), v%u);\n"
+               "    }\n}\n",
+               access_suffix(p.steps[p.result].type), p.result);
     return MPK_OK;
 }
 

@@ -58,10 +58,11 @@ void gen_shape_columns(const gen_pack *p, stream_shape *out)
 
 int gen_shape_glu(str glu)
 {
-    return str_is(glu, "silu")   ? GLU_SILU
-           : str_is(glu, "gelu") ? GLU_GELU
-           : glu.n               ? GLU_GELU_TANH
-                                 : GLU_NONE;
+    if (str_is(glu, "silu"))
+        return GLU_SILU;
+    if (str_is(glu, "gelu"))
+        return GLU_GELU;
+    return glu.n ? GLU_GELU_TANH : GLU_NONE;
 }
 
 void gen_print_field(const char *name, const int *values, uint32_t n, text *out)
@@ -163,6 +164,23 @@ static void print_numbers(uint32_t n, const int64_t *numbers, text *out)
     text_print(out, "}");
 }
 
+void gen_print_list(const gen_call *c, uint32_t attribute, uint32_t n, int64_t otherwise, text *out)
+{
+    const ir_attribute *a = &c->op->attributes[attribute];
+    for (uint32_t i = 0; i < n; i++) {
+        const int64_t number = i < a->ints.n ? a->ints.at[i] : otherwise;
+        text_print(out, "%s%lld", i ? ", " : "", (long long)number);
+    }
+}
+
+int gen_rows_at_once(int64_t n)
+{
+    int rows = 1;
+    while (rows < n && rows < 8)
+        rows *= 2;
+    return rows;
+}
+
 enum { MOST_ROWS = 1 << 20 }; /* more than any step has */
 
 /* Which operands may have any number of rows: those that are partly alive, or all. */
@@ -236,7 +254,7 @@ static void print_attribute(const ir_attribute *a, char kind, text *out)
     if (kind == 'i')
         text_print(out, ", %lld", (long long)a->i);
     else if (kind == 'b')
-        text_print(out, ", %s", a->i ? "true" : "false");
+        text_print(out, ", %s", str_bool(a->i));
     else {
         text_print(out, ", ");
         gen_print_double(a->f, out);
@@ -262,21 +280,26 @@ static void print_real(double x, int digits, text *out)
         text_print(out, ".0");
 }
 
+/* Of a number that no literal spells. */
+static const char *constant_of(double x)
+{
+    if (isnan(x))
+        return "MPK_NAN";
+    return x > 0 ? "MPK_INFINITY" : "-MPK_INFINITY";
+}
+
 void gen_print_double(double x, text *out)
 {
     if (isfinite(x))
         print_real(x, 17, out);
     else
-        text_print(out, "(double)%s",
-                   isnan(x) ? "MPK_NAN"
-                   : x > 0  ? "MPK_INFINITY"
-                            : "-MPK_INFINITY");
+        text_print(out, "(double)%s", constant_of(x));
 }
 
 void gen_print_float(float x, text *out)
 {
     if (!isfinite(x)) {
-        text_print(out, "%s", isnan(x) ? "MPK_NAN" : x > 0 ? "MPK_INFINITY" : "-MPK_INFINITY");
+        text_print(out, "%s", constant_of((double)x));
         return;
     }
     print_real((double)x, 9, out);

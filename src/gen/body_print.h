@@ -84,6 +84,12 @@ void gen_print_field(const char *name, const int *values, uint32_t n, text *out)
 void gen_print_float_field(const char *name, float value, text *out);
 /* The whole initializer of a stream_shape. */
 void gen_print_stream_shape(const stream_shape *s, text *out);
+/* "1, 2" of an attribute that is a list of `n` numbers, or of `otherwise` where the list is too
+ * short. */
+void gen_print_list(const gen_call *c, uint32_t attribute, uint32_t n, int64_t otherwise,
+                    text *out);
+/* Rows that a generic product keeps in registers at once: the power of two from n on, 1 to 8. */
+int gen_rows_at_once(int64_t n);
 /* The tensor of an input, or NULL if it is absent; of an output. */
 const ir_tensor *gen_input(const gen_call *c, uint32_t i);
 const ir_tensor *gen_output(const gen_call *c, uint32_t i);

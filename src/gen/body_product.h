@@ -16,15 +16,43 @@ static inline bool is_logits(const gen_call *c)
     return strcmp(c->op->def->name, "logits") == 0;
 }
 
+/* Which gate multiplies; empty: none. */
+static inline str glu_of(const gen_call *c)
+{
+    return is_logits(c) ? (str){0} : c->op->attributes[LINEAR_GLU].s;
+}
+
 static inline bool is_gated(const gen_call *c)
 {
-    return !is_logits(c) && c->op->attributes[LINEAR_GLU].s.n;
+    return glu_of(c).n;
 }
 
 /* An activation of what is not gated. */
 static inline str act_of(const gen_call *c)
 {
     return is_logits(c) ? (str){0} : c->op->attributes[LINEAR_ACT].s;
+}
+
+/* An input that linear has and logits has not: NULL if it is absent, and of logits. */
+static inline const ir_tensor *linear_input(const gen_call *c, uint32_t i)
+{
+    return is_logits(c) ? NULL : gen_input(c, i);
+}
+
+static inline bool has_norm(const gen_call *c)
+{
+    return gen_input(c, is_logits(c) ? L_NORM : NORM);
+}
+
+static inline float norm_eps(const gen_call *c)
+{
+    return (float)c->op->attributes[is_logits(c) ? LOGITS_EPS : LINEAR_EPS].f;
+}
+
+/* The input that names the rows of x that logits are of; -1: each row of x has its own. */
+static inline int gathered_rows(const gen_call *c)
+{
+    return is_logits(c) && gen_input(c, L_ROWS) ? L_ROWS : -1;
 }
 
 /* Do all operands but x have dtypes and strides that the streamed products take? */
@@ -85,27 +113,25 @@ static inline bool is_for_teams(const gen_call *c)
  * what surrounds a product of many tokens. */
 static inline void print_ends(const gen_call *c, text *out)
 {
-    bool logits = is_logits(c);
-    text_print(out, "%d, ", gen_input(c, logits ? L_NORM : NORM) != NULL);
-    gen_print_float((float)c->op->attributes[logits ? LOGITS_EPS : LINEAR_EPS].f, out);
-    text_print(out, ", ACTIVATE_%s, ACTIVATE_%s, %d, %u, %d, {",
-               gen_glu_name(is_gated(c) ? c->op->attributes[LINEAR_GLU].s : (str){0}),
+    int bias[3];
+    long long rows[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        const ir_tensor *w = linear_input(c, W0 + i);
+        bias[i] = linear_input(c, B0 + i) ? (int)(B0 + i) : -1;
+        rows[i] = w ? (long long)w->dims[0] : 0;
+    }
+    text_print(out, "%d, ", has_norm(c));
+    gen_print_float(norm_eps(c), out);
+    text_print(out, ", ACTIVATE_%s, ACTIVATE_%s, %d, %u, %d, {", gen_glu_name(glu_of(c)),
                gen_glu_name(act_of(c)), X, gen_operand_of_output(c->op, 0),
-               !logits && gen_input(c, RESIDUAL) ? RESIDUAL : -1);
+               linear_input(c, RESIDUAL) ? RESIDUAL : -1);
+    text_print(out, "%d, %d, %d}, {%lld, %lld, %lld}, {", bias[0], bias[1], bias[2], rows[0],
+               rows[1], rows[2]);
     for (uint32_t i = 0; i < 3; i++)
         text_print(out, "%s%d", i ? ", " : "",
-                   !logits && gen_input(c, B0 + i) ? (int)(B0 + i) : -1);
-    text_print(out, "}, {");
-    for (uint32_t i = 0; i < 3; i++)
-        text_print(out, "%s%lld", i ? ", " : "",
-                   !logits && gen_input(c, W0 + i) ? (long long)gen_input(c, W0 + i)->dims[0]
-                                                   : 0ll);
-    text_print(out, "}, {");
-    for (uint32_t i = 0; i < 3; i++)
-        text_print(out, "%s%d", i ? ", " : "",
-                   !logits && gen_input(c, B0 + i) && gen_input(c, B0 + i)->dtype == IR_F32);
-    text_print(out, "}, %d, %lld", logits && gen_input(c, L_ROWS) ? L_ROWS : -1,
-               logits ? (long long)gen_input(c, L_X)->dims[0] : 0ll);
+                   bias[i] >= 0 && gen_input(c, B0 + i)->dtype == IR_F32);
+    text_print(out, "}, %d, %lld", gathered_rows(c),
+               is_logits(c) ? (long long)gen_input(c, L_X)->dims[0] : 0ll);
 }
 
 #endif

@@ -10,7 +10,8 @@ void gen_print_frequencies(const gen_call *c, uint32_t n, text *out)
     int64_t half = a[ROPE_SIZE].i / 2;
     text_print(out, "static __device__ const float frequency_%u[%lld] = {", n, (long long)half);
     for (int64_t i = 0; i < half; i++) {
-        text_print(out, "%s%s", i ? "," : "", i % 8 ? " " : "\n    ");
+        text_print(out, i ? "," : "");
+        text_print(out, i % 8 ? " " : "\n    ");
         gen_print_float(rope_frequency(a, i), out);
     }
     text_print(out, "};\n");

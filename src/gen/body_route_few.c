@@ -29,9 +29,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     text_print(out,
                "MPK_FN void body_%u(const mpk_task &t)\n{\n    route_few<%lld, %s>(t, %lld, %lld, "
                "%s, %s);\n}\n",
-               n, (long long)(words + LANES - 1) / LANES, is_bf16(c) ? "true" : "false",
-               (long long)experts, (long long)a[EXPERTS].i, a[NORMALIZE].i ? "true" : "false",
-               a[ROUND].i ? "true" : "false");
+               n, (long long)(words + LANES - 1) / LANES, str_bool(is_bf16(c)), (long long)experts,
+               (long long)a[EXPERTS].i, str_bool(a[NORMALIZE].i), str_bool(a[ROUND].i));
     return MPK_OK;
 }
 

@@ -11,12 +11,11 @@ GEN_PRINTER(batch_matmul, "batch_matmul_run", "b0")
 
 static void print_along_axis(const gen_call *c, uint32_t n, bool logarithm, text *out)
 {
-    int64_t axis = c->op->attributes[0].i;
+    const int64_t given = c->op->attributes[0].i; /* from the end, if it is negative */
+    const int64_t axis = given < 0 ? given + gen_input(c, 0)->rank : given;
     gen_print_head(c, n, out);
     gen_print_call(c, "softmax_run", out);
-    text_print(out, ", %lld, %s);\n}\n",
-               (long long)(axis < 0 ? axis + gen_input(c, 0)->rank : axis),
-               logarithm ? "true" : "false");
+    text_print(out, ", %lld, %s);\n}\n", (long long)axis, str_bool(logarithm));
 }
 
 static mpk_status print_softmax(mpk_context *cx, const gen_call *c, uint32_t n, text *out)

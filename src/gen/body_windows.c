@@ -7,11 +7,8 @@
 /* "{{1, 2}}": a number for each spatial axis; those that are not given are `otherwise`. */
 static void print_numbers(const gen_call *c, uint32_t attribute, int64_t otherwise, text *out)
 {
-    const ir_attribute *a = &c->op->attributes[attribute];
     text_print(out, "{{");
-    for (uint32_t i = 0; i + 2 < gen_input(c, 0)->rank; i++)
-        text_print(out, "%s%lld", i ? ", " : "",
-                   (long long)(i < a->ints.n ? a->ints.at[i] : otherwise));
+    gen_print_list(c, attribute, gen_input(c, 0)->rank - 2, otherwise, out);
     text_print(out, "}}");
 }
 
@@ -26,7 +23,7 @@ static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, tex
         print_numbers(c, i, i != PADDING, out);
         text_print(out, ", ");
     }
-    text_print(out, "%lld, %s};\n", (long long)a[GROUPS].i, a[TRANSPOSED].i ? "true" : "false");
+    text_print(out, "%lld, %s};\n", (long long)a[GROUPS].i, str_bool(a[TRANSPOSED].i));
     gen_print_call(c, "conv_run", out);
     text_print(out, ", how);\n}\n");
     return MPK_OK;
@@ -48,7 +45,7 @@ static void print_pool(const gen_call *c, uint32_t n, const char *function, text
     print_numbers(c, POOL_DILATION, 1, out);
     text_print(out, ", ");
     print_numbers(c, POOL_OUTPUT, 1, out);
-    text_print(out, ", %s};\n", c->op->attributes[POOL_OUTPUT].ints.n ? "true" : "false");
+    text_print(out, ", %s};\n", str_bool(c->op->attributes[POOL_OUTPUT].ints.n));
     gen_print_call(c, function, out);
     text_print(out, ", how");
 }
@@ -66,7 +63,7 @@ static mpk_status print_avg_pool(mpk_context *cx, const gen_call *c, uint32_t n,
     enum { INCLUDE = POOL_ATTRIBUTES, DIVISOR };
     (void)cx;
     print_pool(c, n, "avg_pool_run", out);
-    text_print(out, ", %s, %lld);\n}\n", c->op->attributes[INCLUDE].i ? "true" : "false",
+    text_print(out, ", %s, %lld);\n}\n", str_bool(c->op->attributes[INCLUDE].i),
                (long long)c->op->attributes[DIVISOR].i);
     return MPK_OK;
 }
@@ -79,10 +76,22 @@ static double ratio_of(const gen_call *c, uint32_t i, bool aligned)
     if (i + 2 >= x->rank)
         return 1;
     double scale = c->op->attributes[SCALE + i].f, size = (double)gen_output(c, 0)->dims[i + 2];
-    double ratio = aligned     ? (size > 1 ? (double)(x->dims[i + 2] - 1) / (size - 1) : 0)
-                   : scale > 0 ? 1 / scale
-                               : (double)x->dims[i + 2] / size;
+    double ratio;
+    if (aligned)
+        ratio = size > 1 ? (double)(x->dims[i + 2] - 1) / (size - 1) : 0;
+    else
+        ratio = scale > 0 ? 1 / scale : (double)x->dims[i + 2] / size;
     return x->dtype == IR_F64 ? ratio : (double)(float)ratio;
+}
+
+/* What follows UPSAMPLE_ for the attribute `mode`. */
+static const char *upsample_name(str mode)
+{
+    if (str_is(mode, "nearest"))
+        return "NEAREST";
+    if (str_is(mode, "nearest_exact"))
+        return "NEAREST_EXACT";
+    return str_is(mode, "linear") ? "LINEAR" : "CUBIC";
 }
 
 static mpk_status print_upsample(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
@@ -94,12 +103,7 @@ static mpk_status print_upsample(mpk_context *cx, const gen_call *c, uint32_t n,
     bool align = a[ALIGN].i != 0;
     gen_print_head(c, n, out);
     gen_print_call(c, "upsample_run", out);
-    text_print(out, ", UPSAMPLE_%s, %s",
-               nearest                       ? "NEAREST"
-               : exact                       ? "NEAREST_EXACT"
-               : str_is(a[MODE].s, "linear") ? "LINEAR"
-                                             : "CUBIC",
-               align ? "true" : "false");
+    text_print(out, ", UPSAMPLE_%s, %s", upsample_name(a[MODE].s), str_bool(align));
     for (uint32_t i = 0; i < 3; i++) {
         text_print(out, ", ");
         gen_print_double(ratio_of(c, i, align && !nearest && !exact), out);

@@ -39,9 +39,12 @@ static void print_call(const map_program *p, const map_step *s, const char *v, t
         text_print(out, "%s%u ? %s%u : %s%u", v, s->arg[0], v, s->arg[1], v, s->arg[2]);
         return;
     }
-    map_type type = p->steps[s->arg[f->arity - 1]].type;
+    /* each takes three: one of fewer arguments gets its first again and ignores it */
+    const uint32_t second = s->arg[f->arity > 1 ? 1 : 0];
+    const uint32_t third = s->arg[f->arity > 2 ? 2 : 0];
+    const map_type type = p->steps[s->arg[f->arity - 1]].type;
     text_print(out, "map_%s_%c(%s%u, %s%u, %s%u)", function_name(f), type_letters[type], v,
-               s->arg[0], v, s->arg[f->arity > 1 ? 1 : 0], v, s->arg[f->arity > 2 ? 2 : 0]);
+               s->arg[0], v, second, v, third);
 }
 
 static void print_convert(map_type from, const map_step *s, const char *v, text *out)

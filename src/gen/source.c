@@ -63,9 +63,9 @@ static mpk_status fail_no_body(const emitter *e, const gen_call *c)
             text_print(&operands, "%s%lld", k ? ", " : "", (long long)t->dims[k]);
         text_print(&operands, "]");
     }
-    mpk_status status = status_fail(
-        e->cx, MPK_EUNSUPPORTED, "%s (%%%.*s): no code for %s takes the operands %s",
-        c->op->def->name, STR_ARG(c->op->name), e->arch->name, operands.at ? operands.at : "");
+    mpk_status status =
+        status_fail(e->cx, MPK_EUNSUPPORTED, "%s (%%%.*s): no code for %s takes the operands %s",
+                    c->op->def->name, STR_ARG(c->op->name), e->arch->name, text_str(&operands).at);
     text_free(&operands);
     return status;
 }
@@ -78,7 +78,7 @@ static mpk_status print_instance(emitter *e, const gen_call *c, const gen_body *
 {
     text t = {0};
     mpk_status status = body->print(e->cx, c, n, &t);
-    out->at = status == MPK_OK && !t.failed ? arena_copy(e->arena, t.at ? t.at : "", t.n) : NULL;
+    out->at = status == MPK_OK ? text_copy(&t, e->arena) : NULL;
     out->n = t.n;
     text_free(&t);
     if (status != MPK_OK)
@@ -262,9 +262,7 @@ static mpk_status add_file(emitter *e, str name, uint32_t depth)
 
 static mpk_status finish(emitter *e, mpk_status status, str *out)
 {
-    out->at = status == MPK_OK && !e->out.failed
-                  ? arena_copy(e->arena, e->out.at ? e->out.at : "", e->out.n)
-                  : NULL;
+    out->at = status == MPK_OK ? text_copy(&e->out, e->arena) : NULL;
     out->n = e->out.n;
     text_free(&e->out);
     if (status == MPK_OK)
@@ -440,10 +438,12 @@ static void print_shapes(emitter *e, const char *shape, uint32_t first, uint32_t
     text_print(&e->out, "\nstatic __constant__ %s %s_of[%u] = {\n", shape, shape, end - first);
     for (uint32_t i = first; i < end; i++) {
         const gen_instance *k = &e->instances.at[i];
-        bool is_one = has_shape(e, i, shape);
-        if (is_one)
-            print_use(e, i);
-        text_print(&e->out, "    %.*s,\n", is_one ? (int)k->text.n : 2, is_one ? k->text.at : "{}");
+        if (!has_shape(e, i, shape)) {
+            text_print(&e->out, "    {},\n"); /* of another kind: nobody reads it */
+            continue;
+        }
+        print_use(e, i);
+        text_print(&e->out, "    %.*s,\n", STR_ARG(k->text));
     }
     text_print(&e->out, "};\n");
 }

@@ -166,7 +166,9 @@ static mpk_status whole_from(digits_reader *r, size_t i, size_t n, const char *l
             to++;
         TRY(digit(r->k, d, to, &first));
         if (at_low || at_high) {
-            TRY(whole_from(r, i + 1, n, at_low ? low : NULL, at_high ? high : NULL, &rest));
+            const char *low_rest = at_low ? low : NULL;
+            const char *high_rest = at_high ? high : NULL;
+            TRY(whole_from(r, i + 1, n, low_rest, high_rest, &rest));
         } else {
             TRY(digits(r->k, (uint32_t)(n - i - 1), (uint32_t)(n - i - 1), &rest));
             TRY(fraction(r, false, false, &last));

@@ -138,6 +138,21 @@ mpk_status stack_push(mpk_context *cx, grammar *g, uint32_t top, uint32_t count,
 static mpk_status unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uint32_t depth,
                         uint32_t *out);
 
+/* Entry i of a set; NULL past its last. */
+static const stack_entry *entry_of(const store *s, stack_set set, uint32_t i)
+{
+    return i < set.n ? &s->entries.at[set.first + i] : NULL;
+}
+
+/* As compare_entries, for two sets that are merged: a missing entry comes after every other.  At
+ * most one is missing. */
+static int order_of(const stack_entry *e, const stack_entry *f)
+{
+    if (!e)
+        return 1;
+    return f ? compare_entries(e, f) : -1;
+}
+
 /* Merge the entries of two sets into `to`; entries of the store may move meanwhile. */
 static mpk_status merge(mpk_context *cx, grammar *g, stack_set x, stack_set y, uint32_t depth,
                         stack_entry *to, uint32_t *n)
@@ -146,9 +161,8 @@ static mpk_status merge(mpk_context *cx, grammar *g, stack_set x, stack_set y, u
     uint32_t i = 0, j = 0;
     *n = 0;
     while (i < x.n || j < y.n) {
-        const stack_entry *e = i < x.n ? &s->entries.at[x.first + i] : NULL,
-                          *f = j < y.n ? &s->entries.at[y.first + j] : NULL;
-        int order = !e ? 1 : !f ? -1 : compare_entries(e, f);
+        const stack_entry *e = entry_of(s, x, i), *f = entry_of(s, y, j);
+        const int order = order_of(e, f);
         stack_entry one = order <= 0 ? *e : *f;
         if (order == 0)
             TRY(unite(cx, g, e->below, f->below, depth + 1, &one.below));

@@ -17,7 +17,9 @@ static void make_vocab(uint64_t seed)
     static const char letters[] = "ab\"{}[]:, 01-.xé";
     for (uint32_t i = 0; i < END; i++) {
         text t = {0};
-        for (uint64_t k = 0; k < (i < 256 ? 1 : 2 + rng_u64(seed, i) % (i % 20 == 0 ? 40 : 6)); k++)
+        const uint64_t most = i % 20 == 0 ? 40 : 6;
+        const uint64_t n = i < 256 ? 1 : 2 + rng_u64(seed, i) % most;
+        for (uint64_t k = 0; k < n; k++)
             text_add(&t,
                      i < 256 ? &(char){(char)i}
                              : &letters[rng_u64(seed + i, k) % (sizeof letters - 1)],

@@ -315,30 +315,46 @@ static uint32_t drafts_of(const rt_serving *s, const machine_request *r)
     return r->drafts < RT_MAX_DRAFTS ? r->drafts : RT_MAX_DRAFTS;
 }
 
-/* alone: a request that must see every token of its prompt computed gets no names, so it takes no
- * pages of others. */
+/* A request that must see every token of its prompt computed gets no names for its pages, so it
+ * takes no pages of other requests. */
+static bool is_alone(const machine_request *r)
+{
+    return r->alone || (r->host_samples && r->all_logits) || (r->n_logprobs && r->all_logprobs);
+}
+
+static rt_u32 flags_of(const machine_request *r)
+{
+    rt_u32 flags = 0;
+    if (r->host_samples)
+        flags |= RT_HOST_SAMPLES;
+    if (r->host_samples && r->all_logits)
+        flags |= RT_ALL_LOGITS;
+    if (r->n_logprobs && r->all_logprobs)
+        flags |= RT_ALL_SHARES;
+    return flags;
+}
+
 static void fill_request(const rt_serving *s, rt_request *to, const machine_request *r)
 {
-    bool alone =
-        r->alone || (r->host_samples && r->all_logits) || (r->n_logprobs && r->all_logprobs);
     *to = (rt_request){.logits = (rt_u64)(uintptr_t)r->logits,
                        .seed = r->seed,
                        .n_prompt = r->n_tokens,
                        .max_tokens = r->max_tokens,
-                       .flags = (r->host_samples ? RT_HOST_SAMPLES : 0) |
-                                (r->host_samples && r->all_logits ? RT_ALL_LOGITS : 0) |
-                                (r->n_logprobs && r->all_logprobs ? RT_ALL_SHARES : 0),
+                       .flags = flags_of(r),
                        .n_eos = r->n_eos,
                        .priority = r->priority,
                        .temperature = r->temperature,
                        .top_k = r->top_k,
                        .top_p = r->top_p,
                        .min_p = r->min_p,
-                       .n_rules = r->rules ? r->n_rules : 0,
-                       .logprobs = (rt_u64)(uintptr_t)(r->logprobs ? r->logprobs->at : NULL),
                        .n_logprobs = r->n_logprobs,
-                       .n_names = alone ? 0 : host_names(s, r->n_tokens),
                        .drafts = drafts_of(s, r)};
+    if (r->rules)
+        to->n_rules = r->n_rules;
+    if (r->logprobs)
+        to->logprobs = (rt_u64)(uintptr_t)r->logprobs->at;
+    if (!is_alone(r))
+        to->n_names = host_names(s, r->n_tokens);
     for (uint32_t i = 0; i < r->n_eos && i < RT_MAX_EOS; i++)
         to->eos[i] = r->eos[i];
 }

@@ -447,7 +447,7 @@ mpk_status jinja_work(jrun *r, uint64_t bytes);
 mpk_status jinja_deeper(jrun *r);
 /* Names for messages. */
 const char *jinja_type_name(jval v);
-#define JINJA_SHOWN(s) (int)((s).n < 200 ? (s).n : 200), (s).at
+#define JINJA_SHOWN(s) STR_SHOWN(s, 200)
 
 /* jinja_run.c */
 mpk_status jinja_call(jrun *r, jval f, const jargs *args, jval *out);

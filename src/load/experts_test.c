@@ -125,9 +125,10 @@ static void test_missing(void **state)
         char name[128], needle[256];
         load_model m = make_model();
         size_t used = 0;
-        put_experts(&m, &used, i % 2 ? qwen_pattern : mixtral_pattern, i % 2 ? qwen : mixtral, i);
-        snprintf(name, sizeof name, i % 2 ? qwen_pattern : mixtral_pattern, i / 3,
-                 (i % 2 ? qwen : mixtral)[i % 3]);
+        const char *pattern = i % 2 ? qwen_pattern : mixtral_pattern;
+        const char *const *parts = i % 2 ? qwen : mixtral;
+        put_experts(&m, &used, pattern, parts, i);
+        snprintf(name, sizeof name, pattern, i / 3, parts[i % 3]);
         snprintf(needle, sizeof needle, "the weight %s is missing: the model has 3 experts", name);
         check_fails(&cx, MPK_EFORMAT, needle, load_stack_experts(&cx, &m));
         load_close(&m);

@@ -462,8 +462,8 @@ static void turn_head(double *head, uint32_t turned, double at, bool neighbours)
 {
     for (uint32_t i = 0; i < turned / 2; i++) {
         double angle = at * pow(10000, -2.0 * i / turned), a, b;
-        double *first = head + (neighbours ? 2 * i : i),
-               *second = first + (neighbours ? 1 : turned / 2);
+        double *first = head + (neighbours ? 2 * i : i);
+        double *second = first + (neighbours ? 1 : turned / 2);
         a = *first * cos(angle) - *second * sin(angle);
         b = *second * cos(angle) + *first * sin(angle);
         *first = a, *second = b;
@@ -508,8 +508,10 @@ static void check_rows(uint64_t seed, uint32_t turned)
     put_llama(&t);
     put_u32_value(&t, "llama.rope.dimension_count", turned);
     for (int i = 0; i < 4; i++) {
-        put_tensor(&t, names[i][0], i % 2 ? 1 : 2, i % 2 ? &rows[i] : (uint64_t[]){WIDTH, rows[i]},
-                   0, 4 * n);
+        if (i % 2)
+            put_tensor(&t, names[i][0], 1, &rows[i], 0, 4 * n);
+        else
+            put_tensor(&t, names[i][0], 2, (uint64_t[]){WIDTH, rows[i]}, 0, 4 * n);
         n += rows[i] * (i % 2 ? 1 : WIDTH);
     }
     put_data(&t, 0);

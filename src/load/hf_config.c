@@ -240,7 +240,7 @@ static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_
         }
     FAIL(cx, MPK_EUNSUPPORTED,
          "the rope type \"%.*s\" is not supported; default, linear, llama3 and yarn are",
-         (int)(type.n < 64 ? type.n : 64), type.at);
+         STR_SHOWN(type, 64));
 }
 
 /* Values inside the rope object take precedence over those beside it, except

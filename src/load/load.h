@@ -116,6 +116,6 @@ mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first);
 /* Map a file for as long as the model lives. */
 mpk_status load_map(mpk_context *cx, const char *path, load_model *m, file_map *out);
 /* A borrowed name for a message, cut if it is long. */
-#define LOAD_NAME(s) (int)((s).n < 96 ? (s).n : 96), (s).at
+#define LOAD_NAME(s) STR_SHOWN(s, 96)
 
 #endif

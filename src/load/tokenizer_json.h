@@ -23,7 +23,7 @@ typedef struct doc_reader {
 enum { DOC_MAX_IDS = 1 << 24 }; /* of tokens: an id is below this */
 
 /* For %.*s: as much of a foreign name as a message has room for. */
-#define SHOWN(s) (int)((s).n < 100 ? (s).n : 100), (s).at
+#define SHOWN(s) STR_SHOWN(s, 100)
 
 /* The "type" of an object, "(none)" without one. */
 str doc_type(const json_value *object);

@@ -477,8 +477,7 @@ mpk_status regex_compile(mpk_context *cx, arena *a, str pattern, regex **out)
     if (status == MPK_OK)
         status = regex_compile_native(cx, a, (str){t.out.at, t.out.n}, out);
     if (status != MPK_OK)
-        status = status_note(cx, status, "reading the pattern %.*s",
-                             (int)(pattern.n < 400 ? pattern.n : 400), pattern.at);
+        status = status_note(cx, status, "reading the pattern %.*s", STR_SHOWN(pattern, 400));
     text_free(&t.out);
     return status;
 }

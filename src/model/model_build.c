@@ -65,7 +65,7 @@ mpk_status model_find(mpk_context *cx, str family, const model_def **out)
             return MPK_OK;
         }
     FAIL(cx, MPK_EUNSUPPORTED, "models of the family \"%.*s\" are not supported; these are: %s",
-         (int)(family.n < 64 ? family.n : 64), family.at, list_families(known, false));
+         STR_SHOWN(family, 64), list_families(known, false));
 }
 
 mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts,
@@ -79,8 +79,7 @@ mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts,
             found = *m;
     CHECK(cx, found, MPK_EUNSUPPORTED,
           "GGUF files of the architecture \"%.*s\" are not supported; these are: %s",
-          (int)(architecture.n < 64 ? architecture.n : 64), architecture.at,
-          list_families(known, true));
+          STR_SHOWN(architecture, 64), list_families(known, true));
     *out = found;
     return MPK_OK;
 }
@@ -147,7 +146,7 @@ mpk_status model_check(mpk_context *cx, const model_config *c)
               str_is(c->activation, "gelu_tanh"),
           MPK_EUNSUPPORTED,
           "the activation \"%.*s\" is not supported; silu, gelu and gelu_tanh are",
-          (int)(c->activation.n < 64 ? c->activation.n : 64), c->activation.at);
+          STR_SHOWN(c->activation, 64));
     CHECK(cx, c->n_eos_tokens <= sizeof c->eos_tokens / sizeof *c->eos_tokens, MPK_EFORMAT,
           "the model has %u end-of-text tokens, at most 16 are supported", c->n_eos_tokens);
     TRY(check_experts(cx, c));

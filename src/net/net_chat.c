@@ -113,7 +113,7 @@ mpk_status net_chat_answer(net_exchange *x, const net_request *q, const net_dial
     if (status == MPK_OK)
         status = net_calls_hold(x, &held, told, &prompt, &style);
     if (status == MPK_OK)
-        status = submit(x, &held, dialect, style, (str){prompt.at ? prompt.at : "", prompt.n});
+        status = submit(x, &held, dialect, style, text_str(&prompt));
     text_free(&prompt);
     TRY(status);
     return net_completion_answer(x, q);

@@ -36,7 +36,7 @@ mpk_status net_completion_open(net_exchange *x, const json_value **out)
     if (!x->server->options.any_model_name && !str_is(model->text, name))
         return net_refuse(x->cx, &x->refusal, 404, "model", "model_not_found",
                           "there is no model '%.*s', this server has '%.200s'",
-                          (int)(model->text.n < 200 ? model->text.n : 200), model->text.at, name);
+                          STR_SHOWN(model->text, 200), name);
     return MPK_OK;
 }
 

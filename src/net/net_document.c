@@ -77,22 +77,17 @@ void net_document_write_reasons(const net_answer *a, text *to)
         text_print(to, "null");
 }
 
-static str str_of(const text *t)
-{
-    return (str){t->at ? t->at : "", t->n};
-}
-
 static void write_message(const net_answer *a, text *to)
 {
     const net_parts *p = &a->parts;
     text_print(to, "\"message\":{\"role\":\"assistant\",\"content\":");
     if (p->content.n || !p->calls.n)
-        json_write_str(to, str_of(&p->content));
+        json_write_str(to, text_str(&p->content));
     else
         text_print(to, "null");
     if (p->any_reasoning) {
         text_print(to, ",\"reasoning_content\":");
-        json_write_str(to, str_of(&p->reasoning));
+        json_write_str(to, text_str(&p->reasoning));
     }
     for (uint32_t i = 0; i < p->calls.n; i++) {
         text_print(to, i ? "," : ",\"tool_calls\":[");
@@ -117,7 +112,7 @@ static void write_answer(const net_exchange *x, net_answer *a, uint32_t index, t
         write_message(a, to);
     else {
         text_print(to, "\"text\":");
-        json_write_str(to, str_of(&a->content));
+        json_write_str(to, text_str(&a->content));
     }
     net_probs_move(x, a, to);
     text_print(to, ",");

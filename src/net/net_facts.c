@@ -31,9 +31,13 @@ mpk_status net_facts_models(net_exchange *x, const char *path)
 mpk_status net_facts_health(net_exchange *x, const char *path)
 {
     const net_server *s = x->server;
+    const char *word = "ok";
     text body = {0};
     (void)path;
-    const char *word = s->failed ? "failed" : s->stopping ? "stopping" : "ok";
+    if (s->stopping)
+        word = "stopping";
+    if (s->failed)
+        word = "failed";
     text_print(&body, "{\"status\":\"%s\"}", word);
     return net_reply_text(x, s->failed || s->stopping ? 503 : 200, "application/json", &body);
 }
@@ -110,7 +114,7 @@ mpk_status net_facts_slots(net_exchange *x, const char *path)
     (void)path;
     for (uint32_t i = 0; i < s->facts.max_batch; i++)
         text_print(&body, "%s{\"id\":%u,\"n_ctx\":%u,\"is_processing\":%s}", i ? "," : "[", i,
-                   s->facts.context_tokens, i < running ? "true" : "false");
+                   s->facts.context_tokens, str_bool(i < running));
     text_print(&body, "]");
     return net_reply_json(x, &body);
 }

@@ -23,9 +23,9 @@ static mpk_status set(const reader *r, const char *name, mpk_form form, str sour
         return refuse(
             r, name,
             "is one form too many: give one of response_format, a schema, a regex or choices");
-    if (memchr(source.n ? source.at : "-", 0, source.n ? source.n : 1))
+    if (source.n && memchr(source.at, 0, source.n))
         return refuse(r, name, "holds a NUL");
-    r->to->form_source = arena_copy(r->a, source.n ? source.at : "", source.n);
+    r->to->form_source = arena_copy(r->a, source.at, source.n);
     CHECK(r->cx, r->to->form_source, MPK_ENOMEM, "out of memory for the form of an answer");
     r->to->form = form;
     return MPK_OK;

@@ -143,7 +143,7 @@ static const char *stop_type(const net_answer *a)
 static void write_members(const net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     text_print(to, "{\"index\":%u,\"content\":", index);
-    json_write_str(to, (str){a->content.at ? a->content.at : "", a->content.n});
+    json_write_str(to, text_str(&a->content));
     a->content.n = 0;
     text_print(to,
                ",\"tokens\":[],\"id_slot\":%u,\"stop\":%s,\"tokens_predicted\":%zu,\"tokens_"
@@ -210,9 +210,10 @@ static mpk_status read_text(net_exchange *x, const json_value *body, const char 
 {
     const json_value *v = json_get(body, name);
     *to = STR("");
-    if (v ? v->kind != JSON_KIND_STRING : needed)
-        return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' is %s", name,
-                          v ? "not a text" : "missing");
+    if (!v && needed)
+        return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' is missing", name);
+    if (v && v->kind != JSON_KIND_STRING)
+        return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' is not a text", name);
     if (v && v->text.n)
         *to = v->text;
     return MPK_OK;

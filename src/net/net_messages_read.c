@@ -18,7 +18,7 @@ static mpk_status refuse_block(net_exchange *x, const char *field, str type)
     return net_refuse(
         x->cx, &x->refusal, 400, field, NULL,
         "'%s' holds a block of the type '%.*s', which is not supported: the model reads only text",
-        field, (int)(type.n < 64 ? type.n : 64), type.at ? type.at : "");
+        field, STR_SHOWN(type, 64));
 }
 
 /* A text, or a list of text blocks, as one text. */
@@ -197,15 +197,18 @@ static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *
                                        "min_tokens",
                                        "chat_template",
                                        "structured_outputs"};
-    const json_value *format = json_get(json_get(body, "output_config"), "format");
+    const json_value *format = json_get(json_get(body, "output_config"), "format"),
+                     *old_format = json_get(body, "output_format");
     TRY(write_messages(x, body, to));
     TRY(write_tools(x, body, to));
     net_rewrite_lists(to);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         net_rewrite_value(to, same[i], json_get(body, same[i]));
     net_rewrite_renamed(to, "stop", "stop_sequences", json_get(body, "stop_sequences"));
-    net_rewrite_renamed(to, "response_format", format ? "output_config" : "output_format",
-                        format ? format : json_get(body, "output_format"));
+    if (format)
+        net_rewrite_renamed(to, "response_format", "output_config", format);
+    else
+        net_rewrite_renamed(to, "response_format", "output_format", old_format);
     write_choice(body, to);
     write_thinking(body, to);
     if (is_begun(body))

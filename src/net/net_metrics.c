@@ -106,9 +106,13 @@ static const char *name_of(const printer *p, const metric *m)
 static void print_value(text *to, const char *value)
 {
     for (; *value; value++) {
+        if (*value == '\n') {
+            text_add(to, "\\n", 2);
+            continue;
+        }
         if (*value == '\\' || *value == '"')
             text_add(to, "\\", 1);
-        text_add(to, *value == '\n' ? "\\n" : value, *value == '\n' ? 2 : 1);
+        text_add(to, value, 1);
     }
 }
 
@@ -166,7 +170,7 @@ static void print_histogram(const printer *p, const metric *m, const net_histogr
         text bound = {0};
         text_add_double(&bound, s->bounds[i]);
         so_far += h->buckets[i];
-        print_count(p, m, "_bucket", "le", bound.at ? bound.at : "", so_far);
+        print_count(p, m, "_bucket", "le", text_str(&bound).at, so_far);
         text_free(&bound);
     }
     so_far += h->buckets[NET_MAX_BUCKETS];

@@ -57,7 +57,7 @@ static size_t count_unsure(str s, str mark)
 
 static str pending(const net_parts *p)
 {
-    return (str){p->pending.at ? p->pending.at : "", p->pending.n};
+    return text_str(&p->pending);
 }
 
 static void drop(net_parts *p, size_t n)
@@ -224,9 +224,13 @@ static mpk_status take_bare(mpk_context *cx, net_parts *p)
 {
     const json_value *v;
     TRY(parse(cx, p, pending(p), &v));
-    bool list = json_is(v, JSON_KIND_LIST), found;
-    const json_value *items = list ? v->items : v;
-    size_t n = !v ? 0 : list ? v->n : 1;
+    const json_value *items = v;
+    size_t n = v ? 1 : 0;
+    bool found;
+    if (json_is(v, JSON_KIND_LIST)) {
+        items = v->items;
+        n = v->n;
+    }
     if (!all_calls(p->tools, items, n))
         add_content(p, pending(p));
     else

@@ -77,7 +77,9 @@ mpk_status net_reply_json(net_exchange *x, text *body)
 
 static const char *type_of(int http)
 {
-    return http == 429 ? "rate_limit_error" : http < 500 ? "invalid_request_error" : "server_error";
+    if (http == 429)
+        return "rate_limit_error";
+    return http < 500 ? "invalid_request_error" : "server_error";
 }
 
 void net_reply_write_error(const net_exchange *x, text *to)

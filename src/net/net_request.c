@@ -51,16 +51,29 @@ static mpk_status read_flag(reader *r, const char *key, bool *to)
     return MPK_OK;
 }
 
+/* The value of an integer; some clients write 16.0 for 16. */
+static bool as_whole(const json_value *v, int64_t *to)
+{
+    const double x = v->number;
+    if (v->kind != JSON_KIND_NUMBER)
+        return false;
+    if (v->is_integer) {
+        *to = v->integer;
+        return true;
+    }
+    if (fabs(x) >= 0x1p53 || x != floor(x))
+        return false;
+    *to = (int64_t)x;
+    return true;
+}
+
 static mpk_status read_whole(reader *r, const char *key, int64_t least, int64_t most, int64_t *to)
 {
     const json_value *v = json_get(r->body, key);
+    int64_t value;
     if (!v)
         return MPK_OK;
-    double x = v->number; /* some clients say 16.0 */
-    bool whole =
-        v->kind == JSON_KIND_NUMBER && (v->is_integer || (fabs(x) < 0x1p53 && x == floor(x)));
-    int64_t value = !whole ? 0 : v->is_integer ? v->integer : (int64_t)x;
-    if (!whole || value < least || value > most)
+    if (!as_whole(v, &value) || value < least || value > most)
         REFUSE(r, key, "'%s' is not a whole number from %lld to %lld", key, (long long)least,
                (long long)most);
     *to = value;
@@ -235,15 +248,16 @@ static mpk_status read_priority(reader *r)
     return MPK_OK;
 }
 
-/* How many tokens are tried ahead; more than the engine has is no error. */
+/* Tokens to draft ahead in a step: more than the engine can is no error, and 0, which turns drafts
+ * off, is -1 to the engine, whose own 0 leaves the choice to it. */
 static mpk_status read_drafts(reader *r)
 {
-    int64_t n = 0;
+    int64_t n = -1;
     TRY(read_whole(r, "speculative.n_max", 0, INT32_MAX, &n));
-    if (json_get(r->body, "speculative.n_max"))
-        r->out->sampling.draft_tokens = n == 0               ? -1
-                                        : n < NET_MAX_DRAFTS ? (int32_t)n
-                                                             : NET_MAX_DRAFTS;
+    if (n > 0)
+        r->out->sampling.draft_tokens = n < NET_MAX_DRAFTS ? (int32_t)n : NET_MAX_DRAFTS;
+    else if (n == 0)
+        r->out->sampling.draft_tokens = -1;
     return MPK_OK;
 }
 

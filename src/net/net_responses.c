@@ -49,14 +49,12 @@ static void write_item(const net_exchange *x, const net_answer *a, uint32_t inde
         return;
     }
     const bool cut = a->finish == MPK_FINISH_LENGTH && index + 1 == net_items_count(a);
+    const char *status = cut ? "incomplete" : "completed";
     text_print(to, item->kind == NET_ITEM_REASONING
                        ? "{\"type\":\"reasoning\",\"summary\":[],\"id\":"
                        : "{\"type\":\"message\",\"role\":\"assistant\",\"id\":");
     write_id(x, item->kind, index, to);
-    text_print(to, ",\"status\":\"%s\",\"content\":[",
-               !done ? "in_progress"
-               : cut ? "incomplete"
-                     : "completed");
+    text_print(to, ",\"status\":\"%s\",\"content\":[", done ? status : "in_progress");
     if (done)
         write_part(item->kind, net_items_text(a, item), to);
     text_print(to, "]}");

@@ -117,7 +117,7 @@ static mpk_status add_item(conversation *c, const json_value *item)
     if (str_is(type, "reasoning"))
         return add_reasoning(c, item);
     REFUSE(c->x, "input", "'input' holds an item of the type '%.*s', which is not supported",
-           (int)(type.n < 64 ? type.n : 64), type.at);
+           STR_SHOWN(type, 64));
 }
 
 static void add_words(conversation *c, str role, str words)
@@ -159,7 +159,7 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
         if (!str_is(type, "function") || !word(tool, "name").n)
             REFUSE(x, "tools",
                    "'tools': item %zu has the type '%.*s'; the server knows functions, with a name",
-                   i, (int)(type.n < 64 ? type.n : 64), type.at ? type.at : "");
+                   i, STR_SHOWN(type, 64));
         net_rewrite_tool(to, word(tool, "name"), tool, json_get(tool, "parameters"));
     }
     return MPK_OK;

@@ -109,7 +109,10 @@ void net_rewrite_tool(net_rewrite *w, str name, const json_value *tool, const js
 void net_rewrite_lists(net_rewrite *w)
 {
     text_print(&w->body, "{\"messages\":");
-    text_add(&w->body, w->messages.n ? w->messages.at : "[", w->messages.n ? w->messages.n : 1);
+    if (w->messages.n)
+        text_add(&w->body, w->messages.at, w->messages.n);
+    else
+        text_print(&w->body, "[");
     text_print(&w->body, "]");
     if (w->tools.n) {
         text_print(&w->body, ",\"tools\":");

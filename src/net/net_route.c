@@ -60,7 +60,9 @@ _Static_assert((int)N_ROUTES == (int)NET_ENDPOINTS, "each route has its counters
 
 const char *net_route_name(unsigned at)
 {
-    return !routes[at].path ? "other" : routes[at].is_prefix ? "/v1/models/{id}" : routes[at].path;
+    if (!routes[at].path)
+        return "other";
+    return routes[at].is_prefix ? "/v1/models/{id}" : routes[at].path;
 }
 
 unsigned net_route_count(void)
@@ -87,9 +89,9 @@ const char *net_route_allows(unsigned at)
 
 static unsigned method_of(const char *name)
 {
-    return strcmp(name, "GET") == 0 || strcmp(name, "HEAD") == 0 ? METHOD_GET
-           : strcmp(name, "POST") == 0                           ? METHOD_POST
-                                                                 : 0;
+    if (strcmp(name, "GET") == 0 || strcmp(name, "HEAD") == 0)
+        return METHOD_GET;
+    return strcmp(name, "POST") == 0 ? METHOD_POST : 0;
 }
 
 static mpk_status check_key(net_exchange *x)

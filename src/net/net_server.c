@@ -79,9 +79,10 @@ static void write_url(net_server *s)
     getsockname(s->socket, (struct sockaddr *)&at, &n);
     unsigned port = at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
                                              : ((struct sockaddr_in *)&at)->sin_port;
-    const bool colons = strchr(s->options.host, ':') != NULL;
-    snprintf(s->url, sizeof s->url, "%s://%s%.250s%s:%u", s->certificate ? "https" : "http",
-             colons ? "[" : "", s->options.host, colons ? "]" : "", ntohs((uint16_t)port));
+    const char *scheme = s->certificate ? "https" : "http";
+    const bool is_ipv6 = strchr(s->options.host, ':') != NULL;
+    snprintf(s->url, sizeof s->url, is_ipv6 ? "%s://[%.250s]:%u" : "%s://%.250s:%u", scheme,
+             s->options.host, ntohs((uint16_t)port));
 }
 
 /* Each connection is a descriptor: take as many as the system lets us without asking anyone, and

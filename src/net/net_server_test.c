@@ -500,11 +500,10 @@ static void test_fault(void **state)
         bed b = {0};
         open_bed(&b);
         SCRIPT(&b, "a", "!");
+        const char *body =
+            stream ? "{\"stream\":true,\"n\":3,\"prompt\":\"x\"}" : "{\"prompt\":\"x\"}";
         assert_int_equal(ask(&b, "/health", ""), 200);
-        assert_int_equal(
-            ask(&b, "/v1/completions",
-                stream ? "{\"stream\":true,\"n\":3,\"prompt\":\"x\"}" : "{\"prompt\":\"x\"}"),
-            stream ? 200 : 500);
+        assert_int_equal(ask(&b, "/v1/completions", body), stream ? 200 : 500);
         check_has(&b, "{\"error\":{\"message\":\"worker 7 waits for event "
                       "3\",\"type\":\"server_error\",\"param\":null,"
                       "\"code\":\"engine_failed\"}}");

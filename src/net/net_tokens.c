@@ -14,16 +14,16 @@ static mpk_status find_tokenizer(net_exchange *x, const mpk_tokenizer **out)
  * does. */
 static mpk_status read_content(net_exchange *x, const json_value *body, str *words, bool *special)
 {
-    const json_value *content = json_get(body, "content"), *prompt = json_get(body, "prompt");
-    const json_value *v = content ? content : prompt,
-                     *add = json_get(body, content ? "add_special" : "add_special_tokens");
+    const json_value *content = json_get(body, "content");
+    const json_value *v = content ? content : json_get(body, "prompt");
+    const char *flag = content ? "add_special" : "add_special_tokens";
+    const json_value *add = json_get(body, flag);
     if (!json_is(v, JSON_KIND_STRING))
         return net_refuse(x->cx, &x->refusal, 400, "content", NULL,
                           "neither 'content' nor 'prompt' is a text");
     if (add && add->kind != JSON_KIND_BOOL)
-        return net_refuse(x->cx, &x->refusal, 400, content ? "add_special" : "add_special_tokens",
-                          NULL, "'%s' is neither true nor false",
-                          content ? "add_special" : "add_special_tokens");
+        return net_refuse(x->cx, &x->refusal, 400, flag, NULL, "'%s' is neither true nor false",
+                          flag);
     *words = v->text.at ? v->text : STR("");
     *special = add ? add->boolean : !content;
     return MPK_OK;

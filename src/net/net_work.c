@@ -193,9 +193,9 @@ static mpk_status add_echo(net_exchange *x, const net_prompt *prompt, text *to)
 static void truncate_prompt(const net_exchange *x, const net_request *q, const int32_t **ids,
                             size_t *n)
 {
-    const uint32_t context = net_work_context(x->server), answer = q->sampling.max_tokens;
-    size_t most =
-        q->truncate < 0 ? context - (answer && answer < context ? answer : 1) : (size_t)q->truncate;
+    const uint32_t context = net_work_context(x->server), asked = q->sampling.max_tokens;
+    const uint32_t answer = asked && asked < context ? asked : 1;
+    const size_t most = q->truncate < 0 ? context - answer : (size_t)q->truncate;
     if (!q->truncate || *n <= most)
         return;
     *ids += *n - most;

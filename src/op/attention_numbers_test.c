@@ -42,8 +42,8 @@ static void test_attention(void **state)
             for (int64_t c = 0; c < 64; c++) {
                 double sum = 0, answer = 0;
                 int64_t last = (int64_t)at(&b, "p", t), value;
-                for (int64_t p = window ? (last - window + 1 > 0 ? last - window + 1 : 0) : 0;
-                     p <= last; p++) {
+                const int64_t first = window && last >= window ? last - window + 1 : 0;
+                for (int64_t p = first; p <= last; p++) {
                     double weight =
                         exp(score_of(&b, t, c / 16, (int64_t)at(&b, "s", t), p, &value));
                     sum += weight;

@@ -522,8 +522,9 @@ static void test_random_graphs(void **state)
         check_ok(&b.cx, ir_create(&b.cx, &b.arena, seed % 2 ? "r" : NULL, &b.g));
         for (uint64_t i = 0; i < 3 + seed % 30; i++) {
             uint64_t kind = rng_u64(seed, 4 * i) % 7, n = b.g->tensors.n;
-            ir_tensor_id in[2] = {(ir_tensor_id)(n ? rng_u64(seed, 4 * i + 1) % n : 0),
-                                  (ir_tensor_id)(n ? rng_u64(seed, 4 * i + 2) % n : 0)};
+            ir_tensor_id in[2] = {0};
+            for (uint64_t k = 0; k < 2 && n; k++)
+                in[k] = (ir_tensor_id)(rng_u64(seed, 4 * i + 1 + k) % n);
             int64_t perm[2] = {1, 0}, starts[2] = {0, (int64_t)(rng_u64(seed, 4 * i + 3) % 3)},
                     stops[2] = {6, 6}, flat[2] = {6, 6};
             ir_set set[3] = {{0}, {0}, {0}};

@@ -107,7 +107,8 @@ SPECIAL_FN double special_bessel_i(double x, int order, int scaled)
             term *= a * a / 4 / k / (k + order);
             sum += term;
         }
-        return sign * sum * (order ? a / 2 : 1) * (scaled ? exp(-a) : 1);
+        const double factor = order ? a / 2 : 1;
+        return sign * sum * factor * (scaled ? exp(-a) : 1);
     }
     for (int k = 1; k < 30; k++) { /* exp(a) / sqrt(2 pi a) times an expansion in 1 / a */
         double odd = 2 * k - 1, step = -(4.0 * order * order - odd * odd) / (8 * k * a);

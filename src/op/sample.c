@@ -337,8 +337,10 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static void fill_rules(int64_t width, int64_t columns, uint64_t seed, int32_t *words)
 {
     uint64_t bits = rng_u64(seed, 0);
-    float values[] = {bits & 1 ? 1.3f : 1, bits & 2 ? 0.5f : 0, bits & 4 ? 0.25f : 0,
-                      bits & 8 ? 1.5f : 0, bits & 16 ? 0.7f : 1};
+    static const float on[] = {1.3f, 0.5f, 0.25f, 1.5f, 0.7f}, off[] = {1, 0, 0, 0, 1};
+    float values[sizeof on / sizeof *on];
+    for (size_t i = 0; i < sizeof on / sizeof *on; i++)
+        values[i] = bits >> i & 1 ? on[i] : off[i];
     memcpy(words, values, sizeof values);
     words[RULES_PROMPT] = 5;
     words[RULES_LEAST] = (int32_t)(bits >> 5 & 15);
@@ -378,13 +380,15 @@ static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64
             masks = shape_input(g, op, RULES)->dims[0] - choices;
     for (int64_t i = 0; i < t->dims[0]; i++) {
         uint64_t bits = rng_u64(seed, (uint64_t)i);
-        int32_t asks[ASKS] = {bits & 1 && i < choices ? (int32_t)i + 1 : 0,
-                              (int32_t)(bits >> 20 & 15),
-                              5 + (int32_t)(bits >> 1 & 15),
-                              bits & 32 ? (int32_t)(bits >> 6) & 15 : 0,
-                              bits & 1024 ? 3 : -1,
-                              i < masks ? (int32_t)(choices + i) + 1 : 0,
-                              (int32_t)(choices - 1 - i)};
+        int32_t asks[ASKS] = {
+            0, (int32_t)(bits >> 20 & 15), 5 + (int32_t)(bits >> 1 & 15), 0, bits & 1024 ? 3 : -1,
+            0, (int32_t)(choices - 1 - i)};
+        if (bits & 1 && i < choices)
+            asks[ASK_RULES] = (int32_t)i + 1;
+        if (bits & 32)
+            asks[ASK_LOGPROBS] = (int32_t)(bits >> 6) & 15;
+        if (i < masks)
+            asks[ASK_MASK] = (int32_t)(choices + i) + 1;
         if (input == RULES && i >= choices)
             fill_mask(width, (uint32_t)(i - choices) + 1 + (bits % 4 == 0), seed + (uint64_t)i,
                       data + i * width);

@@ -86,7 +86,10 @@ static const ir_op *find_gate(const rewrite *w, ir_tensor_id t, const char **act
     const ir_op *found = gelu ? gelu : silu;
     if (!found || !is_private(w, found, 1))
         return NULL;
-    *act = silu ? "silu" : rewrite_attribute(gelu, "tanh")->i ? "gelu_tanh" : "gelu";
+    if (silu)
+        *act = "silu";
+    else
+        *act = rewrite_attribute(gelu, "tanh")->i ? "gelu_tanh" : "gelu";
     return rewrite_producer(w, rewrite_input(w, found, 0), "linear");
 }
 

@@ -1,49 +1,27 @@
 /* int8_direct.h - products with 8-bit activations for few tokens: eight rows of weights at a time,
  * whose integers are unpacked in registers.
  *
- * Included by int8_kernels.h.  Weights are bytes in the order of K, so that lanes are added up at
- * the end of a block.
+ * Included by int8_kernels.h.  Blocks of 32 are multiplied as those of a panel (int8_panel.h), each
+ * as soon as it is interleaved: further tokens cost little.  Weights of blocks of 256 are bytes in
+ * the order of K, so that lanes are added up at the end of a block.
  */
 #ifndef CPU_INT8_DIRECT_H
 #define CPU_INT8_DIRECT_H
 
-#include "cpu/int8_rows.h"
+#include "cpu/int8_panel.h"
 
-/* Lane r: the sum of the lanes of a[r]. */
-V_INLINE __m256i sum_lanes(const __m256i a[INT8_ROWS])
-{
-    __m256i low = _mm256_hadd_epi32(_mm256_hadd_epi32(a[0], a[1]), _mm256_hadd_epi32(a[2], a[3]));
-    __m256i high = _mm256_hadd_epi32(_mm256_hadd_epi32(a[4], a[5]), _mm256_hadd_epi32(a[6], a[7]));
-    return _mm256_add_epi32(_mm256_permute2x128_si256(low, high, 0x20),
-                            _mm256_permute2x128_si256(low, high, 0x31));
-}
-
-/* A block of 32 of eight rows. */
+/* A block of 32 of eight rows, whose weights are interleaved on the way. */
 V_INLINE void direct_32(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *const *token,
                         const uint8_t *const *row, int64_t b, __m256 *sum)
 {
-    const int64_t at = b * ir_dtype_table[dtype].block_bytes;
     const uint8_t *block[INT8_ROWS];
-    quants w[INT8_ROWS];
-    __m256i dot[INT8_ROWS];
-    __m256 d, m;
+    panel_32 p;
 #pragma GCC unroll 8
-    for (int r = 0; r < INT8_ROWS; r++) {
-        block[r] = row[r] + at;
-        w[r] = take_quants(dtype, block[r], 0, 0);
-    }
-    take_scales(dtype, block, 0, &d, &m);
-#pragma GCC unroll 4
-    for (int t = 0; t < nt; t++) {
-        __m256i q = bytes_at(token[t] + 32 * b);
-#pragma GCC unroll 8
-        for (int r = 0; r < INT8_ROWS; r++)
-            dot[r] = HAS_DOT ? add_dot(dtype, _mm256_setzero_si256(), w[r], q)
-                             : _mm256_madd_epi16(pairs_of(dtype, w[r], q), _mm256_set1_epi16(1));
-        __m256i j = _mm256_set1_epi32(x_sums_32(x, token[t])[b]);
-        sum[t] = add_block(dtype, sum[t], less_excess(dtype, sum_lanes(dot), j), j, d, m,
-                           x_scales(x, token[t])[b], x_scaled_sums(x, token[t])[b]);
-    }
+    for (int r = 0; r < INT8_ROWS; r++)
+        block[r] = row[r] + b * ir_dtype_table[dtype].block_bytes;
+    interleave_pieces(dtype, block, p.w[0]);
+    take_scales(dtype, block, 0, &p.d, &p.m);
+    panel_block_32(dtype, nt, x, token, &p, b, sum);
 }
 
 /* Sums of a block of 256 of x in 16 bits, the same in both lanes of 128 bits: of 32 neighbours each
@@ -141,7 +119,7 @@ V_INLINE void direct_two(ir_dtype dtype, int nt, const uint8_t *const *x, const 
                          const uint8_t *const block[2], opened_book *const *opened, __m256i *i,
                          __m256i *j, int stride)
 {
-    __m256i low[INT8_DIRECT_TOKENS], high[INT8_DIRECT_TOKENS];
+    __m256i low[INT8_TILE], high[INT8_TILE];
     row_scales scales;
     for (int r = 0; r < 2 && book_is_opened(dtype); r++)
         open_book(dtype, block[r], opened[r]);
@@ -172,10 +150,10 @@ V_INLINE void direct_256(ir_dtype dtype, int nt, const int8_rows *x, const uint8
 {
     enum { HALF = INT8_ROWS / 2 };
     const int64_t at = b * ir_dtype_table[dtype].block_bytes;
-    __m256i i[INT8_DIRECT_TOKENS * HALF], j[INT8_DIRECT_TOKENS * HALF];
+    __m256i i[INT8_TILE * HALF], j[INT8_TILE * HALF];
     opened_book opened[INT8_ROWS];
-    block_sums x_sums[INT8_DIRECT_TOKENS];
-    const uint8_t *block[INT8_ROWS], *tokens[INT8_DIRECT_TOKENS];
+    block_sums x_sums[INT8_TILE];
+    const uint8_t *block[INT8_ROWS], *tokens[INT8_TILE];
     __m256 d, m;
 #pragma GCC unroll 8
     for (int r = 0; r < INT8_ROWS; r++)
@@ -200,11 +178,12 @@ V_INLINE void direct_256(ir_dtype dtype, int nt, const int8_rows *x, const uint8
 V_INLINE void direct_rows(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *w,
                           int64_t row_bytes, int64_t n, float *sums, int64_t ld)
 {
-    const uint8_t *token[INT8_DIRECT_TOKENS], *row[INT8_ROWS];
+    const uint8_t *token[INT8_TILE], *row[INT8_ROWS];
     const int64_t blocks = x->k / ir_dtype_table[dtype].block_elements;
     find_tokens(x, 0, nt, token);
     for (int64_t r = 0; r < n; r += INT8_ROWS) {
-        __m256 sum[INT8_DIRECT_TOKENS];
+        __m256 sum[INT8_TILE];
+#pragma GCC unroll 8
         for (int t = 0; t < nt; t++)
             sum[t] = _mm256_setzero_ps();
         find_rows(w, row_bytes, r, n, row);
@@ -215,9 +194,36 @@ V_INLINE void direct_rows(ir_dtype dtype, int nt, const int8_rows *x, const uint
             else
                 direct_32(dtype, nt, x, token, row, b, sum);
         }
-        for (int64_t t = 0; t < nt && t < x->n; t++)
-            _mm256_storeu_ps(sums + t * ld + r, sum[t]);
+#pragma GCC unroll 8
+        for (int t = 0; t < nt; t++)
+            if (t < x->n)
+                _mm256_storeu_ps(sums + t * ld + r, sum[t]);
     }
+}
+
+/* Are n tokens few?  Then their sums stay in registers. */
+V_INLINE bool is_direct(ir_dtype dtype, int64_t n)
+{
+    return n <= (has_parts(dtype) ? INT8_DIRECT_TOKENS : INT8_TILE);
+}
+
+/* There is code for 1, 2, 3, 4, 6 and 8 tokens, of which a number takes the next; of blocks of 256,
+ * which take more code, for 1, 2 and 4. */
+V_INLINE void direct_few(ir_dtype dtype, const int8_rows *x, const uint8_t *w, int64_t row_bytes,
+                         int64_t n, float *sums, int64_t ld)
+{
+    if (x->n == 1)
+        direct_rows(dtype, 1, x, w, row_bytes, n, sums, ld);
+    else if (x->n == 2)
+        direct_rows(dtype, 2, x, w, row_bytes, n, sums, ld);
+    else if (x->n == 3 && !has_parts(dtype))
+        direct_rows(dtype, 3, x, w, row_bytes, n, sums, ld);
+    else if (x->n <= 4 || has_parts(dtype))
+        direct_rows(dtype, 4, x, w, row_bytes, n, sums, ld);
+    else if (x->n <= 6)
+        direct_rows(dtype, INT8_TILE < 6 ? INT8_TILE : 6, x, w, row_bytes, n, sums, ld);
+    else
+        direct_rows(dtype, INT8_TILE, x, w, row_bytes, n, sums, ld);
 }
 
 #endif

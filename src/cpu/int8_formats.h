@@ -150,17 +150,6 @@ V_INLINE int scale_at(ir_dtype dtype)
     }
 }
 
-/* 32 bits, each as bit 4 of a byte. */
-V_INLINE __m256i fifth_bits_at(const uint8_t *p)
-{
-    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
-    const __m256i from = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2,
-                                          2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
-    __m256i bits =
-        _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int)word_at(p)), from), bit);
-    return _mm256_and_si256(_mm256_cmpeq_epi8(bits, bit), _mm256_set1_epi8(16));
-}
-
 /* 32 weights: bytes w; where is_signed is true with the signs of bytes `sign`, and no w is above
  * 127. */
 typedef book_quants quants;
@@ -170,44 +159,107 @@ V_INLINE quants with_signs(__m256i q)
     return (quants){_mm256_abs_epi8(q), q};
 }
 
-/* Those of a format without signs. */
-V_INLINE __m256i take_bytes(ir_dtype dtype, const uint8_t *b, int i)
+/* Most formats pack a block's weights as bits of bytes, in pieces whose bytes are all treated
+ * alike: a piece may be a row's bytes in the order of K, or the same four bytes of eight rows.
+ * Bytes of a piece; 0: a format whose weights are unpacked otherwise. */
+V_INLINE int piece_bytes(ir_dtype dtype)
+{
+    if (!has_parts(dtype))
+        return dtype == IR_Q8_0 ? 32 : 16;
+    return codebook_has(dtype) ? 0 : 32;
+}
+
+V_INLINE int pieces(ir_dtype dtype)
 {
     switch (dtype) {
-    case IR_IQ4_NL:
-        return _mm256_xor_si256(look_up(codebook_iq4, nibbles_at(b + 2)),
-                                _mm256_set1_epi8(HAS_DOT ? -128 : 0));
-    case IR_MXFP4:
-        return _mm256_add_epi8(look_up(codebook_mxfp4, nibbles_at(b + 1)),
-                               _mm256_set1_epi8(HAS_DOT ? 16 : 0));
-    case IR_Q4_0:
-        return nibbles_at(b + 2);
-    case IR_Q4_1:
-        return nibbles_at(b + 4);
-    case IR_Q5_0:
-        return _mm256_or_si256(nibbles_at(b + 6), fifth_bits_at(b + 2));
-    case IR_Q5_1:
-        return _mm256_or_si256(nibbles_at(b + 8), fifth_bits_at(b + 4));
-    case IR_Q8_0:
-        return HAS_DOT ? _mm256_xor_si256(bytes_at(b + 2), _mm256_set1_epi8(-128))
-                       : bytes_at(b + 2);
     case IR_Q2_K:
-        return bits_of(bytes_at(b + 16 + i / 4 * 32), i % 4 * 2, 3, 0);
+        return 2;
     case IR_Q3_K:
-        return _mm256_or_si256(bits_of(bytes_at(b + 32 + i / 4 * 32), i % 4 * 2, 3, 0),
-                               bits_of(bytes_at(b), i, 1, 2));
+        return 3;
     case IR_Q4_K:
-        return bits_of(bytes_at(b + 16 + i / 2 * 32), i % 2 * 4, 15, 0);
+        return 4;
     case IR_Q5_K:
-        return _mm256_or_si256(bits_of(bytes_at(b + 48 + i / 2 * 32), i % 2 * 4, 15, 0),
-                               bits_of(bytes_at(b + 16), i, 1, 4));
-    default: /* IR_Q6_K */
-        return _mm256_or_si256(bits_of(bytes_at(b + i / 4 * 64 + i % 2 * 32), i % 4 / 2 * 4, 15, 0),
-                               bits_of(bytes_at(b + 128 + i / 4 * 32), i % 4 * 2, 3, 4));
+        return 5;
+    case IR_Q6_K:
+        return 6;
+    default:
+        return 1;
     }
 }
 
-/* 32 weights of a block, the i-th; `opened`: the block itself, if it is of a format that is
+/* Where piece p lies in a block. */
+V_INLINE int piece_at(ir_dtype dtype, int p)
+{
+    switch (dtype) {
+    case IR_MXFP4:
+        return 1;
+    case IR_Q4_1:
+        return 4;
+    case IR_Q5_0:
+        return 6;
+    case IR_Q5_1:
+        return 8;
+    case IR_Q2_K:
+    case IR_Q4_K:
+        return 16 + 32 * p;
+    case IR_Q3_K:
+        return p < 2 ? 32 + 32 * p : 0;
+    case IR_Q5_K:
+        return p < 4 ? 48 + 32 * p : 16;
+    case IR_Q6_K:
+        return 32 * p;
+    default: /* IR_Q4_0, IR_Q8_0, IR_IQ4_NL */
+        return 2;
+    }
+}
+
+/* As many weights as a piece has bytes, the i-th of a block, from its pieces; signed where
+ * is_signed says so.  Of Q5_0 and Q5_1 the low four bits. */
+V_INLINE __m256i bytes_from(ir_dtype dtype, const __m256i *piece, int i)
+{
+    switch (dtype) {
+    case IR_IQ4_NL:
+        return _mm256_xor_si256(look_up(codebook_iq4, bits_of(piece[0], 4 * i, 15, 0)),
+                                _mm256_set1_epi8(HAS_DOT ? -128 : 0));
+    case IR_MXFP4:
+        return _mm256_add_epi8(look_up(codebook_mxfp4, bits_of(piece[0], 4 * i, 15, 0)),
+                               _mm256_set1_epi8(HAS_DOT ? 16 : 0));
+    case IR_Q8_0:
+        return HAS_DOT ? _mm256_xor_si256(piece[0], _mm256_set1_epi8(-128)) : piece[0];
+    case IR_Q2_K:
+        return bits_of(piece[i / 4], i % 4 * 2, 3, 0);
+    case IR_Q3_K:
+        return _mm256_or_si256(bits_of(piece[i / 4], i % 4 * 2, 3, 0), bits_of(piece[2], i, 1, 2));
+    case IR_Q4_K:
+        return bits_of(piece[i / 2], i % 2 * 4, 15, 0);
+    case IR_Q5_K:
+        return _mm256_or_si256(bits_of(piece[i / 2], i % 2 * 4, 15, 0), bits_of(piece[4], i, 1, 4));
+    case IR_Q6_K:
+        return _mm256_or_si256(bits_of(piece[i / 4 * 2 + i % 2], i % 4 / 2 * 4, 15, 0),
+                               bits_of(piece[4 + i / 4], i % 4 * 2, 3, 4));
+    default: /* IR_Q4_0, IR_Q4_1, IR_Q5_0, IR_Q5_1 */
+        return bits_of(piece[0], 4 * i, 15, 0);
+    }
+}
+
+/* Where Q5_0 and Q5_1 keep the fifth bits of a block's 32 weights; 0: another format. */
+V_INLINE int fifth_at(ir_dtype dtype)
+{
+    return dtype == IR_Q5_0 ? 2 : dtype == IR_Q5_1 ? 4 : 0;
+}
+
+/* Bits 4 j to 4 j + 3 of each word, each as bit 4 of a byte. */
+V_INLINE __m256i fifth_bits(__m256i words, int j)
+{
+    const __m256i from = _mm256_add_epi8(_mm256_set1_epi8((char)(j / 2)),
+                                         _mm256_broadcastsi128_si256(_mm_setr_epi8(
+                                             0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12)));
+    const __m256i bit = _mm256_set1_epi32(j % 2 ? (int)0x80402010 : 0x08040201);
+    __m256i bits = _mm256_and_si256(_mm256_shuffle_epi8(words, from), bit);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(bits, bit), _mm256_set1_epi8(16));
+}
+
+/* 32 weights of a block of 256, the i-th; `opened`: the block itself, if it is of a format that is
  * opened. */
 V_INLINE quants take_quants(ir_dtype dtype, const uint8_t *b, const opened_book *opened, int i)
 {
@@ -218,7 +270,10 @@ V_INLINE quants take_quants(ir_dtype dtype, const uint8_t *b, const opened_book 
     }
     if (codebook_has(dtype))
         return take_book(dtype, b, opened, i);
-    __m256i bytes = take_bytes(dtype, b, i);
+    __m256i piece[6];
+    for (int p = 0; p < pieces(dtype); p++)
+        piece[p] = bytes_at(b + piece_at(dtype, p));
+    __m256i bytes = bytes_from(dtype, piece, i);
     return is_signed(dtype) ? with_signs(bytes) : (quants){bytes, bytes};
 }
 
@@ -331,6 +386,15 @@ V_INLINE __m256 take_opened_scales(const opened_book *opened)
                           opened[5].d, opened[6].d, opened[7].d);
 }
 
+/* The words at block[r] + at. */
+V_INLINE __m256i words_of(const uint8_t *const *block, int at)
+{
+    return _mm256_setr_epi32((int)word_at(block[0] + at), (int)word_at(block[1] + at),
+                             (int)word_at(block[2] + at), (int)word_at(block[3] + at),
+                             (int)word_at(block[4] + at), (int)word_at(block[5] + at),
+                             (int)word_at(block[6] + at), (int)word_at(block[7] + at));
+}
+
 /* d, and m with the sign that it is added with, of a block of each of eight rows. */
 V_INLINE void take_scales(ir_dtype dtype, const uint8_t *const block[INT8_ROWS],
                           const opened_book *opened, __m256 *d, __m256 *m)
@@ -352,10 +416,7 @@ V_INLINE void take_scales(ir_dtype dtype, const uint8_t *const block[INT8_ROWS],
         *m = _mm256_setzero_ps();
         return;
     }
-    __m256i both = _mm256_setr_epi32((int)word_at(block[0] + at), (int)word_at(block[1] + at),
-                                     (int)word_at(block[2] + at), (int)word_at(block[3] + at),
-                                     (int)word_at(block[4] + at), (int)word_at(block[5] + at),
-                                     (int)word_at(block[6] + at), (int)word_at(block[7] + at));
+    __m256i both = words_of(block, at);
     const __m256i apart = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0,
                                            1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     both = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(both, apart), 0xd8);

@@ -16,12 +16,8 @@
     static void product_##name(const int8_rows *x, const void *w, int64_t row_bytes, int64_t n, \
                                void *panel, float *sums, int64_t ld)                            \
     {                                                                                           \
-        if (x->n == 1)                                                                          \
-            direct_rows(dtype, 1, x, w, row_bytes, n, sums, ld);                                \
-        else if (x->n == 2)                                                                     \
-            direct_rows(dtype, 2, x, w, row_bytes, n, sums, ld);                                \
-        else if (x->n <= INT8_DIRECT_TOKENS)                                                    \
-            direct_rows(dtype, INT8_DIRECT_TOKENS, x, w, row_bytes, n, sums, ld);               \
+        if (is_direct(dtype, x->n))                                                             \
+            direct_few(dtype, x, w, row_bytes, n, sums, ld);                                    \
         else                                                                                    \
             panel_rows(dtype, x, w, row_bytes, n, panel, sums, ld);                             \
     }

@@ -56,15 +56,59 @@ V_INLINE __m256i panel_bytes(ir_dtype dtype, quants q)
     return HAS_DOT ? _mm256_xor_si256(w, _mm256_set1_epi8(-128)) : w;
 }
 
-/* 32 weights of each row. */
-V_INLINE void interleave(ir_dtype dtype, const uint8_t *const *block, const opened_book *opened,
-                         int i, __m256i to[8])
+/* 32 weights of each row of a block that has no pieces. */
+V_INLINE void interleave_rows(ir_dtype dtype, const uint8_t *const *block,
+                              const opened_book *opened, int i, __m256i to[8])
 {
     __m256i rows[8];
 #pragma GCC unroll 8
     for (int r = 0; r < INT8_ROWS; r++)
         rows[r] = panel_bytes(dtype, take_quants(dtype, block[r], opened + r, i));
     transpose_words(rows, to);
+}
+
+/* Word r of to[j] is word j of the 16 bytes at block[r] + at. */
+V_INLINE void transpose_16(const uint8_t *const *block, int at, __m256i to[4])
+{
+    __m256i a = lanes_of(block[0] + at, block[4] + at), b = lanes_of(block[1] + at, block[5] + at),
+            c = lanes_of(block[2] + at, block[6] + at), d = lanes_of(block[3] + at, block[7] + at);
+    __m256i ab = _mm256_unpacklo_epi32(a, b), cd = _mm256_unpacklo_epi32(c, d);
+    to[0] = _mm256_unpacklo_epi64(ab, cd);
+    to[1] = _mm256_unpackhi_epi64(ab, cd);
+    ab = _mm256_unpackhi_epi32(a, b), cd = _mm256_unpackhi_epi32(c, d);
+    to[2] = _mm256_unpacklo_epi64(ab, cd);
+    to[3] = _mm256_unpackhi_epi64(ab, cd);
+}
+
+/* The weights of a block of each row from its pieces: packed bytes are interleaved, which are fewer
+ * than weights. */
+V_INLINE void interleave_pieces(ir_dtype dtype, const uint8_t *const *block, __m256i *to)
+{
+    const int halves = piece_bytes(dtype) / 16, n = pieces(dtype),
+              groups = has_parts(dtype) ? 8 : 2 / halves;
+#pragma GCC unroll 2
+    for (int half = 0; half < halves; half++) {
+        __m256i words[6][4];
+#pragma GCC unroll 6
+        for (int p = 0; p < n; p++)
+            transpose_16(block, piece_at(dtype, p) + 16 * half, words[p]);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) {
+            __m256i piece[6];
+#pragma GCC unroll 6
+            for (int p = 0; p < n; p++)
+                piece[p] = words[p][j];
+#pragma GCC unroll 8
+            for (int i = 0; i < groups; i++)
+                to[4 * (i * halves + half) + j] = bytes_from(dtype, piece, i);
+        }
+    }
+    if (fifth_at(dtype)) {
+        __m256i words = words_of(block, fifth_at(dtype));
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; j++)
+            to[j] = _mm256_or_si256(to[j], fifth_bits(words, j));
+    }
 }
 
 /* Bytes of each row in 16 bits, two of a row in each word: words[g] has those of the weights from
@@ -118,6 +162,18 @@ V_INLINE void fill_small(ir_dtype dtype, const uint8_t *const *block, const open
     }
 }
 
+V_INLINE void interleave_256(ir_dtype dtype, const uint8_t *const *block, const opened_book *opened,
+                             __m256i to[8][8])
+{
+    if (piece_bytes(dtype)) {
+        interleave_pieces(dtype, block, to[0]);
+        return;
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        interleave_rows(dtype, block, opened, i, to[i]);
+}
+
 V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t row_bytes, int64_t b0,
                          int64_t b1, void *panel)
 {
@@ -133,15 +189,13 @@ V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t row_
         }
         if (has_parts(dtype)) {
             panel_256 *to = (panel_256 *)panel + (b - b0);
-#pragma GCC unroll 8
-            for (int i = 0; i < 8; i++)
-                interleave(dtype, block, opened, i, to->w[i]);
+            interleave_256(dtype, block, opened, to->w);
             fill_small(dtype, block, opened, to);
             take_scales(dtype, block, opened, &to->d, &to->m);
         } else {
             panel_32 *to = (panel_32 *)panel + (b - b0);
-            interleave(dtype, block, opened, 0, to->w[0]);
-            take_scales(dtype, block, opened, &to->d, &to->m);
+            interleave_pieces(dtype, block, to->w[0]);
+            take_scales(dtype, block, 0, &to->d, &to->m);
         }
     }
 }

@@ -122,13 +122,16 @@ typedef struct bed {
 
 static uint64_t seed;
 
-static inline bed *set_up(const char *source)
+static inline bed *set_up_launched(const char *source, pass_launch launch)
 {
     bed *b = calloc(1, sizeof *b);
     ir_graph *g;
     uint32_t n_tokens = 4;
-    pass_options o = {
-        .n_workers = 6, .page_bytes = 16384, .pages_per_worker = 1024, .verify = true};
+    pass_options o = {.n_workers = 6,
+                      .page_bytes = 16384,
+                      .pages_per_worker = 1024,
+                      .launch = launch,
+                      .verify = true};
     b->fake = fake_cuda_start(settings);
     assert_non_null(b->fake);
     check_ok(&b->cx, ir_parse(&b->cx, &b->a, str_from(source), &g));
@@ -140,6 +143,11 @@ static inline bed *set_up(const char *source)
     for (uint32_t i = 0; i < b->image.n_weights; i++)
         b->weights[i].dtype = b->image.weights[i].dtype;
     return b;
+}
+
+static inline bed *set_up(const char *source)
+{
+    return set_up_launched(source, PASS_LAUNCH_AUTO);
 }
 
 static inline void no_leaks(bed *b)

@@ -287,7 +287,7 @@ def try_one(number, m, seconds):
 def is_equivalent(m):
     """Is the mutant named as one that changes nothing?  A line: file: old  ->  new  # why"""
     lines = EQUIVALENT.read_text().splitlines() if EQUIVALENT.exists() else []
-    return any(line.split("  # ")[0].strip() == f"{m.path}: {m.words()}" for line in lines)
+    return any(line.split("  # ")[0].strip() == f"{m.path}: {m.words()}".strip() for line in lines)
 
 
 def try_all(mutants, args):

@@ -328,16 +328,18 @@ static bool find_range(flow *f)
     return false;
 }
 
-static bool is_quiet(const flow *f, ir_op_id op)
+/* Do the tasks of this operator poll?  Those between the gate and the end whose body can. */
+static bool is_quiet(const cuda_flow *plan, const gen_body *body, ir_op_id op)
 {
-    return op > f->out->gate && op < f->out->end && may_carry(f, op);
+    return op > plan->gate && op < plan->end && body && body->carries;
 }
 
-/* A temporary that a quiet task writes: another one's memory may still be read. */
+/* Is this a temporary that quiet tasks write?  They wait for no event, so the memory that
+ * temporaries share in turns may still be read for another one. */
 static bool needs_own_place(const flow *f, ir_tensor_id id)
 {
-    const ir_tensor *t = &f->ir->tensors.at[id];
-    return f->root[id] == id && t->producer != IR_NONE && is_quiet(f, t->producer) &&
+    const ir_op_id by = f->ir->tensors.at[id].producer;
+    return f->root[id] == id && by != IR_NONE && is_quiet(f->out, body_of(f, by), by) &&
            f->m->machine.image.places[f->index][id].area == TG_TEMPS;
 }
 
@@ -485,7 +487,7 @@ void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t at, rt_e
     for (uint32_t i = 0; i < op->n_in; i++)
         if (op->in[i] != IR_NONE && plan->is_carried[op->in[i]])
             e->carried |= 1u << i;
-    e->quiet = at > plan->gate && at < plan->end && body->carries;
+    e->quiet = is_quiet(plan, body, at);
     e->clears = at == plan->end;
 }
 

@@ -157,6 +157,23 @@ static void test_torn_results(void **state)
     tear_down(b);
 }
 
+/* Only tasks between the gate and the end poll, if their body can: the gate's and those before wait
+ * by counters, and from the end on nothing is carried. */
+static void check_range(const bed *b)
+{
+    const cuda_machine *m = cuda_of(b->m);
+    const cuda_flow *flow = &m->carriers.flows[0];
+    const rt_graph *g = image_table(b->image.block, RT_GRAPHS);
+    const rt_entry *entries = table(b, m->layout.entries);
+    for (uint64_t k = 0; k < m->layout.n_tasks; k++) {
+        const uint32_t op = entries[k].op - g->first_op;
+        if (!entries[k].quiet)
+            continue;
+        assert_true(flow->end != RT_NONE && op > flow->gate && op < flow->end);
+        assert_true(m->source.uses[0][op].body->carries);
+    }
+}
+
 /* Two branches that have nothing to do with each other. */
 static const char branches[] = "input %t : bf16[4, 256] live=tokens\n"
                                "input %s : bf16[4, 256] live=tokens\n"
@@ -183,6 +200,7 @@ static void test_end_follows_all(void **state)
     const uint32_t end = cuda_of(b->m)->carriers.flows[0].end;
     assert_true(end == RT_NONE || end <= ir->tensors.at[ir_find(ir, "i")].producer);
     assert_false(is_carried(b, "p"));
+    check_range(b);
     tear_down(b);
 }
 
@@ -222,6 +240,7 @@ static void test_written_caches(void **state)
             assert_true(flow->gate >= attention);
         else
             assert_true(flow->gate < attention && is_carried(b, "h"));
+        check_range(b);
         tear_down(b);
     }
 }
@@ -270,6 +289,19 @@ static void test_no_carriers(void **state)
     }
 }
 
+/* A worker that polls for a word cannot run the JIT task in its own queue that writes it: graphs
+ * with such tasks use counters alone. */
+static void test_jit_tasks_carry_nothing(void **state)
+{
+    (void)state;
+    bed *b = set_up_launched(chain, PASS_LAUNCH_JIT);
+    const rt_graph *g = image_table(b->image.block, RT_GRAPHS);
+    check_ok(&b->cx, start(b));
+    assert_true(g->n_jit > 0);
+    assert_int_equal(cuda_of(b->m)->carriers.n_bytes, 0);
+    tear_down(b);
+}
+
 int main(void)
 {
     seed = check_seed();
@@ -282,6 +314,7 @@ int main(void)
         cmocka_unit_test(test_written_caches),
         cmocka_unit_test(test_outputs_are_not_carried),
         cmocka_unit_test(test_no_carriers),
+        cmocka_unit_test(test_jit_tasks_carry_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -317,6 +317,23 @@ static void test_tensors(void **state)
     tear_down(b);
 }
 
+/* A weight that is streamed is packed by a launch of its own: once for all at the start, and again
+ * when it is written. */
+static void test_written_weight(void **state)
+{
+    (void)state;
+    bed *b = set_up(products);
+    const ir_tensor_id w = ir_find(b->image.ir[0], "w");
+    char *bytes = calloc(1, (size_t)ir_bytes(&b->image.ir[0]->tensors.at[w]));
+    check_ok(&b->cx, start(b));
+    assert_int_equal(cuda_of(b->m)->weights.packed.n, 1);
+    const unsigned before = b->fake->launches();
+    check_ok(&b->cx, machine_write_tensor(&b->cx, b->m, 0, w, bytes));
+    assert_int_equal(b->fake->launches(), before + 1);
+    free(bytes);
+    tear_down(b);
+}
+
 /* ---- the kernel's life ---- */
 
 typedef enum life { RESTS, DIES, STALLS } life;
@@ -639,6 +656,7 @@ int main(void)
         cmocka_unit_test(test_entries),
         cmocka_unit_test(test_entries_by_operator),
         cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_written_weight),
         cmocka_unit_test(test_life),
         cmocka_unit_test(test_constants_that_move),
         cmocka_unit_test(test_lost_gpu),

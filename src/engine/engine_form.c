@@ -142,18 +142,31 @@ void engine_form_take(engine_forms *f, uint64_t id, int32_t token)
 
 /* ---- start and end ---- */
 
+/* All of them, or none and the error of the one that failed. */
+static int init_locks(engine_forms *f)
+{
+    int error = pthread_mutex_init(&f->guard, NULL);
+    if (error)
+        return error;
+    error = pthread_mutex_init(&f->queue_guard, NULL);
+    if (error) {
+        pthread_mutex_destroy(&f->guard);
+        return error;
+    }
+    error = pthread_cond_init(&f->arrived, NULL);
+    if (error) {
+        pthread_mutex_destroy(&f->guard);
+        pthread_mutex_destroy(&f->queue_guard);
+    }
+    return error;
+}
+
 mpk_status engine_forms_open(mpk_context *cx, mpk_engine *e)
 {
     engine_forms *f = calloc(1, sizeof *f);
     CHECK(cx, f, MPK_ENOMEM, "out of memory for the forms of answers");
     f->engine = e;
-    int error = pthread_mutex_init(&f->guard, NULL);
-    if (!error && (error = pthread_mutex_init(&f->queue_guard, NULL)))
-        pthread_mutex_destroy(&f->guard);
-    else if (!error && (error = pthread_cond_init(&f->arrived, NULL))) {
-        pthread_mutex_destroy(&f->guard);
-        pthread_mutex_destroy(&f->queue_guard);
-    }
+    const int error = init_locks(f);
     if (error) {
         free(f);
         FAIL(cx, MPK_ENOMEM, "no mutex: %s", strerror(error));

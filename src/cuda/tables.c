@@ -13,6 +13,8 @@ enum { SCHEDULERS = 8 };
 
 /* ---- sizes ---- */
 
+/* Append a table to a block that has *n bytes so far; its offset, a multiple of RT_LINE, so that
+ * no two tables share a cache line. */
 static uint64_t place(uint64_t *n, uint64_t items, uint64_t bytes)
 {
     uint64_t at = (*n + RT_LINE - 1) / RT_LINE * RT_LINE;
@@ -44,7 +46,7 @@ static const rt_graph *graph_of(const cuda_machine *m, uint32_t graph)
 static void size_queues(cuda_machine *m)
 {
     const rt_event *events = image_table(m->machine.image.block, RT_EVENTS);
-    /* of one slot, the turn words of `taken` and `free again` would be the same */
+    /* at least two slots: in a queue of one, "taken" and "free again" are the same turn number */
     uint64_t jit = 2, event = 2;
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
         uint64_t j = rt_jit_bound(graph_of(m, i), events, cuda_workers(m)),
@@ -104,7 +106,7 @@ bool cuda_has_op_kernels(const cuda_machine *m)
     return m->options.mode == CUDA_GRAPH || m->options.mode == CUDA_GRAPH_PDL;
 }
 
-/* Those in the lists of this GPU's workers, and JIT tasks. */
+/* Tasks that get an entry on this GPU: those in its workers' lists, and all JIT tasks. */
 static uint64_t count_tasks(const cuda_machine *m)
 {
     uint64_t n = 0;
@@ -156,6 +158,9 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
 
 /* ---- entries ---- */
 
+/* In this order: memory of its own if it is carried (carriers.c), the window of its area that this
+ * GPU has, the caller's memory for a weight of a call, the plain copy of a weight.  A weight that
+ * has only packed copies has no address: 0. */
 cuda_address cuda_tensor_address(const cuda_machine *of, uint32_t graph, ir_tensor_id tensor)
 {
     const cuda_machine *m = cuda_owner(of, graph, tensor);
@@ -175,6 +180,8 @@ cuda_address cuda_tensor_address(const cuda_machine *of, uint32_t graph, ir_tens
     return r->plain ? m->weight_block + r->offset + bytes : 0;
 }
 
+/* Addresses of all operands; an absent one has 0.  Of an operator with packed weights the last
+ * place is the packed block's. */
 static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at,
                                 rt_entry *e)
 {
@@ -251,6 +258,7 @@ static void fill_entry(const cuda_machine *m, uint32_t graph, uint32_t task, con
     memcpy(e->hi, t->hi, sizeof e->hi);
 }
 
+/* The workers' lists of a graph, in the order in which they run. */
 static void fill_aot(const cuda_machine *m, uint32_t graph, filling *f)
 {
     const rt_graph *g = graph_of(m, graph);
@@ -268,6 +276,7 @@ static void fill_aot(const cuda_machine *m, uint32_t graph, filling *f)
     }
 }
 
+/* JIT tasks by number: a worker finds the entry of a task that it was handed by jit_entry. */
 static void fill_jit(const cuda_machine *m, uint32_t graph, filling *f)
 {
     const rt_graph *g = graph_of(m, graph);
@@ -374,6 +383,7 @@ static void fill_by_operator(const cuda_machine *m, char *block)
 
 /* ---- the runtime's structs ---- */
 
+/* The image's own tables as they are, but for the bodies, which are this program's instances. */
 static void fill_image(const cuda_machine *m, char *block)
 {
     const rt_header *h = m->machine.image.block;
@@ -395,6 +405,8 @@ static void fill_image(const cuda_machine *m, char *block)
         }
 }
 
+/* What changes at run time, as it is before the first step: no step, empty queues, free pages.
+ * All else is zero, as the block is. */
 static void fill_state(const cuda_machine *m, char *block)
 {
     const cuda_layout *l = &m->layout;

@@ -1,8 +1,14 @@
-/* engine_form.c - forms of answers: compiled once, followed token by token on a thread of their
- * own.
+/* engine_form.c - answers of a given form (JSON schema, regular expression ...): each form is
+ * compiled once, and followed token by token on one thread for the whole engine.
  *
- * Locks: `guard` is held by whoever touches a grammar; `queue_guard` guards the queue, and is the
- * only one of the two that is taken with the engine's mutex held.
+ *   collector --token--> queue --> this thread: matcher takes it, mask of the next --> machine
+ *
+ * The machine draws no token of such a request before the mask for its index is there, so a slow
+ * grammar delays only its own requests.  Relies on grammar/grammar.h; called by engine_request.c.
+ *
+ * Locks: `guard` guards grammars, matchers and the list of kept ones; `queue_guard` guards the
+ * queue, and is the only one of the two that may be taken with the engine's mutex held.  A form
+ * lives while anyone holds it: its request, and the thread while it makes a mask.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -15,13 +21,13 @@
 
 enum { KEPT_GRAMMARS = 32 };
 
-/* A form that has been compiled. */
+/* A form that has been compiled.  The list is ordered by last use, the latest first. */
 typedef struct kept_grammar {
-    struct kept_grammar *next; /* used less lately */
+    struct kept_grammar *next;
     grammar_kind kind;
     char *source; /* heap */
     grammar *grammar;
-    uint32_t uses; /* matchers */
+    uint32_t uses; /* matchers that are open: 0 before it may be freed */
 } kept_grammar;
 
 struct engine_form {
@@ -54,6 +60,9 @@ struct engine_forms {
 
 /* ---- the thread ---- */
 
+/* Take a token and write the mask of the next one to f->mask; the guard is held.  *over: the
+ * text is complete and nothing can follow it.  MPK_EUNSUPPORTED: no token of the vocabulary can
+ * follow, though the form needs more. */
 static mpk_status follow(mpk_context *cx, engine_forms *f, engine_form *form, int32_t token,
                          bool *over)
 {
@@ -71,6 +80,7 @@ static mpk_status follow(mpk_context *cx, engine_forms *f, engine_form *form, in
     return MPK_OK;
 }
 
+/* The request may have ended meanwhile: then there is no form to hold, and nothing to do. */
 static void handle(engine_forms *f, const form_event *event)
 {
     mpk_context cx = {0};
@@ -116,8 +126,8 @@ static void *make_masks(void *argument)
     return NULL;
 }
 
-/* No memory for the event: the request has to end, which the caller's thread may not do with the
- * mutex held. */
+/* False: no memory for the event.  The request then has to end; the caller holds the engine's
+ * mutex, so it asks the machine to cancel instead of ending it here. */
 static bool grow_queue(engine_forms *f)
 {
     size_t capacity = f->capacity ? 2 * f->capacity : 64;

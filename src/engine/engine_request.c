@@ -1,9 +1,15 @@
-/* engine_request.c - requests: into the machine, tokens out of it, text and ends.
+/* engine_request.c - the life of a request: submitted to the machine, its tokens turned into text,
+ * read by the caller, ended.
  *
- * The machine queues requests and admits them in order.  One thread, the collector, drains its
- * tokens, makes text of them, looks for stop texts, and wakes who waits.  It sleeps when nothing
- * comes.  What the machine says of a request that is no longer in the table (its owner has freed
- * it) is dropped.
+ * The machine queues requests and admits them in order.  One thread, the collector, drains the
+ * machine's tokens, decodes them, looks for stop texts, and wakes the callers that wait; it sleeps
+ * while no token comes.  Relies on host/machine.h for submission and tokens, and on
+ * load/tokenizer.h for text; called through mpk.h by any number of threads.
+ *
+ * Invariant, under the engine's mutex: a request is in the table from its submission until the
+ * machine has reported its end, or until its owner frees it.  The machine's reports on an id that
+ * is not in the table are dropped, so a request may be freed while it runs.  `finish` leaves
+ * MPK_RUNNING once and is then final.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -17,6 +23,8 @@ enum { BURST_TOKENS = 256 };
 
 /* ---- the table of requests in the machine; the mutex is held ---- */
 
+/* The pointer that leads to request `id`, so that it can be unlinked; it holds NULL if the id is
+ * not in the table. */
 static mpk_request **find_link(mpk_engine *e, uint64_t id)
 {
     mpk_request **link = &e->requests[id % ENGINE_BUCKETS];
@@ -40,8 +48,11 @@ static void leave(mpk_request *r)
     r->is_inside = false;
 }
 
-/* ---- out of the machine ---- */
+/* ---- out of the machine; the mutex is held ---- */
 
+/* End the answer, unless it has ended: show the text that was held back as the possible beginning
+ * of a stop text or of a character, and wake all waiters.  A stop text found in that rest makes it
+ * MPK_FINISH_STOP.  The machine may still be at work on the request. */
 static void finish(mpk_request *r, mpk_finish how)
 {
     if (r->finish != MPK_RUNNING)
@@ -68,7 +79,9 @@ static void fail_request(mpk_request *r, mpk_status status, const char *words)
     }
 }
 
-/* A request ends before the machine says so. */
+/* End a request before the machine reports its end, and have the machine cancel it.  A request
+ * that the caller cancels keeps running until the machine confirms, for tokens may be on their
+ * way; for any other reason the answer is complete now, and later tokens are ignored. */
 static void end_early(mpk_request *r, mpk_finish how)
 {
     if (r->is_inside && !r->cancelled)
@@ -92,6 +105,8 @@ static void add_text(mpk_request *r, int32_t token)
         end_early(r, MPK_FINISH_STOP);
 }
 
+/* now: clock_ns when the burst was drained.  A token carries its age since admission, so the first
+ * one tells how long the request had waited in the queue. */
 static void add_token(mpk_request *r, const rt_token *t, uint64_t now)
 {
     if (r->finish != MPK_RUNNING || r->n_tokens == r->limit)
@@ -123,6 +138,8 @@ static void end_request(mpk_request *r, uint32_t reason)
     leave(r);
 }
 
+/* One report of the machine: a token, an end, or both.  A report without a token is an end, or
+ * tells a sequence that its logits are there. */
 static void take_token(mpk_engine *e, const rt_token *t, uint64_t now)
 {
     mpk_request *r = *find_link(e, t->id);
@@ -172,6 +189,8 @@ static void fail_all(mpk_engine *e, mpk_status status, const char *words)
         }
 }
 
+/* The collector's thread.  It drains without the mutex, so that callers are held up only while a
+ * burst is handed out; it ends when the engine closes or the machine fails. */
 static void *collect(void *argument)
 {
     mpk_engine *e = argument;
@@ -246,6 +265,8 @@ mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32
     return MPK_OK;
 }
 
+/* Sets limit: what is asked for, or all that the context has left.  More than that is refused
+ * rather than cut. */
 static mpk_status check_length(mpk_context *cx, mpk_request *r)
 {
     uint32_t capacity = engine_capacity(r->engine);
@@ -266,6 +287,8 @@ static mpk_status check_length(mpk_context *cx, mpk_request *r)
     return MPK_OK;
 }
 
+/* All that can fail before the machine knows of the request, so that no submission is taken
+ * back. */
 static mpk_status prepare(mpk_context *cx, mpk_request *r, const int32_t *tokens)
 {
     mpk_engine *e = r->engine;
@@ -324,7 +347,8 @@ mpk_status engine_submit(mpk_context *cx, mpk_request *r, const machine_request 
     return status;
 }
 
-/* No more than the engine's. */
+/* Drafts in a step at most: the request's own number within the engine's; -1 means none, 0 as many
+ * as the engine's. */
 static uint32_t drafts_of(const mpk_request *r)
 {
     uint32_t most = r->engine->build.options.draft_tokens;
@@ -423,7 +447,8 @@ static void wait_change(mpk_request *r, int64_t timeout_ms)
     }
 }
 
-/* The collector may move the text while the caller looks at the piece: he gets a copy. */
+/* Copy the text that was not read yet: the collector may move the original as soon as the mutex is
+ * released.  The copy lives until the next read. */
 static bool take_text(mpk_request *r, mpk_piece *piece)
 {
     text_free(&r->piece);
@@ -482,7 +507,7 @@ size_t mpk_request_cached_tokens(const mpk_request *r)
     return n;
 }
 
-/* The mutex is held. */
+/* As mpk_request_stop; the mutex is held. */
 static int32_t stop_of(const mpk_request *r)
 {
     const mpk_request_options *o = &r->options;

@@ -1,5 +1,7 @@
-/* engine_request.h - a request as the engine keeps it; a sequence is one whose tokens the caller
- * chooses. */
+/* engine_request.h - a request as the engine keeps it (engine_request.c), and what the files
+ * that make its parts share: rules and log probabilities (engine_rules.c), forms
+ * (engine_form.c), ends (engine_stop.c).  A sequence (engine_sequence.c) is a request whose
+ * tokens the caller chooses. */
 #ifndef ENGINE_REQUEST_H
 #define ENGINE_REQUEST_H
 
@@ -42,9 +44,11 @@ struct mpk_request {
     text piece;
 };
 
-/* MPK_EUNSUPPORTED: it gives vectors. */
+/* MPK_EUNSUPPORTED: the engine was opened for embeddings and gives vectors. */
 mpk_status engine_check_words(mpk_context *cx, const mpk_engine *e);
+/* An empty request, not in the table; mpk_request_free takes it.  MPK_ENOMEM. */
 mpk_status engine_new_request(mpk_context *cx, mpk_engine *e, mpk_request **out);
+/* MPK_EARG: an id that the vocabulary has not. */
 mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32_t *tokens,
                                size_t n);
 /* Positions that one request may take. */

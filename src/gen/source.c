@@ -1,9 +1,11 @@
 /* source.c - the CUDA source of a program (see source.h).
  *
- * Idea: first every operator chooses its body and prints its instance; equal prints become one
- * number.  Then the text is put together: constants, the files that are needed (an #include is
- * replaced by the file, once), instances, switches.  Cost: one print of an instance for each
- * operator, a hash look-up each.
+ * Idea: first every operator chooses its body and prints its instance; operators whose instances
+ * print alike share one, and its number.  Then the text is put together: constants, the files of
+ * device/ that are needed (an #include is replaced by the file, once), the instances, and the
+ * switches from an instance's number to its function.  Relies on the records of gen/body_*.c;
+ * called by src/cuda (kernel_code.c) and by the tests of bodies.  Cost: one print and one hash
+ * look-up for each operator.
  */
 #include "gen/source.h"
 
@@ -33,6 +35,8 @@ typedef struct emitter {
 
 /* ---- choice ---- */
 
+/* Of the bodies that accept the call, need no more than the GPU has, and rank at most `highest`,
+ * the one with the highest rank; NULL: none does. */
 const gen_body *gen_body_choose(const gen_call *c, uint32_t highest)
 {
     const gen_body *best = NULL;
@@ -88,7 +92,8 @@ static mpk_status print_instance(emitter *e, const gen_call *c, const gen_body *
     return MPK_OK;
 }
 
-/* The number of the operator's code: one that is there, or the next. */
+/* The number of the operator's code: that of an equal instance, or the next.  To be compared, an
+ * instance is printed as number 0, for its own number is part of the text. */
 static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body *body,
                                   uint32_t graph, uint32_t op, uint32_t *number)
 {
@@ -155,10 +160,10 @@ static mpk_status choose_all(emitter *e)
 
 /* ---- regimes ---- */
 
-/* tokens: with fewer, boxes do not pay for the change of kernels */
+/* Tokens of a step from which loads by boxes repay the switch to another kernel. */
 enum { FEWEST_IN_PROMPTS = 129 };
 
-/* Is it better off with a kernel of its own: long steps with products of many tokens, on
+/* Does the graph belong to the kernel for prompts: a long step with products that run on
  * warpgroups? */
 static bool is_for_prompts(const emitter *e, uint32_t graph)
 {
@@ -197,7 +202,8 @@ static mpk_status find_regimes(emitter *e)
     return MPK_OK;
 }
 
-/* What the bodies of a regime need, and the pages that there is room for beside it. */
+/* Divide the shared memory of an SM: scratch for the body that needs most, the rest in pages of
+ * the loader's ring. */
 static void find_room(emitter *e, uint32_t regime)
 {
     const gen_arch *a = e->arch;
@@ -237,8 +243,8 @@ static bool read_include(str line, str *name)
     return end != NULL;
 }
 
-/* Files include each other only forwards, so the depth is bounded by their number; `depth` is for a
- * cycle. */
+/* Print a file and, in place of its #includes, the files that it names, each once.  `depth` ends a
+ * cycle of includes, which would be a fault of ours. */
 static mpk_status add_file(emitter *e, str name, uint32_t depth)
 {
     const gen_text *file = find_text(name);

@@ -2,7 +2,10 @@
  *
  * libmicrohttpd calls net_exchange_begin at the request line; net_exchange_handle once after the
  * headers, then for each part of the body, then once more for the reply; and net_exchange_complete
- * at the end, however it came.
+ * at the end, whatever ended it.  All calls for one exchange come from one thread, that of its
+ * connection.  A refusal that the headers or the body cause is kept in x->refusal and sent as the
+ * reply, after the rest of a body of moderate size was read: a client that is cut off while it
+ * still sends would see a broken connection in place of the reason.
  */
 #include <netdb.h>
 #include <netinet/in.h>
@@ -15,11 +18,14 @@
 #include "net/net_exchange.h"
 #include "net/net_random.h"
 
-/* How much of a body that will not be read we let pass, so that its sender comes to read why. */
+/* Limits for a body that is read only to be dropped: in multiples of the largest body, and of the
+ * timeout of a connection. */
 enum { DRAINED_BODIES = 4, BODY_TIMEOUTS = 10 };
 
 /* ---- beginning and end ---- */
 
+/* What a client wrote, for a log line: cut to the room there is, anything but visible ASCII as
+ * '?'. */
 static void copy_printable(char *to, size_t n_bytes, const char *from)
 {
     size_t n = 0;
@@ -69,6 +75,7 @@ void *net_exchange_begin(void *user, const char *uri, struct MHD_Connection *con
     return x;
 }
 
+/* sent: the whole reply went out; else the log says that the client had gone. */
 static void end(net_exchange *x, bool sent)
 {
     net_server *s = x->server;
@@ -113,7 +120,7 @@ bool net_exchange_is_gone(net_exchange *x)
 
 void net_exchange_stop_clock(net_exchange *x, bool stop)
 {
-    /* Coming from 0 it also forgets how long nothing has been sent. */
+    /* a change from 0 also restarts the count of idle seconds */
     MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT,
                               stop ? 0u : (unsigned)x->server->options.timeout_s);
 }
@@ -191,7 +198,8 @@ static mpk_status check_headers(net_exchange *x)
                                                                                 : MPK_OK;
 }
 
-/* Who asks before he sends the body, or would send more than we let pass, is answered at once. */
+/* Is a refusal sent at once, before the body?  It is if the client asked first (Expect:
+ * 100-continue), if the connection is to be closed, or if the body is too large to be drained. */
 static bool answers_at_headers(net_exchange *x)
 {
     const char *length = header(x, "Content-Length");

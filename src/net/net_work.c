@@ -1,8 +1,12 @@
-/* net_work.c - the engine's side of an exchange: take places, submit answers, take what comes, give
- * back.
+/* net_work.c - the engine's side of an exchange: take places, submit answers, take what comes,
+ * give the places back.
  *
- * A place is one answer in the engine, running or waiting; the server counts them for all
- * exchanges, so that a queue that is full says so before anything is made.
+ * A place stands for one answer in the engine, running or waiting.  The server counts places over
+ * all exchanges and refuses a request with 429 before anything is made for it.  Invariant: an
+ * exchange holds w->n_places of them; each ended answer gives one back, net_work_close the rest.
+ *
+ * Called by the handlers (net_completion.c, net_chat.c, net_infill.c) and by net_stream.c, always
+ * on the exchange's own thread: nothing here but the server's counters is shared.
  */
 #include <math.h>
 #include <time.h>
@@ -34,7 +38,8 @@ static mpk_status take_places(net_exchange *x, size_t n)
     return MPK_OK;
 }
 
-/* Where they outlive the body. */
+/* Copy the stop texts and tokens to the arena of the work: the body, which they came with, is
+ * dropped before the answers end. */
 static mpk_status keep_stops(net_exchange *x, const net_request *q)
 {
     net_work *w = &x->work;
@@ -158,7 +163,8 @@ static mpk_status judge(net_exchange *x, mpk_status status, size_t n)
     return status == MPK_OK || status == MPK_ENOMEM ? status : net_work_note_fault(x, status, 503);
 }
 
-/* max_tokens is so many at most: what the context cannot hold of them is no error. */
+/* In OpenAI's API max_tokens is an upper limit, so one that the context cannot hold is no error:
+ * the engine, which refuses it, is then asked for as many as fit. */
 static mpk_status submit_tokens(net_exchange *x, const int32_t *ids, size_t n,
                                 const mpk_request_options *wanted, mpk_request **out)
 {
@@ -189,7 +195,8 @@ static mpk_status add_echo(net_exchange *x, const net_prompt *prompt, text *to)
     return MPK_OK;
 }
 
-/* The last tokens of a prompt, as many as the request says. */
+/* Keep the last tokens of a prompt, as many as truncate_prompt_tokens says; negative: as many as
+ * the context holds beside the answer. */
 static void truncate_prompt(const net_exchange *x, const net_request *q, const int32_t **ids,
                             size_t *n)
 {
@@ -202,13 +209,15 @@ static void truncate_prompt(const net_exchange *x, const net_request *q, const i
     *n = most;
 }
 
-/* Ids behind others, with commas between. */
+/* Append ids to a list separated by commas, if the client wants to see them. */
 static void add_ids(const net_exchange *x, const int32_t *ids, size_t n, text *to)
 {
     for (size_t i = 0; x->work.token_ids && i < n; i++)
         text_print(to, to->n ? ",%d" : "%d", ids[i]);
 }
 
+/* Submit n_answers requests for prompt `at`, which differ in their seeds.  Those that have been
+ * submitted when one fails stay in w->answers, for net_work_close. */
 static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t at,
                                  const net_prompt *prompt, const int32_t *ids, size_t n_ids)
 {
@@ -266,6 +275,7 @@ mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at,
 
 /* ---- what comes ---- */
 
+/* Is there still a reason to wait: does the client listen, may answers go on? */
 static mpk_status look_around(net_exchange *x)
 {
     if (net_exchange_is_gone(x))
@@ -288,6 +298,7 @@ static void find_stop(const net_work *w, net_answer *a)
         a->stop_token = w->stop_tokens[(uint32_t)stop - w->n_stops];
 }
 
+/* What best_of ranks answers by; an answer without tokens is the worst. */
 static double mean_logprob(const mpk_request *request, size_t n)
 {
     double sum = 0;
@@ -298,6 +309,7 @@ static double mean_logprob(const mpk_request *request, size_t n)
     return n ? sum / (double)n : -HUGE_VAL;
 }
 
+/* Take the facts of an answer that has ended, and give back its request and its place. */
 static mpk_status end_answer(net_exchange *x, net_answer *a)
 {
     net_work *w = &x->work;
@@ -341,6 +353,7 @@ static void note_tokens(net_exchange *x, net_answer *a, size_t n)
         x->work.first_token_ns = clock_ns();
 }
 
+/* Take what has come for an answer within timeout_ms; *news is set if anything has. */
 static mpk_status take(net_exchange *x, net_answer *a, int64_t timeout_ms, bool *news)
 {
     mpk_piece piece;
@@ -361,7 +374,7 @@ static mpk_status take(net_exchange *x, net_answer *a, int64_t timeout_ms, bool 
     return piece.finish == MPK_RUNNING ? MPK_OK : end_answer(x, a);
 }
 
-/* The running answer after `from`, in a circle. */
+/* The next answer after `from` that has not ended, round the list; `from` if there is no other. */
 static uint32_t next_running(const net_work *w, uint32_t from)
 {
     for (uint32_t i = 1; i <= w->n; i++)
@@ -370,8 +383,8 @@ static uint32_t next_running(const net_work *w, uint32_t from)
     return from;
 }
 
-/* What has come for any of several answers.  One that has news is watched next: it is at work, not
- * in the queue. */
+/* Take what has come for any of several answers.  A thread can sleep on one request only; the one
+ * that had news is watched next, because it runs, while others may be in the queue. */
 static mpk_status take_all(net_exchange *x, bool *news)
 {
     net_work *w = &x->work;

@@ -1,7 +1,14 @@
-/* engine_graph.c - tensor programs by hand: build, compile, run.
+/* engine_graph.c - tensor programs written by the caller (mpk/graph.h): build, compile, run.
  *
- * A program is compiled from the text form of its graph, so that the graph may go or grow
- * afterwards.
+ * A graph is built operator by operator or parsed from text.  Compiling takes a copy through the
+ * text form, so the caller may free or extend the graph afterwards.  A program runs in three ways:
+ * mpk_program_run copies named tensors in and out; mpk_program_call works in the caller's memory,
+ * by slots that were named once; mpk_program_launch does the same on a stream of the device
+ * without waiting.  Relies on pass/, image/ and host/machine.h; the Python package's torch backend
+ * is the main caller.
+ *
+ * Constants are bound for the life of the program: the machine may read the caller's bytes at any
+ * time, or have packed a copy (mpk_program_describe names those that it copied).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +23,7 @@ struct mpk_graph {
 
 struct mpk_program {
     arena arena;
-    ir_graph *source; /* as the caller wrote it: his names */
+    ir_graph *source; /* as the caller wrote it; image.ir[0] is what the passes made of it */
     tg_program program;
     program_image image;
     machine *machine;
@@ -161,7 +168,8 @@ static const mpk_binding *find_binding(uint32_t n, const mpk_binding *bindings, 
     return NULL;
 }
 
-/* Of a tensor's address: what the device's runs want, else what its dtype does. */
+/* Bytes that a tensor's address must be a multiple of: the device's demand for calls, else that of
+ * the dtype. */
 static uintptr_t alignment_of(uint32_t call_align, ir_dtype dtype)
 {
     return call_align ? call_align : ir_dtype_align(dtype);
@@ -215,6 +223,7 @@ static mpk_status copy_graph(mpk_context *cx, arena *a, const ir_graph *g, ir_gr
     return ir_parse(cx, a, (str){source, n}, out);
 }
 
+/* With the device chosen: p->machine is started, holding what it needs of the constants. */
 static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_constants,
                               const mpk_binding *constants, const mpk_engine_options *options,
                               mpk_program *p)
@@ -305,6 +314,8 @@ static mpk_status check_bindings(mpk_context *cx, const mpk_program *p, uint32_t
     return MPK_OK;
 }
 
+/* Inputs are written before the run, outputs and states read after it.  Names are checked against
+ * the caller's graph, for passes may have removed a tensor that nothing uses. */
 mpk_status mpk_program_run(mpk_context *cx, mpk_program *p, uint32_t n_bindings,
                            const mpk_binding *bindings)
 {

@@ -1,9 +1,12 @@
 /* block_print.c - block programs as CUDA C (block_print.h): a step is a call of
  * device/task/block.cuh or a loop.
  *
- * Fragments are arrays r_NAME[A][B][E].  Loads of fragments, maps and stores that follow each other
- * become one loop over a thread's entries, in which a tile is a constant v_NAME, so nothing but
- * sums lies in registers for long.
+ * Names in the printed code: x0 is where the tile at hand begins along axis x, x_lo and x_hi bound
+ * the task's box, x_next is where a load that runs ahead begins; tile_NAME describes a tile in
+ * shared memory, r_NAME[A][B][E] is a thread's part (fragment) of a tile in registers.  Loads of
+ * fragments, maps and stores that follow each other become one loop over a thread's entries, in
+ * which a tile is a constant v_NAME, so nothing but sums lies in registers for long.  Called by the
+ * records in body_block*.c.
  */
 #include "gen/block_print.h"
 
@@ -20,7 +23,7 @@ typedef struct printer {
     const block_program *p;
     text *out;
     int indent;
-    const block_step *ahead; /* the loop around, if its loads are ahead */
+    const block_step *ahead; /* the loop at hand, if its loads run ahead by turns; else NULL */
 } printer;
 
 #define LINE(w, ...)                                  \
@@ -55,7 +58,8 @@ static void print_window(const printer *w, const block_operand *o)
     text_print(w->out, "};\n");
 }
 
-/* How many fields a thread has of a tile's rows, of its columns; entries of each. */
+/* The dimensions of a thread's fragment of a tile: squares of the unit down the rows, along the
+ * columns, and the thread's entries in one. */
 static void fragment_dims(const block_program *p, int8_t tile, int32_t dims[3])
 {
     const bool mma = p->unit == BLOCK_MMA;
@@ -65,6 +69,7 @@ static void fragment_dims(const block_program *p, int8_t tile, int32_t dims[3])
     dims[2] = mma ? 4 : 1;
 }
 
+/* One number for each row: a sum or a maximum. */
 static bool is_line(const printer *w, int8_t tile)
 {
     return w->p->tiles[tile].axis[1] == BLOCK_NONE;
@@ -92,6 +97,7 @@ static void print_fragment(const printer *w, const block_step *s)
 
 /* ---- loops and loads ---- */
 
+/* A loop whose loads run ahead begins `ahead` turns early: turns before 0 only load. */
 static void print_loop(printer *w, const block_step *s)
 {
     const char *x = axis_of(w, s->axis);
@@ -132,6 +138,7 @@ static void print_place(const printer *w, const block_operand *o, const char *ne
     text_print(w->out, any ? "" : "0");
 }
 
+/* What is left of the box from the tile's beginning on: ", k_hi - k_next". */
 static void print_left(const printer *w, int8_t axis)
 {
     const char *x = axis_of(w, axis);
@@ -214,6 +221,8 @@ static uint32_t print_loads(printer *w, uint32_t i)
 
 /* ---- products ---- */
 
+/* A tile in shared memory as arguments: its description, and the copy of it that this turn
+ * reads. */
 static void print_copy(const printer *w, int8_t tile)
 {
     const block_tile *t = &w->p->tiles[tile];
@@ -298,7 +307,7 @@ static bool is_of_entries(const printer *w, const block_step *s)
            (s->verb == BLOCK_LOAD && !is_shared_load(w, s));
 }
 
-/* A step before, in this run, has made the tile: it is a constant. */
+/* Was the tile made by an earlier step of this run?  Then its entry is the constant v_NAME. */
 static bool is_made(const run *r, int8_t tile)
 {
     for (uint32_t i = r->first; i < r->at; i++)
@@ -428,7 +437,8 @@ static run find_run(printer *w, uint32_t i)
     return r;
 }
 
-/* Returns the last step of the loop in *last. */
+/* Print the loop that begins with step i; *last: its last step.  Where warps share the depth of a
+ * product they all have the sum, so those of one part alone store it. */
 static mpk_status print_entries(printer *w, uint32_t i, uint32_t *last)
 {
     run r = find_run(w, i);
@@ -448,6 +458,8 @@ static mpk_status print_entries(printer *w, uint32_t i, uint32_t *last)
     return MPK_OK;
 }
 
+/* Scores that do not count become -inf: beyond the end of the axis, after the query (causal), or
+ * before its window. */
 static void print_bound(printer *w, const block_step *s)
 {
     const block_tile *t = &w->p->tiles[s->to];

@@ -1,4 +1,8 @@
-/* body_print.c - the text of an instance of a generic body (see body_print.h). */
+/* body_print.c - the text of an instance of a generic body (see body_print.h), and what the
+ * records of bodies ask of operands.
+ *
+ * Operators with equal text share an instance, so what need not differ must not be printed: that
+ * is why a head may leave out how many rows there are. */
 #include "gen/body_print.h"
 
 #include <math.h>
@@ -183,9 +187,12 @@ int gen_rows_at_once(int64_t n)
 
 enum { MOST_ROWS = 1 << 20 }; /* more than any step has */
 
-/* Which operands may have any number of rows: those that are partly alive, or all. */
+/* Which operands are printed as if they had MOST_ROWS rows: none, those of which a step has only
+ * some rows, or all. */
 enum { ROWS_AS_THEY_ARE, ANY_LIVE_ROWS, ANY_ROWS };
 
+/* The mpk_view of an operand: its number in the task, dtype, which rows count, dims and strides;
+ * an absent one has the number -1. */
 static void print_view(const ir_tensor *t, uint32_t operand, int any_rows, text *out)
 {
     int64_t dims[IR_MAX_RANK];

@@ -1,5 +1,8 @@
-/* net_document.c - answers as OpenAI's documents, and the parts that its streams have in common
- * with them. */
+/* net_document.c - answers as OpenAI's documents, and what its streams (net_chunk.c) have in
+ * common with them: head, usage, calls, reasons.
+ *
+ * Runs when all answers of the exchange have ended (net_completion.c).  Functions named move write
+ * what has gathered in an answer and empty it, so that a stream sends nothing twice. */
 #include "net/net_exchange.h"
 
 void net_document_write_head(const net_exchange *x, const char *object, text *to)

@@ -1,4 +1,7 @@
-/* net_items.c - an answer as a row of items: reasoning, texts, calls. */
+/* net_items.c - an answer as a row of items: reasoning, texts, calls (net_items.h).
+ *
+ * Texts are not copied: an item is a range of the answer's reasoning or content, which therefore
+ * stay whole until the answer is closed.  Invariant: at most the last item is not done. */
 #include "net/net_items.h"
 
 uint32_t net_items_count(const net_answer *a)
@@ -30,6 +33,7 @@ bool net_items_any_call(const net_answer *a)
     return a->parts.calls.n > 0;
 }
 
+/* events: NULL where a document is written at the end and nothing is sent meanwhile. */
 static void end_last(net_exchange *x, net_answer *a, const net_item_events *events, text *to)
 {
     net_item *item = last(a);
@@ -50,7 +54,9 @@ static void begin(net_exchange *x, net_answer *a, const net_item *item,
         events->begin(x, a, net_items_count(a) - 1, to);
 }
 
-/* The reasoning or the content has n bytes now, of which *n_taken are in items. */
+/* Take what has been added to the reasoning or the content, which has n bytes now, *n_taken of
+ * them in items: the last item grows if it is of this kind and not done, else another one
+ * begins. */
 static void grow(net_exchange *x, net_answer *a, net_item_kind kind, size_t n, size_t *n_taken,
                  const net_item_events *events, text *to)
 {

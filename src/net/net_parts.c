@@ -1,7 +1,12 @@
 /* net_parts.c - an answer of a chat, as it comes -> reasoning, content, and calls of tools.
  *
- * A state machine over the text that is not yet decided: each step takes as much of it as the state
- * allows and says whether another step may take more.
+ *   START -> REASONING -> OPEN -> CONTENT | CALL | BARE,  CALL -> OPEN,  CONTENT -> CALL
+ *
+ * A state machine over `pending`, the text that is not yet decided: each step takes as much of it
+ * as the state allows and says whether another step may take more.  Invariant: what a step leaves
+ * could still become the beginning of a mark, or stands inside one; so the parts do not depend on
+ * how the text was cut into pieces.  Relies on base/json.h for the calls' arguments; called by
+ * net_work.c.
  */
 #include "net/net_parts.h"
 #include "net/net_random.h"
@@ -81,7 +86,8 @@ static void add_reasoning(net_parts *p, str s)
     p->any_reasoning |= s.n > 0;
 }
 
-/* Does the answer have calls between these marks? */
+/* Are calls between these marks looked for?  Not without tools, and only in the model's own style,
+ * if that is known. */
 static bool seeks(const net_parts *p, unsigned mark)
 {
     if (!p->tools || p->style == NET_CALLS_ANY)
@@ -91,6 +97,7 @@ static bool seeks(const net_parts *p, unsigned mark)
     return p->style == NET_CALLS_FENCED || p->style == NET_CALLS_MARKED;
 }
 
+/* Is an answer that is JSON as a whole looked at as a call? */
 static bool seeks_bare(const net_parts *p)
 {
     return p->style == NET_CALLS_ANY || p->style == NET_CALLS_OBJECT || p->style == NET_CALLS_LIST;
@@ -108,7 +115,7 @@ static bool is_tool(const json_value *tools, str name)
     return false;
 }
 
-/* Unless the answer is to have one call, and has it. */
+/* Copy a call; a second one is ignored where parallel calls are off.  MPK_ENOMEM. */
 static mpk_status add_call(mpk_context *cx, net_parts *p, str name, str arguments)
 {
     if (p->one_call && p->calls.n)
@@ -190,6 +197,8 @@ static mpk_status take_marked(mpk_context *cx, net_parts *p, str rest, bool *fou
     return MPK_OK;
 }
 
+/* What stood between two marks: its calls, or content with its marks if it holds none.  end: the
+ * closing mark, or "" if the answer ended without it. */
 static mpk_status take_block(mpk_context *cx, net_parts *p, str block, str end)
 {
     const json_value *v;
@@ -220,6 +229,7 @@ static bool all_calls(const json_value *tools, const json_value *v, size_t n)
     return good;
 }
 
+/* At the end of an answer that began as JSON: calls if all of it is, else content. */
 static mpk_status take_bare(mpk_context *cx, net_parts *p)
 {
     const json_value *v;
@@ -255,6 +265,7 @@ static bool step_start(net_parts *p)
     return true;
 }
 
+/* White space at the end stays pending: before </think> it is dropped. */
 static bool step_reasoning(net_parts *p)
 {
     if (!p->any_reasoning)
@@ -273,6 +284,8 @@ static bool step_reasoning(net_parts *p)
     return false;
 }
 
+/* At a place where content or a call may begin.  White space before a call is dropped; before
+ * content it belongs to it, unless reasoning or a call came before. */
 static bool step_open(net_parts *p)
 {
     str s = pending(p), rest = {s.at + skip_space(s), s.n - skip_space(s)};
@@ -297,6 +310,7 @@ static bool step_open(net_parts *p)
     return true;
 }
 
+/* Content up to the first mark, or up to what may become one. */
 static bool step_content(net_parts *p)
 {
     str s = pending(p);

@@ -1,5 +1,10 @@
-/* net_request.c - JSON of a completion or a chat -> a checked request.  Cost: one pass over the
- * document. */
+/* net_request.c - JSON of a completion or a chat -> a checked request.
+ *
+ * Input: the parsed body and what the model's makers suggest for sampling; output: net_request,
+ * whose texts lie in the arena or in the body.  A parameter of the wrong type or out of range is
+ * refused with 400 by name; which parameters there are stands in net_parameters.c, forms and rules
+ * for tokens are read by net_form.c and net_rules.c.  Called by the handlers.  Cost: one pass over
+ * the document. */
 #include <math.h>
 #include <stdio.h>
 
@@ -19,6 +24,8 @@ typedef struct reader {
 
 #define REFUSE(r, field, ...) return net_refuse((r)->cx, (r)->why, 400, (field), NULL, __VA_ARGS__)
 
+/* An upper bound from the punctuation alone, so that a body of a million values is refused before
+ * its tree is built. */
 mpk_status net_request_count_values(mpk_context *cx, str body, size_t *n_values, net_refusal *why)
 {
     size_t n = 1;
@@ -149,8 +156,8 @@ static mpk_status read_ends(reader *r)
     return read_flag(r, "include_stop_str_in_output", &r->out->sampling.include_stop);
 }
 
-/* What other servers mean by the edges: top_k -1 is off; top_p 0 leaves only the most probable
- * token. */
+/* The edges mean what they mean to other servers: top_k -1 is off, and top_p 0 leaves only the
+ * most probable token, which mpk.h spells as temperature 0 (its top_p 0 is off). */
 static mpk_status read_cuts(reader *r)
 {
     mpk_request_options *s = &r->out->sampling;
@@ -217,8 +224,8 @@ static mpk_status check_values(reader *r)
     return MPK_OK;
 }
 
-/* So many answers are computed, and the n most probable ones sent: which these are is known when
- * all have ended. */
+/* best_of answers are computed and the n most probable ones sent.  Which these are is known only
+ * when all have ended, so they cannot be streamed. */
 static mpk_status read_best(reader *r, unsigned endpoint)
 {
     net_request *q = r->out;

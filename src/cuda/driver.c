@@ -1,5 +1,12 @@
 /* driver.c - libcuda opened at run time: what each failure means in words, GPUs and their links,
  * memory, streams and events.  Code, launches and graphs are in driver_code.c.
+ *
+ * Nothing is linked against CUDA: each entry is looked up by name, so one library runs with any
+ * driver from CUDA 11.8 on and on machines without one.  MPK_LIBCUDA names another library, which
+ * is how the tests put a stand-in there (tests/fake_cuda.c).  A failed call is reported as
+ * cuda_driver_fail has it: what was being done, the driver's words, and what a user can do.
+ * Called by all of src/cuda; a thread makes a GPU current (cuda_gpu_use) before it calls anything
+ * on it.
  */
 #include "cuda/driver_entries.h"
 
@@ -9,7 +16,7 @@
 
 /* ---- failures ---- */
 
-/* What a failure of the driver is to us, and what to do about it. */
+/* Our status for a range of CUresult, and what a user can do about it. */
 static const struct meaning {
     int first, last;
     mpk_status status;
@@ -79,6 +86,7 @@ mpk_status cuda_driver_fail(mpk_context *cx, const cuda_driver *d, int code, con
 
 /* ---- the driver ---- */
 
+/* MPK_EUNSUPPORTED, by name: the driver is too old to have an entry. */
 static mpk_status find_entries(mpk_context *cx, cuda_driver *d, const char *path)
 {
     /* a pointer to data becomes a pointer to a function through memory: C has no cast for it */
@@ -228,6 +236,7 @@ mpk_status cuda_driver_describe(mpk_context *cx, const cuda_driver *d, uint32_t 
 
 /* ---- a GPU ---- */
 
+/* The primary context is the one that PyTorch uses: tensors of both share an address space. */
 static mpk_status open_gpu(mpk_context *cx, cuda_gpu *g, uint32_t index)
 {
     TRY(cuda_driver_describe(cx, g->d, index, &g->facts));
@@ -301,7 +310,7 @@ mpk_status cuda_gpu_wait(mpk_context *cx, cuda_gpu *g)
 
 /* ---- links ---- */
 
-/* Of two GPUs, one way; nothing is switched on. */
+/* What GPU `from` could do with the memory of GPU `to`; access is not switched on. */
 mpk_status cuda_driver_link(mpk_context *cx, const cuda_driver *d, uint32_t from, uint32_t to,
                             cuda_link *out)
 {

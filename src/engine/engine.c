@@ -1,11 +1,18 @@
-/* engine.c - open a model, compile it, start the machine; and the reverse. */
+/* engine.c - open a model, compile it, start the machine; and the reverse.
+ *
+ * Threads of an engine: the callers', the collector (engine_request.c), one that follows forms
+ * (engine_form.c), and those of the machine.  They are stopped so that no thread calls into a part
+ * that is gone: first the collector, which calls requests and forms; then the forms' thread, which
+ * calls the machine; then the machine.  The caller has freed all requests before (mpk.h).
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/thread.h"
 #include "engine/engine_form.h"
 
-/* The image may be anybody's: what the engine relies on must be so. */
+/* An image comes from a file, so what the engine relies on is checked against the model: slots,
+ * pages and the width of the output. */
 static mpk_status check_machine(mpk_context *cx, mpk_engine *e)
 {
     machine_facts facts;
@@ -90,6 +97,7 @@ void mpk_engine_close(mpk_engine *e)
     free(e);
 }
 
+/* Do the model's files suggest a value, and one that makes sense?  0: they do not. */
 static bool is_said(float value, float most)
 {
     return value > 0 && value <= most;

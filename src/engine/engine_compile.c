@@ -1,9 +1,10 @@
 /* engine_compile.c - from MODEL to a compiled program with its weights, and to the machine that
  * runs it.
  *
- * Input: a path and options; output: an image, where the files have each weight, a machine.  What
- * the passes are tuned for, what is compiled beside the image, and how weights reach the device,
- * the target decides (host/target.h).
+ * Input: a path and options; output: an image, where the files have each weight, a machine.  The
+ * target (host/target.h) decides what the passes are tuned for, what is compiled beside the image,
+ * and how weights reach the device.  Called by engine.c to open an engine, by engine_image.c to
+ * write an image, and by engine_inspect.c, which compiles a part and starts nothing.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@ enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
 /* A smaller weight is read in less time than a gather of its results takes. */
 enum { GATHER_BYTES = 1 << 20 };
 
-/* The target that multiplies by activations in 8 bits, in words. */
+/* For a refusal: the target that can multiply by activations in 8 bits. */
 static const char *who_narrows(void)
 {
     for (const target_def *const *t = target_table; *t; t++)
@@ -69,8 +70,8 @@ static mpk_status load(mpk_context *cx, const char *path, engine_build *b)
     return engine_progress(cx, &b->options, "loading", 1);
 }
 
-/* Is the program in the cache?  What is to be kept or proved is compiled; so is a part, which is to
- * be looked at. */
+/* Is the program in the cache?  It is not looked for where compiling itself is what the user
+ * wants: to keep the source, to prove the task graph, or to inspect a part. */
 static mpk_status look_into_cache(mpk_context *cx, engine_build *b, const pass_options *options,
                                   uint32_t n, ir_graph *const *graphs, const uint32_t *tokens)
 {
@@ -81,6 +82,8 @@ static mpk_status look_into_cache(mpk_context *cx, engine_build *b, const pass_o
     return MPK_OK;
 }
 
+/* Build and compile the graphs of the plan; only_tokens: only the first one that takes so many
+ * tokens, 0: all. */
 static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b)
 {
     ir_graph *graphs[ENGINE_MAX_GRAPHS];

@@ -1,10 +1,17 @@
-/* engine_options.c - options of the caller, whatever version of the header he was built with,
- * become complete ones. */
+/* engine_options.c - the caller's options, checked and with defaults filled in.
+ *
+ * Every struct of options begins with its size, so that programs built against an older or a newer
+ * header work: what the caller does not know takes its default, and what this library does not
+ * know must be zero.  Of an engine's options texts and lists are copied, so the caller's may go.
+ * Called by every function of mpk.h that takes options; each refusal names the field, its value
+ * and what is expected.
+ */
 #include "engine/engine.h"
 #include "op/rules.h"
 
-/* Copy a struct that begins with its own size: fields that the caller does not know are zero, the
- * default; fields that we do not know must be. */
+/* Copy a struct that begins with its own size.  least: bytes of the first version of the struct;
+ * from: NULL for all defaults.  Fields past the caller's size are zero, the default; bytes past
+ * ours must be zero, for they ask for something that this version cannot do. */
 static mpk_status copy_sized(mpk_context *cx, const char *what, const void *from, size_t least,
                              void *to, size_t n)
 {
@@ -160,6 +167,7 @@ mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_option
     return MPK_OK;
 }
 
+/* MPK_ECANCELLED: the callback asks to give up. */
 mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage,
                            double done)
 {

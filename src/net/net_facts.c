@@ -1,4 +1,9 @@
-/* net_facts.c - what the server says of itself: models, health, version, metrics. */
+/* net_facts.c - what the server says of itself: models, health, version, metrics; and /props and
+ * /slots, as llama-server has them.
+ *
+ * Handlers of net_route.c's table.  Nothing here waits for the engine's answers, so a probe of
+ * /health is answered while the server is full or stopping.
+ */
 #include "net/net_exchange.h"
 
 static void write_model(const net_server *s, text *to)
@@ -105,7 +110,8 @@ mpk_status net_facts_props(net_exchange *x, const char *path)
     return net_reply_json(x, &body);
 }
 
-/* The engine has places, not slots with names: as many are at work as answers are. */
+/* The engine's slots have no fixed numbers, so the first ones of the list are shown as busy, as
+ * many as answers run. */
 mpk_status net_facts_slots(net_exchange *x, const char *path)
 {
     const net_server *s = x->server;

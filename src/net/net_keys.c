@@ -1,4 +1,9 @@
-/* net_keys.c - the keys of those who may ask. */
+/* net_keys.c - API keys: the list from --api-key or a file, read again on SIGHUP (net_keys.h).
+ *
+ * Exchanges point to the key that they came with, so keys are never freed while the server runs: a
+ * key that a new file leaves out stays in the list and is no longer valid.  Invariant, under the
+ * mutex: the words of a key are in the list once, with one account for its whole life.
+ */
 #include <stdlib.h>
 
 #include "base/file.h"

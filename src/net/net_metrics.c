@@ -1,5 +1,10 @@
-/* net_metrics.c - counters and their text for Prometheus (exposition format 0.0.4), under our names
- * and vLLM's. */
+/* net_metrics.c - counters and their text for Prometheus (exposition format 0.0.4), under our
+ * names and vLLM's.
+ *
+ * Counters are atomic and only grow, so a text that is written while requests run is at worst a
+ * few events behind in some of them.  Called by the exchanges (counting) and by net_facts.c
+ * (text).
+ */
 #include "net/net_metrics.h"
 
 static const double first_token_bounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08,
@@ -15,7 +20,8 @@ static const double first_token_bounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06
                     size_bounds[] = {1,    2,    5,   10,  20,  50,  100, 200, 500, 1000,
                                      2000, 5000, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6};
 
-/* The buckets of a histogram, in what its text has; unit: of what is counted, in the same. */
+/* The bounds of a histogram's buckets in the unit of its text, seconds or tokens; unit: what one
+ * counted thing, a nanosecond or a token, is in that. */
 typedef struct scale {
     const double *bounds;
     size_t n;
@@ -39,6 +45,7 @@ static void observe(net_histogram *h, const scale *s, uint64_t value)
     h->sum += value;
 }
 
+/* A status that has no counter of its own is counted as 500. */
 void net_metrics_count_reply(net_metrics *m, unsigned endpoint, int status)
 {
     static const int codes[] = {
@@ -85,7 +92,7 @@ void net_metrics_count_request(net_metrics *m, uint64_t ns)
 
 /* ---- text ---- */
 
-/* Of ours and of vLLM's names, which are printed now; vLLM's have the model as a label. */
+/* Which of the two sets of names is printed: ours, or vLLM's, which carry the model as a label. */
 typedef struct printer {
     text *to;
     bool vllm;

@@ -1,4 +1,10 @@
-/* net_route.c - path and method -> handler, and what is refused before a handler sees it. */
+/* net_route.c - path and method -> handler, and what is refused before a handler sees it: a wrong
+ * key 401, an unknown path 404, a wrong method 405, a request while the server stops 503, one
+ * beyond the key's limits 429.  In this order, so that only those with a key learn which paths
+ * there are.
+ *
+ * A new endpoint is one row of the table; NET_ENDPOINTS, its counters, grows with it.
+ */
 #include <strings.h>
 
 #include "net/net_embed.h"
@@ -70,6 +76,7 @@ unsigned net_route_count(void)
     return N_ROUTES;
 }
 
+/* The last row, without a path, if no route has it. */
 unsigned net_route_find(const char *path)
 {
     unsigned i = 0;
@@ -112,6 +119,7 @@ static mpk_status check_key(net_exchange *x)
                       given || plain ? "the API key is wrong" : "an API key is needed");
 }
 
+/* A browser's question whether a page of another origin may ask: it comes without a key. */
 static bool is_preflight(const net_exchange *x)
 {
     return x->server->options.cors_origin && strcmp(x->method, "OPTIONS") == 0;

@@ -8,9 +8,10 @@
  * Models whose name ends in "invariant" are compiled and served so that company changes no bit:
  * requests alone and together, logits and tokens.  Models whose name ends in "peers2" are shared by
  * two GPUs, or by two halves of the only one; likewise "peers3" and "peers4".  Those that end in
- * "prompts" have a graph for 512 tokens, which runs on the kernel for prompts.  The one that ends
- * in "small" is as small as one can be that runs all kinds of warps and bodies, on few workers, for
- * the sanitizers (tools/sanitize_cuda.py).
+ * "prompts" have a graph for 512 tokens, which runs on the kernel for prompts; those in "drafts"
+ * give requests the same tokens with speculation as without.  The one that ends in "small" is as
+ * small as one can be that runs all kinds of warps and bodies, on few workers, for the sanitizers
+ * (tools/sanitize_cuda.py).
  *
  * The work is done by child processes, one after the other: one that loses its GPU, or hangs, is
  * replaced, and the next item goes on.  Before, all programs are compiled by as many processes as
@@ -150,6 +151,7 @@ static void add_model(const char *name, int n, char **names)
     it->invariant = strstr(name, "-invariant") != NULL;
     it->small = strstr(name, "-small") != NULL;
     it->prompts = strstr(name, "-prompts") != NULL;
+    it->drafts = strstr(name, "-drafts") != NULL;
     const char *peers = strstr(name, "-peers");
     it->n_peers = peers ? (uint32_t)strtoul(peers + strlen("-peers"), NULL, 10) : 0;
     it->mode = strstr(name, "-pdl")     ? CUDA_GRAPH_PDL
@@ -179,6 +181,8 @@ static void list_items(int n, char **names)
         "qwen3-bf16-small",
         "qwen3_moe-f32",
         "mixtral-bf16",
+        "qwen3-f32-drafts",
+        "llama-bf16-drafts",
         "llama-bf16-prompts",
         "qwen3-bf16-prompts",
         "mixtral-bf16-prompts",

@@ -16,6 +16,7 @@
 #include "company.h"
 
 enum { REPEATS = 100, STEPS = 6, REQUESTS = 4, ANSWER = 24, DRAIN_SECONDS = 12 };
+enum { DRAFTS = 5, DRAFT_TOKENS = 8, GRAM_TOKENS = 2 };
 enum { FEW_TOKENS = 16, SPLIT_TOKENS = 64, MOST_TOKENS = 512 };
 
 /* In bf16 every token goes to every expert: of logits that are nearly equal the GPU may well choose
@@ -298,8 +299,11 @@ static mpk_status serve(mpk_context *cx, model_bed *bed, uint64_t seed, uint32_t
             int32_t prompt[40];
             for (uint32_t i = 0; i < 40; i++)
                 prompt[i] = (int32_t)(rng_u64(seed + r, i) % 1003);
-            machine_request q = {
-                .tokens = prompt, .n_tokens = 3 + 11 * r, .max_tokens = answer, .top_p = 1};
+            machine_request q = {.tokens = prompt,
+                                 .n_tokens = 3 + 11 * r,
+                                 .max_tokens = answer,
+                                 .top_p = 1,
+                                 .drafts = DRAFTS};
             TRY(machine_submit(cx, bed->m, &q, &ids[r]));
         }
         while (open) {
@@ -342,6 +346,38 @@ static mpk_status serve_twice(mpk_context *cx, model_bed *bed, uint64_t seed, bo
           "%u of %u requests got other tokens among others than alone, %u may, where two are "
           "nearly as likely",
           differ, n, may_differ);
+    return MPK_OK;
+}
+
+/* The same requests by a machine that tries drafts; *bed is left with it.  Attention adds up tokens
+ * of the step in another order than tokens of the cache, so as above one may differ in bf16. */
+static mpk_status serve_drafts(mpk_context *cx, const unit *u, model_bed *bed,
+                               const machine_weights *w, cuda_options o, uint64_t seed,
+                               uint32_t may_differ, char *words)
+{
+    static int32_t plain[REQUESTS][ANSWER], drafted[REQUESTS][ANSWER];
+    machine_facts f;
+    uint32_t differ = 0;
+    TRY(serve(cx, bed, seed, REQUESTS, 1, ANSWER, plain));
+    machine_stop(bed->m);
+    bed->m = NULL;
+    o.draft_tokens = DRAFT_TOKENS;
+    o.gram_tokens = GRAM_TOKENS;
+    o.drafts_freely = true;
+    TRY(cuda_start(cx, &u->image, w, &o, &bed->m));
+    for (uint32_t together = 1; together <= REQUESTS; together += REQUESTS - 1) {
+        NOTE(cx, serve(cx, bed, seed, REQUESTS, together, ANSWER, drafted), "serving with drafts");
+        for (uint32_t r = 0; r < REQUESTS; r++)
+            differ += memcmp(plain[r], drafted[r], sizeof plain[r]) != 0;
+    }
+    machine_describe(bed->m, &f);
+    CHECK(cx, f.accepted && f.accepted <= f.drafted, MPK_EVERIFY, "%llu of %llu drafts stood",
+          (unsigned long long)f.accepted, (unsigned long long)f.drafted);
+    CHECK(cx, differ <= 2 * may_differ, MPK_EVERIFY,
+          "%u of %d requests got other tokens with drafts than without", differ, 2 * REQUESTS);
+    size_t n = strlen(words);
+    snprintf(words + n, WORDS - n, "; %llu of %llu drafts stood", (unsigned long long)f.accepted,
+             (unsigned long long)f.drafted);
     return MPK_OK;
 }
 
@@ -397,6 +433,8 @@ static mpk_status check_model(mpk_context *cx, const item *it, const unit *u, mo
     snprintf(words, WORDS,
              "logits differ by %.1e of their range, %d runs the same, %d requests served in %.2f s",
              worst, repeats, 2 * (it->small ? 2 : REQUESTS), (double)(clock_ns() - start) * 1e-9);
+    if (it->drafts)
+        TRY(serve_drafts(cx, u, bed, &w, o, seed, it->dtype != IR_F32, words));
     return MPK_OK;
 }
 

@@ -1,8 +1,8 @@
 /* cuda_serve_test.c - requests on the GPU's machine, against a stand-in for the driver
  * (tests/fake_cuda.h), with the kernel's work done by the runtime's step task and the operators'
  * reference code: the same answers as the CPU's, bit for bit, through the books, the mailbox,
- * pinned logits, masks, a kernel that rests and is started again, and kernels of two regimes that
- * hand over to each other. */
+ * pinned logits, masks, drafts, a kernel that rests and is started again, and kernels of two
+ * regimes that hand over to each other. */
 #include "check.h"
 
 #include "ir/op.h"
@@ -143,7 +143,33 @@ static void bind_server(server *s, machine *on)
     }
 }
 
-static void serve_as(cuda_mode mode, ir_dtype dtype, uint32_t n_tokens)
+/* A request alone that may say one token only, which is its prompt too: its drafts stand. */
+static void say_again(mpk_context *cx, machine *m)
+{
+    static const int32_t record[] = {[RULES_REPETITION] = 0x3f800000,
+                                     [RULES_TYPICAL] = 0x3f800000,
+                                     [RULES_ALLOWED] = 1,
+                                     [RULES_LISTS] = 7};
+    const int32_t prompt[3] = {7, 7, 7};
+    const machine_request q = {.tokens = prompt,
+                               .n_tokens = 3,
+                               .max_tokens = TOKENS,
+                               .top_p = 1,
+                               .rules = record,
+                               .n_rules = RULES_LISTS + 1,
+                               .drafts = 4};
+    rt_token t = {.reason = RT_GOING};
+    uint64_t id;
+    uint32_t n;
+    check_ok(cx, machine_submit(cx, m, &q, &id));
+    for (uint32_t i = 0; t.reason == RT_GOING; i++) {
+        check_ok(cx, machine_drain(cx, m, &t, 1, 5000000000u, &n));
+        assert_true(n == 1 && t.id == id && t.token == 7 && t.index == i);
+    }
+}
+
+/* draft_tokens: of a step with drafts; 0: none is tried. */
+static void serve_as(cuda_mode mode, ir_dtype dtype, uint32_t n_tokens, uint32_t draft_tokens)
 {
     static answers here, there, again;
     mpk_context cx = {0};
@@ -160,7 +186,13 @@ static void serve_as(cuda_mode mode, ir_dtype dtype, uint32_t n_tokens)
     for (uint32_t i = 0; i < image.n_weights; i++)
         made_up[i].dtype = image.weights[i].dtype;
     str code = fake_code(&cx, &a, &image, GEN_KERNEL);
-    cuda_options o = {.code = code.at, .code_bytes = code.n, .mode = mode};
+    cuda_options o = {.code = code.at,
+                      .code_bytes = code.n,
+                      .mode = mode,
+                      .draft_tokens = draft_tokens,
+                      .gram_tokens = 1,
+                      .drafts_freely = rng_u64(seed, 5) % 2};
+    machine_facts facts;
     machine_weights w = {.at = made_up, .seed = seed};
     check_ok(&cx, cuda_start(&cx, &image, &w, &o, &gpu));
     bind_server(&s, gpu);
@@ -170,6 +202,9 @@ static void serve_as(cuda_mode mode, ir_dtype dtype, uint32_t n_tokens)
     assert_int_equal(s.handed_over != 0,
                      cuda_of(gpu)->source.n_regimes > 1 && mode == CUDA_PERSISTENT);
     ask(&cx, gpu, &again);
+    say_again(&cx, gpu);
+    machine_describe(gpu, &facts);
+    assert_true(facts.accepted <= facts.drafted && (facts.accepted != 0) == (draft_tokens != 0));
     fake->kernel(NULL, NULL);
     check_ok(&cx, cpu_start(&cx, &image, s.weights, &(cpu_options){.no_fast_bodies = true}, &cpu));
     ask(&cx, cpu, &here);
@@ -189,7 +224,7 @@ static void serve_as(cuda_mode mode, ir_dtype dtype, uint32_t n_tokens)
 static void test_requests(void **state)
 {
     (void)state;
-    serve_as(CUDA_PERSISTENT, IR_F32, 8);
+    serve_as(CUDA_PERSISTENT, IR_F32, 8, 0);
 }
 
 /* Steps of 1 and of 256 tokens: the second graph is for prompts, and so it has a kernel of its
@@ -197,15 +232,24 @@ static void test_requests(void **state)
 static void test_requests_of_two_regimes(void **state)
 {
     (void)state;
-    serve_as(CUDA_PERSISTENT, IR_BF16, 256);
-    serve_as(CUDA_GRAPH, IR_BF16, 256);
+    serve_as(CUDA_PERSISTENT, IR_BF16, 256, 0);
+    serve_as(CUDA_GRAPH, IR_BF16, 256, 0);
 }
 
 static void test_requests_of_the_baseline(void **state)
 {
     (void)state;
-    serve_as(CUDA_GRAPH, IR_F32, 8);
-    serve_as(CUDA_GRAPH_PDL, IR_F32, 8);
+    serve_as(CUDA_GRAPH, IR_F32, 8, 0);
+    serve_as(CUDA_GRAPH_PDL, IR_F32, 8, 0);
+}
+
+/* Drafts change no token. */
+static void test_requests_with_drafts(void **state)
+{
+    (void)state;
+    serve_as(CUDA_PERSISTENT, IR_F32, 8, 8);
+    serve_as(CUDA_PERSISTENT, IR_F32, 8, 2);
+    serve_as(CUDA_GRAPH, IR_F32, 8, 3);
 }
 
 int main(void)
@@ -215,6 +259,7 @@ int main(void)
         cmocka_unit_test(test_requests),
         cmocka_unit_test(test_requests_of_two_regimes),
         cmocka_unit_test(test_requests_of_the_baseline),
+        cmocka_unit_test(test_requests_with_drafts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -443,6 +443,7 @@ static void test_drafts(void **state)
     for (uint32_t i = 0; i < 60; i++) {
         const cpu_options o = {.draft_tokens = 2 + i % 8,
                                .gram_tokens = 1 + i % 3,
+                               .drafts_freely = i % 4 > 1,
                                .reserve_pages = i % 5 == 0,
                                .no_shared_pages = i % 7 == 0,
                                .token_entries = i % 4 ? 0 : 1,

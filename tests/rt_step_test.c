@@ -109,7 +109,8 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                               .draft_tokens = !drafts              ? 0
                                               : DRAFTED < max_rows ? DRAFTED
                                                                    : max_rows,
-                              .gram_tokens = 1 + kind % 2,
+                              .drafts_freely = kind / 16,
+                              .gram_tokens = 1 + rng_u64(kind, 0) % 3,
                               .gram_mask = GRAMS - 1,
                               .bucket_mask = BUCKETS - 1,
                               .keys = {0x123456789abcdefu, 0xfedcba987654321u},
@@ -381,7 +382,7 @@ static void check_ring(const bed *b)
 static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint32_t n_pages,
                         uint32_t ring, uint64_t *drafted)
 {
-    const uint32_t kind = (uint32_t)(rng_u64(seed, 0) % 16);
+    const uint32_t kind = (uint32_t)(rng_u64(seed, 0) % 32);
     make_graphs(T, max_rows);
     bed *beds[2] = {make(n_slots, T, max_rows, n_pages, ring, kind),
                     make(n_slots, T, max_rows, n_pages, ring, kind)};

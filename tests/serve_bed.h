@@ -131,7 +131,7 @@ static void ask(mpk_context *cx, machine *m, answers *out)
         for (uint32_t i = 0; i < 20; i++)
             prompt[i] = (int32_t)(rng_u64(seed + r, i) % VOCABULARY);
         machine_request q = {
-            .tokens = prompt, .n_tokens = 1 + 4 * r, .max_tokens = TOKENS, .top_p = 1};
+            .tokens = prompt, .n_tokens = 1 + 4 * r, .max_tokens = TOKENS, .top_p = 1, .drafts = 4};
         if (is_masked(r)) {
             q.is_masked = true;
             q.rules = record;

@@ -135,12 +135,34 @@ def test_words_of_the_command_line(folder):
         assert "--speculate" in words and "ngram[:DRAFTS[:N]]" in words
     _, words = support.mpk("run", folder, "-p", "a", "--speculate=ngram:100", "--device", "cpu", code=1)
     assert "draft_tokens is 100, expected up to 64" in words
-    _, words = support.mpk("inspect", folder, "--target", "sm_90a", "--speculate=ngram", code=1)
-    assert "speculation is for a CPU" in words
+    _, words = support.mpk("inspect", folder, "--target", "sm_90a", "--speculate=ngram", "--batch-invariant", code=1)
+    assert "speculation with batch_invariant is for a CPU" in words
     plain, _ = support.mpk("run", folder, "-p", "a b a b a b a b", "-n", 20, "--device", "cpu")
     for word in ("none", "ngram", "ngram:4", "ngram:4:1"):
         out, _ = support.mpk("run", folder, "-p", "a b a b a b a b", "-n", 20, "--device", "cpu", "--speculate", word)
         assert out == plain
+
+
+def test_a_gpu_has_room_for_drafts(folder):
+    def tables(*options):
+        out, _ = support.mpk("inspect", folder, "--target", "sm_90a", "--json", *options)
+        return json.loads(out)["memory"]["tables_bytes"]
+    assert tables("--speculate=ngram") > tables()
+
+
+def test_bench_plants_drafts(folder):
+    options = ("bench", folder, "--device", "cpu", "--generate", 60, "--runs", 1, "--prompt", 8, "--json", "-q")
+    out, _ = support.mpk(*options, "--speculate=ngram:4", "--planted", 1)
+    result = json.loads(out)
+    assert result["acceptance"] == 1 and result["accepted_tokens"] == result["drafted_tokens"] > 60
+    assert result["gain"] > 0 and result["plain_decode_tokens_per_s"] > 0
+    for share in (0.7, 0.03):
+        out, _ = support.mpk(*options, "--speculate=ngram:4:1", "--planted", share, "--batch", 3)
+        assert json.loads(out)["acceptance"] < 1
+    out, _ = support.mpk(*options)
+    assert "gain" not in json.loads(out) and "acceptance" not in json.loads(out)
+    _, words = support.mpk(*options, "--planted", 0.5, code=2)
+    assert "--planted is about drafts" in words
 
 
 def test_an_image_drafts_too(folder, tmp_path):

@@ -224,9 +224,10 @@ typedef struct mpk_engine_options {
     uint32_t gpus;
     /* Speculation: a request that decodes may have drafts, tokens that are guessed, in a step
      * beside its last token.  Each place draws with its own random number, and a draft stands if it
-     * is the token that is drawn there.  So it changes no token, only how many come of a step.
-     * Drafts take what other requests leave of a small step; a request whose drafts are not drawn
-     * rests.  On the CPU; on a GPU MPK_EUNSUPPORTED. */
+     * is the token that is drawn there.  So it changes no token, only how many come of a step; on a
+     * GPU the last bits of logits may differ.  Drafts take what other requests leave of a small
+     * step; a request whose drafts are not drawn rests.  On a GPU with batch_invariant:
+     * MPK_EUNSUPPORTED. */
     mpk_speculation speculation;
     uint32_t draft_tokens; /* drafts of a request in one step at most, up to 64; 0: 8 */
     uint32_t draft_ngram;  /* the last tokens by which the text is looked up, up to 16; 0: 3 */

@@ -317,7 +317,7 @@ class LLM:
     too a request gets the same bits alone and in any company; activations: "f32" or "i8", the form in which a CPU
     multiplies them by weights in GGUF blocks, or "auto": "i8" on a CPU; prefix_cache: prompts that begin as others did
     take that part from the KV cache; speculation: "ngram" tries up to draft_tokens (8) tokens a step that followed the
-    last draft_ngram (3) of the request's text before, which changes no token (on a CPU); gpus: peers that share the
+    last draft_ngram (3) of the request's text before, which changes no token; gpus: peers that share the
     model, each with its part of the weights (on a CPU groups of threads, else GPUs from `device` on, linked by NVLink);
     embeddings: the model gives vectors (embed) and no text.
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.

@@ -5,6 +5,10 @@
  * Decode, from then until the first request ends, so that every step has the whole batch: the
  * distances between neighbouring tokens of a request, and the mean time of a step.  Prompts of
  * unequal length are drawn once, and the same in every run.
+ *
+ * --planted measures speculation where a given share of the drafts stands.  Answers are drawn from
+ * few tokens, whose probabilities do not depend on the model: a draft, which copies the text, is
+ * then right as often as two draws are equal.  Each run is done without drafts and then with them.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,9 +24,16 @@ typedef struct bench_arguments {
     uint32_t least, most; /* of prompt */
     uint32_t generate, batch, runs;
     cli_whole seed;
+    cli_number planted;
     bool json;
     cli_engine engine;
 } bench_arguments;
+
+/* --planted: tokens of which an answer is drawn. */
+enum { MOST_PLANTED = 1024 };
+/* So high a temperature that the logits of the model do not matter; and a bias by which they differ
+ * from the next likely token's, so that rounding changes no order. */
+static const float FLAT = 1e5f, APART = 100;
 
 static const cli_option options[] = {
     CLI_OPTION(bench_arguments, model, "MODEL", CLI_OPERAND, .required = true,
@@ -38,6 +49,11 @@ static const cli_option options[] = {
     CLI_OPTION(bench_arguments, runs, "runs", CLI_COUNT, .letter = 'r', .value = "N",
                .help = "how often; the first one warms up and is not counted (3)", .least = 1,
                .most = 1000),
+    CLI_OPTION(bench_arguments, planted, "planted", CLI_NUMBER, .value = "P",
+               .help =
+                   "with --speculate: answers of which this share of the drafts stands, without "
+                   "drafts and with them",
+               .least = 1.0 / MOST_PLANTED, .most = 1),
     CLI_OPTION(bench_arguments, json, "json", CLI_FLAG, .help = "print JSON"),
     CLI_DEVICE_ROW(bench_arguments, engine),
     CLI_THREADS_ROW(bench_arguments, engine),
@@ -75,6 +91,11 @@ typedef struct bench {
     int32_t *prompt;             /* [most] */
     uint64_t open_ns, answer_ns; /* opening; opening and the first token after it */
     samples decode_ms, step_ms, prompt_rate, decode_rate, first_ms;
+    samples plain_rate; /* --planted: as decode_rate, without drafts */
+    uint64_t plain_sum; /* of the tokens of the run without drafts */
+    int32_t planted[MOST_PLANTED];
+    uint32_t n_planted; /* 0: answers are the model's */
+    mpk_token_bias biases[MOST_PLANTED];
     char *profile; /* JSON; NULL: not wanted */
 } bench;
 
@@ -101,13 +122,45 @@ static void draw_lengths(bench *b)
         b->lengths[i] = b->args->least + (uint32_t)(rng_u64(b->args->seed.value, i) % span);
 }
 
-/* Random tokens, which the prefix cache cannot have: every run draws others. */
-static mpk_status submit_all(bench *b, uint32_t run)
+/* Two draws are equal with probability P: of two tokens the first comes with probability q where q²
+ * + (1 - q)² = P; of 1 / P tokens, where that is more, each is about as likely. */
+static void plant(bench *b)
+{
+    const double P = b->args->planted.value, q = (1 + sqrt(P > 0.5 ? 2 * P - 1 : 0)) / 2;
+    const uint32_t n = P > 0.5 ? 2 : (uint32_t)lround(1 / P);
+    for (uint32_t i = 0; i < n && i < b->vocab_size; i++) {
+        b->planted[i] = (int32_t)i;
+        b->biases[i] = (mpk_token_bias){(int32_t)i, -APART * (float)i};
+        b->n_planted = i + 1;
+    }
+    if (P > 0.5 && P < 1)
+        b->biases[0].bias = FLAT * (float)log(q / (1 - q));
+    if (P >= 1)
+        b->n_planted = 1;
+}
+
+static mpk_request_options what_to_ask(const bench *b, bool drafts)
 {
     mpk_request_options wanted = {
         .size = sizeof wanted, .max_tokens = b->args->generate, .ignore_eos = true};
+    if (b->n_planted) {
+        wanted.temperature = FLAT;
+        wanted.allowed_tokens = b->planted;
+        wanted.n_allowed = b->n_planted;
+        wanted.biases = b->biases;
+        wanted.n_biases = b->n_planted;
+        wanted.draft_tokens = drafts ? 0 : -1;
+    }
+    return wanted;
+}
+
+/* Random tokens, which the prefix cache cannot have: every run draws others. */
+static mpk_status submit_all(bench *b, uint32_t run, bool drafts)
+{
+    mpk_request_options wanted = what_to_ask(b, drafts);
     for (uint32_t i = 0; i < b->args->batch; i++) {
         uint64_t stream = b->args->seed.value + run * 1024 + i;
+        wanted.seed = stream;
         for (uint32_t t = 0; t < b->lengths[i]; t++)
             b->prompt[t] = (int32_t)(rng_u64(stream, t) % b->vocab_size);
         mpk_status status =
@@ -116,6 +169,20 @@ static mpk_status submit_all(bench *b, uint32_t run)
             return status;
     }
     return MPK_OK;
+}
+
+/* --planted, a run without drafts: only its rate of decoding is kept. */
+static void count_plain(bench *b, uint64_t first, uint64_t last)
+{
+    mpk_answer answer;
+    size_t after = 0;
+    for (uint32_t i = 0; i < b->args->batch; i++) {
+        mpk_request_wait(b->cx, b->requests[i], &answer);
+        for (size_t t = 1; t < answer.n_tokens && answer.token_ns[t] <= last; t++)
+            after += answer.token_ns[t] > first;
+    }
+    if (after)
+        b->plain_rate.at[b->plain_rate.n++] = (double)after * 1e9 / (double)(last - first);
 }
 
 /* What one run took; every request is finished.  `first`: when the last prompt was through; `last`:
@@ -145,8 +212,10 @@ static void count_times(bench *b, uint64_t first, uint64_t last, bool has_whole_
             (double)(last - first) * 1e-6 * b->args->batch / (double)after;
 }
 
+enum count { WARM_UP, PLAIN, COUNTED };
+
 /* Wait for all; the first run warms up and is not counted. */
-static mpk_status take_times(bench *b, bool counted)
+static mpk_status take_times(bench *b, enum count count)
 {
     uint64_t first = 0, earliest = UINT64_MAX, latest = 0;
     mpk_answer answer;
@@ -158,31 +227,60 @@ static mpk_status take_times(bench *b, bool counted)
         first = answer.token_ns[0] > first ? answer.token_ns[0] : first;
         earliest = last < earliest ? last : earliest;
         latest = last > latest ? last : latest;
-        if (!i && !counted)
+        if (!i && !b->answer_ns)
             b->answer_ns = b->open_ns + answer.token_ns[0];
     }
-    if (counted)
+    if (count == PLAIN)
+        count_plain(b, first, earliest > first ? earliest : latest);
+    if (count == COUNTED)
         count_times(b, first, earliest > first ? earliest : latest, earliest > first);
     return MPK_OK;
+}
+
+/* A number for all tokens of a run that has ended. */
+static uint64_t sum_tokens(const bench *b)
+{
+    uint64_t sum = 0;
+    mpk_answer answer;
+    for (uint32_t i = 0; i < b->args->batch; i++) {
+        mpk_request_wait(b->cx, b->requests[i], &answer);
+        for (size_t t = 0; t < answer.n_tokens; t++)
+            sum = rng_u64(sum, (uint64_t)answer.tokens[t]);
+    }
+    return sum;
+}
+
+/* One batch of requests.  *sum: for its tokens. */
+static int measure_run(bench *b, uint32_t run, bool drafts, enum count count, uint64_t *sum)
+{
+    mpk_status status = cli_interrupted() ? MPK_ECANCELLED : submit_all(b, run, drafts);
+    if (status == MPK_OK)
+        status = take_times(b, count);
+    if (status == MPK_OK)
+        *sum = sum_tokens(b);
+    for (uint32_t i = 0; i < b->args->batch; i++) {
+        mpk_request_free(b->requests[i]);
+        b->requests[i] = NULL;
+    }
+    if (cli_interrupted())
+        return cli_fail(b->command, "interrupted");
+    return status == MPK_OK ? CLI_DONE : cli_report(b->command, b->cx);
 }
 
 /* Run 0 warms caches and is not counted. */
 static int measure(bench *b)
 {
+    uint64_t plain = 0, sum = 0;
     for (uint32_t run = 0; run <= b->args->runs; run++) {
         if (!b->args->engine.quiet)
             cli_progress("run %u of %u", run, b->args->runs);
-        mpk_status status = cli_interrupted() ? MPK_ECANCELLED : submit_all(b, run);
-        if (status == MPK_OK)
-            status = take_times(b, run > 0);
-        for (uint32_t i = 0; i < b->args->batch; i++) {
-            mpk_request_free(b->requests[i]);
-            b->requests[i] = NULL;
-        }
-        if (cli_interrupted())
-            return cli_fail(b->command, "interrupted");
-        if (status != MPK_OK)
-            return cli_report(b->command, b->cx);
+        int code = b->n_planted ? measure_run(b, run, false, run ? PLAIN : WARM_UP, &plain) : 0;
+        if (code == CLI_DONE)
+            code = measure_run(b, run, true, run ? COUNTED : WARM_UP, &sum);
+        if (code != CLI_DONE)
+            return code;
+        if (b->n_planted && sum != plain)
+            return cli_fail(b->command, "run %u: other tokens with drafts than without", run);
     }
     cli_progress("%s", "");
     return CLI_DONE;
@@ -205,6 +303,12 @@ static void print_spread(const char *name, const samples *s, const char *low, do
                low, quantile(s, q), high, quantile(s, 1 - q));
     else
         printf(", \"%s\": null", name);
+}
+
+/* --planted: how many times as fast drafts make decoding. */
+static double gain_of(const bench *b)
+{
+    return quantile(&b->decode_rate, 0.5) / quantile(&b->plain_rate, 0.5);
 }
 
 /* Times are medians of the counted runs unless named otherwise; docs/performance.md says what each
@@ -233,6 +337,12 @@ static void print_json(const bench *b, const mpk_engine_facts *facts)
     print_spread("step_ms", &b->step_ms, "least", 0, "most");
     printf(", \"drafted_tokens\": %llu, \"accepted_tokens\": %llu",
            (unsigned long long)facts->drafted_tokens, (unsigned long long)facts->accepted_tokens);
+    if (facts->drafted_tokens)
+        printf(", \"acceptance\": %.4f",
+               (double)facts->accepted_tokens / (double)facts->drafted_tokens);
+    if (b->plain_rate.n && b->decode_rate.n)
+        printf(", \"plain_decode_tokens_per_s\": %.3f, \"gain\": %.4f",
+               quantile(&b->plain_rate, 0.5), gain_of(b));
     printf(", \"profile\": %s}\n", b->profile ? b->profile : "null");
 }
 
@@ -299,6 +409,9 @@ static int print_text(const bench *b, const mpk_engine_facts *facts)
     if (facts->drafted_tokens)
         printf("drafts  %10llu, of which %llu stood\n", (unsigned long long)facts->drafted_tokens,
                (unsigned long long)facts->accepted_tokens);
+    if (b->plain_rate.n && b->decode_rate.n)
+        printf("gain    %10.3f times the %.1f tokens/s without drafts; the same tokens\n",
+               gain_of(b), quantile(&b->plain_rate, 0.5));
     const char *cached = facts->kernel_cached ? " (kernel from the cache)" : "";
     if (facts->program_cached)
         cached = " (from the cache)";
@@ -334,6 +447,7 @@ static int print_result(bench *b)
     sort_samples(&b->step_ms);
     sort_samples(&b->prompt_rate);
     sort_samples(&b->decode_rate);
+    sort_samples(&b->plain_rate);
     sort_samples(&b->first_ms);
     if (!b->args->json)
         return print_text(b, &facts);
@@ -348,8 +462,9 @@ static bool has_memory(bench *b)
 {
     const bench_arguments *args = b->args;
     size_t runs = args->runs, requests = runs * args->batch;
-    samples *all[] = {&b->decode_ms, &b->step_ms, &b->prompt_rate, &b->decode_rate, &b->first_ms};
-    size_t n[] = {requests * args->generate, runs, runs, runs, requests};
+    samples *all[] = {&b->decode_ms,   &b->step_ms,    &b->prompt_rate,
+                      &b->decode_rate, &b->plain_rate, &b->first_ms};
+    size_t n[] = {requests * args->generate, runs, runs, runs, runs, requests};
     b->requests = calloc(args->batch, sizeof(mpk_request *));
     b->lengths = calloc(args->batch, sizeof *b->lengths);
     b->prompt = calloc(args->most, sizeof *b->prompt);
@@ -363,7 +478,8 @@ static bool has_memory(bench *b)
 
 static void free_memory(bench *b)
 {
-    samples *all[] = {&b->decode_ms, &b->step_ms, &b->prompt_rate, &b->decode_rate, &b->first_ms};
+    samples *all[] = {&b->decode_ms,   &b->step_ms,    &b->prompt_rate,
+                      &b->decode_rate, &b->plain_rate, &b->first_ms};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]->at);
     free((void *)b->requests);
@@ -383,6 +499,8 @@ static int with_engine(bench *b)
                  b->args->generate);
     } else {
         draw_lengths(b);
+        if (b->args->planted.given)
+            plant(b);
         code = measure(b);
         if (code == CLI_DONE)
             code = print_result(b);
@@ -437,6 +555,8 @@ static int run(const cli_command *command, void *arguments)
     args->generate = args->generate ? args->generate : 64;
     args->batch = args->batch ? args->batch : 1;
     args->runs = args->runs ? args->runs : 3;
+    if (args->planted.given && !args->engine.speculate)
+        return cli_misuse(command, "--planted is about drafts: it needs --speculate");
     if (!read_prompt(args))
         return cli_misuse(
             command, "--prompt: '%s' is not a length from 1 to %d, nor two with a dash between",

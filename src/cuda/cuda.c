@@ -281,6 +281,8 @@ static void describe(machine *base, machine_facts *out)
         out->put_back = control.put_back.value;
         out->asked = control.asked.value;
         out->found = control.found.value;
+        out->drafted = control.drafted.value;
+        out->accepted = control.accepted.value;
     }
 }
 

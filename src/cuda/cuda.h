@@ -59,6 +59,9 @@ typedef struct cuda_options {
     /* steps are filled so that company changes no bit of a request, for a program whose graphs of
      * at most so many tokens have bodies for few tokens (host_fill_apart).  0: as requests come */
     uint32_t few_tokens;
+    uint32_t draft_tokens; /* of a step with drafts at most (rt_draft.h).  0: nobody drafts */
+    uint32_t gram_tokens;  /* with draft_tokens: by which a draft is found, at least 1 */
+    bool drafts_freely;    /* a step costs nearly the same with drafts as without */
     /* how long a step may take before it is a fault.  0: 10 s; of calls: 60 s */
     uint64_t stall_ns;
     uint64_t body_ns; /* the same while some task runs.  0: 60 s */
@@ -115,8 +118,8 @@ typedef struct cuda_memory {
     uint64_t total_bytes;
 } cuda_memory;
 /* The same numbers for a GPU that need not be here.  options: those of cuda_start, of which the
- * mode and `profile` count.  MPK_EUNSUPPORTED, MPK_ELIMIT: cuda_start would refuse this program on
- * any GPU of this kind. */
+ * mode, `profile` and drafts count.  MPK_EUNSUPPORTED, MPK_ELIMIT: cuda_start would refuse this
+ * program on any GPU of this kind. */
 mpk_status cuda_plan_memory(mpk_context *cx, const program_image *image, const gen_arch *arch,
                             const cuda_options *options, cuda_memory *out);
 

@@ -124,7 +124,7 @@ typedef struct cuda_logits {
 typedef struct cuda_layout {
     uint64_t kernel, graphs, tasks, events, ops, ranges, lists;
     uint64_t control, counters, epochs, workers, schedulers, jit, jit_slots, event, event_slots;
-    uint64_t serving, slots, running, free_pages, kv_pages, buckets, chains;
+    uint64_t serving, slots, running, free_pages, kv_pages, buckets, chains, drafters, grams;
     uint64_t request_ring, command_ring, token_ring, requests, commands, tokens;
     uint64_t entries, first_entry, jit_entry, clears, first_clear, pushes, first_push, regimes;
     uint64_t maps;                             /* rt_map[n_ops][2] */

@@ -24,6 +24,8 @@ enum {
     SHARE_TOKENS = 128, /* above, experts are multiplied on warpgroups */
     NORM_ELEMENTS = 1 << 24
 };
+/* Of a step with drafts: up to FEW_TOKENS a step takes little longer than one of a single token. */
+enum { DRAFT_TOKENS = FEW_TOKENS };
 /* Units of 128 positions in a part of a context that is cut by itself: fewer parts are fewer pieces
  * for each worker when many tokens share a step, more parts share a short context among more
  * workers when one is alone. */
@@ -123,8 +125,9 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 {
     cuda_held *held = NULL;
     out->n_peers = ask->options->gpus ? ask->options->gpus : 1;
-    CHECK(cx, !ask->options->speculation, MPK_EUNSUPPORTED,
-          "speculation is for a CPU (device cpu): a GPU does not try drafts yet");
+    CHECK(cx, !ask->options->speculation || !ask->options->batch_invariant, MPK_EUNSUPPORTED,
+          "speculation with batch_invariant is for a CPU (device cpu): on a GPU the last bits of a "
+          "token depend on what else of its text is in the step; leave one of them out");
     if (ask->arch) {
         describe_arch(ask, out);
         return MPK_OK;
@@ -181,14 +184,32 @@ static cuda_mode mode_of(const mpk_engine_options *o)
     return modes[o->mode];
 }
 
+/* With experts each token of a step brings weights of its own: drafts must pay for themselves. */
+static bool has_experts(const program_image *image)
+{
+    const ir_graph *g = image->ir[0];
+    bool found = false;
+    for (ir_op_id i = 0; i < g->ops.n; i++)
+        found |= strcmp(g->ops.at[i].def->name, "route") == 0;
+    return found;
+}
+
+static void choose_drafts(const program_image *image, const mpk_engine_options *o, cuda_options *to)
+{
+    to->draft_tokens = o->speculation ? DRAFT_TOKENS : 0;
+    to->gram_tokens = o->draft_ngram;
+    to->drafts_freely = !has_experts(image);
+}
+
 /* What memory a program takes on this GPU, by purpose; nothing is allocated. */
 static mpk_status plan_areas(mpk_context *cx, const program_image *image, const target_device *d,
                              const mpk_engine_options *o, target_area out[TARGET_AREAS],
                              uint32_t *n)
 {
-    const cuda_options options = {
+    cuda_options options = {
         .mode = mode_of(o), .no_carriers = o->no_carriers != 0, .profile = o->profile != 0};
     cuda_memory m;
+    choose_drafts(image, o, &options);
     TRY(cuda_plan_memory(cx, image, gen_arch_find(d->arch), &options, &m));
     const target_area areas[] = {{"weights", m.weights_bytes},
                                  {"kv", m.state_bytes},
@@ -237,6 +258,7 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
         .made = s->made,
         .made_user = s->made_user,
     };
+    choose_drafts(image, o, &options);
     if ((d->runs_code || s->code_may_differ) && s->code.n) {
         options.code = s->code.at;
         options.code_bytes = s->code.n;

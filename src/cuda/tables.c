@@ -7,6 +7,7 @@
  * Cost: 256 bytes a task.
  */
 #include "cuda/cuda_machine.h"
+#include "rt/rt_draft.h"
 #include "rt/rt_queue.h"
 
 enum { SCHEDULERS = 8 };
@@ -91,6 +92,10 @@ static void place_state(cuda_machine *m, uint64_t *n)
     l->kv_pages = place(n, m->serving.n_pages, sizeof(rt_kv_page));
     l->buckets = place(n, (uint64_t)m->serving.bucket_mask + 1, sizeof(rt_u32));
     l->chains = place(n, m->serving.n_slots, sizeof(rt_chain));
+    if (m->serving.draft_tokens) {
+        l->drafters = place(n, m->serving.n_slots, sizeof(rt_drafter));
+        l->grams = place(n, m->serving.n_slots * rt_gram_words(&m->serving), sizeof(rt_u32));
+    }
     l->request_ring = place(n, 1, sizeof(rt_ring));
     l->command_ring = place(n, 1, sizeof(rt_ring));
     l->token_ring = place(n, 1, sizeof(rt_ring));
@@ -473,6 +478,8 @@ static void fill_machine(const cuda_machine *m, rt_machine *rt)
         .kv_pages = AT(base + l->kv_pages),
         .buckets = AT(base + l->buckets),
         .chains = AT(base + l->chains),
+        .drafters = AT(base + l->drafters),
+        .grams = AT(base + l->grams),
         .step_area = AT(m->areas[RT_STEP]),
         .request_ring = AT(base + l->request_ring),
         .command_ring = AT(base + l->command_ring),

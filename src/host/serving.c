@@ -162,7 +162,7 @@ void host_plan_pages(rt_serving *s, bool grows, bool shared)
 }
 
 /* Buckets for each position of a context: about one token before each bucket's end. */
-void host_plan_drafts(rt_serving *s, uint32_t step_tokens, uint32_t gram_tokens)
+void host_plan_drafts(rt_serving *s, uint32_t step_tokens, uint32_t gram_tokens, bool freely)
 {
     bool has_text = s->ready && s->n_pages && s->history != RT_NOWHERE && s->next != RT_NOWHERE &&
                     s->history_tokens >= (uint64_t)s->pages_per_slot * s->page_tokens;
@@ -170,6 +170,7 @@ void host_plan_drafts(rt_serving *s, uint32_t step_tokens, uint32_t gram_tokens)
         return;
     uint32_t most = s->max_tokens < s->max_rows ? s->max_tokens : s->max_rows;
     s->draft_tokens = step_tokens < most ? step_tokens : most;
+    s->drafts_freely = freely;
     s->gram_tokens = gram_tokens;
     s->gram_mask = power_of_two(s->history_tokens) - 1;
     s->keeps_text = 1;

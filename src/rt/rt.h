@@ -475,12 +475,14 @@ typedef struct rt_chain {
 
 /* What a slot knows of its drafts (rt_draft.h). */
 typedef struct rt_drafter {
-    rt_u32 n_indexed; /* positions below it are in the index */
-    rt_u32 again;     /* it drafts from this position on; RT_NONE: never */
-    rt_u32 most;      /* tokens to draft next time */
-    rt_u32 misses;    /* steps in a row of whose drafts none was drawn */
-    rt_u32 rest;      /* tokens to wait for after the next miss */
-    rt_u32 tried;     /* drafts in the step that runs */
+    /* positions below it are in the index; 0: what is in the index is another request's */
+    rt_u32 n_indexed;
+    rt_u32 again;  /* it drafts from this position on; RT_NONE: never */
+    rt_u32 most;   /* tokens to draft next time */
+    rt_u32 misses; /* steps in a row of whose drafts none was drawn */
+    rt_u32 rest;   /* tokens to wait for after the next miss */
+    rt_u32 tried;  /* drafts in the step that runs */
+    rt_u32 from;   /* they are the tokens of the text from here on */
 } rt_drafter;
 
 /* Everything the step task keeps.  Law for the KV pages: n_free + n_kept + those held = n_pages,
@@ -503,6 +505,9 @@ typedef struct rt_serving {
     rt_u32 n_choices; /* rows of a step that can have rules */
     /* of a step with drafts at most; 0: nobody drafts */
     rt_u32 draft_tokens;
+    /* 1: a step costs nearly the same with all the drafts that it can have, so a request that finds
+     * any tries as many as it may; 0: as many as have paid */
+    rt_u32 drafts_freely;
     rt_u32 gram_tokens, gram_mask;                   /* N of the index, its buckets - 1 */
     rt_u32 n_free, n_promised, n_active, n_admitted; /* n_active: slots FEEDING, WAITING or LATE */
     /* 1: a request is promised pages for its prompt alone, and put back if no more are there; 0:

@@ -14,7 +14,10 @@
  * goes on repeating itself.
  *
  * Cost: a token enters the index once; a look-up compares at most RT_GRAM_TRIES places.  No scan of
- * the text.
+ * the text.  The tokens of a prompt enter together; where the step task has a warp of its own, it
+ * does that while the step runs.
+ *
+ * How much is drafted depends on what a wrong draft costs (rt_serving.drafts_freely).
  */
 #ifndef RT_DRAFT_H
 #define RT_DRAFT_H
@@ -65,20 +68,15 @@ RT_FN rt_u32 rt_gram_bucket(const rt_serving *s, const rt_i32 *end)
     return h & s->gram_mask;
 }
 
-/* A request begins in the slot; without drafts its index is not touched. */
-RT_LARGE_FN void rt_draft_begin(rt_machine *m, rt_u32 slot)
+/* A request begins in the slot; its index is emptied when the first token enters. */
+RT_FN void rt_draft_begin(rt_machine *m, rt_u32 slot)
 {
-    const rt_serving *s = m->serving;
     rt_drafter *d = &m->drafters[slot];
-    rt_u32 *first = rt_gram_first(m, slot);
-    int drafts = m->running[slot].drafts != 0;
-    d->n_indexed = s->gram_tokens;
-    d->again = drafts ? 0 : RT_NONE;
+    d->n_indexed = 0;
+    d->again = m->running[slot].drafts ? 0 : RT_NONE;
     d->most = RT_DRAFT_FIRST;
     d->misses = d->tried = 0;
     d->rest = RT_DRAFT_REST;
-    for (rt_u32 i = 0; drafts && i <= s->gram_mask; i++)
-        first[i] = RT_NONE;
 }
 
 /* The first `known` tokens of the text are there: those that are new enter the index. */
@@ -87,11 +85,16 @@ RT_LARGE_FN void rt_draft_index(rt_machine *m, rt_u32 slot, rt_u32 known)
     const rt_i32 *tokens = rt_slot_text(m, slot);
     rt_u32 *first = rt_gram_first(m, slot), *before = rt_gram_before(m, slot);
     rt_drafter *d = &m->drafters[slot];
-    for (; d->n_indexed < known; d->n_indexed++) {
-        rt_u32 bucket = rt_gram_bucket(m->serving, tokens + d->n_indexed);
-        before[d->n_indexed] = first[bucket];
-        first[bucket] = d->n_indexed;
+    rt_u32 n = d->n_indexed;
+    for (rt_u32 i = 0; !n && i <= m->serving->gram_mask; i++)
+        first[i] = RT_NONE;
+    n = n ? n : m->serving->gram_tokens;
+    for (; n < known; n++) {
+        rt_u32 bucket = rt_gram_bucket(m->serving, tokens + n);
+        before[n] = first[bucket];
+        first[bucket] = n;
     }
+    d->n_indexed = n;
 }
 
 /* How many tokens before a and b are equal; a has so many before it. */
@@ -127,47 +130,55 @@ RT_FN rt_u32 rt_draft_find(const rt_machine *m, rt_u32 slot, rt_u32 known, rt_u3
 
 /* ---- drafting ---- */
 
-/* Tokens that a slot which decodes may draft for the step that is built: as many as have paid so
- * far, and none after an end that is known, or in a page that it was not promised. */
-RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index)
+/* Tokens that a slot may draft when it feeds slot->token at this position: as many as have paid so
+ * far, and none after an end that is known, or in a page that it was not promised.  generated: the
+ * tokens that it has by then. */
+RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index, rt_u32 position, rt_u32 generated)
 {
     const rt_serving *s = m->serving;
     const rt_slot *slot = &m->slots[index];
     const rt_request *r = &m->running[index];
     const rt_drafter *d = &m->drafters[index];
-    rt_u32 end = slot->limit, n = d->most < r->drafts ? d->most : r->drafts;
-    if (slot->position < d->again)
+    if (position < d->again)
         return 0;
+    rt_u32 end = slot->limit, n = r->drafts;
+    if (!s->drafts_freely && n > d->most)
+        n = d->most;
     if (s->n_pages && end > slot->reserved * s->page_tokens)
         end = slot->reserved * s->page_tokens;
-    if (n > end - slot->position - 1)
-        n = end - slot->position - 1;
-    if (r->max_tokens && n > r->max_tokens - slot->generated - 1)
-        n = r->max_tokens - slot->generated - 1;
+    if (n > end - position - 1)
+        n = end - position - 1;
+    if (r->max_tokens && n > r->max_tokens - generated - 1)
+        n = r->max_tokens - generated - 1;
     return n;
 }
 
-/* Write up to n drafts after the text of a slot that decodes; how many.  As long as few tokens are
- * equal, few are drafted: one of N, one more for each further one, so that a place that was found
- * by chance costs little. */
-RT_LARGE_FN rt_u32 rt_draft_make(rt_machine *m, rt_u32 index, rt_u32 n)
+/* Where the text of a slot that feeds slot->token at this position goes on, RT_NONE: nobody knows;
+ * *n, the drafts that it may have, becomes fewer.  Unless drafts are free, few are made as long as
+ * few tokens are equal: one of N, one more for each further one, so that a place that was found by
+ * chance costs little. */
+RT_LARGE_FN rt_u32 rt_draft_look(rt_machine *m, rt_u32 index, rt_u32 position, rt_u32 *n)
 {
-    rt_i32 *tokens = rt_slot_text(m, index);
-    rt_u32 known = m->slots[index].position + 1, equal;
-    tokens[known - 1] = m->slots[index].token;
-    rt_draft_index(m, index, known);
-    rt_u32 from = rt_draft_find(m, index, known, &equal);
-    if (from == RT_NONE)
-        return 0;
-    if (n > equal - m->serving->gram_tokens + 1)
-        n = equal - m->serving->gram_tokens + 1;
-    for (rt_u32 i = 0; i < n; i++)
-        tokens[known + i] = tokens[from + i];
-    return n;
+    const rt_serving *s = m->serving;
+    rt_u32 equal;
+    rt_slot_text(m, index)[position] = m->slots[index].token;
+    rt_draft_index(m, index, position + 1);
+    rt_u32 from = rt_draft_find(m, index, position + 1, &equal);
+    if (from != RT_NONE && !s->drafts_freely && *n > equal - s->gram_tokens + 1)
+        *n = equal - s->gram_tokens + 1;
+    return from;
 }
 
-/* So many of the tried drafts were drawn.  Twice as many next time if all were, else one more than
- * were; after a few steps without any the slot rests. */
+/* Write n drafts after the text of a slot that decodes: what stands from `from` on. */
+RT_FN void rt_draft_copy(rt_machine *m, rt_u32 index, rt_u32 from, rt_u32 n)
+{
+    rt_i32 *tokens = rt_slot_text(m, index), *to = tokens + m->slots[index].position + 1;
+    for (rt_u32 i = 0; i < n; i++)
+        to[i] = tokens[from + i];
+}
+
+/* So many of the tried drafts were drawn.  Twice as many may pay next time if all were, else one
+ * more than were; after a few steps without any the slot rests. */
 RT_FN void rt_draft_judge(rt_machine *m, rt_u32 index, rt_u32 accepted)
 {
     rt_drafter *d = &m->drafters[index];

@@ -264,8 +264,6 @@ RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
             rt_put(m, s->history, index * s->history_tokens + slot->position + i, token);
     }
     rt_slot_name(m, index, n);
-    if (m->running[index].drafts && slot->source != RT_NOWHERE)
-        rt_draft_index(m, index, slot->position + n);
     slot->step_tokens = n;
     slot->step_row = s->built_rows;
     slot->step_rows = rows;
@@ -435,13 +433,12 @@ RT_LARGE_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
     rt_step_fill_few(m, start, oldest);
 }
 
-/* How many tokens the next step may have with drafts; 0: it gets none, since somebody feeds a text.
- * *decoding: slots that decode; *drafting: how many of them may draft. */
-RT_FN rt_u32 rt_draft_room(const rt_machine *m, rt_u32 *decoding, rt_u32 *drafting)
+/* How many drafts the next step may have beside the tokens of the slots that decode; 0 if somebody
+ * feeds a text. */
+RT_FN rt_u32 rt_draft_room(const rt_machine *m)
 {
     const rt_serving *s = m->serving;
-    rt_u32 room = s->draft_tokens;
-    *decoding = *drafting = 0;
+    rt_u32 room = s->draft_tokens, decoding = 0;
     for (rt_u32 i = 0; i < s->n_slots; i++) {
         if (m->slots[i].state != RT_SLOT_FEEDING)
             continue;
@@ -449,31 +446,61 @@ RT_FN rt_u32 rt_draft_room(const rt_machine *m, rt_u32 *decoding, rt_u32 *drafti
             return 0;
         if (m->running[i].n_rules && room > s->n_choices)
             room = s->n_choices;
-        *decoding += 1;
-        *drafting += rt_draft_most(m, i) != 0;
+        decoding++;
     }
-    return room;
+    return room > decoding ? room - decoding : 0;
+}
+
+/* Look up what each slot that decodes may draft; how many found something. */
+RT_FN rt_u32 rt_step_look_up(rt_machine *m, rt_u32 room)
+{
+    rt_u32 found = 0;
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+        const rt_slot *slot = &m->slots[i];
+        rt_drafter *d = &m->drafters[i];
+        d->tried = room && rt_slot_decodes(slot)
+                       ? rt_draft_most(m, i, slot->position, slot->generated)
+                       : 0;
+        if (!d->tried)
+            continue;
+        rt_u32 from = rt_draft_look(m, i, slot->position, &d->tried);
+        if (from == RT_NONE) {
+            d->tried = 0;
+        } else {
+            d->from = from;
+            found++;
+        }
+    }
+    return found;
 }
 
 /* Draft for the step that is built.  Those who decode have their tokens first; what they leave of
- * the room is shared evenly.  So drafts never take the place of anybody's token, nor make a step
- * larger than draft_tokens. */
+ * the room is shared evenly among those whose text goes on somewhere.  So drafts never take the
+ * place of anybody's token, nor make a step larger than draft_tokens. */
 RT_LARGE_FN void rt_step_draft(rt_machine *m)
 {
-    rt_u32 decoding, drafting, room = rt_draft_room(m, &decoding, &drafting);
-    room = room > decoding ? room - decoding : 0;
-    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+    rt_u32 room = rt_draft_room(m), drafting = rt_step_look_up(m, room);
+    for (rt_u32 i = 0; drafting; i++) {
         rt_drafter *d = &m->drafters[i];
-        d->tried = 0;
-        if (!room || !rt_slot_decodes(&m->slots[i]))
-            continue;
-        rt_u32 most = rt_draft_most(m, i);
-        if (!most)
+        if (!d->tried)
             continue;
         rt_u32 share = (room + drafting - 1) / drafting;
-        d->tried = rt_draft_make(m, i, most < share ? most : share);
+        if (d->tried > share)
+            d->tried = share;
+        rt_draft_copy(m, i, d->from, d->tried);
         room -= d->tried;
         drafting--;
+    }
+}
+
+/* The texts that the step feeds enter the indexes. */
+RT_LARGE_FN void rt_step_index(rt_machine *m)
+{
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+        const rt_slot *slot = &m->slots[i];
+        if (slot->state == RT_SLOT_FEEDING && slot->source != RT_NOWHERE && slot->step_tokens &&
+            m->running[i].drafts)
+            rt_draft_index(m, i, slot->position + slot->step_tokens);
     }
 }
 
@@ -541,14 +568,32 @@ RT_FN int rt_lane_goes_on(rt_machine *m)
         yes &= !s->n_pages || slot->position + 2 <= slot->held * s->page_tokens ||
                (slot->held < slot->reserved && s->n_free >= s->n_active);
         yes &= !rt_is_eos(&m->running[i], slot->n_eos, token);
-        yes &= !s->draft_tokens || slot->position + 1 < m->drafters[i].again;
         slot->token = token;
     }
     return yes;
 }
 
-/* 1 if the host has sent nothing since the last look, every request goes on, and the token ring has
- * room.  The loads do not depend on each other, so that the lanes wait for all of them once. */
+/* All requests go on: do none of them draft for the next step?  Each lane looks up what
+ * rt_step_draft would. */
+RT_FN int rt_lanes_draft_none(rt_machine *m)
+{
+    const rt_serving *s = m->serving;
+    int none = 1;
+    if (rt_word_tokens(s->step) >= s->draft_tokens)
+        return 1;
+    for (rt_u32 i = rt_lane(); i < s->n_slots; i += RT_LANES) {
+        const rt_slot *slot = &m->slots[i];
+        rt_u32 at = slot->position + 1,
+               n = slot->step_tokens ? rt_draft_most(m, i, at, slot->generated + 1) : 0;
+        if (n)
+            none &= rt_draft_look(m, i, at, &n) == RT_NONE;
+    }
+    return rt_every(none);
+}
+
+/* 1 if the host has sent nothing since the last look, every request goes on without drafts, and the
+ * token ring has room.  The loads before the vote do not depend on each other, so that the lanes
+ * wait for all of them once. */
 RT_FN int rt_step_goes_on(rt_machine *m)
 {
     const rt_serving *s = m->serving;
@@ -559,7 +604,7 @@ RT_FN int rt_step_goes_on(rt_machine *m)
     int yes = rt_lane_goes_on(m);
     yes &= requests == s->n_looked && (requests == taken || s->blocked) && commands == obeyed;
     yes &= s->told_end - s->told >= rt_told_most(s) || rt_tokens_space(m) >= rt_told_most(s);
-    return rt_every(yes);
+    return rt_every(yes) && rt_lanes_draft_none(m);
 }
 
 /* The step inputs that change in each steady step; NULL: the program has no such tensor. */
@@ -646,7 +691,8 @@ RT_FN void rt_slots_tell(rt_machine *m)
 }
 
 /* All lanes: the steady path.  If the last step was steady and all its requests go on, publish its
- * successor.  0: nothing was changed but slot->token; the general path must run. */
+ * successor.  0: the general path must run; nothing was changed but slot->token and, if all go on
+ * and one drafts, what the general path does first with the texts and their indexes. */
 RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
 {
     rt_serving *s = m->serving;
@@ -669,8 +715,8 @@ RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
 /* ---- one look ---- */
 
 /* One lane: the general path.  Where the step task may move to another thread (RT_STEP_MOVES),
- * tokens are shown before the step is published, since another thread may own `serving` from then
- * on; elsewhere after it, to save time. */
+ * tokens are shown and texts indexed before the step is published, since another thread may own
+ * `serving` from then on; elsewhere after it, to save time. */
 RT_LARGE_FN int rt_step_look(rt_machine *m, rt_worker *w)
 {
     rt_serving *s = m->serving;
@@ -690,6 +736,8 @@ RT_LARGE_FN int rt_step_look(rt_machine *m, rt_worker *w)
         news = tells || taken != rt_load_relaxed_device(&m->request_ring->read);
     if (tells && (RT_STEP_MOVES || !n))
         rt_show(m);
+    if (n && s->draft_tokens && RT_STEP_MOVES)
+        rt_step_index(m);
     if (n) {
         s->running = 1;
         rt_step_publish(m, w, rt_step_graph(m), n, s->built_rows);
@@ -698,6 +746,8 @@ RT_LARGE_FN int rt_step_look(rt_machine *m, rt_worker *w)
         rt_show(m);
     if (news)
         rt_ring_host(m);
+    if (n && s->draft_tokens && !RT_STEP_MOVES)
+        rt_step_index(m); /* while the step runs */
     return n != 0;
 }
 

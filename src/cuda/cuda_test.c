@@ -430,6 +430,50 @@ static void test_constants_that_move(void **state)
     free(x), free(y), free(first), free(second);
 }
 
+typedef struct stepping_state {
+    emulation kernel;
+    unsigned char *at; /* the first byte of the state, on the GPU */
+} stepping_state;
+
+static void step_state(void *user, const fake_launch *l)
+{
+    stepping_state *s = user;
+    if (strcmp(l->function, "mpk_kernel") == 0)
+        s->at[0]++;
+    run_kernel(&s->kernel, l);
+}
+
+/* A state in a slot goes to the GPU before each run, and what the run made of it comes back. */
+static void test_states_come_back(void **state)
+{
+    (void)state;
+    bed *b = set_up(products);
+    stepping_state s = {.kernel = {.life = RESTS}};
+    machine_slots *slots;
+    arena a = {0};
+    const ir_graph *ir = b->image.ir[0];
+    const ir_tensor_id id = ir_find(ir, "s");
+    ir_tensor_id roots[] = {ir_find(ir, "x"), id, ir->outputs.at[0]};
+    unsigned char *data[3];
+    for (int i = 0; i < 3; i++)
+        data[i] = calloc(1, (size_t)ir_bytes(&ir->tensors.at[roots[i]]));
+    check_ok(&b->cx, start(b));
+    s.at = (unsigned char *)(uintptr_t)address(b, id);
+    b->fake->kernel(step_state, &s);
+    check_ok(&b->cx, machine_make_slots(&b->cx, b->m, &a, 0, 3, roots, &slots));
+    data[1][0] = 7;
+    for (unsigned run = 1; run <= 3; run++) {
+        check_ok(&b->cx,
+                 machine_run_slots(&b->cx, b->m, slots, (void *[]){data[0], data[1], data[2]}));
+        assert_int_equal(data[1][0], 7 + run);
+    }
+    b->fake->kernel(NULL, NULL);
+    tear_down(b);
+    arena_free(&a);
+    for (int i = 0; i < 3; i++)
+        free(data[i]);
+}
+
 /* Workers note times modulo 2^32; means are over the tasks of an operator that have run. */
 static void note_times(void *user, const fake_launch *l)
 {
@@ -659,6 +703,7 @@ int main(void)
         cmocka_unit_test(test_written_weight),
         cmocka_unit_test(test_life),
         cmocka_unit_test(test_constants_that_move),
+        cmocka_unit_test(test_states_come_back),
         cmocka_unit_test(test_lost_gpu),
         cmocka_unit_test(test_masks),
         cmocka_unit_test(test_lost_masks),

@@ -149,6 +149,60 @@ static void test_counts(void **state)
     }
 }
 
+/* Does the schema allow this text, as it stands? */
+static bool allows(grammar *g, const char *words)
+{
+    mpk_context cx = {0};
+    grammar_matcher *m;
+    bool fits, may_end;
+    check_ok(&cx, grammar_matcher_open(&cx, g, NULL, &m));
+    check_ok(&cx, grammar_matcher_read(&cx, m, str_from(words), &fits, &may_end));
+    grammar_matcher_close(m);
+    return fits && may_end;
+}
+
+/* Numbers in tenths, low to high, by a schema of these bounds: each number from -most to most, with
+ * a digit after the point and, where that is 0, without. */
+static void check_bounds(int64_t low, int64_t high, int64_t most, bool integer)
+{
+    char source[200], words[32];
+    snprintf(source, sizeof source, "{\"type\": \"%s\", \"minimum\": %.1f, \"maximum\": %.1f}",
+             integer ? "integer" : "number", (double)low / 10, (double)high / 10);
+    grammar *g = make(GRAMMAR_JSON_SCHEMA, source);
+    for (int64_t t = -most; t <= most; t++) {
+        const bool inside = t >= low && t <= high;
+        snprintf(words, sizeof words, "%.1f", (double)t / 10);
+        if (allows(g, words) != (inside && !integer))
+            fail_msg("%s: %s", source, words);
+        snprintf(words, sizeof words, "%lld", (long long)(t / 10));
+        if (t % 10 == 0 && allows(g, words) != inside)
+            fail_msg("%s: %s", source, words);
+    }
+    assert_false(allows(g, "01") || allows(g, "-01") || allows(g, "."));
+    grammar_free(g);
+}
+
+/* Bounds of one to four digits, every fourth of them 0. */
+static void test_bounds(void **state)
+{
+    const uint64_t seed = check_seed();
+    (void)state;
+    for (uint64_t round = 0; round < 48; round++) {
+        static const int64_t spans[] = {12, 150, 1500, 12000};
+        const int64_t span = spans[round % 4];
+        int64_t bound[2];
+        for (uint64_t i = 0; i < 2; i++) {
+            bound[i] = (int64_t)(rng_u64(seed, 2 * round + i) % (uint64_t)(2 * span)) - span;
+            if (round / 4 % 2) /* there are whole numbers between */
+                bound[i] -= bound[i] % 10;
+            if (rng_u64(seed + 1, 2 * round + i) % 4 == 0)
+                bound[i] = 0;
+        }
+        const int64_t low = bound[0] < bound[1] ? bound[0] : bound[1];
+        check_bounds(low, bound[0] + bound[1] - low, span + span / 5, round / 4 % 2);
+    }
+}
+
 static void test_refused(void **state)
 {
     static const struct {
@@ -189,6 +243,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_masks),
         cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -222,7 +222,7 @@ def test_limits_of_keys(model, tmp_path):
         s.wait_error("read again")
         assert [ask(k)[0] for k in ("few", "short", "free")] == [429, 200, 401] and ask("narrow", n=3)[0] == 200
         for line, words in (("a\nb requests=3", "line 2"), ("a concurrent=0", "whole number"), ("a\na", "line 2"),
-                            ("a b", "behind a key")):
+                            ("a b", "after a key")):
             path.write_text(line)
             s.process.send_signal(signal.SIGHUP)
             s.wait_error(words)

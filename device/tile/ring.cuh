@@ -70,8 +70,8 @@ struct mpk_load {
 };
 enum { LOAD_OVER = 0x7fffffff };
 
-/* Is there nothing to load for any more?  The machine aborts, or the step that is loaded ahead does
- * not come. */
+/* Has the load lost its reader?  The machine aborts, or the step that is loaded ahead does not
+ * come. */
 MPK_FN bool load_is_over(const mpk_load *l)
 {
     return ptx_load_flag(&mpk_w.abort) || (l->aot && ptx_load_flag(&mpk_w.resync) == RESYNC_ASKED);

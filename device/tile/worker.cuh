@@ -166,9 +166,9 @@ MPK_FN int mpk_poll(rt_u32 event, rt_u32 needed)
     return 1;
 }
 
-/* Before the task touches its scratch, and anything that it reads but what is carried: its event is
- * activated, unless the task is quiet, and no warp works on the task before.  The clerk has polled;
- * where there is none, thread 0 does.
+/* Wait until the task may begin: its event is activated, unless the task is quiet, and no warp
+ * works on the task before it.  Every body calls this before it touches its scratch or reads an
+ * operand that is not carried.  The clerk polls the event; where there is none, thread 0 does.
  */
 MPK_FN void mpk_wait(const mpk_task &t)
 {

@@ -147,8 +147,10 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 
 /* ---- compiling ---- */
 
-/* The context of a few tokens is cut so that every worker has a part of some head, a norm is
- * cheaper than the event that it saves, and results are rounded once. */
+/* What a GPU changes in the passes: the context of a step of few tokens is split so that every
+ * worker has a part of some KV head; a norm up to NORM_ELEMENTS is computed by each of its
+ * readers, which costs less than an event; and intermediate results of a fused operator are not
+ * rounded. */
 static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads,
                  uint32_t width, pass_options *to)
 {

@@ -1,4 +1,8 @@
-/* linker.c - find nvJitLink, link units of machine code (see linker.h). */
+/* linker.c - find nvJitLink, link units of machine code (see linker.h).
+ *
+ * A kernel that is compiled in units takes as many threads of NVRTC and is linked here.
+ * nvJitLink is opened at run time like NVRTC (nvrtc.c), beside which it is installed; without it
+ * kernels are compiled as a whole, which takes longer.  Called by tools.c. */
 #include "cuda/linker.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,7 @@
-/* probe.c - is there a GPU that mpk can use, and what is it? */
+/* probe.c - is there a GPU that mpk can use, and what is it?
+ *
+ * For the choice of a device (cuda_target.c): asked before anything is compiled, so that a refusal
+ * comes at once and says why.  Opens the driver and the GPU, and closes both. */
 #include <stdlib.h>
 
 #include "cuda/cuda.h"

@@ -1,9 +1,15 @@
-/* net_completion.c - /v1/completions: prompts -> answers; and what a chat has in common with it. */
+/* net_completion.c - /v1/completions: prompts -> answers; and what other endpoints have in common
+ * with it: reading the body, the model's name, waiting for answers.
+ *
+ * The connection's thread waits for a document in net_completion_answer; a stream is written
+ * from libmicrohttpd's callback on the same thread (net_stream.c).  From there on the body and
+ * the request read from it are gone: what answers still need was copied to the work
+ * (net_work.c). */
 #include "net/net_exchange.h"
 #include "net/net_infill.h"
 
-/* What a body becomes takes about so much at most: for each value in a tree that grows by doubling,
- * and of its text. */
+/* An upper estimate of the memory that a body becomes: bytes for each JSON value, in trees that
+ * grow by doubling, and copies of its text. */
 enum { VALUE_BYTES = 3 * sizeof(json_value), COPIES = 3 };
 
 mpk_status net_completion_hold(net_exchange *x, str source)
@@ -15,7 +21,7 @@ mpk_status net_completion_hold(net_exchange *x, str source)
 
 mpk_status net_completion_parse(net_exchange *x, const json_value **out)
 {
-    str source = {x->body.at ? x->body.at : "", x->body.n};
+    const str source = text_str(&x->body);
     TRY(net_completion_hold(x, source));
     mpk_status status = json_parse(x->cx, &x->arena, source, out);
     if (status == MPK_EFORMAT)

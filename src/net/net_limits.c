@@ -33,8 +33,7 @@ static mpk_status read_word(mpk_context *cx, str word, net_limits *to)
         return MPK_OK;
     }
     FAIL(cx, MPK_EFORMAT,
-         "behind a key there is something else than requests-per-minute=N, tokens-per-minute=N or "
-         "concurrent=N");
+         "after a key only requests-per-minute=N, tokens-per-minute=N and concurrent=N may stand");
 }
 
 static bool is_space(char c)

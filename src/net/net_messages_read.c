@@ -50,7 +50,7 @@ static mpk_status write_result(net_exchange *x, const json_value *block, net_rew
         text_print(&words, "Error: ");
     mpk_status status = join(x, "messages", json_get(block, "content"), &words);
     if (status == MPK_OK)
-        net_rewrite_result(to, word(block, "tool_use_id"), net_rewrite_str(&words));
+        net_rewrite_result(to, word(block, "tool_use_id"), text_str(&words));
     text_free(&words);
     return status;
 }
@@ -113,7 +113,7 @@ static mpk_status write_messages(net_exchange *x, const json_value *body, net_re
     mpk_status status = join(x, "system", system, &words);
     if (status == MPK_OK && words.n) {
         net_rewrite_begin(to, STR("system"));
-        net_rewrite_text(to, net_rewrite_str(&words));
+        net_rewrite_text(to, text_str(&words));
         net_rewrite_end(to);
     }
     text_free(&words);

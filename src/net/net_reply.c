@@ -1,4 +1,7 @@
-/* net_reply.c - replies: headers that all of them have, JSON, OpenAI's error object. */
+/* net_reply.c - replies: headers that all of them have, JSON, OpenAI's error object.
+ *
+ * The last step of every exchange, called by the handlers and, for a refusal, by net_exchange.c.
+ * */
 #include <stdio.h>
 
 #include "net/net_exchange.h"
@@ -26,6 +29,7 @@ static void add_cors(net_exchange *x, struct MHD_Response *response)
     add_header(response, "Access-Control-Max-Age", "600");
 }
 
+/* Seconds until another try may succeed; 1 where nothing better is known. */
 static void add_retry(const net_exchange *x, struct MHD_Response *response)
 {
     char seconds[24];

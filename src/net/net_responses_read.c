@@ -68,7 +68,7 @@ static mpk_status add_message(conversation *c, const json_value *item)
         close_message(c);
         net_rewrite_begin(c->to, role);
     }
-    net_rewrite_text(c->to, net_rewrite_str(&words));
+    net_rewrite_text(c->to, text_str(&words));
     if (!str_is(role, "assistant"))
         net_rewrite_end(c->to);
     text_free(&words);
@@ -80,7 +80,7 @@ static mpk_status add_result(conversation *c, const json_value *item)
     text words = {0};
     TRY(join(c->x, json_get(item, "output"), &words));
     close_message(c);
-    net_rewrite_result(c->to, word(item, "call_id"), net_rewrite_str(&words));
+    net_rewrite_result(c->to, word(item, "call_id"), text_str(&words));
     text_free(&words);
     return MPK_OK;
 }
@@ -95,7 +95,7 @@ static mpk_status add_reasoning(conversation *c, const json_value *item)
              &words));
     if (words.n) {
         open_assistant(c);
-        net_rewrite_reasoning(c->to, net_rewrite_str(&words));
+        net_rewrite_reasoning(c->to, text_str(&words));
     }
     text_free(&words);
     return MPK_OK;

@@ -1,12 +1,12 @@
-/* net_rewrite.c - the body of a chat, written from a request of another API. */
+/* net_rewrite.c - the body of a chat, written from a request of another API (net_rewrite.h).
+ *
+ * Anthropic's and the Responses API are served in three steps: their body is rewritten here as
+ * that of a chat, the chat is answered, and a dialect writes the answer as that API's.  So what
+ * a parameter means stands in one place, net_request.c; a refusal names it as the client spelled
+ * it (name_own).  Called by net_messages_read.c and net_responses_read.c. */
 #include "net/net_rewrite.h"
 
 #include <stdio.h>
-
-str net_rewrite_str(const text *t)
-{
-    return (str){t->at ? t->at : "", t->n};
-}
 
 mpk_status net_rewrite_check(net_exchange *x, const json_value *body, unsigned endpoint)
 {
@@ -61,10 +61,10 @@ void net_rewrite_call(net_rewrite *w, str id, str name, const json_value *argume
 void net_rewrite_end(net_rewrite *w)
 {
     text_print(&w->messages, ",\"content\":");
-    json_write_str(&w->messages, net_rewrite_str(&w->content));
+    json_write_str(&w->messages, text_str(&w->content));
     if (w->reasoning.n) {
         text_print(&w->messages, ",\"reasoning_content\":");
-        json_write_str(&w->messages, net_rewrite_str(&w->reasoning));
+        json_write_str(&w->messages, text_str(&w->reasoning));
     }
     if (w->calls.n) {
         text_print(&w->messages, ",\"tool_calls\":");
@@ -172,7 +172,7 @@ mpk_status net_rewrite_read(net_exchange *x, net_rewrite *w, net_request *out)
     const json_value *body;
     text_print(&w->body, "}");
     CHECK(x->cx, !w->body.failed, MPK_ENOMEM, "out of memory for a request");
-    TRY(net_completion_hold(x, net_rewrite_str(&w->body)));
+    TRY(net_completion_hold(x, text_str(&w->body)));
     char *copy = arena_copy(&x->arena, w->body.at, w->body.n);
     CHECK(x->cx, copy, MPK_ENOMEM, "out of memory for a request");
     TRY(json_parse(x->cx, &x->arena, (str){copy, w->body.n}, &body));

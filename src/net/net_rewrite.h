@@ -20,8 +20,6 @@ typedef struct net_rewrite {
     unsigned n_renamed;
 } net_rewrite;
 
-/* An empty body is "", not NULL. */
-str net_rewrite_str(const text *t);
 /* The parameters of the other API's body. */
 mpk_status net_rewrite_check(net_exchange *x, const json_value *body, unsigned endpoint);
 /* A message: begin, its parts, end. */

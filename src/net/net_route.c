@@ -108,7 +108,7 @@ static mpk_status check_key(net_exchange *x)
         return MPK_OK;
     const char *given =
         MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
-    /* Anthropic's */
+    /* the header of Anthropic's clients */
     const char *plain = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key");
     if (given && strncasecmp(given, "Bearer ", 7) == 0 && net_keys_find(keys, given + 7, &x->key))
         return MPK_OK;

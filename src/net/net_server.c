@@ -1,4 +1,10 @@
-/* net_server.c - the listening socket and libmicrohttpd's daemon: start, stop. */
+/* net_server.c - the listening socket and libmicrohttpd's daemon: start, stop.
+ *
+ * libmicrohttpd has a thread for each connection; all of them call net_exchange.c with the server
+ * as their argument.  Stopping takes two steps: first new requests are refused while running
+ * answers end (`stopping`), then, after the caller's patience is over, answers are cut off
+ * (`cancelling`).
+ */
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -85,9 +91,9 @@ static void write_url(net_server *s)
              s->options.host, ntohs((uint16_t)port));
 }
 
-/* Each connection is a descriptor: take as many as the system lets us without asking anyone, and
- * keep so few connections that they suffice.  To accept when there are none left would fail again
- * and again. */
+/* Connections at most, as many as are wanted and there are descriptors for; the soft limit of
+ * the process is raised if its hard limit allows.  Without descriptors accept would fail again
+ * and again at full speed. */
 static uint32_t fit_connections(const net_server *s)
 {
     struct rlimit limit;
@@ -131,9 +137,9 @@ static mpk_status start_daemon(mpk_context *cx, net_server *s)
     return MPK_OK;
 }
 
-/* Texts of megabytes take long to cut into tokens: those that cannot fit are known before, by the
- * longest token.  Four times that, since a tokenizer may first make a text shorter (composed
- * letters). */
+/* Bytes of a text that no context can hold, so that megabytes are refused before they are cut
+ * into tokens: every token as long as the longest one, times four, because a tokenizer may first
+ * shorten the text (composed letters). */
 static void measure_tokens(mpk_context *cx, net_server *s)
 {
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(s->engine);

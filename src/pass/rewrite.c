@@ -1,5 +1,11 @@
-/* rewrite.c - the working copy of a tensor program (see rewrite.h).  Everything is linear in the
- * program. */
+/* rewrite.c - the working copy of a tensor program (see rewrite.h); used by the passes that
+ * rewrite operators.
+ *
+ * Operators are only added, never moved or removed: keys give their order, stands_for redirects
+ * the readers of what was replaced, and `uses` counts the readers that are left.  Invariant:
+ * uses[t] is the number of operands and outputs that read t among operators whose own results
+ * are still read, so 0 means that t is dead.  rewrite_end copies what is alive.  Cost: linear in
+ * the program, and a sort at the end. */
 #include "pass/rewrite.h"
 
 #include <stdio.h>
@@ -165,7 +171,8 @@ bool rewrite_is_written(const rewrite *w, ir_tensor_id t, uint32_t first, uint32
     return false;
 }
 
-/* Release the operands of an operator once nothing reads its results. */
+/* Nothing reads t any more: if that holds of all results of its producer, the producer's operands
+ * lose a reader each, and so on. */
 static void release(rewrite *w, ir_tensor_id t)
 {
     ir_op_id producer = w->g->tensors.at[t].producer;

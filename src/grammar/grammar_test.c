@@ -161,6 +161,17 @@ static bool allows(grammar *g, const char *words)
     return fits && may_end;
 }
 
+/* Comments end with their line; after a bar the rule goes on. */
+static void test_comments(void **state)
+{
+    (void)state;
+    grammar *g = make(GRAMMAR_EBNF, "# digits or x\nroot ::= [0-9]+ | # as you like, or | y\n"
+                                    "  \"x\" # the end");
+    assert_true(allows(g, "07") && allows(g, "x"));
+    assert_false(allows(g, "y") || allows(g, "") || allows(g, "1x"));
+    grammar_free(g);
+}
+
 /* Numbers in tenths, low to high, by a schema of these bounds: each number from -most to most, with
  * a digit after the point and, where that is 0, without. */
 static void check_bounds(int64_t low, int64_t high, int64_t most, bool integer)
@@ -241,9 +252,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_masks),   cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_bounds),  cmocka_unit_test(test_comments),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,12 @@
 /* net_limits_test.c - limits of keys: what random clients get in random spans of time, against what
- * the limits promise; and the words in the keys' file.
+ * the limits promise; and the keys' file.
  */
+#include <unistd.h>
+
 #include "check.h"
+#include "base/file.h"
 #include "base/rng.h"
-#include "net/net_limits.h"
+#include "net/net_keys.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -163,11 +166,46 @@ static void test_words(void **state)
         assert_int_equal(net_limits_read(&cx, str_from(bad[i]), &l), MPK_EFORMAT);
 }
 
+/* A file as an editor on any system writes it.  Read again, only the keys that it has now are
+ * valid, and one that was there before keeps its account. */
+static void test_file_of_keys(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    char path[] = "/tmp/mpk_keys_test.XXXXXX";
+    static const char first[] = "# who may ask\r\n\r\n\tann requests-per-minute=5\r\nbob\r\n",
+                      second[] = "bob concurrent=2";
+    const int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    net_keys k = {.path = path};
+    assert_int_equal(pthread_mutex_init(&k.mutex, NULL), 0);
+    net_key *ann, *bob, *again;
+    check_ok(&cx, file_write(&cx, path, first, sizeof first - 1));
+    check_ok(&cx, net_keys_read(&cx, &k));
+    assert_true(net_keys_find(&k, "ann", &ann));
+    assert_true(net_keys_find(&k, "bob", &bob));
+    assert_int_equal(ann->account.limits.requests, 5);
+    assert_false(net_keys_find(&k, "an", &again) || net_keys_find(&k, "", &again) ||
+                 net_keys_find(&k, "#", &again) || net_keys_find(&k, "bob\r", &again));
+    check_ok(&cx, file_write(&cx, path, second, sizeof second - 1));
+    check_ok(&cx, net_keys_read(&cx, &k));
+    assert_false(net_keys_find(&k, "ann", &again));
+    assert_true(net_keys_find(&k, "bob", &again) && again == bob);
+    assert_int_equal(bob->account.limits.concurrent, 2);
+    check_ok(&cx, file_write(&cx, path, "#", 1));
+    check_fails(&cx, MPK_EFORMAT, "no key", net_keys_read(&cx, &k));
+    assert_true(net_keys_find(&k, "bob", &again)); /* as before */
+    unlink(path);
+    net_keys_close(&k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spans),   cmocka_unit_test(test_rest),  cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_answers), cmocka_unit_test(test_words),
+        cmocka_unit_test(test_spans), cmocka_unit_test(test_rest),
+        cmocka_unit_test(test_edges), cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_words), cmocka_unit_test(test_file_of_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

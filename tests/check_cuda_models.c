@@ -286,44 +286,63 @@ static mpk_status say_silence(mpk_context *cx, machine *m, const uint32_t *count
          (unsigned long long)before.n_steps, (unsigned long long)after.n_steps);
 }
 
+/* The requests first <= r < first + n, by the ids that they were given. */
+typedef struct served {
+    uint64_t ids[REQUESTS];
+    uint32_t counts[REQUESTS]; /* tokens that have come */
+    uint32_t first, n, answer;
+} served;
+
+/* Note a token with its request.  Returns 1 if it ends that. */
+static uint32_t note_token(served *s, const rt_token *t, int32_t tokens[REQUESTS][ANSWER])
+{
+    uint32_t r = s->first;
+    while (r < s->first + s->n && s->ids[r] != t->id)
+        r++;
+    if (r == s->first + s->n)
+        return 0;
+    if (t->token >= 0 && s->counts[r] < s->answer)
+        tokens[r][s->counts[r]++] = t->token;
+    return t->reason != RT_GOING;
+}
+
+static mpk_status submit_all(mpk_context *cx, model_bed *bed, uint64_t seed, served *s)
+{
+    for (uint32_t r = s->first; r < s->first + s->n; r++) {
+        int32_t prompt[40];
+        for (uint32_t i = 0; i < 40; i++)
+            prompt[i] = (int32_t)(rng_u64(seed + r, i) % 1003);
+        machine_request q = {.tokens = prompt,
+                             .n_tokens = 3 + 11 * r,
+                             .max_tokens = s->answer,
+                             .top_p = 1,
+                             .drafts = DRAFTS};
+        TRY(machine_submit(cx, bed->m, &q, &s->ids[r]));
+    }
+    return MPK_OK;
+}
+
 /* `together` requests at a time; each alone and among others must get the same tokens. */
 static mpk_status serve(mpk_context *cx, model_bed *bed, uint64_t seed, uint32_t n,
                         uint32_t together, uint32_t answer, int32_t tokens[REQUESTS][ANSWER])
 {
     const uint64_t limit_ns = DRAIN_SECONDS * 1000000000ull * checks->patience;
-    uint32_t counts[REQUESTS] = {0};
-    for (uint32_t first = 0; first < n; first += together) {
-        uint64_t ids[REQUESTS];
-        uint32_t open = 0;
-        for (uint32_t r = first; r < first + together; r++, open++) {
-            int32_t prompt[40];
-            for (uint32_t i = 0; i < 40; i++)
-                prompt[i] = (int32_t)(rng_u64(seed + r, i) % 1003);
-            machine_request q = {.tokens = prompt,
-                                 .n_tokens = 3 + 11 * r,
-                                 .max_tokens = answer,
-                                 .top_p = 1,
-                                 .drafts = DRAFTS};
-            TRY(machine_submit(cx, bed->m, &q, &ids[r]));
-        }
-        while (open) {
+    served s = {.n = together, .answer = answer};
+    for (; s.first < n; s.first += together) {
+        TRY(submit_all(cx, bed, seed, &s));
+        for (uint32_t open = together; open;) {
             rt_token out[16];
             uint32_t got;
             TRY(machine_drain(cx, bed->m, out, 16, limit_ns, &got));
             if (!got)
-                return say_silence(cx, bed->m, counts, first, together, limit_ns);
+                return say_silence(cx, bed->m, s.counts, s.first, together, limit_ns);
             for (uint32_t i = 0; i < got; i++)
-                for (uint32_t r = first; r < first + together; r++)
-                    if (ids[r] == out[i].id) {
-                        if (out[i].token >= 0 && counts[r] < answer)
-                            tokens[r][counts[r]++] = out[i].token;
-                        open -= out[i].reason != RT_GOING;
-                    }
+                open -= note_token(&s, &out[i], tokens);
         }
     }
     for (uint32_t r = 0; r < n; r++)
-        CHECK(cx, counts[r] == answer, MPK_EVERIFY, "request %u got %u tokens of %u", r, counts[r],
-              answer);
+        CHECK(cx, s.counts[r] == answer, MPK_EVERIFY, "request %u got %u tokens of %u", r,
+              s.counts[r], answer);
     return MPK_OK;
 }
 

@@ -218,9 +218,8 @@ typedef struct mpk_engine_options {
      * of an answer. */
     uint32_t no_prefix_cache;
     /* Peers that share the model, 1 to 16: each holds and multiplies its part of the weights and of
-     * the KV cache (docs/gpus.md); 0: 1.  On the CPU they are groups of threads.  Programs for
-     * several GPUs, from `device` on, can be compiled and inspected; to run them is
-     * MPK_EUNSUPPORTED, as requests have stopped on hardware. */
+     * the KV cache (docs/gpus.md); 0: 1.  On the CPU they are groups of threads, else the GPUs of
+     * one host from `device` on, of one kind and linked by NVLink; otherwise MPK_EUNSUPPORTED. */
     uint32_t gpus;
     /* Speculation: a request that decodes may have drafts, tokens that are guessed, in a step
      * beside its last token.  Each place draws with its own random number, and a draft stands if it

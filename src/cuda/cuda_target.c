@@ -239,11 +239,6 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
                         const target_start *s, machine **out)
 {
     const mpk_engine_options *o = s->options;
-    /* check_cuda starts such machines itself: that is where they become right */
-    CHECK(cx, image->block->n_peers == 1, MPK_EUNSUPPORTED,
-          "a model on %u GPUs does not run yet: requests have stopped without an error "
-          "(docs/gpus.md); use one GPU, or --device=cpu",
-          image->block->n_peers);
     cuda_options options = {
         .device = d->index,
         .mode = mode_of(o),

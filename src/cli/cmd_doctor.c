@@ -52,16 +52,19 @@ static double number(const json_value *object, const char *key)
 static void look_at_processor(report *r, const json_value *machine)
 {
     const json_value *features = json_get(machine, "features"), *isa = json_get(machine, "isa");
-    const str code = isa ? isa->text : STR("");
-    str found = STR("no vector instructions that mpk knows");
-    const char *advice = "every model runs, but slowly: use a processor with AVX2 or AVX-512";
-    if (features && features->text.n) {
+    str found = STR("no vector instructions that mpk knows"), code = STR("portable code runs");
+    const char *runs = "";
+    const char *advice =
+        "every model runs, but slowly: fast code is for x86-64 with AVX2 or AVX-512";
+    if (features && features->text.n)
         found = features->text;
+    if (isa && !str_is(isa->text, "none")) {
+        runs = "the code that runs is for ";
+        code = isa->text;
         advice = NULL;
     }
-    add_finding(r, "processor", advice,
-                "%.0f processors for this process; %.*s; the code that runs is for %.*s",
-                number(machine, "processors"), STR_ARG(found), STR_ARG(code));
+    add_finding(r, "processor", advice, "%.0f processors for this process; %.*s; %s%.*s",
+                number(machine, "processors"), STR_ARG(found), runs, STR_ARG(code));
 }
 
 static void look_at_memory(report *r, const json_value *machine)

@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include "cpu/body.h"
@@ -40,6 +43,11 @@ static uint32_t detect(void)
         if (__builtin_cpu_supports("avx512bf16"))
             f |= CPU_AVX512_BF16;
     }
+#elif defined(__aarch64__)
+    const unsigned long has = getauxval(AT_HWCAP), more = getauxval(AT_HWCAP2);
+    f |= has & HWCAP_ASIMD ? CPU_NEON : 0;
+    f |= has & HWCAP_ASIMDDP ? CPU_NEON_DOT : 0;
+    f |= more & HWCAP2_I8MM ? CPU_NEON_I8MM : 0;
 #endif
     return f;
 }
@@ -53,7 +61,7 @@ static const struct {
     {"avx2", CPU_AVX2},
     {"avxvnni", CPU_AVX2 | CPU_AVX_VNNI},
     {"avx512", CPU_AVX2 | CPU_AVX_VNNI | CPU_AVX512},
-    {"avx512vnni", CPU_AVX2 | CPU_AVX_VNNI | CPU_AVX512 | CPU_AVX512_VNNI | CPU_AVX512_BF16},
+    {"avx512vnni", ~0u},
 };
 enum { LEVELS = sizeof levels / sizeof *levels };
 

@@ -95,7 +95,10 @@ static mpk_status report(mpk_context *cx, text *t)
                 {CPU_AVX_VNNI, "AVX-VNNI"},
                 {CPU_AVX512, "AVX-512"},
                 {CPU_AVX512_VNNI, "AVX-512 VNNI"},
-                {CPU_AVX512_BF16, "AVX-512 BF16"}};
+                {CPU_AVX512_BF16, "AVX-512 BF16"},
+                {CPU_NEON, "NEON"},
+                {CPU_NEON_DOT, "NEON dot products"},
+                {CPU_NEON_I8MM, "NEON I8MM"}};
     TRY(cpu_check_isa(cx));
     uint32_t features = cpu_features();
     text_print(t, "\"features\": \"");

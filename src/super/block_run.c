@@ -225,6 +225,12 @@ static mpk_status do_multiply(runner *r, const block_step *s)
     return MPK_OK;
 }
 
+/* Of an unknown test both answers come, so that both sides of a choice are stored. */
+static bool gives_truth(const map_function *f)
+{
+    return f->rule == MAP_TEST || f->rule == MAP_FLOAT_TEST || f->rule == MAP_LOGIC;
+}
+
 static field call(const runner *r, const map_step *m, const field *x)
 {
     const map_function *f = &map_functions[m->number];
@@ -245,7 +251,9 @@ static field call(const runner *r, const map_step *m, const field *x)
     if (strcmp(f->name, "exp") == 0)
         return field_exp(x[0], r->root);
     uint64_t name = hash_bytes(f->name, strlen(f->name), 0);
-    return field_unknown(strcmp(f->name, "max") == 0 ? name ^ r->run->shift : name, x, f->arity);
+    const field y =
+        field_unknown(strcmp(f->name, "max") == 0 ? name ^ r->run->shift : name, x, f->arity);
+    return gives_truth(f) ? field_of(y.p & 1) : y;
 }
 
 static field value_of(const runner *r, const map_step *s, const field *x, const field *of)

@@ -145,6 +145,32 @@ static void test_windows(void **state)
     }
 }
 
+/* Choices and max behind a product: both sides of a choice count, wherever an operand is read. */
+static void test_ends(void **state)
+{
+    static const char *const ends[] = {"max(x0 * x1 + x2, 0)", "where(x0 * x1 <= x2, 0.0, x0)",
+                                       "t0 = x0 + x1; where(t0 <= 0, 0.0, t0 * x2)"};
+    (void)state;
+    for (int round = 0; round < 9; round++) {
+        super_choice choice;
+        block_program region, wrong;
+        super_product s =
+            product_of(20 + (int64_t)draw(60), 20 + (int64_t)draw(60), 40, IR_BF16, draw(2));
+        s.expression = ends[round % 3];
+        s.n_more = 2;
+        s.more[0] = (block_operand){.name = "line", .dtype = IR_F32, .stride = {1, 0, 0}};
+        s.more[1] = (block_operand){.name = "r", .dtype = IR_BF16, .stride = {s.columns, 1, 0}};
+        choose(&s, &choice);
+        super_region_of_product(&s, &region);
+        wrong = choice.program;
+        wrong.operands[2 + draw(2)].stride[SUPER_M]++;
+        assert_int_equal(super_prove(&cx, &region, &wrong, draw(UINT64_MAX)), MPK_EVERIFY);
+        wrong = choice.program;
+        wrong.operands[draw(2)].stride[SUPER_K]++;
+        assert_int_equal(super_prove(&cx, &region, &wrong, draw(UINT64_MAX)), MPK_EVERIFY);
+    }
+}
+
 /* ---- attention ---- */
 
 static super_attention attention_of(int64_t rows, int64_t keys, int64_t width, bool causal,
@@ -388,7 +414,7 @@ int main(void)
         cmocka_unit_test(test_fields),    cmocka_unit_test(test_choices),
         cmocka_unit_test(test_gate),      cmocka_unit_test(test_wrong_programs),
         cmocka_unit_test(test_attention), cmocka_unit_test(test_wrong_attention),
-        cmocka_unit_test(test_windows)};
+        cmocka_unit_test(test_windows),   cmocka_unit_test(test_ends)};
     base_seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

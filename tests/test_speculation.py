@@ -155,7 +155,8 @@ def test_bench_plants_drafts(folder):
     out, _ = support.mpk(*options, "--speculate=ngram:4", "--planted", 1)
     result = json.loads(out)
     assert result["acceptance"] == 1 and result["accepted_tokens"] == result["drafted_tokens"] > 60
-    assert result["gain"] > 0 and result["plain_decode_tokens_per_s"] > 0
+    for figure in ("gain", "plain_decode_tokens_per_s"):  # null where the host saw a whole answer at once
+        assert result[figure] is None or result[figure] > 0
     for share in (0.7, 0.03):
         out, _ = support.mpk(*options, "--speculate=ngram:4:1", "--planted", share, "--batch", 3)
         assert json.loads(out)["acceptance"] < 1

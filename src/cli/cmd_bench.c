@@ -311,6 +311,16 @@ static double gain_of(const bench *b)
     return quantile(&b->decode_rate, 0.5) / quantile(&b->plain_rate, 0.5);
 }
 
+/* null: all tokens of an answer came in one look, so that there is no time between them. */
+static void print_gain(const bench *b)
+{
+    if (b->plain_rate.n && b->decode_rate.n)
+        printf(", \"plain_decode_tokens_per_s\": %.3f, \"gain\": %.4f",
+               quantile(&b->plain_rate, 0.5), gain_of(b));
+    else
+        printf(", \"plain_decode_tokens_per_s\": null, \"gain\": null");
+}
+
 /* Times are medians of the counted runs unless named otherwise; docs/performance.md says what each
  * is. */
 static void print_json(const bench *b, const mpk_engine_facts *facts)
@@ -340,9 +350,8 @@ static void print_json(const bench *b, const mpk_engine_facts *facts)
     if (facts->drafted_tokens)
         printf(", \"acceptance\": %.4f",
                (double)facts->accepted_tokens / (double)facts->drafted_tokens);
-    if (b->plain_rate.n && b->decode_rate.n)
-        printf(", \"plain_decode_tokens_per_s\": %.3f, \"gain\": %.4f",
-               quantile(&b->plain_rate, 0.5), gain_of(b));
+    if (b->n_planted)
+        print_gain(b);
     printf(", \"profile\": %s}\n", b->profile ? b->profile : "null");
 }
 

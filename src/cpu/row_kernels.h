@@ -209,11 +209,12 @@ static void argmax_partial_run(const op_call *call, const ir_box *box, void *scr
     int64_t parts = call->attributes[0].i, columns = x->dims[1];
     for (int64_t r = box->lo[0]; r < box->hi[0]; r++)
         for (int64_t p = box->lo[1]; p < box->hi[1]; p++) {
-            int64_t first = columns * p / parts, at[2] = {r, p};
+            int64_t first = columns * p / parts;
             int64_t best = largest(x, r * x->stride[0], first, columns * (p + 1) / parts);
-            ((float *)value->data)[walk_offset(value, at)] =
+            ((float *)value->data)[r * value->stride[0] + p * value->stride[1]] =
                 best < 0 ? NAN : ((const float *)x->data)[r * x->stride[0] + best];
-            ((int32_t *)index->data)[walk_offset(index, at)] = (int32_t)(best < 0 ? first : best);
+            ((int32_t *)index->data)[r * index->stride[0] + p * index->stride[1]] =
+                (int32_t)(best < 0 ? first : best);
         }
 }
 

@@ -68,8 +68,10 @@ def open_llm(folder, **options):
 def test_requests_grow_are_put_back_and_may_leave(folder):
     """Answers of random length, some cancelled, in a quarter of the room that they would reserve."""
     import mpk
-    params = [mpk.SamplingParams(max_tokens=RANDOM.choice([3, 80, 150]), temperature=1, seed=i, ignore_eos=True)
-              for i in range(24)]
+    # The first eight run together; each of them grows to at least three pages, and the eight pages there are hold
+    # two such requests: some are put back whatever the random lengths.
+    lengths = [150] * 8 + [RANDOM.choice([3, 80, 150]) for _ in range(16)]
+    params = [mpk.SamplingParams(max_tokens=n, temperature=1, seed=i, ignore_eos=True) for i, n in enumerate(lengths)]
     prompts = [RANDOM.choice(STORIES)[:RANDOM.choice([10, 70, 100])] for _ in params]
     with open_llm(folder, prefix_cache=False, kv_tokens=4096) as llm:
         plain = [a.token_ids for a in llm.generate(prompts, params)]

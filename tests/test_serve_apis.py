@@ -266,6 +266,10 @@ PARAMETERS = {
         "thinking_forced_open": (True, REFUSED), "echo": (True, REFUSED), "task": ("query", REFUSED),
         "return_prompt_text": (True, REFUSED), "max_dynamic_patch": (1, REFUSED), "min_dynamic_patch": (1, REFUSED),
         "use_audio_in_video": (True, REFUSED)},
+    "/completion": {
+        **SHARED, "n_probs": (2, WORKS), "return_tokens": (True, WORKS), "logprobs": (2, REFUSED),
+        "prompt_logprobs": (1, REFUSED), "return_token_ids": (True, REFUSED),
+        "return_tokens_as_token_ids": (True, REFUSED)},
     "/v1/responses": {
         "temperature": (0.5, WORKS), "top_p": (0.9, WORKS), "top_k": (5, WORKS), "min_p": (0.1, WORKS),
         "seed": (7, WORKS), "stream": (False, WORKS), "tool_choice": ("none", WORKS), "tools": ([FUNCTION], WORKS),
@@ -288,6 +292,7 @@ PARAMETERS = {
 }
 BODIES = {"/v1/completions": {"prompt": "in the", "max_tokens": 3},
           "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 3, **TEMPLATE},
+          "/completion": {"prompt": "in the", "n_predict": 3},
           "/v1/responses": {"input": "in the", "max_output_tokens": 3, **TEMPLATE},
           "/v1/messages": {"messages": MESSAGES, "max_tokens": 3, **TEMPLATE}}
 

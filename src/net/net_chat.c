@@ -1,5 +1,5 @@
 /* net_chat.c - /v1/chat/completions: messages -> a prompt by the model's chat template -> an answer
- * in parts. */
+ * in parts; and llama-server's /apply-template, which shows the prompt. */
 #include "net/net_calls.h"
 #include "net/net_exchange.h"
 
@@ -131,6 +131,27 @@ mpk_status net_chat_count(net_exchange *x, const net_request *q, size_t *n_token
     mpk_free(ids);
     text_free(&prompt);
     return status;
+}
+
+mpk_status net_chat_show_prompt(net_exchange *x, const char *path)
+{
+    const mpk_request_options suggested = net_completion_suggested(x);
+    const json_value *body;
+    net_request q;
+    text prompt = {0}, reply = {0};
+    bool told;
+    (void)path;
+    TRY(net_completion_open(x, &body));
+    TRY(net_request_read_chat(x->cx, &x->arena, body, &suggested, &q, &x->refusal));
+    mpk_status status = make_prompt(x, &q, &prompt, &told);
+    text_print(&reply, "{\"prompt\":");
+    json_write_str(&reply, text_str(&prompt));
+    text_print(&reply, "}");
+    text_free(&prompt);
+    if (status != MPK_OK)
+        text_free(&reply);
+    TRY(status);
+    return net_reply_json(x, &reply);
 }
 
 mpk_status net_chat_run(net_exchange *x, const char *path)

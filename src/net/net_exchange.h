@@ -58,6 +58,8 @@ typedef struct net_answer net_answer;
 typedef struct net_dialect {
     const char *id_prefix;
     bool is_chat; /* answers are in parts */
+    /* Log probabilities are a list of entries, as of a chat, which also have the tokens' ids. */
+    bool names_ids;
     void (*write_document)(net_exchange *x, text *to);
     /* What has come of answer `index`, if anything has. */
     void (*write_news)(net_exchange *x, net_answer *a, uint32_t index, text *to);
@@ -67,11 +69,11 @@ typedef struct net_dialect {
     const char *ping; /* an event that says nothing */
 } net_dialect;
 
-/* Log probabilities that no document and no event has yet: JSON without brackets; of a chat only
- * the first. */
+/* Log probabilities that no document and no event has yet: JSON without brackets; of a chat, and of
+ * llama-server's completions, only the first. */
 typedef struct net_probs {
     text tokens, values, tops, offsets;
-    size_t offset; /* bytes of the tokens so far */
+    size_t offset; /* characters of the tokens so far */
     text prompt;   /* vLLM's prompt_logprobs, with its brackets */
 } net_probs;
 
@@ -87,7 +89,10 @@ struct net_answer {
     bool begun;      /* its role was sent */
     bool told;       /* its end was sent */
     uint32_t n_calls_sent;
-    size_t n_tokens, n_prompt;
+    size_t n_tokens, n_prompt, n_cached;
+    /* Of an answer that has ended: computing its prompt, until its first token, and from that to
+     * its last. */
+    uint64_t prompt_ns, decode_ns;
     double score; /* with best_of: mean log probability of its tokens */
     net_probs probs;
     const char *stopped_by; /* the stop text that ended it; NULL: none */
@@ -235,6 +240,14 @@ mpk_status net_route_run(net_exchange *x, const char *path);
 /* The error of a reply, in the words of the API that the path belongs to. */
 void net_route_write_error(const net_exchange *x, text *to);
 
+/* ---- net_tokens.c ---- */
+
+/* Token ids that grow in the arena of the exchange. */
+typedef VEC(int32_t) net_ids;
+mpk_status net_ids_add(net_exchange *x, net_ids *to, int32_t id);
+/* Append the tokens of a text; special: with those around it that the tokenizer asks for. */
+mpk_status net_ids_add_text(net_exchange *x, net_ids *to, str words, bool special);
+
 /* ---- the handlers ---- */
 
 mpk_status net_facts_models(net_exchange *x, const char *path);
@@ -248,6 +261,8 @@ mpk_status net_tokens_encode(net_exchange *x, const char *path);
 mpk_status net_tokens_decode(net_exchange *x, const char *path);
 mpk_status net_completion_run(net_exchange *x, const char *path);
 mpk_status net_chat_run(net_exchange *x, const char *path);
+mpk_status net_chat_show_prompt(net_exchange *x, const char *path);
+mpk_status net_llama_run(net_exchange *x, const char *path);
 mpk_status net_messages_run(net_exchange *x, const char *path);
 mpk_status net_messages_count(net_exchange *x, const char *path);
 mpk_status net_responses_run(net_exchange *x, const char *path);
@@ -299,6 +314,8 @@ uint32_t net_work_context(const net_server *s);
 /* ---- net_document.c: answers as OpenAI's documents, net_chunk.c: as its events ---- */
 
 extern const net_dialect net_dialect_completion, net_dialect_chat;
+/* llama-server's, of /completion and of /infill (net_llama.c) */
+extern const net_dialect net_dialect_llama;
 void net_document_write(net_exchange *x, text *to);
 void net_chunk_write_news(net_exchange *x, net_answer *a, uint32_t index, text *to);
 void net_chunk_write_end(net_exchange *x, text *to);

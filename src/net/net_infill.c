@@ -25,7 +25,7 @@ typedef struct filler {
     net_exchange *x;
     const mpk_tokenizer *tokenizer;
     int32_t marks[FIM_TOKENS];
-    VEC(int32_t) ids; /* in the arena of the exchange */
+    net_ids ids;
 } filler;
 
 /* The token of this text; false: there is none. */
@@ -56,29 +56,11 @@ static mpk_status find_marks(filler *f)
         "the model fills no gaps: its tokenizer has no tokens such as <|fim_prefix|>");
 }
 
-static mpk_status add_token(filler *f, int32_t id)
-{
-    PUSH(f->x->cx, &f->x->arena, &f->ids, id);
-    return MPK_OK;
-}
-
-static mpk_status add_text(filler *f, str words, bool special)
-{
-    int32_t *ids;
-    size_t n;
-    TRY(mpk_tokenize(f->x->cx, f->tokenizer, words.n ? words.at : "", words.n, special, &ids, &n));
-    mpk_status status = MPK_OK;
-    for (size_t i = 0; i < n && status == MPK_OK; i++)
-        status = add_token(f, ids[i]);
-    mpk_free(ids);
-    return status;
-}
-
 /* The token before every text, if the model asks for one. */
 static mpk_status add_begin(filler *f)
 {
     const size_t n = f->ids.n;
-    TRY(add_text(f, STR(""), true));
+    TRY(net_ids_add_text(f->x, &f->ids, STR(""), true));
     f->ids.n = f->ids.n > n ? n + 1 : n; /* without what ends a text */
     return MPK_OK;
 }
@@ -94,13 +76,13 @@ static mpk_status add_extra(filler *f, const json_value *extra, size_t i)
             "'input_extra': item %zu is not {\"filename\": ..., \"text\": ...} with texts", i);
     TRY(find_token(f->x, f->tokenizer, file_mark, &mark, &found));
     if (!found)
-        TRY(add_text(f, STR(snippet_mark), false));
+        TRY(net_ids_add_text(f->x, &f->ids, STR(snippet_mark), false));
     else {
-        TRY(add_token(f, mark));
-        TRY(add_text(f, name ? name->text : STR("file"), false));
-        TRY(add_text(f, STR("\n"), false));
+        TRY(net_ids_add(f->x, &f->ids, mark));
+        TRY(net_ids_add_text(f->x, &f->ids, name ? name->text : STR("file"), false));
+        TRY(net_ids_add_text(f->x, &f->ids, STR("\n"), false));
     }
-    return add_text(f, words->text, false);
+    return net_ids_add_text(f->x, &f->ids, words->text, false);
 }
 
 mpk_status net_infill_ids(net_exchange *x, const net_gap *gap, const int32_t **ids, size_t *n)
@@ -119,89 +101,16 @@ mpk_status net_infill_ids(net_exchange *x, const net_gap *gap, const int32_t **i
     TRY(add_begin(&f));
     for (size_t i = 0; gap->extras && i < gap->extras->n; i++)
         TRY(add_extra(&f, &gap->extras->items[i], i));
-    TRY(add_token(&f, f.marks[FIM_PREFIX]));
-    TRY(add_text(&f, gap->before, false));
-    TRY(add_token(&f, f.marks[FIM_SUFFIX]));
-    TRY(add_text(&f, gap->after, false));
-    TRY(add_token(&f, f.marks[FIM_MIDDLE]));
-    TRY(add_text(&f, gap->begun, false));
+    TRY(net_ids_add(f.x, &f.ids, f.marks[FIM_PREFIX]));
+    TRY(net_ids_add_text(f.x, &f.ids, gap->before, false));
+    TRY(net_ids_add(f.x, &f.ids, f.marks[FIM_SUFFIX]));
+    TRY(net_ids_add_text(f.x, &f.ids, gap->after, false));
+    TRY(net_ids_add(f.x, &f.ids, f.marks[FIM_MIDDLE]));
+    TRY(net_ids_add_text(f.x, &f.ids, gap->begun, false));
     *ids = f.ids.at;
     *n = f.ids.n;
     return MPK_OK;
 }
-
-/* ---- the answer, as llama-server writes it ---- */
-
-static const char *stop_type(const net_answer *a)
-{
-    if (a->finish == MPK_FINISH_LENGTH)
-        return "limit";
-    return a->stopped_by ? "word" : "eos";
-}
-
-/* What has come, and at the end how it ended; empties the content. */
-static void write_members(const net_exchange *x, net_answer *a, uint32_t index, text *to)
-{
-    text_print(to, "{\"index\":%u,\"content\":", index);
-    json_write_str(to, text_str(&a->content));
-    a->content.n = 0;
-    text_print(to,
-               ",\"tokens\":[],\"id_slot\":%u,\"stop\":%s,\"tokens_predicted\":%zu,\"tokens_"
-               "evaluated\":%zu",
-               index, a->request ? "false" : "true", a->n_tokens, a->n_prompt);
-    if (!a->request) {
-        text_print(to, ",\"model\":");
-        json_write_str(to, str_from(x->server->options.model_name));
-        text_print(to, ",\"stop_type\":\"%s\",\"stopping_word\":", stop_type(a));
-        json_write_str(to, str_from(a->stopped_by ? a->stopped_by : ""));
-        text_print(to, ",\"tokens_cached\":%zu,\"truncated\":false", x->work.n_cached);
-    }
-    text_print(to, "}");
-}
-
-static void write_document(net_exchange *x, text *to)
-{
-    const bool many = x->work.n > 1;
-    text_print(to, many ? "[" : "");
-    for (uint32_t i = 0; i < x->work.n; i++) {
-        text_print(to, i ? "," : "");
-        write_members(x, &x->work.answers[i], i, to);
-    }
-    text_print(to, many ? "]" : "");
-}
-
-static void write_news(net_exchange *x, net_answer *a, uint32_t index, text *to)
-{
-    if (a->told || (a->request && !a->content.n))
-        return;
-    text_print(to, "data: ");
-    write_members(x, a, index, to);
-    text_print(to, "\n\n");
-    a->told = !a->request;
-}
-
-/* The last answer's last event says that it has ended. */
-static void write_end(net_exchange *x, text *to)
-{
-    (void)x;
-    (void)to;
-}
-
-static void write_failure(net_exchange *x, text *to)
-{
-    text_print(to, "error: ");
-    net_reply_write_error(x, to);
-    text_print(to, "\n\n");
-}
-
-static const net_dialect dialect = {
-    .id_prefix = "infill-",
-    .write_document = write_document,
-    .write_news = write_news,
-    .write_end = write_end,
-    .write_failure = write_failure,
-    .ping = ": still at work\n\n",
-};
 
 /* ---- the request ---- */
 
@@ -243,9 +152,10 @@ mpk_status net_infill_run(net_exchange *x, const char *path)
     (void)path;
     TRY(net_completion_open(x, &body));
     TRY(read_gap(x, body, &gap));
-    TRY(net_request_read_infill(x->cx, &x->arena, body, &suggested, &q, &x->refusal));
+    TRY(net_request_read_llama(x->cx, &x->arena, body, NET_FOR_INFILL, &suggested, &q,
+                               &x->refusal));
     TRY(net_infill_ids(x, &gap, &prompt.ids, &prompt.n_ids));
-    TRY(net_work_open(x, &q, &dialect, 1));
+    TRY(net_work_open(x, &q, &net_dialect_llama, 1));
     TRY(net_work_submit(x, &q, 0, &prompt));
     return net_completion_answer(x, &q);
 }

@@ -9,7 +9,7 @@
 #include "base/str.h"
 #include "mpk/mpk.h"
 
-enum { NET_MAX_BUCKETS = 20, NET_ENDPOINTS = 20, NET_FINISHES = MPK_FINISH_ERROR + 1 };
+enum { NET_MAX_BUCKETS = 20, NET_ENDPOINTS = 22, NET_FINISHES = MPK_FINISH_ERROR + 1 };
 
 typedef struct net_histogram {
     /* each alone, not added up; the last: above every bound */

@@ -6,7 +6,7 @@
 
 /* What a parameter comes to. */
 typedef enum kind {
-    READ,    /* net_request.c reads it */
+    READ,    /* a reader of requests reads it */
     INERT,   /* it changes no answer of this server: any value is taken */
     REFUSED, /* refused when its value asks for something */
 } kind;
@@ -24,8 +24,10 @@ typedef struct parameter {
     const char *why; /* of REFUSED */
 } parameter;
 
-#define BOTH (NET_FOR_COMPLETION | NET_FOR_CHAT | NET_FOR_INFILL)
+#define OPENAI (NET_FOR_COMPLETION | NET_FOR_CHAT)
+#define BOTH (OPENAI | LLAMA)
 #define GAPS NET_FOR_INFILL
+#define LLAMA (NET_FOR_LLAMA | NET_FOR_INFILL)
 #define VECTORS NET_FOR_VECTORS
 #define ITEMS NET_FOR_RESPONSES
 #define BLOCKS NET_FOR_MESSAGES
@@ -57,7 +59,7 @@ static const char sampler[] = "the kernel draws tokens in other ways (docs/serve
 static const parameter parameters[] = {
     /* OpenAI */
     READS("model", BOTH),
-    READS("prompt", NET_FOR_COMPLETION | GAPS),
+    READS("prompt", NET_FOR_COMPLETION | LLAMA),
     READS("messages", NET_FOR_CHAT),
     READS("temperature", BOTH),
     READS("top_p", BOTH),
@@ -70,8 +72,9 @@ static const parameter parameters[] = {
     READS("max_completion_tokens", NET_FOR_CHAT),
     READS("echo", NET_FOR_COMPLETION),
     READS("best_of", NET_FOR_COMPLETION),
-    REFUSES("best_of", NET_FOR_CHAT | GAPS, 1, "completions have it"),
-    READS("logprobs", BOTH),
+    REFUSES("best_of", NET_FOR_CHAT | LLAMA, 1, "completions have it"),
+    READS("logprobs", OPENAI),
+    REFUSES("logprobs", LLAMA, 0, "give 'n_probs'"),
     READS("response_format", BOTH),
     READS("tools", NET_FOR_CHAT),
     READS("tool_choice", NET_FOR_CHAT),
@@ -156,7 +159,7 @@ static const parameter parameters[] = {
     REFUSES("custom_logit_processor", BOTH, 0, no_plugins),
     REFUSES("custom_params", BOTH, 0, no_plugins),
     READS("prompt_logprobs", NET_FOR_COMPLETION | NET_FOR_CHAT),
-    REFUSES("prompt_logprobs", GAPS, OVER_0, "completions have it"),
+    REFUSES("prompt_logprobs", LLAMA, FROM_0, "completions have it"),
     READS("structured_outputs", BOTH),
     READS("guided_json", BOTH),
     READS("guided_regex", BOTH),
@@ -169,8 +172,8 @@ static const parameter parameters[] = {
     REFUSES("lora_path", BOTH, 0, one_model),
     READS("return_tokens_as_token_ids", NET_FOR_COMPLETION | NET_FOR_CHAT),
     READS("return_token_ids", NET_FOR_COMPLETION | NET_FOR_CHAT),
-    REFUSES("return_tokens_as_token_ids", GAPS, 0, no_extras),
-    REFUSES("return_token_ids", GAPS, 0, no_extras),
+    REFUSES("return_tokens_as_token_ids", LLAMA, 0, no_extras),
+    REFUSES("return_token_ids", LLAMA, 0, "give 'return_tokens'"),
     REFUSES("return_hidden_states", BOTH, 0, no_extras),
     REFUSES("kv_transfer_params", BOTH, 0, no_plugins),
     REFUSES("vllm_xargs", BOTH, 0, no_plugins),
@@ -232,13 +235,15 @@ static const parameter parameters[] = {
     READS("input_extra", GAPS),
     READS("grammar", BOTH),
     READS("json_schema", BOTH),
-    REFUSES("n_probs", BOTH, 0, probabilities),
+    READS("n_probs", LLAMA),
+    REFUSES("n_probs", OPENAI, 0, probabilities),
     REFUSES("post_sampling_probs", BOTH, 0, probabilities),
     REFUSES("n_indent", BOTH, 0, "lines end where the model ends them"),
     REFUSES("n_keep", BOTH, 0, "a context that is full ends the answer"),
     REFUSES("n_discard", BOTH, 0, "a context that is full ends the answer"),
     REFUSES("t_max_predict_ms", BOTH, OVER_0, "give 'max_tokens'"),
-    REFUSES("return_tokens", BOTH, 0, no_extras),
+    READS("return_tokens", LLAMA),
+    REFUSES("return_tokens", OPENAI, 0, "give 'return_token_ids'"),
     REFUSES("timings_per_token", BOTH, 0, no_extras),
     REFUSES("return_progress", BOTH, 0, no_extras),
     REFUSES("response_fields", BOTH, 0, no_extras),

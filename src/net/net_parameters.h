@@ -20,6 +20,7 @@ enum {
     NET_FOR_MESSAGES = 8,
     NET_FOR_INFILL = 16,
     NET_FOR_VECTORS = 32, /* embeddings, scores, ranks */
+    NET_FOR_LLAMA = 64,   /* llama-server's own completion */
     NET_IGNORED_BYTES = 256,
 };
 

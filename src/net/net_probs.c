@@ -1,10 +1,10 @@
 /* net_probs.c - log probabilities of an answer's tokens, as OpenAI's documents and events have
  * them, and of its prompt, as vLLM's have.
  *
- * A chat has a list of entries; a completion has four lists beside each other, which begin with the
- * prompt if that is echoed.  What has come is kept as JSON until a document or an event takes it.
- * vLLM's list for the prompt has an object for each token: the ids of the token and of the most
- * probable ones, with their ranks.
+ * A chat, and llama-server's completion, has a list of entries; a completion has four lists beside
+ * each other, which begin with the prompt if that is echoed.  What has come is kept as JSON until a
+ * document or an event takes it.  vLLM's list for the prompt has an object for each token: the ids
+ * of the token and of the most probable ones, with their ranks.
  */
 #include <math.h>
 
@@ -35,6 +35,15 @@ static bool is_whole(str bytes)
     return !memmem(bytes.at, bytes.n, "\xef\xbf\xbd", 3);
 }
 
+/* How many code points a text has. */
+static size_t count_characters(str words)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < words.n; i++)
+        n += ((unsigned char)words.at[i] & 0xc0) != 0x80;
+    return n;
+}
+
 /* Such a token is called by its id, as vLLM does: several of them would have one name.  So are all
  * where the request asks for it. */
 static void write_name(const net_exchange *x, int32_t token, str bytes, text *to)
@@ -50,14 +59,18 @@ static void separate(text *to)
     text_add(to, ",", to->n > 0);
 }
 
-/* {"token":...,"logprob":...,"bytes":[...] without its closing brace */
+/* {"token":...,"logprob":...,"bytes":[...] without its closing brace, and "id":... where the
+ * dialect has it. */
 static void add_entry(net_exchange *x, const mpk_logprob *p, text *to)
 {
     size_t n;
     char *bytes = text_of(x, p->token, &n);
     const str words = {bytes ? bytes : "", n};
     const bool whole = is_whole(words);
-    text_print(to, "{\"token\":");
+    text_print(to, "{");
+    if (x->work.dialect->names_ids)
+        text_print(to, "\"id\":%d,", p->token);
+    text_print(to, "\"token\":");
     write_name(x, p->token, words, to);
     text_print(to, ",\"logprob\":");
     add_number(p->logprob, to);
@@ -68,7 +81,7 @@ static void add_entry(net_exchange *x, const mpk_logprob *p, text *to)
     mpk_free(bytes);
 }
 
-static void add_to_chat(net_exchange *x, net_probs *to, const mpk_logprob *p, uint32_t n)
+static void add_to_list(net_exchange *x, net_probs *to, const mpk_logprob *p, uint32_t n)
 {
     separate(&to->tokens);
     add_entry(x, &p[0], &to->tokens);
@@ -109,7 +122,7 @@ static void add_to_completion(net_exchange *x, net_probs *to, const mpk_logprob 
     add_tops(x, p, n, &to->tops);
     separate(&to->offsets);
     text_print(&to->offsets, "%zu", to->offset);
-    to->offset += n_bytes;
+    to->offset += count_characters((str){bytes ? bytes : "", n_bytes});
     mpk_free(bytes);
 }
 
@@ -122,7 +135,7 @@ static void add_first(net_exchange *x, net_probs *to, int32_t token)
     text_print(&to->values, "null");
     text_print(&to->tops, "null");
     text_print(&to->offsets, "0");
-    to->offset = n_bytes;
+    to->offset = count_characters((str){bytes ? bytes : "", n_bytes});
     mpk_free(bytes);
 }
 
@@ -190,8 +203,8 @@ mpk_status net_probs_take(net_exchange *x, net_answer *a, size_t from, size_t to
         add_echo(x, a);
     for (size_t i = from; x->work.logprobs && i < to; i++) {
         const uint32_t n = mpk_request_logprobs(a->request, i, found, 1 + x->work.n_top);
-        if (n && x->work.dialect->is_chat)
-            add_to_chat(x, probs, found, n);
+        if (n && (x->work.dialect->is_chat || x->work.dialect->names_ids))
+            add_to_list(x, probs, found, n);
         else if (n)
             add_to_completion(x, probs, found, n);
     }

@@ -69,10 +69,11 @@ mpk_status net_request_count_values(mpk_context *cx, str body, size_t *n_values,
 mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_value *body,
                                        const mpk_request_options *suggested, net_request *out,
                                        net_refusal *why);
-/* The parameters of an answer that fills a gap; which gap, net_infill.c reads. */
-mpk_status net_request_read_infill(mpk_context *cx, arena *a, const json_value *body,
-                                   const mpk_request_options *suggested, net_request *out,
-                                   net_refusal *why);
+/* The parameters of llama-server's own endpoints, NET_FOR_LLAMA or NET_FOR_INFILL; their prompts
+ * are read by net_llama.c and net_infill.c. */
+mpk_status net_request_read_llama(mpk_context *cx, arena *a, const json_value *body,
+                                  unsigned endpoint, const mpk_request_options *suggested,
+                                  net_request *out, net_refusal *why);
 mpk_status net_request_read_chat(mpk_context *cx, arena *a, const json_value *body,
                                  const mpk_request_options *suggested, net_request *out,
                                  net_refusal *why);

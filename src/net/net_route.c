@@ -3,7 +3,8 @@
  * beyond the key's limits 429.  In this order, so that only those with a key learn which paths
  * there are.
  *
- * A new endpoint is one row of the table; NET_ENDPOINTS, its counters, grows with it.
+ * A new endpoint is one row of the table; NET_ENDPOINTS, its counters, grows with it.  A path that
+ * another server has for the same thing is a row of `others`.
  */
 #include <strings.h>
 
@@ -34,6 +35,8 @@ static const route routes[] = {
     {.path = "/v1/embeddings", .methods = METHOD_POST, .computes = true, .run = net_embed_vectors},
     {.path = "/v1/score", .methods = METHOD_POST, .computes = true, .run = net_embed_score},
     {.path = "/v1/rerank", .methods = METHOD_POST, .computes = true, .run = net_embed_rerank},
+    {.path = "/completion", .methods = METHOD_POST, .computes = true, .run = net_llama_run},
+    {.path = "/apply-template", .methods = METHOD_POST, .run = net_chat_show_prompt},
     {.path = "/infill", .methods = METHOD_POST, .computes = true, .run = net_infill_run},
     {.path = "/v1/responses", .methods = METHOD_POST, .computes = true, .run = net_responses_run},
     {.path = "/v1/messages",
@@ -61,6 +64,23 @@ static const route routes[] = {
     {.path = "/detokenize", .methods = METHOD_POST, .run = net_tokens_decode},
     {.path = NULL},
 };
+
+/* Paths of llama-server and vLLM, and ours of the same meaning. */
+static const struct {
+    const char *path, *means;
+} others[] = {
+    {"/completions", "/completion"},
+    {"/chat/completions", "/v1/chat/completions"},
+    {"/models", "/v1/models"},
+    {"/v1/health", "/health"},
+    {"/ping", "/health"},
+    {"/score", "/v1/score"},
+    {"/rerank", "/v1/rerank"},
+    {"/reranking", "/v1/rerank"},
+    {"/v1/reranking", "/v1/rerank"},
+    {"/v2/rerank", "/v1/rerank"},
+};
+
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 _Static_assert((int)N_ROUTES == (int)NET_ENDPOINTS, "each route has its counters");
 
@@ -80,6 +100,9 @@ unsigned net_route_count(void)
 unsigned net_route_find(const char *path)
 {
     unsigned i = 0;
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+        if (strcmp(path, others[k].path) == 0)
+            path = others[k].means;
     for (; routes[i].path; i++) {
         size_t n = strlen(routes[i].path);
         if (strncmp(path, routes[i].path, n) == 0 &&

@@ -1,5 +1,5 @@
 /* net_tokens.c - /tokenize and /detokenize, with the names that llama-server and vLLM give to their
- * fields. */
+ * fields; and lists of ids for the endpoints whose prompts are made of several pieces. */
 #include "net/net_exchange.h"
 
 static mpk_status find_tokenizer(net_exchange *x, const mpk_tokenizer **out)
@@ -8,6 +8,25 @@ static mpk_status find_tokenizer(net_exchange *x, const mpk_tokenizer **out)
     CHECK(x->cx, *out, MPK_EUNSUPPORTED,
           "the model brings no tokenizer: put its tokenizer.json beside the weights");
     return MPK_OK;
+}
+
+mpk_status net_ids_add(net_exchange *x, net_ids *to, int32_t id)
+{
+    PUSH(x->cx, &x->arena, to, id);
+    return MPK_OK;
+}
+
+mpk_status net_ids_add_text(net_exchange *x, net_ids *to, str words, bool special)
+{
+    int32_t *ids;
+    size_t n;
+    TRY(mpk_tokenize(x->cx, mpk_engine_tokenizer(x->server->engine), words.n ? words.at : "",
+                     words.n, special, &ids, &n));
+    mpk_status status = MPK_OK;
+    for (size_t i = 0; i < n && status == MPK_OK; i++)
+        status = net_ids_add(x, to, ids[i]);
+    mpk_free(ids);
+    return status;
 }
 
 /* "content" is llama-server's, which adds no special tokens unless asked; "prompt" vLLM's, which

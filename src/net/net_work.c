@@ -309,6 +309,15 @@ static double mean_logprob(const mpk_request *request, size_t n)
     return n ? sum / (double)n : -HUGE_VAL;
 }
 
+static void note_times(net_answer *a, const mpk_answer *whole)
+{
+    const uint64_t *at = whole->token_ns, queue_ns = mpk_request_queue_ns(a->request);
+    if (!whole->n_tokens)
+        return;
+    a->prompt_ns = queue_ns < at[0] ? at[0] - queue_ns : 0;
+    a->decode_ns = at[whole->n_tokens - 1] - at[0];
+}
+
 /* Take the facts of an answer that has ended, and give back its request and its place. */
 static mpk_status end_answer(net_exchange *x, net_answer *a)
 {
@@ -327,6 +336,7 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
     stop_running(x, a);
     a->finish = whole.finish;
     a->n_tokens = whole.n_tokens;
+    note_times(a, &whole);
     size_t drafted, accepted;
     mpk_request_drafts(a->request, &drafted, &accepted);
     w->n_drafted += drafted;
@@ -343,7 +353,8 @@ static void note_tokens(net_exchange *x, net_answer *a, size_t n)
 {
     if (!a->is_running) {
         x->server->running++;
-        x->work.n_cached += a->leads ? mpk_request_cached_tokens(a->request) : 0;
+        a->n_cached = mpk_request_cached_tokens(a->request);
+        x->work.n_cached += a->leads ? a->n_cached : 0;
     }
     a->is_running = true;
     a->n_tokens += n;

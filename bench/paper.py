@@ -80,12 +80,13 @@ class Model:
         """How many experts of a layer some token of a step goes to, if each takes any of them as likely."""
         return self.experts * (1 - (1 - self.of_token / self.experts) ** tokens) if self.experts else 0
 
-    def bytes_of_step(self, contexts):
+    def bytes_of_step(self, contexts, hit=None):
         """bf16: every matrix once, of experts the active ones, and the KV cache of each request.
 
-        The few rows of the embedding are not counted.
+        hit: experts of a layer that some token went to, if that was measured.  The few rows of the embedding are not
+        counted.
         """
-        experts = self.mixed * self.expert * self.active_experts(len(contexts))
+        experts = self.mixed * self.expert * (self.active_experts(len(contexts)) if hit is None else hit)
         return 2 * (self.weights + experts) + 4 * self.layers * self.kv_heads * self.head * sum(contexts)
 
 
@@ -208,8 +209,8 @@ class Bench:
         part.write_text(json.dumps({**self.facts, "bytes_per_s": self.bytes_per_s, "rows": self.rows}, indent=1) + "\n")
         part.replace(file)
 
-    def light_ms(self, model, contexts):
-        return model.bytes_of_step(contexts) / self.bytes_per_s * 1e3 if self.bytes_per_s else None
+    def light_ms(self, model, contexts, hit=None):
+        return model.bytes_of_step(contexts, hit) / self.bytes_per_s * 1e3 if self.bytes_per_s else None
 
     def weights(self, model):
         """A folder with random bf16 weights of this model, made once; {"failed"} if that is not possible."""
@@ -223,6 +224,13 @@ class Bench:
 
 def step_ms(result):
     return result["step_ms"]
+
+
+def experts_hit(b, model, words):
+    """Experts of a layer that the last step hit, of a run of its own, as counting takes time; None: no mixture, or it
+    failed."""
+    counted = b.mpk(model, *words, "--experts").get("experts") if model.experts else None
+    return counted and counted["hit"]
 
 
 # ---- sections ----
@@ -270,7 +278,8 @@ def latency(b):
                                  generate=min(b.options.generate, MOST_TOKENS.get(what, b.options.generate)))
                 variants[RIVALS[what]] = (lambda what=what, a=arguments: b.rival(what, **a), True)
             contexts = [b.options.prompt + b.options.generate / 2] * batch
-            b.add("latency", model=model.name, batch=batch, light_ms=b.light_ms(model, contexts),
+            hit = experts_hit(b, model, decode_words(b, batch))
+            b.add("latency", model=model.name, batch=batch, experts_hit=hit, light_ms=b.light_ms(model, contexts, hit),
                   ms=b.take_turns(variants, step_ms))
 
 
@@ -317,7 +326,8 @@ def prompts(b):
             def first(result):
                 t = result["first_token_ms"]
                 return {"least": t.get("p10"), "most": t.get("p90"), **t}
-            b.add("prompts", model=model.name, tokens=tokens, ms=b.take_turns(variants, first))
+            b.add("prompts", model=model.name, tokens=tokens, experts_hit=experts_hit(b, model, ours),
+                  ms=b.take_turns(variants, first))
 
 
 def start(b):

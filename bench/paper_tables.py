@@ -23,11 +23,12 @@ def number(value, digits=3):
 
 
 def table_of_times(title, rows, keys):
-    """One line a row, one column a variant; ms (least-most) and times light."""
+    """One line a row, one column a variant; of mixtures the experts hit; ms (least-most) and times light."""
     names = list(dict.fromkeys(name for row in rows for name in row["ms"]))
-    lit = any(row.get("light_ms") for row in rows)
-    table(title, [*keys, *(["light"] if lit else []), *names],
-          [[*(row.get(k, "-") for k in keys), *([number(row.get("light_ms"))] if lit else []),
+    lit, mixed = any(row.get("light_ms") for row in rows), any(row.get("experts_hit") for row in rows)
+    table(title, [*keys, *(["experts hit"] if mixed else []), *(["light"] if lit else []), *names],
+          [[*(row.get(k, "-") for k in keys), *([number(row.get("experts_hit"), 1)] if mixed else []),
+            *([number(row.get("light_ms"))] if lit else []),
             *(shown(row["ms"].get(n), row.get("light_ms")) for n in names)] for row in rows])
 
 

@@ -393,6 +393,23 @@ static void test_sequences(void **state)
     mpk_engine_close(e);
 }
 
+static void test_routing_of_no_mixture(void **state)
+{
+    (void)state;
+    mpk_engine_options o = options_of(1, 1);
+    o.count_experts = 1;
+    mpk_engine *e = open_with(&o);
+    mpk_routing routing = {.size = 3};
+    check_fails(cx, MPK_EARG, "mpk_routing", mpk_engine_routing(cx, e, 1, &routing));
+    routing.size = sizeof routing;
+    check_fails(cx, MPK_EARG, "1 to 32 tokens", mpk_engine_routing(cx, e, 33, &routing));
+    check_fails(cx, MPK_EARG, "1 to 32 tokens", mpk_engine_routing(cx, e, 0, &routing));
+    check_ok(cx, mpk_engine_routing(cx, e, 1, &routing));
+    assert_int_equal(routing.layers, 0);
+    assert_int_equal(routing.size, sizeof routing);
+    mpk_engine_close(e);
+}
+
 static void test_wrong_use(void **state)
 {
     (void)state;
@@ -426,6 +443,8 @@ static void test_wrong_use(void **state)
     e = open_with(&newer.known);
     char *json;
     check_fails(cx, MPK_EARG, "not opened with a profile", mpk_engine_profile(cx, e, 1, &json));
+    mpk_routing routing = {.size = sizeof routing};
+    check_fails(cx, MPK_EARG, "count_experts", mpk_engine_routing(cx, e, 1, &routing));
     int32_t tokens[CONTEXT + 1] = {1, 2, -4};
     check_fails(cx, MPK_EARG, "empty", mpk_submit_tokens(cx, e, tokens, 0, NULL, &r));
     check_fails(cx, MPK_EARG, "-4", mpk_submit_tokens(cx, e, tokens, 3, NULL, &r));
@@ -557,6 +576,7 @@ int main(void)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_many_threads_ask),
         cmocka_unit_test(test_sequences),
+        cmocka_unit_test(test_routing_of_no_mixture),
         cmocka_unit_test(test_wrong_use),
         cmocka_unit_test(test_progress_can_stop),
         cmocka_unit_test(test_graph_by_hand),

@@ -13,6 +13,8 @@ import pytest
 import support
 import tiny
 
+import mpk  # support knows where it is
+
 VERBS = ["run", "chat", "serve", "batch", "score", "tokenize", "quantize", "perplexity", "compile", "inspect", "opt",
          "bench", "doctor"]
 CONFIGURATION = support.ROOT / "models" / "qwen3-0.6b"
@@ -452,6 +454,63 @@ def test_a_configuration_alone_is_a_model(tmp_path):
     fails("run", CONFIGURATION.parent / "qwen3-8b", *large, "-p", "x", code=1, needle="GiB.*free|free.*GiB")
 
 
+def mixture(folder, **more):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(dict(
+        model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], hidden_act="silu", hidden_size=256, head_dim=64,
+        intermediate_size=256, moe_intermediate_size=32, num_attention_heads=4, num_key_value_heads=2, num_experts=64,
+        num_experts_per_tok=4, num_hidden_layers=8, norm_topk_prob=True, vocab_size=4096, torch_dtype="bfloat16",
+        max_position_embeddings=2048, decoder_sparse_step=1, mlp_only_layers=[], rms_norm_eps=1e-6,
+        rope_theta=10000.0) | more))
+    return folder
+
+
+def test_bench_counts_experts(tmp_path):
+    """What a step of a mixture hit, as the chosen routing says it must be, and the bytes of that."""
+    folder, seed = mixture(tmp_path / "mixture"), support.seed().randrange(1000000)
+
+    def experts(routing, batch, *more):  # the last step is that of the prompts, whose tokens are drawn
+        options = ["--routing", routing, "--batch", batch, "--generate", "1", "--prompt", "1", "--runs", "1",
+                   "--seed", seed, "--experts", "--bandwidth", "0.5", "--json", *more]
+        return json.loads(support.mpk("bench", folder, f"--random-weights={seed}", *options)[0])["experts"]
+    even, zipf, same = (experts(routing, 16) for routing in ("even", "zipf", "same"))
+    expected = 64 * (1 - (1 - 4 / 64) ** 16)
+    assert abs(even["hit"] - expected) < 0.2 * expected and even["layers"] == 8 and even["of_layer"] == 64
+    assert 4 < zipf["hit"] < 0.8 * even["hit"] and same["hit"] == 4 and same["of_token"] == 4 and same["tokens"] == 16
+    assert experts("random", 1)["hit"] == experts("zipf", 1)["hit"] == 4
+    assert experts("random", 16)["hit"] > 4
+    expert = 2 * 3 * 256 * 32 * 8
+    assert abs(even["weight_bytes"] - same["weight_bytes"] - (even["hit"] - 4) * expert) < 1e-6 * even["weight_bytes"]
+    plain = 8 * (256 * 64 * (2 * 4 + 2 * 2) + 64 * 256) + 4096 * 256  # attention, routers, the vocabulary
+    assert 0 < same["weight_bytes"] - 2 * plain - 4 * expert < 0.01 * same["weight_bytes"]  # norms and biases
+    assert abs(even["light_ms"] - even["weight_bytes"] / 0.5e9) < 1e-3
+    text = support.mpk("bench", folder, "--random-weights=1", "--routing=same", "-n", "3", "-b", "3", "--runs", "1",
+                       "--experts")[0].decode()
+    assert re.search(r"^experts +4\.0 of 64 hit a layer by 3 tokens; such a step reads 0\.01 GB of", text, re.M)
+    assert experts("same", 16, "--step-tokens", "8")["tokens"] == 8  # no step holds more
+
+
+def test_made_up_routing(tmp_path):
+    """It is of made-up mixtures alone, and an image keeps it."""
+    folder, image = mixture(tmp_path / "mixture", num_hidden_layers=2), tmp_path / "image"
+    fails("bench", folder, "--routing=even", code=1, needle="ask for random_weights")
+    fails("bench", CONFIGURATION, "--random-weights=1", "--routing=even", code=1, needle="mixtures of experts")
+    fails("bench", folder, "--random-weights=1", "--routing=odd", code=2, needle="routing")
+    fails("bench", folder, "--random-weights=1", "--bandwidth=3", code=2, needle="--experts")
+    support.mpk("compile", folder, "--random-weights=3", "--routing=same", "--experts", "-o", image)
+    short = ["--generate", "4", "--runs", "1", "--experts", "--json"]
+    assert json.loads(support.mpk("bench", image, "--batch", "8", *short)[0])["experts"]["hit"] == 4
+    assert json.loads(support.mpk("bench", image, "--routing=zipf", "--batch", "8", "--prompt", "1", "-n", "1",
+                                  *short[2:])[0])["experts"]["hit"] > 4
+    support.mpk("compile", folder, "--random-weights=3", "-o", image)
+    fails("bench", image, "--routing=zipf", code=1, needle="compiled without random_routing")
+    fails("bench", image, "--experts", code=1, needle="compiled without count_experts")
+    with mpk.LLM(folder, random_weights=True, random_routing="zipf") as llm:
+        assert len(llm.generate([[1, 2, 3]], mpk.SamplingParams(max_tokens=4, ignore_eos=True))[0].token_ids) == 4
+    with pytest.raises(mpk.ArgumentError, match="random_routing"):
+        mpk.LLM(folder, random_weights=True, random_routing="odd")
+
+
 def test_bench(model):
     options = ["--prompt", "20", "--generate", "100", "--batch", "3", "--runs", "2", "--json"]
     result = json.loads(support.mpk("bench", model, *options)[0])
@@ -460,6 +519,7 @@ def test_bench(model):
     assert result["prompt_tokens_per_s"] > 0 and result["decode_tokens_per_s"] >= 0
     assert result["first_token_ms"]["p10"] > 0 and result["open_to_first_token_ms"] > result["open_ms"] > 0
     assert result["prompts"] == [20] * 3 and result["profile"] is None and result["kernel_cached"] is False
+    assert result["experts"] is None
     drawn = ["--prompt", "10-60", "--generate", "2", "--batch", "8", "--runs", "1", "--json"]
     lengths = [json.loads(support.mpk("bench", model, *drawn, "--seed", seed)[0])["prompts"] for seed in (1, 1, 2)]
     assert lengths[0] == lengths[1] != lengths[2] and len(set(lengths[0])) > 2

@@ -143,6 +143,15 @@ typedef enum mpk_speculation {
     MPK_SPECULATION_NGRAM,
 } mpk_speculation;
 
+/* Where made-up routers send tokens.  With all but the first each token's experts follow from the
+ * token alone, as attention adds nothing. */
+typedef enum mpk_routing_law {
+    MPK_ROUTING_RANDOM, /* as made-up weights fall: tokens of a text prefer the same experts */
+    MPK_ROUTING_EVEN,   /* each expert as often as any other */
+    MPK_ROUTING_ZIPF,   /* about as 1 / n, for the n-th of a layer's experts */
+    MPK_ROUTING_SAME,   /* every token to the same experts of a layer */
+} mpk_routing_law;
+
 /* Cut axis `axis` of the output of every operator that matches into `degree` parts, instead of what
  * the compiler chooses. */
 typedef struct mpk_degree {
@@ -232,6 +241,11 @@ typedef struct mpk_engine_options {
     uint32_t draft_ngram;  /* the last tokens by which the text is looked up, up to 16; 0: 3 */
     /* 1: the program ends with the final norm: the engine gives vectors (mpk_embed), no text */
     uint32_t embeddings;
+    /* of made-up weights of a mixture of experts, to measure; all but RANDOM are one program */
+    mpk_routing_law random_routing;
+    /* 1: of a mixture of experts: each step leaves the experts of its tokens for
+     * mpk_engine_routing, which costs a GPU's step time */
+    uint32_t count_experts;
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM:
@@ -295,6 +309,24 @@ MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *fac
  * many tokens. */
 MPK_API mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *engine, uint32_t tokens,
                                       char **json);
+/* Which experts tokens went to. */
+typedef struct mpk_routing {
+    size_t size;      /* in: sizeof(mpk_routing); no more is written */
+    uint32_t layers;  /* that have experts; 0: the model has none, and the rest is 0 */
+    uint32_t experts; /* of a layer */
+    uint32_t of_token;
+    uint32_t tokens; /* that were looked at */
+    double hit;      /* experts that at least one of them went to, mean over layers */
+    /* of all weights that a step reads for such tokens: of experts those that were hit, and of an
+     * embedding nothing, as few of its rows are read */
+    double weight_bytes;
+} mpk_routing;
+
+/* Of the first `tokens` tokens of the last step that ran the smallest graph that holds so many; a
+ * step of fewer tokens in between leaves the rest as they were.  MPK_EARG: the engine was opened
+ * without count_experts, a request is in flight, or no graph holds so many tokens. */
+MPK_API mpk_status mpk_engine_routing(mpk_context *cx, mpk_engine *engine, uint32_t tokens,
+                                      mpk_routing *out);
 /* Borrowed from the engine; NULL if the model brings no vocabulary. */
 MPK_API const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *engine);
 

@@ -116,6 +116,8 @@ class EngineOptions(Structure):
         ("draft_tokens", c_uint32),
         ("draft_ngram", c_uint32),
         ("embeddings", c_uint32),
+        ("random_routing", c_int),
+        ("count_experts", c_uint32),
     ]
 
 

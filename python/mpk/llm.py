@@ -29,6 +29,7 @@ LogProbs = list[tuple[int, float]]
 _DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "q8_0": 11}
 _ACTIVATIONS = ("auto", "f32", "i8")
 _SPECULATION = ("none", "ngram")
+_ROUTING = ("random", "even", "zipf", "same")
 _POOLINGS = ("last", "mean")
 _FORM_OBJECT, _FORM_SCHEMA, _FORM_REGEX, _FORM_CHOICE, _FORM_GRAMMAR, _FORM_TAG = 1, 2, 3, 4, 5, 6  # mpk_form
 _EMBED_TEXTS = 256  # vectors of so many texts are computed before Python looks at its signals
@@ -312,7 +313,8 @@ class LLM:
 
     threads: workers (0: one for each core); max_batch: requests that run at the same time; context_tokens: prompt
     and answer of a request at most; kv_dtype: "f32", "f16", "bf16", or on a CPU "q8_0" (8 bits an entry);
-    random_weights: a configuration alone is a model;
+    random_weights: a configuration alone is a model; random_routing: which experts such a model prefers, "even", "zipf"
+    or "same" (all tokens the same ones);
     device: "cpu", "cuda", "cuda:1", or "auto": the first GPU if it can be used, else the CPU; batch_invariant: on a GPU
     too a request gets the same bits alone and in any company; activations: "f32" or "i8", the form in which a CPU
     multiplies them by weights in GGUF blocks, or "auto": "i8" on a CPU; prefix_cache: prompts that begin as others did
@@ -344,6 +346,7 @@ class LLM:
         draft_tokens: int = 0,
         draft_ngram: int = 0,
         embeddings: bool = False,
+        random_routing: str = "random",
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._forks = c.Process.forks
@@ -357,6 +360,8 @@ class LLM:
             raise c.ArgumentError(f"activations is {activations!r}: expected one of {', '.join(_ACTIVATIONS)}")
         if speculation not in _SPECULATION:
             raise c.ArgumentError(f"speculation is {speculation!r}: expected one of {', '.join(_SPECULATION)}")
+        if random_routing not in _ROUTING:
+            raise c.ArgumentError(f"random_routing is {random_routing!r}: expected one of {', '.join(_ROUTING)}")
         for name, value in (
             ("threads", threads),
             ("max_batch", max_batch),
@@ -388,6 +393,7 @@ class LLM:
             draft_tokens=draft_tokens,
             draft_ngram=draft_ngram,
             embeddings=embeddings,
+            random_routing=_ROUTING.index(random_routing),
         )
         handle = ctypes.c_void_p()
         c.call(c.lib.mpk_engine_open, os.fsencode(path), ctypes.byref(options), ctypes.byref(handle))

@@ -81,9 +81,9 @@ extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_serve, cmd_embed, cmd
 typedef struct cli_engine {
     uint32_t threads, gpus, max_batch, step_tokens, context, kv_tokens;
     cli_whole random;
-    int kv, activations, ops, launch;
+    int kv, activations, ops, launch, routing;
     bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch,
-        no_carriers, profile, no_prefix_cache, embeddings;
+        no_carriers, profile, no_prefix_cache, embeddings, experts;
     const char *device, *target, *keep, *speculate;
     int mode;
     cli_list degrees;
@@ -112,6 +112,8 @@ typedef struct cli_engine {
                        "try up to DRAFTS (8) tokens a step that followed the last N (3) before"), \
         CLI_OPTION(t, m.random, "random-weights", CLI_WHOLE, .value = "SEED",                     \
                    .help = "make the weights up; a config.json alone is then a model"),           \
+        CLI_OPTION(t, m.routing, "routing", CLI_CHOICE, .value = "random|even|zipf|same",         \
+                   .help = "which experts made-up weights prefer (random: as they fall)"),        \
         CLI_OPTION(t, m.ops, "ops", CLI_CHOICE, .value = "full|paper|none",                       \
                    .help = "which operators are fused (full)"),                                   \
         CLI_OPTION(t, m.launch, "launch", CLI_CHOICE, .value = "auto|paper|aot|jit",              \
@@ -137,6 +139,10 @@ typedef struct cli_engine {
 #define CLI_KEEP_ROW(t, m)                                     \
     CLI_OPTION(t, m.keep, "keep", CLI_TEXT, .value = "FOLDER", \
                .help = "leave the source of the GPU's kernel there")
+#define CLI_EXPERTS_ROW(t, m)                     \
+    CLI_OPTION(t, m.experts, "experts", CLI_FLAG, \
+               .help =                            \
+                   "count the experts that a step hits, for bench; it costs a GPU's step time")
 #define CLI_THREADS_ROW(t, m)                                                   \
     CLI_OPTION(t, m.threads, "threads", CLI_COUNT, .letter = 't', .value = "N", \
                .help = "workers (one for each core, or SM of a GPU)", .least = 1, .most = 4096)

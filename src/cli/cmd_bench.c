@@ -25,6 +25,7 @@ typedef struct bench_arguments {
     uint32_t generate, batch, runs;
     cli_whole seed;
     cli_number planted;
+    cli_number bandwidth; /* TB/s */
     bool json;
     cli_engine engine;
 } bench_arguments;
@@ -54,6 +55,10 @@ static const cli_option options[] = {
                    "with --speculate: answers of which this share of the drafts stands, without "
                    "drafts and with them",
                .least = 1.0 / MOST_PLANTED, .most = 1),
+    CLI_EXPERTS_ROW(bench_arguments, engine),
+    CLI_OPTION(bench_arguments, bandwidth, "bandwidth", CLI_NUMBER, .value = "TB/s",
+               .help = "of the memory; with --experts: the least time that the weights read take",
+               .least = 1e-6, .most = 1e6),
     CLI_OPTION(bench_arguments, json, "json", CLI_FLAG, .help = "print JSON"),
     CLI_DEVICE_ROW(bench_arguments, engine),
     CLI_THREADS_ROW(bench_arguments, engine),
@@ -96,7 +101,8 @@ typedef struct bench {
     int32_t planted[MOST_PLANTED];
     uint32_t n_planted; /* 0: answers are the model's */
     mpk_token_bias biases[MOST_PLANTED];
-    char *profile; /* JSON; NULL: not wanted */
+    mpk_routing routing; /* of the last step; layers 0: no experts, or they were not counted */
+    char *profile;       /* JSON; NULL: not wanted */
 } bench;
 
 static int compare(const void *a, const void *b)
@@ -321,6 +327,30 @@ static void print_gain(const bench *b)
         printf(", \"plain_decode_tokens_per_s\": null, \"gain\": null");
 }
 
+/* The least time in which a step's weights can be read, ms; 0: nobody said how fast memory is. */
+static double light_of(const bench *b)
+{
+    const cli_number *rate = &b->args->bandwidth;
+    return rate->given ? b->routing.weight_bytes / ((double)rate->value * 1e9) : 0;
+}
+
+/* A member of the JSON: null without --experts, and of a model that has none. */
+static void print_routing(const bench *b)
+{
+    const mpk_routing *r = &b->routing;
+    if (!r->layers) {
+        printf(", \"experts\": null");
+        return;
+    }
+    printf(", \"experts\": {\"tokens\": %u, \"layers\": %u, \"of_layer\": %u, \"of_token\": %u, "
+           "\"hit\": %.3f, \"weight_bytes\": %.0f, \"light_ms\": ",
+           r->tokens, r->layers, r->experts, r->of_token, r->hit, r->weight_bytes);
+    if (light_of(b) > 0)
+        printf("%.4f}", light_of(b));
+    else
+        printf("null}");
+}
+
 /* Times are medians of the counted runs unless named otherwise; docs/performance.md says what each
  * is. */
 static void print_json(const bench *b, const mpk_engine_facts *facts)
@@ -352,6 +382,7 @@ static void print_json(const bench *b, const mpk_engine_facts *facts)
                (double)facts->accepted_tokens / (double)facts->drafted_tokens);
     if (b->n_planted)
         print_gain(b);
+    print_routing(b);
     printf(", \"profile\": %s}\n", b->profile ? b->profile : "null");
 }
 
@@ -394,6 +425,18 @@ static int print_profile(const bench *b)
     return CLI_DONE;
 }
 
+static void print_experts(const bench *b)
+{
+    const mpk_routing *r = &b->routing;
+    if (!r->layers)
+        return;
+    printf("experts %10.1f of %u hit a layer by %u tokens; such a step reads %.2f GB of weights",
+           r->hit, r->experts, r->tokens, r->weight_bytes * 1e-9);
+    if (light_of(b) > 0)
+        printf(", in %.3f ms at the least", light_of(b));
+    printf("\n");
+}
+
 static int print_text(const bench *b, const mpk_engine_facts *facts)
 {
     const bench_arguments *args = b->args;
@@ -415,6 +458,7 @@ static int print_text(const bench *b, const mpk_engine_facts *facts)
            "(p90)\n",
            quantile(&b->decode_ms, 0.5), quantile(&b->decode_ms, 0.1), quantile(&b->decode_ms, 0.9),
            quantile(&b->first_ms, 0.5), quantile(&b->first_ms, 0.9));
+    print_experts(b);
     if (facts->drafted_tokens)
         printf("drafts  %10llu, of which %llu stood\n", (unsigned long long)facts->drafted_tokens,
                (unsigned long long)facts->accepted_tokens);
@@ -443,14 +487,27 @@ static uint32_t tokens_of_last_step(const bench *b, uint32_t step_tokens)
     return (uint32_t)((tokens - 1) % step_tokens) + 1;
 }
 
+/* What the engine knows of the last step, as far as it was asked for. */
+static mpk_status read_last_step(bench *b, uint32_t step_tokens)
+{
+    const cli_engine *asked = &b->args->engine;
+    const uint32_t tokens = tokens_of_last_step(b, step_tokens);
+    mpk_status status = MPK_OK;
+    b->routing.size = sizeof b->routing;
+    if (asked->experts)
+        status = mpk_engine_routing(b->cx, b->engine, tokens < step_tokens ? tokens : step_tokens,
+                                    &b->routing);
+    if (status == MPK_OK && asked->profile)
+        status = mpk_engine_profile(b->cx, b->engine, tokens, &b->profile);
+    return status;
+}
+
 /* Samples are sorted once, for all quantiles. */
 static int print_result(bench *b)
 {
     mpk_engine_facts facts = {.size = sizeof facts};
     mpk_engine_describe(b->engine, &facts);
-    if (b->args->engine.profile &&
-        mpk_engine_profile(b->cx, b->engine, tokens_of_last_step(b, facts.step_tokens),
-                           &b->profile) != MPK_OK)
+    if (read_last_step(b, facts.step_tokens) != MPK_OK)
         return cli_report(b->command, b->cx);
     sort_samples(&b->decode_ms);
     sort_samples(&b->step_ms);
@@ -566,6 +623,9 @@ static int run(const cli_command *command, void *arguments)
     args->runs = args->runs ? args->runs : 3;
     if (args->planted.given && !args->engine.speculate)
         return cli_misuse(command, "--planted is about drafts: it needs --speculate");
+    if (args->bandwidth.given && !args->engine.experts)
+        return cli_misuse(command,
+                          "--bandwidth is about the weights of experts: it needs --experts");
     if (!read_prompt(args))
         return cli_misuse(
             command, "--prompt: '%s' is not a length from 1 to %d, nor two with a dash between",

@@ -16,6 +16,7 @@ static const cli_option options[] = {
     CLI_THREADS_ROW(compile_arguments, engine),
     CLI_BATCH_ROW(compile_arguments, engine),
     CLI_MODEL_ROWS(compile_arguments, engine),
+    CLI_EXPERTS_ROW(compile_arguments, engine),
     CLI_KEEP_ROW(compile_arguments, engine),
     CLI_QUIET_ROW(compile_arguments, engine),
 };

@@ -279,6 +279,8 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .no_prefix_cache = from->no_prefix_cache,
         .embeddings = from->embeddings,
         .activations = (mpk_activations)from->activations,
+        .random_routing = (mpk_routing_law)from->routing,
+        .count_experts = from->experts,
     };
     return from->speculate ? parse_speculation(command, from->speculate, to) : CLI_DONE;
 }

@@ -16,6 +16,7 @@
  *   engine_chat.c      conversations -> prompts, by chat templates
  *   engine_inspect.c   inspect, draw, print, opt, machine
  *   engine_profile.c   where a step's time went
+ *   engine_routing.c   which experts it hit; made-up routers
  *   engine_graph.c     graph.h
  *   engine_quantize.c  models written as GGUF files
  *   engine_calibrate.c importances of their weights, from a text
@@ -68,6 +69,7 @@ typedef struct engine_plan {
     uint32_t n_pages, pages_per_slot;
     ir_dtype kv_dtype, activation_dtype;
     bool no_head;                      /* of embeddings */
+    bool counts_experts;               /* see model_shape */
     uint64_t kv_bytes, kv_token_bytes; /* of all pages; of one position */
     char arch[16];                     /* target_device.arch */
 } engine_plan;
@@ -215,6 +217,14 @@ mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint
 void engine_write_profile(const ir_graph *ir, const char *const *bodies,
                           const machine_profile *profile, uint32_t n_tokens, uint32_t n_workers,
                           text *out);
+
+/* ---- engine_routing.c ---- */
+
+/* With options.random_routing the model's routers get biases.  MPK_EARG: it has no experts, or its
+ * weights are not made up. */
+mpk_status engine_ask_routing(mpk_context *cx, engine_build *b);
+/* The weights that random_routing says, in the build's arena; weights [image.n_weights]. */
+mpk_status engine_make_routers(mpk_context *cx, engine_build *b, machine_weight *weights);
 
 /* ---- engine_letters.c ---- */
 

@@ -125,6 +125,7 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
     } else {
         NOTE(cx, load(cx, model, b), "loading %s", model);
         b->load_ns = clock_ns() - start;
+        TRY(engine_ask_routing(cx, b));
         TRY(engine_choose_device(cx, &b->options, for_running, &b->device));
         b->device_ns = clock_ns() - start - b->load_ns;
         TRY(engine_make_plan(cx, &b->model, &b->options, &b->device, for_running, &b->plan));
@@ -227,7 +228,7 @@ mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e)
         TRY(find_weight(cx, e, i, &t));
         e->weights[i] = (machine_weight){t->data, t->dtype, t->parts};
     }
-    return MPK_OK;
+    return engine_make_routers(cx, &e->build, e->weights);
 }
 
 /* ---- starting ---- */

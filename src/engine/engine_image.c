@@ -12,7 +12,7 @@
 #include "base/thread.h"
 #include "engine/engine.h"
 
-enum { IMAGE_VERSION = 5, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
+enum { IMAGE_VERSION = 6, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
 
 /* Little-endian, followed by the path, zeros up to a multiple of 64, the block, and the kernel. */
 typedef struct image_header {
@@ -20,7 +20,8 @@ typedef struct image_header {
     uint32_t version, path_bytes;
     uint64_t checksum; /* of the path and of everything after this field */
     uint64_t block_bytes, code_bytes, code_hash, fingerprint, random_seed;
-    uint32_t random_weights, fusion, launch, coarse_events, kv_dtype, batch_invariant, activations;
+    uint32_t random_weights, random_routing, fusion, launch, coarse_events, kv_dtype;
+    uint32_t batch_invariant, activations;
     engine_plan plan;
 } image_header;
 
@@ -91,6 +92,7 @@ static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char
     h->fingerprint = fingerprint(&b->model);
     h->random_seed = o->random_seed;
     h->random_weights = o->random_weights;
+    h->random_routing = o->random_routing;
     h->fusion = o->fusion;
     h->launch = o->launch;
     h->coarse_events = o->coarse_events;
@@ -245,6 +247,14 @@ static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engi
         o->random_weights = true;
         o->random_seed = h->random_seed;
     }
+    CHECK(cx, !o->random_routing || h->random_routing, MPK_EARG,
+          "the image was compiled without random_routing: leave that away, or compile the model "
+          "again with it");
+    CHECK(cx, !o->count_experts || p->counts_experts, MPK_EARG,
+          "the image was compiled without count_experts: leave that away, or compile the model "
+          "again with it");
+    if (!o->random_routing)
+        o->random_routing = (mpk_routing_law)h->random_routing;
     return MPK_OK;
 }
 
@@ -260,6 +270,7 @@ static mpk_status read_image(mpk_context *cx, str bytes, bool for_running, engin
     TRY(engine_progress(cx, &b->options, "loading", 0));
     NOTE(cx, load_open(cx, model, &b->model), "loading %s", model);
     b->is_loaded = true;
+    TRY(engine_ask_routing(cx, b));
     CHECK(cx, fingerprint(&b->model) == h.fingerprint, MPK_EARG,
           "%s has changed since the image was made: compile it again", model);
     b->plan = h.plan;

@@ -145,6 +145,7 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
         .kv_dtype = kv_dtypes[o->kv_dtype],
         .activation_dtype = IR_F32,
         .no_head = o->embeddings,
+        .counts_experts = o->count_experts,
     };
     p.n_choices = o->speculation && p.max_batch < ENGINE_CHOICES ? ENGINE_CHOICES : p.max_batch;
     memcpy(p.arch, device->arch, sizeof p.arch);
@@ -191,6 +192,7 @@ mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model
         .kv_dtype = plan->kv_dtype,
         .activation_dtype = plan->activation_dtype,
         .no_head = plan->no_head,
+        .counts_experts = plan->counts_experts,
     };
     return model_build(cx, a, &model->config, &shape, &weights, out);
 }

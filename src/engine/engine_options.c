@@ -83,6 +83,8 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
           MPK_EARG, "with %u gpus all tasks are launched ahead of time: launch must be auto or aot",
           to->gpus);
     CHECK(cx, to->embeddings <= 1, MPK_EARG, "embeddings is %u, expected 0 or 1", to->embeddings);
+    CHECK(cx, to->count_experts <= 1, MPK_EARG, "count_experts is %u, expected 0 or 1",
+          to->count_experts);
     CHECK(cx, to->max_batch <= ENGINE_MAX_BATCH, MPK_EARG, "max_batch is %u, at most %d",
           to->max_batch, ENGINE_MAX_BATCH);
     CHECK(cx, !(to->step_tokens & (to->step_tokens - 1)) && to->step_tokens <= ENGINE_MAX_STEP,
@@ -98,6 +100,8 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
           (int)to->mode);
     CHECK(cx, (unsigned)to->activations <= MPK_ACTIVATIONS_I8, MPK_EARG,
           "activations is %d: no such choice", (int)to->activations);
+    CHECK(cx, (unsigned)to->random_routing <= MPK_ROUTING_SAME, MPK_EARG,
+          "random_routing is %d: no such choice", (int)to->random_routing);
     CHECK(cx, !to->profile || to->mode == MPK_MODE_KERNEL || to->mode == MPK_MODE_CALLS, MPK_EARG,
           "a profile is of the one kernel: mode must be MPK_MODE_KERNEL or MPK_MODE_CALLS");
     TRY(read_speculation(cx, to));

@@ -28,6 +28,8 @@
  *   logits     f32[R, V] live=rows; with no_head f32[R, D], the final norm's rows
  *   next       i32[R] live=rows       the sampled token
  *   logprobs   f32[R, 21, 2] live=rows
+ *   with counts_experts, of each layer with experts: model.layers.L.experts i32[T, N] live=tokens,
+ *              the experts of each token
  * State: k_cache.LAYER and v_cache.LAYER of each layer, of kv_dtype[n_pages, G, P, K]; choice
  * f32[C, V], where the logits of rows with rules are changed.  With greedy_only there are no asks,
  * rules, history, choice and logprobs.
@@ -71,6 +73,7 @@ typedef struct model_config {
     /* a bit for each layer that has one feed-forward all the same */
     uint64_t dense_layers[MODEL_MAX_LAYERS / 64];
     bool normalize_experts; /* what a token's experts count adds up to 1 */
+    bool router_bias;       /* routers have biases: made-up ones alone (engine_routing.c) */
 
     uint32_t rope_size; /* rotated part of a head, normally head_size */
     double rope_theta;
@@ -103,6 +106,7 @@ typedef struct model_shape {
      * are live=tokens). */
     bool greedy_only;
     bool no_head; /* the program ends with the final norm: its rows stand where the logits would */
+    bool counts_experts; /* the experts of each token are outputs */
 } model_shape;
 
 /* What the dtype of a named weight is; the builder asks when it adds the constant.  MPK_EARG if

@@ -178,6 +178,15 @@ static ir_tensor_id add_stack(decoder *d, const char *what, int64_t rows, int64_
     return add_shaped_weight(d, name, 3, (int64_t[]){d->c->n_experts, rows, columns});
 }
 
+/* A copy that stays after the step: ids that a GPU's tasks hand on are cleared. */
+static void add_record(decoder *d, ir_tensor_id ids)
+{
+    char name[NAME_BYTES];
+    ir_tensor_id record = add_op(d, "copy", layer_name(d, name, "experts"), 1, &ids, NULL);
+    if (d->status == MPK_OK)
+        d->status = ir_add_output(d->cx, d->g, record);
+}
+
 /* The weights of all experts are operands of one operator: which of them a token needs is known
  * when it is routed. */
 ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool round)
@@ -185,7 +194,7 @@ ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool ro
     const model_config *c = d->c;
     char name[NAME_BYTES], activation[16];
     int64_t D = c->hidden_size, F = c->expert_ffn_size;
-    ir_tensor_id router = decoder_linear(d, h, "mlp.gate", c->n_experts, D, false);
+    ir_tensor_id router = decoder_linear(d, h, "mlp.gate", c->n_experts, D, c->router_bias);
     ir_tensor_id routed[IR_MAX_OUTPUTS] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
     const ir_set how[] = {{.name = "experts", .i = c->experts_per_token},
                           {.name = "normalize", .i = c->normalize_experts},
@@ -194,6 +203,8 @@ ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool ro
     if (d->status == MPK_OK)
         d->status =
             ir_add_op(d->cx, d->g, "route", layer_name(d, name, "route"), 1, &router, how, routed);
+    if (d->s->counts_experts)
+        add_record(d, routed[0]);
     snprintf(activation, sizeof activation, "%.*s", STR_ARG(c->activation));
     ir_tensor_id gate = add_stack(d, "gate_proj", F, D), up = add_stack(d, "up_proj", F, D);
     h = add_op(d, "expert_linear", layer_name(d, name, "experts_up"), 4,

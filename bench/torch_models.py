@@ -88,10 +88,11 @@ def clip(batch):
 
 def whisper(batch):
     import torch
-    import transformers as t
+    from transformers import WhisperConfig
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-    config = t.WhisperConfig(d_model=512, encoder_layers=6, encoder_attention_heads=8, encoder_ffn_dim=2048)
-    return t.WhisperModel(config).encoder, (torch.randn(batch, 80, 3000),), {}
+    config = WhisperConfig(d_model=512, encoder_layers=6, encoder_attention_heads=8, encoder_ffn_dim=2048)
+    return WhisperEncoder(config), (torch.randn(batch, 80, 3000),), {}
 
 
 def torchvision(name):

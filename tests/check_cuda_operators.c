@@ -252,7 +252,8 @@ static mpk_status compare_output(mpk_context *cx, machine *m, const unit *u, con
                                (const float *)(const void *)expected, v->data[op->out[0]],
                                v->live[t->live], allowed);
     else
-        status = compare(cx, t, got, expected, v->live[t->live], allowed, machine_body_of(m, 0, k));
+        status =
+            compare(cx, t, got, expected, v->live[t->live], allowed, machine_code_of(m, 0, k).body);
     arena_reset(scratch, mark);
     return status;
 }

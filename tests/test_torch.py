@@ -499,6 +499,14 @@ def test_explain():
     assert "aten._linalg_det.default" in told.fallbacks and "aten._linalg_det.default" in str(told)
 
 
+def test_explain_tells_the_code_of_each_kind():
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 8))
+    told = mpk.explain(net, torch.randn(3, 8))
+    (code,) = told.code
+    assert {k["kind"] for k in code} == set(told.kinds) and sum(k["tasks"] for k in code) == told.tasks
+    assert all(k["body"] in str(told) and not k["programs"] for k in code)
+
+
 def test_products_of_columns_with_rows_are_multiplications():
     for dtype in (torch.float32, torch.bfloat16):
         a, b = torch.randn(3, 5, 1).to(dtype), torch.randn(3, 1, 7).to(dtype)

@@ -241,6 +241,16 @@ def test_a_profile_is_asked_for_when_compiling(face):
     assert told.profile[0]["kinds"] == [] and "us of a launch" in str(told)
 
 
+def test_explain_tells_of_block_programs(face):
+    told = mpk.explain(torch.nn.Linear(48, 40).half(), torch.randn(2, 48).half())
+    (kind,) = told.code[0]
+    (program,) = kind["programs"]
+    assert (kind["kind"], kind["body"], kind["from"], kind["to"]) == ("linear", "block", 48, 40)
+    assert program["listed"] >= program["fitting"] > program["refused"] == 0 < program["cycles"]
+    assert program["text"].startswith("block product") and "store y to out_y" in program["text"]
+    assert f"of {program['listed']} block programs {program['fitting']} fit; the model expects" in str(told)
+
+
 @pytest.fixture(params=["C", "Python"])
 def interface(request, monkeypatch):
     """How tensors are asked: through PyTorch's C interface, or as with a PyTorch that has none."""

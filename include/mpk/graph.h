@@ -150,9 +150,10 @@ MPK_API mpk_status mpk_program_wait(mpk_context *cx, mpk_program *p);
  * are used where they are need it not.)  MPK_EARG: no such slot. */
 MPK_API mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot);
 /* What it was compiled to, as JSON, yours (mpk_free): {"operators": 12, "tasks": 40, ..., "kinds":
- * {"linear": 3}, "copied": ["w"], "device": "NVIDIA H100 80GB HBM3", "workers": 132, "kernel_ms":
- * 5210.2, "kernel_cached": false}.  copied: constants of which a program of MPK_MODE_CALLS keeps a
- * copy in an order of its own. */
+ * {"linear": 3}, "code": [...], "copied": ["w"], "device": "NVIDIA H100 80GB HBM3", "workers": 132,
+ * "kernel_ms": 5210.2, "kernel_cached": false}.  code: what runs the operators, by kind: the fields
+ * `kind` to `programs` of mpk_engine_profile (mpk.h).  copied: constants of which a program of
+ * MPK_MODE_CALLS keeps a copy in an order of its own. */
 MPK_API mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, char **json);
 /* Where the time of the last launch went, by kind of operator: waits for it, and gives what
  * mpk_engine_profile does (mpk.h).  MPK_EARG: the program was compiled without options->profile, or

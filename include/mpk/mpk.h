@@ -298,7 +298,12 @@ MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *fac
  *   kinds       one object for each kind of operator:
  *     kind, body, from, to, operators, tasks
  *               `from` and `to` are the columns of the first input and of the result
+ *     programs  block programs that the search chose for it, none where the body was written by
+ *               hand: {listed, fitting, refused, cycles, text}: candidates, those that fit the GPU,
+ *               those of them that a proof refused, cycles of the longest task by the model of
+ *               cost, the program (docs/superoptimizer.md)
  *     sm_us     time of all its tasks over the number of workers: what a step spends on it
+ *     share     of the time of all tasks
  *     wait_us   mean over tasks, from when the worker turned to the task until its event was
  *               activated
  *     body_us, trigger_us

@@ -193,8 +193,8 @@ class Program:
         c.call(c.lib.mpk_program_touch, self._handle, slot)
 
     def describe(self) -> dict:
-        """Operators, tasks, events, how many operators of each kind, the device, names of constants of which the
-        program keeps a copy in another order."""
+        """Operators, tasks, events, how many operators of each kind, the code that runs them, the device, names of
+        constants of which the program keeps a copy in another order."""
         return json.loads(c.text_of(c.lib.mpk_program_describe, self._handle))
 
     def profile(self) -> dict:

@@ -17,9 +17,10 @@ class Explanation:
 
     graphs: pieces in which Dynamo captured it, one if nothing broke; launches: programs that a call runs, on a GPU one
     launch of a kernel each; devices: where they run; tasks,
-    events, operators: of all programs; kinds: operators by name; fallbacks: operators that PyTorch runs, and why;
-    profile: if one was asked for, where the time of each program's last launch on a GPU went (the fields are those of
-    mpk_engine_profile in mpk.h).
+    events, operators: of all programs; kinds: operators by name; code: what runs the operators of each program, by
+    kind, with the block programs that were searched for it; fallbacks: operators that PyTorch runs, and why;
+    profile: if one was asked for, where the time of each program's last launch on a GPU went (the fields of both are
+    those of mpk_engine_profile in mpk.h).
     """
 
     graphs: int
@@ -29,6 +30,7 @@ class Explanation:
     tasks: int
     events: int
     kinds: dict[str, int]
+    code: list[list[dict]]
     fallbacks: dict[str, str]
     breaks: list[str]
     compile_ms: float
@@ -46,12 +48,32 @@ class Explanation:
         lines += [f"  the capture broke: {reason}" for reason in self.breaks]
         for program in self.profile:
             lines += ["  us of a launch, by kind of operator; means over its tasks: waiting, working, slowest"]
-            lines += [
-                f"  {k['sm_us']:9.1f}  {k['kind']} by {k['body']}, {k['operators']} operators, {k['tasks']} tasks: "
-                f"{k['wait_us']:.2f}, {k['body_us']:.2f}, {k['longest_us']:.2f}"
-                for k in sorted(program["kinds"], key=lambda k: -k["sm_us"])
-            ]
+            for k in sorted(program["kinds"], key=lambda k: -k["sm_us"]):
+                lines += [
+                    f"  {k['sm_us']:9.1f} ({k['share']:.1%})  {_code(k)}: "
+                    f"{k['wait_us']:.2f}, {k['body_us']:.2f}, {k['longest_us']:.2f}"
+                ]
+                lines += _searched(k, program["clock_mhz"])
+        for program in [] if self.profile else self.code:
+            lines += [line for k in program for line in (f"  {_code(k)}", *_searched(k))]
         return "\n".join(line for line in lines if line.strip())
+
+
+def _code(kind: dict) -> str:
+    name, body = kind["kind"], kind["body"]
+    ran = body if body.startswith(name) else f"{name} by {body}"
+    return f"{ran}, {kind['operators']} operators, {kind['tasks']} tasks"
+
+
+def _searched(kind: dict, mhz: float = 0.0) -> list[str]:
+    """A line for each block program of this kind."""
+    lines = []
+    for p in kind["programs"]:
+        estimate = f"{p['cycles'] / mhz:.2f} us" if mhz else f"{p['cycles']:.0f} cycles"
+        refused = f", {p['refused']} refused" if p["refused"] else ""
+        tried = f"of {p['listed']} block programs {p['fitting']} fit{refused}"
+        lines += [f"      {tried}; the model expects {estimate} a task"]
+    return lines
 
 
 def explain(fn: Callable, *args: Any, profile: bool = False, **kwargs: Any) -> Explanation:
@@ -86,6 +108,7 @@ def explain(fn: Callable, *args: Any, profile: bool = False, **kwargs: Any) -> E
         total("tasks"),
         total("events"),
         kinds,
+        [f["code"] for f in facts],
         {name: reason for r in reports for name, reason in r.fallbacks.items()},
         breaks,
         float(total("compile_ms")),

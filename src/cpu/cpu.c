@@ -426,11 +426,11 @@ static void describe(machine *base, machine_facts *out)
     out->scratch_bytes = m->scratch_bytes * m->rt.n_workers;
 }
 
-static const char *body_of(const machine *base, uint32_t graph, ir_op_id op)
+static machine_code code_of(const machine *base, uint32_t graph, ir_op_id op)
 {
     const cpu_machine *m = (const cpu_machine *)base;
     const cpu_body *b = m->calls[m->rt.graphs[graph].first_op + op].body;
-    return b ? b->name : "ref";
+    return (machine_code){.body = b ? b->name : "ref"};
 }
 
 static const machine_def definition = {
@@ -444,7 +444,7 @@ static const machine_def definition = {
     .ring = ring,
     .wait = wait_bell,
     .describe = describe,
-    .body_of = body_of,
+    .code_of = code_of,
     .put_mask = put_mask,
     .make_slots = cpu_make_slots,
     .move_slots = cpu_move_slots,

@@ -286,10 +286,14 @@ static void describe(machine *base, machine_facts *out)
     }
 }
 
-static const char *body_of(const machine *base, uint32_t graph, ir_op_id op)
+static machine_code code_of(const machine *base, uint32_t graph, ir_op_id op)
 {
-    const gen_use *use = &((const cuda_machine *)base)->source.uses[graph][op];
-    return use->body ? use->body->name : "view";
+    const gen_source *source = &((const cuda_machine *)base)->source;
+    const gen_use *use = &source->uses[graph][op];
+    if (!use->body)
+        return (machine_code){.body = "view"};
+    const gen_programs *programs = &source->instances[use->instance].programs;
+    return (machine_code){use->body->name, programs->n, programs->at};
 }
 
 /* ---- logits that the machine delivers: pinned memory, kept for the next request ---- */
@@ -514,7 +518,7 @@ static const machine_def cuda_def = {.name = "cuda",
                                      .ring = ring,
                                      .wait = wait_news,
                                      .describe = describe,
-                                     .body_of = body_of,
+                                     .code_of = code_of,
                                      .lend_logits = lend_logits,
                                      .return_logits = return_logits,
                                      .peek_logits = peek_logits,
@@ -557,7 +561,7 @@ static const machine_def calls_def = {.name = "cuda",
                                       .run_graph = refuse_run,
                                       .clear_state = refuse_clear,
                                       .describe = describe,
-                                      .body_of = body_of,
+                                      .code_of = code_of,
                                       .make_slots = cuda_call_make_slots,
                                       .launch_slots = cuda_call_launch,
                                       .wait_launch = cuda_call_wait,

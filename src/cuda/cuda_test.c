@@ -47,7 +47,7 @@ static void test_starts_and_stops(void **state)
     machine_describe(b->m, &f);
     assert_int_equal(f.n_workers, 6);
     assert_string_equal(f.device, "Fake GPU 0");
-    assert_non_null(machine_body_of(b->m, 0, 0));
+    assert_non_null(machine_code_of(b->m, 0, 0).body);
     tear_down(b);
 }
 

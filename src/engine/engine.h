@@ -213,10 +213,12 @@ void engine_keep_program(mpk_context *cx, const target_def *target, str key,
  * with mpk_free. */
 mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
                                char **json);
-/* The text of it.  bodies: [ir->ops.n]. */
-void engine_write_profile(const ir_graph *ir, const char *const *bodies,
+/* The text of it.  codes: [ir->ops.n]. */
+void engine_write_profile(const ir_graph *ir, const machine_code *codes,
                           const machine_profile *profile, uint32_t n_tokens, uint32_t n_workers,
                           text *out);
+/* What runs a graph's operators, as a list of JSON. */
+mpk_status engine_print_code(mpk_context *cx, const machine *m, uint32_t graph, text *out);
 
 /* ---- engine_routing.c ---- */
 

@@ -482,9 +482,15 @@ mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, char **js
     tg_print_stats(&p->program.graphs[0].stats, &t);
     text_print(&t, ", \"kinds\": {");
     print_kinds(p->program.graphs[0].ir, &t);
-    text_print(&t, "}, ");
+    text_print(&t, "}, \"code\": ");
+    const mpk_status status = engine_print_code(cx, p->machine, 0, &t);
+    text_print(&t, ", ");
     print_machine(p->machine, &t);
     text_print(&t, "}");
+    if (status != MPK_OK) {
+        text_free(&t);
+        return status;
+    }
     if (t.failed || !t.at) {
         text_free(&t);
         FAIL(cx, MPK_ENOMEM, "out of memory for the description of a program");

@@ -1,10 +1,11 @@
-/* engine_profile.c - where a step's time went, by kind of operator (paper 6.6: what scheduling
- * costs), and how long its tokens took to the host.
+/* engine_profile.c - the code of a graph's operators, by kind; where a step's time went among them
+ * (paper 6.6: what scheduling costs), and how long its tokens took to the host.
  *
- * Input: the workers' notes of the last step of a graph, means over the tasks of each operator, and
- * those of tokens on their way to the host (machine_read_profile); output: JSON, one entry for each
- * operator, code, and columns of its first input and result (the products of a layer differ in
- * these), in the order in which they first run.
+ * Input: the code that the machine runs, the workers' notes of the last step of a graph, means over
+ * the tasks of each operator, and those of tokens on their way to the host (machine_read_profile);
+ * output: JSON, one entry for each operator, code, and columns of its first input and result (the
+ * products of a layer differ in these), in the order in which they first run.  Called by
+ * mpk_engine_profile, mpk_program_profile and mpk_program_describe.
  */
 #include <stdlib.h>
 
@@ -15,7 +16,7 @@
 /* Sums over the operators of one kind, in cycles of an SM. */
 typedef struct profile_kind {
     str kind;
-    const char *body;
+    machine_code code;
     int64_t from, to; /* columns of the first input, and of the result; 0: it has none */
     uint32_t n_ops;
     double n_tasks, wait, body_time, trigger, longest; /* all but longest: summed over tasks */
@@ -27,21 +28,28 @@ static int64_t columns_of(const ir_graph *ir, ir_tensor_id id)
     return t && t->rank ? t->dims[t->rank - 1] : 0;
 }
 
-static profile_kind kind_of(const ir_graph *ir, const ir_op *op, const char *body)
+static profile_kind kind_of(const ir_graph *ir, const ir_op *op, machine_code code)
 {
     return (profile_kind){.kind = str_from(op->def->name),
-                          .body = body,
+                          .code = code,
                           .from = op->n_in ? columns_of(ir, op->in[0]) : 0,
                           .to = columns_of(ir, op->out[0])};
 }
 
+static bool same_code(const machine_code *a, const machine_code *b)
+{
+    return strcmp(a->body, b->body) == 0 && a->n_programs == b->n_programs &&
+           (!a->n_programs || a->programs == b->programs);
+}
+
 static bool same_kind(const profile_kind *a, const profile_kind *b)
 {
-    return str_equal(a->kind, b->kind) && strcmp(a->body, b->body) == 0 && a->from == b->from &&
+    return str_equal(a->kind, b->kind) && same_code(&a->code, &b->code) && a->from == b->from &&
            a->to == b->to;
 }
 
-static uint32_t sum_kinds(const ir_graph *ir, const char *const *bodies, const machine_times *times,
+/* Operators without tasks are left out. */
+static uint32_t sum_kinds(const ir_graph *ir, const machine_code *codes, const machine_times *times,
                           profile_kind *kinds)
 {
     uint32_t n = 0;
@@ -49,7 +57,7 @@ static uint32_t sum_kinds(const ir_graph *ir, const char *const *bodies, const m
         double tasks = times[i].n_tasks;
         if (!times[i].n_tasks)
             continue;
-        profile_kind kind = kind_of(ir, &ir->ops.at[i], bodies[i]);
+        profile_kind kind = kind_of(ir, &ir->ops.at[i], codes[i]);
         uint32_t k = 0;
         while (k < n && !same_kind(&kinds[k], &kind))
             k++;
@@ -65,20 +73,52 @@ static uint32_t sum_kinds(const ir_graph *ir, const char *const *bodies, const m
     return n;
 }
 
-static void write_kind(const profile_kind *k, uint32_t n_workers, double us, text *out)
+/* The block programs, as they stand in the source, and what the search said of them. */
+static void write_programs(const machine_code *code, text *out)
+{
+    text_print(out, ", \"programs\": [");
+    for (uint32_t i = 0; i < code->n_programs; i++) {
+        const super_choice *c = code->programs[i];
+        text words = {0};
+        block_print(&c->program, &words);
+        text_print(out,
+                   "%s{\"listed\": %u, \"fitting\": %u, \"refused\": %u, \"cycles\": %.0f, "
+                   "\"text\": ",
+                   i ? ", " : "", c->n_listed, c->n_fitting, c->n_refused, c->cycles);
+        json_write_str(out, text_str(&words));
+        text_print(out, "}");
+        out->failed |= words.failed;
+        text_free(&words);
+    }
+    text_print(out, "]");
+}
+
+/* What is known before anything runs; the object stays open. */
+static void begin_kind(const profile_kind *k, text *out)
 {
     text_print(out, "{\"kind\": ");
     json_write_str(out, k->kind);
     text_print(out, ", \"body\": ");
-    json_write_str(out, str_from(k->body));
+    json_write_str(out, str_from(k->code.body));
+    text_print(out, ", \"from\": %lld, \"to\": %lld, \"operators\": %u, \"tasks\": %.0f",
+               (long long)k->from, (long long)k->to, k->n_ops, k->n_tasks);
+    write_programs(&k->code, out);
+}
+
+static double time_of(const profile_kind *k)
+{
+    return k->wait + k->body_time + k->trigger;
+}
+
+static void write_kind(const profile_kind *k, uint32_t n_workers, double all, double us, text *out)
+{
+    begin_kind(k, out);
     text_print(out,
-               ", \"from\": %lld, \"to\": %lld, \"operators\": %u, \"tasks\": %.0f, \"sm_us\": "
-               "%.3f, \"wait_us\": %.4f, "
-               "\"body_us\": %.4f, \"trigger_us\": %.4f, \"longest_us\": %.4f}",
-               (long long)k->from, (long long)k->to, k->n_ops, k->n_tasks,
-               (k->wait + k->body_time + k->trigger) * us / n_workers, k->wait * us / k->n_tasks,
-               k->body_time * us / k->n_tasks, k->trigger * us / k->n_tasks,
-               k->longest * us / k->n_ops);
+               ", \"sm_us\": %.3f, \"share\": %.6f, \"wait_us\": %.4f, \"body_us\": %.4f, "
+               "\"trigger_us\": %.4f, \"longest_us\": %.4f}",
+               time_of(k) * us / n_workers, all > 0 ? time_of(k) / all : 0,
+               k->wait * us / k->n_tasks, k->body_time * us / k->n_tasks,
+               k->trigger * us / k->n_tasks, k->longest * us / k->n_ops);
 }
 
 static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens,
@@ -87,7 +127,7 @@ static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens
     const machine_delays *delays = &p->to_host;
     double all = 0, trigger = 0;
     for (uint32_t k = 0; k < n; k++) {
-        all += kinds[k].wait + kinds[k].body_time + kinds[k].trigger;
+        all += time_of(&kinds[k]);
         trigger += kinds[k].trigger;
     }
     text_print(
@@ -98,22 +138,71 @@ static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens
         delays->median_ns * 1e-3, delays->p99_ns * 1e-3, delays->most_ns * 1e-3);
     for (uint32_t k = 0; k < n; k++) {
         text_print(out, "%s", k ? ", " : "");
-        write_kind(&kinds[k], n_workers, 1e3 / p->clock_khz, out);
+        write_kind(&kinds[k], n_workers, all, 1e3 / p->clock_khz, out);
     }
     text_print(out, "]}");
 }
 
-void engine_write_profile(const ir_graph *ir, const char *const *bodies,
+void engine_write_profile(const ir_graph *ir, const machine_code *codes,
                           const machine_profile *profile, uint32_t n_tokens, uint32_t n_workers,
                           text *out)
 {
     profile_kind *kinds = calloc(ir->ops.n ? ir->ops.n : 1, sizeof *kinds);
     if (kinds)
-        write_kinds(kinds, sum_kinds(ir, bodies, profile->times, kinds), n_tokens, n_workers,
+        write_kinds(kinds, sum_kinds(ir, codes, profile->times, kinds), n_tokens, n_workers,
                     profile, out);
     else
         out->failed = true;
     free(kinds);
+}
+
+static mpk_status find_codes(mpk_context *cx, arena *a, const machine *m, uint32_t graph,
+                             machine_code **out)
+{
+    const uint32_t n = (uint32_t)m->image.ir[graph]->ops.n;
+    NEW(cx, a, *out, n);
+    for (uint32_t i = 0; i < n; i++)
+        (*out)[i] = machine_code_of(m, graph, i);
+    return MPK_OK;
+}
+
+/* How many tasks each operator has, whoever runs them; the times are 0. */
+static void count_tasks(const program_image *image, uint32_t graph, machine_times *times)
+{
+    const rt_graph *g = (const rt_graph *)image_table(image->block, RT_GRAPHS) + graph;
+    const rt_task *tasks = (const rt_task *)image_table(image->block, RT_TASKS) + g->first_task;
+    for (uint32_t t = 0; t < g->n_tasks; t++)
+        if (tasks[t].op != RT_NONE)
+            times[tasks[t].op].n_tasks++;
+}
+
+static mpk_status print_code(mpk_context *cx, arena *a, const machine *m, uint32_t graph, text *out)
+{
+    const ir_graph *ir = m->image.ir[graph];
+    machine_code *codes;
+    machine_times *times;
+    profile_kind *kinds;
+    TRY(find_codes(cx, a, m, graph, &codes));
+    NEW(cx, a, times, ir->ops.n);
+    NEW(cx, a, kinds, ir->ops.n);
+    count_tasks(&m->image, graph, times);
+    const uint32_t n = sum_kinds(ir, codes, times, kinds);
+    text_print(out, "[");
+    for (uint32_t k = 0; k < n; k++) {
+        text_print(out, "%s", k ? ", " : "");
+        begin_kind(&kinds[k], out);
+        text_print(out, "}");
+    }
+    text_print(out, "]");
+    return MPK_OK;
+}
+
+mpk_status engine_print_code(mpk_context *cx, const machine *m, uint32_t graph, text *out)
+{
+    arena a = {0};
+    mpk_status status = print_code(cx, &a, m, graph, out);
+    arena_free(&a);
+    return status;
 }
 
 static mpk_status read_profile(mpk_context *cx, arena *a, machine *m, uint32_t graph,
@@ -121,13 +210,11 @@ static mpk_status read_profile(mpk_context *cx, arena *a, machine *m, uint32_t g
 {
     const ir_graph *ir = m->image.ir[graph];
     machine_profile profile = {0};
-    const char **bodies;
+    machine_code *codes;
     NEW(cx, a, profile.times, ir->ops.n);
-    NEW(cx, a, bodies, ir->ops.n);
-    for (uint32_t i = 0; i < ir->ops.n; i++)
-        bodies[i] = machine_body_of(m, graph, i);
+    TRY(find_codes(cx, a, m, graph, &codes));
     TRY(machine_read_profile(cx, m, graph, &profile));
-    engine_write_profile(ir, bodies, &profile, n_tokens, m->image.block->n_workers, out);
+    engine_write_profile(ir, codes, &profile, n_tokens, m->image.block->n_workers, out);
     return MPK_OK;
 }
 

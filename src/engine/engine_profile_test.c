@@ -33,6 +33,18 @@ static void check_kind(const json_value *k, const char *kind, const char *body, 
         assert_float_equal(number(k, keys[i]), wanted[i], 1e-3);
 }
 
+/* Those of `codes` in test_sums. */
+static void check_programs(const json_value *kind)
+{
+    const json_value *programs = json_get(kind, "programs");
+    assert_int_equal(programs->n, 2);
+    const json_value *one = &programs->items[0];
+    assert_true(number(one, "listed") == 9 && number(one, "fitting") == 4);
+    assert_true(number(one, "refused") == 1 && number(one, "cycles") == 700);
+    assert_non_null(strstr(json_get(one, "text")->text.at, "block one"));
+    assert_true(number(&programs->items[1], "listed") == 0);
+}
+
 static void test_sums(void **state)
 {
     (void)state;
@@ -48,11 +60,19 @@ static void test_sums(void **state)
         {.n_tasks = 6, .wait = 3000, .body = 1000, .trigger = 500, .longest = 1000},
         {.n_tasks = 1, .body = 2000, .longest = 2000},
         {.n_tasks = 0}};
-    const char *const bodies[5] = {"fast", "plain", "fast", "fast", "plain"};
+    const super_choice chosen[2] = {
+        {.program = {.name = "one"}, .n_listed = 9, .n_fitting = 4, .n_refused = 1, .cycles = 700},
+        {.program = {.name = "two"}}};
+    const super_choice *const programs[2] = {&chosen[0], &chosen[1]};
+    const machine_code codes[5] = {{"fast", 2, programs},
+                                   {"plain", 0, NULL},
+                                   {"fast", 2, programs},
+                                   {"fast", 0, NULL},
+                                   {"plain", 0, NULL}};
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &ir));
     assert_int_equal(ir->ops.n, 5);
     const machine_profile profile = {times, {9, 5500, 7250, 20000}, 1000000};
-    engine_write_profile(ir, bodies, &profile, 4, 10, &t);
+    engine_write_profile(ir, codes, &profile, 4, 10, &t);
     check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &root));
     assert_true(number(root, "tokens") == 4 && number(root, "clock_mhz") == 1000);
     /* triggers 2 * 500 + 6 * 500; everything 2 * 6500 + 3000 + 6 * 4500 + 2000 */
@@ -64,6 +84,10 @@ static void test_sums(void **state)
     check_kind(&kinds->items[0], "linear", "fast", 8, (double[]){2, 8, 4.0, 2.5, 2.0, 0.5, 4.0});
     check_kind(&kinds->items[1], "silu", "plain", 8, (double[]){1, 1, 0.3, 2.0, 1.0, 0.0, 1.0});
     check_kind(&kinds->items[2], "linear", "fast", 6, (double[]){1, 1, 0.2, 0.0, 2.0, 0.0, 2.0});
+    check_programs(&kinds->items[0]);
+    assert_int_equal(json_get(&kinds->items[1], "programs")->n, 0);
+    /* (2 * 6500 + 6 * 4500) / 45000 */
+    assert_float_equal(number(&kinds->items[0], "share"), 40.0 / 45, 1e-5);
     text_free(&t);
     arena_free(&a);
 }
@@ -78,7 +102,7 @@ static void test_nothing(void **state)
     ir_graph *ir;
     const json_value *root;
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &ir));
-    engine_write_profile(ir, (const char *const[5]){"", "", "", "", ""},
+    engine_write_profile(ir, (const machine_code[5]){{.body = ""}},
                          &(machine_profile){.times = (machine_times[5]){{0}}, .clock_khz = 1000}, 1,
                          1, &t);
     check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &root));

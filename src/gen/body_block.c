@@ -200,7 +200,7 @@ static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, te
     const super_choice *chosen;
     TRY(choose(cx, c, 0, &chosen));
     gen_print_head(c, n, out);
-    gen_print_note(chosen, out);
+    gen_print_note(c->choices, chosen, out);
     text_print(
         out,
         "    mpk_box batches = mpk_box_of(t, %u);\n"
@@ -233,7 +233,7 @@ static mpk_status print_weight(mpk_context *cx, const gen_call *c, uint32_t i, i
     TRY(choose(cx, c, i, &chosen));
     const block_program *p = &chosen->program;
     text_print(out, "    {\n");
-    gen_print_note(chosen, out);
+    gen_print_note(c->choices, chosen, out);
     text_print(out,
                "    const rt_i64 first = %lld, rows = %lld;\n    const rt_i64 m_lo = mpk_lo(t, 0), "
                "m_hi = mpk_hi(t, 0);\n"

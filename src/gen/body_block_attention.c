@@ -100,7 +100,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     const char *seen = s.causal ? "m_hi < in_k.dims[2] ? m_hi : in_k.dims[2]" : "in_k.dims[2]";
     TRY(choose(cx, c, &chosen));
     gen_print_head(c, n, out);
-    gen_print_note(chosen, out);
+    gen_print_note(c->choices, chosen, out);
     text_print(out,
                "    const mpk_box box = mpk_box_of(t, 4);\n    mpk_box heads = %s;\n"
                "    const rt_i64 m_lo = heads.lo[2], m_hi = heads.hi[2], s_lo = 0, s_hi = %s, d_lo "

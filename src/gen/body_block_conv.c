@@ -152,7 +152,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     TRY(choose(cx, c, &chosen));
     const block_program *p = &chosen->program;
     gen_print_head(c, n, out);
-    gen_print_note(chosen, out);
+    gen_print_note(c->choices, chosen, out);
     text_print(
         out,
         "    const rt_i64 filters = %lld, k_lo = 0, k_hi = %lld;\n    mpk_box box = mpk_box_of(t, "

@@ -79,9 +79,11 @@ mpk_status gen_choose_attention(mpk_context *cx, arena *a, gen_choices *all,
     return MPK_OK;
 }
 
-void gen_print_note(const super_choice *chosen, text *out)
+void gen_print_note(gen_choices *all, const super_choice *chosen, text *out)
 {
     text note = {0};
+    if (all->noted.n < GEN_MOST_PROGRAMS)
+        all->noted.at[all->noted.n++] = chosen;
     block_print(&chosen->program, &note);
     text_print(out, "    /* Of %u candidates, %u of which fit; %.0f cycles by the model.\n",
                chosen->n_listed, chosen->n_fitting, chosen->cycles);

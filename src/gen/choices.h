@@ -6,10 +6,18 @@
 #include "base/map.h"
 #include "super/super.h"
 
+/* The block programs of one instance: linear has one for each weight. */
+enum { GEN_MOST_PROGRAMS = 3 };
+typedef struct gen_programs {
+    uint32_t n; /* 0: its body was written by hand */
+    const super_choice *at[GEN_MOST_PROGRAMS];
+} gen_programs;
+
 /* Zero-initialise; lives in the arena of the calls. */
 typedef struct gen_choices {
     map numbers; /* of what was asked: index of made */
     VEC(super_choice *) made;
+    gen_programs noted; /* of the instance that is printed */
 } gen_choices;
 
 /* What super chooses for this product, from before or now.  Everything is allocated from a; names
@@ -18,7 +26,7 @@ mpk_status gen_choose_product(mpk_context *cx, arena *a, gen_choices *all, const
                               const super_choice **out);
 mpk_status gen_choose_attention(mpk_context *cx, arena *a, gen_choices *all,
                                 const super_attention *s, const super_choice **out);
-/* The program as a comment in the head of its instance. */
-void gen_print_note(const super_choice *chosen, text *out);
+/* The program as a comment in the head of its instance, which has it from now on. */
+void gen_print_note(gen_choices *all, const super_choice *chosen, text *out);
 
 #endif

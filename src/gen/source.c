@@ -11,7 +11,6 @@
 
 #include <stdio.h>
 
-#include "gen/choices.h"
 #include "rt/rt_lane.h"
 
 typedef struct emitter {
@@ -81,6 +80,7 @@ static mpk_status print_instance(emitter *e, const gen_call *c, const gen_body *
                                  str *out)
 {
     text t = {0};
+    e->choices.noted.n = 0;
     mpk_status status = body->print(e->cx, c, n, &t);
     out->at = status == MPK_OK ? text_copy(&t, e->arena) : NULL;
     out->n = t.n;
@@ -122,6 +122,7 @@ static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body 
                          .op = op,
                          .scratch_bytes = scratch_bytes};
     TRY(print_instance(e, c, body, *number, &made.text));
+    made.programs = e->choices.noted;
     PUSH(e->cx, e->arena, &e->instances, made);
     return MPK_OK;
 }

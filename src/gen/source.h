@@ -17,6 +17,7 @@
 #define GEN_SOURCE_H
 
 #include "gen/arch.h"
+#include "gen/choices.h"
 #include "gen/device_body.h"
 #include "image/image.h"
 
@@ -61,7 +62,8 @@ typedef struct gen_instance {
     uint32_t uses;      /* operators of all graphs that share it */
     uint32_t regimes;   /* bit r: some of them are in a graph of regime r */
     uint32_t graph, op; /* the first of them */
-    str text;           /* as it stands in the source */
+    gen_programs programs;
+    str text; /* as it stands in the source */
 } gen_instance;
 
 typedef struct gen_source {

@@ -176,9 +176,9 @@ void machine_describe(machine *m, machine_facts *out)
     m->def->describe(m, out);
 }
 
-const char *machine_body_of(const machine *m, uint32_t graph, ir_op_id op)
+machine_code machine_code_of(const machine *m, uint32_t graph, ir_op_id op)
 {
-    return m->def->body_of(m, graph, op);
+    return m->def->code_of(m, graph, op);
 }
 
 mpk_status machine_read_profile(mpk_context *cx, machine *m, uint32_t graph, machine_profile *out)

@@ -21,6 +21,7 @@
 #include "base/file.h"
 #include "host/books.h"
 #include "ir/op.h"
+#include "super/super.h"
 
 typedef struct machine machine;
 
@@ -113,6 +114,14 @@ typedef struct machine_times {
     double longest;   /* body of the slowest task */
 } machine_times;
 
+/* The code of an operator: its body, and the block programs that the search chose for it
+ * (docs/superoptimizer.md).  All is the machine's. */
+typedef struct machine_code {
+    const char *body;
+    uint32_t n_programs; /* 0: the body was written by hand */
+    const super_choice *const *programs;
+} machine_code;
+
 /* How long tokens took to the host and the news of it back, nanoseconds; of the last bursts. */
 typedef struct machine_delays {
     uint32_t n; /* bursts that this is of; 0: none, and the others are 0 */
@@ -154,8 +163,7 @@ typedef struct machine_def {
     void (*wait)(machine *m, rt_u32 seen, uint64_t timeout_ns);
     /* n_steps, free_pages and the other counts, bytes, device; the rest is filled in already. */
     void (*describe)(machine *m, machine_facts *out);
-    /* Name of the code that runs operator `op` of a graph. */
-    const char *(*body_of)(const machine *m, uint32_t graph, ir_op_id op);
+    machine_code (*code_of)(const machine *m, uint32_t graph, ir_op_id op);
     /* A place for n logits or log probabilities that the machine can write to, of which `to` gets a
      * copy with return_logits.  Called with the lock held.  Both NULL: the machine writes to `to`
      * itself. */
@@ -304,8 +312,8 @@ mpk_status machine_drain(mpk_context *cx, machine *m, rt_token *out, uint32_t mo
 void machine_nudge(machine *m);
 
 void machine_describe(machine *m, machine_facts *out);
-/* Name of the code that runs operator `op` of a graph, or "ref". */
-const char *machine_body_of(const machine *m, uint32_t graph, ir_op_id op);
+/* Of operator `op` of a graph; its body is "ref" where the operator's own record runs. */
+machine_code machine_code_of(const machine *m, uint32_t graph, ir_op_id op);
 /* Where the time of the last step of a graph went, and how long tokens took; out->times is given.
  * The machine comes to rest for it.  MPK_EARG: it was not started with a profile. */
 mpk_status machine_read_profile(mpk_context *cx, machine *m, uint32_t graph, machine_profile *out);

@@ -8,6 +8,18 @@
 #include "base/thread.h"
 #include "pass/pass.h"
 
+/* Prove what the passes on the tensor program left: above all that no operator reads storage after
+ * another has written it again, which is what a rule that moves a read can get wrong. */
+static mpk_status verify_program(pass_state *s, const ir_graph *ir, uint64_t *verify_ns)
+{
+    if (!s->options->verify)
+        return MPK_OK;
+    uint64_t start = clock_ns();
+    NOTE(s->cx, ir_verify(s->cx, ir), "verifying the tensor program after its passes");
+    *verify_ns += clock_ns() - start;
+    return MPK_OK;
+}
+
 /* Prove the graph's level; the time is counted apart from that of the passes. */
 static mpk_status verify(pass_state *s, const tg_graph *g, uint64_t *verify_ns)
 {
@@ -47,6 +59,7 @@ static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_
     NEW(s->cx, s->result, c->tg, 1);
     *c->tg = *g;
     tg_fill_stats(g, &c->stats);
+    /* no pass but normalize adds tasks */
     c->stats.normalize_tasks = g->n_tasks - tasks;
     return MPK_OK;
 }
@@ -64,6 +77,7 @@ static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
     TRY(pass_fuse_map(s, &ir));
     if (s->options->narrow)
         TRY(pass_narrow(s, &ir));
+    TRY(verify_program(s, ir, &verify_ns));
     c->ir = ir;
     TRY(compile_graph(s, c, &verify_ns));
     c->stats.compile_ms = (double)(clock_ns() - start - verify_ns) * 1e-6;
@@ -107,6 +121,7 @@ static mpk_status plan(pass_state *s, tg_program *p)
     TRY(pass_plan_memory(s, p));
     for (uint32_t i = 0; i < p->n_graphs; i++)
         TRY(pass_plan_pages(s, p, &p->graphs[i]));
+    /* planning concerns all graphs at once; its time is booked on the first */
     p->graphs[0].stats.compile_ms += (double)(clock_ns() - start) * 1e-6;
     start = clock_ns();
     for (uint32_t i = 0; i < p->n_graphs && s->options->verify; i++)
@@ -117,12 +132,14 @@ static mpk_status plan(pass_state *s, tg_program *p)
     return MPK_OK;
 }
 
-/* Graphs are compiled in parallel, each with its own arenas. */
+/* What the threads of compile_all share.  Each writes only the graph and the arena of its own
+ * index, so nothing is locked. */
 typedef struct compiling {
     const pass_options *options;
     ir_graph *const *graphs;
     tg_program *program;
-    arena *results; /* [n_graphs] */
+    /* [n_graphs] adopted by the program's arena when all threads have ended */
+    arena *results;
 } compiling;
 
 /* One graph, on whichever thread took it.  Errors name the graph, since several may be compiled at

@@ -97,7 +97,9 @@ static bool match_attention(const rewrite *w, const ir_op *attention, attention_
     int64_t columns = (p->heads + 2 * p->kv_heads) * p->head_size;
     const ir_tensor *qkv = tensor_of(w, p->qkv);
     p->rope_table = rewrite_producer(w, p->table, "rope_table");
-    return qkv->kind == IR_TEMP && qkv->rank == 2 && qkv->dims[1] == columns &&
+    const ir_tensor_id in[] = {p->qkv, p->table, p->q_norm, p->k_norm};
+    return rewrite_are_current(w, in, 4, w->keys.at[attention - w->g->ops.at]) &&
+           qkv->kind == IR_TEMP && qkv->rank == 2 && qkv->dims[1] == columns &&
            is_part(w, q, p->qkv, 0, p->heads, p->head_size) &&
            is_part(w, k, p->qkv, p->heads * p->head_size, p->kv_heads, p->head_size) &&
            is_part(w, v, p->qkv, (p->heads + p->kv_heads) * p->head_size, p->kv_heads,

@@ -268,6 +268,9 @@ static mpk_status apply_cache(rewrite *w, ir_op_id id)
         !match_caches(w, &w->g->ops.at[id], &p, &k_put, &v_put) || !match_shape(w, &sdpa, &p) ||
         !match_heads(w, &sdpa, k_put, v_put, &p))
         return MPK_OK;
+    const ir_tensor_id moved[] = {p.qkv, p.cosine, p.sine, p.q_norm, p.k_norm};
+    if (!rewrite_are_current(w, moved, sizeof moved / sizeof *moved, key))
+        return MPK_OK;
     ir_tensor_id old_k = k_put->out[0], old_v = v_put->out[0], out[IR_MAX_OUTPUTS], y;
     if (p.cosine != IR_NONE) {
         TRY(add_table(w, key, &p, &p.cosine));

@@ -56,7 +56,7 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
         out->in[LOGITS_X] = rewrite_input(w, gather, 0);
         out->in[LOGITS_ROWS] = rewrite_input(w, gather, 1);
     }
-    return true;
+    return rewrite_are_current(w, out->in, LOGITS_INPUTS, out->key);
 }
 
 /* The new product also gives the largest logit of each block of columns (its peaks), by which a

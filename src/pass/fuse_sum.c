@@ -23,6 +23,8 @@ static mpk_status apply_sum(rewrite *w, ir_op_id id)
             continue;
         for (uint32_t i = 0; i < sum->n_in; i++)
             in[i] = rewrite_input(w, sum, i);
+        if (!rewrite_are_current(w, in, sum->n_in, w->keys.at[id]))
+            continue;
         in[sum->n_in] = r;
         TRY(rewrite_add(w, w->keys.at[id], "add_parts", sum->n_in + 1, in, NULL, &out));
         rewrite_replace(w, old, out);

@@ -198,6 +198,7 @@ static mpk_status run_passes(pass_state *s, str passes, str source, text *out)
              STR_ARG(passes));
         tg_print(on.tg, out);
     } else if (!on.printed) {
+        NOTE(s->cx, ir_verify(s->cx, on.ir), "verifying what came out of %.*s", STR_ARG(passes));
         ir_print(on.ir, out);
     }
     CHECK(s->cx, !out->failed, MPK_ENOMEM, "out of memory for the text");

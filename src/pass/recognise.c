@@ -127,7 +127,7 @@ static mpk_status apply_weight(rewrite *w, ir_op_id id)
             rewrite_input(w, norm, 1) != IR_NONE || !is_private(w, norm, 1))
             continue;
         ir_tensor_id x = before_cast(w, rewrite_input(w, norm, 0), y->dtype);
-        if (same_dims(tensor_of(w, x), y))
+        if (same_dims(tensor_of(w, x), y) && rewrite_are_current(w, &x, 1, w->keys.at[id]))
             return add_norm(w, id, x, weight, rewrite_attribute(norm, "eps")->f);
     }
     return MPK_OK;
@@ -140,10 +140,13 @@ static mpk_status apply_cast(rewrite *w, ir_op_id id)
     if (strcmp(op->def->name, "cast") != 0 || !is_small_float(y->dtype) || y->dtype == IR_F32)
         return MPK_OK;
     const ir_op *norm = rewrite_producer(w, rewrite_input(w, op, 0), "rms_norm");
-    ir_tensor_id x = norm ? before_cast(w, rewrite_input(w, norm, 0), y->dtype) : IR_NONE;
-    if (!norm || !same_dims(tensor_of(w, x), y))
+    if (!norm)
         return MPK_OK;
-    return add_norm(w, id, x, rewrite_input(w, norm, 1), rewrite_attribute(norm, "eps")->f);
+    ir_tensor_id in[] = {before_cast(w, rewrite_input(w, norm, 0), y->dtype),
+                         rewrite_input(w, norm, 1)};
+    if (!same_dims(tensor_of(w, in[0]), y) || !rewrite_are_current(w, in, 2, w->keys.at[id]))
+        return MPK_OK;
+    return add_norm(w, id, in[0], in[1], rewrite_attribute(norm, "eps")->f);
 }
 
 /* ---- rule gelu ---- */
@@ -186,6 +189,7 @@ static mpk_status apply_gelu(rewrite *w, ir_op_id id)
         ir_tensor_id x, out, old = op->out[0];
         if (!is_number(w, rewrite_input(w, op, side), "*", 0.5, &x) ||
             !is_tanh_part(w, rewrite_input(w, op, !side), x) ||
+            !rewrite_are_current(w, &x, 1, w->keys.at[id]) ||
             !same_dims(tensor_of(w, x), tensor_of(w, old)))
             continue;
         TRY(rewrite_add(w, w->keys.at[id], "gelu", 1, &x, (ir_set[]){{.name = "tanh", .i = 1}, {0}},

@@ -95,7 +95,8 @@ static mpk_status apply_rotate(rewrite *w, ir_op_id id)
             !is_product(w, rewrite_input(w, op, !side), &in[0], &in[1]) ||
             !same_dims(tensor_of(w, in[0]), tensor_of(w, old)) ||
             !is_small_float(tensor_of(w, old)->dtype) ||
-            tensor_of(w, in[1])->rank != tensor_of(w, in[2])->rank)
+            tensor_of(w, in[1])->rank != tensor_of(w, in[2])->rank ||
+            !rewrite_are_current(w, in, 3, w->keys.at[id]))
             continue;
         TRY(rewrite_add(w, w->keys.at[id], "rotate", 3, in, NULL, &out));
         rewrite_replace(w, old, out);
@@ -120,6 +121,8 @@ static mpk_status apply_partly(rewrite *w, ir_op_id id)
         !same_dims(tensor_of(w, x), y))
         return MPK_OK;
     ir_tensor_id in[3] = {x, rewrite_input(w, rotate, 1), rewrite_input(w, rotate, 2)};
+    if (!rewrite_are_current(w, in, 3, w->keys.at[id]))
+        return MPK_OK;
     TRY(rewrite_add(w, w->keys.at[id], "rotate", 3, in, NULL, &out));
     rewrite_replace(w, old, out);
     return MPK_OK;
@@ -158,7 +161,8 @@ static mpk_status apply_heads(rewrite *w, ir_op_id id)
     for (uint32_t i = 1; i < 3; i++)
         if ((in[i] = find_repeated(w, in[i])) == IR_NONE)
             return MPK_OK;
-    if (tensor_of(w, in[1])->dims[1] != tensor_of(w, in[2])->dims[1])
+    if (tensor_of(w, in[1])->dims[1] != tensor_of(w, in[2])->dims[1] ||
+        !rewrite_are_current(w, in, op.n_in, w->keys.at[id]))
         return MPK_OK;
     for (uint32_t i = 1; i < 3; i++) {
         const ir_tensor *x = tensor_of(w, in[i]);

@@ -171,6 +171,20 @@ bool rewrite_is_written(const rewrite *w, ir_tensor_id t, uint32_t first, uint32
     return false;
 }
 
+/* A tensor is made at its producer's key, or, without one, before the first operator. */
+bool rewrite_are_current(const rewrite *w, const ir_tensor_id *tensors, uint32_t n, uint32_t key)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (tensors[i] == IR_NONE)
+            continue;
+        ir_op_id producer = w->g->tensors.at[tensors[i]].producer;
+        uint32_t made = producer == IR_NONE ? 0 : w->keys.at[producer];
+        if (rewrite_is_written(w, tensors[i], made, key))
+            return false;
+    }
+    return true;
+}
+
 /* Nothing reads t any more: if that holds of all results of its producer, the producer's operands
  * lose a reader each, and so on. */
 static void release(rewrite *w, ir_tensor_id t)

@@ -37,6 +37,11 @@ mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in
                        const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out);
 /* Does an operator between two keys write the storage of a tensor in place? */
 bool rewrite_is_written(const rewrite *w, ir_tensor_id tensor, uint32_t first, uint32_t last);
+/* May an operator at place `key` read these tensors, or has the storage of one been written again
+ * since the tensor was made?  A rule must ask when its replacement stands where the last operator
+ * of its pattern stood, and so reads later what earlier ones read.  IR_NONE may be read.  Cost:
+ * linear in the program for each tensor. */
+bool rewrite_are_current(const rewrite *w, const ir_tensor_id *tensors, uint32_t n, uint32_t key);
 /* Add the reshape of a tensor. */
 mpk_status rewrite_reshape(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t rank,
                            const int64_t *dims, ir_tensor_id *out);

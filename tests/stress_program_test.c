@@ -222,6 +222,27 @@ static void test_hostile_images(void **state)
     arena_free(&b.arena);
 }
 
+/* A weight that no graph binds is checked all the same: its bytes would not fit in 64 bits. */
+static void test_a_weight_too_large(void **state)
+{
+    (void)state;
+    bed b = {0};
+    program_image image, opened;
+    build(&b, 11);
+    compile(&b, 2, 2);
+    tg_program p = b.program;
+    tg_weight *weights = arena_alloc(&b.arena, p.n_weights + 1, sizeof *weights);
+    assert_non_null(weights);
+    memcpy(weights, p.weights, p.n_weights * sizeof *weights);
+    weights[p.n_weights++] = (tg_weight){
+        .name = STR("extra"), .dtype = IR_F32, .rank = 2, .dims = {INT64_C(1) << 40, 1 << 30}};
+    p.weights = weights;
+    check_ok(&b.cx, image_make(&b.cx, &b.arena, &p, &image));
+    check_fails(&b.cx, MPK_EFORMAT, "extra",
+                image_open(&b.cx, &b.arena, image.block, image.block->n_bytes, &opened));
+    arena_free(&b.arena);
+}
+
 /* A worker's list whose tasks are its own, each once, but out of order: a later task could wait for
  * one after it. */
 static void test_lists_out_of_order(void **state)
@@ -261,6 +282,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_programs), cmocka_unit_test(test_a_peer_that_stalls),
-        cmocka_unit_test(test_hostile_images), cmocka_unit_test(test_lists_out_of_order)};
+        cmocka_unit_test(test_hostile_images), cmocka_unit_test(test_a_weight_too_large),
+        cmocka_unit_test(test_lists_out_of_order)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,10 @@
  *
  * Writing: count the entries of every section, allocate once, fill.  Reading: every number is
  * checked against the table that it points into; then the task graphs are built again from the
- * tables and proved by the compiler's own verifiers.  Cost: linear, plus the proofs.
+ * tables and proved by the compiler's own verifiers (tg_verify, tg_verify_memory).  Cost: linear,
+ * plus the proofs.  Relies on the text form of tensor programs (ir_print, ir_parse), by which
+ * operators, shapes and attributes travel; on arenas, which own the block and all that is read.
+ * Called by the engine: after a compilation, for its cache, and for files of `mpk compile`.
  */
 #include "image/image.h"
 
@@ -39,6 +42,7 @@ static void *next(writer *w, unsigned section)
     return (char *)w->at[section] + entry_bytes[section] * w->n[section]++;
 }
 
+/* Append the bytes to the text section, without a terminator; returns their offset there. */
 static uint64_t add_text(writer *w, str s)
 {
     uint64_t at = w->n[RT_TEXT];
@@ -48,6 +52,8 @@ static uint64_t add_text(writer *w, str s)
     return at;
 }
 
+/* The most live sequences that a step of this program can hold: the longest axis of rows.  0 for a
+ * program without such an axis. */
 static uint32_t count_rows(const ir_graph *ir)
 {
     int64_t rows = 0;
@@ -72,6 +78,8 @@ static uint32_t find_most_fresh(const ir_graph *ir)
     return RT_NONE;
 }
 
+/* The index in op_table; the number of its entries if an operator is of no table.  Images are read
+ * by the version that wrote them, so the order of the table may change between versions. */
 static uint32_t table_index(const op_def *def)
 {
     uint32_t i = 0;
@@ -218,6 +226,7 @@ static void count_entries(const tg_program *p, const text *sources, uint64_t n[R
         n[RT_TEXT] += p->weights[i].name.n;
 }
 
+/* To 64 bytes, a cache line: every section starts on one. */
 static uint64_t round_up(uint64_t n)
 {
     return (n + 63) / 64 * 64;
@@ -355,6 +364,7 @@ static mpk_status check_header(mpk_context *cx, const rt_header *h, size_t n)
     return MPK_OK;
 }
 
+/* Do n entries from `first` lie in the section?  Written so that no sum can overflow. */
 static bool inside(const rt_header *h, unsigned section, uint64_t first, uint64_t n)
 {
     uint64_t count = image_count(h, section);
@@ -376,7 +386,8 @@ static mpk_status check_ranges(mpk_context *cx, const rt_header *h, const rt_gra
     return MPK_OK;
 }
 
-/* The weights' table as the compiler gave it. */
+/* Each weight must be a possible tensor, also one that no graph binds: a target multiplies its
+ * dimensions to find how many bytes to read. */
 static mpk_status read_weights(mpk_context *cx, arena *a, const rt_header *h, program_image *image)
 {
     const rt_weight *from = image_table(h, RT_NAMES);
@@ -394,11 +405,16 @@ static mpk_status read_weights(mpk_context *cx, arena *a, const rt_header *h, pr
         to[i].rank = from[i].rank;
         for (uint32_t d = 0; d < from[i].rank; d++)
             to[i].dims[d] = (int64_t)from[i].dims[d];
+        ir_tensor t = {.name = to[i].name, .dtype = to[i].dtype, .rank = to[i].rank};
+        memcpy(t.dims, to[i].dims, sizeof t.dims);
+        if (ir_check_tensor(cx, &t) != MPK_OK)
+            return status_note(cx, MPK_EFORMAT, "reading weight %u of the image", i);
     }
     image->weights = to;
     return MPK_OK;
 }
 
+/* Name, dtype and dimensions agree: the loaded bytes fit the tensor. */
 static bool same_shape(const tg_weight *w, const ir_tensor *t)
 {
     return str_equal(w->name, t->name) && w->dtype == t->dtype && w->rank == t->rank &&
@@ -621,7 +637,8 @@ static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, prog
     return tg_verify_memory(cx, a, &c, area_bytes);
 }
 
-/* Graphs are read side by side, each into an arena of its own. */
+/* The graphs are read side by side by threads, each into an arena of its own, since arenas are not
+ * shared between threads; image_open adopts them all, whether reading succeeded or not. */
 typedef struct reading {
     program_image *image;
     arena *arenas; /* [n_graphs] */

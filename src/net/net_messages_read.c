@@ -7,12 +7,14 @@
 #include "net/net_messages.h"
 #include "net/net_rewrite.h"
 
+/* The text of a member; empty if it is absent or no text. */
 static str word(const json_value *v, const char *key)
 {
     const json_value *found = json_get(v, key);
     return json_is(found, JSON_KIND_STRING) ? found->text : (str){0};
 }
 
+/* Images, documents and the like; only so much of the type is shown as fits a message. */
 static mpk_status refuse_block(net_exchange *x, const char *field, str type)
 {
     return net_refuse(
@@ -38,6 +40,7 @@ static mpk_status join(net_exchange *x, const char *field, const json_value *v, 
         text_add(to, "\n", i > 0);
         text_add(to, words->text.at, words->text.n);
     }
+    CHECK(x->cx, !to->failed, MPK_ENOMEM, "out of memory for a part of the request");
     return MPK_OK;
 }
 
@@ -55,6 +58,8 @@ static mpk_status write_result(net_exchange *x, const json_value *block, net_rew
     return status;
 }
 
+/* One block of a message under construction.  Results have been written before it, and redacted
+ * reasoning cannot be read by this model. */
 static mpk_status write_block(net_exchange *x, const json_value *block, net_rewrite *to)
 {
     const str type = word(block, "type");
@@ -103,6 +108,7 @@ static mpk_status write_message(net_exchange *x, const json_value *message, net_
     return MPK_OK;
 }
 
+/* The system prompt, which Anthropic has beside the messages, becomes the first of them. */
 static mpk_status write_messages(net_exchange *x, const json_value *body, net_rewrite *to)
 {
     const json_value *messages = json_get(body, "messages"), *system = json_get(body, "system");
@@ -123,6 +129,7 @@ static mpk_status write_messages(net_exchange *x, const json_value *body, net_re
     return MPK_OK;
 }
 
+/* Anthropic's own tools (types such as web_search) run on its servers and are refused. */
 static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewrite *to)
 {
     const json_value *tools = json_get(body, "tools");
@@ -141,6 +148,7 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
     return MPK_OK;
 }
 
+/* "auto" and "none" are the same words in chats; "any" is "required" there. */
 static void write_choice(const json_value *body, net_rewrite *to)
 {
     const json_value *choice = json_get(body, "tool_choice"),
@@ -184,6 +192,8 @@ static bool is_begun(const json_value *body)
     return true;
 }
 
+/* Parameters of the same meaning keep their names; renamed ones are noted, so that a refusal tells
+ * the name that the client sent. */
 static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *to)
 {
     static const char *const same[] = {"max_tokens",

@@ -15,6 +15,7 @@ typedef struct conversation {
     bool is_open;
 } conversation;
 
+/* The text of a member; empty if it is absent or no text. */
 static str word(const json_value *v, const char *key)
 {
     const json_value *found = json_get(v, key);
@@ -24,6 +25,7 @@ static str word(const json_value *v, const char *key)
 #define REFUSE(x, field, ...) \
     return net_refuse((x)->cx, &(x)->refusal, 400, (field), NULL, __VA_ARGS__)
 
+/* Ends the assistant's message under construction, if there is one. */
 static void close_message(conversation *c)
 {
     if (c->is_open)
@@ -31,6 +33,7 @@ static void close_message(conversation *c)
     c->is_open = false;
 }
 
+/* Reasoning, texts and calls that follow each other belong to one message of the assistant. */
 static void open_assistant(conversation *c)
 {
     if (!c->is_open)
@@ -38,8 +41,7 @@ static void open_assistant(conversation *c)
     c->is_open = true;
 }
 
-/* A text, or a list of parts with texts. */
-static mpk_status join(net_exchange *x, const json_value *v, text *to)
+static mpk_status add_texts(net_exchange *x, const json_value *v, text *to)
 {
     if (v && v->kind == JSON_KIND_STRING)
         text_add(to, v->text.at, v->text.n);
@@ -52,9 +54,20 @@ static mpk_status join(net_exchange *x, const json_value *v, text *to)
         text_add(to, "\n", to->n > 0);
         text_add(to, words->text.at, words->text.n);
     }
+    CHECK(x->cx, !to->failed, MPK_ENOMEM, "out of memory for a part of the request");
     return MPK_OK;
 }
 
+/* A text, or a list of parts with texts, as one text.  On failure *to is freed. */
+static mpk_status join(net_exchange *x, const json_value *v, text *to)
+{
+    const mpk_status status = add_texts(x, v, to);
+    if (status != MPK_OK)
+        text_free(to);
+    return status;
+}
+
+/* A message of any role; those of the assistant stay open for calls that follow. */
 static mpk_status add_message(conversation *c, const json_value *item)
 {
     const str role = word(item, "role");
@@ -75,6 +88,7 @@ static mpk_status add_message(conversation *c, const json_value *item)
     return MPK_OK;
 }
 
+/* A call's result closes the message that made the call: templates want it after that. */
 static mpk_status add_result(conversation *c, const json_value *item)
 {
     text words = {0};
@@ -101,6 +115,7 @@ static mpk_status add_reasoning(conversation *c, const json_value *item)
     return MPK_OK;
 }
 
+/* Items without a type are messages, as the API allows. */
 static mpk_status add_item(conversation *c, const json_value *item)
 {
     const str type = word(item, "type");
@@ -148,6 +163,8 @@ static mpk_status write_input(net_exchange *x, const json_value *body, net_rewri
     return MPK_OK;
 }
 
+/* Functions alone; their members stand in the tool itself, where chats have an object
+ * `function`. */
 static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewrite *to)
 {
     const json_value *tools = json_get(body, "tools");
@@ -165,6 +182,7 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
     return MPK_OK;
 }
 
+/* A conversation that is too long is refused elsewhere, never cut. */
 static mpk_status check_truncation(net_exchange *x, const json_value *body)
 {
     if (json_get(body, "truncation") && !str_is(word(body, "truncation"), "disabled"))
@@ -208,6 +226,7 @@ static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *
 
 /* ---- what the reply repeats ---- */
 
+/* A member that the reply repeats: as it came, or the API's default. */
 static void echo(const json_value *body, const char *name, const char *otherwise, text *to)
 {
     const json_value *v = json_get(body, name);

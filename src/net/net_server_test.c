@@ -378,6 +378,11 @@ static void test_items(void **state)
     (void)state;
     bed b = {0};
     open_bed(&b);
+    /* a text before what is refused is freed: the address sanitizer tells */
+    assert_int_equal(ask(&b, "/v1/responses",
+                         "{\"input\":[{\"role\":\"user\",\"content\":"
+                         "[{\"text\":\"first\"},{\"type\":\"input_image\"}]}]}"),
+                     400);
     SCRIPT(&b, "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>", "Done.");
     assert_int_equal(ask(&b, "/v1/responses", "{" ITEM_TOOLS "}"), 200);
     check_has(&b, "\"status\":\"completed\",\"name\":\"add\",\"arguments\":\"{\\\"a\\\":1}\"}");

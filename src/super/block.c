@@ -30,6 +30,8 @@ block_step *block_add_step(block_program *p, block_verb verb, int8_t to)
     return s;
 }
 
+/* Place and entry are numbers in mixed radix, the last axis first: a place is one output position,
+ * an entry one element of its window with all channels. */
 int64_t block_window_offset(const block_window *w, int64_t place, int64_t entry)
 {
     int64_t offset = 0;
@@ -64,6 +66,8 @@ uint32_t block_copy_bytes(const block_program *p, int8_t tile)
            BLOCK_PITCH(block_row_bytes(p, tile), p->tiles[tile].layout);
 }
 
+/* Shared tiles lie one after the other, each with all its copies, from multiples of 128 bytes on:
+ * swizzling permutes pieces of 16 bytes within 128. */
 uint32_t block_offset(const block_program *p, int8_t tile)
 {
     uint32_t offset = 0;
@@ -73,6 +77,8 @@ uint32_t block_offset(const block_program *p, int8_t tile)
     return offset;
 }
 
+/* `add` exchanges all parts but the first through the memory of the shared tiles, which are dead by
+ * then; so the two needs do not add up. */
 uint32_t block_scratch_bytes(const block_program *p)
 {
     uint32_t most = block_offset(p, (int8_t)p->n_tiles);
@@ -86,6 +92,7 @@ uint32_t block_scratch_bytes(const block_program *p)
     return most;
 }
 
+/* Is it the result of some multiply? */
 static bool is_sum(const block_program *p, int8_t tile)
 {
     for (uint32_t i = 0; i < p->n_steps; i++)
@@ -94,6 +101,8 @@ static bool is_sum(const block_program *p, int8_t tile)
     return false;
 }
 
+/* Only sums are counted: they live through the loop over the depth, while other fragments come and
+ * go.  Along the sum each warp has a part of its own (mma), or all threads divide one (fma). */
 uint32_t block_registers(const block_program *p)
 {
     uint32_t n = 0;
@@ -106,6 +115,8 @@ uint32_t block_registers(const block_program *p)
     return n;
 }
 
+/* Eight rows of 16 bytes are read at once; they conflict where their addresses fall on the same 16
+ * bytes modulo 128, the width of all banks.  All columns behave alike, so column 0 decides. */
 uint32_t block_conflicts(const block_program *p, int8_t tile)
 {
     const uint32_t row_bytes = block_row_bytes(p, tile);
@@ -124,6 +135,7 @@ static const char *const verb_names[] = {"loop",    "end",      "sync", "wait", 
                                          "fill",    "multiply", "add",  "bound", "map",
                                          "largest", "total",    "store"};
 
+/* "-": the axis that a tile does not have. */
 static const char *axis_name(const block_program *p, int8_t axis)
 {
     return axis == BLOCK_NONE ? "-" : p->axes[axis].name;

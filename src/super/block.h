@@ -40,15 +40,18 @@ enum {
     BLOCK_MOST_AXES = 4,
     BLOCK_MOST_OPERANDS = 8,
     BLOCK_MOST_TILES = 20,
+    BLOCK_MOST_STAGES = 16,
     BLOCK_MOST_STEPS = 48,
     BLOCK_MOST_SOURCES = 6
 };
 
 typedef struct block_axis {
     const char *name;
-    int64_t extent; /* entries of the whole axis */
-    int32_t tile;   /* entries of a tile */
-    bool is_cut;    /* a task has a part of it, else all */
+    /* entries of the whole axis, of which a task's box has lo <= i < hi */
+    int64_t extent;
+    /* entries of a tile, at least 1; the last tile of an axis may reach beyond its end */
+    int32_t tile;
+    bool is_cut; /* a task has a part of it, else all */
 } block_axis;
 
 typedef struct block_operand {
@@ -96,12 +99,16 @@ typedef enum block_verb {
 
 typedef struct block_step {
     block_verb verb;
-    int8_t to;                       /* tile */
+    /* the tile that is written; of a store the one that is read; BLOCK_NONE: none */
+    int8_t to;
     int8_t from[BLOCK_MOST_SOURCES]; /* tiles */
     uint8_t n_from;
-    int8_t axis;            /* loop, bound */
-    int8_t operand;         /* load, store */
-    uint8_t ahead, pending; /* loop; wait */
+    int8_t axis; /* loop, bound */
+    /* load, store: of the program's operands */
+    int8_t operand;
+    /* loop: turns that its loads are issued early, 0 to stages - 1; wait: groups that may still be
+     * in flight */
+    uint8_t ahead, pending;
     block_bound bound;
     double number;          /* fill, bound */
     const char *expression; /* map: of x0 ..., in the order of `from` */
@@ -110,6 +117,8 @@ typedef struct block_step {
 /* What multiplies: tensor cores on 16-bit entries, or a thread its own entries in fp32. */
 typedef enum block_unit { BLOCK_MMA, BLOCK_FMA } block_unit;
 
+/* The arrays have fixed sizes, so a program is copied by assignment; nothing in it is owned.  Names
+ * and expressions must live as long as it does. */
 typedef struct block_program {
     const char *name;
     uint32_t n_axes, n_operands, n_tiles, n_steps;
@@ -124,6 +133,8 @@ typedef struct block_program {
 
 /* ---- building: each returns the index of what it added, or takes the program's side ---- */
 
+/* Building never fails: whoever writes a recipe for programs stays below the BLOCK_MOST_ limits,
+ * and block_verify checks what was built. */
 int8_t block_add_axis(block_program *p, const char *name, int64_t extent, int32_t tile,
                       bool is_cut);
 int8_t block_add_tile(block_program *p, block_tile t);
@@ -161,13 +172,15 @@ mpk_status block_verify(mpk_context *cx, const block_program *p);
 
 /* ---- running over finite fields ---- */
 
-/* One run: a box lo .. hi for each axis, inputs that follow from `seed`; what is the largest of
- * some values is a random number that follows from `shift`, for nothing may depend on it.  Stored
- * entries: `at` is operand * 2^56 + offset. */
+/* One stored entry: `at` is operand * 2^56 + offset, `value` the number modulo FIELD_P.  The part
+ * of the exponent is not kept: what is stored stands outside of exponentials. */
 typedef struct block_stored {
     uint64_t at;
     uint32_t value;
 } block_stored;
+
+/* One run: a box lo .. hi for each axis, inputs that follow from `seed`; what is the largest of
+ * some values is a random number that follows from `shift`, for nothing may depend on it. */
 typedef struct block_run_of {
     int64_t lo[BLOCK_MOST_AXES], hi[BLOCK_MOST_AXES];
     uint64_t seed, shift;

@@ -14,10 +14,13 @@ enum { M, S, D, E, Q = 0, KEYS, VALUES };
 #define NOTHING (-1e30)
 
 typedef struct recipe {
+    /* of a tile: rows of a head and keys */
     int32_t m, s;
+    /* warps that divide the rows, a power of two up to 8; copies of the tiles of keys and values */
     uint8_t along_rows, stages;
 } recipe;
 
+/* Heads are filled up with zeros to whole fields of the tensor cores. */
 static int32_t rounded(int64_t n)
 {
     return (int32_t)((n + BLOCK_MMA_DEPTH - 1) / BLOCK_MMA_DEPTH * BLOCK_MMA_DEPTH);
@@ -30,6 +33,8 @@ bool super_accepts_attention(const super_attention *s)
            s->rows > 0 && s->keys > 0;
 }
 
+/* Axes, operands and unit.  The widths of a head are never cut: q and v have all of d and e in one
+ * tile. */
 static void add_frame(block_program *p, const super_attention *s, const int32_t *tiles)
 {
     *p = (block_program){
@@ -50,6 +55,7 @@ static void add_load(block_program *p, int8_t tile, int8_t operand)
     block_add_step(p, BLOCK_LOAD, tile)->operand = operand;
 }
 
+/* A step of up to three sources; BLOCK_NONE ends them. */
 static void add_of(block_program *p, block_verb verb, const char *expression, int8_t to, int8_t a,
                    int8_t b, int8_t c)
 {
@@ -68,7 +74,9 @@ static void add_bound(block_program *p, int8_t scores, block_bound bound, int64_
     s->number = (double)number;
 }
 
-/* The scores of the tiles at hand: scaled, masked, bounded. */
+/* The scores of the tiles at hand: scaled, masked, bounded.  The end of the keys is a bound only if
+ * the last tile reaches beyond it: a load gives zeros there, and a score of zero would get a
+ * weight. */
 static void add_scores(block_program *p, const super_attention *s, int8_t scores, int8_t q,
                        int8_t k)
 {
@@ -91,6 +99,7 @@ static void add_scores(block_program *p, const super_attention *s, int8_t scores
         add_bound(p, scores, BLOCK_WINDOW, s->window);
 }
 
+/* A row that sees no key has a total of zero and becomes zeros, as the operator is defined. */
 static void add_result(block_program *p, int8_t sums, int8_t total)
 {
     const int8_t y = block_add_fragment(p, "y", M, E);
@@ -123,6 +132,8 @@ void super_region_of_attention(const super_attention *s, block_program *p)
 
 /* ---- candidates ---- */
 
+/* A tile of shared memory: swizzled where rows are a power of two, else padded, which costs 16
+ * bytes a row. */
 static int8_t add_shared(block_program *p, const char *name, ir_dtype dtype, int8_t rows,
                          int8_t columns, uint8_t stages)
 {
@@ -138,6 +149,7 @@ static int8_t add_shared(block_program *p, const char *name, ir_dtype dtype, int
     return tile;
 }
 
+/* One number for each row, in as many parts as the sums. */
 static int8_t add_line(block_program *p, const char *name, uint8_t parts)
 {
     const int8_t line = block_add_fragment(p, name, M, BLOCK_NONE);
@@ -145,7 +157,8 @@ static int8_t add_line(block_program *p, const char *name, uint8_t parts)
     return line;
 }
 
-/* What is kept of the keys so far. */
+/* What is kept of the keys so far, for each row: sums of weighted values, the total of the weights,
+ * the largest score.  Invariant: sums and total are relative to exp(largest). */
 typedef struct kept {
     int8_t sums, total, largest;
 } kept;
@@ -160,7 +173,9 @@ static void fill_kept(block_program *p, kept *t, uint8_t parts)
     block_add_step(p, BLOCK_FILL, t->largest)->number = NOTHING;
 }
 
-/* Scores become weights, and what is kept takes them in. */
+/* Scores become weights, and what is kept takes them in: the online softmax.  `rescale` is exp(old
+ * largest - new largest), 1 where the largest did not grow.  The first turn rescales zeros by
+ * exp(NOTHING - x) = 0. */
 static void add_turn(block_program *p, const kept *t, int8_t scores, int8_t v)
 {
     const uint8_t parts = p->tiles[t->sums].parts;
@@ -198,6 +213,8 @@ static void add_loop(block_program *p, int8_t axis, uint8_t ahead)
     s->ahead = ahead;
 }
 
+/* The text of a candidate.  q stays for all turns; keys and values come ahead.  The sync keeps the
+ * load of q from overwriting what slower warps still read of the last tile. */
 static void make_candidate(const super_attention *s, const recipe *c, block_program *p)
 {
     const int32_t tiles[] = {c->m, c->s, rounded(s->width), rounded(s->values)};
@@ -244,6 +261,8 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
+/* As in product.c.  Exponentials are counted beside the products, since the same warps do both, one
+ * after the other. */
 static double cost_of(const super_attention *s, const recipe *c)
 {
     const double widths = rounded(s->width) + rounded(s->values),
@@ -260,6 +279,7 @@ static double cost_of(const super_attention *s, const recipe *c)
     return tiles * (TILE_CYCLES + 2 * LATENCY + turns * turn + join);
 }
 
+/* Beside the sums there is room for 32 registers: the scores of a tile. */
 static bool fits(const super_attention *s, const super_target *t, const recipe *c,
                  super_choice *out)
 {
@@ -293,6 +313,8 @@ static bool find_next(const super_attention *s, const super_target *t, double le
     return cycles >= 0;
 }
 
+/* There are 48 recipes, so the list is made anew for each refusal and none has to be kept.
+ * Two recipes of exactly equal cost are tried once, the first of them. */
 mpk_status super_choose_attention(mpk_context *cx, const super_attention *s, const super_target *t,
                                   super_choice *out)
 {

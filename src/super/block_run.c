@@ -1,10 +1,14 @@
 /* block_run.c - a block program run over finite fields (block.h, field.h), which proves that two
  * compute the same.
  *
+ * Called by prove.c, for the region and for the candidate.
+ *
  * Shared tiles are memory: a copy of a tile is addressed as the device does, is in flight from its
  * load until a wait has let its group arrive, and may be written again only after a sync that
- * follows its last read.  Fragments in parts are kept apart until `add`.  Cost: that of the
- * program, about 3 ns for each product of two numbers.
+ * follows its last read.  Threads do not exist here: what any thread may do between two syncs
+ * counts as done by all, so an interval number for each copy is enough to find a race.  Fragments
+ * in parts are kept apart until `add`.  Cost: that of the program, about 3 ns for each product of
+ * two numbers.
  */
 #include "super/block.h"
 
@@ -23,9 +27,10 @@ typedef struct copy_state {
 } copy_state;
 
 typedef struct tile_state {
+    /* all copies or parts, one after the other */
     field *at;
     uint32_t pitch, step; /* shared: of a copy, in entries; fragment: of a part */
-    copy_state copies[16];
+    copy_state copies[BLOCK_MOST_STAGES];
 } tile_state;
 
 typedef struct runner {
@@ -36,7 +41,10 @@ typedef struct runner {
     tile_state tiles[BLOCK_MOST_TILES];
     int64_t base[BLOCK_MOST_AXES]; /* of the tiles at hand */
     int64_t turn;                  /* of the innermost loop that is ahead */
+    /* groups of loads issued and arrived so far; syncs passed, from 1 on; the square that
+     * exponentials are powers of; the step at hand, for messages and for `maps` */
     uint32_t groups, arrived, interval, root, step;
+    /* of the map steps, compiled when they first run */
     map_program *maps[BLOCK_MOST_STEPS];
 } runner;
 
@@ -80,16 +88,21 @@ static uint32_t part_of(const runner *r, uint32_t column)
     return column / BLOCK_MMA_DEPTH % r->p->warps[2];
 }
 
+/* A program that was built by hand may say 0 for one part. */
 static uint32_t count_parts(const runner *r, int8_t tile)
 {
     return r->p->tiles[tile].parts > 1 ? r->p->tiles[tile].parts : 1;
 }
 
+/* Entries of the box from the tile's first one on: what lies beyond is outside.  It is negative
+ * where a turn begins after the end. */
 static int64_t left(const runner *r, int8_t axis)
 {
     return axis == BLOCK_NONE ? 1 : r->run->hi[axis] - r->base[axis];
 }
 
+/* The copies of a tile are used in turn, as on the device; without a loop that is ahead there is
+ * one. */
 static uint32_t copy_of(const runner *r, int8_t tile, int64_t turn)
 {
     return (uint32_t)(turn % r->p->tiles[tile].stages);
@@ -123,6 +136,8 @@ static uint64_t offset_of(const runner *r, const block_step *s, const block_tile
     return offset;
 }
 
+/* The invariant of double buffering: between the last read of a copy and its next write lies a
+ * sync.  A read of the same interval may come from a slower warp. */
 static mpk_status claim_copy(runner *r, int8_t tile, uint32_t which)
 {
     copy_state *c = &r->tiles[tile].copies[which];
@@ -133,6 +148,8 @@ static mpk_status claim_copy(runner *r, int8_t tile, uint32_t which)
     return MPK_OK;
 }
 
+/* What an operand holds at an offset is a random number of the seed, the same for region and
+ * candidate; nothing has to be stored.  A mask of booleans holds 0 or 1. */
 static mpk_status do_load(runner *r, const block_step *s, int64_t turn)
 {
     const block_tile *t = &r->p->tiles[s->to];
@@ -158,6 +175,8 @@ static mpk_status do_load(runner *r, const block_step *s, int64_t turn)
     return MPK_OK;
 }
 
+/* Entries outside the box are cut off here, as they are on the device, so a program may compute
+ * what it likes for them. */
 static mpk_status do_store(runner *r, const block_step *s)
 {
     const block_tile *t = &r->p->tiles[s->to];
@@ -270,7 +289,8 @@ static field value_of(const runner *r, const map_step *s, const field *x, const 
     }
 }
 
-/* Rounding and conversions between floats change nothing here. */
+/* Rounding and conversions between floats change nothing here: programs are proved equal as if
+ * numbers were exact, and the dtypes of sums are fixed by the rules instead. */
 static field evaluate(const runner *r, const map_program *m, const field *x)
 {
     field v[MAP_STEPS];
@@ -360,8 +380,8 @@ static bool is_out(const runner *r, const block_step *s, uint32_t row, uint32_t 
     const block_tile *t = &r->p->tiles[s->to];
     if (s->bound == BLOCK_END_OF_AXIS)
         return (t->axis[0] == s->axis ? row : column) >= left(r, s->axis);
-    const int64_t behind = r->base[t->axis[1]] + column - (r->base[t->axis[0]] + row);
-    return s->bound == BLOCK_CAUSAL ? behind > 0 : behind <= -(int64_t)s->number;
+    const int64_t after = r->base[t->axis[1]] + column - (r->base[t->axis[0]] + row);
+    return s->bound == BLOCK_CAUSAL ? after > 0 : after <= -(int64_t)s->number;
 }
 
 static void do_bound(runner *r, const block_step *s)
@@ -372,6 +392,8 @@ static void do_bound(runner *r, const block_step *s)
                 *entry(r, s->to, 0, row, column) = (field){.lowest = true};
 }
 
+/* The warps' parts become one; the device may add them in any fixed order, which makes no
+ * difference here. */
 static void do_add(runner *r, const block_step *s)
 {
     const tile_state *y = &r->tiles[s->to], *a = &r->tiles[s->from[0]];
@@ -415,6 +437,7 @@ static mpk_status do_step(runner *r, const block_step *s)
     }
 }
 
+/* The step of the `end` that belongs to a loop. */
 static uint32_t end_of(const block_program *p, uint32_t loop)
 {
     uint32_t depth = 1, i = loop;
@@ -425,7 +448,9 @@ static uint32_t end_of(const block_program *p, uint32_t loop)
     return i;
 }
 
-/* The loads of a turn of a loop that is ahead: one group, which may be empty. */
+/* The loads of a turn of a loop that is ahead: one group, which may be empty.  A turn beyond the
+ * end still counts as a group, as it does on the device, so that `pending` means the same in the
+ * last turns. */
 static mpk_status load_turn(runner *r, uint32_t loop, uint32_t end, int64_t turn)
 {
     const block_step *s = &r->p->steps[loop];
@@ -445,6 +470,8 @@ static mpk_status load_turn(runner *r, uint32_t loop, uint32_t end, int64_t turn
 
 static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_step *ahead);
 
+/* The loads of the first turns come before the loop; each turn then issues those of the turn
+ * `ahead` later. */
 static mpk_status do_loop(runner *r, uint32_t loop, uint32_t end)
 {
     const block_step *s = &r->p->steps[loop];
@@ -488,6 +515,8 @@ static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_
     return MPK_OK;
 }
 
+/* Memory begins with random numbers instead of zeros, so that a program which relies on clear
+ * memory is refused. */
 static mpk_status prepare(runner *r)
 {
     for (int8_t i = 0; i < (int8_t)r->p->n_tiles; i++) {
@@ -500,7 +529,7 @@ static mpk_status prepare(runner *r)
         const uint32_t parts = t->parts > 1 ? t->parts : 1,
                        n = s->step * (is_shared ? t->stages : parts);
         NEW(r->cx, r->arena, s->at, n);
-        for (uint32_t k = 0; k < n; k++) /* what nobody has written is nothing in particular */
+        for (uint32_t k = 0; k < n; k++)
             s->at[k] = field_random(r->run->shift + 1 + (uint64_t)i, k);
     }
     memcpy(r->base, r->run->lo, sizeof r->base);

@@ -1,6 +1,11 @@
 /* block_verify.c - the rules of block programs that hold whatever is computed (block.h): numbers
  * name something, tiles fit their axes, spaces are those that a step can use, loads and waits stand
- * in loops that are ahead.  A program that keeps them can be printed as CUDA C. */
+ * in loops that are ahead.  A program that keeps them can be printed as CUDA C.
+ *
+ * Called for each candidate of a search, most of which fail here, and once more before a proof:
+ * block_run and the printer (gen/block_print.c) index arrays by these numbers without looking
+ * again.
+ */
 #include "super/block.h"
 
 enum { WARPS = 8, MOST_DEPTH = 4 };
@@ -8,7 +13,9 @@ enum { WARPS = 8, MOST_DEPTH = 4 };
 typedef struct checker {
     mpk_context *cx;
     const block_program *p;
+    /* loops that are open, and the step under examination */
     uint32_t depth, at;
+    /* of the open loops, the outermost first */
     uint8_t ahead[MOST_DEPTH];
     int8_t axis[MOST_DEPTH];
 } checker;
@@ -30,6 +37,7 @@ static bool is_axis(const checker *c, int8_t axis)
     return axis >= 0 && axis < (int8_t)c->p->n_axes;
 }
 
+/* An axis that is not there is one of every tile: a line fits a tile that has its one axis. */
 static bool has_axis(const block_tile *t, int8_t axis)
 {
     return axis == BLOCK_NONE || t->axis[0] == axis || t->axis[1] == axis;
@@ -46,6 +54,9 @@ static bool is_power_of_2(uint32_t n)
     return n && !(n & (n - 1));
 }
 
+/* Shared tiles hold what the unit reads: 16-bit entries for tensor cores, 32-bit ones for fma.
+ * Rows are whole pieces of 16 bytes, which is what one copy instruction moves; swizzling needs a
+ * power of two, since it permutes by exclusive or. */
 static mpk_status check_shared(mpk_context *cx, const block_program *p, int8_t i)
 {
     const block_tile *t = &p->tiles[i];
@@ -55,7 +66,7 @@ static mpk_status check_shared(mpk_context *cx, const block_program *p, int8_t i
     CHECK(cx,
           t->axis[0] != BLOCK_NONE && t->axis[1] != BLOCK_NONE && row % 16 == 0 &&
               t->layout < BLOCK_LAYOUTS && (t->layout != BLOCK_SWIZZLED || is_power_of_2(row)) &&
-              t->stages >= 1 && t->parts <= 1,
+              t->stages >= 1 && t->stages <= BLOCK_MOST_STAGES && t->parts <= 1,
           MPK_EVERIFY,
           "tile %s of block %s cannot lie in shared memory: %u bytes a row, layout %u, %u copies",
           t->name, p->name, row, t->layout, t->stages);
@@ -96,6 +107,8 @@ static mpk_status check_tiles(mpk_context *cx, const block_program *p)
     return MPK_OK;
 }
 
+/* No loop may stand inside one that is ahead: its loads would be those of a turn whose inner loops
+ * are not known yet. */
 static mpk_status check_loop(checker *c, const block_step *s)
 {
     RULE(c, is_axis(c, s->axis) && c->p->axes[s->axis].tile > 0 && c->depth < MOST_DEPTH,
@@ -108,6 +121,8 @@ static mpk_status check_loop(checker *c, const block_step *s)
     return MPK_OK;
 }
 
+/* Is it known where along this axis a tile lies?  It is if a loop runs over the axis, or if one
+ * tile is all of it. */
 static bool is_looped(const checker *c, int8_t axis)
 {
     bool found = axis == BLOCK_NONE || c->p->axes[axis].tile >= c->p->axes[axis].extent;

@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-/* whole * 2^exponent modulo a prime. */
+/* whole * 2^exponent modulo a prime; a negative power of 2 is one of the inverse of 2, (prime + 1)
+ * / 2. */
 static uint32_t scaled(int64_t whole, int exponent, uint64_t prime)
 {
     uint64_t size = (uint64_t)(whole < 0 ? -whole : whole) % prime;
@@ -13,6 +14,8 @@ static uint32_t scaled(int64_t whole, int exponent, uint64_t prime)
     return (uint32_t)(whole < 0 ? (prime - size) % prime : size);
 }
 
+/* Exact: the 53 bits of the fraction are a whole number.  An infinity or NaN becomes `lowest`,
+ * which only minus infinity means; programs have no other. */
 field field_of(double x)
 {
     int exponent;

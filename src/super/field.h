@@ -21,10 +21,13 @@
 #define FIELD_Q UINT64_C(1073741789)
 
 typedef struct field {
+    /* p < FIELD_P, q < FIELD_Q; after an exponential q is unknown, a hash of p */
     uint32_t p, q;
+    /* minus infinity; it is sticky in sums and products, and its exponential is 0 */
     bool lowest;
 } field;
 
+/* Number `index` of a stream; uniform but for a bias of about 2^-33, which no proof notices. */
 static inline field field_random(uint64_t stream, uint64_t index)
 {
     return (field){(uint32_t)(rng_u64(stream, 2 * index) % FIELD_P),

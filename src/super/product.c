@@ -1,11 +1,22 @@
 /* product.c - products with what follows them: the region, candidates, their cost, and the search
- * (super.h). */
+ * (super.h).
+ *
+ * Idea of the candidates: a task's box is covered tile by tile; for each tile, parts of both
+ * factors come into shared memory `stages` - 1 turns ahead of the products, eight warps divide the
+ * tile (and, where it is small, the depth), and what follows the sums is applied to fragments
+ * before they are stored.  So a candidate has a tile of m x n x k, a division of the warps and a
+ * number of stages; layouts follow from the fewest bank conflicts.
+ *
+ * The cost is a model and never measured here, so that a choice is the same on every machine; its
+ * constants are of an H100.
+ */
 #include "super/super.h"
 
 const super_target super_target_usual = {.scratch_bytes = 48 << 10, .registers = 64};
 
 /* Choices of a candidate that its text follows from. */
 typedef struct recipe {
+    /* of a tile, in entries */
     int32_t m, n, k;
     uint8_t warps[3], stages;
 } recipe;
@@ -15,6 +26,7 @@ static bool is_half(ir_dtype dtype)
     return dtype == IR_F16 || dtype == IR_BF16;
 }
 
+/* Integers and block formats have bodies of their own. */
 bool super_accepts_product(const super_product *s)
 {
     bool floats = true;
@@ -24,6 +36,8 @@ bool super_accepts_product(const super_product *s)
     return floats && s->rows > 0 && s->columns > 0 && s->depth > 0;
 }
 
+/* Tensor cores need both factors in the same 16-bit dtype; anything else is converted to fp32 and
+ * multiplied by threads. */
 static block_unit unit_of(const super_product *s)
 {
     bool same =
@@ -33,6 +47,7 @@ static block_unit unit_of(const super_product *s)
 
 /* ---- what region and candidate have in common ---- */
 
+/* Axes, operands and unit, which region and candidate share; they differ in tiles and steps. */
 static void add_frame(block_program *p, const super_product *s, int32_t m, int32_t n, int32_t k)
 {
     *p = (block_program){.name = "product",
@@ -53,6 +68,7 @@ static void add_load(block_program *p, int8_t tile, uint32_t operand)
     block_add_step(p, BLOCK_LOAD, tile)->operand = (int8_t)operand;
 }
 
+/* A step of one or two sources. */
 static void add_two(block_program *p, block_verb verb, int8_t to, int8_t a, int8_t b)
 {
     block_step *s = block_add_step(p, verb, to);
@@ -124,6 +140,8 @@ static int8_t add_factor(block_program *p, const block_operand *o, const char *n
     return tile;
 }
 
+/* A loop whose loads are issued `ahead` turns early; block_verify wants tiles with one copy more
+ * than that. */
 static void add_loop(block_program *p, int8_t axis, uint8_t ahead)
 {
     block_step *s = block_add_step(p, BLOCK_LOOP, BLOCK_NONE);
@@ -131,6 +149,7 @@ static void add_loop(block_program *p, int8_t axis, uint8_t ahead)
     s->ahead = ahead;
 }
 
+/* The sum of the warps' parts, as a fragment of its own. */
 static int8_t add_whole(block_program *p, const char *name, int8_t sum)
 {
     const int8_t whole = block_add_fragment(p, name, SUPER_M, SUPER_N);
@@ -138,6 +157,8 @@ static int8_t add_whole(block_program *p, const char *name, int8_t sum)
     return whole;
 }
 
+/* The text of a candidate.  The sync before the inner loop keeps the first loads of a tile from
+ * overwriting what slower warps still read of the last one. */
 static void make_candidate(const super_product *s, const recipe *c, block_program *p)
 {
     const uint8_t parts = unit_of(s) == BLOCK_MMA ? c->warps[2] : 1;
@@ -191,6 +212,7 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
+/* Tiles along an extent, the last of which may be cut short. */
 static double count_tiles(int64_t extent, int32_t tile)
 {
     return (double)((extent + tile - 1) / tile);
@@ -216,6 +238,8 @@ static void add_load_cost(const block_program *p, int8_t tile, const block_opera
         *busy += count_tiles((int64_t)entries, THREADS * BLOCK_WINDOW_BATCH) * LATENCY;
 }
 
+/* The cycles of a turn's products: the slower of arithmetic and of reading shared memory, each with
+ * its bank conflicts; few products for each warp wait for their latency instead. */
 static double multiply_cycles(const block_program *p, const recipe *c, uint32_t n_b)
 {
     const double entries = (double)c->m * c->n * c->k * n_b;
@@ -234,6 +258,9 @@ static double multiply_cycles(const block_program *p, const recipe *c, uint32_t 
                                steps * larger(MMA_LATENCY, own * MMA_CYCLES * 8)));
 }
 
+/* The cycles of the longest task: for each tile a start, the turns, the sum over the warps' parts
+ * and the stores.  A turn takes the longer of its products and its loads, and loads that threads
+ * make by themselves come on top, since nothing else runs meanwhile. */
 static double cost_of(const super_product *s, const recipe *c, const block_program *p)
 {
     double bytes = 0, busy = 0;
@@ -253,6 +280,7 @@ static double cost_of(const super_product *s, const recipe *c, const block_progr
 
 /* ---- search ---- */
 
+/* A candidate that fits, with its cost; -1 once it was refused. */
 typedef struct ranked {
     recipe how;
     double cycles;
@@ -264,6 +292,8 @@ typedef struct list {
     uint32_t n, n_listed;
 } list;
 
+/* Keep a candidate if it fits the target and keeps the rules.  A candidate that breaks them is no
+ * error: recipes are listed without regard to divisibility. */
 static void consider(list *l, const super_product *s, const super_target *t, const recipe *c)
 {
     block_program p;
@@ -292,6 +322,8 @@ static void consider_warps(list *l, const super_product *s, const super_target *
         }
 }
 
+/* All powers of two within reason: 4 x 4 x 5 tiles, up to ten divisions of the warps, three numbers
+ * of stages. */
 static void list_candidates(list *l, const super_product *s, const super_target *t)
 {
     const int32_t least = unit_of(s) == BLOCK_MMA ? 16 : 8;
@@ -311,6 +343,8 @@ static ranked *take_best(list *l)
     return best;
 }
 
+/* The proof is the costly part, so only the best is proved, and the next one if it is refused.  The
+ * seed is fixed, so that a choice is a function of the shape. */
 static mpk_status search(mpk_context *cx, const super_product *s, list *l, super_choice *out)
 {
     block_program region;

@@ -4,6 +4,9 @@
  * be as large as the task's: it has a whole tile and a tail along each axis that the task's box
  * cuts, and along the others as many tiles as bring every copy of a shared tile back, and a tail if
  * the region has one.
+ *
+ * Called by the searches (product.c, block_attention.c) for what they would choose, and by the
+ * tests for programs with planted faults.
  */
 #include "super/super.h"
 
@@ -17,7 +20,8 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Copies of the tiles over an axis. */
+/* The most copies that a tile over this axis has: after so many turns the first copy is written
+ * again. */
 static int64_t copies_along(const block_program *p, int8_t axis)
 {
     int64_t most = 1;
@@ -28,6 +32,8 @@ static int64_t copies_along(const block_program *p, int8_t axis)
     return most;
 }
 
+/* Where the box lies is random, for a program that reads its place wrongly may be right at the
+ * origin; a causal bound cuts only near the beginning, hence FARTHEST. */
 static void choose_box(const block_program *region, const block_program *candidate, uint64_t seed,
                        block_run_of *run)
 {
@@ -57,6 +63,9 @@ static bool has_largest(const block_program *p)
     return false;
 }
 
+/* The definition runs with one tile that is the whole box.  The shift is the same in both runs
+ * unless a softmax is present: then the largest of some values is another random number in each,
+ * and the results agree only if they do not depend on it. */
 static mpk_status run_once(mpk_context *cx, arena *a, const block_program *region,
                            const block_program *candidate, uint64_t seed)
 {

@@ -17,6 +17,7 @@
 /* What a task may use; times in cycles of an SM.  One row serves all GPUs that are known: what
  * differs between them is too little to change a rank. */
 typedef struct super_target {
+    /* shared memory of a task; registers of a thread that sums may take */
     uint32_t scratch_bytes, registers;
 } super_target;
 extern const super_target super_target_usual;

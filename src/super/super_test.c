@@ -145,7 +145,7 @@ static void test_windows(void **state)
     }
 }
 
-/* Choices and max behind a product: both sides of a choice count, wherever an operand is read. */
+/* Choices and max after a product: both sides of a choice count, wherever an operand is read. */
 static void test_ends(void **state)
 {
     static const char *const ends[] = {"max(x0 * x1 + x2, 0)", "where(x0 * x1 <= x2, 0.0, x0)",
@@ -235,6 +235,8 @@ static block_step *find_step(block_program *p, block_verb verb)
     return NULL;
 }
 
+/* Every planted fault below is one that a wrong recipe could make; the proof or the rules must
+ * refuse each of them. */
 static void drop_step(block_program *p, block_verb verb)
 {
     block_step *s = find_step(p, verb);

@@ -19,6 +19,8 @@ typedef struct tile {
     tg_task_id task;
 } tile;
 
+/* Row-major order of the lower corners; the task's number decides between equal ones, which a
+ * hand-written graph may have, so the order is total. */
 static int compare_tiles(const void *a, const void *b)
 {
     const tile *x = a, *y = b;

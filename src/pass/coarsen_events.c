@@ -15,10 +15,12 @@ typedef struct coarsener {
     tg_op_tasks by_op;
     ir_op_id *stamp; /* [ops] consumer + 1 whose list holds this operator */
     bool *consumed;  /* [ops] */
+    /* the new events and their lists, which replace the graph's */
     VEC(tg_event) events;
     VEC(tg_task_id) in_tasks, out_tasks;
 } coarsener;
 
+/* Append all tasks of an operator to one of the two lists under construction. */
 static mpk_status push_tasks(coarsener *c, ir_op_id op, bool out)
 {
     for (uint32_t i = c->by_op.first[op]; i < c->by_op.first[op + 1]; i++) {

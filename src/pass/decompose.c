@@ -35,10 +35,13 @@ typedef struct axis_cut {
     int64_t unit;
 } axis_cut;
 
+/* The cuts of all axes of an output; its tiles are their product. */
 typedef struct tile_grid {
     axis_cut at[IR_MAX_RANK];
 } tile_grid;
 
+/* The search for one operator's grid.  `grid` is the one under construction, `best` the cheapest
+ * that was complete. */
 typedef struct chooser {
     pass_state *s;
     const ir_graph *ir;
@@ -53,6 +56,7 @@ typedef struct chooser {
     bool found;
 } chooser;
 
+/* Units along an extent; the last may be cut short. */
 static int64_t count_units(int64_t extent, int64_t unit)
 {
     return (extent + unit - 1) / unit;
@@ -202,6 +206,8 @@ static double grid_cost(const chooser *c, uint64_t n)
     return bytes * (double)n / workers + bytes + TRIGGER_BYTES * (double)n;
 }
 
+/* Strictly cheaper, so that of equals the first stays: the one with the fewest parts of the first
+ * axes. */
 static void try_grid(chooser *c, uint64_t n)
 {
     double cost = grid_cost(c, n);
@@ -228,6 +234,8 @@ static void try_axes(chooser *c, uint32_t axis, uint64_t n)
 
 /* ---- the user's degrees ---- */
 
+/* A degree names a kind of operator or one operator; one operator may be matched by both, and the
+ * later degree holds. */
 static bool degree_matches(const pass_degree *d, const ir_op *op)
 {
     return str_is(d->match, op->def->name) || str_equal(d->match, op->name);
@@ -370,6 +378,7 @@ static void print_key(const chooser *c, text *key)
             text_add(key, op->name.at, op->name.n);
 }
 
+/* The walk over all operators: the grids that were chosen so far, by key, and the tasks. */
 typedef struct decomposer {
     chooser c;
     map seen; /* key -> index of grids */

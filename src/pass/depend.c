@@ -15,8 +15,10 @@ typedef struct collector {
     mpk_context *cx;
     arena *a;
     VEC(tg_task_id) producers; /* the producers of each task that has any, list after list */
-    uint32_t *first, *n;       /* [n_tasks] the list of each task */
-    bool *consumed;            /* [n_tasks] */
+    /* [n_tasks] the list of each task: where it begins in producers, and its length */
+    uint32_t *first, *n;
+    /* [n_tasks] some task waits for it, so it need not trigger the end */
+    bool *consumed;
 } collector;
 
 static int compare_ids(const void *a, const void *b)

@@ -4,10 +4,17 @@
  * Input: a graph with any events.  Output: TG_FUSED: no two events have equal out-tasks (their
  * in-tasks are united), none have equal in-tasks (their out-tasks are united).
  *
+ * Why the order stays the same: events that launch the same tasks make these wait for the union of
+ * their in-tasks anyway, and events that are triggered by the same tasks are activated at the same
+ * moment.  So neither fusion makes a task wait for more than before.
+ *
  * Idea: one round finds the events with equal sets on one side, with a hash table of the sorted
  * sets (an index for sets of one task), and unites their sets on the other side.  Rounds alternate
  * between the sides until neither finds any.  Cost: linear in the edges for each round; every round
  * but the last removes an event, and models need two or three.
+ *
+ * merge_forks, coarsen_events and postpone end with this pass, because what they do to lists can
+ * make two of them equal.
  */
 #include <stdlib.h>
 
@@ -19,12 +26,15 @@ typedef struct side {
     tg_task_id *items;
 } side;
 
+/* The working copy: both sides of n events.  The graph itself is written only at the end. */
 typedef struct fuser {
     pass_state *s;
     uint32_t n_tasks, n;
     side in, out;
 } fuser;
 
+/* The number of tasks on this side; 0 only for the in-tasks of the start and the out-tasks of the
+ * end. */
 static uint32_t set_size(const side *s, uint32_t e)
 {
     return s->first[e + 1] - s->first[e];
@@ -93,7 +103,8 @@ static uint32_t tidy(tg_task_id *items, uint32_t n)
 }
 
 /* Merge the sets of each group: their union (unite), or the set of its first event, which all of
- * them share. */
+ * them share.  A union is written with repetitions first, since sizes are then sums, and tidied in
+ * place; the sets move down to close the gaps. */
 static mpk_status merge_side(const fuser *f, side *s, const uint32_t *group, uint32_t n_groups,
                              bool unite)
 {
@@ -143,6 +154,8 @@ static mpk_status fuse_round(fuser *f, bool equal_out, bool *changed)
     return MPK_OK;
 }
 
+/* The sides as arrays of their own: set e ends where set e + 1 begins, which holds for the graph's
+ * lists only until a pass such as postpone has moved some. */
 static mpk_status read_sides(fuser *f, const tg_graph *g)
 {
     NEW(f->s->cx, f->s->scratch, f->in.first, (size_t)g->n_events + 1);

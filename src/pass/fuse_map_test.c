@@ -101,7 +101,7 @@ static void examples(void **state)
 }
 
 /* What is computed from storage before it is overwritten in place must not move after that. */
-static void not_behind_a_write(void **state)
+static void nothing_moves_past_a_write(void **state)
 {
     (void)state;
     check_fused("state %c : f32[4, 5]\ninput %v : f32[5]\ninput %i : i32[]\n%old = silu(%c)\n"
@@ -158,7 +158,7 @@ int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(examples),
-                                       cmocka_unit_test(not_behind_a_write),
+                                       cmocka_unit_test(nothing_moves_past_a_write),
                                        cmocka_unit_test(random_programs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,9 @@ typedef struct labeller {
     uint32_t *lowest, *above; /* [ops] positions of the operator's tasks: lowest <= p < above */
 } labeller;
 
-/* Does JIT launch begin here? */
+/* Does JIT launch begin here?  For PAPER wherever the record says that time depends on data; for
+ * AUTO only if a scheduler could do better than a fixed assignment: more tasks than workers, and
+ * tasks whose lengths may differ. */
 static bool is_uneven(const labeller *l, ir_op_id op)
 {
     uint32_t n = l->by_op.first[op + 1] - l->by_op.first[op],
@@ -38,7 +40,8 @@ static bool is_uneven(const labeller *l, ir_op_id op)
            (!(flags & OP_EVEN) && n > l->s->options->n_workers);
 }
 
-/* Does the set hold some tasks of a JIT operator, but not all? */
+/* Does the set hold some tasks of a JIT operator, but not all?  Most questions are answered by the
+ * range of the operator's positions: below the prefix it is all, beyond the last bit it is none. */
 static bool is_within(const labeller *l, const tg_set *set, ir_op_id op)
 {
     uint32_t end = (set->first_word + set->n_words) * 64, n = 0;
@@ -69,6 +72,8 @@ static bool must_be_jit(const labeller *l, ir_op_id op)
     return false;
 }
 
+/* Make an operator JIT, and every event that launches one of its tasks, so that must_be_jit finds
+ * the operators that share these events. */
 static void mark(labeller *l, ir_op_id op)
 {
     l->jit[op] = true;

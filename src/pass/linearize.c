@@ -19,6 +19,7 @@
 
 #include "pass/pass.h"
 
+/* The two permutations that the pass computes; the graph is rewritten from them at the end. */
 typedef struct order {
     tg_event_id *events;    /* in the order of activation */
     uint32_t *event_number; /* [n_events] its new number */
@@ -53,6 +54,7 @@ static mpk_status walk(pass_state *s, const tg_graph *g, order *o)
     return MPK_OK;
 }
 
+/* What an event is sorted by. */
 typedef struct place {
     uint32_t height;  /* tasks on the longest way to the end */
     uint32_t n_alike; /* tasks of its operator */
@@ -60,6 +62,8 @@ typedef struct place {
     tg_event_id event;
 } place;
 
+/* Longest way to the end first, then the operator with fewer tasks, then the walk's order: a total
+ * order, so the result does not depend on qsort. */
 static int compare_places(const void *a, const void *b)
 {
     const place *x = a, *y = b;

@@ -22,9 +22,13 @@ typedef struct merger {
     uint64_t *op_set;       /* [n_events] a hash of the set of operators of the in-tasks */
     uint32_t *forks;        /* [n_events] of a root: the triggers beyond one per task */
     uint32_t *n_in, *n_out; /* [n_events] of a root: its tasks, shared ones counted once */
+    /* [n_events] of a root: the largest operator of its in-tasks, the smallest of its out-tasks.
+     * If the first is below the second, all producers come before all consumers in program order */
     ir_op_id *last_in, *first_out;
 } merger;
 
+/* The class of an event.  Paths are not compressed: classes have a handful of events, and `unite`
+ * hangs the larger number below the smaller, so paths are short. */
 static uint32_t find_root(const merger *m, uint32_t e)
 {
     while (m->parent[e] != e)
@@ -47,6 +51,8 @@ static uint64_t hash_ops(const tg_graph *g, const tg_event *e)
     return hash;
 }
 
+/* The smaller number becomes the root: measure relies on meeting a root before the rest of its
+ * class. */
 static void unite(merger *m, uint32_t a, uint32_t b)
 {
     a = find_root(m, a);
@@ -109,6 +115,9 @@ static void measure(merger *m)
         }
 }
 
+/* Is a union worth its wait?  Its consumers wait for all producers afterwards, so either these run
+ * at the same time anyway, or the empty tasks would cost more than the wait.  last_in < first_out
+ * is what makes the union safe (see above). */
 static bool pays(const merger *m, uint32_t root)
 {
     return m->forks[root] && m->last_in[root] < m->first_out[root] &&

@@ -22,6 +22,7 @@ typedef struct normalizer {
     uint32_t n_events;
 } normalizer;
 
+/* An empty task takes no operator and no box: a worker that gets it only triggers its event. */
 static mpk_status push_empty(normalizer *n, tg_event_id depends, tg_event_id triggers,
                              tg_launch launch)
 {

@@ -1,7 +1,12 @@
 /* pass.h - the compiler (paper §4): options, the state of a compile, one prototype for each pass.
  *
  * compile.c is the page of calls.  A pass is one file named for its verb; `mpk opt --pass=NAME`
- * runs one on the text form.
+ * runs one on the text form.  The engine calls pass_compile; tools and tests call pass_run_text;
+ * passes call each other only where a pass restores a promise that another one makes (fuse_events
+ * after merge_forks).
+ *
+ * A pass returns a status and, on failure, leaves its subject in no defined state: the caller drops
+ * the arenas.  No pass keeps anything between two calls, so graphs are compiled in parallel.
  */
 #ifndef PASS_H
 #define PASS_H
@@ -28,14 +33,15 @@ typedef enum pass_launch {
 } pass_launch;
 
 /* The user's own degree of parallelism: cut axis `axis` of output 0 of every operator that matches
- * into `degree` parts.
- */
+ * into `degree` parts.  It is never rounded: a degree that an operator does not allow is an error,
+ * and so is one that matches no operator. */
 typedef struct pass_degree {
     str match; /* name of an operator kind ("linear") or of one operator */
     uint32_t axis, degree;
 } pass_degree;
 
 typedef struct pass_options {
+    /* of all peers together, 1 to 65535 */
     uint32_t n_workers;
     /* that share the program, and the workers evenly; 0, 1: one.  Tasks are then launched ahead of
      * time, each on a worker of its peer */
@@ -43,18 +49,23 @@ typedef struct pass_options {
     /* a weight of at least so many bytes is cut even if the parts of the result have to be
      * gathered */
     uint64_t gather_bytes;
+    /* the scratch of a worker: pages of a multiple of 64 bytes; a task that needs more is
+     * refused */
     uint32_t page_bytes, pages_per_worker;
     pass_fusion fusion;
     pass_launch launch;
     /* one event between operators instead of tiles (ablation, paper Fig. 1c) */
     bool coarse_events;
-    bool verify; /* prove every level (always on in tests) */
+    /* prove every level and the plan of memory; always on in tests.  It adds about a third to the
+     * time of the passes */
+    bool verify;
     /* upper bound of tasks of an operator, in multiples of workers; 0: chosen */
     uint32_t tasks_per_worker;
     const pass_degree *degrees;
     uint32_t n_degrees;
     /* Set by the target for its bodies.  All zero: fused programs give the bits of unfused ones. */
-    /* parts that the context of a step is cut into (attention_split); 0: attention is whole */
+    /* parts that the context of a step is cut into (attention_split), at most 65,536; 0: attention
+     * is whole */
     uint32_t splits;
     uint32_t split_tokens; /* in graphs of at most so many tokens */
     /* 0: cut the contexts of a step together; n: cut each token's context alone, in parts of n
@@ -75,7 +86,8 @@ typedef struct pass_options {
     bool logits;
 } pass_options;
 
-/* State shared by all passes of a compile. */
+/* State shared by all passes of a compile.  Both arenas belong to the caller; a pass may leave what
+ * it likes in `scratch`, and puts into `result` only what outlives the compile. */
 typedef struct pass_state {
     mpk_context *cx;
     arena *result;  /* kept with the program */

@@ -15,6 +15,7 @@
 
 enum { ALIGNMENT = 64 };
 
+/* A name that several graphs share: a weight, a tensor of state, a step input or an output. */
 typedef struct entry {
     str name;
     tg_area area;
@@ -30,6 +31,8 @@ typedef struct planner {
     uint64_t temps_bytes[IR_MAX_PEERS]; /* of each peer: those of the graph that needs most */
 } planner;
 
+/* Places are multiples of 64 bytes: a cache line of a CPU, and more than any vector load or bulk
+ * copy asks for. */
 static uint64_t align(uint64_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -51,6 +54,8 @@ static void fill_shared_names(const ir_graph *ir, str *names)
     }
 }
 
+/* Outputs are temporaries by kind, but the host reads them between steps, so they lie with the
+ * inputs. */
 static tg_area area_of(const ir_tensor *root)
 {
     if (root->kind == IR_CONST)
@@ -133,17 +138,21 @@ static mpk_status place_entries(planner *p)
 
 /* ---- temporaries of one graph ---- */
 
+/* A range of a peer's temporaries and the tensor that was put there last. */
 typedef struct temporary {
     ir_tensor_id root;
     uint64_t offset, bytes;
 } temporary;
 
+/* The state of placing one graph's temporaries; each peer has an area that begins at 0. */
 typedef struct temps {
     pass_state *s;
     const ir_graph *ir;
     tg_alive alive;
     struct {
-        VEC(temporary) placed; /* tensors not yet covered wholly by later ones */
+        /* tensors not yet covered wholly by later ones.  One that is covered in part stays: what is
+         * left of it must still be respected */
+        VEC(temporary) placed;
         uint64_t bytes;
     } peers[IR_MAX_PEERS];
 } temps;
@@ -227,6 +236,8 @@ static void join_ranges(planner *p)
     }
 }
 
+/* The first of two walks over all graphs: entries must have their final sizes before any of them
+ * gets an offset. */
 static mpk_status gather_graph(planner *p, const ir_graph *ir)
 {
     str *names;

@@ -28,6 +28,7 @@ typedef struct postponer {
     bool *waits, *runs;  /* [n_tasks] is among the in-tasks, the out-tasks of the target */
 } postponer;
 
+/* How many tasks must end before: members of a set, prefix and bits together. */
 static uint32_t count_before(const tg_set *set)
 {
     uint32_t n = set->prefix;
@@ -37,6 +38,8 @@ static uint32_t count_before(const tg_set *set)
     return n;
 }
 
+/* Do all out-tasks of an event trigger only the end?  The end itself has no out-tasks and does not
+ * count. */
 static bool all_are_last(const postponer *p, tg_event_id e)
 {
     const tg_event *event = &p->g->events[e];
@@ -46,7 +49,9 @@ static bool all_are_last(const postponer *p, tg_event_id e)
     return event->n_out > 0;
 }
 
-/* Find the target event.  False if there is none. */
+/* Find the target event.  False if there is none.  It is the one of the task that follows the most
+ * others, since whatever is moved there waits for all of these: the later the target, the fewer
+ * in-tasks have to be added to it. */
 static bool find_target(postponer *p)
 {
     uint32_t most = 0;

@@ -21,7 +21,9 @@
 
 #include <stdio.h>
 
-/* What stands for a tensor of the source: [n_peers] each, NULL: not made. */
+/* What stands for a tensor of the source: [n_peers] each, NULL: not made.  A tensor may have
+ * several forms at once: terms, and later the whole that was added up of them for another
+ * reader. */
 typedef struct forms {
     ir_tensor_id *whole, *terms, *part[IR_MAX_RANK];
 } forms;
@@ -39,11 +41,13 @@ typedef struct sharder {
     bool *alone;     /* [ops] only peer 0 needs it */
 } sharder;
 
+/* A tensor of the source; `to` has other numbers. */
 static const ir_tensor *tensor_of(const sharder *d, ir_tensor_id t)
 {
     return &d->from->tensors.at[t];
 }
 
+/* A row of IR_NONE, one for each peer. */
 static mpk_status new_form(sharder *d, ir_tensor_id **out)
 {
     NEW(d->s->cx, d->s->scratch, *out, d->n);
@@ -69,6 +73,7 @@ static mpk_status make_name(sharder *d, ir_tensor_id t, const char *form, uint32
 
 /* ---- weights, inputs and state ---- */
 
+/* A tensor that no operator makes, on one peer or everywhere. */
 static mpk_status add_given(sharder *d, ir_tensor_id t, uint32_t peer, const char *name,
                             const int64_t *dims, ir_tensor_id *out)
 {
@@ -194,6 +199,8 @@ static mpk_status gather(sharder *d, ir_tensor_id t, uint32_t axis)
     return MPK_OK;
 }
 
+/* Make the whole tensor on every peer, if it is not there yet: by a sum over the terms, by
+ * gathering parts, or by giving it whole.  Once made it stays for all later readers. */
 static mpk_status need_whole(sharder *d, ir_tensor_id t)
 {
     const forms *f = &d->forms[t];
@@ -208,6 +215,9 @@ static mpk_status need_whole(sharder *d, ir_tensor_id t)
     return give_whole(d, t);
 }
 
+/* Make the parts of a tensor along an axis: weights and untouched state are given in parts, so that
+ * a peer never holds the rest; anything else is made whole first and sliced, which costs no
+ * communication beyond the whole. */
 static mpk_status need_parts(sharder *d, ir_tensor_id t, uint32_t axis)
 {
     forms *f = &d->forms[t];
@@ -265,6 +275,7 @@ static int64_t cut_bytes(const sharder *d, const ir_op *op, const op_split *way)
     return bytes;
 }
 
+/* Could the operator run whole on every peer without communication? */
 static bool are_whole(const sharder *d, const ir_op *op)
 {
     for (uint32_t i = 0; i < op->n_in; i++)
@@ -273,6 +284,7 @@ static bool are_whole(const sharder *d, const ir_op *op)
     return true;
 }
 
+/* Does a way end in terms of a sum, that is, in an all_reduce? */
 static bool has_terms(const ir_op *op, const op_split *way)
 {
     for (uint32_t i = 0; i < op->n_out; i++)
@@ -421,6 +433,8 @@ static mpk_status shard_op(sharder *d, ir_op_id id)
 
 /* ---- the program ---- */
 
+/* Lists by counting and filling.  `next` is first_reader shifted by one, so that filling the lists
+ * leaves the first indices where they belong. */
 static mpk_status fill_readers(sharder *d)
 {
     const ir_graph *g = d->from;
@@ -453,6 +467,8 @@ static void find_alone(sharder *d)
     }
 }
 
+/* The target program begins with the inputs in the source's order, whole and everywhere: they are
+ * the interface, and the host writes them once for all peers. */
 static mpk_status begin(sharder *d)
 {
     mpk_context *cx = d->s->cx;

@@ -23,6 +23,7 @@ static int64_t gcd(int64_t a, int64_t b)
     return a;
 }
 
+/* The node of an axis of a tensor; tensor and axis are recovered by division (shard_can_split). */
 static uint32_t node_of(ir_tensor_id tensor, uint32_t axis)
 {
     return tensor * IR_MAX_RANK + axis;
@@ -35,6 +36,8 @@ static uint32_t root_of(const shard_cuts *c, uint32_t node)
     return node;
 }
 
+/* Unite two classes.  The united class can be cut only where both could: at multiples of the gcd;
+ * two different numbers of groups contradict each other and break it. */
 static void join(shard_cuts *c, uint32_t x, uint32_t y)
 {
     uint32_t into = root_of(c, x), from = root_of(c, y);
@@ -59,6 +62,8 @@ static uint32_t cut_of(const ir_op *op, const op_split *way, uint32_t i)
     return t == IR_NONE || axis < 0 ? IR_NONE : node_of(t, (uint32_t)axis);
 }
 
+/* Is operand i one whose part must cover the groups that the others' parts touch, as KV heads must
+ * cover query heads? */
 static bool is_covered(const ir_op *op, const op_split *way, uint32_t i)
 {
     return i < op->n_in && way->covers >> i & 1;

@@ -23,6 +23,7 @@ static bool touches_state(const rewrite *w, const ir_op *op)
     return false;
 }
 
+/* The host finds an output by its name, so the operator that makes it is not merged away. */
 static bool has_output(const rewrite *w, const ir_op *op)
 {
     for (uint32_t i = 0; i < op->n_out; i++)

@@ -38,6 +38,8 @@ typedef struct walk {
     mpk_context *cx;
     arena *a;
     const tg_graph *g;
+    /* what an operator that comes now may conflict with; a group leaves when a later one covers
+     * it */
     access_group **writes, **reads; /* [tensors] newest group of each root */
     /* [tensors] the last operator that writes each root; IR_NONE: none */
     ir_op_id *last_writer;
@@ -117,7 +119,8 @@ static mpk_status sort_group(walk *w, access_group *group)
     return MPK_OK;
 }
 
-/* What a task may write of output 0. */
+/* What a task may write of output 0.  Tasks of an OP_SHARES operator deal the columns out among
+ * themselves at run time, so each of them may write the whole width of its rows. */
 static ir_box output_box(const ir_graph *ir, const ir_op *op, const ir_box *task_box)
 {
     const ir_tensor *y = &ir->tensors.at[op->out[0]];
@@ -129,7 +132,8 @@ static ir_box output_box(const ir_graph *ir, const ir_op *op, const ir_box *task
     return box;
 }
 
-/* The box of operand `operand` (inputs first, then outputs) that a task touches. */
+/* The box of operand `operand` (inputs first, then outputs) that a task touches.  Output 0 is the
+ * task's box itself; of further outputs and of all inputs only the operator's record knows. */
 static ir_box operand_box(const ir_graph *ir, const ir_op *op, uint32_t operand,
                           const ir_box *task_box)
 {
@@ -285,8 +289,12 @@ static mpk_status start(walk *w)
 
 enum { MAX_OPERANDS = IR_MAX_INPUTS + IR_MAX_OUTPUTS };
 
+/* The operands of one operator whose storage is written somewhere in the program, with what its
+ * tasks touch of each.  Operands that nobody writes (weights, step inputs) take no room and no
+ * time. */
 typedef struct op_accesses {
     access_group *at[MAX_OPERANDS];
+    /* at[i] is of an output */
     bool writes[MAX_OPERANDS];
     uint32_t n;
 } op_accesses;

@@ -1,11 +1,18 @@
 /* tg_dot.c - draw a part of a task graph for graphviz: tasks as boxes, one colour for each
- * operator, events as circles (as in the paper's figures).  Everything outside the part is drawn as
- * one dotted node on each side. */
+ * operator, events as circles (as in the paper's figures).
+ *
+ * Input: a graph at any level that tg_verify accepts.  Output: one digraph as text, for `mpk
+ * inspect --dot`.  A whole graph has tens of thousands of tasks, which no layout program can draw,
+ * so the caller names a few operators, and everything outside is one dotted node on each side with
+ * the number of edges that lead there.
+ */
 #include <stdio.h>
 
 #include "ir/op.h"
 #include "tgraph/tgraph.h"
 
+/* Light enough for black text on them; neighbouring operators differ, and the seventh repeats the
+ * first. */
 static const char *const colours[] = {"#cfe2f3", "#fce5cd", "#d9ead3",
                                       "#ead1dc", "#fff2cc", "#d9d2e9"};
 enum { COLOURS = sizeof colours / sizeof *colours };

@@ -1,5 +1,9 @@
 /* tg_memory.c - which tensors may share bytes, and the proof of a memory plan (see program.h).
  *
+ * Input: a linear graph, and for the proof the places that plan_memory chose.  plan_memory asks
+ * tg_may_overwrite while it plans; tg_verify_memory asks the same question again about the finished
+ * plan and knows nothing of how it was made.
+ *
  * Invariant: if two temporaries overlap in memory, events order every task that touches the earlier
  * one before every task of the operator that writes the later one.  All pairs are checked; a pair
  * with a barrier between its tensors costs one comparison.  In the shared areas no two tensors
@@ -87,7 +91,8 @@ static tg_task_id find_outside(const tg_alive *t, ir_tensor_id root, const tg_se
 }
 
 /* Find a task of the operator and a task that touches the root that are not ordered; false if there
- * is no such pair. */
+ * is no such pair.  Tasks of one operator mostly wait for the same event and then share one set, so
+ * a set equal to the last one is not searched again. */
 static bool find_unordered(const tg_alive *t, ir_op_id op, ir_tensor_id root, tg_task_id *writer,
                            tg_task_id *user)
 {

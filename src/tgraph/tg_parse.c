@@ -14,10 +14,12 @@ enum { MOST_LISTED = 1 << 26 };
 typedef struct parser {
     mpk_context *cx;
     arena *a;
+    /* the text; not terminated.  start is that of the whole text, the tensor program included */
     const char *start, *at, *end;
     tg_graph *g;
     VEC(tg_task) tasks;
     VEC(tg_event) events;
+    /* entries up to the event under construction; at TG_LINEAR out_tasks is dropped in the end */
     VEC(tg_task_id) in_tasks, out_tasks;
 } parser;
 
@@ -55,7 +57,8 @@ static void skip_lines(parser *p)
     }
 }
 
-/* Skip blanks; then consume `word` if it follows. */
+/* Skip blanks; then consume `word` if it follows.  A word is not bounded on its right: "jit5" is
+ * read as jit and then fails at 5, where end_line looks. */
 static bool take(parser *p, const char *word)
 {
     size_t n = strlen(word);

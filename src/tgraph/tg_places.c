@@ -1,4 +1,8 @@
-/* tg_places.c - bind the tensors of a compiled graph to memory (see program.h). */
+/* tg_places.c - bind the tensors of a compiled graph to memory (see program.h).
+ *
+ * The targets compute the same addresses from the image; this is the short form for whoever runs a
+ * graph in one process with tg_run, as the tests of the passes do.
+ */
 #include "tgraph/program.h"
 
 void tg_bind(const tg_compiled *c, void *const area[TG_AREAS], void *const *weights, void **data)

@@ -12,7 +12,8 @@
  */
 #include "tgraph/tgraph.h"
 
-/* May the name stand in the text without quotes? */
+/* May the name stand in the text without quotes?  These characters end no token of either parser;
+ * names that PyTorch or a user chose may hold any others. */
 static bool is_plain(str name)
 {
     for (size_t i = 0; i < name.n; i++) {

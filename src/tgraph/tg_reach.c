@@ -213,6 +213,8 @@ static mpk_status fill_sets(builder *b, tg_reach *reach)
             reach->before[t] = of_event[b->links->depends[first]];
             continue;
         }
+        /* `earlier` compares the lists themselves: two events can have equal in-tasks before
+         * fusion. */
         const tg_task_id *producers = list_producers(b, t, &n);
         if (!latest || n != b->n_earlier ||
             memcmp(producers, b->earlier, n * sizeof *producers) != 0) {

@@ -16,6 +16,7 @@ typedef struct runner {
     tg_links links;
     uint32_t *missing; /* [n_events] in-tasks that have not triggered */
     uint32_t *waits;   /* [n_tasks] events that are not activated */
+    /* [n_tasks] those that may run now, in no order; each task enters once */
     tg_task_id *ready;
     uint32_t n_ready;
 } runner;

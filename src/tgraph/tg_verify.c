@@ -20,10 +20,13 @@
 
 typedef struct verifier {
     mpk_context *cx;
+    /* scratch; released as a whole at the end, so the checks allocate freely */
     arena *a;
     const tg_graph *g;
+    /* valid once check_links may run: the lists that they are made from were checked before */
     tg_links links;
     tg_reach reach;
+    /* room for the two names a message may contain */
     char name[TG_NAME_BYTES], other[TG_NAME_BYTES];
 } verifier;
 
@@ -158,6 +161,7 @@ static mpk_status check_raw(verifier *v)
     return MPK_OK;
 }
 
+/* Lists are sorted at every level (check_list), so equal sets are equal bytes. */
 static bool lists_equal(const tg_task_id *list, uint32_t a, uint32_t b, uint32_t n)
 {
     return memcmp(list + a, list + b, n * sizeof *list) == 0;

@@ -11,6 +11,8 @@
 
 const char *const tg_level_names[TG_LEVELS] = {"tasks", "raw", "fused", "normal", "linear"};
 
+/* The lists get arrays even though they are empty: a NULL out_tasks means TG_LINEAR to every
+ * reader. */
 mpk_status tg_create(mpk_context *cx, arena *a, const ir_graph *ir, uint32_t n_workers,
                      tg_graph **out)
 {
@@ -45,6 +47,8 @@ static void add_up(uint32_t *counts, uint32_t n)
         counts[i + 1] += counts[i];
 }
 
+/* Two passes over the lists of the events, one to count and one to fill.  Events are visited by
+ * rising number, so the events of each task rise, as tgraph.h promises. */
 mpk_status tg_fill_links(mpk_context *cx, arena *a, const tg_graph *g, tg_links *out)
 {
     uint32_t n = g->n_tasks, *next_depends, *next_triggers;
@@ -75,6 +79,8 @@ mpk_status tg_fill_links(mpk_context *cx, arena *a, const tg_graph *g, tg_links 
     return MPK_OK;
 }
 
+/* Tasks are visited by rising number, so every list rises.  Sizes are counted, turned into first
+ * indices, and counted again while the lists are filled. */
 mpk_status tg_fill_events(mpk_context *cx, tg_graph *g)
 {
     NEW(cx, g->arena, g->in_tasks, g->n_tasks);
@@ -120,6 +126,7 @@ mpk_status tg_fill_op_tasks(mpk_context *cx, arena *a, const tg_graph *g, tg_op_
     return MPK_OK;
 }
 
+/* A name longer than 140 bytes is cut, so that name, slash and ordinal always fit. */
 const char *tg_name_task(const tg_graph *g, tg_task_id task, char name[TG_NAME_BYTES])
 {
     uint32_t index = 0;

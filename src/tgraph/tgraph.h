@@ -44,12 +44,20 @@ typedef enum tg_level { TG_TASKS, TG_RAW, TG_FUSED, TG_NORMAL, TG_LINEAR, TG_LEV
  * for its event there.  JIT: a scheduler sends it to a worker once its event is activated. */
 typedef enum tg_launch { TG_AOT, TG_JIT } tg_launch;
 
+/* A task's number is its index in tg_graph.tasks.  Passes may renumber; from TG_LINEAR on the
+ * numbers are those of the image and of the runtime's descriptors. */
 typedef struct tg_task {
-    ir_op_id op; /* IR_NONE: an empty task of normalisation */
-    ir_box box;  /* of the operator's output 0 */
+    /* the operator it is a part of; IR_NONE: an empty task of normalisation, which passes a trigger
+     * on */
+    ir_op_id op;
+    /* what it writes of the operator's output 0, half-open, in elements of the whole tensor (not of
+     * a step: a worker clips axis 0 to the live tokens or rows) */
+    ir_box box;
     tg_launch launch;
-    uint32_t worker;               /* of an AOT task after assign, else TG_NONE */
-    tg_event_id depends, triggers; /* from TG_NORMAL on; before that TG_NONE */
+    /* of an AOT task after assign: 0 <= worker < n_workers; else TG_NONE */
+    uint32_t worker;
+    /* from TG_NORMAL on; before that TG_NONE, and only the events' lists say what waits for what */
+    tg_event_id depends, triggers;
 } tg_task;
 
 /* The in- and out-tasks of an event: ranges of tg_graph.in_tasks and .out_tasks, each sorted.  From
@@ -60,14 +68,21 @@ typedef struct tg_event {
     uint32_t first_out, n_out;
 } tg_event;
 
+/* The arrays grow only by being replaced: a pass allocates new ones in the arena and leaves the old
+ * ones to the arena's end, so pointers into them must not be kept across a pass. */
 typedef struct tg_graph {
-    arena *arena;       /* owns the arrays; borrowed */
-    const ir_graph *ir; /* borrowed */
+    /* owns the arrays; borrowed.  The compiler's scratch up to linearize, the result's arena after
+     * it */
+    arena *arena;
+    /* borrowed; must live as long as the graph.  Boxes and operator numbers refer to it */
+    const ir_graph *ir;
     tg_level level;
     tg_task *tasks;
     tg_event *events;
-    tg_task_id *in_tasks, *out_tasks; /* out_tasks is NULL at TG_LINEAR */
+    /* the lists of all events, in any order of the events; out_tasks is NULL at TG_LINEAR */
+    tg_task_id *in_tasks, *out_tasks;
     uint32_t n_tasks, n_events, n_in_tasks, n_out_tasks;
+    /* of all peers together, at least 1 */
     uint32_t n_workers;
 } tg_graph;
 
@@ -78,9 +93,11 @@ extern const char *const tg_level_names[TG_LEVELS];
 /* A graph with the two events and no task, at TG_TASKS. */
 mpk_status tg_create(mpk_context *cx, arena *a, const ir_graph *ir, uint32_t n_workers,
                      tg_graph **out);
-/* Does an operator have tasks?  Views have none. */
+/* Does an operator have tasks?  A view has none unless it had to copy: then its result has storage
+ * of its own, and somebody must write it. */
 bool tg_op_has_tasks(const ir_graph *ir, const ir_op *op);
-/* The tensor that owns a tensor's storage. */
+/* The tensor that owns a tensor's storage: itself, or what it is a view or an in-place result of,
+ * followed to the end.  Conflicts, lifetimes and places are those of roots. */
 ir_tensor_id tg_root(const ir_graph *ir, ir_tensor_id tensor);
 /* Out-task number i of an event. */
 static inline tg_task_id tg_out_task(const tg_graph *g, const tg_event *e, uint32_t i)

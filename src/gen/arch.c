@@ -5,10 +5,10 @@
 
 #include "gen/device_body.h"
 
-/* A block of 256 + 128 threads on each SM: 65536 registers / 384 are 168 for each, in steps of 8.
- * (setmaxnreg would give bodies 216, but bears no call of a function beside it: docs/attempts.md.)
- * Pages: as many as
- * leave 35 KB of shared memory for scratch, descriptors and the worker's own. */
+/* The worker of all rows: 256 threads that call the bodies and 128 for the other roles, one block
+ * on each SM, so 65536 registers / 384 are 168 for each thread, in steps of 8.  (setmaxnreg would
+ * give bodies 216, but then no function may be called: docs/attempts.md.)  n_pages: as many pages
+ * as leave 35 KB of shared memory for scratch, descriptors and the worker's own. */
 #define KIB(n) ((n)*1024u)
 #define WORKER .body_threads = 256, .worker_threads = 384, .page_bytes = KIB(16)
 
@@ -72,6 +72,8 @@ const gen_arch *gen_arch_for(uint32_t major, uint32_t minor, bool *as_ptx)
     return best;
 }
 
+/* What the worker needs beside its pages is the row's difference and stays as it is; only pages are
+ * given up. */
 bool gen_arch_fit(const gen_arch *row, uint32_t n_sms, uint32_t shared_bytes, gen_arch *out)
 {
     uint32_t own = row->shared_bytes - row->n_pages * row->page_bytes;

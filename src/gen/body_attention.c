@@ -1,5 +1,9 @@
 /* body_attention.c - generic bodies of attention and of what fills the paged cache
- * (device/task/heads.cuh, attention.cuh). */
+ * (device/task/heads.cuh, attention.cuh).
+ *
+ * They take any plain dtype, heads of up to 1,024 entries and pages of any size, and run wherever
+ * no faster record accepts, on any architecture: their rank is 0.
+ */
 #include "op/attend.h"
 #include "op/rope.h"
 
@@ -26,6 +30,8 @@ static const inputs *find_inputs(const gen_call *c)
     return NULL;
 }
 
+/* Only pages must be dense; positions, slots and page tables may be of any plain dtype and
+ * stride. */
 static bool accepts(const gen_call *c)
 {
     const inputs *at = find_inputs(c);
@@ -55,6 +61,7 @@ static bool accepts_heads(const gen_call *c)
     return head_size(c) <= 1024 && accepts(c);
 }
 
+/* Where a token's keys and values lie, by the operands that say so. */
 static void print_place(text *out)
 {
     text_print(out, "    static constexpr heads_place place = {in_positions, in_slots, in_pages, "
@@ -72,6 +79,8 @@ static void print_source(const char *table, int64_t heads, int64_t kv_heads, int
     text_print(out, "};\n");
 }
 
+/* The scale is worked out here as the reference does it, 1 / sqrt(size) where the attribute is
+ * 0. */
 static void print_how(double scale, int64_t size, int64_t window, text *out)
 {
     text_print(out, "    constexpr attend_how how = {");

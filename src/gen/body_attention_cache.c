@@ -19,6 +19,8 @@ static bool writes_cache(const gen_call *c)
     return strcmp(c->op->def->name, "attention_cache") == 0;
 }
 
+/* sdpa_split has q, k and v as they are; attention_cache has them as columns of one product, so its
+ * number of heads is an attribute and its tokens are those of the index. */
 static heads heads_of(const gen_call *c)
 {
     const ir_tensor *q = gen_input(c, Q), *k = gen_input(c, KEYS);
@@ -53,7 +55,8 @@ static void print_how(const gen_call *c, const heads *n, double scale, double ep
     text_print(out, "};\n");
 }
 
-/* Two lines: "static constexpr cache_operands o = ...;" and "constexpr cache_how h = ...;". */
+/* attention_cache reads its heads through a view of qkv as [B, heads, T, K], which no tensor of the
+ * program has; sdpa_split has no index, and its positions are counted from 0. */
 static void print_constants(const gen_call *c, text *out)
 {
     const ir_attribute *a = c->op->attributes;
@@ -106,7 +109,8 @@ const gen_body gen_body_sdpa_split = GENERIC("sdpa_split");
 
 /* ---- the body of warps ---- */
 
-/* Lanes that share a position, 8 entries each. */
+/* Lanes that share a position, 8 entries each: a power of two from 4 on, so that a warp holds whole
+ * positions and sums by shuffles. */
 static int64_t lanes_of(const gen_call *c)
 {
     int64_t lanes = 4;
@@ -162,6 +166,8 @@ static bool is_dense_rows(const ir_tensor *t)
     return t->stride[2] == 1;
 }
 
+/* Limits of the body of warps: registers (words of a lane), shared memory, 32-bit offsets, rows of
+ * whole 16-byte words, and equal heads of keys and values. */
 static bool accepts_rows(const gen_call *c)
 {
     enum { MOST_SCRATCH_BYTES = 48 << 10, MOST_TOKENS = 64, MOST_WORDS = 128 };

@@ -6,6 +6,8 @@ enum { FEWEST_TOKENS = 129, Q = 0 };
 
 extern const gen_body gen_body_attention_tile;
 
+/* Shorter steps have too few rows for warpgroups to multiply, and stay with attention_tile, one
+ * rank below. */
 static bool accepts(const gen_call *c)
 {
     return gen_input(c, Q)->dims[0] >= FEWEST_TOKENS && gen_body_attention_tile.accepts(c);

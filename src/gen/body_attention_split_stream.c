@@ -18,13 +18,17 @@ static int64_t group_of(const gen_call *c)
     return attribute(c, HEADS) / attribute(c, KV_HEADS);
 }
 
-/* Tokens that the body is made for. */
+/* Tokens that the body is made for: it is compiled twice, since registers and scratch grow with
+ * them. */
 static int64_t most_tokens(const gen_call *c)
 {
     return gen_input(c, AT_QKV)->dims[0] <= ATTENTION_FEW_TOKENS ? ATTENTION_FEW_TOKENS
                                                                  : ATTENTION_TOKENS;
 }
 
+/* What the body is instantiated for: heads of 64 or 128 entries, pages of ATTENTION_PAGE tokens, up
+ * to ATTENTION_ROWS query heads a KV head.  The rotation must turn all of a head; either both norms
+ * are there or neither, in one dtype. */
 static bool accepts_any(const gen_call *c)
 {
     const ir_tensor *qkv = gen_input(c, AT_QKV), *cache = gen_input(c, AT_K_CACHE),
@@ -52,6 +56,7 @@ static bool accepts_some(const gen_call *c)
            gen_input(c, AT_QKV)->dims[0] <= ATTENTION_TOKENS && accepts_any(c);
 }
 
+/* The scale includes log2(e), because the body takes its exponentials in powers of 2. */
 static void fill_shape(const gen_call *c, attention_shape *s)
 {
     const ir_tensor *norm = gen_input(c, AT_Q_NORM);
@@ -73,6 +78,8 @@ static void fill_shape(const gen_call *c, attention_shape *s)
     };
 }
 
+/* How large the cache is goes into the shape as a read of mpk_caches, not as a number: the same
+ * instance serves any number of requests. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     attention_shape whole, *s = &whole;

@@ -8,6 +8,9 @@ enum { Q, K_CACHE, V_CACHE, POSITIONS, SLOTS, PAGES };
 enum { SCALE, WINDOW };
 enum { PAGE_TOKENS = 64, MOST_GROUP = 64 };
 
+/* Everything dense, pages of 64 tokens, heads of 64 or 128 entries; the group of query heads of a
+ * KV head makes up the rows of a product. Fewer than 2^24 pages a slot keep positions in 32
+ * bits. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *q = gen_input(c, Q), *cache = gen_input(c, K_CACHE);

@@ -39,6 +39,7 @@ static void fill_box(const gen_call *c, super_product *s)
     s->box_columns = s->box_columns < s->columns ? s->box_columns : s->columns;
 }
 
+/* Batch axes are not part of the program: the printed loop over them moves the pointers. */
 static super_product product_of_batch(const gen_call *c)
 {
     const ir_tensor *a = gen_input(c, A), *b = gen_input(c, B), *y = gen_output(c, 0);
@@ -54,6 +55,7 @@ static super_product product_of_batch(const gen_call *c)
     return s;
 }
 
+/* Does a step of this graph share its tokens' bits with smaller graphs? */
 static bool is_few(const gen_call *c)
 {
     const ir_tensor *y = gen_output(c, 0);
@@ -145,7 +147,8 @@ static bool is_batch(const gen_call *c)
     return strcmp(c->op->def->name, "batch_matmul") == 0;
 }
 
-/* Products of this operator: one, or of linear one for each weight without a gate. */
+/* Products of this operator: one, or of linear one for each weight without a gate, since each
+ * covers columns of its own. */
 static uint32_t count_products(const gen_call *c)
 {
     uint32_t n = 1;
@@ -226,6 +229,9 @@ static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, te
     return MPK_OK;
 }
 
+/* The task's columns are clipped to those of this weight; where none are left n_lo >= n_hi, and the
+ * program does nothing.  Pointers are shifted so that column 0 of the program is the weight's
+ * first. */
 static mpk_status print_weight(mpk_context *cx, const gen_call *c, uint32_t i, int64_t column,
                                text *out)
 {

@@ -30,6 +30,8 @@ static block_operand mask_of(const ir_tensor *t)
     return o;
 }
 
+/* What super is asked: the shape of one head, and from the task's box how many rows and heads a
+ * task has.  With by_rows the result's axes 1 and 2 are exchanged, and the box with them. */
 static super_attention attention_of(const gen_call *c)
 {
     const ir_tensor *q = gen_input(c, Q), *k = gen_input(c, K), *v = gen_input(c, V),
@@ -54,6 +56,8 @@ static super_attention attention_of(const gen_call *c)
     return s;
 }
 
+/* Scale and mask as an expression of x0, the product of query and key, and x1, the mask.  A boolean
+ * mask keeps where it is true. */
 static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice **out)
 {
     super_attention s = attention_of(c);
@@ -92,6 +96,8 @@ static void print_pointer(const char *name, const char *at, bool written, text *
                written ? "" : "const ", name, name, at, name);
 }
 
+/* A loop over the heads of the box around the block program, which sees one head.  With a causal
+ * mask the keys after the last row are not visited at all. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     const super_choice *chosen;

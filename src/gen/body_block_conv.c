@@ -11,6 +11,7 @@ enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED };
 /* Fewer leave most of a tile empty: a thread for each entry of the result is as fast. */
 enum { FEWEST_FILTERS = 4, FEWEST_ENTRIES = 16 };
 
+/* A list may be shorter than the spatial axes; `otherwise` is the operator's default. */
 static int number(const gen_call *c, uint32_t list, uint32_t i, int otherwise)
 {
     const ir_attribute *a = &c->op->attributes[list];
@@ -31,6 +32,7 @@ static int64_t count_from(const ir_tensor *t, uint32_t first)
     return n;
 }
 
+/* Do axes `first` to the last count as one axis with one stride? */
 static bool are_neighbours(const ir_tensor *t, uint32_t first)
 {
     int64_t step = t->stride[t->rank - 1];
@@ -40,7 +42,8 @@ static bool are_neighbours(const ir_tensor *t, uint32_t first)
     return true;
 }
 
-/* The last axes are those that there are. */
+/* Windows always have BLOCK_WINDOW_AXES axes; an image of fewer has leading ones of a single
+ * place. */
 static void fill_window(const gen_call *c, block_window *w)
 {
     const ir_tensor *x = gen_input(c, X), *y = gen_output(c, 0);
@@ -73,6 +76,8 @@ static bool is_small(const gen_call *c)
     return reach < INT32_MAX && (double)count_from(gen_output(c, 0), 2) < INT32_MAX;
 }
 
+/* A task's box may hold parts of several groups; `boxes` counts the products that come of it, of
+ * which the largest has box_rows filters. */
 static void fill_box(const gen_call *c, super_product *s)
 {
     const ir_tensor *y = gen_output(c, 0);
@@ -122,6 +127,7 @@ static bool accepts(const gen_call *c)
            are_neighbours(gen_input(c, W), 1) && are_neighbours(gen_output(c, 0), 2);
 }
 
+/* The window outlives the call, since the chosen program points to it. */
 static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice **out)
 {
     block_window *window;
@@ -145,6 +151,8 @@ static void print_pointer(const char *name, const char *at, text *out)
                strcmp(name, "out_y") == 0 ? "" : "const ", name, name, at, name);
 }
 
+/* A loop over images and groups of the box; within one, the program's rows are the filters m_lo to
+ * m_hi of the group, its columns a run of places n_lo to n_hi. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     const super_choice *chosen;

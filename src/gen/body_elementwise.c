@@ -3,7 +3,8 @@
  */
 #include "gen/body_print.h"
 
-/* elementwise_run(t, function, a, b or nothing, y). */
+/* elementwise_run(t, function, a, b or nothing, y): one loop of device code for all functions, with
+ * the function as a constant. */
 static void print_function(const gen_call *c, uint32_t n, const char *function, text *out)
 {
     gen_print_head(c, n, out);

@@ -1,17 +1,26 @@
 /* body_expert_stream.c - products with the weights of experts that stream: expert_linear
- * (device/task/expert_stream.cuh). */
+ * (device/task/expert_stream.cuh).
+ *
+ * For steps of any size with bf16 weights, where no warpgroup body (body_expert_tile.c) accepts.  A
+ * task is columns of all experts.  The body sorts the pairs (token, expert) of a range of tokens by
+ * expert and reads the rows of each expert that was chosen once for the range.  Weights are packed
+ * as body_linear_stream.c packs them, one expert after the other.
+ */
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
 #include "shape/expert_stream_shape.h"
 
 enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };
 enum { GLU, EPS };
+/* Steps of few tokens have chunks of EXPERT_FEW_ROWS pairs, longer ones of EXPERT_MANY_ROWS: two
+ * instances of the routine. */
 static bool is_few(const gen_call *c)
 {
     return gen_output(c, 0)->dims[0] <= EXPERT_FEW_TOKENS;
 }
 
-/* A gated product with a row for each pair, or a sum of pairs. */
+/* A gated product with a row for each pair, or a sum of pairs: the two halves of a mixture's layer.
+ * A norm is folded in only where x has a row for each token. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0), *y = gen_output(c, 0);
@@ -46,7 +55,7 @@ static void pack(const gen_call *c, gen_pack *out)
     gen_pad_pack(out, 8);
 }
 
-/* Tokens whose pairs are sorted together. */
+/* Tokens whose pairs are sorted together: as many as EXPERT_MOST_PAIRS pairs come from. */
 static int64_t range_of(const gen_call *c)
 {
     int64_t n = gen_input(c, IDS)->dims[1], most = EXPERT_MOST_PAIRS / n < EXPERT_MOST_RANGE
@@ -63,7 +72,8 @@ static int64_t block_of(const gen_call *c)
     return gen_input(c, SCALE) ? EXPERT_SUMMED_BLOCK : EXPERT_MANY_SLOTS;
 }
 
-/* Returns the end of the scratch. */
+/* Where each list begins in scratch; the widths are those of the device's types.  Chunks: each
+ * expert has at most one that is not full.  Returns the end of the scratch. */
 static int64_t place_scratch(const gen_call *c, expert_places *at)
 {
     const int64_t range = range_of(c), pairs = range * gen_input(c, IDS)->dims[1];
@@ -82,6 +92,8 @@ static int64_t place_scratch(const gen_call *c, expert_places *at)
     return at->order + pairs * 2;
 }
 
+/* `inverse` replaces the division of a pair's number by of_token with a product and a shift of 20
+ * bits, exact for the pairs of a range. */
 static void fill_shape(const gen_call *c, expert_shape *s)
 {
     const int64_t of_token = gen_input(c, IDS)->dims[1];

@@ -16,7 +16,8 @@ enum {
 
 extern const gen_body gen_body_expert_stream;
 
-/* Places in x are 32 bits. */
+/* For rows of pairs alone, in long steps: sums of pairs are an operator of their own there
+ * (fuse_experts.c).  Places in x are 32 bits. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0), *y = gen_output(c, 0);

@@ -19,6 +19,8 @@ static int pairs_at_once(const gen_call *c)
     return gen_rows_at_once(gen_output(c, 0)->dims[0]);
 }
 
+/* Where pairs are summed a team takes one row of the weight, so that the kept pairs fit the
+ * scratch; else four. */
 static mpk_status print_expert_linear(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;

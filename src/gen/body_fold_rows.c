@@ -5,6 +5,7 @@
 
 enum { FEW_TOKENS = 16, SOME_TOKENS = 64 };
 
+/* The parts of a head are 16-byte pieces, and offsets are counted in 32 bits. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *part = gen_input(c, FOLD_PART), *lse = gen_input(c, FOLD_LSE);

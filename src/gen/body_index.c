@@ -77,8 +77,8 @@ static mpk_status print_slice_scatter(mpk_context *cx, const gen_call *c, uint32
     return MPK_OK;
 }
 
-/* x and the index tensors, which are the inputs from `first` on; named: the shape that these
- * broadcast to. */
+/* x and the index tensors, which are the inputs from `first` on, for which they are broadcast to
+ * one shape.  named: that shape, which the values of index_put have too.  Returns its rank. */
 static uint32_t print_indices(const gen_call *c, uint32_t first, int64_t *named, text *out)
 {
     uint32_t k = c->op->n_in - first, rank = 0;
@@ -174,7 +174,7 @@ static mpk_status print_scan_extreme(mpk_context *cx, const gen_call *c, uint32_
     return MPK_OK;
 }
 
-/* The first k places of each line in order. */
+/* The first k places of each line in order; sort takes all of them, topk its k. */
 static void print_order(const gen_call *c, uint32_t n, bool falling, int64_t k, text *out)
 {
     gen_print_head(c, n, out);

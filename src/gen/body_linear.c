@@ -5,7 +5,8 @@
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
 enum { EPS, GLU, ACT = 3 };
 
-/* Tokens that a pass over the weights serves: no more than the graph has. */
+/* Tokens that a pass over the weights serves: no more than the graph has, since each costs
+ * registers whether it is alive or not. */
 static int tokens_at_once(const gen_call *c)
 {
     return gen_rows_at_once(gen_output(c, 0)->dims[0]);
@@ -18,6 +19,8 @@ static uint32_t scratch_bytes(const gen_call *c)
     return GEN_REDUCE_BYTES + 64 + 2 * 8 * 4 * 8 * 4 + 8 * 256 * 4;
 }
 
+/* Without a gate each weight is a call of its own, for its range of the result's columns; with one
+ * both weights are read in one pass. */
 static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;

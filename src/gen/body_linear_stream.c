@@ -8,6 +8,9 @@ static bool accepts(const gen_call *c)
     return most_tokens(c) <= STREAM_MOST_TOKENS && is_streamed_product(c);
 }
 
+/* The norm's weight is multiplied into the columns before rounding, so the body normalises x by its
+ * root mean square alone.  A gate pairs the rows of both weights, so that a lane gets gate and up
+ * of the same column. */
 static void pack(const gen_call *c, gen_pack *out)
 {
     const bool logits = is_logits(c), glu = is_gated(c);
@@ -23,7 +26,8 @@ static void pack(const gen_call *c, gen_pack *out)
     gen_pad_pack(out, glu ? 16 : 8);
 }
 
-/* Biases of the weights of a linear. */
+/* Biases of the weights of a linear; bias_rows tells the body which rows of the result each of them
+ * covers. */
 static void fill_biases(const gen_call *c, stream_shape *s)
 {
     for (uint32_t i = 0; i < 3; i++) {
@@ -34,6 +38,8 @@ static void fill_biases(const gen_call *c, stream_shape *s)
     }
 }
 
+/* Pages that a worker takes from its ring together: what the tokens' x leaves of the registers
+ * decides. */
 static int at_once(const gen_call *c)
 {
     const int64_t rows = rows_of_step(c);
@@ -69,6 +75,7 @@ static void fill_shape(const gen_call *c, stream_shape *s)
     fill_biases(c, s);
 }
 
+/* The routine is one function for all uses; an instance is the initializer of its shape. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;

@@ -4,6 +4,8 @@
 
 extern const gen_body gen_body_linear_stream;
 
+/* Team bodies stand above linear_stream (rank 20 over 10) where is_for_teams holds; the two ranges
+ * of tokens do not overlap otherwise. */
 static bool accepts(const gen_call *c)
 {
     return is_for_teams(c) && is_streamed_product(c);

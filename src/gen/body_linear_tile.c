@@ -11,6 +11,8 @@ enum {
 
 extern const gen_body gen_body_linear_stream;
 
+/* x comes by tensor maps, whose rows must begin at multiples of 16 bytes: 8 columns of bf16.  The
+ * logits of few rows take this body if x has many, since x is what is copied. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X);
@@ -19,6 +21,8 @@ static bool accepts(const gen_call *c)
            c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
 }
 
+/* x as a matrix of all its rows; a box is TILE_BOX_TOKENS rows of 128 bytes, swizzled as wgmma
+ * reads them. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x)
 {
     const int64_t columns = x->dims[x->rank - 1];

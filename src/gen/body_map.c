@@ -12,6 +12,8 @@ static const char *access_suffix(map_type type)
     return type == MAP_D ? "_double" : "_int";
 }
 
+/* An operand is read by broadcasting rules (mpk_spread) and converted to the type of its step:
+ * float, double or 64-bit integer. */
 static void print_input(const void *of, const map_step *s, text *out)
 {
     uint32_t rank = gen_output(of, 0)->rank, i = s->number;

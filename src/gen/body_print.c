@@ -1,14 +1,16 @@
-/* body_print.c - the text of an instance of a generic body (see body_print.h), and what the
- * records of bodies ask of operands.
+/* body_print.c - the text of an instance of a generic body (see body_print.h), and what the records
+ * of bodies ask of operands.
  *
- * Operators with equal text share an instance, so what need not differ must not be printed: that
- * is why a head may leave out how many rows there are. */
+ * Called by all src/gen/body_*.c.  Operators with equal text share an instance, so what need not
+ * differ must not be printed: that is why a head may leave out how many rows there are.
+ */
 #include "gen/body_print.h"
 
 #include <math.h>
 
 #include "rt/rt_lane.h"
 
+/* Absent tensors are dense.  Strides of axes of one entry mean nothing and are not compared. */
 bool gen_is_dense(const ir_tensor *t, ir_dtype dtype)
 {
     int64_t stride = 1;
@@ -23,11 +25,13 @@ bool gen_is_vector(const ir_tensor *t)
     return !t || ((t->dtype == IR_BF16 || t->dtype == IR_F32) && t->stride[0] == 1);
 }
 
+/* Only constants are packed, since packing happens once, when weights are loaded. */
 bool gen_is_streamed(const ir_tensor *t)
 {
     return !t || (t->kind == IR_CONST && gen_is_dense(t, IR_BF16));
 }
 
+/* The names are those that infer accepts, so whatever is left is gelu_tanh. */
 const char *gen_glu_name(str glu)
 {
     if (str_is(glu, "silu"))
@@ -44,6 +48,7 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
+/* Columns are padded to the unit of a stream's pages, so that every page but the last is full. */
 void gen_pad_pack(gen_pack *p, int64_t row_unit)
 {
     p->padded_rows = round_up(p->rows, row_unit);
@@ -51,6 +56,8 @@ void gen_pad_pack(gen_pack *p, int64_t row_unit)
     p->n_bytes = (uint64_t)p->padded_rows * (uint64_t)p->padded_columns * 2;
 }
 
+/* A page holds STREAM_PAGE_UNITS units of columns of a group of rows; `last` is how many the last
+ * page of a row has, 1 to STREAM_PAGE_UNITS. */
 void gen_shape_columns(const gen_pack *p, stream_shape *out)
 {
     const int64_t units = p->padded_columns / STREAM_UNIT_COLUMNS;
@@ -69,6 +76,8 @@ int gen_shape_glu(str glu)
     return glu.n ? GLU_GELU_TANH : GLU_NONE;
 }
 
+/* Fields stand in the order of the struct, with their names as comments: CUDA C++ as NVRTC takes it
+ * has no designators. */
 void gen_print_field(const char *name, const int *values, uint32_t n, text *out)
 {
     text_print(out, "/* %s */ %s", name, n > 1 ? "{" : "");
@@ -112,6 +121,7 @@ static bool is_plain(const ir_tensor *t)
     return !t || ir_dtype_table[t->dtype].block_elements == 1;
 }
 
+/* A task's descriptor has RT_PACKED operands; an operator with more cannot run on a GPU at all. */
 bool gen_accepts_plain(const gen_call *c)
 {
     bool plain = c->op->n_in + c->op->n_out <= RT_PACKED;
@@ -122,6 +132,7 @@ bool gen_accepts_plain(const gen_call *c)
     return plain;
 }
 
+/* Of a page [G, P, K] the rows of a head must be neighbours; pages and heads may lie anywhere. */
 bool gen_accepts_caches(const gen_call *c, uint32_t cache)
 {
     for (uint32_t i = cache; i < cache + 2; i++) {
@@ -168,6 +179,7 @@ static void print_numbers(uint32_t n, const int64_t *numbers, text *out)
     text_print(out, "}");
 }
 
+/* Lists may be shorter than the axes they are for: what is missing has the operator's default. */
 void gen_print_list(const gen_call *c, uint32_t attribute, uint32_t n, int64_t otherwise, text *out)
 {
     const ir_attribute *a = &c->op->attributes[attribute];
@@ -211,6 +223,8 @@ static void print_view(const ir_tensor *t, uint32_t operand, int any_rows, text 
     text_print(out, "};\n");
 }
 
+/* Operands are constexpr, so the compiler folds strides and dtypes, and an operand that is absent
+ * vanishes from the code. */
 static void print_head(const gen_call *c, uint32_t n, int any_rows, text *out)
 {
     const op_def *def = c->op->def;
@@ -268,6 +282,7 @@ static void print_attribute(const ir_attribute *a, char kind, text *out)
     }
 }
 
+/* Attributes are named by digit, so only the first ten of an operator can be printed so. */
 void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const char *what,
                       text *out)
 {
@@ -313,6 +328,7 @@ void gen_print_float(float x, text *out)
     text_print(out, "f");
 }
 
+/* Equal caches have one number, so instances of different layers have the same text. */
 mpk_status gen_number_cache(mpk_context *cx, const gen_call *c, uint32_t pages, uint32_t keys,
                             uint32_t *out)
 {

@@ -75,7 +75,8 @@ static inline int64_t rows_of_step(const gen_call *c)
     return gen_output(c, 0)->dims[0];
 }
 
-/* Rows of x or of the result: those of logits may be gathered from more tokens. */
+/* Rows of x or of the result, whichever are more: those of logits may be gathered from more tokens,
+ * and a body must hold all of x. */
 static inline int64_t most_tokens(const gen_call *c)
 {
     const int64_t n = gen_input(c, X)->dims[0];
@@ -88,7 +89,9 @@ static inline int64_t columns_of(const gen_call *c)
     return x->dims[x->rank - 1];
 }
 
-/* Of x in registers and weights through the ring, whatever the number of tokens. */
+/* Of x in registers and weights through the ring, whatever the number of tokens.  An activation of
+ * the result (`act`) belongs to block programs alone; rows of whole 16 bytes let a lane load 8
+ * columns at once. */
 static inline bool is_streamed_product(const gen_call *c)
 {
     return gen_is_dense(gen_input(c, X), IR_BF16) && columns_of(c) % 8 == 0 &&
@@ -108,9 +111,10 @@ static inline bool is_for_teams(const gen_call *c)
            (!is_logits(c) && (rows < columns ? rows : columns) <= TEAM_MOST_SIDE);
 }
 
-/* "1, 1e-6f, ACTIVATE_SILU, ACTIVATE_NONE, x, y, residual, {biases}, {their rows}, {their dtypes},
- * gathered, tokens":
- * what surrounds a product of many tokens. */
+/* What surrounds a product of many tokens, as the last fields of its shape: "1, 1e-6f,
+ * ACTIVATE_SILU, ACTIVATE_NONE, x, y, residual, {biases}, {their rows}, {their dtypes}, gathered,
+ * tokens".  Operands are numbers in the task, -1 where absent; a dtype is 1 for f32 and 0 for
+ * bf16. */
 static inline void print_ends(const gen_call *c, text *out)
 {
     int bias[3];

@@ -4,6 +4,8 @@
 
 #include "gen/body_rope.h"
 
+/* A table and not a formula: the frequencies are those of the reference to the last bit, whatever
+ * the scaling rule, and the device needs no pow. */
 void gen_print_frequencies(const gen_call *c, uint32_t n, text *out)
 {
     const ir_attribute *a = c->op->attributes;

@@ -11,7 +11,7 @@ static bool is_bf16(const gen_call *c)
     return gen_input(c, LOGITS)->dtype == IR_BF16;
 }
 
-/* A row of bf16 is read by words of two. */
+/* A row of bf16 is read by words of two, hence even rows that begin at even places. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, LOGITS);

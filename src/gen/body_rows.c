@@ -32,6 +32,7 @@ static mpk_status print_log_softmax(mpk_context *cx, const gen_call *c, uint32_t
     return MPK_OK;
 }
 
+/* Axes travel as a set of bits; n_reduced is what a mean divides by. */
 static mpk_status print_reduce(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     static const char *const kinds[][2] = {

@@ -5,6 +5,7 @@
 #include "gen/body_print.h"
 #include "shape/rows_shape.h"
 
+/* What a lane can widen to fp32 without losing bits. */
 static bool is_short_float(ir_dtype dtype)
 {
     return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;

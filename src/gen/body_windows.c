@@ -12,6 +12,8 @@ static void print_numbers(const gen_call *c, uint32_t attribute, int64_t otherwi
     text_print(out, "}}");
 }
 
+/* stride, padding and dilation are the first three attributes; what a list lacks is 1, of padding
+ * 0. */
 static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED };
@@ -29,7 +31,8 @@ static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, tex
     return MPK_OK;
 }
 
-/* The head, the windows, and a call whose arguments go on. */
+/* The head, the windows, and a call whose arguments go on.  Without a stride windows lie side by
+ * side: the stride is the kernel.  An output size instead of windows means adaptive pooling. */
 static void print_pool(const gen_call *c, uint32_t n, const char *function, text *out)
 {
     const ir_attribute *kernel = &c->op->attributes[POOL_KERNEL],

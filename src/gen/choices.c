@@ -1,7 +1,13 @@
-/* choices.c - what super was asked for one source, and what it answered (choices.h).  The key is
- * all that the choice and its text depend on. */
+/* choices.c - what super was asked for one source, and what it answered (choices.h).
+ *
+ * Called by the records of block programs, each of which asks twice: when its instance is printed,
+ * and for its scratch.  The key is all that the choice and its text depend on, so the second
+ * question, and those of equal layers, cost a lookup and not a proof.
+ */
 #include "gen/choices.h"
 
+/* Names are part of the key because they stand in the text of an instance; a window counts by its
+ * bytes, which have no padding. */
 static void print_operand(const block_operand *o, text *key)
 {
     text_print(key, "%s %d", o->name, (int)o->dtype);
@@ -26,7 +32,9 @@ static void print_key(const super_product *s, text *key)
     print_operand(&s->y, key);
 }
 
-/* From before, if anybody asked for the same; else *out is a new one, which the caller fills. */
+/* From before, if the same was asked for; else *out is a new one, which the caller fills.  key is
+ * freed in any case.  A choice that failed stays in the list, and the compile ends with its
+ * error. */
 static mpk_status find_choice(mpk_context *cx, arena *a, gen_choices *all, text *key, bool *is_new,
                               super_choice **out)
 {
@@ -79,6 +87,8 @@ mpk_status gen_choose_attention(mpk_context *cx, arena *a, gen_choices *all,
     return MPK_OK;
 }
 
+/* The text is part of the instance and so of the key of the cache of compiled code; it costs
+ * nothing there, and tells a reader of the source what runs. */
 void gen_print_note(gen_choices *all, const super_choice *chosen, text *out)
 {
     text note = {0};

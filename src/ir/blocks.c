@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "ir/codebooks.h"
 
+/* Blocks have no alignment in a file, hence memcpy. */
 static float half_at(const uint8_t *p)
 {
     f16 h;
@@ -184,6 +185,8 @@ static void unpack_mxfp4(const uint8_t *b, float *to)
         to[i] = d * (float)codebook_mxfp4[b[1 + i % 16] >> (i / 16 * 4) & 15];
 }
 
+/* Formats of code books are taken apart as the CPU's kernels do it; both products are exact, so
+ * their order does not matter. */
 static void unpack_codebook(ir_dtype dtype, const uint8_t *b, float *to)
 {
     codebook_block block;

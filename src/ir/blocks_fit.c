@@ -25,6 +25,7 @@ static inline float nearest(float x)
     return x + 12582912.0f - 12582912.0f;
 }
 
+/* As a tree of fixed shape, the same as a vector's horizontal sum would have. */
 static inline float add_lanes(const float *lane)
 {
     return ((lane[0] + lane[4]) + (lane[1] + lane[5])) +
@@ -97,7 +98,9 @@ typedef struct group_search {
     float s, m, error; /* the best so far */
 } group_search;
 
-/* Begin from s and m, and keep what is better than all before. */
+/* Begin from s and m, and keep what is better than all before.  Two rounds of solving and assigning
+ * nearly always reach the local optimum of a start; a negative scale cannot be stored beside a
+ * minimum. */
 static void try_start(group_search *g, float s, float m)
 {
     float q[32];
@@ -112,7 +115,7 @@ static void try_start(group_search *g, float s, float m)
     }
 }
 
-/* The extremes of a group. */
+/* The extremes of a group; x has no NaN. */
 static void find_range(int n, const float *x, float *low, float *high)
 {
     *low = *high = x[0];
@@ -176,7 +179,8 @@ static int clamp(int value, int least, int most)
     return value < most ? value : most;
 }
 
-/* A multiple of d that is near s. */
+/* A multiple of d that is near s.  The ratio is bounded before it is rounded, since d may be tiny
+ * beside s. */
 static int multiple(float s, float d, int least, int most)
 {
     float ratio = d != 0 ? s / d : 0;

@@ -11,6 +11,7 @@
 #include "ir/blocks.h"
 #include "ir/blocks_fit.h"
 
+/* Little-endian, as everything in GGUF and on the machines that mpk runs on. */
 static void put_half(uint8_t *to, float x)
 {
     f16 h = num_to_f16(x);
@@ -36,13 +37,16 @@ static uint8_t level_of(float x, float inverse, float half, int most)
     return (uint8_t)(level < (float)most ? level : (float)most);
 }
 
+/* 0 for a scale that is 0 or so small that its inverse overflows: the block's integers then are
+ * those of zeros. */
 static float invert(float d)
 {
     float inverse = d != 0 ? 1 / d : 0;
     return isfinite(inverse) ? inverse : 0;
 }
 
-/* The element of largest magnitude, the first of equals, becomes integer 0. */
+/* The element of largest magnitude, the first of equals, becomes integer 0: the integers reach one
+ * further below zero than above, and the sign of d makes the extreme negative. */
 static void take_extreme(const float *x, int middle, small_block *b)
 {
     float extreme = x[0];

@@ -22,6 +22,8 @@ mpk_status ir_create(mpk_context *cx, arena *a, const char *name, ir_graph **out
     return MPK_OK;
 }
 
+/* A copy in the arena with a zero after it, so that names can be given to C functions as they
+ * are. */
 static mpk_status copy_str(mpk_context *cx, arena *a, str from, str *to)
 {
     char *copy = arena_copy(a, from.at ? from.at : "", from.n);
@@ -108,7 +110,8 @@ static mpk_status copy_attribute(mpk_context *cx, arena *a, const ir_attribute *
     return MPK_OK;
 }
 
-/* Infer the outputs of op, check them all, then append them. */
+/* Infer the outputs of op, check them all, then append them: a record that refuses its inputs
+ * leaves the graph as it was. */
 static mpk_status add_outputs(mpk_context *cx, ir_graph *g, ir_op *op, const str *names)
 {
     ir_tensor out[IR_MAX_OUTPUTS] = {0};

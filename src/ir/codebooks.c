@@ -45,8 +45,9 @@ static void put_word(int8_t *to, uint64_t word)
         to[i] = (int8_t)(uint8_t)(word >> 8 * i);
 }
 
-/* Negate the bytes whose bit of `signs` is set.  Every byte is 1 ... 127, so no sum carries into
- * the next byte. */
+/* Negate the bytes whose bit of `signs` is set: a product spreads the eight bits, one into each
+ * byte, and a second step turns any bit of a byte into its lowest.  Every byte is 1 ... 127, so no
+ * sum carries into the next byte. */
 static uint64_t negate_bytes(uint64_t word, uint32_t signs)
 {
     uint64_t bits = signs * EACH & 0x8040201008040201u;
@@ -54,7 +55,7 @@ static uint64_t negate_bytes(uint64_t word, uint32_t signs)
     return (word ^ ones * 255) + ones;
 }
 
-/* Seven bits of signs; the eighth makes their number even. */
+/* Seven bits of signs; the eighth makes their number even, as the formats define it. */
 static uint32_t signs_of(uint32_t index)
 {
     return index | (uint32_t)__builtin_parity(index) << 7;
@@ -238,6 +239,8 @@ void codebook_take(ir_dtype dtype, const uint8_t *block, codebook_block *to)
     take[dtype](block, to);
 }
 
+/* The bits of the float are made directly: bytes 0 and 1 give subnormal numbers, all others a power
+ * of two. */
 float codebook_mxfp4_scale(uint8_t byte)
 {
     uint32_t bits = byte < 2 ? 0x00200000u << byte : (uint32_t)(byte - 1) << 23;

@@ -1,4 +1,8 @@
-/* ir.c - dtypes, boxes, and the storage behind a tensor (see ir.h). */
+/* ir.c - dtypes, boxes, and the storage of a tensor (see ir.h).
+ *
+ * Called by nearly every room.  Boxes are compared axis by axis over the first `rank` axes; what
+ * stands in the others is never read, so a box needs no clearing beyond its rank.
+ */
 #include "ir/ir.h"
 
 #include "ir/op.h"
@@ -9,6 +13,7 @@ const ir_dtype_info ir_dtype_table[IR_DTYPES] = {
 #undef IR_DTYPE_ROW
 };
 
+/* Counted by operators: a peer that runs nothing takes part in nothing. */
 uint32_t ir_count_peers(const ir_graph *g)
 {
     uint32_t n = 1;
@@ -41,6 +46,8 @@ int64_t ir_row_bytes(ir_dtype dtype, int64_t elements)
     return elements / info->block_elements * info->block_bytes;
 }
 
+/* Blocks begin with an f16, or are read byte by byte, and have an even number of bytes but for
+ * mxfp4. */
 uint32_t ir_dtype_align(ir_dtype dtype)
 {
     const ir_dtype_info *info = &ir_dtype_table[dtype];

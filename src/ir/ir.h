@@ -91,6 +91,8 @@ typedef struct ir_dtype_info {
     uint32_t block_bytes;
 } ir_dtype_info;
 
+/* By dtype.  Names and block sizes are those of safetensors and GGUF; the numbers of the enum are
+ * written nowhere but in memory. */
 extern const ir_dtype_info ir_dtype_table[IR_DTYPES];
 
 /* The origin of a tensor's bytes. */
@@ -115,15 +117,18 @@ typedef enum ir_live {
  * storage of the operator's first input, with strides from the record; a tensor written in place
  * has the storage of `shares`. */
 typedef struct ir_tensor {
-    str name; /* unique in the graph, without the % of the text form */
+    /* unique in the graph, without the % of the text form: any bytes but 0, copied into the
+     * arena */
+    str name;
     ir_dtype dtype;
     ir_kind kind;
     ir_live live;
     /* in whose memory it lies, see ir_graph; IR_EVERYWHERE: inputs and weights that all have */
     uint32_t peer;
     uint32_t rank;
-    int64_t dims[IR_MAX_RANK]; /* at least 1 each; rank 0 is a scalar */
-    ir_op_id producer;         /* IR_NONE unless IR_TEMP */
+    /* at least 1 each; rank 0 is a scalar of one element.  Their product is below 2^55 */
+    int64_t dims[IR_MAX_RANK];
+    ir_op_id producer; /* IR_NONE unless IR_TEMP */
     /* the tensor whose storage it shares (a view, or in place); IR_NONE: its own */
     ir_tensor_id shares;
     int64_t stride[IR_MAX_RANK]; /* in elements, see ir_strides; filled by the builder */

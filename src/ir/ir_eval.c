@@ -55,6 +55,8 @@ static mpk_status eval_op(mpk_context *cx, arena *scratch, const ir_graph *g, co
     return MPK_OK;
 }
 
+/* Sequential and whole, so nothing of tasks, events or memory plans can be wrong in it; slow, for
+ * tests and for `mpk opt` alone. */
 mpk_status ir_eval(mpk_context *cx, arena *scratch, const ir_graph *g, ir_values *values)
 {
     for (size_t i = 0; i < g->ops.n; i++)

@@ -12,6 +12,7 @@
 typedef struct parser {
     mpk_context *cx;
     arena *arena;
+    /* the scanner's place, the text's end and its start; the text needs no zero at its end */
     const char *at, *end, *start;
     ir_graph *graph;
 } parser;
@@ -47,7 +48,8 @@ static void skip_space(parser *p)
     }
 }
 
-/* Skip white space; then consume this character if it follows. */
+/* Skip white space and comments; then consume this character if it follows.  On false only the
+ * white space is gone. */
 static bool take(parser *p, char c)
 {
     skip_space(p);
@@ -69,6 +71,7 @@ static bool is_word(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
+/* Characters of a name without quotes; ir_print.c quotes any other. */
 static bool is_name(char c)
 {
     return is_word(c) || c == '.' || c == '-' || c == '/' || c == '$' || c == '@';
@@ -84,7 +87,8 @@ static str scan(parser *p, bool (*belongs)(char))
     return (str){from, (size_t)(p->at - from)};
 }
 
-/* Decode one character of a quoted text; -1 if it is invalid. */
+/* Decode one character of a quoted text; -1 if it is invalid or the text ends.  Escapes are \" \\
+ * and \xHH; bytes of UTF-8 stand for themselves. */
 static int scan_char(parser *p)
 {
     if (p->at == p->end || *p->at == '\n')
@@ -166,7 +170,8 @@ static mpk_status scan_number(parser *p, char digits[NUMBER_BYTES])
     return MPK_OK;
 }
 
-/* scan_number has bounded the digits and put a zero after them. */
+/* scan_number has bounded the digits and put a zero after them, which strtoll needs.  A letter
+ * inside, as in 1e3, is no whole number. */
 static mpk_status parse_int(parser *p, int64_t *out)
 {
     char digits[NUMBER_BYTES], *end;
@@ -199,7 +204,8 @@ static mpk_status parse_ints(parser *p, const int64_t **at, uint32_t *n)
     return MPK_OK;
 }
 
-/* live=tokens, live=rows, or nothing */
+/* live=tokens, live=rows, or nothing: then the scanner goes back, since another word may follow
+ * (the next statement's). */
 static mpk_status parse_live(parser *p, ir_live *live)
 {
     const char *before = p->at;

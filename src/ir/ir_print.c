@@ -2,11 +2,12 @@
  *
  * One statement per line.  Inputs, constants and states are printed in the order of their numbers,
  * between the operators, so that parsing assigns the same numbers again.  Attributes with default
- * values are omitted.
+ * values are omitted.  Called by `mpk opt`, `mpk inspect --program` and tg_print.c, which puts the
+ * task graph after it.  The result is the canonical form: goldens compare its bytes.
  */
 #include "ir/op.h"
 
-/* May the name stand without quotes? */
+/* May the name stand without quotes?  Every character must be one of is_name in ir_parse.c. */
 static bool is_plain(str name)
 {
     for (size_t i = 0; i < name.n; i++) {
@@ -67,6 +68,8 @@ static void print_ints(const int64_t *at, uint32_t n, text *out)
     text_add(out, "]", 1);
 }
 
+/* Dtype, dimensions and what axis 0 counts; strides are not printed, since the parser infers them
+ * again. */
 static void print_type(const ir_tensor *t, text *out)
 {
     static const char *const live[IR_LIVES] = {"", " live=tokens", " live=rows"};

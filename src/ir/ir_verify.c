@@ -1,8 +1,11 @@
-/* ir_verify.c - check every rule that ir.h states (the verifier that runs between passes).
+/* ir_verify.c - check every rule that ir.h states.
+ *
+ * Called for every program that is parsed or built, and by the compiler with --verify for what its
+ * passes made of it.
  *
  * One walk over the tensors, then one over the operators in order.  The second keeps a version of
- * each root, the number of in-place writes so far, and the version that each tensor refers to.
- * Cost: linear.
+ * each root, the number of in-place writes so far, and the version that each tensor refers to: a
+ * tensor may be read only while its version is the current one.  Cost: linear.
  */
 #include "ir/op.h"
 
@@ -107,6 +110,8 @@ static mpk_status verify_operands(verifier *v, ir_op_id id)
     return MPK_OK;
 }
 
+/* Equal in all that a record infers and that placing follows from; names and producers are checked
+ * elsewhere. */
 static bool same_place(const ir_tensor *a, const ir_tensor *b)
 {
     return a->dtype == b->dtype && a->live == b->live && a->rank == b->rank &&
@@ -134,7 +139,9 @@ static mpk_status verify_inferred(verifier *v, const ir_op *op)
     return MPK_OK;
 }
 
-/* Check a result that is written in place. */
+/* Check a result that is written in place.  What is overwritten must be memory of the program's
+ * own, must hold each element once (no stride of 0), and must not be read by the same operator
+ * through another tensor, since bodies write while they read. */
 static mpk_status verify_in_place(verifier *v, const ir_op *op, uint32_t output)
 {
     const ir_tensor *t = &v->g->tensors.at[op->out[output]];

@@ -1,11 +1,16 @@
-/* op.c - find an operator's record, bind an operator to memory, load and store elements (see
- * op.h). */
+/* op.c - find an operator's record, bind an operator to memory, load and store elements (see op.h).
+ *
+ * Called by every room that runs or cuts operators.  Loading and storing by element is for
+ * reference code and odd dtypes; fast bodies have loops of their own.
+ */
 #include "ir/op.h"
 
 #include "base/num.h"
 #include "base/rng.h"
 #include "ir/blocks.h"
 
+/* There are about a hundred records and callers look up once for each operator that they build, so
+ * a search by name will do. */
 const op_def *op_find(str name)
 {
     for (const op_def *const *def = op_table; *def; def++)
@@ -99,6 +104,7 @@ int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box)
     return bytes;
 }
 
+/* Booleans are not: tests fill them with either value. */
 static bool dtype_is_integer(ir_dtype dtype)
 {
     return dtype == IR_I32 || dtype == IR_I64 || dtype == IR_U8 || dtype == IR_I8 ||

@@ -6,7 +6,8 @@
  */
 #include "ir/ir.h"
 
-/* ir_read_share is the inverse. */
+/* ir_read_share is the inverse.  The peer's number is part of the name since constants of one
+ * program need different names even where two peers hold the same part. */
 mpk_status ir_name_share(mpk_context *cx, arena *a, const ir_share *share, uint32_t peer, str *name)
 {
     text t = {0};

@@ -6,6 +6,7 @@
 
 #include "base/str.h"
 
+/* For x far below zero expf overflows to infinity and the quotient is -0, as it should be. */
 static inline float activate_silu(float x)
 {
     return x / (1.0f + expf(-x));

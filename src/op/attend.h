@@ -15,6 +15,7 @@
 
 typedef struct attend_view {
     const op_view *k_cache, *v_cache, *pages;
+    /* what query times key is multiplied by, attend_scale */
     float scale;
     int64_t window; /* positions back that are seen, itself counted; 0: all */
 } attend_view;
@@ -46,6 +47,8 @@ typedef struct attend_sum {
     int64_t size;
 } attend_sum;
 
+/* Nothing seen: the sum of an empty set, whose largest score is -inf.  out[K] is used while
+ * summing. */
 static inline attend_sum attend_begin(int64_t size, float *out)
 {
     memset(out, 0, (size_t)size * sizeof *out);
@@ -68,6 +71,7 @@ static inline float attend_weigh(attend_sum *a, float score)
     return weight;
 }
 
+/* The values of the position that attend_weigh was just asked about. */
 static inline void attend_add(attend_sum *a, float weight, const float *value)
 {
     for (int64_t i = 0; i < a->size; i++)

@@ -119,6 +119,7 @@ static int64_t tokens_of(const ir_graph *g, const ir_op *op)
     return shape_input(g, op, INDEX)->dims[0];
 }
 
+/* Tasks: whole entries of the batch, any splits, whole KV heads. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     axes[0].grain = tokens_of(g, op);
@@ -268,6 +269,8 @@ static void fill_cache(const work *w)
     }
 }
 
+/* Entry by entry and KV head by KV head; each task takes the new keys and values from qkv, so no
+ * task waits for another's write. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;

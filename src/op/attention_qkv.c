@@ -13,6 +13,7 @@
 enum { QKV, POSITIONS, SLOTS, PAGES, K_CACHE, V_CACHE, Q_NORM, K_NORM };
 enum { HEADS = ROPE_ATTRIBUTES, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW };
 
+/* The counts that attributes give, after those of the rotation. */
 static heads_split split_of(const ir_attribute *a)
 {
     return (heads_split){a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i};
@@ -66,6 +67,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = pages_box(shape_input(g, op, input), lo, hi);
 }
 
+/* Which page a token goes to follows from data: all pages of the KV heads. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {
@@ -86,6 +88,7 @@ typedef struct turn {
     float amplitude, *frequency, *cosine, *sine;
 } turn;
 
+/* Cosines and sines of a position's angles, rounded as rope_table rounds them. */
 static void turn_to(turn *w, int64_t position)
 {
     for (int64_t i = 0; i < w->half; i++)

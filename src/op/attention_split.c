@@ -145,6 +145,7 @@ typedef struct token {
     int64_t cached, units;         /* c_t, u_t */
 } token;
 
+/* Entry t of one of the integer inputs of a step. */
 static int64_t integer_of(const op_view *v, int64_t t)
 {
     return walk_load_int(v, t * v->stride[0]);

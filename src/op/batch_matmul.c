@@ -176,6 +176,7 @@ static void multiply_floats(tile *t, int64_t rows, int64_t depth, int64_t n)
         }
 }
 
+/* Modulo 2^64, so the order does not matter. */
 static void multiply_integers(tile *t, int64_t rows, int64_t depth, int64_t n)
 {
     for (int64_t m = 0; m < rows; m++)

@@ -78,11 +78,13 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect(cx, g, op, BIAS, dtypes, 1, &out->dims[1]);
 }
 
+/* Rounded towards plus infinity, of a numerator of any sign; b > 0. */
 static int64_t divide_up(int64_t a, int64_t b)
 {
     return a > 0 ? (a + b - 1) / b : -(-a / b);
 }
 
+/* Rounded towards minus infinity. */
 static int64_t divide_down(int64_t a, int64_t b)
 {
     return -divide_up(-a, b);
@@ -169,6 +171,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* What is summed up: of floats doubles, of integers themselves modulo 2^64. */
 typedef union cell {
     double f;
     uint64_t i;

@@ -1,7 +1,7 @@
 /* copy.c - a dense copy, bit for bit.  x [..] of any dtype -> the same.
  *
- * Makes a view dense, for who needs strides of a fresh tensor. Block dtypes are copied block by
- * block. Cost: one copy.
+ * It makes a view dense, for readers that need the strides of a fresh tensor: above all a result
+ * that the caller reads.  Block dtypes are copied block by block.  Cost: one copy.
  */
 #include "op/move.h"
 #include "op/shape.h"

@@ -11,6 +11,8 @@
 
 enum { DOT_LANES = 16 };
 
+/* What is left over after the last sixteen goes to the first lanes; the pairs are then added by
+ * halving, as a vector's horizontal sum does. */
 static inline float dot_rows(const float *a, const float *b, int64_t n)
 {
     float sum[DOT_LANES] = {0};

@@ -19,6 +19,7 @@ static inline int64_t fill_choose(uint64_t seed, uint64_t i, int64_t limit)
     return (int64_t)(bits / 16 % (uint64_t)limit);
 }
 
+/* Integers narrower than the value take its low bits. */
 static inline void fill_store(const ir_tensor *t, int64_t i, int64_t value, void *data)
 {
     if (t->dtype == IR_I64)
@@ -31,6 +32,7 @@ static inline void fill_store(const ir_tensor *t, int64_t i, int64_t value, void
         ((uint8_t *)data)[i] = (uint8_t)value;
 }
 
+/* Indices 0 to limit - 1, and one in sixteen that is none. */
 static inline void fill_indices(const ir_tensor *t, int64_t limit, uint64_t seed, void *data)
 {
     for (int64_t i = 0; i < ir_elements(t); i++)

@@ -8,7 +8,9 @@
 #include "op/rope.h"
 
 typedef struct heads_split {
-    int64_t q, kv, size; /* H, G, K */
+    /* H query heads, G KV heads, K entries of a head; columns of qkv: all q heads, then the keys of
+     * all KV heads, then the values */
+    int64_t q, kv, size;
 } heads_split;
 
 /* The three counts are positive, H is a multiple of G, and qkv [T, (H + 2 G) K] (input 0) has that

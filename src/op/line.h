@@ -64,6 +64,7 @@ static inline bool line_less(bool exact, line_key a, line_key b)
     return a.f < b.f || (b.f != b.f && a.f == a.f);
 }
 
+/* Integers have no NaN; for them the union's double would be read as one by chance. */
 static inline bool line_is_nan(bool exact, line_key a)
 {
     return !exact && a.f != a.f;

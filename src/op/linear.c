@@ -18,6 +18,7 @@ enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
 enum { EPS, GLU, ACTIVATIONS, ACT };
 enum { TOKENS_AT_ONCE = 8, FEW_ROWS = 64, SMALL_ROWS = 256 };
 
+/* With a gate the columns of both weights are one column of the result. */
 static bool has_glu(const ir_op *op)
 {
     return op->attributes[GLU].s.n > 0;
@@ -35,6 +36,7 @@ static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
     return shape_expect(cx, g, op, W1, SHAPE_WEIGHT, 2, shape_input(g, op, W0)->dims);
 }
 
+/* An activation after the product; `glu` has its own. */
 static mpk_status check_act(mpk_context *cx, const ir_op *op)
 {
     const str act = op->attributes[ACT].s;
@@ -141,6 +143,7 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
 /* Rows of x as a weight needs them. */
 enum { WHOLE, IN_32, IN_256, ROW_KINDS };
 
+/* Blocks of 32 and of 256 elements round x differently; a plain weight takes x as it is. */
 static int row_kind(const op_call *call, ir_dtype weight)
 {
     int64_t block = narrow_is_asked(call->attributes[ACTIVATIONS].s) ? narrow_block(weight) : 0;

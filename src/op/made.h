@@ -17,7 +17,7 @@ static inline mpk_status made_dtype(mpk_context *cx, const ir_op *op, uint32_t n
     return MPK_OK;
 }
 
-/* There is no input. */
+/* A record must have `reads`, though nobody asks it about inputs that are not there. */
 static inline void made_reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                               ir_box *read)
 {

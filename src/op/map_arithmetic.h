@@ -21,6 +21,7 @@ SPECIAL_FN int64_t whole_negate(int64_t a)
     return (int64_t)(0 - (uint64_t)a);
 }
 
+/* Towards zero; b = -1 is apart because INT64_MIN / -1 traps. */
 SPECIAL_FN int64_t whole_divide(int64_t a, int64_t b)
 {
     if (b == -1)
@@ -33,6 +34,7 @@ SPECIAL_FN int64_t whole_modulo(int64_t a, int64_t b)
     return b == 0 || b == -1 ? 0 : a % b;
 }
 
+/* One less than the quotient towards zero where the signs differ and something is left over. */
 SPECIAL_FN int64_t whole_floor_divide(int64_t a, int64_t b)
 {
     return whole_divide(a, b) - (whole_modulo(a, b) != 0 && (a < 0) != (b < 0));
@@ -44,6 +46,7 @@ SPECIAL_FN int64_t whole_remainder(int64_t a, int64_t b)
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
+/* By squaring, modulo 2^64; negative powers are 0 but for 1 and -1. */
 SPECIAL_FN int64_t whole_power(int64_t a, int64_t b)
 {
     uint64_t result = 1, base = (uint64_t)a;

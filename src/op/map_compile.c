@@ -45,6 +45,7 @@ static mpk_status fail_at(const map_parser *p, const char *what)
 
 /* ---- steps ---- */
 
+/* Numbers are compared by their bits: 0 and -0 are two steps, and a NaN is equal to itself. */
 static bool same_step(const map_step *a, const map_step *b)
 {
     return a->kind == b->kind && a->type == b->type && a->number == b->number &&
@@ -177,6 +178,7 @@ static char peek(map_parser *p)
     return p->at < p->source.n ? p->source.at[p->at] : 0;
 }
 
+/* Skip spaces; then consume this character if it follows. */
 static bool take(map_parser *p, char c)
 {
     if (peek(p) != c)
@@ -290,6 +292,7 @@ static bool parse_constant(map_parser *p, str word, map_value *out)
     return true;
 }
 
+/* n expressions in parentheses, with commas between. */
 static mpk_status parse_arguments(map_parser *p, uint32_t n, map_value *v)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -373,6 +376,7 @@ static mpk_status parse_product(map_parser *p, map_value *out)
     }
 }
 
+/* As parse_product, one level up. */
 static mpk_status parse_sum(map_parser *p, map_value *out)
 {
     map_value v[MAP_ARGUMENTS];
@@ -438,6 +442,7 @@ static mpk_status parse_program(map_parser *p, map_value *out)
 
 /* ---- slots ---- */
 
+/* How many entries of `arg` a step really reads; the others repeat the first. */
 static uint32_t count_arguments(const map_step *s)
 {
     return s->kind == MAP_CALL ? map_functions[s->number].arity

@@ -29,6 +29,7 @@
 
 enum { EXPRESSION, DTYPE };
 
+/* The dtypes of all inputs, from which the types of computation follow. */
 static void list_dtypes(const ir_graph *g, const ir_op *op, ir_dtype dtypes[IR_MAX_INPUTS])
 {
     for (uint32_t i = 0; i < op->n_in; i++)
@@ -81,6 +82,7 @@ static void set_run(const map_step *step, int64_t n, map_lane *to)
             to->i[i] = step->whole;
 }
 
+/* An element of any type as double: exact but for integers beyond 2^53. */
 static double lane_double(const map_lane *lane, map_type type, int64_t i)
 {
     if (type == MAP_D)

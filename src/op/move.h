@@ -17,6 +17,8 @@ typedef struct move_box {
     ir_box box; /* from 0 */
 } move_box;
 
+/* Add an axis of n entries.  It joins the one before it where both tensors step from one to the
+ * other evenly; axes of one entry vanish. */
 static inline void move_add_axis(move_box *m, int64_t n, int64_t to_stride, int64_t from_stride)
 {
     uint32_t last = m->rank - 1;
@@ -50,6 +52,7 @@ static inline void move_order(move_box *m)
     move_swap(m->from_stride, longest, m->rank - 1);
 }
 
+/* Runs along the last axis, one after the other.  Both tensors may overlap nowhere. */
 static inline void move_run(move_box *m, const op_view *to, const op_view *from)
 {
     move_order(m);
@@ -104,6 +107,7 @@ static inline void move_fill(const op_view *to, const ir_box *part, double value
                 at[i] < 0 ? (type)0 : ((const type *)from->data)[at[i]]; \
     } while (0)
 
+/* Elements are moved by their size alone, so one text serves all dtypes of that size. */
 static inline void move_pick(const op_view *to, int64_t offset, int64_t stride, const op_view *from,
                              const int64_t *at, int64_t n)
 {

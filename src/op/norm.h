@@ -1,5 +1,6 @@
 /* norm.h - root-mean-square normalisation of a row, the same bits wherever an operator has it built
- * in. */
+ * in: rms_norm, linear, expert_linear, logits and the attentions that normalise heads.  Bodies of a
+ * GPU add in another order and agree up to rounding. */
 #ifndef OP_NORM_H
 #define OP_NORM_H
 

@@ -10,6 +10,7 @@
 enum { BEFORE, AFTER, MODE, VALUE };
 typedef enum pad_mode { CONSTANT, REFLECT, REPLICATE, CIRCULAR, MODES } pad_mode;
 
+/* MODES if the word is none of them, which infer refuses. */
 static pad_mode mode_of(const ir_op *op)
 {
     static const char *const names[MODES] = {"constant", "reflect", "replicate", "circular"};

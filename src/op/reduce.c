@@ -21,6 +21,7 @@ enum { AXES, KEEP, KIND, DTYPE };
 typedef enum reduce_kind { SUM, MEAN, MAX, MIN, PROD, LOGSUMEXP, ANY, ALL, KINDS } reduce_kind;
 enum { STRIP = 64 };
 
+/* KINDS if the word is none of them, which infer refuses. */
 static reduce_kind kind_of(const ir_op *op)
 {
     static const char *const names[KINDS] = {"sum",  "mean",      "max", "min",
@@ -105,6 +106,7 @@ static void spread_box(uint32_t rank, const int64_t *dims, uint32_t set, bool ke
     }
 }
 
+/* Of x all entries along the axes that go, and the box's along the others. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -247,6 +249,7 @@ static void fold_part(strip *s, const op_view *x, const ir_box *part, bool into_
     } while (walk_next(part, last, at));
 }
 
+/* What a finished entry of the strip is worth. */
 static double float_of(const strip *s, int64_t i)
 {
     if (s->kind == MEAN)

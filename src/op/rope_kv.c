@@ -37,6 +37,7 @@ static int64_t kv_head_from(const ir_attribute *a, int64_t head)
     return (head + group - 1) / group;
 }
 
+/* Tokens in blocks of the cache of a GPU, where tiles are whole; any query heads. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;

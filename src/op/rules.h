@@ -73,6 +73,8 @@ static inline int64_t rules_mask_words(int64_t vocab_size)
 /* Entries of logprobs: a token of choice, then the most probable ones. */
 enum { LOGPROBS_TOP = 20, LOGPROBS = 1 + LOGPROBS_TOP };
 
+/* One row of logits with all that changes it; everything is borrowed.  `x` and `marks` are the
+ * row's own, so rows of a step may be worked on at the same time. */
 typedef struct rules {
     const int32_t *words, *history;
     int64_t n_history;
@@ -100,6 +102,7 @@ static inline bool rules_are_sound(const int32_t *words, int64_t width)
     return true;
 }
 
+/* Floats lie in the record as their bits, since a record is of 32-bit words. */
 static inline float rules_float(const rules *r, uint32_t word)
 {
     float x;
@@ -107,6 +110,7 @@ static inline float rules_float(const rules *r, uint32_t word)
     return x;
 }
 
+/* An id of a request may name no token of this vocabulary; it is passed over. */
 static inline void rules_ban(const rules *r, int32_t id)
 {
     if (id >= 0 && id < r->n)
@@ -124,6 +128,9 @@ static inline bool rules_mark(const rules *r, int32_t id, int32_t bit)
 
 enum { RULES_SEEN = 1, RULES_MADE = 2, RULES_PERMITTED = 4 };
 
+/* The three penalties in the order that their definitions have: repetition once for each token of
+ * the whole history, presence once and frequency each time for tokens that were generated.  Marks
+ * tell which tokens have had theirs. */
 static inline void rules_penalize(const rules *r)
 {
     float repetition = rules_float(r, RULES_REPETITION), presence = rules_float(r, RULES_PRESENCE),
@@ -177,7 +184,8 @@ static inline void rules_list(const rules *r)
     rules_ban_sequences(r, at, at + w[RULES_BANNED]);
 }
 
-/* Ban what is more than `sigmas` standard deviations below the largest. */
+/* Ban what is more than `sigmas` standard deviations below the largest.  Mean and deviation are of
+ * the tokens that are not banned, in double, around the mean. */
 static inline void rules_cut_deviation(const rules *r, double largest, double sigmas)
 {
     double count = 0, sum = 0, squares = 0;

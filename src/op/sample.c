@@ -118,12 +118,14 @@ typedef struct candidates {
     double largest, temperature;
 } candidates;
 
+/* f32 has a way of its own, since every comparison of the heap comes here. */
 static float logit_of(const candidates *c, int32_t id)
 {
     int64_t at = c->offset + id * c->x->stride[1];
     return c->x->dtype == IR_F32 ? ((const float *)c->x->data)[at] : op_load(c->x, at);
 }
 
+/* Relative to the largest, so that none overflows; the largest has weight 1. */
 static double weight_of(const candidates *c, int32_t id)
 {
     return exp(((double)logit_of(c, id) - c->largest) / c->temperature);

@@ -21,6 +21,7 @@ enum { AXIS, KIND, INCLUDE_SELF, IN_PLACE };
 typedef enum scatter_kind { SET, SUM, PROD, MEAN, MAX, MIN, KINDS } scatter_kind;
 enum { PART = 4096 };
 
+/* KINDS if the word is none of them, which infer refuses. */
 static scatter_kind kind_of(const ir_op *op)
 {
     static const char *const names[KINDS] = {"set", "sum", "prod", "mean", "max", "min"};

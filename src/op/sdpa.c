@@ -101,6 +101,7 @@ typedef struct parts {
     double *scores, *queries, *sums, *row;
 } parts;
 
+/* One row of scratch serves for keys and for values. */
 static size_t widest(int64_t a, int64_t b)
 {
     return (size_t)(a > b ? a : b);

@@ -56,6 +56,7 @@ static int64_t group_columns(const ir_graph *g, const ir_op *op)
     return q->dims[1] / k->dims[1] * q->dims[3];
 }
 
+/* Tasks: whole entries of the batch, any splits, whole KV heads. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     axes[0].grain = shape_input(g, op, Q)->dims[2];
@@ -129,6 +130,8 @@ static void attend_row(const op_call *call, int64_t *at, int64_t split, float *q
              a.sum == 0 ? -INFINITY : a.largest + logf(a.sum));
 }
 
+/* Every row, split and head by itself; rows of one head read the same keys again, which is simple
+ * and slow. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     int64_t tokens = call->in[Q].dims[2], size = call->in[Q].dims[3];

@@ -3,11 +3,13 @@
 
 #include <stdio.h>
 
+/* Inputs beyond those given count as absent, so records may ask for any optional one. */
 const ir_tensor *shape_input(const ir_graph *g, const ir_op *op, uint32_t input)
 {
     return input < op->n_in && op->in[input] != IR_NONE ? &g->tensors.at[op->in[input]] : NULL;
 }
 
+/* For messages; further tensors of a variadic operand share its name. */
 static const char *input_name(const ir_op *op, uint32_t input)
 {
     return op->def->in[input < op->def->n_in ? input : op->def->n_in - 1].name;
@@ -68,6 +70,8 @@ mpk_status shape_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uin
     return MPK_OK;
 }
 
+/* Axes of attributes are counted from the first; negative ones have been resolved by the front
+ * end. */
 mpk_status shape_expect_axis(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
                              int64_t axis)
 {
@@ -78,6 +82,7 @@ mpk_status shape_expect_axis(mpk_context *cx, const ir_graph *g, const ir_op *op
     return MPK_OK;
 }
 
+/* Operators that mix the entries of axis 0 would read entries that are not alive. */
 mpk_status shape_expect_whole(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input)
 {
     const ir_tensor *t = shape_input(g, op, input);
@@ -87,6 +92,7 @@ mpk_status shape_expect_whole(mpk_context *cx, const ir_graph *g, const ir_op *o
     return MPK_OK;
 }
 
+/* The mask broadcasts to scores [B, H, T, S], axes matched from the last. */
 mpk_status shape_expect_mask(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
                              const int64_t *scores)
 {
@@ -215,6 +221,7 @@ void shape_reads_rows(const ir_graph *g, const ir_op *op, uint32_t input, const 
     }
 }
 
+/* The same for every box, since rows are never cut. */
 size_t shape_scratch_row(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;

@@ -37,6 +37,7 @@ static inline void softmax_axes(const ir_graph *g, const ir_op *op, op_axis *axe
     axes[softmax_axis(op, shape_input(g, op, 0)->rank)].grain = 0;
 }
 
+/* The box is whole along the axis (softmax_axes), so it names whole lines. */
 static inline void softmax_reads(const ir_graph *g, const ir_op *op, uint32_t input,
                                  const ir_box *box, ir_box *read)
 {
@@ -53,7 +54,8 @@ static inline size_t softmax_scratch_bytes(const ir_graph *g, const ir_op *op, c
            (x->dtype == IR_F64 ? sizeof(double) : sizeof(float));
 }
 
-/* In place on a line of n. */
+/* In place on a line of n.  The sum is kept in double, so that a long line loses nothing; a line of
+ * nothing but -inf becomes NaN, as in PyTorch. */
 static inline void softmax_in_f32(float *line, int64_t n, bool logarithm)
 {
     float largest = -INFINITY;
@@ -69,6 +71,7 @@ static inline void softmax_in_f32(float *line, int64_t n, bool logarithm)
         line[i] = (float)(logarithm ? (double)line[i] - log(sum) : (double)line[i] / sum);
 }
 
+/* As softmax_in_f32, with every exponential computed twice instead of kept. */
 static inline void softmax_in_f64(double *line, int64_t n, bool logarithm)
 {
     double largest = -INFINITY, sum = 0;

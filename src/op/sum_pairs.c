@@ -28,12 +28,14 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
 
+/* Any cut; eight columns are one vector of most machines. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     shape_axes_all(g, op, axes);
     axes[1].fastest = 8;
 }
 
+/* The rows of the box's tokens, of all their pairs, and of these the box's columns. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -70,6 +72,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return 2 * sizeof(float) * (size_t)(box->hi[1] - box->lo[1]);
 }
 
+/* Terms are added in the order of pairs, the residual last, in fp32; one rounding at the end. */
 static void sum_token(const op_call *call, const ir_box *box, int64_t t, float *sums, float *row)
 {
     const op_view *x = &call->in[X], *scale = &call->in[SCALE], *residual = &call->in[RESIDUAL],

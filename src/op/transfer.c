@@ -9,8 +9,8 @@
 #include "op/shape.h"
 #include "op/walk.h"
 
-/* The peer is checked against the most there can be; whether the program has it is the verifier's
- * business. */
+/* The peer is checked against the most there can be; the verifier checks that the program has
+ * it. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     int64_t to = op->attributes[0].i;

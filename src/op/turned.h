@@ -13,6 +13,7 @@
 enum { QKV, TABLE, POSITIONS, SLOTS, PAGES, K_CACHE, V_CACHE, Q_NORM, K_NORM };
 enum { HEADS, KV_HEADS, HEAD_SIZE, TURNED_ATTRIBUTES };
 
+/* The counts that the first three attributes give. */
 static inline heads_split turned_split(const ir_op *op)
 {
     const ir_attribute *a = op->attributes;

@@ -33,6 +33,9 @@ typedef struct taps {
     int n;
 } taps;
 
+/* Entries of x for one of the result, along spatial axis i with n entries: from the given scale if
+ * there is one, else from the sizes; with aligned corners the first and last entries of both fall
+ * together. */
 static inline double upsample_ratio(const ir_op *op, uint32_t i, int64_t n)
 {
     double scale = op->attributes[UPSAMPLE_SCALE + i].f,
@@ -53,11 +56,15 @@ static inline void upsample_cubic_weights(double t, double weight[4])
     weight[3] = ((a * (u + 1) - 5 * a) * (u + 1) + 8 * a) * (u + 1) - 4 * a;
 }
 
+/* Neighbours outside of x are its first or last entry. */
 static inline int64_t upsample_hold(int64_t i, int64_t n)
 {
     return op_clamp(i, 0, n - 1);
 }
 
+/* What entry o of the result takes along spatial axis i of n entries, as PyTorch defines it: places
+ * are computed in fp32, for f64 (`wide`) in fp64, because a place just below a whole number decides
+ * which entry is taken. */
 static inline taps upsample_find_taps(const ir_op *op, uint32_t i, int64_t n, int64_t o, bool wide)
 {
     upsample_mode mode = upsample_mode_of(op);

@@ -1,5 +1,9 @@
-/* walk.h - how reference code goes over a box: an odometer, and rows of operands with any
- * strides. */
+/* walk.h - how reference code goes over a box: an odometer over all axes but the last, and runs
+ * along the last axis of operands with any strides.
+ *
+ * Called by nearly every reference and by many CPU bodies.  The pattern: copy box->lo to `at`, then
+ * a loop whose body works on one row and whose end is walk_next over all axes but the last.
+ */
 #ifndef OP_WALK_H
 #define OP_WALK_H
 
@@ -58,6 +62,7 @@ static inline void walk_load_row(const op_view *v, int64_t offset, int64_t first
         to[i] = op_load(v, offset + (first + i) * stride);
 }
 
+/* The inverse of walk_load_row; each element is rounded once, to nearest even. */
 static inline void walk_store_row(const op_view *v, int64_t offset, int64_t first, int64_t n,
                                   const float *from)
 {
@@ -122,6 +127,7 @@ static inline int64_t walk_load_int(const op_view *v, int64_t offset)
     }
 }
 
+/* Dtypes whose values are whole numbers, on which arithmetic is exact. */
 static inline bool walk_is_exact(ir_dtype dtype)
 {
     return dtype == IR_BOOL || dtype == IR_I64 || dtype == IR_I32 || dtype == IR_I16 ||

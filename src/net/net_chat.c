@@ -1,5 +1,10 @@
 /* net_chat.c - /v1/chat/completions: messages -> a prompt by the model's chat template -> an answer
- * in parts; and llama-server's /apply-template, which shows the prompt. */
+ * in parts; and llama-server's /apply-template, which shows the prompt.
+ *
+ * Its later half also serves Anthropic's and the Responses API, whose bodies are rewritten as chats
+ * and whose dialect differs.  Prompts are rendered up to three times: with tools, without (to learn
+ * whether the template knows tools), and with the tools told in words.
+ */
 #include "net/net_calls.h"
 #include "net/net_exchange.h"
 
@@ -86,6 +91,8 @@ static mpk_status keep_tools(net_exchange *x, const net_request *q, const json_v
     return json_parse(x->cx, a, (str){copy, n}, out);
 }
 
+/* Each answer reads its own text apart: it gets the tools, and the end of the prompt, where
+ * reasoning may have begun already. */
 static mpk_status submit(net_exchange *x, const net_request *q, const net_dialect *dialect,
                          net_call_style style, str words)
 {
@@ -103,6 +110,8 @@ static mpk_status submit(net_exchange *x, const net_request *q, const net_dialec
     return net_work_submit(x, q, 0, &prompt);
 }
 
+/* `held` is the request with the grammar that calls are held to; the reply follows what the client
+ * asked, hence *q at the end. */
 mpk_status net_chat_answer(net_exchange *x, const net_request *q, const net_dialect *dialect)
 {
     net_request held = *q;
@@ -119,6 +128,7 @@ mpk_status net_chat_answer(net_exchange *x, const net_request *q, const net_dial
     return net_completion_answer(x, q);
 }
 
+/* Renders the prompt as an answer would be rendered and counts its tokens; nothing is computed. */
 mpk_status net_chat_count(net_exchange *x, const net_request *q, size_t *n_tokens)
 {
     text prompt = {0};

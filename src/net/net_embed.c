@@ -15,7 +15,8 @@ typedef struct embedder {
     net_exchange *x;
     mpk_embed_options options;
     int32_t truncate; /* as in net_request */
-    size_t n_tokens;  /* so far */
+    /* of all texts of the request so far, for its usage */
+    size_t n_tokens;
 } embedder;
 
 #define REFUSE(x, field, ...) \
@@ -23,6 +24,7 @@ typedef struct embedder {
 
 /* ---- the request ---- */
 
+/* A server has one model, which either writes text or makes vectors. */
 static mpk_status check_server(net_exchange *x)
 {
     if (!x->server->facts.embedding_size)
@@ -32,6 +34,7 @@ static mpk_status check_server(net_exchange *x)
     return MPK_OK;
 }
 
+/* 0 if it is absent, so 0 is never a value that a client can give. */
 static mpk_status read_count(net_exchange *x, const json_value *body, const char *name,
                              int64_t least, int64_t most, int64_t *to)
 {
@@ -44,6 +47,7 @@ static mpk_status read_count(net_exchange *x, const json_value *body, const char
     return MPK_OK;
 }
 
+/* What all three endpoints begin with; a vector request counts as one answer of its key's limit. */
 static mpk_status open_request(net_exchange *x, embedder *e, const json_value **body)
 {
     int64_t dimensions = 0, truncate = 0;
@@ -64,11 +68,13 @@ static mpk_status open_request(net_exchange *x, embedder *e, const json_value **
 
 /* ---- vectors ---- */
 
+/* Elements of a vector as the client wants it: all, or the first so many (Matryoshka models). */
 static uint32_t size_of(const embedder *e)
 {
     return e->options.dimensions ? e->options.dimensions : e->x->server->facts.embedding_size;
 }
 
+/* Faults of the input are the client's, all others the server's. */
 static mpk_status judge(net_exchange *x, mpk_status status)
 {
     if (status == MPK_OK || status == MPK_ENOMEM)
@@ -167,6 +173,7 @@ static mpk_status embed_member(embedder *e, const json_value *body, const char *
 
 /* ---- /v1/embeddings ---- */
 
+/* Three bytes are four digits; the last group is filled up with =. */
 static void write_base64(const void *data, size_t n, text *to)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -183,6 +190,7 @@ static void write_base64(const void *data, size_t n, text *to)
     }
 }
 
+/* Nine digits give a float back exactly. */
 static void write_vector(const float *v, uint32_t n, bool base64, text *to)
 {
     if (base64) {
@@ -238,6 +246,7 @@ mpk_status net_embed_vectors(net_exchange *x, const char *path)
 
 /* ---- /v1/score, /v1/rerank: cosines ---- */
 
+/* In double, in the order of elements. */
 static double cosine(const embedder *e, const float *a, const float *b)
 {
     double sum = 0; /* both have length 1 */
@@ -276,6 +285,7 @@ typedef struct ranked {
     size_t index;
 } ranked;
 
+/* Best first; equal ones in the order that they came in, so the reply does not depend on qsort. */
 static int compare_ranked(const void *a, const void *b)
 {
     const ranked *p = a, *q = b;

@@ -33,6 +33,7 @@ mpk_status net_facts_models(net_exchange *x, const char *path)
     return net_reply_json(x, &body);
 }
 
+/* 503 while stopping, so that a balancer sends nothing more. */
 mpk_status net_facts_health(net_exchange *x, const char *path)
 {
     const net_server *s = x->server;
@@ -55,6 +56,7 @@ mpk_status net_facts_version(net_exchange *x, const char *path)
     return net_reply_json(x, &body);
 }
 
+/* Counters are read one after the other while requests run, so `waiting` is bounded below by 0. */
 static net_load load_of(const net_server *s)
 {
     const uint32_t answers = s->answers, running = s->running;

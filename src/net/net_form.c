@@ -17,6 +17,7 @@ static mpk_status refuse(const reader *r, const char *name, const char *what)
     return net_refuse(r->cx, r->why, 400, name, NULL, "'%s' %s", name, what);
 }
 
+/* The first form is kept; a second one is refused by its own name. */
 static mpk_status set(const reader *r, const char *name, mpk_form form, str source)
 {
     if (r->to->form)
@@ -43,6 +44,7 @@ static mpk_status set_json(const reader *r, const char *name, mpk_form form, con
     return status;
 }
 
+/* A schema as an object, true or false, or as a text that holds one. */
 static mpk_status read_schema(const reader *r, const char *name, const json_value *v)
 {
     if (v->kind == JSON_KIND_STRING)

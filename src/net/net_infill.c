@@ -42,6 +42,7 @@ static mpk_status find_token(net_exchange *x, const mpk_tokenizer *tokenizer, co
     return MPK_OK;
 }
 
+/* The first row of names of which the tokenizer has all three as single tokens. */
 static mpk_status find_marks(filler *f)
 {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -65,6 +66,8 @@ static mpk_status add_begin(filler *f)
     return MPK_OK;
 }
 
+/* A file before the one with the gap: with the model's own mark and the file's name, or, where it
+ * has none, after a line of text. */
 static mpk_status add_extra(filler *f, const json_value *extra, size_t i)
 {
     const json_value *name = json_get(extra, "filename"), *words = json_get(extra, "text");
@@ -128,6 +131,7 @@ static mpk_status read_text(net_exchange *x, const json_value *body, const char 
     return MPK_OK;
 }
 
+/* Both sides of the gap are needed, though they may be empty. */
 static mpk_status read_gap(net_exchange *x, const json_value *body, net_gap *gap)
 {
     if (body->kind != JSON_KIND_OBJECT)

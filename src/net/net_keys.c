@@ -28,6 +28,7 @@ static bool is_space(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
+/* Files from other systems may end lines with a carriage return. */
 static str trim(str s)
 {
     while (s.n && is_space(s.at[0]))
@@ -67,6 +68,7 @@ static mpk_status add_line(mpk_context *cx, str line, net_key **to)
     return MPK_OK;
 }
 
+/* A file without any key is refused: it would open the server to everybody, or to nobody. */
 static mpk_status add_lines(mpk_context *cx, const char *path, str source, net_key **to)
 {
     for (size_t line = 1; source.n; line++) {
@@ -99,6 +101,7 @@ static void take_over(net_keys *k, net_key *fresh)
     }
 }
 
+/* A file that cannot be read leaves the keys as they were. */
 mpk_status net_keys_read(mpk_context *cx, net_keys *k)
 {
     arena a = {0};
@@ -138,6 +141,7 @@ bool net_keys_needed(const net_keys *k)
     return k->one || k->path;
 }
 
+/* All keys are compared, so the time does not tell which one was nearly right. */
 bool net_keys_find(net_keys *k, const char *given, net_key **out)
 {
     net_key *found = NULL;

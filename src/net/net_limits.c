@@ -71,6 +71,8 @@ static uint64_t missing(const net_bucket *b, int64_t wanted)
     return (uint64_t)wanted - (uint64_t)b->level;
 }
 
+/* The level as it is now.  The comparison by division comes first, so that the product cannot
+ * overflow. */
 static net_bucket filled(net_bucket b, uint32_t limit, uint64_t now_ns)
 {
     const uint64_t ns = now_ns > b.at_ns ? now_ns - b.at_ns : 0;
@@ -82,6 +84,8 @@ static net_bucket filled(net_bucket b, uint32_t limit, uint64_t now_ns)
     return b;
 }
 
+/* A limit that was there keeps its level, so reading the file again gives nobody a full bucket; a
+ * new one begins full. */
 static void set(net_bucket *b, uint32_t old, uint32_t limit, uint64_t now_ns)
 {
     if (limit)
@@ -104,6 +108,8 @@ static uint64_t wait_ns(const net_bucket *b, uint32_t limit, uint32_t n, uint64_
     return now.level >= units(n) ? 0 : (missing(&now, units(n)) - 1) / limit + 1;
 }
 
+/* Tokens are known after they were spent, so a bucket may go below zero: later requests wait that
+ * off. */
 static void take(net_bucket *b, uint32_t limit, uint64_t n, uint64_t now_ns)
 {
     if (!limit)
@@ -114,6 +120,7 @@ static void take(net_bucket *b, uint32_t limit, uint64_t n, uint64_t now_ns)
         b->level = -units(MOST); /* a debt of years is enough */
 }
 
+/* Tokens must have one in the bucket at least; how many a request will take is not known yet. */
 uint64_t net_limits_begin(net_account *a, uint64_t now_ns, const char **what)
 {
     const uint64_t requests = wait_ns(&a->requests, a->limits.requests, 1, now_ns);

@@ -8,6 +8,8 @@
 
 /* ---- what both forms have in common ---- */
 
+/* In the order of what a client must act on: cut off, calls to run, a stop text, an ordinary
+ * end. */
 static const char *stop_reason(const net_answer *a)
 {
     if (a->finish == MPK_FINISH_LENGTH)
@@ -43,6 +45,7 @@ static void write_input(const net_exchange *x, str arguments, text *to)
     arena_free(&a);
 }
 
+/* Members that document and first event share. */
 static void write_head(const net_exchange *x, text *to)
 {
     text_print(to,
@@ -52,6 +55,7 @@ static void write_head(const net_exchange *x, text *to)
 
 /* ---- a document ---- */
 
+/* One block of the document.  A signature of reasoning is empty: only its maker could check it. */
 static void write_block(const net_exchange *x, const net_answer *a, const net_item *item, text *to)
 {
     const str words = net_items_text(a, item);
@@ -112,6 +116,7 @@ static void end_event(text *to)
     text_print(to, "}\n\n");
 }
 
+/* Announced empty; what it holds follows as deltas. */
 static void begin_block(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     const net_item *item = net_items_at(a, index);
@@ -162,6 +167,7 @@ static void end_block(net_exchange *x, net_answer *a, uint32_t index, text *to)
 
 static const net_item_events events = {begin_block, add_to_block, end_block};
 
+/* The usage of the prompt is told here already, that of the answer at the end. */
 static void write_start(const net_exchange *x, text *to)
 {
     begin_event("message_start", to);
@@ -173,6 +179,8 @@ static void write_start(const net_exchange *x, text *to)
     end_event(to);
 }
 
+/* The first event waits for the first token, since it tells how much of the prompt was found in the
+ * cache. */
 static void write_news(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     (void)index;
@@ -198,6 +206,7 @@ static void write_end(net_exchange *x, text *to)
 
 /* ---- errors ---- */
 
+/* Anthropic's names for the statuses that this server gives. */
 static const char *type_of(int http)
 {
     switch (http) {

@@ -36,6 +36,8 @@ static const scale first_token_scale = SCALE(first_token_bounds, 1e-9),
                    gap_scale = SCALE(gap_bounds, 1e-9), request_scale = SCALE(request_bounds, 1e-9),
                    size_scale = SCALE(size_bounds, 1);
 
+/* Each value counts in one bucket; the sums that Prometheus wants are made when the text is
+ * written. */
 static void observe(net_histogram *h, const scale *s, uint64_t value)
 {
     size_t i = 0;
@@ -65,6 +67,7 @@ void net_metrics_count_loss(net_metrics *m, mpk_finish finish)
     m->finished[finish]++;
 }
 
+/* Times are since the submission; an answer without tokens has none to tell. */
 void net_metrics_count_answer(net_metrics *m, const mpk_answer *a, uint64_t queue_ns)
 {
     const uint64_t *at = a->token_ns;
@@ -159,6 +162,7 @@ static void print_one(const printer *p, const metric *m, double value)
     text_add(p->to, "\n", 1);
 }
 
+/* One line: name and suffix, labels, number. */
 static void print_count(const printer *p, const metric *m, const char *suffix, const char *label,
                         const char *value, uint64_t n)
 {
@@ -261,6 +265,7 @@ static void print_engine(const printer *p, const net_load *now)
     print_one(p, &back, (double)now->put_back);
 }
 
+/* The order of lines is fixed, so two texts can be compared line by line. */
 static void print_all(const printer *p, const net_metrics *m, const net_load *now)
 {
     static const metric

@@ -1,5 +1,10 @@
-/* net_parameters.c - the table of parameters, and the check of a body against it.  Cost: one search
- * of the table for each member of the body.
+/* net_parameters.c - the table of parameters, and the check of a body against it.
+ *
+ * A row for each name and the endpoints that know it.  A name without a row is ignored and told in
+ * a header and in the log, so that clients with private additions are served; a name that would
+ * change the answer and is not supported is refused, so that nobody gets an answer that was
+ * computed otherwise than asked.  Called by net_request.c, net_rewrite.c and net_embed.c.  Cost:
+ * one search of the table for each member of the body.
  */
 
 #include "net/net_parameters.h"
@@ -16,8 +21,11 @@ enum {
     FROM_0 = -2, /* 0 does, too */
 };
 
+/* One row.  The same name may have rows of different kinds for different endpoints, never two for
+ * one. */
 typedef struct parameter {
     const char *name;
+    /* bits of NET_FOR_* */
     unsigned endpoints;
     kind kind;
     double neutral;  /* of REFUSED: the number that asks for nothing, or one of the two below */
@@ -328,6 +336,7 @@ static const parameter parameters[] = {
 };
 enum { N_PARAMETERS = sizeof parameters / sizeof *parameters };
 
+/* The row of this name for an endpoint, or NULL: an unknown name. */
 static const parameter *find(str name, unsigned endpoint)
 {
     for (size_t i = 0; i < N_PARAMETERS; i++)
@@ -372,6 +381,7 @@ static void note_ignored(str name, char *ignored)
     ignored[n] = 0;
 }
 
+/* The first parameter that is refused decides; unknown ones are gathered until then. */
 mpk_status net_parameters_check(mpk_context *cx, const json_value *body, unsigned endpoint,
                                 char ignored[NET_IGNORED_BYTES], net_refusal *why)
 {

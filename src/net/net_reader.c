@@ -5,6 +5,7 @@
 
 #include "net/net_reader.h"
 
+/* A flag is never a number or a text: "false" as a text would otherwise be taken for true. */
 mpk_status net_read_flag(net_reader *r, const char *key, bool *to)
 {
     const json_value *v = json_get(r->body, key);
@@ -44,6 +45,7 @@ mpk_status net_read_whole(net_reader *r, const char *key, int64_t least, int64_t
     return MPK_OK;
 }
 
+/* A number within both ends; NaN cannot come out of JSON. */
 mpk_status net_read_real(net_reader *r, const char *key, double least, double most, float *to)
 {
     const json_value *v = json_get(r->body, key);

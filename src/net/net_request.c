@@ -34,6 +34,7 @@ mpk_status net_request_count_values(mpk_context *cx, str body, size_t *n_values,
 
 /* ---- sampling ---- */
 
+/* An empty text would stop every answer at once, and mpk.h takes texts that end with a NUL. */
 static mpk_status read_stop(net_reader *r, const json_value *v, uint32_t i)
 {
     if (v->kind != JSON_KIND_STRING || !v->text.n || memchr(v->text.at, 0, v->text.n))
@@ -44,6 +45,7 @@ static mpk_status read_stop(net_reader *r, const json_value *v, uint32_t i)
     return MPK_OK;
 }
 
+/* One text or a list; the whole list is borrowed by the request from the arena. */
 static mpk_status read_stops(net_reader *r)
 {
     const json_value *v = json_get(r->body, "stop");
@@ -82,6 +84,8 @@ static mpk_status read_cuts(net_reader *r)
     return MPK_OK;
 }
 
+/* Begins with what the model's makers suggest, so absent parameters keep that; temperature 0 of a
+ * suggestion means none, and OpenAI's default holds. */
 static mpk_status read_sampling(net_reader *r, const mpk_request_options *suggested)
 {
     net_request *q = r->out;
@@ -105,6 +109,8 @@ static mpk_status read_sampling(net_reader *r, const mpk_request_options *sugges
     return MPK_OK;
 }
 
+/* Options of a stream are refused without one, since a client that sends them has forgotten
+ * "stream". */
 static mpk_status read_stream(net_reader *r)
 {
     TRY(net_read_flag(r, "stream", &r->out->stream));
@@ -125,6 +131,7 @@ static mpk_status read_stream(net_reader *r)
 
 /* ---- what only some values of are supported ---- */
 
+/* Parameters of which one value alone is supported; the others would change the answer. */
 static mpk_status check_values(net_reader *r)
 {
     const json_value *special = json_get(r->body, "skip_special_tokens");
@@ -148,6 +155,7 @@ static mpk_status read_best(net_reader *r, unsigned endpoint)
     return MPK_OK;
 }
 
+/* cache_prompt false neither looks for the prompt in the prefix cache nor leaves it there. */
 static mpk_status read_cache(net_reader *r)
 {
     bool keeps = true;
@@ -157,6 +165,7 @@ static mpk_status read_cache(net_reader *r)
     return MPK_OK;
 }
 
+/* Smaller is earlier, as in vLLM. */
 static mpk_status read_priority(net_reader *r)
 {
     int64_t n = 0;
@@ -228,6 +237,8 @@ static mpk_status read_truncation(net_reader *r)
     return MPK_OK;
 }
 
+/* What all kinds of completions have.  The order matters in two places: streams are known before
+ * best_of and prompt_logprobs refuse them. */
 mpk_status net_read_shared(net_reader *r, unsigned endpoint, const mpk_request_options *suggested)
 {
     if (r->body->kind != JSON_KIND_OBJECT)
@@ -263,6 +274,7 @@ mpk_status net_read_n_predict(net_reader *r, int64_t *max_tokens)
 
 /* ---- completions ---- */
 
+/* Ids are checked for their form alone; whether the vocabulary has them the engine knows. */
 mpk_status net_request_read_ids(mpk_context *cx, arena *a, const json_value *list, const char *name,
                                 const int32_t **ids, size_t *n, net_refusal *why)
 {
@@ -284,6 +296,7 @@ mpk_status net_request_read_ids(mpk_context *cx, arena *a, const json_value *lis
     return MPK_OK;
 }
 
+/* One prompt: a text, or the ids of its tokens. */
 static mpk_status read_prompt(net_reader *r, const json_value *v, net_prompt *to)
 {
     if (v->kind == JSON_KIND_STRING) {
@@ -297,6 +310,8 @@ static mpk_status read_prompt(net_reader *r, const json_value *v, net_prompt *to
     return net_request_read_ids(r->cx, r->a, v, "prompt", &to->ids, &to->n_ids, r->why);
 }
 
+/* A list that does not begin with a number is one of prompts; an empty one is refused as no
+ * prompt. */
 static mpk_status read_prompts(net_reader *r)
 {
     const json_value *v = json_get(r->body, "prompt");

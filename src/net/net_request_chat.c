@@ -45,6 +45,7 @@ static void write_arguments(net_reader *r, const json_value *v, text *to)
         json_write_str(to, v->text);
 }
 
+/* The comma, name and colon of member i of an object. */
 static void write_member_name(const json_value *member, size_t i, text *to)
 {
     text_add(to, ",", i > 0);
@@ -52,6 +53,7 @@ static void write_member_name(const json_value *member, size_t i, text *to)
     text_add(to, ":", 1);
 }
 
+/* The members of a call's function as they are, but for the arguments. */
 static void write_function(net_reader *r, const json_value *f, text *to)
 {
     text_add(to, "{", 1);
@@ -65,6 +67,7 @@ static void write_function(net_reader *r, const json_value *f, text *to)
     text_add(to, "}", 1);
 }
 
+/* The members of a call as they are, but for the function. */
 static void write_call(net_reader *r, const json_value *call, text *to)
 {
     text_add(to, "{", 1);
@@ -78,6 +81,7 @@ static void write_call(net_reader *r, const json_value *call, text *to)
     text_add(to, "}", 1);
 }
 
+/* The calls of an assistant's message, for the chat template. */
 static mpk_status write_calls(net_reader *r, const json_value *calls, text *to)
 {
     if (calls->kind != JSON_KIND_LIST)
@@ -93,6 +97,8 @@ static mpk_status write_calls(net_reader *r, const json_value *calls, text *to)
     return MPK_OK;
 }
 
+/* Content as one text.  The mark of a message to be continued stands at its end, inside the quotes:
+ * net_chat.c cuts the prompt there. */
 static mpk_status write_content(net_reader *r, const json_value *v, bool is_continued, text *to)
 {
     /* of a message that only calls tools; templates add to it as to a text */
@@ -109,6 +115,8 @@ static mpk_status write_content(net_reader *r, const json_value *v, bool is_cont
     return MPK_OK;
 }
 
+/* A message for the template: always with a content, since templates join it to other texts without
+ * asking whether it is there. */
 static mpk_status write_message(net_reader *r, const json_value *message, bool is_continued,
                                 text *to)
 {
@@ -136,6 +144,7 @@ static mpk_status write_message(net_reader *r, const json_value *message, bool i
     return MPK_OK;
 }
 
+/* What later code relies on: a role, and content of a known kind. */
 static mpk_status check_message(net_reader *r, const json_value *message, size_t i)
 {
     const json_value *role = json_get(message, "role"), *content = json_get(message, "content");
@@ -148,6 +157,7 @@ static mpk_status check_message(net_reader *r, const json_value *message, size_t
     return MPK_OK;
 }
 
+/* All messages as JSON text, which is what mpk_chat_prompt takes. */
 static mpk_status write_messages(net_reader *r, const json_value *messages, text *to)
 {
     text_add(to, "[", 1);
@@ -175,6 +185,7 @@ static mpk_status read_messages(net_reader *r)
     return MPK_OK;
 }
 
+/* The name of a tool's function, NULL anywhere on the way. */
 static const json_value *function_name(const json_value *tool)
 {
     return json_get(json_get(tool, "function"), "name");
@@ -212,6 +223,7 @@ static mpk_status read_choice(net_reader *r, const json_value *tools, bool *want
     return MPK_OK;
 }
 
+/* Only functions: other kinds of tools (searches, interpreters) are run by nobody here. */
 static mpk_status check_tools(net_reader *r, const json_value *tools)
 {
     if (tools->kind != JSON_KIND_LIST)
@@ -227,6 +239,7 @@ static mpk_status check_tools(net_reader *r, const json_value *tools)
     return MPK_OK;
 }
 
+/* Tools reach the template as they are; what must be called is held by a grammar (net_calls.c). */
 static mpk_status read_tools(net_reader *r)
 {
     const json_value *tools = json_get(r->body, "tools");
@@ -252,6 +265,7 @@ static void add_variable(const json_value *given, const char *name, const json_v
     json_write(to, v, 0);
 }
 
+/* Variables for the template, later names not overriding what the client gave for it directly. */
 static void write_variables(net_reader *r, const json_value *given, const json_value *effort,
                             text *to)
 {
@@ -333,6 +347,7 @@ static mpk_status read_shown(net_reader *r)
     return MPK_OK;
 }
 
+/* max_completion_tokens is OpenAI's newer name of max_tokens and wins. */
 mpk_status net_request_read_chat(mpk_context *cx, arena *a, const json_value *body,
                                  const mpk_request_options *suggested, net_request *out,
                                  net_refusal *why)

@@ -16,6 +16,7 @@ static void write_id(const net_exchange *x, net_item_kind kind, uint32_t index, 
     text_print(to, "\"%s%s_%u\"", prefixes[kind], strchr(x->work.id, '_'), index);
 }
 
+/* The content of an item as the API has it: one part with all of its text. */
 static void write_part(net_item_kind kind, str words, text *to)
 {
     text_print(to, kind == NET_ITEM_REASONING
@@ -25,6 +26,7 @@ static void write_part(net_item_kind kind, str words, text *to)
     text_print(to, "}");
 }
 
+/* A call's id of its own, which results name, and the id of the item. */
 static void write_call(const net_exchange *x, const net_answer *a, uint32_t index, bool done,
                        text *to)
 {
@@ -62,6 +64,7 @@ static void write_item(const net_exchange *x, const net_answer *a, uint32_t inde
 
 /* ---- the response ---- */
 
+/* An answer that the token limit cut is incomplete, one way or the other. */
 static const char *status_of(const net_answer *a)
 {
     if (a->request)
@@ -117,6 +120,7 @@ static void write_document(net_exchange *x, text *to)
 
 /* ---- a stream ---- */
 
+/* Events are numbered within the response, from 0 on. */
 static void begin_event(net_answer *a, const char *type, text *to)
 {
     text_print(to, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%u", type, type,
@@ -139,6 +143,7 @@ static void begin_item_event(net_exchange *x, net_answer *a, const char *type, u
         text_print(to, ",\"content_index\":0");
 }
 
+/* An item begins or ends, told with all that is known of it. */
 static void write_item_event(net_exchange *x, net_answer *a, const char *type, uint32_t index,
                              bool done, text *to)
 {
@@ -157,6 +162,7 @@ static void write_part_event(net_exchange *x, net_answer *a, const char *type, u
     end_event(to);
 }
 
+/* An item is announced empty, and a text with its one part. */
 static void begin_item(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     write_item_event(x, a, "response.output_item.added", index, false, to);
@@ -176,6 +182,7 @@ static void add_to_item(net_exchange *x, net_answer *a, uint32_t index, str piec
     end_event(to);
 }
 
+/* The whole text once more, then the part, then the item: clients may rely on any of them. */
 static void end_item(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     static const char *const types[] = {[NET_ITEM_REASONING] = "response.reasoning_text.done",
@@ -208,6 +215,7 @@ static void write_response_event(net_exchange *x, const char *type, const char *
     end_event(to);
 }
 
+/* Two events precede the first item, whenever it comes. */
 static void write_news(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     (void)index;

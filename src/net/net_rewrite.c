@@ -23,6 +23,8 @@ static void begin_item(text *to)
     text_print(to, to->n ? "," : "[");
 }
 
+/* The parts of a message are gathered first and written by net_rewrite_end, since they may come in
+ * any order. */
 void net_rewrite_begin(net_rewrite *w, str role)
 {
     w->content.n = w->reasoning.n = w->calls.n = 0;
@@ -58,6 +60,7 @@ void net_rewrite_call(net_rewrite *w, str id, str name, const json_value *argume
     text_print(&w->calls, "}}");
 }
 
+/* Failures of any part become the body's, which is asked once. */
 void net_rewrite_end(net_rewrite *w)
 {
     text_print(&w->messages, ",\"content\":");
@@ -106,6 +109,7 @@ void net_rewrite_tool(net_rewrite *w, str name, const json_value *tool, const js
 
 /* ---- the other members ---- */
 
+/* The two lists; all other members follow, so this comes first. */
 void net_rewrite_lists(net_rewrite *w)
 {
     text_print(&w->body, "{\"messages\":");
@@ -127,6 +131,7 @@ void net_rewrite_value(net_rewrite *w, const char *name, const json_value *value
     write_member(&w->body, name, value);
 }
 
+/* More renamed members than there is room for only cost the right name in a refusal. */
 void net_rewrite_renamed(net_rewrite *w, const char *name, const char *own, const json_value *value)
 {
     if (w->n_renamed < NET_REWRITE_RENAMED) {
@@ -166,6 +171,7 @@ static void name_own(const net_rewrite *w, net_refusal *why)
         }
 }
 
+/* The rewritten body is kept as long as the exchange, because the request borrows texts from it. */
 mpk_status net_rewrite_read(net_exchange *x, net_rewrite *w, net_request *out)
 {
     const mpk_request_options suggested = net_completion_suggested(x);

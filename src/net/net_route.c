@@ -117,6 +117,7 @@ const char *net_route_allows(unsigned at)
     return routes[at].methods == METHOD_GET ? "GET" : "POST";
 }
 
+/* HEAD is GET whose body is dropped; 0: a method that no route takes. */
 static unsigned method_of(const char *name)
 {
     if (strcmp(name, "GET") == 0 || strcmp(name, "HEAD") == 0)
@@ -124,6 +125,8 @@ static unsigned method_of(const char *name)
     return strcmp(name, "POST") == 0 ? METHOD_POST : 0;
 }
 
+/* Two headers, of OpenAI's and of Anthropic's clients.  The message tells a missing key from a
+ * wrong one, and nothing about right ones. */
 static mpk_status check_key(net_exchange *x)
 {
     net_keys *keys = &x->server->keys;

@@ -51,9 +51,8 @@ V_INLINE __m256i multiply_sums(ir_dtype dtype, const small_integers *s, block_su
 }
 
 /* The small integers of two blocks in 16 bits, from where a row's loop takes them: of a wide format
- * each twice (once, in 32 bits, if products are added first), in a word that is loaded to all
- * lanes; of another those of the halves of 32 weights at the same place of both lanes of 128
- * bits. */
+ * each twice, in a word that is loaded to all lanes; of another, or a crossed one, those of the 16
+ * weights at the same place of both lanes of 128 bits (in 32 bits if products are added first). */
 typedef union row_scales {
     __m256i lanes[2];       /* [row] */
     uint32_t word[2][2][4]; /* [weight / 128][row][weight / 32 % 4] */
@@ -61,11 +60,10 @@ typedef union row_scales {
 
 V_INLINE void spread_scales(ir_dtype dtype, const small_integers *s, row_scales *to)
 {
-    if (is_wide(dtype)) {
+    if (is_wide(dtype) && !is_crossed(dtype)) {
         __m256i words = low_words(dtype, s->scale);
-        __m256i high = is_added_first(dtype) ? _mm256_srai_epi16(words, 15) : words;
-        to->lanes[0] = _mm256_unpacklo_epi16(words, high);
-        to->lanes[1] = _mm256_unpackhi_epi16(words, high);
+        to->lanes[0] = _mm256_unpacklo_epi16(words, words);
+        to->lanes[1] = _mm256_unpackhi_epi16(words, words);
         return;
     }
     const __m256i even_odd = _mm256_broadcastsi128_si256(
@@ -73,26 +71,55 @@ V_INLINE void spread_scales(ir_dtype dtype, const small_integers *s, row_scales 
     __m256i bytes = _mm256_shuffle_epi8(s->scale, even_odd);
     to->lanes[0] = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(bytes));
     to->lanes[1] = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(bytes, 1));
+    for (int r = 0; r < 2 && is_added_first(dtype); r++)
+        to->lanes[r] = _mm256_unpacklo_epi16(to->lanes[r], _mm256_srai_epi16(to->lanes[r], 15));
 }
 
 /* Those of the i-th 32 weights of a row. */
 V_INLINE __m256i scale_of(ir_dtype dtype, const row_scales *s, int row, int i)
 {
-    if (is_wide(dtype))
+    if (is_added_first(dtype))
+        return _mm256_shuffle_epi8(s->lanes[row],
+                                   _mm256_set1_epi32(0x03020100 + 0x04040404 * (i / 2)));
+    if (is_wide(dtype) && !is_crossed(dtype))
         return _mm256_set1_epi32((int)s->word[i / 4][row][i % 4]);
-    return _mm256_shuffle_epi8(s->lanes[row], _mm256_set1_epi16((short)((2 * i + 1) << 8 | 2 * i)));
+    const int place = is_crossed(dtype) ? i / 2 : i;
+    return _mm256_shuffle_epi8(s->lanes[row],
+                               _mm256_set1_epi16((short)((2 * place + 1) << 8 | 2 * place)));
+}
+
+/* x in the order of a crossed format's weights. */
+V_INLINE void cross_token(const uint8_t *x, uint8_t *to)
+{
+    for (int k = 0; k < 256; k += 64) {
+        bytes_put(to + k, lanes_of(x + k, x + k + 32));
+        bytes_put(to + k + 32, lanes_of(x + k + 16, x + k + 48));
+    }
 }
 
 /* sum and the products of 32 weights, times their small integers. */
 V_INLINE __m256i add_scaled(ir_dtype dtype, __m256i sum, quants q, __m256i x, __m256i scale)
 {
-    if (is_added_first(dtype))
-        return _mm256_add_epi32(
-            sum, _mm256_mullo_epi32(add_dot(dtype, _mm256_setzero_si256(), q, x), scale));
     __m256i pairs = pairs_of(dtype, q, x);
     if (is_even(dtype)) /* 8 x 2 x 3 x 127 fits 16 bits */
         return _mm256_add_epi16(sum, pairs);
     return INT8_DOT_PAIRS(sum, pairs, scale);
+}
+
+/* sum and the products of 64 weights, which are added before they are multiplied. */
+V_INLINE __m256i add_first(ir_dtype dtype, __m256i sum, const quants q[2], const uint8_t *x,
+                           __m256i scale)
+{
+    __m256i products = add_dot(dtype, _mm256_setzero_si256(), q[0], bytes_at(x));
+    products = add_dot(dtype, products, q[1], bytes_at(x + 32));
+    return _mm256_add_epi32(sum, _mm256_mullo_epi32(products, scale));
+}
+
+/* Do the sums of nt tokens leave registers for more?  Then each token has two chains of them, and
+ * rows overlap, which hides the latency of products. */
+V_INLINE bool has_room(int nt)
+{
+    return nt <= (INT8_TILE > 4 ? 2 : 1);
 }
 
 /* i of a block of one row, as sums of eight lanes; x: the first bytes of its block of each
@@ -100,18 +127,31 @@ V_INLINE __m256i add_scaled(ir_dtype dtype, __m256i sum, quants q, __m256i x, __
 V_INLINE void direct_row(ir_dtype dtype, int nt, const uint8_t *const *x, const uint8_t *block,
                          const opened_book *opened, const row_scales *scales, int row, __m256i *sum)
 {
+    __m256i chain[2][INT8_TILE];
     for (int t = 0; t < nt; t++)
-        sum[t] = _mm256_setzero_si256();
+        chain[0][t] = chain[1][t] = _mm256_setzero_si256();
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        quants q = take_quants(dtype, block, opened, i);
-        __m256i scale = scale_of(dtype, scales, row, i);
+    for (int i = 0; i < 8; i += is_added_first(dtype) ? 2 : 1) {
+        quants q[2] = {take_direct(dtype, block, opened, i)};
+        if (is_added_first(dtype))
+            q[1] = take_direct(dtype, block, opened, i + 1);
+        const __m256i scale = scale_of(dtype, scales, row, i);
+        __m256i *to = chain[(is_added_first(dtype) ? i / 2 : i) % (has_room(nt) ? 2 : 1)];
 #pragma GCC unroll 4
-        for (int t = 0; t < nt; t++)
-            sum[t] = in_order(add_scaled(dtype, sum[t], q, bytes_at(x[t] + 32 * i), scale));
+        for (int t = 0; t < nt; t++) {
+            const uint8_t *at = x[t] + 32 * i;
+            to[t] = in_order(is_added_first(dtype)
+                                 ? add_first(dtype, to[t], q, at, scale)
+                                 : add_scaled(dtype, to[t], q[0], bytes_at(at), scale));
+        }
     }
-    for (int t = 0; t < nt && is_even(dtype); t++)
-        sum[t] = _mm256_madd_epi16(sum[t], _mm256_set1_epi16(1));
+    for (int t = 0; t < nt; t++) {
+        if (is_even(dtype))
+            sum[t] =
+                _mm256_madd_epi16(_mm256_add_epi16(chain[0][t], chain[1][t]), _mm256_set1_epi16(1));
+        else
+            sum[t] = _mm256_add_epi32(chain[0][t], chain[1][t]);
+    }
 }
 
 /* i and j of a block of two rows, each as the sum of a lane of 128 bits. */
@@ -154,6 +194,7 @@ V_INLINE void direct_256(ir_dtype dtype, int nt, const int8_rows *x, const uint8
     opened_book opened[INT8_ROWS];
     block_sums x_sums[INT8_TILE];
     const uint8_t *block[INT8_ROWS], *tokens[INT8_TILE];
+    _Alignas(32) uint8_t crossed[INT8_TILE][256];
     __m256 d, m;
 #pragma GCC unroll 8
     for (int r = 0; r < INT8_ROWS; r++)
@@ -161,13 +202,20 @@ V_INLINE void direct_256(ir_dtype dtype, int nt, const int8_rows *x, const uint8
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++) {
         tokens[t] = token[t] + 256 * b;
+        if (is_crossed(dtype)) {
+            cross_token(tokens[t], crossed[t]);
+            tokens[t] = crossed[t];
+        }
         x_sums[t] = take_sums(dtype, x_sums_16(x, token[t]) + 16 * b);
     }
-    for (int r = 0; r < HALF; r++) {
-        const uint8_t *two[2] = {block[r], block[r + HALF]};
-        opened_book *const open[2] = {&opened[r], &opened[r + HALF]};
-        direct_two(dtype, nt, tokens, x_sums, two, open, i + r, j + r, HALF);
-    }
+    const int together = has_room(nt) && !book_is_opened(dtype) ? HALF : 1;
+    for (int first = 0; first < HALF; first += together)
+#pragma GCC unroll 4
+        for (int r = first; r < first + together; r++) {
+            const uint8_t *two[2] = {block[r], block[r + HALF]};
+            opened_book *const open[2] = {&opened[r], &opened[r + HALF]};
+            direct_two(dtype, nt, tokens, x_sums, two, open, i + r, j + r, HALF);
+        }
     take_scales(dtype, block, opened, &d, &m);
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++)

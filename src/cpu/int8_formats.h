@@ -97,6 +97,13 @@ V_INLINE int quants_most(ir_dtype dtype)
     }
 }
 
+/* Does take_direct cross 64 weights, which lie in two runs of 16 bytes?  All 32 low nibbles come
+ * first, those of the runs in a lane of 128 bits each, and then the high ones. */
+V_INLINE bool is_crossed(ir_dtype dtype)
+{
+    return dtype == IR_IQ4_XS;
+}
+
 /* Does take_quants give signs?  Not where INT8_DOT multiplies bytes without a sign, but for weights
  * that are magnitudes and signs in their blocks. */
 V_INLINE bool is_signed(ir_dtype dtype)
@@ -106,8 +113,8 @@ V_INLINE bool is_signed(ir_dtype dtype)
     return book_has_signs(dtype);
 }
 
-/* Are four products of bytes added before they are multiplied by a small integer?  Two of them are
- * beyond 16 bits. */
+/* Are products of bytes added before they are multiplied by a small integer?  Two of them do not
+ * fit 16 bits. */
 V_INLINE bool is_added_first(ir_dtype dtype)
 {
     return HAS_DOT && dtype == IR_IQ4_XS;
@@ -275,6 +282,15 @@ V_INLINE quants take_quants(ir_dtype dtype, const uint8_t *b, const opened_book 
         piece[p] = bytes_at(b + piece_at(dtype, p));
     __m256i bytes = bytes_from(dtype, piece, i);
     return is_signed(dtype) ? with_signs(bytes) : (quants){bytes, bytes};
+}
+
+/* The same for few tokens: those of a crossed format in its order. */
+V_INLINE quants take_direct(ir_dtype dtype, const uint8_t *b, const opened_book *opened, int i)
+{
+    if (!is_crossed(dtype))
+        return take_quants(dtype, b, opened, i);
+    __m256i w = look_up(codebook_iq4, bits_of(bytes_at(b + 8 + i / 2 * 32), i % 2 * 4, 15, 0));
+    return HAS_DOT ? (quants){_mm256_xor_si256(w, _mm256_set1_epi8(-128)), w} : with_signs(w);
 }
 
 /* ---- small integers: of two blocks of 256 at once, each in a lane of 128 bits ---- */

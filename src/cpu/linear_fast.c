@@ -233,6 +233,16 @@ static const float *unpacked(const linear_product *p, const op_view *w, int64_t 
     return to;
 }
 
+/* Ask for those of the row that the next panel has in its place: rows of a box follow each other,
+ * and a panel is used for long enough to read the next one meanwhile. */
+static void ask_next(const linear_product *p, const op_view *w, int64_t row, int64_t k0, int64_t k1)
+{
+    const char *at = element(w, row + p->kernels->panel_rows, k0);
+    const int64_t bytes = element(w, row, k1) - element(w, row, k0);
+    for (int64_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(at + i, 0, 2);
+}
+
 static void sum_panel(const linear_product *p, const op_view *w, int64_t row, int64_t n,
                       float *sums)
 {
@@ -242,9 +252,11 @@ static void sum_panel(const linear_product *p, const op_view *w, int64_t row, in
         for (int64_t k0 = 0, k1; k0 < p->padded; k0 = k1) {
             k1 = chunk_end(k0, p->padded);
             /* past the end the last row stands in; its sums are not read */
-            for (int64_t r = 0; r < rows; r++)
+            for (int64_t r = 0; r < rows; r++) {
+                ask_next(p, w, row + r0 + r, k0, k1);
                 at[r] = r0 + r < n ? unpacked(p, w, row + r0 + r, k0, k1, p->panel + r * (k1 - k0))
                                    : at[r - 1];
+            }
             linear_rows x = {p->x.at + k0, p->x.stride, p->x.n, p->x.index};
             p->kernels->panel(x, at, k1 - k0, k0 > 0, sums + r0, LINEAR_COLUMNS);
         }

@@ -1,17 +1,19 @@
 /* json.c - a recursive-descent JSON reader.
  *
  * While their number is not known the items of a list are gathered on one stack, on top of those of
- * the containers around it, and then copied to an array of just that size.  Linear time, also for
- * checking names.
+ * the containers around it, and then copied to an array of just that size.  Linear time, but for
+ * the names of an object, which are sorted to find two that are equal.
  */
 #include "base/json.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/map.h"
 
 enum { MAX_DEPTH = 256, MAX_NUMBER_BYTES = 128 };
 
+/* One document being read; dies with json_parse, and `scratch` with it. */
 typedef struct reader {
     mpk_context *cx;
     arena *a;
@@ -34,6 +36,7 @@ static mpk_status fail_at(reader *r, const char *expected)
          expected);
 }
 
+/* The byte at the present place, -1 at the end. */
 static int peek(const reader *r)
 {
     return r->at < r->source.n ? (unsigned char)r->source.at[r->at] : -1;
@@ -187,6 +190,7 @@ static mpk_status read_string(reader *r, str *out)
 
 /* ---- numbers and words ---- */
 
+/* How many there were. */
 static size_t skip_digits(reader *r)
 {
     size_t start = r->at;
@@ -195,7 +199,8 @@ static size_t skip_digits(reader *r)
     return r->at - start;
 }
 
-/* The digits as an integer, if they fit. */
+/* False: it is beyond 64 bits.  Negative ones are built downwards, so that the least integer
+ * fits. */
 static bool convert_integer(str spelling, int64_t *out)
 {
     bool negative = spelling.at[0] == '-';
@@ -272,21 +277,36 @@ static mpk_status read_word(reader *r, json_value *out)
 
 /* ---- lists and objects ---- */
 
-/* An object with two members of one name is refused: parsers disagree about which one counts.  Few
- * members are compared each with each, many by a map. */
+/* A member's name where it is sorted; the hash comes first, for most names differ in it. */
+typedef struct name {
+    uint64_t hash;
+    str key;
+} name;
+
+static int compare_names(const void *a, const void *b)
+{
+    const name *x = a, *y = b;
+    if (x->hash != y->hash)
+        return x->hash < y->hash ? -1 : 1;
+    if (x->key.n != y->key.n)
+        return x->key.n < y->key.n ? -1 : 1;
+    return x->key.n ? memcmp(x->key.at, y->key.at, x->key.n) : 0;
+}
+
+/* An object with two members of one name is refused: parsers disagree about which one counts.
+ * Sorting costs n log n whatever the names are, while names that are made to collide would make a
+ * hash table quadratic, and the document may come from a stranger. */
 static mpk_status check_names(reader *r, const json_value *items, size_t n)
 {
     const arena_mark mark = arena_get_mark(&r->scratch);
-    map names = {0};
-    for (size_t i = 0; i < n; i++) {
-        bool twice = n <= 8 ? false : map_get(&names, items[i].key, NULL);
-        for (size_t k = 0; n <= 8 && k < i; k++)
-            twice |= str_equal(items[k].key, items[i].key);
-        CHECK(r->cx, !twice, MPK_EFORMAT, "not valid JSON: an object has two members \"%.*s\"",
-              STR_SHOWN(items[i].key, 96));
-        if (n > 8)
-            TRY(map_put(r->cx, &r->scratch, &names, items[i].key, i));
-    }
+    name *names;
+    NEW(r->cx, &r->scratch, names, n);
+    for (size_t i = 0; i < n; i++)
+        names[i] = (name){hash_bytes(items[i].key.at, items[i].key.n, 0), items[i].key};
+    qsort(names, n, sizeof *names, compare_names);
+    for (size_t i = 1; i < n; i++)
+        CHECK(r->cx, compare_names(&names[i - 1], &names[i]), MPK_EFORMAT,
+              "not valid JSON: an object has two members \"%.*s\"", STR_SHOWN(names[i].key, 96));
     arena_reset(&r->scratch, mark);
     return MPK_OK;
 }
@@ -368,6 +388,7 @@ bool json_is(const json_value *value, json_kind kind)
     return value && value->kind == kind;
 }
 
+/* Linear in the members; callers ask objects of a few. */
 const json_value *json_get(const json_value *object, const char *key)
 {
     return json_find(object, str_from(key));
@@ -383,6 +404,7 @@ const json_value *json_find(const json_value *object, str key)
     return NULL;
 }
 
+/* Unlike json_find it finds a null. */
 static const json_value *find_member(const json_value *object, str key)
 {
     for (size_t i = 0; i < object->n; i++)
@@ -443,6 +465,7 @@ mpk_status json_read_bool(mpk_context *cx, const json_value *object, const char 
     return MPK_OK;
 }
 
+/* *out points into the document. */
 mpk_status json_read_str(mpk_context *cx, const json_value *object, const char *key, str *out)
 {
     const json_value *value = json_get(object, key);
@@ -492,7 +515,7 @@ void json_write_str(text *t, str s)
     text_add(t, "\"", 1);
 }
 
-/* indent: of each level, 0: all in one line. */
+/* Numbers as they were spelled, so that what is read and written again is the same. */
 static void write_value(text *t, const json_value *v, unsigned indent, unsigned depth)
 {
     static const char *const words[] = {"false", "true", "null"};

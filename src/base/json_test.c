@@ -1,6 +1,7 @@
 /* json_test.c - documents that are right, and each fault with its place. */
 #include "check.h"
 #include "base/json.h"
+#include "base/rng.h"
 
 static const json_value *parse(arena *a, const char *source)
 {
@@ -152,6 +153,42 @@ static void test_depth_and_size(void **state)
     arena_free(&a);
 }
 
+/* Objects of random names: refused if and only if two are equal, which pairs tell. */
+static void test_names(void **state)
+{
+    (void)state;
+    const uint64_t seed = check_seed();
+    for (uint64_t round = 0; round < 200; round++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        text t = {0};
+        const json_value *v = NULL;
+        char names[64][8];
+        const size_t n = rng_u64(seed, 100 * round) % 64, letters = 1 + round % 20;
+        bool twice = false;
+        text_print(&t, "{");
+        for (size_t i = 0; i < n; i++) {
+            const uint64_t r = rng_u64(seed, 100 * round + 1 + i);
+            size_t k = r % 8;
+            for (size_t c = 0; c < k; c++)
+                names[i][c] = (char)('a' + (r >> (8 + 7 * c)) % letters);
+            names[i][k] = 0;
+            for (size_t c = 0; c < i; c++)
+                twice = twice || strcmp(names[c], names[i]) == 0;
+            text_print(&t, "%s\"%s\":%zu", i ? "," : "", names[i], i);
+        }
+        text_print(&t, "}");
+        if (twice)
+            check_fails(&cx, MPK_EFORMAT, "two members", json_parse(&cx, &a, text_str(&t), &v));
+        else {
+            check_ok(&cx, json_parse(&cx, &a, text_str(&t), &v));
+            assert_int_equal(v->n, n);
+        }
+        text_free(&t);
+        arena_free(&a);
+    }
+}
+
 static void test_equality(void **state)
 {
     (void)state;
@@ -196,8 +233,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_strings),        cmocka_unit_test(test_each_fault),
-        cmocka_unit_test(test_depth_and_size), cmocka_unit_test(test_equality),
-        cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_depth_and_size), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_equality),       cmocka_unit_test(test_writing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,15 @@
-/* arena.c - blocks of doubling size, each a header followed by its bytes. */
+/* arena.c - blocks of doubling size, each a header followed by its bytes.
+ *
+ * An allocation moves a pointer in the newest block; nothing is freed alone.  Relies on
+ * aligned_alloc; used by all that compiles or loads.  An arena belongs to one thread at a time: it
+ * has no lock.
+ */
 #include "base/arena.h"
 
 #include <stdlib.h>
 
+/* The list runs from the newest block to the oldest, which is the order in which a reset frees
+ * them. */
 struct arena_block {
     arena_block *before;
     size_t used, capacity; /* in bytes, of the memory after this header */

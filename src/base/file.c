@@ -1,4 +1,9 @@
-/* file.c - POSIX files. */
+/* file.c - POSIX files: mapped for reading, read whole, and written so that no half file is ever
+ * seen.
+ *
+ * Mapped files are the weights: pages are read when they are touched and may be released again at
+ * any time.  Errors carry the path and the system's words.  Called by loaders, caches and writers.
+ */
 #include "base/file.h"
 
 #include <errno.h>
@@ -9,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Also true of folders and devices; false of what cannot be looked at. */
 bool file_exists(const char *path)
 {
     struct stat s;
@@ -21,6 +27,8 @@ bool file_is_folder(const char *path)
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
 }
 
+/* The pages are clean copies of the file, so the system may drop them at once; the mapping stays,
+ * and a later read brings them back. */
 void file_map_release(const file_map *m)
 {
     if (m->bytes)
@@ -76,6 +84,7 @@ mpk_status file_map_open(mpk_context *cx, const char *path, file_map *out)
     return MPK_OK;
 }
 
+/* A zeroed map is closed by doing nothing. */
 void file_map_close(file_map *m)
 {
     if (m->bytes)
@@ -218,6 +227,7 @@ void file_sink_abandon(file_sink *s)
     s->name = NULL;
 }
 
+/* The sink is abandoned on any failure, so `path` keeps its old bytes. */
 mpk_status file_write(mpk_context *cx, const char *path, const void *bytes, size_t n)
 {
     file_sink s;
@@ -229,6 +239,7 @@ mpk_status file_write(mpk_context *cx, const char *path, const void *bytes, size
     return status;
 }
 
+/* Is this the mapped file?  By device and inode, since one file may have several names. */
 bool file_map_is(const file_map *m, const char *path)
 {
     struct stat s;

@@ -1,4 +1,8 @@
-/* map.c - open addressing with linear probing. */
+/* map.c - a map from texts to numbers: open addressing with linear probing.
+ *
+ * Slots lie in an arena and keep the hash, so that growing reads no key.  There is no removal,
+ * hence no tombstones.  An empty slot is one whose key has no address.
+ */
 #include "base/map.h"
 
 /* Eight bytes a step by multiply and shift, read in the host's order.  Not safe against keys made
@@ -19,6 +23,8 @@ uint64_t hash_bytes(const void *bytes, size_t n, uint64_t seed)
     return h ^ (h >> 29);
 }
 
+/* The slot of the key, or the empty one where it belongs.  Ends because the table is never full:
+ * map_put keeps a quarter of it empty.  m->capacity is not 0. */
 static map_slot *find(const map *m, str key, uint64_t hash)
 {
     size_t i = hash & (m->capacity - 1);

@@ -1,4 +1,8 @@
-/* str.c - the text builder. */
+/* str.c - the text builder, numbers in the C locale, and characters in UTF-8.
+ *
+ * A text that has failed (no memory) ignores all that is added, so callers ask once, at the end.
+ * Called from everywhere; the locale is changed for the calling thread alone.
+ */
 #include "base/str.h"
 
 #include <locale.h>
@@ -27,6 +31,7 @@ static void leave_c_locale(c_locale *l)
     freelocale(l->c);
 }
 
+/* 0 to 15, or -1 for any other character. */
 int str_hex_digit(char c)
 {
     const char low = (char)(c | 0x20);
@@ -35,6 +40,8 @@ int str_hex_digit(char c)
     return low >= 'a' && low <= 'f' ? low - 'a' + 10 : -1;
 }
 
+/* By the first byte alone; of bytes that begin no character the answer means nothing, though it is
+ * 1 to 4. */
 size_t str_char_bytes(char first)
 {
     const unsigned char c = (unsigned char)first;
@@ -66,7 +73,7 @@ bool str_read_double(str s, double *out)
     return end == digits + s.n;
 }
 
-/* Room for n more bytes and the final NUL. */
+/* Room for n more bytes and the final NUL.  The bound on n keeps the doubling from overflowing. */
 static bool reserve(text *t, size_t n)
 {
     if (t->failed || n >= SIZE_MAX / 4 - t->n) {
@@ -148,12 +155,14 @@ char *text_room(text *t, size_t n)
     return t->failed || !n ? NULL : t->at + at;
 }
 
+/* NULL: the text has failed, or the arena has no memory. */
 char *text_copy(const text *t, arena *a)
 {
     const str all = text_str(t);
     return t->failed ? NULL : arena_copy(a, all.at, all.n);
 }
 
+/* Leaves an empty text that may be used again. */
 void text_free(text *t)
 {
     free(t->at);

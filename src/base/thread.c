@@ -1,4 +1,9 @@
-/* thread.c - pthreads and the Linux futex. */
+/* thread.c - threads, processors, clocks, and the Linux futex.
+ *
+ * Everything here is what POSIX and Linux give, with this project's statuses.  thread_each is how
+ * graphs are compiled and images read side by side; the futex is how workers of the CPU target and
+ * the host sleep.
+ */
 #include "base/thread.h"
 
 #include <limits.h>
@@ -12,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Monotonic, so differences are right over changes of the system's time. */
 uint64_t clock_ns(void)
 {
     struct timespec t;
@@ -19,6 +25,7 @@ uint64_t clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* milliseconds is not negative. */
 struct timespec clock_after(struct timespec from, int64_t milliseconds)
 {
     const int64_t ns = from.tv_nsec + milliseconds % 1000 * 1000000;
@@ -101,6 +108,7 @@ unsigned thread_cores(void)
     return n >= 1 && n < limit ? n : limit;
 }
 
+/* The system's limit on threads is the usual reason of a failure, hence MPK_ELIMIT. */
 mpk_status thread_start(mpk_context *cx, pthread_t *thread, void *(*run)(void *), void *argument)
 {
     int error = pthread_create(thread, NULL, run, argument);
@@ -111,6 +119,8 @@ mpk_status thread_start(mpk_context *cx, pthread_t *thread, void *(*run)(void *)
 /* ---- many calls ---- */
 
 enum { MAX_EACH = 64 };
+/* What the threads of one thread_each share.  An item is taken by one atomic add; `failed` is a
+ * hint to stop early and orders nothing, for statuses are read after the threads were joined. */
 typedef struct each {
     mpk_status (*f)(mpk_context *cx, void *user, uint32_t i);
     void *user;
@@ -118,6 +128,7 @@ typedef struct each {
     _Atomic uint32_t begun;
     _Atomic bool failed;
 } each;
+/* A thread's own context: messages of several failures do not mix. */
 typedef struct each_thread {
     each *all;
     mpk_context cx;
@@ -178,6 +189,8 @@ mpk_status thread_each(mpk_context *cx, uint32_t n,
 
 /* ---- sleeping ---- */
 
+/* Returns if the word is not `value`, on a wake, after the timeout, or for no reason: the caller
+ * looks again.  timeout_ns UINT64_MAX: none. */
 void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns)
 {
     struct timespec t = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
@@ -185,6 +198,7 @@ void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns)
             0);
 }
 
+/* All waiters; with none it costs a system call. */
 void futex_wake(_Atomic uint32_t *word)
 {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);

@@ -180,6 +180,7 @@ static bool read_biases(const json_value *value, line_request *r, char *error)
     return true;
 }
 
+/* The list lives in the batch's arena until the line is submitted; the library copies it. */
 static bool read_ids(const json_value *value, line_request *r, const int32_t **to, uint32_t *n,
                      char *error)
 {
@@ -199,6 +200,7 @@ static bool read_ids(const json_value *value, line_request *r, const int32_t **t
     return true;
 }
 
+/* C strings, as mpk.h takes them, hence no NUL. */
 static bool read_bad_words(const json_value *value, line_request *r, char *error)
 {
     const char **words = arena_alloc(r->arena, value->n + 1, sizeof *words);
@@ -305,6 +307,7 @@ static bool read_salt(const json_value *value, line_request *r, char *error)
     return true;
 }
 
+/* 0 here means none, which the library calls -1; its own 0 is the engine's number. */
 static bool read_drafts(const json_value *value, line_request *r, char *error)
 {
     uint32_t n;
@@ -409,6 +412,7 @@ static bool read_request(batch *b, const json_value *object, line_request *r, ch
     return true;
 }
 
+/* Exactly one of prompt and tokens is given, see read_request. */
 static mpk_status submit_one(batch *b, const line_request *r, const mpk_request_options *o,
                              mpk_request **out)
 {
@@ -456,6 +460,7 @@ static void start_job(batch *b, const char *line, size_t n, job *j)
     free(r.tokens);
 }
 
+/* Also frees requests that still run; the library then cancels them. */
 static void end_job(job *j)
 {
     text_free(&j->id);
@@ -467,6 +472,7 @@ static void end_job(job *j)
 
 /* ---- answers ---- */
 
+/* Of answers or of prompts: mpk_request_logprobs or mpk_prompt_logprobs. */
 typedef uint32_t logprobs_of(const mpk_request *request, size_t token, mpk_logprob *out,
                              uint32_t most);
 
@@ -505,6 +511,7 @@ static void write_members(batch *b, const job *j, const mpk_request *request,
     b->n_tokens += answer->n_tokens;
 }
 
+/* The mean, not the sum: else the shortest answer would win. */
 static double mean_logprob(const mpk_request *request, size_t n)
 {
     double sum = 0;
@@ -538,6 +545,7 @@ static void bring_best(const job *j, mpk_answer *answers, uint32_t first)
     answers[first] = answer;
 }
 
+/* The answers shown first, best first; a failure of one is the error of the line. */
 static void wait_answers(batch *b, job *j, mpk_answer *answers)
 {
     for (uint32_t i = 0; i < j->n_requests && !*j->error; i++)
@@ -573,6 +581,7 @@ static void write_answer(batch *b, job *j, text *line)
     line->failed |= j->id.failed;
 }
 
+/* Flushed line by line, so that a reader of the output sees answers as they come. */
 static int put_line(batch *b, const text *line)
 {
     if (line->failed)
@@ -599,6 +608,7 @@ static int finish_job(batch *b, job *j)
     return code;
 }
 
+/* A carriage return is blank: files of other systems have one in each line. */
 static bool is_blank(const char *line, size_t n)
 {
     while (n > 0 && memchr(" \t\r", line[n - 1], 3))

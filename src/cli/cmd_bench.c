@@ -121,6 +121,8 @@ static double quantile(const samples *s, double q)
     return s->at[low] + (at - (double)low) * (s->at[high] - s->at[low]);
 }
 
+/* By the seed and the request's number alone: every run and every build measures the same
+ * lengths. */
 static void draw_lengths(bench *b)
 {
     uint32_t span = b->args->most - b->args->least + 1;
@@ -145,6 +147,7 @@ static void plant(bench *b)
         b->n_planted = 1;
 }
 
+/* ignore_eos, so that all answers have the length that is measured. */
 static mpk_request_options what_to_ask(const bench *b, bool drafts)
 {
     mpk_request_options wanted = {
@@ -294,6 +297,7 @@ static int measure(bench *b)
 
 /* ---- results ---- */
 
+/* Once, after the last run; quantile relies on it. */
 static void sort_samples(samples *s)
 {
     if (s->n)
@@ -311,7 +315,8 @@ static void print_spread(const char *name, const samples *s, const char *low, do
         printf(", \"%s\": null", name);
 }
 
-/* --planted: how many times as fast drafts make decoding. */
+/* --planted: how many times as fast drafts make decoding; of medians, since a run that the machine
+ * disturbed should not decide. */
 static double gain_of(const bench *b)
 {
     return quantile(&b->decode_rate, 0.5) / quantile(&b->plain_rate, 0.5);

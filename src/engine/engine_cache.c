@@ -9,6 +9,9 @@
  */
 #include "engine/engine.h"
 
+/* Every field of pass_options that changes the program must be here: one that is missing would let
+ * a program be found that was compiled otherwise.  verify changes nothing, and with it the cache is
+ * not asked. */
 static void print_options(const pass_options *o, text *t)
 {
     text_print(t, "workers %u\npages %u %u\nfusion %d\nlaunch %d\ncoarse %d\ntasks %u\n",
@@ -43,6 +46,8 @@ mpk_status engine_program_key(mpk_context *cx, arena *a, const target_device *de
     return MPK_OK;
 }
 
+/* An entry that cannot be used counts as not found: the program is then compiled and written over
+ * it. */
 bool engine_find_program(engine_build *b)
 {
     mpk_context unheard = {0};
@@ -64,6 +69,7 @@ bool engine_find_program(engine_build *b)
     return good;
 }
 
+/* Failures are dropped, since a program that is not kept is only compiled again. */
 void engine_keep_program(mpk_context *cx, const target_def *target, str key,
                          const program_image *image, str code)
 {

@@ -25,6 +25,7 @@ static const char *who_narrows(void)
     return "no device";
 }
 
+/* What holds for every target is set here; `tune` comes last and may change any of it. */
 mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from,
                                const target_device *device, uint32_t kv_heads, uint32_t width,
                                pass_options *to)
@@ -60,6 +61,7 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
 
 /* ---- compile ---- */
 
+/* Tensors are mapped, not read: the cost is that of the files' headers and of the tokenizer. */
 static mpk_status load(mpk_context *cx, const char *path, engine_build *b)
 {
     TRY(engine_progress(cx, &b->options, "loading", 0));
@@ -112,6 +114,9 @@ static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b
     return engine_progress(cx, &b->options, "compiling", 1);
 }
 
+/* Options come first, so that a wrong one is told before a large file is read; the plan needs the
+ * model and the device.  Of an image all of them come from the file, and the caller's options are
+ * only compared. */
 mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engine_options *options,
                              bool for_running, uint32_t only_tokens, engine_build *b)
 {
@@ -139,6 +144,7 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
     return MPK_OK;
 }
 
+/* Takes a build that was opened in part. */
 void engine_build_free(engine_build *b)
 {
     if (b->is_loaded)
@@ -213,6 +219,8 @@ static mpk_status check_memory(mpk_context *cx, const mpk_engine *e)
     return MPK_OK;
 }
 
+/* Made-up weights are bound to nothing here: the machine makes them from the seed, but for routers
+ * with a law of their own (engine_make_routers). */
 mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e)
 {
     uint32_t n = e->build.image.n_weights;

@@ -59,6 +59,7 @@ static mpk_status fail_device(mpk_context *cx, const char *word)
     FAIL(cx, MPK_EARG, "there is no device '%s': %s are", word, names);
 }
 
+/* The list is cut where the room ends; there are a handful of architectures. */
 static mpk_status fail_arch(mpk_context *cx, const char *word)
 {
     char names[128] = "";
@@ -70,6 +71,8 @@ static mpk_status fail_arch(mpk_context *cx, const char *word)
     FAIL(cx, MPK_EARG, "there is no target '%s': %s are", word, names);
 }
 
+/* A target that fails has undone what it did; `held` NULL keeps engine_leave_device from undoing it
+ * again. */
 static mpk_status open_device(mpk_context *cx, const target_def *t, const target_ask *ask,
                               target_device *out)
 {
@@ -115,6 +118,8 @@ static mpk_status open_any(mpk_context *cx, const target_ask *ask, target_device
     return open_device(cx, last, ask, out);
 }
 
+/* MPK_DEVICE stands for the option where that says nothing, so that tests and scripts choose
+ * without a flag; an explicit device or target wins over it. */
 mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running,
                                 target_device *out)
 {

@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "ir/op.h"
 
+/* A graph owns everything in its arena; compiled programs have copies and outlive it. */
 struct mpk_graph {
     arena arena;
     ir_graph *ir;
@@ -41,6 +42,7 @@ struct mpk_program {
 
 /* ---- building ---- */
 
+/* Zeroed, so that mpk_graph_free takes it in any state. */
 static mpk_status new_graph(mpk_context *cx, mpk_graph **out)
 {
     *out = calloc(1, sizeof **out);
@@ -82,6 +84,7 @@ mpk_status mpk_graph_tensor(mpk_context *cx, mpk_graph *g, mpk_tensor_kind kind,
                          &out->id);
 }
 
+/* Handles are indices: one of another graph is found only if it is too large. */
 static mpk_status check_tensor(mpk_context *cx, const mpk_graph *g, mpk_tensor t)
 {
     CHECK(cx, t.id < g->ir->tensors.n, MPK_EARG, "tensor %u is not of this graph, which has %zu",
@@ -89,6 +92,8 @@ static mpk_status check_tensor(mpk_context *cx, const mpk_graph *g, mpk_tensor t
     return MPK_OK;
 }
 
+/* The caller's structs become the builder's; all that makes an operator wrong (shapes, dtypes,
+ * unknown attributes) ir_add_op finds and names.  out has room for the outputs of the operator. */
 mpk_status mpk_graph_operator(mpk_context *cx, mpk_graph *g, const char *op, const char *name,
                               uint32_t n_in, const mpk_tensor *in, uint32_t n_attributes,
                               const mpk_attribute *attributes, mpk_tensor *out)
@@ -134,6 +139,7 @@ mpk_status mpk_graph_describe(mpk_context *cx, const mpk_graph *g, mpk_tensor te
     return MPK_OK;
 }
 
+/* The text is the caller's, to be freed with mpk_free: it is malloc'ed, as all texts are. */
 mpk_status mpk_graph_print(mpk_context *cx, const mpk_graph *g, char **source)
 {
     text t = {0};
@@ -160,6 +166,8 @@ mpk_status mpk_graph_parse(mpk_context *cx, const char *source, size_t n, mpk_gr
 
 /* ---- compiling ---- */
 
+/* Linear: called for each constant of a program that is being compiled, and for nothing in a
+ * run. */
 static const mpk_binding *find_binding(uint32_t n, const mpk_binding *bindings, str name)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -175,12 +183,14 @@ static uintptr_t alignment_of(uint32_t call_align, ir_dtype dtype)
     return call_align ? call_align : ir_dtype_align(dtype);
 }
 
+/* For a refusal; words is the room for them. */
 static const char *alignment_words(uint32_t call_align, char words[32])
 {
     snprintf(words, 32, "%u bytes", call_align);
     return call_align ? words : "its elements";
 }
 
+/* A binding's bytes are what the tensor takes in its dtype, dense and row by row. */
 static mpk_status check_size(mpk_context *cx, uint32_t call_align, const ir_tensor *t,
                              const mpk_binding *b)
 {
@@ -279,6 +289,7 @@ mpk_status mpk_program_compile(mpk_context *cx, const mpk_graph *g, uint32_t n_c
     return status;
 }
 
+/* The machine first, whose threads or kernel use the image and the slots in the arenas. */
 void mpk_program_close(mpk_program *p)
 {
     if (!p)
@@ -291,6 +302,7 @@ void mpk_program_close(mpk_program *p)
 
 /* ---- running ---- */
 
+/* Linear in the outputs; an input or a state may be an output too. */
 static bool is_output(const ir_graph *g, ir_tensor_id id)
 {
     for (size_t i = 0; i < g->outputs.n; i++)
@@ -299,6 +311,7 @@ static bool is_output(const ir_graph *g, ir_tensor_id id)
     return false;
 }
 
+/* All bindings are checked before any is written, so a refused run has changed nothing. */
 static mpk_status check_bindings(mpk_context *cx, const mpk_program *p, uint32_t n,
                                  const mpk_binding *bindings)
 {
@@ -354,6 +367,8 @@ static mpk_status find_slot(mpk_context *cx, const mpk_program *p, const char *n
     return MPK_OK;
 }
 
+/* The mask of a slot is its alignment - 1, which is a power of two less one: a call then checks an
+ * address with one AND. */
 static mpk_status name_slots(mpk_context *cx, mpk_program *p, uint32_t n, const char *const *names)
 {
     ir_tensor_id *roots;
@@ -370,6 +385,7 @@ static mpk_status name_slots(mpk_context *cx, mpk_program *p, uint32_t n, const 
     return MPK_OK;
 }
 
+/* Replaces earlier slots; if it fails, the program has none. */
 mpk_status mpk_program_name_slots(mpk_context *cx, mpk_program *p, uint32_t n,
                                   const char *const *names)
 {
@@ -379,6 +395,8 @@ mpk_status mpk_program_name_slots(mpk_context *cx, mpk_program *p, uint32_t n,
     return name_slots(cx, p, n, names);
 }
 
+/* A call is on the path of each PyTorch step, so nothing but the addresses is checked here: sizes
+ * and dtypes were settled when the slots were named. */
 static mpk_status check_addresses(mpk_context *cx, const mpk_program *p, uint32_t n,
                                   void *const *data)
 {
@@ -401,6 +419,8 @@ mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *c
 
 /* ---- running in the caller's memory on the device ---- */
 
+/* `after` orders the two runs on the device; between devices there is no such order, so it is
+ * refused. */
 mpk_status mpk_program_launch(mpk_context *cx, mpk_program *p, mpk_program *after, void *stream,
                               uint32_t n, void *const *data)
 {
@@ -446,6 +466,8 @@ static uint32_t count_kind(const ir_graph *g, const op_def *def)
     return n;
 }
 
+/* In the table's order, the same for every program, so that descriptions can be compared as
+ * text. */
 static void print_kinds(const ir_graph *g, text *out)
 {
     const char *comma = "";

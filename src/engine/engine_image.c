@@ -27,6 +27,7 @@ typedef struct image_header {
 
 static const char MAGIC[8] = {'m', 'p', 'k', 'i', 'm', 'a', 'g', 'e'};
 
+/* Zeros up to a multiple of 64, so that the block's tables are aligned in the file too. */
 static uint64_t padded(uint64_t n)
 {
     return (n + 63) / 64 * 64;
@@ -104,6 +105,8 @@ static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char
     return MPK_OK;
 }
 
+/* The path is made absolute, so that the image opens from any directory; moving the model needs a
+ * new compilation. */
 static mpk_status write_image(mpk_context *cx, engine_build *b, const char *model, const char *out)
 {
     image_header h;
@@ -134,6 +137,8 @@ static mpk_status compile_kernel(mpk_context *cx, engine_build *b)
     return engine_progress(cx, &b->options, "compiling the kernel", 1);
 }
 
+/* for_running is false: the target need not be present, and nothing is refused for lack of
+ * memory. */
 mpk_status mpk_compile_to_file(mpk_context *cx, const char *model,
                                const mpk_engine_options *options, const char *path)
 {
@@ -153,6 +158,8 @@ mpk_status mpk_compile_to_file(mpk_context *cx, const char *model,
 
 /* ---- reading ---- */
 
+/* The plan sizes arrays of the engine (n_tokens, graphs) and divides; numbers that only describe
+ * the program are compared with the machine's in engine.c. */
 static mpk_status check_plan(mpk_context *cx, const engine_plan *p)
 {
     bool good = p->threads && p->threads <= RT_MAX_WORKERS && p->n_peers &&
@@ -167,6 +174,8 @@ static mpk_status check_plan(mpk_context *cx, const engine_plan *p)
     return MPK_OK;
 }
 
+/* Sizes first, then the checksum, then what the numbers mean: no byte is read before its place is
+ * known to lie in the file. */
 static mpk_status read_header(mpk_context *cx, arena *a, str bytes, image_header *h,
                               const char **model)
 {
@@ -193,6 +202,7 @@ static mpk_status read_header(mpk_context *cx, arena *a, str bytes, image_header
     return MPK_OK;
 }
 
+/* For callers that need the model's files alone: neither the block nor the code is read. */
 mpk_status engine_read_image_model(mpk_context *cx, arena *a, const char *path, const char **model)
 {
     file_map file;
@@ -204,6 +214,7 @@ mpk_status engine_read_image_model(mpk_context *cx, arena *a, const char *path, 
     return status;
 }
 
+/* given 0: the caller left it to the image.  exact: less would be another program. */
 static mpk_status check_given(mpk_context *cx, const char *what, uint32_t given, uint32_t made,
                               bool exact)
 {

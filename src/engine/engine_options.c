@@ -32,6 +32,7 @@ static mpk_status copy_sized(mpk_context *cx, const char *what, const void *from
     return MPK_OK;
 }
 
+/* Deep: the passes read degrees when the caller's list may be gone. */
 static mpk_status copy_degrees(mpk_context *cx, arena *a, mpk_engine_options *o)
 {
     mpk_degree *degrees;
@@ -47,6 +48,7 @@ static mpk_status copy_degrees(mpk_context *cx, arena *a, mpk_engine_options *o)
     return MPK_OK;
 }
 
+/* NULL stays NULL, the default. */
 static mpk_status copy_word(mpk_context *cx, arena *a, const char **word)
 {
     if (!*word)
@@ -69,6 +71,8 @@ static mpk_status read_speculation(mpk_context *cx, mpk_engine_options *o)
     return MPK_OK;
 }
 
+/* Checks what can be said without a model or a device; what a target cannot do it refuses
+ * itself. */
 mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_options *from,
                                mpk_engine_options *to)
 {
@@ -116,6 +120,8 @@ static bool is_in(float x, float low, float high)
     return x >= low && x <= high; /* not for NaN */
 }
 
+/* The ranges keep logits finite: with 1e6 as the largest penalty no sum of them reaches infinity in
+ * f32. */
 static mpk_status check_rules(mpk_context *cx, const mpk_request_options *o)
 {
     CHECK(cx, is_in(o->repetition_penalty, 0, 1e6f), MPK_EARG,
@@ -139,6 +145,8 @@ static mpk_status check_rules(mpk_context *cx, const mpk_request_options *o)
     return MPK_OK;
 }
 
+/* Texts and lists are still the caller's: whoever keeps the request copies what it needs later
+ * (copy_stops, engine_make_ends). */
 mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_options *from,
                                        mpk_request_options *to)
 {

@@ -33,6 +33,7 @@ static mpk_request **find_link(mpk_engine *e, uint64_t id)
     return link;
 }
 
+/* At the head of the bucket; ids are numbered by the machine, so they spread evenly. */
 static void enter(mpk_request *r)
 {
     mpk_request **bucket = &r->engine->requests[r->id % ENGINE_BUCKETS];
@@ -125,6 +126,7 @@ static void add_token(mpk_request *r, const rt_token *t, uint64_t now)
     pthread_cond_broadcast(&r->changed);
 }
 
+/* Called once for each submission: the machine's last report of an id. */
 static void end_request(mpk_request *r, uint32_t reason)
 {
     static const mpk_finish finishes[RT_REASONS] = {
@@ -219,6 +221,8 @@ mpk_status engine_start_collector(mpk_context *cx, mpk_engine *e)
     return MPK_OK;
 }
 
+/* The nudge ends machine_drain's wait; `closing` is set before it, so the thread cannot sleep
+ * again. */
 void engine_stop_collector(mpk_engine *e)
 {
     if (!e->has_collector)
@@ -233,6 +237,7 @@ void engine_stop_collector(mpk_engine *e)
 
 /* ---- submission ---- */
 
+/* The collector looks for stop texts long after the caller's array may be gone. */
 static mpk_status copy_stops(mpk_context *cx, mpk_request *r)
 {
     str *stops;
@@ -248,6 +253,7 @@ static mpk_status copy_stops(mpk_context *cx, mpk_request *r)
     return MPK_OK;
 }
 
+/* The context, or all KV pages if those are fewer: one request may take them all. */
 uint32_t engine_capacity(const mpk_engine *e)
 {
     uint64_t pages = (uint64_t)e->build.plan.n_pages * ENGINE_PAGE_TOKENS;
@@ -358,6 +364,8 @@ static uint32_t drafts_of(const mpk_request *r)
     return own && (uint32_t)own < most ? (uint32_t)own : most;
 }
 
+/* Rules are made before the machine knows of the request, and the form's first mask after it, since
+ * forms follow requests by their id. */
 static mpk_status submit(mpk_context *cx, mpk_request *r, const int32_t *tokens)
 {
     const mpk_request_options *o = &r->options;
@@ -391,6 +399,8 @@ static mpk_status submit(mpk_context *cx, mpk_request *r, const int32_t *tokens)
     return MPK_OK;
 }
 
+/* On failure the request is freed whole; nothing was submitted, because submission is the last step
+ * that can fail. */
 mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t *tokens, size_t n,
                              const mpk_request_options *options, mpk_request **out)
 {
@@ -462,6 +472,8 @@ static bool take_text(mpk_request *r, mpk_piece *piece)
     return true;
 }
 
+/* Tokens are not copied: they stand in an array of `limit` entries that never moves, and those that
+ * are handed out do not change any more. */
 mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms, mpk_piece *piece)
 {
     mpk_piece p = {.text = ""};
@@ -480,6 +492,8 @@ mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms,
     return MPK_OK;
 }
 
+/* Without the mutex after the end: `finish` is final, and the collector no longer touches the
+ * request's text. */
 mpk_status mpk_request_wait(mpk_context *cx, mpk_request *r, mpk_answer *answer)
 {
     pthread_mutex_lock(&r->engine->mutex);
@@ -550,6 +564,8 @@ void mpk_request_cancel(mpk_request *r)
     pthread_mutex_unlock(&r->engine->mutex);
 }
 
+/* Leaving the table first: from then on the collector cannot find the request, and what it has here
+ * is freed without the mutex. */
 void mpk_request_free(mpk_request *r)
 {
     if (!r)

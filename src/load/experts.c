@@ -23,6 +23,8 @@ typedef struct expert_name {
     size_t at, after; /* the expert's number in the name */
 } expert_name;
 
+/* The list of tensors under construction.  `tensors` and `first` grow together; addresses into
+ * `tensors` hold until the next one is added. */
 typedef struct stacks {
     const load_model *from;
     VEC(load_tensor) tensors; /* those of the model, stacks in place of experts */
@@ -31,6 +33,7 @@ typedef struct stacks {
     VEC(str) first;
 } stacks;
 
+/* *at moves past the text only if it is there. */
 static bool skip_text(str s, size_t *at, const char *expected)
 {
     size_t n = strlen(expected);
@@ -86,6 +89,7 @@ static bool parse_name(str name, expert_name *out)
     return parse_part((str){name.at + at, name.n - at}, one, &out->part);
 }
 
+/* Of a tensor that is no stack, or a stack that was whole in the file, first.at is NULL. */
 static mpk_status add(mpk_context *cx, arena *a, stacks *s, const load_tensor *t, str first)
 {
     CHECK(cx, !map_get(&s->names, t->name, NULL), MPK_EFORMAT, "tensor %.*s is there twice",
@@ -95,6 +99,7 @@ static mpk_status add(mpk_context *cx, arena *a, stacks *s, const load_tensor *t
     return map_put(cx, a, &s->names, t->name, s->tensors.n - 1);
 }
 
+/* The name that models ask for, whatever the file's spelling is. */
 static mpk_status name_stack(mpk_context *cx, arena *a, uint32_t layer, int part, str *out)
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};

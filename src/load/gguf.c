@@ -12,6 +12,8 @@
 
 /* ---- reading bytes ---- */
 
+/* A cursor over the mapped file.  Every read checks first that the bytes are there, so a cut or
+ * hostile file is refused and never read beyond. */
 typedef struct reader {
     mpk_context *cx;
     const unsigned char *bytes;
@@ -36,6 +38,7 @@ static uint64_t get_unsigned(const unsigned char *at, unsigned n)
     return value;
 }
 
+/* n: 1 to 8 bytes. */
 static mpk_status read_unsigned(reader *r, unsigned n, const char *what, uint64_t *out)
 {
     TRY(check_left(r, n, what));
@@ -113,6 +116,7 @@ static mpk_status read_value(reader *r, arena *a, gguf *f)
     return map_put(r->cx, a, &f->keys, v.key, f->values.n - 1);
 }
 
+/* NULL: the file has no such key. */
 const gguf_value *gguf_find(const gguf *f, const char *key)
 {
     uint64_t index;
@@ -124,6 +128,7 @@ bool gguf_type_is_int(gguf_type type)
     return type != GGUF_F32 && type != GGUF_F64 && type_bytes[type] && type != GGUF_BOOL;
 }
 
+/* i < v->n, and the type is a number's; integers beyond 2^53 are rounded. */
 double gguf_item_double(const gguf_value *v, uint64_t i)
 {
     const unsigned char *at = v->at + i * type_bytes[v->type];
@@ -202,6 +207,7 @@ static str take_str(const unsigned char **at)
     return s;
 }
 
+/* *out points into the mapping and has no zero at its end. */
 mpk_status gguf_get_str(mpk_context *cx, const gguf *f, const char *key, str *out)
 {
     const gguf_value *v = gguf_find(f, key);
@@ -300,6 +306,7 @@ static mpk_status find_dtype(mpk_context *cx, str name, uint64_t type, ir_dtype 
     return MPK_OK;
 }
 
+/* UINT32_MAX: GGUF has no such type. */
 uint32_t gguf_type_number(ir_dtype dtype)
 {
     for (uint32_t i = 0; i < sizeof tensor_types / sizeof *tensor_types; i++)
@@ -394,6 +401,7 @@ static mpk_status translate_name(mpk_context *cx, arena *a, int from, str *name,
     return MPK_OK;
 }
 
+/* From Hugging Face's name to GGUF's, for writing; the tables serve both directions. */
 mpk_status gguf_name_tensor(mpk_context *cx, arena *a, str name, str *out, bool *known)
 {
     *out = name;

@@ -187,6 +187,7 @@ static mpk_status check_weights_with(mpk_context *cx, arena *scratch, const load
     return MPK_OK;
 }
 
+/* The tensor program that is built to know the weights' names lives in a scratch arena. */
 static mpk_status check_weights(mpk_context *cx, const load_model *m)
 {
     arena scratch = {0};
@@ -298,6 +299,7 @@ mpk_status load_open(mpk_context *cx, const char *path, load_model *out)
     return MPK_OK;
 }
 
+/* Takes a model that was opened in part. */
 void load_close(load_model *m)
 {
     tokenizer_free(m->tokenizer);

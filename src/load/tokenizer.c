@@ -43,6 +43,7 @@ void tokenizer_free(tokenizer *t)
     free(t);
 }
 
+/* The new step is zeroed but for its kind; *out holds as long as the tokenizer. */
 mpk_status steps_add(mpk_context *cx, steps *s, step_kind kind, step **out)
 {
     CHECK(cx, s->n < MAX_STEPS, MPK_ELIMIT, "the tokenizer has more than %d steps of a kind",
@@ -52,6 +53,7 @@ mpk_status steps_add(mpk_context *cx, steps *s, step_kind kind, step **out)
     return MPK_OK;
 }
 
+/* The expression is compiled here, so a bad one is refused when the file is read. */
 mpk_status steps_add_split(mpk_context *cx, tokenizer *t, str pattern, split_behavior behavior)
 {
     step *s = NULL;
@@ -145,6 +147,8 @@ static mpk_status index_added(mpk_context *cx, tokenizer *t)
     return MPK_OK;
 }
 
+/* Called once, after the last token was added: what the indexes say must not change afterwards,
+ * since encoding happens on several threads without a lock. */
 mpk_status tokenizer_finish(mpk_context *cx, tokenizer *t)
 {
     for (size_t i = 0; i < t->n_tokens; i++)
@@ -156,6 +160,7 @@ mpk_status tokenizer_finish(mpk_context *cx, tokenizer *t)
 
 /* --- the scratch of one call --- */
 
+/* One encoder serves one call: buffers are reused within it and shared with nobody. */
 static mpk_status encoder_open(encoder *e, mpk_context *cx, const tokenizer *t)
 {
     e->cx = cx;
@@ -197,7 +202,8 @@ mpk_status run_replace(mpk_context *cx, regex_match *match, const step *s, str i
     return text_check(cx, out);
 }
 
-/* One character may become two (U+0130). */
+/* One character may become two (U+0130).  Character by character, as the reference does it: no
+ * word's end changes a sigma. */
 static void lowercase(str in, text *out)
 {
     for (size_t i = 0; i < in.n; i += utf8_length(in.at + i)) {
@@ -208,6 +214,7 @@ static void lowercase(str in, text *out)
     }
 }
 
+/* After a decomposition, which the file's own steps ask for; a composed letter keeps its accent. */
 static void strip_accents(str in, text *out)
 {
     for (size_t i = 0, n; i < in.n; i += n) {
@@ -392,11 +399,13 @@ static mpk_status cut_added(encoder *e, const added_tree *tree, str s, bool at_s
                         : MPK_OK;
 }
 
+/* The innermost action: what no added token has taken is cut into words and merged. */
 static mpk_status cut_words(encoder *e, str section, bool at_start)
 {
     return run_split(e, 0, section, at_start);
 }
 
+/* Between raw added tokens; those that are matched in normalised text are looked for only now. */
 static mpk_status normalize_section(encoder *e, str section, bool at_start)
 {
     TRY(run_normalize(e, &e->t->normalize, &section));

@@ -239,6 +239,7 @@ static mpk_status heap_push(encoder *e, merge_entry entry)
     return MPK_OK;
 }
 
+/* The heap is not empty. */
 static merge_entry heap_pop(encoder *e)
 {
     merge_entry top = e->heap[0], last = e->heap[--e->n_heap];
@@ -295,6 +296,7 @@ static mpk_status merge_all(encoder *e, str word)
 
 /* --- result --- */
 
+/* Ids go straight into the caller's list, in the order of the text. */
 static mpk_status put(encoder *e, int32_t id)
 {
     PUSH(e->cx, e->out_arena, e->out, id);

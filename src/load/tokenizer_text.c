@@ -11,6 +11,7 @@
 
 #include <utf8proc.h>
 
+/* A builder remembers a failed allocation; here it becomes a status. */
 mpk_status text_check(mpk_context *cx, const text *t)
 {
     CHECK(cx, !t->failed, MPK_ENOMEM, "out of memory for %zu bytes of text", t->n);
@@ -34,6 +35,7 @@ uint32_t utf8_get(const char *at)
     }
 }
 
+/* c is a code point that utf8proc encodes, no surrogate. */
 void utf8_add(text *t, uint32_t c)
 {
     utf8proc_uint8_t bytes[4];
@@ -74,6 +76,7 @@ bool utf8_is_valid(str s)
 
 static const char replacement[] = "\xef\xbf\xbd";
 
+/* A character that was begun and never ended is one replacement, however many bytes had come. */
 void utf8_end_valid(text *t, utf8_rest *rest)
 {
     if (rest->n)
@@ -119,6 +122,7 @@ void utf8_add_valid(text *t, utf8_rest *rest, const char *bytes, size_t n)
     }
 }
 
+/* The characters with the property White_Space, spelled out: utf8proc has no table of it. */
 bool char_is_space(uint32_t c)
 {
     if (c < 0x80)
@@ -132,6 +136,8 @@ static utf8proc_category_t category(uint32_t c)
     return utf8proc_category((utf8proc_int32_t)c);
 }
 
+/* The general categories N*, with those that the Unicode of the reference tokenizers has and
+ * utf8proc's has not. */
 bool char_is_numeric(uint32_t c)
 {
     utf8proc_category_t k = category(c);
@@ -248,6 +254,7 @@ static bool decompose(char_list *l, str in, bool compatible)
     return true;
 }
 
+/* 0 for characters that begin a run. */
 static unsigned combining_class(int32_t c)
 {
     if (c < 0x300 || char_is_inert((uint32_t)c))
@@ -306,6 +313,7 @@ static void compose(char_list *l)
     l->n = to;
 }
 
+/* Most texts are; they skip two passes and an allocation. */
 static bool is_ascii(str s)
 {
     for (size_t i = 0; i < s.n; i++)

@@ -9,6 +9,8 @@ from test_torch import assert_near, compiled, fresh, is_whole  # noqa: F401  (fr
 import torch
 import torch_nets
 
+from mpk import backend
+
 # ---- threads ----
 
 
@@ -166,6 +168,35 @@ def test_complex_numbers_are_pairs(dynamic):
 
 
 @pytest.mark.filterwarnings("ignore:PyTorch runs")
+def test_conjugates_that_pytorch_makes():
+    def correlation(x, y, z):
+        a, b = torch.fft.rfft(x, dim=1), torch.fft.rfft(y, dim=1)
+        return torch.fft.irfft(a * b.conj(), dim=1), torch.view_as_real(torch.view_as_complex(y) * z)
+
+    x, y = torch.randn(3, 12, 2), torch.randn(3, 12, 2)
+    z = torch.randn(3, 12, dtype=torch.complex64).conj()
+    with pytest.warns(UserWarning, match="PyTorch runs"):
+        got = torch.compile(correlation, backend=backend.mpk)(x, y, z)
+    torch.testing.assert_close(got, correlation(x, y, z))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_fault_of_the_backend_leaves_the_graph_to_pytorch(monkeypatch, dynamic):
+    def fail(gm):
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(backend, "without_complex", fail)
+    reports = []
+    options = backend.Options(reports=reports)
+    fast = torch.compile(lambda x: x.sin() + 1, backend=backend.mpk, options=options, dynamic=dynamic)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for n in (3, 5):
+            x = torch.randn(n)
+            torch.testing.assert_close(fast(x), x.sin() + 1)
+    assert all(r.fallbacks == {"the whole graph": "ZeroDivisionError: planted"} for r in reports) and reports
+
+
 def test_complex_numbers_that_others_read():
     """An argument, a result, and an operator that has no pairs."""
 

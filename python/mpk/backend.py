@@ -458,6 +458,25 @@ def compile_and_tell(gm: torch.fx.GraphModule, options: Options) -> Callable:
     return function
 
 
+def compile_any(gm: torch.fx.GraphModule, options: Options) -> Callable:
+    """Of symbolic shapes: each that comes is compiled when it does."""
+    return compile_symbolic(
+        gm,
+        lambda part: or_pytorch(compile_and_tell, part, options),
+        lambda reasons: leave_to_pytorch(reasons, options),
+    )
+
+
+def or_pytorch(compile: Callable, gm: torch.fx.GraphModule, options: Options) -> Callable:
+    """What `compile` makes of the graph; if it fails, which is a fault of the backend's, PyTorch runs the graph."""
+    try:
+        return compile(gm, options)
+    except Exception as problem:
+        reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
+        leave_to_pytorch({"the whole graph": reason}, options)
+        return lambda arguments: list(gm(*arguments))
+
+
 def leave_to_pytorch(reasons: dict[str, str], options: Options) -> None:
     """Note operators that stay with PyTorch, and why."""
     note(Report(fallbacks=reasons, n_fallbacks=len(reasons)), options)
@@ -492,9 +511,7 @@ def compiler(options: Options) -> Callable:
     def compile_fx(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable:
         mark_static(gm)
         with torch.utils._python_dispatch._disable_current_modes():
-            compile_one = functools.partial(compile_and_tell, options=options)
-            leave = functools.partial(leave_to_pytorch, options=options)
-            function = compile_symbolic(gm, compile_one, leave) if is_symbolic(gm) else compile_one(gm)
+            function = or_pytorch(compile_any if is_symbolic(gm) else compile_and_tell, gm, options)
 
         def run(arguments: list[Any]) -> list[Any]:
             return function(arguments)

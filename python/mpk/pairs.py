@@ -41,7 +41,11 @@ class Pairs:
         return node
 
     def of(self, node: torch.fx.Node) -> torch.fx.Node:
-        return self.real.get(node) or self.call(aten.view_as_real.default, node)
+        if node in self.real:
+            return self.real[node]
+        if value(node).is_conj():  # its memory holds the conjugate, which view_as_real refuses
+            node = self.call(aten.resolve_conj.default, node)
+        return self.call(aten.view_as_real.default, node)
 
     def part(self, node: torch.fx.Node, index: int) -> torch.fx.Node:
         return self.call(aten.select.int, self.of(node), -1, index)

@@ -20,7 +20,11 @@ enum {
     CPU_AVX512 = 2,
     CPU_AVX512_VNNI = 4,
     CPU_AVX512_BF16 = 8,
-    CPU_AVX_VNNI = 16
+    CPU_AVX_VNNI = 16,
+    /* of arm64 */
+    CPU_NEON = 32,
+    CPU_NEON_DOT = 64,  /* dot products of bytes */
+    CPU_NEON_I8MM = 128 /* products of matrices of bytes */
 };
 
 typedef struct cpu_body {

@@ -9,12 +9,9 @@
 
 #include "host/machine.h"
 
-/* Instruction sets of arm64, beside those of body.h.  No body needs them: users are told what is
- * there. */
-enum { CPU_NEON = 1 << 16, CPU_NEON_DOT = 1 << 17, CPU_NEON_I8MM = 1 << 18 };
-
-/* Instruction sets of this processor, CPU_*, limited by the environment's MPK_ISA: none,
- * avx2, avxvnni, avx512 (without VNNI), avx512vnni.  None if MPK_ISA is another word. */
+/* Instruction sets of this processor, CPU_*, limited by the environment's MPK_ISA: none; on x86-64
+ * avx2, avxvnni, avx512 (without VNNI), avx512vnni; on arm64 neon, dotprod.  None if MPK_ISA
+ * is another word. */
 uint32_t cpu_features(void);
 /* MPK_EARG if MPK_ISA is another word. */
 mpk_status cpu_check_isa(mpk_context *cx);

@@ -1,5 +1,6 @@
 /* cpu_features.c - instruction sets of this processor, as the operating system and MPK_ISA let us
  * use them. */
+#include <stdio.h>
 #include <stdlib.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -52,16 +53,21 @@ static uint32_t detect(void)
     return f;
 }
 
-/* The words of MPK_ISA, each with what it allows, from less to more. */
+/* The words of MPK_ISA, from less to more: what each adds to the one before, and what it allows. */
 static const struct {
     const char *word;
-    uint32_t allowed;
+    uint32_t adds, allowed;
 } levels[] = {
-    {"none", 0},
-    {"avx2", CPU_AVX2},
-    {"avxvnni", CPU_AVX2 | CPU_AVX_VNNI},
-    {"avx512", CPU_AVX2 | CPU_AVX_VNNI | CPU_AVX512},
-    {"avx512vnni", ~0u},
+    {"none", 0, 0},
+#if defined(__aarch64__)
+    {"neon", CPU_NEON, CPU_NEON},
+    {"dotprod", CPU_NEON_DOT, ~0u},
+#else
+    {"avx2", CPU_AVX2, CPU_AVX2},
+    {"avxvnni", CPU_AVX_VNNI, CPU_AVX2 | CPU_AVX_VNNI},
+    {"avx512", CPU_AVX512, CPU_AVX2 | CPU_AVX_VNNI | CPU_AVX512},
+    {"avx512vnni", CPU_AVX512_VNNI, ~0u},
+#endif
 };
 enum { LEVELS = sizeof levels / sizeof *levels };
 
@@ -79,9 +85,12 @@ static int find_limit(void)
 
 mpk_status cpu_check_isa(mpk_context *cx)
 {
-    CHECK(cx, find_limit() < LEVELS, MPK_EARG,
-          "MPK_ISA is \"%s\", expected none, avx2, avxvnni, avx512 or avx512vnni",
-          getenv("MPK_ISA"));
+    char words[64] = "none";
+    for (int i = 1, n = 4; i < LEVELS; i++)
+        n += snprintf(words + n, sizeof words - (size_t)n, "%s%s", i + 1 < LEVELS ? ", " : " or ",
+                      levels[i].word);
+    CHECK(cx, find_limit() < LEVELS, MPK_EARG, "MPK_ISA is \"%s\", expected %s", getenv("MPK_ISA"),
+          words);
     return MPK_OK;
 }
 
@@ -93,10 +102,9 @@ uint32_t cpu_features(void)
 
 const char *cpu_isa(void)
 {
-    static const uint32_t adds[LEVELS] = {0, CPU_AVX2, CPU_AVX_VNNI, CPU_AVX512, CPU_AVX512_VNNI};
     uint32_t features = cpu_features();
     int i = LEVELS - 1;
-    while (i && !(features & adds[i]))
+    while (i && !(features & levels[i].adds))
         i--;
     return levels[i].word;
 }

@@ -50,20 +50,31 @@ V_INLINE __m256i multiply_sums(ir_dtype dtype, const small_integers *s, block_su
     return _mm256_add_epi32(j, _mm256_madd_epi16(high_words(dtype, factors), x.last));
 }
 
-/* The small integers of two blocks in 16 bits, from where a row's loop takes them: of a wide format
- * each twice, in a word that is loaded to all lanes; of another, or a crossed one, those of the 16
- * weights at the same place of both lanes of 128 bits (in 32 bits if products are added first). */
+/* The small integers of two blocks, in 16 bits, or in 32 if products are added first, from where a
+ * row's loop takes them: of a wide format each in a word that is loaded to all lanes, of 16 bits
+ * twice; of a crossed one those of the 16 weights at the same place of both lanes of 128 bits; of
+ * another so too, or `each` of 32 bits. */
 typedef union row_scales {
     __m256i lanes[2];       /* [row] */
     uint32_t word[2][2][4]; /* [weight / 128][row][weight / 32 % 4] */
+    int32_t each[2][16];    /* [row][weight / 16] */
 } row_scales;
 
 V_INLINE void spread_scales(ir_dtype dtype, const small_integers *s, row_scales *to)
 {
     if (is_wide(dtype) && !is_crossed(dtype)) {
         __m256i words = low_words(dtype, s->scale);
-        to->lanes[0] = _mm256_unpacklo_epi16(words, words);
-        to->lanes[1] = _mm256_unpackhi_epi16(words, words);
+        __m256i high = is_added_first(dtype) ? _mm256_srai_epi16(words, 15) : words;
+        to->lanes[0] = _mm256_unpacklo_epi16(words, high);
+        to->lanes[1] = _mm256_unpackhi_epi16(words, high);
+        return;
+    }
+    if (is_added_first(dtype) && !is_crossed(dtype)) {
+        __m256i low = low_words(dtype, s->scale), high = high_words(dtype, s->scale);
+        bytes_put(to->each[0], _mm256_cvtepi16_epi32(_mm256_castsi256_si128(low)));
+        bytes_put(to->each[0] + 8, _mm256_cvtepi16_epi32(_mm256_castsi256_si128(high)));
+        bytes_put(to->each[1], _mm256_cvtepi16_epi32(_mm256_extracti128_si256(low, 1)));
+        bytes_put(to->each[1] + 8, _mm256_cvtepi16_epi32(_mm256_extracti128_si256(high, 1)));
         return;
     }
     const __m256i even_odd = _mm256_broadcastsi128_si256(
@@ -71,18 +82,21 @@ V_INLINE void spread_scales(ir_dtype dtype, const small_integers *s, row_scales 
     __m256i bytes = _mm256_shuffle_epi8(s->scale, even_odd);
     to->lanes[0] = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(bytes));
     to->lanes[1] = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(bytes, 1));
-    for (int r = 0; r < 2 && is_added_first(dtype); r++)
+    for (int r = 0; r < 2 && is_added_twice(dtype); r++)
         to->lanes[r] = _mm256_unpacklo_epi16(to->lanes[r], _mm256_srai_epi16(to->lanes[r], 15));
 }
 
 /* Those of the i-th 32 weights of a row. */
 V_INLINE __m256i scale_of(ir_dtype dtype, const row_scales *s, int row, int i)
 {
-    if (is_added_first(dtype))
+    if (is_added_twice(dtype))
         return _mm256_shuffle_epi8(s->lanes[row],
                                    _mm256_set1_epi32(0x03020100 + 0x04040404 * (i / 2)));
     if (is_wide(dtype) && !is_crossed(dtype))
         return _mm256_set1_epi32((int)s->word[i / 4][row][i % 4]);
+    if (is_added_first(dtype))
+        return _mm256_set_m128i(_mm_set1_epi32(s->each[row][2 * i + 1]),
+                                _mm_set1_epi32(s->each[row][2 * i]));
     const int place = is_crossed(dtype) ? i / 2 : i;
     return _mm256_shuffle_epi8(s->lanes[row],
                                _mm256_set1_epi16((short)((2 * place + 1) << 8 | 2 * place)));
@@ -106,12 +120,16 @@ V_INLINE __m256i add_scaled(ir_dtype dtype, __m256i sum, quants q, __m256i x, __
     return INT8_DOT_PAIRS(sum, pairs, scale);
 }
 
-/* sum and the products of 64 weights, which are added before they are multiplied. */
+/* sum and the products of 32 or 64 weights, which are added before they are multiplied. */
 V_INLINE __m256i add_first(ir_dtype dtype, __m256i sum, const quants q[2], const uint8_t *x,
                            __m256i scale)
 {
-    __m256i products = add_dot(dtype, _mm256_setzero_si256(), q[0], bytes_at(x));
-    products = add_dot(dtype, products, q[1], bytes_at(x + 32));
+    __m256i products =
+        add_dot(dtype, is_even(dtype) ? sum : _mm256_setzero_si256(), q[0], bytes_at(x));
+    if (is_even(dtype))
+        return products;
+    if (is_added_twice(dtype))
+        products = add_dot(dtype, products, q[1], bytes_at(x + 32));
     return _mm256_add_epi32(sum, _mm256_mullo_epi32(products, scale));
 }
 
@@ -127,16 +145,17 @@ V_INLINE bool has_room(int nt)
 V_INLINE void direct_row(ir_dtype dtype, int nt, const uint8_t *const *x, const uint8_t *block,
                          const opened_book *opened, const row_scales *scales, int row, __m256i *sum)
 {
+    const int step = is_added_twice(dtype) ? 2 : 1;
     __m256i chain[2][INT8_TILE];
     for (int t = 0; t < nt; t++)
         chain[0][t] = chain[1][t] = _mm256_setzero_si256();
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i += is_added_first(dtype) ? 2 : 1) {
+    for (int i = 0; i < 8; i += step) {
         quants q[2] = {take_direct(dtype, block, opened, i)};
-        if (is_added_first(dtype))
+        if (is_added_twice(dtype))
             q[1] = take_direct(dtype, block, opened, i + 1);
         const __m256i scale = scale_of(dtype, scales, row, i);
-        __m256i *to = chain[(is_added_first(dtype) ? i / 2 : i) % (has_room(nt) ? 2 : 1)];
+        __m256i *to = chain[i / step % (has_room(nt) ? 2 : 1)];
 #pragma GCC unroll 4
         for (int t = 0; t < nt; t++) {
             const uint8_t *at = x[t] + 32 * i;
@@ -146,7 +165,7 @@ V_INLINE void direct_row(ir_dtype dtype, int nt, const uint8_t *const *x, const 
         }
     }
     for (int t = 0; t < nt; t++) {
-        if (is_even(dtype))
+        if (is_even(dtype) && !is_added_first(dtype))
             sum[t] =
                 _mm256_madd_epi16(_mm256_add_epi16(chain[0][t], chain[1][t]), _mm256_set1_epi16(1));
         else

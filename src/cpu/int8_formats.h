@@ -14,18 +14,27 @@
 enum { HAS_DOT = 1 };
 #else
 enum { HAS_DOT = 0 };
-#define INT8_DOT(acc, u, s) ((void)(u), (void)(s), (acc))
+#define INT8_DOT(acc, w, x) ((void)(w), (void)(x), (acc))
+#endif
+#ifndef INT8_DOT_PAIRS
 #define INT8_DOT_PAIRS(acc, a, b) _mm256_add_epi32(acc, _mm256_madd_epi16(a, b))
 #endif
 
-/* ---- what the compiler must not do ---- */
+/* May both bytes of a product have signs? */
+#ifdef INT8_SIGNED
+enum { BOTH_SIGNED = 1 };
+#else
+enum { BOTH_SIGNED = 0 };
+#define INT8_PAIRS(w, x) _mm256_maddubs_epi16(w, x)
+#endif
+#ifndef INT8_PAIRS /* INT8_DOT does it all */
+#define INT8_PAIRS(w, x) ((void)(x), (w))
+#endif
 
-/* Reorder a chain of sums: it would keep all that is to be added, which registers do not hold. */
-V_INLINE __m256i in_order(__m256i sum)
-{
-    __asm__("" : "+x"(sum));
-    return sum;
-}
+/* Do weights with signs get an excess, so that INT8_DOT can multiply them? */
+enum { HAS_EXCESS = HAS_DOT && !BOTH_SIGNED };
+
+/* ---- what the compiler must not do; vec_avx2.h and vec_neon.h have in_order ---- */
 
 /* Move loads out of the loop over rows, to spill what it loaded, or make shuffles of them. */
 V_INLINE void memory_as_it_is(void)
@@ -40,16 +49,16 @@ V_INLINE int quants_below(ir_dtype dtype)
 {
     switch (dtype) {
     case IR_IQ4_XS:
-        return HAS_DOT ? 128 : 0;
+        return HAS_EXCESS ? 128 : 0;
     case IR_Q4_0:
         return 8;
     case IR_Q5_0:
         return 16;
     case IR_Q8_0:
     case IR_IQ4_NL:
-        return HAS_DOT ? 128 : 0;
+        return HAS_EXCESS ? 128 : 0;
     case IR_MXFP4:
-        return HAS_DOT ? 16 : 0;
+        return HAS_EXCESS ? 16 : 0;
     case IR_Q3_K:
         return 4;
     case IR_Q6_K:
@@ -104,20 +113,20 @@ V_INLINE bool is_crossed(ir_dtype dtype)
     return dtype == IR_IQ4_XS;
 }
 
-/* Does take_quants give signs?  Not where INT8_DOT multiplies bytes without a sign, but for weights
- * that are magnitudes and signs in their blocks. */
+/* Does take_quants give signs?  Not where weights get an excess, but for weights that are
+ * magnitudes and signs in their blocks. */
 V_INLINE bool is_signed(ir_dtype dtype)
 {
     if (dtype == IR_Q8_0 || dtype == IR_IQ4_NL || dtype == IR_MXFP4 || dtype == IR_IQ4_XS)
-        return !HAS_DOT;
+        return !HAS_EXCESS;
     return book_has_signs(dtype);
 }
 
-/* Are products of bytes added before they are multiplied by a small integer?  Two of them do not
- * fit 16 bits. */
+/* Are products of bytes added before they are multiplied by a small integer?  Two of IQ4_XS with
+ * its excess do not fit 16 bits; for bytes with signs INT8_DOT is the shortest way. */
 V_INLINE bool is_added_first(ir_dtype dtype)
 {
-    return HAS_DOT && dtype == IR_IQ4_XS;
+    return HAS_DOT && (BOTH_SIGNED || dtype == IR_IQ4_XS);
 }
 
 V_INLINE bool has_minimum(ir_dtype dtype)
@@ -164,6 +173,12 @@ typedef book_quants quants;
 V_INLINE quants with_signs(__m256i q)
 {
     return (quants){_mm256_abs_epi8(q), q};
+}
+
+/* Weights as bytes with signs; is_signed is true. */
+V_INLINE __m256i signed_bytes(ir_dtype dtype, quants q)
+{
+    return book_is_opened(dtype) ? _mm256_sign_epi8(q.w, q.sign) : q.sign;
 }
 
 /* Most formats pack a block's weights as bits of bytes, in pieces whose bytes are all treated
@@ -227,12 +242,12 @@ V_INLINE __m256i bytes_from(ir_dtype dtype, const __m256i *piece, int i)
     switch (dtype) {
     case IR_IQ4_NL:
         return _mm256_xor_si256(look_up(codebook_iq4, bits_of(piece[0], 4 * i, 15, 0)),
-                                _mm256_set1_epi8(HAS_DOT ? -128 : 0));
+                                _mm256_set1_epi8(HAS_EXCESS ? -128 : 0));
     case IR_MXFP4:
         return _mm256_add_epi8(look_up(codebook_mxfp4, bits_of(piece[0], 4 * i, 15, 0)),
-                               _mm256_set1_epi8(HAS_DOT ? 16 : 0));
+                               _mm256_set1_epi8(HAS_EXCESS ? 16 : 0));
     case IR_Q8_0:
-        return HAS_DOT ? _mm256_xor_si256(piece[0], _mm256_set1_epi8(-128)) : piece[0];
+        return HAS_EXCESS ? _mm256_xor_si256(piece[0], _mm256_set1_epi8(-128)) : piece[0];
     case IR_Q2_K:
         return bits_of(piece[i / 4], i % 4 * 2, 3, 0);
     case IR_Q3_K:
@@ -270,7 +285,7 @@ V_INLINE __m256i fifth_bits(__m256i words, int j)
  * opened. */
 V_INLINE quants take_quants(ir_dtype dtype, const uint8_t *b, const opened_book *opened, int i)
 {
-    if (HAS_DOT && dtype == IR_IQ4_XS) {
+    if (HAS_EXCESS && dtype == IR_IQ4_XS) {
         __m256i w = _mm256_xor_si256(look_up(codebook_iq4, nibbles_at(b + 8 + 16 * i)),
                                      _mm256_set1_epi8(-128));
         return (quants){w, w};
@@ -290,7 +305,13 @@ V_INLINE quants take_direct(ir_dtype dtype, const uint8_t *b, const opened_book 
     if (!is_crossed(dtype))
         return take_quants(dtype, b, opened, i);
     __m256i w = look_up(codebook_iq4, bits_of(bytes_at(b + 8 + i / 2 * 32), i % 2 * 4, 15, 0));
-    return HAS_DOT ? (quants){_mm256_xor_si256(w, _mm256_set1_epi8(-128)), w} : with_signs(w);
+    return HAS_EXCESS ? (quants){_mm256_xor_si256(w, _mm256_set1_epi8(-128)), w} : with_signs(w);
+}
+
+/* Are the products of 64 weights added before they meet their small integer, not those of 32? */
+V_INLINE bool is_added_twice(ir_dtype dtype)
+{
+    return is_added_first(dtype) && is_crossed(dtype);
 }
 
 /* ---- small integers: of two blocks of 256 at once, each in a lane of 128 bits ---- */

@@ -1,9 +1,12 @@
 /* int8_kernels.h - the products of int8_fast.h in vectors of 256 bits.
  *
- * Included by one .c file for each instruction set.  INT8_DOT is defined where one instruction adds
- * four products of bytes to a lane: dot(acc, unsigned, signed); then INT8_DOT_PAIRS adds two
- * products of 16 bits.  Without it bytes are multiplied to pairs in 16 bits (maddubs), as many of
- * which are added as fit.  Two loops do the products: direct (int8_direct.h) for few tokens, panel
+ * Included by one .c file for each instruction set, which may define
+ *   INT8_DOT        one instruction that adds four products of bytes, w x, to each lane of 32 bits
+ *   INT8_DOT_PAIRS  one that adds two products of 16 bits
+ *   INT8_SIGNED     bytes of w have signs; not defined: they have none, and those of x do
+ *   INT8_PAIRS      with INT8_SIGNED, and without INT8_DOT: two products of bytes in 16 bits
+ * Without INT8_DOT bytes are multiplied to pairs (maddubs), as many of which are added in 16 bits
+ * as fit.  Two loops do the products: direct (int8_direct.h) for few tokens, panel
  * (int8_panel.h) for many.  int8_formats.h describes each format to both.
  */
 #ifndef CPU_INT8_KERNELS_H

@@ -34,11 +34,11 @@ V_INLINE void transpose_words(const __m256i from[8], __m256i to[8])
         to[j] = _mm256_castps_si256(columns[j]);
 }
 
-/* What is to be subtracted from a panel's weights.  With INT8_DOT, which multiplies bytes without a
- * sign, those with signs get an excess once, rather than x their signs for each token. */
+/* What is to be subtracted from a panel's weights.  Where INT8_DOT multiplies bytes without a sign,
+ * those with signs get an excess once, rather than x their signs for each token. */
 V_INLINE int panel_below(ir_dtype dtype)
 {
-    return HAS_DOT && is_signed(dtype) ? 128 : quants_below(dtype);
+    return HAS_EXCESS && is_signed(dtype) ? 128 : quants_below(dtype);
 }
 
 /* Do products of a panel need sums of x? */
@@ -52,8 +52,8 @@ V_INLINE __m256i panel_bytes(ir_dtype dtype, quants q)
 {
     if (!is_signed(dtype))
         return q.w;
-    __m256i w = _mm256_sign_epi8(q.w, q.sign);
-    return HAS_DOT ? _mm256_xor_si256(w, _mm256_set1_epi8(-128)) : w;
+    __m256i w = signed_bytes(dtype, q);
+    return HAS_EXCESS ? _mm256_xor_si256(w, _mm256_set1_epi8(-128)) : w;
 }
 
 /* 32 weights of each row of a block that has no pieces. */
@@ -205,6 +205,14 @@ V_INLINE __m256i four_of(const uint8_t *x)
     return _mm256_set1_epi32((int)word_at(x));
 }
 
+/* Products of a panel's bytes, two of them added. */
+V_INLINE __m256i panel_pairs(ir_dtype dtype, __m256i w, __m256i x)
+{
+    if (!BOTH_SIGNED && is_signed(dtype))
+        return INT8_PAIRS(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+    return INT8_PAIRS(w, x);
+}
+
 /* Add to each token's lanes the products of n vectors of weights with four elements of x each,
  * times `scale`: in 16 bits (without INT8_DOT), in 32 bits, or none (all ones). */
 V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, const uint8_t *const *x,
@@ -235,8 +243,7 @@ V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, cons
         const bool first = j % step == 0, last = (j + 1) % step == 0 || j + 1 == n;
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++) {
-            quants q = is_signed(dtype) ? with_signs(w[j]) : (quants){w[j], w[j]};
-            __m256i pairs = pairs_of(dtype, q, four_of(x[t] + k + 4 * j));
+            __m256i pairs = panel_pairs(dtype, w[j], four_of(x[t] + k + 4 * j));
             part[t] = in_order(first ? pairs : _mm256_add_epi16(part[t], pairs));
             sum[t] =
                 last ? in_order(_mm256_add_epi32(sum[t], _mm256_madd_epi16(part[t], by))) : sum[t];

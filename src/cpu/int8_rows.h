@@ -105,21 +105,26 @@ static void narrow(const float *x, int64_t k, int64_t block, void *to)
 
 /* ---- a block of x and one of weights ---- */
 
-/* x with the signs of the weights: it is never -128. */
+/* What is multiplied: weights with their signs; or without, and x with those signs: it is never
+ * -128. */
+V_INLINE __m256i w_for(ir_dtype dtype, quants q)
+{
+    return BOTH_SIGNED && is_signed(dtype) ? signed_bytes(dtype, q) : q.w;
+}
 V_INLINE __m256i x_for(ir_dtype dtype, quants q, __m256i x)
 {
-    return is_signed(dtype) ? _mm256_sign_epi8(x, q.sign) : x;
+    return !BOTH_SIGNED && is_signed(dtype) ? _mm256_sign_epi8(x, q.sign) : x;
 }
 
 V_INLINE __m256i pairs_of(ir_dtype dtype, quants q, __m256i x)
 {
-    return _mm256_maddubs_epi16(q.w, x_for(dtype, q, x));
+    return INT8_PAIRS(w_for(dtype, q), x_for(dtype, q, x));
 }
 
 /* acc plus four products of bytes in each lane; for INT8_DOT. */
 V_INLINE __m256i add_dot(ir_dtype dtype, __m256i acc, quants q, __m256i x)
 {
-    return INT8_DOT(acc, q.w, x_for(dtype, q, x));
+    return INT8_DOT(acc, w_for(dtype, q), x_for(dtype, q, x));
 }
 
 /* sum - below * of, lane by lane; below is 0 or a power of two. */

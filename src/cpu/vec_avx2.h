@@ -309,4 +309,12 @@ V_INLINE __m256d vd_quarter(vd x)
     return _mm256_add_pd(_mm256_add_pd(x.a, x.c), _mm256_add_pd(x.b, x.d));
 }
 
+/* Keeps the compiler from reordering a chain of sums: it would keep all that is to be added, which
+ * registers do not hold. */
+V_INLINE __m256i in_order(__m256i sum)
+{
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
 #endif

@@ -14,9 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
+#include "base/json.h"
 #include "cli/cli.h"
 
-enum { CHUNK_TOKENS = 64, DEFAULT_WINDOW = 512 };
+enum { CHUNK_TOKENS = 64, DEFAULT_WINDOW = 512, LEAST_WINDOW = 4 };
 
 static const cli_option options[] = {
     CLI_OPTION(cli_perplexity, model, "MODEL", CLI_OPERAND, .required = true,
@@ -24,7 +26,8 @@ static const cli_option options[] = {
     CLI_OPTION(cli_perplexity, file, "file", CLI_TEXT, .letter = 'f', .value = "FILE",
                .help = "the text; - for standard input"),
     CLI_OPTION(cli_perplexity, window, "window", CLI_COUNT, .letter = 'c', .value = "N",
-               .help = "tokens of a window (512)", .least = 4, .most = 1 << 20),
+               .help = "tokens of a window (512, or the models' context if that is less)",
+               .least = LEAST_WINDOW, .most = 1 << 20),
     CLI_OPTION(cli_perplexity, stride, "stride", CLI_COUNT, .value = "S",
                .help = "windows begin S tokens apart, the last S of each are scored", .least = 1,
                .most = 1 << 20),
@@ -50,6 +53,7 @@ typedef struct side {
 typedef struct measuring {
     const cli_command *command;
     mpk_context *cx;
+    arena *arena;
     const cli_perplexity *args;
     side model, base; /* base.engine NULL: no --kl */
     uint32_t vocab_size;
@@ -229,10 +233,39 @@ static void print_report(measuring *m)
 
 /* ---- opening ---- */
 
+/* A window is no longer than the context that a model was trained with. */
+static mpk_status fit_window(measuring *m, const char *model)
+{
+    const mpk_engine_options wanted = {
+        .size = sizeof wanted, .device = "cpu", .max_batch = 1, .step_tokens = 1};
+    const json_value *root;
+    char *json;
+    mpk_status status = mpk_inspect(m->cx, model, &wanted, 1, &json);
+    if (status != MPK_OK)
+        return status;
+    status = json_parse(m->cx, m->arena, str_from(json), &root);
+    if (status == MPK_OK) {
+        long long most = json_get(json_get(root, "model"), "trained_context")->integer;
+        m->window = most >= LEAST_WINDOW && most < (long long)m->window ? (size_t)most : m->window;
+    }
+    mpk_free(json);
+    return status;
+}
+
+static mpk_status choose_window(measuring *m)
+{
+    m->window = m->args->window ? m->args->window : DEFAULT_WINDOW;
+    if (m->args->window)
+        return MPK_OK;
+    mpk_status status = fit_window(m, m->args->model);
+    return status == MPK_OK && m->args->base ? fit_window(m, m->args->base) : status;
+}
+
 /* Without a stride the last window that is not full is left out. */
 static int plan_windows(measuring *m)
 {
-    m->window = m->args->window ? m->args->window : DEFAULT_WINDOW;
+    if (choose_window(m) != MPK_OK)
+        return cli_report(m->command, m->cx);
     m->step = m->args->stride ? m->args->stride : m->window;
     m->scored = m->args->stride ? m->step : m->window - m->window / 2 - 1;
     if (m->args->stride >= m->window)
@@ -339,7 +372,7 @@ static int with_arena(measuring *m, arena *a)
 int cli_measure_perplexity(const cli_command *command, const cli_perplexity *args)
 {
     arena a = {0};
-    measuring m = {.command = command, .cx = mpk_context_create(), .args = args};
+    measuring m = {.command = command, .cx = mpk_context_create(), .arena = &a, .args = args};
     int code = m.cx ? with_arena(&m, &a) : cli_fail(command, "out of memory");
     mpk_engine_close(m.model.engine);
     mpk_engine_close(m.base.engine);

@@ -157,6 +157,32 @@ static mpk_status push_numbers(arena *a, size_t n)
     return MPK_OK;
 }
 
+/* Keys that all have one hash_bytes have hashes of their own in a map: a second word takes back
+ * what the first one did. */
+static void map_keys_cannot_be_made_to_collide(void **state)
+{
+    (void)state;
+    enum { KEYS = 1000 };
+    arena a = {0};
+    map m = {0};
+    uint64_t value, seed = check_seed(), words[KEYS][2];
+    for (size_t i = 0; i < KEYS; i++) {
+        uint64_t h = 16 * UINT64_C(0x9e3779b97f4a7c15);
+        words[i][0] = rng_u64(seed, i);
+        h = (h ^ words[i][0]) * UINT64_C(0xff51afd7ed558ccd);
+        words[i][1] = h ^ (h >> 32);
+        assert_true(hash_bytes(words[i], 16, 0) == hash_bytes(words[0], 16, 0));
+        check_ok(&cx, map_put(&cx, &a, &m, (str){(const char *)words[i], 16}, i));
+    }
+    for (size_t i = 0; i < KEYS; i++)
+        assert_true(map_get(&m, (str){(const char *)words[i], 16}, &value) && value == i);
+    for (size_t i = 0; i < m.capacity; i++)
+        for (size_t k = 0; k < i; k++)
+            assert_true(!m.slots[i].key.at || !m.slots[k].key.at ||
+                        m.slots[i].hash != m.slots[k].hash);
+    arena_free(&a);
+}
+
 static void map_finds_what_was_put(void **state)
 {
     (void)state;
@@ -409,6 +435,7 @@ int main(void)
         cmocka_unit_test(characters_are_written),
         cmocka_unit_test(deadlines_carry),
         cmocka_unit_test(map_finds_what_was_put),
+        cmocka_unit_test(map_keys_cannot_be_made_to_collide),
         cmocka_unit_test(errors_keep_the_first_message),
         cmocka_unit_test(numbers_convert_exactly),
         cmocka_unit_test(random_numbers_have_their_moments),

@@ -132,6 +132,7 @@ static mpk_status check_recursion(compiler *c)
 
 /* ---- states ---- */
 
+/* *out stays right: states are never moved, only marked. */
 static mpk_status add_state(compiler *c, grammar_state s, uint32_t *out)
 {
     CHECK(c->cx, c->to->states.n < MOST_STATES, MPK_ELIMIT,
@@ -157,6 +158,7 @@ static mpk_status add_byte(compiler *c, const byte_set *set, uint32_t next, uint
     return add_state(c, (grammar_state){.kind = STATE_BYTE, .a = (uint32_t)number, .b = next}, out);
 }
 
+/* low to high, both in it. */
 static void set_bytes(byte_set *set, uint8_t low, uint8_t high)
 {
     for (uint32_t b = low; b <= high; b++)
@@ -367,7 +369,7 @@ static mpk_status emit_rules(compiler *c)
 
 /* ---- dead ends ---- */
 
-/* Can a text come to the end of the rule from here, as far as is known? */
+/* From what is known so far; called until nothing changes, it only turns from false to true. */
 static bool leads_on(const grammar_state *s, const bool *good)
 {
     switch (s->kind) {

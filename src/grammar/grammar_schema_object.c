@@ -14,6 +14,9 @@ typedef struct member {
     bool required;
 } member;
 
+/* One object of a schema while its rules are made.  The rule of member i after `before` members is
+ * rules[i * (counted + 1) + before]; `before` above counted is counted, since no further number
+ * makes a difference. */
 typedef struct object_rules {
     VEC(member) members;
     const node *other;          /* a member of another name; NULL: there is none */
@@ -22,6 +25,7 @@ typedef struct object_rules {
     uint32_t *rules;            /* [members + 1][counted + 1]*/
 } object_rules;
 
+/* A part that no text matches; automaton_make leaves it out again. */
 static mpk_status never(schema_reader *r, const node **out)
 {
     node *n;
@@ -32,11 +36,13 @@ static mpk_status never(schema_reader *r, const node **out)
 
 /* ---- what the schema says ---- */
 
+/* The schema that nothing fits; NULL, no schema, fits everything. */
 static bool is_false(const json_value *v)
 {
     return v && v->kind == JSON_KIND_BOOL && !v->boolean;
 }
 
+/* A blank after the colon, as models write it; what a blank may be, the reader's options say. */
 static mpk_status make_pair(schema_reader *r, const node *name, const node *value, const node **out)
 {
     const node *colon, *blank;
@@ -67,6 +73,7 @@ static mpk_status add_member(schema_reader *r, const place *at, str name, const 
     return MPK_OK;
 }
 
+/* NULL: no such name.  The address holds until the next member is added. */
 static member *find_member(object_rules *o, const map *names, str name)
 {
     uint64_t index;

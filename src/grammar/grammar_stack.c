@@ -11,6 +11,7 @@
 
 /* ---- tables of pairs ---- */
 
+/* Keys are small numbers, so their bits are spread before the low ones are taken. */
 static uint64_t mix(uint64_t x)
 {
     x = (x ^ x >> 31) * 0x9e3779b97f4a7c15ull;
@@ -82,6 +83,8 @@ static mpk_status look_up(mpk_context *cx, store *s, char kind, bool flag, const
     return MPK_OK;
 }
 
+/* By state, then by count: equal sets get equal lists, and drop_covered finds counts side by
+ * side. */
 static int compare_entries(const void *a, const void *b)
 {
     const stack_entry *x = a, *y = b;

@@ -448,6 +448,29 @@ static void test_refusals(void **state)
     tear_down(&b);
 }
 
+/* A tensor on a peer that the program does not have, though no operator reads it. */
+static void test_unknown_peers(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    arena a = {0};
+    ir_graph *g;
+    tg_program compiled = {0};
+    program_image image;
+    const uint32_t n_tokens = 4, peer = 1 + (uint32_t)(seed % (IR_MAX_PEERS - 1));
+    const pass_options o = {.n_workers = 2, .page_bytes = 16384, .pages_per_worker = 64};
+    char source[256];
+    snprintf(source, sizeof source,
+             "peer %u\ninput %%lost : f32[4, 8]\npeer 0\ninput %%x : f32[4, 8]\n"
+             "%%y = silu(%%x)\noutput %%y\n",
+             peer);
+    check_ok(&cx, ir_parse(&cx, &a, str_from(source), &g));
+    check_ok(&cx, pass_compile(&cx, &a, &o, 1, &g, &n_tokens, &compiled));
+    check_fails(&cx, MPK_EVERIFY, "tensor lost lies on peer",
+                image_make(&cx, &a, &compiled, &image));
+    arena_free(&a);
+}
+
 /* Each call of the driver fails once. */
 static void test_every_failure(void **state)
 {
@@ -544,9 +567,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_programs), cmocka_unit_test(test_requests),
         cmocka_unit_test(test_memory),          cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_every_failure),
-        cmocka_unit_test(test_a_stall),         cmocka_unit_test(test_a_lost_gpu),
-        cmocka_unit_test(test_one_gpu),
+        cmocka_unit_test(test_unknown_peers),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_every_failure),   cmocka_unit_test(test_a_stall),
+        cmocka_unit_test(test_a_lost_gpu),      cmocka_unit_test(test_one_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

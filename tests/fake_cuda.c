@@ -176,6 +176,7 @@ ENTRY cuDevicePrimaryCtxRetain(gpu **context, int index)
 {
     ENTER("cuDevicePrimaryCtxRetain");
     fake_count(CONTEXT, 1);
+    __atomic_add_fetch(&fake.devices[index].retained, 1, __ATOMIC_ACQ_REL);
     *context = &fake.devices[index];
     return 0;
 }
@@ -183,8 +184,8 @@ ENTRY cuDevicePrimaryCtxRetain(gpu **context, int index)
 ENTRY cuDevicePrimaryCtxRelease_v2(int device);
 ENTRY cuDevicePrimaryCtxRelease_v2(int device)
 {
-    (void)device;
     fake_count(CONTEXT, -1);
+    __atomic_sub_fetch(&fake.devices[device].retained, 1, __ATOMIC_ACQ_REL);
     return fake_enter("cuDevicePrimaryCtxRelease");
 }
 
@@ -243,6 +244,8 @@ ENTRY cuMemFree_v2(uint64_t at);
 ENTRY cuMemFree_v2(uint64_t at)
 {
     int code = fake_enter("cuMemFree");
+    if (fake_usable())
+        return fake_usable();
     if (!fake_remove_range(MEMORY, at))
         return INVALID;
     free((void *)(uintptr_t)at);
@@ -274,6 +277,8 @@ ENTRY cuMemFreeHost(void *at);
 ENTRY cuMemFreeHost(void *at)
 {
     int code = fake_enter("cuMemFreeHost");
+    if (fake_usable())
+        return fake_usable();
     if (!fake_remove_range(PINNED, (uintptr_t)at))
         return INVALID;
     free(at);

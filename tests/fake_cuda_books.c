@@ -12,6 +12,13 @@ static const char *const kind_names[N_KINDS] = {"context",     "memory",     "pi
 fake_books fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
 _Thread_local gpu *fake_current;
 
+int fake_usable(void)
+{
+    if (!fake_current)
+        return NO_CONTEXT;
+    return __atomic_load_n(&fake_current->retained, __ATOMIC_ACQUIRE) ? 0 : CONTEXT_DESTROYED;
+}
+
 int fake_here(void)
 {
     return fake_current ? (int)(fake_current - fake.devices) : 0;

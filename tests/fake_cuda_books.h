@@ -26,6 +26,7 @@ enum {
     NOT_FOUND = 500,
     BAD_ADDRESS = 700,
     PEER_ALREADY = 704,
+    CONTEXT_DESTROYED = 709,
     TOO_LARGE = 720
 };
 
@@ -80,6 +81,7 @@ enum { MAX_ENTRIES = 96, MAX_DEVICES = 16 };
 
 /* A device is its own context; the thread's current one is fake_current. */
 typedef struct gpu {
+    int retained; /* 0: its context is destroyed, or was never made */
     bool reaches[MAX_DEVICES];
     uint64_t used_bytes;
 } gpu;
@@ -109,12 +111,16 @@ extern _Thread_local gpu *fake_current;
         if (code_)                     \
             return code_;              \
     } while (0)
-#define ENTER_CURRENT(entry)   \
-    do {                       \
-        ENTER(entry);          \
-        if (!fake_current)     \
-            return NO_CONTEXT; \
+#define ENTER_CURRENT(entry)           \
+    do {                               \
+        ENTER(entry);                  \
+        const int no_ = fake_usable(); \
+        if (no_)                       \
+            return no_;                \
     } while (0)
+
+/* 0, or the error of a thread that has no context or one that was destroyed. */
+int fake_usable(void);
 
 /* The device of the thread; the first where none is current. */
 int fake_here(void);

@@ -37,6 +37,7 @@ typedef struct cuda_slots {
     uint64_t *addresses; /* [1 + n] as on the GPU, or about to be: rt_call.addresses */
     cuda_address at;     /* there */
     uint32_t *weights;   /* [n] weight that lies in a slot, or IR_NONE */
+    bool is_sent;        /* the GPU has these addresses; false after a copy that failed */
 } cuda_slots;
 
 /* ---- weights ---- */
@@ -325,7 +326,7 @@ static mpk_status send_addresses(mpk_context *cx, cuda_machine *m, cuda_slots *s
                                  void *const *data)
 {
     uint64_t *held = slots->addresses;
-    if (held[0] && memcmp(held + 1, data, slots->n * sizeof *held) == 0)
+    if (slots->is_sent && memcmp(held + 1, data, slots->n * sizeof *held) == 0)
         return MPK_OK;
     for (uint32_t i = 0; i < slots->n; i++) {
         uint32_t weight = slots->weights[i];
@@ -336,7 +337,10 @@ static mpk_status send_addresses(mpk_context *cx, cuda_machine *m, cuda_slots *s
         }
     }
     held[0]++;
-    return cuda_upload_on(cx, m->gpu, s, slots->at, held, (slots->n + 1) * sizeof *held);
+    slots->is_sent = false;
+    TRY(cuda_upload_on(cx, m->gpu, s, slots->at, held, (slots->n + 1) * sizeof *held));
+    slots->is_sent = true;
+    return MPK_OK;
 }
 
 /* Everything is put on the stream in this order: after the runs before, addresses, packing, the

@@ -481,10 +481,10 @@ static void stop(machine *base)
 {
     cuda_machine *m = cuda_of(base);
     mpk_context cx = {0};
-    bool ended = true;
-    cuda_baseline_stop(m);
     cuda_context before = m->gpu ? cuda_driver_current(m->driver) : NULL;
-    if (m->gpu && cuda_gpu_use(&cx, m->gpu) == MPK_OK && m->has_lock)
+    bool ended = true, is_usable = m->gpu && cuda_gpu_use(&cx, m->gpu) == MPK_OK;
+    cuda_baseline_stop(m);
+    if (is_usable && m->has_lock)
         ended = cuda_end_kernels(m);
     if (m->has_books)
         machine_end(base);
@@ -497,8 +497,10 @@ static void stop(machine *base)
             leave_gpu(m->peers[i], ended);
             free_machine(m->peers[i], ended);
         }
-    if (m->gpu && ended)
+    if (m->gpu && ended) {
+        cuda_gpu_use(&cx, m->gpu); /* the last peer's context is gone with its GPU */
         release_memory(m);
+    }
     if (m->gpu)
         cuda_gpu_leave(m->gpu, before);
     if (ended)

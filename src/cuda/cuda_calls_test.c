@@ -220,6 +220,27 @@ static void test_wrong_calls(void **state)
     tear_down(c.b);
 }
 
+/* Addresses that did not reach the GPU are sent again, though the caller gives the same ones. */
+static void test_addresses_that_failed(void **state)
+{
+    (void)state;
+    call_bed c = {0};
+    machine_slots *slots;
+    char words[128];
+    uint64_t data[2][SLOTS] = {{0x10000, 0x20000, 0x30000, 0x40000, 0x50000},
+                               {0x11000, 0x20000, 0x30000, 0x40000, 0x52000}};
+    set_up_calls(&c, &slots);
+    check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data[0]));
+    snprintf(words, sizeof words, "%s,fail:cuMemcpyHtoDAsync:%u", settings,
+             c.b->fake->calls("cuMemcpyHtoDAsync") + 1);
+    setenv("MPK_FAKE_CUDA", words, 1);
+    check_fails(&c.b->cx, MPK_EDEVICE, "copy", call_with(&c, NULL, slots, NULL, data[1]));
+    setenv("MPK_FAKE_CUDA", settings, 1);
+    check_ok(&c.b->cx, call_with(&c, NULL, slots, NULL, data[1])); /* check_called compares them */
+    assert_int_equal(c.runs, 2);
+    tear_down(c.b);
+}
+
 int main(void)
 {
     seed = check_seed();
@@ -227,6 +248,7 @@ int main(void)
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_order_of_calls),
         cmocka_unit_test(test_wrong_calls),
+        cmocka_unit_test(test_addresses_that_failed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -287,6 +287,12 @@ cuda_context cuda_driver_current(const cuda_driver *d)
     return d->cuCtxGetCurrent(&now) == CUDA_SUCCESS ? now : NULL;
 }
 
+void cuda_driver_set_current(const cuda_driver *d, cuda_context context)
+{
+    d->cuCtxSetCurrent(context);
+}
+
+/* Current already is the common case in calls: then only the question is asked. */
 mpk_status cuda_gpu_enter(mpk_context *cx, cuda_gpu *g, cuda_context *before)
 {
     cuda_context now = cuda_driver_current(g->d);
@@ -298,7 +304,7 @@ mpk_status cuda_gpu_enter(mpk_context *cx, cuda_gpu *g, cuda_context *before)
 
 void cuda_gpu_leave(cuda_gpu *g, cuda_context before)
 {
-    if (before && before != g->context)
+    if (before && cuda_driver_current(g->d) != before)
         g->d->cuCtxSetCurrent(before);
 }
 

@@ -80,6 +80,9 @@ mpk_status cuda_gpu_enter(mpk_context *cx, cuda_gpu *g, cuda_context *before);
 void cuda_gpu_leave(cuda_gpu *g, cuda_context before);
 /* What is current on the calling thread. */
 cuda_context cuda_driver_current(const cuda_driver *d);
+/* Make it so again; NULL: none is.  Before a GPU is closed that was current only for a look: a
+ * context that nobody holds any more must not stay current on a thread. */
+void cuda_driver_set_current(const cuda_driver *d, cuda_context context);
 /* Wait until everything that was started on it has ended.  Never returns while a persistent kernel
  * runs. */
 mpk_status cuda_gpu_wait(mpk_context *cx, cuda_gpu *g);

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "cuda/driver.h"
+#include "cuda/cuda.h"
 #include "fake_cuda.h"
 
 static const char ptx[] = ".version 8.0 .visible .entry kernel() .global variable";
@@ -314,12 +314,44 @@ static void threads_make_it_current(void **state)
     cuda_driver_close(d);
 }
 
+/* Who looks at a GPU, or holds it for a while, leaves the thread's own one current, or none. */
+static void looking_changes_no_context(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    cuda_driver *d;
+    cuda_gpu *own;
+    cuda_device_facts facts;
+    cuda_held *held;
+    start("gpus:2");
+    check_ok(&cx, cuda_driver_open(&cx, &d));
+    check_ok(&cx, cuda_gpu_open(&cx, d, 0, &own));
+    for (int has_one = 1; has_one >= 0; has_one--) {
+        if (!has_one)
+            cuda_driver_set_current(d, NULL);
+        const cuda_context before = cuda_driver_current(d);
+        assert_int_equal(before != NULL, has_one);
+        check_ok(&cx, cuda_probe(&cx, 1, &facts));
+        assert_ptr_equal(cuda_driver_current(d), before);
+        check_ok(&cx, cuda_hold(&cx, 0, &held));
+        check_ok(&cx, cuda_probe(&cx, 1, &facts));
+        cuda_let_go(held);
+        assert_ptr_equal(cuda_driver_current(d), before);
+    }
+    cuda_gpu_close(own);
+    cuda_driver_close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_works),        cmocka_unit_test(every_failure_is_a_status),
-        cmocka_unit_test(statuses_say_what_to_do), cmocka_unit_test(drivers_that_are_none),
-        cmocka_unit_test(wrong_arguments),         cmocka_unit_test(threads_make_it_current),
+        cmocka_unit_test(everything_works),
+        cmocka_unit_test(every_failure_is_a_status),
+        cmocka_unit_test(statuses_say_what_to_do),
+        cmocka_unit_test(drivers_that_are_none),
+        cmocka_unit_test(wrong_arguments),
+        cmocka_unit_test(threads_make_it_current),
+        cmocka_unit_test(looking_changes_no_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

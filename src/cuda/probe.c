@@ -10,8 +10,10 @@ static mpk_status look_at_memory(mpk_context *cx, cuda_driver *d, cuda_device_fa
 {
     cuda_gpu *g;
     uint64_t total;
+    const cuda_context before = cuda_driver_current(d);
     TRY(cuda_gpu_open(cx, d, out->index, &g));
     mpk_status status = cuda_memory_available(cx, g, &out->free_bytes, &total);
+    cuda_driver_set_current(d, before);
     cuda_gpu_close(g);
     return status;
 }
@@ -74,7 +76,7 @@ void cuda_let_go(cuda_held *h)
     if (!h)
         return;
     if (h->gpu)
-        cuda_gpu_leave(h->gpu, h->before);
+        cuda_driver_set_current(h->driver, h->before);
     cuda_gpu_close(h->gpu);
     cuda_driver_close(h->driver);
     free(h);

@@ -190,9 +190,25 @@ static mpk_status add_graph(mpk_context *cx, arena *a, writer *w, const tg_compi
     return add_lists(cx, a, w, c, n_workers);
 }
 
+/* A target keeps a machine for each of n peers, and finds it by the peer of a tensor or an
+ * operator: also of one that nothing reads. */
+static mpk_status check_peer_numbers(mpk_context *cx, const ir_graph *ir, uint32_t n)
+{
+    CHECK(cx, ir_count_peers(ir) <= n, MPK_EVERIFY,
+          "the program's operators run on %u peers, it was compiled for %u", ir_count_peers(ir), n);
+    for (size_t i = 0; i < ir->tensors.n; i++) {
+        const ir_tensor *t = &ir->tensors.at[i];
+        CHECK(cx, t->peer == IR_EVERYWHERE || t->peer < n, MPK_EVERIFY,
+              "tensor %.*s lies on peer %u, the program was compiled for %u", STR_ARG(t->name),
+              t->peer, n);
+    }
+    return MPK_OK;
+}
+
 /* Refuse what a descriptor cannot number, and graphs that are not ready to run. */
 static mpk_status check_graph(mpk_context *cx, const tg_program *p, const tg_compiled *c)
 {
+    TRY(check_peer_numbers(cx, c->ir, p->n_peers ? p->n_peers : 1));
     CHECK(cx, c->tg->level == TG_LINEAR, MPK_EVERIFY,
           "a task graph for %u tokens is not linear: it cannot be laid out", c->n_tokens);
     for (size_t i = 0; i < c->ir->tensors.n; i++)
@@ -618,6 +634,7 @@ static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, prog
     TRY(check_ranges(cx, h, g, index));
     TRY(ir_parse(cx, a, (str){texts + g->text, g->text_bytes}, &ir));
     image->ir[index] = ir;
+    TRY(check_peer_numbers(cx, ir, h->n_peers));
     TRY(read_places(cx, a, h, g, image, index));
     TRY(read_tasks(cx, a, h, g, ir, &tg));
     CHECK(cx, g->n_tokens <= RT_MAX_TOKENS && g->n_rows <= RT_MAX_ROWS, MPK_EFORMAT,

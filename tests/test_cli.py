@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -219,6 +220,42 @@ def test_full_disk(model, tmp_path):
     fails("batch", model, requests, "-o", "/dev/full", code=1, needle="/dev/full.*No space left")
     fails("batch", model, requests, "-o", tmp_path / "no" / "file", code=1, needle="No such file")
     fails("compile", model, "-o", tmp_path / "no" / "file", code=1, needle="No such file")
+
+
+def test_what_is_read_is_not_written_over(model, tmp_path):
+    """Not by another name of it either; the file stays as it was."""
+    own = tmp_path / "own"
+    shutil.copytree(model, own)
+    weights = own / "model.safetensors"
+    requests, link = tmp_path / "requests.jsonl", tmp_path / "link"
+    requests.write_text('{"prompt": "in", "max_tokens": 2}\n')
+    link.symlink_to(requests)
+    for out in (requests, link):
+        fails("batch", own, requests, "-o", out, code=2, needle="is the file of requests")
+    assert requests.read_text().startswith('{"prompt"')
+    fails("compile", own, "-o", weights, code=1, needle="is a file of the model that is read")
+    assert weights.read_bytes() == (model / "model.safetensors").read_bytes()
+    fails("quantize", own, "-o", tmp_path / "q", "--type", "q8_0", "--calibrate", "-", "--report", "-", code=2,
+          needle="cannot both read standard input")
+
+
+def test_a_prompt_that_is_given_twice(model):
+    line = b'{"tokens": [1], "tokens": [2], "max_tokens": 1}\n'
+    assert "given twice" in json.loads(support.mpk("batch", model, "-", "-q", stdin=line)[0])["error"]
+
+
+def test_a_quiet_score_shows_no_progress(model):
+    shown = {}
+    for quiet in ([], ["-q"]):
+        user, own = os.openpty()
+        r = subprocess.run([support.MPK, "score", str(model), "-p", "in the", *quiet], stderr=own,
+                           stdout=subprocess.PIPE, timeout=60)
+        assert r.returncode == 0
+        os.write(own, b"end\n")
+        shown[bool(quiet)] = os.read(user, 1 << 16)
+        os.close(user)
+        os.close(own)
+    assert b"scored" in shown[False] and b"scored" not in shown[True]
 
 
 def test_closed_pipe(model):

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/json.h"
@@ -123,6 +124,8 @@ static bool read_tokens(const json_value *value, line_request *r, char *error)
 {
     if (value->kind != JSON_KIND_LIST)
         REFUSE(error, "tokens is not a list");
+    if (r->tokens)
+        REFUSE(error, "tokens is given twice");
     r->n_tokens = value->n;
     r->tokens = calloc(r->n_tokens + 1, sizeof *r->tokens);
     if (!r->tokens)
@@ -701,6 +704,23 @@ static int open_engine(batch *b, batch_arguments *args)
     return code;
 }
 
+/* Opening the output would empty it: it must not be the file that is read. */
+static bool is_input(const batch *b, const char *path)
+{
+    struct stat in, out;
+    return fstat(b->in, &in) == 0 && S_ISREG(in.st_mode) && stat(path, &out) == 0 &&
+           in.st_dev == out.st_dev && in.st_ino == out.st_ino;
+}
+
+/* NULL: standard output. */
+static int open_output(batch *b, const char *path)
+{
+    if (path && is_input(b, path))
+        return cli_misuse(b->command, "%s is the file of requests: write to another", path);
+    b->out = path ? fopen(path, "wb") : stdout;
+    return b->out ? CLI_DONE : cli_fail(b->command, "cannot write %s: %s", path, strerror(errno));
+}
+
 /* The output is opened after the input, and before the model is loaded: a wrong name shall be told
  * at once. */
 static int open_files(batch *b, batch_arguments *args)
@@ -709,11 +729,8 @@ static int open_files(batch *b, batch_arguments *args)
     b->in = from_standard ? STDIN_FILENO : open(args->requests, O_RDONLY | O_CLOEXEC);
     if (b->in < 0)
         return cli_fail(b->command, "cannot open %s: %s", args->requests, strerror(errno));
-    int code = CLI_DONE;
-    b->out = args->out ? fopen(args->out, "wb") : stdout;
-    if (!b->out)
-        code = cli_fail(b->command, "cannot write %s: %s", args->out, strerror(errno));
-    else
+    int code = open_output(b, args->out);
+    if (code == CLI_DONE)
         code = open_engine(b, args);
     if (!from_standard)
         close(b->in);

@@ -112,6 +112,9 @@ static int run(const cli_command *command, void *arguments)
     quantize_arguments *args = arguments;
     if (!args->output || !args->type)
         return cli_misuse(command, "give -o FILE and --type TYPE, such as q4_k_m");
+    if (args->calibrate && args->report && !strcmp(args->calibrate, "-") &&
+        !strcmp(args->report, "-"))
+        return cli_misuse(command, "--calibrate and --report cannot both read standard input");
     arena a = {0};
     mpk_context *cx = mpk_context_create();
     int code = cx ? quantize(command, cx, &a, args) : cli_fail(command, "out of memory");

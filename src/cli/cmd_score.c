@@ -30,6 +30,7 @@ typedef struct scoring {
     uint32_t vocab_size;
     FILE *npy; /* NULL: not wanted */
     const char *npy_path;
+    bool quiet;
     double log_likelihood;
 } scoring;
 
@@ -92,7 +93,8 @@ static int score_chunks(scoring *s, mpk_sequence *sequence, float *logits)
         for (size_t i = 0; i < n && first + i + 1 < s->n; i++)
             s->log_likelihood +=
                 log_probability(logits + i * s->vocab_size, s->vocab_size, s->ids[first + i + 1]);
-        cli_progress("scored %zu of %zu tokens", first + n, s->n);
+        if (!s->quiet)
+            cli_progress("scored %zu of %zu tokens", first + n, s->n);
     }
     cli_progress("%s", "");
     return CLI_DONE;
@@ -230,7 +232,10 @@ static int run(const cli_command *command, void *arguments)
 {
     score_arguments *args = arguments;
     arena a = {0};
-    scoring s = {.command = command, .cx = mpk_context_create(), .npy_path = args->logits};
+    scoring s = {.command = command,
+                 .cx = mpk_context_create(),
+                 .npy_path = args->logits,
+                 .quiet = args->engine.quiet};
     int code = s.cx ? with_arena(&s, &a, args) : cli_fail(command, "out of memory");
     mpk_engine_close(s.engine);
     mpk_context_free(s.cx);

@@ -606,6 +606,38 @@ static void test_rows_of_rules(void **state)
     }
 }
 
+/* A graph that is no language model may call an input by one of the names: it has no slots, and
+ * takes no requests. */
+static void test_names_alone(void **state)
+{
+    (void)state;
+    static const char source[] = "input %history : i32[60]\ninput %x : f32[4, 8]\n"
+                                 "%y = silu(%x)\n%z = copy(%history)\noutput %y\noutput %z\n";
+    const pass_options o = {.n_workers = 2, .page_bytes = 16384, .pages_per_worker = 64};
+    const uint32_t n_tokens = 4;
+    mpk_context cx = {0};
+    arena a = {0};
+    ir_graph *g;
+    tg_program compiled;
+    program_image image;
+    rt_serving s;
+    check_ok(&cx, ir_parse(&cx, &a, str_from(source), &g));
+    check_ok(&cx, pass_compile(&cx, &a, &o, 1, &g, &n_tokens, &compiled));
+    check_ok(&cx, image_make(&cx, &a, &compiled, &image));
+    host_find_serving(&image, &s);
+    assert_int_equal(s.ready, 0);
+    arena_free(&a);
+}
+
+/* Tables for more pages than a power of two in 32 bits can count end at that power. */
+static void test_most_pages(void **state)
+{
+    (void)state;
+    rt_serving s = {.n_pages = 3u << 29};
+    host_plan_pages(&s, false, false);
+    assert_int_equal(s.bucket_mask, INT32_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -613,6 +645,7 @@ int main(void)
         cmocka_unit_test(test_priorities),    cmocka_unit_test(test_lent_logits),
         cmocka_unit_test(test_lent_logprobs), cmocka_unit_test(test_waking_and_failing),
         cmocka_unit_test(test_rows_of_rules), cmocka_unit_test(test_places_of_graphs),
+        cmocka_unit_test(test_names_alone),   cmocka_unit_test(test_most_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

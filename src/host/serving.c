@@ -79,7 +79,7 @@ static void find_sizes(const program_image *image, rt_serving *s)
         s->page_tokens = (rt_u32)dim_of(ir, "k_cache.0", 2);
     }
     s->n_free = s->n_pages;
-    if (s->history != RT_NOWHERE)
+    if (s->history != RT_NOWHERE && s->n_slots) /* a graph of another kind may use the name */
         s->history_tokens = (rt_u32)(dim_of(ir, "history", 0) / s->n_slots);
     if (s->asks != RT_NOWHERE) {
         s->rule_words = (rt_u32)dim_of(ir, "rules", 1);
@@ -132,7 +132,7 @@ mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t
 static uint32_t power_of_two(uint64_t n)
 {
     uint32_t p = 1;
-    while (p < n)
+    while (p < n && p <= UINT32_MAX / 2)
         p *= 2;
     return p;
 }

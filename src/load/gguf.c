@@ -529,6 +529,20 @@ mpk_status gguf_read_values(mpk_context *cx, arena *a, const unsigned char *byte
     return read_values(&r, a, &n_tensors, out);
 }
 
+/* A model may be cut into files NAME-00001-of-00003.gguf, each with a part of the tensors.  One of
+ * them alone would be reported as a model without most of its weights. */
+static mpk_status refuse_part(mpk_context *cx, const gguf *f)
+{
+    uint32_t n = 1, index = 0;
+    TRY(gguf_get_u32(cx, f, "split.count", &n));
+    TRY(gguf_get_u32(cx, f, "split.no", &index));
+    CHECK(cx, n <= 1, MPK_EUNSUPPORTED,
+          "this is part %llu of %u of a model: join the parts into one file first, for instance "
+          "with llama-gguf-split --merge",
+          (unsigned long long)index + 1, n);
+    return MPK_OK;
+}
+
 /* The mapping must outlive the model, whose tensors point into it. */
 mpk_status load_gguf_bytes(mpk_context *cx, const unsigned char *bytes, size_t n, load_model *m)
 {
@@ -536,6 +550,7 @@ mpk_status load_gguf_bytes(mpk_context *cx, const unsigned char *bytes, size_t n
     gguf f = {0};
     uint64_t n_tensors = 0;
     TRY(read_values(&r, &m->arena, &n_tensors, &f));
+    TRY(refuse_part(cx, &f));
     TRY(read_tensors(&r, &f, n_tensors, m));
     return fill_model(cx, &f, m);
 }

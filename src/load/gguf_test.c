@@ -380,6 +380,7 @@ static void test_config_faults(void **state)
                         2, 1);
     expect_config_fault(MPK_EFORMAT, "ends at byte", "llama.rope.scaling.type", GGUF_STRING,
                         1 << 20, 8);
+    expect_config_fault(MPK_EUNSUPPORTED, "part 1 of 3 of a model", "split.count", GGUF_U16, 3, 2);
     expect_config_fault(MPK_EFORMAT, "norm epsilon is", "llama.attention.layer_norm_rms_epsilon",
                         GGUF_F32, 0x7fc00000, 4);
 }

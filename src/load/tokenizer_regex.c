@@ -260,6 +260,7 @@ static mpk_status translate_class(translator *t)
 {
     emit(t, "[");
     t->at++;
+    const size_t begin = t->out.n;
     if (looking_at(t, "^")) {
         emit(t, "^");
         t->at++;
@@ -275,8 +276,7 @@ static mpk_status translate_class(translator *t)
         if (looking_at(t, "\\")) {
             TRY(translate_escape(t, true));
             range = false;
-        } else if (looking_at(t, "-") && !looking_at(t, "-]") && t->out.at[t->out.n - 1] != '[' &&
-                   !range) {
+        } else if (looking_at(t, "-") && !looking_at(t, "-]") && t->out.n > begin && !range) {
             emit(t, "-");
             t->at++;
             range = true;

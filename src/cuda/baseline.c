@@ -24,8 +24,11 @@
 #include "base/thread.h"
 #include "cuda/cuda_machine.h"
 
+/* A pause after the steps that were ready: more work comes from the host, or room in a ring. */
 enum { BUSY_NS = 50000 };
 
+/* In the machine's arena.  `lock` is held while a graph is launched and waited for, and guards
+ * next, n_steps and *control. */
 typedef struct cuda_baseline {
     /* [n_graphs + 1]: operators, step task, copy; the last one without operators */
     cuda_graph *steps;
@@ -43,7 +46,8 @@ typedef struct cuda_baseline {
 
 /* ---- recording ---- */
 
-/* early: with programmatic dependent launch. */
+/* Put a kernel of one operator on the stream, or with op == n_ops the step task.  early: with
+ * programmatic dependent launch. */
 static mpk_status launch_kernel(mpk_context *cx, cuda_machine *m, uint32_t regime, uint64_t op,
                                 uint32_t n_blocks, bool early)
 {
@@ -74,6 +78,7 @@ static mpk_status launch_ops(mpk_context *cx, cuda_machine *m, uint32_t graph, b
     return MPK_OK;
 }
 
+/* The step task takes one block; what it decided is then copied to the host. */
 static mpk_status launch_step(mpk_context *cx, cuda_machine *m, bool early)
 {
     TRY(launch_kernel(cx, m, GEN_STREAMS, m->layout.n_ops, 1, early));
@@ -81,7 +86,8 @@ static mpk_status launch_step(mpk_context *cx, cuda_machine *m, bool early)
                             m->table_block + m->layout.control, sizeof(rt_control));
 }
 
-/* graph n_graphs: no operators. */
+/* Record a graph of the program, with or without the step task after it; graph n_graphs: no
+ * operators. On failure *out may be set all the same, and cuda_baseline_stop releases it. */
 static mpk_status record(mpk_context *cx, cuda_machine *m, uint32_t graph, bool with_step,
                          cuda_graph *out)
 {
@@ -96,6 +102,8 @@ static mpk_status record(mpk_context *cx, cuda_machine *m, uint32_t graph, bool 
 
 /* ---- steps ---- */
 
+/* Look again and again until everything on the stream has ended: the next graph is launched with
+ * the least delay. */
 static mpk_status finish(mpk_context *cx, cuda_machine *m)
 {
     bool done = false;
@@ -118,6 +126,7 @@ static mpk_status run_step(mpk_context *cx, cuda_machine *m, bool *busy)
     return MPK_OK;
 }
 
+/* As cuda_note_lost, for the thread that serves. */
 static void note_failure(cuda_machine *m, mpk_status status, const mpk_context *cx)
 {
     pthread_mutex_lock(&m->lock);
@@ -129,7 +138,9 @@ static void note_failure(cuda_machine *m, mpk_status status, const mpk_context *
     pthread_mutex_unlock(&m->lock);
 }
 
-/* While requests are under way: step after step. */
+/* The thread: while requests are under way, step after step; otherwise it sleeps on the bell.  The
+ * bell is read before the books are looked at, so a request that comes in between wakes it at
+ * once. */
 static void *serve(void *argument)
 {
     cuda_machine *m = argument;

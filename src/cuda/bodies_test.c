@@ -14,6 +14,9 @@
 
 static mpk_context cx;
 
+/* A case of an operator as one more graph, unless it is a view, has no body, or (only_fast) only
+ * the generic one.  All tasks count as JIT, so that the code for both ways of launching is
+ * there. */
 static mpk_status add_graph(arena *a, const gen_arch *arch, const char *graph, bool only_fast,
                             gen_graph *out, uint32_t *n)
 {
@@ -130,6 +133,7 @@ static void test_all_bodies(void **state)
     cuda_nvrtc_close(nvrtc);
 }
 
+/* The loader compiles for every architecture, without spills, and has the two kernels by name. */
 static void test_loader(void **state)
 {
     (void)state;

@@ -4,6 +4,7 @@
  */
 #include "cuda/cuda_machine.h"
 
+/* Numbers of CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion. */
 enum {
     MAP_F64 = 8,
     MAP_BF16 = 9,
@@ -12,6 +13,8 @@ enum {
     MAP_PROMOTE_256 = 3, /* what is fetched into L2 at a time */
 };
 
+/* map, data type, rank, address, sizes, strides in bytes of all axes but the first, box, steps
+ * between elements, interleave, swizzle, promotion, what is read outside (0: zeros). */
 typedef int encode_tiled(void *, int, unsigned, cuda_address, const uint64_t *, const uint64_t *,
                          const uint32_t *, const uint32_t *, int, int, int, int);
 

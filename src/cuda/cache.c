@@ -1,12 +1,17 @@
 /* cache.c - a folder of compiled kernels, and of programs for GPUs.
  *
  * An entry is a file HASH.kernel: the head below, the compiler's log, the code; or HASH.program:
- * the head, no log, the bytes that its owner gave.  A hit sets the file's time to now, so
- * that the order of times is the order of last use; after an entry was added, the folder is looked
- * through and the oldest ones go until the rest is within the limit.  Two processes that compile
- * the same source at the same time write the same entry twice, each under a name of its own until
- * it is whole: whoever renames last wins, and both are right.
- */
+ * the head, no log, the bytes that its owner gave.  A hit sets the file's time to now, so that the
+ * order of times is the order of last use; after an entry was added, the folder is looked through
+ * and the oldest ones go until the rest is within the limit.  Two processes that compile the same
+ * source at the same time write the same entry twice, each under a name of its own until it is
+ * whole: whoever renames last wins, and both are right.
+ *
+ *   8f3c...(32 hex digits).kernel               entry_head | log | code
+ *   8f3c...(32 hex digits).kernel.4711.part     one that process 4711 is writing
+ *
+ * Relies on base/file.h for writing whole files, on tools.h for compiling.  Called by kernel_code.c
+ * (cuda_cache_compile), by cuda_target.c (programs) and gpu_report.c. */
 #include "cuda/cache.h"
 
 #include <dirent.h>
@@ -25,6 +30,7 @@
 static const uint64_t limit_bytes = UINT64_C(1) << 30;
 enum { ABANDONED_S = 3600 }; /* a file that nobody finished in this time: its writer has died */
 
+/* Two hashes with different seeds, 128 bits: the name of the file. */
 typedef struct entry_key {
     uint64_t hash[2];
 } entry_key;
@@ -74,6 +80,7 @@ static mpk_status make_folder(mpk_context *cx, arena *a, const char *folder)
     return MPK_OK;
 }
 
+/* Of two texts, so that neither needs to be copied beside the other. */
 static entry_key hash_key(str what, str more)
 {
     entry_key key;
@@ -82,6 +89,7 @@ static entry_key hash_key(str what, str more)
     return key;
 }
 
+/* FOLDER/KEY.ending, in the arena. */
 static mpk_status find_path(mpk_context *cx, arena *a, const char *folder, entry_key key,
                             const char *ending, const char **out)
 {
@@ -97,7 +105,8 @@ static uint64_t check_of(const char *bytes, size_t n)
     return hash_bytes(bytes, n, 0x6d706b);
 }
 
-/* True if the bytes are a whole entry of this key; then *head is its head. */
+/* True if the bytes are a whole entry of this key; then *head is its head.  The sizes are checked
+ * before they are added, and the checksum before anything is used. */
 static bool read_head(const file_map *m, entry_key key, size_t n_source, entry_head *head)
 {
     if (m->n_bytes < sizeof *head)
@@ -142,7 +151,8 @@ static bool load_entry(const char *path, entry_key key, const cuda_source *s, te
     return true;
 }
 
-/* The check covers all after the head, so a file that was cut off is no hit. */
+/* Write an entry under its name, whole or not at all.  The check covers all after the head, so a
+ * file that was cut off is no hit. */
 static mpk_status write_entry(mpk_context *cx, const char *path, entry_key key, size_t n_source,
                               str code, str log)
 {
@@ -165,6 +175,7 @@ static mpk_status write_entry(mpk_context *cx, const char *path, entry_key key, 
 
 /* ---- the folder ---- */
 
+/* A file of the folder that is ours; `path` is in the arena. */
 typedef struct entry {
     const char *path;
     uint64_t n_bytes;
@@ -251,6 +262,7 @@ static mpk_status shrink(mpk_context *cx, arena *a, const char *folder)
     return MPK_OK;
 }
 
+/* The entry is written before the folder is looked through, so the limit holds with it. */
 static mpk_status store(mpk_context *cx, arena *a, const char *folder, const char *path,
                         entry_key key, size_t n_source, str code, str log)
 {
@@ -303,6 +315,7 @@ static mpk_status compile(mpk_context *cx, arena *a, const cuda_tools *t, const 
     return MPK_OK;
 }
 
+/* The tools are opened even for a hit: their versions are part of the key. */
 mpk_status cuda_cache_compile(mpk_context *cx, const cuda_source *s, text *code, text *log,
                               bool *from_cache)
 {

@@ -18,12 +18,14 @@
 #include "base/str.h"
 #include "cuda/cache.h"
 
+/* A cache in a folder of its own, and a source that no other test compiles. */
 typedef struct fixture {
     char folder[64];
     mpk_context cx;
     char source[256];
 } fixture;
 
+/* Sources of different numbers have different keys and the same size. */
 static void new_source(fixture *f, uint64_t number)
 {
     snprintf(f->source, sizeof f->source, "__global__ void f(int *x)\n{\n    *x += %llu;\n}\n",
@@ -72,6 +74,7 @@ static bool is_hit(fixture *f, text *code)
     return hit;
 }
 
+/* What the cache says of itself, without its folder. */
 static cuda_cache_facts describe(fixture *f)
 {
     arena a = {0};
@@ -95,6 +98,8 @@ static void find_entry(const fixture *f, char *path, size_t n)
     assert_true(path[0]);
 }
 
+/* A hit gives the bytes and the log of the first time; one character more in the source is a
+ * miss. */
 static void second_time_is_a_hit(void **state)
 {
     (void)state;
@@ -148,6 +153,7 @@ static void damage_is_replaced(void **state)
     end(f);
 }
 
+/* Writers, readers and one that empties the folder: every process gets right code, none fails. */
 static void processes_write_at_the_same_time(void **state)
 {
     (void)state;
@@ -209,6 +215,8 @@ static bool has(const fixture *f, const char *name)
     return file_exists(path);
 }
 
+/* The oldest whole entry and an abandoned part go; a fresh part and a file of somebody else
+ * stay. */
 static void full_cache_forgets_the_oldest(void **state)
 {
     (void)state;

@@ -18,8 +18,11 @@
 
 #include "cuda/cuda_machine.h"
 
+/* PACK_BLOCKS blocks of PACK_THREADS threads keep the memory of the largest GPU busy; more gain
+ * nothing. */
 enum { NO_SLOT = -1, PACK_THREADS = 256, PACK_BLOCKS = 4096 };
 
+/* What a machine of CUDA_CALLS has beside the rest; in its arena. */
 typedef struct cuda_calls {
     cuda_address *weights; /* [image.n_weights] where the caller keeps them */
     bool *stale;           /* [weights.packed.n] its copy is not there yet, or not right any more */
@@ -32,6 +35,8 @@ typedef struct cuda_calls {
     cuda_address block; /* of the slots: addresses, sets that entries hold, uses */
 } cuda_calls;
 
+/* What machine_make_slots gives; in the caller's arena.  A machine has one that counts: making
+ * another replaces the tables that its kernel reads, and the first may not be launched any more. */
 typedef struct cuda_slots {
     uint32_t n;
     uint64_t *addresses; /* [1 + n] as on the GPU, or about to be: rt_call.addresses */
@@ -42,6 +47,7 @@ typedef struct cuda_slots {
 
 /* ---- weights ---- */
 
+/* Where row `row` of a weight lies in the caller's memory. */
 static cuda_address weight_rows(const cuda_machine *m, uint32_t weight, uint64_t row)
 {
     uint64_t elements = row * m->weights.weights[weight].columns;
@@ -49,7 +55,9 @@ static cuda_address weight_rows(const cuda_machine *m, uint32_t weight, uint64_t
            (uint64_t)ir_row_bytes(m->machine.image.weights[weight].dtype, (int64_t)elements);
 }
 
-/* At most PACK_BLOCKS blocks, which go through the units in strides. */
+/* Put the packing of part k of a copy on the stream: the rows go from the caller's memory into this
+ * GPU's weight block.  Blocks go through the units (eight columns of a row) in strides, so fewer
+ * blocks than units are enough. */
 static mpk_status pack_part(mpk_context *cx, const cuda_machine *m, const cuda_packed *packed,
                             uint32_t k, cuda_stream s)
 {
@@ -77,7 +85,8 @@ static mpk_status pack_part(mpk_context *cx, const cuda_machine *m, const cuda_p
     return cuda_launch_on(cx, m->gpu, s, &l);
 }
 
-/* On the caller's stream, before the run that needs them. */
+/* Pack whatever is not right any more, on the caller's stream, before the run that needs it.  A
+ * copy counts as right once its launches are on the stream: later runs are ordered after them. */
 static mpk_status pack_stale(mpk_context *cx, cuda_machine *m, cuda_stream s)
 {
     cuda_calls *c = m->calls;
@@ -90,6 +99,7 @@ static mpk_status pack_stale(mpk_context *cx, cuda_machine *m, cuda_stream s)
     return MPK_OK;
 }
 
+/* Is this weight a part of the copy, or multiplied into it? */
 static bool holds(const cuda_packed *p, uint32_t weight)
 {
     bool has = p->scale == weight;
@@ -98,6 +108,7 @@ static bool holds(const cuda_packed *p, uint32_t weight)
     return has;
 }
 
+/* A weight has moved or changed: every copy that is made from it must be packed again. */
 static void mark_stale(cuda_machine *m, uint32_t weight)
 {
     for (size_t i = 0; i < m->weights.packed.n; i++)
@@ -121,6 +132,7 @@ cuda_address cuda_call_weight(const cuda_machine *m, uint32_t weight)
 
 /* ---- slots: which words of which entries are the caller's ---- */
 
+/* One walk over all entries: it counts the addresses that are the caller's, or lists them. */
 typedef struct survey {
     const cuda_machine *m;
     const int32_t *slot_of; /* [tensors] */
@@ -128,6 +140,7 @@ typedef struct survey {
     rt_u32 n;
 } survey;
 
+/* Does the body read this operand only in its packed copy? */
 static bool is_packed(const gen_pack *p, ir_tensor_id tensor)
 {
     for (uint32_t k = 0; k < p->n_weights; k++)
@@ -136,8 +149,10 @@ static bool is_packed(const gen_pack *p, ir_tensor_id tensor)
     return false;
 }
 
-/* Counts the places that hold an address of a slot's tensor, or, when there is room for them
- * (uses), lists them. */
+/* Counts an operand if its tensor lies in a slot, or, when there is room (uses), lists it: which
+ * word of which entry, which slot, how many bytes after the slot's address.  MPK_EARG: the tensor
+ * is an input, a state or an output, for which this machine has no memory, and no slot gives it
+ * any. */
 static mpk_status visit_operand(mpk_context *cx, survey *s, rt_u32 entry, ir_tensor_id tensor,
                                 uint32_t operand)
 {
@@ -202,8 +217,9 @@ static mpk_status visit_entries(mpk_context *cx, survey *s, rt_u32 *first)
     return MPK_OK;
 }
 
-/* slot_of[root]: its slot or NO_SLOT; addresses[0] is the number of the table, by which kernels
- * know that it changed. */
+/* The slots as the caller gave them: slot_of[root] is a tensor's slot or NO_SLOT, weights[i] the
+ * weight that lies in slot i.  addresses[0] is the number of the table, which grows with each
+ * change and by which kernels know that it changed; the addresses follow. */
 static mpk_status map_slots(mpk_context *cx, const cuda_machine *m, arena *a, uint32_t n,
                             const ir_tensor_id *roots, cuda_slots *to, int32_t **slot_of)
 {
@@ -225,7 +241,14 @@ static mpk_status map_slots(mpk_context *cx, const cuda_machine *m, arena *a, ui
     return MPK_OK;
 }
 
-/* Everything of the slots in one block of the GPU's memory, and the kernel told where. */
+/* Everything of the slots in one block of the GPU's memory, and the kernel told where:
+ *
+ *   u64 addresses[1 + n]     rt_call.addresses, rewritten by send_addresses
+ *   u64 held[n_workers]      number of the table that a worker's entries hold
+ *   u32 first[n_workers + 2] where each worker's uses begin; the last list is of JIT tasks
+ *   rt_use uses[n_uses]      16-byte aligned
+ *
+ * A block of an earlier call is released: no run uses it, since the caller has waited. */
 static mpk_status place_slots(mpk_context *cx, cuda_machine *m, cuda_slots *slots,
                               const rt_u32 *first, const rt_use *uses, rt_u32 n_uses)
 {
@@ -297,6 +320,7 @@ static mpk_status check_fault(mpk_context *cx, const cuda_machine *m)
     return MPK_OK;
 }
 
+/* Any thread: the mailbox alone is looked at. */
 mpk_status cuda_call_check(mpk_context *cx, machine *base)
 {
     return check_fault(cx, cuda_of(base));
@@ -321,7 +345,10 @@ static mpk_status follow(mpk_context *cx, const cuda_machine *m, const cuda_mach
     return cuda_stream_after(cx, m->gpu, s, last->calls->done);
 }
 
-/* What has changed since the last run goes to the GPU, on the stream. */
+/* What has changed since the last run goes to the GPU, on the stream, and weights that moved are
+ * noted as stale.  The copy is of memory that is not pinned, so the driver has taken the bytes when
+ * it returns.  After a failure the same addresses are sent again by the next run, under a new
+ * number: nobody knows what has arrived. */
 static mpk_status send_addresses(mpk_context *cx, cuda_machine *m, cuda_slots *slots, cuda_stream s,
                                  void *const *data)
 {
@@ -343,8 +370,9 @@ static mpk_status send_addresses(mpk_context *cx, cuda_machine *m, cuda_slots *s
     return MPK_OK;
 }
 
-/* Everything is put on the stream in this order: after the runs before, addresses, packing, the
- * run. */
+/* One run on the caller's stream, in this order: after the runs before, addresses, packing, the
+ * run. A stream that is being captured is refused: the addresses of the capture would be those of
+ * every replay. */
 static mpk_status launch(mpk_context *cx, cuda_machine *m, const cuda_machine *after,
                          cuda_slots *slots, cuda_stream s, void *const *data)
 {
@@ -376,6 +404,7 @@ mpk_status cuda_call_launch(mpk_context *cx, machine *base, machine *after, void
     return status;
 }
 
+/* Blocks until the last run has ended; it was launched at least once. */
 static mpk_status await_last(mpk_context *cx, const cuda_machine *m)
 {
     TRY(mark_end(cx, m));
@@ -395,6 +424,7 @@ mpk_status cuda_call_wait(mpk_context *cx, machine *base)
     return check_fault(cx, m);
 }
 
+/* The caller changed a constant in place; what is read plain is seen by the next run anyway. */
 void cuda_call_touch(machine *base, void *target, uint32_t slot)
 {
     const cuda_slots *slots = target;
@@ -404,7 +434,8 @@ void cuda_call_touch(machine *base, void *target, uint32_t slot)
 
 /* ---- start and end ---- */
 
-/* Weights stay where the caller has them; packed copies begin as stale. */
+/* Weights stay where the caller has them; packed copies begin as stale.  The block of copies is
+ * zeroed once, for the padding that packing does not write. */
 mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const machine_weights *weights)
 {
     cuda_calls *c;
@@ -424,6 +455,8 @@ mpk_status cuda_calls_start(mpk_context *cx, cuda_machine *m, const machine_weig
     return cuda_event_create(cx, m->gpu, false, &c->done);
 }
 
+/* The launch alone is recorded: its argument is the table block, whose contents may change, so one
+ * recording serves all runs. */
 mpk_status cuda_calls_record(mpk_context *cx, cuda_machine *m)
 {
     TRY(cuda_graph_begin(cx, m->gpu, m->work));

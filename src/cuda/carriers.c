@@ -57,6 +57,7 @@ typedef struct flow {
     cuda_flow *out;
 } flow;
 
+/* NULL: a view or another operator without tasks. */
 static const gen_body *body_of(const flow *f, ir_op_id op)
 {
     return f->m->source.uses[f->index][op].body;
@@ -80,7 +81,9 @@ static uint32_t event_of(const flow *f, ir_op_id op)
     return event;
 }
 
-/* Which tasks end before the event is activated?  Tasks are numbered in topological order. */
+/* Which tasks end before the event is activated (before, event_is_before)?  Tasks are numbered in
+ * topological order, so one pass from the last to the first finds all: a task whose trigger leads
+ * to the event comes before it, and so does whatever it depends on. */
 static void mark_before(flow *f, uint32_t event)
 {
     memset(f->before, 0, f->g->n_tasks * sizeof *f->before);
@@ -95,6 +98,7 @@ static void mark_before(flow *f, uint32_t event)
 
 /* ---- tensors ---- */
 
+/* What a task writes of output number `output`; its own box is of the first one. */
 static void box_of_output(const flow *f, const rt_task *task, uint32_t output, ir_box *box)
 {
     const ir_op *op = &f->ir->ops.at[task->op];
@@ -156,8 +160,10 @@ static bool has_whole_rows(const ir_tensor *t)
             (gen_is_dense(t, IR_BF16) && t->dims[t->rank - 1] % 2 == 0));
 }
 
-/* Where the operator puts this tensor, if it may be carried to readers before operator `end`; else
- * -1. */
+/* Which output of its producer this tensor is, if it may be carried to readers before operator
+ * `end`; else -1.  It must be written by a body that carries, whole and in whole words; have no
+ * views and no live rows; be no output of the program; and be read by operators before `end` alone,
+ * all of which poll. */
 static int output_to_carry(const flow *f, ir_tensor_id id, ir_op_id end)
 {
     const ir_tensor *t = &f->ir->tensors.at[id];
@@ -193,8 +199,9 @@ static bool may_carry(const flow *f, ir_op_id op)
     return has_tasks(f, op) && body_of(f, op)->carries;
 }
 
-/* Does a counted event follow everything before operator `end` that may touch carried words, with a
- * task of it on every worker that did any? */
+/* May clearing begin with operator `end`?  One event, on which all its tasks wait by counters, must
+ * follow everything before it that may touch carried words; and each worker that did any of that
+ * must have a task of `end` after it, with which it clears its own. */
 static bool can_end(flow *f, ir_op_id end)
 {
     uint32_t event = has_tasks(f, end) ? event_of(f, end) : RT_NONE;
@@ -251,8 +258,9 @@ static bool stands_apart(flow *f, ir_op_id op)
     return may_carry(f, op) ? writes_apart(f, op) : event_of(f, op) == TG_START;
 }
 
-/* Is everything that operators between `gate` and `end` read and that is not carried there before
- * the gate's event? */
+/* May polling begin after operator `gate`?  Whatever operators between the two read and that is not
+ * carried must be written before the gate's event; and those that this event does not follow must
+ * stand apart.  A task that is not before the event makes its whole operator late. */
 static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
 {
     uint32_t event = has_tasks(f, gate) ? event_of(f, gate) : RT_NONE;
@@ -278,6 +286,8 @@ static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
 
 /* ---- the plan ---- */
 
+/* Everything about a graph that does not depend on the range; scratch is freed after the graph,
+ * what *out points to stays. */
 static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph,
                              flow *f)
 {
@@ -308,7 +318,8 @@ static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, u
     return MPK_OK;
 }
 
-/* The latest end, and with it the earliest gate. */
+/* The latest end, and with it the earliest gate.  False: no range; then nothing of the graph is
+ * carried. Only the latest end is tried with gates: an earlier one would leave more to counters. */
 static bool find_range(flow *f)
 {
     for (ir_op_id end = (ir_op_id)f->ir->ops.n; end-- > 2;) {
@@ -361,6 +372,7 @@ static void place_tensors(flow *f, cuda_carriers *to)
     to->n_rest = rest > to->n_rest ? rest : to->n_rest;
 }
 
+/* Offsets of what is not carried are known when the carried part of the largest graph is. */
 static void move_rest(const cuda_machine *m, cuda_carriers *c)
 {
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++)
@@ -384,7 +396,8 @@ static mpk_status add_clear(mpk_context *cx, cuda_machine *m, rt_clear whole)
 }
 
 /* What one task writes of one output: rows along the first axis, once for each place along those in
- * between. */
+ * between.  Example, bf16 [tokens, 4096], box [0..16) x [512..1024): one clear of 16 rows of 1,024
+ * bytes, 8,192 apart, in units of 16 bytes, of which only the rows of live tokens are cleared. */
 static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, const rt_task *task,
                              uint32_t output)
 {
@@ -420,6 +433,7 @@ static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, co
     return MPK_OK;
 }
 
+/* The clears of a worker's AOT list, in its order; none if the graph carries nothing. */
 static mpk_status add_worker(mpk_context *cx, cuda_machine *m, const flow *f, uint32_t worker)
 {
     for (uint32_t k = f->ranges[worker].first; k < f->ranges[worker].last && f->out->end != RT_NONE;
@@ -491,6 +505,10 @@ void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t at, rt_e
     e->clears = at == plan->end;
 }
 
+/* The first quiet entry of a list waits for the gate by its counter, unless a counted task before
+ * it has waited for that already; then it is not quiet itself.  Of the tasks of operator `end` the
+ * first clears.  The entry before it gets is_last, so that it triggers only when the worker is
+ * through with all that came before: what those tasks still read must not be cleared. */
 void cuda_carry_list(const cuda_machine *m, uint32_t graph, rt_entry *entries, uint32_t n)
 {
     const cuda_flow *plan = &m->carriers.flows[graph];

@@ -10,7 +10,13 @@
  * waited for, see cuda_pause.  Whoever waits also looks at the stream: a kernel that died is
  * noticed, nobody waits for ever (launch.c).  Of a program that several GPUs share each has a
  * machine of its own after the first one's (peers.c).
- */
+ *
+ * Locks.  m->lock guards launching and everything below it in the struct.  The books' lock guards
+ * the lent logits and the masks.  The books' lock may be held when m->lock is taken (ring,
+ * put_mask), never the other way round: nothing under m->lock calls into the books.
+ *
+ * Called by cuda_target.c (cuda_start) and, through cuda_def, by host/machine.c and
+ * host/books.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -21,6 +27,8 @@
 #include "op/rules.h"
 #include "rt/rt_queue.h"
 
+/* How a thread waits for the kernel (rest): it spins for SPIN_NS, then sleeps SHORT_SLEEP_NS at a
+ * time, and LONG_SLEEP_NS after LONG_WAIT sleeps, which is 20 ms without news. */
 enum {
     SPIN_NS = 20000,
     SHORT_SLEEP_NS = 5000,
@@ -31,7 +39,10 @@ enum {
 
 /* ---- the device ---- */
 
-/* All that can be wrong with a GPU for this program is found here, before memory is taken. */
+/* All that can be wrong with a GPU for this program is found here, before memory is taken.  Fills
+ * in driver, gpu, arch and as_ptx.  arch is a copy of the table's row with fewer features or pages
+ * where the GPU or the options have less; given code fixes the row, since its source was made for
+ * that. */
 static mpk_status open_device(mpk_context *cx, cuda_machine *m)
 {
     bool as_ptx;
@@ -69,7 +80,10 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
 
 /* ---- memory ---- */
 
-/* State and temporaries begin as zeros; carried words as RT_EMPTY, whose bytes are all alike. */
+/* The GPU's memory but for pinned pieces.  State and temporaries begin as zeros; carried words as
+ * RT_EMPTY, whose bytes are all alike, so that one fill of bytes does.  Weights and tables are
+ * written in full later.  In calls, state and step tensors are the caller's memory and get none
+ * here.  On failure what was allocated stays in m, for stop. */
 static mpk_status allocate(mpk_context *cx, cuda_machine *m)
 {
     static const char *const names[RT_AREAS] = {"weights", "state (KV cache)",
@@ -94,7 +108,9 @@ static uint64_t lines(uint64_t n)
     return (n + RT_LINE - 1) / RT_LINE * RT_LINE;
 }
 
-/* The host's ends of the rings, and where the GPU sees them. */
+/* The mailbox of every GPU, and the rings of the first one: the host's ends, and where the GPU sees
+ * them.  The ring block holds requests, commands, tokens, then the token arena; one allocation,
+ * since pinning is slow. */
 static mpk_status allocate_rings(mpk_context *cx, cuda_machine *m)
 {
     void *box;
@@ -124,7 +140,8 @@ static mpk_status allocate_rings(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
-/* Filled on the host and sent in one copy. */
+/* The tables are filled on the host and sent in one copy; the host's bytes are freed when the copy
+ * has ended.  Called last, when all addresses are known. */
 static mpk_status upload_tables(mpk_context *cx, cuda_machine *m)
 {
     char *block = calloc(1, m->layout.n_bytes);
@@ -141,7 +158,9 @@ static mpk_status upload_tables(mpk_context *cx, cuda_machine *m)
 
 /* ---- the machine's functions ---- */
 
-/* A fault that the kernel has told counts before what the driver says, since it knows more. */
+/* machine_def's check: MPK_OK, or why this machine will never go on.  A fault that the kernel has
+ * told counts before what the driver says, since it knows more.  lost_words is written once, before
+ * m->lost is seen under the lock, and may be read without it afterwards. */
 static mpk_status check_machine(mpk_context *cx, machine *base)
 {
     cuda_machine *m = cuda_of(base);
@@ -184,7 +203,8 @@ static void end_rest(const patience *p)
         prctl(PR_SET_TIMERSLACK, (unsigned long)p->slack);
 }
 
-/* The kernel may have ended for want of work: it is started again. */
+/* Until the courier has told that run number `wanted` is done.  The kernel may have ended for want
+ * of work: it is started again.  Ends with the machine's fault if there is one. */
 static mpk_status await_once(mpk_context *cx, cuda_machine *m, rt_u32 wanted, patience *p)
 {
     while (rt_load_acquire_system(&m->mailbox->once_done) != wanted) {
@@ -197,8 +217,9 @@ static mpk_status await_once(mpk_context *cx, cuda_machine *m, rt_u32 wanted, pa
     return MPK_OK;
 }
 
-/* The three words are written before `once_wanted` is released, and the courier reads them after
- * it. */
+/* machine_def's run_graph: one run of one graph, waited for.  The three words are written before
+ * `once_wanted` is released, and the courier reads them after it acquired that; nobody else writes
+ * them, since the host drives one run at a time. */
 static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens,
                             uint32_t n_rows)
 {
@@ -217,7 +238,8 @@ static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint
     return status;
 }
 
-/* The bell wakes whoever waits without polling. */
+/* machine_def's ring, called with the books' lock held: a kernel at rest starts again, and the bell
+ * wakes whoever waits without polling. */
 static void ring(machine *base)
 {
     cuda_machine *m = cuda_of(base);
@@ -233,7 +255,9 @@ static bool has_news(const cuda_machine *m, rt_u32 seen)
            rt_ring_ready(&m->mailbox->token_ring) || cuda_state(m) == RT_FAULTED || m->lost;
 }
 
-/* The kernel cannot wake a thread: while requests are under way the host polls. */
+/* The kernel cannot wake a thread: while requests are under way the host polls, and looks now and
+ * then whether the kernel lives.  Without requests nothing can come but the bell, on which the
+ * thread sleeps.  end: clock_ns() or UINT64_MAX. */
 static void poll_news(cuda_machine *m, rt_u32 seen, uint64_t end, patience *p)
 {
     while (!has_news(m, seen) && clock_ns() < end) {
@@ -257,7 +281,8 @@ static void wait_news(machine *base, rt_u32 seen, uint64_t timeout_ns)
     end_rest(&p);
 }
 
-/* Counts of the device are copied if that is possible now; otherwise they stay as they are. */
+/* machine_def's describe.  Counts of the device are copied by the copy engine, beside a running
+ * kernel, if that is possible now; otherwise they stay as they are.  In calls there are none. */
 static void describe(machine *base, machine_facts *out)
 {
     cuda_machine *m = cuda_of(base);
@@ -298,7 +323,8 @@ static machine_code code_of(const machine *base, uint32_t graph, ir_op_id op)
 
 /* ---- logits that the machine delivers: pinned memory, kept for the next request ---- */
 
-/* Pinned memory is kept for the next request, since pinning is slow. */
+/* One more piece of pinned memory, free; it stays until the machine stops, since pinning is slow
+ * and may wait for the GPU.  The list may move: no pointer into it lasts over this call. */
 static mpk_status add_logits(mpk_context *cx, cuda_machine *m, uint64_t n_bytes)
 {
     if (m->n_logits == m->logits_capacity) {
@@ -315,7 +341,8 @@ static mpk_status add_logits(mpk_context *cx, cuda_machine *m, uint64_t n_bytes)
     return MPK_OK;
 }
 
-/* The smallest free piece that is large enough, or a new one. */
+/* machine_def's lend_logits, under the books' lock.  The smallest free piece that is large enough,
+ * or a new one; *at is its address for the kernel. */
 static mpk_status lend_logits(mpk_context *cx, machine *base, float *to, uint64_t n, rt_u64 *at)
 {
     cuda_machine *m = cuda_of(base);
@@ -333,6 +360,7 @@ static mpk_status lend_logits(mpk_context *cx, machine *base, float *to, uint64_
     return MPK_OK;
 }
 
+/* The piece at `at` is free again; unless `to` is NULL its numbers are copied there first. */
 static void return_logits(machine *base, rt_u64 at, float *to, uint64_t n)
 {
     cuda_machine *m = cuda_of(base);
@@ -344,6 +372,7 @@ static void return_logits(machine *base, rt_u64 at, float *to, uint64_t n)
         }
 }
 
+/* Some of the numbers while the piece stays lent: those of tokens that have come. */
 static void peek_logits(machine *base, rt_u64 at, float *to, uint64_t first, uint64_t n)
 {
     cuda_machine *m = cuda_of(base);
@@ -352,7 +381,8 @@ static void peek_logits(machine *base, rt_u64 at, float *to, uint64_t first, uin
             memcpy(to + first, (const float *)l->host + first, n * sizeof *to);
 }
 
-/* Some are there before the kernel runs: an allocation may have to wait for it. */
+/* A piece for each slot, up to LENT_AT_START, before the kernel runs: an allocation later may have
+ * to wait for it. */
 static mpk_status prepare_logits(mpk_context *cx, cuda_machine *m)
 {
     if (!m->serving.ready || m->serving.logits == RT_NOWHERE)
@@ -364,8 +394,8 @@ static mpk_status prepare_logits(mpk_context *cx, cuda_machine *m)
 
 /* ---- masks: a copy engine writes them into the step area while the kernel runs ---- */
 
-/* Rows of masks have pinned copies of their own, since the host may not wait for a copy in every
- * step. */
+/* Rows of masks have pinned copies of their own, [n_masks][rule_words], since the host may not wait
+ * for a copy in every step; a copy from other memory would be one that waits. */
 static mpk_status prepare_masks(mpk_context *cx, cuda_machine *m)
 {
     const rt_serving *s = &m->serving;
@@ -379,8 +409,9 @@ static mpk_status prepare_masks(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
-/* The bits first, then the number that says for which draw they are, on one stream: the kernel that
- * sees the number has the bits. */
+/* Put the copies of a row on the stream: the bits first, then the number that says for which draw
+ * they are.  One stream runs them in this order, so the kernel that sees the number has the bits.
+ * Rows of masks follow the n_slots rows of rules in the same tensor. */
 static mpk_status copy_mask(mpk_context *cx, cuda_machine *m, uint32_t row, uint32_t n_words)
 {
     const rt_serving *s = &m->serving;
@@ -429,7 +460,9 @@ static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t
 
 /* ---- start and end ---- */
 
-/* Called only when no kernel runs. */
+/* Everything that one GPU's machine has allocated there or pinned.  Called only when no kernel
+ * runs, with this GPU current on the thread: a release while another GPU's context is current
+ * fails, and the memory would stay. */
 static void release_memory(cuda_machine *m)
 {
     for (size_t i = 0; i < m->n_logits; i++)
@@ -475,8 +508,10 @@ static void free_machine(cuda_machine *m, bool ended)
     free(m);
 }
 
-/* ended: if a kernel does not stop, what it may still touch is left behind rather than freed under
- * it. */
+/* machine_def's stop, also for a machine that was started in part.  The order: end the baseline's
+ * thread and the kernels, then the books, then what only kernels use, GPU by GPU, the first one
+ * last. ended: if a kernel does not stop, what it may still touch is left behind rather than freed
+ * under it. */
 static void stop(machine *base)
 {
     cuda_machine *m = cuda_of(base);
@@ -571,6 +606,8 @@ static const machine_def calls_def = {.name = "cuda",
                                       .keeps_copy = cuda_call_keeps_copy,
                                       .read_profile = cuda_read_profile};
 
+/* The options with their defaults filled in; in calls a stall is told later, since the caller's own
+ * kernels may hold the SMs. */
 static void read_options(cuda_machine *m, const cuda_options *from)
 {
     cuda_options *o = &m->options;
@@ -582,7 +619,9 @@ static void read_options(cuda_machine *m, const cuda_options *from)
     o->idle_ns = o->idle_ns ? o->idle_ns : 200000000u;
 }
 
-/* The machines of the other peers; from the next GPU on, in their order. */
+/* The machines of the other peers, on the GPUs after the first one's in their order (on_one_gpu: on
+ * the same).  They are the first machine's: stop frees them.  All hold the same list of peers,
+ * which is copied once it is complete. */
 static mpk_status make_peers(mpk_context *cx, cuda_machine *m)
 {
     for (uint32_t i = 1; i < m->n_peers; i++) {
@@ -621,7 +660,9 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
     return cuda_check_memory(cx, m);
 }
 
-/* All that the kernel works on but its tables, which hold the addresses. */
+/* The memory of one GPU: allocated, and weights brought.  Tables come later (upload_all), since
+ * they hold addresses of all GPUs.  j has the loader's code; the kernels may still be compiling
+ * meanwhile. */
 static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const machine_weights *weights,
                               const cuda_code_job *j)
 {
@@ -646,6 +687,7 @@ static mpk_status fill_all(mpk_context *cx, cuda_machine *m, const machine_weigh
     return MPK_OK;
 }
 
+/* The modules of every GPU, and whether their launches fit.  After cuda_end_code. */
 static mpk_status load_kernels(mpk_context *cx, cuda_machine *m, const cuda_code_job *j)
 {
     for (uint32_t i = 0; i < m->n_peers; i++) {
@@ -655,7 +697,9 @@ static mpk_status load_kernels(mpk_context *cx, cuda_machine *m, const cuda_code
     return MPK_OK;
 }
 
-/* Code and weights side by side. */
+/* Code and weights side by side: a thread compiles the kernels while this one brings the weights.
+ * Whatever fails, the thread is joined (cuda_end_code) before this returns, since it writes to *j
+ * and to m.  code_wait_ns counts what the weights did not hide. */
 static mpk_status prepare(mpk_context *cx, cuda_machine *m, const machine_weights *weights,
                           cuda_code_job *j)
 {
@@ -700,6 +744,7 @@ static mpk_status plan_all(mpk_context *cx, cuda_machine *m)
     return cuda_gpu_use(cx, m->gpu);
 }
 
+/* GPU 0 comes last, since launches begin there: by then every other GPU has its tables. */
 static mpk_status upload_all(mpk_context *cx, cuda_machine *m)
 {
     for (uint32_t i = m->n_peers; i-- > 0;) {

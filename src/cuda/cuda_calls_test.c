@@ -2,9 +2,12 @@
  * wrong calls. */
 #include "cuda_bed.h"
 
+/* The tensors of `products` that lie in the caller's memory: input, state, a packed weight, a plain
+ * one, output. */
 enum { SLOTS = 5 };
 static const char *const slot_names[SLOTS] = {"x", "s", "w", "b", "r"};
 
+/* What the stand-in for the kernel checks each run against, and what it counts. */
 typedef struct call_bed {
     bed *b;
     const uint64_t *data; /* [SLOTS] of the call */
@@ -36,6 +39,7 @@ static void move_addresses(const rt_kernel *k)
     }
 }
 
+/* Where a tensor must lie in this call: in its slot, else in the machine's temporaries. */
 static uint64_t called_address(const call_bed *c, ir_tensor_id t)
 {
     const ir_graph *g = c->b->image.ir[0];
@@ -48,6 +52,8 @@ static uint64_t called_address(const call_bed *c, ir_tensor_id t)
     return cuda_of(c->b->m)->areas[p->area] + p->offset;
 }
 
+/* Every operand of every entry has the address that this call gave; packed weights alone keep
+ * theirs. */
 static void check_called(const call_bed *c, const rt_kernel *k)
 {
     const bed *b = c->b;
@@ -65,6 +71,7 @@ static void check_called(const call_bed *c, const rt_kernel *k)
     }
 }
 
+/* What a launch does: a packing is counted, a run moves addresses as workers do and is checked. */
 static void run_call(void *user, const fake_launch *l)
 {
     call_bed *c = user;
@@ -85,6 +92,7 @@ static void run_call(void *user, const fake_launch *l)
     }
 }
 
+/* Weights get addresses that are no memory: nothing on the host may read them. */
 static void set_up_calls(call_bed *c, machine_slots **slots)
 {
     c->b = set_up(products);
@@ -100,6 +108,7 @@ static void set_up_calls(call_bed *c, machine_slots **slots)
     c->b->fake->kernel(run_call, c);
 }
 
+/* Launch with these addresses; c->data is what run_call compares with. */
 static mpk_status call_with(call_bed *c, machine *after, machine_slots *slots, void *stream,
                             const uint64_t *data)
 {
@@ -110,6 +119,7 @@ static mpk_status call_with(call_bed *c, machine *after, machine_slots *slots, v
     return machine_launch_slots(&c->b->cx, c->b->m, after, slots, stream, addresses);
 }
 
+/* Only what changed is sent and packed, and nothing waits for the GPU. */
 static void test_calls(void **state)
 {
     (void)state;
@@ -143,6 +153,7 @@ static void test_calls(void **state)
     tear_down(c.b);
 }
 
+/* Events and waits are counted: runs of one stream need none, others exactly one. */
 static void test_order_of_calls(void **state)
 {
     (void)state;
@@ -192,6 +203,7 @@ static void test_order_of_calls(void **state)
     tear_down(c.b);
 }
 
+/* What a machine of calls refuses, and how a fault of an earlier run is told. */
 static void test_wrong_calls(void **state)
 {
     (void)state;

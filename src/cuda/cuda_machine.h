@@ -1,20 +1,31 @@
 /* cuda_machine.h - what the files of the machine on a GPU share.
  *
- *   cuda.c      start, run, stop
- *   tables.c    the runtime's tables and entries in device memory
- *   launch.c    kernels: started, watched, ended
- *   memory.c    what all of it takes
- *   weights.c   which copy of a weight is needed
- *   upload.c    host memory -> GPU, packed on the way
- *   tensors.c   tensors read and written by the host, KV pages in the bodies' order
- *   boxes.c     tensor maps for bodies that copy boxes
- *   carriers.c  results that tell by themselves when they are there
- *   peers.c     several GPUs that share a program: links, each one's memory, whose counters a task
- *               adds to
- *   baseline.c  the same bodies as a CUDA graph
- *   profile.c   when tasks ran
- *   calls.c     one launch for each run, in the caller's memory
- */
+ *   cuda.c         start, run, stop
+ *   kernel_code.c  the source of the kernels, their machine code, loaded
+ *   memory.c       what all of it takes
+ *   weights.c      which copies of a weight are needed
+ *   upload.c       host memory -> GPU, packed on the way
+ *   carriers.c     results that tell by themselves when they are there
+ *   boxes.c        tensor maps for bodies that copy boxes
+ *   tables.c       the runtime's tables and entries in device memory
+ *   launch.c       kernels: started, watched, ended
+ *   tensors.c      tensors read and written by the host, KV pages in the bodies' order
+ *   peers.c        several GPUs that share a program: links, each one's memory, whose counters a
+ *                  task adds to
+ *   baseline.c     the same bodies as a CUDA graph
+ *   profile.c      when tasks ran
+ *   calls.c        one launch for each run, in the caller's memory
+ *
+ * Memory of one GPU, each block one allocation of the driver:
+ *
+ *   weight_block    packed copies, then plain ones                       weights.c
+ *   areas[]         KV cache and other state; step inputs and outputs; temporaries
+ *   carried_block   carried tensors of all graphs, then what quiet tasks write besides
+ *   table_block     everything that cuda_layout has an offset for        tables.c
+ *   mailbox, ring_block, logits, masks                                   pinned, on the host
+ *
+ * Nothing is allocated or freed while a kernel runs but pinned memory for logits: a release waits
+ * for all kernels of the GPU, and a persistent kernel does not end for that. */
 #ifndef CUDA_MACHINE_H
 #define CUDA_MACHINE_H
 
@@ -34,6 +45,7 @@ enum {
     /* of weights at a time; each lane has two on the host and two on the GPU */
     CUDA_PIECE_BYTES = 8 << 20,
 };
+/* In cuda_flow.at: the tensor lies in the area that the compiler's plan gave it. */
 #define CUDA_IN_AREA UINT64_MAX
 
 /* ---- weights ---- */
@@ -53,6 +65,9 @@ typedef struct cuda_packed {
     uint64_t columns, padded_columns, n_bytes, offset; /* offset in the weights' block */
 } cuda_packed;
 
+/* A weight of the image as a matrix: rows are all axes but the last.  A weight may be plain and a
+ * part of packed copies at the same time (embeddings that are the vocabulary product's weights
+ * too). */
 typedef struct cuda_resident {
     bool plain;      /* some operator reads it as it is */
     bool scales;     /* it scales the columns of others: it must be there first */
@@ -60,6 +75,8 @@ typedef struct cuda_resident {
     uint64_t n_rows, columns;
 } cuda_resident;
 
+/* Which copies lie in the weights' block, and where.  Packed copies come first; every copy begins
+ * at a multiple of CUDA_ALIGN, and what lies between is zero, as padded columns must be. */
 typedef struct cuda_weight_plan {
     cuda_resident *weights; /* [image.n_weights] */
     VEC(cuda_packed) packed;
@@ -91,7 +108,9 @@ typedef struct cuda_carriers {
 
 /* ---- pinned memory that host and kernel share ---- */
 
-/* Words that one side writes and the other polls lie RT_LINE apart. */
+/* What host and kernel say to each other beside the rings.  Each word has one writer; words that
+ * one side writes and the other polls lie RT_LINE apart, so that no line goes back and forth over
+ * the bus for two reasons.  The kernel sees all of it at mailbox_at. */
 typedef struct cuda_mailbox {
     rt_ring request_ring, command_ring, token_ring;
     rt_word abort; /* host */
@@ -112,7 +131,8 @@ typedef struct cuda_mailbox {
     rt_fault fault;
 } cuda_mailbox;
 
-/* Pinned memory that is lent for logits. */
+/* Pinned memory that is lent for logits, to one request at a time.  `device` is its address for the
+ * kernel, and by it the books name it (host_entry.lent). */
 typedef struct cuda_logits {
     void *host;
     cuda_address device;
@@ -120,7 +140,9 @@ typedef struct cuda_logits {
     bool lent;
 } cuda_logits;
 
-/* Where the runtime's tables lie in their block, in bytes. */
+/* Where the runtime's tables lie in their block, in bytes from its beginning; each begins on a
+ * cache line of its own.  A table without entries has an offset all the same: nobody reads
+ * there. */
 typedef struct cuda_layout {
     uint64_t kernel, graphs, tasks, events, ops, ranges, lists;
     uint64_t control, counters, epochs, workers, schedulers, jit, jit_slots, event, event_slots;
@@ -143,14 +165,17 @@ typedef struct cuda_kernel {
     uint32_t shared_bytes; /* dynamic, of a block */
 } cuda_kernel;
 
-/* The bytes of an area that a GPU holds. */
+/* The bytes of an area that a GPU holds: [first, first + n_bytes).  Of a program for one GPU that
+ * is the whole area; addresses are counted from the window's beginning. */
 typedef struct cuda_window {
     uint64_t first, n_bytes;
 } cuda_window;
 
 /* One GPU's part.  Of a program of several peers there is one for each, and everything but books,
  * rings and whatever else talks to the outside is each one's own; peers[0] is the machine that
- * others see. */
+ * others see.  Members are filled in the order in which they stand: what is decided (plan), what is
+ * compiled, what is allocated.  stop takes a machine that got only part of the way, so every member
+ * is zero until it is valid. */
 typedef struct cuda_machine {
     machine machine; /* first */
     arena arena;

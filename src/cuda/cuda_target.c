@@ -31,6 +31,7 @@ enum { DRAFT_TOKENS = FEW_TOKENS };
  * workers when one is alone. */
 enum { OWN_UNITS = 2 };
 
+/* target_def.arch_name: the table ends with a row whose name is NULL. */
 static const char *arch_name(uint32_t i)
 {
     return gen_arch_table[i].name;
@@ -196,6 +197,7 @@ static bool has_experts(const program_image *image)
     return found;
 }
 
+/* The same for a plan of memory and for a start, since drafts need tables of their own. */
 static void choose_drafts(const program_image *image, const mpk_engine_options *o, cuda_options *to)
 {
     to->draft_tokens = o->speculation ? DRAFT_TOKENS : 0;
@@ -234,7 +236,9 @@ static mpk_status compile(mpk_context *cx, const program_image *image, const tar
 
 /* ---- running ---- */
 
-/* Options of the engine become those of the machine; kept code is used where it fits the GPU. */
+/* Options of the engine become those of the machine; kept code is used where it fits the GPU.
+ * Where it would have to be translated (runs_code is false) it is not even tried, unless it may
+ * differ. */
 static mpk_status start(mpk_context *cx, const program_image *image, const target_device *d,
                         const target_start *s, machine **out)
 {

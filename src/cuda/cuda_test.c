@@ -51,6 +51,7 @@ static void test_starts_and_stops(void **state)
     tear_down(b);
 }
 
+/* Kept code runs only with the very source that it was made from. */
 static void test_code_of_another_program(void **state)
 {
     (void)state;
@@ -164,6 +165,7 @@ static void fail_everything(const char *source, cuda_mode mode)
     tear_down(b);
 }
 
+/* The persistent mode; the two below are the baseline and calls. */
 static void test_every_failure(void **state)
 {
     (void)state;
@@ -185,6 +187,7 @@ static void test_every_failure_of_calls(void **state)
 
 /* ---- entries ---- */
 
+/* An entry against the image and the plan of memory, computed another way. */
 static void check_entry(const bed *b, const rt_entry *e, uint32_t number)
 {
     const rt_header *h = b->image.block;
@@ -214,6 +217,7 @@ static void check_entry(const bed *b, const rt_entry *e, uint32_t number)
                                                cuda_of(b->m)->weights.packed.at[packed].offset);
 }
 
+/* Every task has one entry, in the list of its worker and in the order of the image. */
 static void test_entries(void **state)
 {
     (void)state;
@@ -267,6 +271,7 @@ static void test_entries_by_operator(void **state)
 
 /* ---- tensors ---- */
 
+/* Random bytes written and read back are the same; moves: they lie in another order on the GPU. */
 static void check_round_trip(bed *b, const char *name, bool moves)
 {
     ir_tensor_id t = ir_find(b->image.ir[0], name);
@@ -368,6 +373,7 @@ static void run_kernel(void *user, const fake_launch *l)
     rt_store_release_system(k->host_state, RT_STOPPING);
 }
 
+/* Work starts the kernel, rest ends it, work starts it again; a fault is told for good. */
 static void test_life(void **state)
 {
     (void)state;
@@ -435,6 +441,7 @@ typedef struct stepping_state {
     unsigned char *at; /* the first byte of the state, on the GPU */
 } stepping_state;
 
+/* The kernel's part: it adds one to the first entry of the state. */
 static void step_state(void *user, const fake_launch *l)
 {
     stepping_state *s = user;
@@ -488,6 +495,7 @@ static void note_times(void *user, const fake_launch *l)
         k->times[i] = (rt_times){0xfffffff0u, 10, 110, 115}; /* 26, 100, 5 */
 }
 
+/* Means of what note_times wrote, by operator; tasks that never ran do not count. */
 static void test_profile(void **state)
 {
     (void)state;
@@ -547,6 +555,7 @@ typedef struct row_of_mask {
     uint32_t number, bits[MASK_WORDS];
 } row_of_mask;
 
+/* All rows as the last masks left them, byte by byte. */
 static void check_masks(const bed *b, const row_of_mask *expected)
 {
     const rt_serving *s = &b->m->books.serving;

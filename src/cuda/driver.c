@@ -16,7 +16,8 @@
 
 /* ---- failures ---- */
 
-/* Our status for a range of CUresult, and what a user can do about it. */
+/* Our status for a range of CUresult, and what a user can do about it.  Codes without a row get
+ * `other`. The numbers are the driver's interface and do not change. */
 static const struct meaning {
     int first, last;
     mpk_status status;
@@ -65,7 +66,8 @@ static const struct meaning *find_meaning(int code)
     return &other;
 }
 
-/* What was being done, what the driver calls the error, and what a user can do about it. */
+/* The status of a failed call, with its words in cx: what was being done, what the driver calls the
+ * error, and what a user can do.  `doing` continues "cannot ...". */
 mpk_status cuda_driver_fail(mpk_context *cx, const cuda_driver *d, int code, const char *entry,
                             const char *doing, ...)
 {
@@ -120,6 +122,7 @@ static mpk_status start_driver(mpk_context *cx, cuda_driver *d, const char *path
     return MPK_OK;
 }
 
+/* As cuda_driver_open looks. */
 static const char *find_path(void)
 {
     const char *named = getenv("MPK_LIBCUDA");
@@ -173,7 +176,8 @@ uint32_t cuda_driver_gpus(const cuda_driver *d)
     return d->n_gpus;
 }
 
-/* The numbers are those of CUdevice_attribute. */
+/* Fill in what the driver answers by number (CUdevice_attribute).  The bandwidth is the nominal
+ * one: two transfers in each cycle of the memory's clock. */
 static mpk_status read_attributes(mpk_context *cx, const cuda_driver *d, int device, cuda_facts *f)
 {
     uint32_t maps_host, cooperative, memory_khz, bus_bits;
@@ -208,6 +212,7 @@ static mpk_status read_attributes(mpk_context *cx, const cuda_driver *d, int dev
     return MPK_OK;
 }
 
+/* The driver's handle of a GPU, which is a number, too. */
 static mpk_status find_device(mpk_context *cx, const cuda_driver *d, uint32_t index, int *device)
 {
     CHECK(cx, index < d->n_gpus, MPK_EARG,
@@ -236,7 +241,8 @@ mpk_status cuda_driver_describe(mpk_context *cx, const cuda_driver *d, uint32_t 
 
 /* ---- a GPU ---- */
 
-/* The primary context is the one that PyTorch uses: tensors of both share an address space. */
+/* Everything of cuda_gpu_open but the struct.  The primary context is the one that PyTorch uses:
+ * tensors of both share an address space.  It is released if the GPU cannot be made current. */
 static mpk_status open_gpu(mpk_context *cx, cuda_gpu *g, uint32_t index)
 {
     TRY(cuda_driver_describe(cx, g->d, index, &g->facts));
@@ -302,6 +308,7 @@ mpk_status cuda_gpu_enter(mpk_context *cx, cuda_gpu *g, cuda_context *before)
     return MPK_OK;
 }
 
+/* The thread may have been on a third GPU meanwhile, so what is current is asked for again. */
 void cuda_gpu_leave(cuda_gpu *g, cuda_context before)
 {
     if (before && cuda_driver_current(g->d) != before)
@@ -335,6 +342,8 @@ mpk_status cuda_driver_link(mpk_context *cx, const cuda_driver *d, uint32_t from
     return MPK_OK;
 }
 
+/* Access that somebody else has switched on is as good; only one's own may be switched off
+ * again. */
 mpk_status cuda_gpu_reach(mpk_context *cx, cuda_gpu *g, cuda_gpu *to, bool *made)
 {
     int code = g->d->cuCtxEnablePeerAccess(to->context, 0);

@@ -1,6 +1,8 @@
 /* driver_code.c - modules of a GPU, launches of their kernels, and graphs of launches, through
  * libcuda.  driver.c has the rest of driver.h.
- */
+ *
+ * Relies on driver_entries.h for the entry points.  Called by kernel_code.c (modules, checks),
+ * launch.c, baseline.c and calls.c (launches and graphs), upload.c (the loader's kernels). */
 #include "cuda/driver_entries.h"
 
 #include <dlfcn.h>
@@ -8,7 +10,8 @@
 
 /* ---- code ---- */
 
-/* Code from a file is checked for what the driver would read past. */
+/* Code from a file is checked for what the driver would read past.  The driver's compiler writes
+ * its words for PTX into `log`, which become a second line of the message. */
 mpk_status cuda_module_load(mpk_context *cx, cuda_gpu *g, const char *name, str code,
                             cuda_module *out)
 {
@@ -78,6 +81,8 @@ mpk_status cuda_function_describe(mpk_context *cx, cuda_gpu *g, cuda_function f,
     return MPK_OK;
 }
 
+/* Beyond 48 KB a kernel must be allowed by name; the limit of the GPU is checked first, because the
+ * driver's own message has no numbers. */
 mpk_status cuda_function_allow_shared(mpk_context *cx, cuda_gpu *g, cuda_function f, uint32_t n)
 {
     CHECK(cx, n <= g->facts.shared_bytes, MPK_ELIMIT,
@@ -164,6 +169,7 @@ static mpk_status end_recording(mpk_context *cx, cuda_gpu *g, cuda_stream s, cud
     return MPK_OK;
 }
 
+/* After a failure the recording ends in a context of its own, so that the first words stay. */
 mpk_status cuda_graph_end(mpk_context *cx, cuda_gpu *g, cuda_stream s, mpk_status status,
                           cuda_graph *out)
 {

@@ -9,6 +9,7 @@
 #include "cuda/cuda.h"
 #include "fake_cuda.h"
 
+/* What the stand-in looks for names in; the NUL at its end counts. */
 static const char ptx[] = ".version 8.0 .visible .entry kernel() .global variable";
 
 /* Use everything once; what it opened is closed whatever fails. */
@@ -25,6 +26,7 @@ typedef struct use {
     cuda_graph graph;
 } use;
 
+/* The copies also prove that each of the four kinds goes from and to where it should. */
 static mpk_status use_memory(mpk_context *cx, use *u)
 {
     uint64_t available, total;
@@ -65,6 +67,7 @@ static mpk_status use_events(mpk_context *cx, use *u)
     return cuda_gpu_wait(cx, u->g);
 }
 
+/* is_recording tells end_all that a recording has to be ended, also where the end itself failed. */
 static mpk_status record_launches(mpk_context *cx, use *u, cuda_launch *l)
 {
     TRY(cuda_graph_begin(cx, u->g, u->s));
@@ -114,6 +117,7 @@ static mpk_status use_all(mpk_context *cx, use *u)
     return use_code(cx, u);
 }
 
+/* In any state, also of a run that failed half-way. */
 static void end_all(use *u)
 {
     mpk_context cx = {0};
@@ -143,6 +147,7 @@ static void check_no_leaks(const fake_cuda_face *fake, const char *after)
         fail_msg("after %s there live %s", after, words);
 }
 
+/* words: what fails, as fake_cuda.h has it. */
 static const fake_cuda_face *start(const char *words)
 {
     const fake_cuda_face *fake = fake_cuda_start(words);
@@ -209,6 +214,7 @@ static void every_failure_is_a_status(void **state)
     assert_true(n_failures > 60);
 }
 
+/* A user who meets these can do something: the message must say what. */
 static void statuses_say_what_to_do(void **state)
 {
     (void)state;
@@ -238,6 +244,7 @@ static void statuses_say_what_to_do(void **state)
     }
 }
 
+/* No file of that name, and a file that is another library. */
 static void drivers_that_are_none(void **state)
 {
     (void)state;
@@ -256,6 +263,7 @@ static void open_with(mpk_context *cx, const char *words, cuda_driver **d, cuda_
     check_ok(cx, cuda_gpu_open(cx, *d, 0, g));
 }
 
+/* What callers may get wrong: refused by us where the driver would crash or say nothing. */
 static void wrong_arguments(void **state)
 {
     (void)state;

@@ -1,4 +1,8 @@
-/* gpu_report.c - driver, GPUs, NVRTC and the kernel cache as JSON. */
+/* gpu_report.c - driver, GPUs, NVRTC and the kernel cache as JSON.
+ *
+ * Relies on driver.h, nvrtc.h, linker.h and cache.h, each of which says in one line what is
+ * missing. Called through target_cuda.report by the engine (mpk_machine), for `mpk doctor`.
+ * Nothing here starts a kernel or takes memory of a GPU. */
 #include "cuda/gpu_report.h"
 
 #include "base/json.h"
@@ -12,11 +16,13 @@ static void add_problem(text *t, const mpk_context *cx)
     json_write_str(t, str_from(cx->text));
 }
 
+/* 1000 * major + 10 * minor as "13.0". */
 static void add_version(text *t, uint32_t version)
 {
     text_print(t, "\"%u.%u\"", version / 1000, version % 1000 / 10);
 }
 
+/* Nothing has been printed when it fails, so that the list stays valid JSON. */
 static mpk_status add_gpu(mpk_context *cx, text *t, const cuda_driver *d, uint32_t index)
 {
     cuda_facts f;
@@ -127,6 +133,7 @@ static void add_compiler(text *t)
     cuda_nvrtc_close(n);
 }
 
+/* A folder that cannot be read is a problem; one that is not there yet is an empty cache. */
 static void add_cache(text *t)
 {
     mpk_context cx = {0};

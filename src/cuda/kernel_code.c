@@ -5,13 +5,22 @@
  * loader (device/pack.cuh) is small and compiled first, since the weights need nothing else;
  * meanwhile threads compile the kernels, one for each regime.  Relies on gen/source.h, cache.h and
  * the driver.  Called by cuda.c in the order begin, load_loader, end, load_kernel.
- */
+ *
+ * The bytes that are kept (cuda_options.code, the code part of an image file):
+ *
+ *   cuda_code_head    magic, hash of the source, the sizes of what follows
+ *   the loader        machine code
+ *   the kernels       machine code, one for each regime of the program
+ *
+ * They hold no source: the program prints it anew from the image, and the hash tells whether it is
+ * still the same. */
 #include <stdlib.h>
 
 #include "base/thread.h"
 #include "cuda/cache.h"
 #include "cuda/cuda_machine.h"
 
+/* Two pages are the least with which a worker can load one task's weights while another runs. */
 mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image,
                             const gen_arch *arch, gen_whole whole, gen_source *source)
 {
@@ -23,7 +32,8 @@ mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *imag
     return MPK_OK;
 }
 
-/* Machine code or PTX of a source, from the cache or made now.  how: all but name and code. */
+/* Machine code or PTX of a source, from the cache or made now.  how: all but name and code.  The
+ * caller frees *code. */
 static mpk_status compile_source(mpk_context *cx, const char *name, const cuda_source *how,
                                  str source, text *code, bool *cached)
 {
@@ -98,6 +108,7 @@ static cuda_source compile_how(const cuda_machine *m)
 
 /* ---- the bytes of cuda_options.code ---- */
 
+/* The last character of the magic is the version of these bytes. */
 cuda_code_head cuda_head_of(str source)
 {
     return (cuda_code_head){.magic = {'m', 'p', 'k', 'c', 'o', 'd', 'e', '3'},
@@ -133,8 +144,9 @@ static bool cut_off(str *left, uint64_t n, str *out)
     return true;
 }
 
-/* Take those bytes apart.  They must be of the very source that this program gives now, for the
- * host and the kernel number bodies and lay out weights together. */
+/* Take the bytes of m->options.code apart; the parts point into them.  False: they are not of the
+ * very source that this program gives now, or are cut.  They must be, for the host and the kernel
+ * number bodies and lay out weights together. */
 static bool split_code(const cuda_machine *m, str *loader, str *kernels)
 {
     str left = {m->options.code, m->options.code_bytes};
@@ -175,7 +187,9 @@ mpk_status cuda_compile(mpk_context *cx, const program_image *image, const gen_a
     return status;
 }
 
-/* A thread's work; cx and status are its own until it is joined. */
+/* The thread's work.  j->cx, j->status and j->kernels are its own until it is joined, as are
+ * m->code_ns and m->code_cached; has_no_code is told at once, so that lanes stop bringing
+ * weights. */
 static void *run_code_job(void *argument)
 {
     cuda_code_job *j = argument;
@@ -189,7 +203,8 @@ static void *run_code_job(void *argument)
     return NULL;
 }
 
-/* The kernels begin to be compiled, unless they were given. */
+/* The kernels begin to be compiled in a thread, unless they were given; the loader is compiled
+ * here, beside them.  After a failure, too, cuda_end_code must be called: the thread may run. */
 mpk_status cuda_begin_code(mpk_context *cx, cuda_machine *m, cuda_code_job *j)
 {
     bool given = m->options.code && split_code(m, &j->given_loader, j->given_kernels);
@@ -269,6 +284,7 @@ static mpk_status check_code(mpk_context *cx, cuda_machine *m, uint32_t regime)
     return cuda_launch_check(cx, m->gpu, &l);
 }
 
+/* Given bytes, else those that were compiled. */
 static str code_of(str given, const text *made)
 {
     return given.at ? given : (str){made->at, made->n};

@@ -5,8 +5,15 @@
  * found by a look at its stream.  Several kernels are one machine: they start together, and what
  * ends one ends all.  A kernel is started again only when all have ended: what a GPU stores to
  * others (rt_kernel.stop) has then arrived.
- * Called by the machine's functions, which hold the lock.
- */
+ *
+ * The states of a machine and what leads from one to the other:
+ *
+ *   never launched --work--> RT_RUNNING --idle_ns without work--> RT_STOPPING --work--> RT_RUNNING
+ *   RT_RUNNING --a stall, an overflow, bad input--> RT_FAULTED, for good
+ *   RT_RUNNING --its stream is done, or the driver fails--> m->lost, for good
+ *
+ * The host sets RT_RUNNING before a launch; everything else is the kernel's word in its mailbox.
+ * Called by the machine's functions, which hold the lock. */
 #include <stdio.h>
 
 #include "base/thread.h"
@@ -42,7 +49,7 @@ static void tell_kernels(cuda_machine *m, rt_u32 stop)
         rt_store_release_system(&m->peers[i]->mailbox->abort, stop);
 }
 
-/* "GPU 1: ", where there are several. */
+/* "GPU 1: " in words, where there are several GPUs; else "". */
 static const char *name_gpu(const cuda_machine *m, char words[32])
 {
     words[0] = 0;
@@ -51,7 +58,9 @@ static const char *name_gpu(const cuda_machine *m, char words[32])
     return words;
 }
 
-/* The first loss counts; the others follow from it. */
+/* The first loss counts; the others follow from it.  Callers hold the lock, under which m->lost is
+ * read before the words are.  The kernels of other GPUs are asked to leave, since they would wait
+ * for this one for ever. */
 void cuda_note_lost(cuda_machine *m, const cuda_machine *which, mpk_status status,
                     const char *words)
 {
@@ -72,7 +81,9 @@ static uint32_t kernels_left(const cuda_machine *m)
     return m->queued - rt_load_acquire_system(&m->mailbox->left);
 }
 
-/* A stream that is done while the mailbox says RT_RUNNING: the kernel died without a word. */
+/* Has this GPU's kernel died?  A stream that is done while the mailbox says RT_RUNNING: the kernel
+ * died without a word.  The stream is asked first: a kernel that ended well has written its state
+ * before, and the host's own change to RT_RUNNING is made under the lock that the caller holds. */
 static void look_at(cuda_machine *m, const cuda_machine *which)
 {
     mpk_context cx = {0};
@@ -87,6 +98,8 @@ static void look_at(cuda_machine *m, const cuda_machine *which)
         cuda_note_lost(m, which, MPK_EDEVICE, "the kernel ended without saying why");
 }
 
+/* At most every LOOK_NS, since each look is a call of the driver for each GPU; `now` asks in any
+ * case. */
 void cuda_look(cuda_machine *m, bool now)
 {
     uint64_t time = clock_ns();
@@ -110,7 +123,10 @@ static mpk_status queue_kernels(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
-/* Before a launch on this GPU. */
+/* Before a launch on this GPU: words that say stop are taken back, on the device by fills on the
+ * stream, so that they come before the kernel; the regime to begin with is the one that was to go
+ * on. With several GPUs the fill is waited for, because another GPU's kernel may write `stop` as
+ * soon as it runs. */
 static mpk_status reset_words(mpk_context *cx, cuda_machine *m)
 {
     const cuda_address abort_word =
@@ -159,7 +175,8 @@ void cuda_keep_running(cuda_machine *m)
         cuda_note_lost(m, m, status, cx.text);
 }
 
-/* Wait until a kernel has ended.  False: it does not end. */
+/* Wait until a kernel has ended, by looking at its stream until `end` (clock_ns).  False: it does
+ * not end.  A GPU that fails has no kernel any more, which is an end too. */
 static bool await_end(cuda_machine *m, const cuda_machine *which, uint64_t end)
 {
     mpk_context cx = {0};
@@ -178,7 +195,8 @@ static bool await_end(cuda_machine *m, const cuda_machine *which, uint64_t end)
     }
 }
 
-/* Tell the kernels to end, and wait for them. */
+/* Ask all kernels to end and wait for them, GPU 0 last: each has as long as a step may take,
+ * STOP_NS at least.  The request is taken back, so that the next launch runs. */
 bool cuda_end_kernels(cuda_machine *m)
 {
     bool ended = true;

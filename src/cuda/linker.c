@@ -28,6 +28,7 @@ enum { LINK_SUCCESS = 0, LINK_CUBIN = 1, PATH_BYTES = 4096 + 128 };
     X(nvJitLinkGetLinkedCubinSize, (link_handle, size_t *))                     \
     X(nvJitLinkGetLinkedCubin, (link_handle, void *))
 
+/* One opened library; `path` is the file, also of one that could not be opened, for messages. */
 struct cuda_linker {
     void *library;
     char path[PATH_BYTES];
@@ -42,6 +43,8 @@ struct cuda_linker {
 
 /* ---- find it ---- */
 
+/* The library of this major version in folder + place; an empty folder leaves the search to the
+ * loader. */
 static bool open_file(cuda_linker *l, const char *folder, const char *place, uint32_t major)
 {
     int n = snprintf(l->path, sizeof l->path, "%s%slibnvJitLink.so.%u", folder, place, major);
@@ -129,6 +132,7 @@ uint32_t cuda_linker_version(const cuda_linker *l)
 
 /* ---- link ---- */
 
+/* The status of a failed call, with what the linker has logged; h may be NULL. */
 static mpk_status fail(mpk_context *cx, const cuda_linker *l, link_handle h, const char *what,
                        int code)
 {
@@ -144,6 +148,8 @@ static mpk_status fail(mpk_context *cx, const cuda_linker *l, link_handle h, con
     return MPK_EDEVICE;
 }
 
+/* The steps between making the handle and destroying it; *code is the caller's to free in any
+ * case. */
 static mpk_status link_all(mpk_context *cx, const cuda_linker *l, link_handle h, uint32_t n,
                            const text *units, text *code)
 {

@@ -2,13 +2,17 @@
  * without a GPU.
  *
  * Everything that decides a size comes first here: the source of the kernel (which bodies there
- * are), the copies of the weights, what is carried, the runtime's tables.
- */
+ * are), the copies of the weights, what is carried, the runtime's tables.  Because starting a
+ * machine and asking for its memory go through the same plan, the numbers of `mpk inspect --target`
+ * are those that cuda_start compares with the GPU's.  Called by cuda.c (one GPU) and cuda_target.c
+ * (all). */
 #include <stdlib.h>
 
 #include "base/thread.h"
 #include "cuda/cuda_machine.h"
 
+/* The sum of what will be allocated.  Staging is an upper bound, of all lanes at once, and is gone
+ * when the machine runs; buffers of a model smaller than that are smaller, too. */
 static void count_memory(cuda_machine *m)
 {
     const cuda_window *area = m->windows;
@@ -28,6 +32,8 @@ static void count_memory(cuda_machine *m)
                      n->carried_bytes + n->tables_bytes + n->staging_bytes;
 }
 
+/* The order is that of dependence: weights and carriers ask which body an operator has, the tables
+ * hold an entry for each task and each clear. */
 mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
 {
     uint64_t begin = clock_ns();
@@ -57,6 +63,8 @@ mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
+/* What is free now: another process may take it between this and the allocation, which then fails
+ * with the driver's words. */
 mpk_status cuda_check_memory(mpk_context *cx, const cuda_machine *m)
 {
     const cuda_memory *n = &m->memory;
@@ -86,6 +94,7 @@ static void add_memory(cuda_memory *to, const cuda_memory *n)
     to->total_bytes += n->total_bytes;
 }
 
+/* One plan for each peer, since each holds its own part; the image is the same. */
 mpk_status cuda_plan_memory(mpk_context *cx, const program_image *image, const gen_arch *arch,
                             const cuda_options *options, cuda_memory *out)
 {

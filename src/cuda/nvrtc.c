@@ -3,7 +3,10 @@
  * NVRTC loads a second library, its built-in functions, by bare name: found only where the loader
  * looks.  So the one that lies beside it is opened first, by path; the loader then takes it for the
  * name.
- */
+ *
+ * Relies on nothing but libdl: every entry is looked up by name, from NVRTC 12 or 13.  Called by
+ * tools.c, which compiles units with it, by gpu_report.c and, to see whether there is one, by
+ * cuda_target.c. */
 #include "cuda/nvrtc.h"
 
 #include <dlfcn.h>
@@ -43,6 +46,8 @@ enum {
     X(nvrtcGetPTXSize, (program, size_t *))                                                   \
     X(nvrtcGetPTX, (program, char *))
 
+/* One opened library.  Several may be open at a time, also of the same file; compilations of one
+ * may run in several threads, each with a program handle of its own. */
 struct cuda_nvrtc {
     void *library, *builtins; /* builtins: NULL where the loader finds them itself */
     char path[FILE_BYTES];
@@ -109,6 +114,8 @@ static bool open_in_folder(cuda_nvrtc *n, const char *folder)
     return false;
 }
 
+/* The folder that the toolkit's own link names, then the others from the last name on, which is the
+ * newest. */
 static bool open_in_toolkit(cuda_nvrtc *n)
 {
     glob_t found = {0};
@@ -144,6 +151,8 @@ static bool open_in_python(cuda_nvrtc *n)
     return opened;
 }
 
+/* The order of the places is nvrtc.h's.  MPK_NVRTC counts alone: a user who names a compiler wants
+ * no other one silently. */
 static mpk_status find_library(mpk_context *cx, cuda_nvrtc *n)
 {
     const char *named = getenv("MPK_NVRTC");
@@ -224,12 +233,15 @@ uint32_t cuda_nvrtc_version(const cuda_nvrtc *n)
 /* ---- compile ---- */
 
 enum { MAX_OPTIONS = 12, REGISTERS = 65536 };
+/* Options of one compilation; at[] points into the members before it. */
 typedef struct options {
     char architecture[64], regime[32], unit[32], registers[32];
     const char *at[MAX_OPTIONS];
     int n;
 } options;
 
+/* What is left out: optimisation, which is NVRTC's own default; the include path, since a source
+ * includes nothing. */
 static void choose_options(const cuda_source *s, options *o)
 {
     o->n = 0;
@@ -293,6 +305,7 @@ typedef struct compilation {
               (c)->n->nvrtcGetErrorString(code_));                     \
     } while (0)
 
+/* Asked before compiling, since NVRTC's own message for a name it does not know says little. */
 static mpk_status check_architecture(compilation *c)
 {
     const gen_arch *arch = c->s->arch;
@@ -309,6 +322,7 @@ static mpk_status check_architecture(compilation *c)
          c->n->path, c->n->version / 1000, c->n->version % 1000 / 10, arch->name);
 }
 
+/* NVRTC gives it with a NUL, which the text does not count. */
 static mpk_status read_log(compilation *c)
 {
     size_t n = 0;
@@ -322,6 +336,7 @@ static mpk_status read_log(compilation *c)
     return MPK_OK;
 }
 
+/* The bytes of PTX end in a NUL that is counted: the driver needs it (cuda_module_load). */
 static mpk_status read_code(compilation *c)
 {
     size_t n = 0;
@@ -385,6 +400,7 @@ static mpk_status keep_file(compilation *c, const char *ending, const text *byte
     return cuda_source_keep(c->cx, c->s, name, (str){bytes->at, bytes->n});
 }
 
+/* Units run side by side: the folder may appear in between, which is no error. */
 static mpk_status keep_source(compilation *c)
 {
     const char *folder = c->s->keep_folder;
@@ -394,6 +410,8 @@ static mpk_status keep_source(compilation *c)
     return c->s->unit > 1 ? MPK_OK : cuda_source_keep(c->cx, c->s, "", c->s->code);
 }
 
+/* The status of a compilation that ended with `code`, in words for somebody who has not written the
+ * source. */
 static mpk_status explain(compilation *c, int code)
 {
     const cuda_source *s = c->s;

@@ -33,6 +33,8 @@ static cuda_nvrtc *open_or_skip(mpk_context *cx)
     return n;
 }
 
+/* A path that is not there, a folder without NVRTC, a damaged file, a file that is another library:
+ * each is told apart. */
 static void missing_or_broken(void **state)
 {
     (void)state;
@@ -76,6 +78,8 @@ static void no_python(void **state)
         fail_msg("%s: %s", status_sentence(status), cx.text);
 }
 
+/* Machine code and PTX for each row of the table, with what a caller relies on: ELF, the NUL, a log
+ * with registers. */
 static void every_architecture(void **state)
 {
     (void)state;
@@ -102,6 +106,7 @@ static void every_architecture(void **state)
     cuda_nvrtc_close(n);
 }
 
+/* The cache's key has these lines, so two ways of compiling must not give the same. */
 static void options_tell_sources_apart(void **state)
 {
     (void)state;
@@ -126,6 +131,7 @@ static void options_tell_sources_apart(void **state)
     arena_free(&a);
 }
 
+/* The message has file, line and what is wrong; nothing is left in *code. */
 static void bad_sources(void **state)
 {
     (void)state;
@@ -168,6 +174,7 @@ static void check_kept(const char *folder, const char *name, bool wanted)
         fail_msg("%s: %s", path, there ? "is there" : "is not there");
 }
 
+/* With keep_folder: source, log and code; of a source that does not compile, no code. */
 static void what_is_kept(void **state)
 {
     (void)state;
@@ -215,6 +222,7 @@ static void *compile_some(void *argument)
     return NULL;
 }
 
+/* One open library, two threads: the same bytes. */
 static void threads_compile_at_the_same_time(void **state)
 {
     (void)state;

@@ -15,6 +15,7 @@
 
 /* ---- memory ---- */
 
+/* Does this GPU hold the tensor?  What lies everywhere is on each of them. */
 static bool is_here(const cuda_machine *m, const ir_tensor *t)
 {
     return t->peer == m->peer || t->peer == IR_EVERYWHERE;
@@ -53,11 +54,16 @@ const cuda_machine *cuda_owner(const cuda_machine *m, uint32_t graph, ir_tensor_
 
 /* ---- events ---- */
 
+/* By the worker: those of a peer follow each other.  JIT tasks have none; programs of several peers
+ * have no JIT tasks, so they count as the first one's. */
 static uint32_t peer_of_task(const cuda_machine *m, const rt_task *t)
 {
     return t->worker == RT_NONE ? 0 : t->worker / cuda_workers(m);
 }
 
+/* An event is inner if the same single GPU waits for it and adds to it: then its counter is there
+ * alone, and an addition needs no system scope.  RT_END counts as waited for by GPU 0, where the
+ * step task is. */
 mpk_status cuda_find_triggers(mpk_context *cx, arena *scratch, const cuda_machine *m,
                               uint32_t graph, rt_u32 *kinds)
 {
@@ -104,6 +110,7 @@ static rt_u32 live_of(const ir_tensor *t)
     return t->live == IR_ROWS ? RT_ROWS : RT_ALL;
 }
 
+/* Rows by rows where a tensor has live ones, so that only those that a step uses cross the link. */
 static rt_push push_of(const ir_tensor *t, uint64_t offset)
 {
     const bool has_rows = t->live != IR_ALL && t->rank && t->dims[0];
@@ -114,6 +121,8 @@ static rt_push push_of(const ir_tensor *t, uint64_t offset)
                      .live = live_of(t)};
 }
 
+/* Inputs lie at the same offset of the step area on every GPU, so one offset says both from where
+ * and to where. */
 uint32_t cuda_list_pushes(const cuda_machine *m, rt_push *to, rt_u32 *first)
 {
     const program_image *image = &m->machine.image;
@@ -137,6 +146,7 @@ uint32_t cuda_list_pushes(const cuda_machine *m, rt_push *to, rt_u32 *first)
 
 /* ---- links ---- */
 
+/* The passes cut work evenly among the peers, for one number of SMs and one size of memory. */
 static mpk_status check_alike(mpk_context *cx, const cuda_machine *a, const cuda_machine *b)
 {
     const cuda_facts *f = cuda_gpu_facts(a->gpu), *g = cuda_gpu_facts(b->gpu);
@@ -152,6 +162,8 @@ static mpk_status check_alike(mpk_context *cx, const cuda_machine *a, const cuda
     return MPK_OK;
 }
 
+/* Counters of events are changed by atomic additions from other GPUs; over PCIe these are no more
+ * than reads and writes, and counts would be lost. */
 static mpk_status check_link(mpk_context *cx, const cuda_machine *a, const cuda_machine *b)
 {
     cuda_link link;
@@ -181,6 +193,8 @@ static mpk_status check_use(mpk_context *cx, const cuda_machine *m)
     return MPK_OK;
 }
 
+/* Access is switched on for each ordered pair.  What this machine switched on, and nobody else
+ * before, is noted in reaches[], for cuda_unlink_peers. */
 mpk_status cuda_link_peers(mpk_context *cx, cuda_machine *m)
 {
     TRY(check_use(cx, m));
@@ -224,6 +238,8 @@ static rt_word *read_counters(const cuda_machine *m, uint64_t n)
     return NULL;
 }
 
+/* The first task whose event is not activated, in topological order: all later ones wait for it
+ * directly or not.  A GPU whose counters cannot be read counts as one that waits for nothing. */
 static void find_waiting(const cuda_machine *m, rt_word *const *counters, rt_fault *f)
 {
     const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + f->graph;
@@ -246,6 +262,8 @@ static void find_waiting(const cuda_machine *m, rt_word *const *counters, rt_fau
     }
 }
 
+/* Only for a stall that GPU 0's step task noticed: it knows that the step does not end, but not
+ * which task holds it up. */
 void cuda_find_waiting(const cuda_machine *m, rt_fault *f)
 {
     const uint64_t n = image_count(m->machine.image.block, RT_EVENTS);

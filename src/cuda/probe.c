@@ -1,11 +1,13 @@
 /* probe.c - is there a GPU that mpk can use, and what is it?
  *
  * For the choice of a device (cuda_target.c): asked before anything is compiled, so that a refusal
- * comes at once and says why.  Opens the driver and the GPU, and closes both. */
+ * comes at once and says why.  Opens the driver and the GPU, and closes both.  The thread's current
+ * context is the same afterwards. */
 #include <stdlib.h>
 
 #include "cuda/cuda.h"
 
+/* The caller's thread may use another GPU (PyTorch's): that is current again afterwards. */
 static mpk_status look_at_memory(mpk_context *cx, cuda_driver *d, cuda_device_facts *out)
 {
     cuda_gpu *g;
@@ -18,6 +20,7 @@ static mpk_status look_at_memory(mpk_context *cx, cuda_driver *d, cuda_device_fa
     return status;
 }
 
+/* From cheap questions to dear ones: only the free memory needs a context. */
 static mpk_status probe(mpk_context *cx, cuda_driver *d, uint32_t index, cuda_device_facts *out)
 {
     cuda_device_facts f = {
@@ -44,6 +47,7 @@ mpk_status cuda_probe(mpk_context *cx, uint32_t index, cuda_device_facts *out)
     return status;
 }
 
+/* It keeps the primary context alive; machines that start meanwhile retain it, too. */
 struct cuda_held {
     cuda_driver *driver;
     cuda_gpu *gpu;

@@ -3,11 +3,16 @@
  *
  * Each task has one record, of the step that ran it last; so a profile is that of one step.  Cycles
  * are those of the task's own SM: differences, never compared between SMs.
- */
+ *
+ *   begin ------ ready ------ done ------ end
+ *         wait         body        trigger
+ *
+ * Called through machine_def.read_profile. */
 #include <stdlib.h>
 
 #include "cuda/cuda_machine.h"
 
+/* Clocks are 32 bits and may wrap between two readings: differences are taken in 32 bits. */
 static void add_task(const rt_times *t, machine_times *to)
 {
     double body = (double)(rt_u32)(t->done - t->ready);
@@ -18,7 +23,7 @@ static void add_task(const rt_times *t, machine_times *to)
     to->longest = body > to->longest ? body : to->longest;
 }
 
-/* The tasks of one GPU. */
+/* The tasks of one GPU, summed by operator; those that never ran have no end. */
 static void add_tasks(const cuda_machine *m, uint32_t graph, const rt_entry *entries,
                       const rt_times *times, machine_times *out)
 {
@@ -40,7 +45,8 @@ static void average(uint32_t n_ops, machine_times *out)
     }
 }
 
-/* The notes stand still. */
+/* Bring the machine to rest, so that the notes stand still.  MPK_EARG: it was not started with a
+ * profile. */
 static mpk_status begin_reading(mpk_context *cx, cuda_machine *m)
 {
     CHECK(cx, m->options.profile, MPK_EARG, "the machine was not started with a profile");
@@ -63,6 +69,7 @@ static mpk_status download(mpk_context *cx, cuda_machine *m, void *to, uint64_t 
     return status;
 }
 
+/* Entries are read back from the GPU rather than made again: what ran is what counts. */
 static mpk_status read_times(mpk_context *cx, cuda_machine *m, uint32_t graph, machine_times *out)
 {
     uint64_t n = m->layout.n_tasks;
@@ -98,6 +105,7 @@ static mpk_status read_delays(mpk_context *cx, cuda_machine *m, machine_delays *
     return status;
 }
 
+/* Delays are GPU 0's alone, whose courier talks to the host. */
 mpk_status cuda_read_profile(mpk_context *cx, machine *base, uint32_t graph, machine_profile *out)
 {
     cuda_machine *m = cuda_of(base);

@@ -5,11 +5,20 @@
  * bytes of the block, made on the host and copied in one piece.  Each task becomes an entry with
  * everything its code needs (rt_lane.h): the AOT lists of all workers first, then the JIT tasks.
  * Cost: 256 bytes a task.
- */
+ *
+ * Entries of two graphs on two workers, and how they are found:
+ *
+ *   entries      [g0 w0][g0 w1][g1 w0][g1 w1][jit of g0][jit of g1]
+ *   first_entry  graph * n_workers + worker -> index of its first entry; one more at the end
+ *   jit_entry    task of the image -> index of its entry, for tasks that a scheduler hands out
+ *
+ * cuda_plan_tables decides where each table lies, cuda_fill_tables writes it; both go through the
+ * tables in the same order.  Called by memory.c and cuda.c. */
 #include "cuda/cuda_machine.h"
 #include "rt/rt_draft.h"
 #include "rt/rt_queue.h"
 
+/* Schedulers of a GPU at most; its workers' JIT queues are filled by all of them. */
 enum { SCHEDULERS = 8 };
 
 /* ---- sizes ---- */
@@ -23,6 +32,7 @@ static uint64_t place(uint64_t *n, uint64_t items, uint64_t bytes)
     return at;
 }
 
+/* The next one from n on.  n is bounded by the number of tasks, which cuda_plan_tables checks. */
 static uint32_t power_of_two(uint64_t n)
 {
     uint32_t p = 1;
@@ -59,6 +69,8 @@ static void size_queues(cuda_machine *m)
     m->layout.event_capacity = power_of_two(event);
 }
 
+/* The image's tables are copied whole, those of other peers too, so that indices mean the same on
+ * every GPU. */
 static void place_image(cuda_machine *m, uint64_t *n)
 {
     const rt_header *h = m->machine.image.block;
@@ -71,6 +83,8 @@ static void place_image(cuda_machine *m, uint64_t *n)
     l->lists = place(n, image_count(h, RT_LISTS), sizeof(rt_u32));
 }
 
+/* What the kernel changes.  Its rings exist beside the host's: the courier moves entries between
+ * them, so that the step task never waits for the bus. */
 static void place_state(cuda_machine *m, uint64_t *n)
 {
     cuda_layout *l = &m->layout;
@@ -124,6 +138,8 @@ static uint64_t count_tasks(const cuda_machine *m)
     return n;
 }
 
+/* The number of tasks is bounded so that an index of a 64-bit word of an entry (rt_use.word) fits
+ * 32 bits. */
 mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
 {
     const rt_header *h = m->machine.image.block;
@@ -163,9 +179,10 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
 
 /* ---- entries ---- */
 
-/* In this order: memory of its own if it is carried (carriers.c), the window of its area that this
- * GPU has, the caller's memory for a weight of a call, the plain copy of a weight.  A weight that
- * has only packed copies has no address: 0. */
+/* Where a tensor lies, in this order: memory of its own if it is carried (carriers.c), the window
+ * of its area that this GPU has, the caller's memory for a weight of a call, the plain copy of a
+ * weight. A weight that has only packed copies has no address: 0.  A view lies inside its root; of
+ * another peer's tensor it is that GPU's address, which kernels here can reach. */
 cuda_address cuda_tensor_address(const cuda_machine *of, uint32_t graph, ir_tensor_id tensor)
 {
     const cuda_machine *m = cuda_owner(of, graph, tensor);
@@ -185,8 +202,9 @@ cuda_address cuda_tensor_address(const cuda_machine *of, uint32_t graph, ir_tens
     return r->plain ? m->weight_block + r->offset + bytes : 0;
 }
 
-/* Addresses of all operands; an absent one has 0.  Of an operator with packed weights the last
- * place is the packed block's. */
+/* Addresses of all operands, in the order of gen_operand_of_input and _of_output; an absent one has
+ * 0. Of an operator with packed weights the last place, RT_PACKED, is the packed block's, so it has
+ * one operand less. */
 static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at,
                                 rt_entry *e)
 {
@@ -206,7 +224,8 @@ static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t
     return MPK_OK;
 }
 
-/* The tensor maps of an operator, where its body takes them and addresses stay as they are. */
+/* The tensor maps of an operator, where its body takes them and addresses stay as they are: operand
+ * 0 and the packed weights.  Without them e->maps stays 0, and the body copies another way. */
 static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *block, rt_entry *e)
 {
     const gen_use *use = &m->source.uses[graph][at];
@@ -222,7 +241,8 @@ static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *
         e->maps = m->table_block + offset;
 }
 
-/* What all tasks of an operator share. */
+/* What all tasks of an operator share: an entry without event and box.  One without code (a view,
+ * or an operator of no task) gets no operands. */
 static mpk_status fill_pattern(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at,
                                rt_entry *e)
 {
@@ -245,6 +265,8 @@ typedef struct filling {
     rt_u32 *kinds;      /* [events] of its triggers */
 } filling;
 
+/* An entry from its operator's pattern; numbers of events become those of the whole image.  An
+ * empty task, which only joins events, has neither body nor operator. */
 static void fill_entry(const cuda_machine *m, uint32_t graph, uint32_t task, const filling *f,
                        rt_entry *e)
 {
@@ -263,7 +285,9 @@ static void fill_entry(const cuda_machine *m, uint32_t graph, uint32_t task, con
     memcpy(e->hi, t->hi, sizeof e->hi);
 }
 
-/* The workers' lists of a graph, in the order in which they run. */
+/* The workers' lists of a graph, in the order in which they run.  Carriers are settled for a list
+ * as a whole, when its entries are there: the first quiet task waits for the gate, the last ones
+ * clear. */
 static void fill_aot(const cuda_machine *m, uint32_t graph, filling *f)
 {
     const rt_graph *g = graph_of(m, graph);
@@ -296,7 +320,9 @@ static void fill_jit(const cuda_machine *m, uint32_t graph, filling *f)
     }
 }
 
-/* The AOT lists of all graphs, then the JIT tasks of all. */
+/* The AOT lists of all graphs, then the JIT tasks of all.  Patterns are made only for operators of
+ * this peer: others have no task in its lists.  MPK_EVERIFY: the lists do not hold as many tasks as
+ * the image has, so an index would point beyond the table. */
 static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *scratch, char *block)
 {
     filling f = {.entries = (rt_entry *)(void *)(block + m->layout.entries),
@@ -330,6 +356,7 @@ static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *sc
     return MPK_OK;
 }
 
+/* Offsets in the carried block become addresses; first_clear is copied as it is. */
 static void fill_clears(const cuda_machine *m, char *block)
 {
     const cuda_carriers *c = &m->carriers;
@@ -345,7 +372,9 @@ static void fill_clears(const cuda_machine *m, char *block)
 /* ---- the baseline: entries by operator ---- */
 
 /* Every operator's tasks by worker: those of its AOT list where they were, JIT tasks in turn.  An
- * operator of one kernel has no events, so only the boxes matter. */
+ * operator of one kernel has no events, so only the boxes matter.  `ranges` is used twice: first
+ * ranges[k].last counts, then it is the place of the next entry, and at the end first and last are
+ * the range. */
 static void fill_by_operator(const cuda_machine *m, char *block)
 {
     const rt_task *tasks = image_table(m->machine.image.block, RT_TASKS);
@@ -442,6 +471,7 @@ static void fill_state(const cuda_machine *m, char *block)
                    (rt_u32 *)(void *)(block + l->buckets));
 }
 
+/* A device address as the pointer that the kernel sees; the host never follows it. */
 #define AT(address) ((void *)(uintptr_t)(address))
 
 static void fill_machine(const cuda_machine *m, rt_machine *rt)
@@ -495,6 +525,8 @@ static void fill_machine(const cuda_machine *m, rt_machine *rt)
     };
 }
 
+/* Where each GPU's kernel finds the counters, the control block, the step inputs and the stop word
+ * of the others; of the first one its own, too. */
 static void fill_peers(const cuda_machine *m, rt_kernel *k)
 {
     k->peer = m->peer;
@@ -509,6 +541,8 @@ static void fill_peers(const cuda_machine *m, rt_kernel *k)
     }
 }
 
+/* The kernel's one argument.  idle_ns is cut to 32 bits, about 4 s: longer waits only keep SMs
+ * busy. */
 static void fill_kernel(const cuda_machine *m, rt_kernel *k)
 {
     const cuda_layout *l = &m->layout;
@@ -577,6 +611,8 @@ static void fill_op_kernels(const cuda_machine *m, char *block)
     k[l->n_ops].mode = RT_ONE_STEP;
 }
 
+/* The block is zeroed by the caller, and much of it stays so.  The baseline's entries and arguments
+ * come last, as copies of the others. */
 mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block)
 {
     arena scratch = {0};

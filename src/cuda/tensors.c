@@ -1,8 +1,9 @@
 /* tensors.c - tensors of a machine on a GPU, written and read by the host between steps.
  *
  * The host sees dense row-major bytes.  On the GPU a KV page may lie in the order of tensor-core
- * fragments (device/tile/kv.cuh); it is put into that order, and back, here.
- */
+ * fragments (device/tile/kv.cuh); it is put into that order, and back, here.  Weights are written
+ * through upload.c, which packs them again; packed ones cannot be read back.  Called through
+ * machine_def; writing a weight and clearing state make the kernel leave the SMs first. */
 #include <stdlib.h>
 
 #include "cuda/cuda_machine.h"
@@ -11,12 +12,16 @@
 
 typedef enum kv_kind { KV_NONE, KV_KEYS, KV_VALUES } kv_kind;
 
+/* Element (token, dim) of a page of keys: blocks of 8 tokens by 32 dims; in a block the four groups
+ * of 8 dims of a token change places by the token's number. */
 static int64_t key_at(int64_t token, int64_t dim, int64_t head_size)
 {
     int64_t block = token / 8 * (head_size / 32) + dim / 32, r = token % 8, c = dim % 32;
     return block * 256 + r * 32 + ((c / 8) ^ (r / 2)) * 8 + c % 8;
 }
 
+/* Element (token, dim) of a page of values: blocks of 16 tokens by 8 dims, transposed, with pairs
+ * of tokens in the order of a tensor-core fragment. */
 static int64_t value_at(int64_t token, int64_t dim, int64_t head_size)
 {
     int64_t block = token / 16 * (head_size / 8) + dim / 8, t = token % 16;
@@ -24,7 +29,8 @@ static int64_t value_at(int64_t token, int64_t dim, int64_t head_size)
     return block * 128 + dim % 8 * 16 + place * 4 + t / 8 * 2 + t % 2;
 }
 
-/* What an operator calls the operand that lies here, in any graph. */
+/* What an operator calls the operand that lies here, in any graph: every graph uses the same cache,
+ * so the first that reads it decides. */
 static kv_kind kind_of_place(const cuda_machine *m, const tg_place *place)
 {
     const program_image *image = &m->machine.image;
@@ -73,6 +79,7 @@ static kv_kind kind_of(const cuda_machine *m, uint32_t graph, ir_tensor_id root)
 
 /* ---- writing ---- */
 
+/* Does any copy on this GPU come from the weight? */
 static bool has_weight(const cuda_machine *m, uint32_t weight)
 {
     for (size_t i = 0; i < m->weights.packed.n; i++)
@@ -82,6 +89,7 @@ static bool has_weight(const cuda_machine *m, uint32_t weight)
     return m->weights.weights[weight].plain;
 }
 
+/* A weight that scales others is part of their packed copies too, whose own source may be gone. */
 static mpk_status check_alone(mpk_context *cx, const cuda_machine *m, uint32_t weight)
 {
     for (uint32_t i = 0; i < m->n_peers; i++)
@@ -103,7 +111,8 @@ static mpk_status upload_weight(mpk_context *cx, cuda_machine *m, const machine_
     return MPK_OK;
 }
 
-/* A weight is packed again, which wants the SMs: the kernel leaves them meanwhile. */
+/* A weight is packed again, which wants the SMs: the kernel leaves them meanwhile.  The list has an
+ * entry for each weight of the image, as upload.c expects; only this one's is looked at. */
 static mpk_status write_weight(mpk_context *cx, cuda_machine *m, uint32_t weight, const void *from)
 {
     TRY(check_alone(cx, m, weight));
@@ -150,6 +159,8 @@ mpk_status cuda_write_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_
 
 /* ---- reading ---- */
 
+/* A tensor with storage of its own, in plain order; `to` has room for all of it, and for a KV cache
+ * the order is put right in a copy. */
 static mpk_status read_root(mpk_context *cx, cuda_machine *m, uint32_t graph, ir_tensor_id root,
                             void *to)
 {
@@ -176,6 +187,7 @@ static mpk_status read_root(mpk_context *cx, cuda_machine *m, uint32_t graph, ir
     return MPK_OK;
 }
 
+/* A view is gathered from a copy of its whole root, which may be much larger. */
 mpk_status cuda_read_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_tensor_id tensor,
                             void *to)
 {

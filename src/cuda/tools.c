@@ -1,4 +1,7 @@
-/* tools.c - compile a source as a whole or in units (see tools.h; device/units.cuh). */
+/* tools.c - compile a source as a whole or in units (see tools.h; device/units.cuh).
+ *
+ * Relies on nvrtc.h and linker.h.  Called by cache.c, which asks for the key first and compiles
+ * only what it does not have. */
 #include "cuda/tools.h"
 
 #include <stdio.h>
@@ -40,12 +43,14 @@ mpk_status cuda_tools_describe(mpk_context *cx, arena *a, const cuda_tools *t, c
     return MPK_OK;
 }
 
+/* One compilation in units: each thread writes its own code and log. */
 typedef struct units {
     const cuda_tools *tools;
     const cuda_source *s;
     text code[CUDA_UNITS], log[CUDA_UNITS];
 } units;
 
+/* Units are numbered from 1: 0 means the whole. */
 static mpk_status compile_unit(mpk_context *cx, void *user, uint32_t i)
 {
     units *u = user;

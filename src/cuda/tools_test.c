@@ -16,6 +16,7 @@
 
 static mpk_context cx;
 
+/* Bodies with what is delicate about units: pages, warpgroups, calls between units. */
 static const char *const bodies[] = {"linear_stream", "linear_tile", "linear", "attention_tile",
                                      "rope_tile"};
 enum { N_BODIES = sizeof bodies / sizeof *bodies, LINEAR_TILE = 1 };
@@ -74,6 +75,8 @@ static size_t own_bytes(const text *code)
     return 0;
 }
 
+/* Compile one kernel and look at its code: what the host looks up by name is there, the pages that
+ * follow its own shared memory are aligned for bulk copies, and wgmma is not serialized. */
 static void build_one(const cuda_tools *t, const cuda_source *s)
 {
     text code = {0}, log = {0};
@@ -88,6 +91,7 @@ static void build_one(const cuda_tools *t, const cuda_source *s)
     text_free(&log);
 }
 
+/* The test ends here where there is no NVRTC. */
 static void open_or_skip(const cuda_source *s, cuda_tools *t)
 {
     if (cuda_tools_open(&cx, s, t) == MPK_OK)
@@ -110,6 +114,7 @@ static void opened_again(void **state)
     cuda_tools_close(&t);
 }
 
+/* One kernel in one of the two ways; in units only where there is a linker. */
 static void build_regime(const gen_source *source, const gen_arch *arch, uint32_t regime,
                          bool in_units)
 {

@@ -8,7 +8,15 @@
  * buffer on the GPU, from where a kernel packs it: the model is never there twice. What scales the
  * columns of others goes first. Cost: one read of the files; the bus or the page cache is the
  * limit.
- */
+ *
+ * The way of a piece, by what its weight needs:
+ *
+ *   plain alone            file -> pinned -> its place
+ *   plain and packed       file -> pinned -> its place -> packed, by a kernel
+ *   packed alone           file -> pinned -> staging -> packed
+ *   made up                a kernel writes the numbers where they are wanted
+ *
+ * Called by cuda.c when a machine starts, and by tensors.c for one weight that is written anew. */
 #include <stdlib.h>
 
 #include "base/num.h"
@@ -19,11 +27,14 @@
 
 enum { PACK_THREADS = 256, PACK_BLOCKS = 4096 };
 
+/* Rows [first_row, first_row + n_rows) of a weight of the image; they fit a buffer. */
 typedef struct piece {
     uint32_t weight;
     uint64_t first_row, n_rows;
 } piece;
 
+/* What all lanes share.  Only next, done and failed change while they run; failed ends the others
+ * after the piece that they are at. */
 typedef struct upload {
     cuda_machine *m;
     const machine_weights *from;
@@ -36,6 +47,8 @@ typedef struct upload {
     _Atomic bool failed;
 } upload;
 
+/* What one thread uses: a stream, on which its copies and packings are in order, and two buffers,
+ * used in turns.  Lane 0 is the caller's thread. */
 typedef struct lane {
     upload *u;
     mpk_context cx; /* of its thread */
@@ -56,6 +69,7 @@ typedef struct lane {
 
 /* ---- conversion on the host ---- */
 
+/* Element i, at any alignment: tensors in files have none. */
 static float load_float(const void *from, ir_dtype dtype, uint64_t i)
 {
     float x;
@@ -87,7 +101,9 @@ static ir_dtype packable(ir_dtype dtype)
     return is_float(dtype) ? dtype : IR_BF16;
 }
 
-/* n elements, whole rows, of one dtype as another. */
+/* n elements, whole rows, of one dtype as another.  Blocks are unpacked 256 elements at a time,
+ * which is whole blocks of every format.  MPK_EUNSUPPORTED: between two dtypes that are not
+ * floats. */
 static mpk_status convert(mpk_context *cx, const void *from, ir_dtype from_dtype, void *to,
                           ir_dtype to_dtype, uint64_t n)
 {
@@ -128,6 +144,8 @@ static host_share share_of(const upload *u, uint32_t i)
     return host_read_share(&w);
 }
 
+/* One of the loader's kernels on the lane's stream.  The argument is copied by the driver before
+ * this returns. */
 static mpk_status launch(mpk_context *cx, lane *l, cuda_function f, const char *name,
                          void *argument, uint64_t items)
 {
@@ -141,7 +159,8 @@ static mpk_status launch(mpk_context *cx, lane *l, cuda_function f, const char *
     return cuda_launch_on(cx, l->u->m->gpu, l->stream, &how);
 }
 
-/* Make up elements of a plain dtype where they are wanted. */
+/* Make up elements of a plain dtype where they are wanted, with the numbers that the whole weight
+ * has there: base, step and run say which elements of it these are. */
 static mpk_status fill_on_gpu(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype,
                               cuda_address to)
 {
@@ -162,7 +181,8 @@ static mpk_status fill_on_gpu(mpk_context *cx, lane *l, const piece *p, ir_dtype
     return launch(cx, l, u->m->fill, "mpk_fill", &f, f.n);
 }
 
-/* Pinned memory is dear to make; made-up weights do without. */
+/* The lane's buffer in turn gets its pinned memory when it is first needed: pinning is dear, and
+ * made-up weights do without. */
 static mpk_status pin_buffer(mpk_context *cx, lane *l)
 {
     if (l->buffers[l->turn].pinned)
@@ -171,12 +191,14 @@ static mpk_status pin_buffer(mpk_context *cx, lane *l)
                            &l->buffers[l->turn].pinned_at);
 }
 
+/* Neither whole nor in parts anywhere. */
 static bool is_made_up(const machine_weight *from)
 {
     return !from->at && !from->parts;
 }
 
-/* A run of a piece from where it lies, or made up, as another dtype. */
+/* A run of a piece from where it lies, or made up, as another dtype, to `to`.  Made-up blocks are
+ * made as blocks first: their values follow from their bits. */
 static mpk_status convert_run(mpk_context *cx, const upload *u, uint32_t weight, str whole,
                               const host_run *run, void *to, ir_dtype dtype)
 {
@@ -212,7 +234,8 @@ static mpk_status convert_piece(mpk_context *cx, const upload *u, const piece *p
     return MPK_OK;
 }
 
-/* The bytes of a piece in the next pinned buffer, converted, on their way to the GPU. */
+/* The bytes of a piece in the next pinned buffer, converted, on their way to the GPU.  take_buffer
+ * has been called: nothing else reads the buffer. */
 static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
 {
     upload *u = l->u;
@@ -225,6 +248,7 @@ static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype,
                           (uint64_t)ir_row_bytes(dtype, (int64_t)n));
 }
 
+/* A piece in `dtype` at `to` on the GPU: made up there if it can be, else sent. */
 static mpk_status bring(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
 {
     if (is_made_up(&l->u->from->at[p->weight]) && is_float(dtype) &&
@@ -233,7 +257,8 @@ static mpk_status bring(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype
     return send(cx, l, p, dtype, to);
 }
 
-/* The rows of a piece that belong to a part of a packed weight go there. */
+/* The rows of a piece that belong to part k of a packed weight go there; none is no error.  `from`
+ * is where the piece lies on the GPU, in `dtype`. */
 static mpk_status pack_part(mpk_context *cx, lane *l, const piece *p, const cuda_packed *packed,
                             uint32_t k, ir_dtype dtype, cuda_address from)
 {
@@ -264,6 +289,7 @@ static mpk_status pack_part(mpk_context *cx, lane *l, const piece *p, const cuda
     return launch(cx, l, m->pack, "mpk_pack", &job, job.n_rows * ((job.columns + 7) / 8));
 }
 
+/* A piece may be a part of several packed copies. */
 static mpk_status pack_piece(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype,
                              cuda_address from)
 {
@@ -293,11 +319,14 @@ static mpk_status take_buffer(mpk_context *cx, lane *l)
     return MPK_OK;
 }
 
+/* Everything that reads the buffer is on the stream by now. */
 static mpk_status give_buffer(mpk_context *cx, lane *l)
 {
     return cuda_event_record(cx, l->u->m->gpu, l->buffers[l->turn].free, l->stream);
 }
 
+/* One piece to all places where its weight is wanted.  A weight in blocks that is both plain and
+ * packed is read twice: its packed copy is made from bf16. */
 static mpk_status load_piece(mpk_context *cx, lane *l, const piece *p)
 {
     const cuda_machine *m = l->u->m;
@@ -335,6 +364,7 @@ static mpk_status open_lane(mpk_context *cx, upload *u, lane *l)
     return MPK_OK;
 }
 
+/* After a failure copies may still be under way: releasing memory waits for them. */
 static void close_lane(upload *u, lane *l)
 {
     for (int i = 0; i < 2; i++) {
@@ -347,6 +377,7 @@ static void close_lane(upload *u, lane *l)
         cuda_stream_release(u->m->gpu, l->stream);
 }
 
+/* A share of the pieces, GPU after GPU; one weight alone is not worth a line. */
 static mpk_status report(mpk_context *cx, upload *u)
 {
     const cuda_options *o = &u->m->options;
@@ -356,6 +387,8 @@ static mpk_status report(mpk_context *cx, upload *u)
                        (u->m->peer + (double)u->done / (double)u->pieces.n) / u->m->n_peers);
 }
 
+/* Take pieces up to l->end until there are none, another lane has failed, or the kernel does not
+ * compile, so that weights are wanted no more (that is told by cuda_end_code). */
 static mpk_status run_pieces(mpk_context *cx, lane *l)
 {
     upload *u = l->u;
@@ -384,7 +417,8 @@ static void *run_lane(void *argument)
     return NULL;
 }
 
-/* The caller's thread is lane 0: it alone may report progress. */
+/* Lanes 1 to n - 1 in threads, lane 0 here: it alone may report progress.  All threads are joined
+ * whatever happens; the first lane's failure is told, else that of the first thread that failed. */
 static mpk_status run_lanes(mpk_context *cx, upload *u, lane *lanes, uint32_t n)
 {
     mpk_status status = MPK_OK;
@@ -406,6 +440,8 @@ static mpk_status run_lanes(mpk_context *cx, upload *u, lane *lanes, uint32_t n)
     return status;
 }
 
+/* First what scales others, by lane 0 alone and waited for; then everything else by all lanes.
+ * `next` is set back between the two, since a lane that finds nothing has counted all the same. */
 static mpk_status run_all(mpk_context *cx, upload *u, lane *lanes, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -446,6 +482,8 @@ static mpk_status cut_weight(mpk_context *cx, upload *u, uint32_t i)
     return MPK_OK;
 }
 
+/* The order of loading, and the size of buffers: CUDA_PIECE_BYTES, less for small models, more
+ * where one row is longer. */
 static mpk_status cut(mpk_context *cx, upload *u)
 {
     const cuda_weight_plan *plan = &u->m->weights;

@@ -6,6 +6,7 @@
  */
 #include "cuda/cuda_machine.h"
 
+/* Copies begin at multiples of CUDA_ALIGN: bulk copies read them. */
 static uint64_t aligned(uint64_t n)
 {
     return (n + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
@@ -31,13 +32,16 @@ static void measure(cuda_machine *m)
     }
 }
 
+/* The weight of the image that a tensor (or the root of a view) is; IR_NONE: it is none. */
 static uint32_t weight_of(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
 {
     const tg_place *p = &m->machine.image.places[graph][tensor];
     return p->area == TG_WEIGHTS ? (uint32_t)p->offset : IR_NONE;
 }
 
-/* Rows of a weight that a tensor (the weight, or a view of whole rows of it) stands for. */
+/* Rows of a weight that a tensor (the weight, or a view of whole rows of it) stands for.
+ * MPK_EUNSUPPORTED: it is no weight, or cuts rows, which packing cannot follow.  Axes of length 1
+ * may have any stride. */
 static mpk_status find_part(mpk_context *cx, const cuda_machine *m, uint32_t graph,
                             ir_tensor_id tensor, cuda_part *out)
 {
@@ -60,6 +64,8 @@ static mpk_status find_part(mpk_context *cx, const cuda_machine *m, uint32_t gra
     return MPK_OK;
 }
 
+/* What a body wants packed (gen_pack), in weights of the image instead of tensors of a graph; parts
+ * follow each other in the packed copy. */
 static mpk_status read_pack(mpk_context *cx, const cuda_machine *m, uint32_t graph,
                             const gen_pack *p, cuda_packed *out)
 {
@@ -81,6 +87,7 @@ static mpk_status read_pack(mpk_context *cx, const cuda_machine *m, uint32_t gra
     return MPK_OK;
 }
 
+/* Equal copies have the same bytes, whichever operator asked first. */
 static bool same_packed(const cuda_packed *a, const cuda_packed *b)
 {
     bool same = a->n_parts == b->n_parts && a->scale == b->scale && a->order == b->order &&
@@ -92,7 +99,9 @@ static bool same_packed(const cuda_packed *a, const cuda_packed *b)
     return same;
 }
 
-/* By the first weight of each packed copy, which is enough to tell nearly all apart. */
+/* Find an equal copy or add this one; *out is its index.  Copies are chained by the first weight of
+ * each (first_of, next), which tells nearly all apart, so that planning is linear in the
+ * operators. */
 static mpk_status add_packed(mpk_context *cx, cuda_machine *m, const cuda_packed *p,
                              uint32_t *first_of, uint32_t *next, uint32_t *out)
 {
@@ -117,6 +126,7 @@ static bool is_packed(const gen_pack *p, ir_tensor_id tensor)
     return false;
 }
 
+/* Every weight that an operator reads other than packed must lie there as it is. */
 static void note_plain(cuda_machine *m, uint32_t graph, const ir_op *op, const gen_pack *p)
 {
     for (uint32_t i = 0; i < op->n_in; i++) {
@@ -158,6 +168,8 @@ static mpk_status find_uses(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
+/* Packed copies first, in the order in which operators ask for them; then plain ones by their
+ * number. */
 mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m)
 {
     const program_image *image = &m->machine.image;

@@ -8,7 +8,10 @@
  * Output: model.layers.L.mlp.experts.{gate_proj,up_proj,down_proj}.weight [E, rows, columns],
  * stored as one address for each expert: no weights are copied.  The router is always named
  * model.layers.L.mlp.gate.weight.
- */
+ *
+ * Numbers of layers and experts come from names and are compared with the configuration before they
+ * are used as indices.  Called by load.c once for each model that has experts; GGUF files have
+ * their stacks whole already, and pass through unchanged. */
 #include <stdio.h>
 
 #include "load/load.h"
@@ -99,7 +102,7 @@ static mpk_status add(mpk_context *cx, arena *a, stacks *s, const load_tensor *t
     return map_put(cx, a, &s->names, t->name, s->tensors.n - 1);
 }
 
-/* The name that models ask for, whatever the file's spelling is. */
+/* The name that models ask for, whatever the file's spelling is; `part` is GATE, UP or DOWN. */
 static mpk_status name_stack(mpk_context *cx, arena *a, uint32_t layer, int part, str *out)
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
@@ -153,7 +156,8 @@ static mpk_status add_expert(mpk_context *cx, arena *a, stacks *s, const load_te
     return MPK_OK;
 }
 
-/* Split a joined stack: for each expert, the rows of gate and then the rows of up. */
+/* Split a joined stack into gate and up: for each expert, the rows of gate and then those of up
+ * follow each other, so each half is one address for each expert. */
 static mpk_status split_stack(mpk_context *cx, arena *a, stacks *s, const load_tensor *t,
                               uint32_t layer)
 {

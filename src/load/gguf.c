@@ -1,11 +1,20 @@
 /* gguf.c - GGUF files, versions 2 and 3, little-endian: key-value pairs and tensors.
  *
- * The file: "GGUF", u32 version, u64 tensors, u64 pairs; the pairs (string key, u32 type, value);
- * the tensors (string name, u32 rank, u64 dims innermost first, u32 type, u64 offset); padding;
- * data.  A string is u64 length, bytes; an array is u32 type, u64 count, items.  One pass checks
- * that everything lies inside the file and builds an index; only the names of tensors are copied,
- * because they are translated to those of Hugging Face.
- */
+ *   file      "GGUF", u32 version, u64 tensors, u64 pairs; the pairs; the tensors; padding; data
+ *   pair      string key, u32 type, value
+ *   tensor    string name, u32 rank, u64 dims innermost first, u32 type, u64 offset into the data
+ *   string    u64 length, bytes
+ *   array     u32 type of its items, u64 count, items
+ *
+ * One pass checks that everything lies inside the file and builds an index; only the names of
+ * tensors are copied, because they are translated to those of Hugging Face:
+ *
+ *   token_embd.weight          model.embed_tokens.weight
+ *   blk.3.attn_q.weight        model.layers.3.self_attn.q_proj.weight
+ *   blk.3.ffn_gate_exps.weight model.layers.3.mlp.experts.gate_proj.weight
+ *
+ * Called by load.c, by the fuzzer and, for the values of a file that is rewritten, by
+ * gguf_describe.c. What the pairs mean is gguf_config.c's business. */
 #include "load/gguf.h"
 
 #include <stdio.h>
@@ -60,6 +69,7 @@ static mpk_status read_str(reader *r, const char *what, str *out)
 
 /* ---- key-value pairs ---- */
 
+/* By gguf_type; 0: the size is in the value itself. */
 static const uint8_t type_bytes[GGUF_TYPES] = {
 #define GGUF_TYPE_BYTES(name, bytes) bytes,
     GGUF_TYPE_MAP(GGUF_TYPE_BYTES)
@@ -95,7 +105,8 @@ static mpk_status read_type(reader *r, const gguf_value *v, gguf_type *out)
     return MPK_OK;
 }
 
-/* Read a key and a type, and index the value where it lies in the mapping. */
+/* Read a key and a type, and index the value where it lies in the mapping.  After this all of it is
+ * known to be inside the file, so that later readers (take_str, gguf_item_int) check nothing. */
 static mpk_status read_value(reader *r, arena *a, gguf *f)
 {
     gguf_value v = {.n = 1};
@@ -123,6 +134,7 @@ const gguf_value *gguf_find(const gguf *f, const char *key)
     return map_get(&f->keys, str_from(key), &index) ? &f->values.at[index] : NULL;
 }
 
+/* Neither a float, a bool nor a string. */
 bool gguf_type_is_int(gguf_type type)
 {
     return type != GGUF_F32 && type != GGUF_F64 && type_bytes[type] && type != GGUF_BOOL;
@@ -157,7 +169,7 @@ int64_t gguf_item_int(const gguf_value *v, uint64_t i)
 }
 
 /* Some writers give a list with a number for each layer; it is taken if all are equal.  An absent
- * key leaves *out as it is. */
+ * key leaves *out as it is.  A negative number, and one beyond u32, is an error and no default. */
 mpk_status gguf_get_u32(mpk_context *cx, const gguf *f, const char *key, uint32_t *out)
 {
     const gguf_value *v = gguf_find(f, key);
@@ -288,7 +300,8 @@ static const struct tensor_type {
     [40] = {"NVFP4", -1},
 };
 
-/* The dtype of a type number; MPK_EUNSUPPORTED names the type. */
+/* The dtype of a type number.  MPK_EUNSUPPORTED names the type, or the number if the format has got
+ * one that is newer than this table. */
 static mpk_status find_dtype(mpk_context *cx, str name, uint64_t type, ir_dtype *out)
 {
     const struct tensor_type *t = type < sizeof tensor_types / sizeof *tensor_types
@@ -351,12 +364,14 @@ static const char *find_name(const char *const (*table)[2], size_t n, int from, 
     return NULL;
 }
 
-/* A name cut into parts: whole.last, or prefix + layer + "." + part.last. */
+/* A name cut into parts: whole.last, or prefix + layer + "." + part.last. "blk.12.attn_q.weight"
+ * has whole "blk.12.attn_q", last "weight", layer "12", part "attn_q". */
 typedef struct tensor_name {
     str whole, last, layer, part; /* layer.n 0: of no layer */
 } tensor_name;
 
-/* False if there is nothing to translate. */
+/* Cut a name.  False if there is nothing to translate: no dot, or so long that no name of the
+ * tables can be in it (renamed names are built in a buffer of fixed size). */
 static bool cut_name(str name, str prefix, tensor_name *out)
 {
     size_t stem = name.n, digits = prefix.n;
@@ -410,7 +425,8 @@ mpk_status gguf_name_tensor(mpk_context *cx, arena *a, str name, str *out, bool 
 }
 
 /* Read one entry of the tensor table.  Its data is kept as an offset until the start of the data
- * section is known. */
+ * section is known, which lies after the last entry.  The number of bytes follows from shape and
+ * type. */
 static mpk_status read_tensor(reader *r, load_model *m, uint64_t *offset)
 {
     load_tensor t = {0};
@@ -435,7 +451,8 @@ static mpk_status read_tensor(reader *r, load_model *m, uint64_t *offset)
     return load_add_tensor(r->cx, m, &t);
 }
 
-/* Turn the offsets of the tensors from `first` on into addresses. */
+/* Turn the offsets of the tensors from `first` on into addresses.  Offsets are multiples of the
+ * alignment and count from `start`; no tensor may reach beyond the file or into another. */
 static mpk_status place_tensors(reader *r, load_model *m, size_t first, const uint64_t *offsets,
                                 uint64_t alignment)
 {
@@ -498,7 +515,8 @@ static mpk_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_values
     return MPK_OK;
 }
 
-/* Hyper-parameters and vocabulary from the values. */
+/* Hyper-parameters and vocabulary from the values.  The tensors are there by now: which of them
+ * exist decides some hyper-parameters. */
 static mpk_status fill_model(mpk_context *cx, const gguf *f, load_model *m)
 {
     mpk_status status = gguf_fill_config(cx, f, m);
@@ -510,6 +528,7 @@ static mpk_status fill_model(mpk_context *cx, const gguf *f, load_model *m)
     return gguf_fill_vocab(cx, f, m);
 }
 
+/* The header and all pairs; r stands at the first tensor afterwards. */
 static mpk_status read_values(reader *r, arena *a, uint64_t *n_tensors, gguf *f)
 {
     uint64_t n_values = 0;

@@ -1,4 +1,12 @@
-/* gguf.h - a GGUF file's key-value pairs, checked and indexed; shared by gguf*.c. */
+/* gguf.h - a GGUF file's key-value pairs, checked and indexed; shared by gguf*.c.
+ *
+ *   gguf.c           the file: pairs, tensors, names
+ *   gguf_config.c    what the pairs mean for a model and its tokenizer
+ *   gguf_rope.c      the order of the rows of q and k
+ *   gguf_describe.c  the pairs of a file that is written
+ *   gguf_write.c     bytes of pairs and tensors
+ *
+ * Texts and items are borrowed from the mapping: they are valid until load_close. */
 #ifndef LOAD_GGUF_H
 #define LOAD_GGUF_H
 

@@ -4,7 +4,15 @@
  * no hyper-parameters for biases, a tied head, or layers without experts; the presence of tensors
  * decides.  It stores Llama 3's rope scaling as divisors of the frequencies (rope_freqs.weight).
  * The parameters of the formula are recovered from them, and the divisors recomputed and compared.
- */
+ *
+ * A key of the model is written below the architecture's name:
+ *
+ *   general.architecture = "llama"
+ *   llama.block_count = 30, llama.attention.head_count = 9, llama.rope.freq_base = 100000.0
+ *   tokenizer.ggml.model = "gpt2", tokenizer.ggml.tokens = ["<|endoftext|>", ...]
+ *
+ * A key that is absent leaves its default; one that asks for something that no body computes is
+ * refused by name, never ignored.  Called by gguf.c when the tensors are known. */
 #include "load/gguf.h"
 
 #include <math.h>
@@ -19,6 +27,7 @@ typedef struct scope {
     char key[160];
 } scope;
 
+/* The full name of a key, valid until the next call; s->key is also what messages name. */
 static const char *scoped(scope *s, const char *key)
 {
     snprintf(s->key, sizeof s->key, "%.*s.%s", LOAD_NAME(s->architecture), key);
@@ -35,8 +44,9 @@ static mpk_status get_double(scope *s, const char *key, double *out)
     return gguf_get_double(s->cx, s->f, scoped(s, key), out);
 }
 
-/* The rows of the embedding give the size of the vocabulary; the key and the list of tokens may be
- * shorter. */
+/* The sizes that every model states, and those that follow from others.  The rows of the embedding
+ * give the size of the vocabulary; the key and the list of tokens may be shorter, since tables are
+ * padded. */
 static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
 {
     const struct {
@@ -163,7 +173,9 @@ static mpk_status fill_rope_scaling(scope *s, model_config *c)
     return MPK_OK;
 }
 
-/* 1 for short waves, factor for long ones, between them by 1 / wavelength. */
+/* The divisor of frequency i: 1 for short waves, factor for long ones, between them by 1 /
+ * wavelength. quantize.c writes these when it makes a GGUF file of a checkpoint with Llama 3's
+ * scaling. */
 double gguf_llama3_divisor(const model_config *c, uint32_t i)
 {
     double wavelength = 2 * acos(-1) * pow(c->rope_theta, 2.0 * i / c->rope_size);
@@ -187,7 +199,9 @@ static bool matches_llama3(const load_tensor *t, const model_config *c)
     return true;
 }
 
-/* The parameters to try: every known model with divisors uses one of these sets. */
+/* Recover factor and limits from the divisors: the last divisor is the factor itself, the others
+ * are those of one of the sets below, which every known model uses.  Divisors that are all 1 scale
+ * nothing. */
 static mpk_status fill_rope_divisors(scope *s, const load_tensor *t, model_config *c)
 {
     static const struct {
@@ -324,6 +338,7 @@ static mpk_status fill_flag(mpk_context *cx, const gguf *f, const char *key, int
     return MPK_OK;
 }
 
+/* Ids that are absent stay -1, flags "not said": the tokenizer's kind then has its own habits. */
 static mpk_status fill_vocab_ids(mpk_context *cx, const gguf *f, tokenizer_vocab *v)
 {
     scope s = {.cx = cx, .f = f};

@@ -18,6 +18,7 @@ typedef struct describer {
     char key[96];
 } describer;
 
+/* As in gguf_config.c: valid until the next call. */
 static const char *scoped(describer *d, const char *key)
 {
     snprintf(d->key, sizeof d->key, "%s.%s", d->architecture, key);
@@ -40,6 +41,7 @@ static bool is_of_tensors(str key)
            begins_with(key, "quantize.imatrix.");
 }
 
+/* Was the model read from one GGUF file? */
 static bool is_gguf(const load_model *m)
 {
     return m->files.n == 1 && m->files.at[0].n_bytes >= 4 &&
@@ -195,6 +197,7 @@ static mpk_status put_vocab(describer *d)
     return MPK_OK;
 }
 
+/* Readers find a second template by its name in the list. */
 static void put_templates(describer *d)
 {
     const load_model *m = d->m;

@@ -6,14 +6,15 @@
  * and k_proj, and their biases, in an order in which entries 2i and 2i + 1 are a pair.  Scores are
  * sums over a head, so the order of its entries does not matter as long as q and k agree.  The rows
  * are therefore put back when the file is opened, and no later code has to know about the other
- * order.
+ * order.  A head of 8 rows, all rotated:
+ *
+ *   row of the checkpoint   0  1  2  3  4  5  6  7
+ *   row of the file         0  2  4  6  1  3  5  7
  *
  * Input: tensors inside the mapping.  Output: for a weight, the address of each row
  * (load_tensor.parts): a row is whole blocks of any format, and nothing is copied here.  For a
- * bias, a copy in the model's arena.
- * Called by gguf.c when the hyper-parameters are known; gguf_find_rows and gguf_row_from are the
- * way back, for quantize.c.
- */
+ * bias, a copy in the model's arena. Called by gguf.c when the hyper-parameters are known;
+ * gguf_find_rows and gguf_row_from are the way back, for quantize.c. */
 #include "load/gguf.h"
 
 /* The row of the file that becomes row `row`.  A head has `size` rows, of which the first `turned`

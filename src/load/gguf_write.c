@@ -8,6 +8,7 @@
 
 #include "base/num.h"
 
+/* The n_bytes low bytes of a value, little-endian. */
 static void put(text *t, uint64_t value, unsigned n_bytes)
 {
     char bytes[8];
@@ -16,12 +17,14 @@ static void put(text *t, uint64_t value, unsigned n_bytes)
     text_add(t, bytes, n_bytes);
 }
 
+/* A string of the format. */
 static void put_text(text *t, str s)
 {
     put(t, s.n, 8);
     text_add(t, s.at, s.n);
 }
 
+/* The beginning of a pair; its value must follow. */
 static void put_key(gguf_writer *w, str key, gguf_type type)
 {
     put_text(&w->values, key);
@@ -29,6 +32,7 @@ static void put_key(gguf_writer *w, str key, gguf_type type)
     w->n_values++;
 }
 
+/* The beginning of a pair whose value is an array; n items must follow. */
 static void put_list(gguf_writer *w, str key, gguf_type type, uint64_t n)
 {
     put_key(w, key, GGUF_ARRAY);

@@ -4,10 +4,16 @@
  * A template is one text, or a list of {"name", "template"}, of which "default" and "tool_use" are
  * taken.  A special token is a text or an object with "content".  In older folders, those without
  * "added_tokens_decoder", special_tokens_map.json takes precedence.
- */
+ *
+ *   {"chat_template": "{% for m in messages %}...", "bos_token": {"content": "<s>"},
+ *    "eos_token": "</s>", "added_tokens_decoder": {...}}
+ *
+ * Members of another kind are left out, not refused: a folder with an odd template can still
+ * continue texts.  Called by load.c; load_set_special also by gguf_config.c. */
 #include "base/json.h"
 #include "load/load.h"
 
+/* Into the model's arena, since the document goes with the caller's. */
 static mpk_status copy_text(mpk_context *cx, load_model *m, str from, str *out)
 {
     char *copy = arena_copy(&m->arena, from.at, from.n);
@@ -16,6 +22,7 @@ static mpk_status copy_text(mpk_context *cx, load_model *m, str from, str *out)
     return MPK_OK;
 }
 
+/* Of several templates of one name the last one counts. */
 static mpk_status fill_templates(mpk_context *cx, const json_value *value, load_model *m)
 {
     if (json_is(value, JSON_KIND_STRING))

@@ -3,7 +3,10 @@
  * Both spellings are read: rope_theta, rope_scaling, torch_dtype of older files; rope_parameters,
  * dtype of those that Transformers 5 writes.  Absent members take Transformers' defaults.  Members
  * that would change what the model computes and are not supported are refused by name.
- */
+ *
+ * What differs between families (defaults, biases, windows, experts) is in their records (model.h,
+ * model_def), never tested by name here.  At the end model_check looks at all numbers together.
+ * Called by load.c, also for a config.json without weights. */
 #include "base/json.h"
 #include "load/load.h"
 
@@ -33,7 +36,8 @@ static mpk_status fill_sizes(mpk_context *cx, const json_value *j, model_config 
     return MPK_OK;
 }
 
-/* Refuse members that ask for a computation that the supported families do not have. */
+/* Refuse members that ask for a computation that the supported families do not have.  A member that
+ * is null counts as absent, as Transformers writes what is off. */
 static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
 {
     static const char *const refused[] = {"quantization_config",     "attn_logit_softcapping",
@@ -47,7 +51,8 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
     return MPK_OK;
 }
 
-/* Transformers 5 writes Qwen3's "num_experts" as "num_local_experts". */
+/* The number of experts; 0 for a model without, or with one.  Transformers 5 writes Qwen3's
+ * "num_experts" as "num_local_experts". */
 static mpk_status count_experts(mpk_context *cx, const json_value *j, const model_def *def,
                                 model_config *c)
 {
@@ -205,7 +210,8 @@ static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_
     return fill_layer_types(cx, j, c);
 }
 
-/* Find the rope object.  One object for each type of layer is accepted if all are equal. */
+/* Find the rope object, NULL if there is none.  One object for each type of layer is accepted if
+ * all are equal: {"full_attention": {...}, "sliding_attention": {...}}. */
 static mpk_status find_rope(mpk_context *cx, const json_value *j, const json_value **rope)
 {
     const json_value *r = json_get(j, "rope_scaling");

@@ -4,7 +4,16 @@
  * model's program is built once for one token.  That asks for each weight by name and shape, so
  * missing or misshapen weights are reported now, and so are weights of a layer that the program
  * would not use (a different architecture under a known name).
- */
+ *
+ * What is read of a folder, all of it optional but one of the first two:
+ *
+ *   config.json                         hyper-parameters              hf_config.c
+ *   tokenizer.json                      vocabulary                    tokenizer_json.c
+ *   generation_config.json              suggestions, ends of text     hf_config.c
+ *   chat_template.jinja, tokenizer_config.json, special_tokens_map.json   hf_chat.c
+ *   model.safetensors, or the shards that model.safetensors.index.json names
+ *
+ * Called by the engine (load_open) and by the tests of the formats. */
 #include "load/load.h"
 
 #include <stdio.h>
@@ -70,7 +79,8 @@ static int compare_addresses(const void *left, const void *right)
     return (a->data > b->data) - (a->data < b->data);
 }
 
-/* Sort by address: if any two tensors overlap, then some two neighbours do. */
+/* Sort by address: if any two tensors overlap, then some two neighbours do.  Only tensors that lie
+ * in one file are compared (from `first` on); the scratch list goes back to the arena. */
 mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first)
 {
     size_t n = m->tensors.n - first;
@@ -196,7 +206,7 @@ static mpk_status check_weights(mpk_context *cx, const load_model *m)
     return status;
 }
 
-/* Map the file `name` of the folder; *out is empty if there is none. */
+/* Read the file `name` of the folder into the model's arena; *out is empty if there is none. */
 static mpk_status read_member(mpk_context *cx, load_model *m, const char *folder, const char *name,
                               str *out)
 {
@@ -206,7 +216,8 @@ static mpk_status read_member(mpk_context *cx, load_model *m, const char *folder
     return file_exists(path) ? file_read(cx, &m->arena, path, JSON_BYTES_LIMIT, out) : MPK_OK;
 }
 
-/* Open one file of weights, or shards; a folder without weights is accepted. */
+/* Open one file of weights, or shards; a folder without weights is accepted, since weights may be
+ * made up.  Pickled weights alone are refused: reading them would run code. */
 static mpk_status open_weights(mpk_context *cx, load_model *m, const char *folder)
 {
     const char *path;
@@ -268,7 +279,8 @@ static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder
     return open_weights(cx, m, folder);
 }
 
-/* Fill a zeroed model; after a failure the caller closes the partly filled model. */
+/* Fill a zeroed model; after a failure the caller closes the partly filled model.  Weights are
+ * checked against the configuration only where both are there. */
 static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
 {
     size_t n = strlen(path);

@@ -2,7 +2,16 @@
  *
  * Files are mapped, not read: a tensor's data is an address inside the mapping.  All offsets,
  * sizes, counts and names of a file are checked before they are used.
- */
+ *
+ *   load.c            opens a folder or a file, checks that the model is whole
+ *   safetensors.c     .safetensors files and their index
+ *   gguf*.c           GGUF files (gguf.h)
+ *   hf_config.c       config.json, generation_config.json
+ *   hf_chat.c         chat templates and special tokens
+ *   experts.c         the weights of experts under one name
+ *   random.c          weights that are made up
+ *   quantize*.c       a model written as a GGUF file (quantize.h)
+ *   tokenizer*.c      text to token ids and back (tokenizer.h) */
 #ifndef LOAD_H
 #define LOAD_H
 

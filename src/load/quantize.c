@@ -32,6 +32,8 @@ typedef struct entry {
     const float *importance;
 } entry;
 
+/* Everything of one call of quantize_model; `packed` and `rows` are heap, the rest is freed with
+ * the arena and the writer. */
 typedef struct job {
     mpk_context *cx;
     arena arena;
@@ -58,6 +60,7 @@ static bool is_left_out(const job *j, const load_tensor *t, bool known, bool fro
     return !known && !from_gguf;
 }
 
+/* NULL: every column counts the same. */
 static const float *find_importance(const job *j, const load_tensor *t)
 {
     uint64_t index;
@@ -176,6 +179,7 @@ static mpk_status order_vector(mpk_context *cx, const entry *e, float *row)
     return MPK_OK;
 }
 
+/* A NaN would spoil the scale of its whole block, so it is refused rather than rounded. */
 static mpk_status check_finite(mpk_context *cx, const entry *e, int64_t row, const float *x)
 {
     for (int64_t i = 0; i < e->columns; i++)
@@ -226,6 +230,7 @@ static mpk_status convert_row(mpk_context *cx, const entry *e, int64_t row, floa
 
 /* ---- batches ---- */
 
+/* Rows [first, first + n) of an entry, converted by SLICES tasks of the pool. */
 typedef struct batch {
     const job *job;
     const entry *e;
@@ -249,6 +254,7 @@ static mpk_status convert_slice(mpk_context *cx, void *user, uint32_t slice)
     return MPK_OK;
 }
 
+/* Progress, and the way to give up: what was written so far is removed by the sink. */
 static mpk_status tell(job *j)
 {
     const quantize_options *o = j->options;
@@ -300,6 +306,7 @@ static mpk_status make_buffers(job *j)
     return MPK_OK;
 }
 
+/* Head, tensors, then the rename that makes the file visible. */
 static mpk_status write_file(job *j, const text *head)
 {
     TRY(file_sink_write(j->cx, &j->sink, head->at, head->n));
@@ -324,6 +331,7 @@ static mpk_status open_file(job *j, const char *path, quantize_result *out)
     return status;
 }
 
+/* The values of the model, and two that say how it was quantised. */
 static mpk_status describe(job *j)
 {
     TRY(gguf_describe(j->cx, &j->arena, j->m, &j->writer));
@@ -332,6 +340,7 @@ static mpk_status describe(job *j)
     return MPK_OK;
 }
 
+/* For the report: elements, and tensors by type. */
 static void count(const job *j, quantize_result *out)
 {
     for (size_t i = 0; i < j->entries.n; i++) {

@@ -21,6 +21,7 @@ static const quantize_mix mixes[] = {
 /* general.file_type of the mixes that have rules of their own. */
 enum { Q4_0 = 2, Q5_0 = 8, Q2_K = 10, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M };
 
+/* Equal but for the case of letters? */
 static bool is_name(str name, const char *other)
 {
     for (size_t i = 0; i < name.n; i++)
@@ -107,6 +108,7 @@ static ir_dtype choose_value(const quantize_facts *f, int layer)
     return c->n_experts == 8 ? IR_Q8_0 : dtype;
 }
 
+/* As choose_value, for the product that ends a layer's feed-forward part. */
 static ir_dtype choose_down(const quantize_facts *f, int layer)
 {
     const int n = (int)f->config->n_layers;

@@ -15,6 +15,7 @@ static bool ends_with(str name, str end)
     return name.n >= end.n && memcmp(name.at + name.n - end.n, end.at, end.n) == 0;
 }
 
+/* Block by block, each from a draw of its own, so that any range of blocks can be made alone. */
 static void fill_blocks(uint64_t stream, ir_dtype dtype, int64_t first, int64_t n,
                         unsigned char *to)
 {

@@ -1,8 +1,12 @@
 /* safetensors.c - the tensors of a .safetensors file.
  *
- * The file: u64 n (little-endian), n bytes of JSON {name: {"dtype", "shape", "data_offsets":
- * [begin, end]}}, then the data; offsets count from the start of the data.
- */
+ *   u64 n, little-endian
+ *   n bytes of JSON  {"w": {"dtype": "BF16", "shape": [4, 8], "data_offsets": [0, 64]}, ...}
+ *   the data; offsets count from its beginning
+ *
+ * Nothing of the header is believed: offsets are compared with the file, sizes with shape and
+ * dtype, tensors with each other.  Names and data stay in the mapping.  Called by load.c and by the
+ * fuzzer. */
 #include "base/json.h"
 #include "load/load.h"
 

@@ -4,9 +4,16 @@
  *     tokens--> pieces
  *       --cutting steps--> words --BPE--> ids, between the ids of the post-processor
  *
+ * "<s>Hello world" with a byte-level BPE:
+ *
+ *     <s>, "Hello world"            raw added tokens
+ *     "Hello", " world"             cutting steps
+ *     "Hello", "Ġworld"             bytes as characters
+ *     15496, 995                    BPE
+ *
  * Cost: linear in the text but for BPE's n log n in the longest word and for the regular
- * expressions of the file.
- */
+ * expressions of the file.  A tokenizer does not change after tokenizer_finish, so any number of
+ * threads may encode with it. */
 #include "load/tokenizer_parts.h"
 
 #include <stdio.h>
@@ -24,6 +31,7 @@ mpk_status tokenizer_new(mpk_context *cx, tokenizer **out)
     return MPK_OK;
 }
 
+/* Patterns alone are not in the arena. */
 static void free_steps(steps *s)
 {
     for (size_t i = 0; i < s->n; i++)
@@ -325,7 +333,7 @@ static const added_token *longest_added(const tokenizer *t, const added_tree *tr
 }
 
 /* Is it a character of a word, as regular expressions see words?  Added tokens with single_word ask
- * this of their neighbours. */
+ * this of their neighbours.  `character` is one whole character. */
 static mpk_status is_word(encoder *e, str character, bool *yes)
 {
     subject s = {0};
@@ -362,10 +370,12 @@ static size_t strip_end(str s, size_t from, size_t end)
     return end;
 }
 
+/* What is done with a piece of text between added tokens. */
 typedef mpk_status (*section_action)(encoder *e, str section, bool at_start);
 
 /* Find the added tokens of a tree in s, and pass the text between them to `act`, in order.
- * at_start: s begins the input. */
+ * at_start: s begins the input.  A token that a neighbour of a word or a missing flag rules out is
+ * text; so is nothing of the white space that lstrip and rstrip take. */
 static mpk_status cut_added(encoder *e, const added_tree *tree, str s, bool at_start,
                             section_action act)
 {
@@ -461,6 +471,7 @@ str tokenizer_token(const tokenizer *t, int32_t id)
     return id >= 0 && (size_t)id < t->n_tokens ? t->tokens[id] : (str){0};
 }
 
+/* An added token is found before one of the model, as encoding finds it. */
 int32_t tokenizer_find(const tokenizer *t, str token)
 {
     uint64_t id;

@@ -5,16 +5,18 @@
  * O(n log n) whatever the word.  Entries are not removed when a symbol changes: an entry is stale
  * if its pair no longer gives the token that it was made for.
  *
+ *   merges "l o", "lo w", "e r"      l o w e r  ->  lo w e r  ->  low e r  ->  low er
+ *
  * Byte-level BPE and tokenizer.json order pairs by a list of merges; the sentencepiece vocabularies
  * of GGUF have none: two symbols merge if their joined text is a token, the one with the highest
- * score first.
- */
+ * score first.  Called by tokenizer_split.c, word by word. */
 #include "load/tokenizer_parts.h"
 
 #include <stdlib.h>
 
 /* --- the map of pairs --- */
 
+/* Multiplication spreads the two ids of a key over the high bits, which are then taken. */
 static size_t pair_place(uint64_t key, size_t capacity)
 {
     key ^= key >> 32;
@@ -41,6 +43,8 @@ mpk_status pair_map_reserve(mpk_context *cx, arena *a, pair_map *m, size_t n)
     return MPK_OK;
 }
 
+/* The slot with this key, or the empty one where it belongs.  The map has room (capacity is not
+ * 0). */
 static pair_slot *pair_slot_of(const pair_map *m, uint64_t key)
 {
     size_t i = pair_place(key, m->capacity);
@@ -95,12 +99,15 @@ static mpk_status add_symbol(encoder *e, int32_t id, size_t start, size_t n)
     return MPK_OK;
 }
 
+/* -1: these bytes are no token. */
 static int32_t find_token(const tokenizer *t, const char *at, size_t n)
 {
     uint64_t id;
     return map_get(&t->model_ids, (str){at, n}, &id) ? (int32_t)id : -1;
 }
 
+/* The token of one character; those below U+0100, nearly all of byte-level text, are looked up by
+ * number. */
 static int32_t find_char_token(const tokenizer *t, const char *at, size_t n)
 {
     uint32_t c = n <= 2 ? utf8_get(at) : UINT32_MAX;
@@ -138,6 +145,7 @@ static bool has_byte_tokens(const tokenizer *t, str part)
     return true;
 }
 
+/* A symbol for each byte; has_byte_tokens has said that all have one. */
 static mpk_status add_bytes(encoder *e, str part, size_t start)
 {
     for (size_t i = 0; i < part.n; i++)
@@ -180,6 +188,8 @@ static mpk_status start_ranked(encoder *e, str word)
     return unknown ? add_symbol(e, t->unk_id, word.n, unknown) : MPK_OK;
 }
 
+/* Symbols of a vocabulary with scores: a character without a token (-1) may still merge into
+ * one. */
 static mpk_status start_scored(encoder *e, str word)
 {
     for (size_t i = 0, n; i < word.n; i += n) {

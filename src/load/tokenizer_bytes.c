@@ -2,9 +2,14 @@
  *
  * The decoding steps of tokenizer_decode.c, for one token in the middle of a text: what they do at
  * a text's ends does not happen, and a character may be cut.
- */
+ *
+ *   "Ġthe"     " the"        byte-level: characters back to bytes
+ *   "▁the"     " the"        sentencepiece: the marker of a space
+ *   "<0xE2>"   one byte 0xE2, the beginning of a character
+ *   "</s>"     nothing       special */
 #include "load/tokenizer_parts.h"
 
+/* The token at hand is in `from`; a step writes to `to` and then swaps the two. */
 typedef struct bytes_maker {
     const tokenizer *t;
     regex_match *match;

@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 
+/* What one decoding step keeps between tokens. */
 typedef struct stage {
     bool fused;      /* its input is one token in parts */
     bool hold;       /* it needs that token whole: held collects it */
@@ -32,6 +33,7 @@ struct tokenizer_stream {
 
 static mpk_status feed(mpk_context *cx, tokenizer_stream *s, size_t k, str token);
 
+/* After the last step: text of the caller, made valid UTF-8. */
 static mpk_status sink(mpk_context *cx, tokenizer_stream *s, str token)
 {
     utf8_add_valid(&s->out, &s->rest, token.at, token.n);
@@ -155,6 +157,7 @@ static mpk_status feed_strip(mpk_context *cx, tokenizer_stream *s, size_t k, str
     return feed(cx, s, k + 1, token);
 }
 
+/* A space before every token but the first. */
 static mpk_status feed_join(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     if (s->stages[k].first_done)
@@ -239,6 +242,7 @@ static void reset(tokenizer_stream *s)
     s->rest.n = 0;
 }
 
+/* In order, since what a step held back goes through the steps after it. */
 static mpk_status end(mpk_context *cx, tokenizer_stream *s)
 {
     for (size_t k = 0; k < s->t->decode.n; k++)
@@ -295,6 +299,7 @@ void tokenizer_stream_close(tokenizer_stream *s)
     free(s);
 }
 
+/* Ids without a token, and special ones where they are not wanted, give nothing. */
 static mpk_status put_id(mpk_context *cx, tokenizer_stream *s, int32_t id)
 {
     str token = tokenizer_token(s->t, id);
@@ -303,6 +308,7 @@ static mpk_status put_id(mpk_context *cx, tokenizer_stream *s, int32_t id)
     return feed(cx, s, 0, token);
 }
 
+/* *piece is what can be shown by now, valid until the next call; it may be empty. */
 mpk_status tokenizer_stream_put(mpk_context *cx, tokenizer_stream *s, int32_t id, str *piece)
 {
     s->out.n = 0;

@@ -21,6 +21,7 @@ typedef struct exporter {
     const tokenizer_ids *expected; /* [texts.n] */
 } exporter;
 
+/* A text of ours in the arena of the vocabulary. */
 static mpk_status copy_name(exporter *e, const char *name, str *out)
 {
     *out = (str){arena_copy(e->a, name, strlen(name)), strlen(name)};
@@ -140,6 +141,7 @@ static mpk_status take_around(exporter *e, const tokenizer_ids *ids, const char 
     return MPK_OK;
 }
 
+/* Ids by role, and whether BOS and EOS come around a text. */
 static mpk_status list_ids(exporter *e)
 {
     const tokenizer *t = e->t;
@@ -196,6 +198,7 @@ static mpk_status list_texts(exporter *e)
     return MPK_OK;
 }
 
+/* The ids of all texts; special tokens count, as a reader of the file would have them. */
 static mpk_status encode_texts(exporter *e, const tokenizer *t, arena *a, tokenizer_ids *ids)
 {
     for (size_t i = 0; i < e->texts.n; i++)

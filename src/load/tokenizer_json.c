@@ -1,10 +1,17 @@
 /* tokenizer_json.c - tokenizer.json (and tokenizer_config.json) -> struct tokenizer.
  *
- * The file, its model and its added tokens; tokenizer_json_steps.c reads the other parts.  A type,
- * an option or a value that is not known here is refused by name: a tokenizer that is nearly right
- * gives wrong answers that nobody
- * sees.
- */
+ *   {"version": "1.0",
+ *    "added_tokens": [{"id": 2, "content": "</s>", "special": true, ...}],
+ *    "normalizer": {"type": "NFC"},
+ *    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [...]},
+ *    "model": {"type": "BPE", "vocab": {"a": 0, ...}, "merges": ["a b", ...]},
+ *    "decoder": {"type": "ByteLevel", ...},
+ *    "post_processor": {"type": "TemplateProcessing", ...}}
+ *
+ * The file, its model and its added tokens are read here; tokenizer_json_steps.c reads the other
+ * parts, tokenizer_json_values.c single values.  A type, an option or a value that is not known
+ * here is refused by name: a tokenizer that is nearly right gives wrong answers that nobody sees.
+ * Called by load.c and, for a tokenizer alone, by the engine. */
 #include "load/tokenizer_json.h"
 
 #include "base/file.h"
@@ -238,6 +245,7 @@ static int32_t config_id(const tokenizer *t, const json_value *config, const cha
     return doc_is_text(v) ? tokenizer_find(t, v->text) : -1;
 }
 
+/* Anything but true counts as absent here: these flags are not part of tokenizer.json. */
 static bool is_true(const json_value *v)
 {
     return json_is(v, JSON_KIND_BOOL) && v->boolean;
@@ -273,6 +281,7 @@ static mpk_status check_ids(doc_reader *r, const tokenizer_ids *ids)
 
 /* --- the file --- */
 
+/* A part that is absent or null leaves its steps empty. */
 static mpk_status read_part(doc_reader *r, const json_value *root, const char *key, doc_read one)
 {
     const json_value *v = json_get(root, key);
@@ -302,6 +311,7 @@ static mpk_status read_root(doc_reader *r, const json_value *root, const json_va
     return config ? read_config(r, config) : MPK_OK;
 }
 
+/* r->t is the caller's to free after a failure. */
 static mpk_status read_documents(doc_reader *r, arena *a, str json, str config)
 {
     const json_value *root, *config_root = NULL;

@@ -3,7 +3,9 @@
  * Each object with a "type" becomes one or a few steps (tokenizer_parts.h), in the order of the
  * document; the ids that a post-processor adds become `before` and `after`.  Called by
  * tokenizer_json.c, part by part.
- */
+ *
+ *   {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}
+ *       STEP_REPLACE " " by "▁", STEP_PREFIX "▁" for the first piece, STEP_SPLIT before each "▁" */
 #include "load/tokenizer_json.h"
 
 static const char *const behavior_names[] = {"Removed",        "Isolated",   "MergedWithPrevious",
@@ -60,6 +62,7 @@ mpk_status doc_read_normalizer(doc_reader *r, const json_value *o)
 
 /* --- pre-tokenizers --- */
 
+/* A cut at single characters of a class. */
 static mpk_status add_class_split(doc_reader *r, match_kind match, split_behavior behavior)
 {
     step *s = NULL;
@@ -69,6 +72,7 @@ static mpk_status add_class_split(doc_reader *r, match_kind match, split_behavio
     return MPK_OK;
 }
 
+/* A step that puts `content` before a piece, by the scheme. */
 static mpk_status add_prefix(doc_reader *r, str content, prefix_scheme scheme)
 {
     step *s = NULL;

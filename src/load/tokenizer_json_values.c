@@ -7,6 +7,7 @@
 
 enum { MAX_DEPTH = 8, MAX_COUNT = 1 << 20 };
 
+/* "(none)" is the type of no part, so whoever compares refuses it by this name. */
 str doc_type(const json_value *object)
 {
     const json_value *type = json_get(object, "type");
@@ -18,6 +19,7 @@ bool doc_is_text(const json_value *v)
     return json_is(v, JSON_KIND_STRING);
 }
 
+/* A whole number from 0 to limit - 1; floats are none. */
 bool doc_is_below(const json_value *v, int64_t limit)
 {
     return v && v->is_integer && v->integer >= 0 && v->integer < limit;
@@ -52,6 +54,7 @@ mpk_status doc_get_bool(doc_reader *r, const json_value *object, const char *key
     return MPK_OK;
 }
 
+/* Into the tokenizer's arena. */
 mpk_status doc_copy_text(doc_reader *r, const json_value *v, str *out)
 {
     const char *copy = arena_copy(&r->t->arena, v->text.at, v->text.n);
@@ -73,6 +76,7 @@ mpk_status doc_get_text(doc_reader *r, const json_value *object, const char *key
     return doc_copy_text(r, v, out);
 }
 
+/* It must be there: the format has no default. */
 mpk_status doc_get_count(doc_reader *r, const json_value *object, const char *key, uint32_t *out)
 {
     const json_value *v = json_get(object, key);
@@ -130,6 +134,7 @@ mpk_status doc_read_sequence(doc_reader *r, const json_value *object, const char
     return MPK_OK;
 }
 
+/* The words for a part whose type no reader here knows. */
 mpk_status doc_refuse(doc_reader *r, const char *what, const json_value *object)
 {
     CHECK(r->cx, json_is(object, JSON_KIND_OBJECT), MPK_EFORMAT,

@@ -6,8 +6,13 @@
  * Oniguruma's Unicode tables are newer than PCRE2's: characters that only they know are shown to
  * PCRE2 as a stand-in of the same class and length, so that offsets stay.
  *
- * Limits on backtracking turn a pattern that explodes on a text into MPK_ELIMIT.
- */
+ *   \p{L}+        \p{L}+
+ *   [^\s]         [^\x{9}-\x{d}\x{20}\x{85}\p{Z}]
+ *   (ab){2,3}+    (?:(?:ab){2,3})+
+ *
+ * Limits on backtracking turn a pattern that explodes on a text into MPK_ELIMIT.  Compiled
+ * expressions are shared by threads; each thread has a regex_match of its own.  Called by the
+ * makers of tokenizers and by tokenizer_split.c. */
 #include "load/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -47,23 +52,27 @@ typedef struct translator {
     size_t atom;
 } translator;
 
+/* To the end of the translation; running out of memory is noticed once, at the end. */
 static void emit(translator *t, const char *s)
 {
     text_add(&t->out, s, strlen(s));
 }
 
+/* What the pattern has at this place, in words. */
 static mpk_status refuse(translator *t, const char *what)
 {
     FAIL(t->cx, MPK_EUNSUPPORTED, "regular expression %.*s: %s at byte %zu is not supported",
          STR_ARG(t->in), what, t->at);
 }
 
+/* Does the rest of the pattern begin so? */
 static bool looking_at(const translator *t, const char *s)
 {
     size_t n = strlen(s);
     return t->in.n - t->at >= n && memcmp(t->in.at + t->at, s, n) == 0;
 }
 
+/* A character by its number, which PCRE2 takes for nothing else. */
 static void emit_code(translator *t, uint32_t c)
 {
     text_print(&t->out, "\\x{%x}", c);
@@ -255,7 +264,8 @@ static mpk_status translate_escape(translator *t, bool inside)
     return MPK_OK;
 }
 
-/* [...]: a flat list of characters, ranges and escapes. */
+/* [...]: a flat list of characters, ranges and escapes.  What nests or intersects in Oniguruma is
+ * refused.  A - is a range between two characters, and itself at the beginning and the end. */
 static mpk_status translate_class(translator *t)
 {
     emit(t, "[");

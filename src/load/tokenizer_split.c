@@ -3,9 +3,17 @@
  * Each step takes one piece and passes what it makes of it to the next step, so that no list of
  * pieces exists and the memory is that of the longest piece for each step.  After the last step a
  * piece is a word for BPE.
- */
+ *
+ * What becomes of matched ranges (a comma here) in "a,b":
+ *
+ *   REMOVED                "a" "b"          ISOLATED           "a" "," "b"
+ *   MERGED_WITH_PREVIOUS   "a," "b"         MERGED_WITH_NEXT   "a" ",b"
+ *   CONTIGUOUS             as ISOLATED, but neighbouring matches are one piece
+ *
+ * Called by tokenizer.c for each section between added tokens. */
 #include "load/tokenizer_parts.h"
 
+/* One of the classes that steps may name instead of a pattern. */
 static bool char_matches(match_kind kind, uint32_t c)
 {
     switch (kind) {
@@ -30,6 +38,7 @@ static bool find_char(match_kind kind, str in, size_t from, size_t *start, size_
     return false;
 }
 
+/* The literal is not empty (tokenizer_json_values.c). */
 static bool find_literal(str literal, str in, size_t from, size_t *start, size_t *end)
 {
     const char *at = from < in.n ? memmem(in.at + from, in.n - from, literal.at, literal.n) : NULL;
@@ -84,6 +93,7 @@ typedef struct splitter {
     size_t start, end;
 } splitter;
 
+/* A part of the piece to the next step; empty ones are dropped. */
 static mpk_status pass_on(splitter *sp, size_t start, size_t end)
 {
     if (start == end)
@@ -174,6 +184,7 @@ static mpk_status rewrite(encoder *e, size_t k, str piece, bool at_start)
     return run_split(e, k + 1, (str){to->at, to->n}, at_start);
 }
 
+/* Recursion is as deep as there are steps, MAX_STEPS at most. */
 mpk_status run_split(encoder *e, size_t k, str piece, bool at_start)
 {
     if (k == e->t->split.n)

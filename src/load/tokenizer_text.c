@@ -4,7 +4,10 @@
  * Normalisation is decomposition character by character (utf8proc's tables), a stable ordering of
  * each run of marks by counting (linear, where the usual insertion is quadratic on a long run),
  * then utf8proc's composition.
- */
+ *
+ * Relies on utf8proc, and on tokenizer_unicode.c where its tables and those of the reference
+ * differ. Called by all of tokenizer*.c; utf8_add_valid and utf8_end_valid also where text is
+ * streamed. */
 #include "load/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -131,6 +134,7 @@ bool char_is_space(uint32_t c)
            c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
+/* The general category: letter, mark, number... */
 static utf8proc_category_t category(uint32_t c)
 {
     return utf8proc_category((utf8proc_int32_t)c);
@@ -157,6 +161,7 @@ bool char_is_punctuation(uint32_t c)
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO && !table_is_new_punctuation(c);
 }
 
+/* The first such character is U+07FD. */
 bool char_is_inert(uint32_t c)
 {
     return c >= 0x7fd && table_is_inert(c);
@@ -212,6 +217,7 @@ int byte_from_char(uint32_t c)
 
 /* --- normalisation --- */
 
+/* Characters of a text while it is normalised; on the heap. */
 typedef struct char_list {
     int32_t *at;
     size_t n, capacity;

@@ -2,9 +2,10 @@
  *
  * GGUF names the pre-tokenizer instead of describing it.  Here each name is what the model's own
  * tokenizer.json says, as steps; a model that normalises (Qwen2: NFC) normalises here too.  A name
- * that is not in
- * the table is refused: a wrong pre-tokenizer still gives ids, only worse ones.
- */
+ * that is not in the table is refused: a wrong pre-tokenizer still gives ids, only worse ones.
+ *
+ * A new name is a row of pre_tokenizers; if a known pattern does, nothing else.  Called by
+ * gguf_config.c, and by tokenizer_export.c, which tries the names one after the other. */
 #include "load/tokenizer_parts.h"
 
 #include <stdio.h>
@@ -98,6 +99,7 @@ const char *tokenizer_pre_name(size_t i)
     return i < sizeof pre_tokenizers / sizeof *pre_tokenizers ? pre_tokenizers[i].name : NULL;
 }
 
+/* The tokenizer under construction, and what the file says. */
 typedef struct maker {
     mpk_context *cx;
     tokenizer *t;
@@ -167,6 +169,7 @@ static mpk_status copy_merges(maker *m)
     return MPK_OK;
 }
 
+/* -1: the file names none. */
 static mpk_status check_id(maker *m, const char *name, int32_t id)
 {
     CHECK(m->cx, id >= -1 && (id < 0 || (size_t)id < m->t->n_tokens), MPK_EFORMAT,

@@ -4,7 +4,17 @@
  * A verb is a file cmd_VERB.c with a table of its options; parsing and --help read the same table,
  * so that they cannot disagree.  Exit codes: 0 done, 1 failed, 2 wrong usage; an error is one line
  * on standard error.
- */
+ *
+ *   typedef struct count_arguments { const char *file; uint32_t most; } count_arguments;
+ *   static const cli_option options[] = {
+ *       CLI_OPTION(count_arguments, file, "FILE", CLI_OPERAND, .required = true, .help = "..."),
+ *       CLI_OPTION(count_arguments, most, "most", CLI_COUNT, .letter = 'n', .value = "N",
+ *                  .help = "stop there (10)", .least = 1, .most = 1000)};
+ *   const cli_command cmd_count = {.name = "count", .operands = "FILE [-n N]", .summary = "...",
+ *                                  CLI_TABLE(options),
+ *                                  .arguments_bytes = sizeof(count_arguments), .run = run};
+ *
+ * Of an option that is given twice the last one counts, unless its type is CLI_LIST. */
 #ifndef CLI_H
 #define CLI_H
 
@@ -18,6 +28,7 @@
 
 enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_MISUSED = 2 };
 
+/* For options whose 0 is a value of its own: `given` tells it from one that was left out. */
 typedef struct cli_whole {
     bool given;
     uint64_t value;
@@ -29,6 +40,7 @@ typedef struct cli_number {
 } cli_number;
 
 enum { CLI_MAX_LIST = 64 };
+/* Words of the command line, borrowed from argv, in their order. */
 typedef struct cli_list {
     const char *at[CLI_MAX_LIST];
     uint32_t n;

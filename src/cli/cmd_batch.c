@@ -4,7 +4,12 @@
  * error.  The window of lines that are in work is a few times the batch, so that memory does not
  * grow with the file.  An answer goes out when it is there, also while the next line is still to
  * come: who writes into a pipe may wait for it.
- */
+ *
+ *   {"prompt": "The sky is", "max_tokens": 4, "id": 7}
+ *   {"id":7,"text":" blue because of","tokens":[6070,1062,275],"finish_reason":"length"}
+ *
+ * A line that is wrong costs its own answer alone: it becomes a job with an error.  The fields are
+ * those of docs/command-line.md; an unknown one is an error, since it may be a misspelt one. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -17,6 +22,8 @@
 #include "cli/cli.h"
 #include "cli/lines.h"
 
+/* MAX_ANSWERS bounds n and best_of; WINDOW_BATCHES is how many batches of lines are in work;
+ * LOOK_MS how long a look at the oldest may wait while nothing new has come. */
 enum {
     MAX_ANSWERS = 128,
     MAX_DRAFTS = 64,
@@ -56,6 +63,8 @@ typedef struct job {
     char error[ERROR_BYTES];
 } job;
 
+/* Jobs are a ring of `window` places: line number i of the requests has place i % window, and those
+ * from n_written to n_read - 1 are in work. */
 typedef struct batch {
     const cli_command *command;
     mpk_context *cx;
@@ -89,8 +98,10 @@ static const cli_option options[] = {
 
 /* ---- one line to a request; each returns NULL, or what is wrong ---- */
 
+/* Ends a reader of a field: the words become the answer's error. */
 #define REFUSE(error, ...) return snprintf((error), ERROR_BYTES, __VA_ARGS__), false
 
+/* A number between two bounds; NaN cannot be written in JSON. */
 static bool read_number(const json_value *value, double least, double most, float *to, char *error)
 {
     if (value->kind != JSON_KIND_NUMBER || !(value->number >= least && value->number <= most))
@@ -99,6 +110,7 @@ static bool read_number(const json_value *value, double least, double most, floa
     return true;
 }
 
+/* `key` may differ from the value's own, which an item of a list does not have. */
 static bool read_count(str key, const json_value *value, int64_t least, int64_t most, uint64_t *to,
                        char *error)
 {
@@ -120,6 +132,7 @@ static bool read_u32(const json_value *value, int64_t least, int64_t most, uint3
     return true;
 }
 
+/* On the heap, since a prompt may be long and the arena is for small things. */
 static bool read_tokens(const json_value *value, line_request *r, char *error)
 {
     if (value->kind != JSON_KIND_LIST)
@@ -291,6 +304,7 @@ static bool read_rule(const json_value *value, line_request *r, bool *found, cha
     return true;
 }
 
+/* An empty text is a prompt, too: `at` is not NULL then. */
 static bool read_text(const json_value *value, line_request *r, char *error)
 {
     if (value->kind != JSON_KIND_STRING)
@@ -299,6 +313,7 @@ static bool read_text(const json_value *value, line_request *r, char *error)
     return true;
 }
 
+/* Requests with the same salt share cached prefixes, others do not. */
 static bool read_salt(const json_value *value, line_request *r, char *error)
 {
     str salt = value->text;
@@ -677,6 +692,8 @@ static void print_closing_line(const batch *b)
     fprintf(stderr, "\n");
 }
 
+/* Jobs that are left after a failure were ended by run_lines; the closing line is for success
+ * alone. */
 static int with_engine(batch *b)
 {
     b->jobs = calloc(b->window, sizeof *b->jobs);

@@ -105,6 +105,7 @@ typedef struct bench {
     char *profile;       /* JSON; NULL: not wanted */
 } bench;
 
+/* For qsort of doubles. */
 static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -221,6 +222,7 @@ static void count_times(bench *b, uint64_t first, uint64_t last, bool has_whole_
             (double)(last - first) * 1e-6 * b->args->batch / (double)after;
 }
 
+/* What a run is for: nothing, the rate without drafts, all times. */
 enum count { WARM_UP, PLAIN, COUNTED };
 
 /* Wait for all; the first run warms up and is not counted. */
@@ -391,6 +393,7 @@ static void print_json(const bench *b, const mpk_engine_facts *facts)
     printf(", \"profile\": %s}\n", b->profile ? b->profile : "null");
 }
 
+/* 0 for a member that is not there. */
 static double number(const json_value *object, const char *key)
 {
     const json_value *value = json_get(object, key);
@@ -430,6 +433,7 @@ static int print_profile(const bench *b)
     return CLI_DONE;
 }
 
+/* Nothing for models without experts. */
 static void print_experts(const bench *b)
 {
     const mpk_routing *r = &b->routing;
@@ -547,6 +551,7 @@ static bool has_memory(bench *b)
     return good;
 }
 
+/* Also after has_memory got only a part of it. */
 static void free_memory(bench *b)
 {
     samples *all[] = {&b->decode_ms,   &b->step_ms,    &b->prompt_rate,

@@ -3,7 +3,11 @@
  * The conversation is kept as the JSON list that a chat template takes.  Each message is rendered
  * with all that was said before, answered, and the answer joins the list.  A message that could not
  * be answered leaves it again.
- */
+ *
+ *   [{"role": "system", "content": "..."}, {"role": "user", "content": "..."}
+ *
+ * The bracket at the end is added for rendering alone.  That every message is rendered and fed from
+ * the beginning costs little: the engine's prefix cache has all but the last one. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -57,6 +61,7 @@ typedef struct chat {
 
 /* ---- the conversation ---- */
 
+/* To the end of the list; running out of memory is noticed by render. */
 static void add_message(chat *c, const char *role, str content)
 {
     text_print(&c->messages, "%s{\"role\": \"%s\", \"content\": ", c->messages.n > 1 ? ", " : "",
@@ -65,6 +70,7 @@ static void add_message(chat *c, const char *role, str content)
     text_add(&c->messages, "}", 1);
 }
 
+/* Back to an earlier length: what was added since is forgotten. */
 static void cut_messages(chat *c, size_t n_bytes)
 {
     c->messages.n = n_bytes;
@@ -84,6 +90,7 @@ static mpk_status render(chat *c, char **prompt, size_t *n)
     return status;
 }
 
+/* The prompt brings its special tokens itself (raw_prompt). */
 static mpk_status submit(chat *c, mpk_request **request)
 {
     mpk_request_options wanted = c->wanted;
@@ -139,6 +146,7 @@ static bool obey(chat *c, str line)
     return true;
 }
 
+/* A mark at the terminal: a message begins, or goes on. */
 static void ask(const chat *c, bool goes_on)
 {
     if (c->at_terminal)
@@ -244,6 +252,7 @@ static int read_how(chat *c, arena *a, const chat_arguments *args)
     return code == CLI_DONE ? read_variables(c, a, &args->variables, &c->how.variables) : code;
 }
 
+/* What the model's makers suggest, then what the user said. */
 static void fill_wanted(chat *c, const chat_arguments *args)
 {
     c->wanted.size = sizeof c->wanted;
@@ -255,6 +264,7 @@ static void fill_wanted(chat *c, const chat_arguments *args)
     c->wanted.raw_prompt = true;
 }
 
+/* One message with -p, else as many as come. */
 static int talk(chat *c, const chat_arguments *args)
 {
     c->at_terminal = !args->prompt && isatty(STDIN_FILENO);

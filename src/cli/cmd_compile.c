@@ -1,4 +1,8 @@
-/* cmd_compile.c - mpk compile: a model to an image, so that opening it again compiles nothing. */
+/* cmd_compile.c - mpk compile: a model to an image, so that opening it again compiles nothing.
+ *
+ * All options of a start are compiled into the image; the verbs that take it as MODEL refuse
+ * options that contradict them.  The work is mpk_compile_to_file's; with --target the GPU need not
+ * be here. */
 #include "cli/cli.h"
 
 typedef struct compile_arguments {

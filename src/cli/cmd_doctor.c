@@ -1,4 +1,14 @@
-/* cmd_doctor.c - mpk doctor: what this machine has, what is missing, and how to get it. */
+/* cmd_doctor.c - mpk doctor: what this machine has, what is missing, and how to get it.
+ *
+ * Input: the report of the library (mpk_machine, JSON), and what only the command line knows;
+ * output: a line for each subject.  A finding with a need is printed with ! and, below it, what to
+ * do:
+ *
+ *   ! graphviz    no dot: mpk inspect --dot cannot be drawn
+ *                 -> apt-get install graphviz
+ *
+ * Something that is missing is no failure: the exit code says whether the machine could be
+ * examined. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +34,7 @@ typedef struct finding {
     char found[4200];
 } finding;
 
+/* MAX_FINDINGS holds all subjects with MAX_GPUS GPUs. */
 enum { MAX_FINDINGS = 32, MAX_GPUS = 16 };
 typedef struct report {
     finding at[MAX_FINDINGS];
@@ -49,6 +60,7 @@ static double number(const json_value *object, const char *key)
     return value ? value->number : 0;
 }
 
+/* Without fast code everything runs, slowly: a need, but no failure. */
 static void look_at_processor(report *r, const json_value *machine)
 {
     const json_value *features = json_get(machine, "features"), *isa = json_get(machine, "isa");
@@ -79,6 +91,7 @@ static void look_at_memory(report *r, const json_value *machine)
                 number(machine, "memory_bytes") / gib);
 }
 
+/* Versions of what is linked, for reports of faults. */
 static void look_at_libraries(report *r, const json_value *machine)
 {
     const json_value *libraries = json_get(machine, "libraries");
@@ -90,6 +103,7 @@ static void look_at_libraries(report *r, const json_value *machine)
     add_finding(r, "libraries", NULL, "%s", words);
 }
 
+/* As a shell would find it. */
 static bool is_in_path(const char *program)
 {
     const char *path = getenv("PATH");
@@ -123,6 +137,7 @@ static const char *words_of(arena *a, const json_value *object, const char *key)
     return copy ? copy : "";
 }
 
+/* One finding for each GPU, needed or not. */
 static void add_gpu(report *r, arena *a, const json_value *gpu)
 {
     const json_value *translated = json_get(gpu, "as_ptx");
@@ -185,6 +200,7 @@ static void look_at_nvrtc(report *r, arena *a, const json_value *machine, bool h
                     "none; it compiles kernels for GPUs (pip install nvidia-cuda-nvrtc)");
 }
 
+/* Without it the kernels compile as a whole: slower, so no need is named. */
 static void look_at_linker(report *r, arena *a, const json_value *machine)
 {
     const json_value *linker = json_get(machine, "nvjitlink");

@@ -1,8 +1,8 @@
 /* cmd_embed.c - mpk embed: texts to vectors, a JSON list of numbers on a line for each.
  *
- * The program ends with the final norm: no head is computed.  Lines are taken in portions, whose
- * texts are computed together.
- */
+ * The program ends with the final norm: no head is computed.  Lines are taken in portions of
+ * PORTION, whose texts are computed together; vectors come out in the order of the lines, an empty
+ * line has one, too. */
 #include <stdlib.h>
 
 #include "cli/cli.h"
@@ -116,6 +116,7 @@ static int embed(embedding *e)
     return code;
 }
 
+/* One more text, and the vectors of a portion that is full. */
 static int add_text(embedding *e, str words)
 {
     const size_t at = e->n_texts;
@@ -141,6 +142,7 @@ static int add_lines(embedding *e, str source)
     return code;
 }
 
+/* The input is read before the model is loaded: a wrong name is told at once. */
 static int with_arena(embedding *e, arena *a, embed_arguments *args)
 {
     str source;

@@ -1,5 +1,9 @@
 /* cmd_inspect.c - mpk inspect: what a model is, what memory it takes, and what the compiler makes
- * of it. */
+ * of it.
+ *
+ * The library answers in JSON (mpk_inspect), as text (mpk_print_program) or as a drawing for
+ * graphviz (mpk_draw); here that is only printed.  Nothing is run and no weights are read: a
+ * config.json alone is enough, and with --target the GPU need not be here. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,6 +125,7 @@ static void print_stats(const json_value *graph)
             printf("  %-24s %14.10g  %s\n", rows[i].key, number(graph, rows[i].key), rows[i].words);
 }
 
+/* Indented, for people; programs do not mind. */
 static int print_json(const inspection *s, const json_value *value)
 {
     text t = {0};
@@ -133,6 +138,7 @@ static int print_json(const inspection *s, const json_value *value)
     return failed ? cli_fail(s->command, "out of memory") : CLI_DONE;
 }
 
+/* With --stats the graph for the tokens that were asked for is the first one. */
 static int print_report(const inspection *s, arena *a, const char *source)
 {
     const json_value *root;

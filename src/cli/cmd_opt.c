@@ -1,5 +1,7 @@
-/* cmd_opt.c - mpk opt: passes of the compiler on the text form of a tensor program or a task
- * graph. */
+/* cmd_opt.c - mpk opt: passes of the compiler on the text form of a tensor program or a task graph.
+ *
+ * Text in, text out (docs/text-form.md), so that each pass can be tried and tested alone;
+ * tests/golden runs this verb. */
 #include <string.h>
 
 #include "base/file.h"
@@ -36,6 +38,7 @@ static const cli_option options[] = {
                .help = "one event between operators instead of one between tiles"),
 };
 
+/* A list that the library makes, as it is. */
 static int print_list(const cli_command *command, mpk_context *cx,
                       mpk_status (*list)(mpk_context *, char **))
 {

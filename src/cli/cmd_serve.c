@@ -1,5 +1,9 @@
 /* cmd_serve.c - mpk serve: an OpenAI-compatible HTTP server over one model, until it is told to
- * stop. */
+ * stop.
+ *
+ * Options become net_options (net/net_server.h), which does the rest.  The order of a start: take
+ * the port, load the model, answer; of an end: stop taking requests, let running ones finish for
+ * --grace seconds, close the model.  SIGHUP reads the file of keys again. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -110,6 +114,7 @@ static const char *last_part(arena *a, const char *path)
     return arena_copy(a, path + from, n - from);
 }
 
+/* The server's log: one line for each request. */
 static void print_line(void *user, const char *line)
 {
     (void)user;
@@ -153,6 +158,7 @@ static int read_options(const cli_command *command, mpk_context *cx, arena *a,
 
 /* ---- the server ---- */
 
+/* On standard output, since scripts wait for this line. */
 static bool say_ready(const net_server *server, const net_options *o, mpk_engine *engine)
 {
     mpk_engine_facts facts = {.size = sizeof facts};
@@ -166,6 +172,7 @@ static bool say_ready(const net_server *server, const net_options *o, mpk_engine
     return good;
 }
 
+/* Keys that cannot be read leave the old ones in force. */
 static void reload(mpk_context *cx, const net_options *o, net_server *server)
 {
     text line = {0};

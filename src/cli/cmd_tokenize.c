@@ -1,4 +1,7 @@
-/* cmd_tokenize.c - mpk tokenize: text to token ids, and back. */
+/* cmd_tokenize.c - mpk tokenize: text to token ids, and back.
+ *
+ * Only the vocabulary is read: weights may be missing.  Text may be any bytes; what is not UTF-8
+ * becomes U+FFFD.  Without --add-special the ids are those of the text alone. */
 #include <stdlib.h>
 
 #include "base/file.h"
@@ -22,6 +25,7 @@ static const cli_option options[] = {
                .help = "with the tokens before and after the text that the model asks for"),
 };
 
+/* One line, so that it can be fed to --decode or to mpk score --tokens. */
 static int encode(const cli_command *command, mpk_context *cx, const mpk_tokenizer *t, str source,
                   bool add_special)
 {
@@ -41,6 +45,7 @@ static int encode(const cli_command *command, mpk_context *cx, const mpk_tokeniz
     return failed ? cli_fail(command, "out of memory for %zu ids", n) : CLI_DONE;
 }
 
+/* The bytes and nothing after them, not even a line end: they may be a part of a text. */
 static int decode(const cli_command *command, mpk_context *cx, arena *a, const mpk_tokenizer *t,
                   str source)
 {

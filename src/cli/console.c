@@ -1,5 +1,10 @@
 /* console.c - how the verbs read and speak: errors in one line, progress, standard input and
- * output, Ctrl-C. */
+ * output, Ctrl-C.
+ *
+ * What the user gets goes to standard output and nothing else does; errors and progress go to
+ * standard error.  A failed write is remembered (write_error) and told once, by cli_finish.  The
+ * two signals are noted in words that the verbs look at between their steps, so nothing is done in
+ * a handler.  Called by all verbs. */
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -11,6 +16,7 @@
 #include "base/json.h"
 #include "cli/cli.h"
 
+/* State of the process: signals and the terminal are its own, not a verb's. */
 static volatile sig_atomic_t interrupted, hung_up;
 static int write_error; /* errno of the first failed write to standard output */
 static bool progress_shown;
@@ -66,6 +72,7 @@ int cli_report(const cli_command *command, const mpk_context *cx)
     return CLI_FAILED;
 }
 
+/* Context and arena are freed whatever the body returns. */
 int cli_run_body(const cli_command *command, void *arguments, cli_body *body)
 {
     arena a = {0};
@@ -78,6 +85,8 @@ int cli_run_body(const cli_command *command, void *arguments, cli_body *body)
 
 /* ---- standard output ---- */
 
+/* Flushed at once, since readers of a pipe wait for tokens.  After a failure nothing more is
+ * tried. */
 bool cli_write(const void *bytes, size_t n)
 {
     if (!write_error && ((n && fwrite(bytes, 1, n, stdout) != n) || fflush(stdout) != 0))
@@ -85,6 +94,7 @@ bool cli_write(const void *bytes, size_t n)
     return !write_error;
 }
 
+/* errno of a write inside printf is not known: EIO stands for it. */
 int cli_finish(const cli_command *command, int code)
 {
     cli_write("", 0);
@@ -137,6 +147,7 @@ int cli_stream(const cli_command *command, mpk_context *cx, mpk_request *request
     return CLI_DONE;
 }
 
+/* Nothing on a pipe or in a file; at a terminal one line, which the next call overwrites. */
 void cli_progress(const char *format, ...)
 {
     va_list values;
@@ -149,6 +160,7 @@ void cli_progress(const char *format, ...)
     fflush(stderr);
 }
 
+/* false ends what the engine is doing, with MPK_ECANCELLED. */
 bool cli_show_progress(void *user, const char *stage, double done)
 {
     if (!user) /* not --quiet */
@@ -164,6 +176,7 @@ static void note_interrupt(int signal_number)
     interrupted = 1;
 }
 
+/* SA_RESETHAND: the second signal has its usual meaning, which ends the process. */
 void cli_catch_interrupt(void)
 {
     interrupted = 0;
@@ -189,6 +202,7 @@ void cli_catch_hangup(void)
     sigaction(SIGHUP, &action, NULL);
 }
 
+/* Two hang-ups before a look are one: whoever looks reads everything again anyway. */
 bool cli_take_hangup(void)
 {
     const bool noted = hung_up;
@@ -198,7 +212,8 @@ bool cli_take_hangup(void)
 
 /* ---- options ---- */
 
-/* "linear:1=8" */
+/* "linear:1=8": operator or kind, axis, parts.  The name may have colons itself, so the last one
+ * counts. */
 static int parse_degree(const cli_command *command, const char *word, mpk_degree *degree)
 {
     const char *colon = strrchr(word, ':');
@@ -213,7 +228,8 @@ static int parse_degree(const cli_command *command, const char *word, mpk_degree
     return CLI_DONE;
 }
 
-/* "none", or "ngram" with numbers after colons. */
+/* "none", or "ngram" with numbers after colons: drafts, then tokens to look back.  A number that is
+ * left out keeps the engine's default. */
 static int parse_speculation(const cli_command *command, const char *word, mpk_engine_options *to)
 {
     uint32_t *const numbers[] = {&to->draft_tokens, &to->draft_ngram};
@@ -315,6 +331,7 @@ void cli_request_options(const cli_sampling *from, mpk_request_options *to)
 
 enum { MAX_FORM_BYTES = 1 << 20 };
 
+/* The choices as a JSON list, which is the form's source. */
 static mpk_status write_choices(mpk_context *cx, arena *a, const cli_list *choices,
                                 const char **out)
 {
@@ -372,6 +389,7 @@ int cli_request_form(const cli_command *command, mpk_context *cx, arena *a,
 
 enum { MAX_TEXT_BYTES = 1 << 30, MAX_TEMPLATE_BYTES = 16 << 20 };
 
+/* !p is 1 for what was not given: of three exactly two must be so. */
 int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const char *inline_text,
                   const char *file, const char *dash, str *out)
 {
@@ -403,6 +421,7 @@ int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, con
     return CLI_DONE;
 }
 
+/* Brackets are taken for blanks, so that a list of JSON or of Python can be pasted. */
 int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids, size_t *n)
 {
     const char *p = source.at, *end = source.at + source.n;
@@ -430,6 +449,7 @@ int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids
     return CLI_DONE;
 }
 
+/* Where ./dev demo puts it. */
 const char *cli_demo_model(arena *a)
 {
     static const char name[] = "mpk/SmolLM2-135M-Instruct.Q4_1.gguf";

@@ -1,4 +1,13 @@
-/* lines.c - lines of a descriptor, without waiting where that is not wanted (lines.h). */
+/* lines.c - lines of a descriptor, without waiting where that is not wanted (lines.h).
+ *
+ * The buffer, of which `taken` and `seen` move to the right as lines are given out and looked
+ * through:
+ *
+ *   at          taken            seen        n              capacity
+ *   | given out |  no line end here |  unseen  |   room       |
+ *
+ * make_room moves what is left to the beginning, so a line may lie anywhere but is never cut.
+ * Called by mpk batch and mpk chat, for which stdio will not do: it waits for a full buffer. */
 #include "cli/lines.h"
 
 #include <errno.h>

@@ -1,16 +1,22 @@
-/* main.c - the command `mpk`: finds the verb, parses its options, runs it. */
+/* main.c - the command `mpk`: finds the verb, parses its options, runs it.
+ *
+ * Relies on the table of verbs below and on options.c.  A new verb is a file cmd_VERB.c with a
+ * cli_command, its name in cli.h, and one entry here.  Every way out goes through cli_finish, so
+ * that output that could not be written is an error whatever the verb says. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
 
+/* In the order of --help: using models, then what prepares and examines them. */
 static const cli_command *const commands[] = {
     &cmd_run,     &cmd_chat,       &cmd_batch,    &cmd_serve,    &cmd_embed,
     &cmd_score,   &cmd_perplexity, &cmd_tokenize, &cmd_quantize, &cmd_compile,
     &cmd_inspect, &cmd_opt,        &cmd_bench,    &cmd_doctor};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
+/* To standard output where it was asked for, to standard error as an answer to a bare `mpk`. */
 static void print_verbs(FILE *to)
 {
     fprintf(to, "mpk %s: a language model as one compiled program\n\n", mpk_version());
@@ -21,6 +27,7 @@ static void print_verbs(FILE *to)
                 "Exit codes: 0 done, 1 failed, 2 wrong usage.\n");
 }
 
+/* The struct of arguments is zeroed, so 0, false and NULL mean "not given" in every verb. */
 static int run_command(const cli_command *command, int argc, char **argv)
 {
     bool help;

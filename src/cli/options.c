@@ -3,7 +3,9 @@
  * Input: a table and argv; output: the verb's struct of arguments.  Accepted: --name VALUE,
  * --name=VALUE, -n VALUE, -nVALUE, -- before operands that begin with a dash.  A lone dash is an
  * operand (standard input).
- */
+ *
+ * Numbers are checked against the table's bounds here, so verbs need not look at them again; what
+ * depends on two options at once is the verb's business.  Called by main.c alone. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,6 +13,7 @@
 
 #include "cli/cli.h"
 
+/* argv[at] is the word at hand; next_operand is the row of the next word that is no option. */
 typedef struct parser {
     const cli_command *command;
     char **argv;
@@ -24,6 +27,7 @@ static const cli_option *end_of(const cli_command *c)
     return c->options + c->n_options;
 }
 
+/* Names are given in full: --thread is not --threads. */
 static const cli_option *find_name(const cli_command *c, const char *name, size_t n)
 {
     for (const cli_option *o = c->options; o < end_of(c); o++)
@@ -51,6 +55,7 @@ static const char *shown_name(const cli_option *o, char buffer[64])
     return buffer;
 }
 
+/* Digits alone: no sign, no blank, nothing after them, and no more than 64 bits hold. */
 static bool parse_unsigned(const char *word, uint64_t *value)
 {
     char *end;
@@ -61,6 +66,7 @@ static bool parse_unsigned(const char *word, uint64_t *value)
     return !*end && errno == 0;
 }
 
+/* What strtod takes, but for infinities and NaN. */
 static bool parse_number(const char *word, double *value)
 {
     char *end;
@@ -82,11 +88,13 @@ static int find_choice(const char *choices, const char *word)
     }
 }
 
+/* A row without bounds has both 0. */
 static bool is_within(const cli_option *o, double value)
 {
     return (o->least == 0 && o->most == 0) || (value >= o->least && value <= o->most);
 }
 
+/* The word as it was given, and what was expected in its place. */
 static int refuse_number(parser *p, const cli_option *o, const char *word, const char *kind)
 {
     char name[64];
@@ -132,6 +140,7 @@ static int set_list(parser *p, const cli_option *o, const char *word, cli_list *
     return CLI_DONE;
 }
 
+/* Put a word into the member of the row.  A flag has no word.  Words are borrowed from argv. */
 static int set_value(parser *p, const cli_option *o, const char *word)
 {
     char name[64];
@@ -176,6 +185,7 @@ static int take_option(parser *p, const cli_option *o, const char *attached)
     return set_value(p, o, attached ? attached : p->argv[++p->at]);
 }
 
+/* Operands are rows like options, in the order in which they are expected. */
 static int take_operand(parser *p, const char *word)
 {
     while (p->next_operand < end_of(p->command) && p->next_operand->type != CLI_OPERAND)
@@ -185,6 +195,7 @@ static int take_operand(parser *p, const char *word)
     return set_value(p, p->next_operand++, word);
 }
 
+/* An option with one dash or two, and its value. */
 static int take_word(parser *p, char *word)
 {
     const cli_command *c = p->command;
@@ -203,6 +214,7 @@ static int take_word(parser *p, char *word)
     return take_option(p, o, word[2] ? word + 2 : NULL);
 }
 
+/* --help counts wherever it stands, but not as the value of an option: -p --help is a text. */
 int cli_parse(const cli_command *command, int argc, char **argv, void *arguments, bool *help)
 {
     parser p = {command, argv, argc, 0, arguments, command->options};
@@ -231,6 +243,7 @@ int cli_parse(const cli_command *command, int argc, char **argv, void *arguments
 
 /* ---- help ---- */
 
+/* Names that are too long for the column get a line of their own. */
 static void print_row(const cli_option *o)
 {
     char left[96];

@@ -7,7 +7,18 @@
  * fragments, maps and stores that follow each other become one loop over a thread's entries, in
  * which a tile is a constant v_NAME, so nothing but sums lies in registers for long.  Called by the
  * records in body_block*.c.
- */
+ *
+ * A product y[m, n] = sum over k of a[m, k] b[n, k], whose loads run one turn ahead, in outline:
+ *
+ *   for (int turn = -1; k_lo + turn * 32 < k_hi; turn++) {
+ *       const rt_i64 k0 = k_lo + turn * 32;
+ *       const rt_i64 k_next = k_lo + (turn + 1) * 32;
+ *       if (k_next < k_hi) { block_load(tile_a, ...); block_load(tile_b, ...); }
+ *       ptx_copy_async_commit();
+ *       if (turn < 0) continue;
+ *       ... wait, multiply into r_y ...
+ *   }
+ *   ... for each entry of r_y that lies inside the box: mpk_put(out_y, ...) ... */
 #include "gen/block_print.h"
 
 #include <stdio.h>
@@ -18,6 +29,7 @@
 
 enum { STEP = 4 };
 
+/* Where printing is: the program, the text, the depth of blocks. */
 typedef struct printer {
     mpk_context *cx;
     const block_program *p;
@@ -32,6 +44,7 @@ typedef struct printer {
         text_print((w)->out, __VA_ARGS__);            \
     } while (0)
 
+/* The axis' name is the stem of its variables. */
 static const char *axis_of(const printer *w, int8_t axis)
 {
     return w->p->axes[axis].name;
@@ -39,6 +52,8 @@ static const char *axis_of(const printer *w, int8_t axis)
 
 /* ---- declarations ---- */
 
+/* A tile in shared memory: extents, bytes of a row, layout, dtype, where its first copy lies and
+ * how far the next one is. */
 static void print_tile(const printer *w, int8_t i)
 {
     const block_tile *t = &w->p->tiles[i];
@@ -47,6 +62,7 @@ static void print_tile(const printer *w, int8_t i)
          gen_dtype_name(t->dtype), block_offset(w->p, i), block_copy_bytes(w->p, i));
 }
 
+/* The window through which a convolution's factor is read (block_window). */
 static void print_window(const printer *w, const block_operand *o)
 {
     LINE(w, "static constexpr block_window window_%s = {", o->name);
@@ -75,6 +91,7 @@ static bool is_line(const printer *w, int8_t tile)
     return w->p->tiles[tile].axis[1] == BLOCK_NONE;
 }
 
+/* Does the step give a fragment new values, so that it must be declared by then? */
 static bool writes(const block_step *s)
 {
     return s->verb == BLOCK_FILL || s->verb == BLOCK_MAP || s->verb == BLOCK_LARGEST ||
@@ -167,6 +184,8 @@ static void print_window_load(const printer *w, const block_tile *t, const block
     text_print(w->out, ");\n");
 }
 
+/* A load into shared memory, of which a thread does its part; it arrives when the group is waited
+ * for. */
 static void print_load(const printer *w, const block_step *s)
 {
     const block_tile *t = &w->p->tiles[s->to];
@@ -190,6 +209,7 @@ static void print_load(const printer *w, const block_step *s)
     text_print(w->out, ");\n");
 }
 
+/* Loads of fragments are entries of a loop instead (is_of_entries). */
 static bool is_shared_load(const printer *w, const block_step *s)
 {
     return s->verb == BLOCK_LOAD && w->p->tiles[s->to].space == BLOCK_SHARED;
@@ -240,6 +260,8 @@ static const char *multiply_name(bool mma, const block_tile *left)
     return left->space == BLOCK_SHARED ? "mma" : "kept";
 }
 
+/* Sums are added to a fragment; which function does it depends on the unit and on where the left
+ * factor lies.  The flags say whether a factor is stored with its axes exchanged. */
 static void print_multiply(const printer *w, const block_step *s)
 {
     const block_tile *y = &w->p->tiles[s->to], *a = &w->p->tiles[s->from[0]],
@@ -271,6 +293,7 @@ static void print_join(const printer *w, const block_step *s)
          block_extent(w->p, s->to, 0));
 }
 
+/* Sums of warps that share the depth of a product become the sum of all. */
 static void print_add(const printer *w, const block_step *s)
 {
     print_fragment(w, s);
@@ -278,6 +301,7 @@ static void print_add(const printer *w, const block_step *s)
          w->p->tiles[s->from[0]].name);
 }
 
+/* Along the rows of a tile: the total or the largest, a number for each row. */
 static void print_reduction(const printer *w, const block_step *s)
 {
     print_fragment(w, s);
@@ -301,6 +325,7 @@ typedef struct run {
     uint32_t first, at, last;
 } run;
 
+/* Steps that do the same for each entry of a fragment. */
 static bool is_of_entries(const printer *w, const block_step *s)
 {
     return s->verb == BLOCK_MAP || s->verb == BLOCK_STORE ||
@@ -337,6 +362,8 @@ static void print_source(const void *of, const map_step *m, text *out)
     print_entry(r, r->w->p->steps[r->at].from[m->number]);
 }
 
+/* An expression of entries: its result is a constant if another step of the loop takes it, else an
+ * entry of the fragment. */
 static mpk_status print_map(const run *r, const block_step *s)
 {
     static const ir_dtype dtypes[BLOCK_MOST_SOURCES] = {IR_F32};
@@ -358,6 +385,7 @@ static mpk_status print_map(const run *r, const block_step *s)
     return MPK_OK;
 }
 
+/* One step for the entry at hand; outside of the box loads give 0 and stores do nothing. */
 static mpk_status print_of_entry(const run *r)
 {
     const printer *w = r->w;
@@ -481,6 +509,7 @@ static void print_bound(printer *w, const block_step *s)
 
 /* ---- the whole ---- */
 
+/* One step, or the several that are printed as one; *i is the last of them afterwards. */
 static mpk_status print_step(printer *w, uint32_t *i)
 {
     const block_step *s = &w->p->steps[*i];
@@ -511,6 +540,7 @@ static mpk_status print_step(printer *w, uint32_t *i)
     return MPK_OK;
 }
 
+/* An axis without a loop is covered by one tile, which begins where the box does. */
 static bool has_loop(const block_program *p, int8_t axis)
 {
     for (uint32_t i = 0; i < p->n_steps; i++)

@@ -2,8 +2,9 @@
  * (device/task/heads.cuh, attention.cuh).
  *
  * They take any plain dtype, heads of up to 1,024 entries and pages of any size, and run wherever
- * no faster record accepts, on any architecture: their rank is 0.
- */
+ * no faster record accepts, on any architecture: their rank is 0.  All five operators share how a
+ * token's place in the cache is found, so the table below says once where each has these
+ * operands. */
 #include "op/attend.h"
 #include "op/rope.h"
 
@@ -45,6 +46,7 @@ static uint32_t scratch_of_heads(int64_t size)
     return (uint32_t)(GEN_REDUCE_BYTES + 2 * 256 * 4 + 3 * size * 4);
 }
 
+/* Entries of a head, which is the last axis of the cache. */
 static int64_t head_size(const gen_call *c)
 {
     return gen_input(c, find_inputs(c)->k_cache)->dims[3];

@@ -14,6 +14,7 @@ typedef struct heads {
     int64_t entries, q, kv, tokens, length, size;
 } heads;
 
+/* Only attention_cache puts new keys and values into the piece. */
 static bool writes_cache(const gen_call *c)
 {
     return strcmp(c->op->def->name, "attention_cache") == 0;
@@ -45,6 +46,7 @@ static bool accepts(const gen_call *c)
     return gen_accepts_plain(c) && dense && n.size <= MOST_SIZE;
 }
 
+/* Numbers of heads, size, splits, scale and epsilon, in the order of cache_how. */
 static void print_how(const gen_call *c, const heads *n, double scale, double eps, text *out)
 {
     text_print(out, "    constexpr cache_how h = {%lld, %lld, %lld, %lld, ", (long long)n->q,
@@ -119,6 +121,8 @@ static int64_t lanes_of(const gen_call *c)
     return lanes;
 }
 
+/* Entries that a lane holds of a word: 8 of fp32 take two loads of 16 bytes, 16-bit ones one of
+ * 8. */
 static int64_t words_of(const gen_call *c)
 {
     return gen_input(c, KEYS)->dtype == IR_F32 ? 8 : 4;

@@ -1,5 +1,9 @@
 /* body_attention_split_stream.c - attention of few tokens over streamed bf16 pages
- * (device/task/attention_split_stream.cuh). */
+ * (device/task/attention_split_stream.cuh).
+ *
+ * A task is a KV head and a part of the contexts of all tokens; the loader brings its pages of keys
+ * and values through the ring.  Its function is a template: an instance for each head size, group
+ * and number of tokens that occurs. */
 #include <math.h>
 
 #include "gen/body_print.h"
@@ -13,6 +17,7 @@ static int64_t attribute(const gen_call *c, int i)
     return c->op->attributes[i].i;
 }
 
+/* Query heads that share a KV head. */
 static int64_t group_of(const gen_call *c)
 {
     return attribute(c, HEADS) / attribute(c, KV_HEADS);

@@ -1,6 +1,11 @@
 /* body_block.c - products that run as block programs: linear and batch_matmul of floats in any
  * layout, where no body that was written by hand for the shape takes them (src/super,
- * device/task/block.cuh, docs/superoptimizer.md). */
+ * device/task/block.cuh, docs/superoptimizer.md).
+ *
+ * An operator is described to super as a product with axes m, n and k and, after it, an expression
+ * of its sums; super chooses a program for the shape, and block_print.c prints it.  linear with
+ * three weights is three such products, each for columns of its own.  Rank 5: above the generic
+ * bodies, below those for streamed weights. */
 #include "gen/block_print.h"
 #include "gen/body_print.h"
 #include "gen/choices.h"
@@ -27,6 +32,7 @@ static block_operand matrix(const char *name, const ir_tensor *t, int row_axis, 
     return o;
 }
 
+/* What a task has to do: the size of its box of the result, and how many products of a batch. */
 static void fill_box(const gen_call *c, super_product *s)
 {
     const ir_tensor *y = gen_output(c, 0);
@@ -106,6 +112,7 @@ static const char silu[] = "t0 / (1 + exp(-t0))",
                   gelu_tanh[] =
                       "t0 / (1 + exp(-1.5957691216057307 * (t0 + 0.044715 * t0 * t0 * t0)))";
 
+/* An activation of t0; none is t0 itself. */
 static const char *expression_of(str activation)
 {
     if (str_is(activation, "silu"))
@@ -157,6 +164,7 @@ static uint32_t count_products(const gen_call *c)
     return n;
 }
 
+/* Of product i of the operator; asked again it is a look-up (choices.c). */
 static mpk_status choose(mpk_context *cx, const gen_call *c, uint32_t i, const super_choice **out)
 {
     super_product s = is_batch(c) ? product_of_batch(c) : product_of_weight(c, i);

@@ -90,6 +90,7 @@ static uint32_t scratch_bytes(const gen_call *c)
     return choose(&quiet, c, &chosen) == MPK_OK ? block_scratch_bytes(&chosen->program) : 0;
 }
 
+/* As in body_block_conv.c, inside of the loop over heads. */
 static void print_pointer(const char *name, const char *at, bool written, text *out)
 {
     text_print(out, "        %schar *g_%s = mpk_data(t, %s) + (%s) * mpk_dtype_bytes(%s.dtype);\n",

@@ -18,6 +18,7 @@ static int number(const gen_call *c, uint32_t list, uint32_t i, int otherwise)
     return i < a->ints.n ? (int)a->ints.at[i] : otherwise;
 }
 
+/* Filters of a group. */
 static int64_t filters_of(const gen_call *c)
 {
     return gen_input(c, W)->dims[0] / c->op->attributes[GROUPS].i;
@@ -117,6 +118,8 @@ static super_product product_of(const gen_call *c, const block_window *window)
     return s;
 }
 
+/* A group with enough filters and depth to fill tiles, offsets that fit an int, and filters that
+ * lie one after the other. */
 static bool accepts(const gen_call *c)
 {
     const super_product s = product_of(c, NULL);
@@ -145,6 +148,7 @@ static uint32_t scratch_bytes(const gen_call *c)
     return choose(&quiet, c, &chosen) == MPK_OK ? block_scratch_bytes(&chosen->program) : 0;
 }
 
+/* "g_NAME": where the program's operand begins, `at` entries after the tensor's first. */
 static void print_pointer(const char *name, const char *at, text *out)
 {
     text_print(out, "        %schar *g_%s = mpk_data(t, %s) + (%s) * mpk_dtype_bytes(%s.dtype);\n",

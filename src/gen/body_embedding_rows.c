@@ -1,13 +1,18 @@
-/* body_embedding_rows.c - rows of a 16-bit table (device/task/embedding_rows.cuh). */
+/* body_embedding_rows.c - rows of a 16-bit table (device/task/embedding_rows.cuh).
+ *
+ * The table and the result have one dtype, so rows are copied by 16 bytes at a time and nothing is
+ * computed; other tables take the generic body. */
 #include "gen/body_print.h"
 
 enum { TOKENS, TABLE };
 
+/* Dense rows: a single one may have any stride. */
 static bool is_rows(const ir_tensor *t)
 {
     return t->stride[1] == 1 && (t->dims[0] == 1 || t->stride[0] == t->dims[1]);
 }
 
+/* Columns are whole pieces of 16 bytes; offsets in such pieces fit 32 bits. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *tokens = gen_input(c, TOKENS), *table = gen_input(c, TABLE),

@@ -1,6 +1,9 @@
 /* body_expert_tile.c - products of many tokens with the weights of their experts, on warpgroups:
  * expert_linear with a row for each pair (device/task/expert_tile.cuh).  Weights are packed as for
- * few tokens, so the graphs of a program share them. */
+ * few tokens, so the graphs of a program share them.
+ *
+ * Which rows an expert has is known only in the step: the body sorts the pairs and takes tiles of
+ * one expert's rows.  For steps of FEWEST_TOKENS and more, beside the other bodies of prompts. */
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
 

@@ -1,5 +1,7 @@
-/* body_fold_rows.c - parts of a split attention of bf16 put together
- * (device/task/fold_rows.cuh). */
+/* body_fold_rows.c - parts of a split attention of bf16 put together (device/task/fold_rows.cuh).
+ *
+ * Input: for each token, split and head a part and the logarithm of its sum; output: the parts
+ * weighed by these.  The number of splits that a lane takes is a constant of the instance. */
 #include "gen/body_print.h"
 #include "shape/fold_rows_shape.h"
 

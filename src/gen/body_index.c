@@ -1,5 +1,10 @@
 /* body_index.c - generic bodies of operators that choose where elements come from or go to, and of
- * those along lines (device/task/index.cuh, scatter.cuh, lines.cuh, sort.cuh, sdpa.cuh). */
+ * those along lines (device/task/index.cuh, scatter.cuh, lines.cuh, sort.cuh, sdpa.cuh).
+ *
+ * Each printer writes the head with the operands, then a call with the attributes as constants;
+ * GEN_PRINTER makes those that need no more.  The bytes of scratch are counted as the device code
+ * uses them: a change there is a change here, and tests/gpu_bodies_test.c finds what is
+ * forgotten. */
 #include <math.h>
 
 #include "gen/body_print.h"
@@ -31,6 +36,7 @@ GEN_PRINTER(take_along, "take_along_run", "i0")
 GEN_PRINTER(search_sorted, "search_sorted_run", "b0")
 GEN_PRINTER(group_norm, "group_norm_run", "i0d1")
 
+/* Axes become a set of bits. */
 static mpk_status print_flip(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -43,6 +49,7 @@ static mpk_status print_flip(mpk_context *cx, const gen_call *c, uint32_t n, tex
     return MPK_OK;
 }
 
+/* The numbers of the modes are those of index.cuh. */
 static mpk_status print_pad(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     static const char *const modes[] = {"constant", "reflect", "replicate", "circular", NULL};
@@ -109,6 +116,7 @@ static mpk_status print_index(mpk_context *cx, const gen_call *c, uint32_t n, te
     return MPK_OK;
 }
 
+/* Attributes: whether values are added, and whether the result takes the place of x. */
 static mpk_status print_index_put(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -123,6 +131,7 @@ static mpk_status print_index_put(mpk_context *cx, const gen_call *c, uint32_t n
     return MPK_OK;
 }
 
+/* The numbers of the kinds are those of scatter.cuh. */
 static mpk_status print_scatter(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     static const char *const kinds[] = {"set", "sum", "prod", "mean", "max", "min", NULL};
@@ -230,6 +239,7 @@ static bool accepts_sdpa(const gen_call *c)
     return gen_accepts_plain(c) && gen_input(c, 0)->dims[3] + gen_input(c, 2)->dims[3] <= 2048;
 }
 
+/* Scale, causal, window and the order of the result's axes, in the order of sdpa_how. */
 static mpk_status print_sdpa(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;

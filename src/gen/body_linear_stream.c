@@ -1,6 +1,11 @@
 /* body_linear_stream.c - products of few tokens with streamed weights: linear and logits
  * (device/task/linear_stream.cuh).  body_linear_team.c, for some more tokens, has the same packing
- * and shapes. */
+ * and shapes.
+ *
+ * Weights are packed when they are loaded, into groups of 8 rows that lie page after page as the
+ * ring brings them; the body is one function for all uses, and an instance is a row of its table of
+ * shapes (shape/stream_shape.h).  Relies on body_product.h for what it shares with the other
+ * products. */
 #include "gen/body_product.h"
 
 static bool accepts(const gen_call *c)

@@ -1,5 +1,6 @@
 /* body_linear_team.c - products of 17 to 64 tokens with streamed weights: linear and logits
- * (device/task/linear_team.cuh).  Packing and shapes are those of body_linear_stream.c. */
+ * (device/task/linear_team.cuh).  Packing and shapes are those of body_linear_stream.c, so graphs
+ * for few and for some tokens share one copy of a weight. */
 #include "gen/body_product.h"
 
 extern const gen_body gen_body_linear_stream;

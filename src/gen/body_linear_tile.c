@@ -1,6 +1,9 @@
 /* body_linear_tile.c - products of many tokens with streamed weights on warpgroups: linear and
  * logits (device/task/linear_tile.cuh).  Weights are packed as for few tokens, so the graphs of a
- * program share them. */
+ * program share them.
+ *
+ * x and the packed weights are copied by boxes where tensor maps can be made (gen_boxes_of_x,
+ * gen_boxes_of_packed; src/cuda/boxes.c), else by rows. */
 #include "gen/body_product.h"
 #include "shape/linear_tile_shape.h"
 

@@ -2,8 +2,15 @@
  * of bodies ask of operands.
  *
  * Called by all src/gen/body_*.c.  Operators with equal text share an instance, so what need not
- * differ must not be printed: that is why a head may leave out how many rows there are.
- */
+ * differ must not be printed: that is why a head may leave out how many rows there are.  An
+ * instance of silu, as it is printed:
+ *
+ *   static __device__ __noinline__ void body_3(const mpk_task &t)
+ *   {
+ *       constexpr mpk_view in_x = {0, MPK_BF16, RT_TOKENS, 2, {8, 512}, {512, 1}};
+ *       constexpr mpk_view out_y = {1, MPK_BF16, RT_TOKENS, 2, {8, 512}, {512, 1}};
+ *       map_run(t, in_x, out_y);
+ *   } */
 #include "gen/body_print.h"
 
 #include <math.h>
@@ -43,6 +50,7 @@ const char *gen_glu_name(str glu)
     return glu.n ? "GELU_TANH" : "NONE";
 }
 
+/* To a whole number of units. */
 static int64_t round_up(int64_t n, int64_t unit)
 {
     return (n + unit - 1) / unit * unit;
@@ -116,6 +124,7 @@ const ir_tensor *gen_output(const gen_call *c, uint32_t i)
     return &c->ir->tensors.at[c->op->out[i]];
 }
 
+/* An element of its own for each entry, no blocks; absent tensors are plain. */
 static bool is_plain(const ir_tensor *t)
 {
     return !t || ir_dtype_table[t->dtype].block_elements == 1;
@@ -171,6 +180,7 @@ static void print_name(const op_operand *operands, uint32_t n, uint32_t i, const
         text_print(out, "%s_%s", kind, o->name);
 }
 
+/* "{2, 3}": dims or strides. */
 static void print_numbers(uint32_t n, const int64_t *numbers, text *out)
 {
     text_print(out, "{");
@@ -189,6 +199,7 @@ void gen_print_list(const gen_call *c, uint32_t attribute, uint32_t n, int64_t o
     }
 }
 
+/* The next power of two, 8 at most: what loops over rows are unrolled by. */
 int gen_rows_at_once(int64_t n)
 {
     int rows = 1;
@@ -256,6 +267,7 @@ void gen_print_head_of_slots(const gen_call *c, uint32_t n, text *out)
     print_head(c, n, ANY_ROWS, out);
 }
 
+/* The call up to its last operand: attributes and the end are the caller's. */
 void gen_print_call(const gen_call *c, const char *function, text *out)
 {
     const op_def *def = c->op->def;
@@ -270,6 +282,7 @@ void gen_print_call(const gen_call *c, const char *function, text *out)
     }
 }
 
+/* kind: 'i' a whole number, 'b' a flag, 'd' a real one. */
 static void print_attribute(const ir_attribute *a, char kind, text *out)
 {
     if (kind == 'i')

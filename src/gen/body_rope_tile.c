@@ -1,5 +1,8 @@
 /* body_rope_tile.c - heads of many tokens turned and put into bf16 pages
- * (device/task/rope_tile.cuh). */
+ * (device/task/rope_tile.cuh).
+ *
+ * For steps of many tokens beside the other bodies of prompts (many).  Two routines, for heads of
+ * 64 and of 128 entries; the shape says the rest. */
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
 #include "shape/rope_tile_shape.h"
@@ -25,6 +28,7 @@ static bool accepts(const gen_call *c)
            c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
+/* As turn_shape has it: -1 no norm, 0 bf16, 1 fp32. */
 static int type_of(const ir_tensor *norm)
 {
     return norm ? norm->dtype == IR_F32 : -1;

@@ -1,5 +1,8 @@
 /* body_rows_warp.c - norms and softmax of rows of floats by a warp each
- * (device/task/rows_warp.cuh). */
+ * (device/task/rows_warp.cuh).
+ *
+ * A lane keeps its pieces of a row in registers, so a row is read once; ROWS_MOST entries are what
+ * they hold.  Longer rows take the generic bodies of body_rows.c. */
 #include <stdio.h>
 
 #include "gen/body_print.h"
@@ -29,6 +32,7 @@ static bool accepts_norm(const gen_call *c)
     return fit;
 }
 
+/* Along the last axis only. */
 static bool accepts_softmax(const gen_call *c)
 {
     const int64_t axis = c->op->attributes[0].i;

@@ -1,5 +1,8 @@
 /* body_windows.c - generic bodies of operators over windows of spatial axes
- * (device/task/windows.cuh). */
+ * (device/task/windows.cuh).
+ *
+ * Convolution, pooling and resampling of images of one to three axes.  Attributes may be shorter
+ * than the axes, which stands for the same number along each of those that are left out. */
 #include "op/pool.h"
 
 #include "gen/body_print.h"

@@ -1,5 +1,14 @@
-/* map_print.c - the steps of an expression of the operator map as C, a constant each
- * (map_print.h). */
+/* map_print.c - the steps of an expression of the operator map as C, a constant each (map_print.h).
+ *
+ *   "t0 = x0 * x1; max(t0, 0.0)" in fp32:
+ *       const float v0 = INPUT 0;
+ *       const float v1 = INPUT 1;
+ *       const float v2 = map_multiply_f(v0, v1, v0);
+ *       const float v3 = 0.0f;
+ *       const float v4 = map_max_f(v2, v3, v2);
+ *
+ * Functions are those of device/tile/map.cuh, which round as src/op's reference does.  Called by
+ * body_map.c and, for what a product does with its sums, by block_print.c. */
 #include "gen/map_print.h"
 
 #include "gen/body_print.h"
@@ -20,6 +29,7 @@ static const char *function_name(const map_function *f)
     return f->name;
 }
 
+/* INT64_MIN is no literal of C. */
 static void print_number(const map_step *s, text *out)
 {
     if (s->type == MAP_F)
@@ -32,6 +42,7 @@ static void print_number(const map_step *s, text *out)
         text_print(out, "%lldll", (long long)s->whole);
 }
 
+/* The letter at the name's end is the type of its last argument. */
 static void print_call(const map_program *p, const map_step *s, const char *v, text *out)
 {
     const map_function *f = &map_functions[s->number];
@@ -47,6 +58,7 @@ static void print_call(const map_program *p, const map_step *s, const char *v, t
                s->arg[0], v, second, v, third);
 }
 
+/* Real numbers become whole ones by truncation, and booleans by comparison with 0. */
 static void print_convert(map_type from, const map_step *s, const char *v, text *out)
 {
     if (s->type == MAP_B)
@@ -57,6 +69,7 @@ static void print_convert(map_type from, const map_step *s, const char *v, text 
         text_print(out, "(%s)%s%u", type_names[s->type], v, s->arg[0]);
 }
 
+/* To a dtype and back: what storing and loading would do to the value. */
 static void print_round(map_type from, const map_step *s, const char *v, text *out)
 {
     bool real = from == MAP_F || from == MAP_D;

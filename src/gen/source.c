@@ -6,13 +6,23 @@
  * switches from an instance's number to its function.  Relies on the records of gen/body_*.c;
  * called by src/cuda (kernel_code.c) and by the tests of bodies.  Cost: one print and one hash
  * look-up for each operator.
- */
+ *
+ * What an operator becomes, with a function of its own and with a shared routine:
+ *
+ *   static __device__ void body_7(const mpk_task &t) { ... }        case 7: body_7(...);
+ *   static __constant__ stream_shape stream_shape_of[3] = {...};    case 8: case 9:
+ *                                                                       linear_stream<4, 0>(t, ...);
+ *
+ * Nothing of the text may depend on addresses, on the time or on the order of a hash: it is the key
+ * of the kernel cache. */
 #include "gen/source.h"
 
 #include <stdio.h>
 
 #include "rt/rt_lane.h"
 
+/* Everything that is known while a source is made; it lies on the stack of gen_source_make, and
+ * what outlives it is in the caller's arena. */
 typedef struct emitter {
     mpk_context *cx;
     arena *arena;
@@ -53,6 +63,7 @@ static bool is_no_work(const ir_graph *g, const ir_op *op)
     return op->def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE;
 }
 
+/* The operator with the dtypes and shapes of its operands, since these are what a body refuses. */
 static mpk_status fail_no_body(const emitter *e, const gen_call *c)
 {
     text operands = {0};
@@ -127,6 +138,7 @@ static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body 
     return MPK_OK;
 }
 
+/* A body and an instance for each operator that does something; views in place get neither. */
 static mpk_status choose_all(emitter *e)
 {
     uint32_t highest = e->whole == GEN_GENERIC ? 0 : UINT32_MAX;
@@ -224,6 +236,7 @@ static void find_room(emitter *e, uint32_t regime)
 
 /* ---- files ---- */
 
+/* NULL: the library carries no such file. */
 static const gen_text *find_text(str name)
 {
     for (const gen_text *t = gen_text_table; t->name; t++)
@@ -267,6 +280,7 @@ static mpk_status add_file(emitter *e, str name, uint32_t depth)
     return MPK_OK;
 }
 
+/* What was printed, in the arena; the text itself is freed in any case. */
 static mpk_status finish(emitter *e, mpk_status status, str *out)
 {
     out->at = status == MPK_OK ? text_copy(&e->out, e->arena) : NULL;
@@ -319,6 +333,7 @@ static void end_regimes(emitter *e)
         text_print(&e->out, "\n#endif\n");
 }
 
+/* Sizes that differ between the regimes, each in its own branch of the preprocessor. */
 static void print_rooms(emitter *e)
 {
     bool jit, loads;
@@ -339,6 +354,8 @@ static void print_rooms(emitter *e)
     end_regimes(e);
 }
 
+/* What the headers of device/ are compiled by; each row says what it means, since people read the
+ * text, too. */
 static void print_constants(emitter *e)
 {
     const gen_arch *a = e->arch;
@@ -395,6 +412,8 @@ static void print_caches(emitter *e)
     text_print(&e->out, "%s}\n\n", told ? "};\n" : "");
 }
 
+/* The files of the bodies that occur, in the order of the instances; what they include comes before
+ * them. */
 static mpk_status print_headers(emitter *e)
 {
     char name[128];
@@ -410,6 +429,7 @@ static mpk_status print_headers(emitter *e)
     return MPK_OK;
 }
 
+/* For whoever reads the text: which operators an instance serves. */
 static void print_use(emitter *e, uint32_t i)
 {
     const gen_instance *k = &e->instances.at[i];
@@ -420,6 +440,7 @@ static void print_use(emitter *e, uint32_t i)
         i, op->def->name, k->body->name, k->uses, STR_ARG(op->name), e->graphs[k->graph].n_tokens);
 }
 
+/* Does instance i call a routine with shapes of this kind? */
 static bool has_shape(const emitter *e, uint32_t i, const char *shape)
 {
     const gen_routine *routine = e->instances.at[i].routine;
@@ -455,6 +476,7 @@ static void print_shapes(emitter *e, const char *shape, uint32_t first, uint32_t
     text_print(&e->out, "};\n");
 }
 
+/* Functions as they are; shapes of a kind in one table, where the first of the kind stands. */
 static void print_instances(emitter *e)
 {
     for (uint32_t i = 0; i < e->instances.n; i++) {
@@ -534,6 +556,7 @@ static void print_dispatch(emitter *e, const char *name, const char *type, const
     text_print(&e->out, "    default:\n        break;\n    }\n}\n");
 }
 
+/* mpk_body_NAME: is the instance one of these? */
 static void print_question(emitter *e, const char *name, choice of)
 {
     bool any = false;
@@ -571,6 +594,7 @@ static void print_switches(emitter *e)
     print_question(e, "loads", OF_LOADING);
 }
 
+/* In the order of source.h.  Bodies alone, for tests, get no kernel around them. */
 static mpk_status print_all(emitter *e)
 {
     print_constants(e);
@@ -591,6 +615,7 @@ static mpk_status print_all(emitter *e)
     return MPK_OK;
 }
 
+/* The most peers that any graph keeps busy. */
 static uint32_t count_peers(uint32_t n_graphs, const gen_graph *graphs)
 {
     uint32_t most = 1;

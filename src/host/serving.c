@@ -129,6 +129,7 @@ mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t
     return MPK_OK;
 }
 
+/* The next one from n on, 2^31 at most: a table of more would be refused for its size. */
 static uint32_t power_of_two(uint64_t n)
 {
     uint32_t p = 1;

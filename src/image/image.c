@@ -1,13 +1,20 @@
 /* image.c - lay out a compiled program as one block, and take such a block apart without trusting
  * it.
  *
+ *   rt_header        magic, version, n_bytes, checksum; where each section begins and how many
+ *                    entries it has
+ *   RT_GRAPHS        rt_graph: which entries of the other sections are a graph's
+ *   RT_TASKS, RT_EVENTS, RT_OPS, RT_RANGES, RT_LISTS      what runs, and who runs it
+ *   RT_PLACES        where each tensor lies, for the host
+ *   RT_NAMES         weights: name, dtype, dims
+ *   RT_TEXT          the tensor programs as text, and the names of weights
+ *
  * Writing: count the entries of every section, allocate once, fill.  Reading: every number is
  * checked against the table that it points into; then the task graphs are built again from the
  * tables and proved by the compiler's own verifiers (tg_verify, tg_verify_memory).  Cost: linear,
  * plus the proofs.  Relies on the text form of tensor programs (ir_print, ir_parse), by which
  * operators, shapes and attributes travel; on arenas, which own the block and all that is read.
- * Called by the engine: after a compilation, for its cache, and for files of `mpk compile`.
- */
+ * Called by the engine: after a compilation, for its cache, and for files of `mpk compile`. */
 #include "image/image.h"
 
 #include "base/thread.h"
@@ -22,6 +29,8 @@ static const uint64_t entry_bytes[RT_SECTIONS] = {
 /* What the checksum covers starts here. */
 enum { CHECKED_FROM = offsetof(rt_header, checksum) + sizeof(rt_u64) };
 
+/* Over everything after the field itself; magic, version and n_bytes are compared one by one.  It
+ * finds damage, not malice: whoever changes bytes can change it, too. */
 static rt_u64 checksum(const rt_header *h)
 {
     return hash_bytes((const char *)h + CHECKED_FROM, h->n_bytes - CHECKED_FROM, 0);
@@ -67,6 +76,7 @@ static uint32_t count_rows(const ir_graph *ir)
  * which shares out cached contexts alone: so long pieces of prompts go to a graph without it. */
 enum { MOST_FRESH = 48 };
 
+/* RT_NONE: steps of this graph may feed any number of tokens without a row. */
 static uint32_t find_most_fresh(const ir_graph *ir)
 {
     for (size_t i = 0; i < ir->ops.n; i++) {
@@ -276,6 +286,7 @@ static mpk_status begin(mpk_context *cx, arena *a, const tg_program *p,
     return MPK_OK;
 }
 
+/* Dims beyond the rank stay zero, as the block is. */
 static void add_weight(writer *w, const tg_weight *from)
 {
     rt_weight *to = next(w, RT_NAMES);

@@ -121,8 +121,7 @@ static int64_t lanes_of(const gen_call *c)
     return lanes;
 }
 
-/* Entries that a lane holds of a word: 8 of fp32 take two loads of 16 bytes, 16-bit ones one of
- * 8. */
+/* Words of 4 bytes that a lane's 8 entries take. */
 static int64_t words_of(const gen_call *c)
 {
     return gen_input(c, KEYS)->dtype == IR_F32 ? 8 : 4;

@@ -1,6 +1,8 @@
 /* body_elementwise.c - generic bodies of operators that compute each element on its own
  * (device/task/elementwise.cuh).
- */
+ *
+ * Operands may have any strides and plain dtypes: the loop goes over the places of the box and
+ * reads each operand by its view.  Fused chains of these are map (body_map.c). */
 #include "gen/body_print.h"
 
 /* elementwise_run(t, function, a, b or nothing, y): one loop of device code for all functions, with
@@ -25,6 +27,7 @@ static void print_function(const gen_call *c, uint32_t n, const char *function, 
         print_function(c, n, function, out);                                                  \
         return MPK_OK;                                                                        \
     }
+/* The names continue ELEMENTWISE_ of elementwise.cuh. */
 PRINTER(add, "ADD")
 PRINTER(mul, "MUL")
 PRINTER(silu, "SILU")

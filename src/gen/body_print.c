@@ -3,13 +3,13 @@
  *
  * Called by all src/gen/body_*.c.  Operators with equal text share an instance, so what need not
  * differ must not be printed: that is why a head may leave out how many rows there are.  An
- * instance of silu, as it is printed:
+ * instance of a cast from fp32 to bf16, as it is printed:
  *
  *   static __device__ __noinline__ void body_3(const mpk_task &t)
  *   {
- *       constexpr mpk_view in_x = {0, MPK_BF16, RT_TOKENS, 2, {8, 512}, {512, 1}};
+ *       constexpr mpk_view in_x = {0, MPK_F32, RT_TOKENS, 2, {8, 512}, {512, 1}};
  *       constexpr mpk_view out_y = {1, MPK_BF16, RT_TOKENS, 2, {8, 512}, {512, 1}};
- *       map_run(t, in_x, out_y);
+ *       cast_run(t, in_x, out_y);
  *   } */
 #include "gen/body_print.h"
 

@@ -1,14 +1,14 @@
 /* map_print.c - the steps of an expression of the operator map as C, a constant each (map_print.h).
  *
- *   "t0 = x0 * x1; max(t0, 0.0)" in fp32:
- *       const float v0 = INPUT 0;
- *       const float v1 = INPUT 1;
+ *   "t0 = x0 * x1; max(t0, 0.0)" in fp32, where the caller says how an input is read:
+ *       const float v0 = (input 0);
+ *       const float v1 = (input 1);
  *       const float v2 = map_multiply_f(v0, v1, v0);
  *       const float v3 = 0.0f;
  *       const float v4 = map_max_f(v2, v3, v2);
  *
- * Functions are those of device/tile/map.cuh, which round as src/op's reference does.  Called by
- * body_map.c and, for what a product does with its sums, by block_print.c. */
+ * Functions are those of device/task/map.cuh.  Called by body_map.c and, for what a product does
+ * with its sums, by block_print.c. */
 #include "gen/map_print.h"
 
 #include "gen/body_print.h"

@@ -9,9 +9,9 @@
  *
  * What an operator becomes, with a function of its own and with a shared routine:
  *
- *   static __device__ void body_7(const mpk_task &t) { ... }        case 7: body_7(...);
- *   static __constant__ stream_shape stream_shape_of[3] = {...};    case 8: case 9:
- *                                                                       linear_stream<4, 0>(t, ...);
+ *   static ... void body_7(const mpk_task &t) { ... }             case 7: body_7(...);
+ *   static __constant__ stream_shape stream_shape_of[2] = {...};  case 8: case 9:
+ *                                                                     linear_stream<4, 0>(t, ...);
  *
  * Nothing of the text may depend on addresses, on the time or on the order of a hash: it is the key
  * of the kernel cache. */

@@ -5,6 +5,7 @@
 
 enum { EXPERTS = 3, ROWS = 4, COLUMNS = 2 };
 
+/* What all tensors here point into; put gives it out. */
 static float bytes[4096];
 
 /* A model of two layers with these experts and nothing else. */
@@ -49,6 +50,7 @@ static const char *const qwen[] = {"gate_proj", "up_proj", "down_proj"}, *const 
 static const char qwen_pattern[] = "model.layers.0.mlp.experts.%d.%s.weight",
                   mixtral_pattern[] = "model.layers.0.block_sparse_moe.experts.%d.%s.weight";
 
+/* The stack of a part, under the name that models ask for and in its shape. */
 static const load_tensor *check_stack(const load_model *m, int part)
 {
     char name[128];
@@ -62,6 +64,7 @@ static const load_tensor *check_stack(const load_model *m, int part)
     return t;
 }
 
+/* Both spellings, with the router's name of each. */
 static void check_one_by_one(const char *pattern, const char *const *parts, const char *router)
 {
     mpk_context cx = {0};
@@ -89,6 +92,7 @@ static void test_one_by_one(void **state)
     check_one_by_one(mixtral_pattern, mixtral, "model.layers.0.block_sparse_moe.gate.weight");
 }
 
+/* Joined gate and up come apart without a copy. */
 static void check_together(const char *gate_up, const char *down)
 {
     mpk_context cx = {0};
@@ -135,6 +139,7 @@ static void test_missing(void **state)
     }
 }
 
+/* A tensor more, of this name and shape, and stacking fails so. */
 static void expect_fault(mpk_status status, const char *needle, const char *name, uint32_t rank,
                          int64_t a, int64_t b, int64_t c)
 {

@@ -1,4 +1,7 @@
-/* gguf_test.c - hand-made GGUF files: right ones, and each fault once. */
+/* gguf_test.c - hand-made GGUF files: right ones, and each fault once.
+ *
+ * Files are written here byte by byte, apart from gguf_write.c, so that a mistake that reader and
+ * writer share is found. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,6 +11,7 @@
 
 /* ---- writing ---- */
 
+/* The n_bytes low bytes of a value, least first. */
 static void put(text *t, uint64_t value, unsigned n_bytes)
 {
     for (unsigned i = 0; i < n_bytes; i++)
@@ -25,6 +29,7 @@ static void put_f32(text *t, float value)
     text_add(t, (const char *)&value, 4);
 }
 
+/* Version 3. */
 static void put_header(text *t, uint64_t n_tensors, uint64_t n_values)
 {
     text_add(t, "GGUF", 4);
@@ -59,6 +64,7 @@ static void put_tensor(text *t, const char *name, uint32_t rank, const uint64_t 
     put(t, offset, 8);
 }
 
+/* Padding to the alignment, then n bytes 0, 1, 2 ... */
 static void put_data(text *t, size_t n)
 {
     while (t->n % 32)
@@ -69,6 +75,7 @@ static void put_data(text *t, size_t n)
 
 enum { N_LLAMA_VALUES = 9 };
 
+/* The pairs that a file of the Llama architecture must have, N_LLAMA_VALUES of them. */
 static void put_llama(text *t)
 {
     put_str_value(t, "general.architecture", "llama");
@@ -93,6 +100,7 @@ static mpk_status load_text(mpk_context *cx, const text *t, load_model *m, unsig
     return load_gguf_bytes(cx, *copy, t->n, m);
 }
 
+/* Loading fails so, and what was read until then is freed; the text is empty again afterwards. */
 static void expect_fault(text *t, mpk_status status, const char *needle)
 {
     mpk_context cx = {0};
@@ -106,6 +114,7 @@ static void expect_fault(text *t, mpk_status status, const char *needle)
 
 /* ---- right files ---- */
 
+/* Sizes, names of tensors, ends of text and the template arrive where models look for them. */
 static void test_reads_model(void **state)
 {
     (void)state;
@@ -144,6 +153,7 @@ static void test_reads_model(void **state)
     text_free(&t);
 }
 
+/* A file without tensors is a tokenizer, whatever its architecture. */
 static void test_reads_vocabulary_alone(void **state)
 {
     (void)state;
@@ -221,6 +231,7 @@ static void test_recovers_llama3_scaling(void **state)
 
 /* ---- faults ---- */
 
+/* Magic, versions, counts that no file of this size can hold. */
 static void test_header_faults(void **state)
 {
     (void)state;
@@ -245,6 +256,7 @@ static void put_one_value(text *t, const char *key, uint32_t type)
     put(t, type, 4);
 }
 
+/* Types that are none, lengths beyond the file, arrays of arrays, a key that is there twice. */
 static void test_value_faults(void **state)
 {
     (void)state;
@@ -286,6 +298,7 @@ static void put_two_tensors(text *t, const char *name, uint32_t rank, const uint
     put_data(t, 128);
 }
 
+/* Ranks, dimensions, types, offsets and overlaps, each named with the tensor. */
 static void test_tensor_faults(void **state)
 {
     (void)state;
@@ -344,6 +357,7 @@ static void expect_config_fault(mpk_status status, const char *needle, const cha
     expect_fault(&t, status, needle);
 }
 
+/* One wrong hyper-parameter at a time. */
 static void test_config_faults(void **state)
 {
     (void)state;
@@ -487,6 +501,8 @@ static double score(const load_tensor *const t[4], const float *x, uint32_t turn
     return sum;
 }
 
+/* Scores by the file's order and by the rows as loaded, of random weights; `turned` of a head's
+ * entries are rotated. */
 static void check_rows(uint64_t seed, uint32_t turned)
 {
     static const char *const names[][2] = {
@@ -609,6 +625,7 @@ static void test_values_for_each_layer(void **state)
     }
 }
 
+/* Every beginning of a right file is refused, and never read beyond its end. */
 static void test_cut_short(void **state)
 {
     (void)state;

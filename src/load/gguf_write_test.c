@@ -17,12 +17,14 @@ static str make_text(arena *a, uint64_t seed, uint64_t i)
 
 enum { ITEMS = 40 };
 
+/* Values that were put, to compare with. */
 typedef struct made {
     str texts[ITEMS];
     float floats[ITEMS];
     int32_t ints[ITEMS];
 } made;
 
+/* Random values of every kind. */
 static void put_values(gguf_writer *w, arena *a, uint64_t seed, made *m)
 {
     for (uint64_t i = 0; i < ITEMS; i++) {
@@ -40,6 +42,7 @@ static void put_values(gguf_writer *w, arena *a, uint64_t seed, made *m)
     gguf_put_strings(w, "a.none", NULL, 0);
 }
 
+/* Each of them, by its key. */
 static void check_values(mpk_context *cx, arena *a, const gguf *f, const made *m)
 {
     uint32_t u32 = 0;

@@ -24,6 +24,7 @@ static model_config parse(arena *a, const char *json)
     return c;
 }
 
+/* As Transformers 4 writes a Llama. */
 static void test_old_spelling(void **state)
 {
     (void)state;
@@ -51,6 +52,7 @@ static void test_old_spelling(void **state)
     arena_free(&a);
 }
 
+/* As Transformers 5 writes the same. */
 static void test_new_spelling(void **state)
 {
     (void)state;
@@ -91,6 +93,7 @@ static void test_new_spelling(void **state)
     arena_free(&a);
 }
 
+/* Members that mean something in some families alone. */
 static void test_windows_and_biases(void **state)
 {
     (void)state;
@@ -114,6 +117,7 @@ static void test_windows_and_biases(void **state)
     arena_free(&a);
 }
 
+/* Both spellings of their number, layers without, a name that says experts and a model without. */
 static void test_experts(void **state)
 {
     (void)state;
@@ -147,6 +151,7 @@ static void test_experts(void **state)
     arena_free(&a);
 }
 
+/* One wrong member a document; the message names it. */
 static void test_each_fault(void **state)
 {
     (void)state;
@@ -253,6 +258,8 @@ static void test_absurd_sizes(void **state)
         }
 }
 
+/* Suggestions and ends of text; templates and special tokens, which other files of the folder
+ * bring. */
 static void test_generation_config(void **state)
 {
     (void)state;

@@ -45,6 +45,7 @@ static void remove_folder(folder *f)
     rmdir(f->path);
 }
 
+/* Name and shape of a weight of the small model below. */
 typedef struct weight {
     const char *name;
     int rows, columns; /* columns 0: a vector */
@@ -94,6 +95,7 @@ static void put_text(folder *f, const char *name, const char *content)
     put_file(f, name, content, strlen(content));
 }
 
+/* Everything that a folder may bring ends where it belongs. */
 static void test_opens_folder(void **state)
 {
     (void)state;
@@ -134,6 +136,7 @@ static void expect_fault(mpk_status status, const char *needle, const weight *w,
     remove_folder(&f);
 }
 
+/* A weight that is missing, misshapen or not of the model is named. */
 static void test_weights_must_fit(void **state)
 {
     (void)state;
@@ -158,6 +161,7 @@ static void test_weights_must_fit(void **state)
                  N_WEIGHTS + 1);
 }
 
+/* Folders with nothing, with pickled weights, with damaged files. */
 static void test_folder_faults(void **state)
 {
     (void)state;
@@ -180,6 +184,8 @@ static void test_folder_faults(void **state)
 
 /* ---- random weights ---- */
 
+/* Parts that are made up one by one are those of the whole; another name or seed gives other
+ * numbers. */
 static void test_random_is_a_function_of_the_index(void **state)
 {
     (void)state;
@@ -202,6 +208,7 @@ static void test_random_is_a_function_of_the_index(void **state)
     }
 }
 
+/* Mean and standard deviation of many elements, within what chance allows. */
 static void check_moments(const char *name, double mean, double deviation)
 {
     enum { N = 100000 };

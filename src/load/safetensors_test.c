@@ -17,6 +17,7 @@ static void build_file(text *t, const char *header, size_t n_data)
     assert_false(t->failed);
 }
 
+/* Shapes, dtypes and the place of the data; names are those of the header. */
 static void test_reads_tensors(void **state)
 {
     (void)state;
@@ -52,6 +53,7 @@ static void test_reads_tensors(void **state)
     "{\"a\": {\"dtype\": \"" dtype "\", \"shape\": " shape ", \"data_offsets\": [" begin ", " end \
     "]}}"
 
+/* One mistake a file: sizes, offsets, dtypes, overlaps. */
 static void test_each_fault(void **state)
 {
     (void)state;
@@ -102,6 +104,7 @@ static void test_each_fault(void **state)
     }
 }
 
+/* Every beginning of a right file is refused. */
 static void test_cut_short(void **state)
 {
     (void)state;
@@ -128,6 +131,7 @@ static void test_cut_short(void **state)
 
 /* ---- shards in a folder ---- */
 
+/* A file of the folder, which the test removes. */
 static void write_shard(const char *folder, const char *name, const char *header, size_t n_data)
 {
     mpk_context cx = {0};
@@ -141,6 +145,7 @@ static void write_shard(const char *folder, const char *name, const char *header
     arena_free(&a);
 }
 
+/* Tensors of all files together; an index that names no file, or a tensor that no file has. */
 static void test_shards(void **state)
 {
     (void)state;

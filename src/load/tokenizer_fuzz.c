@@ -9,12 +9,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX_TEXT = 256 };
 
+/* A property that fails ends the process, which is what a fuzzer looks for. */
 static void must(bool holds)
 {
     if (!holds)
         abort();
 }
 
+/* UTF-8 checked apart from the code under test. */
 static bool is_valid(str s)
 {
     for (size_t i = 0; i < s.n;) {
@@ -31,6 +33,7 @@ static bool is_valid(str s)
     return true;
 }
 
+/* Token by token gives what decoding whole gave, in whole characters. */
 static void stream(const tokenizer *t, const tokenizer_ids *ids, str whole)
 {
     mpk_context cx = {0};
@@ -55,6 +58,7 @@ static void stream(const tokenizer *t, const tokenizer_ids *ids, str whole)
     text_free(&all);
 }
 
+/* Encode and decode one text: ids are ids of the vocabulary, text is valid. */
 static void use(const tokenizer *t, str input, unsigned flags)
 {
     mpk_context cx = {0};

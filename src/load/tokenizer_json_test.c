@@ -5,6 +5,7 @@
 #include "load/tokenizer.h"
 #include "tokenizer_bed.h"
 
+/* Kinds of normalizers and pre-tokenizers, by what becomes of a text. */
 static void test_json_parts(void **state)
 {
     (void)state;
@@ -53,6 +54,7 @@ static void test_json_parts(void **state)
     "{\"Sequence\":{\"id\":\"A\"}}],\"pair\":[],\"special_tokens\":{\"<s>\":{\"id\":\"<s>\","    \
     "\"ids\":[7,6]}}},"
 
+/* Post-processors, tokenizer_config.json, and what both together put around a text. */
 static void test_json_around(void **state)
 {
     (void)state;
@@ -73,6 +75,7 @@ static void test_json_around(void **state)
     tokenizer_free(t);
 }
 
+/* Kinds of decoders, by the text that comes of ids. */
 static void test_json_decoders(void **state)
 {
     (void)state;
@@ -146,6 +149,7 @@ static void test_stream_of_bytes_that_are_not_joined(void **state)
     arena_free(&a);
 }
 
+/* Documents with one mistake each; the message names what is wrong. */
 static void test_json_refused(void **state)
 {
     (void)state;

@@ -1,4 +1,7 @@
-/* tokenizer_test.c - hand-made vocabularies, streams, hostile lengths, and every refusal. */
+/* tokenizer_test.c - hand-made vocabularies, streams, hostile lengths, and every refusal.
+ *
+ * Expected ids are worked out by hand; random texts and ids are compared with what must hold for
+ * any tokenizer: decoding gives the text back, a stream gives what decoding whole gives. */
 #include "check.h"
 
 #include "base/rng.h"
@@ -60,6 +63,7 @@ static void fill_gpt2(gpt2 *g)
     g->v.bos_id = g->v.eos_id = 262;
 }
 
+/* The vocabulary above, as a GGUF file would bring it. */
 static tokenizer *open_gpt2(void)
 {
     static const mpk_context none;
@@ -124,6 +128,7 @@ static tokenizer *open_llama(void)
 
 /* --- encode and decode --- */
 
+/* Bytes as characters, merges in the order of the list, special tokens on request. */
 static void test_gpt2(void **state)
 {
     (void)state;
@@ -144,6 +149,7 @@ static void test_gpt2(void **state)
     tokenizer_free(t);
 }
 
+/* The space before a text, merges by score, byte tokens for what no token spells. */
 static void test_llama(void **state)
 {
     (void)state;
@@ -164,6 +170,7 @@ static void test_llama(void **state)
     tokenizer_free(t);
 }
 
+/* From text to id and back; ids that are none. */
 static void test_lookup(void **state)
 {
     (void)state;
@@ -269,6 +276,7 @@ static void stream_against_decode(const tokenizer *t, uint64_t seed, bool exactl
     arena_free(&a);
 }
 
+/* Both kinds of vocabulary, many random ids. */
 static void test_stream_random(void **state)
 {
     (void)state;
@@ -282,6 +290,7 @@ static void test_stream_random(void **state)
     tokenizer_free(l);
 }
 
+/* What must be shown at once, and what has to wait for the next token. */
 static void test_stream_prompt(void **state)
 {
     (void)state;
@@ -324,6 +333,7 @@ static void test_stream_prompt(void **state)
 
 /* --- vocabularies refused --- */
 
+/* A vocabulary with one mistake is refused with these words. */
 static void vocab_fails(gpt2 *g, mpk_status status, const char *says)
 {
     mpk_context cx = {0};
@@ -367,6 +377,7 @@ static void test_vocab_refused(void **state)
 
 /* --- hostile lengths, threads, round trips --- */
 
+/* Of this thread: other processes do not count. */
 static double cpu_seconds(void)
 {
     struct timespec now;
@@ -416,6 +427,7 @@ static void test_hostile_lengths(void **state)
     }
 }
 
+/* One thread's part of test_threads. */
 static void *encode_often(void *argument)
 {
     const tokenizer *t = argument;
@@ -431,6 +443,7 @@ static void *encode_often(void *argument)
     return (void *)differences;
 }
 
+/* One tokenizer, several threads, the ids of one thread. */
 static void test_threads(void **state)
 {
     (void)state;

@@ -224,15 +224,19 @@ static mpk_status read_braces(ebnf_reader *r, uint32_t *min, uint32_t *max)
                                         : fault(r, "counts are {n}, {n,} or {n,m}, in order");
 }
 
-/* What repeats the item before it; several in a row repeat what repeats. */
+/* What repeats the item before it; several in a row repeat what repeats.  Each makes the tree one
+ * level deeper, and the compiler recurses over the tree: their number is bounded as that of
+ * groups is. */
 static mpk_status read_repeats(ebnf_reader *r, const node **item)
 {
-    for (;;) {
+    for (uint32_t n = 0;; n++) {
         uint32_t min = peek(r) == '+', max = peek(r) == '?' ? 1 : GRAMMAR_FOREVER;
         if (take(r, '{'))
             TRY(read_braces(r, &min, &max));
         else if (!take(r, '*') && !take(r, '+') && !take(r, '?'))
             return MPK_OK;
+        if (n >= GRAMMAR_MOST_NESTING)
+            return fault(r, "too many repetitions of one item in a row");
         TRY(node_repeat(r->k, *item, min, max, item));
         skip(r, r->nesting > 0);
     }

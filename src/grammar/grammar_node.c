@@ -145,7 +145,8 @@ mpk_status node_repeat(maker *k, const node *child, uint32_t min, uint32_t max, 
     TRY(node_new(k, max ? NODE_REPEAT : NODE_EMPTY, &n));
     n->min = min;
     n->max = max;
-    TRY(node_add(k, n, child));
+    if (max)
+        TRY(node_add(k, n, child));
     *out = n;
     return MPK_OK;
 }
@@ -203,16 +204,20 @@ static bool is_in(const char_set *set, uint32_t c)
 }
 
 /* Inside a JSON string a character that JSON escapes is an alternative of its own, because it is
- * several bytes; all others are one set. */
+ * several bytes; all others are one set.  A range such as \u0000-\uffff spans the surrogates, which
+ * are no characters and have no UTF-8: they are taken out here, for all front ends. */
 mpk_status node_chars(maker *k, const char_set *set, const node **out)
 {
+    char_range every[] = {{0, 0xd7ff}, {0xe000, GRAMMAR_LAST_CHAR}};
     char_range bare[] = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0xd7ff}, {0xe000, GRAMMAR_LAST_CHAR}};
-    const char_set plain = {.at = bare, .n = 4};
+    const char_set characters = {.at = every, .n = 2}, plain = {.at = bare, .n = 4};
     char_set kept;
     const node *child = NULL;
     node *alt;
-    if (!k->in_string)
-        return plain_chars(k, set, out);
+    if (!k->in_string) {
+        TRY(chars_meet(k, set, &characters, &kept));
+        return plain_chars(k, &kept, out);
+    }
     TRY(node_new(k, NODE_ALT, &alt));
     TRY(chars_meet(k, set, &plain, &kept));
     if (kept.n) {

@@ -68,6 +68,7 @@ typedef struct maker {
     arena *a;
     VEC(rule) rules; /* the first is the whole */
     uint32_t n_nodes;
+    uint64_t work;  /* of joining and comparing schemas, which makes no nodes: schema_charge */
     bool in_string; /* characters stand within a JSON string: chars_node escapes them */
 } maker;
 

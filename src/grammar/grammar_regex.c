@@ -102,6 +102,8 @@ static mpk_status read_unicode(regex_reader *r, uint32_t *out)
         TRY(read_hex(r, 4, out));
         if (*out >= 0xd800 && *out < 0xdc00 && take(r, "\\u")) {
             TRY(read_hex(r, 4, &low));
+            if (low < 0xdc00 || low > 0xdfff)
+                return fault(r, "the first half of a pair of surrogates has no second half");
             *out = 0x10000 + ((*out - 0xd800) << 10) + (low - 0xdc00);
         }
     }

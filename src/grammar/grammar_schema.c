@@ -7,6 +7,8 @@
 
 #include "grammar/grammar_schema.h"
 
+enum { MOST_WORK = 10000000 }; /* steps of schema_charge: about a second */
+
 /* ---- messages ---- */
 
 /* The place in the schema as a JSON pointer, for messages.  Valid until the next call. */
@@ -32,6 +34,15 @@ mpk_status schema_refuse(schema_reader *r, const place *at, const char *what)
          schema_where(r, at));
 }
 
+mpk_status schema_charge(schema_reader *r, const place *at, uint64_t steps)
+{
+    r->k->work += steps;
+    CHECK(r->k->cx, r->k->work <= MOST_WORK, MPK_ELIMIT,
+          "the JSON schema is too large at %s: putting its parts together takes more than %d steps",
+          schema_where(r, at), MOST_WORK);
+    return MPK_OK;
+}
+
 /* A count of the schema, such as minLength.  2.0 is the number 2 in JSON. */
 mpk_status schema_count(schema_reader *r, const place *at, const json_value *schema,
                         const char *key, uint32_t *out)
@@ -40,8 +51,8 @@ mpk_status schema_count(schema_reader *r, const place *at, const json_value *sch
     if (!v)
         return MPK_OK;
     CHECK(r->k->cx,
-          v->kind == JSON_KIND_NUMBER && v->number >= 0 &&
-              v->number == (double)(uint64_t)v->number && v->number <= GRAMMAR_MOST_REPEATS,
+          v->kind == JSON_KIND_NUMBER && v->number >= 0 && v->number <= GRAMMAR_MOST_REPEATS &&
+              v->number == (double)(uint32_t)v->number,
           MPK_EFORMAT, "%s at %s is no whole number from 0 to %d", key, schema_where(r, at),
           GRAMMAR_MOST_REPEATS);
     *out = (uint32_t)v->number;
@@ -140,15 +151,17 @@ static uint32_t type_named(str name)
     return 0;
 }
 
-/* Of a number, whether it is whole decides, not how it is spelled. */
+/* Of a number, whether it is whole decides, not how it is spelled.  From 2^53 on every double is
+ * whole, and one beyond 2^63 must not be converted. */
 static uint32_t type_of(const json_value *v)
 {
     static const uint32_t bits[] = {
         [JSON_KIND_NULL] = TYPE_NULL,     [JSON_KIND_BOOL] = TYPE_BOOLEAN,
         [JSON_KIND_STRING] = TYPE_STRING, [JSON_KIND_LIST] = TYPE_ARRAY,
         [JSON_KIND_OBJECT] = TYPE_OBJECT, [JSON_KIND_NUMBER] = TYPE_FRACTION};
-    bool whole =
-        v->kind == JSON_KIND_NUMBER && (v->is_integer || v->number == (double)(int64_t)v->number);
+    const bool large = v->number >= 0x1p53 || v->number <= -0x1p53;
+    const bool whole = v->kind == JSON_KIND_NUMBER &&
+                       (v->is_integer || large || v->number == (double)(int64_t)v->number);
     return whole ? TYPE_INTEGER : bits[v->kind];
 }
 
@@ -198,43 +211,67 @@ mpk_status schema_types(schema_reader *r, const place *at, const json_value *sch
 
 /* ---- enum and const ---- */
 
-/* Does a literal fit a schema?  The grammar of that schema says so. */
-static mpk_status fits(schema_reader *r, const place *at, const json_value *schema,
-                       const json_value *value, bool *yes)
+/* A schema as a grammar of its own, which is asked whether literals fit it.  It is made once for
+ * all values of an enum: schemas with an enum may lie in each other, and making it for each value
+ * would cost the product of all their lengths. */
+typedef struct judge {
+    grammar g;
+    bool takes_none; /* no value at all fits */
+} judge;
+
+/* The nodes and the work of the inner grammar count for the outer one too. */
+static mpk_status judge_open(schema_reader *r, const place *at, const json_value *schema, judge *j)
 {
     mpk_context *cx = r->k->cx;
-    grammar g = {0};
     arena scratch = {0};
-    maker k = {.cx = cx, .a = &scratch};
+    maker k = {.cx = cx, .a = &scratch, .n_nodes = r->k->n_nodes, .work = r->k->work};
     schema_reader inner = {.k = &k, .root = r->root, .nesting = r->nesting};
-    text spelled = {0};
     uint32_t first;
     const node *body;
-    bool read = false;
-    grammar_matcher m = {.grammar = &g};
     mpk_status status = rule_new(&k, STR("the whole"), &first);
     if (status == MPK_OK)
         status = schema_node(&inner, at, schema, &body);
     if (status == MPK_OK) {
         k.rules.at[first].body = body;
-        status = automaton_make(cx, &g.arena, &k, &g.automaton);
+        status = automaton_make(cx, &j->g.arena, &k, &j->g.automaton);
+        j->takes_none = status == MPK_EFORMAT; /* the one fault of format that it finds */
     }
-    json_write(&spelled, value, 0);
-    if (status == MPK_OK)
-        status = store_open(cx, &g);
-    if (status == MPK_OK)
-        status = situation_start(cx, &g, &m.situation);
-    if (status == MPK_OK)
-        status = grammar_matcher_read(cx, &m, (str){spelled.at, spelled.n}, &read, yes);
-    if (status == MPK_EFORMAT && !g.automaton.n_classes) { /* nothing fits that schema */
+    if (j->takes_none) {
         status_clear(cx);
         status = MPK_OK;
-    }
-    *yes = status == MPK_OK && read && *yes;
-    text_free(&spelled);
-    store_close(&g.store);
-    arena_free(&g.arena);
+    } else if (status == MPK_OK)
+        status = store_open(cx, &j->g);
+    r->k->n_nodes = k.n_nodes;
+    r->k->work = k.work;
     arena_free(&scratch);
+    return status;
+}
+
+static void judge_close(judge *j)
+{
+    store_close(&j->g.store);
+    arena_free(&j->g.arena);
+}
+
+/* Does the literal fit?  What earlier literals have taught is forgotten when it becomes much. */
+static mpk_status fits(mpk_context *cx, judge *j, const json_value *value, bool *yes)
+{
+    grammar_matcher m = {.grammar = &j->g};
+    text spelled = {0};
+    bool read = false, may_end = false;
+    *yes = false;
+    if (j->takes_none)
+        return MPK_OK;
+    j->g.store.work = 0;
+    if (j->g.store.arena.reserved_bytes > GRAMMAR_FULL_STORE)
+        TRY(store_forget(cx, &j->g));
+    TRY(situation_start(cx, &j->g, &m.situation));
+    schema_spell(&spelled, value);
+    mpk_status status = spelled.failed ? status_fail(cx, MPK_ENOMEM, "out of memory for a literal")
+                                       : grammar_matcher_read(cx, &m, (str){spelled.at, spelled.n},
+                                                              &read, &may_end);
+    *yes = status == MPK_OK && read && may_end;
+    text_free(&spelled);
     return status;
 }
 
@@ -255,14 +292,14 @@ static bool says_more(const json_value *schema)
     return false;
 }
 
-/* A listed value counts only if the rest of the schema allows it. */
-static mpk_status add_value(schema_reader *r, const place *at, const json_value *rest,
-                            const json_value *value, uint32_t types, node *alt)
+/* A listed value counts only if the rest of the schema (NULL: it says nothing) allows it. */
+static mpk_status add_value(schema_reader *r, judge *rest, const json_value *value, uint32_t types,
+                            node *alt)
 {
     bool yes = (type_of(value) & types) != 0;
     const node *child = NULL;
     if (yes && rest)
-        TRY(fits(r, at, rest, value, &yes));
+        TRY(fits(r->k->cx, rest, value, &yes));
     if (!yes)
         return MPK_OK;
     TRY(schema_literal(r, value, &child));
@@ -285,25 +322,37 @@ static mpk_status compact(schema_reader *r, node *alt, const node **out)
 }
 
 /* enum and const together mean what both list. */
-static mpk_status listed(schema_reader *r, const place *at, const json_value *schema,
-                         const node **out)
+static mpk_status list_values(schema_reader *r, const place *at, const json_value *schema,
+                              judge *rest, const node **out)
 {
-    const json_value *list = json_get(schema, "enum"), *one = member_of(schema, "const"),
-                     *rest = NULL;
+    const json_value *list = json_get(schema, "enum"), *one = member_of(schema, "const");
     uint32_t types;
     node *alt;
     CHECK(r->k->cx, !list || list->kind == JSON_KIND_LIST, MPK_EFORMAT, "enum at %s is no list",
           schema_where(r, at));
     TRY(named_types(r, at, json_get(schema, "type"), &types));
-    if (says_more(schema))
-        TRY(schema_without(r, schema, (const char *const[]){"enum", "const", NULL}, &rest));
     TRY(node_new(r->k, NODE_ALT, &alt));
     for (size_t i = 0; list && i < list->n; i++)
         if (!one || json_equals(one, &list->items[i]))
-            TRY(add_value(r, at, rest, &list->items[i], types, alt));
+            TRY(add_value(r, rest, &list->items[i], types, alt));
     if (!list)
-        TRY(add_value(r, at, rest, one, types, alt));
+        TRY(add_value(r, rest, one, types, alt));
     return compact(r, alt, out);
+}
+
+static mpk_status listed(schema_reader *r, const place *at, const json_value *schema,
+                         const node **out)
+{
+    const json_value *others;
+    judge rest = {0};
+    if (!says_more(schema))
+        return list_values(r, at, schema, NULL, out);
+    TRY(schema_without(r, schema, (const char *const[]){"enum", "const", NULL}, &others));
+    mpk_status status = judge_open(r, at, others, &rest);
+    if (status == MPK_OK)
+        status = list_values(r, at, schema, &rest, out);
+    judge_close(&rest);
+    return status;
 }
 
 /* ---- by type ---- */
@@ -398,6 +447,7 @@ static mpk_status check_apart(schema_reader *r, const place *at, const json_valu
     for (size_t i = 0; i < options->n; i++)
         for (size_t k = i + 1; k < options->n; k++) {
             bool apart;
+            TRY(schema_charge(r, at, 1));
             TRY(schema_exclude(r, at, &options->items[i], &options->items[k], &apart));
             CHECK(r->k->cx, apart, MPK_EUNSUPPORTED,
                   "oneOf at %s of the JSON schema is not supported: a value could fit options %zu "

@@ -50,6 +50,9 @@ typedef struct number_rules {
 const char *schema_where(schema_reader *r, const place *at);
 /* MPK_EUNSUPPORTED: "WHAT at PLACE is not supported". */
 mpk_status schema_refuse(schema_reader *r, const place *at, const char *what);
+/* Count steps of work that makes no nodes (merging, comparing): a short schema can ask for 2^n of
+ * them.  MPK_ELIMIT. */
+mpk_status schema_charge(schema_reader *r, const place *at, uint64_t steps);
 
 /* What a schema allows. */
 mpk_status schema_node(schema_reader *r, const place *at, const json_value *schema,
@@ -70,6 +73,8 @@ mpk_status schema_any_number(schema_reader *r, const node **out);
 mpk_status schema_integer(schema_reader *r, const node **out);
 mpk_status schema_blank(schema_reader *r, const node **out);
 mpk_status schema_literal(schema_reader *r, const json_value *value, const node **out);
+/* The one spelling of a literal without white space: a whole number has no point. */
+void schema_spell(text *t, const json_value *value);
 /* Any string but these. */
 mpk_status schema_other_string(schema_reader *r, const place *at, str *texts, size_t n,
                                const node **out);

@@ -38,19 +38,15 @@ static mpk_status tail(schema_reader *r, const list_rules *l, uint32_t before, c
     return min ? (*out = more, MPK_OK) : node_repeat(r->k, more, 0, 1, out);
 }
 
-/* From item i of the prefix on. */
-static mpk_status prefixed(schema_reader *r, const place *at, const list_rules *l, uint32_t i,
-                           const node **out)
+/* Item i of the prefix and `rest`, what follows it; or nothing, where the list may end before
+ * it. */
+static mpk_status add_prefix(schema_reader *r, const place *at, const list_rules *l, uint32_t i,
+                             const node *rest, const node **out)
 {
     const place here = {at, STR("prefixItems")};
-    const node *item, *rest, *empty;
+    const node *item, *empty;
     node *alt;
-    if (i == l->n_prefix)
-        return tail(r, l, i, out);
-    if (i >= l->max)
-        return node_bytes(r->k, (str){0}, out);
     TRY(schema_node(r, &here, &l->prefix->items[i], &item));
-    TRY(prefixed(r, at, l, i + 1, &rest));
     TRY(node_pair(r->k, NODE_SEQ, item, rest, &item));
     if (i)
         TRY(node_pair(r->k, NODE_SEQ, l->comma, item, &item));
@@ -61,6 +57,19 @@ static mpk_status prefixed(schema_reader *r, const place *at, const list_rules *
         TRY(node_add(r->k, alt, empty));
     }
     *out = alt;
+    return MPK_OK;
+}
+
+/* All items, from the last of the prefix to the first; what maxItems cuts off is not looked at. */
+static mpk_status prefixed(schema_reader *r, const place *at, const list_rules *l, const node **out)
+{
+    const uint32_t n = l->n_prefix < l->max ? l->n_prefix : l->max;
+    if (n < l->n_prefix)
+        TRY(node_bytes(r->k, (str){0}, out));
+    else
+        TRY(tail(r, l, n, out));
+    for (uint32_t i = n; i-- > 0;)
+        TRY(add_prefix(r, at, l, i, *out, out));
     return MPK_OK;
 }
 
@@ -105,7 +114,7 @@ mpk_status schema_array(schema_reader *r, const place *at, const json_value *sch
     TRY(node_pair(r->k, NODE_SEQ, l.comma, blank, &l.comma));
     if (l.min > l.max)
         return never(r, out);
-    TRY(prefixed(r, at, &l, 0, &body));
+    TRY(prefixed(r, at, &l, &body));
     TRY(schema_text(r, "[", &open));
     TRY(schema_text(r, "]", &close));
     return schema_join(r, (const node *[]){open, blank, body, blank, close, NULL}, out);

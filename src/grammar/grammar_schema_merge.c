@@ -6,7 +6,11 @@
  */
 #include "grammar/grammar_schema.h"
 
-enum { MOST_OPTIONS = 256 };
+enum {
+    MOST_OPTIONS = 256,
+    NAMES_A_STEP = 16, /* names compared for one step of schema_charge */
+    MERGE_STEPS = 16,  /* of two schemas, however small */
+};
 
 typedef VEC(json_value) members;
 
@@ -71,8 +75,11 @@ static const json_value *step_into(const json_value *at, str name)
     size_t index = 0;
     if (!at || at->kind == JSON_KIND_OBJECT)
         return at ? find_member(at, name) : NULL;
-    for (size_t i = 0; i < name.n && index < 1000000; i++)
+    for (size_t i = 0; i < name.n; i++) {
+        if (name.at[i] < '0' || name.at[i] > '9' || index >= GRAMMAR_MOST_BYTES)
+            return NULL;
         index = index * 10 + (size_t)(name.at[i] - '0');
+    }
     return at->kind == JSON_KIND_LIST && name.n && index < at->n ? &at->items[index] : NULL;
 }
 
@@ -173,10 +180,11 @@ static mpk_status both_required(schema_reader *r, const json_value *a, const jso
 }
 
 /* Values that stand in both lists. */
-static mpk_status both_enums(schema_reader *r, const json_value *a, const json_value *b,
-                             json_value *out)
+static mpk_status both_enums(schema_reader *r, const place *at, const json_value *a,
+                             const json_value *b, json_value *out)
 {
     members made = {0};
+    TRY(schema_charge(r, at, a->n * (uint64_t)b->n));
     for (size_t i = 0; i < a->n; i++)
         for (size_t k = 0; k < b->n; k++)
             if (json_equals(&a->items[i], &b->items[k])) {
@@ -220,6 +228,7 @@ static mpk_status both_properties(schema_reader *r, const place *at, const json_
                                   const json_value *others_b, json_value *out)
 {
     members made = {0};
+    TRY(schema_charge(r, at, a && b ? a->n * (uint64_t)b->n / NAMES_A_STEP : 0));
     for (size_t i = 0; a && i < a->n; i++) {
         const json_value *other = b ? find_member(b, a->items[i].key) : NULL, *both = &a->items[i];
         if (other || others_b)
@@ -252,7 +261,7 @@ static bool is_one_of(str key, const char *const *names)
 }
 
 /* One value of a keyword that means both: the sharper bound, the names in either list, the values
- * in both lists.  Two different const have no value in common: an empty enum. */
+ * in both lists.  (Two different const are merge_objects' business.) */
 static mpk_status both_values(schema_reader *r, const place *at, const json_value *a,
                               const json_value *b, json_value *out)
 {
@@ -282,11 +291,7 @@ static mpk_status both_values(schema_reader *r, const place *at, const json_valu
     if (str_is(key, "type"))
         return both_types(r, at, a, b, out);
     if (str_is(key, "enum") && a->kind == JSON_KIND_LIST && b->kind == JSON_KIND_LIST)
-        return both_enums(r, a, b, out);
-    if (str_is(key, "const")) {
-        *out = (json_value){.kind = JSON_KIND_LIST, .key = STR("enum")};
-        return MPK_OK;
-    }
+        return both_enums(r, at, a, b, out);
     if (str_is(key, "anyOf"))
         return cross(r, at, a, b, out);
     if (str_is(key, "uniqueItems")) {
@@ -326,15 +331,27 @@ static mpk_status check_sides(schema_reader *r, const place *at, const json_valu
     return MPK_OK;
 }
 
+/* Both sides name one value, and not the same. */
+static bool constants_differ(const json_value *a, const json_value *b)
+{
+    const json_value *x = find_member(a, STR("const")), *y = find_member(b, STR("const"));
+    return x && y && !json_equals(x, y);
+}
+
 /* Keywords of one side stay; those of both are joined; properties need the other side's
- * additionalProperties to be right. */
+ * additionalProperties to be right.  What nothing fits becomes the schema false. */
 static mpk_status merge_objects(schema_reader *r, const place *at, const json_value *a,
                                 const json_value *b, const json_value **out)
 {
+    static const json_value nothing = {.kind = JSON_KIND_BOOL};
     const json_value *properties_a = json_get(a, "properties"),
                      *properties_b = json_get(b, "properties");
     members made = {0};
     json_value one;
+    if (constants_differ(a, b)) {
+        *out = &nothing;
+        return MPK_OK;
+    }
     TRY(check_sides(r, at, a, b));
     for (size_t i = 0; i < a->n; i++) {
         const json_value *other = find_member(b, a->items[i].key);
@@ -378,6 +395,7 @@ mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, 
           schema_where(r, at));
     TRY(schema_check_keywords(r, at, a));
     TRY(schema_check_keywords(r, at, b));
+    TRY(schema_charge(r, at, MERGE_STEPS + a->n + b->n + a->n * (uint64_t)b->n / NAMES_A_STEP));
     r->nesting++;
     mpk_status status = merge_objects(r, at, a, b, out);
     r->nesting--;
@@ -386,8 +404,9 @@ mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, 
 
 /* ---- options that exclude each other ---- */
 
-/* Do two schemas list values, none of them in both? */
-static bool lists_differ(const json_value *a, const json_value *b)
+/* *yes: the two schemas list values, none of them in both. */
+static mpk_status lists_differ(schema_reader *r, const place *at, const json_value *a,
+                               const json_value *b, bool *yes)
 {
     const json_value *of_a = json_get(a, "enum"), *of_b = json_get(b, "enum"),
                      *one_a = json_get(a, "const"), *one_b = json_get(b, "const");
@@ -395,13 +414,12 @@ static bool lists_differ(const json_value *a, const json_value *b)
     const json_value *y = of_b ? of_b->items : one_b;
     size_t n = of_a ? of_a->n : 1;
     size_t m = of_b ? of_b->n : 1;
-    if (!x || !y)
-        return false;
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < m; k++)
-            if (json_equals(&x[i], &y[k]))
-                return false;
-    return true;
+    *yes = x && y;
+    TRY(schema_charge(r, at, *yes ? n * (uint64_t)m : 0));
+    for (size_t i = 0; i < n && *yes; i++)
+        for (size_t k = 0; k < m && *yes; k++)
+            *yes = !json_equals(&x[i], &y[k]);
+    return MPK_OK;
 }
 
 static bool requires(const json_value *schema, str name)
@@ -423,14 +441,17 @@ mpk_status schema_exclude(schema_reader *r, const place *at, const json_value *a
     TRY(schema_flatten(r, at, b, &b));
     TRY(schema_types(r, at, a, &x));
     TRY(schema_types(r, at, b, &y));
-    *yes = !(x & y) ||
-           (a->kind == JSON_KIND_OBJECT && b->kind == JSON_KIND_OBJECT && lists_differ(a, b));
+    *yes = !(x & y);
+    if (!*yes && a->kind == JSON_KIND_OBJECT && b->kind == JSON_KIND_OBJECT)
+        TRY(lists_differ(r, at, a, b, yes));
     if (*yes || (x & y) != TYPE_OBJECT)
         return MPK_OK;
     const json_value *list = json_get(a, "properties"), *other = json_get(b, "properties");
     for (size_t i = 0; list && other && i < list->n && !*yes; i++) {
+        TRY(schema_charge(r, at, other->n / NAMES_A_STEP));
         const json_value *p = &list->items[i], *q = find_member(other, p->key);
-        *yes = q && requires(a, p->key) && requires(b, p->key) && lists_differ(p, q);
+        if (q && requires(a, p->key) && requires(b, p->key))
+            TRY(lists_differ(r, at, p, q, yes));
     }
     return MPK_OK;
 }

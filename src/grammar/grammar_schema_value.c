@@ -144,16 +144,21 @@ mpk_status json_object_node(maker *k, const node **out)
 /* ---- literals ---- */
 
 /* Numbers are written as the integer that they are; beyond MOST_EXACT their spelling is kept. */
-static mpk_status scalar(schema_reader *r, const json_value *value, const node **out)
+void schema_spell(text *t, const json_value *value)
 {
-    text spelled = {0};
     bool whole = value->kind == JSON_KIND_NUMBER && !value->is_integer &&
                  value->number >= -MOST_EXACT && value->number <= MOST_EXACT &&
                  value->number == (double)(int64_t)value->number;
     if (whole) /* 2.0 is the integer 2 */
-        text_print(&spelled, "%lld", (long long)value->number);
+        text_print(t, "%lld", (long long)value->number);
     else
-        json_write(&spelled, value, 0);
+        json_write(t, value, 0);
+}
+
+static mpk_status scalar(schema_reader *r, const json_value *value, const node **out)
+{
+    text spelled = {0};
+    schema_spell(&spelled, value);
     char *copy = spelled.failed ? NULL : arena_copy(r->k->a, spelled.at, spelled.n);
     size_t n = spelled.n;
     text_free(&spelled);

@@ -10,12 +10,13 @@
  */
 #include "grammar/grammar_parts.h"
 
-/* Characters of all words that one free text must not hold. */
-enum { MOST_WORD_CHARS = 2048 };
+/* Characters of the words that one free text must not hold, and of all free texts. */
+enum { MOST_WORD_CHARS = 2048, MOST_LETTERS = 16384 };
 
 typedef struct tag_reader {
     maker *k;
     uint32_t nesting;
+    uint32_t n_letters; /* of free texts so far */
 } tag_reader;
 
 static mpk_status format_node(tag_reader *r, const json_value *format, const node **out);
@@ -64,9 +65,16 @@ static const json_value *schema_of(const json_value *format)
 
 /* ---- free text ---- */
 
-/* A beginning of words: each state is the one before it and a character. */
+/* A beginning of words: each state is the one before it and a character.  Of the words "ab" and
+ * "bc":
+ *
+ *     0 --a--> 1 --b--> 2     state 2 ("ab", a word) falls to 3 ("b"), and from there "c" makes the
+ *       --b--> 3 --c--> 4     word "bc": in the text "abc", too, it is found
+ */
 typedef struct word_state {
     uint32_t parent, letter; /* a code point */
+    uint32_t depth;          /* characters from state 0 to it */
+    uint32_t child, sibling; /* the first state below it; the next of its parent's; 0: none */
     uint32_t fall;           /* the longest proper end of it that is a state */
     uint32_t rule;
     bool is_word; /* it is a word, or ends with one */
@@ -74,35 +82,46 @@ typedef struct word_state {
 
 typedef struct word_tree {
     VEC(word_state) states; /* parents first; 0: the empty text */
-    char_set letters;
 } word_tree;
 
 /* 0: there is none. */
 static uint32_t find_child(const word_tree *t, uint32_t parent, uint32_t letter)
 {
-    for (uint32_t i = 1; i < t->states.n; i++)
-        if (t->states.at[i].parent == parent && t->states.at[i].letter == letter)
-            return i;
-    return 0;
+    uint32_t i = t->states.at[parent].child;
+    while (i && t->states.at[i].letter != letter)
+        i = t->states.at[i].sibling;
+    return i;
+}
+
+/* A new state below `parent`. */
+static mpk_status add_state(maker *k, word_tree *t, uint32_t parent, uint32_t letter, uint32_t *out)
+{
+    const word_state *up = &t->states.at[parent];
+    const word_state made = {
+        .parent = parent, .letter = letter, .depth = up->depth + 1, .sibling = up->child};
+    CHECK(k->cx, t->states.n < MOST_WORD_CHARS, MPK_ELIMIT,
+          "triggers and ends of the structural tag have more than %d characters", MOST_WORD_CHARS);
+    *out = (uint32_t)t->states.n;
+    PUSH(k->cx, k->a, &t->states, made);
+    t->states.at[parent].child = *out;
+    return MPK_OK;
 }
 
 /* A tree of characters, not bytes, because free text is a rule of characters. */
-static mpk_status add_word(maker *k, word_tree *t, str word)
+static mpk_status add_word(tag_reader *r, word_tree *t, str word)
 {
+    maker *k = r->k;
     uint32_t at = 0, letter;
     CHECK(k->cx, word.n, MPK_EFORMAT,
           "a trigger or an end of the structural tag is empty, so that no text is free");
     for (size_t i = 0; i < word.n;) {
         TRY(chars_read(k, word, &i, &letter));
-        TRY(chars_add(k, &t->letters, letter, letter));
+        CHECK(k->cx, r->n_letters++ < MOST_LETTERS, MPK_ELIMIT,
+              "all triggers and ends of the structural tag have more than %d characters",
+              MOST_LETTERS);
         uint32_t next = find_child(t, at, letter);
-        if (!next) {
-            CHECK(k->cx, t->states.n < MOST_WORD_CHARS, MPK_ELIMIT,
-                  "triggers and ends of the structural tag have more than %d characters",
-                  MOST_WORD_CHARS);
-            next = (uint32_t)t->states.n;
-            PUSH(k->cx, k->a, &t->states, (word_state){.parent = at, .letter = letter});
-        }
+        if (!next)
+            TRY(add_state(k, t, at, letter, &next));
         at = next;
     }
     t->states.at[at].is_word = true;
@@ -120,62 +139,76 @@ static uint32_t step(const word_tree *t, uint32_t state, uint32_t letter)
     return child;
 }
 
-/* Shorter states first, so that the falls of what they fall to are known. */
-static uint32_t length_of(const word_tree *t, uint32_t state)
-{
-    uint32_t n = 0;
-    for (; state; state = t->states.at[state].parent)
-        n++;
-    return n;
-}
-
-/* By rising length: the fall of a state is shorter than the state, so it is complete when it is
- * needed. */
+/* By rising depth: the fall of a state is shorter than the state, so it is complete when it is
+ * needed.  (The order of the states does not do: a second word may begin below the first's end.) */
 static void fill_falls(word_tree *t)
 {
     uint32_t most = 0;
     for (uint32_t i = 1; i < t->states.n; i++)
-        most = length_of(t, i) > most ? length_of(t, i) : most;
+        most = t->states.at[i].depth > most ? t->states.at[i].depth : most;
     for (uint32_t n = 2; n <= most; n++)
         for (uint32_t i = 1; i < t->states.n; i++) {
             word_state *s = &t->states.at[i];
-            if (length_of(t, i) != n)
+            if (s->depth != n)
                 continue;
             s->fall = step(t, t->states.at[s->parent].fall, s->letter);
             s->is_word |= t->states.at[s->fall].is_word;
         }
 }
 
-/* In a state the text may end, or get a letter that makes no word of it. */
+/* The text goes on with the letter of state `to`, and is in that state then. */
+static mpk_status add_onward(maker *k, const word_tree *t, uint32_t to, node *alt)
+{
+    const word_state *s = &t->states.at[to];
+    const node *letter = NULL, *rest = NULL, *child = NULL;
+    TRY(node_range(k, s->letter, s->letter, &letter));
+    TRY(node_rule(k, s->rule, &rest));
+    TRY(node_pair(k, NODE_SEQ, letter, rest, &child));
+    return node_add(k, alt, child);
+}
+
+/* Letters that lead on from `state` are those of its children, then those that the states it falls
+ * to have besides. */
+static mpk_status add_letters(maker *k, const word_tree *t, uint32_t state, char_set *onward,
+                              node *alt)
+{
+    pair_table seen = {0};
+    uint32_t before;
+    for (uint32_t at = state;; at = t->states.at[at].fall) {
+        for (uint32_t i = t->states.at[at].child; i; i = t->states.at[i].sibling) {
+            const word_state *to = &t->states.at[i];
+            if (pair_get(&seen, to->letter, &before))
+                continue;
+            TRY(pair_put(k->cx, k->a, &seen, to->letter, i));
+            TRY(chars_add(k, onward, to->letter, to->letter));
+            if (!to->is_word)
+                TRY(add_onward(k, t, i, alt));
+        }
+        if (!at)
+            return MPK_OK;
+    }
+}
+
+/* In a state the text may end, or get a letter that makes no word of it.  No text is in a state
+ * that is a word. */
 static mpk_status state_body(maker *k, const word_tree *t, uint32_t state, const node **out)
 {
     char_set onward = {0}, others;
     const node *letter = NULL, *rest = NULL, *child = NULL;
     node *alt;
-    TRY(node_new(k, NODE_ALT, &alt));
+    TRY(node_new(k, t->states.at[state].is_word ? NODE_NEVER : NODE_ALT, &alt));
+    *out = alt;
+    if (t->states.at[state].is_word)
+        return MPK_OK;
     TRY(node_bytes(k, (str){0}, &child));
     TRY(node_add(k, alt, child));
-    for (size_t i = 0; i < t->letters.n; i++)
-        for (uint32_t c = t->letters.at[i].low; c <= t->letters.at[i].high; c++) {
-            uint32_t to = step(t, state, c);
-            if (!to)
-                continue;
-            TRY(chars_add(k, &onward, c, c));
-            if (t->states.at[to].is_word)
-                continue;
-            TRY(node_range(k, c, c, &letter));
-            TRY(node_rule(k, t->states.at[to].rule, &rest));
-            TRY(node_pair(k, NODE_SEQ, letter, rest, &child));
-            TRY(node_add(k, alt, child));
-        }
+    TRY(add_letters(k, t, state, &onward, alt));
     chars_settle(&onward);
     TRY(chars_invert(k, &onward, &others));
     TRY(node_chars(k, &others, &letter));
     TRY(node_rule(k, t->states.at[0].rule, &rest));
     TRY(node_pair(k, NODE_SEQ, letter, rest, &child));
-    TRY(node_add(k, alt, child));
-    *out = alt;
-    return MPK_OK;
+    return node_add(k, alt, child);
 }
 
 /* Any text that holds none of the words. */
@@ -186,8 +219,7 @@ static mpk_status free_text(tag_reader *r, const str *words, size_t n, const nod
     const node *body = NULL;
     PUSH(k->cx, k->a, &t.states, (word_state){0});
     for (size_t i = 0; i < n; i++)
-        TRY(add_word(k, &t, words[i]));
-    chars_settle(&t.letters);
+        TRY(add_word(r, &t, words[i]));
     fill_falls(&t);
     for (size_t i = 0; i < t.states.n; i++)
         TRY(rule_new(k, STR("free text"), &t.states.at[i].rule));
@@ -294,10 +326,10 @@ static mpk_status triggered_node(tag_reader *r, const json_value *format, const 
     TRY(list_of(r, format, "triggers", &list));
     TRY(list_of(r, format, json_get(format, "structures") ? "structures" : "tags", &tags));
     TRY(texts_of(r, list, "triggers", &triggers, &n));
-    TRY(check_triggers(r, tags, triggers, n));
     TRY(flag_of(r, format, "at_least_one", &at_least_one));
     TRY(flag_of(r, format, "stop_after_first", &only_first));
-    TRY(free_text(r, triggers, n, &any));
+    TRY(free_text(r, triggers, n, &any)); /* bounds the triggers, before tags are compared to all */
+    TRY(check_triggers(r, tags, triggers, n));
     TRY(one_of(r, tags, &tag));
     if (only_first && at_least_one) {
         *out = tag;

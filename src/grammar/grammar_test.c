@@ -214,6 +214,114 @@ static void test_bounds(void **state)
     }
 }
 
+static void check_made(mpk_status status, const char *words, grammar_kind kind, const text *source)
+{
+    mpk_context cx = {0};
+    grammar *g = NULL;
+    const mpk_status found = grammar_make(&cx, kind, (str){source->at, source->n}, &g);
+    if (status == MPK_OK)
+        check_ok(&cx, found);
+    else
+        check_fails(&cx, status, words, found);
+    grammar_free(g);
+}
+
+/* 40 levels that each ask for the next one twice: 2^40 schemas put together. */
+static void add_doubling(text *t)
+{
+    text_print(t, "{\"$ref\": \"#/$defs/0\", \"$defs\": {");
+    for (int i = 0; i < 40; i++)
+        text_print(
+            t, "\"%d\": {\"allOf\": [{\"$ref\": \"#/$defs/%d\"}, {\"$ref\": \"#/$defs/%d\"}]}, ", i,
+            i + 1, i + 1);
+    text_print(t, "\"40\": {\"type\": \"null\"}}}");
+}
+
+/* Lists of six empty lists, each beside a schema of the same kind: 6^30 literals to judge, if the
+ * inner schema were made for each. */
+static void add_enums(text *t)
+{
+    for (int i = 0; i < 30; i++)
+        text_print(t, "{\"enum\": [[], [], [], [], [], []], \"items\": ");
+    text_print(t, "true");
+    for (int i = 0; i < 30; i++)
+        text_print(t, "}");
+}
+
+/* A tag whose free text ends at one long word. */
+static void add_long_word(text *t)
+{
+    text_print(t, "{\"format\": {\"type\": \"tag\", \"begin\": \"<\", \"content\": {\"type\": "
+                  "\"any_text\"}, \"end\": \"");
+    for (int i = 0; i < 2000; i++)
+        text_print(t, "%c", i % 37 ? 'a' : 'b');
+    text_print(t, "\"}}");
+}
+
+/* Forms of a few kilobytes that cost 2^n steps, or a level of recursion a byte, end soon. */
+static void test_hostile(void **state)
+{
+    text t = {0};
+    (void)state;
+    add_doubling(&t);
+    check_made(MPK_ELIMIT, "too large", GRAMMAR_JSON_SCHEMA, &t);
+    t.n = 0;
+    add_enums(&t);
+    check_made(MPK_OK, NULL, GRAMMAR_JSON_SCHEMA, &t);
+    t.n = 0;
+    add_long_word(&t);
+    check_made(MPK_OK, NULL, GRAMMAR_TAG, &t);
+    t.n = 0;
+    text_print(&t, "root ::= \"a\"");
+    for (int i = 0; i < 190000; i++)
+        text_print(&t, "*");
+    check_made(MPK_EFORMAT, "in a row", GRAMMAR_EBNF, &t);
+    text_free(&t);
+}
+
+/* Free text stops at the first of its words, however they overlap. */
+static void test_words(void **state)
+{
+    static const char *const cases[] = {"<abcabd", "<ab",  "<bcd", "<abcabcabd",
+                                        "<xabd",   "<abd", "<abce"};
+    static const bool ends[] = {true, false, true, true, true, true, true};
+    (void)state;
+    grammar *g =
+        make(GRAMMAR_TAG, "{\"format\": {\"type\": \"tag\", \"begin\": \"<\", \"content\": "
+                          "{\"type\": \"any_text\"}, \"end\": [\"abd\", \"bcd\", \"ce\"]}}");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (allows(g, cases[i]) != ends[i])
+            fail_msg("%s", cases[i]);
+    assert_false(allows(g, "<abdabd") || allows(g, "<bcdx") || allows(g, "<cece"));
+    grammar_free(g);
+}
+
+/* Ranges over the surrogates have none of them; values that exclude each other leave nothing. */
+static void test_edges(void **state)
+{
+    (void)state;
+    grammar *g = make(GRAMMAR_REGEX, "[\\u0000-\\uffff]");
+    assert_true(allows(g, "\xed\x9f\xbf") && allows(g, "\xee\x80\x80") && allows(g, "a"));
+    assert_false(allows(g, "\xed\xa0\x80") || allows(g, "\xed\xbf\xbf"));
+    grammar_free(g);
+    g = make(GRAMMAR_EBNF, "root ::= [\\uD7FF-\\uE000]");
+    assert_true(allows(g, "\xed\x9f\xbf") && allows(g, "\xee\x80\x80"));
+    assert_false(allows(g, "\xed\xa0\x80"));
+    grammar_free(g);
+    g = make(GRAMMAR_REGEX, "\\ud83d\\ude00");
+    assert_true(allows(g, "\xf0\x9f\x98\x80"));
+    grammar_free(g);
+    g = make(GRAMMAR_JSON_SCHEMA, "{\"enum\": [1, 2.0, \"a\", \"abc\"], \"maxLength\": 2, "
+                                  "\"type\": [\"integer\", \"string\"]}");
+    assert_true(allows(g, "1") && allows(g, "2") && allows(g, "\"a\""));
+    assert_false(allows(g, "\"abc\""));
+    grammar_free(g);
+    g = make(GRAMMAR_JSON_SCHEMA, "{\"enum\": [1e300, 0.5], \"type\": \"integer\"}");
+    assert_true(allows(g, "1e300"));
+    assert_false(allows(g, "0.5"));
+    grammar_free(g);
+}
+
 static void test_refused(void **state)
 {
     static const struct {
@@ -228,6 +336,12 @@ static void test_refused(void **state)
         {GRAMMAR_REGEX, MPK_EFORMAT, "a)", "byte 1"},
         {GRAMMAR_REGEX, MPK_EFORMAT, "(a", "no end"},
         {GRAMMAR_REGEX, MPK_EFORMAT, "a{3,2}", "out of order"},
+        {GRAMMAR_REGEX, MPK_EFORMAT, "\\ud800\\u0041", "no second half"},
+        {GRAMMAR_JSON_SCHEMA, MPK_EFORMAT,
+         "{\"allOf\": [{\"enum\": [1, 2]}, {\"const\": 1}, {\"const\": 2}]}", "contradicts itself"},
+        {GRAMMAR_JSON_SCHEMA, MPK_EFORMAT, "{\"enum\": [1], \"minimum\": \"x\"}", "minimum at #"},
+        {GRAMMAR_JSON_SCHEMA, MPK_EFORMAT, "{\"$ref\": \"#/anyOf/0a\", \"anyOf\": [true]}",
+         "leads nowhere"},
         {GRAMMAR_JSON_SCHEMA, MPK_EUNSUPPORTED, "{\"properties\": {\"x\": {\"not\": {}}}}",
          "\"not\" at #/properties/x"},
         {GRAMMAR_JSON_SCHEMA, MPK_EUNSUPPORTED, "{\"$ref\": \"#\"}", "left recursion"},
@@ -254,7 +368,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_masks),   cmocka_unit_test(test_counts),
         cmocka_unit_test(test_bounds),  cmocka_unit_test(test_comments),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_hostile), cmocka_unit_test(test_words),
+        cmocka_unit_test(test_edges),   cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

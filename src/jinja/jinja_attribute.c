@@ -80,27 +80,26 @@ static size_t item_index(int64_t i, size_t n)
     return i < 0 || (uint64_t)i >= n ? n : (size_t)i;
 }
 
-static bool is_hashable(jval v)
+/* The value of a key; J_ABSENT where there is none, or where the key is none that a dict can
+ * have. */
+static mpk_status dict_item(jrun *r, const jdict *d, jval key, jval *out)
 {
-    if (v.kind == J_TUPLE)
-        for (size_t i = 0; i < v.list->n; i++)
-            if (!is_hashable(v.list->at[i]))
-                return false;
-    return v.kind != J_LIST && v.kind != J_DICT && v.kind != J_VIEW;
+    const jval *found = NULL;
+    jval bad;
+    TRY(jinja_find_unhashable(r, key, &bad));
+    if (bad.kind == J_ABSENT)
+        TRY(jinja_dict_find(r, d, key, &found));
+    *out = found ? *found : (jval){0};
+    return MPK_OK;
 }
 
 /* What v holds under the key; J_ABSENT: nothing. */
 static mpk_status own_item(jrun *r, jval v, jval key, jval *out)
 {
-    const jval *found = NULL;
     size_t i, n, size;
     *out = (jval){0};
-    if (v.kind == J_DICT) {
-        if (is_hashable(key))
-            TRY(jinja_dict_find(r, v.dict, key, &found));
-        *out = found ? *found : (jval){0};
-        return MPK_OK;
-    }
+    if (v.kind == J_DICT)
+        return dict_item(r, v.dict, key, out);
     if (!jinja_is_integral(key))
         return MPK_OK;
     if (v.kind == J_LIST || v.kind == J_TUPLE) {
@@ -171,6 +170,8 @@ static mpk_status slice_index(jrun *r, jval v, int64_t otherwise, int64_t *out)
     *out = otherwise;
     if (v.kind == J_NONE || v.kind == J_ABSENT)
         return MPK_OK;
+    if (v.kind == J_BIG)
+        return jinja_refuse_big(r);
     if (!jinja_is_integral(v))
         return jinja_fail(r, "%s is no index of a slice", jinja_type_name(v));
     *out = jinja_integral(v);

@@ -25,6 +25,11 @@ mpk_status jinja_refuse(jrun *r, const char *format, ...)
     FAIL(r->cx, MPK_EUNSUPPORTED, "chat template, line %u: %s", r->line, words);
 }
 
+mpk_status jinja_refuse_big(jrun *r)
+{
+    return jinja_refuse(r, "integers beyond 64 bits are not supported");
+}
+
 mpk_status jinja_work(jrun *r, uint64_t bytes)
 {
     r->steps += bytes / 32 + 1;

@@ -166,21 +166,23 @@ static mpk_status read_float(jparser *p, const jtoken *t, jval *out)
     return MPK_OK;
 }
 
-/* Strings side by side are one. */
+/* Strings side by side are one.  Their length is found first: joining them one by one would take
+ * time and memory that grow with the square of their number. */
 static mpk_status read_strings(jparser *p, jval *out)
 {
-    str all = jinja_peek(p)->text;
-    for (p->at++; jinja_peek(p)->kind == T_STRING; p->at++) {
-        str more = jinja_peek(p)->text;
-        char *both;
-        NEW(p->cx, p->a, both, all.n + more.n + 1);
-        if (all.n)
-            memcpy(both, all.at, all.n);
-        if (more.n)
-            memcpy(both + all.n, more.at, more.n);
-        all = (str){both, all.n + more.n};
+    const jtoken *part = jinja_peek(p);
+    size_t n = 0;
+    char *all;
+    for (; part->kind == T_STRING; part++)
+        n += part->text.n;
+    NEW(p->cx, p->a, all, n + 1);
+    *out = jinja_str((str){all, n});
+    for (; jinja_peek(p) < part; p->at++) {
+        const str s = jinja_peek(p)->text;
+        if (s.n)
+            memcpy(all, s.at, s.n);
+        all += s.n;
     }
-    *out = jinja_str(all);
     return MPK_OK;
 }
 

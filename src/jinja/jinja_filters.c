@@ -211,40 +211,67 @@ static mpk_status filter_center(jrun *r, jval v, const jargs *args, jval *out)
 
 /* ---- numbers ---- */
 
-/* What Python's int() or float() may be given as a text: without spaces around it and single
- * underscores in it, if it consists of characters of `allowed`.  n 0: it does not. */
-static str clean_number(str s, const char *allowed, char to[128])
+/* Characters of a number as a text; longer ones are refused, since Python reads them. */
+enum { NUMBER_BYTES = 127 };
+
+static bool is_one_of(char c, const char *set)
 {
-    size_t n = 0;
-    s = jinja_strip(s, (str){0}, true, true);
-    for (size_t i = 0; i < s.n; i++) {
-        if (s.at[i] == '_') {
-            if (!i || i + 1 == s.n || !strchr("0123456789", s.at[i - 1]) ||
-                !strchr("0123456789", s.at[i + 1]))
-                return (str){to, 0};
-            continue;
-        }
-        if (n == 127 || !s.at[i] || !strchr(allowed, s.at[i]))
-            return (str){to, 0};
-        to[n++] = s.at[i];
-    }
-    return (str){to, n};
+    return c && strchr(set, c);
 }
 
-static bool read_float_text(str s, double *out)
+/* What Python's int() or float() may be given as a text: without spaces around it and single
+ * underscores in it, if it consists of characters of `allowed`; into `to`.  out->n 0: it does not.
+ * Refused is what Python may read and this does not: a longer text, and digits of other scripts. */
+static mpk_status clean_number(jrun *r, str s, const char *allowed, char to[NUMBER_BYTES], str *out)
 {
-    char digits[128];
-    str clean = clean_number(s, "0123456789.eE+-infatyINFATY", digits);
-    return clean.n && !memchr(clean.at, '(', clean.n) && str_read_double(clean, out);
+    static const char digits[] = "0123456789";
+    size_t n = 0, size;
+    TRY(jinja_work(r, s.n));
+    s = jinja_strip(s, (str){0}, true, true);
+    *out = (str){to, 0};
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.at[i] == '_') {
+            if (!i || i + 1 == s.n || !is_one_of(s.at[i - 1], digits) ||
+                !is_one_of(s.at[i + 1], digits))
+                return MPK_OK;
+            continue;
+        }
+        if (!is_one_of(s.at[i], allowed)) {
+            jinja_char(s.at + i, &size);
+            if (size > 1 && jinja_is_class((str){s.at + i, size}, J_DECIMAL))
+                return jinja_refuse(r, "digits beyond ASCII are not supported in a number");
+            return MPK_OK;
+        }
+        if (n == NUMBER_BYTES)
+            return jinja_refuse(r, "a number of more than %d characters is not supported",
+                                NUMBER_BYTES);
+        to[n++] = s.at[i];
+    }
+    out->n = n;
+    return MPK_OK;
+}
+
+/* *found: the text is a float. */
+static mpk_status read_float_text(jrun *r, str s, double *out, bool *found)
+{
+    char digits[NUMBER_BYTES];
+    str clean = {0};
+    TRY(clean_number(r, s, "0123456789.eE+-infatyINFATY", digits, &clean));
+    *found = clean.n && str_read_double(clean, out);
+    return MPK_OK;
 }
 
 /* *found: the text is an integer in this base. */
 static mpk_status read_int_text(jrun *r, str s, int64_t base, int64_t *out, bool *found)
 {
-    char digits[128];
-    str clean = clean_number(s, "0123456789+-abcdefABCDEFxXoO", digits);
+    char digits[NUMBER_BYTES];
+    str clean = {0};
     uint64_t x = 0;
     *found = false;
+    if (base != 10 && s.n && memchr(s.at, '_', s.n))
+        return jinja_refuse(r, "underscores in a number of base %lld are not supported",
+                            (long long)base);
+    TRY(clean_number(r, s, "0123456789+-abcdefABCDEFxXoO", digits, &clean));
     const bool negative = clean.n && clean.at[0] == '-',
                sign = negative || (clean.n && clean.at[0] == '+');
     clean = (str){clean.at + sign, clean.n - (clean.n ? sign : 0)};
@@ -257,7 +284,7 @@ static mpk_status read_int_text(jrun *r, str s, int64_t base, int64_t *out, bool
         if (d < 0 || d >= base)
             return MPK_OK;
         if (x > (uint64_t)(INT64_MAX - d) / (uint64_t)base)
-            return jinja_refuse(r, "integers beyond 64 bits are not supported");
+            return jinja_refuse_big(r);
         x = x * (uint64_t)base + (uint64_t)d;
     }
     *found = clean.n > 0;
@@ -272,7 +299,7 @@ static mpk_status truncate_float(jrun *r, double x, jval otherwise, jval *out)
     if (isnan(x) || isinf(x))
         return MPK_OK;
     if (!(fabs(x) < 0x1p63))
-        return jinja_refuse(r, "integers beyond 64 bits are not supported");
+        return jinja_refuse_big(r);
     *out = jinja_int((int64_t)x);
     return MPK_OK;
 }
@@ -283,8 +310,8 @@ static mpk_status filter_int(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[2];
     int64_t base = 10, x = 0;
-    double number;
-    bool found;
+    double number = 0;
+    bool found = false;
     TRY(jinja_bind(r, "int", args, "default base", 0, a));
     jval otherwise = a[0].kind == J_ABSENT ? jinja_int(0) : a[0];
     if (a[1].kind != J_ABSENT)
@@ -304,28 +331,32 @@ static mpk_status filter_int(jrun *r, jval v, const jargs *args, jval *out)
     if (v.kind != J_STR)
         return MPK_OK;
     TRY(read_int_text(r, v.text, base, &x, &found));
-    if (found)
+    if (found) {
         *out = jinja_int(x);
-    else if (read_float_text(v.text, &number))
-        return truncate_float(r, number, otherwise, out);
-    return MPK_OK;
+        return MPK_OK;
+    }
+    TRY(read_float_text(r, v.text, &number, &found));
+    return found ? truncate_float(r, number, otherwise, out) : MPK_OK;
 }
 
 static mpk_status filter_float(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval otherwise;
-    double x;
+    double x = 0;
+    bool found = false;
     TRY(jinja_bind(r, "float", args, "default", 0, &otherwise));
     *out = otherwise.kind == J_ABSENT ? jinja_float(0) : otherwise;
     if (v.kind == J_UNDEFINED)
         return jinja_fail_undefined(r, v);
     if (v.kind == J_BIG)
-        return jinja_refuse(r, "integers beyond 64 bits are not supported");
+        return jinja_refuse_big(r);
     if (jinja_is_integral(v))
         *out = jinja_float((double)jinja_integral(v));
     else if (v.kind == J_FLOAT)
         *out = v;
-    else if (v.kind == J_STR && read_float_text(v.text, &x))
+    else if (v.kind == J_STR)
+        TRY(read_float_text(r, v.text, &x, &found));
+    if (found)
         *out = jinja_float(x);
     return MPK_OK;
 }
@@ -333,6 +364,8 @@ static mpk_status filter_float(jrun *r, jval v, const jargs *args, jval *out)
 static mpk_status filter_abs(jrun *r, jval v, const jargs *args, jval *out)
 {
     TRY(jinja_bind(r, "abs", args, "", 0, NULL));
+    if (v.kind == J_BIG)
+        return jinja_refuse_big(r);
     if (v.kind == J_FLOAT)
         *out = jinja_float(fabs(v.number));
     else if (jinja_is_integral(v))
@@ -352,7 +385,7 @@ static mpk_status round_common(jrun *r, jval v, int64_t places, jval *out)
     *out = v;
     if (jinja_is_integral(v))
         return jinja_sign(r, '+', v, out);
-    if (isnan(x) || isinf(x) || fabs(x) >= 0x1p53 || places > 22)
+    if (isnan(x) || isinf(x) || fabs(x) >= 0x1p53)
         return MPK_OK;
     text_print(&t, "%.*f", (int)places, x);
     const bool read = !t.failed && str_read_double((str){t.at, t.n}, &x);
@@ -377,6 +410,8 @@ static mpk_status filter_round(jrun *r, jval v, const jargs *args, jval *out)
     const bool up = str_is(method, "ceil"), down = str_is(method, "floor");
     if (!up && !down && !str_is(method, "common"))
         return jinja_fail(r, "round: the method is common, ceil or floor");
+    if (v.kind == J_BIG)
+        return jinja_refuse_big(r);
     if (!jinja_is_integral(v) && v.kind != J_FLOAT)
         return jinja_fail(r, "round: %s is no number", jinja_type_name(v));
     if (!up && !down)

@@ -134,6 +134,15 @@ static void group_digits(text *t, size_t from, char group)
     text_free(&copy);
 }
 
+/* What is no digits, in the spelling of its kind. */
+static void add_special(text *t, bool nan, char kind)
+{
+    if (kind == 'F')
+        text_print(t, "%s", nan ? "NAN" : "INF");
+    else
+        text_print(t, "%s%s", nan ? "nan" : "inf", kind == '%' ? "%" : "");
+}
+
 /* The magnitude; a sign of -0 is written, a sign of nan is not.  Without a kind and precision it is
  * repr, which has the fewest digits that give the same number. */
 static mpk_status float_body(jrun *r, const spec *s, double x, text *t, size_t *sign)
@@ -142,7 +151,7 @@ static mpk_status float_body(jrun *r, const spec *s, double x, text *t, size_t *
     *sign = add_sign(t, signbit(x) && !isnan(x), s->sign);
     x = fabs(x);
     if (isnan(x) || isinf(x))
-        text_print(t, "%s", isnan(x) ? "nan" : "inf");
+        add_special(t, isnan(x), kind);
     else if (kind == '%')
         text_print(t, "%.*f%%", s->precision < 0 ? 6 : s->precision, x * 100);
     else if (!s->kind && s->precision < 0)
@@ -285,6 +294,7 @@ static mpk_status read_percent_spec(jrun *r, percent *p, spec *s)
         else if (s->sign != '+')
             s->sign = c;
     }
+    s->zero = s->zero && s->align != '<'; /* zeros on the right would be digits */
     TRY(read_number(r, f, &p->at, &s->width));
     if (p->at < f.n && f.at[p->at] == '.') {
         p->at++;
@@ -316,11 +326,11 @@ static mpk_status add_percent_number(jrun *r, spec *s, jval v, text *out)
     const bool decimal = s->kind == 'd' || s->kind == 'i' || s->kind == 'u';
     if (!jinja_is_integral(v) && v.kind != J_FLOAT)
         return v.kind == J_BIG
-                   ? jinja_refuse(r, "integers beyond 64 bits are not supported")
+                   ? jinja_refuse_big(r)
                    : jinja_fail(r, "%%%c needs a number, not %s", s->kind, jinja_type_name(v));
     if (decimal && v.kind == J_FLOAT) {
         if (!(fabs(v.number) < 0x1p63))
-            return jinja_refuse(r, "integers beyond 64 bits are not supported");
+            return jinja_refuse_big(r);
         v = jinja_int((int64_t)v.number);
     }
     if (decimal)
@@ -360,9 +370,10 @@ static mpk_status add_percent(jrun *r, percent *p, text *out)
         s.precision = -1;
         return add_char(r, &s, v, out);
     }
-    if (!s.kind || !strchr("diufFegxXo", s.kind))
-        return strchr("EGa", s.kind) ? jinja_refuse(r, "%%%c is not supported", s.kind)
-                                     : jinja_fail(r, "the format of %% has an unknown kind");
+    if (!s.kind || !strchr("diufFegxXo", s.kind)) /* * takes a width, h l L mean nothing */
+        return s.kind && strchr("EGa*hlL", s.kind)
+                   ? jinja_refuse(r, "%%%c is not supported", s.kind)
+                   : jinja_fail(r, "the format of %% has an unknown kind");
     return add_percent_number(r, &s, v, out);
 }
 
@@ -539,6 +550,8 @@ static mpk_status add_formatted(jrun *r, jval v, str format, text *out)
             return jinja_fail(r, "format: \"%.*s\" is no format of a string", JINJA_SHOWN(format));
         return add_str(r, &s, v.text, out);
     }
+    if (v.kind == J_BIG)
+        return jinja_refuse_big(r);
     if (v.kind != J_INT && v.kind != J_FLOAT && v.kind != J_BOOL)
         return jinja_fail(r, "format: \"%.*s\" is no format of %s", JINJA_SHOWN(format),
                           jinja_type_name(v));

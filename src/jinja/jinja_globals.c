@@ -139,6 +139,7 @@ static mpk_status call_strftime(jrun *r, const jargs *args, jval *out)
     struct tm local;
     TRY(jinja_bind(r, "strftime_now", args, "format", 1, &a));
     TRY(jinja_need_str(r, a, "strftime_now", &format));
+    TRY(jinja_work(r, format.n));
     *out = jinja_str(STR(""));
     if (!format.n)
         return MPK_OK;

@@ -64,6 +64,8 @@ mpk_status jinja_need_str(jrun *r, jval v, const char *what, str *out)
 
 mpk_status jinja_need_int(jrun *r, jval v, const char *what, int64_t *out)
 {
+    if (v.kind == J_BIG)
+        return jinja_refuse_big(r);
     if (!jinja_is_integral(v))
         return jinja_fail(r, "%s: %s is no integer", what, jinja_type_name(v));
     *out = jinja_integral(v);

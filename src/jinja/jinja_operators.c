@@ -17,11 +17,6 @@ static double as_double(jval v)
     return v.kind == J_FLOAT ? v.number : (double)jinja_integral(v);
 }
 
-static mpk_status too_large(jrun *r)
-{
-    return jinja_refuse(r, "integers beyond 64 bits are not supported");
-}
-
 /* The name of an operator of two characters is packed in `op`. */
 static mpk_status bad_operands(jrun *r, int op, jval a, jval b)
 {
@@ -29,17 +24,24 @@ static mpk_status bad_operands(jrun *r, int op, jval a, jval b)
     if (a.kind == J_UNDEFINED || b.kind == J_UNDEFINED)
         return jinja_fail_undefined(r, a.kind == J_UNDEFINED ? a : b);
     if (a.kind == J_BIG || b.kind == J_BIG)
-        return too_large(r);
+        return jinja_refuse_big(r);
     return jinja_fail(r, "%s %s %s is not possible", jinja_type_name(a), name, jinja_type_name(b));
 }
 
 /* ---- numbers ---- */
 
-/* Python rounds towards minus infinity. */
+/* Python rounds towards minus infinity.  Of both: not INT64_MIN and -1. */
 static int64_t floor_divide(int64_t a, int64_t b)
 {
     int64_t q = a / b;
     return q - ((a % b != 0) && ((a < 0) != (b < 0)));
+}
+
+/* The rest that has the sign of b; a - floor_divide(a, b) * b would overflow near INT64_MIN. */
+static int64_t floor_modulo(int64_t a, int64_t b)
+{
+    int64_t m = a % b;
+    return m && (m < 0) != (b < 0) ? m + b : m;
 }
 
 /* By squaring.  A negative exponent gives a float; the base is squared only while a bit is left, so
@@ -55,9 +57,9 @@ static mpk_status power(jrun *r, int64_t base, int64_t exponent, jval *out)
     }
     for (; exponent; exponent >>= 1) {
         if ((exponent & 1) && __builtin_mul_overflow(result, base, &result))
-            return too_large(r);
+            return jinja_refuse_big(r);
         if (exponent > 1 && __builtin_mul_overflow(base, base, &base))
-            return too_large(r);
+            return jinja_refuse_big(r);
     }
     *out = jinja_int(result);
     return MPK_OK;
@@ -93,10 +95,10 @@ static mpk_status integers(jrun *r, int op, int64_t a, int64_t b, jval *out)
             return MPK_OK;
         }
         if (!over)
-            x = op == '%' ? a - floor_divide(a, b) * b : floor_divide(a, b);
+            x = op == '%' ? floor_modulo(a, b) : floor_divide(a, b);
     }
     *out = jinja_int(x);
-    return over ? too_large(r) : MPK_OK;
+    return over ? jinja_refuse_big(r) : MPK_OK;
 }
 
 static double float_modulo(double a, double b)
@@ -263,12 +265,14 @@ mpk_status jinja_sign(jrun *r, int op, jval a, jval *out)
 {
     if (a.kind == J_UNDEFINED)
         return jinja_fail_undefined(r, a);
+    if (a.kind == J_BIG)
+        return jinja_refuse_big(r);
     if (!is_number(a))
         return jinja_fail(r, "%s has no sign", jinja_type_name(a));
     if (a.kind == J_FLOAT)
         *out = jinja_float(op == '-' ? -a.number : a.number);
     else if (op == '-' && jinja_integral(a) == INT64_MIN)
-        return too_large(r);
+        return jinja_refuse_big(r);
     else
         *out = jinja_int(op == '-' ? -jinja_integral(a) : jinja_integral(a));
     return MPK_OK;

@@ -439,6 +439,8 @@ struct jrun {
 /* Fail in the line that runs: MPK_EFORMAT; MPK_EUNSUPPORTED. */
 mpk_status jinja_fail(jrun *r, const char *format, ...) BASE_PRINTF(2, 3);
 mpk_status jinja_refuse(jrun *r, const char *format, ...) BASE_PRINTF(2, 3);
+/* An integer beyond 64 bits is needed, or given (J_BIG) where one is computed with. */
+mpk_status jinja_refuse_big(jrun *r);
 /* Count work on so many bytes or 32 times so many items, and see that there is memory for them.
  * MPK_ELIMIT. */
 mpk_status jinja_charge(jrun *r, size_t bytes);
@@ -498,6 +500,10 @@ mpk_status jinja_equal(jrun *r, jval a, jval b, bool *out);
 mpk_status jinja_less(jrun *r, jval a, jval b, bool *out);
 /* MPK_EFORMAT: it has no length. */
 mpk_status jinja_length(jrun *r, jval v, int64_t *out);
+/* The part of v that Python cannot hash: v itself or something in a tuple; J_ABSENT: there is none,
+ * v can be a key. */
+mpk_status jinja_find_unhashable(jrun *r, jval v, jval *out);
+/* MPK_EFORMAT: v cannot be a key. */
 mpk_status jinja_check_hashable(jrun *r, jval v);
 mpk_status jinja_make_list(jrun *r, jkind kind, size_t capacity, jval *out);
 mpk_status jinja_push(jrun *r, jlist *l, jval v);

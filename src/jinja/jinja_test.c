@@ -65,7 +65,8 @@ static void check_refusal(mpk_status code, const char *words, const char *source
 {
     mpk_context cx = {0};
     text out = {0};
-    check_fails(&cx, code, words, render(&cx, source, "{\"l\": [1, 2, 3]}", &out));
+    check_fails(&cx, code, words,
+                render(&cx, source, "{\"l\": [1, 2, 3], \"big\": 12345678901234567890123}", &out));
     text_free(&out);
 }
 
@@ -168,6 +169,29 @@ static void test_errors_say_where(void **state)
     check_refusal(MPK_EFORMAT, "'append' is undefined", "{{ l.append(1) }}");
 }
 
+/* What Python does with an integer beyond 64 bits, or with what looks like a number, is not done,
+ * and never done wrong. */
+static void test_numbers_are_refused(void **state)
+{
+    static const char *const sources[] = {"{{ -big }}",
+                                          "{{ big|abs }}",
+                                          "{{ big|round }}",
+                                          "{{ l[:big] }}",
+                                          "{{ range(big) }}",
+                                          "{{ '{:d}'.format(big) }}",
+                                          "{{ (-9223372036854775807 - 1) % -1 }}"};
+    (void)state;
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++)
+        check_refusal(MPK_EUNSUPPORTED, "integers beyond 64 bits", sources[i]);
+    check_refusal(MPK_EUNSUPPORTED, "beyond 64 bits", "{{ big == 1.5 }}");
+    check_refusal(MPK_EUNSUPPORTED, "digits beyond ASCII", "{{ '\xd9\xa3'|int }}");
+    check_refusal(MPK_EUNSUPPORTED, "digits beyond ASCII", "{{ '1\xd9\xa3.5'|float }}");
+    check_refusal(MPK_EUNSUPPORTED, "more than 127 characters", "{{ ('0' * 200 ~ '7')|int }}");
+    check_refusal(MPK_EUNSUPPORTED, "base 16", "{{ 'a_b'|int(base=16) }}");
+    check_refusal(MPK_EUNSUPPORTED, "%* is not supported", "{{ '%*d' % (5, 3) }}");
+    check_text("{{ (-9223372036854775807 - 1) % 10 }} {{ -7 % 3 }} {{ 7 % -3 }}", NULL, "2 2 -2");
+}
+
 /* n times s between two texts. */
 static void check_repeated(mpk_status code, const char *words, const char *before, const char *s,
                            int n, const char *after)
@@ -198,10 +222,39 @@ static void test_limits(void **state)
                   "{% set n = namespace(x=1) %}{% for i in range(2000) %}{% set n.x = [n.x] %}{% "
                   "endfor %}{{ n.x }}");
     check_refusal(MPK_ELIMIT, "levels deep", "{% set n = namespace() %}{% set n.n = n %}{{ n }}");
+    /* as a key, too, and where a tuple holds one value 2^70 times */
+    check_refusal(MPK_ELIMIT, "levels deep",
+                  "{% set n = namespace(x=()) %}{% for i in range(900) %}{% for k in range(900) %}"
+                  "{% set n.x = (n.x,) %}{% endfor %}{% endfor %}{{ {n.x: 1} }}");
+    check_refusal(MPK_ELIMIT, "does not come to an end",
+                  "{% set n = namespace(x=()) %}{% for i in range(70) %}{% set n.x = (n.x, n.x) %}"
+                  "{% endfor %}{{ {}[n.x] }}");
     check_repeated(MPK_ELIMIT, "nested", "{{ 1", " + 1", 1000, " }}");
     check_repeated(MPK_ELIMIT, "brackets", "{{ ", "(", 1000, "");
     check_repeated(MPK_ELIMIT, "nested", "{{ ", "not ", 1000, "1 }}");
     check_repeated(MPK_ELIMIT, "nested", "", "{% if 1 %}", 1000, "");
+}
+
+/* Many strings side by side take memory in proportion to the source. */
+static void test_strings_side_by_side(void **state)
+{
+    enum { STRINGS = 20000 };
+    mpk_context cx = {0};
+    arena a = {0};
+    text source = {0}, out = {0};
+    const jinja_template *t = NULL;
+    (void)state;
+    text_print(&source, "{{ (");
+    for (int i = 0; i < STRINGS; i++)
+        text_print(&source, "'%c' ", 'a' + i % 26);
+    text_print(&source, ")[25:28] }}");
+    check_ok(&cx, jinja_parse(&cx, &a, (str){source.at, source.n}, &t));
+    assert_true(a.reserved_bytes < (size_t)32 << 20);
+    check_ok(&cx, jinja_render(&cx, t, NULL, 0, &out));
+    assert_string_equal(out.at, "zab");
+    text_free(&out);
+    text_free(&source);
+    arena_free(&a);
 }
 
 /* Every allocation of a rendering fails once: the status says so, or the text is whole. */
@@ -240,10 +293,16 @@ static void test_memory_that_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_white_space), cmocka_unit_test(test_scopes),
-        cmocka_unit_test(test_loops),       cmocka_unit_test(test_values),
-        cmocka_unit_test(test_dates),       cmocka_unit_test(test_errors_say_where),
-        cmocka_unit_test(test_limits),      cmocka_unit_test(test_memory_that_runs_out),
+        cmocka_unit_test(test_white_space),
+        cmocka_unit_test(test_scopes),
+        cmocka_unit_test(test_loops),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_dates),
+        cmocka_unit_test(test_errors_say_where),
+        cmocka_unit_test(test_numbers_are_refused),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_strings_side_by_side),
+        cmocka_unit_test(test_memory_that_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,21 +46,30 @@ mpk_status jinja_make_dict(jrun *r, jval *out)
     return MPK_OK;
 }
 
-/* What Python can hash: a tuple only if all of its items can be. */
+/* A tuple may hold itself many times over, as in t = (t, t), and be nested as deep as a template
+ * has steps: each visit is work, and each level counts in depth. */
+mpk_status jinja_find_unhashable(jrun *r, jval v, jval *out)
+{
+    const bool bad = v.kind == J_LIST || v.kind == J_DICT || v.kind == J_VIEW;
+    *out = bad ? v : (jval){0};
+    if (v.kind != J_TUPLE)
+        return MPK_OK;
+    TRY(jinja_deeper(r));
+    for (size_t i = 0; i < v.list->n && out->kind == J_ABSENT; i++) {
+        TRY(jinja_work(r, 1));
+        TRY(jinja_find_unhashable(r, v.list->at[i], out));
+    }
+    r->depth--;
+    return MPK_OK;
+}
+
 mpk_status jinja_check_hashable(jrun *r, jval v)
 {
-    switch (v.kind) {
-    case J_LIST:
-    case J_DICT:
-    case J_VIEW:
-        return jinja_fail(r, "%s cannot be a key", jinja_type_name(v));
-    case J_TUPLE:
-        for (size_t i = 0; i < v.list->n; i++)
-            TRY(jinja_check_hashable(r, v.list->at[i]));
-        return jinja_charge(r, v.list->n);
-    default:
-        return MPK_OK;
-    }
+    jval bad;
+    TRY(jinja_find_unhashable(r, v, &bad));
+    if (bad.kind != J_ABSENT)
+        return jinja_fail(r, "%s cannot be a key", jinja_type_name(bad));
+    return MPK_OK;
 }
 
 enum { INDEXED_FROM = 16 };
@@ -359,6 +368,8 @@ mpk_status jinja_equal(jrun *r, jval a, jval b, bool *out)
         return MPK_OK;
     }
     *out = false;
+    if ((a.kind == J_BIG && b.kind == J_FLOAT) || (a.kind == J_FLOAT && b.kind == J_BIG))
+        return jinja_refuse(r, "comparing integers beyond 64 bits is not supported");
     if (a.kind != b.kind)
         return MPK_OK;
     TRY(jinja_deeper(r));

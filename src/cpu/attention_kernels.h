@@ -5,12 +5,23 @@
  * cache are found once and used for all.  Few queries read the rows where they lie, whatever their
  * dtype; for many the rows are first widened to f32.
  *
- * Arithmetic of one query, whatever stands beside it: blocks of sixteen positions, cut at multiples
- * of sixteen, in rising order; a score is the sum of q k by FMA, lane k mod 16 in rising k, the
- * lanes added in the tree of v_sum; after each block the largest score so far scales what was
- * summed before (online softmax); values are added position by position by FMA.
- * Cost: 4 K flops for a query and position; few queries are bound by the bytes of the cache.
- */
+ * Arithmetic of one query, whatever stands beside it: blocks of sixteen positions, cut at
+ * multiples of sixteen, in rising order; a score is the sum of q k by FMA, lane k mod 16 in rising
+ * k, the lanes added in the tree of v_sum; after each block the largest score so far scales what
+ * was summed before (online softmax); values are added position by position by FMA. Cost: 4 K
+ * flops for a query and position; few queries are bound by the bytes of the cache.
+ *
+ * A call goes through these levels, each of which fixes one more thing:
+ *
+ *   attend_run       the box: KV head after KV head
+ *   attend_heads     one KV head: runs of neighbouring tokens that are of one slot
+ *   attend_together  one run: its queries are begun, then the cache is read once, block by block
+ *   attend_load_block  sixteen positions: their rows are found, and widened if that pays
+ *   attend_few       up to V_QUERIES queries against the loaded block: scores, weights, values
+ *   attend_finish    acc / sum to the result
+ *
+ * Used by isa_avx2_general.c, isa_avx512_general.c and isa_neon_general.c, which list attend_run
+ * as the body of the operator for their instruction set. */
 #ifndef CPU_ATTENTION_KERNELS_H
 #define CPU_ATTENTION_KERNELS_H
 
@@ -19,11 +30,19 @@
 
 enum { MAX_QUERIES = 64, BLOCK = 16, AHEAD = 2 };
 
-/* What one query has summed so far. */
+/* What one query has summed so far.  With m = largest, the invariant after each block is
+ *
+ *   sum over lanes = sum of exp(score - m)       over the positions taken so far
+ *   acc            = sum of exp(score - m) value
+ *
+ * so that acc / sum is the result whenever the blocks end; a larger score only changes m, and both
+ * are scaled by exp(old m - new m). */
 typedef struct attend_query {
     int64_t first, last; /* positions seen */
     int64_t token, head;
     float largest;
+    /* Lane j holds the weights of positions that are j modulo 16; the lanes are added at the
+     * end. */
     float sum[16];
     float *q, *acc; /* [padded] each; q is scaled */
 } attend_query;
@@ -34,6 +53,8 @@ typedef struct attend_rows {
     ir_dtype dtype;
 } attend_rows;
 
+/* One call, and the block and run at hand.  Everything that is pointed to lies in the task's
+ * scratch; nothing is allocated. */
 typedef struct attend_task {
     const op_call *call;
     int64_t size, padded, window;
@@ -61,11 +82,19 @@ static bool attend_accepts(const op_call *call)
            v->stride[3] == 1 && call->out[0].stride[1] == 1;
 }
 
+/* Rows are padded to whole vectors in scratch, so that no loop over a head's entries has a tail:
+ * the padding of q is zero, so what the padding of a key holds does not matter as long as it is
+ * finite; rows that are read in place therefore must need no padding. */
 static int64_t attend_padded(const op_call *call)
 {
     return (call->in[AT_Q].dims[2] + 15) / 16 * 16;
 }
 
+/* The layout that attend_lay_out deals out, in floats of `padded`:
+ *
+ *   keys [16] | values [16] | zeros [1] | q and acc of each query [64][2] | the records [64]
+ *
+ * It does not depend on the box, so fewer tokens never need more. */
 static size_t attend_scratch_bytes(const op_call *call, const ir_box *box)
 {
     (void)box;
@@ -74,6 +103,7 @@ static size_t attend_scratch_bytes(const op_call *call, const ir_box *box)
            MAX_QUERIES * sizeof(attend_query);
 }
 
+/* Fills in all of *task but the block and the queries at hand. */
 static void attend_lay_out(attend_task *task, const op_call *call, void *scratch)
 {
     task->call = call;
@@ -96,7 +126,8 @@ static void attend_lay_out(attend_task *task, const op_call *call, void *scratch
 /* ---- a block of the cache ---- */
 
 /* offset[j]: of position p0 + j in elements for KV head 0, or -1: no place, or after `last`.  The
- * caches lie alike. */
+ * caches lie alike.  A page table is looked at once a page, not once a position: P neighbours lie
+ * stride[2] apart. */
 static void attend_find(const attend_task *task, const op_view *cache, int64_t slot, int64_t p0,
                         int64_t last, int64_t offset[BLOCK])
 {
@@ -112,7 +143,7 @@ static void attend_find(const attend_task *task, const op_view *cache, int64_t s
     }
 }
 
-/* Bytes of n entries of a row, whole blocks of them. */
+/* Bytes from the start of the cache to entry n, a multiple of a block's entries. */
 V_INLINE int64_t attend_bytes(ir_dtype dtype, int64_t n)
 {
     return dtype == IR_Q8_0 ? n / PAGES_BLOCK * PAGES_BLOCK_BYTES : n * (dtype == IR_F32 ? 4 : 2);
@@ -128,7 +159,10 @@ V_INLINE vf attend_load(const void *row, ir_dtype dtype, int64_t i, int64_t n)
     return v_mul(v_set(v_f16(block)), vi_float(vi_load_i8(block + 2 + i % PAGES_BLOCK)));
 }
 
-/* The rows at these offsets, as they lie in the cache or widened to `to`. */
+/* The rows at these offsets, as they lie in the cache or widened to `to`.  In place costs a
+ * conversion for each query, widening one for each block: few queries take the rows as they are.
+ * A position without a place reads `zeros`, so that the loops need no case for it; its weight
+ * becomes zero by its score. */
 static void attend_load_rows(const attend_task *task, const op_view *cache,
                              const int64_t offset[BLOCK], float *to, attend_rows *rows)
 {
@@ -146,7 +180,8 @@ static void attend_load_rows(const attend_task *task, const op_view *cache,
 }
 
 /* Ask for the rows of a block before they are needed: they are read once, from memory.  Inlined,
- * since the compiler drops calls of a function that only asks. */
+ * since the compiler drops calls of a function that only asks.  Two blocks ahead (AHEAD): the
+ * scores of one block take less than memory's latency. */
 V_INLINE void attend_ask(const attend_task *task, const op_view *cache, int64_t slot,
                          int64_t kv_head, int64_t p0)
 {
@@ -161,6 +196,8 @@ V_INLINE void attend_ask(const attend_task *task, const op_view *cache, int64_t 
         _mm_prefetch(row + i, _MM_HINT_T1);
 }
 
+/* Positions [p0, p0 + 16) of one slot and KV head become task->keys and task->values.  A position
+ * counts as absent if either cache has no place for it. */
 static void attend_load_block(attend_task *task, int64_t slot, int64_t kv_head, int64_t p0,
                               int64_t last)
 {
@@ -185,8 +222,9 @@ static void attend_load_block(attend_task *task, int64_t slot, int64_t kv_head, 
 
 /* ---- queries ---- */
 
-/* Products of nq queries, the first of them a[0], with V_POSITIONS keys from j on: the sixteen sums
- * of each, folded to eight. */
+/* Products of nq queries, the first of them a[0], with V_POSITIONS keys from j on: the sixteen
+ * sums of each, folded to eight.  V_QUERIES x V_POSITIONS accumulators stay in registers: each
+ * load of a key serves all queries, and each load of a query all positions. */
 V_INLINE void attend_multiply(const attend_task *task, ir_dtype dtype, int nq,
                               const attend_query *a, int64_t j, __m256 sums[V_QUERIES][BLOCK])
 {
@@ -224,7 +262,8 @@ V_INLINE void attend_score(const attend_task *task, ir_dtype dtype, int nq, cons
     }
 }
 
-/* The positions of the block at p0 that a query sees: [*j0, *j1); false: none. */
+/* The positions of the block at p0 that a query sees: [*j0, *j1), counted from p0; false: none.
+ * The causal limit and a sliding window are nothing but this range. */
 static bool attend_range(const attend_query *a, int64_t p0, int64_t *j0, int64_t *j1)
 {
     *j0 = a->first > p0 ? a->first - p0 : 0;
@@ -233,7 +272,10 @@ static bool attend_range(const attend_query *a, int64_t p0, int64_t *j0, int64_t
 }
 
 /* Scores to weights, in place: the largest score and the sum of weights move on; *kept: what
- * earlier sums are multiplied by.  False if the query sees nothing of the block. */
+ * earlier sums are multiplied by.  False if the query sees nothing of the block.  When the first
+ * score arrives, a->largest is -infinity and exp(-infinity - m) = 0 clears acc and sum, so the
+ * first block needs no case of its own.  If all scores are -infinity nothing may be added:
+ * -infinity less itself would be NaN. */
 static bool attend_weigh_keys(const attend_task *task, attend_query *a, int64_t p0,
                               float weight[BLOCK], float *kept)
 {
@@ -286,6 +328,8 @@ V_INLINE void attend_add_part(const attend_task *task, ir_dtype dtype, int nq, a
             v_store(a[q].acc + i + 16 * v, acc[q][v]);
 }
 
+/* All of a head's entries for nq queries that see the same positions of the block: V_VALUES
+ * vectors at a time while there are so many, then one by one. */
 V_INLINE void attend_add_values(const attend_task *task, ir_dtype dtype, int nq, attend_query *a,
                                 float weight[][BLOCK], const float *kept, int64_t p0)
 {
@@ -351,6 +395,8 @@ static void attend_add_any(const attend_task *task, int64_t nq, attend_query *a,
         attend_add_dtype(task, IR_BF16, nq, a, weight, kept, p0);
 }
 
+/* Only queries with one range can share loads in attend_add_part, whose loop over positions is
+ * common to them; in the last block of a prompt neighbours differ. */
 static bool attend_same_range(const attend_query *a, const attend_query *b, int64_t p0)
 {
     int64_t a0, a1, b0, b1;
@@ -376,6 +422,7 @@ static void attend_few(const attend_task *task, attend_query *a, int64_t n, int6
     }
 }
 
+/* Every query of the run against the block that was loaded. */
 static void attend_block(attend_task *task, int64_t p0)
 {
     for (int64_t from = 0; from < task->n; from += V_QUERIES)
@@ -383,12 +430,15 @@ static void attend_block(attend_task *task, int64_t p0)
                    task->n - from < V_QUERIES ? task->n - from : V_QUERIES, p0);
 }
 
+/* Entry `token` of an input of integers: positions or slots. */
 static int64_t attend_integer(const attend_task *task, int input, int64_t token)
 {
     const op_view *v = &task->call->in[input];
     return walk_load_int(v, token * v->stride[0]);
 }
 
+/* Begin a query: its row times the scale in f32, nothing summed yet.  A position beyond the page
+ * table sees what the table has. */
 static void attend_add_query(attend_task *task, int64_t token, int64_t head)
 {
     const op_view *q = &task->call->in[AT_Q], *pages = &task->call->in[AT_PAGES];
@@ -409,6 +459,7 @@ static void attend_add_query(attend_task *task, int64_t token, int64_t head)
     }
 }
 
+/* A query that saw nothing (all of its positions are absent) gives zeros, as the reference does. */
 static void attend_finish(const attend_task *task, const attend_query *a)
 {
     const op_view *out = &task->call->out[0];
@@ -457,6 +508,8 @@ static void attend_heads(attend_task *task, const ir_box *box, int64_t h0, int64
     }
 }
 
+/* Query heads [h0, h1) of one KV head are taken together, at most MAX_QUERIES of them: a model
+ * with more query heads than that on one KV head has its group cut, and reads the cache twice. */
 static void attend_run(const op_call *call, const ir_box *box, void *scratch)
 {
     attend_task task;

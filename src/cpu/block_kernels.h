@@ -1,12 +1,23 @@
 /* block_kernels.h - blocks of 256 weights (Q2_K ... Q6_K, code books) as bytes and scales.
  *
  * The formats differ in how they pack bits and scales (ir/blocks.c has the layouts); all of them
- * say that a weight is scale * q + offset, with one scale and offset for 16 or 32 neighbours.  So a
- * block is taken apart first, 32 weights at a time by operations on bytes, into q as bytes and
+ * say that a weight is scale * q + offset, with one scale and offset for 16 or 32 neighbours.  So
+ * a block is taken apart first, 32 weights at a time by operations on bytes, into q as bytes and
  * scales as floats; then one loop serves every format, and what it reads lies in the first cache.
  * q, scales and their product are exact in fp32: a weight is rounded once, as the reference does.
  * Cost: about 1/3 of an operation a weight.
- */
+ *
+ * How the bits lie, of 256 weights in eight groups g of 32 (w: weight within the group, byte w of
+ * the run that is named):
+ *
+ *   two bits   (Q2_K, Q3_K)  byte g / 4 * 32 + w of 64, bits 2 (g % 4) and up
+ *   four bits  (Q4_K, Q5_K)  byte g / 2 * 32 + w of 128, the low nibble if g is even
+ *   one bit more             byte w of 32, bit g
+ *   six bits   (Q6_K)        four low and two high bits, each as above, but that the low nibbles of
+ *                            groups g and g + 2 share a byte
+ *
+ * so each group is one load of 32 bytes, a shift and a mask.  Callers: linear_kernels.h
+ * (direct_parts, unpack_parts) and int8_formats.h, which takes the integers but not the scales. */
 #ifndef CPU_BLOCK_KERNELS_H
 #define CPU_BLOCK_KERNELS_H
 
@@ -14,6 +25,8 @@
 
 enum { BLOCK_WEIGHTS = 256 };
 
+/* A block taken apart: weight 16 i + k is scale[i] * q[16 i + k] + offset[i].  Formats whose
+ * scales are for 32 neighbours write each of them twice, so that one loop serves all. */
 typedef struct __attribute__((aligned(64))) block_parts {
     int8_t q[BLOCK_WEIGHTS];
     float scale[16], offset[16]; /* of 16 weights each; offset: of formats that have one */
@@ -21,13 +34,17 @@ typedef struct __attribute__((aligned(64))) block_parts {
 
 /* ---- bytes ---- */
 
-/* Of each byte the bits of `mask` that begin at bit `from`, moved to bit `to`. */
+/* Of each byte the bits of `mask` that begin at bit `from`, moved to bit `to`.  There are no
+ * shifts of bytes: 16-bit lanes are shifted, and what comes in from the neighbour byte falls under
+ * the mask. */
 V_INLINE __m256i bits_of(__m256i x, int from, int mask, int to)
 {
     __m256i moved = from > to ? _mm256_srli_epi16(x, from - to) : _mm256_slli_epi16(x, to - from);
     return _mm256_and_si256(moved, _mm256_set1_epi8((char)(mask << to)));
 }
 
+/* 32 weights to `to`, aligned: low and high bits together, less `below`, which makes them
+ * signed. */
 V_INLINE void put_bytes(int8_t *to, __m256i low, __m256i high, int below)
 {
     __m256i q = _mm256_or_si256(low, high);
@@ -96,7 +113,13 @@ V_INLINE uint64_t two_words(uint32_t low, uint32_t high)
 
 enum { BITS_2 = 0x03030303, BITS_4 = 0x0f0f0f0f, BITS_6 = 0x3f3f3f3f, TOP_2 = 0x30303030 };
 
-/* Q4_K, Q5_K: f16 scale and minimum, then 12 bytes with eight pairs of six bits. */
+/* Q4_K, Q5_K: f16 scale and minimum, then 12 bytes with eight pairs of six bits.  The packing
+ * saves bits: bytes 0-3 and 4-7 have the low six bits of the first four scales and minima, whose
+ * top two bits hold the high ones of the last four; their low four are the nibbles of bytes 8-11.
+ *
+ *   a = s0 s1 s2 s3  (6 bits each, bits 6-7: high bits of s4 ... s7)
+ *   b = m0 m1 m2 m3  (the same of m4 ... m7)
+ *   c = low nibbles s4 ... s7, high nibbles m4 ... m7 */
 V_INLINE void take_pairs(const uint8_t *block, block_parts *to)
 {
     uint32_t a = word_at(block + 4), b = word_at(block + 8), c = word_at(block + 12);
@@ -106,7 +129,9 @@ V_INLINE void take_pairs(const uint8_t *block, block_parts *to)
     put_doubled(to->offset, eight_scales(minima, 0, -half_at(block + 2)));
 }
 
-/* Q3_K: 12 bytes with 16 scales of six bits. */
+/* Q3_K: 12 bytes with 16 scales of six bits.  Their low four bits are the nibbles of a and b, in
+ * order s0-3, s4-7 (low), s8-11, s12-15 (high); bits 4 and 5 come from c, two bits of each of its
+ * bytes.  32 is taken off. */
 V_INLINE void take_q3_k_scales(const uint8_t *s, float d, block_parts *to)
 {
     uint32_t a = word_at(s), b = word_at(s + 4), c = word_at(s + 8);
@@ -140,12 +165,14 @@ V_INLINE void put_scaled(float *to, const void *s, float d)
 
 /* ---- blocks; dtype is a constant wherever these are used ---- */
 
+/* Formats with blocks of 256, which this file takes apart; the others have blocks of 32 or none. */
 V_INLINE bool has_parts(ir_dtype dtype)
 {
     return dtype == IR_Q2_K || dtype == IR_Q3_K || dtype == IR_Q4_K || dtype == IR_Q5_K ||
            dtype == IR_Q6_K || codebook_has(dtype);
 }
 
+/* Formats with a minimum: their weight takes an FMA, the others' a product. */
 V_INLINE bool has_offset(ir_dtype dtype)
 {
     return dtype == IR_Q2_K || dtype == IR_Q4_K || dtype == IR_Q5_K;
@@ -160,6 +187,7 @@ V_INLINE __m128i small_of_book(ir_dtype dtype, const uint8_t *b, const opened_bo
     return dtype == IR_IQ4_XS ? _mm_unpacklo_epi8(s, s) : _mm_set1_epi8(1);
 }
 
+/* The formats of codebook_kernels.h give magnitudes and signs apart; here they are joined. */
 V_INLINE void take_codebook(ir_dtype dtype, const uint8_t *block, block_parts *to)
 {
     opened_book opened;
@@ -176,6 +204,8 @@ V_INLINE void take_codebook(ir_dtype dtype, const uint8_t *block, block_parts *t
     put_scaled(to->scale, small, book_scale(dtype, block, &opened));
 }
 
+/* One block of any of these formats.  The places are those of the structures in ir/blocks.c: for
+ * Q2_K scales 16, integers 64, f16 scale and minimum at the end; for Q6_K the scale is the last. */
 V_INLINE void take_block(ir_dtype dtype, const uint8_t *block, block_parts *to)
 {
     if (codebook_has(dtype)) {

@@ -1,6 +1,10 @@
-/* body.c - the choice of a fast body for an operator. */
+/* body.c - the choice of a fast body for an operator.
+ *
+ * Called by cpu.c once for each operator when a machine starts. */
 #include "cpu/body.h"
 
+/* Of two bodies with one rank the first in the table wins; the build lists them by name, so the
+ * choice does not depend on the order of linking. */
 const cpu_body *cpu_body_choose(const op_call *call, uint32_t features)
 {
     const cpu_body *best = 0;

@@ -1,14 +1,16 @@
 /* body.h - fast bodies for the CPU target.
  *
- * The reference code of an operator makes everything run; a body here makes what costs time fast on
- * processors that have the instructions.  A body is found by listing: any file of src/cpu may
+ * The reference code of an operator makes everything run; a body here makes what costs time fast
+ * on processors that have the instructions.  A body is found by listing: any file of src/cpu may
  * define `const cpu_body cpu_body_NAME`.
  *
- * Bits: a token's result must not depend on how many other tokens are in the step, how the operator
- * was cut, or how many threads run.  So of all bodies that one processor may choose for an operator
- * and its dtypes, each must give the same bits for the same row, whatever T: the order of every
- * reduction is fixed by the reduced axis alone.
- */
+ * Bits: a token's result must not depend on how many other tokens are in the step, how the
+ * operator was cut, or how many threads run.  So of all bodies that one processor may choose for
+ * an operator and its dtypes, each must give the same bits for the same row, whatever T: the order
+ * of every reduction is fixed by the reduced axis alone.
+ *
+ * Called by cpu.c, which binds operators to bodies; body_test.c compares every body with the
+ * reference code. */
 #ifndef CPU_BODY_H
 #define CPU_BODY_H
 

@@ -4,19 +4,29 @@
  * bytes and words, by operations on whole vectors.  Then 32 weights at a time are looked up.  TQ
  * and IQ4_XS need no opening.  The layouts are told in ir/codebooks.c, whose codebook_take gives
  * the same weights one by one.
- */
+ *
+ * What a format of a code book stores for a group of eight (IQ1, IQ2) or four (IQ3) weights is an
+ * index into a table of 64-bit or 32-bit entries, a byte for each weight; beside it lie signs and,
+ * for 16 or 32 weights, a small integer.  A weight is
+ *
+ *   d * small * (sign) entry[k]
+ *
+ * and opening a block means: all 32 or 64 indices as 16-bit numbers in `index`, all 256 signs as
+ * bits in `signs`, all small integers as bytes in `small`. */
 #ifndef CPU_CODEBOOK_KERNELS_H
 #define CPU_CODEBOOK_KERNELS_H
 
 #include "ir/codebooks.h"
 
 /* 32 weights: bytes w, none above 127, with the signs of bytes `sign`, where the format has signs
- * (book_has_signs). */
+ * (book_has_signs).  Magnitudes and signs stay apart because some products of bytes want one
+ * unsigned factor: the signs then go to x (x_for in int8_rows.h). */
 typedef struct book_quants {
     __m256i w, sign;
 } book_quants;
 
-/* A block of a code book: IQ1_S to IQ3_S. */
+/* A block of a code book, IQ1_S to IQ3_S, with everything at a fixed place.  It lies on the stack
+ * and is used up at once. */
 typedef struct opened_book {
     _Alignas(32) uint16_t index[CODEBOOK_WEIGHTS / 4];
     uint8_t signs[CODEBOOK_WEIGHTS / 8]; /* a bit for each weight */
@@ -31,7 +41,8 @@ V_INLINE bool book_is_opened(ir_dtype dtype)
     return codebook_has(dtype) && dtype != IR_IQ4_XS && dtype != IR_TQ1_0 && dtype != IR_TQ2_0;
 }
 
-/* What is to be subtracted from weights without signs. */
+/* What is to be subtracted from weights without signs.  IQ1's entries are -1, 0 or 1 with an
+ * eighth added or subtracted: eight times that, and 16 more, fits an unsigned byte. */
 V_INLINE int book_below(ir_dtype dtype)
 {
     if (dtype == IR_IQ1_S || dtype == IR_IQ1_M)
@@ -39,6 +50,7 @@ V_INLINE int book_below(ir_dtype dtype)
     return dtype == IR_TQ1_0 || dtype == IR_TQ2_0 ? 1 : 0;
 }
 
+/* Formats whose weights come as magnitude and sign; TQ and IQ1 come as a number and book_below. */
 V_INLINE bool book_has_signs(ir_dtype dtype)
 {
     return codebook_has(dtype) && book_below(dtype) == 0;
@@ -96,7 +108,9 @@ V_INLINE __m256i lanes_of(const void *low, const void *high)
                                    1);
 }
 
-/* Each bit of 32 as all bits of a byte, bit 0 set. */
+/* Each bit of 32 as all bits of a byte, bit 0 set.  Byte k of the result looks at bit k % 8 of
+ * byte k / 8: the bytes are spread by a shuffle, and each is compared with its own bit.  -1 or 1,
+ * so that a product with it, or sign_epi8, changes the sign. */
 V_INLINE __m256i signs_of_bits(const uint8_t *p)
 {
     const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
@@ -107,7 +121,9 @@ V_INLINE __m256i signs_of_bits(const uint8_t *p)
     return _mm256_or_si256(_mm256_cmpeq_epi8(bits, bit), _mm256_set1_epi8(1));
 }
 
-/* Bytes of seven bits get an eighth, which makes the number of bits even. */
+/* Bytes of seven bits get an eighth, which makes the number of bits even.  Seven signs of eight
+ * are stored, since an even number of them is negative in these formats.  The parity of a byte is
+ * looked up nibble by nibble in `odd`, and becomes bit 7. */
 V_INLINE __m256i make_even(__m256i seven)
 {
     const __m256i low = _mm256_set1_epi8(15);
@@ -119,7 +135,8 @@ V_INLINE __m256i make_even(__m256i seven)
     return _mm256_or_si256(seven, _mm256_xor_si256(first, last));
 }
 
-/* Words of 4 x 7 bits, and four that are left alone: the signs of 32 weights each. */
+/* Words of four fields of seven bits and a nibble above them that is left alone: each field moves
+ * to a byte of its own, and gets its eighth bit. */
 V_INLINE __m256i spread_signs(__m256i words)
 {
     __m256i a = _mm256_and_si256(words, _mm256_set1_epi32(0x7f));
@@ -146,6 +163,7 @@ V_INLINE __m256i repeat_bytes(const uint8_t *at, int each)
                                            2, -1, 2, -1, 2, -1, 2, -1, 3, -1, 3, -1, 3, -1, 3, -1);
     return _mm256_shuffle_epi8(_mm256_set1_epi32((int)word_at(at)), each == 8 ? eights : fours);
 }
+/* Four 16-bit words, each four times: `fours` of repeat_bytes for words. */
 V_INLINE __m256i repeat_words(const uint8_t *at)
 {
     const __m256i fours = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 4, 5, 4,
@@ -154,7 +172,9 @@ V_INLINE __m256i repeat_words(const uint8_t *at)
     memcpy(&words, at, sizeof words);
     return _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)words), fours);
 }
-/* Bits 3 i to 3 i + 2 of the i-th of four words, moved to bit 9. */
+/* Lane i of a group of four has field i of its word moved to the same place, bits 9 to 11:
+ * multiplication by 2^9, 2^6, 2^3, 2^0 shifts each lane by its own amount, which AVX2 cannot do
+ * for 16-bit lanes. */
 V_INLINE __m256i third_bits(__m256i words)
 {
     return _mm256_mullo_epi16(words, _mm256_set1_epi64x(0x0001000800400200));
@@ -169,7 +189,7 @@ V_INLINE void put_indices(uint16_t *to, const uint8_t *low, __m256i high, int ma
 
 /* ---- small integers ---- */
 
-/* 2 s + 1 in 16 bytes. */
+/* Small integers are stored as s and mean 2 s + 1: 16 of them. */
 V_INLINE void put_small_odd(opened_book *to, __m128i s)
 {
     _mm_storeu_si128((__m128i *)(void *)to->small,
@@ -186,6 +206,9 @@ V_INLINE void put_small_of_words(opened_book *to, __m256i s)
 
 /* ---- opening ---- */
 
+/* For each 32 weights two 32-bit words: four indices of a byte; four times seven signs, and the
+ * small integer in the top nibble.  shuffle_ps parts even from odd words, permute4x64 puts the
+ * halves in order. */
 V_INLINE void open_iq2_xxs(const uint8_t *b, opened_book *to)
 {
     __m256 first = _mm256_castsi256_ps(bytes_at(b + 2)),
@@ -201,6 +224,7 @@ V_INLINE void open_iq2_xxs(const uint8_t *b, opened_book *to)
     to->d = half_at(b) / 8;
 }
 
+/* A 16-bit word for eight weights: nine bits of index, seven of signs. */
 V_INLINE void open_iq2_xs(const uint8_t *b, opened_book *to)
 {
     __m256i first = bytes_at(b + 2), last = bytes_at(b + 34);
@@ -212,6 +236,8 @@ V_INLINE void open_iq2_xs(const uint8_t *b, opened_book *to)
     to->d = half_at(b) / 8;
 }
 
+/* Eight bits of each index, then all signs, then two more bits of each index, four to a byte, then
+ * the small integers. */
 V_INLINE void open_iq2_s(const uint8_t *b, opened_book *to)
 {
     const __m256i by = _mm256_set1_epi64x(0x0004001000400100);
@@ -223,6 +249,7 @@ V_INLINE void open_iq2_s(const uint8_t *b, opened_book *to)
     to->d = half_at(b) / 8;
 }
 
+/* 64 indices of a byte, then for each 32 weights a word as the second of IQ2_XXS. */
 V_INLINE void open_iq3_xxs(const uint8_t *b, opened_book *to)
 {
     __m256i rest = bytes_at(b + 66);
@@ -233,6 +260,7 @@ V_INLINE void open_iq3_xxs(const uint8_t *b, opened_book *to)
     to->d = half_at(b) / 4;
 }
 
+/* 64 indices of a byte, a ninth bit of each, all signs, small integers for 32 weights. */
 V_INLINE void open_iq3_s(const uint8_t *b, opened_book *to)
 {
     const __m256i by =
@@ -246,6 +274,8 @@ V_INLINE void open_iq3_s(const uint8_t *b, opened_book *to)
     to->d = half_at(b);
 }
 
+/* 32 indices of a byte; then for 32 weights a word: three more bits of each of four indices, the
+ * small integer, and in the top bit whether an eighth is added or subtracted. */
 V_INLINE void open_iq1_s(const uint8_t *b, opened_book *to)
 {
     const __m128i words = half_bytes_at(b + 34);
@@ -262,6 +292,9 @@ V_INLINE void open_iq1_s(const uint8_t *b, opened_book *to)
     to->d = half_at(b) / 8;
 }
 
+/* 32 indices of a byte; then a nibble for each: three more bits and whether an eighth is
+ * subtracted; then four words whose top nibbles together are the f16 scale, and whose low 12 bits
+ * are four small integers each. */
 V_INLINE void open_iq1_m(const uint8_t *b, opened_book *to)
 {
     __m128i bytes = half_bytes_at(b + 32),
@@ -313,6 +346,7 @@ V_INLINE void open_book(ir_dtype dtype, const uint8_t *b, opened_book *to)
 
 /* ---- 32 weights ---- */
 
+/* 32 bytes of a code book with entries of eight bytes, by four loads. */
 V_INLINE __m256i four_entries(const uint64_t *book, const uint16_t *index)
 {
     return _mm256_setr_epi64x((long long)book[index[0]], (long long)book[index[1]],
@@ -350,8 +384,9 @@ V_INLINE __m256i book_magnitudes(ir_dtype dtype, const opened_book *b, int i)
     }
 }
 
-/* Digit 0, 1 or 2 of each byte times its power of 3, as codebooks.c defines it.  powers: of each
- * byte. */
+/* A byte of TQ1_0 holds five digits of base 3 as a fraction of 256: times a power of 3, modulo
+ * 256, the wanted digit leads, and is read by comparing with 256 / 3 and 512 / 3.  One more than
+ * the weight. */
 V_INLINE __m256i third_digits(__m256i bytes, __m256i powers)
 {
     const __m256i low = _mm256_set1_epi16(255), one = _mm256_set1_epi8(1);
@@ -368,7 +403,9 @@ V_INLINE __m256i two_powers(int first, int second)
     return _mm256_set_m128i(_mm_set1_epi8((char)second), _mm_set1_epi8((char)first));
 }
 
-/* One more than each of 32 weights of TQ1_0. */
+/* One more than each of 32 weights of TQ1_0.  The block has three runs of bytes, which do not end
+ * at multiples of 32 weights: 32 bytes of five digits (groups 0-4), 16 bytes of five (two digits
+ * of them make a group: 5 and 6, and half of 7), and four bytes of four digits (the rest of 7). */
 V_INLINE __m256i take_tq1_0(const uint8_t *b, int i)
 {
     static const uint8_t power[5] = {1, 3, 9, 27, 81};
@@ -418,6 +455,7 @@ V_INLINE __m256i small_of_iq4_xs(const uint8_t *low, const uint8_t *high)
     return _mm256_sub_epi8(six, _mm256_set1_epi8(32));
 }
 
+/* d of the block, as f32; the small integers are still to be multiplied. */
 V_INLINE float book_scale(ir_dtype dtype, const uint8_t *b, const opened_book *opened)
 {
     if (book_is_opened(dtype))

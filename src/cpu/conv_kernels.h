@@ -1,8 +1,9 @@
 /* conv_kernels.h - fast bodies of conv over the vectors of vec_*.h.
  *
- * In general a product: rows are filters, columns places of the result, and what is summed over are
- * the entries of a filter in row-major order.  Windows of PRODUCT_COLUMNS places are packed into a
- * panel, so many channels at a time that it stays in the second cache, and used for all filters.
+ * In general a product: rows are filters, columns places of the result, and what is summed over
+ * are the entries of a filter in row-major order.  Windows of PRODUCT_COLUMNS places are packed
+ * into a panel, so many channels at a time that it stays in the second cache, and used for all
+ * filters.
  *
  * Where a group has one channel, a panel would serve hardly a filter: there a channel's plane is
  * copied once with its padding, its columns sorted by their remainder modulo the stride, so that
@@ -11,7 +12,17 @@
  *
  * The order of a sum, and so its bits, is that of the filter's entries, for planes with columns
  * before rows; what lies in the padding adds zero.
- */
+ *
+ * An example of a panel: x of 5 x 5, a filter of 3 x 3, stride 1, padding 1.  Row k of the panel
+ * is filter entry k = (kh, kw), column p the place p of the result, and the cell what the window
+ * of p has there: for k = (0, 0) the first six places of the result take five zeros of the
+ * padding's row and then the padding's column,
+ *
+ *   p:      0  1  2  3  4  5    6       7
+ *   cell:   0  0  0  0  0  0  x[0][0] x[0][1] ...
+ *
+ * so a row is made of a few pieces (conv_piece), runs of zeros and runs of x; product_rows then
+ * multiplies it with all filters. */
 #ifndef CPU_CONV_KERNELS_H
 #define CPU_CONV_KERNELS_H
 
@@ -44,11 +55,14 @@ typedef struct conv_piece {
     bool zero;
 } conv_piece;
 
+/* Entry i of a list of the operator, or what holds if the list is shorter (an empty list: all
+ * defaults). */
 static int64_t conv_number(const op_call *call, uint32_t list, uint32_t i, int64_t otherwise)
 {
     return i < call->attributes[list].ints.n ? call->attributes[list].ints.at[i] : otherwise;
 }
 
+/* Do a filter's entries lie in row-major order?  Then a filter is one row of the left operand. */
 static bool filters_are_dense(const op_view *w)
 {
     int64_t n = 1;
@@ -66,6 +80,7 @@ static bool conv_accepts(const op_call *call)
 
 static const conv_axis conv_no_axis = {.n = 1, .k = 1, .stride = 1, .dilation = 1, .count = 1};
 
+/* Neighbours along this axis are independent: each place takes one entry, at the same index. */
 static bool is_pointwise(const conv_axis *a)
 {
     return a->k == 1 && a->stride == 1 && a->padding == 0;
@@ -85,6 +100,8 @@ static void join_axes(conv_task *t)
     }
 }
 
+/* Fills in what does not depend on scratch.  A convolution of one or two spatial axes gets leading
+ * axes of one entry. */
 static void describe_axes(const op_call *call, const ir_box *box, conv_task *t)
 {
     const op_view *x = &call->in[CV_X], *w = &call->in[CV_W], *y = &call->out[0];
@@ -111,6 +128,7 @@ static void describe_axes(const op_call *call, const ir_box *box, conv_task *t)
     t->filters = w->dims[0] / call->attributes[CV_GROUPS].i;
 }
 
+/* One channel in a group (depthwise), and no filter that spans the first of three axes. */
 static bool goes_by_planes(const conv_task *t)
 {
     const conv_axis *depth = &t->axis[0];
@@ -126,6 +144,7 @@ static int64_t chunk_channels(const conv_task *t)
     return n < t->channels ? n : t->channels;
 }
 
+/* Empty pieces are left out. */
 static void add_piece(conv_piece *pieces, int *n, int64_t at, int64_t count, int64_t offset,
                       bool zero)
 {
@@ -159,6 +178,7 @@ static void add_lanes(const conv_task *t, const int64_t *place, const int64_t *k
     add_piece(pieces, count, lane + hi, n - hi, 0, true);
 }
 
+/* Number p of a place of the box, row-major, as indexes along the three axes. */
 static void place_of(const conv_task *t, int64_t p, int64_t place[CV_SPACE])
 {
     place[2] = p % t->axis[2].count;
@@ -192,6 +212,7 @@ V_INLINE void store_piece(float *row, int64_t at, int64_t n, int64_t lanes, vf v
         v_store_n(row + at, n, v);
 }
 
+/* A row of the panel for one channel; step: distance in x of neighbours of the result. */
 V_INLINE void fill_row(const op_view *x, ir_dtype dtype, int64_t offset, int64_t step,
                        const conv_piece *pieces, int n, int64_t lanes, float *row)
 {
@@ -268,6 +289,7 @@ static void convolve_places(const conv_task *t, int64_t f, int64_t end, int64_t 
     store_places(t, f, end - f, p, n);
 }
 
+/* All places of the box, panel by panel, for filters [f, end) of one group. */
 static void convolve_group(const conv_task *t, int64_t f, int64_t end)
 {
     for (int64_t i = 0; i < panel_count(t->places); i++) {
@@ -285,6 +307,8 @@ typedef struct conv_plane {
     int64_t rows, columns, length, floats;
 } conv_plane;
 
+/* The part of a channel's plane that the box needs, with padding.  Sixteen columns more than are
+ * used, because a vector may begin at the last one. */
 static conv_plane plane_of(const conv_task *t)
 {
     const conv_axis *h = &t->axis[1], *w = &t->axis[2];
@@ -366,6 +390,7 @@ static int64_t square_filter(const conv_task *t)
     return square ? 10 * w->stride + w->k : 0;
 }
 
+/* The compiled forms know sizes and strides as constants, and so unroll to loads and FMAs alone. */
 V_INLINE void convolve_rows(const conv_task *t, const conv_plane *p, const float *filter,
                             const float *from, vf acc[CV_PLANE_ROWS])
 {
@@ -474,6 +499,8 @@ static size_t conv_scratch_bytes(const op_call *call, const ir_box *box)
     return conv_lay_out(call, box, NULL, &t);
 }
 
+/* The padding of a plane is zeroed once: each channel writes the same places and leaves the
+ * others. */
 static void conv_run(const op_call *call, const ir_box *box, void *scratch)
 {
     conv_task t = {0};

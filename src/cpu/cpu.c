@@ -4,7 +4,21 @@
  * that live across steps, step inputs and outputs, temporaries), binds every operator of every
  * graph once (op_call) and chooses its code: the best fast body that accepts it, else the record's
  * reference.  Scratch of a task is pages of its worker.
- */
+ *
+ * What a start does, in this order (prepare):
+ *
+ *   open_tables       the image's tables as the runtime sees them; a copy of the operators' records
+ *   make_workers      counters, epochs, workers and schedulers
+ *   make_queues       of the length that rt_queue.h proves to be enough
+ *   allocate_areas    zeroed memory; weights have their own (cpu_weights.c)
+ *   bind_graphs       each operator: addresses, strides, the body that runs it
+ *   plan_scratch      bodies say what they need; a worker gets room for the largest
+ *   find_constants    what each task will read of weights, to be asked for ahead
+ *   prepare_requests  slots, pages and rings, if the program serves requests
+ *   start_threads     the last step, after which nothing of the above changes
+ *
+ * Memory belongs to the machine's arena, but for areas, scratch and prompts, which `stop` frees by
+ * name. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -20,6 +34,7 @@ enum { PRELOAD_TASKS = 3, PRELOAD_BYTES = 65536, PRELOAD_PIECE_BYTES = 1024 };
 
 /* ---- bodies ---- */
 
+/* The part of its operator's first output that a task computes. */
 static ir_box box_of(const rt_task *task)
 {
     ir_box box;
@@ -30,8 +45,10 @@ static ir_box box_of(const rt_task *task)
     return box;
 }
 
-/* One task: the box from the descriptor, its end clipped by the worker, the code that was chosen at
- * start. */
+/* One task: the box from the descriptor, its end clipped by the worker, the code that was chosen
+ * at start.  Called by the worker's loop (rt_worker.h).  hi0 is the box's end in axis 0, clipped
+ * to the tokens or rows that are alive in this step; page: the first page of scratch that the
+ * worker gives this task. */
 RT_FN void rt_run_body(rt_machine *rt, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0,
                        rt_u32 page)
 {
@@ -45,7 +62,9 @@ RT_FN void rt_run_body(rt_machine *rt, rt_worker *w, const rt_task *task, rt_u32
            m->scratch + w->index * m->scratch_bytes + (uint64_t)page * m->page_bytes);
 }
 
-/* Into the second cache, as the bodies do: the first one is too small to wait in. */
+/* Called by an idle worker for the tasks that come next, piece by piece, so that a ready event
+ * does not wait; 0: this task has no further piece.  Into the second cache, as the bodies do: the
+ * first one is too small to wait in. */
 RT_FN int rt_preload(rt_machine *rt, rt_worker *w, rt_u32 task, rt_u32 piece)
 {
     (void)w;
@@ -123,6 +142,8 @@ static cpu_constant constant_of(const ir_graph *g, const cpu_call *c, const rt_t
     return (cpu_constant){0};
 }
 
+/* One constant for each task of the image, in the order of its table.  Addresses hold as long as
+ * the machine: weights do not move. */
 static mpk_status find_constants(mpk_context *cx, cpu_machine *m)
 {
     NEW(cx, &m->arena, m->constants, image_count(m->base.image.block, RT_TASKS));
@@ -140,7 +161,9 @@ static mpk_status find_constants(mpk_context *cx, cpu_machine *m)
 
 /* ---- memory ---- */
 
-/* n zeroed bytes at a multiple of 64 in *at; *block is what to free. */
+/* n zeroed bytes at a multiple of 64 in *at; *block is what to free.  calloc and not the arena:
+ * large zeroed blocks come from the system untouched, so that pages which are never used take no
+ * memory. */
 static mpk_status allocate(mpk_context *cx, uint64_t n, const char *what, void **block, void **at)
 {
     *block = n < SIZE_MAX - 128 ? calloc(1, (size_t)n + 128) : NULL;
@@ -162,7 +185,7 @@ static mpk_status allocate_areas(mpk_context *cx, cpu_machine *m)
     return MPK_OK;
 }
 
-/* Where every tensor of a graph begins. */
+/* Where every tensor of a graph begins: m->data[graph][tensor], for a view its first element. */
 static mpk_status place_tensors(mpk_context *cx, cpu_machine *m, uint32_t graph,
                                 void *const *weights)
 {
@@ -179,6 +202,8 @@ static mpk_status place_tensors(mpk_context *cx, cpu_machine *m, uint32_t graph,
     return MPK_OK;
 }
 
+/* Strides and addresses are put into each op_call now, once; a task then only adds its box.
+ * `fast` false: reference code everywhere, which tests compare with. */
 static mpk_status bind_graphs(mpk_context *cx, cpu_machine *m, void *const *weights, bool fast)
 {
     uint32_t features = cpu_features();
@@ -234,6 +259,8 @@ static mpk_status make_queues(mpk_context *cx, cpu_machine *m, uint32_t entries)
     return MPK_OK;
 }
 
+/* Worker i and scheduler i are thread i; schedulers begin to deal with different workers, so that
+ * the first events of a step do not all land on worker 0.  Worker 0 owns the step task. */
 static mpk_status make_workers(mpk_context *cx, cpu_machine *m)
 {
     rt_machine *rt = &m->rt;
@@ -247,6 +274,8 @@ static mpk_status make_workers(mpk_context *cx, cpu_machine *m)
     return MPK_OK;
 }
 
+/* With more threads than processors a thread that spins keeps the one that it waits for from
+ * running: then it does not spin. */
 static void set_limits(cpu_machine *m, const cpu_options *o)
 {
     bool crowded = m->rt.n_workers > thread_processors();
@@ -264,7 +293,9 @@ static void set_limits(cpu_machine *m, const cpu_options *o)
     m->control.step.value = RT_NO_STEP;
 }
 
-/* Point the runtime at the image's tables. */
+/* Point the runtime at the image's tables.  The image may be shared by machines and is not
+ * written; the operators' records are copied, because the scratch pages in them depend on the
+ * bodies that were chosen. */
 static mpk_status open_tables(mpk_context *cx, cpu_machine *m)
 {
     const rt_header *h = m->base.image.block;
@@ -292,6 +323,9 @@ static mpk_status open_tables(mpk_context *cx, cpu_machine *m)
 
 /* ---- as a machine ---- */
 
+/* Also after a start that failed half way: everything that was not made is NULL or 0.  A machine
+ * that faulted has its threads gone already, and the exchange of the abort word fails; joining
+ * them is right in both cases. */
 static void stop(machine *base)
 {
     cpu_machine *m = cpu_of(base);
@@ -309,6 +343,7 @@ static void stop(machine *base)
     free(m);
 }
 
+/* Faulted: the record that the worker left becomes the status and its words. */
 static mpk_status check(mpk_context *cx, machine *base)
 {
     cpu_machine *m = cpu_of(base);
@@ -317,6 +352,7 @@ static mpk_status check(mpk_context *cx, machine *base)
     return machine_say_fault(cx, base, &m->control.fault);
 }
 
+/* The host has put something in a ring, or asks for a step: wake who sleeps at the doorbell. */
 static void ring(machine *base)
 {
     cpu_machine *m = cpu_of(base);
@@ -324,11 +360,15 @@ static void ring(machine *base)
     rt_wake(&m->control.doorbell);
 }
 
+/* Sleep until the host bell has another value than `seen`, or for timeout_ns. */
 static void wait_bell(machine *base, rt_u32 seen, uint64_t timeout_ns)
 {
     rt_sleep(&cpu_of(base)->control.host_bell, seen, timeout_ns);
 }
 
+/* The tokens that a form allows for sampling row `row`: bits first, then the number of the token
+ * that they are for, with release; the sampler waits for that number.  bits NULL: any token may
+ * come. */
 static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t n_words,
                      uint32_t number)
 {
@@ -348,6 +388,8 @@ void *cpu_tensor(machine *m, uint32_t graph, ir_tensor_id tensor)
     return cpu_of(m)->data[graph][tensor];
 }
 
+/* Tensors of the host are dense and so are inputs of a graph: one copy.  A view is read by
+ * machine_gather, element by element. */
 static mpk_status write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
                                const void *from)
 {
@@ -365,6 +407,7 @@ static mpk_status read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_te
     return MPK_OK;
 }
 
+/* Between steps only: the KV cache becomes as at the start. */
 static mpk_status clear_state(mpk_context *cx, machine *m)
 {
     (void)cx;
@@ -389,6 +432,8 @@ static mpk_status wait_once(mpk_context *cx, cpu_machine *m, rt_u32 wanted)
     }
 }
 
+/* One step that the host drives, of so many tokens and rows; the tensors were written before.
+ * Returns when its last task has ended. */
 static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens,
                             uint32_t n_rows)
 {
@@ -406,6 +451,8 @@ static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint
 
 /* ---- facts ---- */
 
+/* Counters are read without a lock while the machine runs: each is one word, and none is promised
+ * to belong to the same moment as another. */
 static void describe(machine *base, machine_facts *out)
 {
     cpu_machine *m = cpu_of(base);
@@ -426,6 +473,7 @@ static void describe(machine *base, machine_facts *out)
     out->scratch_bytes = m->scratch_bytes * m->rt.n_workers;
 }
 
+/* For `mpk inspect`: "ref" is the reference code. */
 static machine_code code_of(const machine *base, uint32_t graph, ir_op_id op)
 {
     const cpu_machine *m = (const cpu_machine *)base;
@@ -478,6 +526,7 @@ static mpk_status make_rings(mpk_context *cx, cpu_machine *m, const cpu_options 
     return MPK_OK;
 }
 
+/* Only where drafts are made: a table of n-grams for each slot (rt_draft.h). */
 static mpk_status make_indexes(mpk_context *cx, cpu_machine *m)
 {
     if (!m->serving.draft_tokens)
@@ -487,7 +536,8 @@ static mpk_status make_indexes(mpk_context *cx, cpu_machine *m)
     return MPK_OK;
 }
 
-/* Slots, pages, rings and the host's books. */
+/* A program that serves no requests (a graph that torch.compile made) gets no rings: s->ready is
+ * false, and machine_begin gives it no books. */
 static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_options *o)
 {
     rt_serving *s = &m->serving;
@@ -534,6 +584,8 @@ typedef struct start {
     uint32_t index;
 } start;
 
+/* The argument is read before the loop: it lies in the machine's arena, which outlives the
+ * thread. */
 static void *run_worker(void *argument)
 {
     start s = *(start *)argument;
@@ -542,6 +594,8 @@ static void *run_worker(void *argument)
     return NULL;
 }
 
+/* m->n_threads counts those that run, so that `stop` joins them and no more, should one not
+ * start. */
 static mpk_status start_threads(mpk_context *cx, cpu_machine *m)
 {
     start *starts;

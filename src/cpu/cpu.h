@@ -1,9 +1,15 @@
-/* cpu.h - the CPU target: the in-kernel runtime (src/rt, paper §5) on threads, one for each worker.
+/* cpu.h - the CPU target: the in-kernel runtime (src/rt, paper §5) on threads, one a worker.
  *
- *   cpu.c  areas, bodies, threads, host-driven steps    cpu_slots.c  tensors in the caller's memory
- *   cpu_target.c  the target's record                   cpu_weights.c  an address for each weight
- *   body.c, isa_*.c  fast code for operators            cpu_features.c  instruction sets
- */
+ *   cpu.c            areas, bodies, threads, host-driven steps
+ *   cpu_target.c     the target's record, through which src/engine calls
+ *   cpu_slots.c      tensors in the caller's memory
+ *   cpu_weights.c    an address for each weight
+ *   cpu_features.c   instruction sets
+ *   body.c, isa_*.c  fast code for operators
+ *
+ * The fast code is written once, in *_kernels.h, over a vocabulary of vectors of sixteen lanes:
+ * vec_avx512.h, vec_avx2.h and, over the latter's names, vec_neon.h with avx2_neon.h.  Each
+ * isa_*.c includes one vocabulary and the kernels, and is compiled for its instruction set. */
 #ifndef CPU_H
 #define CPU_H
 

@@ -1,5 +1,7 @@
 /* cpu_features.c - instruction sets of this processor, as the operating system and MPK_ISA let us
- * use them. */
+ * use them.
+ *
+ * Called by cpu.c for the choice of bodies, and by cpu_target.c for its report. */
 #include <stdio.h>
 #include <stdlib.h>
 #if defined(__x86_64__)
@@ -20,6 +22,7 @@ static bool has_f16c(void)
     return __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
 }
 
+/* VNNI in vectors of 256 bits without AVX-512, as in Alder Lake; CPUID leaf 7.1, EAX bit 4. */
 static bool has_avx_vnni(void)
 {
     unsigned a = 0, b, c, d;
@@ -27,6 +30,9 @@ static bool has_avx_vnni(void)
 }
 #endif
 
+/* AVX2 counts only with FMA and F16C, because the AVX2 kernels use all three; AVX-512 only with
+ * the four parts that the kernels use, and where AVX2 is there.  The compiler's functions ask the
+ * operating system too (XGETBV), which must save the wide registers. */
 static uint32_t detect(void)
 {
     uint32_t f = 0;
@@ -83,6 +89,7 @@ static int find_limit(void)
     return i;
 }
 
+/* The message lists the words in the order of `levels`. */
 mpk_status cpu_check_isa(mpk_context *cx)
 {
     char words[64] = "none";
@@ -100,6 +107,7 @@ uint32_t cpu_features(void)
     return limit < LEVELS ? detect() & levels[limit].allowed : 0;
 }
 
+/* The highest level of which this processor has what it adds. */
 const char *cpu_isa(void)
 {
     uint32_t features = cpu_features();

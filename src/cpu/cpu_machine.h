@@ -1,4 +1,7 @@
-/* cpu_machine.h - what the files of the CPU target share: the machine's memory. */
+/* cpu_machine.h - what the files of the CPU target share: the machine's memory.
+ *
+ * A machine is one allocation (cpu_start); `base` is what the host sees of it, `rt` what the
+ * worker loops see. */
 #ifndef CPU_MACHINE_H
 #define CPU_MACHINE_H
 
@@ -29,6 +32,8 @@ typedef struct cpu_weights {
     size_t gathered_bytes, gathered_used;
 } cpu_weights;
 
+/* After start only the runtime's own words change, and they say by their type who may write them
+ * (rt_word.h); everything else is read-only until `stop`. */
 typedef struct cpu_machine {
     machine base;
     rt_machine rt;

@@ -1,9 +1,14 @@
 /* cpu_slots.c - tensors that lie in the caller's memory, another place in each step.
  *
  * A slot is a tensor with storage of its own.  All operands that see its storage are found once; a
- * step then writes their addresses, which is an addition for each operand of a slot that has moved.
- * No bytes of tensors are copied.
- */
+ * step then writes their addresses, which is an addition for each operand of a slot that has
+ * moved. No bytes of tensors are copied.
+ *
+ * Called through machine_def by torch.compile's calls (a call's inputs lie where PyTorch has
+ * them).
+ *
+ *   slots->first   [0, 2, 2, 5]       slot 0 has uses 0-1, slot 1 none, slot 2 uses 2-4
+ *   slots->uses    {&call.in[1].data, 128, 0} ...     address of the pointer, offset in the slot */
 #include "cpu/cpu_machine.h"
 
 enum { NO_SLOT = -1 };
@@ -52,6 +57,8 @@ static void add_use(cpu_slots *s, uint32_t slot, void **data)
     s->uses[s->first[slot]++] = (cpu_use){data, (const char *)*data - s->at[slot], slot};
 }
 
+/* Two passes over the operators: counting, then filling.  What is allocated lies in arena a, the
+ * caller's.  MPK_EARG: a root is listed twice. */
 mpk_status cpu_make_slots(mpk_context *cx, machine *base, arena *a, uint32_t graph, uint32_t n,
                           const ir_tensor_id *roots, void **out)
 {
@@ -87,6 +94,8 @@ mpk_status cpu_make_slots(mpk_context *cx, machine *base, arena *a, uint32_t gra
     return MPK_OK;
 }
 
+/* Between steps only.  A slot that no operator uses is skipped, and so is one that has not moved,
+ * which is most of them. */
 void cpu_move_slots(machine *m, void *slots, void *const *data)
 {
     cpu_slots *s = slots;

@@ -14,6 +14,8 @@
  * does. */
 enum { DRAFT_TOKENS = 16 };
 
+/* Options that only a GPU has are refused, so that nobody measures a switch that does nothing
+ * here.  `gpus` on the CPU means groups of threads, each of which is a peer (docs/gpus.md). */
 static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_device *out)
 {
     const mpk_engine_options *o = ask->options;
@@ -48,6 +50,7 @@ static void kv_budget(const target_device *d, uint64_t weight_bytes, uint64_t ti
     *usual = *most / 4;
 }
 
+/* Weights of files count in full, though the system may drop their pages. */
 static mpk_status plan_areas(mpk_context *cx, const program_image *image, const target_device *d,
                              const mpk_engine_options *o, target_area out[TARGET_AREAS],
                              uint32_t *n)
@@ -62,6 +65,7 @@ static mpk_status plan_areas(mpk_context *cx, const program_image *image, const 
     return MPK_OK;
 }
 
+/* If starting fails the weights are freed here, else the machine owns them. */
 static mpk_status start(mpk_context *cx, const program_image *image, const target_device *d,
                         const target_start *s, machine **out)
 {
@@ -86,6 +90,7 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
     return MPK_OK;
 }
 
+/* Members of a JSON object for `mpk doctor`, without its braces. */
 static mpk_status report(mpk_context *cx, text *t)
 {
     static const struct {

@@ -67,6 +67,8 @@ static mpk_status own_bytes(mpk_context *cx, const tg_weight *weight, uint32_t i
     return MPK_OK;
 }
 
+/* Weight i: used where it lies, or copied, or made up (random numbers of the seed, for benchmarks
+ * without a file). */
 static mpk_status bind(mpk_context *cx, const tg_weight *weight, const machine_weights *from,
                        uint32_t i, cpu_weights *w)
 {
@@ -84,6 +86,8 @@ static mpk_status bind(mpk_context *cx, const tg_weight *weight, const machine_w
     return MPK_OK;
 }
 
+/* A file whose weights were all gathered is let go: its pages would only fill the cache a second
+ * time. */
 mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const target_start *s,
                             cpu_weights *w)
 {

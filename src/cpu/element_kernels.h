@@ -1,14 +1,22 @@
 /* element_kernels.h - fast bodies of element-wise operators: map, add, mul, gelu and silu.
  *
  * A box becomes rows: axes that all operands step through evenly are taken as one.  A row is
- * computed in runs of ELEMENT_RUN elements, a loop over the run for each step of the expression, so
- * that what lies between the steps stays in the first cache.  Rows of f32 with stride 1 are read
- * and written where they lie.
+ * computed in runs of ELEMENT_RUN elements, a loop over the run for each step of the expression,
+ * so that what lies between the steps stays in the first cache.  Rows of f32 with stride 1 are
+ * read and written where they lie.
  *
- * Values are floats, or truths of four bytes.  Each loop rounds as the reference code does, but for
- * exp, tanh, erf and sigmoid, which are those of vec_math.h.  An element's bits depend on that
+ * Values are floats, or truths of four bytes.  Each loop rounds as the reference code does, but
+ * for exp, tanh, erf and sigmoid, which are those of vec_math.h.  An element's bits depend on that
  * element alone.
- */
+ *
+ * For an expression a * b + 1 over a row of 1200 elements, the steps and where their values lie:
+ *
+ *   run 0 (512)   step 0 input a   -> in place, or widened to lane 0
+ *                 step 1 input b   -> in place, or lane 1
+ *                 step 2 a * b     -> lane 2
+ *                 step 3 number 1  -> lane 3, filled once for the row
+ *                 step 4 sum       -> the result itself if it is f32 with stride 1, else lane 4
+ *   run 1 (512), run 2 (176) ... */
 #ifndef CPU_ELEMENT_KERNELS_H
 #define CPU_ELEMENT_KERNELS_H
 
@@ -18,8 +26,8 @@
 
 enum { ELEMENT_RUN = 512, ELEMENT_OPERANDS = IR_MAX_INPUTS + 1 };
 
-/* Elements of a run; a vector of them lies in one cache line, so that a load finds the store before
- * it. */
+/* Elements of a run; a vector of them lies in one cache line, so that a load finds the store
+ * before it.  512 floats of each of a dozen steps fill a first cache of 32 KB, and no more. */
 typedef union element_lane {
     _Alignas(64) float f[ELEMENT_RUN];
     int32_t b[ELEMENT_RUN];
@@ -27,13 +35,16 @@ typedef union element_lane {
 
 /* ---- rows of a box ---- */
 
-/* The axes of a box, those that can be taken as one joined; operand 0 is the result. */
+/* The axes of a box, those that can be taken as one joined, so that a contiguous tensor is one
+ * long row whatever its rank; operand 0 is the result, operand k + 1 is input k.  A broadcast
+ * operand has stride 0 along the axes that it repeats. */
 typedef struct element_walk {
     uint32_t rank, n_operands; /* rank >= 1 */
     int64_t offset[ELEMENT_OPERANDS], stride[ELEMENT_OPERANDS][IR_MAX_RANK];
     ir_box box; /* from 0 */
 } element_walk;
 
+/* Does the new inner axis, of n entries, continue the last one for every operand? */
 static bool element_axes_join(const element_walk *w, const int64_t *stride, int64_t n)
 {
     for (uint32_t k = 0; k < w->n_operands; k++)
@@ -42,6 +53,7 @@ static bool element_axes_join(const element_walk *w, const int64_t *stride, int6
     return true;
 }
 
+/* Axes come from the outermost to the innermost. */
 static void element_add_axis(element_walk *w, const int64_t *stride, int64_t n)
 {
     bool joins = w->rank && element_axes_join(w, stride, n);
@@ -51,6 +63,8 @@ static void element_add_axis(element_walk *w, const int64_t *stride, int64_t n)
         w->stride[k][axis] = stride[k];
 }
 
+/* Describe a box: offsets of its first element and joined axes.  Axes of one entry are dropped; a
+ * box that has no other (a scalar) gets one of length 1, so that rank >= 1 holds. */
 static void element_begin(const op_call *call, const ir_box *box, element_walk *w)
 {
     const op_view *y = &call->out[0];
@@ -70,6 +84,7 @@ static void element_begin(const op_call *call, const ir_box *box, element_walk *
         element_add_axis(w, stride, 1);
 }
 
+/* Offset of a place within the box, for one operand. */
 static int64_t element_offset(const element_walk *w, uint32_t operand, const int64_t *at)
 {
     int64_t offset = w->offset[operand];
@@ -105,6 +120,7 @@ static const float *element_floats(const op_view *x, int64_t offset, int64_t str
     return to;
 }
 
+/* n floats to the result, rounded to its dtype; nothing where they were computed in place. */
 static void element_store(const op_view *y, int64_t offset, int64_t stride, int64_t n,
                           const float *from)
 {
@@ -123,7 +139,9 @@ static void element_store(const op_view *y, int64_t offset, int64_t stride, int6
         ((uint16_t *)y->data)[offset + i * stride] = num_to_bf16(from[i]);
 }
 
-/* Where a run of floats may be computed: in the result itself, or in `otherwise`. */
+/* Where a run of floats may be computed: in the result itself, or in `otherwise`.  Inputs may
+ * overlap the result only as a whole (an operator in place), element by element, so a loop that
+ * reads x[i] before it writes y[i] is right. */
 static float *element_target(const op_view *y, int64_t offset, int64_t stride, float *otherwise)
 {
     return y->dtype == IR_F32 && stride == 1 ? (float *)y->data + offset : otherwise;
@@ -131,6 +149,8 @@ static float *element_target(const op_view *y, int64_t offset, int64_t stride, f
 
 /* ---- loops ---- */
 
+/* A step over n elements: y[i] of a[i], b[i], c[i]; the types behind the pointers are the loop's.
+ * Arguments that a function does not have are some valid address. */
 typedef void element_loop(void *y, const void *a, const void *b, const void *c, int64_t n);
 
 /* In plain C, which the compiler makes vectors of. */
@@ -201,12 +221,15 @@ ELEMENT_VECTORS(gelu, v_gelu)
 ELEMENT_VECTORS(gelu_tanh, v_gelu_tanh)
 ELEMENT_VECTORS(silu, v_silu)
 
-/* Functions of the map that have a loop here, by the type of their last argument. */
+/* Functions of the map that have a loop here, by the type of their last argument (the first of
+ * `where` is always a truth).  NULL: this type of the function has no loop here. */
 typedef struct element_function {
     const char *name;
     element_loop *of_floats, *of_truths;
 } element_function;
 
+/* Names are those of op/map_program.c.  A function of floats that is missing (sin, pow, floor ...)
+ * is computed by its reference loop: slower, and with the same bits. */
 static const element_function element_functions[] = {
     {"-x", element_negate, NULL},
     {"+", element_add, NULL},
@@ -271,6 +294,8 @@ static void element_call_reference(const map_function *f, float *y, const float 
     }
 }
 
+/* The loop of a call, or *loop NULL if the reference loop of floats does.  false: neither, as for
+ * a function of integers. */
 static bool element_find_call(const element_program *p, const map_step *step, element_loop **loop)
 {
     const map_function *f = &map_functions[step->number];
@@ -298,6 +323,8 @@ static bool element_find_loop(const element_program *p, const map_step *step, el
     return step->kind != MAP_CONVERT || from == MAP_B || from == MAP_F;
 }
 
+/* Parse the expression and find a loop for each step.  It is done again for each task, and so
+ * needs no memory that threads would share. */
 static bool element_compile(const op_call *call, element_program *p)
 {
     ir_dtype dtypes[IR_MAX_INPUTS];
@@ -322,7 +349,7 @@ static bool map_accepts(const op_call *call)
     return truth ? call->out[0].dtype == IR_BOOL : row_is_float(call->out[0].dtype);
 }
 
-/* A run: where the value of each step lies. */
+/* A run: where the value of each step lies.  value[s] may be an input's own memory. */
 typedef struct element_run {
     const op_call *call;
     const element_walk *walk;
@@ -332,6 +359,7 @@ typedef struct element_run {
     int64_t offset[ELEMENT_OPERANDS], n; /* offset: of the first element of the run */
 } element_run;
 
+/* Floats are widened; truths of one byte become words of 0 or 1. */
 static const void *element_input(const element_run *r, const map_step *step, element_lane *to)
 {
     const op_view *x = &r->call->in[step->number];
@@ -354,7 +382,7 @@ static const void *element_number(const map_step *step, int64_t n, element_lane 
     return to;
 }
 
-/* The last step computes where the result lies if it can. */
+/* Compute step s of the run.  The last step computes where the result lies if it can. */
 static void element_step(element_run *r, uint32_t s)
 {
     const map_step *step = &r->program->map.steps[s];
@@ -377,6 +405,7 @@ static void element_step(element_run *r, uint32_t s)
         element_call_reference(&map_functions[step->number], to, (const float *const *)x, r->n);
 }
 
+/* Store the run, unless the last step did. */
 static void element_finish(const element_run *r)
 {
     const op_view *y = &r->call->out[0];
@@ -412,6 +441,9 @@ static size_t map_scratch_bytes(const op_call *call, const ir_box *box)
     return sizeof(element_program) + MAP_SLOTS * sizeof(element_lane);
 }
 
+/* `at` counts over the outer axes; along the last one the box goes in runs.  Even values (the same
+ * along a row) are computed for the first run only, with r.n of that run: later runs are never
+ * longer. */
 static void map_run(const op_call *call, const ir_box *box, void *scratch)
 {
     element_program *program = scratch;
@@ -443,6 +475,7 @@ static void map_run(const op_call *call, const ir_box *box, void *scratch)
 
 /* ---- operators of one function ---- */
 
+/* add, mul, gelu, silu: all tensors are floats, of any strides. */
 static bool element_accepts(const op_call *call)
 {
     for (uint32_t i = 0; i < call->n_in; i++)
@@ -457,6 +490,7 @@ static size_t element_scratch_bytes(const op_call *call, const ir_box *box)
     return 3 * sizeof(element_lane);
 }
 
+/* One loop over the box: two lanes for inputs that must be widened, a third for the result. */
 static void element_apply(const op_call *call, const ir_box *box, element_lane *lanes,
                           element_loop *loop)
 {

@@ -9,10 +9,15 @@
  * some columns, and then added token by token in the order of its experts: so these columns are as
  * many as fit into PAIRS_BYTES.
  *
- * Scratch: the sorted pairs; rows of x as f32, with a norm all of the box, each normalised once for
- * all its pairs, else those of a block if they are of 16 bits, ragged or apart; rows of a block in
- * 8-bit blocks; a panel; two blocks of sums; kept rows.
- */
+ * Scratch: the sorted pairs; rows of x as f32, with a norm all of the box, each normalised once
+ * for all its pairs, else those of a block if they are of 16 bits, ragged or apart; rows of a
+ * block in 8-bit blocks; a panel; two blocks of sums; kept rows.
+ *
+ * An example: tokens 0-2 with two experts each, of four experts:
+ *
+ *   ids     (1,3) (1,0) (3,1)      pairs 0 1 | 2 3 | 4 5
+ *   pairs   3 | 0 2 5 | | 1 4      sorted by expert 0, 1, 2, 3
+ *   ends    1   4      4  6        so expert e has pairs[ends[e - 1]] ... pairs[ends[e] - 1] */
 #include "cpu/expert_fast.h"
 
 #include "op/experts.h"
@@ -37,6 +42,7 @@ typedef struct expert_task {
     void *narrowed;
 } expert_task;
 
+/* Not there, or rows of floats that are dense. */
 static bool is_float_row(const op_view *v)
 {
     bool is_float = v->dtype == IR_F32 || v->dtype == IR_F16 || v->dtype == IR_BF16;
@@ -54,6 +60,7 @@ bool expert_accepts(const op_call *call)
            (!linear_present(call, NORM) || is_float_row(&call->in[NORM]));
 }
 
+/* Address of the element at `offset`, a multiple of the dtype's block. */
 static char *element(const op_view *v, int64_t offset)
 {
     return (char *)v->data + ir_row_bytes(v->dtype, offset);
@@ -67,7 +74,8 @@ static bool x_in_place(const op_call *call)
            (x->rank == 2 || x->stride[0] == x->dims[1] * x->stride[1]);
 }
 
-/* Rows of x that are kept in scratch. */
+/* Rows of x that are kept in scratch.  With a norm all rows of the box, since a token's row is
+ * used by several experts and normalising it costs more than keeping it. */
 static int64_t scratch_rows(const op_call *call, const expert_task *task)
 {
     if (linear_present(call, NORM))
@@ -137,6 +145,7 @@ size_t expert_scratch_bytes(const op_call *call, const ir_box *box, const linear
     return lay_out(call, box, k, 0, &task);
 }
 
+/* The expert of a pair, or -1: none. */
 static int64_t expert_of(const expert_task *task, int64_t pair)
 {
     const op_view *ids = &task->call->in[IDS];
@@ -243,7 +252,8 @@ static void finish_rows(const expert_task *task, int64_t first, int64_t column, 
     }
 }
 
-/* The sorted pairs first .. end - 1, which are all of an expert. */
+/* The sorted pairs first .. end - 1, which are all of an expert.  Few pairs of an expert take the
+ * direct kernels even where others of the box take panels: both give the same bits. */
 static void run_expert(expert_task *task, int64_t expert, int64_t first, int64_t end)
 {
     const op_call *call = task->call;
@@ -305,6 +315,7 @@ static void clear_pairs(const expert_task *task)
                    0, (size_t)ir_row_bytes(out->dtype, task->hi - task->lo));
 }
 
+/* All experts for columns [lo, hi), then what is left to do when all of them are known. */
 static void run_columns(expert_task *task)
 {
     int32_t first = 0;

@@ -5,11 +5,18 @@
  * op/narrow.h says how a block of x becomes integers and a scale dx.  A block of a weight is a
  * scale d, for some formats a minimum m, and integers q; blocks of 256 multiply q, and m, by small
  * integers for each 16 or 32 neighbours.  With exact integers
+ *
  *   i = the sum of (small integer) q qx,   j = the sum of (small integer) qx,
+ *
  * a result is one fp32 number to which each block adds, in rising order along K and by one FMA
  * each:
+ *
  *   i (d dx), and then in blocks of 32  m (dx j),  in blocks of 256  j (m dx).
- */
+ *
+ * An example with one block of 32 of Q4_1 (d = 0.5, m = -1, q = 0 ... 15) and x narrowed to dx =
+ * 0.01 and integers qx: i = sum of q qx, j = sum of qx; the block adds i (0.5 * 0.01) and then -1
+ * (0.01 j).  The 32 products are exact integers; two roundings to fp32 are made for the whole
+ * block. */
 #ifndef CPU_INT8_FAST_H
 #define CPU_INT8_FAST_H
 
@@ -25,13 +32,23 @@ enum {
 
 /* Rows of x in blocks of 32 or 256, each of int8_row_bytes: the integers; a float dx for each
  * block; then
+ *
  *   blocks of 32: for each an int32 sum of its integers, then a float dx times the sum;
- *   blocks of 256: an int16 sum for each 16 integers. */
+ *   blocks of 256: an int16 sum for each 16 integers.
+ *
+ * A row of 256 elements in blocks of 32:
+ *
+ *   bytes 0-255    integers
+ *   256-287        8 floats dx
+ *   288-319        8 int32 sums of 32 integers each
+ *   320-351        8 floats dx * sum                       padded to 384, a multiple of 64 */
 typedef struct int8_rows {
     const unsigned char *at;
     int64_t k, block, n; /* elements of a row, of a block; rows */
 } int8_rows;
 
+/* Bytes of a row of k elements, in whole cache lines: a body's scratch holds as many as it has
+ * tokens. */
 static inline int64_t int8_row_bytes(int64_t k, int64_t block)
 {
     return (k + (block == 32 ? k / 32 * 12 : k / 256 * 4 + k / 8) + 63) / 64 * 64;

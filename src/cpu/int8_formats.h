@@ -3,6 +3,22 @@
  *
  * Included by int8_kernels.h.  A function's dtype is a constant wherever it is used, so that its
  * switch disappears.
+ *
+ * A format is told by answers to questions, each a function of the dtype below:
+ *
+ *   piece_bytes, pieces, piece_at   how its bits lie
+ *   quants_below, quants_most       what its bytes w mean, and how large they are
+ *   is_signed                       w is a magnitude beside a sign, or a signed byte
+ *   has_minimum, needs_sums         whether sums of x are needed
+ *   is_wide, is_even, is_crossed    its small integers, and its order of weights
+ *   scale_at                        where d lies
+ *
+ * so that a new format of a known kind is one case in each of them.  Products of bytes come
+ * in three kinds, which HAS_DOT and BOTH_SIGNED tell apart:
+ *
+ *   AVX2              unsigned w, signed x; pairs are added in 16 bits (maddubs)
+ *   VNNI              unsigned w, signed x; four are added to 32 bits
+ *   NEON              both signed; with dot products four are added to 32 bits, without them pairs
  */
 #ifndef CPU_INT8_FORMATS_H
 #define CPU_INT8_FORMATS_H
@@ -31,7 +47,8 @@ enum { BOTH_SIGNED = 0 };
 #define INT8_PAIRS(w, x) ((void)(x), (w))
 #endif
 
-/* Do weights with signs get an excess, so that INT8_DOT can multiply them? */
+/* Do weights with signs get an excess, so that INT8_DOT can multiply them?  w + 128 is unsigned;
+ * the 128 times the sum of x is taken off afterwards, from sums that the row of x holds anyway. */
 enum { HAS_EXCESS = HAS_DOT && !BOTH_SIGNED };
 
 /* ---- what the compiler must not do; vec_avx2.h and vec_neon.h have in_order ---- */
@@ -68,7 +85,8 @@ V_INLINE int quants_below(ir_dtype dtype)
     }
 }
 
-/* The largest w as take_quants gives it. */
+/* The largest w as take_quants gives it.  It bounds how many pairs may be added in 16 bits before
+ * they overflow (add_products). */
 V_INLINE int quants_most(ir_dtype dtype)
 {
     switch (dtype) {
@@ -129,6 +147,7 @@ V_INLINE bool is_added_first(ir_dtype dtype)
     return HAS_DOT && (BOTH_SIGNED || dtype == IR_IQ4_XS);
 }
 
+/* m is added, or in blocks of 256 subtracted: take_scales gives it with its sign. */
 V_INLINE bool has_minimum(ir_dtype dtype)
 {
     return dtype == IR_Q4_1 || dtype == IR_Q5_1 || has_offset(dtype);
@@ -170,6 +189,7 @@ V_INLINE int scale_at(ir_dtype dtype)
  * 127. */
 typedef book_quants quants;
 
+/* Signed bytes, none of them -128, as magnitude and sign. */
 V_INLINE quants with_signs(__m256i q)
 {
     return (quants){_mm256_abs_epi8(q), q};
@@ -191,6 +211,7 @@ V_INLINE int piece_bytes(ir_dtype dtype)
     return codebook_has(dtype) ? 0 : 32;
 }
 
+/* How many pieces a block has, of its low bits first and then of the high ones. */
 V_INLINE int pieces(ir_dtype dtype)
 {
     switch (dtype) {
@@ -351,6 +372,8 @@ V_INLINE __m256i small_sixes(const uint8_t *low, const uint8_t *high)
     return _mm256_sub_epi8(_mm256_or_si256(four, _mm256_slli_epi32(two, 4)), _mm256_set1_epi8(32));
 }
 
+/* The small integers of two blocks of one format, low lane block[0], high lane block[1]; opened:
+ * of formats that are opened, the blocks as opened. */
 V_INLINE small_integers take_small(ir_dtype dtype, const uint8_t *const block[2],
                                    const opened_book *const opened[2])
 {
@@ -417,6 +440,7 @@ V_INLINE __m256 take_exponents(const uint8_t *const block[INT8_ROWS])
     return _mm256_castsi256_ps(_mm256_blendv_epi8(below, normal, is_normal));
 }
 
+/* Eight d of blocks that were opened, as one vector. */
 V_INLINE __m256 take_opened_scales(const opened_book *opened)
 {
     return _mm256_setr_ps(opened[0].d, opened[1].d, opened[2].d, opened[3].d, opened[4].d,

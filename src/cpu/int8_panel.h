@@ -3,7 +3,18 @@
  *
  * Included by int8_kernels.h.  In a panel rows are interleaved by four elements, so that a lane is
  * a row.
- */
+ *
+ * A panel_32, w[0][j], of rows r0 ... r7; a cell is four bytes, elements 4 j to 4 j + 3 of its
+ * row:
+ *
+ *               lane 0    lane 1    ...   lane 7
+ *   w[0][0]     r0 0-3    r1 0-3          r7 0-3
+ *   w[0][1]     r0 4-7    r1 4-7          r7 4-7
+ *   ...
+ *   w[0][7]     r0 28-31  r1 28-31        r7 28-31
+ *
+ * Four elements of x, broadcast to all lanes, times w[0][j] give partial sums of all eight rows at
+ * once, and no sum over lanes is ever needed. */
 #ifndef CPU_INT8_PANEL_H
 #define CPU_INT8_PANEL_H
 
@@ -162,6 +173,8 @@ V_INLINE void fill_small(ir_dtype dtype, const uint8_t *const *block, const open
     }
 }
 
+/* All 256 weights of a block of each row; packed bytes are interleaved before they are unpacked,
+ * where the format has pieces. */
 V_INLINE void interleave_256(ir_dtype dtype, const uint8_t *const *block, const opened_book *opened,
                              __m256i to[8][8])
 {
@@ -174,6 +187,7 @@ V_INLINE void interleave_256(ir_dtype dtype, const uint8_t *const *block, const 
         interleave_rows(dtype, block, opened, i, to[i]);
 }
 
+/* Blocks [b0, b1) of eight rows to `panel`, an array of panel_32 or panel_256. */
 V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t row_bytes, int64_t b0,
                          int64_t b1, void *panel)
 {
@@ -200,6 +214,7 @@ V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t row_
     }
 }
 
+/* Four bytes of x in every lane. */
 V_INLINE __m256i four_of(const uint8_t *x)
 {
     return _mm256_set1_epi32((int)word_at(x));
@@ -251,6 +266,8 @@ V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, cons
     }
 }
 
+/* One block of 32 of eight rows and nt tokens: sum[t], whose lanes are the rows, gets the block's
+ * part. */
 V_INLINE void panel_block_32(ir_dtype dtype, int nt, const int8_rows *x,
                              const uint8_t *const *token, const panel_32 *p, int64_t b, __m256 *sum)
 {
@@ -267,6 +284,8 @@ V_INLINE void panel_block_32(ir_dtype dtype, int nt, const int8_rows *x,
     }
 }
 
+/* The same for a block of 256: groups of vectors that share a small integer, then the sums of x
+ * with the factors of the minimum or of the excess. */
 V_INLINE void panel_block_256(ir_dtype dtype, int nt, const int8_rows *x,
                               const uint8_t *const *token, const panel_256 *p, int64_t b,
                               __m256 *sum)
@@ -313,6 +332,8 @@ V_INLINE void panel_tile(ir_dtype dtype, int nt, const int8_rows *x, int64_t t0,
             _mm256_storeu_ps(sums + (t0 + t) * ld, sum[t]);
 }
 
+/* All rows, eight at a time, chunk by chunk of K: the panel is filled once and used for all
+ * tokens, INT8_TILE of them at a time, the last few by half a tile. */
 V_INLINE void panel_rows(ir_dtype dtype, const int8_rows *x, const uint8_t *w, int64_t row_bytes,
                          int64_t n, void *panel, float *sums, int64_t ld)
 {

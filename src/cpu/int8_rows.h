@@ -11,6 +11,8 @@
 #include "cpu/int8_formats.h"
 #include "op/narrow.h"
 
+/* Places in a row of x, as int8_rows says: k bytes of integers come first; k / 8 = k / 32 floats
+ * of 4 bytes, and so on. */
 V_INLINE const float *x_scales(const int8_rows *x, const uint8_t *row)
 {
     return (const float *)(const void *)(row + x->k);
@@ -28,6 +30,7 @@ V_INLINE const int16_t *x_sums_16(const int8_rows *x, const uint8_t *row)
     return (const int16_t *)(const void *)(row + x->k + x->k / 64);
 }
 
+/* The largest of eight 32-bit integers. */
 V_INLINE int greatest_lane(__m256i a)
 {
     __m128i m = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
@@ -77,6 +80,9 @@ V_INLINE void sums_of_halves(__m256i q, int sums[2])
     sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(both, 1)) - 16 * 128;
 }
 
+/* One row of x into `to`, of int8_row_bytes; `block` is 32 or 256, and k a multiple of it.  A
+ * block with NaN or infinity gets a scale of NaN, so that the results which it enters become NaN,
+ * as they would in fp32. */
 static void narrow(const float *x, int64_t k, int64_t block, void *to)
 {
     const int8_rows row = {to, k, block, 1};
@@ -116,6 +122,7 @@ V_INLINE __m256i x_for(ir_dtype dtype, quants q, __m256i x)
     return !BOTH_SIGNED && is_signed(dtype) ? _mm256_sign_epi8(x, q.sign) : x;
 }
 
+/* 32 products of bytes, two and two added in 16 bits. */
 V_INLINE __m256i pairs_of(ir_dtype dtype, quants q, __m256i x)
 {
     return INT8_PAIRS(w_for(dtype, q), x_for(dtype, q, x));
@@ -135,6 +142,7 @@ V_INLINE __m256i less_times(int below, __m256i sum, __m256i of)
                  : sum;
 }
 
+/* The sum without what weights had too much: quants_below times the sum of x. */
 V_INLINE __m256i less_excess(ir_dtype dtype, __m256i sum, __m256i of)
 {
     return less_times(quants_below(dtype), sum, of);

@@ -1,4 +1,8 @@
-/* isa_avx2.c - the fast bodies compiled for AVX2, with FMA and F16C. */
+/* isa_avx2.c - the fast bodies compiled for AVX2, with FMA and F16C.
+ *
+ * Everything between the pragmas is compiled for these instructions, and so must be static: a
+ * function that two files define inline could be taken from the wrong one, and fail on a processor
+ * without them.  Headers that others share are included before. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>

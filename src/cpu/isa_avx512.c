@@ -1,4 +1,7 @@
-/* isa_avx512.c - the fast bodies compiled for AVX-512 (F, BW, DQ, VL), with FMA and F16C. */
+/* isa_avx512.c - the fast bodies compiled for AVX-512 (F, BW, DQ, VL), with FMA and F16C.
+ *
+ * Everything between the pragmas is compiled for these instructions, and so must be static
+ * (isa_avx2.c says why). */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,8 @@
-/* isa_int8avx2.c - products with 8-bit activations compiled for AVX2. */
+/* isa_int8avx2.c - products with 8-bit activations compiled for AVX2.
+ *
+ * AVX2 has no dot product of bytes: pairs of products are added in 16 bits (maddubs), which
+ * int8_formats.h keeps from overflowing.  Files of their own, one an instruction set, because the
+ * macros of int8_kernels.h are set before it is included. */
 #include <immintrin.h>
 #include <string.h>
 

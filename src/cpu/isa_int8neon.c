@@ -1,4 +1,7 @@
-/* isa_int8neon.c - products with 8-bit activations compiled for arm64: NEON. */
+/* isa_int8neon.c - products with 8-bit activations compiled for arm64: NEON.
+ *
+ * Bytes with signs are multiplied by vmull_s8, pairs added in 16 bits; for the Cortex-A72 and
+ * others without dot products. */
 #include <string.h>
 
 #include "cpu/int8_fast.h"

@@ -3,12 +3,22 @@
  * A box of y[T, F] -> blocks of tokens (so many that their rows of x stay in the second cache) ->
  * the weights whose columns the box touches -> LINEAR_COLUMNS columns at a time: sums of products,
  * then finish (bias, activation, residual, store). Few tokens: the kernels unpack weights in
- * registers.  Many: a panel of rows is unpacked into scratch, chunk by chunk of K, and used for all
- * tokens of the block.  The arithmetic (linear_fast.h) is the same in both.
+ * registers.  Many: a panel of rows is unpacked into scratch, chunk by chunk of K, and used for
+ * all tokens of the block.  The arithmetic (linear_fast.h) is the same in both.
  *
  * Scratch: x as f32 if it is normed, of 16 bits or ragged (one row if all weights multiply 8-bit
  * blocks); x in 8-bit blocks; one panel; two blocks of sums.
- */
+ *
+ * A product by its two ways, of a weight [F, K] in chunks of K:
+ *
+ *              chunk 0    chunk 1    chunk 2
+ *   rows 0-7   [......]   [......]   [...]     direct: unpacked in registers, at most 4 tokens
+ *                                              panel:  unpacked to scratch, 768 floats a
+ *                                                  row, then used for every token
+ *                                                  of the block
+ *
+ * Callers: linear_run and linear_scratch_bytes are wrapped for each instruction set by LINEAR_SET
+ * (linear_kernels.h); expert_fast.c calls linear_sum. */
 #include "cpu/linear_fast.h"
 
 #include "ir/blocks.h"
@@ -27,11 +37,13 @@ typedef struct linear_task {
     float *x_scratch, *sums[2];
 } linear_task;
 
+/* The dtypes of activations, norms, biases and results. */
 static bool is_float(ir_dtype dtype)
 {
     return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
 }
 
+/* An optional operand (NULL: not there) with dense rows of floats. */
 static bool takes_dtype(const op_view *v)
 {
     return !v || (is_float(v->dtype) && v->stride[v->rank - 1] == 1);
@@ -52,6 +64,8 @@ bool linear_accepts(const op_call *call)
     return takes_dtype(&call->out[0]) && !call->attributes[ACT].s.n;
 }
 
+/* A multiple of four where it cuts, since kernels take four tokens at a time; sixteen at least, or
+ * unpacking a panel would cost more than using it. */
 int64_t linear_block_tokens(int64_t bytes, int64_t n)
 {
     int64_t fit = X_BYTES / bytes / 4 * 4;
@@ -73,6 +87,8 @@ linear_forms linear_forms_of(const op_call *call, uint32_t first, uint32_t last,
     return forms;
 }
 
+/* The two sizes of blocks that x may be narrowed to; index into linear_forms.narrow and
+ * .narrowed. */
 static const int64_t narrow_blocks[2] = {32, 256};
 
 int64_t linear_narrow_bytes(const linear_product *p)
@@ -119,6 +135,8 @@ static bool is_direct(const op_call *call, const linear_kernels *k, int64_t toke
     return all;
 }
 
+/* A panel of floats and one of bytes are never needed at once: they share the place, which is as
+ * large as the larger. */
 size_t linear_panel_bytes(const linear_product *p, int64_t n)
 {
     int64_t floats = p->kernels->panel_rows * (p->padded < LINEAR_CHUNK ? p->padded : LINEAR_CHUNK);
@@ -128,7 +146,9 @@ size_t linear_panel_bytes(const linear_product *p, int64_t n)
     return plain > narrow ? plain : narrow;
 }
 
-/* Where the parts of scratch begin; returns the end. */
+/* Where the parts of scratch begin; returns the end.  scratch NULL: only the size is computed;
+ * then task->x_scratch and the like stay unset.  In order: x, its 8-bit forms, the panel, two
+ * blocks of sums. */
 static size_t lay_out(const op_call *call, const ir_box *box, const linear_kernels *k,
                       char *scratch, linear_task *task)
 {
@@ -161,6 +181,7 @@ size_t linear_scratch_bytes(const op_call *call, const ir_box *box, const linear
     return lay_out(call, box, k, 0, &task);
 }
 
+/* Address of an element; column a multiple of the dtype's block.  A vector (bias) has no rows. */
 static char *element(const op_view *v, int64_t row, int64_t column)
 {
     const ir_dtype_info *info = &ir_dtype_table[v->dtype];
@@ -186,7 +207,8 @@ static const float *load_row(const linear_task *task, int64_t t, float *to)
     return to;
 }
 
-/* The block's rows of x in the forms that its weights need. */
+/* The block's rows of x in the forms that its weights need.  Where all weights multiply 8-bit
+ * blocks, one row of scratch is used for every token in turn: only its narrowed form is kept. */
 static void prepare_x(linear_task *task, int64_t t0, int64_t n)
 {
     linear_product *p = &task->product;
@@ -202,6 +224,8 @@ static void prepare_x(linear_task *task, int64_t t0, int64_t n)
             p, load_row(task, t0 + t, task->x_scratch + (p->forms.plain ? t : 0) * p->padded), t);
 }
 
+/* Chunks begin at multiples of LINEAR_CHUNK whatever the cut of the box, since the order of the
+ * sums is part of the operator's bits. */
 static int64_t chunk_end(int64_t k0, int64_t end)
 {
     return k0 + LINEAR_CHUNK < end ? k0 + LINEAR_CHUNK : end;
@@ -243,6 +267,8 @@ static void ask_next(const linear_product *p, const op_view *w, int64_t row, int
         __builtin_prefetch(at + i, 0, 2);
 }
 
+/* The same sums through a panel of floats: row group by row group, chunk by chunk, all tokens of
+ * the block each time. */
 static void sum_panel(const linear_product *p, const op_view *w, int64_t row, int64_t n,
                       float *sums)
 {
@@ -262,6 +288,9 @@ static void sum_panel(const linear_product *p, const op_view *w, int64_t row, in
         }
 }
 
+/* The three ways of a product: narrowed x, direct, panel.  Which one is taken depends on dtypes
+ * and on the number of tokens, and the first differs in its arithmetic: so forms, not tokens,
+ * decide it. */
 void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums)
 {
     int64_t block = narrow_block(w->dtype);
@@ -314,6 +343,9 @@ static void run_columns(const linear_task *task, uint32_t weight, int64_t first_
     }
 }
 
+/* q, k and v may be three weights, W0 to W2, whose results stand side by side in y; with a gate
+ * there are two of one size, multiplied with each other.  Only the weights whose columns the box
+ * touches are read. */
 static void run_block(const linear_task *task, const ir_box *box)
 {
     int64_t first = 0;

@@ -2,6 +2,7 @@
  * set (linear_kernels.h).
  *
  * Arithmetic, the same in every kernel, for every number of tokens and on every instruction set:
+ *
  *   - a weight is its fp32 value: widened, or unpacked as blocks.h defines it (then exact up to one
  *     rounding);
  *   - K is taken in chunks of LINEAR_CHUNK; in a chunk lane k mod 16 adds w x by FMA in rising k;
@@ -10,7 +11,11 @@
  *     int8_fast.h says;
  *   - then the bias, the activation, the product of gate and up, the residual, each rounded to
  *     fp32.
- */
+ *
+ * Layers: linear_fast.c and expert_fast.c have the loops over tokens, weights and columns, once
+ * for all processors; a linear_kernels record has the inner loops for one instruction set;
+ * linear_kernels.h writes them once over the vectors of vec_*.h, and isa_*.c compile that for each
+ * set. */
 #ifndef CPU_LINEAR_FAST_H
 #define CPU_LINEAR_FAST_H
 
@@ -33,13 +38,15 @@ typedef enum linear_activation {
     LINEAR_GELU_TANH
 } linear_activation;
 
-/* n f32 rows: the rows 0 .. n - 1, or those that an index names, of rows `stride` floats apart. */
+/* n f32 rows: the rows 0 .. n - 1, or those that an index names, of rows `stride` floats apart.
+ * With an index a row may come several times, as where two experts take one token. */
 typedef struct linear_rows {
     const float *at;
     int64_t stride, n;
     const int32_t *index; /* [n] or NULL */
 } linear_rows;
 
+/* Its length is the caller's to know. */
 static inline const float *linear_row(const linear_rows *x, int64_t i)
 {
     return x->at + (x->index ? x->index[i] : i) * x->stride;
@@ -61,6 +68,8 @@ typedef struct linear_finish {
 typedef void linear_direct(linear_rows x, const void *w, int64_t row_bytes, int64_t n, int64_t k0,
                            int64_t k1, bool add, float *sums, int64_t ld);
 
+/* What an instruction set does for linear.  All functions are pure loops over memory that they are
+ * given. */
 typedef struct linear_kernels {
     int64_t panel_rows;
     linear_direct *direct[IR_DTYPES]; /* NULL: this dtype is always unpacked first */
@@ -121,11 +130,13 @@ static inline const op_view *linear_present(const op_call *call, uint32_t input)
 {
     return input < call->n_in && call->in[input].data ? &call->in[input] : 0;
 }
+/* n >= 0 to the next multiple of `to`. */
 static inline int64_t linear_round_up(int64_t n, int64_t to)
 {
     return (n + to - 1) / to * to;
 }
 
+/* The record of a body, but for its kernels: what LINEAR_SET fills in. */
 bool linear_accepts(const op_call *call);
 size_t linear_scratch_bytes(const op_call *call, const ir_box *box, const linear_kernels *k);
 void linear_run(const op_call *call, const ir_box *box, void *scratch, const linear_kernels *k);

@@ -2,11 +2,19 @@
  * their arithmetic.
  *
  * Included by one .c file for each instruction set.  Two kernels do the products:
+ *
  *   direct: few tokens; each weight is unpacked in registers and used at once, so memory is the
  *           only limit;
  *   panel:  many tokens; rows were unpacked into scratch, V_PANEL_TOKENS x V_PANEL_ROWS
  *           accumulators in registers.
- */
+ *
+ * Register blocks, with accumulators acc[t][r] for token t and weight row r:
+ *
+ *   direct  n tokens x V_DIRECT_ROWS_n: a weight vector is unpacked once and used n times
+ *   panel   V_PANEL_TOKENS x V_PANEL_ROWS, both from memory as f32
+ *
+ * At the end the sixteen lanes of each accumulator are added, eight accumulators at once
+ * (v_sum8). */
 #ifndef CPU_LINEAR_KERNELS_H
 #define CPU_LINEAR_KERNELS_H
 
@@ -38,6 +46,7 @@ V_INLINE void load_scales(ir_dtype dtype, const uint8_t *row, int64_t group, flo
         scale[0] = codebook_mxfp4_scale(row[group * 17]);
 }
 
+/* Group `group` of a row: two vectors of sixteen weights, in the order of K. */
 V_INLINE void load_q8_0(const uint8_t *row, int64_t group, const float *scale, vf w[2])
 {
     const uint8_t *q = row + group * 34 + 2;
@@ -45,6 +54,8 @@ V_INLINE void load_q8_0(const uint8_t *row, int64_t group, const float *scale, v
     w[1] = v_mul(vi_float(vi_load_i8(q + 16)), v_set(scale[0]));
 }
 
+/* Sixteen bytes whose low nibbles are weights 0-15, the high ones 16-31: a nibble is looked up in
+ * sixteen levels scale * q + offset, so that neither conversion nor product is needed. */
 V_INLINE void load_levels(v_levels levels, const uint8_t *q, vf w[2])
 {
     vi bytes = vi_load_u8(q);
@@ -253,6 +264,7 @@ V_INLINE void direct_parts(ir_dtype dtype, int nt, int nr, const float *const *x
         v_sum8(acc + i, out + i);
 }
 
+/* n sums to their place, or onto what is there from earlier chunks. */
 V_INLINE void sums_put(float *sums, const float *from, int64_t n, bool add)
 {
     for (int64_t i = 0; i < n; i++)
@@ -331,6 +343,7 @@ LINEAR_DIRECT(tq2_0, IR_TQ2_0)
 
 /* ---- unpack ---- */
 
+/* n weights, a multiple of 32, as f32. */
 V_INLINE void unpack_groups(ir_dtype dtype, const void *from, int64_t n, float *to)
 {
     vf w[2];
@@ -343,6 +356,7 @@ V_INLINE void unpack_groups(ir_dtype dtype, const void *from, int64_t n, float *
     }
 }
 
+/* The same for blocks of 256. */
 V_INLINE void unpack_parts(ir_dtype dtype, const void *from, int64_t n, float *to)
 {
     block_parts parts;
@@ -353,6 +367,7 @@ V_INLINE void unpack_parts(ir_dtype dtype, const void *from, int64_t n, float *t
     }
 }
 
+/* n floats of any of the three dtypes as f32; `to` is written up to n only. */
 static void widen_row(const void *from, ir_dtype dtype, int64_t n, float *to)
 {
     for (int64_t i = 0; i < n; i += 16)
@@ -364,6 +379,8 @@ static void widen_row(const void *from, ir_dtype dtype, int64_t n, float *to)
         how(name, from, n, to); \
         return true;
 
+/* A row, or from a multiple of the block on; false: a dtype without kernel (blocks_unpack_row does
+ * it). */
 static bool unpack_row(ir_dtype dtype, const void *from, int64_t n, float *to)
 {
     switch (dtype) {
@@ -404,6 +421,7 @@ static bool unpack_row(ir_dtype dtype, const void *from, int64_t n, float *to)
 
 enum { PANEL_SUMS = (V_PANEL_TOKENS * V_PANEL_ROWS + 7) / 8 * 8 };
 
+/* V_PANEL_ROWS sums of one token. */
 V_INLINE void panel_put(float *sums, const float *from, bool add)
 {
     vf v = v_load_n(from, V_PANEL_ROWS);
@@ -432,6 +450,8 @@ V_INLINE void panel_part(const float *const *x, const float *const *w, int64_t n
     }
 }
 
+/* All sums of a block of tokens and rows.  Vectors go in V_PARTS parts, one after the other over
+ * all of n: on AVX2 a vector of sixteen lanes is two registers, and both at once would not fit. */
 V_INLINE void panel_block(const float *const *x, const float *const *w, int64_t n,
                           float out[PANEL_SUMS])
 {
@@ -452,6 +472,8 @@ V_INLINE void panel_block(const float *const *x, const float *const *w, int64_t 
         v_sum_halves(half + i, out + i);
 }
 
+/* Past the last token it stands in itself, so that the kernel has one shape; its sums are
+ * dropped. */
 static void panel(linear_rows x, const float *const *w, int64_t n, bool add, float *sums,
                   int64_t ld)
 {
@@ -469,6 +491,7 @@ static void panel(linear_rows x, const float *const *w, int64_t n, bool add, flo
 
 /* ---- finish ---- */
 
+/* a plus sixteen elements of an optional row. */
 V_INLINE vf add_row(vf a, const void *row, ir_dtype dtype, int64_t i, int64_t n)
 {
     return row ? v_add(a, row_load(row, dtype, i, n)) : a;
@@ -488,6 +511,8 @@ V_INLINE vf activate(linear_activation activation, vf a)
     }
 }
 
+/* Bias, activation and product with the other weight's sums, residual, rounding: in this order,
+ * each rounded to fp32, as the reference does. */
 V_INLINE void finish_row(const linear_finish *f, ir_dtype a, ir_dtype b, ir_dtype residual,
                          ir_dtype out)
 {

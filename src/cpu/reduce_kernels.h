@@ -1,18 +1,27 @@
-/* reduce_kernels.h - fast bodies of operators that reduce: reduce, softmax, log_softmax, layer_norm
- * and group_norm.
+/* reduce_kernels.h - fast bodies of operators that reduce: reduce, softmax, log_softmax,
+ * layer_norm and group_norm.
  *
- * Sums of a row: parts of SUM_PART elements in fp32, lane i mod 16 of four vectors that take turns,
- * and what the parts give in double, lane by lane, then the lanes as vd_sum does.  So the order
- * depends on the row's length alone.  Sums over other axes than the last run entry by entry, each
- * element of the result for itself: RD_ROWS entries in fp32, and what they give in double.  fp32
- * adds so few that a sum is nearer to the exact one than eager's.
- */
+ * Sums of a row: parts of SUM_PART elements in fp32, lane i mod 16 of four vectors that take
+ * turns, and what the parts give in double, lane by lane, then the lanes as vd_sum does.  So the
+ * order depends on the row's length alone.  Sums over other axes than the last run entry by entry,
+ * each element of the result for itself: RD_ROWS entries in fp32, and what they give in double.
+ * fp32 adds so few that a sum is nearer to the exact one than eager's.
+ *
+ * What runs: a row is summed in parts of 512, each in fp32,
+ *
+ *   part 0: lanes 0-15 of four vectors  ->  one vector  ->  doubles  \
+ *   part 1:                             ->  one vector  ->  doubles   + lane by lane  -> vd_sum
+ *   ...                                                              /
+ *
+ * so an fp32 accumulator adds about eight numbers, and rounding errors stay near one unit of the
+ * last place however long the row. */
 #ifndef CPU_REDUCE_KERNELS_H
 #define CPU_REDUCE_KERNELS_H
 
 #include "cpu/vec_math.h"
 #include "op/walk.h"
 
+/* Address of the element at `offset`, counted in elements. */
 static void *reduce_pointer(const op_view *v, int64_t offset)
 {
     return (char *)v->data + offset * (v->dtype == IR_F32 ? 4 : 2);
@@ -60,6 +69,7 @@ V_INLINE vf sum_part(const void *row, ir_dtype dtype, int64_t n, vf mean, bool s
     return v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3]));
 }
 
+/* The sum of a row, whose dtype is a constant where this is inlined. */
 V_INLINE double sum_row_as(const void *row, ir_dtype dtype, int64_t n)
 {
     vd sum = vd_set(0);
@@ -74,8 +84,9 @@ static double sum_row(const void *row, ir_dtype dtype, int64_t n)
 {
     return dtype == IR_F32 ? sum_row_as(row, IR_F32, n) : sum_row_as(row, dtype, n);
 }
-/* Mean of a row, and the mean square of what is away from it: part by part, each about its own mean
- * while it is in the first cache, joined in double. */
+/* Mean of a row, and the mean square of what is away from it: part by part, each about its own
+ * mean while it is in the first cache, joined in double (Chan's formula).  Squares less the square
+ * of the mean would cancel where the mean is large. */
 typedef struct row_moments {
     double mean, square;
 } row_moments;
@@ -106,6 +117,7 @@ static row_moments find_moments(const void *row, ir_dtype dtype, int64_t n)
 
 enum { LN_X, LN_WEIGHT, LN_BIAS };
 
+/* Along the last axis, with rows, weights and biases that are dense. */
 static bool layer_norm_accepts(const op_call *call)
 {
     return reduce_takes(&call->in[LN_X]) && reduce_takes(&call->out[0]) &&
@@ -130,6 +142,7 @@ V_INLINE norm_mean norm_split(double mean)
     float high = (float)mean;
     return (norm_mean){v_set(high), v_set(isfinite(high) ? (float)(mean - (double)high) : 0)};
 }
+/* x less a mean that has the digits of a double. */
 V_INLINE vf norm_away(vf x, norm_mean mean)
 {
     return v_sub(v_sub(x, mean.high), mean.low);
@@ -163,6 +176,7 @@ static void normalise_row(const norm_row *r, double eps)
         normalise_as(r, r->dtype, r->weight_dtype, r->bias_dtype, m.mean, factor);
 }
 
+/* One row after the other; `at` counts over all axes but the last. */
 static void layer_norm_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -212,6 +226,8 @@ V_INLINE void scale_row_as(const void *x, ir_dtype dtype, int64_t n, double mean
                   v_fma(norm_away(row_load(x, dtype, i, n - i), middle), times, plus));
 }
 
+/* Channels [channel, channel + channels) of one batch entry, which lie side by side in memory and
+ * so are one row. */
 static void normalise_group(const op_call *call, int64_t batch, int64_t channel, int64_t channels,
                             int64_t places)
 {
@@ -234,6 +250,7 @@ static void normalise_group(const op_call *call, int64_t batch, int64_t channel,
     }
 }
 
+/* The operator's cut is by groups, so a box begins and ends with one. */
 static void group_norm_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -282,6 +299,8 @@ V_INLINE double exponentials(const float *x, int64_t n, float largest, float *li
     return vd_sum(sum);
 }
 
+/* Three passes: the largest, exponentials and their sum, then the result.  With the logarithm x is
+ * needed again in the third, so the exponentials go to a second line and are forgotten. */
 V_INLINE void softmax_row(const void *x, ir_dtype dtype, int64_t n, float *line, bool logarithm,
                           void *y)
 {
@@ -304,6 +323,7 @@ static size_t softmax_scratch(const op_call *call, const ir_box *box)
     return 2 * (size_t)call->in[0].dims[call->in[0].rank - 1] * sizeof(float);
 }
 
+/* All rows of the box; scratch `line` has two rows of floats. */
 V_INLINE void softmax_rows(const op_call *call, const ir_box *box, float *line, bool logarithm)
 {
     const op_view *x = &call->in[0], *y = &call->out[0];
@@ -336,6 +356,7 @@ enum { RD_AXES, RD_KEEP, RD_KIND, RD_DTYPE };
 enum { RD_STRIP = 512, RD_ROWS = 8 }; /* entries of a strip; rows that are summed in fp32 */
 typedef enum reduce_fast { FAST_SUM, FAST_MEAN, FAST_MAX, FAST_MIN, FAST_NONE } reduce_fast;
 
+/* The kind by its name; FAST_NONE: another, which the reference code does. */
 static reduce_fast reduce_kind_of(const op_call *call)
 {
     static const char *const names[] = {"sum", "mean", "max", "min"};
@@ -390,6 +411,7 @@ V_INLINE float extreme_row_as(const void *row, ir_dtype dtype, int64_t n, float 
     return largest ? v_greatest(best) : -v_greatest(v_sub(v_zero(), best));
 }
 
+/* What a row adds to `value`: the largest, the smallest, or the sum. */
 static double fold_into_one(const void *row, ir_dtype dtype, int64_t n, reduce_fast kind,
                             double value)
 {
@@ -430,6 +452,7 @@ typedef struct reduce_task {
     double count;
 } reduce_task;
 
+/* Everything about the call that does not depend on the box. */
 static reduce_task reduce_describe(const op_call *call)
 {
     const op_view *x = &call->in[0];
@@ -449,6 +472,7 @@ static reduce_task reduce_describe(const op_call *call)
     return t;
 }
 
+/* What the reduction of no entries gives, and where it begins. */
 static float reduce_nothing(reduce_fast kind)
 {
     return kind == FAST_MAX ? -INFINITY : kind == FAST_MIN ? INFINITY : 0;
@@ -545,6 +569,8 @@ static void reduce_entries(const reduce_task *t, const int64_t *at, uint32_t run
         op_store(y, to + i * step, (float)(sums[i] / t->count));
 }
 
+/* Entries of the result are taken in strips of RD_STRIP along one axis, whose sums stay in a
+ * double each. */
 static void reduce_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -2,7 +2,11 @@
  * argmax_partial.
  *
  * Their cost is small, but a decode step runs each of them thirty times or more.  argmax and the
- * rotation give the bits of the reference code; norms are norm_kernels.h. */
+ * rotation give the bits of the reference code; norms are norm_kernels.h.
+ *
+ * Called once for a task, over all rows of its box.  rope_kv writes keys and values to the paged
+ * cache; several tasks may write one page, but never one row of it: a token and a KV head are in
+ * one box. */
 #ifndef CPU_ROW_KERNELS_H
 #define CPU_ROW_KERNELS_H
 
@@ -10,11 +14,14 @@
 #include "op/heads.h"
 #include "op/largest.h"
 
+/* Rows of f32, f16 or bf16 whose elements lie side by side; how far apart rows are does not
+ * matter. */
 static bool rows_are_dense(const op_view *v)
 {
     return row_is_float(v->dtype) && v->stride[v->rank - 1] == 1;
 }
 
+/* Address of the element at `offset`, counted in elements. */
 static void *row_pointer(const op_view *v, int64_t offset)
 {
     return (char *)v->data + offset * (v->dtype == IR_F32 ? 4 : 2);
@@ -29,6 +36,7 @@ static bool rms_norm_accepts(const op_call *call)
            (!w->data || rows_are_dense(w));
 }
 
+/* `at` counts over all axes but the last; its last entry is kept at 0. */
 static void rms_norm_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -58,6 +66,7 @@ enum {
 };
 enum { RK_HEADS, RK_KV_HEADS, RK_HEAD_SIZE, RK_EPS };
 
+/* q8_0 is dense by definition: it has no stride along a head. */
 static bool caches_are_dense(const op_view *v)
 {
     return v->dtype == IR_Q8_0 || rows_are_dense(v);
@@ -74,6 +83,7 @@ static bool rope_kv_accepts(const op_call *call)
            caches_are_dense(&call->out[1]) && caches_are_dense(&call->out[2]);
 }
 
+/* A place in the cache for each token of the step, and one head. */
 static size_t rope_kv_scratch_bytes(const op_call *call, const ir_box *box)
 {
     (void)box;
@@ -120,7 +130,8 @@ static void put_row(const op_view *to, int64_t offset, int64_t n, const float *f
         row_store(row, to->dtype, i, n - i, v_load_n(from + i, n - i));
 }
 
-/* Keys and values of token t for KV heads [lo, hi) into the cache, where they have a place. */
+/* Keys and values of token t for KV heads [lo, hi) into the cache, where they have a place.  The v
+ * head is copied as it is: only q and k are normed and rotated. */
 static void put_keys(const op_call *call, int64_t t, const float *x, int64_t lo, int64_t hi,
                      float *row)
 {
@@ -142,6 +153,9 @@ static void put_keys(const op_call *call, int64_t t, const float *x, int64_t lo,
     }
 }
 
+/* The box is over tokens and query heads.  A KV head belongs to the task that has the first query
+ * head of its group: of heads [lo, hi) those are [lo / group rounded up, hi / group rounded up),
+ * so that each is written by one task whatever the cut. */
 static void rope_kv_run(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;
@@ -170,7 +184,8 @@ static bool argmax_accepts(const op_call *call)
 }
 
 /* As largest_in_row: the largest value first (NaN loses every comparison), then the first place
- * where it stands. */
+ * where it stands.  Two passes are cheaper than one that carries an index in each lane: the second
+ * mostly ends early.  -1: the range has no number, all of it is NaN or it is empty. */
 static int64_t largest(const op_view *x, int64_t row, int64_t lo, int64_t hi)
 {
     const float *at = (const float *)x->data + row;
@@ -202,6 +217,8 @@ static void argmax_run(const op_call *call, const ir_box *box, void *scratch)
     }
 }
 
+/* Part p of a row: columns [columns p / parts, columns (p + 1) / parts).  A part of NaNs alone
+ * gives NaN and its first column, which loses to every number when the parts are put together. */
 static void argmax_partial_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

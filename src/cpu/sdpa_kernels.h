@@ -8,7 +8,18 @@
  * of vec_math.h; their sum is taken in double, lane s mod 16 in rising s, then as vd_sum does;
  * values are added in rising s by FMA, and the result divided by the sum.  What a query does not
  * see has weight zero, so its bits do not depend on the queries that are computed with it.
- */
+ *
+ * For each block of SD_ROWS queries:
+ *
+ *   load_queries   q * scale                      [rows][K]
+ *   score_keys     queries x key panels           [rows][S]     only panels that some row sees
+ *   mask_row       mask, causal, window: -inf
+ *   weigh_scores   exp(score - largest), sum      [rows][S]
+ *   sum_values     weights x value panels         [rows][Kv]
+ *   store_rows     / sum
+ *
+ * All S scores of a row are kept, where flash attention would go block by block: S is that of a
+ * prompt or a picture, some thousand floats a row. */
 #ifndef CPU_SDPA_KERNELS_H
 #define CPU_SDPA_KERNELS_H
 
@@ -30,6 +41,7 @@ typedef struct sdpa_task {
     double total[SD_ROWS];           /* sums of exponentials */
 } sdpa_task;
 
+/* Any strides; a mask of bool or of floats; not with by_rows, whose result lies token by token. */
 static bool sdpa_accepts(const op_call *call)
 {
     for (uint32_t i = SD_Q; i <= SD_VALUES; i++)
@@ -41,6 +53,7 @@ static bool sdpa_accepts(const op_call *call)
             row_is_float(mask->dtype));
 }
 
+/* Where the parts of scratch begin; returns its bytes.  scratch NULL: only the size. */
 static size_t sdpa_lay_out(const op_call *call, float *scratch, sdpa_task *t)
 {
     t->call = call;
@@ -81,6 +94,8 @@ static void pack_panels(const op_view *v, int64_t offset, int64_t k_stride, int6
     }
 }
 
+/* Keys as panels whose columns are positions, values as panels whose columns are entries.  Query
+ * heads that share a KV head come one after the other and find it packed. */
 static void pack_head(const sdpa_task *t, int64_t kv_head)
 {
     const op_view *k = &t->call->in[SD_KEYS], *v = &t->call->in[SD_VALUES];
@@ -90,6 +105,7 @@ static void pack_head(const sdpa_task *t, int64_t kv_head)
                 t->s, t->values, t->value_panels);
 }
 
+/* Rows of q times the scale, in f32: the products need not be scaled again. */
 static void load_queries(const sdpa_task *t)
 {
     const op_view *q = &t->call->in[SD_Q];
@@ -107,6 +123,8 @@ static void load_queries(const sdpa_task *t)
 
 /* ---- one block of rows ---- */
 
+/* Positions that some query of the block may see by causality and window; masks are not looked
+ * at. */
 static void find_seen(sdpa_task *t)
 {
     int64_t window = t->call->attributes[SD_WINDOW].i, after = t->row + t->n;
@@ -141,6 +159,8 @@ V_INLINE vf mask_scores(const op_view *mask, int64_t offset, int64_t stride, int
     return v_add(score, v_load(lanes));
 }
 
+/* Row r of the block: scores of what it may not see become -infinity, also those that pad the last
+ * vector. */
 static void mask_row(const sdpa_task *t, int64_t r, float *scores)
 {
     const op_view *mask = &t->call->in[SD_MASK];
@@ -178,7 +198,9 @@ static double weigh_scores(const sdpa_task *t, float *scores)
     return vd_sum(sum);
 }
 
-/* The values of a row once more, without what it does not see, where there may be anything. */
+/* The values of a row once more, without what it does not see.  Weight zero times infinity is NaN:
+ * an infinite or undefined value that a row must not see would enter the fast product, and only
+ * then is this slow loop taken. */
 static void sum_seen(const sdpa_task *t, const float *weights, float *sums)
 {
     const op_view *v = &t->call->in[SD_VALUES];
@@ -191,6 +213,7 @@ static void sum_seen(const sdpa_task *t, const float *weights, float *sums)
                 fmaf(weights[s], op_load(v, offset + s * v->stride[2] + c * v->stride[3]), sums[c]);
 }
 
+/* x times 0 is 0 but for NaN and infinity. */
 static bool all_finite(const float *x, int64_t n)
 {
     vf sum = v_zero();
@@ -226,6 +249,7 @@ static void store_rows(const sdpa_task *t)
     }
 }
 
+/* Rows [t->row, t->row + t->n) of one head, from queries to the result. */
 static void attend_rows(sdpa_task *t)
 {
     find_seen(t);

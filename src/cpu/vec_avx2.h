@@ -1,6 +1,9 @@
 /* vec_avx2.h - sixteen floats at a time in two AVX2 registers: the same vocabulary, and the same
  * bits, as vec_avx512.h.
- */
+ *
+ * vec_avx512.h says what each name means.  A vector of sixteen lanes is two registers, so that a
+ * register block has half the accumulators; where a kernel would need more than sixteen registers
+ * it works on parts (vp). */
 #ifndef CPU_VEC_AVX2_H
 #define CPU_VEC_AVX2_H
 
@@ -84,6 +87,7 @@ V_INLINE vf v_select_less(vf x, vf bound, vf yes, vf no)
     return (vf){_mm256_blendv_ps(no.a, yes.a, _mm256_cmp_ps(x.a, bound.a, _CMP_LT_OQ)),
                 _mm256_blendv_ps(no.b, yes.b, _mm256_cmp_ps(x.b, bound.b, _CMP_LT_OQ))};
 }
+/* n is a whole number: its bits go to the exponent field, without a product. */
 V_INLINE __m256 v_scale8(__m256 x, __m256 n)
 {
     __m256i e = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
@@ -120,6 +124,7 @@ V_INLINE void v_store_n(float *p, int64_t n, vf x)
     _mm256_maskstore_ps(p, v_mask8(n, 0), x.a);
     _mm256_maskstore_ps(p + 8, v_mask8(n, 8), x.b);
 }
+/* andnot of two masks: lanes below `end` that are not below `first`. */
 V_INLINE vf v_keep(vf x, int64_t first, int64_t end, vf other)
 {
     __m256i a = _mm256_andnot_si256(v_mask8(first, 0), v_mask8(end, 0));
@@ -128,6 +133,7 @@ V_INLINE vf v_keep(vf x, int64_t first, int64_t end, vf other)
                 _mm256_blendv_ps(other.b, x.b, _mm256_castsi256_ps(b))};
 }
 
+/* bf16 is the upper half of an f32. */
 V_INLINE __m256 v_load_bf16_8(const void *p)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
@@ -257,6 +263,7 @@ V_INLINE void v_transpose8(const __m256 in[8], __m256 out[8])
     }
 }
 
+/* Four transpositions of 8 x 8; the two off the diagonal change places. */
 V_INLINE void v_transpose(const vf in[16], vf out[16])
 {
     __m256 from[8], to[8];
@@ -304,6 +311,7 @@ V_INLINE vd vd_fma(vd x, vd y, vd z)
     return (vd){_mm256_fmadd_pd(x.a, y.a, z.a), _mm256_fmadd_pd(x.b, y.b, z.b),
                 _mm256_fmadd_pd(x.c, y.c, z.c), _mm256_fmadd_pd(x.d, y.d, z.d)};
 }
+/* The first two steps of vd_sum's tree: l + (l + 8), then + 4. */
 V_INLINE __m256d vd_quarter(vd x)
 {
     return _mm256_add_pd(_mm256_add_pd(x.a, x.c), _mm256_add_pd(x.b, x.d));

@@ -2,10 +2,35 @@
  * written.
  *
  * The bodies are headers of plain code over the names below; one .c file per instruction set
- * includes this file or vec_avx2.h and then the bodies.  Both files promise the same bits: a vector
- * has sixteen lanes whatever the registers are, each operation rounds once as IEEE 754 says, and
- * v_sum adds lanes in one tree (l and l+8, then +4, +2, +1).
- */
+ * includes this file or vec_avx2.h and then the bodies.  Both files promise the same bits: a
+ * vector has sixteen lanes whatever the registers are, each operation rounds once as IEEE 754
+ * says, and v_sum adds lanes in one tree (l and l+8, then +4, +2, +1).
+ *
+ * The vocabulary; x, y and z are vectors, p an address of any alignment:
+ *
+ *   vf                        sixteen floats
+ *   v_zero(), v_set(f)        all lanes the same
+ *   v_load(p), v_store(p, x)
+ *   v_load_n(p, n)            the first n lanes, at most 16, the others zero; no other memory is
+ *                             touched
+ *   v_store_n(p, n, x)        the first n lanes
+ *   v_load_f16, v_load_bf16   sixteen halves, widened
+ *   v_add, v_sub, v_mul, v_div, v_fma(x, y, z) = x y + z, rounded once
+ *   v_max(x, y), v_min(x, y)  y where a lane of either is NaN
+ *   v_round(x)                nearest integer, ties to even
+ *   v_scale(x, n)             x 2^n, by adding n to the exponent field: both must be normal
+ *   v_select_less(x, b, y, z) y where x < b, else z
+ *   v_keep(x, i, j, y)        lanes [i, j) of x, the others of y
+ *   v_equal(x, y)             bit l: lanes l are equal
+ *   v_half(x), v_half_max(x)  eight lanes: l and l + 8 added, or the greater
+ *   v_first(x)                lane 0
+ *   v_transpose(in, out)      sixteen vectors
+ *   vi                        sixteen int32: vi_load_u8, vi_load_i8 (widened bytes), vi_and, vi_or,
+ *                             vi_sub, vi_shl, vi_shr, vi_set, vi_float
+ *   v_levels                  v_level(v_make_levels(s, b), q) = s (q & 15) + b
+ *   vp                        a V_PARTS-th of a vector: vp_load, vp_fma, vp_half
+ *   vd                        sixteen doubles: vd_wide, vd_narrow, vd_add, vd_sub, vd_fma, vd_set;
+ *                             vd_quarter adds them to four lanes, l, l + 4, l + 8, l + 12 */
 #ifndef CPU_VEC_AVX512_H
 #define CPU_VEC_AVX512_H
 

@@ -1,5 +1,17 @@
 /* vec_math.h - sums, rows of any float dtype, and elementary functions over the sixteen-lane
- * vectors of vec_avx512.h or vec_avx2.h, whichever was included first. */
+ * vectors of vec_avx512.h or vec_avx2.h, whichever was included first.
+ *
+ * Included by the *_kernels.h files.  Two rules keep bits equal on every processor: a function
+ * here is written once, over the vocabulary that each vec_*.h defines (v_fma is one rounding
+ * everywhere), and a sum over lanes is always the tree below.  Of sixteen lanes l:
+ *
+ *   step 1  l + (l + 8)   eight sums      v_half
+ *   step 2  l + (l + 4)   four
+ *   step 3  l + (l + 2)   two
+ *   step 4  l + (l + 1)   one
+ *
+ * Eight vectors can be summed at once (v_sum_halves) by transposing as they are added: the same
+ * tree for each, for the price of about two. */
 #ifndef CPU_VEC_MATH_H
 #define CPU_VEC_MATH_H
 
@@ -68,12 +80,14 @@ V_INLINE float v_f16(const void *p)
     return _cvtsh_ss(bits);
 }
 
+/* Address of element i of a row of f32, f16 or bf16; no other dtype comes here. */
 V_INLINE const void *row_at(const void *row, ir_dtype dtype, int64_t i)
 {
     return (const char *)row + i * (dtype == IR_F32 ? 4 : 2);
 }
 
-/* Sixteen elements of a row from element i, or the n that are left (the other lanes are zero). */
+/* Sixteen elements of a row from element i, or the n that are left (the other lanes are zero).
+ * What lies after the row is never read: the memory may end there. */
 V_INLINE vf row_load(const void *row, ir_dtype dtype, int64_t i, int64_t n)
 {
     uint16_t part[16];
@@ -88,6 +102,8 @@ V_INLINE vf row_load(const void *row, ir_dtype dtype, int64_t i, int64_t n)
     return dtype == IR_F16 ? v_load_f16(at) : v_load_bf16(at);
 }
 
+/* The first n (at most 16) lanes to a row from element i on, rounded to nearest even if the row is
+ * not f32. */
 V_INLINE void row_store(void *row, ir_dtype dtype, int64_t i, int64_t n, vf x)
 {
     float lanes[16];
@@ -101,6 +117,7 @@ V_INLINE void row_store(void *row, ir_dtype dtype, int64_t i, int64_t n, vf x)
         ((uint16_t *)row)[i + l] = dtype == IR_F16 ? num_to_f16(lanes[l]) : num_to_bf16(lanes[l]);
 }
 
+/* One element, for tails and for what is read once. */
 static inline float row_element(const void *row, ir_dtype dtype, int64_t i)
 {
     if (dtype == IR_F32)
@@ -109,6 +126,7 @@ static inline float row_element(const void *row, ir_dtype dtype, int64_t i)
     return dtype == IR_F16 ? num_from_f16(bits) : num_from_bf16(bits);
 }
 
+/* The dtypes that row_load and row_store take. */
 static inline bool row_is_float(ir_dtype dtype)
 {
     return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
@@ -117,7 +135,8 @@ static inline bool row_is_float(ir_dtype dtype)
 /* ---- functions ---- */
 
 /* e^x / 2^n.  x = n ln 2 + r, |r| <= ln 2 / 2; e^r by its Taylor polynomial; ln 2 in two parts so
- * that r is nearly exact. */
+ * that r is nearly exact.  The result lies in [0.7, 1.42]; 2^n is left to the caller, because n
+ * may be out of the range of one exponent field. */
 V_INLINE vf v_exp_part(vf x, vf n)
 {
     vf r = v_fma(n, v_set(-0.693145752f), x);
@@ -142,7 +161,8 @@ V_INLINE vf v_exp(vf x)
 }
 
 /* The same over all of fp32: subnormals below, infinity only where e^x is.  2^n is multiplied in
- * two steps. */
+ * two steps.  It costs two more products than v_exp; map uses it, since a user's exp may need
+ * subnormals, where softmax and silu do not. */
 V_INLINE vf v_exp_wide(vf x)
 {
     x = v_select_less(x, v_set(-105), v_set(-105), x);
@@ -153,13 +173,15 @@ V_INLINE vf v_exp_wide(vf x)
     return v_mul(y, v_scale(v_set(1), v_sub(n, half)));
 }
 
-/* x / (1 + e^-x) */
+/* x / (1 + e^-x).  Below -88.3 e^-x is infinite and the result -0; the exact one is nearer to it
+ * than 4e-37. */
 V_INLINE vf v_silu(vf x)
 {
     return v_div(x, v_add(v_set(1), v_exp(v_sub(v_zero(), x))));
 }
 
-/* 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3) */
+/* 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3)  The second form has
+ * one exponential and no cancellation near u = -3, where 1 + tanh(u) loses digits. */
 V_INLINE vf v_gelu_tanh(vf x)
 {
     vf cube = v_mul(v_mul(x, x), x);
@@ -177,6 +199,8 @@ V_INLINE vf v_polynomial(vf x, const float *coefficients, int n)
     return y;
 }
 
+/* max(x, -x): no vocabulary has an operation of its own for it.  NaN is not kept on every
+ * instruction set. */
 V_INLINE vf v_abs(vf x)
 {
     return v_max(x, v_sub(v_zero(), x));

@@ -4,10 +4,14 @@
  * A pool goes over runs of the last axis of the result.  A row of x is copied once for all windows
  * of a run, its columns sorted by their remainder modulo the stride, so that neighbours of the
  * result take neighbours; then each entry of the windows is one loop over the run.  The order of a
- * window's entries is row-major, whatever the cut.
+ * window's entries is row-major, whatever the cut.  A row for a run of four with stride 2, kernel
+ * 3 and padding 1 (p), as r->row holds it:
  *
- * upsample first blends whole rows of x, all axes but the last, and then columns of the blend.
- */
+ *   columns of x:  p 0 1 2 3 4 5 6 7
+ *   part 0:        p 1 3 5 7            taken by kernel entry 0, and from 1 on by entry 2
+ *   part 1:        0 2 4 6              taken by kernel entry 1
+ *
+ * upsample first blends whole rows of x, all axes but the last, and then columns of the blend. */
 #ifndef CPU_WINDOW_KERNELS_H
 #define CPU_WINDOW_KERNELS_H
 
@@ -43,6 +47,7 @@ static bool pool_accepts(const op_call *call)
            places < INT32_MAX;
 }
 
+/* What is the same for all runs of a call. */
 static void pool_describe(const op_call *call, pool_run *r)
 {
     uint32_t last = call->in[0].rank - 3;
@@ -61,6 +66,7 @@ static size_t pool_scratch_bytes(const op_call *call, const ir_box *box)
     return sizeof r + (size_t)(r.stride * r.length) * sizeof(float);
 }
 
+/* a / b rounded up, 0 for negative a. */
 static int64_t pool_divide_up(int64_t a, int64_t b)
 {
     return a > 0 ? (a + b - 1) / b : 0;
@@ -118,7 +124,8 @@ static void pool_fold_sum(pool_run *r)
     }
 }
 
-/* All rows of the windows of a run, which begins at entry `at` of the result. */
+/* All rows of the windows of a run, which begins at entry `at` of the result.  Windows of the
+ * outer axes are clipped to x first, so the padding is never visited there. */
 static void pool_fold(pool_run *r, const int64_t *at, bool largest)
 {
     const op_view *x = &r->call->in[0];
@@ -161,6 +168,8 @@ static void pool_begin(pool_run *r, const ir_box *box, const int64_t *at)
     }
 }
 
+/* Values and their places, which are numbers in the plane as PyTorch has them.  A window that lies
+ * wholly in the padding has none: place 0. */
 static void max_pool_finish(const pool_run *r, const int64_t *at)
 {
     const op_view *values = &r->call->out[0], *indices = &r->call->out[1];
@@ -184,6 +193,8 @@ static int64_t pool_count(const op_call *call, uint32_t i, int64_t at)
     return pool_divide_up(w.end - w.start, w.step);
 }
 
+/* Sums by their divisor: a number that the call gives, or the entries of the window, those in the
+ * padding counted or not. */
 static void avg_pool_finish(const pool_run *r, const int64_t *at)
 {
     const op_view *y = &r->call->out[0];
@@ -199,6 +210,7 @@ static void avg_pool_finish(const pool_run *r, const int64_t *at)
     store_floats(y, walk_offset(y, at), y->stride[last], r->n, mean);
 }
 
+/* The pool_run and its row lie in scratch. */
 static void pool_run_box(const op_call *call, const ir_box *box, pool_run *r, bool largest)
 {
     uint32_t last = call->in[0].rank - 1;
@@ -245,6 +257,8 @@ static bool upsample_accepts(const op_call *call)
     return all_are_floats(call) && call->in[0].dims[call->in[0].rank - 1] < INT32_MAX;
 }
 
+/* x's columns between those that the first and the last column of the box take; returns the
+ * bytes. */
 static size_t upsample_lay_out(const op_call *call, const ir_box *box, float *scratch,
                                upsample_task *t)
 {
@@ -271,6 +285,8 @@ static size_t upsample_scratch_bytes(const op_call *call, const ir_box *box)
     return upsample_lay_out(call, box, NULL, &t);
 }
 
+/* Columns and weights for each column of the box, tap by tap: [k][i], so that blend_columns reads
+ * them in order. */
 static void fill_taps(const upsample_task *t, const ir_box *box)
 {
     const op_view *x = &t->call->in[0];
@@ -317,6 +333,7 @@ static void blend_rows(const upsample_task *t, const int64_t *at)
     } while (walk_next(&taken, outer, k));
 }
 
+/* The last axis, from the blend of the others. */
 static void blend_columns(const upsample_task *t)
 {
     const float *restrict from = t->blend;

@@ -4,7 +4,14 @@
  * method, also where a dict has a key "items"); then it asks for the item.  a["b"] asks the other
  * way round.  What would change a list or a dict, and what is not there, is undefined.  A slice
  * asks the value alone, and it is an error if that has none.
- */
+ *
+ * Where  x.items  looks, x being a dict with a key "items":
+ *
+ *   own_attribute   the method table of dict: found, so the method
+ *   own_item        not asked any more;  x["items"] asks it first, and gets the member
+ *
+ * Both give J_ABSENT for "nothing here", which becomes an undefined value that knows its name for
+ * messages. */
 #include "jinja/jinja_parts.h"
 
 /* What Jinja2 lets a template ask a macro: its name, the names of its parameters, and which of
@@ -72,7 +79,8 @@ static mpk_status own_attribute(jrun *r, jval v, str name, jval *out)
     return MPK_OK;
 }
 
-/* Item number i of n, counted from the end if negative; n if there is none. */
+/* Item number i of n, counted from the end if negative; n if there is none.  i + n cannot
+ * overflow: n is the length of something in memory. */
 static size_t item_index(int64_t i, size_t n)
 {
     if (i < 0)
@@ -178,6 +186,7 @@ static mpk_status slice_index(jrun *r, jval v, int64_t otherwise, int64_t *out)
     return MPK_OK;
 }
 
+/* One bound of a slice: counted from the end if negative, then moved into [low, high]. */
 static int64_t clamp(int64_t i, int64_t length, int64_t low, int64_t high)
 {
     if (i < 0)
@@ -245,6 +254,7 @@ static mpk_status cut_text(jrun *r, jval v, const cut *c, jval *out)
     return MPK_OK;
 }
 
+/* Strings give strings, lists lists, tuples tuples.  An omitted bound is J_ABSENT. */
 mpk_status jinja_get_slice(jrun *r, jval v, jval start, jval stop, jval step, jval *out)
 {
     cut c = {0};

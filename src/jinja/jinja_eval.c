@@ -1,4 +1,8 @@
-/* jinja_eval.c - expressions -> values. */
+/* jinja_eval.c - expressions -> values.
+ *
+ * jinja_eval is the one entry for an expression; eval_kind sends it to a function for its kind of
+ * node.  Values are small and passed by value; what they point to lies in the run's arena until
+ * the rendering ends.  Called by every file that runs statements, filters or tests. */
 #include "jinja/jinja_parts.h"
 
 #include <stdio.h>
@@ -30,6 +34,8 @@ mpk_status jinja_refuse_big(jrun *r)
     return jinja_refuse(r, "integers beyond 64 bits are not supported");
 }
 
+/* Steps are counted in units of 32 bytes, so that a step costs about the same time whatever it
+ * works on. */
 mpk_status jinja_work(jrun *r, uint64_t bytes)
 {
     r->steps += bytes / 32 + 1;
@@ -39,6 +45,7 @@ mpk_status jinja_work(jrun *r, uint64_t bytes)
     return MPK_OK;
 }
 
+/* Before an allocation of so many bytes: work, and the run's share of memory. */
 mpk_status jinja_charge(jrun *r, size_t bytes)
 {
     TRY(jinja_work(r, bytes));
@@ -48,6 +55,7 @@ mpk_status jinja_charge(jrun *r, size_t bytes)
     return MPK_OK;
 }
 
+/* One level more; the caller takes it back with r->depth--. */
 mpk_status jinja_deeper(jrun *r)
 {
     CHECK(r->cx, r->depth < JINJA_MAX_DEPTH, MPK_ELIMIT,
@@ -71,6 +79,7 @@ static mpk_status spread_items(jrun *r, const jnode *star, jlist *all)
 
 typedef VEC(jkeyword) keywords;
 
+/* Names are compared with all before them, which is charged: **dict may bring many. */
 static mpk_status add_keyword(jrun *r, keywords *all, str name, jval value)
 {
     for (size_t i = 0; i < all->n; i++)
@@ -134,6 +143,7 @@ static mpk_status eval_call(jrun *r, const jnode *n, jval *out)
     return jinja_call(r, f, &args, out);
 }
 
+/* The filter of a node on a subject that is computed already. */
 static mpk_status apply_filter(jrun *r, const jnode *n, jval subject, jval *out)
 {
     jargs args;
@@ -144,6 +154,7 @@ static mpk_status apply_filter(jrun *r, const jnode *n, jval subject, jval *out)
     return n->filter->call(r, subject, &args, out);
 }
 
+/* The innermost first: a chain of a block's filters ends in a node without value. */
 mpk_status jinja_eval_filters(jrun *r, const jnode *n, jval subject, jval *out)
 {
     if (n->a)
@@ -177,6 +188,7 @@ static mpk_status eval_test(jrun *r, const jnode *n, jval *out)
 
 /* ---- the rest ---- */
 
+/* A list or a tuple. */
 static mpk_status eval_items(jrun *r, const jnode *n, jval *out)
 {
     jval item;
@@ -244,6 +256,8 @@ static mpk_status eval_binary(jrun *r, const jnode *n, jval *out)
     return jinja_binary(r, n->op, left, right, out);
 }
 
+/* and and or give one of their operands, not a boolean, and compute the second only if it
+ * decides. */
 static mpk_status eval_logic(jrun *r, const jnode *n, jval *out)
 {
     TRY(jinja_eval(r, n->a, out));
@@ -273,6 +287,7 @@ static mpk_status eval_slice(jrun *r, const jnode *n, jval v, jval *out)
     return jinja_get_slice(r, v, parts[0], parts[1], parts[2], out);
 }
 
+/* a.name, a[key] and a[slice]. */
 static mpk_status eval_member(jrun *r, const jnode *n, jval *out)
 {
     jval v, key;

@@ -1,9 +1,21 @@
 /* jinja_expression.c - tokens -> the tree of an expression, by recursive descent.
  *
- * From loosest to tightest: choice, or, and, not, comparison, + -, ~, * / // %, **, sign, then what
- * follows a value: .name [item] (call), and after these | filter and `is` test.  So Jinja2
+ * From loosest to tightest: choice, or, and, not, comparison, + -, ~, * / // %, **, sign, then
+ * what follows a value: .name [item] (call), and after these | filter and `is` test.  So Jinja2
  * has it: a filter binds tighter than an operator, and ** is grouped from the left.
- */
+ *
+ * The tree of  a.b[0]|upper ~ -2 if not x is none  from the outside to the inside:
+ *
+ *   N_CHOICE
+ *     a  N_CONCAT: N_FILTER upper ( N_ITEM ( N_ATTRIBUTE b ( N_NAME a ), 0 ) ), N_SIGN - ( 2 )
+ *     b  N_NOT ( N_TEST none ( N_NAME x ) )
+ *     c  NULL
+ *
+ * Each parse_ function starts at the next token, takes what belongs to it, and gives the node in
+ * *out; after an error the parser is not used again, so depths need not be restored.  Nodes lie in
+ * the parser's arena.  The depth of recursion is bounded in parse_unary, parse_not and
+ * jinja_parse_expression, the height of trees in jinja_grow: a chain a + b + c makes the tree
+ * higher without recursion. */
 #include "jinja/jinja_parts.h"
 
 #include <errno.h>
@@ -15,6 +27,7 @@ static mpk_status parse_unary(jparser *p, bool with_filter, jnode **out);
 
 /* ---- the next token ---- */
 
+/* Tokens are compared by kind and text: a string "(" is not the operator (. */
 bool jinja_next_is(const jparser *p, const char *op)
 {
     return jinja_peek(p)->kind == T_OPERATOR && str_is(jinja_peek(p)->text, op);
@@ -39,7 +52,8 @@ bool jinja_skip_name(jparser *p, const char *name)
     return is;
 }
 
-/* A string token's text has no quotes, so what stands in the source is shown instead. */
+/* A string token's text has no quotes, so what stands in the source is shown instead.  expected:
+ * in the message's words, with its quotes. */
 mpk_status jinja_unexpected(const jparser *p, const char *expected)
 {
     const jtoken *t = jinja_peek(p);
@@ -91,6 +105,7 @@ mpk_status jinja_grow(jparser *p, jnode *parent, const jnode *child)
     return MPK_OK;
 }
 
+/* Append a child to a list of the parent, and let the parent grow. */
 static mpk_status add_item(jparser *p, jnode *parent, jnodes *list, jnode *child)
 {
     PUSH(p->cx, p->a, list, child);
@@ -130,8 +145,8 @@ static int base_of(char mark)
     }
 }
 
-/* Digits as the lexer took them: with underscores, and perhaps 0x, 0o or 0b, which strtoll does not
- * all know. */
+/* Digits as the lexer took them: with underscores, and perhaps 0x, 0o or 0b, which strtoll does
+ * not all know.  A minus sign is an operator, so 9223372036854775808 is refused even after one. */
 static mpk_status read_integer(jparser *p, const jtoken *t, jval *out)
 {
     char digits[128];
@@ -151,6 +166,8 @@ static mpk_status read_integer(jparser *p, const jtoken *t, jval *out)
     return MPK_OK;
 }
 
+/* 127 characters hold every double with all its digits; a longer spelling is refused rather than
+ * cut. */
 static mpk_status read_float(jparser *p, const jtoken *t, jval *out)
 {
     char digits[128];
@@ -221,7 +238,7 @@ static mpk_status parse_list(jparser *p, jnode *n)
     return jinja_expect(p, "]");
 }
 
-/* A comma may stand after the last entry. */
+/* A comma may stand after the last entry.  Keys and values alternate in items. */
 static mpk_status parse_dict(jparser *p, jnode *n)
 {
     jnode *key, *item;
@@ -254,6 +271,7 @@ static mpk_status parse_bracket(jparser *p, jnode **out)
     return list ? parse_list(p, *out) : parse_dict(p, *out);
 }
 
+/* A name, a literal, or what stands in brackets. */
 static mpk_status parse_primary(jparser *p, jnode **out)
 {
     const jtoken *t = jinja_peek(p);
@@ -335,6 +353,7 @@ static mpk_status parse_member(jparser *p, jnode **node)
     return MPK_OK;
 }
 
+/* At the call's opening parenthesis, as the fault lies between its arguments. */
 static mpk_status bad_call(const jparser *p, const jtoken *t)
 {
     return jinja_fail_at(p->cx, MPK_EFORMAT, p->tokens->source, t->at,
@@ -342,7 +361,8 @@ static mpk_status bad_call(const jparser *p, const jtoken *t)
 }
 
 /* One argument of a call.  The order is Python's: by place, then *list (one), by name, then **dict
- * (one) at the end. */
+ * (one) at the end.  begin: the opening parenthesis, for messages; owner: the node whose arguments
+ * these are. */
 static mpk_status parse_argument(jparser *p, const jtoken *begin, jarguments *g, jnode *owner)
 {
     const jtoken *t = jinja_peek(p);
@@ -396,6 +416,7 @@ static mpk_status parse_arguments(jparser *p, jnode *owner)
     return jinja_expect(p, ")");
 }
 
+/* *node, which is called, becomes the node of the call. */
 static mpk_status parse_call(jparser *p, jnode **node)
 {
     jnode *n;
@@ -451,7 +472,8 @@ mpk_status jinja_parse_filters(jparser *p, jnode *node, bool inline_start, jnode
     return MPK_OK;
 }
 
-/* The argument of a test without brackets: `x is divisibleby 3`. */
+/* The argument of a test without brackets: `x is divisibleby 3`.  `else`, `or` and `and` end a
+ * test; any other name begins an operand. */
 static bool test_has_operand(const jparser *p)
 {
     const jtoken *t = jinja_peek(p);
@@ -531,6 +553,7 @@ static mpk_status parse_sign(jparser *p, jnode **out)
     return jinja_grow(p, n, n->a);
 }
 
+/* The same words as jinja_grow's: to the author of a template it is one limit. */
 static mpk_status too_deep(const jparser *p)
 {
     return jinja_fail_at(p->cx, MPK_ELIMIT, p->tokens->source, jinja_peek(p)->at,
@@ -556,6 +579,8 @@ static mpk_status parse_unary(jparser *p, bool with_filter, jnode **out)
  * at once. */
 static const char *const levels[4][5] = {{"+", "-"}, {"~"}, {"*", "/", "//", "%"}, {"**"}};
 
+/* The operator of this level that is next, as its characters packed in an int (J_FLOORDIV ...),
+ * taken; 0: none is. */
 static int take_operator(jparser *p, int level)
 {
     for (int i = 0; levels[level][i]; i++)
@@ -667,7 +692,7 @@ static mpk_status parse_or(jparser *p, jnode **out)
     return MPK_OK;
 }
 
-/* a if b else c */
+/* `a if b else c`; the else belongs to the nearest if, and without it the value is undefined. */
 static mpk_status parse_choice(jparser *p, jnode **out)
 {
     TRY(parse_or(p, out));
@@ -700,6 +725,7 @@ mpk_status jinja_parse_expression(jparser *p, bool with_choice, jnode **out)
 
 /* ---- tuples and targets ---- */
 
+/* What cannot begin a further item; end: a name that ends the tuple here, as `in` does in a for. */
 static bool tuple_ends(const jparser *p, const char *end)
 {
     jtoken_kind kind = jinja_peek(p)->kind;
@@ -760,6 +786,8 @@ static mpk_status parse_one_target(jparser *p, bool with_member, jnode **out)
     return MPK_OK;
 }
 
+/* Without brackets several targets with commas are a tuple, which is taken apart when it is
+ * assigned. */
 mpk_status jinja_parse_target(jparser *p, bool with_member, const char *end, jnode **out)
 {
     return parse_several(p, parse_one_target, with_member, end, false, out);

@@ -1,5 +1,11 @@
-/* jinja_filters.c - filters of one value: text, numbers, JSON; and the list of all filters'
- * names. */
+/* jinja_filters.c - filters of one value: text, numbers, JSON; and the list of all filters' names.
+ *
+ * A filter gets its subject, which is what stands before the |, and the arguments in its
+ * parentheses.  Each binds them first (jinja_bind), so that a wrong argument is an error whatever
+ * the subject; then it makes a text of the subject if it is a filter of text, as Jinja2's do.
+ *
+ * `kind > J_NONE` in what follows means: an argument was given, and it is neither undefined nor
+ * none. */
 #include "jinja/jinja_parts.h"
 
 #include <math.h>
@@ -35,6 +41,7 @@ static mpk_status filter_trim(jrun *r, jval v, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* upper, lower and capitalize differ in `to` alone.  A text that is marked safe stays so. */
 static mpk_status case_filter(jrun *r, jval v, const jargs *args, jcase to, jval *out)
 {
     TRY(jinja_bind(r, "this filter", args, "", 0, NULL));
@@ -57,6 +64,7 @@ static mpk_status filter_capitalize(jrun *r, jval v, const jargs *args, jval *ou
     return case_filter(r, v, args, J_CAPITAL, out);
 }
 
+/* The characters that part words for the filter title. */
 static bool begins_word(uint32_t c)
 {
     return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || jinja_is_space(c);
@@ -107,6 +115,7 @@ static mpk_status filter_string(jrun *r, jval v, const jargs *args, jval *out)
     return subject_str(r, v, out);
 }
 
+/* Marks the text; what is added to it with + is escaped from then on. */
 static mpk_status filter_safe(jrun *r, jval v, const jargs *args, jval *out)
 {
     TRY(jinja_bind(r, "safe", args, "", 0, NULL));
@@ -339,6 +348,7 @@ static mpk_status filter_int(jrun *r, jval v, const jargs *args, jval *out)
     return found ? truncate_float(r, number, otherwise, out) : MPK_OK;
 }
 
+/* What is no number gives the default, 0.0. */
 static mpk_status filter_float(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval otherwise;
@@ -361,6 +371,7 @@ static mpk_status filter_float(jrun *r, jval v, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* -INT64_MIN is refused by jinja_sign. */
 static mpk_status filter_abs(jrun *r, jval v, const jargs *args, jval *out)
 {
     TRY(jinja_bind(r, "abs", args, "", 0, NULL));
@@ -480,6 +491,7 @@ static mpk_status filter_tojson(jrun *r, jval v, const jargs *args, jval *out)
     return jinja_take_text(r, jinja_dump_json(r, v, &style, &t), &t, out);
 }
 
+/* NULL: Jinja2 has the filter and this does not; it is refused by its name when it is reached. */
 const jfilter jinja_text_filters[] = {{"trim", filter_trim},
                                       {"upper", filter_upper},
                                       {"lower", filter_lower},
@@ -516,6 +528,8 @@ const jfilter jinja_text_filters[] = {{"trim", filter_trim},
                                       {"xmlattr", NULL},
                                       {0}};
 
+/* NULL: nobody has it.  Some sixty names, compared by length first; a template's are looked up
+ * once. */
 const jfilter *jinja_find_filter(str name)
 {
     const jfilter *const tables[] = {jinja_text_filters, jinja_sequence_filters};

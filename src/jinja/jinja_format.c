@@ -1,9 +1,15 @@
 /* jinja_format.c - "%s" % x and "{}".format(x), as far as templates use them.
  *
  * Known: %s %r %d %i %f %e %g %x %X %o %c %% with flags, width and precision; {} {0} {name} {a.b}
- * {a[0]} with !s and !r, and of a format only what alignment, sign, zeros, width, precision and the
- * kinds d f e g x X o b s % say.  The rest is refused.
- */
+ * {a[0]} with !s and !r, and of a format only what alignment, sign, zeros, width, precision and
+ * the kinds d f e g x X o b s % say.  The rest is refused.
+ *
+ * Both kinds of format are read into one record, spec, so that padding, signs and digits are
+ * written once:
+ *
+ *   %[(key)][flags][width][.precision]kind           read_percent_spec     '%05.1f' % x
+ *   {field[!conversion][:[[fill]align][sign][#][0][width][,][.precision][kind]]}
+ *                                                    read_format_spec      '{:>8}'.format(x) */
 #include "jinja/jinja_parts.h"
 
 #include <math.h>
@@ -19,6 +25,7 @@ typedef struct spec {
 
 enum { WIDEST = 1 << 16 };
 
+/* n times the character c. */
 static void add_fill(text *out, uint32_t c, int n)
 {
     char bytes[4];
@@ -80,6 +87,7 @@ static void add_digits(text *t, uint64_t x, unsigned base, bool upper, char grou
     text_add(t, digits + at, sizeof digits - at);
 }
 
+/* The sign that is written, if any; returns its bytes. */
 static size_t add_sign(text *t, bool negative, char sign)
 {
     if (negative || sign == '+' || sign == ' ')
@@ -87,6 +95,7 @@ static size_t add_sign(text *t, bool negative, char sign)
     return t->n;
 }
 
+/* d and everything that is no other base: 10. */
 static unsigned base_of(char kind)
 {
     switch (kind) {
@@ -210,6 +219,7 @@ static mpk_status add_number(jrun *r, const spec *s, jval v, text *out)
     return status;
 }
 
+/* Precision cuts to so many characters; then padding. */
 static mpk_status add_str(jrun *r, const spec *s, str v, text *out)
 {
     if (s->precision >= 0)
@@ -217,6 +227,7 @@ static mpk_status add_str(jrun *r, const spec *s, str v, text *out)
     return add_padded(r, s, v, 0, false, out);
 }
 
+/* repr in the run's memory, for %r and !r. */
 static mpk_status repr_to_str(jrun *r, jval v, str *out)
 {
     text t = {0};
@@ -228,6 +239,8 @@ static mpk_status repr_to_str(jrun *r, jval v, str *out)
 
 /* ---- % ---- */
 
+/* A format of % on its way: `at` is where it goes on, `used` how many arguments are taken;
+ * SIZE_MAX once one was taken by its name. */
 typedef struct percent {
     str format;
     size_t at;
@@ -401,6 +414,7 @@ static mpk_status percent_text(jrun *r, percent *p, text *out)
     return MPK_OK;
 }
 
+/* arguments: a tuple, or one value, or a dict for names. */
 mpk_status jinja_percent(jrun *r, str format, jval arguments, jval *out)
 {
     percent p = {.format = format, .arguments = arguments};
@@ -410,6 +424,7 @@ mpk_status jinja_percent(jrun *r, str format, jval arguments, jval *out)
 
 /* ---- format ---- */
 
+/* A format of str.format on its way. */
 typedef struct formatter {
     const jargs *args;
     str format;
@@ -417,11 +432,13 @@ typedef struct formatter {
     int64_t next; /* argument of the next {}; -1: numbers were given */
 } formatter;
 
+/* Every fault in braces; Python tells them apart, a template's author can see which. */
 static mpk_status format_error(jrun *r)
 {
     return jinja_fail(r, "the text before .format has a fault in its braces");
 }
 
+/* Argument number i. */
 static mpk_status positional(jrun *r, const formatter *f, int64_t i, jval *out)
 {
     if (i < 0 || (size_t)i >= f->args->n)
@@ -430,6 +447,7 @@ static mpk_status positional(jrun *r, const formatter *f, int64_t i, jval *out)
     return MPK_OK;
 }
 
+/* Argument by name. */
 static mpk_status named(jrun *r, const formatter *f, str name, jval *out)
 {
     for (size_t i = 0; i < f->args->n_keywords; i++)
@@ -616,6 +634,8 @@ static mpk_status format_text(jrun *r, formatter *f, text *out)
     return MPK_OK;
 }
 
+/* The sandbox of Jinja2 looks attributes up by its own rules, and so does this: get_attribute and
+ * get_item. */
 mpk_status jinja_str_format(jrun *r, str format, const jargs *args, jval *out)
 {
     formatter f = {.args = args, .format = format};

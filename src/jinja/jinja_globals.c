@@ -1,4 +1,7 @@
-/* jinja_globals.c - functions that every template can call. */
+/* jinja_globals.c - functions that every template can call.
+ *
+ * lipsum is known by name and refused.  namespace and cycler make the only values that change;
+ * they are shared by all names that they are bound to. */
 #include "jinja/jinja_parts.h"
 
 #include <locale.h>
@@ -86,6 +89,7 @@ static mpk_status call_namespace(jrun *r, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* A cycler, or a joiner, whose one item is its separator. */
 static mpk_status make_cycler(jrun *r, jkind kind, const jval *items, size_t n, jval *out)
 {
     jcycler *c;
@@ -104,6 +108,7 @@ static mpk_status call_cycler(jrun *r, const jargs *args, jval *out)
     return make_cycler(r, J_CYCLER, args->at, args->n, out);
 }
 
+/* Calling the joiner gives "" the first time and then the separator. */
 static mpk_status call_joiner(jrun *r, const jargs *args, jval *out)
 {
     jval sep;
@@ -172,6 +177,7 @@ const jglobal jinja_globals[] = {
     {"cycler", call_cycler},         {"joiner", call_joiner}, {"raise_exception", call_raise},
     {"strftime_now", call_strftime}, {"lipsum", NULL},        {0}};
 
+/* NULL: there is none, the name is undefined. */
 const jglobal *jinja_find_global(str name)
 {
     for (const jglobal *g = jinja_globals; g->name; g++)

@@ -1,4 +1,8 @@
-/* jinja_is.c - tests: what may stand after `is`. */
+/* jinja_is.c - tests: what may stand after `is`.
+ *
+ * A test gets the value before `is` and its arguments, and gives a truth; `is not` is made by the
+ * parser.  select and its kin call tests by name through the same table.  The kinds of jkind are
+ * ordered so that families of types are ranges (J_STR ... J_DICT). */
 #include "jinja/jinja_parts.h"
 
 static mpk_status no_arguments(jrun *r, const jargs *args)
@@ -13,6 +17,8 @@ static mpk_status no_arguments(jrun *r, const jargs *args)
         *out = (condition);                                               \
         return no_arguments(r, args);                                     \
     }
+/* An undefined value counts as a sequence, as iterable and as callable: Jinja2's Undefined has
+ * these methods, which raise when they are called. */
 KIND_TEST(is_defined, v.kind != J_UNDEFINED)
 KIND_TEST(is_undefined, v.kind == J_UNDEFINED)
 KIND_TEST(is_none, v.kind == J_NONE)
@@ -51,6 +57,7 @@ COMPARE_TEST(is_le, J_LE)
 COMPARE_TEST(is_gt, '>')
 COMPARE_TEST(is_ge, J_GE)
 
+/* `x is in y`, the same as `x in y`. */
 static mpk_status is_in(jrun *r, jval v, const jargs *args, bool *out)
 {
     jval seq;
@@ -140,6 +147,7 @@ static mpk_status is_upper(jrun *r, jval v, const jargs *args, bool *out)
     return class_test(r, v, args, J_IS_UPPER, out);
 }
 
+/* Filters that are known by name count even if they are refused: Jinja2 has them. */
 static mpk_status is_filter(jrun *r, jval v, const jargs *args, bool *out)
 {
     TRY(no_arguments(r, args));

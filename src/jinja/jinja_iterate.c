@@ -2,7 +2,13 @@
  *
  * An iterator that a filter gives is a value that runs once, as a generator does; nothing of it is
  * computed before it is asked for, so that `first` of it meets no error that lies after the first.
- */
+ *
+ * {{ users|selectattr("admin")|map(attribute="name")|join(", ") }} makes a chain,
+ *
+ *   join  --next-->  each: attribute "name"  --next-->  each: selects by "admin"  --next-->  users
+ *
+ * and each item travels through it before the next is taken.  Called by for, by filters that take
+ * a sequence, by `in`, and by targets that take a value apart. */
 #include "jinja/jinja_parts.h"
 
 typedef enum source {
@@ -15,6 +21,8 @@ typedef enum source {
     OVER_EACH
 } source;
 
+/* `at` and one of the members below it say where the iterator stands; which member is valid,
+ * `source` says. */
 struct jiterator {
     source source;
     size_t at; /* index, or byte of a text */
@@ -32,6 +40,7 @@ struct jiterator {
     };
 };
 
+/* J_LOOP counts as iterable, since Jinja2's LoopContext is; iterating it is refused. */
 bool jinja_can_iterate(jval v)
 {
     return v.kind == J_UNDEFINED || (v.kind >= J_STR && v.kind <= J_ITERATOR) || v.kind == J_LOOP;
@@ -78,6 +87,7 @@ mpk_status jinja_iterate(jrun *r, jval v, jiterator **out)
     return MPK_OK;
 }
 
+/* The list must not grow any more. */
 mpk_status jinja_iterate_list(jrun *r, const jlist *l, jval *out)
 {
     jval list = {.kind = J_LIST, .list = (jlist *)l};
@@ -173,6 +183,8 @@ static mpk_status next_each(jrun *r, jiterator *it, jval *out)
 
 /* ---- one step ---- */
 
+/* The next key, value or pair of a dict.  Dicts may grow while they are iterated only if they are
+ * namespaces, which cannot be iterated. */
 static mpk_status next_entry(jrun *r, jiterator *it, jval *out)
 {
     const jdict *d = it->dict.dict;

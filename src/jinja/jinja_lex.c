@@ -2,15 +2,27 @@
  * tags.
  *
  * Between tags lies data, up to the next {{, {% or {#.  A sign in a tag ({%- or {%+) says what
- * becomes of white space before it; without one, a {% or {# that stands first in its line loses the
- * space before it (lstrip_blocks), and a %} or #} loses the line's end after it (trim_blocks).
+ * becomes of white space before it; without one, a {% or {# that stands first in its line loses
+ * the space before it (lstrip_blocks), and a %} or #} loses the line's end after it (trim_blocks).
  * Brackets inside a tag must match, and while one is open the tag does not end.  Time is linear in
  * the source.
- */
+ *
+ * An example; ~ stands for a blank, | for the end of a line:
+ *
+ *   source   ~~{% if x -%} |~~a{{ 1 }}|{# c #}|b
+ *   tokens   BLOCK NAME(if) NAME(x) BLOCK_END  DATA(a)  PRINT INTEGER(1) PRINT_END  DATA(|b)
+ *
+ * The blanks before {% go by lstrip_blocks, those after -%} by its sign, the comment takes the
+ * line's end after it by trim_blocks; the line's end after {{ 1 }} stays.
+ *
+ * Called by jinja_parse alone.  Texts of tokens are slices of the normalised source, but for
+ * strings with escapes, which lie in the arena. */
 #include "jinja/jinja_parts.h"
 
 #include <stdio.h>
 
+/* The state of one run.  `at` only rises, and `line` follows it lazily: lines are counted when a
+ * token is added, from the token before, so that the count costs one pass in all. */
 typedef struct lexer {
     mpk_context *cx;
     arena *a;
@@ -24,7 +36,8 @@ typedef struct lexer {
     unsigned n_open;
 } lexer;
 
-/* Used before there is a run: a place in the source instead of a line of a node. */
+/* Used before there is a run: a place in the source instead of a line of a node.  The column
+ * counts bytes, from 1. */
 mpk_status jinja_fail_at(mpk_context *cx, mpk_status code, str source, size_t at,
                          const char *format, ...)
 {
@@ -58,6 +71,7 @@ static mpk_status normalize(lexer *l, str source)
     return MPK_OK;
 }
 
+/* A token that begins at byte `at`, which must not lie before the one added last. */
 static mpk_status add(lexer *l, jtoken_kind kind, size_t at, str s)
 {
     for (; l->seen < at; l->seen++)
@@ -67,12 +81,14 @@ static mpk_status add(lexer *l, jtoken_kind kind, size_t at, str s)
     return MPK_OK;
 }
 
+/* Does `what` stand at this byte?  at <= l->s.n. */
 static bool begins(const lexer *l, size_t at, const char *what)
 {
     size_t n = strlen(what);
     return l->s.n - at >= n && memcmp(l->s.at + at, what, n) == 0;
 }
 
+/* The first byte at or after `at` that is no white space, of Unicode too. */
 static size_t skip_space(const lexer *l, size_t at)
 {
     size_t size;
@@ -82,7 +98,8 @@ static size_t skip_space(const lexer *l, size_t at)
 }
 
 /* The end of a tag: "+%}", "-%}" with the space after it, "%}" with the line's end; 0 if it is not
- * at `at`. */
+ * at `at`.  trims: of blocks and comments, whose ends take a line's end with them, and may have a
+ * +. */
 static size_t tag_end(const lexer *l, size_t at, const char *close, bool trims)
 {
     bool plus = l->s.at[at] == '+' && trims, minus = l->s.at[at] == '-';
@@ -95,13 +112,16 @@ static size_t tag_end(const lexer *l, size_t at, const char *close, bool trims)
     return end + (trims && !plus && end < l->s.n && l->s.at[end] == '\n');
 }
 
+/* Go on at `end`, and remember whether a line begins there. */
 static void take_to(lexer *l, size_t end)
 {
     l->at = end;
     l->starts_line = end && l->s.at[end - 1] == '\n';
 }
 
-/* What is left of data before a tag with this sign. */
+/* What is left of data before a tag with this sign.  is_print: {{ has no lstrip_blocks.  Whether
+ * the data's first line began at the start of a line decides for a tag that has nothing but white
+ * space before it. */
 static str strip_data(const lexer *l, str data, char sign, bool is_print)
 {
     if (sign == '-')
@@ -117,6 +137,7 @@ static str strip_data(const lexer *l, str data, char sign, bool is_print)
                                                                               : data;
 }
 
+/* Data from l->at up to `end`, where a tag of this sign begins.  Empty data makes no token. */
 static mpk_status add_data(lexer *l, size_t end, char sign, bool is_print)
 {
     str data = strip_data(l, (str){l->s.at + l->at, end - l->at}, sign, is_print);
@@ -164,6 +185,7 @@ static mpk_status lex_raw(lexer *l, size_t begin)
     return jinja_fail_at(l->cx, MPK_EFORMAT, l->s, begin, "this raw block has no {%% endraw %%}");
 }
 
+/* Up to the first #}; comments do not nest. */
 static mpk_status lex_comment(lexer *l, size_t begin)
 {
     for (size_t i = l->at; i < l->s.n; i++) {
@@ -193,7 +215,8 @@ static bool is_name_char(uint32_t c)
     return jinja_is_class((str){bytes, str_put_char(bytes, c)}, J_ALNUM);
 }
 
-/* Digits with single underscores between them; the end. */
+/* Digits with single underscores between them; the end.  at[-1] is there: a tag's two first bytes
+ * come before it. */
 static size_t digits_end(const lexer *l, size_t at)
 {
     while (at < l->s.n &&
@@ -223,7 +246,8 @@ static size_t float_end(const lexer *l)
     return is_float ? at : 0;
 }
 
-/* 0b, 0o, 0x, decimal without leading zeros, or zeros. */
+/* 0b, 0o, 0x, decimal without leading zeros, or zeros.  A number such as 012 is taken as 0 and
+ * then 12, and the parser finds two numbers side by side, as Jinja2 does. */
 static size_t integer_end(const lexer *l)
 {
     static const struct {
@@ -258,7 +282,8 @@ static mpk_status bad_escape(const lexer *l, size_t at)
     return jinja_fail_at(l->cx, MPK_EFORMAT, l->s, at, "this escape is no character");
 }
 
-/* n hexadecimal digits at *at. */
+/* n hexadecimal digits at *at.  Appends the character's UTF-8 to *to, whose room lex_string has
+ * reckoned with. */
 static mpk_status read_hex(lexer *l, size_t *at, size_t end, unsigned n, char **to)
 {
     uint32_t c = 0;
@@ -322,7 +347,8 @@ static mpk_status read_escape(lexer *l, size_t *at, size_t end, char **to)
     return MPK_OK;
 }
 
-/* A string in quotes. */
+/* A string in quotes.  The end is searched first, as Jinja2's expression for strings does: a
+ * backslash always takes one more character with it. */
 static mpk_status lex_string(lexer *l)
 {
     const size_t begin = l->at;
@@ -410,7 +436,7 @@ static mpk_status lex_word(lexer *l)
     return MPK_OK;
 }
 
-/* From after {{ or {% to its end. */
+/* From after {{ or {% to its end.  `begin` is the tag's first byte, for the message. */
 static mpk_status lex_tag(lexer *l, bool is_print, size_t begin)
 {
     l->n_open = 0;

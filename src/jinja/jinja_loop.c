@@ -1,8 +1,17 @@
 /* jinja_loop.c - for, and what `loop` is inside it.
  *
- * Items are taken one at a time, and its condition is asked of each when it is taken: loop.last and
- * loop.nextitem take one more, loop.length of what has no length takes all.
- */
+ * Items are taken one at a time, and its condition is asked of each when it is taken: loop.last
+ * and loop.nextitem take one more, loop.length of what has no length takes all.
+ *
+ * Items on their way, here at the second turn of three with loop.last asked for:
+ *
+ *   iterator: (c taken)   after: c   current: b   before: a      index0 = 1
+ *
+ * `after` is filled by peek_next and emptied by advance; find_length drains the iterator into a
+ * list and puts an iterator over that list in its place.
+ *
+ * Called by jinja_run.c for the statement, by jinja_attribute.c for loop.NAME, by jinja_macro.c
+ * for loop(...). */
 #include "jinja/jinja_parts.h"
 
 /* The condition of a for, of one item.  What passes is what was assigned: of several targets a
@@ -33,6 +42,7 @@ static mpk_status pull(jrun *r, jloop *l, jval *out)
     return MPK_OK;
 }
 
+/* Have the item after the present one, if there is one, without going to it. */
 static mpk_status peek_next(jrun *r, jloop *l)
 {
     return l->after.kind == J_ABSENT ? pull(r, l, &l->after) : MPK_OK;
@@ -114,6 +124,7 @@ mpk_status jinja_loop_attribute(jrun *r, jloop *l, str name, jval *out)
     return MPK_OK;
 }
 
+/* Argument number index0 modulo their number; no state of its own. */
 static mpk_status loop_cycle(jrun *r, jval self, const jargs *args, jval *out)
 {
     if (!args->n || args->n_keywords)
@@ -191,6 +202,7 @@ static mpk_status run_over(jrun *r, const jnode *n, jval over, int64_t depth0, j
     return MPK_OK;
 }
 
+/* What the loop runs over is computed once, in the scope around it. */
 mpk_status jinja_run_for(jrun *r, const jnode *n, jflow *flow)
 {
     jval over;

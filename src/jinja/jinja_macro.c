@@ -1,6 +1,18 @@
-/* jinja_macro.c - calls: macros, methods, globals. */
+/* jinja_macro.c - calls: macros, methods, globals.
+ *
+ * A call f(1, 2, b=3, k=4) of  {% macro f(a, b=0) %}, in this order:
+ *
+ *   bind_parameters   a = 1, b = 2 by place, then names, then defaults     (b=3 is left over)
+ *   bind_caller       `caller`, if the body mentions it
+ *   bind_keywords     what is left, b and k: to kwargs if the body mentions it, else an error
+ *   bind_rest         arguments by place beyond the parameters: to varargs, else an error
+ *
+ * The parameters are the first bindings of the call's scope, in their order: bind_parameters reads
+ * them back by index. */
 #include "jinja/jinja_parts.h"
 
+/* What the body prints as a text.  r->out is put back whatever the status, since the text is freed
+ * here. */
 mpk_status jinja_capture(jrun *r, const jnodes *body, jflow *flow, jval *out)
 {
     text *outer = r->out, mine = {0};
@@ -34,6 +46,7 @@ typedef struct binder {
     bool *used; /* of each keyword */
 } binder;
 
+/* A parameter of such a name takes the place of the special one. */
 static bool has_parameter(const jnode *n, const char *name)
 {
     for (size_t i = 0; i < n->items.n; i++)

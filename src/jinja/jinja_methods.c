@@ -102,6 +102,7 @@ static mpk_status list_index(jrun *r, jval self, const jargs *args, jval *out)
     return out->integer < 0 ? jinja_fail(r, "index: the value is not in the list") : MPK_OK;
 }
 
+/* How many items are equal to the value. */
 static mpk_status list_count(jrun *r, jval self, const jargs *args, jval *out)
 {
     jval what;
@@ -121,6 +122,7 @@ static mpk_status same(jrun *r, jval self, const jargs *args, jval *out)
 
 /* ---- dicts ---- */
 
+/* The entry of a key, or the default, none if it is left out. */
 static mpk_status dict_get(jrun *r, jval self, const jargs *args, jval *out)
 {
     jval a[2];
@@ -163,6 +165,7 @@ static mpk_status dict_items(jrun *r, jval self, const jargs *args, jval *out)
 
 /* ---- cyclers ---- */
 
+/* The present item, and on to the next; `at` is where the next call begins. */
 static mpk_status cycler_next(jrun *r, jval self, const jargs *args, jval *out)
 {
     TRY(jinja_bind(r, "next", args, "", 0, NULL));
@@ -181,6 +184,8 @@ static mpk_status cycler_reset(jrun *r, jval self, const jargs *args, jval *out)
 
 /* ---- the tables ---- */
 
+/* {name, function, mutates, is_data}.  What mutates is undefined for a template, as the immutable
+ * sandbox hides it. */
 static const jmethod of_list[] = {
     {"append", NULL, 1, 0},      {"clear", NULL, 1, 0},  {"copy", same, 0, 0},
     {"count", list_count, 0, 0}, {"extend", NULL, 1, 0}, {"index", list_index, 0, 0},
@@ -221,6 +226,8 @@ static const jmethod of_cycler[] = {{"next", cycler_next, 0, 0},
                                     {"pos", NULL, 0, 1},
                                     {0}};
 
+/* NULL: a value of this kind has no such method.  Kinds that are missing in the table have none at
+ * all. */
 const jmethod *jinja_find_method(jval v, str name)
 {
     static const jmethod *const tables[] = {[J_BOOL] = of_integer,

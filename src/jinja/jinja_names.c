@@ -2,16 +2,30 @@
  * decides it.
  *
  * Jinja2 compiles a template to Python functions, and this shows: a name that a scope stores, and
- * that is in no scope around it, is that scope's own from its beginning, so that even a variable of
- * the caller by that name is not seen before the store; unless the first mention is a read, or lies
- * in a branch of an if.  Such names are listed as hidden.  A macro takes caller, kwargs and varargs
- * only if its body mentions them.  A filter or test that does not exist is an error of the
+ * that is in no scope around it, is that scope's own from its beginning, so that even a variable
+ * of the caller by that name is not seen before the store; unless the first mention is a read, or
+ * lies in a branch of an if.  Such names are listed as hidden.  A macro takes caller, kwargs and
+ * varargs only if its body mentions them.  A filter or test that does not exist is an error of the
  * template, but inside a branch only if it is reached.
- */
+ *
+ * An example of hiding, with x given by the caller:
+ *
+ *   {% for i in l %}{{ x }}{% endfor %}{% set x = 1 %}{{ x }}
+ *
+ * Jinja2 compiles the template to a function in which x is a local variable, and prints nothing
+ * for x inside the loop.  So the template's scope lists x as hidden: it is there from the
+ * beginning, without a value, and lookup stops at it.
+ *
+ * Two walks over each scope: its own nodes in the order of Jinja2's compiler, and then the scopes
+ * inside it, which were put aside (`inside`).  Called by jinja_parse once the tree is complete;
+ * the tree does not change any more after it.  Time: nodes times the depth of scopes. */
 #include "jinja/jinja_parts.h"
 
+/* The part of a node that is a scope of its own: all of it, or of a for its body, its else, or its
+ * condition. */
 typedef enum region { WHOLE, LOOP_BODY, LOOP_ELSE, LOOP_TEST } region;
 
+/* A scope that is looked at later. */
 typedef struct pending {
     jnode *n;
     region part;
@@ -68,6 +82,7 @@ static mpk_status load(symbols *s, str name)
     return touch(s, name, false);
 }
 
+/* Each node of the list, in order. */
 static mpk_status visit_all(symbols *s, const jnodes *list, bool soft)
 {
     for (size_t i = 0; i < list->n; i++)
@@ -87,6 +102,7 @@ static mpk_status visit_target(symbols *s, const jnode *n, bool parameter)
     return MPK_OK;
 }
 
+/* By place, by name, *, **: the order in which they are computed. */
 static mpk_status visit_arguments(symbols *s, const jarguments *g, bool soft)
 {
     if (!g)
@@ -133,12 +149,14 @@ static mpk_status visit_branches(symbols *s, jnode *n)
     return MPK_OK;
 }
 
+/* Put a scope aside until this one is complete. */
 static mpk_status add_inside(symbols *s, jnode *n, region part)
 {
     PUSH(s->cx, s->a, &s->inside, (pending){n, part});
     return MPK_OK;
 }
 
+/* What it runs over is computed outside of the loop's scopes. */
 static mpk_status visit_for(symbols *s, jnode *n, bool soft)
 {
     TRY(visit(s, n->b, soft));
@@ -210,6 +228,8 @@ static mpk_status visit_loop(symbols *s, jnode *n, region part)
     return visit_all(s, &n->body, false);
 }
 
+/* Parameters come first, so that the body's stores of their names hide nothing; a call block and
+ * {% generation %} are macros too. */
 static mpk_status visit_macro(symbols *s, jnode *n)
 {
     s->macro = n;
@@ -219,6 +239,8 @@ static mpk_status visit_macro(symbols *s, jnode *n)
     return visit_all(s, &n->body, false);
 }
 
+/* What belongs to this scope itself.  In a filter block and a set block the filters come after the
+ * body, because Jinja2 compiles them so. */
 static mpk_status visit_own(symbols *s, jnode *n, region part)
 {
     switch (n->kind) {
@@ -241,6 +263,7 @@ static mpk_status visit_own(symbols *s, jnode *n, region part)
     }
 }
 
+/* The scopes that were put aside, in the order of the source. */
 static mpk_status visit_inside(const symbols *s)
 {
     for (size_t i = 0; i < s->inside.n; i++)
@@ -261,6 +284,7 @@ static mpk_status visit_scope(const symbols *outer, jnode *n, region part)
     return visit_inside(&s);
 }
 
+/* Fills hidden, hidden_else, catches, filter and test of the tree's nodes; the lists lie in `a`. */
 mpk_status jinja_resolve_names(mpk_context *cx, arena *a, struct jinja_template *t)
 {
     symbols s = {.cx = cx, .a = a, .source = t->source, .hidden = &t->hidden};

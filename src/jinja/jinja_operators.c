@@ -2,11 +2,16 @@
  *
  * Integers that leave 64 bits are refused: Python's would go on, and a wrong number must not be
  * printed.
- */
+ *
+ * Which rule an operator takes, from the top down (jinja_binary): two integers, true and false
+ * among them; two numbers; two texts (+); two lists or two tuples (+); a format (text %); a text
+ * or list repeated (*, from either side).  Everything else is an error that names both types, or
+ * where an integer beyond 64 bits is involved, a refusal. */
 #include "jinja/jinja_parts.h"
 
 #include <math.h>
 
+/* Integers, booleans and floats; not J_BIG. */
 static bool is_number(jval v)
 {
     return jinja_is_integral(v) || v.kind == J_FLOAT;
@@ -101,6 +106,7 @@ static mpk_status integers(jrun *r, int op, int64_t a, int64_t b, jval *out)
     return over ? jinja_refuse_big(r) : MPK_OK;
 }
 
+/* The sign of a zero is that of the divisor, as in Python. */
 static double float_modulo(double a, double b)
 {
     double m = fmod(a, b);
@@ -187,6 +193,7 @@ static mpk_status join_texts(jrun *r, jval a, jval b, jval *out)
     return MPK_OK;
 }
 
+/* A new list: lists never change. */
 static mpk_status join_lists(jrun *r, jval a, jval b, jval *out)
 {
     TRY(jinja_make_list(r, a.kind, a.list->n + b.list->n, out));
@@ -217,6 +224,7 @@ static mpk_status repeat_text(jrun *r, jval s, int64_t times, jval *out)
     return MPK_OK;
 }
 
+/* Each item is charged as it is pushed, so no product of sizes is needed. */
 static mpk_status repeat_list(jrun *r, jval l, int64_t times, jval *out)
 {
     TRY(jinja_make_list(r, l.kind, 0, out));
@@ -261,6 +269,7 @@ mpk_status jinja_binary(jrun *r, int op, jval a, jval b, jval *out)
     return bad_operands(r, op, a, b);
 }
 
+/* +true is 1: a sign makes an integer of a boolean. */
 mpk_status jinja_sign(jrun *r, int op, jval a, jval *out)
 {
     if (a.kind == J_UNDEFINED)

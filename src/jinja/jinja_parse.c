@@ -1,10 +1,21 @@
-/* jinja_parse.c - tokens -> the tree of a template: text, {{ }} and statements. */
+/* jinja_parse.c - tokens -> the tree of a template: text, {{ }} and statements.
+ *
+ * A statement's node is made by parse_statement and filled in by one function of the table
+ * `statements`, which begins after the statement's name.  What nests is parsed by parse_body: from
+ * the end of the opening tag through nodes up to a tag that begins with one of `ends`,
+ *
+ *   {% if a %}  body  {% elif b %}  body  {% else %}  items  {% endif %}
+ *         ^ parse_if   ^ parse_body stops before its name: parse_if looks which of the ends it is
+ *
+ * Called by jinja_parse, at the end of this file; jinja_expression.c parses what stands inside the
+ * tags. */
 #include "jinja/jinja_parts.h"
 
 static mpk_status parse_body(jparser *p, jnode *owner, jnodes *out, const char *const *ends);
 
 /* ---- statements: each begins after its name and stops at the end of the tag ---- */
 
+/* Take the %} of a tag. */
 static mpk_status expect_block_end(jparser *p)
 {
     if (jinja_peek(p)->kind != T_BLOCK_END)
@@ -21,6 +32,7 @@ static mpk_status parse_to(jparser *p, jnode *n, const char *end)
     return MPK_OK;
 }
 
+/* For children that were added before the node could know their height. */
 static mpk_status grow_all(jparser *p, jnode *n, const jnodes *children)
 {
     for (size_t i = 0; i < children->n; i++)
@@ -128,6 +140,7 @@ static mpk_status parse_function_body(jparser *p, jnode *n, const char *end)
     return MPK_OK;
 }
 
+/* Name, parameters, body.  The name is bound where the statement runs. */
 static mpk_status parse_macro(jparser *p, jnode *n)
 {
     TRY(jinja_expect_name(p, &n->name));
@@ -148,6 +161,7 @@ static mpk_status parse_call_block(jparser *p, jnode *n)
     return parse_function_body(p, n, "endcall");
 }
 
+/* The filters apply to what the body prints; their innermost has no value (n->a is NULL). */
 static mpk_status parse_filter_block(jparser *p, jnode *n)
 {
     TRY(jinja_parse_filters(p, NULL, true, &n->a));
@@ -173,11 +187,14 @@ static mpk_status parse_with(jparser *p, jnode *n)
     return parse_to(p, n, "endwith");
 }
 
+/* {% generation %} marks what the model has said, for training; what it prints is the same.  Its
+ * body is a function, as the extension of Transformers makes one. */
 static mpk_status parse_generation(jparser *p, jnode *n)
 {
     return parse_function_body(p, n, "endgeneration");
 }
 
+/* break and continue: only where the compiler of Jinja2 would put them into a Python loop. */
 static mpk_status parse_leave(jparser *p, jnode *n)
 {
     (void)n;
@@ -246,6 +263,7 @@ static mpk_status parse_statement(jparser *p, const char *const *ends, jnode **o
                          JINJA_SHOWN(name));
 }
 
+/* Is the name of the statement that begins here one of the ends? */
 static bool ends_here(const jparser *p, const char *const *ends)
 {
     for (; ends && *ends; ends++)

@@ -1,4 +1,16 @@
-/* jinja_print.c - values as text: Python's str and repr, and json.dumps. */
+/* jinja_print.c - values as text: Python's str and repr, and json.dumps.
+ *
+ * The three forms of one value:
+ *
+ *   value               str                  repr                   tojson
+ *   a                   a                    'a'                    "a"
+ *   1.0                 1.0                  1.0                    1.0
+ *   none                None                 None                   null
+ *   [1, "a"]            [1, 'a']             [1, 'a']               [1, "a"]
+ *   undefined           nothing              Undefined              an error
+ *
+ * Text is built with malloc (text) and becomes a value by jinja_take_text.  `text` remembers that
+ * memory ran out, so that only the end of each value asks (check_text). */
 #include "jinja/jinja_parts.h"
 
 #include <math.h>
@@ -97,6 +109,7 @@ static mpk_status repr_str(jrun *r, str s, text *out)
     return MPK_OK;
 }
 
+/* Items with commas between `open` and `close`. */
 static mpk_status repr_items(jrun *r, const jlist *l, const char *open, const char *close,
                              text *out)
 {
@@ -122,6 +135,7 @@ static mpk_status repr_dict(jrun *r, const jdict *d, text *out)
     return MPK_OK;
 }
 
+/* dict_keys(['a', 'b']): the items that the view shows now. */
 static mpk_status repr_view(jrun *r, jval v, text *out)
 {
     static const char *const names[] = {"dict_keys([", "dict_values([", "dict_items(["};
@@ -195,6 +209,7 @@ static mpk_status repr_scalar(jrun *r, jval v, text *out)
     }
 }
 
+/* Did the text get all that was added, and is it not too long? */
 static mpk_status check_text(jrun *r, const text *t)
 {
     CHECK(r->cx, !t->failed, MPK_ENOMEM, "out of memory for the text of a chat template");
@@ -326,6 +341,7 @@ static mpk_status json_indent(jrun *r, const jjson *style, size_t level, text *o
     return MPK_OK;
 }
 
+/* NaN and Infinity are no JSON, but what json.dumps writes. */
 static void json_float(text *out, double x)
 {
     if (isnan(x))
@@ -423,6 +439,7 @@ static mpk_status dump_dict(jrun *r, const jdict *d, const jjson *style, size_t 
     return MPK_OK;
 }
 
+/* Lists and tuples; an empty one is [] also with an indent. */
 static mpk_status dump_list(jrun *r, const jlist *l, const jjson *style, size_t level, text *out)
 {
     text_add(out, "[", 1);
@@ -438,6 +455,7 @@ static mpk_status dump_list(jrun *r, const jlist *l, const jjson *style, size_t 
     return MPK_OK;
 }
 
+/* One value at this level of nesting; work, size and depth are checked as in jinja_repr. */
 static mpk_status dump(jrun *r, jval v, const jjson *style, size_t level, text *out)
 {
     TRY(jinja_charge(r, 8 + style->comma.n + style->colon.n));

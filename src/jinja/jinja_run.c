@@ -1,9 +1,16 @@
 /* jinja_run.c - statements -> text; what names mean.
  *
  * Template, loop's turn, macro's call, with, and a block that is caught each have a scope; if has
- * none.  What a scope sets ends with it.  Around the template's own scope lies that of the caller's
- * variables, and around that the globals.
- */
+ * none.  What a scope sets ends with it.  Around the template's own scope lies that of the
+ * caller's variables, and around that the globals.
+ *
+ * The chain of scopes while a macro f, defined at the top, is called in a loop:
+ *
+ *   f's call  ->  template  ->  the caller's variables        (r->scope while f runs)
+ *   a turn    ->  template  ->  the caller's variables        (r->scope before and after)
+ *
+ * A function that changes r->scope puts it back before it returns, but not after an error: then
+ * nothing runs any more.  The same holds for r->depth and r->out. */
 #include "jinja/jinja_parts.h"
 
 /* ---- scopes ---- */
@@ -94,6 +101,7 @@ static mpk_status assign_several(jrun *r, const jnode *target, jval v)
     return MPK_OK;
 }
 
+/* A target's form was checked by the parser. */
 mpk_status jinja_assign(jrun *r, const jnode *target, jval v)
 {
     if (target->kind == N_NAME)
@@ -146,6 +154,7 @@ static mpk_status run_if(jrun *r, const jnode *n, jflow *flow)
     return jinja_run_nodes(r, &n->items, flow);
 }
 
+/* The value is computed before the name is looked at: `set x = x + 1` reads the x outside. */
 static mpk_status run_set(jrun *r, const jnode *n)
 {
     jval v;
@@ -165,6 +174,7 @@ static mpk_status run_caught(jrun *r, const jnode *n, const jnode *filters, jflo
     return MPK_OK;
 }
 
+/* A break inside leaves without setting the name. */
 static mpk_status run_set_block(jrun *r, const jnode *n, jflow *flow)
 {
     jval v;
@@ -184,6 +194,7 @@ static mpk_status run_filter_block(jrun *r, const jnode *n, jflow *flow)
     return jinja_emit(r, s);
 }
 
+/* The macro is a value like others, bound to its name in the present scope. */
 static mpk_status run_macro(jrun *r, const jnode *n)
 {
     jval macro;
@@ -213,6 +224,7 @@ static mpk_status run_call_block(jrun *r, const jnode *n)
     return jinja_emit(r, s);
 }
 
+/* A macro that is called at once, without arguments. */
 static mpk_status run_generation(jrun *r, const jnode *n)
 {
     jval macro, made;
@@ -240,6 +252,8 @@ static mpk_status run_with(jrun *r, const jnode *n, jflow *flow)
     return MPK_OK;
 }
 
+/* One statement.  The line is set first, so that errors in it name where it begins; expressions
+ * set it again to their own. */
 static mpk_status run_node(jrun *r, const jnode *n, jflow *flow)
 {
     r->line = n->line;

@@ -1,4 +1,11 @@
-/* jinja_sequence.c - filters of sequences: join, sort, map, select and their kin. */
+/* jinja_sequence.c - filters of sequences: join, sort, map, select and their kin.
+ *
+ * Filters that look at all items (sort, join, sum) consume their subject; map, select and their
+ * kin give an iterator that has not begun (jinja_iterate.c).  Sorting decorates: the key of each
+ * item is computed once, then pairs of key and item are merged,
+ *
+ *   [{"n": "b"}, {"n": "A"}]|sort(attribute="n")   ->   keys ["b"], ["a"]   ->   merge sort   ->  
+ * items */
 #include "jinja/jinja_parts.h"
 
 /* ---- taking apart ---- */
@@ -21,6 +28,7 @@ static mpk_status filter_first(jrun *r, jval v, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* Kinds in the order of jkind: strings, lists, tuples, dicts, views and ranges. */
 static bool is_reversible(jval v)
 {
     return v.kind == J_UNDEFINED || (v.kind >= J_STR && v.kind <= J_RANGE);
@@ -97,6 +105,7 @@ static mpk_status filter_join(jrun *r, jval v, const jargs *args, jval *out)
 
 /* ---- keys to order by ---- */
 
+/* Without regard to case means: compared as lower case. */
 static mpk_status fold(jrun *r, jval *key, bool case_sensitive)
 {
     if (case_sensitive || key->kind != J_STR)
@@ -127,6 +136,7 @@ static mpk_status list_key(jrun *r, jval item, jval attribute, bool case_sensiti
     return MPK_OK;
 }
 
+/* An item with what it is ordered by. */
 typedef struct keyed {
     jval key, item;
 } keyed;
@@ -169,18 +179,21 @@ static mpk_status sorted(jrun *r, const jlist *l, make_key key, const void *how,
     return MPK_OK;
 }
 
+/* How to make keys: the arguments of sort, unique, min, max and groupby that are the same. */
 typedef struct order {
     jval attribute, otherwise;
     bool case_sensitive;
     int part; /* of dictsort: 0 key, 1 value */
 } order;
 
+/* A list even for one attribute, as Jinja2 makes it; lists compare item by item. */
 static mpk_status sort_key(jrun *r, jval item, const void *how, jval *out)
 {
     const order *o = how;
     return list_key(r, item, o->attribute, o->case_sensitive, out);
 }
 
+/* One attribute, or the item itself. */
 static mpk_status plain_key(jrun *r, jval item, const void *how, jval *out)
 {
     const order *o = how;
@@ -188,6 +201,7 @@ static mpk_status plain_key(jrun *r, jval item, const void *how, jval *out)
     return fold(r, out, o->case_sensitive);
 }
 
+/* Of dictsort's pairs the key or the value. */
 static mpk_status part_key(jrun *r, jval item, const void *how, jval *out)
 {
     const order *o = how;
@@ -195,6 +209,7 @@ static mpk_status part_key(jrun *r, jval item, const void *how, jval *out)
     return fold(r, out, o->case_sensitive);
 }
 
+/* A new list with the items in order. */
 static mpk_status give_sorted(jrun *r, const jlist *l, make_key key, const order *o, bool reverse,
                               jval *out)
 {
@@ -206,6 +221,7 @@ static mpk_status give_sorted(jrun *r, const jlist *l, make_key key, const order
     return MPK_OK;
 }
 
+/* Stable, also in reverse: equal items keep their order. */
 static mpk_status filter_sort(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[3], list;
@@ -314,6 +330,7 @@ static mpk_status filter_sum(jrun *r, jval v, const jargs *args, jval *out)
 
 /* ---- groups ---- */
 
+/* A new empty list at the end of `to`; *now is where its items go. */
 static mpk_status push_list(jrun *r, jlist *to, jlist **now)
 {
     jval list;
@@ -420,6 +437,7 @@ static jargs skip_args(const jargs *args, size_t n)
     return (jargs){args->at + n, args->n - n, args->keywords, args->n_keywords};
 }
 
+/* map(attribute=..., default=...): no filter. */
 static mpk_status map_attribute(jrun *r, const jargs *args, jeach *each)
 {
     jval a[2];
@@ -429,6 +447,7 @@ static mpk_status map_attribute(jrun *r, const jargs *args, jeach *each)
     return MPK_OK;
 }
 
+/* Was this argument given by name? */
 static bool has_keyword(const jargs *args, const char *name)
 {
     for (size_t i = 0; i < args->n_keywords; i++)

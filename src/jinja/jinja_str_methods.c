@@ -3,7 +3,10 @@
  * jinja_str_methods names all that Python's str has (see jinja_methods.c, which looks methods up);
  * what is not computed here is refused when it is called.  A text that is marked safe gives texts
  * that are marked safe.
- */
+ *
+ * Conventions: texts are UTF-8 and places are counted in characters, so most methods turn them to
+ * bytes once (search_range); results are slices of the subject where they can be; work is charged
+ * before it is done. */
 #include "jinja/jinja_parts.h"
 
 /* A text as a value of the same kind as the one it came from. */
@@ -14,6 +17,7 @@ static mpk_status give(jval self, str s, jval *out)
     return MPK_OK;
 }
 
+/* Parts of a text that is marked safe are marked safe. */
 static void mark_all(jval self, jlist *parts)
 {
     for (size_t i = 0; i < parts->n; i++)
@@ -110,6 +114,7 @@ mpk_status jinja_str_split(jrun *r, str s, jval sep, int64_t most, bool from_rig
     return MPK_OK;
 }
 
+/* split and rsplit: maxsplit below 0, or left out, is no limit. */
 static mpk_status split_method(jrun *r, jval self, const jargs *args, bool from_right, jval *out)
 {
     jval a[2];
@@ -303,6 +308,7 @@ static mpk_status str_rfind(jrun *r, jval self, const jargs *args, jval *out)
     return find_method(r, self, args, true, &out->integer);
 }
 
+/* find that fails where it finds nothing. */
 static mpk_status str_index(jrun *r, jval self, const jargs *args, jval *out)
 {
     TRY(str_find(r, self, args, out));
@@ -333,6 +339,7 @@ static mpk_status str_count(jrun *r, jval self, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* Does s begin, or end, with `what`? */
 static bool begins_or_ends(str s, str what, bool ends)
 {
     return what.n <= s.n &&
@@ -404,6 +411,7 @@ static mpk_status str_rstrip(jrun *r, jval self, const jargs *args, jval *out)
     return strip_method(r, self, args, false, true, out);
 }
 
+/* removeprefix and removesuffix: at most once. */
 static mpk_status cut_affix(jrun *r, jval self, const jargs *args, bool ends, jval *out)
 {
     jval a;
@@ -426,6 +434,7 @@ static mpk_status str_removesuffix(jrun *r, jval self, const jargs *args, jval *
     return cut_affix(r, self, args, true, out);
 }
 
+/* *to and more in one text, in place if *to was written last (jinja_text_room). */
 static mpk_status append(jrun *r, str *to, str more)
 {
     jval joined;
@@ -487,6 +496,7 @@ static mpk_status str_replace(jrun *r, jval self, const jargs *args, jval *out)
     return give(self, s, out);
 }
 
+/* upper, lower and so on: `to` says which. */
 static mpk_status case_method(jrun *r, jval self, const jargs *args, jcase to, jval *out)
 {
     str s = {0};
@@ -569,7 +579,7 @@ static mpk_status str_center(jrun *r, jval self, const jargs *args, jval *out)
     return just_method(r, self, args, 0, out);
 }
 
-/* Zeros go between a sign and the digits. */
+/* Zeros go between a sign and the digits.  The sign stays in front: -5 to width 4 is -005. */
 static mpk_status str_zfill(jrun *r, jval self, const jargs *args, jval *out)
 {
     jval a;

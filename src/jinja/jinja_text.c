@@ -3,7 +3,10 @@
  *
  * Classes and simple case come from utf8proc; what it does not know (case that changes the number
  * of characters, the final sigma, digits that are no decimals) is added here.
- */
+ *
+ * Python's strings are arrays of code points; these are bytes.  So an index costs a pass
+ * (jinja_offset), which callers charge.  memmem, memcmp and whole-byte comparison need no
+ * decoding: in valid UTF-8 one character's bytes never begin inside another's. */
 #include "jinja/jinja_parts.h"
 
 #include <utf8proc.h>
@@ -47,6 +50,7 @@ bool jinja_is_valid(str s)
     return true;
 }
 
+/* Bytes that do not continue a character. */
 size_t jinja_chars(str s)
 {
     size_t n = 0;
@@ -64,6 +68,7 @@ size_t jinja_offset(str s, size_t i)
     return at;
 }
 
+/* Python's str.isspace, which has four control characters more than Unicode's White_Space. */
 bool jinja_is_space(uint32_t c)
 {
     return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 ||
@@ -99,6 +104,7 @@ str jinja_strip(str s, str chars, bool left, bool right)
     return s;
 }
 
+/* The empty text stands at 0. */
 size_t jinja_find(str s, str what)
 {
     if (!what.n)
@@ -168,6 +174,8 @@ static bool is_numeric(uint32_t c)
     return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
 }
 
+/* Unicode's Uppercase: capital letters, and Roman numerals and circled letters, which are no
+ * letters. */
 static bool is_upper(uint32_t c)
 {
     return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LU ||
@@ -176,6 +184,8 @@ static bool is_upper(uint32_t c)
            (c >= 0x1f170 && c <= 0x1f189);
 }
 
+/* Unicode's Lowercase: small letters, ordinal signs, modifier letters, small Roman numerals,
+ * circled letters. */
 static bool is_lower(uint32_t c)
 {
     return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LL || c == 0xaa ||
@@ -189,6 +199,7 @@ static bool is_title(uint32_t c)
     return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LT;
 }
 
+/* The class of one character; the classes of case are is_cased's. */
 static bool is_of(uint32_t c, jclass class)
 {
     switch (class) {
@@ -236,6 +247,8 @@ bool jinja_is_class(str s, jclass class)
     return s.n > 0;
 }
 
+/* Python's str.isprintable: everything that Unicode assigns but separators, control and format
+ * characters; the blank is printable. */
 bool jinja_is_printable(uint32_t c)
 {
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
@@ -298,6 +311,7 @@ static bool is_final_sigma(str s, size_t i)
     return before;
 }
 
+/* Up to three characters as UTF-8; the bytes. */
 static size_t put_several(char *to, const uint16_t c[3])
 {
     size_t n = 0;
@@ -306,6 +320,7 @@ static size_t put_several(char *to, const uint16_t c[3])
     return n;
 }
 
+/* Upper case of c as UTF-8, of one or several characters; returns its bytes. */
 static size_t put_upper(char *to, uint32_t c)
 {
     const jcase_row *row = c < 0x80 ? NULL : find_row(c);
@@ -313,6 +328,7 @@ static size_t put_upper(char *to, uint32_t c)
                : str_put_char(to, (uint32_t)utf8proc_toupper((utf8proc_int32_t)c));
 }
 
+/* Title case: as upper, but for characters such as U+01C6, whose title case is U+01C5. */
 static size_t put_title(char *to, uint32_t c)
 {
     const jcase_row *row = c < 0x80 ? NULL : find_row(c);
@@ -392,6 +408,7 @@ mpk_status jinja_text_room(jrun *r, str before, size_t n, char **out)
     return MPK_OK;
 }
 
+/* s in the run's memory. */
 mpk_status jinja_copy(jrun *r, str s, str *out)
 {
     char *p = NULL;

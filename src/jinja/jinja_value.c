@@ -23,6 +23,8 @@ mpk_status jinja_make_list(jrun *r, jkind kind, size_t capacity, jval *out)
     return MPK_OK;
 }
 
+/* Append to a list that nobody has seen yet.  Doubling is charged when it happens, one unit
+ * otherwise. */
 mpk_status jinja_push(jrun *r, jlist *l, jval v)
 {
     TRY(jinja_charge(r, l->n == l->capacity ? l->n * sizeof v : 1));
@@ -37,6 +39,7 @@ mpk_status jinja_pair(jrun *r, jval a, jval b, jval *out)
     return jinja_push(r, out->list, b);
 }
 
+/* Empty. */
 mpk_status jinja_make_dict(jrun *r, jval *out)
 {
     jdict *d;
@@ -74,7 +77,8 @@ mpk_status jinja_check_hashable(jrun *r, jval v)
 
 enum { INDEXED_FROM = 16 };
 
-/* The place of a key, d->n if there is none. */
+/* The place of a key, d->n if there is none.  Keys that are equal as Python has it are one key: 1,
+ * 1.0 and true.  Texts are only equal to texts, so for them alone there is an index. */
 static mpk_status find_entry(jrun *r, const jdict *d, jval key, size_t *out)
 {
     uint64_t at;
@@ -124,6 +128,7 @@ mpk_status jinja_dict_put(jrun *r, jdict *d, jval key, jval value)
     return MPK_OK;
 }
 
+/* *out points into the dict and holds until the next jinja_dict_put. */
 mpk_status jinja_dict_find(jrun *r, const jdict *d, jval key, const jval **out)
 {
     size_t at;
@@ -134,6 +139,7 @@ mpk_status jinja_dict_find(jrun *r, const jdict *d, jval key, const jval **out)
 
 /* ---- from JSON ---- */
 
+/* Of a JSON number that is no int64: digits alone, or a fraction or an exponent too? */
 static bool spells_integer(str s)
 {
     for (size_t i = 0; i < s.n; i++)
@@ -293,6 +299,7 @@ static int compare_numbers(jval a, jval b)
     return i != whole ? (i > whole) - (i < whole) : (rest < 0) - (rest > 0);
 }
 
+/* Lists and tuples, never one with the other (jinja_equal has compared kinds). */
 static mpk_status equal_lists(jrun *r, const jlist *a, const jlist *b, bool *out)
 {
     *out = a->n == b->n;

@@ -1,10 +1,11 @@
 """Tokens a second with speculation and without, of a real model, on code that is edited and texts that are summarised.
 
-python bench/speculation.py MODEL [--rounds N] [--threads N] [--drafts N ...] [--ngram N ...]
+python bench/speculation.py MODEL [--rounds N] [--threads N] [--drafts N ...] [--ngram N ...] [--draft-model PATH ...]
 
 Each text is a chat of one turn, answered greedily, once by each engine and round, alternating.  The rate is that of
 decoding: tokens after the first over their time, the least time of the rounds.  Answers that repeat one line or one
-short phrase for ever are named and left out of the mean; all answers must be equal, token by token.
+short phrase for ever are named and left out of the mean; all answers must be equal, token by token.  A draft model
+guesses alone (ngram 0) and after look-up.
 """
 
 import argparse
@@ -139,11 +140,20 @@ def answer(llm, prompt, tokens):
     return llm.generate([prompt], mpk.SamplingParams(max_tokens=tokens, raw_prompt=True))[0]
 
 
+def options(shape):
+    """What an engine speculates with: (drafts, ngram or 0, draft model or None); None: nothing."""
+    if shape is None:
+        return {}
+    drafts, ngram, model = shape
+    return {"draft_tokens": drafts, "draft_model": model,
+            **({"speculation": "ngram", "draft_ngram": ngram} if ngram else {})}
+
+
 def measure(path, arguments):
     import mpk
-    shapes = [None, *((d, n) for d in arguments.drafts for n in arguments.ngram)]
-    engines = [mpk.LLM(path, device="cpu", threads=arguments.threads, max_batch=1, context_tokens=2048,
-                       **({} if s is None else {"speculation": "ngram", "draft_tokens": s[0], "draft_ngram": s[1]}))
+    shapes = [None, *((d, n, None) for d in arguments.drafts for n in arguments.ngram),
+              *((d, n, m) for m in arguments.draft_model for d in arguments.drafts for n in (0, *arguments.ngram))]
+    engines = [mpk.LLM(path, device="cpu", threads=arguments.threads, max_batch=1, context_tokens=2048, **options(s))
                for s in shapes]
     rows = []
     for name, words in TASKS.items():
@@ -173,6 +183,7 @@ def main():
     p.add_argument("--tokens", type=int, default=200)
     p.add_argument("--drafts", type=int, nargs="+", default=[8])
     p.add_argument("--ngram", type=int, nargs="+", default=[3])
+    p.add_argument("--draft-model", nargs="+", default=[])
     arguments = p.parse_args()
     measure(arguments.model, arguments)
 

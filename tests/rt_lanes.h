@@ -1,6 +1,6 @@
 /* rt_lanes.h - who runs the lanes of a step task in a test: coroutines, one after the other
  * (rt_lanes_model.h), or where there is one lane just a call.  Relies on RT_LANES_HEADER, which
- * rt_lanes.h's includer has set before rt_step.h; rt_step_test.c includes it.
+ * rt_lanes.h's includer has set before rt_step.h; rt_step_test.c and rt_sched_test.c include it.
  */
 #ifndef RT_LANES_H
 #define RT_LANES_H

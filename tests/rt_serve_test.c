@@ -5,7 +5,8 @@
  * Checked: answers do not depend on company, order of arrival, chunks or workers, nor on pages that
  * are shared, kept, taken back, or lost to older requests; back-pressure of pages, slots and rings
  * loses nothing; cancelled and refused requests end once; every page comes home; host samplers;
- * idling.  And of a program whose answers do depend on what shares a step: filled apart, steps give
+ * idling; a draft model that is the program itself is always right, so its cache never falls
+ * behind.  And of a program whose answers do depend on what shares a step: filled apart, steps give
  * each request what it gets alone, whoever computed its pages.
  */
 #include "base/rng.h"
@@ -15,6 +16,7 @@
 #include "ir/op.h"
 
 enum { V = 97, B = 3, P = 4, N = 8, N_PAGES = 14, MAX_T = 8, CONTEXT = N * P };
+enum { CACHE_BYTES = 4 * N_PAGES * P };
 
 /* ---- the program: two operators ---- */
 
@@ -28,6 +30,9 @@ static bool fussy;
  * token?  Then drafts are worth something. */
 static uint32_t most_rows = 2;
 static bool echoes;
+
+/* Has the program a draft model: one like itself, or one that errs in every fourth draft? */
+static enum { ALONE, WITH_ITSELF, WITH_ANOTHER } drafts_of;
 
 static uint64_t mix(uint64_t a, uint64_t b)
 {
@@ -101,6 +106,16 @@ static void next_run(const op_call *call, const ir_box *box, void *scratch)
     }
 }
 
+/* Of the draft model. */
+static void guess_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    int32_t *next = call->out[0].data;
+    next_run(call, box, scratch);
+    for (int64_t r = box->lo[0]; r < box->hi[0]; r++)
+        if (drafts_of == WITH_ANOTHER && mix((uint64_t)next[r], (uint64_t)r) % 4 == 0)
+            next[r] = (next[r] + 1) % V;
+}
+
 static mpk_status write_infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     (void)cx;
@@ -152,27 +167,38 @@ static const op_def next_def = {.name = "test_next",
                                 .infer = next_infer,
                                 .reads = reads_all,
                                 .ref = next_run};
+static const op_def guess_def = {.name = "test_guess",
+                                 .in = (const op_operand[]){OPERAND, OPERAND, OPERAND, OPERAND,
+                                                            OPERAND, OPERAND, OPERAND, OPERAND},
+                                 .n_in = 8,
+                                 .out = (const op_operand[]){OPERAND, OPERAND},
+                                 .n_out = 2,
+                                 .infer = next_infer,
+                                 .reads = reads_all,
+                                 .ref = guess_run};
 
-/* ---- its image: graphs for 1, 2, 4 and 8 tokens ---- */
+/* ---- its image: graphs for 1, 2, 4 and 8 tokens, and as many of the draft model ---- */
 
 typedef struct program {
     arena arena;
     tg_program p;
-    tg_compiled graphs[4];
+    tg_compiled graphs[8];
     program_image image;
 } program;
 
-/* Each tensor lies 1024 bytes after the one before, in every graph. */
-static tg_place *place(const ir_graph *ir, arena *a)
+/* Each tensor lies 1024 bytes after the one before, in every graph; the caches do so, too. */
+static tg_place *place(const ir_graph *ir, arena *a, bool drafts)
 {
+    const char *cache = drafts ? "draft.k_cache.0" : "k_cache.0";
     tg_place *places = arena_alloc(a, ir->tensors.n, sizeof *places);
     for (uint32_t t = 0; t < ir->tensors.n; t++)
         places[t] = (tg_place){TG_STEP, 1024 * t};
-    places[ir_find(ir, "k_cache.0")] = places[ir_find(ir, "written")] = (tg_place){TG_STATE, 0};
+    places[ir_find(ir, cache)] = places[ir_find(ir, "written")] =
+        (tg_place){TG_STATE, drafts ? CACHE_BYTES : 0};
     return places;
 }
 
-static void add_program_ops(mpk_context *cx, ir_graph *g, int64_t t, int64_t r)
+static void add_program_ops(mpk_context *cx, ir_graph *g, int64_t t, int64_t r, bool drafts)
 {
     static const char *const names[] = {"tokens", "positions", "slots", "pages",
                                         "rows",   "sampling",  "seeds", "draws"};
@@ -189,15 +215,16 @@ static void add_program_ops(mpk_context *cx, ir_graph *g, int64_t t, int64_t r)
                                    : i == 6 ? IR_I64
                                             : IR_I32,
                                    i == 3 || i == 5 ? 2 : 1, dims[i], &in[i]));
-    check_ok(cx, ir_add_tensor(cx, g, IR_STATE, IR_ALL, "k_cache.0", IR_I32, 4, cache, &in[8]));
+    check_ok(cx, ir_add_tensor(cx, g, IR_STATE, IR_ALL, drafts ? "draft.k_cache.0" : "k_cache.0",
+                               IR_I32, 4, cache, &in[8]));
     check_ok(cx, ir_add_tensor(cx, g, IR_INPUT, IR_ALL, "history", IR_I32, 1,
                                &(int64_t){B * CONTEXT}, &history));
     check_ok(cx, ir_add_op_as(cx, g, &write_def, &STR("written"), 5,
                               (ir_tensor_id[]){in[0], in[1], in[2], in[3], in[8]}, NULL, &written));
-    check_ok(
-        cx, ir_add_op_as(cx, g, &next_def, (str[]){STR("next"), STR("logits")}, 8,
-                         (ir_tensor_id[]){written, in[1], in[2], in[3], in[4], in[5], in[6], in[7]},
-                         NULL, out));
+    check_ok(cx, ir_add_op_as(
+                     cx, g, drafts ? &guess_def : &next_def, (str[]){STR("next"), STR("logits")}, 8,
+                     (ir_tensor_id[]){written, in[1], in[2], in[3], in[4], in[5], in[6], in[7]},
+                     NULL, out));
 }
 
 /* Task 0 writes; then one task for each row. */
@@ -233,16 +260,18 @@ static tg_graph *add_tasks(mpk_context *cx, arena *a, const ir_graph *ir, uint32
 
 static void make(mpk_context *cx, program *s, uint32_t n_workers, bool jit)
 {
-    *s = (program){
-        .p = {.n_workers = n_workers, .page_bytes = 4096, .n_graphs = 4, .graphs = s->graphs}};
-    s->p.area_bytes[TG_STATE] = 4 * N_PAGES * P;
+    *s = (program){.p = {.n_workers = n_workers, .page_bytes = 4096, .graphs = s->graphs}};
+    s->p.n_graphs = drafts_of ? 8 : 4;
+    s->p.area_bytes[TG_STATE] = CACHE_BYTES * (drafts_of ? 2 : 1);
     s->p.area_bytes[TG_STEP] = 1024 * 16 + 4 * V * MAX_T;
-    for (uint32_t i = 0; i < 4; i++) {
-        uint32_t t = 1u << i, r = t < most_rows ? t : most_rows;
+    for (uint32_t i = 0; i < s->p.n_graphs; i++) {
+        uint32_t t = 1u << i % 4, r = t < most_rows ? t : most_rows;
+        const bool drafts = i >= 4;
         ir_graph *ir;
         check_ok(cx, ir_create(cx, &s->arena, "serve", &ir));
-        add_program_ops(cx, ir, t, r);
-        s->graphs[i] = (tg_compiled){.n_tokens = t, .ir = ir, .places = place(ir, &s->arena)};
+        add_program_ops(cx, ir, t, r, drafts);
+        s->graphs[i] = (tg_compiled){
+            .n_tokens = t, .drafts = drafts, .ir = ir, .places = place(ir, &s->arena, drafts)};
         s->graphs[i].tg = add_tasks(cx, &s->arena, ir, r, n_workers, jit);
     }
     check_ok(cx, image_make(cx, &s->arena, &s->p, &s->image));
@@ -456,6 +485,39 @@ static void test_drafts(void **state)
                   (unsigned long long)drafted);
     assert_true(accepted > drafted / 10 && accepted < drafted);
     assert_int_equal(run_requests(2, false, seed, 100, NULL).drafted, 0);
+    echoes = false;
+    most_rows = 2;
+}
+
+/* A draft model, alone and after look-up, with each policy for pages and short rings.  Alone, and
+ * like the program, it is always right: its cache holds the whole text of whoever drafts, whatever
+ * was shared, put back, cancelled or taken by others before. */
+static void test_draft_model(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed(), drafted = 0, accepted = 0;
+    echoes = true;
+    most_rows = MAX_T;
+    for (uint32_t i = 0; i < 60; i++) {
+        const cpu_options o = {.draft_tokens = 2 + i % 7,
+                               .gram_tokens = i % 3,
+                               .drafts_freely = i % 4 > 1,
+                               .reserve_pages = i % 5 == 0,
+                               .no_shared_pages = i % 7 == 0,
+                               .token_entries = i % 4 ? 0 : 1,
+                               .delay_seed = i % 6 ? 0 : seed};
+        drafts_of = i % 2 ? WITH_ITSELF : WITH_ANOTHER;
+        machine_facts f = run_requests(1 + i % 5, i / 2 & 1, seed + 1000 * i, 150, &o);
+        assert_true(f.ahead_steps > 0 && f.ahead_drafted <= f.drafted);
+        assert_true(o.gram_tokens || f.ahead_drafted == f.drafted);
+        assert_true(drafts_of == WITH_ANOTHER || f.ahead_accepted == f.ahead_drafted);
+        drafted += f.ahead_drafted;
+        accepted += f.ahead_accepted;
+    }
+    print_message("%llu of %llu drafts of the draft model were drawn\n",
+                  (unsigned long long)accepted, (unsigned long long)drafted);
+    assert_true(accepted > drafted / 4 && accepted < drafted);
+    drafts_of = ALONE;
     echoes = false;
     most_rows = 2;
 }
@@ -719,15 +781,11 @@ static void test_host_samples(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_requests),
-        cmocka_unit_test(test_pages_reserved_or_not_shared),
-        cmocka_unit_test(test_drafts),
-        cmocka_unit_test(test_what_is_found),
-        cmocka_unit_test(test_short_beside_long),
-        cmocka_unit_test(test_short_rings),
-        cmocka_unit_test(test_company),
-        cmocka_unit_test(test_requests_apart),
-        cmocka_unit_test(test_refused_at_submission),
+        cmocka_unit_test(test_random_requests), cmocka_unit_test(test_pages_reserved_or_not_shared),
+        cmocka_unit_test(test_drafts),          cmocka_unit_test(test_draft_model),
+        cmocka_unit_test(test_what_is_found),   cmocka_unit_test(test_short_beside_long),
+        cmocka_unit_test(test_short_rings),     cmocka_unit_test(test_company),
+        cmocka_unit_test(test_requests_apart),  cmocka_unit_test(test_refused_at_submission),
         cmocka_unit_test(test_host_samples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,8 +5,8 @@
  * tokens, and one of them is made to take the general way each time.  Both must publish the same
  * steps, bit by bit, hold the same pages and tell the host the same.  Every other time steps are
  * filled so that company changes no bit; pages are shared or not, requests grow or not, and the
- * laws of the pages hold after each step.  And a scheduler, which deals JIT tasks to workers in
- * turn.
+ * laws of the pages hold after each step.  A draft model may guess: then its steps find in its
+ * cache all tokens of a text before those that they feed.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -28,7 +28,7 @@ enum {
     ASKED = 8,
     MASKS = 3,
     WORDS = 16,
-    GRAPHS = 4,
+    GRAPHS = 4,  /* of the model, and of the draft model */
     FEW = 2,     /* the largest graph for few tokens */
     DRAFTED = 8, /* tokens of a step with drafts */
     GRAMS = 32,  /* buckets of a slot */
@@ -54,20 +54,27 @@ typedef struct bed {
     rt_worker worker;
     rt_slot slots[SLOTS];
     rt_request running[SLOTS];
-    rt_u32 free_pages[PAGES], epochs[GRAPHS], buckets[BUCKETS];
+    rt_u32 free_pages[PAGES], epochs[2 * GRAPHS], buckets[BUCKETS];
     rt_kv_page kv_pages[PAGES];
     rt_chain chains[SLOTS];
-    rt_drafter drafters[SLOTS];
+    struct {
+        rt_drafter slots[SLOTS];
+        rt_ahead ahead;
+        rt_ahead_slot of[SLOTS];
+        rt_u32 pages[PAGES];
+    } drafters; /* at least as much as stands there for fewer slots */
     rt_u32 grams[SLOTS * (GRAMS + PER_SLOT * P)];
     rt_ring request_ring, command_ring, token_ring;
     rt_request requests[ASKED];
     rt_command commands[ASKED];
     rt_token tokens[RING];
     area area;
+    rt_i32 seen[PAGES * P]; /* the draft model's cache: the token at each place */
+    uint32_t n_guessed;     /* steps of the draft model */
 } bed;
 
-static rt_graph graphs[GRAPHS];
-static rt_event events[2 * GRAPHS];
+static rt_graph graphs[2 * GRAPHS];
+static rt_event events[4 * GRAPHS];
 static rt_i32 arena[TEXTS * TEXT];
 static float logits[V];
 
@@ -75,7 +82,7 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                  uint32_t ring, uint32_t kind)
 {
     const bool apart = kind & 1, grows = !apart && kind & 2, shares = kind & 4,
-               drafts = !apart && kind & 8;
+               drafts = !apart && kind & 8, model = drafts && kind & 32;
     bed *b = calloc(1, sizeof *b);
     assert_non_null(b);
     b->serving = (rt_serving){.n_slots = n_slots,
@@ -109,8 +116,8 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                               .draft_tokens = !drafts              ? 0
                                               : DRAFTED < max_rows ? DRAFTED
                                                                    : max_rows,
-                              .drafts_freely = kind / 16,
-                              .gram_tokens = 1 + rng_u64(kind, 0) % 3,
+                              .drafts_freely = kind / 16 % 2,
+                              .gram_tokens = model && kind & 64 ? 0 : 1 + rng_u64(kind, 0) % 3,
                               .gram_mask = GRAMS - 1,
                               .bucket_mask = BUCKETS - 1,
                               .keys = {0x123456789abcdefu, 0xfedcba987654321u},
@@ -122,7 +129,7 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
     b->control.step.value = RT_NO_STEP;
     b->m = (rt_machine){.graphs = graphs,
                         .events = events,
-                        .n_graphs = GRAPHS,
+                        .n_graphs = model ? 2 * GRAPHS : GRAPHS,
                         .n_workers = 1,
                         .n_schedulers = 1,
                         .control = &b->control,
@@ -136,7 +143,8 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                         .kv_pages = b->kv_pages,
                         .buckets = b->buckets,
                         .chains = b->chains,
-                        .drafters = b->drafters,
+                        .drafters = b->drafters.slots,
+                        .has_draft_model = model,
                         .grams = b->grams,
                         .step_area = (char *)&b->area,
                         .request_ring = &b->request_ring,
@@ -150,15 +158,19 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                         .request_mask = ASKED - 1,
                         .command_mask = ASKED - 1,
                         .token_mask = ring - 1};
+    assert_true(rt_drafters_bytes(&b->serving, model) <= sizeof b->drafters);
+    if (model)
+        *rt_ahead_of(&b->m) = (rt_ahead){.first_graph = GRAPHS, .n_vocab = V};
     return b;
 }
 
 /* The graphs hold 1/8, 1/4, 1/2 and all of the largest step. */
 static void make_graphs(uint32_t max_tokens, uint32_t max_rows)
 {
-    for (uint32_t g = 0; g < GRAPHS; g++) {
-        uint32_t part = 1u << (GRAPHS - 1 - g);
-        graphs[g] = (rt_graph){.n_tokens = max_tokens / part ? max_tokens / part : 1,
+    for (uint32_t g = 0; g < 2 * GRAPHS; g++) {
+        uint32_t part = 1u << (GRAPHS - 1 - g % GRAPHS);
+        graphs[g] = (rt_graph){.drafts = g >= GRAPHS,
+                               .n_tokens = max_tokens / part ? max_tokens / part : 1,
                                .n_rows = max_rows / part ? max_rows / part : 1,
                                .most_fresh = RT_NONE,
                                .first_event = 2 * g,
@@ -166,11 +178,36 @@ static void make_graphs(uint32_t max_tokens, uint32_t max_rows)
     }
 }
 
+/* A step of the draft model: what it feeds enters its cache, each place once, and its rows find
+ * there the text and the drafts before them. */
+static void check_draft_step(bed *b)
+{
+    const area *x = &b->area;
+    bool fed[PAGES * P] = {0};
+    b->n_guessed++;
+    for (uint32_t t = 0; t < b->control.live[RT_TOKENS]; t++) {
+        rt_i32 page = x->pages[x->slots[t] * PER_SLOT + x->positions[t] / P],
+               at = page * P + x->positions[t] % P;
+        assert_false(fed[at]);
+        fed[at] = true;
+        b->seen[at] = x->tokens[t];
+    }
+    for (uint32_t t = 0; t < b->control.live[RT_TOKENS]; t++)
+        for (rt_i32 i = 0; i <= x->positions[t]; i++) {
+            rt_i32 page = x->pages[x->slots[t] * PER_SLOT + i / P];
+            assert_int_equal(b->seen[page * P + i % P], x->history[x->slots[t] * PER_SLOT * P + i]);
+        }
+}
+
 /* What the program would do: each row's token depends on all that the step says of it.  Where
- * drafts are tried it is one of a few, so that some of them are right. */
+ * drafts are tried it is one of a few, so that some of them are right.  The draft model says what
+ * the model will say, but for every third token. */
 static void run_step(bed *b)
 {
     area *x = &b->area;
+    const bool guesses = b->m.has_draft_model && rt_ahead_of(&b->m)->running;
+    if (guesses)
+        check_draft_step(b);
     for (uint32_t r = 0; r < b->control.live[RT_ROWS]; r++) {
         uint64_t h = rng_u64((uint64_t)x->seeds[r], (uint64_t)x->draws[r]);
         rt_i32 t = x->rows[r], slot = x->slots[t], position = x->positions[t];
@@ -181,6 +218,8 @@ static void run_step(bed *b)
         h = rng_u64(h, (uint64_t)x->pages[slot * PER_SLOT + position / P]);
         x->next[r] =
             (rt_i32)(rng_u64(h, (uint64_t)x->sampling[4 * r]) % (b->serving.draft_tokens ? 3 : V));
+        if (guesses && h % 3 == 0)
+            x->next[r] = h % 2 ? -1 : x->next[r] + 1;
     }
 }
 
@@ -313,7 +352,7 @@ static void check_same(const bed *a, const bed *b)
     assert_memory_equal(a->free_pages, b->free_pages, a->serving.n_free * sizeof *a->free_pages);
     assert_memory_equal(a->kv_pages, b->kv_pages, sizeof a->kv_pages);
     assert_memory_equal(a->buckets, b->buckets, sizeof a->buckets);
-    assert_memory_equal(a->drafters, b->drafters, sizeof a->drafters);
+    assert_memory_equal(&a->drafters, &b->drafters, sizeof a->drafters);
     assert_memory_equal(a->grams, b->grams, sizeof a->grams);
     assert_memory_equal(&a->area, &b->area, sizeof a->area);
 }
@@ -379,10 +418,16 @@ static void check_ring(const bed *b)
     assert_int_equal(n, b->serving.n_ranked);
 }
 
-static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint32_t n_pages,
-                        uint32_t ring, uint64_t *drafted)
+/* always: with a draft model, else with one now and then. */
+static uint32_t draw_kind(uint64_t seed, bool always)
 {
-    const uint32_t kind = (uint32_t)(rng_u64(seed, 0) % 32);
+    const uint32_t kind = (uint32_t)(rng_u64(seed, 0) % 128);
+    return always ? (kind & ~1u) | 8 | 32 : kind;
+}
+
+static uint32_t compare(uint64_t seed, uint32_t kind, uint32_t n_slots, uint32_t max_rows,
+                        uint32_t n_pages, uint32_t ring, uint64_t *drafted, uint64_t *guessed)
+{
     make_graphs(T, max_rows);
     bed *beds[2] = {make(n_slots, T, max_rows, n_pages, ring, kind),
                     make(n_slots, T, max_rows, n_pages, ring, kind)};
@@ -404,7 +449,9 @@ static uint32_t compare(uint64_t seed, uint32_t n_slots, uint32_t max_rows, uint
         run_step(beds[1]);
     }
     assert_true(h.n_ended > 0);
-    *drafted = beds[0]->control.drafted.value;
+    *drafted += beds[0]->control.drafted.value;
+    assert_int_equal(beds[0]->control.ahead_steps.value, beds[0]->n_guessed);
+    *guessed += beds[0]->control.ahead_accepted.value;
     free(beds[0]);
     free(beds[1]);
     return usual;
@@ -420,111 +467,17 @@ static void test_usual_step_is_the_general_one(void **state)
                   {40, 40, PAGES, 128}};
     uint64_t seed = check_seed();
     uint32_t usual = 0;
-    uint64_t drafted = 0, n;
-    for (uint32_t i = 0; i < 70; i++, drafted += n)
-        usual += compare(seed + i, shapes[i % 7].n_slots, shapes[i % 7].max_rows,
-                         shapes[i % 7].n_pages, shapes[i % 7].ring, &n);
+    uint64_t drafted = 0, guessed = 0;
+    for (uint32_t i = 0; i < 70; i++)
+        usual += compare(seed + i, draw_kind(seed + i, i % 4 == 1), shapes[i % 7].n_slots,
+                         shapes[i % 7].max_rows, shapes[i % 7].n_pages, shapes[i % 7].ring,
+                         &drafted, &guessed);
     print_message("%u of %u steps were usual ones\n", usual, 70 * POLLS);
-    assert_true(usual > 70 * POLLS / 10 && drafted > 0);
+    print_message("%llu drafts of the draft model stood\n", (unsigned long long)guessed);
+    assert_true(usual > 70 * POLLS / 20 && drafted > 0 && guessed > 0);
 }
 
-/* ---- a scheduler ---- */
-
-enum { DEALT_WORKERS = 140, DEALT_TASKS = 400, DEALT_EVENTS = 8, DEALT_SLOTS = 512 };
-
-typedef struct dealer {
-    rt_machine m;
-    rt_control control;
-    rt_graph graph;
-    rt_scheduler scheduler;
-    rt_worker workers[DEALT_WORKERS];
-    rt_task tasks[DEALT_TASKS];
-    rt_event events[DEALT_EVENTS];
-    rt_queue event, jit[DEALT_WORKERS];
-    rt_slot_word event_slots[DEALT_EVENTS], jit_slots[DEALT_WORKERS][DEALT_SLOTS];
-} dealer;
-
-static dealer *make_dealer(uint64_t seed)
-{
-    dealer *d = calloc(1, sizeof *d);
-    assert_non_null(d);
-    d->m = (rt_machine){.graphs = &d->graph,
-                        .events = d->events,
-                        .tasks = d->tasks,
-                        .n_workers = 1 + (rt_u32)(rng_u64(seed, 0) % DEALT_WORKERS),
-                        .control = &d->control,
-                        .workers = d->workers,
-                        .limits = {.processors = 1},
-                        .event = &d->event,
-                        .event_slots = d->event_slots,
-                        .event_mask = DEALT_EVENTS - 1,
-                        .jit = d->jit,
-                        .jit_slots = &d->jit_slots[0][0],
-                        .jit_mask = DEALT_SLOTS - 1};
-    rt_queue_reset(&d->event, d->event_slots, DEALT_EVENTS - 1);
-    for (uint32_t i = 0; i < d->m.n_workers; i++)
-        rt_queue_reset(&d->jit[i], d->jit_slots[i], DEALT_SLOTS - 1);
-    for (uint32_t i = 0; i < DEALT_TASKS; i++)
-        d->tasks[i].worker = rng_u64(seed, 100 + i) % 4 ? RT_NONE : 0;
-    for (uint32_t i = 0, first = 0; i < DEALT_EVENTS; i++) {
-        rt_u32 n = (rt_u32)(rng_u64(seed, 1 + i) % (DEALT_TASKS / DEALT_EVENTS + 1));
-        d->events[i] = (rt_event){.first = first, .last = first + n};
-        first += n;
-    }
-    d->scheduler.next_worker = (rt_u32)(rng_u64(seed, 50) % d->m.n_workers);
-    return d;
-}
-
-static int deal(void *user)
-{
-    dealer *d = user;
-    return rt_sched_poll(&d->m, &d->scheduler);
-}
-
-/* Each JIT task of the events goes to one worker, and the workers have them in turn, over all
- * events. */
-static void check_dealt(dealer *d, rt_u32 next)
-{
-    for (uint32_t i = 0; i < DEALT_EVENTS; i++)
-        for (rt_u32 t = d->events[i].first; t < d->events[i].last; t++) {
-            if (d->tasks[t].worker != RT_NONE)
-                continue;
-            rt_u32 found = 0;
-            for (rt_u32 k = 0; k < d->jit[next].written.value; k++)
-                found += d->jit_slots[next][k].item == t;
-            assert_int_equal(found, 1);
-            d->tasks[t].worker = next; /* marks it */
-            next = (next + 1) % d->m.n_workers;
-        }
-    assert_int_equal(d->scheduler.next_worker, next);
-}
-
-static void test_scheduler_deals_in_turn(void **state)
-{
-    (void)state;
-    uint64_t seed = check_seed();
-    for (uint32_t round = 0; round < 40; round++) {
-        dealer *d = make_dealer(seed + round);
-        rt_u32 begin = d->scheduler.next_worker, item, dealt = 0, jit = 0;
-        assert_int_equal(by_lanes(deal, d), 0);
-        for (uint32_t i = 0; i < DEALT_EVENTS; i++)
-            assert_true(rt_queue_push(&d->event, d->event_slots, DEALT_EVENTS - 1, i));
-        for (uint32_t i = 0; i < DEALT_EVENTS; i++)
-            assert_int_equal(by_lanes(deal, d), 1);
-        assert_int_equal(by_lanes(deal, d), 0);
-        for (uint32_t i = 0; i < d->events[DEALT_EVENTS - 1].last; i++)
-            jit += d->tasks[i].worker == RT_NONE;
-        check_dealt(d, begin);
-        for (uint32_t w = 0; w < d->m.n_workers; w++)
-            while (rt_queue_pop(&d->jit[w], d->jit_slots[w], DEALT_SLOTS - 1, &item)) {
-                assert_int_equal(d->tasks[item].worker, w);
-                dealt++;
-            }
-        assert_int_equal(dealt, jit);
-        assert_int_equal(d->control.abort.value, RT_RUNNING);
-        free(d);
-    }
-}
+/* ---- single rules ---- */
 
 /* A bed whose requests may have masks. */
 static bed *make_masked(void)
@@ -775,7 +728,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_usual_step_is_the_general_one),
-        cmocka_unit_test(test_scheduler_deals_in_turn),
         cmocka_unit_test(test_late_mask),
         cmocka_unit_test(test_cancelled_once),
         cmocka_unit_test(test_priorities),

@@ -3,9 +3,10 @@
 Rounds of half a minute or so.  Each draws requests that begin alike and go on apart (greedy and sampled, with
 penalties, log probabilities, forms, several answers, stop tokens, priorities), asks a server for one at a time, without
 a prefix cache, what their answers are, and then puts them again and again to a server whose size it has drawn: few or
-many places, little KV memory so that answers are put back, small steps, speculation or not, a prefix cache that
-forgets.  Of its clients, each a connection, some stream, some leave in the midst, some before anything has come.  At
-the end of a round nothing runs, nothing holds KV memory, and the server ends by itself without a word of a sanitizer.
+many places, little KV memory so that answers are put back, small steps, speculation or not, a draft model, a prefix
+cache that forgets.  Of its clients, each a connection, some stream, some leave in the midst, some before anything has
+come.  At the end of a round nothing runs, nothing holds KV memory, and the server ends by itself without a word of a
+sanitizer.
 """
 
 import argparse
@@ -55,11 +56,12 @@ def draw_request(r, stories):
     return request
 
 
-def draw_options(r, n_clients):
+def draw_options(r, n_clients, draft):
     options = ["--max-waiting", 2 * n_clients, "--max-connections", 2 * n_clients + 8,
                "--max-batch", r.choice((2, 5, 16)), "--kv-tokens", r.choice((320, 640, 4096)),
                "--step-tokens", r.choice((16, 64, 512)), "--threads", r.choice((1, 2, 3))]
-    return options + r.choice(([], ["--speculate=ngram"], ["--no-prefix-cache"]))
+    return options + r.choice(([], ["--speculate=ngram"], ["--no-prefix-cache"],
+                               ["--draft-model", draft, *r.choice(([], ["--speculate=ngram"]))]))
 
 
 def answer_of(choice):
@@ -142,12 +144,12 @@ class Round:
             self.server.wait_metric(name, 0)
 
 
-def soak_round(model, r, seconds, n_clients):
+def soak_round(model, draft, r, seconds, n_clients):
     stories = [[r.randrange(250) for _ in range(256)] for _ in range(3)]
     requests = [draw_request(r, stories) for _ in range(30)]
     with Server(model, "--no-prefix-cache", "--max-batch", 2, "--quiet") as alone:  # 2: for requests of two answers
         wanted = [[answer_of(c) for c in alone.post(PATH, q)["choices"]] for q in requests]
-    options = draw_options(r, n_clients)
+    options = draw_options(r, n_clients, draft)
     with Server(model, *options, "--quiet") as server:
         work = Round(server, requests, wanted, r.random(), time.monotonic() + seconds)
         work.run(n_clients)
@@ -171,10 +173,11 @@ def main():
     print(f"seed: MPK_SEED={seed}", flush=True)
     r, total = random.Random(seed), collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
-        model = tiny.model(pathlib.Path(folder) / "tiny", tie_word_embeddings=False)
+        model, draft = (tiny.model(pathlib.Path(folder) / name, tie_word_embeddings=False, num_hidden_layers=n)
+                        for name, n in (("tiny", 2), ("draft", 1)))
         end = time.monotonic() + args.seconds
         while time.monotonic() < end:
-            total += soak_round(model, r, args.round, args.clients)
+            total += soak_round(model, r.choice((model, draft)), r, args.round, args.clients)
     print(f"{dict(total)}: every answer that ended was that of its request alone")
 
 

@@ -11,7 +11,7 @@ import tiny
 
 def test_a_round(tmp_path):
     model, seed = tiny.model(tmp_path / "tiny", tie_word_embeddings=False), support.seed()
-    assert sum(soak.soak_round(model, random.Random(seed.random()), 2, 8).values())
+    assert sum(soak.soak_round(model, model, random.Random(seed.random()), 2, 8).values())
 
 
 def test_a_wrong_answer_is_found():

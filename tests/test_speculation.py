@@ -7,6 +7,7 @@ import pytest
 
 import support
 import tiny
+from serving import Server
 
 RANDOM = support.seed()
 
@@ -14,6 +15,29 @@ RANDOM = support.seed()
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tiny.model(tmp_path_factory.mktemp("speculation") / "model", tie_word_embeddings=False)
+
+
+@pytest.fixture(scope="module")
+def near(folder, tmp_path_factory):
+    """A draft model that is often right: the model itself, with noise on its weights."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    to = tmp_path_factory.mktemp("near") / "model"
+    to.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (to / name).write_bytes((folder / name).read_bytes())
+    noise = torch.Generator().manual_seed(RANDOM.randrange(2**31))
+    weights = {n: w * (1 + 0.05 * torch.randn(w.shape, generator=noise)).to(w.dtype)
+               for n, w in load_file(folder / "model.safetensors").items()}
+    save_file(weights, to / "model.safetensors", metadata={"format": "pt"})
+    return to
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory):
+    """One that is of another shape and family, and rarely right."""
+    return tiny.model(tmp_path_factory.mktemp("far") / "model", family="Qwen3", hidden_size=16, head_dim=8,
+                      num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=1, intermediate_size=32)
 
 
 def loops(n):
@@ -73,6 +97,110 @@ def test_drafts_change_no_answer(folder, tmp_path):
         assert batch == 16 or "drafts stood" in words
 
 
+def test_a_draft_model_changes_no_answer(folder, near, far, tmp_path):
+    requests = [random_request(i) for i in range(40)]
+    plain, _ = run(folder, requests, tmp_path, "--max-batch", 4)
+    for batch, model, *more in ((1, near, "--draft", 15), (3, far), (2, near, "--speculate", "ngram:5:2"),
+                                (4, near, "--kv-tokens", 256, "--threads", 3), (16, near, "--draft", 64),
+                                (5, near, "--step-tokens", 8, "--no-prefix-cache"),
+                                (3, near, "--gpus", 2, "--threads", 2)):
+        order = list(range(len(requests)))
+        RANDOM.shuffle(order)
+        found, words = run(folder, [requests[i] for i in order], tmp_path, "--max-batch", batch, "--draft-model",
+                           model, *more)
+        if "--gpus" not in more:
+            assert found == [plain[i] for i in order], f"batch {batch}, {model}, {more}"
+        assert batch == 16 or "drafts stood" in words
+    one, _ = run(folder, requests, tmp_path, "--gpus", 2, "--threads", 2)
+    assert found == [one[i] for i in order]
+
+
+def test_the_model_itself_is_always_right(folder):
+    """As its own draft model: each draft stands, greedy or drawn, with rules, after put-back and a shared prompt."""
+    import mpk
+    start = [RANDOM.randrange(250) for _ in range(130)]
+    prompts = [start + [RANDOM.randrange(250) for _ in range(RANDOM.choice([1, 9]))] for _ in range(6)]
+    params = [mpk.SamplingParams(max_tokens=90, temperature=RANDOM.choice([0, 0.8, 2.0]), seed=i, ignore_eos=True,
+                                 frequency_penalty=RANDOM.choice([0, 0.7]), top_p=RANDOM.choice([1, 0.8]))
+              for i in range(len(prompts))]
+    with mpk.LLM(folder, device="cpu", threads=2, context_tokens=256, max_batch=3) as llm:
+        plain = [a.token_ids for a in llm.generate(prompts, params)]
+    for options in ({}, {"kv_tokens": 384}, {"prefix_cache": False}):
+        with mpk.LLM(folder, device="cpu", threads=2, context_tokens=256, max_batch=3, draft_model=folder,
+                     **options) as llm:
+            found = llm.generate(prompts, params)
+            facts = llm.describe()
+        assert [a.token_ids for a in found] == plain
+        assert facts["draft_model_tokens"] == facts["drafted_tokens"] > 200
+        assert facts["accepted_tokens"] == facts["drafted_tokens"] == facts["draft_model_accepted_tokens"]
+        assert facts["draft_steps"] > 0
+
+
+def test_draft_models_of_any_shape(folder, tmp_path):
+    """Larger than the model, made for shorter texts, with more rows or fewer than there are tokens, a mixture of
+    experts; and a mixture that has one."""
+    mixture, requests = tiny.mixture(tmp_path / "mixture"), [random_request(i) for i in range(12)]
+    drafts = [tiny.model(tmp_path / f"draft{i}", **shape) for i, shape in enumerate((
+        {"hidden_size": 64, "num_hidden_layers": 3}, {"max_position_embeddings": 32}, {"vocab_size": 300},
+        {"vocab_size": 200}))]
+    for model, guessing in ((folder, [*drafts, mixture]), (mixture, [folder, mixture])):
+        plain, _ = run(model, requests, tmp_path, "--max-batch", 3)
+        for draft in guessing:
+            options = ["--max-batch", 3, "--draft-model", draft, *RANDOM.choice((
+                [], ["--speculate", "ngram:3:2"], ["--batch-invariant"], ["--no-prefix-cache"], ["--launch=jit"]))]
+            found, words = run(model, requests, tmp_path, *options)
+            assert found == plain, options
+            assert "drafts stood" in words
+    large = tiny.model(tmp_path / "large", vocab_size=300, tie_word_embeddings=False)
+    plain, _ = run(large, requests, tmp_path, "--max-batch", 3)
+    assert run(large, requests, tmp_path, "--max-batch", 3, "--draft-model", folder)[0] == plain
+
+
+def test_a_server_has_a_draft_model(folder, near):
+    """Streams, several answers of a request, log probabilities, forms, and a request without drafts."""
+    shared = {"prompt": loops(120), "max_tokens": 60, "temperature": 0.2, "seed": 5, "ignore_eos": True}
+    asked = [shared, {**shared, "n": 3}, {**shared, "logprobs": 2, "frequency_penalty": 0.3},
+             {**shared, "regex": "[ab]{5,20}", "ignore_eos": False}, {**shared, "speculative.n_max": 0}]
+    answers = {}
+    for options in ((), ("--draft-model", near)):
+        with Server(folder, "--max-batch", 4, "--quiet", *options) as server:
+            replies = [server.post("/v1/completions", q) for q in asked]
+            answers[options] = [r["choices"] for r in replies]
+            stood = server.metric("mpk_accepted_draft_tokens_total")
+            assert (stood > 0) == bool(options) and server.metric("mpk_draft_tokens_total") >= stood
+            last = replies[-1]["usage"].get("completion_tokens_details", {})
+            assert not last.get("accepted_prediction_tokens") and not last.get("rejected_prediction_tokens")
+    plain, drafted = answers.values()
+    assert plain == drafted
+
+
+def test_what_is_no_draft_model(folder, far, tmp_path):
+    import mpk
+    other = tiny.model(tmp_path / "other", special=["<x>"])
+    words = json.loads((other / "tokenizer.json").read_text())
+    spelled = words["model"]["vocab"]
+    spelled["a"], spelled["b"] = spelled["b"], spelled["a"]
+    (other / "tokenizer.json").write_text(json.dumps(words))
+    image = tmp_path / "image.mpk"
+    support.mpk("compile", folder, "-o", image, "--device", "cpu")
+    for model, draft, options, error in (
+            (folder, other, {}, r"another vocabulary: token \d+ is \"b\", of the model \"a\""),
+            (folder, tmp_path / "nowhere", {}, "the draft model .*nowhere"),
+            (folder, image, {}, "it is an image"), (image, far, {}, "is an image, which holds one model"),
+            (folder, far, {"embeddings": True}, "a draft model is for answers"),
+            (folder, far, {"kv_dtype": "q8_0"}, "q8_0 needs heads of a multiple of 32")):
+        with pytest.raises(mpk.Error, match=error):
+            mpk.LLM(model, device="cpu", draft_model=draft, **options)
+    _, words = support.mpk("compile", folder, "-o", image, "--device", "cpu", "--draft-model", far, code=1)
+    assert "an image holds one model" in words
+    _, words = support.mpk("inspect", folder, "--target", "sm_90a", "--draft-model", far, code=1)
+    assert "a draft model is for the CPU: on a GPU" in words
+    _, words = support.mpk("run", folder, "-p", "a", "--draft", 3, code=2)
+    assert "--draft: it needs --draft-model or --speculate" in words
+    _, words = support.mpk("run", folder, "-p", "a", "--draft", 3, "--speculate", "ngram:4", code=2)
+    assert "--speculate says 4" in words
+
+
 def test_peers_draft(folder, tmp_path):
     requests = [random_request(i) for i in range(20)]
     plain, _ = run(folder, requests, tmp_path, "--gpus", 2, "--threads", 2)
@@ -81,16 +209,17 @@ def test_peers_draft(folder, tmp_path):
     assert found == plain and "drafts stood" in words
 
 
-def test_drafts_with_leavers_and_few_pages(folder):
+@pytest.mark.parametrize("model", [False, True])
+def test_drafts_with_leavers_and_few_pages(folder, near, model):
     import mpk
+    how = {"draft_model": near} if model else {"speculation": "ngram", "draft_ngram": 2}
     params = [mpk.SamplingParams(max_tokens=RANDOM.choice([3, 80, 120]), temperature=RANDOM.choice([0, 1]), seed=i,
                                  ignore_eos=True, allowed_token_ids=RANDOM.sample(range(250), 3)) for i in range(16)]
     prompts = [loops(RANDOM.choice([10, 70, 100])) for _ in params]
     with mpk.LLM(folder, device="cpu", threads=2, context_tokens=256) as llm:
         plain = [a.token_ids for a in llm.generate(prompts, params)]
         assert llm.describe()["drafted_tokens"] == 0
-    with mpk.LLM(folder, device="cpu", threads=2, context_tokens=256, max_batch=4, kv_tokens=384, speculation="ngram",
-                 draft_ngram=2) as llm:
+    with mpk.LLM(folder, device="cpu", threads=2, context_tokens=256, max_batch=4, kv_tokens=384, **how) as llm:
         leavers = [threading.Thread(target=lambda i=i: next(llm.stream(prompts[i], params[i])))
                    for i in range(0, 16, 3)]
         for thread in leavers:
@@ -160,6 +289,12 @@ def test_bench_plants_drafts(folder):
     for share in (0.7, 0.03):
         out, _ = support.mpk(*options, "--speculate=ngram:4:1", "--planted", share, "--batch", 3)
         assert json.loads(out)["acceptance"] < 1
+    out, _ = support.mpk(*options, "--draft-model", folder, "--draft", 3)
+    result = json.loads(out)
+    assert result["acceptance"] == 1 and result["draft_model_tokens"] == result["drafted_tokens"]
+    assert 0 < result["draft_steps"] and "gain" in result
+    _, words = support.mpk(*options, "--draft-model", folder, "--speculate=ngram", "--planted", 0.5, code=2)
+    assert "--planted is about look-up" in words
     out, _ = support.mpk(*options)
     assert "gain" not in json.loads(out) and "acceptance" not in json.loads(out)
     _, words = support.mpk(*options, "--planted", 0.5, code=2)

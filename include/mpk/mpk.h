@@ -246,6 +246,11 @@ typedef struct mpk_engine_options {
     /* 1: of a mixture of experts: each step leaves the experts of its tokens for
      * mpk_engine_routing, which costs a GPU's step time */
     uint32_t count_experts;
+    /* A small model of the same vocabulary, a folder or a GGUF file, that guesses drafts too: what
+     * the request's text does not say, or all without `speculation`.  It is compiled into the same
+     * program, has its own weights and its part of the KV cache, and changes no token.  NULL: none.
+     * MPK_EARG: the vocabularies differ, or the model is an image; on a GPU: MPK_EUNSUPPORTED. */
+    const char *draft_model;
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM:
@@ -283,6 +288,8 @@ typedef struct mpk_engine_facts {
     uint64_t kv_free_tokens;
     /* drafts that were tried since the engine was opened, and that stood */
     uint64_t drafted_tokens, accepted_tokens;
+    /* those of them that a draft model guessed, and the steps that this took */
+    uint64_t draft_model_tokens, draft_model_accepted_tokens, draft_steps;
 } mpk_engine_facts;
 
 MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts);

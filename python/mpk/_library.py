@@ -118,6 +118,7 @@ class EngineOptions(Structure):
         ("embeddings", c_uint32),
         ("random_routing", c_int),
         ("count_experts", c_uint32),
+        ("draft_model", c_char_p),
     ]
 
 
@@ -163,6 +164,9 @@ class EngineFacts(Structure):
         ("kv_free_tokens", c_uint64),
         ("drafted_tokens", c_uint64),
         ("accepted_tokens", c_uint64),
+        ("draft_model_tokens", c_uint64),
+        ("draft_model_accepted_tokens", c_uint64),
+        ("draft_steps", c_uint64),
     ]
 
 

@@ -319,8 +319,9 @@ class LLM:
     too a request gets the same bits alone and in any company; activations: "f32" or "i8", the form in which a CPU
     multiplies them by weights in GGUF blocks, or "auto": "i8" on a CPU; prefix_cache: prompts that begin as others did
     take that part from the KV cache; speculation: "ngram" tries up to draft_tokens (8) tokens a step that followed the
-    last draft_ngram (3) of the request's text before, which changes no token; gpus: peers that share the
-    model, each with its part of the weights (on a CPU groups of threads, else GPUs from `device` on, linked by NVLink);
+    last draft_ngram (3) of the request's text before, which changes no token; draft_model: a small model of the same
+    vocabulary that guesses such tokens too, alone or after the text; gpus: peers that share the model, each with its
+    part of the weights (on a CPU groups of threads, else GPUs from `device` on, linked by NVLink);
     embeddings: the model gives vectors (embed) and no text.
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
     """
@@ -345,6 +346,7 @@ class LLM:
         speculation: str = "none",
         draft_tokens: int = 0,
         draft_ngram: int = 0,
+        draft_model: str | os.PathLike[str] | None = None,
         embeddings: bool = False,
         random_routing: str = "random",
     ) -> None:
@@ -392,6 +394,7 @@ class LLM:
             speculation=_SPECULATION.index(speculation),
             draft_tokens=draft_tokens,
             draft_ngram=draft_ngram,
+            draft_model=None if draft_model is None else os.fsencode(draft_model),
             embeddings=embeddings,
             random_routing=_ROUTING.index(random_routing),
         )

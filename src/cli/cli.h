@@ -96,7 +96,8 @@ typedef struct cli_engine {
     int kv, activations, ops, launch, routing;
     bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch,
         no_carriers, profile, no_prefix_cache, embeddings, experts;
-    const char *device, *target, *keep, *speculate;
+    const char *device, *target, *keep, *speculate, *draft_model;
+    uint32_t drafts;
     int mode;
     cli_list degrees;
 } cli_engine;
@@ -122,6 +123,12 @@ typedef struct cli_engine {
         CLI_OPTION(t, m.speculate, "speculate", CLI_TEXT, .value = "ngram[:DRAFTS[:N]]",          \
                    .help =                                                                        \
                        "try up to DRAFTS (8) tokens a step that followed the last N (3) before"), \
+        CLI_OPTION(t, m.draft_model, "draft-model", CLI_TEXT, .value = "PATH",                    \
+                   .help = "a small model of the same vocabulary that guesses tokens to try"),    \
+        CLI_OPTION(t, m.drafts, "draft", CLI_COUNT, .value = "N",                                 \
+                   .help = "with --draft-model or --speculate: tokens to try in a step at most "  \
+                           "(8)",                                                                 \
+                   .least = 1, .most = 64),                                                       \
         CLI_OPTION(t, m.random, "random-weights", CLI_WHOLE, .value = "SEED",                     \
                    .help = "make the weights up; a config.json alone is then a model"),           \
         CLI_OPTION(t, m.routing, "routing", CLI_CHOICE, .value = "random|even|zipf|same",         \

@@ -8,7 +8,8 @@
  *
  * --planted measures speculation where a given share of the drafts stands.  Answers are drawn from
  * few tokens, whose probabilities do not depend on the model: a draft, which copies the text, is
- * then right as often as two draws are equal.  Each run is done without drafts and then with them.
+ * then right as often as two draws are equal.  Each run is done without drafts and then with them,
+ * and so it is with a draft model.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -96,7 +97,7 @@ typedef struct bench {
     int32_t *prompt;             /* [most] */
     uint64_t open_ns, answer_ns; /* opening; opening and the first token after it */
     samples decode_ms, step_ms, prompt_rate, decode_rate, first_ms;
-    samples plain_rate; /* --planted: as decode_rate, without drafts */
+    samples plain_rate; /* compares: as decode_rate, without drafts */
     uint64_t plain_sum; /* of the tokens of the run without drafts */
     int32_t planted[MOST_PLANTED];
     uint32_t n_planted; /* 0: answers are the model's */
@@ -148,18 +149,24 @@ static void plant(bench *b)
         b->n_planted = 1;
 }
 
+/* Is each run done without drafts too? */
+static bool compares(const bench *b)
+{
+    return b->n_planted || b->args->engine.draft_model;
+}
+
 /* ignore_eos, so that all answers have the length that is measured. */
 static mpk_request_options what_to_ask(const bench *b, bool drafts)
 {
     mpk_request_options wanted = {
         .size = sizeof wanted, .max_tokens = b->args->generate, .ignore_eos = true};
+    wanted.draft_tokens = drafts ? 0 : -1;
     if (b->n_planted) {
         wanted.temperature = FLAT;
         wanted.allowed_tokens = b->planted;
         wanted.n_allowed = b->n_planted;
         wanted.biases = b->biases;
         wanted.n_biases = b->n_planted;
-        wanted.draft_tokens = drafts ? 0 : -1;
     }
     return wanted;
 }
@@ -181,7 +188,7 @@ static mpk_status submit_all(bench *b, uint32_t run, bool drafts)
     return MPK_OK;
 }
 
-/* --planted, a run without drafts: only its rate of decoding is kept. */
+/* A run without drafts: only its rate of decoding is kept. */
 static void count_plain(bench *b, uint64_t first, uint64_t last)
 {
     mpk_answer answer;
@@ -285,12 +292,12 @@ static int measure(bench *b)
     for (uint32_t run = 0; run <= b->args->runs; run++) {
         if (!b->args->engine.quiet)
             cli_progress("run %u of %u", run, b->args->runs);
-        int code = b->n_planted ? measure_run(b, run, false, run ? PLAIN : WARM_UP, &plain) : 0;
+        int code = compares(b) ? measure_run(b, run, false, run ? PLAIN : WARM_UP, &plain) : 0;
         if (code == CLI_DONE)
             code = measure_run(b, run, true, run ? COUNTED : WARM_UP, &sum);
         if (code != CLI_DONE)
             return code;
-        if (b->n_planted && sum != plain)
+        if (compares(b) && sum != plain)
             return cli_fail(b->command, "run %u: other tokens with drafts than without", run);
     }
     cli_progress("%s", "");
@@ -317,8 +324,8 @@ static void print_spread(const char *name, const samples *s, const char *low, do
         printf(", \"%s\": null", name);
 }
 
-/* --planted: how many times as fast drafts make decoding; of medians, since a run that the machine
- * disturbed should not decide. */
+/* How many times as fast drafts make decoding; of medians, since a run that the machine disturbed
+ * should not decide. */
 static double gain_of(const bench *b)
 {
     return quantile(&b->decode_rate, 0.5) / quantile(&b->plain_rate, 0.5);
@@ -387,7 +394,13 @@ static void print_json(const bench *b, const mpk_engine_facts *facts)
     if (facts->drafted_tokens)
         printf(", \"acceptance\": %.4f",
                (double)facts->accepted_tokens / (double)facts->drafted_tokens);
-    if (b->n_planted)
+    if (b->args->engine.draft_model)
+        printf(", \"draft_model_tokens\": %llu, \"draft_model_accepted_tokens\": %llu, "
+               "\"draft_steps\": %llu",
+               (unsigned long long)facts->draft_model_tokens,
+               (unsigned long long)facts->draft_model_accepted_tokens,
+               (unsigned long long)facts->draft_steps);
+    if (compares(b))
         print_gain(b);
     print_routing(b);
     printf(", \"profile\": %s}\n", b->profile ? b->profile : "null");
@@ -633,6 +646,10 @@ static int run(const cli_command *command, void *arguments)
     args->runs = args->runs ? args->runs : 3;
     if (args->planted.given && !args->engine.speculate)
         return cli_misuse(command, "--planted is about drafts: it needs --speculate");
+    if (args->planted.given && args->engine.draft_model)
+        return cli_misuse(command,
+                          "--planted is about look-up: a draft model draws the very tokens "
+                          "that are planted");
     if (args->bandwidth.given && !args->engine.experts)
         return cli_misuse(command,
                           "--bandwidth is about the weights of experts: it needs --experts");

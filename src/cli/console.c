@@ -251,6 +251,20 @@ static int parse_speculation(const cli_command *command, const char *word, mpk_e
     return CLI_DONE;
 }
 
+/* --draft, which says what ngram:DRAFTS may have said. */
+static int take_drafts(const cli_command *command, const cli_engine *from, mpk_engine_options *to)
+{
+    if (!from->drafts)
+        return CLI_DONE;
+    if (!to->speculation && !to->draft_model)
+        return cli_misuse(command, "--draft: it needs --draft-model or --speculate");
+    if (to->draft_tokens && to->draft_tokens != from->drafts)
+        return cli_misuse(command, "--draft=%u: --speculate says %u", from->drafts,
+                          to->draft_tokens);
+    to->draft_tokens = from->drafts;
+    return CLI_DONE;
+}
+
 /* `degrees` must live as long as *to: the options point to it. */
 int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees,
                        mpk_engine_options *to)
@@ -294,11 +308,13 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .batch_invariant = from->batch_invariant,
         .no_prefix_cache = from->no_prefix_cache,
         .embeddings = from->embeddings,
+        .draft_model = from->draft_model,
         .activations = (mpk_activations)from->activations,
         .random_routing = (mpk_routing_law)from->routing,
         .count_experts = from->experts,
     };
-    return from->speculate ? parse_speculation(command, from->speculate, to) : CLI_DONE;
+    int code = from->speculate ? parse_speculation(command, from->speculate, to) : CLI_DONE;
+    return code == CLI_DONE ? take_drafts(command, from, to) : code;
 }
 
 static void take_number(cli_number from, float *to)

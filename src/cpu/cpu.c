@@ -470,6 +470,9 @@ static void describe(machine *base, machine_facts *out)
     out->found = rt_load_wide_acquire_device(&m->control.found);
     out->drafted = rt_load_wide_acquire_device(&m->control.drafted);
     out->accepted = rt_load_wide_acquire_device(&m->control.accepted);
+    out->ahead_drafted = rt_load_wide_acquire_device(&m->control.ahead_drafted);
+    out->ahead_accepted = rt_load_wide_acquire_device(&m->control.ahead_accepted);
+    out->ahead_steps = rt_load_wide_acquire_device(&m->control.ahead_steps);
     out->scratch_bytes = m->scratch_bytes * m->rt.n_workers;
 }
 
@@ -529,10 +532,18 @@ static mpk_status make_rings(mpk_context *cx, cpu_machine *m, const cpu_options 
 /* Only where drafts are made: a table of n-grams for each slot (rt_draft.h). */
 static mpk_status make_indexes(mpk_context *cx, cpu_machine *m)
 {
-    if (!m->serving.draft_tokens)
+    const rt_serving *s = &m->serving;
+    rt_ahead ahead;
+    rt_u32 *drafters;
+    if (!s->draft_tokens)
         return MPK_OK;
-    NEW(cx, &m->arena, m->rt.drafters, m->serving.n_slots);
-    NEW(cx, &m->arena, m->rt.grams, m->serving.n_slots * rt_gram_words(&m->serving));
+    m->rt.has_draft_model = host_find_draft_model(&m->base.image, s, &ahead);
+    NEW(cx, &m->arena, drafters, rt_drafters_bytes(s, m->rt.has_draft_model) / sizeof *drafters);
+    m->rt.drafters = (rt_drafter *)drafters;
+    if (m->rt.has_draft_model)
+        *rt_ahead_of(&m->rt) = ahead;
+    if (s->gram_tokens)
+        NEW(cx, &m->arena, m->rt.grams, s->n_slots * rt_gram_words(s));
     return MPK_OK;
 }
 

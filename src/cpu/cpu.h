@@ -41,9 +41,10 @@ typedef struct cpu_options {
     bool no_preload;     /* do not look ahead while waiting (ablation) */
     /* promise a request all KV pages that it may ever hold, as a GPU does */
     bool reserve_pages;
-    bool no_shared_pages;           /* equal beginnings of texts are computed by every request */
-    uint32_t draft_tokens;          /* of a step with drafts at most; 0: nobody drafts */
-    uint32_t gram_tokens;           /* with draft_tokens: by which a draft is found, at least 1 */
+    bool no_shared_pages;  /* equal beginnings of texts are computed by every request */
+    uint32_t draft_tokens; /* of a step with drafts at most; 0: nobody drafts */
+    /* with draft_tokens: by which a draft is found in its text; 0: by the draft model alone */
+    uint32_t gram_tokens;
     bool drafts_freely;             /* as if drafts cost nothing (for tests of what a GPU does) */
     const machine_watcher *watcher; /* borrowed until machine_stop; NULL: nobody looks */
 } cpu_options;

@@ -70,10 +70,11 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
                         const target_start *s, machine **out)
 {
     const mpk_engine_options *o = s->options;
+    const bool drafts = o->speculation || o->draft_model;
     const cpu_options options = {.no_preload = o->no_preload != 0,
                                  .no_shared_pages = o->no_prefix_cache != 0,
-                                 .draft_tokens = o->speculation ? DRAFT_TOKENS : 0,
-                                 .gram_tokens = o->draft_ngram,
+                                 .draft_tokens = drafts ? DRAFT_TOKENS : 0,
+                                 .gram_tokens = o->speculation ? o->draft_ngram : 0,
                                  .watcher = s->watcher};
     cpu_weights weights = {0};
     machine *m;
@@ -119,6 +120,7 @@ const target_def target_cpu = {
     .title = "the CPU",
     .is_fallback = true,
     .narrows = true,
+    .takes_draft_models = true,
     .open = open_device,
     .tune = tune,
     .kv_budget = kv_budget,

@@ -38,8 +38,8 @@ static mpk_status start(mpk_context *cx, mpk_engine *e, const machine_watcher *w
     e->tokens.tokenizer = e->build.model.tokenizer;
     e->tokens.chats = &e->build.model;
     engine_code code = {{e->build.code.at, e->build.code.n}, e->build.key};
-    const machine_weights weights = {e->weights, e->build.options.random_seed,
-                                     e->build.model.files.at, e->build.model.files.n};
+    machine_weights weights = {.at = e->weights, .seed = e->build.options.random_seed};
+    TRY(engine_join_files(cx, &e->build, &weights.files, &weights.n_files));
     TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device, &code,
                              &weights, watcher, &e->machine));
     TRY(check_machine(cx, e));
@@ -161,6 +161,9 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
         .prefix_asked_tokens = live.asked,
         .drafted_tokens = live.drafted,
         .accepted_tokens = live.accepted,
+        .draft_model_tokens = live.ahead_drafted,
+        .draft_model_accepted_tokens = live.ahead_accepted,
+        .draft_steps = live.ahead_steps,
         .prefix_found_tokens = live.found,
         .put_back = live.put_back,
         .kv_free_tokens = (uint64_t)live.free_pages * ENGINE_PAGE_TOKENS,

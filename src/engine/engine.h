@@ -3,6 +3,7 @@
  *
  *   engine_options.c   options of the caller -> complete ones
  *   engine_model.c     MODEL -> loaded model and shapes
+ *   engine_draft.c     the draft model beside it
  *   engine_device.c    where it runs: a device of some target
  *   engine_compile.c   shapes -> compiled program, weights bound
  *   engine_image.c     the file of mpk_compile_to_file
@@ -76,9 +77,9 @@ typedef struct engine_plan {
 
 /* A compiled model and everything that it was made from. */
 typedef struct engine_build {
-    arena arena; /* options, graphs, program, image */
-    load_model model;
-    bool is_loaded;
+    arena arena;             /* options, graphs, program, image */
+    load_model model, draft; /* draft: of options.draft_model, if has_draft */
+    bool is_loaded, has_draft;
     mpk_engine_options options; /* complete; of an image: those it was made with */
     target_device device;
     engine_plan plan;
@@ -150,15 +151,23 @@ mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o,
 
 /* ---- engine_model.c ---- */
 
-/* Decide sizes from options and model.  for_running: refuse what does not fit into memory.
- * MPK_EARG, MPK_ELIMIT. */
-mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_engine_options *o,
-                            const target_device *device, bool for_running, engine_plan *out);
-/* The tensor program for n_tokens tokens, with weights in the dtypes that the target keeps them
- * in. */
-mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model,
-                              const target_def *target, const engine_plan *plan, uint32_t n_tokens,
+/* Decide sizes from b's options, device and models: b->plan.  for_running: refuse what does not fit
+ * into memory.  MPK_EARG, MPK_ELIMIT. */
+mpk_status engine_make_plan(mpk_context *cx, bool for_running, engine_build *b);
+/* The tensor program for n_tokens tokens, of the model or (drafts) of the draft model, with weights
+ * in the dtypes that the target keeps them in.  It lies in b->arena. */
+mpk_status engine_build_graph(mpk_context *cx, engine_build *b, bool drafts, uint32_t n_tokens,
                               ir_graph **out);
+
+/* ---- engine_draft.c ---- */
+
+/* Open the draft model, if the options name one.  MPK_EARG: another vocabulary, or the options do
+ * not fit; MPK_EUNSUPPORTED: not on this target; and what load_open gives. */
+mpk_status engine_open_draft(mpk_context *cx, engine_build *b);
+/* The model that has a weight of the program, whose name becomes what that model calls it. */
+const load_model *engine_weight_model(const engine_build *b, str *name);
+/* The files of both models, in b->arena if there are two. */
+mpk_status engine_join_files(mpk_context *cx, engine_build *b, const file_map **files, size_t *n);
 
 /* ---- engine_compile.c ---- */
 

@@ -88,8 +88,8 @@ static mpk_status look_into_cache(mpk_context *cx, engine_build *b, const pass_o
  * tokens, 0: all. */
 static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b)
 {
-    ir_graph *graphs[ENGINE_MAX_GRAPHS];
-    uint32_t tokens[ENGINE_MAX_GRAPHS], n = 0;
+    ir_graph *graphs[2 * ENGINE_MAX_GRAPHS];
+    uint32_t tokens[2 * ENGINE_MAX_GRAPHS], n = 0;
     const engine_plan *p = &b->plan;
     pass_options options;
     TRY(engine_pass_options(cx, &b->arena, &b->options, &b->device, b->model.config.n_kv_heads,
@@ -100,11 +100,15 @@ static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b
         if (only_tokens && p->n_tokens[i] < only_tokens && !last)
             continue;
         TRY(engine_progress(cx, &b->options, "compiling", (double)i / p->n_graphs));
-        TRY(engine_build_graph(cx, &b->arena, &b->model, b->device.target, p, p->n_tokens[i],
-                               &graphs[n]));
+        TRY(engine_build_graph(cx, b, false, p->n_tokens[i], &graphs[n]));
         tokens[n++] = p->n_tokens[i];
         if (only_tokens)
             break;
+    }
+    for (uint32_t i = 0; b->has_draft && !only_tokens && i < p->n_graphs; i++) {
+        TRY(engine_build_graph(cx, b, true, p->n_tokens[i], &graphs[n]));
+        tokens[n++] = p->n_tokens[i];
+        options.n_draft_graphs++;
     }
     TRY(look_into_cache(cx, b, &options, n, graphs, tokens));
     if (!b->is_cached) {
@@ -125,6 +129,9 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
     CHECK(cx, b->options.mode != MPK_MODE_CALLS, MPK_EARG,
           "MPK_MODE_CALLS is for tensor programs (mpk/graph.h)");
     if (engine_is_image(model)) {
+        CHECK(cx, !b->options.draft_model, MPK_EARG,
+              "%s is an image, which holds one model: give the model itself to have a draft model",
+              model);
         NOTE(cx, engine_read_image(cx, model, for_running, b), "opening the image %s", model);
         b->load_ns = clock_ns() - start - b->device_ns;
     } else {
@@ -133,7 +140,8 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
         TRY(engine_ask_routing(cx, b));
         TRY(engine_choose_device(cx, &b->options, for_running, &b->device));
         b->device_ns = clock_ns() - start - b->load_ns;
-        TRY(engine_make_plan(cx, &b->model, &b->options, &b->device, for_running, &b->plan));
+        TRY(engine_open_draft(cx, b));
+        TRY(engine_make_plan(cx, for_running, b));
     }
     if (b->options.random_weights && !b->model.tensors.n && !b->model.tokenizer)
         TRY(engine_make_tokenizer(cx, b->model.config.vocab_size, &b->model.tokenizer));
@@ -149,6 +157,8 @@ void engine_build_free(engine_build *b)
 {
     if (b->is_loaded)
         load_close(&b->model);
+    if (b->has_draft)
+        load_close(&b->draft);
     engine_leave_device(&b->device);
     text_free(&b->code);
     arena_free(&b->arena);
@@ -165,11 +175,12 @@ static mpk_status find_weight(mpk_context *cx, const mpk_engine *e, uint32_t i,
     const tg_weight *w = &e->build.image.weights[i];
     ir_share share = ir_read_share(w->name);
     char name[256];
-    CHECK(cx, share.whole.n < sizeof name, MPK_EFORMAT, "a weight's name has %zu bytes",
-          share.whole.n);
-    snprintf(name, sizeof name, "%.*s", STR_ARG(share.whole));
-    const load_tensor *t = load_find(&e->build.model, name);
-    CHECK(cx, t, MPK_EFORMAT, "the model has no weight %s", name);
+    str whole = share.whole;
+    const load_model *model = engine_weight_model(&e->build, &whole);
+    CHECK(cx, whole.n < sizeof name, MPK_EFORMAT, "a weight's name has %zu bytes", whole.n);
+    snprintf(name, sizeof name, "%.*s", STR_ARG(whole));
+    const load_tensor *t = load_find(model, name);
+    CHECK(cx, t, MPK_EFORMAT, "%.*s has no weight %s", STR_ARG(model->path), name);
     bool same = t->rank == w->rank &&
                 (e->build.device.target->works_in_bf16 || t->dtype == w->dtype) &&
                 (share.axis == IR_NONE || share.axis < w->rank);
@@ -190,9 +201,11 @@ static uint64_t copied_bytes(const mpk_engine *e)
     uint64_t n = 0, index;
     for (uint32_t i = 0; i < e->build.image.n_weights; i++) {
         const tg_weight *w = &e->build.image.weights[i];
-        if (!map_get(&e->build.model.names, ir_read_share(w->name).whole, &index))
+        str name = ir_read_share(w->name).whole;
+        const load_model *model = engine_weight_model(&e->build, &name);
+        if (!map_get(&model->names, name, &index))
             continue;
-        const load_tensor *t = &e->build.model.tensors.at[index];
+        const load_tensor *t = &model->tensors.at[index];
         if (!host_weight_in_place(w, &(machine_weight){t->data, t->dtype, t->parts}))
             n += host_weight_bytes(w);
     }

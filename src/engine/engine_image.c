@@ -157,6 +157,10 @@ mpk_status mpk_compile_to_file(mpk_context *cx, const char *model,
         status = status_fail(cx, MPK_EARG, "%s is an image already", model);
     if (status == MPK_OK)
         status = engine_build_open(cx, model, options, false, 0, &b);
+    if (status == MPK_OK && b.has_draft)
+        status = status_fail(cx, MPK_EARG,
+                             "an image holds one model: name the draft model with a model that is "
+                             "no image");
     if (status == MPK_OK)
         status = refuse_own_files(cx, &b, path);
     if (status == MPK_OK && b.device.target->compile)

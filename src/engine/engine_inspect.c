@@ -77,8 +77,8 @@ static void add_graphs(text *t, const engine_build *b)
     text_print(t, ", \"graphs\": [");
     for (uint32_t i = 0; i < b->program.n_graphs; i++) {
         const tg_compiled *g = &b->program.graphs[i];
-        text_print(t, "%s{\"tokens\": %u, \"workers\": %u, ", i ? ", " : "", g->n_tokens,
-                   b->program.n_workers);
+        text_print(t, "%s{%s\"tokens\": %u, \"workers\": %u, ", i ? ", " : "",
+                   g->drafts ? "\"draft_model\": true, " : "", g->n_tokens, b->program.n_workers);
         tg_print_stats(&g->stats, t);
         text_print(t, "}");
     }
@@ -185,9 +185,9 @@ static mpk_status print_program(mpk_context *cx, engine_build *b, const char *mo
     b->is_loaded = true;
     CHECK(cx, b->model.has_config, MPK_EUNSUPPORTED, "%s is a vocabulary alone", model);
     TRY(engine_choose_device(cx, &b->options, false, &b->device));
-    TRY(engine_make_plan(cx, &b->model, &b->options, &b->device, false, &b->plan));
-    TRY(engine_build_graph(cx, &b->arena, &b->model, b->device.target, &b->plan,
-                           tokens ? tokens : 1, &g));
+    TRY(engine_open_draft(cx, b));
+    TRY(engine_make_plan(cx, false, b));
+    TRY(engine_build_graph(cx, b, false, tokens ? tokens : 1, &g));
     ir_print(g, &t);
     return give_text(cx, &t, source);
 }

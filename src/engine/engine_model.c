@@ -131,12 +131,30 @@ static mpk_status plan_pages(mpk_context *cx, const load_model *model, const mpk
     return MPK_OK;
 }
 
-mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_engine_options *o,
-                            const target_device *device, bool for_running, engine_plan *out)
+/* A position's keys and values in one of the program's models. */
+static mpk_status add_kv(mpk_context *cx, const model_config *c, engine_plan *p)
+{
+    CHECK(cx, c->head_size % ir_dtype_table[p->kv_dtype].block_elements == 0, MPK_EUNSUPPORTED,
+          "a KV cache of %s needs heads of a multiple of %u entries, those of this model have %u: "
+          "say f32, f16 or bf16",
+          ir_dtype_table[p->kv_dtype].name, ir_dtype_table[p->kv_dtype].block_elements,
+          c->head_size);
+    /* each peer has a head at least */
+    uint64_t held = c->n_kv_heads > p->n_peers ? c->n_kv_heads : p->n_peers;
+    p->kv_token_bytes +=
+        2ull * c->n_layers * held * (uint64_t)ir_row_bytes(p->kv_dtype, c->head_size);
+    return MPK_OK;
+}
+
+mpk_status engine_make_plan(mpk_context *cx, bool for_running, engine_build *b)
 {
     static const ir_dtype kv_dtypes[] = {
         [MPK_F32] = IR_F32, [MPK_F16] = IR_F16, [MPK_BF16] = IR_BF16, [MPK_Q8_0] = IR_Q8_0};
+    const load_model *model = &b->model;
+    const mpk_engine_options *o = &b->options;
+    const target_device *device = &b->device;
     const model_config *c = &model->config;
+    const bool drafts = o->speculation || b->has_draft;
     engine_plan p = {
         .threads = device->n_workers,
         .n_peers = device->n_peers,
@@ -147,7 +165,7 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
         .no_head = o->embeddings,
         .counts_experts = o->count_experts,
     };
-    p.n_choices = o->speculation && p.max_batch < ENGINE_CHOICES ? ENGINE_CHOICES : p.max_batch;
+    p.n_choices = drafts && p.max_batch < ENGINE_CHOICES ? ENGINE_CHOICES : p.max_batch;
     memcpy(p.arch, device->arch, sizeof p.arch);
     if (device->target->works_in_bf16) {
         p.activation_dtype = precision_of(model);
@@ -162,25 +180,23 @@ mpk_status engine_make_plan(mpk_context *cx, const load_model *model, const mpk_
           p.context_tokens, c->max_positions);
     CHECK(cx, p.kv_dtype != IR_Q8_0 || device->target->narrows, MPK_EUNSUPPORTED,
           "a KV cache of q8_0 is for the CPU: on %s say f32, f16 or bf16", device->target->title);
-    CHECK(cx, c->head_size % ir_dtype_table[p.kv_dtype].block_elements == 0, MPK_EUNSUPPORTED,
-          "a KV cache of %s needs heads of a multiple of %u entries, those of this model have %u: "
-          "say f32, f16 or bf16",
-          ir_dtype_table[p.kv_dtype].name, ir_dtype_table[p.kv_dtype].block_elements, c->head_size);
-    /* each peer has a head at least */
-    uint64_t held = c->n_kv_heads > p.n_peers ? c->n_kv_heads : p.n_peers;
-    p.kv_token_bytes = 2ull * c->n_layers * held * (uint64_t)ir_row_bytes(p.kv_dtype, c->head_size);
+    TRY(add_kv(cx, c, &p));
+    if (b->has_draft)
+        NOTE(cx, add_kv(cx, &b->draft.config, &p), "the draft model %s", o->draft_model);
     p.pages_per_slot = (p.context_tokens + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;
     plan_steps(o, device, &p);
     TRY(plan_pages(cx, model, o, device, for_running, &p));
-    *out = p;
+    b->plan = p;
     return MPK_OK;
 }
 
-mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model,
-                              const target_def *target, const engine_plan *plan, uint32_t n_tokens,
+mpk_status engine_build_graph(mpk_context *cx, engine_build *b, bool drafts, uint32_t n_tokens,
                               ir_graph **out)
 {
-    model_weights weights = weights_for(model, target);
+    const load_model *model = drafts ? &b->draft : &b->model;
+    const model_config *c = &b->model.config, *other = &b->draft.config; /* zeros: there is none */
+    const engine_plan *plan = &b->plan;
+    model_weights weights = weights_for(model, b->device.target);
     model_shape shape = {
         .n_tokens = n_tokens,
         .n_rows = n_tokens < plan->max_rows ? n_tokens : plan->max_rows,
@@ -192,7 +208,9 @@ mpk_status engine_build_graph(mpk_context *cx, arena *a, const load_model *model
         .kv_dtype = plan->kv_dtype,
         .activation_dtype = plan->activation_dtype,
         .no_head = plan->no_head,
-        .counts_experts = plan->counts_experts,
+        .counts_experts = plan->counts_experts && !drafts,
+        .drafts = drafts,
+        .rule_vocab = c->vocab_size > other->vocab_size ? c->vocab_size : other->vocab_size,
     };
-    return model_build(cx, a, &model->config, &shape, &weights, out);
+    return model_build(cx, &b->arena, &model->config, &shape, &weights, out);
 }

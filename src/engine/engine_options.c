@@ -112,6 +112,7 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
     TRY(copy_word(cx, a, &to->device));
     TRY(copy_word(cx, a, &to->target));
     TRY(copy_word(cx, a, &to->keep));
+    TRY(copy_word(cx, a, &to->draft_model));
     return copy_degrees(cx, a, to);
 }
 

@@ -37,7 +37,8 @@ typedef struct machine_facts {
     uint64_t asked, found;
     /* drafts that were tried, and that were drawn, since the start */
     uint64_t drafted, accepted;
-    uint64_t area_bytes, state_bytes, scratch_bytes; /* allocated */
+    uint64_t ahead_drafted, ahead_accepted, ahead_steps; /* of the draft model: drafts, its steps */
+    uint64_t area_bytes, state_bytes, scratch_bytes;     /* allocated */
     /* What starting took on a target that has a device and code of its own: opening it; making that
      * code, of which code_wait_ns while nothing else went on. */
     uint64_t device_ns, code_ns, code_wait_ns;

@@ -6,6 +6,7 @@
  * one.
  */
 #include "host/books.h"
+#include "model/model.h"
 #include "rt/rt_kv.h"
 
 /* Look up a tensor by name and check its shape; a dim of -1 matches any size.  RT_NOWHERE if it is
@@ -63,10 +64,20 @@ static bool same_places(const rt_serving *a, const rt_serving *b)
            a->history == b->history && a->shares == b->shares;
 }
 
-/* Sizes come from the largest graph, which is the last. */
+/* Graphs of the model; those of a draft model stand behind them. */
+static uint32_t count_graphs(const program_image *image)
+{
+    const rt_graph *graphs = image_table(image->block, RT_GRAPHS);
+    uint32_t n = 0;
+    while (n < image->n_graphs && !graphs[n].drafts)
+        n++;
+    return n;
+}
+
+/* Sizes come from the largest graph, which is the model's last. */
 static void find_sizes(const program_image *image, rt_serving *s)
 {
-    uint32_t n = image->n_graphs - 1;
+    uint32_t n = count_graphs(image) - 1;
     const rt_graph *last = (const rt_graph *)image_table(image->block, RT_GRAPHS) + n;
     const ir_graph *ir = image->ir[n];
     s->max_tokens = last->n_tokens;
@@ -98,13 +109,13 @@ void host_find_serving(const program_image *image, rt_serving *out)
 {
     const rt_graph *graphs = image_table(image->block, RT_GRAPHS);
     rt_serving s = {0}, found, other = {0};
-    find_tensors(image, image->n_graphs - 1, &s);
+    find_tensors(image, count_graphs(image) - 1, &s);
     found = s; /* find_sizes takes `asks` back where rows of rules are missing */
     find_sizes(image, &s);
     s.ready = s.tokens != RT_NOWHERE && s.rows != RT_NOWHERE &&
               (s.next != RT_NOWHERE || s.logits != RT_NOWHERE) && s.n_slots && s.max_rows &&
               (s.pages == RT_NOWHERE || (s.n_pages && s.page_tokens));
-    for (uint32_t i = 0; i + 1 < image->n_graphs; i++) {
+    for (uint32_t i = 0; i < image->n_graphs; i++) {
         find_tensors(image, i, &other);
         if (!same_places(&found, &other) || graphs[i].n_tokens > s.max_tokens ||
             graphs[i].n_rows > s.max_rows)
@@ -127,6 +138,29 @@ mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t
     CHECK(cx, !few_tokens || s->few_tokens, MPK_EARG,
           "the program has no graph of at most %u tokens", few_tokens);
     return MPK_OK;
+}
+
+/* Does a draft model's graph see the model's slots, pages and rules? */
+static bool fits_draft_model(const ir_graph *g, const rt_serving *s)
+{
+    return dim_of(g, "pages", 0) == s->n_slots && dim_of(g, "pages", 1) == s->pages_per_slot &&
+           dim_of(g, MODEL_DRAFT "k_cache.0", 0) == s->n_pages &&
+           dim_of(g, MODEL_DRAFT "k_cache.0", 2) == s->page_tokens &&
+           (s->asks == RT_NOWHERE || dim_of(g, "rules", 1) == s->rule_words);
+}
+
+/* The last graph holds every draft step. */
+bool host_find_draft_model(const program_image *image, const rt_serving *s, rt_ahead *out)
+{
+    uint32_t first = count_graphs(image), n = image->n_graphs;
+    const rt_graph *last = (const rt_graph *)image_table(image->block, RT_GRAPHS) + n - 1;
+    bool fits = s->ready && s->draft_tokens && first < n && last->n_tokens == s->max_tokens &&
+                last->n_rows == s->max_rows;
+    for (uint32_t i = first; fits && i < n; i++)
+        fits = fits_draft_model(image->ir[i], s);
+    *out = (rt_ahead){.first_graph = first,
+                      .n_vocab = fits ? (rt_u32)dim_of(image->ir[n - 1], "logits", 1) : 0};
+    return out->n_vocab != 0;
 }
 
 /* The next one from n on, 2^31 at most: a table of more would be refused for its size. */
@@ -173,7 +207,7 @@ void host_plan_drafts(rt_serving *s, uint32_t step_tokens, uint32_t gram_tokens,
     s->draft_tokens = step_tokens < most ? step_tokens : most;
     s->drafts_freely = freely;
     s->gram_tokens = gram_tokens;
-    s->gram_mask = power_of_two(s->history_tokens) - 1;
+    s->gram_mask = gram_tokens ? power_of_two(s->history_tokens) - 1 : 0;
     s->keeps_text = 1;
 }
 

@@ -191,6 +191,7 @@ static mpk_status add_graph(mpk_context *cx, arena *a, writer *w, const tg_compi
                     .first_range = (rt_u32)w->n[RT_RANGES],
                     .first_place = (rt_u32)w->n[RT_PLACES],
                     .n_places = (rt_u32)c->ir->tensors.n,
+                    .drafts = c->drafts,
                     .text_bytes = source.n};
     g->text = add_text(w, source);
     add_ops(w, c);
@@ -652,6 +653,8 @@ static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, prog
           "graph %u of the image is for steps of %u tokens with %u rows; at most %d and %d are "
           "possible",
           index, g->n_tokens, g->n_rows, RT_MAX_TOKENS, RT_MAX_ROWS);
+    CHECK(cx, g->drafts <= (index != 0) && g->drafts >= (index ? g[-1].drafts : 0), MPK_EFORMAT,
+          "graph %u of the image stands among those of another model", index);
     CHECK(cx, g->n_rows == count_rows(ir), MPK_EFORMAT,
           "graph %u of the image says %u rows, its text %u", index, g->n_rows, count_rows(ir));
     CHECK(cx, g->most_fresh == find_most_fresh(ir), MPK_EFORMAT,

@@ -90,6 +90,9 @@ typedef struct model_config {
     uint32_t n_eos_tokens;
 } model_config;
 
+/* Before the names of weights and state of a draft model. */
+#define MODEL_DRAFT "draft."
+
 /* How large to build it. */
 typedef struct model_shape {
     uint32_t n_tokens;           /* T */
@@ -107,6 +110,11 @@ typedef struct model_shape {
     bool greedy_only;
     bool no_head; /* the program ends with the final norm: its rows stand where the logits would */
     bool counts_experts; /* the experts of each token are outputs */
+    /* A draft model: weights and state have names that begin with MODEL_DRAFT, so that its graphs
+     * can stand in one program with those of the model and share inputs and outputs with them. */
+    bool drafts;
+    /* ids that a row of rules has room to mask, the same for both models; fewer than V: V */
+    uint32_t rule_vocab;
 } model_shape;
 
 /* What the dtype of a named weight is; the builder asks when it adds the constant.  MPK_EARG if

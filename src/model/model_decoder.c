@@ -30,6 +30,11 @@ static ir_tensor_id add_tensor(decoder *d, ir_kind kind, ir_live live, const cha
                                ir_dtype dtype, uint32_t rank, const int64_t *dims)
 {
     ir_tensor_id out = IR_NONE;
+    char own[2 * NAME_BYTES];
+    if (d->s->drafts && (kind == IR_CONST || kind == IR_STATE)) {
+        snprintf(own, sizeof own, MODEL_DRAFT "%s", name);
+        name = own;
+    }
     if (d->status == MPK_OK)
         d->status = ir_add_tensor(d->cx, d->g, kind, live, name, dtype, rank, dims, &out);
     return d->status == MPK_OK ? out : IR_NONE;
@@ -292,7 +297,8 @@ static ir_tensor_id add_begin(decoder *d)
     d->draws = add_tensor(d, IR_INPUT, IR_ROWS, "draws", IR_I32, 1, rows);
     if (!s->greedy_only) {
         d->asks = add_tensor(d, IR_INPUT, IR_ROWS, "asks", IR_I32, 2, (int64_t[]){s->n_rows, ASKS});
-        int64_t mask = rules_mask_words(d->c->vocab_size),
+        const uint32_t V = d->c->vocab_size;
+        int64_t mask = rules_mask_words(V > s->rule_vocab ? V : s->rule_vocab),
                 words = mask > RULES_WORDS ? mask : RULES_WORDS;
         d->rules = add_tensor(d, IR_INPUT, IR_ALL, "rules", IR_I32, 2,
                               (int64_t[]){(int64_t)(1 + MODEL_MASKS) * s->n_slots, words});

@@ -106,9 +106,9 @@ static mpk_status check_options(mpk_context *cx, const pass_options *o, uint32_t
           o->own_units);
     CHECK(cx, o->page_bytes >= 64 && o->page_bytes % 64 == 0, MPK_EARG,
           "pages of %u bytes: a multiple of 64 is needed", o->page_bytes);
-    CHECK(cx, n_graphs >= 1, MPK_EARG, "there is nothing to compile");
+    CHECK(cx, n_graphs > o->n_draft_graphs, MPK_EARG, "there is nothing to compile");
     for (uint32_t i = 1; i < n_graphs; i++)
-        CHECK(cx, n_tokens[i - 1] < n_tokens[i], MPK_EARG,
+        CHECK(cx, n_tokens[i - 1] < n_tokens[i] || i == n_graphs - o->n_draft_graphs, MPK_EARG,
               "graphs must stand by rising numbers of tokens, %u follows %u", n_tokens[i],
               n_tokens[i - 1]);
     return MPK_OK;
@@ -164,8 +164,10 @@ static mpk_status compile_all(pass_state *s, ir_graph *const *graphs, const uint
     compiling c = {.options = s->options, .graphs = graphs, .program = p};
     NEW(s->cx, s->result, p->graphs, p->n_graphs);
     NEW(s->cx, s->result, c.results, p->n_graphs);
-    for (uint32_t i = 0; i < p->n_graphs; i++)
+    for (uint32_t i = 0; i < p->n_graphs; i++) {
         p->graphs[i].n_tokens = n_tokens[i];
+        p->graphs[i].drafts = i >= p->n_graphs - s->options->n_draft_graphs;
+    }
     mpk_status status = thread_each(s->cx, p->n_graphs, compile_one, &c);
     for (uint32_t i = 0; i < p->n_graphs; i++)
         arena_adopt(s->result, &c.results[i]);

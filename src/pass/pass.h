@@ -84,6 +84,9 @@ typedef struct pass_options {
     bool narrow;
     /* fuse rows, norm, vocabulary product and the search for the largest logit */
     bool logits;
+    /* the last so many graphs are a draft model's: they share step inputs and outputs with the
+     * others, by name, and have weights and state of their own */
+    uint32_t n_draft_graphs;
 } pass_options;
 
 /* State shared by all passes of a compile.  Both arenas belong to the caller; a pass may leave what
@@ -97,9 +100,10 @@ typedef struct pass_state {
 
 /* ---- compile.c ---- */
 
-/* Compile one tensor program for each number of tokens (rising), all built for the same weights and
- * state.  Everything in *out lives in `result`.  n_workers 1 to 65535.  MPK_EARG: wrong options;
- * MPK_ELIMIT: an operator needs more scratch than a worker has; MPK_EVERIFY: a defect of mpk. */
+/* Compile one tensor program for each number of tokens (rising; those of a draft model begin anew),
+ * all built for the same weights and state.  Everything in *out lives in `result`.  n_workers 1 to
+ * 65535.  MPK_EARG: wrong options; MPK_ELIMIT: an operator needs more scratch than a worker has;
+ * MPK_EVERIFY: a defect of mpk. */
 mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *options,
                         uint32_t n_graphs, ir_graph *const *graphs, const uint32_t *n_tokens,
                         tg_program *out);

@@ -21,8 +21,10 @@
  *   rt_page.h    scratch pages
  *   rt_kv.h      pages of the KV cache, and their names
  *   rt_draft.h   tokens guessed from the text
+ *   rt_ahead.h   tokens guessed by a draft model
  *   rt_admit.h   requests: admitted, put back
  *   rt_collect.h what a step has produced
+ *   rt_build.h   what a step is made of
  *   rt_step.h    the step task: requests in, tokens out
  *   rt_worker.h  the worker's loop; includes all of them: the header that a target includes
  */
@@ -153,8 +155,8 @@ typedef struct rt_graph {
     rt_u32 first_range;           /* rt_range[n_workers] of its workers */
     rt_u32 first_place, n_places; /* rt_place of each tensor of its tensor program */
     rt_u32 n_jit;                 /* JIT tasks */
-    rt_u32 reserved;
-    rt_u64 text, text_bytes; /* the text form of its tensor program, in the text section */
+    rt_u32 drafts;                /* 1: of the draft model */
+    rt_u64 text, text_bytes;      /* the text form of its tensor program, in the text section */
 } rt_graph;
 
 /* The AOT tasks of one worker in one graph: entries first <= i < last of the list table, rising
@@ -177,7 +179,7 @@ typedef struct rt_weight {
 } rt_weight;
 
 enum {
-    RT_GRAPHS, /* rt_graph, by rising n_tokens */
+    RT_GRAPHS, /* rt_graph, by rising n_tokens; then those of the draft model, likewise */
     RT_TASKS,  /* rt_task */
     RT_EVENTS, /* rt_event */
     RT_OPS,    /* rt_op */
@@ -348,8 +350,10 @@ typedef struct rt_control {
     rt_wide n_steps;       /* since the start */
     /* tokens of prompts that might have been in kept or shared pages, and that were */
     rt_wide asked, found;
-    rt_wide drafted, accepted; /* drafts that were tried, and that were drawn */
-    rt_fault fault;            /* valid once abort is RT_FAULTED */
+    rt_wide drafted, accepted;             /* drafts that were tried, and that were drawn */
+    rt_fault fault;                        /* valid once abort is RT_FAULTED */
+    rt_wide ahead_drafted, ahead_accepted; /* of the drafts, those of the draft model */
+    rt_wide ahead_steps;                   /* of the n_steps, those of the draft model */
 } rt_control;
 
 enum { RT_RUNNING, RT_STOPPING, RT_FAULTING, RT_FAULTED };
@@ -482,8 +486,27 @@ typedef struct rt_drafter {
     rt_u32 misses; /* steps in a row of whose drafts none was drawn */
     rt_u32 rest;   /* tokens to wait for after the next miss */
     rt_u32 tried;  /* drafts in the step that runs */
-    rt_u32 from;   /* they are the tokens of the text from here on */
+    /* they are the tokens of the text from here on; RT_NONE: the draft model guesses them */
+    rt_u32 from;
 } rt_drafter;
+
+/* What the step task knows of the draft model (rt_ahead.h). */
+typedef struct rt_ahead {
+    rt_u32 first_graph; /* its graphs stand from here on */
+    rt_u32 n_vocab;     /* the ids that it knows */
+    rt_u32 running;     /* 1: one of its steps runs, or is to be published next */
+} rt_ahead;
+
+/* And of a slot in it.  Law: its cache holds the tokens of the slot's text below `known`, of which
+ * those below the slot's `position` are no drafts; marked * page_tokens <= known. */
+typedef struct rt_ahead_slot {
+    rt_u32 known;
+    rt_u32 marked; /* of the slot's pages, the first that are marked in rt_ahead_pages */
+    rt_u32 made;   /* drafts that stand after the slot's last token */
+    rt_u32 row;    /* of the step that runs: the row that draws the next; RT_NONE: none does */
+    /* when to draft, and how much; of its counts of tokens none is used */
+    rt_drafter pays;
+} rt_ahead_slot;
 
 /* Everything the step task keeps.  Law for the KV pages: n_free + n_kept + those held = n_pages,
  * and n_promised = the sum of (reserved - held) <= n_free + n_kept: whoever runs gets every page
@@ -508,7 +531,8 @@ typedef struct rt_serving {
     /* 1: a step costs nearly the same with all the drafts that it can have, so a request that finds
      * any tries as many as it may; 0: as many as have paid */
     rt_u32 drafts_freely;
-    rt_u32 gram_tokens, gram_mask;                   /* N of the index, its buckets - 1 */
+    /* N of the index, 0: texts are not looked up; its buckets - 1 */
+    rt_u32 gram_tokens, gram_mask;
     rt_u32 n_free, n_promised, n_active, n_admitted; /* n_active: slots FEEDING, WAITING or LATE */
     /* 1: a request is promised pages for its prompt alone, and put back if no more are there; 0:
      * for all that it may ever hold */
@@ -584,8 +608,10 @@ typedef struct rt_machine {
     rt_kv_page *kv_pages; /* [n_pages] */
     rt_u32 *buckets;      /* [bucket_mask + 1] first pages, by name; RT_NONE: none */
     rt_chain *chains;     /* [n_slots] */
-    rt_drafter *drafters; /* [n_slots]; this and the next: only if somebody drafts */
-    rt_u32 *grams;        /* [n_slots][gram_mask + 1 + history_tokens] the indexes */
+    /* [n_slots]; this and the next: only if somebody drafts.  With a draft model there stand behind
+     * them an rt_ahead, an rt_ahead_slot [n_slots] and the rt_ahead_pages */
+    rt_drafter *drafters;
+    rt_u32 *grams; /* [n_slots][gram_mask + 1 + history_tokens] the indexes */
     char *step_area;
     rt_ring *request_ring, *command_ring, *token_ring;
     rt_request *requests;      /* [request_mask + 1] */
@@ -594,6 +620,7 @@ typedef struct rt_machine {
     const rt_i32 *token_arena; /* [n_arena] */
     rt_u64 n_arena;
     rt_u32 request_mask, command_mask, token_mask;
+    rt_u32 has_draft_model;
 
     rt_u64 delay; /* for tests: not 0: lose time at random in the protocol's steps */
     void *target; /* the target's own; the runtime does not look */

@@ -290,6 +290,7 @@ RT_LARGE_FN void rt_slot_put_back(rt_machine *m, rt_u32 index)
         slot->n_source = slot->position + 1;
     }
     rt_slot_give_pages(m, index);
+    rt_draft_forget(m, index);
     if (slot->source != RT_AGAIN)
         slot->count = 0;
     slot->position = slot->n_fed = slot->step_tokens = 0;

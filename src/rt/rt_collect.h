@@ -65,6 +65,16 @@ RT_FN rt_u32 rt_slot_reason(const rt_slot *slot, const rt_request *r, rt_i32 tok
     return slot->position >= slot->limit ? RT_CONTEXT : RT_GOING;
 }
 
+/* Of the drafts that the draft model guessed n - 1 stood: its cache knows nothing of the others. */
+RT_FN void rt_ahead_verify(rt_machine *m, rt_u32 index, rt_u32 tried, rt_u32 n)
+{
+    rt_ahead_slot *a = rt_ahead_slot_of(m, index);
+    const rt_u32 end = m->slots[index].position + n;
+    a->known = a->known < end ? a->known : end;
+    rt_count(&m->control->ahead_drafted, tried);
+    rt_count(&m->control->ahead_accepted, n - 1);
+}
+
 /* A step with drafts has ended: keep the rows that count.  These are the first, and each whose
  * token is the one that the row before it drew, up to a token that ends the text; the others are as
  * if they had never been.  Of the rows that count only the last can end the request, since
@@ -82,6 +92,8 @@ RT_LARGE_FN void rt_slot_verify(rt_machine *m, rt_u32 index)
     rt_draft_judge(m, index, n - 1);
     rt_count(&m->control->drafted, tried);
     rt_count(&m->control->accepted, n - 1);
+    if (rt_has_draft_model(m) && m->drafters[index].from == RT_NONE)
+        rt_ahead_verify(m, index, tried, n);
 }
 
 /* The mask of the request had not arrived when its token was to be drawn.  The last token is fed

@@ -17,7 +17,9 @@
  * the text.  The tokens of a prompt enter together; where the step task has a warp of its own, it
  * does that while the step runs.
  *
- * How much is drafted depends on what a wrong draft costs (rt_serving.drafts_freely).
+ * How much is drafted depends on what a wrong draft costs (rt_serving.drafts_freely), and on how
+ * the last drafts went.  The text and the draft model (rt_ahead.h) are judged apart: one may know a
+ * text that the other does not.
  */
 #ifndef RT_DRAFT_H
 #define RT_DRAFT_H
@@ -41,7 +43,42 @@ RT_FN rt_i32 *rt_slot_text(const rt_machine *m, rt_u32 slot)
            (rt_u64)slot * m->serving->history_tokens;
 }
 
+/* ---- a draft model's state (rt_ahead.h) ---- */
+
+RT_FN int rt_has_draft_model(const rt_machine *m)
+{
+    return RT_DRAFT_MODEL && m->has_draft_model;
+}
+RT_FN rt_ahead *rt_ahead_of(const rt_machine *m)
+{
+    return (rt_ahead *)(m->drafters + m->serving->n_slots);
+}
+RT_FN rt_ahead_slot *rt_ahead_slot_of(const rt_machine *m, rt_u32 slot)
+{
+    return (rt_ahead_slot *)(rt_ahead_of(m) + 1) + slot;
+}
+/* [n_pages] 1: the page is full, and the draft model's cache has the keys and values of its
+ * tokens. */
+RT_FN rt_u32 *rt_ahead_pages(const rt_machine *m)
+{
+    return (rt_u32 *)rt_ahead_slot_of(m, m->serving->n_slots);
+}
+/* Bytes from `drafters` to the end of all that. */
+RT_FN rt_u64 rt_drafters_bytes(const rt_serving *s, int has_draft_model)
+{
+    rt_u64 n = s->n_slots * (rt_u64)sizeof(rt_drafter);
+    return has_draft_model ? n + sizeof(rt_ahead) + s->n_slots * (rt_u64)sizeof(rt_ahead_slot) +
+                                 s->n_pages * (rt_u64)sizeof(rt_u32)
+                           : n;
+}
+
 /* ---- the index ---- */
+
+/* Are texts looked up?  If not, all drafts are the draft model's. */
+RT_FN int rt_looks_up(const rt_serving *s)
+{
+    return !RT_DRAFT_MODEL || s->gram_tokens;
+}
 
 /* Words of the index of a slot: its buckets, then `before` of each position. */
 RT_FN rt_u64 rt_gram_words(const rt_serving *s)
@@ -68,6 +105,13 @@ RT_FN rt_u32 rt_gram_bucket(const rt_serving *s, const rt_i32 *end)
     return h & s->gram_mask;
 }
 
+/* The slot's pages are others from now on. */
+RT_FN void rt_draft_forget(rt_machine *m, rt_u32 slot)
+{
+    if (rt_has_draft_model(m))
+        rt_ahead_slot_of(m, slot)->known = rt_ahead_slot_of(m, slot)->marked = 0;
+}
+
 /* A request begins in the slot; its index is emptied when the first token enters. */
 RT_FN void rt_draft_begin(rt_machine *m, rt_u32 slot)
 {
@@ -77,6 +121,9 @@ RT_FN void rt_draft_begin(rt_machine *m, rt_u32 slot)
     d->most = RT_DRAFT_FIRST;
     d->misses = d->tried = 0;
     d->rest = RT_DRAFT_REST;
+    if (rt_has_draft_model(m))
+        rt_ahead_slot_of(m, slot)->pays = *d;
+    rt_draft_forget(m, slot);
 }
 
 /* The first `known` tokens of the text are there: those that are new enter the index. */
@@ -130,15 +177,22 @@ RT_FN rt_u32 rt_draft_find(const rt_machine *m, rt_u32 slot, rt_u32 known, rt_u3
 
 /* ---- drafting ---- */
 
-/* Tokens that a slot may draft when it feeds slot->token at this position: as many as have paid so
- * far, and none after an end that is known, or in a page that it was not promised.  generated: the
- * tokens that it has by then. */
-RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index, rt_u32 position, rt_u32 generated)
+/* When a slot drafts, and how much: from its text, or (model) by the draft model. */
+RT_FN rt_drafter *rt_draft_source(const rt_machine *m, rt_u32 index, int model)
+{
+    return model ? &rt_ahead_slot_of(m, index)->pays : &m->drafters[index];
+}
+
+/* Tokens that a slot may draft when it feeds slot->token at this position, from its text or (model)
+ * by the draft model: as many as have paid so far, and none after an end that is known, or in a
+ * page that it was not promised.  generated: the tokens that it has by then. */
+RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index, int model, rt_u32 position,
+                           rt_u32 generated)
 {
     const rt_serving *s = m->serving;
     const rt_slot *slot = &m->slots[index];
     const rt_request *r = &m->running[index];
-    const rt_drafter *d = &m->drafters[index];
+    const rt_drafter *d = rt_draft_source(m, index, model);
     if (position < d->again)
         return 0;
     rt_u32 end = slot->limit, n = r->drafts;
@@ -181,11 +235,12 @@ RT_FN void rt_draft_copy(rt_machine *m, rt_u32 index, rt_u32 from, rt_u32 n)
  * more than were; after a few steps without any the slot rests. */
 RT_FN void rt_draft_judge(rt_machine *m, rt_u32 index, rt_u32 accepted)
 {
-    rt_drafter *d = &m->drafters[index];
+    const rt_drafter *tried = &m->drafters[index];
+    rt_drafter *d = rt_draft_source(m, index, rt_has_draft_model(m) && tried->from == RT_NONE);
     if (accepted) {
         d->misses = 0;
         d->rest = RT_DRAFT_REST;
-        if (accepted < d->tried)
+        if (accepted < tried->tried)
             d->most = accepted + 1;
         else if (d->most < RT_MAX_DRAFTS)
             d->most *= 2;

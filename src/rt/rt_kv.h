@@ -19,7 +19,7 @@
 #ifndef RT_KV_H
 #define RT_KV_H
 
-#include "rt/rt.h"
+#include "rt/rt_draft.h"
 
 /* ---- names ---- */
 
@@ -151,6 +151,13 @@ RT_FN void rt_page_unkeep(rt_machine *m, rt_u32 page)
     s->n_kept--;
 }
 
+/* A page that is free holds nothing that the draft model knows. */
+RT_FN void rt_page_unmark(rt_machine *m, rt_u32 page)
+{
+    if (rt_has_draft_model(m))
+        rt_ahead_pages(m)[page] = 0;
+}
+
 /* Evict the page that was let go first, if any: it loses its name and is free. */
 RT_LARGE_FN void rt_page_evict(rt_machine *m)
 {
@@ -160,6 +167,7 @@ RT_LARGE_FN void rt_page_evict(rt_machine *m)
         return;
     rt_page_unkeep(m, page);
     rt_page_unname(m, page);
+    rt_page_unmark(m, page);
     m->free_pages[s->n_free++] = page;
 }
 
@@ -205,12 +213,14 @@ RT_FN void rt_page_share(rt_machine *m, rt_u32 page)
 RT_FN void rt_page_let_go(rt_machine *m, rt_u32 page)
 {
     rt_kv_page *p = &m->kv_pages[page];
-    if (p->sharers)
+    if (p->sharers) {
         p->sharers--;
-    else if (p->state & RT_PAGE_NAMED)
+    } else if (p->state & RT_PAGE_NAMED) {
         rt_page_keep(m, page);
-    else
+    } else {
+        rt_page_unmark(m, page);
         m->free_pages[m->serving->n_free++] = page;
+    }
 }
 
 /* The host is about to write to the state tensors itself, so the contents of kept pages are no

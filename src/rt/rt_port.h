@@ -29,6 +29,8 @@
  *     RT_STEP_MOVES 1: the step task runs wherever the last step ended, so that once a step is
  *     published another thread
  *                   may run the task already; 0: it has a warp of its own
+ *     RT_DRAFT_MODEL 1: a program may have graphs of a draft model (rt_ahead.h); 0: none has, and
+ *                   the code for it is left away
  */
 #ifndef RT_PORT_H
 #define RT_PORT_H
@@ -56,6 +58,7 @@ typedef struct rt_wide {
 #define RT_LARGE_FN static __device__ __noinline__
 #define RT_UNROLL_4 _Pragma("unroll 4")
 enum { RT_SLEEPS = 0 }; /* a warp cannot sleep on a word: it polls */
+enum { RT_DRAFT_MODEL = 0 };
 enum { RT_LANES = 32, RT_STEP_MOVES = 0 };
 #include "rt/rt_atomic_cuda.h"
 
@@ -123,7 +126,7 @@ RT_FN void rt_delay(rt_u64 seed, rt_u32 who)
 #define RT_FN static inline
 #define RT_LARGE_FN static inline
 #define RT_UNROLL_4
-enum { RT_SLEEPS = 1 };
+enum { RT_SLEEPS = 1, RT_DRAFT_MODEL = 1 };
 #include RT_ATOMIC_HEADER
 
 #else
@@ -131,7 +134,7 @@ enum { RT_SLEEPS = 1 };
 #define RT_FN static inline
 #define RT_LARGE_FN static inline
 #define RT_UNROLL_4
-enum { RT_SLEEPS = 1 };
+enum { RT_SLEEPS = 1, RT_DRAFT_MODEL = 1 };
 #include "rt/rt_atomic.h"
 
 /* Supplied by src/host/host_port.c. */

@@ -26,6 +26,9 @@
  * prompt nor its neighbours change a bit of the result.  Where they do not (a GPU), steps can be
  * filled so that the bits still do not change (rt_step_fill_apart).
  *
+ * With a draft model its steps come between 4 and 5 (rt_ahead.h): while one runs nothing is
+ * collected, no command is obeyed and nobody is admitted, so that slots stay as they were found.
+ *
  * Drafts: what the requests of a step in which all decode leave of draft_tokens may hold drafts
  * (rt_draft.h).  Such a request feeds its last token and, after it, tokens that may follow, each
  * with a row of logits; each row draws as it would alone, with the random number of its position.
@@ -42,31 +45,9 @@
 #ifndef RT_STEP_H
 #define RT_STEP_H
 
-#include "rt/rt_collect.h"
+#include "rt/rt_ahead.h"
 
-/* ---- publishing ---- */
-
-/* One lane: begin the next run of a graph.  The release store of the step word publishes the step
- * inputs and the live counts; its partner is the acquire load in rt_worker_enter.  Everything the
- * step task wrote happens before any task of the step. */
-RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph, rt_u32 n_tokens,
-                           rt_u32 n_rows)
-{
-    const rt_graph *g = &m->graphs[graph];
-    rt_control *c = m->control;
-    rt_u64 step = rt_step_word(graph, ++m->epochs[graph], n_tokens, n_rows);
-    m->serving->step = step;
-    c->live[RT_TOKENS] = rt_word_tokens(step);
-    c->live[RT_ROWS] = rt_word_rows(step);
-    rt_store_wide_relaxed_device(&c->n_steps, ++m->serving->n_steps);
-    w->owner = 0;
-    rt_store_relaxed_device(&c->idle, 0);
-    rt_point(m, w->index);
-    rt_store_wide_release_device(&c->step, step);
-    if (m->events[g->first_event + RT_START].jit)
-        rt_event_submit(m, w, g->first_event + RT_START);
-    rt_wake_all(m);
-}
+/* ---- steps of the host ---- */
 
 /* A step that the host drives itself (run_graph): it has written the inputs and waits for the end.
  * once_wanted is the host's count of such steps, once_done ours; a step is due while they differ.
@@ -155,67 +136,6 @@ RT_LARGE_FN void rt_step_commands(rt_machine *m)
 }
 
 /* ---- building the step ---- */
-
-/* Extend the slot's row of the page table over the next n tokens.  The pages were promised, so
- * there are some. */
-RT_FN void rt_slot_extend(rt_machine *m, rt_u32 index, rt_u32 n)
-{
-    rt_serving *s = m->serving;
-    rt_slot *slot = &m->slots[index];
-    rt_u32 needed = rt_pages_for(s, slot->position + n);
-    while (slot->held < needed) {
-        *rt_page_entry(m, index, slot->held++) = (rt_i32)rt_page_take(m);
-        s->n_promised--;
-    }
-    rt_pages_say(m);
-}
-
-RT_FN void rt_put(const rt_machine *m, rt_u64 tensor, rt_u32 i, rt_i32 value)
-{
-    if (tensor != RT_NOWHERE)
-        ((rt_i32 *)(m->step_area + tensor))[i] = value;
-}
-
-/* What one row asks of `sample` beside the filters.  after: how many of the fed tokens follow the
- * row's own.  Only rows that draw obey rules: the last of what is fed, and every row of a request
- * that decodes, with the tokens up to its own as its history.  The other rows report log
- * probabilities of tokens that are known. */
-RT_FN void rt_put_asks(rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 after)
-{
-    rt_serving *s = m->serving;
-    const rt_slot *slot = &m->slots[index];
-    const rt_request *r = &m->running[index];
-    rt_i32 *asks = (rt_i32 *)(m->step_area + m->serving->asks) + RT_ASKS * (rt_u64)row;
-    rt_u32 known = slot->position + slot->step_tokens - after,
-           fed = slot->n_fed + slot->step_tokens - after;
-    int draws = fed == slot->n_source || slot->source == RT_NOWHERE;
-    asks[RT_ASK_RULES] = r->n_rules && draws ? (rt_i32)index + 1 : 0;
-    asks[RT_ASK_FROM] = (rt_i32)(index * m->serving->history_tokens);
-    asks[RT_ASK_HISTORY] = (rt_i32)known;
-    asks[RT_ASK_LOGPROBS] = (rt_i32)r->n_logprobs;
-    asks[RT_ASK_TOKEN] = draws ? -1 : m->token_arena[slot->source + fed];
-    asks[RT_ASK_MASK] = r->mask && draws ? (rt_i32)(s->n_slots + r->mask) : 0;
-    asks[RT_ASK_CHOICE] = (rt_i32)s->built_choices;
-    s->built_choices += asks[RT_ASK_RULES] != 0;
-}
-
-/* One row of logits for token `token` of the step; `drawn` tokens of it are drawn before. */
-RT_FN void rt_put_row(const rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 token, rt_u32 drawn)
-{
-    const rt_serving *s = m->serving;
-    const rt_request *r = &m->running[index];
-    rt_put(m, s->rows, row, (rt_i32)token);
-    rt_put(m, s->draws, row, (rt_i32)(m->slots[index].generated + drawn));
-    if (s->seeds != RT_NOWHERE)
-        ((rt_i64 *)(m->step_area + s->seeds))[row] = (rt_i64)r->seed;
-    if (s->sampling != RT_NOWHERE) {
-        float *p = (float *)(m->step_area + s->sampling) + 4 * (rt_u64)row;
-        p[0] = r->temperature;
-        p[1] = r->top_k;
-        p[2] = r->top_p;
-        p[3] = r->min_p;
-    }
-}
 
 /* How many tokens of a request go into the step, and how many rows they need.  A text that is fed a
  * second time (RT_AGAIN, after being put back) delivered its rows the first time, so it needs only
@@ -458,8 +378,8 @@ RT_FN rt_u32 rt_step_look_up(rt_machine *m, rt_u32 room)
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
         const rt_slot *slot = &m->slots[i];
         rt_drafter *d = &m->drafters[i];
-        d->tried = room && rt_slot_decodes(slot)
-                       ? rt_draft_most(m, i, slot->position, slot->generated)
+        d->tried = room && rt_looks_up(m->serving) && rt_slot_decodes(slot)
+                       ? rt_draft_most(m, i, 0, slot->position, slot->generated)
                        : 0;
         if (!d->tried)
             continue;
@@ -474,12 +394,30 @@ RT_FN rt_u32 rt_step_look_up(rt_machine *m, rt_u32 room)
     return found;
 }
 
+/* Let the draft model guess for the slots that found nothing; how many of them may draft. */
+RT_FN rt_u32 rt_step_ask(rt_machine *m)
+{
+    rt_u32 asked = 0;
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+        const rt_slot *slot = &m->slots[i];
+        rt_drafter *d = &m->drafters[i];
+        if (d->tried || !rt_slot_decodes(slot))
+            continue;
+        d->from = RT_NONE;
+        d->tried = rt_ahead_most(m, i, slot->position, slot->generated);
+        asked += d->tried != 0;
+    }
+    return asked;
+}
+
 /* Draft for the step that is built.  Those who decode have their tokens first; what they leave of
  * the room is shared evenly among those whose text goes on somewhere.  So drafts never take the
  * place of anybody's token, nor make a step larger than draft_tokens. */
 RT_LARGE_FN void rt_step_draft(rt_machine *m)
 {
     rt_u32 room = rt_draft_room(m), drafting = rt_step_look_up(m, room);
+    if (rt_has_draft_model(m) && room)
+        drafting += rt_step_ask(m);
     for (rt_u32 i = 0; drafting; i++) {
         rt_drafter *d = &m->drafters[i];
         if (!d->tried)
@@ -487,7 +425,8 @@ RT_LARGE_FN void rt_step_draft(rt_machine *m)
         rt_u32 share = (room + drafting - 1) / drafting;
         if (d->tried > share)
             d->tried = share;
-        rt_draft_copy(m, i, d->from, d->tried);
+        if (!rt_has_draft_model(m) || d->from != RT_NONE)
+            rt_draft_copy(m, i, d->from, d->tried);
         room -= d->tried;
         drafting--;
     }
@@ -496,7 +435,7 @@ RT_LARGE_FN void rt_step_draft(rt_machine *m)
 /* The texts that the step feeds enter the indexes. */
 RT_LARGE_FN void rt_step_index(rt_machine *m)
 {
-    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+    for (rt_u32 i = 0; rt_looks_up(m->serving) && i < m->serving->n_slots; i++) {
         const rt_slot *slot = &m->slots[i];
         if (slot->state == RT_SLOT_FEEDING && slot->source != RT_NOWHERE && slot->step_tokens &&
             m->running[i].drafts)
@@ -504,14 +443,33 @@ RT_LARGE_FN void rt_step_index(rt_machine *m)
     }
 }
 
+/* Does a token of every request fit into a step? */
+RT_FN rt_u32 rt_step_fits(const rt_serving *s)
+{
+    rt_u32 few = s->few_tokens;
+    rt_u32 tokens = few ? few : s->max_tokens, rows = few ? s->few_rows : s->max_rows;
+    return s->n_active <= tokens && s->n_active <= rows;
+}
+
+/* Tokens and rows of the step; s: the machine's. */
+RT_FN void rt_step_fill_in(rt_machine *m, rt_serving *s, rt_u32 few, rt_u32 fits, rt_u32 oldest)
+{
+    if (few)
+        rt_step_fill_apart(m, fits ? 0 : s->decode_at, oldest);
+    else
+        rt_step_fill(m, fits ? 0 : (rt_u32)(s->n_steps % s->n_slots), oldest);
+    /* rows stand in the order of slots */
+    s->steady = fits && s->built_tokens && rt_step_is_steady(m);
+}
+
 /* Fill the step inputs; returns the number of tokens in the step.  If the requests that decode do
- * not all fit, the slot that comes first rotates, so that each gets its turn. */
+ * not all fit, the slot that comes first rotates, so that each gets its turn.  0 also if the
+ * draft model guesses first (rt_step_guess). */
 RT_FN rt_u32 rt_step_build(rt_machine *m)
 {
     rt_serving *s = m->serving;
     rt_u32 few = s->few_tokens, oldest = s->n_admitted - 0x80000000u;
-    rt_u32 tokens = few ? few : s->max_tokens, rows = few ? s->few_rows : s->max_rows;
-    rt_u32 fits = s->n_active <= tokens && s->n_active <= rows;
+    rt_u32 fits = rt_step_fits(s);
     s->built_tokens = s->built_rows = s->built_choices = 0;
     rt_slots_find_masks(m);
     for (rt_u32 i = 0; i < s->n_slots; i++)
@@ -521,12 +479,9 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
     rt_step_stock(m);
     if (s->draft_tokens)
         rt_step_draft(m);
-    if (few)
-        rt_step_fill_apart(m, fits ? 0 : s->decode_at, oldest);
-    else
-        rt_step_fill(m, fits ? 0 : (rt_u32)(s->n_steps % s->n_slots), oldest);
-    /* rows stand in the order of slots */
-    s->steady = fits && s->built_tokens && rt_step_is_steady(m);
+    if (rt_has_draft_model(m) && rt_ahead_begin(m))
+        return 0;
+    rt_step_fill_in(m, s, few, fits, oldest);
     return s->built_tokens;
 }
 
@@ -537,13 +492,19 @@ RT_FN int rt_graph_fits(const rt_graph *g, const rt_serving *s)
            (s->built_tokens <= s->built_rows || s->built_tokens - s->built_rows <= g->most_fresh);
 }
 
-/* The smallest graph that fits the step: graphs are sorted by n_tokens, and the last one holds
- * every step. */
+/* Graphs of the model; those of a draft model stand behind them. */
+RT_FN rt_u32 rt_model_graphs(const rt_machine *m)
+{
+    return rt_has_draft_model(m) ? rt_ahead_of(m)->first_graph : m->n_graphs;
+}
+
+/* The smallest of the model's graphs that fits the step: they are sorted by n_tokens, and the last
+ * one holds every step. */
 RT_FN rt_u32 rt_step_graph(const rt_machine *m)
 {
     const rt_serving *s = m->serving;
     rt_u32 g = 0;
-    while (g + 1 < m->n_graphs && !rt_graph_fits(&m->graphs[g], s))
+    while (g + 1 < rt_model_graphs(m) && !rt_graph_fits(&m->graphs[g], s))
         g++;
     return g;
 }
@@ -583,10 +544,13 @@ RT_FN int rt_lanes_draft_none(rt_machine *m)
         return 1;
     for (rt_u32 i = rt_lane(); i < s->n_slots; i += RT_LANES) {
         const rt_slot *slot = &m->slots[i];
-        rt_u32 at = slot->position + 1,
-               n = slot->step_tokens ? rt_draft_most(m, i, at, slot->generated + 1) : 0;
+        rt_u32 at = slot->position + 1, n = slot->step_tokens && rt_looks_up(s)
+                                                ? rt_draft_most(m, i, 0, at, slot->generated + 1)
+                                                : 0;
         if (n)
             none &= rt_draft_look(m, i, at, &n) == RT_NONE;
+        if (rt_has_draft_model(m) && slot->step_tokens)
+            none &= !rt_ahead_most(m, i, at, slot->generated + 1);
     }
     return rt_every(none);
 }
@@ -714,6 +678,19 @@ RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
 
 /* ---- one look ---- */
 
+/* Publish a step of the draft model or, if nobody wants more drafts, the step that tries them. */
+RT_LARGE_FN int rt_step_guess(rt_machine *m, rt_worker *w)
+{
+    rt_serving *s = m->serving;
+    if (rt_ahead_step(m, w))
+        return 1;
+    s->built_tokens = s->built_rows = s->built_choices = 0;
+    rt_step_fill_in(m, s, 0, rt_step_fits(s), s->n_admitted - 0x80000000u);
+    s->running = 1;
+    rt_step_publish(m, w, rt_step_graph(m), s->built_tokens, s->built_rows);
+    return 1;
+}
+
 /* One lane: the general path.  Where the step task may move to another thread (RT_STEP_MOVES),
  * tokens are shown and texts indexed before the step is published, since another thread may own
  * `serving` from then on; elsewhere after it, to save time. */
@@ -722,6 +699,10 @@ RT_LARGE_FN int rt_step_look(rt_machine *m, rt_worker *w)
     rt_serving *s = m->serving;
     /* before looking: a later ring ends the sleep at once */
     w->doorbell = rt_load_acquire_system(&m->control->doorbell);
+    if (rt_has_draft_model(m) && rt_ahead_of(m)->running) {
+        rt_ahead_collect(m);
+        return rt_step_guess(m, w);
+    }
     if (!s->running && rt_once_poll(m, w))
         return 1;
     if (!s->ready)
@@ -748,6 +729,9 @@ RT_LARGE_FN int rt_step_look(rt_machine *m, rt_worker *w)
         rt_ring_host(m);
     if (n && s->draft_tokens && !RT_STEP_MOVES)
         rt_step_index(m); /* while the step runs */
+    /* after a publication another thread may own `serving` */
+    if (rt_has_draft_model(m) && !n && rt_ahead_of(m)->running)
+        return rt_step_guess(m, w);
     return n != 0;
 }
 

@@ -53,6 +53,7 @@ typedef struct tg_stats {
 
 typedef struct tg_compiled {
     uint32_t n_tokens; /* the T it was built for */
+    bool drafts;       /* it is of the draft model */
     const ir_graph *ir;
     tg_graph *tg;           /* TG_LINEAR, assigned */
     const tg_place *places; /* [ir->tensors.n]; of a view or in-place result: that of its root */
@@ -64,7 +65,7 @@ typedef struct tg_program {
     uint32_t n_workers, page_bytes, pages_per_worker;
     uint32_t n_peers; /* that share the workers evenly, in order; 0: one */
     uint32_t n_graphs;
-    tg_compiled *graphs; /* by rising n_tokens */
+    tg_compiled *graphs; /* by rising n_tokens; then those of a draft model, likewise */
     uint32_t n_weights;
     tg_weight *weights;
     uint64_t area_bytes[TG_AREAS]; /* of TG_WEIGHTS: the sum of the weights' bytes */

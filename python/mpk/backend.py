@@ -26,9 +26,19 @@ from mpk import lowering, lowering_index, lowering_math, whole  # noqa: F401  (t
 from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
+from mpk.order import ordered_nodes
 from mpk.pairs import without_complex
 from mpk.results import given, place_results, view_of
-from mpk.shapes import STATIC, Part, compile_symbolic, device_of, is_symbolic, placeholders, return_list
+from mpk.shapes import (
+    STATIC,
+    Part,
+    compile_between,
+    compile_symbolic,
+    device_of,
+    is_symbolic,
+    placeholders,
+    return_list,
+)
 from mpk.statics import Statics, address_of, pick
 
 MAX_THREADS = 1024  # workers that the library takes
@@ -395,9 +405,19 @@ def compile_parts(
     return lambda arguments: list(fused(*arguments))
 
 
+def note_fallbacks(reasons: Mapping[torch.fx.Node, str], report: Report) -> None:
+    for node, reason in reasons.items():
+        report.fallbacks.setdefault(str(node.target), reason)
+        report.n_fallbacks += 1
+
+
 def compile_static(gm: torch.fx.GraphModule, options: Options, report: Report, nested: bool = False) -> Callable:
     """A function of a list of arguments, from a functional graph of known shapes."""
     return_list(gm)
+    cuts = {} if nested else ordered_nodes(gm)
+    if cuts:
+        note_fallbacks(cuts, report)
+        return compile_between(gm, cuts, lambda part: compile_static(part, options, report))
     e, values, unsupported = lower_graph(gm)
     try:
         if not unsupported:
@@ -407,9 +427,7 @@ def compile_static(gm: torch.fx.GraphModule, options: Options, report: Report, n
     changes = mutations(gm)
     if changes:
         return copying_back(compile_static(without_mutations(gm), options, report), changes, gm)
-    for node, reason in unsupported.items():
-        report.fallbacks.setdefault(str(node.target), reason)
-        report.n_fallbacks += 1
+    note_fallbacks(unsupported, report)
     if nested or not any(n.op == "call_function" and n not in unsupported for n in gm.graph.nodes):
         return lambda arguments: list(gm(*arguments))
     return compile_parts(gm, unsupported, options, report)

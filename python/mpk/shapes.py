@@ -15,7 +15,7 @@ from __future__ import annotations
 import collections
 import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.passes.split_module import split_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpk.emit import _flat
+from mpk.emit import _flat, is_view
+from mpk.order import is_collective
 
 CACHED_SHAPES = 32
 STATIC = "mpk_static"  # of a placeholder: PyTorch says that its tensor is the same in each call
@@ -124,7 +125,7 @@ class Recorder(TorchDispatchMode):
 
     def finish(self, results: Any) -> torch.fx.GraphModule:
         self.graph.output(self.with_nodes(list(results)))
-        self.graph.eliminate_dead_code()
+        self.graph.eliminate_dead_code(lambda node: node.is_impure() or is_collective(node))
         return torch.fx.GraphModule(self.root, self.graph)
 
 
@@ -299,26 +300,48 @@ def compile_symbolic(gm: torch.fx.GraphModule, compile_one: Callable, leave: Cal
     if not cuts:
         return ByShape(gm, compile_one, leave)
     leave({str(node.target): "the shape of its result depends on data" for node in cuts})
-    parts = cut_at(gm, set(cuts))
+
+    def compile_part(part: torch.fx.GraphModule) -> Callable:
+        return ByShape(part, compile_one, leave) if is_symbolic(part) else compile_one(part)
+
+    return compile_between(gm, set(cuts), compile_part)
+
+
+def compile_between(
+    gm: torch.fx.GraphModule, cuts: Collection[torch.fx.Node], compile_part: Callable
+) -> Callable:
+    """PyTorch runs these nodes, in the graph's order; compile_part compiles what comes between them."""
+    parts = cut_at(gm, cuts)
     for name, part in parts.named_children():
         many, by_pytorch = return_list(part), int(name.rpartition("_")[2]) % 2
-        if by_pytorch:
-            compiled = run_by_pytorch(part)
-        else:
-            compiled = ByShape(part, compile_one, leave) if is_symbolic(part) else compile_one(part)
-        setattr(parts, name, Part(compiled, many))
+        setattr(parts, name, Part(run_by_pytorch(part) if by_pytorch else compile_part(part), many))
     return run_by_pytorch(parts)
 
 
-def cut_at(gm: torch.fx.GraphModule, cuts: set[torch.fx.Node]) -> torch.fx.GraphModule:
+def changes_alone(copy: torch.fx.Node, numbers: dict[torch.fx.Node, int]) -> bool:
+    """Can the part that makes the new value of an argument write it?  Nobody else reads the old one, or a view of it,
+    which may share its memory."""
+    argument, value = copy.args[:2]
+    readers, part = set(argument.users) - {copy}, numbers.get(value, 1)
+    while views := {user for node in readers if is_view(node) for user in node.users} - readers:
+        readers |= views
+    return value.op == "call_function" and part % 2 == 0 and all(
+        node.op == "call_function" and numbers.get(node) == part for node in readers
+    )
+
+
+def cut_at(gm: torch.fx.GraphModule, cuts: Collection[torch.fx.Node]) -> torch.fx.GraphModule:
     """The graph in parts that follow each other, submod_0 ...: those of odd numbers are for PyTorch.  They have the cut
-    nodes; the last has the changes of arguments, since views of their old values may go from part to part."""
+    nodes; the last has the changes of arguments that other parts than that of the new value read."""
     numbers: dict[torch.fx.Node, int] = {}
     now = 0
     for node in gm.graph.nodes:
         late = node.op == "call_function" and node.target is aten.copy_.default
+        if late and changes_alone(node, numbers):
+            numbers[node] = numbers[node.args[1]]
+            continue
         of_cut = node.target is operator.getitem and node.args[0] in cuts
         if (node in cuts or late or of_cut) != bool(now % 2) and node.op == "call_function":
             now += 1
         numbers[node] = now
-    return split_module(gm, gm, lambda node: numbers[node])
+    return split_module(gm, gm, lambda node: numbers[node], keep_original_order=True)

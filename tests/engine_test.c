@@ -425,10 +425,10 @@ static void test_wrong_use(void **state)
     o.step_tokens = 48;
     check_fails(cx, MPK_EARG, "power of two", mpk_engine_open(cx, folder, &o, &e));
     o = options_of(1, 1);
-    o.profile = 1;
     o.device = "cpu";
-    check_fails(cx, MPK_EARG, "for a GPU", mpk_engine_open(cx, folder, &o, &e));
     o.mode = MPK_MODE_GRAPH;
+    check_fails(cx, MPK_EARG, "for a GPU", mpk_engine_open(cx, folder, &o, &e));
+    o.profile = 1;
     check_fails(cx, MPK_EARG, "one kernel", mpk_engine_open(cx, folder, &o, &e));
     o = options_of(1, 1);
     o.context_tokens = 1000;

@@ -156,8 +156,7 @@ MPK_API mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t s
  * MPK_MODE_CALLS keeps a copy in an order of its own. */
 MPK_API mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, char **json);
 /* Where the time of the last launch went, by kind of operator: waits for it, and gives what
- * mpk_engine_profile does (mpk.h).  MPK_EARG: the program was compiled without options->profile, or
- * not for MPK_MODE_CALLS. */
+ * mpk_engine_profile does (mpk.h).  MPK_EARG: the program was compiled without options->profile. */
 MPK_API mpk_status mpk_program_profile(mpk_context *cx, mpk_program *p, char **json);
 MPK_API void mpk_program_close(mpk_program *p);
 

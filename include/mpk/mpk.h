@@ -208,8 +208,8 @@ typedef struct mpk_engine_options {
     uint32_t no_descriptor_prefetch;
     /* of a GPU: a folder where the kernel's source is left; NULL: nowhere */
     const char *keep;
-    /* 1: of a GPU's one kernel: workers note times, for mpk_engine_profile and
-     * mpk_program_profile */
+    /* 1: workers note times, for mpk_engine_profile and, on a GPU, mpk_program_profile; of a GPU's
+     * one kernel (MPK_MODE_KERNEL, MPK_MODE_CALLS) or of a CPU */
     uint32_t profile;
     /* 1: of a GPU: a request's tokens and logits have the same bits alone and in any company,
      * whatever the order in which requests come and end, in every engine with the same model, kind
@@ -293,12 +293,16 @@ typedef struct mpk_engine_facts {
 } mpk_engine_facts;
 
 MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts);
-/* Where the time of a step goes on a GPU.  The profile is of the last step that ran the smallest
- * graph that holds `tokens` tokens.  *json is a JSON object that the caller frees (mpk_free):
+/* Where the time of a step goes.  The profile is of the last step that ran the smallest graph that
+ * holds `tokens` tokens.  *json is a JSON object that the caller frees (mpk_free):
  *   tokens      of the graph
- *   clock_mhz   the GPU's highest clock, which converts cycles to microseconds
+ *   clock_mhz   the GPU's highest clock, which converts cycles to microseconds; a CPU's notes are in
+ *               nanoseconds: 1000
  *   scheduling  share of the workers' time between the end of a task's work and the count on its
- *               event
+ *               event; 0 on a CPU, where that is part of the wait for the worker's next task
+ *   waiting_for_peers
+ *               share of the workers' time in which tasks waited that read what other peers make
+ *               (options.gpus); 0 with one peer
  *   to_host     {bursts, median_us, p99_us, most_us}: from the end of a step until the thread that
  *               takes its tokens out of the ring has done so and the GPU knows; over all steps, the
  *               last 4,096 at most
@@ -312,7 +316,7 @@ MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *fac
  *     sm_us     time of all its tasks over the number of workers: what a step spends on it
  *     share     of the time of all tasks
  *     wait_us   mean over tasks, from when the worker turned to the task until its event was
- *               activated
+ *               activated; on a CPU from the end of the worker's last task until this one began
  *     body_us, trigger_us
  *               means over tasks
  *     longest_us

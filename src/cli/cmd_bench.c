@@ -75,8 +75,8 @@ static const cli_option options[] = {
                .help = "on a GPU: one kernel; or one for each operator in a CUDA graph, without "
                        "and with overlap (kernel)"),
     CLI_OPTION(bench_arguments, engine.profile, "profile", CLI_FLAG,
-               .help = "on a GPU: where the time of the last step went, by kind of operator (with "
-                       "-n 1: of the prompts)"),
+               .help = "where the time of the last step went, by kind of operator (with -n 1: of "
+                       "the prompts)"),
     CLI_QUIET_ROW(bench_arguments, engine),
 };
 
@@ -429,10 +429,12 @@ static int print_profile(const bench *b)
                "(most) of %.0f steps\n",
                number(to_host, "median_us"), number(to_host, "p99_us"), number(to_host, "most_us"),
                number(to_host, "bursts"));
-    printf("\nlast step of the graph for %.0f tokens; scheduling %.2f %% of the workers' time\n"
+    printf("\nlast step of the graph for %.0f tokens; of the workers' time %.2f %% scheduling, "
+           "%.2f %% waiting for other peers\n"
            "%-18s %-22s %7s %7s %5s %7s %10s %9s %9s %11s %10s\n",
-           number(root, "tokens"), 100 * number(root, "scheduling"), "operators", "code", "columns",
-           "to", "count", "tasks", "us a step", "wait, us", "body, us", "trigger, us", "slowest");
+           number(root, "tokens"), 100 * number(root, "scheduling"),
+           100 * number(root, "waiting_for_peers"), "operators", "code", "columns", "to", "count",
+           "tasks", "us a step", "wait, us", "body, us", "trigger, us", "slowest");
     const json_value *kinds = json_get(root, "kinds");
     for (size_t i = 0; kinds && i < kinds->n; i++) {
         const json_value *k = &kinds->items[i];

@@ -58,8 +58,10 @@ RT_FN void rt_run_body(rt_machine *rt, rt_worker *w, const rt_task *task, rt_u32
     box.hi[0] = hi0;
     if (c->subject)
         m->watcher->see(c->subject, &c->call, &box);
+    uint64_t begin_ns = cpu_profile_begin(m);
     c->run(&c->call, &box,
            m->scratch + w->index * m->scratch_bytes + (uint64_t)page * m->page_bytes);
+    cpu_profile_end(m, w, task, begin_ns);
 }
 
 /* Called by an idle worker for the tasks that come next, piece by piece, so that a ready event
@@ -497,6 +499,7 @@ static const machine_def definition = {
     .describe = describe,
     .code_of = code_of,
     .put_mask = put_mask,
+    .read_profile = cpu_read_profile,
     .make_slots = cpu_make_slots,
     .move_slots = cpu_move_slots,
 };
@@ -584,6 +587,8 @@ static mpk_status prepare(mpk_context *cx, cpu_machine *m, void *const *weights,
     TRY(bind_graphs(cx, m, weights, !o->no_fast_bodies));
     TRY(plan_scratch(cx, m));
     TRY(find_constants(cx, m));
+    if (o->profile)
+        TRY(cpu_profile_make(cx, m));
     void *scratch = NULL;
     TRY(allocate(cx, m->scratch_bytes * m->rt.n_workers, "scratch", &m->scratch_block, &scratch));
     m->scratch = scratch;

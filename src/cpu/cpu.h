@@ -4,6 +4,7 @@
  *   cpu_target.c     the target's record, through which src/engine calls
  *   cpu_slots.c      tensors in the caller's memory
  *   cpu_weights.c    an address for each weight
+ *   cpu_profile.c    where the time of tasks goes
  *   cpu_features.c   instruction sets
  *   body.c, isa_*.c  fast code for operators
  *
@@ -39,6 +40,7 @@ typedef struct cpu_options {
     uint32_t queue_entries;
     bool no_fast_bodies; /* reference code only */
     bool no_preload;     /* do not look ahead while waiting (ablation) */
+    bool profile;        /* note where the time of tasks goes (machine_read_profile) */
     /* promise a request all KV pages that it may ever hold, as a GPU does */
     bool reserve_pages;
     bool no_shared_pages;  /* equal beginnings of texts are computed by every request */

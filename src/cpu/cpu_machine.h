@@ -32,8 +32,21 @@ typedef struct cpu_weights {
     size_t gathered_bytes, gathered_used;
 } cpu_weights;
 
+/* Of a task, in the last step that ran it; see cpu_profile.c. */
+typedef struct cpu_time {
+    uint64_t wait_ns, body_ns;
+    uint32_t epoch; /* 0: it never ran */
+} cpu_time;
+
+/* When a worker's last task ended; apart from those of others. */
+typedef struct cpu_end {
+    uint64_t ns;
+    char apart[RT_LINE - sizeof(uint64_t)];
+} cpu_end;
+
 /* After start only the runtime's own words change, and they say by their type who may write them
- * (rt_word.h); everything else is read-only until `stop`. */
+ * (rt_word.h); everything else is read-only until `stop`, but for
+ * what a profile notes. */
 typedef struct cpu_machine {
     machine base;
     rt_machine rt;
@@ -55,6 +68,8 @@ typedef struct cpu_machine {
     rt_i32 *token_arena;
     cpu_weights weights;            /* empty: the weights are the caller's */
     const machine_watcher *watcher; /* NULL: none */
+    cpu_time *times;                /* one for each rt_task; NULL: nobody asks */
+    cpu_end *ended;                 /* [n_workers] with times */
     char device[48];                /* in words */
 } cpu_machine;
 
@@ -70,6 +85,16 @@ static inline cpu_machine *cpu_of(machine *m)
 mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const target_start *s,
                             cpu_weights *w);
 void cpu_free_weights(cpu_weights *w);
+
+/* ---- cpu_profile.c ---- */
+
+mpk_status cpu_profile_make(mpk_context *cx, cpu_machine *m);
+/* Around the code of a task, by the worker that runs it; begin_ns: what the first has returned.
+ * Without a profile they do nothing. */
+uint64_t cpu_profile_begin(const cpu_machine *m);
+void cpu_profile_end(cpu_machine *m, const rt_worker *w, const rt_task *task, uint64_t begin_ns);
+/* machine_def's read_profile. */
+mpk_status cpu_read_profile(mpk_context *cx, machine *base, uint32_t graph, machine_profile *out);
 
 /* ---- cpu_slots.c: machine_def's make_slots and move_slots ---- */
 

@@ -20,11 +20,10 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 {
     const mpk_engine_options *o = ask->options;
     CHECK(cx,
-          o->mode == MPK_MODE_KERNEL && !o->no_descriptor_prefetch && !o->no_carriers && !o->keep &&
-              !o->profile,
+          o->mode == MPK_MODE_KERNEL && !o->no_descriptor_prefetch && !o->no_carriers && !o->keep,
           MPK_EARG,
-          "this runs on the CPU, but mode, no_descriptor_prefetch, no_carriers, keep and profile "
-          "are for a GPU");
+          "this runs on the CPU, but mode, no_descriptor_prefetch, no_carriers and keep are for a "
+          "GPU");
     uint32_t peers = o->gpus ? o->gpus : 1,
              each = (o->threads ? o->threads : thread_cores()) / peers;
     out->n_peers = peers;
@@ -72,6 +71,7 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
     const mpk_engine_options *o = s->options;
     const bool drafts = o->speculation || o->draft_model;
     const cpu_options options = {.no_preload = o->no_preload != 0,
+                                 .profile = o->profile != 0,
                                  .no_shared_pages = o->no_prefix_cache != 0,
                                  .draft_tokens = drafts ? DRAFT_TOKENS : 0,
                                  .gram_tokens = o->speculation ? o->draft_ngram : 0,

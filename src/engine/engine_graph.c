@@ -449,8 +449,7 @@ mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot)
 
 mpk_status mpk_program_profile(mpk_context *cx, mpk_program *p, char **json)
 {
-    CHECK(cx, p->call_align && p->profiles, MPK_EARG,
-          "the program was not compiled with a profile, which only one of MPK_MODE_CALLS has");
+    CHECK(cx, p->profiles, MPK_EARG, "the program was not compiled with a profile");
     return engine_read_profile(cx, p->machine, 0, 1, json);
 }
 

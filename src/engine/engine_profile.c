@@ -121,21 +121,42 @@ static void write_kind(const profile_kind *k, uint32_t n_workers, double all, do
                k->trigger * us / k->n_tasks, k->longest * us / k->n_ops);
 }
 
-static void write_kinds(const profile_kind *kinds, uint32_t n, uint32_t n_tokens,
-                        uint32_t n_workers, const machine_profile *p, text *out)
+static bool reads_peers(const ir_graph *ir, const ir_op *op)
+{
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        uint32_t peer = op->in[i] == IR_NONE ? op->peer : ir->tensors.at[op->in[i]].peer;
+        if (peer != op->peer && peer != IR_EVERYWHERE)
+            return true;
+    }
+    return false;
+}
+
+/* Cycles in which tasks waited that read what other peers make. */
+static double wait_for_peers(const ir_graph *ir, const machine_times *times)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < ir->ops.n; i++)
+        if (reads_peers(ir, &ir->ops.at[i]))
+            sum += times[i].wait * times[i].n_tasks;
+    return sum;
+}
+
+static void write_kinds(const ir_graph *ir, const profile_kind *kinds, uint32_t n,
+                        uint32_t n_tokens, uint32_t n_workers, const machine_profile *p, text *out)
 {
     const machine_delays *delays = &p->to_host;
-    double all = 0, trigger = 0;
+    double all = 0, trigger = 0, peers = wait_for_peers(ir, p->times);
     for (uint32_t k = 0; k < n; k++) {
         all += time_of(&kinds[k]);
         trigger += kinds[k].trigger;
     }
-    text_print(
-        out,
-        "{\"tokens\": %u, \"clock_mhz\": %.3f, \"scheduling\": %.6f, \"to_host\": {\"bursts\": %u, "
-        "\"median_us\": %.3f, \"p99_us\": %.3f, \"most_us\": %.3f}, \"kinds\": [",
-        n_tokens, p->clock_khz * 1e-3, all > 0 ? trigger / all : 0, delays->n,
-        delays->median_ns * 1e-3, delays->p99_ns * 1e-3, delays->most_ns * 1e-3);
+    text_print(out,
+               "{\"tokens\": %u, \"clock_mhz\": %.3f, \"scheduling\": %.6f, "
+               "\"waiting_for_peers\": %.6f, \"to_host\": {\"bursts\": %u, \"median_us\": %.3f, "
+               "\"p99_us\": %.3f, \"most_us\": %.3f}, \"kinds\": [",
+               n_tokens, p->clock_khz * 1e-3, all > 0 ? trigger / all : 0,
+               all > 0 ? peers / all : 0, delays->n, delays->median_ns * 1e-3,
+               delays->p99_ns * 1e-3, delays->most_ns * 1e-3);
     for (uint32_t k = 0; k < n; k++) {
         text_print(out, "%s", k ? ", " : "");
         write_kind(&kinds[k], n_workers, all, 1e3 / p->clock_khz, out);
@@ -149,7 +170,7 @@ void engine_write_profile(const ir_graph *ir, const machine_code *codes,
 {
     profile_kind *kinds = calloc(ir->ops.n ? ir->ops.n : 1, sizeof *kinds);
     if (kinds)
-        write_kinds(kinds, sum_kinds(ir, codes, profile->times, kinds), n_tokens, n_workers,
+        write_kinds(ir, kinds, sum_kinds(ir, codes, profile->times, kinds), n_tokens, n_workers,
                     profile, out);
     else
         out->failed = true;

@@ -92,6 +92,39 @@ static void test_sums(void **state)
     arena_free(&a);
 }
 
+/* Two sums over peers wait 3,000 and 1,000 cycles for each of their tasks, of 20,000 in all; what
+ * reads its own peer's memory waits for nobody else's. */
+static void test_waiting_for_peers(void **state)
+{
+    (void)state;
+    static const char joint[] = "peer all\ninput %x : f32[4, 8]\n"
+                                "peer 0\n%a = silu(%x)\npeer 1\n%b = silu(%x)\n"
+                                "peer 0\n%c = add_parts(%a, %b)\n"
+                                "peer 1\n%d = add_parts(%a, %b)\n%e = silu(%d)\n"
+                                "peer 0\noutput %c\n";
+    mpk_context cx = {0};
+    arena a = {0};
+    text t = {0};
+    ir_graph *ir;
+    const json_value *root;
+    machine_times times[5] = {{.n_tasks = 1, .wait = 2000, .body = 1000},
+                              {.n_tasks = 1, .wait = 500, .body = 500},
+                              {.n_tasks = 2, .wait = 3000, .body = 500},
+                              {.n_tasks = 2, .wait = 1000, .body = 500},
+                              {.n_tasks = 1, .wait = 4000, .body = 2000}};
+    check_ok(&cx, ir_parse(&cx, &a, str_from(joint), &ir));
+    assert_int_equal(ir->ops.n, 5);
+    machine_code codes[5];
+    for (uint32_t i = 0; i < 5; i++)
+        codes[i] = (machine_code){.body = "plain"};
+    engine_write_profile(ir, codes, &(machine_profile){.times = times, .clock_khz = 1000}, 1, 2,
+                         &t);
+    check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &root));
+    assert_float_equal(number(root, "waiting_for_peers"), 8000.0 / 20000.0, 1e-5);
+    text_free(&t);
+    arena_free(&a);
+}
+
 /* A step that never ran has no time and no kinds. */
 static void test_nothing(void **state)
 {
@@ -106,7 +139,8 @@ static void test_nothing(void **state)
                          &(machine_profile){.times = (machine_times[5]){{0}}, .clock_khz = 1000}, 1,
                          1, &t);
     check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &root));
-    assert_true(number(root, "scheduling") == 0 && json_get(root, "kinds")->n == 0);
+    assert_true(number(root, "scheduling") == 0 && number(root, "waiting_for_peers") == 0);
+    assert_true(json_get(root, "kinds")->n == 0);
     text_free(&t);
     arena_free(&a);
 }
@@ -115,6 +149,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_waiting_for_peers),
         cmocka_unit_test(test_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

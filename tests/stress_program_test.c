@@ -159,6 +159,51 @@ static void test_a_peer_that_stalls(void **state)
     arena_free(&b.arena);
 }
 
+/* Operators of a peer whose tasks do not end until they are let go. */
+typedef struct trap {
+    uint32_t peer;
+    rt_word open;
+} trap;
+
+static void *set_trap(void *user, const ir_graph *g, const ir_op *op)
+{
+    (void)g;
+    return op->peer == ((trap *)user)->peer ? user : NULL;
+}
+
+static void fall_in(void *subject, const op_call *call, const ir_box *box)
+{
+    (void)call, (void)box;
+    while (!rt_load_acquire_system(&((trap *)subject)->open))
+        rt_yield();
+}
+
+/* A task that does not end: one error for all, within the limit, that names the peer that is in
+ * it. */
+static void test_a_peer_that_hangs(void **state)
+{
+    (void)state;
+    const uint64_t seed = check_seed();
+    const uint32_t n = 2 + (uint32_t)(seed % 3);
+    bed b = {0};
+    machine *m;
+    trap t = {.peer = (uint32_t)(seed / 3 % n)};
+    char words[32];
+    build(&b, 11);
+    compile(&b, 2, n);
+    make_weights(&b);
+    const machine_watcher watcher = {.find = set_trap, .see = fall_in, .user = &t};
+    const cpu_options options = {.body_ns = 3000000000u, .watcher = &watcher};
+    check_ok(&b.cx, cpu_start(&b.cx, &b.image, b.weights, &options, &m));
+    snprintf(words, sizeof words, "of peer %u is in task", t.peer);
+    check_fails(&b.cx, MPK_ESTALLED, words, machine_run_graph(&b.cx, m, 0, UINT32_MAX, UINT32_MAX));
+    print_message("%s\n", b.cx.text);
+    check_fails(&b.cx, MPK_ESTALLED, words, machine_check(&b.cx, m));
+    rt_store_release_system(&t.open, 1);
+    machine_stop(m);
+    arena_free(&b.arena);
+}
+
 static void seal(rt_header *h)
 {
     size_t from = offsetof(rt_header, checksum) + sizeof h->checksum;
@@ -281,8 +326,8 @@ static void test_lists_out_of_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_programs), cmocka_unit_test(test_a_peer_that_stalls),
-        cmocka_unit_test(test_hostile_images), cmocka_unit_test(test_a_weight_too_large),
-        cmocka_unit_test(test_lists_out_of_order)};
+        cmocka_unit_test(test_random_programs),    cmocka_unit_test(test_a_peer_that_stalls),
+        cmocka_unit_test(test_a_peer_that_hangs),  cmocka_unit_test(test_hostile_images),
+        cmocka_unit_test(test_a_weight_too_large), cmocka_unit_test(test_lists_out_of_order)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -345,13 +345,34 @@ static void stop(machine *base)
     free(m);
 }
 
+/* Which operator the first worker is in that has not come back from a task: of a stall the cause,
+ * where the fault itself tells who waits.  Its task may end meanwhile: then there is no note. */
+static mpk_status note_busy(mpk_context *cx, const cpu_machine *m, mpk_status status)
+{
+    const rt_fault *f = &m->control.fault;
+    const rt_graph *g = &m->rt.graphs[f->graph];
+    uint32_t each = m->rt.n_workers / m->base.image.block->n_peers, i = 0;
+    while (i < m->rt.n_workers && rt_load_relaxed_device(&m->rt.workers[i].at) != RT_AT_BODY)
+        i++;
+    rt_u32 task = i < m->rt.n_workers ? rt_load_relaxed_device(&m->rt.workers[i].task) : RT_NONE;
+    if (f->kind != RT_STALL || task >= g->n_tasks ||
+        m->rt.tasks[g->first_task + task].op == RT_NONE)
+        return status;
+    str name = m->base.image.ir[f->graph]->ops.at[m->rt.tasks[g->first_task + task].op].name;
+    char peer[24] = "";
+    if (each < m->rt.n_workers)
+        snprintf(peer, sizeof peer, " of peer %u", i / each);
+    return status_note(cx, status, "worker %u%s is in task %u (%.*s)", i, peer, task,
+                       STR_ARG(name));
+}
+
 /* Faulted: the record that the worker left becomes the status and its words. */
 static mpk_status check(mpk_context *cx, machine *base)
 {
     cpu_machine *m = cpu_of(base);
     if (rt_load_acquire_system(&m->control.abort) != RT_FAULTED)
         return MPK_OK;
-    return machine_say_fault(cx, base, &m->control.fault);
+    return note_busy(cx, m, machine_say_fault(cx, base, &m->control.fault));
 }
 
 /* The host has put something in a ring, or asks for a step: wake who sleeps at the doorbell. */

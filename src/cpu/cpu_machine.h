@@ -45,8 +45,8 @@ typedef struct cpu_end {
 } cpu_end;
 
 /* After start only the runtime's own words change, and they say by their type who may write them
- * (rt_word.h); everything else is read-only until `stop`, but for
- * what a profile notes. */
+ * (rt_word.h); everything else is read-only until `stop`, but for what
+ * a profile notes. */
 typedef struct cpu_machine {
     machine base;
     rt_machine rt;

@@ -65,16 +65,41 @@ static const char *name_of(const machine *m, const rt_graph *g, const rt_fault *
     return words;
 }
 
-/* Of several peers also which one waits: the one whose worker holds the task. */
-static const char *name_peer(const machine *m, const rt_graph *g, const rt_fault *f, char words[32])
+/* The peer whose worker holds a task of the fault's graph; RT_NONE: nobody's in particular. */
+static uint32_t peer_of(const machine *m, const rt_graph *g, uint32_t task)
 {
     const rt_header *h = m->image.block;
     const rt_task *tasks = image_table(h, RT_TASKS);
+    rt_u32 worker = tasks[g->first_task + task].worker;
+    return worker < h->n_workers ? worker / (h->n_workers / h->n_peers) : RT_NONE;
+}
+
+/* Of several peers also which one waits: the one whose worker holds the task. */
+static const char *name_peer(const machine *m, const rt_graph *g, const rt_fault *f, char words[32])
+{
+    uint32_t peer =
+        m->image.block->n_peers > 1 && f->task < g->n_tasks ? peer_of(m, g, f->task) : RT_NONE;
     words[0] = 0;
-    if (h->n_peers > 1 && f->task < g->n_tasks &&
-        tasks[g->first_task + f->task].worker < h->n_workers)
-        snprintf(words, 32, " on peer %u",
-                 tasks[g->first_task + f->task].worker / (h->n_workers / h->n_peers));
+    if (peer != RT_NONE)
+        snprintf(words, 32, " on peer %u", peer);
+    return words;
+}
+
+/* Of several peers also those whose tasks trigger the event: one of them is late. */
+static const char *name_late(const machine *m, const rt_graph *g, const rt_fault *f, char words[96])
+{
+    const rt_task *tasks = (const rt_task *)image_table(m->image.block, RT_TASKS) + g->first_task;
+    bool late[IR_MAX_PEERS] = {0};
+    int n = 0;
+    for (uint32_t t = 0; t < g->n_tasks && m->image.block->n_peers > 1; t++) {
+        uint32_t peer = tasks[t].triggers == f->event ? peer_of(m, g, t) : RT_NONE;
+        if (peer < IR_MAX_PEERS)
+            late[peer] = true;
+    }
+    words[0] = 0;
+    for (uint32_t p = 0; p < IR_MAX_PEERS; p++)
+        if (late[p])
+            n += snprintf(words + n, 96 - (size_t)n, "%s%u", n ? ", " : " by tasks on peer ", p);
     return words;
 }
 
@@ -82,17 +107,16 @@ static const char *name_peer(const machine *m, const rt_graph *g, const rt_fault
  * index. */
 mpk_status machine_say_fault(mpk_context *cx, const machine *m, const rt_fault *f)
 {
-    char words[128], peer[32];
+    char words[128], peer[32], late[96];
     CHECK(cx, f->graph < m->image.n_graphs, MPK_EDEVICE,
           "the machine failed, and its fault record is damaged");
     const rt_graph *g = (const rt_graph *)image_table(m->image.block, RT_GRAPHS) + f->graph;
     if (f->kind == RT_STALL)
         FAIL(cx, MPK_ESTALLED,
              "the machine made no progress: worker %u, graph for %u tokens, run %u: %s%s waits for "
-             "event %u, which was "
-             "triggered %u of %u times",
+             "event %u, which was triggered %u of %u times%s",
              f->worker, g->n_tokens, f->epoch, name_of(m, g, f, words), name_peer(m, g, f, peer),
-             f->event, f->seen, f->needed);
+             f->event, f->seen, f->needed, name_late(m, g, f, late));
     FAIL(cx, MPK_EDEVICE, "%s: worker %u, graph for %u tokens, run %u, %s%s",
          f->kind == RT_OVERFLOW ? "a queue of the runtime overflowed"
                                 : "a task was given what it cannot take",

@@ -48,11 +48,18 @@ ENTRY cuDeviceGetCount(int *n)
 
 /* ---- links ---- */
 
+/* "island:2": GPUs 0 and 1 reach each other, 2 and 3, and so on. */
+static bool has_link(int from, int to)
+{
+    int island = (int)fake_setting("island", MAX_DEVICES);
+    return from != to && fake_setting("links", 1) && from / island == to / island;
+}
+
 ENTRY cuDeviceCanAccessPeer(int *can, int from, int to);
 ENTRY cuDeviceCanAccessPeer(int *can, int from, int to)
 {
     ENTER("cuDeviceCanAccessPeer");
-    *can = from != to && fake_setting("links", 1);
+    *can = has_link(from, to);
     return 0;
 }
 

@@ -8,6 +8,7 @@
  *     fail:cuMemAlloc:3:2      the same with error 2
  *     gpus:0  version:11040  capability:86  sms:4  shared:101376  memory:1048576  blocks:1 (that an
  *     SM holds) links:0 (GPUs do not reach each other)  atomics:0 (they do by a link that has none)
+ *     island:2 (GPUs 0 and 1 reach each other, 2 and 3, and so on)
  *     more:4096 (bytes of memory that all GPUs but the first have more)
  *
  * Streams run at once, on the calling thread.  A kernel does nothing, unless the test gives it a

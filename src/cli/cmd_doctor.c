@@ -153,17 +153,49 @@ static void add_gpu(report *r, arena *a, const json_value *gpu)
                 number(gpu, "memory_bytes") / (1 << 30), code, target, how);
 }
 
-/* Between several GPUs: may they share a program (--gpus)? */
+static bool is_true(const json_value *object, const char *key)
+{
+    const json_value *value = json_get(object, key);
+    return value && value->boolean;
+}
+
+/* "GPU 0 reaches 1, 2; GPU 1 reaches 0": by links that can carry a shared program; "" if none
+ * does.  More than the words hold are left out. */
+static void list_links(const json_value *links, char words[1024])
+{
+    const size_t room = 1024;
+    double from = -1;
+    for (size_t i = 0, n = 0; i < links->n && n < room; i++) {
+        const json_value *link = &links->items[i];
+        if (!is_true(link, "reaches") || !is_true(link, "atomics"))
+            continue;
+        if (number(link, "from") == from)
+            n += (size_t)snprintf(words + n, room - n, ", %.0f", number(link, "to"));
+        else
+            n += (size_t)snprintf(words + n, room - n, "%sGPU %.0f reaches %.0f", n ? "; " : "",
+                                  number(link, "from"), number(link, "to"));
+        from = number(link, "from");
+    }
+}
+
+/* Between several GPUs: which may share a program (--gpus)? */
 static void add_links(report *r, const json_value *links)
 {
-    size_t good = 0;
+    size_t reached = 0, good = 0;
+    char words[1024] = "";
     for (size_t i = 0; i < links->n; i++) {
-        const json_value *reaches = json_get(&links->items[i], "reaches"),
-                         *atomics = json_get(&links->items[i], "atomics");
-        good += reaches && reaches->boolean && atomics && atomics->boolean;
+        reached += is_true(&links->items[i], "reaches");
+        good += is_true(&links->items[i], "reaches") && is_true(&links->items[i], "atomics");
     }
-    add_finding(r, "gpu links", NULL, "%zu of %zu can share a program (NVLink): --gpus %s", good,
-                links->n, good == links->n ? "works with all" : "needs GPUs with links both ways");
+    list_links(links, words);
+    if (good == links->n)
+        add_finding(r, "gpu links", NULL, "each GPU reaches all others: --gpus works with all");
+    else if (good)
+        add_finding(r, "gpu links", NULL, "%s: --gpus needs GPUs that all reach each other", words);
+    else
+        add_finding(r, "gpu links", NULL, "%s: --gpus needs them",
+                    reached ? "GPUs reach each other, but not with atomic operations (NVLink)"
+                            : "no GPU reaches another");
 }
 
 /* True if there is one that works. */

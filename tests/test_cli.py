@@ -403,7 +403,7 @@ def test_devices(model):
     fails("inspect", model, "--target", "sm_80", "--device", "cpu", code=1, needle="the device is the CPU")
     fails("inspect", model, "--target", "sm_90a", "--activations=i8", code=1, needle="i8.*CPU")
     fails("bench", model, "--mode", "graph", "--device", "cpu", code=1, needle="for a GPU")
-    fails("bench", model, "--profile", "--device", "cpu", code=1, needle="profile.*for a GPU")
+    fails("bench", model, "--mode", "graph", "--profile", "--device", "cpu", code=1, needle="profile.*one kernel")
     for target, workers in ("sm_80", 108), ("sm_90a", 132):
         report = json.loads(support.mpk("inspect", model, "--target", target, "--json")[0])
         assert report["memory"]["device"].startswith(target)
@@ -597,6 +597,13 @@ def test_doctor_on_gpus(tmp_path):
     assert good["gpu driver"][0]["found"] == "CUDA 13.0"
     assert [f["found"].split(",")[0] for f in good["gpu"]] == ["Fake GPU 0", "Fake GPU 1"]
     assert "runs code for sm_90a" in good["gpu"][0]["found"]
+    assert good["gpu links"][0]["found"] == "each GPU reaches all others: --gpus works with all"
+    links = {words: findings(words)["gpu links"][0]["found"]
+             for words in ("gpus:2,links:0", "gpus:2,atomics:0", "gpus:4,island:2")}
+    assert links["gpus:2,links:0"].startswith("no GPU reaches another")
+    assert "not with atomic operations" in links["gpus:2,atomics:0"]
+    assert links["gpus:4,island:2"].startswith("GPU 0 reaches 1; GPU 1 reaches 0; GPU 2 reaches 3; GPU 3 reaches 2:")
+    assert "gpu links" not in findings("gpus:1")
     assert "MPK_NVRTC=/nowhere" in good["nvrtc"][0]["need"]
     assert "nvjitlink" not in good  # it is looked for where NVRTC is
     assert f"0, and 0 whole programs, in the cache {tmp_path}" in good["kernels"][0]["found"]

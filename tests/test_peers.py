@@ -4,11 +4,13 @@ import json
 
 import numpy
 import pytest
+import torch
 
 import support
 import tiny
 
 RANDOM = support.seed()
+VOCABULARY = 4999
 TOKENS = [RANDOM.randrange(250) for _ in range(70)]
 
 
@@ -22,10 +24,16 @@ def models(tmp_path_factory):
         "qwen3": tiny.model(folder / "qwen3", family="Qwen3", num_attention_heads=8, num_key_value_heads=2, head_dim=16,
                             tie_word_embeddings=False),
         "mixture": tiny.mixture(folder / "mixture"),
+        "qwen2": tiny.model(folder / "qwen2", family="Qwen2", num_attention_heads=4, num_key_value_heads=1,
+                            intermediate_size=44),
+        "mistral": tiny.model(folder / "mistral", family="Mistral", hidden_size=40, num_attention_heads=10,
+                              num_key_value_heads=5, head_dim=8, sliding_window=None, tie_word_embeddings=False),
+        "mixtral": tiny.model(folder / "mixtral", family="Mixtral", num_local_experts=5, num_experts_per_tok=2,
+                              intermediate_size=36, tie_word_embeddings=False),
     }
 
 
-@pytest.mark.parametrize("name", ["tied", "qwen3", "mixture"])
+@pytest.mark.parametrize("name", ["tied", "qwen3", "mixture", "qwen2", "mistral", "mixtral"])
 def test_logits_are_those_of_one_peer(models, name, tmp_path):
     one = support.score(models[name], TOKENS, tmp_path)
     for peers in (2, 3, 4, 8):
@@ -33,6 +41,57 @@ def test_logits_are_those_of_one_peer(models, name, tmp_path):
         assert numpy.abs(several - one).max() <= 2e-5 * numpy.abs(one).max()
         again = support.score(models[name], TOKENS, tmp_path, "--gpus", peers, "--threads", 2 * peers)
         assert (several == again).all()
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory):
+    """A model whose sums have the same bits however they are grouped: each entry of what the output and down
+    projections give is one product.  Its vocabulary, an odd number, is large enough to be cut."""
+    def narrow(net):
+        for name, p in net.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                kept = torch.tensor([RANDOM.randrange(p.shape[1]) for _ in range(p.shape[0])])
+                p.zero_()
+                p[torch.arange(p.shape[0]), kept] = torch.tensor([RANDOM.choice([-1.0, 0.5, 2.0]) for _ in kept])
+    folder = tmp_path_factory.mktemp("exact")
+    return tiny.model(folder / "model", hidden_size=64, num_attention_heads=8, num_key_value_heads=8,
+                      intermediate_size=96, vocab_size=VOCABULARY, tie_word_embeddings=False, change=narrow)
+
+
+def sampled_request(i):
+    request = {"tokens": [RANDOM.randrange(250) for _ in range(RANDOM.choice([1, 5, 30]))], "seed": i,
+               "max_tokens": 12, "ignore_eos": True, "temperature": RANDOM.choice([0, 0.7, 1.3]),
+               "logprobs": RANDOM.choice([0, 5, 20])}
+    rules = {"top_k": RANDOM.choice([1, 7, 300]), "top_p": RANDOM.choice([0.3, 0.9]), "min_p": 0.02, "typical_p": 0.6,
+             "top_n_sigma": 1.5, "repetition_penalty": 1.4, "presence_penalty": 0.8, "frequency_penalty": 0.3,
+             "logit_bias": {str(RANDOM.randrange(VOCABULARY)): RANDOM.choice([3, -100]) for _ in range(9)},
+             "allowed_token_ids": RANDOM.sample(range(VOCABULARY), 50), "regex": "[a-m ]{3,9}(the|in)*",
+             "prompt_logprobs": 3}
+    for name in RANDOM.sample(sorted(rules), RANDOM.randrange(5)):
+        if not {name, *request} >= {"regex", "allowed_token_ids"}:
+            request[name] = rules[name]
+    return request
+
+
+@pytest.mark.parametrize("peers", [2, 3, 4, 8])
+def test_sampling_is_that_of_one_peer(exact, tmp_path, peers):
+    """From a vocabulary that the peers share: the same logits, so the same tokens and log probabilities to the bit."""
+    program = support.mpk("inspect", exact, "--program")[0]
+    cut = support.mpk("opt", f"--pass=simplify,shard:peers={peers}", "-", stdin=program)[0].decode()
+    assert f"lm_head.weight[0:" in cut and f"/{VOCABULARY}]@{peers - 1}" in cut
+    one, several = (support.score(exact, TOKENS, tmp_path, "--gpus", n) for n in (1, peers))
+    assert (one == several).all() and one.shape[1] == VOCABULARY
+    requests = [sampled_request(i) for i in range(12)]
+    path, out = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in requests))
+    answers = []
+    for n in (1, peers):
+        support.mpk("batch", exact, path, "-o", out, "--gpus", n, "--max-batch", 5)
+        answers.append([json.loads(line) for line in out.read_text().splitlines()])
+    assert not any("error" in a for a in answers[0]), answers[0]
+    assert [a["tokens"] for a in answers[0]] == [a["tokens"] for a in answers[1]]
+    assert answers[0] == answers[1]
+    assert any(token > VOCABULARY // peers for a in answers[0] for token in a["tokens"])
 
 
 def test_weights_are_shared(models):
@@ -68,6 +127,20 @@ def test_library_and_image(models, tmp_path):
     assert (one == support.score(models["qwen3"], TOKENS, tmp_path, "--gpus", 2)).all()
     error = support.mpk("score", image, "-p", "x", "--gpus", 3, code=1)[1]
     assert "the image was compiled for 2 gpus, not for 3" in error
+
+
+def test_profile_tells_of_waiting_for_peers(models):
+    def profile(peers):
+        options = ["--json", "--device", "cpu", "--profile", "-p", 5, "-n", 4, "-r", 1, "-b", 1]
+        return json.loads(support.mpk("bench", models["qwen3"], "--gpus", peers, *options)[0])["profile"]
+
+    one, three = profile(1), profile(3)
+    assert one["waiting_for_peers"] == 0 < three["waiting_for_peers"] < 1
+    kinds = {k["kind"]: k for k in three["kinds"]}  # two sums a layer on each peer; the last on peer 0 alone
+    assert kinds["add_parts"]["operators"] == 3 * 3 + 1 and "add_parts" not in {k["kind"] for k in one["kinds"]}
+    for p in one, three:
+        assert p["tokens"] == 1 and p["clock_mhz"] == 1000 and abs(sum(k["share"] for k in p["kinds"]) - 1) < 1e-4
+        assert all(k["longest_us"] >= k["body_us"] >= 0 for k in p["kinds"] if k["tasks"])
 
 
 def test_what_is_refused(models):

@@ -22,8 +22,9 @@ def tokenizer(folder, extra=(), special=()):
     return t
 
 
-def model(folder, generator=None, family="Llama", special=(), **more):
-    """A model of two layers as a Hugging Face folder; the tokenizer's vocabulary decides its size."""
+def model(folder, generator=None, family="Llama", special=(), change=None, **more):
+    """A model of two layers as a Hugging Face folder; the tokenizer's vocabulary decides its size.  change: called
+    with the network before it is saved."""
     import torch
     import transformers
 
@@ -36,7 +37,11 @@ def model(folder, generator=None, family="Llama", special=(), **more):
                    eos_token_id=t.token_to_id("</s>"), tie_word_embeddings=True)
     config = getattr(transformers, family + "Config")(**{**options, **more})
     net = getattr(transformers, family + "ForCausalLM")(config)
-    support.save(support.randomise(net, generator or torch.Generator().manual_seed(1)), folder)
+    support.randomise(net, generator or torch.Generator().manual_seed(1))
+    if change:
+        with torch.no_grad():
+            change(net)
+    support.save(net, folder)
     return folder
 
 

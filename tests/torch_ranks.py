@@ -163,9 +163,8 @@ def order_of_independent_collectives(r):
         b = y - 1
         second = ops.all_reduce(b, "sum", r.all.group_name)
         if r.rank == 0:
-            z = ops.wait_tensor(second) * 3 + a
-            return z, ops.wait_tensor(first) + 1
-        return ops.wait_tensor(second) * 3 + a, ops.wait_tensor(first) + b
+            return ops.wait_tensor(second) * 3 + a, ops.wait_tensor(first) + 1
+        return ops.wait_tensor(second) * 3 + a, ops.wait_tensor(first)
 
     r.same(fn, made(3, 4), made(3, 4))
 
@@ -181,6 +180,17 @@ def order_of_independent_collectives(r):
         return first + second * a
 
     r.same(other, made(3, 4), made(3, 4))
+
+
+@case
+def order_of_random_numbers(r):
+    def fn(x, y):
+        a = x * 0.125
+        first = torch.bernoulli(torch.sigmoid(a))
+        second = torch.bernoulli(torch.sigmoid(y * 0.25))
+        return second * 3 + a, first
+
+    r.same(fn, made(9, 40), made(9, 40))
 
 
 @case
@@ -257,10 +267,10 @@ def argument_that_changes(r):
     """A cache that is gathered and then written."""
 
     def fn(cache, x):
-        before = funcol.all_gather_tensor(cache, 0, r.all)
+        before = funcol.all_gather_tensor(cache, 0, r.all) * 2  # eager, too, waits before it writes
         cache[1:2].copy_(x)
         cache.add_(funcol.all_reduce(x, "sum", r.all))
-        return before * 2, cache + 1
+        return before, cache + 1
 
     r.same(fn, made(4, 3), made(1, 3))
 

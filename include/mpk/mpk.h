@@ -296,8 +296,8 @@ MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *fac
 /* Where the time of a step goes.  The profile is of the last step that ran the smallest graph that
  * holds `tokens` tokens.  *json is a JSON object that the caller frees (mpk_free):
  *   tokens      of the graph
- *   clock_mhz   the GPU's highest clock, which converts cycles to microseconds; a CPU's notes are in
- *               nanoseconds: 1000
+ *   clock_mhz   the GPU's highest clock, which converts cycles to microseconds; 1000 on a CPU,
+ *               whose notes are in nanoseconds
  *   scheduling  share of the workers' time between the end of a task's work and the count on its
  *               event; 0 on a CPU, where that is part of the wait for the worker's next task
  *   waiting_for_peers

@@ -110,13 +110,15 @@ static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body 
 {
     str key;
     uint64_t found;
+    const size_t n_choices = e->choices.made.n;
     arena_mark mark = arena_get_mark(e->arena);
     TRY(print_instance(e, c, body, 0, &key));
     const gen_routine *routine = body->routine ? body->routine(c) : NULL;
     const uint32_t scratch_bytes = body->scratch_bytes ? body->scratch_bytes(c) : 0;
     if (map_get(&e->numbers, key, &found) && e->instances.at[found].body == body &&
         e->instances.at[found].routine == routine) {
-        arena_reset(e->arena, mark);
+        if (e->choices.made.n == n_choices) /* what was chosen meanwhile lies in the arena, too */
+            arena_reset(e->arena, mark);
         gen_instance *known = &e->instances.at[found];
         known->uses++;
         known->scratch_bytes =

@@ -100,9 +100,46 @@ static void test_order_of_few_tokens(void **state)
     }
 }
 
+/* Equal products whose tasks have different boxes are asked of super one by one, and yet print the
+ * same text: they share an instance.  What was chosen for each must stay, while other operators are
+ * printed in between: at the end all are asked for again. */
+static void test_boxes_that_print_alike(void **state)
+{
+    enum { BOXES = 16, OPS = 4 * BOXES };
+    (void)state;
+    mpk_context cx = {0};
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    arena a = {0};
+    ir_graph *g;
+    gen_source source;
+    ir_box boxes[OPS] = {{{0}, {0}}};
+    text words = {0};
+    text_print(&words, "input %%a : f16[64, 512]\ninput %%b : f16[512, 64]\n");
+    for (int i = 0; i < BOXES; i++)
+        text_print(&words, "input %%x%d : f32[4, %d]\n", i, 300 + i);
+    for (int i = 0; i < 2 * BOXES; i++)
+        text_print(&words, "%%y%d = batch_matmul(%%a, %%b)\n%%z%d = softmax(%%x%d)\n", i, i,
+                   i % BOXES);
+    check_ok(&cx, ir_parse(&cx, &a, str_from(words.at), &g));
+    assert_int_equal(g->ops.n, OPS);
+    for (int i = 0; i < OPS; i++) {
+        boxes[i] = ir_box_whole(&g->tensors.at[g->ops.at[i].out[0]]);
+        if (i % 2 == 0)
+            boxes[i].hi[1] -= i / 2 % BOXES; /* 64 to 49 columns: as many tiles of 16 */
+    }
+    gen_graph made = {.ir = g, .n_tokens = 4, .boxes = boxes};
+    check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_KERNEL, &source));
+    assert_int_equal(source.n_instances, 1 + BOXES);
+    for (int i = 0; i < OPS; i += 2)
+        assert_int_equal(source.uses[0][i].instance, source.uses[0][0].instance);
+    text_free(&words);
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_pages_of_jit_tasks),
-                                       cmocka_unit_test(test_order_of_few_tokens)};
+                                       cmocka_unit_test(test_order_of_few_tokens),
+                                       cmocka_unit_test(test_boxes_that_print_alike)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -353,8 +353,7 @@ mpk_status load_hf_config(mpk_context *cx, arena *a, str json, model_config *out
 /* The filters apply only with do_sample; the repetition penalty always applies. */
 static mpk_status fill_generation(mpk_context *cx, const json_value *j, load_model *m)
 {
-    double temperature = -1, top_p = -1, min_p = -1, typical_p = -1, repetition = -1;
-    uint32_t top_k = 0;
+    double temperature = -1, top_p = -1, min_p = -1, typical_p = -1, repetition = -1, top_k = 0;
     bool sample = false;
     TRY(json_read_bool(cx, j, "do_sample", &sample));
     TRY(json_read_double(cx, j, "temperature", &temperature));
@@ -362,7 +361,7 @@ static mpk_status fill_generation(mpk_context *cx, const json_value *j, load_mod
     TRY(json_read_double(cx, j, "min_p", &min_p));
     TRY(json_read_double(cx, j, "typical_p", &typical_p));
     TRY(json_read_double(cx, j, "repetition_penalty", &repetition));
-    TRY(json_read_u32(cx, j, "top_k", &top_k));
+    TRY(json_read_double(cx, j, "top_k", &top_k)); /* -1 is how some write "off" */
     m->suggested.repetition_penalty = (float)repetition;
     TRY(add_eos_tokens(cx, json_get(j, "eos_token_id"), &m->config));
     if (!sample) /* the file describes greedy decoding, so its sampling values are unused */
@@ -371,7 +370,7 @@ static mpk_status fill_generation(mpk_context *cx, const json_value *j, load_mod
     m->suggested.top_p = (float)top_p;
     m->suggested.min_p = (float)min_p;
     m->suggested.typical_p = (float)typical_p;
-    m->suggested.top_k = top_k <= INT32_MAX ? (int32_t)top_k : 0;
+    m->suggested.top_k = top_k >= 1 && top_k <= INT32_MAX ? (int32_t)top_k : 0;
     return MPK_OK;
 }
 

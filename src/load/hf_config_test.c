@@ -301,6 +301,9 @@ static void test_generation_config(void **state)
     /* without do_sample the model is meant to be greedy */
     assert_true(m.suggested.temperature <= 0);
     assert_true(m.suggested.repetition_penalty == 1.1f);
+    check_ok(&cx, load_hf_generation_config(
+                      &cx, STR("{\"do_sample\": true, \"top_k\": -1, \"top_p\": 0.5}"), &m));
+    assert_true(m.suggested.top_k == 0 && m.suggested.top_p == 0.5f);
     check_fails(&cx, MPK_EFORMAT, "\"top_k\"",
                 load_hf_generation_config(&cx, STR("{\"top_k\": \"all\"}"), &m));
     load_close(&m);

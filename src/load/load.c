@@ -279,6 +279,17 @@ static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder
     return open_weights(cx, m, folder);
 }
 
+/* An id for which the model has no logit is never drawn.  It would only get requests refused that
+ * name the ends of a text: min_tokens, and forms of an answer. */
+static void drop_unknown_ends(model_config *c)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_eos_tokens; i++)
+        if ((uint32_t)c->eos_tokens[i] < c->vocab_size)
+            c->eos_tokens[n++] = c->eos_tokens[i];
+    c->n_eos_tokens = n;
+}
+
 /* Fill a zeroed model; after a failure the caller closes the partly filled model.  Weights are
  * checked against the configuration only where both are there. */
 static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
@@ -291,6 +302,7 @@ static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
         TRY(open_folder(cx, m, path));
     else
         TRY(load_gguf(cx, path, m));
+    drop_unknown_ends(&m->config);
     if (!m->has_config || !m->tensors.n)
         return MPK_OK;
     NOTE(cx, load_stack_experts(cx, m), "opening %s", path);

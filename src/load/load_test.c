@@ -103,12 +103,13 @@ static void test_opens_folder(void **state)
     load_model m;
     folder f = make_folder();
     put_text(&f, "config.json", CONFIG);
-    put_text(&f, "generation_config.json", "{\"eos_token_id\": 2}");
+    put_text(&f, "generation_config.json", "{\"eos_token_id\": [2, 3, 99999]}");
     put_text(&f, "tokenizer_config.json", "{\"chat_template\": \"{{ messages }}\"}");
     /* without weights: a model for whatever needs none */
     check_ok(&cx, load_open(&cx, f.path, &m));
     assert_true(m.has_config && m.tensors.n == 0 && !m.tokenizer && str_is(m.path, f.path));
     assert_true(str_is(m.chat_template, "{{ messages }}"));
+    assert_int_equal(m.config.n_eos_tokens, 1); /* the vocabulary has three tokens */
     assert_int_equal(m.config.eos_tokens[0], 2);
     load_close(&m);
 

@@ -244,6 +244,14 @@ def test_a_prompt_that_is_given_twice(model):
     assert "given twice" in json.loads(support.mpk("batch", model, "-", "-q", stdin=line)[0])["error"]
 
 
+def test_a_token_that_the_model_has_not(model, tmp_path):
+    # at 63 and 64: where a chunk ends its last row is asked for the first id of the next
+    for at in (0, 63, 64, 65):
+        ids = tmp_path / "ids.txt"
+        ids.write_text(" ".join("2147483647" if i == at else "5" for i in range(70)))
+        fails("score", model, "--tokens", ids, code=1, needle=f"token {at} is 2147483647")
+
+
 def test_a_quiet_score_shows_no_progress(model):
     shown = {}
     for quiet in ([], ["-q"]):

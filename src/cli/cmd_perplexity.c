@@ -329,6 +329,8 @@ static int measure(measuring *m)
     if (code == CLI_DONE && m->args->base)
         code = open_engine(m, m->args->base, MPK_ACTIVATIONS_F32, &m->base);
     if (code == CLI_DONE)
+        code = cli_check_ids(m->command, m->ids, m->n, m->vocab_size);
+    if (code == CLI_DONE)
         code = run_windows(m);
     if (code == CLI_DONE)
         print_report(m);

@@ -188,6 +188,8 @@ static int score_ids(scoring *s, score_arguments *args, const int32_t *ids, size
         return cli_fail(s->command, "%s holds no token ids",
                         args->tokens ? args->tokens : "the text");
     int code = s->engine ? CLI_DONE : open_engine(s, args, n);
+    if (code == CLI_DONE) /* the last row of a chunk is asked for an id of the next */
+        code = cli_check_ids(s->command, ids, n, s->vocab_size);
     return code == CLI_DONE ? score(s, args) : code;
 }
 

@@ -465,6 +465,15 @@ int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids
     return CLI_DONE;
 }
 
+int cli_check_ids(const cli_command *command, const int32_t *ids, size_t n, uint32_t vocab_size)
+{
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= vocab_size)
+            return cli_fail(command, "token %zu is %d, but the model's vocabulary has ids 0 to %u",
+                            i, ids[i], vocab_size - 1);
+    return CLI_DONE;
+}
+
 /* Where ./dev demo puts it. */
 const char *cli_demo_model(arena *a)
 {

@@ -313,6 +313,8 @@ mpk_status cuda_call_make_slots(mpk_context *cx, machine *base, arena *a, uint32
 
 /* ---- runs ---- */
 
+/* The kernel writes the mailbox over the bus, so a fault may be seen some time after it
+ * happened. */
 static mpk_status check_fault(mpk_context *cx, const cuda_machine *m)
 {
     if (rt_load_acquire_system(&m->mailbox->state) == RT_FAULTED)
@@ -370,9 +372,17 @@ static mpk_status send_addresses(mpk_context *cx, cuda_machine *m, cuda_slots *s
     return MPK_OK;
 }
 
-/* One run on the caller's stream, in this order: after the runs before, addresses, packing, the
- * run. A stream that is being captured is refused: the addresses of the capture would be those of
- * every replay. */
+/* One run on the caller's stream.  What is put there, in this order, and when:
+ *
+ *   wait for the last run             if that was on another stream
+ *   wait for `after`'s last run       if there is one, and on another stream
+ *   copy of all addresses             if one has changed since the last run
+ *   packing kernels                   if a weight moved, or was written (cuda_call_touch)
+ *   the program                       always: one graph launch
+ *   an event                          unless it is the default stream (mark_end)
+ *
+ * A stream that is being captured is refused: the addresses of the capture would be those of every
+ * replay. */
 static mpk_status launch(mpk_context *cx, cuda_machine *m, const cuda_machine *after,
                          cuda_slots *slots, cuda_stream s, void *const *data)
 {

@@ -56,6 +56,7 @@ static const struct meaning {
      "libcuda and the kernel's driver do not fit together: reboot after an update"},
 };
 
+/* Rows are in the order in which they were needed, so all are looked at: it is an error's path. */
 static const struct meaning *find_meaning(int code)
 {
     static const struct meaning other = {0, 0, MPK_EDEVICE,
@@ -363,6 +364,8 @@ void cuda_gpu_unreach(cuda_gpu *g, cuda_gpu *to)
 
 /* ---- memory ---- */
 
+/* What other processes leave: a figure of this moment, which may be less when memory is asked
+ * for. */
 mpk_status cuda_memory_available(mpk_context *cx, cuda_gpu *g, uint64_t *free_bytes,
                                  uint64_t *total_bytes)
 {

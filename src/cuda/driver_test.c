@@ -1,6 +1,14 @@
 /* driver_test.c - the driver's wrapper against the stand-in of tests/fake_cuda.h: every call, and
  * every call failing.
- */
+ *
+ * One run (use_all) opens a GPU and uses each function once.  It is counted how often it calls each
+ * entry; then it is repeated as often, and each time another call fails.  The stand-in keeps a book
+ * of what lives: contexts, memory, streams, events, modules, graphs.  Its words are those of
+ * fake_cuda.h:
+ *
+ *   fail:cuMemAlloc:2      the second call of it fails
+ *   fail:cuInit:1:803      the first, with this CUresult
+ *   gpus:0, version:11040  another machine */
 #include "check.h"
 
 #include <pthread.h>
@@ -49,6 +57,7 @@ static mpk_status use_memory(mpk_context *cx, use *u)
     return MPK_OK;
 }
 
+/* The stand-in's stream has always ended; so only that the calls are made, and in a valid order. */
 static mpk_status use_events(mpk_context *cx, use *u)
 {
     float ms;
@@ -79,6 +88,7 @@ static mpk_status record_launches(mpk_context *cx, use *u, cuda_launch *l)
     return cuda_graph_launch(cx, u->g, u->graph, u->s);
 }
 
+/* A launch by itself, with the flag of a cooperative one, and two that are recorded, early ones. */
 static mpk_status use_code(mpk_context *cx, use *u)
 {
     cuda_address at;
@@ -139,6 +149,7 @@ static void end_all(use *u)
     cuda_driver_close(u->d);
 }
 
+/* `after`: what was done, for the message. */
 static void check_no_leaks(const fake_cuda_face *fake, const char *after)
 {
     char words[256];
@@ -155,6 +166,7 @@ static const fake_cuda_face *start(const char *words)
     return fake;
 }
 
+/* What is in the stand-in's last launch came through a graph, so recording has kept it all. */
 static void everything_works(void **state)
 {
     (void)state;
@@ -256,6 +268,7 @@ static void drivers_that_are_none(void **state)
     check_fails(&cx, MPK_EUNSUPPORTED, "libm.so.6 has no cuInit", cuda_driver_open(&cx, &d));
 }
 
+/* The first GPU, which stays current on this thread. */
 static void open_with(mpk_context *cx, const char *words, cuda_driver **d, cuda_gpu **g)
 {
     start(words);
@@ -306,6 +319,7 @@ static void *on_another_thread(void *argument)
     return NULL;
 }
 
+/* Tensors of a machine may be written from any thread: each must say which GPU it means. */
 static void threads_make_it_current(void **state)
 {
     (void)state;

@@ -1,7 +1,15 @@
 /* gpu_report.c - driver, GPUs, NVRTC and the kernel cache as JSON.
  *
+ *   "gpus": {"driver": "12.8",
+ *            "list": [{"name": "...", "pci": "...", "capability": "9.0", "sms": 132,
+ *                      "memory_bytes": ..., "target": "sm_90a", "as_ptx": false}],
+ *            "links": [{"from": 0, "to": 1, "reaches": true, "atomics": true, "rank": 0}, ...]},
+ *   "nvrtc": {"path": "...", "version": "12.8"}, "nvjitlink": {...},
+ *   "kernel_cache": {"folder": "...", "kernels": 4, "programs": 2, "bytes": ..., ...}
+ *
+ * What could not be found out has a "problem" in the place of the rest: one line, for a user.
  * Relies on driver.h, nvrtc.h, linker.h and cache.h, each of which says in one line what is
- * missing. Called through target_cuda.report by the engine (mpk_machine), for `mpk doctor`.
+ * missing.  Called through target_cuda.report by the engine (mpk_machine), for `mpk doctor`.
  * Nothing here starts a kernel or takes memory of a GPU. */
 #include "cuda/gpu_report.h"
 
@@ -104,6 +112,7 @@ static void add_library(text *t, const char *path, uint32_t version)
     add_version(t, version);
 }
 
+/* Without NVRTC it is not looked for, and the report has no "nvjitlink". */
 static void add_linker(text *t, const cuda_nvrtc *n)
 {
     mpk_context cx = {0};

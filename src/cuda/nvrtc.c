@@ -2,7 +2,12 @@
  *
  * NVRTC loads a second library, its built-in functions, by bare name: found only where the loader
  * looks.  So the one that lies beside it is opened first, by path; the loader then takes it for the
- * name.
+ * name.  Where it is looked for, the first that can be opened:
+ *
+ *   MPK_NVRTC                        alone, if it is set
+ *   the loader's own folders         also what the process has loaded, as PyTorch does
+ *   /usr/local/cuda, cuda-*          the toolkit
+ *   packages of python3              nvidia-cuda-nvrtc
  *
  * Relies on nothing but libdl: every entry is looked up by name, from NVRTC 12 or 13.  Called by
  * tools.c, which compiles units with it, by gpu_report.c and, to see whether there is one, by
@@ -174,6 +179,7 @@ static mpk_status find_library(mpk_context *cx, cuda_nvrtc *n)
     return MPK_OK;
 }
 
+/* MPK_EUNSUPPORTED, by name: another library, or one that is too old. */
 static mpk_status find_entries(mpk_context *cx, cuda_nvrtc *n)
 {
     int major = 0, minor = 0;

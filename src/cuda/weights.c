@@ -2,8 +2,13 @@
  *
  * Input: what each operator's body reads (gen_use).  Output: an offset for each copy in one block
  * of memory.  A weight is plain only if some body reads it as it is; operators that want the same
- * packing share it.
- */
+ * packing share it.  A block of three packed copies and the plain weights that are read so:
+ *
+ *   [q, k, v of layer 0, one after the other][o of layer 0][gate, up][embeddings][norms] ...
+ *    packed: an operator may pack up to three                         plain
+ *
+ * A scale (the weight of a norm, multiplied into the columns of others as they are packed) stays
+ * plain too, since packing reads it.  Called by memory.c; upload.c fills the copies. */
 #include "cuda/cuda_machine.h"
 
 /* Copies begin at multiples of CUDA_ALIGN: bulk copies read them. */
@@ -118,6 +123,7 @@ static mpk_status add_packed(mpk_context *cx, cuda_machine *m, const cuda_packed
     return MPK_OK;
 }
 
+/* Is the tensor one of those that the body reads from its packed copy? */
 static bool is_packed(const gen_pack *p, ir_tensor_id tensor)
 {
     for (uint32_t k = 0; k < p->n_weights; k++)

@@ -18,7 +18,8 @@ typedef struct describer {
     char key[96];
 } describer;
 
-/* As in gguf_config.c: valid until the next call. */
+/* "llama.block_count" of "block_count": valid until the next call, since it lies in the
+ * describer. */
 static const char *scoped(describer *d, const char *key)
 {
     snprintf(d->key, sizeof d->key, "%s.%s", d->architecture, key);
@@ -110,6 +111,7 @@ static void put_sizes(describer *d)
     gguf_put_f32(d->w, scoped(d, "attention.layer_norm_rms_epsilon"), (float)c->norm_eps);
 }
 
+/* Only of a mixture: readers take a missing expert_count for a dense model. */
 static void put_experts(describer *d)
 {
     const model_config *c = &d->m->config;

@@ -8,7 +8,8 @@
 
 #include "base/num.h"
 
-/* The n_bytes low bytes of a value, little-endian. */
+/* The n_bytes low bytes of a value, little-endian, whatever the machine's own order.  A text that
+ * ran out of memory stays failed, which gguf_writer_head reports: nothing here has a status. */
 static void put(text *t, uint64_t value, unsigned n_bytes)
 {
     char bytes[8];
@@ -40,6 +41,8 @@ static void put_list(gguf_writer *w, str key, gguf_type type, uint64_t n)
     put(&w->values, n, 8);
 }
 
+/* Each of the following is one pair; a key that is put twice would be in the file twice, and
+ * readers differ about which counts. */
 void gguf_put_u32(gguf_writer *w, const char *key, uint32_t value)
 {
     put_key(w, str_from(key), GGUF_U32);
@@ -85,6 +88,7 @@ void gguf_put_ints(gguf_writer *w, const char *key, const int32_t *items, size_t
         put(&w->values, (uint32_t)items[i], 4);
 }
 
+/* A value of another file goes over byte by byte: its items are little-endian there already. */
 void gguf_put_value(gguf_writer *w, const gguf_value *v)
 {
     if (v->is_array)

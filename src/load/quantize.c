@@ -6,8 +6,11 @@
  * MiB), however large the model is.  Rows are independent, so the bytes do not depend on the number
  * of threads.  A tensor that has its type already is copied.
  *
- * Tensors are in the order of llama.cpp's files: by layer, then by name.
- */
+ *   rows of the mapped file --unpack--> floats --pack, by importance--> blocks --> the new file
+ *
+ * Tensors are in the order of llama.cpp's files: by layer, then by name.  Which type each takes is
+ * quantize_plan.c's business, what is said of the model gguf_describe.c's.  Called by the engine,
+ * for `mpk quantize`. */
 #include "load/quantize.h"
 
 #include <math.h>

@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 
+/* Name, the type that most tensors take, and general.file_type, llama.cpp's number of the mix. */
 static const quantize_mix mixes[] = {
     {"f32", IR_F32, 0},      {"f16", IR_F16, 1},      {"bf16", IR_BF16, 32},
     {"q4_0", IR_Q4_0, 2},    {"q4_1", IR_Q4_1, 3},    {"q5_0", IR_Q5_0, 8},

@@ -5,7 +5,13 @@
  * flows while tokens come; decoding whole is the same with the end known.  After a step that joins
  * all tokens into one (fuse, byte level), the following steps see parts of one token; those that
  * then need it whole hold it until the end.
- */
+ *
+ *   steps replace "▁" by " ", byte fallback, fuse, strip one " " at the beginning
+ *   tokens    "▁I"    "▁am"    "<0xC3>"    "<0xBC>"    "▁4"
+ *   text      "I"     " am"    ""          "ü"         " 4"
+ *
+ * Called by the engine, for answers that are read as they come (tokenizer_stream_put) and for whole
+ * ones (tokenizer_decode). */
 #include "load/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -31,6 +37,7 @@ struct tokenizer_stream {
     utf8_rest rest;
 };
 
+/* Steps call each other through this, so no more than one token is ever between two of them. */
 static mpk_status feed(mpk_context *cx, tokenizer_stream *s, size_t k, str token);
 
 /* After the last step: text of the caller, made valid UTF-8. */

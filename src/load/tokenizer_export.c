@@ -4,9 +4,11 @@
  * name is found by trial: a tokenizer is made from the vocabulary under each name, as any reader of
  * the file would make it, and must give the same ids as the original.  A sentencepiece vocabulary
  * has scores in place of merges; a token's score is the negative rank of the first merge that makes
- * it, which merges in the same order.
- * Called by gguf_describe.c.  Cost: a tokenizer for each name tried.
- */
+ * it, which merges in the same order:
+ *
+ *   merges  "▁ t", "h e", "▁t he"        scores  "▁t" -0, "he" -1, "▁the" -2
+ *
+ * Called by gguf_describe.c.  Cost: a tokenizer for each name tried. */
 #include "load/tokenizer_parts.h"
 
 #include <stdio.h>

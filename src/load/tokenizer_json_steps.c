@@ -140,7 +140,8 @@ static mpk_status read_metaspace(doc_reader *r, const json_value *o)
     return MPK_OK;
 }
 
-/* There is no default behaviour in the format. */
+/* A cut at a literal or an expression.  The format has no default behaviour; `invert` cuts at what
+ * does not match. */
 static mpk_status read_split(doc_reader *r, const json_value *o)
 {
     step *s = NULL;
@@ -167,7 +168,7 @@ static mpk_status read_whitespace(doc_reader *r)
         STR("[" RUST_WORD "]+|[^" RUST_WORD "\\x{9}-\\x{d}\\x{20}\\x{85}\\p{Z}]+"), &s->regex);
 }
 
-/* The delimiter itself is dropped. */
+/* A cut at one character, which is dropped: CharDelimiterSplit of "-" makes "a", "b" of "a-b". */
 static mpk_status read_delimiter(doc_reader *r, const json_value *o)
 {
     step *s = NULL;
@@ -181,7 +182,8 @@ static mpk_status read_delimiter(doc_reader *r, const json_value *o)
     return MPK_OK;
 }
 
-/* The order of kinds has no meaning; names are the library's. */
+/* One branch for each type of the library; the names are its own.  Bert's is two steps, and a
+ * Sequence its parts in order. */
 mpk_status doc_read_pre_tokenizer(doc_reader *r, const json_value *o)
 {
     str type = doc_type(o);
@@ -259,7 +261,8 @@ mpk_status doc_read_decoder(doc_reader *r, const json_value *o)
 
 /* --- post-processors --- */
 
-/* A later processor puts its tokens outside of those of an earlier one. */
+/* A later processor puts its tokens outside of those of an earlier one: before [A], after [Z], then
+ * before [B], after [Y] give B A text Z Y. */
 mpk_status doc_surround(doc_reader *r, const tokenizer_ids *before, const tokenizer_ids *after)
 {
     tokenizer *t = r->t;
@@ -288,7 +291,8 @@ static mpk_status add_template_ids(doc_reader *r, const json_value *o, str name,
     return MPK_OK;
 }
 
-/* Only the form for a single text is used: tokens, the text once, tokens. */
+/* Only the form for a single text is used: tokens, the text once, tokens.  sides[0] are those
+ * before the text.  "pair" is for two texts, which no caller has. */
 static mpk_status read_template(doc_reader *r, const json_value *o)
 {
     tokenizer_ids sides[2] = {{0}, {0}};

@@ -20,11 +20,14 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+/* Compiled, and just-in-time compiled where PCRE2 can; read by any number of threads. */
 struct regex {
     pcre2_code *code;
     str pattern; /* for messages */
 };
 
+/* What one thread needs to match: the place of a match, limits on backtracking, and a stack for
+ * compiled code, which the thread's own would be too small for. */
 struct regex_match {
     pcre2_match_data *data;
     pcre2_match_context *context;
@@ -78,7 +81,8 @@ static void emit_code(translator *t, uint32_t c)
     text_print(&t->out, "\\x{%x}", c);
 }
 
-/* One literal character, whatever it means to PCRE2. */
+/* One literal character, whatever it means to PCRE2.  Letters, digits, blanks and all beyond ASCII
+ * mean nothing there; the rest goes by its code. */
 static void emit_literal(translator *t)
 {
     size_t n = utf8_length(t->in.at + t->at);
@@ -113,7 +117,9 @@ static const char *const category_names[][2] = {
     {"Alphabetic", "Alphabetic"},
 };
 
-/* \p{...} or \P{...}, the same inside and outside of brackets. */
+/* \p{...} or \P{...}, the same inside and outside of brackets.  A caret within negates once more.
+ * Names of letters and underscores only are passed on, so that nothing else gets into the
+ * pattern. */
 static mpk_status translate_property(translator *t)
 {
     bool negated = t->in.at[t->at + 1] == 'P';
@@ -143,7 +149,8 @@ static mpk_status translate_property(translator *t)
     return MPK_OK;
 }
 
-/* \xHH, \x{H...}, \uHHHH. */
+/* \xHH, \x{H...}, \uHHHH.  Without braces \x80 and more are bytes to Oniguruma, not characters, and
+ * are refused; so are surrogates. */
 static mpk_status translate_code(translator *t)
 {
     const bool braces = t->at + 2 < t->in.n && t->in.at[t->at + 2] == '{';
@@ -325,7 +332,8 @@ static mpk_status translate_group(translator *t)
     return MPK_OK;
 }
 
-/* {n}, {n,}, {n,m}, {,m}; anything else is a literal brace. */
+/* {n}, {n,}, {n,m}, {,m}; anything else is a literal brace.  {n}? means "n times or not at all" to
+ * Oniguruma and a lazy repetition to PCRE2: it is refused. */
 static mpk_status translate_braces(translator *t)
 {
     unsigned low = 0, high = 0, low_digits = 0, high_digits = 0;
@@ -392,8 +400,9 @@ static mpk_status translate_quantifier(translator *t)
 
 enum { MAX_GROUPS = 64 };
 
-/* The whole pattern; groups remembers where each open one begins, so that a quantifier finds its
- * item. */
+/* The whole pattern, item by item; MPK_EUNSUPPORTED with the place of what is not understood.
+ * `groups` remembers where each open one begins, so that a quantifier after its end finds the whole
+ * of it. */
 static mpk_status translate(translator *t)
 {
     size_t groups[MAX_GROUPS], depth = 0;

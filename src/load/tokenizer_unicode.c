@@ -46,7 +46,8 @@ typedef struct class_range {
     class class;
 } class_range;
 
-/* Characters of Unicode 15 to 16. */
+/* Characters that came with Unicode 15 to 16, in rising order, for a binary search.  A text that
+ * holds one is shown to PCRE2 with its class's stand-in of the same length in UTF-8. */
 static const class_range newer[] = {
     {0x897, 0x897, CLASS_MN},      {0xcf3, 0xcf3, CLASS_MC},      {0xece, 0xece, CLASS_MN},
     {0x1b4e, 0x1b4f, CLASS_PO},    {0x1b7f, 0x1b7f, CLASS_PO},    {0x1c89, 0x1c89, CLASS_LU},

@@ -132,8 +132,14 @@ static void draw_lengths(bench *b)
         b->lengths[i] = b->args->least + (uint32_t)(rng_u64(b->args->seed.value, i) % span);
 }
 
-/* Two draws are equal with probability P: of two tokens the first comes with probability q where q²
- * + (1 - q)² = P; of 1 / P tokens, where that is more, each is about as likely. */
+/* Choose what answers are drawn from, so that a draft stands with probability P.  A draft copies an
+ * earlier token, and both were drawn alike, so it stands as often as two draws are equal:
+ *
+ *   P > 0.5   two tokens; the first comes with probability q, where q² + (1 - q)² = P.  Its bias is
+ *             FLAT * log(q / (1 - q)), as the temperature FLAT divides it again
+ *   P <= 0.5  1 / P tokens, each about as likely
+ *
+ * For P = 1 one token is left, and every draft stands. */
 static void plant(bench *b)
 {
     const double P = b->args->planted.value, q = (1 + sqrt(P > 0.5 ? 2 * P - 1 : 0)) / 2;
@@ -171,7 +177,8 @@ static mpk_request_options what_to_ask(const bench *b, bool drafts)
     return wanted;
 }
 
-/* Random tokens, which the prefix cache cannot have: every run draws others. */
+/* Random tokens, which the prefix cache cannot have: every run draws others.  A run takes 1024
+ * streams of numbers, which is the largest batch. */
 static mpk_status submit_all(bench *b, uint32_t run, bool drafts)
 {
     mpk_request_options wanted = what_to_ask(b, drafts);

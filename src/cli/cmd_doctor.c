@@ -28,13 +28,15 @@ static const cli_option options[] = {
                .help = "first empty the cache of compiled kernels and programs"),
 };
 
-/* What was found of one subject, and what to do about it: NULL if all is well. */
+/* What was found of one subject, and what to do about it: NULL if all is well.  Needs are literals,
+ * or words in the arena of the run; `found` has room for a path of 4096 bytes. */
 typedef struct finding {
     const char *subject, *need;
     char found[4200];
 } finding;
 
-/* MAX_FINDINGS holds all subjects with MAX_GPUS GPUs. */
+/* Eleven subjects have one finding each, and every GPU its own: MAX_FINDINGS holds all with
+ * MAX_GPUS GPUs, and further GPUs are not listed.  So add_finding needs no check. */
 enum { MAX_FINDINGS = 32, MAX_GPUS = 16 };
 typedef struct report {
     finding at[MAX_FINDINGS];
@@ -54,6 +56,7 @@ static void add_finding(report *r, const char *subject, const char *need, const 
     va_end(values);
 }
 
+/* 0 for what the report does not have. */
 static double number(const json_value *object, const char *key)
 {
     const json_value *value = json_get(object, key);
@@ -118,6 +121,7 @@ static bool is_in_path(const char *program)
     return false;
 }
 
+/* No verb calls it: it draws what `mpk inspect --dot` prints. */
 static void look_at_programs(report *r)
 {
     if (is_in_path("dot"))
@@ -245,6 +249,7 @@ static void look_at_linker(report *r, arena *a, const json_value *machine)
                     words_of(a, linker, "problem"));
 }
 
+/* Three cases: a cache that cannot be used (a need), one with its contents, or none by choice. */
 static void look_at_kernel_cache(report *r, arena *a, const json_value *machine)
 {
     const json_value *cache = json_get(machine, "kernel_cache");
@@ -275,6 +280,8 @@ static void look_at_demo_model(report *r, arena *a)
                     "not at %s", path ? path : "(there is no home folder)");
 }
 
+/* A list of {subject, found} and, for a finding with a need, {need}; the order is that of the
+ * words. */
 static int print_json(const cli_command *command, const report *r)
 {
     text t = {0};
@@ -295,6 +302,7 @@ static int print_json(const cli_command *command, const report *r)
     return failed ? cli_fail(command, "out of memory") : CLI_DONE;
 }
 
+/* A need is printed below its subject, in the column where the findings begin. */
 static void print_words(const report *r)
 {
     printf("mpk %s\n", mpk_version());

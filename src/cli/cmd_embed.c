@@ -97,6 +97,7 @@ static int print_vectors(const embedding *e)
     return code;
 }
 
+/* The library's memory; the list may be used again. */
 static void drop_texts(embedding *e)
 {
     for (size_t i = 0; i < e->n_texts; i++)

@@ -3,7 +3,10 @@
  *
  * The library answers in JSON (mpk_inspect), as text (mpk_print_program) or as a drawing for
  * graphviz (mpk_draw); here that is only printed.  Nothing is run and no weights are read: a
- * config.json alone is enough, and with --target the GPU need not be here. */
+ * config.json alone is enough, and with --target the GPU need not be here.
+ *
+ *   {"model": {"family": ..., "vocab_size": ...}, "memory": {"weights_bytes": ...},
+ *    "graphs": [{"tokens": 1, "operators": ..., "tasks": ..., "events": ...}, ...]} */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +51,7 @@ typedef struct inspection {
     mpk_engine_options wanted;
 } inspection;
 
+/* 0 for a key that is not there: older rows of the report have fewer. */
 static double number(const json_value *object, const char *key)
 {
     const json_value *value = json_get(object, key);
@@ -82,6 +86,7 @@ static void print_value(const json_value *value)
         printf("%.12g\n", value->number);
 }
 
+/* A section is an object of plain values, printed as they come. */
 static void print_section(const json_value *root, const char *name)
 {
     const json_value *section = json_get(root, name);

@@ -105,7 +105,9 @@ static double divergence(const float *base, double base_log, const float *row, d
     return sum > 0 ? sum : 0;
 }
 
-/* The loss is measured in nats, in double; the sum of squares is for the standard error. */
+/* Row `row` of the logits foresaw `next`: add its loss, in nats and in double, and the square of
+ * it, for the standard error.  With --kl also what the base lost, and how far the two rows are
+ * apart. */
 static void score_token(measuring *m, size_t row, int32_t next)
 {
     const uint32_t n = m->vocab_size;
@@ -173,6 +175,7 @@ static int run_window(measuring *m, size_t start)
     return code;
 }
 
+/* Windows begin `step` tokens apart; plan_windows has made sure that the last one is whole. */
 static int run_windows(measuring *m)
 {
     for (size_t i = 0; i < m->n_windows; i++) {
@@ -189,12 +192,14 @@ static int run_windows(measuring *m)
 
 /* ---- the report ---- */
 
+/* For qsort; divergences are never NaN (divergence()). */
 static int compare_doubles(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
     return (a > b) - (a < b);
 }
 
+/* Before or after the sort: the order changes the last digits only. */
 static double mean_divergence(const measuring *m)
 {
     double sum = 0;
@@ -354,6 +359,8 @@ static mpk_status find_bos(measuring *m, const mpk_tokenizer *t)
     return MPK_OK;
 }
 
+/* The text is tokenised by the model's own tokenizer, and by it alone: base and model must have one
+ * vocabulary (open_engine). */
 static int tokenize(measuring *m, const mpk_tokenizer *t, str source)
 {
     int32_t *ids;
@@ -366,6 +373,8 @@ static int tokenize(measuring *m, const mpk_tokenizer *t, str source)
     return code;
 }
 
+/* The text is read first and the tokenizer next, so that a wrong name costs no loading of
+ * weights. */
 static int with_arena(measuring *m, arena *a)
 {
     str source;

@@ -44,6 +44,7 @@ static void print_types(const json_value *tensors)
                (long long)tensors->items[i].integer);
 }
 
+/* In one line: size, bits a weight, tensors by type, and what calibration read. */
 static int print_report(const cli_command *command, mpk_context *cx, arena *a, const char *output,
                         const char *json)
 {

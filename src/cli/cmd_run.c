@@ -41,6 +41,7 @@ static const cli_option options[] = {
     CLI_QUIET_ROW(run_arguments, engine),
 };
 
+/* `mpk run` alone is what a new user types first. */
 static int say_how_to_get_a_model(const cli_command *command, arena *a)
 {
     const char *demo = cli_demo_model(a);

@@ -135,6 +135,8 @@ static int score_to_file(scoring *s)
     return code;
 }
 
+/* Natural logarithms; the perplexity is exp of minus their mean over the tokens that were
+ * scored. */
 static void print_result(const scoring *s, bool json, uint64_t ns)
 {
     size_t n = s->n - 1; /* the first token has nothing before it */
@@ -170,6 +172,7 @@ static int open_engine(scoring *s, score_arguments *args, size_t n_tokens)
     return CLI_DONE;
 }
 
+/* The time is that of the tokens alone, without opening the model. */
 static int score(scoring *s, score_arguments *args)
 {
     uint64_t start = clock_ns();

@@ -35,6 +35,7 @@ static void print_line(const cli_command *command, const char *words, const char
     fputc('\n', stderr);
 }
 
+/* Longer words are cut at the buffer: a path has at most 4096 bytes, and its end says the least. */
 int cli_fail(const cli_command *command, const char *format, ...)
 {
     char words[2048];
@@ -46,6 +47,7 @@ int cli_fail(const cli_command *command, const char *format, ...)
     return CLI_FAILED;
 }
 
+/* The hint follows the words, since they are what the user looks for. */
 int cli_misuse(const cli_command *command, const char *format, ...)
 {
     char words[2048];
@@ -170,6 +172,7 @@ bool cli_show_progress(void *user, const char *stage, double done)
 
 /* ---- Ctrl-C ---- */
 
+/* A handler may do no more than set a word; the verbs look at it between their steps. */
 static void note_interrupt(int signal_number)
 {
     (void)signal_number;
@@ -196,6 +199,7 @@ static void note_hangup(int signal_number)
     hung_up = 1;
 }
 
+/* SA_RESTART: the server, which alone asks for hang-ups, should not see its system calls fail. */
 void cli_catch_hangup(void)
 {
     const struct sigaction action = {.sa_handler = note_hangup, .sa_flags = SA_RESTART};
@@ -317,6 +321,7 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
     return code == CLI_DONE ? take_drafts(command, from, to) : code;
 }
 
+/* The defaults of the options are the library's, so nothing is stored for what was not given. */
 static void take_number(cli_number from, float *to)
 {
     if (from.given)
@@ -422,6 +427,8 @@ int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const c
     return status == MPK_OK ? CLI_DONE : cli_report(command, cx);
 }
 
+/* A NUL is refused here, because the template goes on as a C string and would end there
+ * unnoticed. */
 int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, const char *file,
                       const char **source)
 {

@@ -22,6 +22,7 @@ typedef struct parser {
     const cli_option *next_operand;
 } parser;
 
+/* One past the last row; tables have no terminator. */
 static const cli_option *end_of(const cli_command *c)
 {
     return c->options + c->n_options;
@@ -37,6 +38,8 @@ static const cli_option *find_name(const cli_command *c, const char *name, size_
     return NULL;
 }
 
+/* A row without a letter has 0, which no word of argv can hold: only "-" alone could, and that is
+ * an operand. */
 static const cli_option *find_letter(const cli_command *c, char letter)
 {
     for (const cli_option *o = c->options; o < end_of(c); o++)
@@ -104,6 +107,7 @@ static int refuse_number(parser *p, const cli_option *o, const char *word, const
                       word, kind, o->least, o->most);
 }
 
+/* The four below store a word that the row's type accepts; bounds are the row's. */
 static int set_number(parser *p, const cli_option *o, const char *word, cli_number *to)
 {
     double value;
@@ -122,6 +126,7 @@ static int set_whole(parser *p, const cli_option *o, const char *word, cli_whole
     return CLI_DONE;
 }
 
+/* `most` of every such row is below 2^32, so that the value fits. */
 static int set_count(parser *p, const cli_option *o, const char *word, uint32_t *to)
 {
     cli_whole whole;
@@ -131,6 +136,7 @@ static int set_count(parser *p, const cli_option *o, const char *word, uint32_t 
     return code;
 }
 
+/* An option that may be given several times; its words stay in the order of the command line. */
 static int set_list(parser *p, const cli_option *o, const char *word, cli_list *list)
 {
     char name[64];
@@ -260,6 +266,7 @@ static void print_row(const cli_option *o)
            left, o->help);
 }
 
+/* Operands first, then the options in the order of the table, which is the order of importance. */
 void cli_help(const cli_command *command)
 {
     printf("mpk %s%s%s\n%s\n\n", command->name, *command->operands ? " " : "", command->operands,

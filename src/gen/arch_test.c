@@ -7,6 +7,8 @@
 #include "gen/arch.h"
 #include "gen/device_body.h"
 
+/* Names and numbers of a row say the same; threads come in whole warpgroups; a ring of two pages or
+ * more fits the shared memory.  Names are given in full: sm_90 is not sm_90a. */
 static void rows_hold_together(void **state)
 {
     (void)state;
@@ -24,6 +26,8 @@ static void rows_hold_together(void **state)
     assert_null(gen_arch_find(""));
 }
 
+/* A capability with a row of its own gets that; any other the first row: its machine code within
+ * its major version, its PTX on whatever came later, nothing on what is older. */
 static void capabilities_find_rows(void **state)
 {
     (void)state;
@@ -48,6 +52,8 @@ static void capabilities_find_rows(void **state)
     }
 }
 
+/* A row is planned for its largest GPU; on a smaller one of the same capability the ring has fewer
+ * pages, down to two, below which the GPU is refused. */
 static void rows_fit_what_is_there(void **state)
 {
     (void)state;

@@ -90,6 +90,7 @@ static void print_how(double scale, int64_t size, int64_t window, text *out)
     text_print(out, ", %lld};\n", (long long)window);
 }
 
+/* Keys and values come as tensors of their own, so nothing but their places is known here. */
 static mpk_status print_kv_write(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -99,6 +100,7 @@ static mpk_status print_kv_write(mpk_context *cx, const gen_call *c, uint32_t n,
     return MPK_OK;
 }
 
+/* Angles come from a table, whose last axis is the pairs that turn. */
 static mpk_status print_rope_kv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { TABLE = 1 };
@@ -113,6 +115,7 @@ static mpk_status print_rope_kv(mpk_context *cx, const gen_call *c, uint32_t n, 
     return MPK_OK;
 }
 
+/* Queries are ready: without a source, only where the context lies and how it counts. */
 static mpk_status print_attention(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { SCALE, WINDOW };
@@ -125,6 +128,7 @@ static mpk_status print_attention(mpk_context *cx, const gen_call *c, uint32_t n
     return MPK_OK;
 }
 
+/* Angles are worked out by the body itself, from the frequencies that stand before its function. */
 static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { HEADS = ROPE_ATTRIBUTES, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW };
@@ -145,6 +149,9 @@ static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32
     return MPK_OK;
 }
 
+/* As attention with a table of angles, plus how the context is shared out: the most parts, tokens
+ * of a unit, and units of a part where a token is cut by its own context alone
+ * (attention_split.c). */
 static mpk_status print_attention_split(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { TABLE = 1 };

@@ -13,11 +13,13 @@ static bool accepts(const gen_call *c)
     return gen_input(c, Q)->dims[0] >= FEWEST_TOKENS && gen_body_attention_tile.accepts(c);
 }
 
+/* The shape is attention_tile's: the routine alone differs. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     return gen_body_attention_tile.print(cx, c, n, out);
 }
 
+/* One for each head size that attention_tile accepts. */
 static const gen_routine *routine(const gen_call *c)
 {
     static const gen_routine small = {"attend_shape", "attention_group<64>",

@@ -25,6 +25,8 @@ static bool accepts(const gen_call *c)
            gen_input(c, PAGES)->dims[1] < (1 << 24);
 }
 
+/* The shape of the call, a row of a constant table (attend_shape): heads, KV heads, cache, window,
+ * and the scale for powers of 2. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     const ir_tensor *q = gen_input(c, Q);

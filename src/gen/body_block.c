@@ -149,6 +149,7 @@ static mpk_status write_expression(mpk_context *cx, const gen_call *c, uint32_t 
     return MPK_OK;
 }
 
+/* batch_matmul, or linear: the two operators of this file. */
 static bool is_batch(const gen_call *c)
 {
     return strcmp(c->op->def->name, "batch_matmul") == 0;
@@ -175,12 +176,15 @@ static mpk_status choose(mpk_context *cx, const gen_call *c, uint32_t i, const s
 
 /* ---- records ---- */
 
+/* Dtypes of GGUF blocks are refused: a block program reads entries one by one. */
 static bool accepts_batch(const gen_call *c)
 {
     super_product s = product_of_batch(c);
     return gen_accepts_plain(c) && super_accepts_product(&s);
 }
 
+/* A norm of x before the product is refused: it needs whole rows first, which no block program
+ * has. */
 static bool accepts_linear(const gen_call *c)
 {
     const bool many = !is_few(c) && gen_output(c, 0)->dims[0] >= FEWEST_F32_ROWS;
@@ -205,6 +209,8 @@ static uint32_t scratch_bytes(const gen_call *c)
     return most;
 }
 
+/* A loop over the batch entries of the task's box around the program, which sees one matrix.
+ * Pointers are moved by mpk_spread, so that a batch axis of one entry is broadcast. */
 static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     const uint32_t rank = gen_output(c, 0)->rank;
@@ -271,6 +277,8 @@ static mpk_status print_weight(mpk_context *cx, const gen_call *c, uint32_t i, i
     return MPK_OK;
 }
 
+/* One block after the other, each for the columns of one weight; `column` is where the next
+ * begin. */
 static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     int64_t column = 0;

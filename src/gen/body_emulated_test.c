@@ -10,6 +10,8 @@
  */
 #include "emulated_bed.h"
 
+/* The shared object's two entries: run a body on n threads; where a KV page of fragments has an
+ * entry. */
 typedef struct device {
     void *library;
     void (*run)(unsigned body, const rt_entry *e, unsigned hi0, const unsigned *live, char *scratch,
@@ -26,6 +28,7 @@ static unsigned n_refused; /* cases with plain operands that have no body */
 
 /* ---- compiling ---- */
 
+/* Four workers stand for any number: generic bodies do not ask. */
 static gen_call call_of(const ir_graph *g, const ir_op *op)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]];
@@ -170,6 +173,7 @@ static void gather_case(const op_def *def, uint32_t number, const char *graph)
     }
 }
 
+/* Cases of the records keep their number; those from here begin at 100. */
 static void gather_subjects(void)
 {
     for (const op_def *const *def = op_table; *def; def++)
@@ -179,6 +183,8 @@ static void gather_subjects(void)
         gather_case(NULL, 100 + i, more_graphs[i]);
 }
 
+/* All cases are graphs of one program, so that cases with equal text share an instance, as they do
+ * in a real one. */
 static void write_source(void)
 {
     gen_graph *graphs = arena_alloc(&graphs_arena, subjects.n, sizeof *graphs);
@@ -237,6 +243,8 @@ static void run_device(bed *b, const ir_box *box, int threads)
 
 /* ---- the test ---- */
 
+/* One case, once by ref and twice by the body with cuts of its own: each within the tolerance of
+ * ref, and both equal to the bit. */
 static void check_subject(const subject *s, uint64_t seed, bool all_alive, int threads)
 {
     bed b;

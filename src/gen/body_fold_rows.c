@@ -17,6 +17,8 @@ static bool accepts(const gen_call *c)
            gen_is_dense(gen_output(c, 0), IR_BF16) && ir_elements(part) < INT32_MAX;
 }
 
+/* The head is left out: the body knows where its operands lie by their numbers
+ * (fold_rows_shape.h). */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;

@@ -63,6 +63,7 @@ static mpk_status print_pad(mpk_context *cx, const gen_call *c, uint32_t n, text
     return MPK_OK;
 }
 
+/* Attribute 0, the shape, is the result's own; strides and the first entry are what is left. */
 static mpk_status print_strided(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -73,6 +74,7 @@ static mpk_status print_strided(mpk_context *cx, const gen_call *c, uint32_t n, 
     return MPK_OK;
 }
 
+/* Attribute 1, where slices end, follows from the shape of what is put. */
 static mpk_status print_slice_scatter(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -144,6 +146,7 @@ static mpk_status print_scatter(mpk_context *cx, const gen_call *c, uint32_t n, 
     return MPK_OK;
 }
 
+/* Axis, whether it stays as an axis of one entry, and which end of the order is looked for. */
 static mpk_status print_extreme(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -162,6 +165,7 @@ static uint32_t scratch_of_extreme(const gen_call *c)
     return 2 * GEN_REDUCE_BYTES;
 }
 
+/* The numbers of the kinds are those of lines.cuh. */
 static mpk_status print_scan(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     static const char *const kinds[] = {"sum", "prod", "logsumexp", NULL};
@@ -173,6 +177,7 @@ static mpk_status print_scan(mpk_context *cx, const gen_call *c, uint32_t n, tex
     return MPK_OK;
 }
 
+/* Apart from scan, because it has a second result: where the extreme was. */
 static mpk_status print_scan_extreme(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;

@@ -44,6 +44,8 @@ static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, t
     return MPK_OK;
 }
 
+/* A product like linear's, of the rows that in_rows names, and then the largest of each box of
+ * columns (peaks), which argmax and sample read in place of all logits. */
 static mpk_status print_logits(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;

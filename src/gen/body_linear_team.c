@@ -12,6 +12,8 @@ static bool accepts(const gen_call *c)
     return is_for_teams(c) && is_streamed_product(c);
 }
 
+/* The five below are linear_stream's but for the routine and the scratch: a second body for the
+ * same weights must read the same copy. */
 static void pack(const gen_call *c, gen_pack *out)
 {
     gen_body_linear_stream.pack(c, out);

@@ -1,5 +1,12 @@
 /* body_map.c - the generic body of map: the expression's steps, one variable each, in a loop over
- * the box (device/task/map.cuh). */
+ * the box (device/task/map.cuh).  What an instance has after its head:
+ *
+ *   for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+ *       rt_i64 at[RT_MAX_RANK];
+ *       mpk_place(box, 2, i, at);
+ *       ... the steps, v0 and up ...
+ *       mpk_put(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), v4);
+ *   } */
 #include "gen/body_print.h"
 
 #include "gen/map_print.h"
@@ -21,6 +28,7 @@ static void print_input(const void *of, const map_step *s, text *out)
                access_suffix(s->type), i, i, i, rank);
 }
 
+/* The result's step may have another type than y, into which mpk_put converts. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     map_program p;

@@ -27,6 +27,7 @@ bool gen_is_dense(const ir_tensor *t, ir_dtype dtype)
     return true;
 }
 
+/* bf16 or fp32, and one entry after the other: bodies read such vectors by index. */
 bool gen_is_vector(const ir_tensor *t)
 {
     return !t || ((t->dtype == IR_BF16 || t->dtype == IR_F32) && t->stride[0] == 1);
@@ -75,6 +76,8 @@ void gen_shape_columns(const gen_pack *p, stream_shape *out)
     out->last = (int)(units - STREAM_PAGE_UNITS * (out->pages - 1));
 }
 
+/* As gen_glu_name, but of gates alone: an activation after the product, which may be relu, is
+ * refused by the records that call this. */
 int gen_shape_glu(str glu)
 {
     if (str_is(glu, "silu"))
@@ -114,6 +117,7 @@ void gen_print_stream_shape(const stream_shape *s, text *out)
 #undef PRINT_INTS
 }
 
+/* NULL: absent, whether left out at the end or by name in the middle. */
 const ir_tensor *gen_input(const gen_call *c, uint32_t i)
 {
     return i < c->op->n_in && c->op->in[i] != IR_NONE ? &c->ir->tensors.at[c->op->in[i]] : NULL;
@@ -152,6 +156,7 @@ bool gen_accepts_caches(const gen_call *c, uint32_t cache)
     return gen_accepts_plain(c);
 }
 
+/* For bodies whose only need is a reduction over the threads of the block. */
 uint32_t gen_scratch_reduce(const gen_call *c)
 {
     (void)c;
@@ -257,11 +262,13 @@ void gen_print_head(const gen_call *c, uint32_t n, text *out)
     print_head(c, n, ROWS_AS_THEY_ARE, out);
 }
 
+/* For bodies that ask the task how many rows count: steps of any size then share the instance. */
 void gen_print_head_of_rows(const gen_call *c, uint32_t n, text *out)
 {
     print_head(c, n, ANY_LIVE_ROWS, out);
 }
 
+/* As above, also for operands with a row for each slot rather than for each token. */
 void gen_print_head_of_slots(const gen_call *c, uint32_t n, text *out)
 {
     print_head(c, n, ANY_ROWS, out);

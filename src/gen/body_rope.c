@@ -1,5 +1,11 @@
 /* body_rope.c - generic bodies of the rotary embedding (device/task/rope.cuh): frequencies are
- * worked out here, with the code that the reference uses, and travel in the instance as a table. */
+ * worked out here, with the code that the reference uses, and travel in the instance as a table.
+ *
+ *   static __device__ const float frequency_4[32] = {
+ *       1.0f, 0.749894202f, ...};
+ *   static __device__ __noinline__ void body_4(const mpk_task &t) { ... frequency_4, 1.0f); }
+ *
+ * gen_print_frequencies and gen_print_amplitude are used by body_attention.c, too. */
 #include "op/rope.h"
 
 #include "gen/body_rope.h"
@@ -19,11 +25,13 @@ void gen_print_frequencies(const gen_call *c, uint32_t n, text *out)
     text_print(out, "};\n");
 }
 
+/* What sine and cosine are multiplied by: 1, but for a scaling rule that says otherwise (YaRN). */
 void gen_print_amplitude(const gen_call *c, text *out)
 {
     gen_print_float(rope_amplitude(c->op->attributes), out);
 }
 
+/* Graphs of any number of tokens share the instance: the task's box says which rows there are. */
 static mpk_status print_rope_table(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;

@@ -1,11 +1,16 @@
 /* body_route_few.c - the experts of a few tokens, whose logits may be carried
- * (device/task/route_few.cuh). */
+ * (device/task/route_few.cuh).
+ *
+ * A warp does a token, with its logits in registers: the first argument of the template is how many
+ * words of them a lane has, so that 128 experts in bf16 are 2 words a lane.  The body waits for its
+ * input itself, in the kernel's own code. */
 #include "gen/body_print.h"
 
 enum { LOGITS, IDS = 0, WEIGHTS };
 enum { EXPERTS, NORMALIZE, ROUND };
 enum { MOST_TOKENS = 16, MOST_EXPERTS = 512, LANES = 32 };
 
+/* Else fp32, or what `accepts` refuses. */
 static bool is_bf16(const gen_call *c)
 {
     return gen_input(c, LOGITS)->dtype == IR_BF16;

@@ -1,5 +1,10 @@
-/* body_rows.c - generic bodies of operators that reduce along axes (device/task/rows.cuh), and
- * batch_matmul. */
+/* body_rows.c - generic bodies of operators that reduce along axes (device/task/rows.cuh), and of
+ * batch_matmul (matmul.cuh).
+ *
+ * GEN_PRINTER makes the printers that need the head and a call with attributes alone; "d0" is
+ * attribute 0 as a double:
+ *
+ *   rms_norm_run(t, in_x, in_weight, out_y, 1.0000000000000001e-05); */
 #include "gen/body_print.h"
 
 GEN_PRINTER(rms_norm, "rms_norm_run", "d0")
@@ -9,6 +14,7 @@ GEN_PRINTER(argmax_partial, "argmax_partial_run", "i0")
 GEN_PRINTER(argmax_reduce, "argmax_reduce_run", "")
 GEN_PRINTER(batch_matmul, "batch_matmul_run", "b0")
 
+/* softmax and its logarithm are one function of the device, told apart by its last argument. */
 static void print_along_axis(const gen_call *c, uint32_t n, bool logarithm, text *out)
 {
     const int64_t given = c->op->attributes[0].i; /* from the end, if it is negative */

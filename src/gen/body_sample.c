@@ -1,4 +1,6 @@
-/* body_sample.c - the generic body of sample (device/task/sample.cuh). */
+/* body_sample.c - the body of sample (device/task/sample.cuh), which is the only one: a row of
+ * logits is drawn from by the block as a whole, whatever the vocabulary.  Programs for any number
+ * of requests share its instance (gen_print_head_of_slots). */
 #include "gen/body_print.h"
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)

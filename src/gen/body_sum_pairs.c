@@ -10,6 +10,7 @@ static bool is_rows(const ir_tensor *t)
     return !t || (t->offset % 8 == 0 && gen_is_dense(t, IR_BF16));
 }
 
+/* x is [tokens, experts of a token, columns]; its size is bounded, as offsets have 32 bits. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *y = gen_output(c, 0);

@@ -3,11 +3,13 @@
  * code. */
 #include "gen/body_print.h"
 
+/* Eight entries of bf16 are a load of 16 bytes, so that places and columns count by eights. */
 static bool is_rows(const ir_tensor *t)
 {
     return t->rank == 2 && t->offset % 8 == 0 && gen_is_dense(t, IR_BF16);
 }
 
+/* All parts have the shape of the sum (infer); so its columns speak for theirs. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *y = gen_output(c, 0);

@@ -18,6 +18,7 @@ static void print_operand(const block_operand *o, text *key)
     text_print(key, ";");
 }
 
+/* All of the shape, of the box and of the operands; floats of a constant are in the expression. */
 static void print_key(const super_product *s, text *key)
 {
     text_print(key, "%lld %lld %lld %u %u %lld %lld %lld %s;", (long long)s->rows,
@@ -54,6 +55,7 @@ static mpk_status find_choice(mpk_context *cx, arena *a, gen_choices *all, text 
     return MPK_OK;
 }
 
+/* Made when it is first asked for: the search and above all the proof take long. */
 mpk_status gen_choose_product(mpk_context *cx, arena *a, gen_choices *all, const super_product *s,
                               const super_choice **out)
 {

@@ -1,6 +1,6 @@
 /* source_test.c - what a source says of its programs: JIT tasks take pages of their own from the
  * ring only if one of their bodies loads; products of few tokens run one block program, whatever
- * the size of the graph. */
+ * the size of the graph; operators whose text is the same share an instance. */
 #include "check.h"
 
 #include "gen/source.h"

@@ -9,10 +9,16 @@
  *   RT_NAMES         weights: name, dtype, dims
  *   RT_TEXT          the tensor programs as text, and the names of weights
  *
+ * A section begins at a multiple of 64 bytes and holds the entries of all graphs, one graph after
+ * the other.  Two graphs for two workers, with lists of 3, 1, 2 and 0 tasks:
+ *
+ *   RT_RANGES   [0, 3) [3, 4)   [4, 6) [6, 6)        graph 1 has first_range = 2
+ *   RT_LISTS    0 2 3  1        0 1                  tasks of a graph, counted from its first
+ *
  * Writing: count the entries of every section, allocate once, fill.  Reading: every number is
  * checked against the table that it points into; then the task graphs are built again from the
  * tables and proved by the compiler's own verifiers (tg_verify, tg_verify_memory).  Cost: linear,
- * plus the proofs.  Relies on the text form of tensor programs (ir_print, ir_parse), by which
+ * plus the proofs. Relies on the text form of tensor programs (ir_print, ir_parse), by which
  * operators, shapes and attributes travel; on arenas, which own the block and all that is read.
  * Called by the engine: after a compilation, for its cache, and for files of `mpk compile`. */
 #include "image/image.h"
@@ -38,14 +44,15 @@ static rt_u64 checksum(const rt_header *h)
 
 /* ---- writing ---- */
 
-/* The tables of a block under construction, and how much of each is filled. */
+/* The tables of a block under construction, and how much of each is filled.  count_entries has
+ * counted before what `next` gives out, so no table can run over. */
 typedef struct writer {
     rt_header *header;
     void *at[RT_SECTIONS];
     uint64_t n[RT_SECTIONS];
 } writer;
 
-/* The next entry of a section. */
+/* The next entry of a section: zeros, since the block comes from the arena. */
 static void *next(writer *w, unsigned section)
 {
     return (char *)w->at[section] + entry_bytes[section] * w->n[section]++;
@@ -110,6 +117,7 @@ static void add_ops(writer *w, const tg_compiled *c)
     }
 }
 
+/* In the order of the tensors, so that the place of tensor i is entry first_place + i. */
 static void add_places(writer *w, const tg_compiled *c)
 {
     for (size_t i = 0; i < c->ir->tensors.n; i++)
@@ -530,7 +538,8 @@ static mpk_status read_task(mpk_context *cx, const rt_header *h, const rt_graph 
     return MPK_OK;
 }
 
-/* The table repeats what the text says, for workers that do not read texts. */
+/* The table repeats what the text says, for workers that do not read texts.  `body` is not
+ * compared: each target chooses its own bodies. */
 static mpk_status check_ops(mpk_context *cx, const rt_header *h, const rt_graph *g,
                             const ir_graph *ir)
 {
@@ -608,7 +617,9 @@ static mpk_status check_lists(mpk_context *cx, const rt_header *h, const rt_grap
     return MPK_OK;
 }
 
-/* Build the task graph again from the tables. */
+/* Build the task graph again from the tables, level TG_LINEAR: as the compiler left it, but for the
+ * list of out-tasks, of which a linear graph has no need.  Counts and ranges are compared with what
+ * follows from the tasks, so that nothing in the tables is left that only the file says. */
 static mpk_status read_tasks(mpk_context *cx, arena *a, const rt_header *h, const rt_graph *g,
                              const ir_graph *ir, tg_graph **out)
 {
@@ -675,6 +686,7 @@ typedef struct reading {
     arena *arenas; /* [n_graphs] */
 } reading;
 
+/* parallel: graph i of the image; its errors say which graph it was. */
 static mpk_status read_one(mpk_context *cx, void *user, uint32_t i)
 {
     const reading *r = user;

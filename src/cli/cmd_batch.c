@@ -122,6 +122,7 @@ static bool read_count(str key, const json_value *value, int64_t least, int64_t 
     return true;
 }
 
+/* As read_count, with the field's own key, into 32 bits: `most` is below 2^32. */
 static bool read_u32(const json_value *value, int64_t least, int64_t most, uint32_t *to,
                      char *error)
 {
@@ -335,6 +336,7 @@ static bool read_drafts(const json_value *value, line_request *r, char *error)
     return true;
 }
 
+/* No number counts as a flag: 1 for true is refused. */
 static bool read_flag(const json_value *value, bool *to, char *error)
 {
     if (value->kind != JSON_KIND_BOOL)

@@ -1,7 +1,12 @@
 /* cmd_run.c - mpk run: continue one text, word by word as the model finds them.
  *
  * The text goes to the model as it is, without a chat template (mpk chat has that).  Standard
- * output gets the continuation alone; times go to standard error. */
+ * output gets the continuation alone; times go to standard error:
+ *
+ *   mpk: load ... s (compile ... s); prompt 5 tokens, ... tokens/s; decode 64 tokens, ...; length
+ *
+ * The model's name and the text may come in any order of options; MODEL is not marked as required,
+ * so that its absence gets a hint of its own. */
 #include <string.h>
 
 #include "base/file.h"

@@ -21,6 +21,7 @@ enum {
     DEFAULT_BODY_MIB = 32,
 };
 
+/* What was given; 0 and NULL are what was not, and read_options fills that in. */
 typedef struct serve_arguments {
     const char *model, *host, *api_key, *key_file, *certificate, *private_key, *model_name,
         *template_file, *cors_origin;
@@ -87,6 +88,7 @@ static const cli_option options[] = {
 
 /* ---- options ---- */
 
+/* Of arguments whose 0 is a value: port 0, no waiting, no grace, no pings. */
 static uint32_t whole_or(cli_whole given, uint32_t otherwise)
 {
     return given.given ? (uint32_t)given.value : otherwise;
@@ -98,6 +100,7 @@ static uint32_t count_or(uint32_t given, uint32_t otherwise)
     return given ? given : otherwise;
 }
 
+/* As count_or, for words. */
 static const char *word_or(const char *given, const char *otherwise)
 {
     return given ? given : otherwise;

@@ -241,7 +241,7 @@ def test_what_is_read_is_not_written_over(model, tmp_path):
 
 def test_a_prompt_that_is_given_twice(model):
     line = b'{"tokens": [1], "tokens": [2], "max_tokens": 1}\n'
-    assert "given twice" in json.loads(support.mpk("batch", model, "-", "-q", stdin=line)[0])["error"]
+    assert "two members" in json.loads(support.mpk("batch", model, "-", "-q", stdin=line)[0])["error"]
 
 
 def test_a_token_that_the_model_has_not(model, tmp_path):

@@ -138,8 +138,6 @@ static bool read_tokens(const json_value *value, line_request *r, char *error)
 {
     if (value->kind != JSON_KIND_LIST)
         REFUSE(error, "tokens is not a list");
-    if (r->tokens)
-        REFUSE(error, "tokens is given twice");
     r->n_tokens = value->n;
     r->tokens = calloc(r->n_tokens + 1, sizeof *r->tokens);
     if (!r->tokens)

@@ -89,6 +89,21 @@ static void compare(bed *b, machine *m, const ir_values *v, uint32_t live)
     }
 }
 
+/* What the workers noted of the last run: no more tasks of an operator than there are, and each
+ * took no longer than the longest. */
+static void check_profile(bed *b, machine *m)
+{
+    const rt_graph *g = image_table(m->image.block, RT_GRAPHS);
+    machine_profile p = {.times = arena_alloc(&b->arena, g->n_ops, sizeof *p.times)};
+    uint32_t n = 0;
+    check_ok(&b->cx, machine_read_profile(&b->cx, m, 0, &p));
+    for (uint32_t i = 0; i < g->n_ops; i++) {
+        n += p.times[i].n_tasks;
+        assert_true(p.times[i].body <= p.times[i].longest);
+    }
+    assert_true(n > 0 && n <= g->n_tasks && p.clock_khz == 1000000);
+}
+
 /* Run an image some times and compare every output with the interpreter's. */
 static void run_image(bed *b, const program_image *image, uint64_t delay_seed)
 {
@@ -96,9 +111,9 @@ static void run_image(bed *b, const program_image *image, uint64_t delay_seed)
     ir_values v;
     uint32_t live = 1 + below(b, 12);
     interpret(b, live, &v);
-    check_ok(&b->cx,
-             cpu_start(&b->cx, image, b->weights,
-                       &(cpu_options){.no_fast_bodies = true, .delay_seed = delay_seed}, &m));
+    const cpu_options options = {
+        .no_fast_bodies = true, .delay_seed = delay_seed, .profile = below(b, 2)};
+    check_ok(&b->cx, cpu_start(&b->cx, image, b->weights, &options, &m));
     for (int i = 0; i < 3; i++) {
         const ir_graph *g = image->ir[0];
         for (ir_tensor_id t = 0; t < g->tensors.n; t++)
@@ -106,6 +121,8 @@ static void run_image(bed *b, const program_image *image, uint64_t delay_seed)
                 random_fill(&b->random, &g->tensors.at[t], cpu_tensor(m, 0, t));
         check_ok(&b->cx, machine_run_graph(&b->cx, m, 0, live, live));
         compare(b, m, &v, live);
+        if (options.profile)
+            check_profile(b, m);
     }
     machine_stop(m);
 }

@@ -12,7 +12,7 @@ import tiny
 
 torch = pytest.importorskip("torch")
 RANDOM = support.seed()
-SECONDS = 400  # for all cases of one group of processes, on a machine that does other work beside
+SECONDS = 1800  # for all cases of one group of processes, on a machine that does other work beside
 
 if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)

@@ -705,6 +705,7 @@ static void test_choose(void **state)
 #if defined(__aarch64__)
         {CPU_NEON, "linear neon"},
         {CPU_NEON | CPU_NEON_DOT, "linear dotprod"},
+        {CPU_NEON | CPU_NEON_DOT | CPU_NEON_I8MM, "linear i8mm"},
 #else
         {CPU_AVX2, "linear avx2"},
         {CPU_AVX2 | CPU_AVX_VNNI, "linear avxvnni"},

@@ -17,7 +17,7 @@
 #include "host/machine.h"
 
 /* Instruction sets of this processor, CPU_*, limited by the environment's MPK_ISA: none; on x86-64
- * avx2, avxvnni, avx512 (without VNNI), avx512vnni; on arm64 neon, dotprod.  None if MPK_ISA
+ * avx2, avxvnni, avx512 (without VNNI), avx512vnni; on arm64 neon, dotprod, i8mm.  None if MPK_ISA
  * is another word. */
 uint32_t cpu_features(void);
 /* MPK_EARG if MPK_ISA is another word. */

@@ -67,7 +67,8 @@ static const struct {
     {"none", 0, 0},
 #if defined(__aarch64__)
     {"neon", CPU_NEON, CPU_NEON},
-    {"dotprod", CPU_NEON_DOT, ~0u},
+    {"dotprod", CPU_NEON_DOT, CPU_NEON | CPU_NEON_DOT},
+    {"i8mm", CPU_NEON_I8MM, ~0u},
 #else
     {"avx2", CPU_AVX2, CPU_AVX2},
     {"avxvnni", CPU_AVX_VNNI, CPU_AVX2 | CPU_AVX_VNNI},

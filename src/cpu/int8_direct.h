@@ -20,6 +20,8 @@ V_INLINE void direct_32(ir_dtype dtype, int nt, const int8_rows *x, const uint8_
     for (int r = 0; r < INT8_ROWS; r++)
         block[r] = row[r] + b * ir_dtype_table[dtype].block_bytes;
     interleave_pieces(dtype, block, p.w[0]);
+    if (multiplies_matrices(nt))
+        interleave_by_eight(p.w[0], 8);
     take_scales(dtype, block, 0, &p.d, &p.m);
     panel_block_32(dtype, nt, x, token, &p, b, sum);
 }
@@ -275,7 +277,7 @@ V_INLINE bool is_direct(ir_dtype dtype, int64_t n)
 }
 
 /* There is code for 1, 2, 3, 4, 6 and 8 tokens, of which a number takes the next; of blocks of 256,
- * which take more code, for 1, 2 and 4. */
+ * which take more code, and where tokens are multiplied two by two, for 1, 2 and 4. */
 V_INLINE void direct_few(ir_dtype dtype, const int8_rows *x, const uint8_t *w, int64_t row_bytes,
                          int64_t n, float *sums, int64_t ld)
 {
@@ -283,7 +285,7 @@ V_INLINE void direct_few(ir_dtype dtype, const int8_rows *x, const uint8_t *w, i
         direct_rows(dtype, 1, x, w, row_bytes, n, sums, ld);
     else if (x->n == 2)
         direct_rows(dtype, 2, x, w, row_bytes, n, sums, ld);
-    else if (x->n == 3 && !has_parts(dtype))
+    else if (x->n == 3 && !has_parts(dtype) && !HAS_MATRIX)
         direct_rows(dtype, 3, x, w, row_bytes, n, sums, ld);
     else if (x->n <= 4 || has_parts(dtype))
         direct_rows(dtype, 4, x, w, row_bytes, n, sums, ld);

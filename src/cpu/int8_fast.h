@@ -69,7 +69,7 @@ typedef struct int8_kernels {
 
 /* For AVX2 alone; with AVX-VNNI; with AVX-512 VNNI in vectors of 256 bits. */
 extern const int8_kernels int8_avx2, int8_avxvnni, int8_avx512vnni;
-/* For NEON alone; with dot products of bytes. */
-extern const int8_kernels int8_neon, int8_dotprod;
+/* For NEON alone; with dot products of bytes; with products of matrices of bytes too. */
+extern const int8_kernels int8_neon, int8_dotprod, int8_i8mm;
 
 #endif

@@ -32,6 +32,12 @@ enum { HAS_DOT = 1 };
 enum { HAS_DOT = 0 };
 #define INT8_DOT(acc, w, x) ((void)(w), (void)(x), (acc))
 #endif
+#ifdef INT8_MATRIX
+enum { HAS_MATRIX = 1 };
+#else
+enum { HAS_MATRIX = 0 };
+#define INT8_MATRIX(acc, w, x) ((void)(w), (void)(x), (acc))
+#endif
 #ifndef INT8_DOT_PAIRS
 #define INT8_DOT_PAIRS(acc, a, b) _mm256_add_epi32(acc, _mm256_madd_epi16(a, b))
 #endif

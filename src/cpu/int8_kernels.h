@@ -5,6 +5,8 @@
  *   INT8_DOT_PAIRS  one that adds two products of 16 bits
  *   INT8_SIGNED     bytes of w have signs; not defined: they have none, and those of x do
  *   INT8_PAIRS      with INT8_SIGNED, and without INT8_DOT: two products of bytes in 16 bits
+ *   INT8_MATRIX     with INT8_DOT: one that multiplies a matrix of 2 x 8 bytes by one of 8 x 2 in
+ *                   each lane of 128 bits: two rows of w, two of x, four sums by rows of w
  * Without INT8_DOT bytes are multiplied to pairs (maddubs), as many of which are added in 16 bits
  * as fit.  Two loops do the products: direct (int8_direct.h) for few tokens, panel
  * (int8_panel.h) for many.  int8_formats.h describes each format to both.

@@ -14,13 +14,18 @@
  *   w[0][7]     r0 28-31  r1 28-31        r7 28-31
  *
  * Four elements of x, broadcast to all lanes, times w[0][j] give partial sums of all eight rows at
- * once, and no sum over lanes is ever needed. */
+ * once, and no sum over lanes is ever needed.
+ *
+ * Where INT8_MATRIX multiplies (multiplies_matrices), rows are interleaved by eight elements, so
+ * that two lanes are a row: w[0][0] is r0 0-7, r1 0-7, r4 0-7, r5 0-7, w[0][1] the same of r2, r3,
+ * r6 and r7, w[0][2] r0 8-15 and so on. */
 #ifndef CPU_INT8_PANEL_H
 #define CPU_INT8_PANEL_H
 
 #include "cpu/int8_rows.h"
 
-/* Blocks of eight rows.  w[i][j]: of the i-th 32 weights of each row those from 4 j on. */
+/* Blocks of eight rows.  w[i][j]: of the i-th 32 weights of each row those from 4 j on; interleaved
+ * by eight, for even j: of rows 0, 1, 4 and 5 those from 4 j on, and in w[i][j + 1] of the others. */
 typedef struct panel_32 {
     __m256i w[1][8];
     __m256 d, m;
@@ -187,6 +192,23 @@ V_INLINE void interleave_256(ir_dtype dtype, const uint8_t *const *block, const 
         interleave_rows(dtype, block, opened, i, to[i]);
 }
 
+/* Are nt tokens multiplied two by two?  Then nt is even, and rows are interleaved by eight. */
+V_INLINE bool multiplies_matrices(int nt)
+{
+    return HAS_MATRIX && nt > 1;
+}
+
+/* n vectors that are interleaved by four become such that are interleaved by eight. */
+V_INLINE void interleave_by_eight(__m256i *w, int n)
+{
+#pragma GCC unroll 4
+    for (int j = 0; j < n; j += 2) {
+        const __m256i first = w[j], next = w[j + 1];
+        w[j] = _mm256_unpacklo_epi32(first, next);
+        w[j + 1] = _mm256_unpackhi_epi32(first, next);
+    }
+}
+
 /* Blocks [b0, b1) of eight rows to `panel`, an array of panel_32 or panel_256. */
 V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t row_bytes, int64_t b0,
                          int64_t b1, void *panel)
@@ -204,11 +226,15 @@ V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t row_
         if (has_parts(dtype)) {
             panel_256 *to = (panel_256 *)panel + (b - b0);
             interleave_256(dtype, block, opened, to->w);
+            if (HAS_MATRIX)
+                interleave_by_eight(to->w[0], 64);
             fill_small(dtype, block, opened, to);
             take_scales(dtype, block, opened, &to->d, &to->m);
         } else {
             panel_32 *to = (panel_32 *)panel + (b - b0);
             interleave_pieces(dtype, block, to->w[0]);
+            if (HAS_MATRIX)
+                interleave_by_eight(to->w[0], 8);
             take_scales(dtype, block, 0, &to->d, &to->m);
         }
     }
@@ -228,6 +254,49 @@ V_INLINE __m256i panel_pairs(ir_dtype dtype, __m256i w, __m256i x)
     return INT8_PAIRS(w, x);
 }
 
+/* Eight bytes of each of two tokens, the same in both lanes of 128 bits. */
+V_INLINE __m256i eight_of_two(const uint8_t *x, const uint8_t *next)
+{
+    const __m128i *a = (const __m128i *)(const void *)x, *b = (const __m128i *)(const void *)next;
+    return _mm256_broadcastsi128_si256(_mm_unpacklo_epi64(_mm_loadl_epi64(a), _mm_loadl_epi64(b)));
+}
+
+/* Each token's lanes: the products of n vectors of weights, interleaved by eight, with four elements
+ * of x each. */
+V_INLINE void matrix_products(int nt, const __m256i *w, int n, const uint8_t *const *x, int64_t k,
+                              __m256i *sum)
+{
+    __m256i low[INT8_TILE / 2], high[INT8_TILE / 2]; /* of rows 0, 1, 4 and 5; of the others */
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t += 2)
+        low[t / 2] = high[t / 2] = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (int j = 0; j < n; j += 2)
+#pragma GCC unroll 4
+        for (int t = 0; t < nt; t += 2) {
+            const __m256i both = eight_of_two(x[t] + k + 4 * j, x[t + 1] + k + 4 * j);
+            low[t / 2] = INT8_MATRIX(low[t / 2], w[j], both);
+            high[t / 2] = INT8_MATRIX(high[t / 2], w[j + 1], both);
+        }
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t += 2) {
+        const __m256 a = _mm256_castsi256_ps(low[t / 2]), b = _mm256_castsi256_ps(high[t / 2]);
+        sum[t] = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
+        sum[t + 1] = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
+    }
+}
+
+/* The same, interleaved by four, added to `sum`; for INT8_DOT. */
+V_INLINE void dot_products(int nt, const __m256i *w, int n, const uint8_t *const *x, int64_t k,
+                           __m256i *sum)
+{
+#pragma GCC unroll 8
+    for (int j = 0; j < n; j++)
+#pragma GCC unroll 8
+        for (int t = 0; t < nt; t++)
+            sum[t] = INT8_DOT(sum[t], w[j], four_of(x[t] + k + 4 * j));
+}
+
 /* Add to each token's lanes the products of n vectors of weights with four elements of x each,
  * times `scale`: in 16 bits (without INT8_DOT), in 32 bits, or none (all ones). */
 V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, const uint8_t *const *x,
@@ -237,18 +306,21 @@ V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, cons
         32767 / (2 * 127 * quants_most(dtype)) > n ? n : 32767 / (2 * 127 * quants_most(dtype));
     __m256i part[INT8_TILE];
     if (HAS_DOT) {
+        if (!scale && !multiplies_matrices(nt)) {
+            dot_products(nt, w, n, x, k, sum);
+            return;
+        }
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++)
-            part[t] = scale ? _mm256_setzero_si256() : sum[t];
-#pragma GCC unroll 8
-        for (int j = 0; j < n; j++)
-#pragma GCC unroll 8
-            for (int t = 0; t < nt; t++)
-                part[t] = INT8_DOT(part[t], w[j], four_of(x[t] + k + 4 * j));
+            part[t] = _mm256_setzero_si256();
+        if (multiplies_matrices(nt))
+            matrix_products(nt, w, n, x, k, part);
+        else
+            dot_products(nt, w, n, x, k, part);
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++)
             sum[t] =
-                scale ? _mm256_add_epi32(sum[t], _mm256_mullo_epi32(part[t], *scale)) : part[t];
+                _mm256_add_epi32(sum[t], scale ? _mm256_mullo_epi32(part[t], *scale) : part[t]);
         return;
     }
     const __m256i by = scale ? *scale : _mm256_set1_epi16(1);

@@ -5,13 +5,8 @@
 #include "cpu/int8_fast.h"
 #include "cpu/vec_neon.h"
 
-V_INLINE __m256i dot(__m256i sum, __m256i w, __m256i x)
-{
-    return (__m256i){(__m128i)vdotq_s32((int32x4_t)sum.a, w.a, x.a),
-                     (__m128i)vdotq_s32((int32x4_t)sum.b, w.b, x.b)};
-}
 #define INT8_SIGNED
-#define INT8_DOT(sum, w, x) dot(sum, w, x)
+#define INT8_DOT(sum, w, x) neon_dot(sum, w, x)
 /* tokens that are multiplied together, so that all sums stay in registers */
 enum { INT8_TILE = 4 };
 #include "cpu/int8_kernels.h"

@@ -17,6 +17,7 @@ enum { NEEDS = CPU_NEON, RANK = 1 };
 
 LINEAR_SET(linear_neon, int8_neon)
 LINEAR_SET(linear_dotprod, int8_dotprod)
+LINEAR_SET(linear_i8mm, int8_i8mm)
 
 const cpu_body cpu_body_linear_neon = {.op = "linear",
                                        .name = "linear neon",
@@ -47,6 +48,20 @@ const cpu_body cpu_body_expert_linear_dotprod = {.op = "expert_linear",
                                                  .scratch_bytes =
                                                      linear_dotprod_expert_scratch_bytes,
                                                  .run = linear_dotprod_expert_run};
+const cpu_body cpu_body_linear_i8mm = {.op = "linear",
+                                       .name = "linear i8mm",
+                                       .needs = NEEDS | CPU_NEON_DOT | CPU_NEON_I8MM,
+                                       .rank = RANK + 2,
+                                       .accepts = linear_accepts,
+                                       .scratch_bytes = linear_i8mm_scratch_bytes,
+                                       .run = linear_i8mm_run};
+const cpu_body cpu_body_expert_linear_i8mm = {.op = "expert_linear",
+                                              .name = "expert_linear i8mm",
+                                              .needs = NEEDS | CPU_NEON_DOT | CPU_NEON_I8MM,
+                                              .rank = RANK + 2,
+                                              .accepts = expert_accepts,
+                                              .scratch_bytes = linear_i8mm_expert_scratch_bytes,
+                                              .run = linear_i8mm_expert_run};
 const cpu_body cpu_body_attention_neon = {.op = "attention",
                                           .name = "attention neon",
                                           .needs = NEEDS,

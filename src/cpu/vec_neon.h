@@ -311,6 +311,15 @@ V_INLINE __m256d vd_quarter(vd x)
     return vd_add4(vd_add4(x.a, x.c), vd_add4(x.b, x.d));
 }
 
+#ifdef __ARM_FEATURE_DOTPROD
+/* sum plus four products of bytes in each lane */
+V_INLINE __m256i neon_dot(__m256i sum, __m256i w, __m256i x)
+{
+    return (__m256i){(__m128i)vdotq_s32((int32x4_t)sum.a, w.a, x.a),
+                     (__m128i)vdotq_s32((int32x4_t)sum.b, w.b, x.b)};
+}
+#endif
+
 /* Keeps the compiler from reordering a chain of sums: it would keep all that is to be added, which
  * registers do not hold. */
 V_INLINE __m256i in_order(__m256i sum)

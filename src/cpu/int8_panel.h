@@ -25,7 +25,7 @@
 #include "cpu/int8_rows.h"
 
 /* Blocks of eight rows.  w[i][j]: of the i-th 32 weights of each row those from 4 j on; interleaved
- * by eight, for even j: of rows 0, 1, 4 and 5 those from 4 j on, and in w[i][j + 1] of the others. */
+ * by eight, as above. */
 typedef struct panel_32 {
     __m256i w[1][8];
     __m256 d, m;
@@ -261,8 +261,8 @@ V_INLINE __m256i eight_of_two(const uint8_t *x, const uint8_t *next)
     return _mm256_broadcastsi128_si256(_mm_unpacklo_epi64(_mm_loadl_epi64(a), _mm_loadl_epi64(b)));
 }
 
-/* Each token's lanes: the products of n vectors of weights, interleaved by eight, with four elements
- * of x each. */
+/* Each token's lanes: the products of n vectors of weights, interleaved by eight, with four
+ * elements of x each. */
 V_INLINE void matrix_products(int nt, const __m256i *w, int n, const uint8_t *const *x, int64_t k,
                               __m256i *sum)
 {
@@ -338,20 +338,32 @@ V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, cons
     }
 }
 
+/* The sums of so few tokens wait for each other: each token has two chains of them. */
+V_INLINE bool has_two_chains(int nt)
+{
+    return HAS_DOT && !multiplies_matrices(nt) && nt <= INT8_TILE / 2;
+}
+
 /* One block of 32 of eight rows and nt tokens: sum[t], whose lanes are the rows, gets the block's
  * part. */
 V_INLINE void panel_block_32(ir_dtype dtype, int nt, const int8_rows *x,
                              const uint8_t *const *token, const panel_32 *p, int64_t b, __m256 *sum)
 {
-    __m256i i[INT8_TILE];
+    enum { VECTORS = 8 };
+    const int chains = has_two_chains(nt) ? 2 : 1, length = VECTORS / chains;
+    __m256i part[2][INT8_TILE];
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++)
-        i[t] = _mm256_setzero_si256();
-    add_products(dtype, nt, p->w[0], 8, token, 32 * b, 0, i);
+        part[0][t] = part[1][t] = _mm256_setzero_si256();
+#pragma GCC unroll 2
+    for (int c = 0; c < chains; c++)
+        add_products(dtype, nt, p->w[0] + c * length, length, token, 32 * b + 4 * c * length, 0,
+                     part[c]);
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) {
-        __m256i j = _mm256_set1_epi32(x_sums_32(x, token[t])[b]);
-        sum[t] = add_block(dtype, sum[t], less_times(panel_below(dtype), i[t], j), j, p->d, p->m,
+        __m256i i = chains > 1 ? _mm256_add_epi32(part[0][t], part[1][t]) : part[0][t],
+                j = _mm256_set1_epi32(x_sums_32(x, token[t])[b]);
+        sum[t] = add_block(dtype, sum[t], less_times(panel_below(dtype), i, j), j, p->d, p->m,
                            x_scales(x, token[t])[b], x_scaled_sums(x, token[t])[b]);
     }
 }

@@ -6,13 +6,21 @@
  *
  * Every form becomes one kind of automaton: states that read a byte, and calls of rules that push
  * the state to go on with.  All stacks that a text so far may have led to are held as one graph in
- * which equal parts are one, so that there is a single number for each situation: what follows from
- * it is computed once.  Whatever a hostile form could make large is limited, and the limit is a
- * status (grammar_parts.h).
+ * which equal parts are one, so that there is a single number for each situation: what follows
+ * from it is computed once.  Whatever a hostile form could make large is limited, and the limit is
+ * a status (grammar_parts.h).
  *
  * Threads: a grammar and all its matchers belong to one thread at a time.  A vocabulary does not
  * change.
- */
+ *
+ * How a matcher is used, as src/engine does for each request with a form:
+ *
+ *   grammar_make -> grammar_matcher_open
+ *     -> { grammar_matcher_mask -> a token is drawn among the bits -> grammar_matcher_take }
+ *        until *over or an end token
+ *     -> grammar_matcher_close -> grammar_free
+ *
+ * grammar_vocab_make is called once for a model's tokens. */
 #ifndef GRAMMAR_GRAMMAR_H
 #define GRAMMAR_GRAMMAR_H
 

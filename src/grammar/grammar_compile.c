@@ -2,13 +2,25 @@
  *
  * A tree is turned into states from its end to its beginning: each part is given the state that
  * follows it.  Counts stay counts, so that {1,100000} is one state.  A rule that could call itself
- * without having read a byte is refused: its stack would grow for ever.  Cost: linear in the trees,
- * but for sets of bytes.
- */
+ * without having read a byte is refused: its stack would grow for ever.  Cost: linear in the
+ * trees, but for sets of bytes.
+ *
+ * Called by grammar.c and, for the schemas that judge literals, by grammar_schema.c.
+ *
+ * A repetition with a count, (ab){2,5} followed by c:
+ *
+ *   COUNT min 2 max 5 --a--> BYTE a --> BYTE b --> END
+ *         |
+ *         --b--> BYTE c ...
+ *
+ * END returns to the COUNT, which is on the stack with how often it was called. */
 #include "grammar/grammar_parts.h"
 
+/* Of states a few tens of megabytes at most; of visits, while rules are settled, a fraction of a
+ * second. */
 enum { MOST_STATES = 1 << 20, MOST_VISITS = 100000000 };
 
+/* `end` and `never` are the two states that all rules share. */
 typedef struct compiler {
     mpk_context *cx;
     arena *a;
@@ -21,7 +33,8 @@ typedef struct compiler {
 
 /* ---- which parts may be empty ---- */
 
-/* Can it match nothing?  Rules were settled before (they may refer to each other), so this ends. */
+/* Can it match nothing?  From what rules are known to be nullable so far: fill_nullable asks until
+ * nothing changes.  It recurses as deep as the tree is nested. */
 static bool is_nullable(compiler *c, const node *n)
 {
     c->visits++;
@@ -70,7 +83,8 @@ static mpk_status fill_nullable(compiler *c)
 
 typedef VEC(uint32_t) rule_list;
 
-/* The rules that a part may call before it has read a byte. */
+/* The rules that a part may call before it has read a byte: of a sequence those of its first
+ * children, up to one that cannot be empty. */
 static mpk_status list_first(compiler *c, const node *n, rule_list *out)
 {
     if (n->kind == NODE_RULE)
@@ -165,7 +179,8 @@ static void set_bytes(byte_set *set, uint8_t low, uint8_t high)
         set->bits[b / 64] |= 1ull << b % 64;
 }
 
-/* UTF-8; c is a character, so no surrogate comes here. */
+/* UTF-8 of a character; returns its bytes.  No surrogate comes here, for node_chars takes them
+ * out. */
 static uint32_t encode(uint32_t c, uint8_t out[4])
 {
     if (c < 0x80) {
@@ -200,7 +215,9 @@ static mpk_status emit_chain(compiler *c, uint32_t low, uint32_t high, uint32_t 
     return MPK_OK;
 }
 
-/* Cut a range where its encodings change length, and where their bytes depend on each other. */
+/* Characters [low, high].  Cut where encodings change length, and where their bytes depend on each
+ * other: U+0080 ... U+07FF is [c2-df][80-bf] at once, U+00A5 ... U+0101 is c2 [a5-bf], c3 [80-bf],
+ * c4 [80-81]. */
 static mpk_status emit_range(compiler *c, uint32_t low, uint32_t high, uint32_t next,
                              uint32_t *entry)
 {
@@ -227,8 +244,8 @@ static mpk_status emit_range(compiler *c, uint32_t low, uint32_t high, uint32_t 
     return emit_chain(c, low, high, next, entry);
 }
 
-/* ASCII goes as one set of bytes; what lies above it is a few sequences of ranges of UTF-8
- * bytes. */
+/* ASCII goes as one set of bytes; what lies above it is a few sequences of ranges of UTF-8 bytes,
+ * alternatives in a chain of splits. */
 static mpk_status emit_chars(compiler *c, const char_set *set, uint32_t next, uint32_t *entry)
 {
     byte_set ascii = {0};
@@ -268,7 +285,8 @@ static mpk_status emit_bytes(compiler *c, str bytes, uint32_t next, uint32_t *en
     return MPK_OK;
 }
 
-/* A loop without a count: min is 0 or 1. */
+/* A loop without a count: min is 0 or 1.  The split is made before the body, which goes back to
+ * it, and learns where the body begins afterwards. */
 static mpk_status emit_loop(compiler *c, const node *n, uint32_t next, uint32_t *entry)
 {
     uint32_t split, body;

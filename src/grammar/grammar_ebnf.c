@@ -18,6 +18,7 @@ typedef struct ebnf_reader {
     map names; /* of rules: number */
 } ebnf_reader;
 
+/* The next byte, NUL at the end; a NUL in the source is no token either. */
 static char peek(const ebnf_reader *r)
 {
     return r->at < r->source.n ? r->source.at[r->at] : '\0';
@@ -30,6 +31,7 @@ static bool take(ebnf_reader *r, char c)
     return yes;
 }
 
+/* With the line, counted when it is needed. */
 static mpk_status fault(const ebnf_reader *r, const char *what)
 {
     size_t line = 1;
@@ -242,6 +244,7 @@ static mpk_status read_repeats(ebnf_reader *r, const node **item)
     }
 }
 
+/* The end of a line ends a sequence here; in groups read_sequence has skipped it before. */
 static bool ends_sequence(const ebnf_reader *r)
 {
     char c = peek(r);
@@ -264,6 +267,7 @@ static mpk_status read_sequence(ebnf_reader *r, const node **out)
     return MPK_OK;
 }
 
+/* After a bar the rule goes on, also on the next line. */
 static mpk_status read_alternatives(ebnf_reader *r, const node **out)
 {
     node *alt;

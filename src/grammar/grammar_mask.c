@@ -1,9 +1,12 @@
 /* grammar_mask.c - matchers: which tokens may come next, and what a token leads to.
  *
  * The mask of a situation is found by walking the trees of tokens (grammar_vocab.c) with the
- * automaton and is kept; a tree is asked with counts made equal where they do not matter within its
- * longest token, so that the masks inside of a long text with a limit are found once.
- */
+ * automaton and is kept; a tree is asked with counts made equal where they do not matter within
+ * its longest token, so that the masks inside of a long text with a limit are found once.
+ *
+ * A mask is cheap where few bytes may come, as at JSON's punctuation: the walk leaves the tree's
+ * branches at their first byte.  Inside a free string nearly every token fits, and the whole tree
+ * is walked once. */
 #include <stdlib.h>
 
 #include "grammar/grammar_vocab.h"
@@ -82,7 +85,8 @@ static mpk_status find_part(mpk_context *cx, grammar_matcher *m, uint32_t length
     return MPK_OK;
 }
 
-/* Room for what a mask may add, by forgetting. */
+/* Called before a mask or a token: work is counted anew for each of them, and the store is emptied
+ * when it is large. */
 static mpk_status make_room(mpk_context *cx, grammar *g)
 {
     g->store.work = 0;
@@ -113,7 +117,8 @@ mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *w
 
 /* ---- what comes ---- */
 
-/* Bytes that do not fit leave the matcher where it was. */
+/* Bytes that do not fit leave the matcher where it was.  Situations that were met on the way stay
+ * known. */
 mpk_status grammar_matcher_read(mpk_context *cx, grammar_matcher *m, str bytes, bool *fits,
                                 bool *may_end)
 {

@@ -2,7 +2,9 @@
  *
  * The front ends call this; grammar_compile.c reads the trees.  Characters are code points; within
  * a JSON string those that JSON escapes are spelled so.
- */
+ *
+ * Nodes lie in the maker's arena and are never freed one by one.  Numbers of nodes are bounded by
+ * node_new; characters of sets, which are not nodes, by the source. */
 #include <stdlib.h>
 
 #include "grammar/grammar_parts.h"
@@ -35,6 +37,7 @@ mpk_status chars_add(maker *k, char_set *set, uint32_t low, uint32_t high)
     return MPK_OK;
 }
 
+/* All ranges of another set, which need not be settled. */
 mpk_status chars_add_set(maker *k, char_set *set, const char_set *other)
 {
     for (size_t i = 0; i < other->n; i++)
@@ -169,6 +172,7 @@ mpk_status rule_new(maker *k, str name, uint32_t *out)
 
 /* ---- characters ---- */
 
+/* The set as it is; an empty one matches nothing. */
 static mpk_status plain_chars(maker *k, const char_set *set, const node **out)
 {
     node *n;
@@ -195,6 +199,7 @@ static mpk_status escaped_char(maker *k, uint32_t c, const node **out)
     return node_bytes(k, (str){bytes, 6}, out);
 }
 
+/* Of a settled set or not. */
 static bool is_in(const char_set *set, uint32_t c)
 {
     for (size_t i = 0; i < set->n; i++)
@@ -233,6 +238,7 @@ mpk_status node_chars(maker *k, const char_set *set, const node **out)
     return MPK_OK;
 }
 
+/* One character of [low, high]. */
 mpk_status node_range(maker *k, uint32_t low, uint32_t high, const node **out)
 {
     char_set set = {0};

@@ -1,9 +1,16 @@
 /* grammar_number.c - decimal numbers within bounds, as trees.
  *
  * Input: bounds and a divisor of a schema; output: the spellings without exponent of all numbers
- * that keep to them.  A number is a sign, digits and a fraction; a bound is followed digit by digit
- * as long as the number is equal to it ("tight").  Cost: O(digits of the bounds).
- */
+ * that keep to them.  A number is a sign, digits and a fraction; a bound is followed digit by
+ * digit as long as the number is equal to it ("tight").  Cost: O(digits of the bounds).
+ *
+ * Between 17 and 245, integers:
+ *
+ *   two digits     1 [7-9]  |  [2-9] [0-9]
+ *   three digits   1 [0-9] [0-9]  |  2 ( [0-3] [0-9]  |  4 [0-5] )
+ *
+ * "1" is tight to the lower bound: what follows must be 7 or more; "2" of two digits is free.
+ * `low` and `high` of the functions below are the bounds that the digits so far are tight to. */
 #include <stdio.h>
 
 #include "grammar/grammar_schema.h"
@@ -17,6 +24,7 @@ typedef struct side {
     bool excluded;
 } side;
 
+/* The two bounds of one sign; magnitudes, so low is the one nearer to zero. */
 typedef struct digits_reader {
     maker *k;
     side low, high; /* high.whole NULL: none */
@@ -25,17 +33,20 @@ typedef struct digits_reader {
 
 /* ---- small trees ---- */
 
+/* One digit of a range. */
 static mpk_status digit(maker *k, char low, char high, const node **out)
 {
     return node_range(k, (uint32_t)low, (uint32_t)high, out);
 }
 
+/* min to max digits of any kind. */
 static mpk_status digits(maker *k, uint32_t min, uint32_t max, const node **out)
 {
     TRY(digit(k, '0', '9', out));
     return node_repeat(k, *out, min, max, out);
 }
 
+/* An alternative: a, then b. */
 static mpk_status add_pair(maker *k, node *alt, const node *a, const node *b)
 {
     const node *pair;
@@ -70,6 +81,7 @@ static mpk_status fraction_digit(digits_reader *r, size_t i, char d, bool low, b
     return add_pair(r->k, alt, first, tail);
 }
 
+/* A fraction goes on with zeros. */
 static char digit_at(const char *fraction, size_t i)
 {
     return i < strlen(fraction) ? fraction[i] : '0';
@@ -217,7 +229,7 @@ static mpk_status magnitude(digits_reader *r, const node **out)
 
 /* ---- bounds ---- */
 
-/* |x| <= |y| of the spellings of two magnitudes; *same: equal. */
+/* Whole parts by their length first, then as texts: neither has leading zeros. */
 static bool is_less(const side *x, const side *y, bool *same)
 {
     size_t n = strlen(x->whole), m = strlen(y->whole);

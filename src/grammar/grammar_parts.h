@@ -3,7 +3,16 @@
  * A front end (regular expression, schema ...) builds a tree of nodes for each rule;
  * grammar_compile.c makes states of them; grammar_run.c and grammar_stack.c run these;
  * grammar_mask.c asks them about tokens.
- */
+ *
+ * The data, for the expression  a(b|c)*d:
+ *
+ *   tree        SEQ( CHARS a, REPEAT 0.. ( ALT( CHARS b, CHARS c ) ), CHARS d )
+ *   states      0 END   1 NEVER   2 BYTE d -> 0   3 SPLIT 6 2   4 BYTE c -> 3   5 BYTE b -> 3
+ *               6 SPLIT 5 4   7 BYTE a -> 3 (start)
+ *   situations  1 { state 7 }   --a-->   2 { states 2, 4, 5 }   --b-->  2   --d-->   3 {}, may end
+ *
+ * Where a rule calls another, an item of a situation has a stack: the states to go on with when
+ * rules end. */
 #ifndef GRAMMAR_PARTS_H
 #define GRAMMAR_PARTS_H
 
@@ -29,6 +38,8 @@ enum {
 
 /* ---- trees ---- */
 
+/* Trees are read-only once made, and a node may be the child of several: emitting it twice makes
+ * its states twice. */
 typedef enum node_kind {
     NODE_EMPTY,  /* the empty text */
     NODE_NEVER,  /* no text */
@@ -62,7 +73,8 @@ typedef struct rule {
     bool is_nullable; /* the compiler's */
 } rule;
 
-/* A grammar that is being built. */
+/* A grammar that is being built.  Front ends add to it through the functions below; all of it lies
+ * in `a`, which goes when the automaton is made. */
 typedef struct maker {
     mpk_context *cx;
     arena *a;
@@ -74,6 +86,7 @@ typedef struct maker {
 
 /* The code point at bytes.at[*at], and *at after it.  MPK_EFORMAT: no UTF-8. */
 mpk_status chars_read(maker *k, str bytes, size_t *at, uint32_t *out);
+/* Sets are built range by range in any order, overlapping or not, and settled once. */
 mpk_status chars_add(maker *k, char_set *set, uint32_t low, uint32_t high);
 mpk_status chars_add_set(maker *k, char_set *set, const char_set *other);
 /* Sort and join. */
@@ -125,6 +138,7 @@ typedef struct grammar_state {
     bool is_nullable;  /* COUNT: the body is */
 } grammar_state;
 
+/* Bit b % 64 of bits[b / 64]: byte b is in the set. */
 typedef struct byte_set {
     uint64_t bits[4];
 } byte_set;
@@ -132,6 +146,8 @@ typedef struct byte_set {
 typedef VEC(grammar_state) state_list;
 typedef VEC(byte_set) set_list;
 
+/* class_of: two bytes that are in the same sets lead to the same places, so that a situation's
+ * table has one entry for all of them. */
 typedef struct automaton {
     state_list states;
     set_list sets;
@@ -151,9 +167,13 @@ typedef struct stack_entry {
     uint32_t state, count, below;
 } stack_entry;
 
-/* A set of stacks: its entries are all possible tops, no two with the same state and count, in
- * rising order.  The number of a set is above those of all sets below it.  Set 0 is the empty stack
- * alone. */
+/* An example, entries written state/below: three stacks 5 7, 5 9 and 4 7, tops first, are
+ *
+ *   set 1 = { 7/0 }   set 2 = { 7/0, 9/0 }   set 3 = { 4/1, 5/2 }
+ *
+ * A set of stacks: its entries are all possible tops, no two with the same state and count, in
+ * rising order.  The number of a set is above those of all sets below it, so loops over numbers
+ * meet what lies below first.  Set 0 is the empty stack alone. */
 typedef struct stack_set {
     uint32_t first, n; /* entries */
     bool may_be_empty;
@@ -181,6 +201,8 @@ typedef struct pair_slot {
     uint64_t key;
     uint32_t value; /* + 1; 0: the slot is empty */
 } pair_slot;
+/* Open addressing; nothing is ever removed.  It lies in an arena, where it leaves its smaller
+ * selves when it grows. */
 typedef struct pair_table {
     pair_slot *slots;
     size_t n, capacity; /* a power of two */
@@ -212,6 +234,8 @@ typedef struct store {
     bool may_end;
 } store;
 
+/* The automaton does not change; the store grows with what is asked, until grammar_mask.c empties
+ * it. */
 struct grammar {
     arena arena;
     automaton automaton;

@@ -2,11 +2,16 @@
  *
  * What is taken: characters, ., [...], \d \w \s and their opposites (of ASCII), \t \n \r \f \v \0
  * \xHH \uHHHH \u{H}, groups, |, * + ? {n} {n,} {n,m} with or without a lazy ?, and ^ $ at the ends
- * of the expression or of one of its outermost alternatives.  Whatever makes the language irregular
- * or depends on its surroundings is refused by name.
- */
+ * of the expression or of one of its outermost alternatives.  Whatever makes the language
+ * irregular or depends on its surroundings is refused by name.
+ *
+ * A regular expression in a schema is searched for (`pattern`), as an answer's form it is the
+ * whole text; `whole` tells them apart, and open sides are written into the tree as "any
+ * characters".  Sets are of characters; the compiler makes bytes of them.  Called by grammar.c,
+ * grammar_tag.c and the schema's files, which write JSON's own forms as expressions. */
 #include "grammar/grammar_parts.h"
 
+/* The place in the source, and how deep groups are open there. */
 typedef struct regex_reader {
     maker *k;
     str source;
@@ -28,6 +33,7 @@ static bool sees(const regex_reader *r, const char *word)
     size_t n = strlen(word);
     return r->source.n - r->at >= n && memcmp(r->source.at + r->at, word, n) == 0;
 }
+/* Go past a word if it is next. */
 static bool take(regex_reader *r, const char *word)
 {
     bool yes = sees(r, word);
@@ -40,11 +46,13 @@ static bool is_one_of(char c, const char *set)
     return c && strchr(set, c);
 }
 
+/* A thing of other engines that is known and not taken. */
 static mpk_status refuse(const regex_reader *r, const char *what)
 {
     FAIL(r->k->cx, MPK_EUNSUPPORTED, "%s at byte %zu of the regular expression is not supported",
          what, r->at);
 }
+/* A thing that is wrong in every engine. */
 static mpk_status fault(const regex_reader *r, const char *what)
 {
     FAIL(r->k->cx, MPK_EFORMAT, "byte %zu of the regular expression: %s", r->at, what);
@@ -74,6 +82,7 @@ static mpk_status add_named(regex_reader *r, char name, char_set *set)
     return chars_add_set(k, set, &inverse);
 }
 
+/* So many digits, all of which must be there. */
 static mpk_status read_hex(regex_reader *r, uint32_t digits, uint32_t *out)
 {
     *out = 0;
@@ -215,6 +224,7 @@ static mpk_status read_group(regex_reader *r, const node **out)
     return take(r, ")") ? MPK_OK : fault(r, "( has no end");
 }
 
+/* Everything but a line feed, as in most engines' default. */
 static mpk_status read_dot(regex_reader *r, const node **out)
 {
     char_set newline = {0}, others;
@@ -282,6 +292,7 @@ static bool read_braces(regex_reader *r, uint32_t *min, uint32_t *max)
     return true;
 }
 
+/* What repeats the atom before it; false: nothing does, and it comes once. */
 static bool read_quantifier(regex_reader *r, uint32_t *min, uint32_t *max)
 {
     *min = sees(r, "+");
@@ -324,6 +335,7 @@ static mpk_status add_open_side(regex_reader *r, bool anchored, node *seq)
     return node_add(r->k, seq, any);
 }
 
+/* Up to here a sequence goes. */
 static bool ends_alternative(const regex_reader *r)
 {
     return at_end(r) || peek(r) == '|' || peek(r) == ')';
@@ -349,6 +361,7 @@ static mpk_status read_sequence(regex_reader *r, bool outermost, const node **ou
     return MPK_OK;
 }
 
+/* outermost: anchors are taken here, and open sides added; in a group they are refused. */
 static mpk_status read_alternatives(regex_reader *r, bool outermost, const node **out)
 {
     node *alt;

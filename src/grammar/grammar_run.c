@@ -4,11 +4,17 @@
  * items wait for a byte again (the closure).  What has been computed once is kept in the
  * situation's table.  Cost of a new step: linear in the states and stacks that it touches; every
  * step is counted, so that a mask has a limit.
- */
+ *
+ * The closure of {states 3} in the example of grammar_parts.h: 3 is a SPLIT, so 6 and 2 are
+ * reached; 2 reads a byte and is found; 6 is a SPLIT and reaches 5 and 4, which are found.  `todo`
+ * has all that was reached, in order; it is a queue whose head is the loop's index in close_items.
+ *
+ * Called by grammar_mask.c, and to test literals by grammar_schema.c. */
 #include "grammar/grammar_parts.h"
 
 /* ---- what the closure has seen ---- */
 
+/* A situation's items differ in small numbers: products spread them over the table. */
 static uint64_t hash_item(const closure_item *i)
 {
     uint64_t x = ((uint64_t)i->state << 32 | i->stack) + (uint64_t)i->count * 0x9e3779b97f4a7c15ull;
@@ -16,7 +22,8 @@ static uint64_t hash_item(const closure_item *i)
     return x ^ x >> 28;
 }
 
-/* The closure's items are found through a table of places, at most half full. */
+/* The closure's items are found through a table of places, at most half full.  Four times as large
+ * when it grows; the smaller one stays in the arena. */
 static mpk_status grow_places(mpk_context *cx, store *s)
 {
     if (2 * (s->todo.n + 1) < s->n_places)
@@ -36,7 +43,8 @@ static mpk_status grow_places(mpk_context *cx, store *s)
     return MPK_OK;
 }
 
-/* Go to a state with a stack, unless the closure has been there. */
+/* Go to a state with a stack, unless the closure has been there.  This is the step that `work`
+ * counts. */
 static mpk_status reach(mpk_context *cx, store *s, uint32_t to, uint32_t count, uint32_t stack)
 {
     closure_item new_item = {to, count, stack, 0};
@@ -102,7 +110,8 @@ static mpk_status count_on(mpk_context *cx, grammar *g, size_t index)
     return call(cx, g, s->a, at.state, now, at.stack);
 }
 
-/* Go on where the rule was called, in each way that it may have been. */
+/* Go on where the rule was called, in each way that it may have been.  An empty stack below means
+ * that the whole text may end here. */
 static mpk_status pop(mpk_context *cx, grammar *g, uint32_t stack)
 {
     store *s = &g->store;
@@ -139,6 +148,8 @@ static mpk_status follow(mpk_context *cx, grammar *g, size_t index)
     }
 }
 
+/* Clears the places of the last closure one by one: a table for the largest one would be slow to
+ * zero for all the small ones. */
 static void begin_closure(store *s)
 {
     for (size_t i = 0; i < s->todo.n; i++)
@@ -163,6 +174,7 @@ static mpk_status close_items(mpk_context *cx, grammar *g, uint32_t *out)
 
 /* ---- steps ---- */
 
+/* The automaton's start with the empty stack (set 0). */
 mpk_status situation_start(mpk_context *cx, grammar *g, uint32_t *out)
 {
     begin_closure(&g->store);

@@ -2,7 +2,13 @@
  *
  * Every keyword is in one table: it is taken, or it says nothing about the form, or it is refused
  * by name.  A schema that is referred to is a rule, so that schemas may refer to themselves.
- */
+ *
+ * From a schema to a tree (object_node): $ref alone -> the rule of its target; $ref beside others,
+ * allOf -> one merged schema; anyOf, oneOf -> alternatives, each merged with what stands beside;
+ * enum, const -> literals that the rest allows; else one alternative for each type.
+ *
+ * Called by grammar.c and grammar_tag.c through schema_parse_node; all recursion passes through
+ * schema_node, which bounds its depth. */
 #include <stdio.h>
 
 #include "grammar/grammar_schema.h"
@@ -137,6 +143,7 @@ mpk_status schema_check_keywords(schema_reader *r, const place *at, const json_v
 
 /* ---- types ---- */
 
+/* 0: JSON has no such type. */
 static uint32_t type_named(str name)
 {
     static const struct {
@@ -485,6 +492,8 @@ static mpk_status options_node(schema_reader *r, const place *at, const json_val
     return MPK_OK;
 }
 
+/* A $ref with nothing beside it becomes a rule, and so may lead back to a schema that is being
+ * made. */
 static bool is_alone(const json_value *schema)
 {
     const json_value *type = json_get(schema, "type");

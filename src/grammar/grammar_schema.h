@@ -15,6 +15,9 @@ typedef struct place {
     str name;
 } place;
 
+/* One reading of a schema.  `targets` maps a schema, by its address in the parsed document, to its
+ * rule, so that it is made once and may refer to itself; schemas that were merged have new
+ * addresses and are made anew. */
 typedef struct schema_reader {
     maker *k;
     const json_value *root;

@@ -1,4 +1,8 @@
-/* grammar_schema_list.c - arrays of a schema: prefixItems, items, and how many. */
+/* grammar_schema_list.c - arrays of a schema: prefixItems, items, and how many.
+ *
+ * [A, B] as prefixItems, items C, minItems 1, maxItems 4:
+ *
+ *   A ( , B ( , C ){0,2} )?      each part knows how many items stand before it */
 #include "grammar/grammar_schema.h"
 
 enum { MOST_PREFIX = 500 };

@@ -3,7 +3,11 @@
  *
  * Two values of a keyword are joined where there is a single value that means both; otherwise the
  * schema is refused by the name of that keyword.
- */
+ *
+ * {"minimum": 2, "type": "number"} with {"minimum": 5, "type": "integer"} is {"minimum": 5,
+ * "type": "integer"}.  Merging makes new objects whose members are shared with the old ones;
+ * nothing of the document is changed.  Its work is counted (schema_charge), for a schema of n
+ * references can ask for 2^n merges. */
 #include "grammar/grammar_schema.h"
 
 enum {
@@ -14,6 +18,7 @@ enum {
 
 typedef VEC(json_value) members;
 
+/* NULL: there is no such member.  One that is null counts. */
 static const json_value *find_member(const json_value *object, str key)
 {
     for (size_t i = 0; i < object->n; i++)
@@ -22,6 +27,7 @@ static const json_value *find_member(const json_value *object, str key)
     return NULL;
 }
 
+/* An object of these members. */
 static mpk_status make_object(schema_reader *r, const members *m, const json_value **out)
 {
     json_value *made;
@@ -252,6 +258,7 @@ static mpk_status both_properties(schema_reader *r, const place *at, const json_
     return MPK_OK;
 }
 
+/* A list of names, NULL at its end. */
 static bool is_one_of(str key, const char *const *names)
 {
     for (; *names; names++)
@@ -310,6 +317,7 @@ static mpk_status both_values(schema_reader *r, const place *at, const json_valu
 
 /* ---- two schemas ---- */
 
+/* Keywords that patternProperties would have to be weighed against. */
 static bool says_of_members(const json_value *schema)
 {
     return json_get(schema, "properties") || json_get(schema, "required") ||
@@ -422,6 +430,7 @@ static mpk_status lists_differ(schema_reader *r, const place *at, const json_val
     return MPK_OK;
 }
 
+/* Is the name in the schema's `required`? */
 static bool requires(const json_value *schema, str name)
 {
     const json_value *list = json_get(schema, "required");

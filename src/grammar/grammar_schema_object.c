@@ -3,7 +3,13 @@
  * Members come in the order of `properties`, then those that `required` alone names, then others.
  * There is a rule for each member and number of members before it, as far as that number matters:
  * whether it is the first, or all of it if the schema counts members.
- */
+ *
+ * Of members a (required), b and others, without counts; a rule is named by the next member and
+ * whether one stands before it:
+ *
+ *   a/0   ->  a  b/1
+ *   b/1   ->  , b  others/1   |   others/1
+ *   others/1  ->  ( , other )* */
 #include "grammar/grammar_schema.h"
 
 enum { MOST_STEPS = 100000 };

@@ -1,4 +1,8 @@
-/* grammar_schema_text.c - strings of a schema: length, pattern, format. */
+/* grammar_schema_text.c - strings of a schema: length, pattern, format.
+ *
+ * Lengths count characters, as JSON schemas do: an escape such as \n or \u00e9 is one.  Formats
+ * and patterns are read by grammar_regex.c with in_string set, so that characters which JSON
+ * escapes appear so. */
 #include "grammar/grammar_schema.h"
 
 #define DATE                                                                                       \

@@ -1,17 +1,19 @@
 /* grammar_stack.c - sets of stacks and situations, each with one number.
  *
- * A set of stacks is stored as the list of its tops, each with the set that may lie below it; equal
- * lists have one number, so that two texts after which the same may follow are in the same
+ * A set of stacks is stored as the list of its tops, each with the set that may lie below it;
+ * equal lists have one number, so that two texts after which the same may follow are in the same
  * situation.  Numbers of sets rise from the bottom up.  Everything here only grows; store_forget
  * begins anew.
- */
+ *
+ * Why one number for a situation pays: in the middle of a JSON string every further letter leads
+ * to the same situation, so its masks are found once and then looked up. */
 #include <stdlib.h>
 
 #include "grammar/grammar_parts.h"
 
 /* ---- tables of pairs ---- */
 
-/* Keys are small numbers, so their bits are spread before the low ones are taken. */
+/* Of pairs of small numbers, packed in one word. */
 static uint64_t mix(uint64_t x)
 {
     x = (x ^ x >> 31) * 0x9e3779b97f4a7c15ull;
@@ -59,7 +61,9 @@ mpk_status pair_put(mpk_context *cx, arena *a, pair_table *t, uint64_t key, uint
 
 /* ---- one number for equal contents ---- */
 
-/* kind, flag and content as a key; true and the number if there is one already. */
+/* kind ('S' a set of stacks, 'I' items of a situation), flag and content as a key; *known and the
+ * number if there is one already.  The key is made in the arena and given back if it was known.
+ * The store's size is checked here, since whatever is new passes through here. */
 static mpk_status look_up(mpk_context *cx, store *s, char kind, bool flag, const void *content,
                           size_t bytes, str *key, bool *known, uint32_t *out)
 {
@@ -129,6 +133,7 @@ mpk_status stack_intern(mpk_context *cx, grammar *g, stack_entry *entries, uint3
     return MPK_OK;
 }
 
+/* One more entry on all stacks of a set. */
 mpk_status stack_push(mpk_context *cx, grammar *g, uint32_t top, uint32_t count, uint32_t below,
                       uint32_t *out)
 {
@@ -305,6 +310,8 @@ mpk_status situation_clamp(mpk_context *cx, grammar *g, uint32_t from, uint32_t 
 
 /* ---- the store ---- */
 
+/* Sets and situations begin with their number 0: the empty stack, and the situation that nothing
+ * fits. */
 mpk_status store_open(mpk_context *cx, grammar *g)
 {
     uint32_t empty, nothing;
@@ -379,7 +386,7 @@ static mpk_status remember(mpk_context *cx, grammar *g, store *old)
     return MPK_OK;
 }
 
-/* If memory runs out the old store stays, and no matcher has moved yet. */
+/* If memory runs out, or a limit is met, the old store stays, and no matcher has moved yet. */
 mpk_status store_forget(mpk_context *cx, grammar *g)
 {
     store old = g->store;

@@ -7,7 +7,9 @@
  * begin, a content, and an end, which may stand in free text (triggered_tags) or in a row
  * (tags_with_separator).  Free text holds none of the words that end it: a rule for each beginning
  * of such a word, as in the automaton of Aho and Corasick, says how it goes on.
- */
+ *
+ * Called by grammar.c.  What is said of a tag's members is checked where it is read: text_of,
+ * list_of and flag_of say which is missing or of a wrong type. */
 #include "grammar/grammar_parts.h"
 
 /* Characters of the words that one free text must not hold, and of all free texts. */
@@ -84,7 +86,7 @@ typedef struct word_tree {
     VEC(word_state) states; /* parents first; 0: the empty text */
 } word_tree;
 
-/* 0: there is none. */
+/* The state below `parent` by this letter; 0: there is none. */
 static uint32_t find_child(const word_tree *t, uint32_t parent, uint32_t letter)
 {
     uint32_t i = t->states.at[parent].child;

@@ -1,11 +1,15 @@
 /* grammar_texts.c - one of many texts, as a tree of what they begin with.
  *
  * Ten thousand choices are then at most 256 places at once, not ten thousand.  Cost: sorting.
- */
+ *
+ * ["abc", "abd", "x"]  becomes  ALT( "ab" ALT( "c", "d" ), "x" ).  Called for choices, for enums
+ * of scalars, and for ends of tags. */
 #include <stdlib.h>
 
 #include "grammar/grammar_parts.h"
 
+/* Of the tree; texts that share beginnings more often than this are alternatives side by side from
+ * there on, so that recursion is bounded. */
 enum { MOST_LEVELS = 256 };
 
 /* By bytes; of two, the shorter comes first where it is the other's beginning, which join relies

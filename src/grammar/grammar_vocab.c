@@ -1,10 +1,12 @@
 /* grammar_vocab.c - the bytes of all tokens as trees, walked together with an automaton.
  *
- * Tokens are parted by length into three classes, each with a tree: what a long token needs to know
- * of a situation (counts near their limits) must not make the answer for the many short ones a new
- * one.  A tree is a list of its nodes in the order of a walk; `skip` leads past what is below a
- * node.
- */
+ * Tokens are parted by length into three classes, each with a tree: what a long token needs to
+ * know of a situation (counts near their limits) must not make the answer for the many short ones
+ * a new one.  A tree is a list of its nodes in the order of a walk; `skip` leads past what is
+ * below a node.
+ *
+ * The tree of  "a", "ab", "b", walked as the list  a (depth 0, skip 2), b (depth 1, skip 2), b
+ * (depth 0, skip 3): where "a" does not fit, its node's skip leads to the second "b". */
 #include "grammar/grammar_vocab.h"
 
 #include <stdlib.h>
@@ -29,6 +31,7 @@ static int compare_tokens(const void *a, const void *b)
     return x->bytes.n < y->bytes.n ? -1 : x->bytes.n > y->bytes.n;
 }
 
+/* How many bytes two texts begin alike. */
 static uint32_t same_bytes(str a, str b)
 {
     uint32_t n = 0;

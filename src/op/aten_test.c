@@ -503,6 +503,44 @@ static void test_scatter(void **state)
         }
 }
 
+/* NaN stays, whichever of the two comes first. */
+static void test_scatter_nan(void **state)
+{
+    static const char *const kinds[] = {"max", "min"};
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        char graph[512];
+        bed b;
+        snprintf(graph, sizeof graph,
+                 "input %%x : f32[3]\ninput %%i : i64[4]\ninput %%s : f32[4]\n%%y = scatter(%%x, "
+                 "%%i, %%s) {axis = 0, kind = \"%s\"}\n",
+                 kinds[kind]);
+        set_up(&b, graph);
+        memcpy(data_of(&b, "x"), (float[]){NAN, 1, 2}, 3 * sizeof(float));
+        memcpy(data_of(&b, "i"), (int64_t[]){0, 1, 1, 2}, 4 * sizeof(int64_t));
+        memcpy(data_of(&b, "s"), (float[]){5, NAN, 5, 2}, 4 * sizeof(float));
+        eval(&b);
+        assert_true(isnan(at(&b, "y", 0)) && isnan(at(&b, "y", 1)) && at(&b, "y", 2) == 2);
+        tear_down(&b);
+    }
+}
+
+/* A diagonal far outside of the matrix keeps all of it, or nothing. */
+static void test_far_diagonals(void **state)
+{
+    bed b;
+    (void)state;
+    set_up(&b, "input %x : f32[2, 3]\n%a = triangle(%x) {diagonal = 9223372036854775807}\n%b = "
+               "triangle(%x) {diagonal = -9223372036854775808}\n%c = triangle(%x) {diagonal = "
+               "-9223372036854775808, upper = 1}\n");
+    fill(&b, "x", 1);
+    eval(&b);
+    for (int64_t e = 0; e < 6; e++)
+        assert_true(at(&b, "a", e) == at(&b, "x", e) && at(&b, "b", e) == 0 &&
+                    at(&b, "c", e) == at(&b, "x", e));
+    tear_down(&b);
+}
+
 static void test_shapes(void **state)
 {
     bed b;
@@ -662,13 +700,14 @@ int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_map_values),  cmocka_unit_test(test_map_errors),
-        cmocka_unit_test(test_reductions),  cmocka_unit_test(test_order_values),
-        cmocka_unit_test(test_sort_random), cmocka_unit_test(test_products),
-        cmocka_unit_test(test_sdpa),        cmocka_unit_test(test_group_norm),
-        cmocka_unit_test(test_indices),     cmocka_unit_test(test_in_place),
-        cmocka_unit_test(test_scatter),     cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_conv),        cmocka_unit_test(test_pools),
+        cmocka_unit_test(test_map_values),    cmocka_unit_test(test_map_errors),
+        cmocka_unit_test(test_reductions),    cmocka_unit_test(test_order_values),
+        cmocka_unit_test(test_sort_random),   cmocka_unit_test(test_products),
+        cmocka_unit_test(test_sdpa),          cmocka_unit_test(test_group_norm),
+        cmocka_unit_test(test_indices),       cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_scatter),       cmocka_unit_test(test_scatter_nan),
+        cmocka_unit_test(test_far_diagonals), cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_conv),          cmocka_unit_test(test_pools),
         cmocka_unit_test(test_upsample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -60,10 +60,12 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     CHECK(cx, x->rank >= 3 && x->rank <= 2 + SPACE && w->rank == x->rank, MPK_ESHAPE,
           "conv: x has rank %u and w rank %u, expected both 3, 4 or 5", x->rank, w->rank);
     TRY(shape_expect_whole(cx, g, op, W));
+    CHECK(cx, groups >= 1 && groups <= w->dims[0] && w->dims[0] % groups == 0, MPK_ESHAPE,
+          "conv: w has %lld filters, which are not %lld groups", (long long)w->dims[0],
+          (long long)groups);
     int64_t channels = transposed ? w->dims[0] : w->dims[1] * groups;
-    CHECK(cx,
-          groups >= 1 && groups <= w->dims[0] && w->dims[0] % groups == 0 && x->dims[1] == channels,
-          MPK_ESHAPE, "conv: x has %lld channels, w %lld in %lld groups", (long long)x->dims[1],
+    CHECK(cx, x->dims[1] == channels, MPK_ESHAPE,
+          "conv: x has %lld channels, w %lld in %lld groups", (long long)x->dims[1],
           (long long)channels, (long long)groups);
     for (uint32_t i = STRIDE; i <= OUTPUT_PADDING; i++)
         CHECK(cx,

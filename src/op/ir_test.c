@@ -99,6 +99,25 @@ static void test_text(void **state)
     tear_down(&b);
 }
 
+/* Windows and groups are bounded before anything is multiplied by them. */
+static void test_windows_are_bounded(void **state)
+{
+    static const char *const rows[][2] = {
+        {"input %x : f32[1, 1, 9]\n%y = avg_pool(%x) {kernel = [3], padding = "
+         "[4611686018427387904]}",
+         "of axis 0 is not possible"},
+        {"input %x : f32[1, 4, 9]\nconst %w : f32[3, 2, 2]\n%y = conv(%x, %w) {groups = 2}",
+         "w has 3 filters, which are not 2 groups"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        bed b = {0};
+        check_fails(&b.cx, MPK_ESHAPE, rows[i][1],
+                    ir_parse(&b.cx, &b.arena, str_from(rows[i][0]), &b.g));
+        arena_free(&b.arena);
+    }
+}
+
 /* attention_cache of one token, up to its tables and from there on. */
 #define CACHED                                                                                   \
     "input %x : f32[1, 256]\nstate %kc : f32[1, 1, 9, 64]\nstate %vc : f32[1, 1, 9, 64]\ninput " \
@@ -603,6 +622,7 @@ int main(void)
         cmocka_unit_test(test_cases_round_trip),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_parse_errors),
+        cmocka_unit_test(test_windows_are_bounded),
         cmocka_unit_test(test_hostile_expressions),
         cmocka_unit_test(test_builder),
         cmocka_unit_test(test_verifier),

@@ -9,6 +9,8 @@
  */
 #include "check.h"
 
+#include <ctype.h>
+
 #include "base/rng.h"
 #include "ir/op.h"
 
@@ -412,6 +414,77 @@ static void test_every_case(void **state)
     }
 }
 
+/* A case with one number among the attributes of its last operator replaced: number `which`,
+ * counted from 0.  False: there are not so many. */
+static bool replace_number(const char *graph, int which, const char *by, char *to, size_t n)
+{
+    const char *at = strrchr(graph, '{');
+    while (at && *at) {
+        size_t digits = strspn(at, "0123456789.-+e");
+        bool name = at > graph && (isalnum((unsigned char)at[-1]) || at[-1] == '_');
+        if (*at == '"')
+            at = strchr(at + 1, '"') + 1;
+        else if (!digits || name || *at == 'e')
+            at++;
+        else if (which-- > 0)
+            at += digits;
+        else
+            return (size_t)snprintf(to, n, "%.*s%s%s", (int)(at - graph), graph, by, at + digits) <
+                   n;
+    }
+    return false;
+}
+
+/* Whatever a number of a graph is, the operator is refused or works within its memory; nothing is
+ * asked of the result.  Graphs that come out large are only built. */
+static void check_hostile(const char *graph)
+{
+    enum { MOST_BYTES = 1 << 20, MOST_SCRATCH = 1 << 24 };
+    mpk_context cx = {0};
+    arena a = {0};
+    ir_graph *g;
+    bool small = ir_parse(&cx, &a, str_from(graph), &g) == MPK_OK;
+    for (ir_tensor_id i = 0; small && i < g->tensors.n; i++)
+        small = ir_bytes(&g->tensors.at[i]) <= MOST_BYTES;
+    const ir_op *op = small ? &g->ops.at[g->ops.n - 1] : NULL;
+    if (small && op->def->scratch_bytes) {
+        ir_box box = ir_box_whole(&g->tensors.at[op->out[0]]);
+        small = op->def->scratch_bytes(g, op, &box) <= MOST_SCRATCH;
+    }
+    arena_free(&a);
+    if (!small)
+        return;
+    bed b;
+    set_up(&b, graph, base_seed, true);
+    check_ok(&b.cx, ir_eval(&b.cx, &b.arena, b.g, &b.values));
+    tear_down(&b);
+}
+
+static void test_hostile_attributes(void **state)
+{
+    static const char *const numbers[] = {"-9223372036854775808",
+                                          "9223372036854775807",
+                                          "4611686018427387904",
+                                          "2147483648",
+                                          "-1",
+                                          "0",
+                                          "1e300",
+                                          "1000000"};
+    (void)state;
+    for (const op_def *const *def = op_table; *def; def++)
+        for (uint32_t i = 0; i < (*def)->n_cases; i++)
+            for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++) {
+                char graph[4096];
+                for (int which = 0;
+                     replace_number((*def)->cases[i].graph, which, numbers[n], graph, sizeof graph);
+                     which++) {
+                    if (getenv("MPK_VERBOSE"))
+                        print_message("%s\n", graph);
+                    check_hostile(graph);
+                }
+            }
+}
+
 /* Names are the files', attributes fit, summaries are there. */
 static void test_records(void **state)
 {
@@ -431,6 +504,7 @@ int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_records),
+                                       cmocka_unit_test(test_hostile_attributes),
                                        cmocka_unit_test(test_every_case)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

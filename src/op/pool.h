@@ -73,7 +73,7 @@ static inline mpk_status pool_infer_axis(mpk_context *cx, const ir_op *op, uint3
             dilation = pool_number(op, POOL_DILATION, i, 1);
     CHECK(cx,
           kernel >= 1 && kernel < INT32_MAX && stride >= 1 && stride < INT32_MAX && dilation >= 1 &&
-              dilation < INT32_MAX && padding >= 0 && 2 * padding <= kernel,
+              dilation < INT32_MAX && padding >= 0 && padding <= kernel / 2,
           MPK_ESHAPE,
           "%s: kernel %lld, stride %lld, padding %lld or dilation %lld of axis %u is not possible",
           op->def->name, (long long)kernel, (long long)stride, (long long)padding,

@@ -109,9 +109,8 @@ static void set_entries(const line *l)
 static line_key combine(scatter_kind kind, bool exact, line_key a, line_key b)
 {
     if (kind == MAX || kind == MIN) {
-        bool other = line_is_nan(exact, b) ||
-                     (kind == MAX ? line_less(exact, a, b) : line_less(exact, b, a));
-        return other ? b : a;
+        bool better = kind == MAX ? line_less(exact, a, b) : line_less(exact, b, a);
+        return line_is_nan(exact, b) || (better && !line_is_nan(exact, a)) ? b : a;
     }
     if (exact)
         a.i =

@@ -1,4 +1,7 @@
-/* activate.h - the activation functions of feed-forward layers, in fp32. */
+/* activate.h - the activation functions of feed-forward layers, in fp32.
+ *
+ * Used by the reference code of gelu, silu, silu_mul, linear and expert_linear; bodies have their
+ * own forms (vec_math.h, device/) and agree up to rounding. */
 #ifndef OP_ACTIVATE_H
 #define OP_ACTIVATE_H
 

@@ -4,7 +4,14 @@
  * Online softmax: one pass over the positions in rising order, keeping the largest score, the sum
  * of exponentials and the weighted sum of values, all fp32.  The order depends on the position
  * alone.  Cost: 4 K flops a position.
- */
+ *
+ * One query head, position by position; s is a score, m the largest so far:
+ *
+ *   s > m    everything so far is scaled by exp(m - s), and s counts 1
+ *   s <= m   s counts exp(s - m)
+ *
+ * so no exponential overflows, and out / sum is right after each position.  Used by attention,
+ * attention_qkv, attention_split and attention_cache. */
 #ifndef OP_ATTEND_H
 #define OP_ATTEND_H
 
@@ -13,6 +20,7 @@
 #include "op/dot.h"
 #include "op/pages.h"
 
+/* The cache as an operator sees it, and what its attributes say. */
 typedef struct attend_view {
     const op_view *k_cache, *v_cache, *pages;
     /* what query times key is multiplied by, attend_scale */
@@ -55,7 +63,8 @@ static inline attend_sum attend_begin(int64_t size, float *out)
     return (attend_sum){-INFINITY, 0, out, size};
 }
 
-/* Make room for one more score; returns the weight that its values get. */
+/* Make room for one more score; returns the weight that its values get.  A score of -inf after one
+ * of -inf: expf(-inf - -inf) is NaN; callers that mask pass such positions over (attend_sees). */
 static inline float attend_weigh(attend_sum *a, float score)
 {
     float kept = 1, weight = 1;

@@ -29,6 +29,7 @@ enum { PART, LSE, K_OUT, V_OUT };
 enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, SPLITS };
 enum { UNIT = 64 };
 
+/* The counts of heads that the attributes give. */
 static heads_split split_of(const ir_attribute *a)
 {
     return (heads_split){a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i};

@@ -10,6 +10,7 @@
 
 enum { PART, LSE };
 
+/* The axis of splits goes; the rest is part's. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     TRY(shape_expect(cx, g, op, PART, SHAPE_FLOAT, 3,
@@ -24,17 +25,20 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* K, from the widths of both inputs. */
 static int64_t head_size(const ir_graph *g, const ir_op *op)
 {
     return shape_input(g, op, PART)->dims[2] / shape_input(g, op, LSE)->dims[2];
 }
 
+/* Whole heads, since the weights of the splits are a head's. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     axes[0].grain = 1;
     axes[1].grain = head_size(g, op);
 }
 
+/* All splits of the box's tokens and heads; lse has one column where part has a head. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -52,6 +56,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (size_t)(box->hi[1] - box->lo[1] + head_size(g, op)) * sizeof(float);
 }
 
+/* Token by token: the splits of a token are read one after the other. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *out = &call->out[0];

@@ -19,6 +19,7 @@ static heads_split split_of(const ir_attribute *a)
     return (heads_split){a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i};
 }
 
+/* The attributes of the rotation are checked as rope_table checks them. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     heads_split n = split_of(op->attributes);
@@ -75,6 +76,7 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
                          box->hi[1] / group_columns(op));
 }
 
+/* Query, row and answer, then frequencies, cosines and sines of half a head each. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g, (void)box;
@@ -95,6 +97,7 @@ static void turn_to(turn *w, int64_t position)
         rope_angle(w->frequency[i], w->amplitude, position, &w->cosine[i], &w->sine[i]);
 }
 
+/* A token's position or slot. */
 static int64_t integer_of(const op_view *v, int64_t token)
 {
     return walk_load_int(v, token * v->stride[0]);

@@ -60,6 +60,8 @@ static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *
     return MPK_OK;
 }
 
+/* Parts in the dtype of qkv, lse in f32, whatever that is: the weights of the parts must be
+ * exact. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     heads_split n = turned_split(op);
@@ -140,6 +142,14 @@ typedef struct work {
     float *query, *row, *answer, *cosine, *sine;
 } work;
 
+/* An example: unit 4, slot 7 with the cached positions 0 to 9 and two tokens in this step, at
+ * positions 10 and 11:
+ *
+ *   token 10   cached 10, units [0-3] [4-7] [8-9 and 10 itself]            units = 3
+ *   token 11   cached 10, units [0-3] [4-7] [8-9, 10 and 11]               units = 3
+ *
+ * Of these U = 6 units with S = 4 splits and own = 0 split 0 does unit 0 of token 10, split 1 its
+ * units 1 and 2, split 2 unit 0 of token 11, split 3 the rest. */
 typedef struct token {
     int64_t slot, position, first; /* first: token of its slot in this step */
     int64_t cached, units;         /* c_t, u_t */

@@ -9,6 +9,7 @@
 
 enum { INCLUDE = POOL_ATTRIBUTES, DIVISOR };
 
+/* Windows without gaps: a mean over dilated windows is nothing that frameworks have. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     for (uint32_t i = 0; i < op->attributes[POOL_DILATION].ints.n; i++)
@@ -37,6 +38,7 @@ static double find_mean(const op_call *call, const int64_t *at)
     return sum / (double)(n ? n : 1);
 }
 
+/* Place by place. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

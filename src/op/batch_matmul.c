@@ -112,6 +112,8 @@ typedef union cell {
     uint64_t i;
 } cell;
 
+/* A tile of the result and what it is made of just now: 8 rows by 64 columns of sums, 128 x 64
+ * cells of b, 8 x 128 of a, 76 KB. */
 typedef struct tile {
     cell sum[ROWS][COLUMNS], b[DEPTH][COLUMNS], a[ROWS][DEPTH];
 } tile;

@@ -11,6 +11,7 @@
 #include "op/fill.h"
 #include "op/walk.h"
 
+/* The shape stays; blocks are unpacked, since no operator makes them. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -30,6 +31,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
         axes[x->rank - 1].grain = ir_dtype_table[x->dtype].block_elements;
 }
 
+/* A run of the box as floats. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     const ir_tensor *x = shape_input(g, op, 0);

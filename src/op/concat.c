@@ -7,6 +7,7 @@
 #include "op/move.h"
 #include "op/shape.h"
 
+/* Checked by infer: an axis of x0. */
 static uint32_t axis_of(const ir_op *op)
 {
     return (uint32_t)op->attributes[0].i;
@@ -34,6 +35,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Any cut, but rows of blocks at blocks. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *x = shape_input(g, op, 0);

@@ -49,6 +49,8 @@ static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64
     return MPK_OK;
 }
 
+/* A transposed convolution is the gradient of an ordinary one: w's first two axes change their
+ * roles. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *w = shape_input(g, op, W);
@@ -184,6 +186,7 @@ typedef struct room {
     cell sum[FILTERS][RUN], x[RUN];
 } room;
 
+/* The same for every box: sums and a run are of fixed size. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g, (void)op, (void)box;

@@ -6,6 +6,7 @@
 #include "op/move.h"
 #include "op/shape.h"
 
+/* A fresh tensor of x's shape and dtype, dense. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     (void)cx;
@@ -22,6 +23,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
         axes[x->rank - 1].grain = ir_dtype_table[x->dtype].block_elements;
 }
 
+/* One box moved, bit for bit. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

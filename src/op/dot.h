@@ -3,7 +3,10 @@
  *
  * The order depends on n alone, so any cut of the other axes gives the same bits; sixteen sums are
  * what compilers turn into vector code without being allowed to reorder.
- */
+ *
+ * With n = 35: lanes 0-15 get elements 0-15 and 16-31, lanes 0-2 also 32-34; then lanes l and l +
+ * 8 are added, l and l + 4, l + 2, l + 1.  It is the order of src/cpu's vectors, but that those
+ * use FMA. */
 #ifndef OP_DOT_H
 #define OP_DOT_H
 

@@ -1,4 +1,7 @@
-/* elementwise.h - reference code of element-wise operators of one and two inputs. */
+/* elementwise.h - reference code of element-wise operators of one and two inputs.
+ *
+ * An operator gives its arithmetic as functions of scalars; the walk over a box, broadcasting and
+ * dtypes are written here once.  Used by add, mul, gelu, silu and silu_mul. */
 #ifndef OP_ELEMENTWISE_H
 #define OP_ELEMENTWISE_H
 

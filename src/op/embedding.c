@@ -35,6 +35,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1].tile = axes[1].grain > 64 ? axes[1].grain : 64;
 }
 
+/* The box's tokens, and its columns of every row. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -53,6 +54,7 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
     return way == 0;
 }
 
+/* The box's columns of a row. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g, (void)op;

@@ -68,6 +68,7 @@ static int64_t find(const op_view *x, int64_t offset, int64_t stride, int64_t n,
     return best;
 }
 
+/* Line by line; the value is copied, not computed, so it has x's bits. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -1,8 +1,10 @@
 /* fill.h - random operands for the tests of a record: its `fill`.
  *
- * One integer in sixteen is out of range on purpose: what an operator does with it must be safe and
- * the same everywhere.
- */
+ * One integer in sixteen is out of range on purpose: what an operator does with it must be safe
+ * and the same everywhere.
+ *
+ * Called by op_test and the bodies' tests through the record; operands without a `fill` get random
+ * floats. */
 #ifndef OP_FILL_H
 #define OP_FILL_H
 

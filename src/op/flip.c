@@ -5,6 +5,7 @@
 #include "op/shape.h"
 #include "op/walk.h"
 
+/* Does this axis run backwards? */
 static bool is_flipped(const ir_op *op, uint32_t axis)
 {
     for (uint32_t i = 0; i < op->attributes[0].ints.n; i++)
@@ -38,6 +39,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         }
 }
 
+/* Runs along the last axis, backwards in x if it is flipped. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -1,10 +1,13 @@
 /* fold.h - the parts of an attention that was cut over its context, put together again; the same
  * bits wherever an operator has it built in.
  *
- * part [T, S, H K] holds the answer of each split, lse f32[T, S, H] the logarithm of the sum of its
- * weights.  Splits are taken in rising order; one whose lse is -inf has seen nothing, its part is
- * not read.
- */
+ * part [T, S, H K] holds the answer of each split, lse f32[T, S, H] the logarithm of the sum of
+ * its weights.  Splits are taken in rising order; one whose lse is -inf has seen nothing, its part
+ * is not read.
+ *
+ * Why this is exact: split s has part_s = sum of e^(score - m_s) v / sum_s and lse_s = m_s + log
+ * sum_s; so exp(lse_s) part_s is the split's sum of e^score v, and the exp(lse_s) add up to the
+ * whole sum of e^score.  M is taken off all lse for range alone. */
 #ifndef OP_FOLD_H
 #define OP_FOLD_H
 

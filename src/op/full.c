@@ -6,6 +6,8 @@
 
 enum { SHAPE, VALUE, DTYPE };
 
+/* Negative dims and sizes that overflow are not checked here: ir_check_tensor does it for every
+ * result. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     (void)g;
@@ -18,6 +20,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* The number is converted at each store, as cast would. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -6,6 +6,7 @@
 #include "op/activate.h"
 #include "op/elementwise.h"
 
+/* The attribute chooses between two functions, once for a box. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -13,6 +13,7 @@
 enum { X, WEIGHT, BIAS };
 enum { GROUPS, EPS };
 
+/* Weight and bias have an entry for each channel, not for each group. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);
@@ -80,6 +81,7 @@ static void normalise(const op_call *call, const ir_box *group)
     } while (walk_next(group, x->rank, at));
 }
 
+/* A box has whole groups (axes), so each is normalised by one task. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

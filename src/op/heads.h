@@ -1,5 +1,12 @@
 /* heads.h - the packed result of the q, k, v projection: qkv [T, (H + 2 G) K], and what is done to
- * one of its heads. */
+ * one of its heads.
+ *
+ * A row of qkv with H = 4 query heads and G = 2 KV heads:
+ *
+ *   | q0 q1 q2 q3 | k0 k1 | v0 v1 |      each K entries
+ *
+ * q0 and q1 use k0 and v0, q2 and q3 k1 and v1.  So a head is a number: q heads 0 to H - 1, keys
+ * from H on, values from H + G on (heads_load). */
 #ifndef OP_HEADS_H
 #define OP_HEADS_H
 

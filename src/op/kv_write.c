@@ -35,6 +35,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1].grain = 1;
 }
 
+/* Keys and values of the box's heads, for all tokens, and all integers. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -56,6 +57,7 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
     return way == 0;
 }
 
+/* A row of a head. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;

@@ -1,4 +1,7 @@
-/* largest.h - the largest entry of a row: ties go to the lowest index, NaN never wins. */
+/* largest.h - the largest entry of a row: ties go to the lowest index, NaN never wins.
+ *
+ * Rows of logits are long and dense: blocks of 64 are compared by their largest first, which
+ * compilers make vectors of, and only the winning block is looked through entry by entry. */
 #ifndef OP_LARGEST_H
 #define OP_LARGEST_H
 

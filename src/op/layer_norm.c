@@ -67,6 +67,7 @@ static void normalise(const op_call *call, const double *row, int64_t n, int64_t
                           (wide ? finish_f64 : finish_f32)(row[i] - mean, factor, weight, bias, i));
 }
 
+/* A row as doubles: it is read three times. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
@@ -74,6 +75,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (size_t)x->dims[x->rank - 1] * sizeof(double);
 }
 
+/* Row by row of the box. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *x = &call->in[X], *y = &call->out[0];

@@ -46,6 +46,7 @@ typedef union line_key {
     int64_t i;
 } line_key;
 
+/* An entry as a key; the dtype says which member holds, walk_is_exact. */
 static inline line_key line_load(const op_view *x, int64_t offset)
 {
     line_key key;

@@ -16,6 +16,8 @@
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
 enum { EPS, GLU, ACTIVATIONS, ACT };
+/* Tokens for which the reference code unpacks a row once; the other two say which programs without
+ * requests are cut finer (axes). */
 enum { TOKENS_AT_ONCE = 8, FEW_ROWS = 64, SMALL_ROWS = 256 };
 
 /* With a gate the columns of both weights are one column of the result. */

@@ -1,5 +1,8 @@
 /* made.h - operators that have no input and make their result from attributes: what full.c and
- * iota.c share. */
+ * iota.c share.
+ *
+ * They have no operands, so a box of the result depends on nothing, and their tasks wait for
+ * nobody. */
 #ifndef OP_MADE_H
 #define OP_MADE_H
 

@@ -16,6 +16,7 @@
 
 /* ---- integers: no operation may trap ---- */
 
+/* -INT64_MIN is itself, as in two's complement, and no trap. */
 SPECIAL_FN int64_t whole_negate(int64_t a)
 {
     return (int64_t)(0 - (uint64_t)a);
@@ -29,6 +30,7 @@ SPECIAL_FN int64_t whole_divide(int64_t a, int64_t b)
     return b == 0 ? 0 : a / b;
 }
 
+/* The rest towards zero, with the sign of a; of b = 0 it is 0. */
 SPECIAL_FN int64_t whole_modulo(int64_t a, int64_t b)
 {
     return b == 0 || b == -1 ? 0 : a % b;
@@ -40,6 +42,7 @@ SPECIAL_FN int64_t whole_floor_divide(int64_t a, int64_t b)
     return whole_divide(a, b) - (whole_modulo(a, b) != 0 && (a < 0) != (b < 0));
 }
 
+/* The rest with the sign of b, as Python's %. */
 SPECIAL_FN int64_t whole_remainder(int64_t a, int64_t b)
 {
     int64_t r = whole_modulo(a, b);
@@ -59,6 +62,7 @@ SPECIAL_FN int64_t whole_power(int64_t a, int64_t b)
     return (int64_t)result;
 }
 
+/* Euclid's, never negative but for INT64_MIN. */
 SPECIAL_FN int64_t whole_gcd(int64_t a, int64_t b)
 {
     while (b) {
@@ -69,17 +73,20 @@ SPECIAL_FN int64_t whole_gcd(int64_t a, int64_t b)
     return a < 0 ? whole_negate(a) : a;
 }
 
+/* 0 if either is 0: the division by a gcd of 0 gives 0. */
 SPECIAL_FN int64_t whole_lcm(int64_t a, int64_t b)
 {
     int64_t g = whole_gcd(a, b), l = (int64_t)((uint64_t)whole_divide(a, g) * (uint64_t)b);
     return l < 0 ? whole_negate(l) : l;
 }
 
+/* Out of range, all bits are gone. */
 SPECIAL_FN int64_t whole_shift_left(int64_t a, int64_t b)
 {
     return b < 0 || b > 63 ? 0 : (int64_t)((uint64_t)a << b);
 }
 
+/* Arithmetic; out of range only the sign is left. */
 SPECIAL_FN int64_t whole_shift_right(int64_t a, int64_t b)
 {
     return a >> (b < 0 || b > 63 ? 63 : b);

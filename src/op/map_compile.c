@@ -8,9 +8,19 @@
  *           compare )
  *
  * Recursive descent.  A number has no type until it meets a value: then it takes the value's, if
- * that can hold it.  Equal steps are one, so a text that repeats itself costs nothing.  Last, steps
- * get slots: a slot is free again after the last step that reads it.
- */
+ * that can hold it.  Equal steps are one, so a text that repeats itself costs nothing.  Last,
+ * steps get slots: a slot is free again after the last step that reads it.
+ *
+ * "t0 = exp(x0); t0 / (1 + t0)" with x0 of f16 becomes
+ *
+ *   step 0  INPUT 0          F   slot 0
+ *   step 1  CALL exp 0       F   slot 1    slot 0 is free after it
+ *   step 2  NUMBER 1         F   slot 0
+ *   step 3  CALL + 2 1       F   slot 2    slot 0 is free again
+ *   step 4  CALL / 1 3       F   slot 0, the result
+ *
+ * Called by the operator's infer and reference code, by the bodies of the CPU (element_kernels.h)
+ * and by the generator of GPU code. */
 #include <math.h>
 
 #include "op/map_program.h"
@@ -26,6 +36,8 @@ typedef struct map_value {
     int64_t whole;
 } map_value;
 
+/* The place in the text and what has been named so far.  The program is filled in as the text is
+ * read, without a tree between. */
 typedef struct map_parser {
     mpk_context *cx;
     str source;
@@ -37,6 +49,7 @@ typedef struct map_parser {
     map_program *program;
 } map_parser;
 
+/* The character is counted from 1. */
 static mpk_status fail_at(const map_parser *p, const char *what)
 {
     FAIL(p->cx, MPK_EFORMAT, "map: %s at character %zu of \"%.*s\"", what, p->at + 1,

@@ -19,7 +19,8 @@ static double log_gamma_d(double a)
 
 /* ---- loops ---- */
 
-/* One loop over a lane; a, b and c are its operands, of which an expression may use any. */
+/* One loop over a lane; a, b and c are its operands, of which an expression may use any.  The
+ * compiler makes vectors of it where the expression allows. */
 #define LOOP(name, type, m, result, expression)                                    \
     static void name(map_lane *restrict y, const map_lane *x0, const map_lane *x1, \
                      const map_lane *x2, int64_t n)                                \

@@ -42,6 +42,7 @@ typedef struct map_step {
     int64_t whole;
 } map_step;
 
+/* Fixed size and no pointers, so that it can lie in a task's scratch. */
 typedef struct map_program {
     uint32_t n, n_slots;
     uint32_t result; /* a step */

@@ -10,6 +10,7 @@
 #include "op/line.h"
 #include "op/pool.h"
 
+/* Indices have the shape of the values. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     TRY(pool_infer(cx, g, op, SHAPE_NUMBER, out));
@@ -48,6 +49,7 @@ static void find(const op_call *call, const int64_t *at)
     ((int64_t *)indices->data)[walk_offset(indices, at)] = best;
 }
 
+/* Place by place; a window is gone through once, value and place together. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

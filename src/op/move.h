@@ -32,6 +32,7 @@ static inline void move_add_axis(move_box *m, int64_t n, int64_t to_stride, int6
     m->from_stride[last] = from_stride;
 }
 
+/* Exchange two entries of one of the lists. */
 static inline void move_swap(int64_t *n, uint32_t a, uint32_t b)
 {
     int64_t first = n[a];

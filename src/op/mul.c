@@ -21,6 +21,7 @@ static uint64_t in_integers(uint64_t a, uint64_t b)
     return a * b;
 }
 
+/* The three functions above are the product in the three kinds of arithmetic. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

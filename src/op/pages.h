@@ -1,12 +1,16 @@
 /* pages.h - the paged KV cache: where the keys and values of (slot, position) lie (paper §6.1).
  *
  * cache[n_pages, G, P, K]; pages i32[B, N] names the pages of a slot in the order of positions.
- * Whatever the integers hold at run time, nothing outside the cache is touched: a slot, position or
- * page that does not exist has no place.
+ * Whatever the integers hold at run time, nothing outside the cache is touched: a slot, position
+ * or page that does not exist has no place.
  *
  * A cache of q8_0 holds a row of K entries as blocks of 32 (ir/blocks.h).  A row is packed by
  * itself when it is stored, so what a token reads depends on that token alone.
- */
+ *
+ * An example: P = 4, a slot whose row of `pages` is 7, 2, -1.  Position 5 is entry 1 of the second
+ * page, page 2: the row of KV head g begins at cache[2, g, 1, 0].  Position 9 has no page and so
+ * no place.  Offsets are for KV head 0; a head more is stride[1] further on, in keys as in
+ * values. */
 #ifndef OP_PAGES_H
 #define OP_PAGES_H
 

@@ -10,6 +10,7 @@
 
 enum { PEAKS_COLUMNS = 64, PEAKS_MOST_COLUMNS = 1 << 24 };
 
+/* Blocks of a row; the last may be short. */
 static inline int64_t peaks_count(int64_t columns)
 {
     return (columns + PEAKS_COLUMNS - 1) / PEAKS_COLUMNS;

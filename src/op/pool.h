@@ -3,7 +3,15 @@
  * One to three spatial axes.  Window o of an axis starts at o * stride - padding and has `kernel`
  * entries, `dilation` apart; if `output` is given, it is the part of the axis from o n / output to
  * (o + 1) n / output, rounded outwards.
- */
+ *
+ * Kernel 3, stride 2, padding 1 over n = 5 entries: windows start at -1, 1 and 3,
+ *
+ *   p 0 1 2 3 4 p
+ *   [---]             window 0: entries -1 (padding), 0, 1
+ *       [---]         window 1
+ *           [---]     window 2
+ *
+ * With `output` 3 over n = 5: 0 to 2, 1 to 4, 3 to 5; neighbours may share an entry. */
 #ifndef OP_POOL_H
 #define OP_POOL_H
 
@@ -29,6 +37,7 @@ typedef struct pool_window {
     int64_t start, end, step;
 } pool_window;
 
+/* Number i of a list, or what holds for an empty list. */
 static inline int64_t pool_number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherwise)
 {
     return i < op->attributes[list].ints.n ? op->attributes[list].ints.at[i] : otherwise;
@@ -58,6 +67,8 @@ static inline pool_window pool_clip(pool_window w, int64_t n)
     return w;
 }
 
+/* With ceil a last window may begin inside and end beyond the padding, but none begins in the
+ * padding behind: PyTorch's rule. */
 static inline mpk_status pool_infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64_t n,
                                          int64_t *out)
 {
@@ -89,6 +100,7 @@ static inline mpk_status pool_infer_axis(mpk_context *cx, const ir_op *op, uint3
     return MPK_OK;
 }
 
+/* Checks all of POOL_RECORD, and fills in the first result. */
 static inline mpk_status pool_infer(mpk_context *cx, const ir_graph *g, const ir_op *op,
                                     uint32_t dtypes, ir_tensor *out)
 {

@@ -257,6 +257,7 @@ static double float_of(const strip *s, int64_t i)
     return s->kind == LOGSUMEXP ? s->base[i] + log(s->f[i]) : s->f[i];
 }
 
+/* n finished entries to the result. */
 static void store_strip(const strip *s, const op_view *y, int64_t offset, int64_t stride, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

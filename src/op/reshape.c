@@ -8,8 +8,10 @@
 #include "op/shape.h"
 #include "op/walk.h"
 
-/* Axes i0 .. i1 - 1 of the input and o0 .. o1 - 1 of the result; one side is empty if the other's
- * are all 1. */
+/* [2, 3, 4] to [6, 2, 2] has two groups: axes 0-1 of the input with axis 0 of the result (product
+ * 6), axis 2 with axes 1-2 (product 4).  Axes of one entry belong to the group at hand.  A group
+ * has axes i0 .. i1 - 1 of the input and o0 .. o1 - 1 of the result; one side is empty if the
+ * other's are all 1. */
 typedef struct group {
     uint32_t i0, i1, o0, o1;
 } group;

@@ -67,6 +67,8 @@ static inline mpk_status rope_check(mpk_context *cx, const ir_op *op)
     return MPK_OK;
 }
 
+/* Short waves stay, long ones are stretched by factor, and between the two bounds both are
+ * mixed. */
 static inline float rope_llama3(const ir_attribute *a, float frequency)
 {
     float original = (float)a[ROPE_ORIGINAL].i, low = (float)a[ROPE_LOW_FREQ_FACTOR].f;
@@ -87,6 +89,8 @@ static inline double rope_correction(const ir_attribute *a, double rotations)
     return (double)a[ROPE_SIZE].i * log(turns) / (2 * log(a[ROPE_THETA].f));
 }
 
+/* Pairs below `low` turn often and stay, those above `high` turn rarely and are stretched; between
+ * them a ramp mixes both. */
 static inline float rope_yarn(const ir_attribute *a, int64_t pair, float period)
 {
     double low = rope_correction(a, a[ROPE_BETA_FAST].f),
@@ -121,6 +125,7 @@ static inline float rope_frequency(const ir_attribute *a, int64_t pair)
     return 1.0f / period;
 }
 
+/* How much longer contexts sharpen attention, by YaRN's formula. */
 static inline double rope_mscale(double factor, double mscale)
 {
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;

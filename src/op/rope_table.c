@@ -8,6 +8,7 @@
 #include "op/fill.h"
 #include "op/walk.h"
 
+/* Row t has all cosines, then all sines. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     TRY(shape_expect(cx, g, op, 0, SHAPE_I32, 1, (int64_t[]){SHAPE_FREE}));
@@ -29,6 +30,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[0].grain = axes[2].grain = 1;
 }
 
+/* The positions of the box's tokens. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {

@@ -33,6 +33,8 @@ static mpk_status expect_table(mpk_context *cx, const ir_graph *g, const ir_op *
     return MPK_OK;
 }
 
+/* Both tables have one shape; x is whole, since tables from elsewhere do not say which tokens are
+ * alive. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);
@@ -62,6 +64,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     shape_broadcast_box(t, x->rank, &rows, read);
 }
 
+/* A row of x, and a row of each table. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;

@@ -46,6 +46,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[0] = (op_axis){.grain = 1};
 }
 
+/* All logits of the box's tokens. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {

@@ -2,6 +2,7 @@
  * threads. */
 #include "check.h"
 
+#include <errno.h>
 #include <locale.h>
 #include <math.h>
 #include <sys/stat.h>
@@ -425,6 +426,25 @@ static void deadlines_carry(void **state)
     }
 }
 
+/* By the system's clock such a time is long past, and the wait would end at once. */
+static void waits_count_monotonic_time(void **state)
+{
+    (void)state;
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t never;
+    int error = 0;
+    assert_int_equal(thread_make_condition(&never), 0);
+    const uint64_t begin = clock_ns();
+    const struct timespec until = clock_after(clock_now(), 20);
+    pthread_mutex_lock(&mutex);
+    while (!error)
+        error = pthread_cond_timedwait(&never, &mutex, &until);
+    pthread_mutex_unlock(&mutex);
+    assert_int_equal(error, ETIMEDOUT);
+    assert_true(clock_ns() - begin >= 20000000);
+    pthread_cond_destroy(&never);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -434,6 +454,7 @@ int main(void)
         cmocka_unit_test(cores_are_counted),
         cmocka_unit_test(characters_are_written),
         cmocka_unit_test(deadlines_carry),
+        cmocka_unit_test(waits_count_monotonic_time),
         cmocka_unit_test(map_finds_what_was_put),
         cmocka_unit_test(map_keys_cannot_be_made_to_collide),
         cmocka_unit_test(errors_keep_the_first_message),

@@ -18,10 +18,16 @@
 #include <unistd.h>
 
 /* Monotonic, so differences are right over changes of the system's time. */
-uint64_t clock_ns(void)
+struct timespec clock_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
+    return t;
+}
+
+uint64_t clock_ns(void)
+{
+    const struct timespec t = clock_now();
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
@@ -106,6 +112,19 @@ unsigned thread_cores(void)
     unsigned n = thread_count_cores("/sys/devices/system/cpu", may_run, CPU_SETSIZE),
              limit = thread_processors();
     return n >= 1 && n < limit ? n : limit;
+}
+
+int thread_make_condition(pthread_cond_t *condition)
+{
+    pthread_condattr_t monotonic;
+    int error = pthread_condattr_init(&monotonic);
+    if (error)
+        return error;
+    error = pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    if (!error)
+        error = pthread_cond_init(condition, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    return error;
 }
 
 /* The system's limit on threads is the usual reason of a failure, hence MPK_ELIMIT. */

@@ -15,6 +15,8 @@ uint64_t clock_ns(void);
 /* The time `milliseconds` (0 or more) after `from`, as pthread_cond_timedwait takes it: 0 <=
  * tv_nsec < 1e9. */
 struct timespec clock_after(struct timespec from, int64_t milliseconds);
+/* Monotonic time, for clock_after. */
+struct timespec clock_now(void);
 /* Processors this process may run on (affinity mask and cgroup quota counted), at least 1. */
 unsigned thread_processors(void);
 /* Cores among them: processors that share one count once, at least 1 and at most
@@ -23,6 +25,9 @@ unsigned thread_cores(void);
 /* The same of a set of processors, as the folder `root` tells it (/sys/devices/system/cpu); where
  * that is silent each processor is a core. */
 unsigned thread_count_cores(const char *root, const bool *may_run, unsigned n);
+/* As pthread_cond_init, but what pthread_cond_timedwait takes is a time of the monotonic clock, so
+ * that setting the system's time neither ends nor prolongs a wait.  0, or an error of pthreads. */
+int thread_make_condition(pthread_cond_t *condition);
 /* Start a thread; join with pthread_join.  MPK_ELIMIT with the system's reason. */
 mpk_status thread_start(mpk_context *cx, pthread_t *thread, void *(*run)(void *), void *argument);
 

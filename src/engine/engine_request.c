@@ -325,7 +325,7 @@ mpk_status engine_new_request(mpk_context *cx, mpk_engine *e, mpk_request **out)
     mpk_request *r = calloc(1, sizeof *r);
     CHECK(cx, r, MPK_ENOMEM, "out of memory for a request");
     r->engine = e;
-    int error = pthread_cond_init(&r->changed, NULL);
+    int error = thread_make_condition(&r->changed);
     if (error) {
         free(r);
         FAIL(cx, MPK_ENOMEM, "no condition variable: %s", strerror(error));
@@ -445,10 +445,7 @@ mpk_status mpk_submit_text(mpk_context *cx, mpk_engine *engine, const char *byte
 /* Until something has come, the end, or the deadline; the mutex is held. */
 static void wait_change(mpk_request *r, int64_t timeout_ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    if (timeout_ms > 0)
-        until = clock_after(until, timeout_ms);
+    const struct timespec until = clock_after(clock_now(), timeout_ms > 0 ? timeout_ms : 0);
     while (timeout_ms && r->finish == MPK_RUNNING && r->n_read == r->n_tokens) {
         int error = timeout_ms < 0 ? pthread_cond_wait(&r->changed, &r->engine->mutex)
                                    : pthread_cond_timedwait(&r->changed, &r->engine->mutex, &until);

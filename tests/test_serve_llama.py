@@ -67,6 +67,10 @@ def test_probabilities_are_those_of_logprobs(server):
         assert len(p["top_logprobs"]) == 3 and p["id"] == p["top_logprobs"][0]["id"]
         assert p["bytes"] is None or bytes(p["bytes"]).decode() == p["token"]
     assert "completion_probabilities" not in server.post("/completion", {"prompt": "in", "n_probs": 0, **GREEDY})
+    asked = {"prompt": "in the", "n_probs": 3, **GREEDY}
+    assert server.post("/completion", asked | {"post_sampling_probs": False})["completion_probabilities"] == whole
+    error = server.post("/completion", asked | {"post_sampling_probs": True}, 400)["error"]
+    assert error["param"] == "post_sampling_probs" and "'n_probs'" in error["message"]
 
 
 def test_times_agree_with_each_other(server):

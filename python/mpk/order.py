@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mpk.emit import base_of
+from mpk.emit import base_of, table
 
 COLLECTIVES = {"_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "c10d", "_dtensor", "symm_mem"}
 REASONS = {True: "other processes take part", False: "PyTorch draws random numbers, in the order of the graph"}
@@ -29,7 +29,9 @@ def is_wait(node: torch.fx.Node) -> bool:
 
 
 def draws(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    """Does PyTorch draw random numbers?  What has a lowering draws none: attention is tagged so for its dropout."""
+    tagged = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    return tagged and node.target not in table
 
 
 def is_under_way(node: Any) -> bool:

@@ -463,8 +463,9 @@ static double slack_of(const bed *b)
                                                                                    : 0; /* round */
     if (strcmp(name, "attention") == 0)
         return 0x1p-8;
-    return strcmp(name, "attention_split") == 0 || strcmp(name, "attention_cache") == 0 ? 0x1p-9
-                                                                                        : 0;
+    if (strcmp(name, "attention_split") == 0)
+        return 0x1p-7; /* a share may be of few positions: their errors do not average out */
+    return strcmp(name, "attention_cache") == 0 ? 0x1p-9 : 0;
 }
 
 /* Run the boxes as tasks of one worker and compare everything with what is expected. */

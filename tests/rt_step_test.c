@@ -659,6 +659,36 @@ static void test_names_of_host_sampled_answers(void **state)
     }
 }
 
+/* Two requests with one prompt ask the draft model in the same step.  What they share is fed once:
+ * by the first, for both. */
+static void test_drafts_on_shared_pages(void **state)
+{
+    (void)state;
+    enum { PROMPT = 3 * P + 2, KIND = 4 | 8 | 32 | 64 }; /* shared pages, a draft model alone */
+    host h = {.seed = check_seed()};
+    make_graphs(T, 8);
+    bed *b = make(2, T, 8, 20, RING, KIND);
+    rt_i32 *end = arena + PROMPT;
+    for (rt_u32 i = 0; i < PROMPT; i++)
+        arena[i] = (rt_i32)below(&h, V);
+    for (rt_u32 i = 0; i <= 3; i++, end += RT_NAME_WORDS) {
+        rt_name name = name_of_pages(b, arena, i);
+        memcpy(end, &name, sizeof name);
+    }
+    for (rt_u64 id = 1; id <= 2; id++)
+        b->requests[id - 1] = (rt_request){
+            .id = id, .n_prompt = PROMPT, .n_names = 4, .drafts = 4, .seed = 7, .max_tokens = 20};
+    rt_ring_wrote(&b->request_ring, 2);
+    while (!b->n_guessed) {
+        assert_true(poll(b));
+        run_step(b);
+    }
+    assert_int_equal(b->control.found.value, 3 * P);
+    assert_in_range(b->control.live[RT_TOKENS], PROMPT + 2, 2 * PROMPT - 1);
+    assert_int_equal(b->control.live[RT_ROWS], 2);
+    free(b);
+}
+
 /* Prompts may fill a step up to its end, but beside few requests that decode only a short one. */
 static void test_short_steps_beside_decoding(void **state)
 {
@@ -732,6 +762,7 @@ int main(void)
         cmocka_unit_test(test_cancelled_once),
         cmocka_unit_test(test_priorities),
         cmocka_unit_test(test_names_of_host_sampled_answers),
+        cmocka_unit_test(test_drafts_on_shared_pages),
         cmocka_unit_test(test_short_steps_beside_decoding),
         cmocka_unit_test(test_graph_of_a_step),
         cmocka_unit_test(test_step_word),

@@ -77,8 +77,9 @@ def print_schedule(rows):
             continue
         heads = ["operators", "code", "columns", "to", "number", "tasks", "us a step", "wait us", "body us",
                  "trigger us", "slowest us"]
-        table(f"One step of {row['model']}, batch {row['batch']}: scheduling takes {100 * profile['scheduling']:.2f} % "
-              "of the workers' time", heads,
+        scheduling = (f": scheduling takes {100 * profile['scheduling']:.2f} % of the workers' time"
+                      if profile["scheduling"] else "")  # a CPU does not tell it
+        table(f"One step of {row['model']}, batch {row['batch']}{scheduling}", heads,
               [[k["kind"], k["body"], k.get("from", "-"), k.get("to", "-"), k["operators"], k["tasks"],
                 number(k["sm_us"], 1), number(k["wait_us"], 2), number(k["body_us"], 2), number(k["trigger_us"], 3),
                 number(k["longest_us"], 2)]

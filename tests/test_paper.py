@@ -132,9 +132,12 @@ def test_a_run_on_the_cpu(tiny, tmp_path):
     assert rows["stages"]["result"]["operators"] > 10
     ms = rows["latency"]["ms"]
     assert ms["mpk"]["least"] <= ms["mpk"]["median"] <= ms["mpk"]["most"] and ms["mpk"]["median"] > 0
-    assert "for a GPU" in ms["graph"]["failed"] and "for a GPU" in rows["schedule"]["result"]["failed"]
+    assert "for a GPU" in ms["graph"]["failed"]
+    kinds = rows["schedule"]["result"]["profile"]["kinds"]
+    assert "linear" in {kind["kind"] for kind in kinds} and all(kind["body_us"] > 0 for kind in kinds)
+    assert math.isclose(sum(kind["share"] for kind in kinds), 1, abs_tol=1e-3)
     assert rows["start"]["cold"]["compile_ms"] > 0 and rows["start"]["cold"]["kernel_cached"] is False
-    assert "Decode, ms a step" in text and "graph: failed: exit 1" in text
+    assert "Decode, ms a step" in text and "graph: failed: exit 1" in text and "\nOne step of " in text
     again = run("--only", "--models", tiny, "--device", "cpu", "--from", out / "paper.json", "--out",
                 tmp_path / "again")
     tables = text[text.index("\nStages"):text.rindex("\n\n")]

@@ -2,9 +2,10 @@
  *
  * A box of y[T, F] -> blocks of tokens (so many that their rows of x stay in the second cache) ->
  * the weights whose columns the box touches -> LINEAR_COLUMNS columns at a time: sums of products,
- * then finish (bias, activation, residual, store). Few tokens: the kernels unpack weights in
- * registers.  Many: a panel of rows is unpacked into scratch, chunk by chunk of K, and used for
- * all tokens of the block.  The arithmetic (linear_fast.h) is the same in both.
+ * then finish (bias, activation, residual, store). Few tokens (4, or 32 where all weights are
+ * floats): the kernels unpack weights in registers.  Many: a panel of rows is unpacked into
+ * scratch, chunk by chunk of K, and used for all tokens of the block.  The arithmetic
+ * (linear_fast.h) is the same in both.
  *
  * Scratch: x as f32 if it is normed, of 16 bits or ragged (one row if all weights multiply 8-bit
  * blocks); x in 8-bit blocks; one panel; two blocks of sums.
@@ -12,7 +13,7 @@
  * A product by its two ways, of a weight [F, K] in chunks of K:
  *
  *              chunk 0    chunk 1    chunk 2
- *   rows 0-7   [......]   [......]   [...]     direct: unpacked in registers, at most 4 tokens
+ *   rows 0-7   [......]   [......]   [...]     direct: unpacked in registers, 4 tokens at a time
  *                                              panel:  unpacked to scratch, 768 floats a
  *                                                  row, then used for every token
  *                                                  of the block
@@ -126,12 +127,16 @@ static bool x_in_place(const op_call *call)
            !linear_present(call, NORM);
 }
 
-/* May few tokens be multiplied by every weight without a panel of floats? */
+/* May few tokens be multiplied by every weight without a panel of floats?  Blocks are unpacked for
+ * four tokens at a time at most, since that takes longer than the products. */
 static bool is_direct(const op_call *call, const linear_kernels *k, int64_t tokens)
 {
-    bool all = tokens <= LINEAR_DIRECT_TOKENS && call->in[X].dims[1] % 32 == 0;
-    for (uint32_t i = W0; i <= W2; i++)
-        all = all && (!linear_present(call, i) || k->direct[call->in[i].dtype]);
+    bool all = call->in[X].dims[1] % 32 == 0;
+    for (uint32_t i = W0; i <= W2; i++) {
+        const op_view *w = linear_present(call, i);
+        int64_t most = w && is_float(w->dtype) ? LINEAR_FEW_TOKENS : LINEAR_DIRECT_TOKENS;
+        all = all && (!w || (tokens <= most && k->direct[w->dtype]));
+    }
     return all;
 }
 
@@ -231,15 +236,28 @@ static int64_t chunk_end(int64_t k0, int64_t end)
     return k0 + LINEAR_CHUNK < end ? k0 + LINEAR_CHUNK : end;
 }
 
-/* Sums of n columns from row `row` of a weight, straight from its packed rows. */
+/* The rows [t, t + n) of x. */
+static linear_rows some_rows(linear_rows x, int64_t t, int64_t n)
+{
+    if (x.index)
+        return (linear_rows){x.at, x.stride, n, x.index + t};
+    return (linear_rows){x.at + t * x.stride, x.stride, n, 0};
+}
+
+/* Sums of n columns from row `row` of a weight, straight from its packed rows: four tokens after
+ * the others, while the rows are in the second cache. */
 static void sum_direct(const linear_product *p, const op_view *w, int64_t row, int64_t n,
                        float *sums)
 {
     int64_t row_bytes = element(w, 1, 0) - element(w, 0, 0);
-    for (int64_t k0 = 0, k1; k0 < p->k; k0 = k1) {
-        k1 = chunk_end(k0, p->k);
-        p->kernels->direct[w->dtype](p->x, element(w, row, 0), row_bytes, n, k0, k1, k0 > 0, sums,
-                                     LINEAR_COLUMNS);
+    for (int64_t t = 0, some; t < p->x.n; t += some) {
+        some = p->x.n - t < LINEAR_DIRECT_TOKENS ? p->x.n - t : LINEAR_DIRECT_TOKENS;
+        const linear_rows x = some_rows(p->x, t, some);
+        for (int64_t k0 = 0, k1; k0 < p->k; k0 = k1) {
+            k1 = chunk_end(k0, p->k);
+            p->kernels->direct[w->dtype](x, element(w, row, 0), row_bytes, n, k0, k1, k0 > 0,
+                                         sums + t * LINEAR_COLUMNS, LINEAR_COLUMNS);
+        }
     }
 }
 

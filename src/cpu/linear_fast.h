@@ -27,8 +27,11 @@ enum {
     LINEAR_CHUNK = 768,
     /* columns whose sums are kept before they are finished; a multiple of every V_*_ROWS */
     LINEAR_COLUMNS = 48,
-    /* up to here weights are unpacked in registers; above, once into scratch for all tokens */
-    LINEAR_DIRECT_TOKENS = 4
+    /* the most tokens that a kernel of linear_direct takes: weights are unpacked in registers */
+    LINEAR_DIRECT_TOKENS = 4,
+    /* up to here weights that are floats go through these kernels again for every four tokens: to
+     * widen a weight in registers costs less than the way through scratch */
+    LINEAR_FEW_TOKENS = 32
 };
 
 typedef enum linear_activation {

@@ -514,8 +514,8 @@ def test_bench_counts_experts(tmp_path):
     """What a step of a mixture hit, as the chosen routing says it must be, and the bytes of that."""
     folder, seed = mixture(tmp_path / "mixture"), support.seed().randrange(1000000)
 
-    def experts(routing, batch, *more):  # the last step is that of the prompts, whose tokens are drawn
-        options = ["--routing", routing, "--batch", batch, "--generate", "1", "--prompt", "1", "--runs", "1",
+    def experts(routing, tokens, *more):  # the only step is that of one prompt, whose tokens are drawn
+        options = ["--routing", routing, "--batch", "1", "--generate", "1", "--prompt", tokens, "--runs", "1",
                    "--seed", seed, "--experts", "--bandwidth", "0.5", "--json", *more]
         return json.loads(support.mpk("bench", folder, f"--random-weights={seed}", *options)[0])["experts"]
     even, zipf, same = (experts(routing, 16) for routing in ("even", "zipf", "same"))

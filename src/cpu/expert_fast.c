@@ -260,11 +260,11 @@ static void run_expert(expert_task *task, int64_t expert, int64_t first, int64_t
     linear_product *p = &task->product;
     bool glu = task->activation != LINEAR_PLAIN;
     op_view w0 = matrix_of(&call->in[W0], expert), w1 = glu ? matrix_of(&call->in[W1], expert) : w0;
-    bool has_direct =
-        p->k % 32 == 0 && p->kernels->direct[w0.dtype] && p->kernels->direct[w1.dtype];
+    int64_t most0 = linear_direct_tokens(p->kernels, w0.dtype, p->k),
+            most1 = linear_direct_tokens(p->kernels, w1.dtype, p->k);
     for (int64_t at = first, n; at < end; at += n) {
         n = end - at < task->block ? end - at : task->block;
-        p->direct = n <= LINEAR_DIRECT_TOKENS && has_direct;
+        p->direct = n <= most0 && n <= most1;
         prepare_x(task, at, n);
         for (int64_t c = task->lo; c < task->hi; c += LINEAR_COLUMNS) {
             int64_t columns = task->hi - c < LINEAR_COLUMNS ? task->hi - c : LINEAR_COLUMNS;

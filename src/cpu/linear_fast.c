@@ -127,15 +127,22 @@ static bool x_in_place(const op_call *call)
            !linear_present(call, NORM);
 }
 
-/* May few tokens be multiplied by every weight without a panel of floats?  Blocks are unpacked for
- * four tokens at a time at most, since that takes longer than the products. */
+/* Blocks are unpacked for four tokens at a time at most, since that takes longer than the
+ * products. */
+int64_t linear_direct_tokens(const linear_kernels *k, ir_dtype dtype, int64_t columns)
+{
+    if (columns % 32 || !k->direct[dtype])
+        return 0;
+    return is_float(dtype) ? LINEAR_FEW_TOKENS : LINEAR_DIRECT_TOKENS;
+}
+
+/* May so many tokens be multiplied by every weight without a panel of floats? */
 static bool is_direct(const op_call *call, const linear_kernels *k, int64_t tokens)
 {
-    bool all = call->in[X].dims[1] % 32 == 0;
+    bool all = true;
     for (uint32_t i = W0; i <= W2; i++) {
         const op_view *w = linear_present(call, i);
-        int64_t most = w && is_float(w->dtype) ? LINEAR_FEW_TOKENS : LINEAR_DIRECT_TOKENS;
-        all = all && (!w || (tokens <= most && k->direct[w->dtype]));
+        all = all && (!w || tokens <= linear_direct_tokens(k, w->dtype, call->in[X].dims[1]));
     }
     return all;
 }

@@ -115,6 +115,9 @@ void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t 
 /* The forms of x for the weights among inputs `first` to `last`; activations: the operator's
  * attribute. */
 linear_forms linear_forms_of(const op_call *call, uint32_t first, uint32_t last, str activations);
+/* The most tokens that are multiplied by a weight of this dtype and so many columns without a panel
+ * of floats; 0: a panel is always needed. */
+int64_t linear_direct_tokens(const linear_kernels *k, ir_dtype dtype, int64_t columns);
 /* For blocks of n rows: 0 if every product is direct, never less for more rows. */
 size_t linear_panel_bytes(const linear_product *p, int64_t n);
 /* Of n rows of x of so many bytes, how many are worked on together: so many that they stay in the

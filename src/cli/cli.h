@@ -285,7 +285,8 @@ int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, con
                       const char **source);
 /* Token ids from text: whitespace or commas between.  *ids is in `a`. */
 int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids, size_t *n);
-/* Refuse ids that the model has no token for: whoever looks up their logits relies on it. */
+/* Refuse ids outside of the vocabulary.  A command that indexes rows of logits by these ids calls
+ * this first: the engine checks an id only when it is fed. */
 int cli_check_ids(const cli_command *command, const int32_t *ids, size_t n, uint32_t vocab_size);
 /* From now on Ctrl-C (and a request to end) is noted instead of ending the process; a second one
  * ends it. */

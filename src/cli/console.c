@@ -206,7 +206,7 @@ void cli_catch_hangup(void)
     sigaction(SIGHUP, &action, NULL);
 }
 
-/* Two hang-ups before a look are one: whoever looks reads everything again anyway. */
+/* Several SIGHUPs before a call count as one: the caller reads the whole file again in any case. */
 bool cli_take_hangup(void)
 {
     const bool noted = hung_up;

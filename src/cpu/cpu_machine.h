@@ -68,7 +68,7 @@ typedef struct cpu_machine {
     rt_i32 *token_arena;
     cpu_weights weights;            /* empty: the weights are the caller's */
     const machine_watcher *watcher; /* NULL: none */
-    cpu_time *times;                /* one for each rt_task; NULL: nobody asks */
+    cpu_time *times;                /* one for each rt_task; NULL: no profile */
     cpu_end *ended;                 /* [n_workers] with times */
     char device[48];                /* in words */
 } cpu_machine;

@@ -14,8 +14,8 @@
  * does. */
 enum { DRAFT_TOKENS = 16 };
 
-/* Options that only a GPU has are refused, so that nobody measures a switch that does nothing
- * here.  `gpus` on the CPU means groups of threads, each of which is a peer (docs/gpus.md). */
+/* Options that only a GPU has are refused: ignored, they would be measured as if they did
+ * something.  `gpus` on the CPU means groups of threads, each of which is a peer (docs/gpus.md). */
 static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_device *out)
 {
     const mpk_engine_options *o = ask->options;

@@ -149,8 +149,8 @@ static float *element_target(const op_view *y, int64_t offset, int64_t stride, f
 
 /* ---- loops ---- */
 
-/* A step over n elements: y[i] of a[i], b[i], c[i]; the types behind the pointers are the loop's.
- * Arguments that a function does not have are some valid address. */
+/* Compute y[i] from a[i], b[i] and c[i] for n elements.  Each loop fixes the types behind the
+ * pointers; an argument that its function does not take may be any valid address. */
 typedef void element_loop(void *y, const void *a, const void *b, const void *c, int64_t n);
 
 /* In plain C, which the compiler makes vectors of. */

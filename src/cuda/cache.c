@@ -5,7 +5,7 @@
  * order of times is the order of last use; after an entry was added, the folder is looked through
  * and the oldest ones go until the rest is within the limit.  Two processes that compile the same
  * source at the same time write the same entry twice, each under a name of its own until it is
- * whole: whoever renames last wins, and both are right.
+ * whole: the last rename stays, and both entries are the same.
  *
  *   8f3c...(32 hex digits).kernel               entry_head | log | code
  *   8f3c...(32 hex digits).kernel.4711.part     one that process 4711 is writing

@@ -350,7 +350,7 @@ static mpk_status follow(mpk_context *cx, const cuda_machine *m, const cuda_mach
 /* What has changed since the last run goes to the GPU, on the stream, and weights that moved are
  * noted as stale.  The copy is of memory that is not pinned, so the driver has taken the bytes when
  * it returns.  After a failure the same addresses are sent again by the next run, under a new
- * number: nobody knows what has arrived. */
+ * number, since an unknown part of them may have arrived. */
 static mpk_status send_addresses(mpk_context *cx, cuda_machine *m, cuda_slots *slots, cuda_stream s,
                                  void *const *data)
 {

@@ -349,6 +349,7 @@ def test_queue_is_bounded(endless):
     with Server(endless, "--context", 1 << 20, "--kv-tokens", 1 << 20, "--max-batch", 1, "--max-waiting", 2, "--grace",
                 0) as s:
         clients = [begin(s, True) for _ in range(3)]
+        s.wait_metric("mpk_requests_running", 1)  # before, two that wait may be all that have arrived
         s.wait_metric("mpk_requests_waiting", 2)
         status, headers, reply = s.ask("POST", "/v1/completions", {"prompt": "a"})
         assert status == 429 and headers["Retry-After"] and reply["error"]["code"] == "rate_limit_exceeded"

@@ -486,7 +486,7 @@ typedef struct rt_drafter {
     rt_u32 misses; /* steps in a row of whose drafts none was drawn */
     rt_u32 rest;   /* tokens to wait for after the next miss */
     rt_u32 tried;  /* drafts in the step that runs */
-    /* they are the tokens of the text from here on; RT_NONE: the draft model guesses them */
+    /* tried: they are the tokens of the text from here on; RT_NONE: the draft model guesses them */
     rt_u32 from;
 } rt_drafter;
 

@@ -403,9 +403,11 @@ RT_FN rt_u32 rt_step_ask(rt_machine *m)
         rt_drafter *d = &m->drafters[i];
         if (d->tried || !rt_slot_decodes(slot))
             continue;
-        d->from = RT_NONE;
         d->tried = rt_ahead_most(m, i, slot->position, slot->generated);
-        asked += d->tried != 0;
+        if (!d->tried)
+            continue;
+        d->from = RT_NONE;
+        asked++;
     }
     return asked;
 }

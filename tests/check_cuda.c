@@ -8,9 +8,10 @@
  * Models whose name ends in "invariant" are compiled and served so that company changes no bit:
  * requests alone and together, logits and tokens.  Models whose name ends in "peers2" are shared by
  * two GPUs, or by two halves of the only one; likewise "peers3" and "peers4".  Those that end in
- * "prompts" have a graph for 512 tokens, which runs on the kernel for prompts; those in "drafts"
- * give requests the same tokens with speculation as without.  The one that ends in "small" is as
- * small as one can be that runs all kinds of warps and bodies, on few workers, for the sanitizers
+ * "prompts" have a graph for 512 tokens, which runs on the kernel for prompts; in those that end in
+ * "streams" the tasks of steps of 128 and 256 tokens share tiles; those in "drafts" give requests
+ * the same tokens with speculation as without.  The one that ends in "small" is as small as one can
+ * be that runs all kinds of warps and bodies, on few workers, for the sanitizers
  * (tools/sanitize_cuda.py).
  *
  * The work is done by child processes, one after the other: one that loses its GPU, or hangs, is
@@ -152,6 +153,7 @@ static void add_model(const char *name, int n, char **names)
     it->small = strstr(name, "-small") != NULL;
     it->prompts = strstr(name, "-prompts") != NULL;
     it->drafts = strstr(name, "-drafts") != NULL;
+    it->streams = strstr(name, "-streams") != NULL;
     const char *peers = strstr(name, "-peers");
     it->n_peers = peers ? (uint32_t)strtoul(peers + strlen("-peers"), NULL, 10) : 0;
     it->mode = strstr(name, "-pdl")     ? CUDA_GRAPH_PDL
@@ -186,6 +188,7 @@ static void list_items(int n, char **names)
         "llama-bf16-prompts",
         "qwen3-bf16-prompts",
         "mixtral-bf16-prompts",
+        "qwen3-bf16-streams",
         "llama-f32-peers2",
         "qwen3-bf16-peers2",
         "qwen2-bf16-peers2",

@@ -26,6 +26,7 @@ typedef struct item {
     bool small;         /* of a model: one layer, few workers, few steps */
     bool prompts;       /* of a model: its largest step runs on the kernel for prompts */
     bool drafts;        /* of a model: requests also try drafts */
+    bool streams;       /* of a model: steps of 128 and 256 tokens, whose tasks share tiles */
     uint32_t n_peers;   /* of a model: GPUs that share it, or parts of the one that is there */
     cuda_mode mode;     /* of a model */
     pass_launch launch; /* of a model */

@@ -26,7 +26,8 @@ static model_config config_of(const item *it)
     const bool mixture = strcmp(it->family, "qwen3_moe") == 0 || strcmp(it->family, "mixtral") == 0;
     return (model_config){.family = str_from(it->family),
                           .n_layers = it->small ? 1 : 2,
-                          .hidden_size = 192,
+                          /* 1024 columns are cut into as many tasks as there may be */
+                          .hidden_size = it->streams ? 1024 : 192,
                           .n_heads = 6,
                           .n_kv_heads = 2,
                           .head_size = 64,
@@ -60,14 +61,17 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
 }
 
 /* Sizes of the four graphs.  Those of peers end with 128 tokens, which take the bodies for many
- * tokens; those of prompts with 512, which run on a kernel of their own; those of invariant models
- * serve longer contexts. */
+ * tokens; those of prompts with 512, which run on a kernel of their own, as those of streams with
+ * 128 and 256 do; those of invariant models serve longer contexts. */
 static const uint32_t *sizes_of(const item *it)
 {
     static const uint32_t usual[4] = {1, 8, 32, 64}, peers[4] = {1, 8, 32, 128},
-                          prompts[4] = {1, 8, 32, 512}, invariant[4] = {1, 4, 16, 64};
+                          prompts[4] = {1, 8, 32, 512}, invariant[4] = {1, 4, 16, 64},
+                          streams[4] = {1, 8, 128, 256};
     if (it->invariant)
         return invariant;
+    if (it->streams)
+        return streams;
     if (it->prompts)
         return prompts;
     return it->n_peers ? peers : usual;
@@ -81,9 +85,9 @@ mpk_status check_make_model(mpk_context *cx, const item *it, unit *u)
     model_config config = config_of(it);
     model_weights w = {weight_dtype, &it->dtype};
     for (; u->n_graphs < 4; u->n_graphs++) {
-        const uint32_t n = sizes[u->n_graphs];
+        const uint32_t n = sizes[u->n_graphs], rows = it->streams ? MOST_TOKENS : 8;
         model_shape s = {.n_tokens = n,
-                         .n_rows = n < 8 ? n : 8,
+                         .n_rows = n < rows ? n : rows,
                          .n_slots = invariant ? 8 : 4,
                          .n_pages = invariant ? 80 : 16,
                          /* 64: what the fast bodies of attention take */
@@ -101,6 +105,8 @@ mpk_status check_make_model(mpk_context *cx, const item *it, unit *u)
     fast.launch = it->launch;
     fast.norm_elements = 1 << 24;
     fast.relaxed = fast.whole_tiles = fast.logits = true;
+    fast.even_over = it->streams ? SPLIT_TOKENS : 0;
+    fast.even_up_to = 256;
     if (it->n_peers) {
         fast.n_peers = it->n_peers;
         fast.launch = PASS_LAUNCH_AOT;

@@ -1,6 +1,6 @@
 /* emulated_bed.h - what the tests of emulated device bodies share: code compiled by the host's C++
  * compiler, an operator's case in memory, and the comparison with `ref`.  For
- * src/gen/body_emulated_test.c and src/gen/body_warps_test.c. */
+ * src/gen/body_emulated_test.c, src/gen/body_warps_test.c and src/gen/body_parts_test.c. */
 #ifndef TESTS_EMULATED_BED_H
 #define TESTS_EMULATED_BED_H
 
@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
+#include "shape/linear_tile_shape.h"
 
 /* One case: its graph, whose last operator is meant, and where its code is. */
 typedef struct subject {
@@ -34,14 +35,28 @@ static inline bool has_command(const char *name)
     return system(command) == 0;
 }
 
-/* The source between two files of tests/ as a shared object, by the first compiler that is there;
- * NULL: none is. */
-static inline void *compile_emulated(const gen_source *source, const char *before,
-                                     const char *after)
+/* A shared object so many times, each with static data of its own. */
+static inline void open_copies(const char *object, void **libraries, uint32_t n)
+{
+    char copy[80], command[256];
+    for (uint32_t i = 0; i < n; i++) {
+        snprintf(copy, sizeof copy, "%s.%u", object, i);
+        snprintf(command, sizeof command, "cp %s %s", object, copy);
+        assert_int_equal(system(command), 0);
+        if (!(libraries[i] = dlopen(copy, RTLD_NOW | RTLD_LOCAL)))
+            fail_msg("%s", dlerror());
+        unlink(copy);
+    }
+}
+
+/* The source between two files of tests/ as n shared objects, by the first compiler that is there;
+ * false: none is. */
+static inline bool compile_emulated(const gen_source *source, const char *before, const char *after,
+                                    void **libraries, uint32_t n)
 {
     static const char *const compilers[] = {"c++", "g++", "clang++", "clang"};
     char folder[] = "/tmp/mpk-bodies-XXXXXX", code[64], object[64], command[1024];
-    void *library = NULL;
+    bool is_there = false;
     assert_non_null(mkdtemp(folder));
     snprintf(code, sizeof code, "%s/bodies.cu", folder);
     snprintf(object, sizeof object, "%s/bodies.so", folder);
@@ -50,7 +65,7 @@ static inline void *compile_emulated(const gen_source *source, const char *befor
     fprintf(f, "#include \"tests/%s\"\n%s\n#include \"tests/%s\"\n", before, source->text.at,
             after);
     assert_int_equal(fclose(f), 0);
-    for (size_t i = 0; !library && i < sizeof compilers / sizeof *compilers; i++) {
+    for (size_t i = 0; !is_there && i < sizeof compilers / sizeof *compilers; i++) {
         if (!has_command(compilers[i]))
             continue;
         /* Stacks are changed by longjmp, which _FORTIFY_SOURCE takes for an error. */
@@ -61,14 +76,13 @@ static inline void *compile_emulated(const gen_source *source, const char *befor
                  compilers[i], object, code);
         if (system(command))
             fail_msg("%s does not compile %s", compilers[i], code);
-        library = dlopen(object, RTLD_NOW);
-        if (!library)
-            fail_msg("%s", dlerror());
+        open_copies(object, libraries, n);
+        is_there = true;
         unlink(object);
     }
     unlink(code);
     rmdir(folder);
-    return library;
+    return is_there;
 }
 
 /* ---- a case in memory ---- */
@@ -321,6 +335,89 @@ static inline void compare(const bed *b, ir_tensor_id id, const void *expected, 
                      b->s->def->name, b->s->number, STR_ARG(t->name), (long long)i, y, x, scale,
                      written ? "" : " (not to be written)");
     }
+}
+
+/* ---- what bodies on a GPU are given ---- */
+
+/* Columns of row `row` of a weight to where the layout of gen/device_body.h has them. */
+static inline void pack_row(const bed *b, const gen_pack *p, const ir_tensor *w, const void *data,
+                            int64_t row, int64_t packed, char *to)
+{
+    op_view from = {.data = (void *)data, .dtype = w->dtype}, scale = {0};
+    if (p->scale != IR_NONE)
+        scale = (op_view){.data = b->values.data[p->scale], .dtype = tensor(b, p->scale)->dtype};
+    for (int64_t c = 0; c < p->columns; c++) {
+        char *block = to + (packed / 8 * (p->padded_columns / 32) + c / 32) * 512;
+        op_view at = {.data = block + packed % 8 * 64 + (c % 32 / 8 ^ packed % 8 / 2) * 16,
+                      .dtype = IR_BF16};
+        op_store(&at, c % 8,
+                 op_load(&from, row * p->columns + c) * (scale.data ? op_load(&scale, c) : 1));
+    }
+}
+
+/* The weights of the operator as one stream; NULL: it has none. */
+static inline void *pack_weights(const bed *b, const gen_pack *p)
+{
+    if (!p->n_weights)
+        return NULL;
+    char *to = fenced(p->n_bytes);
+    for (int64_t i = 0, base = 0; i < p->n_weights; i++) {
+        const ir_tensor *w = tensor(b, p->w[i]);
+        const int64_t rows = ir_elements(w) / p->columns;
+        for (int64_t r = 0; r < rows; r++)
+            pack_row(b, p, w, b->values.data[p->w[i]], r,
+                     p->order == GEN_PAIRED ? r / 4 * 8 + r % 4 * 2 + i : base + r, to);
+        base += rows;
+    }
+    return to;
+}
+
+/* As emulated_map of tests/emulated_warps.cuh. */
+static inline rt_map make_map(const gen_boxes *m, const void *at)
+{
+    return (rt_map){{(rt_u64)(uintptr_t)at, m->columns * m->element_bytes, m->rows, m->stride_bytes,
+                     m->element_bytes, (rt_u64)m->box_columns * m->element_bytes, m->box_rows,
+                     m->swizzled}};
+}
+
+/* maps: room for RT_MAPS. */
+static inline void make_maps(const bed *b, const void *packed, rt_map *maps, rt_entry *e)
+{
+    const gen_boxes x = gen_boxes_of_x(tensor(b, b->op->in[0])),
+                    w = gen_boxes_of_packed(&b->s->use->pack, TILE_BOX_GROUPS),
+                    few = gen_boxes_of_packed(&b->s->use->pack, TILE_BOX_GROUPS / 2);
+    maps[0] = make_map(&x, b->values.data[b->op->in[0]]);
+    maps[1] = make_map(&w, packed);
+    maps[2] = make_map(&few, packed);
+    e->maps = (rt_u64)(uintptr_t)maps;
+}
+
+static inline void make_entry(const bed *b, const ir_box *box, void *packed, rt_entry *e)
+{
+    const ir_tensor *y = tensor(b, b->op->out[0]);
+    *e = (rt_entry){.body = b->s->instance, .live = y->live, .rank = y->rank, .needed = 1};
+    for (uint32_t i = 0; i < y->rank; i++) {
+        e->lo[i] = (uint32_t)box->lo[i];
+        e->hi[i] = (uint32_t)box->hi[i];
+    }
+    for (uint32_t i = 0; i < b->op->n_in; i++)
+        if (b->op->in[i] != IR_NONE)
+            e->at[gen_operand_of_input(b->op, i)] = (rt_u64)(uintptr_t)b->values.data[b->op->in[i]];
+    for (uint32_t i = 0; i < b->op->n_out; i++)
+        e->at[gen_operand_of_output(b->op, i)] = (rt_u64)(uintptr_t)b->values.data[b->op->out[i]];
+    e->at[RT_PACKED] = (rt_u64)(uintptr_t)packed;
+}
+
+/* What multiplies packed weights becomes powers of 2, so that nothing is rounded there that ref
+ * does not round. */
+static inline void round_scale(bed *b)
+{
+    ir_tensor_id id = b->s->use->pack.scale;
+    if (!b->s->use->pack.n_weights || id == IR_NONE)
+        return;
+    op_view v = {.data = b->values.data[id], .dtype = tensor(b, id)->dtype};
+    for (int64_t i = 0; i < ir_elements(tensor(b, id)); i++)
+        op_store(&v, i, (float[]){0.5f, 1, -1, 2}[next_random(b, 4)]);
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* emulated_warps.cuh - what stands before all generated bodies when the host's C++ compiler
  * compiles them: warps that run in turns, and every function of device/ptx in plain C.  For
- * src/gen/body_warps_test.c.
+ * src/gen/body_warps_test.c and src/gen/body_parts_test.c.
  *
  * A thread of the worker is a stack of its own.  One runs at a time, until it waits: for its warp,
  * for a barrier, for a copy.  Which warp goes on is chosen at random, and a copy arrives at once or
@@ -15,6 +15,7 @@
 
 #include <dlfcn.h>
 #include <math.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -45,6 +46,7 @@ enum {
     EMULATED_STACK = 128 << 10,
     EMULATED_COPIES = 256, /* of a thread, or bulk copies, under way */
     EMULATED_PATIENCE = 1 << 16,
+    EMULATED_NAPS = 1 << 24,
 };
 
 /* What stands in an rt_map here: rows of width_bytes, stride_bytes apart; boxes of element_bytes
@@ -388,6 +390,12 @@ static inline void ptx_store_two_words(void *p, rt_u32 a, rt_u32 b)
 {
     *(uint2 *)emulated_aligned<8>(p) = {a, b};
 }
+static inline void ptx_store_sums(void *p, float a, float b)
+{
+    float *to = (float *)emulated_aligned<8>(p);
+    to[0] = a;
+    to[1] = b;
+}
 static inline void ptx_store_words(void *p, const mpk_words &v)
 {
     *(mpk_words *)emulated_aligned<16>(p) = v;
@@ -405,7 +413,15 @@ static inline rt_u32 ptx_load_flag(const rt_u32 *p)
     emulated_yield(); /* whoever looks at a flag again and again lets others go on */
     return *p;
 }
-static inline void __nanosleep(rt_u32) {}
+/* Whoever sleeps may wait for another worker, which is another thread of the host: that takes
+ * longer than turns here do, but not for ever. */
+static rt_u32 emulated_naps;
+static inline void __nanosleep(rt_u32)
+{
+    if (emulated_naps++ < EMULATED_NAPS)
+        emulated_idle = 0;
+    sched_yield();
+}
 static inline rt_u32 ptx_acquire_flag(const rt_u32 *p)
 {
     return *p;
@@ -417,7 +433,7 @@ static inline void ptx_store_flag(rt_u32 *p, rt_u32 v)
 }
 static inline void ptx_add_release(rt_word *w, rt_u32 v)
 {
-    w->value += v;
+    __atomic_fetch_add(&w->value, v, __ATOMIC_RELEASE); /* workers are threads of the host */
 }
 static inline void ptx_meet(int id, int n)
 {

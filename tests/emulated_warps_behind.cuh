@@ -41,6 +41,9 @@ struct emulated_list {
 };
 static emulated_list emulated_tasks;
 static rt_word emulated_event; /* on which all tasks depend */
+/* what it shares with other workers */
+static rt_u32 emulated_index;
+static rt_kernel emulated_kernel;
 
 /* The loader's warp: all tasks, as far ahead as there are pages. */
 static void emulated_load(void)
@@ -142,7 +145,7 @@ static void emulated_begin(void)
 static void emulated_prepare(const rt_u32 *live, rt_u64 seed)
 {
     emulated_state = seed * 2 + 1;
-    emulated_n_bulk = emulated_idle = 0;
+    emulated_n_bulk = emulated_idle = emulated_naps = 0;
     emulated_tasks.pages = emulated_random(2) ? MPK_PAGES : MPK_PAGES / 2;
     emulated_tasks.in_flight = emulated_random(2) ? emulated_tasks.pages : 1 + emulated_random(3);
     emulated_tasks.first = emulated_random(emulated_tasks.pages);
@@ -155,6 +158,8 @@ static void emulated_prepare(const rt_u32 *live, rt_u64 seed)
     mpk_w.mode = RT_SERVE;
     mpk_w.begun = mpk_w.epoch = 1;
     mpk_w.counters = &emulated_event;
+    mpk_w.index = emulated_index;
+    mpk_w.k = &emulated_kernel;
     emulated_event.value = 0;
     for (int i = 0; i < MPK_PAGES; i++) {
         ptx_barrier_init(&mpk_w.full[i], 1);
@@ -244,6 +249,14 @@ extern "C" int emulated_run(const rt_entry *entries, unsigned n, const unsigned 
         if (mpk_s[MPK_PAGES * MPK_PAGE_BYTES + i] != (char)0xff)
             return EMULATED_SCRATCH;
     return result;
+}
+
+/* This is worker `index` of those that share rooms. */
+extern "C" void emulated_join(unsigned index, char *parts, rt_room *rooms)
+{
+    emulated_index = index;
+    emulated_kernel.parts = parts;
+    emulated_kernel.rooms = rooms;
 }
 
 extern "C" int emulated_kv_at(int values, int token, int dim, int page_tokens, int size, int bytes)

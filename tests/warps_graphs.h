@@ -212,6 +212,7 @@ static const char *const prefill_graphs[] = {
           "1024") "const %n : bf16[1024]\ninput %r : i32[3] live=rows\n%l, %p = logits(%x, "
                   "%w, %n, %r)\n",
     X("100", "64") W("w", "700", "64") "%l, %p = logits(%x, %w)\n",
+    X("130", "128") W("w", "488", "128") "const %n : bf16[128]\n%l, %p = logits(%x, %w, %n)\n",
     PLAIN("200", "601", "1000"),
     X("150", "520")
         W("w", "700", "520") "const %n : bf16[520]\n%y = linear(%x, %w, _, _, _, _, _, %n)\n",

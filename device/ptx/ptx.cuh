@@ -63,6 +63,13 @@ MPK_FN void ptx_store_two_words(void *p, rt_u32 a, rt_u32 b)
     asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(a), "r"(b)
                  : "memory");
 }
+/* Sums of products, as they are: seen as words, the compiler would move them in the loop that makes
+ * them. */
+MPK_FN void ptx_store_sums(void *p, float a, float b)
+{
+    asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(a), "f"(b)
+                 : "memory");
+}
 MPK_FN void ptx_store_words(void *p, const mpk_words &v)
 {
     asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),

@@ -19,7 +19,7 @@
 #define TASK_LINEAR_BOX_CUH
 
 #include "ptx/matrix.cuh"
-#include "task/tile_plan.cuh"
+#include "task/linear_parts.cuh"
 
 #if MPK_WGMMA
 
@@ -32,30 +32,32 @@ struct box_asker {
     bool over;    /* there is nothing to load for any more */
 };
 
-/* A page with boxes of w from (column, group) on; nothing if column is negative. */
-MPK_FN void box_ask_page(const mpk_load &l, box_asker *a, int column, int group)
+/* A page with boxes of w from (column, group) on, of which `groups` are wanted; nothing if column
+ * is negative. */
+MPK_FN void box_ask_page(const mpk_load &l, box_asker *a, int column, int group, int groups)
 {
+    const bool half = groups <= TILE_BOX_GROUPS / 2;
     const rt_u32 page = a->ring.first + a->ring.at;
     while (!a->over && !ptx_barrier_try(&mpk_w.empty[page], a->ring.parity ^ 1))
         a->over = load_is_over(&l);
     if (a->over)
         return;
-    load_expect(page, column >= 0 ? MPK_PAGE_BYTES : 0);
+    load_expect(page, column < 0 ? 0 : half ? MPK_PAGE_BYTES / 2 : MPK_PAGE_BYTES);
     if (column >= 0)
-        ptx_copy_box(l.s_pages + page * MPK_PAGE_BYTES, (const rt_map *)l.e->maps + 1, column,
-                     group, &mpk_w.full[page]);
+        ptx_copy_box(l.s_pages + page * MPK_PAGE_BYTES, (const rt_map *)l.e->maps + 1 + half,
+                     column, group, &mpk_w.full[page]);
     ring_next(&a->ring);
     a->asked++;
 }
 
 MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, box_asker *a)
 {
-    for (int step = 0; step < q.steps && !a->over; step++) {
+    for (int step = q.begin; step < q.begin + q.steps && !a->over; step++) {
         for (int gap = tile_gap(a->ring, q.pages); gap > 0; gap--)
-            box_ask_page(l, a, -1, 0);
+            box_ask_page(l, a, -1, 0, 0);
         for (int i = 0; i < q.pages; i++)
             box_ask_page(l, a, step * (TILE_BOX_COLUMNS * TILE_BOX_WORDS),
-                         group + i * TILE_BOX_GROUPS);
+                         group + i * TILE_BOX_GROUPS, q.groups - i * TILE_BOX_GROUPS);
     }
 }
 
@@ -114,14 +116,15 @@ MPK_FN rt_u64 *box_full(void)
     return mpk_w.box_full[mpk_thread() / 128];
 }
 
-/* Boxes of x of a step, by one thread. */
-MPK_FN void box_ask(const box_turn &b, int step)
+/* Boxes of x of a step, by one thread; PART: the task's columns do not begin with the first. */
+template <bool PART> MPK_FN void box_ask(const box_turn &b, int step)
 {
     const rt_u32 turn = b.turn + (rt_u32)step;
     rt_u64 *full = box_full() + turn % MPK_BOXES;
     ptx_barrier_expect(full, TILE_STAGE);
-    ptx_copy_box(ptx_shared(box_stage(turn)), b.x, step * TILE_BOX_COLUMNS, b.row ^ b.row >> 31,
-                 full);
+    const int first = PART ? parts_noted()->column[mpk_thread() / 128] : 0;
+    ptx_copy_box(ptx_shared(box_stage(turn)), b.x, first + step * TILE_BOX_COLUMNS,
+                 b.row ^ b.row >> 31, full);
 }
 
 /* Take the pages of the next step, which lie together; the number of the first. */
@@ -194,14 +197,14 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
 /* All columns, N rows of w; sum[N / 2] per lane, as ptx_group_multiply leaves it.  The code of this
  * loop and of the end of a tile keeps few values besides the sums: what does not fit the registers
  * would come from L2, as the clerk's acquires empty the L1 cache. */
-template <int N>
+template <int N, bool PART>
 MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *square)
 {
     constexpr int PAGES = N > 128 ? 2 : 1;
     const bool asks = mpk_thread() % 128 == 0;
     rt_u32 before = 0;
     for (int i = 0; i < MPK_BOXES - 1 && i < b.steps && asks; i++)
-        box_ask(b, i);
+        box_ask<PART>(b, i);
     for (int step = 0; step < b.steps; step++) {
         const rt_u32 page = box_take<PAGES>(ring), turn = b.turn + (rt_u32)step;
         const char *s_x = box_stage(turn);
@@ -219,21 +222,29 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
         before = page;
         tile_meet();
         if (asks && step + MPK_BOXES - 1 < b.steps)
-            box_ask(b, step + MPK_BOXES - 1);
+            box_ask<PART>(b, step + MPK_BOXES - 1);
     }
     ptx_group_wait<0>();
     box_release<PAGES>(before);
+}
+
+/* Sums of squares of the thread's tokens, over all that have a piece of them. */
+MPK_FN void box_sum_squares(float *square)
+{
+#pragma unroll
+    for (int m = 0; m < 4; m++)
+#pragma unroll
+        for (int d = 1; d < 8; d *= 2)
+            square[m] += __shfl_xor_sync(0xffffffffu, square[m], d);
 }
 
 /* The factors of the warpgroup's 64 tokens: 1, or those of an rms_norm by its sums of squares. */
 template <typename shape> MPK_FN void box_put_scales(const shape &s, float *square, float *s_scale)
 {
     const int i = mpk_thread() % 128;
+    box_sum_squares(square);
 #pragma unroll
     for (int m = 0; m < 4; m++) {
-#pragma unroll
-        for (int d = 1; d < 8; d *= 2)
-            square[m] += __shfl_xor_sync(0xffffffffu, square[m], d);
         if (i % 8 == 0)
             s_scale[i / 8 + 16 * m] = s.norm ? tile_scale_of(square[m], s.columns, s.eps) : 1;
     }
@@ -251,11 +262,12 @@ struct box_end {
 MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int group, int groups)
 {
     const int column = group << (s.activation != ACTIVATE_NONE ? 2 : 3);
-    const rt_u64 at = ((rt_u64)(rt_u32)row * (rt_u32)s.rows + (rt_u32)column) * 2;
+    const rt_u32 bytes = s.peaks >= 0 ? 4 : 2; /* of a column of y */
+    const rt_u64 at = ((rt_u64)(rt_u32)row * (rt_u32)s.rows + (rt_u32)column) * bytes;
     box_end e;
     e.y = t.e->at[s.y] + at;
     e.residual = s.residual >= 0 ? t.e->at[s.residual] + at : 0;
-    e.row_bytes = (rt_u32)s.rows * 2;
+    e.row_bytes = (rt_u32)s.rows * bytes;
     e.tokens = (int)t.hi0 - row;
     e.groups = groups;
     return e;
@@ -381,37 +393,152 @@ MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_
         }
 }
 
+/* The largest of 8 neighbouring logits; has: whether they are there. */
+MPK_FN peak box_peak(const box_sums &v, int column, bool has)
+{
+    peak p = peak_of_pair(v.at[0], v.at[1], column, has, has);
+#pragma unroll
+    for (int i = 2; i < 8; i += 2) {
+        const peak q = peak_of_pair(v.at[i], v.at[i + 1], column + i, has, has);
+        if (q.at >= 0 && (p.at < 0 || q.best > p.best))
+            p = q;
+    }
+    return p;
+}
+
+/* Where the peaks of a warp's 16 tokens and the pass's units go. */
+struct box_peaks {
+    rt_u64 at; /* address of the first token's first unit */
+    rt_u32 row_bytes;
+    int column; /* of y, of the first group */
+};
+
+/* Unit u of logits.  A lane has one group of every fourth token, two at a time; eight lanes find
+ * the largest of a token. */
+MPK_FN void box_finish_logits(const box_end &e, const box_peaks &to, int u, const float *s_sum,
+                              const float *s_scale)
+{
+    const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
+    const bool has = group < e.groups;
+    s_sum += first * TILE_ROW + lane % 8 * 8;
+    s_scale += first;
+#pragma unroll 2
+    for (int i = 0; i < 16; i += 4) {
+        const int token = first + i;
+        const box_sums v = box_get(s_sum + i * TILE_ROW, s_scale + i);
+        const peak p = peak_of_lanes<8>(box_peak(v, to.column + 8 * group, has));
+        char *y = (char *)(e.y + (rt_u64)(rt_u32)token * e.row_bytes) + 32 * group;
+        if (token >= e.tokens)
+            continue;
+        if (has) {
+            ptx_store_words(y, {__float_as_uint(v.at[0]), __float_as_uint(v.at[1]),
+                                __float_as_uint(v.at[2]), __float_as_uint(v.at[3])});
+            ptx_store_words(y + 16, {__float_as_uint(v.at[4]), __float_as_uint(v.at[5]),
+                                     __float_as_uint(v.at[6]), __float_as_uint(v.at[7])});
+        }
+        if (lane % 8 == 0)
+            ptx_store_two_words((void *)(to.at + (rt_u64)(rt_u32)token * to.row_bytes + 8 * u),
+                                __float_as_uint(p.best), __float_as_uint((float)p.at));
+    }
+}
+
+/* All units of logits. */
+template <int N>
+MPK_FN void box_put_logits(const mpk_task &t, const tile_shape &s, const box_end &e, int row,
+                           int group, const float *sum, float *s_sum, const float *s_scale)
+{
+    box_peaks to;
+    to.row_bytes = (rt_u32)(s.rows + 63) / 64 * 8;
+    to.at = t.e->at[s.peaks] + (rt_u64)(rt_u32)row * to.row_bytes + group / TILE_GROUPS * 8;
+    to.column = group * 8;
+#pragma unroll
+    for (int u = 0; u < N / 64; u++)
+        if (u * TILE_GROUPS < e.groups) {
+            tile_put(sum + 32 * u, s_sum);
+            __syncwarp();
+            box_finish_logits(e, to, u, s_sum, s_scale);
+            __syncwarp();
+        }
+}
+
 /* ---- a turn of a pass ---- */
 
-/* first: number of its first group; row: of this warpgroup's first token; s_scale: place of its
- * tokens' factors, which are there unless `anew`. */
+/* The sums of a part of the columns: those of all parts make y. */
 template <int N>
-MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first,
-                       int row, bool anew, float *s_scale, mpk_ring *ring)
+MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, float *square)
 {
-    const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4;
-    float sum[N / 2], square[4] = {0, 0, 0, 0};
+    const tile_plan p = tile_plan_of(t.e, s); /* worked out again, as in linear_tile */
+    const int thread = mpk_thread(), half = thread / 128, i = thread % 128;
+    mpk_sync(); /* the room is free, and noted */
+    char *room = parts_noted()->sums[p.part];
+    parts_put<N>(room, sum, half * TILE_TOKENS + i / 32 * 16, p.groups);
+    if (s.norm) {
+        box_sum_squares(square);
+#pragma unroll
+        for (int m = 0; m < 4; m++)
+            if (i % 8 == 0)
+                ptx_store_word(room + RT_PART_SUMS + (half * TILE_TOKENS + i / 8 + 16 * m) * 4,
+                               __float_as_uint(square[m]));
+    }
+    parts_meet(t);
+    parts_finish(t, s, p);
+}
+
+/* The turn of `row`, this warpgroup's first token.  Stages and barriers end as they began. */
+template <int N, bool PART>
+MPK_FN void box_sum(const mpk_task &t, const tile_shape &s, const tile_pass &q, int row, bool anew,
+                    mpk_ring *ring, float *sum, float *square)
+{
+    const int thread = mpk_thread(), half = thread / 128;
     const box_turn b = {(const rt_map *)t.e->maps, anew && s.norm ? ~row : row,
                         mpk_w.box_turn[half], q.steps};
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
+    if (PART && thread % 128 == 0) /* for itself: it saves a register */
+        parts_noted()->column[half] = q.begin * TILE_BOX_COLUMNS;
     ptx_fence_shared(); /* stages were sums, or another task's */
     ptx_fence_bulk();   /* and x was written by ordinary stores */
     tile_meet();
-    box_columns<N>(b, ring, sum, square);
+    if (PART)
+        parts_begin(t);
+    box_columns<N, PART>(b, ring, sum, square);
+    if (thread % 128 == 0)
+        mpk_w.box_turn[half] = b.turn + (rt_u32)b.steps;
+}
+
+/* A turn of a task that has its tile alone.  first: number of its first group; s_scale: place of
+ * its tokens' factors, which are there unless `anew`. */
+template <int N>
+MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first,
+                       int row, bool anew, float *s_scale, mpk_ring *ring)
+{
+    const int warp = mpk_thread() / 32 % 4;
+    float sum[N / 2], square[4] = {0, 0, 0, 0};
+    box_sum<N, false>(t, s, q, row, anew, ring, sum, square);
     if (anew)
         box_put_scales(s, square, s_scale);
     tile_meet(); /* stages of x give way to sums */
-    if (thread % 128 == 0)
-        mpk_w.box_turn[half] = b.turn + (rt_u32)b.steps;
     const box_end e = box_end_of(t, s, row + 16 * warp, first, q.groups);
     char *s_own = box_scratch() + warp * 16 * TILE_ROW * 4;
-    if (s.activation != ACTIVATE_NONE)
+    if (s.peaks >= 0)
+        box_put_logits<N>(t, s, e, row + 16 * warp, first, sum, (float *)s_own,
+                          s_scale + 16 * warp);
+    else if (s.activation != ACTIVATE_NONE)
         box_put_pairs<N>(e, s.activation, sum, s_own, s_scale + 16 * warp);
     else
         box_put<N>(e, sum, (float *)s_own, s_scale + 16 * warp);
     tile_meet(); /* and sums to stages */
+}
+
+/* A task that has a part of its tile's columns. */
+template <int N>
+MPK_FN void box_run_part(const mpk_task &t, const tile_shape &s, const tile_pass &q, int row,
+                         mpk_ring *ring)
+{
+    float sum[N / 2], square[4] = {0, 0, 0, 0};
+    box_sum<N, true>(t, s, q, row, true, ring, sum, square);
+    box_meet<N>(t, s, sum, square);
 }
 
 /* Turn number `turn` of the pass that begins at group `at` of the task; row: of its first token. */
@@ -423,7 +550,11 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
     float *s_scale = (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_SCALES) +
                      (turn % TILE_KEPT * 2 + half) * TILE_TOKENS;
     row += half * TILE_TOKENS;
-    if (q.pages == 1)
+    if (p.parts > 1 && q.pages == 1)
+        box_run_part<128>(t, s, q, row, ring);
+    else if (p.parts > 1)
+        box_run_part<256>(t, s, q, row, ring);
+    else if (q.pages == 1)
         box_run_as<128>(t, s, q, p.first + at, row, anew, s_scale, ring);
     else if (q.groups <= TILE_MOST)
         box_run_as<192>(t, s, q, p.first + at, row, anew, s_scale, ring);

@@ -34,6 +34,9 @@ struct tile_plan {
     int wide, turns;   /* 1: 128 tokens at a time; how often */
     int boxed;         /* 1: wide, and x and w come by boxes (linear_box.cuh) */
     int piece;         /* thin: blocks of a page for each group; 0: not thin */
+    /* tasks that have a part of the columns each, and which this is (linear_parts.cuh): groups are
+     * then those of all; 1: it has all columns */
+    int parts, part;
 };
 
 /* At most 64 tokens and 8 groups are a thin task: a page holds as many columns as there is room
@@ -44,14 +47,15 @@ MPK_FN int tile_piece_of(int groups)
 }
 
 /* Does the task come by boxes?  Then a group of packed rows is 8 columns of y, or 4 with an
- * activation, that lie together as aligned words, with nothing added but a residual. */
+ * activation, that lie together as aligned words, with nothing added but a residual.  Logits begin
+ * with a whole block of those that have a peak. */
 MPK_FN int tile_is_boxed(const rt_entry *e, const tile_shape &s)
 {
 #if MPK_MAPS
     const rt_u32 whole = s.activation != ACTIVATE_NONE ? 3 : 7;
     const rt_u64 last = s.residual >= 0 ? e->at[s.residual] : 0;
-    return e->maps && s.after == ACTIVATE_NONE && s.gathered < 0 && s.peaks < 0 &&
-           (s.bias[0] & s.bias[1] & s.bias[2]) < 0 &&
+    return e->maps && s.after == ACTIVATE_NONE && s.gathered < 0 &&
+           (s.peaks < 0 || e->lo[1] % 64 == 0) && (s.bias[0] & s.bias[1] & s.bias[2]) < 0 &&
            ((e->lo[1] | e->hi[1] | (rt_u32)s.rows) & whole) == 0 && ((e->at[s.y] | last) & 15) == 0;
 #else
     (void)e, (void)s;
@@ -70,6 +74,10 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     p.wide = tokens > TILE_TOKENS;
     p.turns = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
     p.boxed = p.wide && tile_is_boxed(e, s);
+    p.parts = p.boxed && e->parts ? (int)e->parts : 1;
+    p.part = p.parts > 1 ? (int)e->part : 0;
+    p.first -= p.part * p.groups;
+    p.groups *= p.parts;
     const int most = p.boxed ? 2 * TILE_BOX_GROUPS : TILE_MOST,
               passes = (p.groups + most - 1) / most;
     p.per_pass = passes ? ((p.groups + passes - 1) / passes + 7) / 8 * 8 : 8;
@@ -82,6 +90,7 @@ struct tile_pass {
     int groups; /* of it */
     int pages;  /* of a step */
     int steps;  /* of 128 columns, or boxes of 64 */
+    int begin;  /* the first: 0, or where the task's part of the columns begins */
 };
 
 /* at: groups done by the passes before. */
@@ -93,6 +102,8 @@ MPK_FN tile_pass tile_pass_at(const tile_plan &p, const tile_shape &s, int at)
     const int columns = p.boxed ? TILE_BOX_COLUMNS : TILE_BLOCKS * 32;
     q.pages = (q.groups + per_page - 1) / per_page;
     q.steps = (s.columns + columns - 1) / columns;
+    q.begin = q.steps * p.part / p.parts;
+    q.steps = q.steps * (p.part + 1) / p.parts - q.begin;
     return q;
 }
 

@@ -15,8 +15,7 @@
  * the lent logits and the masks.  The books' lock may be held when m->lock is taken (ring,
  * put_mask), never the other way round: nothing under m->lock calls into the books.
  *
- * Called by cuda_target.c (cuda_start) and, through cuda_def, by host/machine.c and
- * host/books.c. */
+ * Called by cuda_target.c (cuda_start) and, through cuda_def, by host/machine.c and books.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -99,6 +98,7 @@ static mpk_status allocate(mpk_context *cx, cuda_machine *m)
     if (m->carried_block)
         TRY(cuda_fill_on(cx, m->gpu, m->copies, m->carried_block, RT_EMPTY & 0xff,
                          m->carriers.n_bytes));
+    TRY(cuda_memory_alloc(cx, m->gpu, "sums of tiles", cuda_parts_bytes(m), &m->parts_block));
     TRY(cuda_memory_alloc(cx, m->gpu, "the runtime's tables", m->layout.n_bytes, &m->table_block));
     return cuda_stream_wait(cx, m->gpu, m->copies);
 }
@@ -471,6 +471,7 @@ static void release_memory(cuda_machine *m)
     cuda_host_release(m->gpu, m->ring_block);
     cuda_host_release(m->gpu, m->mailbox);
     cuda_memory_release(m->gpu, m->table_block);
+    cuda_memory_release(m->gpu, m->parts_block);
     cuda_memory_release(m->gpu, m->carried_block);
     for (int i = 0; i < RT_AREAS; i++)
         cuda_memory_release(m->gpu, m->areas[i]);

@@ -7,6 +7,7 @@
  *   upload.c       host memory -> GPU, packed on the way
  *   carriers.c     results that tell by themselves when they are there
  *   boxes.c        tensor maps for bodies that copy boxes
+ *   parts.c        products whose tiles several tasks sum together
  *   tables.c       the runtime's tables and entries in device memory
  *   launch.c       kernels: started, watched, ended
  *   tensors.c      tensors read and written by the host, KV pages in the bodies' order
@@ -21,6 +22,7 @@
  *   weight_block    packed copies, then plain ones                       weights.c
  *   areas[]         KV cache and other state; step inputs and outputs; temporaries
  *   carried_block   carried tensors of all graphs, then what quiet tasks write besides
+ *   parts_block     sums of products that tasks share, of all workers
  *   table_block     everything that cuda_layout has an offset for        tables.c
  *   mailbox, ring_block, logits, masks                                   pinned, on the host
  *
@@ -106,6 +108,15 @@ typedef struct cuda_carriers {
     uint64_t n_carried, n_rest;
 } cuda_carriers;
 
+/* ---- tiles that tasks share ---- */
+
+/* Of one operator. */
+typedef struct cuda_parts {
+    uint32_t n;             /* tasks of a tile; 0, 1: a task has its tile alone */
+    uint32_t n_across;      /* tasks with the same tokens */
+    uint32_t first_meeting; /* of its tiles */
+} cuda_parts;
+
 /* ---- pinned memory that host and kernel share ---- */
 
 /* What host and kernel say to each other beside the rings.  Each word has one writer; words that
@@ -149,7 +160,8 @@ typedef struct cuda_layout {
     uint64_t serving, slots, running, free_pages, kv_pages, buckets, chains, drafters, grams;
     uint64_t request_ring, command_ring, token_ring, requests, commands, tokens;
     uint64_t entries, first_entry, jit_entry, clears, first_clear, pushes, first_push, regimes;
-    uint64_t maps;                             /* rt_map[n_ops][2] */
+    uint64_t maps;                             /* rt_map[n_ops][RT_MAPS] */
+    uint64_t meetings, rooms;                  /* of tiles that tasks share; of workers */
     uint64_t op_kernels, op_entries, op_first; /* of the baseline; empty without */
     uint64_t times, delays;                    /* of a profile; empty without */
     uint64_t n_bytes;
@@ -204,8 +216,10 @@ typedef struct cuda_machine {
 
     cuda_weight_plan weights;
     cuda_carriers carriers;
+    cuda_parts *parts; /* [operators of the image] */
+    uint32_t n_meetings;
     /* areas: of their windows */
-    cuda_address weight_block, areas[RT_AREAS], carried_block, table_block;
+    cuda_address weight_block, areas[RT_AREAS], carried_block, parts_block, table_block;
     cuda_layout layout;
     cuda_memory memory;
     rt_serving serving; /* as at the start */
@@ -392,6 +406,18 @@ cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tenso
  * this driver makes none (older than CUDA 12.0), or none of such a matrix: its address and rows are
  * no multiples of 16 bytes. */
 bool cuda_map_boxes(const cuda_gpu *g, const gen_boxes *m, cuda_address at, void *out);
+
+/* ---- parts.c ---- */
+
+/* Decide which operators' tiles several tasks share.  source and image are filled in. */
+mpk_status cuda_plan_parts(mpk_context *cx, cuda_machine *m);
+/* The entry of a task, whose maps are filled in; block: of the tables. */
+void cuda_fill_parts(const cuda_machine *m, const rt_task *t, char *block, rt_entry *e);
+/* Bytes of all workers' sums. */
+static inline uint64_t cuda_parts_bytes(const cuda_machine *m)
+{
+    return m->n_meetings ? (uint64_t)cuda_workers(m) * RT_PART_BYTES : 0;
+}
 
 /* ---- tensors.c ---- */
 

@@ -22,6 +22,9 @@ enum {
     MORE_TOKENS = 64,
     NARROW = 1024,
     SHARE_TOKENS = 128, /* above, experts are multiplied on warpgroups */
+    /* between, tasks of products are few rows of w and all of x, unless they share tiles */
+    EVEN_OVER = 64,
+    EVEN_UP_TO = 256,
     NORM_ELEMENTS = 1 << 24
 };
 /* Of a step with drafts: up to FEW_TOKENS a step takes little longer than one of a single token. */
@@ -162,7 +165,12 @@ static void tune(const target_device *d, const mpk_engine_options *o, uint32_t k
         to->split_tokens = FEW_TOKENS;
     to->own_units = o->batch_invariant ? OWN_UNITS : 0;
     to->norm_elements = NORM_ELEMENTS;
-    to->share_tokens = gen_arch_find(d->arch)->features & GEN_WGMMA ? SHARE_TOKENS : 0;
+    const bool groups = gen_arch_find(d->arch)->features & GEN_WGMMA;
+    to->share_tokens = groups ? SHARE_TOKENS : 0;
+    if (groups && kv_heads) {
+        to->even_over = EVEN_OVER;
+        to->even_up_to = EVEN_UP_TO;
+    }
     to->relaxed = true;
     to->whole_tiles = true;
     to->logits = true;

@@ -21,7 +21,7 @@ static void count_memory(cuda_machine *m)
     *n = (cuda_memory){.weights_bytes = m->weights.n_bytes,
                        .temps_bytes = area[RT_TEMPS].n_bytes,
                        .carried_bytes = m->carriers.n_bytes,
-                       .tables_bytes = m->layout.n_bytes};
+                       .tables_bytes = m->layout.n_bytes + cuda_parts_bytes(m)};
     /* of calls, inputs, states, outputs and most weights are the caller's */
     if (m->options.mode != CUDA_CALLS) {
         n->state_bytes = area[RT_STATE].n_bytes;
@@ -58,6 +58,7 @@ mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
         host_size_rings(&m->serving, m->options.waiting_requests, m->options.token_entries,
                         &m->rings);
     TRY(cuda_plan_carriers(cx, m));
+    TRY(cuda_plan_parts(cx, m));
     TRY(cuda_plan_tables(cx, m));
     count_memory(m);
     return MPK_OK;

@@ -17,6 +17,7 @@
 #include "cuda/cuda_machine.h"
 #include "rt/rt_draft.h"
 #include "rt/rt_queue.h"
+#include "shape/linear_tile_shape.h"
 
 /* Schedulers of a GPU at most; its workers' JIT queues are filled by all of them. */
 enum { SCHEDULERS = 8 };
@@ -161,7 +162,9 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     l->pushes = place(&n, cuda_list_pushes(m, NULL, NULL), sizeof(rt_push));
     l->first_push = place(&n, graphs + 1, sizeof(rt_u32));
     l->regimes = place(&n, graphs, sizeof(rt_u32));
-    l->maps = place(&n, m->source.n_regimes > 1 ? 2 * l->n_ops : 0, sizeof(rt_map));
+    l->maps = place(&n, m->source.n_regimes > 1 ? RT_MAPS * l->n_ops : 0, sizeof(rt_map));
+    l->meetings = place(&n, m->n_meetings, sizeof(rt_meeting));
+    l->rooms = place(&n, m->n_meetings ? workers : 0, sizeof(rt_room));
     if (cuda_has_op_kernels(m)) {
         l->op_kernels = place(&n, l->n_ops + 1, sizeof(rt_kernel));
         l->op_entries = place(&n, l->n_tasks, sizeof(rt_entry));
@@ -232,12 +235,14 @@ static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *
     const ir_graph *g = m->machine.image.ir[graph];
     if (m->source.regime_of[graph] != GEN_PROMPTS || use->instance == RT_NONE || !use->body->maps)
         return;
-    const uint64_t offset = m->layout.maps + (uint64_t)e->op * 2 * sizeof(rt_map);
+    const uint64_t offset = m->layout.maps + (uint64_t)e->op * RT_MAPS * sizeof(rt_map);
     rt_map *maps = (rt_map *)(void *)(block + offset);
     const gen_boxes x = gen_boxes_of_x(&g->tensors.at[g->ops.at[at].in[0]]),
-                    w = gen_boxes_of_packed(&use->pack);
+                    w = gen_boxes_of_packed(&use->pack, TILE_BOX_GROUPS),
+                    few = gen_boxes_of_packed(&use->pack, TILE_BOX_GROUPS / 2);
     if (cuda_map_boxes(m->gpu, &x, e->at[0], &maps[0]) &&
-        cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]))
+        cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
+        cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))
         e->maps = m->table_block + offset;
 }
 
@@ -258,6 +263,7 @@ static mpk_status fill_pattern(mpk_context *cx, const cuda_machine *m, uint32_t 
 
 /* Where the entries of a block lie, and how far they are filled. */
 typedef struct filling {
+    char *block;
     rt_entry *entries;
     rt_u32 *first, *of_task;
     uint32_t n, n_first;
@@ -283,6 +289,7 @@ static void fill_entry(const cuda_machine *m, uint32_t graph, uint32_t task, con
     e->task = task;
     memcpy(e->lo, t->lo, sizeof e->lo);
     memcpy(e->hi, t->hi, sizeof e->hi);
+    cuda_fill_parts(m, t, f->block, e);
 }
 
 /* The workers' lists of a graph, in the order in which they run.  Carriers are settled for a list
@@ -325,7 +332,8 @@ static void fill_jit(const cuda_machine *m, uint32_t graph, filling *f)
  * the image has, so an index would point beyond the table. */
 static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *scratch, char *block)
 {
-    filling f = {.entries = (rt_entry *)(void *)(block + m->layout.entries),
+    filling f = {.block = block,
+                 .entries = (rt_entry *)(void *)(block + m->layout.entries),
                  .first = (rt_u32 *)(void *)(block + m->layout.first_entry),
                  .of_task = (rt_u32 *)(void *)(block + m->layout.jit_entry)};
     NEW(cx, scratch, f.patterns, m->layout.n_ops);
@@ -555,6 +563,8 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->clears = AT(base + l->clears);
     k->first_clear = AT(base + l->first_clear);
     k->regimes = AT(base + l->regimes);
+    k->parts = AT(m->parts_block);
+    k->rooms = AT(base + l->rooms);
     k->tuning = (rt_tuning){.in_flight = o->in_flight,
                             .preload = !o->no_preload,
                             .descriptor_ahead = o->no_descriptor_prefetch ? 1 : UINT32_MAX};

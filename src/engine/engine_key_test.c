@@ -32,7 +32,7 @@ static void every_option_is_in_the_key(void **state)
     const pass_degree degrees[2] = {{STR("linear"), 0, 2}, {STR("linear"), 1, 2}};
     const pass_options plain = {.n_workers = 4, .page_bytes = 16384, .pages_per_worker = 8};
     const char *program = "input %x : f32[2, 32]\n%y = silu(%x)\noutput %y\n";
-    pass_options o[18];
+    pass_options o[20];
     uint32_t n = 0;
     check_ok(&b.cx, ir_parse(&b.cx, &b.a, str_from(program), &b.g));
     for (size_t i = 0; i < sizeof o / sizeof *o; i++)
@@ -49,6 +49,8 @@ static void every_option_is_in_the_key(void **state)
     o[n++].own_units = 3;
     o[n++].norm_elements = 3;
     o[n++].share_tokens = 3;
+    o[n++].even_over = 3;
+    o[n++].even_up_to = 3;
     o[n++].relaxed = true;
     o[n++].whole_tiles = true;
     o[n++].logits = true;

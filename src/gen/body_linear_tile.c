@@ -39,14 +39,14 @@ gen_boxes gen_boxes_of_x(const ir_tensor *x)
 }
 
 /* A row of it is a group of 8 rows. */
-gen_boxes gen_boxes_of_packed(const gen_pack *p)
+gen_boxes gen_boxes_of_packed(const gen_pack *p, uint32_t groups)
 {
     const uint64_t columns = (uint64_t)p->padded_columns * TILE_BOX_WORDS;
     return (gen_boxes){.rows = (uint64_t)p->padded_rows / 8,
                        .columns = columns,
                        .stride_bytes = columns * 8,
                        .element_bytes = 8,
-                       .box_rows = TILE_BOX_GROUPS,
+                       .box_rows = groups,
                        .box_columns = TILE_BOX_COLUMNS * TILE_BOX_WORDS};
 }
 
@@ -90,6 +90,7 @@ const gen_body gen_body_linear_tile = {.op = "linear",
                                        .many = true,
                                        .loads = true,
                                        .maps = true,
+                                       .parts = true,
                                        .accepts = accepts,
                                        .print = print,
                                        .routine = routine,

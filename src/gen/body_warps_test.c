@@ -95,8 +95,8 @@ static void make(device *d)
     }
     print_message("%s: %zu cases, %u instances, %zu bytes of source\n", d->arch->name,
                   d->subjects.n, d->source.n_instances, d->source.text.n);
-    d->code = compile_emulated(&d->source, "emulated_warps.cuh", "emulated_warps_behind.cuh");
-    if (!d->code) {
+    if (!compile_emulated(&d->source, "emulated_warps.cuh", "emulated_warps_behind.cuh", &d->code,
+                          1)) {
         print_message("there is no C++ compiler here: nothing is tested\n");
         return;
     }
@@ -124,18 +124,6 @@ static int set_up_devices(void **state)
 }
 
 /* ---- operands ---- */
-
-/* What multiplies packed weights becomes powers of 2, so that nothing is rounded there that ref
- * does not round. */
-static void round_scale(bed *b)
-{
-    ir_tensor_id id = b->s->use->pack.scale;
-    if (!b->s->use->pack.n_weights || id == IR_NONE)
-        return;
-    op_view v = {.data = b->values.data[id], .dtype = tensor(b, id)->dtype};
-    for (int64_t i = 0; i < ir_elements(tensor(b, id)); i++)
-        op_store(&v, i, (float[]){0.5f, 1, -1, 2}[next_random(b, 4)]);
-}
 
 /* What is carried is never RT_EMPTY: numbers that name nothing are others than -1 there. */
 static void avoid_empty(bed *b)
@@ -283,74 +271,7 @@ static void poison_pieces(bed *b)
         }
 }
 
-/* Columns of row `row` of a weight to where the layout of gen/device_body.h has them. */
-static void pack_row(const bed *b, const gen_pack *p, const ir_tensor *w, const void *data,
-                     int64_t row, int64_t packed, char *to)
-{
-    op_view from = {.data = (void *)data, .dtype = w->dtype}, scale = {0};
-    if (p->scale != IR_NONE)
-        scale = (op_view){.data = b->values.data[p->scale], .dtype = tensor(b, p->scale)->dtype};
-    for (int64_t c = 0; c < p->columns; c++) {
-        char *block = to + (packed / 8 * (p->padded_columns / 32) + c / 32) * 512;
-        op_view at = {.data = block + packed % 8 * 64 + (c % 32 / 8 ^ packed % 8 / 2) * 16,
-                      .dtype = IR_BF16};
-        op_store(&at, c % 8,
-                 op_load(&from, row * p->columns + c) * (scale.data ? op_load(&scale, c) : 1));
-    }
-}
-
-/* The weights of the operator as one stream; NULL: it has none. */
-static void *pack_weights(const bed *b, const gen_pack *p)
-{
-    if (!p->n_weights)
-        return NULL;
-    char *to = fenced(p->n_bytes);
-    for (int64_t i = 0, base = 0; i < p->n_weights; i++) {
-        const ir_tensor *w = tensor(b, p->w[i]);
-        const int64_t rows = ir_elements(w) / p->columns;
-        for (int64_t r = 0; r < rows; r++)
-            pack_row(b, p, w, b->values.data[p->w[i]], r,
-                     p->order == GEN_PAIRED ? r / 4 * 8 + r % 4 * 2 + i : base + r, to);
-        base += rows;
-    }
-    return to;
-}
-
 /* ---- running ---- */
-
-/* As emulated_map of tests/emulated_warps.cuh. */
-static rt_map make_map(const gen_boxes *m, const void *at)
-{
-    return (rt_map){{(rt_u64)(uintptr_t)at, m->columns * m->element_bytes, m->rows, m->stride_bytes,
-                     m->element_bytes, (rt_u64)m->box_columns * m->element_bytes, m->box_rows,
-                     m->swizzled}};
-}
-
-/* maps: room for two. */
-static void make_maps(const bed *b, const void *packed, rt_map *maps, rt_entry *e)
-{
-    const gen_boxes x = gen_boxes_of_x(tensor(b, b->op->in[0])),
-                    w = gen_boxes_of_packed(&b->s->use->pack);
-    maps[0] = make_map(&x, b->values.data[b->op->in[0]]);
-    maps[1] = make_map(&w, packed);
-    e->maps = (rt_u64)(uintptr_t)maps;
-}
-
-static void make_entry(const bed *b, const ir_box *box, void *packed, rt_entry *e)
-{
-    const ir_tensor *y = tensor(b, b->op->out[0]);
-    *e = (rt_entry){.body = b->s->instance, .live = y->live, .rank = y->rank, .needed = 1};
-    for (uint32_t i = 0; i < y->rank; i++) {
-        e->lo[i] = (uint32_t)box->lo[i];
-        e->hi[i] = (uint32_t)box->hi[i];
-    }
-    for (uint32_t i = 0; i < b->op->n_in; i++)
-        if (b->op->in[i] != IR_NONE)
-            e->at[gen_operand_of_input(b->op, i)] = (rt_u64)(uintptr_t)b->values.data[b->op->in[i]];
-    for (uint32_t i = 0; i < b->op->n_out; i++)
-        e->at[gen_operand_of_output(b->op, i)] = (rt_u64)(uintptr_t)b->values.data[b->op->out[i]];
-    e->at[RT_PACKED] = (rt_u64)(uintptr_t)packed;
-}
 
 /* The inputs that this body may poll, and if it waits for their event the first input too.  How
  * many. */
@@ -388,7 +309,7 @@ static void run_device(const device *d, const bed *b, const ir_box *boxes, size_
     static const char *const what[] = {"", "waits for ever", "leaves pages that were loaded",
                                        "writes after its scratch"};
     rt_entry entries[MOST_BOXES];
-    rt_map maps[2];
+    rt_map maps[RT_MAPS];
     for (size_t i = 0; i < n; i++) {
         make_entry(b, &boxes[i], packed, &entries[i]);
         if (b->s->use->body->maps && b->seed % 2) /* of a subject's two rounds one */

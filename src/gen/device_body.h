@@ -100,9 +100,9 @@ typedef struct gen_boxes {
     /* rows of a box, 128 bytes each, are swizzled; else they lie one after the other */
     bool swizzled;
 } gen_boxes;
-/* Of x, bf16, dense, its last axis the columns; of its packed weights. */
+/* Of x, bf16, dense, its last axis the columns; of its packed weights, so many groups in a box. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
-gen_boxes gen_boxes_of_packed(const gen_pack *p);
+gen_boxes gen_boxes_of_packed(const gen_pack *p, uint32_t groups);
 
 typedef struct gen_body {
     const char *op;   /* name of the operator */
@@ -119,6 +119,8 @@ typedef struct gen_body {
     /* copies boxes of its first input and of its packed weights by tensor maps (rt_entry.maps),
      * which the host makes where it knows the addresses: gen_boxes_of_x, gen_boxes_of_packed */
     bool maps;
+    /* its tasks may share a tile, a part of the columns each (rt_meeting) */
+    bool parts;
     /* a task's box is its share of the operator's work: where it writes follows from data
      * (OP_SHARES) */
     bool shares;

@@ -176,7 +176,7 @@ static mpk_status choose_all(emitter *e)
 /* ---- regimes ---- */
 
 /* Tokens of a step from which loads by boxes repay the switch to another kernel. */
-enum { FEWEST_IN_PROMPTS = 129 };
+enum { FEWEST_IN_PROMPTS = 65 };
 
 /* Does the graph belong to the kernel for prompts: a long step with products that run on
  * warpgroups? */

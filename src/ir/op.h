@@ -63,6 +63,7 @@ typedef struct op_axis {
     int64_t tile;
     /* where tiles are whole: entries up to which a task reads shared operands once; 0: a tile */
     int64_t together;
+    bool even; /* tasks with equal parts of the axis may share work, see pass_options.even_over */
 } op_axis;
 
 enum {

@@ -93,7 +93,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     const int64_t fewest = w->dims[1] > 1 && w->stride[1] != 1 ? 0 : FEW_ROWS;
     const bool small = y->live == IR_ALL && y->dims[0] > fewest && y->dims[0] <= SMALL_ROWS;
     axes[0] = (op_axis){.grain = 1, .tile = small ? 32 : 128, .together = 128};
-    axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8};
+    axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8, .even = true};
 }
 
 /* The rows lo .. hi - 1 of weight i that the columns of a box need. */

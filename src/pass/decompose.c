@@ -51,6 +51,7 @@ typedef struct chooser {
     uint32_t forced[IR_MAX_RANK]; /* degrees of the user; 0: free */
     uint32_t workers;             /* that may run it: its peer's */
     uint64_t most;                /* tasks */
+    bool even;                    /* axes that may be are cut into equal parts */
     tile_grid grid, best;
     double best_cost;
     bool found;
@@ -206,10 +207,41 @@ static double grid_cost(const chooser *c, uint64_t n)
     return bytes * (double)n / workers + bytes + TRIGGER_BYTES * (double)n;
 }
 
+/* Tasks of equal parts may share what they read (op_axis.even), so up to a fifth of the workers is
+ * left idle for their sake. */
+static bool can_be_even(const chooser *c)
+{
+    const pass_options *o = c->s->options;
+    const int64_t rows = c->out->rank ? c->out->dims[0] : 0;
+    if (!o->whole_tiles || rows <= o->even_over || rows > o->even_up_to)
+        return false;
+    for (uint32_t i = 0; i < c->out->rank; i++) {
+        const op_axis *a = &c->axes[i];
+        const int64_t units = a->fastest > 0 ? c->out->dims[i] / a->fastest : 0;
+        for (int64_t parts = c->workers; a->even && !c->forced[i] && parts * 5 >= c->workers * 4;
+             parts--)
+            if (units % parts == 0 && c->out->dims[i] % a->fastest == 0)
+                return true;
+    }
+    return false;
+}
+
+static bool is_even(const chooser *c)
+{
+    bool even = true;
+    for (uint32_t i = 0; i < c->out->rank; i++) {
+        const axis_cut *cut = &c->grid.at[i];
+        even &= !c->axes[i].even || count_units(c->out->dims[i], cut->unit) % cut->parts == 0;
+    }
+    return even;
+}
+
 /* Strictly cheaper, so that of equals the first stays: the one with the fewest parts of the first
  * axes. */
 static void try_grid(chooser *c, uint64_t n)
 {
+    if (c->even && !is_even(c))
+        return;
     double cost = grid_cost(c, n);
     if (!c->found || cost < c->best_cost) {
         c->found = true;
@@ -344,6 +376,7 @@ static mpk_status choose_grid(chooser *c)
     if (c->op->def->axes)
         c->op->def->axes(c->ir, c->op, c->axes);
     TRY(apply_degrees(c));
+    c->even = can_be_even(c);
     try_axes(c, 0, 1);
     CHECK(c->s->cx, c->found, MPK_EARG, "%.*s: no cut fits the degrees that were asked for",
           STR_ARG(c->op->name));

@@ -3,7 +3,9 @@
  *   logits  sample(cast(linear(rms_norm(gather(x, rows), n), w)), ...)
  *           -> sample(logits(x, w, norm = n, rows = rows), ..., its peaks)
  *
- * cast, gather and norm may be absent; the norm may stand in the linear already.
+ * cast, gather and norm may be absent; the norm may stand in the linear already.  Where products
+ * copy boxes of x (options->even_over), rows of more tokens are gathered before: the product reads
+ * x once for each pass over its weights.
  */
 #include "pass/fuse.h"
 
@@ -51,7 +53,9 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
         out->eps = rewrite_attribute(norm, "eps")->f;
     }
     const ir_op *gather = rewrite_producer(w, out->in[LOGITS_X], "gather");
+    const uint32_t most = w->s->options->even_over;
     if (gather && is_private(w, gather, 1) &&
+        (!most || tensor_of(w, gather->out[0])->dims[0] <= most) &&
         tensor_of(w, rewrite_input(w, gather, 0))->rank == 2) {
         out->in[LOGITS_X] = rewrite_input(w, gather, 0);
         out->in[LOGITS_ROWS] = rewrite_input(w, gather, 1);

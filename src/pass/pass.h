@@ -76,6 +76,10 @@ typedef struct pass_options {
     /* in graphs of more tokens bodies share the work of OP_SHARES at run time: cuts may be of any
      * size, and sums over experts are operators of their own; 0: nowhere */
     uint32_t share_tokens;
+    /* in graphs of more than even_over and at most even_up_to tokens, axes that say so
+     * (op_axis.even) are cut into equal parts where that leaves few workers idle; both 0:
+     * nowhere */
+    uint32_t even_over, even_up_to;
     /* rules may skip the rounding of bf16 and f16 results between what they fuse */
     bool relaxed;
     /* cut operators between whole tiles (op_axis.tile), into one task per worker */

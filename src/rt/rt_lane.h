@@ -57,9 +57,14 @@ typedef struct rt_entry {
     rt_u32 quiet;
     /* 1: when its event is there, the carried words that this worker has written become RT_EMPTY */
     rt_u32 clears;
-    rt_u32 reserved[5];
-    /* device address of the operator's two tensor maps, rt_map[2]: of its first input and of its
-     * packed weights, for a body that copies boxes of them (gen_body.maps); 0: there are none */
+    /* tasks that sum the columns of its tile together, and which of them this is (rt_meeting): a
+     * power of two; 0: it sums alone */
+    rt_u32 parts;
+    rt_u64 meeting; /* device address of the tile's rt_meeting */
+    rt_u32 part, reserved;
+    /* device address of the operator's tensor maps, rt_map[RT_MAPS]: of its first input, of its
+     * packed weights, and of these in boxes of half as many rows, for a body that copies boxes of
+     * them (gen_body.maps); 0: there are none */
     rt_u64 maps;
     /* device addresses of first elements: inputs in the record's order (absent: 0), then from index
      * n_in of the record on the outputs; RT_PACKED as above */
@@ -71,6 +76,34 @@ typedef struct rt_entry {
 typedef struct rt_map {
     rt_u64 words[16];
 } rt_map;
+
+enum { RT_MAPS = 3 };
+
+/* Tasks of a product that share a tile (device/task/linear_parts.cuh).  Task `part` of the `parts`
+ * sums a part of the columns for all rows of the tile, leaves these sums in its worker's room, and
+ * makes y of its own box from the sums of all.  They run on different workers and in one step, so
+ * each may wait for the others. */
+enum {
+    RT_MOST_PARTS = 16,
+    RT_PART_ROWS = 256, /* of w, of a tile, at most; and tokens */
+    RT_PART_TOKENS = 128,
+    /* sums, then a sum of squares of each token */
+    RT_PART_SUMS = RT_PART_ROWS * RT_PART_TOKENS * 4,
+    RT_PART_BYTES = RT_PART_SUMS + RT_PART_TOKENS * 4,
+};
+typedef struct rt_meeting {
+    rt_word arrived; /* tasks whose sums are there, over all steps, modulo 2^32 */
+    rt_u32 workers[RT_MOST_PARTS];
+    rt_u32 reserved[15];
+} rt_meeting;
+
+/* A worker's room for sums, beside its RT_PART_BYTES.  Both words count since the start, modulo
+ * 2^32. */
+typedef struct rt_room {
+    rt_word read; /* tasks of other workers that have read it */
+    rt_u32 owed;  /* those that are to read it, of the worker's tasks so far; its worker's alone */
+    rt_u32 reserved[30];
+} rt_room;
 
 /* The word that stands for "not written yet" in carried tensors (docs/gpu.md, "Carriers").  No
  * result has these bits: as an f32 or as two bf16 it is a NaN that no product, sum or conversion
@@ -187,6 +220,10 @@ typedef struct rt_kernel {
      * the step word's graph's goes on. */
     const rt_u32 *regimes; /* [n_graphs] whose kernel runs the graph */
 
+    /* of each worker RT_PART_BYTES; NULL: no tile is shared */
+    char *parts;
+    rt_room *rooms; /* [n_workers] */
+
     /* The host's ends of the rings, in pinned host memory.  The courier, a warp of its own, moves
      * entries between these and the machine's rings, so that the step task never waits for the
      * bus. */
@@ -216,6 +253,7 @@ typedef struct rt_kernel {
 } rt_kernel;
 
 typedef char rt_size_of_entry[sizeof(rt_entry) == 256 ? 1 : -1];
+typedef char rt_size_of_meeting[sizeof(rt_meeting) == 128 ? 1 : -1];
 typedef char rt_size_of_clear[sizeof(rt_clear) == 32 ? 1 : -1];
 typedef char rt_size_of_use[sizeof(rt_use) == 16 ? 1 : -1];
 

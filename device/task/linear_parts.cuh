@@ -1,0 +1,200 @@
+/* linear_parts.cuh - a tile of a product whose columns several tasks share: their sums meet in
+ * memory.
+ *
+ * Where outputs are few a task of all columns reads much more of x than of w.  So neighbouring
+ * tasks, e->parts of them on as many workers, take a tile of all their rows together: each sums a
+ * part of the columns (linear_box.cuh), leaves the sums in its worker's room and, when all have,
+ * adds those of its own rows up, in the order of parts, to its box of y.
+ *
+ * Invariants.  A room is written when all tasks that read it before are through: `read` counts
+ * them, `owed` says how many there are.  `arrived` of a meeting counts tasks over all steps; a
+ * step adds `parts`, a power of two, and the next one begins behind the end of this: so the old
+ * value tells for which value a task waits.  Tasks that meet stand in the lists of different
+ * workers, and no others have numbers between theirs (src/cuda/parts.c): so the wait ends.  Sums
+ * are ordered by `arrived` (release, device, behind a barrier of all warps; acquire), the next
+ * writing by `read` likewise.
+ *
+ * A room: of each 4 rows of w 16 bytes for each of 128 tokens, then a float of each token.
+ * Relies on: the sums as wgmma leaves them.  Called by linear_box.cuh.
+ */
+#ifndef TASK_LINEAR_PARTS_CUH
+#define TASK_LINEAR_PARTS_CUH
+
+#include "task/tile_end.cuh"
+#include "task/tile_plan.cuh"
+
+#if MPK_WGMMA
+
+enum { PARTS_ROW = RT_PART_TOKENS * 16 }; /* bytes of 4 rows of w */
+
+/* What a task with a part keeps in scratch, where one that has its tile alone keeps factors. */
+struct parts_note {
+    char *sums[RT_MOST_PARTS]; /* the workers' that share the tile, in the order of parts */
+    rt_room *rooms[RT_MOST_PARTS];
+    int column[2]; /* where the task's columns begin; each warpgroup has a copy */
+    rt_u32 owed;   /* of the own room, before this task */
+};
+static_assert(sizeof(parts_note) <= TILE_SCRATCH - TILE_SCALES, "the note has no room");
+
+MPK_FN parts_note *parts_noted(void)
+{
+    return (parts_note *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_SCALES);
+}
+
+/* One thread: until the count is there. */
+MPK_FN void parts_await(const rt_word *count, rt_u32 wanted)
+{
+    while ((rt_i32)(rt_load_acquire_device(count) - wanted) < 0 && !ptx_load_flag(&mpk_w.abort))
+        __nanosleep(20);
+}
+
+/* Warp 1, while the first boxes are on their way: where everybody's sums are, and that the own room
+ * is free. */
+MPK_FN void parts_begin(const mpk_task &t)
+{
+    const rt_u32 lane = (rt_u32)mpk_thread() % 32;
+    const rt_meeting *m = (const rt_meeting *)t.e->meeting;
+    if (mpk_thread() / 32 != 1)
+        return;
+    if (lane < t.e->parts) {
+        parts_note *n = parts_noted();
+        const rt_u32 worker = ptx_load_word(&m->workers[lane]);
+        rt_room *room = mpk_w.k->rooms + worker;
+        n->sums[lane] = mpk_w.k->parts + (rt_u64)worker * RT_PART_BYTES;
+        n->rooms[lane] = room;
+        if (lane == t.e->part) {
+            n->owed = ptx_load_word(&room->owed);
+            parts_await(&room->read, n->owed);
+        }
+    }
+    __syncwarp();
+}
+
+/* Sums of a warp's 16 tokens from `token` on; groups: of the tile, 8 rows of w each. */
+template <int N> MPK_FN void parts_put(char *room, const float *sum, int token, int groups)
+{
+    const int g = mpk_thread() % 32 / 4, c = mpk_thread() % 4;
+    char *to = room + c / 2 * PARTS_ROW + (token + g) * 16 + c % 2 * 8;
+#pragma unroll
+    for (int n = 0; n < N / 8; n++)
+        if (n < groups) {
+            ptx_store_sums(to + 2 * n * PARTS_ROW, sum[4 * n], sum[4 * n + 1]);
+            ptx_store_sums(to + 2 * n * PARTS_ROW + 128, sum[4 * n + 2], sum[4 * n + 3]);
+        }
+}
+
+/* All threads: what they have put is everybody's, and that of all partners is there. */
+MPK_FN void parts_meet(const mpk_task &t)
+{
+    mpk_sync();
+    if (mpk_thread() == 0) {
+        const parts_note *n = parts_noted();
+        rt_word *arrived = &((rt_meeting *)t.e->meeting)->arrived;
+        const rt_u32 parts = t.e->parts, before = rt_add_acq_rel_device(arrived, 1);
+        ptx_store_word(&n->rooms[t.e->part]->owed, n->owed + parts - 1);
+        parts_await(arrived, (before & ~(parts - 1)) + parts);
+    }
+    mpk_sync();
+}
+
+/* All threads: this task does not read the others' rooms any more. */
+MPK_FN void parts_leave(const mpk_task &t)
+{
+    const int thread = mpk_thread();
+    mpk_sync();
+    if (thread < (int)t.e->parts && thread != (int)t.e->part)
+        ptx_add_release(&parts_noted()->rooms[thread]->read, 1); /* partner: parts_begin */
+}
+
+/* 8 rows of w of one token. */
+struct parts_sums {
+    float at[8];
+};
+
+MPK_FN void parts_add(const mpk_words &v, float *sum)
+{
+    sum[0] += __uint_as_float(v.x);
+    sum[1] += __uint_as_float(v.y);
+    sum[2] += __uint_as_float(v.z);
+    sum[3] += __uint_as_float(v.w);
+}
+
+/* Those of a group of the tile, of all parts in their order; four parts at a time, so that loads
+ * overlap. */
+MPK_FN parts_sums parts_gather(int parts, int group, int token)
+{
+    const rt_u32 at = (rt_u32)(2 * group * PARTS_ROW + token * 16);
+    parts_sums s = {};
+    for (int first = 0; first < parts; first += 4) {
+        mpk_words v[4][2] = {};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const bool is_there = first + i < parts;
+            const char *from = parts_noted()->sums[is_there ? first + i : 0] + at;
+            ptx_load_words_if(from, is_there, &v[i][0]);
+            ptx_load_words_if(from + PARTS_ROW, is_there, &v[i][1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            parts_add(v[i][0], s.at);
+            parts_add(v[i][1], s.at + 4);
+        }
+    }
+    return s;
+}
+
+/* The factor of a token: its squares are summed by parts too. */
+MPK_FN float parts_scale(const tile_shape &s, int parts, int token)
+{
+    float square = 0;
+    if (!s.norm)
+        return 1;
+    for (int i = 0; i < parts; i++)
+        square += __uint_as_float(ptx_load_word(parts_noted()->sums[i] + RT_PART_SUMS + token * 4));
+    return tile_scale_of(square, s.columns, s.eps);
+}
+
+/* A group's columns of y, scaled. */
+MPK_FN void parts_store(const mpk_task &t, const tile_shape &s, const parts_sums &v, float scale,
+                        int row, int group)
+{
+    const int column = group << (s.activation != ACTIVATE_NONE ? 2 : 3);
+    const rt_u64 at = ((rt_u64)(rt_u32)row * (rt_u32)s.rows + (rt_u32)column) * 2;
+    char *y = mpk_at<char>(t, s.y) + at;
+    mpk_words r = {};
+    if (s.activation != ACTIVATE_NONE) {
+        float a[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[i] = tile_activate(s.activation, v.at[2 * i] * scale) * (v.at[2 * i + 1] * scale);
+        ptx_store_two_words(y, ptx_pack_bf16(a[0], a[1]), ptx_pack_bf16(a[2], a[3]));
+        return;
+    }
+    if (s.residual >= 0)
+        r = ptx_load_words(mpk_at<const char>(t, s.residual) + at);
+    const rt_u32 residual[4] = {r.x, r.y, r.z, r.w};
+    rt_u32 words[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        words[i] = ptx_pack_bf16(v.at[2 * i] * scale + ptx_low_bf16(residual[i]),
+                                 v.at[2 * i + 1] * scale + ptx_high_bf16(residual[i]));
+    ptx_store_words(y, {words[0], words[1], words[2], words[3]});
+}
+
+/* y of this task's box: `own` of `groups` groups are its own. */
+MPK_FN void parts_finish(const mpk_task &t, const tile_shape &s, const tile_plan &p)
+{
+    const int thread = mpk_thread(), token = thread % RT_PART_TOKENS, row = (int)t.e->lo[0] + token,
+              parts = (int)t.e->parts;
+    const int own = p.groups / parts, first = own * (int)t.e->part;
+    if (row < (int)t.hi0) {
+        const float scale = parts_scale(s, parts, token);
+        for (int g = first + thread / RT_PART_TOKENS; g < first + own; g += 2)
+            parts_store(t, s, parts_gather(parts, g, token), scale, row, p.first + g);
+    }
+    parts_leave(t);
+}
+
+#endif
+
+#endif

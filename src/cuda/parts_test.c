@@ -1,0 +1,148 @@
+/* parts_test.c - which products of a program share tiles among tasks (parts.c), and that those who
+ * meet there can: as many as the tile has parts, each on a worker of its own, of neighbouring
+ * columns and the same tokens, with nobody else's task between them. */
+#include "cuda_bed.h"
+
+enum { FEW = 4, MANY = 128, WORKERS = 6 };
+
+/* Products of many columns and few rows, and one of few columns; `rows` of the first are cut evenly
+ * if they are whole tiles. */
+#define PRODUCTS(tokens, rows)                        \
+    "input %x : bf16[" tokens ", 4096] live=tokens\n" \
+    "const %a : bf16[" rows ", 4096]\n"               \
+    "const %b : bf16[96, " rows "]\n"                 \
+    "const %c : bf16[192, 4096]\n"                    \
+    "%h = linear(%x, %a)\n"                           \
+    "%i = linear(%h, %b)\n"                           \
+    "%j = linear(%x, %c)\n"                           \
+    "output %i\n"                                     \
+    "output %j\n"
+
+/* The same program for few tokens and for many. */
+static bed *set_up_regimes(const char *few, const char *many)
+{
+    bed *b = calloc(1, sizeof *b);
+    const char *const texts[2] = {few, many};
+    const uint32_t n_tokens[2] = {FEW, MANY};
+    ir_graph *g[2];
+    pass_options o = {.n_workers = WORKERS,
+                      .page_bytes = 16384,
+                      .pages_per_worker = 1024,
+                      .launch = PASS_LAUNCH_AOT,
+                      .relaxed = true,
+                      .whole_tiles = true,
+                      .even_over = 64,
+                      .even_up_to = 256,
+                      .verify = true};
+    b->fake = fake_cuda_start(settings);
+    assert_non_null(b->fake);
+    for (uint32_t i = 0; i < 2; i++)
+        check_ok(&b->cx, ir_parse(&b->cx, &b->a, str_from(texts[i]), &g[i]));
+    check_ok(&b->cx, pass_compile(&b->cx, &b->a, &o, 2, g, n_tokens, &b->program));
+    check_ok(&b->cx, image_make(&b->cx, &b->a, &b->program, &b->image));
+    b->code = fake_code(&b->cx, &b->a, &b->image, GEN_KERNEL);
+    for (uint32_t i = 0; i < b->image.n_weights; i++)
+        b->weights[i].dtype = b->image.weights[i].dtype;
+    check_ok(&b->cx, start(b));
+    return b;
+}
+
+/* Of one meeting. */
+typedef struct party {
+    uint32_t n, came, first, lo, hi;
+    bool workers[WORKERS];
+} party;
+
+/* A task comes to its meeting: after those with the parts before. */
+static void come(const rt_task *t, const rt_entry *e, const rt_meeting *m, uint32_t number,
+                 party *p)
+{
+    assert_int_equal(e->part, p->came);
+    assert_int_equal(m->workers[e->part], t->worker);
+    assert_false(p->workers[t->worker]);
+    assert_true(p->came == 0 ||
+                (t->lo[1] == p->hi && t->lo[0] == p->lo && number == p->first + p->came));
+    p->n = e->parts;
+    p->first = p->came ? p->first : number;
+    p->lo = t->lo[0];
+    p->hi = t->hi[1];
+    p->workers[t->worker] = true;
+    p->came++;
+}
+
+/* How many meetings there are; all of them are full. */
+static uint32_t check_meetings(const bed *b)
+{
+    const cuda_machine *m = cuda_of(b->m);
+    char *block = calloc(1, m->layout.n_bytes);
+    party *parties = calloc(m->n_meetings + 1, sizeof *parties);
+    assert_true(block && parties);
+    for (uint32_t g = 0; g < b->image.n_graphs; g++) {
+        const rt_graph *graph = (const rt_graph *)image_table(b->image.block, RT_GRAPHS) + g;
+        const rt_task *tasks = (const rt_task *)image_table(b->image.block, RT_TASKS);
+        for (uint32_t i = 0; i < graph->n_tasks; i++) {
+            const rt_task *t = &tasks[graph->first_task + i];
+            rt_entry e = {.op = t->op == RT_NONE ? RT_NONE : graph->first_op + t->op, .maps = 1};
+            cuda_fill_parts(m, t, block, &e);
+            if (!e.parts)
+                continue;
+            assert_int_equal(b->image.n_graphs > 1 ? g : 1, 1);
+            const uint64_t at = e.meeting - m->table_block;
+            const uint64_t k = (at - m->layout.meetings) / sizeof(rt_meeting);
+            assert_true(at >= m->layout.meetings && k < m->n_meetings);
+            come(t, &e, (const rt_meeting *)(void *)(block + at), i, &parties[k]);
+        }
+    }
+    for (uint32_t k = 0; k < m->n_meetings; k++)
+        assert_true(parties[k].n > 1 && parties[k].came == parties[k].n);
+    const uint32_t n = m->n_meetings;
+    free(parties);
+    free(block);
+    return n;
+}
+
+/* 192 rows are 6 tasks of 32: three tiles of two parts, of each of the two long products. */
+static void test_products_that_share(void **state)
+{
+    (void)state;
+    bed *b = set_up_regimes(PRODUCTS("4", "192"), PRODUCTS("128", "192"));
+    assert_int_equal(cuda_of(b->m)->source.n_regimes, 2);
+    assert_int_equal(check_meetings(b), 6);
+    assert_int_equal(cuda_parts_bytes(cuda_of(b->m)), (uint64_t)WORKERS * RT_PART_BYTES);
+    tear_down(b);
+}
+
+/* 184 rows are no equal tasks of whole tiles: only the other long product shares. */
+static void test_uneven_products(void **state)
+{
+    (void)state;
+    bed *b = set_up_regimes(PRODUCTS("4", "184"), PRODUCTS("128", "184"));
+    assert_int_equal(check_meetings(b), 3);
+    tear_down(b);
+}
+
+/* Without tensor maps, as an older driver has none, every task is alone. */
+static void test_no_maps(void **state)
+{
+    (void)state;
+    bed *b = set_up_regimes(PRODUCTS("4", "192"), PRODUCTS("128", "192"));
+    const rt_task *t = image_table(b->image.block, RT_TASKS);
+    const uint64_t n = image_count(b->image.block, RT_TASKS);
+    for (uint64_t i = 0; i < n; i++) {
+        rt_entry e = {.op = 0};
+        cuda_fill_parts(cuda_of(b->m), &t[i], NULL, &e);
+        assert_int_equal(e.parts, 0);
+    }
+    tear_down(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products_that_share),
+        cmocka_unit_test(test_uneven_products),
+        cmocka_unit_test(test_no_maps),
+    };
+    seed = check_seed();
+    return check_result(cmocka_run_group_tests(tests, NULL, NULL));
+}

@@ -1,0 +1,237 @@
+/* body_parts_test.c - products whose tiles several tasks share (device/task/linear_parts.cuh), on
+ * the host: as many emulated workers as a tile has parts, each a thread with a copy of the code,
+ * which meet in memory.
+ *
+ * With random operands, everything alive and only some tokens: the tasks together give what ref
+ * gives and write nothing else, whatever order warps, workers and copies come in, and the same bits
+ * each time.  A worker that comes to its next task while others still read what it left waits for
+ * them: every worker runs two tasks of two operators, one after the other, in the same room.
+ */
+#include <pthread.h>
+
+#include "emulated_bed.h"
+
+enum { WORKERS = 8, TASKS = 2 };
+
+/* x [tokens, columns], norm and residual or a gate; columns of y are cut into `tasks` equal ones,
+ * of which so many have parts of a tile. */
+typedef struct case_of {
+    const char *graph;
+    uint32_t tasks, parts;
+} case_of;
+
+#define X(tokens, columns) "input %x : bf16[" tokens ", " columns "] live=tokens\n"
+#define SUM(tokens, rows, columns)                                                          \
+    X(tokens, columns)                                                                      \
+    "input %r : bf16[" tokens ", " rows "] live=tokens\nconst %w : bf16[" rows ", " columns \
+    "]\n%y = linear(%x, %w, _, _, _, _, _, _, %r)\n"
+#define NORM(tokens, rows, columns)                                               \
+    X(tokens, columns)                                                            \
+    "const %w : bf16[" rows ", " columns "]\nconst %n : bf16[" columns "]\n%y = " \
+    "linear(%x, %w, _, _, _, _, _, %n)\n"
+#define GATED(tokens, rows, columns)                                             \
+    X(tokens, columns)                                                           \
+    "const %g : bf16[" rows ", " columns "]\nconst %u : bf16[" rows ", " columns \
+    "]\nconst %n : f32[" columns "]\n%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\"}\n"
+
+static const case_of cases[] = {
+    {SUM("100", "64", "512"), 8, 8},   /* 8 rows of a task, one step each */
+    {SUM("128", "128", "648"), 4, 4},  /* a whole box, uneven steps */
+    {NORM("70", "192", "320"), 4, 2},  /* two tiles of 96 rows */
+    {NORM("128", "192", "264"), 4, 4}, /* a box and half of one */
+    {NORM("65", "256", "128"), 2, 2},  /* two boxes */
+    {GATED("90", "48", "192"), 4, 2},  /* 12 columns of y are 24 rows of w */
+    {GATED("128", "128", "256"), 4, 4},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+typedef int run_function(const rt_entry *, unsigned, const unsigned *, unsigned, const void *,
+                         unsigned, unsigned long long);
+typedef void join_function(unsigned, char *, rt_room *);
+
+static arena graphs_arena;
+static gen_source source;
+static subject subjects[CASES];
+static run_function *run[WORKERS];
+static join_function *join[WORKERS];
+static bool is_there;
+static uint64_t base_seed;
+/* of all workers, over all tests: rooms are used again and again */
+static char *room_bytes;
+static rt_room rooms[WORKERS];
+
+static int set_up_code(void **state)
+{
+    void *code[WORKERS];
+    gen_graph graphs[CASES];
+    (void)state;
+    for (uint32_t i = 0; i < CASES; i++) {
+        subject *s = &subjects[i];
+        s->number = i;
+        check_ok(&cx, ir_parse(&cx, &graphs_arena, str_from(cases[i].graph), &s->g));
+        s->def = s->g->ops.at[s->g->ops.n - 1].def;
+        graphs[i] = (gen_graph){.ir = s->g, .n_tokens = 128};
+    }
+    check_ok(&cx, gen_source_make(&cx, &graphs_arena, CASES, graphs, WORKERS,
+                                  gen_arch_find("sm_90a"), GEN_BODIES, &source));
+    for (uint32_t i = 0; i < CASES; i++) {
+        subjects[i].use = &source.uses[i][subjects[i].g->ops.n - 1];
+        subjects[i].instance = subjects[i].use->instance;
+        assert_true(subjects[i].use->body->parts);
+    }
+    room_bytes = malloc((size_t)WORKERS * RT_PART_BYTES);
+    assert_non_null(room_bytes);
+    memset(room_bytes, 0xff, (size_t)WORKERS * RT_PART_BYTES);
+    is_there =
+        compile_emulated(&source, "emulated_warps.cuh", "emulated_warps_behind.cuh", code, WORKERS);
+    for (uint32_t i = 0; i < WORKERS && is_there; i++) {
+        *(void **)&run[i] = dlsym(code[i], "emulated_run");
+        *(void **)&join[i] = dlsym(code[i], "emulated_join");
+        join[i](i, room_bytes, rooms);
+    }
+    return 0;
+}
+
+/* ---- an operator and its tasks ---- */
+
+typedef struct product {
+    const case_of *c;
+    bed b;
+    void *packed, **start, **expected;
+    rt_map maps[RT_MAPS];
+    rt_meeting meetings[WORKERS];
+} product;
+
+/* live: tokens that are alive. */
+static void make_product(product *p, uint32_t number, uint64_t seed, uint32_t live)
+{
+    memset(p, 0, sizeof *p);
+    p->c = &cases[number];
+    set_up(&p->b, &subjects[number], seed, true, 0, 0);
+    p->b.values.live[IR_TOKENS] = live;
+    round_scale(&p->b);
+    p->packed = pack_weights(&p->b, &subjects[number].use->pack);
+    p->start = save(&p->b);
+    const ir_box alive = alive_box(&p->b);
+    run_ref(&p->b, &alive);
+    p->expected = save(&p->b);
+}
+
+static void drop_product(product *p)
+{
+    free_fenced(p->packed, p->b.s->use->pack.n_bytes);
+    drop(&p->b, p->start);
+    drop(&p->b, p->expected);
+    tear_down(&p->b);
+}
+
+/* Task number i is worker i's. */
+static void fill_task(product *p, uint32_t i, rt_entry *e)
+{
+    const ir_tensor *y = tensor(&p->b, p->b.op->out[0]);
+    const int64_t columns = y->dims[1] / p->c->tasks;
+    ir_box box = ir_box_whole(y);
+    box.lo[1] = i * columns;
+    box.hi[1] = box.lo[1] + columns;
+    make_entry(&p->b, &box, p->packed, e);
+    make_maps(&p->b, p->packed, p->maps, e);
+    rt_meeting *m = &p->meetings[i / p->c->parts];
+    e->parts = p->c->parts;
+    e->part = i % p->c->parts;
+    e->meeting = (rt_u64)(uintptr_t)m;
+    m->workers[e->part] = i;
+}
+
+/* ---- workers ---- */
+
+typedef struct worker {
+    uint32_t index, n, scratch_bytes;
+    rt_entry entries[TASKS];
+    unsigned live[RT_LIVES];
+    uint64_t seed;
+    int result;
+    pthread_t thread;
+} worker;
+
+static void *run_worker(void *of)
+{
+    worker *w = of;
+    w->result =
+        run[w->index](w->entries, w->n, w->live, w->scratch_bytes, NULL, 0, w->seed + w->index);
+    return NULL;
+}
+
+/* Both operators on all workers at once. */
+static void run_all(product *products, uint64_t seed)
+{
+    static worker workers[WORKERS];
+    memset(workers, 0, sizeof workers);
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        worker *w = &workers[i];
+        *w = (worker){.index = i, .seed = seed};
+        for (uint32_t k = 0; k < TASKS; k++)
+            if (i < products[k].c->tasks) {
+                fill_task(&products[k], i, &w->entries[w->n++]);
+                memcpy(w->live, products[k].b.values.live, sizeof w->live);
+                w->scratch_bytes = source.instances[products[k].b.s->instance].scratch_bytes;
+            }
+        if (w->n)
+            w->entries[w->n - 1].is_last = 1;
+    }
+    /* only now do all meetings know who comes */
+    for (uint32_t i = 0; i < WORKERS; i++)
+        if (workers[i].n)
+            assert_int_equal(pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]), 0);
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        if (workers[i].n)
+            assert_int_equal(pthread_join(workers[i].thread, NULL), 0);
+        assert_int_equal(workers[i].result, 0);
+    }
+}
+
+static void check_product(product *p, void ***first)
+{
+    const ir_tensor_id y = p->b.op->out[0];
+    const size_t bytes = (size_t)ir_bytes(tensor(&p->b, y));
+    for (ir_tensor_id i = 0; i < p->b.g->tensors.n; i++)
+        if (p->expected[i])
+            compare(&p->b, i, p->expected[i], p->start[i]);
+    if (*first && memcmp((*first)[y], p->b.values.data[y], bytes) != 0)
+        fail_msg("case %u: another order gives different bits", p->b.s->number);
+    if (!*first)
+        *first = save(&p->b);
+    load(&p->b, p->start);
+}
+
+static void test_tiles_that_tasks_share(void **state)
+{
+    (void)state;
+    if (!is_there)
+        check_skip("there is no C++ compiler");
+    for (uint32_t i = 0; i < CASES; i++) {
+        static product products[TASKS];
+        void **first[TASKS] = {NULL};
+        const uint64_t seed = rng_u64(base_seed, i);
+        const uint32_t live = i % 2 ? UINT32_MAX : (uint32_t)(rng_u64(seed, 20) % 129);
+        for (uint32_t k = 0; k < TASKS; k++)
+            make_product(&products[k], (i + k) % CASES, rng_u64(seed, k), live);
+        for (uint32_t round = 0; round < 2; round++) {
+            for (uint32_t k = 0; k < TASKS; k++)
+                load(&products[k].b, products[k].start);
+            run_all(products, rng_u64(seed, 10 + round));
+            for (uint32_t k = 0; k < TASKS; k++)
+                check_product(&products[k], &first[k]);
+        }
+        for (uint32_t k = 0; k < TASKS; k++) {
+            drop(&products[k].b, first[k]);
+            drop_product(&products[k]);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tiles_that_tasks_share)};
+    base_seed = check_seed();
+    return check_result(cmocka_run_group_tests(tests, set_up_code, NULL));
+}

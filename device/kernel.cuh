@@ -4,7 +4,7 @@
  * Input: rt_kernel in device memory.  One block is one worker; the grid is all workers, all
  * resident at once (the host checks).  The generated source includes this file last, after it has
  * defined mpk_dispatch_body, mpk_dispatch_waiting (bodies that wait and trigger themselves),
- * mpk_dispatch_load, mpk_body_waits, mpk_body_many and mpk_body_loads.
+ * mpk_dispatch_load, mpk_body_waits, mpk_body_many, mpk_body_many_waits and mpk_body_loads.
  *
  *   warps                role             file
  *   0 .. MPK_WARPS - 1   bodies           role/bodies.cuh, role/jit.cuh

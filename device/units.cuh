@@ -3,8 +3,8 @@
  *
  *   1  the kernel, with the bodies that wait: those of few tokens.  One function, and slow to
  *      compile.
- *   2  mpk_run_many: the bodies for many tokens.  mpk_run_body: all others.  Called when what they
- *      read is there.
+ *   2  mpk_run_many: the bodies for many tokens, some of which wait themselves.  mpk_run_body: all
+ *      others.  Called when what they read is there.
  *   3  mpk_run_some: the bodies for some tokens, 17 to 64, which wait themselves.  In the kernel
  *      they would take registers from those for few.
  *
@@ -125,22 +125,25 @@ extern "C" __device__ __noinline__ void mpk_run_body(rt_u32 body, const mpk_task
 
 #if MPK_BULK
 
-/* The next task of the list, when its event is activated; false: it is not for many tokens, or
- * there is none. */
+/* The next task of the list, when its event is activated or its body waits itself; false: it is
+ * not for many tokens, or there is none. */
 MPK_FN bool many_next(mpk_ring *ring, mpk_task *t)
 {
     if (!list_next<false>(ring, t))
         return false;
     t->hi0 = mpk_end(*t);
-    mpk_wait(*t);
+    if (!mpk_body_many_waits(t->e->body))
+        mpk_wait(*t);
     return true;
 }
 
-/* Written first, since only then may the clerk count the task; then the slot. */
-MPK_FN void many_end(const mpk_ring &ring)
+/* Written first, since only then may the clerk count the task; then the slot.  `triggered`: the
+ * body has said so itself. */
+MPK_FN void many_end(const mpk_ring &ring, bool triggered)
 {
     const int thread = mpk_thread();
-    mpk_written(thread);
+    if (!triggered)
+        mpk_written(thread);
     list_end(ring, thread);
 }
 
@@ -155,13 +158,14 @@ extern "C" __device__ __noinline__ void mpk_run_many(const mpk_task *one)
     }
 #pragma unroll 1
     while (one || many_next(&ring, &t)) {
-        if (one || task_has_work(t))
+        const bool waits = mpk_body_many_waits(t.e->body);
+        if (one || waits || task_has_work(t))
             mpk_dispatch_many(t.e->body, t);
         if (one) {
             *one->ring = ring;
             return;
         }
-        many_end(ring);
+        many_end(ring, waits);
     }
 }
 

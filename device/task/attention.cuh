@@ -327,12 +327,13 @@ MPK_FN void attention_split_run(const mpk_task &t, const heads_source &h, const 
             split_find(s, split, before, all, k.units, &from, &to);
             for (rt_i64 head = lo; head < hi; head++)
                 split_units(t, h, p, s, q_norm, k_norm, part, lse, token, k, from, to, split, head);
+            if (from == to || to < k.units)
+                continue;
+            mpk_sync(); /* the angles' place in scratch is free */
+            heads_angles(t, h, token, 0, (const float *)0, 1);
+            heads_store(t, h, p, k_norm, token, lo / group, hi / group);
         }
         before += split_count(s, k.units);
-    }
-    for (rt_i64 token = 0; (rt_i64)mpk_hi(t, 1) == s.splits && token < alive; token++) {
-        heads_angles(t, h, token, 0, (const float *)0, 1);
-        heads_store(t, h, p, k_norm, token, lo / group, hi / group);
     }
 }
 

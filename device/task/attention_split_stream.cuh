@@ -10,12 +10,14 @@
  * the scores of q k^T are already the operand of p v.  Tokens of the step itself come from qkv, one
  * warp a query head, in f32.  The partial results of the warps meet in shared memory and are folded
  * in the order of warps: the same bits on every run.
- * The caches are filled after the results have gone out, unless this is the worker's last task.
+ * A token's key and value go into the caches with the piece that holds the end of its context, of
+ * few tokens after the results have gone out, unless this is the worker's last task.
  */
 #ifndef TASK_ATTENTION_SPLIT_STREAM_CUH
 #define TASK_ATTENTION_SPLIT_STREAM_CUH
 
 #include "task/attention_split_work.cuh"
+#include "tile/inverse.cuh"
 #include "tile/kv.cuh"
 #include "tile/split.cuh"
 
@@ -137,6 +139,38 @@ template <int K> MPK_FN void attention_put_row(char *s_row, const attention_row 
     }
 }
 
+/* A key, or a value, of KV head `head` into place `place` of a page of the cache. */
+template <int K>
+MPK_FN void attention_store_key(const mpk_task &t, const attention_shape &s, int page, int place,
+                                int head, const attention_row &row)
+{
+    const int i = 2 * (mpk_thread() % 32);
+    rt_u16 *keys =
+        mpk_at<rt_u16>(t, AT_K_CACHE) + ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
+    if (i < K / 2) {
+        *(rt_u32 *)(keys + kv_key_at(place, i, ATTENTION_PAGE, K, 2)) = row.low;
+        *(rt_u32 *)(keys + kv_key_at(place, i + K / 2, ATTENTION_PAGE, K, 2)) = row.high;
+    }
+}
+
+template <int K>
+MPK_FN void attention_store_value(const mpk_task &t, const attention_shape &s, int page, int place,
+                                  int head, const attention_row &row)
+{
+    const int i = 2 * (mpk_thread() % 32);
+    rt_u16 *values =
+        mpk_at<rt_u16>(t, AT_V_CACHE) + ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
+    if (i < K / 2) {
+        /* dims are 16 elements apart, blocks of 8 dims 128 */
+        values += kv_value_at(place, i, ATTENTION_PAGE, K, 2);
+        values[0] = (rt_u16)row.low;
+        values[16] = (rt_u16)(row.low >> 16);
+        values += K / 16 * 128;
+        values[0] = (rt_u16)row.high;
+        values[16] = (rt_u16)(row.high >> 16);
+    }
+}
+
 /* Row r of what a piece needs of the step: queries, then keys, then values, both of the newest
  * token first. */
 struct attention_need {
@@ -156,30 +190,41 @@ MPK_FN attention_need attention_need_at(const attention_shape &s, int r, int hea
     return k;
 }
 
-/* Row `warp` of a piece and what it is turned with: each warp's first, asked for ahead. */
+/* Row `warp` of a piece and what it is turned with: each warp's first, asked for ahead.  page: of
+ * the cache, for the piece's token; -1: there is none, or the piece does not put it there. */
 struct attention_ahead {
     attention_row row;
     attention_turn turn;
+    int page;
 };
 
-template <int K, int GROUP>
-MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s, int token, int head,
-                                int n, attention_ahead *ahead)
+/* n: tokens of the step that piece *k of token `token` sees. */
+template <int K, int GROUP, int TOKENS>
+MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
+                                const attention_piece *k, int token, int head, int n,
+                                attention_ahead *ahead)
 {
     const int warp = mpk_thread() / 32;
+    if (attention_puts_as_it_goes(TOKENS))
+        ahead->page = n && k->position >= 0
+                          ? attention_page(t.e, s, k->slot, k->position / ATTENTION_PAGE)
+                          : -1;
+    n = TOKENS > ATTENTION_STEP_ROWS && n > ATTENTION_STEP_ROWS ? ATTENTION_STEP_ROWS : n;
     if (warp < GROUP + 2 * n) {
         const attention_need need = attention_need_at<GROUP>(s, warp, head, n);
         ahead->row = attention_ask_row<K>(attention_row_at<K>(t, s, token - need.back, need.head));
     }
 }
 
-/* Into shared memory; `ahead` has been asked for, its turn for the piece's token. */
+/* Into shared memory; `ahead` has been asked for, its turn for the piece's token.  The token's key
+ * and value go into the cache too. */
 template <int K, int GROUP, int TOKENS>
-MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int token, int head,
-                              int n, attention_ahead *ahead)
+MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, const attention_piece *k,
+                              int token, int head, int n, attention_ahead *ahead)
 {
     typedef attention_scratch<K, GROUP, TOKENS> at;
     const int warp = mpk_thread() / 32;
+    n = TOKENS > ATTENTION_STEP_ROWS && n > ATTENTION_STEP_ROWS ? ATTENTION_STEP_ROWS : n;
 #pragma unroll 1
     for (int r = warp; r < GROUP + 2 * n; r += MPK_WARPS) {
         const attention_need need = attention_need_at<GROUP>(s, r, head, n);
@@ -196,6 +241,13 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, int t
         const int to = need.is_query ? at::QUERY + r * at::ROW
                                      : (need.is_key ? at::KEY : at::VALUE) + need.back * at::ROW;
         attention_put_row<K>(t.s_scratch + to, ahead->row);
+        if (!attention_puts_as_it_goes(TOKENS) || need.is_query || need.back || ahead->page < 0)
+            continue;
+        const int place = k->position % ATTENTION_PAGE;
+        if (need.is_key)
+            attention_store_key<K>(t, s, ahead->page, place, head, ahead->row);
+        else
+            attention_store_value<K>(t, s, ahead->page, place, head, ahead->row);
     }
 }
 
@@ -329,10 +381,37 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
     }
 }
 
+/* Where key and value of token `token` of the step lie in scratch, which is `back` tokens before
+ * the piece's.  Those beyond ATTENTION_STEP_ROWS, of which serving has none, each warp brings for
+ * itself. */
+template <int K, int GROUP, int TOKENS>
+MPK_FN int attention_step_row(const mpk_task &t, const attention_shape &s, int token, int back,
+                              int head)
+{
+    typedef attention_scratch<K, GROUP, TOKENS> at;
+    if (TOKENS <= ATTENTION_STEP_ROWS || back < ATTENTION_STEP_ROWS)
+        return back * at::ROW;
+    const int own = (ATTENTION_STEP_ROWS + mpk_thread() / 32) * at::ROW;
+    const char *from = attention_row_at<K>(t, s, token, s.heads + head),
+               *value = from + s.kv_heads * K * 2;
+    attention_turn turn = {};
+    attention_row row = attention_ask_row<K>(from);
+    attention_ask_turn<K>(t.e, s, token, AT_K_NORM, &turn);
+    attention_await_row<K>(t, from, &row); /* and all lanes are through with the row before */
+    attention_turn_row<K>(s, turn, &row);
+    attention_put_row<K>(t.s_scratch + at::KEY + own, row);
+    row = attention_ask_row<K>(value);
+    attention_await_row<K>(t, value, &row);
+    attention_put_row<K>(t.s_scratch + at::VALUE + own, row);
+    __syncwarp();
+    return own;
+}
+
 /* The n tokens of the step, in f32, newest first: partial 8.  Query head 0 by the last warp, and so
  * on: the first warps have pages to see to. */
 template <int K, int GROUP, int TOKENS>
-MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int token, int n, int from)
+MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int token, int head, int n,
+                           int from)
 {
     typedef attention_scratch<K, GROUP, TOKENS> at;
     const int thread = mpk_thread(), row = MPK_WARPS - 1 - thread / 32, lane = thread % 32;
@@ -351,8 +430,8 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
     for (int back = 0; back < n; back++) {
         if (back && s.window && mpk_at<const int>(t, AT_POSITIONS)[token - back] < from)
             continue;
-        const char *key = t.s_scratch + at::KEY + back * at::ROW,
-                   *value = t.s_scratch + at::VALUE + back * at::ROW;
+        const int at_row = attention_step_row<K, GROUP, TOKENS>(t, s, token - back, back, head);
+        const char *key = t.s_scratch + at::KEY + at_row, *value = t.s_scratch + at::VALUE + at_row;
         float score = 0;
 #pragma unroll
         for (int i = 0; i < K / 64; i++) {
@@ -440,7 +519,7 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
             a += f * v.x;
             b += f * v.y;
         }
-        float scale = sum > 0 ? 1 / sum : 0;
+        float scale = sum > 0 ? mpk_inverse(sum) : 0;
         ptx_store_word(part + (row * K + dim) * 2, ptx_pack_bf16(a * scale, b * scale));
         if (dim == 0)
             ptx_store_word(lse + row,
@@ -450,24 +529,26 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
 
 /* ---- the caches ---- */
 
-/* Tokens first + warp and + 8 of the plan's lot: everything is asked for before any of it is
- * used. */
+/* Those of `tokens`, a bit each, that are number `warp` and + 8: everything is asked for before any
+ * of it is used. */
 template <int K>
 MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
-                                 const attention_plan *plan, int head, int first, int live)
+                                 const attention_plan *plan, int head, rt_u32 tokens)
 {
-    const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32, i = 2 * lane;
+    const int warp = mpk_thread() / 32;
     attention_row key[2], value[2];
     attention_turn turn[2] = {};
     int page[2], position[2];
-    if (first + warp >= live)
+    const rt_u32 mine = tokens >> warp & (1u | 1u << MPK_WARPS);
+    if (!mine)
         return;
 #pragma unroll
     for (int u = 0; u < 2; u++) {
-        const int token = first + warp + u * MPK_WARPS, known = token < live ? token : first;
-        position[u] = __shfl_sync(0xffffffffu, plan->position, known - plan->lot);
-        const int slot = __shfl_sync(0xffffffffu, plan->slot, known - plan->lot);
-        page[u] = token < live && position[u] >= 0
+        const bool there = mine >> u * MPK_WARPS & 1;
+        const int known = warp + (there ? u : !u) * MPK_WARPS;
+        position[u] = __shfl_sync(0xffffffffu, plan->position, known);
+        const int slot = __shfl_sync(0xffffffffu, plan->slot, known);
+        page[u] = there && position[u] >= 0
                       ? attention_page(t.e, s, slot, position[u] / ATTENTION_PAGE)
                       : -1;
         key[u] = attention_ask_row<K>(attention_row_at<K>(t, s, known, s.heads + head));
@@ -477,26 +558,16 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
     }
 #pragma unroll
     for (int u = 0; u < 2; u++) {
-        const int token = first + warp + u * MPK_WARPS, known = token < live ? token : first;
+        const int known = warp + (mine >> u * MPK_WARPS & 1 ? u : !u) * MPK_WARPS;
         attention_await_row<K>(t, attention_row_at<K>(t, s, known, s.heads + head), &key[u]);
         attention_await_row<K>(t, attention_row_at<K>(t, s, known, s.heads + s.kv_heads + head),
                                &value[u]);
         attention_turn_row<K>(s, turn[u], &key[u]);
-        if (page[u] < 0 || i >= K / 2)
+        if (page[u] < 0)
             continue;
-        const rt_u64 at = ((rt_u64)page[u] * s.kv_heads + head) * ATTENTION_PAGE * K;
-        rt_u16 *keys = mpk_at<rt_u16>(t, AT_K_CACHE) + at,
-               *values = mpk_at<rt_u16>(t, AT_V_CACHE) + at;
         const int place = position[u] % ATTENTION_PAGE;
-        *(rt_u32 *)(keys + kv_key_at(place, i, ATTENTION_PAGE, K, 2)) = key[u].low;
-        *(rt_u32 *)(keys + kv_key_at(place, i + K / 2, ATTENTION_PAGE, K, 2)) = key[u].high;
-        /* dims are 16 elements apart, blocks of 8 dims 128 */
-        values += kv_value_at(place, i, ATTENTION_PAGE, K, 2);
-        values[0] = (rt_u16)value[u].low;
-        values[16] = (rt_u16)(value[u].low >> 16);
-        values += K / 16 * 128;
-        values[0] = (rt_u16)value[u].high;
-        values[16] = (rt_u16)(value[u].high >> 16);
+        attention_store_key<K>(t, s, page[u], place, head, key[u]);
+        attention_store_value<K>(t, s, page[u], place, head, value[u]);
     }
 }
 
@@ -529,39 +600,36 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
 #pragma unroll
     for (int n = 0; n < K / 16; n++)
         a.out[n][0] = a.out[n][1] = a.out[n][2] = a.out[n][3] = 0;
-    attention_prepare<K, GROUP, TOKENS>(t, s, token, w.head, n, ahead);
+    attention_prepare<K, GROUP, TOKENS>(t, s, k, token, w.head, n, ahead);
     mpk_sync();
     attention_pages<K, GROUP>(t, s, k, ring, &a);
     if (next >= 0) {
         attention_find(plan, s, w.lo, w.hi, next - plan->lot, k);
         attention_ask_turn<K>(t.e, s, next, mpk_thread() / 32 < GROUP ? AT_Q_NORM : AT_K_NORM,
                               &ahead->turn);
-        attention_ask_ahead<K, GROUP>(t, s, next, w.head, attention_of_step(k, next), ahead);
+        attention_ask_ahead<K, GROUP, TOKENS>(t, s, k, next, w.head, attention_of_step(k, next),
+                                              ahead);
     }
-    attention_step<K, GROUP, TOKENS>(t, s, token, n, from);
+    attention_step<K, GROUP, TOKENS>(t, s, token, w.head, n, from);
     attention_put<K, GROUP>(t, &a);
     mpk_sync();
     attention_fold_partials<K, GROUP>(t, s, token, w.split, w.head, pairs);
 }
 
-/* All lots, from the last one on, which the plan is of. */
-template <int K, int GROUP, int TOKENS>
-MPK_FN void attention_fill_caches(const mpk_task &t, const attention_shape &s, attention_plan *plan,
-                                  int live)
+/* Of a few tokens those whose last units the task does. */
+template <int K, int GROUP>
+MPK_FN void attention_fill_caches(const mpk_task &t, const attention_shape &s,
+                                  const attention_plan *plan)
 {
-    enum { TOGETHER = 2 * MPK_WARPS };
-    if ((int)t.e->hi[1] != s.splits)
-        return;
 #pragma unroll 1
-    for (int lot = TOKENS > 32 ? plan->lot : 0; lot >= 0; lot -= 32) {
-        if (TOKENS > 32 && lot != plan->lot)
-            attention_plan_lot(t.e, live, s, lot, 0, plan);
+    for (int split = (int)t.e->lo[1]; split < (int)t.e->hi[1]; split++) {
+        int lo, hi;
+        attention_share(plan, s, split, &lo, &hi);
+        const rt_u32 tokens = __ballot_sync(0xffffffffu, lo < hi && hi == plan->units);
+        const int first = (int)t.e->lo[2] / (GROUP * K), last = (int)t.e->hi[2] / (GROUP * K);
 #pragma unroll 1
-        for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
-#pragma unroll 1
-            for (int first = lot; first < lot + (TOKENS > TOGETHER ? 32 : TOGETHER) && first < live;
-                 first += TOGETHER)
-                attention_fill_cache<K>(t, s, plan, head, first, live);
+        for (int head = first; tokens && head < last; head++)
+            attention_fill_cache<K>(t, s, plan, head, tokens);
     }
 }
 
@@ -599,7 +667,8 @@ MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s,
         mpk_wait(t);
     *waited = true;
     if (left)
-        attention_ask_ahead<K, GROUP>(t, s, first, head, attention_of_step(&k, first), &ahead);
+        attention_ask_ahead<K, GROUP, TOKENS>(t, s, &k, first, head, attention_of_step(&k, first),
+                                              &ahead);
     attention_put_none<GROUP>(t, s, lot, live, tokens, split, head);
 #pragma unroll 1
     while (left) {
@@ -631,13 +700,17 @@ MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
     if (!waited)
         mpk_wait(t);
     *t.ring = ring;
+    if (attention_puts_as_it_goes(TOKENS)) {
+        mpk_trigger(t);
+        return;
+    }
     /* Nobody reads the caches in this step, and the worker's next trigger releases these writes
      * too.  But what is not carried gives its memory away once the event has come, and filling
      * reads qkv. */
     const bool late = t.e->is_last || !mpk_carries(t, AT_QKV);
     if (!late)
         mpk_trigger(t);
-    attention_fill_caches<K, GROUP, TOKENS>(t, s, &plan, live);
+    attention_fill_caches<K, GROUP>(t, s, &plan);
     if (late)
         mpk_trigger(t);
 }

@@ -36,15 +36,18 @@ MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shap
     const int start = 31 - __clz((int)(starts & (0xffffffffu >> (31 - lane))));
     int cached = __shfl_sync(0xffffffffu, p->position, start), room = s.slot_pages * ATTENTION_PAGE;
     p->first = lot + start;
-    if (lot) { /* the first ones may go on with the slot that the lot before ends with */
-        const int other = slots[token - 32], further = __shfl_up_sync(0xffffffffu, other, 1);
+    /* the first ones may go on with the slot that the lots before end with */
+    int from = lot;
+    for (int before = lot - 32; before >= 0 && from == before + 32; before -= 32) {
+        const int other = slots[before + lane], further = __shfl_up_sync(0xffffffffu, other, 1);
+        if (__shfl_sync(0xffffffffu, other, 31) != __shfl_sync(0xffffffffu, p->slot, 0))
+            break;
         starts = __ballot_sync(0xffffffffu, lane == 0 || further != other);
-        const int last = lot - 32 + 31 - __clz((int)starts),
-                  ends_with = __shfl_sync(0xffffffffu, other, 31);
-        if (start == 0 && p->slot == ends_with) {
-            p->first = last;
-            cached = positions[last];
-        }
+        from = before + 31 - __clz((int)starts);
+    }
+    if (start == 0 && from < lot) {
+        p->first = from;
+        cached = positions[from];
     }
     p->cached = cached < 0 ? 0 : cached < room ? cached : room;
     p->units = !alive ? 0 : p->cached > s.unit ? (p->cached + s.unit - 1) / s.unit : 1;
@@ -62,7 +65,7 @@ MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_sha
 {
     int all = 0;
 #pragma unroll 1
-    for (int lot = TOKENS > 32 && live > 32 ? 32 : 0; lot >= 0; lot -= 32) {
+    for (int lot = TOKENS > 32 && live > 32 ? (live - 1) / 32 * 32 : 0; lot >= 0; lot -= 32) {
         attention_plan_lot(e, live, s, lot, 0, p);
         all += p->behind;
     }
@@ -130,6 +133,15 @@ MPK_FN int attention_page(const rt_entry *e, const attention_shape &s, int slot,
         return -1;
     int page = ((const int *)e->at[AT_PAGES])[slot * s.slot_pages + i];
     return (rt_u32)page < (rt_u32)s.n_pages ? page : -1;
+}
+
+/* When the step's keys and values go into the caches.  Of few tokens once the task's results have
+ * gone out, where nobody waits for them; of more with the piece that holds the end of a token's
+ * context, which has its key and value at hand: reading them again would keep the worker from its
+ * next task. */
+MPK_FN constexpr bool attention_puts_as_it_goes(int tokens)
+{
+    return tokens > ATTENTION_FEW_TOKENS;
 }
 
 /* ---- the loader's part: pairs of pages, keys before values ---- */

@@ -35,9 +35,9 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 
 /* The passes' own defaults are made for the CPU. */
 static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads,
-                 uint32_t width, pass_options *to)
+                 pass_options *to)
 {
-    (void)d, (void)o, (void)kv_heads, (void)width, (void)to;
+    (void)d, (void)o, (void)kv_heads, (void)to;
 }
 
 /* Weights stay in the files, whose pages the system can drop. */

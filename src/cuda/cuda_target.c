@@ -13,14 +13,13 @@
 #include "gen/device_body.h"
 #include "host/target.h"
 
-/* Up to FEW_TOKENS a token's sums are in the same order in graphs of any number of tokens.  Bodies
- * for few tokens and for some want the context split among workers: up to SOME_TOKENS, or
- * MORE_TOKENS where the model is narrow. */
+/* Up to FEW_TOKENS a token's sums are in the same order in graphs of any number of tokens.  In
+ * graphs of up to SPLIT_TOKENS the context of all tokens is split among workers; of SOME_TOKENS
+ * where the body that is fast at it does not run. */
 enum {
     FEW_TOKENS = 16,
     SOME_TOKENS = 32,
-    MORE_TOKENS = 64,
-    NARROW = 1024,
+    SPLIT_TOKENS = 128,
     SHARE_TOKENS = 128, /* above, experts are multiplied on warpgroups */
     /* between, tasks of products are few rows of w and all of x, unless they share tiles */
     EVEN_OVER = 64,
@@ -151,18 +150,23 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 
 /* ---- compiling ---- */
 
+static uint32_t split_tokens(const target_device *d, const mpk_engine_options *o)
+{
+    if (o->batch_invariant)
+        return FEW_TOKENS;
+    return gen_arch_find(d->arch)->features & GEN_BULK ? SPLIT_TOKENS : SOME_TOKENS;
+}
+
 /* What a GPU changes in the passes: the context of a step of few tokens is split so that every
  * worker has a part of some KV head; a norm up to NORM_ELEMENTS is computed by each of its
  * readers, which costs less than an event; and intermediate results of a fused operator are not
  * rounded. */
 static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads,
-                 uint32_t width, pass_options *to)
+                 pass_options *to)
 {
     uint32_t parts = kv_heads ? d->n_workers / kv_heads : 0;
     to->splits = kv_heads && !parts ? 1 : parts;
-    to->split_tokens = width > NARROW ? SOME_TOKENS : MORE_TOKENS;
-    if (!kv_heads || o->batch_invariant)
-        to->split_tokens = FEW_TOKENS;
+    to->split_tokens = kv_heads ? split_tokens(d, o) : FEW_TOKENS;
     to->own_units = o->batch_invariant ? OWN_UNITS : 0;
     to->norm_elements = NORM_ELEMENTS;
     const bool groups = gen_arch_find(d->arch)->features & GEN_WGMMA;
@@ -300,6 +304,7 @@ const target_def target_cuda = {
     .arch_name = arch_name,
     .open = open_device,
     .leave = leave,
+    .split_tokens = split_tokens,
     .tune = tune,
     .kv_budget = kv_budget,
     .plan_areas = plan_areas,

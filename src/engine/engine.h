@@ -42,7 +42,7 @@ enum {
     ENGINE_DEFAULT_CONTEXT = 4096,
     ENGINE_MAX_BATCH = 1024,
     ENGINE_MAX_STEP = 8192,
-    ENGINE_MAX_GRAPHS = 14, /* powers of two up to ENGINE_MAX_STEP */
+    ENGINE_MAX_GRAPHS = 16, /* powers of two up to ENGINE_MAX_STEP, two of them twice */
     /* P: whole cache lines of every head, and at most 63 positions of a request wasted */
     ENGINE_PAGE_TOKENS = 64,
     ENGINE_DRAWN_OPS = 12, /* of a drawing that names no part: about one layer */
@@ -180,11 +180,10 @@ void engine_build_free(engine_build *b);
 /* Find every weight of the program in the files, and refuse what does not fit into the device's
  * memory. */
 mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e);
-/* The compiler's options for a device.  kv_heads, width: of the model (host/target.h), 0 if there
- * is none. */
+/* The compiler's options for a device.  kv_heads: of the model (host/target.h), 0 if there is
+ * none. */
 mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from,
-                               const target_device *device, uint32_t kv_heads, uint32_t width,
-                               pass_options *to);
+                               const target_device *device, uint32_t kv_heads, pass_options *to);
 /* What the target compiled for an image; empty: it compiles.  With the key of the cache of programs
  * (at NULL: there is none) it need not be of this image, and what is compiled is kept. */
 typedef struct engine_code {

@@ -27,8 +27,7 @@ static const char *who_narrows(void)
 
 /* What holds for every target is set here; `tune` comes last and may change any of it. */
 mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from,
-                               const target_device *device, uint32_t kv_heads, uint32_t width,
-                               pass_options *to)
+                               const target_device *device, uint32_t kv_heads, pass_options *to)
 {
     static const pass_fusion fusions[] = {PASS_FUSE_FULL, PASS_FUSE_PAPER, PASS_FUSE_NONE};
     static const pass_launch launches[] = {PASS_LAUNCH_AUTO, PASS_LAUNCH_PAPER, PASS_LAUNCH_AOT,
@@ -55,7 +54,7 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
           "activations in 8 bits (i8) are for %s: on %s say auto or f32", who_narrows(),
           device->target->title);
     to->narrow = from->activations == MPK_ACTIVATIONS_I8;
-    device->target->tune(device, from, kv_heads, width, to);
+    device->target->tune(device, from, kv_heads, to);
     return MPK_OK;
 }
 
@@ -93,7 +92,7 @@ static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b
     const engine_plan *p = &b->plan;
     pass_options options;
     TRY(engine_pass_options(cx, &b->arena, &b->options, &b->device, b->model.config.n_kv_heads,
-                            b->model.config.hidden_size, &options));
+                            &options));
     options.narrow = b->device.target->narrows && b->options.activations != MPK_ACTIVATIONS_F32;
     for (uint32_t i = 0; i < p->n_graphs; i++) {
         bool last = i + 1 == p->n_graphs;

@@ -244,7 +244,7 @@ static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_co
     p->profiles = options->profile != 0;
     p->call_align = options->mode == MPK_MODE_CALLS ? p->device.target->call_align : 0;
     TRY(check_constants(cx, p->call_align, g->ir, n_constants, constants));
-    TRY(engine_pass_options(cx, &p->arena, options, &p->device, 0, 0, &passes));
+    TRY(engine_pass_options(cx, &p->arena, options, &p->device, 0, &passes));
     TRY(copy_graph(cx, &p->arena, g->ir, &p->source));
     TRY(pass_compile(cx, &p->arena, &passes, 1, &p->source, &n_tokens, &p->program));
     TRY(image_make(cx, &p->arena, &p->program, &p->image));

@@ -173,6 +173,13 @@ mpk_status mpk_compile_to_file(mpk_context *cx, const char *model,
 
 /* ---- reading ---- */
 
+/* Powers of two, any of them once or twice. */
+static bool is_next(const engine_plan *p, uint32_t i)
+{
+    const uint32_t *n = &p->n_tokens[i];
+    return n[0] == 2 * n[-1] || (n[0] == n[-1] && (i == 1 || n[-1] != n[-2]));
+}
+
 /* The plan sizes arrays of the engine (n_tokens, graphs) and divides; numbers that only describe
  * the program are compared with the machine's in engine.c. */
 static mpk_status check_plan(mpk_context *cx, const engine_plan *p)
@@ -184,7 +191,7 @@ static mpk_status check_plan(mpk_context *cx, const engine_plan *p)
                 p->n_pages && p->kv_dtype < IR_DTYPES && p->activation_dtype < IR_DTYPES &&
                 memchr(p->arch, 0, sizeof p->arch) && (!*p->arch || engine_knows_arch(p->arch));
     for (uint32_t i = 0; good && i < p->n_graphs; i++)
-        good = p->n_tokens[i] == 1u << i;
+        good = i ? is_next(p, i) : p->n_tokens[i] == 1;
     CHECK(cx, good, MPK_EFORMAT, "the image's plan is damaged: compile the model again");
     return MPK_OK;
 }

@@ -214,7 +214,7 @@ static mpk_status opt(mpk_context *cx, arena *a, const char *passes, str source,
     if (!o.device && !o.target)
         o.device = engine_default_device(false); /* text is compiled alike everywhere */
     TRY(engine_choose_device(cx, &o, false, &device));
-    TRY(engine_pass_options(cx, a, &o, &device, 0, 0, &p));
+    TRY(engine_pass_options(cx, a, &o, &device, 0, &p));
     mpk_status status = pass_run_text(cx, &p, str_from(passes), source, &t);
     if (status == MPK_OK)
         return give_text(cx, &t, result);

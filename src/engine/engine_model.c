@@ -31,8 +31,13 @@ static void plan_steps(const mpk_engine_options *o, const target_device *device,
     uint32_t useful = power_above((uint64_t)p->max_batch * p->context_tokens);
     if (most > useful)
         most = useful;
-    for (uint32_t t = 1; t <= most; t *= 2)
+    const target_def *target = device->target;
+    const uint32_t split = target->split_tokens ? target->split_tokens(device, o) : 0;
+    for (uint32_t t = 1; t <= most; t *= 2) {
         p->n_tokens[p->n_graphs++] = t;
+        if (t > IMAGE_MOST_FRESH && t <= split) /* one for streams, one for prompts */
+            p->n_tokens[p->n_graphs++] = t;
+    }
     p->max_rows = p->max_batch > ENGINE_ROWS ? p->max_batch : ENGINE_ROWS;
     if (p->max_rows > most)
         p->max_rows = most;

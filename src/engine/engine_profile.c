@@ -254,6 +254,23 @@ mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint
     return status == MPK_OK ? status_fail(cx, MPK_ENOMEM, "out of memory for a profile") : status;
 }
 
+/* Has a step of the graph run? */
+static mpk_status has_run(mpk_context *cx, machine *m, uint32_t graph, bool *out)
+{
+    const uint32_t n = (uint32_t)m->image.ir[graph]->ops.n;
+    machine_profile profile = {0};
+    arena a = {0};
+    mpk_status status;
+    *out = false;
+    profile.times = arena_alloc(&a, n, sizeof *profile.times);
+    status = profile.times ? machine_read_profile(cx, m, graph, &profile)
+                           : status_fail(cx, MPK_ENOMEM, "out of memory for a profile");
+    for (uint32_t i = 0; i < n && status == MPK_OK; i++)
+        *out = *out || profile.times[i].n_tasks;
+    arena_free(&a);
+    return status;
+}
+
 mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *e, uint32_t tokens, char **json)
 {
     const engine_plan *p = &e->build.plan;
@@ -265,5 +282,10 @@ mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *e, uint32_t tokens, c
           tokens, p->n_tokens[p->n_graphs - 1]);
     CHECK(cx, !host_books_are_busy(&e->machine->books), MPK_EARG,
           "a profile is read when no request is under way");
+    if (graph + 1 < p->n_graphs && p->n_tokens[graph + 1] == p->n_tokens[graph]) {
+        bool first;
+        TRY(has_run(cx, e->machine, graph, &first));
+        graph += !first;
+    }
     return engine_read_profile(cx, e->machine, graph, p->n_tokens[graph], json);
 }

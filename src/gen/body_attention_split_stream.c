@@ -23,12 +23,14 @@ static int64_t group_of(const gen_call *c)
     return attribute(c, HEADS) / attribute(c, KV_HEADS);
 }
 
-/* Tokens that the body is made for: it is compiled twice, since registers and scratch grow with
- * them. */
+/* Tokens that the body is made for: it is compiled three times, since registers and scratch grow
+ * with them. */
 static int64_t most_tokens(const gen_call *c)
 {
-    return gen_input(c, AT_QKV)->dims[0] <= ATTENTION_FEW_TOKENS ? ATTENTION_FEW_TOKENS
-                                                                 : ATTENTION_TOKENS;
+    const int64_t n = gen_input(c, AT_QKV)->dims[0];
+    if (n > ATTENTION_STEP_ROWS)
+        return ATTENTION_TOKENS;
+    return n > ATTENTION_FEW_TOKENS ? ATTENTION_STEP_ROWS : ATTENTION_FEW_TOKENS;
 }
 
 /* What the body is instantiated for: heads of 64 or 128 entries, pages of ATTENTION_PAGE tokens, up
@@ -55,10 +57,20 @@ static bool accepts(const gen_call *c)
     return gen_input(c, AT_QKV)->dims[0] <= ATTENTION_FEW_TOKENS && accepts_any(c);
 }
 
-static bool accepts_some(const gen_call *c)
+static bool accepts_more(const gen_call *c)
 {
     return gen_input(c, AT_QKV)->dims[0] > ATTENTION_FEW_TOKENS &&
            gen_input(c, AT_QKV)->dims[0] <= ATTENTION_TOKENS && accepts_any(c);
+}
+
+static bool accepts_some(const gen_call *c)
+{
+    return accepts_more(c) && !gen_follows_many(c);
+}
+
+static bool accepts_many(const gen_call *c)
+{
+    return accepts_more(c) && gen_follows_many(c);
 }
 
 /* The scale includes log2(e), because the body takes its exponentials in powers of 2. */
@@ -131,5 +143,16 @@ const gen_body gen_body_attention_split_some = {.op = "attention_split",
                                                 .some = true,
                                                 .carries = 1 << AT_QKV,
                                                 .accepts = accepts_some,
+                                                .print = print,
+                                                .scratch_bytes = scratch_bytes};
+const gen_body gen_body_attention_split_many = {.op = "attention_split",
+                                                .name = "attention_split_stream",
+                                                .needs = GEN_BULK,
+                                                .rank = 10,
+                                                .loads = true,
+                                                .waits = true,
+                                                .many = true,
+                                                .carries = 1 << AT_QKV,
+                                                .accepts = accepts_many,
                                                 .print = print,
                                                 .scratch_bytes = scratch_bytes};

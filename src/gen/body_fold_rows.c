@@ -5,7 +5,7 @@
 #include "gen/body_print.h"
 #include "shape/fold_rows_shape.h"
 
-enum { FEW_TOKENS = 16, SOME_TOKENS = 64 };
+enum { FEW_TOKENS = 16, SOME_TOKENS = 128 };
 
 /* The parts of a head are 16-byte pieces, and offsets are counted in 32 bits. */
 static bool accepts(const gen_call *c)
@@ -40,11 +40,21 @@ const gen_body gen_body_fold_rows = {.op = "attention_fold",
                                      .accepts = accepts,
                                      .print = print};
 
-/* The same beside other bodies for some tokens: the worker stays in their code. */
-static bool accepts_some(const gen_call *c)
+/* The same beside other bodies for some tokens, or for many: the worker stays in their code. */
+static bool accepts_more(const gen_call *c)
 {
     const int64_t tokens = gen_output(c, 0)->dims[0];
     return tokens > FEW_TOKENS && tokens <= SOME_TOKENS && accepts(c);
+}
+
+static bool accepts_some(const gen_call *c)
+{
+    return accepts_more(c) && !gen_follows_many(c);
+}
+
+static bool accepts_many(const gen_call *c)
+{
+    return accepts_more(c) && gen_follows_many(c);
 }
 
 const gen_body gen_body_fold_rows_some = {.op = "attention_fold",
@@ -55,4 +65,13 @@ const gen_body gen_body_fold_rows_some = {.op = "attention_fold",
                                           .some = true,
                                           .carries = 1 << FOLD_PART | 1 << FOLD_LSE,
                                           .accepts = accepts_some,
+                                          .print = print};
+const gen_body gen_body_fold_rows_many = {.op = "attention_fold",
+                                          .name = "fold_rows",
+                                          .needs = GEN_BULK,
+                                          .rank = 20,
+                                          .waits = true,
+                                          .many = true,
+                                          .carries = 1 << FOLD_PART | 1 << FOLD_LSE,
+                                          .accepts = accepts_many,
                                           .print = print};

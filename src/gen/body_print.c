@@ -348,6 +348,21 @@ void gen_print_float(float x, text *out)
     text_print(out, "f");
 }
 
+bool gen_follows_many(const gen_call *c)
+{
+    gen_call maker = *c;
+    const ir_tensor_id x = c->op->in[0];
+    for (size_t i = 0; i < c->ir->ops.n && x != IR_NONE; i++) {
+        maker.op = &c->ir->ops.at[i];
+        maker.box = NULL;
+        if (maker.op->n_in && maker.op->n_out && maker.op->out[0] == x) {
+            const gen_body *body = gen_body_choose(&maker, UINT32_MAX);
+            return body && body->many;
+        }
+    }
+    return false;
+}
+
 /* Equal caches have one number, so instances of different layers have the same text. */
 mpk_status gen_number_cache(mpk_context *cx, const gen_call *c, uint32_t pages, uint32_t keys,
                             uint32_t *out)

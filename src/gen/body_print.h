@@ -70,6 +70,10 @@ bool gen_is_vector(const ir_tensor *t);
 /* Absent, or a weight that can be packed into a stream (gen_pack): a constant of bf16, rows one
  * after the other. */
 bool gen_is_streamed(const ir_tensor *t);
+/* Is the body that makes the call's first input one for many tokens (gen_body.many)?  What stands
+ * between products is run in their code where it can be, for each change of code takes
+ * microseconds. */
+bool gen_follows_many(const gen_call *c);
 /* "SILU" ... "NONE" of an attribute `glu` or `act`: what follows the prefix of a shape's
  * enumeration. */
 const char *gen_glu_name(str glu);

@@ -112,8 +112,7 @@ typedef struct gen_body {
      * all */
     uint32_t rank;
     bool loads, waits;
-    /* for many tokens, in machine code of its own (device/units.cuh): it does not wait, and calls
-     * no function */
+    /* for many tokens, in machine code of its own (device/units.cuh): it calls no function */
     bool many;
     bool some; /* for some tokens, 17 to 64, in machine code of its own too; it waits */
     /* copies boxes of its first input and of its packed weights by tensor maps (rt_entry.maps),

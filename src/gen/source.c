@@ -495,12 +495,14 @@ static void print_instances(emitter *e)
 }
 
 /* Which instances a switch chooses among. */
-typedef enum { OF_PLAIN, OF_MANY, OF_SOME, OF_WAITING, OF_LOADING } choice;
+typedef enum { OF_PLAIN, OF_MANY, OF_MANY_WAITING, OF_SOME, OF_WAITING, OF_LOADING } choice;
 
 static bool is_chosen(const gen_body *b, choice of)
 {
     if (of == OF_LOADING)
         return b->loads;
+    if (of == OF_MANY_WAITING)
+        return b->many && b->waits;
     if (b->many || b->some)
         return of == (b->many ? OF_MANY : OF_SOME);
     return of == (b->waits ? OF_WAITING : OF_PLAIN);
@@ -576,6 +578,7 @@ static void print_question(emitter *e, const char *name, choice of)
 static void print_switches(emitter *e)
 {
     print_question(e, "many", OF_MANY);
+    print_question(e, "many_waits", OF_MANY_WAITING);
     print_question(e, "some", OF_SOME);
     text_print(&e->out, "\n#if MPK_UNIT == 0 || MPK_UNIT == 3\n");
     print_dispatch(e, "some", "const mpk_task", "body", OF_SOME);

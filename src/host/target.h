@@ -99,10 +99,13 @@ struct target_def {
     /* Let go of what open holds.  NULL: it holds nothing. */
     void (*leave)(target_device *d);
 
-    /* Set what the target's bodies are good at.  kv_heads: of the model; width: entries of a token
-     * between its layers; both 0 if there is none. */
+    /* In graphs of up to how many tokens attention is split (pass_options.split_tokens).  NULL: in
+     * none. */
+    uint32_t (*split_tokens)(const target_device *d, const mpk_engine_options *o);
+    /* Set what the target's bodies are good at.  kv_heads: of the model, 0 if there is
+     * none. */
     void (*tune)(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads,
-                 uint32_t width, pass_options *to);
+                 pass_options *to);
     /* Bytes that the KV cache may take: *most at all, *usual unless more is asked for.
      * weight_bytes: of the model as the target keeps it; tied_bytes: those of embeddings that are
      * the vocabulary product's weights too. */

@@ -79,18 +79,14 @@ static uint32_t count_rows(const ir_graph *ir)
     return (uint32_t)rows;
 }
 
-/* A token's context that lies in the step itself is read anew for each token by attention_split,
- * which shares out cached contexts alone: so long pieces of prompts go to a graph without it. */
-enum { MOST_FRESH = 48 };
-
 /* RT_NONE: steps of this graph may feed any number of tokens without a row. */
 static uint32_t find_most_fresh(const ir_graph *ir)
 {
     for (size_t i = 0; i < ir->ops.n; i++) {
         const ir_op *op = &ir->ops.at[i];
         if (strcmp(op->def->name, "attention_split") == 0 &&
-            ir->tensors.at[op->in[0]].dims[0] > MOST_FRESH)
-            return MOST_FRESH;
+            ir->tensors.at[op->in[0]].dims[0] > IMAGE_MOST_FRESH)
+            return IMAGE_MOST_FRESH;
     }
     return RT_NONE;
 }

@@ -19,6 +19,11 @@ typedef struct program_image {
     const tg_weight *weights;
 } program_image;
 
+/* A token's context that lies in the step itself is read anew for each token by attention_split,
+ * which shares out cached contexts alone: so steps with more tokens without a row than this, pieces
+ * of prompts, go to a graph without it (rt_graph.most_fresh). */
+enum { IMAGE_MOST_FRESH = 48 };
+
 /* Lay out a compiled program.  The block is allocated from a; tensor programs and weights are
  * borrowed from p.  MPK_ELIMIT: more tasks, events or elements along an axis than the descriptors
  * can number. */

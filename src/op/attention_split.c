@@ -20,8 +20,9 @@
  *
  * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(scaled
  * score).  A split that has nothing of a token gives lse = -inf; rows of part whose lse is -inf
- * hold nothing in particular and are not to be read (here they are zeros).  The tasks with split S
- * - 1 put the keys and values of all live tokens into the cache.
+ * hold nothing in particular and are not to be read (here they are zeros).  The task that does
+ * the last unit of a token puts its key and value into the cache: tasks of a KV head write apart in
+ * boxes that overlap.
  *
  * Cost: that of attention; units balance the splits, so the operator's time does not count as
  * dependent on data.
@@ -108,8 +109,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = (ir_box){0};
 }
 
-/* As in attention_cache.c; a task of the last split writes all pages of its KV heads, since which
- * ones follows from data. */
+/* As in attention_cache.c; which pages of its KV heads a task writes follows from data. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {
@@ -117,11 +117,9 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
     if (output == LSE) {
         written->lo[2] = box->lo[2] / op->attributes[HEAD_SIZE].i;
         written->hi[2] = box->hi[2] / op->attributes[HEAD_SIZE].i;
-    } else if (box->hi[1] == op->attributes[SPLITS].i) {
+    } else if (output != PART) {
         *written = pages_box(&g->tensors.at[op->out[output]], box->lo[2] / group_columns(op),
                              box->hi[2] / group_columns(op));
-    } else {
-        *written = (ir_box){0};
     }
 }
 
@@ -189,18 +187,16 @@ static void load_head(const work *w, int64_t t, int64_t head, const op_view *nor
     heads_turn(w->call->in[QKV].dtype, row, w->n.size, norm, a[EPS].f, w->cosine, w->sine, w->half);
 }
 
-/* Keys and values of all live tokens, KV heads lo .. hi - 1. */
-static void fill_cache(const work *w, int64_t lo, int64_t hi)
+/* The key and value of token t, KV heads lo .. hi - 1. */
+static void fill_cache(const work *w, int64_t t, const token *k, int64_t lo, int64_t hi)
 {
     const op_view *in = w->call->in, *out = w->call->out;
-    for (int64_t t = 0; t < w->alive; t++)
-        for (int64_t head = lo; head < hi; head++) {
-            int64_t slot = integer_of(&in[SLOTS], t), position = integer_of(&in[POSITIONS], t);
-            load_head(w, t, w->n.q + head, &in[K_NORM], w->row);
-            pages_store(&in[PAGES], &out[K_OUT], slot, position, head, w->row);
-            load_head(w, t, w->n.q + w->n.kv + head, NULL, w->row);
-            pages_store(&in[PAGES], &out[V_OUT], slot, position, head, w->row);
-        }
+    for (int64_t head = lo; head < hi; head++) {
+        load_head(w, t, w->n.q + head, &in[K_NORM], w->row);
+        pages_store(&in[PAGES], &out[K_OUT], k->slot, k->position, head, w->row);
+        load_head(w, t, w->n.q + w->n.kv + head, NULL, w->row);
+        pages_store(&in[PAGES], &out[V_OUT], k->slot, k->position, head, w->row);
+    }
 }
 
 /* Add the tokens of the step itself that token t sees. */
@@ -282,20 +278,20 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     w.answer = w.row + n.size;
     w.cosine = w.answer + n.size;
     w.sine = w.cosine + w.half;
-    int64_t all = 0, before = 0, splits = a[SPLITS].i, group = n.q / n.kv;
+    int64_t all = 0, before = 0, group = n.q / n.kv;
     for (int64_t t = 0; t < w.alive; t++)
         all += token_at(&w, t).units;
     for (int64_t t = 0; t < box->hi[0]; t++) {
         token k = token_at(&w, t);
-        for (int64_t s = box->lo[1]; t >= box->lo[0] && s < box->hi[1]; s++)
-            for (int64_t head = box->lo[2] / n.size; head < box->hi[2] / n.size; head++) {
-                span units = find_units(a, s, &k, before, all);
+        for (int64_t s = box->lo[1]; t >= box->lo[0] && s < box->hi[1]; s++) {
+            span units = find_units(a, s, &k, before, all);
+            for (int64_t head = box->lo[2] / n.size; head < box->hi[2] / n.size; head++)
                 attend_units(&w, t, &k, units.lo, units.hi, s, head);
-            }
+            if (t < w.alive && units.lo < units.hi && units.hi == k.units)
+                fill_cache(&w, t, &k, box->lo[2] / n.size / group, box->hi[2] / n.size / group);
+        }
         before += count_of(a, &k);
     }
-    if (box->hi[1] == splits)
-        fill_cache(&w, box->lo[2] / n.size / group, box->hi[2] / n.size / group);
 }
 
 /* Tokens of a slot are neighbours with rising positions, pages are distinct: what the operator
@@ -359,7 +355,7 @@ const op_def op_attention_split = {
     OP_INPUTS(turned_in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),
-    .flags = OP_READS_EARLIER | OP_DATA_DEPENDENT | OP_EVEN,
+    .flags = OP_READS_EARLIER | OP_WRITES_APART | OP_DATA_DEPENDENT | OP_EVEN,
     .infer = infer,
     .axes = axes,
     .reads = reads,

@@ -85,6 +85,17 @@ static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
     return MPK_OK;
 }
 
+/* May graph i follow the one before?  It has more tokens, or as many if no other has, or it is the
+ * first of a draft model. */
+static bool may_follow(const pass_options *o, uint32_t n_graphs, const uint32_t *n_tokens,
+                       uint32_t i)
+{
+    const uint32_t begin = n_graphs - o->n_draft_graphs, *n = &n_tokens[i];
+    if (i == begin || n[-1] < n[0])
+        return true;
+    return n[-1] == n[0] && (i == 1 || i == begin + 1 || n[-2] < n[0]);
+}
+
 /* Everything that a later pass relies on and the user can set.  The numbers of tokens must rise
  * because the step task takes the first graph that is large enough. */
 static mpk_status check_options(mpk_context *cx, const pass_options *o, uint32_t n_graphs,
@@ -108,7 +119,7 @@ static mpk_status check_options(mpk_context *cx, const pass_options *o, uint32_t
           "pages of %u bytes: a multiple of 64 is needed", o->page_bytes);
     CHECK(cx, n_graphs > o->n_draft_graphs, MPK_EARG, "there is nothing to compile");
     for (uint32_t i = 1; i < n_graphs; i++)
-        CHECK(cx, n_tokens[i - 1] < n_tokens[i] || i == n_graphs - o->n_draft_graphs, MPK_EARG,
+        CHECK(cx, may_follow(o, n_graphs, n_tokens, i), MPK_EARG,
               "graphs must stand by rising numbers of tokens, %u follows %u", n_tokens[i],
               n_tokens[i - 1]);
     return MPK_OK;
@@ -149,7 +160,10 @@ static mpk_status compile_one(mpk_context *cx, void *user, uint32_t i)
     const compiling *c = user;
     tg_compiled *to = &c->program->graphs[i];
     arena scratch = {0};
-    pass_state s = {.cx = cx, .result = &c->results[i], .scratch = &scratch, .options = c->options};
+    pass_options options = *c->options;
+    pass_state s = {.cx = cx, .result = &c->results[i], .scratch = &scratch, .options = &options};
+    if (i && i != c->program->n_graphs - options.n_draft_graphs && to[-1].n_tokens == to->n_tokens)
+        options.split_tokens = 0; /* the second one: for prompts */
     mpk_status status = compile_program(&s, c->graphs[i], to);
     arena_free(&scratch);
     NOTE(cx, status, "compiling for %u tokens", to->n_tokens);

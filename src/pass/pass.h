@@ -105,8 +105,9 @@ typedef struct pass_state {
 /* ---- compile.c ---- */
 
 /* Compile one tensor program for each number of tokens (rising; those of a draft model begin anew),
- * all built for the same weights and state.  Everything in *out lives in `result`.  n_workers 1 to
- * 65535.  MPK_EARG: wrong options; MPK_ELIMIT: an operator needs more scratch than a worker has;
+ * all built for the same weights and state.  A number may stand there twice: the second graph is
+ * for prompts, its context whole.  Everything in *out lives in `result`.  n_workers 1 to 65535.
+ * MPK_EARG: wrong options; MPK_ELIMIT: an operator needs more scratch than a worker has;
  * MPK_EVERIFY: a defect of mpk. */
 mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *options,
                         uint32_t n_graphs, ir_graph *const *graphs, const uint32_t *n_tokens,

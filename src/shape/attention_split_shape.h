@@ -10,8 +10,9 @@ enum {
     ATTENTION_PAGE = 64, /* tokens of a KV page */
     ATTENTION_ROWS = 8,  /* query heads of a KV head, at most */
     ATTENTION_FEW_TOKENS = 16,
-    ATTENTION_TOKENS = 64,  /* T, at most: two lots of 32, a lane each */
-    ATTENTION_PARTIALS = 9, /* of 8 warps, and of the tokens of the step */
+    ATTENTION_TOKENS = 128,   /* T, at most: lots of 32, a lane each */
+    ATTENTION_STEP_ROWS = 64, /* keys and values of the step for all warps */
+    ATTENTION_PARTIALS = 9,   /* of 8 warps, and of the tokens of the step */
 };
 
 /* Operands in rt_entry.at. */
@@ -34,7 +35,8 @@ enum {
  *   QUERY   bf16[ATTENTION_ROWS][K]
  *   MOST    float[ATTENTION_PARTIALS][8] largest score, SUM the same of weights
  *   OUT     float[ATTENTION_PARTIALS][group][K]
- *   KEY     bf16[tokens][K] of the step, VALUE the same */
+ *   KEY     bf16[rows][K] of the step, VALUE the same; rows: one for each token, or of more than
+ *           ATTENTION_STEP_ROWS so many, and one for each warp */
 #define ATTENTION_SCRATCH_ROW(K) ((K)*2 + 16)
 #define ATTENTION_SCRATCH_QUERY(K) 0
 #define ATTENTION_SCRATCH_MOST(K) (ATTENTION_ROWS * ATTENTION_SCRATCH_ROW(K))
@@ -42,10 +44,13 @@ enum {
 #define ATTENTION_SCRATCH_OUT(K) (ATTENTION_SCRATCH_SUM(K) + ATTENTION_PARTIALS * 32)
 #define ATTENTION_SCRATCH_KEY(K, group) \
     (ATTENTION_SCRATCH_OUT(K) + ATTENTION_PARTIALS * (group) * (K)*4)
+#define ATTENTION_SCRATCH_ROWS(tokens) \
+    ((tokens) <= ATTENTION_STEP_ROWS ? (tokens) : ATTENTION_STEP_ROWS + 8)
 #define ATTENTION_SCRATCH_VALUE(K, group, tokens) \
-    (ATTENTION_SCRATCH_KEY(K, group) + (tokens)*ATTENTION_SCRATCH_ROW(K))
+    (ATTENTION_SCRATCH_KEY(K, group) + ATTENTION_SCRATCH_ROWS(tokens) * ATTENTION_SCRATCH_ROW(K))
 #define ATTENTION_SCRATCH_BYTES(K, group, tokens) \
-    (ATTENTION_SCRATCH_VALUE(K, group, tokens) + (tokens)*ATTENTION_SCRATCH_ROW(K))
+    (ATTENTION_SCRATCH_VALUE(K, group, tokens) +  \
+     ATTENTION_SCRATCH_ROWS(tokens) * ATTENTION_SCRATCH_ROW(K))
 
 /*   heads, kv_heads, head_size, group   group: query heads of a KV head
  *   splits, unit, own, window           attributes of the operator

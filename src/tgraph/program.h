@@ -65,7 +65,9 @@ typedef struct tg_program {
     uint32_t n_workers, page_bytes, pages_per_worker;
     uint32_t n_peers; /* that share the workers evenly, in order; 0: one */
     uint32_t n_graphs;
-    tg_compiled *graphs; /* by rising n_tokens; then those of a draft model, likewise */
+    /* by rising n_tokens, of two of as many the first is for streams; then those of a draft model,
+     * likewise */
+    tg_compiled *graphs;
     uint32_t n_weights;
     tg_weight *weights;
     uint64_t area_bytes[TG_AREAS]; /* of TG_WEIGHTS: the sum of the weights' bytes */

@@ -10,9 +10,9 @@
  * other is at its softmax.  Tokens that stand alone, each of another slot, take the way of
  * attention_lone.cuh.
  *
- * Pages come through the page ring.  The loader waits for the task's event first, since the step
- * itself writes keys and values, and goes through the same chunks.  The note of a page of keys says
- * whether the table names a page of the cache.
+ * Pages come through the page ring.  The loader goes through the same chunks, and waits for the
+ * task's event before the first page, since the step itself writes keys and values; one of its
+ * lanes asks.  The note of a page of keys says whether the table names a page of the cache.
  * Cost of 128 rows and 64 positions: 2 x 8 wgmma of 64 x 64 x 16 and 2 x 4 of 64 x K x 16.
  */
 #ifndef TASK_ATTENTION_GROUP_CUH
@@ -20,7 +20,7 @@
 
 #include "ptx/matrix.cuh"
 #include "task/attention_tile.cuh"
-#include "task/tile_plan.cuh"
+#include "task/linear_box.cuh"
 
 #if MPK_WGMMA
 
@@ -57,7 +57,7 @@ MPK_FN group_walk group_begin(const mpk_task &t, const attend_shape &s, int size
     return w;
 }
 
-/* The next chunk; false: there is none. */
+/* The next chunk, but for its pages (attend_find); false: there is none. */
 MPK_FN bool group_next(const mpk_task &t, const attend_shape &s, group_walk *w)
 {
     attend_chunk *c = &w->c;
@@ -73,7 +73,6 @@ MPK_FN bool group_next(const mpk_task &t, const attend_shape &s, group_walk *w)
     }
     c->last = c->first + ATTEND_ROWS / c->n_heads;
     c->last = c->last < w->end ? c->last : w->end;
-    attend_find(t, s, c);
     return true;
 }
 
@@ -88,49 +87,64 @@ MPK_FN int group_alone(const mpk_task &t, const attend_shape &s, int size, int f
 
 /* ---- the loader's part ---- */
 
-/* Keys and values of 64 positions; page -1: nothing. */
-template <int K> MPK_FN void group_load_page(mpk_load &l, const attend_source &from, int page)
+/* Keys and values of 64 positions, by one lane; page -1: nothing. */
+template <int K>
+MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, box_asker *a)
 {
     typedef group_pages<K> at;
     const rt_u64 offset = (rt_u64)(page < 0 ? 0 : page) * from.page_bytes;
-    const rt_u32 bytes = page < 0 ? 0 : at::BYTES;
-    const rt_u32 keys = load_page(&l), values = at::N == 2 ? load_page(&l) : keys;
+    const rt_u32 bytes = page < 0 ? 0 : at::BYTES, keys = box_ask_any(l, a);
+    if (keys == LOAD_OVER)
+        return;
+    mpk_w.note[keys] = page >= 0;
+    load_expect(keys, at::N == 2 ? bytes : 2 * bytes);
+    if (bytes)
+        ptx_copy_bulk(mpk_s + keys * MPK_PAGE_BYTES, from.keys + offset, bytes, &mpk_w.full[keys]);
+    const rt_u32 values = at::N == 2 ? box_ask_any(l, a) : keys;
     if (values == LOAD_OVER)
         return;
-    if (ptx_elect()) {
-        mpk_w.note[keys] = page >= 0;
-        load_expect(keys, at::N == 2 ? bytes : 2 * bytes);
-        if (at::N == 2)
-            load_expect(values, bytes);
-        if (bytes) {
-            ptx_copy_bulk(mpk_s + keys * MPK_PAGE_BYTES, from.keys + offset, bytes,
-                          &mpk_w.full[keys]);
-            ptx_copy_bulk(mpk_s + values * MPK_PAGE_BYTES + (at::N == 2 ? 0 : at::BYTES),
-                          from.values + offset, bytes, &mpk_w.full[values]);
-        }
-    }
-    __syncwarp();
+    if (at::N == 2)
+        load_expect(values, bytes);
+    if (bytes)
+        ptx_copy_bulk(mpk_s + values * MPK_PAGE_BYTES + (at::N == 2 ? 0 : at::BYTES),
+                      from.values + offset, bytes, &mpk_w.full[values]);
 }
 
-/* The pages of a chunk; their numbers are read 32 at a time. */
-template <int K>
-MPK_FN void group_load_chunk(mpk_load &l, const mpk_task &t, const attend_shape &s,
-                             const attend_chunk &c)
+/* Numbers of 32 pages of a chunk from i on, one for each lane. */
+MPK_FN int group_numbers(const attend_chunk &c, const attend_source &from, int i)
 {
-    const attend_source from = attend_source_of<K>(t, s, c);
-    int numbers = -1;
-    for (int i = 0; i < c.n_steps && !l.cancelled; i++) {
-        if (i % 32 == 0)
-            numbers = i + mpk_thread() % 32 < c.n_steps
-                          ? attend_page(from, c.step + i + mpk_thread() % 32)
-                          : -1;
-        group_load_page<K>(l, from, __shfl_sync(0xffffffffu, numbers, i % 32));
+    i += mpk_thread() % 32;
+    return i < c.n_steps ? attend_page(from, c.step + i) : -1;
+}
+
+/* The pages of a chunk; came: the task's event has, which what the step itself writes waits for.
+ * Where they are is known before. */
+template <int K>
+MPK_FN void group_load_chunk(mpk_load &l, const mpk_task &t, const attend_shape &s, attend_chunk *c,
+                             bool *came)
+{
+    attend_find(t, s, c);
+    const attend_source from = attend_source_of<K>(t, s, *c);
+    int numbers = group_numbers(*c, from, 0);
+    if (!*came && !load_needs_event(&l))
+        return;
+    *came = true;
+    box_asker a = {l.ring, 0, false};
+    const bool asks = ptx_elect();
+    for (int i = 0; i < c->n_steps; i++) {
+        if (i && i % 32 == 0)
+            numbers = group_numbers(*c, from, i);
+        const int page = __shfl_sync(0xffffffffu, numbers, i % 32);
+        if (asks && !a.over)
+            group_ask<K>(l, from, page, &a);
     }
+    box_have_asked(l, a, asks);
 }
 
 template <int K> MPK_FN void attention_group_load(mpk_load &l, const attend_shape &s)
 {
-    if (!load_needs_event(&l))
+    bool came = false;
+    if (!load_needs_step(&l))
         return;
     mpk_task t = {};
     t.e = l.e;
@@ -146,7 +160,7 @@ template <int K> MPK_FN void attention_group_load(mpk_load &l, const attend_shap
         }
         group_walk w = group_begin(t, s, K, first, end);
         while (!l.cancelled && group_next(t, s, &w))
-            group_load_chunk<K>(l, t, s, w.c);
+            group_load_chunk<K>(l, t, s, &w.c, &came);
         first = w.end;
     }
     load_settle(l, in_flight);
@@ -173,43 +187,56 @@ MPK_FN void group_meet(void)
     ptx_meet(2 + mpk_thread() / 128, 128);
 }
 
-/* A row's queries, two threads each. */
+/* A row's queries, two threads each: the half of thread i. */
 template <int K>
-MPK_FN void group_put_queries(const mpk_task &t, const attend_shape &s, const attend_chunk &c)
+MPK_FN void group_get_queries(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
+                              mpk_words *q)
 {
-    const int i = mpk_thread() % 128, row = i / 2, chunks = K / 16;
+    const int i = mpk_thread() % 128;
     const mpk_words none = {0, 0, 0, 0};
     int token, head;
-    const bool there = attend_row(c, mpk_thread() / 128 * GROUP_ROWS + row, &token, &head);
-    const char *from = mpk_at<const char>(t, ATTEND_Q) + ((rt_u64)token * s.heads + head) * K * 2 +
-                       i % 2 * chunks * 16;
+    const bool there = attend_row(c, mpk_thread() / 128 * GROUP_ROWS + i / 2, &token, &head);
+    const char *from =
+        mpk_at<const char>(t, ATTEND_Q) + ((rt_u64)token * s.heads + head) * K * 2 + i % 2 * K;
+#pragma unroll
+    for (int e = 0; e < K / 16; e++)
+        q[e] = there ? ptx_load_words(from + e * 16) : none;
+}
+template <int K> MPK_FN void group_put_queries(const mpk_words *q)
+{
+    const int i = mpk_thread() % 128, row = i / 2;
     char *to = group_queries<K>() + row * 128;
 #pragma unroll
-    for (int e = 0; e < chunks; e++) {
-        const int chunk = i % 2 * chunks + e;
-        *(mpk_words *)(to + chunk / 8 * GROUP_QUERY + ((chunk ^ row) % 8) * 16) =
-            there ? ptx_load_words(from + e * 16) : none;
+    for (int e = 0; e < K / 16; e++) {
+        const int chunk = i % 2 * (K / 16) + e;
+        *(mpk_words *)(to + chunk / 8 * GROUP_QUERY + ((chunk ^ row) % 8) * 16) = q[e];
     }
 }
 
+/* All loads are under way before the first one is waited for. */
 template <int K>
-MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
+MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, attend_chunk *c,
                              group_rows<K> *r)
 {
     const int row = mpk_thread() / 32 * 16 + mpk_thread() % 32 / 4;
-    group_meet(); /* nobody reads the queries before any more */
-    group_put_queries<K>(t, s, c);
-    ptx_fence_shared();
-    group_meet();
+    mpk_words q[K / 16];
+    group_get_queries<K>(t, s, *c, q);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         int token, head;
-        const bool there = attend_row(c, row + 8 * m, &token, &head);
+        const bool there = attend_row(*c, row + 8 * m, &token, &head);
         r->position[m] = there ? mpk_at<const int>(t, ATTEND_POSITIONS)[token] : -1;
-        r->from[m] = attend_from(s, r->position[m]);
         r->most[m] = -__int_as_float(0x7f800000);
         r->sum[m] = 0;
     }
+    attend_find(t, s, c);
+    group_meet(); /* nobody reads the queries before any more */
+    group_put_queries<K>(q);
+    ptx_fence_shared();
+    group_meet();
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+        r->from[m] = attend_from(s, r->position[m]);
 #pragma unroll
     for (int i = 0; i < K / 2; i++)
         r->out[i] = 0;
@@ -241,11 +268,18 @@ MPK_FN void group_store(const mpk_task &t, const attend_shape &s, const attend_c
 
 /* ---- 64 positions ---- */
 
+/* A matrix that begins at another address, in units of 16 bytes, the same in all lanes: said so,
+ * the warp counts it once, not each lane. */
+MPK_FN rt_u64 group_matrix(rt_u64 matrix)
+{
+    return (matrix & 0xffffffff00000000u) | __shfl_sync(0xffffffffu, (rt_u32)matrix, 0);
+}
+
 /* q k^T, added to score[32]. */
 template <int K> MPK_FN void group_score(const char *s_keys, float *score)
 {
-    const rt_u64 keys = ptx_matrix(s_keys, K / 32 * 512),
-                 queries = ptx_matrix_of_rows(group_queries<K>());
+    const rt_u64 keys = group_matrix(ptx_matrix(s_keys, K / 32 * 512)),
+                 queries = group_matrix(ptx_matrix_of_rows(group_queries<K>()));
 #pragma unroll
     for (int k = 0; k < K / 16; k++)
         ptx_group_multiply_64(
@@ -265,61 +299,66 @@ template <int K> MPK_FN void group_mask(int base, bool there, const group_rows<K
     }
 }
 
-/* Scores become weights; what was there before is brought to the new maximum. */
-template <int K> MPK_FN void group_weigh(float scale, float *score, group_rows<K> *r)
+/* Scores become weights; kept: what is left of each row's sums at the new maximum. */
+MPK_FN void group_weigh(float scale, float *score, float *most_of, float *sum, float *kept)
 {
     const float none = -__int_as_float(0x7f800000);
-    float kept[2], zero[2];
+    float zero[2];
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        float most = r->most[m];
+        float most = most_of[m];
 #pragma unroll
         for (int i = 0; i < 32; i += 4)
             most = fmaxf(most, fmaxf(score[i + 2 * m], score[i + 2 * m + 1]));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
         zero[m] = most == none ? 0 : most * scale;
-        kept[m] = ptx_exp2(fmaf(r->most[m], scale, -zero[m]));
-        r->most[m] = most;
-        r->sum[m] *= kept[m];
+        kept[m] = ptx_exp2(fmaf(most_of[m], scale, -zero[m]));
+        most_of[m] = most;
+        sum[m] *= kept[m];
     }
 #pragma unroll
     for (int i = 0; i < 32; i++) {
         score[i] = ptx_exp2(fmaf(score[i], scale, -zero[i / 2 % 2]));
-        r->sum[i / 2 % 2] += score[i];
+        sum[i / 2 % 2] += score[i];
     }
+}
+
+/* Sums are brought to the new maximum. */
+template <int K> MPK_FN void group_keep(const float *kept, float *out)
+{
     if (__any_sync(0xffffffffu, kept[0] != 1 || kept[1] != 1))
 #pragma unroll
         for (int i = 0; i < K / 2; i++)
-            r->out[i] *= kept[i / 2 % 2];
+            out[i] *= kept[i / 2 % 2];
 }
 
-/* Weights of 16 positions as the operand of p v, in the order of a block of values: a lane has
- * piece c of a row, and needs of its neighbour's piece and its own the same word. */
-MPK_FN void group_pack(const float *score, rt_u32 *p)
+/* Weights as operands of p v, in the order of a block of values: of 16 positions a lane has piece c
+ * of a row, and needs of its neighbour's piece and its own the same word. */
+MPK_FN void group_pack(const float *score, rt_u32 (*p)[4])
 {
     const bool odd = mpk_thread() % 2;
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
-        const rt_u32 low = ptx_pack_bf16(score[2 * m], score[2 * m + 1]),
-                     high = ptx_pack_bf16(score[4 + 2 * m], score[4 + 2 * m + 1]),
+    for (int i = 0; i < ATTEND_PAGE / 8; i++, score += i % 2 ? 2 : 6) {
+        const rt_u32 low = ptx_pack_bf16(score[0], score[1]),
+                     high = ptx_pack_bf16(score[4], score[5]),
                      other = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
-        p[m] = odd ? other : low;
-        p[m + 2] = odd ? high : other;
+        p[i / 2][i % 2] = odd ? other : low;
+        p[i / 2][i % 2 + 2] = odd ? high : other;
     }
 }
 
 /* p v, added to the rows' sums. */
-template <int K> MPK_FN void group_add(const char *s_values, const rt_u32 (*p)[4], group_rows<K> *r)
+template <int K> MPK_FN void group_add(const char *s_values, const rt_u32 (*p)[4], float *out)
 {
-    const rt_u64 values = ptx_matrix_of_values(s_values);
+    const rt_u64 values = group_matrix(ptx_matrix_of_values(s_values));
 #pragma unroll
     for (int k = 0; k < ATTEND_PAGE / 16; k++) {
         const rt_u64 b = tile_further(values, (rt_u32)(k * (K / 8) * 16));
         if (K == 128)
-            ptx_group_multiply_own_128(r->out, p[k], b);
+            ptx_group_multiply_own_128(out, p[k], b);
         else
-            ptx_group_multiply_own_64(r->out, p[k], b);
+            ptx_group_multiply_own_64(out, p[k], b);
     }
 }
 
@@ -369,67 +408,77 @@ MPK_FN void group_clear(float *score)
         score[e] = 0;
 }
 
-/* The scores of a page become the operands of p v. */
+/* The scores of a page become weights. */
 template <int K>
 MPK_FN void group_soften(int base, bool there, float scale, const attend_sight &sight, float *score,
-                         rt_u32 (*p)[4], group_rows<K> *r)
+                         float *kept, group_rows<K> *r)
 {
     if (!there || base < sight.from || base + ATTEND_PAGE - 1 > sight.last)
         group_mask<K>(base, there, *r, score);
-    group_weigh<K>(scale, score, r);
-#pragma unroll
-    for (int k = 0; k < ATTEND_PAGE / 16; k++)
-        group_pack(score + 8 * k, p[k]);
+    group_weigh(scale, score, r->most, r->sum, kept);
 }
 
-/* All pages, at least one.  A warpgroup whose turn it is gives the products of a page's values and
- * of the next one's keys, waits for them and gives the turn; each has as many turns, the first
- * warpgroup begins, and nobody gives a turn that is not taken. */
-template <int K>
-MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, group_rows<K> *r)
+/* This warpgroup's turn at the tensor cores begins, with the products of a page's keys. */
+template <int K> MPK_FN void group_begin_turn(const char *s_keys, float *score)
 {
-    const int half = mpk_thread() / 128, mine = GROUP_TURN + half, other = GROUP_TURN + (half ^ 1);
-    const attend_sight sight = attend_sight_of(r->position, r->from);
-    float score[32];
-    rt_u32 p[ATTEND_PAGE / 16][4];
-    if (half)
-        ptx_turn_give(other);
-    const char *s_keys = group_take_keys<K>(at);
     group_clear(score);
-    ptx_turn_take(mine);
+    ptx_turn_take(GROUP_TURN + mpk_thread() / 128);
     ptx_group_begin();
     group_score<K>(s_keys, score);
     ptx_group_commit();
+}
+/* The other's begins. */
+MPK_FN void group_end_turn(void)
+{
+    ptx_turn_give(GROUP_TURN + (mpk_thread() / 128 ^ 1));
+}
+
+/* All pages, at least one.  In its turn a warpgroup gives the products of a page's keys and of the
+ * values of the page before, and hands the turn on as soon as they are given: its softmax runs
+ * under its own products of values and under all of the other's.  Each has as many turns, the first
+ * warpgroup begins, and nobody gives a turn that is not taken.  It takes the page of values behind
+ * the softmax, in front of the wait for products: ptxas moves a wait up, but over no loop. */
+template <int K>
+MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, group_rows<K> *r)
+{
+    const bool second = mpk_thread() >= 128;
+    const attend_sight sight = attend_sight_of(r->position, r->from);
+    float score[32], kept[2];
+    rt_u32 p[ATTEND_PAGE / 16][4];
+    if (second)
+        group_end_turn();
+    group_begin_turn<K>(group_take_keys<K>(at), score);
+    group_end_turn();
     ptx_group_wait<0>();
-    ptx_turn_give(other);
-#pragma unroll 1
-    for (int i = 1; i < c.n_steps; i++) {
-        group_soften<K>((c.step + i - 1) * ATTEND_PAGE, at->there, scale, sight, score, p, r);
-        if (group_pages<K>::N == 2)
-            ring_release(at->keys);
-        const char *s_values = group_take_values<K>(at);
-        s_keys = group_take_keys<K>(at);
-        group_clear(score);
-        ptx_turn_take(mine);
-        ptx_group_begin();
-        group_add<K>(s_values, p, r);
-        group_score<K>(s_keys, score);
-        ptx_group_commit();
-        ptx_group_wait<0>();
-        ptx_turn_give(other);
-        ring_release(at->values);
-    }
-    group_soften<K>((c.step + c.n_steps - 1) * ATTEND_PAGE, at->there, scale, sight, score, p, r);
     if (group_pages<K>::N == 2)
         ring_release(at->keys);
+    group_soften<K>(c.step * ATTEND_PAGE, at->there, scale, sight, score, kept, r);
+    group_pack(score, p);
     const char *s_values = group_take_values<K>(at);
-    ptx_turn_take(mine);
+#pragma unroll 1
+    for (int i = 1; i < c.n_steps; i++) {
+        const rt_u32 values = at->values;
+        group_begin_turn<K>(group_take_keys<K>(at), score);
+        group_add<K>(s_values, p, r->out);
+        ptx_group_commit();
+        group_end_turn();
+        ptx_group_wait<1>();
+        if (group_pages<K>::N == 2)
+            ring_release(at->keys);
+        group_soften<K>((c.step + i) * ATTEND_PAGE, at->there, scale, sight, score, kept, r);
+        s_values = group_take_values<K>(at);
+        ptx_group_wait<0>();
+        ring_release(values);
+        group_keep<K>(kept, r->out);
+        group_pack(score, p);
+    }
+    ptx_turn_take(GROUP_TURN + second);
     ptx_group_begin();
-    group_add<K>(s_values, p, r);
+    group_add<K>(s_values, p, r->out);
     ptx_group_commit();
+    if (!second)
+        group_end_turn();
     ptx_group_wait<0>();
-    if (half == 0)
-        ptx_turn_give(other);
     ring_release(at->values);
 }
 
@@ -454,7 +503,7 @@ template <int K> MPK_FN void attention_group(const mpk_task &t, const attend_sha
         group_walk w = group_begin(t, s, K, first, end);
         while (group_next(t, s, &w)) {
             group_rows<K> r;
-            group_begin_rows<K>(t, s, w.c, &r);
+            group_begin_rows<K>(t, s, &w.c, &r);
             if (w.c.n_steps)
                 group_steps<K>(w.c, s.scale, &at, &r);
             group_store<K>(t, s, w.c, r);

@@ -46,18 +46,27 @@ template <int K> struct attend_rows {
     float out[K / 8][4]; /* dims 8 n + 2c, + 1 of each */
 };
 
-/* How many tokens from `first` on are of the same slot; the same in all threads. */
+/* How many tokens from `first` on are of the same slot; the same in all threads.  Loads of 128
+ * overlap. */
 MPK_FN int attend_run(const mpk_task &t, int first, int end)
 {
+    constexpr int AT_ONCE = 4;
     const int *slots = mpk_at<const int>(t, ATTEND_SLOTS), slot = slots[first],
               lane = mpk_thread() % 32;
     int n = 0;
-    for (;;) {
-        const int i = first + n + lane;
-        const rt_u32 other = __ballot_sync(0xffffffffu, i >= end || slots[i] != slot);
-        if (other)
-            return n + __ffs((int)other) - 1;
-        n += 32;
+    for (;; n += 32 * AT_ONCE) {
+        int found[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const int i = first + n + 32 * k + lane;
+            found[k] = i < end ? slots[i] : ~slot;
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const rt_u32 other = __ballot_sync(0xffffffffu, found[k] != slot);
+            if (other)
+                return n + 32 * k + __ffs((int)other) - 1;
+        }
     }
 }
 

@@ -32,22 +32,31 @@ struct box_asker {
     bool over;    /* there is nothing to load for any more */
 };
 
+/* The next page, once it is empty, or LOAD_OVER; load_page for one lane. */
+MPK_FN rt_u32 box_ask_any(const mpk_load &l, box_asker *a)
+{
+    const rt_u32 page = a->ring.first + a->ring.at;
+    while (!a->over && !ptx_barrier_try(&mpk_w.empty[page], a->ring.parity ^ 1))
+        a->over = load_is_over(&l);
+    if (a->over)
+        return LOAD_OVER;
+    ring_next(&a->ring);
+    a->asked++;
+    return page;
+}
+
 /* A page with boxes of w from (column, group) on, of which `groups` are wanted; nothing if column
  * is negative. */
 MPK_FN void box_ask_page(const mpk_load &l, box_asker *a, int column, int group, int groups)
 {
     const bool half = groups <= TILE_BOX_GROUPS / 2;
-    const rt_u32 page = a->ring.first + a->ring.at;
-    while (!a->over && !ptx_barrier_try(&mpk_w.empty[page], a->ring.parity ^ 1))
-        a->over = load_is_over(&l);
-    if (a->over)
+    const rt_u32 page = box_ask_any(l, a);
+    if (page == LOAD_OVER)
         return;
     load_expect(page, column < 0 ? 0 : half ? MPK_PAGE_BYTES / 2 : MPK_PAGE_BYTES);
     if (column >= 0)
         ptx_copy_box(l.s_pages + page * MPK_PAGE_BYTES, (const rt_map *)l.e->maps + 1 + half,
                      column, group, &mpk_w.full[page]);
-    ring_next(&a->ring);
-    a->asked++;
 }
 
 MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, box_asker *a)

@@ -29,16 +29,38 @@ struct turn_tokens {
 
 /* ---- places ---- */
 
-/* Number of a token's place, page * 64 + place in the page; -1: it has none. */
+/* Numbers of N tokens' places, page * 64 + place in the page; -1: it has none, or the number is no
+ * token's.  No branches, so that all loads of a kind overlap. */
+template <int N>
+MPK_FN void turn_places(const mpk_task &t, const turn_shape &s, const int *token, int *place)
+{
+    const mpk_cache &c = mpk_caches[s.cache];
+    int position[N], slot[N], page[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int at = token[i] < 0 ? 0 : token[i];
+        position[i] = mpk_at<const int>(t, TURN_POSITIONS)[at];
+        slot[i] = mpk_at<const int>(t, TURN_SLOTS)[at];
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const bool there = token[i] >= 0 && position[i] >= 0 &&
+                           position[i] / TURN_PAGE < c.slot_pages &&
+                           (rt_u32)slot[i] < (rt_u32)c.slots;
+        const int at = there ? slot[i] * c.slot_pages + position[i] / TURN_PAGE : 0;
+        place[i] = there ? position[i] % TURN_PAGE : -1;
+        page[i] = mpk_at<const int>(t, TURN_PAGES)[at];
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (place[i] >= 0)
+            place[i] = (rt_u32)page[i] < (rt_u32)c.n_pages ? page[i] * TURN_PAGE + place[i] : -1;
+}
 MPK_FN int turn_place(const mpk_task &t, const turn_shape &s, int token)
 {
-    const int position = mpk_at<const int>(t, TURN_POSITIONS)[token],
-              slot = mpk_at<const int>(t, TURN_SLOTS)[token];
-    const mpk_cache &c = mpk_caches[s.cache];
-    if (position < 0 || position / TURN_PAGE >= c.slot_pages || (rt_u32)slot >= (rt_u32)c.slots)
-        return -1;
-    const int page = mpk_at<const int>(t, TURN_PAGES)[slot * c.slot_pages + position / TURN_PAGE];
-    return (rt_u32)page < (rt_u32)c.n_pages ? page * TURN_PAGE + position % TURN_PAGE : -1;
+    int place;
+    turn_places<1>(t, s, &token, &place);
+    return place;
 }
 
 /* May two tokens have one place?  All threads. */
@@ -49,11 +71,20 @@ MPK_FN bool turn_any_twice(const mpk_task &t, const turn_shape &s, int all)
     for (int i = mpk_thread() * 16; i < TURN_SCRATCH; i += MPK_THREADS * 16)
         *(uint4 *)(t.s_scratch + i) = none;
     mpk_sync();
-    for (int i = mpk_thread(); i < all; i += MPK_THREADS) {
-        const int place = turn_place(t, s, i);
-        const rt_u32 bit = 1u << (place % 32);
-        if (place >= 0 && atomicOr(&s_map[place % TURN_PLACES / 32], bit) & bit)
-            *s_flag = 1;
+    for (int base = mpk_thread(); base < all; base += MPK_THREADS * TURN_AT_ONCE) {
+        int token[TURN_AT_ONCE], place[TURN_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < TURN_AT_ONCE; i++) {
+            token[i] = base + i * MPK_THREADS;
+            token[i] = token[i] < all ? token[i] : -1;
+        }
+        turn_places<TURN_AT_ONCE>(t, s, token, place);
+#pragma unroll
+        for (int i = 0; i < TURN_AT_ONCE; i++) {
+            const rt_u32 bit = 1u << (place[i] & 31);
+            if (place[i] >= 0 && atomicOr(&s_map[place[i] % TURN_PLACES / 32], bit) & bit)
+                *s_flag = 1;
+        }
     }
     mpk_sync();
     return *s_flag != 0;
@@ -198,20 +229,22 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
 MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int t0)
 {
     const int lane = mpk_thread() % 32;
-    /* bit i: token t0 - 16 + i stands one place after the one before it, in the same page */
-    rt_u64 follows = 0;
-    rt_u32 begins = 0;
+    int token[2], place[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int token = t0 - 16 + half * 32 + lane;
-        const int place = token >= k.first && token < k.last ? turn_place(t, s, token) : -1;
-        const int before = token > k.first && token <= k.last ? turn_place(t, s, token - 1) : -1;
-        follows |=
-            (rt_u64)__ballot_sync(0xffffffffu, place >= 0 && before >= 0 && place == before + 1)
-            << (32 * half);
-        if (half == 0)
-            begins = __ballot_sync(0xffffffffu, place >= 0 && place % 16 == 0);
+        token[half] = t0 - 16 + half * 32 + lane;
+        token[half] = token[half] >= k.first && token[half] < k.last ? token[half] : -1;
     }
+    turn_places<2>(t, s, token, place);
+    /* bit i, but for the first: token t0 - 16 + i stands one place after the one before it, in the
+     * same page */
+    const int before = __shfl_up_sync(0xffffffffu, place[0], 1),
+              last = __shfl_sync(0xffffffffu, place[0], 31),
+              behind = __shfl_up_sync(0xffffffffu, place[1], 1);
+    const rt_u32 begins = __ballot_sync(0xffffffffu, place[0] >= 0 && place[0] % 16 == 0);
+    rt_u64 follows = __ballot_sync(0xffffffffu, before >= 0 && place[0] == before + 1);
+    const int to = lane ? behind : last;
+    follows |= (rt_u64)__ballot_sync(0xffffffffu, to >= 0 && place[1] == to + 1) << 32;
     follows >>= 1;           /* the next 1 follows */
     follows &= follows >> 1; /* 2 */
     follows &= follows >> 2; /* 4 */

@@ -64,6 +64,9 @@ typedef struct op_axis {
     /* where tiles are whole: entries up to which a task reads shared operands once; 0: a tile */
     int64_t together;
     bool even; /* tasks with equal parts of the axis may share work, see pass_options.even_over */
+    /* where tiles are whole: each takes longer than those before it, all by about the same, so that
+     * a worker with an early and a late one has as much to do as any other */
+    bool rises;
 } op_axis;
 
 enum {

@@ -13,7 +13,7 @@
 
 enum { Q, K_CACHE, V_CACHE, POSITIONS, SLOTS, PAGES };
 enum { SCALE, WINDOW };
-enum { STREAMS = 256 };
+enum { STREAMS = 256, RISES = 1024, ROWS = 128 };
 
 /* Heads are joined in the result, as the projection after it wants them. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -38,12 +38,16 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 
 /* Where tiles are whole, 16 rows of matrix hardware: tokens times the query heads that share a KV
  * head.  In a step of up to STREAMS tokens each may be of another slot and share nothing with the
- * others: there a tile is one token. */
+ * others: there a tile is one token. In one of RISES tokens and more most are of a prompt, where
+ * later tokens see more, and bodies take ROWS rows in the time of one. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *q = shape_input(g, op, Q);
     int64_t group = q->dims[1] / shape_input(g, op, K_CACHE)->dims[1];
-    axes[0] = (op_axis){.grain = 1, .tile = q->dims[0] > STREAMS && group < 16 ? 16 / group : 1};
+    axes[0] = (op_axis){.grain = 1,
+                        .tile = q->dims[0] > STREAMS && group < 16 ? 16 / group : 1,
+                        .together = q->dims[0] >= RISES && group < ROWS ? ROWS / group : 0,
+                        .rises = q->dims[0] >= RISES};
     axes[1] = (op_axis){.grain = q->dims[2], .tile = group * q->dims[2]};
 }
 

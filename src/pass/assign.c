@@ -41,6 +41,7 @@ static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks,
                             worker_group *w)
 {
     tile *tiles;
+    bool rises = pass_tiles_rise(s->options, g->ir, &g->ir->ops.at[g->tasks[tasks[0]].op]);
     bool sorted = true;
     uint32_t n = 0;
     NEW(s->cx, s->scratch, tiles, n_tasks);
@@ -56,8 +57,11 @@ static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks,
     if (!sorted)
         qsort(tiles, n, sizeof *tiles, compare_tiles);
     uint32_t first = n > w->n / 2 ? 0 : w->next;
-    for (uint32_t i = 0; i < n; i++)
-        g->tasks[tiles[i].task].worker = w->first + (first + i) % w->n;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = (first + i) % w->n;
+        bool back = rises && i / w->n % 2;
+        g->tasks[tiles[i].task].worker = w->first + (back ? w->n - 1 - at : at);
+    }
     w->next = (first + n) % w->n;
     return MPK_OK;
 }

@@ -176,10 +176,27 @@ static double tile_cost(const chooser *c, const ir_box *largest, uint64_t n)
            MEAN_SHARE * (bytes - bytes_of(c, &first)) * (large - 1 / (double)n) / (large - least);
 }
 
+bool pass_tiles_rise(const pass_options *o, const ir_graph *g, const ir_op *op)
+{
+    op_axis axes[IR_MAX_RANK] = {0};
+    if (!o->whole_tiles || !op->def->axes)
+        return false;
+    op->def->axes(g, op, axes);
+    return axes[0].rises;
+}
+
 /* May some tasks of the operator take much longer than others? */
 static bool is_uneven(const ir_op *op)
 {
     return (op->def->flags & (OP_DATA_DEPENDENT | OP_EVEN)) == OP_DATA_DEPENDENT;
+}
+
+/* Entries of the first axis that take as long as a tile's: whole lots of those that are worked on
+ * together. */
+static int64_t entries_of(const chooser *c, const ir_box *box)
+{
+    int64_t together = c->axes[0].together, n = box->hi[0] - box->lo[0];
+    return together && c->s->options->whole_tiles ? count_units(n, together) * together : n;
 }
 
 /* The bytes that the slowest worker loads under the current grid. */
@@ -198,7 +215,7 @@ static double grid_cost(const chooser *c, uint64_t n)
     if (c->out->rank) {
         rows.lo[0] = 0;
         rows.hi[0] = c->out->dims[0];
-        share = (double)(box.hi[0] - box.lo[0]) / (double)c->out->dims[0];
+        share = (double)entries_of(c, &box) / (double)c->out->dims[0];
     }
     if (c->s->options->whole_tiles)
         share += CONTEXT_SHARE;
@@ -364,12 +381,15 @@ static mpk_status check_tiles_apart(const chooser *c, const ir_box *tiles, size_
 }
 
 /* Search all cuts that the record allows, within the most tasks that the options allow.  Tasks of
- * uneven length get several per worker, for a scheduler can then even them out. */
+ * uneven length get several per worker, for a scheduler can then even them out; where lengths rise,
+ * a short and a long one. */
 static mpk_status choose_grid(chooser *c)
 {
     const pass_options *o = c->s->options;
     bool uneven = is_uneven(c->op);
     uint32_t per_worker = uneven && !o->whole_tiles ? UNEVEN_TASKS_PER_WORKER : 1;
+    if (pass_tiles_rise(o, c->ir, c->op))
+        per_worker = 2;
     if (o->tasks_per_worker)
         per_worker = o->tasks_per_worker;
     c->most = (uint64_t)c->workers * per_worker;

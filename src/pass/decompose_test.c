@@ -189,9 +189,65 @@ static void events_stand_between_operators(void **state)
     }
 }
 
+/* What each worker has of an operator's work, if every token takes as long as it has tokens before
+ * it: none has much more than the mean. */
+static void check_pairs(const tg_graph *g, ir_op_id op)
+{
+    int64_t work[WORKERS] = {0}, most = 0, all = 0;
+    uint32_t tasks[WORKERS] = {0};
+    for (tg_task_id t = 0; t < g->n_tasks; t++) {
+        const tg_task *k = &g->tasks[t];
+        const ir_box *b = &k->box;
+        if (k->op != op)
+            continue;
+        assert_int_equal(k->launch, TG_AOT);
+        assert_true(k->worker < WORKERS && ++tasks[k->worker] <= 2);
+        work[k->worker] += (b->hi[0] - b->lo[0]) * (b->hi[0] + b->lo[0]) * (b->hi[1] - b->lo[1]);
+    }
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        most = work[i] > most ? work[i] : most;
+        all += work[i];
+    }
+    assert_true(all > 0 && most * WORKERS <= all * 5 / 4);
+}
+
+static void early_tiles_meet_late_ones(void **state)
+{
+    (void)state;
+    const struct {
+        const char *folder;
+        uint32_t tokens;
+    } cases[] = {{"models/qwen3-0.6b", 2048},
+                 {"models/qwen3-8b", 1024},
+                 {"models/qwen3-8b", 2048},
+                 {"models/llama-3.2-1b", 4096}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        arena a = {0};
+        load_model m;
+        tg_program p;
+        check_ok(&cx, load_open(&cx, cases[i].folder, &m));
+        pass_options options = options_for(&m.config, WORKERS);
+        options.verify = false; /* the proof of many tasks is tested elsewhere */
+        m.config.n_layers = 1;
+        ir_graph *ir = build(&a, &m.config, cases[i].tokens);
+        check_ok(&cx, pass_compile(&cx, &a, &options, 1, &ir, &cases[i].tokens, &p));
+        const tg_graph *g = p.graphs[0].tg;
+        uint32_t found = 0;
+        for (ir_op_id o = 0; o < g->ir->ops.n; o++)
+            if (strcmp(g->ir->ops.at[o].def->name, "attention") == 0) {
+                check_pairs(g, o);
+                found++;
+            }
+        assert_int_equal(found, 1);
+        load_close(&m);
+        arena_free(&a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_worker_has_its_part),
+                                       cmocka_unit_test(early_tiles_meet_late_ones),
                                        cmocka_unit_test(events_stand_between_operators)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,8 +6,9 @@
  * operator without a global barrier in between: one of its tasks waits, directly or through others,
  * for some tasks of the JIT operator but not for all of them, so the imbalance still exists when
  * the task starts.  Policy AUTO: the same, but an operator whose time depends on data counts only
- * if it has more tasks than there are workers and its tasks may differ in length; otherwise there
- * is nothing to balance, and AOT saves the trip through the scheduler.  Policies AOT and JIT: every
+ * if it has more tasks than there are workers and its tasks may differ in length, unless these
+ * rise (op_axis.rises) and assign pairs them; otherwise there is nothing to balance, and AOT saves
+ * the trip through the scheduler.  Policies AOT and JIT: every
  * operator.
  *
  * An event launches either JIT tasks or AOT tasks: an operator that shares an event with a JIT
@@ -32,12 +33,13 @@ typedef struct labeller {
  * tasks whose lengths may differ. */
 static bool is_uneven(const labeller *l, ir_op_id op)
 {
-    uint32_t n = l->by_op.first[op + 1] - l->by_op.first[op],
-             flags = l->g->ir->ops.at[op].def->flags;
+    const ir_op *o = &l->g->ir->ops.at[op];
+    const pass_options *options = l->s->options;
+    uint32_t n = l->by_op.first[op + 1] - l->by_op.first[op], flags = o->def->flags;
     if (!n || !(flags & OP_DATA_DEPENDENT))
         return false;
-    return l->s->options->launch == PASS_LAUNCH_PAPER ||
-           (!(flags & OP_EVEN) && n > l->s->options->n_workers);
+    return options->launch == PASS_LAUNCH_PAPER ||
+           (!(flags & OP_EVEN) && n > options->n_workers && !pass_tiles_rise(options, l->g->ir, o));
 }
 
 /* Does the set hold some tasks of a JIT operator, but not all?  Most questions are answered by the

@@ -152,6 +152,8 @@ PASS_ON_GRAPH(PASS_DECLARE)
 
 /* From the program to the tGraph: decompose to TG_TASKS, depend to TG_RAW (§4.1). */
 mpk_status pass_decompose(pass_state *s, const ir_graph *ir, tg_graph **out);
+/* Is the operator cut in up to two tiles a worker, an early and a late one (op_axis.rises)? */
+bool pass_tiles_rise(const pass_options *o, const ir_graph *g, const ir_op *op);
 mpk_status pass_depend(pass_state *s, tg_graph *g, uint64_t *pairs);
 
 /* ---- on the program, whose graphs are assigned ---- */

@@ -1,13 +1,15 @@
 /* sum_pairs.cuh - the weighted sums over the experts of a token, bf16 by rows: 8 columns of all its
  * pairs at a time, added in fp32 in the order of the pairs.
  *
- * A thread asks for four pairs before it adds any.  Cost: the bytes of x.
+ * A thread asks for eight pairs before it adds any.  Cost: the bytes of x.
  */
 #ifndef TASK_SUM_PAIRS_CUH
 #define TASK_SUM_PAIRS_CUH
 
 #include "ptx/ptx.cuh"
 #include "tile/task.cuh"
+
+enum { SUM_PAIRS_AHEAD = 8 };
 
 struct pair_sums {
     float at[8];
@@ -29,17 +31,17 @@ MPK_FN pair_sums sum_pairs_piece(const rt_u16 *x, const float *scale, rt_u32 of_
 {
     pair_sums sums = {};
 #pragma unroll 1
-    for (rt_u32 j = 0; j < of_token; j += 4) {
-        mpk_words v[4];
-        float share[4];
+    for (rt_u32 j = 0; j < of_token; j += SUM_PAIRS_AHEAD) {
+        mpk_words v[SUM_PAIRS_AHEAD];
+        float share[SUM_PAIRS_AHEAD];
 #pragma unroll
-        for (rt_u32 k = 0; k < 4; k++) {
+        for (rt_u32 k = 0; k < SUM_PAIRS_AHEAD; k++) {
             v[k] = {0, 0, 0, 0};
             ptx_load_words_if(x + (rt_u64)(j + k) * columns, j + k < of_token, &v[k]);
             share[k] = j + k < of_token ? scale[j + k] : 0;
         }
 #pragma unroll
-        for (rt_u32 k = 0; k < 4; k++)
+        for (rt_u32 k = 0; k < SUM_PAIRS_AHEAD; k++)
             if (j + k < of_token)
                 sum_pairs_add(&sums, share[k], v[k]);
     }

@@ -1,4 +1,4 @@
-/* route_few.cuh - the experts of a few tokens: route of bf16 or f32 logits, a warp a token.
+/* route_warp.cuh - the experts of tokens: route of bf16 or f32 logits, a warp for each token.
  *
  * A lane has every 32nd word of a token's logits in registers, and of each logit a key that
  * compares as it does.  The low half of a bf16's key tells the expert, so one reduction over the
@@ -7,8 +7,8 @@
  * stored.  Logits may be carried (rt_lane.h), and so may both results: no word of them is RT_EMPTY.
  * Cost: a reduction and E / 32 comparisons for each expert that is chosen.
  */
-#ifndef TASK_ROUTE_FEW_CUH
-#define TASK_ROUTE_FEW_CUH
+#ifndef TASK_ROUTE_WARP_CUH
+#define TASK_ROUTE_WARP_CUH
 
 #include "tile/view.cuh"
 #include "tile/worker.cuh"
@@ -154,7 +154,7 @@ MPK_FN void route_row(const char *logits, char *ids, char *weights, int experts,
 /* logits [T, experts] -> ids i32[T, of_token], weights f32[T, of_token]; WORDS: of a row, for each
  * lane; bf16: an even number of experts; of_token at most 64. */
 template <int WORDS, bool IS_BF16>
-MPK_FN void route_few(const mpk_task &t, int experts, int of_token, bool normalize, bool round)
+MPK_FN void route_warp(const mpk_task &t, int experts, int of_token, bool normalize, bool round)
 {
     const int end = (int)mpk_end(t), row_bytes = experts * (IS_BF16 ? 2 : 4);
     int token = (int)mpk_lo(t, 0) + mpk_thread() / 32;

@@ -1,0 +1,50 @@
+/* body_route_warp.c - the experts of tokens, a warp for each; logits may be carried
+ * (device/task/route_warp.cuh).
+ *
+ * A warp has its token's logits in registers: the first argument of the template is how many words
+ * of them a lane has, so that 128 experts in bf16 are 2 words a lane.  The body waits for its input
+ * itself, in the kernel's own code. */
+#include "gen/body_print.h"
+
+enum { LOGITS, IDS = 0, WEIGHTS };
+enum { EXPERTS, NORMALIZE, ROUND };
+enum { MOST_EXPERTS = 512, LANES = 32 };
+
+/* Else fp32, or what `accepts` refuses. */
+static bool is_bf16(const gen_call *c)
+{
+    return gen_input(c, LOGITS)->dtype == IR_BF16;
+}
+
+/* A row of bf16 is read by words of two, hence even rows that begin at even places.  Offsets are of
+ * 32 bits: a token's ids take at most twice the bytes of its logits. */
+static bool accepts(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, LOGITS);
+    return x->dims[1] <= MOST_EXPERTS && ir_bytes(x) <= INT32_MAX / 2 &&
+           gen_is_dense(x, is_bf16(c) ? IR_BF16 : IR_F32) &&
+           !(is_bf16(c) && (x->dims[1] % 2 || x->offset % 2)) &&
+           gen_is_dense(gen_output(c, IDS), IR_I32) && gen_is_dense(gen_output(c, WEIGHTS), IR_F32);
+}
+
+static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    const ir_attribute *a = c->op->attributes;
+    int64_t experts = gen_input(c, LOGITS)->dims[1], words = is_bf16(c) ? experts / 2 : experts;
+    text_print(out,
+               "MPK_FN void body_%u(const mpk_task &t)\n{\n    route_warp<%lld, %s>(t, %lld, %lld, "
+               "%s, %s);\n}\n",
+               n, (long long)(words + LANES - 1) / LANES, str_bool(is_bf16(c)), (long long)experts,
+               (long long)a[EXPERTS].i, str_bool(a[NORMALIZE].i), str_bool(a[ROUND].i));
+    return MPK_OK;
+}
+
+const gen_body gen_body_route_warp = {.op = "route",
+                                      .name = "route_warp",
+                                      .needs = GEN_BULK,
+                                      .rank = 10,
+                                      .waits = true,
+                                      .carries = 1 << LOGITS,
+                                      .accepts = accepts,
+                                      .print = print};

@@ -335,6 +335,17 @@ static const char *const block_graphs[] = {
     "input %x : bf16[1, 8, 4, 5, 6]\nconst %w : bf16[9, 8, 2, 3, 1]\n%y = conv(%x, %w, _) {padding "
     "= [1, 1, 0], "
     "stride = [1, 2, 2]}\n",
+    "input %x : bf16[2, 24, 9, 8]\nconst %w : bf16[40, 24, 3, 3]\nconst %m : bf16[40, 1, 1]\nconst "
+    "%s : f32[40, 1, 1]\ninput %r : bf16[2, 40, 9, 8]\n%y = conv(%x, %w, _, %m, %s, %r) {padding "
+    "= [1, 1], expr = \"t0 = bf16((x0 - x1) * x2); max(bf16(t0 + x3), 0)\"}\n",
+    "input %x : f16[2, 40, 4, 16]\nconst %w : f16[36, 20, 1, 1]\nconst %b : f16[36]\ninput %s : "
+    "f16[2, 36, 1, 1]\n%y = conv(%x, %w, %b, %s) {groups = 2, expr = \"x0 * sigmoid(x0) * "
+    "x1\"}\n",
+    "input %x : bf16[1, 33, 5, 7]\nconst %w : bf16[17, 33, 1, 1]\n%y = conv(%x, %w, _) {expr = "
+    "\"min(max(x0, 0), 6)\"}\n",
+    "input %x : f32[2, 20, 50]\nconst %w : f32[9, 20, 1]\ninput %r : f32[1, 9, 50]\n%y = conv(%x, "
+    "%w, "
+    "_, %r) {expr = \"x0 + x1\"}\n",
     "input %x : bf16[2, 5, 768]\nconst %w : bf16[768]\nconst %b : f32[768]\n%y = layer_norm(%x, "
     "%w, %b)\n",
     "input %x : f16[17, 1001] live=tokens\n%y = layer_norm(%x, _, _) {eps = 0.01}\n",

@@ -85,6 +85,53 @@ MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, co
     }
 }
 
+/* The same for groups of one channel of floats of at most 32 bits, with few entries: in fp32, and
+ * with offsets of 32 bits.  The kernel's dimensions are constants, so its loops are unrolled. */
+MPK_FN void conv_planes_run(const mpk_task &t, const mpk_view &x, const mpk_view &w,
+                            const mpk_view &bias, const mpk_view &y, const conv_how &h)
+{
+    const char *g_x = mpk_data(t, x), *g_w = mpk_data(t, w), *g_bias = mpk_data(t, bias);
+    char *g_y = mpk_data(t, y);
+    const rt_i64 filters = y.dims[1] / h.groups;
+    INDEX_LOOP(t, y)
+    {
+        const rt_i64 plane = at[0] * x.stride[0] + at[1] / filters * x.stride[1],
+                     filter = at[1] * w.stride[0];
+        int first[3], n[3], kernel[3], step[3], apart[3], k[3];
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            const int axis = i + 2 < x.rank ? i + 2 : 0;
+            kernel[i] = axis ? (int)w.dims[axis] : 1;
+            n[i] = axis ? (int)x.dims[axis] : 1;
+            first[i] = axis ? (int)(at[axis] * h.stride.at[i] - h.padding.at[i]) : 0;
+            step[i] = axis ? (int)x.stride[axis] : 0;
+            apart[i] = axis ? (int)w.stride[axis] : 0;
+        }
+        float sum = 0;
+#pragma unroll
+        for (k[0] = 0; k[0] < kernel[0]; k[0]++)
+#pragma unroll
+            for (k[1] = 0; k[1] < kernel[1]; k[1]++)
+#pragma unroll
+                for (k[2] = 0; k[2] < kernel[2]; k[2]++) {
+                    bool inside = true;
+                    int from = 0, weight = 0;
+#pragma unroll
+                    for (int i = 0; i < 3; i++) {
+                        const int entry = first[i] + k[i] * (int)h.dilation.at[i];
+                        inside = inside && (unsigned)entry < (unsigned)n[i];
+                        from += entry * step[i];
+                        weight += k[i] * apart[i];
+                    }
+                    if (inside)
+                        sum += mpk_get(w, g_w, filter + weight) * mpk_get(x, g_x, plane + from);
+                }
+        if (mpk_is_there(bias))
+            sum += mpk_get(bias, g_bias, at[1] * bias.stride[0]);
+        mpk_put(y, g_y, mpk_offset(y, at), sum);
+    }
+}
+
 /* Windows of src/op/pool.h; output not 0: so many parts of each axis instead. */
 struct pool_how {
     mpk_numbers kernel, stride, padding, dilation, output;

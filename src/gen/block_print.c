@@ -452,12 +452,22 @@ static void close_entries(printer *w)
     LINE(w, "}\n");
 }
 
-/* The steps of one loop: loads, a map of them, the store of what it makes. */
+/* A map whose value goes to memory. */
+static bool is_stored(const block_step *s)
+{
+    return s[0].verb == BLOCK_MAP && s[1].verb == BLOCK_STORE && s[1].to == s[0].to;
+}
+
+/* The steps of one loop: loads, a map of them, the store of what it makes; before this map perhaps
+ * one more, whose value is its first operand and is read nowhere else. */
 static run find_run(printer *w, uint32_t i)
 {
     const block_step *steps = w->p->steps;
     run r = {w, i, i, i};
     while (steps[r.last].verb == BLOCK_LOAD)
+        r.last++;
+    if (steps[r.last].verb == BLOCK_MAP && is_stored(&steps[r.last + 1]) &&
+        steps[r.last + 1].from[0] == steps[r.last].to)
         r.last++;
     if (steps[r.last].verb == BLOCK_MAP && steps[r.last + 1].verb == BLOCK_STORE &&
         steps[r.last + 1].to == steps[r.last].to)

@@ -3,11 +3,14 @@
  * docs/superoptimizer.md).  Any stride, padding, dilation and layout of x; transposed ones and
  * groups of few filters run by windows.cuh. */
 #include "gen/block_print.h"
+
+#include <stdio.h>
+
 #include "gen/body_print.h"
 #include "gen/choices.h"
 
-enum { X, W, BIAS };
-enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED };
+enum { X, W, BIAS, MORE, MOST_MORE = 9 };
+enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR };
 /* Fewer leave most of a tile empty: a thread for each entry of the result is as fast. */
 enum { FEWEST_FILTERS = 4, FEWEST_ENTRIES = 16 };
 
@@ -91,7 +94,56 @@ static void fill_box(const gen_call *c, super_product *s)
         s->box_columns *= box.hi[i] - box.lo[i];
 }
 
-/* Rows are the filters of a group, columns places; window: of the second factor. */
+/* A kernel of one entry that goes over every place: then the second factor is x as it lies. */
+static bool is_pointwise(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, X);
+    bool plain = are_neighbours(x, 2);
+    for (uint32_t i = 0; i + 2 < x->rank && plain; i++)
+        plain = gen_input(c, W)->dims[i + 2] == 1 && number(c, STRIDE, i, 1) == 1 &&
+                number(c, PADDING, i, 0) == 0;
+    return plain;
+}
+
+/* The stride of an operand along an axis of the result, 0 where it is spread. */
+static int64_t stride_along(const gen_call *c, const ir_tensor *t, uint32_t axis)
+{
+    const uint32_t missing = gen_output(c, 0)->rank - t->rank;
+    return axis < missing || t->dims[axis - missing] == 1 ? 0 : t->stride[axis - missing];
+}
+
+/* Has it one entry for all places? */
+static bool is_spread(const gen_call *c, const ir_tensor *t)
+{
+    bool spread = true;
+    for (uint32_t axis = 2; axis < gen_output(c, 0)->rank; axis++)
+        spread = spread && !stride_along(c, t, axis);
+    return spread;
+}
+
+/* Or one for each, which are neighbours? */
+static bool is_regular(const gen_call *c, const ir_tensor *t)
+{
+    const ir_tensor *y = gen_output(c, 0);
+    bool whole = t->rank == y->rank;
+    for (uint32_t axis = 2; axis < y->rank && whole; axis++)
+        whole = t->dims[axis] == y->dims[axis];
+    return is_spread(c, t) || (whole && are_neighbours(t, 2));
+}
+
+/* What the convolution itself gives is rounded as its result would be. */
+static const char *rounded(const gen_call *c, bool has_bias)
+{
+    static const char *const texts[][2] = {
+        {"x0", "x0 + x1"}, {"f16(x0)", "f16(x0 + x1)"}, {"bf16(x0)", "bf16(x0 + x1)"}};
+    const ir_dtype dtype = gen_output(c, 0)->dtype;
+    if (dtype == IR_F32)
+        return texts[0][has_bias];
+    return texts[dtype == IR_F16 ? 1 : 2][has_bias];
+}
+
+/* Rows are the filters of a group, columns places; window: of the second factor, NULL where it has
+ * strides. */
 static super_product product_of(const gen_call *c, const block_window *window)
 {
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W), *bias = gen_input(c, BIAS),
@@ -105,8 +157,8 @@ static super_product product_of(const gen_call *c, const block_window *window)
                        .y = {.name = "out_y", .dtype = y->dtype}};
     s.a.stride[SUPER_M] = s.depth;
     s.a.stride[SUPER_K] = 1;
-    s.b[0].stride[SUPER_N] = 1;
-    s.b[0].stride[SUPER_K] = 2;
+    s.b[0].stride[SUPER_N] = window ? 1 : x->stride[x->rank - 1];
+    s.b[0].stride[SUPER_K] = window ? 2 : x->stride[1];
     s.y.stride[SUPER_M] = y->stride[1];
     s.y.stride[SUPER_N] = y->stride[y->rank - 1];
     if (bias) {
@@ -118,8 +170,40 @@ static super_product product_of(const gen_call *c, const block_window *window)
     return s;
 }
 
+/* What follows the convolution, and its operands. */
+static mpk_status add_end(mpk_context *cx, const gen_call *c, super_product *s)
+{
+    static const char *const names[MOST_MORE] = {"in_more0", "in_more1", "in_more2",
+                                                 "in_more3", "in_more4", "in_more5",
+                                                 "in_more6", "in_more7", "in_more8"};
+    const str expr = c->op->attributes[EXPR].s;
+    if (!expr.n)
+        return MPK_OK;
+    s->made = rounded(c, s->n_more);
+    s->n_made = s->n_more;
+    s->expression = arena_copy(c->arena, expr.at, expr.n);
+    CHECK(cx, s->expression, MPK_ENOMEM, "out of memory for what follows a convolution");
+    for (uint32_t i = 0; i < MOST_MORE && gen_input(c, MORE + i); i++) {
+        const ir_tensor *t = gen_input(c, MORE + i);
+        block_operand o = {.name = names[i], .dtype = t->dtype};
+        o.stride[SUPER_M] = stride_along(c, t, 1);
+        o.stride[SUPER_N] = is_spread(c, t) ? 0 : t->stride[t->rank - 1];
+        s->more[s->n_more++] = o;
+    }
+    return MPK_OK;
+}
+
+static bool accepts_more(const gen_call *c)
+{
+    bool regular = true;
+    for (uint32_t i = 0; i < MOST_MORE && gen_input(c, MORE + i); i++)
+        regular = regular && is_regular(c, gen_input(c, MORE + i));
+    return regular;
+}
+
 /* A group with enough filters and depth to fill tiles, offsets that fit an int, and filters that
- * lie one after the other. */
+ * lie one after the other.  Operands of what follows have one entry for all places, or one for
+ * each. */
 static bool accepts(const gen_call *c)
 {
     const super_product s = product_of(c, NULL);
@@ -127,16 +211,20 @@ static bool accepts(const gen_call *c)
            is_small(c) && s.rows >= FEWEST_FILTERS && s.depth >= FEWEST_ENTRIES &&
            gen_input(c, W)->stride[0] == s.depth &&
            gen_input(c, W)->stride[gen_input(c, W)->rank - 1] == 1 &&
-           are_neighbours(gen_input(c, W), 1) && are_neighbours(gen_output(c, 0), 2);
+           are_neighbours(gen_input(c, W), 1) && are_neighbours(gen_output(c, 0), 2) &&
+           accepts_more(c);
 }
 
 /* The window outlives the call, since the chosen program points to it. */
 static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice **out)
 {
-    block_window *window;
-    NEW(cx, c->arena, window, 1);
-    fill_window(c, window);
-    const super_product s = product_of(c, window);
+    block_window *window = NULL;
+    if (!is_pointwise(c)) {
+        NEW(cx, c->arena, window, 1);
+        fill_window(c, window);
+    }
+    super_product s = product_of(c, window);
+    TRY(add_end(cx, c, &s));
     return gen_choose_product(cx, c->arena, c->choices, &s, out);
 }
 
@@ -153,6 +241,19 @@ static void print_pointer(const char *name, const char *at, text *out)
 {
     text_print(out, "        %schar *g_%s = mpk_data(t, %s) + (%s) * mpk_dtype_bytes(%s.dtype);\n",
                strcmp(name, "out_y") == 0 ? "" : "const ", name, name, at, name);
+}
+
+/* Where an image's entries of a group begin. */
+static void print_more(const gen_call *c, text *out)
+{
+    for (uint32_t i = 0; i < MOST_MORE && gen_input(c, MORE + i); i++) {
+        const ir_tensor *t = gen_input(c, MORE + i);
+        char name[16], at[64];
+        snprintf(name, sizeof name, "in_more%u", i);
+        snprintf(at, sizeof at, "at[0] * %lldll + first * %lldll", (long long)stride_along(c, t, 0),
+                 (long long)stride_along(c, t, 1));
+        print_pointer(name, at, out);
+    }
 }
 
 /* A loop over images and groups of the box; within one, the program's rows are the filters m_lo to
@@ -182,6 +283,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     print_pointer("in_w", "first * in_w.stride[0]", out);
     if (gen_input(c, BIAS))
         print_pointer("in_bias", "first * in_bias.stride[0]", out);
+    print_more(c, out);
     print_pointer("out_y", "at[0] * out_y.stride[0] + first * out_y.stride[1]", out);
     TRY(gen_print_block(cx, p, out));
     text_print(out, "    }\n}\n");

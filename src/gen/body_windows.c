@@ -3,9 +3,18 @@
  *
  * Convolution, pooling and resampling of images of one to three axes.  Attributes may be shorter
  * than the axes, which stands for the same number along each of those that are left out. */
+#include <math.h>
+
 #include "op/pool.h"
 
 #include "gen/body_print.h"
+
+/* Attribute `list` for spatial axis i. */
+static int64_t number(const gen_call *c, uint32_t list, uint32_t i, int64_t otherwise)
+{
+    const ir_attribute *a = &c->op->attributes[list];
+    return i < a->ints.n ? a->ints.at[i] : otherwise;
+}
 
 /* "{{1, 2}}": a number for each spatial axis; those that are not given are `otherwise`. */
 static void print_numbers(const gen_call *c, uint32_t attribute, int64_t otherwise, text *out)
@@ -15,12 +24,43 @@ static void print_numbers(const gen_call *c, uint32_t attribute, int64_t otherwi
     text_print(out, "}}");
 }
 
+/* What follows a convolution, in place: a thread has the same entries as before. */
+static mpk_status print_end(mpk_context *cx, const gen_call *c, str expression, text *out)
+{
+    enum { MORE = 3 };
+    static const char *const names[] = {"out_y",    "in_more0", "in_more1", "in_more2", "in_more3",
+                                        "in_more4", "in_more5", "in_more6", "in_more7", "in_more8"};
+    ir_dtype dtypes[sizeof names / sizeof *names] = {gen_output(c, 0)->dtype};
+    uint32_t n = 1;
+    for (; n < sizeof names / sizeof *names && gen_input(c, MORE + n - 1); n++)
+        dtypes[n] = gen_input(c, MORE + n - 1)->dtype;
+    return gen_print_map_loop(cx, c, expression, n, dtypes, names, out);
+}
+
+/* Groups of one channel, as depthwise convolutions have, whose sums need no more than fp32. */
+static bool goes_by_planes(const gen_call *c, bool transposed)
+{
+    enum { X, W, BIAS, PADDING = 1, DILATION, MOST_ENTRIES = 64 };
+    const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W), *bias = gen_input(c, BIAS);
+    const uint32_t floats = 1u << IR_F32 | 1u << IR_F16 | 1u << IR_BF16;
+    int64_t entries = 1;
+    double reach = 0;
+    for (uint32_t i = 2; i < x->rank; i++) {
+        entries *= w->dims[i];
+        const double away = (double)number(c, PADDING, i - 2, 0) +
+                            (double)w->dims[i] * (double)number(c, DILATION, i - 2, 1);
+        reach += ((double)x->dims[i] + away) * fabs((double)x->stride[i]);
+    }
+    return !transposed && w->dims[1] == 1 && entries <= MOST_ENTRIES && reach < INT32_MAX &&
+           (floats >> x->dtype & 1) && (floats >> w->dtype & 1) &&
+           (!bias || floats >> bias->dtype & 1);
+}
+
 /* stride, padding and dilation are the first three attributes; what a list lacks is 1, of padding
  * 0. */
 static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-    enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED };
-    (void)cx;
+    enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, EXPR = 6 };
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     text_print(out, "    constexpr conv_how how = {");
@@ -29,8 +69,11 @@ static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, tex
         text_print(out, ", ");
     }
     text_print(out, "%lld, %s};\n", (long long)a[GROUPS].i, str_bool(a[TRANSPOSED].i));
-    gen_print_call(c, "conv_run", out);
-    text_print(out, ", how);\n}\n");
+    text_print(out, "    conv_%s(t, in_x, in_w, in_bias, out_y, how);\n",
+               goes_by_planes(c, a[TRANSPOSED].i) ? "planes_run" : "run");
+    if (a[EXPR].s.n)
+        TRY(print_end(cx, c, a[EXPR].s, out));
+    text_print(out, "}\n");
     return MPK_OK;
 }
 

@@ -18,13 +18,18 @@ static void print_operand(const block_operand *o, text *key)
     text_print(key, ";");
 }
 
+static const char *or_none(const char *words)
+{
+    return words ? words : "";
+}
+
 /* All of the shape, of the box and of the operands; floats of a constant are in the expression. */
 static void print_key(const super_product *s, text *key)
 {
-    text_print(key, "%lld %lld %lld %u %u %lld %lld %lld %s;", (long long)s->rows,
+    text_print(key, "%lld %lld %lld %u %u %lld %lld %lld %u %s;%s;", (long long)s->rows,
                (long long)s->columns, (long long)s->depth, s->n_b, s->n_more,
-               (long long)s->box_rows, (long long)s->box_columns, (long long)s->boxes,
-               s->expression ? s->expression : "");
+               (long long)s->box_rows, (long long)s->box_columns, (long long)s->boxes, s->n_made,
+               or_none(s->made), or_none(s->expression));
     print_operand(&s->a, key);
     for (uint32_t i = 0; i < s->n_b; i++)
         print_operand(&s->b[i], key);

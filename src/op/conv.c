@@ -2,17 +2,20 @@
  *
  * x [N, C, ..], w [F, C / groups, k ..] (transposed: [C, F / groups, k ..]), bias [F] or absent ->
  * [N, F, ..] in x's dtype.  stride, padding, dilation, output_padding: one number an axis, or none
- * for 1, 0, 1 and 0.
+ * for 1, 0, 1 and 0.  expr: what becomes of the result, an expression of the operator map whose x0
+ * is an entry of the convolution, rounded, and x1 ... the operands more0 ..., spread over the
+ * result.
  *
  * Sums run over channels and kernel entries in row-major order, in double, and are rounded once; of
  * integers they are exact (modulo the width).  Idea: a run along the last axis of x is loaded once
  * for a kernel entry and serves eight filters. Cost: 2 C / groups k flops an entry of the result.
  */
 #include "op/fill.h"
+#include "op/map_program.h"
 #include "op/walk.h"
 
-enum { X, W, BIAS };
-enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING };
+enum { X, W, BIAS, MORE, MOST_MORE = 9 };
+enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR };
 enum { FILTERS = 8, RUN = 256, SPACE = 3, MATRIX_FILTERS = 16, PRODUCT_FILTERS = 128 };
 /* What a worker reads in the time in which it brings an entry of a window. */
 enum { ENTRY_BYTES = 8 };
@@ -49,6 +52,54 @@ static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64
     return MPK_OK;
 }
 
+/* Operands that follow the convolution: they stand without gaps. */
+static uint32_t count_more(const ir_graph *g, const ir_op *op)
+{
+    uint32_t n = 0;
+    while (n < MOST_MORE && shape_input(g, op, MORE + n))
+        n++;
+    return n;
+}
+
+/* Floats of at most 32 bits, which can be spread over the result. */
+static mpk_status check_more(mpk_context *cx, const ir_graph *g, const ir_op *op,
+                             const ir_tensor *y, uint32_t i)
+{
+    const ir_tensor *t = shape_input(g, op, MORE + i);
+    if (!t)
+        return MPK_OK;
+    CHECK(cx, i < count_more(g, op), MPK_ESHAPE, "conv: more%u is given without those before", i);
+    TRY(shape_expect_dtype(cx, g, op, MORE + i, SHAPE_FLOAT));
+    CHECK(cx, t->rank <= y->rank, MPK_ESHAPE, "conv: more%u has rank %u, the result %u", i, t->rank,
+          y->rank);
+    for (uint32_t k = 1; k <= t->rank; k++)
+        CHECK(cx, t->dims[t->rank - k] == 1 || t->dims[t->rank - k] == y->dims[y->rank - k],
+              MPK_ESHAPE, "conv: more%u has %lld entries where the result has %lld", i,
+              (long long)t->dims[t->rank - k], (long long)y->dims[y->rank - k]);
+    return MPK_OK;
+}
+
+/* Compiling is also the check: a program that compiles can run. */
+static mpk_status check_end(mpk_context *cx, const ir_graph *g, const ir_op *op, const ir_tensor *y)
+{
+    const str expr = op->attributes[EXPR].s;
+    ir_dtype dtypes[1 + MOST_MORE] = {y->dtype};
+    map_program program;
+    for (uint32_t i = 0; i < MOST_MORE; i++)
+        TRY(check_more(cx, g, op, y, i));
+    const uint32_t n = count_more(g, op);
+    CHECK(cx, expr.n || !n, MPK_EARG, "conv: more0 is given without expr");
+    if (!expr.n)
+        return MPK_OK;
+    CHECK(cx, SHAPE_FLOAT >> y->dtype & 1, MPK_EUNSUPPORTED, "conv: expr needs f32, f16 or bf16");
+    for (uint32_t i = 0; i < n; i++)
+        dtypes[1 + i] = shape_input(g, op, MORE + i)->dtype;
+    TRY(map_compile(cx, expr, 1 + n, dtypes, &program));
+    CHECK(cx, program.steps[program.result].type == MAP_F, MPK_EARG,
+          "conv: the value of expr is not a float of 32 bits");
+    return MPK_OK;
+}
+
 /* A transposed convolution is the gradient of an ordinary one: w's first two axes change their
  * roles. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -79,6 +130,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     out->dims[1] = transposed ? w->dims[1] * groups : w->dims[0];
     for (uint32_t i = 0; i + 2 < x->rank; i++)
         TRY(infer_axis(cx, op, i, x->dims[i + 2], w->dims[i + 2], &out->dims[i + 2]));
+    TRY(check_end(cx, g, op, out));
     return shape_expect(cx, g, op, BIAS, dtypes, 1, &out->dims[1]);
 }
 
@@ -154,7 +206,9 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     int64_t first = box->lo[1] / in_group, last = (box->hi[1] - 1) / in_group,
             channels = x->dims[1] / groups;
     *read = ir_box_whole(t);
-    if (input == BIAS || (input == W && !op->attributes[TRANSPOSED].i)) {
+    if (input >= MORE) {
+        shape_reads_broadcast(g, op, input, box, read);
+    } else if (input == BIAS || (input == W && !op->attributes[TRANSPOSED].i)) {
         read->lo[0] = box->lo[1];
         read->hi[0] = box->hi[1];
     } else if (input == W) {
@@ -189,8 +243,8 @@ typedef struct room {
 /* The same for every box: sums and a run are of fixed size. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
-    (void)g, (void)op, (void)box;
-    return sizeof(room);
+    const size_t end = op->attributes[EXPR].s.n ? op_map.scratch_bytes(g, op, box) : 0;
+    return end > sizeof(room) ? end : sizeof(room);
 }
 
 /* What is being computed: filters f .. f + n - 1, entries lo .. hi - 1 of the last axis, at `at` of
@@ -354,6 +408,18 @@ static void compute_run(run *r)
     store_run(r);
 }
 
+/* The expression, in place: as the operator map, whose first operand is the result so far. */
+static void run_end(const op_call *call, const ir_box *box, void *scratch)
+{
+    op_call end = *call;
+    const ir_attribute of_map[] = {call->attributes[EXPR], {0}};
+    end.attributes = of_map;
+    end.in[0] = call->out[0];
+    for (end.n_in = 1; end.n_in <= MOST_MORE && call->in[MORE + end.n_in - 1].data; end.n_in++)
+        end.in[end.n_in] = call->in[MORE + end.n_in - 1];
+    op_map.ref(&end, box, scratch);
+}
+
 /* Up to eight filters of one group, and up to 256 entries of the last axis, at a time. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
@@ -379,12 +445,27 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
             }
         }
     } while (walk_next(&rows, last, at));
+    if (call->attributes[EXPR].s.n)
+        run_end(call, box, scratch);
 }
 
-static const op_operand in[] = {{"x", 0}, {"w", 0}, {"bias", OP_OPTIONAL}}, out[] = {{"y", 0}};
+static const op_operand in[] = {{"x", 0},
+                                {"w", 0},
+                                {"bias", OP_OPTIONAL},
+                                {"more0", OP_OPTIONAL},
+                                {"more1", OP_OPTIONAL},
+                                {"more2", OP_OPTIONAL},
+                                {"more3", OP_OPTIONAL},
+                                {"more4", OP_OPTIONAL},
+                                {"more5", OP_OPTIONAL},
+                                {"more6", OP_OPTIONAL},
+                                {"more7", OP_OPTIONAL},
+                                {"more8", OP_OPTIONAL}},
+                        out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_LIST("stride"),       SHAPE_LIST("padding"),
                                           SHAPE_LIST("dilation"),     SHAPE_INT("groups", 1),
-                                          SHAPE_INT("transposed", 0), SHAPE_LIST("output_padding")};
+                                          SHAPE_INT("transposed", 0), SHAPE_LIST("output_padding"),
+                                          SHAPE_WORD("expr", "")};
 
 #define CASE(x, w, rest)                                                        \
     {                                                                           \
@@ -401,6 +482,14 @@ static const op_case cases[] = {
          "dilation = [1, 2]"),
     CASE("i64[2, 2, 7]", "i64[3, 2, 3]", "padding = [4]"),
     CASE("f64[1, 2, 300]", "f64[1, 2, 7]", "padding = [3]"),
+    {"input %x : bf16[2, 16, 5, 7]\nconst %w : bf16[20, 16, 3, 3]\nconst %b : bf16[20]\n"
+     "const %s : f32[20, 1, 1]\ninput %r : bf16[2, 20, 5, 7]\n"
+     "%y = conv(%x, %w, %b, %s, %r) "
+     "{padding = [1, 1], expr = \"t0 = bf16(x0 * x1 + x2); max(t0, 0)\"}\n"},
+    CASE("bf16[2, 6, 9, 10]", "bf16[12, 1, 5, 3]",
+         "groups = 6, stride = [2, 1], padding = [2, 3], dilation = [1, 2]"),
+    {"input %x : f32[2, 4, 31]\nconst %w : f32[4, 1, 4]\ninput %s : f32[2, 4, 1]\n"
+     "%y = conv(%x, %w, _, %s) {groups = 4, expr = \"x0 * sigmoid(x1)\"}\n"},
 };
 
 const op_def op_conv = {

@@ -7,7 +7,7 @@
 #ifndef OP_MAP_PROGRAM_H
 #define OP_MAP_PROGRAM_H
 
-#include "ir/ir.h"
+#include "ir/op.h"
 
 enum { MAP_STEPS = 256, MAP_SLOTS = 48, MAP_RUN = 64, MAP_ARGUMENTS = 3 };
 
@@ -48,6 +48,9 @@ typedef struct map_program {
     uint32_t result; /* a step */
     map_step steps[MAP_STEPS];
 } map_program;
+
+/* The operator's record; conv runs it behind itself. */
+extern const op_def op_map;
 
 /* MPK_EFORMAT with the character at which the text stops making sense.  cx may be NULL. */
 mpk_status map_compile(mpk_context *cx, str source, uint32_t n_in, const ir_dtype *dtypes,

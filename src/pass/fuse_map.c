@@ -4,7 +4,8 @@
  * else reads its result and both results have the same shape.  Within the expression its value is
  * rounded to its dtype, so the result has the bits of the single operators.  An operator that reads
  * storage written in place by any operator is not merged, because its reader may come after that
- * write.
+ * write.  With options->relaxed, which a GPU has, a map goes behind the convolution that one of its
+ * operands is: conv(x, w, bias, the other operands) {expr}; the bits stay the same.
  *
  * Idea: walk from the last operator to the first; each operator that is not yet merged gathers its
  * producers, and theirs, within the limits of an expression.  Then the text is written, producers
@@ -22,6 +23,8 @@ enum {
     FUSE_TEXT = 4096,
     FUSE_INPUTS = RT_PACKED - 1
 };
+/* Of conv: its own operands, and those of what follows. */
+enum { CONV_INPUTS = 3, CONV_MORE = 9 };
 
 typedef struct map_fuser {
     rewrite *w;
@@ -291,26 +294,125 @@ static void sort_members(map_group *group)
         }
 }
 
-/* Members are written producers first.  If the text or the number of operands is beyond what a map
- * may have, the group stays as it was. */
-static mpk_status replace_group(map_fuser *f, map_group *group)
+/* ---- maps behind convolutions ---- */
+
+/* Can conv take t along: a float, with one entry for all places of y, or one for each? */
+static bool may_follow(const ir_tensor *t, const ir_tensor *y)
+{
+    bool is_spread = true, is_whole = t->rank == y->rank;
+    for (uint32_t i = 1; i <= t->rank; i++) {
+        const int64_t n = t->dims[t->rank - i], all = y->dims[y->rank - i];
+        is_spread = is_spread && (n == 1 || i + 2 > y->rank);
+        is_whole = is_whole && (n == all || i + 2 > y->rank);
+    }
+    return (t->dtype == IR_F32 || t->dtype == IR_F16 || t->dtype == IR_BF16) && t->live == IR_ALL &&
+           (is_spread || is_whole);
+}
+
+static uint32_t count_reads(const map_fuser *f, const map_group *group, ir_tensor_id t)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < group->n; i++)
+        n += count_operand(&f->w->g->ops.at[group->members[i]], t);
+    return n;
+}
+
+/* Is t a convolution that the group, whose operands `to` has, can stand behind? */
+static bool may_stand_behind(const map_fuser *f, const map_group *group, const map_writer *to,
+                             ir_tensor_id t)
+{
+    const rewrite *w = f->w;
+    const ir_op *conv = rewrite_producer(w, t, "conv");
+    const ir_tensor *made = &w->g->tensors.at[t],
+                    *y = &w->g->tensors.at[w->g->ops.at[group->members[group->n - 1]].out[0]];
+    if (!conv || rewrite_attribute(conv, "expr")->s.n || w->is_output[t] ||
+        made->dtype != y->dtype || !same_shape(made, y) || to->n_in > CONV_MORE + 1 ||
+        w->uses.at[t] != count_reads(f, group, t))
+        return false;
+    for (uint32_t i = 0; i < to->n_in; i++)
+        if (!may_follow(&w->g->tensors.at[to->in[i]], y))
+            return false;
+    for (uint32_t i = 0; i < CONV_INPUTS; i++) {
+        const ir_tensor_id own = rewrite_input(w, conv, i);
+        if (own != IR_NONE && f->is_written[tg_root(w->g, own)])
+            return false;
+    }
+    return true;
+}
+
+/* The last of the group's operands that is such a convolution, or IR_NONE. */
+static ir_tensor_id find_conv(const map_fuser *f, const map_group *group, const map_writer *to)
+{
+    for (uint32_t i = to->n_in; i-- > 0 && f->w->s->options->relaxed;)
+        if (may_stand_behind(f, group, to, to->in[i]))
+            return to->in[i];
+    return IR_NONE;
+}
+
+/* ---- replacements ---- */
+
+/* Members are written producers first, which is their order; operand `first`, if any, is x0. */
+static void write_group(map_fuser *f, const map_group *group, ir_tensor_id first, map_writer *to)
+{
+    *to = (map_writer){.f = f};
+    if (first != IR_NONE)
+        to->in[to->n_in++] = first;
+    for (uint32_t i = 0; i < group->n; i++)
+        write_member(to, &f->w->g->ops.at[group->members[i]], i + 1 == group->n);
+}
+
+static mpk_status add_map(map_fuser *f, const map_group *group, const map_writer *to,
+                          ir_tensor_id *out)
 {
     rewrite *w = f->w;
-    ir_op_id root = group->members[0];
-    ir_tensor_id old = w->g->ops.at[root].out[0], made;
-    map_writer to = {.f = f};
+    const ir_op_id root = group->members[group->n - 1];
+    const ir_tensor *y = &w->g->tensors.at[w->g->ops.at[root].out[0]];
+    ir_set set[] = {{.name = "expr", .s = to->out.at},
+                    {.name = "dtype", .s = ir_dtype_table[y->dtype].name},
+                    {.name = NULL}};
+    return rewrite_add(w, w->keys.at[root], "map", to->n_in, to->in, set, out);
+}
+
+/* The convolution that makes x0, with the group's expression and its other operands. */
+static mpk_status add_conv(map_fuser *f, const map_group *group, const map_writer *to,
+                           ir_tensor_id *out)
+{
+    rewrite *w = f->w;
+    const ir_op *conv = rewrite_producer(w, to->in[0], "conv");
+    ir_tensor_id in[CONV_INPUTS + CONV_MORE];
+    ir_set sets[IR_MAX_ATTRIBUTES + 1];
+    for (uint32_t i = 0; i < CONV_INPUTS; i++)
+        in[i] = rewrite_input(w, conv, i);
+    for (uint32_t i = 0; i < CONV_MORE; i++)
+        in[CONV_INPUTS + i] = i + 1 < to->n_in ? to->in[i + 1] : IR_NONE;
+    TRY(rewrite_copy_attributes(w, conv, sets));
+    for (uint32_t i = 0; sets[i].name; i++)
+        if (strcmp(sets[i].name, "expr") == 0)
+            sets[i].s = to->out.at;
+    return rewrite_add(w, w->keys.at[group->members[group->n - 1]], "conv", CONV_INPUTS + CONV_MORE,
+                       in, sets, out);
+}
+
+/* If the text or the number of operands is beyond what an operator may have, the group stays as it
+ * was. */
+static mpk_status replace_group(map_fuser *f, map_group *group)
+{
+    map_writer to;
     mpk_status status = MPK_OK;
     sort_members(group);
-    for (uint32_t i = 0; i < group->n; i++)
-        write_member(&to, &w->g->ops.at[group->members[i]], group->members[i] == root);
-    if (fits(&to)) {
-        ir_set set[] = {{.name = "expr", .s = to.out.at},
-                        {.name = "dtype", .s = ir_dtype_table[w->g->tensors.at[old].dtype].name},
-                        {.name = NULL}};
-        status = rewrite_add(w, w->keys.at[root], "map", to.n_in, to.in, set, &made);
-        if (status == MPK_OK)
-            rewrite_replace(w, old, made);
+    const ir_tensor_id old = f->w->g->ops.at[group->members[group->n - 1]].out[0];
+    write_group(f, group, IR_NONE, &to);
+    const ir_tensor_id conv = fits(&to) ? find_conv(f, group, &to) : IR_NONE;
+    ir_tensor_id made = IR_NONE;
+    if (conv != IR_NONE) {
+        text_free(&to.out);
+        write_group(f, group, conv, &to);
+        status = fits(&to) ? add_conv(f, group, &to, &made) : MPK_OK;
+    } else if (group->n > 1 && fits(&to)) {
+        status = add_map(f, group, &to, &made);
     }
+    if (status == MPK_OK && made != IR_NONE)
+        rewrite_replace(f->w, old, made);
     text_free(&to.out);
     return status;
 }
@@ -345,8 +447,7 @@ mpk_status pass_fuse_map(pass_state *s, ir_graph **g)
         if (f.is_taken[o] || !expression_of(&w.g->ops.at[o]).n)
             continue;
         gather(&f, o, &group);
-        if (group.n > 1)
-            TRY(replace_group(&f, &group));
+        TRY(replace_group(&f, &group));
     }
     return rewrite_end(&w, g);
 }

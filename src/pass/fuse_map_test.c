@@ -18,15 +18,20 @@ static ir_graph *parse(arena *a, const char *source)
     return g;
 }
 
-static ir_graph *fuse(arena *a, ir_graph *g, pass_fusion fusion)
+static ir_graph *fuse_as(arena *a, ir_graph *g, pass_fusion fusion, bool relaxed)
 {
     arena scratch = {0};
-    pass_options options = {.n_workers = 2, .fusion = fusion};
+    pass_options options = {.n_workers = 2, .fusion = fusion, .relaxed = relaxed};
     pass_state s = {&cx, a, &scratch, &options};
     check_ok(&cx, pass_fuse_map(&s, &g));
     arena_free(&scratch);
     check_ok(&cx, ir_verify(&cx, g));
     return g;
+}
+
+static ir_graph *fuse(arena *a, ir_graph *g, pass_fusion fusion)
+{
+    return fuse_as(a, g, fusion, false);
 }
 
 /* Run a program; inputs are filled by name, so that every program of one family gets the same. */
@@ -109,6 +114,46 @@ static void nothing_moves_past_a_write(void **state)
                 3, NULL);
 }
 
+/* With relaxed the program becomes n operators, the last one a convolution with this expression;
+ * else one more at least. */
+static void check_behind(const char *source, size_t n, const char *expression)
+{
+    enum { EXPR = 6 };
+    arena a = {0};
+    ir_graph *plain = parse(&a, source), *fused = fuse_as(&a, plain, PASS_FUSE_FULL, true);
+    assert_int_equal(fused->ops.n, n);
+    const ir_op *last = &fused->ops.at[n - 1];
+    assert_int_equal(strcmp(last->def->name, "conv") == 0, expression != NULL);
+    if (expression && !str_is(last->attributes[EXPR].s, expression))
+        fail_msg("found \"%.*s\"", STR_ARG(last->attributes[EXPR].s));
+    check_same(plain, fused, base_seed);
+    if (expression)
+        assert_true(fuse(&a, plain, PASS_FUSE_FULL)->ops.n > n);
+    arena_free(&a);
+}
+
+#define CONV                                                                                    \
+    "input %x : bf16[2, 3, 5, 6]\nconst %w : bf16[4, 3, 3, 3]\nconst %b : bf16[4]\nconst %m : " \
+    "f32[4, 1, 1]\ninput %r : bf16[2, 4, 5, 6]\ninput %h : bf16[6]\n%c = conv(%x, %w, %b) "     \
+    "{padding = [1, 1]}\n"
+
+/* A map goes behind the convolution that it reads, once or twice; not if others read it too, if an
+ * operand is neither spread over the places nor whole, or if the dtype changes. */
+static void behind_convolutions(void **state)
+{
+    (void)state;
+    check_behind(CONV
+                 "%n = map(%c, %m) {expr = \"x0 - x1\", dtype = \"f32\"}\n%o = cast(%n) {dtype = "
+                 "\"bf16\"}\n%s = add(%r, %o)\n%y = map(%s) {expr = \"max(x0, 0)\"}\noutput %y\n",
+                 1, "t0 = f32(x0 - x1); t1 = bf16(t0); t2 = bf16(x2 + t1); bf16(max(t2, 0))");
+    check_behind(CONV "%y = silu_mul(%c, %c)\noutput %y\n", 1, "bf16(x0 / (1 + exp(-x0)) * x0)");
+    check_behind(CONV "%y = add(%c, %r)\n%z = mul(%y, %c)\noutput %y\noutput %z\n", 3, NULL);
+    check_behind(CONV "%y = add(%c, %h)\noutput %y\n", 2, NULL);
+    check_behind(CONV "%y = cast(%c) {dtype = \"f32\"}\noutput %y\n", 2, NULL);
+    check_behind(CONV "%d = conv(%x, %w, _) {padding = [1, 1]}\n%y = add(%c, %d)\noutput %y\n", 2,
+                 "bf16(x1 + x0)");
+}
+
 /* A random program of element-wise operators over three inputs of a shape and one that is
  * broadcast. */
 static void print_random(text *out, uint64_t seed, int n)
@@ -157,8 +202,8 @@ static void random_programs(void **state)
 int main(void)
 {
     base_seed = check_seed();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(examples),
-                                       cmocka_unit_test(nothing_moves_past_a_write),
-                                       cmocka_unit_test(random_programs)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(examples), cmocka_unit_test(nothing_moves_past_a_write),
+        cmocka_unit_test(behind_convolutions), cmocka_unit_test(random_programs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,11 +38,11 @@
 enum {
     BLOCK_NONE = -1,
     BLOCK_MOST_AXES = 4,
-    BLOCK_MOST_OPERANDS = 8,
-    BLOCK_MOST_TILES = 20,
+    BLOCK_MOST_OPERANDS = 14,
+    BLOCK_MOST_TILES = 24,
     BLOCK_MOST_STAGES = 16,
     BLOCK_MOST_STEPS = 48,
-    BLOCK_MOST_SOURCES = 6
+    BLOCK_MOST_SOURCES = 12
 };
 
 typedef struct block_axis {

@@ -77,24 +77,38 @@ static void add_two(block_program *p, block_verb verb, int8_t to, int8_t a, int8
         s->from[s->n_from++] = b;
 }
 
+static int8_t add_map(block_program *p, const char *name, const char *expression,
+                      const int8_t *from, uint32_t n)
+{
+    const int8_t y = block_add_fragment(p, name, SUPER_M, SUPER_N);
+    block_step *end = block_add_step(p, BLOCK_MAP, y);
+    end->expression = expression;
+    end->n_from = (uint8_t)n;
+    memcpy(end->from, from, n);
+    return y;
+}
+
 /* What follows the sums: y = expression(sums, more), stored. */
 static void add_end(block_program *p, const super_product *s, const int8_t *sums)
 {
-    static const char *const names[SUPER_MOST_MORE] = {"more0", "more1", "more2"};
+    static const char *const names[SUPER_MOST_MORE] = {"more0", "more1", "more2", "more3", "more4",
+                                                       "more5", "more6", "more7", "more8", "more9"};
     int8_t from[BLOCK_MOST_SOURCES] = {sums[0], s->n_b > 1 ? sums[1] : BLOCK_NONE}, y = sums[0];
+    uint32_t n = s->n_b + s->n_more;
     for (uint32_t i = 0; i < s->n_more; i++) {
         const int64_t *stride = s->more[i].stride;
         from[s->n_b + i] = block_add_fragment(p, names[i], stride[SUPER_M] ? SUPER_M : BLOCK_NONE,
                                               stride[SUPER_N] ? SUPER_N : BLOCK_NONE);
         add_load(p, from[s->n_b + i], 1 + s->n_b + i);
     }
-    if (s->expression) {
-        y = block_add_fragment(p, "y", SUPER_M, SUPER_N);
-        block_step *end = block_add_step(p, BLOCK_MAP, y);
-        end->expression = s->expression;
-        end->n_from = (uint8_t)(s->n_b + s->n_more);
-        memcpy(end->from, from, sizeof end->from);
+    if (s->made) {
+        const uint32_t taken = s->n_b + s->n_made;
+        from[taken - 1] = add_map(p, "made", s->made, from, taken);
+        n -= taken - 1;
+        memmove(from, from + taken - 1, n);
     }
+    if (s->expression)
+        y = add_map(p, "y", s->expression, from, n);
     block_add_step(p, BLOCK_STORE, y)->operand = (int8_t)(1 + s->n_b + s->n_more);
 }
 

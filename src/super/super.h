@@ -25,13 +25,15 @@ extern const super_target super_target_usual;
 /* A product with what follows it: y[m, n] = expression(sum over k of a[m, k] b0[k, n], the same
  * with b1, more ...).  Operands have strides for the axes m, n, k, in this order; a stride of 0:
  * the same for all.  n_b: 1 or 2 factors.  expression: of x0 (and x1: the second sum), then of
- * `more`, as the operator map has them; NULL: x0. */
-enum { SUPER_M, SUPER_N, SUPER_K, SUPER_MOST_MORE = 3 };
+ * `more`, as the operator map has them; NULL: x0.  made: NULL, or an expression of the sums and of
+ * the first n_made of `more`; `expression` is then of its value and of the rest. */
+enum { SUPER_M, SUPER_N, SUPER_K, SUPER_MOST_MORE = 10 };
 typedef struct super_product {
     int64_t rows, columns, depth;
     uint32_t n_b, n_more;
     block_operand a, b[2], more[SUPER_MOST_MORE], y;
-    const char *expression;
+    const char *made, *expression;
+    uint32_t n_made;
     /* of the task that takes longest: of a matrix, and how many matrices */
     int64_t box_rows, box_columns, boxes;
 } super_product;

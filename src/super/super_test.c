@@ -171,6 +171,34 @@ static void test_ends(void **state)
     }
 }
 
+/* What follows a convolution: its value with the bias, rounded, then choices, of which both sides
+ * count. */
+static void test_made(void **state)
+{
+    static const char *const ends[] = {"t0 = bf16((x0 - x1) * x2); max(bf16(t0 + x3), 0)",
+                                       "where((x0 - x1) * x2 <= x3, 0.0, x0)",
+                                       "t0 = x0 * x1 + x2; where(t0 <= 0, 0.0, t0 + x3)"};
+    (void)state;
+    for (int round = 0; round < 6; round++) {
+        super_choice choice;
+        block_program region, wrong;
+        super_product s =
+            product_of(20 + (int64_t)draw(60), 20 + (int64_t)draw(60), 40, IR_BF16, draw(2));
+        s.made = "bf16(x0 + x1)";
+        s.n_made = 1;
+        s.expression = ends[draw(3)];
+        s.n_more = 4;
+        for (uint32_t i = 0; i < 3; i++)
+            s.more[i] = (block_operand){.name = "line", .dtype = IR_F32, .stride = {1, 0, 0}};
+        s.more[3] = (block_operand){.name = "r", .dtype = IR_BF16, .stride = {s.columns, 1, 0}};
+        choose(&s, &choice);
+        super_region_of_product(&s, &region);
+        wrong = choice.program;
+        wrong.operands[2 + draw(4)].stride[SUPER_M]++;
+        assert_int_equal(super_prove(&cx, &region, &wrong, draw(UINT64_MAX)), MPK_EVERIFY);
+    }
+}
+
 /* ---- attention ---- */
 
 static super_attention attention_of(int64_t rows, int64_t keys, int64_t width, bool causal,
@@ -416,7 +444,8 @@ int main(void)
         cmocka_unit_test(test_fields),    cmocka_unit_test(test_choices),
         cmocka_unit_test(test_gate),      cmocka_unit_test(test_wrong_programs),
         cmocka_unit_test(test_attention), cmocka_unit_test(test_wrong_attention),
-        cmocka_unit_test(test_windows),   cmocka_unit_test(test_ends)};
+        cmocka_unit_test(test_windows),   cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_made)};
     base_seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

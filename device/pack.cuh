@@ -41,7 +41,7 @@ RT_FN rt_u64 pack_row(const rt_pack &p, rt_u64 row)
 }
 
 /* The order of units inside a block is the swizzle by which eight lanes that read a column of units
- * hit different banks.  A norm's scale is multiplied in before the one rounding to bf16. */
+ * hit different banks.  A norm's scale is multiplied in before the one rounding. */
 extern "C" __global__ void mpk_pack(const rt_pack p)
 {
     rt_u64 units = (p.columns + 7) / 8, n = p.n_rows * units;
@@ -60,7 +60,7 @@ extern "C" __global__ void mpk_pack(const rt_pack p)
                 if (p.scale)
                     x = __fmul_rn(x, pack_load(p.scale, p.scale_dtype, column + k));
             }
-            v.half[k] = pack_to_bf16(x);
+            v.half[k] = p.to_dtype == RT_PACK_F16 ? ptx_to_f16(x) : pack_to_bf16(x);
         }
         rt_u64 block = packed / 8 * (p.padded_columns / 32) + column / 32;
         rt_u64 at = block * 512 + packed % 8 * 64 + ((unit % 4) ^ (packed % 8 / 2)) * 16;

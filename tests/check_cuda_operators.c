@@ -32,7 +32,8 @@ static bool has_code(const ir_graph *g)
                       .op = &g->ops.at[k],
                       .n_tokens = 1,
                       .n_workers = checks->arch.n_sms,
-                      .needs = checks->arch.features};
+                      .needs = checks->arch.features,
+                      .halves = gen_find_halves(1, &(gen_graph){.ir = g})};
         if (is_work(g, c.op) && !gen_body_choose(&c, UINT32_MAX))
             return false;
     }
@@ -241,7 +242,8 @@ static mpk_status compare_output(mpk_context *cx, machine *m, const unit *u, con
                   .op = op,
                   .n_tokens = 1,
                   .n_workers = checks->arch.n_sms,
-                  .needs = checks->arch.features};
+                  .needs = checks->arch.features,
+                  .halves = gen_find_halves(1, &(gen_graph){.ir = g})};
     const gen_body *body = gen_body_choose(&c, UINT32_MAX);
     TRY(machine_read_tensor(cx, m, 0, op->out[o], got));
     machine_gather(g, op->out[o], v->data[op->out[o]], expected);

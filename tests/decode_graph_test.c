@@ -98,8 +98,12 @@ static void the_products_stream_their_weights(void **state)
                                                   {"attention_cache", "attention_cache_rows"},
                                                   {"attention_fold", "fold_rows"},
                                                   {"embedding", "embedding_rows"}};
-        gen_call c = {
-            .ir = g, .op = op, .n_tokens = 1, .n_workers = arch->n_sms, .needs = arch->features};
+        gen_call c = {.ir = g,
+                      .op = op,
+                      .n_tokens = 1,
+                      .n_workers = arch->n_sms,
+                      .needs = arch->features,
+                      .halves = IR_BF16};
         const gen_body *body = works(g, op) ? gen_body_choose(&c, UINT32_MAX) : NULL;
         assert_true(body || !works(g, op));
         for (size_t k = 0; body && k < sizeof expected / sizeof *expected; k++)

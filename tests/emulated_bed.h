@@ -349,7 +349,7 @@ static inline void pack_row(const bed *b, const gen_pack *p, const ir_tensor *w,
     for (int64_t c = 0; c < p->columns; c++) {
         char *block = to + (packed / 8 * (p->padded_columns / 32) + c / 32) * 512;
         op_view at = {.data = block + packed % 8 * 64 + (c % 32 / 8 ^ packed % 8 / 2) * 16,
-                      .dtype = IR_BF16};
+                      .dtype = p->dtype};
         op_store(&at, c % 8,
                  op_load(&from, row * p->columns + c) * (scale.data ? op_load(&scale, c) : 1));
     }

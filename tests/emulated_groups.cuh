@@ -13,6 +13,7 @@ struct emulated_group {
     float *sums[128];
     const rt_u32 *own[128]; /* a in registers; NULL: in shared memory */
     rt_u64 a, b;
+    bool is_bf16; /* else f16 */
 };
 static emulated_group emulated_groups[EMULATED_BODIES / 128];
 
@@ -41,7 +42,7 @@ static inline void ptx_group_commit(void) {}
 template <int N> static inline void ptx_group_wait(void) {}
 
 /* Element (row, k) of a matrix in the 64-byte swizzle, or of one in rows of 128 or of 32 bytes. */
-static inline float emulated_element(rt_u64 matrix, int row, int k)
+static inline float emulated_element(bool is_bf16, rt_u64 matrix, int row, int k)
 {
     static const rt_u32 row_bytes[3] = {64, 128, 32};
     const rt_u32 width = row_bytes[matrix >> 62];
@@ -49,7 +50,7 @@ static inline float emulated_element(rt_u64 matrix, int row, int k)
                 row % 8 * width + k * 2;
     rt_u16 bits;
     memcpy(&bits, mpk_s + (at ^ (at >> 7 & (width / 16 - 1)) << 4), 2);
-    return ptx_low_bf16(bits);
+    return emulated_half(is_bf16, bits);
 }
 static inline float emulated_own_element(const emulated_group *g, int row, int k)
 {
@@ -62,9 +63,10 @@ template <int N> static void emulated_group_multiply(void)
     float a[64][16], b[16][N], sum[64][N];
     for (int k = 0; k < 16; k++) {
         for (int m = 0; m < 64; m++)
-            a[m][k] = g->own[0] ? emulated_own_element(g, m, k) : emulated_element(g->a, m, k);
+            a[m][k] = g->own[0] ? emulated_own_element(g, m, k)
+                                : emulated_element(g->is_bf16, g->a, m, k);
         for (int n = 0; n < N; n++)
-            b[k][n] = emulated_element(g->b, n, k);
+            b[k][n] = emulated_element(g->is_bf16, g->b, n, k);
     }
     memset(sum, 0, sizeof sum);
     emulated_product<N>(a, b, 64, sum);
@@ -73,11 +75,13 @@ template <int N> static void emulated_group_multiply(void)
             g->sums[i][e] +=
                 sum[i / 32 * 16 + i % 32 / 4 + e % 4 / 2 * 8][e / 4 * 8 + i % 4 * 2 + e % 2];
 }
-template <int N> static inline void emulated_group_product(float *c, rt_u64 a, rt_u64 b)
+template <int N>
+static inline void emulated_group_product(bool is_bf16, float *c, rt_u64 a, rt_u64 b)
 {
     emulated_group *g = &emulated_groups[emulated_now->number / 128];
     g->sums[emulated_now->number % 128] = c;
     g->own[emulated_now->number % 128] = 0;
+    g->is_bf16 = is_bf16;
     g->a = a;
     g->b = b;
     emulated_meet(&g->meeting, 128, emulated_group_multiply<N>);
@@ -87,6 +91,7 @@ template <int N> static inline void emulated_group_own_product(float *c, const r
     emulated_group *g = &emulated_groups[emulated_now->number / 128];
     g->sums[emulated_now->number % 128] = c;
     g->own[emulated_now->number % 128] = a;
+    g->is_bf16 = true;
     g->b = b;
     emulated_meet(&g->meeting, 128, emulated_group_multiply<N>);
 }
@@ -98,21 +103,37 @@ static inline void ptx_group_multiply_own_128(float *c, const rt_u32 *a, rt_u64 
 {
     emulated_group_own_product<128>(c, a, b);
 }
-static inline void ptx_group_multiply_64(float *c, rt_u64 a, rt_u64 b)
+static inline void ptx_group_multiply_bf16_64(float *c, rt_u64 a, rt_u64 b)
 {
-    emulated_group_product<64>(c, a, b);
+    emulated_group_product<64>(true, c, a, b);
 }
-static inline void ptx_group_multiply_128(float *c, rt_u64 a, rt_u64 b)
+static inline void ptx_group_multiply_f16_64(float *c, rt_u64 a, rt_u64 b)
 {
-    emulated_group_product<128>(c, a, b);
+    emulated_group_product<64>(false, c, a, b);
 }
-static inline void ptx_group_multiply_192(float *c, rt_u64 a, rt_u64 b)
+static inline void ptx_group_multiply_bf16_128(float *c, rt_u64 a, rt_u64 b)
 {
-    emulated_group_product<192>(c, a, b);
+    emulated_group_product<128>(true, c, a, b);
 }
-static inline void ptx_group_multiply_256(float *c, rt_u64 a, rt_u64 b)
+static inline void ptx_group_multiply_f16_128(float *c, rt_u64 a, rt_u64 b)
 {
-    emulated_group_product<256>(c, a, b);
+    emulated_group_product<128>(false, c, a, b);
+}
+static inline void ptx_group_multiply_bf16_192(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<192>(true, c, a, b);
+}
+static inline void ptx_group_multiply_f16_192(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<192>(false, c, a, b);
+}
+static inline void ptx_group_multiply_bf16_256(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<256>(true, c, a, b);
+}
+static inline void ptx_group_multiply_f16_256(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<256>(false, c, a, b);
 }
 
 #endif

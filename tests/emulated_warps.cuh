@@ -665,6 +665,14 @@ static inline rt_u32 ptx_pack_f16(float low, float high)
 {
     return emulated_to_f16(low) | emulated_to_f16(high) << 16;
 }
+static inline float ptx_low_f16(rt_u32 v)
+{
+    return emulated_f16(v & 0xffff);
+}
+static inline float ptx_high_f16(rt_u32 v)
+{
+    return emulated_f16(v >> 16);
+}
 static inline float emulated_half(bool is_bf16, rt_u32 bits)
 {
     return is_bf16 ? ptx_low_bf16(bits) : emulated_f16(bits & 0xffff);

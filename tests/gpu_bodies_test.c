@@ -280,7 +280,8 @@ static void check_bodies(const world *w, const ir_graph *g, const gen_arch *arch
                       .op = op,
                       .n_tokens = n_tokens,
                       .n_workers = arch->n_sms,
-                      .needs = arch->features};
+                      .needs = arch->features,
+                      .halves = IR_BF16};
         if ((op->def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE) ||
             gen_body_choose(&c, UINT32_MAX))
             continue;
@@ -350,7 +351,8 @@ static void fast_bodies_keep_their_limits(void **state)
                       .op = &w.g->ops.at[w.g->ops.n - 1],
                       .n_tokens = 2,
                       .n_workers = arch->n_sms,
-                      .needs = arch->features};
+                      .needs = arch->features,
+                      .halves = IR_BF16};
         const gen_body *body = gen_body_choose(&c, UINT32_MAX);
         assert_non_null(body);
         if ((strcmp(body->name, rows[i].body) == 0) != rows[i].taken)

@@ -63,23 +63,6 @@ MPK_FN void ptx_load_matrices_turned(rt_u32 *r, const void *row)
                  : "memory");
 }
 
-/* ptx_pack_bf16 and ptx_multiply_bf16 for f16. */
-MPK_FN rt_u32 ptx_pack_f16(float low, float high)
-{
-    rt_u32 v;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
-    return v;
-}
-MPK_FN void ptx_multiply_f16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0,
-                             rt_u32 b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 #if MPK_BULK
 /* What this thread has written to shared memory is seen by products of warpgroups after this and a
  * meeting. */
@@ -133,8 +116,8 @@ template <int N> MPK_FN void ptx_group_wait(void)
 /* Lane (g = lane / 4, c = lane % 4) of warp w of the warpgroup holds of c: row 16 w + g, columns 8
  * n + 2c and + 1 (c[4 n], c[4 n + 1]), and row 16 w + g + 8 (c[4 n + 2], c[4 n + 3]).
  *
- * ptx_group_multiply_N: c[64 x N] = a[64 x 16] b[16 x N], added to c; the N columns of b are rows
- * in memory.  Names: those of the sums, then those of a and b. */
+ * ptx_group_multiply_TYPE_N: c[64 x N] = a[64 x 16] b[16 x N], added to c; the N columns of b are
+ * rows in memory.  Names: those of the sums, then those of a and b. */
 #define PTX_NAMES_0                                                          \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -153,15 +136,18 @@ template <int N> MPK_FN void ptx_group_wait(void)
         "+f"(c[i + 6]), "+f"(c[i + 7])
 #define PTX_SUMS_32(c, i) \
     PTX_SUMS_8(c, i), PTX_SUMS_8(c, i + 8), PTX_SUMS_8(c, i + 16), PTX_SUMS_8(c, i + 24)
-#define PTX_GROUP_MULTIPLY(columns, names, name_of_a, name_of_b, ...)                         \
-    MPK_FN void ptx_group_multiply_##columns(float *c, rt_u64 a, rt_u64 b)                    \
-    {                                                                                         \
-        asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                               \
-                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" names \
-                     "}, " name_of_a ", " name_of_b ", p, 1, 1, 0, 0;\n}"                     \
-                     : __VA_ARGS__                                                            \
-                     : "l"(a), "l"(b));                                                       \
+#define PTX_GROUP_MULTIPLY_OF(type, columns, names, name_of_a, name_of_b, ...)               \
+    MPK_FN void ptx_group_multiply_##type##_##columns(float *c, rt_u64 a, rt_u64 b)          \
+    {                                                                                        \
+        asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                              \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." #type "." #type \
+                     " {" names "}, " name_of_a ", " name_of_b ", p, 1, 1, 0, 0;\n}"         \
+                     : __VA_ARGS__                                                           \
+                     : "l"(a), "l"(b));                                                      \
     }
+#define PTX_GROUP_MULTIPLY(...)              \
+    PTX_GROUP_MULTIPLY_OF(bf16, __VA_ARGS__) \
+    PTX_GROUP_MULTIPLY_OF(f16, __VA_ARGS__)
 PTX_GROUP_MULTIPLY(64, PTX_NAMES_0, "%32", "%33", PTX_SUMS_32(c, 0))
 PTX_GROUP_MULTIPLY(128, PTX_NAMES_0 PTX_NAMES_32, "%64", "%65", PTX_SUMS_32(c, 0),
                    PTX_SUMS_32(c, 32))

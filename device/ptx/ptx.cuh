@@ -272,6 +272,33 @@ MPK_FN void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* The same for f16. */
+MPK_FN rt_u32 ptx_pack_f16(float low, float high)
+{
+    rt_u32 v;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+    return v;
+}
+MPK_FN void ptx_multiply_f16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0,
+                             rt_u32 b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+MPK_FN float ptx_low_f16(rt_u32 v)
+{
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((rt_u16)v));
+    return x;
+}
+MPK_FN float ptx_high_f16(rt_u32 v)
+{
+    return ptx_low_f16(v >> 16);
+}
+
 /* v, in a register of its own: the order of bytes comes from memory, so the compiler cannot see
  * that it is as it was.
  */

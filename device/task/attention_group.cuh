@@ -282,7 +282,7 @@ template <int K> MPK_FN void group_score(const char *s_keys, float *score)
                  queries = group_matrix(ptx_matrix_of_rows(group_queries<K>()));
 #pragma unroll
     for (int k = 0; k < K / 16; k++)
-        ptx_group_multiply_64(
+        ptx_group_multiply_bf16_64(
             score, tile_further(queries, (rt_u32)(k / 4 * (GROUP_QUERY / 16) + k % 4 * 2)),
             tile_further(keys, tile_in_w(k)));
 }

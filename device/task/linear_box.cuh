@@ -169,12 +169,7 @@ template <int N> MPK_FN void box_multiply(const char *s_x, const char *s_w, floa
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         const rt_u64 a = tile_further(x, (rt_u32)(2 * k)), b = tile_further(w, tile_in_w(k));
-        if (N == 256)
-            ptx_group_multiply_256(sum, a, b);
-        else if (N == 192)
-            ptx_group_multiply_192(sum, a, b);
-        else
-            ptx_group_multiply_128(sum, a, b);
+        halves_group_multiply<N>(sum, a, b);
     }
 }
 
@@ -183,7 +178,7 @@ MPK_FN float box_square(const mpk_words &v, float square)
     const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        const float a = ptx_low_bf16(words[e]), b = ptx_high_bf16(words[e]);
+        const float a = halves_low(words[e]), b = halves_high(words[e]);
         square = fmaf(b, b, fmaf(a, a, square));
     }
     return square;
@@ -305,8 +300,7 @@ MPK_FN void box_store(rt_u64 y, const box_sums &v, const mpk_words &residual)
     rt_u32 words[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        words[i] =
-            ptx_pack_bf16(v.at[2 * i] + ptx_low_bf16(r[i]), v.at[2 * i + 1] + ptx_high_bf16(r[i]));
+        words[i] = halves_pack(v.at[2 * i] + halves_low(r[i]), v.at[2 * i + 1] + halves_high(r[i]));
     ptx_store_words((void *)y, {words[0], words[1], words[2], words[3]});
 }
 
@@ -374,12 +368,12 @@ MPK_FN rt_u32 box_pair(float first, float second)
 {
     const bool odd = mpk_thread() % 2;
     const float other = __shfl_xor_sync(0xffffffffu, odd ? first : second, 1);
-    return odd ? ptx_pack_bf16(other, second) : ptx_pack_bf16(first, other);
+    return odd ? halves_pack(other, second) : halves_pack(first, other);
 }
 
 enum { BOX_ROW = 272 }; /* bytes from a token to the next of gated columns in scratch */
 
-/* The same where rows of w are pairs: columns of y go through scratch as bf16. */
+/* The same where rows of w are pairs: columns of y go through scratch as 16 bits. */
 template <int N>
 MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_y,
                           const float *s_scale)

@@ -167,7 +167,7 @@ MPK_FN void parts_store(const mpk_task &t, const tile_shape &s, const parts_sums
 #pragma unroll
         for (int i = 0; i < 4; i++)
             a[i] = tile_activate(s.activation, v.at[2 * i] * scale) * (v.at[2 * i + 1] * scale);
-        ptx_store_two_words(y, ptx_pack_bf16(a[0], a[1]), ptx_pack_bf16(a[2], a[3]));
+        ptx_store_two_words(y, halves_pack(a[0], a[1]), halves_pack(a[2], a[3]));
         return;
     }
     if (s.residual >= 0)
@@ -176,8 +176,8 @@ MPK_FN void parts_store(const mpk_task &t, const tile_shape &s, const parts_sums
     rt_u32 words[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        words[i] = ptx_pack_bf16(v.at[2 * i] * scale + ptx_low_bf16(residual[i]),
-                                 v.at[2 * i + 1] * scale + ptx_high_bf16(residual[i]));
+        words[i] = halves_pack(v.at[2 * i] * scale + halves_low(residual[i]),
+                               v.at[2 * i + 1] * scale + halves_high(residual[i]));
     ptx_store_words(y, {words[0], words[1], words[2], words[3]});
 }
 

@@ -1,8 +1,8 @@
 /* linear_stream.cuh - products of at most 16 tokens with weights that stream through the page ring
  * (paper §5.3).
  *
- * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16, w packed (gen/device_body.h), sums
- * f32.
+ * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16 or f16 (tile/halves.cuh), w packed
+ * (gen/device_body.h), sums f32.
  *
  * Idea: the warps split the columns (k); each keeps its slice of x in registers as the 16-row
  * operand of mma.m16n8k16 and multiplies it with every group of 8 rows of w as they arrive, so a
@@ -24,6 +24,7 @@
 
 #include "shape/linear_stream_shape.h"
 #include "task/peaks.cuh"
+#include "tile/halves.cuh"
 #include "tile/ring.cuh"
 
 /* Groups of the task's box: the first one, and how many.  A group is 8 rows of w; of a gated
@@ -281,11 +282,11 @@ MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, int thre
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const mpk_words a = x.at[i][j][0], b = x.at[i][j][WIDE];
-            ptx_multiply_bf16(sum[0], a.x, a.y, a.z, a.w, a.x, a.z);
-            ptx_multiply_bf16(sum[1], b.x, b.y, b.z, b.w, WIDE ? b.x : b.y, WIDE ? b.z : b.w);
+            halves_multiply(sum[0], a.x, a.y, a.z, a.w, a.x, a.z);
+            halves_multiply(sum[1], b.x, b.y, b.z, b.w, WIDE ? b.x : b.y, WIDE ? b.z : b.w);
             if (WIDE) {
-                ptx_multiply_bf16(sum[2 * WIDE], a.x, a.y, a.z, a.w, a.y, a.w);
-                ptx_multiply_bf16(sum[3 * WIDE], b.x, b.y, b.z, b.w, b.y, b.w);
+                halves_multiply(sum[2 * WIDE], a.x, a.y, a.z, a.w, a.y, a.w);
+                halves_multiply(sum[3 * WIDE], b.x, b.y, b.z, b.w, b.y, b.w);
             }
         }
         square[0] += (odd ? sum[0][1] : sum[0][0]) + (odd ? sum[1][second + 1] : sum[1][second]);
@@ -323,8 +324,8 @@ MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const mpk_words a = x[i][j][0], b = x[i][j][WIDE];
-        ptx_multiply_bf16(first[i], a.x, a.y, a.z, a.w, w[i].x, w[i].y);
-        ptx_multiply_bf16(second[i], b.x, b.y, b.z, b.w, w[i].z, w[i].w);
+        halves_multiply(first[i], a.x, a.y, a.z, a.w, w[i].x, w[i].y);
+        halves_multiply(second[i], b.x, b.y, b.z, b.w, w[i].z, w[i].w);
     }
 }
 
@@ -415,7 +416,7 @@ MPK_FN float stream_bias(const mpk_task &t, const stream_shape &s, int column)
                 return 0;
             if (s.bias_type[i])
                 return mpk_at<const float>(t, s.bias[i])[column];
-            return __uint_as_float((rt_u32)mpk_at<const rt_u16>(t, s.bias[i])[column] << 16);
+            return halves_low(mpk_at<const rt_u16>(t, s.bias[i])[column]);
         }
         column -= s.bias_rows[i];
     }
@@ -505,7 +506,7 @@ MPK_FN rt_u32 stream_residual(const mpk_task &t, const stream_shape &s, int row,
  * a whole word. */
 MPK_FN void stream_store_two(rt_u16 *y, int column, int lo, int hi, bool whole, float a, float b)
 {
-    const rt_u32 v = ptx_pack_bf16(a, b);
+    const rt_u32 v = halves_pack(a, b);
     if (column >= lo && column + 1 < hi && whole) {
         ptx_store_word(y, v);
         return;
@@ -569,16 +570,15 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
             rt_u32 r = residual[m];
             if (alive && r == RT_EMPTY && mpk_carries(t, s.residual))
                 r = mpk_carried_word(stream_residual_at(t, s, row, column), r);
-            a += ptx_low_bf16(r);
-            b += ptx_high_bf16(r);
+            a += halves_low(r);
+            b += halves_high(r);
         }
         if (!alive || (modes & END_GLU && c % 2))
             continue;
         if (modes & END_PART)
             stream_store(t, s, row, column, a, b);
         else
-            ptx_store_word((char *)e.y + (rt_u32)row * e.row_bytes + column * 2,
-                           ptx_pack_bf16(a, b));
+            ptx_store_word((char *)e.y + (rt_u32)row * e.row_bytes + column * 2, halves_pack(a, b));
     }
 }
 

@@ -1,8 +1,8 @@
 /* linear_tile.cuh - products of many tokens with streamed weights on warpgroups: linear, and logits
  * (paper §6.1).
  *
- * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16, w packed (gen/device_body.h), sums
- * f32.
+ * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16 or f16 (tile/halves.cuh), w packed
+ * (gen/device_body.h), sums f32.
  *
  * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w
  * comes through the page ring as in linear_stream.cuh, so loading runs ahead of the task's event; x
@@ -168,7 +168,7 @@ MPK_FN void tile_add_squares(const tile_copy &c, int buffer, float *square)
             const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                float a = ptx_low_bf16(words[e]), b = ptx_high_bf16(words[e]);
+                float a = halves_low(words[e]), b = halves_high(words[e]);
                 square[m] = fmaf(b, b, fmaf(a, a, square[m]));
             }
         }
@@ -190,12 +190,7 @@ template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         const rt_u64 a = tile_further(x, tile_in_x(k)), b = tile_further(w, tile_in_w(k));
-        if (N == 192)
-            ptx_group_multiply_192(sum, a, b);
-        else if (N == 128)
-            ptx_group_multiply_128(sum, a, b);
-        else
-            ptx_group_multiply_64(sum, a, b);
+        halves_group_multiply<N>(sum, a, b);
     }
 }
 
@@ -225,8 +220,8 @@ MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int stride,
     for (int n = 0; n < N / 8; n += 2) {
         rt_u32 b[4];
         ptx_load_matrices(b, s_w + n * stride);
-        ptx_multiply_bf16(sum + 4 * n, a[0], a[1], a[2], a[3], b[0], b[1]);
-        ptx_multiply_bf16(sum + 4 * n + 4, a[0], a[1], a[2], a[3], b[2], b[3]);
+        halves_multiply(sum + 4 * n, a[0], a[1], a[2], a[3], b[0], b[1]);
+        halves_multiply(sum + 4 * n + 4, a[0], a[1], a[2], a[3], b[2], b[3]);
     }
 }
 

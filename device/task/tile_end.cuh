@@ -11,6 +11,7 @@
 #include "ptx/ptx.cuh"
 #include "task/activate.cuh"
 #include "task/peaks.cuh"
+#include "tile/halves.cuh"
 #include "tile/inverse.cuh"
 #include "tile/task.cuh"
 
@@ -25,10 +26,10 @@ struct tile_shape {
     int activation;                          /* ACTIVATE_*: not NONE: groups hold pairs of rows */
     int after;                               /* ACTIVATE_* of each column, where none are pairs */
     int x, y, residual;                      /* operands; -1: absent */
-    int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: bf16, 1: f32 */
+    int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: 16 bits, 1: f32 */
     /* operand rows i32[R]: row r is token rows[r] below T, if alive; -1: r */
     int gathered, tokens;
-    int peaks; /* operand of the peaks: y is f32; -1: y is bf16 */
+    int peaks; /* operand of the peaks: y is f32; -1: y has 16 bits */
 };
 
 /* Bias i of row `row` of the packed weights; 0 where there is none. */
@@ -38,7 +39,7 @@ MPK_FN float tile_bias(const mpk_task &t, const tile_shape &s, int i, int row)
         return 0;
     if (s.bias_type[i])
         return mpk_at<const float>(t, s.bias[i])[row];
-    return __uint_as_float((rt_u32)mpk_at<const rt_u16>(t, s.bias[i])[row] << 16);
+    return halves_low(mpk_at<const rt_u16>(t, s.bias[i])[row]);
 }
 
 /* Of a column of y, where the weights stand one after the other. */
@@ -100,7 +101,7 @@ MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
 MPK_FN void tile_store(const tile_end &e, int row, int column, float a, float b)
 {
     rt_u16 *y = e.y + (rt_u64)row * e.rows + column;
-    const rt_u32 v = ptx_pack_bf16(a, b);
+    const rt_u32 v = halves_pack(a, b);
     if (column >= e.lo && column + 1 < e.hi && e.rows % 2 == 0) {
         ptx_store_word(y, v);
         return;
@@ -164,8 +165,8 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
                 b = tile_activate(e.after, b);
             }
             if (row + r0 + i < e.tokens)
-                tile_store(e, row + r0 + i, column, a + ptx_low_bf16(residual[i]),
-                           b + ptx_high_bf16(residual[i]));
+                tile_store(e, row + r0 + i, column, a + halves_low(residual[i]),
+                           b + halves_high(residual[i]));
         }
     }
 }

@@ -28,7 +28,8 @@ static mpk_status add_graph(arena *a, const gen_arch *arch, const char *graph, b
                   .op = op,
                   .n_tokens = (uint32_t)(y->rank ? y->dims[0] : 1),
                   .n_workers = arch->n_sms,
-                  .needs = arch->features};
+                  .needs = arch->features,
+                  .halves = IR_BF16};
     if (op->def->flags & OP_VIEW && y->shares != IR_NONE)
         return MPK_OK;
     const gen_body *body = gen_body_choose(&c, UINT32_MAX);

@@ -68,6 +68,7 @@ static mpk_status pack_part(mpk_context *cx, const cuda_machine *m, const cuda_p
                    .base_row = part->base_row,
                    .columns = packed->columns,
                    .padded_columns = packed->padded_columns,
+                   .to_dtype = (rt_u32)packed->dtype,
                    .dtype = (rt_u32)m->machine.image.weights[part->weight].dtype,
                    .paired = packed->order == GEN_PAIRED,
                    .which = k};

@@ -112,6 +112,12 @@ static void box_of_output(const flow *f, const rt_task *task, uint32_t output, i
         op->def->writes(f->ir, op, output, &first, box);
 }
 
+/* Are two entries a word?  Neither kind is RT_EMPTY where bodies round: their NaN is another. */
+static bool has_halves(const ir_tensor *t)
+{
+    return t->dtype == IR_BF16 || t->dtype == IR_F16;
+}
+
 /* Which outputs of which operators have tasks whose boxes are not of whole words?  Others are
  * written, and what lies beside them is read, by whole words. */
 static void mark_torn(flow *f)
@@ -121,7 +127,7 @@ static void mark_torn(flow *f)
         for (uint32_t o = 0; task->op != RT_NONE && o < f->ir->ops.at[task->op].n_out; o++) {
             const ir_tensor *t = &f->ir->tensors.at[f->ir->ops.at[task->op].out[o]];
             ir_box box;
-            if (t->dtype != IR_BF16 || !t->rank)
+            if (!has_halves(t) || !t->rank)
                 continue;
             box_of_output(f, task, o, &box);
             if (box.lo[t->rank - 1] % 2 || box.hi[t->rank - 1] % 2)
@@ -157,7 +163,7 @@ static bool has_whole_rows(const ir_tensor *t)
 {
     return t->rank && t->offset == 0 &&
            (gen_is_dense(t, IR_F32) || gen_is_dense(t, IR_I32) ||
-            (gen_is_dense(t, IR_BF16) && t->dims[t->rank - 1] % 2 == 0));
+            (has_halves(t) && gen_is_dense(t, t->dtype) && t->dims[t->rank - 1] % 2 == 0));
 }
 
 /* Which output of its producer this tensor is, if it may be carried to readers before operator
@@ -403,7 +409,7 @@ static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, co
 {
     ir_tensor_id id = f->ir->ops.at[task->op].out[output];
     const ir_tensor *t = &f->ir->tensors.at[id];
-    const uint32_t last = t->rank - 1, word = t->dtype == IR_BF16 ? 2 : 1;
+    const uint32_t last = t->rank - 1, word = has_halves(t) ? 2 : 1;
     ir_box box;
     box_of_output(f, task, output, &box);
     int64_t middle = 1, live = t->live == IR_TOKENS ? RT_TOKENS : RT_ALL;

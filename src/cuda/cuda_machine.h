@@ -64,6 +64,7 @@ typedef struct cuda_packed {
     cuda_part parts[3];
     uint32_t scale; /* weight, IR_NONE: none */
     gen_order order;
+    ir_dtype dtype;
     uint64_t columns, padded_columns, n_bytes, offset; /* offset in the weights' block */
 } cuda_packed;
 

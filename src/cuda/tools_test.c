@@ -28,7 +28,8 @@ static unsigned body_of(const gen_arch *arch, const ir_graph *ir, uint32_t n_tok
                   .op = &ir->ops.at[ir->ops.n - 1],
                   .n_tokens = n_tokens,
                   .n_workers = arch->n_sms,
-                  .needs = arch->features};
+                  .needs = arch->features,
+                  .halves = IR_BF16};
     const gen_body *body = gen_body_choose(&c, UINT32_MAX);
     unsigned i = 0;
     while (i < N_BODIES && !(body && strcmp(body->name, bodies[i]) == 0))

@@ -278,6 +278,7 @@ static mpk_status pack_part(mpk_context *cx, lane *l, const piece *p, const cuda
         .base_row = part->base_row,
         .columns = packed->columns,
         .padded_columns = packed->padded_columns,
+        .to_dtype = (rt_u32)packed->dtype,
         .dtype = (rt_u32)dtype,
         .paired = packed->order == GEN_PAIRED,
         .which = k,

@@ -77,6 +77,7 @@ static mpk_status read_pack(mpk_context *cx, const cuda_machine *m, uint32_t gra
     *out = (cuda_packed){.n_parts = p->n_weights,
                          .scale = p->scale == IR_NONE ? IR_NONE : weight_of(m, graph, p->scale),
                          .order = p->order,
+                         .dtype = p->dtype,
                          .columns = (uint64_t)p->columns,
                          .padded_columns = (uint64_t)p->padded_columns,
                          .n_bytes = p->n_bytes};

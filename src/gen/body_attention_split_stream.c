@@ -45,8 +45,8 @@ static bool accepts_any(const gen_call *c)
            gen_is_dense(gen_input(c, AT_V_CACHE), IR_BF16) && cache->dims[2] == ATTENTION_PAGE &&
            (size == 64 || size == 128) && group_of(c) <= ATTENTION_ROWS &&
            2 * gen_input(c, AT_TABLE)->dims[2] == size &&
-           attribute(c, UNIT) % ATTENTION_PAGE == 0 && gen_is_vector(q) && gen_is_vector(k) &&
-           !q == !k && (!q || q->dtype == k->dtype) &&
+           attribute(c, UNIT) % ATTENTION_PAGE == 0 && gen_is_vector(q, IR_BF16) &&
+           gen_is_vector(k, IR_BF16) && !q == !k && (!q || q->dtype == k->dtype) &&
            gen_is_dense(gen_input(c, AT_TABLE), IR_F32) &&
            gen_is_dense(gen_input(c, AT_PAGES), IR_I32) &&
            gen_is_dense(gen_output(c, 0), IR_BF16) && c->op->n_in + c->op->n_out <= RT_PACKED;

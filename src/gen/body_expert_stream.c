@@ -25,11 +25,11 @@ static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0), *y = gen_output(c, 0);
     bool gated = c->op->attributes[GLU].s.n, sums = gen_input(c, SCALE);
-    return gated != sums && gen_is_streamed(w) && gen_is_streamed(gen_input(c, W1)) &&
-           gen_is_dense(x, IR_BF16) && gen_is_dense(gen_input(c, IDS), IR_I32) &&
-           gen_is_dense(gen_input(c, SCALE), IR_F32) &&
+    return gated != sums && gen_is_streamed(w, IR_BF16) &&
+           gen_is_streamed(gen_input(c, W1), IR_BF16) && gen_is_dense(x, IR_BF16) &&
+           gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(gen_input(c, SCALE), IR_F32) &&
            gen_is_dense(gen_input(c, RESIDUAL), IR_BF16) && gen_is_dense(y, IR_BF16) &&
-           gen_is_vector(gen_input(c, NORM)) && !(gen_input(c, NORM) && x->rank != 2) &&
+           gen_is_vector(gen_input(c, NORM), IR_BF16) && !(gen_input(c, NORM) && x->rank != 2) &&
            w->dims[0] <= EXPERT_MOST && w->dims[1] % 8 == 0 && w->dims[2] % 8 == 0 &&
            c->op->n_in + c->op->n_out <= RT_PACKED;
 }
@@ -40,6 +40,7 @@ static void pack(const gen_call *c, gen_pack *out)
     const ir_tensor *w = gen_input(c, W0);
     bool gated = gen_input(c, W1);
     *out = (gen_pack){.n_weights = 1,
+                      .dtype = IR_BF16,
                       .w = {c->op->in[W0], IR_NONE},
                       .scale = IR_NONE,
                       .order = GEN_ROWS,
@@ -110,7 +111,7 @@ static void fill_shape(const gen_call *c, expert_shape *s)
                .residual = gen_input(c, RESIDUAL) ? RESIDUAL : -1,
                .bias = {-1, -1, -1},
                .gathered = -1,
-               .output = TO_BF16,
+               .output = TO_HALVES,
                .peaks = -1},
         .ids = IDS,
         .scale = gen_input(c, SCALE) ? SCALE : -1,

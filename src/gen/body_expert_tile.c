@@ -24,12 +24,12 @@ extern const gen_body gen_body_expert_stream;
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0), *y = gen_output(c, 0);
-    return y->rank == 3 && y->dims[0] >= FEWEST_TOKENS && gen_is_streamed(w) &&
-           gen_is_streamed(gen_input(c, W1)) && gen_is_dense(x, IR_BF16) &&
+    return y->rank == 3 && y->dims[0] >= FEWEST_TOKENS && gen_is_streamed(w, IR_BF16) &&
+           gen_is_streamed(gen_input(c, W1), IR_BF16) && gen_is_dense(x, IR_BF16) &&
            gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(y, IR_BF16) &&
-           gen_is_vector(gen_input(c, NORM)) && w->dims[0] <= MOST_EXPERTS && w->dims[1] % 8 == 0 &&
-           w->dims[1] <= MOST_COLUMNS && w->dims[2] % 8 == 0 && ir_bytes(x) < UINT32_MAX &&
-           c->op->n_in + c->op->n_out <= RT_PACKED;
+           gen_is_vector(gen_input(c, NORM), IR_BF16) && w->dims[0] <= MOST_EXPERTS &&
+           w->dims[1] % 8 == 0 && w->dims[1] <= MOST_COLUMNS && w->dims[2] % 8 == 0 &&
+           ir_bytes(x) < UINT32_MAX && c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
 static void pack(const gen_call *c, gen_pack *out)

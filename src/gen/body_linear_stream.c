@@ -20,7 +20,7 @@ static void pack(const gen_call *c, gen_pack *out)
 {
     const bool logits = is_logits(c), glu = is_gated(c);
     const uint32_t norm = logits ? L_NORM : NORM;
-    *out = (gen_pack){.scale = IR_NONE, .columns = columns_of(c)};
+    *out = (gen_pack){.dtype = c->halves, .scale = IR_NONE, .columns = columns_of(c)};
     out->order = glu ? GEN_PAIRED : GEN_ROWS;
     if (norm < c->op->n_in)
         out->scale = c->op->in[norm];
@@ -68,7 +68,7 @@ static void fill_shape(const gen_call *c, stream_shape *s)
         .y = (int)gen_operand_of_output(c->op, 0),
         .residual = linear_input(c, RESIDUAL) ? RESIDUAL : -1,
         .gathered = gathered_rows(c),
-        .output = TO_BF16,
+        .output = TO_HALVES,
         .peaks = -1,
     };
     if (logits) {

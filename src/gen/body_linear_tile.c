@@ -20,7 +20,7 @@ static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X);
     return (gen_output(c, 0)->dims[0] >= FEWEST_TOKENS || x->dims[0] >= FEWEST_TOKENS) &&
-           x->rank == 2 && gen_is_dense(x, IR_BF16) && x->dims[1] % 8 == 0 &&
+           x->rank == 2 && gen_is_dense(x, c->halves) && x->dims[1] % 8 == 0 &&
            c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
 }
 

@@ -60,18 +60,34 @@ static uint64_t base_seed;
 static char *room_bytes;
 static rt_room rooms[WORKERS];
 
-static int set_up_code(void **state)
+/* The graph with f16 in place of bf16. */
+static str in_f16(const char *graph)
+{
+    text changed = {0};
+    const char *at = graph, *copy;
+    for (const char *next; (next = strstr(at, "bf16")); at = next + 1)
+        text_add(&changed, at, (size_t)(next - at));
+    text_print(&changed, "%s", at);
+    assert_non_null(copy = text_copy(&changed, &graphs_arena));
+    text_free(&changed);
+    return str_from(copy);
+}
+
+/* The code of all cases, whose products multiply these halves. */
+static int set_up_code(ir_dtype halves)
 {
     void *code[WORKERS];
     gen_graph graphs[CASES];
-    (void)state;
     for (uint32_t i = 0; i < CASES; i++) {
         subject *s = &subjects[i];
-        s->number = i;
-        check_ok(&cx, ir_parse(&cx, &graphs_arena, str_from(cases[i].graph), &s->g));
+        const char *graph = cases[i].graph;
+        *s = (subject){.number = i};
+        check_ok(&cx, ir_parse(&cx, &graphs_arena,
+                               halves == IR_F16 ? in_f16(graph) : str_from(graph), &s->g));
         s->def = s->g->ops.at[s->g->ops.n - 1].def;
         graphs[i] = (gen_graph){.ir = s->g, .n_tokens = 128};
     }
+    assert_int_equal(gen_find_halves(CASES, graphs), halves);
     check_ok(&cx, gen_source_make(&cx, &graphs_arena, CASES, graphs, WORKERS,
                                   gen_arch_find("sm_90a"), GEN_BODIES, &source));
     for (uint32_t i = 0; i < CASES; i++) {
@@ -79,9 +95,11 @@ static int set_up_code(void **state)
         subjects[i].instance = subjects[i].use->instance;
         assert_true(subjects[i].use->body->parts);
     }
-    room_bytes = malloc((size_t)WORKERS * RT_PART_BYTES);
-    assert_non_null(room_bytes);
-    memset(room_bytes, 0xff, (size_t)WORKERS * RT_PART_BYTES);
+    if (!room_bytes) {
+        room_bytes = malloc((size_t)WORKERS * RT_PART_BYTES);
+        assert_non_null(room_bytes);
+        memset(room_bytes, 0xff, (size_t)WORKERS * RT_PART_BYTES);
+    }
     is_there =
         compile_emulated(&source, "emulated_warps.cuh", "emulated_warps_behind.cuh", code, WORKERS);
     for (uint32_t i = 0; i < WORKERS && is_there; i++) {
@@ -90,6 +108,17 @@ static int set_up_code(void **state)
         join[i](i, room_bytes, rooms);
     }
     return 0;
+}
+
+static int set_up_bf16(void **state)
+{
+    (void)state;
+    return set_up_code(IR_BF16);
+}
+static int set_up_f16(void **state)
+{
+    (void)state;
+    return set_up_code(IR_F16);
 }
 
 /* ---- an operator and its tasks ---- */
@@ -231,7 +260,9 @@ static void test_tiles_that_tasks_share(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tiles_that_tasks_share)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_tiles_that_tasks_share, set_up_bf16),
+        cmocka_unit_test_setup(test_tiles_that_tasks_share, set_up_f16)};
     base_seed = check_seed();
-    return check_result(cmocka_run_group_tests(tests, set_up_code, NULL));
+    return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -27,16 +27,17 @@ bool gen_is_dense(const ir_tensor *t, ir_dtype dtype)
     return true;
 }
 
-/* bf16 or fp32, and one entry after the other: bodies read such vectors by index. */
-bool gen_is_vector(const ir_tensor *t)
+/* fp32 or the given type of 16 bits, and one entry after the other: bodies read such vectors by
+ * index. */
+bool gen_is_vector(const ir_tensor *t, ir_dtype halves)
 {
-    return !t || ((t->dtype == IR_BF16 || t->dtype == IR_F32) && t->stride[0] == 1);
+    return !t || ((t->dtype == halves || t->dtype == IR_F32) && t->stride[0] == 1);
 }
 
 /* Only constants are packed, since packing happens once, when weights are loaded. */
-bool gen_is_streamed(const ir_tensor *t)
+bool gen_is_streamed(const ir_tensor *t, ir_dtype halves)
 {
-    return !t || (t->kind == IR_CONST && gen_is_dense(t, IR_BF16));
+    return !t || (t->kind == IR_CONST && gen_is_dense(t, halves));
 }
 
 /* The names are those that infer accepts, so whatever is left is gelu_tanh. */

@@ -70,11 +70,11 @@ mpk_status gen_number_cache(mpk_context *cx, const gen_call *c, uint32_t pages, 
 const char *gen_dtype_name(ir_dtype dtype);
 /* Absent, or of this dtype with rows one after the other. */
 bool gen_is_dense(const ir_tensor *t, ir_dtype dtype);
-/* Absent, or neighbours of bf16 or f32: a bias, the weight of a norm. */
-bool gen_is_vector(const ir_tensor *t);
-/* Absent, or a weight that can be packed into a stream (gen_pack): a constant of bf16, rows one
- * after the other. */
-bool gen_is_streamed(const ir_tensor *t);
+/* Absent, or neighbours of these halves or f32: a bias, the weight of a norm. */
+bool gen_is_vector(const ir_tensor *t, ir_dtype halves);
+/* Absent, or a weight that can be packed into a stream (gen_pack): a constant of these halves, rows
+ * one after the other. */
+bool gen_is_streamed(const ir_tensor *t, ir_dtype halves);
 /* Is the body that makes the call's first input one for many tokens (gen_body.many)?  What stands
  * between products is run in their code where it can be, for each change of code takes
  * microseconds. */

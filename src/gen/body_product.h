@@ -60,13 +60,15 @@ static inline bool takes_operands(const gen_call *c)
 {
     const ir_tensor *y = gen_output(c, 0);
     if (is_logits(c))
-        return gen_is_streamed(gen_input(c, L_W)) && gen_is_vector(gen_input(c, L_NORM)) &&
-               gen_is_dense(y, IR_F32);
+        return gen_is_streamed(gen_input(c, L_W), c->halves) &&
+               gen_is_vector(gen_input(c, L_NORM), c->halves) && gen_is_dense(y, IR_F32);
     for (uint32_t i = 0; i < 3; i++)
-        if (!gen_is_streamed(gen_input(c, W0 + i)) || !gen_is_vector(gen_input(c, B0 + i)))
+        if (!gen_is_streamed(gen_input(c, W0 + i), c->halves) ||
+            !gen_is_vector(gen_input(c, B0 + i), c->halves))
             return false;
-    return gen_is_vector(gen_input(c, NORM)) && gen_is_dense(gen_input(c, RESIDUAL), IR_BF16) &&
-           gen_is_dense(y, IR_BF16) && !(is_gated(c) && gen_input(c, RESIDUAL));
+    return gen_is_vector(gen_input(c, NORM), c->halves) &&
+           gen_is_dense(gen_input(c, RESIDUAL), c->halves) && gen_is_dense(y, c->halves) &&
+           !(is_gated(c) && gen_input(c, RESIDUAL));
 }
 
 /* Rows of the result that a step may have. */
@@ -94,7 +96,7 @@ static inline int64_t columns_of(const gen_call *c)
  * columns at once. */
 static inline bool is_streamed_product(const gen_call *c)
 {
-    return gen_is_dense(gen_input(c, X), IR_BF16) && columns_of(c) % 8 == 0 &&
+    return gen_is_dense(gen_input(c, X), c->halves) && columns_of(c) % 8 == 0 &&
            c->op->n_in + c->op->n_out <= RT_PACKED && !act_of(c).n && takes_operands(c);
 }
 

@@ -24,7 +24,8 @@ static bool accepts(const gen_call *c)
            gen_is_dense(gen_input(c, TURN_V_CACHE), IR_BF16) &&
            gen_is_dense(gen_output(c, 0), IR_BF16) && cache->dims[2] == TURN_PAGE &&
            cache->dims[0] < INT32_MAX / TURN_PAGE && (size == 64 || size == 128) &&
-           gen_is_vector(gen_input(c, TURN_Q_NORM)) && gen_is_vector(gen_input(c, TURN_K_NORM)) &&
+           gen_is_vector(gen_input(c, TURN_Q_NORM), IR_BF16) &&
+           gen_is_vector(gen_input(c, TURN_K_NORM), IR_BF16) &&
            c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 

@@ -29,6 +29,7 @@ enum { MOST_LATE = 4 };
 
 typedef struct device {
     const gen_arch *arch;
+    ir_dtype halves; /* what its streamed products multiply */
     gen_source source;
     VEC(subject) subjects;
     void *code;
@@ -38,7 +39,7 @@ typedef struct device {
 } device;
 
 static arena graphs_arena;
-static device hopper, blackwell;
+static device hopper, blackwell, hopper_f16, blackwell_f16;
 static uint64_t base_seed;
 
 /* ---- cases ---- */
@@ -54,7 +55,8 @@ static mpk_status gather_case(device *d, uint32_t number, const char *graph)
                   .op = op,
                   .n_tokens = (uint32_t)(y->rank ? y->dims[0] : 1),
                   .n_workers = 4,
-                  .needs = d->arch->features};
+                  .needs = d->arch->features,
+                  .halves = d->halves};
     s.def = op->def;
     if (op->def->flags & OP_VIEW && y->shares != IR_NONE)
         return MPK_OK;
@@ -71,6 +73,23 @@ static void gather_graphs(device *d, const char *const *graphs, size_t n, uint32
         check_ok(&cx, gather_case(d, first + i, graphs[i]));
         if (d->subjects.n == before)
             fail_msg("no fast body takes %s", graphs[i]);
+    }
+}
+
+/* Those that are products, of f16 in place of bf16. */
+static void gather_in_f16(device *d, const char *const *graphs, size_t n, uint32_t first)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const char *made, *at = graphs[i];
+        if (!strstr(at, "= linear(") && !strstr(at, "= logits("))
+            continue;
+        text changed = {0};
+        for (const char *next; (next = strstr(at, "bf16")); at = next + 1)
+            text_add(&changed, at, (size_t)(next - at));
+        text_print(&changed, "%s", at);
+        assert_non_null(made = text_copy(&changed, &graphs_arena));
+        text_free(&changed);
+        gather_graphs(d, &made, 1, first + i);
     }
 }
 
@@ -95,6 +114,7 @@ static void make(device *d)
     }
     print_message("%s: %zu cases, %u instances, %zu bytes of source\n", d->arch->name,
                   d->subjects.n, d->source.n_instances, d->source.text.n);
+    assert_int_equal(gen_find_halves((uint32_t)d->subjects.n, graphs), d->halves);
     if (!compile_emulated(&d->source, "emulated_warps.cuh", "emulated_warps_behind.cuh", &d->code,
                           1)) {
         print_message("there is no C++ compiler here: nothing is tested\n");
@@ -108,8 +128,10 @@ static void make(device *d)
 static int set_up_devices(void **state)
 {
     (void)state;
-    hopper.arch = gen_arch_find("sm_90a");
-    blackwell.arch = gen_arch_find("sm_100a");
+    hopper = (device){.arch = gen_arch_find("sm_90a"), .halves = IR_BF16};
+    blackwell = (device){.arch = gen_arch_find("sm_100a"), .halves = IR_BF16};
+    hopper_f16 = (device){.arch = hopper.arch, .halves = IR_F16};
+    blackwell_f16 = (device){.arch = blackwell.arch, .halves = IR_F16};
     gather_records(&hopper);
     gather_graphs(&hopper, decode_graphs, sizeof decode_graphs / sizeof *decode_graphs, 100);
     gather_graphs(&hopper, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
@@ -118,8 +140,14 @@ static int set_up_devices(void **state)
     gather_graphs(&hopper, block_graphs, sizeof block_graphs / sizeof *block_graphs, 350);
     gather_graphs(&hopper, company_graphs, sizeof company_graphs / sizeof *company_graphs, COMPANY);
     gather_graphs(&blackwell, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
+    gather_in_f16(&hopper_f16, decode_graphs, sizeof decode_graphs / sizeof *decode_graphs, 100);
+    gather_in_f16(&hopper_f16, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
+    gather_in_f16(&blackwell_f16, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs,
+                  200);
     make(&hopper);
     make(&blackwell);
+    make(&hopper_f16);
+    make(&blackwell_f16);
     return 0;
 }
 
@@ -286,18 +314,23 @@ static unsigned find_late(const bed *b, bool carried, late_bytes *late)
     return n;
 }
 
+static bool has_halves(const ir_tensor *t)
+{
+    return t->dtype == IR_BF16 || t->dtype == IR_F16;
+}
+
 /* May its operands be carried?  Rows and boxes must be of whole words (src/cuda/carriers.c). */
 static bool can_carry(const bed *b, const ir_box *boxes, size_t n)
 {
     const uint32_t which = b->s->use->body->carries, last = tensor(b, b->op->out[0])->rank - 1;
-    for (size_t i = 0; i < n && tensor(b, b->op->out[0])->dtype == IR_BF16; i++)
+    for (size_t i = 0; i < n && has_halves(tensor(b, b->op->out[0])); i++)
         if (boxes[i].lo[last] % 2 || boxes[i].hi[last] % 2)
             return false;
     for (uint32_t i = 0; i < b->op->n_in; i++) {
         if (!(which >> i & 1) || b->op->in[i] == IR_NONE)
             continue;
         const ir_tensor *t = tensor(b, b->op->in[i]);
-        if (t->dtype == IR_BF16 && t->dims[t->rank - 1] % 2)
+        if (has_halves(t) && t->dims[t->rank - 1] % 2)
             return false;
     }
     return which != 0;
@@ -663,11 +696,18 @@ static void test_without_warpgroups(void **state)
     check_device(&blackwell);
 }
 
+static void test_f16(void **state)
+{
+    (void)state;
+    check_device(&hopper_f16);
+    check_device(&blackwell_f16);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_company),
-                                       cmocka_unit_test(test_with_warpgroups),
-                                       cmocka_unit_test(test_without_warpgroups)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_company), cmocka_unit_test(test_with_warpgroups),
+        cmocka_unit_test(test_without_warpgroups), cmocka_unit_test(test_f16)};
     base_seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, set_up_devices, NULL));
 }

@@ -50,7 +50,8 @@ typedef struct gen_call {
     const ir_op *op;
     uint32_t n_tokens; /* T of the graph */
     uint32_t n_workers;
-    uint32_t needs; /* what the architecture offers: GEN_* */
+    uint32_t needs;  /* what the architecture offers: GEN_* */
+    ir_dtype halves; /* IR_BF16 or IR_F16: what streamed products of the kernel multiply */
     /* for what is printed: caches and choices grow in it; all NULL where it is only asked who
      * accepts */
     arena *arena;
@@ -78,6 +79,7 @@ typedef struct gen_call {
 typedef enum gen_order { GEN_ROWS, GEN_PAIRED } gen_order;
 typedef struct gen_pack {
     uint32_t n_weights; /* 0: nothing is packed */
+    ir_dtype dtype;     /* IR_BF16 or IR_F16 */
     ir_tensor_id w[3], scale;
     gen_order order;
     int64_t rows, columns;               /* of the result, before padding */
@@ -95,12 +97,13 @@ typedef struct gen_routine {
 /* A matrix in memory and the boxes that are copied of it (driver.h makes the map). */
 typedef struct gen_boxes {
     uint64_t rows, columns, stride_bytes; /* columns: elements of element_bytes */
-    uint32_t element_bytes;               /* 2: bf16; 8: words of any kind */
+    uint32_t element_bytes;               /* 2: bf16 or f16; 8: words of any kind */
     uint32_t box_rows, box_columns;
     /* rows of a box, 128 bytes each, are swizzled; else they lie one after the other */
     bool swizzled;
 } gen_boxes;
-/* Of x, bf16, dense, its last axis the columns; of its packed weights, so many groups in a box. */
+/* Of x, 16 bits, dense, its last axis the columns; of its packed weights, so many groups in a
+ * box. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
 gen_boxes gen_boxes_of_packed(const gen_pack *p, uint32_t groups);
 

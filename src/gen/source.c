@@ -29,6 +29,7 @@ typedef struct emitter {
     const gen_arch *arch;
     gen_whole whole;
     uint32_t n_workers, n_graphs, n_peers;
+    ir_dtype halves;
     const gen_graph *graphs;
     map numbers; /* text of an instance as number 0 -> its number */
     VEC(gen_instance) instances;
@@ -155,6 +156,7 @@ static mpk_status choose_all(emitter *e)
                           .n_tokens = e->graphs[g].n_tokens,
                           .n_workers = e->n_workers,
                           .needs = e->arch->features,
+                          .halves = e->halves,
                           .arena = e->arena,
                           .caches = &e->caches,
                           .choices = &e->choices,
@@ -385,6 +387,7 @@ static void print_constants(emitter *e)
         {"CALLS", e->whole == GEN_CALL, "1: each launch is a call, no requests are served"},
         {"BULK", a->features & GEN_BULK ? 1 : 0, "bulk copies with mbarriers"},
         {"WGMMA", a->features & GEN_WGMMA ? 1 : 0, "warpgroup products"},
+        {"HALVES_F16", e->halves == IR_F16, "1: streamed products multiply f16, else bf16"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         text_print(&e->out, "#define MPK_%s %u /* %s */\n", rows[i].name, rows[i].value,
@@ -620,6 +623,17 @@ static mpk_status print_all(emitter *e)
     return MPK_OK;
 }
 
+ir_dtype gen_find_halves(uint32_t n_graphs, const gen_graph *graphs)
+{
+    bool seen[2] = {false, false}; /* f16, bf16 */
+    for (uint32_t g = 0; g < n_graphs; g++)
+        for (uint32_t i = 0; i < graphs[g].ir->tensors.n; i++) {
+            seen[0] |= graphs[g].ir->tensors.at[i].dtype == IR_F16;
+            seen[1] |= graphs[g].ir->tensors.at[i].dtype == IR_BF16;
+        }
+    return seen[0] && !seen[1] ? IR_F16 : IR_BF16;
+}
+
 /* The most peers that any graph keeps busy. */
 static uint32_t count_peers(uint32_t n_graphs, const gen_graph *graphs)
 {
@@ -643,6 +657,7 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
                  .n_graphs = n_graphs,
                  .graphs = graphs};
     e.n_peers = count_peers(n_graphs, graphs);
+    e.halves = gen_find_halves(n_graphs, graphs);
     TRY(choose_all(&e));
     TRY(find_regimes(&e));
     for (uint32_t r = 0; r < e.n_regimes; r++)

@@ -111,6 +111,11 @@ mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *i
  * own.  MPK_EVERIFY: there is no such text. */
 mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *out);
 
+/* What streamed products of one kernel for these graphs multiply: f16 where they have tensors of it
+ * and none of bf16, else bf16.  Bodies know one kind of halves or this one, so a kernel never mixes
+ * them up. */
+ir_dtype gen_find_halves(uint32_t n_graphs, const gen_graph *graphs);
+
 /* The body that a call gets: of those that accept, whose needs are met and whose rank is at most
  * `highest`, the one of the highest rank; NULL: none. */
 const gen_body *gen_body_choose(const gen_call *c, uint32_t highest);

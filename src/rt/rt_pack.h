@@ -10,7 +10,7 @@
 
 #include "rt/rt_port.h"
 
-/* Formats of the source.  Same order as ir_dtype. */
+/* Formats of floats.  Same order as ir_dtype. */
 enum { RT_PACK_F32, RT_PACK_F16, RT_PACK_BF16 };
 
 /* Rows [first_row, first_row + n_rows) of matrix `which` of a packed weight. */
@@ -22,6 +22,7 @@ typedef struct rt_pack {
     rt_u64 columns, padded_columns;
     rt_u32 dtype, scale_dtype; /* RT_PACK_* */
     rt_u32 paired, which;      /* paired: rows of matrices 0 and 1 in turn */
+    rt_u32 to_dtype, reserved; /* of the packed weight: RT_PACK_F16 or RT_PACK_BF16 */
 } rt_pack;
 
 /* Elements [first, first + n) of a made-up weight: mean + deviation * a nearly normal number
@@ -35,7 +36,7 @@ typedef struct rt_fill {
     rt_u32 dtype, reserved;
 } rt_fill;
 
-typedef char rt_size_of_pack[sizeof(rt_pack) == 80 ? 1 : -1];
+typedef char rt_size_of_pack[sizeof(rt_pack) == 88 ? 1 : -1];
 typedef char rt_size_of_fill[sizeof(rt_fill) == 72 ? 1 : -1];
 
 #endif

@@ -44,7 +44,7 @@ enum {
 };
 
 enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH };
-enum { TO_BF16, TO_LOGITS };
+enum { TO_HALVES, TO_LOGITS };
 
 /* Where the operands stand in rt_entry.at, and what surrounds the product.  In constant memory: one
  * body runs all shapes, because code that is used by all operators of a layer stays in the

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/ids.h"
 #include "base/thread.h"
 #include "engine/engine_form.h"
 #include "engine/engine_request.h"
@@ -263,12 +264,7 @@ uint32_t engine_capacity(const mpk_engine *e)
 mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32_t *tokens,
                                size_t n)
 {
-    uint32_t vocab_size = e->build.model.config.vocab_size;
-    for (size_t i = 0; i < n; i++)
-        CHECK(cx, tokens[i] >= 0 && (uint32_t)tokens[i] < vocab_size, MPK_EARG,
-              "token %zu is %d, but the model's vocabulary has ids 0 to %u", i, tokens[i],
-              vocab_size - 1);
-    return MPK_OK;
+    return ids_check(cx, tokens, n, e->build.model.config.vocab_size);
 }
 
 /* Sets limit: what is asked for, or all that the context has left.  More than that is refused

@@ -1,6 +1,7 @@
 /* engine_tokens.c - tokenizers for the caller. */
 #include <stdlib.h>
 
+#include "base/ids.h"
 #include "engine/engine.h"
 
 static mpk_status open_model(mpk_context *cx, const char *model, mpk_tokenizer *t)
@@ -79,10 +80,7 @@ mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *t, const int32_t
     arena scratch = {0};
     str found = {0};
     void *copy = NULL;
-    int32_t size = tokenizer_vocab_size(t->tokenizer);
-    for (size_t i = 0; i < n_ids; i++)
-        CHECK(cx, ids[i] >= 0 && ids[i] < size, MPK_EARG,
-              "token %zu is %d, but the vocabulary has ids 0 to %d", i, ids[i], size - 1);
+    TRY(ids_check(cx, ids, n_ids, (uint32_t)tokenizer_vocab_size(t->tokenizer)));
     mpk_status status = tokenizer_decode(cx, t->tokenizer, &scratch, ids, n_ids, 0, &found);
     if (status == MPK_OK)
         status = copy_out(cx, found.at, found.n, &copy);

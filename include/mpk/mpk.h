@@ -343,6 +343,9 @@ typedef struct mpk_routing {
  * without count_experts, a request is in flight, or no graph holds so many tokens. */
 MPK_API mpk_status mpk_engine_routing(mpk_context *cx, mpk_engine *engine, uint32_t tokens,
                                       mpk_routing *out);
+/* Is path one of the files that the engine was opened from (its models' weights, configurations and
+ * tokenizers, or an image), by this name or another?  To be asked before a file is written. */
+MPK_API bool mpk_engine_reads(const mpk_engine *engine, const char *path);
 /* Borrowed from the engine; NULL if the model brings no vocabulary. */
 MPK_API const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *engine);
 

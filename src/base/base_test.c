@@ -309,6 +309,13 @@ static void sinks_commit_or_leave_nothing(void **state)
     check_ok(&cx, file_map_open(&cx, path, &m));
     assert_true(file_map_is(&m, path) && !file_map_is(&m, folder) && !file_map_is(&m, "/dev/null"));
     file_map_close(&m);
+    char link[70];
+    snprintf(link, sizeof link, "%s-link", path);
+    assert_int_equal(symlink(path, link), 0);
+    assert_true(file_is_same(link, path) && file_is_same(path, path) &&
+                !file_is_same(path, folder));
+    assert_false(file_is_same("/dev/null", "/dev/null") || file_is_same("/none", "/none"));
+    unlink(link);
     check_fails(&cx, MPK_EIO, "too large", file_sink_open(&cx, path, UINT64_MAX, &sink));
     unlink(path);
     assert_int_equal(rmdir(folder), 0); /* nothing else is there */

@@ -239,6 +239,14 @@ mpk_status file_write(mpk_context *cx, const char *path, const void *bytes, size
     return status;
 }
 
+/* By device and inode.  A device or a pipe is nobody's alone: two names of one are no fault. */
+bool file_is_same(const char *path, const char *other)
+{
+    struct stat a, b;
+    return stat(path, &a) == 0 && stat(other, &b) == 0 && S_ISREG(a.st_mode) &&
+           a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
 /* Is this the mapped file?  By device and inode, since one file may have several names. */
 bool file_map_is(const file_map *m, const char *path)
 {

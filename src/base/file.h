@@ -52,6 +52,8 @@ mpk_status file_sink_commit(mpk_context *cx, file_sink *s);
 /* Close, and remove what was written unless it was committed. */
 void file_sink_abandon(file_sink *s);
 
+/* Do both paths name one regular file, by whatever names?  Links are followed. */
+bool file_is_same(const char *path, const char *other);
 /* Are these bytes mapped from the file that path names now? */
 bool file_map_is(const file_map *m, const char *path);
 

@@ -173,6 +173,11 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
     memcpy(facts, &all, all.size);
 }
 
+bool mpk_engine_reads(const mpk_engine *e, const char *path)
+{
+    return engine_build_reads(&e->build, path);
+}
+
 const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *e)
 {
     return e->tokens.tokenizer ? &e->tokens : NULL;

@@ -79,6 +79,7 @@ typedef struct engine_plan {
 typedef struct engine_build {
     arena arena;             /* options, graphs, program, image */
     load_model model, draft; /* draft: of options.draft_model, if has_draft */
+    const char *source;      /* MODEL as the caller gave it, in the arena */
     bool is_loaded, has_draft;
     mpk_engine_options options; /* complete; of an image: those it was made with */
     target_device device;
@@ -177,6 +178,8 @@ mpk_status engine_join_files(mpk_context *cx, engine_build *b, const file_map **
 mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engine_options *options,
                              bool for_running, uint32_t only_tokens, engine_build *b);
 void engine_build_free(engine_build *b);
+/* Is path a file that the build was made from: of the models, or the image? */
+bool engine_build_reads(const engine_build *b, const char *path);
 /* Find every weight of the program in the files, and refuse what does not fit into the device's
  * memory. */
 mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e);

@@ -125,6 +125,8 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
 {
     uint64_t start = clock_ns();
     TRY(engine_read_options(cx, &b->arena, options, &b->options));
+    b->source = arena_copy(&b->arena, model, strlen(model));
+    CHECK(cx, b->source, MPK_ENOMEM, "out of memory opening %s", model);
     CHECK(cx, b->options.mode != MPK_MODE_CALLS, MPK_EARG,
           "MPK_MODE_CALLS is for tensor programs (mpk/graph.h)");
     if (engine_is_image(model)) {
@@ -162,6 +164,13 @@ void engine_build_free(engine_build *b)
     text_free(&b->code);
     arena_free(&b->arena);
     *b = (engine_build){0};
+}
+
+/* `source` alone names an image. */
+bool engine_build_reads(const engine_build *b, const char *path)
+{
+    return (b->source && file_is_same(b->source, path)) || load_reads(&b->model, path) ||
+           (b->has_draft && load_reads(&b->draft, path));
 }
 
 /* ---- weights ---- */

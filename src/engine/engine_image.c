@@ -129,15 +129,6 @@ static mpk_status write_image(mpk_context *cx, engine_build *b, const char *mode
     return file_write(cx, out, bytes, n);
 }
 
-/* The image takes the place of what lies at `out`: that must be no file of the model. */
-static mpk_status refuse_own_files(mpk_context *cx, const engine_build *b, const char *out)
-{
-    for (size_t i = 0; i < b->model.files.n; i++)
-        CHECK(cx, !file_map_is(&b->model.files.at[i], out), MPK_EARG,
-              "%s is a file of the model that is read: write to another", out);
-    return MPK_OK;
-}
-
 static mpk_status compile_kernel(mpk_context *cx, engine_build *b)
 {
     TRY(engine_progress(cx, &b->options, "compiling the kernel", 0));
@@ -161,8 +152,9 @@ mpk_status mpk_compile_to_file(mpk_context *cx, const char *model,
         status = status_fail(cx, MPK_EARG,
                              "an image holds one model: name the draft model with a model that is "
                              "no image");
-    if (status == MPK_OK)
-        status = refuse_own_files(cx, &b, path);
+    if (status == MPK_OK && engine_build_reads(&b, path))
+        status = status_fail(cx, MPK_EARG,
+                             "%s is a file of the model that is read: write to another", path);
     if (status == MPK_OK && b.device.target->compile)
         status = compile_kernel(cx, &b);
     if (status == MPK_OK)

@@ -213,7 +213,10 @@ static mpk_status read_member(mpk_context *cx, load_model *m, const char *folder
     const char *path;
     *out = (str){0};
     TRY(file_join(cx, &m->arena, folder, name, &path));
-    return file_exists(path) ? file_read(cx, &m->arena, path, JSON_BYTES_LIMIT, out) : MPK_OK;
+    if (!file_exists(path))
+        return MPK_OK;
+    PUSH(cx, &m->arena, &m->members, path);
+    return file_read(cx, &m->arena, path, JSON_BYTES_LIMIT, out);
 }
 
 /* Open one file of weights, or shards; a folder without weights is accepted, since weights may be
@@ -265,9 +268,11 @@ static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder
     TRY(file_join(cx, &m->arena, folder, "tokenizer.json", &tokenizer_path));
     CHECK(cx, config.at || file_exists(tokenizer_path), MPK_EIO,
           "%s has neither a config.json nor a tokenizer.json", folder);
-    if (file_exists(tokenizer_path))
+    if (file_exists(tokenizer_path)) {
+        PUSH(cx, &m->arena, &m->members, tokenizer_path);
         NOTE(cx, tokenizer_from_json(cx, tokenizer_path, &m->tokenizer), "reading %s",
              tokenizer_path);
+    }
     TRY(open_chat_template(cx, m, folder));
     if (!config.at)
         return MPK_OK;
@@ -321,6 +326,17 @@ mpk_status load_open(mpk_context *cx, const char *path, load_model *out)
     }
     *out = m;
     return MPK_OK;
+}
+
+bool load_reads(const load_model *m, const char *path)
+{
+    for (size_t i = 0; i < m->files.n; i++)
+        if (file_map_is(&m->files.at[i], path))
+            return true;
+    for (size_t i = 0; i < m->members.n; i++)
+        if (file_is_same(m->members.at[i], path))
+            return true;
+    return false;
 }
 
 /* Takes a model that was opened in part. */

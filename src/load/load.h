@@ -46,10 +46,11 @@ typedef struct load_model {
     VEC(load_tensor) tensors;
     map names; /* tensor name -> index */
     VEC(file_map) files;
-    tokenizer *tokenizer; /* NULL if the model brings none */
-    bool has_config;      /* false: a vocabulary alone */
-    str chat_template;    /* its `at` is NULL if there is none */
-    str tool_template;    /* used instead where there are tools; `at` is NULL if there is none */
+    VEC(const char *) members; /* of a folder: its files that were read and are not mapped */
+    tokenizer *tokenizer;      /* NULL if the model brings none */
+    bool has_config;           /* false: a vocabulary alone */
+    str chat_template;         /* its `at` is NULL if there is none */
+    str tool_template; /* used instead where there are tools; `at` is NULL if there is none */
     load_special specials[8];
     size_t n_specials;
     bool lists_added_tokens; /* of a folder: special_tokens_map.json adds nothing */
@@ -64,6 +65,8 @@ typedef struct load_model {
  * MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED, MPK_ESHAPE, MPK_ELIMIT, MPK_ENOMEM. */
 mpk_status load_open(mpk_context *cx, const char *path, load_model *out);
 void load_close(load_model *m);
+/* Is path one of the files that the model was read from, by whatever name? */
+bool load_reads(const load_model *m, const char *path);
 const load_tensor *load_find(const load_model *m, const char *name);
 /* The weights' dtypes for model_build, which also checks their shapes; config.weight_dtype for all
  * if m has no weights. */

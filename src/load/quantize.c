@@ -285,14 +285,6 @@ static mpk_status write_entry(job *j, const entry *e)
 
 /* ---- the file ---- */
 
-static mpk_status refuse_own_files(job *j, const char *path)
-{
-    for (size_t i = 0; i < j->m->files.n; i++)
-        CHECK(j->cx, !file_map_is(&j->m->files.at[i], path), MPK_EARG,
-              "%s is a file of the model that is read: write to another", path);
-    return MPK_OK;
-}
-
 /* `packed` has room for one row beyond a batch, since a batch is cut at whole rows; `rows` has one
  * row for each slice. */
 static mpk_status make_buffers(job *j)
@@ -359,7 +351,8 @@ static mpk_status run(job *j, const char *path, quantize_result *out)
     const load_model *m = j->m;
     CHECK(j->cx, m->has_config && m->tensors.n, MPK_EARG, "%s has no weights to quantise",
           m->path.at);
-    TRY(refuse_own_files(j, path));
+    CHECK(j->cx, !load_reads(m, path), MPK_EARG,
+          "%s is a file of the model that is read: write to another", path);
     TRY(gguf_find_written(j->cx, m, &j->def));
     j->facts = (quantize_facts){j->options->mix, &m->config, m->config.tied_embeddings,
                                 j->options->importance != NULL};

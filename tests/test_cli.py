@@ -72,6 +72,11 @@ def test_wrong_usage(model):
     fails("score", model, code=2, needle="--tokens")
     fails("opt", code=2, needle="--pass")
     fails("inspect", model, "--dot", "--stats", code=2, needle="exclude")
+    fails("inspect", model, "--part=lm_head", code=2, needle="--part says nothing without --dot")
+    for pooling in ("last", "mean"):
+        fails("serve", model, f"--pooling={pooling}", code=2, needle="--pooling says nothing without --embeddings")
+    fails("quantize", model, "-o", "/dev/null", "--type=q8_0", "--windows=3", code=2,
+          needle=r"--windows says nothing without --calibrate\|report")
 
 
 def test_run_without_a_model_tells_where_to_get_one():
@@ -206,6 +211,16 @@ def test_missing_and_unreadable_models(model, tmp_path):
     fails("run", CONFIGURATION, "-p", "x", code=1, needle="random-weights|tokenizer")
 
 
+def test_logits_that_are_no_numbers(tmp_path):
+    """Told, and the file with the logits is there to be looked at."""
+    def spoil(net):
+        net.model.norm.weight[3] = float("nan")
+    bad = tiny.model(tmp_path / "bad", change=spoil)
+    fails("score", bad, "-p", "in the thing", "--logits", tmp_path / "out.npy", code=1,
+          needle="the first of them token 1, have a log probability that is no finite number")
+    assert numpy.isnan(numpy.load(tmp_path / "out.npy")).all()
+
+
 # ---- output that cannot be written ----
 
 def test_full_disk(model, tmp_path):
@@ -230,11 +245,40 @@ def test_what_is_read_is_not_written_over(model, tmp_path):
     requests, link = tmp_path / "requests.jsonl", tmp_path / "link"
     requests.write_text('{"prompt": "in", "max_tokens": 2}\n')
     link.symlink_to(requests)
-    for out in (requests, link):
-        fails("batch", own, requests, "-o", out, code=2, needle="is the file of requests")
+    hard, text, program = tmp_path / "hard", tmp_path / "text", tmp_path / "program"
+    hard.hardlink_to(requests)
+    for out in (requests, link, hard):
+        fails("batch", own, requests, "-o", out, code=2, needle="is a file that is read here")
+    with open(requests, "rb") as at:
+        r = subprocess.run([support.MPK, "batch", own, "-", "-o", requests], stdin=at, capture_output=True, timeout=60)
+        assert r.returncode == 2 and b"is a file that is read here" in r.stderr
     assert requests.read_text().startswith('{"prompt"')
-    fails("compile", own, "-o", weights, code=1, needle="is a file of the model that is read")
-    assert weights.read_bytes() == (model / "model.safetensors").read_bytes()
+    support.mpk("compile", own, "-o", tmp_path / "image", "-q")
+    (tmp_path / "weights").hardlink_to(weights)
+    names = sorted(p.name for p in own.iterdir())
+    assert {"config.json", "tokenizer.json", "model.safetensors"} <= set(names)
+    for out in [*(own / name for name in names if name != "generation_config.json"), tmp_path / "weights"]:
+        before = out.read_bytes()
+        fails("compile", own, "-o", out, code=1, needle="is a file of the model that is read")
+        fails("batch", own, requests, "-o", out, code=1, needle="is a file of the model that is read")
+        fails("quantize", own, "-o", out, "--type", "q8_0", code=1, needle="is a file of the model that is read")
+        for model_or_image in (own, tmp_path / "image"):
+            fails("score", model_or_image, "-p", "in the", "--logits", out, code=1,
+                  needle="is a file of the model that is read")
+        assert out.read_bytes() == before
+    before = (tmp_path / "image").read_bytes()
+    fails("score", tmp_path / "image", "-p", "in the", "--logits", tmp_path / "image", code=1,
+          needle="is a file of the model that is read")
+    assert (tmp_path / "image").read_bytes() == before
+    text.write_text("in the thing " * 300)
+    for option in ("--calibrate", "--report"):
+        fails("quantize", own, "-o", text, "--type", "q8_0", option, text, code=2, needle="is a file that is read here")
+    fails("score", own, "-f", text, "--logits", text, code=2, needle="is a file that is read here")
+    program.write_bytes(support.mpk("inspect", own, "--program")[0])
+    fails("opt", "--pass=simplify", program, "-o", program, code=2, needle="is a file that is read here")
+    assert text.read_text().startswith("in the") and program.stat().st_size
+    support.mpk("score", own, "-p", "in the", "--logits", tmp_path / "out.npy")
+    support.mpk("score", own, "-p", "in the", "--logits", tmp_path / "out.npy")  # its own file of before
     fails("quantize", own, "-o", tmp_path / "q", "--type", "q8_0", "--calibrate", "-", "--report", "-", code=2,
           needle="cannot both read standard input")
 

@@ -86,6 +86,20 @@ def test_what_cannot_be_measured_is_told(models, options, needle):
     assert out == b"" and errors.startswith("mpk: ") and any(word in errors for word in needle.split("|"))
 
 
+def test_logits_that_are_no_numbers_are_told(models, tmp_path):
+    """Of the model and of the base, also where the logit of one token alone is spoilt: not as a divergence of 0."""
+    a, _, text = models
+
+    def spoil(net):
+        net.lm_head.weight[RANDOM.randrange(net.config.vocab_size), 0] = float("nan")
+    seed = torch.Generator().manual_seed(RANDOM.randrange(2**31))
+    bad = tiny.model(tmp_path / "bad", seed, change=spoil, tie_word_embeddings=False)
+    for model, more in ((bad, []), (bad, ["--kl", a]), (a, ["--kl", bad])):
+        out, errors = support.mpk("perplexity", model, "-f", text, "-c", 32, *more, code=1)
+        assert out == b"" and errors.count("\n") == 1, errors
+        assert f"{bad}: the logits before token 17 of window 1 are not finite numbers" in errors, errors
+
+
 def test_a_quantised_file_against_its_model(tmp_path):
     """KL falls with the bits; a base of another vocabulary is refused."""
     folder = tiny.model(tmp_path / "model", torch.Generator().manual_seed(RANDOM.randrange(2**31)), hidden_size=64,

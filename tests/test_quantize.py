@@ -258,6 +258,18 @@ def test_report(odd, tmp_path):
     assert re.search(rb"x.gguf: 0\.\d MB, \d\.\d\d bits a weight; tensors: f32 5, q4_0 15, q8_0 1\n", out)
 
 
+def test_a_report_is_refused_before_the_work(odd, tmp_path):
+    """A text that is too short, or is not there, leaves no file behind; one from standard input is read once."""
+    folder = tiny.model(tmp_path / "model")
+    short, file = tmp_path / "short.txt", tmp_path / "x.gguf"
+    short.write_text("the thing")
+    refused(folder, "-o", file, "--type", "q8_0", "--report", short, needle="short.txt.* less than a window of 256")
+    refused(folder, "-o", file, "--type", "q8_0", "--report", tmp_path / "none", needle="No such file")
+    assert not file.exists()
+    out, _ = support.mpk("quantize", folder, "-o", file, "--type", "q8_0", "--report", "-", stdin=b"in the thing " * 80)
+    assert file.exists() and b"KL divergence: mean" in out
+
+
 def test_from_python(odd, tmp_path):
     import mpk
     support.mpk("quantize", odd[0], "-o", tmp_path / "a.gguf", "--type", "q4_1")

@@ -298,7 +298,7 @@ def test_bench_plants_drafts(folder):
     out, _ = support.mpk(*options)
     assert "gain" not in json.loads(out) and "acceptance" not in json.loads(out)
     _, words = support.mpk(*options, "--planted", 0.5, code=2)
-    assert "--planted is about drafts" in words
+    assert "--planted says nothing without --speculate" in words
 
 
 def test_an_image_drafts_too(folder, tmp_path):

@@ -67,6 +67,9 @@ typedef struct cli_option {
     const char *help;
     size_t offset;
     double least, most;
+    /* names with | between: of these options one must be given, too, since without it this one says
+     * nothing; NULL: none */
+    const char *needs;
 } cli_option;
 
 typedef struct cli_command {
@@ -87,7 +90,11 @@ extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_serve, cmd_embed, cmd
     {                                                                                 \
         .name = option_name, .type = kind, .offset = offsetof(t, member), __VA_ARGS__ \
     }
-#define CLI_TABLE(table) .options = (table), .n_options = sizeof(table) / sizeof *(table)
+enum { CLI_MAX_OPTIONS = 64 };
+/* A table of more rows divides by zero, and does not compile. */
+#define CLI_ROWS(table) (sizeof(table) / sizeof *(table))
+#define CLI_TABLE(table) \
+    .options = (table), .n_options = CLI_ROWS(table) / (CLI_ROWS(table) <= CLI_MAX_OPTIONS)
 
 /* The options of every verb that opens a model. */
 typedef struct cli_engine {
@@ -271,12 +278,21 @@ int cli_stream(const cli_command *command, mpk_context *cx, mpk_request *request
  * *text is in `a`. */
 int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const char *inline_text,
                   const char *file, const char *dash, str *text);
+/* Refuse to write the file that `input` names ("-": standard input), by whatever name; NULL on
+ * either side is no file.  Called before anything is read or written. */
+int cli_check_output(const cli_command *command, const char *output, const char *input);
+/* Empty the file at path, which was opened to append; refused if it is a file of the engine's
+ * models. */
+int cli_empty_output(const cli_command *command, const mpk_engine *engine, FILE *output,
+                     const char *path);
 /* What mpk perplexity measures. */
 typedef struct cli_perplexity {
     const char *model, *file, *base;           /* base NULL: no KL divergence */
     uint32_t window, stride, windows, threads; /* 0: as without the option */
     int activations;
     bool json, quiet;
+    str text;      /* borrowed; at NULL: it is read from `file`, whose name stands in messages */
+    bool only_ask; /* can this text be measured?  Nothing is measured or printed. */
 } cli_perplexity;
 /* Measure and print it: the exit code.  cmd_perplexity.c */
 int cli_measure_perplexity(const cli_command *command, const cli_perplexity *args);
@@ -285,9 +301,6 @@ int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, con
                       const char **source);
 /* Token ids from text: whitespace or commas between.  *ids is in `a`. */
 int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids, size_t *n);
-/* Refuse ids outside of the vocabulary.  A command that indexes rows of logits by these ids calls
- * this first: the engine checks an id only when it is fed. */
-int cli_check_ids(const cli_command *command, const int32_t *ids, size_t n, uint32_t vocab_size);
 /* From now on Ctrl-C (and a request to end) is noted instead of ending the process; a second one
  * ends it. */
 void cli_catch_interrupt(void);

@@ -15,7 +15,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/json.h"
@@ -716,25 +715,21 @@ static int open_engine(batch *b, batch_arguments *args)
     cli_catch_interrupt();
     if (mpk_engine_open(b->cx, args->model, &wanted, &b->engine) != MPK_OK)
         return cli_report(b->command, b->cx);
-    code = with_engine(b);
+    code = args->out ? cli_empty_output(b->command, b->engine, b->out, args->out) : CLI_DONE;
+    if (code == CLI_DONE)
+        code = with_engine(b);
     mpk_engine_close(b->engine);
     return code;
 }
 
-/* Opening the output would empty it: it must not be the file that is read. */
-static bool is_input(const batch *b, const char *path)
-{
-    struct stat in, out;
-    return fstat(b->in, &in) == 0 && S_ISREG(in.st_mode) && stat(path, &out) == 0 &&
-           in.st_dev == out.st_dev && in.st_ino == out.st_ino;
-}
-
-/* NULL: standard output. */
+/* NULL: standard output.  What lies in the file stays there until the engine is open, which knows
+ * whether it is one of its own (cli_empty_output). */
 static int open_output(batch *b, const char *path)
 {
-    if (path && is_input(b, path))
-        return cli_misuse(b->command, "%s is the file of requests: write to another", path);
-    b->out = path ? fopen(path, "wb") : stdout;
+    int code = cli_check_output(b->command, path, b->in_name);
+    if (code != CLI_DONE)
+        return code;
+    b->out = path ? fopen(path, "ab") : stdout;
     return b->out ? CLI_DONE : cli_fail(b->command, "cannot write %s: %s", path, strerror(errno));
 }
 

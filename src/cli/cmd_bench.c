@@ -55,11 +55,11 @@ static const cli_option options[] = {
                .help =
                    "with --speculate: answers of which this share of the drafts stands, without "
                    "drafts and with them",
-               .least = 1.0 / MOST_PLANTED, .most = 1),
+               .least = 1.0 / MOST_PLANTED, .most = 1, .needs = "speculate"),
     CLI_EXPERTS_ROW(bench_arguments, engine),
     CLI_OPTION(bench_arguments, bandwidth, "bandwidth", CLI_NUMBER, .value = "TB/s",
                .help = "of the memory; with --experts: the least time that the weights read take",
-               .least = 1e-6, .most = 1e6),
+               .least = 1e-6, .most = 1e6, .needs = "experts"),
     CLI_OPTION(bench_arguments, json, "json", CLI_FLAG, .help = "print JSON"),
     CLI_DEVICE_ROW(bench_arguments, engine),
     CLI_THREADS_ROW(bench_arguments, engine),
@@ -653,15 +653,10 @@ static int run(const cli_command *command, void *arguments)
     args->generate = args->generate ? args->generate : 64;
     args->batch = args->batch ? args->batch : 1;
     args->runs = args->runs ? args->runs : 3;
-    if (args->planted.given && !args->engine.speculate)
-        return cli_misuse(command, "--planted is about drafts: it needs --speculate");
     if (args->planted.given && args->engine.draft_model)
         return cli_misuse(command,
                           "--planted is about look-up: a draft model draws the very tokens "
                           "that are planted");
-    if (args->bandwidth.given && !args->engine.experts)
-        return cli_misuse(command,
-                          "--bandwidth is about the weights of experts: it needs --experts");
     if (!read_prompt(args))
         return cli_misuse(
             command, "--prompt: '%s' is not a length from 1 to %d, nor two with a dash between",

@@ -31,8 +31,8 @@ static const cli_option options[] = {
     CLI_OPTION(inspect_arguments, dot, "dot", CLI_FLAG,
                .help = "draw a part of the task graph: pipe it into dot -Tsvg"),
     CLI_OPTION(inspect_arguments, part, "part", CLI_TEXT, .value = "NAME",
-               .help =
-                   "with --dot: operators with NAME in name, kind or weights (the first layer)"),
+               .help = "with --dot: operators with NAME in name, kind or weights (the first layer)",
+               .needs = "dot"),
     CLI_OPTION(inspect_arguments, program, "program", CLI_FLAG,
                .help = "print the tensor program, as mpk opt reads it"),
     CLI_OPTION(inspect_arguments, engine.threads, "workers", CLI_COUNT, .letter = 'w', .value = "N",

@@ -67,6 +67,9 @@ static int opt(const cli_command *command, mpk_context *cx, arena *a, void *argu
         return print_list(command, cx, mpk_operators);
     if (!args->passes)
         return cli_misuse(command, "--pass=NAME is missing; mpk opt --list shows the names");
+    code = cli_check_output(command, args->out, args->file ? args->file : "-");
+    if (code != CLI_DONE)
+        return code;
     if (file_read(cx, a, args->file ? args->file : "-", MAX_SOURCE_BYTES, &source) != MPK_OK ||
         mpk_opt(cx, args->passes, source.at, source.n, &wanted, &result) != MPK_OK)
         return cli_report(command, cx);

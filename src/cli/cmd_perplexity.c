@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/ids.h"
 #include "base/json.h"
 #include "cli/cli.h"
 
@@ -81,7 +82,7 @@ static double log_sum(const float *row, uint32_t n)
         top = row[i] > top ? row[i] : top;
     for (uint32_t i = 0; i < n; i++)
         sum += exp((double)row[i] - top);
-    return top + log(sum);
+    return top + log(sum); /* NaN if one of them is, or is +infinity */
 }
 
 /* The first of equal ones. */
@@ -93,35 +94,54 @@ static uint32_t find_top(const float *row, uint32_t n)
     return top;
 }
 
-/* KL divergence of the model's distribution from the base's, in nats. */
+/* KL divergence of the model's distribution from the base's, in nats.  Rounding can take it below
+ * 0; NaN stays NaN.  What the base never says counts nothing, also where both logits are
+ * -infinity. */
 static double divergence(const float *base, double base_log, const float *row, double row_log,
                          uint32_t n)
 {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++) {
-        double log_p = base[i] - base_log;
-        sum += exp(log_p) * (log_p - (row[i] - row_log));
+        double log_p = base[i] - base_log, p = exp(log_p);
+        sum += p == 0 ? 0 : p * (log_p - (row[i] - row_log));
     }
-    return sum > 0 ? sum : 0;
+    return sum < 0 ? 0 : sum;
+}
+
+/* Only finite numbers are added up: a mean of others says nothing. */
+static int refuse_token(const measuring *m, const char *model)
+{
+    return cli_fail(m->command,
+                    "%s: the logits before token %zu of window %zu are not finite numbers, so "
+                    "that nothing can be measured",
+                    model, m->window - m->scored + m->count % m->scored, m->count / m->scored + 1);
 }
 
 /* Row `row` of the logits foresaw `next`: add its loss, in nats and in double, and the square of
  * it, for the standard error.  With --kl also what the base lost, and how far the two rows are
  * apart. */
-static void score_token(measuring *m, size_t row, int32_t next)
+static int score_token(measuring *m, size_t row, int32_t next)
 {
     const uint32_t n = m->vocab_size;
     const float *logits = m->model.logits + row * n, *base = m->base.logits + row * n;
     double own_log = log_sum(logits, n), loss = own_log - logits[next];
+    if (!isfinite(loss))
+        return refuse_token(m, m->args->model);
     m->sum += loss;
     m->squares += loss * loss;
     if (m->base.engine) {
-        double base_log = log_sum(base, n);
-        m->base_sum += base_log - base[next];
-        m->divergences[m->count] = divergence(base, base_log, logits, own_log, n);
+        double base_log = log_sum(base, n), base_loss = base_log - base[next];
+        if (!isfinite(base_loss))
+            return refuse_token(m, m->args->base);
+        double apart = divergence(base, base_log, logits, own_log, n);
+        if (!isfinite(apart))
+            return refuse_token(m, m->args->model);
+        m->base_sum += base_loss;
+        m->divergences[m->count] = apart;
         m->same += find_top(base, n) == find_top(logits, n);
     }
     m->count++;
+    return CLI_DONE;
 }
 
 /* ---- windows ---- */
@@ -146,8 +166,11 @@ static int run_chunks(measuring *m)
             return cli_report(m->command, m->cx);
         for (size_t i = 0; i < n; i++) {
             size_t next = first + i + 1;
-            if (next < m->window && next >= m->window - m->scored)
-                score_token(m, i, m->tokens[next]);
+            if (next >= m->window || next < m->window - m->scored)
+                continue;
+            int code = score_token(m, i, m->tokens[next]);
+            if (code != CLI_DONE)
+                return code;
         }
     }
     return CLI_DONE;
@@ -192,7 +215,7 @@ static int run_windows(measuring *m)
 
 /* ---- the report ---- */
 
-/* For qsort; divergences are never NaN (divergence()). */
+/* For qsort; divergences are finite (score_token). */
 static int compare_doubles(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
@@ -288,9 +311,10 @@ static int plan_windows(measuring *m)
                           "--stride is %zu, expected less than a window, which has %zu tokens",
                           m->step, m->window);
     if (m->n < m->window)
-        return cli_fail(
-            m->command,
-            "the text has %zu tokens, which is less than a window: give a longer one, or -c", m->n);
+        return cli_fail(m->command,
+                        "%s has %zu tokens, which is less than a window of %zu: give a longer "
+                        "text%s",
+                        m->args->file, m->n, m->window, m->args->only_ask ? "" : ", or -c");
     m->n_windows = (m->n - m->window) / m->step + 1;
     if (m->args->windows && m->args->windows < m->n_windows)
         m->n_windows = m->args->windows;
@@ -329,12 +353,13 @@ static int open_engine(measuring *m, const char *model, int activations, side *s
 static int measure(measuring *m)
 {
     int code = plan_windows(m);
-    if (code == CLI_DONE)
-        code = open_engine(m, m->args->model, m->args->activations, &m->model);
+    if (code != CLI_DONE || m->args->only_ask)
+        return code;
+    code = open_engine(m, m->args->model, m->args->activations, &m->model);
     if (code == CLI_DONE && m->args->base)
         code = open_engine(m, m->args->base, MPK_ACTIVATIONS_F32, &m->base);
-    if (code == CLI_DONE)
-        code = cli_check_ids(m->command, m->ids, m->n, m->vocab_size);
+    if (code == CLI_DONE && ids_check(m->cx, m->ids, m->n, m->vocab_size) != MPK_OK)
+        code = cli_report(m->command, m->cx);
     if (code == CLI_DONE)
         code = run_windows(m);
     if (code == CLI_DONE)
@@ -377,9 +402,11 @@ static int tokenize(measuring *m, const mpk_tokenizer *t, str source)
  * weights. */
 static int with_arena(measuring *m, arena *a)
 {
-    str source;
+    str source = m->args->text;
     mpk_tokenizer *t;
-    int code = cli_read_text(m->command, m->cx, a, NULL, m->args->file, NULL, &source);
+    int code = CLI_DONE;
+    if (!source.at)
+        code = cli_read_text(m->command, m->cx, a, NULL, m->args->file, NULL, &source);
     if (code != CLI_DONE)
         return code;
     cli_catch_interrupt();

@@ -29,7 +29,7 @@ static const cli_option options[] = {
                .help = "read this text first: errors count by what the weights multiply there"),
     CLI_OPTION(quantize_arguments, windows, "windows", CLI_COUNT, .value = "N",
                .help = "of each text the first N windows of 512 tokens only", .least = 1,
-               .most = 4294967295.0),
+               .most = 4294967295.0, .needs = "calibrate|report"),
     CLI_OPTION(quantize_arguments, report, "report", CLI_TEXT, .value = "FILE",
                .help = "then measure on this text what it has cost: perplexity before and after, "
                        "KL"),
@@ -65,6 +65,11 @@ static int print_report(const cli_command *command, mpk_context *cx, arena *a, c
     return CLI_DONE;
 }
 
+/* The texts of --calibrate and --report; `at` NULL: not given. */
+typedef struct quantize_texts {
+    str calibration, report;
+} quantize_texts;
+
 /* The file, and the line or the JSON that says what it holds. */
 static int write_file(const cli_command *command, mpk_context *cx, arena *a,
                       quantize_arguments *args, str calibration)
@@ -92,27 +97,46 @@ static int write_file(const cli_command *command, mpk_context *cx, arena *a,
     return code;
 }
 
-/* The calibration text is read before the model, so a wrong name costs nothing. */
-static int quantize(const cli_command *command, mpk_context *cx, arena *a, quantize_arguments *args)
+/* The new file against the model that it was made of; only_ask: can it be done with this text?  The
+ * file has the model's tokenizer and context, so the model alone can tell. */
+static int measure(const cli_command *command, const quantize_arguments *args, str source,
+                   bool only_ask)
 {
-    str source = {0};
-    int code = CLI_DONE;
-    if (args->calibrate)
-        code = cli_read_text(command, cx, a, NULL, args->calibrate, NULL, &source);
-    return code == CLI_DONE ? write_file(command, cx, a, args, source) : code;
-}
-
-/* The new file against the model that it was made of. */
-static int measure(const cli_command *command, const quantize_arguments *args)
-{
-    const cli_perplexity wanted = {.model = args->output,
-                                   .base = args->model,
+    const cli_perplexity wanted = {.model = only_ask ? args->model : args->output,
+                                   .base = only_ask ? NULL : args->model,
                                    .file = args->report,
+                                   .text = source,
+                                   .only_ask = only_ask,
                                    .windows = args->windows,
                                    .threads = args->threads,
                                    .json = args->json,
                                    .quiet = args->quiet};
     return cli_measure_perplexity(command, &wanted);
+}
+
+/* Read before the model and the work, so that a wrong name or a short text costs nothing. */
+static int read_texts(const cli_command *command, mpk_context *cx, arena *a,
+                      const quantize_arguments *args, quantize_texts *to)
+{
+    int code = cli_check_output(command, args->output, args->calibrate);
+    if (code == CLI_DONE)
+        code = cli_check_output(command, args->output, args->report);
+    if (code == CLI_DONE && args->calibrate)
+        code = cli_read_text(command, cx, a, NULL, args->calibrate, NULL, &to->calibration);
+    if (code != CLI_DONE || !args->report)
+        return code;
+    code = cli_read_text(command, cx, a, NULL, args->report, NULL, &to->report);
+    return code == CLI_DONE ? measure(command, args, to->report, true) : code;
+}
+
+static int quantize(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
+{
+    quantize_arguments *args = arguments;
+    quantize_texts texts = {0};
+    int code = read_texts(command, cx, a, args, &texts);
+    if (code == CLI_DONE)
+        code = write_file(command, cx, a, args, texts.calibration);
+    return code == CLI_DONE && args->report ? measure(command, args, texts.report, false) : code;
 }
 
 static int run(const cli_command *command, void *arguments)
@@ -123,12 +147,7 @@ static int run(const cli_command *command, void *arguments)
     if (args->calibrate && args->report && !strcmp(args->calibrate, "-") &&
         !strcmp(args->report, "-"))
         return cli_misuse(command, "--calibrate and --report cannot both read standard input");
-    arena a = {0};
-    mpk_context *cx = mpk_context_create();
-    int code = cx ? quantize(command, cx, &a, args) : cli_fail(command, "out of memory");
-    mpk_context_free(cx);
-    arena_free(&a);
-    return code == CLI_DONE && args->report ? measure(command, args) : code;
+    return cli_run_body(command, args, quantize);
 }
 
 const cli_command cmd_quantize = {

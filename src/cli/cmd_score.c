@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/ids.h"
 #include "base/thread.h"
 #include "cli/cli.h"
 
@@ -32,6 +33,7 @@ typedef struct scoring {
     const char *npy_path;
     bool quiet;
     double log_likelihood;
+    size_t n_bad, first_bad; /* tokens whose log probability is no finite number */
 } scoring;
 
 static const cli_option options[] = {
@@ -79,6 +81,16 @@ static bool write_npy_header(FILE *to, size_t rows, size_t columns)
     return fwrite(header, 1, sizeof header, to) == sizeof header;
 }
 
+/* Logits that are no numbers are counted, and told at the end: a file that is written has all of
+ * them by then. */
+static void add_token(scoring *s, const float *row, size_t at)
+{
+    double found = log_probability(row, s->vocab_size, s->ids[at]);
+    s->log_likelihood += found;
+    if (!isfinite(found) && !s->n_bad++)
+        s->first_bad = at;
+}
+
 /* Row i of a chunk foretells token first + i + 1; the last row of the text foretells nothing. */
 static int score_chunks(scoring *s, mpk_sequence *sequence, float *logits)
 {
@@ -91,8 +103,7 @@ static int score_chunks(scoring *s, mpk_sequence *sequence, float *logits)
         if (s->npy && fwrite(logits, sizeof(float) * s->vocab_size, n, s->npy) != n)
             return cli_fail(s->command, "cannot write %s: %s", s->npy_path, strerror(errno));
         for (size_t i = 0; i < n && first + i + 1 < s->n; i++)
-            s->log_likelihood +=
-                log_probability(logits + i * s->vocab_size, s->vocab_size, s->ids[first + i + 1]);
+            add_token(s, logits + i * s->vocab_size, first + i + 1);
         if (!s->quiet)
             cli_progress("scored %zu of %zu tokens", first + n, s->n);
     }
@@ -124,10 +135,12 @@ static int score_to_file(scoring *s)
 {
     if (!s->npy_path)
         return score_sequence(s);
-    s->npy = fopen(s->npy_path, "wb");
+    s->npy = fopen(s->npy_path, "ab");
     if (!s->npy)
         return cli_fail(s->command, "cannot write %s: %s", s->npy_path, strerror(errno));
-    int code = write_npy_header(s->npy, s->n, s->vocab_size)
+    int code = cli_empty_output(s->command, s->engine, s->npy, s->npy_path);
+    if (code == CLI_DONE)
+        code = write_npy_header(s->npy, s->n, s->vocab_size)
                    ? score_sequence(s)
                    : cli_fail(s->command, "cannot write %s: %s", s->npy_path, strerror(errno));
     if (fclose(s->npy) != 0 && code == CLI_DONE)
@@ -177,6 +190,11 @@ static int score(scoring *s, score_arguments *args)
 {
     uint64_t start = clock_ns();
     int code = score_to_file(s);
+    if (code == CLI_DONE && s->n_bad)
+        return cli_fail(s->command,
+                        "%zu of %zu tokens, the first of them token %zu, have a log probability "
+                        "that is no finite number: the model's logits before them are not finite",
+                        s->n_bad, s->n - 1, s->first_bad);
     if (code == CLI_DONE)
         print_result(s, args->json, clock_ns() - start);
     return code;
@@ -191,8 +209,9 @@ static int score_ids(scoring *s, score_arguments *args, const int32_t *ids, size
         return cli_fail(s->command, "%s holds no token ids",
                         args->tokens ? args->tokens : "the text");
     int code = s->engine ? CLI_DONE : open_engine(s, args, n);
-    if (code == CLI_DONE) /* the last row of a chunk is asked for an id of the next */
-        code = cli_check_ids(s->command, ids, n, s->vocab_size);
+    /* the last row of a chunk is asked for an id of the next, which is not fed yet */
+    if (code == CLI_DONE && ids_check(s->cx, ids, n, s->vocab_size) != MPK_OK)
+        code = cli_report(s->command, s->cx);
     return code == CLI_DONE ? score(s, args) : code;
 }
 
@@ -226,8 +245,10 @@ static int with_arena(scoring *s, arena *a, score_arguments *args)
     size_t n;
     if (!args->tokens + !args->file + !args->prompt != 2)
         return cli_misuse(s->command, "give one of --tokens FILE, -f FILE, -p TEXT");
-    int code = cli_read_text(s->command, s->cx, a, args->prompt,
-                             args->tokens ? args->tokens : args->file, NULL, &source);
+    const char *file = args->tokens ? args->tokens : args->file;
+    int code = cli_check_output(s->command, args->logits, file);
+    if (code == CLI_DONE)
+        code = cli_read_text(s->command, s->cx, a, args->prompt, file, NULL, &source);
     if (code != CLI_DONE)
         return code;
     if (!args->tokens)

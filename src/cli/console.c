@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -472,12 +473,23 @@ int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids
     return CLI_DONE;
 }
 
-int cli_check_ids(const cli_command *command, const int32_t *ids, size_t n, uint32_t vocab_size)
+int cli_check_output(const cli_command *command, const char *output, const char *input)
 {
-    for (size_t i = 0; i < n; i++)
-        if (ids[i] < 0 || (uint32_t)ids[i] >= vocab_size)
-            return cli_fail(command, "token %zu is %d, but the model's vocabulary has ids 0 to %u",
-                            i, ids[i], vocab_size - 1);
+    const char *from = input && strcmp(input, "-") == 0 ? "/dev/stdin" : input;
+    if (!output || !from || !file_is_same(output, from))
+        return CLI_DONE;
+    return cli_misuse(command, "%s is a file that is read here: write to another", output);
+}
+
+/* Of a device or a pipe there is nothing to empty. */
+int cli_empty_output(const cli_command *command, const mpk_engine *engine, FILE *output,
+                     const char *path)
+{
+    struct stat s;
+    if (mpk_engine_reads(engine, path))
+        return cli_fail(command, "%s is a file of the model that is read: write to another", path);
+    if (fstat(fileno(output), &s) == 0 && S_ISREG(s.st_mode) && ftruncate(fileno(output), 0) != 0)
+        return cli_fail(command, "cannot write %s: %s", path, strerror(errno));
     return CLI_DONE;
 }
 

@@ -20,6 +20,7 @@ typedef struct parser {
     int argc, at;
     char *base; /* the struct of arguments */
     const cli_option *next_operand;
+    bool given[CLI_MAX_OPTIONS]; /* by row of the table */
 } parser;
 
 /* One past the last row; tables have no terminator. */
@@ -181,6 +182,7 @@ static int set_value(parser *p, const cli_option *o, const char *word)
 static int take_option(parser *p, const cli_option *o, const char *attached)
 {
     char name[64];
+    p->given[o - p->command->options] = true;
     if (o->type == CLI_FLAG) {
         if (attached)
             return cli_misuse(p->command, "%s takes no value", shown_name(o, name));
@@ -220,10 +222,37 @@ static int take_word(parser *p, char *word)
     return take_option(p, o, word[2] ? word + 2 : NULL);
 }
 
+/* Is one of the options given that o->needs names? */
+static bool has_needed(const parser *p, const cli_option *o)
+{
+    for (const char *word = o->needs; *word;) {
+        size_t n = strcspn(word, "|");
+        const cli_option *needed = find_name(p->command, word, n);
+        if (needed && p->given[needed - p->command->options])
+            return true;
+        word += n + (word[n] == '|');
+    }
+    return false;
+}
+
+/* Operands that must be there, and options without which others say nothing. */
+static int check_complete(const parser *p)
+{
+    const cli_command *c = p->command;
+    char name[64];
+    for (const cli_option *o = c->options; o < end_of(c); o++) {
+        if (o->type == CLI_OPERAND && o->required && !*(const char **)(p->base + o->offset))
+            return cli_misuse(c, "%s is missing: %s", o->name, o->help);
+        if (o->needs && p->given[o - c->options] && !has_needed(p, o))
+            return cli_misuse(c, "%s says nothing without --%s", shown_name(o, name), o->needs);
+    }
+    return CLI_DONE;
+}
+
 /* --help counts wherever it stands, but not as the value of an option: -p --help is a text. */
 int cli_parse(const cli_command *command, int argc, char **argv, void *arguments, bool *help)
 {
-    parser p = {command, argv, argc, 0, arguments, command->options};
+    parser p = {command, argv, argc, 0, arguments, command->options, {false}};
     bool only_operands = false;
     *help = false;
     for (; p.at < argc; p.at++) {
@@ -241,10 +270,7 @@ int cli_parse(const cli_command *command, int argc, char **argv, void *arguments
         if (code != CLI_DONE)
             return code;
     }
-    for (const cli_option *o = command->options; o < end_of(command); o++)
-        if (o->type == CLI_OPERAND && o->required && !*(const char **)(p.base + o->offset))
-            return cli_misuse(command, "%s is missing: %s", o->name, o->help);
-    return CLI_DONE;
+    return check_complete(&p);
 }
 
 /* ---- help ---- */

@@ -443,6 +443,34 @@ void cuda_call_touch(machine *base, void *target, uint32_t slot)
         mark_stale(cuda_of(base), slots->weights[slot]);
 }
 
+/* ---- whoever has his own memory runs nothing through ours ---- */
+
+mpk_status cuda_call_refuse_write(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
+                                  const void *from)
+{
+    (void)m, (void)graph, (void)tensor, (void)from;
+    FAIL(cx, MPK_EUNSUPPORTED,
+         "this program runs in its caller's memory on the GPU: mpk_program_launch runs it");
+}
+
+mpk_status cuda_call_refuse_read(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
+                                 void *to)
+{
+    return cuda_call_refuse_write(cx, m, graph, tensor, to);
+}
+
+mpk_status cuda_call_refuse_run(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
+                                uint32_t n_rows)
+{
+    (void)n_tokens, (void)n_rows;
+    return cuda_call_refuse_write(cx, m, graph, 0, NULL);
+}
+
+mpk_status cuda_call_refuse_clear(mpk_context *cx, machine *m)
+{
+    return cuda_call_refuse_write(cx, m, 0, 0, NULL);
+}
+
 /* ---- start and end ---- */
 
 /* Weights stay where the caller has them; packed copies begin as stale.  The block of copies is

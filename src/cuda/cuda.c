@@ -15,7 +15,7 @@
  * the lent logits and the masks.  The books' lock may be held when m->lock is taken (ring,
  * put_mask), never the other way round: nothing under m->lock calls into the books.
  *
- * Called by cuda_target.c (cuda_start) and, through cuda_def, by host/machine.c and books.c. */
+ * Called by cuda_target.c (cuda_start) and, through current.c, by host/machine.c and books.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -47,6 +47,7 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
     bool as_ptx;
     uint32_t workers = cuda_workers(m);
     TRY(cuda_driver_open(cx, &m->driver));
+    m->before = cuda_driver_current(m->driver);
     CHECK(cx, m->options.device < cuda_driver_gpus(m->driver), MPK_EUNSUPPORTED,
           "there is no GPU %u: this process sees %u", m->options.device,
           cuda_driver_gpus(m->driver));
@@ -546,58 +547,30 @@ static void stop(machine *base)
     free_machine(m, ended);
 }
 
-static const machine_def cuda_def = {.name = "cuda",
-                                     .stop = stop,
-                                     .check = check_machine,
-                                     .write_tensor = cuda_write_tensor,
-                                     .read_tensor = cuda_read_tensor,
-                                     .run_graph = run_graph,
-                                     .clear_state = cuda_clear_state,
-                                     .ring = ring,
-                                     .wait = wait_news,
-                                     .describe = describe,
-                                     .code_of = code_of,
-                                     .lend_logits = lend_logits,
-                                     .return_logits = return_logits,
-                                     .peek_logits = peek_logits,
-                                     .put_mask = put_mask,
-                                     .read_profile = cuda_read_profile};
-
-/* ---- calls: whoever has his own memory runs nothing through ours ---- */
-
-static mpk_status refuse_write(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
-                               const void *from)
-{
-    (void)m, (void)graph, (void)tensor, (void)from;
-    FAIL(cx, MPK_EUNSUPPORTED,
-         "this program runs in its caller's memory on the GPU: mpk_program_launch runs it");
-}
-
-static mpk_status refuse_read(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
-                              void *to)
-{
-    return refuse_write(cx, m, graph, tensor, to);
-}
-
-static mpk_status refuse_run(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
-                             uint32_t n_rows)
-{
-    (void)n_tokens, (void)n_rows;
-    return refuse_write(cx, m, graph, 0, NULL);
-}
-
-static mpk_status refuse_clear(mpk_context *cx, machine *m)
-{
-    return refuse_write(cx, m, 0, 0, NULL);
-}
+const machine_def cuda_inner_def = {.name = "cuda",
+                                    .stop = stop,
+                                    .check = check_machine,
+                                    .write_tensor = cuda_write_tensor,
+                                    .read_tensor = cuda_read_tensor,
+                                    .run_graph = run_graph,
+                                    .clear_state = cuda_clear_state,
+                                    .ring = ring,
+                                    .wait = wait_news,
+                                    .describe = describe,
+                                    .code_of = code_of,
+                                    .lend_logits = lend_logits,
+                                    .return_logits = return_logits,
+                                    .peek_logits = peek_logits,
+                                    .put_mask = put_mask,
+                                    .read_profile = cuda_read_profile};
 
 static const machine_def calls_def = {.name = "cuda",
                                       .stop = stop,
                                       .check = cuda_call_check,
-                                      .write_tensor = refuse_write,
-                                      .read_tensor = refuse_read,
-                                      .run_graph = refuse_run,
-                                      .clear_state = refuse_clear,
+                                      .write_tensor = cuda_call_refuse_write,
+                                      .read_tensor = cuda_call_refuse_read,
+                                      .run_graph = cuda_call_refuse_run,
+                                      .clear_state = cuda_call_refuse_clear,
                                       .describe = describe,
                                       .code_of = code_of,
                                       .make_slots = cuda_call_make_slots,
@@ -786,11 +759,13 @@ mpk_status cuda_start(mpk_context *cx, const program_image *image, const machine
     m->n_peers = image->block->n_peers;
     m->peers[0] = m;
     read_options(m, options);
-    m->machine.def = m->options.mode == CUDA_CALLS ? &calls_def : &cuda_def;
+    m->machine.def = m->options.mode == CUDA_CALLS ? &calls_def : &cuda_outer_def;
     m->has_lock = pthread_mutex_init(&m->lock, NULL) == 0;
     m->has_books = true; /* they are zero until they are opened */
     mpk_status status = m->has_lock ? start(cx, m, weights)
                                     : status_fail(cx, MPK_ENOMEM, "out of memory for a lock");
+    if (m->driver)
+        cuda_driver_leave(m->driver, m->before);
     if (status != MPK_OK) {
         stop(&m->machine);
         return status;

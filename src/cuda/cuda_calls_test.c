@@ -166,6 +166,7 @@ static void test_order_of_calls(void **state)
     cuda_stream stream;
     other.data = data;
     c.b->fake->kernel(NULL, NULL);
+    check_ok(&c.b->cx, cuda_gpu_use(&c.b->cx, m->gpu));
     check_ok(&c.b->cx, cuda_stream_create(&c.b->cx, m->gpu, &stream));
     unsigned waits = c.b->fake->calls("cuStreamWaitEvent"),
              records = c.b->fake->calls("cuEventRecord");

@@ -1,6 +1,7 @@
 /* cuda_machine.h - what the files of the machine on a GPU share.
  *
  *   cuda.c         start, run, stop
+ *   current.c      the same for threads that use GPUs on their own
  *   kernel_code.c  the source of the kernels, their machine code, loaded
  *   memory.c       what all of it takes
  *   weights.c      which copies of a weight are needed
@@ -193,6 +194,7 @@ typedef struct cuda_machine {
     machine machine; /* first */
     arena arena;
     uint32_t peer, n_peers;
+    cuda_context before; /* current on the thread that starts the machine, until it is started */
     struct cuda_machine *peers[IR_MAX_PEERS]; /* [n_peers], the same in all */
     /* this one has asked for access to peer i and must end it */
     bool reaches[IR_MAX_PEERS];
@@ -457,6 +459,20 @@ mpk_status cuda_call_launch(mpk_context *cx, machine *m, machine *after, void *s
 mpk_status cuda_call_wait(mpk_context *cx, machine *m);
 void cuda_call_touch(machine *m, void *slots, uint32_t slot);
 bool cuda_call_keeps_copy(const machine *m, uint32_t weight);
+/* What such a machine does not do.  MPK_EUNSUPPORTED. */
+mpk_status cuda_call_refuse_write(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
+                                  const void *from);
+mpk_status cuda_call_refuse_read(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
+                                 void *to);
+mpk_status cuda_call_refuse_run(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
+                                uint32_t n_rows);
+mpk_status cuda_call_refuse_clear(mpk_context *cx, machine *m);
+
+/* ---- current.c: for threads that use GPUs on their own, too ---- */
+
+/* The machine's functions, which make its GPUs current on the calling thread; and the same with
+ * what was current before current again, which everybody outside calls. */
+extern const machine_def cuda_inner_def, cuda_outer_def;
 
 /* ---- profile.c: machine_def's read_profile ---- */
 

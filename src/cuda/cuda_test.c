@@ -107,6 +107,7 @@ static void test_memory_plan(void **state)
         check_fails(&b->cx, MPK_ELIMIT, "of the GPU's memory", start_as(b, modes[i]));
         setenv("MPK_FAKE_CUDA", settings, 1);
         check_ok(&b->cx, start_as(b, modes[i]));
+        check_ok(&b->cx, cuda_gpu_use(&b->cx, cuda_of(b->m)->gpu));
         check_ok(&b->cx, cuda_memory_available(&b->cx, cuda_of(b->m)->gpu, &free_bytes, &all));
         /* 256: of each module */
         assert_int_equal(all - free_bytes - 2 * 256, plan.total_bytes - plan.staging_bytes);
@@ -615,6 +616,78 @@ static void test_lost_masks(void **state)
     }
 }
 
+/* ---- the caller's own GPU ---- */
+
+/* Every call of a machine on this thread; its fake kernel rests after each piece of work. */
+static void call_everything(bed *b, const cuda_driver *d, cuda_context own, cuda_mode mode)
+{
+    mpk_context *cx = &b->cx;
+    const ir_tensor_id x = ir_find(b->image.ir[0], "tokens");
+    uint32_t bits[MASK_WORDS] = {1};
+    machine_facts f;
+    machine_profile profile = {0};
+    rt_u64 at;
+    float logits[64], tensor[64];
+    check_ok(cx, start_as(b, mode));
+    assert_ptr_equal(cuda_driver_current(d), own);
+#define STAYS(call)                                    \
+    do {                                               \
+        call;                                          \
+        assert_ptr_equal(cuda_driver_current(d), own); \
+    } while (0)
+    STAYS(machine_describe(b->m, &f));
+    STAYS(check_ok(cx, machine_check(cx, b->m)));
+    STAYS(check_ok(cx, machine_write_tensor(cx, b->m, 0, x, tensor)));
+    STAYS(check_ok(cx, machine_read_tensor(cx, b->m, 0, x, tensor)));
+    STAYS(check_ok(cx, machine_clear_state(cx, b->m)));
+    STAYS(b->m->def->ring(b->m));
+    STAYS(b->m->def->wait(b->m, 0, 1000));
+    STAYS(check_ok(cx, b->m->def->lend_logits(cx, b->m, logits, 64, &at)));
+    STAYS(b->m->def->return_logits(b->m, at, logits, 64));
+    STAYS(b->m->def->put_mask(b->m, 0, bits, MASK_WORDS, 1));
+    if (mode == CUDA_PERSISTENT)
+        STAYS(check_ok(cx, machine_run_graph(cx, b->m, 0, 1, 1)));
+    STAYS(check_fails(cx, MPK_EARG, "profile", machine_read_profile(cx, b->m, 0, &profile)));
+    STAYS(machine_stop(b->m));
+#undef STAYS
+    b->m = NULL;
+}
+
+/* A thread that uses another GPU itself, or none, finds it current after each call, also after a
+ * start that failed and after calls on the same GPU. */
+static void test_what_was_current_stays(void **state)
+{
+    (void)state;
+    static const char two[] = "capability:90,sms:6,memory:67108864,gpus:2";
+    for (int which = 0; which < 3; which++) {
+        bed *b = set_up(sampler);
+        emulation e = {.life = RESTS};
+        cuda_driver *d;
+        cuda_gpu *gpu = NULL;
+        setenv("MPK_FAKE_CUDA", two, 1);
+        check_ok(&b->cx, cuda_driver_open(&b->cx, &d));
+        if (which < 2)
+            check_ok(&b->cx, cuda_gpu_open(&b->cx, d, (uint32_t)which, &gpu));
+        else
+            cuda_driver_leave(d, NULL);
+        const cuda_context own = cuda_driver_current(d);
+        assert_int_equal(own != NULL, which < 2);
+        b->fake->kernel(run_kernel, &e);
+        call_everything(b, d, own, CUDA_PERSISTENT);
+        b->fake->kernel(NULL, NULL);
+        check_ok(&b->cx, start_as(b, CUDA_CALLS));
+        assert_ptr_equal(cuda_driver_current(d), own);
+        machine_stop(b->m);
+        setenv("MPK_FAKE_CUDA", "capability:90,sms:6,memory:20000,gpus:2", 1);
+        check_fails(&b->cx, MPK_ELIMIT, "free", start(b));
+        assert_ptr_equal(cuda_driver_current(d), own);
+        cuda_gpu_close(gpu);
+        cuda_driver_close(d);
+        setenv("MPK_FAKE_CUDA", settings, 1);
+        tear_down(b);
+    }
+}
+
 /* The matrices of a decoder of `layers` layers and its LM head, in bf16; keys: columns of k and v
  * together. */
 static cuda_weight_plan decoder(cuda_packed *packed, uint64_t hidden, uint64_t ffn,
@@ -716,6 +789,7 @@ int main(void)
         cmocka_unit_test(test_lost_gpu),
         cmocka_unit_test(test_masks),
         cmocka_unit_test(test_lost_masks),
+        cmocka_unit_test(test_what_was_current_stays),
         cmocka_unit_test(test_profile),
         cmocka_unit_test(test_pages_in_flight_measured),
         cmocka_unit_test(test_pages_in_flight_rules),

@@ -294,11 +294,6 @@ cuda_context cuda_driver_current(const cuda_driver *d)
     return d->cuCtxGetCurrent(&now) == CUDA_SUCCESS ? now : NULL;
 }
 
-void cuda_driver_set_current(const cuda_driver *d, cuda_context context)
-{
-    d->cuCtxSetCurrent(context);
-}
-
 /* Current already is the common case in calls: then only the question is asked. */
 mpk_status cuda_gpu_enter(mpk_context *cx, cuda_gpu *g, cuda_context *before)
 {
@@ -310,10 +305,15 @@ mpk_status cuda_gpu_enter(mpk_context *cx, cuda_gpu *g, cuda_context *before)
 }
 
 /* The thread may have been on a third GPU meanwhile, so what is current is asked for again. */
+void cuda_driver_leave(const cuda_driver *d, cuda_context before)
+{
+    if (cuda_driver_current(d) != before)
+        d->cuCtxSetCurrent(before);
+}
+
 void cuda_gpu_leave(cuda_gpu *g, cuda_context before)
 {
-    if (before && cuda_driver_current(g->d) != before)
-        g->d->cuCtxSetCurrent(before);
+    cuda_driver_leave(g->d, before);
 }
 
 mpk_status cuda_gpu_wait(mpk_context *cx, cuda_gpu *g)

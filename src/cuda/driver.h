@@ -74,15 +74,14 @@ void cuda_gpu_close(cuda_gpu *g);
 const cuda_facts *cuda_gpu_facts(const cuda_gpu *g);
 /* Make it current on the calling thread. */
 mpk_status cuda_gpu_use(mpk_context *cx, cuda_gpu *g);
-/* The same, and back to what was current before: for threads that use GPUs on their own, too.  A
- * thread that had none keeps this one. */
+/* The same, and back to what was current before: for threads that use GPUs on their own, too. */
 mpk_status cuda_gpu_enter(mpk_context *cx, cuda_gpu *g, cuda_context *before);
 void cuda_gpu_leave(cuda_gpu *g, cuda_context before);
 /* What is current on the calling thread. */
 cuda_context cuda_driver_current(const cuda_driver *d);
-/* Make it so again; NULL: none is.  Before a GPU is closed that was current only for a look: a
- * context that nobody holds any more must not stay current on a thread. */
-void cuda_driver_set_current(const cuda_driver *d, cuda_context context);
+/* Make it so again; NULL: none is.  Before a GPU is closed: a context that nobody holds any more
+ * must not stay current on a thread. */
+void cuda_driver_leave(const cuda_driver *d, cuda_context before);
 /* Wait until everything that was started on it has ended.  Never returns while a persistent kernel
  * runs. */
 mpk_status cuda_gpu_wait(mpk_context *cx, cuda_gpu *g);

@@ -350,15 +350,19 @@ static void looking_changes_no_context(void **state)
     check_ok(&cx, cuda_gpu_open(&cx, d, 0, &own));
     for (int has_one = 1; has_one >= 0; has_one--) {
         if (!has_one)
-            cuda_driver_set_current(d, NULL);
+            cuda_driver_leave(d, NULL);
         const cuda_context before = cuda_driver_current(d);
         assert_int_equal(before != NULL, has_one);
         check_ok(&cx, cuda_probe(&cx, 1, &facts));
         assert_ptr_equal(cuda_driver_current(d), before);
-        check_ok(&cx, cuda_hold(&cx, 0, &held));
-        check_ok(&cx, cuda_probe(&cx, 1, &facts));
-        cuda_let_go(held);
+        check_ok(&cx, cuda_hold(&cx, 1 - (uint32_t)has_one, &held));
         assert_ptr_equal(cuda_driver_current(d), before);
+        check_ok(&cx, cuda_probe(&cx, 1, &facts));
+        if (has_one)
+            cuda_driver_leave(d, NULL);
+        cuda_let_go(held); /* whatever is current now stays so */
+        assert_null(cuda_driver_current(d));
+        cuda_driver_leave(d, before);
     }
     cuda_gpu_close(own);
     cuda_driver_close(d);

@@ -15,7 +15,7 @@ static mpk_status look_at_memory(mpk_context *cx, cuda_driver *d, cuda_device_fa
     const cuda_context before = cuda_driver_current(d);
     TRY(cuda_gpu_open(cx, d, out->index, &g));
     mpk_status status = cuda_memory_available(cx, g, &out->free_bytes, &total);
-    cuda_driver_set_current(d, before);
+    cuda_driver_leave(d, before);
     cuda_gpu_close(g);
     return status;
 }
@@ -51,22 +51,27 @@ mpk_status cuda_probe(mpk_context *cx, uint32_t index, cuda_device_facts *out)
 struct cuda_held {
     cuda_driver *driver;
     cuda_gpu *gpu;
-    cuda_context before; /* current on the thread */
 };
+
+/* What was current on the thread is so again at once: letting go may be another thread's, and much
+ * later. */
+static mpk_status hold(mpk_context *cx, uint32_t index, cuda_held *h)
+{
+    TRY(cuda_driver_open(cx, &h->driver));
+    CHECK(cx, index < cuda_driver_gpus(h->driver), MPK_EUNSUPPORTED,
+          "there is no GPU %u: this process may use %u, the first is cuda:0", index,
+          cuda_driver_gpus(h->driver));
+    const cuda_context before = cuda_driver_current(h->driver);
+    TRY(cuda_gpu_open(cx, h->driver, index, &h->gpu));
+    cuda_driver_leave(h->driver, before);
+    return MPK_OK;
+}
 
 mpk_status cuda_hold(mpk_context *cx, uint32_t index, cuda_held **out)
 {
     cuda_held *h = calloc(1, sizeof *h);
     CHECK(cx, h, MPK_ENOMEM, "out of memory for a GPU");
-    mpk_status status = cuda_driver_open(cx, &h->driver);
-    if (status == MPK_OK && index >= cuda_driver_gpus(h->driver))
-        status = status_fail(cx, MPK_EUNSUPPORTED,
-                             "there is no GPU %u: this process may use %u, the first is cuda:0",
-                             index, cuda_driver_gpus(h->driver));
-    if (status == MPK_OK) {
-        h->before = cuda_driver_current(h->driver);
-        status = cuda_gpu_open(cx, h->driver, index, &h->gpu);
-    }
+    mpk_status status = hold(cx, index, h);
     if (status != MPK_OK) {
         cuda_let_go(h);
         return status;
@@ -79,8 +84,6 @@ void cuda_let_go(cuda_held *h)
 {
     if (!h)
         return;
-    if (h->gpu)
-        cuda_driver_set_current(h->driver, h->before);
     cuda_gpu_close(h->gpu);
     cuda_driver_close(h->driver);
     free(h);

@@ -170,26 +170,37 @@ static mpk_status read_member(regex_reader *r, char_set *set, bool *is_set, uint
     return chars_read(r->k, r->source, &r->at, one);
 }
 
+/* A member, or two with a - between, which are a range; where one of the two is a set there is
+ * none, and the - stands for itself (ECMAScript without the flag u: [a-\d] is [a\-\d]). */
+static mpk_status read_range(regex_reader *r, char_set *set)
+{
+    bool is_set, also;
+    uint32_t low, high;
+    TRY(read_member(r, set, &is_set, &low));
+    if (peek(r) != '-' || sees(r, "-]") || r->at + 1 >= r->source.n)
+        return is_set ? MPK_OK : chars_add(r->k, set, low, low);
+    r->at++;
+    TRY(read_member(r, set, &also, &high));
+    if (!is_set && !also) {
+        if (high < low)
+            return fault(r, "a range whose ends are not in order");
+        return chars_add(r->k, set, low, high);
+    }
+    TRY(chars_add(r->k, set, '-', '-'));
+    if (!is_set)
+        TRY(chars_add(r->k, set, low, low));
+    return also ? MPK_OK : chars_add(r->k, set, high, high);
+}
+
 /* A ] that comes first stands for itself, and so does a - at either end. */
 static mpk_status read_class(regex_reader *r, const node **out)
 {
     char_set set = {0}, inverse;
-    bool inverted = take(r, "^"), is_set, also;
-    uint32_t low, high;
+    bool inverted = take(r, "^");
     for (bool first = true; first || peek(r) != ']'; first = false) {
         if (at_end(r))
             return fault(r, "[ has no end");
-        TRY(read_member(r, &set, &is_set, &low));
-        if (is_set)
-            continue;
-        high = low;
-        if (peek(r) == '-' && !sees(r, "-]") && r->at + 1 < r->source.n) {
-            r->at++;
-            TRY(read_member(r, &set, &also, &high));
-            if (also || high < low)
-                return fault(r, "a range whose ends are not in order");
-        }
-        TRY(chars_add(r->k, &set, low, high));
+        TRY(read_range(r, &set));
     }
     r->at++;
     chars_settle(&set);

@@ -322,6 +322,26 @@ static void test_edges(void **state)
     grammar_free(g);
 }
 
+/* What node 20 makes of a - beside a set, without the flag u: of " " to "~" these match. */
+static void test_dashes_beside_sets(void **state)
+{
+    static const struct {
+        const char *source, *matches;
+    } cases[] = {{"[a-\\d]", "-0123456789a"},         {"[\\d-z]", "-0123456789z"},
+                 {"[\\d-a-z]", "-0123456789az"},      {"[a-\\d-z]", "-0123456789az"},
+                 {"[a-\\d-\\s-z]", " -0123456789az"}, {"[%--\\d]", "%&'()*+,-0123456789"},
+                 {"[--\\d]", "-0123456789"},          {"[\\d--a]", "-0123456789a"},
+                 {"[\\d-]", "-0123456789"},           {"[\\s-\\d]", " -0123456789"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        grammar *g = make(GRAMMAR_REGEX, cases[i].source);
+        for (char c = ' '; c <= '~'; c++)
+            if (allows(g, (char[]){c, 0}) != (strchr(cases[i].matches, c) != NULL))
+                fail_msg("%s and %c", cases[i].source, c);
+        grammar_free(g);
+    }
+}
+
 static void test_refused(void **state)
 {
     static const struct {
@@ -369,7 +389,8 @@ int main(void)
         cmocka_unit_test(test_masks),   cmocka_unit_test(test_counts),
         cmocka_unit_test(test_bounds),  cmocka_unit_test(test_comments),
         cmocka_unit_test(test_hostile), cmocka_unit_test(test_words),
-        cmocka_unit_test(test_edges),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_edges),   cmocka_unit_test(test_dashes_beside_sets),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

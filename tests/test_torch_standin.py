@@ -288,6 +288,26 @@ def test_weights_are_packed_once_and_again_when_they_change(face, interface):
     assert len(packs) == 5
 
 
+def test_weights_by_columns_are_laid_by_rows_once_and_packed(face, interface):
+    """As Conv1D of Transformers has them; the kernel that packs reads the copy."""
+    weight, bias = torch.nn.Parameter(torch.randn(256, 64).bfloat16()), torch.randn(64).bfloat16()
+    net = torch.nn.Module()
+    net.weight, packs = weight, []
+    fast, x = torch.compile(lambda x: torch.addmm(bias, x, net.weight), backend=backend.mpk), torch.randn(2, 256)
+
+    def values(address):
+        return torch.frombuffer((ctypes.c_char * weight.nbytes).from_address(address), dtype=weight.dtype).clone()
+
+    kernel = KERNEL(lambda _, launch: launch[0].function == b"mpk_pack" and packs.append(values(launch[0].argument)))
+    face.kernel(kernel, None)
+    for change in (lambda: None, lambda: weight.mul_(2), lambda: setattr(weight, "data", weight.data + 1)):
+        change()
+        fast(x.bfloat16())
+        fast(x.bfloat16())
+        assert torch.equal(packs.pop(), weight.t().flatten()) and not packs
+    assert StandInRunner.made[0].program.describe()["kinds"]["linear"] == 1
+
+
 def test_a_pytorch_whose_tensors_are_more_than_pointers_is_asked_from_python(monkeypatch):
     class Elsewhere(statics.References):
         def __init__(self, tensors, to):

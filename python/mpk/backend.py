@@ -26,6 +26,7 @@ from mpk import lowering, lowering_index, lowering_math, whole  # noqa: F401  (t
 from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
+from mpk.once import compile_once, mark_weights, weights_of
 from mpk.order import ordered_nodes
 from mpk.pairs import without_complex
 from mpk.results import given, place_results, view_of
@@ -85,12 +86,13 @@ def options_of(given: Any) -> Options:
 
 @dataclasses.dataclass
 class Report:
-    """What became of one graph: facts of each program, reasons by operator of what stayed with PyTorch, and how long
-    lowering and compiling took."""
+    """What became of one graph: facts of each program, reasons by operator of what stayed with PyTorch, how many
+    operators run once and not in each call, and how long lowering and compiling took."""
 
     programs: list[Program] = dataclasses.field(default_factory=list)
     fallbacks: dict[str, str] = dataclasses.field(default_factory=dict)
     n_fallbacks: int = 0
+    n_once: int = 0
     seconds: float = 0.0
 
 
@@ -99,6 +101,8 @@ class Report:
 
 class Runner:
     """A program and how to call it with PyTorch's tensors.  The first call, which brings the weights, compiles it."""
+
+    keeps_copies = False  # of what is made of weights, until PyTorch says that these have changed
 
     def __init__(self, gm: torch.fx.GraphModule, e: Emitter, values: dict, options: Options, report: Report) -> None:
         self.gm, self.options, self.report, self.device = gm, options, report, e.device
@@ -350,6 +354,8 @@ def _argument(e: Emitter, node: torch.fx.Node, index: int, written: bool) -> Any
     fake = node.meta["val"]
     if not isinstance(fake, torch.Tensor):
         return fake
+    if not node.users:
+        return Foreign()
     try:
         return e.argument(index, fake, written, node.meta.get(STATIC, False))
     except Unsupported:
@@ -470,7 +476,15 @@ _warned: set[frozenset[str]] = set()
 
 def compile_and_tell(gm: torch.fx.GraphModule, options: Options) -> Callable:
     report, begin = Report(), time.perf_counter()
-    function = compile_static(without_complex(gm), options, report)
+
+    def compile(part: torch.fx.GraphModule) -> Callable:
+        return compile_static(part, options, report)
+
+    gm = without_complex(gm)
+    if runner_of(device_of(gm)).keeps_copies:
+        function, report.n_once = compile_once(gm, compile)
+    else:
+        function = compile(gm)
     report.seconds += time.perf_counter() - begin
     note(report, options)
     return function
@@ -525,9 +539,10 @@ def mark_static(gm: torch.fx.GraphModule) -> None:
             placeholders(gm)[i].meta[STATIC] = True
 
 
-def compiler(options: Options) -> Callable:
+def compiler(options: Options, weights: set[int]) -> Callable:
     def compile_fx(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable:
         mark_static(gm)
+        mark_weights(gm, weights)
         with torch.utils._python_dispatch._disable_current_modes():
             function = or_pytorch(compile_any if is_symbolic(gm) else compile_and_tell, gm, options)
 
@@ -568,7 +583,7 @@ def mpk(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any
     options = options_of(options)
     backend = aot_autograd(
         fw_compiler=refuse_training,
-        inference_compiler=compiler(options),
+        inference_compiler=compiler(options, weights_of(gm)),
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )

@@ -273,7 +273,19 @@ def grid_sampler_3d(x: Tensor, grid: Tensor, mode: int, padding: int, align: boo
     return y.permute(0, 4, 1, 2, 3)
 
 
+def batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A factor and a term for each channel, both of weights alone.  f32 at least; rounded once."""
+    scale = torch.rsqrt(var.to(torch.promote_types(x.dtype, torch.float32)) + eps)
+    scale = scale if weight is None else scale * weight
+    shift = -mean * scale if bias is None else bias - mean * scale
+    channels = (-1,) + (1,) * (x.dim() - 2)
+    return (x * scale.view(channels) + shift.view(channels)).to(x.dtype), x.new_empty(0), x.new_empty(0)
+
+
 table = {
+    aten._native_batch_norm_legit_no_training.default: batch_norm,
     aten._thnn_fused_lstm_cell.default: lstm_cell,
     aten._thnn_fused_gru_cell.default: gru_cell,
     aten.embedding_renorm.default: embedding_renorm,

@@ -48,6 +48,8 @@ def name_compiler() -> None:
 class GpuRunner(backend.Runner):
     """A program on a GPU and how to call it with PyTorch's tensors."""
 
+    keeps_copies = True
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.index = self.device.index

@@ -471,17 +471,6 @@ def norm_of_difference(e: Emitter, a: Val, b: Val, p: float) -> Val:
 # ---- normalisation ----
 
 
-def scaled(
-    e: Emitter, x: Val, weight: Val | None, bias: Val | None, axis_shape: Sequence[int], dtype: torch.dtype
-) -> Val:
-    """x * weight + bias, both seen under axis_shape."""
-    parts = [x, *(e.reshape(v, axis_shape) for v in (weight, bias) if v is not None)]
-    expression = (
-        "{0}" + (" * {1}" if weight is not None else "") + (f" + {{{len(parts) - 1}}}" if bias is not None else "")
-    )
-    return e.map(expression, *parts, dtype=dtype)
-
-
 @lower(aten.native_layer_norm)
 def layer_norm(e: Emitter, x: Val, shape: Sequence[int], weight: Val | None, bias: Val | None, eps: float) -> list[Any]:
     axes = list(range(x.rank - len(shape), x.rank))
@@ -526,18 +515,6 @@ def rms_norm(e: Emitter, x: Val, shape: Sequence[int], weight: Val | None, eps: 
     if len(shape) != 1 or x.dtype is torch.float64:
         raise Unsupported("rms_norm over several axes")
     return [e.op("rms_norm", x, weight, eps=float(eps)), lambda: no_extra("factors of rms_norm")]
-
-
-@lower(aten._native_batch_norm_legit_no_training)
-def batch_norm(
-    e: Emitter, x: Val, weight: Val | None, bias: Val | None, mean: Val, var: Val, momentum: float, eps: float
-) -> list[Any]:
-    shape = (1, x.shape[1]) + (1,) * (x.rank - 2)
-    wide = torch.float32 if x.dtype in LOW else x.dtype
-    rstd = e.map("rsqrt({0} + {1})", var, eps, dtype=wide)
-    y = e.map("({0} - {1}) * {2}", x, e.reshape(mean, shape), e.reshape(rstd, shape), dtype=wide)
-    empty = e.folded(torch.empty(0, dtype=x.dtype))
-    return [scaled(e, y, weight, bias, shape, x.dtype), empty, empty]
 
 
 # ---- convolutions and pools ----

@@ -18,7 +18,8 @@ class Explanation:
     graphs: pieces in which Dynamo captured it, one if nothing broke; launches: programs that a call runs, on a GPU one
     launch of a kernel each; devices: where they run; tasks,
     events, operators: of all programs; kinds: operators by name; code: what runs the operators of each program, by
-    kind, with the block programs that were searched for it; fallbacks: operators that PyTorch runs, and why;
+    kind, with the block programs that were searched for it; once: operators of PyTorch that ran before the first call,
+    since they read weights alone; fallbacks: operators that PyTorch runs, and why;
     profile: if one was asked for, where the time of each program's last launch on a GPU went (the fields of both are
     those of mpk_engine_profile in mpk.h).
     """
@@ -31,6 +32,7 @@ class Explanation:
     events: int
     kinds: dict[str, int]
     code: list[list[dict]]
+    once: int
     fallbacks: dict[str, str]
     breaks: list[str]
     compile_ms: float
@@ -44,6 +46,7 @@ class Explanation:
             f"{self.events} events, compiled in {self.compile_ms:.1f} ms"
         ]
         lines += ["  " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.kinds.items(), key=lambda kn: -kn[1]))]
+        lines += [f"  {self.once} operators on weights alone run once"] if self.once else []
         lines += [f"  PyTorch runs {name}: {reason}" for name, reason in self.fallbacks.items()]
         lines += [f"  the capture broke: {reason}" for reason in self.breaks]
         for program in self.profile:
@@ -109,6 +112,7 @@ def explain(fn: Callable, *args: Any, profile: bool = False, **kwargs: Any) -> E
         total("events"),
         kinds,
         [f["code"] for f in facts],
+        sum(r.n_once for r in reports),
         {name: reason for r in reports for name, reason in r.fallbacks.items()},
         breaks,
         float(total("compile_ms")),

@@ -1,0 +1,224 @@
+"""What depends on weights alone, worked out once and not in each call.
+
+Input: a functional graph of known shapes, in which parameters and buffers of modules are marked.  Output: a function of
+the graph's arguments.  PyTorch runs what reads only these and constants; the results are kept, and the rest of the
+graph, which is compiled, takes them as further arguments that are the same in every call: scales of batch norms, biases
+of positions, weights in another dtype.  Weights [D, F] of products are laid as [F, D] on the way, as fast code wants
+them.
+
+Invariant: what is kept was made of the weights as they are.  Before each call statics.py looks whether one is another,
+lies elsewhere, or was changed in place as PyTorch counts it; if so, all is made anew.  Called by backend.py for graphs
+on a GPU, whose programs keep copies of weights under the same conditions.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+
+from mpk.emit import DTYPES, _flat, base_of, is_permuted, is_view
+from mpk.results import is_changed
+from mpk.shapes import STATIC, device_of, placeholders, returned_nodes
+from mpk.statics import Statics
+
+WEIGHT = "mpk_weight"  # of a placeholder: it is a parameter or a buffer of a module
+PATIENCE = 4  # calls in a row that may find weights changed
+aten = torch.ops.aten
+Nodes = Collection[torch.fx.Node]
+
+
+def weights_of(gm: torch.fx.GraphModule) -> set[int]:
+    """Which arguments of Dynamo's graph are parameters and buffers of modules.  Other tensors that are the same in each
+    call, as a static cache, often get new values."""
+    given = [node.meta.get("grapharg") for node in placeholders(gm)]
+    sources = [getattr(argument, "source", None) for argument in given]
+    is_weight = torch._dynamo.source.is_from_unspecialized_param_buffer_source
+    return {i for i, source in enumerate(sources) if source is not None and is_weight(source)}
+
+
+def mark_weights(gm: torch.fx.GraphModule, weights: Collection[int]) -> None:
+    """Note in AOTAutograd's graph which arguments these are, of those that are the same in each call."""
+    for node in placeholders(gm):
+        place = getattr(node.meta.get("desc"), "idx", None)
+        node.meta[WEIGHT] = place in weights and node.meta.get(STATIC, False)
+
+
+# ---- what depends on weights alone ----
+
+
+def is_pure(node: torch.fx.Node) -> bool:
+    """Does it give the same for the same operands, and change none?"""
+    if node.target is operator.getitem:
+        return True
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in ("aten", "prims"):
+        return False
+    return not node.target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in node.target.tags
+
+
+def can_be_kept(node: torch.fx.Node, device: torch.device) -> bool:
+    """Can its results be arguments of a program?"""
+    made = [v for v in _flat([node.meta.get("val")]) if isinstance(v, torch.Tensor)]
+    dense = is_view(node) or all(is_permuted(v.shape, v.stride()) for v in made)
+    return dense and all(v.device == device and v.numel() and v.dtype in DTYPES for v in made)
+
+
+def steady_nodes(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
+    """Weights, and what reads only these and constants.  Not what is returned: the caller may write it."""
+    device, known, steady = device_of(gm), set(), set()
+    returned = {base_of(node)[0] for node in returned_nodes(gm)}
+    for node in gm.graph.nodes:
+        reads = set(node.all_input_nodes)
+        if node.op == "get_attr":
+            known.add(node)
+        elif node.op == "placeholder":
+            steady.update([node] if node.meta.get(WEIGHT) and not is_changed(node) else [])
+        elif node.op == "call_function" and is_pure(node) and node not in returned:
+            if reads <= known:
+                known.add(node)
+            elif reads <= known | steady and can_be_kept(node, device):
+                steady.add(node)
+    return steady
+
+
+def is_same(node: torch.fx.Node) -> bool:
+    """Is it a copy that lies as what it copies?"""
+    copies = node.target is aten.clone.default
+    return copies and node.meta["val"].stride() == node.args[0].meta["val"].stride()
+
+
+def root_of(node: torch.fx.Node) -> torch.fx.Node:
+    """What has to be kept for it: views and copies of that cost nothing."""
+    while base_of(node)[0] is not node or is_same(node):
+        node = node.args[0] if is_same(node) else base_of(node)[0]
+    return node
+
+
+def kept_nodes(gm: torch.fx.GraphModule, steady: Nodes) -> list[torch.fx.Node]:
+    """What the rest of the graph reads of that, weights apart."""
+    read = [n for node in gm.graph.nodes if node not in steady for n in node.all_input_nodes if n in steady]
+    return [node for node in dict.fromkeys(map(root_of, read)) if node.op != "placeholder"]
+
+
+# ---- weights by rows ----
+
+
+def is_by_columns(b: Any, steady: Nodes) -> bool:
+    """Is it a weight [D, F] that lies so?"""
+    if b not in steady or b.meta["val"].dim() != 2:
+        return False
+    fake = b.meta["val"]
+    return fake.dtype in (torch.float32, torch.float16, torch.bfloat16) and fake.is_contiguous() and min(fake.shape) > 1
+
+
+def call(graph: torch.fx.Graph, target: Any, x: torch.fx.Node, **named: Any) -> torch.fx.Node:
+    node = graph.call_function(target, (x,), named)
+    node.meta["val"] = target(x.meta["val"], **named)
+    return node
+
+
+def lay_by_rows(gm: torch.fx.GraphModule, steady: set[torch.fx.Node]) -> None:
+    """Products by such weights read the transpose of a copy that lies as [F, D]."""
+    operand = {aten.mm.default: 1, aten.addmm.default: 2}
+    laid: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in list(gm.graph.nodes):
+        b = node.args[operand[node.target]] if node.target in operand else None
+        if node in steady or not is_by_columns(b, steady):
+            continue
+        if b not in laid:
+            with gm.graph.inserting_before(node):
+                turned = call(gm.graph, aten.t.default, b)
+                rows = call(gm.graph, aten.clone.default, turned, memory_format=torch.contiguous_format)
+                laid[b] = call(gm.graph, aten.t.default, rows)
+            steady.update((turned, rows, laid[b]))
+        node.replace_input_with(b, laid[b])
+
+
+# ---- two graphs ----
+
+
+def copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    return torch.fx.GraphModule(gm, graph)
+
+
+def only(gm: torch.fx.GraphModule, kept: list[torch.fx.Node]) -> torch.fx.GraphModule:
+    """The graph that returns these, of the same arguments."""
+    graph, copies = torch.fx.Graph(), {}
+    for node in gm.graph.nodes:
+        if node.op != "output":
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output([copies[node] for node in kept])
+    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
+    return torch.fx.GraphModule(gm, graph)
+
+
+def take_as_arguments(gm: torch.fx.GraphModule, steady: Nodes, kept: list[torch.fx.Node]) -> None:
+    """Let the graph take these as further arguments, in place of what makes them."""
+    last = placeholders(gm)[-1]
+    for i, node in enumerate(kept):
+        with gm.graph.inserting_after(last):
+            last = gm.graph.placeholder(f"kept_{i}")
+        last.meta.update({"val": node.meta["val"], STATIC: True})
+        node.replace_all_uses_with(last)
+    for node in reversed(list(gm.graph.nodes)):
+        if node in steady and node.op == "call_function" and not node.users:
+            gm.graph.erase_node(node)
+    gm.recompile()
+
+
+class Once:
+    """The rest of a graph, and what it takes beside the arguments.  Any thread may call it."""
+
+    def __init__(self, before: torch.fx.GraphModule, rest: Callable, whole: Callable[[], Callable]) -> None:
+        self.before, self.rest, self.whole = before, rest, whole
+        numbers = [i for i, node in enumerate(placeholders(before)) if node.users]
+        self.statics, self.kept, self.changes, self.lock = Statics(numbers), [], 0, threading.Lock()
+        self.statics.watch(numbers)
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        with self.lock:
+            if self.before is not None:
+                self.look_at(arguments)
+            rest, kept = self.rest, self.kept
+        return rest([*arguments, *kept])
+
+    def look_at(self, arguments: list[Any]) -> None:
+        """Make what is kept anew if weights have changed.  If they do from call to call, nothing is kept any more."""
+        if self.statics.are_as_before(arguments):
+            self.changes = 0
+            return
+        self.changes += 1
+        if self.changes > PATIENCE:
+            self.rest, self.before, self.kept, self.statics = self.whole(), None, [], None
+            return
+        self.kept = self.make(arguments)
+        self.statics.hold(arguments)
+
+    def make(self, arguments: list[Any]) -> list[torch.Tensor]:
+        """What is kept, of the weights as they are now; done when this returns, for whatever stream comes next."""
+        with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
+            made = list(self.before(*arguments))
+        if made[0].is_cuda:
+            torch.cuda.synchronize(made[0].device)
+        return made
+
+
+def compile_once(
+    gm: torch.fx.GraphModule, compile: Callable[[torch.fx.GraphModule], Callable]
+) -> tuple[Callable, int]:
+    """A function of the graph's arguments, and how many operators it runs once."""
+    rest = copy_of(gm)
+    steady = steady_nodes(rest)
+    lay_by_rows(rest, steady)
+    kept = kept_nodes(rest, steady)
+    if not kept:
+        return compile(gm), 0
+    before = only(rest, kept)
+    take_as_arguments(rest, steady, kept)
+    n = sum(node.op == "call_function" for node in before.graph.nodes)
+    return Once(before, compile(rest), lambda: compile(gm)), n

@@ -1,0 +1,160 @@
+"""What depends on weights alone is worked out once, and anew when PyTorch counts that a weight has changed.
+
+A GPU's programs keep copies; here those of the CPU do, so that results can be compared with eager.
+"""
+
+import pytest
+
+import support  # before mpk, which it finds
+
+import torch
+from torch import nn
+
+import mpk
+from mpk import backend, once
+
+
+@pytest.fixture(autouse=True)
+def keeping(monkeypatch):
+    monkeypatch.setattr(backend.Runner, "keeps_copies", True)
+    torch._dynamo.reset()
+    torch.manual_seed(support.seed().randrange(2**31))
+    with torch.no_grad():
+        yield
+    torch._dynamo.reset()
+
+
+class ByColumns(nn.Module):
+    """A linear layer whose weight lies as [D, F], as Conv1D of Transformers."""
+
+    def __init__(self, n_in, n_out):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(n_in, n_out)), nn.Parameter(torch.randn(n_out))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight)
+
+
+class Net(nn.Module):
+    def __init__(self, width, scaled=True):
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(3, width, 3), nn.BatchNorm1d(width, affine=scaled)
+        self.norm.running_mean.normal_()
+        self.norm.running_var.uniform_(0.5, 2)
+        self.places, self.last = nn.Embedding(16, width), ByColumns(width, 5)
+        if scaled:
+            self.norm.weight.normal_()
+            self.norm.bias.normal_()
+
+    def forward(self, x):
+        y = self.norm(self.conv(x)).relu().transpose(1, 2)
+        return self.last(y + self.places(torch.arange(y.shape[1]) % 16))
+
+
+def compiled(net):
+    reports = []
+    return torch.compile(net.eval(), backend=backend.mpk, options=backend.Options(reports=reports)), reports
+
+
+def kinds(reports):
+    return [program.describe()["kinds"] for report in reports for program in report.programs]
+
+
+def agree(fast, net, x):
+    torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_weights_that_change_are_noticed(scaled):
+    random = support.seed()
+    net = Net(random.randrange(4, 40), scaled)
+    fast, reports = compiled(net)
+    x = torch.randn(random.randrange(1, 4), 3, random.randrange(3, 30))
+    agree(fast, net, x)
+    (only,), (report,) = kinds(reports), reports
+    assert report.n_once >= 6 and only["linear"] == 1 and "embedding" not in only and only["conv"] == 1
+    agree(fast, net, x)
+    for change in (
+        lambda: net.norm.running_var.mul_(2),
+        lambda: net.places.weight.add_(1),
+        lambda: net.last.weight.mul_(0.5),
+        lambda: setattr(net.last.weight, "data", torch.randn_like(net.last.weight)),
+        lambda: setattr(net.places, "weight", nn.Parameter(torch.randn_like(net.places.weight))),
+        lambda: net.load_state_dict({k: torch.rand_like(v.float()).to(v) for k, v in net.state_dict().items()}),
+    ):
+        change()
+        agree(fast, net, x)
+        agree(fast, net, torch.randn_like(x))
+    assert len(kinds(reports)) == 1  # it was never compiled again
+
+
+def test_weights_that_change_in_each_call_are_read_in_each_call():
+    net = Net(8)
+    fast, reports = compiled(net)
+    for _ in range(2 * once.PATIENCE):
+        agree(fast, net, torch.randn(2, 3, 9))
+        net.places.weight.mul_(1.5)
+    assert len(kinds(reports)) == 2 and kinds(reports)[1]["embedding"] == 1
+    for _ in range(3):
+        agree(fast, net, torch.randn(2, 3, 9))
+
+
+def test_what_is_returned_is_made_in_each_call():
+    net = nn.Linear(4, 4)
+
+    def f(x):
+        twice = net.weight * 2
+        return twice, twice.t(), (net.bias + 1).clone(), x + net.bias.exp().sum()
+
+    fast, x = torch.compile(f, backend=backend.mpk), torch.randn(4)
+    for _ in range(3):
+        results = fast(x)
+        for got, expected in zip(results, f(x)):
+            torch.testing.assert_close(got, expected)
+        assert results[0].data_ptr() == results[1].data_ptr()
+        for result in results:
+            result.zero_()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_what_is_no_weight_is_not_kept(marked):
+    """Nor what the graph itself writes."""
+    cache = torch.randn(4)
+    if marked:
+        torch._dynamo.mark_static_address(cache)
+    net = nn.BatchNorm1d(4, affine=False)
+
+    def f(x):
+        net.running_mean.add_(1)
+        return x * cache.exp() + net.running_mean.sin()
+
+    fast, x = torch.compile(f, backend=backend.mpk), torch.randn(2, 4)
+    for _ in range(3):
+        mean = net.running_mean.clone()
+        got = fast(x)
+        torch.testing.assert_close(got, x * cache.exp() + (mean + 1).sin())
+        cache.untyped_storage().copy_(torch.randn(4).untyped_storage())  # PyTorch counts no change
+    assert mpk.explain(f, x).once == 0
+
+
+def test_weights_in_another_dtype_are_kept():
+    net, x = nn.Linear(24, 16), torch.randn(3, 24)
+
+    def f(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return net(x)
+
+    told = mpk.explain(f, x)
+    assert told.once == 2 and told.kinds.get("cast", 0) <= 1 and "2 operators on weights alone run once" in str(told)
+    torch.testing.assert_close(told.result, f(x), rtol=0.02, atol=0.02)
+
+
+def test_weights_on_another_device_stay_where_they_are():
+    net, x = nn.Embedding(4, 8, device="meta"), torch.randn(8)
+    gm = torch.fx.symbolic_trace(lambda w, x: x + torch.ops.aten.exp.default(w))
+    for node, value in zip(once.placeholders(gm), (net.weight, x)):
+        node.meta.update({"val": value, once.WEIGHT: True})
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and node.target is torch.ops.aten.exp.default:
+            node.meta["val"] = net.weight.exp()
+    assert all(node.op == "placeholder" for node in once.steady_nodes(gm))

@@ -15,6 +15,7 @@ from serving import Server
 
 import mpk  # support knows where it is
 
+RANDOM = support.seed()
 FAMILIES = ("Llama", "Qwen3", "Mistral")
 
 
@@ -199,6 +200,27 @@ def test_many_at_a_time(server):
 def test_bad_requests(server, path, body, words):
     assert words in server.post(path, body, 400)["error"]["message"]
     assert server.ask("GET", "/health")[0] == 200
+
+
+def test_vectors_that_are_not_finite(tmp_path):
+    """They are an error of that input, and no nan in JSON; the server goes on."""
+    def spoil(net):
+        net.model.norm.weight[RANDOM.randrange(32)] = float("nan")
+    folder = tiny.model(tmp_path / "spoilt", change=spoil)
+    out, message = support.mpk("embed", folder, "-p", "in the", code=1)
+    assert out == b"" and "of its vector is not finite" in message
+    with Server(folder, "--embeddings") as s:
+        for path, body in (("embeddings", {"input": ["in", "the"]}), ("rerank", {"query": "a", "documents": ["b"]})):
+            assert "text 0: number" in s.post(f"/v1/{path}", body, 500)["error"]["message"]
+        assert s.ask("GET", "/health")[0] == 200
+
+
+def test_vectors_that_fit_no_memory(tmp_path):
+    """A small body may ask for gigabytes of vectors: refused before anything is computed."""
+    with Server(tiny.model(tmp_path / "wide", hidden_size=256), "--embeddings") as s:
+        message = s.post("/v1/embeddings", {"input": [[1]] * 150000}, 413)["error"]["message"]
+        assert "MiB of memory" in message
+        assert len(s.post("/v1/embeddings", {"input": [[1]] * 150})["data"]) == 150
 
 
 def test_long_inputs_are_cut(server):

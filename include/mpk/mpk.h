@@ -637,7 +637,7 @@ typedef struct mpk_tokens {
  * was opened with `embeddings`.  As many texts are computed together as the engine takes requests;
  * the call returns when all are done.  Any thread.  options: NULL: last, whole, of length 1.
  * MPK_ELIMIT: more tokens than the context; MPK_EARG: no such token id, more dimensions than there
- * are; MPK_EUNSUPPORTED: another engine. */
+ * are; MPK_EFORMAT: a vector is not finite; MPK_EUNSUPPORTED: another engine. */
 MPK_API mpk_status mpk_embed(mpk_context *cx, mpk_engine *engine, const mpk_tokens *texts, size_t n,
                              const mpk_embed_options *options, float *out);
 

@@ -86,14 +86,16 @@ static void drop(fed *f)
 /* The rows of all tokens, or of the last. */
 static mpk_status feed(mpk_context *cx, const embedder *m, const mpk_tokens *from, fed *f)
 {
+    const uint32_t capacity = engine_capacity(m->engine);
     f->rows = calloc(f->n_rows * m->size, sizeof *f->rows);
     CHECK(cx, f->rows, MPK_ENOMEM, "out of memory for %zu hidden states", f->n_rows);
     TRY(engine_new_request(cx, m->engine, &f->request));
     const machine_request wire = {
         .tokens = from->at,
         .n_tokens = (uint32_t)from->n,
-        .max_tokens =
-            from->n<engine_capacity(m->engine), .host_samples = true, .all_logits = f->n_rows> 1,
+        .max_tokens = from->n == capacity ? 0 : 1,
+        .host_samples = true,
+        .all_logits = f->n_rows != 1,
         .logits = f->rows,
     };
     f->request->is_sequence = true;
@@ -134,11 +136,23 @@ static void normalize(float *v, uint32_t n)
         v[i] = (float)(v[i] / sqrt(sum));
 }
 
+/* NaN and infinities are no vector: neither JSON nor a cosine can say them. */
+static mpk_status check_finite(mpk_context *cx, const embedder *m, const float *v)
+{
+    for (uint32_t i = 0; i < m->options.dimensions; i++)
+        CHECK(cx, isfinite(v[i]), MPK_EFORMAT,
+              "text %zu: number %u of its vector is not finite: the model's weights hold NaN, or "
+              "its numbers overflow",
+              m->ended, i);
+    return MPK_OK;
+}
+
 static mpk_status end(mpk_context *cx, embedder *m, float *out)
 {
     fed *f = &m->window[m->ended % m->n_window];
     TRY(engine_wait_fed(cx, f->request));
     average(f->rows, f->n_rows, m->size);
+    TRY(check_finite(cx, m, f->rows));
     if (!m->options.raw)
         normalize(f->rows, m->options.dimensions);
     memcpy(out + m->ended * m->options.dimensions, f->rows, m->options.dimensions * sizeof *out);

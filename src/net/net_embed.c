@@ -8,7 +8,8 @@
 
 #include "net/net_embed.h"
 
-enum { TEXTS_A_CALL = 64 };
+/* NUMBER_BYTES: of a number in a reply whose text grows by doubling, "%.9g" and a comma. */
+enum { TEXTS_A_CALL = 64, NUMBER_BYTES = 2 * 16 };
 
 /* Vectors of a request. */
 typedef struct embedder {
@@ -74,13 +75,16 @@ static uint32_t size_of(const embedder *e)
     return e->options.dimensions ? e->options.dimensions : e->x->server->facts.embedding_size;
 }
 
-/* Faults of the input are the client's, all others the server's. */
-static mpk_status judge(net_exchange *x, mpk_status status)
+/* Faults of the input are the client's, all others the server's.  first: of the call's texts. */
+static mpk_status judge(net_exchange *x, mpk_status status, size_t first)
 {
     if (status == MPK_OK || status == MPK_ENOMEM)
         return status;
     if (status == MPK_EARG)
         REFUSE(x, "input", "%s", mpk_error_message(x->cx));
+    if (status == MPK_EFORMAT) /* of this input; others may have vectors */
+        return net_refuse(x->cx, &x->refusal, 500, "input", NULL, "of the texts from %zu on: %s",
+                          first, mpk_error_message(x->cx));
     return net_work_note_fault(x, status, 503);
 }
 
@@ -144,8 +148,10 @@ static mpk_status embed_texts(embedder *e, const mpk_tokens *texts, size_t n, fl
         if (x->server->cancelling || net_exchange_is_gone(x))
             return net_refuse(x->cx, &x->refusal, 503, NULL, "stopping",
                               "the server is stopping, or the client has gone");
-        TRY(judge(x, mpk_embed(x->cx, x->server->engine, texts + at, some, &e->options,
-                               rows + at * size_of(e))));
+        TRY(judge(x,
+                  mpk_embed(x->cx, x->server->engine, texts + at, some, &e->options,
+                            rows + at * size_of(e)),
+                  at));
     }
     return MPK_OK;
 }
@@ -161,6 +167,7 @@ static mpk_status embed_member(embedder *e, const json_value *body, const char *
         REFUSE(x, name, "'%s' is missing or empty", name);
     const bool many = v->kind == JSON_KIND_LIST && v->items[0].kind != JSON_KIND_NUMBER;
     *n = many ? v->n : 1;
+    TRY(net_exchange_hold(x, (uint64_t)*n * size_of(e) * (sizeof **rows + NUMBER_BYTES)));
     NEW(x->cx, &x->arena, texts, *n);
     NEW(x->cx, &x->arena, *rows, *n * size_of(e));
     for (size_t i = 0; i < *n; i++)

@@ -132,6 +132,10 @@ mpk_status net_exchange_hold(net_exchange *x, uint64_t bytes)
     net_server *s = x->server;
     const uint64_t bodies = (uint64_t)NET_HELD_BODIES * s->options.body_bytes;
     const uint64_t most = bodies > NET_HELD_BYTES ? bodies : NET_HELD_BYTES;
+    if (bytes > most)
+        return net_refuse(x->cx, &x->refusal, 413, NULL, NULL,
+                          "the request takes %llu MiB of memory, this server has %llu for all",
+                          (unsigned long long)(bytes >> 20), (unsigned long long)(most >> 20));
     if (atomic_fetch_add(&s->held_bytes, bytes) + bytes > most) {
         s->held_bytes -= bytes;
         return net_refuse(x->cx, &x->refusal, 503, NULL, "overloaded",

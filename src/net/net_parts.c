@@ -250,6 +250,15 @@ static mpk_status take_bare(mpk_context *cx, net_parts *p)
     return MPK_OK;
 }
 
+/* The opening mark has been dropped. */
+static void begin_call(net_parts *p, unsigned mark)
+{
+    p->state = NET_PARTS_CALL;
+    p->mark = mark;
+    p->n_seen = 0;
+    p->in_string = false;
+}
+
 /* ---- steps: true if another one may take more ---- */
 
 static bool step_start(net_parts *p)
@@ -296,8 +305,7 @@ static bool step_open(net_parts *p)
             return false;
         if (seeks(p, i) && begins(rest, marks[i].open)) {
             drop(p, s.n - rest.n + marks[i].open.n);
-            p->mark = i;
-            p->state = NET_PARTS_CALL;
+            begin_call(p, i);
             return true;
         }
     }
@@ -329,33 +337,26 @@ static bool step_content(net_parts *p)
     const size_t n = any ? first : s.n - unsure;
     add_content(p, (str){s.at, n});
     drop(p, n + (any ? marks[found].open.n : 0));
-    if (any) {
-        p->mark = found;
-        p->state = NET_PARTS_CALL;
-    }
+    if (any)
+        begin_call(p, found);
     return any;
 }
 
-/* Does JSON end within a string? */
-static bool is_in_string(str json)
-{
-    bool in = false;
-    for (size_t i = 0; i < json.n; i++)
-        if (in && json.at[i] == '\\')
-            i++;
-        else
-            in ^= json.at[i] == '"';
-    return in;
-}
-
-/* The closing mark; NULL: it has not come.  One within a string of the arguments is none. */
-static const char *find_close(const net_parts *p, str s)
+/* The closing mark; NULL: it has not come.  One within a string of the arguments is none.  Each
+ * look goes on where the last one ended: a long call costs its length, whatever its pieces. */
+static const char *find_close(net_parts *p, str s)
 {
     const str close = marks[p->mark].close;
-    const char *at = s.n ? memmem(s.at, s.n, close.at, close.n) : NULL;
-    while (at && p->mark == MARK_BLOCK && is_in_string((str){s.at, (size_t)(at - s.at)}))
-        at = memmem(at + 1, s.n - (size_t)(at + 1 - s.at), close.at, close.n);
-    return at;
+    for (; p->n_seen + close.n <= s.n; p->n_seen++) {
+        const char *at = s.at + p->n_seen;
+        if (!p->in_string && memcmp(at, close.at, close.n) == 0)
+            return at;
+        if (p->in_string && *at == '\\')
+            p->n_seen++; /* what follows is escaped */
+        else
+            p->in_string ^= p->mark == MARK_BLOCK && *at == '"';
+    }
+    return NULL;
 }
 
 static mpk_status step_call(mpk_context *cx, net_parts *p, bool *more)

@@ -55,7 +55,11 @@ typedef struct net_parts {
     /* the same: what comes after the first call, and reasoning, go */
     bool one_call, hide_reasoning;
     net_parts_state state;
-    unsigned mark;   /* of NET_PARTS_CALL: which one */
+    /* of NET_PARTS_CALL: which one; bytes of `pending` that were looked at for its end, and whether
+     * these end within a string */
+    unsigned mark;
+    size_t n_seen;
+    bool in_string;
     bool drop_space; /* before what comes next: after reasoning and calls */
     bool any_reasoning, any_content;
     text pending; /* not yet decided */

@@ -167,23 +167,12 @@ static size_t count_letters(const text *t)
 
 static void check_random(const json_value *tools, draws *r)
 {
-    static const char *const words[] = {"<think>",
-                                        "</think>",
-                                        "<tool_call>",
-                                        "</tool_call>",
-                                        "{",
-                                        "}",
-                                        "[",
-                                        "]",
-                                        "<",
-                                        " ",
-                                        "\n",
-                                        "q",
-                                        "\"name\"",
-                                        ":",
-                                        "\"add\"",
-                                        "</",
-                                        "{\"name\":\"add\"}"};
+    static const char *const words[] = {
+        "<think>",  "</think>", "<tool_call>", "</tool_call>",
+        "{",        "}",        "[",           "]",
+        "<",        " ",        "\n",          "q",
+        "\"name\"", ":",        "\"add\"",     "</",
+        "\"",       "\\",       "\\\"",        "{\"name\":\"add\"}"};
     const char *prompt = draw(r) % 4 ? "" : "<think>";
     text answer = {0};
     net_parts whole = {0}, cut = {0};
@@ -215,10 +204,37 @@ static void test_random(void **state)
     arena_free(&a);
 }
 
+/* A long string full of closing marks, one in each piece: looking at all of it again for each piece
+ * and mark would take days. */
+static void test_many_marks_in_a_string(void **state)
+{
+    (void)state;
+    enum { MARKS_IN_IT = 100000 };
+    static const char begin[] = "<tool_call>{\"name\":\"add\",\"arguments\":{\"a\":\"";
+    mpk_context cx = {0};
+    arena a = {0};
+    const json_value *tools;
+    net_parts p = {0};
+    check_ok(&cx, json_parse(&cx, &a, str_from(tools_json), &tools));
+    net_parts_open(&p, tools, STR(""));
+    check_ok(&cx, net_parts_put(&cx, &p, str_from(begin)));
+    for (int i = 0; i < MARKS_IN_IT; i++)
+        check_ok(&cx, net_parts_put(&cx, &p, STR("</tool_call>")));
+    assert_int_equal(p.calls.n, 0);
+    check_ok(&cx, net_parts_put(&cx, &p, STR("\"}}</tool_call>")));
+    check_ok(&cx, net_parts_end(&cx, &p));
+    assert_int_equal(p.calls.n, 1);
+    assert_int_equal(p.calls.at[0].arguments.n, MARKS_IN_IT * strlen("</tool_call>") + 8);
+    assert_int_equal(p.content.n, 0);
+    net_parts_close(&p);
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_many_marks_in_a_string),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,7 +27,11 @@
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL }; /* inputs */
 enum { EPS, GLU, ACTIVATIONS, ACT };                /* attributes */
-enum { X_BYTES = 512 * 1024 };                      /* of x in a block of tokens */
+enum {
+    X_BYTES = 512 * 1024, /* of x in a block of tokens */
+    PANEL_TOKENS = 24,    /* that use a panel between two requests for weights */
+    AHEAD = 8             /* tokens: how far before its stores a row of y is asked for */
+};
 
 /* What one task works on. */
 typedef struct linear_task {
@@ -65,11 +69,11 @@ bool linear_accepts(const op_call *call)
     return takes_dtype(&call->out[0]) && !call->attributes[ACT].s.n;
 }
 
-/* A multiple of four where it cuts, since kernels take four tokens at a time; sixteen at least, or
- * unpacking a panel would cost more than using it. */
+/* A multiple of twelve where it cuts, since kernels take three or four tokens at a time; sixteen at
+ * least, or unpacking a panel would cost more than using it. */
 int64_t linear_block_tokens(int64_t bytes, int64_t n)
 {
-    int64_t fit = X_BYTES / bytes / 4 * 4;
+    int64_t fit = X_BYTES / bytes / 12 * 12;
     fit = fit < 16 ? 16 : fit;
     return fit < n ? fit : n;
 }
@@ -282,14 +286,34 @@ static const float *unpacked(const linear_product *p, const op_view *w, int64_t 
     return to;
 }
 
-/* Ask for those of the row that the next panel has in its place: rows of a box follow each other,
- * and a panel is used for long enough to read the next one meanwhile. */
-static void ask_next(const linear_product *p, const op_view *w, int64_t row, int64_t k0, int64_t k1)
+/* Ask for part `part` of `parts` of the rows that the next panel has in this one's place: rows of a
+ * box follow each other. */
+static void ask_next(const linear_product *p, const op_view *w, int64_t row, int64_t k0, int64_t k1,
+                     int64_t part, int64_t parts)
 {
-    const char *at = element(w, row + p->kernels->panel_rows, k0);
+    const int64_t rows = p->kernels->panel_rows, row_bytes = element(w, 1, 0) - element(w, 0, 0);
     const int64_t bytes = element(w, row, k1) - element(w, row, k0);
-    for (int64_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(at + i, 0, 2);
+    const int64_t first = bytes * part / parts / 64 * 64, end = bytes * (part + 1) / parts;
+    const char *next = element(w, row + rows, k0);
+    for (int64_t r = 0; r < rows; r++, next += row_bytes)
+        for (int64_t i = first; i < end; i += 64)
+            __builtin_prefetch(next + i, 0, 2);
+}
+
+/* A panel with all tokens of the block, a few at a time.  Between them a part of the next panel is
+ * asked for: all of it at once would fill the queue of loads from memory, and the products behind
+ * would wait. */
+static void use_panel(const linear_product *p, const op_view *w, int64_t row,
+                      const float *const *at, int64_t k0, int64_t k1, float *sums)
+{
+    int64_t parts = (p->x.n + PANEL_TOKENS - 1) / PANEL_TOKENS;
+    for (int64_t i = 0; i < parts; i++) {
+        int64_t t = i * PANEL_TOKENS, left = p->x.n - t;
+        linear_rows x = some_rows(p->x, t, left < PANEL_TOKENS ? left : PANEL_TOKENS);
+        x.at += k0;
+        ask_next(p, w, row, k0, k1, i, parts);
+        p->kernels->panel(x, at, k1 - k0, k0 > 0, sums + t * LINEAR_COLUMNS, LINEAR_COLUMNS);
+    }
 }
 
 /* The same sums through a panel of floats: row group by row group, chunk by chunk, all tokens of
@@ -303,13 +327,10 @@ static void sum_panel(const linear_product *p, const op_view *w, int64_t row, in
         for (int64_t k0 = 0, k1; k0 < p->padded; k0 = k1) {
             k1 = chunk_end(k0, p->padded);
             /* past the end the last row stands in; its sums are not read */
-            for (int64_t r = 0; r < rows; r++) {
-                ask_next(p, w, row + r0 + r, k0, k1);
+            for (int64_t r = 0; r < rows; r++)
                 at[r] = r0 + r < n ? unpacked(p, w, row + r0 + r, k0, k1, p->panel + r * (k1 - k0))
                                    : at[r - 1];
-            }
-            linear_rows x = {p->x.at + k0, p->x.stride, p->x.n, p->x.index};
-            p->kernels->panel(x, at, k1 - k0, k0 > 0, sums + r0, LINEAR_COLUMNS);
+            use_panel(p, w, row + r0, at, k0, k1, sums + r0);
         }
 }
 
@@ -329,6 +350,15 @@ void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t 
         sum_panel(p, w, row, n, sums);
 }
 
+/* Ask for elements of y that will be stored: rows lie too far apart for the processor to see what
+ * comes, and a store that misses holds up the next ones. */
+static void ask_stored(const op_view *y, int64_t row, int64_t column, int64_t n)
+{
+    const char *end = element(y, row, column + n);
+    for (const char *at = element(y, row, column); at < end; at += 64)
+        __builtin_prefetch(at, 1, 3);
+}
+
 /* From here: columns [row, row + n) of weight `weight`, which are columns [column, column + n) of
  * y. */
 static void finish_rows(const linear_task *task, uint32_t weight, int64_t row, int64_t column,
@@ -346,6 +376,8 @@ static void finish_rows(const linear_task *task, uint32_t weight, int64_t row, i
     if (residual)
         f.residual_dtype = residual->dtype;
     for (int64_t t = 0; t < task->product.x.n; t++) {
+        if (t + AHEAD < task->product.x.n)
+            ask_stored(out, task->t0 + t + AHEAD, column, n);
         f.a = task->sums[0] + t * LINEAR_COLUMNS;
         f.b = glu ? task->sums[1] + t * LINEAR_COLUMNS : 0;
         f.out = element(out, task->t0 + t, column);

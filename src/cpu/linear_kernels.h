@@ -456,20 +456,21 @@ V_INLINE void panel_block(const float *const *x, const float *const *w, int64_t 
                           float out[PANEL_SUMS])
 {
     vp acc[V_PARTS][PANEL_SUMS];
-    __m256 half[PANEL_SUMS];
 #pragma GCC unroll 2
     for (int part = 0; part < V_PARTS; part++)
         panel_part(x, w, n, part, acc[part]);
-#pragma GCC unroll 32
-    for (int i = 0; i < PANEL_SUMS; i++) {
-        vp parts[V_PARTS];
-        for (int part = 0; part < V_PARTS; part++)
-            parts[part] = acc[part][i];
-        half[i] = vp_half(parts);
-    }
 #pragma GCC unroll 4
-    for (int i = 0; i < PANEL_SUMS; i += 8)
-        v_sum_halves(half + i, out + i);
+    for (int i = 0; i < PANEL_SUMS; i += 8) {
+        vf eight[8];
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; j++) {
+            vp parts[V_PARTS];
+            for (int part = 0; part < V_PARTS; part++)
+                parts[part] = acc[part][i + j];
+            eight[j] = vp_whole(parts);
+        }
+        v_sum8(eight, out + i);
+    }
 }
 
 /* Past the last token it stands in itself, so that the kernel has one shape; its sums are

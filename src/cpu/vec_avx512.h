@@ -23,12 +23,13 @@
  *   v_keep(x, i, j, y)        lanes [i, j) of x, the others of y
  *   v_equal(x, y)             bit l: lanes l are equal
  *   v_half(x), v_half_max(x)  eight lanes: l and l + 8 added, or the greater
+ *   v_sum8(x, sums)           sums[i]: the lanes of x[i] added up as v_sum does, for eight vectors
  *   v_first(x)                lane 0
  *   v_transpose(in, out)      sixteen vectors
  *   vi                        sixteen int32: vi_load_u8, vi_load_i8 (widened bytes), vi_and, vi_or,
  *                             vi_sub, vi_shl, vi_shr, vi_set, vi_float
  *   v_levels                  v_level(v_make_levels(s, b), q) = s (q & 15) + b
- *   vp                        a V_PARTS-th of a vector: vp_load, vp_fma, vp_half
+ *   vp                        a V_PARTS-th of a vector: vp_load, vp_fma, vp_whole
  *   vd                        sixteen doubles: vd_wide, vd_narrow, vd_add, vd_sub, vd_fma, vd_set;
  *                             vd_quarter adds them to four lanes, l, l + 4, l + 8, l + 12 */
 #ifndef CPU_VEC_AVX512_H
@@ -40,11 +41,13 @@
 
 #define V_INLINE static inline __attribute__((always_inline))
 
+#include "cpu/vec_halves.h"
+
 /* Tokens and rows of a register block: a panel's accumulators, and what is left for operands, fill
  * 32 registers. */
 enum {
-    V_PANEL_TOKENS = 4,
-    V_PANEL_ROWS = 6,
+    V_PANEL_TOKENS = 3,
+    V_PANEL_ROWS = 8,
     V_DIRECT_ROWS_1 = 8,
     V_DIRECT_ROWS_2 = 8,
     V_DIRECT_ROWS_4 = 4
@@ -123,11 +126,17 @@ V_INLINE __mmask16 v_mask(int64_t n)
 }
 V_INLINE vf v_load_n(const float *p, int64_t n)
 {
-    return _mm512_maskz_loadu_ps(v_mask(n), p);
+    return n == 8 ? _mm512_zextps256_ps512(_mm256_loadu_ps(p))
+                  : _mm512_maskz_loadu_ps(v_mask(n), p);
 }
 V_INLINE void v_store_n(float *p, int64_t n, vf a)
 {
-    _mm512_mask_storeu_ps(p, v_mask(n), a);
+    if (n >= 16)
+        v_store(p, a);
+    else if (n == 8)
+        _mm256_storeu_ps(p, _mm512_castps512_ps256(a));
+    else
+        _mm512_mask_storeu_ps(p, v_mask(n), a);
 }
 V_INLINE vf v_keep(vf a, int64_t first, int64_t end, vf other)
 {
@@ -201,6 +210,25 @@ V_INLINE __m256 v_half(vf a)
     return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
 }
 
+/* Two vectors fold into one that holds both, three times; the last step stays inside it.  Halving
+ * each vector first, as AVX2 does, takes half as many instructions again, and the products behind
+ * them wait for longer. */
+V_INLINE void v_sum8(const vf x[8], float sums[8])
+{
+    vf eights[4], fours[2], twos, ones;
+    for (int i = 0; i < 4; i++)
+        eights[i] = v_add(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x44),
+                          _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xee));
+    for (int i = 0; i < 2; i++)
+        fours[i] = v_add(_mm512_shuffle_f32x4(eights[2 * i], eights[2 * i + 1], 0x88),
+                         _mm512_shuffle_f32x4(eights[2 * i], eights[2 * i + 1], 0xdd));
+    twos = v_add(_mm512_shuffle_ps(fours[0], fours[1], 0x44),
+                 _mm512_shuffle_ps(fours[0], fours[1], 0xee));
+    ones = v_add(twos, _mm512_movehdup_ps(twos)); /* 0 . 4 . 1 . 5 . 2 . 6 . 3 . 7 . */
+    const vi order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+    _mm256_storeu_ps(sums, _mm512_castps512_ps256(_mm512_permutexvar_ps(order, ones)));
+}
+
 /* A part of a vector, here all of it: what one pass over a panel sums up. */
 enum { V_PARTS = 1 };
 typedef vf vp;
@@ -211,15 +239,17 @@ V_INLINE vp vp_zero(void)
 V_INLINE vp vp_load(const float *p, int part)
 {
     (void)part;
-    return v_load(p);
+    vf v = v_load(p);
+    __asm__("" : "+v"(v)); /* or each product would load it again */
+    return v;
 }
 V_INLINE vp vp_fma(vp a, vp b, vp c)
 {
     return v_fma(a, b, c);
 }
-V_INLINE __m256 vp_half(const vp parts[V_PARTS])
+V_INLINE vf vp_whole(const vp parts[V_PARTS])
 {
-    return v_half(parts[0]);
+    return parts[0];
 }
 
 V_INLINE float v_first(vf a)

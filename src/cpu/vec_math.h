@@ -10,8 +10,8 @@
  *   step 3  l + (l + 2)   two
  *   step 4  l + (l + 1)   one
  *
- * Eight vectors can be summed at once (v_sum_halves) by transposing as they are added: the same
- * tree for each, for the price of about two. */
+ * Eight vectors can be summed at once (v_sum8; v_sum_halves after the first step) by transposing as
+ * they are added: the same tree for each, for the price of about two. */
 #ifndef CPU_VEC_MATH_H
 #define CPU_VEC_MATH_H
 
@@ -21,29 +21,6 @@
 #include "ir/ir.h"
 
 /* ---- sums: always the tree (l, l+8), (l, l+4), (l, l+2), (l, l+1) ---- */
-
-/* sums[i]: the lanes of eight[i] added up, the rest of the tree after v_half. */
-V_INLINE void v_sum_halves(const __m256 eight[8], float sums[8])
-{
-    __m256 four[4], two[2];
-    for (int i = 0; i < 4; i++)
-        four[i] = _mm256_add_ps(_mm256_permute2f128_ps(eight[i], eight[i + 4], 0x20),
-                                _mm256_permute2f128_ps(eight[i], eight[i + 4], 0x31));
-    for (int i = 0; i < 2; i++)
-        two[i] = _mm256_add_ps(_mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44),
-                               _mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));
-    _mm256_storeu_ps(sums, _mm256_add_ps(_mm256_shuffle_ps(two[0], two[1], 0x88),
-                                         _mm256_shuffle_ps(two[0], two[1], 0xdd)));
-}
-
-/* sums[i]: the lanes of a[i] added up, eight vectors at once. */
-V_INLINE void v_sum8(const vf a[8], float sums[8])
-{
-    __m256 eight[8];
-    for (int i = 0; i < 8; i++)
-        eight[i] = v_half(a[i]);
-    v_sum_halves(eight, sums);
-}
 
 V_INLINE float v_sum(vf a)
 {

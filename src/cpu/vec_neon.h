@@ -5,6 +5,7 @@
 #define CPU_VEC_NEON_H
 
 #include "cpu/avx2_neon.h"
+#include "cpu/vec_halves.h"
 #include "ir/ir.h"
 
 /* Register blocks for 32 registers of 128 bits, which hold what 16 of 256 do: those of vec_avx2.h.
@@ -179,6 +180,13 @@ V_INLINE __m256 v_half(vf x)
 {
     return _mm256_add_ps(x.a, x.b);
 }
+V_INLINE void v_sum8(const vf x[8], float sums[8])
+{
+    __m256 eight[8];
+    for (int i = 0; i < 8; i++)
+        eight[i] = v_half(x[i]);
+    v_sum_halves(eight, sums);
+}
 
 /* A part of a vector: what one pass over a panel sums up. */
 enum { V_PARTS = 2 };
@@ -195,9 +203,9 @@ V_INLINE vp vp_fma(vp x, vp y, vp z)
 {
     return _mm256_fmadd_ps(x, y, z);
 }
-V_INLINE __m256 vp_half(const vp parts[V_PARTS])
+V_INLINE vf vp_whole(const vp parts[V_PARTS])
 {
-    return v_half((vf){parts[0], parts[1]});
+    return (vf){parts[0], parts[1]};
 }
 
 V_INLINE float v_first(vf x)

@@ -206,6 +206,10 @@ def test_missing_and_unreadable_models(model, tmp_path):
         path = tmp_path / "broken"
         path.write_bytes(content)
         fails("run", path, "-p", "x", code=1, needle="broken")
+    os.mkfifo(tmp_path / "pipe")  # which nobody writes to
+    for command in (["run", tmp_path / "pipe", "-p", "x"], ["tokenize", tmp_path / "pipe", "-p", "x"],
+                    ["compile", tmp_path / "pipe", "-o", tmp_path / "image"]):
+        fails(*command, code=1, needle="not a regular file")
     fails("run", model, "-f", tmp_path / "nothing", code=1, needle="nothing")
     fails("run", model, "-f", tmp_path, code=1, needle="directory")
     fails("run", CONFIGURATION, "-p", "x", code=1, needle="random-weights|tokenizer")

@@ -58,10 +58,11 @@ mpk_status file_join(mpk_context *cx, arena *a, const char *folder, const char *
 }
 
 /* Private and read-only: pages are shared with whoever else maps the file.  An empty file has no
- * mapping.  Device and inode tell two names of one file apart from two files. */
+ * mapping.  Device and inode tell two names of one file apart from two files.  A pipe that nobody
+ * writes to is refused like any other one, not waited for. */
 mpk_status file_map_open(mpk_context *cx, const char *path, file_map *out)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     CHECK(cx, fd >= 0, MPK_EIO, "cannot open %s: %s", path, strerror(errno));
     struct stat s;
     if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) {

@@ -36,8 +36,8 @@ static uint64_t padded(uint64_t n)
 bool engine_is_image(const char *path)
 {
     char start[sizeof MAGIC] = {0};
-    /* not a stream: that allocates, and there is no status to return */
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* not a stream: that allocates, and there is no status to return; a pipe is not waited for */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     bool found = fd >= 0 && read(fd, start, sizeof start) == sizeof start &&
                  memcmp(start, MAGIC, sizeof MAGIC) == 0;
     if (fd >= 0)

@@ -3,6 +3,8 @@
 A GPU's programs keep copies; here those of the CPU do, so that results can be compared with eager.
 """
 
+import copy
+
 import pytest
 
 import support  # before mpk, which it finds
@@ -135,6 +137,42 @@ def test_what_is_no_weight_is_not_kept(marked):
         torch.testing.assert_close(got, x * cache.exp() + (mean + 1).sin())
         cache.untyped_storage().copy_(torch.randn(4).untyped_storage())  # PyTorch counts no change
     assert mpk.explain(f, x).once == 0
+
+
+class Scaled(nn.Module):
+    """Layer scales: of rows as DINOv2 has them, and of channels as ConvNeXt; a number as behind Whisper's queries."""
+
+    def __init__(self, width, bias):
+        super().__init__()
+        self.first, self.last = nn.Linear(width, 7, bias=bias), ByColumns(7, width)
+        self.rows, self.channels = (nn.Parameter(torch.randn(s)) for s in ((7,), (width, 1, 1)))
+
+    def forward(self, x):
+        y = self.rows * self.first(x.permute(0, 2, 3, 1)).relu()
+        y = self.first(self.last(y).reshape(x.permute(0, 2, 3, 1).shape)) * self.rows
+        return x + self.channels * (self.last(y) * 0.3).reshape(x.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_weights_take_factors_of_columns_along(bias, dtype):
+    """But not behind a ReLU, nor in f16, where what is left of a weight might be nothing."""
+    random = support.seed()
+    net = Scaled(random.randrange(2, 30), bias).to(dtype)
+    fast, reports = compiled(net)
+    x = torch.randn(random.randrange(1, 3), net.channels.shape[0], random.randrange(1, 6), 3)
+
+    def check():
+        got, expected = fast(x.to(dtype)), copy.deepcopy(net).float()(x)
+        limit = (1e-4 if dtype is torch.float32 else 0.25) * expected.abs().max()
+        assert (got.float() - expected).abs().max() <= limit and got.stride() == expected.stride()
+
+    check()
+    assert ("mul" in kinds(reports)[0]) == (dtype is torch.float16)
+    net.rows.mul_(2)
+    net.first.weight.add_(0.5)
+    check()
+    assert len(kinds(reports)) == 1
 
 
 def test_weights_in_another_dtype_are_kept():

@@ -3,8 +3,8 @@
 Input: a functional graph of known shapes, in which parameters and buffers of modules are marked.  Output: a function of
 the graph's arguments.  PyTorch runs what reads only these and constants; the results are kept, and the rest of the
 graph, which is compiled, takes them as further arguments that are the same in every call: scales of batch norms, biases
-of positions, weights in another dtype.  Weights [D, F] of products are laid as [F, D] on the way, as fast code wants
-them.
+of positions, weights in another dtype.  On the way weights take the factors of their columns along, as layer scales
+are, and weights [D, F] are laid as [F, D], as fast code wants them.
 
 Invariant: what is kept was made of the weights as they are.  Before each call statics.py looks whether one is another,
 lies elsewhere, or was changed in place as PyTorch counts it; if so, all is made anew.  Called by backend.py for graphs
@@ -103,7 +103,94 @@ def kept_nodes(gm: torch.fx.GraphModule, steady: Nodes) -> list[torch.fx.Node]:
     return [node for node in dict.fromkeys(map(root_of, read)) if node.op != "placeholder"]
 
 
-# ---- weights by rows ----
+# ---- products by weights ----
+
+VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
+PRODUCTS = {aten.mm.default: 1, aten.addmm.default: 2}  # place of the weight
+
+
+def call(graph: torch.fx.Graph, target: Any, *arguments: Any, **named: Any) -> torch.fx.Node:
+    node = graph.call_function(target, arguments, named)
+    node.meta["val"] = target(*(a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in arguments), **named)
+    return node
+
+
+def axis_before(node: torch.fx.Node, axis: int) -> int | None:
+    """Which axis of a node's operand is this one of its result, if the node only moves entries?"""
+    shape, before = node.meta["val"].shape, node.args[0].meta["val"].shape
+    if node.target is aten.permute.default:
+        return node.args[1][axis] % len(shape)
+    if node.target is aten.transpose.int:
+        a, b = (i % len(shape) for i in node.args[1:])
+        return {a: b, b: a}.get(axis, axis)
+    if node.target is aten.clone.default:
+        return axis
+    is_last = node.target in VIEWS and axis == len(shape) - 1 and shape[-1:] == before[-1:]
+    return len(before) - 1 if is_last else None
+
+
+def product_of(node: torch.fx.Node, axis: int, steady: Nodes) -> torch.fx.Node | None:
+    """The product by weights whose columns lie along this axis of a node, if nothing else reads it."""
+    while len(node.users) == 1 and node.target not in PRODUCTS:
+        if node.op != "call_function" or not isinstance(node.args[0] if node.args else None, torch.fx.Node):
+            return None
+        found = axis_before(node, axis) if isinstance(node.target, torch._ops.OpOverload) else None
+        if found is None:
+            return None
+        node, axis = node.args[0], found
+    plain = node.target in PRODUCTS and len(node.users) == 1 and len(node.args) == PRODUCTS[node.target] + 1
+    if not plain or node.kwargs or node in steady or axis != 1 or node.args[-1] not in steady:
+        return None
+    bias = node.args[0] if node.target is aten.addmm.default else None
+    return node if bias is None or bias in steady and bias.meta["val"].dim() == 1 else None
+
+
+def factor_of(node: torch.fx.Node, steady: Nodes) -> tuple | None:
+    """(operand, factor, axis) if node multiplies by a number, or each entry along an axis by a weight of its own."""
+    y, factor = node.args
+    last = node.meta["val"].dim() - 1
+    if isinstance(factor, (int, float)):
+        return y, factor, last
+    if factor not in steady:
+        y, factor = factor, y
+    if factor not in steady or factor.op != "placeholder":
+        return None
+    shape = factor.meta["val"].shape
+    wide = [last + 1 - len(shape) + i for i, n in enumerate(shape) if n > 1]
+    return (y, factor, wide[0]) if len(wide) == 1 else None
+
+
+def product_before(node: torch.fx.Node, steady: Nodes) -> tuple | None:
+    """(a product by weights, the operand of node that it becomes, the factor) if node multiplies columns of a product.
+    Not in f16, where small factors, as layer scales begin with, would leave nothing of weights."""
+    found = factor_of(node, steady) if node.target is aten.mul.Tensor and node not in steady else None
+    if found is None or not isinstance(found[0], torch.fx.Node):
+        return None
+    y, factor, axis = found
+    result, values = node.meta["val"], [n.meta["val"] for n in (y, factor) if isinstance(n, torch.fx.Node)]
+    alike = result.dtype in (torch.float32, torch.bfloat16) and all(v.dtype == result.dtype for v in values)
+    if not alike or values[0].shape != result.shape or values[0].stride() != result.stride():
+        return None
+    product = product_of(y, axis, steady)
+    return (product, y, factor) if product is not None else None
+
+
+def fold_factors(gm: torch.fx.GraphModule, steady: set[torch.fx.Node]) -> None:
+    """Weights and biases take the factors along."""
+    for node in list(gm.graph.nodes):
+        found = product_before(node, steady)
+        if found is None:
+            continue
+        product, y, factor = found
+        with gm.graph.inserting_before(product):
+            if isinstance(factor, torch.fx.Node):
+                factor = call(gm.graph, aten.reshape.default, factor, [-1])
+                steady.add(factor)
+            scaled = {n: call(gm.graph, aten.mul.Tensor, n, factor) for n in product.args if n in steady}
+        steady.update(scaled.values())
+        product.args = tuple(scaled.get(n, n) for n in product.args)
+        node.replace_all_uses_with(y)
+        gm.graph.erase_node(node)
 
 
 def is_by_columns(b: Any, steady: Nodes) -> bool:
@@ -114,18 +201,11 @@ def is_by_columns(b: Any, steady: Nodes) -> bool:
     return fake.dtype in (torch.float32, torch.float16, torch.bfloat16) and fake.is_contiguous() and min(fake.shape) > 1
 
 
-def call(graph: torch.fx.Graph, target: Any, x: torch.fx.Node, **named: Any) -> torch.fx.Node:
-    node = graph.call_function(target, (x,), named)
-    node.meta["val"] = target(x.meta["val"], **named)
-    return node
-
-
 def lay_by_rows(gm: torch.fx.GraphModule, steady: set[torch.fx.Node]) -> None:
     """Products by such weights read the transpose of a copy that lies as [F, D]."""
-    operand = {aten.mm.default: 1, aten.addmm.default: 2}
     laid: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in list(gm.graph.nodes):
-        b = node.args[operand[node.target]] if node.target in operand else None
+        b = node.args[PRODUCTS[node.target]] if node.target in PRODUCTS else None
         if node in steady or not is_by_columns(b, steady):
             continue
         if b not in laid:
@@ -214,6 +294,7 @@ def compile_once(
     """A function of the graph's arguments, and how many operators it runs once."""
     rest = copy_of(gm)
     steady = steady_nodes(rest)
+    fold_factors(rest, steady)
     lay_by_rows(rest, steady)
     kept = kept_nodes(rest, steady)
     if not kept:

@@ -242,10 +242,11 @@ def test_a_profile_is_asked_for_when_compiling(face):
 
 
 def test_explain_tells_of_block_programs(face):
-    told = mpk.explain(torch.nn.Linear(48, 40).half(), torch.randn(2, 48).half())
+    """Rows of 44 entries are not streamed."""
+    told = mpk.explain(torch.nn.Linear(44, 40).half(), torch.randn(2, 44).half())
     (kind,) = told.code[0]
     (program,) = kind["programs"]
-    assert (kind["kind"], kind["body"], kind["from"], kind["to"]) == ("linear", "block", 48, 40)
+    assert (kind["kind"], kind["body"], kind["from"], kind["to"]) == ("linear", "block", 44, 40)
     assert program["listed"] >= program["fitting"] > program["refused"] == 0 < program["cycles"]
     assert program["text"].startswith("block product") and "store y to out_y" in program["text"]
     assert f"of {program['listed']} block programs {program['fitting']} fit; the model expects" in str(told)

@@ -57,6 +57,7 @@ typedef struct rt_wide {
 #define RT_FN static __device__ __forceinline__
 #define RT_LARGE_FN static __device__ __noinline__
 #define RT_UNROLL_4 _Pragma("unroll 4")
+#define RT_UNROLL _Pragma("unroll")
 enum { RT_SLEEPS = 0 }; /* a warp cannot sleep on a word: it polls */
 enum { RT_DRAFT_MODEL = 0 };
 enum { RT_LANES = 32, RT_STEP_MOVES = 0 };
@@ -126,6 +127,7 @@ RT_FN void rt_delay(rt_u64 seed, rt_u32 who)
 #define RT_FN static inline
 #define RT_LARGE_FN static inline
 #define RT_UNROLL_4
+#define RT_UNROLL
 enum { RT_SLEEPS = 1, RT_DRAFT_MODEL = 1 };
 #include RT_ATOMIC_HEADER
 
@@ -134,6 +136,7 @@ enum { RT_SLEEPS = 1, RT_DRAFT_MODEL = 1 };
 #define RT_FN static inline
 #define RT_LARGE_FN static inline
 #define RT_UNROLL_4
+#define RT_UNROLL
 enum { RT_SLEEPS = 1, RT_DRAFT_MODEL = 1 };
 #include "rt/rt_atomic.h"
 

@@ -167,28 +167,78 @@ RT_FN const rt_i32 *rt_slot_source(const rt_machine *m, rt_u32 index)
            slot->n_fed;
 }
 
+/* An input of the step from entry `at` on; NULL: the program has no such tensor. */
+RT_FN rt_i32 *rt_column(const rt_machine *m, rt_u64 tensor, rt_u32 at)
+{
+    return tensor == RT_NOWHERE ? (rt_i32 *)0 : (rt_i32 *)(m->step_area + tensor) + at;
+}
+
+/* Where a slot's next tokens go; found once, since a store might change what it is found by. */
+typedef struct rt_feed {
+    rt_i32 *tokens, *positions, *slots, *text;
+    rt_i32 position, slot;
+} rt_feed;
+
+RT_FN rt_feed rt_slot_feed_of(const rt_machine *m, rt_u32 index)
+{
+    const rt_serving *s = m->serving;
+    const rt_u32 at = s->built_tokens, position = m->slots[index].position;
+    const int keeps = s->keeps_text || m->running[index].n_rules;
+    rt_feed f = {rt_column(m, s->tokens, at),
+                 rt_column(m, s->positions, at),
+                 rt_column(m, s->slots, at),
+                 keeps ? rt_column(m, s->history, index * s->history_tokens + position) : 0,
+                 (rt_i32)position,
+                 (rt_i32)index};
+    return f;
+}
+
+RT_FN void rt_feed_token(const rt_feed *f, rt_u32 i, rt_i32 token)
+{
+    if (f->tokens)
+        f->tokens[i] = token;
+    if (f->positions)
+        f->positions[i] = f->position + (rt_i32)i;
+    if (f->slots)
+        f->slots[i] = f->slot;
+    if (f->text)
+        f->text[i] = token;
+}
+
+/* The next n tokens of a slot become entries of the step that is being built.  A GPU reads those of
+ * a prompt from the host's memory: RT_FEED_TOKENS of them cross the bus together. */
+enum { RT_FEED_TOKENS = 64 };
+RT_FN void rt_feed_tokens(const rt_machine *m, rt_u32 index, const rt_i32 *from, rt_u32 n)
+{
+    const rt_feed f = rt_slot_feed_of(m, index);
+    rt_u32 i = 0;
+    for (; n - i >= RT_FEED_TOKENS; i += RT_FEED_TOKENS) {
+        rt_i32 token[RT_FEED_TOKENS];
+        RT_UNROLL
+        for (rt_u32 k = 0; k < RT_FEED_TOKENS; k++)
+            token[k] = from[i + k];
+        RT_UNROLL
+        for (rt_u32 k = 0; k < RT_FEED_TOKENS; k++)
+            rt_feed_token(&f, i + k, token[k]);
+    }
+    for (; i < n; i++)
+        rt_feed_token(&f, i, from[i]);
+}
+
 /* Add the next n tokens of a request, and its rows, to the step that is being built. */
 RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
 {
     rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
     const rt_i32 *from = rt_slot_source(m, index);
-    rt_u32 at = s->built_tokens;
     rt_slot_extend(m, index, n);
-    for (rt_u32 i = 0; i < n; i++) {
-        rt_i32 token = from[i];
-        rt_put(m, s->tokens, at + i, token);
-        rt_put(m, s->positions, at + i, (rt_i32)(slot->position + i));
-        rt_put(m, s->slots, at + i, (rt_i32)index);
-        if (s->keeps_text || m->running[index].n_rules)
-            rt_put(m, s->history, index * s->history_tokens + slot->position + i, token);
-    }
+    rt_feed_tokens(m, index, from, n);
     rt_slot_name(m, index, n);
     slot->step_tokens = n;
     slot->step_row = s->built_rows;
     slot->step_rows = rows;
     for (rt_u32 i = 0; i < rows; i++) {
-        rt_put_row(m, index, slot->step_row + i, at + n - rows + i,
+        rt_put_row(m, index, slot->step_row + i, s->built_tokens + n - rows + i,
                    slot->source == RT_NOWHERE ? i : 0);
         if (s->asks != RT_NOWHERE)
             rt_put_asks(m, index, slot->step_row + i, rows - 1 - i);
@@ -578,11 +628,6 @@ typedef struct rt_columns {
     rt_i32 *tokens, *positions, *draws, *text;
 } rt_columns;
 
-RT_FN rt_i32 *rt_column(const rt_machine *m, rt_u64 tensor)
-{
-    return tensor == RT_NOWHERE ? (rt_i32 *)0 : (rt_i32 *)(m->step_area + tensor);
-}
-
 /* Feed the slot's token in the row that the slot had in the last step.  page: a new KV page for its
  * next positions; RT_NONE: the last page has room. */
 RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_columns *to)
@@ -609,9 +654,9 @@ RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_co
 RT_FN void rt_slots_advance(rt_machine *m)
 {
     rt_serving *s = m->serving;
-    const rt_columns to = {rt_column(m, s->tokens), rt_column(m, s->positions),
-                           rt_column(m, s->draws),
-                           rt_column(m, s->keeps_text ? s->history : RT_NOWHERE)};
+    const rt_columns to = {rt_column(m, s->tokens, 0), rt_column(m, s->positions, 0),
+                           rt_column(m, s->draws, 0),
+                           rt_column(m, s->keeps_text ? s->history : RT_NOWHERE, 0)};
     rt_u32 n_slots = s->n_slots, page_tokens = s->n_pages ? s->page_tokens : 0, n_free = s->n_free,
            crossing;
     rt_meet(); /* all lanes have read n_free; one of them changes it below */

@@ -80,11 +80,12 @@ static void make_weights(bed *b)
     for (uint32_t i = 0; i < n; i++) {
         const ir_tensor t = whole_of(b, i);
         float *whole = arena_alloc(&b->arena, (size_t)ir_elements(&t), sizeof *whole);
-        float *part = arena_alloc(&b->arena, (size_t)elements_of(b, i), sizeof *part);
+        op_view part = {.data = arena_alloc(&b->arena, (size_t)elements_of(b, i), sizeof *whole),
+                        .dtype = t.dtype};
         random_fill(&b->random, &t, whole);
         for (int64_t k = 0; k < elements_of(b, i); k++)
-            part[k] = whole[place_in_whole(b, i, k)];
-        b->plain[i] = part;
+            op_store(&part, k, whole[place_in_whole(b, i, k)]);
+        b->plain[i] = part.data;
         b->weights[i] = (machine_weight){.at = whole, .dtype = IR_F32};
     }
 }
@@ -232,6 +233,124 @@ static void test_requests(void **state)
         assert_memory_equal(&here, &again, sizeof here);
         tear_down(&b);
     }
+}
+
+/* ---- carried words ---- */
+
+/* A small model of a random family, fused as for GPUs, with bodies that carry: steps of one token,
+ * and of as many as are streamed, or split among teams. */
+static void make_fast_model(bed *b, uint32_t n_gpus)
+{
+    static const char *const families[] = {"llama", "qwen3", "mixtral"};
+    static ir_dtype dtype = IR_BF16;
+    const uint32_t n_tokens[] = {1, random_below(&b->random, 2) ? 16 : 32};
+    const bool experts = random_below(&b->random, 3) == 0;
+    const uint32_t kv_heads = 1u << random_below(&b->random, 3);
+    const model_config c = {.family = str_from(families[experts ? 2 : random_below(&b->random, 2)]),
+                            .n_layers = 1 + random_below(&b->random, 2),
+                            .hidden_size = 64 * (1 + (int)random_below(&b->random, 3)),
+                            .n_heads = kv_heads * (1 + random_below(&b->random, 2)),
+                            .n_kv_heads = kv_heads,
+                            .head_size = 64,
+                            .ffn_size = 64 * (2 + (int)random_below(&b->random, 3)),
+                            .vocab_size = VOCABULARY,
+                            .max_positions = 256,
+                            .norm_eps = 1e-5,
+                            .tied_embeddings = true,
+                            .activation = STR("silu"),
+                            .n_experts = experts ? 5 : 0,
+                            .experts_per_token = 2,
+                            .expert_ffn_size = 96,
+                            .expert_every = 1,
+                            .normalize_experts = true,
+                            .rope_size = 64,
+                            .rope_theta = 10000,
+                            .bos_token = -1};
+    const model_weights w = {all_same, &dtype};
+    const pass_options o = {.n_workers = 6 * n_gpus,
+                            .n_peers = n_gpus,
+                            .launch = PASS_LAUNCH_AOT,
+                            .gather_bytes = 1,
+                            .splits = 3,
+                            .split_tokens = 128,
+                            .norm_elements = 1 << 24,
+                            .relaxed = true,
+                            .whole_tiles = true,
+                            .logits = true,
+                            .verify = true,
+                            .page_bytes = 16384,
+                            .pages_per_worker = 1 << 16};
+    ir_graph *g[2];
+    for (int i = 0; i < 2; i++) {
+        const model_shape s = {.n_tokens = n_tokens[i],
+                               .n_rows = i ? 3 : 1,
+                               .n_slots = 3,
+                               .n_pages = 9,
+                               .page_tokens = 64,
+                               .max_pages_per_slot = 3,
+                               .kv_dtype = IR_BF16,
+                               .activation_dtype = IR_BF16};
+        check_ok(&b->cx, model_build(&b->cx, &b->arena, &c, &s, &w, &g[i]));
+    }
+    check_ok(&b->cx, pass_compile(&b->cx, &b->arena, &o, 2, g, n_tokens, &b->program));
+    check_ok(&b->cx, image_make(&b->cx, &b->arena, &b->program, &b->image));
+    make_weights(b);
+}
+
+/* Which bytes of the blocks are carried from one GPU to another: every GPU that a term is sent to
+ * has it at the same place, and nothing else there. */
+static void check_places(const bed *b)
+{
+    const cuda_machine *const *m = (const cuda_machine *const *)cuda_of(b->m)->peers;
+    for (uint32_t graph = 0; graph < b->image.n_graphs; graph++)
+        for (ir_tensor_id i = 0; i < b->image.ir[graph]->tensors.n; i++) {
+            const cuda_flow *flow = &m[0]->carriers.flows[graph];
+            const uint32_t peer = b->image.ir[graph]->tensors.at[i].peer;
+            for (uint32_t p = 0; p < m[0]->n_peers; p++) {
+                const cuda_flow *here = &m[p]->carriers.flows[graph];
+                assert_int_equal(here->sends[i], flow->sends[i]);
+                assert_true(!flow->sends[i] || here->at[i] == flow->at[i]);
+                assert_true(!here->is_carried[i] || here->sends[i] || peer == p);
+            }
+        }
+}
+
+/* Requests on GPUs that carry words to each other get the answers of a CPU, which counts events. */
+static void check_carried(uint64_t of, uint32_t n_gpus, uint32_t *quiet, uint32_t *sent)
+{
+    static answers here, there, again;
+    bed b = {.random.seed = of};
+    machine *cpu;
+    make_fast_model(&b, n_gpus);
+    prepare(&b, n_gpus);
+    check_ok(&b.cx, start(&b));
+    check_places(&b);
+    b.gpus.machine = cuda_of(b.m);
+    b.gpus.weights = b.plain;
+    b.gpus.words = calloc(MAX_WORDS, sizeof *b.gpus.words);
+    b.gpus.fake->kernel(gpus_launched, &b.gpus);
+    ask(&b.cx, b.m, &there);
+    ask(&b.cx, b.m, &again);
+    check_ok(&b.cx,
+             cpu_start(&b.cx, &b.image, b.plain, &(cpu_options){.no_fast_bodies = true}, &cpu));
+    ask(&b.cx, cpu, &here);
+    machine_stop(cpu);
+    assert_memory_equal(&here, &there, sizeof here);
+    assert_memory_equal(&here, &again, sizeof here);
+    *quiet += b.gpus.quiet;
+    *sent += b.gpus.sent;
+    free(b.gpus.words);
+    tear_down(&b);
+}
+
+static void test_carried(void **state)
+{
+    (void)state;
+    uint32_t quiet = 0, sent = 0;
+    for (uint32_t n = 0; n < 8; n++)
+        check_carried(seed + n, 2 + n % 3, &quiet, &sent);
+    print_message("%u tasks that poll, %u results sent\n", quiet, sent);
+    assert_true(quiet > 1000 && sent > 1000);
 }
 
 /* ---- memory ---- */
@@ -566,10 +685,11 @@ int main(void)
     seed = check_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_programs), cmocka_unit_test(test_requests),
-        cmocka_unit_test(test_memory),          cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_unknown_peers),   cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_every_failure),   cmocka_unit_test(test_a_stall),
-        cmocka_unit_test(test_a_lost_gpu),      cmocka_unit_test(test_one_gpu),
+        cmocka_unit_test(test_carried),         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_weights),         cmocka_unit_test(test_unknown_peers),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_every_failure),
+        cmocka_unit_test(test_a_stall),         cmocka_unit_test(test_a_lost_gpu),
+        cmocka_unit_test(test_one_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,10 @@
  *     scope, and of several such stores nothing says which comes first;
  *   - another GPU sees what a worker has stored in its own only after that worker has counted, and
  *     then some worker of that GPU at system scope; before, it reads NaN;
- *   - a counter is never added to by one GPU at device scope and by another at all.
+ *   - a counter is never added to by one GPU at device scope and by another at all;
+ *   - carried words (src/cuda/carriers.c) arrive one by one, in any order and late, on every GPU
+ *     that polls them; a task that polls runs when all words that it reads are there; when a step
+ *     has ended every carried word of every GPU is empty and none is on its way.
  * The step task and its pushes are the runtime's own code.
  */
 #ifndef TESTS_EMULATED_GPUS_H
@@ -24,7 +27,12 @@
 #include "rt/rt_step.h"
 #include "serve_bed.h"
 
-enum { MAX_GPUS = 8, MAX_LATE = 64, MAX_LISTS = 64, MAX_HIDDEN = 4096 };
+enum { MAX_GPUS = 8, MAX_LATE = 64, MAX_LISTS = 64, MAX_HIDDEN = 4096, MAX_WORDS = 1 << 20 };
+
+/* A carried word on its way. */
+typedef struct late_word {
+    rt_u32 *to, value;
+} late_word;
 
 /* A result on its way to another GPU. */
 typedef struct late_store {
@@ -64,7 +72,11 @@ typedef struct gpus {
     hidden_stores *hidden;                 /* [n] */
     /* [tensors] of roots, what other GPUs see of them; NULL: nothing yet */
     char **shown;
-    uint32_t n, launches, steps, late_stores, remote_reads;
+    const cuda_machine *machine; /* NULL: nothing is carried */
+    void *const *weights;        /* [weights of the image] for operators that have packed copies */
+    late_word *words;            /* [MAX_WORDS] */
+    uint32_t n_words;
+    uint32_t n, launches, steps, late_stores, remote_reads, quiet, sent;
     int dies; /* this GPU's kernel ends without a word; -1: none does */
 } gpus;
 
@@ -151,14 +163,159 @@ static inline void gpus_count(gpus *s, uint32_t p, emulated_worker *w, const rt_
     rt_peers_count(s->kernels[p], e->triggers, e->trigger_kind);
 }
 
-/* The operator bound to the addresses of the entry. */
-static inline void gpus_bind(gpus *s, uint32_t p, const rt_entry *e, const ir_graph *ir,
-                             const ir_op *op, const rt_u32 *live, op_call *call)
+/* ---- carried words ---- */
+
+static inline const cuda_flow *gpus_flow(const gpus *s, uint32_t p, rt_u32 graph)
+{
+    return s->machine ? &s->machine->peers[p]->carriers.flows[graph] : NULL;
+}
+
+static inline bool gpus_carries(const gpus *s, uint32_t p, rt_u32 graph, ir_tensor_id t)
+{
+    const cuda_flow *flow = gpus_flow(s, p, graph);
+    return flow && flow->end != RT_NONE && flow->is_carried[t];
+}
+
+/* The words of a box of a carried tensor that are alive: their places, in words from its first one.
+ * Returns how many; to: NULL, or as many. */
+static inline uint32_t gpus_words(const ir_tensor *t, const ir_box *box, const rt_u32 *live,
+                                  uint32_t *to)
+{
+    const uint32_t last = t->rank - 1, each = t->dtype == IR_BF16 || t->dtype == IR_F16 ? 2 : 1;
+    const int64_t alive = live[t->live == IR_TOKENS ? RT_TOKENS : RT_ALL];
+    int64_t at[IR_MAX_RANK];
+    uint32_t n = 0;
+    memcpy(at, box->lo, sizeof at);
+    for (uint32_t a = 0; a < t->rank; a++)
+        if (box->lo[a] >= box->hi[a])
+            return 0;
+    for (bool more = true; more;) {
+        int64_t place = 0;
+        for (uint32_t a = 0; a < t->rank; a++)
+            place += at[a] * t->stride[a];
+        if (t->live == IR_ALL || at[0] < alive) {
+            if (to)
+                to[n] = (uint32_t)(place / each);
+            n++;
+        }
+        more = false;
+        for (uint32_t a = t->rank; a-- > 0 && !more;) {
+            at[a] += a == last ? each : 1;
+            more = at[a] < box->hi[a];
+            if (!more)
+                at[a] = box->lo[a];
+        }
+    }
+    return n;
+}
+
+static inline void gpus_send_words(gpus *s, const ir_tensor *t, const ir_box *box,
+                                   const rt_u32 *live, const rt_u32 *from, rt_u64 to)
+{
+    const uint32_t n = gpus_words(t, box, live, NULL);
+    uint32_t *places = calloc(n + 1, sizeof *places);
+    gpus_words(t, box, live, places);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(s->n_words < MAX_WORDS);
+        assert_int_not_equal(from[places[i]], RT_EMPTY);
+        s->words[s->n_words++] = (late_word){(rt_u32 *)(uintptr_t)to + places[i], from[places[i]]};
+    }
+    free(places);
+}
+
+/* Some of the words that are on their way arrive; all: all of them.  False: there are none. */
+static inline bool gpus_arrive(gpus *s, bool all)
+{
+    const uint32_t n = s->n_words ? 1 + gpus_below(s, s->n_words) : 0;
+    for (uint32_t i = all ? s->n_words : n; i > 0; i--) {
+        late_word *w = &s->words[gpus_below(s, s->n_words)];
+        assert_int_equal(*w->to, RT_EMPTY); /* a word is written once in a step */
+        *w->to = w->value;
+        *w = s->words[--s->n_words];
+    }
+    return n > 0;
+}
+
+/* Are all words there that a task reads of what is carried? */
+static inline bool gpus_are_there(const gpus *s, uint32_t p, const rt_entry *e, const ir_graph *ir,
+                                  const ir_op *op, const ir_box *own, const rt_u32 *live)
+{
+    bool are = true;
+    for (uint32_t i = 0; i < op->n_in && are; i++) {
+        if (!(e->carried >> i & 1))
+            continue;
+        ir_box box = {0};
+        const ir_tensor *t = &ir->tensors.at[op->in[i]];
+        const rt_u32 *at = (const rt_u32 *)(uintptr_t)e->at[gen_operand_of_input(op, i)];
+        assert_int_equal(s->fake->device_of((rt_u64)(uintptr_t)at), p);
+        op->def->reads(ir, op, i, own, &box);
+        const uint32_t n = gpus_words(t, &box, live, NULL);
+        uint32_t *places = calloc(n + 1, sizeof *places);
+        gpus_words(t, &box, live, places);
+        for (uint32_t k = 0; k < n && are; k++)
+            are = at[places[k]] != RT_EMPTY;
+        free(places);
+    }
+    return are;
+}
+
+/* As clerk_clear. */
+static inline void gpus_clear(gpus *s, uint32_t p, uint32_t worker, rt_u32 graph,
+                              const rt_u32 *live)
+{
+    const rt_kernel *k = s->kernels[p];
+    const rt_u32 *first = k->first_clear + graph * k->machine.n_workers + worker;
+    for (rt_u32 i = first[0]; i < first[1]; i++) {
+        const rt_clear *c = &k->clears[i];
+        assert_true(s->fake->may_touch((int)p, c->at, 1) && s->fake->device_of(c->at) == (int)p);
+        for (rt_u32 r = 0; r < c->n_rows && c->first_row + r < live[c->live]; r++)
+            memset((char *)(uintptr_t)c->at + (size_t)r * c->stride_bytes, 0xff,
+                   (size_t)c->n_units * c->unit_bytes);
+    }
+}
+
+/* A step has ended: nothing of what it carried is left. */
+static inline void gpus_check_empty(const gpus *s)
+{
+    assert_int_equal(s->n_words, 0);
+    for (uint32_t p = 0; p < s->n && s->machine; p++) {
+        const cuda_machine *m = s->machine->peers[p];
+        const rt_u32 *at = (const rt_u32 *)(uintptr_t)m->carried_block;
+        for (uint64_t i = 0; i < m->carriers.n_carried / sizeof *at; i++)
+            assert_int_equal(at[i], RT_EMPTY);
+    }
+}
+
+/* What a task has made of a carried result, in memory of its own, goes where it is polled. */
+static inline void gpus_send_result(gpus *s, uint32_t p, const rt_entry *e, const ir_graph *ir,
+                                    ir_tensor_id id, rt_u64 at, const op_call *call,
+                                    uint32_t output, const ir_box *box)
+{
+    const rt_u32 to = e->sends ? e->sends : 1u << p;
+    for (uint32_t q = 0; q < s->n; q++)
+        if (to >> q & 1) {
+            const rt_u64 there = at + s->kernels[p]->peers[q].away;
+            assert_true(s->fake->device_of(there) == (int)q &&
+                        s->fake->may_touch((int)p, there, 1));
+            gpus_send_words(s, &ir->tensors.at[id], box, call->live,
+                            (const rt_u32 *)call->out[output].data, there);
+            s->sent += q != p;
+        }
+}
+
+/* The operator bound to the addresses of the entry; carried results to memory of their own. */
+static inline void gpus_bind(gpus *s, uint32_t p, rt_u32 graph, const rt_entry *e,
+                             const ir_graph *ir, const ir_op *op, const rt_u32 *live, op_call *call)
 {
     void **data = calloc(ir->tensors.n, sizeof *data);
     for (uint32_t i = 0; i < op->n_in; i++)
         if (op->in[i] != IR_NONE) {
             const rt_u64 at = e->at[gen_operand_of_input(op, i)];
+            if (!at) { /* a weight of which there are packed copies alone */
+                assert_int_equal(ir->tensors.at[op->in[i]].kind, IR_CONST);
+                data[op->in[i]] = s->weights[s->image->places[graph][op->in[i]].offset];
+                continue;
+            }
             const bool is_own = s->fake->device_of(at) == (int)p;
             assert_true(is_own ||
                         (op->def->flags & OP_GATHERS && s->fake->may_touch((int)p, at, 1)));
@@ -168,6 +325,8 @@ static inline void gpus_bind(gpus *s, uint32_t p, const rt_entry *e, const ir_gr
     for (uint32_t i = 0; i < op->n_out; i++) {
         data[op->out[i]] = (void *)(uintptr_t)e->at[gen_operand_of_output(op, i)];
         assert_true(s->fake->may_touch((int)p, e->at[gen_operand_of_output(op, i)], 1));
+        if (gpus_carries(s, p, graph, op->out[i]))
+            data[op->out[i]] = malloc((size_t)ir_bytes(&ir->tensors.at[op->out[i]]));
     }
     op_bind(ir, op, data, live, call);
     free(data);
@@ -187,39 +346,56 @@ static inline void gpus_send(gpus *s, emulated_worker *w, const op_call *call, c
     s->late_stores++;
 }
 
-static inline void gpus_run(gpus *s, uint32_t p, emulated_worker *w, const rt_entry *e)
+static inline void gpus_compute(gpus *s, uint32_t p, rt_u32 graph, emulated_worker *w,
+                                const rt_entry *e, const op_call *call, const ir_box *box)
+{
+    const ir_op *op = call->op;
+    const ir_graph *ir = s->image->ir[graph];
+    size_t n = op->def->scratch_bytes ? op->def->scratch_bytes(ir, op, box) : 0;
+    void *scratch = aligned_alloc(64, (n + 64) / 64 * 64);
+    op->def->ref(call, box, scratch);
+    free(scratch);
+    for (uint32_t i = 0; i < op->n_out; i++) {
+        hidden_store h = {.view = call->out[i], .tensor = op->out[i], .box = *box};
+        if (i && op->def->writes)
+            op->def->writes(ir, op, i, box, &h.box);
+        if (gpus_carries(s, p, graph, op->out[i]))
+            gpus_send_result(s, p, e, ir, op->out[i], e->at[gen_operand_of_output(op, i)], call, i,
+                             &h.box);
+        else
+            w->made[w->n_made++] = h;
+    }
+}
+
+/* False: what it polls is not there. */
+static inline bool gpus_run(gpus *s, uint32_t p, emulated_worker *w, const rt_entry *e)
 {
     const rt_u32 graph = rt_word_graph(w->step),
                  live[] = {UINT32_MAX, rt_word_tokens(w->step), rt_word_rows(w->step)};
     const ir_graph *ir = s->image->ir[graph];
     const rt_graph *rows = image_table(s->image->block, RT_GRAPHS);
     const ir_op *op = &ir->ops.at[e->op - rows[graph].first_op];
-    op_call *call = calloc(1, sizeof *call);
     ir_box box = {0};
     for (uint32_t i = 0; i < e->rank; i++) {
         box.lo[i] = e->lo[i];
         box.hi[i] = i == 0 && e->hi[0] > live[e->live] ? live[e->live] : e->hi[i];
     }
-    gpus_bind(s, p, e, ir, op, live, call);
-    if (e->rank && box.lo[0] >= box.hi[0]) {
-        free(call);
-        return;
-    }
-    if (op_result_peer(op) == p) {
-        size_t n = op->def->scratch_bytes ? op->def->scratch_bytes(ir, op, &box) : 0;
-        void *scratch = aligned_alloc(64, (n + 64) / 64 * 64);
-        op->def->ref(call, &box, scratch);
-        free(scratch);
-        for (uint32_t i = 0; i < op->n_out; i++) {
-            hidden_store *h = &w->made[w->n_made++];
-            *h = (hidden_store){.view = call->out[i], .tensor = op->out[i], .box = box};
-            if (i && op->def->writes)
-                op->def->writes(ir, op, i, &box, &h->box);
-        }
-    } else {
+    if (e->rank && box.lo[0] >= box.hi[0])
+        return true;
+    if (!gpus_are_there(s, p, e, ir, op, &box, live))
+        return false;
+    op_call *call = calloc(1, sizeof *call);
+    gpus_bind(s, p, graph, e, ir, op, live, call);
+    if (op_result_peer(op) == p)
+        gpus_compute(s, p, graph, w, e, call, &box);
+    else
         gpus_send(s, w, call, &box);
-    }
+    for (uint32_t i = 0; i < op->n_out; i++)
+        if (gpus_carries(s, p, graph, op->out[i]))
+            free(call->out[i].data);
     free(call);
+    s->quiet += e->quiet;
+    return true;
 }
 
 /* One turn of a worker; false: it waits. */
@@ -239,11 +415,15 @@ static inline bool gpus_turn(gpus *s, uint32_t p, uint32_t worker)
     }
     const rt_entry *e = &k->entries[w->next];
     rt_u32 wanted = e->needed * rt_word_epoch(w->step);
-    assert_false(e->quiet);
-    if ((rt_i32)(rt_load_acquire_system(&k->machine.counters[e->depends]) - wanted) < 0)
+    assert_false(e->quiet && !s->machine);
+    if (!e->quiet &&
+        (rt_i32)(rt_load_acquire_system(&k->machine.counters[e->depends]) - wanted) < 0)
         return false;
-    if (e->body != RT_NONE)
-        gpus_run(s, p, w, e);
+    if (e->clears)
+        gpus_clear(s, p, worker, rt_word_graph(w->step),
+                   (rt_u32[]){UINT32_MAX, rt_word_tokens(w->step), rt_word_rows(w->step)});
+    if (e->body != RT_NONE && !gpus_run(s, p, w, e))
+        return false;
     gpus_count(s, p, w, e);
     w->next++;
     return true;
@@ -256,10 +436,12 @@ static inline bool gpus_work(gpus *s)
     bool did = false;
     for (uint32_t i = 0; i < 16; i++)
         did |= gpus_turn(s, gpus_below(s, s->n), gpus_below(s, each));
+    if (gpus_below(s, 4) == 0)
+        did |= gpus_arrive(s, false);
     for (uint32_t p = 0; p < s->n && !did; p++)
         for (uint32_t w = 0; w < each; w++)
             did |= gpus_turn(s, p, w);
-    return did;
+    return did || gpus_arrive(s, false);
 }
 
 static inline bool gpus_has_ended(const gpus *s)
@@ -322,6 +504,8 @@ static inline void gpus_serve(gpus *s)
         s->steps++;
         while (!stalls && !gpus_has_ended(s))
             stalls = !gpus_work(s);
+        if (!stalls)
+            gpus_check_empty(s);
     }
     if (stalls)
         rt_raise(&s->kernels[0]->machine, 0, RT_STALL, RT_NONE, RT_END); /* step_raise_stall */

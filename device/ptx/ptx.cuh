@@ -76,6 +76,20 @@ MPK_FN void ptx_store_words(void *p, const mpk_words &v)
                  "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
+/* The same at system scope: words that other GPUs store or load. */
+MPK_FN mpk_words ptx_load_words_system(const void *p)
+{
+    mpk_words v;
+    asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+MPK_FN void ptx_store_word_system(void *p, rt_u32 v)
+{
+    asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
 /* Adds without a result; the release covers what the thread has seen, through barriers too. */
 MPK_FN void ptx_add_release(rt_word *w, rt_u32 v)
 {

@@ -418,7 +418,7 @@ MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, i
                          float b)
 {
     const rt_u32 axis = t.e->rank - 1;
-    stream_store_two(mpk_at<rt_u16>(t, s.of.y) + row * s.of.rows + column, column,
+    stream_store_two(t, mpk_at<rt_u16>(t, s.of.y) + row * s.of.rows + column, column,
                      (int)t.e->lo[axis], (int)t.e->hi[axis], true, a, b);
 }
 

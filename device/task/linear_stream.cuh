@@ -504,11 +504,12 @@ MPK_FN rt_u32 stream_residual(const mpk_task &t, const stream_shape &s, int row,
 
 /* Two neighbouring values from `column` on, at y: those of columns lo .. hi - 1.  whole: y lies at
  * a whole word. */
-MPK_FN void stream_store_two(rt_u16 *y, int column, int lo, int hi, bool whole, float a, float b)
+MPK_FN void stream_store_two(const mpk_task &t, rt_u16 *y, int column, int lo, int hi, bool whole,
+                             float a, float b)
 {
     const rt_u32 v = halves_pack(a, b);
     if (column >= lo && column + 1 < hi && whole) {
-        ptx_store_word(y, v);
+        mpk_put_word(t, y, v);
         return;
     }
     if (column >= lo && column < hi)
@@ -522,7 +523,7 @@ MPK_FN void stream_store(const mpk_task &t, const stream_shape &s, int row, int 
                          float b)
 {
     rt_u16 *y = mpk_at<rt_u16>(t, s.y) + (rt_u64)(t.e->lo[0] + row) * s.rows + column;
-    stream_store_two(y, column, (int)t.e->lo[1], (int)t.e->hi[1], s.rows % 2 == 0, a, b);
+    stream_store_two(t, y, column, (int)t.e->lo[1], (int)t.e->hi[1], s.rows % 2 == 0, a, b);
 }
 
 /* Add the warps' sums of one group, in their order: this warp's group of the tile. */
@@ -578,7 +579,8 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
         if (modes & END_PART)
             stream_store(t, s, row, column, a, b);
         else
-            ptx_store_word((char *)e.y + (rt_u32)row * e.row_bytes + column * 2, halves_pack(a, b));
+            mpk_put_word(t, (char *)e.y + (rt_u32)row * e.row_bytes + column * 2,
+                         halves_pack(a, b));
     }
 }
 

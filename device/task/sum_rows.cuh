@@ -1,8 +1,9 @@
 /* sum_rows.cuh - add_parts of bf16 by rows: 8 columns of all parts at a time, added in fp32 in the
  * order of the parts.
  *
- * Parts may lie in other GPUs' memory.  A thread asks for all parts of its piece before it adds
- * any, so that a sum takes one trip over the link.  Cost: the bytes of the parts.
+ * Parts are carried to where they are added (docs/gpus.md), or lie in other GPUs' memory.  A thread
+ * asks for all parts of its piece before it waits for one or adds any, so that a sum takes one trip
+ * to L2, or over the link.  Cost: the bytes of the parts.
  */
 #ifndef TASK_SUM_ROWS_CUH
 #define TASK_SUM_ROWS_CUH
@@ -21,13 +22,23 @@ template <int N> MPK_FN rt_u32 sum_word(const rt_u32 *words)
     return ptx_pack_bf16(low, high);
 }
 
-/* The 8 columns at `at`, an offset in elements. */
+/* The 8 columns at `at`, an offset in elements, of each part: once they are there. */
+template <int N> MPK_FN void sum_bring(const mpk_task &t, rt_u64 at, mpk_words *v)
+{
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        v[k] = mpk_load_terms(mpk_at<const rt_u16>(t, k) + at);
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (mpk_carries(t, k))
+            while (mpk_is_empty(v[k]) && !ptx_load_flag(&mpk_w.abort))
+                v[k] = mpk_load_terms(mpk_at<const rt_u16>(t, k) + at);
+}
+
 template <int N> MPK_FN void sum_piece(const mpk_task &t, rt_u64 at)
 {
     mpk_words v[N], sum;
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        v[k] = ptx_load_words(mpk_at<const rt_u16>(t, k) + at);
+    sum_bring<N>(t, at, v);
     rt_u32 x[N], y[N], z[N], w[N];
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -43,35 +54,16 @@ template <int N> MPK_FN void sum_piece(const mpk_task &t, rt_u64 at)
     ptx_store_words(mpk_at<rt_u16>(t, N) + at, sum);
 }
 
-/* Of a piece at the edge of the box the columns lo .. hi - 1. */
-template <int N> MPK_FN void sum_edge(const mpk_task &t, rt_u64 row, rt_u32 lo, rt_u32 hi)
-{
-#pragma unroll 1
-    for (rt_u32 column = lo; column < hi; column++) {
-        rt_u32 words[N];
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            words[k] = mpk_at<const rt_u16>(t, k)[row + column];
-        mpk_at<rt_u16>(t, N)[row + column] = (rt_u16)sum_word<N>(words);
-    }
-}
-
-/* N parts, inputs 0 to N - 1, of rows of `columns`, a multiple of 8; the result is operand N. */
+/* N parts, inputs 0 to N - 1, of rows of `columns`, a multiple of 8 as the bounds of all boxes; the
+ * result is operand N. */
 template <int N> MPK_FN void sum_rows(const mpk_task &t, rt_u32 columns)
 {
     mpk_wait(t);
-    const rt_u32 end = mpk_end(t), lo = mpk_lo(t, 1), hi = mpk_hi(t, 1), first = lo / 8,
-                 pieces = (hi + 7) / 8 - first;
+    const rt_u32 end = mpk_end(t), lo = mpk_lo(t, 1), pieces = (mpk_hi(t, 1) - lo) / 8;
     const rt_u32 n = (end - mpk_lo(t, 0)) * pieces;
 #pragma unroll 1
-    for (rt_u32 i = (rt_u32)mpk_thread(); i < n; i += MPK_THREADS) {
-        const rt_u32 piece = first + i % pieces;
-        const rt_u64 row = (rt_u64)(mpk_lo(t, 0) + i / pieces) * columns;
-        if (piece * 8 >= lo && piece * 8 + 8 <= hi)
-            sum_piece<N>(t, row + piece * 8);
-        else
-            sum_edge<N>(t, row, mpk_larger(piece * 8, lo), mpk_smaller(piece * 8 + 8, hi));
-    }
+    for (rt_u32 i = (rt_u32)mpk_thread(); i < n; i += MPK_THREADS)
+        sum_piece<N>(t, (rt_u64)(mpk_lo(t, 0) + i / pieces) * columns + lo + i % pieces * 8);
     mpk_trigger(t);
 }
 

@@ -88,6 +88,9 @@ struct __align__(1024) mpk_worker
     rt_u64 stall_ns;
     /* of all entries, of the one that runs; if mpk_timed */
     rt_times *all_times, *times;
+#if MPK_PEERS > 1
+    rt_u64 away[MPK_PEERS]; /* rt_peer.away */
+#endif
     __align__(8) char step_task[MPK_STEP_TASK_BYTES]; /* worker 0: mpk_stepper (role/step.cuh) */
 };
 
@@ -221,6 +224,30 @@ MPK_FN rt_u32 mpk_carried_word(const void *from, rt_u32 v)
     while (v == RT_EMPTY && !ptx_load_flag(&mpk_w.abort))
         v = ptx_load_word(from);
     return v;
+}
+
+/* Words of carried operands of which other GPUs may have stored some. */
+MPK_FN mpk_words mpk_load_terms(const void *from)
+{
+    return MPK_PEERS > 1 ? ptx_load_words_system(from) : ptx_load_words(from);
+}
+
+/* A word of a result; where other GPUs poll it (rt_entry.sends), into the memory of each. */
+MPK_FN void mpk_put_word(const mpk_task &t, void *to, rt_u32 v)
+{
+#if MPK_PEERS > 1
+    const rt_u32 sends = t.e->sends;
+    if (sends) {
+#pragma unroll
+        for (int p = 0; p < MPK_PEERS; p++)
+            if (sends >> p & 1)
+                ptx_store_word_system((char *)to + mpk_w.away[p], v);
+        return;
+    }
+#else
+    (void)t;
+#endif
+    ptx_store_word(to, v);
 }
 
 /* The one who completes an event with JIT dependents hands it to a scheduler. */

@@ -26,6 +26,11 @@
  *
  *   step    the next step's word is released after that, and acquired by whoever polls next
  *
+ * Where several GPUs share the program, each has a gate and an end of its own, and a term that
+ * others add crosses: its writer stores each word into the memory of every GPU that polls it, at
+ * the same offset of the block, and each of these clears its own copy (docs/gpus.md, "Carried
+ * words").
+ *
  * Graphs in which there is no such event, and graphs with JIT tasks, use counters alone.  With JIT
  * tasks it would not be sound: a worker that polls for a word cannot run the JIT task in its own
  * queue that makes this word, and no list says which worker has to empty what a JIT task wrote.
@@ -46,9 +51,11 @@ typedef struct flow {
     const ir_graph *ir;
     const rt_graph *g;
     const rt_task *tasks;
-    const rt_range *ranges; /* of the workers */
+    const rt_range *ranges; /* of the workers of all peers */
     const rt_u32 *lists;
-    bool *can;             /* [tensors] may be carried, as far as its writer and its readers go */
+    bool *can;         /* [tensors] may be carried, as far as its writer and its readers go */
+    uint32_t *readers; /* [tensors] bit p: an operator of peer p reads this root */
+    ir_op_id ends[IR_MAX_PEERS];
     ir_tensor_id *root;    /* [tensors] */
     uint32_t *torn;        /* [ops] bit o: see mark_torn */
     bool *is_late;         /* [ops] scratch of can_begin */
@@ -166,16 +173,65 @@ static bool has_whole_rows(const ir_tensor *t)
             (has_halves(t) && gen_is_dense(t, t->dtype) && t->dims[t->rank - 1] % 2 == 0));
 }
 
-/* Which output of its producer this tensor is, if it may be carried to readers before operator
- * `end`; else -1.  It must be written by a body that carries, whole and in whole words; have no
- * views and no live rows; be no output of the program; and be read by operators before `end` alone,
- * all of which poll. */
-static int output_to_carry(const flow *f, ir_tensor_id id, ir_op_id end)
+static uint32_t peer_of(const flow *f, ir_op_id op)
+{
+    return f->ir->ops.at[op].peer;
+}
+
+static bool is_before_end(const flow *f, ir_op_id op)
+{
+    return op < f->ends[peer_of(f, op)];
+}
+
+/* Do other peers than its own poll a carried tensor? */
+static bool crosses(const flow *f, ir_tensor_id id)
+{
+    return (f->readers[id] & ~(1u << f->ir->tensors.at[id].peer)) != 0;
+}
+
+/* Does each task of the operator read of this root what its own box is, so that all of them
+ * together read every word that is alive?  Then no word is on its way any more when they are
+ * through. */
+static bool reads_all(const flow *f, ir_op_id op, ir_tensor_id root)
+{
+    const ir_op *o = &f->ir->ops.at[op];
+    const ir_tensor *t = &f->ir->tensors.at[root], *y = &f->ir->tensors.at[o->out[0]];
+    if (t->rank != y->rank || t->live != y->live || memcmp(t->dims, y->dims, sizeof t->dims) != 0)
+        return false;
+    for (uint32_t k = 0; k < f->g->n_tasks; k++)
+        for (uint32_t i = 0; i < o->n_in && f->tasks[k].op == op; i++) {
+            ir_box own, box = {0};
+            box_of_output(f, &f->tasks[k], 0, &own);
+            o->def->reads(f->ir, o, i, &own, &box);
+            for (uint32_t a = 0; o->in[i] == root && a < t->rank; a++)
+                if (box.lo[a] != own.lo[a] || box.hi[a] != own.hi[a])
+                    return false;
+        }
+    return true;
+}
+
+/* May the readers of a tensor poll it where they are? */
+static bool may_cross(const flow *f, ir_tensor_id id)
+{
+    const ir_tensor *t = &f->ir->tensors.at[id];
+    if (!body_of(f, t->producer)->sends || f->ir->ops.at[t->producer].n_out != 1 ||
+        peer_of(f, t->producer) != t->peer)
+        return false;
+    for (ir_op_id op = 0; op < f->ir->ops.n; op++)
+        if (reads_root(f, op, id) && !reads_all(f, op, id))
+            return false;
+    return true;
+}
+
+/* Which output of its producer this tensor is, if it may be carried; else -1.  It must be written
+ * by a body that carries, whole and in whole words; have no views and no live rows; be no output of
+ * the program; and be read by operators before their peer's end alone, all of which poll. */
+static int output_to_carry(const flow *f, ir_tensor_id id)
 {
     const ir_tensor *t = &f->ir->tensors.at[id];
     bool is_read = false;
     int output = -1;
-    if (t->producer == IR_NONE || t->producer >= end || f->root[id] != id ||
+    if (t->producer == IR_NONE || !is_before_end(f, t->producer) || f->root[id] != id ||
         !has_tasks(f, t->producer) || !body_of(f, t->producer)->carries || !has_whole_rows(t) ||
         t->live == IR_ROWS)
         return -1;
@@ -184,10 +240,12 @@ static int output_to_carry(const flow *f, ir_tensor_id id, ir_op_id end)
             return -1;
     for (ir_op_id op = 0; op < f->ir->ops.n; op++)
         if (reads_root(f, op, id)) {
-            if (op >= end || !has_tasks(f, op) || !polls(f, op, id) || f->torn[op] & 1)
+            if (!is_before_end(f, op) || !has_tasks(f, op) || !polls(f, op, id) || f->torn[op] & 1)
                 return -1;
             is_read = true;
         }
+    if (crosses(f, id) && !may_cross(f, id))
+        return -1;
     for (ir_tensor_id k = 0; k < f->ir->outputs.n; k++)
         if (f->ir->outputs.at[k] == id)
             return -1;
@@ -205,9 +263,55 @@ static bool may_carry(const flow *f, ir_op_id op)
     return has_tasks(f, op) && body_of(f, op)->carries;
 }
 
-/* May clearing begin with operator `end`?  One event, on which all its tasks wait by counters, must
- * follow everything before it that may touch carried words; and each worker that did any of that
- * must have a task of `end` after it, with which it clears its own. */
+/* Does the peer poll what this operator of another peer makes? */
+static bool feeds(const flow *f, ir_op_id op, uint32_t peer)
+{
+    const ir_op *o = &f->ir->ops.at[op];
+    uint32_t readers = 0;
+    for (uint32_t i = 0; i < o->n_out; i++)
+        readers |= f->readers[f->root[o->out[i]]];
+    return o->peer != peer && readers >> peer & 1;
+}
+
+/* May tasks of this operator touch carried words in the memory of the peer that ends with `end`? */
+static bool touches(const flow *f, ir_op_id op, ir_op_id end)
+{
+    const bool is_own = peer_of(f, op) == peer_of(f, end);
+    return op < end && may_carry(f, op) && (is_own || feeds(f, op, peer_of(f, end)));
+}
+
+static const rt_range *list_of(const flow *f, uint32_t peer, uint32_t worker)
+{
+    return &f->ranges[peer * cuda_workers(f->m) + worker];
+}
+
+/* Does the worker, or the same one of another peer whose words it clears, have anything to clear? */
+static bool has_cleared(const flow *f, uint32_t worker, ir_op_id end)
+{
+    for (uint32_t p = 0; p < f->m->n_peers; p++)
+        for (uint32_t k = list_of(f, p, worker)->first; k < list_of(f, p, worker)->last; k++) {
+            const uint32_t op = f->tasks[f->lists[k]].op;
+            if (op != RT_NONE && op < end && (p == peer_of(f, end) || touches(f, op, end)))
+                return true;
+        }
+    return false;
+}
+
+/* Is its first task from `end` on one of `end`? */
+static bool has_end(const flow *f, uint32_t worker, ir_op_id end)
+{
+    const rt_range *list = list_of(f, peer_of(f, end), worker);
+    for (uint32_t k = list->first; k < list->last; k++) {
+        const uint32_t op = f->tasks[f->lists[k]].op;
+        if (op != RT_NONE && op >= end)
+            return op == end;
+    }
+    return false;
+}
+
+/* May clearing begin, on its peer, with operator `end`?  One event, on which all its tasks wait by
+ * counters, must follow everything before it that may touch words carried there; and each worker
+ * that clears must have a task of `end` after it, with which it does. */
 static bool can_end(flow *f, ir_op_id end)
 {
     uint32_t event = has_tasks(f, end) ? event_of(f, end) : RT_NONE;
@@ -215,23 +319,11 @@ static bool can_end(flow *f, ir_op_id end)
         return false;
     mark_before(f, event);
     for (uint32_t t = 0; t < f->g->n_tasks; t++)
-        if (f->tasks[t].op != RT_NONE && f->tasks[t].op < end && may_carry(f, f->tasks[t].op) &&
-            !f->before[t])
+        if (f->tasks[t].op != RT_NONE && touches(f, f->tasks[t].op, end) && !f->before[t])
             return false;
-    for (uint32_t w = 0; w < cuda_workers(f->m); w++) {
-        bool did = false, ends = false;
-        for (uint32_t k = f->ranges[w].first; k < f->ranges[w].last && !ends; k++) {
-            uint32_t op = f->tasks[f->lists[k]].op;
-            if (op == RT_NONE)
-                continue;
-            if (op > end)
-                break;
-            did = did || op < end;
-            ends = op == end;
-        }
-        if (did && !ends)
+    for (uint32_t w = 0; w < cuda_workers(f->m); w++)
+        if (has_cleared(f, w, end) && !has_end(f, w, end))
             return false;
-    }
     return true;
 }
 
@@ -264,11 +356,13 @@ static bool stands_apart(flow *f, ir_op_id op)
     return may_carry(f, op) ? writes_apart(f, op) : event_of(f, op) == TG_START;
 }
 
-/* May polling begin after operator `gate`?  Whatever operators between the two read and that is not
- * carried must be written before the gate's event; and those that this event does not follow must
- * stand apart.  A task that is not before the event makes its whole operator late. */
+/* May polling begin, on its peer, after operator `gate`?  Whatever the peer's operators between the
+ * two read and that is not carried must be written before the gate's event; and those that this
+ * event does not follow must stand apart.  A task that is not before the event makes its whole
+ * operator late. */
 static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
 {
+    const uint32_t peer = peer_of(f, end);
     uint32_t event = has_tasks(f, gate) ? event_of(f, gate) : RT_NONE;
     if (event == RT_NONE)
         return false;
@@ -281,11 +375,12 @@ static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
         const ir_op *o = &f->ir->ops.at[late];
         for (uint32_t i = 0; i < o->n_out && f->is_late[late]; i++)
             for (ir_op_id op = gate + 1; op < end && !f->can[o->out[i]]; op++)
-                if (op != late && has_tasks(f, op) && reads_root(f, op, f->root[o->out[i]]))
+                if (op != late && peer_of(f, op) == peer && has_tasks(f, op) &&
+                    reads_root(f, op, f->root[o->out[i]]))
                     return false;
     }
     for (ir_op_id op = gate + 1; op < end; op++)
-        if (f->is_late[op] && !stands_apart(f, op))
+        if (f->is_late[op] && peer_of(f, op) == peer && !stands_apart(f, op))
             return false;
     return true;
 }
@@ -304,45 +399,72 @@ static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, u
                 .ir = m->machine.image.ir[graph],
                 .g = g,
                 .tasks = (const rt_task *)image_table(h, RT_TASKS) + g->first_task,
-                .ranges = cuda_ranges(m, g),
+                .ranges = (const rt_range *)image_table(h, RT_RANGES) + g->first_range,
                 .lists = image_table(h, RT_LISTS),
                 .out = &m->carriers.flows[graph]};
     NEW(cx, scratch, f->can, f->ir->tensors.n);
     NEW(cx, scratch, f->root, f->ir->tensors.n);
+    NEW(cx, scratch, f->readers, f->ir->tensors.n);
     NEW(cx, scratch, f->torn, f->ir->ops.n);
     NEW(cx, scratch, f->is_late, f->ir->ops.n);
     NEW(cx, scratch, f->before, g->n_tasks);
     NEW(cx, scratch, f->event_is_before, g->n_events);
     NEW(cx, &m->arena, f->out->at, f->ir->tensors.n);
     NEW(cx, &m->arena, f->out->is_carried, f->ir->tensors.n);
+    NEW(cx, &m->arena, f->out->sends, f->ir->tensors.n);
     for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++) {
         f->root[i] = tg_root(f->ir, i);
         f->out->at[i] = CUDA_IN_AREA;
     }
+    for (ir_op_id op = 0; op < f->ir->ops.n; op++)
+        for (uint32_t i = 0; i < f->ir->ops.at[op].n_in; i++)
+            if (f->ir->ops.at[op].in[i] != IR_NONE)
+                f->readers[f->root[f->ir->ops.at[op].in[i]]] |= 1u << peer_of(f, op);
     f->out->gate = f->out->end = RT_NONE;
     mark_torn(f);
     return MPK_OK;
 }
 
-/* The latest end, and with it the earliest gate.  False: no range; then nothing of the graph is
- * carried. Only the latest end is tried with gates: an earlier one would leave more to counters. */
+/* The latest end of a peer: an earlier one would leave more to counters.  RT_NONE: there is
+ * none. */
+static ir_op_id find_end(flow *f, uint32_t peer)
+{
+    for (ir_op_id end = (ir_op_id)f->ir->ops.n; end-- > 2;)
+        if (peer_of(f, end) == peer && can_end(f, end))
+            return end;
+    return RT_NONE;
+}
+
+/* The earliest gate before a peer's end; RT_NONE: there is none. */
+static ir_op_id find_gate(flow *f, uint32_t peer)
+{
+    for (ir_op_id gate = 0; gate + 1 < f->ends[peer]; gate++)
+        if (peer_of(f, gate) == peer && can_begin(f, gate, f->ends[peer]))
+            return gate;
+    return RT_NONE;
+}
+
+/* The latest end of each peer, and with these the earliest gates.  False: a peer has none; then
+ * nothing of the graph is carried on any of them, since what one sends another must poll. */
 static bool find_range(flow *f)
 {
-    for (ir_op_id end = (ir_op_id)f->ir->ops.n; end-- > 2;) {
-        if (!can_end(f, end))
-            continue;
-        for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++)
-            f->can[i] = output_to_carry(f, i, end) >= 0;
-        for (ir_op_id gate = 0; gate + 1 < end; gate++)
-            if (can_begin(f, gate, end)) {
-                f->out->gate = gate;
-                f->out->end = end;
-                f->out->event = event_of(f, gate);
-                return true;
-            }
-        return false;
+    ir_op_id gates[IR_MAX_PEERS];
+    for (uint32_t p = 0; p < f->m->n_peers; p++) {
+        f->ends[p] = find_end(f, p);
+        if (f->ends[p] == RT_NONE)
+            return false;
     }
-    return false;
+    for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++)
+        f->can[i] = output_to_carry(f, i) >= 0;
+    for (uint32_t p = 0; p < f->m->n_peers; p++) {
+        gates[p] = find_gate(f, p);
+        if (gates[p] == RT_NONE)
+            return false;
+    }
+    f->out->gate = gates[f->m->peer];
+    f->out->end = f->ends[f->m->peer];
+    f->out->event = event_of(f, f->out->gate);
+    return true;
 }
 
 /* Do the tasks of this operator poll?  Those between the gate and the end whose body can. */
@@ -351,29 +473,42 @@ static bool is_quiet(const cuda_flow *plan, const gen_body *body, ir_op_id op)
     return op > plan->gate && op < plan->end && body && body->carries;
 }
 
-/* Is this a temporary that quiet tasks write?  They wait for no event, so the memory that
- * temporaries share in turns may still be read for another one. */
+/* Is this a temporary of this peer that quiet tasks write?  They wait for no event, so the memory
+ * that temporaries share in turns may still be read for another one. */
 static bool needs_own_place(const flow *f, ir_tensor_id id)
 {
     const ir_op_id by = f->ir->tensors.at[id].producer;
-    return f->root[id] == id && by != IR_NONE && is_quiet(f->out, body_of(f, by), by) &&
+    return f->root[id] == id && by != IR_NONE && peer_of(f, by) == f->m->peer &&
+           is_quiet(f->out, body_of(f, by), by) &&
            f->m->machine.image.places[f->index][id].area == TG_TEMPS;
 }
 
-/* Places in the block that all graphs share: what is carried, which is empty when a step begins,
- * and after that of all graphs the rest (move_rest). */
+static void place_at(flow *f, ir_tensor_id id, uint64_t *n)
+{
+    f->out->at[id] = *n;
+    *n += ((uint64_t)ir_bytes(&f->ir->tensors.at[id]) + CUDA_CARRY_ALIGN - 1) / CUDA_CARRY_ALIGN *
+          CUDA_CARRY_ALIGN;
+}
+
+/* Places in the block that all graphs share: what crosses, at the same place on every peer, then
+ * what this one carries to itself, all of it empty when a step begins; and after that of all graphs
+ * the rest (move_rest). */
 static void place_tensors(flow *f, cuda_carriers *to)
 {
     uint64_t carried = 0, rest = 0;
-    for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++) {
-        uint64_t *n = f->can[i] ? &carried : &rest;
-        if (!f->can[i] && !needs_own_place(f, i))
-            continue;
-        f->out->is_carried[i] = f->can[i];
-        f->out->at[i] = *n;
-        *n += ((uint64_t)ir_bytes(&f->ir->tensors.at[i]) + CUDA_CARRY_ALIGN - 1) /
-              CUDA_CARRY_ALIGN * CUDA_CARRY_ALIGN;
-    }
+    for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++)
+        if (f->can[i] && crosses(f, i)) {
+            f->out->is_carried[i] = true;
+            f->out->sends[i] = f->readers[i];
+            place_at(f, i, &carried);
+        }
+    for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++)
+        if (f->can[i] && !crosses(f, i) && f->ir->tensors.at[i].peer == f->m->peer) {
+            f->out->is_carried[i] = true;
+            place_at(f, i, &carried);
+        } else if (!f->can[i] && needs_own_place(f, i)) {
+            place_at(f, i, &rest);
+        }
     to->n_carried = carried > to->n_carried ? carried : to->n_carried;
     to->n_rest = rest > to->n_rest ? rest : to->n_rest;
 }
@@ -439,18 +574,27 @@ static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, co
     return MPK_OK;
 }
 
-/* The clears of a worker's AOT list, in its order; none if the graph carries nothing. */
+/* Does this machine's memory hold what output `output` of an operator stores? */
+static bool clears_here(const flow *f, ir_op_id op, uint32_t output)
+{
+    const ir_tensor_id id = f->ir->ops.at[op].out[output];
+    const uint32_t sends = f->out->sends[id];
+    return f->out->is_carried[id] &&
+           (sends ? sends >> f->m->peer & 1 : peer_of(f, op) == f->m->peer);
+}
+
+/* The clears of a worker, none if the graph carries nothing: of what its own list writes, then of
+ * what workers of its number on other peers have sent.  A list's are in its order. */
 static mpk_status add_worker(mpk_context *cx, cuda_machine *m, const flow *f, uint32_t worker)
 {
-    for (uint32_t k = f->ranges[worker].first; k < f->ranges[worker].last && f->out->end != RT_NONE;
-         k++) {
-        const rt_task *task = &f->tasks[f->lists[k]];
-        if (task->op == RT_NONE)
-            continue;
-        const ir_op *op = &f->ir->ops.at[task->op];
-        for (uint32_t i = 0; i < op->n_out; i++)
-            if (f->out->is_carried[op->out[i]])
-                TRY(add_clears(cx, m, f, task, i));
+    for (uint32_t i = 0; i < m->n_peers && f->out->end != RT_NONE; i++) {
+        const rt_range *list = list_of(f, (m->peer + i) % m->n_peers, worker);
+        for (uint32_t k = list->first; k < list->last; k++) {
+            const rt_task *task = &f->tasks[f->lists[k]];
+            for (uint32_t o = 0; task->op != RT_NONE && o < f->ir->ops.at[task->op].n_out; o++)
+                if (clears_here(f, task->op, o))
+                    TRY(add_clears(cx, m, f, task, o));
+        }
     }
     return MPK_OK;
 }
@@ -460,8 +604,7 @@ static bool may_carry_any(const cuda_machine *m)
 {
     const bool runs_whole_steps =
         m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS;
-    return runs_whole_steps && m->arch.features & GEN_BULK && !m->options.no_carriers &&
-           m->n_peers == 1;
+    return runs_whole_steps && m->arch.features & GEN_BULK && !m->options.no_carriers;
 }
 
 static mpk_status plan_graph(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph)
@@ -507,6 +650,8 @@ void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t at, rt_e
     for (uint32_t i = 0; i < op->n_in; i++)
         if (op->in[i] != IR_NONE && plan->is_carried[op->in[i]])
             e->carried |= 1u << i;
+    if (op->n_out == 1)
+        e->sends = plan->sends[op->out[0]];
     e->quiet = is_quiet(plan, body, at);
     e->clears = at == plan->end;
 }

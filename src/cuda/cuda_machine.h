@@ -97,8 +97,12 @@ typedef struct cuda_flow {
     uint64_t *at;
     /* [tensors]; what has a place in the block and is not carried is written by quiet tasks */
     bool *is_carried;
-    ir_op_id gate, end; /* operators between these poll what they read; RT_NONE: none does */
-    uint32_t event;     /* what they read besides is there before this event of the graph */
+    /* [tensors] bit p: peer p polls it in its own memory, at the same place of its block; 0: it is
+     * polled where it is made alone */
+    uint32_t *sends;
+    /* operators of this peer between these poll what they read; RT_NONE: none does */
+    ir_op_id gate, end;
+    uint32_t event; /* what they read besides is there before this event of the graph */
 } cuda_flow;
 
 typedef struct cuda_carriers {

@@ -194,7 +194,11 @@ cuda_address cuda_tensor_address(const cuda_machine *of, uint32_t graph, ir_tens
     int64_t stride[IR_MAX_RANK], offset;
     ir_strides(g, tensor, stride, &offset);
     uint64_t bytes = (uint64_t)ir_row_bytes(g->tensors.at[tensor].dtype, offset);
-    const uint64_t own = m->carriers.flows[graph].at[tg_root(g, tensor)];
+    const ir_tensor_id root = tg_root(g, tensor);
+    const uint64_t own = m->carriers.flows[graph].at[root];
+    if (of->carriers.flows[graph]
+            .is_carried[root]) /* another peer's: the copy that it sends here */
+        return of->carried_block + of->carriers.flows[graph].at[root] + bytes;
     if (own != CUDA_IN_AREA)
         return m->carried_block + own + bytes;
     if (p->area != TG_WEIGHTS)
@@ -545,7 +549,8 @@ static void fill_peers(const cuda_machine *m, rt_kernel *k)
         k->peers[i] = (rt_peer){.counters = AT(base + l->counters),
                                 .control = AT(base + l->control),
                                 .step_area = AT(m->peers[i]->areas[RT_STEP]),
-                                .stop = AT(base + l->kernel + offsetof(rt_kernel, stop))};
+                                .stop = AT(base + l->kernel + offsetof(rt_kernel, stop)),
+                                .away = m->peers[i]->carried_block - m->carried_block};
     }
 }
 

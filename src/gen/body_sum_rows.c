@@ -1,7 +1,10 @@
 /* body_sum_rows.c - sums of the peers' parts, bf16 by rows (device/task/sum_rows.cuh).  They stand
  * between any two products of several GPUs, so the body waits itself: it stays in the kernel's own
- * code. */
+ * code.  All parts, and the residual after them, may be carried. */
 #include "gen/body_print.h"
+#include "rt/rt_lane.h"
+
+enum { ALL_PARTS = (1 << RT_PACKED) - 1 };
 
 /* Eight entries of bf16 are a load of 16 bytes, so that places and columns count by eights. */
 static bool is_rows(const ir_tensor *t)
@@ -32,5 +35,6 @@ const gen_body gen_body_sum_rows = {.op = "add_parts",
                                     .needs = 0,
                                     .rank = 10,
                                     .waits = true,
+                                    .carries = ALL_PARTS,
                                     .accepts = accepts,
                                     .print = print};

@@ -23,13 +23,13 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Any element is a task's; bodies take eight of a row at once. */
+/* Bodies take eight elements of a row at once: where rows are whole eights, so are their tasks. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
-    const uint32_t rank = g->tensors.at[op->out[0]].rank;
+    const ir_tensor *y = &g->tensors.at[op->out[0]];
     shape_axes_all(g, op, axes);
-    if (rank)
-        axes[rank - 1].fastest = 8;
+    if (y->rank && y->dims[y->rank - 1] % 8 == 0)
+        axes[y->rank - 1].grain = 8;
 }
 
 /* The sum of a row and the next part of it. */

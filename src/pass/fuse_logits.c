@@ -2,6 +2,9 @@
  *
  *   logits  sample(cast(linear(rms_norm(gather(x, rows), n), w)), ...)
  *           -> sample(logits(x, w, norm = n, rows = rows), ..., its peaks)
+ *   parts   sample(concat(cast(linear(...)), ...), ...)
+ *           -> sample(concat(logits(...), ...), ...), each on its peer; their peaks number the
+ *           columns of a part, so they are not used
  *
  * cast, gather and norm may be absent; the norm may stand in the linear already.  Where products
  * copy boxes of x (options->even_over), rows of more tokens are gathered before: the product reads
@@ -63,6 +66,32 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
     return rewrite_are_current(w, out->in, LOGITS_INPUTS, out->key);
 }
 
+/* One part of the logits, on the peer that has it. */
+static mpk_status apply_part(rewrite *w, ir_tensor_id part)
+{
+    ir_tensor_id made[IR_MAX_OUTPUTS];
+    tail t;
+    if (!match_tail(w, part, &t))
+        return MPK_OK;
+    TRY(rewrite_add(w, t.key, "logits", LOGITS_INPUTS, t.in,
+                    (ir_set[]){{.name = "eps", .f = t.eps}, {0}}, made));
+    rewrite_replace(w, part, made[0]);
+    return MPK_OK;
+}
+
+/* What several peers have made of a row. */
+static mpk_status apply_parts(rewrite *w, const ir_op *concat)
+{
+    ir_tensor_id parts[IR_MAX_INPUTS];
+    const uint32_t n = concat->n_in;
+    for (uint32_t i = 0; i < n; i++)
+        parts[i] = rewrite_input(w, concat, i);
+    for (uint32_t i = 0; i < n; i++)
+        if (tensor_of(w, parts[i])->producer != IR_NONE)
+            TRY(apply_part(w, parts[i]));
+    return MPK_OK;
+}
+
 /* The new product also gives the largest logit of each block of columns (its peaks), by which a
  * greedy sample skips most of the row. */
 static mpk_status apply_logits(rewrite *w, ir_op_id id)
@@ -78,6 +107,9 @@ static mpk_status apply_logits(rewrite *w, ir_op_id id)
         in[i] = rewrite_input(w, sample, i);
     memcpy(old, sample->out, sizeof old);
     ir_tensor_id old_logits = in[0];
+    const ir_op *concat = rewrite_producer(w, old_logits, "concat");
+    if (concat)
+        return apply_parts(w, concat);
     if (!match_tail(w, old_logits, &t))
         return MPK_OK;
     TRY(rewrite_add(w, t.key, "logits", LOGITS_INPUTS, t.in,

@@ -61,7 +61,10 @@ typedef struct rt_entry {
      * power of two; 0: it sums alone */
     rt_u32 parts;
     rt_u64 meeting; /* device address of the tile's rt_meeting */
-    rt_u32 part, reserved;
+    rt_u32 part;
+    /* bit p: peer p polls the result, which is stored into its memory too (rt_peer.away); 0: it is
+     * stored here alone */
+    rt_u32 sends;
     /* device address of the operator's tensor maps, rt_map[RT_MAPS]: of its first input, of its
      * packed weights, and of these in boxes of half as many rows, for a body that copies boxes of
      * them (gen_body.maps); 0: there are none */
@@ -183,6 +186,8 @@ typedef struct rt_peer {
     rt_control *control;
     char *step_area;
     rt_word *stop; /* rt_kernel.stop */
+    /* from a carried word here to the same word in its memory, in bytes, modulo 2^64 */
+    rt_u64 away;
 } rt_peer;
 
 /* An input of a step that other peers read, too: rows of it that `live` counts, one after the

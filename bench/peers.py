@@ -5,9 +5,9 @@
 
 Input: models/.  Output: a line of JSON for the links, each check and each figure, as they come.  First all kernels are
 compiled side by side.  For each model the logits of a text on N GPUs are compared with those on one (KL divergence,
-nats, mean over tokens), and must be the same bytes in two runs; then mpk bench runs on one GPU, on one that waits for
-counters as several do (--no-carriers), and on N; with --profile once more on N for where the time of a step goes.  Exit
-code 1 if a check fails.  Standard library only; called by hand, on a machine with GPUs.
+nats, mean over tokens), and must be the same bytes in two runs; then mpk bench runs on one GPU, on N, and on N that
+wait for counters (--no-carriers); with --profile once more on N for where the time of a step goes.  Exit code 1 if a
+check fails.  Standard library only; called by hand, on a machine with GPUs.
 """
 import argparse
 import array
@@ -96,8 +96,8 @@ def warm(options, folder):
 def measure(options, model):
     for batch in options.batches:
         bench(options, model, batch, 1)
-        bench(options, model, batch, 1, "--no-carriers")
         bench(options, model, batch, options.gpus)
+        bench(options, model, batch, options.gpus, "--no-carriers")
         if options.profile:
             bench(options, model, batch, options.gpus, "--profile", runs=1)
 

@@ -382,9 +382,17 @@ static inline rt_u32 ptx_load_word(const void *p)
 {
     return *(const rt_u32 *)emulated_aligned<4>(p);
 }
+static inline mpk_words ptx_load_words_system(const void *p)
+{
+    return ptx_load_words(p);
+}
 static inline void ptx_store_word(void *p, rt_u32 v)
 {
     *(rt_u32 *)emulated_aligned<4>(p) = v;
+}
+static inline void ptx_store_word_system(void *p, rt_u32 v)
+{
+    ptx_store_word(p, v);
 }
 static inline void ptx_store_two_words(void *p, rt_u32 a, rt_u32 b)
 {

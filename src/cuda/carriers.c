@@ -640,6 +640,12 @@ mpk_status cuda_plan_carriers(mpk_context *cx, cuda_machine *m)
 
 /* ---- entries ---- */
 
+bool cuda_is_quiet(const cuda_machine *m, uint32_t graph, uint32_t op)
+{
+    const cuda_flow *plan = &m->carriers.flows[graph];
+    return plan->end != RT_NONE && is_quiet(plan, m->source.uses[graph][op].body, op);
+}
+
 void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t at, rt_entry *e)
 {
     const cuda_flow *plan = &m->carriers.flows[graph];

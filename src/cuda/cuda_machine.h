@@ -383,6 +383,9 @@ uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers
 
 /* Decide what is carried.  source and image are filled in. */
 mpk_status cuda_plan_carriers(mpk_context *cx, cuda_machine *m);
+/* Do the tasks of this peer's operator poll what they read, and wait for no event?  But for the
+ * first of each list, which waits for the gate's. */
+bool cuda_is_quiet(const cuda_machine *m, uint32_t graph, uint32_t op);
 /* What the tasks of an operator have in common: carried, quiet, clears. */
 void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t op, rt_entry *e);
 /* A worker's list, whose entries are filled: its gate, and the one entry that clears. */

@@ -5,9 +5,10 @@
  * of an area a GPU holds, which counters a task adds to, which inputs the step task pushes, and
  * access from each GPU to all others.
  *
- * An event has a counter on every GPU where a task waits for it; the end event on GPU 0.  Its
- * triggers add to each of them.  Where waits and triggers are all on one GPU, nothing is different
- * from a program of one peer; else each addition has system scope (rt/rt_peers.h).
+ * An event has a counter on every GPU where a task waits for it by that; the end event on GPU 0.
+ * Its triggers add to each of them.  Where waits and triggers are all on one GPU, nothing is
+ * different from a program of one peer; else each addition has system scope (rt/rt_peers.h).  An
+ * event for which tasks wait only by the words that they poll is counted by each GPU for itself.
  */
 #include <stdlib.h>
 
@@ -61,9 +62,18 @@ static uint32_t peer_of_task(const cuda_machine *m, const rt_task *t)
     return t->worker == RT_NONE ? 0 : t->worker / cuda_workers(m);
 }
 
+/* Does the task wait for its event by the counter?  Quiet ones do not; that the first of a list
+ * waits for the gate is the gate's. */
+static bool polls_counter(const cuda_machine *m, uint32_t graph, const rt_task *t)
+{
+    const cuda_machine *at = m->n_peers > 1 ? m->peers[peer_of_task(m, t)] : m;
+    return t->op == RT_NONE || !cuda_is_quiet(at, graph, t->op);
+}
+
 /* An event is inner if the same single GPU waits for it and adds to it: then its counter is there
  * alone, and an addition needs no system scope.  RT_END counts as waited for by GPU 0, where the
- * step task is. */
+ * step task is.  For an event that nobody waits for by its counter each GPU counts its own tasks,
+ * for find_waiting. */
 mpk_status cuda_find_triggers(mpk_context *cx, arena *scratch, const cuda_machine *m,
                               uint32_t graph, rt_u32 *kinds)
 {
@@ -77,11 +87,13 @@ mpk_status cuda_find_triggers(mpk_context *cx, arena *scratch, const cuda_machin
     NEW(cx, scratch, add, g->n_events);
     wait[RT_END] = 1;
     for (uint32_t t = 0; t < g->n_tasks; t++) {
-        wait[tasks[t].depends] |= 1u << peer_of_task(m, &tasks[t]);
+        if (polls_counter(m, graph, &tasks[t]))
+            wait[tasks[t].depends] |= 1u << peer_of_task(m, &tasks[t]);
         add[tasks[t].triggers] |= 1u << peer_of_task(m, &tasks[t]);
     }
     for (uint32_t e = 0; e < g->n_events; e++) {
-        const bool is_inner = m->n_peers == 1 || (wait[e] == add[e] && !(wait[e] & (wait[e] - 1)));
+        const bool is_inner =
+            m->n_peers == 1 || !wait[e] || (wait[e] == add[e] && !(wait[e] & (wait[e] - 1)));
         const uint32_t peers = RT_TRIGGER_PEERS | wait[e] * RT_TRIGGER_PEER;
         kinds[e] = is_inner ? RT_TRIGGER_COUNT : peers;
         if (events[e].jit)
@@ -238,9 +250,27 @@ static rt_word *read_counters(const cuda_machine *m, uint64_t n)
     return NULL;
 }
 
+/* What has been added to an event's counters in the memory that a task of peer `peer` looks at;
+ * where each GPU counts its own tasks, by all of them.  A GPU whose counters cannot be read counts
+ * as one that waits for nothing: *known is false. */
+static rt_u32 count_of(const cuda_machine *m, rt_word *const *counters, uint32_t peer, rt_u32 kind,
+                       uint64_t event, bool *known)
+{
+    rt_u32 sum = 0;
+    *known = counters[peer] != NULL;
+    if (kind != RT_TRIGGER_COUNT)
+        return *known ? counters[peer][event].value : 0;
+    for (uint32_t p = 0; p < m->n_peers; p++) {
+        *known = *known && counters[p];
+        sum += counters[p] ? counters[p][event].value : 0;
+    }
+    return sum;
+}
+
 /* The first task whose event is not activated, in topological order: all later ones wait for it
- * directly or not.  A GPU whose counters cannot be read counts as one that waits for nothing. */
-static void find_waiting(const cuda_machine *m, rt_word *const *counters, rt_fault *f)
+ * directly or not. */
+static void find_waiting(const cuda_machine *m, rt_word *const *counters, const rt_u32 *kinds,
+                         rt_fault *f)
 {
     const rt_graph *g = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + f->graph;
     const rt_task *tasks =
@@ -248,11 +278,12 @@ static void find_waiting(const cuda_machine *m, rt_word *const *counters, rt_fau
     const rt_event *events =
         (const rt_event *)image_table(m->machine.image.block, RT_EVENTS) + g->first_event;
     for (uint32_t t = 0; t < g->n_tasks; t++) {
-        const rt_word *mine = counters[peer_of_task(m, &tasks[t])];
         const rt_u32 event = tasks[t].depends, needed = events[event].needed;
-        const rt_u32 seen =
-            mine ? mine[g->first_event + event].value - needed * (f->epoch - 1) : needed;
-        if ((rt_i32)(seen - needed) >= 0)
+        bool known;
+        const rt_u32 seen = count_of(m, counters, peer_of_task(m, &tasks[t]), kinds[event],
+                                     g->first_event + event, &known) -
+                            needed * (f->epoch - 1);
+        if (!known || (rt_i32)(seen - needed) >= 0)
             continue;
         f->task = t;
         f->event = event;
@@ -268,12 +299,17 @@ void cuda_find_waiting(const cuda_machine *m, rt_fault *f)
 {
     const uint64_t n = image_count(m->machine.image.block, RT_EVENTS);
     rt_word *counters[IR_MAX_PEERS] = {0};
+    mpk_context late = {0};
+    arena scratch = {0};
     if (m->n_peers == 1 || f->kind != RT_STALL || f->task != RT_NONE ||
         f->graph >= m->machine.image.n_graphs)
         return;
+    rt_u32 *kinds = arena_alloc(&scratch, n, sizeof *kinds);
     for (uint32_t p = 0; p < m->n_peers; p++)
         counters[p] = read_counters(m->peers[p], n);
-    find_waiting(m, counters, f);
+    if (kinds && cuda_find_triggers(&late, &scratch, m, f->graph, kinds) == MPK_OK)
+        find_waiting(m, counters, kinds, f);
     for (uint32_t p = 0; p < m->n_peers; p++)
         free(counters[p]);
+    arena_free(&scratch);
 }

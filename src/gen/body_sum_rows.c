@@ -4,7 +4,7 @@
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
 
-enum { ALL_PARTS = (1 << RT_PACKED) - 1 };
+enum { ALL_PARTS = (1 << RT_PACKED) - 1, FEW_TOKENS = 16 };
 
 /* Eight entries of bf16 are a load of 16 bytes, so that places and columns count by eights. */
 static bool is_rows(const ir_tensor *t)
@@ -38,3 +38,33 @@ const gen_body gen_body_sum_rows = {.op = "add_parts",
                                     .carries = ALL_PARTS,
                                     .accepts = accepts,
                                     .print = print};
+
+/* The same between products of some or of many tokens: the worker stays in their code. */
+static bool accepts_some(const gen_call *c)
+{
+    return gen_output(c, 0)->dims[0] > FEW_TOKENS && accepts(c) && !gen_follows_many(c);
+}
+
+static bool accepts_many(const gen_call *c)
+{
+    return gen_output(c, 0)->dims[0] > FEW_TOKENS && accepts(c) && gen_follows_many(c);
+}
+
+const gen_body gen_body_sum_rows_some = {.op = "add_parts",
+                                         .name = "sum_rows",
+                                         .needs = GEN_BULK,
+                                         .rank = 20,
+                                         .waits = true,
+                                         .some = true,
+                                         .carries = ALL_PARTS,
+                                         .accepts = accepts_some,
+                                         .print = print};
+const gen_body gen_body_sum_rows_many = {.op = "add_parts",
+                                         .name = "sum_rows",
+                                         .needs = GEN_BULK,
+                                         .rank = 20,
+                                         .waits = true,
+                                         .many = true,
+                                         .carries = ALL_PARTS,
+                                         .accepts = accepts_many,
+                                         .print = print};

@@ -3,13 +3,13 @@
  *   logits  sample(cast(linear(rms_norm(gather(x, rows), n), w)), ...)
  *           -> sample(logits(x, w, norm = n, rows = rows), ..., its peaks)
  *   parts   sample(concat(cast(linear(...)), ...), ...)
- *           -> sample(concat(logits(...), ...), ...), each on its peer; their peaks number the
- *           columns of a part, so they are not used
+ *           -> sample(concat(logits(...), ...), ..., join_peaks(...)), each product on its peer
  *
  * cast, gather and norm may be absent; the norm may stand in the linear already.  Where products
  * copy boxes of x (options->even_over), rows of more tokens are gathered before: the product reads
  * x once for each pass over its weights.
  */
+#include "op/peaks.h"
 #include "pass/fuse.h"
 
 /* Operands of sample and logits. */
@@ -66,60 +66,81 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
     return rewrite_are_current(w, out->in, LOGITS_INPUTS, out->key);
 }
 
-/* One part of the logits, on the peer that has it. */
-static mpk_status apply_part(rewrite *w, ir_tensor_id part)
+/* The product that makes logits and their peaks. */
+static mpk_status add_logits(rewrite *w, const tail *t, ir_tensor_id *made)
+{
+    return rewrite_add(w, t->key, "logits", LOGITS_INPUTS, t->in,
+                       (ir_set[]){{.name = "eps", .f = t->eps}, {0}}, made);
+}
+
+/* Can all parts be made so?  Of each but the last whole blocks have a peak. */
+static bool match_parts(const rewrite *w, const ir_op *concat, tail *tails)
+{
+    bool fits = rewrite_attribute(concat, "axis")->i == 1;
+    for (uint32_t i = 0; i < concat->n_in && fits; i++) {
+        const ir_tensor_id part = rewrite_input(w, concat, i);
+        fits = tensor_of(w, part)->producer != IR_NONE && match_tail(w, part, &tails[i]) &&
+               (i + 1 == concat->n_in || tensor_of(w, part)->dims[1] % PEAKS_COLUMNS == 0);
+    }
+    return fits;
+}
+
+/* The parts that several peers have made of a row, each by its own product; *peaks: of the whole
+ * rows, IR_NONE: they have none. */
+static mpk_status apply_parts(rewrite *w, ir_op_id id, ir_tensor_id *peaks)
+{
+    const ir_op concat = w->g->ops.at[id];
+    ir_tensor_id made[IR_MAX_OUTPUTS], all[IR_MAX_INPUTS];
+    tail tails[IR_MAX_INPUTS];
+    *peaks = IR_NONE;
+    if (!match_parts(w, &concat, tails))
+        return MPK_OK;
+    for (uint32_t i = 0; i < concat.n_in; i++) {
+        TRY(add_logits(w, &tails[i], made));
+        rewrite_replace(w, rewrite_input(w, &concat, i), made[0]);
+        all[i] = made[1];
+    }
+    return rewrite_add(w, w->keys.at[id], "join_peaks", concat.n_in, all, NULL, peaks);
+}
+
+/* The whole rows by one product. */
+static mpk_status apply_whole(rewrite *w, ir_tensor_id *logits, ir_tensor_id *peaks)
 {
     ir_tensor_id made[IR_MAX_OUTPUTS];
     tail t;
-    if (!match_tail(w, part, &t))
+    *peaks = IR_NONE;
+    if (!match_tail(w, *logits, &t))
         return MPK_OK;
-    TRY(rewrite_add(w, t.key, "logits", LOGITS_INPUTS, t.in,
-                    (ir_set[]){{.name = "eps", .f = t.eps}, {0}}, made));
-    rewrite_replace(w, part, made[0]);
+    TRY(add_logits(w, &t, made));
+    *logits = made[0];
+    *peaks = made[1];
     return MPK_OK;
 }
 
-/* What several peers have made of a row. */
-static mpk_status apply_parts(rewrite *w, const ir_op *concat)
-{
-    ir_tensor_id parts[IR_MAX_INPUTS];
-    const uint32_t n = concat->n_in;
-    for (uint32_t i = 0; i < n; i++)
-        parts[i] = rewrite_input(w, concat, i);
-    for (uint32_t i = 0; i < n; i++)
-        if (tensor_of(w, parts[i])->producer != IR_NONE)
-            TRY(apply_part(w, parts[i]));
-    return MPK_OK;
-}
-
-/* The new product also gives the largest logit of each block of columns (its peaks), by which a
+/* The new products also give the largest logit of each block of columns (its peaks), by which a
  * greedy sample skips most of the row. */
 static mpk_status apply_logits(rewrite *w, ir_op_id id)
 {
-    ir_tensor_id made[IR_MAX_OUTPUTS], chosen[IR_MAX_OUTPUTS], in[SAMPLE_INPUTS],
-        old[SAMPLE_OUTPUTS];
+    ir_tensor_id chosen[IR_MAX_OUTPUTS], in[SAMPLE_INPUTS], old[SAMPLE_OUTPUTS];
     const ir_op *sample = &w->g->ops.at[id];
-    tail t;
     if (strcmp(sample->def->name, "sample") != 0 ||
         rewrite_input(w, sample, SAMPLE_PEAKS) != IR_NONE)
         return MPK_OK;
     for (uint32_t i = 0; i < SAMPLE_INPUTS; i++)
         in[i] = rewrite_input(w, sample, i);
     memcpy(old, sample->out, sizeof old);
-    ir_tensor_id old_logits = in[0];
-    const ir_op *concat = rewrite_producer(w, old_logits, "concat");
-    if (concat)
-        return apply_parts(w, concat);
-    if (!match_tail(w, old_logits, &t))
+    const ir_tensor_id old_logits = in[0];
+    if (rewrite_producer(w, old_logits, "concat"))
+        TRY(apply_parts(w, tensor_of(w, old_logits)->producer, &in[SAMPLE_PEAKS]));
+    else
+        TRY(apply_whole(w, &in[0], &in[SAMPLE_PEAKS]));
+    if (in[SAMPLE_PEAKS] == IR_NONE)
         return MPK_OK;
-    TRY(rewrite_add(w, t.key, "logits", LOGITS_INPUTS, t.in,
-                    (ir_set[]){{.name = "eps", .f = t.eps}, {0}}, made));
-    in[0] = made[0];
-    in[SAMPLE_PEAKS] = made[1];
     TRY(rewrite_add(w, w->keys.at[id], "sample", SAMPLE_INPUTS, in, NULL, chosen));
     for (uint32_t i = 0; i < SAMPLE_OUTPUTS; i++)
         rewrite_replace(w, old[i], chosen[i]);
-    rewrite_replace(w, old_logits, made[0]);
+    if (in[0] != old_logits)
+        rewrite_replace(w, old_logits, in[0]);
     return MPK_OK;
 }
 

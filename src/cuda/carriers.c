@@ -285,7 +285,7 @@ static const rt_range *list_of(const flow *f, uint32_t peer, uint32_t worker)
     return &f->ranges[peer * cuda_workers(f->m) + worker];
 }
 
-/* Does the worker, or the same one of another peer whose words it clears, have anything to clear? */
+/* Does the worker, or the one of its number on another peer, store anything that it clears? */
 static bool has_cleared(const flow *f, uint32_t worker, ir_op_id end)
 {
     for (uint32_t p = 0; p < f->m->n_peers; p++)

@@ -65,7 +65,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
         for (int i = 0; i < MPK_PEERS; i++)
             mpk_w.away[i] = k->peers[i].away;
 #endif
-#if MPK_BULK
+#if MPK_RING
 #pragma unroll 1
         for (int i = 0; i < 2 * MPK_BOXES; i++)
             ptx_barrier_init(&mpk_w.box_full[0][i], 1);
@@ -87,7 +87,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
 }
 
 /* Warps part here for good.  The order of the branches matters only in that a warp whose role does
- * not exist in this kernel (no bulk copies, no schedulers, a call) leaves at once; block-wide
+ * not exist in this kernel (no ring, no schedulers, a call) leaves at once; block-wide
  * barriers end with worker_begin, and bodies meet at a barrier of their own (mpk_sync). */
 extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(rt_kernel *k)
 {
@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(r
 #endif
     if (warp < MPK_WARPS)
         body_loop();
-#if MPK_BULK
+#if MPK_RING
     else if (warp == MPK_WARPS)
         loader_loop();
     else if (warp == MPK_WARPS + 1) {

@@ -56,7 +56,7 @@ MPK_FN void mpk_dispatch_some(rt_u32, const mpk_task &t)
 
 #else
 
-#if MPK_BULK
+#if MPK_RING
 
 /* The next task of the list, if it is one of those: its entry is there.  Where this warp stands
  * lies in shared memory while a body runs. */
@@ -103,7 +103,7 @@ extern "C" __device__ __noinline__ void mpk_run_some(const mpk_task *one)
         t = *one;
         t.ring = &ring;
     }
-#if MPK_BULK
+#if MPK_RING
 #pragma unroll 1
     while (one || list_next<true>(&ring, &t)) {
         mpk_dispatch_some(t.e->body, t);
@@ -123,7 +123,7 @@ extern "C" __device__ __noinline__ void mpk_run_body(rt_u32 body, const mpk_task
     mpk_dispatch_plain(body, t);
 }
 
-#if MPK_BULK
+#if MPK_RING
 
 /* The next task of the list, when its event is activated or its body waits itself; false: it is
  * not for many tokens, or there is none. */

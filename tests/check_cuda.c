@@ -22,7 +22,8 @@
  *   check_cuda [NAME ...]    items of these names; MPK_SEED=N repeats a run, MPK_KEEP=FOLDER keeps
  *                            the kernels' source, MPK_PATIENCE=N is for runs under a sanitizer: all
  *                            time limits are N times as long, and the kernel is compiled for that
- *                            (cuda_options.checked)
+ *                            (cuda_options.checked); MPK_ARCH=sm_80 or sm_86 runs what an older
+ *                            GPU runs
  */
 #include <signal.h>
 #include <stdio.h>
@@ -213,7 +214,7 @@ static void find_gpu(void)
     cuda_device_facts f;
     mpk_status status = cuda_probe(&cx, 0, &f);
     checks->has_gpu =
-        status == MPK_OK && gen_arch_fit(f.arch, f.gpu.n_sms, f.gpu.shared_bytes, &checks->arch);
+        status == MPK_OK && gen_arch_fit(&f.arch, f.gpu.n_sms, f.gpu.shared_bytes, &checks->arch);
     snprintf(checks->no_gpu, sizeof checks->no_gpu, "%s",
              status == MPK_OK ? "its shared memory is too small" : cx.text);
     snprintf(checks->gpu, sizeof checks->gpu, "%s", f.gpu.name);

@@ -145,9 +145,11 @@ static void emulated_begin(void)
 static void emulated_prepare(const rt_u32 *live, rt_u64 seed)
 {
     emulated_state = seed * 2 + 1;
-    emulated_n_bulk = emulated_idle = emulated_naps = 0;
+    emulated_n_bulk = emulated_n_pieces = emulated_n_awaits = emulated_idle = emulated_naps = 0;
     emulated_tasks.pages = emulated_random(2) ? MPK_PAGES : MPK_PAGES / 2;
-    emulated_tasks.in_flight = emulated_random(2) ? emulated_tasks.pages : 1 + emulated_random(3);
+    emulated_tasks.in_flight = emulated_random(2)
+                                   ? emulated_tasks.pages
+                                   : 1 + emulated_random(mpk_smaller(3, emulated_tasks.pages));
     emulated_tasks.first = emulated_random(emulated_tasks.pages);
     memset(&mpk_w, 0, sizeof mpk_w);
     memset(emulated_warps, 0, sizeof emulated_warps);
@@ -181,7 +183,7 @@ static void emulated_prepare(const rt_u32 *live, rt_u64 seed)
         t->number = i;
         t->begun = t->done = 0;
         t->waits = 0;
-        t->n_copies = t->group = 0;
+        t->n_copies = t->group = t->n_pieces = 0;
     }
 }
 

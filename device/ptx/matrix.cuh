@@ -70,6 +70,8 @@ MPK_FN void ptx_fence_shared(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+#else
+MPK_FN void ptx_fence_shared(void) {} /* products are those of warps */
 #endif
 
 #if MPK_WGMMA

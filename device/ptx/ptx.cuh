@@ -1,7 +1,7 @@
 /* ptx.cuh - all inline PTX of the device code: memory, barriers, bulk copies, products.
  *
  * Each function is one instruction of PTX ISA 8.0, with its order and scope in the name.  What
- * sm_80 lacks stands under MPK_BULK.
+ * sm_80 lacks stands under MPK_BULK, with what a ring needs in its place beside it.
  */
 #ifndef PTX_PTX_CUH
 #define PTX_PTX_CUH
@@ -145,6 +145,15 @@ MPK_FN void ptx_barrier_arrive(rt_u64 *b)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ptx_shared(b)) : "memory");
 }
 
+#if MPK_RING
+MPK_FN rt_u64 ptx_policy_once(void)
+{
+    rt_u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+#endif
+
 #if MPK_BULK
 MPK_FN void ptx_barrier_expect(rt_u64 *b, rt_u32 n_bytes)
 {
@@ -204,12 +213,6 @@ MPK_FN void ptx_copy_box(rt_u32 to, const void *map, int column, int row, rt_u64
                  "l"(map), "r"(column), "r"(row), "r"(ptx_shared(b))
                  : "memory");
 }
-MPK_FN rt_u64 ptx_policy_once(void)
-{
-    rt_u64 policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
 /* Ordinary writes of others that this thread has acquired are seen by its bulk copies after
  * this. */
 MPK_FN void ptx_fence_bulk(void)
@@ -220,6 +223,39 @@ MPK_FN void ptx_fence_barrier_init(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+#elif MPK_RING
+/* 1: the phase of this parity has completed. */
+MPK_FN rt_u32 ptx_barrier_try(rt_u64 *b, rt_u32 parity)
+{
+    rt_u32 done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], "
+                 "%2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(ptx_shared(b)), "r"(parity)
+                 : "memory");
+    return done;
+}
+/* 16 bytes from global to shared memory (to: ptx_shared), of this thread, through L2 only; once: L2
+ * may drop them first. */
+MPK_FN void ptx_copy_piece(rt_u32 to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+MPK_FN void ptx_copy_piece_once(rt_u32 to, const void *from, rt_u64 policy)
+{
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to),
+                 "l"(from), "l"(policy)
+                 : "memory");
+}
+/* The barrier counts one arrival more, which comes when all copies that this thread has asked for
+ * so far have ended. */
+MPK_FN void ptx_barrier_await_copies(rt_u64 *b)
+{
+    asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(ptx_shared(b)) : "memory");
+}
+/* Copies of a thread are ordered like its loads, and barriers are seen after a block's. */
+MPK_FN void ptx_fence_bulk(void) {}
+MPK_FN void ptx_fence_barrier_init(void) {}
 #endif
 
 /* ---- kernels one after the other: programmatic dependent launch; where there is none, they never

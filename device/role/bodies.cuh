@@ -41,7 +41,7 @@ MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
         mpk_dispatch_waiting(body, t);
         return true;
     }
-#if MPK_BULK && MPK_UNIT == 1
+#if MPK_RING && MPK_UNIT == 1
     if (of_list && mpk_body_some(body)) {
         mpk_run_some(0);
         return false;
@@ -113,7 +113,7 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
     return 1;
 }
 
-#if MPK_BULK
+#if MPK_RING
 /* All threads: the loader has gone ahead into a step that does not come: take what it has loaded
  * and drop it. */
 MPK_FN void drop_ahead(mpk_side *s)
@@ -162,7 +162,7 @@ static __device__ __noinline__ void await_step(void)
         mpk_w.choice = MPK_STOP;
         return;
     }
-#if MPK_BULK
+#if MPK_RING
     /* A clerk that has nothing to do in a step may still be in it: nobody has waited for it. */
     while (ptx_load_flag(&mpk_w.clerked) != mpk_w.begun && !ptx_load_flag(&mpk_w.abort))
         ;
@@ -197,7 +197,7 @@ static __device__ __noinline__ int begin_step(bool serve)
         mpk_sync();
         if (mpk_w.choice & MPK_STOP)
             return 0;
-#if MPK_BULK
+#if MPK_RING
         if (mpk_w.choice)
             drop_ahead(&s);
 #endif
@@ -237,7 +237,7 @@ MPK_FN void body_loop(void)
         if (!mpk_serves())
             return;
     }
-    if (mpk_thread() == 0 && (!MPK_BULK || mpk_w.direct))
+    if (mpk_thread() == 0 && (!MPK_RING || mpk_w.direct))
         ptx_store_flag(&mpk_w.abort, 1); /* of a call; where there is a clerk, it raises the flag */
 }
 

@@ -36,7 +36,7 @@ static __device__ __noinline__ void call_begin(const rt_kernel *k)
     if (blockIdx.x == 0)
         call_move_list(k, k->machine.n_workers);
     __threadfence();
-#if MPK_BULK
+#if MPK_RING
     ptx_fence_bulk();
 #endif
     __syncthreads();

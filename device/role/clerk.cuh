@@ -3,7 +3,7 @@
  *
  * It goes through the worker's list beside the bodies.  In a step with JIT tasks the body warps
  * look after events themselves and the clerk loads for JIT tasks instead.  kernel.cuh starts
- * clerk_loop in warp MPK_WARPS + 1 of every worker that has bulk copies.
+ * clerk_loop in warp MPK_WARPS + 1 of every worker that has a ring.
  *
  * A task's turn is its number since the kernel began, modulo 2^32; the clerk and every body warp
  * count it alike.
@@ -37,7 +37,7 @@
 
 #include "role/list.cuh"
 
-#if MPK_BULK
+#if MPK_RING
 
 MPK_FN void clerk_empty(char *to, rt_u32 bytes)
 {

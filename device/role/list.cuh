@@ -58,10 +58,10 @@ MPK_FN bool task_has_work(const mpk_task &t)
 /* The next entry of the list is in the slot. */
 MPK_FN void take_entry(const mpk_side *s)
 {
-#if MPK_BULK
+#if MPK_RING
     mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->slot_parity);
 #else
-    /* Without bulk copies the threads fetch it themselves. */
+    /* Without a ring the threads fetch it themselves. */
     mpk_sync();
     const rt_u32 *from = (const rt_u32 *)(mpk_w.k->entries + s->next);
     for (int i = mpk_thread(); i < (int)(sizeof(rt_entry) / 4); i += MPK_THREADS)
@@ -73,7 +73,7 @@ MPK_FN void take_entry(const mpk_side *s)
 /* for_clerk: the clerk does not look at this entry, so its part is done here. */
 MPK_FN void end_entry(mpk_side *s, int thread, bool for_clerk)
 {
-#if MPK_BULK
+#if MPK_RING
     __syncwarp();
     if (thread % 32 == 0)
         ptx_barrier_arrive(&mpk_w.entry_empty[s->slot]);

@@ -3,14 +3,15 @@
  *
  * It goes through the same list as the bodies and never waits for an event: it runs ahead of them
  * across tasks, operators, layers and steps, as far as the descriptor ring and the page ring have
- * room.  kernel.cuh starts loader_loop in warp MPK_WARPS of every worker that has bulk copies.
+ * room.  kernel.cuh starts loader_loop in warp MPK_WARPS of every worker that has a ring.
  *
  * Descriptor ring: entries[MPK_ENTRIES], one slot for each entry of the list, in order, modulo its
  * length.
  *   - Slot s is filled only after MPK_WARPS + 1 arrivals at entry_empty[s]: one of each body warp
  *     and one of the clerk.  So no warp reads an entry while the copy of the next one overwrites
  *     it.
- *   - A reader waits for entry_full[s] before it reads.  The copy itself completes that barrier.
+ *   - A reader waits for entry_full[s] before it reads.  The copy itself completes that barrier: a
+ *     bulk copy by its bytes, copies of all lanes each by an arrival (load_end_at).
  *   - Loader, bodies and clerk each count slot and parity by themselves, and the three counts agree
  *     because all of them go through the same list.
  *
@@ -36,7 +37,7 @@
 
 #include "role/list.cuh"
 
-#if MPK_BULK
+#if MPK_RING
 
 enum { MPK_AHEAD = 4 }; /* entries that the loader asks for before it needs them, at most */
 
@@ -56,11 +57,19 @@ MPK_FN int descriptors_ask(mpk_descriptors *d, mpk_load *l, rt_u32 i)
         rt_u64 *empty = &mpk_w.entry_empty[d->slot];
         if (!load_wait(l, empty, d->parity ^ 1))
             return 0;
+#if MPK_BULK
         if (threadIdx.x % 32 == 0) {
             ptx_barrier_expect(&mpk_w.entry_full[d->slot], sizeof(rt_entry));
             ptx_copy_bulk(&mpk_w.entries[d->slot], mpk_w.k->entries + d->list.first + d->asked,
                           sizeof(rt_entry), &mpk_w.entry_full[d->slot]);
         }
+#else
+        const rt_u32 mine = threadIdx.x % 32 * 16;
+        if (mine < sizeof(rt_entry))
+            ptx_copy_piece(ptx_shared(&mpk_w.entries[d->slot]) + mine,
+                           (const char *)(mpk_w.k->entries + d->list.first + d->asked) + mine);
+        load_end_at(&mpk_w.entry_full[d->slot]);
+#endif
         __syncwarp();
         d->asked++;
         if (++d->slot == MPK_ENTRIES) {

@@ -325,6 +325,31 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
     }
 }
 
+/* All pages of a piece as attention_pages has them, in a ring that may not hold two: the warps that
+ * a page is not for let it go at once. */
+template <int K>
+MPK_FN void attention_pages_in_turn(const rt_u32 (*query)[4], const attention_shape &s,
+                                    const attention_piece *k, mpk_ring *ring,
+                                    attention_state<K> *a)
+{
+    constexpr int BYTES = ATTENTION_PAGE * K * 2;
+    constexpr bool TOGETHER = 2 * BYTES <= MPK_PAGE_BYTES;
+    const int half = mpk_thread() / 128;
+#pragma unroll 1
+    for (int p = k->first_page; p < k->last_page; p++) {
+        rt_u32 first, second = 0;
+        const char *key = ring_take(ring, &first), *value = key + BYTES;
+        const bool mine = (p - k->first_page) % 2 == half && mpk_w.note[first];
+        if (!TOGETHER)
+            value = ring_take(ring, &second);
+        if (mine)
+            attention_tokens<K>(query, key, value, p * ATTENTION_PAGE, k, s.scale, a);
+        ring_release(first);
+        if (!TOGETHER)
+            ring_release(second);
+    }
+}
+
 /* All pages of a piece, in pairs: warps 0 .. 3 the first, 4 .. 7 the second. */
 template <int K, int GROUP>
 MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const attention_piece *k,
@@ -345,10 +370,14 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
         query[d][2] = w.y;
         query[d][3] = w.w;
     }
+    /* pages of the ring for one of the cache */
+    constexpr int EACH = 2 * BYTES <= MPK_PAGE_BYTES ? 1 : 2;
+    if (MPK_LEAST_PAGES < 2 * EACH) {
+        attention_pages_in_turn<K>(query, s, k, ring, a);
+        return;
+    }
 #pragma unroll 1
     for (int p = k->first_page; p < k->last_page; p += 2) {
-        /* pages of the ring for one of the cache */
-        constexpr int EACH = 2 * BYTES <= MPK_PAGE_BYTES ? 1 : 2;
         const bool second = p + 1 < k->last_page;
         const char *key, *value, *other_key = 0, *other_value = 0;
         rt_u32 taken[4] = {0, 0, 0, 0}, there;

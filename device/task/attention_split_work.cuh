@@ -150,13 +150,18 @@ MPK_FN constexpr bool attention_puts_as_it_goes(int tokens)
 MPK_FN rt_u32 attention_make_room(mpk_load &l, int page, rt_u32 n_bytes, bool *leads)
 {
     const rt_u32 to = load_page(&l);
-    *leads = to != LOAD_OVER && ptx_elect();
+    *leads = to != LOAD_OVER && load_leads();
     if (*leads) {
         mpk_w.note[to] = page >= 0;
         load_expect(to, page < 0 ? 0 : n_bytes);
     }
     *leads = *leads && page >= 0;
     return to;
+}
+MPK_FN void attention_end_room(rt_u32 to)
+{
+    if (to != LOAD_OVER)
+        load_end(to);
 }
 
 template <int K>
@@ -171,10 +176,13 @@ MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page,
     rt_u32 to = attention_make_room(l, page, TOGETHER ? 2 * BYTES : BYTES, &leads);
     if (leads)
         load_copy(&l, to, 0, key, BYTES);
-    if (!TOGETHER)
+    if (!TOGETHER) {
+        attention_end_room(to);
         to = attention_make_room(l, page, BYTES, &leads);
+    }
     if (leads)
         load_copy(&l, to, TOGETHER ? BYTES : 0, value, BYTES);
+    attention_end_room(to);
 }
 
 /* Where a split has this many units and more, attention's bytes decide, and more pages than the

@@ -7,7 +7,7 @@
  * cp.async while the page before is worked on, 32 positions at a time. Up to 64 rows, pairs of
  * warps share rows: one takes the first 32 positions of a page, the other the rest, and they are
  * put together at the end in that order.  Tokens that stand alone, each of another slot, take the
- * way of attention_lone.cuh.
+ * way of attention_lone.cuh where there is room for its parts.
  *
  * Keys and values lie in fragment order (tile/kv.cuh): operands are single shared loads, and the
  * scores of q k^T are already the operand of p v.  Softmax is online in f32, in powers of 2.
@@ -21,7 +21,7 @@
 #include "task/attention_lone.cuh"
 #include "tile/inverse.cuh"
 
-enum { ATTEND_UNIT = 32, ATTEND_ROWS = 128 };
+enum { ATTEND_UNIT = 32, ATTEND_ROWS = 128, ATTEND_BUFFERS = MPK_ROOM ? 2 : 1 };
 
 /* Tokens first .. last - 1 of one slot, query heads head .. head + n_heads - 1 of one KV head. */
 struct attend_chunk {
@@ -349,8 +349,9 @@ MPK_FN attend_sight attend_sight_of(const int *position, const int *from)
     return a;
 }
 
-/* The pages of a chunk: scratch holds two of them, one being read and one on its way.  part: of
- * each page; -1: all. */
+/* The pages of a chunk: scratch holds two of them, one being read and one on its way, or where there
+ * is no room one, which is asked for when the one before has been read.  part: of each page; -1:
+ * all. */
 template <int K>
 MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_chunk &c, int part,
                          attend_rows<K> *r)
@@ -362,13 +363,19 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
     char *s_pages = t.s_scratch;
     const int end = c.step + c.n_steps;
     int page = c.step < end ? attend_page(from, c.step) : -1;
-    attend_copy<K>(from, page, s_pages);
+    if (ATTEND_BUFFERS > 1)
+        attend_copy<K>(from, page, s_pages);
     int next = c.step + 1 < end ? attend_page(from, c.step + 1) : -1;
     for (int step = c.step; step < end; step++) {
-        const int odd = (step - c.step) % 2;
+        const int odd = (step - c.step) % ATTEND_BUFFERS;
+        if (ATTEND_BUFFERS == 1) {
+            mpk_sync(); /* nobody reads the one before any more */
+            attend_copy<K>(from, page, s_pages);
+        }
         ptx_copy_async_wait<0>();
         mpk_sync(); /* the page is there, and nobody reads the one before any more */
-        attend_copy<K>(from, next, s_pages + (odd ^ 1) * BYTES);
+        if (ATTEND_BUFFERS > 1)
+            attend_copy<K>(from, next, s_pages + (odd ^ 1) * BYTES);
         const int after = step + 2 < end ? attend_page(from, step + 2) : -1;
         const char *s_page = s_pages + odd * BYTES;
 #pragma unroll 1
@@ -419,7 +426,7 @@ template <int K> MPK_FN void attention_tile(const mpk_task &t, const attend_shap
                        (int)t.e->hi[1] == (kv_head + kv_heads) * group * K;
     attend_chunk c;
     for (int first = (int)t.e->lo[0]; first < end;) {
-        const int alone = whole ? lone_count(t, first, end) : 0;
+        const int alone = whole && MPK_ROOM ? lone_count(t, first, end) : 0;
         if (alone) {
             lone_run<K>(t, s, first, alone, kv_head, kv_heads);
             first += alone;

@@ -23,6 +23,8 @@
 
 #include "task/linear_stream.cuh"
 
+enum { TEAM_TILE = TEAM_TILE_OF(MPK_BULK, MPK_ROOM), TEAM_PEAKS = TEAM_PEAKS_OF(TEAM_TILE) };
+
 /* Binary logarithm of s.at_once, which is 2 or 4: no division. */
 MPK_FN int team_shift(int at_once)
 {
@@ -46,12 +48,13 @@ MPK_FN void team_load_page(mpk_load &l, const char *from, rt_u32 group_bytes, rt
                            rt_u32 stride, rt_u32 n_bytes)
 {
     const rt_u32 page = load_page(&l);
-    if (page == LOAD_OVER || !ptx_elect())
+    if (page == LOAD_OVER || !load_leads())
         return;
     load_expect(page, groups * n_bytes);
 #pragma unroll 1
     for (rt_u32 i = 0; i < groups; i++)
         load_copy(&l, page, i * stride, from + (rt_u64)i * group_bytes, n_bytes);
+    load_end(page);
 }
 
 /* Pages in the order of use: tile by tile, in a tile pass by pass. */

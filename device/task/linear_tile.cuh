@@ -9,7 +9,9 @@
  * is data of this step, so the warpgroups bring it themselves, in stages of 64 columns of 64 tokens
  * in the same swizzle, while products of the steps before are under way. A task of more than 64
  * tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w; the warpgroups never
- * wait for each other.  Where its operands have tensor maps, linear_box.cuh takes it.  In one of at
+ * wait for each other.  Where its operands have tensor maps, linear_box.cuh takes it, where there
+ * are no products of warpgroups, linear_panel.cuh: the same tile of 64 tokens, which warps multiply
+ * by themselves, is then left for fewer tokens, and 128 rows are the most.  In one of at
  * most 64 tokens each warpgroup multiplies half of the columns, every other stage, with all rows,
  * and x of three steps is on its way; the sums of both are added at the end.  Squares for an
  * rms_norm (whose weight is folded into w) are summed from the stages of x; the scale is applied to
@@ -33,12 +35,15 @@
 
 #include "ptx/matrix.cuh"
 #include "task/linear_box.cuh"
-#include "task/tile_plan.cuh"
+#include "task/linear_panel.cuh"
+#include "task/tile_copy.cuh"
 
 /* ---- the loader's part ---- */
 
-/* The pages of one step, a piece of each group, a lane each; from: its first block of the pass's
- * first group. */
+#if MPK_BULK
+/* The pages of one step, a piece of PIECE bytes of each group, GROUPS a page, a lane each; from: its
+ * first block of the pass's first group. */
+template <int PIECE, int GROUPS>
 MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt_u32 group_bytes,
                            bool once)
 {
@@ -48,37 +53,67 @@ MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt
         load_open(&l, 0);
     char *first = mpk_s + (l.ring.first + l.ring.at) * MPK_PAGE_BYTES;
     while (groups < q.groups) {
-        const int n = q.groups - groups < TILE_GROUPS ? q.groups - groups : TILE_GROUPS;
-        if (!load_open(&l, (rt_u32)n * TILE_PIECE))
+        const int n = q.groups - groups < GROUPS ? q.groups - groups : GROUPS;
+        if (!load_open(&l, (rt_u32)n * PIECE))
             break;
         groups += n;
     }
     if (lane < groups) {
-        char *to = first + lane * TILE_PIECE;
+        char *to = first + lane * PIECE;
         rt_u64 *full = &mpk_w.full[(to - mpk_s) / MPK_PAGE_BYTES];
         if (once)
-            ptx_copy_bulk_once(ptx_shared(to), from + (rt_u64)lane * group_bytes, TILE_PIECE, full,
+            ptx_copy_bulk_once(ptx_shared(to), from + (rt_u64)lane * group_bytes, PIECE, full,
                                l.policy);
         else /* other workers' tokens want the same */
-            ptx_copy_bulk(to, from + (rt_u64)lane * group_bytes, TILE_PIECE, full);
+            ptx_copy_bulk(to, from + (rt_u64)lane * group_bytes, PIECE, full);
     }
     __syncwarp();
 }
+#else
+/* The same by the whole warp, group after group. */
+template <int PIECE, int GROUPS>
+MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt_u32 group_bytes,
+                           bool)
+{
+    for (int gap = tile_gap(l.ring, q.pages); gap > 0; gap--)
+        load_open(&l, 0);
+    for (int groups = 0; groups < q.groups; groups += GROUPS) {
+        const int n = q.groups - groups < GROUPS ? q.groups - groups : GROUPS;
+        const rt_u32 page = load_page(&l);
+        if (page == LOAD_OVER)
+            break;
+        for (int i = 0; i < n; i++)
+            load_copy(&l, page, (rt_u32)(i * PIECE), from + (rt_u64)(groups + i) * group_bytes,
+                      PIECE);
+        load_end(page);
+    }
+}
+#endif
 
 /* All columns of a thin task, of each group a piece for a page; by 256, as packed groups are
  * padded. */
 MPK_FN void tile_load_thin(mpk_load &l, const tile_plan &p, const tile_shape &s, const char *from,
                            rt_u32 group_bytes)
 {
-    const int lane = mpk_thread() % 32, blocks = (s.columns + 255) / 256 * 8;
+    const int blocks = (s.columns + 255) / 256 * 8;
+#if MPK_BULK
+    const int lane = mpk_thread() % 32;
+#endif
     for (int first = 0; first < blocks; first += p.piece) {
         const int n = blocks - first < p.piece ? blocks - first : p.piece;
         const rt_u32 page = l.ring.first + l.ring.at;
         if (!load_open(&l, (rt_u32)(p.groups * n) * 512))
             break;
+#if MPK_BULK
         if (lane < p.groups)
             load_copy(&l, page, (rt_u32)(lane * p.piece) * 512,
                       from + (rt_u64)lane * group_bytes + first * 512, (rt_u32)n * 512);
+#else
+        for (int i = 0; i < p.groups; i++)
+            load_copy(&l, page, (rt_u32)(i * p.piece) * 512,
+                      from + (rt_u64)i * group_bytes + first * 512, (rt_u32)n * 512);
+        load_end(page);
+#endif
         __syncwarp();
     }
 }
@@ -104,74 +139,16 @@ MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
         const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)(p.first + at) * group_bytes;
         for (int turn = 0; turn < p.turns; turn++)
             for (int step = 0; step < q.steps && !l.cancelled; step++)
-                tile_load_step(l, q, base + step * TILE_PIECE, group_bytes, !p.wide);
+#if !MPK_WGMMA
+                if (p.broad)
+                    tile_load_step<TILE_BOX_BYTES, TILE_BOX_GROUPS>(
+                        l, q, base + step * TILE_BOX_BYTES, group_bytes, false);
+                else
+#endif
+                    tile_load_step<TILE_PIECE, TILE_GROUPS>(l, q, base + step * TILE_PIECE,
+                                                            group_bytes, !p.wide);
     }
     load_settle(l, in_flight);
-}
-
-/* ---- x into shared memory ---- */
-
-/* What a thread brings of a stage: 8 columns, and 8 columns 32 on, of two tokens, 32 apart. */
-struct tile_copy {
-    const char *x;
-    rt_u32 from[2]; /* bytes from x; TILE_NONE: there is no such token */
-    char *to;       /* of the first token, in stage 0; the second is 2048 bytes on */
-    int column;     /* of stage 0 */
-};
-#define TILE_NONE 0xffffffffu
-
-MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, char *s_x,
-                            tile_copy *c)
-{
-    const int i = mpk_thread() % 128, row = i / 4, piece = i % 4;
-    c->x = mpk_at<const char>(t, s.x);
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-        int token = first + row + 32 * m;
-        bool there = token < (int)t.hi0;
-        if (there && s.gathered >= 0) {
-            rt_u32 chosen = mpk_at<const rt_u32>(t, s.gathered)[token];
-            there = chosen < (rt_u32)s.tokens && chosen < t.live[RT_TOKENS];
-            token = (int)chosen;
-        }
-        c->from[m] = there ? (rt_u32)token * (rt_u32)s.columns * 2 + (rt_u32)piece * 16 : TILE_NONE;
-    }
-    c->column = piece * 8;
-    c->to = s_x + row / 8 * 512 + row % 8 * 64 + (piece ^ row % 8 / 2) * 16;
-}
-
-/* Ask for stage `stage` of x. */
-MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int buffer)
-{
-    const int column = stage * 64 + c.column;
-    char *to = c.to + buffer * TILE_STAGE;
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-            const bool there = column + half * 32 < columns && c.from[m] != TILE_NONE;
-            ptx_copy_async(to + half * TILE_HALF + m * 2048,
-                           c.x + (there ? c.from[m] + (rt_u32)(stage * 128 + half * 64) : 0),
-                           there);
-        }
-    ptx_copy_async_commit();
-}
-
-MPK_FN void tile_add_squares(const tile_copy &c, int buffer, float *square)
-{
-#pragma unroll 1
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-            const mpk_words v =
-                ptx_load_shared_words(c.to + buffer * TILE_STAGE + half * TILE_HALF + m * 2048);
-            const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float a = halves_low(words[e]), b = halves_high(words[e]);
-                square[m] = fmaf(b, b, fmaf(a, a, square[m]));
-            }
-        }
 }
 
 /* ---- products ---- */
@@ -247,6 +224,7 @@ MPK_FN void tile_wait_products(void) {}
 /* Columns of a pass for this warpgroup's tokens, N rows of w: both stages of each step, or that of
  * number `turn`.  sum[N / 2] per lane, as ptx_group_multiply leaves it. */
 
+#if MPK_WGMMA
 /* Both stages.  While the products of a step are under way, x of the next step is asked for and
  * squares are added; the other warpgroup keeps the tensor cores busy while this one waits. */
 template <int N>
@@ -280,6 +258,8 @@ MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const til
         tile_release(q, page);
     }
 }
+
+#endif
 
 /* One stage: with few tokens a step is short, so x of AHEAD steps is on its way. */
 template <int N>
@@ -384,19 +364,6 @@ MPK_FN void tile_drop(const tile_pass &q, mpk_ring *ring)
         tile_release(q, tile_take(q, ring));
 }
 
-/* Sum of squares of each token of the warpgroup. */
-MPK_FN void tile_put_squares(float *square, float *s_square)
-{
-    const int i = mpk_thread() % 128;
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-        square[m] += __shfl_xor_sync(0xffffffffu, square[m], 1);
-        square[m] += __shfl_xor_sync(0xffffffffu, square[m], 2);
-        if (i % 4 == 0)
-            s_square[i / 4 + 32 * m] = square[m];
-    }
-}
-
 /* ---- the body ---- */
 
 /* Where warpgroup `half` leaves its sums of a unit. */
@@ -448,9 +415,12 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
+#if MPK_WGMMA
     if (WIDE)
         tile_columns_wide<N>(s, q, c, s_x, ring, sum, square);
-    else if (N == 64)
+    else
+#endif
+        if (N == 64)
         tile_columns_thin(s, piece, q.groups, c, s_x, half, ring, sum, square);
     else
         tile_columns_narrow<N>(s, q, c, s_x, half, ring, sum, square);
@@ -476,17 +446,22 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
 MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q,
                      int first, int row, mpk_ring *ring)
 {
+#if MPK_WGMMA
     /* where there are maps, few tasks are wide without: one shape is enough for them */
     if (p.wide && q.pages <= 2 && (!MPK_MAPS || MPK_REGIMES == 1))
         tile_run_as<128, 1>(t, s, q, first, row, 0, ring);
     else if (p.wide)
         tile_run_as<192, 1>(t, s, q, first, row, 0, ring);
-    else if (p.piece)
+    else
+#endif
+        if (p.piece)
         tile_run_as<64, 0>(t, s, q, first, row, p.piece, ring);
     else if (q.pages <= 2)
         tile_run_as<128, 0>(t, s, q, first, row, 0, ring);
+#if MPK_WGMMA
     else
         tile_run_as<192, 0>(t, s, q, first, row, 0, ring);
+#endif
 }
 
 /* Part of the kernel's own function: in one that the kernel calls, ptxas would wait after every
@@ -514,6 +489,10 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
 #if MPK_MAPS
         else if (p.boxed)
             box_run(t, s, p, q, at, i % p.turns, row, &ring);
+#endif
+#if !MPK_WGMMA
+        else if (p.broad)
+            panel_run(t, s, p, q, at, i % p.turns, row, &ring);
 #endif
         else
             tile_run(t, s, p, q, p.first + at, p.wide ? row + half * TILE_TOKENS : row, &ring);

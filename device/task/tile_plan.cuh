@@ -15,14 +15,14 @@
 
 enum {
     TILE_TOKENS = 64,    /* of a warpgroup */
-    TILE_STAGES = 4,     /* of a warpgroup: being read and on their way */
-    TILE_HALF = 64 * 64, /* bytes: 64 tokens x 32 columns */
+    TILE_STAGES = TILE_STAGES_OF(MPK_ROOM), /* of a warpgroup: being read and on their way */
+    TILE_HALF = 64 * 64,                    /* bytes: 64 tokens x 32 columns */
     TILE_STAGE = 2 * TILE_HALF,
-    TILE_X = TILE_STAGES * TILE_STAGE,
+    TILE_X = TILE_X_OF(MPK_ROOM),
     TILE_SCALES = 2 * TILE_X, /* float[TILE_KEPT][2][64]: sum of squares of each token */
-    TILE_KEPT = 4,            /* turns whose squares the passes after the first find there */
-    TILE_SCRATCH = TILE_SCALES + TILE_KEPT * 2 * 64 * 4,
-    TILE_MOST = 24,  /* groups of a pass */
+    TILE_SCRATCH = TILE_SCRATCH_OF(MPK_ROOM),
+    /* groups of a pass: sums of 192 rows, or of 128 where each warp multiplies by itself */
+    TILE_MOST = MPK_WGMMA ? 24 : 16,
     TILE_BLOCKS = 4, /* of a step, of each group */
     TILE_PIECE = TILE_BLOCKS * 512,
     TILE_GROUPS = 8, /* of a page */
@@ -33,14 +33,16 @@ struct tile_plan {
     int per_pass;      /* a multiple of 8 */
     int wide, turns;   /* 1: 128 tokens at a time; how often */
     int boxed;         /* 1: wide, and x and w come by boxes (linear_box.cuh) */
+    /* 1: a page holds 64 columns of 128 rows: those of boxes, or of panels (linear_panel.cuh) */
+    int broad;
     int piece;         /* thin: blocks of a page for each group; 0: not thin */
     /* tasks that have a part of the columns each, and which this is (linear_parts.cuh): groups are
      * then those of all; 1: it has all columns */
     int parts, part;
 };
 
-/* At most 64 tokens and 8 groups are a thin task: a page holds as many columns as there is room
- * for, 128 to 1,024. */
+/* At most 64 tokens and 8 groups are a thin task, where there is room for its stages: a page holds
+ * as many columns as there is room for, 128 to 1,024. */
 MPK_FN int tile_piece_of(int groups)
 {
     return groups > 4 ? 4 : groups > 2 ? 8 : groups > 1 ? 16 : 32;
@@ -74,6 +76,7 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     p.wide = tokens > TILE_TOKENS;
     p.turns = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
     p.boxed = p.wide && tile_is_boxed(e, s);
+    p.broad = MPK_WGMMA ? p.boxed : p.wide;
     p.parts = p.boxed && e->parts ? (int)e->parts : 1;
     p.part = p.parts > 1 ? (int)e->part : 0;
     p.first -= p.part * p.groups;
@@ -81,7 +84,9 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     const int most = p.boxed ? 2 * TILE_BOX_GROUPS : TILE_MOST,
               passes = (p.groups + most - 1) / most;
     p.per_pass = passes ? ((p.groups + passes - 1) / passes + 7) / 8 * 8 : 8;
-    p.piece = !p.wide && p.groups > 0 && p.groups <= TILE_GROUPS ? tile_piece_of(p.groups) : 0;
+    p.piece = TILE_STAGES == 4 && !p.wide && p.groups > 0 && p.groups <= TILE_GROUPS
+                  ? tile_piece_of(p.groups)
+                  : 0;
     return p;
 }
 
@@ -98,8 +103,8 @@ MPK_FN tile_pass tile_pass_at(const tile_plan &p, const tile_shape &s, int at)
 {
     tile_pass q;
     q.groups = p.groups - at < p.per_pass ? p.groups - at : p.per_pass;
-    const int per_page = p.boxed ? TILE_BOX_GROUPS : TILE_GROUPS;
-    const int columns = p.boxed ? TILE_BOX_COLUMNS : TILE_BLOCKS * 32;
+    const int per_page = p.broad ? TILE_BOX_GROUPS : TILE_GROUPS;
+    const int columns = p.broad ? TILE_BOX_COLUMNS : TILE_BLOCKS * 32;
     q.pages = (q.groups + per_page - 1) / per_page;
     q.steps = (s.columns + columns - 1) / columns;
     q.begin = q.steps * p.part / p.parts;

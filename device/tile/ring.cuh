@@ -22,7 +22,7 @@ struct mpk_ring {
     rt_u32 at, parity; /* the next page, counted from `first`, and its phase */
 };
 
-#if MPK_BULK
+#if MPK_RING
 
 MPK_FN void ring_next(mpk_ring *r)
 {
@@ -87,8 +87,9 @@ MPK_FN rt_u32 load_wait(const mpk_load *l, rt_u64 *b, rt_u32 parity)
 }
 
 /* Make room for one page: its number, or LOAD_OVER when there is nothing to load for any more.  One
- * lane then says by load_expect what comes, and asks for it by load_copy: after ptx_elect, where
- * no lane looks at the page's barriers any more.
+ * lane (load_leads) then says by load_expect what comes, and asks for it by load_copy: no lane looks
+ * at the page's barriers any more.  Without bulk copies all lanes do, and say by load_end that
+ * nothing else comes.
  *
  * A loader that is slower than the memory holds up everything: this is the most frequent code of
  * the kernel, written for few instructions (docs/performance.md). */
@@ -111,6 +112,12 @@ MPK_FN rt_u32 load_page(mpk_load *l)
     ring_next(&l->ring);
     return page;
 }
+#if MPK_BULK
+/* One lane asks for a page's copies. */
+MPK_FN bool load_leads(void)
+{
+    return ptx_elect();
+}
 /* n_bytes are on their way to a page. */
 MPK_FN void load_expect(rt_u32 page, rt_u32 n_bytes)
 {
@@ -124,14 +131,62 @@ MPK_FN void load_copy(const mpk_load *l, rt_u32 page, rt_u32 offset, const void 
     ptx_copy_bulk_once(l->s_pages + page * MPK_PAGE_BYTES + offset, from, n_bytes,
                        &mpk_w.full[page], l->policy);
 }
+/* All copies of the page have been asked for. */
+MPK_FN void load_end(rt_u32) {}
+#else
+/* All lanes ask for a page's copies, 16 bytes each at a time. */
+MPK_FN bool load_leads(void)
+{
+    return true;
+}
+/* Nobody counts bytes: load_end tells the barrier to wait for what has been asked for. */
+MPK_FN void load_expect(rt_u32, rt_u32) {}
+/* n_bytes: a multiple of 16.  A warp's copies are many instructions, so their addresses are told
+ * apart by constants. */
+MPK_FN void load_copy(const mpk_load *l, rt_u32 page, rt_u32 offset, const void *from,
+                      rt_u32 n_bytes)
+{
+    const rt_u32 mine = threadIdx.x % 32 * 16;
+    rt_u32 to = l->s_pages + page * MPK_PAGE_BYTES + offset + mine, left = n_bytes;
+    const char *at = (const char *)from + mine;
+#pragma unroll 1
+    for (; left >= 4096; left -= 4096) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            ptx_copy_piece_once(to + i * 512, at + i * 512, l->policy);
+        to += 4096;
+        at += 4096;
+    }
+#pragma unroll 1
+    for (rt_u32 i = 0; mine + i < left; i += 512)
+        ptx_copy_piece_once(to + i, at + i, l->policy);
+}
+/* All copies of the barrier's page have been asked for.  Each lane adds an arrival that comes with
+ * its own; the one that is left is the warp's, after these additions, and releases the page's
+ * note. */
+MPK_FN void load_end_at(rt_u64 *full)
+{
+    ptx_barrier_await_copies(full);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        ptx_barrier_arrive(full);
+}
+MPK_FN void load_end(rt_u32 page)
+{
+    load_end_at(&mpk_w.full[page]);
+}
+#endif
 
-/* A page for n_bytes that the caller's lanes ask for, or for nothing; false: there is nothing to
- * load for any more. */
+/* A page for n_bytes that the caller's lanes ask for before load_end, or for nothing; false: there
+ * is nothing to load for any more. */
 MPK_FN bool load_open(mpk_load *l, rt_u32 n_bytes)
 {
     const rt_u32 page = load_page(l);
-    if (page != LOAD_OVER && ptx_elect())
+    if (page != LOAD_OVER && load_leads()) {
         load_expect(page, n_bytes);
+        if (!n_bytes)
+            load_end(page);
+    }
     __syncwarp();
     return page != LOAD_OVER;
 }
@@ -140,9 +195,10 @@ MPK_FN bool load_open(mpk_load *l, rt_u32 n_bytes)
 MPK_FN void load_from(mpk_load *l, const void *from, rt_u32 n_bytes)
 {
     const rt_u32 page = load_page(l);
-    if (page != LOAD_OVER && ptx_elect()) {
+    if (page != LOAD_OVER && load_leads()) {
         load_expect(page, n_bytes);
         load_copy(l, page, 0, from, n_bytes);
+        load_end(page);
     }
 }
 

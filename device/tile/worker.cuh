@@ -121,7 +121,7 @@ static __device__ __noinline__ void mpk_raise(rt_u32 kind, rt_u32 task, rt_u32 e
     ptx_store_flag(&mpk_w.abort, 1);
 }
 
-#if MPK_BULK
+#if MPK_RING
 /* Wait for a phase of a barrier in shared memory; returns early if the machine aborts. */
 MPK_FN void mpk_barrier_wait(rt_u64 *b, rt_u32 parity)
 {
@@ -175,7 +175,7 @@ MPK_FN int mpk_poll(rt_u32 event, rt_u32 needed)
  */
 MPK_FN void mpk_wait(const mpk_task &t)
 {
-#if MPK_BULK
+#if MPK_RING
     if (!mpk_w.direct) {
         const rt_u32 turn = mpk_turn(mpk_thread());
         if (!t.e->quiet) {
@@ -273,7 +273,7 @@ MPK_FN void mpk_count(rt_u32 event, rt_u32 kind)
         mpk_trigger_launch(event);
 }
 
-#if MPK_BULK
+#if MPK_RING
 /* This warp has written its part of the task that it runs, where there is a clerk. */
 MPK_FN void mpk_written(int thread)
 {
@@ -292,7 +292,7 @@ MPK_FN void mpk_written(int thread)
  * the clerk sees to it, and no warp waits; where there is no clerk, thread 0 does. */
 MPK_FN void mpk_trigger(const mpk_task &t)
 {
-#if MPK_BULK
+#if MPK_RING
     if (!mpk_w.direct) {
         mpk_written(mpk_thread());
         return;

@@ -604,7 +604,7 @@ static bool may_carry_any(const cuda_machine *m)
 {
     const bool runs_whole_steps =
         m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS;
-    return runs_whole_steps && m->arch.features & GEN_BULK && !m->options.no_carriers;
+    return runs_whole_steps && m->arch.features & GEN_RING && !m->options.no_carriers;
 }
 
 static mpk_status plan_graph(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph)

@@ -44,7 +44,7 @@ enum {
  * that. */
 static mpk_status open_device(mpk_context *cx, cuda_machine *m)
 {
-    bool as_ptx;
+    gen_arch row;
     uint32_t workers = cuda_workers(m);
     TRY(cuda_driver_open(cx, &m->driver));
     m->before = cuda_driver_current(m->driver);
@@ -55,19 +55,16 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
           "a program that %u GPUs share runs in the persistent mode alone", m->n_peers);
     TRY(cuda_gpu_open(cx, m->driver, m->options.device, &m->gpu));
     const cuda_facts *f = cuda_gpu_facts(m->gpu);
-    const gen_arch *row = gen_arch_for(f->major, f->minor, &as_ptx);
-    CHECK(cx, row && gen_arch_fit(row, f->n_sms, f->shared_bytes, &m->arch), MPK_EUNSUPPORTED,
-          "%s is of compute capability %u.%u with %u bytes of shared memory: mpk needs 8.0 and "
-          "more memory",
-          f->name, f->major, f->minor, f->shared_bytes);
+    TRY(cuda_choose_arch(cx, f, &row, &m->as_ptx));
+    CHECK(cx, gen_arch_fit(&row, f->n_sms, f->shared_bytes, &m->arch), MPK_EUNSUPPORTED,
+          "%s has %u bytes of shared memory for a block: too few", f->name, f->shared_bytes);
     CHECK(cx, workers <= f->n_sms, MPK_EUNSUPPORTED,
           "the program was compiled for %u workers, %s has %u SMs: compile it again for this GPU",
           workers, f->name, f->n_sms);
     CHECK(cx, f->maps_host, MPK_EUNSUPPORTED, "%s cannot read the host's memory", f->name);
-    m->as_ptx = as_ptx;
     if (m->options.code)
         m->arch =
-            *row; /* what it was compiled for; where that is too much, the launch is refused */
+            row; /* what it was compiled for; where that is too much, the launch is refused */
     if (m->options.reference_bodies)
         m->arch.features = 0;
     CHECK(cx, m->options.mode != CUDA_GRAPH_PDL || m->arch.features & GEN_BULK, MPK_EUNSUPPORTED,

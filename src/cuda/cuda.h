@@ -18,7 +18,8 @@
 
 typedef struct cuda_device_facts {
     cuda_facts gpu;
-    const gen_arch *arch; /* what code for it is made with */
+    gen_arch arch; /* what code for it is made with (cuda_choose_arch) */
+    bool as_ptx;   /* the driver translates it */
     uint32_t index, n_devices;
     uint32_t driver_version;
     uint64_t free_bytes; /* of its memory, now */
@@ -27,6 +28,11 @@ typedef struct cuda_device_facts {
 /* Look at GPU `index`.  MPK_EUNSUPPORTED, in one line that says what is missing and what to do: no
  * driver, no such GPU, or one that mpk has no code for. */
 mpk_status cuda_probe(mpk_context *cx, uint32_t index, cuda_device_facts *out);
+
+/* The row of the table of architectures by which code for a GPU is made: its own, or the older one
+ * that MPK_ARCH names.  MPK_EUNSUPPORTED: mpk has no code for it; MPK_EARG: it cannot run what
+ * MPK_ARCH names. */
+mpk_status cuda_choose_arch(mpk_context *cx, const cuda_facts *f, gen_arch *out, bool *as_ptx);
 
 /* Keep a GPU open from looking at it until a machine runs on it: opening one anew takes a tenth of
  * a second or more. */

@@ -14,11 +14,10 @@
 #include "host/target.h"
 
 /* Up to FEW_TOKENS a token's sums are in the same order in graphs of any number of tokens.  In
- * graphs of up to SPLIT_TOKENS the context of all tokens is split among workers; of SOME_TOKENS
- * where the body that is fast at it does not run. */
+ * graphs of up to SPLIT_TOKENS the context of all tokens is split among workers; of FEW_TOKENS where
+ * there is no room for the keys of more. */
 enum {
     FEW_TOKENS = 16,
-    SOME_TOKENS = 32,
     SPLIT_TOKENS = 128,
     SHARE_TOKENS = 128, /* above, experts are multiplied on warpgroups */
     /* between, tasks of products are few rows of w and all of x, unless they share tiles */
@@ -98,14 +97,12 @@ static mpk_status find_memory(mpk_context *cx, const target_ask *ask,
 static mpk_status describe_gpu(mpk_context *cx, const target_ask *ask, target_device *out)
 {
     cuda_device_facts f;
-    bool as_ptx;
     TRY(cuda_probe(cx, ask->index, &f));
-    gen_arch_for(f.gpu.major, f.gpu.minor, &as_ptx);
     TRY(find_memory(cx, ask, &f, out));
-    out->runs_code = !as_ptx;
+    out->runs_code = !f.as_ptx;
     out->index = ask->index;
     out->n_workers = count_workers(ask, out->n_peers, f.gpu.n_sms);
-    snprintf(out->arch, sizeof out->arch, "%s", f.arch->name);
+    snprintf(out->arch, sizeof out->arch, "%s", f.arch.name);
     name_device(out, f.gpu.name);
     CHECK(cx, out->n_workers <= f.gpu.n_sms * out->n_peers, MPK_EARG,
           "%u workers, but %s has %u SMs, and each holds one", out->n_workers / out->n_peers,
@@ -152,9 +149,10 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 
 static uint32_t split_tokens(const target_device *d, const mpk_engine_options *o)
 {
-    if (o->batch_invariant)
+    const uint32_t features = gen_arch_find(d->arch)->features;
+    if (o->batch_invariant || !(features & GEN_ROOM))
         return FEW_TOKENS;
-    return gen_arch_find(d->arch)->features & GEN_BULK ? SPLIT_TOKENS : SOME_TOKENS;
+    return SPLIT_TOKENS;
 }
 
 /* What a GPU changes in the passes: the context of a step of few tokens is split so that every
@@ -283,8 +281,9 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
  * looking for NVRTC is a part of what the cache saves. */
 static void print_key(const target_device *d, text *key)
 {
-    const char *compiler = getenv("MPK_NVRTC");
-    text_print(key, "%s %d\nnvrtc %s\n", d->arch, d->runs_code, compiler ? compiler : "");
+    const char *compiler = getenv("MPK_NVRTC"), *arch = getenv("MPK_ARCH");
+    text_print(key, "%s %d %s\nnvrtc %s\n", d->arch, d->runs_code, arch ? "on a later GPU" : "",
+               compiler ? compiler : "");
 }
 
 static mpk_status report(mpk_context *cx, text *t)

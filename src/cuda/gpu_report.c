@@ -15,8 +15,7 @@
 
 #include "base/json.h"
 #include "cuda/cache.h"
-#include "cuda/driver.h"
-#include "gen/arch.h"
+#include "cuda/cuda.h"
 
 static void add_problem(text *t, const mpk_context *cx)
 {
@@ -36,15 +35,17 @@ static mpk_status add_gpu(mpk_context *cx, text *t, const cuda_driver *d, uint32
     cuda_facts f;
     bool as_ptx = false;
     TRY(cuda_driver_describe(cx, d, index, &f));
-    const gen_arch *arch = gen_arch_for(f.major, f.minor, &as_ptx);
+    mpk_context unsaid = {0};
+    gen_arch arch;
+    const bool has_code = cuda_choose_arch(&unsaid, &f, &arch, &as_ptx) == MPK_OK;
     text_print(t, "%s{\"name\": ", index ? ", " : "");
     json_write_str(t, str_from(f.name));
     text_print(t, ", \"pci\": ");
     json_write_str(t, str_from(f.pci));
     text_print(t, ", \"capability\": \"%u.%u\", \"sms\": %u, \"memory_bytes\": %llu, \"target\": ",
                f.major, f.minor, f.n_sms, (unsigned long long)f.memory_bytes);
-    if (arch)
-        text_print(t, "\"%s\", \"as_ptx\": %s}", arch->name, as_ptx ? "true" : "false");
+    if (has_code)
+        text_print(t, "\"%s\", \"as_ptx\": %s}", arch.name, as_ptx ? "true" : "false");
     else
         text_print(t, "null, \"as_ptx\": false}");
     return MPK_OK;

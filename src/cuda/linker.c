@@ -181,7 +181,7 @@ mpk_status cuda_linker_link(mpk_context *cx, const cuda_linker *l, const gen_arc
     const char *options[] = {architecture};
     link_handle h = NULL;
     text made = {0};
-    snprintf(architecture, sizeof architecture, "-arch=%s", arch->name);
+    snprintf(architecture, sizeof architecture, "-arch=%s", arch->code_name);
     int result = l->nvJitLinkCreate(&h, 1, options);
     if (result != LINK_SUCCESS)
         return fail(cx, l, NULL, "nvJitLinkCreate", result);

@@ -252,7 +252,7 @@ static void choose_options(const cuda_source *s, options *o)
 {
     o->n = 0;
     snprintf(o->architecture, sizeof o->architecture, "--gpu-architecture=%s",
-             s->as_ptx ? s->arch->ptx_name : s->arch->name);
+             s->as_ptx ? s->arch->ptx_name : s->arch->code_name);
     o->at[o->n++] = o->architecture;
     o->at[o->n++] = "--std=c++17";
     o->at[o->n++] = "--device-as-default-execution-space";

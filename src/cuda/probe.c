@@ -20,6 +20,26 @@ static mpk_status look_at_memory(mpk_context *cx, cuda_driver *d, cuda_device_fa
     return status;
 }
 
+mpk_status cuda_choose_arch(mpk_context *cx, const cuda_facts *f, gen_arch *out, bool *as_ptx)
+{
+    const char *word = getenv("MPK_ARCH");
+    const gen_arch *own = gen_arch_for(f->major, f->minor, f->shared_bytes, as_ptx);
+    CHECK(cx, own, MPK_EUNSUPPORTED,
+          "%s has compute capability %u.%u, and mpk has code for %s and later: run on the CPU "
+          "(--device=cpu)",
+          f->name, f->major, f->minor, gen_arch_table[0].name);
+    *out = *own;
+    if (!word || !*word)
+        return MPK_OK;
+    const gen_arch *older = gen_arch_find(word);
+    CHECK(cx, older, MPK_EARG, "MPK_ARCH: there is no architecture '%s': `mpk compile --help` lists them",
+          word);
+    CHECK(cx, gen_arch_as(own, older, out), MPK_EARG,
+          "MPK_ARCH: %s (%s) cannot run code for %s: name one of its own age or older", f->name,
+          own->name, word);
+    return MPK_OK;
+}
+
 /* From cheap questions to dear ones: only the free memory needs a context. */
 static mpk_status probe(mpk_context *cx, cuda_driver *d, uint32_t index, cuda_device_facts *out)
 {
@@ -28,11 +48,7 @@ static mpk_status probe(mpk_context *cx, cuda_driver *d, uint32_t index, cuda_de
     CHECK(cx, index < f.n_devices, MPK_EUNSUPPORTED,
           "there is no GPU %u: this process may use %u, the first is cuda:0", index, f.n_devices);
     TRY(cuda_driver_describe(cx, d, index, &f.gpu));
-    f.arch = gen_arch_for(f.gpu.major, f.gpu.minor, NULL);
-    CHECK(cx, f.arch, MPK_EUNSUPPORTED,
-          "%s has compute capability %u.%u, and mpk has code for %s and later: run on the CPU "
-          "(--device=cpu)",
-          f.gpu.name, f.gpu.major, f.gpu.minor, gen_arch_table[0].name);
+    TRY(cuda_choose_arch(cx, &f.gpu, &f.arch, &f.as_ptx));
     TRY(look_at_memory(cx, d, &f));
     *out = f;
     return MPK_OK;

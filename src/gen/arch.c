@@ -2,7 +2,7 @@
  *
  * A row is an architecture for which code is made: its names, what its fast bodies may use, the
  * shape of the GPU that programs are compiled for if none is here.  gen_arch_for finds the row for
- * a GPU, gen_arch_fit cuts it to one that has less.  Called by src/cuda and by the tests of
+ * a GPU, gen_arch_as lets it run another's, gen_arch_fit cuts a row to a GPU that has less.  Called by src/cuda and by the tests of
  * bodies. */
 #include "gen/arch.h"
 
@@ -19,31 +19,56 @@
 
 const gen_arch gen_arch_table[] = {
     {.name = "sm_80",
+     .code_name = "sm_80",
      .ptx_name = "compute_80",
      .gpu = "A100",
      .major = 8,
      .minor = 0,
-     .features = 0,
+     .features = GEN_RING | GEN_ROOM,
      .n_sms = 108,
      .shared_bytes = KIB(163),
      .n_pages = 8,
      WORKER},
+    {.name = "sm_86",
+     .code_name = "sm_86",
+     .ptx_name = "compute_86",
+     .gpu = "RTX 3090",
+     .major = 8,
+     .minor = 6,
+     .features = GEN_RING,
+     .n_sms = 82,
+     .shared_bytes = KIB(99),
+     .n_pages = 4,
+     WORKER},
+    {.name = "sm_89",
+     .code_name = "sm_89",
+     .ptx_name = "compute_89",
+     .gpu = "RTX 4090",
+     .major = 8,
+     .minor = 9,
+     .features = GEN_RING,
+     .n_sms = 128,
+     .shared_bytes = KIB(99),
+     .n_pages = 4,
+     WORKER},
     {.name = "sm_90a",
+     .code_name = "sm_90a",
      .ptx_name = "compute_90a",
      .gpu = "H100",
      .major = 9,
      .minor = 0,
-     .features = GEN_BULK | GEN_WGMMA,
+     .features = GEN_BULK | GEN_WGMMA | GEN_RING | GEN_ROOM,
      .n_sms = 132,
      .shared_bytes = KIB(227),
      .n_pages = 12,
      WORKER},
     {.name = "sm_100a",
+     .code_name = "sm_100a",
      .ptx_name = "compute_100a",
      .gpu = "B200",
      .major = 10,
      .minor = 0,
-     .features = GEN_BULK,
+     .features = GEN_BULK | GEN_RING | GEN_ROOM,
      .n_sms = 148,
      .shared_bytes = KIB(227),
      .n_pages = 12,
@@ -59,26 +84,42 @@ const gen_arch *gen_arch_find(const char *name)
     return NULL;
 }
 
-const gen_arch *gen_arch_for(uint32_t major, uint32_t minor, bool *as_ptx)
+/* Rows whose names end in "a" are of one capability alone. */
+static bool is_for_one(const gen_arch *row)
 {
-    const gen_arch *plain = &gen_arch_table[0], *best = NULL;
-    bool ptx = false;
-    for (const gen_arch *row = gen_arch_table; row->name; row++)
+    return row->name[strlen(row->name) - 1] == 'a';
+}
+
+/* Code of a GPU runs on all later ones of its major version, its PTX on all later ones. */
+const gen_arch *gen_arch_for(uint32_t major, uint32_t minor, uint32_t shared_bytes, bool *as_ptx)
+{
+    const gen_arch *best = NULL, *large = NULL;
+    for (const gen_arch *row = gen_arch_table; row->name; row++) {
+        const bool runs = major > row->major || (major == row->major && minor >= row->minor);
         if (row->major == major && row->minor == minor)
             best = row;
-    /* Code named ...a runs on its own capability alone; the first row's on all of its major
-     * version, and its PTX on whatever came later. */
-    if (!best && major >= plain->major) {
-        best = plain;
-        ptx = major > plain->major;
+        if (!is_for_one(row) && runs && (!large || row->shared_bytes <= shared_bytes))
+            large = large && large->shared_bytes <= shared_bytes ? large : row;
     }
+    if (!best)
+        best = large;
     if (as_ptx)
-        *as_ptx = ptx;
+        *as_ptx = best && major > best->major;
     return best;
 }
 
+bool gen_arch_as(const gen_arch *gpu, const gen_arch *older, gen_arch *out)
+{
+    if (older->features & ~gpu->features || older->shared_bytes > gpu->shared_bytes)
+        return false;
+    *out = *older;
+    out->code_name = gpu->code_name;
+    out->ptx_name = gpu->ptx_name;
+    return true;
+}
+
 /* What the worker needs beside its pages is the row's difference and stays as it is; only pages are
- * given up. */
+ * given up, and with half of them the bodies that need room. */
 bool gen_arch_fit(const gen_arch *row, uint32_t n_sms, uint32_t shared_bytes, gen_arch *out)
 {
     uint32_t own = row->shared_bytes - row->n_pages * row->page_bytes;
@@ -89,6 +130,8 @@ bool gen_arch_fit(const gen_arch *row, uint32_t n_sms, uint32_t shared_bytes, ge
     out->n_sms = n_sms;
     if (n_pages < row->n_pages)
         out->n_pages = n_pages;
+    if (2 * n_pages <= row->n_pages)
+        out->features &= ~(uint32_t)GEN_ROOM;
     if (shared_bytes < row->shared_bytes)
         out->shared_bytes = own + out->n_pages * row->page_bytes;
     return true;

@@ -50,11 +50,14 @@ static const gen_routine *routine(const gen_call *c)
 }
 
 /* Two pages of keys and values; in their place later half the warps' results, which are fewer
- * bytes. Of tokens that stand alone 15 parts of 8 rows (lone_part). */
+ * bytes. Of tokens that stand alone 15 parts of 8 rows (lone_part).  Without room one page, or these
+ * results, of 64 rows, and no token stands alone. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    uint32_t size = (uint32_t)gen_input(c, Q)->dims[2], pages = 2 * 2 * PAGE_TOKENS * size * 2;
-    uint32_t parts = 15 * (8 * (size + 4) + 16) * 4;
+    const bool room = c->needs & GEN_ROOM;
+    uint32_t size = (uint32_t)gen_input(c, Q)->dims[2], page = 2 * PAGE_TOKENS * size * 2;
+    uint32_t parts = room ? 15 * (8 * (size + 4) + 16) * 4 : 4 * (size / 2 + 4) * 32 * 4;
+    uint32_t pages = room ? 2 * page : page;
     return pages > parts ? pages : parts;
 }
 

@@ -164,7 +164,7 @@ static uint32_t scratch_bytes(const gen_call *c)
 
 const gen_body gen_body_expert_stream = {.op = "expert_linear",
                                          .name = "expert_stream",
-                                         .needs = GEN_BULK,
+                                         .needs = GEN_RING,
                                          .rank = 10,
                                          .loads = true,
                                          .waits = true,

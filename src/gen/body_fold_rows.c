@@ -33,7 +33,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 
 const gen_body gen_body_fold_rows = {.op = "attention_fold",
                                      .name = "fold_rows",
-                                     .needs = GEN_BULK,
+                                     .needs = GEN_RING,
                                      .rank = 10,
                                      .waits = true,
                                      .carries = 1 << FOLD_PART | 1 << FOLD_LSE,
@@ -59,7 +59,7 @@ static bool accepts_many(const gen_call *c)
 
 const gen_body gen_body_fold_rows_some = {.op = "attention_fold",
                                           .name = "fold_rows",
-                                          .needs = GEN_BULK,
+                                          .needs = GEN_RING,
                                           .rank = 20,
                                           .waits = true,
                                           .some = true,
@@ -68,7 +68,7 @@ const gen_body gen_body_fold_rows_some = {.op = "attention_fold",
                                           .print = print};
 const gen_body gen_body_fold_rows_many = {.op = "attention_fold",
                                           .name = "fold_rows",
-                                          .needs = GEN_BULK,
+                                          .needs = GEN_RING,
                                           .rank = 20,
                                           .waits = true,
                                           .many = true,

@@ -101,13 +101,12 @@ static const gen_routine *routine(const gen_call *c)
 
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    (void)c;
-    return STREAM_SCRATCH;
+    return STREAM_SCRATCH_OF(STREAM_TILE_OF(c->needs & GEN_ROOM));
 }
 
 const gen_body gen_body_linear_stream = {.op = "linear",
                                          .name = "linear_stream",
-                                         .needs = GEN_BULK,
+                                         .needs = GEN_RING,
                                          .rank = 10,
                                          .loads = true,
                                          .waits = true,
@@ -120,7 +119,7 @@ const gen_body gen_body_linear_stream = {.op = "linear",
                                          .scratch_bytes = scratch_bytes};
 const gen_body gen_body_logits_stream = {.op = "logits",
                                          .name = "linear_stream",
-                                         .needs = GEN_BULK,
+                                         .needs = GEN_RING,
                                          .rank = 10,
                                          .loads = true,
                                          .waits = true,

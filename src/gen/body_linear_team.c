@@ -33,13 +33,12 @@ static const gen_routine *routine(const gen_call *c)
 
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    (void)c;
-    return TEAM_SCRATCH;
+    return TEAM_SCRATCH_OF(TEAM_TILE_OF(c->needs & GEN_BULK, c->needs & GEN_ROOM));
 }
 
 const gen_body gen_body_linear_team = {.op = "linear",
                                        .name = "linear_team",
-                                       .needs = GEN_BULK,
+                                       .needs = GEN_RING,
                                        .rank = 20,
                                        .loads = true,
                                        .waits = true,
@@ -53,7 +52,7 @@ const gen_body gen_body_linear_team = {.op = "linear",
                                        .scratch_bytes = scratch_bytes};
 const gen_body gen_body_logits_team = {.op = "logits",
                                        .name = "linear_team",
-                                       .needs = GEN_BULK,
+                                       .needs = GEN_RING,
                                        .rank = 20,
                                        .loads = true,
                                        .waits = true,

@@ -7,10 +7,7 @@
 #include "gen/body_product.h"
 #include "shape/linear_tile_shape.h"
 
-enum {
-    FEWEST_TOKENS = 17,
-    SCRATCH_BYTES = 2 * 4 * 2 * 64 * 64 + 4 * 2 * 64 * 4, /* TILE_SCRATCH */
-};
+enum { FEWEST_TOKENS = 17 };
 
 extern const gen_body gen_body_linear_stream;
 
@@ -79,13 +76,12 @@ static const gen_routine *routine(const gen_call *c)
 
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    (void)c;
-    return SCRATCH_BYTES;
+    return TILE_SCRATCH_OF(c->needs & GEN_ROOM);
 }
 
 const gen_body gen_body_linear_tile = {.op = "linear",
                                        .name = "linear_tile",
-                                       .needs = GEN_BULK,
+                                       .needs = GEN_RING,
                                        .rank = 10,
                                        .many = true,
                                        .loads = true,
@@ -98,7 +94,7 @@ const gen_body gen_body_linear_tile = {.op = "linear",
                                        .scratch_bytes = scratch_bytes};
 const gen_body gen_body_logits_tile = {.op = "logits",
                                        .name = "linear_tile",
-                                       .needs = GEN_BULK,
+                                       .needs = GEN_RING,
                                        .rank = 10,
                                        .many = true,
                                        .loads = true,

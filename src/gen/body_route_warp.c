@@ -42,7 +42,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 
 const gen_body gen_body_route_warp = {.op = "route",
                                       .name = "route_warp",
-                                      .needs = GEN_BULK,
+                                      .needs = GEN_RING,
                                       .rank = 10,
                                       .waits = true,
                                       .carries = 1 << LOGITS,

@@ -39,7 +39,7 @@ typedef struct device {
 } device;
 
 static arena graphs_arena;
-static device hopper, blackwell, hopper_f16, blackwell_f16;
+static device hopper, blackwell, ampere, geforce, hopper_f16, blackwell_f16;
 static uint64_t base_seed;
 
 /* ---- cases ---- */
@@ -124,28 +124,41 @@ static void make(device *d)
     *(void **)&d->kv_at = dlsym(d->code, "emulated_kv_at");
 }
 
-/* sm_100a has no products of warpgroups: the same cases of many tokens take another way there. */
+/* Those that stream weights and pages. */
+static void gather_streams(device *d)
+{
+    gather_graphs(d, decode_graphs, sizeof decode_graphs / sizeof *decode_graphs, 100);
+    gather_graphs(d, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
+    gather_graphs(d, paged_graphs, sizeof paged_graphs / sizeof *paged_graphs, 300);
+}
+
+/* sm_100a has no products of warpgroups: the same cases of many tokens take another way there.  On
+ * sm_80 lanes copy the pages, and on sm_86 there are few of them and little scratch. */
 static int set_up_devices(void **state)
 {
     (void)state;
     hopper = (device){.arch = gen_arch_find("sm_90a"), .halves = IR_BF16};
     blackwell = (device){.arch = gen_arch_find("sm_100a"), .halves = IR_BF16};
+    ampere = (device){.arch = gen_arch_find("sm_80"), .halves = IR_BF16};
+    geforce = (device){.arch = gen_arch_find("sm_86"), .halves = IR_BF16};
     hopper_f16 = (device){.arch = hopper.arch, .halves = IR_F16};
     blackwell_f16 = (device){.arch = blackwell.arch, .halves = IR_F16};
     gather_records(&hopper);
-    gather_graphs(&hopper, decode_graphs, sizeof decode_graphs / sizeof *decode_graphs, 100);
-    gather_graphs(&hopper, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
+    gather_streams(&hopper);
     gather_graphs(&hopper, pairs_graphs, sizeof pairs_graphs / sizeof *pairs_graphs, 250);
-    gather_graphs(&hopper, paged_graphs, sizeof paged_graphs / sizeof *paged_graphs, 300);
     gather_graphs(&hopper, block_graphs, sizeof block_graphs / sizeof *block_graphs, 350);
     gather_graphs(&hopper, company_graphs, sizeof company_graphs / sizeof *company_graphs, COMPANY);
     gather_graphs(&blackwell, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
+    gather_streams(&ampere);
+    gather_streams(&geforce);
     gather_in_f16(&hopper_f16, decode_graphs, sizeof decode_graphs / sizeof *decode_graphs, 100);
     gather_in_f16(&hopper_f16, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     gather_in_f16(&blackwell_f16, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs,
                   200);
     make(&hopper);
     make(&blackwell);
+    make(&ampere);
+    make(&geforce);
     make(&hopper_f16);
     make(&blackwell_f16);
     return 0;
@@ -696,6 +709,18 @@ static void test_without_warpgroups(void **state)
     check_device(&blackwell);
 }
 
+static void test_lanes_copy(void **state)
+{
+    (void)state;
+    check_device(&ampere);
+}
+
+static void test_few_pages(void **state)
+{
+    (void)state;
+    check_device(&geforce);
+}
+
 static void test_f16(void **state)
 {
     (void)state;
@@ -707,7 +732,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_company), cmocka_unit_test(test_with_warpgroups),
-        cmocka_unit_test(test_without_warpgroups), cmocka_unit_test(test_f16)};
+        cmocka_unit_test(test_without_warpgroups), cmocka_unit_test(test_lanes_copy),
+        cmocka_unit_test(test_few_pages), cmocka_unit_test(test_f16)};
     base_seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, set_up_devices, NULL));
 }

@@ -30,6 +30,11 @@
 enum {
     GEN_BULK = 1,  /* sm_90: bulk copies to shared memory, mbarrier transactions */
     GEN_WGMMA = 2, /* sm_90a: warpgroup products */
+    /* sm_80: barriers in shared memory at which copies arrive, and so the page ring, its loader and
+     * its clerk */
+    GEN_RING = 4,
+    /* more than 99 KB of shared memory: scratch of 64 KB leaves the ring its pages */
+    GEN_ROOM = 8,
 };
 
 /* How large a paged KV cache is: pages[slots][slot_pages] names pages of a cache of n_pages.  These
@@ -51,6 +56,8 @@ typedef struct gen_call {
     uint32_t n_tokens; /* T of the graph */
     uint32_t n_workers;
     uint32_t needs;  /* what the architecture offers: GEN_* */
+    /* of shared memory, the most that leaves the ring the pages that bodies take at once; 0: any */
+    uint32_t scratch_most;
     ir_dtype halves; /* IR_BF16 or IR_F16: what streamed products of the kernel multiply */
     /* for what is printed: caches and choices grow in it; all NULL where it is only asked who
      * accepts */

@@ -45,6 +45,15 @@ typedef struct emitter {
 
 /* ---- choice ---- */
 
+enum { LEAST_PAGES = 2 };
+
+/* A generic body runs in any case. */
+static bool has_room(const gen_call *c, const gen_body *b)
+{
+    return !c->scratch_most || !b->rank || !b->scratch_bytes ||
+           b->scratch_bytes(c) <= c->scratch_most;
+}
+
 /* Of the bodies that accept the call, need no more than the GPU has, and rank at most `highest`,
  * the one with the highest rank; NULL: none does. */
 const gen_body *gen_body_choose(const gen_call *c, uint32_t highest)
@@ -53,7 +62,7 @@ const gen_body *gen_body_choose(const gen_call *c, uint32_t highest)
     str name = str_from(c->op->def->name);
     for (const gen_body *const *b = gen_body_table; *b; b++)
         if (str_is(name, (*b)->op) && !((*b)->needs & ~c->needs) && (*b)->rank <= highest &&
-            (!best || (*b)->rank > best->rank) && (*b)->accepts(c))
+            (!best || (*b)->rank > best->rank) && (*b)->accepts(c) && has_room(c, *b))
             best = *b;
     return best;
 }
@@ -141,6 +150,23 @@ static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body 
     return MPK_OK;
 }
 
+/* Is it for the host, which has room? */
+static bool is_tested(const emitter *e)
+{
+    return e->whole == GEN_BODIES || e->whole == GEN_GENERIC;
+}
+
+/* What leaves each ring LEAST_PAGES, the most that any body takes before it lets one go. */
+static uint32_t most_scratch(const emitter *e)
+{
+    const gen_arch *a = e->arch;
+    bool jit = false;
+    for (uint32_t g = 0; g < e->n_graphs; g++)
+        jit |= e->graphs[g].jit != NULL;
+    const uint32_t kept = RT_OWN_BYTES + (jit ? 2 : 1) * LEAST_PAGES * a->page_bytes;
+    return is_tested(e) || kept >= a->shared_bytes ? 0 : (a->shared_bytes - kept) / 1024 * 1024;
+}
+
 /* A body and an instance for each operator that does something; views in place get neither. */
 static mpk_status choose_all(emitter *e)
 {
@@ -156,6 +182,7 @@ static mpk_status choose_all(emitter *e)
                           .n_tokens = e->graphs[g].n_tokens,
                           .n_workers = e->n_workers,
                           .needs = e->arch->features,
+                          .scratch_most = most_scratch(e),
                           .halves = e->halves,
                           .arena = e->arena,
                           .caches = &e->caches,
@@ -191,14 +218,13 @@ static bool is_for_prompts(const emitter *e, uint32_t graph)
 }
 
 /* One kernel serves calls, programs whose tasks are launched just in time or that several GPUs
- * share, and GPUs whose fast code has no products of warpgroups. */
+ * share, and GPUs without a ring. */
 static bool may_have_regimes(const emitter *e)
 {
     for (uint32_t g = 0; g < e->n_graphs; g++)
         if (e->graphs[g].jit)
             return false;
-    return e->whole == GEN_KERNEL && e->n_peers == 1 && e->arch->features & GEN_BULK &&
-           e->arch->features & GEN_WGMMA;
+    return e->whole == GEN_KERNEL && e->n_peers == 1 && e->arch->features & GEN_RING;
 }
 
 /* Divide the graphs; if they are all of one kind there is one regime. */
@@ -233,9 +259,7 @@ static void find_room(emitter *e, uint32_t regime)
     room->scratch_bytes = (room->scratch_bytes + 1023) / 1024 * 1024;
     const uint32_t used = room->scratch_bytes + RT_OWN_BYTES;
     const uint32_t fit = used < a->shared_bytes ? (a->shared_bytes - used) / a->page_bytes : 0;
-    /* on the host, which has room */
-    const bool is_tested = e->whole == GEN_BODIES || e->whole == GEN_GENERIC;
-    room->n_pages = fit < a->n_pages && !is_tested ? fit : a->n_pages;
+    room->n_pages = fit < a->n_pages && !is_tested(e) ? fit : a->n_pages;
 }
 
 /* ---- files ---- */
@@ -337,6 +361,12 @@ static void end_regimes(emitter *e)
         text_print(&e->out, "\n#endif\n");
 }
 
+/* Of the smaller ring; tests run bodies in one of half the pages, as if there were JIT tasks. */
+static uint32_t least_pages(const emitter *e, uint32_t n_pages, bool jit)
+{
+    return e->arch->features & GEN_RING && (jit || is_tested(e)) ? n_pages / 2 : n_pages;
+}
+
 /* Sizes that differ between the regimes, each in its own branch of the preprocessor. */
 static void print_rooms(emitter *e)
 {
@@ -348,7 +378,10 @@ static void print_rooms(emitter *e)
         text_print(&e->out, "#define MPK_PAGES %u /* of the ring */\n", room->n_pages);
         text_print(&e->out,
                    "#define MPK_JIT_PAGES %u /* of these, kept for the loads of JIT tasks */\n",
-                   loads && e->arch->features & GEN_BULK ? room->n_pages / 2 : 0);
+                   loads && e->arch->features & GEN_RING ? room->n_pages / 2 : 0);
+        text_print(&e->out,
+                   "#define MPK_LEAST_PAGES %u /* of a ring: the most that a body takes at once */\n",
+                   least_pages(e, room->n_pages, loads));
         text_print(&e->out, "#define MPK_SCRATCH_BYTES %u /* of shared memory for a body */\n",
                    room->scratch_bytes);
         text_print(
@@ -385,8 +418,10 @@ static void print_constants(emitter *e)
         {"HYBRID", jit ? 1 : 0, "1: there are JIT tasks"},
         {"PEERS", e->n_peers, "GPUs that share the program, each with so many workers"},
         {"CALLS", e->whole == GEN_CALL, "1: each launch is a call, no requests are served"},
-        {"BULK", a->features & GEN_BULK ? 1 : 0, "bulk copies with mbarriers"},
+        {"RING", a->features & GEN_RING ? 1 : 0, "a page ring with mbarriers, filled by a loader"},
+        {"BULK", a->features & GEN_BULK ? 1 : 0, "bulk copies, else the loader's lanes copy"},
         {"WGMMA", a->features & GEN_WGMMA ? 1 : 0, "warpgroup products"},
+        {"ROOM", a->features & GEN_ROOM ? 1 : 0, "of shared memory for large scratch"},
         {"HALVES_F16", e->halves == IR_F16, "1: streamed products multiply f16, else bf16"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -402,7 +437,7 @@ static void print_constants(emitter *e)
  * them. */
 static void print_caches(emitter *e)
 {
-    const bool told = e->whole == GEN_BODIES || e->whole == GEN_GENERIC;
+    const bool told = is_tested(e);
     if (!e->caches.n)
         return;
     text_print(
@@ -596,7 +631,7 @@ static void print_switches(emitter *e)
     if (e->whole == GEN_GENERIC)
         return;
     print_dispatch(e, "waiting", "const mpk_task", "body", OF_WAITING);
-    if (e->arch->features & GEN_BULK)
+    if (e->arch->features & GEN_RING)
         print_dispatch(e, "load", "mpk_load", "load", OF_LOADING);
     print_question(e, "waits", OF_WAITING);
     print_question(e, "loads", OF_LOADING);
@@ -614,7 +649,7 @@ static mpk_status print_all(emitter *e)
         print_switches(e);
     }
     end_regimes(e);
-    if (e->whole == GEN_BODIES || e->whole == GEN_GENERIC)
+    if (is_tested(e))
         return MPK_OK;
     TRY(add_file(e, STR("units.cuh"), 0));
     text_print(&e->out, "\n#if MPK_UNIT < 2\n");

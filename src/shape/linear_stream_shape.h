@@ -18,21 +18,22 @@ enum {
 
 /* Scratch: offsets in bytes. */
 enum {
-    /* groups of 8 rows whose partial sums meet at once */
-    STREAM_TILE = 8,
     STREAM_SQUARES = 0,                                  /* float[64 tokens][8 warps] */
     STREAM_END = STREAM_SQUARES + TEAM_MOST_TOKENS * 32, /* stream_end */
-    /* float[2][STREAM_TILE][16 tokens][2] */
+    /* float[2][groups][16 tokens][2]; of teams TEAM_PARTS begin here */
     STREAM_PEAKS = STREAM_END + 64,
-    /* float[STREAM_TILE][8 warps][32 lanes][4] */
-    STREAM_PARTS = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8,
-    STREAM_SCRATCH = STREAM_PARTS + STREAM_TILE * 8 * 32 * 16,
-    /* groups, of teams: two times as many, and the peaks of a tile after their sums */
-    TEAM_TILE = 16,
-    TEAM_PARTS = STREAM_PEAKS,                         /* float[TEAM_TILE][8 warps][32 lanes][4] */
-    TEAM_PEAKS = TEAM_PARTS + TEAM_TILE * 8 * 32 * 16, /* float[TEAM_TILE][64 tokens][2] */
-    TEAM_SCRATCH = TEAM_PEAKS + TEAM_TILE * TEAM_MOST_TOKENS * 8,
+    TEAM_PARTS = STREAM_PEAKS, /* float[groups][8 warps][32 lanes][4] */
 };
+/* Groups of 8 rows whose partial sums meet at once, a tile: as many as leave the ring its pages.
+ * bulk, room: 1 where there are bulk copies, and room (GEN_BULK, GEN_ROOM). */
+#define STREAM_TILE_OF(room) ((room) ? 8 : 4)
+#define TEAM_TILE_OF(bulk, room) ((bulk) ? 16 : (room) ? 8 : 4)
+/* float[groups][8 warps][32 lanes][4] */
+#define STREAM_PARTS_OF(tile) (STREAM_PEAKS + 2 * (tile)*16 * 8)
+#define STREAM_SCRATCH_OF(tile) (STREAM_PARTS_OF(tile) + (tile)*8 * 32 * 16)
+/* float[groups][64 tokens][2]: the peaks of a tile after their sums */
+#define TEAM_PEAKS_OF(tile) (TEAM_PARTS + (tile)*8 * 32 * 16)
+#define TEAM_SCRATCH_OF(tile) (TEAM_PEAKS_OF(tile) + (tile)*TEAM_MOST_TOKENS * 8)
 
 /* A page of the packed weight: up to STREAM_PAGE_UNITS blocks of 32 columns for each of 8 warps, 8
  * rows each.  So a group of 8 rows is pieces of STREAM_UNIT_COLUMNS columns, one after the

@@ -1,0 +1,87 @@
+/* tile_copy.cuh - x of a product of many tokens from global to shared memory, by the threads that
+ * read it: stages of 64 columns of 64 tokens, in the swizzle of packed weights, and the squares of
+ * each token.  linear_tile.cuh and linear_panel.cuh build on it.
+ */
+#ifndef TASK_TILE_COPY_CUH
+#define TASK_TILE_COPY_CUH
+
+#include "ptx/matrix.cuh"
+#include "task/tile_plan.cuh"
+
+/* What a thread brings of a stage: 8 columns, and 8 columns 32 on, of two tokens, 32 apart. */
+struct tile_copy {
+    const char *x;
+    rt_u32 from[2]; /* bytes from x; TILE_NONE: there is no such token */
+    char *to;       /* of the first token, in stage 0; the second is 2048 bytes on */
+    int column;     /* of stage 0 */
+};
+#define TILE_NONE 0xffffffffu
+
+MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, char *s_x,
+                            tile_copy *c)
+{
+    const int i = mpk_thread() % 128, row = i / 4, piece = i % 4;
+    c->x = mpk_at<const char>(t, s.x);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        int token = first + row + 32 * m;
+        bool there = token < (int)t.hi0;
+        if (there && s.gathered >= 0) {
+            rt_u32 chosen = mpk_at<const rt_u32>(t, s.gathered)[token];
+            there = chosen < (rt_u32)s.tokens && chosen < t.live[RT_TOKENS];
+            token = (int)chosen;
+        }
+        c->from[m] = there ? (rt_u32)token * (rt_u32)s.columns * 2 + (rt_u32)piece * 16 : TILE_NONE;
+    }
+    c->column = piece * 8;
+    c->to = s_x + row / 8 * 512 + row % 8 * 64 + (piece ^ row % 8 / 2) * 16;
+}
+
+/* Ask for stage `stage` of x. */
+MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int buffer)
+{
+    const int column = stage * 64 + c.column;
+    char *to = c.to + buffer * TILE_STAGE;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            const bool there = column + half * 32 < columns && c.from[m] != TILE_NONE;
+            ptx_copy_async(to + half * TILE_HALF + m * 2048,
+                           c.x + (there ? c.from[m] + (rt_u32)(stage * 128 + half * 64) : 0),
+                           there);
+        }
+    ptx_copy_async_commit();
+}
+
+MPK_FN void tile_add_squares(const tile_copy &c, int buffer, float *square)
+{
+#pragma unroll 1
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            const mpk_words v =
+                ptx_load_shared_words(c.to + buffer * TILE_STAGE + half * TILE_HALF + m * 2048);
+            const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float a = halves_low(words[e]), b = halves_high(words[e]);
+                square[m] = fmaf(b, b, fmaf(a, a, square[m]));
+            }
+        }
+}
+
+/* Sum of squares of each token of the warpgroup. */
+MPK_FN void tile_put_squares(float *square, float *s_square)
+{
+    const int i = mpk_thread() % 128;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        square[m] += __shfl_xor_sync(0xffffffffu, square[m], 1);
+        square[m] += __shfl_xor_sync(0xffffffffu, square[m], 2);
+        if (i % 4 == 0)
+            s_square[i / 4 + 32 * m] = square[m];
+    }
+}
+
+#endif

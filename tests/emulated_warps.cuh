@@ -44,7 +44,7 @@ enum {
     EMULATED_THREADS = EMULATED_CLERK + 1,
     EMULATED_WARPS = EMULATED_THREADS / 32 + 1,
     EMULATED_STACK = 128 << 10,
-    EMULATED_COPIES = 256, /* of a thread, or bulk copies, under way */
+    EMULATED_COPIES = 256,  /* of a thread, or bulk copies, under way */
     EMULATED_PIECES = 4096, /* copies of the loader's lanes under way */
     EMULATED_AWAITS = 1024, /* their arrivals at barriers to come */
     EMULATED_PATIENCE = 1 << 16,
@@ -114,7 +114,7 @@ static emulated_copy emulated_bulk[EMULATED_COPIES];
 static emulated_piece emulated_pieces[EMULATED_PIECES];
 static emulated_await emulated_awaits[EMULATED_AWAITS];
 static rt_u32 emulated_n_pieces, emulated_n_awaits;
-static rt_u64 emulated_asked; /* pieces and arrivals so far */
+static rt_u64 emulated_asked;                 /* pieces and arrivals so far */
 static rt_u32 emulated_n_bulk, emulated_idle; /* turns since anything happened */
 static rt_u64 emulated_state;
 

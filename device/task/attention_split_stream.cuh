@@ -329,8 +329,7 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
  * a page is not for let it go at once. */
 template <int K>
 MPK_FN void attention_pages_in_turn(const rt_u32 (*query)[4], const attention_shape &s,
-                                    const attention_piece *k, mpk_ring *ring,
-                                    attention_state<K> *a)
+                                    const attention_piece *k, mpk_ring *ring, attention_state<K> *a)
 {
     constexpr int BYTES = ATTENTION_PAGE * K * 2;
     constexpr bool TOGETHER = 2 * BYTES <= MPK_PAGE_BYTES;

@@ -121,8 +121,8 @@ MPK_FN void panel_run(const mpk_task &t, const tile_shape &s, const tile_plan &p
     const int half = mpk_thread() / 128, warp = mpk_thread() / 32 % 4;
     const bool anew = at == 0 || p.turns > TILE_KEPT;
     char *s_x = t.s_scratch + half * TILE_X;
-    float *s_square = (float *)(t.s_scratch + TILE_SCALES) +
-                      (turn % TILE_KEPT * 2 + half) * TILE_TOKENS;
+    float *s_square =
+        (float *)(t.s_scratch + TILE_SCALES) + (turn % TILE_KEPT * 2 + half) * TILE_TOKENS;
     float sum[64], square[2] = {0, 0};
     tile_copy c;
     row += half * TILE_TOKENS;

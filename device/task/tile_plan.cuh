@@ -14,7 +14,7 @@
 #include "tile/ring.cuh"
 
 enum {
-    TILE_TOKENS = 64,    /* of a warpgroup */
+    TILE_TOKENS = 64,                       /* of a warpgroup */
     TILE_STAGES = TILE_STAGES_OF(MPK_ROOM), /* of a warpgroup: being read and on their way */
     TILE_HALF = 64 * 64,                    /* bytes: 64 tokens x 32 columns */
     TILE_STAGE = 2 * TILE_HALF,
@@ -35,7 +35,7 @@ struct tile_plan {
     int boxed;         /* 1: wide, and x and w come by boxes (linear_box.cuh) */
     /* 1: a page holds 64 columns of 128 rows: those of boxes, or of panels (linear_panel.cuh) */
     int broad;
-    int piece;         /* thin: blocks of a page for each group; 0: not thin */
+    int piece; /* thin: blocks of a page for each group; 0: not thin */
     /* tasks that have a part of the columns each, and which this is (linear_parts.cuh): groups are
      * then those of all; 1: it has all columns */
     int parts, part;

@@ -63,8 +63,7 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
           workers, f->name, f->n_sms);
     CHECK(cx, f->maps_host, MPK_EUNSUPPORTED, "%s cannot read the host's memory", f->name);
     if (m->options.code)
-        m->arch =
-            row; /* what it was compiled for; where that is too much, the launch is refused */
+        m->arch = row; /* what it was compiled for; where that is too much, the launch is refused */
     if (m->options.reference_bodies)
         m->arch.features = 0;
     CHECK(cx, m->options.mode != CUDA_GRAPH_PDL || m->arch.features & GEN_BULK, MPK_EUNSUPPORTED,

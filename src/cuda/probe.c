@@ -32,8 +32,8 @@ mpk_status cuda_choose_arch(mpk_context *cx, const cuda_facts *f, gen_arch *out,
     if (!word || !*word)
         return MPK_OK;
     const gen_arch *older = gen_arch_find(word);
-    CHECK(cx, older, MPK_EARG, "MPK_ARCH: there is no architecture '%s': `mpk compile --help` lists them",
-          word);
+    CHECK(cx, older, MPK_EARG,
+          "MPK_ARCH: there is no architecture '%s': `mpk compile --help` lists them", word);
     CHECK(cx, gen_arch_as(own, older, out), MPK_EARG,
           "MPK_ARCH: %s (%s) cannot run code for %s: name one of its own age or older", f->name,
           own->name, word);

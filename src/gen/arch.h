@@ -11,8 +11,9 @@
 #include <stdint.h>
 
 typedef struct gen_arch {
-    const char *name;      /* "sm_90a": what --target takes */
-    const char *code_name; /* what NVRTC takes after --gpu-architecture=: the name of the GPU's row */
+    const char *name; /* "sm_90a": what --target takes */
+    const char
+        *code_name; /* what NVRTC takes after --gpu-architecture=: the name of the GPU's row */
     /* "compute_90a": the same for PTX, which later GPUs translate; that of a row without `a` runs on
      * all of them */
     const char *ptx_name;

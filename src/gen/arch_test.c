@@ -37,14 +37,15 @@ static void capabilities_find_rows(void **state)
         uint32_t major, minor, kib;
         const char *name;
         bool as_ptx;
-    } cases[] = {{7, 5, 64, NULL, false},       {8, 0, 163, "sm_80", false},
-                 {8, 6, 99, "sm_86", false},    {8, 7, 163, "sm_80", false},
-                 {8, 8, 99, "sm_86", false},    {8, 9, 99, "sm_89", false},
-                 {9, 0, 227, "sm_90a", false},  {10, 0, 227, "sm_100a", false},
-                 {10, 3, 227, "sm_80", true},   {12, 0, 99, "sm_86", true}};
+    } cases[] = {{7, 5, 64, NULL, false},      {8, 0, 163, "sm_80", false},
+                 {8, 6, 99, "sm_86", false},   {8, 7, 163, "sm_80", false},
+                 {8, 8, 99, "sm_86", false},   {8, 9, 99, "sm_89", false},
+                 {9, 0, 227, "sm_90a", false}, {10, 0, 227, "sm_100a", false},
+                 {10, 3, 227, "sm_80", true},  {12, 0, 99, "sm_86", true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool as_ptx = !cases[i].as_ptx;
-        const gen_arch *row = gen_arch_for(cases[i].major, cases[i].minor, cases[i].kib * 1024, &as_ptx);
+        const gen_arch *row =
+            gen_arch_for(cases[i].major, cases[i].minor, cases[i].kib * 1024, &as_ptx);
         if (!cases[i].name) {
             assert_null(row);
             continue;

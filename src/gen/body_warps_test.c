@@ -730,10 +730,12 @@ static void test_f16(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_company), cmocka_unit_test(test_with_warpgroups),
-        cmocka_unit_test(test_without_warpgroups), cmocka_unit_test(test_lanes_copy),
-        cmocka_unit_test(test_few_pages), cmocka_unit_test(test_f16)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_company),
+                                       cmocka_unit_test(test_with_warpgroups),
+                                       cmocka_unit_test(test_without_warpgroups),
+                                       cmocka_unit_test(test_lanes_copy),
+                                       cmocka_unit_test(test_few_pages),
+                                       cmocka_unit_test(test_f16)};
     base_seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, set_up_devices, NULL));
 }

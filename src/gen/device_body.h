@@ -55,7 +55,7 @@ typedef struct gen_call {
     const ir_op *op;
     uint32_t n_tokens; /* T of the graph */
     uint32_t n_workers;
-    uint32_t needs;  /* what the architecture offers: GEN_* */
+    uint32_t needs; /* what the architecture offers: GEN_* */
     /* of shared memory, the most that leaves the ring the pages that bodies take at once; 0: any */
     uint32_t scratch_most;
     ir_dtype halves; /* IR_BF16 or IR_F16: what streamed products of the kernel multiply */

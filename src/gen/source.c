@@ -379,9 +379,10 @@ static void print_rooms(emitter *e)
         text_print(&e->out,
                    "#define MPK_JIT_PAGES %u /* of these, kept for the loads of JIT tasks */\n",
                    loads && e->arch->features & GEN_RING ? room->n_pages / 2 : 0);
-        text_print(&e->out,
-                   "#define MPK_LEAST_PAGES %u /* of a ring: the most that a body takes at once */\n",
-                   least_pages(e, room->n_pages, loads));
+        text_print(
+            &e->out,
+            "#define MPK_LEAST_PAGES %u /* of a ring: the most that a body takes at once */\n",
+            least_pages(e, room->n_pages, loads));
         text_print(&e->out, "#define MPK_SCRATCH_BYTES %u /* of shared memory for a body */\n",
                    room->scratch_bytes);
         text_print(

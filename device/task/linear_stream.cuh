@@ -9,7 +9,7 @@
  * weight is read from shared memory once and up to 16 tokens cost what one costs.  With at most 8
  * tokens, rows 8 to 15 of the operand hold other columns of the same tokens: half the registers,
  * the same sums in the same order, so a token's bits do not depend on how many share the step.  The
- * partial sums of the warps meet in shared memory after each tile of groups and are added in the
+ * partial sums of the warps meet in shared memory after each tile of 8 groups and are added in the
  * order of warps.  The scale of an rms_norm is applied to the sum (its weight is folded into w),
  * the squares are summed from the registers.
  *
@@ -26,8 +26,6 @@
 #include "task/peaks.cuh"
 #include "tile/halves.cuh"
 #include "tile/ring.cuh"
-
-enum { STREAM_TILE = STREAM_TILE_OF(MPK_ROOM), STREAM_PARTS = STREAM_PARTS_OF(STREAM_TILE) };
 
 /* Groups of the task's box: the first one, and how many.  A group is 8 rows of w; of a gated
  * product these are 4 columns of y. */

@@ -23,7 +23,7 @@
 
 #include "task/linear_stream.cuh"
 
-enum { TEAM_TILE = TEAM_TILE_OF(MPK_BULK, MPK_ROOM), TEAM_PEAKS = TEAM_PEAKS_OF(TEAM_TILE) };
+enum { TEAM_TILE = TEAM_TILE_OF(MPK_BULK), TEAM_PEAKS = TEAM_PEAKS_OF(TEAM_TILE) };
 
 /* Binary logarithm of s.at_once, which is 2 or 4: no division. */
 MPK_FN int team_shift(int at_once)

@@ -159,8 +159,8 @@ typedef struct cli_engine {
             .help =                                                                               \
                 "share the model among N GPUs of this host, or on the CPU groups of threads (1)", \
             .least = 1, .most = 16)
-#define CLI_TARGET_ROW(t, m)                                                                 \
-    CLI_OPTION(t, m.target, "target", CLI_TEXT, .value = "sm_80|sm_86|sm_89|sm_90a|sm_100a", \
+#define CLI_TARGET_ROW(t, m)                                                           \
+    CLI_OPTION(t, m.target, "target", CLI_TEXT, .value = "sm_80|sm_86|sm_90a|sm_100a", \
                .help = "for a GPU of this architecture, which need not be here")
 #define CLI_KEEP_ROW(t, m)                                     \
     CLI_OPTION(t, m.keep, "keep", CLI_TEXT, .value = "FOLDER", \

@@ -39,7 +39,7 @@ static void capabilities_find_rows(void **state)
         bool as_ptx;
     } cases[] = {{7, 5, 64, NULL, false},      {8, 0, 163, "sm_80", false},
                  {8, 6, 99, "sm_86", false},   {8, 7, 163, "sm_80", false},
-                 {8, 8, 99, "sm_86", false},   {8, 9, 99, "sm_89", false},
+                 {8, 8, 99, "sm_86", false},   {8, 9, 99, "sm_86", false},
                  {9, 0, 227, "sm_90a", false}, {10, 0, 227, "sm_100a", false},
                  {10, 3, 227, "sm_80", true},  {12, 0, 99, "sm_86", true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -33,7 +33,7 @@ static const gen_routine *routine(const gen_call *c)
 
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    return TEAM_SCRATCH_OF(TEAM_TILE_OF(c->needs & GEN_BULK, c->needs & GEN_ROOM));
+    return TEAM_SCRATCH_OF(TEAM_TILE_OF(c->needs & GEN_BULK));
 }
 
 const gen_body gen_body_linear_team = {.op = "linear",

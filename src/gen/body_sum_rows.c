@@ -52,7 +52,7 @@ static bool accepts_many(const gen_call *c)
 
 const gen_body gen_body_sum_rows_some = {.op = "add_parts",
                                          .name = "sum_rows",
-                                         .needs = GEN_BULK,
+                                         .needs = GEN_RING,
                                          .rank = 20,
                                          .waits = true,
                                          .some = true,
@@ -61,7 +61,7 @@ const gen_body gen_body_sum_rows_some = {.op = "add_parts",
                                          .print = print};
 const gen_body gen_body_sum_rows_many = {.op = "add_parts",
                                          .name = "sum_rows",
-                                         .needs = GEN_BULK,
+                                         .needs = GEN_RING,
                                          .rank = 20,
                                          .waits = true,
                                          .many = true,

@@ -18,20 +18,20 @@ enum {
 
 /* Scratch: offsets in bytes. */
 enum {
+    /* groups of 8 rows whose partial sums meet at once: 64 rows, which have one peak of logits */
+    STREAM_TILE = 8,
     STREAM_SQUARES = 0,                                  /* float[64 tokens][8 warps] */
     STREAM_END = STREAM_SQUARES + TEAM_MOST_TOKENS * 32, /* stream_end */
-    /* float[2][groups][16 tokens][2]; of teams TEAM_PARTS begin here */
+    /* float[2][STREAM_TILE][16 tokens][2] */
     STREAM_PEAKS = STREAM_END + 64,
-    TEAM_PARTS = STREAM_PEAKS, /* float[groups][8 warps][32 lanes][4] */
+    /* float[STREAM_TILE][8 warps][32 lanes][4] */
+    STREAM_PARTS = STREAM_PEAKS + 2 * STREAM_TILE * 16 * 8,
+    STREAM_SCRATCH = STREAM_PARTS + STREAM_TILE * 8 * 32 * 16,
+    TEAM_PARTS = STREAM_PEAKS, /* of teams: float[groups][8 warps][32 lanes][4] */
 };
-/* Groups of 8 rows whose partial sums meet at once, a tile: as many as leave the ring its pages.
- * bulk, room: 1 where there are bulk copies, and room (GEN_BULK, GEN_ROOM). */
-#define STREAM_TILE_OF(room) ((room) ? 8 : 4)
-#define TEAM_TILE_OF(bulk, room) ((bulk) ? 16 : (room) ? 8 : 4)
-/* float[groups][8 warps][32 lanes][4] */
-#define STREAM_PARTS_OF(tile) (STREAM_PEAKS + 2 * (tile)*16 * 8)
-#define STREAM_SCRATCH_OF(tile) (STREAM_PARTS_OF(tile) + (tile)*8 * 32 * 16)
-/* float[groups][64 tokens][2]: the peaks of a tile after their sums */
+/* Groups of teams: two times as many where the ring keeps its pages beside them, as on GPUs with bulk
+ * copies; and the peaks of a tile after their sums, float[groups][64 tokens][2]. */
+#define TEAM_TILE_OF(bulk) ((bulk) ? 16 : STREAM_TILE)
 #define TEAM_PEAKS_OF(tile) (TEAM_PARTS + (tile)*8 * 32 * 16)
 #define TEAM_SCRATCH_OF(tile) (TEAM_PEAKS_OF(tile) + (tile)*TEAM_MOST_TOKENS * 8)
 

@@ -44,9 +44,7 @@ enum {
     EMULATED_THREADS = EMULATED_CLERK + 1,
     EMULATED_WARPS = EMULATED_THREADS / 32 + 1,
     EMULATED_STACK = 128 << 10,
-    EMULATED_COPIES = 256,  /* of a thread, or bulk copies, under way */
-    EMULATED_PIECES = 4096, /* copies of the loader's lanes under way */
-    EMULATED_AWAITS = 1024, /* their arrivals at barriers to come */
+    EMULATED_COPIES = 256, /* of a thread, or bulk copies, under way */
     EMULATED_PATIENCE = 1 << 16,
     EMULATED_NAPS = 1 << 24,
 };
@@ -65,21 +63,6 @@ struct emulated_copy {
     rt_u64 *barrier;
     const emulated_map *map; /* NULL, or `from` is not used: the box at (row, column) */
     int column, row;
-};
-
-/* A lane's copy, and an arrival that comes when `left` copies that the lane has asked for before have
- * ended; `number` counts both. */
-struct emulated_piece {
-    void *to;
-    const void *from;
-    int thread;
-    rt_u64 number;
-};
-struct emulated_await {
-    rt_u64 *barrier;
-    int thread;
-    rt_u64 number;
-    rt_u32 left;
 };
 
 struct emulated_thread {
@@ -111,10 +94,6 @@ static jmp_buf emulated_turns;
 static emulated_warp emulated_warps[EMULATED_WARPS];
 static emulated_meeting emulated_barriers[16]; /* bar.sync */
 static emulated_copy emulated_bulk[EMULATED_COPIES];
-static emulated_piece emulated_pieces[EMULATED_PIECES];
-static emulated_await emulated_awaits[EMULATED_AWAITS];
-static rt_u32 emulated_n_pieces, emulated_n_awaits;
-static rt_u64 emulated_asked;                 /* pieces and arrivals so far */
 static rt_u32 emulated_n_bulk, emulated_idle; /* turns since anything happened */
 static rt_u64 emulated_state;
 
@@ -622,58 +601,8 @@ static inline bool ptx_elect(void)
     __syncwarp();
     return emulated_lane() == 0;
 }
-/* The arrivals of a lane that waited for a piece more. */
-static inline void emulated_end_piece(const emulated_piece &p)
-{
-    emulated_threads[p.thread].n_pieces--;
-    for (rt_u32 i = emulated_n_awaits; i-- > 0;) {
-        emulated_await *a = &emulated_awaits[i];
-        if (a->thread != p.thread || a->number < p.number || --a->left)
-            continue;
-        emulated_count(a->barrier, 1, 0);
-        *a = emulated_awaits[--emulated_n_awaits];
-    }
-}
-/* Some of the lanes' copies that are under way arrive, in any order. */
-static inline void emulated_arrive_pieces(void)
-{
-    for (rt_u32 n = emulated_random(64); n && emulated_n_pieces; n--) {
-        const rt_u32 i = emulated_random(emulated_n_pieces);
-        const emulated_piece p = emulated_pieces[i];
-        emulated_pieces[i] = emulated_pieces[--emulated_n_pieces];
-        memcpy(p.to, p.from, 16);
-        emulated_end_piece(p);
-        emulated_idle = 0;
-    }
-}
-static inline void ptx_copy_piece(rt_u32 to, const void *from)
-{
-    while (emulated_n_pieces == EMULATED_PIECES)
-        emulated_arrive_pieces();
-    emulated_pieces[emulated_n_pieces++] = {(void *)emulated_aligned<16>(mpk_s + to),
-                                            emulated_aligned<16>(from), emulated_now->number,
-                                            emulated_asked++};
-    emulated_now->n_pieces++;
-}
-static inline void ptx_copy_piece_once(rt_u32 to, const void *from, rt_u64)
-{
-    ptx_copy_piece(to, from);
-}
-static inline void ptx_barrier_await_copies(rt_u64 *b)
-{
-    if (!emulated_now->n_pieces)
-        return;
-    while (emulated_n_awaits == EMULATED_AWAITS)
-        emulated_arrive_pieces();
-    if (!emulated_now->n_pieces) /* they have just ended */
-        return;
-    emulated_mbarrier m;
-    memcpy(&m, b, sizeof m);
-    m.pending++;
-    memcpy(b, &m, sizeof m);
-    emulated_awaits[emulated_n_awaits++] = {b, emulated_now->number, emulated_asked++,
-                                            emulated_now->n_pieces};
-}
+#include "tests/emulated_pieces.cuh"
+
 /* One of the bulk copies that are under way arrives, or some of the lanes'. */
 static inline void emulated_arrive(void)
 {

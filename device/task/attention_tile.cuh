@@ -349,9 +349,9 @@ MPK_FN attend_sight attend_sight_of(const int *position, const int *from)
     return a;
 }
 
-/* The pages of a chunk: scratch holds two of them, one being read and one on its way, or where there
- * is no room one, which is asked for when the one before has been read.  part: of each page; -1:
- * all. */
+/* The pages of a chunk: scratch holds two of them, one being read and one on its way, or where
+ * there is no room one, which is asked for when the one before has been read.  part: of each page;
+ * -1: all. */
 template <int K>
 MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_chunk &c, int part,
                          attend_rows<K> *r)

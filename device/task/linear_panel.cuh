@@ -1,8 +1,8 @@
 /* linear_panel.cuh - products of more than 64 tokens without warpgroups' products: linear_tile.cuh
  * hands them on.
  *
- * A turn is 128 tokens, 64 for each warpgroup, a pass up to 128 rows of w, a step 64 columns: a page
- * of w, 16 groups of 1 KB (tile_plan.broad), and a stage of x, of which all but one are on their
+ * A turn is 128 tokens, 64 for each warpgroup, a pass up to 128 rows of w, a step 64 columns: a
+ * page of w, 16 groups of 1 KB (tile_plan.broad), and a stage of x, of which all but one are on their
  * way.  A warp multiplies 32 tokens with 64 rows: were it 16 with 128, shared memory would be read
  * 1.5 times as often, and that is what limits mma.sync.  Fragments of 16 columns are read while
  * those before are multiplied.  Squares for an rms_norm are summed in the first pass and stay in

@@ -41,8 +41,8 @@
 /* ---- the loader's part ---- */
 
 #if MPK_BULK
-/* The pages of one step, a piece of PIECE bytes of each group, GROUPS a page, a lane each; from: its
- * first block of the pass's first group. */
+/* The pages of one step, a piece of PIECE bytes of each group, GROUPS a page, a lane each; from:
+ * its first block of the pass's first group. */
 template <int PIECE, int GROUPS>
 MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt_u32 group_bytes,
                            bool once)

@@ -87,9 +87,9 @@ MPK_FN rt_u32 load_wait(const mpk_load *l, rt_u64 *b, rt_u32 parity)
 }
 
 /* Make room for one page: its number, or LOAD_OVER when there is nothing to load for any more.  One
- * lane (load_leads) then says by load_expect what comes, and asks for it by load_copy: no lane looks
- * at the page's barriers any more.  Without bulk copies all lanes do, and say by load_end that
- * nothing else comes.
+ * lane (load_leads) then says by load_expect what comes, and asks for it by load_copy: no lane
+ * looks at the page's barriers any more.  Without bulk copies all lanes do, and say by load_end
+ * that nothing else comes.
  *
  * A loader that is slower than the memory holds up everything: this is the most frequent code of
  * the kernel, written for few instructions (docs/performance.md). */

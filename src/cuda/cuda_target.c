@@ -14,8 +14,8 @@
 #include "host/target.h"
 
 /* Up to FEW_TOKENS a token's sums are in the same order in graphs of any number of tokens.  In
- * graphs of up to SPLIT_TOKENS the context of all tokens is split among workers; of FEW_TOKENS where
- * there is no room for the keys of more. */
+ * graphs of up to SPLIT_TOKENS the context of all tokens is split among workers; of FEW_TOKENS
+ * where there is no room for the keys of more. */
 enum {
     FEW_TOKENS = 16,
     SPLIT_TOKENS = 128,

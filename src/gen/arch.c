@@ -2,8 +2,8 @@
  *
  * A row is an architecture for which code is made: its names, what its fast bodies may use, the
  * shape of the GPU that programs are compiled for if none is here.  gen_arch_for finds the row for
- * a GPU, gen_arch_as lets it run another's, gen_arch_fit cuts a row to a GPU that has less.  Called by src/cuda and by the tests of
- * bodies. */
+ * a GPU, gen_arch_as lets it run another's, gen_arch_fit cuts a row to a GPU that has less.
+ * Called by src/cuda and by the tests of bodies. */
 #include "gen/arch.h"
 
 #include <string.h>

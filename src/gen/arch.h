@@ -14,8 +14,8 @@ typedef struct gen_arch {
     const char *name; /* "sm_90a": what --target takes */
     const char
         *code_name; /* what NVRTC takes after --gpu-architecture=: the name of the GPU's row */
-    /* "compute_90a": the same for PTX, which later GPUs translate; that of a row without `a` runs on
-     * all of them */
+    /* "compute_90a": the same for PTX, which later GPUs translate; that of a row without `a` runs
+     * on all of them */
     const char *ptx_name;
     const char *gpu;       /* "H100", for people */
     uint32_t major, minor; /* compute capability */
@@ -37,7 +37,8 @@ extern const gen_arch gen_arch_table[];
 /* "sm_90a"; NULL: there is no such row. */
 const gen_arch *gen_arch_find(const char *name);
 /* The best row whose code runs on this compute capability with so much shared memory for a block;
- * NULL: older than all.  *as_ptx (may be NULL): its machine code does not run there, its PTX does. */
+ * NULL: older than all.  *as_ptx (may be NULL): its machine code does not run there, its PTX
+ * does. */
 const gen_arch *gen_arch_for(uint32_t major, uint32_t minor, uint32_t shared_bytes, bool *as_ptx);
 /* *out: the row of a GPU running the code of an older one, compiled for it all the same, for
  * comparisons.  False: that code needs what the GPU has not. */

@@ -27,9 +27,9 @@ static void rows_hold_together(void **state)
     assert_null(gen_arch_find(""));
 }
 
-/* A capability with a row of its own gets that; any other the row of an A100, or one with less shared
- * memory where it has not so much: its machine code within its major version, its PTX on whatever
- * came later, nothing on what is older. */
+/* A capability with a row of its own gets that; any other the row of an A100, or one with less
+ * shared memory where it has not so much: its machine code within its major version, its PTX on
+ * whatever came later, nothing on what is older. */
 static void capabilities_find_rows(void **state)
 {
     (void)state;

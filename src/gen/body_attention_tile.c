@@ -50,8 +50,8 @@ static const gen_routine *routine(const gen_call *c)
 }
 
 /* Two pages of keys and values; in their place later half the warps' results, which are fewer
- * bytes. Of tokens that stand alone 15 parts of 8 rows (lone_part).  Without room one page, or these
- * results, of 64 rows, and no token stands alone. */
+ * bytes. Of tokens that stand alone 15 parts of 8 rows (lone_part).  Without room one page, or
+ * these results, of 64 rows, and no token stands alone. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     const bool room = c->needs & GEN_ROOM;

@@ -29,8 +29,8 @@ enum {
     STREAM_SCRATCH = STREAM_PARTS + STREAM_TILE * 8 * 32 * 16,
     TEAM_PARTS = STREAM_PEAKS, /* of teams: float[groups][8 warps][32 lanes][4] */
 };
-/* Groups of teams: two times as many where the ring keeps its pages beside them, as on GPUs with bulk
- * copies; and the peaks of a tile after their sums, float[groups][64 tokens][2]. */
+/* Groups of teams: two times as many where the ring keeps its pages beside them, as on GPUs with
+ * bulk copies; and the peaks of a tile after their sums, float[groups][64 tokens][2]. */
 #define TEAM_TILE_OF(bulk) ((bulk) ? 16 : STREAM_TILE)
 #define TEAM_PEAKS_OF(tile) (TEAM_PARTS + (tile)*8 * 32 * 16)
 #define TEAM_SCRATCH_OF(tile) (TEAM_PEAKS_OF(tile) + (tile)*TEAM_MOST_TOKENS * 8)

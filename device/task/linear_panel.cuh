@@ -2,12 +2,12 @@
  * hands them on.
  *
  * A turn is 128 tokens, 64 for each warpgroup, a pass up to 128 rows of w, a step 64 columns: a
- * page of w, 16 groups of 1 KB (tile_plan.broad), and a stage of x, of which all but one are on their
- * way.  A warp multiplies 32 tokens with 64 rows: were it 16 with 128, shared memory would be read
- * 1.5 times as often, and that is what limits mma.sync.  Fragments of 16 columns are read while
- * those before are multiplied.  Squares for an rms_norm are summed in the first pass and stay in
- * scratch for those after it, unless there are more than TILE_KEPT turns.  Columns are added in the
- * same order whatever the number of tokens alive.
+ * page of w, 16 groups of 1 KB (tile_plan.broad), and a stage of x, of which all but one are on
+ * their way.  A warp multiplies 32 tokens with 64 rows: were it 16 with 128, shared memory would be
+ * read 1.5 times as often, and that is what limits mma.sync.  Fragments of 16 columns are read
+ * while those before are multiplied.  Squares for an rms_norm are summed in the first pass and stay
+ * in scratch for those after it, unless there are more than TILE_KEPT turns.  Columns are added in
+ * the same order whatever the number of tokens alive.
  * Cost of a step: 64 products of 16 x 8 x 16 and 24 ldmatrix a warp; 16 KB of x and 16 KB of w from
  * L2.
  */

@@ -162,6 +162,7 @@ static void emulated_prepare(const rt_u32 *live, rt_u64 seed)
     mpk_w.counters = &emulated_event;
     mpk_w.index = emulated_index;
     mpk_w.k = &emulated_kernel;
+    emulated_kernel.machine.n_workers = 1 + emulated_random(9);
     emulated_event.value = 0;
     for (int i = 0; i < MPK_PAGES; i++) {
         ptx_barrier_init(&mpk_w.full[i], 1);

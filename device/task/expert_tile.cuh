@@ -4,17 +4,19 @@
  * The operator expert_linear without a sum, gated or not.  Which experts have how many pairs is
  * known at run time alone, so a task's box says how much of the work is its own, and not which
  * (OP_SHARES).  All tasks that have the same tokens cut the work alike:
- *   - the pairs of an expert, in their order, are chunks of 128, the last one of what is left;
+ *   - the pairs of an expert, in their order, are chunks of as many pairs each, at most 128;
  *   - a tile is a chunk and a pass of 32 groups of the expert's packed rows; tiles are numbered by
- *     expert, chunk and pass, and each counts by the bytes that it loads;
- *   - columns lo .. hi - 1 of `rows` are the same share of that count: the tiles that begin there.
- * So every expert's weights are read about once, however routing falls, and neighbours share x.
+ *     expert, chunk and pass;
+ *   - tile i is dealt to column (i mod W) rows / W of y, W the number of workers, and belongs to
+ *     the task that has this column.
+ * So each of W equal tasks has every W-th tile, and those that run at a time are neighbours: the
+ * chunks of an expert read its weights from memory once, and from L2 after that.
  *
- * A task counts the pairs of all experts, and gathers those of its own chunks (expert_tile_plan),
- * eight chunks at a time.  Its loader cannot know which weights it needs: the body writes the
- * chunks to scratch and tells by mpk_w.plans how many there are.  Invariant: that word is 0 when
- * the body has nothing to tell; the body waits for 0 and stores 1 + 2 chunks + (1 if more come);
- * the loader takes it and stores 0.  It has read the chunks before it asks for their last page,
+ * A task counts the pairs of all experts, and gathers those of its own tiles (expert_tile_plan),
+ * twelve tiles at a time.  Its loader cannot know which weights it needs: the body writes the tiles
+ * to scratch and tells by mpk_w.plans how many there are.  Invariant: that word is 0 when the body
+ * has nothing to tell; the body waits for 0 and stores 1 + 2 tiles + (1 if more come); the loader
+ * takes it and stores 0.  It has read the tiles before it asks for the last one's last page,
  * without which the body does not write the next ones.
  *
  * A tile of more than 64 pairs gives each warpgroup 64 of them and all 256 rows of w, as in
@@ -44,13 +46,10 @@ struct expert_tile_shape {
 };
 
 enum {
-    EXPERT_TILE_PAIRS = 128, /* of a chunk */
-    EXPERT_TILE_CHUNKS = 8,  /* planned together */
+    EXPERT_TILE_PAIRS = 128,  /* of a chunk, at most */
+    EXPERT_TILE_PLANNED = 12, /* tiles, together */
     EXPERT_TILE_GROUPS = 2 * TILE_BOX_GROUPS,
     EXPERT_TILE_BYTES = TILE_BOX_GROUPS * TILE_BOX_BYTES,
-    /* what a tile counts: of more than 64 pairs x is half as much as w, of fewer little */
-    EXPERT_TILE_FULL = 3,
-    EXPERT_TILE_HALF = 2,
     EXPERT_TILE_MOST = 256, /* experts: a thread each */
     EXPERT_TILE_AHEAD = 8,  /* ids that a lane asks for together */
     EXPERT_TILE_STEPS = 2,  /* of x on their way */
@@ -58,29 +57,27 @@ enum {
      * are in the warps before; expert_tile_place[expert]; u32[2][warp] sums */
     EXPERT_TILE_COUNTS = 0,
     EXPERT_TILE_PLACES = EXPERT_TILE_COUNTS + MPK_WARPS * EXPERT_TILE_MOST * 4,
-    EXPERT_TILE_SUMS = EXPERT_TILE_PLACES + EXPERT_TILE_MOST * 16,
-    /* and after the stages: float[2][64] factors, chunks, u32[chunk][128] pairs */
+    EXPERT_TILE_SUMS = EXPERT_TILE_PLACES + EXPERT_TILE_MOST * 8,
+    /* and after the stages: float[2][64] factors, tiles, u32[tile][128] pairs */
     EXPERT_TILE_SCALES = TILE_SCALES,
     EXPERT_TILE_PLAN = EXPERT_TILE_SCALES + 2 * TILE_TOKENS * 4,
-    EXPERT_TILE_LIST = EXPERT_TILE_PLAN + EXPERT_TILE_CHUNKS * 16,
-    EXPERT_TILE_SCRATCH = EXPERT_TILE_LIST + EXPERT_TILE_CHUNKS * EXPERT_TILE_PAIRS * 4
+    EXPERT_TILE_LIST = EXPERT_TILE_PLAN + EXPERT_TILE_PLANNED * 16,
+    EXPERT_TILE_SCRATCH = EXPERT_TILE_LIST + EXPERT_TILE_PLANNED * EXPERT_TILE_PAIRS * 4
 };
 static_assert((int)EXPERT_TILE_MOST == MPK_THREADS, "a thread takes an expert");
 
-/* A task's part of a chunk, as it lies in scratch. */
-struct __align__(16) expert_tile_chunk
+/* A tile, as it lies in scratch. */
+struct __align__(16) expert_tile_tile
 {
-    rt_u32 group;       /* first packed group of its expert */
-    rt_u32 first, last; /* passes first .. last - 1 */
-    rt_u32 pairs;
+    rt_u32 group;        /* the first packed one */
+    rt_u32 pass;         /* of its expert */
+    rt_u32 first, pairs; /* of its expert's pairs */
 };
 
-/* Of an expert's pairs, counted in their order, those from `first` to last - 1 are in the plan:
- * pair i at place to + i of the list. */
-struct __align__(16) expert_tile_place
+/* Which of the planned tiles are an expert's. */
+struct __align__(8) expert_tile_place
 {
-    int to;
-    rt_u32 first, last, reserved;
+    rt_u32 first, n;
 };
 
 MPK_FN rt_u32 *expert_tile_mail(bool aot)
@@ -138,28 +135,26 @@ MPK_FN void expert_tile_load_pass(mpk_load &l, const expert_tile_shape &s, const
     }
 }
 
-MPK_FN void expert_tile_load_chunk(mpk_load &l, const expert_tile_shape &s,
-                                   const expert_tile_chunk &c)
+MPK_FN void expert_tile_load_tile(mpk_load &l, const expert_tile_shape &s, rt_u32 group)
 {
     const tile_pass q = expert_tile_pass(s);
 #if MPK_MAPS
     if (l.e->maps) {
         box_asker a = {l.ring, 0, l.cancelled != 0};
         const bool asks = ptx_elect();
-        for (rt_u32 p = c.first; p < c.last && asks && !a.over; p++)
-            box_ask_pass(l, q, (int)(c.group + p * EXPERT_TILE_GROUPS), &a);
+        if (asks && !a.over)
+            box_ask_pass(l, q, (int)group, &a);
         box_have_asked(l, a, asks);
         return;
     }
 #endif
-    for (rt_u32 p = c.first; p < c.last && !l.cancelled; p++)
-        expert_tile_load_pass(l, s, q, (int)(c.group + p * EXPERT_TILE_GROUPS));
+    expert_tile_load_pass(l, s, q, (int)group);
 }
 
 MPK_FN void expert_tile_load(mpk_load &l, const expert_tile_shape &s)
 {
-    const expert_tile_chunk *chunks =
-        (const expert_tile_chunk *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + EXPERT_TILE_PLAN);
+    const expert_tile_tile *tiles =
+        (const expert_tile_tile *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + EXPERT_TILE_PLAN);
     const rt_u32 in_flight = l.in_flight;
     if (!load_needs_step(&l))
         return;
@@ -167,7 +162,7 @@ MPK_FN void expert_tile_load(mpk_load &l, const expert_tile_shape &s)
     for (rt_u32 told = 1; told & 1 && !l.cancelled;) {
         told = expert_tile_listen(l) - 1;
         for (rt_u32 k = 0; k < told / 2 && !l.cancelled; k++)
-            expert_tile_load_chunk(l, s, chunks[k]);
+            expert_tile_load_tile(l, s, tiles[k].group);
     }
     load_settle(l, in_flight);
 }
@@ -238,46 +233,49 @@ MPK_FN void expert_tile_count(const mpk_task &t, const expert_tile_shape &s)
     mpk_sync();
 }
 
-/* An expert's tiles in the count of all, and which of them the task has. */
-struct expert_tile_work {
-    rt_u32 pairs, passes;
-    rt_u32 at;          /* where the first of them stands */
-    rt_u32 first, last; /* of the count: the task's share */
+/* The tiles that a task has: those whose number modulo `of` is one of first .. last - 1. */
+struct expert_tile_deal {
+    rt_u32 first, last, of;
 };
 
-MPK_FN rt_u32 expert_tile_weight(rt_u32 pairs)
+/* first: the first of `of` columns of y, rows / of apart, that is not before the box; last, the
+ * first that is not before its end. */
+MPK_FN expert_tile_deal expert_tile_deal_of(const mpk_task &t, const expert_tile_shape &s)
 {
-    return pairs > TILE_TOKENS ? EXPERT_TILE_FULL : pairs ? EXPERT_TILE_HALF : 0;
+    const rt_u32 of = mpk_w.k->machine.n_workers, rows = (rt_u32)s.rows;
+    return {(mpk_lo(t, 2) * of + rows - 1) / rows, (mpk_hi(t, 2) * of + rows - 1) / rows, of};
 }
 
-/* What all tiles of an expert count. */
-MPK_FN rt_u32 expert_tile_total(rt_u32 pairs, rt_u32 passes)
+/* The task's first tile that is not before tile i; it has one. */
+MPK_FN rt_u32 expert_tile_next(const expert_tile_deal &d, rt_u32 i)
 {
-    return (pairs / EXPERT_TILE_PAIRS * EXPERT_TILE_FULL +
-            expert_tile_weight(pairs % EXPERT_TILE_PAIRS)) *
-           passes;
+    const rt_u32 at = i % d.of;
+    return at < d.first ? i + d.first - at : at < d.last ? i : i + d.of - at + d.first;
 }
 
-/* Tiles of the chunk that begin before `end` of the count. */
-MPK_FN rt_u32 expert_tile_until(const expert_tile_work &w, rt_u32 chunk, rt_u32 weight, rt_u32 end)
+/* An expert's tiles: numbers first .. last - 1 of all. */
+struct expert_tile_work {
+    rt_u32 pairs, of_chunk, passes;
+    rt_u32 first, last;
+};
+
+/* Chunks are of as many pairs each, which is a multiple of eight. */
+MPK_FN expert_tile_work expert_tile_cut(const expert_tile_shape &s, rt_u32 pairs)
 {
-    const rt_u32 at = w.at + chunk * (EXPERT_TILE_FULL * w.passes);
-    return end <= at ? 0 : mpk_smaller((end - at + weight - 1) / weight, w.passes);
+    const rt_u32 passes = ((rt_u32)s.groups + EXPERT_TILE_GROUPS - 1) / EXPERT_TILE_GROUPS,
+                 chunks = (pairs + EXPERT_TILE_PAIRS - 1) / EXPERT_TILE_PAIRS,
+                 of_chunk = chunks ? ((pairs + chunks - 1) / chunks + 7) / 8 * 8 : 8;
+    return {pairs, of_chunk, passes, 0, (pairs + of_chunk - 1) / of_chunk * passes};
 }
 
-/* The task's part of chunk `chunk` of an expert; nothing of it: first is last. */
-MPK_FN expert_tile_chunk expert_tile_part(const expert_tile_work &w, rt_u32 chunk)
+/* Tile i of the expert in all. */
+MPK_FN expert_tile_tile expert_tile_at_number(const expert_tile_shape &s, const expert_tile_work &w,
+                                              rt_u32 i)
 {
-    const rt_u32 pairs = mpk_smaller(w.pairs - chunk * EXPERT_TILE_PAIRS, EXPERT_TILE_PAIRS),
-                 weight = expert_tile_weight(pairs);
-    return {0, expert_tile_until(w, chunk, weight, w.first),
-            expert_tile_until(w, chunk, weight, w.last), pairs};
-}
-
-/* This share of a count; no 64-bit division, which is a call. */
-MPK_FN rt_u32 expert_tile_share(rt_u32 all, rt_u32 columns, rt_u32 of)
-{
-    return all / of * columns + all % of * columns / of;
+    const rt_u32 chunk = (i - w.first) / w.passes, pass = (i - w.first) % w.passes,
+                 first = chunk * w.of_chunk;
+    return {(rt_u32)(mpk_thread() * s.groups) + pass * EXPERT_TILE_GROUPS, pass, first,
+            mpk_smaller(w.pairs - first, w.of_chunk)};
 }
 
 /* The thread's expert: how many pairs it has; s_count becomes those in the warps before. */
@@ -292,48 +290,53 @@ MPK_FN rt_u32 expert_tile_pairs(const mpk_task &t)
     return pairs;
 }
 
-/* The task's chunks of the thread's expert, from number `from` of the task's on, to scratch, and
- * where the expert's pairs go.  How many chunks the task has. */
+/* The task's tiles of the thread's expert, from number `from` of the task's on, to scratch.  How
+ * many the task has. */
 MPK_FN rt_u32 expert_tile_find(const mpk_task &t, const expert_tile_shape &s, rt_u32 from)
 {
-    rt_u32 *s_sums = expert_tile_at<rt_u32>(t, EXPERT_TILE_SUMS), all, n = 0, begin = 0;
-    expert_tile_work w;
-    w.pairs = expert_tile_pairs(t);
-    w.passes = ((rt_u32)s.groups + EXPERT_TILE_GROUPS - 1) / EXPERT_TILE_GROUPS;
-    w.at = mpk_prefix_threads(expert_tile_total(w.pairs, w.passes), s_sums, &all);
-    w.first = expert_tile_share(all, mpk_lo(t, 2), (rt_u32)s.rows);
-    w.last = expert_tile_share(all, mpk_hi(t, 2), (rt_u32)s.rows);
+    rt_u32 *s_sums = expert_tile_at<rt_u32>(t, EXPERT_TILE_SUMS), all, n = 0;
+    const expert_tile_deal d = expert_tile_deal_of(t, s);
+    expert_tile_work w = expert_tile_cut(s, expert_tile_pairs(t));
+    w.first = mpk_prefix_threads(w.last, s_sums, &all);
+    w.last += w.first;
+    const rt_u32 begin = d.first < d.last ? expert_tile_next(d, w.first) : w.last;
 #pragma unroll 1
-    for (rt_u32 c = 0; c * EXPERT_TILE_PAIRS < w.pairs; c++) {
-        const expert_tile_chunk part = expert_tile_part(w, c);
-        if (part.first < part.last && !n++)
-            begin = c;
-    }
+    for (rt_u32 i = begin; i < w.last; i = expert_tile_next(d, i + 1))
+        n++;
     const rt_u32 at = mpk_prefix_threads(n, s_sums + MPK_WARPS, &all);
-    expert_tile_place place = {((int)(at - from) - (int)begin) * EXPERT_TILE_PAIRS, 0, 0, 0};
+    expert_tile_place place = {0, 0};
+    n = at;
 #pragma unroll 1
-    for (rt_u32 i = 0; i < n; i++) {
-        const rt_u32 k = at + i - from, chunk = begin + i;
-        if (k >= EXPERT_TILE_CHUNKS)
-            continue;
-        expert_tile_chunk part = expert_tile_part(w, chunk);
-        part.group = (rt_u32)(mpk_thread() * s.groups);
-        expert_tile_at<expert_tile_chunk>(t, EXPERT_TILE_PLAN)[k] = part;
-        place.first = place.last ? place.first : chunk * EXPERT_TILE_PAIRS;
-        place.last = (chunk + 1) * EXPERT_TILE_PAIRS;
-    }
+    for (rt_u32 i = begin; i < w.last; i = expert_tile_next(d, i + 1), n++)
+        if (n - from < EXPERT_TILE_PLANNED) {
+            expert_tile_at<expert_tile_tile>(t, EXPERT_TILE_PLAN)[n - from] =
+                expert_tile_at_number(s, w, i);
+            place.first = place.n++ ? place.first : n - from;
+        }
     expert_tile_at<expert_tile_place>(t, EXPERT_TILE_PLACES)[mpk_thread()] = place;
     mpk_sync();
     return all;
 }
 
-/* The pairs of the planned chunks, expert by expert in their order. */
+/* Pair `pair`, number `rank` of its expert's, into the lists of the tiles that have it. */
+MPK_FN void expert_tile_list(const mpk_task &t, const expert_tile_place &place, rt_u32 rank,
+                             rt_u32 pair)
+{
+    const expert_tile_tile *s_tiles = expert_tile_at<const expert_tile_tile>(t, EXPERT_TILE_PLAN);
+#pragma unroll 1
+    for (rt_u32 k = place.first; k < place.first + place.n; k++) {
+        const rt_u32 at = rank - s_tiles[k].first;
+        if (at < s_tiles[k].pairs)
+            expert_tile_at<rt_u32>(t, EXPERT_TILE_LIST)[k * EXPERT_TILE_PAIRS + at] = pair;
+    }
+}
+
+/* The pairs of the planned tiles, in their order. */
 MPK_FN void expert_tile_gather(const mpk_task &t, const expert_tile_shape &s)
 {
     const expert_tile_range r = expert_tile_range_of(t, s);
     const rt_u32 lane = (rt_u32)mpk_thread() % 32, warp = (rt_u32)mpk_thread() / 32;
-    rt_u32 *s_before = expert_tile_at<rt_u32>(t, EXPERT_TILE_COUNTS) + warp * EXPERT_TILE_MOST,
-           *s_list = expert_tile_at<rt_u32>(t, EXPERT_TILE_LIST);
+    rt_u32 *s_before = expert_tile_at<rt_u32>(t, EXPERT_TILE_COUNTS) + warp * EXPERT_TILE_MOST;
     const expert_tile_place *s_place =
         expert_tile_at<const expert_tile_place>(t, EXPERT_TILE_PLACES);
 #pragma unroll 1
@@ -343,44 +346,43 @@ MPK_FN void expert_tile_gather(const mpk_task &t, const expert_tile_shape &s)
 #pragma unroll
         for (int i = 0; i < EXPERT_TILE_AHEAD; i++) {
             const rt_u32 pair = p + 32 * i + lane;
-            expert_tile_place place = {0, 0, 0, 0};
+            expert_tile_place place = {0, 0};
             if (pair < r.last && id[i] < (rt_u32)s.experts)
                 place = s_place[id[i]];
-            if (!__any_sync(0xffffffffu, place.last))
+            if (!__any_sync(0xffffffffu, place.n))
                 continue;
-            const rt_u32 same = __match_any_sync(0xffffffffu, place.last ? id[i] : ~lane),
+            const rt_u32 same = __match_any_sync(0xffffffffu, place.n ? id[i] : ~lane),
                          below = (rt_u32)__popc(same & ((1u << lane) - 1)),
-                         before = place.last ? s_before[id[i]] : 0, rank = before + below;
+                         before = place.n ? s_before[id[i]] : 0;
             __syncwarp();
-            if (place.last && !below)
+            if (place.n && !below)
                 s_before[id[i]] = before + (rt_u32)__popc(same);
-            if (rank >= place.first && rank < place.last)
-                s_list[place.to + (int)rank] = pair;
+            expert_tile_list(t, place, before + below, pair);
             __syncwarp();
         }
     }
     mpk_sync();
 }
 
-/* Plan up to EXPERT_TILE_CHUNKS chunks, from number `from` of the task's on; how many it has in
+/* Plan up to EXPERT_TILE_PLANNED tiles, from number `from` of the task's on; how many it has in
  * all. */
 MPK_FN rt_u32 expert_tile_plan(const mpk_task &t, const expert_tile_shape &s, rt_u32 from)
 {
     mpk_sync(); /* stages and the plan before are nobody's any more */
     expert_tile_count(t, s);
-    const rt_u32 chunks = expert_tile_find(t, s, from);
+    const rt_u32 tiles = expert_tile_find(t, s, from);
     expert_tile_gather(t, s);
-    return chunks;
+    return tiles;
 }
 
-MPK_FN void expert_tile_tell(const mpk_task &t, rt_u32 chunks, bool more)
+MPK_FN void expert_tile_tell(const mpk_task &t, rt_u32 tiles, bool more)
 {
     if (mpk_thread() != 0)
         return;
     rt_u32 *mail = expert_tile_mail(t.ring->first == 0);
     while (ptx_load_flag(mail) && !ptx_load_flag(&mpk_w.abort))
         ;
-    ptx_store_flag(mail, 1 + 2 * chunks + more); /* partner: expert_tile_listen */
+    ptx_store_flag(mail, 1 + 2 * tiles + more); /* partner: expert_tile_listen */
 }
 
 /* ---- x into shared memory ---- */
@@ -494,10 +496,10 @@ MPK_FN void expert_tile_finish(const mpk_task &t, const expert_tile_shape &s, co
     }
 }
 
-/* A tile of a chunk; FULL: of more than 64 pairs. */
+/* Planned tile k, of n pairs; FULL: of more than 64. */
 template <int FULL>
 MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k, int n, int pass,
-                            bool anew, mpk_ring *ring)
+                            mpk_ring *ring)
 {
     constexpr int N = FULL ? 256 : 128;
     const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4,
@@ -513,10 +515,9 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
-    expert_tile_columns<N>(c, q, s.columns, s_x, FULL ? 0 : half * EXPERT_TILE_BYTES,
-                           anew && s.norm, ring, sum, square);
-    if (anew)
-        box_put_scales(s, square, s_scale);
+    expert_tile_columns<N>(c, q, s.columns, s_x, FULL ? 0 : half * EXPERT_TILE_BYTES, s.norm, ring,
+                           sum, square);
+    box_put_scales(s, square, s_scale);
     tile_meet(); /* stages of x give way to sums */
 #pragma unroll 1
     for (int u = 0; u < N / 64; u++) {
@@ -535,20 +536,18 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
 MPK_FN void expert_tile(const mpk_task &t, const expert_tile_shape &s)
 {
     mpk_ring ring = *t.ring;
-    for (rt_u32 from = 0, chunks = 1; from < chunks; from += EXPERT_TILE_CHUNKS) {
-        chunks = expert_tile_plan(t, s, from);
-        const rt_u32 n = mpk_smaller(chunks - from, EXPERT_TILE_CHUNKS);
-        expert_tile_tell(t, n, from + n < chunks);
+    for (rt_u32 from = 0, tiles = 1; from < tiles; from += EXPERT_TILE_PLANNED) {
+        tiles = expert_tile_plan(t, s, from);
+        const rt_u32 n = mpk_smaller(tiles - from, EXPERT_TILE_PLANNED);
+        expert_tile_tell(t, n, from + n < tiles);
         for (rt_u32 k = 0; k < n; k++) {
-            const expert_tile_chunk c =
-                expert_tile_at<const expert_tile_chunk>(t, EXPERT_TILE_PLAN)[k];
-            for (rt_u32 p = c.first; p < c.last; p++) {
-                const bool anew = p == c.first;
-                if (c.pairs > TILE_TOKENS)
-                    expert_tile_run<1>(t, s, (int)k, (int)c.pairs, (int)p, anew, &ring);
-                else
-                    expert_tile_run<0>(t, s, (int)k, (int)c.pairs, (int)p, anew, &ring);
-            }
+            const expert_tile_tile &one =
+                expert_tile_at<const expert_tile_tile>(t, EXPERT_TILE_PLAN)[k];
+            const int pairs = (int)one.pairs, pass = (int)one.pass;
+            if (pairs > TILE_TOKENS)
+                expert_tile_run<1>(t, s, (int)k, pairs, pass, &ring);
+            else
+                expert_tile_run<0>(t, s, (int)k, pairs, pass, &ring);
         }
     }
     *t.ring = ring;

@@ -59,10 +59,11 @@ static void pack(const gen_call *c, gen_pack *out)
 /* Tokens whose pairs are sorted together: as many as EXPERT_MOST_PAIRS pairs come from. */
 static int64_t range_of(const gen_call *c)
 {
-    int64_t n = gen_input(c, IDS)->dims[1], most = EXPERT_MOST_PAIRS / n < EXPERT_MOST_RANGE
-                                                       ? EXPERT_MOST_PAIRS / n
-                                                       : EXPERT_MOST_RANGE;
-    return is_few(c) ? EXPERT_FEW_TOKENS : most;
+    const int64_t n = gen_input(c, IDS)->dims[1], tokens = gen_output(c, 0)->dims[0],
+                  most = EXPERT_MOST_PAIRS / n < EXPERT_MOST_RANGE ? EXPERT_MOST_PAIRS / n
+                                                                   : EXPERT_MOST_RANGE,
+                  few = tokens > EXPERT_LEAST_RANGE ? tokens : EXPERT_LEAST_RANGE;
+    return is_few(c) && few < most ? few : most;
 }
 
 /* Groups of columns at once. */

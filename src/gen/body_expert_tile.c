@@ -13,8 +13,8 @@ enum {
     FEWEST_TOKENS = 129,
     MOST_EXPERTS = 256,
     MOST_COLUMNS = 65535,
-    /* EXPERT_TILE_SCRATCH: stages of x, squares, chunks, pairs */
-    SCRATCH_BYTES = 2 * 4 * 2 * 64 * 64 + 2 * 64 * 4 + 8 * 16 + 8 * 128 * 4,
+    /* EXPERT_TILE_SCRATCH: stages of x, squares, tiles, pairs */
+    SCRATCH_BYTES = 2 * 4 * 2 * 64 * 64 + 2 * 64 * 4 + 12 * 16 + 12 * 128 * 4,
 };
 
 extern const gen_body gen_body_expert_stream;

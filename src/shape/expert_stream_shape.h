@@ -9,12 +9,13 @@
 enum {
     EXPERT_MOST = 256, /* experts: a thread of the body each */
     /* chunks of EXPERT_FEW_ROWS pairs up to here, of EXPERT_MANY_ROWS above */
-    EXPERT_FEW_TOKENS = 16,
+    EXPERT_FEW_TOKENS = 64,
     EXPERT_FEW_ROWS = 8,
     EXPERT_MANY_ROWS = 16,
     EXPERT_FEW_SLOTS = 8, /* groups of chunks that end together, for few tokens and for many */
     EXPERT_MANY_SLOTS = 4,
-    EXPERT_MOST_RANGE = 256,  /* tokens that are sorted together, */
+    EXPERT_LEAST_RANGE = 16, /* tokens that are sorted together, */
+    EXPERT_MOST_RANGE = 256,
     EXPERT_MOST_PAIRS = 2048, /* and pairs */
     /* groups at once of many tokens that are summed: their sums take room */
     EXPERT_SUMMED_BLOCK = 2,

@@ -28,13 +28,15 @@ enum {
     ASKED = 8,
     MASKS = 3,
     WORDS = 16,
+    RULES = 2,   /* words of a request's rules */
+    ENTRIES = 3, /* log probabilities of a token at most */
     GRAPHS = 4,  /* of the model, and of the draft model */
     FEW = 2,     /* the largest graph for few tokens */
     DRAFTED = 8, /* tokens of a step with drafts */
     GRAMS = 32,  /* buckets of a slot */
     BUCKETS = 64,
     TEXTS = 64, /* pieces of the token arena, each for one request at a time */
-    TEXT = 2 * PER_SLOT * P,
+    TEXT = 2 * PER_SLOT * P + RULES,
     POLLS = RT_LANES > 1 ? 250 : 3000
 };
 
@@ -45,6 +47,7 @@ typedef struct area {
     rt_i64 seeds[T];
     float sampling[4 * T], logits[T * V];
     rt_i32 asks[RT_ASKS * T], rules[(SLOTS + MASKS) * WORDS];
+    float shares[T * RT_LOGPROBS * 2];
 } area;
 
 typedef struct bed {
@@ -69,6 +72,7 @@ typedef struct bed {
     rt_command commands[ASKED];
     rt_token tokens[RING];
     area area;
+    float shares[TEXTS][PER_SLOT * P * ENTRIES * 2]; /* what the host is told, by request */
     rt_i32 seen[PAGES * P]; /* the draft model's cache: the token at each place */
     uint32_t n_guessed;     /* steps of the draft model */
 } bed;
@@ -82,7 +86,7 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                  uint32_t ring, uint32_t kind)
 {
     const bool apart = kind & 1, grows = !apart && kind & 2, shares = kind & 4,
-               drafts = !apart && kind & 8, model = drafts && kind & 32;
+               drafts = !apart && kind & 8, model = drafts && kind & 32, asks = kind & 128;
     bed *b = calloc(1, sizeof *b);
     assert_non_null(b);
     b->serving = (rt_serving){.n_slots = n_slots,
@@ -105,7 +109,11 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                               .draws = offsetof(area, draws),
                               .logits = offsetof(area, logits),
                               .next = offsetof(area, next),
-                              .asks = RT_NOWHERE,
+                              .asks = asks ? offsetof(area, asks) : RT_NOWHERE,
+                              .rules = offsetof(area, rules),
+                              .shares = offsetof(area, shares),
+                              .rule_words = WORDS,
+                              .n_choices = max_rows,
                               .history = offsetof(area, history),
                               .history_tokens = PER_SLOT * P,
                               .grows = grows,
@@ -216,8 +224,13 @@ static void run_step(bed *b)
         h = rng_u64(h, (uint64_t)x->tokens[t]);
         h = rng_u64(h, (uint64_t)position);
         h = rng_u64(h, (uint64_t)x->pages[slot * PER_SLOT + position / P]);
+        if (b->serving.asks != RT_NOWHERE && x->asks[RT_ASKS * r + RT_ASK_RULES])
+            for (rt_i32 i = 0; i < x->asks[RT_ASKS * r + RT_ASK_HISTORY]; i++)
+                h = rng_u64(h, (uint64_t)x->history[x->asks[RT_ASKS * r + RT_ASK_FROM] + i]);
         x->next[r] =
             (rt_i32)(rng_u64(h, (uint64_t)x->sampling[4 * r]) % (b->serving.draft_tokens ? 3 : V));
+        for (uint32_t i = 0; i < RT_LOGPROBS * 2; i++)
+            x->shares[r * RT_LOGPROBS * 2 + i] = rng_float(h, i);
         if (guesses && h % 3 == 0)
             x->next[r] = h % 2 ? -1 : x->next[r] + 1;
     }
@@ -239,15 +252,15 @@ static uint32_t below(host *h, uint32_t limit)
 /* A prompt that begins as some others do, and the names of its pages after it. */
 static void write_prompt(host *h, const bed *b, rt_request *r)
 {
-    rt_i32 *at = arena + r->prompt, story = (rt_i32)below(h, 3),
-           own = (rt_i32)below(h, PER_SLOT * P);
+    rt_i32 *at = arena + r->prompt, *names = at + r->n_prompt + r->n_rules,
+           story = (rt_i32)below(h, 3), own = (rt_i32)below(h, PER_SLOT * P);
     rt_name name = rt_name_begin(&b->serving, "salt", below(h, 2));
     for (rt_i32 i = 0; i < (rt_i32)r->n_prompt; i++)
         at[i] = i < own ? story : (rt_i32)below(h, V);
     r->n_names = below(h, 4) ? r->n_prompt / P + 1 : 0;
     for (rt_u32 i = 0; i < r->n_names; i++) {
         rt_name_tokens(&b->serving, &name, at + (i ? i - 1 : 0) * P, i ? P : 0);
-        memcpy(at + r->n_prompt + i * RT_NAME_WORDS, &name, sizeof name);
+        memcpy(names + i * RT_NAME_WORDS, &name, sizeof name);
     }
 }
 
@@ -262,6 +275,10 @@ static void send_request(host *h, bed *const beds[2])
                     .priority = h->seed % 2 ? 0 : (rt_i32)below(h, 3) - 1,
                     .temperature = (float)below(h, 3)};
     r.max_tokens = below(h, PER_SLOT * P - r.n_prompt + 1);
+    if (beds[0]->serving.asks != RT_NOWHERE) {
+        r.n_rules = below(h, 2) ? RULES : 0;
+        r.n_logprobs = below(h, 2) ? 1 + below(h, ENTRIES) : 0;
+    }
     write_prompt(h, beds[0], &r);
     for (uint32_t i = 0; i < r.n_eos; i++)
         r.eos[i] = (rt_i32)below(h, V);
@@ -271,6 +288,7 @@ static void send_request(host *h, bed *const beds[2])
         r.logits = (rt_u64)(uintptr_t)logits;
     }
     for (int i = 0; i < 2; i++) {
+        r.logprobs = (rt_u64)(uintptr_t)beds[i]->shares[r.id % TEXTS];
         beds[i]->requests[beds[i]->request_ring.written.value & (ASKED - 1)] = r;
         rt_ring_wrote(&beds[i]->request_ring, 1);
     }
@@ -355,6 +373,7 @@ static void check_same(const bed *a, const bed *b)
     assert_memory_equal(&a->drafters, &b->drafters, sizeof a->drafters);
     assert_memory_equal(a->grams, b->grams, sizeof a->grams);
     assert_memory_equal(&a->area, &b->area, sizeof a->area);
+    assert_memory_equal(a->shares, b->shares, sizeof a->shares);
 }
 
 /* Every page is free, kept or held, and as often as it says; promises can be kept; a slot's pages
@@ -421,7 +440,7 @@ static void check_ring(const bed *b)
 /* always: with a draft model, else with one now and then. */
 static uint32_t draw_kind(uint64_t seed, bool always)
 {
-    const uint32_t kind = (uint32_t)(rng_u64(seed, 0) % 128);
+    const uint32_t kind = (uint32_t)(rng_u64(seed, 0) % 256);
     return always ? (kind & ~1u) | 8 | 32 : kind;
 }
 
@@ -494,7 +513,7 @@ static bed *make_masked(void)
 static void submit_to(bed *b, rt_u64 id, rt_u32 mask)
 {
     b->requests[rt_load_relaxed_device(&b->request_ring.written)] = (rt_request){
-        .id = id, .n_prompt = 3, .max_tokens = 5, .mask = mask, .n_rules = mask ? 2 : 0};
+        .id = id, .n_prompt = 3, .max_tokens = 7, .mask = mask, .n_rules = mask ? 2 : 0};
     rt_ring_wrote(&b->request_ring, 1);
 }
 
@@ -529,7 +548,19 @@ static void test_late_mask(void **state)
     b->area.next[1 - row] = RT_LATE_TOKEN;
     assert_true(poll(b));
     assert_true(b->slots[0].token == 9 && b->slots[0].position == 3 && b->slots[1].generated == 3);
-    submit_to(b, 3, MASKS + 1); /* there is no such mask */
+    row = b->slots[0].step_row;
+    rt_store_release_system(number, 2);
+    b->area.next[row] = 10;
+    b->area.next[1 - row] = 11;
+    assert_int_equal(poll(b), 2); /* both in time: a usual step */
+    b->area.next[row] = RT_LATE_TOKEN;
+    assert_int_equal(poll(b), 1);
+    assert_true(b->slots[0].state == RT_SLOT_LATE && b->slots[0].position == 4);
+    rt_store_release_system(number, 3);
+    b->area.next[0] = 12;
+    assert_true(poll(b));
+    assert_int_equal(b->area.tokens[b->slots[0].step_row], 10); /* again */
+    submit_to(b, 3, MASKS + 1);                                 /* there is no such mask */
     poll(b);
     rt_u32 told = b->serving.told;
     assert_int_equal(b->tokens[(told - 1) & (RING - 1)].reason, RT_REFUSED);

@@ -428,6 +428,9 @@ enum { RT_SLOT_FREE, RT_SLOT_FEEDING, RT_SLOT_WAITING, RT_SLOT_PARKED, RT_SLOT_L
 #define RT_AGAIN \
     (RT_NOWHERE - 1) /* rt_slot.source: the slot's row of `history`, from its beginning */
 
+/* What a request asks beside its filters. */
+enum { RT_SLOT_RULES = 1, RT_SLOT_SHARES = 2 };
+
 /* One running request, the part that the step task looks at in each step; the rest is
  * rt_machine.running. */
 typedef struct rt_slot {
@@ -448,7 +451,8 @@ typedef struct rt_slot {
     rt_u32 count;     /* as rt_token.count */
     /* of the step that runs: tokens, rows, and its first row */
     rt_u32 step_tokens, step_rows, step_row;
-    rt_u32 n_eos; /* of the request */
+    rt_u16 n_eos; /* of the request */
+    rt_u16 asks;  /* RT_SLOT_RULES, RT_SLOT_SHARES: what the request has */
     rt_u64 admitted_ns;
 } rt_slot;
 

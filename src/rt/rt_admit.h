@@ -424,7 +424,8 @@ RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r,
     rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
     m->running[index] = *r;
-    slot->n_eos = r->n_eos;
+    slot->n_eos = (rt_u16)r->n_eos;
+    slot->asks = (rt_u16)((r->n_rules ? RT_SLOT_RULES : 0) | (r->n_logprobs ? RT_SLOT_SHARES : 0));
     slot->state = RT_SLOT_FEEDING;
     slot->admitted = s->n_admitted++;
     slot->admitted_ns = rt_clock_ns();

@@ -28,6 +28,19 @@ RT_FN void rt_slot_deliver(rt_machine *m, rt_u32 index)
     slot->count += slot->step_rows;
 }
 
+/* n pairs; four pairs are loaded before the first of them is stored. */
+RT_FN void rt_copy_shares(float *to, const float *from, rt_u32 n)
+{
+    enum { AT_ONCE = 8 };
+    for (rt_u32 first = 0; first < 2 * n; first += AT_ONCE) {
+        float pair[AT_ONCE];
+        for (rt_u32 i = 0; i < AT_ONCE; i++)
+            pair[i] = first + i < 2 * n ? from[first + i] : 0;
+        for (rt_u32 i = 0; i < AT_ONCE && first + i < 2 * n; i++)
+            to[first + i] = pair[i];
+    }
+}
+
 /* Copy the log probabilities that the last step made for one request to the host.  A row at
  * position p describes the token at p + 1.  The host's buffer begins at token 1 of the prompt
  * (RT_ALL_SHARES) or at the first generated one. */
@@ -41,8 +54,7 @@ RT_FN void rt_slot_deliver_shares(rt_machine *m, rt_u32 index)
         rt_u64 at = slot->position - slot->step_rows + row + 1 - first;
         const float *from = (const float *)(m->step_area + s->shares) +
                             (rt_u64)(slot->step_row + row) * RT_LOGPROBS * 2;
-        for (rt_u32 i = 0; i < 2 * r->n_logprobs; i++)
-            ((float *)r->logprobs)[at * 2 * r->n_logprobs + i] = from[i];
+        rt_copy_shares((float *)r->logprobs + at * 2 * r->n_logprobs, from, r->n_logprobs);
     }
 }
 

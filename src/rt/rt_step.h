@@ -283,8 +283,7 @@ RT_FN rt_u32 rt_next_prompt(const rt_machine *m, rt_u32 after)
 }
 
 /* Can the steady path continue this step?  Yes if each request that feeds has one token and one
- * row, none feeds a prompt, and none has rules or log probabilities, whose inputs change from step
- * to step in other ways than by 1.  Row i then belongs to token i. */
+ * row, and none feeds a prompt or waits for a mask.  Row i then belongs to token i. */
 RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
 {
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
@@ -292,8 +291,7 @@ RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
         if (slot->state == RT_SLOT_LATE)
             return 0;
         if (slot->state == RT_SLOT_FEEDING &&
-            (slot->source != RT_NOWHERE || slot->step_tokens != 1 || slot->step_rows != 1 ||
-             m->running[i].n_rules || m->running[i].n_logprobs))
+            (slot->source != RT_NOWHERE || slot->step_tokens != 1 || slot->step_rows != 1))
             return 0;
     }
     return 1;
@@ -580,8 +578,9 @@ RT_FN int rt_lane_goes_on(rt_machine *m)
         yes &= slot->position + 2 < slot->limit;
         yes &= !s->n_pages || slot->position + 2 <= slot->held * s->page_tokens ||
                (slot->held < slot->reserved && s->n_free >= s->n_active);
-        yes &= !rt_is_eos(&m->running[i], slot->n_eos, token);
-        slot->token = token;
+        yes &= !rt_is_eos(&m->running[i], slot->n_eos, token) && token != RT_LATE_TOKEN;
+        if (token != RT_LATE_TOKEN) /* otherwise the last one may be fed again */
+            slot->token = token;
     }
     return yes;
 }
@@ -625,11 +624,12 @@ RT_FN int rt_step_goes_on(rt_machine *m)
 
 /* The step inputs that change in each steady step; NULL: the program has no such tensor. */
 typedef struct rt_columns {
-    rt_i32 *tokens, *positions, *draws, *text;
+    rt_i32 *tokens, *positions, *draws, *text, *asks;
 } rt_columns;
 
-/* Feed the slot's token in the row that the slot had in the last step.  page: a new KV page for its
- * next positions; RT_NONE: the last page has room. */
+/* Feed the slot's token in the row that the slot had in the last step, of which only the length of
+ * its history is new in `asks`; its log probabilities of the last step go to the host.  page: a new
+ * KV page for its next positions; RT_NONE: the last page has room. */
 RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_columns *to)
 {
     rt_slot *slot = &m->slots[index];
@@ -643,10 +643,14 @@ RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_co
         to->positions[row] = (rt_i32)position;
     if (to->draws)
         to->draws[row] = (rt_i32)generated;
-    if (to->text)
+    if (to->text && (m->serving->keeps_text || slot->asks & RT_SLOT_RULES))
         to->text[index * m->serving->history_tokens + position] = token;
+    if (to->asks)
+        to->asks[RT_ASKS * row + RT_ASK_HISTORY] = (rt_i32)(position + 1);
     slot->position = position;
     slot->generated = generated;
+    if (slot->asks & RT_SLOT_SHARES)
+        rt_slot_deliver_shares(m, index);
 }
 
 /* All lanes: feed every request's next token.  Slots that need a new page take them from the stack
@@ -654,9 +658,10 @@ RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_co
 RT_FN void rt_slots_advance(rt_machine *m)
 {
     rt_serving *s = m->serving;
+    const rt_u64 text = s->keeps_text || s->asks != RT_NOWHERE ? s->history : RT_NOWHERE;
     const rt_columns to = {rt_column(m, s->tokens, 0), rt_column(m, s->positions, 0),
-                           rt_column(m, s->draws, 0),
-                           rt_column(m, s->keeps_text ? s->history : RT_NOWHERE, 0)};
+                           rt_column(m, s->draws, 0), rt_column(m, text, 0),
+                           rt_column(m, s->asks, 0)};
     rt_u32 n_slots = s->n_slots, page_tokens = s->n_pages ? s->page_tokens : 0, n_free = s->n_free,
            crossing;
     rt_meet(); /* all lanes have read n_free; one of them changes it below */

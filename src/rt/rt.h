@@ -25,6 +25,7 @@
  *   rt_admit.h   requests: admitted, put back
  *   rt_collect.h what a step has produced
  *   rt_build.h   what a step is made of
+ *   rt_feed.h    tokens of a request as entries of a step
  *   rt_step.h    the step task: requests in, tokens out
  *   rt_worker.h  the worker's loop; includes all of them: the header that a target includes
  */

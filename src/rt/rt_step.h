@@ -46,6 +46,7 @@
 #define RT_STEP_H
 
 #include "rt/rt_ahead.h"
+#include "rt/rt_feed.h"
 
 /* ---- steps of the host ---- */
 
@@ -153,76 +154,6 @@ RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left
         n--; /* the last token needs a row in the same step: leave it for the next */
     *rows = n == left;
     return n;
-}
-
-/* The next tokens that a slot feeds. */
-RT_FN const rt_i32 *rt_slot_source(const rt_machine *m, rt_u32 index)
-{
-    const rt_slot *slot = &m->slots[index];
-    if (slot->source == RT_NOWHERE && !(m->serving->draft_tokens && m->drafters[index].tried))
-        return &slot->token;
-    if (slot->source == RT_NOWHERE)
-        return rt_slot_text(m, index) + slot->position;
-    return (slot->source == RT_AGAIN ? rt_slot_text(m, index) : m->token_arena + slot->source) +
-           slot->n_fed;
-}
-
-/* An input of the step from entry `at` on; NULL: the program has no such tensor. */
-RT_FN rt_i32 *rt_column(const rt_machine *m, rt_u64 tensor, rt_u32 at)
-{
-    return tensor == RT_NOWHERE ? (rt_i32 *)0 : (rt_i32 *)(m->step_area + tensor) + at;
-}
-
-/* Where a slot's next tokens go; found once, since a store might change what it is found by. */
-typedef struct rt_feed {
-    rt_i32 *tokens, *positions, *slots, *text;
-    rt_i32 position, slot;
-} rt_feed;
-
-RT_FN rt_feed rt_slot_feed_of(const rt_machine *m, rt_u32 index)
-{
-    const rt_serving *s = m->serving;
-    const rt_u32 at = s->built_tokens, position = m->slots[index].position;
-    const int keeps = s->keeps_text || m->running[index].n_rules;
-    rt_feed f = {rt_column(m, s->tokens, at),
-                 rt_column(m, s->positions, at),
-                 rt_column(m, s->slots, at),
-                 keeps ? rt_column(m, s->history, index * s->history_tokens + position) : 0,
-                 (rt_i32)position,
-                 (rt_i32)index};
-    return f;
-}
-
-RT_FN void rt_feed_token(const rt_feed *f, rt_u32 i, rt_i32 token)
-{
-    if (f->tokens)
-        f->tokens[i] = token;
-    if (f->positions)
-        f->positions[i] = f->position + (rt_i32)i;
-    if (f->slots)
-        f->slots[i] = f->slot;
-    if (f->text)
-        f->text[i] = token;
-}
-
-/* The next n tokens of a slot become entries of the step that is being built.  A GPU reads those of
- * a prompt from the host's memory: RT_FEED_TOKENS of them cross the bus together. */
-enum { RT_FEED_TOKENS = 64 };
-RT_FN void rt_feed_tokens(const rt_machine *m, rt_u32 index, const rt_i32 *from, rt_u32 n)
-{
-    const rt_feed f = rt_slot_feed_of(m, index);
-    rt_u32 i = 0;
-    for (; n - i >= RT_FEED_TOKENS; i += RT_FEED_TOKENS) {
-        rt_i32 token[RT_FEED_TOKENS];
-        RT_UNROLL
-        for (rt_u32 k = 0; k < RT_FEED_TOKENS; k++)
-            token[k] = from[i + k];
-        RT_UNROLL
-        for (rt_u32 k = 0; k < RT_FEED_TOKENS; k++)
-            rt_feed_token(&f, i + k, token[k]);
-    }
-    for (; i < n; i++)
-        rt_feed_token(&f, i, from[i]);
 }
 
 /* Add the next n tokens of a request, and its rows, to the step that is being built. */
@@ -658,9 +589,9 @@ RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_co
 RT_FN void rt_slots_advance(rt_machine *m)
 {
     rt_serving *s = m->serving;
-    const rt_u64 text = s->keeps_text || s->asks != RT_NOWHERE ? s->history : RT_NOWHERE;
+    const rt_u64 history = s->keeps_text || s->asks != RT_NOWHERE ? s->history : RT_NOWHERE;
     const rt_columns to = {rt_column(m, s->tokens, 0), rt_column(m, s->positions, 0),
-                           rt_column(m, s->draws, 0), rt_column(m, text, 0),
+                           rt_column(m, s->draws, 0), rt_column(m, history, 0),
                            rt_column(m, s->asks, 0)};
     rt_u32 n_slots = s->n_slots, page_tokens = s->n_pages ? s->page_tokens : 0, n_free = s->n_free,
            crossing;

@@ -8,11 +8,13 @@ NAME: a row of MODELS, default all; weights and inputs are random, the same for 
 row and way as it comes: milliseconds a call (the median of the loops, each of CALLS calls one after the other), the
 largest difference from eager in float32 as a part of its largest value, seconds of the first call.  At the end the
 table of all, with mpk's time over Inductor's.  Rows are processes of their own: `jobs` of them compile side by side,
-but only one at a time is timed.  profile: rows of mpk also tell where a call's time goes, by kind of operator.
+and once all have, one after the other is timed.  profile: rows of mpk also tell where a call's time goes, by kind of
+operator.
 """
 
 import argparse
 import concurrent.futures
+import contextlib
 import copy
 import fcntl
 import json
@@ -153,16 +155,45 @@ def milliseconds(call, loops):
     return statistics.median(times)
 
 
-def told(net, args, kwargs):
-    """Where the time of a call goes, most first."""
-    import mpk
+def profiled(net):
+    """net, with programs that note where their time goes, and the list that reports of them go to."""
+    import torch
+    from mpk import backend
 
-    program = mpk.explain(net, *args, profile=True, **kwargs).profile[0]
-    rows = sorted(program["kinds"], key=lambda k: -k["sm_us"])
-    return [{name: k[name] for name in ("kind", "body", "operators", "sm_us", "longest_us")} for k in rows]
+    reports = []
+    return torch.compile(net, backend=backend.mpk, options=backend.Options(profile=True, reports=reports)), reports
+
+
+def told(reports):
+    """Where the time of the last call went, most first."""
+    kinds = [kind for r in reports for p in r.programs for kind in p.profile()["kinds"]]
+    names = "kind", "body", "operators", "tasks", "sm_us", "wait_us", "body_us", "longest_us"
+    return [{name: k[name] for name in names} for k in sorted(kinds, key=lambda k: -k["sm_us"])]
+
+
+@contextlib.contextmanager
+def held(path, how):
+    """The lock of a file: rows that compile share one, and take one of `jobs` alone; the row that is timed has the
+    first alone, so it waits for all that compile."""
+    with open(path, "a") as f:
+        fcntl.flock(f, how)
+        yield
 
 
 def measure(name, way, dtype, batch, options):
+    with held(options.lock, fcntl.LOCK_SH), held(options.slot, fcntl.LOCK_EX):
+        call, row, reports = prepare(name, way, dtype, batch, options)
+    with held(options.lock, fcntl.LOCK_EX):
+        row["ms"] = round(milliseconds(call, options.loops), 4)
+        if reports is not None:
+            call_profiled, reports = reports
+            call_profiled()
+            row["profile"] = told(reports)
+    return row
+
+
+def prepare(name, way, dtype, batch, options):
+    """The call, compiled; its row; with a profile the call that notes where its time goes, and its reports."""
     import torch
 
     torch.manual_seed(1)
@@ -181,24 +212,42 @@ def measure(name, way, dtype, batch, options):
         torch.cuda.synchronize()
         seconds = time.perf_counter() - start
         error = ((got - reference).abs().max() / reference.abs().max()).item()
-        with open(options.lock, "w") as f:
-            fcntl.flock(f, fcntl.LOCK_EX)
-            for _ in range(3):
-                fn(*args, **kwargs)
-            ms = milliseconds(lambda: fn(*args, **kwargs), options.loops)
-    row = {"model": name, "batch": int(batch), "way": way, "dtype": dtype, "ms": round(ms, 4),
-           "error": round(error, 5), "first_s": round(seconds, 1)}
-    return row | ({"profile": told(net, args, kwargs)} if options.profile and way == "mpk" else {})
+
+    def call():
+        with torch.no_grad():
+            fn(*args, **kwargs)
+
+    for _ in range(3):
+        call()
+    row = {"model": name, "batch": int(batch), "way": way, "dtype": dtype, "ms": 0.0, "error": round(error, 5),
+           "first_s": round(seconds, 1)}
+    if not options.profile or way != "mpk":
+        return call, row, None
+    noted, reports = profiled(net)
+
+    def call_noted():
+        with torch.no_grad():
+            noted(*args, **kwargs)
+        torch.cuda.synchronize()
+
+    call_noted()
+    return call, row, (call_noted, reports)
 
 
-def run_apart(one, options, lock):
-    """The row by a process of its own; a failure is a row too."""
-    command = [sys.executable, __file__, "--one", *one, "--loops", str(options.loops), "--lock", lock]
-    done = subprocess.run(command + ["--profile"] * options.profile, capture_output=True, text=True, env=os.environ)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    name, way, dtype, batch = one
-    return json.loads(lines[-1]) if lines else {
-        "model": name, "batch": int(batch), "way": way, "dtype": dtype, "failed": done.stderr.strip()[-400:]}
+def run_apart(one, options, folder, i, running):
+    """The row by a process of its own; a failure is a row too.  The process ends when all rows have been timed, since
+    one that gives its GPU memory back slows down the others."""
+    command = [sys.executable, __file__, "--one", *one, "--loops", str(options.loops),
+               "--lock", f"{folder}/lock", "--slot", f"{folder}/slot{i % options.jobs}"]
+    with open(f"{folder}/errors{i}", "w+") as errors:
+        process = subprocess.Popen(command + ["--profile"] * options.profile, text=True, stderr=errors,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        running.append(process)
+        line = next((line for line in process.stdout if line.startswith("{")), None)
+        errors.seek(0)
+        name, way, dtype, batch = one
+        return json.loads(line) if line else {"model": name, "batch": int(batch), "way": way, "dtype": dtype,
+                                              "failed": errors.read().strip()[-400:]}
 
 
 def print_table(rows, ways):
@@ -230,18 +279,22 @@ def main():
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--lock", help=argparse.SUPPRESS)
+    parser.add_argument("--slot", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(*options.one, options)), flush=True)
+        sys.stdin.read()
         return
-    ways, rows = options.ways.split(","), []
-    with tempfile.NamedTemporaryFile() as lock, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        all_rows = [pool.submit(run_apart, (name, way, dtype, batch), options, lock.name)
-                    for dtype in options.dtypes.split(",") for batch in options.batches.split(",")
-                    for name in options.names or MODELS for way in ways]
+    ways, rows, running = options.ways.split(","), [], []
+    asked = [(name, way, dtype, batch) for dtype in options.dtypes.split(",") for batch in options.batches.split(",")
+             for name in options.names or MODELS for way in ways]
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
+        all_rows = [pool.submit(run_apart, one, options, folder, i, running) for i, one in enumerate(asked)]
         for row in concurrent.futures.as_completed(all_rows):
             rows.append(row.result())
             print(json.dumps(rows[-1]), flush=True)
+        for process in running:
+            process.communicate()
     print_table(rows, ways)
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 import mpk
 from mpk import backend, once
+from mpk.emit import Emitter
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +52,30 @@ class Net(nn.Module):
     def forward(self, x):
         y = self.norm(self.conv(x)).relu().transpose(1, 2)
         return self.last(y + self.places(torch.arange(y.shape[1]) % 16))
+
+
+class Images(nn.Module):
+    """Convolutions of few channels, of groups, and of a channel a group; pools; sums of images."""
+
+    def __init__(self, spatial):
+        super().__init__()
+        conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[spatial - 1]
+        self.norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[spatial - 1](16)
+        self.norm.running_mean.normal_()
+        self.norm.running_var.uniform_(0.5, 2)
+        self.first, self.second = conv(3, 16, 5, 2, 2, bias=False), conv(16, 16, 3, 1, 1)
+        self.third, self.side = conv(16, 24, 3, 2, 1), conv(16, 24, 1, 2)
+        self.apart, self.groups = conv(24, 24, 3, 1, 1, groups=24), conv(24, 16, 3, 1, 1, groups=2)
+
+    def forward(self, x):
+        functional = nn.functional
+        y = torch.relu(self.norm(self.first(x)))
+        pool = {3: functional.max_pool1d, 4: functional.max_pool2d, 5: functional.max_pool3d}[x.dim()]
+        average = {3: functional.avg_pool1d, 4: functional.avg_pool2d, 5: functional.avg_pool3d}[x.dim()]
+        y = torch.relu(self.second(pool(y, 3, 2, 1))) + y.mean()
+        y = self.third(y) + self.side(y)
+        y = average(self.apart(y) * 0.5 + y, 2, 2, 1)
+        return self.groups(y), y.amax(-1), functional.silu(y.transpose(1, 2))
 
 
 def compiled(net):
@@ -196,3 +221,16 @@ def test_weights_on_another_device_stay_where_they_are():
         if node.op == "call_function" and node.target is torch.ops.aten.exp.default:
             node.meta["val"] = net.weight.exp()
     assert all(node.op == "placeholder" for node in once.steady_nodes(gm))
+
+
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_images_of_a_gpu_have_their_channels_last(monkeypatch, spatial):
+    monkeypatch.setattr(Emitter, "on_gpu", True)
+    net, x = Images(spatial), torch.randn(2, 3, *(21, 18, 13)[:spatial])
+    fast, reports = compiled(net)
+    for _ in range(2):
+        for got, expected in zip(fast(x), net(x)):
+            torch.testing.assert_close(got, expected)
+            assert got.stride() == expected.stride()
+        net.third.weight.mul_(1.5)
+    assert not reports[0].fallbacks

@@ -59,6 +59,23 @@ def test_weights_by_columns_are_those_of_a_linear(device, dtype, kind):
     assert (kinds == ["transpose", "linear"]) == (kind == "linear")
 
 
+@pytest.mark.parametrize("device, dtype, last", [
+    ("cuda:0", torch.bfloat16, True), ("cuda:0", torch.float32, True), ("cuda:0", torch.float64, False),
+    ("cpu", torch.bfloat16, False)
+])  # fmt: skip
+def test_convolutions_of_a_gpu_leave_channels_last(device, dtype, last):
+    """What lies so is read so: by the next convolution, by sums and by pools."""
+
+    def images(x, w, b):
+        y = torch.conv2d(torch.relu(torch.conv2d(x, w, b)), w) + b.reshape(1, -1, 1, 1)
+        return torch.max_pool2d(y, 2).sum()
+
+    e, _, unsupported, _ = lowered(images, (2, 16, 9, 9), (16, 16, 3, 3), (16,), device=device, dtype=dtype)
+    text = e.graph.text()
+    assert not unsupported and text.count("last = 1") == 2 * last and text.count("copy(") == last
+    assert ("[2, 1, 5, 5, 16]" in text) == last  # channels are a third axis of places
+
+
 def attended(dtype, width, **more):
     """The program of attention of tensors of a GPU, as it is traced for the backend."""
     shapes = [(2, 4, 5, width), (2, 2, 7, width), (2, 2, 7, width)]

@@ -350,6 +350,41 @@ static const char *const block_graphs[] = {
     "input %x : f32[2, 20, 50]\nconst %w : f32[9, 20, 1]\ninput %r : f32[1, 9, 50]\n%y = conv(%x, "
     "%w, "
     "_, %r) {expr = \"x0 + x1\"}\n",
+    "input %t : bf16[2, 9, 8, 24]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : bf16[40, "
+    "3, "
+    "3, 24]\n%w = transpose(%u) {perm = [0, 3, 1, 2]}\nconst %b : bf16[40]\nconst %s : "
+    "f32[40]\ninput "
+    "%r : bf16[2, 5, 8, 40]\n%y = conv(%x, %w, %b, %s, %r) {padding = [1, 1], stride = [2, 1], "
+    "last = "
+    "1, expr = \"t0 = bf16(x0 * x1); max(bf16(t0 + x2), 0)\"}\n",
+    "input %t : f16[1, 14, 14, 64]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : f16[40, "
+    "3, "
+    "3, 32]\n%w = transpose(%u) {perm = [0, 3, 1, 2]}\n%y = conv(%x, %w, _) {groups = 2, padding = "
+    "[2, 1], dilation = [2, 1], last = 1}\n",
+    "input %t : f32[2, 9, 7, 12]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : f32[20, 2, "
+    "3, "
+    "12]\n%w = transpose(%u) {perm = [0, 3, 1, 2]}\nconst %b : f32[20]\n%y = conv(%x, %w, %b) "
+    "{stride "
+    "= [2, 2], last = 1}\n",
+    "input %x : bf16[1, 3, 40, 37]\nconst %w : bf16[20, 3, 7, 7]\n%y = conv(%x, %w, _) {stride = "
+    "[2, "
+    "2], padding = [3, 3], last = 1}\n",
+    "input %t : bf16[2, 6, 5, 48]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %w : bf16[72, "
+    "48, "
+    "1, 1]\ninput %r : bf16[2, 6, 5, 72]\n%y = conv(%x, %w, _, %r) {last = 1, expr = \"x0 + "
+    "x1\"}\n",
+    "input %t : bf16[2, 6, 5, 48]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %w : bf16[72, "
+    "48, "
+    "1, 1]\n%y = conv(%x, %w, _) {last = 1, stride = [2, 2]}\n",
+    "input %t : bf16[2, 13, 11, 40]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : bf16[7, "
+    "5, "
+    "1, 40]\n%w = transpose(%u) {perm = [3, 2, 0, 1]}\nconst %b : bf16[40]\n%y = conv(%x, %w, %b) "
+    "{groups = 40, padding = [3, 2], stride = [1, 2], dilation = [2, 1], last = 1}\n",
+    "input %t : f16[1, 20, 21, 100]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : f16[3, "
+    "7, "
+    "1, 100]\n%w = transpose(%u) {perm = [3, 2, 0, 1]}\n%y = conv(%x, %w, _) {groups = 100, "
+    "padding "
+    "= [1, 3], last = 1}\n",
     "input %x : bf16[2, 5, 768]\nconst %w : bf16[768]\nconst %b : f32[768]\n%y = layer_norm(%x, "
     "%w, %b)\n",
     "input %x : f16[17, 1001] live=tokens\n%y = layer_norm(%x, _, _) {eps = 0.01}\n",

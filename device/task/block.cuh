@@ -86,6 +86,11 @@ MPK_FN int block_window_at(const block_window &w, const int *at, int base, rt_u3
                            bool *inside)
 {
     int offset = base;
+    rt_u32 channel = 0;
+    if (w.channels) {
+        channel = entry % (rt_u32)w.channels;
+        entry /= (rt_u32)w.channels;
+    }
 #pragma unroll
     for (int i = BLOCK_WINDOW_AXES - 1; i >= 0; i--) {
         const int away = (int)(entry % (rt_u32)w.kernel[i]) * w.dilation[i];
@@ -93,7 +98,20 @@ MPK_FN int block_window_at(const block_window &w, const int *at, int base, rt_u3
         *inside = *inside && (rt_u32)(at[i] + away) < (rt_u32)w.in[i];
         offset += away * w.step[i];
     }
-    return offset + (int)entry * w.channel_step;
+    return offset + (int)(w.channels ? channel : entry) * w.channel_step;
+}
+
+/* The beginnings of a place's windows, at[..]; returns their offset. */
+MPK_FN int block_window_begin(const block_window &w, rt_u32 place, int *at)
+{
+    int base = 0;
+#pragma unroll
+    for (int i = BLOCK_WINDOW_AXES - 1; i >= 0; i--) {
+        at[i] = (int)(place % (rt_u32)w.out[i]) * w.stride[i] - w.padding[i];
+        place /= (rt_u32)w.out[i];
+        base += at[i] * w.step[i];
+    }
+    return base;
 }
 
 /* One entry into a tile, as bits of the tile's dtype if both are the same 16-bit one, else as those
@@ -128,14 +146,8 @@ MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_
     const int n_places = places_are_rows ? tile.rows : tile.columns,
               n_entries = places_are_rows ? tile.columns : tile.rows;
     const int own = mpk_thread() % n_places, apart = MPK_THREADS / n_places;
-    int at[BLOCK_WINDOW_AXES], base = 0;
-    rt_u32 rest = place + (rt_u32)own;
-#pragma unroll
-    for (int i = BLOCK_WINDOW_AXES - 1; i >= 0; i--) {
-        at[i] = (int)(rest % (rt_u32)w.out[i]) * w.stride[i] - w.padding[i];
-        rest /= (rt_u32)w.out[i];
-        base += at[i] * w.step[i];
-    }
+    int at[BLOCK_WINDOW_AXES];
+    const int base = block_window_begin(w, place + (rt_u32)own, at);
 #pragma unroll 1
     for (int first = mpk_thread() / n_places; first < n_entries;
          first += apart * BLOCK_WINDOW_BATCH) {
@@ -157,30 +169,62 @@ MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_
     }
 }
 
-/* A box of a convolution's result as runs of neighbouring places; returns their length.  The box
- * becomes that of their beginnings, its axis 1 that of the groups of `filters` filters. */
-MPK_FN rt_i64 block_places(const mpk_view &y, rt_i64 filters, mpk_box *box)
+/* The same by copies of 16 bytes, where windows have their channels last and a copy's entries are
+ * channels of one place of the kernel.  Rows are places.  If g is no multiple of 16, threads load
+ * entries. */
+MPK_FN void block_copy_window(const block_tile &tile, char *s_tile, const block_window &w,
+                              const char *g, rt_u32 place, rt_u32 entry, rt_i64 places,
+                              rt_i64 entries)
+{
+    const int bytes = mpk_dtype_bytes(tile.dtype), pieces = tile.row_bytes / 16;
+    if ((rt_u64)g & 15) {
+        block_load_window(tile, s_tile, w, true, tile.dtype, g, place, entry, places, entries);
+        return;
+    }
+#pragma unroll
+    for (int i = mpk_thread(); i < tile.rows * pieces; i += MPK_THREADS) {
+        const int row = i / pieces, piece = i % pieces, first = piece * (16 / bytes);
+        int at[BLOCK_WINDOW_AXES];
+        const int base = block_window_begin(w, place + (rt_u32)row, at);
+        /* Where a tile's entries share a place of the kernel, that place is the same for all. */
+        const bool shared = w.channels % tile.columns == 0;
+        bool inside = row < places && first < entries;
+        const int offset = shared ? block_window_at(w, at, base, entry, &inside) + first
+                                  : block_window_at(w, at, base, entry + (rt_u32)first, &inside);
+        ptx_copy_async_part(s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, piece * 16),
+                            inside ? g + offset * bytes : g, inside ? 16 : 0);
+    }
+}
+
+/* A box of a convolution's result as runs of neighbouring places; returns their length.  Places are
+ * axes `first` on, filters axis `filter`.  The box becomes that of their beginnings, its filters
+ * those of the groups of `filters`. */
+MPK_FN rt_i64 block_places(const mpk_view &y, int first, int filter, rt_i64 filters, mpk_box *box)
 {
     rt_i64 run = 1;
     bool whole = true;
 #pragma unroll
-    for (int i = RT_MAX_RANK - 1; i >= 2; i--)
-        if (i < y.rank && whole) {
+    for (int i = RT_MAX_RANK - 1; i >= 1; i--)
+        if (i >= first && i < first + y.rank - 2 && whole) {
             run *= (rt_i64)(box->hi[i] - box->lo[i]);
             whole = box->lo[i] == 0 && (rt_i64)box->hi[i] == y.dims[i];
             box->hi[i] = box->lo[i] + 1;
         }
-    box->lo[1] = (rt_u32)(box->lo[1] / filters);
-    box->hi[1] = (rt_u32)((box->hi[1] + filters - 1) / filters);
+#pragma unroll
+    for (int i = 1; i < RT_MAX_RANK; i++)
+        if (i == filter) {
+            box->lo[i] = (rt_u32)(box->lo[i] / filters);
+            box->hi[i] = (rt_u32)((box->hi[i] + filters - 1) / filters);
+        }
     return run;
 }
 /* The number of a place in row-major order of the result's positions. */
-MPK_FN rt_i64 block_place(const mpk_view &y, const rt_i64 *at)
+MPK_FN rt_i64 block_place(const mpk_view &y, int first, const rt_i64 *at)
 {
     rt_i64 number = 0;
 #pragma unroll
-    for (int i = 2; i < RT_MAX_RANK; i++)
-        if (i < y.rank)
+    for (int i = 1; i < RT_MAX_RANK; i++)
+        if (i >= first && i < first + y.rank - 2)
             number = number * y.dims[i] + at[i];
     return number;
 }

@@ -342,7 +342,13 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
     bool integers = (mpk_is_exact(x.dtype) && mpk_is_exact(y.dtype)) || kind >= REDUCE_ANY;
-    int group = n_reduced <= 64 ? 1 : mpk_group(n_reduced), lane = mpk_thread() % group;
+    enum { SHORTEST = 16, SHORT = 64, MANY = 1 << 15 };
+    /* Short lines have a thread each where there are enough of them. */
+    rt_i64 lines = 1;
+    for (int i = 0; i < y.rank; i++)
+        lines *= y.dims[i];
+    const bool alone = n_reduced <= SHORTEST || (n_reduced <= SHORT && lines > MANY);
+    int group = alone ? 1 : mpk_group(n_reduced), lane = mpk_thread() % group;
     mpk_box box = mpk_box_of(t, y.rank);
     rt_u64 n = mpk_count(box, y.rank), line;
     for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {

@@ -14,8 +14,26 @@
 struct conv_how {
     mpk_numbers stride, padding, dilation;
     rt_i64 groups;
-    bool transposed;
+    bool transposed, last; /* last: the result has its channels last */
 };
+
+/* A place of the result with its axes in the order [N, F, ..]. */
+MPK_FN void conv_order(const conv_how &h, int rank, rt_i64 *at)
+{
+    rt_i64 filter = 0;
+#pragma unroll
+    for (int i = RT_MAX_RANK - 1; i > 1 && h.last; i--)
+        if (i < rank) {
+            filter = i == rank - 1 ? at[i] : filter;
+            at[i] = at[i - 1];
+        }
+    if (h.last)
+        at[1] = filter;
+}
+MPK_FN rt_i64 conv_filters(const conv_how &h, const mpk_view &y)
+{
+    return (h.last ? y.dims[y.rank - 1] : y.dims[1]) / h.groups;
+}
 
 /* The entry of x along spatial axis i that entry `at` of the result takes for entry k of the
  * kernel; -1: none. */
@@ -38,7 +56,7 @@ MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, co
     const char *g_x = mpk_data(t, x), *g_w = mpk_data(t, w), *g_bias = mpk_data(t, bias);
     char *g_y = mpk_data(t, y);
     bool exact = mpk_is_exact(y.dtype);
-    rt_i64 channels = x.dims[1] / h.groups, filters = y.dims[1] / h.groups;
+    rt_i64 channels = x.dims[1] / h.groups, filters = conv_filters(h, y);
     mpk_box kernel = {};
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
@@ -46,6 +64,8 @@ MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, co
     rt_u64 entries = mpk_count(kernel, x.rank - 2);
     INDEX_LOOP(t, y)
     {
+        const rt_i64 to = mpk_offset(y, at);
+        conv_order(h, y.rank, at);
         rt_i64 group = at[1] / filters;
         double sum = 0;
         rt_u64 whole = 0;
@@ -79,9 +99,9 @@ MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, co
         else if (mpk_is_there(bias))
             sum += mpk_get_double(bias, g_bias, at[1] * bias.stride[0]);
         if (exact)
-            mpk_put_int(y, g_y, mpk_offset(y, at), (rt_i64)whole);
+            mpk_put_int(y, g_y, to, (rt_i64)whole);
         else
-            mpk_put_double(y, g_y, mpk_offset(y, at), sum);
+            mpk_put_double(y, g_y, to, sum);
     }
 }
 
@@ -92,9 +112,11 @@ MPK_FN void conv_planes_run(const mpk_task &t, const mpk_view &x, const mpk_view
 {
     const char *g_x = mpk_data(t, x), *g_w = mpk_data(t, w), *g_bias = mpk_data(t, bias);
     char *g_y = mpk_data(t, y);
-    const rt_i64 filters = y.dims[1] / h.groups;
+    const rt_i64 filters = conv_filters(h, y);
     INDEX_LOOP(t, y)
     {
+        const rt_i64 to = mpk_offset(y, at);
+        conv_order(h, y.rank, at);
         const rt_i64 plane = at[0] * x.stride[0] + at[1] / filters * x.stride[1],
                      filter = at[1] * w.stride[0];
         int first[3], n[3], kernel[3], step[3], apart[3], k[3];
@@ -128,7 +150,7 @@ MPK_FN void conv_planes_run(const mpk_task &t, const mpk_view &x, const mpk_view
                 }
         if (mpk_is_there(bias))
             sum += mpk_get(bias, g_bias, at[1] * bias.stride[0]);
-        mpk_put(y, g_y, mpk_offset(y, at), sum);
+        mpk_put(y, g_y, to, sum);
     }
 }
 

@@ -32,6 +32,7 @@ DTYPES = {
     torch.int16: (mg.I16, "i16"),
 }
 FROM_IR = {number: dtype for dtype, (number, _) in DTYPES.items()}
+ELEMENTWISE = {"map", "add", "mul", "silu", "gelu", "cast"}
 VIEWS = {"reshape", "transpose", "expand", "slice", "strided"}
 FOLD_LIMIT = 1 << 24  # elements of a value that is worked out at compile time
 
@@ -136,6 +137,10 @@ class Emitter:
         self.views: set[int] = set()  # tensors that may share the storage of another
         self.values: dict[torch.fx.Node, Any] = {}
 
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
     # ---- tensors that come from outside ----
 
     def argument(self, index: int, fake: torch.Tensor, written: bool = False, static: bool = False) -> Val:
@@ -190,6 +195,8 @@ class Emitter:
 
     def ops(self, kind: str, /, *operands: Val | None, **attributes: mg.AttributeValue) -> list[Val]:
         """Add an operator; all of its results."""
+        if kind in ELEMENTWISE and self.is_channels_last(operands):
+            return [self.op_channels_last(kind, operands, attributes)]
         tensors = [None if v is None else self.tensor(v) for v in operands]
         try:
             made = self.graph.operator(kind, tensors, None, **attributes)
@@ -198,6 +205,20 @@ class Emitter:
         if kind in VIEWS:
             self.views.update(t.id for t in made)
         return [Val(t.shape, FROM_IR[t.dtype], t) for t in made]
+
+    def is_channels_last(self, operands: Sequence[Val | None]) -> bool:
+        """Are these images on a GPU whose channels lie last, all that are as large as what becomes of them?"""
+        given = [v for v in operands if v is not None]
+        shape = torch.broadcast_shapes(*(v.shape for v in given))
+        whole = [v for v in given if v.shape == tuple(shape)]
+        return self.on_gpu and bool(whole) and all(lies_channels_last(v) for v in whole)
+
+    def op_channels_last(self, kind: str, operands: Sequence[Val], attributes: dict) -> Val:
+        """The same of what lies there."""
+        rank = max(v.rank for v in operands)
+        wide = [self.reshape(v, (1,) * (rank - v.rank) + v.shape) for v in operands]
+        y = self.op(kind, *(self.permute(v, channels_last(rank)) for v in wide), **attributes)
+        return self.permute(y, channels_first(rank))
 
     def overwrite(self) -> dict[str, int]:
         """The attribute of an operator that writes the node's first argument in place where it may."""
@@ -411,6 +432,20 @@ def bind(node: torch.fx.Node) -> list[Any]:
     for parameter in parameters[len(arguments) :]:
         arguments.append(node.kwargs[parameter.name] if parameter.name in node.kwargs else parameter.default_value)
     return arguments
+
+
+def channels_last(rank: int) -> list[int]:
+    """[N, C, ..] as [N, .., C]; channels_first: the other way."""
+    return [0, *range(2, rank), 1]
+
+
+def channels_first(rank: int) -> list[int]:
+    return [0, rank - 1, *range(1, rank - 1)]
+
+
+def lies_channels_last(val: Val) -> bool:
+    """Is it an image [N, C, ..] that lies as [N, .., C]?"""
+    return val.permuted is not None and val.rank >= 3 and val.permuted[1] == channels_first(val.rank)
 
 
 def base_of(node: Any) -> tuple[Any, list[tuple]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from mpk import whole  # noqa: F401  (it defines mpk::attention)
-from mpk.emit import Emitter, Unsupported, Val, dtype_name
+from mpk.emit import Emitter, Unsupported, Val, channels_first, channels_last, dtype_name, lies_channels_last
 from mpk.lowering import aten, lower, packet, prims, result_dtype, result_shape, strided
 
 LOW = (torch.float16, torch.bfloat16)
@@ -525,6 +526,22 @@ def per_axis(values: Sequence[int] | int, n: int) -> list[int]:
     return values * n if len(values) == 1 else values
 
 
+SHORT = torch.float32, torch.float16, torch.bfloat16
+FEW_CHANNELS = 8  # fewer of 16 bits are no copy of 16 bytes
+
+
+def with_channels_last(e: Emitter, x: Val, missing: int) -> Val:
+    """x as a GPU's convolutions read it.  The `missing` channels, which only the weights have (once.py), are zeros; few
+    channels stay where they are."""
+    if missing:
+        laid = e.permute(x, channels_last(x.rank))
+        y = e.op("pad", laid, before=[0] * x.rank, after=[0] * (x.rank - 1) + [missing], mode="constant", value=0.0)
+        return e.permute(y, channels_first(x.rank))
+    if lies_channels_last(x) or x.shape[1] < FEW_CHANNELS:
+        return x
+    return e.permute(e.op("copy", e.permute(x, channels_last(x.rank))), channels_first(x.rank))
+
+
 @lower(aten.convolution)
 def convolution(
     e: Emitter,
@@ -541,6 +558,10 @@ def convolution(
     n = w.rank - 2
     batched = x.rank == w.rank
     x = x if batched else e.reshape(x, (1, *x.shape))
+    last = e.on_gpu and not transposed and x.dtype in SHORT
+    missing = 0 if transposed else w.shape[1] * groups - x.shape[1]
+    if last or missing:
+        x = with_channels_last(e, x, missing)
     y = e.op(
         "conv",
         x,
@@ -552,13 +573,30 @@ def convolution(
         groups=groups,
         transposed=int(transposed),
         output_padding=per_axis(output_padding, n),
+        last=int(last),
     )
+    y = e.permute(y, channels_first(y.rank)) if last else y
     return y if batched else e.reshape(y, y.shape[1:])
+
+
+def reads_indices(e: Emitter) -> bool:
+    return any(user.target is operator.getitem and user.args[1] == 1 for user in e.node.users)
+
+
+def pooled_channels_last(e: Emitter, x: Val, kind: str, **attributes: Any) -> Val:
+    """Channels are a third axis of places, with windows of one entry."""
+    laid = e.permute(x, channels_last(x.rank))
+    more = {"kernel": 1, "stride": 1, "padding": 0, "dilation": 1, "output": x.shape[1]}
+    wide = {name: [*value, more[name]] if name in more else value for name, value in attributes.items()}
+    y = e.ops(kind, e.reshape(laid, (laid.shape[0], 1, *laid.shape[1:])), **wide)[0]
+    return e.permute(e.reshape(y, (y.shape[0], *y.shape[2:])), channels_first(x.rank))
 
 
 def pooled(e: Emitter, x: Val, spatial: int, kind: str, **attributes: Any) -> list[Val]:
     """A pool of a tensor with or without its batch axis."""
     batched = x.rank == spatial + 2
+    if batched and spatial == 2 and e.is_channels_last([x]) and not reads_indices(e):
+        return [pooled_channels_last(e, x, kind, **attributes), lambda: no_extra("indices of a pool")]
     outs = e.ops(kind, x if batched else e.reshape(x, (1, *x.shape)), **attributes)
     return outs if batched else [e.reshape(y, y.shape[1:]) for y in outs]
 

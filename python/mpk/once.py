@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from mpk.emit import DTYPES, _flat, base_of, is_permuted, is_view
+from mpk.emit import DTYPES, _flat, base_of, channels_last, is_permuted, is_view
 from mpk.results import is_changed
 from mpk.shapes import STATIC, device_of, placeholders, returned_nodes
 from mpk.statics import Statics
@@ -106,6 +106,7 @@ def kept_nodes(gm: torch.fx.GraphModule, steady: Nodes) -> list[torch.fx.Node]:
 # ---- products by weights ----
 
 VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
+FEWEST_CHANNELS, MULTIPLE = 3, 8  # of a convolution's input that get more; what copies of 16 bytes take
 PRODUCTS = {aten.mm.default: 1, aten.addmm.default: 2}  # place of the weight
 
 
@@ -217,6 +218,45 @@ def lay_by_rows(gm: torch.fx.GraphModule, steady: set[torch.fx.Node]) -> None:
         node.replace_input_with(b, laid[b])
 
 
+def filters_of(node: torch.fx.Node, steady: Nodes) -> torch.fx.Node | None:
+    """The weight of a convolution of images, if it can be laid with its channels last."""
+    if node.target is not aten.convolution.default or node in steady or node.args[1] not in steady or node.args[6]:
+        return None
+    x, w = (n.meta["val"] for n in node.args[:2])
+    short = w.dtype in (torch.float32, torch.float16, torch.bfloat16)
+    return node.args[1] if short and w.dim() >= 3 and x.dim() == w.dim() and w[0].numel() > 1 else None
+
+
+def laid_filters(graph: torch.fx.Graph, w: torch.fx.Node, groups: int) -> list[torch.fx.Node]:
+    """What leads from a weight to a copy that lies as [F, .., C], or, with a channel a group, as [.., C, F]."""
+    shape = w.meta["val"].shape
+    rank, made = len(shape), []
+    if groups == 1 and FEWEST_CHANNELS <= shape[1] < MULTIPLE:
+        made.append(call(graph, aten.constant_pad_nd.default, w, [0, 0] * (rank - 2) + [0, MULTIPLE - shape[1]]))
+    order = [*range(2, rank), 1, 0] if groups > 1 and shape[1] == 1 else channels_last(rank)
+    made.append(call(graph, aten.permute.default, made[-1] if made else w, order))
+    made.append(call(graph, aten.clone.default, made[-1], memory_format=torch.contiguous_format))
+    made.append(call(graph, aten.permute.default, made[-1], [order.index(axis) for axis in range(rank)]))
+    return made
+
+
+def lay_channels_last(gm: torch.fx.GraphModule, steady: set[torch.fx.Node]) -> None:
+    """Convolutions read such copies of their weights.  A few channels become MULTIPLE; what is added is 0, and lowering
+    adds as much to the image."""
+    laid: dict[tuple, torch.fx.Node] = {}
+    for node in list(gm.graph.nodes):
+        w = filters_of(node, steady)
+        if w is None:
+            continue
+        key = w, node.args[8] > 1
+        if key not in laid:
+            with gm.graph.inserting_before(node):
+                made = laid_filters(gm.graph, w, node.args[8])
+            steady.update(made)
+            laid[key] = made[-1]
+        node.replace_input_with(w, laid[key])
+
+
 # ---- two graphs ----
 
 
@@ -296,6 +336,7 @@ def compile_once(
     steady = steady_nodes(rest)
     fold_factors(rest, steady)
     lay_by_rows(rest, steady)
+    lay_channels_last(rest, steady)
     kept = kept_nodes(rest, steady)
     if not kept:
         return compile(gm), 0

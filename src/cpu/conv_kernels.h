@@ -29,7 +29,7 @@
 #include "cpu/product_kernels.h"
 
 enum { CV_X, CV_W, CV_BIAS };
-enum { CV_STRIDE, CV_PADDING, CV_DILATION, CV_GROUPS, CV_TRANSPOSED, CV_EXPR = 6 };
+enum { CV_STRIDE, CV_PADDING, CV_DILATION, CV_GROUPS, CV_TRANSPOSED, CV_EXPR = 6, CV_LAST };
 enum { CV_SPACE = 3, CV_PIECES = 3 * PRODUCT_COLUMNS + 1, CV_PLANE_ROWS = 4 };
 
 /* A spatial axis: n entries of x, of the result those of the box. */
@@ -75,7 +75,8 @@ static bool filters_are_dense(const op_view *w)
 static bool conv_accepts(const op_call *call)
 {
     return !call->attributes[CV_TRANSPOSED].i && !call->attributes[CV_EXPR].s.n &&
-           all_are_floats(call) && filters_are_dense(&call->in[CV_W]);
+           !call->attributes[CV_LAST].i && all_are_floats(call) &&
+           filters_are_dense(&call->in[CV_W]);
 }
 
 static const conv_axis conv_no_axis = {.n = 1, .k = 1, .stride = 1, .dilation = 1, .count = 1};

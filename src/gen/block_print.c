@@ -169,14 +169,18 @@ static void print_first(const printer *w, int8_t axis)
                w->ahead && w->ahead->axis == axis ? "_next" : "0");
 }
 
-/* The rest of a call of block_load_window. */
-static void print_window_load(const printer *w, const block_tile *t, const block_operand *o)
+/* The rest of a call of block_load_window, or of block_copy_window. */
+static void print_window_load(const printer *w, const block_tile *t, const block_operand *o,
+                              bool copied)
 {
     const bool by_rows = o->stride[t->axis[0]] == 1;
     const int8_t places = t->axis[by_rows ? 0 : 1];
     const int8_t entries = t->axis[by_rows ? 1 : 0];
-    text_print(w->out, ", window_%s, %s, %s.dtype, g_%s", o->name, str_bool(by_rows), o->name,
-               o->name);
+    if (copied)
+        text_print(w->out, ", window_%s, g_%s", o->name, o->name);
+    else
+        text_print(w->out, ", window_%s, %s, %s.dtype, g_%s", o->name, str_bool(by_rows), o->name,
+                   o->name);
     print_first(w, places);
     print_first(w, entries);
     print_left(w, places);
@@ -190,17 +194,17 @@ static void print_load(const printer *w, const block_step *s)
 {
     const block_tile *t = &w->p->tiles[s->to];
     const block_operand *o = &w->p->operands[s->operand];
-    LINE(w, "block_load%s(tile_%s, t.s_scratch + tile_%s.offset", o->window ? "_window" : "",
-         t->name, t->name);
+    const bool copied = super_is_copied(w->p, s->to, o);
+    LINE(w, "block_%s%s(tile_%s, t.s_scratch + tile_%s.offset",
+         o->window && copied ? "copy" : "load", o->window ? "_window" : "", t->name, t->name);
     if (w->ahead)
         text_print(w->out, " + (turn + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead, t->stages,
                    t->name);
     if (o->window) {
-        print_window_load(w, t, o);
+        print_window_load(w, t, o, copied);
         return;
     }
-    text_print(w->out, ", %s, %s.dtype, g_%s + (", str_bool(super_is_copied(w->p, s->to, o)),
-               o->name, o->name);
+    text_print(w->out, ", %s, %s.dtype, g_%s + (", str_bool(copied), o->name, o->name);
     print_place(w, o, "_next");
     text_print(w->out, ") * %u, %lldll, %lldll", ir_dtype_table[o->dtype].block_bytes,
                (long long)o->stride[t->axis[0]], (long long)o->stride[t->axis[1]]);
@@ -497,12 +501,18 @@ static mpk_status print_entries(printer *w, uint32_t i, uint32_t *last)
 }
 
 /* Scores that do not count become -inf: beyond the end of the axis, after the query (causal), or
- * before its window. */
+ * before its window.  Tiles that lie wholly before the end, or before all queries, are passed
+ * over. */
 static void print_bound(printer *w, const block_step *s)
 {
     const block_tile *t = &w->p->tiles[s->to];
     const char *row = axis_of(w, t->axis[0]), *column = axis_of(w, t->axis[1]),
                *x = axis_of(w, s->axis);
+    const int tile = w->p->axes[s->axis].tile;
+    if (s->bound == BLOCK_END_OF_AXIS)
+        LINE(w, "if (%s0 + %d > %s_hi)\n", x, tile, x);
+    else if (s->bound == BLOCK_CAUSAL)
+        LINE(w, "if (%s0 + %d > %s0 + 1)\n", column, block_extent(w->p, s->to, 1), row);
     open_entries(w, s->to);
     print_places(w, s->to);
     if (s->bound == BLOCK_END_OF_AXIS)

@@ -1,6 +1,7 @@
 /* body_block_conv.c - convolutions of f32, f16 and bf16 as block programs: for each group the
  * product of its filters with the windows of its channels (src/super, device/task/block.cuh,
- * docs/superoptimizer.md).  Any stride, padding, dilation and layout of x; transposed ones and
+ * docs/superoptimizer.md).  With `last` the product is turned: its rows are places, its columns
+ * filters.  Any stride, padding, dilation and layout of x; transposed ones and
  * groups of few filters run by windows.cuh. */
 #include "gen/block_print.h"
 
@@ -10,7 +11,7 @@
 #include "gen/choices.h"
 
 enum { X, W, BIAS, MORE, MOST_MORE = 9 };
-enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR };
+enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR, LAST };
 /* Fewer leave most of a tile empty: a thread for each entry of the result is as fast. */
 enum { FEWEST_FILTERS = 4, FEWEST_ENTRIES = 16 };
 
@@ -21,10 +22,34 @@ static int number(const gen_call *c, uint32_t list, uint32_t i, int otherwise)
     return i < a->ints.n ? (int)a->ints.at[i] : otherwise;
 }
 
+/* Axes of the result: that of the filters, and the first of the places. */
+static bool is_last(const gen_call *c)
+{
+    return c->op->attributes[LAST].i;
+}
+static uint32_t filter_axis(const gen_call *c)
+{
+    return is_last(c) ? gen_output(c, 0)->rank - 1 : 1;
+}
+static uint32_t first_place(const gen_call *c)
+{
+    return is_last(c) ? 1 : 2;
+}
+
 /* Filters of a group. */
 static int64_t filters_of(const gen_call *c)
 {
     return gen_input(c, W)->dims[0] / c->op->attributes[GROUPS].i;
+}
+
+/* Positions of the result. */
+static int64_t count_places(const gen_call *c)
+{
+    const ir_tensor *y = gen_output(c, 0);
+    int64_t n = 1;
+    for (uint32_t i = 0; i + 2 < y->rank; i++)
+        n *= y->dims[first_place(c) + i];
+    return n;
 }
 
 /* Entries of axes `first` to the last. */
@@ -36,14 +61,30 @@ static int64_t count_from(const ir_tensor *t, uint32_t first)
     return n;
 }
 
-/* Do axes `first` to the last count as one axis with one stride? */
-static bool are_neighbours(const ir_tensor *t, uint32_t first)
+/* Do axes `first` to `end` - 1 count as one axis with one stride? */
+static bool are_neighbours(const ir_tensor *t, uint32_t first, uint32_t end)
 {
-    int64_t step = t->stride[t->rank - 1];
-    for (uint32_t i = t->rank; i-- > first; step *= t->dims[i])
+    int64_t step = t->stride[end - 1];
+    for (uint32_t i = end; i-- > first; step *= t->dims[i])
         if (t->dims[i] > 1 && t->stride[i] != step)
             return false;
     return true;
+}
+
+/* Do filters lie as [kernel, channels]?  A kernel of one entry lies in both orders. */
+static bool has_channels_last(const gen_call *c)
+{
+    const ir_tensor *w = gen_input(c, W);
+    if (count_from(w, 2) == 1)
+        return is_last(c) && w->stride[1] == 1;
+    return w->dims[1] > 1 && w->stride[1] == 1 && w->stride[w->rank - 1] == w->dims[1] &&
+           are_neighbours(w, 2, w->rank);
+}
+/* In this order or as [channels, kernel], without gaps. */
+static bool is_dense(const gen_call *c)
+{
+    const ir_tensor *w = gen_input(c, W);
+    return has_channels_last(c) || (w->stride[w->rank - 1] == 1 && are_neighbours(w, 1, w->rank));
 }
 
 /* Windows always have BLOCK_WINDOW_AXES axes; an image of fewer has leading ones of a single
@@ -52,11 +93,12 @@ static void fill_window(const gen_call *c, block_window *w)
 {
     const ir_tensor *x = gen_input(c, X), *y = gen_output(c, 0);
     const uint32_t missing = BLOCK_WINDOW_AXES + 2 - x->rank;
-    *w = (block_window){.channel_step = (int)x->stride[1]};
+    *w = (block_window){.channel_step = (int)x->stride[1],
+                        .channels = has_channels_last(c) ? (int)gen_input(c, W)->dims[1] : 0};
     for (uint32_t i = 0; i < BLOCK_WINDOW_AXES; i++) {
         const bool there = i >= missing;
         const uint32_t axis = i - missing;
-        w->out[i] = there ? (int)y->dims[axis + 2] : 1;
+        w->out[i] = there ? (int)y->dims[first_place(c) + axis] : 1;
         w->in[i] = there ? (int)x->dims[axis + 2] : 1;
         w->kernel[i] = there ? (int)gen_input(c, W)->dims[axis + 2] : 1;
         w->stride[i] = there ? number(c, STRIDE, axis, 1) : 1;
@@ -77,7 +119,7 @@ static bool is_small(const gen_call *c)
         const double last = (double)x->dims[i + 2] + number(c, PADDING, i, 0) + span;
         reach += last * (double)(x->stride[i + 2] > 0 ? x->stride[i + 2] : 1);
     }
-    return reach < INT32_MAX && (double)count_from(gen_output(c, 0), 2) < INT32_MAX;
+    return reach < INT32_MAX && (double)count_places(c) < INT32_MAX;
 }
 
 /* A task's box may hold parts of several groups; `boxes` counts the products that come of it, of
@@ -86,19 +128,22 @@ static void fill_box(const gen_call *c, super_product *s)
 {
     const ir_tensor *y = gen_output(c, 0);
     const ir_box box = c->box ? *c->box : ir_box_whole(y);
-    const int64_t filters = box.hi[1] - box.lo[1];
-    s->boxes = (box.hi[0] - box.lo[0]) * ((filters + s->rows - 1) / s->rows);
-    s->box_rows = filters < s->rows ? filters : s->rows;
-    s->box_columns = 1;
-    for (uint32_t i = 2; i < y->rank; i++)
-        s->box_columns *= box.hi[i] - box.lo[i];
+    const uint32_t axis = filter_axis(c);
+    const int64_t filters = box.hi[axis] - box.lo[axis], in_group = filters_of(c),
+                  own = filters < in_group ? filters : in_group;
+    int64_t places = 1;
+    for (uint32_t i = 0; i + 2 < y->rank; i++)
+        places *= box.hi[first_place(c) + i] - box.lo[first_place(c) + i];
+    s->boxes = (box.hi[0] - box.lo[0]) * ((filters + in_group - 1) / in_group);
+    s->box_rows = is_last(c) ? places : own;
+    s->box_columns = is_last(c) ? own : places;
 }
 
 /* A kernel of one entry that goes over every place: then the second factor is x as it lies. */
 static bool is_pointwise(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X);
-    bool plain = are_neighbours(x, 2);
+    bool plain = are_neighbours(x, 2, x->rank);
     for (uint32_t i = 0; i + 2 < x->rank && plain; i++)
         plain = gen_input(c, W)->dims[i + 2] == 1 && number(c, STRIDE, i, 1) == 1 &&
                 number(c, PADDING, i, 0) == 0;
@@ -116,8 +161,8 @@ static int64_t stride_along(const gen_call *c, const ir_tensor *t, uint32_t axis
 static bool is_spread(const gen_call *c, const ir_tensor *t)
 {
     bool spread = true;
-    for (uint32_t axis = 2; axis < gen_output(c, 0)->rank; axis++)
-        spread = spread && !stride_along(c, t, axis);
+    for (uint32_t i = 0; i + 2 < gen_output(c, 0)->rank; i++)
+        spread = spread && !stride_along(c, t, first_place(c) + i);
     return spread;
 }
 
@@ -125,10 +170,11 @@ static bool is_spread(const gen_call *c, const ir_tensor *t)
 static bool is_regular(const gen_call *c, const ir_tensor *t)
 {
     const ir_tensor *y = gen_output(c, 0);
+    const uint32_t first = first_place(c), end = first + y->rank - 2;
     bool whole = t->rank == y->rank;
-    for (uint32_t axis = 2; axis < y->rank && whole; axis++)
+    for (uint32_t axis = first; axis < end && whole; axis++)
         whole = t->dims[axis] == y->dims[axis];
-    return is_spread(c, t) || (whole && are_neighbours(t, 2));
+    return is_spread(c, t) || (whole && are_neighbours(t, first, end));
 }
 
 /* What the convolution itself gives is rounded as its result would be. */
@@ -142,28 +188,37 @@ static const char *rounded(const gen_call *c, bool has_bias)
     return texts[dtype == IR_F16 ? 1 : 2][has_bias];
 }
 
-/* Rows are the filters of a group, columns places; window: of the second factor, NULL where it has
- * strides. */
+/* The last axis of places, whose stride is that from one place to the next. */
+static uint32_t last_place(const gen_call *c)
+{
+    return first_place(c) + gen_output(c, 0)->rank - 3;
+}
+
+/* Rows are the filters of a group, columns places, or with `last` the other way round; window: of
+ * the factor that is x, NULL where it has strides. */
 static super_product product_of(const gen_call *c, const block_window *window)
 {
+    const int place = is_last(c) ? SUPER_M : SUPER_N, filter = is_last(c) ? SUPER_N : SUPER_M;
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W), *bias = gen_input(c, BIAS),
                     *y = gen_output(c, 0);
-    super_product s = {.rows = filters_of(c),
-                       .columns = count_from(y, 2),
+    super_product s = {.rows = is_last(c) ? count_places(c) : filters_of(c),
+                       .columns = is_last(c) ? filters_of(c) : count_places(c),
                        .depth = count_from(w, 1),
                        .n_b = 1,
-                       .a = {.name = "in_w", .dtype = w->dtype},
-                       .b = {{.name = "in_x", .dtype = x->dtype, .window = window}},
                        .y = {.name = "out_y", .dtype = y->dtype}};
-    s.a.stride[SUPER_M] = s.depth;
-    s.a.stride[SUPER_K] = 1;
-    s.b[0].stride[SUPER_N] = window ? 1 : x->stride[x->rank - 1];
-    s.b[0].stride[SUPER_K] = window ? 2 : x->stride[1];
-    s.y.stride[SUPER_M] = y->stride[1];
-    s.y.stride[SUPER_N] = y->stride[y->rank - 1];
+    block_operand filters = {.name = "in_w", .dtype = w->dtype},
+                  places = {.name = "in_x", .dtype = x->dtype, .window = window};
+    filters.stride[filter] = s.depth;
+    filters.stride[SUPER_K] = 1;
+    places.stride[place] = window ? 1 : x->stride[x->rank - 1];
+    places.stride[SUPER_K] = window ? 2 : x->stride[1];
+    s.a = is_last(c) ? places : filters;
+    s.b[0] = is_last(c) ? filters : places;
+    s.y.stride[filter] = y->stride[filter_axis(c)];
+    s.y.stride[place] = y->stride[last_place(c)];
     if (bias) {
         s.more[s.n_more] = (block_operand){.name = "in_bias", .dtype = bias->dtype};
-        s.more[s.n_more++].stride[SUPER_M] = bias->stride[0];
+        s.more[s.n_more++].stride[filter] = bias->stride[0];
         s.expression = "x0 + x1";
     }
     fill_box(c, &s);
@@ -186,8 +241,9 @@ static mpk_status add_end(mpk_context *cx, const gen_call *c, super_product *s)
     for (uint32_t i = 0; i < MOST_MORE && gen_input(c, MORE + i); i++) {
         const ir_tensor *t = gen_input(c, MORE + i);
         block_operand o = {.name = names[i], .dtype = t->dtype};
-        o.stride[SUPER_M] = stride_along(c, t, 1);
-        o.stride[SUPER_N] = is_spread(c, t) ? 0 : t->stride[t->rank - 1];
+        o.stride[is_last(c) ? SUPER_N : SUPER_M] = stride_along(c, t, filter_axis(c));
+        o.stride[is_last(c) ? SUPER_M : SUPER_N] =
+            is_spread(c, t) ? 0 : stride_along(c, t, last_place(c));
         s->more[s->n_more++] = o;
     }
     return MPK_OK;
@@ -208,11 +264,9 @@ static bool accepts(const gen_call *c)
 {
     const super_product s = product_of(c, NULL);
     return gen_accepts_plain(c) && !c->op->attributes[TRANSPOSED].i && super_accepts_product(&s) &&
-           is_small(c) && s.rows >= FEWEST_FILTERS && s.depth >= FEWEST_ENTRIES &&
-           gen_input(c, W)->stride[0] == s.depth &&
-           gen_input(c, W)->stride[gen_input(c, W)->rank - 1] == 1 &&
-           are_neighbours(gen_input(c, W), 1) && are_neighbours(gen_output(c, 0), 2) &&
-           accepts_more(c);
+           is_small(c) && filters_of(c) >= FEWEST_FILTERS && s.depth >= FEWEST_ENTRIES &&
+           gen_input(c, W)->stride[0] == s.depth && is_dense(c) &&
+           are_neighbours(gen_output(c, 0), first_place(c), last_place(c) + 1) && accepts_more(c);
 }
 
 /* The window outlives the call, since the chosen program points to it. */
@@ -243,7 +297,7 @@ static void print_pointer(const char *name, const char *at, text *out)
                strcmp(name, "out_y") == 0 ? "" : "const ", name, name, at, name);
 }
 
-/* Where an image's entries of a group begin. */
+/* Where an image's entries of a group begin; `first` is its first filter. */
 static void print_more(const gen_call *c, text *out)
 {
     for (uint32_t i = 0; i < MOST_MORE && gen_input(c, MORE + i); i++) {
@@ -251,17 +305,18 @@ static void print_more(const gen_call *c, text *out)
         char name[16], at[64];
         snprintf(name, sizeof name, "in_more%u", i);
         snprintf(at, sizeof at, "at[0] * %lldll + first * %lldll", (long long)stride_along(c, t, 0),
-                 (long long)stride_along(c, t, 1));
+                 (long long)stride_along(c, t, filter_axis(c)));
         print_pointer(name, at, out);
     }
 }
 
 /* A loop over images and groups of the box; within one, the program's rows are the filters m_lo to
- * m_hi of the group, its columns a run of places n_lo to n_hi. */
+ * m_hi of the group, its columns a run of places n_lo to n_hi; with `last` rows are places. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     const super_choice *chosen;
-    const uint32_t rank = gen_output(c, 0)->rank;
+    const uint32_t rank = gen_output(c, 0)->rank, axis = filter_axis(c), place = first_place(c);
+    const char filter = is_last(c) ? 'n' : 'm', of_place = is_last(c) ? 'm' : 'n';
     TRY(choose(cx, c, &chosen));
     const block_program *p = &chosen->program;
     gen_print_head(c, n, out);
@@ -270,21 +325,24 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
         out,
         "    const rt_i64 filters = %lld, k_lo = 0, k_hi = %lld;\n    mpk_box box = mpk_box_of(t, "
         "%u);\n"
-        "    const rt_i64 filter_lo = box.lo[1], filter_hi = box.hi[1];\n"
-        "    const rt_i64 run = block_places(out_y, filters, &box);\n"
+        "    const rt_i64 filter_lo = box.lo[%u], filter_hi = box.hi[%u];\n"
+        "    const rt_i64 run = block_places(out_y, %u, %u, filters, &box);\n"
         "    for (rt_u64 i = 0; i < mpk_count(box, %u); i++) {\n"
         "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(box, %u, i, at);\n"
-        "        const rt_i64 first = at[1] * filters, n_lo = block_place(out_y, at), n_hi = n_lo "
-        "+ run;\n"
-        "        const rt_i64 m_lo = filter_lo > first ? filter_lo - first : 0;\n"
-        "        const rt_i64 m_hi = filter_hi - first < filters ? filter_hi - first : filters;\n",
-        (long long)p->axes[SUPER_M].extent, (long long)p->axes[SUPER_K].extent, rank, rank, rank);
-    print_pointer("in_x", "at[0] * in_x.stride[0] + at[1] * in_w.dims[1] * in_x.stride[1]", out);
+        "        const rt_i64 group = at[%u], first = group * filters;\n"
+        "        const rt_i64 %c_lo = block_place(out_y, %u, at), %c_hi = %c_lo + run;\n"
+        "        const rt_i64 %c_lo = filter_lo > first ? filter_lo - first : 0;\n"
+        "        const rt_i64 %c_hi = filter_hi - first < filters ? filter_hi - first : filters;\n",
+        (long long)filters_of(c), (long long)p->axes[SUPER_K].extent, rank, axis, axis, place, axis,
+        rank, rank, axis, of_place, place, of_place, of_place, filter, filter);
+    print_pointer("in_x", "at[0] * in_x.stride[0] + group * in_w.dims[1] * in_x.stride[1]", out);
     print_pointer("in_w", "first * in_w.stride[0]", out);
     if (gen_input(c, BIAS))
         print_pointer("in_bias", "first * in_bias.stride[0]", out);
     print_more(c, out);
-    print_pointer("out_y", "at[0] * out_y.stride[0] + first * out_y.stride[1]", out);
+    char at[64];
+    snprintf(at, sizeof at, "at[0] * out_y.stride[0] + first * out_y.stride[%u]", axis);
+    print_pointer("out_y", at, out);
     TRY(gen_print_block(cx, p, out));
     text_print(out, "    }\n}\n");
     return MPK_OK;

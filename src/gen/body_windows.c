@@ -60,7 +60,7 @@ static bool goes_by_planes(const gen_call *c, bool transposed)
  * 0. */
 static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-    enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, EXPR = 6 };
+    enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, EXPR = 6, LAST };
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     text_print(out, "    constexpr conv_how how = {");
@@ -68,7 +68,8 @@ static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, tex
         print_numbers(c, i, i != PADDING, out);
         text_print(out, ", ");
     }
-    text_print(out, "%lld, %s};\n", (long long)a[GROUPS].i, str_bool(a[TRANSPOSED].i));
+    text_print(out, "%lld, %s, %s};\n", (long long)a[GROUPS].i, str_bool(a[TRANSPOSED].i),
+               str_bool(a[LAST].i));
     text_print(out, "    conv_%s(t, in_x, in_w, in_bias, out_y, how);\n",
                goes_by_planes(c, a[TRANSPOSED].i) ? "planes_run" : "run");
     if (a[EXPR].s.n)

@@ -2,9 +2,9 @@
  *
  * x [N, C, ..], w [F, C / groups, k ..] (transposed: [C, F / groups, k ..]), bias [F] or absent ->
  * [N, F, ..] in x's dtype.  stride, padding, dilation, output_padding: one number an axis, or none
- * for 1, 0, 1 and 0.  expr: what becomes of the result, an expression of the operator map whose x0
- * is an entry of the convolution, rounded, and x1 ... the operands more0 ..., spread over the
- * result.
+ * for 1, 0, 1 and 0.  last: the result has its channels last, [N, .., F].  expr: what becomes of
+ * the result, an expression of the operator map whose x0 is an entry of the convolution, rounded,
+ * and x1 ... the operands more0 ..., spread over the result.
  *
  * Sums run over channels and kernel entries in row-major order, in double, and are rounded once; of
  * integers they are exact (modulo the width).  Idea: a run along the last axis of x is loaded once
@@ -15,10 +15,11 @@
 #include "op/walk.h"
 
 enum { X, W, BIAS, MORE, MOST_MORE = 9 };
-enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR };
+enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR, LAST };
 enum { FILTERS = 8, RUN = 256, SPACE = 3, MATRIX_FILTERS = 16, PRODUCT_FILTERS = 128 };
-/* What a worker reads in the time in which it brings an entry of a window. */
-enum { ENTRY_BYTES = 8 };
+/* What a worker reads in the time in which it brings an entry of a window; channels that lie last
+ * come by copies of COPY_BYTES. */
+enum { ENTRY_BYTES = 8, COPY_BYTES = 16 };
 
 /* Attribute `list` for spatial axis i. */
 static int64_t number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherwise)
@@ -50,6 +51,25 @@ static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64
           "conv: nothing is left of axis %u, which has %lld entries for a kernel of %lld", i,
           (long long)n, (long long)k);
     return MPK_OK;
+}
+
+/* The axis of y that axis i of [N, F, ..] is. */
+static uint32_t axis_of(const ir_op *op, uint32_t rank, uint32_t i)
+{
+    if (!op->attributes[LAST].i || i == 0)
+        return i;
+    return i == 1 ? rank - 1 : i - 1;
+}
+
+/* A box of the result with its axes in the order [N, F, ..]. */
+static ir_box in_order(const ir_op *op, uint32_t rank, const ir_box *box)
+{
+    ir_box out = {0};
+    for (uint32_t i = 0; i < rank; i++) {
+        out.lo[i] = box->lo[axis_of(op, rank, i)];
+        out.hi[i] = box->hi[axis_of(op, rank, i)];
+    }
+    return out;
 }
 
 /* Operands that follow the convolution: they stand without gaps. */
@@ -127,11 +147,13 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
               MPK_ESHAPE, "conv: %s has %u numbers for %u axes", op->def->attributes[i].name,
               op->attributes[i].ints.n, x->rank - 2);
     shape_like(x, out);
-    out->dims[1] = transposed ? w->dims[1] * groups : w->dims[0];
+    int64_t *filters = &out->dims[axis_of(op, x->rank, 1)];
+    *filters = transposed ? w->dims[1] * groups : w->dims[0];
     for (uint32_t i = 0; i + 2 < x->rank; i++)
-        TRY(infer_axis(cx, op, i, x->dims[i + 2], w->dims[i + 2], &out->dims[i + 2]));
+        TRY(infer_axis(cx, op, i, x->dims[i + 2], w->dims[i + 2],
+                       &out->dims[axis_of(op, x->rank, i + 2)]));
     TRY(check_end(cx, g, op, out));
-    return shape_expect(cx, g, op, BIAS, dtypes, 1, &out->dims[1]);
+    return shape_expect(cx, g, op, BIAS, dtypes, 1, filters);
 }
 
 /* Rounded towards plus infinity, of a numerator of any sign; b > 0. */
@@ -151,31 +173,48 @@ static int64_t divide_down(int64_t a, int64_t b)
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]];
+    const uint32_t filters = axis_of(op, y->rank, 1);
     bool is_row = false;
     shape_axes_all(g, op, axes);
-    axes[1].fastest = FILTERS;
-    const int64_t in_group = y->dims[1] / op->attributes[GROUPS].i;
-    axes[1].tile = in_group % MATRIX_FILTERS == 0 ? MATRIX_FILTERS : 0;
+    axes[filters].fastest = FILTERS;
+    const int64_t in_group = y->dims[filters] / op->attributes[GROUPS].i;
+    axes[filters].tile = in_group % MATRIX_FILTERS == 0 ? MATRIX_FILTERS : 0;
     for (uint32_t i = 2; i < y->rank; i++) {
-        axes[i].tile = is_row ? y->dims[i] : 0;
-        is_row = is_row || y->dims[i] > 1;
+        const uint32_t at = axis_of(op, y->rank, i);
+        axes[at].tile = is_row ? y->dims[at] : 0;
+        is_row = is_row || y->dims[at] > 1;
     }
 }
 
-/* As a matrix product a task brings the window of each of its places into a tile, entry by entry,
- * for every PRODUCT_FILTERS filters. */
-static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *box)
+/* Do channels and weights lie so that windows come by copies? */
+static bool is_copied(const ir_graph *g, const ir_op *op)
 {
-    const ir_tensor *w = shape_input(g, op, W);
+    const ir_tensor *x = shape_input(g, op, X), *w = shape_input(g, op, W);
+    const int64_t bytes = (int64_t)ir_dtype_table[x->dtype].block_bytes;
+    return op->attributes[LAST].i && x->stride[1] == 1 && w->stride[1] == 1 &&
+           w->dims[1] * bytes % COPY_BYTES == 0;
+}
+
+/* As a matrix product a task brings the window of each of its places into a tile, entry by entry,
+ * for every PRODUCT_FILTERS filters.  Where copies do that, an entry counts as its bytes, and the
+ * weights are read again for every PRODUCT_FILTERS places. */
+static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *given)
+{
+    const ir_tensor *x = shape_input(g, op, X), *w = shape_input(g, op, W);
+    const ir_box box = in_order(op, x->rank, given);
     if (op->attributes[TRANSPOSED].i)
         return 0;
-    int64_t places = box->hi[0] - box->lo[0], entries = 1;
+    int64_t places = box.hi[0] - box.lo[0], entries = 1;
     for (uint32_t i = 1; i < w->rank; i++) {
         entries *= w->dims[i];
-        places *= i > 1 ? box->hi[i] - box->lo[i] : 1;
+        places *= i > 1 ? box.hi[i] - box.lo[i] : 1;
     }
-    const int64_t passes = divide_up(box->hi[1] - box->lo[1], PRODUCT_FILTERS);
-    return passes * divide_up(places, MATRIX_FILTERS) * MATRIX_FILTERS * entries * ENTRY_BYTES;
+    const int64_t filters = box.hi[1] - box.lo[1], passes = divide_up(filters, PRODUCT_FILTERS);
+    const int64_t all = passes * divide_up(places, MATRIX_FILTERS) * MATRIX_FILTERS * entries;
+    if (!is_copied(g, op))
+        return all * ENTRY_BYTES;
+    const int64_t again = (divide_up(places, PRODUCT_FILTERS) - 1) * filters * entries;
+    return (all + again) * (int64_t)ir_dtype_table[x->dtype].block_bytes;
 }
 
 /* The entries [*lo, *hi) of x along an axis that entries [lo, hi) of the result take. */
@@ -196,18 +235,19 @@ static void source_range(const ir_op *op, uint32_t i, int64_t n, int64_t k, int6
 }
 
 /* Channels of the groups that the filters belong to; of w also what they have of the kernel. */
-static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *given,
                   ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, X), *w = shape_input(g, op, W),
                     *t = shape_input(g, op, input);
+    const ir_box ordered = in_order(op, x->rank, given), *box = &ordered;
     int64_t groups = op->attributes[GROUPS].i,
-            in_group = g->tensors.at[op->out[0]].dims[1] / groups;
+            in_group = g->tensors.at[op->out[0]].dims[axis_of(op, x->rank, 1)] / groups;
     int64_t first = box->lo[1] / in_group, last = (box->hi[1] - 1) / in_group,
             channels = x->dims[1] / groups;
     *read = ir_box_whole(t);
     if (input >= MORE) {
-        shape_reads_broadcast(g, op, input, box, read);
+        shape_reads_broadcast(g, op, input, given, read);
     } else if (input == BIAS || (input == W && !op->attributes[TRANSPOSED].i)) {
         read->lo[0] = box->lo[1];
         read->hi[0] = box->hi[1];
@@ -420,8 +460,9 @@ static void run_end(const op_call *call, const ir_box *box, void *scratch)
     op_map.ref(&end, box, scratch);
 }
 
-/* Up to eight filters of one group, and up to 256 entries of the last axis, at a time. */
-static void ref(const op_call *call, const ir_box *box, void *scratch)
+/* Up to eight filters of one group, and up to 256 entries of the last axis, at a time; the result's
+ * axes are in the order [N, F, ..]. */
+static void compute(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *y = &call->out[0];
     uint32_t last = y->rank - 1;
@@ -445,6 +486,19 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
             }
         }
     } while (walk_next(&rows, last, at));
+}
+
+static void ref(const op_call *call, const ir_box *box, void *scratch)
+{
+    const op_view *y = &call->out[0];
+    const ir_box ordered = in_order(call->op, y->rank, box);
+    op_call turned = *call;
+    for (uint32_t i = 0; i < y->rank; i++) {
+        const uint32_t at = axis_of(call->op, y->rank, i);
+        turned.out[0].dims[i] = y->dims[at];
+        turned.out[0].stride[i] = y->stride[at];
+    }
+    compute(&turned, &ordered, scratch);
     if (call->attributes[EXPR].s.n)
         run_end(call, box, scratch);
 }
@@ -465,7 +519,7 @@ static const op_operand in[] = {{"x", 0},
 static const op_attribute attributes[] = {SHAPE_LIST("stride"),       SHAPE_LIST("padding"),
                                           SHAPE_LIST("dilation"),     SHAPE_INT("groups", 1),
                                           SHAPE_INT("transposed", 0), SHAPE_LIST("output_padding"),
-                                          SHAPE_WORD("expr", "")};
+                                          SHAPE_WORD("expr", ""),     SHAPE_INT("last", 0)};
 
 #define CASE(x, w, rest)                                                        \
     {                                                                           \
@@ -488,6 +542,13 @@ static const op_case cases[] = {
      "{padding = [1, 1], expr = \"t0 = bf16(x0 * x1 + x2); max(t0, 0)\"}\n"},
     CASE("bf16[2, 6, 9, 10]", "bf16[12, 1, 5, 3]",
          "groups = 6, stride = [2, 1], padding = [2, 3], dilation = [1, 2]"),
+    CASE("f32[2, 6, 7, 8]", "f32[9, 2, 3, 2]", "groups = 3, padding = [1, 1], last = 1"),
+    CASE("f32[2, 6, 5]", "f32[6, 2, 3]", "transposed = 1, groups = 2, stride = [2], last = 1"),
+    {"input %t : bf16[2, 6, 7, 16]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : bf16[24, "
+     "3, "
+     "3, 16]\n%w = transpose(%u) {perm = [0, 3, 1, 2]}\nconst %b : bf16[24]\nconst %s : f32[24]\n"
+     "input %r : bf16[2, 6, 7, 24]\n%y = conv(%x, %w, %b, %s, %r) {padding = [1, 1], last = 1, "
+     "expr = \"t0 = bf16(x0 * x1 + x2); max(t0, 0)\"}\n"},
     {"input %x : f32[2, 4, 31]\nconst %w : f32[4, 1, 4]\ninput %s : f32[2, 4, 1]\n"
      "%y = conv(%x, %w, _, %s) {groups = 4, expr = \"x0 * sigmoid(x1)\"}\n"},
 };

@@ -83,6 +83,13 @@ static void widen(pad_mode mode, int64_t from, int64_t end, int64_t before, int6
     *hi = most + 1 > *hi ? most + 1 : *hi;
 }
 
+/* Entries outside of x are written as others are, and read nothing. */
+static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    enum { ENTRY_BYTES = 8 };
+    return ir_box_elements(box, g->tensors.at[op->out[0]].rank) * ENTRY_BYTES;
+}
+
 /* Around what the parts of the box before, in and after x are made of. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
@@ -194,6 +201,7 @@ const op_def op_pad = {
     OP_ATTRIBUTES(attributes),
     .infer = infer,
     .axes = shape_axes_all,
+    .effort = effort,
     .reads = reads,
     .ref = ref,
     OP_CASES(cases),

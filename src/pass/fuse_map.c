@@ -296,14 +296,16 @@ static void sort_members(map_group *group)
 
 /* ---- maps behind convolutions ---- */
 
-/* Can conv take t along: a float, with one entry for all places of y, or one for each? */
-static bool may_follow(const ir_tensor *t, const ir_tensor *y)
+/* Can conv take t along: a float, with one entry for all places of y, or one for each?  last: y has
+ * its channels last. */
+static bool may_follow(const ir_tensor *t, const ir_tensor *y, bool last)
 {
     bool is_spread = true, is_whole = t->rank == y->rank;
     for (uint32_t i = 1; i <= t->rank; i++) {
         const int64_t n = t->dims[t->rank - i], all = y->dims[y->rank - i];
-        is_spread = is_spread && (n == 1 || i + 2 > y->rank);
-        is_whole = is_whole && (n == all || i + 2 > y->rank);
+        const bool is_place = last ? i > 1 && i < y->rank : i + 2 <= y->rank;
+        is_spread = is_spread && (n == 1 || !is_place);
+        is_whole = is_whole && (n == all || !is_place);
     }
     return (t->dtype == IR_F32 || t->dtype == IR_F16 || t->dtype == IR_BF16) && t->live == IR_ALL &&
            (is_spread || is_whole);
@@ -330,7 +332,7 @@ static bool may_stand_behind(const map_fuser *f, const map_group *group, const m
         w->uses.at[t] != count_reads(f, group, t))
         return false;
     for (uint32_t i = 0; i < to->n_in; i++)
-        if (!may_follow(&w->g->tensors.at[to->in[i]], y))
+        if (!may_follow(&w->g->tensors.at[to->in[i]], y, rewrite_attribute(conv, "last")->i))
             return false;
     for (uint32_t i = 0; i < CONV_INPUTS; i++) {
         const ir_tensor_id own = rewrite_input(w, conv, i);

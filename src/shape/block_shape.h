@@ -31,7 +31,7 @@ enum { BLOCK_MMA_ROWS = 16, BLOCK_MMA_COLUMNS = 8, BLOCK_MMA_DEPTH = 16, BLOCK_S
 
 /* Of an operand whose entries are windows of a tensor [channels, up to three axes]: a convolution's
  * factor.  Place p, a number in row-major order of the result's positions `out`, and entry e, in
- * that of [channels, kernel], name the entry at
+ * that of [channels, kernel], or if `channels` is not 0 of [kernel, channels], name the entry at
  *     channel of e * channel_step + sum over axes i of at_i * step[i],
  *     at_i = position i of p * stride[i] - padding[i]
  *            + position i of e in the kernel * dilation[i];
@@ -41,15 +41,16 @@ enum {
     BLOCK_WINDOW_AXES = 3,
     BLOCK_WINDOW_BATCH = 16 /* loads of a thread that are under way at once */
 };
-#define BLOCK_WINDOW_FIELDS(int_, ints_)                                                        \
-    ints_(out, BLOCK_WINDOW_AXES) ints_(in, BLOCK_WINDOW_AXES) ints_(kernel, BLOCK_WINDOW_AXES) \
-        ints_(stride, BLOCK_WINDOW_AXES) ints_(padding, BLOCK_WINDOW_AXES)                      \
-            ints_(dilation, BLOCK_WINDOW_AXES) ints_(step, BLOCK_WINDOW_AXES) int_(channel_step)
+#define BLOCK_WINDOW_FIELDS(int_, ints_)                                                         \
+    ints_(out, BLOCK_WINDOW_AXES) ints_(in, BLOCK_WINDOW_AXES) ints_(kernel, BLOCK_WINDOW_AXES)  \
+        ints_(stride, BLOCK_WINDOW_AXES) ints_(padding, BLOCK_WINDOW_AXES)                       \
+            ints_(dilation, BLOCK_WINDOW_AXES) ints_(step, BLOCK_WINDOW_AXES) int_(channel_step) \
+                int_(channels)
 typedef struct block_window {
     BLOCK_WINDOW_FIELDS(FIELD_INT, FIELD_INTS)
 } block_window;
 
-SHAPE_ASSERT(block_window_has_no_padding, sizeof(block_window) == (7 * BLOCK_WINDOW_AXES + 1) * 4);
+SHAPE_ASSERT(block_window_has_no_padding, sizeof(block_window) == (7 * BLOCK_WINDOW_AXES + 2) * 4);
 SHAPE_ASSERT(block_layouts_are_three, BLOCK_LAYOUTS == 3);
 
 #endif

@@ -34,7 +34,11 @@ block_step *block_add_step(block_program *p, block_verb verb, int8_t to)
  * an entry one element of its window with all channels. */
 int64_t block_window_offset(const block_window *w, int64_t place, int64_t entry)
 {
-    int64_t offset = 0;
+    int64_t offset = 0, channel = 0;
+    if (w->channels) {
+        channel = entry % w->channels;
+        entry /= w->channels;
+    }
     for (int i = BLOCK_WINDOW_AXES - 1; i >= 0; i--) {
         const int64_t at = place % w->out[i] * w->stride[i] - w->padding[i] +
                            entry % w->kernel[i] * w->dilation[i];
@@ -44,7 +48,7 @@ int64_t block_window_offset(const block_window *w, int64_t place, int64_t entry)
         place /= w->out[i];
         entry /= w->kernel[i];
     }
-    return offset + entry * w->channel_step;
+    return offset + (w->channels ? channel : entry) * w->channel_step;
 }
 
 /* ---- facts ---- */

@@ -135,7 +135,8 @@ void super_region_of_product(const super_product *s, block_program *p)
 static int8_t add_factor(block_program *p, const block_operand *o, const char *name, int8_t outer,
                          uint8_t stages)
 {
-    const bool turned = p->unit == BLOCK_MMA && o->stride[SUPER_K] != 1 && o->stride[outer] == 1;
+    const bool turned = p->unit == BLOCK_MMA && o->stride[SUPER_K] != 1 && o->stride[outer] == 1 &&
+                        !(o->window && o->window->channels);
     const int8_t tile =
         block_add_tile(p, (block_tile){.name = name,
                                        .space = BLOCK_SHARED,
@@ -217,6 +218,7 @@ static void make_candidate(const super_product *s, const recipe *c, block_progra
 #define TURN_CYCLES 60.0   /* barrier, addresses */
 #define ENTRY_CYCLES 16.0  /* a thread loads an entry by itself, converts and stores it */
 #define WINDOW_CYCLES 36.0 /* the same of an entry of a window: its place is worked out first */
+#define PLACE_CYCLES 40.0  /* a thread finds the place of a copy of a window */
 #define TILE_CYCLES 300.0  /* begin and end of a tile */
 #define STORE_CYCLES 10.0  /* of an entry of the result, for a thread */
 enum { THREADS = 256 };
@@ -232,11 +234,23 @@ static double count_tiles(int64_t extent, int32_t tile)
     return (double)((extent + tile - 1) / tile);
 }
 
+/* Channels are neighbours, and each copy's are those of one place. */
+static bool is_window_copied(const block_window *w, int64_t bytes)
+{
+    bool whole = w->channel_step == 1 && w->channels && w->channels * bytes % 16 == 0;
+    for (uint32_t i = 0; i < BLOCK_WINDOW_AXES; i++)
+        whole = whole && w->step[i] * bytes % 16 == 0;
+    return whole;
+}
+
 bool super_is_copied(const block_program *p, int8_t tile, const block_operand *o)
 {
     const block_tile *t = &p->tiles[tile];
     const int64_t bytes = (int64_t)ir_dtype_table[t->dtype].block_bytes;
-    return !o->window && o->dtype == t->dtype && o->stride[t->axis[1]] == 1 &&
+    if (o->window)
+        return is_window_copied(o->window, bytes) && o->dtype == t->dtype &&
+               o->stride[t->axis[0]] == 1;
+    return o->dtype == t->dtype && o->stride[t->axis[1]] == 1 &&
            o->stride[t->axis[0]] * bytes % 16 == 0;
 }
 
@@ -246,9 +260,12 @@ static void add_load_cost(const block_program *p, int8_t tile, const block_opera
 {
     const double entries = (double)block_extent(p, tile, 0) * block_extent(p, tile, 1);
     *bytes += entries * (double)ir_dtype_table[o->dtype].block_bytes;
-    if (!super_is_copied(p, tile, o))
+    const bool copied = super_is_copied(p, tile, o);
+    if (!copied)
         *busy += entries / THREADS * (o->window ? WINDOW_CYCLES : ENTRY_CYCLES);
-    if (o->window)
+    if (o->window && copied)
+        *busy += entries / THREADS / 8 * PLACE_CYCLES;
+    if (o->window && !copied)
         *busy += count_tiles((int64_t)entries, THREADS * BLOCK_WINDOW_BATCH) * LATENCY;
 }
 

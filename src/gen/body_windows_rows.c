@@ -1,0 +1,65 @@
+/* body_windows_rows.c - depthwise convolutions of images whose channels lie last, eight channels a
+ * thread (device/task/windows_rows.cuh).
+ *
+ * Rank 5: above the generic bodies of body_windows.c, which take all else. */
+#include "gen/body_print.h"
+#include "shape/rows_shape.h"
+
+enum { X, W, BIAS };
+enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR, LAST };
+/* A thread keeps a row of the window; places that share its columns where there are many. */
+enum { MOST_KERNEL = 8, MOST_APART = 4, PLACES = 2, THREADS = 256 };
+
+/* What a lane can widen to fp32 without losing bits. */
+static bool is_short_float(const ir_tensor *t)
+{
+    return t->dtype == IR_F32 || t->dtype == IR_F16 || t->dtype == IR_BF16;
+}
+
+/* Attribute `list` for spatial axis i. */
+static int64_t number(const gen_call *c, uint32_t list, uint32_t i, int64_t otherwise)
+{
+    const ir_attribute *a = &c->op->attributes[list];
+    return i < a->ints.n ? a->ints.at[i] : otherwise;
+}
+
+/* A channel a group, and a filter a channel; what follows the convolution runs by the generic
+ * body. */
+static bool accepts_conv(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W), *bias = gen_input(c, BIAS);
+    const ir_attribute *a = c->op->attributes;
+    return gen_accepts_plain(c) && x->rank == 4 && a[LAST].i && !a[TRANSPOSED].i && !a[EXPR].s.n &&
+           is_short_float(x) && is_short_float(w) && (!bias || is_short_float(bias)) &&
+           a[GROUPS].i == x->dims[1] && w->dims[0] == x->dims[1] && x->stride[1] == 1 &&
+           w->stride[0] == 1 && (!bias || bias->stride[0] == 1) && w->dims[3] <= MOST_KERNEL &&
+           number(c, STRIDE, 1, 1) <= MOST_APART && number(c, DILATION, 1, 1) <= MOST_APART;
+}
+
+/* Places of a thread: some only if threads are left none without work. */
+static int places_of(const gen_call *c)
+{
+    const ir_tensor *y = gen_output(c, 0);
+    const ir_box box = c->box ? *c->box : ir_box_whole(y);
+    return ir_box_elements(&box, y->rank) >= (int64_t)PLACES * ROWS_PIECE * THREADS ? PLACES : 1;
+}
+
+static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_head(c, n, out);
+    text_print(out, "    constexpr conv_how how = {");
+    for (uint32_t i = STRIDE; i <= DILATION; i++) {
+        text_print(out, "{{");
+        gen_print_list(c, i, 2, i != PADDING, out);
+        text_print(out, "}}, ");
+    }
+    text_print(out, "%lld, false, true};\n", (long long)c->op->attributes[GROUPS].i);
+    text_print(out, "    conv_rows<%d, %lld, %lld, %lld>(t, in_x, in_w, in_bias, out_y, how);\n}\n",
+               places_of(c), (long long)gen_input(c, W)->dims[3],
+               (long long)number(c, STRIDE, 1, 1), (long long)number(c, DILATION, 1, 1));
+    return MPK_OK;
+}
+
+const gen_body gen_body_conv_rows = {
+    .op = "conv", .name = "windows_rows", .rank = 5, .accepts = accepts_conv, .print = print_conv};

@@ -250,7 +250,9 @@ MPK_FN expert_tile_deal expert_tile_deal_of(const mpk_task &t, const expert_tile
 MPK_FN rt_u32 expert_tile_next(const expert_tile_deal &d, rt_u32 i)
 {
     const rt_u32 at = i % d.of;
-    return at < d.first ? i + d.first - at : at < d.last ? i : i + d.of - at + d.first;
+    if (at < d.first)
+        return i + d.first - at;
+    return at < d.last ? i : i + d.of - at + d.first;
 }
 
 /* An expert's tiles: numbers first .. last - 1 of all. */

@@ -198,7 +198,8 @@ static uint32_t last_place(const gen_call *c)
  * the factor that is x, NULL where it has strides. */
 static super_product product_of(const gen_call *c, const block_window *window)
 {
-    const int place = is_last(c) ? SUPER_M : SUPER_N, filter = is_last(c) ? SUPER_N : SUPER_M;
+    const int place = is_last(c) ? SUPER_M : SUPER_N;
+    const int filter = is_last(c) ? SUPER_N : SUPER_M;
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W), *bias = gen_input(c, BIAS),
                     *y = gen_output(c, 0);
     super_product s = {.rows = is_last(c) ? count_places(c) : filters_of(c),
@@ -316,7 +317,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 {
     const super_choice *chosen;
     const uint32_t rank = gen_output(c, 0)->rank, axis = filter_axis(c), place = first_place(c);
-    const char filter = is_last(c) ? 'n' : 'm', of_place = is_last(c) ? 'm' : 'n';
+    const char filter = is_last(c) ? 'n' : 'm';
+    const char of_place = is_last(c) ? 'm' : 'n';
     TRY(choose(cx, c, &chosen));
     const block_program *p = &chosen->program;
     gen_print_head(c, n, out);

@@ -1,11 +1,11 @@
-/* rt_step_test.c - what lanes do together, with as many as the includer says (rt_step_lanes_test.c).
+/* rt_step_test.c - lanes together, with as many as the includer says (rt_step_lanes_test.c).
  *
  * The usual step against the general way: two step tasks get the same requests, commands and
  * tokens, and one of them is made to take the general way each time.  Both must publish the same
  * steps, bit by bit, hold the same pages and tell the host the same.  Every other time steps are
- * filled so that company changes no bit; pages are shared or not, requests grow or not, and the laws
- * of the pages hold after each step.  A draft model may guess: then its steps find in its cache all
- * tokens of a text before those that they feed. */
+ * filled so that company changes no bit; pages are shared or not, requests grow or not, and the
+ * laws of the pages hold after each step.  A draft model may guess: then its steps find in its
+ * cache all tokens of a text before those that they feed. */
 #include <stdbool.h>
 #include <string.h>
 

@@ -193,7 +193,9 @@ static void same_bits(const instance *t, const instance *with, const char *what,
     }
 }
 
-/* How many bodies took the operator of this graph.  number: of data and cuts of the same graph. */
+/* How many bodies took the operator of this graph.  number: of data and cuts of the same graph.  A
+ * graph that begins with a view, which has no code, is of a layout that no body here takes; the
+ * reference code runs it in op_test. */
 static int check_changed(const char *source, change_operands *change, uint64_t number)
 {
     uint32_t have = cpu_features();
@@ -201,6 +203,10 @@ static int check_changed(const char *source, change_operands *change, uint64_t n
     arena a = {0};
     ir_graph *g;
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &g));
+    if (!g->ops.at[0].def->ref) {
+        arena_free(&a);
+        return 0;
+    }
     const ir_tensor *out = &g->tensors.at[g->ops.at[0].out[0]];
     uint32_t live = choose(&state, 3)
                         ? UINT32_MAX

@@ -99,7 +99,8 @@ static void test_words(void **state)
     target_device d;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         check_fails(&cx, MPK_EARG, "there is no device", choose(&cx, wrong[i], NULL, true, &d));
-    check_fails(&cx, MPK_EARG, "sm_80, sm_90a, sm_100a are", choose(&cx, NULL, "sm_70", false, &d));
+    check_fails(&cx, MPK_EARG, "sm_80, sm_86, sm_90a, sm_100a are",
+                choose(&cx, NULL, "sm_70", false, &d));
     check_fails(&cx, MPK_EARG, "the device is the CPU", choose(&cx, "cpu", "sm_80", false, &d));
     setenv("MPK_DEVICE", "cpu", 1);
     check_ok(&cx, choose(&cx, NULL, "sm_100a", false, &d)); /* a target says enough */

@@ -26,7 +26,7 @@ function(mpk_test file objects)
   if(slow)
     list(APPEND labels slow)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600 ENVIRONMENT "${MPK_TEST_ENVIRONMENT}" LABELS "${labels}"
+  set_tests_properties(${name} PROPERTIES TIMEOUT 1500 ENVIRONMENT "${MPK_TEST_ENVIRONMENT}" LABELS "${labels}"
                        SKIP_RETURN_CODE 77) # CHECK_SKIPPED of tests/check.h
 endfunction()
 

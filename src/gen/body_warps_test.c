@@ -1,3 +1,4 @@
+/* ctest: slow */
 /* body_warps_test.c - the fast device bodies on the host: pages, loaders, warps and products
  * emulated, against `ref`.
  *

@@ -369,11 +369,11 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
     for (int step = c.step; step < end; step++) {
         const int odd = (step - c.step) % ATTEND_BUFFERS;
         if (ATTEND_BUFFERS == 1) {
-            mpk_sync(); /* nobody reads the one before any more */
+            mpk_sync(); /* all warps have read the one before */
             attend_copy<K>(from, page, s_pages);
         }
         ptx_copy_async_wait<0>();
-        mpk_sync(); /* the page is there, and nobody reads the one before any more */
+        mpk_sync(); /* the page is there, and all warps have read the one before */
         if (ATTEND_BUFFERS > 1)
             attend_copy<K>(from, next, s_pages + (odd ^ 1) * BYTES);
         const int after = step + 2 < end ? attend_page(from, step + 2) : -1;

@@ -90,7 +90,7 @@ MPK_FN void panel_columns(const tile_shape &s, const tile_pass &q, const tile_co
         const int buffer = step % TILE_STAGES;
         const rt_u32 page = tile_take(q, ring);
         ptx_copy_async_wait<AHEAD - 1>();
-        tile_meet(); /* the stage is there, and nobody reads the one before any more */
+        tile_meet(); /* the stage is there, and all warps have read the one before */
         tile_copy_stage(c, columns, step + AHEAD, (step + AHEAD) % TILE_STAGES);
         panel_stage(s_x + buffer * TILE_STAGE + in_x, mpk_s + page * MPK_PAGE_BYTES + in_w, sum);
         tile_release(q, page);

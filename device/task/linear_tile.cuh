@@ -242,7 +242,7 @@ MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const til
         const char *s_w = mpk_s + page * MPK_PAGE_BYTES;
         ptx_copy_async_wait<0>();
         ptx_fence_shared(); /* products read through the other proxy */
-        tile_meet();        /* the step is there, and nobody reads the one before any more */
+        tile_meet();        /* the step is there, and all warps have read the one before */
         tile_begin_products();
 #pragma unroll
         for (int i = 0; i < STAGES; i++)
@@ -277,7 +277,7 @@ MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const t
         const rt_u32 page = tile_take(q, ring);
         ptx_copy_async_wait<AHEAD - 1>();
         ptx_fence_shared(); /* products read through the other proxy */
-        tile_meet();        /* the stage is there, and nobody reads the one before any more */
+        tile_meet();        /* the stage is there, and all warps have read the one before */
         tile_begin_products();
         tile_multiply<N>(s_x + buffer * TILE_STAGE, mpk_s + page * MPK_PAGE_BYTES + turn * 1024,
                          TILE_PIECE, sum);

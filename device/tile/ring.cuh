@@ -139,7 +139,7 @@ MPK_FN bool load_leads(void)
 {
     return true;
 }
-/* Nobody counts bytes: load_end tells the barrier to wait for what has been asked for. */
+/* The barrier does not count bytes: load_end makes it wait for the copies in flight. */
 MPK_FN void load_expect(rt_u32, rt_u32) {}
 /* n_bytes: a multiple of 16.  A warp's copies are many instructions, so their addresses are told
  * apart by constants. */

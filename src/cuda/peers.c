@@ -72,7 +72,7 @@ static bool polls_counter(const cuda_machine *m, uint32_t graph, const rt_task *
 
 /* An event is inner if the same single GPU waits for it and adds to it: then its counter is there
  * alone, and an addition needs no system scope.  RT_END counts as waited for by GPU 0, where the
- * step task is.  For an event that nobody waits for by its counter each GPU counts its own tasks,
+ * step task is.  For an event whose counter no task polls each GPU counts its own tasks,
  * for find_waiting. */
 mpk_status cuda_find_triggers(mpk_context *cx, arena *scratch, const cuda_machine *m,
                               uint32_t graph, rt_u32 *kinds)

@@ -4,7 +4,8 @@
  * Input: rt_kernel in device memory.  One block is one worker; the grid is all workers, all
  * resident at once (the host checks).  The generated source includes this file last, after it has
  * defined mpk_dispatch_body, mpk_dispatch_waiting (bodies that wait and trigger themselves),
- * mpk_dispatch_load, mpk_body_waits, mpk_body_many, mpk_body_many_waits and mpk_body_loads.
+ * mpk_dispatch_load, mpk_body_waits, mpk_body_many, mpk_body_many_waits and mpk_body_loads.  Warps
+ * that run no bodies are a unit of their own (units.cuh): run_role.
  *
  *   warps                role             file
  *   0 .. MPK_WARPS - 1   bodies           role/bodies.cuh, role/jit.cuh
@@ -24,7 +25,6 @@
 #ifndef KERNEL_CUH
 #define KERNEL_CUH
 
-#include "role/bodies.cuh"
 #include "role/calls.cuh"
 #include "role/clerk.cuh"
 #include "role/courier.cuh"
@@ -33,6 +33,11 @@
 #include "role/regime.cuh"
 #include "role/step.cuh"
 #include "role/watcher.cuh"
+/* bodies.cuh includes it too, but is left out of one unit */
+#include "role/jit.cuh"
+#if MPK_UNIT != MPK_UNIT_ROLES
+#include "role/bodies.cuh"
+#endif
 
 /* All threads, before any role starts. */
 MPK_FN void worker_begin(const rt_kernel *k)
@@ -86,25 +91,14 @@ MPK_FN void worker_begin(const rt_kernel *k)
     __syncthreads();
 }
 
-/* Warps part here for good.  The order of the branches matters only in that a warp whose role does
- * not exist in this kernel (no ring, no schedulers, a call) leaves at once; block-wide
- * barriers end with worker_begin, and bodies meet at a barrier of their own (mpk_sync). */
-extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(rt_kernel *k)
+#if MPK_UNIT != MPK_UNIT_KERNEL
+
+/* All warps of a launch that is only to poll the step task, else those that run no bodies.  The
+ * order of the branches matters only in that a warp whose role does not exist in this kernel (no
+ * ring, no schedulers, a call) leaves at once. */
+MPK_FN void run_role(rt_kernel *k)
 {
-    rt_u32 warp = threadIdx.x / 32;
-    if (k->call.is_one)
-        call_begin(k);
-    if (k->mode == RT_ONE_OP)
-        ptx_grid_let_next();
-    worker_begin(k);
-#if MPK_REGIMES > 1
-    if (mpk_w.is_late && k->mode == RT_SERVE) {
-        if (blockIdx.x == 0 && threadIdx.x == 0 &&
-            rt_load_relaxed_device(&k->machine.control->abort) != RT_STOPPING)
-            tell_end(k); /* of a fault that nobody was left to tell */
-        return;
-    }
-#endif
+    const rt_u32 warp = threadIdx.x / 32;
 #if !MPK_CALLS
     if (k->mode == RT_ONE_STEP) {
         ptx_grid_wait();
@@ -115,19 +109,20 @@ extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(r
         return;
     }
 #endif
-    if (warp < MPK_WARPS)
-        body_loop();
 #if MPK_RING
-    else if (warp == MPK_WARPS)
+    if (warp == MPK_WARPS) {
         loader_loop();
-    else if (warp == MPK_WARPS + 1) {
+        return;
+    }
+    if (warp == MPK_WARPS + 1) {
         if (k->mode == RT_SERVE)
             clerk_loop();
+        return;
     }
 #endif
-    else if (k->mode != RT_SERVE)
+    if (k->mode != RT_SERVE)
         return;
-    else if (warp == MPK_WARPS + 2 && blockIdx.x == 0 && k->call.is_one)
+    if (warp == MPK_WARPS + 2 && blockIdx.x == 0 && k->call.is_one)
         call_loop(k);
 #if MPK_PEERS > 1
     else if (blockIdx.x == 0 && k->peer) {
@@ -151,5 +146,48 @@ extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(r
     else if (warp == MPK_WARPS + 3 && threadIdx.x % 32 == 0)
         watch_loop();
 }
+
+#endif
+
+#if MPK_UNIT == MPK_UNIT_ROLES
+
+extern "C" __device__ __noinline__ void mpk_run_role(rt_kernel *k)
+{
+    run_role(k);
+}
+
+#else
+
+#if MPK_UNIT
+MPK_FN void run_role(rt_kernel *k)
+{
+    mpk_run_role(k);
+}
+#endif
+
+/* Warps part here for good.  Block-wide barriers end with worker_begin, and bodies meet at a
+ * barrier of their own (mpk_sync). */
+extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(rt_kernel *k)
+{
+    if (k->call.is_one)
+        call_begin(k);
+    if (k->mode == RT_ONE_OP)
+        ptx_grid_let_next();
+    worker_begin(k);
+#if MPK_REGIMES > 1
+    if (mpk_w.is_late && k->mode == RT_SERVE) {
+        if (blockIdx.x == 0 && threadIdx.x == 0 &&
+            rt_load_relaxed_device(&k->machine.control->abort) != RT_STOPPING)
+            tell_end(k); /* of a fault that nobody was left to tell */
+        return;
+    }
+#endif
+    if (threadIdx.x / 32 < MPK_WARPS && (MPK_CALLS || k->mode != RT_ONE_STEP))
+        body_loop();
+    else
+        run_role(k);
+}
+
+#endif
 
 #endif

@@ -1,19 +1,26 @@
-/* units.cuh - where the text is cut in three when it is compiled as units side by side (MPK_UNIT,
- * the generated constants; src/cuda/tools.c).
+/* units.cuh - where the text is cut when it is compiled as units side by side (MPK_UNIT, the
+ * generated constants; src/cuda/tools.c).
  *
- *   1  the kernel, with the bodies that wait: those of few tokens.  One function, and slow to
- *      compile.
- *   2  mpk_run_many: the bodies for many tokens, some of which wait themselves.  mpk_run_body: all
- *      others.  Called when what they read is there.
- *   3  mpk_run_some: the bodies for some tokens, 17 to 64, which wait themselves.  In the kernel
- *      they would take registers from those for few.
+ *   KERNEL    the kernel, with the bodies that wait: those of few tokens.  One function.
+ *   ROLES     mpk_run_role: all warps that run no bodies (kernel.cuh).
+ *   PLAIN     mpk_run_body: bodies that are called when what they read is there.
+ *   SOME      mpk_run_some: the bodies for some tokens, 17 to 64, which wait themselves.  In the
+ *             kernel they would take registers from those for few.
+ *   EXPERTS, TURNS, ROWS, PRODUCTS
+ *             mpk_run_experts and so on: the bodies for many tokens, some of which wait themselves:
+ *             products with experts; rotation, attention split and folded, and sums of parts;
+ *             attention as a whole; products.
  *
- * A function of units 2 and 3 does not know its caller and gets registers of its own, as many as a
- * thread of the kernel has: it saves some 80 that the caller may use, 80 KB a worker, which is
- * nothing for a rare operator, but 3 us for each task of a prompt.  So mpk_run_many and
- * mpk_run_some go on through the list as long as there are tasks for them.  wgmma waits after every
- * product in a function that calls another, so that mpk_run_many calls none.  What all units see is
- * defined in unit 1 (MPK_ELSEWHERE).
+ * Units without bodies are not there (MPK_UNITS).  The compiler takes longer than linearly for a
+ * large function, so units are also faster one after the other.
+ *
+ * Calls between units.  By the usual convention a function saves some 80 registers that its caller
+ * may use: 80 KB a worker, 3 us.  The caller here has few values that outlive a call, so functions
+ * of units are declared to preserve 16 registers (MPK_PRESERVED; CUDA 13 and newer).  With older
+ * compilers they save what is usual.  Each goes on through the worker's list as long as there are
+ * tasks for it, so that a call takes as many of them as possible.  wgmma waits after every product
+ * in a function that calls another, so bodies for many tokens call none.  What all units see is
+ * defined in KERNEL (MPK_ELSEWHERE).
  */
 #ifndef UNITS_CUH
 #define UNITS_CUH
@@ -22,15 +29,45 @@
 
 #if MPK_UNIT
 
-extern "C" __device__ void mpk_run_body(rt_u32 body, const mpk_task &t);
-/* one: a task whose time has come.  NULL: the tasks of this warp's list, from the next one on, up
- * to the first that is not for many tokens, as run_task in role/bodies.cuh does; the next one is,
- * and its entry is there. */
-extern "C" __device__ void mpk_run_many(const mpk_task *one);
-/* The same for some tokens; one: its body waits. */
-extern "C" __device__ void mpk_run_some(const mpk_task *one);
+#if __CUDACC_VER_MAJOR__ >= 13
+#define MPK_PRESERVED _Pragma("nv_abi preserve_n_data(16) preserve_n_control(8)")
+#else
+#define MPK_PRESERVED
+#endif
 
-#if MPK_UNIT == 1
+extern "C" __device__ void mpk_run_role(rt_kernel *k);
+MPK_PRESERVED extern "C" __device__ void mpk_run_body(rt_u32 body, const mpk_task &t);
+/* one: a task whose time has come, or whose body waits.  NULL: the tasks of this warp's list, from
+ * the next one on, up to the first that is of another unit, as run_task in role/bodies.cuh does;
+ * the next one is of this unit, and its entry is there. */
+MPK_PRESERVED extern "C" __device__ void mpk_run_some(const mpk_task *one);
+MPK_PRESERVED extern "C" __device__ void mpk_run_experts(const mpk_task *one);
+MPK_PRESERVED extern "C" __device__ void mpk_run_turns(const mpk_task *one);
+MPK_PRESERVED extern "C" __device__ void mpk_run_rows(const mpk_task *one);
+MPK_PRESERVED extern "C" __device__ void mpk_run_products(const mpk_task *one);
+
+#if MPK_UNIT == MPK_UNIT_KERNEL
+
+/* Does this kernel have the unit? */
+MPK_FN constexpr bool units_have(int unit)
+{
+    return MPK_UNITS >> unit & 1;
+}
+
+/* Run one task of a body for some or many tokens, or, with 0, those of the list. */
+MPK_FN void mpk_run_unit(rt_u32 unit, const mpk_task *one)
+{
+    if (units_have(MPK_UNIT_PRODUCTS) && unit == MPK_UNIT_PRODUCTS)
+        mpk_run_products(one);
+    if (units_have(MPK_UNIT_ROWS) && unit == MPK_UNIT_ROWS)
+        mpk_run_rows(one);
+    if (units_have(MPK_UNIT_TURNS) && unit == MPK_UNIT_TURNS)
+        mpk_run_turns(one);
+    if (units_have(MPK_UNIT_EXPERTS) && unit == MPK_UNIT_EXPERTS)
+        mpk_run_experts(one);
+    if (units_have(MPK_UNIT_SOME) && unit == MPK_UNIT_SOME)
+        mpk_run_some(one);
+}
 
 /* The ring of the worker stays in registers: the body gets a copy of it. */
 MPK_FN void mpk_dispatch_body(rt_u32 body, const mpk_task &t)
@@ -39,35 +76,41 @@ MPK_FN void mpk_dispatch_body(rt_u32 body, const mpk_task &t)
     mpk_task apart = t;
     apart.ring = &ring;
     if (mpk_body_many(body))
-        mpk_run_many(&apart);
+        mpk_run_unit(mpk_unit_of(body), &apart);
     else
         mpk_run_body(body, apart);
     *t.ring = ring;
 }
 /* As above: passing the worker's own ring would force it into memory. */
-MPK_FN void mpk_dispatch_some(rt_u32, const mpk_task &t)
+MPK_FN void mpk_dispatch_some(rt_u32 body, const mpk_task &t)
 {
     mpk_ring ring = *t.ring;
     mpk_task apart = t;
     apart.ring = &ring;
-    mpk_run_some(&apart);
+    mpk_run_unit(mpk_unit_of(body), &apart);
     *t.ring = ring;
 }
 
-#else
+#elif MPK_UNIT == MPK_UNIT_PLAIN
+
+MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_body(rt_u32 body, const mpk_task &t)
+{
+    mpk_dispatch_plain(body, t);
+}
+
+#elif MPK_UNIT != MPK_UNIT_ROLES
 
 #if MPK_RING
 
-/* The next task of the list, if it is one of those: its entry is there.  Where this warp stands
+/* The next task of the list, if it is one of this unit: its entry is there.  Where this warp stands
  * lies in shared memory while a body runs. */
-template <bool SOME> MPK_FN bool list_next(mpk_ring *ring, mpk_task *t)
+MPK_FN bool list_next(mpk_ring *ring, mpk_task *t)
 {
     const mpk_side s = *side_of_warp();
     if (s.next == s.last || ptx_load_flag(&mpk_w.abort))
         return false;
     take_entry(&s);
-    const rt_u32 body = mpk_w.entries[s.slot].body;
-    if (SOME ? !mpk_body_some(body) : !mpk_body_many(body))
+    if (mpk_unit_of(mpk_w.entries[s.slot].body) != MPK_UNIT)
         return false;
     if (mpk_timed && mpk_thread() == 0) {
         mpk_w.times = mpk_w.all_times + s.next;
@@ -91,10 +134,10 @@ MPK_FN void list_end(const mpk_ring &ring, int thread)
 
 #endif
 
-#if MPK_UNIT == 3
+#if MPK_UNIT == MPK_UNIT_SOME
 
 /* Bodies here wait and trigger themselves, so the loop only moves along the list. */
-extern "C" __device__ __noinline__ void mpk_run_some(const mpk_task *one)
+MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_some(const mpk_task *one)
 {
     mpk_ring ring = {};
     mpk_task t = {};
@@ -105,7 +148,7 @@ extern "C" __device__ __noinline__ void mpk_run_some(const mpk_task *one)
     }
 #if MPK_RING
 #pragma unroll 1
-    while (one || list_next<true>(&ring, &t)) {
+    while (one || list_next(&ring, &t)) {
         mpk_dispatch_some(t.e->body, t);
         if (one)
             break;
@@ -116,20 +159,13 @@ extern "C" __device__ __noinline__ void mpk_run_some(const mpk_task *one)
         *one->ring = ring;
 }
 
-#else
+#elif MPK_RING
 
-extern "C" __device__ __noinline__ void mpk_run_body(rt_u32 body, const mpk_task &t)
-{
-    mpk_dispatch_plain(body, t);
-}
-
-#if MPK_RING
-
-/* The next task of the list, when its event is activated or its body waits itself; false: it is
- * not for many tokens, or there is none. */
+/* The next task of the list, when its event is activated or its body waits itself; false: it is of
+ * another unit, or there is none. */
 MPK_FN bool many_next(mpk_ring *ring, mpk_task *t)
 {
-    if (!list_next<false>(ring, t))
+    if (!list_next(ring, t))
         return false;
     t->hi0 = mpk_end(*t);
     if (!mpk_body_many_waits(t->e->body))
@@ -147,7 +183,7 @@ MPK_FN void many_end(const mpk_ring &ring, bool triggered)
     list_end(ring, thread);
 }
 
-extern "C" __device__ __noinline__ void mpk_run_many(const mpk_task *one)
+MPK_FN void many_run(const mpk_task *one)
 {
     mpk_ring ring = {};
     mpk_task t = {};
@@ -171,7 +207,7 @@ extern "C" __device__ __noinline__ void mpk_run_many(const mpk_task *one)
 
 #else
 
-extern "C" __device__ __noinline__ void mpk_run_many(const mpk_task *one)
+MPK_FN void many_run(const mpk_task *one)
 {
     const mpk_task t = *one;
     mpk_dispatch_many(t.e->body, t);
@@ -179,6 +215,26 @@ extern "C" __device__ __noinline__ void mpk_run_many(const mpk_task *one)
 
 #endif
 
+#if MPK_UNIT == MPK_UNIT_EXPERTS
+MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_experts(const mpk_task *one)
+{
+    many_run(one);
+}
+#elif MPK_UNIT == MPK_UNIT_TURNS
+MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_turns(const mpk_task *one)
+{
+    many_run(one);
+}
+#elif MPK_UNIT == MPK_UNIT_ROWS
+MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_rows(const mpk_task *one)
+{
+    many_run(one);
+}
+#elif MPK_UNIT == MPK_UNIT_PRODUCTS
+MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_products(const mpk_task *one)
+{
+    many_run(one);
+}
 #endif
 
 #endif

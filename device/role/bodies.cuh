@@ -41,13 +41,10 @@ MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
         mpk_dispatch_waiting(body, t);
         return true;
     }
-#if MPK_RING && MPK_UNIT == 1
-    if (of_list && mpk_body_some(body)) {
-        mpk_run_some(0);
-        return false;
-    }
-    if (of_list && mpk_body_many(body)) {
-        mpk_run_many(0);
+#if MPK_RING && MPK_UNIT == MPK_UNIT_KERNEL
+    const rt_u32 unit = mpk_unit_of(body);
+    if (of_list && unit) {
+        mpk_run_unit(unit, 0);
         return false;
     }
 #else
@@ -63,7 +60,7 @@ MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
         mpk_wait(t);
     if (by_itself || task_has_work(t))
         mpk_dispatch_body(body, t);
-    if (!by_itself || MPK_UNIT) /* unit 2 leaves counting to its caller */
+    if (!by_itself || MPK_UNIT) /* bodies for many tokens leave counting to their caller */
         mpk_trigger(t);
     return true;
 }

@@ -2,8 +2,8 @@
  * it.
  *
  * The loader fills a ring of MPK_ENTRIES slots with entries (role/loader.cuh has the protocol);
- * each body warp goes through them by itself.  Both units of a kernel include this file:
- * role/bodies.cuh and units.cuh.
+ * each body warp goes through them by itself.  Units of a kernel include this file
+ * through role/bodies.cuh and units.cuh.
  */
 #ifndef ROLE_LIST_CUH
 #define ROLE_LIST_CUH

@@ -351,7 +351,7 @@ template <int N> MPK_FN void box_gate(int activation, float *sum, const float *s
 {
     const int g = mpk_thread() % 32 / 4;
     const float scale[2] = {s_scale[g], s_scale[g + 8]};
-    if (activation == ACTIVATE_GELU)
+    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU) && activation == ACTIVATE_GELU)
 #pragma unroll
         for (int i = 0; i < N / 4; i++)
             sum[i] = activate_gelu(sum[2 * i] * scale[i % 2]) * (sum[2 * i + 1] * scale[i % 2]);
@@ -512,7 +512,7 @@ MPK_FN void box_sum(const mpk_task &t, const tile_shape &s, const tile_pass &q, 
 
 /* A turn of a task that has its tile alone.  first: number of its first group; s_scale: place of
  * its tokens' factors, which are there unless `anew`. */
-template <int N>
+template <int LOOP, int N>
 MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first,
                        int row, bool anew, float *s_scale, mpk_ring *ring)
 {
@@ -524,12 +524,12 @@ MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &
     tile_meet(); /* stages of x give way to sums */
     const box_end e = box_end_of(t, s, row + 16 * warp, first, q.groups);
     char *s_own = box_scratch() + warp * 16 * TILE_ROW * 4;
-    if (s.peaks >= 0)
+    if (TILE_HAS_END(LOOP, TILE_END_LOGITS) && s.peaks >= 0)
         box_put_logits<N>(t, s, e, row + 16 * warp, first, sum, (float *)s_own,
                           s_scale + 16 * warp);
-    else if (s.activation != ACTIVATE_NONE)
+    else if (TILE_HAS_END(LOOP, TILE_END_PAIRS) && s.activation != ACTIVATE_NONE)
         box_put_pairs<N>(e, s.activation, sum, s_own, s_scale + 16 * warp);
-    else
+    else if (TILE_HAS_END(LOOP, TILE_END_PLAIN))
         box_put<N>(e, sum, (float *)s_own, s_scale + 16 * warp);
     tile_meet(); /* and sums to stages */
 }
@@ -553,16 +553,17 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
     float *s_scale = (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_SCALES) +
                      (turn % TILE_KEPT * 2 + half) * TILE_TOKENS;
     row += half * TILE_TOKENS;
-    if (p.parts > 1 && q.pages == 1)
+    const int loop = tile_loop_of(1, 1, 1, 0, q.groups, 0);
+    if (TILE_HAS(TILE_FORM_PARTS) && p.parts > 1 && loop == TILE_BOX_128)
         box_run_part<128>(t, s, q, row, ring);
-    else if (p.parts > 1)
+    else if (TILE_HAS(TILE_FORM_PARTS) && p.parts > 1)
         box_run_part<256>(t, s, q, row, ring);
-    else if (q.pages == 1)
-        box_run_as<128>(t, s, q, p.first + at, row, anew, s_scale, ring);
-    else if (q.groups <= TILE_MOST)
-        box_run_as<192>(t, s, q, p.first + at, row, anew, s_scale, ring);
-    else
-        box_run_as<256>(t, s, q, p.first + at, row, anew, s_scale, ring);
+    else if (TILE_HAS_LOOP(TILE_BOX_128) && loop == TILE_BOX_128)
+        box_run_as<TILE_BOX_128, 128>(t, s, q, p.first + at, row, anew, s_scale, ring);
+    else if (TILE_HAS_LOOP(TILE_BOX_192) && loop == TILE_BOX_192)
+        box_run_as<TILE_BOX_192, 192>(t, s, q, p.first + at, row, anew, s_scale, ring);
+    else if (TILE_HAS_LOOP(TILE_BOX_256) && loop == TILE_BOX_256)
+        box_run_as<TILE_BOX_256, 256>(t, s, q, p.first + at, row, anew, s_scale, ring);
 }
 
 #endif

@@ -398,13 +398,14 @@ template <int N> MPK_FN void tile_join(const mpk_task &t, float *sum)
     mpk_sync();
 }
 
-/* One pass for this warpgroup's tokens from `row` on, N rows of w; WIDE 0: both warpgroups have the
- * same tokens and join.  Sums are this function's own for each shape: were they one array for all,
- * ptxas would wait after every product. */
-template <int N, int WIDE>
+/* One pass for this warpgroup's tokens from `row` on, N rows of w; if it is not wide, both
+ * warpgroups have the same tokens and join.  Sums are this function's own for each shape: were they
+ * one array for all, ptxas would wait after every product. */
+template <int LOOP, int N>
 MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first,
                         int row, int piece, mpk_ring *ring)
 {
+    constexpr bool WIDE = LOOP == TILE_WIDE_128 || LOOP == TILE_WIDE_192;
     const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4;
     char *s_x = t.s_scratch + half * TILE_X;
     float *s_square = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS,
@@ -420,7 +421,7 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
         tile_columns_wide<N>(s, q, c, s_x, ring, sum, square);
     else
 #endif
-        if (N == 64)
+        if (LOOP == TILE_THIN)
         tile_columns_thin(s, piece, q.groups, c, s_x, half, ring, sum, square);
     else
         tile_columns_narrow<N>(s, q, c, s_x, half, ring, sum, square);
@@ -433,8 +434,9 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
     for (int u = WIDE ? 0 : half; u < N / 64 && TILE_GROUPS * u < q.groups; u += WIDE ? 1 : 2) {
         tile_put_unit<N>(sum, u, s_sum);
         __syncwarp();
-        tile_finish_unit(t, s, row + 16 * warp, first + TILE_GROUPS * u, s_sum,
-                         (WIDE ? s_square : (float *)(t.s_scratch + TILE_SCALES)) + 16 * warp);
+        tile_finish_unit<LOOP>(t, s, row + 16 * warp, first + TILE_GROUPS * u, s_sum,
+                               (WIDE ? s_square : (float *)(t.s_scratch + TILE_SCALES)) +
+                                   16 * warp);
         __syncwarp();
     }
     if (WIDE)
@@ -443,25 +445,26 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
         mpk_sync(); /* of both warpgroups: they share the squares */
 }
 
+/* A pass by the loop that it takes, if some task of this kernel takes it. */
+template <int LOOP, int N>
+MPK_FN void tile_run_if(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first,
+                        int row, int piece, int loop, mpk_ring *ring)
+{
+    if (TILE_HAS_LOOP(LOOP) && loop == LOOP)
+        tile_run_as<LOOP, N>(t, s, q, first, row, piece, ring);
+}
+
 MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q,
                      int first, int row, mpk_ring *ring)
 {
+    const int loop = tile_loop_of(MPK_WGMMA, p.wide, 0, p.piece != 0, q.groups, MPK_ONE_WIDE);
 #if MPK_WGMMA
-    /* where there are maps, few tasks are wide without: one shape is enough for them */
-    if (p.wide && q.pages <= 2 && (!MPK_MAPS || MPK_REGIMES == 1))
-        tile_run_as<128, 1>(t, s, q, first, row, 0, ring);
-    else if (p.wide)
-        tile_run_as<192, 1>(t, s, q, first, row, 0, ring);
-    else
+    tile_run_if<TILE_WIDE_128, 128>(t, s, q, first, row, 0, loop, ring);
+    tile_run_if<TILE_WIDE_192, 192>(t, s, q, first, row, 0, loop, ring);
+    tile_run_if<TILE_NARROW_192, 192>(t, s, q, first, row, 0, loop, ring);
 #endif
-        if (p.piece)
-        tile_run_as<64, 0>(t, s, q, first, row, p.piece, ring);
-    else if (q.pages <= 2)
-        tile_run_as<128, 0>(t, s, q, first, row, 0, ring);
-#if MPK_WGMMA
-    else
-        tile_run_as<192, 0>(t, s, q, first, row, 0, ring);
-#endif
+    tile_run_if<TILE_THIN, 64>(t, s, q, first, row, p.piece, loop, ring);
+    tile_run_if<TILE_NARROW_128, 128>(t, s, q, first, row, 0, loop, ring);
 }
 
 /* Part of the kernel's own function: in one that the kernel calls, ptxas would wait after every
@@ -482,7 +485,7 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
         if (at >= p.groups)
             break;
         const tile_pass q = tile_pass_at(p, s, at);
-        if (row >= (int)t.hi0 && p.piece)
+        if (row >= (int)t.hi0 && p.piece && TILE_HAS_LOOP(TILE_THIN))
             tile_drop_thin(s, p.piece, &ring);
         else if (row >= (int)t.hi0)
             tile_drop(q, &ring);
@@ -491,7 +494,7 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
             box_run(t, s, p, q, at, i % p.turns, row, &ring);
 #endif
 #if !MPK_WGMMA
-        else if (p.broad)
+        else if (TILE_HAS_LOOP(TILE_PANEL) && p.broad)
             panel_run(t, s, p, q, at, i % p.turns, row, &ring);
 #endif
         else

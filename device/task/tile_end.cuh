@@ -9,11 +9,18 @@
 #define TASK_TILE_END_CUH
 
 #include "ptx/ptx.cuh"
+#include "shape/linear_tile_shape.h"
 #include "task/activate.cuh"
 #include "task/peaks.cuh"
 #include "tile/halves.cuh"
 #include "tile/inverse.cuh"
 #include "tile/task.cuh"
+
+/* Does some task of this kernel need it (shape/linear_tile_shape.h)?  Constants, but where the
+ * emulator's MPK_FORMS are those of the call. */
+#define TILE_HAS(form) (MPK_FORMS >> (form)&1)
+#define TILE_HAS_END(loop, end) TILE_HAS((loop)*TILE_ENDS + (end))
+#define TILE_HAS_LOOP(loop) (MPK_FORMS >> (loop)*TILE_ENDS & ((1 << TILE_ENDS) - 1))
 
 enum { TILE_ROW = 72 }; /* floats from a row of sums in scratch to the next: apart in banks */
 
@@ -35,7 +42,7 @@ struct tile_shape {
 /* Bias i of row `row` of the packed weights; 0 where there is none. */
 MPK_FN float tile_bias(const mpk_task &t, const tile_shape &s, int i, int row)
 {
-    if (s.bias[i] < 0)
+    if (!TILE_HAS(TILE_FORM_BIAS) || s.bias[i] < 0)
         return 0;
     if (s.bias_type[i])
         return mpk_at<const float>(t, s.bias[i])[row];
@@ -58,12 +65,13 @@ MPK_FN float tile_bias_of(const mpk_task &t, const tile_shape &s, int column)
  * (C7509). */
 MPK_FN float tile_activate(int activation, float x)
 {
-    if (activation == ACTIVATE_GELU)
+    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU) && activation == ACTIVATE_GELU)
         return activate_gelu(x);
-    if (activation == ACTIVATE_RELU)
+    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_RELU) && activation == ACTIVATE_RELU)
         return activate_relu(x);
-    const float u =
-        activation == ACTIVATE_SILU ? x : 1.59576912160573072f * (x + 0.044715f * x * x * x);
+    const bool silu =
+        !TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU_TANH) || activation == ACTIVATE_SILU;
+    const float u = silu ? x : 1.59576912160573072f * (x + 0.044715f * x * x * x);
     return __fdividef(x, 1 + __expf(-u));
 }
 
@@ -160,7 +168,7 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
             const float2 v = *(const float2 *)(s_sum + (r0 + i) * TILE_ROW + 2 * lane);
             const float scale = tile_scale(e, s_square[r0 + i]);
             float a = v.x * scale + bias[0], b = v.y * scale + bias[1];
-            if (e.after != ACTIVATE_NONE) {
+            if (TILE_HAS(TILE_FORM_AFTER) && e.after != ACTIVATE_NONE) {
                 a = tile_activate(e.after, a);
                 b = tile_activate(e.after, b);
             }
@@ -237,15 +245,16 @@ template <int N> MPK_FN void tile_put_unit(const float *sum, int unit, float *s_
             tile_put(sum + 32 * u, s_sum);
 }
 
-/* Which of the three is a constant of the instance. */
+/* Which of the three, tells the shape; those that no task of this loop has are not there. */
+template <int LOOP>
 MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group,
                              const float *s_sum, const float *s_square)
 {
-    if (s.peaks >= 0)
+    if (TILE_HAS_END(LOOP, TILE_END_LOGITS) && s.peaks >= 0)
         tile_finish_logits(t, s, row, group, s_sum, s_square);
-    else if (s.activation != ACTIVATE_NONE)
+    else if (TILE_HAS_END(LOOP, TILE_END_PAIRS) && s.activation != ACTIVATE_NONE)
         tile_finish_pairs(t, s, row, group, s_sum, s_square);
-    else
+    else if (TILE_HAS_END(LOOP, TILE_END_PLAIN))
         tile_finish(t, s, row, group, s_sum, s_square);
 }
 

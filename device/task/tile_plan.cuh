@@ -9,23 +9,18 @@
 #ifndef TASK_TILE_PLAN_CUH
 #define TASK_TILE_PLAN_CUH
 
-#include "shape/linear_tile_shape.h"
 #include "task/tile_end.cuh"
 #include "tile/ring.cuh"
 
 enum {
-    TILE_TOKENS = 64,                       /* of a warpgroup */
     TILE_STAGES = TILE_STAGES_OF(MPK_ROOM), /* of a warpgroup: being read and on their way */
     TILE_HALF = 64 * 64,                    /* bytes: 64 tokens x 32 columns */
     TILE_STAGE = 2 * TILE_HALF,
     TILE_X = TILE_X_OF(MPK_ROOM),
     TILE_SCALES = 2 * TILE_X, /* float[TILE_KEPT][2][64]: sum of squares of each token */
     TILE_SCRATCH = TILE_SCRATCH_OF(MPK_ROOM),
-    /* groups of a pass: sums of 192 rows, or of 128 where each warp multiplies by itself */
-    TILE_MOST = MPK_WGMMA ? 24 : 16,
     TILE_BLOCKS = 4, /* of a step, of each group */
     TILE_PIECE = TILE_BLOCKS * 512,
-    TILE_GROUPS = 8, /* of a page */
 };
 
 struct tile_plan {
@@ -41,8 +36,7 @@ struct tile_plan {
     int parts, part;
 };
 
-/* At most 64 tokens and 8 groups are a thin task, where there is room for its stages: a page holds
- * as many columns as there is room for, 128 to 1,024. */
+/* A page of a thin task holds as many columns as there is room for, 128 to 1,024. */
 MPK_FN int tile_piece_of(int groups)
 {
     return groups > 4 ? 4 : groups > 2 ? 8 : groups > 1 ? 16 : 32;
@@ -65,8 +59,7 @@ MPK_FN int tile_is_boxed(const rt_entry *e, const tile_shape &s)
 #endif
 }
 
-/* With a gate, 8 packed rows are 4 columns of the result, hence the shift.  Passes are as equal as
- * possible, in multiples of 8 groups. */
+/* With a gate, 8 packed rows are 4 columns of the result, hence the shift. */
 MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
 {
     const int shift = s.activation != ACTIVATE_NONE ? 2 : 3, tokens = (int)(e->hi[0] - e->lo[0]);
@@ -81,12 +74,8 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     p.part = p.parts > 1 ? (int)e->part : 0;
     p.first -= p.part * p.groups;
     p.groups *= p.parts;
-    const int most = p.boxed ? 2 * TILE_BOX_GROUPS : TILE_MOST,
-              passes = (p.groups + most - 1) / most;
-    p.per_pass = passes ? ((p.groups + passes - 1) / passes + 7) / 8 * 8 : 8;
-    p.piece = TILE_STAGES == 4 && !p.wide && p.groups > 0 && p.groups <= TILE_GROUPS
-                  ? tile_piece_of(p.groups)
-                  : 0;
+    p.per_pass = tile_groups_of_pass(MPK_WGMMA, p.groups, p.boxed);
+    p.piece = tile_is_thin(MPK_ROOM, p.wide, p.groups) ? tile_piece_of(p.groups) : 0;
     return p;
 }
 

@@ -53,7 +53,8 @@ static mpk_status compile_source(mpk_context *cx, const char *name, const cuda_s
 /* The kernels of all regimes, side by side. */
 typedef struct compilation {
     const cuda_source *how;
-    str source;
+    const gen_source *source;
+    bool in_units;
     text *kernels;            /* [n] */
     bool cached[GEN_REGIMES]; /* it came from the cache */
 } compilation;
@@ -64,14 +65,15 @@ static mpk_status compile_regime(mpk_context *cx, void *user, uint32_t regime)
     compilation *c = user;
     cuda_source how = *c->how;
     how.regime = regime;
-    return compile_source(cx, names[regime], &how, c->source, &c->kernels[regime],
+    how.units = c->in_units ? c->source->units[regime] : 0;
+    return compile_source(cx, names[regime], &how, c->source->text, &c->kernels[regime],
                           &c->cached[regime]);
 }
 
 static mpk_status compile_kernels(mpk_context *cx, const cuda_source *how, const gen_source *source,
-                                  text *kernels, bool *cached)
+                                  bool in_units, text *kernels, bool *cached)
 {
-    compilation c = {.how = how, .source = source->text, .kernels = kernels};
+    compilation c = {.how = how, .source = source, .in_units = in_units, .kernels = kernels};
     TRY(thread_each(cx, source->n_regimes, compile_regime, &c));
     *cached = true;
     for (uint32_t r = 0; r < source->n_regimes; r++)
@@ -85,23 +87,18 @@ static mpk_status compile_loader(mpk_context *cx, const cuda_source *how, text *
     arena a = {0};
     str source;
     bool cached;
-    cuda_source whole = *how;
     mpk_status status = gen_source_expand(cx, &a, "pack.cuh", &source);
-    whole.in_units = false;
     if (status == MPK_OK)
-        status = compile_source(cx, "mpk_loader.cu", &whole, source, code, &cached);
+        status = compile_source(cx, "mpk_loader.cu", how, source, code, &cached);
     arena_free(&a);
     return status;
 }
 
-/* How a machine's sources are compiled.  Kernels of calls are small, and between their products
- * stand bodies of the second unit, each of which would save registers of the first
- * (device/units.cuh). */
+/* How a machine's sources are compiled. */
 static cuda_source compile_how(const cuda_machine *m)
 {
     return (cuda_source){.arch = &m->arch,
                          .as_ptx = m->as_ptx,
-                         .in_units = m->options.mode != CUDA_CALLS,
                          .checked = m->options.checked,
                          .keep_folder = m->options.keep};
 }
@@ -169,7 +166,7 @@ mpk_status cuda_compile(mpk_context *cx, const program_image *image, const gen_a
                         const char *keep, text *code)
 {
     arena a = {0};
-    const cuda_source how = {.arch = row, .in_units = true, .keep_folder = keep};
+    const cuda_source how = {.arch = row, .keep_folder = keep};
     gen_source source;
     text loader = {0}, kernels[GEN_REGIMES] = {{0}};
     bool cached = false;
@@ -177,7 +174,7 @@ mpk_status cuda_compile(mpk_context *cx, const program_image *image, const gen_a
     if (status == MPK_OK)
         status = compile_loader(cx, &how, &loader);
     if (status == MPK_OK)
-        status = compile_kernels(cx, &how, &source, kernels, &cached);
+        status = compile_kernels(cx, &how, &source, true, kernels, &cached);
     if (status == MPK_OK)
         status = join_code(cx, source.text, &loader, kernels, code);
     text_free(&loader);
@@ -196,7 +193,9 @@ static void *run_code_job(void *argument)
     cuda_machine *m = j->m;
     const cuda_source how = compile_how(m);
     uint64_t begin = clock_ns();
-    j->status = compile_kernels(&j->cx, &how, &m->source, j->kernels, &m->code_cached);
+    /* kernels of calls are small, and plain bodies, of another unit, stand between all products */
+    j->status = compile_kernels(&j->cx, &how, &m->source, m->options.mode != CUDA_CALLS, j->kernels,
+                                &m->code_cached);
     m->code_ns += clock_ns() - begin;
     if (j->status != MPK_OK)
         m->has_no_code = true;

@@ -412,8 +412,10 @@ static mpk_status keep_source(compilation *c)
     const char *folder = c->s->keep_folder;
     CHECK(c->cx, !folder || mkdir(folder, 0777) == 0 || errno == EEXIST, MPK_EIO,
           "cannot make the folder %s: %s", folder, strerror(errno));
-    /* units share one source, which the first has written */
-    return c->s->unit > 1 ? MPK_OK : cuda_source_keep(c->cx, c->s, "", c->s->code);
+    /* units share one source, which the last, begun first, writes */
+    return c->s->unit && c->s->units >> c->s->unit > 1
+               ? MPK_OK
+               : cuda_source_keep(c->cx, c->s, "", c->s->code);
 }
 
 /* The status of a compilation that ended with `code`, in words for somebody who has not written the

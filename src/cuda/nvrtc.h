@@ -32,8 +32,9 @@ typedef struct cuda_source {
     bool as_ptx; /* PTX instead of machine code */
     /* for sanitizers: lines of the source are in the code, MPK_CHECKED is defined */
     bool checked;
-    /* machine code may be compiled as CUDA_UNITS units and linked (cuda/tools.h) */
-    bool in_units;
+    /* bit u: machine code may be compiled as this unit and others, and linked (cuda/tools.h); 0: as
+     * a whole */
+    uint32_t units;
     uint32_t regime; /* whose kernel it is to be: what MPK_REGIME is */
     uint32_t unit;   /* 0: all of it; else what MPK_UNIT is, and the code is relocatable */
     /* NULL: no.  Where the source, the compiler's log and the code are kept, as name, name.log and
@@ -41,7 +42,7 @@ typedef struct cuda_source {
     const char *keep_folder;
 } cuda_source;
 
-enum { CUDA_UNITS = 3 }; /* of a source of src/gen: device/units.cuh */
+enum { CUDA_UNITS = 32 }; /* at most: bits of cuda_source.units */
 
 /* The options that a source is compiled with, one a line, for the key of a cache; *out is in the
  * arena. */

@@ -13,7 +13,7 @@ mpk_status cuda_tools_open(mpk_context *cx, const cuda_source *s, cuda_tools *ou
     mpk_context unheard = {0};
     cuda_tools t = {0};
     TRY(cuda_nvrtc_open(cx, &t.nvrtc));
-    if (s->in_units && !s->as_ptx && cuda_linker_open(&unheard, t.nvrtc, &t.linker) != MPK_OK)
+    if (s->units && !s->as_ptx && cuda_linker_open(&unheard, t.nvrtc, &t.linker) != MPK_OK)
         log_line(cx, LOG_DEBUG, "%s is compiled as a whole: %s", s->name, unheard.text);
     *out = t;
     return MPK_OK;
@@ -47,22 +47,25 @@ mpk_status cuda_tools_describe(mpk_context *cx, arena *a, const cuda_tools *t, c
 typedef struct units {
     const cuda_tools *tools;
     const cuda_source *s;
+    uint32_t n, numbers[CUDA_UNITS];
     text code[CUDA_UNITS], log[CUDA_UNITS];
 } units;
 
-/* Units are numbered from 1: 0 means the whole. */
 static mpk_status compile_unit(mpk_context *cx, void *user, uint32_t i)
 {
     units *u = user;
     cuda_source s = *u->s;
-    s.unit = i + 1;
+    s.unit = u->numbers[i];
     return cuda_nvrtc_compile(cx, u->tools->nvrtc, &s, &u->code[i], &u->log[i]);
 }
 
 static mpk_status compile_and_link(mpk_context *cx, units *u, text *code)
 {
-    TRY(thread_each(cx, CUDA_UNITS, compile_unit, u));
-    TRY(cuda_linker_link(cx, u->tools->linker, u->s->arch, CUDA_UNITS, u->code, code));
+    for (uint32_t i = 0; i < CUDA_UNITS; i++)
+        if (u->s->units >> i & 1)
+            u->numbers[u->n++] = i;
+    TRY(thread_each(cx, u->n, compile_unit, u));
+    TRY(cuda_linker_link(cx, u->tools->linker, u->s->arch, u->n, u->code, code));
     return cuda_source_keep(cx, u->s, ".cubin", (str){code->at, code->n});
 }
 
@@ -74,7 +77,7 @@ mpk_status cuda_tools_compile(mpk_context *cx, const cuda_tools *t, const cuda_s
     units u = {.tools = t, .s = s};
     text made = {0};
     mpk_status status = compile_and_link(cx, &u, &made);
-    for (uint32_t i = 0; i < CUDA_UNITS; i++) {
+    for (uint32_t i = 0; i < u.n; i++) {
         if (log && u.log[i].n)
             text_add(log, u.log[i].at, u.log[i].n);
         text_free(&u.code[i]);

@@ -1,5 +1,5 @@
-/* tools.h - a source to machine code or PTX: as a whole, or as units that are compiled side by side
- * and linked.
+/* tools.h - a source to machine code or PTX: as a whole, or as its units (cuda_source.units), which
+ * are compiled side by side and linked.
  *
  * Cost: what ptxas takes grows faster than the size of the largest function, so that two units, one
  * after the other, are still faster than the whole.

@@ -20,6 +20,7 @@ static mpk_context cx;
 static const char *const bodies[] = {"linear_stream", "linear_tile", "linear", "attention_tile",
                                      "rope_tile"};
 enum { N_BODIES = sizeof bodies / sizeof *bodies, LINEAR_TILE = 1 };
+enum { TWO_UNITS = 1u << 1 | 1u << 2 };
 
 /* Which of them runs the last operator of the graph; N_BODIES: none. */
 static unsigned body_of(const gen_arch *arch, const ir_graph *ir, uint32_t n_tokens)
@@ -106,7 +107,7 @@ static void opened_again(void **state)
 {
     (void)state;
     cuda_tools t;
-    cuda_source s = {.name = "unit.cu", .arch = gen_arch_find("sm_80"), .in_units = true};
+    cuda_source s = {.name = "unit.cu", .arch = gen_arch_find("sm_80"), .units = TWO_UNITS};
     open_or_skip(&s, &t);
     bool linked = t.linker != NULL;
     cuda_tools_close(&t);
@@ -124,7 +125,7 @@ static void build_regime(const gen_source *source, const gen_arch *arch, uint32_
                      .code = source->text,
                      .arch = arch,
                      .regime = regime,
-                     .in_units = in_units,
+                     .units = in_units ? source->units[regime] : 0,
                      .keep_folder = getenv("MPK_KEEP")};
     open_or_skip(&s, &t);
     if (!in_units || t.linker)
@@ -159,8 +160,7 @@ static void tools_and_files(void **state)
     text code = {0};
     char folder[] = "/tmp/mpk-build-XXXXXX", path[80];
     static const char *const kept[] = {"unit.cu",         "unit.cu.1.log",   "unit.cu.2.log",
-                                       "unit.cu.3.log",   "unit.cu.1.cubin", "unit.cu.2.cubin",
-                                       "unit.cu.3.cubin", "unit.cu.cubin"};
+                                       "unit.cu.1.cubin", "unit.cu.2.cubin", "unit.cu.cubin"};
     cuda_source s = {
         .name = "unit.cu",
         .code =
@@ -168,7 +168,7 @@ static void tools_and_files(void **state)
                 "extern \"C\" __device__ int two(void);\n"
                 "extern \"C\" __global__ void f(int *x) { *x = two(); }\n#endif\n"),
         .arch = gen_arch_find("sm_80"),
-        .in_units = true};
+        .units = TWO_UNITS};
     open_or_skip(&s, &t);
     if (!t.linker) {
         cuda_tools_close(&t);
@@ -203,7 +203,7 @@ static void no_linker(void **state)
     char folder[] = "/tmp/mpk-build-XXXXXX", path[64];
     const char *before = getenv("MPK_NVRTC");
     char *named = before ? strdup(before) : NULL;
-    cuda_source s = {.name = "unit.cu", .arch = gen_arch_find("sm_80"), .in_units = true};
+    cuda_source s = {.name = "unit.cu", .arch = gen_arch_find("sm_80"), .units = TWO_UNITS};
     open_or_skip(&s, &t);
     const char *file = cuda_nvrtc_path(t.nvrtc), *slash = strrchr(file, '/');
     if (slash) {

@@ -68,11 +68,18 @@ static uint32_t scratch_bytes(const gen_call *c)
     return SCRATCH_BYTES;
 }
 
+/* Its loops are its own. */
+static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
+{
+    (void)box, (void)maps;
+    return gen_form_of_activation(c->op->attributes[GLU].s);
+}
+
 const gen_body gen_body_expert_tile = {.op = "expert_linear",
                                        .name = "expert_tile",
                                        .needs = GEN_BULK | GEN_WGMMA,
                                        .rank = 20,
-                                       .many = true,
+                                       .many = GEN_MANY_EXPERTS,
                                        .loads = true,
                                        .maps = true,
                                        .shares = true,
@@ -80,4 +87,5 @@ const gen_body gen_body_expert_tile = {.op = "expert_linear",
                                        .print = print,
                                        .routine = routine,
                                        .pack = pack,
-                                       .scratch_bytes = scratch_bytes};
+                                       .scratch_bytes = scratch_bytes,
+                                       .forms = forms};

@@ -79,11 +79,72 @@ static uint32_t scratch_bytes(const gen_call *c)
     return TILE_SCRATCH_OF(c->needs & GEN_ROOM);
 }
 
+/* Bits of the activations, ACTIVATE_* (device/task/activate.cuh). */
+uint64_t gen_form_of_activation(str name)
+{
+    static const char *const names[] = {"NONE", "SILU", "GELU", "GELU_TANH", "RELU"};
+    for (unsigned i = 1; i < sizeof names / sizeof *names; i++)
+        if (strcmp(gen_glu_name(name), names[i]) == 0)
+            return UINT64_C(1) << (TILE_FORM_ACTIVATION + i);
+    return 0;
+}
+
+static bool has_bias(const gen_call *c)
+{
+    return linear_input(c, B0) || linear_input(c, B0 + 1) || linear_input(c, B0 + 2);
+}
+
+/* As tile_is_boxed, where there are maps and operands are aligned. */
+static bool is_boxed(const gen_call *c, const ir_box *box)
+{
+    const int64_t whole = is_gated(c) ? 3 : 7;
+    return !act_of(c).n && gathered_rows(c) < 0 && !has_bias(c) &&
+           !(is_logits(c) && box->lo[1] % 64) &&
+           ((box->lo[1] | box->hi[1] | gen_output(c, 0)->dims[1]) & whole) == 0;
+}
+
+/* The loops of all passes of a task, each with the end of the operator. */
+static uint64_t loops_of(const gen_call *c, int groups, bool wide, bool boxed, bool one_wide,
+                         int end)
+{
+    const bool wgmma = c->needs & GEN_WGMMA;
+    const int per_pass = tile_groups_of_pass(wgmma, groups, boxed);
+    const int thin = tile_is_thin(c->needs & GEN_ROOM, wide, groups);
+    uint64_t forms = 0;
+    for (int at = 0; at < groups; at += per_pass) {
+        const int n = groups - at < per_pass ? groups - at : per_pass;
+        const int loop = tile_loop_of(wgmma, wide, boxed, thin, n, one_wide);
+        forms |= UINT64_C(1) << (loop * TILE_ENDS + end);
+    }
+    return forms;
+}
+
+/* A wide task goes without boxes if its maps cannot be made (src/cuda/boxes.c), so that loop is
+ * there in any case. */
+static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
+{
+    const int shift = is_gated(c) ? 2 : 3;
+    const int groups = (int)((box->hi[1] + (1 << shift) - 1) >> shift) - (int)(box->lo[1] >> shift);
+    const bool wide = box->hi[0] - box->lo[0] > TILE_TOKENS,
+               boxed = wide && maps && is_boxed(c, box);
+    const int end = is_logits(c) ? TILE_END_LOGITS : is_gated(c) ? TILE_END_PAIRS : TILE_END_PLAIN;
+    uint64_t bits = loops_of(c, groups, wide, false, maps, end);
+    if (boxed)
+        bits |= loops_of(c, groups, wide, true, maps, end);
+    if (boxed && !is_logits(c) && box->hi[0] - box->lo[0] <= RT_PART_TOKENS)
+        bits |= UINT64_C(1) << TILE_FORM_PARTS;
+    if (act_of(c).n)
+        bits |= UINT64_C(1) << TILE_FORM_AFTER;
+    if (has_bias(c))
+        bits |= UINT64_C(1) << TILE_FORM_BIAS;
+    return bits | gen_form_of_activation(glu_of(c)) | gen_form_of_activation(act_of(c));
+}
+
 const gen_body gen_body_linear_tile = {.op = "linear",
                                        .name = "linear_tile",
                                        .needs = GEN_RING,
                                        .rank = 10,
-                                       .many = true,
+                                       .many = GEN_MANY_PRODUCTS,
                                        .loads = true,
                                        .maps = true,
                                        .parts = true,
@@ -91,16 +152,18 @@ const gen_body gen_body_linear_tile = {.op = "linear",
                                        .print = print,
                                        .routine = routine,
                                        .pack = pack,
-                                       .scratch_bytes = scratch_bytes};
+                                       .scratch_bytes = scratch_bytes,
+                                       .forms = forms};
 const gen_body gen_body_logits_tile = {.op = "logits",
                                        .name = "linear_tile",
                                        .needs = GEN_RING,
                                        .rank = 10,
-                                       .many = true,
+                                       .many = GEN_MANY_PRODUCTS,
                                        .loads = true,
                                        .maps = true,
                                        .accepts = accepts,
                                        .print = print,
                                        .routine = routine,
                                        .pack = pack,
-                                       .scratch_bytes = scratch_bytes};
+                                       .scratch_bytes = scratch_bytes,
+                                       .forms = forms};

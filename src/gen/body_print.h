@@ -103,4 +103,7 @@ int gen_rows_at_once(int64_t n);
 const ir_tensor *gen_input(const gen_call *c, uint32_t i);
 const ir_tensor *gen_output(const gen_call *c, uint32_t i);
 
+/* The bit of MPK_FORMS of the activation of this name (shape/linear_tile_shape.h); 0: none. */
+uint64_t gen_form_of_activation(str name);
+
 #endif

@@ -64,7 +64,7 @@ const gen_body gen_body_sum_rows_many = {.op = "add_parts",
                                          .needs = GEN_RING,
                                          .rank = 20,
                                          .waits = true,
-                                         .many = true,
+                                         .many = GEN_MANY_TURNS,
                                          .carries = ALL_PARTS,
                                          .accepts = accepts_many,
                                          .print = print};

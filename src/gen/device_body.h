@@ -114,6 +114,29 @@ typedef struct gen_boxes {
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
 gen_boxes gen_boxes_of_packed(const gen_pack *p, uint32_t groups);
 
+/* Units that a kernel is compiled in side by side (device/units.cuh): the values of MPK_UNIT.  What
+ * takes the compiler longest has the highest numbers: they are begun first. */
+typedef enum gen_unit {
+    GEN_UNIT_KERNEL = 1, /* with the bodies that wait, but for those for some or many tokens */
+    GEN_UNIT_ROLES,      /* the warps that run no bodies */
+    GEN_UNIT_PLAIN,      /* bodies that are called when what they read is there */
+    GEN_UNIT_SOME,
+    GEN_UNIT_EXPERTS, /* and the next: bodies for many tokens */
+    GEN_UNIT_TURNS,
+    GEN_UNIT_ROWS,
+    GEN_UNIT_PRODUCTS,
+    GEN_UNITS
+} gen_unit;
+
+/* The unit of a body for many tokens. */
+typedef enum gen_many {
+    GEN_MANY_NO = 0,
+    GEN_MANY_EXPERTS = GEN_UNIT_EXPERTS,
+    GEN_MANY_TURNS = GEN_UNIT_TURNS, /* rotation, attention split and folded, sums of parts */
+    GEN_MANY_ROWS = GEN_UNIT_ROWS,   /* attention that is whole */
+    GEN_MANY_PRODUCTS = GEN_UNIT_PRODUCTS
+} gen_many;
+
 typedef struct gen_body {
     const char *op;   /* name of the operator */
     const char *name; /* device/task/NAME.cuh; for messages and `mpk inspect` */
@@ -122,8 +145,9 @@ typedef struct gen_body {
      * all */
     uint32_t rank;
     bool loads, waits;
-    /* for many tokens, in machine code of its own (device/units.cuh): it calls no function */
-    bool many;
+    /* not 0: for many tokens, in machine code of its own (device/units.cuh): it calls no
+     * function */
+    gen_many many;
     bool some; /* for some tokens, 17 to 64, in machine code of its own too; it waits */
     /* copies boxes of its first input and of its packed weights by tensor maps (rt_entry.maps),
      * which the host makes where it knows the addresses: gen_boxes_of_x, gen_boxes_of_packed */
@@ -151,6 +175,10 @@ typedef struct gen_body {
     void (*pack)(const gen_call *c, gen_pack *out);
     /* of shared memory, beside the rings.  NULL: none */
     uint32_t (*scratch_bytes)(const gen_call *c);
+    /* What of the code for many tokens a task of this box needs, as bits of MPK_FORMS
+     * (shape/linear_tile_shape.h): what no task of a kernel needs is not compiled.  maps: the host
+     * makes tensor maps for it.  NULL: nothing that is optional. */
+    uint64_t (*forms)(const gen_call *c, const ir_box *box, bool maps);
 } gen_body;
 
 extern const gen_body *const gen_body_table[];

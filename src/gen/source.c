@@ -19,6 +19,7 @@
 
 #include <stdio.h>
 
+#include "gen/source_files.h"
 #include "rt/rt_lane.h"
 
 /* Everything that is known while a source is made; it lies on the stack of gen_source_make, and
@@ -39,7 +40,9 @@ typedef struct emitter {
     uint32_t n_regimes, *regime_of; /* [n_graphs] */
     uint32_t regime;                /* whose switches are printed */
     gen_room rooms[GEN_REGIMES];
-    map printed; /* names of texts that stand in the source */
+    uint32_t units[GEN_REGIMES]; /* as in gen_source */
+    uint64_t forms[GEN_REGIMES]; /* MPK_FORMS */
+    map printed;                 /* names of texts that stand in the source */
     text out;
 } emitter;
 
@@ -167,6 +170,23 @@ static uint32_t most_scratch(const emitter *e)
     return is_tested(e) || kept >= a->shared_bytes ? 0 : (a->shared_bytes - kept) / 1024 * 1024;
 }
 
+/* An operator as records see it. */
+static gen_call call_of(emitter *e, uint32_t graph, uint32_t op)
+{
+    const gen_graph *g = &e->graphs[graph];
+    return (gen_call){.ir = g->ir,
+                      .op = &g->ir->ops.at[op],
+                      .n_tokens = g->n_tokens,
+                      .n_workers = e->n_workers,
+                      .needs = e->arch->features,
+                      .scratch_most = most_scratch(e),
+                      .halves = e->halves,
+                      .arena = e->arena,
+                      .caches = &e->caches,
+                      .choices = &e->choices,
+                      .box = g->boxes ? &g->boxes[op] : NULL};
+}
+
 /* A body and an instance for each operator that does something; views in place get neither. */
 static mpk_status choose_all(emitter *e)
 {
@@ -177,17 +197,7 @@ static mpk_status choose_all(emitter *e)
         NEW(e->cx, e->arena, e->uses[g], ir->ops.n);
         for (uint32_t i = 0; i < ir->ops.n; i++) {
             gen_use *use = &e->uses[g][i];
-            gen_call c = {.ir = ir,
-                          .op = &ir->ops.at[i],
-                          .n_tokens = e->graphs[g].n_tokens,
-                          .n_workers = e->n_workers,
-                          .needs = e->arch->features,
-                          .scratch_most = most_scratch(e),
-                          .halves = e->halves,
-                          .arena = e->arena,
-                          .caches = &e->caches,
-                          .choices = &e->choices,
-                          .box = e->graphs[g].boxes ? &e->graphs[g].boxes[i] : NULL};
+            gen_call c = call_of(e, g, i);
             *use = (gen_use){.instance = RT_NONE};
             if (is_no_work(ir, c.op))
                 continue;
@@ -262,76 +272,62 @@ static void find_room(emitter *e, uint32_t regime)
     room->n_pages = fit < a->n_pages && !is_tested(e) ? fit : a->n_pages;
 }
 
-/* ---- files ---- */
+/* ---- what a regime needs ---- */
 
-/* NULL: the library carries no such file. */
-static const gen_text *find_text(str name)
+/* The unit in which a body stands (device/units.cuh). */
+static gen_unit unit_of(const gen_body *b)
 {
-    for (const gen_text *t = gen_text_table; t->name; t++)
-        if (str_is(name, t->name))
-            return t;
-    return NULL;
+    if (b->many)
+        return (gen_unit)b->many;
+    if (b->some)
+        return GEN_UNIT_SOME;
+    return b->waits ? GEN_UNIT_KERNEL : GEN_UNIT_PLAIN;
 }
 
-/* The name in a line that begins with #include "; false: no such line. */
-static bool read_include(str line, str *name)
+static void find_units(emitter *e, uint32_t regime)
 {
-    static const char word[] = "#include \"";
-    size_t n = sizeof word - 1;
-    if (line.n <= n || memcmp(line.at, word, n) != 0)
-        return false;
-    const char *end = memchr(line.at + n, '"', line.n - n);
-    *name = (str){line.at + n, end ? (size_t)(end - line.at) - n : 0};
-    return end != NULL;
+    e->units[regime] = 1u << GEN_UNIT_KERNEL | 1u << GEN_UNIT_ROLES | 1u << GEN_UNIT_PLAIN;
+    for (size_t i = 0; i < e->instances.n; i++)
+        if (e->instances.at[i].regimes >> regime & 1)
+            e->units[regime] |= 1u << unit_of(e->instances.at[i].body);
 }
 
-/* Print a file and, in place of its #includes, the files that it names, each once.  `depth` ends a
- * cycle of includes, which would be a fault of ours. */
-static mpk_status add_file(emitter *e, str name, uint32_t depth)
+/* The host makes tensor maps for these graphs (src/cuda/tables.c). */
+static bool has_maps(const emitter *e, uint32_t regime)
 {
-    const gen_text *file = find_text(name);
-    CHECK(e->cx, file && depth < 64, MPK_EVERIFY,
-          "device source \"%.*s\" is not there, or includes itself", STR_ARG(name));
-    if (map_get(&e->printed, name, NULL))
-        return MPK_OK;
-    TRY(map_put(e->cx, e->arena, &e->printed, str_from(file->name), 1));
-    const char *at = file->text, *end = file->text + file->n;
-    while (at < end) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        str line = {at, newline ? (size_t)(newline - at) : (size_t)(end - at)}, included;
-        if (read_include(line, &included))
-            TRY(add_file(e, included, depth + 1));
-        else
-            text_print(&e->out, "%.*s\n", STR_ARG(line));
-        at += line.n + 1;
+    return regime == GEN_PROMPTS && e->arch->features & GEN_WGMMA;
+}
+
+/* All that tasks of a graph need of the code for many tokens; everything where they are not
+ * known. */
+static void add_forms(emitter *e, uint32_t graph)
+{
+    const gen_graph *g = &e->graphs[graph];
+    const uint32_t regime = e->regime_of[graph];
+    if (!g->tasks)
+        e->forms[regime] = UINT64_MAX;
+    for (uint32_t t = 0; g->tasks && t < g->n_tasks; t++) {
+        const uint32_t op = g->tasks[t].op;
+        const gen_body *body = op != RT_NONE ? e->uses[graph][op].body : NULL;
+        if (!body || !body->forms)
+            continue;
+        const gen_call c = call_of(e, graph, op);
+        const ir_box box = gen_box_of_task(&g->tasks[t], c.ir->tensors.at[c.op->out[0]].rank);
+        e->forms[regime] |= body->forms(&c, &box, has_maps(e, regime));
     }
-    return MPK_OK;
-}
-
-/* What was printed, in the arena; the text itself is freed in any case. */
-static mpk_status finish(emitter *e, mpk_status status, str *out)
-{
-    out->at = status == MPK_OK ? text_copy(&e->out, e->arena) : NULL;
-    out->n = e->out.n;
-    text_free(&e->out);
-    if (status == MPK_OK)
-        CHECK(e->cx, out->at, MPK_ENOMEM, "out of memory for the CUDA source");
-    return status;
-}
-
-mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *out)
-{
-    emitter e = {.cx = cx, .arena = a};
-    return finish(&e, add_file(&e, str_from(name), 0), out);
 }
 
 /* ---- the whole ---- */
 
 static const char unit_macros[] =
-    "#ifndef MPK_UNIT\n#define MPK_UNIT 0 /* 1, 2, 3: one of the units that are linked (units.cuh) "
+    "#ifndef MPK_UNIT\n#define MPK_UNIT 0 /* not 0: one of the units that are linked (units.cuh) "
     "*/\n#endif\n"
     "#ifndef MPK_REGIME\n#define MPK_REGIME 0 /* whose kernel this is */\n#endif\n"
     "#if MPK_UNIT > 1\n#define MPK_ELSEWHERE extern\n#else\n#define MPK_ELSEWHERE\n#endif\n";
+
+/* As gen_unit. */
+static const char *const unit_names[] = {"KERNEL",  "ROLES", "PLAIN", "SOME",
+                                         "EXPERTS", "TURNS", "ROWS",  "PRODUCTS"};
 
 /* Are there JIT tasks, and bodies of theirs that load?  Without these, all pages are for AOT
  * tasks. */
@@ -367,6 +363,16 @@ static uint32_t least_pages(const emitter *e, uint32_t n_pages, bool jit)
     return e->arch->features & GEN_RING && (jit || is_tested(e)) ? n_pages / 2 : n_pages;
 }
 
+static void print_forms(emitter *e, uint32_t regime)
+{
+    text_print(&e->out,
+               "#define MPK_FORMS 0x%llxull /* of products of many tokens, what tasks need "
+               "(linear_tile_shape.h) */\n",
+               (unsigned long long)e->forms[regime]);
+    text_print(&e->out, "#define MPK_ONE_WIDE %d /* one loop for wide tasks without boxes */\n",
+               has_maps(e, regime));
+}
+
 /* Sizes that differ between the regimes, each in its own branch of the preprocessor. */
 static void print_rooms(emitter *e)
 {
@@ -385,9 +391,12 @@ static void print_rooms(emitter *e)
             least_pages(e, room->n_pages, loads));
         text_print(&e->out, "#define MPK_SCRATCH_BYTES %u /* of shared memory for a body */\n",
                    room->scratch_bytes);
-        text_print(
-            &e->out, "#define MPK_MAPS %d /* bodies may copy boxes by tensor maps */\n",
-            (r == GEN_PROMPTS || e->whole == GEN_BODIES) && e->arch->features & GEN_WGMMA ? 1 : 0);
+        text_print(&e->out, "#define MPK_MAPS %d /* bodies may copy boxes by tensor maps */\n",
+                   has_maps(e, r) || (e->whole == GEN_BODIES && e->arch->features & GEN_WGMMA) ? 1
+                                                                                               : 0);
+        text_print(&e->out, "#define MPK_UNITS 0x%xu /* bit u: unit u has bodies */\n",
+                   e->units[r]);
+        print_forms(e, r);
     }
     end_regimes(e);
 }
@@ -429,6 +438,8 @@ static void print_constants(emitter *e)
         text_print(&e->out, "#define MPK_%s %u /* %s */\n", rows[i].name, rows[i].value,
                    rows[i].meaning);
     text_print(&e->out, "%s", unit_macros);
+    for (size_t i = 0; i < sizeof unit_names / sizeof *unit_names; i++)
+        text_print(&e->out, "#define MPK_UNIT_%s %zu\n", unit_names[i], i + 1);
     text_print(&e->out, "#define MPK_REGIMES %u /* kernels of the program */\n", e->n_regimes);
     print_rooms(e);
     text_print(&e->out, "\n");
@@ -458,14 +469,14 @@ static void print_caches(emitter *e)
 static mpk_status print_headers(emitter *e)
 {
     char name[128];
-    TRY(add_file(e, STR("tile/task.cuh"), 0));
+    TRY(gen_files_add(e->cx, e->arena, &e->printed, &e->out, STR("tile/task.cuh")));
     if (e->whole != GEN_GENERIC)
-        TRY(add_file(e, STR("tile/ring.cuh"), 0));
+        TRY(gen_files_add(e->cx, e->arena, &e->printed, &e->out, STR("tile/ring.cuh")));
     for (size_t i = 0; i < e->instances.n; i++) {
         snprintf(name, sizeof name, "task/%s.cuh", e->instances.at[i].body->name);
-        const gen_text *file = find_text(str_from(name));
+        const gen_text *file = gen_files_find(str_from(name));
         CHECK(e->cx, file, MPK_EVERIFY, "device source \"%s\" is not there", name);
-        TRY(add_file(e, str_from(file->name), 0));
+        TRY(gen_files_add(e->cx, e->arena, &e->printed, &e->out, str_from(file->name)));
     }
     return MPK_OK;
 }
@@ -534,10 +545,20 @@ static void print_instances(emitter *e)
 }
 
 /* Which instances a switch chooses among. */
-typedef enum { OF_PLAIN, OF_MANY, OF_MANY_WAITING, OF_SOME, OF_WAITING, OF_LOADING } choice;
+typedef enum {
+    OF_PLAIN,
+    OF_MANY,
+    OF_MANY_WAITING,
+    OF_SOME,
+    OF_WAITING,
+    OF_LOADING,
+    OF_UNIT /* + gen_unit */
+} choice;
 
 static bool is_chosen(const gen_body *b, choice of)
 {
+    if (of >= OF_UNIT)
+        return unit_of(b) == (gen_unit)(of - OF_UNIT);
     if (of == OF_LOADING)
         return b->loads;
     if (of == OF_MANY_WAITING)
@@ -613,19 +634,51 @@ static void print_question(emitter *e, const char *name, choice of)
                any ? "        return true;\n" : "");
 }
 
+/* mpk_unit_of: in which unit is the instance?  0: it is waited for or plain. */
+static void print_units(emitter *e)
+{
+    text_print(&e->out, "\nMPK_FN rt_u32 mpk_unit_of(rt_u32 body)\n{\n    switch (body) {\n");
+    for (uint32_t unit = GEN_UNIT_SOME; unit < GEN_UNITS; unit++) {
+        bool any = false;
+        for (uint32_t i = 0; i < e->instances.n; i++)
+            if (is_of(e, i, OF_UNIT + unit)) {
+                text_print(&e->out, "    case %u:\n", i);
+                any = true;
+            }
+        if (any)
+            text_print(&e->out, "        return %u;\n", unit);
+    }
+    text_print(&e->out, "    default:\n        return 0;\n    }\n}\n");
+}
+
+/* The bodies for many tokens: all in a kernel that is compiled as a whole, in a unit its own. */
+static void print_many(emitter *e)
+{
+    text_print(&e->out, "\n#if MPK_UNIT == 0\n");
+    print_dispatch(e, "many", "const mpk_task", "body", OF_MANY);
+    for (uint32_t unit = GEN_UNIT_SOME + 1; unit < GEN_UNITS; unit++)
+        if (e->units[e->regime] >> unit & 1) {
+            text_print(&e->out, "\n#elif MPK_UNIT == %u\n", unit);
+            print_dispatch(e, "many", "const mpk_task", "body", OF_UNIT + unit);
+        }
+    text_print(&e->out, "\n#endif\n");
+}
+
 /* The switches of one regime. */
 static void print_switches(emitter *e)
 {
+    print_units(e);
     print_question(e, "many", OF_MANY);
     print_question(e, "many_waits", OF_MANY_WAITING);
     print_question(e, "some", OF_SOME);
-    text_print(&e->out, "\n#if MPK_UNIT == 0 || MPK_UNIT == 3\n");
+    text_print(&e->out, "\n#if MPK_UNIT == 0 || MPK_UNIT == %d\n", GEN_UNIT_SOME);
     print_dispatch(e, "some", "const mpk_task", "body", OF_SOME);
-    text_print(&e->out, "\n#endif\n\n#if MPK_UNIT == 0 || MPK_UNIT == 2\n");
+    text_print(&e->out, "\n#endif\n\n#if MPK_UNIT == 0 || MPK_UNIT == %d\n", GEN_UNIT_PLAIN);
     print_dispatch(e, "plain", "const mpk_task", "body", OF_PLAIN);
-    print_dispatch(e, "many", "const mpk_task", "body", OF_MANY);
+    text_print(&e->out, "\n#endif\n");
+    print_many(e);
     text_print(&e->out,
-               "\n#endif\n\n#if MPK_UNIT == 0\n\nMPK_FN void mpk_dispatch_body(rt_u32 body, const "
+               "\n#if MPK_UNIT == 0\n\nMPK_FN void mpk_dispatch_body(rt_u32 body, const "
                "mpk_task &t)\n"
                "{\n    if (mpk_body_many(body))\n        mpk_dispatch_many(body, t);\n    else\n"
                "        mpk_dispatch_plain(body, t);\n}\n\n#endif\n");
@@ -652,9 +705,9 @@ static mpk_status print_all(emitter *e)
     end_regimes(e);
     if (is_tested(e))
         return MPK_OK;
-    TRY(add_file(e, STR("units.cuh"), 0));
-    text_print(&e->out, "\n#if MPK_UNIT < 2\n");
-    TRY(add_file(e, STR("kernel.cuh"), 0));
+    TRY(gen_files_add(e->cx, e->arena, &e->printed, &e->out, STR("units.cuh")));
+    text_print(&e->out, "\n#if MPK_UNIT <= MPK_UNIT_ROLES\n");
+    TRY(gen_files_add(e->cx, e->arena, &e->printed, &e->out, STR("kernel.cuh")));
     text_print(&e->out, "\n#endif\n");
     return MPK_OK;
 }
@@ -696,9 +749,13 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
     e.halves = gen_find_halves(n_graphs, graphs);
     TRY(choose_all(&e));
     TRY(find_regimes(&e));
-    for (uint32_t r = 0; r < e.n_regimes; r++)
+    for (uint32_t g = 0; g < n_graphs; g++)
+        add_forms(&e, g);
+    for (uint32_t r = 0; r < e.n_regimes; r++) {
         find_room(&e, r);
-    TRY(finish(&e, print_all(&e), &out->text));
+        find_units(&e, r);
+    }
+    TRY(gen_files_finish(cx, a, print_all(&e), &e.out, &out->text));
     out->n_instances = (uint32_t)e.instances.n;
     out->instances = e.instances.at;
     out->uses = (const gen_use *const *)e.uses;
@@ -707,63 +764,6 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
     out->n_regimes = e.n_regimes;
     out->regime_of = e.regime_of;
     memcpy(out->rooms, e.rooms, sizeof e.rooms);
+    memcpy(out->units, e.units, sizeof e.units);
     return MPK_OK;
-}
-
-/* Which operators of a graph have JIT tasks; *out NULL: none has. */
-static mpk_status find_jit_ops(mpk_context *cx, arena *a, const program_image *image,
-                               uint32_t graph, const bool **out)
-{
-    const rt_graph *g = (const rt_graph *)image_table(image->block, RT_GRAPHS) + graph;
-    const rt_task *tasks = (const rt_task *)image_table(image->block, RT_TASKS) + g->first_task;
-    bool *jit;
-    *out = NULL;
-    if (!g->n_jit)
-        return MPK_OK;
-    NEW(cx, a, jit, image->ir[graph]->ops.n);
-    for (uint32_t t = 0; t < g->n_tasks; t++)
-        if (tasks[t].worker == RT_NONE && tasks[t].op != RT_NONE)
-            jit[tasks[t].op] = true;
-    *out = jit;
-    return MPK_OK;
-}
-
-/* Of each operator its largest task. */
-static mpk_status find_boxes(mpk_context *cx, arena *a, const program_image *image, uint32_t graph,
-                             const ir_box **out)
-{
-    const rt_graph *g = (const rt_graph *)image_table(image->block, RT_GRAPHS) + graph;
-    const rt_task *tasks = (const rt_task *)image_table(image->block, RT_TASKS) + g->first_task;
-    const ir_graph *ir = image->ir[graph];
-    ir_box *boxes;
-    NEW(cx, a, boxes, ir->ops.n);
-    for (uint32_t t = 0; t < g->n_tasks; t++) {
-        if (tasks[t].op == RT_NONE)
-            continue;
-        const uint32_t rank = ir->tensors.at[ir->ops.at[tasks[t].op].out[0]].rank;
-        ir_box box = {0}, *most = &boxes[tasks[t].op];
-        for (uint32_t i = 0; i < rank; i++) {
-            box.lo[i] = tasks[t].lo[i];
-            box.hi[i] = tasks[t].hi[i];
-        }
-        if (ir_box_elements(&box, rank) > ir_box_elements(most, rank))
-            *most = box;
-    }
-    *out = boxes;
-    return MPK_OK;
-}
-
-mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *image,
-                               const gen_arch *arch, gen_whole whole, gen_source *out)
-{
-    gen_graph *graphs;
-    const rt_graph *rows = image_table(image->block, RT_GRAPHS);
-    NEW(cx, a, graphs, image->n_graphs);
-    for (uint32_t i = 0; i < image->n_graphs; i++) {
-        graphs[i] = (gen_graph){.ir = image->ir[i], .n_tokens = rows[i].n_tokens};
-        TRY(find_jit_ops(cx, a, image, i, &graphs[i].jit));
-        TRY(find_boxes(cx, a, image, i, &graphs[i].boxes));
-    }
-    return gen_source_make(cx, a, image->n_graphs, graphs,
-                           image->block->n_workers / image->block->n_peers, arch, whole, out);
 }

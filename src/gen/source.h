@@ -8,7 +8,7 @@
  * Order of the text: what it is; the constants (#define MPK_...); the headers of src/rt and
  * device/, each once, and of device/task only what is used; the instances; the tables that the
  * worker switches on; device/kernel.cuh and the roles.  With MPK_REGIME defined it is the kernel of
- * that regime, with MPK_UNIT defined as 1, 2 or 3 one of three units of it (device/units.cuh).
+ * that regime, with MPK_UNIT defined as a gen_unit that unit of it (device/units.cuh).
  * Equal instances are printed once.  The same programs and architecture give the same bytes, so the
  * text can be a cache's key; programs that differ only in the sizes of their KV caches do so too
  * (gen_cache).
@@ -78,6 +78,8 @@ typedef struct gen_source {
     uint32_t n_regimes;        /* 1: one kernel runs all graphs */
     const uint32_t *regime_of; /* [n_graphs] gen_regime; 0 where there is one kernel */
     gen_room rooms[GEN_REGIMES];
+    /* bit u: gen_unit u has code; the units to compile and link instead of the whole */
+    uint32_t units[GEN_REGIMES];
 } gen_source;
 
 /* One graph for gen_source_make. */
@@ -86,6 +88,8 @@ typedef struct gen_graph {
     uint32_t n_tokens;   /* T it was built for */
     const bool *jit;     /* [ops] its tasks are launched just in time; NULL: none is */
     const ir_box *boxes; /* [ops] the largest of its tasks; NULL: not known */
+    uint32_t n_tasks;
+    const rt_task *tasks; /* [n_tasks]; NULL: not known */
 } gen_graph;
 
 /* What the source holds. */
@@ -106,6 +110,9 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
 /* The kernel for an image: GEN_KERNEL or GEN_CALL. */
 mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *image,
                                const gen_arch *arch, gen_whole whole, gen_source *out);
+
+/* What a task has of its operator's first output, of this rank. */
+ir_box gen_box_of_task(const rt_task *t, uint32_t rank);
 
 /* The text of this name with every #include "x" replaced by the text x, each once: a source of its
  * own.  MPK_EVERIFY: there is no such text. */

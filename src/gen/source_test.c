@@ -1,9 +1,11 @@
 /* source_test.c - what a source says of its programs: JIT tasks take pages of their own from the
  * ring only if one of their bodies loads; products of few tokens run one block program, whatever
- * the size of the graph; operators whose text is the same share an instance. */
+ * the size of the graph; operators whose text is the same share an instance; of the code for many
+ * tokens a kernel has what its tasks need. */
 #include "check.h"
 
 #include "gen/source.h"
+#include "shape/linear_tile_shape.h"
 
 enum { GRAPHS = 2 };
 
@@ -136,10 +138,63 @@ static void test_boxes_that_print_alike(void **state)
     arena_free(&a);
 }
 
+/* The source of a product of 128 tokens whose only task has so many tokens and columns. */
+static void make_product(mpk_context *cx, arena *a, uint32_t tokens, uint32_t columns,
+                         gen_source *source)
+{
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    const rt_task task = {.hi = {tokens, columns}};
+    ir_graph *g;
+    check_ok(cx, ir_parse(cx, a,
+                          STR("input %x : bf16[128, 1024] live=tokens\n"
+                              "const %w : bf16[1024, 1024]\n%y = linear(%x, %w)\n"),
+                          &g));
+    gen_graph made = {.ir = g, .n_tokens = 128, .n_tasks = 1, .tasks = &task};
+    check_ok(cx, gen_source_make(cx, a, 1, &made, arch->n_sms, arch, GEN_KERNEL, source));
+}
+
+/* Loops that no task runs, and units without bodies, would only take the compiler's time. */
+static void test_code_that_tasks_need(void **state)
+{
+    static const struct {
+        uint32_t tokens, columns;
+        unsigned loops; /* bits TILE_* */
+    } rows[] = {{64, 64, 1 << TILE_THIN},        {64, 128, 1 << TILE_NARROW_128},
+                {64, 192, 1 << TILE_NARROW_192}, {64, 256, 1 << TILE_NARROW_128},
+                {128, 128, 1 << TILE_WIDE_128},  {128, 384, 1 << TILE_WIDE_192}};
+    (void)state;
+    mpk_context cx = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        gen_source source;
+        char words[64];
+        unsigned long long forms = 0;
+        make_product(&cx, &a, rows[i].tokens, rows[i].columns, &source);
+        for (unsigned loop = 0; loop <= TILE_BOX_256; loop++)
+            if (rows[i].loops >> loop & 1)
+                forms |= 1ull << (loop * TILE_ENDS + TILE_END_PLAIN);
+        snprintf(words, sizeof words, "#define MPK_FORMS 0x%llxull ", forms);
+        assert_non_null(strstr(source.text.at, words));
+        assert_int_equal(source.units[0], 1u << GEN_UNIT_KERNEL | 1u << GEN_UNIT_ROLES |
+                                              1u << GEN_UNIT_PLAIN | 1u << GEN_UNIT_PRODUCTS);
+        arena_free(&a);
+    }
+}
+
+/* true is no unit: its tasks would never run. */
+static void test_units_of_many(void **state)
+{
+    (void)state;
+    for (const gen_body *const *b = gen_body_table; *b; b++)
+        if ((*b)->many && ((*b)->many < GEN_MANY_EXPERTS || (*b)->many > GEN_MANY_PRODUCTS))
+            fail_msg("%s is in no unit for many tokens", (*b)->name);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pages_of_jit_tasks),
-                                       cmocka_unit_test(test_order_of_few_tokens),
-                                       cmocka_unit_test(test_boxes_that_print_alike)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pages_of_jit_tasks), cmocka_unit_test(test_order_of_few_tokens),
+        cmocka_unit_test(test_boxes_that_print_alike), cmocka_unit_test(test_code_that_tasks_need),
+        cmocka_unit_test(test_units_of_many)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* linear_tile_shape.h - products of many tokens, as host and device see them: the boxes that they
- * copy by tensor maps, and their scratch (gen/body_linear_tile.c, device/task/linear_tile.cuh). */
+/* linear_tile_shape.h - products of many tokens as host and device see them: the boxes that are
+ * copied by tensor maps, their scratch, how a task is cut in passes, and which code each pass takes
+ * (gen/body_linear_tile.c, device/task/linear_tile.cuh). */
 #ifndef SHAPE_LINEAR_TILE_SHAPE_H
 #define SHAPE_LINEAR_TILE_SHAPE_H
 
@@ -19,5 +20,75 @@ enum {
 #define TILE_X_OF(room) ((room) ? 4 * 8192 : 64 * 72 * 4)
 enum { TILE_KEPT = 4 /* turns whose squares the passes after the first find there */ };
 #define TILE_SCRATCH_OF(room) (2 * TILE_X_OF(room) + TILE_KEPT * 2 * 64 * 4)
+
+enum {
+    TILE_TOKENS = 64, /* of a warpgroup; a task of more is wide */
+    TILE_GROUPS = 8,  /* of a page, without boxes */
+    /* Groups of a pass, without boxes: sums of 192 rows, or of 128 where each warp multiplies by
+     * itself, without wgmma. */
+    TILE_MOST = 24,
+    TILE_MOST_BY_WARPS = 16,
+};
+
+/* Passes of a task are as equal as possible, in multiples of 8 groups: groups of each but the
+ * last. */
+static inline int tile_groups_of_pass(int wgmma, int groups, int boxed)
+{
+    const int most = boxed   ? 2 * TILE_BOX_GROUPS
+                     : wgmma ? TILE_MOST
+                             : TILE_MOST_BY_WARPS,
+              passes = (groups + most - 1) / most;
+    return passes ? ((groups + passes - 1) / passes + 7) / 8 * 8 : 8;
+}
+
+/* A task of at most 64 tokens and 8 groups is thin, where there is room for its stages. */
+static inline int tile_is_thin(int room, int wide, int groups)
+{
+    return room && !wide && groups > 0 && groups <= TILE_GROUPS;
+}
+
+/* The loops over columns: rows of w that one multiplies at a time, and how x and w come. */
+enum {
+    TILE_THIN, /* 64 rows, at most 64 tokens */
+    TILE_NARROW_128,
+    TILE_NARROW_192,
+    TILE_WIDE_128, /* 128 tokens at a time */
+    TILE_WIDE_192,
+    TILE_BOX_128, /* the same, by boxes */
+    TILE_BOX_192,
+    TILE_BOX_256,
+    TILE_PANEL, /* 128 tokens at a time, without wgmma (linear_panel.cuh) */
+    TILE_LOOPS
+};
+
+/* The loop of a pass of so many groups.  one_wide: a single loop does for wide tasks without boxes,
+ * since few are. */
+static inline int tile_loop_of(int wgmma, int wide, int boxed, int thin, int groups, int one_wide)
+{
+    if (wide && !wgmma)
+        return TILE_PANEL;
+    if (boxed && groups > TILE_BOX_GROUPS)
+        return groups <= TILE_MOST ? TILE_BOX_192 : TILE_BOX_256;
+    if (boxed)
+        return TILE_BOX_128;
+    if (thin)
+        return TILE_THIN;
+    if (wide)
+        return groups > 2 * TILE_GROUPS || one_wide ? TILE_WIDE_192 : TILE_WIDE_128;
+    return groups > 2 * TILE_GROUPS ? TILE_NARROW_192 : TILE_NARROW_128;
+}
+
+/* What becomes of the sums: columns of y; pairs of rows, an activation of one of them; logits. */
+enum { TILE_END_PLAIN, TILE_END_PAIRS, TILE_END_LOGITS, TILE_ENDS };
+
+/* Bits of MPK_FORMS, of which the generated source sets those that some task of the kernel needs:
+ * a loop with an end is bit loop * TILE_ENDS + end, and there are these.  The code of others is
+ * left out. */
+enum {
+    TILE_FORM_PARTS = TILE_LOOPS * TILE_ENDS,   /* tasks that share a tile (linear_parts) */
+    TILE_FORM_ACTIVATION = TILE_FORM_PARTS + 1, /* + ACTIVATE_*: 4 bits from the next on */
+    TILE_FORM_AFTER = TILE_FORM_ACTIVATION + 5, /* an activation of columns of y */
+    TILE_FORM_BIAS = TILE_FORM_AFTER + 1,
+};
 
 #endif

@@ -1,0 +1,74 @@
+/* source_of_image.c - the CUDA source of an image (see source.h): its graphs as gen_source_make
+ * takes them, with what only an image tells of their tasks.
+ *
+ * Called by src/cuda (kernel_code.c).  Cost: two passes over the tasks. */
+#include "gen/source.h"
+
+ir_box gen_box_of_task(const rt_task *t, uint32_t rank)
+{
+    ir_box box = {0};
+    for (uint32_t i = 0; i < rank; i++) {
+        box.lo[i] = t->lo[i];
+        box.hi[i] = t->hi[i];
+    }
+    return box;
+}
+
+/* Which operators of a graph have JIT tasks; *out NULL: none has. */
+static mpk_status find_jit_ops(mpk_context *cx, arena *a, const program_image *image,
+                               uint32_t graph, const bool **out)
+{
+    const rt_graph *g = (const rt_graph *)image_table(image->block, RT_GRAPHS) + graph;
+    const rt_task *tasks = (const rt_task *)image_table(image->block, RT_TASKS) + g->first_task;
+    bool *jit;
+    *out = NULL;
+    if (!g->n_jit)
+        return MPK_OK;
+    NEW(cx, a, jit, image->ir[graph]->ops.n);
+    for (uint32_t t = 0; t < g->n_tasks; t++)
+        if (tasks[t].worker == RT_NONE && tasks[t].op != RT_NONE)
+            jit[tasks[t].op] = true;
+    *out = jit;
+    return MPK_OK;
+}
+
+/* Of each operator its largest task. */
+static mpk_status find_boxes(mpk_context *cx, arena *a, const program_image *image, uint32_t graph,
+                             const ir_box **out)
+{
+    const rt_graph *g = (const rt_graph *)image_table(image->block, RT_GRAPHS) + graph;
+    const rt_task *tasks = (const rt_task *)image_table(image->block, RT_TASKS) + g->first_task;
+    const ir_graph *ir = image->ir[graph];
+    ir_box *boxes;
+    NEW(cx, a, boxes, ir->ops.n);
+    for (uint32_t t = 0; t < g->n_tasks; t++) {
+        if (tasks[t].op == RT_NONE)
+            continue;
+        const uint32_t rank = ir->tensors.at[ir->ops.at[tasks[t].op].out[0]].rank;
+        const ir_box box = gen_box_of_task(&tasks[t], rank);
+        ir_box *most = &boxes[tasks[t].op];
+        if (ir_box_elements(&box, rank) > ir_box_elements(most, rank))
+            *most = box;
+    }
+    *out = boxes;
+    return MPK_OK;
+}
+
+mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *image,
+                               const gen_arch *arch, gen_whole whole, gen_source *out)
+{
+    gen_graph *graphs;
+    const rt_graph *rows = image_table(image->block, RT_GRAPHS);
+    NEW(cx, a, graphs, image->n_graphs);
+    for (uint32_t i = 0; i < image->n_graphs; i++) {
+        graphs[i] = (gen_graph){.ir = image->ir[i],
+                                .n_tokens = rows[i].n_tokens,
+                                .n_tasks = rows[i].n_tasks,
+                                .tasks = (const rt_task *)image_table(image->block, RT_TASKS) +
+                                         rows[i].first_task};
+        TRY(find_jit_ops(cx, a, image, i, &graphs[i].jit));
+        TRY(find_boxes(cx, a, image, i, &graphs[i].boxes));
+    }
+    return gen_source_make(cx, a, image->n_graphs, graphs,
+                           image->block->n_workers / image->block->n_peers, arch, whole, out);
+}

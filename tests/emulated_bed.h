@@ -408,6 +408,20 @@ static inline void make_entry(const bed *b, const ir_box *box, void *packed, rt_
     e->at[RT_PACKED] = (rt_u64)(uintptr_t)packed;
 }
 
+/* What a task of this box needs of the code for many tokens, as its kernel has it. */
+static inline uint64_t forms_of(const bed *b, const gen_arch *arch, ir_dtype halves,
+                                const ir_box *box, bool maps)
+{
+    const gen_body *body = b->s->use->body;
+    const gen_call c = {.ir = b->g,
+                        .op = b->op,
+                        .n_tokens = 1,
+                        .n_workers = 4,
+                        .needs = arch->features,
+                        .halves = halves};
+    return body->forms ? body->forms(&c, box, maps) : 0;
+}
+
 /* What multiplies packed weights becomes powers of 2, so that nothing is rounded there that ref
  * does not round. */
 static inline void round_scale(bed *b)

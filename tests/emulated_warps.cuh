@@ -75,6 +75,7 @@ struct emulated_thread {
     emulated_copy copies[EMULATED_COPIES];
     rt_u32 n_copies, group;
     rt_u32 n_pieces; /* of its own under way */
+    rt_u64 forms;    /* of the code for many tokens, what its task may run */
 };
 
 /* Threads that meet: `round` changes when the last has come. */
@@ -93,6 +94,10 @@ static emulated_thread emulated_threads[EMULATED_THREADS], *emulated_now;
 static jmp_buf emulated_turns;
 static emulated_warp emulated_warps[EMULATED_WARPS];
 static emulated_meeting emulated_barriers[16]; /* bar.sync */
+/* In place of constants of the source: what the task's own record says. */
+static rt_u32 emulated_one_wide;
+#define MPK_FORMS (emulated_now->forms)
+#define MPK_ONE_WIDE emulated_one_wide
 static emulated_copy emulated_bulk[EMULATED_COPIES];
 static rt_u32 emulated_n_bulk, emulated_idle; /* turns since anything happened */
 static rt_u64 emulated_state;

@@ -30,6 +30,7 @@ struct emulated_late {
 
 struct emulated_list {
     const rt_entry *entries;
+    const rt_u64 *forms; /* of each */
     rt_u32 n;
     const emulated_late *late;
     void *kept[EMULATED_LATE]; /* what they become */
@@ -109,6 +110,7 @@ static void emulated_bodies(void)
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         const rt_entry *e = &emulated_tasks.entries[i];
         const rt_u32 live = mpk_w.live[e->live];
+        emulated_now->forms = emulated_tasks.forms[i];
         mpk_task t = {e, e->hi[0] > live ? live : e->hi[0], mpk_w.live,
                       mpk_s + MPK_PAGES * MPK_PAGE_BYTES, &ring};
         __syncwarp();
@@ -252,6 +254,15 @@ extern "C" int emulated_run(const rt_entry *entries, unsigned n, const unsigned 
         if (mpk_s[MPK_PAGES * MPK_PAGE_BYTES + i] != (char)0xff)
             return EMULATED_SCRATCH;
     return result;
+}
+
+/* What the tasks to be run may run of the code for many tokens, each only what its record says
+ * (gen_body.forms), and whether one loop does for wide tasks without boxes: a kernel whose tasks
+ * they are has no more. */
+extern "C" void emulated_allow(const rt_u64 *forms, int one_wide)
+{
+    emulated_tasks.forms = forms;
+    emulated_one_wide = one_wide;
 }
 
 /* This is worker `index` of those that share rooms. */

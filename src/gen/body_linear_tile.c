@@ -119,6 +119,13 @@ static uint64_t loops_of(const gen_call *c, int groups, bool wide, bool boxed, b
     return forms;
 }
 
+static int end_of(const gen_call *c)
+{
+    if (is_logits(c))
+        return TILE_END_LOGITS;
+    return is_gated(c) ? TILE_END_PAIRS : TILE_END_PLAIN;
+}
+
 /* A wide task goes without boxes if its maps cannot be made (src/cuda/boxes.c), so that loop is
  * there in any case. */
 static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
@@ -127,7 +134,7 @@ static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
     const int groups = (int)((box->hi[1] + (1 << shift) - 1) >> shift) - (int)(box->lo[1] >> shift);
     const bool wide = box->hi[0] - box->lo[0] > TILE_TOKENS,
                boxed = wide && maps && is_boxed(c, box);
-    const int end = is_logits(c) ? TILE_END_LOGITS : is_gated(c) ? TILE_END_PAIRS : TILE_END_PLAIN;
+    const int end = end_of(c);
     uint64_t bits = loops_of(c, groups, wide, false, maps, end);
     if (boxed)
         bits |= loops_of(c, groups, wide, true, maps, end);

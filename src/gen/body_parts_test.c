@@ -47,12 +47,15 @@ enum { CASES = sizeof cases / sizeof *cases };
 
 typedef int run_function(const rt_entry *, unsigned, const unsigned *, unsigned, const void *,
                          unsigned, unsigned long long);
+typedef void allow_function(const uint64_t *, int);
 typedef void join_function(unsigned, char *, rt_room *);
 
 static arena graphs_arena;
 static gen_source source;
+static ir_dtype source_halves;
 static subject subjects[CASES];
 static run_function *run[WORKERS];
+static allow_function *allow[WORKERS];
 static join_function *join[WORKERS];
 static bool is_there;
 static uint64_t base_seed;
@@ -88,6 +91,7 @@ static int set_up_code(ir_dtype halves)
         graphs[i] = (gen_graph){.ir = s->g, .n_tokens = 128};
     }
     assert_int_equal(gen_find_halves(CASES, graphs), halves);
+    source_halves = halves;
     check_ok(&cx, gen_source_make(&cx, &graphs_arena, CASES, graphs, WORKERS,
                                   gen_arch_find("sm_90a"), GEN_BODIES, &source));
     for (uint32_t i = 0; i < CASES; i++) {
@@ -104,6 +108,7 @@ static int set_up_code(ir_dtype halves)
         compile_emulated(&source, "emulated_warps.cuh", "emulated_warps_behind.cuh", code, WORKERS);
     for (uint32_t i = 0; i < WORKERS && is_there; i++) {
         *(void **)&run[i] = dlsym(code[i], "emulated_run");
+        *(void **)&allow[i] = dlsym(code[i], "emulated_allow");
         *(void **)&join[i] = dlsym(code[i], "emulated_join");
         join[i](i, room_bytes, rooms);
     }
@@ -155,7 +160,7 @@ static void drop_product(product *p)
 }
 
 /* Task number i is worker i's. */
-static void fill_task(product *p, uint32_t i, rt_entry *e)
+static void fill_task(product *p, uint32_t i, rt_entry *e, uint64_t *forms)
 {
     const ir_tensor *y = tensor(&p->b, p->b.op->out[0]);
     const int64_t columns = y->dims[1] / p->c->tasks;
@@ -163,6 +168,7 @@ static void fill_task(product *p, uint32_t i, rt_entry *e)
     box.lo[1] = i * columns;
     box.hi[1] = box.lo[1] + columns;
     make_entry(&p->b, &box, p->packed, e);
+    *forms = forms_of(&p->b, gen_arch_find("sm_90a"), source_halves, &box, true);
     make_maps(&p->b, p->packed, p->maps, e);
     rt_meeting *m = &p->meetings[i / p->c->parts];
     e->parts = p->c->parts;
@@ -176,6 +182,7 @@ static void fill_task(product *p, uint32_t i, rt_entry *e)
 typedef struct worker {
     uint32_t index, n, scratch_bytes;
     rt_entry entries[TASKS];
+    uint64_t forms[TASKS];
     unsigned live[RT_LIVES];
     uint64_t seed;
     int result;
@@ -200,12 +207,14 @@ static void run_all(product *products, uint64_t seed)
         *w = (worker){.index = i, .seed = seed};
         for (uint32_t k = 0; k < TASKS; k++)
             if (i < products[k].c->tasks) {
-                fill_task(&products[k], i, &w->entries[w->n++]);
+                fill_task(&products[k], i, &w->entries[w->n], &w->forms[w->n]);
+                w->n++;
                 memcpy(w->live, products[k].b.values.live, sizeof w->live);
                 w->scratch_bytes = source.instances[products[k].b.s->instance].scratch_bytes;
             }
         if (w->n)
             w->entries[w->n - 1].is_last = 1;
+        allow[i](w->forms, true);
     }
     /* only now do all meetings know who comes */
     for (uint32_t i = 0; i < WORKERS; i++)

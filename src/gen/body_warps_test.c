@@ -10,6 +10,8 @@
  *     the dtype allows;
  *   - another order in which warps run and copies arrive gives the same bits;
  *   - nothing else is written, every page that is loaded is released, every wait ends;
+ *   - of the code for many tokens a task needs no more than its record says (gen_body.forms): the
+ *     rest is not there;
  *   - what must not be read is NaN: dead rows, empty parts, free pages, keys after a context,
  *     memory around the operands, and before the task's event its first operand;
  *   - where a body polls operands that carry their readiness, the same when these come piece by
@@ -36,6 +38,7 @@ typedef struct device {
     void *code;
     int (*run)(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes,
                const late_bytes *late, unsigned n_late, uint64_t seed);
+    void (*allow)(const uint64_t *forms, int one_wide);
     int (*kv_at)(int values, int token, int dim, int page_tokens, int size, int bytes);
 } device;
 
@@ -122,6 +125,7 @@ static void make(device *d)
         return;
     }
     *(void **)&d->run = dlsym(d->code, "emulated_run");
+    *(void **)&d->allow = dlsym(d->code, "emulated_allow");
     *(void **)&d->kv_at = dlsym(d->code, "emulated_kv_at");
 }
 
@@ -357,11 +361,16 @@ static void run_device(const device *d, const bed *b, const ir_box *boxes, size_
                                        "writes after its scratch"};
     rt_entry entries[MOST_BOXES];
     rt_map maps[RT_MAPS];
+    uint64_t forms[MOST_BOXES] = {0};
+    const bool mapped = b->s->use->body->maps && b->seed % 2; /* of a subject's two rounds one */
+    const bool boxed = mapped && d->arch->features & GEN_WGMMA;
     for (size_t i = 0; i < n; i++) {
         make_entry(b, &boxes[i], packed, &entries[i]);
-        if (b->s->use->body->maps && b->seed % 2) /* of a subject's two rounds one */
+        forms[i] = forms_of(b, d->arch, d->halves, &boxes[i], boxed);
+        if (mapped)
             make_maps(b, packed, maps, &entries[i]);
     }
+    d->allow(forms, boxed);
     entries[n - 1].is_last = 1;
     for (size_t i = 0; i < n && carried; i++) {
         entries[i].quiet = 1;

@@ -396,7 +396,8 @@ static void print_rooms(emitter *e)
                                                                                                : 0);
         text_print(&e->out, "#define MPK_UNITS 0x%xu /* bit u: unit u has bodies */\n",
                    e->units[r]);
-        print_forms(e, r);
+        if (e->whole != GEN_BODIES)
+            print_forms(e, r);
     }
     end_regimes(e);
 }

@@ -34,10 +34,8 @@ enum {
  * last. */
 static inline int tile_groups_of_pass(int wgmma, int groups, int boxed)
 {
-    const int most = boxed   ? 2 * TILE_BOX_GROUPS
-                     : wgmma ? TILE_MOST
-                             : TILE_MOST_BY_WARPS,
-              passes = (groups + most - 1) / most;
+    const int by_rows = wgmma ? TILE_MOST : TILE_MOST_BY_WARPS,
+              most = boxed ? 2 * TILE_BOX_GROUPS : by_rows, passes = (groups + most - 1) / most;
     return passes ? ((groups + passes - 1) / passes + 7) / 8 * 8 : 8;
 }
 

@@ -10,7 +10,7 @@
  * What an operator becomes, with a function of its own and with a shared routine:
  *
  *   static ... void body_7(const mpk_task &t) { ... }             case 7: body_7(...);
- *   static __constant__ stream_shape stream_shape_of[2] = {...};  case 8: case 9:
+ *   __constant__ stream_shape stream_shape_of[2] = {...};  case 8: case 9:
  *                                                                     linear_stream<4, 0>(t, ...);
  *
  * Nothing of the text may depend on addresses, on the time or on the order of a hash: it is the key
@@ -512,11 +512,14 @@ static uint32_t find_shapes(const emitter *e, const char *shape, uint32_t *end)
     return first;
 }
 
-/* Shapes of one kind, by number of the instance from the first such on: there are 64 KB of constant
- * memory for all. */
+/* Shapes of one kind, by number of the instance from the first such on.  A kernel has 64 KB of
+ * constant memory, so the unit of the kernel defines the table and the others refer to it. */
 static void print_shapes(emitter *e, const char *shape, uint32_t first, uint32_t end)
 {
-    text_print(&e->out, "\nstatic __constant__ %s %s_of[%u] = {\n", shape, shape, end - first);
+    text_print(&e->out,
+               "\n#if MPK_UNIT > 1\nextern __constant__ %s %s_of[%u];\n#else\n"
+               "__constant__ %s %s_of[%u] = {\n",
+               shape, shape, end - first, shape, shape, end - first);
     for (uint32_t i = first; i < end; i++) {
         const gen_instance *k = &e->instances.at[i];
         if (!has_shape(e, i, shape)) {
@@ -526,7 +529,7 @@ static void print_shapes(emitter *e, const char *shape, uint32_t first, uint32_t
         print_use(e, i);
         text_print(&e->out, "    %.*s,\n", STR_ARG(k->text));
     }
-    text_print(&e->out, "};\n");
+    text_print(&e->out, "};\n#endif\n");
 }
 
 /* Functions as they are; shapes of a kind in one table, where the first of the kind stands. */

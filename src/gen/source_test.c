@@ -1,7 +1,7 @@
 /* source_test.c - what a source says of its programs: JIT tasks take pages of their own from the
  * ring only if one of their bodies loads; products of few tokens run one block program, whatever
- * the size of the graph; operators whose text is the same share an instance; of the code for many
- * tokens a kernel has what its tasks need. */
+ * the size of the graph; operators whose text is the same share an instance; a kernel has each
+ * table of shapes once, and of the code for many tokens what its tasks need. */
 #include "check.h"
 
 #include "gen/source.h"
@@ -49,6 +49,27 @@ static void test_pages_of_jit_tasks(void **state)
     check_constants(&cx, false, true, false);
     check_constants(&cx, true, false, true);
     check_constants(&cx, true, true, true);
+}
+
+/* A kernel has 64 KB of constant memory for all of its units, so one of them defines the tables of
+ * shapes. */
+static void test_shapes_stand_once(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    arena a = {0};
+    ir_graph *g;
+    gen_source source;
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    check_ok(&cx, ir_parse(&cx, &a, str_from(graphs[0]), &g));
+    gen_graph made = {.ir = g, .n_tokens = 4};
+    check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_KERNEL, &source));
+    assert_non_null(strstr(source.text.at, "#if MPK_UNIT > 1\n"
+                                           "extern __constant__ stream_shape stream_shape_of[1];\n"
+                                           "#else\n"
+                                           "__constant__ stream_shape stream_shape_of[1] = {\n"));
+    assert_null(strstr(source.text.at, "static __constant__ stream_shape"));
+    arena_free(&a);
 }
 
 /* The block program that the product of a graph of n tokens runs, as its instance's note tells it;
@@ -193,8 +214,8 @@ static void test_units_of_many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pages_of_jit_tasks), cmocka_unit_test(test_order_of_few_tokens),
-        cmocka_unit_test(test_boxes_that_print_alike), cmocka_unit_test(test_code_that_tasks_need),
-        cmocka_unit_test(test_units_of_many)};
+        cmocka_unit_test(test_pages_of_jit_tasks),   cmocka_unit_test(test_shapes_stand_once),
+        cmocka_unit_test(test_order_of_few_tokens),  cmocka_unit_test(test_boxes_that_print_alike),
+        cmocka_unit_test(test_code_that_tasks_need), cmocka_unit_test(test_units_of_many)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -160,7 +160,8 @@ static inline void gpus_count(gpus *s, uint32_t p, emulated_worker *w, const rt_
         assert_true(i == p || !(e->trigger_kind & RT_TRIGGER_PEER << i) ||
                     s->fake->may_touch(
                         (int)p, (uintptr_t)&s->kernels[p]->peers[i].counters[e->triggers], 4));
-    rt_peers_count(s->kernels[p], e->triggers, e->trigger_kind);
+    for (uint32_t i = 0; i < s->n; i++)
+        rt_peers_count(s->kernels[p], i, e->triggers, e->trigger_kind);
 }
 
 /* ---- carried words ---- */

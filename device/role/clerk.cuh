@@ -127,6 +127,17 @@ MPK_FN void clerk_clear(void)
     __syncwarp();
 }
 
+/* All lanes: count a task for other GPUs too, lane p on peer p, so that all additions together wait
+ * for earlier stores once.  Lane 0 has seen `written`; the lanes meet, so the release of each
+ * covers it. */
+MPK_FN void clerk_count_peers(rt_u32 event, rt_u32 kind)
+{
+    const rt_u32 lane = threadIdx.x % 32;
+    __syncwarp();
+    if (lane < MPK_PEERS)
+        rt_peers_count(mpk_w.k, lane, event, kind);
+}
+
 /* A step whose tasks are all AOT, number `step` since the kernel began: task after task, in the
  * order of the list.  All lanes; lane 0 polls and counts.  turn: tasks so far.  The list's last
  * task is counted once the loader has finished the list: a task that needs no pages does not wait
@@ -156,8 +167,14 @@ MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *turn)
             while (i + 1 == list.last && (rt_i32)(ptx_load_flag(&mpk_w.loaded) - step) <= 0 &&
                    !ptx_load_flag(&mpk_w.abort))
                 ;
-            mpk_count(triggers, kind); /* releases what the bodies' warps have written */
+            if (MPK_PEERS == 1 || !(kind & RT_TRIGGER_PEERS))
+                mpk_count(triggers, kind); /* releases what the bodies' warps have written */
             if (mpk_timed)
+                mpk_w.all_times[i].end = ptx_cycles();
+        }
+        if (MPK_PEERS > 1 && kind & RT_TRIGGER_PEERS) {
+            clerk_count_peers(triggers, kind);
+            if (mpk_timed && lane == 0)
                 mpk_w.all_times[i].end = ptx_cycles();
         }
         ++*turn;

@@ -268,7 +268,8 @@ MPK_FN void mpk_count(rt_u32 event, rt_u32 kind)
     if (kind == RT_TRIGGER_COUNT)
         ptx_add_release(mpk_w.counters + event, 1); /* partner: mpk_poll */
     else if (MPK_PEERS > 1 && kind & RT_TRIGGER_PEERS)
-        rt_peers_count(mpk_w.k, event, kind);
+        for (rt_u32 p = 0; p < MPK_PEERS; p++)
+            rt_peers_count(mpk_w.k, p, event, kind);
     else
         mpk_trigger_launch(event);
 }

@@ -42,12 +42,11 @@ RT_FN void rt_peers_publish(const rt_kernel *k, rt_u64 step)
         rt_store_wide_release_system(&k->peers[p].control->step, step); /* partner: await_step */
 }
 
-/* One thread: count a task of an event whose kind is RT_TRIGGER_PEERS. */
-RT_FN void rt_peers_count(const rt_kernel *k, rt_u32 event, rt_u32 kind)
+/* One thread: count a task of an event whose kind is RT_TRIGGER_PEERS, on peer p. */
+RT_FN void rt_peers_count(const rt_kernel *k, rt_u32 p, rt_u32 event, rt_u32 kind)
 {
-    for (rt_u32 p = 0; p < k->n_peers; p++)
-        if (kind & RT_TRIGGER_PEER << p)
-            rt_count_release_system(k->peers[p].counters + event, 1); /* partner: mpk_poll */
+    if (kind & RT_TRIGGER_PEER << p)
+        rt_count_release_system(k->peers[p].counters + event, 1); /* partner: mpk_poll */
 }
 
 /* One thread: ask the kernels of all other GPUs to stop. */

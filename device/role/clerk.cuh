@@ -39,6 +39,8 @@
 
 #if MPK_RING
 
+enum { CLERK_FEW_UNITS = 64 }; /* that a lane empties by itself */
+
 MPK_FN void clerk_empty(char *to, rt_u32 bytes)
 {
     if (bytes == 16)
@@ -101,6 +103,42 @@ MPK_FN void clerk_empty_box(const clerk_box &b)
         clerk_empty_rows(b.at + (rt_u64)(__ffs((int)left) - 1) * b.stride, 1, 0, b.units, b.bytes);
 }
 
+#if MPK_PEERS > 1
+/* A lane empties its own box if that has few units; true: it has more.  Where several GPUs share a
+ * program a worker has many boxes, its own and those sent to it, and the product beside which it
+ * empties them is shorter. */
+MPK_FN bool clerk_empty_own(const rt_clear &own)
+{
+    const rt_u32 live = mpk_w.live[own.live];
+    const rt_u32 alive = own.first_row >= live ? 0 : mpk_smaller(own.n_rows, live - own.first_row);
+    if (alive * own.n_units > CLERK_FEW_UNITS)
+        return true;
+#pragma unroll 1
+    for (rt_u32 row = 0; row < alive; row++)
+#pragma unroll 1
+        for (rt_u32 u = 0; u < own.n_units; u++)
+            clerk_empty((char *)own.at + (rt_u64)row * own.stride_bytes + u * own.unit_bytes,
+                        own.unit_bytes);
+    return false;
+}
+
+/* The boxes of the lanes in `left`, one after the other; the load for the next one is issued before
+ * a box is emptied. */
+MPK_FN void clerk_empty_left(const rt_clear &own, rt_u32 left)
+{
+    if (!left)
+        return;
+    clerk_box box = clerk_box_of(own, (rt_u32)__ffs((int)left) - 1);
+#pragma unroll 1
+    for (left &= left - 1; left; left &= left - 1) {
+        const clerk_box next = clerk_box_of(own, (rt_u32)__ffs((int)left) - 1);
+        clerk_empty_box(box);
+        box = next;
+    }
+    clerk_empty_box(box);
+}
+#endif
+
 /* Set the carried words that this worker wrote in this step back to RT_EMPTY, for the next step:
  * their readers are done.  The worker's next count releases the stores.  All lanes.  The load for
  * the next box is issued before a box is emptied. */
@@ -115,6 +153,9 @@ MPK_FN void clerk_clear(void)
         rt_clear own = {};
         if (lane < n)
             own = k->clears[from + lane]; /* 32 at a time: one round trip */
+#if MPK_PEERS > 1
+        clerk_empty_left(own, __ballot_sync(0xffffffffu, lane < n && clerk_empty_own(own)));
+#else
         clerk_box box = clerk_box_of(own, 0);
 #pragma unroll 1
         for (rt_u32 i = 1; i < n; i++) {
@@ -123,6 +164,7 @@ MPK_FN void clerk_clear(void)
             box = next;
         }
         clerk_empty_box(box);
+#endif
     }
     __syncwarp();
 }

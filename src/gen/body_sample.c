@@ -12,11 +12,12 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
-/* As in sample.cuh: ranks and weights of a block, counts, words of one thread. */
+/* As in chance.cuh: ranks and values of a block, maxima of lanes, sums of groups, words of one
+ * thread. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     (void)c;
-    return GEN_REDUCE_BYTES + 1024 * 16 + 256 * 4 + 64;
+    return GEN_REDUCE_BYTES + 1024 * 16 + 256 * 4 + 32 * 8 + 64;
 }
 
 const gen_body gen_body_sample = GEN_BODY("sample", "sample", print, scratch_bytes);

@@ -2,11 +2,12 @@
  *
  * logits [R, V], sampling f32[R, 4] = (temperature, top_k, top_p, min_p), seeds i64[R], draws
  * i32[R] -> i32[R].  Temperature 0 (or below, or NaN): the largest logit.  Otherwise the weights
- * are exp((x - max) / temperature), and of the tokens in falling order (equal ones: the lower id
- * first) there are kept the first top_k (0: all), of those the fewest whose share of their weight
- * reaches top_p (1: all), and of those the ones with at least min_p times the largest weight.  The
- * draw number draws[r] of stream seeds[r] is a uniform number; the token is where the sum of kept
- * weights passes it.
+ * are exp((x - max) / temperature) as integers (chance.h), and of the tokens in falling order of
+ * their logits (equal ones: the lower id first) there are kept the first top_k (0: all), of those
+ * the fewest whose share of their weight reaches top_p (1: all), and of those the ones with at
+ * least min_p times the largest weight.  Number draws[r] of the random stream seeds[r] is a part of
+ * the kept weight; the token is where the sum of kept weights, lane by lane, passes it.  So a row,
+ * its filters and its random number have one token, on every processor and however the row is cut.
  *
  * asks i32[R, 7] says what else a row wants (rules.h).  Rules: the row draws from a copy of its
  * logits in choice f32[C, V], changed as rules i32[B, W] and history i32[N] say; rows of one step
@@ -18,13 +19,15 @@
  * Some rows of `rules` may be masks, which the host writes while the step runs; a row whose mask is
  * not there yet has the token RULES_LATE.
  *
- * Idea: a heap of ids; only as many are taken out as are looked at, so cost is O(V + looked_at log
- * V), not a sort.  NaN and -inf are never drawn.  With peaks [R, ceil(V / 64), 2] of `logits` the
- * largest is found there: a greedy row reads nothing else.
+ * Idea: weights need no order but where top_k or top_p cut.  There a heap of ids is built; only as
+ * many are taken out as are looked at, so cost is O(V + looked_at log V), not a sort.  NaN and -inf
+ * are never drawn.  With peaks [R, ceil(V / 64), 2] of `logits` the largest is found there: a
+ * greedy row reads nothing else.
  */
 #include <math.h>
 #include <stdatomic.h>
 
+#include "op/chance.h"
 #include "op/fill.h"
 #include "op/peaks.h"
 #include "op/rules.h"
@@ -115,7 +118,7 @@ typedef struct candidates {
     int64_t offset; /* of the row */
     int32_t *ids;
     int64_t n, in_heap;
-    double largest, temperature;
+    float largest, scale;
 } candidates;
 
 /* f32 has a way of its own, since every comparison of the heap comes here. */
@@ -125,10 +128,9 @@ static float logit_of(const candidates *c, int32_t id)
     return c->x->dtype == IR_F32 ? ((const float *)c->x->data)[at] : op_load(c->x, at);
 }
 
-/* Relative to the largest, so that none overflows; the largest has weight 1. */
-static double weight_of(const candidates *c, int32_t id)
+static chance weight_of(const candidates *c, int32_t id)
 {
-    return exp(((double)logit_of(c, id) - c->largest) / c->temperature);
+    return chance_of(logit_of(c, id), c->largest, c->scale);
 }
 
 /* a comes before b in falling order. */
@@ -168,16 +170,6 @@ static void build_heap(candidates *c)
         sink(c, i);
 }
 
-/* The weight of all ids that can be drawn, in the order of ids. */
-static double weigh_all(const candidates *c)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < c->x->dims[1]; i++)
-        if (logit_of(c, (int32_t)i) > -INFINITY)
-            sum += weight_of(c, (int32_t)i);
-    return sum;
-}
-
 /* The number `rank` in falling order; call with 0, 1, 2 ... */
 static int32_t take(candidates *c, int64_t rank)
 {
@@ -190,52 +182,92 @@ static int32_t take(candidates *c, int64_t rank)
     return c->ids[c->n - 1 - rank];
 }
 
-/* How many are kept (in falling order) and, in *sum, the weight of those. */
-static int64_t keep(candidates *c, const float *sampling, double *sum)
+/* What the filters keep: ids up to `last` in falling order (-1: all), of at least this weight. */
+typedef struct kept {
+    int32_t last;
+    chance least;
+} kept;
+
+static chance weight_kept(const candidates *c, const kept *k, int32_t id)
 {
-    int64_t kept = c->n;
-    if (sampling[TOP_K] >= 1 && sampling[TOP_K] < (float)kept) {
-        kept = (int64_t)sampling[TOP_K];
-        *sum = 0;
-        for (int64_t i = 0; i < kept; i++)
-            *sum += weight_of(c, take(c, i));
-    } else {
-        *sum = weigh_all(c);
-    }
-    bool by_share = sampling[TOP_P]<1, by_weight = sampling[MIN_P]> 0;
-    if (!by_share && !by_weight)
-        return kept;
-    double share = by_share ? (double)sampling[TOP_P] * *sum : INFINITY, before = 0;
-    double least = by_weight ? (double)sampling[MIN_P] : 0;
-    int64_t i = 0;
-    for (; i < kept; i++) {
-        double weight = weight_of(c, take(c, i));
-        if (i > 0 && (before >= share || weight < least))
-            break;
-        before += weight;
-    }
-    *sum = before;
-    return i;
+    chance weight = weight_of(c, id);
+    bool out = weight < k->least || (k->last >= 0 && is_before(c, k->last, id));
+    return out ? 0 : weight;
 }
 
-/* The token of one row whose largest logit is at `best` (below 0: all are NaN). A running sum in
- * falling order reaches the target soon if the distribution is peaked. */
-static int32_t draw(candidates *c, int64_t best, const float *sampling, uint64_t seed,
-                    uint64_t number)
+/* The weight that is kept, and in sums[CHANCE_LANES] that of each lane. */
+static chance weigh(const candidates *c, const kept *k, chance *sums)
 {
+    chance sum = 0;
+    memset(sums, 0, CHANCE_LANES * sizeof *sums);
+    for (int64_t i = 0; i < c->x->dims[1]; i++) {
+        chance weight = weight_kept(c, k, (int32_t)i);
+        sums[i / CHANCE_NEIGHBOURS % CHANCE_LANES] += weight;
+        sum += weight;
+    }
+    return sum;
+}
+
+/* Cuts by number and by share walk the ids in falling order; they are no more than cut off. */
+static kept keep(candidates *c, const float *sampling, chance *sums)
+{
+    kept k = {-1, chance_least(sampling[MIN_P])};
+    bool by_number = sampling[TOP_K] >= 1 && sampling[TOP_K] < (float)c->x->dims[1],
+         by_share = sampling[TOP_P] < 1;
+    chance sum = 0, passed = 0;
+    if (!by_number && !by_share)
+        return k;
+    build_heap(c);
+    int64_t n = by_number && (int64_t)sampling[TOP_K] < c->n ? (int64_t)sampling[TOP_K] : c->n;
+    for (int64_t i = 0; i < n && by_number; i++)
+        sum += weight_of(c, k.last = take(c, i));
+    if (!by_share)
+        return k;
+    if (!by_number)
+        sum = weigh(c, &(kept){-1, 0}, sums);
+    chance wanted = chance_share(sampling[TOP_P], sum);
+    for (int64_t i = 0; i < n && passed < wanted; i++)
+        passed += weight_of(c, k.last = take(c, i));
+    return k;
+}
+
+/* The id of a lane at which the sum of kept weights passes the target. */
+static int32_t pick(const candidates *c, const kept *k, int64_t lane, chance target)
+{
+    chance passed = 0;
+    for (int64_t i = lane * CHANCE_NEIGHBOURS;;) {
+        passed += weight_kept(c, k, (int32_t)i);
+        if (passed > target)
+            return (int32_t)i;
+        i += (i + 1) % CHANCE_NEIGHBOURS ? 1 : (CHANCE_LANES - 1) * CHANCE_NEIGHBOURS + 1;
+    }
+}
+
+/* The high half of a product: a part of `sum`, below it, that is as random as the bits are. */
+static chance part_of(chance sum, uint64_t bits)
+{
+    const uint64_t low = UINT32_MAX;
+    uint64_t mid = (sum & low) * (bits >> 32) + ((sum & low) * (bits & low) >> 32);
+    return (sum >> 32) * (bits >> 32) + (mid >> 32) +
+           (((mid & low) + (sum >> 32) * (bits & low)) >> 32);
+}
+
+/* The token of one row whose largest logit is at `best` (below 0: all are NaN). */
+static int32_t draw(candidates *c, int64_t best, const float *sampling, uint64_t bits)
+{
+    chance sums[CHANCE_LANES];
     if (best < 0 || best >= c->x->dims[1])
         return 0;
-    c->largest = (double)logit_of(c, (int32_t)best);
-    c->temperature = (double)sampling[TEMPERATURE];
-    if (!(c->temperature > 0) || !isfinite(c->largest))
+    c->largest = logit_of(c, (int32_t)best);
+    if (!(sampling[TEMPERATURE] > 0) || !isfinite(c->largest))
         return (int32_t)best;
-    build_heap(c);
-    double sum;
-    int64_t kept = keep(c, sampling, &sum), i = 0;
-    double target = (double)rng_float(seed, number) * sum, passed = weight_of(c, take(c, 0));
-    while (passed <= target && i + 1 < kept)
-        passed += weight_of(c, take(c, ++i));
-    return take(c, i);
+    c->scale = chance_scale(sampling[TEMPERATURE]);
+    kept k = keep(c, sampling, sums);
+    chance target = part_of(weigh(c, &k, sums), bits);
+    int64_t lane = 0;
+    for (; target >= sums[lane]; lane++)
+        target -= sums[lane];
+    return pick(c, &k, lane, target);
 }
 
 /* The mask of a row, NULL if it asks for none.  False: it is not there yet. */
@@ -285,19 +317,21 @@ static void tell_shares(const op_call *call, int64_t r, int64_t best, int32_t n,
 {
     const op_view *x = &call->in[X], *out = &call->out[SHARES];
     float *to = (float *)out->data + r * out->stride[0];
-    candidates c = {.x = x, .offset = r * x->stride[0], .ids = ids, .temperature = 1};
+    candidates c = {.x = x, .offset = r * x->stride[0], .ids = ids, .scale = chance_scale(1)};
+    chance sums[CHANCE_LANES];
     memset(to, 0, LOGPROBS * 2 * sizeof *to);
     if (n <= 0 || best < 0 || best >= x->dims[1])
         return;
-    c.largest = (double)logit_of(&c, (int32_t)best);
-    double total = log(weigh_all(&c));
+    c.largest = logit_of(&c, (int32_t)best);
+    double total = log((double)weigh(&c, &(kept){-1, 0}, sums) / (double)(1ull << CHANCE_BITS));
     if (n > 1)
         build_heap(&c);
     for (int32_t i = 0; i < n && i < LOGPROBS && i - 1 < (n > 1 ? c.n : 1); i++) {
         int32_t id = i ? take(&c, i - 1) : token;
         to[2 * i] = (float)id;
-        to[2 * i + 1] =
-            id >= 0 && id < x->dims[1] ? (float)((double)logit_of(&c, id) - c.largest - total) : 0;
+        to[2 * i + 1] = id >= 0 && id < x->dims[1]
+                            ? (float)((double)logit_of(&c, id) - (double)c.largest - total)
+                            : 0;
     }
 }
 
@@ -322,7 +356,7 @@ static void choose(const op_call *call, int64_t r, int32_t *ids)
     if (find_mask(call, asks, (uint32_t)number, &mask)) {
         bool changed = choose_row(call, r, asks, mask, (double)sampling[TEMPERATURE], &c);
         token = draw(&c, changed ? largest_in_row(c.x, c.offset, 0, in[X].dims[1]) : best, sampling,
-                     seed, number);
+                     rng_u64(seed, number));
     }
     ((int32_t *)out->data)[r * out->stride[0]] = token;
     tell_shares(call, r, best, asks[ASK_LOGPROBS], asks[ASK_TOKEN] < 0 ? token : asks[ASK_TOKEN],

@@ -1,0 +1,474 @@
+/* chance.cuh - passes over a row of logits by all threads: weights, the first few in falling order,
+ * where a filter cuts, and the token that a part of the weight picks.  For sample.cuh.
+ *
+ * Weights are the integers of op/chance.h, so a sum may be cut among threads in any way and a
+ * histogram filled in any order: the result is that of src/op/sample.c to the bit.
+ *
+ * A pass reads four neighbours at once and has several such loads in flight for each thread: a row
+ * of 152,000 floats, which comes from L2, takes some 10 us on one SM.
+ *
+ * The first n of a row, n <= 256: no fewer than n logits are as large as the n-th largest of the
+ * lanes' maxima, and hardly more, so these are gathered and sorted.  Anything else is cut by
+ * histograms: 1024 bins by the distance from the largest logit, 64 within one of those, then a
+ * byte of the rank (key of the logit, then id) after the other, until the open bin has no more than
+ * 1024 entries, which are gathered and sorted.  So what is left to one thread are 64 additions.
+ */
+#ifndef TASK_CHANCE_CUH
+#define TASK_CHANCE_CUH
+
+#include "task/order.cuh"
+
+#define CHANCE_FN MPK_FN
+#ifdef MPK_EMULATED
+#define CHANCE_MUL(a, b) ((a) * (b))
+#define CHANCE_ADD(a, b) ((a) + (b))
+#else
+#define CHANCE_MUL(a, b) __fmul_rn(a, b)
+#define CHANCE_ADD(a, b) __fadd_rn(a, b)
+#endif
+#include "op/chance.h"
+
+enum { SAMPLE_BLOCK = 1024, SAMPLE_GROUP = 32, SAMPLE_IN_FLIGHT = 8 };
+/* Scratch after that of the reductions. */
+enum {
+    SAMPLE_RANKS = MPK_REDUCE_BYTES,                  /* rt_u64[SAMPLE_BLOCK] */
+    SAMPLE_COUNTS = SAMPLE_RANKS,                     /* rt_u32[SAMPLE_BLOCK], before the ranks */
+    SAMPLE_VALUES = SAMPLE_RANKS + SAMPLE_BLOCK * 8,  /* rt_u64[SAMPLE_BLOCK] */
+    SAMPLE_MAXIMA = SAMPLE_VALUES + SAMPLE_BLOCK * 8, /* rt_u32[CHANCE_LANES] */
+    SAMPLE_GROUPS = SAMPLE_MAXIMA + CHANCE_LANES * 4, /* rt_u64[SAMPLE_BLOCK / SAMPLE_GROUP] */
+    SAMPLE_SHARED = SAMPLE_GROUPS + SAMPLE_BLOCK / SAMPLE_GROUP * 8 /* sample_shared */
+};
+
+/* Where a running sum passes a target, and by how much the sum before it is short of it; past the
+ * last value if the whole sum does not. */
+struct sample_found {
+    rt_i64 at;
+    rt_u64 rest;
+};
+
+/* What one thread tells the others. */
+struct sample_shared {
+    sample_found found;
+    rt_u64 rank;
+    rt_u32 n;
+};
+
+/* A row that is drawn from.  quads: it is floats that four at a time can be loaded of. */
+struct sample_row {
+    const mpk_view *x;
+    const char *g_x;
+    rt_i64 from;
+    bool quads;
+    float largest, scale;
+};
+
+/* What the filters keep: ranks from `cut` on, of at least this weight. */
+struct sample_kept {
+    rt_u64 cut;
+    chance least;
+};
+
+MPK_FN sample_shared *sample_words(const mpk_task &t)
+{
+    return (sample_shared *)(t.s_scratch + SAMPLE_SHARED);
+}
+MPK_FN rt_u64 *sample_ranks(const mpk_task &t)
+{
+    return (rt_u64 *)(t.s_scratch + SAMPLE_RANKS);
+}
+MPK_FN rt_u64 *sample_values(const mpk_task &t)
+{
+    return (rt_u64 *)(t.s_scratch + SAMPLE_VALUES);
+}
+
+MPK_FN sample_row sample_row_at(const mpk_view &x, const char *g_x, rt_i64 from)
+{
+    const bool whole = x.dtype == MPK_F32 && x.stride[1] == 1;
+    sample_row r = {&x, g_x, from, whole && ((rt_u64)(g_x + 4 * from) & 15) == 0, 0, 1};
+    return r;
+}
+
+/* ---- passes ---- */
+
+struct alignas(16) sample_quad {
+    float at[CHANCE_NEIGHBOURS];
+};
+
+/* Columns beyond the row are -inf. */
+MPK_FN sample_quad sample_load(const sample_row &r, rt_i64 quad)
+{
+    const rt_i64 id = quad * CHANCE_NEIGHBOURS;
+    if (r.quads && id + CHANCE_NEIGHBOURS <= r.x->dims[1])
+        return *(const sample_quad *)(r.g_x + 4 * (r.from + id));
+    sample_quad q;
+#pragma unroll
+    for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
+        q.at[i] = id + i < r.x->dims[1] ? mpk_get(*r.x, r.g_x, r.from + (id + i) * r.x->stride[1])
+                                        : -MPK_INFINITY;
+    return q;
+}
+
+/* visit(first id, quad) for the quads of a lane in rising order.  They move up through registers,
+ * so that loads stay in flight while the code of a visit exists once. */
+template <typename function>
+MPK_FN void sample_pass_lane(const sample_row &r, int lane, const function &visit)
+{
+    const rt_i64 quads = (r.x->dims[1] + CHANCE_NEIGHBOURS - 1) / CHANCE_NEIGHBOURS;
+    sample_quad next[SAMPLE_IN_FLIGHT] = {};
+#pragma unroll
+    for (int i = 0; i < SAMPLE_IN_FLIGHT; i++)
+        if (lane + i * CHANCE_LANES < quads)
+            next[i] = sample_load(r, lane + i * CHANCE_LANES);
+#pragma unroll 1
+    for (rt_i64 quad = lane; quad < quads; quad += CHANCE_LANES) {
+        const sample_quad now = next[0];
+#pragma unroll
+        for (int i = 1; i < SAMPLE_IN_FLIGHT; i++)
+            next[i - 1] = next[i];
+        if (quad + SAMPLE_IN_FLIGHT * CHANCE_LANES < quads)
+            next[SAMPLE_IN_FLIGHT - 1] = sample_load(r, quad + SAMPLE_IN_FLIGHT * CHANCE_LANES);
+        visit(quad * CHANCE_NEIGHBOURS, now);
+    }
+}
+
+/* The same for all lanes, each by one thread. */
+template <typename function> MPK_FN void sample_pass(const sample_row &r, const function &visit)
+{
+    for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS)
+        sample_pass_lane(r, lane, visit);
+}
+
+/* Falling logits, then rising ids, as falling numbers; 0: never drawn (NaN, -inf). */
+MPK_FN rt_u64 sample_rank(float x, rt_i64 id)
+{
+    return x > -MPK_INFINITY ? mpk_ranked(x, (rt_u32)id) : 0;
+}
+
+/* The weight of a logit that is kept. */
+MPK_FN chance sample_weight(const sample_row &r, const sample_kept &k, float x, rt_i64 id)
+{
+    const chance weight = chance_of(x, r.largest, r.scale);
+    return weight < k.least || (k.cut && sample_rank(x, id) < k.cut) ? 0 : weight;
+}
+
+/* The largest of the row, as mpk_ranked; 0: nothing but NaN. */
+MPK_FN rt_u64 sample_largest(const mpk_task &t, const sample_row &r)
+{
+    rt_u64 best = 0;
+    sample_pass(r, [&](rt_i64 id, const sample_quad &q) {
+#pragma unroll
+        for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
+            if (id + i < r.x->dims[1])
+                best = mpk_max_pair(best, mpk_ranked(q.at[i], (rt_u32)(id + i)));
+    });
+    return mpk_max(t, MPK_THREADS, best);
+}
+
+/* ---- sums of values in scratch ---- */
+
+/* Add the first n values up in groups. */
+MPK_FN const rt_u64 *sample_groups(const mpk_task &t, int n)
+{
+    rt_u64 *s_group = (rt_u64 *)(t.s_scratch + SAMPLE_GROUPS);
+    const rt_u64 *s_value = sample_values(t);
+    mpk_sync();
+    for (int g = mpk_thread(); g * SAMPLE_GROUP < n; g += MPK_THREADS) {
+        rt_u64 sum = 0;
+        for (int i = 0; i < SAMPLE_GROUP; i++) /* each from another bank on */
+            if (g * SAMPLE_GROUP + ((i + g) & (SAMPLE_GROUP - 1)) < n)
+                sum += s_value[g * SAMPLE_GROUP + ((i + g) & (SAMPLE_GROUP - 1))];
+        s_group[g] = sum;
+    }
+    mpk_sync();
+    return s_group;
+}
+
+MPK_FN rt_u64 sample_sum(const mpk_task &t, int n)
+{
+    const rt_u64 *s_group = sample_groups(t, n);
+    rt_u64 sum = 0;
+    for (int g = 0; g * SAMPLE_GROUP < n; g++)
+        sum += s_group[g];
+    return sum;
+}
+
+/* Where the sum of the first values passes the target. */
+MPK_FN sample_found sample_find(const mpk_task &t, int n, rt_u64 target)
+{
+    const rt_u64 *s_group = sample_groups(t, n), *s_value = sample_values(t);
+    if (mpk_thread() == 0) {
+        int i = 0;
+        for (; i < n && s_group[i / SAMPLE_GROUP] <= target; i += SAMPLE_GROUP)
+            target -= s_group[i / SAMPLE_GROUP];
+        for (; i < n && s_value[i] <= target; i++)
+            target -= s_value[i];
+        sample_words(t)->found = {i < n ? i : n, target};
+    }
+    mpk_sync();
+    const sample_found found = sample_words(t)->found;
+    mpk_sync();
+    return found;
+}
+
+/* The weight that is kept; leaves the weight and the largest key of each lane. */
+MPK_FN rt_u64 sample_weigh(const mpk_task &t, const sample_row &r, const sample_kept &k)
+{
+    rt_u64 *s_value = sample_values(t);
+    rt_u32 *s_most = (rt_u32 *)(t.s_scratch + SAMPLE_MAXIMA);
+    for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS) {
+        rt_u64 sum = 0;
+        float most = -MPK_INFINITY;
+        sample_pass_lane(r, lane, [&](rt_i64 id, const sample_quad &q) {
+#pragma unroll
+            for (int i = 0; i < CHANCE_NEIGHBOURS; i++) {
+                sum += sample_weight(r, k, q.at[i], id + i);
+                most = fmaxf(most, q.at[i]);
+            }
+        });
+        s_value[lane] = sum;
+        s_most[lane] = most > -MPK_INFINITY ? mpk_key(most) : 0;
+    }
+    return sample_sum(t, CHANCE_LANES);
+}
+
+/* ---- cuts ---- */
+
+/* What is known of the rank at which to cut: how many of its digits, from the highest on. */
+struct sample_open {
+    int digits;
+    rt_u32 place; /* the first two: distance from the largest logit, SAMPLE_PLACES at most */
+    rt_u64 rank;  /* the others */
+};
+enum { SAMPLE_PLACES = 65535 };
+
+/* Distance from the largest logit in steps of 1/1638 of a binary logarithm. */
+MPK_FN rt_u32 sample_place(const sample_row &r, float x)
+{
+    const float log = chance_log(x, r.largest, r.scale);
+    return (rt_u32)fminf(fmaxf(log * -1638.4f, 0.0f), (float)SAMPLE_PLACES);
+}
+
+/* The next digit of a rank, 0 for the highest ranks; -1: it differs in those that are known. */
+MPK_FN int sample_digit(const sample_open &o, rt_u32 place, rt_u64 rank)
+{
+    if (o.digits == 0)
+        return (int)(place >> 6);
+    if (o.digits == 1)
+        return place >> 6 == o.place ? (int)(place & 63) : -1;
+    const int shift = 56 - 8 * (o.digits - 2);
+    if (place != o.place || (shift < 56 && rank >> (shift + 8) != o.rank))
+        return -1;
+    return 255 - (int)(rank >> shift & 255);
+}
+MPK_FN void sample_narrow(sample_open *o, int digit)
+{
+    if (o->digits < 2)
+        o->place = o->digits ? o->place << 6 | (rt_u32)digit : (rt_u32)digit;
+    else
+        o->rank = o->rank << 8 | (rt_u32)(255 - digit);
+    o->digits++;
+}
+
+/* Add to the bins of up to four neighbours (-1: none); a bin's value is 64 bits in two additions,
+ * of which the first says whether it carries.  Neighbours of one bin are added up before. */
+MPK_FN void sample_tally(rt_u32 *s_count, rt_u32 *s_value, int (&bin)[CHANCE_NEIGHBOURS],
+                         rt_u64 (&value)[CHANCE_NEIGHBOURS], bool by_weight)
+{
+    rt_u32 n[CHANCE_NEIGHBOURS], old[CHANCE_NEIGHBOURS];
+#pragma unroll
+    for (int i = 0; i < CHANCE_NEIGHBOURS; i++) {
+        n[i] = 1;
+        if (i && bin[i] == bin[i - 1]) {
+            n[i] += n[i - 1];
+            value[i] += value[i - 1];
+            bin[i - 1] = -1;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
+        if (bin[i] >= 0) {
+            atomicAdd(&s_count[bin[i]], n[i]);
+            old[i] = by_weight ? atomicAdd(&s_value[2 * bin[i]], (rt_u32)value[i]) : 0;
+        }
+#pragma unroll
+    for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
+        if (bin[i] >= 0 && by_weight)
+            atomicAdd(&s_value[2 * bin[i] + 1],
+                      (rt_u32)(value[i] >> 32) + (old[i] + (rt_u32)value[i] < old[i]));
+}
+
+/* Count the open ranks by their next digit: how many, and in the values their weight or again how
+ * many. */
+MPK_FN void sample_count(const mpk_task &t, const sample_row &r, const sample_open &o,
+                         bool by_weight)
+{
+    rt_u32 *s_count = (rt_u32 *)(t.s_scratch + SAMPLE_COUNTS);
+    rt_u64 *s_value = sample_values(t);
+    mpk_sync();
+    for (int i = mpk_thread(); i < SAMPLE_BLOCK; i += MPK_THREADS) {
+        s_count[i] = 0;
+        s_value[i] = 0;
+    }
+    mpk_sync();
+    sample_pass(r, [&](rt_i64 id, const sample_quad &q) {
+        int bin[CHANCE_NEIGHBOURS];
+        rt_u64 value[CHANCE_NEIGHBOURS];
+#pragma unroll
+        for (int i = 0; i < CHANCE_NEIGHBOURS; i++) {
+            const rt_u64 rank = sample_rank(q.at[i], id + i);
+            bin[i] = rank ? sample_digit(o, sample_place(r, q.at[i]), rank) : -1;
+            value[i] = by_weight && bin[i] >= 0 ? chance_of(q.at[i], r.largest, r.scale) : 0;
+            bin[i] = by_weight && !value[i] ? -1 : bin[i];
+        }
+        sample_tally(s_count, (rt_u32 *)s_value, bin, value, by_weight);
+    });
+    mpk_sync();
+    for (int i = mpk_thread(); i < SAMPLE_BLOCK && !by_weight; i += MPK_THREADS)
+        s_value[i] = s_count[i];
+    mpk_sync();
+}
+
+/* Ranks in scratch, which order.cuh sorts, the highest first; all differ, because they contain
+ * ids. */
+struct sample_list {
+    rt_u64 *s_rank;
+};
+MPK_FN void order_settle(const sample_list &l, rt_i64 a, rt_i64 b)
+{
+    const rt_u64 first = l.s_rank[a], second = l.s_rank[b];
+    if (first < second) {
+        l.s_rank[a] = second;
+        l.s_rank[b] = first;
+    }
+}
+
+/* Gather the ranks from `low` on of which all digits of o are known, and sort them; how many there
+ * are, of which only SAMPLE_BLOCK are gathered. */
+MPK_FN rt_u32 sample_gather(const mpk_task &t, const sample_row &r, rt_u64 low,
+                            const sample_open &o)
+{
+    sample_shared *s = sample_words(t);
+    mpk_sync();
+    if (mpk_thread() == 0)
+        s->n = 0;
+    mpk_sync();
+    sample_pass(r, [&](rt_i64 id, const sample_quad &q) {
+#pragma unroll
+        for (int i = 0; i < CHANCE_NEIGHBOURS; i++) {
+            const rt_u64 rank = sample_rank(q.at[i], id + i);
+            if (!rank || rank < low ||
+                (o.digits && sample_digit(o, sample_place(r, q.at[i]), rank) < 0))
+                continue;
+            const rt_u32 at = atomicAdd(&s->n, 1u);
+            if (at < SAMPLE_BLOCK)
+                sample_ranks(t)[at] = rank;
+        }
+    });
+    mpk_sync();
+    const rt_u32 n = s->n;
+    const sample_list list = {sample_ranks(t)};
+    order_sort(t, list, n < SAMPLE_BLOCK ? n : SAMPLE_BLOCK, SAMPLE_BLOCK);
+    return n;
+}
+
+/* The rank, in falling order, at which the sum of weights, or the number of ranks, passes the
+ * target; 0: it does not. */
+MPK_FN rt_u64 sample_cut(const mpk_task &t, const sample_row &r, bool by_weight, rt_u64 target)
+{
+    const rt_u32 *s_count = (const rt_u32 *)(t.s_scratch + SAMPLE_COUNTS);
+    sample_open o = {0, 0, 0};
+    rt_u32 n = SAMPLE_BLOCK + 1;
+    while (n > SAMPLE_BLOCK) { /* before the last digit no more than 256 are open */
+        sample_count(t, r, o, by_weight);
+        const sample_found found = sample_find(t, SAMPLE_BLOCK, target);
+        if (found.at == SAMPLE_BLOCK)
+            return 0;
+        n = s_count[found.at];
+        target = found.rest;
+        sample_narrow(&o, (int)found.at);
+    }
+    n = sample_gather(t, r, 0, o);
+    n = n < SAMPLE_BLOCK ? n : SAMPLE_BLOCK;
+    const sample_kept all = {0, 0};
+    for (int i = mpk_thread(); i < (int)n; i += MPK_THREADS) {
+        const rt_u64 rank = sample_ranks(t)[i];
+        const float x = mpk_from_key((rt_u32)(rank >> 32));
+        sample_values(t)[i] = by_weight ? sample_weight(r, all, x, mpk_index_of(rank)) : 1;
+    }
+    const sample_found found = sample_find(t, (int)n, target);
+    return found.at < n ? sample_ranks(t)[found.at] : 0;
+}
+
+/* The lowest rank that may be among the first n (n <= CHANCE_LANES): that of the n-th largest
+ * maximum of a lane.  Follows sample_weigh. */
+MPK_FN rt_u64 sample_low(const mpk_task &t, int n)
+{
+    const rt_u32 *s_most = (const rt_u32 *)(t.s_scratch + SAMPLE_MAXIMA);
+    sample_shared *s = sample_words(t);
+    mpk_sync();
+    for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS) {
+        int before = 0;
+        for (int i = 0; i < CHANCE_LANES; i++)
+            before += s_most[i] > s_most[lane] || (s_most[i] == s_most[lane] && i < lane);
+        if (before == n - 1)
+            s->rank = (rt_u64)s_most[lane] << 32;
+    }
+    mpk_sync();
+    return s->rank;
+}
+
+/* The first n ranks of the row (n <= CHANCE_LANES), sorted in scratch, and perhaps some after them;
+ * how many.  Follows sample_weigh. */
+MPK_FN int sample_first(const mpk_task &t, const sample_row &r, int n)
+{
+    const sample_open all = {0, 0, 0};
+    rt_u32 found = sample_gather(t, r, sample_low(t, n), all);
+    if (found > SAMPLE_BLOCK)
+        found = sample_gather(t, r, sample_cut(t, r, false, (rt_u64)n - 1), all);
+    return (int)found;
+}
+
+/* ---- a token ---- */
+
+/* What top_k (at least 1) and top_p (1: all) keep.  total: the weight of the row. */
+MPK_FN rt_u64 sample_filter(const mpk_task &t, const sample_row &r, rt_i64 top_k, float top_p,
+                            rt_u64 total)
+{
+    sample_kept k = {0, 0};
+    if (top_k < r.x->dims[1] && top_k <= CHANCE_LANES) {
+        const int n = sample_first(t, r, (int)top_k);
+        k.cut = n ? sample_ranks(t)[(n < top_k ? n : top_k) - 1] : 0;
+    } else if (top_k < r.x->dims[1]) {
+        k.cut = sample_cut(t, r, false, (rt_u64)top_k - 1);
+    }
+    if (!(top_p < 1))
+        return k.cut;
+    if (k.cut)
+        total = sample_weigh(t, r, k);
+    return sample_cut(t, r, true, chance_share(top_p, total) - 1);
+}
+
+/* The id of a lane at which the sum of kept weights passes the target. */
+MPK_FN rt_i32 sample_pick(const mpk_task &t, const sample_row &r, const sample_kept &k,
+                          sample_found lane)
+{
+    enum { QUADS = SAMPLE_BLOCK / CHANCE_NEIGHBOURS };
+    const rt_i64 quads = (r.x->dims[1] + CHANCE_NEIGHBOURS - 1) / CHANCE_NEIGHBOURS;
+    for (rt_i64 first = lane.at; first < quads; first += QUADS * CHANCE_LANES) {
+        for (int i = mpk_thread(); i < QUADS; i += MPK_THREADS) {
+            const rt_i64 quad = first + (rt_i64)i * CHANCE_LANES, id = quad * CHANCE_NEIGHBOURS;
+            const sample_quad q = sample_load(r, quad);
+            for (int j = 0; j < CHANCE_NEIGHBOURS; j++)
+                sample_values(t)[i * CHANCE_NEIGHBOURS + j] = sample_weight(r, k, q.at[j], id + j);
+        }
+        const sample_found found = sample_find(t, SAMPLE_BLOCK, lane.rest);
+        if (found.at < SAMPLE_BLOCK)
+            return (rt_i32)((first + found.at / CHANCE_NEIGHBOURS * CHANCE_LANES) *
+                                CHANCE_NEIGHBOURS +
+                            found.at % CHANCE_NEIGHBOURS);
+        lane.rest = found.rest;
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,294 @@
+/* rules.cuh - what a request's record of rules makes of its row of logits, as src/op/rules.h says
+ * it, by all threads.  For sample.cuh.
+ *
+ * What happens once for each token of the history is found with a map of bits in scratch, a part of
+ * the vocabulary after the other; where several threads change one logit they all subtract the same
+ * number, so the order does not show.  A mask is applied while the row is copied: what it bans
+ * stays -inf whatever is added, or becomes NaN, and neither is drawn.
+ */
+#ifndef TASK_RULES_CUH
+#define TASK_RULES_CUH
+
+#include "task/chance.cuh"
+
+/* As in op/rules.h. */
+enum {
+    RULES_REPETITION,
+    RULES_PRESENCE,
+    RULES_FREQUENCY,
+    RULES_SIGMA,
+    RULES_TYPICAL,
+    RULES_PROMPT,
+    RULES_LEAST,
+    RULES_BIASES,
+    RULES_ALLOWED,
+    RULES_ENDS,
+    RULES_BANNED,
+    RULES_LISTS
+};
+enum {
+    RULES_MAP = SAMPLE_RANKS,          /* rt_u32[SAMPLE_BLOCK * 4], also over the values */
+    RULES_PART = SAMPLE_BLOCK * 4 * 32 /* ids that the map has bits for */
+};
+
+/* The record of a row, its history, the row that they change, and the bits of its mask (0:
+ * none). */
+struct rules_row {
+    const rt_i32 *g_words, *g_history;
+    rt_i64 n_history;
+    float *g_x;
+    rt_i64 n;
+    const rt_u32 *g_mask;
+};
+
+MPK_FN float rules_float(const rules_row &r, int word)
+{
+    return __uint_as_float((rt_u32)r.g_words[word]);
+}
+
+/* Do the lists lie within a record of so many words? */
+MPK_FN bool rules_are_sound(const rt_i32 *g_words, rt_i64 width)
+{
+    rt_i64 n = RULES_LISTS;
+    for (int i = RULES_PROMPT; i < RULES_LISTS; i++) {
+        if (g_words[i] < 0)
+            return false;
+        n += (rt_i64)g_words[i] * (i < RULES_BIASES ? 0 : 1 + (i == RULES_BIASES));
+    }
+    if (n > width)
+        return false;
+    for (rt_i64 at = n - g_words[RULES_BANNED]; at < n; at += 1 + (rt_i64)g_words[at])
+        if (g_words[at] < 1 || g_words[at] >= n - at)
+            return false;
+    return true;
+}
+
+MPK_FN void rules_ban(const rules_row &r, rt_i32 id)
+{
+    if (id >= 0 && id < r.n)
+        r.g_x[id] = -MPK_INFINITY;
+}
+
+/* Empty the map of bits. */
+MPK_FN rt_u32 *rules_map(const mpk_task &t)
+{
+    rt_u32 *s_map = (rt_u32 *)(t.s_scratch + RULES_MAP);
+    mpk_sync();
+    for (int i = mpk_thread(); i < RULES_PART / 32; i += MPK_THREADS)
+        s_map[i] = 0;
+    mpk_sync();
+    return s_map;
+}
+/* Set the bit of an id of the part at `first`; false if it was set, or the id is of another
+ * part. */
+MPK_FN bool rules_mark(rt_u32 *s_map, rt_i64 first, rt_i64 n, rt_i32 id)
+{
+    rt_i64 at = id - first;
+    if (at < 0 || at >= RULES_PART || id >= n)
+        return false;
+    rt_u32 bit = 1u << (at & 31);
+    return !(atomicOr(&s_map[at >> 5], bit) & bit);
+}
+
+/* Repetition (of tokens from 0 on) or presence (of tokens after the prompt): each token once. */
+MPK_FN void rules_once(const mpk_task &t, const rules_row &r, rt_i64 from, float penalty,
+                       bool repetition)
+{
+    for (rt_i64 first = 0; first < r.n; first += RULES_PART) {
+        rt_u32 *s_map = rules_map(t);
+        for (rt_i64 i = from + mpk_thread(); i < r.n_history; i += MPK_THREADS) {
+            rt_i32 id = r.g_history[i];
+            if (!rules_mark(s_map, first, r.n, id))
+                continue;
+            float x = r.g_x[id];
+            if (repetition)
+                r.g_x[id] = x > 0 ? x / penalty : x * penalty;
+            else
+                r.g_x[id] = x - penalty;
+        }
+    }
+    mpk_sync();
+}
+
+/* Frequency counts every occurrence, so additions to one logit meet: they are the same number, and
+ * their order does not show. */
+MPK_FN void rules_penalize(const mpk_task &t, const rules_row &r)
+{
+    float repetition = rules_float(r, RULES_REPETITION), presence = rules_float(r, RULES_PRESENCE),
+          frequency = rules_float(r, RULES_FREQUENCY);
+    rt_i64 prompt = r.g_words[RULES_PROMPT];
+    if (repetition != 1)
+        rules_once(t, r, 0, repetition, true);
+    if (presence != 0)
+        rules_once(t, r, prompt, presence, false);
+    for (rt_i64 i = prompt + mpk_thread(); frequency != 0 && i < r.n_history; i += MPK_THREADS) {
+        rt_i32 id = r.g_history[i];
+        if (id >= 0 && id < r.n)
+            atomicAdd(&r.g_x[id], -frequency);
+    }
+    mpk_sync();
+}
+
+/* Ban all but the listed ids. */
+MPK_FN void rules_allow(const mpk_task &t, const rules_row &r, const rt_i32 *g_ids, int n)
+{
+    for (rt_i64 first = 0; first < r.n && n; first += RULES_PART) {
+        rt_u32 *s_map = rules_map(t);
+        rt_i64 end = first + RULES_PART < r.n ? first + RULES_PART : r.n;
+        for (int i = mpk_thread(); i < n; i += MPK_THREADS)
+            rules_mark(s_map, first, r.n, g_ids[i]);
+        mpk_sync();
+        for (rt_i64 id = first + mpk_thread(); id < end; id += MPK_THREADS)
+            if (!(s_map[(id - first) >> 5] >> ((id - first) & 31) & 1))
+                r.g_x[id] = -MPK_INFINITY;
+    }
+    mpk_sync();
+}
+
+/* One thread: ban the last token of each sequence whose other tokens end the history. */
+MPK_FN void rules_ban_sequences(const rules_row &r, const rt_i32 *g_at, const rt_i32 *g_end)
+{
+    for (; g_at < g_end; g_at += 1 + g_at[0]) {
+        rt_i64 before = g_at[0] - 1, same = 0;
+        while (same < before && before <= r.n_history &&
+               g_at[1 + same] == r.g_history[r.n_history - before + same])
+            same++;
+        if (same == before)
+            rules_ban(r, g_at[g_at[0]]);
+    }
+}
+
+/* In the order that op/rules.h fixes, since rules do not commute: a token that one bans stays
+ * banned whatever the next adds. */
+MPK_FN void rules_list(const mpk_task &t, const rules_row &r)
+{
+    const rt_i32 *g_words = r.g_words, *g_at = g_words + RULES_LISTS;
+    for (int i = mpk_thread(); i < g_words[RULES_BIASES]; i += MPK_THREADS)
+        if (g_at[2 * i] >= 0 && g_at[2 * i] < r.n)
+            r.g_x[g_at[2 * i]] += __uint_as_float((rt_u32)g_at[2 * i + 1]);
+    mpk_sync();
+    g_at += 2 * g_words[RULES_BIASES];
+    rules_penalize(t, r);
+    rules_allow(t, r, g_at, g_words[RULES_ALLOWED]);
+    g_at += g_words[RULES_ALLOWED];
+    if (mpk_thread() == 0) {
+        for (int i = 0;
+             i < g_words[RULES_ENDS] && r.n_history - g_words[RULES_PROMPT] < g_words[RULES_LEAST];
+             i++)
+            rules_ban(r, g_at[i]);
+        g_at += g_words[RULES_ENDS];
+        rules_ban_sequences(r, g_at, g_at + g_words[RULES_BANNED]);
+    }
+    mpk_sync();
+}
+
+/* Ban what is more than `sigmas` standard deviations below the largest. */
+MPK_FN void rules_cut_deviation(const mpk_task &t, const rules_row &r, double largest,
+                                double sigmas)
+{
+    double count = 0, sum = 0, squares = 0;
+    for (rt_i64 i = mpk_thread(); i < r.n; i += MPK_THREADS)
+        if (r.g_x[i] > -MPK_INFINITY) {
+            count += 1;
+            sum += (double)r.g_x[i];
+        }
+    count = mpk_sum(t, MPK_THREADS, count);
+    double mean = mpk_sum(t, MPK_THREADS, sum) / count;
+    for (rt_i64 i = mpk_thread(); i < r.n; i += MPK_THREADS)
+        if (r.g_x[i] > -MPK_INFINITY)
+            squares += ((double)r.g_x[i] - mean) * ((double)r.g_x[i] - mean);
+    double least = largest - sigmas * sqrt(mpk_sum(t, MPK_THREADS, squares) / count);
+    for (rt_i64 i = mpk_thread(); i < r.n; i += MPK_THREADS)
+        if ((double)r.g_x[i] < least)
+            r.g_x[i] = -MPK_INFINITY;
+    mpk_sync();
+}
+
+/* How far a token's surprise is from the expected one, as bits that rise with it. */
+MPK_FN rt_u32 rules_distance(float x, double largest, double temperature, double expected)
+{
+    return x > -MPK_INFINITY
+               ? __float_as_uint((float)fabs(((double)x - largest) / temperature - expected))
+               : 0x7f800000u;
+}
+
+/* Keep the fewest tokens of typical surprise whose share reaches `share`. */
+MPK_FN void rules_cut_untypical(const mpk_task &t, const rules_row &r, double largest,
+                                double temperature, double share)
+{
+    rt_u32 low = 0, high = 0x7f800000u;
+    double sum = 0, weighted = 0, below = 0;
+    for (rt_i64 i = mpk_thread(); i < r.n; i += MPK_THREADS)
+        if (r.g_x[i] > -MPK_INFINITY) {
+            double scaled = ((double)r.g_x[i] - largest) / temperature, weight = exp(scaled);
+            sum += weight;
+            weighted += weight * scaled;
+        }
+    sum = mpk_sum(t, MPK_THREADS, sum);
+    double expected = mpk_sum(t, MPK_THREADS, weighted) / sum;
+    while (low < high) {
+        rt_u32 middle = low + (high - low) / 2;
+        double inside = 0;
+        for (rt_i64 i = mpk_thread(); i < r.n; i += MPK_THREADS) {
+            rt_u32 far = rules_distance(r.g_x[i], largest, temperature, expected);
+            if (far >= low && far <= middle)
+                inside += exp(((double)r.g_x[i] - largest) / temperature);
+        }
+        inside = mpk_sum(t, MPK_THREADS, inside);
+        if (below + inside >= share * sum) {
+            high = middle;
+        } else {
+            below += inside;
+            low = middle + 1;
+        }
+    }
+    for (rt_i64 i = mpk_thread(); i < r.n; i += MPK_THREADS)
+        if (rules_distance(r.g_x[i], largest, temperature, expected) > high)
+            r.g_x[i] = -MPK_INFINITY;
+    mpk_sync();
+}
+
+/* Copy the row that the model made, without what the mask bans. */
+MPK_FN void rules_copy(const mpk_task &t, const rules_row &r, const sample_row &from)
+{
+    const bool quads = ((rt_u64)r.g_x & 15) == 0;
+    sample_pass(from, [&](rt_i64 id, sample_quad q) {
+        const rt_u32 may = r.g_mask ? r.g_mask[id / 32] >> (id % 32) : ~0u;
+#pragma unroll
+        for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
+            q.at[i] = may >> i & 1 ? q.at[i] : -MPK_INFINITY;
+        if (quads && id + CHANCE_NEIGHBOURS <= r.n) {
+            *(sample_quad *)(r.g_x + id) = q;
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
+            if (id + i < r.n)
+                r.g_x[id + i] = q.at[i];
+    });
+    mpk_sync();
+}
+
+/* Change the row as the record says; the largest of it, as mpk_ranked.  The cuts by distribution
+ * look at what the lists have left, and only where something will be drawn at random; the largest
+ * stays. */
+MPK_FN rt_u64 rules_apply(const mpk_task &t, const rules_row &r, const sample_row &row,
+                          double temperature)
+{
+    double sigmas = (double)rules_float(r, RULES_SIGMA),
+           typical = (double)rules_float(r, RULES_TYPICAL);
+    rules_list(t, r);
+    const rt_u64 best = sample_largest(t, row);
+    const double largest = (double)mpk_from_key((rt_u32)(best >> 32));
+    const bool typically = typical > 0 && typical < 1;
+    if (!(temperature > 0) || !best || !(fabs(largest) < (double)MPK_INFINITY) ||
+        !(sigmas > 0 || typically))
+        return best;
+    if (sigmas > 0)
+        rules_cut_deviation(t, r, largest, sigmas);
+    if (typically)
+        rules_cut_untypical(t, r, largest, temperature, typical);
+    return sample_largest(t, row);
+}
+
+#endif

@@ -72,7 +72,21 @@ def filtered(x, request):
         kept = numpy.full(len(x), -numpy.inf)
         kept[order[:n]] = x[order[:n]]
         x = kept
-    return x
+    return cut(x, request)
+
+
+def cut(x, request):
+    """top_k, of the rest top_p, of the rest min_p."""
+    order = numpy.argsort(-x, kind="stable")
+    p = numpy.exp((x - x.max()) / request["temperature"])[order]
+    if request.get("top_k"):
+        p[request["top_k"]:] = 0
+    if request.get("top_p", 1) < 1:
+        p[int(numpy.searchsorted(numpy.cumsum(p), request["top_p"] * p.sum())) + 1:] = 0
+    p[p < request.get("min_p", 0) * p[0]] = 0
+    kept = numpy.full(len(x), -numpy.inf)
+    kept[order[p > 0]] = x[order[p > 0]]
+    return kept
 
 
 def random_request(i):
@@ -147,7 +161,8 @@ def test_rules_do_not_depend_on_company(folder, tmp_path):
 
 
 @pytest.mark.parametrize("rules", [
-    {"typical_p": 0.4}, {"top_n_sigma": 1.2}, {"repetition_penalty": 1.5, "logit_bias": {"7": 2.5, "9": -100}},
+    {}, {"top_k": 20, "temperature": 2.0}, {"top_p": 0.7}, {"top_k": 100, "top_p": 0.9, "min_p": 0.1},
+    {"top_p": 0.95, "temperature": 30.0}, {"typical_p": 0.4}, {"top_n_sigma": 1.2}, {"repetition_penalty": 1.5, "logit_bias": {"7": 2.5, "9": -100}},
     {"typical_p": 0.7, "top_n_sigma": 2.0, "temperature": 1.6},
     {"allowed_token_ids": [1, 2, 3, 50, 60, 70, 80, 90], "repetition_penalty": 3.0}])
 def test_draws_have_the_distribution_of_the_reference(folder, net, tmp_path, rules):

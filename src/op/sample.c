@@ -453,7 +453,8 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
                 i % 2 ? (float)fill_choose(seed, (uint64_t)i, shape_input(g, op, X)->dims[1])
                       : rng_normal(seed, (uint64_t)i);
         } else if (input == SAMPLING) {
-            float values[4] = {(float)(bits % 4) * 0.5f, (float)(bits % 3) * 20,
+            static const float top_k[] = {0, 20, 40, 700};
+            float values[4] = {(float)(bits % 4) * 0.5f, top_k[bits % 4],
                                1 - (float)(bits % 5) * 0.1f, (float)(bits % 2) * 0.05f};
             ((float *)data)[i] = values[i % 4];
         } else {

@@ -28,6 +28,11 @@
 #endif
 #include "op/chance.h"
 
+/* A pass is some hundreds of instructions, and a draw with filters and log probabilities has twenty
+ * of them: with all of them inlined NVRTC took minutes and gigabytes.  So what contains a pass is a
+ * function that is called. */
+#define SAMPLE_FN static __device__ __noinline__
+
 enum { SAMPLE_BLOCK = 1024, SAMPLE_GROUP = 32, SAMPLE_IN_FLIGHT = 8 };
 /* Scratch after that of the reductions. */
 enum {
@@ -152,7 +157,7 @@ MPK_FN chance sample_weight(const sample_row &r, const sample_kept &k, float x, 
 }
 
 /* The largest of the row, as mpk_ranked; 0: nothing but NaN. */
-MPK_FN rt_u64 sample_largest(const mpk_task &t, const sample_row &r)
+SAMPLE_FN rt_u64 sample_largest(const mpk_task &t, const sample_row &r)
 {
     rt_u64 best = 0;
     sample_pass(r, [&](rt_i64 id, const sample_quad &q) {
@@ -193,7 +198,7 @@ MPK_FN rt_u64 sample_sum(const mpk_task &t, int n)
 }
 
 /* Where the sum of the first values passes the target. */
-MPK_FN sample_found sample_find(const mpk_task &t, int n, rt_u64 target)
+SAMPLE_FN sample_found sample_find(const mpk_task &t, int n, rt_u64 target)
 {
     const rt_u64 *s_group = sample_groups(t, n), *s_value = sample_values(t);
     if (mpk_thread() == 0) {
@@ -211,7 +216,7 @@ MPK_FN sample_found sample_find(const mpk_task &t, int n, rt_u64 target)
 }
 
 /* The weight that is kept; leaves the weight and the largest key of each lane. */
-MPK_FN rt_u64 sample_weigh(const mpk_task &t, const sample_row &r, const sample_kept &k)
+SAMPLE_FN rt_u64 sample_weigh(const mpk_task &t, const sample_row &r, const sample_kept &k)
 {
     rt_u64 *s_value = sample_values(t);
     rt_u32 *s_most = (rt_u32 *)(t.s_scratch + SAMPLE_MAXIMA);
@@ -299,8 +304,8 @@ MPK_FN void sample_tally(rt_u32 *s_count, rt_u32 *s_value, int (&bin)[CHANCE_NEI
 
 /* Count the open ranks by their next digit: how many, and in the values their weight or again how
  * many. */
-MPK_FN void sample_count(const mpk_task &t, const sample_row &r, const sample_open &o,
-                         bool by_weight)
+SAMPLE_FN void sample_count(const mpk_task &t, const sample_row &r, const sample_open &o,
+                            bool by_weight)
 {
     rt_u32 *s_count = (rt_u32 *)(t.s_scratch + SAMPLE_COUNTS);
     rt_u64 *s_value = sample_values(t);
@@ -344,8 +349,8 @@ MPK_FN void order_settle(const sample_list &l, rt_i64 a, rt_i64 b)
 
 /* Gather the ranks from `low` on of which all digits of o are known, and sort them; how many there
  * are, of which only SAMPLE_BLOCK are gathered. */
-MPK_FN rt_u32 sample_gather(const mpk_task &t, const sample_row &r, rt_u64 low,
-                            const sample_open &o)
+SAMPLE_FN rt_u32 sample_gather(const mpk_task &t, const sample_row &r, rt_u64 low,
+                               const sample_open &o)
 {
     sample_shared *s = sample_words(t);
     mpk_sync();
@@ -373,7 +378,7 @@ MPK_FN rt_u32 sample_gather(const mpk_task &t, const sample_row &r, rt_u64 low,
 
 /* The rank, in falling order, at which the sum of weights, or the number of ranks, passes the
  * target; 0: it does not. */
-MPK_FN rt_u64 sample_cut(const mpk_task &t, const sample_row &r, bool by_weight, rt_u64 target)
+SAMPLE_FN rt_u64 sample_cut(const mpk_task &t, const sample_row &r, bool by_weight, rt_u64 target)
 {
     const rt_u32 *s_count = (const rt_u32 *)(t.s_scratch + SAMPLE_COUNTS);
     sample_open o = {0, 0, 0};
@@ -419,7 +424,7 @@ MPK_FN rt_u64 sample_low(const mpk_task &t, int n)
 
 /* The first n ranks of the row (n <= CHANCE_LANES), sorted in scratch, and perhaps some after them;
  * how many.  Follows sample_weigh. */
-MPK_FN int sample_first(const mpk_task &t, const sample_row &r, int n)
+SAMPLE_FN int sample_first(const mpk_task &t, const sample_row &r, int n)
 {
     const sample_open all = {0, 0, 0};
     rt_u32 found = sample_gather(t, r, sample_low(t, n), all);
@@ -449,8 +454,8 @@ MPK_FN rt_u64 sample_filter(const mpk_task &t, const sample_row &r, rt_i64 top_k
 }
 
 /* The id of a lane at which the sum of kept weights passes the target. */
-MPK_FN rt_i32 sample_pick(const mpk_task &t, const sample_row &r, const sample_kept &k,
-                          sample_found lane)
+SAMPLE_FN rt_i32 sample_pick(const mpk_task &t, const sample_row &r, const sample_kept &k,
+                             sample_found lane)
 {
     enum { QUADS = SAMPLE_BLOCK / CHANCE_NEIGHBOURS };
     const rt_i64 quads = (r.x->dims[1] + CHANCE_NEIGHBOURS - 1) / CHANCE_NEIGHBOURS;

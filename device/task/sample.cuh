@@ -132,7 +132,8 @@ MPK_FN bool sample_mask(const mpk_task &t, const mpk_view &rules, const rt_i32 *
 }
 
 /* Copy the row into the row of `choice` that it asks for and change it.  If it has no
- * rules nothing changes; otherwise *row becomes the changed one and *best the column of its largest (-1: nothing but NaN). */
+ * rules nothing changes; otherwise *row becomes the changed one and *best the column of its largest
+ * (-1: nothing but NaN). */
 MPK_FN void sample_choose(const mpk_task &t, const rules_views &v, const rt_i32 *asks,
                           const rt_u32 *g_mask, double temperature, sample_row *row, rt_i64 *best)
 {

@@ -99,18 +99,24 @@ struct alignas(16) sample_quad {
     float at[CHANCE_NEIGHBOURS];
 };
 
-/* Columns beyond the row are -inf. */
-MPK_FN sample_quad sample_load(const sample_row &r, rt_i64 quad)
+/* Four neighbours of any dtype and stride; columns beyond the row are -inf.  A function that is
+ * called, as it stands nine times in every pass. */
+SAMPLE_FN sample_quad sample_gather_quad(const sample_row &r, rt_i64 id)
 {
-    const rt_i64 id = quad * CHANCE_NEIGHBOURS;
-    if (r.quads && id + CHANCE_NEIGHBOURS <= r.x->dims[1])
-        return *(const sample_quad *)(r.g_x + 4 * (r.from + id));
     sample_quad q;
 #pragma unroll
     for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
         q.at[i] = id + i < r.x->dims[1] ? mpk_get(*r.x, r.g_x, r.from + (id + i) * r.x->stride[1])
                                         : -MPK_INFINITY;
     return q;
+}
+
+MPK_FN sample_quad sample_load(const sample_row &r, rt_i64 quad)
+{
+    const rt_i64 id = quad * CHANCE_NEIGHBOURS;
+    return r.quads && id + CHANCE_NEIGHBOURS <= r.x->dims[1]
+               ? *(const sample_quad *)(r.g_x + 4 * (r.from + id))
+               : sample_gather_quad(r, id);
 }
 
 /* visit(first id, quad) for the quads of a lane in rising order.  They move up through registers,

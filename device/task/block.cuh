@@ -14,6 +14,7 @@
 #include "ptx/matrix.cuh"
 #include "shape/block_shape.h"
 #include "task/map.cuh"
+#include "task/pieces.cuh"
 #include "tile/view.cuh"
 
 /* A tile in shared memory: entries of dtype, their layout, and where its copies lie in scratch. */
@@ -56,6 +57,19 @@ MPK_FN void block_load_entries(const block_tile &tile, char *s_tile, int dtype, 
     }
 }
 
+/* The same in a short loop, where copies were planned for memory that is not aligned for them: it
+ * runs seldom, and stands in between code that a task fetches once. */
+MPK_FN void block_load_unaligned(const block_tile &tile, char *s_tile, const char *g,
+                                 rt_i64 row_step, int rows, int columns)
+{
+#pragma unroll 1
+    for (int i = mpk_thread(); i < tile.rows * tile.columns; i += MPK_THREADS) {
+        const int row = i / tile.columns, column = i % tile.columns;
+        block_put(tile, s_tile, row, column, tile.dtype, g, row * row_step + column,
+                  row < rows && column < columns);
+    }
+}
+
 /* The tile at g, of which so many rows and columns are there; the rest becomes 0.  copied: strides
  * and dtype allow copies of 16 bytes, if g is a multiple of 16.  Seen by all after a wait for the
  * group and a sync. */
@@ -65,8 +79,12 @@ MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dt
     const int bytes = mpk_dtype_bytes(tile.dtype), pieces = tile.row_bytes / 16;
     const int n_rows = rows < tile.rows ? (int)rows : tile.rows;
     const int n_columns = columns < tile.columns ? (int)columns : tile.columns;
-    if (!copied || ((rt_u64)g & 15)) {
+    if (!copied) {
         block_load_entries(tile, s_tile, dtype, g, row_step, column_step, n_rows, n_columns);
+        return;
+    }
+    if ((rt_u64)g & 15) {
+        block_load_unaligned(tile, s_tile, g, row_step, n_rows, n_columns);
         return;
     }
 #pragma unroll
@@ -75,6 +93,89 @@ MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dt
         const int n = row >= n_rows || left <= 0 ? 0 : left < 16 ? left : 16;
         ptx_copy_async_part(s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, piece * 16),
                             n ? g + row * row_step * bytes + piece * 16 : g, n);
+    }
+}
+
+/* ---- the same in a loop ---- */
+
+/* The copies of 16 bytes that a thread makes for a tile in every turn of a loop over one of the
+ * tile's axes: of the same piece of N rows, which lie `BLOCK_ROWS_APART` apart.  Where they begin
+ * without the loop's axis, and how many bytes of each are there along the other one, is found once,
+ * in front of the loop: a turn has few products, so that such arithmetic would be most of it. */
+#define BLOCK_PIECES(tile) ((tile).row_bytes / 16)
+#define BLOCK_ROWS_APART(tile) (MPK_THREADS / BLOCK_PIECES(tile))
+#define BLOCK_COPIES(tile) (((tile).rows * BLOCK_PIECES(tile) + MPK_THREADS - 1) / MPK_THREADS)
+template <int N> struct block_copies {
+    const char *g, *at[N];
+    int n_bytes[N], other; /* other: entries that are left along the other axis */
+};
+
+/* Row j of this thread's, and where its piece lies in the tile. */
+MPK_FN int block_copy_row(const block_tile &tile, int j)
+{
+    return mpk_thread() / BLOCK_PIECES(tile) + j * BLOCK_ROWS_APART(tile);
+}
+/* Rows that are a multiple of eight apart are swizzled alike. */
+MPK_FN int block_copy_to(const block_tile &tile, int j)
+{
+    return BLOCK_AT(tile.row_bytes, tile.layout, mpk_thread() / BLOCK_PIECES(tile),
+                    mpk_thread() % BLOCK_PIECES(tile) * 16) +
+           j * BLOCK_ROWS_APART(tile) * BLOCK_PITCH(tile.row_bytes, tile.layout);
+}
+/* Has this thread a row j?  Tiles of fewer pieces than threads leave some without. */
+MPK_FN bool block_has_copy(const block_tile &tile, int j)
+{
+    return tile.rows % BLOCK_ROWS_APART(tile) == 0 || block_copy_row(tile, j) < tile.rows;
+}
+MPK_FN int block_held_bytes(rt_i64 left)
+{
+    return left <= 0 ? 0 : left < 16 ? (int)left : 16;
+}
+
+/* by_rows: the loop is over the tile's rows.  g: the tile without the loop's axis; left: entries of
+ * the other one. */
+template <int N>
+MPK_FN void block_find_copies(block_copies<N> &r, const block_tile &tile, bool by_rows,
+                              const char *g, rt_i64 row_step, rt_i64 left)
+{
+    const int bytes = mpk_dtype_bytes(tile.dtype);
+    const int piece = mpk_thread() % BLOCK_PIECES(tile) * 16;
+    r.g = g;
+    r.other = left < 0x7fffffff ? (int)left : 0x7fffffff;
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        const int row = block_copy_row(tile, j);
+        r.n_bytes[j] = by_rows ? block_held_bytes(left * bytes - piece) : row < left ? 16 : 0;
+        r.at[j] = r.n_bytes[j] ? g + row * row_step * bytes + piece : g;
+    }
+}
+
+/* A turn's: `ahead` bytes after the beginnings, with so many entries left along the loop's axis.
+ * whole: no turn has fewer than the tile. */
+template <int N>
+MPK_FN void block_copy(const block_tile &tile, char *s_tile, const block_copies<N> &r, bool by_rows,
+                       bool whole, rt_i64 row_step, rt_i64 ahead, rt_i64 left)
+{
+    const int bytes = mpk_dtype_bytes(tile.dtype);
+    if ((rt_u64)r.g & 15) {
+        const int loop = left < 0x7fffffff ? (int)left : 0x7fffffff;
+        block_load_unaligned(tile, s_tile, r.g + ahead, row_step, by_rows ? loop : r.other,
+                             by_rows ? r.other : loop);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        int n = r.n_bytes[j];
+        if (!whole && by_rows)
+            n = block_copy_row(tile, j) < left ? n : 0;
+        if (!whole && !by_rows) {
+            const int there =
+                block_held_bytes(left * bytes - mpk_thread() % BLOCK_PIECES(tile) * 16);
+            n = there < n ? there : n;
+        }
+        if (block_has_copy(tile, j))
+            ptx_copy_async_part(s_tile + block_copy_to(tile, j),
+                                whole || n ? r.at[j] + ahead : r.at[j], n);
     }
 }
 
@@ -170,29 +271,85 @@ MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_
 }
 
 /* The same by copies of 16 bytes, where windows have their channels last and a copy's entries are
- * channels of one place of the kernel.  Rows are places.  If g is no multiple of 16, threads load
- * entries. */
-MPK_FN void block_copy_window(const block_tile &tile, char *s_tile, const block_window &w,
-                              const char *g, rt_u32 place, rt_u32 entry, rt_i64 places,
-                              rt_i64 entries)
+ * channels of one place of the kernel.  Rows are places, which stay the same for all turns of the
+ * loop over entries, so the beginnings of the windows of a thread's N copies are found once for a
+ * tile; rows that are not there begin BLOCK_AWAY. */
+enum { BLOCK_AWAY = -(1 << 30) };
+template <int N> struct block_spots {
+    rt_u32 place;
+    rt_i64 places;
+    int base[N], at[N][BLOCK_WINDOW_AXES];
+};
+template <int N>
+MPK_FN void block_find_spots(block_spots<N> &r, const block_tile &tile, const block_window &w,
+                             rt_u32 place, rt_i64 places)
 {
-    const int bytes = mpk_dtype_bytes(tile.dtype), pieces = tile.row_bytes / 16;
-    if ((rt_u64)g & 15) {
-        block_load_window(tile, s_tile, w, true, tile.dtype, g, place, entry, places, entries);
-        return;
-    }
+    r.place = place;
+    r.places = places;
 #pragma unroll
-    for (int i = mpk_thread(); i < tile.rows * pieces; i += MPK_THREADS) {
-        const int row = i / pieces, piece = i % pieces, first = piece * (16 / bytes);
+    for (int j = 0; j < N; j++) {
+        const int row = block_copy_row(tile, j);
+        r.base[j] = block_window_begin(w, place + (rt_u32)row, r.at[j]);
+        if (row >= places)
+            r.at[j][BLOCK_WINDOW_AXES - 1] = BLOCK_AWAY;
+    }
+}
+/* Entry `entry` of a window: its offset from the window's beginning, and how far away[..] it is from
+ * there along the axes. */
+MPK_FN int block_entry_at(const block_window &w, rt_u32 entry, int *away)
+{
+    int offset = (int)(entry % (rt_u32)w.channels);
+    entry /= (rt_u32)w.channels;
+#pragma unroll
+    for (int i = BLOCK_WINDOW_AXES - 1; i >= 0; i--) {
+        away[i] = (int)(entry % (rt_u32)w.kernel[i]) * w.dilation[i];
+        entry /= (rt_u32)w.kernel[i];
+        offset += away[i] * w.step[i];
+    }
+    return offset;
+}
+MPK_FN void block_window_unaligned(const block_tile &tile, char *s_tile, const block_window &w,
+                                   const char *g, rt_u32 place, rt_u32 entry, rt_i64 places,
+                                   rt_i64 entries)
+{
+#pragma unroll 1
+    for (int i = mpk_thread(); i < tile.rows * tile.columns; i += MPK_THREADS) {
+        const int row = i / tile.columns, column = i % tile.columns;
         int at[BLOCK_WINDOW_AXES];
         const int base = block_window_begin(w, place + (rt_u32)row, at);
-        /* Where a tile's entries share a place of the kernel, that place is the same for all. */
-        const bool shared = w.channels % tile.columns == 0;
-        bool inside = row < places && first < entries;
-        const int offset = shared ? block_window_at(w, at, base, entry, &inside) + first
-                                  : block_window_at(w, at, base, entry + (rt_u32)first, &inside);
-        ptx_copy_async_part(s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, piece * 16),
-                            inside ? g + offset * bytes : g, inside ? 16 : 0);
+        bool inside = row < places && column < entries;
+        const int offset = block_window_at(w, at, base, entry + (rt_u32)column, &inside);
+        block_put(tile, s_tile, row, column, tile.dtype, g, offset, inside);
+    }
+}
+
+/* The tile's entries from `entry` on, of which so many are left.  Where entries of a tile share a
+ * place of the kernel, it is found once for all copies.  If g is no multiple of 16, threads load
+ * entries. */
+template <int N>
+MPK_FN void block_copy_window(const block_tile &tile, char *s_tile, const block_window &w,
+                              const block_spots<N> &r, const char *g, rt_u32 entry, rt_i64 entries)
+{
+    const int bytes = mpk_dtype_bytes(tile.dtype);
+    const int first = mpk_thread() % BLOCK_PIECES(tile) * (16 / bytes);
+    const bool shared = w.channels % tile.columns == 0;
+    int away[BLOCK_WINDOW_AXES];
+    if ((rt_u64)g & 15) {
+        block_window_unaligned(tile, s_tile, w, g, r.place, entry, r.places, entries);
+        return;
+    }
+    const int begin =
+        block_entry_at(w, shared ? entry : entry + (rt_u32)first, away) + (shared ? first : 0);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        bool inside = first < entries;
+#pragma unroll
+        for (int k = 0; k < BLOCK_WINDOW_AXES; k++)
+            inside = inside && (rt_u32)(r.at[j][k] + away[k]) < (rt_u32)w.in[k];
+        if (block_has_copy(tile, j))
+            ptx_copy_async_part(s_tile + block_copy_to(tile, j),
+                                inside ? g + (rt_i64)(r.base[j] + begin) * bytes : g,
+                                inside ? 16 : 0);
     }
 }
 
@@ -217,6 +374,18 @@ MPK_FN rt_i64 block_places(const mpk_view &y, int first, int filter, rt_i64 filt
             box->hi[i] = (rt_u32)((box->hi[i] + filters - 1) / filters);
         }
     return run;
+}
+/* Entry number i of a box, as mpk_place finds it; the first, which is often the only one, without a
+ * division. */
+MPK_FN void block_find(const mpk_box &box, int rank, rt_u64 i, rt_i64 *at)
+{
+    if (i) {
+        mpk_place(box, rank, i, at);
+        return;
+    }
+#pragma unroll
+    for (int axis = 0; axis < RT_MAX_RANK; axis++)
+        at[axis] = axis < rank ? (rt_i64)box.lo[axis] : 0;
 }
 /* The number of a place in row-major order of the result's positions. */
 MPK_FN rt_i64 block_place(const mpk_view &y, int first, const rt_i64 *at)
@@ -279,6 +448,68 @@ template <int A, int B, int E> MPK_FN void block_fill(float (&r)[A][B][E], float
 #pragma unroll
     for (int i = 0; i < A * B * E; i++)
         r[i / (B * E)][i / E % B][i % E] = value;
+}
+
+/* ---- ends by rows ---- */
+
+/* Sums into shared memory, as rows of fp32 with BLOCK_ROW_GAP between them, all parts. */
+template <int A, int B>
+MPK_FN void block_put_sums(const float (&r_sum)[A][B][4], const block_warps &w, int rows,
+                           int columns, float *s)
+{
+    const int pitch = columns + BLOCK_ROW_GAP;
+    float *s_own = s + (block_part(w) * rows + block_row(w, rows, 0, 0)) * pitch +
+                   block_column(w, columns, 0, 0);
+#pragma unroll
+    for (int a = 0; a < A; a++)
+#pragma unroll
+        for (int b = 0; b < B; b++)
+#pragma unroll
+            for (int e = 0; e < 4; e += 2)
+                *(float2 *)(s_own + (a * BLOCK_MMA_ROWS + e * 4) * pitch + b * BLOCK_MMA_COLUMNS) =
+                    make_float2(r_sum[a][b][e], r_sum[a][b][e + 1]);
+}
+/* Entries of a row, their parts added up in order. */
+template <int PARTS>
+MPK_FN void block_take_sums(float (&r)[ROWS_PIECE], const float *s, int rows, int columns, int row,
+                            int column)
+{
+    const int pitch = columns + BLOCK_ROW_GAP;
+#pragma unroll
+    for (int p = 0; p < PARTS; p++)
+#pragma unroll
+        for (int i = 0; i < ROWS_PIECE; i += 4) {
+            const float4 v = *(const float4 *)(s + (p * rows + row) * pitch + column + i);
+            r[i] = p ? r[i] + v.x : v.x;
+            r[i + 1] = p ? r[i + 1] + v.y : v.y;
+            r[i + 2] = p ? r[i + 2] + v.z : v.z;
+            r[i + 3] = p ? r[i + 3] + v.w : v.w;
+        }
+}
+
+/* The operand's entries for those of a row from `at` on, STEP apart (0: one for all). */
+template <int STEP>
+MPK_FN void block_get_row(const mpk_view &v, const char *data, rt_i64 at, int left,
+                          float (&r)[ROWS_PIECE])
+{
+    const char *g = data + at * mpk_dtype_bytes(v.dtype);
+    if (STEP == 1) {
+        rows_read(v.dtype, g, 0, left, 0, r);
+        return;
+    }
+    if (STEP) {
+        rows_read_entries(v.dtype, g, STEP, left, 0, r);
+        return;
+    }
+    const float one = mpk_get(v, g, 0);
+#pragma unroll
+    for (int i = 0; i < ROWS_PIECE; i++)
+        r[i] = one;
+}
+MPK_FN void block_put_row(const mpk_view &v, char *data, rt_i64 at, int left,
+                          const float (&r)[ROWS_PIECE])
+{
+    rows_write(v.dtype, data + at * mpk_dtype_bytes(v.dtype), 0, left, r);
 }
 
 /* ---- products ---- */
@@ -366,11 +597,6 @@ MPK_FN void block_multiply_mma(float (&r_sum)[A][B][4], const block_warps &w, bo
     }
 }
 
-MPK_FN rt_u32 block_pair(int dtype, float low, float high)
-{
-    return dtype == MPK_BF16 ? ptx_pack_bf16(low, high) : ptx_pack_f16(low, high);
-}
-
 /* The same where the first factor is a fragment whose columns are shared out: fields of sums lie as
  * those of factors.  So what one product leaves in registers is the factor of the next, and never
  * passes through shared memory. */
@@ -385,7 +611,7 @@ MPK_FN void block_multiply_kept(float (&r_sum)[A][B][4], const block_warps &w,
 #pragma unroll
         for (int i = 0; i < A * 4; i++) {
             const float *r = &r_a[i / 4][j + i % 4 / 2][i % 2 * 2];
-            r_pairs[i / 4][i % 4] = block_pair(b.dtype, r[0], r[1]);
+            r_pairs[i / 4][i % 4] = rows_pair(b.dtype, r[0], r[1]);
         }
         block_multiply_columns(r_sum, r_pairs, b, s_b, b_turned,
                                (j / 2 * w.along[2] + block_part(w)) * BLOCK_MMA_DEPTH, 0, 16);

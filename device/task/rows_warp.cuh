@@ -8,61 +8,8 @@
 #ifndef TASK_ROWS_WARP_CUH
 #define TASK_ROWS_WARP_CUH
 
-#include "ptx/matrix.cuh"
-#include "shape/rows_shape.h"
+#include "task/pieces.cuh"
 #include "task/rows.cuh"
-
-/* Eight neighbours from entry `first` of a row of n; what lies beyond the row is `rest`. */
-MPK_FN float rows_float(int dtype, rt_u16 bits)
-{
-    return dtype == MPK_BF16 ? mpk_from_bf16(bits) : mpk_from_f16(bits);
-}
-/* Eight entries: in one or two loads where they are whole and aligned, else one by one, with `rest`
- * beyond the row. */
-MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest,
-                      float (&r)[ROWS_PIECE])
-{
-    const char *g = g_row + first * mpk_dtype_bytes(dtype);
-    const mpk_view v = {0, dtype};
-    if (first + ROWS_PIECE > n || ((rt_u64)g & 15)) {
-#pragma unroll
-        for (int i = 0; i < ROWS_PIECE; i++)
-            r[i] = first + i < n ? mpk_get(v, g, i) : rest;
-    } else if (dtype == MPK_F32) {
-        const float4 low = ((const float4 *)g)[0], high = ((const float4 *)g)[1];
-        r[0] = low.x, r[1] = low.y, r[2] = low.z, r[3] = low.w;
-        r[4] = high.x, r[5] = high.y, r[6] = high.z, r[7] = high.w;
-    } else {
-        const uint4 all = *(const uint4 *)g;
-        const rt_u32 pairs[ROWS_PIECE / 2] = {all.x, all.y, all.z, all.w};
-#pragma unroll
-        for (int i = 0; i < ROWS_PIECE; i++)
-            r[i] = rows_float(dtype, (rt_u16)(pairs[i / 2] >> i % 2 * 16));
-    }
-}
-
-MPK_FN rt_u32 rows_pair(int dtype, float low, float high)
-{
-    return dtype == MPK_BF16 ? ptx_pack_bf16(low, high) : ptx_pack_f16(low, high);
-}
-/* The counterpart; nothing is written beyond the row. */
-MPK_FN void rows_write(int dtype, char *g_row, rt_i64 first, rt_i64 n, const float (&r)[ROWS_PIECE])
-{
-    char *g = g_row + first * mpk_dtype_bytes(dtype);
-    const mpk_view v = {0, dtype};
-    if (first + ROWS_PIECE > n || ((rt_u64)g & 15)) {
-#pragma unroll
-        for (int i = 0; i < ROWS_PIECE; i++)
-            if (first + i < n)
-                mpk_put(v, g, i, r[i]);
-    } else if (dtype == MPK_F32) {
-        ((float4 *)g)[0] = make_float4(r[0], r[1], r[2], r[3]);
-        ((float4 *)g)[1] = make_float4(r[4], r[5], r[6], r[7]);
-    } else {
-        *(uint4 *)g = make_uint4(rows_pair(dtype, r[0], r[1]), rows_pair(dtype, r[2], r[3]),
-                                 rows_pair(dtype, r[4], r[5]), rows_pair(dtype, r[6], r[7]));
-    }
-}
 
 /* Where this lane's piece c of a row begins. */
 MPK_FN rt_i64 rows_first(int c)

@@ -25,6 +25,7 @@
 
 #include "gen/body_print.h"
 #include "gen/map_print.h"
+#include "shape/rows_shape.h"
 #include "super/super.h"
 
 enum { STEP = 4 };
@@ -36,6 +37,8 @@ typedef struct printer {
     text *out;
     int indent;
     const block_step *ahead; /* the loop at hand, if its loads run ahead by turns; else NULL */
+    bool ends_by_rows;
+    block_end end; /* then */
 } printer;
 
 #define LINE(w, ...)                                  \
@@ -114,11 +117,63 @@ static void print_fragment(const printer *w, const block_step *s)
 
 /* ---- loops and loads ---- */
 
+/* "m0 * 64", in entries: where a tile of an operand begins, without the axis `but`. */
+static void print_begin(const printer *w, const block_operand *o, int8_t but)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < w->p->n_axes; i++) {
+        if (!o->stride[i] || (int8_t)i == but)
+            continue;
+        text_print(w->out, "%s%s0 * %lldll", any ? " + " : "", w->p->axes[i].name,
+                   (long long)o->stride[i]);
+        any = true;
+    }
+    text_print(w->out, any ? "" : "0");
+}
+
+/* Is it a load of the loop at hand that copies bring, so that what its copies share in all turns is
+ * found before?  Tiles have the loop's axis. */
+static bool is_found(const printer *w, const block_step *loop, const block_step *s)
+{
+    const block_tile *t = s->verb == BLOCK_LOAD ? &w->p->tiles[s->to] : NULL;
+    return loop && t && t->space == BLOCK_SHARED &&
+           (t->axis[0] == loop->axis || t->axis[1] == loop->axis) &&
+           super_is_copied(w->p, s->to, &w->p->operands[s->operand]);
+}
+
+/* In front of a loop: what the copies of a tile have in common in all its turns. */
+static void print_found_load(const printer *w, const block_step *loop, const block_step *s)
+{
+    const block_operand *o = &w->p->operands[s->operand];
+    const block_tile *t = &w->p->tiles[s->to];
+    const bool by_rows = t->axis[0] == loop->axis;
+    const char *x = axis_of(w, t->axis[by_rows ? 1 : 0]);
+    const char *kind = o->window ? "spots" : "copies";
+    LINE(w, "block_%s<BLOCK_COPIES(tile_%s)> %s_%s;\n", kind, t->name, kind, t->name);
+    LINE(w, "block_find_%s(%s_%s, tile_%s, ", kind, kind, t->name, t->name);
+    if (o->window) {
+        text_print(w->out, "window_%s, %s0, %s_hi - %s0);\n", o->name, x, x, x);
+        return;
+    }
+    text_print(w->out, "%s, g_%s + (", str_bool(by_rows), o->name);
+    print_begin(w, o, loop->axis);
+    text_print(w->out, ") * %u, %lldll, %s_hi - %s0);\n", ir_dtype_table[o->dtype].block_bytes,
+               (long long)o->stride[t->axis[0]], x, x);
+}
+static void print_found(const printer *w, const block_step *loop)
+{
+    for (const block_step *s = loop + 1; s->verb != BLOCK_END; s++)
+        if (is_found(w, loop, s))
+            print_found_load(w, loop, s);
+}
+
 /* A loop whose loads run ahead begins `ahead` turns early: turns before 0 only load. */
 static void print_loop(printer *w, const block_step *s)
 {
     const char *x = axis_of(w, s->axis);
     const int tile = w->p->axes[s->axis].tile;
+    if (s->ahead)
+        print_found(w, s);
     LINE(w, "#pragma unroll 1\n");
     if (s->ahead) {
         LINE(w, "for (int turn = -%u; %s_lo + (rt_i64)turn * %d < %s_hi; turn++) {\n", s->ahead, x,
@@ -177,15 +232,48 @@ static void print_window_load(const printer *w, const block_tile *t, const block
     const int8_t places = t->axis[by_rows ? 0 : 1];
     const int8_t entries = t->axis[by_rows ? 1 : 0];
     if (copied)
-        text_print(w->out, ", window_%s, g_%s", o->name, o->name);
+        text_print(w->out, ", window_%s, spots_%s, g_%s", o->name, t->name, o->name);
     else
         text_print(w->out, ", window_%s, %s, %s.dtype, g_%s", o->name, str_bool(by_rows), o->name,
                    o->name);
-    print_first(w, places);
+    if (!copied)
+        print_first(w, places);
     print_first(w, entries);
-    print_left(w, places);
+    if (!copied)
+        print_left(w, places);
     print_left(w, entries);
     text_print(w->out, ");\n");
+}
+
+/* Does a loop have whole tiles only?  Where scores are bounded the box ends earlier than the axis,
+ * and what lies after it must not be read. */
+static bool has_whole_tiles(const block_program *p, const block_axis *a)
+{
+    bool whole = !a->is_cut && a->extent % a->tile == 0;
+    for (uint32_t i = 0; i < p->n_steps; i++)
+        whole = whole && p->steps[i].verb != BLOCK_BOUND;
+    return whole;
+}
+
+/* The rest of a call of block_copy: a turn's part of a tile. */
+static void print_turn_load(const printer *w, const block_tile *t, const block_operand *o)
+{
+    const int8_t axis = w->ahead->axis;
+    const char *x = axis_of(w, axis);
+    const bool whole = has_whole_tiles(w->p, &w->p->axes[axis]);
+    text_print(w->out, ", copies_%s, %s, %s, %lldll, %s_next * %lldll, %s_hi - %s_next);\n",
+               t->name, str_bool(t->axis[0] == axis), str_bool(whole),
+               (long long)o->stride[t->axis[0]], x,
+               (long long)(o->stride[axis] * ir_dtype_table[o->dtype].block_bytes), x, x);
+}
+
+/* The name of what brings a tile. */
+static const char *load_name(const printer *w, const block_step *s)
+{
+    const block_operand *o = &w->p->operands[s->operand];
+    if (is_found(w, w->ahead, s))
+        return o->window ? "copy_window" : "copy";
+    return o->window ? "load_window" : "load";
 }
 
 /* A load into shared memory, of which a thread does its part; it arrives when the group is waited
@@ -194,14 +282,17 @@ static void print_load(const printer *w, const block_step *s)
 {
     const block_tile *t = &w->p->tiles[s->to];
     const block_operand *o = &w->p->operands[s->operand];
-    const bool copied = super_is_copied(w->p, s->to, o);
-    LINE(w, "block_%s%s(tile_%s, t.s_scratch + tile_%s.offset",
-         o->window && copied ? "copy" : "load", o->window ? "_window" : "", t->name, t->name);
+    const bool copied = super_is_copied(w->p, s->to, o), found = is_found(w, w->ahead, s);
+    LINE(w, "block_%s(tile_%s, t.s_scratch + tile_%s.offset", load_name(w, s), t->name, t->name);
     if (w->ahead)
         text_print(w->out, " + (turn + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead, t->stages,
                    t->name);
     if (o->window) {
-        print_window_load(w, t, o, copied);
+        print_window_load(w, t, o, found);
+        return;
+    }
+    if (found) {
+        print_turn_load(w, t, o);
         return;
     }
     text_print(w->out, ", %s, %s.dtype, g_%s + (", str_bool(copied), o->name, o->name);
@@ -323,10 +414,12 @@ static void print_fill(const printer *w, const block_step *s)
 
 /* ---- entries of fragments ---- */
 
-/* Steps `first` .. `last`, in one loop; `at` is printed. */
+/* Steps `first` .. `last`, in one loop; `at` is printed.  is_rows: of an end by rows, where each
+ * tile is an array v_NAME of the thread's entries at hand. */
 typedef struct run {
     printer *w;
     uint32_t first, at, last;
+    bool is_rows;
 } run;
 
 /* Steps that do the same for each entry of a fragment. */
@@ -362,8 +455,12 @@ static void print_entry(const run *r, int8_t tile)
 static void print_source(const void *of, const map_step *m, text *out)
 {
     const run *r = of;
+    const int8_t tile = r->w->p->steps[r->at].from[m->number];
     (void)out;
-    print_entry(r, r->w->p->steps[r->at].from[m->number]);
+    if (r->is_rows)
+        text_print(r->w->out, "v_%s[re]", r->w->p->tiles[tile].name);
+    else
+        print_entry(r, tile);
 }
 
 /* An expression of entries: its result is a constant if another step of the loop takes it, else an
@@ -378,7 +475,9 @@ static mpk_status print_map(const run *r, const block_step *s)
     snprintf(prefix, sizeof prefix, "%s_", name);
     TRY(map_compile(w->cx, str_from(s->expression), s->n_from, dtypes, &m));
     gen_print_map(&(gen_map){&m, prefix, w->indent, r, print_source}, w->out);
-    if (r->at < r->last)
+    if (r->is_rows)
+        LINE(w, "v_%s[re] = ", name);
+    else if (r->at < r->last)
         LINE(w, "const float v_%s = ", name);
     else {
         LINE(w, "%s", "");
@@ -389,6 +488,20 @@ static mpk_status print_map(const run *r, const block_step *s)
     return MPK_OK;
 }
 
+/* The offset of the entry at hand in an operand: "m * 768ll + n * 1ll". */
+static void print_offset(const printer *w, const block_operand *o)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < w->p->n_axes; i++) {
+        if (!o->stride[i])
+            continue;
+        text_print(w->out, "%s%s * %lldll", any ? " + " : "", w->p->axes[i].name,
+                   (long long)o->stride[i]);
+        any = true;
+    }
+    text_print(w->out, any ? "" : "0");
+}
+
 /* One step for the entry at hand; outside of the box loads give 0 and stores do nothing. */
 static mpk_status print_of_entry(const run *r)
 {
@@ -397,15 +510,12 @@ static mpk_status print_of_entry(const run *r)
     if (s->verb == BLOCK_MAP)
         return print_map(r, s);
     const block_operand *o = &w->p->operands[s->operand];
+    const char *name = w->p->tiles[s->to].name;
     if (s->verb == BLOCK_LOAD)
-        LINE(w, "const float v_%s = !inside ? 0.0f : mpk_get(%s, g_%s, ", w->p->tiles[s->to].name,
-             o->name, o->name);
+        LINE(w, "const float v_%s = !inside ? 0.0f : mpk_get(%s, g_%s, ", name, o->name, o->name);
     else
         LINE(w, "if (inside)\n%*smpk_put(%s, g_%s, ", w->indent + STEP, "", o->name, o->name);
-    for (uint32_t i = 0, any = 0; i < w->p->n_axes; i++)
-        if (o->stride[i])
-            text_print(w->out, "%s%s * %lldll", any++ ? " + " : "", w->p->axes[i].name,
-                       (long long)o->stride[i]);
+    print_offset(w, o);
     if (s->verb == BLOCK_STORE) {
         text_print(w->out, ", ");
         print_entry(r, s->to);
@@ -432,6 +542,17 @@ static void open_entries(printer *w, int8_t tile)
     w->indent += STEP;
 }
 
+/* Where the entry lies along an axis of its tile. */
+static void print_position(const printer *w, int8_t tile, int side)
+{
+    if (!side)
+        text_print(w->out, "block_row(warps, %d, ra, re)", block_extent(w->p, tile, 0));
+    else if (w->p->tiles[tile].is_shared_out)
+        text_print(w->out, "block_own_column(warps, rb, re)");
+    else
+        text_print(w->out, "block_column(warps, %d, rb, re)", block_extent(w->p, tile, 1));
+}
+
 /* Where the entry lies: a variable named after each axis, and whether it is inside the box. */
 static void print_places(const printer *w, int8_t tile)
 {
@@ -439,12 +560,8 @@ static void print_places(const printer *w, int8_t tile)
     for (int side = 0; side < 2; side++) {
         const char *x = axis_of(w, t->axis[side]);
         LINE(w, "const rt_i64 %s = %s0 + ", x, x);
-        if (!side)
-            text_print(w->out, "block_row(warps, %d, ra, re);\n", block_extent(w->p, tile, 0));
-        else if (t->is_shared_out)
-            text_print(w->out, "block_own_column(warps, rb, re);\n");
-        else
-            text_print(w->out, "block_column(warps, %d, rb, re);\n", block_extent(w->p, tile, 1));
+        print_position(w, tile, side);
+        text_print(w->out, ";\n");
     }
     const char *rows = axis_of(w, t->axis[0]), *columns = axis_of(w, t->axis[1]);
     LINE(w, "const bool inside = %s < %s_hi && %s < %s_hi;\n", rows, rows, columns, columns);
@@ -467,7 +584,7 @@ static bool is_stored(const block_step *s)
 static run find_run(printer *w, uint32_t i)
 {
     const block_step *steps = w->p->steps;
-    run r = {w, i, i, i};
+    run r = {.w = w, .first = i, .at = i, .last = i, .is_rows = false};
     while (steps[r.last].verb == BLOCK_LOAD)
         r.last++;
     if (steps[r.last].verb == BLOCK_MAP && is_stored(&steps[r.last + 1]) &&
@@ -500,6 +617,99 @@ static mpk_status print_entries(printer *w, uint32_t i, uint32_t *last)
     return MPK_OK;
 }
 
+/* ---- ends by rows ---- */
+
+/* The sums at the end of a program, from registers into shared memory: "block_put_sums(r_sum0,
+ * warps, 64, 32, t.s_scratch + 0)"; returns where the next may begin. */
+static uint32_t print_sums(const printer *w, int8_t sum, uint32_t offset)
+{
+    const int8_t of = block_parts_of(w->p, sum);
+    const int32_t rows = block_extent(w->p, sum, 0), columns = block_extent(w->p, sum, 1);
+    const uint32_t parts = w->p->tiles[of].parts > 1 ? w->p->tiles[of].parts : 1;
+    LINE(w, "block_put_sums(r_%s, warps, %d, %d, (float *)(t.s_scratch + %u));\n",
+         w->p->tiles[of].name, rows, columns, offset);
+    return offset + parts * (uint32_t)rows * (uint32_t)(columns + BLOCK_ROW_GAP) * 4;
+}
+
+/* A row's sums, all parts of them, into r_NAME. */
+static uint32_t print_take_sums(const printer *w, int8_t sum, uint32_t offset)
+{
+    const int8_t of = block_parts_of(w->p, sum);
+    const int32_t rows = block_extent(w->p, sum, 0), columns = block_extent(w->p, sum, 1);
+    const uint32_t parts = w->p->tiles[of].parts > 1 ? w->p->tiles[of].parts : 1;
+    const char *name = w->p->tiles[sum].name;
+    LINE(w, "float v_%s[ROWS_PIECE];\n", name);
+    LINE(w, "block_take_sums<%u>(v_%s, (const float *)(t.s_scratch + %u), %d, %d, row, column);\n",
+         parts, name, offset, rows, columns);
+    return offset + parts * (uint32_t)rows * (uint32_t)(columns + BLOCK_ROW_GAP) * 4;
+}
+
+/* ", operand, where its entries are": of a row, from column n on. */
+static void print_row_of(const printer *w, const block_operand *o)
+{
+    text_print(w->out, "(%s, g_%s, ", o->name, o->name);
+    print_offset(w, o);
+}
+
+/* What an end by rows does with the entries at hand: loads, then maps entry by entry, the store. */
+static mpk_status print_row_steps(printer *w, const block_end *e)
+{
+    const block_step *steps = w->p->steps, *store = &steps[e->last];
+    const int8_t columns = w->p->tiles[store->to].axis[1];
+    run r = {.w = w, .first = e->first, .at = e->first, .last = e->last, .is_rows = true};
+    for (; steps[r.at].verb == BLOCK_LOAD; r.at++) {
+        const block_operand *o = &w->p->operands[steps[r.at].operand];
+        const char *name = w->p->tiles[steps[r.at].to].name;
+        LINE(w, "float v_%s[ROWS_PIECE];\n", name);
+        LINE(w, "block_get_row<%lld>", (long long)o->stride[columns]);
+        print_row_of(w, o);
+        text_print(w->out, ", left, v_%s);\n", name);
+    }
+    for (uint32_t i = r.at; i < e->last; i++)
+        LINE(w, "float v_%s[ROWS_PIECE];\n", w->p->tiles[steps[i].to].name);
+    if (r.at < e->last) {
+        LINE(w, "#pragma unroll\n");
+        LINE(w, "for (int re = 0; re < ROWS_PIECE; re++) {\n");
+        w->indent += STEP;
+        for (; r.at < e->last; r.at++)
+            TRY(print_map(&r, &steps[r.at]));
+        close_entries(w);
+    }
+    LINE(w, "block_put_row");
+    print_row_of(w, &w->p->operands[store->operand]);
+    text_print(w->out, ", left, v_%s);\n", w->p->tiles[store->to].name);
+    return MPK_OK;
+}
+
+/* The end of a program by rows.  Sums go through shared memory, in place of the tiles, so that a
+ * thread has entries that are neighbours: it loads and stores 16 bytes at once, loads of all
+ * operands are under way together, and the code, most of which runs once a task and so comes from
+ * L2, is that of a few entries. */
+static mpk_status print_rows(printer *w, const block_end *e)
+{
+    const int8_t y = w->p->steps[e->last].to;
+    const int32_t rows = block_extent(w->p, y, 0), columns = block_extent(w->p, y, 1);
+    const char *m = axis_of(w, w->p->tiles[y].axis[0]), *n = axis_of(w, w->p->tiles[y].axis[1]);
+    LINE(w, "mpk_sync();\n");
+    for (uint32_t i = 0, at = 0; i < e->n_sums; i++)
+        at = print_sums(w, e->sums[i], at);
+    LINE(w, "mpk_sync();\n");
+    LINE(w, "#pragma unroll 1\n");
+    LINE(w, "for (int i = mpk_thread(); i < %d; i += MPK_THREADS) {\n",
+         rows * columns / ROWS_PIECE);
+    w->indent += STEP;
+    LINE(w, "const int row = i / %d, column = i %% %d * ROWS_PIECE;\n", columns / ROWS_PIECE,
+         columns / ROWS_PIECE);
+    LINE(w, "const rt_i64 %s = %s0 + row, %s = %s0 + column;\n", m, m, n, n);
+    LINE(w, "const int left = %s < %s_hi ? (int)(%s_hi - %s) : 0;\n", m, m, n, n);
+    LINE(w, "if (left <= 0)\n%*scontinue;\n", w->indent + STEP, "");
+    for (uint32_t i = 0, at = 0; i < e->n_sums; i++)
+        at = print_take_sums(w, e->sums[i], at);
+    TRY(print_row_steps(w, e));
+    close_entries(w);
+    return MPK_OK;
+}
+
 /* Scores that do not count become -inf: beyond the end of the axis, after the query (causal), or
  * before its window.  Tiles that lie wholly before the end, or before all queries, are passed
  * over. */
@@ -529,10 +739,25 @@ static void print_bound(printer *w, const block_step *s)
 
 /* ---- the whole ---- */
 
+/* An end by rows adds up the parts of its sums itself. */
+static bool is_added_by_rows(const printer *w, const block_step *s)
+{
+    bool added = false;
+    for (uint32_t i = 0; w->ends_by_rows && i < w->end.n_sums; i++)
+        added = added || (s->verb == BLOCK_ADD && s->to == w->end.sums[i]);
+    return added;
+}
+
 /* One step, or the several that are printed as one; *i is the last of them afterwards. */
 static mpk_status print_step(printer *w, uint32_t *i)
 {
     const block_step *s = &w->p->steps[*i];
+    if (is_added_by_rows(w, s))
+        return MPK_OK;
+    if (w->ends_by_rows && *i == w->end.first) {
+        *i = w->end.last;
+        return print_rows(w, &w->end);
+    }
     if (is_of_entries(w, s))
         return print_entries(w, *i, i);
     if (is_shared_load(w, s))
@@ -572,6 +797,7 @@ static bool has_loop(const block_program *p, int8_t axis)
 mpk_status gen_print_block(mpk_context *cx, const block_program *p, text *out)
 {
     printer w = {.cx = cx, .p = p, .out = out, .indent = STEP};
+    w.ends_by_rows = block_find_end(p, &w.end);
     LINE(&w, "static constexpr block_warps warps = {{%u, %u, %u}, %s};\n", p->warps[0], p->warps[1],
          p->warps[2], str_bool(p->unit == BLOCK_MMA));
     for (int8_t i = 0; i < (int8_t)p->n_tiles; i++)

@@ -226,7 +226,7 @@ static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, te
         "batches.hi[%u], k_lo = 0, k_hi = %lld;\n"
         "    batches.lo[%u] = batches.lo[%u] = 0;\n    batches.hi[%u] = batches.hi[%u] = 1;\n"
         "    for (rt_u64 i = 0; i < mpk_count(batches, %u); i++) {\n"
-        "    rt_i64 at[RT_MAX_RANK];\n    mpk_place(batches, %u, i, at);\n",
+        "    rt_i64 at[RT_MAX_RANK];\n    block_find(batches, %u, i, at);\n",
         rank, rank - 2, rank - 2, rank - 1, rank - 1,
         (long long)gen_input(c, A)->dims[gen_input(c, A)->rank - 1], rank - 2, rank - 1, rank - 2,
         rank - 1, rank, rank);

@@ -115,7 +115,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
                "e_lo = 0, e_hi = %lld;\n"
                "    heads.lo[2] = heads.lo[3] = 0;\n    heads.hi[2] = heads.hi[3] = 1;\n"
                "    for (rt_u64 i = 0; i < mpk_count(heads, 4); i++) {\n"
-               "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(heads, 4, i, at);\n"
+               "        rt_i64 at[RT_MAX_RANK];\n        block_find(heads, 4, i, at);\n"
                "        const rt_i64 group = at[1] / (in_q.dims[1] / in_k.dims[1]);\n",
                by_rows ? "mpk_swapped(box, 1, 2)" : "box", seen, (long long)s.width,
                (long long)s.values);

@@ -330,7 +330,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
         "    const rt_i64 filter_lo = box.lo[%u], filter_hi = box.hi[%u];\n"
         "    const rt_i64 run = block_places(out_y, %u, %u, filters, &box);\n"
         "    for (rt_u64 i = 0; i < mpk_count(box, %u); i++) {\n"
-        "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(box, %u, i, at);\n"
+        "        rt_i64 at[RT_MAX_RANK];\n        block_find(box, %u, i, at);\n"
         "        const rt_i64 group = at[%u], first = group * filters;\n"
         "        const rt_i64 %c_lo = block_place(out_y, %u, at), %c_hi = %c_lo + run;\n"
         "        const rt_i64 %c_lo = filter_lo > first ? filter_lo - first : 0;\n"

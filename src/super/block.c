@@ -2,6 +2,8 @@
  * (block.h). */
 #include "super/block.h"
 
+#include "shape/rows_shape.h"
+
 int8_t block_add_axis(block_program *p, const char *name, int64_t extent, int32_t tile, bool is_cut)
 {
     p->axes[p->n_axes] = (block_axis){name, extent, tile, is_cut};
@@ -81,11 +83,87 @@ uint32_t block_offset(const block_program *p, int8_t tile)
     return offset;
 }
 
+/* Is the step one of an end by rows, over these axes? */
+static bool is_of_end(const block_program *p, const block_step *s, const int8_t axis[2])
+{
+    const block_tile *t = &p->tiles[s->to];
+    if (s->verb == BLOCK_LOAD)
+        return t->space == BLOCK_FRAGMENT;
+    return s->verb == BLOCK_MAP && t->axis[0] == axis[0] && t->axis[1] == axis[1];
+}
+
+static bool is_made_in(const block_program *p, const block_end *e, int8_t tile)
+{
+    for (uint32_t i = e->first; i < e->last; i++)
+        if (p->steps[i].to == tile)
+            return true;
+    return false;
+}
+
+/* A source of a step at the end: made there, or a sum, of which there may be two. */
+static bool take_source(const block_program *p, block_end *e, int8_t tile, const int8_t axis[2])
+{
+    const block_tile *t = &p->tiles[tile];
+    bool known = is_made_in(p, e, tile);
+    for (uint32_t i = 0; i < e->n_sums; i++)
+        known = known || e->sums[i] == tile;
+    if (known)
+        return true;
+    if (e->n_sums == 2 || t->is_shared_out || t->axis[0] != axis[0] || t->axis[1] != axis[1])
+        return false;
+    e->sums[e->n_sums++] = tile;
+    return true;
+}
+
+bool block_find_end(const block_program *p, block_end *out)
+{
+    block_end e = {0};
+    while (e.last < p->n_steps && p->steps[e.last].verb != BLOCK_STORE)
+        e.last++;
+    if (p->unit != BLOCK_MMA || e.last == p->n_steps)
+        return false;
+    const block_step *store = &p->steps[e.last];
+    const int8_t *axis = p->tiles[store->to].axis;
+    if (axis[1] == BLOCK_NONE || p->operands[store->operand].stride[axis[1]] != 1 ||
+        block_extent(p, store->to, 1) % ROWS_PIECE)
+        return false;
+    for (e.first = e.last; e.first && is_of_end(p, &p->steps[e.first - 1], axis);)
+        e.first--;
+    bool whole = take_source(p, &e, store->to, axis);
+    for (uint32_t i = e.first; i < e.last; i++)
+        for (uint32_t k = 0; k < p->steps[i].n_from; k++)
+            whole = whole && take_source(p, &e, p->steps[i].from[k], axis);
+    *out = e;
+    return whole;
+}
+
+int8_t block_parts_of(const block_program *p, int8_t tile)
+{
+    for (uint32_t i = 0; i < p->n_steps; i++)
+        if (p->steps[i].verb == BLOCK_ADD && p->steps[i].to == tile)
+            return p->steps[i].from[0];
+    return tile;
+}
+
+/* Of an end by rows: all parts of its sums. */
+static uint32_t end_bytes(const block_program *p)
+{
+    block_end e;
+    uint32_t bytes = 0;
+    for (uint32_t i = 0; block_find_end(p, &e) && i < e.n_sums; i++) {
+        const uint32_t parts = p->tiles[block_parts_of(p, e.sums[i])].parts;
+        bytes += (parts > 1 ? parts : 1) * (uint32_t)block_extent(p, e.sums[i], 0) *
+                 ((uint32_t)block_extent(p, e.sums[i], 1) + BLOCK_ROW_GAP) * 4;
+    }
+    return bytes;
+}
+
 /* `add` exchanges all parts but the first through the memory of the shared tiles, which are dead by
  * then; so the two needs do not add up. */
 uint32_t block_scratch_bytes(const block_program *p)
 {
-    uint32_t most = block_offset(p, (int8_t)p->n_tiles);
+    const uint32_t end = end_bytes(p), tiles = block_offset(p, (int8_t)p->n_tiles);
+    uint32_t most = end > tiles ? end : tiles;
     for (int8_t i = 0; i < (int8_t)p->n_tiles; i++) {
         const block_tile *t = &p->tiles[i];
         uint32_t parts = t->parts > 1 ? (uint32_t)(t->parts - 1) : 0;

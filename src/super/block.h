@@ -152,8 +152,20 @@ int32_t block_extent(const block_program *p, int8_t tile, int side);
 /* Of a shared tile: bytes of a row, of one copy, of all. */
 uint32_t block_row_bytes(const block_program *p, int8_t tile);
 uint32_t block_copy_bytes(const block_program *p, int8_t tile);
+/* How a program ends, if by rows: steps `first` to `last` load fragments, map them, and store the
+ * result, all over the same rows and columns, and of it columns are neighbours in memory.  Such an
+ * end goes through shared memory, where its sums are laid out, so that a thread has entries that
+ * are neighbours.  sums: the fragments that it begins with.  false: it ends otherwise. */
+typedef struct block_end {
+    uint32_t first, last, n_sums;
+    int8_t sums[2];
+} block_end;
+bool block_find_end(const block_program *p, block_end *out);
+/* The fragment whose parts are added up to `tile`; or tile itself. */
+int8_t block_parts_of(const block_program *p, int8_t tile);
+
 /* Where a shared tile begins in scratch, and the bytes of scratch that a program needs: its shared
- * tiles, or what `add` needs in their place if that is more. */
+ * tiles, or what `add` or an end by rows needs in their place if that is more. */
 uint32_t block_offset(const block_program *p, int8_t tile);
 uint32_t block_scratch_bytes(const block_program *p);
 /* Registers of a thread for what products are summed up in. */

@@ -1,0 +1,114 @@
+/* pieces.cuh - eight neighbouring entries of a row, as a thread has them: 16 bytes of a 16-bit dtype.
+ *
+ * A piece that is whole and aligned is one load or store, or two in fp32.  Any other is read and
+ * written by a loop over its entries: most code of a task runs once, so that it comes from L2, and
+ * what is seldom run must be short.  Used by rows_warp.cuh, windows_rows.cuh and
+ * block.cuh.
+ */
+#ifndef TASK_PIECES_CUH
+#define TASK_PIECES_CUH
+
+#include "ptx/matrix.cuh"
+#include "shape/rows_shape.h"
+#include "tile/view.cuh"
+
+/* Of the piece at g, whose entries lie `step` apart, the first n; the others are `rest`. */
+MPK_FN void rows_read_entries(int dtype, const char *g, rt_i64 step, rt_i64 n, float rest,
+                              float (&r)[ROWS_PIECE])
+{
+    const mpk_view v = {0, dtype};
+    float one[ROWS_PIECE];
+#pragma unroll 1
+    for (int i = 0; i < ROWS_PIECE; i++)
+        one[i] = i < n ? mpk_get(v, g, i * step) : rest;
+#pragma unroll
+    for (int i = 0; i < ROWS_PIECE; i++)
+        r[i] = one[i];
+}
+MPK_FN void rows_write_entries(int dtype, char *g, rt_i64 n, const float (&r)[ROWS_PIECE])
+{
+    const mpk_view v = {0, dtype};
+    float one[ROWS_PIECE];
+#pragma unroll
+    for (int i = 0; i < ROWS_PIECE; i++)
+        one[i] = r[i];
+#pragma unroll 1
+    for (int i = 0; i < ROWS_PIECE && i < n; i++)
+        mpk_put(v, g, i, one[i]);
+}
+
+MPK_FN void rows_unpack(int dtype, rt_u32 pair, float *r)
+{
+    r[0] = dtype == MPK_BF16 ? ptx_low_bf16(pair) : ptx_low_f16(pair);
+    r[1] = dtype == MPK_BF16 ? ptx_high_bf16(pair) : ptx_high_f16(pair);
+}
+MPK_FN rt_u32 rows_pair(int dtype, float low, float high)
+{
+    return dtype == MPK_BF16 ? ptx_pack_bf16(low, high) : ptx_pack_f16(low, high);
+}
+
+/* A piece as it lies in memory: loads of several can be under way before any is converted. */
+struct rows_raw {
+    uint4 at[2]; /* the second of fp32 alone */
+};
+/* Are pieces from g on, and those whole multiples of `step` entries after it, aligned? */
+MPK_FN bool rows_aligned(int dtype, const char *g, rt_i64 step)
+{
+    return (((rt_u64)g | (rt_u64)(step * mpk_dtype_bytes(dtype))) & 15) == 0;
+}
+/* A piece that is whole and aligned. */
+MPK_FN void rows_fetch(int dtype, const char *g, rows_raw &r)
+{
+#pragma unroll
+    for (int i = 0; i < mpk_dtype_bytes(dtype) / 2; i++)
+        r.at[i] = ((const uint4 *)g)[i];
+}
+MPK_FN void rows_floats(int dtype, const rows_raw &raw, float (&r)[ROWS_PIECE])
+{
+    const rt_u32 words[ROWS_PIECE] = {raw.at[0].x, raw.at[0].y, raw.at[0].z, raw.at[0].w,
+                                      raw.at[1].x, raw.at[1].y, raw.at[1].z, raw.at[1].w};
+#pragma unroll
+    for (int i = 0; i < ROWS_PIECE; i += 2)
+        if (dtype == MPK_F32) {
+            r[i] = __uint_as_float(words[i]);
+            r[i + 1] = __uint_as_float(words[i + 1]);
+        } else {
+            rows_unpack(dtype, words[i / 2], r + i);
+        }
+}
+
+/* Eight entries from entry `first` of a row of n on; what lies beyond the row is `rest`. */
+MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest,
+                      float (&r)[ROWS_PIECE])
+{
+    const char *g = g_row + first * mpk_dtype_bytes(dtype);
+    if (first + ROWS_PIECE > n || ((rt_u64)g & 15)) {
+        rows_read_entries(dtype, g, 1, n - first, rest, r);
+    } else if (dtype == MPK_F32) {
+        const float4 low = ((const float4 *)g)[0], high = ((const float4 *)g)[1];
+        r[0] = low.x, r[1] = low.y, r[2] = low.z, r[3] = low.w;
+        r[4] = high.x, r[5] = high.y, r[6] = high.z, r[7] = high.w;
+    } else {
+        const uint4 all = *(const uint4 *)g;
+        rows_unpack(dtype, all.x, r);
+        rows_unpack(dtype, all.y, r + 2);
+        rows_unpack(dtype, all.z, r + 4);
+        rows_unpack(dtype, all.w, r + 6);
+    }
+}
+/* The counterpart; nothing is written beyond the row. */
+MPK_FN void rows_write(int dtype, char *g_row, rt_i64 first, rt_i64 n, const float (&r)[ROWS_PIECE])
+{
+    char *g = g_row + first * mpk_dtype_bytes(dtype);
+    if (first + ROWS_PIECE > n || ((rt_u64)g & 15)) {
+        rows_write_entries(dtype, g, n - first, r);
+    } else if (dtype == MPK_F32) {
+        ((float4 *)g)[0] = make_float4(r[0], r[1], r[2], r[3]);
+        ((float4 *)g)[1] = make_float4(r[4], r[5], r[6], r[7]);
+    } else {
+        *(uint4 *)g = make_uint4(rows_pair(dtype, r[0], r[1]), rows_pair(dtype, r[2], r[3]),
+                                 rows_pair(dtype, r[4], r[5]), rows_pair(dtype, r[6], r[7]));
+    }
+}
+
+#endif

@@ -1,4 +1,5 @@
-/* windows_rows.cuh - depthwise convolutions of images whose channels lie last, of two spatial axes.
+/* windows_rows.cuh - depthwise convolutions and max pools of images whose channels lie last, of two
+ * spatial axes.
  *
  * A thread takes eight neighbouring channels (rows_read, rows_write) of one place or of some places
  * next to each other, so that a warp reads and writes whole lines and a column of x serves all
@@ -27,34 +28,76 @@ MPK_FN mpk_box windows_items(const mpk_box &box, int rank, int places)
 }
 
 /* sum[p] += the row of the window, for PLACES windows: entry k of window p is column p * STRIDE + k
- * * APART of the run.  g_x: channels of the image's row; first: the run's first column. */
+ * * APART of the run.  g_x, g_w: the piece of the image's row and of the filter's; first: the run's
+ * first column.  All loads are under way before the first product. */
 template <int PLACES, int KERNEL, int STRIDE, int APART>
 MPK_FN void windows_add_row(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &x, const char *g_x,
-                            const mpk_view &w, const char *g_w, rt_i64 first, rt_i64 channel,
-                            rt_i64 channels)
+                            const mpk_view &w, const char *g_w, int first)
 {
-    float r_w[KERNEL][ROWS_PIECE];
+    enum { COLUMNS = (PLACES - 1) * STRIDE + (KERNEL - 1) * APART + 1 };
+    const int columns = (int)x.dims[3];
+    rows_raw r_w[KERNEL], r_x[COLUMNS];
 #pragma unroll
     for (int k = 0; k < KERNEL; k++)
-        rows_read(w.dtype, g_w + k * w.stride[3] * mpk_dtype_bytes(w.dtype), channel, channels, 0,
-                  r_w[k]);
+        rows_fetch(w.dtype, g_w + k * w.stride[3] * mpk_dtype_bytes(w.dtype), r_w[k]);
 #pragma unroll
-    for (int j = 0; j < (PLACES - 1) * STRIDE + (KERNEL - 1) * APART + 1; j++) {
-        const rt_i64 column = first + j;
-        if ((rt_u64)column >= (rt_u64)x.dims[3])
+    for (int j = 0; j < COLUMNS; j++)
+        if ((rt_u32)(first + j) < (rt_u32)columns)
+            rows_fetch(x.dtype, g_x + (first + j) * x.stride[3] * mpk_dtype_bytes(x.dtype), r_x[j]);
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+        if ((rt_u32)(first + j) >= (rt_u32)columns)
             continue;
-        float r_x[ROWS_PIECE];
-        rows_read(x.dtype, g_x + column * x.stride[3] * mpk_dtype_bytes(x.dtype), channel, channels,
-                  0, r_x);
+        float r_entry[ROWS_PIECE];
+        rows_floats(x.dtype, r_x[j], r_entry);
 #pragma unroll
         for (int p = 0; p < PLACES; p++)
 #pragma unroll
             for (int k = 0; k < KERNEL; k++)
+                if (p * STRIDE + k * APART == j) {
+                    float r_weight[ROWS_PIECE];
+                    rows_floats(w.dtype, r_w[k], r_weight);
 #pragma unroll
-                for (int i = 0; i < ROWS_PIECE; i++)
-                    if (p * STRIDE + k * APART == j)
-                        r_sum[p][i] += r_w[k][i] * r_x[i];
+                    for (int i = 0; i < ROWS_PIECE; i++)
+                        r_sum[p][i] += r_weight[i] * r_entry[i];
+                }
     }
+}
+
+/* The same where pieces are not whole or not aligned, entry by entry: n channels. */
+template <int PLACES, int KERNEL, int STRIDE, int APART>
+MPK_FN void windows_add_entries(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &x,
+                                const char *g_x, const mpk_view &w, const char *g_w, int first,
+                                rt_i64 n)
+{
+#pragma unroll 1
+    for (int k = 0; k < KERNEL; k++) {
+        float r_weight[ROWS_PIECE], r_entry[ROWS_PIECE];
+        rows_read_entries(w.dtype, g_w + k * w.stride[3] * mpk_dtype_bytes(w.dtype), 1, n, 0,
+                          r_weight);
+#pragma unroll
+        for (int p = 0; p < PLACES; p++) {
+            const int column = first + p * STRIDE + k * APART;
+            if ((rt_u32)column >= (rt_u32)x.dims[3])
+                continue;
+            rows_read_entries(x.dtype, g_x + column * x.stride[3] * mpk_dtype_bytes(x.dtype), 1, n,
+                              0, r_entry);
+#pragma unroll
+            for (int i = 0; i < ROWS_PIECE; i++)
+                r_sum[p][i] += r_weight[i] * r_entry[i];
+        }
+    }
+}
+
+/* Is every piece of eight channels of an image aligned, whatever its place? */
+MPK_FN bool windows_aligned(const mpk_view &x, const char *g_x)
+{
+    bool aligned = true;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        aligned =
+            aligned && (i >= x.rank || x.stride[i] == 1 || rows_aligned(x.dtype, g_x, x.stride[i]));
+    return aligned;
 }
 
 /* x [N, C, H, W] with channels last, w [C, 1, h, KERNEL] with its filters last, y [N, .., C]. */
@@ -66,6 +109,8 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
     char *g_y = mpk_data(t, y);
     const mpk_box box = mpk_box_of(t, 4), items = windows_items(box, 4, PLACES);
     const rt_i64 channels = box.hi[3];
+    const bool aligned =
+        windows_aligned(x, g_x) && windows_aligned(w, g_w) && box.lo[3] % ROWS_PIECE == 0;
     for (rt_u64 i = (rt_u64)mpk_thread(); i < mpk_count(items, 4); i += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(items, 4, i, at);
@@ -80,11 +125,17 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
 #pragma unroll 1
         for (int k = 0; k < (int)w.dims[2]; k++) {
             const rt_i64 row = top + k * h.dilation.at[0];
-            if ((rt_u64)row < (rt_u64)x.dims[2])
-                windows_add_row<PLACES, KERNEL, STRIDE, APART>(
-                    r_sum, x,
-                    g_x + (at[0] * x.stride[0] + row * x.stride[2]) * mpk_dtype_bytes(x.dtype), w,
-                    g_w + k * w.stride[2] * mpk_dtype_bytes(w.dtype), left, channel, channels);
+            const char *g_row = g_x + (at[0] * x.stride[0] + row * x.stride[2] + channel) *
+                                          mpk_dtype_bytes(x.dtype),
+                       *g_filter = g_w + (k * w.stride[2] + channel) * mpk_dtype_bytes(w.dtype);
+            if ((rt_u64)row >= (rt_u64)x.dims[2])
+                continue;
+            if (aligned && channels - channel >= ROWS_PIECE)
+                windows_add_row<PLACES, KERNEL, STRIDE, APART>(r_sum, x, g_row, w, g_filter,
+                                                               (int)left);
+            else
+                windows_add_entries<PLACES, KERNEL, STRIDE, APART>(r_sum, x, g_row, w, g_filter,
+                                                                   (int)left, channels - channel);
         }
         if (mpk_is_there(bias))
             rows_read(bias.dtype, g_bias, channel, channels, 0, r_bias);
@@ -98,6 +149,96 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
                 rows_write(y.dtype, g_y + to * mpk_dtype_bytes(y.dtype), channel, channels,
                            r_sum[p]);
         }
+    }
+}
+
+/* What is larger than the largest so far, or NaN, takes its place; at: the number of its column in
+ * the image, -1 while there is none. */
+struct windows_most {
+    float r_most[ROWS_PIECE];
+    int r_at[ROWS_PIECE];
+};
+MPK_FN void windows_take(windows_most &m, const float (&r_entry)[ROWS_PIECE], int number)
+{
+#pragma unroll
+    for (int i = 0; i < ROWS_PIECE; i++)
+        if (m.r_at[i] < 0 || r_entry[i] > m.r_most[i] || r_entry[i] != r_entry[i]) {
+            m.r_most[i] = r_entry[i];
+            m.r_at[i] = number;
+        }
+}
+
+/* One row of a window, of KERNEL entries; aligned: its pieces are whole, and loaded together. */
+template <int KERNEL>
+MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x, int row,
+                             int first, int apart, bool aligned, rt_i64 n)
+{
+    const int columns = (int)x.dims[3];
+    const rt_i64 step = x.stride[3] * mpk_dtype_bytes(x.dtype);
+    float r_entry[ROWS_PIECE];
+    rows_raw r_x[KERNEL];
+#pragma unroll 1
+    for (int k = 0; k < KERNEL && !aligned; k++)
+        if ((rt_u32)(first + k * apart) < (rt_u32)columns) {
+            rows_read_entries(x.dtype, g_x + (first + k * apart) * step, 1, n, 0, r_entry);
+            windows_take(m, r_entry, row * columns + first + k * apart);
+        }
+    if (!aligned)
+        return;
+#pragma unroll
+    for (int k = 0; k < KERNEL; k++)
+        if ((rt_u32)(first + k * apart) < (rt_u32)columns)
+            rows_fetch(x.dtype, g_x + (first + k * apart) * step, r_x[k]);
+#pragma unroll
+    for (int k = 0; k < KERNEL; k++)
+        if ((rt_u32)(first + k * apart) < (rt_u32)columns) {
+            rows_floats(x.dtype, r_x[k], r_entry);
+            windows_take(m, r_entry, row * columns + first + k * apart);
+        }
+}
+
+/* x [N, P, H, W, C] -> values and indices [N, P, h, w, C], windows of KERNEL columns and one
+ * channel.  NaN wins, and the last NaN of several; of equal entries the first. */
+template <int KERNEL>
+MPK_FN void max_pool_rows(const mpk_task &t, const mpk_view &x, const mpk_view &values,
+                          const mpk_view &indices, const pool_how &h)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_values = mpk_data(t, values), *g_indices = mpk_data(t, indices);
+    const mpk_box box = mpk_box_of(t, 5), items = windows_items(box, 5, 1);
+    const int channels = (int)x.dims[4];
+    const bool aligned = windows_aligned(x, g_x) && box.lo[4] % ROWS_PIECE == 0;
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < mpk_count(items, 5); i += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK];
+        mpk_place(items, 5, i, at);
+        at[3] += box.lo[3];
+        at[4] = box.lo[4] + at[4] * ROWS_PIECE;
+        const int n = (int)(box.hi[4] - at[4]);
+        const int top = (int)(at[2] * h.stride.at[0] - h.padding.at[0]),
+                  left = (int)(at[3] * h.stride.at[1] - h.padding.at[1]);
+        windows_most m;
+#pragma unroll
+        for (int e = 0; e < ROWS_PIECE; e++) {
+            m.r_most[e] = -MPK_INFINITY;
+            m.r_at[e] = -1;
+        }
+#pragma unroll 1
+        for (int k = 0; k < (int)h.kernel.at[0]; k++) {
+            const int row = top + k * (int)h.dilation.at[0];
+            const char *g_row =
+                g_x + (at[0] * x.stride[0] + at[1] * x.stride[1] + row * x.stride[2] + at[4]) *
+                          mpk_dtype_bytes(x.dtype);
+            if ((rt_u32)row < (rt_u32)x.dims[2])
+                windows_take_row<KERNEL>(m, x, g_row, row, left, (int)h.dilation.at[1],
+                                         aligned && n >= ROWS_PIECE, n);
+        }
+        rows_write(values.dtype, g_values + mpk_offset(values, at) * mpk_dtype_bytes(values.dtype),
+                   0, n, m.r_most);
+        rt_i64 *g_at = (rt_i64 *)g_indices + mpk_offset(indices, at);
+#pragma unroll
+        for (int e = 0; e < ROWS_PIECE; e++)
+            if (e < n)
+                g_at[e] = m.r_at[e] < 0 ? 0 : (rt_i64)m.r_at[e] * channels + at[4] + e;
     }
 }
 

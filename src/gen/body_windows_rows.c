@@ -1,8 +1,9 @@
-/* body_windows_rows.c - depthwise convolutions of images whose channels lie last, eight channels a
- * thread (device/task/windows_rows.cuh).
+/* body_windows_rows.c - depthwise convolutions and max pools of images whose channels lie last, eight
+ * channels a thread (device/task/windows_rows.cuh).
  *
  * Rank 5: above the generic bodies of body_windows.c, which take all else. */
 #include "gen/body_print.h"
+#include "op/pool.h"
 #include "shape/rows_shape.h"
 
 enum { X, W, BIAS };
@@ -61,5 +62,48 @@ static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, tex
     return MPK_OK;
 }
 
+/* Numbers of a pool's windows along a spatial axis. */
+static int64_t windows_number(const gen_call *c, uint32_t list, uint32_t i)
+{
+    const bool is_kernel = list == POOL_STRIDE && !c->op->attributes[list].ints.n;
+    return number(c, is_kernel ? POOL_KERNEL : list, i, list != POOL_PADDING);
+}
+
+/* Channels are the last of three axes of places, with windows of one entry, and neighbours. */
+static bool accepts_pool(const gen_call *c)
+{
+    enum { CHANNELS = 2, COLUMNS = 1, RANK = 5 };
+    const ir_tensor *x = gen_input(c, X), *values = gen_output(c, 0), *indices = gen_output(c, 1);
+    return gen_accepts_plain(c) && x->rank == RANK && is_short_float(x) &&
+           !c->op->attributes[POOL_OUTPUT].ints.n &&
+           windows_number(c, POOL_KERNEL, CHANNELS) == 1 &&
+           windows_number(c, POOL_STRIDE, CHANNELS) == 1 &&
+           windows_number(c, POOL_PADDING, CHANNELS) == 0 &&
+           windows_number(c, POOL_KERNEL, COLUMNS) <= MOST_KERNEL && x->stride[RANK - 1] == 1 &&
+           values->stride[RANK - 1] == 1 && indices->stride[RANK - 1] == 1 &&
+           (double)x->dims[2] * (double)x->dims[3] < INT32_MAX;
+}
+
+static mpk_status print_pool(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    static const uint32_t lists[] = {POOL_KERNEL, POOL_STRIDE, POOL_PADDING, POOL_DILATION};
+    (void)cx;
+    gen_print_head(c, n, out);
+    text_print(out, "    constexpr pool_how how = {");
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        text_print(out, "{{%lld, %lld, 1}}, ", (long long)windows_number(c, lists[i], 0),
+                   (long long)windows_number(c, lists[i], 1));
+    text_print(out,
+               "{{1, 1, 1}}, false};\n    max_pool_rows<%lld>(t, in_x, out_values, out_indices, "
+               "how);\n}\n",
+               (long long)windows_number(c, POOL_KERNEL, 1));
+    return MPK_OK;
+}
+
+const gen_body gen_body_max_pool_rows = {.op = "max_pool",
+                                         .name = "windows_rows",
+                                         .rank = 5,
+                                         .accepts = accepts_pool,
+                                         .print = print_pool};
 const gen_body gen_body_conv_rows = {
     .op = "conv", .name = "windows_rows", .rank = 5, .accepts = accepts_conv, .print = print_conv};

@@ -25,16 +25,82 @@ MPK_FN void copies_move(int dtype, char *g_to, rt_i64 to, const char *g_from, rt
     }
 }
 
+/* ---- sixteen bytes at once ---- */
+
+struct alignas(16) copies_quad {
+    rt_u64 at[2];
+};
+
+/* Do rows of the last axis consist of whole pieces of `unit` neighbouring entries, at multiples of
+ * such a piece? */
+MPK_FN bool copies_are_whole(const mpk_view &v, int unit)
+{
+    bool whole = v.rank > 0;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == v.rank - 1)
+            whole = whole && v.stride[i] == 1 && v.dims[i] % unit == 0;
+        else if (i < v.rank)
+            whole = whole && v.stride[i] % unit == 0;
+    return whole;
+}
+
+/* How many entries are moved at once, and the box with so many as one entry of its last axis, of
+ * which entry 0 is the first of the box.  aligned: are the tensors at multiples of 16 bytes? */
+struct copies_lots {
+    mpk_box box;
+    int unit;
+    rt_i64 first;
+};
+MPK_FN bool copies_aligned(const char *g_x, const char *g_y)
+{
+    return (((rt_u64)g_x | (rt_u64)g_y) & 15) == 0;
+}
+MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, bool aligned,
+                                  const mpk_box &box)
+{
+    const int most = 16 / mpk_dtype_bytes(y.dtype);
+    copies_lots l = {box, 1, 0};
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == y.rank - 1) {
+            if (aligned && copies_are_whole(x, most) && copies_are_whole(y, most) &&
+                box.lo[i] % most == 0 && box.hi[i] % most == 0)
+                l.unit = most;
+            l.first = box.lo[i];
+            l.box.hi[i] = box.lo[i] < box.hi[i] ? (box.hi[i] - box.lo[i]) / (rt_u32)l.unit : 0;
+            l.box.lo[i] = 0;
+        }
+    return l;
+}
+MPK_FN void copies_place(const copies_lots &l, int rank, rt_u64 i, rt_i64 *at)
+{
+    mpk_place(l.box, rank, i, at);
+#pragma unroll
+    for (int k = 0; k < RT_MAX_RANK; k++)
+        if (k == rank - 1)
+            at[k] = l.first + at[k] * l.unit;
+}
+MPK_FN void copies_move_lot(const copies_lots &l, int dtype, char *g_to, rt_i64 to,
+                            const char *g_from, rt_i64 from)
+{
+    const int bytes = mpk_dtype_bytes(dtype);
+    if (l.unit > 1)
+        *(copies_quad *)(g_to + to * bytes) = *(const copies_quad *)(g_from + from * bytes);
+    else
+        copies_move(dtype, g_to, to, g_from, from);
+}
+
 MPK_FN void copy_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
-    mpk_box box = mpk_box_of(t, y.rank);
-    rt_u64 n = mpk_count(box, y.rank);
+    const copies_lots lots = copies_by_lots(x, y, copies_aligned(g_x, g_y), mpk_box_of(t, y.rank));
+    rt_u64 n = mpk_count(lots.box, y.rank);
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK];
-        mpk_place(box, y.rank, i, at);
-        copies_move(y.dtype, g_y, mpk_offset(y, at), g_x, mpk_offset(x, at));
+        copies_place(lots, y.rank, i, at);
+        copies_move_lot(lots, y.dtype, g_y, mpk_offset(y, at), g_x, mpk_offset(x, at));
     }
 }
 
@@ -43,11 +109,11 @@ MPK_FN void reshape_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
-    mpk_box box = mpk_box_of(t, y.rank);
-    rt_u64 n = mpk_count(box, y.rank);
+    const copies_lots lots = copies_by_lots(x, y, copies_aligned(g_x, g_y), mpk_box_of(t, y.rank));
+    rt_u64 n = mpk_count(lots.box, y.rank);
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK], number = 0, from = 0;
-        mpk_place(box, y.rank, i, at);
+        copies_place(lots, y.rank, i, at);
 #pragma unroll
         for (int axis = 0; axis < RT_MAX_RANK; axis++)
             if (axis < y.rank)
@@ -58,7 +124,7 @@ MPK_FN void reshape_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
                 from += number % x.dims[axis] * x.stride[axis];
                 number /= x.dims[axis];
             }
-        copies_move(y.dtype, g_y, mpk_offset(y, at), g_x, from);
+        copies_move_lot(lots, y.dtype, g_y, mpk_offset(y, at), g_x, from);
     }
 }
 
@@ -76,16 +142,19 @@ MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y,
             box.lo[i] = box.lo[i] > first ? box.lo[i] : (rt_u32)first;
             box.hi[i] = box.hi[i] < end ? box.hi[i] : (rt_u32)end;
         }
-    rt_u64 n = mpk_count(box, y.rank);
+    /* entry 0 of x along the axis lies where entry `first` of y would */
+    rt_i64 before = 0;
+#pragma unroll
+    for (int k = 0; k < RT_MAX_RANK; k++)
+        if (k == axis)
+            before = first * x.stride[k];
+    const bool even = before * mpk_dtype_bytes(x.dtype) % 16 == 0;
+    const copies_lots lots = copies_by_lots(x, y, even && copies_aligned(g_x, g_y), box);
+    rt_u64 n = mpk_count(lots.box, y.rank);
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK];
-        mpk_place(box, y.rank, i, at);
-        rt_i64 to = mpk_offset(y, at), from = mpk_offset(x, at);
-#pragma unroll
-        for (int k = 0; k < RT_MAX_RANK; k++)
-            if (k == axis)
-                from -= first * x.stride[k];
-        copies_move(y.dtype, g_y, to, g_x, from);
+        copies_place(lots, y.rank, i, at);
+        copies_move_lot(lots, y.dtype, g_y, mpk_offset(y, at), g_x, mpk_offset(x, at) - before);
     }
 }
 

@@ -1,5 +1,5 @@
-/* half.cuh - f16 to f32 and back, as the loading kernels (pack.cuh) need it: a module without
- * cuda_fp16.h. */
+/* half.cuh - f16 and bf16 to f32 and back, without cuda_fp16.h: for the loading kernels (pack.cuh)
+ * and for views (tile/view.cuh). */
 #ifndef PTX_HALF_CUH
 #define PTX_HALF_CUH
 
@@ -16,6 +16,12 @@ RT_FN rt_u16 ptx_to_f16(float x)
 {
     rt_u16 bits;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+RT_FN rt_u16 ptx_to_bf16(float x)
+{
+    rt_u16 bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
     return bits;
 }
 

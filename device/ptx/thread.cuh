@@ -23,11 +23,25 @@ MPK_FN int mpk_thread(void)
     __builtin_assume(x >= 0);
     return x;
 }
+/* The same for a body that is a function of its own and calls it in loops: what follows from it may
+ * be kept, and is computed in front of the loop. */
+MPK_FN int mpk_kept_thread(void)
+{
+    int x;
+    asm("mov.u32 %0, %%tid.x;" : "=r"(x));
+    __builtin_assume(x >= 0);
+    return x;
+}
 /* All threads of the body meet; each then sees what the others wrote to shared and global memory
  * before. */
 MPK_FN void mpk_sync(void)
 {
     asm volatile("bar.sync 1, %0;" ::"n"(MPK_THREADS) : "memory");
+}
+#else
+MPK_FN int mpk_kept_thread(void)
+{
+    return mpk_thread();
 }
 #endif
 

@@ -48,7 +48,7 @@ MPK_FN void block_load_entries(const block_tile &tile, char *s_tile, int dtype, 
     const bool by_rows = row_step == 1 && column_step != 1;
     const int inner = by_rows ? tile.rows : tile.columns;
 #pragma unroll 4
-    for (int i = mpk_thread(); i < tile.rows * tile.columns; i += MPK_THREADS) {
+    for (int i = mpk_kept_thread(); i < tile.rows * tile.columns; i += MPK_THREADS) {
         const int fast = i % inner, slow = i / inner;
         const int row = by_rows ? fast : slow;
         const int column = by_rows ? slow : fast;
@@ -63,7 +63,7 @@ MPK_FN void block_load_unaligned(const block_tile &tile, char *s_tile, const cha
                                  rt_i64 row_step, int rows, int columns)
 {
 #pragma unroll 1
-    for (int i = mpk_thread(); i < tile.rows * tile.columns; i += MPK_THREADS) {
+    for (int i = mpk_kept_thread(); i < tile.rows * tile.columns; i += MPK_THREADS) {
         const int row = i / tile.columns, column = i % tile.columns;
         block_put(tile, s_tile, row, column, tile.dtype, g, row * row_step + column,
                   row < rows && column < columns);
@@ -88,7 +88,7 @@ MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dt
         return;
     }
 #pragma unroll
-    for (int i = mpk_thread(); i < tile.rows * pieces; i += MPK_THREADS) {
+    for (int i = mpk_kept_thread(); i < tile.rows * pieces; i += MPK_THREADS) {
         const int row = i / pieces, piece = i % pieces, left = n_columns * bytes - piece * 16;
         const int n = row >= n_rows || left <= 0 ? 0 : left < 16 ? left : 16;
         ptx_copy_async_part(s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, piece * 16),
@@ -113,13 +113,13 @@ template <int N> struct block_copies {
 /* Row j of this thread's, and where its piece lies in the tile. */
 MPK_FN int block_copy_row(const block_tile &tile, int j)
 {
-    return mpk_thread() / BLOCK_PIECES(tile) + j * BLOCK_ROWS_APART(tile);
+    return mpk_kept_thread() / BLOCK_PIECES(tile) + j * BLOCK_ROWS_APART(tile);
 }
 /* Rows that are a multiple of eight apart are swizzled alike. */
 MPK_FN int block_copy_to(const block_tile &tile, int j)
 {
-    return BLOCK_AT(tile.row_bytes, tile.layout, mpk_thread() / BLOCK_PIECES(tile),
-                    mpk_thread() % BLOCK_PIECES(tile) * 16) +
+    return BLOCK_AT(tile.row_bytes, tile.layout, mpk_kept_thread() / BLOCK_PIECES(tile),
+                    mpk_kept_thread() % BLOCK_PIECES(tile) * 16) +
            j * BLOCK_ROWS_APART(tile) * BLOCK_PITCH(tile.row_bytes, tile.layout);
 }
 /* Has this thread a row j?  Tiles of fewer pieces than threads leave some without. */
@@ -139,7 +139,7 @@ MPK_FN void block_find_copies(block_copies<N> &r, const block_tile &tile, bool b
                               const char *g, rt_i64 row_step, rt_i64 left)
 {
     const int bytes = mpk_dtype_bytes(tile.dtype);
-    const int piece = mpk_thread() % BLOCK_PIECES(tile) * 16;
+    const int piece = mpk_kept_thread() % BLOCK_PIECES(tile) * 16;
     r.g = g;
     r.other = left < 0x7fffffff ? (int)left : 0x7fffffff;
 #pragma unroll
@@ -170,7 +170,7 @@ MPK_FN void block_copy(const block_tile &tile, char *s_tile, const block_copies<
             n = block_copy_row(tile, j) < left ? n : 0;
         if (!whole && !by_rows) {
             const int there =
-                block_held_bytes(left * bytes - mpk_thread() % BLOCK_PIECES(tile) * 16);
+                block_held_bytes(left * bytes - mpk_kept_thread() % BLOCK_PIECES(tile) * 16);
             n = there < n ? there : n;
         }
         if (block_has_copy(tile, j))
@@ -246,11 +246,11 @@ MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_
 {
     const int n_places = places_are_rows ? tile.rows : tile.columns,
               n_entries = places_are_rows ? tile.columns : tile.rows;
-    const int own = mpk_thread() % n_places, apart = MPK_THREADS / n_places;
+    const int own = mpk_kept_thread() % n_places, apart = MPK_THREADS / n_places;
     int at[BLOCK_WINDOW_AXES];
     const int base = block_window_begin(w, place + (rt_u32)own, at);
 #pragma unroll 1
-    for (int first = mpk_thread() / n_places; first < n_entries;
+    for (int first = mpk_kept_thread() / n_places; first < n_entries;
          first += apart * BLOCK_WINDOW_BATCH) {
         rt_u32 r_bits[BLOCK_WINDOW_BATCH];
 #pragma unroll
@@ -313,7 +313,7 @@ MPK_FN void block_window_unaligned(const block_tile &tile, char *s_tile, const b
                                    rt_i64 entries)
 {
 #pragma unroll 1
-    for (int i = mpk_thread(); i < tile.rows * tile.columns; i += MPK_THREADS) {
+    for (int i = mpk_kept_thread(); i < tile.rows * tile.columns; i += MPK_THREADS) {
         const int row = i / tile.columns, column = i % tile.columns;
         int at[BLOCK_WINDOW_AXES];
         const int base = block_window_begin(w, place + (rt_u32)row, at);
@@ -331,7 +331,7 @@ MPK_FN void block_copy_window(const block_tile &tile, char *s_tile, const block_
                               const block_spots<N> &r, const char *g, rt_u32 entry, rt_i64 entries)
 {
     const int bytes = mpk_dtype_bytes(tile.dtype);
-    const int first = mpk_thread() % BLOCK_PIECES(tile) * (16 / bytes);
+    const int first = mpk_kept_thread() % BLOCK_PIECES(tile) * (16 / bytes);
     const bool shared = w.channels % tile.columns == 0;
     int away[BLOCK_WINDOW_AXES];
     if ((rt_u64)g & 15) {
@@ -411,7 +411,7 @@ template <int N> MPK_FN void block_wait(void)
  * likewise. */
 MPK_FN int block_row(const block_warps &w, int rows, int a, int e)
 {
-    const int thread = mpk_thread(), warp = thread / 32;
+    const int thread = mpk_kept_thread(), warp = thread / 32;
     return w.mma ? warp % w.along[0] * (rows / w.along[0]) + a * BLOCK_MMA_ROWS + thread % 32 / 4 +
                        e / 2 * 8
                  : a * BLOCK_SIDE + thread / BLOCK_SIDE;
@@ -419,12 +419,12 @@ MPK_FN int block_row(const block_warps &w, int rows, int a, int e)
 /* Which partial sum this warp has. */
 MPK_FN int block_part(const block_warps &w)
 {
-    return w.mma ? mpk_thread() / 32 / (w.along[0] * w.along[1]) : 0;
+    return w.mma ? mpk_kept_thread() / 32 / (w.along[0] * w.along[1]) : 0;
 }
 
 MPK_FN int block_column(const block_warps &w, int columns, int b, int e)
 {
-    const int thread = mpk_thread(), warp = thread / 32;
+    const int thread = mpk_kept_thread(), warp = thread / 32;
     return w.mma ? warp / w.along[0] % w.along[1] * (columns / w.along[1]) + b * BLOCK_MMA_COLUMNS +
                        thread % 4 * 2 + e % 2
                  : b * BLOCK_SIDE + thread % BLOCK_SIDE;
@@ -433,7 +433,7 @@ MPK_FN int block_column(const block_warps &w, int columns, int b, int e)
 MPK_FN int block_own_column(const block_warps &w, int b, int e)
 {
     return (b / 2 * w.along[2] + block_part(w)) * 16 + b % 2 * BLOCK_MMA_COLUMNS +
-           mpk_thread() % 4 * 2 + e % 2;
+           mpk_kept_thread() % 4 * 2 + e % 2;
 }
 
 /* A line has an entry for each row: float[A][2], the same in four neighbouring lanes. */
@@ -531,7 +531,7 @@ MPK_FN void block_read(rt_u32 *r, bool turned, const char *s)
 MPK_FN void block_read_rows(const block_tile &tile, const char *s_tile, bool turned, int row, int k,
                             rt_u32 *r)
 {
-    const int lane = mpk_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8,
+    const int lane = mpk_kept_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8,
               high = lane / 16 * 8;
     block_read(r, turned,
                turned ? block_piece(tile, s_tile, k + near + high, row + low)
@@ -541,7 +541,7 @@ MPK_FN void block_read_rows(const block_tile &tile, const char *s_tile, bool tur
 MPK_FN void block_read_columns(const block_tile &tile, const char *s_tile, bool turned, int column,
                                int k, rt_u32 *r)
 {
-    const int lane = mpk_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8,
+    const int lane = mpk_kept_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8,
               high = lane / 16 * 8;
     block_read(r, !turned,
                turned ? block_piece(tile, s_tile, column + near + high, k + low)
@@ -581,7 +581,8 @@ MPK_FN void block_multiply_mma(float (&r_sum)[A][B][4], const block_warps &w, bo
                                const block_tile &a, const char *s_a, bool a_turned,
                                const block_tile &b, const char *s_b, bool b_turned)
 {
-    const int warp = mpk_thread() / 32, depth = a_turned ? a.rows : a.columns, part = block_part(w);
+    const int warp = mpk_kept_thread() / 32, depth = a_turned ? a.rows : a.columns,
+              part = block_part(w);
     const int row = warp % w.along[0] * A * BLOCK_MMA_ROWS;
     const int column =
         shared_out ? part * 16 : warp / w.along[0] % w.along[1] * B * BLOCK_MMA_COLUMNS;
@@ -623,7 +624,7 @@ template <int A, int B>
 MPK_FN void block_multiply_fma(float (&r_sum)[A][B][1], const block_tile &a, const char *s_a,
                                const block_tile &b, const char *s_b)
 {
-    const int row = mpk_thread() / BLOCK_SIDE, column = mpk_thread() % BLOCK_SIDE;
+    const int row = mpk_kept_thread() / BLOCK_SIDE, column = mpk_kept_thread() % BLOCK_SIDE;
 #pragma unroll 2
     for (int k = 0; k < a.columns; k += 4) {
         float4 r_b[B];
@@ -654,7 +655,7 @@ MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
                       const block_warps &w, char *s)
 {
     const int lanes = 32 * w.along[0] * w.along[1], part = block_part(w),
-              lane = mpk_thread() % lanes;
+              lane = mpk_kept_thread() % lanes;
     float *s_sum = (float *)s + lane;
     mpk_sync();
 #pragma unroll
@@ -712,7 +713,7 @@ MPK_FN void block_join(float (&r_y)[A][2], const float (&r_x)[A][2], bool add, c
     mpk_sync();
 #pragma unroll
     for (int i = 0; i < A * 2; i++)
-        if (mpk_thread() % 4 == 0)
+        if (mpk_kept_thread() % 4 == 0)
             s_line[block_part(w) * rows + block_row(w, rows, i / 2, i % 2 * 2)] = r_x[i / 2][i % 2];
     mpk_sync();
 #pragma unroll

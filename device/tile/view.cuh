@@ -10,6 +10,9 @@
 #define TILE_VIEW_CUH
 
 #include "tile/task.cuh"
+#ifdef __CUDA_ARCH__
+#include "ptx/half.cuh"
+#endif
 
 /* The numbers of ir_dtype; between bool and u8 are block formats, which no body reads. */
 enum {
@@ -61,8 +64,26 @@ MPK_FN rt_i64 mpk_live(const mpk_task &t, const mpk_view &v)
     return n < v.dims[0] ? n : v.dims[0];
 }
 
-/* ---- numbers: rounding to nearest, ties to even, as src/base/num.h ---- */
+/* ---- numbers: rounding to nearest, ties to even, as src/base/num.h, but for the bits of NaN ---- */
 
+MPK_FN float mpk_from_bf16(rt_u16 h)
+{
+    return __uint_as_float((rt_u32)h << 16);
+}
+#ifdef __CUDA_ARCH__
+MPK_FN float mpk_from_f16(rt_u16 h)
+{
+    return ptx_from_f16(h);
+}
+MPK_FN rt_u16 mpk_to_f16(float x)
+{
+    return ptx_to_f16(x);
+}
+MPK_FN rt_u16 mpk_to_bf16(float x)
+{
+    return ptx_to_bf16(x);
+}
+#else /* emulated */
 /* NaN keeps its payload; subnormals are an integer times 2^-24, which is exact. */
 MPK_FN float mpk_from_f16(rt_u16 h)
 {
@@ -89,10 +110,6 @@ MPK_FN rt_u16 mpk_to_f16(float x)
     rt_u32 rounded = rest + 0xfff + ((rest >> 13) & 1) - (112u << 23);
     return (rt_u16)(sign | rounded >> 13);
 }
-MPK_FN float mpk_from_bf16(rt_u16 h)
-{
-    return __uint_as_float((rt_u32)h << 16);
-}
 /* A NaN whose payload lies in the lost bits would become infinity: a bit is set. */
 MPK_FN rt_u16 mpk_to_bf16(float x)
 {
@@ -101,6 +118,7 @@ MPK_FN rt_u16 mpk_to_bf16(float x)
         return (rt_u16)(u >> 16 | 0x40);
     return (rt_u16)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
 }
+#endif
 
 /* x as it comes back from a tensor of this float dtype. */
 MPK_FN float mpk_round(int dtype, float x)

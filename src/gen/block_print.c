@@ -23,41 +23,17 @@
 
 #include <stdio.h>
 
+#include "gen/block_printer.h"
 #include "gen/body_print.h"
 #include "gen/map_print.h"
 #include "shape/rows_shape.h"
 #include "super/super.h"
 
-enum { STEP = 4 };
-
-/* Where printing is: the program, the text, the depth of blocks. */
-typedef struct printer {
-    mpk_context *cx;
-    const block_program *p;
-    text *out;
-    int indent;
-    const block_step *ahead; /* the loop at hand, if its loads run ahead by turns; else NULL */
-    bool ends_by_rows;
-    block_end end; /* then */
-} printer;
-
-#define LINE(w, ...)                                  \
-    do {                                              \
-        text_print((w)->out, "%*s", (w)->indent, ""); \
-        text_print((w)->out, __VA_ARGS__);            \
-    } while (0)
-
-/* The axis' name is the stem of its variables. */
-static const char *axis_of(const printer *w, int8_t axis)
-{
-    return w->p->axes[axis].name;
-}
-
 /* ---- declarations ---- */
 
 /* A tile in shared memory: extents, bytes of a row, layout, dtype, where its first copy lies and
  * how far the next one is. */
-static void print_tile(const printer *w, int8_t i)
+static void print_tile(const block_printer *w, int8_t i)
 {
     const block_tile *t = &w->p->tiles[i];
     LINE(w, "static constexpr block_tile tile_%s = {%d, %d, %u, %u, %s, %u, %u};\n", t->name,
@@ -66,7 +42,7 @@ static void print_tile(const printer *w, int8_t i)
 }
 
 /* The window through which a convolution's factor is read (block_window). */
-static void print_window(const printer *w, const block_operand *o)
+static void print_window(const block_printer *w, const block_operand *o)
 {
     LINE(w, "static constexpr block_window window_%s = {", o->name);
 #define PRINT_INT(name) gen_print_field(#name, &o->window->name, 1, w->out);
@@ -89,7 +65,7 @@ static void fragment_dims(const block_program *p, int8_t tile, int32_t dims[3])
 }
 
 /* One number for each row: a sum or a maximum. */
-static bool is_line(const printer *w, int8_t tile)
+static bool is_line(const block_printer *w, int8_t tile)
 {
     return w->p->tiles[tile].axis[1] == BLOCK_NONE;
 }
@@ -102,7 +78,7 @@ static bool writes(const block_step *s)
 }
 
 /* The array of a fragment, in front of the first step that writes it. */
-static void print_fragment(const printer *w, const block_step *s)
+static void print_fragment(const block_printer *w, const block_step *s)
 {
     int32_t dims[3];
     for (const block_step *before = w->p->steps; before < s; before++)
@@ -115,65 +91,15 @@ static void print_fragment(const printer *w, const block_step *s)
         LINE(w, "float r_%s[%d][%d][%d];\n", w->p->tiles[s->to].name, dims[0], dims[1], dims[2]);
 }
 
-/* ---- loops and loads ---- */
-
-/* "m0 * 64", in entries: where a tile of an operand begins, without the axis `but`. */
-static void print_begin(const printer *w, const block_operand *o, int8_t but)
-{
-    bool any = false;
-    for (uint32_t i = 0; i < w->p->n_axes; i++) {
-        if (!o->stride[i] || (int8_t)i == but)
-            continue;
-        text_print(w->out, "%s%s0 * %lldll", any ? " + " : "", w->p->axes[i].name,
-                   (long long)o->stride[i]);
-        any = true;
-    }
-    text_print(w->out, any ? "" : "0");
-}
-
-/* Is it a load of the loop at hand that copies bring, so that what its copies share in all turns is
- * found before?  Tiles have the loop's axis. */
-static bool is_found(const printer *w, const block_step *loop, const block_step *s)
-{
-    const block_tile *t = s->verb == BLOCK_LOAD ? &w->p->tiles[s->to] : NULL;
-    return loop && t && t->space == BLOCK_SHARED &&
-           (t->axis[0] == loop->axis || t->axis[1] == loop->axis) &&
-           super_is_copied(w->p, s->to, &w->p->operands[s->operand]);
-}
-
-/* In front of a loop: what the copies of a tile have in common in all its turns. */
-static void print_found_load(const printer *w, const block_step *loop, const block_step *s)
-{
-    const block_operand *o = &w->p->operands[s->operand];
-    const block_tile *t = &w->p->tiles[s->to];
-    const bool by_rows = t->axis[0] == loop->axis;
-    const char *x = axis_of(w, t->axis[by_rows ? 1 : 0]);
-    const char *kind = o->window ? "spots" : "copies";
-    LINE(w, "block_%s<BLOCK_COPIES(tile_%s)> %s_%s;\n", kind, t->name, kind, t->name);
-    LINE(w, "block_find_%s(%s_%s, tile_%s, ", kind, kind, t->name, t->name);
-    if (o->window) {
-        text_print(w->out, "window_%s, %s0, %s_hi - %s0);\n", o->name, x, x, x);
-        return;
-    }
-    text_print(w->out, "%s, g_%s + (", str_bool(by_rows), o->name);
-    print_begin(w, o, loop->axis);
-    text_print(w->out, ") * %u, %lldll, %s_hi - %s0);\n", ir_dtype_table[o->dtype].block_bytes,
-               (long long)o->stride[t->axis[0]], x, x);
-}
-static void print_found(const printer *w, const block_step *loop)
-{
-    for (const block_step *s = loop + 1; s->verb != BLOCK_END; s++)
-        if (is_found(w, loop, s))
-            print_found_load(w, loop, s);
-}
+/* ---- loops ---- */
 
 /* A loop whose loads run ahead begins `ahead` turns early: turns before 0 only load. */
-static void print_loop(printer *w, const block_step *s)
+static void print_loop(block_printer *w, const block_step *s)
 {
-    const char *x = axis_of(w, s->axis);
+    const char *x = block_axis_of(w, s->axis);
     const int tile = w->p->axes[s->axis].tile;
     if (s->ahead)
-        print_found(w, s);
+        block_print_found(w, s);
     LINE(w, "#pragma unroll 1\n");
     if (s->ahead) {
         LINE(w, "for (int turn = -%u; %s_lo + (rt_i64)turn * %d < %s_hi; turn++) {\n", s->ahead, x,
@@ -182,163 +108,23 @@ static void print_loop(printer *w, const block_step *s)
     } else {
         LINE(w, "for (rt_i64 %s0 = %s_lo; %s0 < %s_hi; %s0 += %d) {\n", x, x, x, x, x, tile);
     }
-    w->indent += STEP;
+    w->indent += BLOCK_STEP;
     if (s->ahead)
         LINE(w, "const rt_i64 %s0 = %s_lo + (rt_i64)turn * %d;\n", x, x, tile);
 }
 
-static void print_end(printer *w)
+static void print_end(block_printer *w)
 {
-    w->indent -= STEP;
+    w->indent -= BLOCK_STEP;
     w->ahead = NULL;
     LINE(w, "}\n");
-}
-
-/* "m0 * 64 + k_next * 1", in entries; the axis of a loop that is ahead stands where its load is. */
-static void print_place(const printer *w, const block_operand *o, const char *next)
-{
-    bool any = false;
-    for (uint32_t i = 0; i < w->p->n_axes; i++) {
-        if (!o->stride[i])
-            continue;
-        const bool is_ahead = w->ahead && w->ahead->axis == (int8_t)i;
-        const char *end = is_ahead ? next : "0";
-        text_print(w->out, any ? " + " : "");
-        text_print(w->out, "%s%s * %lldll", w->p->axes[i].name, end, (long long)o->stride[i]);
-        any = true;
-    }
-    text_print(w->out, any ? "" : "0");
-}
-
-/* What is left of the box from the tile's beginning on: ", k_hi - k_next". */
-static void print_left(const printer *w, int8_t axis)
-{
-    const char *x = axis_of(w, axis);
-    text_print(w->out, ", %s_hi - %s%s", x, x, w->ahead && w->ahead->axis == axis ? "_next" : "0");
-}
-
-/* Where a tile begins along an axis: "k_next". */
-static void print_first(const printer *w, int8_t axis)
-{
-    text_print(w->out, ", %s%s", axis_of(w, axis),
-               w->ahead && w->ahead->axis == axis ? "_next" : "0");
-}
-
-/* The rest of a call of block_load_window, or of block_copy_window. */
-static void print_window_load(const printer *w, const block_tile *t, const block_operand *o,
-                              bool copied)
-{
-    const bool by_rows = o->stride[t->axis[0]] == 1;
-    const int8_t places = t->axis[by_rows ? 0 : 1];
-    const int8_t entries = t->axis[by_rows ? 1 : 0];
-    if (copied)
-        text_print(w->out, ", window_%s, spots_%s, g_%s", o->name, t->name, o->name);
-    else
-        text_print(w->out, ", window_%s, %s, %s.dtype, g_%s", o->name, str_bool(by_rows), o->name,
-                   o->name);
-    if (!copied)
-        print_first(w, places);
-    print_first(w, entries);
-    if (!copied)
-        print_left(w, places);
-    print_left(w, entries);
-    text_print(w->out, ");\n");
-}
-
-/* Does a loop have whole tiles only?  Where scores are bounded the box ends earlier than the axis,
- * and what lies after it must not be read. */
-static bool has_whole_tiles(const block_program *p, const block_axis *a)
-{
-    bool whole = !a->is_cut && a->extent % a->tile == 0;
-    for (uint32_t i = 0; i < p->n_steps; i++)
-        whole = whole && p->steps[i].verb != BLOCK_BOUND;
-    return whole;
-}
-
-/* The rest of a call of block_copy: a turn's part of a tile. */
-static void print_turn_load(const printer *w, const block_tile *t, const block_operand *o)
-{
-    const int8_t axis = w->ahead->axis;
-    const char *x = axis_of(w, axis);
-    const bool whole = has_whole_tiles(w->p, &w->p->axes[axis]);
-    text_print(w->out, ", copies_%s, %s, %s, %lldll, %s_next * %lldll, %s_hi - %s_next);\n",
-               t->name, str_bool(t->axis[0] == axis), str_bool(whole),
-               (long long)o->stride[t->axis[0]], x,
-               (long long)(o->stride[axis] * ir_dtype_table[o->dtype].block_bytes), x, x);
-}
-
-/* The name of what brings a tile. */
-static const char *load_name(const printer *w, const block_step *s)
-{
-    const block_operand *o = &w->p->operands[s->operand];
-    if (is_found(w, w->ahead, s))
-        return o->window ? "copy_window" : "copy";
-    return o->window ? "load_window" : "load";
-}
-
-/* A load into shared memory, of which a thread does its part; it arrives when the group is waited
- * for. */
-static void print_load(const printer *w, const block_step *s)
-{
-    const block_tile *t = &w->p->tiles[s->to];
-    const block_operand *o = &w->p->operands[s->operand];
-    const bool copied = super_is_copied(w->p, s->to, o), found = is_found(w, w->ahead, s);
-    LINE(w, "block_%s(tile_%s, t.s_scratch + tile_%s.offset", load_name(w, s), t->name, t->name);
-    if (w->ahead)
-        text_print(w->out, " + (turn + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead, t->stages,
-                   t->name);
-    if (o->window) {
-        print_window_load(w, t, o, found);
-        return;
-    }
-    if (found) {
-        print_turn_load(w, t, o);
-        return;
-    }
-    text_print(w->out, ", %s, %s.dtype, g_%s + (", str_bool(copied), o->name, o->name);
-    print_place(w, o, "_next");
-    text_print(w->out, ") * %u, %lldll, %lldll", ir_dtype_table[o->dtype].block_bytes,
-               (long long)o->stride[t->axis[0]], (long long)o->stride[t->axis[1]]);
-    print_left(w, t->axis[0]);
-    print_left(w, t->axis[1]);
-    text_print(w->out, ");\n");
-}
-
-/* Loads of fragments are entries of a loop instead (is_of_entries). */
-static bool is_shared_load(const printer *w, const block_step *s)
-{
-    return s->verb == BLOCK_LOAD && w->p->tiles[s->to].space == BLOCK_SHARED;
-}
-
-/* The loads from step i on that stand together, as one group; returns the last. */
-static uint32_t print_loads(printer *w, uint32_t i)
-{
-    const block_step *loop = w->ahead;
-    if (loop) {
-        const char *x = axis_of(w, loop->axis);
-        const int tile = w->p->axes[loop->axis].tile;
-        LINE(w, "const rt_i64 %s_next = %s_lo + ((rt_i64)turn + %u) * %d;\n", x, x, loop->ahead,
-             tile);
-        LINE(w, "if (%s_next < %s_hi) {\n", x, x);
-        w->indent += STEP;
-    }
-    for (; is_shared_load(w, &w->p->steps[i]); i++)
-        print_load(w, &w->p->steps[i]);
-    if (loop) {
-        w->indent -= STEP;
-        LINE(w, "}\n");
-    }
-    LINE(w, "ptx_copy_async_commit();\n");
-    if (loop)
-        LINE(w, "if (turn < 0)\n%*scontinue;\n", w->indent + STEP, "");
-    return i - 1;
 }
 
 /* ---- products ---- */
 
 /* A tile in shared memory as arguments: its description, and the copy of it that this turn
  * reads. */
-static void print_copy(const printer *w, int8_t tile)
+static void print_copy(const block_printer *w, int8_t tile)
 {
     const block_tile *t = &w->p->tiles[tile];
     text_print(w->out, "tile_%s, t.s_scratch + tile_%s.offset", t->name, t->name);
@@ -357,7 +143,7 @@ static const char *multiply_name(bool mma, const block_tile *left)
 
 /* Sums are added to a fragment; which function does it depends on the unit and on where the left
  * factor lies.  The flags say whether a factor is stored with its axes exchanged. */
-static void print_multiply(const printer *w, const block_step *s)
+static void print_multiply(const block_printer *w, const block_step *s)
 {
     const block_tile *y = &w->p->tiles[s->to], *a = &w->p->tiles[s->from[0]],
                      *b = &w->p->tiles[s->from[1]];
@@ -380,7 +166,7 @@ static void print_multiply(const printer *w, const block_step *s)
 }
 
 /* A line in parts becomes one line. */
-static void print_join(const printer *w, const block_step *s)
+static void print_join(const block_printer *w, const block_step *s)
 {
     print_fragment(w, s);
     LINE(w, "block_join(r_%s, r_%s, %s, warps, %d, t.s_scratch);\n", w->p->tiles[s->to].name,
@@ -389,7 +175,7 @@ static void print_join(const printer *w, const block_step *s)
 }
 
 /* Sums of warps that share the depth of a product become the sum of all. */
-static void print_add(const printer *w, const block_step *s)
+static void print_add(const block_printer *w, const block_step *s)
 {
     print_fragment(w, s);
     LINE(w, "block_add(r_%s, r_%s, warps, t.s_scratch);\n", w->p->tiles[s->to].name,
@@ -397,14 +183,14 @@ static void print_add(const printer *w, const block_step *s)
 }
 
 /* Along the rows of a tile: the total or the largest, a number for each row. */
-static void print_reduction(const printer *w, const block_step *s)
+static void print_reduction(const block_printer *w, const block_step *s)
 {
     print_fragment(w, s);
     LINE(w, "block_%s(r_%s, r_%s);\n", s->verb == BLOCK_TOTAL ? "total" : "largest",
          w->p->tiles[s->to].name, w->p->tiles[s->from[0]].name);
 }
 
-static void print_fill(const printer *w, const block_step *s)
+static void print_fill(const block_printer *w, const block_step *s)
 {
     print_fragment(w, s);
     LINE(w, "block_fill(r_%s, ", w->p->tiles[s->to].name);
@@ -417,16 +203,16 @@ static void print_fill(const printer *w, const block_step *s)
 /* Steps `first` .. `last`, in one loop; `at` is printed.  is_rows: of an end by rows, where each
  * tile is an array v_NAME of the thread's entries at hand. */
 typedef struct run {
-    printer *w;
+    block_printer *w;
     uint32_t first, at, last;
     bool is_rows;
 } run;
 
 /* Steps that do the same for each entry of a fragment. */
-static bool is_of_entries(const printer *w, const block_step *s)
+static bool is_of_entries(const block_printer *w, const block_step *s)
 {
     return s->verb == BLOCK_MAP || s->verb == BLOCK_STORE ||
-           (s->verb == BLOCK_LOAD && !is_shared_load(w, s));
+           (s->verb == BLOCK_LOAD && !block_is_shared_load(w, s));
 }
 
 /* Was the tile made by an earlier step of this run?  Then its entry is the constant v_NAME. */
@@ -438,7 +224,7 @@ static bool is_made(const run *r, int8_t tile)
     return false;
 }
 
-static void print_array_entry(const printer *w, int8_t tile)
+static void print_array_entry(const block_printer *w, int8_t tile)
 {
     text_print(w->out, is_line(w, tile) ? "r_%s[ra][re / 2]" : "r_%s[ra][rb][re]",
                w->p->tiles[tile].name);
@@ -468,7 +254,7 @@ static void print_source(const void *of, const map_step *m, text *out)
 static mpk_status print_map(const run *r, const block_step *s)
 {
     static const ir_dtype dtypes[BLOCK_MOST_SOURCES] = {IR_F32};
-    const printer *w = r->w;
+    const block_printer *w = r->w;
     const char *name = w->p->tiles[s->to].name;
     char prefix[32];
     map_program m;
@@ -489,7 +275,7 @@ static mpk_status print_map(const run *r, const block_step *s)
 }
 
 /* The offset of the entry at hand in an operand: "m * 768ll + n * 1ll". */
-static void print_offset(const printer *w, const block_operand *o)
+static void print_offset(const block_printer *w, const block_operand *o)
 {
     bool any = false;
     for (uint32_t i = 0; i < w->p->n_axes; i++) {
@@ -505,7 +291,7 @@ static void print_offset(const printer *w, const block_operand *o)
 /* One step for the entry at hand; outside of the box loads give 0 and stores do nothing. */
 static mpk_status print_of_entry(const run *r)
 {
-    const printer *w = r->w;
+    const block_printer *w = r->w;
     const block_step *s = &w->p->steps[r->at];
     if (s->verb == BLOCK_MAP)
         return print_map(r, s);
@@ -514,7 +300,7 @@ static mpk_status print_of_entry(const run *r)
     if (s->verb == BLOCK_LOAD)
         LINE(w, "const float v_%s = !inside ? 0.0f : mpk_get(%s, g_%s, ", name, o->name, o->name);
     else
-        LINE(w, "if (inside)\n%*smpk_put(%s, g_%s, ", w->indent + STEP, "", o->name, o->name);
+        LINE(w, "if (inside)\n%*smpk_put(%s, g_%s, ", w->indent + BLOCK_STEP, "", o->name, o->name);
     print_offset(w, o);
     if (s->verb == BLOCK_STORE) {
         text_print(w->out, ", ");
@@ -525,7 +311,7 @@ static mpk_status print_of_entry(const run *r)
 }
 
 /* Loops over a thread's entries of a tile: ra, rb, re number them. */
-static void open_entries(printer *w, int8_t tile)
+static void open_entries(block_printer *w, int8_t tile)
 {
     static const char names[] = "abe";
     int32_t dims[3];
@@ -539,11 +325,11 @@ static void open_entries(printer *w, int8_t tile)
         LINE(w, "for (int r%c = 0; r%c < %d; r%c += %d)%s\n", names[i], names[i], dims[i], names[i],
              step, i == 2 ? " {" : "");
     }
-    w->indent += STEP;
+    w->indent += BLOCK_STEP;
 }
 
 /* Where the entry lies along an axis of its tile. */
-static void print_position(const printer *w, int8_t tile, int side)
+static void print_position(const block_printer *w, int8_t tile, int side)
 {
     if (!side)
         text_print(w->out, "block_row(warps, %d, ra, re)", block_extent(w->p, tile, 0));
@@ -554,22 +340,22 @@ static void print_position(const printer *w, int8_t tile, int side)
 }
 
 /* Where the entry lies: a variable named after each axis, and whether it is inside the box. */
-static void print_places(const printer *w, int8_t tile)
+static void print_places(const block_printer *w, int8_t tile)
 {
     const block_tile *t = &w->p->tiles[tile];
     for (int side = 0; side < 2; side++) {
-        const char *x = axis_of(w, t->axis[side]);
+        const char *x = block_axis_of(w, t->axis[side]);
         LINE(w, "const rt_i64 %s = %s0 + ", x, x);
         print_position(w, tile, side);
         text_print(w->out, ";\n");
     }
-    const char *rows = axis_of(w, t->axis[0]), *columns = axis_of(w, t->axis[1]);
+    const char *rows = block_axis_of(w, t->axis[0]), *columns = block_axis_of(w, t->axis[1]);
     LINE(w, "const bool inside = %s < %s_hi && %s < %s_hi;\n", rows, rows, columns, columns);
 }
 
-static void close_entries(printer *w)
+static void close_entries(block_printer *w)
 {
-    w->indent -= STEP;
+    w->indent -= BLOCK_STEP;
     LINE(w, "}\n");
 }
 
@@ -581,7 +367,7 @@ static bool is_stored(const block_step *s)
 
 /* The steps of one loop: loads, a map of them, the store of what it makes; before this map perhaps
  * one more, whose value is its first operand and is read nowhere else. */
-static run find_run(printer *w, uint32_t i)
+static run find_run(block_printer *w, uint32_t i)
 {
     const block_step *steps = w->p->steps;
     run r = {.w = w, .first = i, .at = i, .last = i, .is_rows = false};
@@ -598,7 +384,7 @@ static run find_run(printer *w, uint32_t i)
 
 /* Print the loop that begins with step i; *last: its last step.  Where warps share the depth of a
  * product they all have the sum, so those of one part alone store it. */
-static mpk_status print_entries(printer *w, uint32_t i, uint32_t *last)
+static mpk_status print_entries(block_printer *w, uint32_t i, uint32_t *last)
 {
     run r = find_run(w, i);
     const block_step *end = &w->p->steps[r.last];
@@ -621,7 +407,7 @@ static mpk_status print_entries(printer *w, uint32_t i, uint32_t *last)
 
 /* The sums at the end of a program, from registers into shared memory: "block_put_sums(r_sum0,
  * warps, 64, 32, t.s_scratch + 0)"; returns where the next may begin. */
-static uint32_t print_sums(const printer *w, int8_t sum, uint32_t offset)
+static uint32_t print_sums(const block_printer *w, int8_t sum, uint32_t offset)
 {
     const int8_t of = block_parts_of(w->p, sum);
     const int32_t rows = block_extent(w->p, sum, 0), columns = block_extent(w->p, sum, 1);
@@ -632,7 +418,7 @@ static uint32_t print_sums(const printer *w, int8_t sum, uint32_t offset)
 }
 
 /* A row's sums, all parts of them, into r_NAME. */
-static uint32_t print_take_sums(const printer *w, int8_t sum, uint32_t offset)
+static uint32_t print_take_sums(const block_printer *w, int8_t sum, uint32_t offset)
 {
     const int8_t of = block_parts_of(w->p, sum);
     const int32_t rows = block_extent(w->p, sum, 0), columns = block_extent(w->p, sum, 1);
@@ -645,14 +431,14 @@ static uint32_t print_take_sums(const printer *w, int8_t sum, uint32_t offset)
 }
 
 /* ", operand, where its entries are": of a row, from column n on. */
-static void print_row_of(const printer *w, const block_operand *o)
+static void print_row_of(const block_printer *w, const block_operand *o)
 {
     text_print(w->out, "(%s, g_%s, ", o->name, o->name);
     print_offset(w, o);
 }
 
 /* What an end by rows does with the entries at hand: loads, then maps entry by entry, the store. */
-static mpk_status print_row_steps(printer *w, const block_end *e)
+static mpk_status print_row_steps(block_printer *w, const block_end *e)
 {
     const block_step *steps = w->p->steps, *store = &steps[e->last];
     const int8_t columns = w->p->tiles[store->to].axis[1];
@@ -670,7 +456,7 @@ static mpk_status print_row_steps(printer *w, const block_end *e)
     if (r.at < e->last) {
         LINE(w, "#pragma unroll\n");
         LINE(w, "for (int re = 0; re < ROWS_PIECE; re++) {\n");
-        w->indent += STEP;
+        w->indent += BLOCK_STEP;
         for (; r.at < e->last; r.at++)
             TRY(print_map(&r, &steps[r.at]));
         close_entries(w);
@@ -685,24 +471,25 @@ static mpk_status print_row_steps(printer *w, const block_end *e)
  * thread has entries that are neighbours: it loads and stores 16 bytes at once, loads of all
  * operands are under way together, and the code, most of which runs once a task and so comes from
  * L2, is that of a few entries. */
-static mpk_status print_rows(printer *w, const block_end *e)
+static mpk_status print_rows(block_printer *w, const block_end *e)
 {
     const int8_t y = w->p->steps[e->last].to;
     const int32_t rows = block_extent(w->p, y, 0), columns = block_extent(w->p, y, 1);
-    const char *m = axis_of(w, w->p->tiles[y].axis[0]), *n = axis_of(w, w->p->tiles[y].axis[1]);
+    const char *m = block_axis_of(w, w->p->tiles[y].axis[0]),
+               *n = block_axis_of(w, w->p->tiles[y].axis[1]);
     LINE(w, "mpk_sync();\n");
     for (uint32_t i = 0, at = 0; i < e->n_sums; i++)
         at = print_sums(w, e->sums[i], at);
     LINE(w, "mpk_sync();\n");
     LINE(w, "#pragma unroll 1\n");
-    LINE(w, "for (int i = mpk_thread(); i < %d; i += MPK_THREADS) {\n",
+    LINE(w, "for (int i = mpk_kept_thread(); i < %d; i += MPK_THREADS) {\n",
          rows * columns / ROWS_PIECE);
-    w->indent += STEP;
+    w->indent += BLOCK_STEP;
     LINE(w, "const int row = i / %d, column = i %% %d * ROWS_PIECE;\n", columns / ROWS_PIECE,
          columns / ROWS_PIECE);
     LINE(w, "const rt_i64 %s = %s0 + row, %s = %s0 + column;\n", m, m, n, n);
     LINE(w, "const int left = %s < %s_hi ? (int)(%s_hi - %s) : 0;\n", m, m, n, n);
-    LINE(w, "if (left <= 0)\n%*scontinue;\n", w->indent + STEP, "");
+    LINE(w, "if (left <= 0)\n%*scontinue;\n", w->indent + BLOCK_STEP, "");
     for (uint32_t i = 0, at = 0; i < e->n_sums; i++)
         at = print_take_sums(w, e->sums[i], at);
     TRY(print_row_steps(w, e));
@@ -713,11 +500,11 @@ static mpk_status print_rows(printer *w, const block_end *e)
 /* Scores that do not count become -inf: beyond the end of the axis, after the query (causal), or
  * before its window.  Tiles that lie wholly before the end, or before all queries, are passed
  * over. */
-static void print_bound(printer *w, const block_step *s)
+static void print_bound(block_printer *w, const block_step *s)
 {
     const block_tile *t = &w->p->tiles[s->to];
-    const char *row = axis_of(w, t->axis[0]), *column = axis_of(w, t->axis[1]),
-               *x = axis_of(w, s->axis);
+    const char *row = block_axis_of(w, t->axis[0]), *column = block_axis_of(w, t->axis[1]),
+               *x = block_axis_of(w, s->axis);
     const int tile = w->p->axes[s->axis].tile;
     if (s->bound == BLOCK_END_OF_AXIS)
         LINE(w, "if (%s0 + %d > %s_hi)\n", x, tile, x);
@@ -731,7 +518,7 @@ static void print_bound(printer *w, const block_step *s)
         LINE(w, "if (%s > %s)\n", column, row);
     else
         LINE(w, "if (%s <= %s - %.0f)\n", column, row, s->number);
-    LINE(w, "%*s", STEP, "");
+    LINE(w, "%*s", BLOCK_STEP, "");
     print_array_entry(w, s->to);
     text_print(w->out, " = -MPK_INFINITY;\n");
     close_entries(w);
@@ -740,7 +527,7 @@ static void print_bound(printer *w, const block_step *s)
 /* ---- the whole ---- */
 
 /* An end by rows adds up the parts of its sums itself. */
-static bool is_added_by_rows(const printer *w, const block_step *s)
+static bool is_added_by_rows(const block_printer *w, const block_step *s)
 {
     bool added = false;
     for (uint32_t i = 0; w->ends_by_rows && i < w->end.n_sums; i++)
@@ -749,7 +536,7 @@ static bool is_added_by_rows(const printer *w, const block_step *s)
 }
 
 /* One step, or the several that are printed as one; *i is the last of them afterwards. */
-static mpk_status print_step(printer *w, uint32_t *i)
+static mpk_status print_step(block_printer *w, uint32_t *i)
 {
     const block_step *s = &w->p->steps[*i];
     if (is_added_by_rows(w, s))
@@ -760,8 +547,8 @@ static mpk_status print_step(printer *w, uint32_t *i)
     }
     if (is_of_entries(w, s))
         return print_entries(w, *i, i);
-    if (is_shared_load(w, s))
-        *i = print_loads(w, *i);
+    if (block_is_shared_load(w, s))
+        *i = block_print_loads(w, *i);
     else if (s->verb == BLOCK_LOOP)
         print_loop(w, s);
     else if (s->verb == BLOCK_END)
@@ -769,7 +556,7 @@ static mpk_status print_step(printer *w, uint32_t *i)
     else if (s->verb == BLOCK_SYNC)
         LINE(w, "mpk_sync();\n");
     else if (s->verb == BLOCK_WAIT)
-        LINE(w, "if (turn >= 0)\n%*sblock_wait<%u>();\n", w->indent + STEP, "", s->pending);
+        LINE(w, "if (turn >= 0)\n%*sblock_wait<%u>();\n", w->indent + BLOCK_STEP, "", s->pending);
     else if (s->verb == BLOCK_FILL)
         print_fill(w, s);
     else if (s->verb == BLOCK_MULTIPLY)
@@ -796,7 +583,7 @@ static bool has_loop(const block_program *p, int8_t axis)
 
 mpk_status gen_print_block(mpk_context *cx, const block_program *p, text *out)
 {
-    printer w = {.cx = cx, .p = p, .out = out, .indent = STEP};
+    block_printer w = {.cx = cx, .p = p, .out = out, .indent = BLOCK_STEP};
     w.ends_by_rows = block_find_end(p, &w.end);
     LINE(&w, "static constexpr block_warps warps = {{%u, %u, %u}, %s};\n", p->warps[0], p->warps[1],
          p->warps[2], str_bool(p->unit == BLOCK_MMA));
@@ -808,7 +595,7 @@ mpk_status gen_print_block(mpk_context *cx, const block_program *p, text *out)
             print_window(&w, &p->operands[i]);
     for (int8_t i = 0; i < (int8_t)p->n_axes; i++)
         if (!has_loop(p, i))
-            LINE(&w, "const rt_i64 %s0 = %s_lo;\n", axis_of(&w, i), axis_of(&w, i));
+            LINE(&w, "const rt_i64 %s0 = %s_lo;\n", block_axis_of(&w, i), block_axis_of(&w, i));
     for (uint32_t i = 0; i < p->n_steps; i++)
         TRY(print_step(&w, &i));
     return MPK_OK;

@@ -1,0 +1,194 @@
+/* block_print_loads.c - the loads of block programs as CUDA C (block_printer.h): calls of
+ * device/task/block.cuh, and what stands in front of a loop for them.
+ *
+ * Copies of 16 bytes in a loop are planned before it: `copies_NAME` and `spots_NAME` have what they
+ * share in all turns.  Called by block_print.c, whose head tells the names in printed code. */
+#include "gen/block_printer.h"
+
+/* "m0 * 64", in entries: where a tile of an operand begins, without the axis `but`. */
+static void print_begin(const block_printer *w, const block_operand *o, int8_t but)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < w->p->n_axes; i++) {
+        if (!o->stride[i] || (int8_t)i == but)
+            continue;
+        text_print(w->out, "%s%s0 * %lldll", any ? " + " : "", w->p->axes[i].name,
+                   (long long)o->stride[i]);
+        any = true;
+    }
+    text_print(w->out, any ? "" : "0");
+}
+
+/* Is it a load of the loop at hand that copies bring, so that what its copies share in all turns is
+ * found before?  Tiles have the loop's axis. */
+static bool is_found(const block_printer *w, const block_step *loop, const block_step *s)
+{
+    const block_tile *t = s->verb == BLOCK_LOAD ? &w->p->tiles[s->to] : NULL;
+    return loop && t && t->space == BLOCK_SHARED &&
+           (t->axis[0] == loop->axis || t->axis[1] == loop->axis) &&
+           super_is_copied(w->p, s->to, &w->p->operands[s->operand]);
+}
+
+/* In front of a loop: what the copies of a tile have in common in all its turns. */
+static void print_found_load(const block_printer *w, const block_step *loop, const block_step *s)
+{
+    const block_operand *o = &w->p->operands[s->operand];
+    const block_tile *t = &w->p->tiles[s->to];
+    const bool by_rows = t->axis[0] == loop->axis;
+    const char *x = block_axis_of(w, t->axis[by_rows ? 1 : 0]);
+    const char *kind = o->window ? "spots" : "copies";
+    LINE(w, "block_%s<BLOCK_COPIES(tile_%s)> %s_%s;\n", kind, t->name, kind, t->name);
+    LINE(w, "block_find_%s(%s_%s, tile_%s, ", kind, kind, t->name, t->name);
+    if (o->window) {
+        text_print(w->out, "window_%s, %s0, %s_hi - %s0);\n", o->name, x, x, x);
+        return;
+    }
+    text_print(w->out, "%s, g_%s + (", str_bool(by_rows), o->name);
+    print_begin(w, o, loop->axis);
+    text_print(w->out, ") * %u, %lldll, %s_hi - %s0);\n", ir_dtype_table[o->dtype].block_bytes,
+               (long long)o->stride[t->axis[0]], x, x);
+}
+void block_print_found(const block_printer *w, const block_step *loop)
+{
+    for (const block_step *s = loop + 1; s->verb != BLOCK_END; s++)
+        if (is_found(w, loop, s))
+            print_found_load(w, loop, s);
+}
+
+/* "m0 * 64 + k_next * 1", in entries; the axis of a loop that is ahead stands where its load is. */
+static void print_place(const block_printer *w, const block_operand *o, const char *next)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < w->p->n_axes; i++) {
+        if (!o->stride[i])
+            continue;
+        const bool is_ahead = w->ahead && w->ahead->axis == (int8_t)i;
+        const char *end = is_ahead ? next : "0";
+        text_print(w->out, any ? " + " : "");
+        text_print(w->out, "%s%s * %lldll", w->p->axes[i].name, end, (long long)o->stride[i]);
+        any = true;
+    }
+    text_print(w->out, any ? "" : "0");
+}
+
+/* What is left of the box from the tile's beginning on: ", k_hi - k_next". */
+static void print_left(const block_printer *w, int8_t axis)
+{
+    const char *x = block_axis_of(w, axis);
+    text_print(w->out, ", %s_hi - %s%s", x, x, w->ahead && w->ahead->axis == axis ? "_next" : "0");
+}
+
+/* Where a tile begins along an axis: "k_next". */
+static void print_first(const block_printer *w, int8_t axis)
+{
+    text_print(w->out, ", %s%s", block_axis_of(w, axis),
+               w->ahead && w->ahead->axis == axis ? "_next" : "0");
+}
+
+/* The rest of a call of block_load_window, or of block_copy_window. */
+static void print_window_load(const block_printer *w, const block_tile *t, const block_operand *o,
+                              bool copied)
+{
+    const bool by_rows = o->stride[t->axis[0]] == 1;
+    const int8_t places = t->axis[by_rows ? 0 : 1];
+    const int8_t entries = t->axis[by_rows ? 1 : 0];
+    if (copied)
+        text_print(w->out, ", window_%s, spots_%s, g_%s", o->name, t->name, o->name);
+    else
+        text_print(w->out, ", window_%s, %s, %s.dtype, g_%s", o->name, str_bool(by_rows), o->name,
+                   o->name);
+    if (!copied)
+        print_first(w, places);
+    print_first(w, entries);
+    if (!copied)
+        print_left(w, places);
+    print_left(w, entries);
+    text_print(w->out, ");\n");
+}
+
+/* Does a loop have whole tiles only?  Where scores are bounded the box ends earlier than the axis,
+ * and what lies after it must not be read. */
+static bool has_whole_tiles(const block_program *p, const block_axis *a)
+{
+    bool whole = !a->is_cut && a->extent % a->tile == 0;
+    for (uint32_t i = 0; i < p->n_steps; i++)
+        whole = whole && p->steps[i].verb != BLOCK_BOUND;
+    return whole;
+}
+
+/* The rest of a call of block_copy: a turn's part of a tile. */
+static void print_turn_load(const block_printer *w, const block_tile *t, const block_operand *o)
+{
+    const int8_t axis = w->ahead->axis;
+    const char *x = block_axis_of(w, axis);
+    const bool whole = has_whole_tiles(w->p, &w->p->axes[axis]);
+    text_print(w->out, ", copies_%s, %s, %s, %lldll, %s_next * %lldll, %s_hi - %s_next);\n",
+               t->name, str_bool(t->axis[0] == axis), str_bool(whole),
+               (long long)o->stride[t->axis[0]], x,
+               (long long)(o->stride[axis] * ir_dtype_table[o->dtype].block_bytes), x, x);
+}
+
+/* The name of what brings a tile. */
+static const char *load_name(const block_printer *w, const block_step *s)
+{
+    const block_operand *o = &w->p->operands[s->operand];
+    if (is_found(w, w->ahead, s))
+        return o->window ? "copy_window" : "copy";
+    return o->window ? "load_window" : "load";
+}
+
+/* A load into shared memory, of which a thread does its part; it arrives when the group is waited
+ * for. */
+static void print_load(const block_printer *w, const block_step *s)
+{
+    const block_tile *t = &w->p->tiles[s->to];
+    const block_operand *o = &w->p->operands[s->operand];
+    const bool copied = super_is_copied(w->p, s->to, o), found = is_found(w, w->ahead, s);
+    LINE(w, "block_%s(tile_%s, t.s_scratch + tile_%s.offset", load_name(w, s), t->name, t->name);
+    if (w->ahead)
+        text_print(w->out, " + (turn + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead, t->stages,
+                   t->name);
+    if (o->window) {
+        print_window_load(w, t, o, found);
+        return;
+    }
+    if (found) {
+        print_turn_load(w, t, o);
+        return;
+    }
+    text_print(w->out, ", %s, %s.dtype, g_%s + (", str_bool(copied), o->name, o->name);
+    print_place(w, o, "_next");
+    text_print(w->out, ") * %u, %lldll, %lldll", ir_dtype_table[o->dtype].block_bytes,
+               (long long)o->stride[t->axis[0]], (long long)o->stride[t->axis[1]]);
+    print_left(w, t->axis[0]);
+    print_left(w, t->axis[1]);
+    text_print(w->out, ");\n");
+}
+
+bool block_is_shared_load(const block_printer *w, const block_step *s)
+{
+    return s->verb == BLOCK_LOAD && w->p->tiles[s->to].space == BLOCK_SHARED;
+}
+
+uint32_t block_print_loads(block_printer *w, uint32_t i)
+{
+    const block_step *loop = w->ahead;
+    if (loop) {
+        const char *x = block_axis_of(w, loop->axis);
+        const int tile = w->p->axes[loop->axis].tile;
+        LINE(w, "const rt_i64 %s_next = %s_lo + ((rt_i64)turn + %u) * %d;\n", x, x, loop->ahead,
+             tile);
+        LINE(w, "if (%s_next < %s_hi) {\n", x, x);
+        w->indent += BLOCK_STEP;
+    }
+    for (; block_is_shared_load(w, &w->p->steps[i]); i++)
+        print_load(w, &w->p->steps[i]);
+    if (loop) {
+        w->indent -= BLOCK_STEP;
+        LINE(w, "}\n");
+    }
+    LINE(w, "ptx_copy_async_commit();\n");
+    if (loop)
+        LINE(w, "if (turn < 0)\n%*scontinue;\n", w->indent + BLOCK_STEP, "");
+    return i - 1;
+}

@@ -216,7 +216,7 @@ static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, te
     const uint32_t rank = gen_output(c, 0)->rank;
     const super_choice *chosen;
     TRY(choose(cx, c, 0, &chosen));
-    gen_print_head(c, n, out);
+    gen_print_head_of_waiting(c, n, out);
     gen_print_note(c->choices, chosen, out);
     text_print(
         out,
@@ -225,11 +225,12 @@ static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, te
         "n_hi = "
         "batches.hi[%u], k_lo = 0, k_hi = %lld;\n"
         "    batches.lo[%u] = batches.lo[%u] = 0;\n    batches.hi[%u] = batches.hi[%u] = 1;\n"
+        "    if (!mpk_count(batches, %u))\n        mpk_wait(t);\n"
         "    for (rt_u64 i = 0; i < mpk_count(batches, %u); i++) {\n"
         "    rt_i64 at[RT_MAX_RANK];\n    block_find(batches, %u, i, at);\n",
         rank, rank - 2, rank - 2, rank - 1, rank - 1,
         (long long)gen_input(c, A)->dims[gen_input(c, A)->rank - 1], rank - 2, rank - 1, rank - 2,
-        rank - 1, rank, rank);
+        rank - 1, rank, rank, rank);
     for (uint32_t i = 0; i < 3; i++) {
         static const char *const names[] = {"in_a", "in_b", "out_y"};
         const char *name = names[i];
@@ -238,8 +239,9 @@ static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, te
                    "mpk_dtype_bytes(%s.dtype);\n",
                    i == 2 ? "" : "const ", name, name, name, rank, name);
     }
+    text_print(out, "    if (!i)\n        mpk_wait(t);\n");
     TRY(gen_print_block(cx, &chosen->program, out));
-    text_print(out, "    }\n}\n");
+    text_print(out, "    }\n    mpk_trigger(t);\n}\n");
     return MPK_OK;
 }
 
@@ -272,6 +274,7 @@ static mpk_status print_weight(mpk_context *cx, const gen_call *c, uint32_t i, i
                    shifted ? "first" : "0",
                    (long long)(o->stride[SUPER_N] * ir_dtype_table[o->dtype].block_bytes));
     }
+    text_print(out, i ? "" : "    mpk_wait(t);\n");
     TRY(gen_print_block(cx, p, out));
     text_print(out, "    }\n");
     return MPK_OK;
@@ -282,24 +285,26 @@ static mpk_status print_weight(mpk_context *cx, const gen_call *c, uint32_t i, i
 static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     int64_t column = 0;
-    gen_print_head(c, n, out);
+    gen_print_head_of_waiting(c, n, out);
     for (uint32_t i = 0; i < count_products(c); i++) {
         TRY(print_weight(cx, c, i, column, out));
         column += gen_input(c, W0 + i)->dims[0];
     }
-    text_print(out, "}\n");
+    text_print(out, "    mpk_trigger(t);\n}\n");
     return MPK_OK;
 }
 
 const gen_body gen_body_block_linear = {.op = "linear",
                                         .name = "block",
                                         .rank = 5,
+                                        .waits = true,
                                         .accepts = accepts_linear,
                                         .print = print_linear,
                                         .scratch_bytes = scratch_bytes};
 const gen_body gen_body_block_matmul = {.op = "batch_matmul",
                                         .name = "block",
                                         .rank = 5,
+                                        .waits = true,
                                         .accepts = accepts_batch,
                                         .print = print_batch,
                                         .scratch_bytes = scratch_bytes};

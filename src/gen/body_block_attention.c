@@ -106,7 +106,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     const bool by_rows = c->op->attributes[BY_ROWS].i;
     const char *seen = s.causal ? "m_hi < in_k.dims[2] ? m_hi : in_k.dims[2]" : "in_k.dims[2]";
     TRY(choose(cx, c, &chosen));
-    gen_print_head(c, n, out);
+    gen_print_head_of_waiting(c, n, out);
     gen_print_note(c->choices, chosen, out);
     text_print(out,
                "    const mpk_box box = mpk_box_of(t, 4);\n    mpk_box heads = %s;\n"
@@ -114,6 +114,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
                "= 0, d_hi = %lld, "
                "e_lo = 0, e_hi = %lld;\n"
                "    heads.lo[2] = heads.lo[3] = 0;\n    heads.hi[2] = heads.hi[3] = 1;\n"
+               "    if (!mpk_count(heads, 4))\n        mpk_wait(t);\n"
                "    for (rt_u64 i = 0; i < mpk_count(heads, 4); i++) {\n"
                "        rt_i64 at[RT_MAX_RANK];\n        block_find(heads, 4, i, at);\n"
                "        const rt_i64 group = at[1] / (in_q.dims[1] / in_k.dims[1]);\n",
@@ -128,14 +129,16 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
                   true, out);
     if (s.has_mask)
         print_pointer("in_mask", "mpk_spread(in_mask, 4, at)", false, out);
+    text_print(out, "        if (!i)\n            mpk_wait(t);\n");
     TRY(gen_print_block(cx, &chosen->program, out));
-    text_print(out, "    }\n}\n");
+    text_print(out, "    }\n    mpk_trigger(t);\n}\n");
     return MPK_OK;
 }
 
 const gen_body gen_body_block_sdpa = {.op = "sdpa",
                                       .name = "block",
                                       .rank = 5,
+                                      .waits = true,
                                       .accepts = accepts,
                                       .print = print,
                                       .scratch_bytes = scratch_bytes};

@@ -2,7 +2,8 @@
  * product of its filters with the windows of its channels (src/super, device/task/block.cuh,
  * docs/superoptimizer.md).  With `last` the product is turned: its rows are places, its columns
  * filters.  Any stride, padding, dilation and layout of x; transposed ones and
- * groups of few filters run by windows.cuh. */
+ * groups of few filters run by windows.cuh.  A body waits for its event itself, once it knows what
+ * it has to do: its code and arithmetic up to there take 1 to 2 us. */
 #include "gen/block_print.h"
 
 #include <stdio.h>
@@ -321,7 +322,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     const char of_place = is_last(c) ? 'm' : 'n';
     TRY(choose(cx, c, &chosen));
     const block_program *p = &chosen->program;
-    gen_print_head(c, n, out);
+    gen_print_head_of_waiting(c, n, out);
     gen_print_note(c->choices, chosen, out);
     text_print(
         out,
@@ -329,6 +330,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
         "%u);\n"
         "    const rt_i64 filter_lo = box.lo[%u], filter_hi = box.hi[%u];\n"
         "    const rt_i64 run = block_places(out_y, %u, %u, filters, &box);\n"
+        "    if (!mpk_count(box, %u))\n        mpk_wait(t);\n"
         "    for (rt_u64 i = 0; i < mpk_count(box, %u); i++) {\n"
         "        rt_i64 at[RT_MAX_RANK];\n        block_find(box, %u, i, at);\n"
         "        const rt_i64 group = at[%u], first = group * filters;\n"
@@ -336,7 +338,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
         "        const rt_i64 %c_lo = filter_lo > first ? filter_lo - first : 0;\n"
         "        const rt_i64 %c_hi = filter_hi - first < filters ? filter_hi - first : filters;\n",
         (long long)filters_of(c), (long long)p->axes[SUPER_K].extent, rank, axis, axis, place, axis,
-        rank, rank, axis, of_place, place, of_place, of_place, filter, filter);
+        rank, rank, rank, axis, of_place, place, of_place, of_place, filter, filter);
     print_pointer("in_x", "at[0] * in_x.stride[0] + group * in_w.dims[1] * in_x.stride[1]", out);
     print_pointer("in_w", "first * in_w.stride[0]", out);
     if (gen_input(c, BIAS))
@@ -345,14 +347,16 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     char at[64];
     snprintf(at, sizeof at, "at[0] * out_y.stride[0] + first * out_y.stride[%u]", axis);
     print_pointer("out_y", at, out);
+    text_print(out, "        if (!i)\n            mpk_wait(t);\n");
     TRY(gen_print_block(cx, p, out));
-    text_print(out, "    }\n}\n");
+    text_print(out, "    }\n    mpk_trigger(t);\n}\n");
     return MPK_OK;
 }
 
 const gen_body gen_body_block_conv = {.op = "conv",
                                       .name = "block",
                                       .rank = 5,
+                                      .waits = true,
                                       .accepts = accepts,
                                       .print = print,
                                       .scratch_bytes = scratch_bytes};

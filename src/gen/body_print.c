@@ -242,10 +242,9 @@ static void print_view(const ir_tensor *t, uint32_t operand, int any_rows, text 
 
 /* Operands are constexpr, so the compiler folds strides and dtypes, and an operand that is absent
  * vanishes from the code. */
-static void print_head(const gen_call *c, uint32_t n, int any_rows, text *out)
+static void print_views(const gen_call *c, int any_rows, text *out)
 {
     const op_def *def = c->op->def;
-    text_print(out, "static __device__ __noinline__ void body_%u(const mpk_task &t)\n{\n", n);
     for (uint32_t i = 0; i < c->op->n_in; i++) {
         text_print(out, "    constexpr mpk_view ");
         print_name(def->in, def->n_in, i, "in", out);
@@ -258,9 +257,26 @@ static void print_head(const gen_call *c, uint32_t n, int any_rows, text *out)
     }
 }
 
+static void print_head(const gen_call *c, uint32_t n, int any_rows, text *out)
+{
+    text_print(out, "static __device__ __noinline__ void body_%u(const mpk_task &t)\n{\n", n);
+    print_views(c, any_rows, out);
+}
+
 void gen_print_head(const gen_call *c, uint32_t n, text *out)
 {
     print_head(c, n, ROWS_AS_THEY_ARE, out);
+}
+
+/* For bodies that wait themselves (device_body.h): t ends where the living entries do, as it does
+ * for all others. */
+void gen_print_head_of_waiting(const gen_call *c, uint32_t n, text *out)
+{
+    text_print(out,
+               "static __device__ __noinline__ void body_%u(const mpk_task &task)\n{\n"
+               "    mpk_task t = task;\n    t.hi0 = mpk_end(task);\n",
+               n);
+    print_views(c, ROWS_AS_THEY_ARE, out);
 }
 
 /* For bodies that ask the task how many rows count: steps of any size then share the instance. */

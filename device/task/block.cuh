@@ -60,7 +60,7 @@ MPK_FN void block_load_entries(const block_tile &tile, char *s_tile, int dtype, 
 /* The same in a short loop, where copies were planned for memory that is not aligned for them: it
  * runs seldom, and stands in between code that a task fetches once. */
 MPK_FN void block_load_unaligned(const block_tile &tile, char *s_tile, const char *g,
-                                 rt_i64 row_step, int rows, int columns)
+                                 rt_i64 row_step, rt_i64 rows, rt_i64 columns)
 {
 #pragma unroll 1
     for (int i = mpk_kept_thread(); i < tile.rows * tile.columns; i += MPK_THREADS) {
@@ -107,7 +107,8 @@ MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dt
 #define BLOCK_COPIES(tile) (((tile).rows * BLOCK_PIECES(tile) + MPK_THREADS - 1) / MPK_THREADS)
 template <int N> struct block_copies {
     const char *g, *at[N];
-    int n_bytes[N], other; /* other: entries that are left along the other axis */
+    int n_bytes[N];
+    rt_i64 other; /* entries that are left along the other axis */
 };
 
 /* Row j of this thread's, and where its piece lies in the tile. */
@@ -129,7 +130,8 @@ MPK_FN bool block_has_copy(const block_tile &tile, int j)
 }
 MPK_FN int block_held_bytes(rt_i64 left)
 {
-    return left <= 0 ? 0 : left < 16 ? (int)left : 16;
+    const int most = left < 16 ? (int)left : 16;
+    return most > 0 ? most : 0;
 }
 
 /* by_rows: the loop is over the tile's rows.  g: the tile without the loop's axis; left: entries of
@@ -141,11 +143,12 @@ MPK_FN void block_find_copies(block_copies<N> &r, const block_tile &tile, bool b
     const int bytes = mpk_dtype_bytes(tile.dtype);
     const int piece = mpk_kept_thread() % BLOCK_PIECES(tile) * 16;
     r.g = g;
-    r.other = left < 0x7fffffff ? (int)left : 0x7fffffff;
+    r.other = left;
 #pragma unroll
     for (int j = 0; j < N; j++) {
         const int row = block_copy_row(tile, j);
-        r.n_bytes[j] = by_rows ? block_held_bytes(left * bytes - piece) : row < left ? 16 : 0;
+        const int there = row < left ? 16 : 0;
+        r.n_bytes[j] = by_rows ? block_held_bytes(left * bytes - piece) : there;
         r.at[j] = r.n_bytes[j] ? g + row * row_step * bytes + piece : g;
     }
 }
@@ -158,9 +161,8 @@ MPK_FN void block_copy(const block_tile &tile, char *s_tile, const block_copies<
 {
     const int bytes = mpk_dtype_bytes(tile.dtype);
     if ((rt_u64)r.g & 15) {
-        const int loop = left < 0x7fffffff ? (int)left : 0x7fffffff;
-        block_load_unaligned(tile, s_tile, r.g + ahead, row_step, by_rows ? loop : r.other,
-                             by_rows ? r.other : loop);
+        const rt_i64 rows = by_rows ? left : r.other, columns = left + r.other - rows;
+        block_load_unaligned(tile, s_tile, r.g + ahead, row_step, rows, columns);
         return;
     }
 #pragma unroll
@@ -294,8 +296,8 @@ MPK_FN void block_find_spots(block_spots<N> &r, const block_tile &tile, const bl
             r.at[j][BLOCK_WINDOW_AXES - 1] = BLOCK_AWAY;
     }
 }
-/* Entry `entry` of a window: its offset from the window's beginning, and how far away[..] it is from
- * there along the axes. */
+/* Entry `entry` of a window: its offset from the window's beginning, and how far away[..] it is
+ * from there along the axes. */
 MPK_FN int block_entry_at(const block_window &w, rt_u32 entry, int *away)
 {
     int offset = (int)(entry % (rt_u32)w.channels);
@@ -480,10 +482,10 @@ MPK_FN void block_take_sums(float (&r)[ROWS_PIECE], const float *s, int rows, in
 #pragma unroll
         for (int i = 0; i < ROWS_PIECE; i += 4) {
             const float4 v = *(const float4 *)(s + (p * rows + row) * pitch + column + i);
-            r[i] = p ? r[i] + v.x : v.x;
-            r[i + 1] = p ? r[i + 1] + v.y : v.y;
-            r[i + 2] = p ? r[i + 2] + v.z : v.z;
-            r[i + 3] = p ? r[i + 3] + v.w : v.w;
+            const float part[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                r[i + k] = p ? r[i + k] + part[k] : part[k];
         }
 }
 
@@ -493,8 +495,10 @@ MPK_FN void block_get_row(const mpk_view &v, const char *data, rt_i64 at, int le
                           float (&r)[ROWS_PIECE])
 {
     const char *g = data + at * mpk_dtype_bytes(v.dtype);
-    if (STEP == 1) {
-        rows_read(v.dtype, g, 0, left, 0, r);
+    if (STEP == 1 && left >= ROWS_PIECE && rows_aligned(v.dtype, g, 0)) {
+        rows_raw raw;
+        rows_fetch(v.dtype, g, raw);
+        rows_floats(v.dtype, raw, r);
         return;
     }
     if (STEP) {
@@ -509,7 +513,11 @@ MPK_FN void block_get_row(const mpk_view &v, const char *data, rt_i64 at, int le
 MPK_FN void block_put_row(const mpk_view &v, char *data, rt_i64 at, int left,
                           const float (&r)[ROWS_PIECE])
 {
-    rows_write(v.dtype, data + at * mpk_dtype_bytes(v.dtype), 0, left, r);
+    char *g = data + at * mpk_dtype_bytes(v.dtype);
+    if (left >= ROWS_PIECE && rows_aligned(v.dtype, g, 0))
+        rows_store(v.dtype, g, r);
+    else
+        rows_write_entries(v.dtype, g, left, r);
 }
 
 /* ---- products ---- */

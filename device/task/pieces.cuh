@@ -1,8 +1,10 @@
-/* pieces.cuh - eight neighbouring entries of a row, as a thread has them: 16 bytes of a 16-bit dtype.
+/* pieces.cuh - eight neighbouring entries of a row, as a thread has them: 16 bytes of a 16-bit
+ * dtype.
  *
  * A piece that is whole and aligned is one load or store, or two in fp32.  Any other is read and
  * written by a loop over its entries: most code of a task runs once, so that it comes from L2, and
- * what is seldom run must be short.  Used by rows_warp.cuh, windows_rows.cuh and
+ * what is seldom run must be short.  (A warp that reads many pieces of a row at once has a loop
+ * without a branch instead, rows_warp.cuh.)  Used by rows_warp.cuh, windows_rows.cuh and
  * block.cuh.
  */
 #ifndef TASK_PIECES_CUH
@@ -77,32 +79,9 @@ MPK_FN void rows_floats(int dtype, const rows_raw &raw, float (&r)[ROWS_PIECE])
         }
 }
 
-/* Eight entries from entry `first` of a row of n on; what lies beyond the row is `rest`. */
-MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest,
-                      float (&r)[ROWS_PIECE])
+MPK_FN void rows_store(int dtype, char *g, const float (&r)[ROWS_PIECE])
 {
-    const char *g = g_row + first * mpk_dtype_bytes(dtype);
-    if (first + ROWS_PIECE > n || ((rt_u64)g & 15)) {
-        rows_read_entries(dtype, g, 1, n - first, rest, r);
-    } else if (dtype == MPK_F32) {
-        const float4 low = ((const float4 *)g)[0], high = ((const float4 *)g)[1];
-        r[0] = low.x, r[1] = low.y, r[2] = low.z, r[3] = low.w;
-        r[4] = high.x, r[5] = high.y, r[6] = high.z, r[7] = high.w;
-    } else {
-        const uint4 all = *(const uint4 *)g;
-        rows_unpack(dtype, all.x, r);
-        rows_unpack(dtype, all.y, r + 2);
-        rows_unpack(dtype, all.z, r + 4);
-        rows_unpack(dtype, all.w, r + 6);
-    }
-}
-/* The counterpart; nothing is written beyond the row. */
-MPK_FN void rows_write(int dtype, char *g_row, rt_i64 first, rt_i64 n, const float (&r)[ROWS_PIECE])
-{
-    char *g = g_row + first * mpk_dtype_bytes(dtype);
-    if (first + ROWS_PIECE > n || ((rt_u64)g & 15)) {
-        rows_write_entries(dtype, g, n - first, r);
-    } else if (dtype == MPK_F32) {
+    if (dtype == MPK_F32) {
         ((float4 *)g)[0] = make_float4(r[0], r[1], r[2], r[3]);
         ((float4 *)g)[1] = make_float4(r[4], r[5], r[6], r[7]);
     } else {

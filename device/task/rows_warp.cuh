@@ -11,6 +11,39 @@
 #include "task/pieces.cuh"
 #include "task/rows.cuh"
 
+/* Eight entries: in one or two loads where they are whole and aligned, else one by one, with `rest`
+ * beyond the row. */
+MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest,
+                      float (&r)[ROWS_PIECE])
+{
+    const char *g = g_row + first * mpk_dtype_bytes(dtype);
+    const mpk_view v = {0, dtype};
+    if (first + ROWS_PIECE > n || ((rt_u64)g & 15)) {
+#pragma unroll
+        for (int i = 0; i < ROWS_PIECE; i++)
+            r[i] = first + i < n ? mpk_get(v, g, i) : rest;
+    } else {
+        rows_raw raw;
+        rows_fetch(dtype, g, raw);
+        rows_floats(dtype, raw, r);
+    }
+}
+
+/* The counterpart; nothing is written beyond the row. */
+MPK_FN void rows_write(int dtype, char *g_row, rt_i64 first, rt_i64 n, const float (&r)[ROWS_PIECE])
+{
+    char *g = g_row + first * mpk_dtype_bytes(dtype);
+    const mpk_view v = {0, dtype};
+    if (first + ROWS_PIECE > n || ((rt_u64)g & 15)) {
+#pragma unroll
+        for (int i = 0; i < ROWS_PIECE; i++)
+            if (first + i < n)
+                mpk_put(v, g, i, r[i]);
+    } else {
+        rows_store(dtype, g, r);
+    }
+}
+
 /* Where this lane's piece c of a row begins. */
 MPK_FN rt_i64 rows_first(int c)
 {

@@ -1,7 +1,7 @@
 /* windows_rows.cuh - depthwise convolutions and max pools of images whose channels lie last, of two
  * spatial axes.
  *
- * A thread takes eight neighbouring channels (rows_read, rows_write) of one place or of some places
+ * A thread takes eight neighbouring channels (pieces.cuh) of one place or of some places
  * next to each other, so that a warp reads and writes whole lines and a column of x serves all
  * windows that hold it.  Sums are in fp32, in row-major order of the window.
  * Cost: a load of x for each column of each row of a window, from the cache.

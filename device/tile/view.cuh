@@ -64,7 +64,8 @@ MPK_FN rt_i64 mpk_live(const mpk_task &t, const mpk_view &v)
     return n < v.dims[0] ? n : v.dims[0];
 }
 
-/* ---- numbers: rounding to nearest, ties to even, as src/base/num.h, but for the bits of NaN ---- */
+/* ---- numbers: rounding to nearest, ties to even, as src/base/num.h but for the bits of NaN
+ * ---- */
 
 MPK_FN float mpk_from_bf16(rt_u16 h)
 {

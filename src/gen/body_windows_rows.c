@@ -1,5 +1,5 @@
-/* body_windows_rows.c - depthwise convolutions and max pools of images whose channels lie last, eight
- * channels a thread (device/task/windows_rows.cuh).
+/* body_windows_rows.c - depthwise convolutions and max pools of images whose channels lie last,
+ * eight channels a thread (device/task/windows_rows.cuh).
  *
  * Rank 5: above the generic bodies of body_windows.c, which take all else. */
 #include "gen/body_print.h"

@@ -29,8 +29,8 @@ enum { BLOCK_PLAIN, BLOCK_SWIZZLED, BLOCK_PADDED, BLOCK_LAYOUTS };
 /* Fields of an mma fragment: 16 rows, 8 columns, 4 entries a lane. */
 enum { BLOCK_MMA_ROWS = 16, BLOCK_MMA_COLUMNS = 8, BLOCK_MMA_DEPTH = 16, BLOCK_SIDE = 16 };
 
-/* Where a product ends by rows (super/block.h), what lies between two rows of sums, so that those of
- * a fragment lie in different banks. */
+/* Where a product ends by rows (super/block.h), what lies between two rows of sums, so that those
+ * of a fragment lie in different banks. */
 enum { BLOCK_ROW_GAP = 8 };
 
 /* Of an operand whose entries are windows of a tensor [channels, up to three axes]: a convolution's

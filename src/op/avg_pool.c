@@ -6,6 +6,7 @@
  */
 #include "op/fill.h"
 #include "op/pool.h"
+#include "op/runs.h"
 
 enum { INCLUDE = POOL_ATTRIBUTES, DIVISOR };
 
@@ -70,7 +71,7 @@ const op_def op_avg_pool = {
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),
     .infer = infer,
-    .axes = shape_axes_all,
+    .axes = runs_axes,
     .reads = pool_reads,
     .ref = ref,
     OP_CASES(cases),

@@ -5,6 +5,7 @@
  * touches.  They may lie on other peers: so a peer gathers what all have.  Cost: one copy.
  */
 #include "op/move.h"
+#include "op/runs.h"
 #include "op/shape.h"
 
 /* Checked by infer: an axis of x0. */
@@ -39,8 +40,12 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *x = shape_input(g, op, 0);
-    shape_axes_all(g, op, axes);
-    axes[x->rank - 1].grain = ir_dtype_table[x->dtype].block_elements;
+    const int64_t grain = ir_dtype_table[x->dtype].block_elements;
+    if (grain == 1)
+        runs_axes(g, op, axes);
+    else
+        shape_axes_all(g, op, axes);
+    axes[x->rank - 1].grain = grain;
 }
 
 /* The part of the box that lies in this input, moved to where it starts; empty if none. */

@@ -179,6 +179,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[filters].fastest = FILTERS;
     const int64_t in_group = y->dims[filters] / op->attributes[GROUPS].i;
     axes[filters].tile = in_group % MATRIX_FILTERS == 0 ? MATRIX_FILTERS : 0;
+    if (in_group == 1 && y->dims[filters] % FILTERS == 0) /* depthwise: channels, as neighbours */
+        axes[filters].tile = FILTERS;
     for (uint32_t i = 2; i < y->rank; i++) {
         const uint32_t at = axis_of(op, y->rank, i);
         axes[at].tile = is_row ? y->dims[at] : 0;

@@ -4,6 +4,7 @@
  * that the caller reads.  Block dtypes are copied block by block.  Cost: one copy.
  */
 #include "op/move.h"
+#include "op/runs.h"
 #include "op/shape.h"
 
 /* A fresh tensor of x's shape and dtype, dense. */
@@ -18,9 +19,13 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *x = shape_input(g, op, 0);
-    shape_axes_all(g, op, axes);
+    const int64_t grain = ir_dtype_table[x->dtype].block_elements;
+    if (grain == 1)
+        runs_axes(g, op, axes);
+    else
+        shape_axes_all(g, op, axes);
     if (x->rank)
-        axes[x->rank - 1].grain = ir_dtype_table[x->dtype].block_elements;
+        axes[x->rank - 1].grain = grain;
 }
 
 /* One box moved, bit for bit. */

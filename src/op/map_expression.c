@@ -25,6 +25,7 @@
  */
 #include "op/fill.h"
 #include "op/map_program.h"
+#include "op/runs.h"
 #include "op/walk.h"
 
 enum { EXPRESSION, DTYPE };
@@ -226,7 +227,7 @@ const op_def op_map = {
     OP_ATTRIBUTES(attributes),
     .flags = OP_ELEMENTWISE,
     .infer = infer,
-    .axes = shape_axes_all,
+    .axes = runs_axes,
     .reads = shape_reads_broadcast,
     .scratch_bytes = scratch_bytes,
     .ref = ref,

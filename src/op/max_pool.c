@@ -9,6 +9,7 @@
 #include "op/fill.h"
 #include "op/line.h"
 #include "op/pool.h"
+#include "op/runs.h"
 
 /* Indices have the shape of the values. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -79,7 +80,7 @@ const op_def op_max_pool = {
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),
     .infer = infer,
-    .axes = shape_axes_all,
+    .axes = runs_axes,
     .reads = pool_reads,
     .ref = ref,
     OP_CASES(cases),

@@ -7,6 +7,7 @@
  */
 #include "op/elementwise.h"
 #include "op/fill.h"
+#include "op/runs.h"
 
 static float in_f32(float a, float b)
 {
@@ -38,7 +39,7 @@ const op_def op_mul = {
     OP_OUTPUTS(out),
     .flags = OP_ELEMENTWISE,
     .infer = elementwise_infer_binary,
-    .axes = shape_axes_all,
+    .axes = runs_axes,
     .reads = shape_reads_broadcast,
     .ref = ref,
     OP_CASES(cases),

@@ -5,6 +5,7 @@
  * copy.
  */
 #include "op/move.h"
+#include "op/runs.h"
 #include "op/shape.h"
 
 enum { BEFORE, AFTER, MODE, VALUE };
@@ -200,7 +201,7 @@ const op_def op_pad = {
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),
     .infer = infer,
-    .axes = shape_axes_all,
+    .axes = runs_axes,
     .effort = effort,
     .reads = reads,
     .ref = ref,

@@ -5,6 +5,7 @@
  * product, and a group of either side speaks of the same elements: [T][H K] and [T][H, K].  So
  * strides and boxes are mapped group by group.
  */
+#include "op/runs.h"
 #include "op/shape.h"
 #include "op/walk.h"
 
@@ -234,7 +235,7 @@ const op_def op_reshape = {
     OP_ATTRIBUTES(attributes),
     .flags = OP_VIEW,
     .infer = infer,
-    .axes = shape_axes_all,
+    .axes = runs_axes,
     .reads = reads,
     .split = split,
     .view = view,

@@ -23,6 +23,10 @@ static inline int mpk_thread(void)
 {
     return emulated_thread;
 }
+static inline int mpk_kept_thread(void)
+{
+    return mpk_thread();
+}
 static inline void mpk_sync(void)
 {
     if (emulated_threads > 1)

@@ -167,6 +167,10 @@ static inline int mpk_thread(void)
 {
     return emulated_now->number;
 }
+static inline int mpk_kept_thread(void)
+{
+    return mpk_thread();
+}
 static inline void mpk_sync(void)
 {
     emulated_meet(&emulated_barriers[1], EMULATED_BODIES, 0);

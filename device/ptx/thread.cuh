@@ -1,7 +1,7 @@
 /* thread.cuh - what every file of device/ begins with: the word for its functions, and a body's own
  * thread and barrier.
  *
- * Generic bodies use no other PTX than this.  On the host (MPK_EMULATED) the tests define both
+ * Generic bodies use no other PTX than this.  On the host (MPK_EMULATED) the tests define these
  * functions.
  */
 #ifndef PTX_THREAD_CUH
@@ -37,11 +37,6 @@ MPK_FN int mpk_kept_thread(void)
 MPK_FN void mpk_sync(void)
 {
     asm volatile("bar.sync 1, %0;" ::"n"(MPK_THREADS) : "memory");
-}
-#else
-MPK_FN int mpk_kept_thread(void)
-{
-    return mpk_thread();
 }
 #endif
 

@@ -7,9 +7,9 @@
  * of a step are given while those of the step before are under way. One lane of the loader asks for
  * the pages: all 32 together take longer for a page than the copy does.  Squares for an rms_norm
  * are summed from the stages of x while products read them too, in the first pass alone: the passes
- * behind it find the factors of the first TILE_KEPT turns in scratch. Columns are added in the same
- * order whatever the number of tokens alive. Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64
- * x 256 x 16; 16 KB of x and 32 KB of w from L2.
+ * after it find the factors in scratch, unless there are more than TILE_KEPT turns.  Columns are
+ * added in the same order whatever the number of tokens alive.  Cost of a step of 128 tokens, 256
+ * rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB of w from L2.
  *
  * Stages: box_full[half][turn % MPK_BOXES] completes when the boxes have arrived; `turn` counts
  * stages over all tasks of the worker (box_turn), so that phases go on.  A stage is asked for anew
@@ -549,7 +549,7 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
                     int at, int turn, int row, mpk_ring *ring)
 {
     const int half = mpk_thread() / 128;
-    const bool anew = at == 0 || turn >= TILE_KEPT;
+    const bool anew = at == 0 || p.turns > TILE_KEPT;
     float *s_scale = (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_SCALES) +
                      (turn % TILE_KEPT * 2 + half) * TILE_TOKENS;
     row += half * TILE_TOKENS;

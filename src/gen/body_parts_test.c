@@ -1,6 +1,7 @@
 /* body_parts_test.c - products whose tiles several tasks share (device/task/linear_parts.cuh), on
  * the host: as many emulated workers as a tile has parts, each a thread with a copy of the code,
- * which meet in memory.
+ * which meet in memory.  And a task that has its tile alone, of more tokens than one keeps norms
+ * of (TILE_KEPT), which random cuts elsewhere seldom leave whole.
  *
  * With random operands, everything alive and only some tokens: the tasks together give what ref
  * gives and write nothing else, whatever order warps, workers and copies come in, and the same bits
@@ -42,6 +43,7 @@ static const case_of cases[] = {
     {NORM("65", "256", "128"), 2, 2},  /* two boxes */
     {GATED("90", "48", "192"), 4, 2},  /* 12 columns of y are 24 rows of w */
     {GATED("128", "128", "256"), 4, 4},
+    {NORM("600", "264", "64"), 1, 1}, /* alone: five turns, two passes */
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

@@ -396,17 +396,12 @@ MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_
         }
 }
 
-/* The largest of 8 neighbouring logits; has: whether they are there. */
-MPK_FN peak box_peak(const box_sums &v, int column, bool has)
+/* The largest of 4 neighbouring logits; has: whether they are there. */
+MPK_FN peak box_peak(const float *v, int column, bool has)
 {
-    peak p = peak_of_pair(v.at[0], v.at[1], column, has, has);
-#pragma unroll
-    for (int i = 2; i < 8; i += 2) {
-        const peak q = peak_of_pair(v.at[i], v.at[i + 1], column + i, has, has);
-        if (q.at >= 0 && (p.at < 0 || q.best > p.best))
-            p = q;
-    }
-    return p;
+    const peak p = peak_of_pair(v[0], v[1], column, has, has),
+               q = peak_of_pair(v[2], v[3], column + 2, has, has);
+    return q.at >= 0 && (p.at < 0 || q.best > p.best) ? q : p;
 }
 
 /* Where the peaks of a warp's 16 tokens and the pass's units go. */
@@ -416,30 +411,30 @@ struct box_peaks {
     int column; /* of y, of the first group */
 };
 
-/* Unit u of logits.  A lane has one group of every fourth token, two at a time; eight lanes find
- * the largest of a token. */
+/* Unit u of logits.  A lane has four columns of every second token, so that one instruction stores
+ * whole rows of 256 bytes; sixteen lanes find the largest of a token. */
 MPK_FN void box_finish_logits(const box_end &e, const box_peaks &to, int u, const float *s_sum,
                               const float *s_scale)
 {
-    const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
-    const bool has = group < e.groups;
-    s_sum += first * TILE_ROW + lane % 8 * 8;
+    const int lane = mpk_thread() % 32, first = lane / 16, at = u * 64 + lane % 16 * 4;
+    const bool has = at < 8 * e.groups;
+    s_sum += first * TILE_ROW + lane % 16 * 4;
     s_scale += first;
-#pragma unroll 2
-    for (int i = 0; i < 16; i += 4) {
+#pragma unroll 4
+    for (int i = 0; i < 16; i += 2) {
         const int token = first + i;
-        const box_sums v = box_get(s_sum + i * TILE_ROW, s_scale + i);
-        const peak p = peak_of_lanes<8>(box_peak(v, to.column + 8 * group, has));
-        char *y = (char *)(e.y + (rt_u64)(rt_u32)token * e.row_bytes) + 32 * group;
+        const mpk_words w = ptx_load_shared_words(s_sum + i * TILE_ROW);
+        const float scale = s_scale[i],
+                    v[4] = {__uint_as_float(w.x) * scale, __uint_as_float(w.y) * scale,
+                            __uint_as_float(w.z) * scale, __uint_as_float(w.w) * scale};
+        const peak p = peak_of_lanes<16>(box_peak(v, to.column + at, has));
         if (token >= e.tokens)
             continue;
-        if (has) {
-            ptx_store_words(y, {__float_as_uint(v.at[0]), __float_as_uint(v.at[1]),
-                                __float_as_uint(v.at[2]), __float_as_uint(v.at[3])});
-            ptx_store_words(y + 16, {__float_as_uint(v.at[4]), __float_as_uint(v.at[5]),
-                                     __float_as_uint(v.at[6]), __float_as_uint(v.at[7])});
-        }
-        if (lane % 8 == 0)
+        if (has)
+            ptx_store_words((void *)(e.y + (rt_u64)(rt_u32)token * e.row_bytes + (rt_u32)at * 4),
+                            {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
+                             __float_as_uint(v[3])});
+        if (lane % 16 == 0)
             ptx_store_two_words((void *)(to.at + (rt_u64)(rt_u32)token * to.row_bytes + 8 * u),
                                 __float_as_uint(p.best), __float_as_uint((float)p.at));
     }

@@ -17,7 +17,7 @@
 
 enum { REPEATS = 100, STEPS = 6, REQUESTS = 4, ANSWER = 24, DRAIN_SECONDS = 12 };
 enum { DRAFTS = 5, DRAFT_TOKENS = 8, GRAM_TOKENS = 2 };
-enum { FEW_TOKENS = 16, SPLIT_TOKENS = 128, MOST_TOKENS = 512 };
+enum { FEW_TOKENS = 16, SPLIT_TOKENS = 256, MOST_TOKENS = 512 };
 
 /* In bf16 every token goes to every expert: of logits that are nearly equal the GPU may well choose
  * others. */
@@ -61,13 +61,13 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
 }
 
 /* Sizes of the four graphs.  Those of peers end with 128 tokens, which take the bodies for many
- * tokens; those of prompts with 512, which run on a kernel of their own, and with 128, whose
- * attention is split between products of many tokens; those of streams with 128 and 256, whose
- * attention is whole; those of invariant models serve longer contexts. */
+ * tokens; those of prompts with 512, which run on a kernel of their own, and with 256, whose
+ * attention is split between products of many tokens; those of streams with 128, whose attention is
+ * split, and 256, where it is whole; those of invariant models serve longer contexts. */
 static const uint32_t *sizes_of(const item *it)
 {
     static const uint32_t usual[4] = {1, 8, 32, 64}, peers[4] = {1, 8, 32, 128},
-                          prompts[4] = {1, 8, 128, 512}, invariant[4] = {1, 4, 16, 64},
+                          prompts[4] = {1, 8, 256, 512}, invariant[4] = {1, 4, 16, 64},
                           streams[4] = {1, 8, 128, 256};
     if (it->invariant)
         return invariant;
@@ -101,12 +101,12 @@ mpk_status check_make_model(mpk_context *cx, const item *it, unit *u)
     }
     pass_options plain = {.fusion = PASS_FUSE_FULL}, fast = plain;
     fast.splits = check_workers_of(it) / config.n_kv_heads / (invariant ? 8 : 1);
-    fast.split_tokens = it->n_peers || it->streams ? SPLIT_TOKENS / 2 : SPLIT_TOKENS;
+    fast.split_tokens = it->n_peers ? 64 : it->streams ? 128 : SPLIT_TOKENS;
     fast.own_units = invariant;
     fast.launch = it->launch;
     fast.norm_elements = 1 << 24;
     fast.relaxed = fast.whole_tiles = fast.logits = true;
-    fast.even_over = it->streams ? SPLIT_TOKENS / 2 : 0;
+    fast.even_over = it->streams ? 64 : 0;
     fast.even_up_to = 256;
     if (it->n_peers) {
         fast.n_peers = it->n_peers;

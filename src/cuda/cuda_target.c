@@ -18,7 +18,7 @@
  * where there is no room for the keys of more. */
 enum {
     FEW_TOKENS = 16,
-    SPLIT_TOKENS = 128,
+    SPLIT_TOKENS = 256,
     SHARE_TOKENS = 128, /* above, experts are multiplied on warpgroups */
     /* between, tasks of products are few rows of w and all of x, unless they share tiles */
     EVEN_OVER = 64,

@@ -33,9 +33,11 @@ static void plan_steps(const mpk_engine_options *o, const target_device *device,
         most = useful;
     const target_def *target = device->target;
     const uint32_t split = target->split_tokens ? target->split_tokens(device, o) : 0;
+    /* with the longest steps ENGINE_MAX_GRAPHS leaves room for two of them alone */
+    const uint32_t twice = most < ENGINE_MAX_STEP || split < ENGINE_TWICE ? split : ENGINE_TWICE;
     for (uint32_t t = 1; t <= most; t *= 2) {
         p->n_tokens[p->n_graphs++] = t;
-        if (t > IMAGE_MOST_FRESH && t <= split) /* one for streams, one for prompts */
+        if (t > IMAGE_MOST_FRESH && t <= twice) /* one for streams, one for prompts */
             p->n_tokens[p->n_graphs++] = t;
     }
     p->max_rows = p->max_batch > ENGINE_ROWS ? p->max_batch : ENGINE_ROWS;

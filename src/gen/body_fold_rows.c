@@ -5,7 +5,7 @@
 #include "gen/body_print.h"
 #include "shape/fold_rows_shape.h"
 
-enum { FEW_TOKENS = 16, SOME_TOKENS = 128 };
+enum { FEW_TOKENS = 16, SOME_TOKENS = 256 };
 
 /* The parts of a head are 16-byte pieces, and offsets are counted in 32 bits. */
 static bool accepts(const gen_call *c)

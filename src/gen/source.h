@@ -36,7 +36,7 @@ extern const gen_text gen_text_table[];
  * that entries and weights do not depend on them. */
 typedef enum gen_regime {
     GEN_STREAMS, /* all others */
-    GEN_PROMPTS, /* graphs for more than 128 tokens with bodies for many (gen_body.many) */
+    GEN_PROMPTS, /* graphs for more than 64 tokens with bodies for many (gen_body.many) */
     GEN_REGIMES
 } gen_regime;
 

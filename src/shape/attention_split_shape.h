@@ -10,7 +10,7 @@ enum {
     ATTENTION_PAGE = 64, /* tokens of a KV page */
     ATTENTION_ROWS = 8,  /* query heads of a KV head, at most */
     ATTENTION_FEW_TOKENS = 16,
-    ATTENTION_TOKENS = 128,   /* T, at most: lots of 32, a lane each */
+    ATTENTION_TOKENS = 256,   /* T, at most: lots of 32, a lane each */
     ATTENTION_STEP_ROWS = 64, /* keys and values of the step for all warps */
     ATTENTION_PARTIALS = 9,   /* of 8 warps, and of the tokens of the step */
 };

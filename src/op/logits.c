@@ -47,8 +47,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Columns are cut at blocks of peaks, so that each block has one task.  Where tiles are whole, up to
- * 128 rows stay together, so that the weight is read once for them. */
+/* Columns are cut at blocks of peaks, so that each block has one task.  Where tiles are whole, up
+ * to 128 rows stay together, so that the weight is read once for them. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;

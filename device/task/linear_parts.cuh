@@ -58,13 +58,16 @@ MPK_FN void parts_begin(const mpk_task &t)
         return;
     if (lane < t.e->parts) {
         parts_note *n = parts_noted();
-        const rt_u32 worker = ptx_load_word(&m->workers[lane]);
-        rt_room *room = mpk_w.k->rooms + worker;
+        rt_room *rooms = mpk_w.k->rooms, *own = rooms + mpk_w.index;
+        /* asked for at once: one wait for all */
+        const rt_u32 worker = ptx_load_word(&m->workers[lane]), owed = ptx_load_word(&own->owed),
+                     read = rt_load_acquire_device(&own->read);
         n->sums[lane] = mpk_w.k->parts + (rt_u64)worker * RT_PART_BYTES;
-        n->rooms[lane] = room;
+        n->rooms[lane] = rooms + worker;
         if (lane == t.e->part) {
-            n->owed = ptx_load_word(&room->owed);
-            parts_await(&room->read, n->owed);
+            n->owed = owed;
+            if (read != owed)
+                parts_await(&own->read, owed);
         }
     }
     __syncwarp();
@@ -119,23 +122,23 @@ MPK_FN void parts_add(const mpk_words &v, float *sum)
     sum[3] += __uint_as_float(v.w);
 }
 
-/* Those of a group of the tile, of all parts in their order; four parts at a time, so that loads
+/* Those of a group of the tile, of all parts in their order; eight parts at a time, so that loads
  * overlap. */
 MPK_FN parts_sums parts_gather(int parts, int group, int token)
 {
     const rt_u32 at = (rt_u32)(2 * group * PARTS_ROW + token * 16);
     parts_sums s = {};
-    for (int first = 0; first < parts; first += 4) {
-        mpk_words v[4][2] = {};
+    for (int first = 0; first < parts; first += 8) {
+        mpk_words v[8][2] = {};
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 8; i++) {
             const bool is_there = first + i < parts;
             const char *from = parts_noted()->sums[is_there ? first + i : 0] + at;
             ptx_load_words_if(from, is_there, &v[i][0]);
             ptx_load_words_if(from + PARTS_ROW, is_there, &v[i][1]);
         }
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 8; i++) {
             parts_add(v[i][0], s.at);
             parts_add(v[i][1], s.at + 4);
         }
@@ -149,19 +152,32 @@ MPK_FN float parts_scale(const tile_shape &s, int parts, int token)
     float square = 0;
     if (!s.norm)
         return 1;
-    for (int i = 0; i < parts; i++)
-        square += __uint_as_float(ptx_load_word(parts_noted()->sums[i] + RT_PART_SUMS + token * 4));
+#pragma unroll 1
+    for (int first = 0; first < parts; first += 4) {
+        rt_u32 v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = ptx_load_word(parts_noted()->sums[first + i < parts ? first + i : 0] +
+                                 RT_PART_SUMS + token * 4);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            square += first + i < parts ? __uint_as_float(v[i]) : 0;
+    }
     return tile_scale_of(square, s.columns, s.eps);
 }
 
-/* A group's columns of y, scaled. */
-MPK_FN void parts_store(const mpk_task &t, const tile_shape &s, const parts_sums &v, float scale,
-                        int row, int group)
+/* A group's columns of y, scaled; g: its number in the tile.  The residual is asked for before the
+ * sums, so that one wait does for both. */
+MPK_FN void parts_store(const mpk_task &t, const tile_shape &s, int parts, int g, int token,
+                        float scale, int row, int group)
 {
     const int column = group << (s.activation != ACTIVATE_NONE ? 2 : 3);
     const rt_u64 at = ((rt_u64)(rt_u32)row * (rt_u32)s.rows + (rt_u32)column) * 2;
     char *y = mpk_at<char>(t, s.y) + at;
     mpk_words r = {};
+    if (s.residual >= 0)
+        r = ptx_load_words(mpk_at<const char>(t, s.residual) + at);
+    const parts_sums v = parts_gather(parts, g, token);
     if (s.activation != ACTIVATE_NONE) {
         float a[4];
 #pragma unroll
@@ -170,8 +186,6 @@ MPK_FN void parts_store(const mpk_task &t, const tile_shape &s, const parts_sums
         ptx_store_two_words(y, halves_pack(a[0], a[1]), halves_pack(a[2], a[3]));
         return;
     }
-    if (s.residual >= 0)
-        r = ptx_load_words(mpk_at<const char>(t, s.residual) + at);
     const rt_u32 residual[4] = {r.x, r.y, r.z, r.w};
     rt_u32 words[4];
 #pragma unroll
@@ -190,7 +204,7 @@ MPK_FN void parts_finish(const mpk_task &t, const tile_shape &s, const tile_plan
     if (row < (int)t.hi0) {
         const float scale = parts_scale(s, parts, token);
         for (int g = first + thread / RT_PART_TOKENS; g < first + own; g += 2)
-            parts_store(t, s, parts_gather(parts, g, token), scale, row, p.first + g);
+            parts_store(t, s, parts, g, token, scale, row, p.first + g);
     }
     parts_leave(t);
 }

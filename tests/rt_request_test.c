@@ -95,9 +95,48 @@ static void test_request_limit(void **state)
     assert_int_equal(rt_request_limit(&s, &r), 0);
 }
 
+/* Of a prompt that is put back while it is fed, the rows that were delivered come again, and are
+ * counted again; a text that is fed a second time keeps what it has counted, and so does one that
+ * was decoding, of which the last token becomes a part. */
+static void test_put_back(void **state)
+{
+    static const struct {
+        rt_u64 source;
+        rt_u32 count;
+    } cases[] = {{3, 0}, {RT_AGAIN, 7}, {RT_NOWHERE, 7}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rt_serving s = make(PAGES);
+        rt_control control = {0};
+        rt_chain chain = {0};
+        rt_i32 history[PER_SLOT * P] = {0};
+        rt_slot slot = {.state = RT_SLOT_FEEDING,
+                        .source = cases[i].source,
+                        .n_source = 5,
+                        .n_fed = 4,
+                        .position = 4,
+                        .token = 30,
+                        .count = 7};
+        rt_machine m = {.serving = &s,
+                        .control = &control,
+                        .chains = &chain,
+                        .slots = &slot,
+                        .step_area = (void *)history};
+        s.n_active = 1;
+        rt_slot_put_back(&m, 0);
+        assert_int_equal(slot.count, cases[i].count);
+        assert_int_equal(slot.state, RT_SLOT_PARKED);
+        assert_int_equal(slot.n_fed + slot.position + s.n_active, 0);
+        assert_int_equal(s.n_parked, 1);
+        assert_true(slot.source == (cases[i].source == 3 ? 3 : RT_AGAIN) && slot.n_source == 5);
+        assert_int_equal(history[4], cases[i].source == RT_NOWHERE ? 30 : 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_request_fits),
-                                       cmocka_unit_test(test_request_limit)};
+                                       cmocka_unit_test(test_request_limit),
+                                       cmocka_unit_test(test_put_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

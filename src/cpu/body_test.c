@@ -733,10 +733,45 @@ static void test_choose(void **state)
     arena_free(&a);
 }
 
+/* Attention takes floats, caches of Q8_0 too, in rows without gaps; whatever else one operand is, it
+ * is refused. */
+static void check_attention(const cpu_body *b)
+{
+    enum { Q, K, V, Y, VIEWS };
+    static const int last[VIEWS] = {2, 3, 3, 1};
+    op_call call = {0};
+    op_view *views[VIEWS] = {&call.in[0], &call.in[1], &call.in[2], &call.out[0]};
+    for (int i = 0; i < VIEWS; i++) {
+        views[i]->dtype = IR_BF16;
+        views[i]->stride[last[i]] = 1;
+    }
+    assert_true(b->accepts(&call));
+    for (int i = 0; i < VIEWS; i++) {
+        views[i]->stride[last[i]] = 2;
+        assert_false(b->accepts(&call));
+        views[i]->stride[last[i]] = 1;
+        views[i]->dtype = IR_F64;
+        assert_false(b->accepts(&call));
+        views[i]->dtype = IR_Q8_0;
+        assert_true(b->accepts(&call) == (i == K || i == V));
+        views[i]->dtype = IR_F32;
+        assert_true(b->accepts(&call));
+    }
+}
+
+static void test_attention_accepts(void **state)
+{
+    (void)state;
+    for (const cpu_body *const *b = cpu_body_table; *b; b++)
+        if (strcmp((*b)->op, "attention") == 0)
+            check_attention(*b);
+}
+
 int main(void)
 {
     seed = check_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_choose), cmocka_unit_test(test_cases),
+                                       cmocka_unit_test(test_attention_accepts),
                                        cmocka_unit_test(test_rare_operands),
                                        cmocka_unit_test(test_random)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -189,6 +189,8 @@ static void test_numbers_are_refused(void **state)
     check_refusal(MPK_EUNSUPPORTED, "more than 127 characters", "{{ ('0' * 200 ~ '7')|int }}");
     check_refusal(MPK_EUNSUPPORTED, "base 16", "{{ 'a_b'|int(base=16) }}");
     check_refusal(MPK_EUNSUPPORTED, "%* is not supported", "{{ '%*d' % (5, 3) }}");
+    check_refusal(MPK_EFORMAT, "unknown kind", "{{ '%y' % 5 }}");
+    check_refusal(MPK_EFORMAT, "unknown kind", "{{ '%\\x00' % 5 }}");
     check_text("{{ (-9223372036854775807 - 1) % 10 }} {{ -7 % 3 }} {{ 7 % -3 }}", NULL, "2 2 -2");
 }
 

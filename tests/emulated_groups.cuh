@@ -41,16 +41,20 @@ static inline void ptx_group_begin(void) {}
 static inline void ptx_group_commit(void) {}
 template <int N> static inline void ptx_group_wait(void) {}
 
-/* Element (row, k) of a matrix in the 64-byte swizzle, or of one in rows of 128 or of 32 bytes. */
-static inline float emulated_element(bool is_bf16, rt_u64 matrix, int row, int k)
+/* 16 elements of a row of a matrix in the 64-byte swizzle, or of one in rows of 128 or of 32
+ * bytes, to places so far apart. */
+static inline void emulated_row(bool is_bf16, rt_u64 matrix, int row, float *to, int apart)
 {
     static const rt_u32 row_bytes[3] = {64, 128, 32};
-    const rt_u32 width = row_bytes[matrix >> 62];
-    rt_u32 at = ((rt_u32)matrix & 0x3fff) * 16 + row / 8 * ((rt_u32)(matrix >> 32 & 0x3fff) * 16) +
-                row % 8 * width + k * 2;
-    rt_u16 bits;
-    memcpy(&bits, mpk_s + (at ^ (at >> 7 & (width / 16 - 1)) << 4), 2);
-    return emulated_half(is_bf16, bits);
+    const rt_u32 width = row_bytes[matrix >> 62],
+                 first = ((rt_u32)matrix & 0x3fff) * 16 +
+                         row / 8 * ((rt_u32)(matrix >> 32 & 0x3fff) * 16) + row % 8 * width;
+    for (int k = 0; k < 16; k++) {
+        const rt_u32 at = first + k * 2;
+        rt_u16 bits;
+        memcpy(&bits, mpk_s + (at ^ (at >> 7 & (width / 16 - 1)) << 4), 2);
+        to[k * apart] = emulated_half(is_bf16, bits);
+    }
 }
 static inline float emulated_own_element(const emulated_group *g, int row, int k)
 {
@@ -60,20 +64,23 @@ static inline float emulated_own_element(const emulated_group *g, int row, int k
 template <int N> static void emulated_group_multiply(void)
 {
     const emulated_group *g = &emulated_groups[emulated_now->number / 128];
-    float a[64][16], b[16][N], sum[64][N];
-    for (int k = 0; k < 16; k++) {
-        for (int m = 0; m < 64; m++)
-            a[m][k] = g->own[0] ? emulated_own_element(g, m, k)
-                                : emulated_element(g->is_bf16, g->a, m, k);
-        for (int n = 0; n < N; n++)
-            b[k][n] = emulated_element(g->is_bf16, g->b, n, k);
-    }
+    float a[64][16];
+    emulated_four b[16][N / 4], sum[64][N / 4];
+    for (int m = 0; m < 64; m++)
+        if (!g->own[0])
+            emulated_row(g->is_bf16, g->a, m, a[m], 1);
+        else
+            for (int k = 0; k < 16; k++)
+                a[m][k] = emulated_own_element(g, m, k);
+    for (int n = 0; n < N; n++)
+        emulated_row(g->is_bf16, g->b, n, (float *)b + n, N);
     memset(sum, 0, sizeof sum);
     emulated_product<N>(a, b, 64, sum);
     for (int i = 0; i < 128; i++)
-        for (int e = 0; e < N / 2; e++)
-            g->sums[i][e] +=
-                sum[i / 32 * 16 + i % 32 / 4 + e % 4 / 2 * 8][e / 4 * 8 + i % 4 * 2 + e % 2];
+        for (int e = 0; e < N / 2; e++) {
+            const int row = i / 32 * 16 + i % 32 / 4 + e % 4 / 2 * 8;
+            g->sums[i][e] += ((const float *)sum[row])[e / 4 * 8 + i % 4 * 2 + e % 2];
+        }
 }
 template <int N>
 static inline void emulated_group_product(bool is_bf16, float *c, rt_u64 a, rt_u64 b)

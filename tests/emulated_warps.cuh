@@ -8,15 +8,13 @@
  * be seen here: the order of memory between threads that run at the same time, and the proxies of
  * asynchronous copies.
  *
- * Products are done by the last lane that comes, for all.  Cost of one of 16 x 8 x 16: about 2 us.
+ * Products are done by the last lane that comes, for all.
  */
 #ifndef EMULATED_WARPS_CUH
 #define EMULATED_WARPS_CUH
 
-#include <dlfcn.h>
 #include <math.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,9 +63,11 @@ struct emulated_copy {
     int column, row;
 };
 
+typedef void *emulated_place[5]; /* as __builtin_setjmp wants it */
+
 struct emulated_thread {
     ucontext_t start;
-    jmp_buf at;
+    emulated_place at;
     void *stack;
     int number, begun, done;
     const rt_u32 *waits; /* NULL, or it waits for *waits to change from `round` */
@@ -91,7 +91,7 @@ struct emulated_warp {
 };
 
 static emulated_thread emulated_threads[EMULATED_THREADS], *emulated_now;
-static jmp_buf emulated_turns;
+static emulated_place emulated_turns;
 static emulated_warp emulated_warps[EMULATED_WARPS];
 static emulated_meeting emulated_barriers[16]; /* bar.sync */
 /* In place of constants of the source: what the task's own record says. */
@@ -110,34 +110,43 @@ static inline rt_u32 emulated_random(rt_u32 limit)
     return (rt_u32)(emulated_state >> 33) % limit;
 }
 
-typedef void emulated_jump_type(jmp_buf, int);
-
-/* libc's own jump.  In a process with the address sanitizer its name means another function, which
- * at each jump makes a system call and clears what is known of a stack: of these stacks nothing is
- * known, and turns are many. */
-static emulated_jump_type *emulated_find_jump(void)
+/* What others have done meanwhile is read again: the compiler sees no call of anything here. */
+static inline void emulated_forget(void)
 {
-    void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
-    void *jump = libc ? dlsym(libc, "_longjmp") : 0;
-    return jump ? (emulated_jump_type *)jump : _longjmp;
+    __asm__ volatile("" ::: "memory");
 }
-static emulated_jump_type *const emulated_jump = emulated_find_jump();
 
-static void emulated_yield(void)
+/* The compiler's own jumps: libc's _longjmp mangles pointers, takes a change of stacks for an error
+ * under _FORTIFY_SOURCE, and makes a system call at each jump under the address sanitizer.  A
+ * function that has a place to come back to must not jump itself. */
+static __noinline__ void emulated_leave(void)
 {
-    if (!_setjmp(emulated_now->at))
-        emulated_jump(emulated_turns, 1);
+    __builtin_longjmp(emulated_turns, 1);
+}
+
+static __noinline__ void emulated_yield(void)
+{
+    emulated_forget();
+    if (!__builtin_setjmp(emulated_now->at))
+        emulated_leave();
+    emulated_forget();
+}
+
+static __noinline__ void emulated_go_on(emulated_thread *t)
+{
+    if (t->begun)
+        __builtin_longjmp(t->at, 1);
+    t->begun = 1;
+    setcontext(&t->start);
 }
 
 static __noinline__ void emulated_resume(emulated_thread *t)
 {
     emulated_now = t;
-    if (_setjmp(emulated_turns))
-        return;
-    if (t->begun)
-        emulated_jump(t->at, 1);
-    t->begun = 1;
-    setcontext(&t->start);
+    emulated_forget();
+    if (!__builtin_setjmp(emulated_turns))
+        emulated_go_on(t);
+    emulated_forget();
 }
 
 /* The last of n threads does `work` for all. */
@@ -654,23 +663,25 @@ static inline rt_u32 ptx_pack_bf16(float low, float high)
 
 /* ---- products ---- */
 
-/* c[m x n] += a[m x 16] b[n x 16]. */
+/* Four floats that the host multiplies at once. */
+typedef float emulated_four __attribute__((vector_size(16)));
+
+/* c[m x n] += a[m x 16] b[16 x n]; each element adds its products in the order of k. */
 template <int N>
-static inline void emulated_product(const float (*a)[16], const float (*b)[N], int rows,
-                                    float (*c)[N])
+static inline void emulated_product(const float (*a)[16], const emulated_four (*b)[N / 4], int rows,
+                                    emulated_four (*c)[N / 4])
 {
     for (int m = 0; m < rows; m++)
         for (int k = 0; k < 16; k++)
-            for (int n = 0; n < N; n++)
+            for (int n = 0; n < N / 4; n++)
                 c[m][n] += a[m][k] * b[k][n];
 }
 
 static inline float emulated_f16(rt_u32 bits)
 {
-    const int exponent = bits >> 10 & 31, rest = bits & 1023;
-    const float size = exponent == 31 ? (rest ? NAN : INFINITY)
-                       : exponent     ? ldexpf((float)(rest | 1024), exponent - 25)
-                                      : ldexpf((float)rest, -24);
+    const float size = (bits & 0x7c00) == 0x7c00
+                           ? (bits & 0x3ff ? NAN : INFINITY)
+                           : __uint_as_float((bits & 0x7fff) << 13) * 0x1p112f;
     return bits & 0x8000 ? -size : size;
 }
 static inline rt_u32 emulated_to_f16(float x)
@@ -699,25 +710,32 @@ static inline float emulated_half(bool is_bf16, rt_u32 bits)
     return is_bf16 ? ptx_low_bf16(bits) : emulated_f16(bits & 0xffff);
 }
 
+/* Both halves of a word, to places so far apart. */
+template <bool BF16> static inline void emulated_spread(rt_u32 word, float *to, int apart)
+{
+    to[0] = emulated_half(BF16, word);
+    to[apart] = emulated_half(BF16, word >> 16);
+}
 template <bool BF16> static void emulated_multiply(void)
 {
     const emulated_warp *w = emulated_own_warp();
-    float a[16][16], b[16][8], sum[16][8];
-    for (int lane = 0; lane < 32; lane++)
-        for (int i = 0; i < 6; i++) {
-            const int g = lane / 4, k = lane % 4 * 2 + (i < 4 ? i / 2 : i - 4) * 8;
-            const float low = emulated_half(BF16, w->words[lane][i]),
-                        high = emulated_half(BF16, w->words[lane][i] >> 16);
-            float *first = i < 4 ? &a[g + i % 2 * 8][k] : &b[k][g],
-                  *second = i < 4 ? first + 1 : &b[k + 1][g];
-            *first = low;
-            *second = high;
-        }
-    for (int i = 0; i < 128; i++)
-        sum[i / 4 % 8 + i % 4 / 2 * 8][i / 32 * 2 + i % 2] = w->sums[i / 4 % 8 * 4 + i / 32][i % 4];
+    float a[16][16];
+    emulated_four b[16][2], sum[16][2];
+    float *of_b = (float *)b, *of_sum = (float *)sum; /* rows of 8 */
+    for (int lane = 0; lane < 32; lane++) {
+        const int g = lane / 4, k = lane % 4 * 2;
+        for (int i = 0; i < 4; i++)
+            emulated_spread<BF16>(w->words[lane][i], &a[g + i % 2 * 8][k + i / 2 * 8], 1);
+        emulated_spread<BF16>(w->words[lane][4], of_b + k * 8 + g, 8);
+        emulated_spread<BF16>(w->words[lane][5], of_b + (k + 8) * 8 + g, 8);
+        memcpy(of_sum + g * 8 + k, w->sums[lane], 8);
+        memcpy(of_sum + (g + 8) * 8 + k, w->sums[lane] + 2, 8);
+    }
     emulated_product<8>(a, b, 16, sum);
-    for (int i = 0; i < 128; i++)
-        w->sums[i / 4 % 8 * 4 + i / 32][i % 4] = sum[i / 4 % 8 + i % 4 / 2 * 8][i / 32 * 2 + i % 2];
+    for (int lane = 0; lane < 32; lane++) {
+        memcpy(w->sums[lane], of_sum + lane / 4 * 8 + lane % 4 * 2, 8);
+        memcpy(w->sums[lane] + 2, of_sum + (lane / 4 + 8) * 8 + lane % 4 * 2, 8);
+    }
 }
 template <bool BF16>
 static inline void emulated_product_of_warp(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3,

@@ -1,7 +1,8 @@
 # Unit tests stand beside their source as NAME_test.c and link the rooms up to their own; tests that span rooms stand in
 # tests/*.c and link everything.  A fuzzer NAME_fuzz.c is also a test: it replays its corpus tests/corpus/NAME.
 #
-# A test that takes long says so in a line "/* ctest: slow */": the sanitizer runs of ./dev check leave it out.
+# A test that takes long says so in a line "/* ctest: slow */": the sanitizer runs of ./dev check leave it out, and the
+# others begin with it, so that the processors end together.
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
 set(MPK_TEST_ENVIRONMENT "MPK_BUILD=${CMAKE_BINARY_DIR}" "MPK_DEVICE=cpu" "ASAN_OPTIONS=allocator_may_return_null=1"
     "TSAN_OPTIONS=allocator_may_return_null=1"
@@ -25,6 +26,7 @@ function(mpk_test file objects)
   set(labels binary)
   if(slow)
     list(APPEND labels slow)
+    set_tests_properties(${name} PROPERTIES COST 100)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT 1500 ENVIRONMENT "${MPK_TEST_ENVIRONMENT}" LABELS "${labels}"
                        SKIP_RETURN_CODE 77) # CHECK_SKIPPED of tests/check.h

@@ -44,6 +44,14 @@ static inline uint64_t check_seed(void)
     return seed;
 }
 
+/* Does this run take every case?  Else a test may draw some by its seed, of cases that run the same
+ * code. */
+static inline bool check_thorough(void)
+{
+    const char *text = getenv("MPK_THOROUGH");
+    return text && *text;
+}
+
 /* A test that leaves something out says why; ctest then lists the whole as skipped, not as
  * passed. */
 enum { CHECK_SKIPPED = 77 }; /* SKIP_RETURN_CODE in cmake/tests.cmake */

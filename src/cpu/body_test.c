@@ -733,8 +733,8 @@ static void test_choose(void **state)
     arena_free(&a);
 }
 
-/* Attention takes floats, caches of Q8_0 too, in rows without gaps; whatever else one operand is, it
- * is refused. */
+/* Attention takes floats, caches of Q8_0 too, in rows without gaps; anything else in one operand is
+ * refused. */
 static void check_attention(const cpu_body *b)
 {
     enum { Q, K, V, Y, VIEWS };

@@ -1,6 +1,6 @@
-/* runs.h - where operators that go entry by entry may be cut: anywhere, but on GPUs, where tiles are
- * whole, the last axis into runs of neighbours only, which a task reads and writes by lines.  For
- * the records of such operators. */
+/* runs.h - where operators that go entry by entry may be cut: anywhere, but on GPUs, where tiles
+ * are whole, the last axis into runs of neighbours only, which a task reads and writes by lines.
+ * For the records of such operators. */
 #ifndef OP_RUNS_H
 #define OP_RUNS_H
 

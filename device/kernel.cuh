@@ -66,6 +66,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
         for (int i = 0; i < RT_LIVES; i++)
             mpk_w.live[i] = k->machine.control->live[i];
         mpk_w.box_turn[0] = mpk_w.box_turn[1] = 0;
+        mpk_w.routed = {};
 #if MPK_PEERS > 1
         for (int i = 0; i < MPK_PEERS; i++)
             mpk_w.away[i] = k->peers[i].away;

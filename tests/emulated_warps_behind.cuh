@@ -125,10 +125,13 @@ static void emulated_bodies(void)
         }
         if (t.hi0 < e->lo[0])
             t.hi0 = e->lo[0];
-        mpk_wait(t);
-        if (e->lo[0] < t.hi0 || mpk_body_loads(e->body))
+        const bool by_itself = mpk_body_many_waits(e->body);
+        if (!by_itself)
+            mpk_wait(t);
+        if (by_itself || e->lo[0] < t.hi0 || mpk_body_loads(e->body))
             mpk_dispatch_body(e->body, t);
-        mpk_trigger(t);
+        if (!by_itself)
+            mpk_trigger(t);
     }
     emulated_tasks.taken[emulated_now->number] = ring;
 }

@@ -21,7 +21,7 @@
  *
  * A tile of more than 64 pairs gives each warpgroup 64 of them and all 256 rows of w, as in
  * linear_box.cuh; one of fewer gives both the same pairs and 128 rows each.  w comes through the
- * ring; a thread gathers pieces of rows of x by cp.async, two steps ahead.  Columns are added in
+ * ring; a thread gathers pieces of rows of x by cp.async, three steps ahead.  Columns are added in
  * the same order in either case, so the bits of a pair depend on its row of x alone.
  */
 #ifndef TASK_EXPERT_TILE_CUH
@@ -50,9 +50,9 @@ enum {
     EXPERT_TILE_PLANNED = 12, /* tiles, together */
     EXPERT_TILE_GROUPS = 2 * TILE_BOX_GROUPS,
     EXPERT_TILE_BYTES = TILE_BOX_GROUPS * TILE_BOX_BYTES,
-    EXPERT_TILE_MOST = 256, /* experts: a thread each */
-    EXPERT_TILE_AHEAD = 8,  /* ids that a lane asks for together */
-    EXPERT_TILE_STEPS = 2,  /* of x on their way */
+    EXPERT_TILE_MOST = 256,              /* experts: a thread each */
+    EXPERT_TILE_AHEAD = 8,               /* ids that a lane asks for together */
+    EXPERT_TILE_STEPS = TILE_STAGES - 1, /* of x on their way */
     /* Scratch while a plan is made, where stages lie later: u32[warp][expert] pairs, then how many
      * are in the warps before; expert_tile_place[expert]; u32[2][warp] sums */
     EXPERT_TILE_COUNTS = 0,
@@ -208,12 +208,24 @@ MPK_FN void expert_tile_put_zeros(const mpk_task &t, const expert_tile_shape &s,
         y[c] = 0;
 }
 
-/* The pairs of each expert in each warp's range. */
-MPK_FN void expert_tile_count(const mpk_task &t, const expert_tile_shape &s)
+/* Those that this thread looks at. */
+MPK_FN void expert_tile_put_missing(const mpk_task &t, const expert_tile_shape &s)
+{
+    const expert_tile_range r = expert_tile_range_of(t, s);
+#pragma unroll 1
+    for (rt_u32 p = r.first + (rt_u32)mpk_thread() % 32; p < r.last; p += 32)
+        if (r.ids[p] >= (rt_u32)s.experts)
+            expert_tile_put_zeros(t, s, p);
+}
+
+/* The pairs of each expert in each warp's range.  Are there others among those that this thread
+ * looks at? */
+MPK_FN bool expert_tile_count(const mpk_task &t, const expert_tile_shape &s)
 {
     const expert_tile_range r = expert_tile_range_of(t, s);
     const rt_u32 lane = (rt_u32)mpk_thread() % 32, warp = (rt_u32)mpk_thread() / 32;
     rt_u32 *s_count = expert_tile_at<rt_u32>(t, EXPERT_TILE_COUNTS);
+    bool missing = false;
     for (int w = 0; w < MPK_WARPS; w++)
         s_count[w * EXPERT_TILE_MOST + mpk_thread()] = 0;
     mpk_sync();
@@ -226,11 +238,12 @@ MPK_FN void expert_tile_count(const mpk_task &t, const expert_tile_shape &s)
             const rt_u32 pair = p + 32 * i + lane;
             if (pair < r.last && id[i] < (rt_u32)s.experts)
                 atomicAdd(&s_count[warp * EXPERT_TILE_MOST + id[i]], 1u);
-            else if (pair < r.last)
-                expert_tile_put_zeros(t, s, pair);
+            else
+                missing |= pair < r.last;
         }
     }
     mpk_sync();
+    return missing;
 }
 
 /* The tiles that a task has: those whose number modulo `of` is one of first .. last - 1. */
@@ -366,17 +379,6 @@ MPK_FN void expert_tile_gather(const mpk_task &t, const expert_tile_shape &s)
     mpk_sync();
 }
 
-/* Plan up to EXPERT_TILE_PLANNED tiles, from number `from` of the task's on; how many it has in
- * all. */
-MPK_FN rt_u32 expert_tile_plan(const mpk_task &t, const expert_tile_shape &s, rt_u32 from)
-{
-    mpk_sync(); /* stages and the plan before are nobody's any more */
-    expert_tile_count(t, s);
-    const rt_u32 tiles = expert_tile_find(t, s, from);
-    expert_tile_gather(t, s);
-    return tiles;
-}
-
 MPK_FN void expert_tile_tell(const mpk_task &t, rt_u32 tiles, bool more)
 {
     if (mpk_thread() != 0)
@@ -385,6 +387,21 @@ MPK_FN void expert_tile_tell(const mpk_task &t, rt_u32 tiles, bool more)
     while (ptx_load_flag(mail) && !ptx_load_flag(&mpk_w.abort))
         ;
     ptx_store_flag(mail, 1 + 2 * tiles + more); /* partner: expert_tile_listen */
+}
+
+/* Plan up to EXPERT_TILE_PLANNED tiles, from number `from` of the task's on; how many it has in
+ * all.  The loader is told as soon as the tiles are known: weights arrive while pairs are
+ * gathered. */
+MPK_FN rt_u32 expert_tile_plan(const mpk_task &t, const expert_tile_shape &s, rt_u32 from,
+                               bool *missing)
+{
+    mpk_sync(); /* no warp reads the stages and the plan before any more */
+    *missing = expert_tile_count(t, s);
+    const rt_u32 tiles = expert_tile_find(t, s, from),
+                 n = mpk_smaller(tiles - from, EXPERT_TILE_PLANNED);
+    expert_tile_tell(t, n, from + n < tiles);
+    expert_tile_gather(t, s);
+    return tiles;
 }
 
 /* ---- x into shared memory ---- */
@@ -447,18 +464,18 @@ MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, i
         const rt_u32 page = tile_take(q, ring);
         const char *s_stage = s_x + step % TILE_STAGES * TILE_STAGE;
         ptx_copy_async_wait<EXPERT_TILE_STEPS - 1>();
+        if (step) { /* meanwhile the other warpgroup has products under way */
+            ptx_group_wait<0>();
+            tile_release(q, before);
+        }
         ptx_fence_shared(); /* products read through the other proxy */
-        tile_meet();        /* x is there; nobody reads that of two steps before any more */
+        tile_meet();        /* x is there, and no warp reads that of the step before any more */
         ptx_group_begin();
         box_multiply<N>(s_stage, mpk_s + page * MPK_PAGE_BYTES + mine, sum);
         ptx_group_commit();
         if (squares)
             box_add_squares(s_stage, square);
         expert_tile_ask(c, columns, step + EXPERT_TILE_STEPS, steps);
-        if (step) {
-            ptx_group_wait<1>();
-            tile_release(q, before);
-        }
         before = page;
     }
     ptx_group_wait<0>();
@@ -535,24 +552,59 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
 
 /* ---- the body ---- */
 
+/* Has the worker's task before this one, in the same step, waited for the ids of all these tokens?
+ * The first product of a layer has, for the last one. */
+MPK_FN bool expert_tile_knows(const mpk_task &t, const expert_tile_shape &s)
+{
+    const mpk_routed &r = mpk_w.routed;
+    if (mpk_w.direct)
+        return false;
+    const rt_u32 turn = mpk_turn(mpk_thread());
+    mpk_await_scratch(turn); /* partner: expert_tile_note */
+    return r.ids == t.e->at[s.ids] && r.turn == turn - 1 && r.epoch == mpk_w.epoch &&
+           r.lo <= mpk_lo(t, 0) && r.hi >= t.hi0;
+}
+
+MPK_FN void expert_tile_note(const mpk_task &t, const expert_tile_shape &s)
+{
+    if (mpk_thread() == 0 && !mpk_w.direct)
+        mpk_w.routed = {t.e->at[s.ids], mpk_turn(0), mpk_w.epoch, mpk_lo(t, 0), t.hi0};
+}
+
+/* Planned tiles, n of them. */
+MPK_FN void expert_tile_work_off(const mpk_task &t, const expert_tile_shape &s, rt_u32 n,
+                                 mpk_ring *ring)
+{
+    for (rt_u32 k = 0; k < n; k++) {
+        const expert_tile_tile &one =
+            expert_tile_at<const expert_tile_tile>(t, EXPERT_TILE_PLAN)[k];
+        const int pairs = (int)one.pairs, pass = (int)one.pass;
+        if (pairs > TILE_TOKENS)
+            expert_tile_run<1>(t, s, (int)k, pairs, pass, ring);
+        else
+            expert_tile_run<0>(t, s, (int)k, pairs, pass, ring);
+    }
+}
+
+/* Where the ids are known, the first plan is made, and the weights asked for, before x is there. */
 MPK_FN void expert_tile(const mpk_task &t, const expert_tile_shape &s)
 {
     mpk_ring ring = *t.ring;
+    const bool knows = expert_tile_knows(t, s);
+    bool missing;
+    if (!knows)
+        mpk_wait(t);
     for (rt_u32 from = 0, tiles = 1; from < tiles; from += EXPERT_TILE_PLANNED) {
-        tiles = expert_tile_plan(t, s, from);
-        const rt_u32 n = mpk_smaller(tiles - from, EXPERT_TILE_PLANNED);
-        expert_tile_tell(t, n, from + n < tiles);
-        for (rt_u32 k = 0; k < n; k++) {
-            const expert_tile_tile &one =
-                expert_tile_at<const expert_tile_tile>(t, EXPERT_TILE_PLAN)[k];
-            const int pairs = (int)one.pairs, pass = (int)one.pass;
-            if (pairs > TILE_TOKENS)
-                expert_tile_run<1>(t, s, (int)k, pairs, pass, &ring);
-            else
-                expert_tile_run<0>(t, s, (int)k, pairs, pass, &ring);
-        }
+        tiles = expert_tile_plan(t, s, from, &missing);
+        if (!from && knows)
+            mpk_wait(t);
+        if (!from && missing)
+            expert_tile_put_missing(t, s);
+        expert_tile_work_off(t, s, mpk_smaller(tiles - from, EXPERT_TILE_PLANNED), &ring);
     }
+    expert_tile_note(t, s);
     *t.ring = ring;
+    mpk_trigger(t);
 }
 
 #endif

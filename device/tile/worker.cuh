@@ -35,6 +35,13 @@ struct mpk_jit_side {
     rt_u32 at, parity; /* of the page ring for JIT tasks */
 };
 
+/* The last task that waited for the ids of experts (task/expert_tile.cuh): their address, its turn,
+ * its step's epoch, its tokens. */
+struct mpk_routed {
+    rt_u64 ids;
+    rt_u32 turn, epoch, lo, hi;
+};
+
 /* A multiple of 1024 bytes: when units are linked, mpk_s begins right after it, whatever its
  * alignment. */
 struct __align__(1024) mpk_worker
@@ -78,6 +85,7 @@ struct __align__(1024) mpk_worker
     /* flags: what a body tells its loader (task/expert_tile.cuh), of the AOT list and of a JIT
      * task */
     rt_u32 plans[2];
+    mpk_routed routed;  /* thread 0's; read when the task after it has begun */
     rt_u32 first_graph; /* that the loader begins with */
     rt_u32 is_late;     /* 1: the machine had stopped before this kernel began */
     rt_u32 index;       /* of the worker */
@@ -169,6 +177,18 @@ MPK_FN int mpk_poll(rt_u32 event, rt_u32 needed)
     return 1;
 }
 
+#if MPK_RING
+/* Until no warp works on the task before task `turn` any more, which has the scratch then. */
+MPK_FN void mpk_await_scratch(rt_u32 turn)
+{
+    mpk_await_written(turn - 1);
+#ifdef MPK_CHECKED
+    /* a barrier that racecheck follows, beside the one that it does not (docs/gpu.md) */
+    mpk_sync();
+#endif
+}
+#endif
+
 /* Wait until the task may begin: its event is activated, unless the task is quiet, and no warp
  * works on the task before it.  Every body calls this before it touches its scratch or reads an
  * operand that is not carried.  The clerk polls the event; where there is none, thread 0 does.
@@ -184,11 +204,7 @@ MPK_FN void mpk_wait(const mpk_task &t)
                 ;
             ptx_acquire_flag(&mpk_w.ready); /* partner: clerk_run_list */
         }
-        mpk_await_written(turn - 1);
-#ifdef MPK_CHECKED
-        /* a barrier that racecheck follows, beside the one that it does not (docs/gpu.md) */
-        mpk_sync();
-#endif
+        mpk_await_scratch(turn);
         if (mpk_timed && mpk_thread() == 0)
             mpk_w.times->ready = ptx_cycles();
         return;

@@ -58,11 +58,14 @@ MPK_FN void sum_pairs(const mpk_task &t, rt_u32 of_token, rt_u32 columns, int re
     for (rt_u32 i = (rt_u32)mpk_thread(); i < n; i += MPK_THREADS) {
         const rt_u32 token = mpk_lo(t, 0) + i / pieces, column = (first + i % pieces) * 8;
         const rt_u64 at = (rt_u64)token * columns + column;
+        mpk_words r = {0, 0, 0, 0}; /* asked for before the pairs, added after them */
+        ptx_load_words_if(mpk_at<const rt_u16>(t, residual < 0 ? 0 : residual) + at, residual >= 0,
+                          &r);
         pair_sums sums = sum_pairs_piece(
             mpk_at<const rt_u16>(t, 0) + (rt_u64)token * of_token * columns + column,
             mpk_at<const float>(t, 1) + (rt_u64)token * of_token, of_token, columns);
         if (residual >= 0)
-            sum_pairs_add(&sums, 1, ptx_load_words(mpk_at<const rt_u16>(t, residual) + at));
+            sum_pairs_add(&sums, 1, r);
         rt_u16 *to = mpk_at<rt_u16>(t, y) + at;
         rt_u32 words[4];
 #pragma unroll

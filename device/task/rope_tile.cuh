@@ -4,8 +4,9 @@
  * The operator rope_kv; a task is some tokens, some query heads, and the KV heads whose first query
  * head is among them.
  *
- * Query and key heads: K / 8 lanes a head, 4 dims of its low half and the 4 that turn with them
- * each; four heads at a time, so that their loads overlap.  Values: 16 neighbours of a slot that
+ * Query and key heads: K / 8 lanes have a token, each 4 dims of a head's low half and the 4 that
+ * turn with them; eight of its heads at a time, so that their loads overlap, and its angles and its
+ * place are read once.  Values: 16 neighbours of a slot that
  * fill 16 places of a page are one block of 32-byte rows (tile/kv.cuh), and a warp writes it at
  * once; tokens that stand otherwise are written one by one.  Of two tokens of the step at one place
  * the later stays, and nobody writes the earlier: whether there are any is found out with a map of
@@ -20,7 +21,11 @@
 #include "tile/kv.cuh"
 #include "tile/worker.cuh"
 
-enum { TURN_AT_ONCE = 4 }; /* heads of a group of lanes */
+enum {
+    TURN_AT_ONCE = 4, /* places, or values that are written one by one */
+    TURN_HEADS = 8,   /* heads of a token whose loads are under way together */
+    TURN_TOKENS = 16, /* that all threads have at once */
+};
 
 /* Tokens: those of the task, first ... last - 1; all of the step. */
 struct turn_tokens {
@@ -63,6 +68,22 @@ MPK_FN int turn_place(const mpk_task &t, const turn_shape &s, int token)
     return place;
 }
 
+/* A warp's places are taken, one for each lane; flag: one was taken before.  32 neighbours that fill
+ * a word of the map, as those of a prompt do, cost one atomic operation instead of 32 that wait for
+ * each other. */
+MPK_FN void turn_mark(rt_u32 *s_map, rt_u32 *s_flag, int place)
+{
+    const int lane = mpk_thread() % 32, first = __shfl_sync(0xffffffffu, place, 0);
+    const bool whole = __all_sync(0xffffffffu, place >= 0 && place == first + lane);
+    rt_u32 bits = 1u << (place & 31);
+    if (whole && first % 32 == 0) {
+        bits = 0xffffffffu;
+        place = lane == 0 ? place : -1;
+    }
+    if (place >= 0 && atomicOr(&s_map[place % TURN_PLACES / 32], bits) & bits)
+        *s_flag = 1;
+}
+
 /* May two tokens have one place?  All threads. */
 MPK_FN bool turn_any_twice(const mpk_task &t, const turn_shape &s, int all)
 {
@@ -71,20 +92,17 @@ MPK_FN bool turn_any_twice(const mpk_task &t, const turn_shape &s, int all)
     for (int i = mpk_thread() * 16; i < TURN_SCRATCH; i += MPK_THREADS * 16)
         *(uint4 *)(t.s_scratch + i) = none;
     mpk_sync();
-    for (int base = mpk_thread(); base < all; base += MPK_THREADS * TURN_AT_ONCE) {
+    for (int base = 0; base < all; base += MPK_THREADS * TURN_AT_ONCE) {
         int token[TURN_AT_ONCE], place[TURN_AT_ONCE];
 #pragma unroll
         for (int i = 0; i < TURN_AT_ONCE; i++) {
-            token[i] = base + i * MPK_THREADS;
+            token[i] = base + mpk_thread() + i * MPK_THREADS;
             token[i] = token[i] < all ? token[i] : -1;
         }
         turn_places<TURN_AT_ONCE>(t, s, token, place);
 #pragma unroll
-        for (int i = 0; i < TURN_AT_ONCE; i++) {
-            const rt_u32 bit = 1u << (place[i] & 31);
-            if (place[i] >= 0 && atomicOr(&s_map[place[i] % TURN_PLACES / 32], bit) & bit)
-                *s_flag = 1;
-        }
+        for (int i = 0; i < TURN_AT_ONCE; i++)
+            turn_mark(s_map, s_flag, place[i]);
     }
     mpk_sync();
     return *s_flag != 0;
@@ -146,78 +164,93 @@ MPK_FN void turn_rotate(uint2 *low, uint2 *high, float4 cosine, float4 sine)
     high->y = ptx_pack_bf16(g * cosine.z + c * sine.z, h * cosine.w + d * sine.w);
 }
 
+/* What a lane turns: 4 dims of a head's low half and the 4 of its high half. */
+struct turn_pair {
+    uint2 low, high;
+};
+
+/* Weights of a lane's dims. */
+struct turn_weights {
+    float low[4], high[4];
+};
+
+template <int K>
+MPK_FN turn_weights turn_weights_of(const mpk_task &t, int operand, int type, int dim)
+{
+    turn_weights w;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        w.low[i] = type >= 0 ? turn_weight(t, operand, type, dim + i) : 1;
+        w.high[i] = type >= 0 ? turn_weight(t, operand, type, dim + i + K / 2) : 1;
+    }
+    return w;
+}
+
+/* Normalised, if `norm`, and turned.  All lanes take part in the sum of squares. */
+template <int K>
+MPK_FN void turn_head(const turn_weights &w, bool norm, float eps, float4 cosine, float4 sine,
+                      turn_pair *v)
+{
+    float square = turn_square(v->low) + turn_square(v->high);
+#pragma unroll
+    for (int d = 1; d < K / 8; d *= 2)
+        square += __shfl_xor_sync(0xffffffffu, square, d);
+    if (norm) {
+        const float scale = rsqrtf(square / K + eps);
+        v->low = turn_norm(w.low, scale, v->low);
+        v->high = turn_norm(w.high, scale, v->high);
+    }
+    turn_rotate(&v->low, &v->high, cosine, sine);
+}
+
 /* Query heads lo .. hi - 1, or keys of these KV heads.  What does not change is read first: after
- * a store it would be read again and again.  All lanes take part in the sum of squares, those
- * without a head with zeros. */
+ * a store it would be read again and again. */
 template <int K>
 MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens &k, bool keys,
                        int lo, int hi, bool twice)
 {
-    constexpr int LANES = K / 8, HEADS_AT_ONCE = MPK_THREADS / LANES;
-    const int thread = mpk_thread(), dim = thread % LANES * 4, first = thread / LANES;
+    constexpr int LANES = K / 8, PARTS = MPK_THREADS / LANES / TURN_TOKENS; /* of a token's heads */
+    const int thread = mpk_thread(), dim = thread % LANES * 4, group = thread / LANES;
     const int heads = s.heads, kv_heads = s.kv_heads, columns = (heads + 2 * kv_heads) * K;
-    const int per_token = hi - lo, n = (k.last - k.first) * per_token;
-    const int type = keys ? s.k_norm_type : s.q_norm_type, norm = keys ? TURN_K_NORM : TURN_Q_NORM;
+    const int type = keys ? s.k_norm_type : s.q_norm_type;
     const float eps = s.eps;
-    const rt_u16 *qkv = mpk_at<const rt_u16>(t, TURN_QKV) + (keys ? heads + lo : lo) * K + dim;
+    const rt_u16 *qkv = mpk_at<const rt_u16>(t, TURN_QKV) + (keys ? heads : 0) * K + dim;
     const float *table = mpk_at<const float>(t, TURN_TABLE) + dim;
-    rt_u16 *q = mpk_at<rt_u16>(t, s.q) + lo * K + dim, *cache = mpk_at<rt_u16>(t, TURN_K_CACHE);
-    float weight[2][4];
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        weight[i / 4][i % 4] =
-            type >= 0 ? turn_weight(t, norm, type, dim + i % 4 + i / 4 * (K / 2)) : 1;
-    for (int base = 0; base < n; base += HEADS_AT_ONCE * TURN_AT_ONCE) {
-        uint2 low[TURN_AT_ONCE], high[TURN_AT_ONCE];
-        int place[TURN_AT_ONCE];
-        float4 cosine[TURN_AT_ONCE], sine[TURN_AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < TURN_AT_ONCE; i++) {
-            const int item = base + i * HEADS_AT_ONCE + first,
-                      nth = per_token == 1 ? item : item / per_token;
-            low[i] = high[i] = make_uint2(0, 0);
-            cosine[i] = sine[i] = make_float4(0, 0, 0, 0);
-            place[i] = -1;
-            if (item >= n)
-                continue;
-            const int token = k.first + nth;
-            const rt_u16 *from = qkv + (rt_u64)token * columns + (item - nth * per_token) * K;
-            low[i] = *(const uint2 *)from;
-            high[i] = *(const uint2 *)(from + K / 2);
-            cosine[i] = *(const float4 *)(table + (rt_u64)token * K);
-            sine[i] = *(const float4 *)(table + (rt_u64)token * K + K / 2);
-            if (keys)
-                place[i] = turn_target(t, s, token, twice, k.all);
+    rt_u16 *q = mpk_at<rt_u16>(t, s.q) + dim, *cache = mpk_at<rt_u16>(t, TURN_K_CACHE);
+    const turn_weights w = turn_weights_of<K>(t, keys ? TURN_K_NORM : TURN_Q_NORM, type, dim);
+    for (int base = k.first; base < k.last; base += TURN_TOKENS) {
+        const int token = base + group % TURN_TOKENS;
+        const bool there = token < k.last;
+        const rt_u64 at = there ? (rt_u64)token : (rt_u64)base; /* a token that is there */
+        const float4 cosine = *(const float4 *)(table + at * K),
+                     sine = *(const float4 *)(table + at * K + K / 2);
+        const int place = keys && there ? turn_target(t, s, token, twice, k.all) : 0;
+        rt_u16 *to = q + at * heads * K, *to_high = to + K / 2;
+        rt_u32 further = K; /* from a head to the next */
+        if (keys) {
+            to = cache + (rt_u64)((rt_u32)place / TURN_PAGE) * kv_heads * TURN_PAGE * K;
+            to_high = to + kv_key_at(place % TURN_PAGE, dim + K / 2, TURN_PAGE, K, 2);
+            to += kv_key_at(place % TURN_PAGE, dim, TURN_PAGE, K, 2);
+            further = TURN_PAGE * K;
         }
+        for (int head = lo + group / TURN_TOKENS; head < hi; head += PARTS * TURN_HEADS) {
+            turn_pair v[TURN_HEADS];
 #pragma unroll
-        for (int i = 0; i < TURN_AT_ONCE; i++) {
-            const int item = base + i * HEADS_AT_ONCE + first,
-                      nth = per_token == 1 ? item : item / per_token;
-            const int token = k.first + nth, head = item - nth * per_token;
-            float square = turn_square(low[i]) + turn_square(high[i]);
-#pragma unroll
-            for (int d = 1; d < LANES; d *= 2)
-                square += __shfl_xor_sync(0xffffffffu, square, d);
-            if (item >= n)
-                continue;
-            if (type >= 0) {
-                const float scale = rsqrtf(square / K + eps);
-                low[i] = turn_norm(weight[0], scale, low[i]);
-                high[i] = turn_norm(weight[1], scale, high[i]);
+            for (int i = 0; i < TURN_HEADS; i++) {
+                const int own = head + i * PARTS < hi ? head + i * PARTS : head;
+                const rt_u16 *from = qkv + at * columns + own * K;
+                v[i].low = *(const uint2 *)from;
+                v[i].high = *(const uint2 *)(from + K / 2);
             }
-            turn_rotate(&low[i], &high[i], cosine[i], sine[i]);
-            rt_u16 *to = q + ((rt_u64)token * heads + head) * K;
-            rt_u16 *to_high = to + K / 2;
-            if (keys) {
-                if (place[i] < 0)
+#pragma unroll
+            for (int i = 0; i < TURN_HEADS; i++) {
+                turn_head<K>(w, type >= 0, eps, cosine, sine, &v[i]);
+                const int own = head + i * PARTS;
+                if (!there || place < 0 || own >= hi)
                     continue;
-                to =
-                    cache + ((rt_u64)(place[i] / TURN_PAGE) * kv_heads + lo + head) * TURN_PAGE * K;
-                to_high = to + kv_key_at(place[i] % TURN_PAGE, dim + K / 2, TURN_PAGE, K, 2);
-                to += kv_key_at(place[i] % TURN_PAGE, dim, TURN_PAGE, K, 2);
+                *(uint2 *)(to + (rt_u64)((rt_u32)own * further)) = v[i].low;
+                *(uint2 *)(to_high + (rt_u64)((rt_u32)own * further)) = v[i].high;
             }
-            *(uint2 *)to = low[i];
-            *(uint2 *)to_high = high[i];
         }
     }
 }
@@ -225,8 +258,9 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
 /* ---- values ---- */
 
 /* Which tokens from t0 - 16 on (bit 0) up to t0 + 15 begin a full block of 16 places whose tokens
- * are all the task's; all lanes alike. */
-MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int t0)
+ * are all the task's; all lanes alike.  own: the place of token t0 + i in lane i and in i + 16. */
+MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int t0,
+                               int *own)
 {
     const int lane = mpk_thread() % 32;
     int token[2], place[2];
@@ -236,6 +270,7 @@ MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const tur
         token[half] = token[half] >= k.first && token[half] < k.last ? token[half] : -1;
     }
     turn_places<2>(t, s, token, place);
+    *own = __shfl_sync(0xffffffffu, place[0], lane | 16);
     /* bit i, but for the first: token t0 - 16 + i stands one place after the one before it, in the
      * same page */
     const int before = __shfl_up_sync(0xffffffffu, place[0], 1),
@@ -338,9 +373,14 @@ MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_token
               lane = mpk_thread() % 32;
     for (int item = mpk_thread() / 32; item < n; item += MPK_WARPS) {
         const int t0 = k.first + item / heads * 16, head = kv_lo + item % heads;
-        const rt_u32 full = twice ? 0 : turn_full_blocks(t, s, k, t0);
-        const bool own = lane < 16 && t0 + lane < k.last;
-        const int place = own ? turn_target(t, s, t0 + lane, twice, k.all) : -1;
+        int place = -1;
+        rt_u32 full = 0;
+        if (!twice)
+            full = turn_full_blocks(t, s, k, t0, &place);
+        else if (t0 + lane % 16 < k.last)
+            place = turn_target(t, s, t0 + lane % 16, twice, k.all);
+        if (lane >= 16)
+            place = -1;
         rt_u32 covered = full;
         covered |= covered << 1;
         covered |= covered << 2;

@@ -68,9 +68,9 @@ MPK_FN int turn_place(const mpk_task &t, const turn_shape &s, int token)
     return place;
 }
 
-/* A warp's places are taken, one for each lane; flag: one was taken before.  32 neighbours that fill
- * a word of the map, as those of a prompt do, cost one atomic operation instead of 32 that wait for
- * each other. */
+/* A warp's places are taken, one for each lane; flag: one was taken before.  32 neighbours that
+ * fill a word of the map, as those of a prompt do, cost one atomic operation instead of 32 that
+ * wait for each other. */
 MPK_FN void turn_mark(rt_u32 *s_map, rt_u32 *s_flag, int place)
 {
     const int lane = mpk_thread() % 32, first = __shfl_sync(0xffffffffu, place, 0);

@@ -98,4 +98,62 @@ static inline mpk_status company_count(mpk_context *cx, machine *m, uint64_t see
     return MPK_OK;
 }
 
+/* ---- with few pages ---- */
+
+enum { LONG_COMPANY = 12, SHORT_TOKENS = 5 };
+
+/* Two of three requests have no max_tokens: they go on until their context is full. */
+static inline mpk_status company_submit_long(mpk_context *cx, machine *m, uint64_t seed, uint32_t r,
+                                             company_request *f)
+{
+    int32_t prompt[40];
+    const machine_request q = {.tokens = prompt,
+                               .n_tokens = 1 + (uint32_t)(rng_u64(seed, r) % 40),
+                               .max_tokens = r % 3 == 2 ? SHORT_TOKENS : 0,
+                               .seed = r,
+                               .temperature = 0.8f,
+                               .top_p = 1};
+    for (uint32_t i = 0; i < q.n_tokens; i++)
+        prompt[i] = (int32_t)(rng_u64(seed + 1 + r, i) % COMPANY_VOCABULARY);
+    *f = (company_request){0};
+    return machine_submit(cx, m, &q, &f->id);
+}
+
+/* Requests first ... first + n - 1 together, to their ends; of each a hash of its tokens. */
+static inline mpk_status company_serve_long(mpk_context *cx, machine *m, uint64_t seed,
+                                            uint32_t first, uint32_t n, company_request *all)
+{
+    uint32_t ended = 0, got;
+    for (uint32_t r = first; r < first + n; r++)
+        TRY(company_submit_long(cx, m, seed, r, &all[r]));
+    while (ended < n) {
+        rt_token out[16];
+        TRY(machine_drain(cx, m, out, 16, 20000000000u, &got));
+        CHECK(cx, got, MPK_ESTALLED, "no token for 20 s while %u requests are open", n - ended);
+        for (uint32_t i = 0; i < got; i++)
+            for (uint32_t r = first; r < first + n; r++)
+                if (all[r].id == out[i].id) {
+                    all[r].n += out[i].token >= 0;
+                    all[r].bits = hash_bytes(&out[i].token, sizeof out[i].token, all[r].bits);
+                    ended += out[i].reason != RT_GOING;
+                }
+    }
+    return MPK_OK;
+}
+
+/* How many requests get other tokens together, where pages are short, than alone. */
+static inline mpk_status company_count_long(mpk_context *cx, machine *m, uint64_t seed,
+                                            uint32_t *touched)
+{
+    static company_request alone[LONG_COMPANY], among[LONG_COMPANY];
+    NOTE(cx, company_serve_long(cx, m, seed, 0, LONG_COMPANY, among), "serving all together");
+    *touched = 0;
+    for (uint32_t r = 0; r < LONG_COMPANY; r++) {
+        NOTE(cx, company_serve_long(cx, m, seed, r, 1, alone), "serving request %u alone", r);
+        CHECK(cx, alone[r].n, MPK_EVERIFY, "request %u got no token", r);
+        *touched += alone[r].n != among[r].n || alone[r].bits != among[r].bits;
+    }
+    return MPK_OK;
+}
+
 #endif

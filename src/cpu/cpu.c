@@ -579,7 +579,7 @@ static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_op
     host_rings rings = {.bell = &m->control.host_bell};
     host_find_serving(&m->base.image, s);
     TRY(host_fill_apart(cx, &m->base.image, o->few_tokens, s));
-    host_plan_pages(s, !o->reserve_pages, !o->no_shared_pages);
+    host_plan_pages(s, !o->lend_pages, !o->no_shared_pages);
     host_plan_drafts(s, o->draft_tokens, o->gram_tokens, o->drafts_freely);
     if (s->ready) {
         TRY(make_rings(cx, m, o, &rings));

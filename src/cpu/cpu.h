@@ -41,8 +41,8 @@ typedef struct cpu_options {
     bool no_fast_bodies; /* reference code only */
     bool no_preload;     /* do not look ahead while waiting (ablation) */
     bool profile;        /* note where the time of tasks goes (machine_read_profile) */
-    /* promise a request all KV pages that it may ever hold, as a GPU does */
-    bool reserve_pages;
+    /* requests lend pages that they do not use, as a GPU's do, instead of growing */
+    bool lend_pages;
     bool no_shared_pages;  /* equal beginnings of texts are computed by every request */
     uint32_t draft_tokens; /* of a step with drafts at most; 0: nobody drafts */
     /* with draft_tokens: by which a draft is found in its text; 0: by the draft model alone */

@@ -41,9 +41,9 @@ mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t
                            rt_serving *s);
 /* How KV pages are given out (rt_admit.h), for a program that host_find_serving and host_fill_apart
  * have seen.  grows: requests get pages as they use them, and are put back if there are none: only
- * where feeding a text once more gives the same bits.  shared: requests share the pages of equal
- * beginnings.  Either needs the program to keep texts, and where steps are filled apart none
- * grows. */
+ * where feeding a text once more gives the same bits; otherwise they lend what they do not use, and
+ * pause.  shared: requests share the pages of equal beginnings.  Growing and sharing need the
+ * program to keep texts, and where steps are filled apart none grows. */
 void host_plan_pages(rt_serving *s, bool grows, bool shared);
 /* Have requests try drafts (rt_draft.h): in steps of at most step_tokens, found by their last
  * gram_tokens tokens (0: not in texts, by a draft model alone).  freely: a step costs nearly the

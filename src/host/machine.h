@@ -31,7 +31,7 @@ typedef struct machine_facts {
     uint32_t n_workers, n_slots, max_context, max_tokens, n_vocab;
     /* of the KV cache, when last looked at */
     uint32_t n_pages, free_pages;
-    uint32_t put_back; /* requests that were put back for want of pages, since the start */
+    uint32_t put_back; /* how often a request was put back, or paused, for want of pages */
     uint64_t n_steps;  /* since the start */
     /* tokens of prompts that might have been in the cache, and that were, since the start */
     uint64_t asked, found;

@@ -22,6 +22,7 @@
  *   rt_kv.h      pages of the KV cache, and their names
  *   rt_draft.h   tokens guessed from the text
  *   rt_ahead.h   tokens guessed by a draft model
+ *   rt_lend.h    promised pages that are lent to others
  *   rt_admit.h   requests: admitted, put back
  *   rt_collect.h what a step has produced
  *   rt_build.h   what a step is made of
@@ -347,7 +348,7 @@ typedef struct rt_control {
     rt_u32 once_graph, once_tokens, once_rows, once_running;
     rt_u32 live[RT_LIVES]; /* the step word's counts, for bodies that take an address */
     rt_word free_pages;    /* rt_serving.n_free + n_kept, for statistics, as the next four */
-    rt_word put_back;      /* requests that were put back, since the start */
+    rt_word put_back;      /* how often a request was put back, or paused, since the start */
     rt_wide n_steps;       /* since the start */
     /* tokens of prompts that might have been in kept or shared pages, and that were */
     rt_wide asked, found;
@@ -435,15 +436,15 @@ enum { RT_SLOT_RULES = 1, RT_SLOT_SHARES = 2 };
 /* One running request, the part that the step task looks at in each step; the rest is
  * rt_machine.running. */
 typedef struct rt_slot {
-    /* FREE; FEEDING: has tokens to feed; WAITING: for the host's RT_APPEND; PARKED: was put back;
-     * LATE: waits for the mask of a token that a step could not draw */
+    /* FREE; FEEDING: has tokens to feed; WAITING: for the host's RT_APPEND; PARKED: was put back,
+     * or pauses; LATE: waits for the mask of a token that a step could not draw */
     rt_u32 state;
     rt_u32 admitted; /* number of the admission: the order of prompts */
     rt_u32 position; /* tokens that are in the KV cache */
     rt_u32 limit;    /* position never exceeds it */
     /* KV pages in its row of the page table: at least those that positions below `position` need */
     rt_u32 held;
-    /* pages promised to it; held <= reserved, which grows if requests grow (rt_serving.grows) */
+    /* pages promised to it; held <= reserved, which changes as it grows or lends (rt_lend.h) */
     rt_u32 reserved;
     rt_u64 source; /* token arena index of what is being fed; RT_NOWHERE: `token`; or RT_AGAIN */
     rt_u32 n_source, n_fed;
@@ -540,9 +541,10 @@ typedef struct rt_serving {
     rt_u32 gram_tokens, gram_mask;
     rt_u32 n_free, n_promised, n_active, n_admitted; /* n_active: slots FEEDING, WAITING or LATE */
     /* 1: a request is promised pages for its prompt alone, and put back if no more are there; 0:
-     * for all that it may ever hold */
+     * for all that it may ever hold, as long as nobody else needs them (rt_lend.h) */
     rt_u32 grows;
     rt_u32 n_parked; /* slots PARKED */
+    rt_u32 n_short;  /* slots that were promised less than they may ever hold; 0 where they grow */
     /* tokens: pages are shared from the beginning of a text to multiples of it; 0: none are */
     rt_u32 unit;
     /* 1: `history` gets the tokens of every slot, not only of those with rules */

@@ -8,14 +8,16 @@
  * Promises.  A request is admitted only when it can be promised KV pages, and a promise is always
  * kept: n_promised <= n_free + n_kept (rt_serving).  Where requests grow (rt_serving.grows), the
  * first promise covers the prompt, and rt_step_grow promises one page more each time one is needed
- * and there is one.  Elsewhere the promise covers everything the request may ever hold.
+ * and there is one.  Elsewhere the promise covers everything the request may ever hold, but what it
+ * does not use is lent to others when they need it (rt_lend.h).
  *
- * Putting back.  If a request needs a page and none is left, the youngest request is put back: it
- * gives up its pages, keeps its slot and its text, and later feeds the text again.  `grows` is set
- * only where that gives the same bits.  Requests that were put back resume in order of age, before
- * any request that has not begun.  So the oldest request always advances, and since each becomes
- * the oldest in time, none starves.  A request whose tokens the host samples is promised everything
- * and never put back.
+ * Putting back.  If a request that grows needs a page and none is left, the youngest request is put
+ * back: it gives up its pages, keeps its slot and its text, and later feeds the text again.
+ * `grows` is set only where that gives the same bits.  Requests that were put back resume in order
+ * of age, before any request that has not begun.  So the oldest request always advances, and since
+ * each becomes the oldest in time, none starves.  Where requests lend, one that needs a page and
+ * may have none pauses instead, and keeps all that it has.  A request whose tokens the host samples
+ * is promised everything and never put back.
  *
  * Sharing.  A request takes pages that already hold the beginning of its text instead of computing
  * them (rt_slot_match), up to the last token, which must be fed to get logits.  If the page it
@@ -28,7 +30,7 @@
 
 #include "rt/rt_draft.h"
 #include "rt/rt_event.h"
-#include "rt/rt_kv.h"
+#include "rt/rt_lend.h"
 
 /* ---- telling the host ---- */
 
@@ -91,11 +93,6 @@ RT_FN rt_u32 rt_request_limit(const rt_serving *s, const rt_request *r)
                                                    : s->next == RT_NOWHERE))
         return 0;
     return (rt_u32)want;
-}
-
-RT_FN rt_u32 rt_pages_for(const rt_serving *s, rt_u32 positions)
-{
-    return s->n_pages ? (positions + s->page_tokens - 1) / s->page_tokens : 0;
 }
 
 /* Entry i of a slot's row of the page table. */
@@ -180,6 +177,8 @@ RT_LARGE_FN void rt_slot_give_pages(rt_machine *m, rt_u32 index)
     if (slot->held)
         rt_slot_name_answer(m, index);
     s->n_promised -= slot->reserved - slot->held;
+    s->n_short -= !s->grows && rt_slot_lacks(m, index);
+    s->blocked = 0;
     while (slot->held) {
         slot->held--;
         rt_page_let_go(m, (rt_u32)*rt_page_entry(m, index, slot->held));
@@ -246,6 +245,7 @@ RT_FN void rt_slot_skip(rt_machine *m, rt_u32 index, rt_u32 n_pages, rt_u32 n)
         rt_count(&m->control->found, n);
     slot->held += n_pages;
     s->n_promised -= n_pages;
+    s->blocked = 0;
     slot->position += n;
     slot->n_fed += n;
 }
@@ -272,11 +272,21 @@ RT_LARGE_FN int rt_slot_match(rt_machine *m, rt_u32 index)
 
 /* ---- growing and putting back ---- */
 
-/* Pages to promise to a request that is about to feed n tokens: where it grows, those of n + 1
- * positions. */
+/* Pages that a request needs which is about to feed n tokens: those of n + 1 positions, or of all
+ * if the host samples. */
 RT_FN rt_u32 rt_pages_at_first(const rt_serving *s, const rt_request *r, rt_u32 n, rt_u32 limit)
 {
-    return rt_pages_for(s, s->grows && !(r->flags & RT_HOST_SAMPLES) && n < limit ? n + 1 : limit);
+    return rt_pages_for(s, !(r->flags & RT_HOST_SAMPLES) && n < limit ? n + 1 : limit);
+}
+
+/* A request goes on later: it is PARKED, and counted. */
+RT_FN void rt_slot_park(rt_machine *m, rt_u32 index)
+{
+    m->slots[index].state = RT_SLOT_PARKED;
+    m->serving->n_active--;
+    m->serving->n_parked++;
+    rt_store_relaxed_device(&m->control->put_back,
+                            rt_load_relaxed_device(&m->control->put_back) + 1);
 }
 
 /* Put a request back: it gives up its pages and resumes later (rt_step_resume).  If it was
@@ -295,17 +305,7 @@ RT_LARGE_FN void rt_slot_put_back(rt_machine *m, rt_u32 index)
         slot->count = 0;
     slot->position = slot->n_fed = slot->step_tokens = 0;
     m->chains[index].n = m->chains[index].known = 0;
-    slot->state = RT_SLOT_PARKED;
-    m->serving->n_active--;
-    m->serving->n_parked++;
-    rt_store_relaxed_device(&m->control->put_back,
-                            rt_load_relaxed_device(&m->control->put_back) + 1);
-}
-
-/* Admissions since this slot's own: older requests have larger ages. */
-RT_FN rt_u32 rt_slot_age(const rt_machine *m, rt_u32 index)
-{
-    return m->serving->n_admitted - m->slots[index].admitted;
+    rt_slot_park(m, index);
 }
 
 /* The slot of the youngest request that may be put back, RT_NONE if there is none. */
@@ -337,14 +337,20 @@ RT_FN int rt_slot_crosses(const rt_machine *m, rt_u32 index)
            slot->position + 1 > slot->held * m->serving->page_tokens;
 }
 
-/* Promise a page to each request that decodes into a page which it was not promised.  While none is
- * left, put back the youngest request, which may be the one that asks. */
+/* Does it decode into a page that it was not promised? */
+RT_FN int rt_slot_wants(const rt_machine *m, rt_u32 index)
+{
+    return rt_slot_crosses(m, index) && m->slots[index].held >= m->slots[index].reserved;
+}
+
+/* Where requests grow: promise a page to each that wants one.  While none is left, put back the
+ * youngest request, which may be the one that asks. */
 RT_LARGE_FN void rt_step_grow(rt_machine *m)
 {
     rt_serving *s = m->serving;
     for (rt_u32 i = 0; i < s->n_slots; i++) {
         rt_slot *slot = &m->slots[i];
-        if (!rt_slot_crosses(m, i) || slot->held < slot->reserved)
+        if (!rt_slot_wants(m, i))
             continue;
         while (slot->state == RT_SLOT_FEEDING && !rt_pages_left(s))
             rt_slot_put_back(m,
@@ -354,6 +360,16 @@ RT_LARGE_FN void rt_step_grow(rt_machine *m)
             s->n_promised++;
         }
     }
+}
+
+/* Elsewhere: a request that wants a page borrows one, or pauses with all that it has. */
+RT_LARGE_FN void rt_step_borrow(rt_machine *m)
+{
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++)
+        if (rt_slot_wants(m, i) && !rt_slot_borrow(m, i)) {
+            rt_slot_park(m, i);
+            m->serving->blocked = 1;
+        }
 }
 
 /* The steady path takes pages from the stack only (rt_lane_goes_on).  Evict kept pages to the stack
@@ -369,30 +385,28 @@ RT_LARGE_FN void rt_step_stock(rt_machine *m)
             rt_page_evict(m);
 }
 
-/* Pages held in reserve for the running requests: one for each that may still grow.  Admission
- * leaves these alone, so that a new request does not force another to be put back at once. */
-RT_FN rt_u32 rt_pages_wanted(const rt_machine *m)
+/* Promise to a request that was put back what it feeds.  0: too few pages are left. */
+RT_FN int rt_slot_unpark(rt_machine *m, rt_u32 index)
 {
-    rt_u32 n = 0;
-    for (rt_u32 i = 0; m->serving->grows && i < m->serving->n_slots; i++)
-        n += m->slots[i].state == RT_SLOT_FEEDING &&
-             m->slots[i].reserved < rt_pages_for(m->serving, m->slots[i].limit);
-    return n;
+    rt_serving *s = m->serving;
+    rt_slot *slot = &m->slots[index];
+    rt_u32 n = rt_pages_at_first(s, &m->running[index], slot->n_source, slot->limit);
+    if (rt_pages_left(s) < n + rt_pages_wanted(m))
+        return 0;
+    slot->reserved = n;
+    s->n_promised += n;
+    return 1;
 }
 
-/* Resume requests that were put back, oldest first, as far as pages can be promised. */
+/* Resume requests that are PARKED, oldest first, as far as pages can be promised. */
 RT_LARGE_FN void rt_step_resume(rt_machine *m)
 {
     rt_serving *s = m->serving;
     while (s->n_parked) {
         rt_u32 index = rt_find_oldest_parked(m);
-        rt_slot *slot = &m->slots[index];
-        rt_u32 n = rt_pages_at_first(s, &m->running[index], slot->n_source, slot->limit);
-        if (rt_pages_left(s) < n + rt_pages_wanted(m))
+        if (!(s->grows ? rt_slot_unpark(m, index) : rt_slot_borrow(m, index)))
             return;
-        slot->reserved = n;
-        s->n_promised += n;
-        slot->state = RT_SLOT_FEEDING;
+        m->slots[index].state = RT_SLOT_FEEDING;
         s->n_parked--;
         s->n_active++;
     }
@@ -419,7 +433,9 @@ RT_FN void rt_slot_take_rules(const rt_machine *m, rt_u32 index)
         to[i] = m->token_arena[r->prompt + r->n_prompt + i];
 }
 
-RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r, rt_u32 limit)
+/* reserved: pages that it was promised (rt_room_for). */
+RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r, rt_u32 limit,
+                               rt_u32 reserved)
 {
     rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
@@ -432,10 +448,11 @@ RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r,
     slot->position = slot->held = slot->n_fed = slot->generated = slot->count = 0;
     slot->step_tokens = slot->step_rows = slot->step_row = 0;
     slot->limit = limit;
-    slot->reserved = rt_pages_at_first(s, r, r->n_prompt, limit);
+    slot->reserved = reserved;
     slot->source = r->prompt;
     slot->n_source = r->n_prompt;
-    s->n_promised += slot->reserved;
+    s->n_promised += reserved;
+    s->n_short += !s->grows && rt_slot_lacks(m, index);
     s->n_active++;
     m->chains[index].n = m->chains[index].known = 0;
     if (rt_slot_shares(m, index)) {
@@ -464,13 +481,14 @@ RT_FN int rt_request_fits(const rt_machine *m, const rt_request *r)
            (!r->n_logprobs || r->logprobs);
 }
 
-/* True if no slot is free, or too few pages are left for a request whose positions end at
- * `limit`. */
-RT_FN rt_u32 rt_has_no_room(const rt_machine *m, const rt_request *r, rt_u32 limit)
+/* Pages to promise to a request whose positions end at `limit`; RT_NONE: too few are left. */
+RT_FN rt_u32 rt_room_for(rt_machine *m, const rt_request *r, rt_u32 limit)
 {
     const rt_serving *s = m->serving;
-    rt_u32 n = rt_pages_at_first(s, r, r->n_prompt, limit);
-    return rt_find_free(m) == RT_NONE || rt_pages_left(s) < n + rt_pages_wanted(m);
+    const rt_u32 n = rt_pages_at_first(s, r, r->n_prompt, limit);
+    if (!s->grows)
+        return rt_lend(m, n, rt_pages_for(s, limit), r->flags & RT_HOST_SAMPLES);
+    return rt_pages_left(s) < n + rt_pages_wanted(m) ? RT_NONE : n;
 }
 
 /* Take entries that are done from the front of the ring.  One that is done earlier than those
@@ -513,12 +531,23 @@ RT_LARGE_FN rt_request *rt_next_request(rt_machine *m)
     return best;
 }
 
+/* Where requests lend, what was blocked stays so until pages come back, or another request comes. */
+RT_FN int rt_is_still_blocked(const rt_machine *m)
+{
+    const rt_serving *s = m->serving;
+    return !s->grows && s->blocked &&
+           s->n_looked ==
+               rt_load_relaxed_device(&m->request_ring->read) + rt_ring_ready(m->request_ring);
+}
+
 /* Admit requests by priority and arrival until a slot or a page is missing.  None is admitted while
  * one that was put back still waits.  A request that can never run here is refused at once. */
 RT_LARGE_FN void rt_step_admit(rt_machine *m)
 {
     rt_serving *s = m->serving;
     rt_request *r;
+    if (rt_is_still_blocked(m))
+        return;
     rt_step_resume(m);
     s->blocked = s->n_parked != 0;
     rt_requests_look(m);
@@ -529,10 +558,12 @@ RT_LARGE_FN void rt_step_admit(rt_machine *m)
                 return;
             rt_tell(m, r->id, -1, 0, 0, RT_REFUSED);
         } else {
-            s->blocked = rt_has_no_room(m, r, limit);
+            rt_u32 index = rt_find_free(m),
+                   n = index == RT_NONE ? RT_NONE : rt_room_for(m, r, limit);
+            s->blocked = n == RT_NONE;
             if (s->blocked)
                 return;
-            rt_slot_begin(m, rt_find_free(m), r, limit);
+            rt_slot_begin(m, index, r, limit, n);
         }
         r->dropped = 1;
     }

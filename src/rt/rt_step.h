@@ -91,6 +91,7 @@ RT_FN void rt_cancel_waiting(rt_machine *m, rt_u64 id)
         rt_request *r = &m->requests[(first + i) & m->request_mask];
         if (r->id == id && !r->dropped) {
             r->dropped = 1;
+            m->serving->blocked = 0;
             rt_tell(m, id, -1, 0, 0, RT_CANCELLED);
             return;
         }
@@ -457,6 +458,8 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
         m->slots[i].step_tokens = 0;
     if (s->grows)
         rt_step_grow(m);
+    else if (s->n_short)
+        rt_step_borrow(m);
     rt_step_stock(m);
     if (s->draft_tokens)
         rt_step_draft(m);

@@ -1,0 +1,207 @@
+/* rt_lend.h - KV pages that a request was promised and does not use are lent to others (where
+ * requests do not grow, rt_serving.grows).
+ *
+ * Input: slots with their promises, and a request that wants pages.  Output: other promises.  The
+ * step task alone calls this (rt_admit.h); everything is plain memory.
+ *
+ * The claim of a request is what it may ever hold: the pages up to its limit.  A request that is
+ * promised its whole claim needs nobody: it runs to its end.  While there are pages enough, every
+ * request has such a promise.  If a request comes for which too few are left, promises that are not
+ * used yet are taken back, the largest first.  A request with less than its claim is short: it
+ * borrows a page, or a few, each time that it writes into a new one, and if it may not, it pauses.
+ * A request that pauses is PARKED, keeps its pages, and goes on from where it was, so no bit of an
+ * answer depends on any of this.  While one pauses, no request is admitted.
+ *
+ * Law (rt_may_hold).  For each short request, three things fit into the KV cache together: its
+ * claim; what younger short requests hold or were promised; and what requests hold or were promised
+ * whose tokens the host samples, since nobody knows when they end.
+ *
+ *   - No deadlock.  If a request runs that is not short and draws its tokens itself, it advances
+ *     and ends.  If there is none, the oldest short request gets every page up to its claim, by the
+ *     law; it advances and ends.
+ *   - Nobody starves.  While one pauses nobody is admitted, so it waits for the ends of finitely
+ *     many requests, each of which comes, until it is the oldest, if not before.
+ *   - The law holds.  A request is admitted, or borrows, only if older short ones stay safe and, if
+ *     it is new and short, it is safe itself.  A request that ends takes nothing.  A promise is
+ *     taken back only if older ones stay safe; the request itself is, since its claim and all that
+ *     the others hold and were promised have been in the cache at the same time until then.
+ *
+ * Cost: nothing where all have their claims.  Otherwise a look at each slot for each page, or few
+ * pages, that a short request borrows.
+ */
+#ifndef RT_LEND_H
+#define RT_LEND_H
+
+#include "rt/rt_kv.h"
+
+RT_FN rt_u32 rt_pages_for(const rt_serving *s, rt_u32 positions)
+{
+    return s->n_pages ? (positions + s->page_tokens - 1) / s->page_tokens : 0;
+}
+
+/* Admissions since this slot's own: older requests have larger ages. */
+RT_FN rt_u32 rt_slot_age(const rt_machine *m, rt_u32 index)
+{
+    return m->serving->n_admitted - m->slots[index].admitted;
+}
+
+/* Pages that a request may come to want beyond its promise; more than 0: it is short. */
+RT_FN rt_u32 rt_slot_lacks(const rt_machine *m, rt_u32 index)
+{
+    return rt_pages_for(m->serving, m->slots[index].limit) - m->slots[index].reserved;
+}
+
+/* Change a request's promise to n pages; those that it holds are among them. */
+RT_FN void rt_slot_promise(rt_machine *m, rt_u32 index, rt_u32 n)
+{
+    rt_serving *s = m->serving;
+    rt_slot *slot = &m->slots[index];
+    const int lends = !s->grows;
+    s->n_short -= lends && rt_slot_lacks(m, index);
+    s->n_promised += n - slot->reserved;
+    slot->reserved = n;
+    s->n_short += lends && rt_slot_lacks(m, index);
+}
+
+/* A promise that is considered. */
+typedef struct rt_loan {
+    rt_u32 index;   /* whose it is; RT_NONE: of a request that is about to be admitted */
+    rt_u32 n;       /* pages, with those that it holds */
+    rt_u32 lacks;   /* what is missing to its claim then; more than 0: it is short */
+    rt_u32 of_host; /* the host samples its tokens */
+} rt_loan;
+
+/* Does the law allow this promise?  Pages of all that stand are counted, whoever is older, and a
+ * page for each that shares it, which is more than the law asks for; or all pages that are in use
+ * or were promised, which is less where many are shared. */
+RT_LARGE_FN int rt_may_hold(const rt_machine *m, rt_loan l)
+{
+    const rt_serving *s = m->serving;
+    const int is_new = l.index == RT_NONE;
+    const rt_u32 left = rt_pages_left(s) + (is_new ? 0 : m->slots[l.index].reserved);
+    const rt_u32 age = is_new ? 0 : rt_slot_age(m, l.index);
+    rt_u32 most = is_new ? l.lacks : 0; /* that a request lacks which has to stay safe */
+    rt_u64 standing = l.lacks || l.of_host ? l.n : 0;
+    if (left < l.n || !(s->n_short || most))
+        return left >= l.n;
+    for (rt_u32 i = 0; i < s->n_slots; i++) {
+        if (i == l.index || m->slots[i].state == RT_SLOT_FREE)
+            continue;
+        const rt_u32 lacks = rt_slot_lacks(m, i);
+        if (lacks || m->running[i].flags & RT_HOST_SAMPLES)
+            standing += m->slots[i].reserved;
+        if (lacks > most && rt_slot_age(m, i) > age)
+            most = lacks;
+    }
+    return standing + most <= s->n_pages || most <= left - l.n;
+}
+
+/* The promise of n pages to a request that runs. */
+RT_FN rt_loan rt_slot_loan(const rt_machine *m, rt_u32 index, rt_u32 n)
+{
+    const rt_u32 claim = rt_pages_for(m->serving, m->slots[index].limit);
+    const rt_loan l = {index, n, claim - n, 0};
+    return l;
+}
+
+/* Pages that a request needs next: those of the text that it feeds and of one more token. */
+RT_FN rt_u32 rt_slot_least(const rt_machine *m, rt_u32 index)
+{
+    const rt_slot *slot = &m->slots[index];
+    const rt_u32 left = slot->source == RT_NOWHERE ? 0 : slot->n_source - slot->n_fed;
+    const rt_u32 end = slot->position + left + 1;
+    const rt_u32 n = rt_pages_for(m->serving, end < slot->limit ? end : slot->limit);
+    return n > slot->held ? n : slot->held;
+}
+
+/* Take back promises that are not used until n pages are left, the largest first.  Where a request
+ * is short already, that is always safe. */
+RT_LARGE_FN void rt_take_back(rt_machine *m, rt_u32 n)
+{
+    const rt_serving *s = m->serving;
+    while (rt_pages_left(s) < n) {
+        rt_u32 best = RT_NONE, most = 0;
+        for (rt_u32 i = 0; i < s->n_slots; i++) {
+            const rt_slot *slot = &m->slots[i];
+            if (slot->state == RT_SLOT_FREE || m->running[i].flags & RT_HOST_SAMPLES)
+                continue;
+            const rt_u32 least = rt_slot_least(m, i);
+            if (slot->reserved > least && slot->reserved - least > most) {
+                most = slot->reserved - least;
+                best = i;
+            }
+        }
+        if (best == RT_NONE ||
+            !(rt_slot_lacks(m, best) ||
+              rt_may_hold(m, rt_slot_loan(m, best, m->slots[best].reserved - most))))
+            return;
+        rt_slot_promise(m, best, m->slots[best].reserved - most);
+    }
+}
+
+/* A short request wants to write into a page that it was not promised: promise it a share of what
+ * is left, or a single page if somebody waits.  0: it may have none now. */
+RT_LARGE_FN int rt_slot_borrow(rt_machine *m, rt_u32 index)
+{
+    const rt_serving *s = m->serving;
+    const rt_u32 reserved = m->slots[index].reserved, lacks = rt_slot_lacks(m, index);
+    rt_u32 share = 1 + (s->blocked ? 0 : rt_pages_left(s) / (2 * (s->n_active + s->n_parked)));
+    if (share > lacks)
+        share = lacks;
+    if (!rt_may_hold(m, rt_slot_loan(m, index, reserved + share))) {
+        share = 1;
+        rt_take_back(m, 1);
+        if (!rt_may_hold(m, rt_slot_loan(m, index, reserved + 1)))
+            return 0;
+    }
+    rt_slot_promise(m, index, reserved + share);
+    return 1;
+}
+
+/* Can the promises that are not used make room for n pages? */
+RT_FN int rt_can_take_back(const rt_machine *m, rt_u32 n)
+{
+    rt_u32 there = rt_pages_left(m->serving);
+    for (rt_u32 i = 0; i < m->serving->n_slots && there < n; i++) {
+        const rt_slot *slot = &m->slots[i];
+        if (slot->state == RT_SLOT_FREE || m->running[i].flags & RT_HOST_SAMPLES)
+            continue;
+        const rt_u32 least = rt_slot_least(m, i);
+        there += slot->reserved > least ? slot->reserved - least : 0;
+    }
+    return there >= n;
+}
+
+/* Pages held in reserve for the running requests: one for each that may still want more.  Admission
+ * leaves these alone, so that a new request does not make another one wait at once. */
+RT_FN rt_u32 rt_pages_wanted(const rt_machine *m)
+{
+    const rt_serving *s = m->serving;
+    rt_u32 n = 0;
+    for (rt_u32 i = 0; (s->grows || s->n_short) && i < s->n_slots; i++)
+        n += m->slots[i].state == RT_SLOT_FEEDING && rt_slot_lacks(m, i) != 0;
+    return n;
+}
+
+/* May a request come that is promised n pages of its claim? */
+RT_FN int rt_may_come(const rt_machine *m, rt_u32 n, rt_u32 claim, rt_u32 of_host)
+{
+    const rt_loan l = {RT_NONE, n, claim - n, of_host};
+    return rt_pages_left(m->serving) >= n + rt_pages_wanted(m) && rt_may_hold(m, l);
+}
+
+/* Pages to promise to a request that comes: its claim if that can be, or the `first` ones, which it
+ * feeds.  RT_NONE: it has to wait. */
+RT_LARGE_FN rt_u32 rt_lend(rt_machine *m, rt_u32 first, rt_u32 claim, rt_u32 of_host)
+{
+    if (rt_may_come(m, claim, claim, of_host))
+        return claim;
+    if (!rt_can_take_back(m, first + rt_pages_wanted(m)))
+        return RT_NONE;
+    rt_take_back(m, claim + m->serving->n_active);
+    if (rt_may_come(m, claim, claim, of_host))
+        return claim;
+    return rt_may_come(m, first, claim, of_host) ? first : RT_NONE;
+}
+
+#endif

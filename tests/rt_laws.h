@@ -58,8 +58,8 @@ static inline void check_pages(const rt_machine *m)
     free(seen);
 }
 
-/* Pages of the host's requests and of younger short ones beside a short one, each counted once, with
- * their promises, but for those that the short one holds too. */
+/* Pages of the host's requests and of younger short ones, with their promises, beside a short one:
+ * each page counts once, and not if the short one holds it too. */
 static inline rt_u32 count_standing(const rt_machine *m, rt_u32 beside)
 {
     const rt_serving *s = m->serving;

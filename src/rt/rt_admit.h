@@ -531,7 +531,7 @@ RT_LARGE_FN rt_request *rt_next_request(rt_machine *m)
     return best;
 }
 
-/* Where requests lend, what was blocked stays so until pages come back, or another request comes. */
+/* Where requests lend, what was blocked stays so until pages come back or a request comes. */
 RT_FN int rt_is_still_blocked(const rt_machine *m)
 {
     const rt_serving *s = m->serving;

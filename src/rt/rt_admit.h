@@ -540,8 +540,9 @@ RT_FN int rt_is_still_blocked(const rt_machine *m)
                rt_load_relaxed_device(&m->request_ring->read) + rt_ring_ready(m->request_ring);
 }
 
-/* Admit requests by priority and arrival until a slot or a page is missing.  None is admitted while
- * one that was put back still waits.  A request that can never run here is refused at once. */
+/* Admit requests by priority and arrival until a slot or a page is missing.  Where requests grow,
+ * none is admitted while one that was put back still waits.  A request that can never run here is
+ * refused at once. */
 RT_LARGE_FN void rt_step_admit(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -551,18 +552,21 @@ RT_LARGE_FN void rt_step_admit(rt_machine *m)
     rt_step_resume(m);
     s->blocked = s->n_parked != 0;
     rt_requests_look(m);
-    while (!s->blocked && (r = rt_next_request(m))) {
+    while (!(s->grows && s->blocked) && (r = rt_next_request(m))) {
         rt_u32 limit = rt_request_fits(m, r) ? rt_request_limit(s, r) : 0;
         if (!limit) {
-            if (!rt_tokens_space(m))
+            if (!rt_tokens_space(m)) {
+                s->blocked = 0; /* it is looked at again in the next step */
                 return;
+            }
             rt_tell(m, r->id, -1, 0, 0, RT_REFUSED);
         } else {
             rt_u32 index = rt_find_free(m),
                    n = index == RT_NONE ? RT_NONE : rt_room_for(m, r, limit);
-            s->blocked = n == RT_NONE;
-            if (s->blocked)
+            if (n == RT_NONE) {
+                s->blocked = 1;
                 return;
+            }
             rt_slot_begin(m, index, r, limit, n);
         }
         r->dropped = 1;

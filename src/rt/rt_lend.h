@@ -10,7 +10,8 @@
  * used yet are taken back, the largest first.  A request with less than its claim is short: it
  * borrows a page, or a few, each time that it writes into a new one, and if it may not, it pauses.
  * A request that pauses is PARKED, keeps its pages, and goes on from where it was, so no bit of an
- * answer depends on any of this.  While one pauses, no request is admitted.
+ * answer depends on any of this.  While one pauses, a request is admitted only with its whole
+ * claim, and only if a page is left over for each that is short.
  *
  * Law (rt_may_hold).  For each short request, three things fit into the KV cache together: its
  * claim; what younger short requests hold or were promised; and what requests hold or were promised
@@ -19,8 +20,10 @@
  *   - No deadlock.  If a request runs that is not short and draws its tokens itself, it advances
  *     and ends.  If there is none, the oldest short request gets every page up to its claim, by the
  *     law; it advances and ends.
- *   - Nobody starves.  While one pauses nobody is admitted, so it waits for the ends of finitely
- *     many requests, each of which comes, until it is the oldest, if not before.
+ *   - Nobody starves.  Pages that come back are offered to those who pause before anybody is
+ *     admitted.  The oldest short request lacks nothing but a free page: each end of a request that
+ *     is not short gives it one, so it ends, and the next one is the oldest.  While one pauses no
+ *     short request is added, so its turn comes.
  *   - The law holds.  A request is admitted, or borrows, only if older short ones stay safe and, if
  *     it is new and short, it is safe itself.  A request that ends takes nothing.  A promise is
  *     taken back only if older ones stay safe; the request itself is, since its claim and all that
@@ -172,14 +175,17 @@ RT_FN int rt_can_take_back(const rt_machine *m, rt_u32 n)
     return there >= n;
 }
 
-/* Pages held in reserve for the running requests: one for each that may still want more.  Admission
- * leaves these alone, so that a new request does not make another one wait at once. */
+/* Pages held in reserve for the running requests, and those that pause: one for each that may still
+ * want more.  Admission leaves these alone, so that a new request does not make another one wait at
+ * once. */
 RT_FN rt_u32 rt_pages_wanted(const rt_machine *m)
 {
     const rt_serving *s = m->serving;
     rt_u32 n = 0;
     for (rt_u32 i = 0; (s->grows || s->n_short) && i < s->n_slots; i++)
-        n += m->slots[i].state == RT_SLOT_FEEDING && rt_slot_lacks(m, i) != 0;
+        n += (m->slots[i].state == RT_SLOT_FEEDING ||
+              (!s->grows && m->slots[i].state == RT_SLOT_PARKED)) &&
+             rt_slot_lacks(m, i) != 0;
     return n;
 }
 
@@ -191,12 +197,12 @@ RT_FN int rt_may_come(const rt_machine *m, rt_u32 n, rt_u32 claim, rt_u32 of_hos
 }
 
 /* Pages to promise to a request that comes: its claim if that can be, or the `first` ones, which it
- * feeds.  RT_NONE: it has to wait. */
+ * feeds, if nobody pauses.  RT_NONE: it has to wait. */
 RT_LARGE_FN rt_u32 rt_lend(rt_machine *m, rt_u32 first, rt_u32 claim, rt_u32 of_host)
 {
     if (rt_may_come(m, claim, claim, of_host))
         return claim;
-    if (!rt_can_take_back(m, first + rt_pages_wanted(m)))
+    if (m->serving->n_parked || !rt_can_take_back(m, first + rt_pages_wanted(m)))
         return RT_NONE;
     rt_take_back(m, claim + m->serving->n_active);
     if (rt_may_come(m, claim, claim, of_host))

@@ -1,13 +1,25 @@
-/* assign.c - AOT tasks to workers, round-robin (paper §5.2).
+/* assign.c - give every AOT task a worker, round-robin (paper §5.2).
  *
- * Input: TG_LINEAR.  Output: `worker` of every AOT task.
+ * Input: TG_LINEAR.  Output: `worker` of every AOT task; JIT tasks keep TG_NONE.
  *
- * The tiles of an operator are dealt round-robin, in row-major order.  An operator with about one
- * task for each worker starts at worker 0, so tile i of one operator and tile i of the next run on
- * the same worker, whose caches still hold the data.  A smaller operator continues after the worker
- * where the previous one stopped, so that operators that run in parallel do not share the first
- * workers.  An empty task goes to the worker of the task before or after it.  Each of several peers
- * has an equal range of the workers, which runs its operators.  Cost: linear.
+ * The tiles of an operator are dealt round-robin, in row-major order of their lower corners.  An
+ * operator with about one task for each worker starts at worker 0, so that tile i of one
+ * operator and tile i of the next run on the same worker, whose caches still hold the data.  A
+ * smaller operator continues after the worker where the previous one stopped, so that operators
+ * that run in parallel do not share the first workers.  An empty task goes to the worker of the
+ * task before or after it.  Each of several peers has an equal range of the workers, which runs
+ * the operators of that peer.
+ *
+ *   4 workers, operators A (4 tasks), B (1), C (1), D (4):
+ *     worker 0: A0 B0    D0
+ *     worker 1: A1    C0 D1
+ *     worker 2: A2       D2
+ *     worker 3: A3       D3
+ *
+ * The pass relies on linearize: a worker runs its AOT tasks by rising number, and the numbers
+ * are a topological order, so no assignment can deadlock and any of them is correct; this one is
+ * for speed alone.  Called by compile.c, last of the passes on a graph.  Cost: linear, and a
+ * sort of an operator's tasks where they are not in order already.
  */
 #include <stdlib.h>
 
@@ -30,13 +42,15 @@ static int compare_tiles(const void *a, const void *b)
     return x->task < y->task ? -1 : x->task > y->task;
 }
 
-/* The workers of a peer, and which of them is next. */
+/* The workers of one peer: first ... first + n - 1.  `next`, 0 <= next < n, is the offset at
+ * which the next small operator starts. */
 typedef struct worker_group {
     uint32_t first, n, next;
 } worker_group;
 
-/* Assign the AOT tasks of one operator.  label_launch gives all tasks of an operator the same
- * label, but a hand-written graph may mix them. */
+/* Assign the AOT tasks of one operator, tasks[n_tasks] by rising number.  label_launch gives all
+ * tasks of an operator the same label, but a hand-written graph may mix them, so JIT tasks are
+ * skipped here. */
 static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks, uint32_t n_tasks,
                             worker_group *w)
 {
@@ -56,9 +70,14 @@ static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks,
     }
     if (!sorted)
         qsort(tiles, n, sizeof *tiles, compare_tiles);
+    /* More tasks than half the workers: start at the first worker, for the sake of its caches;
+     * fewer: take turns. */
     uint32_t first = n > w->n / 2 ? 0 : w->next;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = (first + i) % w->n;
+        /* Where later tiles take longer (op_axis.rises), every second round runs backwards.  8
+         * tiles on 4 workers pair up as 0 and 7, 1 and 6, 2 and 5, 3 and 4: each worker has
+         * about the same amount of work. */
         bool back = rises && i / w->n % 2;
         g->tasks[tiles[i].task].worker = w->first + (back ? w->n - 1 - at : at);
     }
@@ -66,7 +85,9 @@ static mpk_status assign_op(pass_state *s, tg_graph *g, const tg_task_id *tasks,
     return MPK_OK;
 }
 
-/* The worker of the single task before or after an empty task. */
+/* The worker of the only task before or, if that is JIT or there are several, the only task
+ * after an empty task; TG_NONE if neither is one AOT task.  On that worker the empty task costs
+ * no message between workers: whatever it waits for, or triggers, is in the same worker's list. */
 static uint32_t served_worker(const tg_graph *g, const tg_task *empty)
 {
     const tg_event *before = &g->events[empty->depends], *after = &g->events[empty->triggers];
@@ -78,9 +99,10 @@ static uint32_t served_worker(const tg_graph *g, const tg_task *empty)
     return worker;
 }
 
-/* Operators first, in the order of the program, so that each peer's turn goes on where its last
- * operator stopped; then empty tasks, next to the task that they serve, or by turns where they
- * serve none.  JIT tasks keep TG_NONE: a scheduler chooses when they start. */
+/* Operators are taken in the order of the program, so that the turn of each peer's small
+ * operators continues where its last one stopped.  Empty tasks come after them, once the tasks
+ * that they connect have workers; those that connect several go to the workers of peer 0 in
+ * turn.  MPK_EARG: the graph is not linear, or its peers cannot share the workers. */
 mpk_status pass_assign(pass_state *s, tg_graph *g)
 {
     tg_op_tasks by_op;

@@ -1,26 +1,37 @@
 /* coarsen_events.c - events between whole operators, like kernel boundaries: the ablation of the
  * paper's Fig. 1c.
  *
- * Input: TG_FUSED.  Output: TG_FUSED in which every task of an operator waits for all tasks of each
- * operator that any of them waited for.  It makes no program faster; it measures the gain of
- * tile-sized events.  Cost: linear in the edges before and after.
+ * Input: TG_FUSED.  Output: TG_FUSED in which every task of an operator waits for all tasks of
+ * each operator that any of its tasks waited for.
+ *
+ *   tiles:     A0 -> B0, A1 -> B1             two events, B0 may start while A1 still runs
+ *   operators: A0 A1 -> B0 B1                 one event, a barrier
+ *
+ * It makes no program faster; it measures what tile-sized events gain (`--coarse-events`).
+ * Called by compile.c in place of postpone and after merge_forks, if pass_options.coarse_events
+ * asks for it.  Cost: linear in the edges before and after.
  */
 #include <stdlib.h>
 
 #include "pass/pass.h"
 
+/* The pass under way.  All arrays lie in the scratch arena; the graph's old lists are read until
+ * the end. */
 typedef struct coarsener {
     pass_state *s;
     tg_graph *g;
     tg_op_tasks by_op;
-    ir_op_id *stamp; /* [ops] consumer + 1 whose list holds this operator */
-    bool *consumed;  /* [ops] */
+    /* [ops] the last consumer, plus 1, whose list was given this operator's tasks; 0: none yet */
+    ir_op_id *stamp;
+    /* [ops] some operator waits for it, so its tasks need not trigger the end */
+    bool *consumed;
     /* the new events and their lists, which replace the graph's */
     VEC(tg_event) events;
     VEC(tg_task_id) in_tasks, out_tasks;
 } coarsener;
 
-/* Append all tasks of an operator to one of the two lists under construction. */
+/* Append all tasks of an operator to the out-tasks (out) or to the in-tasks of the event under
+ * construction, which is always the last one of its list. */
 static mpk_status push_tasks(coarsener *c, ir_op_id op, bool out)
 {
     for (uint32_t i = c->by_op.first[op]; i < c->by_op.first[op + 1]; i++) {
@@ -32,7 +43,9 @@ static mpk_status push_tasks(coarsener *c, ir_op_id op, bool out)
     return MPK_OK;
 }
 
-/* Append to the in-tasks all tasks of the operators that the tasks of `op` wait for. */
+/* Append to the in-tasks all tasks of the operators that the tasks of `op` wait for, each
+ * operator once: the stamp of an operator says for which consumer it was last appended, so
+ * nothing has to be cleared between consumers. */
 static mpk_status push_producers(coarsener *c, const tg_links *links, ir_op_id op)
 {
     const tg_graph *g = c->g;
@@ -58,8 +71,10 @@ static int compare_ids(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Make one event for each operator that waits for others.  Operators that wait for none join the
- * start event, which is made last. */
+/* Make one event for each operator that waits for others: in-tasks are all tasks of those,
+ * out-tasks all of its own.  Operators that wait for none become out-tasks of the start event,
+ * and operators that no other waits for become in-tasks of the end; both lists are appended
+ * last, since a list must be contiguous. */
 static mpk_status make_events(coarsener *c, const tg_links *links)
 {
     bool *starts;

@@ -1,15 +1,29 @@
-/* compile.c - the pipeline (paper §4): tensor programs in, linear tGraphs and the places of tensors
- * out.
+/* compile.c - the pipeline (paper §4): tensor programs in, linear tGraphs and the places of
+ * tensors out.
  *
- * If the options ask for it, each pass is followed by a proof of its result.  Graphs are compiled
- * in parallel, each in scratch memory of its own that is freed at the end; the program keeps only
- * the linear graphs.
+ * Input: one tensor program for each number of tokens in a step, and pass_options.  Output: a
+ * tg_program, which image/image.c lays out for the runtime.
+ *
+ * This file is the page of calls: it decides the order of the passes and nothing else.  If the
+ * options ask for it, each pass that changes the level of a graph is followed by a proof of its
+ * result.  Graphs are compiled in parallel, each in scratch memory of its own that is freed at
+ * the end; the program keeps only the linear graphs.  Memory is planned after all graphs are
+ * compiled, because weights, state and step tensors are shared by name across graphs.
+ *
+ *   simplify shard recognise fuse_ops fuse_map narrow          the tensor program
+ *   decompose depend drop_implied fuse_events                  tasks and events
+ *   postpone merge_forks (coarsen_events)
+ *   label_launch normalize linearize assign                    one linear graph
+ *   plan_memory plan_pages                                     all graphs of the program
+ *
+ * Called by the engine for every model and every graph of torch.compile.
  */
 #include "base/thread.h"
 #include "pass/pass.h"
 
-/* Prove what the passes on the tensor program left: above all that no operator reads storage after
- * another has written it again, which is what a rule that moves a read can get wrong. */
+/* Prove what the passes on the tensor program left: above all that no operator reads storage
+ * after another has written it again, which is what a rule that moves a read can get wrong.  The
+ * time is added to *verify_ns. */
 static mpk_status verify_program(pass_state *s, const ir_graph *ir, uint64_t *verify_ns)
 {
     if (!s->options->verify)
@@ -20,7 +34,8 @@ static mpk_status verify_program(pass_state *s, const ir_graph *ir, uint64_t *ve
     return MPK_OK;
 }
 
-/* Prove the graph's level; the time is counted apart from that of the passes. */
+/* Prove what the graph's level promises.  The time is added to *verify_ns, apart from that of
+ * the passes, because compile speed is reported and tested without it. */
 static mpk_status verify(pass_state *s, const tg_graph *g, uint64_t *verify_ns)
 {
     if (!s->options->verify)
@@ -32,7 +47,8 @@ static mpk_status verify(pass_state *s, const tg_graph *g, uint64_t *verify_ns)
     return MPK_OK;
 }
 
-/* From tasks to a linear, assigned graph. */
+/* From a rewritten tensor program (c->ir) to a linear, assigned graph (c->tg, in the result
+ * arena) and its statistics. */
 static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_ns)
 {
     tg_graph *g;
@@ -43,7 +59,8 @@ static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_
     TRY(verify(s, g, verify_ns));
     TRY(pass_drop_implied(s, g));
     TRY(pass_fuse_events(s, g));
-    /* it could make a cycle between whole operators, which coarse events order */
+    /* Not with coarse events: a task moved after others is ordered after parts of an operator,
+     * and events between whole operators would then order the two both ways. */
     if (!s->options->coarse_events)
         TRY(pass_postpone(s, g));
     TRY(pass_merge_forks(s, g));
@@ -66,7 +83,9 @@ static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_
 
 /* One graph through the pipeline.  The order matters: a program is sharded before anything is
  * fused, so that rules see the pieces that a peer has; recognise comes before fuse_ops, whose
- * patterns are made of the operators that it finds; fuse_map comes last and takes what is left. */
+ * patterns are made of the operators that it finds; fuse_map comes after both and takes the
+ * element-wise operators that are left; narrow comes last, so that no rule has to tell linears
+ * with 8-bit activations from others. */
 static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
 {
     uint64_t start = clock_ns(), verify_ns = 0;
@@ -85,19 +104,22 @@ static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
     return MPK_OK;
 }
 
-/* May graph i follow the one before?  It has more tokens, or as many if no other has, or it is the
- * first of a draft model. */
+/* May graph i follow graph i - 1?  Numbers of tokens rise; one number may stand twice in a row
+ * (the second graph is for prompts), but not three times.  With 2 draft graphs 1 2 4 4 | 1 2 is
+ * allowed, the draft model's graphs begin anew. */
 static bool may_follow(const pass_options *o, uint32_t n_graphs, const uint32_t *n_tokens,
                        uint32_t i)
 {
+    /* n[0]: tokens of this graph, n[-1]: of the one before */
     const uint32_t begin = n_graphs - o->n_draft_graphs, *n = &n_tokens[i];
     if (i == begin || n[-1] < n[0])
         return true;
     return n[-1] == n[0] && (i == 1 || i == begin + 1 || n[-2] < n[0]);
 }
 
-/* Everything that a later pass relies on and the user can set.  The numbers of tokens must rise
- * because the step task takes the first graph that is large enough. */
+/* Check everything that a later pass relies on and the user can set.  The numbers of tokens must
+ * rise because the step task takes the first graph that is large enough for the tokens it has.
+ * MPK_EARG names the option and its range. */
 static mpk_status check_options(mpk_context *cx, const pass_options *o, uint32_t n_graphs,
                                 const uint32_t *n_tokens)
 {
@@ -125,7 +147,8 @@ static mpk_status check_options(mpk_context *cx, const pass_options *o, uint32_t
     return MPK_OK;
 }
 
-/* Plan the memory and the scratch pages of the whole program, and prove the memory plan. */
+/* Plan the memory and the scratch pages of the whole program, and prove the memory plan: no two
+ * tensors that share bytes are ever alive together. */
 static mpk_status plan(pass_state *s, tg_program *p)
 {
     uint64_t start = clock_ns();
@@ -149,12 +172,13 @@ typedef struct compiling {
     const pass_options *options;
     ir_graph *const *graphs;
     tg_program *program;
-    /* [n_graphs] adopted by the program's arena when all threads have ended */
+    /* [n_graphs] one arena for each result */
     arena *results;
 } compiling;
 
-/* One graph, on whichever thread took it.  Errors name the graph, since several may be compiled at
- * the same time. */
+/* Compile graph i on whichever thread took it (the callback of thread_each).  Everything that a
+ * thread writes belongs to index i: the graph, its arena, its scratch, its copy of the options.
+ * Errors name the graph, since several may be compiled at the same time. */
 static mpk_status compile_one(mpk_context *cx, void *user, uint32_t i)
 {
     const compiling *c = user;
@@ -163,15 +187,16 @@ static mpk_status compile_one(mpk_context *cx, void *user, uint32_t i)
     pass_options options = *c->options;
     pass_state s = {.cx = cx, .result = &c->results[i], .scratch = &scratch, .options = &options};
     if (i && i != c->program->n_graphs - options.n_draft_graphs && to[-1].n_tokens == to->n_tokens)
-        options.split_tokens = 0; /* the second one: for prompts */
+        /* the second graph of a number of tokens is for prompts: their contexts are not cut */
+        options.split_tokens = 0;
     mpk_status status = compile_program(&s, c->graphs[i], to);
     arena_free(&scratch);
     NOTE(cx, status, "compiling for %u tokens", to->n_tokens);
     return MPK_OK;
 }
 
-/* The results' arenas are adopted even after a failure, so that they are freed with the
- * program's. */
+/* Compile all graphs and plan the memory of the program.  The results' arenas are adopted even
+ * after a failure, so that they are freed together with the program's. */
 static mpk_status compile_all(pass_state *s, ir_graph *const *graphs, const uint32_t *n_tokens,
                               tg_program *p)
 {
@@ -189,8 +214,9 @@ static mpk_status compile_all(pass_state *s, ir_graph *const *graphs, const uint
     return plan(s, p);
 }
 
-/* Called by the engine, and by `mpk opt` and `mpk inspect` through it.  The graphs given are not
- * changed; what *out refers to lies in `result`, or is borrowed from the graphs. */
+/* The entry of the room; pass.h states what it returns.  The graphs given are not changed; what
+ * *out refers to lies in `result`, or is borrowed from the graphs, so both must outlive it.
+ * *out is written on success only. */
 mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *options,
                         uint32_t n_graphs, ir_graph *const *graphs, const uint32_t *n_tokens,
                         tg_program *out)

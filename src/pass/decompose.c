@@ -1,35 +1,48 @@
 /* decompose.c - operators into tasks over disjoint tiles of their output (paper §4.1, operator
  * decomposition).
  *
- * Input: a tensor program.  Output: tasks, operator by operator, tiles in row-major order of the
- * grid of cuts.
+ * Input: a tensor program.  Output: TG_TASKS: tasks, operator by operator, tiles in row-major
+ * order of the grid of cuts.
  *
- * Idea: among all grids that the record's axes allow, take the one whose slowest worker loads the
- * fewest bytes.  The cost of a task is the number of bytes it reads.  Tasks with fixed times run in
- * rounds of one task per worker; tasks whose times depend on data are balanced at run time.  Each
- * additional task costs a launch and a trigger of an event, so small operators stay whole.
- * Operators that look alike, such as those of different layers, are measured once.  Cost: the
- * number of grids of the distinct operators.
+ * Idea: a grid cuts every axis of output 0 into a number of parts.  Among all grids that the
+ * record's axes allow, take the one whose slowest worker loads the fewest bytes.  The cost of a
+ * task is the number of bytes it reads.  Tasks with fixed times run in rounds of one task per
+ * worker; tasks whose times depend on data are balanced at run time.  Each additional task costs
+ * a launch and a trigger of an event, so small operators stay whole.
+ *
+ *   linear [16, 4096] x weight [4096, 4096] bf16, 128 workers:
+ *     1 part      one task reads 32 MB
+ *     128 parts   of 32 columns: each reads 256 KB of weight and all of x, one round
+ *     129 parts   two rounds, the second for one task: the slowest worker loads twice as much
+ *
+ * Operators that look alike, such as those of different layers, are measured once.  The pass
+ * relies on the record: `axes` (where it may be cut), `reads` (through op_bytes_read), `writes`.
+ * Called by compile.c, first of the passes that make tasks.  Cost: the number of grids of the
+ * distinct operators.
  */
 #include "ir/op.h"
 #include "pass/pass.h"
 
 /* The cost of launching a task and of triggering its event, in bytes that a worker could read in
- * that time.  The triggers of an event are atomic additions to one word. */
+ * that time.  The triggers of an event are atomic additions to one word, which are served one
+ * after the other, so they add up over all tasks of an operator, whereas launches of different
+ * workers overlap. */
 enum { LAUNCH_BYTES = 2048, TRIGGER_BYTES = 64 };
 /* Operators with uneven tasks get more tasks than there are workers, so that a scheduler can
  * balance them.  Not where tiles are whole (pass_options.whole_tiles): there the body of a task
- * balances its entries itself. */
+ * balances the entries of its tile by itself. */
 enum { UNEVEN_TASKS_PER_WORKER = 8 };
 
-/* The tokens of a step mostly share a context, and every task reads all of it: this share of the
- * bytes does not depend on the number of rows of a task. */
+/* With whole tiles: the tokens of a step mostly share a context, and every task reads all of it.
+ * This share of the bytes of uneven operators does not depend on the number of rows of a task. */
 #define CONTEXT_SHARE (1.0 / 64)
 
-/* The weight of the mean tile beside the largest one. */
+/* With whole tiles: the weight of the mean tile beside the largest one, see tile_cost. */
 #define MEAN_SHARE 0.25
 
-/* How an axis is cut: cut i lies at units * i / parts units of `unit` elements. */
+/* How an axis is cut: into `parts` parts, cut i at element units * i / parts * unit, where
+ * `units` is the number of units of `unit` elements along the axis.  16 columns in units of 4 in
+ * 3 parts: cuts at 4 and 8, so 0:4, 4:8, 8:16. */
 typedef struct axis_cut {
     uint32_t parts;
     int64_t unit;
@@ -41,17 +54,18 @@ typedef struct tile_grid {
 } tile_grid;
 
 /* The search for one operator's grid.  `grid` is the one under construction, `best` the cheapest
- * that was complete. */
+ * that was complete, with cost best_cost in bytes; neither counts before `found`. */
 typedef struct chooser {
     pass_state *s;
     const ir_graph *ir;
     const ir_op *op;
     const ir_tensor *out;
     op_axis axes[IR_MAX_RANK];
-    uint32_t forced[IR_MAX_RANK]; /* degrees of the user; 0: free */
-    uint32_t workers;             /* that may run it: its peer's */
-    uint64_t most;                /* tasks */
-    bool even;                    /* axes that may be are cut into equal parts */
+    /* [rank] the number of parts that the user asked for; 0: free */
+    uint32_t forced[IR_MAX_RANK];
+    uint32_t workers; /* workers that may run it: those of its peer */
+    uint64_t most;    /* the most tasks that a grid may have */
+    bool even;        /* axes marked op_axis.even are cut into equal parts only */
     tile_grid grid, best;
     double best_cost;
     bool found;
@@ -63,15 +77,18 @@ static int64_t count_units(int64_t extent, int64_t unit)
     return (extent + unit - 1) / unit;
 }
 
-/* Are the operator's cuts shares of its work, of any size?  In graphs of many tokens. */
+/* Is the work of the operator shared out at run time (OP_SHARES), in graphs of more than
+ * share_tokens tokens?  Then its cuts only say how many workers take part, and may be of any
+ * size. */
 static bool is_shared(const chooser *c)
 {
     const pass_options *o = c->s->options;
     return c->op->def->flags & OP_SHARES && o->share_tokens && c->out->dims[0] > o->share_tokens;
 }
 
-/* Cut an axis into `parts` parts, at multiples of `fastest` if there are enough of them.  With
- * whole_tiles, and unless the user gave a degree, an axis is cut between tiles or not at all. */
+/* Cut axis number `axis` into `parts` parts, at multiples of `fastest` if there are enough of
+ * them, else of `grain`; with whole_tiles, and unless the user gave a degree, only between
+ * tiles.  Returns false if the axis has fewer units than parts; *out is written either way. */
 static bool make_cut(const chooser *c, uint32_t axis, uint32_t parts, axis_cut *out)
 {
     const op_axis *a = &c->axes[axis];
@@ -89,8 +106,8 @@ static bool make_cut(const chooser *c, uint32_t axis, uint32_t parts, axis_cut *
     return true;
 }
 
-/* Tile i of an axis.  Parts differ by at most one unit, and all bounds but the last are multiples
- * of the unit, so that bodies may rely on alignment. */
+/* The elements *lo <= i < *hi of part i of an axis.  Parts differ by at most one unit, and all
+ * bounds but the last are multiples of the unit, so bodies may rely on alignment. */
 static void tile_range(const axis_cut *cut, int64_t extent, uint32_t i, int64_t *lo, int64_t *hi)
 {
     if (cut->parts == 1) {
@@ -104,8 +121,9 @@ static void tile_range(const axis_cut *cut, int64_t extent, uint32_t i, int64_t 
     *hi = *hi < extent ? *hi : extent;
 }
 
-/* The largest tile.  Along each axis the last part has the most units, but its end may be cut
- * short. */
+/* The tile with the most elements.  Parts differ by at most one unit and the last part has the
+ * most units, but its end may be cut short by the extent; so one of the last two parts is the
+ * longest along each axis. */
 static ir_box largest_tile(const chooser *c)
 {
     ir_box box = {0};
@@ -131,8 +149,10 @@ static double share_of(const chooser *c, const ir_box *box)
     return (double)ir_box_elements(box, c->out->rank) / (double)ir_elements(c->out);
 }
 
-/* The bytes that a task reads at once, and what it does beside as such.  Of state that the record
- * cannot name exactly it counts the task's share, because work on such state is balanced. */
+/* The bytes that a task reads if it works on its whole box at once, and with whole tiles its
+ * other work, in the bytes that could be read in that time (op_def.effort).  Of state that the
+ * record cannot name exactly (OP_READS_EARLIER: the KV cache) it counts the task's share,
+ * because work on such state is balanced. */
 static double bytes_at_once(const chooser *c, const ir_box *box)
 {
     double bytes = (double)op_bytes_read(c->ir, c->op, box);
@@ -144,8 +164,9 @@ static double bytes_at_once(const chooser *c, const ir_box *box)
     return bytes;
 }
 
-/* The bytes that a task reads.  With whole_tiles a task of several tiles works on one after the
- * other, or on some together, and reads shared operands again for each. */
+/* The bytes that a task reads.  With whole_tiles a task of several tiles along axis 0 works on
+ * one after the other, or on `together` entries at once, and reads shared operands, above all
+ * weights, again for each of them. */
 static double bytes_of(const chooser *c, const ir_box *box)
 {
     const op_axis *first = &c->axes[0];
@@ -158,9 +179,10 @@ static double bytes_of(const chooser *c, const ir_box *box)
     return bytes_at_once(c, &one) * (double)count_units(box->hi[0] - box->lo[0], tile);
 }
 
-/* Workers share one memory, so all of them end sooner if some load less: part of the cost is that
- * of the mean tile.  Its cost is interpolated, by size, between the first tile, which is one of the
- * smallest, and the largest. */
+/* The cost of the slowest worker's tile in bytes.  Workers share one memory, so all of them end
+ * sooner if some load less: with whole tiles a part of the cost, MEAN_SHARE, is that of the mean
+ * tile.  The mean tile has 1/n of the output; its cost is interpolated, by size, between the
+ * first tile, which is one of the smallest, and the largest. */
 static double tile_cost(const chooser *c, const ir_box *largest, uint64_t n)
 {
     double bytes = bytes_of(c, largest), large = share_of(c, largest), least;
@@ -176,6 +198,8 @@ static double tile_cost(const chooser *c, const ir_box *largest, uint64_t n)
            MEAN_SHARE * (bytes - bytes_of(c, &first)) * (large - 1 / (double)n) / (large - least);
 }
 
+/* True where tasks of one operator take longer the later their tile lies; assign pairs an early
+ * and a late one. */
 bool pass_tiles_rise(const pass_options *o, const ir_graph *g, const ir_op *op)
 {
     op_axis axes[IR_MAX_RANK] = {0};
@@ -185,21 +209,23 @@ bool pass_tiles_rise(const pass_options *o, const ir_graph *g, const ir_op *op)
     return axes[0].rises;
 }
 
-/* May some tasks of the operator take much longer than others? */
+/* May some tasks of the operator take much longer than others?  Not if their work is cut evenly
+ * at run time (OP_EVEN). */
 static bool is_uneven(const ir_op *op)
 {
     return (op->def->flags & (OP_DATA_DEPENDENT | OP_EVEN)) == OP_DATA_DEPENDENT;
 }
 
-/* Entries of the first axis that take as long as a tile's: whole lots of those that are worked on
- * together. */
+/* Entries of axis 0 that take as long as those of the box: bodies work on lots of `together`
+ * entries, and a lot that is begun takes as long as a full one. */
 static int64_t entries_of(const chooser *c, const ir_box *box)
 {
     int64_t together = c->axes[0].together, n = box->hi[0] - box->lo[0];
     return together && c->s->options->whole_tiles ? count_units(n, together) * together : n;
 }
 
-/* The bytes that the slowest worker loads under the current grid. */
+/* The bytes that the slowest worker loads under the current grid of n tasks, costs of launches
+ * and triggers included. */
 static double grid_cost(const chooser *c, uint64_t n)
 {
     double workers = c->workers;
@@ -224,8 +250,9 @@ static double grid_cost(const chooser *c, uint64_t n)
     return bytes * (double)n / workers + bytes + TRIGGER_BYTES * (double)n;
 }
 
-/* Tasks of equal parts may share what they read (op_axis.even), so up to a fifth of the workers is
- * left idle for their sake. */
+/* Does some axis allow equal parts for at least four fifths of the workers?  Tasks of equal
+ * parts may share what they read (op_axis.even), which is worth up to a fifth of the workers
+ * idle.  Only in graphs of even_over < T <= even_up_to rows. */
 static bool can_be_even(const chooser *c)
 {
     const pass_options *o = c->s->options;
@@ -243,6 +270,7 @@ static bool can_be_even(const chooser *c)
     return false;
 }
 
+/* Does the current grid cut all axes that ask for it into equal parts? */
 static bool is_even(const chooser *c)
 {
     bool even = true;
@@ -253,8 +281,8 @@ static bool is_even(const chooser *c)
     return even;
 }
 
-/* Strictly cheaper, so that of equals the first stays: the one with the fewest parts of the first
- * axes. */
+/* Judge the complete grid of n tasks.  Only a strictly cheaper one replaces the best: of equals
+ * the first stays, which is the one with the fewest parts of the first axes. */
 static void try_grid(chooser *c, uint64_t n)
 {
     if (c->even && !is_even(c))
@@ -267,7 +295,9 @@ static void try_grid(chooser *c, uint64_t n)
     }
 }
 
-/* Try all grids over the axes from `axis` on; the cuts of the axes before it are fixed. */
+/* Try all grids over the axes from `axis` on; the cuts of the axes before it are fixed and make
+ * n tiles.  make_cut fails for every larger number of parts once it has failed, so the loop ends
+ * there. */
 static void try_axes(chooser *c, uint32_t axis, uint64_t n)
 {
     if (axis == c->out->rank) {
@@ -283,8 +313,8 @@ static void try_axes(chooser *c, uint32_t axis, uint64_t n)
 
 /* ---- the user's degrees ---- */
 
-/* A degree names a kind of operator or one operator; one operator may be matched by both, and the
- * later degree holds. */
+/* A degree names a kind of operator or one operator by name; one operator may be matched by
+ * both, and the later degree holds. */
 static bool degree_matches(const pass_degree *d, const ir_op *op)
 {
     return str_is(d->match, op->def->name) || str_equal(d->match, op->name);
@@ -305,6 +335,7 @@ static mpk_status check_degree(const chooser *c, const pass_degree *d)
     return MPK_OK;
 }
 
+/* Note in `forced` the degrees that match this operator.  MPK_EARG from check_degree. */
 static mpk_status apply_degrees(chooser *c)
 {
     const pass_options *o = c->s->options;
@@ -332,8 +363,9 @@ static mpk_status check_degrees_match(pass_state *s, const ir_graph *ir)
 
 /* ---- choosing ---- */
 
-/* Fill the boxes, at the root, that the tiles write of an output or read of an input.  Returns the
- * root. */
+/* Fill at_root[n] with the boxes that tile after tile writes of output number `operand`
+ * (is_output) or reads of input number `operand`, mapped to the tensor that owns the storage.
+ * Returns that tensor. */
 static ir_tensor_id fill_root_boxes(const chooser *c, const ir_box *tiles, size_t n,
                                     uint32_t operand, bool is_output, ir_box *at_root)
 {
@@ -350,7 +382,8 @@ static ir_tensor_id fill_root_boxes(const chooser *c, const ir_box *tiles, size_
     return root;
 }
 
-/* Does any tile read a box that another tile writes? */
+/* Does any tile read a box that another tile writes?  Quadratic in the tiles, but asked for
+ * in-place results only. */
 static bool boxes_meet(const ir_box *written, const ir_box *read, size_t n, uint32_t rank)
 {
     for (size_t r = 0; r < n; r++)
@@ -360,8 +393,8 @@ static bool boxes_meet(const ir_box *written, const ir_box *read, size_t n, uint
     return false;
 }
 
-/* An operator that writes in place also reads the storage that it writes: no tile may read another
- * tile's box. */
+/* An operator that writes in place also reads the storage that it writes: *apart is false if
+ * some tile would read what another tile writes, as with a shift of rows inside one tensor. */
 static mpk_status check_tiles_apart(const chooser *c, const ir_box *tiles, size_t n, bool *apart)
 {
     const ir_op *op = c->op;
@@ -380,9 +413,10 @@ static mpk_status check_tiles_apart(const chooser *c, const ir_box *tiles, size_
     return MPK_OK;
 }
 
-/* Search all cuts that the record allows, within the most tasks that the options allow.  Tasks of
- * uneven length get several per worker, for a scheduler can then even them out; where lengths rise,
- * a short and a long one. */
+/* Search all cuts that the record allows, within the most tasks that the options allow; the
+ * result is c->best.  Tasks of uneven length get several per worker, so that a scheduler can
+ * even them out; where lengths rise there are two, a short and a long one.  MPK_EARG: no grid
+ * satisfies the user's degrees. */
 static mpk_status choose_grid(chooser *c)
 {
     const pass_options *o = c->s->options;
@@ -403,8 +437,9 @@ static mpk_status choose_grid(chooser *c)
     return MPK_OK;
 }
 
-/* Print everything that the choice depends on; operators with equal keys get equal grids.  The user
- * may name a single operator, whose name then is part of the key. */
+/* Print everything that the choice depends on, as bytes; operators with equal keys get equal
+ * grids.  A degree may name a single operator, whose name then is part of the key.  Addresses in
+ * the key are fine: it does not outlive the pass. */
 static void print_key(const chooser *c, text *key)
 {
     const ir_op *op = c->op;
@@ -431,16 +466,17 @@ static void print_key(const chooser *c, text *key)
             text_add(key, op->name.at, op->name.n);
 }
 
-/* The walk over all operators: the grids that were chosen so far, by key, and the tasks. */
+/* The walk over all operators: the chooser for the current one, the grids that were chosen so
+ * far, and the tasks made. */
 typedef struct decomposer {
     chooser c;
-    map seen; /* key -> index of grids */
+    map seen; /* print_key -> index into grids */
     VEC(tile_grid) grids;
     VEC(tg_task) tasks;
 } decomposer;
 
-/* The grid of the current operator: that of an earlier operator with the same key, or a new
- * choice. */
+/* The grid of the current operator (d->c): that of an earlier operator with the same key, or a
+ * new choice. */
 static mpk_status find_grid(decomposer *d, tile_grid *out)
 {
     pass_state *s = d->c.s;
@@ -462,8 +498,9 @@ static mpk_status find_grid(decomposer *d, tile_grid *out)
     return MPK_OK;
 }
 
-/* A task for each tile of the grid; one task if a tile would read what another one writes in place,
- * for tasks of one operator are not ordered. */
+/* Append a task for each tile of the grid, or one task for all if a tile would read what another
+ * one writes in place, because nothing orders the tasks of one operator.  MPK_ELIMIT: the
+ * numbers of tasks do not suffice. */
 static mpk_status push_tiles(decomposer *d, ir_op_id op, const tile_grid *grid)
 {
     const ir_tensor *out = d->c.out;
@@ -495,8 +532,10 @@ static mpk_status push_tiles(decomposer *d, ir_op_id op, const tile_grid *grid)
     return MPK_OK;
 }
 
-/* Views have no tasks: their readers depend on the writers of the storage behind them.  An
- * operator's tasks are neighbours in the list, which tg_fill_op_tasks and assign rely on. */
+/* Views have no tasks: their readers depend on the writers of the storage.  An operator's tasks
+ * are neighbours in the list, which tg_fill_op_tasks and assign rely on.  The graph is allocated
+ * in the scratch arena.  MPK_EARG: a degree that matches no operator or is impossible;
+ * MPK_EUNSUPPORTED: nothing to do. */
 mpk_status pass_decompose(pass_state *s, const ir_graph *ir, tg_graph **out)
 {
     decomposer d = {0};

@@ -1,16 +1,26 @@
 /* depend.c - an event for each pair of a producing and a consuming task (paper §4.1, dependency
  * analysis).
  *
- * Input: tasks.  Output: TG_RAW, and the number of pairs.  A pair is made if and only if what the
- * first task writes overlaps what the second reads, or, for tensors written in place, also if the
- * second overwrites what the first reads or writes.  The start event releases the tasks without
- * producers, tasks without consumers trigger the end event.  Cost: that of tg_visit_conflicts; only
- * the number of pairs can be quadratic.
+ * Input: TG_TASKS.  Output: TG_RAW, and the number of pairs.  A pair is made if and only if what
+ * the first task writes overlaps what the second reads, or, for tensors written in place, also
+ * if the second overwrites what the first reads or writes.  The start event releases the tasks
+ * without producers; tasks without consumers trigger the end event.
+ *
+ *   tasks 0 and 1 write %a [0:4] and [4:8], task 2 reads a[0:4], task 3 reads a[2:8]
+ *     event 0 -> 0 1          start
+ *     event 1 <- 2 3          end
+ *     event 2 <- 0 -> 2
+ *     event 3 <- 0 -> 3
+ *     event 4 <- 1 -> 3
+ *
+ * The pass relies on tg_visit_conflicts for the overlaps.  Called by compile.c after decompose.
+ * Cost: that of tg_visit_conflicts; only the number of pairs can be quadratic.
  */
 #include <stdlib.h>
 
 #include "pass/pass.h"
 
+/* The pairs found so far, as a list of producers for each consumer. */
 typedef struct collector {
     mpk_context *cx;
     arena *a;
@@ -27,8 +37,9 @@ static int compare_ids(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* tg_visit_conflicts calls this once for each task, with the tasks that it must wait for.  They are
- * sorted because later passes compare lists of tasks as they stand. */
+/* The callback of tg_visit_conflicts: it comes once for each task that must wait, with the tasks
+ * before[n] that it must wait for.  They are sorted because later passes compare lists of tasks
+ * as they stand.  MPK_ELIMIT: more pairs than events can be numbered. */
 static mpk_status collect(void *user, tg_task_id after, tg_task_id *before, uint32_t n)
 {
     collector *c = user;
@@ -48,7 +59,8 @@ static mpk_status collect(void *user, tg_task_id after, tg_task_id *before, uint
     return MPK_OK;
 }
 
-/* Events 2, 3 ... in the order of the lists; then the lists of start and end. */
+/* Make events 2, 3 ... in the order of consumers, one for each pair.  Entry i of both lists
+ * belongs to event i + 2; the lists of start and end come after all pairs. */
 static mpk_status make_events(pass_state *s, tg_graph *g, const collector *c)
 {
     uint32_t pairs = (uint32_t)c->producers.n, n = 0, at = pairs;
@@ -74,6 +86,7 @@ static mpk_status make_events(pass_state *s, tg_graph *g, const collector *c)
     return MPK_OK;
 }
 
+/* *pairs: the number of pairs, for the compiler-stage table (§6.6). */
 mpk_status pass_depend(pass_state *s, tg_graph *g, uint64_t *pairs)
 {
     collector c = {.cx = s->cx, .a = s->scratch};

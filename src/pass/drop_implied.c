@@ -1,25 +1,34 @@
 /* drop_implied.c - drop the pairs that other pairs imply.
  *
- * Input: TG_RAW.  Output: a graph with the same order of tasks and fewer events.  If a task waits
- * for A and for B, and B itself waits for A, the wait for A is redundant.  Residual connections are
- * the common case: they skip operators that are barriers.  The paper's graphs have no such forks
- * (§6.6); without this pass every residual would be a fork, and normalisation would add two empty
- * tasks for each of its tiles.  Redundancy is decided by exact reachability.  Cost: linear in the
- * pairs.
+ * Input: TG_RAW.  Output: a raw graph with the same order of tasks and fewer events.  If a task
+ * waits for A and for B, and B itself waits for A, directly or through others, then the wait for
+ * A is redundant:
+ *
+ *   event 2 <- A -> B       kept
+ *   event 3 <- B -> C       kept
+ *   event 4 <- A -> C       dropped, A ends before B begins
+ *
+ * Residual connections are the common case: they skip operators that are barriers.  The paper's
+ * graphs have no such forks (§6.6); without this pass every residual would be a fork, and
+ * normalisation would add two empty tasks for each of its tiles.  Redundancy is decided by exact
+ * reachability (tg_reach.c).  Called by compile.c after depend; skipping it changes the size of
+ * a graph and not its meaning.  Cost: linear in the pairs.
  */
 #include "pass/pass.h"
 
+/* What drop_for needs, allocated once for all tasks. */
 typedef struct dropper {
     tg_graph *g;
     const tg_links *links;
     const tg_reach *reach;
     tg_task_id *list; /* producers of the task at hand; kept ones first after tg_keep_last */
-    uint64_t *kept;   /* a bit for each task: is it among the kept producers? */
-    bool *gone;       /* [n_events] */
+    /* [n_tasks / 64 + 1] a bit for each task: it is a kept producer; all zero between tasks */
+    uint64_t *kept;
+    bool *gone; /* [n_events] dropped */
 } dropper;
 
-/* Drop the redundant events of a task: those whose single in-task is implied by another
- * producer. */
+/* Drop the redundant events of task t: those whose single in-task comes before another producer
+ * of t. */
 static void drop_for(dropper *d, tg_task_id t)
 {
     uint32_t first = d->links->first_depends[t], n = d->links->first_depends[t + 1] - first;
@@ -52,9 +61,10 @@ static mpk_status check_pairs(pass_state *s, const tg_graph *g)
     return MPK_OK;
 }
 
-/* Reachability is that of the graph with all pairs in it.  It stays right while pairs are dropped:
- * what implies a pair is a chain of two or more pairs, and the last pair of a shortest chain is
- * never dropped for its sake. */
+/* Reachability is that of the graph with all pairs in it, and it stays right while pairs are
+ * dropped: a pair is dropped only if a chain of two or more pairs implies it, and of such chains
+ * a longest one has no pair that is itself implied, so all of its pairs are kept.  In-tasks of
+ * dropped events stay in the graph's lists, where nothing refers to them. */
 mpk_status pass_drop_implied(pass_state *s, tg_graph *g)
 {
     tg_links links;

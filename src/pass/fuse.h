@@ -1,11 +1,19 @@
-/* fuse.h - shared by the rules of fuse_ops and recognise: common conditions, and the parts of a
- * linear.  Each group of rules has a file of its own. */
+/* fuse.h - what the rules of fuse_ops and recognise share: common conditions, and the parts of a
+ * linear.
+ *
+ * Each group of rules has a file of its own, fuse_*.c or recognise_attention.c.  A rule is a
+ * function apply_NAME(w, op) that looks whether `op` is the operator at which its pattern is
+ * found (mostly the last one), walks back to the producers of its operands, checks its
+ * conditions, adds the replacement at the place of `op` and substitutes the results.  A rule
+ * that does not match returns MPK_OK and changes nothing.
+ */
 #ifndef PASS_FUSE_H
 #define PASS_FUSE_H
 
 #include "pass/rewrite.h"
 
-/* Operands of linear. */
+/* Operands of linear, by index: x, up to LINEAR_WEIGHTS weights, as many biases, the norm's
+ * weight, the residual. */
 enum { X, W0, B0 = 4, NORM = 7, RESIDUAL = 8, LINEAR_INPUTS = 9, LINEAR_WEIGHTS = 3 };
 
 static inline const ir_tensor *tensor_of(const rewrite *w, ir_tensor_id t)
@@ -13,40 +21,47 @@ static inline const ir_tensor *tensor_of(const rewrite *w, ir_tensor_id t)
     return &w->g->tensors.at[t];
 }
 
+/* Equal dtype, shape and liveness: one tensor can take the place of the other. */
 static inline bool same_dims(const ir_tensor *a, const ir_tensor *b)
 {
     return a->dtype == b->dtype && a->rank == b->rank && a->live == b->live &&
            memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
 }
 
+/* A weight, or an absent operand: its value is the same wherever an operator stands in the
+ * program. */
 static inline bool is_const(const rewrite *w, ir_tensor_id t)
 {
     return t == IR_NONE || tensor_of(w, t)->kind == IR_CONST;
 }
 
+/* The dtypes that norms, attention and activations are rounded to. */
 static inline bool is_small_float(ir_dtype dtype)
 {
     return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
 }
 
-/* May a rule skip the rounding of this operator's result? */
+/* May a rule skip the rounding of this operator's result?  An f32 result is not rounded; of
+ * shorter dtypes rules may only if the target asks for it (pass_options.relaxed), because the
+ * bits change. */
 static inline bool may_skip_rounding(const rewrite *w, const ir_op *op)
 {
     return w->s->options->relaxed || tensor_of(w, op->out[0])->dtype == IR_F32;
 }
 
 /* Exactly `uses` operands read the operator's first result, and it is not an output of the
- * graph. */
+ * graph: if all of these readers are replaced, the operator is dead. */
 static inline bool is_private(const rewrite *w, const ir_op *op, uint32_t uses)
 {
     ir_tensor_id t = op->out[0];
     return w->uses.at[t] == uses && !(t < w->n_source && w->is_output[t]);
 }
 
+/* A linear taken apart, so that a rule can change some parts and add it again. */
 typedef struct linear_parts {
-    ir_tensor_id in[LINEAR_INPUTS];
-    double eps;
-    str glu, activations, act;
+    ir_tensor_id in[LINEAR_INPUTS]; /* IR_NONE: absent */
+    double eps;                     /* of the norm, if it has one */
+    str glu, activations, act;      /* attributes of the same names; empty or "f32": none */
     uint32_t n_weights;
 } linear_parts;
 
@@ -71,8 +86,9 @@ mpk_status fuse_views(rewrite *w);
 
 /* ---- fuse_linear.c ---- */
 
-/* A linear's operands and attributes, and a linear made of them. */
+/* The operands and attributes of a linear; the parts borrow from it. */
 void fuse_read_linear(const rewrite *w, const ir_op *op, linear_parts *out);
+/* Add a linear made of these parts at place `key`; *out is its result. */
 mpk_status fuse_add_linear(rewrite *w, uint32_t key, const linear_parts *parts, ir_tensor_id *out);
 
 #endif

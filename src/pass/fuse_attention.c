@@ -3,22 +3,38 @@
  *   rope_kv    slices of qkv, norms, ropes, kv_write -> rope_kv(qkv, ...)
  *   attention  the same, followed by the attention -> attention_qkv(qkv, ...)
  *   split      the same for few tokens -> attention_fold(attention_split(qkv, ...))
- *   rows       transpose(sdpa(...)), heads behind rows -> sdpa(...) {by_rows}; with relaxed, for
- *              bodies of a CPU know no such result
+ *   rows       transpose(sdpa(...)), heads after rows -> sdpa(...) {by_rows}; relaxed only, since
+ *              no body of a CPU makes such a result
  *
- * The first three match the pattern of attention_qkv; the options decide which one applies.
+ * The first three match one pattern, that of attention_qkv, and the options decide which one
+ * applies.  In the text form, for the decoder of a model:
+ *
+ *   %qkv = linear(%x, %wq, %wk, %wv)
+ *   %q, %k, %v = slices of %qkv, each reshaped to [T, heads, head_size]
+ *   %qr = rope(rms_norm(%q, %q_norm), %table)   %kr = rope(rms_norm(%k, %k_norm), %table)
+ *   %kc, %vc = kv_write(%kr, %v, %positions, %slots, %pages, %k_cache, %v_cache)
+ *   %y = attention(%qr, %kc, %vc, %positions, %slots, %pages)
+ *  becomes, with rule split,
+ *   %part, %lse, %kc, %vc = attention_split(%qkv, %table, %positions, %slots, %pages, ...)
+ *   %y = attention_fold(%part, %lse)
+ *
+ * Relies on rule siblings (fuse_linear.c), which makes q, k and v parts of one tensor.  Called
+ * by fuse_ops.c.
  */
 #include "pass/fuse.h"
 
+/* The operands and numbers of a matched pattern. */
 typedef struct attention_parts {
+    /* q_norm, k_norm: weights, or IR_NONE */
     ir_tensor_id qkv, table, positions, slots, pages, k_cache, v_cache, q_norm, k_norm;
     int64_t heads, kv_heads, head_size;
-    double eps;
+    double eps; /* of both norms; 0: there is no norm */
+    /* rope_table is NULL if another operator makes the table */
     const ir_op *kv_write, *rope_table;
 } attention_parts;
 
-/* Is t [T, n, K] the part of qkv [T, columns] that begins at column `first`?  The stride of an axis
- * of size 1 is ignored. */
+/* Is t [T, n, head_size] the part of qkv [T, columns] that begins at column `first`?  The stride
+ * of an axis of size 1 says nothing and is ignored. */
 static bool is_part(const rewrite *w, ir_tensor_id t, ir_tensor_id qkv, int64_t first, int64_t n,
                     int64_t head_size)
 {
@@ -34,7 +50,8 @@ static bool is_part(const rewrite *w, ir_tensor_id t, ir_tensor_id qkv, int64_t 
 }
 
 /* Follow rope and the norm before it, if there is one, back to the part of qkv; IR_NONE if the
- * pattern differs. */
+ * pattern differs, or if the two calls of one match (for q and for k) find different tables or
+ * epsilons, which are noted in *p. */
 static ir_tensor_id find_rotated(const rewrite *w, ir_tensor_id t, attention_parts *p,
                                  ir_tensor_id *norm_weight)
 {
@@ -106,6 +123,9 @@ static bool match_attention(const rewrite *w, const ir_op *attention, attention_
                    p->head_size);
 }
 
+/* Replace the operators from the slices to the cache write by one rope_kv; the attention stays
+ * and reads its results.  The new operator must run before the attention, so its key is one
+ * less; keys of the source leave gaps. */
 static mpk_status apply_rope_kv(rewrite *w, ir_op_id id, const attention_parts *p)
 {
     ir_tensor_id out[IR_MAX_OUTPUTS], old_q = rewrite_input(w, &w->g->ops.at[id], 0);
@@ -125,7 +145,10 @@ static mpk_status apply_rope_kv(rewrite *w, ir_op_id id, const attention_parts *
     return MPK_OK;
 }
 
-/* The attributes of rope_table and attention, and those of the pattern. */
+/* Fill `set` with the attributes of rope_table and attention, and the sizes of the pattern, for
+ * attention_qkv.  scaling holds the one attribute that is a string, for as long as the caller
+ * needs `set`.  Returns how many there are; the caller's array is zeroed, so the next one ends
+ * the list. */
 static uint32_t list_attributes(const ir_op *attention, const attention_parts *p, ir_set *set,
                                 char *scaling, size_t n_scaling)
 {
@@ -148,6 +171,8 @@ static uint32_t list_attributes(const ir_op *attention, const attention_parts *p
     return n;
 }
 
+/* Rule attention: the table too becomes part of the operator, as in the paper's set of
+ * operators. */
 static mpk_status apply_attention_qkv(rewrite *w, ir_op_id id, const attention_parts *p)
 {
     ir_set set[IR_MAX_ATTRIBUTES + 8] = {0};
@@ -165,7 +190,8 @@ static mpk_status apply_attention_qkv(rewrite *w, ir_op_id id, const attention_p
     return MPK_OK;
 }
 
-/* attention_qkv computes the table from positions itself and rounds it as rope_table does. */
+/* Can the attention make the rotation table by itself?  attention_qkv computes it from its own
+ * positions, and rounds it as rope_table does, so the table must come from the same positions. */
 static bool can_be_one(const rewrite *w, const attention_parts *p)
 {
     return p->rope_table && rewrite_input(w, p->rope_table, 0) == p->positions;
@@ -173,6 +199,7 @@ static bool can_be_one(const rewrite *w, const attention_parts *p)
 
 /* ---- rules split and fold ---- */
 
+/* Few enough tokens, and caches that attention_split may write in place. */
 static bool can_be_split(const rewrite *w, const attention_parts *p)
 {
     const pass_options *o = w->s->options;
@@ -180,7 +207,9 @@ static bool can_be_split(const rewrite *w, const attention_parts *p)
            tensor_of(w, p->k_cache)->kind == IR_STATE && tensor_of(w, p->v_cache)->kind == IR_STATE;
 }
 
-/* A unit of work is whole pages, of about 128 tokens. */
+/* Replace the pattern by attention_split and attention_fold.  Contexts are shared out in units
+ * of whole pages, about 128 tokens: shorter units would spend more on their ends, longer ones
+ * would leave splits unequal. */
 static mpk_status apply_split(rewrite *w, ir_op_id id, const attention_parts *p)
 {
     enum { UNIT_TOKENS = 128 };
@@ -211,6 +240,7 @@ static mpk_status apply_split(rewrite *w, ir_op_id id, const attention_parts *p)
 
 /* ---- all of them ---- */
 
+/* Match one attention and apply the rule that the level of fusion asks for. */
 static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
 {
     attention_parts p;
@@ -226,6 +256,8 @@ static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
 
 /* ---- rule rows ---- */
 
+/* Rule rows: transpose by {0, 2, 1, 3} of sdpa's [B, H, T, K] gives [B, T, H, K]; sdpa can write
+ * that order itself. */
 static mpk_status apply_rows(rewrite *w, ir_op_id id)
 {
     static const int64_t swapped[] = {0, 2, 1, 3};

@@ -1,6 +1,7 @@
 /* fuse_cache.c - attention of few tokens over a contiguous cache, cut along its keys.
  *
- * Rules of fuse_ops.c:
+ * Rules of fuse_ops.c, for the decode steps of PyTorch, whose static caches are plain tensors
+ * and not pages:
  *
  *   cache  q, k = rotate(rms_norm(parts of qkv)), v a part of qkv;
  *          sdpa(q, index_put(k_cache, k, index), index_put(v_cache, v, index), mask)
@@ -8,26 +9,35 @@
  *   split  sdpa(q, k, v, mask) of other patterns -> attention_fold(sdpa_split(q, k, v, mask))
  *   views  a view of a view ... of x, that is x -> x
  *
- * the first two with options->split_tokens, for at most so many tokens.  Norms and rotation may be
- * absent.  The parts lie in qkv one after the other, as rule siblings leaves them.  Nothing else
- * may touch the caches: the new operator takes the place of the attention and reads the caches as
- * part of its in-place write.
+ * The first two need options->split_tokens, and apply to at most so many tokens.  Norms and
+ * rotation may be absent.  The parts lie in qkv one after the other, as rule siblings leaves
+ * them.  Nothing else may touch the caches: the new operator takes the place of the attention,
+ * later than the writes stood, and reads the caches as part of its in-place write.  Any other
+ * reader in between would see the old contents.
+ *
+ * Dynamo's graphs reach the operands through many views (transpose, reshape, expand, in any
+ * order), so operands are not matched by the operators in between but by what they denote:
+ * storage, offset and strides of every axis.  Cost: linear in the program for each attention.
  */
 #include "pass/fuse.h"
 
-/* The most splits that one fold takes; the positions of a block. */
+/* The most splits that one fold takes; the positions of a block, the unit in which
+ * attention_cache deals out the keys. */
 enum { MOST_SPLITS = 32, UNIT = 64 };
 
+/* Operands of sdpa. */
 enum { SDPA_Q, SDPA_K, SDPA_V, SDPA_MASK };
 
-/* The axes of a tensor that count entries, heads, tokens and elements of a head. */
+/* Where the axes (entries B, heads H, tokens T, elements of a head K) lie in a tensor of rank 4:
+ * axis[0] is the axis that counts entries, and so on. */
 typedef struct layout {
     uint32_t axis[4];
 } layout;
 
 static const layout plain = {{0, 1, 2, 3}};
 
-/* The common shape of q, k and v, in the order of a layout, and the operands found. */
+/* What a match has found: operands of attention_cache (IR_NONE: absent), and sizes.  length: the
+ * positions of the cache, size: the elements of a head, tokens: those of one entry. */
 typedef struct cache_parts {
     ir_tensor_id qkv, k_cache, v_cache, index, mask, cosine, sine, q_norm, k_norm;
     int64_t entries, heads, kv_heads, tokens, length, size;
@@ -35,7 +45,8 @@ typedef struct cache_parts {
 } cache_parts;
 
 /* Do t, with its axes ordered by `from`, and base, ordered by `to`, have the same storage, sizes
- * and strides? */
+ * and strides?  Then every element of one is the element of the other at the same entry, head,
+ * token and place. */
 static bool is_same(const rewrite *w, ir_tensor_id t, layout from, ir_tensor_id base, layout to)
 {
     const ir_tensor *a = tensor_of(w, t), *b = tensor_of(w, base);
@@ -50,8 +61,9 @@ static bool is_same(const rewrite *w, ir_tensor_id t, layout from, ir_tensor_id 
     return true;
 }
 
-/* The operator of this kind that made t, seen through views; NULL if there is none.  *of: the
- * layout of t, replaced by that of the operator's result. */
+/* The operator of this kind that made t, seen through views; NULL if there is none, or if the
+ * views do more than exchange heads and tokens.  *of: the layout of t, replaced by that of the
+ * operator's result. */
 static const ir_op *find_maker(const rewrite *w, ir_tensor_id t, const char *kind, layout *of)
 {
     static const layout exchanged = {{0, 2, 1, 3}};
@@ -63,8 +75,8 @@ static const ir_op *find_maker(const rewrite *w, ir_tensor_id t, const char *kin
     return op;
 }
 
-/* Does a rotation table for a tensor of this layout have one row for each token, the same for all
- * heads? */
+/* Does a rotation table, broadcast to a tensor of this layout, have one row for each token, the
+ * same for all heads? */
 static bool is_table(const rewrite *w, ir_tensor_id table, layout of, const cache_parts *p)
 {
     const ir_tensor *t = tensor_of(w, table);
@@ -74,7 +86,8 @@ static bool is_table(const rewrite *w, ir_tensor_id table, layout of, const cach
     return dims[of.axis[1]] == 1 && dims[of.axis[2]] == p->tokens;
 }
 
-/* Add a view of the table as [1 or B, T, R]. */
+/* Replace a table by a view of it with the dimensions [1 or B, T, R] that attention_cache takes;
+ * R: rotated elements. */
 static mpk_status add_table(rewrite *w, uint32_t key, const cache_parts *p, ir_tensor_id *table)
 {
     const ir_tensor *t = tensor_of(w, *table);
@@ -91,6 +104,8 @@ typedef struct head_parts {
     double eps;
 } head_parts;
 
+/* Follow one operand t of the attention, seen in layout `of`, back to its part of qkv.  It
+ * cannot fail: what is not there is left out, and is_part judges the tensor where the walk ends. */
 static void find_part(const rewrite *w, ir_tensor_id t, layout of, head_parts *out)
 {
     *out = (head_parts){.norm = IR_NONE, .part = t, .of = of, .eps = -1};
@@ -109,7 +124,7 @@ static void find_part(const rewrite *w, ir_tensor_id t, layout of, head_parts *o
     out->of = under;
 }
 
-/* Is it n heads of every row of qkv, from column `first` on? */
+/* Is it n heads of every row of qkv [B T, columns], from column `first` on? */
 static bool is_part(const rewrite *w, const head_parts *h, const cache_parts *p, int64_t first,
                     int64_t n)
 {
@@ -129,8 +144,9 @@ static bool is_part(const rewrite *w, const head_parts *h, const cache_parts *p,
 
 /* ---- the caches ---- */
 
-/* The in-place write after which t is a whole cache; only views may lie between the write, the
- * cache and t. */
+/* The in-place index_put after which t is a whole cache (*cache, of kind IR_STATE), or NULL.
+ * Only views may lie between the write, the cache and t.  The write indexes positions, so it
+ * sees the cache with that axis first: [L, B, G, K]. */
 static const ir_op *find_write(const rewrite *w, ir_tensor_id t, ir_tensor_id *cache)
 {
     static const layout by_position = {{1, 2, 0, 3}};
@@ -145,7 +161,8 @@ static const ir_op *find_write(const rewrite *w, ir_tensor_id t, ir_tensor_id *c
     return put;
 }
 
-/* Do only the write and the attention touch the storage of this cache? */
+/* Do only the write and the attention touch the storage of this cache?  Views that share it are
+ * allowed, since whatever reads a view is looked at itself. */
 static bool is_own(const rewrite *w, ir_tensor_id cache, const ir_op *put, const ir_op *sdpa)
 {
     for (size_t o = 0; o < w->g->ops.n; o++) {
@@ -163,6 +180,9 @@ static bool is_own(const rewrite *w, ir_tensor_id cache, const ir_op *put, const
     return true;
 }
 
+/* Find both caches and their writes, which must put equally shaped values at the same index; the
+ * index must not be overwritten between the writes and the attention, because it is read there
+ * now. */
 static bool match_caches(const rewrite *w, const ir_op *sdpa, cache_parts *p, const ir_op **k_put,
                          const ir_op **v_put)
 {
@@ -183,6 +203,9 @@ static bool match_caches(const rewrite *w, const ir_op *sdpa, cache_parts *p, co
            !rewrite_is_written(w, p->index, put, w->keys.at[tensor_of(w, sdpa->out[0])->producer]);
 }
 
+/* Fill the sizes, and check that the attention is one that attention_cache computes: no causal
+ * rule and no window of its own (the mask says what is seen), as many new positions as tokens,
+ * few tokens. */
 static bool match_shape(const rewrite *w, const ir_op *sdpa, cache_parts *p)
 {
     const ir_tensor *q = tensor_of(w, rewrite_input(w, sdpa, SDPA_Q)),
@@ -236,8 +259,9 @@ static bool match_heads(const rewrite *w, const ir_op *sdpa, const ir_op *k_put,
            (q.eps < 0 || k.eps < 0 || q.eps == k.eps) && match_rotation(w, &q, &k, p);
 }
 
-/* Enough splits for each worker to have one KV head of one split, but no split shorter than a
- * block. */
+/* Enough splits for each worker to have one KV head of one split, at most MOST_SPLITS, and none
+ * shorter than a block.  A cache of 4,096 positions with 8 KV heads on 132 workers: 16 splits of
+ * 256 positions. */
 static int64_t choose_splits(const rewrite *w, const cache_parts *p)
 {
     int64_t n = w->s->options->n_workers / (p->entries * p->kv_heads),
@@ -247,7 +271,7 @@ static int64_t choose_splits(const rewrite *w, const cache_parts *p)
     return n > 0 ? n : 1;
 }
 
-/* The result [B T, H K] as the attention's [B, H, T, K]. */
+/* Substitute the fold's result y [B T, H K], seen as [B, H, T, K], for the attention's `old`. */
 static mpk_status replace_result(rewrite *w, uint32_t key, const cache_parts *p, ir_tensor_id y,
                                  ir_tensor_id old)
 {
@@ -259,6 +283,8 @@ static mpk_status replace_result(rewrite *w, uint32_t key, const cache_parts *p,
     return MPK_OK;
 }
 
+/* Rule cache for one attention.  The operator is copied because rewrite_add may move the array
+ * that it lies in. */
 static mpk_status apply_cache(rewrite *w, ir_op_id id)
 {
     const ir_op *k_put, *v_put, sdpa = w->g->ops.at[id];
@@ -296,6 +322,7 @@ static mpk_status apply_cache(rewrite *w, ir_op_id id)
 
 /* ---- rule split ---- */
 
+/* Rule split: any other attention of few tokens, cut along its keys. */
 static mpk_status apply_split(rewrite *w, ir_op_id id)
 {
     const ir_op sdpa = w->g->ops.at[id];
@@ -339,7 +366,7 @@ mpk_status fuse_caches(rewrite *w)
 
 /* ---- rule views ---- */
 
-/* Does a chain of views lead back to the base itself, so that t equals it? */
+/* Does a chain of views lead back to the base itself, so that t equals it element by element? */
 static bool leads_back(const rewrite *w, ir_tensor_id t, ir_tensor_id base)
 {
     const ir_tensor *a = tensor_of(w, t), *b = tensor_of(w, base);
@@ -349,6 +376,8 @@ static bool leads_back(const rewrite *w, ir_tensor_id t, ir_tensor_id base)
     return same;
 }
 
+/* Rule views.  Runs on a program of its own (fuse_ops.c), after the rules above have changed
+ * what views are of. */
 mpk_status fuse_views(rewrite *w)
 {
     for (ir_tensor_id t = 0; t < w->n_source; t++) {

@@ -1,26 +1,31 @@
 /* fuse_events.c - successor-set and predecessor-set fusion, to a fixed point (paper §4.1, event
  * fusion).
  *
- * Input: a graph with any events.  Output: TG_FUSED: no two events have equal out-tasks (their
- * in-tasks are united), none have equal in-tasks (their out-tasks are united).
+ * Input: TG_RAW or TG_FUSED, with any events.  Output: TG_FUSED: no two events have equal
+ * out-tasks (their in-tasks are united), none have equal in-tasks (their out-tasks are united).
  *
- * Why the order stays the same: events that launch the same tasks make these wait for the union of
- * their in-tasks anyway, and events that are triggered by the same tasks are activated at the same
- * moment.  So neither fusion makes a task wait for more than before.
+ *   successor sets    event 2 <- 0 -> 4         predecessor sets  event 2 <- 0 1 -> 4
+ *                     event 3 <- 1 -> 4                           event 3 <- 0 1 -> 5
+ *                ->   event 2 <- 0 1 -> 4                    ->   event 2 <- 0 1 -> 4 5
+ *
+ * Why the order stays the same: events that launch the same tasks make these wait for the union
+ * of their in-tasks anyway, and events that are triggered by the same tasks are activated at the
+ * same moment.  So neither fusion makes a task wait for more than before.
  *
  * Idea: one round finds the events with equal sets on one side, with a hash table of the sorted
- * sets (an index for sets of one task), and unites their sets on the other side.  Rounds alternate
- * between the sides until neither finds any.  Cost: linear in the edges for each round; every round
- * but the last removes an event, and models need two or three.
+ * sets (an index for sets of one task), and unites their sets on the other side.  Rounds
+ * alternate between the sides until neither finds any.  Cost: linear in the edges for each
+ * round; every round but the last removes an event, and models need two or three.
  *
- * merge_forks, coarsen_events and postpone end with this pass, because what they do to lists can
- * make two of them equal.
+ * Called by compile.c, and by merge_forks, coarsen_events and postpone at their end, because
+ * what they do to lists can make two of them equal.
  */
 #include <stdlib.h>
 
 #include "pass/pass.h"
 
-/* One side of all events: set e is items[first[e]] ... items[first[e + 1] - 1], sorted. */
+/* One side of all events: set e is items[first[e]] ... items[first[e + 1] - 1], sorted and
+ * without duplicates. */
 typedef struct side {
     uint32_t *first;
     tg_task_id *items;
@@ -47,8 +52,10 @@ static bool sets_equal(const side *s, uint32_t a, uint32_t b)
                   set_size(s, a) * sizeof *s->items) == 0;
 }
 
-/* group[e]: the number of e's group, the events with equal sets on this side; groups are numbered
- * by their first event. */
+/* group[e] becomes the number of e's group, the events with equal sets on this side; groups are
+ * numbered from 0 by their first event.  Sets of one task, the common case in a raw graph, are
+ * found by an index; others by an open-addressed hash table of group numbers plus 1 with at most
+ * half of its cells used, compared in full, so a collision cannot unite different sets. */
 static mpk_status find_groups(const fuser *f, const side *s, uint32_t *group, uint32_t *n_groups)
 {
     uint32_t *of_single, *table, *leader, mask = 15;
@@ -102,9 +109,10 @@ static uint32_t tidy(tg_task_id *items, uint32_t n)
     return kept;
 }
 
-/* Merge the sets of each group: their union (unite), or the set of its first event, which all of
- * them share.  A union is written with repetitions first, since sizes are then sums, and tidied in
- * place; the sets move down to close the gaps. */
+/* Merge the sets of each group: to their union (unite), or to the set of its first event, which
+ * all of them share.  A union is written with repetitions first, since its size is then a sum,
+ * and tidied in place; the sets move down to close the gaps.  *s gets new arrays; the old ones
+ * stay in the scratch arena. */
 static mpk_status merge_side(const fuser *f, side *s, const uint32_t *group, uint32_t n_groups,
                              bool unite)
 {
@@ -139,7 +147,8 @@ static mpk_status merge_side(const fuser *f, side *s, const uint32_t *group, uin
     return MPK_OK;
 }
 
-/* Unite the events that have equal sets on the side `equal`. */
+/* Unite the events that have equal sets on one side: the out-tasks (equal_out) or the in-tasks.
+ * *changed: there were any. */
 static mpk_status fuse_round(fuser *f, bool equal_out, bool *changed)
 {
     uint32_t *group, n_groups = 0;
@@ -154,8 +163,9 @@ static mpk_status fuse_round(fuser *f, bool equal_out, bool *changed)
     return MPK_OK;
 }
 
-/* The sides as arrays of their own: set e ends where set e + 1 begins, which holds for the graph's
- * lists only until a pass such as postpone has moved some. */
+/* Read the graph's lists into arrays of the fuser's own, in the order of events: set e ends
+ * where set e + 1 begins.  In the graph itself that holds only until a pass such as postpone has
+ * moved some lists. */
 static mpk_status read_sides(fuser *f, const tg_graph *g)
 {
     NEW(f->s->cx, f->s->scratch, f->in.first, (size_t)g->n_events + 1);
@@ -176,6 +186,7 @@ static mpk_status read_sides(fuser *f, const tg_graph *g)
     return MPK_OK;
 }
 
+/* The graph takes over the fuser's arrays, which must not be written any more. */
 static mpk_status write_sides(const fuser *f, tg_graph *g)
 {
     NEW(f->s->cx, g->arena, g->events, f->n);

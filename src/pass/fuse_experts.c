@@ -3,15 +3,21 @@
  *   pairs      expert_linear(x, ids, w, _, scale, r)
  *                  -> sum_pairs(expert_linear(x, ids, w), scale, r)
  *
- * In graphs of more than options->share_tokens tokens a row for each pair is written and read
- * again, for then no task needs all experts of a token: the products are shared among the workers
- * whatever the experts are.  The rows are rounded before they are added.
+ * The left form multiplies a token's row by each of its experts and adds the products, weighted,
+ * plus a residual; a task needs all experts of its tokens.  In graphs of more than
+ * options->share_tokens tokens the products are written, a row for each pair of token and
+ * expert, and added by an operator of their own: then the products can be shared among the
+ * workers whatever the experts are.  The price is that the rows are written, rounded to their
+ * dtype, and read again.  Called by fuse_ops.c.
  */
 #include "pass/fuse.h"
 
+/* Operands of expert_linear, by index, and the most experts that the shared bodies take. */
 enum { E_X, E_IDS, E_W0, E_W1, E_SCALE, E_RESIDUAL, E_NORM, MOST_EXPERTS = 256 };
 
-/* What the shared bodies take (gen/body_expert_tile.c). */
+/* May the operator be shared?  It must sum pairs (it has a scale), have no second weight and no
+ * norm, and have the dtypes and sizes that the shared bodies take (gen/body_expert_tile.c).
+ * MOST_EXPERTS and the multiples of 8 are theirs. */
 static bool is_shared(const rewrite *w, const ir_op *op)
 {
     const pass_options *o = w->s->options;
@@ -26,6 +32,7 @@ static bool is_shared(const rewrite *w, const ir_op *op)
            weight->dims[1] % 8 == 0 && weight->dims[2] % 8 == 0;
 }
 
+/* Rule pairs for one expert_linear. */
 static mpk_status apply_pairs(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];

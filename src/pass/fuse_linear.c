@@ -1,15 +1,20 @@
 /* fuse_linear.c - rules that make larger linears (see fuse_ops.c).
  *
- *   glu        act(linear(x, g)) * linear(x, u)              -> linear(x, g, u) {glu = act}
+ *   glu        act(linear(x, g)) * linear(x, u)             -> linear(x, g, u) {glu = act}
  *   act        act(linear(x, w)), of many rows, relaxed     -> linear(x, w) {act = act}
- *   siblings   linear(x, a), linear(x, b), linear(x, c)      -> slices of linear(x, a, b, c)
- *   residual   linear(x, w) + r                              -> linear(x, w, residual = r)
- *   norm       linear(rms_norm(x, n), w)                     -> linear(x, w, norm = n)
+ *   siblings   linear(x, a), linear(x, b), linear(x, c)     -> slices of linear(x, a, b, c)
+ *   residual   linear(x, w) + r                             -> linear(x, w, residual = r)
+ *   norm       linear(rms_norm(x, n), w)                    -> linear(x, w, norm = n)
  *              likewise for expert_linear; the norm is folded into all of its readers or into none
  *
- * A computed weight may not exist yet at the place of the fused linear, so rules that move a linear
- * accept constant weights only.  A rule does not apply if an operand is written in place between an
- * operator and the one that absorbs it.  Cost: linear in the program for each match.
+ * A computed weight may not exist yet at the place of the fused linear, so rules that move a
+ * linear accept constant weights only.  A rule does not apply if an operand is written in place
+ * between an operator and the one that absorbs it.
+ *
+ * Input and output: the working copy of a program.  The rules run in the order above, because
+ * each makes what the next one looks for: a gate and up product are joined before siblings could
+ * take the gate alone, and a norm is folded last, when it is known which linears read it.
+ * Called by fuse_ops.c.  Cost: linear in the program for each match.
  */
 #include "pass/fuse.h"
 
@@ -26,7 +31,7 @@ void fuse_read_linear(const rewrite *w, const ir_op *op, linear_parts *out)
         out->n_weights += out->in[W0 + i] != IR_NONE;
 }
 
-/* With a NUL behind it; "" if there is none. */
+/* Copy a name with a zero at its end; a name too long to be one of an activation becomes "". */
 enum { NAME_BYTES = 16 };
 static void copy_name(str name, char *to)
 {
@@ -50,6 +55,8 @@ mpk_status fuse_add_linear(rewrite *w, uint32_t key, const linear_parts *parts, 
         out);
 }
 
+/* A linear that does nothing beside the product: constant weights and biases, no activation, no
+ * residual.  Only such a linear can become one of several weights of another. */
 static bool is_plain(const rewrite *w, const linear_parts *p)
 {
     for (uint32_t i = W0; i < NORM; i++)
@@ -66,7 +73,9 @@ static bool same_x(const linear_parts *a, const linear_parts *b)
            str_equal(a->activations, b->activations);
 }
 
-/* Do the operands of an operator have the same values at `key` as at its own place? */
+/* Do the operands of an operator have the same values at place `key` as at the operator's own
+ * place?  Asked before an operator is merged into a later one, which reads its operands at that
+ * later place. */
 static bool may_stand_at(const rewrite *w, const ir_op *op, uint32_t key)
 {
     uint32_t own = w->keys.at[op - w->g->ops.at];
@@ -79,7 +88,8 @@ static bool may_stand_at(const rewrite *w, const ir_op *op, uint32_t key)
 
 /* ---- rule glu ---- */
 
-/* If the factor t of a product is act(linear), return that linear and set *act. */
+/* If the factor t of a product is act(linear(...)), return that linear and set *act; else NULL.
+ * The activation must have no other reader, since it is not computed any more. */
 static const ir_op *find_gate(const rewrite *w, ir_tensor_id t, const char **act)
 {
     const ir_op *gelu = rewrite_producer(w, t, "gelu"), *silu = rewrite_producer(w, t, "silu");
@@ -93,6 +103,9 @@ static const ir_op *find_gate(const rewrite *w, ir_tensor_id t, const char **act
     return rewrite_producer(w, rewrite_input(w, found, 0), "linear");
 }
 
+/* Rule glu: silu_mul(g, u), act(g) * u and u * act(g) are the same pattern.  Both linears must
+ * be private, since neither result is written any more, and stand where their operands can be
+ * read late. */
 static mpk_status apply_glu(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id], *gate = NULL, *up = NULL;
@@ -129,7 +142,8 @@ static mpk_status apply_glu(rewrite *w, ir_op_id id)
 
 /* ---- rule act ---- */
 
-/* The name of an activation of one operand, or NULL. */
+/* The name, as linear's attribute `act` has it, of an activation of one operand; NULL: it is
+ * none of them. */
 static const char *activation_of(const rewrite *w, const ir_op *op)
 {
     if (strcmp(op->def->name, "silu") == 0)
@@ -143,14 +157,16 @@ static const char *activation_of(const rewrite *w, const ir_op *op)
     return relu ? "relu" : NULL;
 }
 
-/* Is the result read, or has another rule left it behind? */
+/* Does anything read the result still?  No, if another rule has replaced it; then there is
+ * nothing to fuse. */
 static bool is_read(const rewrite *w, const ir_op *op)
 {
     const ir_tensor_id t = op->out[0];
     return w->uses.at[t] || (t < w->n_source && w->is_output[t]);
 }
 
-/* Of few rows, and of steps whose tokens are alive in part, bodies know no such end. */
+/* Rule act.  Not for few rows, nor for steps whose tokens are alive in part: the bodies of a GPU
+ * that apply an activation at their end are those for many rows, all alive. */
 static mpk_status apply_act(rewrite *w, ir_op_id id)
 {
     enum { FEWEST_ROWS = 17 };
@@ -174,7 +190,8 @@ static mpk_status apply_act(rewrite *w, ir_op_id id)
 
 /* ---- rule siblings ---- */
 
-/* Let columns first ... first + n - 1 of the wide linear stand for a tensor. */
+/* Substitute columns first ... first + columns of `old` - 1 of the wide linear, as a view, for
+ * `old`. */
 static mpk_status replace_by_slice(rewrite *w, uint32_t key, ir_tensor_id wide, int64_t first,
                                    ir_tensor_id old)
 {
@@ -190,7 +207,10 @@ static mpk_status replace_by_slice(rewrite *w, uint32_t key, ir_tensor_id wide, 
     return MPK_OK;
 }
 
-/* List the linears from `id` on that can become one linear with it.  Returns how many. */
+/* List the linears from `id` on that can become one linear with it, at most LINEAR_WEIGHTS
+ * weights together, and gather their parts in *wide.  Only the next WINDOW operators are
+ * searched: siblings stand close together, and a search to the end would make the pass
+ * quadratic.  Returns how many are listed, `id` first; 0: it cannot be one of several. */
 static uint32_t find_siblings(const rewrite *w, ir_op_id id, uint32_t n_ops, ir_op_id *list,
                               linear_parts *wide)
 {
@@ -226,6 +246,8 @@ static uint32_t find_siblings(const rewrite *w, ir_op_id id, uint32_t n_ops, ir_
     return n;
 }
 
+/* Rule siblings: the wide linear stands at the place of the first one, the slices right after
+ * it, before any reader. */
 static mpk_status apply_siblings(rewrite *w, ir_op_id id, uint32_t n_ops)
 {
     ir_op_id list[LINEAR_WEIGHTS];
@@ -249,9 +271,9 @@ static mpk_status apply_siblings(rewrite *w, ir_op_id id, uint32_t n_ops)
 
 /* ---- rule residual ---- */
 
-/* linear(x) + r as one operator, whichever side of the sum the product is on.  The linear must have
- * no other reader, because its own result is not written any more, and must not be read past a
- * write to its inputs. */
+/* Rule residual: linear(x) + r as one operator, whichever side of the sum the product is on.
+ * The linear must have no other reader, because its own result is not written any more, and its
+ * operands must still have their values at the sum. */
 static mpk_status apply_residual(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -279,16 +301,17 @@ static mpk_status apply_residual(rewrite *w, ir_op_id id)
 
 /* ---- rule norm ---- */
 
-/* The longest row that every task normalises again by itself; computing the default takes about as
- * long as an event. */
+/* The longest row (all elements of x) that every task of a linear may normalise again by itself.
+ * Computing the default takes about as long as waiting for an event, which is what folding
+ * saves. */
 static int64_t most_norm_elements(const rewrite *w)
 {
     enum { MOST_NORM_ELEMENTS = 16384 };
     return w->s->options->norm_elements ? w->s->options->norm_elements : MOST_NORM_ELEMENTS;
 }
 
-/* The index of the absent input `norm` of an operator that can normalise its x; 0 if it has none or
- * it is taken. */
+/* The index of the operand `norm` of an operator that can normalise its x, if it is absent; 0 if
+ * the operator has no such operand, or it is taken, or the result is not read any more. */
 static uint32_t free_norm(const rewrite *w, const ir_op *op)
 {
     enum { EXPERT_NORM = 6 };
@@ -299,14 +322,15 @@ static uint32_t free_norm(const rewrite *w, const ir_op *op)
     return at && w->uses.at[op->out[0]] && rewrite_input(w, op, at) == IR_NONE ? at : 0;
 }
 
-/* Bodies of a GPU that fold a norm take bf16 alone; others would get the slowest one.  A model's
- * steps fold it in any dtype, so that its bits do not depend on the target. */
+/* Would folding a norm of x leave a fast body?  Bodies of a GPU that fold a norm take bf16
+ * alone; other dtypes would get the slowest one.  A model's steps (live tokens) fold it in any
+ * dtype, so that their bits do not depend on the target. */
 static bool has_fast_fold(const rewrite *w, const ir_tensor *x)
 {
     return !w->s->options->relaxed || x->live != IR_ALL || x->dtype == IR_BF16;
 }
 
-/* The rms_norm before an operator that may be folded into it, or NULL. */
+/* The rms_norm that makes x of operator `id`, if it may be folded into it; NULL otherwise. */
 static const ir_op *find_norm(const rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -320,8 +344,8 @@ static const ir_op *find_norm(const rewrite *w, ir_op_id id)
     return norm;
 }
 
-/* Put a product in the place of product(rms_norm(x)): the same inputs but for x and the norm's
- * weight, the same attributes but for eps. */
+/* Substitute product(x, norm = weight) for product(rms_norm(x, weight)): the same inputs but for
+ * x and the norm's weight, the same attributes but for eps. */
 static mpk_status fold_norm(rewrite *w, ir_op_id id, const ir_op *norm)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -340,8 +364,9 @@ static mpk_status fold_norm(rewrite *w, ir_op_id id, const ir_op *norm)
     return MPK_OK;
 }
 
-/* Fold a norm into all of its readers or into none: otherwise it would still have to be computed
- * for the rest. */
+/* Rule norm.  Fold a norm into all of its readers or into none: otherwise it would still have to
+ * be computed for the rest. n_fit counts the readers that fit; while it equals the number of all
+ * readers left, each of them is rewritten. */
 static mpk_status fold_norms(rewrite *w)
 {
     /* [tensors] readers into which this norm can be folded */
@@ -363,8 +388,9 @@ static mpk_status fold_norms(rewrite *w)
 
 /* ---- all of them ---- */
 
-/* Apply the rules that make linears, each to the operators of the source and then to those made by
- * the rule before. */
+/* Apply the rules in their order.  All but the last walk over the operators that the copy had at
+ * the beginning (the first n) and find what other rules have added through operands, which
+ * rewrite_input resolves; norms are folded into added linears too. */
 mpk_status fuse_linears(rewrite *w)
 {
     pass_fusion level = w->s->options->fusion;

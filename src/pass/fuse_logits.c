@@ -5,25 +5,32 @@
  *   parts   sample(concat(cast(linear(...)), ...), ...)
  *           -> sample(concat(logits(...), ...), ..., join_peaks(...)), each product on its peer
  *
+ * `logits` gathers the wanted rows of x [T, D], normalises them and multiplies them by the
+ * vocabulary w [V, D]; beside the logits [R, V] it writes their peaks, the largest logit of each
+ * block of PEAKS_COLUMNS columns.  A greedy sample reads the peaks and one block instead of the
+ * whole row.
+ *
  * cast, gather and norm may be absent; the norm may stand in the linear already.  Where products
- * copy boxes of x (options->even_over), rows of more tokens are gathered before: the product reads
- * x once for each pass over its weights.
+ * copy boxes of x (options->even_over), a gather of more rows than that stays an operator of its
+ * own: the product would otherwise gather them once for each pass over its weights.  Called by
+ * fuse_ops.c with options->logits, last of its rules.
  */
 #include "op/peaks.h"
 #include "pass/fuse.h"
 
-/* Operands of sample and logits. */
+/* Operands and results of sample, operands of logits, by index. */
 enum { SAMPLE_INPUTS = 9, SAMPLE_PEAKS = 8, SAMPLE_OUTPUTS = 3 };
 enum { LOGITS_X, LOGITS_W, LOGITS_NORM, LOGITS_ROWS, LOGITS_INPUTS };
 
+/* What makes the logits, followed back from the sampler. */
 typedef struct tail {
-    ir_tensor_id in[LOGITS_INPUTS];
-    double eps;
-    uint32_t key; /* where the logits are made */
+    ir_tensor_id in[LOGITS_INPUTS]; /* operands of logits; IR_NONE: absent */
+    double eps;                     /* of the norm */
+    uint32_t key;                   /* the place at which the logits are made */
 } tail;
 
-/* The product that makes the logits, or NULL.  A cast to f32 in between does not count as a
- * rounding. */
+/* The linear that makes the logits, or NULL if it cannot be replaced.  A cast to f32 in between
+ * does not count as a rounding: the product is computed in f32, and `logits` writes it so. */
 static const ir_op *find_product(const rewrite *w, ir_tensor_id logits)
 {
     const ir_op *cast = rewrite_producer(w, logits, "cast");
@@ -33,8 +40,9 @@ static const ir_op *find_product(const rewrite *w, ir_tensor_id logits)
     return fits ? linear : NULL;
 }
 
-/* Look behind the sampler's logits: the product, then before it, where they are and nothing else
- * reads them, a norm and a gather of rows.  What is not there stays IR_NONE. */
+/* Follow the sampler's logits back: the product, then a norm and a gather of rows before it,
+ * each only if nothing else reads it.  What is not there stays IR_NONE.  False: there is no such
+ * product, or an operand is overwritten before it. */
 static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
 {
     const ir_op *linear = find_product(w, logits);
@@ -66,14 +74,15 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
     return rewrite_are_current(w, out->in, LOGITS_INPUTS, out->key);
 }
 
-/* The product that makes logits and their peaks. */
+/* Add the operator; made[0]: the logits [R, V], made[1]: their peaks. */
 static mpk_status add_logits(rewrite *w, const tail *t, ir_tensor_id *made)
 {
     return rewrite_add(w, t->key, "logits", LOGITS_INPUTS, t->in,
                        (ir_set[]){{.name = "eps", .f = t->eps}, {0}}, made);
 }
 
-/* Can all parts be made so?  Of each but the last whole blocks have a peak. */
+/* Can every part of the concatenated row be made by `logits`?  Each but the last must be whole
+ * blocks of columns wide, since a peak that spans two parts would be of neither. */
 static bool match_parts(const rewrite *w, const ir_op *concat, tail *tails)
 {
     bool fits = rewrite_attribute(concat, "axis")->i == 1;
@@ -85,8 +94,9 @@ static bool match_parts(const rewrite *w, const ir_op *concat, tail *tails)
     return fits;
 }
 
-/* The parts that several peers have made of a row, each by its own product; *peaks: of the whole
- * rows, IR_NONE: they have none. */
+/* Rule parts: several peers have made a part of each row, by a product of their own.  Each
+ * product becomes `logits` on the same peer.  *peaks: those of the whole rows; IR_NONE: the rule
+ * did not apply. */
 static mpk_status apply_parts(rewrite *w, ir_op_id id, ir_tensor_id *peaks)
 {
     const ir_op concat = w->g->ops.at[id];
@@ -103,7 +113,8 @@ static mpk_status apply_parts(rewrite *w, ir_op_id id, ir_tensor_id *peaks)
     return rewrite_add(w, w->keys.at[id], "join_peaks", concat.n_in, all, NULL, peaks);
 }
 
-/* The whole rows by one product. */
+/* Rule logits: whole rows by one product.  *logits and *peaks are the results of the new
+ * operator; *peaks is IR_NONE if the rule did not apply, and *logits then unchanged. */
 static mpk_status apply_whole(rewrite *w, ir_tensor_id *logits, ir_tensor_id *peaks)
 {
     ir_tensor_id made[IR_MAX_OUTPUTS];
@@ -117,8 +128,8 @@ static mpk_status apply_whole(rewrite *w, ir_tensor_id *logits, ir_tensor_id *pe
     return MPK_OK;
 }
 
-/* The new products also give the largest logit of each block of columns (its peaks), by which a
- * greedy sample skips most of the row. */
+/* Apply one of the two rules to a sample that has no peaks yet, and add the sample again with
+ * its new operands.  Other readers of the logits, if there are any, read the new ones. */
 static mpk_status apply_logits(rewrite *w, ir_op_id id)
 {
     ir_tensor_id chosen[IR_MAX_OUTPUTS], in[SAMPLE_INPUTS], old[SAMPLE_OUTPUTS];

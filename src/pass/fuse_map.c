@@ -1,21 +1,32 @@
 /* fuse_map.c - chains and small trees of element-wise operators become one map.
  *
- * Input and output: a tensor program.  An operator is merged into the map of its reader if nothing
- * else reads its result and both results have the same shape.  Within the expression its value is
- * rounded to its dtype, so the result has the bits of the single operators.  An operator that reads
- * storage written in place by any operator is not merged, because its reader may come after that
- * write.  With options->relaxed, which a GPU has, a map goes behind the convolution that one of its
- * operands is: conv(x, w, bias, the other operands) {expr}; the bits stay the same.
+ * Input and output: a tensor program.  An operator is merged into the map of its reader if
+ * nothing else reads its result and both results have the same shape.  Within the expression its
+ * value is rounded to its dtype, so the result has the bits of the single operators:
  *
- * Idea: walk from the last operator to the first; each operator that is not yet merged gathers its
- * producers, and theirs, within the limits of an expression.  Then the text is written, producers
- * first: "t0 = bf16(x0 + x1); t0 * x2". Cost: linear in the program.
+ *   %a = silu(%gate) : bf16[4, 64]
+ *   %b = mul(%x, %a) : bf16[4, 64]
+ *   -> %b = map(%gate, %x) {expr = "t0 = bf16(x0 / (1 + exp(-x0))); bf16(x1 * t0)", dtype = "bf16"}
+ *
+ * An operator that reads storage written in place by any operator is not merged, because its
+ * reader may come after that write.  With options->relaxed, which a GPU has, a map follows the
+ * convolution that makes one of its operands: conv(x, w, bias, the other operands) {expr}; the
+ * bits stay the same.
+ *
+ * Idea: walk from the last operator to the first; each operator that is not yet merged gathers
+ * its producers, and theirs, within the limits of an expression.  Then the text is written,
+ * producers first, with operands and temporaries renamed.  The text is parsed again by the
+ * record of map (op/map_compile.c), which the limits below keep within what it takes.  Called by
+ * compile.c, last of the rewriting passes: it takes what the rules before it left.  Cost: linear
+ * in the program.
  */
 #include "op/map_program.h"
 #include "pass/rewrite.h"
 #include "rt/rt_lane.h"
 
-/* FUSE_INPUTS: with the result, as many operands as a GPU body takes. */
+/* Limits of a group: operators, steps of the compiled expression, temporaries, bytes of text.
+ * FUSE_INPUTS: with the result, as many operands as a GPU body takes; more would leave the map
+ * without a body. */
 enum {
     FUSE_MEMBERS = 24,
     FUSE_STEPS = 200,
@@ -23,7 +34,7 @@ enum {
     FUSE_TEXT = 4096,
     FUSE_INPUTS = RT_PACKED - 1
 };
-/* Of conv: its own operands, and those of what follows. */
+/* Of conv: its own operands (x, w, bias), and the most operands of the expression after it. */
 enum { CONV_INPUTS = 3, CONV_MORE = 9 };
 
 typedef struct map_fuser {
@@ -32,18 +43,22 @@ typedef struct map_fuser {
     bool *is_taken;   /* [ops] part of the map of its reader */
 } map_fuser;
 
-/* The operators of one future map. */
+/* The operators of one future map, and what its expression will need at most. */
 typedef struct map_group {
-    ir_op_id members[FUSE_MEMBERS]; /* the first is the one whose result stays */
+    /* n: members; n_steps, n_temps: as in the limits above */
+    ir_op_id members[FUSE_MEMBERS];
     uint32_t n, n_steps, n_temps;
     uint32_t n_in; /* operands from outside the group, counted once per read */
 } map_group;
 
+/* Expressions that compute the bits of gelu's reference code, erf and tanh form. */
 static const char gelu[] = "0.5 * x0 * (1 + erf(x0 * 0.70710678118654752))";
 static const char gelu_tanh[] =
     "x0 / (1 + exp(-1.59576912160573072 * (x0 + 0.044715 * x0 * x0 * x0)))";
 
-/* The expression that has the bits of an operator; empty if there is none. */
+/* The expression, as the record of map takes it, that has the bits of an operator; empty if
+ * there is none.  Operands are x0, x1 ...; a map has an expression already, which may use
+ * temporaries t0, t1 ... of its own. */
 static str expression_of(const ir_op *op)
 {
     static const char *const rows[][2] = {{"add", "x0 + x1"},
@@ -61,12 +76,14 @@ static str expression_of(const ir_op *op)
     return (str){0};
 }
 
+/* Not a block format: expressions work on single elements. */
 static bool is_plain(ir_dtype dtype)
 {
     return ir_dtype_table[dtype].block_elements == 1;
 }
 
-/* The number of steps in an operator's expression; 0 if it cannot be part of a map. */
+/* The number of steps of an operator's compiled expression, with one for rounding its result; 0
+ * if the operator cannot be part of a map. */
 static uint32_t count_steps(const map_fuser *f, const ir_op *op)
 {
     map_program program;
@@ -96,7 +113,8 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || c == '_';
 }
 
-/* The next number, word or other character; a number takes the sign of its exponent along. */
+/* The token of an expression at `at`: a number (with the sign of its exponent), a word, or one
+ * other character. */
 static str next_token(str s, size_t at)
 {
     str token = {s.at + at, 1};
@@ -112,7 +130,8 @@ static str next_token(str s, size_t at)
     return token;
 }
 
-/* "x12" or "t3": the letter and its number. */
+/* Is the token the letter and a number below 100, such as "x12" or "t3"?  *number is written
+ * only if its form fits. */
 static bool is_numbered(str token, char letter, uint32_t *number)
 {
     if (token.n < 2 || token.n > 3 || token.at[0] != letter || !is_digit(token.at[1]))
@@ -125,7 +144,7 @@ static bool is_numbered(str token, char letter, uint32_t *number)
     return true;
 }
 
-/* Temporaries of the expression of an operator, and one for its result. */
+/* Temporaries of an operator's expression, and one more for its result. */
 static uint32_t count_temps(const ir_op *op)
 {
     str s = expression_of(op);
@@ -147,6 +166,7 @@ static bool same_shape(const ir_tensor *a, const ir_tensor *b)
            memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
 }
 
+/* How many operands of an operator are t: a square reads one twice. */
 static uint32_t count_operand(const ir_op *op, ir_tensor_id t)
 {
     uint32_t n = 0;
@@ -155,7 +175,8 @@ static uint32_t count_operand(const ir_op *op, ir_tensor_id t)
     return n;
 }
 
-/* The operator that makes operand `t` of `reader`, if it may become part of the same map. */
+/* The operator that makes operand t of `reader`, if it may become part of the same map; NULL
+ * otherwise.  All reads of t must be by `reader`, so that t needs no storage any more. */
 static const ir_op *find_member(const map_fuser *f, const ir_op *reader, ir_tensor_id t)
 {
     const ir_graph *g = f->w->g;
@@ -172,7 +193,9 @@ static const ir_op *find_member(const map_fuser *f, const ir_op *reader, ir_tens
     return op;
 }
 
-/* Gather the producers of the members, and theirs, as far as the limits allow. */
+/* Fill the group that ends in operator `first`: breadth first, the producers of its members, and
+ * theirs, as far as the limits allow.  A producer beyond a limit stays an operator of its own,
+ * and so may begin a group of its own later. */
 static void gather(map_fuser *f, ir_op_id first, map_group *group)
 {
     const ir_graph *g = f->w->g;
@@ -202,15 +225,20 @@ static void gather(map_fuser *f, ir_op_id first, map_group *group)
 
 /* ---- the text ---- */
 
+/* The text under construction and what its names stand for. */
 typedef struct map_writer {
     const map_fuser *f;
     text out;
-    /* results of members, and the temporaries that hold them */
+    /* in[n_in]: the tensor that xK is.  made[n_made]: results of members written so far, and
+     * temp_of: the temporary that holds each. */
     ir_tensor_id in[IR_MAX_INPUTS], made[FUSE_MEMBERS];
+    /* n_temps: temporaries named so far */
     uint32_t n_in, n_made, temp_of[FUSE_MEMBERS], n_temps;
 } map_writer;
 
-/* An operand: the temporary that holds it, or an input of the map. */
+/* The number of the temporary (returns true) or of the map's operand (false) that stands for
+ * tensor t; a new tensor becomes the next operand.  in[] cannot overflow: the group's n_in
+ * counts each read, and FUSE_INPUTS bounds that. */
 static bool find_operand(map_writer *to, ir_tensor_id t, uint32_t *number)
 {
     for (uint32_t k = 0; k < to->n_made; k++)
@@ -232,7 +260,8 @@ static void write_operand(map_writer *to, ir_tensor_id t)
     text_print(&to->out, "%c%u", is_temp ? 't' : 'x', number);
 }
 
-/* A part of an operator's expression with its words renamed. */
+/* Write a part of an operator's expression: xK becomes its operand's new name, tK is shifted by
+ * first_temp. */
 static void write_part(map_writer *to, const ir_op *op, str part, uint32_t first_temp)
 {
     uint32_t number;
@@ -248,8 +277,8 @@ static void write_part(map_writer *to, const ir_op *op, str part, uint32_t first
     }
 }
 
-/* Write the statements of an operator.  Its result goes to a temporary; that of the last operator
- * is the map's value. */
+/* Write the statements of an operator.  Its value, the text after the last semicolon, is rounded
+ * to the result's dtype and goes to a temporary; that of the last operator is the map's value. */
 static void write_member(map_writer *to, const ir_op *op, bool is_last)
 {
     str expression = expression_of(op);
@@ -273,6 +302,7 @@ static void write_member(map_writer *to, const ir_op *op, bool is_last)
     to->temp_of[to->n_made++] = to->n_temps - 1;
 }
 
+/* Will the record of map take the text and its operands? */
 static bool fits(const map_writer *to)
 {
     map_program program;
@@ -283,7 +313,8 @@ static bool fits(const map_writer *to)
            map_compile(NULL, (str){to->out.at, to->out.n}, to->n_in, dtypes, &program) == MPK_OK;
 }
 
-/* Sort members by number, so that each comes after its producers. */
+/* Sort members by number, so that each comes after its producers: operators stand in an order in
+ * which they may run.  Insertion sort, of at most FUSE_MEMBERS. */
 static void sort_members(map_group *group)
 {
     for (uint32_t i = 1; i < group->n; i++)
@@ -296,8 +327,9 @@ static void sort_members(map_group *group)
 
 /* ---- maps behind convolutions ---- */
 
-/* Can conv take t along: a float, with one entry for all places of y, or one for each?  last: y has
- * its channels last. */
+/* Can conv take operand t along?  It must be a float that has one entry for all places of y,
+ * such as a bias per channel, or one for each place.  last: y has its channels in the last axis,
+ * else in the second. */
 static bool may_follow(const ir_tensor *t, const ir_tensor *y, bool last)
 {
     bool is_spread = true, is_whole = t->rank == y->rank;
@@ -311,6 +343,7 @@ static bool may_follow(const ir_tensor *t, const ir_tensor *y, bool last)
            (is_spread || is_whole);
 }
 
+/* Reads of t by all members together. */
 static uint32_t count_reads(const map_fuser *f, const map_group *group, ir_tensor_id t)
 {
     uint32_t n = 0;
@@ -319,7 +352,9 @@ static uint32_t count_reads(const map_fuser *f, const map_group *group, ir_tenso
     return n;
 }
 
-/* Is t a convolution that the group, whose operands `to` has, can stand behind? */
+/* Is t the result of a convolution that the group can follow, `to` being the group's text?  The
+ * convolution must have no expression yet, only readers within the group, and operands that
+ * nothing writes in place, since they are read later now. */
 static bool may_stand_behind(const map_fuser *f, const map_group *group, const map_writer *to,
                              ir_tensor_id t)
 {
@@ -342,7 +377,8 @@ static bool may_stand_behind(const map_fuser *f, const map_group *group, const m
     return true;
 }
 
-/* The last of the group's operands that is such a convolution, or IR_NONE. */
+/* The last of the group's operands that is such a convolution, or IR_NONE; always IR_NONE unless
+ * relaxed. */
 static ir_tensor_id find_conv(const map_fuser *f, const map_group *group, const map_writer *to)
 {
     for (uint32_t i = to->n_in; i-- > 0 && f->w->s->options->relaxed;)
@@ -353,7 +389,8 @@ static ir_tensor_id find_conv(const map_fuser *f, const map_group *group, const 
 
 /* ---- replacements ---- */
 
-/* Members are written producers first, which is their order; operand `first`, if any, is x0. */
+/* Write the text of the group.  Members are written producers first, which is their order;
+ * operand `first`, if any, becomes x0, which is how conv names its own product. */
 static void write_group(map_fuser *f, const map_group *group, ir_tensor_id first, map_writer *to)
 {
     *to = (map_writer){.f = f};
@@ -363,6 +400,7 @@ static void write_group(map_fuser *f, const map_group *group, ir_tensor_id first
         write_member(to, &f->w->g->ops.at[group->members[i]], i + 1 == group->n);
 }
 
+/* A map in the place of the group's last operator; *out is its result. */
 static mpk_status add_map(map_fuser *f, const map_group *group, const map_writer *to,
                           ir_tensor_id *out)
 {
@@ -375,7 +413,7 @@ static mpk_status add_map(map_fuser *f, const map_group *group, const map_writer
     return rewrite_add(w, w->keys.at[root], "map", to->n_in, to->in, set, out);
 }
 
-/* The convolution that makes x0, with the group's expression and its other operands. */
+/* The convolution that makes x0 again, with the group's expression and its other operands. */
 static mpk_status add_conv(map_fuser *f, const map_group *group, const map_writer *to,
                            ir_tensor_id *out)
 {
@@ -395,8 +433,9 @@ static mpk_status add_conv(map_fuser *f, const map_group *group, const map_write
                        in, sets, out);
 }
 
-/* If the text or the number of operands is beyond what an operator may have, the group stays as it
- * was. */
+/* Replace one group.  The text is written twice if a convolution is found: its result must be
+ * x0.  If the text or the number of operands is beyond what an operator may have, or the group
+ * is a single operator, all stays as it was. */
 static mpk_status replace_group(map_fuser *f, map_group *group)
 {
     map_writer to;
@@ -419,6 +458,7 @@ static mpk_status replace_group(map_fuser *f, map_group *group)
     return status;
 }
 
+/* is_written: some operator, not a view, has a result that shares the storage of this root. */
 static mpk_status begin(map_fuser *f, rewrite *w)
 {
     const ir_graph *g = w->g;
@@ -434,8 +474,8 @@ static mpk_status begin(map_fuser *f, rewrite *w)
     return MPK_OK;
 }
 
-/* From the last operator to the first: a reader takes its producers before these could start groups
- * of their own. */
+/* From the last operator to the first: a reader takes its producers before these could start
+ * groups of their own.  Only at level PASS_FUSE_FULL. */
 mpk_status pass_fuse_map(pass_state *s, ir_graph **g)
 {
     rewrite w;

@@ -2,14 +2,16 @@
  *
  *   sum        add_parts(a, b, ...) + r                      -> add_parts(a, b, ..., r)
  *
- * A residual is added where the peers' terms are: one operator less, and one event, between two
- * products.
+ * add_parts adds the terms that several peers have made (pass shard).  A residual added in the
+ * same place saves one operator and one event between two products.  Called by fuse_ops.c.
  */
 #include "pass/fuse.h"
 
 /* On GPUs an operator has 15 operands at most (RT_PACKED). */
 enum { MOST_PARTS = 14 };
 
+/* Rule sum, whichever side of the addition the sum is on.  The terms must not be overwritten
+ * before the addition. */
 static mpk_status apply_sum(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];

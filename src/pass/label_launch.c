@@ -3,34 +3,40 @@
  * Input: TG_FUSED.  Output: the same with `launch` set, the same for all tasks of an operator.
  *
  * Policy PAPER: an operator is JIT if its time depends on data, or if it is downstream of a JIT
- * operator without a global barrier in between: one of its tasks waits, directly or through others,
- * for some tasks of the JIT operator but not for all of them, so the imbalance still exists when
- * the task starts.  Policy AUTO: the same, but an operator whose time depends on data counts only
- * if it has more tasks than there are workers and its tasks may differ in length, unless these
- * rise (op_axis.rises) and assign pairs them; otherwise there is nothing to balance, and AOT saves
- * the trip through the scheduler.  Policies AOT and JIT: every
+ * operator without a global barrier in between: one of its tasks waits, directly or through
+ * others, for some tasks of the JIT operator but not for all of them, so the imbalance still
+ * exists when the task starts.
+ *
+ *   attention      JIT: its time depends on the lengths of contexts
+ *   o_proj         each task waits for the attention of all heads: a barrier, so AOT
+ *
+ * Policy AUTO: the same, but an operator whose time depends on data counts only if a scheduler
+ * could balance it: it has more tasks than there are workers, its work is not cut evenly at run
+ * time (OP_EVEN), and its tasks do not just rise in length (op_axis.rises), in which case assign
+ * pairs them.  Otherwise AOT saves the trip through the scheduler.  Policies AOT and JIT: every
  * operator.
  *
  * An event launches either JIT tasks or AOT tasks: an operator that shares an event with a JIT
- * operator becomes JIT as well.  Cost: operators x JIT operators, in a few rounds.
+ * operator becomes JIT as well.  Relies on exact reachability.  Called by compile.c once all
+ * events are final.  Cost: operators x JIT operators, in a few rounds.
  */
 #include "ir/op.h"
 #include "pass/pass.h"
 
+/* The marks so far, and what the questions about the graph need. */
 typedef struct labeller {
     pass_state *s;
     tg_graph *g;
     tg_op_tasks by_op;
     tg_links links;
     tg_reach reach;
-    bool *jit;                /* [ops] */
+    bool *jit;                /* [ops] marked */
     bool *event_jit;          /* [n_events] it launches a task of a JIT operator */
     uint32_t *lowest, *above; /* [ops] positions of the operator's tasks: lowest <= p < above */
 } labeller;
 
-/* Does JIT launch begin here?  For PAPER wherever the record says that time depends on data; for
- * AUTO only if a scheduler could do better than a fixed assignment: more tasks than workers, and
- * tasks whose lengths may differ. */
+/* Does JIT launch begin at this operator?  For PAPER wherever the record says that time depends
+ * on data; for AUTO only if a scheduler could do better than a fixed assignment. */
 static bool is_uneven(const labeller *l, ir_op_id op)
 {
     const ir_op *o = &l->g->ir->ops.at[op];
@@ -42,8 +48,9 @@ static bool is_uneven(const labeller *l, ir_op_id op)
            (!(flags & OP_EVEN) && n > options->n_workers && !pass_tiles_rise(options, l->g->ir, o));
 }
 
-/* Does the set hold some tasks of a JIT operator, but not all?  Most questions are answered by the
- * range of the operator's positions: below the prefix it is all, beyond the last bit it is none. */
+/* Does the set of tasks that come before a task hold some tasks of a JIT operator, but not all?
+ * Most questions are answered by the range of the operator's positions: below the prefix it is
+ * all, beyond the last bit it is none. */
 static bool is_within(const labeller *l, const tg_set *set, ir_op_id op)
 {
     uint32_t end = (set->first_word + set->n_words) * 64, n = 0;
@@ -54,9 +61,9 @@ static bool is_within(const labeller *l, const tg_set *set, ir_op_id op)
     return n && n < l->by_op.first[op + 1] - l->by_op.first[op];
 }
 
-/* Is one of the operator's tasks launched by an event that launches JIT tasks, or after part of a
- * JIT operator?  Neighbours often share their set of predecessors, and a shared one is looked at
- * once. */
+/* Is one of the operator's tasks launched by an event that launches JIT tasks, or after part of
+ * a JIT operator? Neighbouring tasks often share their set of predecessors, and a shared set is
+ * looked at once. */
 static bool must_be_jit(const labeller *l, ir_op_id op)
 {
     const tg_set *last = NULL;
@@ -85,8 +92,9 @@ static void mark(labeller *l, ir_op_id op)
             l->event_jit[l->links.depends[k]] = true;
 }
 
-/* For each operator the range of positions that its tasks have in the sets of predecessors: lowest
- * <= position < above. is_within counts a set's members in that range. */
+/* Fill the edges and reachability, and for each operator the range of positions that its tasks
+ * have in the topological order: lowest <= position < above.  is_within counts a set's members
+ * in that range. */
 static mpk_status start(labeller *l)
 {
     mpk_context *cx = l->s->cx;
@@ -109,7 +117,8 @@ static mpk_status start(labeller *l)
     return MPK_OK;
 }
 
-/* Propagate to a fixed point: a later operator can share an event with an earlier one. */
+/* Propagate the marks to a fixed point: an operator can share an event with an earlier one, so
+ * one walk is not enough. */
 static void spread(labeller *l)
 {
     for (bool changed = true; changed;) {
@@ -122,8 +131,7 @@ static void spread(labeller *l)
     }
 }
 
-/* Uneven operators start the marking; spread repeats must_be_jit until nothing changes, as a mark
- * can make operators before and after it JIT. */
+/* Uneven operators start the marking, spread does the rest.  AOT and JIT need neither. */
 mpk_status pass_label_launch(pass_state *s, tg_graph *g)
 {
     labeller l = {.s = s, .g = g};

@@ -1,19 +1,26 @@
 /* linearize.c - give the tasks that an event launches consecutive numbers (paper §4.1, Algorithm
  * 1).
  *
- * Input: TG_NORMAL.  Output: TG_LINEAR in the result arena: tasks and events renumbered, out-tasks
- * as ranges.
+ * Input: TG_NORMAL.  Output: TG_LINEAR in the result arena: tasks and events renumbered,
+ * out-tasks as ranges.
  *
- * Algorithm 1 walks the events breadth first and appends the tasks that depend on each; for every
- * event it scans all tasks.  Here each event lists its tasks, and a counter per event tells when
- * all tasks that trigger it are placed, so the walk takes linear time.
+ *   event 2 <- 0 -> 1 4                 event 2 <- 0 -> 1-2
+ *   event 3 <- 1 4 -> 2 3         ->    event 3 <- 1-2 -> 3-4
  *
- * Breadth first is a good order where all branches are equally deep.  Where a branch of many small
- * operators runs beside one of few large operators (the rotation tables beside the first product of
- * PyTorch's decode steps), it would queue each small operator after the large one at the same
- * depth, on the same workers.  So events are ordered by their distance from the end, longest first;
- * ties go to the operator with fewer tasks, then to the breadth-first order.  An event is farther
- * from the end than its successors, so the numbers are a topological order.
+ * An event's successors are then two numbers instead of a list, and a worker that takes its
+ * tasks by rising number cannot deadlock.  Algorithm 1 walks the events breadth first and
+ * appends the tasks that depend on each; for every event it scans all tasks.  Here each event
+ * lists its tasks, and a counter per event tells when all tasks that trigger it are placed, so
+ * the walk takes linear time.
+ *
+ * Breadth first is a good order where all branches are equally deep.  Where a branch of many
+ * small operators runs beside one of few large operators (the rotation tables beside the first
+ * product of PyTorch's decode steps), it would queue each small operator after the large one at
+ * the same depth, on the same workers.  So events are ordered by their distance from the end,
+ * longest first; ties go to the operator with fewer tasks, then to the breadth-first order.  An
+ * event is farther from the end than its successors, so the numbers are a topological order.
+ *
+ * Called by compile.c between normalize and assign.  Cost: linear, and a sort of the events.
  */
 #include <stdlib.h>
 
@@ -21,14 +28,15 @@
 
 /* The two permutations that the pass computes; the graph is rewritten from them at the end. */
 typedef struct order {
-    tg_event_id *events;    /* in the order of activation */
-    uint32_t *event_number; /* [n_events] its new number */
-    tg_task_id *tasks;      /* [n_tasks] old numbers in the new order */
-    uint32_t n_events, n_tasks;
+    tg_event_id *events;        /* [n_events] old numbers in the order of the walk */
+    uint32_t *event_number;     /* [n_events] its new number */
+    tg_task_id *tasks;          /* [n_tasks] old numbers in the new order */
+    uint32_t n_events, n_tasks; /* listed so far */
 } order;
 
-/* Breadth first from the start event: an event is listed when the last task that triggers it is.
- * What a cycle holds back is never listed, which is how a cycle shows. */
+/* Walk breadth first from the start event: an event is listed when the last task that triggers
+ * it is.  MPK_EVERIFY: what a cycle holds back is never listed, so fewer tasks or events than
+ * there are means that there is a cycle. */
 static mpk_status walk(pass_state *s, const tg_graph *g, order *o)
 {
     uint32_t *missing;
@@ -54,11 +62,12 @@ static mpk_status walk(pass_state *s, const tg_graph *g, order *o)
     return MPK_OK;
 }
 
-/* What an event is sorted by. */
+/* An event and what it is sorted by. */
 typedef struct place {
-    uint32_t height;  /* tasks on the longest way to the end */
-    uint32_t n_alike; /* tasks of its operator */
-    uint32_t walked;  /* its place in the walk */
+    uint32_t height; /* events on the longest way to the end */
+    /* tasks of the operator that it launches; 0: an empty task, or none */
+    uint32_t n_alike;
+    uint32_t walked; /* its place in the walk */
     tg_event_id event;
 } place;
 
@@ -74,8 +83,10 @@ static int compare_places(const void *a, const void *b)
     return x->walked < y->walked ? -1 : x->walked > y->walked;
 }
 
-/* An event's height is the number of events on the longest way to the end.  Heights are filled from
- * the last event of the walk to the first, so all successors of an event come before it. */
+/* Sort the events and list their tasks.  An event's height is the number of events on the
+ * longest way to the end.  Heights are filled from the last event of the walk to the first, so
+ * all successors of an event are done before it.  The start event and the end event keep their
+ * numbers, 0 and 1. */
 static mpk_status sort(pass_state *s, const tg_graph *g, order *o)
 {
     place *places;
@@ -109,7 +120,9 @@ static mpk_status sort(pass_state *s, const tg_graph *g, order *o)
     return MPK_OK;
 }
 
-/* The result arena gets the graph in its new order; task i of the new order was o->tasks[i]. */
+/* Write the graph in its new order into the result arena; task i of the new order was
+ * o->tasks[i].  tg_fill_events lists the tasks of an event by rising number, and these are now
+ * one range: only its beginning is kept. */
 static mpk_status renumber(pass_state *s, tg_graph *g, const order *o)
 {
     tg_task *tasks;

@@ -1,24 +1,34 @@
 /* merge_forks.c - merge overlapping events where keeping them apart costs more than it gains.
  *
  * Input: TG_FUSED.  Output: TG_FUSED.  Where the tiles of a producer and of its consumer do not
- * line up, events share some of their in-tasks.  Each such task is a fork, for which normalisation
- * (§4.1) would add one empty task per event.  The paper reports no forks in its graphs (§6.6); here
- * they come from tiles such as those of q, k and v: a head needs one of each.
+ * line up, events share some of their in-tasks.  Each such task is a fork, for which
+ * normalisation (§4.1) would add one empty task per event.  The paper reports no forks in its
+ * graphs (§6.6); here they come from tiles such as those of q, k and v: a head needs tiles of
+ * each, and a tile may hold parts of two heads.
+ *
+ *   event 2 <- 0 1 -> 4
+ *   event 3 <- 1 2 -> 5                 task 1 is a fork
+ *   -> event 2 <- 0 1 2 -> 4 5          no fork, but tasks 4 and 5 wait for one task more
  *
  * Rule: events that share an in-task and wait for the same set of operators become one, with all
  * their in- and out-tasks, if the producers run in one round (there are no more of them than
  * workers, so they end at about the same time), or if the empty tasks would outnumber the
  * consumers.  All consumers belong to later operators than all producers, so no cycle can arise.
  * Consumers that also wait for other operators are left alone, so that parallel branches stay
- * parallel.  Cost: linear.
+ * parallel.
+ *
+ * Called by compile.c before normalize; leaving it out adds empty tasks and changes nothing
+ * else.  Cost: linear.
  */
 #include "pass/pass.h"
 
+/* Events and what is known of the classes (unions) that they form.  Arrays "of a root" have
+ * their values at the root of a class. */
 typedef struct merger {
     pass_state *s;
     tg_graph *g;
     tg_links links;
-    uint32_t *parent;       /* [n_events] union of events: parent[e] <= e */
+    uint32_t *parent;       /* [n_events] union-find forest: parent[e] <= e */
     uint64_t *op_set;       /* [n_events] a hash of the set of operators of the in-tasks */
     uint32_t *forks;        /* [n_events] of a root: the triggers beyond one per task */
     uint32_t *n_in, *n_out; /* [n_events] of a root: its tasks, shared ones counted once */
@@ -27,8 +37,8 @@ typedef struct merger {
     ir_op_id *last_in, *first_out;
 } merger;
 
-/* The class of an event.  Paths are not compressed: classes have a handful of events, and `unite`
- * hangs the larger number below the smaller, so paths are short. */
+/* The root of an event's class.  Paths are not compressed: classes have a handful of events, and
+ * `unite` hangs the larger number below the smaller, so paths are short. */
 static uint32_t find_root(const merger *m, uint32_t e)
 {
     while (m->parent[e] != e)
@@ -36,8 +46,10 @@ static uint32_t find_root(const merger *m, uint32_t e)
     return e;
 }
 
-/* A hash of the set of operators.  Task lists are sorted, so equal sets come in the same order;
- * adjacent repetitions are skipped. */
+/* A hash of the set of operators of an event's in-tasks.  Task lists are sorted, so equal sets
+ * come in the same order; adjacent repetitions are skipped.  Sets are compared by this hash
+ * alone: two that collide would be merged, which makes tasks wait for more than they need and
+ * nothing worse (see pays). */
 static uint64_t hash_ops(const tg_graph *g, const tg_event *e)
 {
     uint64_t hash = 0;
@@ -63,7 +75,8 @@ static void unite(merger *m, uint32_t a, uint32_t b)
         m->parent[a] = b;
 }
 
-/* Unite the events of a task that wait for the same operators, except the end event. */
+/* Unite the events that a task triggers and that wait for the same operators.  The end event
+ * stays alone. */
 static void unite_triggers(merger *m, tg_task_id t)
 {
     uint32_t first = m->links.first_triggers[t], end = m->links.first_triggers[t + 1];
@@ -86,7 +99,8 @@ static uint32_t min_id(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Sum up each union of events at its root. */
+/* Sum up each class of events at its root.  n_in and forks: of the events of a class that one
+ * task triggers, the first is a trigger that stays, each further one would cost an empty task. */
 static void measure(merger *m)
 {
     const tg_graph *g = m->g;
@@ -115,17 +129,19 @@ static void measure(merger *m)
         }
 }
 
-/* Is a union worth its wait?  Its consumers wait for all producers afterwards, so either these run
- * at the same time anyway, or the empty tasks would cost more than the wait.  last_in < first_out
- * is what makes the union safe (see above). */
+/* Is a union worth its wait?  Its consumers wait for all producers afterwards, so either these
+ * run at the same time anyway, or the empty tasks would cost more than the wait.  last_in <
+ * first_out is what makes the union safe: every producer belongs to an earlier operator than
+ * every consumer. */
 static bool pays(const merger *m, uint32_t root)
 {
     return m->forks[root] && m->last_in[root] < m->first_out[root] &&
            (m->n_in[root] <= m->s->options->n_workers || m->forks[root] > m->n_out[root]);
 }
 
-/* Give every event of a union that pays all out-tasks of the union.  pass_fuse_events then merges
- * these events, whose out-tasks are equal, and unites their in-tasks. */
+/* Give every event of a union that pays all out-tasks of the union.  They share one list.
+ * pass_fuse_events then merges these events, whose out-tasks are equal, and unites their
+ * in-tasks. */
 static mpk_status widen(merger *m)
 {
     tg_graph *g = m->g;
@@ -157,7 +173,7 @@ static mpk_status widen(merger *m)
     return MPK_OK;
 }
 
-/* Every event starts as a class of its own; `parent` is a union-find forest. */
+/* Every event starts as a class of its own. */
 static mpk_status start(merger *m)
 {
     mpk_context *cx = m->s->cx;

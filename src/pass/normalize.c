@@ -1,28 +1,37 @@
-/* normalize.c - one dependent and one triggering event for each task (paper §4.1, normalisation).
+/* normalize.c - one dependent and one triggering event for each task (paper §4.1,
+ * normalisation).
  *
  * Input: TG_FUSED with launch labels.  Output: TG_NORMAL; empty tasks come after all others.
  *
- * Both rewrites of the paper: a task that triggers e1 ... ek triggers a new event e' instead, and k
- * empty tasks that depend on e' trigger e1 ... ek; a task that depends on e1 ... ek depends on e',
- * and k empty tasks trigger e'.  One improvement: if one of e1 ... ek belongs to this task alone
- * (no other task triggers it, or none depends on it), it serves as e', and k - 1 empty tasks
- * suffice; this gives D1 and D2 of the paper's workflow figure.  No event serves as e' in both
- * rewrites, because its waiters would then wait for more than before.
+ * Both rewrites of the paper: a task that triggers e1 ... ek triggers a new event e' instead,
+ * and k empty tasks that depend on e' trigger e1 ... ek; a task that depends on e1 ... ek
+ * depends on e', and k empty tasks trigger e'.  One improvement: if one of e1 ... ek belongs to
+ * this task alone (no other task triggers it, or none depends on it), it serves as e', and k - 1
+ * empty tasks suffice; this gives D1 and D2 of the paper's workflow figure.  No event serves as
+ * e' in both rewrites, because its waiters would then wait for more than before.
  *
- * An empty task has the label of the tasks that depend on the same event as it.  Cost: linear.
+ *   task 6 triggers events 4 and 5:          after, with empty task 14:
+ *     event 4 <- 6 7 -> 8-11                   event 4 <- 14-15 -> 8-11  (15 is that of task 7)
+ *     event 5 <- 6 -> 12                       event 5 <- 6 -> 12 14
+ *
+ * An empty task has the label of the tasks that depend on the same event as it.  At run time a
+ * task's descriptor has room for exactly one event to wait for and one to trigger, which is what
+ * this form is for.  Called by compile.c after label_launch.  Cost: linear.
  */
 #include "pass/pass.h"
 
+/* The pass under way. */
 typedef struct normalizer {
     pass_state *s;
     tg_graph *g;
     tg_links links;
-    VEC(tg_task) empties;
-    bool *fans_out; /* [n_events before] serves as e' of the task that triggers it */
-    uint32_t n_events;
+    VEC(tg_task) empties; /* the empty tasks added so far */
+    bool *fans_out;       /* [n_events before] serves as e' of the task that triggers it */
+    uint32_t n_events;    /* the graph's, and after them the new ones */
 } normalizer;
 
-/* An empty task takes no operator and no box: a worker that gets it only triggers its event. */
+/* Add an empty task: it has no operator and no box, and a worker that gets it only triggers its
+ * event. */
 static mpk_status push_empty(normalizer *n, tg_event_id depends, tg_event_id triggers,
                              tg_launch launch)
 {
@@ -35,10 +44,10 @@ static mpk_status push_empty(normalizer *n, tg_event_id depends, tg_event_id tri
     return MPK_OK;
 }
 
-/* A task with several events to trigger.  The event that serves as e' must be triggered by this
- * task alone: then its waiters wait for no more than before, and the empty tasks are added to them.
- * They take the label of those waiters, because an event launches one kind of task.  The end event
- * never serves: it launches nothing. */
+/* Rewrite a task with several events to trigger; sets `triggers`.  The event that serves as e'
+ * must be triggered by this task alone: then its waiters wait for no more than before, and the
+ * empty tasks are added to them.  They take the label of those waiters, because an event
+ * launches one kind of task.  The end event never serves: it launches nothing. */
 static mpk_status fan_out(normalizer *n, tg_task_id t)
 {
     tg_task *task = &n->g->tasks[t];
@@ -62,9 +71,10 @@ static mpk_status fan_out(normalizer *n, tg_task_id t)
     return MPK_OK;
 }
 
-/* A task with several events to wait for; runs after all fan_out, on their lists.  The event that
- * serves as e' must launch this task alone and not have become an e' there, since the empty tasks
- * that fan_out hung on it would wait for what this task waits for. */
+/* Rewrite a task with several events to wait for; sets `depends`.  It runs after all fan_out, on
+ * the same old lists.  The event that serves as e' must launch this task alone and not have
+ * become an e' there, since the empty tasks that fan_out attached to it would wait for what this
+ * task waits for. */
 static mpk_status fan_in(normalizer *n, tg_task_id t)
 {
     tg_task *task = &n->g->tasks[t];
@@ -83,8 +93,8 @@ static mpk_status fan_in(normalizer *n, tg_task_id t)
     return MPK_OK;
 }
 
-/* New arrays in the graph's arena, with the empty tasks after all others; the events' lists follow
- * from the two fields of every task. */
+/* Make new arrays in the graph's arena, with the empty tasks after all others.  The events'
+ * lists follow from the two fields of every task. */
 static mpk_status append_empties(normalizer *n)
 {
     tg_graph *g = n->g;

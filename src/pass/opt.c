@@ -1,9 +1,14 @@
 /* opt.c - passes on text: what `mpk opt` runs and what the goldens test (see pass.h).
  *
- * Input: the text form of a tensor program or of a task graph, and names of passes.  Output: the
- * result as text.  A task graph is proved before any pass runs on it, so a pass only sees graphs
- * that keep the promises of their level.  A name may be followed by settings of pass_options for
- * this pass alone: fuse_ops:splits=16:split_tokens=8:relaxed=1.
+ * Input: the text form of a tensor program or of a task graph, and names of passes separated by
+ * commas.  Output: the result as text.  A task graph is proved before any pass runs on it, so a
+ * pass only sees graphs that keep the promises of their level, and what a user writes by hand is
+ * refused with a message and never crashes a pass.  A name may be followed by settings of
+ * pass_options for this pass alone: fuse_ops:splits=16:split_tokens=8:relaxed=1.
+ *
+ * The table of passes is made from the lists in pass.h, so that a new pass has one row there and
+ * none here; only passes of an unusual form (decompose, depend, the plans, verify) are named
+ * here.  Called by cli/cmd_opt.c and by tests.
  */
 #include "pass/pass.h"
 
@@ -23,13 +28,15 @@ const pass_entry pass_table[] = {
 };
 /* clang-format on */
 
-/* The current subject: a program or a graph, or the text that the last pass printed. */
+/* What the passes work on: exactly one of `ir` and `tg` is set.  A plan prints its result itself
+ * (`printed`), so nothing may follow it. */
 typedef struct subject {
     ir_graph *ir;
     tg_graph *tg;
     bool printed;
 } subject;
 
+/* Is the source a task graph?  Its text has a line that begins with "tgraph ". */
 static bool has_heading(str source)
 {
     for (size_t i = 0; i + 7 <= source.n; i++)
@@ -38,7 +45,9 @@ static bool has_heading(str source)
     return false;
 }
 
-/* The plan is proved before it is printed, so that a golden never records a wrong one. */
+/* Print a line for each tensor, "%NAME AREA OFFSET" (for weights the number of the weight in
+ * place of an offset).  The plan is proved before it is printed, so that a golden never records
+ * a wrong one. */
 static mpk_status print_places(pass_state *s, tg_graph *g, text *out)
 {
     static const char *const areas[TG_AREAS] = {"weights", "state", "step", "temps"};
@@ -52,6 +61,7 @@ static mpk_status print_places(pass_state *s, tg_graph *g, text *out)
     return MPK_OK;
 }
 
+/* Print a line for each operator, "%NAME PAGES". */
 static mpk_status print_pages(pass_state *s, tg_graph *g, text *out)
 {
     const pass_options *o = s->options;
@@ -67,7 +77,7 @@ static mpk_status print_pages(pass_state *s, tg_graph *g, text *out)
     return MPK_OK;
 }
 
-/* A pass on the tensor program, or decompose. */
+/* Run a pass on the tensor program, or decompose, which makes the task graph of it. */
 static mpk_status run_on_program(pass_state *s, const pass_entry *pass, subject *on)
 {
     CHECK(s->cx, !on->tg, MPK_EARG, "%s works on a tensor program, this is a task graph",
@@ -75,6 +85,8 @@ static mpk_status run_on_program(pass_state *s, const pass_entry *pass, subject 
     return pass->on_program ? pass->on_program(s, &on->ir) : pass_decompose(s, on->ir, &on->tg);
 }
 
+/* pass_depend itself does not check the level, because compile.c calls it on what decompose has
+ * just made. */
 static mpk_status depend(pass_state *s, tg_graph *g)
 {
     uint64_t pairs;
@@ -83,7 +95,8 @@ static mpk_status depend(pass_state *s, tg_graph *g)
     return pass_depend(s, g, &pairs);
 }
 
-/* A pass on the task graph, depend, verify, or a plan, which is printed. */
+/* Run a pass on the task graph, depend, or a plan, which prints; verify only needs the proof
+ * that surrounds it. */
 static mpk_status run_on_graph(pass_state *s, const pass_entry *pass, subject *on, text *out)
 {
     CHECK(s->cx, on->tg, MPK_EARG,
@@ -102,7 +115,7 @@ static mpk_status run_on_graph(pass_state *s, const pass_entry *pass, subject *o
                                                   : print_pages(s, on->tg, out);
 }
 
-/* One setting, NAME=NUMBER. */
+/* Apply one setting, NAME=NUMBER.  MPK_EARG names the settings that there are. */
 static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
 {
     uint64_t value = 0;
@@ -143,7 +156,7 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
     return MPK_OK;
 }
 
-/* Cut the settings off a name and apply them. */
+/* Cut the settings off a name, "NAME:A=1:B=2" to "NAME", and apply them. */
 static mpk_status apply_settings(mpk_context *cx, str *name, pass_options *o)
 {
     size_t end = 0, from;
@@ -159,7 +172,7 @@ static mpk_status apply_settings(mpk_context *cx, str *name, pass_options *o)
     return MPK_OK;
 }
 
-/* Look the pass up, and prove what it is about to read. */
+/* Look the pass up by name, prove the task graph that it is about to read, and run it. */
 static mpk_status run_one(pass_state *s, str name, subject *on, text *out)
 {
     const pass_entry *pass = pass_table;
@@ -175,8 +188,9 @@ static mpk_status run_one(pass_state *s, str name, subject *on, text *out)
     return on_program ? run_on_program(s, pass, on) : run_on_graph(s, pass, on, out);
 }
 
-/* Names are separated by commas; each runs on the result of the one before it, with options of its
- * own. */
+/* Run the passes in the order in which they are named, each on the result of the one before it,
+ * with options of its own (settings do not leak to the next one); then prove and print what is
+ * left. */
 static mpk_status run_passes(pass_state *s, str passes, str source, text *out)
 {
     subject on = {0};
@@ -205,6 +219,7 @@ static mpk_status run_passes(pass_state *s, str passes, str source, text *out)
     return MPK_OK;
 }
 
+/* Both arenas live for this call alone: the result leaves it as text. */
 mpk_status pass_run_text(mpk_context *cx, const pass_options *options, str passes, str source,
                          text *out)
 {

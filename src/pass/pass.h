@@ -1,19 +1,22 @@
-/* pass.h - the compiler (paper §4): options, the state of a compile, one prototype for each pass.
+/* pass.h - the compiler (paper §4): options, the state of a compile, one prototype for each
+ * pass.
  *
  * compile.c is the page of calls.  A pass is one file named for its verb; `mpk opt --pass=NAME`
  * runs one on the text form.  The engine calls pass_compile; tools and tests call pass_run_text;
- * passes call each other only where a pass restores a promise that another one makes (fuse_events
- * after merge_forks).
+ * passes call each other only where a pass restores a promise that another one makes
+ * (fuse_events after merge_forks).
  *
- * A pass returns a status and, on failure, leaves its subject in no defined state: the caller drops
- * the arenas.  No pass keeps anything between two calls, so graphs are compiled in parallel.
+ * A pass returns a status and, on failure, leaves its subject in no defined state: the caller
+ * drops the arenas.  No pass keeps anything between two calls, so graphs are compiled in
+ * parallel.
  */
 #ifndef PASS_H
 #define PASS_H
 
 #include "tgraph/program.h"
 
-/* Which operators the tensor program is made of. */
+/* Which operators the tensor program is made of (paper §6.6); docs/compiler.md compares the
+ * levels. */
 typedef enum pass_fusion {
     /* the fewest that our bodies support: norm and residual inside linear, q/k/v and gate/up as
      * one, rope with the KV write */
@@ -40,6 +43,9 @@ typedef struct pass_degree {
     uint32_t axis, degree;
 } pass_degree;
 
+/* What the user and the target choose for a compile.  The engine fills it: the first part from
+ * the user's options and the device, the fields from `splits` to `logits` from what the target's
+ * bodies are good at (target_def). */
 typedef struct pass_options {
     /* of all peers together, 1 to 65535 */
     uint32_t n_workers;
@@ -61,7 +67,7 @@ typedef struct pass_options {
     bool verify;
     /* upper bound of tasks of an operator, in multiples of workers; 0: chosen */
     uint32_t tasks_per_worker;
-    const pass_degree *degrees;
+    const pass_degree *degrees; /* the user's cuts, n_degrees of them; borrowed */
     uint32_t n_degrees;
     /* Set by the target for its bodies.  All zero: fused programs give the bits of unfused ones. */
     /* parts that the context of a step is cut into (attention_split), at most 65,536; 0: attention
@@ -93,12 +99,13 @@ typedef struct pass_options {
     uint32_t n_draft_graphs;
 } pass_options;
 
-/* State shared by all passes of a compile.  Both arenas belong to the caller; a pass may leave what
- * it likes in `scratch`, and puts into `result` only what outlives the compile. */
+/* State shared by all passes of a compile.  Both arenas belong to the caller; a pass may leave
+ * what it likes in `scratch`, and puts into `result` only what outlives the compile.  One
+ * pass_state serves one thread. */
 typedef struct pass_state {
-    mpk_context *cx;
-    arena *result;  /* kept with the program */
-    arena *scratch; /* freed when the graph is compiled */
+    mpk_context *cx; /* receives the message of a failure */
+    arena *result;   /* kept with the program */
+    arena *scratch;  /* freed when the graph is compiled */
     const pass_options *options;
 } pass_state;
 
@@ -150,24 +157,29 @@ PASS_ON_PROGRAM(PASS_DECLARE)
 PASS_ON_GRAPH(PASS_DECLARE)
 #undef PASS_DECLARE
 
-/* From the program to the tGraph: decompose to TG_TASKS, depend to TG_RAW (§4.1). */
+/* From the program to the tGraph (§4.1): decompose makes *out at TG_TASKS, in the scratch arena;
+ * depend raises it to TG_RAW, and sets *pairs to the number of producer-consumer pairs. */
 mpk_status pass_decompose(pass_state *s, const ir_graph *ir, tg_graph **out);
-/* Is the operator cut in up to two tiles a worker, an early and a late one (op_axis.rises)? */
+/* Is the operator cut in up to two tiles a worker, an early and a late one, because later tiles
+ * take longer (op_axis.rises, with whole_tiles)?  decompose, label_launch and assign must agree
+ * on it. */
 bool pass_tiles_rise(const pass_options *o, const ir_graph *g, const ir_op *op);
 mpk_status pass_depend(pass_state *s, tg_graph *g, uint64_t *pairs);
 
 /* ---- on the program, whose graphs are assigned ---- */
 
-/* Fill places of every graph, weights and area_bytes. */
+/* Fill places of every graph, weights and area_bytes.  MPK_EARG, MPK_ESHAPE: a name means
+ * different things in two graphs. */
 mpk_status pass_plan_memory(pass_state *s, tg_program *p);
-/* Fill pages of a compiled graph. */
+/* Fill pages of a compiled graph.  MPK_ELIMIT: a task needs more scratch than a worker has. */
 mpk_status pass_plan_pages(pass_state *s, const tg_program *p, tg_compiled *c);
 
 /* ---- opt.c: passes on text, for goldens and `mpk opt` ---- */
 
+/* A row of the table of passes. */
 typedef struct pass_entry {
     const char *name;
-    const char *summary;
+    const char *summary; /* what it does, for --help */
     /* The pass itself, on a program or on a graph.  Both NULL: opt.c handles it. */
     mpk_status (*on_program)(pass_state *s, ir_graph **g);
     mpk_status (*on_graph)(pass_state *s, tg_graph *g);

@@ -2,37 +2,45 @@
  *
  * Input: a program whose graphs are linear.  Output: places, weights, area_bytes.
  *
- * Weights, state, step inputs and outputs are matched by name across graphs; an entry is as large
- * as its largest tensor. A temporary takes the lowest offset at which everything it would overwrite
- * is provably dead: events order every task that touches the old tensor before every task that
- * writes the new one.  So reuse adds neither hazards nor events, whatever the timing.  Of several
- * peers each has a range of its own in the areas of state and temporaries, in their order: that
- * range is all that a device of its own needs.  Cost: temporaries x temporaries still in place,
- * times their tasks where no barrier lies between.
+ * Weights, state, step inputs and outputs are matched by name across graphs; an entry is as
+ * large as its largest tensor.  A temporary takes the lowest offset at which everything it would
+ * overwrite is provably dead: events order every task that touches the old tensor before every
+ * task that writes the new one.  So reuse adds neither hazards nor events, whatever the timing.
+ *
+ *   %a -> %b -> %c -> %d, a barrier between neighbours, 64 bytes each
+ *     %a at 0, %b at 64 (a is read while b is written), %c at 0 (a is dead), %d at 64
+ *
+ * Of several peers each has a range of its own in the areas of state and temporaries, in their
+ * order: that range is all that a device of its own needs to have.  Relies on tg_places.c for
+ * what is dead; tg_memory.c proves the result.  Called by compile.c after all graphs are linear.
+ * Cost: temporaries x temporaries still in place, times their tasks where no barrier lies
+ * between.
  */
 #include "ir/op.h"
 #include "pass/pass.h"
 
-enum { ALIGNMENT = 64 };
+enum { ALIGNMENT = 64 }; /* bytes */
 
 /* A name that several graphs share: a weight, a tensor of state, a step input or an output. */
 typedef struct entry {
     str name;
     tg_area area;
+    /* the largest of all graphs; from the start of the area (of a weight: its index) */
     uint64_t bytes, offset;
     const ir_tensor *first; /* the tensor that made the entry */
 } entry;
 
+/* The plan under construction; `p` receives it. */
 typedef struct planner {
     pass_state *s;
     tg_program *p;
-    map names; /* entry by name */
+    map names; /* name -> index into entries */
     VEC(entry) entries;
     uint64_t temps_bytes[IR_MAX_PEERS]; /* of each peer: those of the graph that needs most */
 } planner;
 
-/* Places are multiples of 64 bytes: a cache line of a CPU, and more than any vector load or bulk
- * copy asks for. */
+/* Round up to ALIGNMENT.  64 bytes are a cache line of a CPU, and more than any vector load or
+ * bulk copy asks for. */
 static uint64_t align(uint64_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -40,8 +48,8 @@ static uint64_t align(uint64_t bytes)
 
 /* ---- shared areas ---- */
 
-/* The name under which graphs share the storage of a root: its own, or that of the graph output
- * stored in it; empty for a temporary. */
+/* Fill names[tensors]: the name under which graphs share the storage of a root, which is its
+ * own, or that of the graph output stored in it; empty for a temporary. */
 static void fill_shared_names(const ir_graph *ir, str *names)
 {
     for (ir_tensor_id t = 0; t < ir->tensors.n; t++)
@@ -69,8 +77,9 @@ static bool same_shape(const ir_tensor *a, const ir_tensor *b)
            memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
 }
 
-/* A shared name, met again in each graph.  Weights and state must have one shape in all graphs;
- * step inputs and outputs differ with the number of tokens, and the entry takes the largest. */
+/* Note a shared name, met again in each graph.  Weights and state must have one shape in all
+ * graphs; step inputs and outputs differ with the number of tokens, and the entry takes the
+ * largest. */
 static mpk_status add_entry(planner *p, str name, const ir_tensor *root)
 {
     mpk_context *cx = p->s->cx;
@@ -91,8 +100,9 @@ static mpk_status add_entry(planner *p, str name, const ir_tensor *root)
     return MPK_OK;
 }
 
-/* The offset of a weight is its index.  Names are copied, since the graphs do not outlive the
- * compiler. */
+/* Append a weight to the program's list.  A weight has no offset in an area, since it stays
+ * where the file was mapped; its place holds its index.  Names are copied, since the graphs do
+ * not outlive the compiler. */
 static mpk_status add_weight(planner *p, entry *e, uint32_t capacity)
 {
     CHECK(p->s->cx, p->p->n_weights < capacity, MPK_EARG, "too many weights");
@@ -107,7 +117,8 @@ static mpk_status add_weight(planner *p, entry *e, uint32_t capacity)
     return MPK_OK;
 }
 
-/* Assign offsets in the order in which the entries were found, peer after peer. */
+/* Assign offsets to the entries of one peer, in the order in which they were found, at the ends
+ * of their areas. */
 static void place_peer(planner *p, uint32_t peer)
 {
     for (size_t i = 0; i < p->entries.n; i++) {
@@ -119,8 +130,8 @@ static void place_peer(planner *p, uint32_t peer)
     }
 }
 
-/* Weights first, in the order in which they were met; then what every peer sees, then each peer's
- * own range. */
+/* Weights first, in the order in which they were met; then what every peer sees, then each
+ * peer's own range, so that a peer's part of an area is contiguous. */
 static mpk_status place_entries(planner *p)
 {
     uint32_t n_weights = 0;
@@ -144,7 +155,8 @@ typedef struct temporary {
     uint64_t offset, bytes;
 } temporary;
 
-/* The state of placing one graph's temporaries; each peer has an area that begins at 0. */
+/* The state of placing one graph's temporaries; each peer has a range that begins at 0 (see
+ * join_ranges). */
 typedef struct temps {
     pass_state *s;
     const ir_graph *ir;
@@ -157,8 +169,10 @@ typedef struct temps {
     } peers[IR_MAX_PEERS];
 } temps;
 
-/* Place a temporary at the lowest offset of its peer's range that fits: at 0 or right after a
- * placed one. */
+/* Place a temporary at the lowest offset of its peer's range that fits: at 0 or right after one
+ * placed before.  Only these offsets need to be tried, because a lowest free offset always
+ * follows on something.  Then forget the placed ones that the new tensor covers wholly: what may
+ * overwrite the new one later may overwrite those as well. */
 static mpk_status place_temporary(temps *t, ir_tensor_id root, tg_place *place)
 {
     const ir_tensor *tensor = &t->ir->tensors.at[root];
@@ -190,8 +204,9 @@ static mpk_status place_temporary(temps *t, ir_tensor_id root, tg_place *place)
 
 /* ---- places ---- */
 
-/* Tensors rise in program order, so the root of a view is placed before the view, and a temporary
- * before those that may take its bytes. */
+/* Place all tensors of one graph.  Tensors rise in program order, so the root of a view is
+ * placed before the view, and a temporary before those that may take its bytes.  Temporaries get
+ * offsets within their peer's range for now. */
 static mpk_status place_graph(planner *p, tg_compiled *c)
 {
     const ir_graph *ir = c->ir;
@@ -218,7 +233,8 @@ static mpk_status place_graph(planner *p, tg_compiled *c)
     return MPK_OK;
 }
 
-/* The ranges of the peers one after the other, the same in all graphs. */
+/* Put the ranges of the peers one after the other, the same in all graphs, and make the offsets
+ * of temporaries those of the whole area. */
 static void join_ranges(planner *p)
 {
     uint64_t first[IR_MAX_PEERS], n = 0;
@@ -249,6 +265,7 @@ static mpk_status gather_graph(planner *p, const ir_graph *ir)
     return MPK_OK;
 }
 
+/* Two walks: gather the shared names of all graphs, then place each graph's tensors. */
 mpk_status pass_plan_memory(pass_state *s, tg_program *program)
 {
     planner p = {.s = s, .p = program};

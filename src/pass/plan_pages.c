@@ -1,12 +1,13 @@
 /* plan_pages.c - how many scratch pages a task holds while it runs (paper §5.3).
  *
- * Input: a compiled graph.  Output: for each operator, the most pages that any of its tasks needs
- * for the reference code; a target counts the scratch of its own bodies when it chooses them.
- * Cost: linear in the tasks.
+ * Input: a compiled graph.  Output: for each operator, the most pages that any of its tasks
+ * needs for the reference code; a target counts the scratch of its own bodies when it chooses
+ * them.  Called by compile.c for each graph.  Cost: linear in the tasks.
  */
 #include "ir/op.h"
 #include "pass/pass.h"
 
+/* The scratch of the reference code for one task, in bytes; 0 if it needs none. */
 static size_t scratch_bytes(const ir_graph *ir, const tg_task *task)
 {
     const ir_op *op = &ir->ops.at[task->op];

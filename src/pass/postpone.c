@@ -1,34 +1,43 @@
-/* postpone.c - move tasks that nothing waits for to the end of the step, where they would make many
- * others fork.
+/* postpone.c - move tasks that nothing waits for to the end of the step, where they would make
+ * many others fork.
  *
- * Input: TG_FUSED.  Output: TG_FUSED.  Some state is read throughout a step and then updated by one
- * small task, such as the counter of a static cache in PyTorch's decode steps.  Each of its readers
- * then triggers two events: one for the work that follows it, one for the update.  Normalisation
- * would add two empty tasks for each reader, in the path of the work that follows.  But nothing in
- * the step needs the update, so it may run last.
+ * Input: TG_FUSED.  Output: TG_FUSED.  Some state is read throughout a step and then updated by
+ * one small task, such as the counter of a static cache in PyTorch's decode steps.  Each of its
+ * readers then triggers two events: one for the work that follows it, one for the update.
+ * Normalisation would add two empty tasks for each reader, in the path of the work that follows.
+ * But nothing in the step needs the update, so it may run last.
+ *
+ *   event 2 <- 0 1 2 -> 3           0 1 2 read the counter, 4 updates it, 9 is the last task
+ *   event 3 <- 0 1 2 -> 4           event 8 <- 7 -> 9
+ *   ->  event 2 <- 0 1 2 -> 3       event 8 <- 7 -> 4 9     (7 follows 0, 1 and 2 anyway)
  *
  * Rule: among the tasks that trigger only the end event, the target is the one that follows the
  * most tasks.  Consider an event all of whose out-tasks trigger only the end, and which has more
- * forks among its in-tasks than it has out-tasks. Its out-tasks wait for the target's event
+ * forks among its in-tasks than it has out-tasks.  Its out-tasks wait for the target's event
  * instead, to which its in-tasks are added unless the target follows them already.  Only the end
  * waits for the out-tasks of either event, so no cycle between tasks can arise; a cycle between
- * whole operators can.  Cost: linear in the edges, plus exact reachability.
+ * whole operators can, and compile.c therefore leaves the pass out with coarse events.
+ *
+ * Called by compile.c after fuse_events.  Cost: linear in the edges, plus exact reachability if
+ * anything can move.
  */
 #include "pass/pass.h"
 
+/* The pass under way. */
 typedef struct postponer {
     pass_state *s;
     tg_graph *g;
     tg_links links;
     tg_reach reach;
-    bool *is_last;       /* [n_tasks] triggers the end and nothing else */
+    bool *is_last;       /* [n_tasks] it triggers the end and nothing else */
     tg_event_id target;  /* the event that tasks are moved to */
     tg_task_id follower; /* one of its out-tasks */
     bool *moves;         /* [n_events] its out-tasks are moved */
     bool *waits, *runs;  /* [n_tasks] is among the in-tasks, the out-tasks of the target */
 } postponer;
 
-/* How many tasks must end before: members of a set, prefix and bits together. */
+/* The number of tasks that must end before a task begins: the members of its set, prefix and
+ * bits together. */
 static uint32_t count_before(const tg_set *set)
 {
     uint32_t n = set->prefix;
@@ -38,8 +47,8 @@ static uint32_t count_before(const tg_set *set)
     return n;
 }
 
-/* Do all out-tasks of an event trigger only the end?  The end itself has no out-tasks and does not
- * count. */
+/* Do all out-tasks of an event trigger only the end?  The end itself has no out-tasks and does
+ * not count. */
 static bool all_are_last(const postponer *p, tg_event_id e)
 {
     const tg_event *event = &p->g->events[e];
@@ -49,9 +58,10 @@ static bool all_are_last(const postponer *p, tg_event_id e)
     return event->n_out > 0;
 }
 
-/* Find the target event.  False if there is none.  It is the one of the task that follows the most
- * others, since whatever is moved there waits for all of these: the later the target, the fewer
- * in-tasks have to be added to it. */
+/* Find the event that tasks are moved to, and one of its out-tasks; false if there is none.  It
+ * is the event of the task that follows the most others, since whatever is moved there waits for
+ * all of these: the later the target, the fewer in-tasks have to be added to it.  The target's
+ * task must wait for this event alone. */
 static bool find_target(postponer *p)
 {
     uint32_t most = 0;
@@ -68,7 +78,8 @@ static bool find_target(postponer *p)
     return most > 0;
 }
 
-/* Would empty tasks outnumber those that wait for this event alone? */
+/* Would normalisation need more empty tasks for an event's in-tasks than the event has
+ * out-tasks?  All out-tasks must wait for this event alone, because only this wait is moved. */
 static bool pays(const postponer *p, tg_event_id e)
 {
     const tg_event *event = &p->g->events[e];
@@ -85,7 +96,8 @@ static bool pays(const postponer *p, tg_event_id e)
     return forks > event->n_out;
 }
 
-/* Move the tasks of an event to the target; in-tasks that already come before it are dropped. */
+/* Add the tasks of an event to the target's: out-tasks run there, in-tasks are waited for there
+ * unless they come before the target's task anyway. */
 static void take(postponer *p, tg_event_id e)
 {
     const tg_event *event = &p->g->events[e];
@@ -97,7 +109,8 @@ static void take(postponer *p, tg_event_id e)
         p->runs[tg_out_task(p->g, event, i)] = true;
 }
 
-/* Append the tasks of a set to one of the graph's lists.  Returns how many. */
+/* Append the tasks of a set, set[n_tasks], to a list of *n entries.  Returns how many were
+ * appended. */
 static uint32_t append(const bool *set, uint32_t n_tasks, tg_task_id *list, uint32_t *n)
 {
     uint32_t first = *n;
@@ -107,7 +120,8 @@ static uint32_t append(const bool *set, uint32_t n_tasks, tg_task_id *list, uint
     return *n - first;
 }
 
-/* Rebuild the lists: the target's come last, and events whose tasks have moved are removed. */
+/* Rebuild the lists and restore what TG_FUSED promises: the target's lists come last, and events
+ * whose tasks have moved are removed. */
 static mpk_status rebuild(postponer *p)
 {
     tg_graph *g = p->g;
@@ -131,7 +145,8 @@ static mpk_status rebuild(postponer *p)
     return pass_fuse_events(p->s, g);
 }
 
-/* is_last: the task triggers the end and nothing else, so nobody in the step waits for it. */
+/* Fill the edges, and find the tasks that trigger the end and nothing else: no task of the step
+ * waits for these. */
 static mpk_status start(postponer *p)
 {
     mpk_context *cx = p->s->cx;
@@ -150,7 +165,7 @@ static mpk_status start(postponer *p)
     return MPK_OK;
 }
 
-/* Mark the events whose tasks might move; most graphs have none. */
+/* Mark the events whose tasks might move.  Returns whether there are any; most graphs have none. */
 static bool mark_candidates(postponer *p)
 {
     bool any = false;

@@ -1,8 +1,8 @@
 /* recognise.c - replace groups of small operators by the one operator they compute.
  *
- * For graphs made elsewhere, as PyTorch's are.
- *
- * Input and output: a tensor program.  Each rule is a pattern, its conditions and its replacement:
+ * Input and output: a tensor program, made elsewhere, as PyTorch's graphs are; model files use
+ * the large operators in the first place.  Each rule is a pattern, its conditions and its
+ * replacement:
  *
  *   norm    x * rsqrt(mean(x^2 over the last axis) + eps) -> rms_norm(x); x in a shorter dtype
  *           may be cast to f32 where it is squared alone
@@ -18,14 +18,23 @@
  *   same    0 + x of integers -> x, unless x is overwritten before the last reader
  *   result  copy of the whole of a, dense, to an output -> a is the output
  *
- * and those of recognise_attention.c.  rms_norm and logsumexp add in a different order, and these
- * and gelu round less often; all other rules keep the bits.  Cost: linear in the program.
+ * and those of recognise_attention.c.  rms_norm and logsumexp add in a different order, and
+ * these and gelu round less often; all other rules keep the bits.
+ *
+ *   %s = map(%x) {expr = "pow(x0, 2)"}   %m = reduce(%s) {kind = "mean", axes = [1], keep = 1}
+ *   %e = map(%m) {expr = "x0 + 1e-06"}   %r = map(%e) {expr = "rsqrt(x0)"}
+ *   %n = mul(%x, %r)                     %y = mul(%n, %w)
+ *   ->  %y = rms_norm(%x, %w) {eps = 1e-06}          rules norm and weight
+ *
+ * Called by compile.c before fuse_ops, which looks for the operators found here.  Cost: linear
+ * in the program.
  */
 #include "pass/fuse.h"
 
 #include <math.h>
 
-/* The text of a map of one operand, or empty. */
+/* The expression of the map of one operand that makes t, and that operand (*x); empty if another
+ * operator makes t. */
 static str expression_of(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
 {
     const ir_op *producer = rewrite_producer(w, t, "map");
@@ -35,7 +44,7 @@ static str expression_of(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
     return rewrite_attribute(producer, "expr")->s;
 }
 
-/* t = square of *x */
+/* Is t the square of *x, element by element?  PyTorch writes it in several ways. */
 static bool is_square(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
 {
     str e = expression_of(w, t, x);
@@ -48,7 +57,7 @@ static bool is_square(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
            str_is(e, "x0 * x0");
 }
 
-/* t = rsqrt(mean(square of *x) + *eps), one for each row */
+/* Is t = rsqrt(mean(square of *x over the last axis) + *eps), one for each row, in x's dtype? */
 static bool is_scale(const rewrite *w, ir_tensor_id t, ir_tensor_id *x, double *eps)
 {
     static const char sum[] = "x0 + ";
@@ -69,6 +78,8 @@ static bool is_scale(const rewrite *w, ir_tensor_id t, ir_tensor_id *x, double *
            is_square(w, squares, x) && tensor_of(w, *x)->dtype == tensor_of(w, t)->dtype;
 }
 
+/* Add an rms_norm (weight IR_NONE: without one) in the place of operator `id`, and substitute
+ * its result. */
 static mpk_status add_norm(rewrite *w, ir_op_id id, ir_tensor_id x, ir_tensor_id weight, double eps)
 {
     ir_tensor_id old = w->g->ops.at[id].out[0], out, in[] = {x, weight};
@@ -78,7 +89,7 @@ static mpk_status add_norm(rewrite *w, ir_op_id id, ir_tensor_id x, ir_tensor_id
     return MPK_OK;
 }
 
-/* The operand of the cast to f32 that makes t, or t itself. */
+/* The operand of the cast that makes t, if it has this dtype; else t itself. */
 static ir_tensor_id before_cast(const rewrite *w, ir_tensor_id t, ir_dtype dtype)
 {
     const ir_op *cast = rewrite_producer(w, t, "cast");
@@ -86,7 +97,8 @@ static ir_tensor_id before_cast(const rewrite *w, ir_tensor_id t, ir_dtype dtype
     return tensor_of(w, in)->dtype == dtype ? in : t;
 }
 
-/* A product of two operands, or of one in a shorter dtype with one in f32. */
+/* A product of two operands: mul, or, where their dtypes differ, the map that the PyTorch
+ * backend makes of it. */
 static bool is_product(const ir_op *op)
 {
     return strcmp(op->def->name, "mul") == 0 ||
@@ -94,7 +106,8 @@ static bool is_product(const ir_op *op)
             str_is(rewrite_attribute(op, "expr")->s, "x0 * x1"));
 }
 
-/* The squares may be of x as f32. */
+/* Rule norm.  The squares may be of x cast to f32; then the norm is of that cast, and rules
+ * weight and cast remove it. */
 static mpk_status apply_row_norm(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -112,6 +125,8 @@ static mpk_status apply_row_norm(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
+/* Rule weight: on either side of the product a norm without a weight, on the other a row of
+ * weights. */
 static mpk_status apply_weight(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -133,6 +148,8 @@ static mpk_status apply_weight(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
+/* Rule cast: a norm of an f32 copy of x, rounded back to x's dtype.  rms_norm computes in f32
+ * anyway. */
 static mpk_status apply_cast(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -151,7 +168,7 @@ static mpk_status apply_cast(rewrite *w, ir_op_id id)
 
 /* ---- rule gelu ---- */
 
-/* The number that t = *x times it, or plus it (`sign`), has; false: t is neither. */
+/* Is t = *x * number or *x + number (`sign` says which), up to the digits that PyTorch prints? */
 static bool is_number(const rewrite *w, ir_tensor_id t, const char *sign, double number,
                       ir_tensor_id *x)
 {
@@ -162,7 +179,7 @@ static bool is_number(const rewrite *w, ir_tensor_id t, const char *sign, double
            fabs(found - number) <= 1e-6 * number;
 }
 
-/* t = tanh(sqrt(2 / pi) (x + 0.044715 x^3)) + 1 */
+/* Is t = tanh(sqrt(2 / pi) (x + 0.044715 x^3)) + 1 of this x? */
 static bool is_tanh_part(const rewrite *w, ir_tensor_id t, ir_tensor_id x)
 {
     ir_tensor_id curve, scaled, sum, cube, of = IR_NONE;
@@ -179,6 +196,7 @@ static bool is_tanh_part(const rewrite *w, ir_tensor_id t, ir_tensor_id x)
     return false;
 }
 
+/* Rule gelu.  `id` is the product of 0.5 x and the tanh part; both must lead to the same x. */
 static mpk_status apply_gelu(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -214,7 +232,8 @@ static bool is_of_two(const rewrite *w, ir_tensor_id t, const char *expr, ir_ten
     return true;
 }
 
-/* t = *largest, 0 where that is infinite */
+/* Is t = *largest with 0 where that is infinite?  PyTorch subtracts such a number, so that exp
+ * never sees inf - inf. */
 static bool is_finite_part(const rewrite *w, ir_tensor_id t, ir_tensor_id *largest)
 {
     ir_tensor_id infinite, magnitude, of;
@@ -231,7 +250,8 @@ static bool same_axes(const ir_op *a, const ir_op *b)
 }
 
 /* Is `base` the finite part of the maximum of x over the axes that `sum` adds, with these axes
- * kept?  x must not have been written since the maximum was taken. */
+ * kept?  x must not have been written between the maximum and `end`, where the new operator will
+ * read it. */
 static bool is_base_of(const rewrite *w, ir_tensor_id base, ir_tensor_id x, const ir_op *sum,
                        ir_op_id end)
 {
@@ -245,7 +265,7 @@ static bool is_base_of(const rewrite *w, ir_tensor_id base, ir_tensor_id x, cons
            !rewrite_is_written(w, x, w->keys.at[max - w->g->ops.at], w->keys.at[end]);
 }
 
-/* The reduce in t = log(reduce(exp(*x - *base))), a sum; NULL: t is not that. */
+/* The reduce of kind sum in t = log(sum(exp(*x - *base))); NULL if t is not that. */
 static const ir_op *find_sum(const rewrite *w, ir_tensor_id t, ir_tensor_id *x, ir_tensor_id *base)
 {
     ir_tensor_id sums, differences;
@@ -269,6 +289,7 @@ static bool is_reshape_of(const rewrite *w, ir_tensor_id t, ir_tensor_id x)
     return t == x || (reshape && rewrite_input(w, reshape, 0) == x);
 }
 
+/* Rule log, whichever operand of the addition is the logarithm. */
 static mpk_status apply_log(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -298,7 +319,8 @@ static mpk_status apply_log(rewrite *w, ir_op_id id)
 
 /* ---- rules flat and back ---- */
 
-/* The tensor [T, D] that t reshapes; IR_NONE if t is no such reshape. */
+/* The tensor a [T, D] of t = reshape(a) [.., D] with more than two axes; IR_NONE if t is no such
+ * reshape. */
 static ir_tensor_id flat_of(const rewrite *w, ir_tensor_id t)
 {
     const ir_op *reshape = rewrite_producer(w, t, "reshape");
@@ -309,6 +331,7 @@ static ir_tensor_id flat_of(const rewrite *w, ir_tensor_id t)
     return same_rows ? in : IR_NONE;
 }
 
+/* Does each row of the last axis of the result depend on that row of the operands alone? */
 static bool works_on_rows(const ir_op *op)
 {
     return op->n_out == 1 &&
@@ -316,19 +339,21 @@ static bool works_on_rows(const ir_op *op)
             strcmp(op->def->name, "layer_norm") == 0);
 }
 
-/* Can an operand stay as it is, because it is the same for every row or dense, so that it can be
- * reshaped? */
+/* May an operand stay as it is, because it is the same for every row (a row of weights, a
+ * scalar)? */
 static bool is_of_columns(const ir_tensor *t)
 {
     return t->rank <= 1;
 }
+/* Has an operand the result's whole shape, so that it can be reshaped as the result is? */
 static bool is_whole(const ir_tensor *t, const ir_tensor *y)
 {
     return t->rank == y->rank && memcmp(t->dims, y->dims, y->rank * sizeof *y->dims) == 0;
 }
 
-/* Is every operand a set of rows or the same for each row, and is at least one of them a reshaped
- * [T, D]? */
+/* Rule flat applies if every operand is a set of rows or the same for each row, and at least one
+ * of them is a reshaped [T, D].  Other operands of the result's shape get a reshape of their
+ * own, which costs nothing if their storage is dense. */
 static bool can_be_flat(const rewrite *w, const ir_op *op)
 {
     const ir_tensor *y = tensor_of(w, op->out[0]);
@@ -348,6 +373,8 @@ static bool can_be_flat(const rewrite *w, const ir_op *op)
     return found;
 }
 
+/* Rule flat: the same operator on [T, D], and a reshape of its result, which later readers may
+ * take back again. */
 static mpk_status apply_flat(rewrite *w, ir_op_id id)
 {
     const ir_op op = w->g->ops.at[id];
@@ -388,7 +415,8 @@ static mpk_status apply_back(rewrite *w, ir_op_id id)
 
 /* ---- rule same ---- */
 
-/* The key after the last operator that reads the storage of a tensor. */
+/* The key after the last operator that reads the storage of tensor t, views of it included; 0:
+ * nothing reads it. */
 static uint32_t end_of_reading(const rewrite *w, ir_tensor_id t)
 {
     uint32_t end = 0;
@@ -401,6 +429,7 @@ static uint32_t end_of_reading(const rewrite *w, ir_tensor_id t)
     return end;
 }
 
+/* Is an output of the graph stored in root t? */
 static bool is_in_output(const rewrite *w, ir_tensor_id t)
 {
     for (size_t i = 0; i < w->g->outputs.n; i++)
@@ -409,6 +438,9 @@ static bool is_in_output(const rewrite *w, ir_tensor_id t)
     return false;
 }
 
+/* Rule same.  PyTorch copies integers by adding 0.  Dropping the copy is right only if nothing
+ * writes the copy, the caller does not read it, and x keeps its value until the copy's last
+ * reader. */
 static mpk_status apply_same(rewrite *w, ir_op_id id)
 {
     ir_tensor_id x, y = w->g->ops.at[id].out[0];
@@ -425,8 +457,8 @@ static mpk_status apply_same(rewrite *w, ir_op_id id)
 
 /* ---- rule result ---- */
 
-/* The temporary whose whole storage t views in order; IR_NONE if t views a part of it or it is not
- * a temporary. */
+/* The temporary whose whole storage t views in order; IR_NONE if t views a part of it, in
+ * another order, or it is not a temporary. */
 static ir_tensor_id whole_of(const rewrite *w, ir_tensor_id t)
 {
     ir_tensor_id base = rewrite_before_views(w, t);
@@ -441,7 +473,7 @@ static ir_tensor_id whole_of(const rewrite *w, ir_tensor_id t)
     return whole ? base : IR_NONE;
 }
 
-/* Is the storage of a tensor written after it was made? */
+/* Does an operator write the storage of tensor t in place, after the one that made it? */
 static bool is_overwritten(const rewrite *w, ir_tensor_id t)
 {
     for (size_t o = 0; o < w->g->ops.n; o++)
@@ -453,8 +485,8 @@ static bool is_overwritten(const rewrite *w, ir_tensor_id t)
     return false;
 }
 
-/* The tensor takes the name of its copy.  Its shape may differ from the copy's: the caller's memory
- * is plain bytes. */
+/* Rule result: the copied tensor becomes the output and takes the copy's name.  Its shape may
+ * differ from the copy's: the caller's memory is plain bytes. */
 static mpk_status apply_result(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -467,7 +499,8 @@ static mpk_status apply_result(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
-/* Each round walks over the operators that the rounds before it left. */
+/* Rounds of two rules.  Each round works on the program that the rounds before it left, since a
+ * rule's pattern is made of results of the rules before: weight needs norm, cast needs weight. */
 mpk_status pass_recognise(pass_state *s, ir_graph **g)
 {
     static mpk_status (*const rounds[][2])(rewrite *, ir_op_id) = {{apply_row_norm, apply_log},

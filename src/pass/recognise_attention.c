@@ -1,13 +1,15 @@
 /* recognise_attention.c - rules that find rotation and grouped heads among small operators.
  *
- * recognise.c calls them beside its own:
+ * Input and output: the working copy of recognise.c, which calls them after its first round:
  *
- *   rotate  x * cos + concat(-x2, x1) * sin, x1 and x2 the halves of rows of x -> rotate(x, cos,
- *           sin)
+ *   rotate  x * cos + concat(-x2, x1) * sin, x1, x2 the halves of rows of x -> rotate(x, cos, sin)
  *   partly  concat(rotate(first entries of x), the others) -> rotate(x, cos, sin)
  *   heads   sdpa(q, k, v) of heads repeated by expand -> sdpa of the heads themselves
  *
- * All of them keep the bits.
+ * All of them keep the bits.  These are the forms in which Transformers writes rotary embedding
+ * and grouped-query attention; without `heads` each KV head would be read once for every query
+ * head.  Cost: linear in the program, but for the search for writes (rewrite_are_current), which
+ * is linear for each match.
  */
 #include "pass/fuse.h"
 
@@ -43,7 +45,7 @@ static bool is_pair(const rewrite *w, ir_tensor_id t, ir_tensor_id *a, ir_tensor
     return true;
 }
 
-/* Is t concat(-x2, x1)? */
+/* Is t = concat(-x2, x1), where x1 and x2 are the two halves of each row of *x? */
 static bool is_turned(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
 {
     const ir_tensor *y = tensor_of(w, t);
@@ -58,6 +60,7 @@ static bool is_turned(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
            tensor_of(w, *x)->dims[y->rank - 1] == n && n % 2 == 0;
 }
 
+/* May t be the table of a rotation of x: its last axis as long as x's, the others broadcast? */
 static bool is_table(const rewrite *w, ir_tensor_id t, const ir_tensor *x)
 {
     const ir_tensor *table = tensor_of(w, t);
@@ -65,7 +68,8 @@ static bool is_table(const rewrite *w, ir_tensor_id t, const ir_tensor *x)
            table->dims[table->rank - 1] == x->dims[x->rank - 1] && table->live == IR_ALL;
 }
 
-/* Is t the product of *x (given, or IR_NONE: of turned *x) and a table? */
+/* Is t the product of a tensor and a table?  The tensor must be *x if that is given; if *x is
+ * IR_NONE it must be turned x (see is_turned), and *x becomes x.  True: *table is set. */
 static bool is_product(const rewrite *w, ir_tensor_id t, ir_tensor_id *x, ir_tensor_id *table)
 {
     const ir_op *mul = rewrite_producer(w, t, "mul");
@@ -84,6 +88,7 @@ static bool is_product(const rewrite *w, ir_tensor_id t, ir_tensor_id *x, ir_ten
     return false;
 }
 
+/* Rule rotate: the side with the turned x is looked for first, since it says what x is. */
 static mpk_status apply_rotate(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -105,6 +110,8 @@ static mpk_status apply_rotate(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
+/* Rule partly: models that rotate only the first n entries of a head.  rotate leaves entries
+ * beyond its table's as they are. */
 static mpk_status apply_partly(rewrite *w, ir_op_id id)
 {
     ir_tensor_id old = w->g->ops.at[id].out[0], turned, rest, x, same, out;
@@ -130,8 +137,8 @@ static mpk_status apply_partly(rewrite *w, ir_op_id id)
 
 /* ---- rule heads ---- */
 
-/* The tensor [B, G, 1, L, K] whose heads t [B, G n, L, K] repeats n times each; IR_NONE if there is
- * none. */
+/* The tensor [B, G, 1, L, K] whose heads t [B, G n, L, K] repeats n times each, by expand to [B,
+ * G, n, L, K] and reshape; IR_NONE if t is made in another way. */
 static ir_tensor_id find_repeated(const rewrite *w, ir_tensor_id t)
 {
     const ir_op *reshape = rewrite_producer(w, t, "reshape");
@@ -149,6 +156,8 @@ static ir_tensor_id find_repeated(const rewrite *w, ir_tensor_id t)
     return fits ? in : IR_NONE;
 }
 
+/* Rule heads, for both k and v or not at all.  sdpa maps query head h to KV head h / (H / G) by
+ * itself. */
 static mpk_status apply_heads(rewrite *w, ir_op_id id)
 {
     const ir_op op = w->g->ops.at[id];

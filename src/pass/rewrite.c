@@ -5,15 +5,18 @@
  * the readers of what was replaced, and `uses` counts the readers that are left.  Invariant:
  * uses[t] is the number of operands and outputs that read t among operators whose own results
  * are still read, so 0 means that t is dead.  rewrite_end copies what is alive.  Cost: linear in
- * the program, and a sort at the end. */
+ * the program, and a sort at the end.
+ */
 #include "pass/rewrite.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
+/* The distance between the keys of neighbouring operators of the source. */
 enum { KEY_STEP = 8 };
 
-/* Copy tensors and operators into a graph of its own; the numbers stay. */
+/* Copy tensors and operators into a graph in the scratch arena; numbers stay the same, contents
+ * are borrowed. */
 static mpk_status copy_graph(pass_state *s, const ir_graph *from, ir_graph **out)
 {
     ir_graph *g;
@@ -31,7 +34,8 @@ static mpk_status copy_graph(pass_state *s, const ir_graph *from, ir_graph **out
     return MPK_OK;
 }
 
-/* Rows for the tensors that were added to the graph. */
+/* Append rows for the tensors that were added to the graph: each stands for itself and has no
+ * reader yet. */
 static mpk_status extend(rewrite *w)
 {
     while (w->uses.n < w->g->tensors.n) {
@@ -42,6 +46,7 @@ static mpk_status extend(rewrite *w)
     return MPK_OK;
 }
 
+/* An operator begins to read its operands. */
 static void count_uses(rewrite *w, const ir_op *op)
 {
     for (uint32_t i = 0; i < op->n_in; i++)
@@ -49,7 +54,8 @@ static void count_uses(rewrite *w, const ir_op *op)
             w->uses.at[rewrite_input(w, op, i)]++;
 }
 
-/* Keys leave gaps of KEY_STEP, so that rewrite_add can put operators between any two. */
+/* Begin with keys 8, 16, 24 ...: gaps of KEY_STEP, so that rewrite_add can put operators between
+ * any two. */
 mpk_status rewrite_begin(pass_state *s, const ir_graph *from, rewrite *out)
 {
     *out = (rewrite){.s = s, .n_source = (uint32_t)from->tensors.n};
@@ -67,6 +73,8 @@ mpk_status rewrite_begin(pass_state *s, const ir_graph *from, rewrite *out)
     return MPK_OK;
 }
 
+/* The tensor that now stands for t.  A replacement may be replaced again, so this follows a
+ * chain. */
 static ir_tensor_id resolve(const rewrite *w, ir_tensor_id t)
 {
     while (w->stands_for.at[t] != t)
@@ -87,7 +95,8 @@ const ir_op *rewrite_producer(const rewrite *w, ir_tensor_id tensor, const char 
     return strcmp(op->def->name, kind) == 0 ? op : NULL;
 }
 
-/* The tensor that a chain of views starts from, following replacements on the way. */
+/* See rewrite.h.  Only views that share storage are followed: one that had to copy is an
+ * operator that computes. */
 ir_tensor_id rewrite_before_views(const rewrite *w, ir_tensor_id t)
 {
     while (w->g->tensors.at[t].producer != IR_NONE) {
@@ -99,6 +108,8 @@ ir_tensor_id rewrite_before_views(const rewrite *w, ir_tensor_id t)
     return t;
 }
 
+/* An attribute that the record lacks is a defect of the caller; the last one is then returned,
+ * and nothing is read outside the array. */
 const ir_attribute *rewrite_attribute(const ir_op *op, const char *name)
 {
     uint32_t i = 0;
@@ -107,8 +118,9 @@ const ir_attribute *rewrite_attribute(const ir_op *op, const char *name)
     return &op->attributes[i];
 }
 
-/* Who runs an operator that stands at `key`: who has its inputs; where these may lie on any peer,
- * or lie on all, who runs the operator of the source that stands there. */
+/* The peer that runs an operator that stands at `key`: the one that has its inputs.  Where
+ * inputs may lie on any peer (OP_GATHERS), or lie on all, it is the peer of the operator of the
+ * source that stands there. */
 static uint32_t peer_at(const rewrite *w, uint32_t key, const op_def *def, uint32_t n_in,
                         const ir_tensor_id *in)
 {
@@ -119,7 +131,8 @@ static uint32_t peer_at(const rewrite *w, uint32_t key, const op_def *def, uint3
     return w->g->ops.at[at ? at - 1 : 0].peer;
 }
 
-/* Names must be new in the graph: the counter skips those that the user's program has already. */
+/* Add an operator and rows for its results.  Names must be new in the graph: the counter skips
+ * those that the user's program has already. */
 mpk_status rewrite_add(rewrite *w, uint32_t key, const char *kind, uint32_t n_in,
                        const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out)
 {
@@ -142,8 +155,8 @@ mpk_status rewrite_reshape(rewrite *w, uint32_t key, ir_tensor_id t, uint32_t ra
                        (ir_set[]){{.name = "shape", .ints = dims, .n_ints = rank}, {0}}, out);
 }
 
-/* sets[n] ends the list, as ir_add_op wants it.  Strings are copied because ir_set takes them with
- * a zero at the end. */
+/* Fill sets[n + 1], which ends with an empty entry as ir_add_op wants it.  Strings are copied
+ * because ir_set takes them with a zero at the end. */
 mpk_status rewrite_copy_attributes(rewrite *w, const ir_op *op, ir_set *sets)
 {
     uint32_t n = op->def->n_attributes;
@@ -157,8 +170,8 @@ mpk_status rewrite_copy_attributes(rewrite *w, const ir_op *op, ir_set *sets)
     return MPK_OK;
 }
 
-/* Keys strictly between `first` and `last`; a rule that moves a read from one to the other asks
- * this. */
+/* Looks at keys strictly between `first` and `last`: a rule that moves a read from one to the
+ * other asks this. */
 bool rewrite_is_written(const rewrite *w, ir_tensor_id t, uint32_t first, uint32_t last)
 {
     ir_tensor_id root = tg_root(w->g, t);
@@ -185,8 +198,9 @@ bool rewrite_are_current(const rewrite *w, const ir_tensor_id *tensors, uint32_t
     return true;
 }
 
-/* Nothing reads t any more: if that holds of all results of its producer, the producer's operands
- * lose a reader each, and so on. */
+/* Tensor t has lost its last reader: if that holds of all results of its producer, the
+ * producer's operands lose a reader each, and so on.  Recursion is as deep as the longest chain
+ * of operators that die together. */
 static void release(rewrite *w, ir_tensor_id t)
 {
     ir_op_id producer = w->g->tensors.at[t].producer;
@@ -203,6 +217,8 @@ static void release(rewrite *w, ir_tensor_id t)
     }
 }
 
+/* The readers of `old` are counted for `by` from now on; what only `old` needed loses its
+ * readers. */
 void rewrite_replace(rewrite *w, ir_tensor_id old, ir_tensor_id by)
 {
     w->uses.at[by] += w->uses.at[old];
@@ -215,6 +231,7 @@ void rewrite_replace(rewrite *w, ir_tensor_id old, ir_tensor_id by)
 
 /* ---- the finished program ---- */
 
+/* An operator and its place, for sorting. */
 typedef struct keyed {
     uint32_t key;
     ir_op_id op;
@@ -228,6 +245,8 @@ static int compare_keys(const void *a, const void *b)
     return x->op < y->op ? -1 : x->op > y->op;
 }
 
+/* Does the operator change something that outlives its graph's temporaries?  Then it is alive
+ * whoever reads it. */
 static bool writes_state(const rewrite *w, const ir_op *op)
 {
     for (uint32_t i = 0; i < op->n_out; i++) {
@@ -238,7 +257,9 @@ static bool writes_state(const rewrite *w, const ir_op *op)
     return false;
 }
 
-/* live[op]: it writes state, or something that lives reads its results.  ops: by rising key. */
+/* Fill live[ops] and read[tensors], walking from the last operator to the first: an operator is
+ * live if something live reads one of its results, or if it writes state and its results were
+ * not replaced by those of another operator that writes it.  ops: by rising key. */
 static void find_live(const rewrite *w, const keyed *ops, bool *live, bool *read)
 {
     for (size_t i = 0; i < w->g->outputs.n; i++)
@@ -271,8 +292,9 @@ static mpk_status copy_tensor(rewrite *w, ir_graph *to, ir_tensor_id t, ir_tenso
                          tensor->rank, tensor->dims, &moved[t]);
 }
 
-/* moved[t]: the tensor of the new graph for tensor t of the working copy, IR_NONE until it is
- * copied. */
+/* Copy a live operator with its operands and results, which keep their names unless they replace
+ * an output.  moved[t]: the tensor of the new graph for tensor t of the working copy, IR_NONE
+ * until it is copied. */
 static mpk_status copy_op(rewrite *w, ir_graph *to, const ir_op *op, ir_tensor_id *moved)
 {
     ir_tensor_id in[IR_MAX_INPUTS], out[IR_MAX_OUTPUTS];
@@ -295,7 +317,9 @@ static mpk_status copy_op(rewrite *w, ir_graph *to, const ir_op *op, ir_tensor_i
     return MPK_OK;
 }
 
-/* Operators go in the order of their keys; equal keys keep the order in which they were added. */
+/* Extract the finished program.  Operators go in the order of their keys; equal keys keep the
+ * order in which they were added.  Shapes, strides and storage of views are inferred anew by
+ * ir_add_op_as. */
 mpk_status rewrite_end(rewrite *w, ir_graph **out)
 {
     mpk_context *cx = w->s->cx;

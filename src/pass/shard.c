@@ -1,53 +1,60 @@
-/* shard.c - one tensor program for several peers (paper §6.4, §6.5): tensor and expert parallelism.
+/* shard.c - one tensor program for several peers (paper §6.4, §6.5): tensor and expert
+ * parallelism.
  *
  * Input: a program, options->n_peers.  Output: the joint program of all peers, in which each
- * operator says who runs it and each tensor where it lies; with one peer the program itself.
- * Weights and state are parts or copies of the whole ones (ir_name_share); what crosses is read by
- * add_parts and concat (OP_GATHERS).  Outputs are peer 0's.
+ * operator says which peer runs it and each tensor in whose memory it lies; with one peer the
+ * program itself.  Weights and state are parts or copies of the whole ones (ir_name_share); what
+ * crosses between peers is read by add_parts and concat (OP_GATHERS).  Outputs are peer 0's.
  *
  * A tensor of the source may be there in several forms: whole on each peer; cut along an axis, a
- * part on each; or as terms, one on each, that add up to it.  Operators are taken in their order.
- * Of the ways that its record names, an operator goes the first that cuts weights and finds its
- * inputs without communication; else it runs whole on every peer if its inputs are whole there;
- * else it follows the form that its inputs have.  Cutting a weight must pay: the result is used in
- * parts until they are added up, or the weight is large (options->gather_bytes).  For a decoder
- * this gives the usual plan: q, k, v, gate, up by rows, output and down by columns, one sum after
- * each of the two.
+ * part on each; or as terms, one on each, that add up to it.  Operators are taken in their
+ * order.  Of the ways that its record names, an operator goes the first that cuts weights and
+ * finds its inputs without communication; else it runs whole on every peer if its inputs are
+ * whole there; else it follows the form that its inputs have.  Cutting a weight must pay: the
+ * result is used in parts until the parts are added up, or the weight is large
+ * (options->gather_bytes).  For a decoder this gives the usual plan: q, k, v, gate, up by rows,
+ * output and down by columns, one sum after each of the two.
  *
- * What no peer but 0 needs (sampling) runs there alone; sums that nobody reads go with the next
- * pass that drops dead operators.  Cost: operators x peers.
+ *   %y = linear(%x, %up)              %y.part@0 = linear(%x, %up[0:512/1024]@0)          peer 0
+ *   %z = linear(%y, %down)            %z.term@0 = linear(%y.part@0, %down[:,0:512/1024]@0)
+ *                                     %z = add_parts(%z.term@0, %z.term@1)
+ *   the same on peer 1, with @1 and the other halves; its sum is %z@1
+ *
+ * What no peer but 0 needs (sampling) runs there alone; sums without a reader go with the next
+ * pass that drops dead operators.  Called by compile.c after simplify.  Cost: operators x peers.
  */
 #include "pass/shard.h"
 
 #include <stdio.h>
 
-/* What stands for a tensor of the source: [n_peers] each, NULL: not made.  A tensor may have
- * several forms at once: terms, and later the whole that was added up of them for another
- * reader. */
+/* The tensors of the target that stand for a tensor of the source: arrays [n_peers], NULL if not
+ * made.  A tensor may have several forms at once: terms, and later the whole that was added up
+ * of them for another reader. */
 typedef struct forms {
     ir_tensor_id *whole, *terms, *part[IR_MAX_RANK];
 } forms;
 
+/* The pass under way.  `from` is the source, `to` the joint program under construction. */
 typedef struct sharder {
     pass_state *s;
     const ir_graph *from;
     ir_graph *to;
-    uint32_t n; /* peers */
-    shard_cuts cuts;
-    forms *forms; /* [tensors] */
+    uint32_t n;      /* number of peers */
+    shard_cuts cuts; /* where each axis may be cut, and which axes are cut together */
+    forms *forms;    /* [tensors] */
     /* operators that read tensor t: readers[first_reader[t]] ... */
     uint32_t *first_reader, *readers;
     bool *is_output; /* [tensors] */
     bool *alone;     /* [ops] only peer 0 needs it */
 } sharder;
 
-/* A tensor of the source; `to` has other numbers. */
+/* A tensor of the source.  (The joint program numbers its tensors differently.) */
 static const ir_tensor *tensor_of(const sharder *d, ir_tensor_id t)
 {
     return &d->from->tensors.at[t];
 }
 
-/* A row of IR_NONE, one for each peer. */
+/* A form that is not made yet: IR_NONE for each peer. */
 static mpk_status new_form(sharder *d, ir_tensor_id **out)
 {
     NEW(d->s->cx, d->s->scratch, *out, d->n);
@@ -55,8 +62,8 @@ static mpk_status new_form(sharder *d, ir_tensor_id **out)
     return MPK_OK;
 }
 
-/* "NAME.part@1"; what is whole, and state of peer 0, which the host looks for, keeps its name
- * there. */
+/* Name a form of tensor t: "NAME.part@1".  What is whole on peer 0, and state of peer 0, keeps
+ * its name, because the host looks for it by that name. */
 static mpk_status make_name(sharder *d, ir_tensor_id t, const char *form, uint32_t peer, str *out)
 {
     str name = tensor_of(d, t)->name;
@@ -73,7 +80,7 @@ static mpk_status make_name(sharder *d, ir_tensor_id t, const char *form, uint32
 
 /* ---- weights, inputs and state ---- */
 
-/* A tensor that no operator makes, on one peer or everywhere. */
+/* Add a tensor that no operator makes, in the memory of one peer or everywhere. */
 static mpk_status add_given(sharder *d, ir_tensor_id t, uint32_t peer, const char *name,
                             const int64_t *dims, ir_tensor_id *out)
 {
@@ -83,7 +90,8 @@ static mpk_status add_given(sharder *d, ir_tensor_id t, uint32_t peer, const cha
                          dims, out);
 }
 
-/* Everywhere, or of state a copy on each peer. */
+/* Give a weight or an input to all peers as one tensor that lies everywhere; of state, a copy to
+ * each peer. */
 static mpk_status give_whole(sharder *d, ir_tensor_id t)
 {
     const ir_tensor *from = tensor_of(d, t);
@@ -101,7 +109,7 @@ static mpk_status give_whole(sharder *d, ir_tensor_id t)
     return MPK_OK;
 }
 
-/* A part on each peer, of a weight or of state. */
+/* Give each peer its part of a weight or of state, cut along an axis. */
 static mpk_status give_parts(sharder *d, ir_tensor_id t, uint32_t axis)
 {
     const ir_tensor *from = tensor_of(d, t);
@@ -124,7 +132,7 @@ static mpk_status give_parts(sharder *d, ir_tensor_id t, uint32_t axis)
 
 /* ---- changes of form ---- */
 
-/* An operator with one result, on a peer. */
+/* Add an operator with one result, run by a peer. */
 static mpk_status add_op(sharder *d, uint32_t peer, const char *kind, str name, uint32_t n_in,
                          const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out)
 {
@@ -132,7 +140,7 @@ static mpk_status add_op(sharder *d, uint32_t peer, const char *kind, str name, 
     return ir_add_op(d->s->cx, d->to, kind, name.at, n_in, in, attributes, out);
 }
 
-/* The entries lo <= i < hi of an axis, a view. */
+/* Add a view of the entries lo <= i < hi of an axis. */
 static mpk_status add_slice(sharder *d, ir_tensor_id what, uint32_t peer, uint32_t axis, int64_t lo,
                             int64_t hi, str name, ir_tensor_id *out)
 {
@@ -148,7 +156,8 @@ static mpk_status add_slice(sharder *d, ir_tensor_id what, uint32_t peer, uint32
                   out);
 }
 
-/* all_reduce: every peer reads the terms of all and adds them in the same order. */
+/* all_reduce: every peer reads the terms of all and adds them in the same order, so all get the
+ * same bits. */
 static mpk_status add_up(sharder *d, ir_tensor_id t)
 {
     forms *f = &d->forms[t];
@@ -161,7 +170,9 @@ static mpk_status add_up(sharder *d, ir_tensor_id t)
     return MPK_OK;
 }
 
-/* Of each part what those before it do not have: *n pieces, each where its part lies. */
+/* List the pieces that make up a tensor cut along an axis, each where its part lies, *n <=
+ * n_peers.  Parts may overlap (KV heads that several peers hold), so a piece is what of a part
+ * those before it do not have; a part that adds nothing has no piece. */
 static mpk_status gather_pieces(sharder *d, ir_tensor_id t, uint32_t axis, ir_tensor_id *pieces,
                                 uint32_t *n)
 {
@@ -183,7 +194,7 @@ static mpk_status gather_pieces(sharder *d, ir_tensor_id t, uint32_t axis, ir_te
     return MPK_OK;
 }
 
-/* all_gather: every peer reads the parts of all. */
+/* all_gather: every peer reads the pieces of all and concatenates them. */
 static mpk_status gather(sharder *d, ir_tensor_id t, uint32_t axis)
 {
     ir_tensor_id pieces[IR_MAX_PEERS];
@@ -265,7 +276,7 @@ static bool is_free(const sharder *d, const ir_op *op, const op_split *way)
     return true;
 }
 
-/* Bytes of the weights that a way cuts. */
+/* The bytes of the weights that a way cuts; 0: it cuts none, and nothing is gained by it alone. */
 static int64_t cut_bytes(const sharder *d, const ir_op *op, const op_split *way)
 {
     int64_t bytes = 0;
@@ -293,11 +304,13 @@ static bool has_terms(const ir_op *op, const op_split *way)
     return false;
 }
 
-enum { MOST_STEPS = 16 }; /* operators between two products */
+/* the most operators that are followed from one product to the next */
+enum { MOST_STEPS = 16 };
 
 static bool is_used_in_parts(const sharder *d, ir_tensor_id t, int axis, uint32_t steps);
 
-/* Does some way of a reader take a tensor in these parts, and are its results used so? */
+/* Is there a way of a reader that takes tensor t cut along `axis`, and whose own results are
+ * used in parts as well? */
 static bool reader_takes_parts(const sharder *d, const ir_op *op, ir_tensor_id t, int axis,
                                uint32_t steps)
 {
@@ -314,7 +327,8 @@ static bool reader_takes_parts(const sharder *d, const ir_op *op, ir_tensor_id t
     return false;
 }
 
-/* Does every reader take the parts of a tensor as they are, until they are terms of a sum? */
+/* Does every reader take the parts of a tensor as they are, until they are terms of a sum?
+ * steps: operators followed so far. */
 static bool is_used_in_parts(const sharder *d, ir_tensor_id t, int axis, uint32_t steps)
 {
     if (d->is_output[t] || steps == MOST_STEPS)
@@ -325,8 +339,10 @@ static bool is_used_in_parts(const sharder *d, ir_tensor_id t, int axis, uint32_
     return true;
 }
 
-/* Is it worth while to cut the weights that this way cuts?  Terms of a sum are, if the inputs are
- * in parts already; parts are, if they are used so. */
+/* Is it worth while to cut the weights that this way cuts?  A way that ends in terms pays only
+ * if its inputs are in parts already (the second product of a pair): otherwise it would turn one
+ * product into a product and a sum.  A way that ends in parts pays if they are used as parts.  A
+ * weight of gather_bytes or more (the vocabulary) is cut in any case. */
 static bool pays(const sharder *d, const ir_op *op, const op_split *way)
 {
     int64_t bytes = cut_bytes(d, op, way);
@@ -336,7 +352,8 @@ static bool pays(const sharder *d, const ir_op *op, const op_split *way)
     return bytes && (in_parts || bytes >= (int64_t)d->s->options->gather_bytes);
 }
 
-/* The way that an operator goes; false: it runs whole. */
+/* Choose the way that an operator goes; false: it runs whole.  First ways that pay; then, if an
+ * input is not whole, any way that takes the inputs as they are, which saves gathering them. */
 static bool choose_way(const sharder *d, const ir_op *op, op_split *way)
 {
     for (uint32_t k = 0; op_find_split(d->from, op, k, way); k++)
@@ -350,7 +367,8 @@ static bool choose_way(const sharder *d, const ir_op *op, op_split *way)
 
 /* ---- operators ---- */
 
-/* The attributes of a peer's operator: a list of the result's dimensions follows the cut. */
+/* Copy attributes for a peer's operator: a list of the result's dimensions (reshape, expand)
+ * follows the cut. */
 static mpk_status copy_attributes(sharder *d, const ir_op *op, const op_split *way, uint32_t peer,
                                   ir_attribute *to)
 {
@@ -368,7 +386,8 @@ static mpk_status copy_attributes(sharder *d, const ir_op *op, const op_split *w
     return MPK_OK;
 }
 
-/* Where the forms of result i of an operator are noted; NULL way: whole. */
+/* *out: where the results of all peers for output i of an operator are noted; way NULL: it runs
+ * whole. */
 static mpk_status new_result(sharder *d, const ir_op *op, const op_split *way, uint32_t i,
                              ir_tensor_id **out)
 {
@@ -382,6 +401,9 @@ static mpk_status new_result(sharder *d, const ir_op *op, const op_split *way, u
     return MPK_OK;
 }
 
+/* Add the operator for one peer, on its forms of the inputs; results[i][peer] becomes output i.
+ * An input marked OP_FIRST (a residual or a bias of a sum) is given to peer 0 only, so that it
+ * is added once. */
 static mpk_status add_for_peer(sharder *d, const ir_op *op, const op_split *way, uint32_t peer,
                                ir_tensor_id **results)
 {
@@ -410,7 +432,8 @@ static mpk_status add_for_peer(sharder *d, const ir_op *op, const op_split *way,
     return MPK_OK;
 }
 
-/* The operator on each peer that needs it, whole or on a part. */
+/* Make the inputs in the forms that the chosen way wants, and add the operator on each peer that
+ * needs it. */
 static mpk_status shard_op(sharder *d, ir_op_id id)
 {
     const ir_op *op = &d->from->ops.at[id];
@@ -433,8 +456,9 @@ static mpk_status shard_op(sharder *d, ir_op_id id)
 
 /* ---- the program ---- */
 
-/* Lists by counting and filling.  `next` is first_reader shifted by one, so that filling the lists
- * leaves the first indices where they belong. */
+/* Fill the lists of readers by counting and filling: `next` is first_reader shifted by one, so
+ * that filling the lists leaves the first indices where they belong.  An operator that reads a
+ * tensor twice is listed twice. */
 static mpk_status fill_readers(sharder *d)
 {
     const ir_graph *g = d->from;
@@ -454,7 +478,8 @@ static mpk_status fill_readers(sharder *d)
     return MPK_OK;
 }
 
-/* An operator is peer 0's alone if it cannot be split and so are all that read its results. */
+/* An operator is peer 0's alone if it cannot be split and the same holds for all that read its
+ * results: sampling, and what leads from its results to outputs. */
 static void find_alone(sharder *d)
 {
     for (size_t o = d->from->ops.n; o-- > 0;) {
@@ -467,7 +492,7 @@ static void find_alone(sharder *d)
     }
 }
 
-/* The target program begins with the inputs in the source's order, whole and everywhere: they are
+/* The joint program begins with the inputs in the source's order, whole and everywhere: they are
  * the interface, and the host writes them once for all peers. */
 static mpk_status begin(sharder *d)
 {
@@ -484,7 +509,6 @@ static mpk_status begin(sharder *d)
         d->is_output[g->outputs.at[i]] = true;
     TRY(fill_readers(d));
     find_alone(d);
-    /* What the caller writes is the program's interface, in its order. */
     for (ir_tensor_id t = 0; t < g->tensors.n; t++)
         if (g->tensors.at[t].kind == IR_INPUT)
             TRY(give_whole(d, t));

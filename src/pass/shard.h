@@ -1,14 +1,18 @@
 /* shard.h - what the two files of the pass shard share: where the axes of tensors are cut among
- * peers. */
+ * peers.
+ *
+ * shard_cuts.c fills the classes once for a program; shard.c asks for each operator whether a
+ * way can be gone, and for each tensor which entries a peer has.
+ */
 #ifndef PASS_SHARD_H
 #define PASS_SHARD_H
 
 #include "ir/op.h"
 #include "pass/pass.h"
 
-/* Axes that operators can only cut together, at the same fractions, are one class: q_proj's rows,
- * heads, o_proj's columns.  A node is an axis of a tensor, a class the root of a forest of
- * nodes. */
+/* Axes that operators can only cut together, at the same fractions, are one class: q_proj's
+ * rows, heads, o_proj's columns.  A node is an axis of a tensor; a class is a tree of nodes, and
+ * its data stand in the root. */
 typedef struct shard_node {
     uint32_t parent;  /* itself: a root, and what follows is the class's */
     uint32_t follows; /* IR_NONE, or the node whose parts say which of the `groups` a peer has */
@@ -17,20 +21,22 @@ typedef struct shard_node {
     bool broken;      /* two rules contradict each other: it is not cut */
 } shard_node;
 
+/* The nodes of a program: node tensor * IR_MAX_RANK + axis. */
 typedef struct shard_cuts {
     const ir_graph *g;
     uint32_t n_peers;
     shard_node *nodes; /* [tensors * IR_MAX_RANK] */
 } shard_cuts;
 
-/* The classes of a program.  Cost: operators times their ways. */
+/* Find the classes of a program; everything lies in `a`, the graph is borrowed.  Cost: operators
+ * times their ways. */
 mpk_status shard_fill_cuts(mpk_context *cx, arena *a, const ir_graph *g, uint32_t n_peers,
                            shard_cuts *out);
 /* The entries lo <= i < hi of an axis that a peer has; false: the axis cannot be cut in so many
  * parts. */
 bool shard_find_part(const shard_cuts *c, ir_tensor_id tensor, uint32_t axis, uint32_t peer,
                      int64_t *lo, int64_t *hi);
-/* Can this way be gone, every axis of it being cut? */
+/* Can an operator go this way: can every axis that it names be cut among all peers? */
 bool shard_can_split(const shard_cuts *c, const ir_op *op, const op_split *way);
 
 #endif

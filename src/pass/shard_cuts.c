@@ -1,16 +1,24 @@
 /* shard_cuts.c - where the axes of a program's tensors are cut among peers (see shard.h).
  *
- * Input: a tensor program; the records say which axes an operator cuts together.  Output: classes
- * of axes, by union of what any way of any operator joins.  A class is cut at multiples of what all
- * its axes allow: whole blocks of a weight in a block format, whole heads.  Where each part must
- * hold whole groups, or lie within one (the query heads that share a KV head), more peers than
- * groups share them: peer p is of group p * groups / peers, and those of one group divide it; so KV
- * heads are replicated and nothing else is.
+ * Input: a tensor program; the records say which axes an operator cuts together (op_split).
+ * Output: classes of axes, by union of what any way of any operator joins.  A class is cut at
+ * multiples of what all its axes allow: whole blocks of a weight in a block format, whole heads.
+ *
+ * Where each part must hold whole groups, or lie within one (the query heads that share a KV
+ * head), more peers than groups share them: peer p is of group p * groups / peers, and the peers
+ * of one group divide it; so KV heads are replicated and nothing else is.
+ *
+ *   32 query heads, 8 KV heads, 4 peers:   peer 1 has query heads 8 to 15 and KV heads 2, 3
+ *   32 query heads, 8 KV heads, 16 peers:  peer 2 has query heads 4, 5 and KV head 1;
+ *                                          peer 3 has query heads 6, 7 and KV head 1 too
+ *
+ * Called by shard.c.  Cost: operators times their ways; union-find without path compression,
+ * since classes are shallow.
  */
 #include "pass/shard.h"
 
-/* Where there are enough, cuts fall on multiples of so many units: rows of weights stay aligned,
- * tiles whole. */
+/* Cuts fall on multiples of COARSE units if that gives each peer ENOUGH of them: rows of weights
+ * stay aligned, and tiles whole. */
 enum { COARSE = 64, ENOUGH = 16 };
 
 static int64_t gcd(int64_t a, int64_t b)
@@ -29,6 +37,7 @@ static uint32_t node_of(ir_tensor_id tensor, uint32_t axis)
     return tensor * IR_MAX_RANK + axis;
 }
 
+/* The class of a node. */
 static uint32_t root_of(const shard_cuts *c, uint32_t node)
 {
     while (c->nodes[node].parent != node)
@@ -53,7 +62,8 @@ static void join(shard_cuts *c, uint32_t x, uint32_t y)
 
 /* ---- the ways of an operator ---- */
 
-/* The node of operand i, inputs first and then outputs; IR_NONE: it is not cut. */
+/* The node of operand i (inputs first, then outputs) that a way cuts; IR_NONE: the operand is
+ * absent or not cut. */
 static uint32_t cut_of(const ir_op *op, const op_split *way, uint32_t i)
 {
     bool is_input = i < op->n_in;
@@ -62,14 +72,15 @@ static uint32_t cut_of(const ir_op *op, const op_split *way, uint32_t i)
     return t == IR_NONE || axis < 0 ? IR_NONE : node_of(t, (uint32_t)axis);
 }
 
-/* Is operand i one whose part must cover the groups that the others' parts touch, as KV heads must
- * cover query heads? */
+/* Is operand i one whose part must cover the groups that the others' parts touch, as KV heads
+ * must cover query heads? */
 static bool is_covered(const ir_op *op, const op_split *way, uint32_t i)
 {
     return i < op->n_in && way->covers >> i & 1;
 }
 
-/* Covered axes are one class, the others another. */
+/* Join the axes that a way cuts: the covered ones are one class, all others another, which the
+ * first one follows. */
 static void join_way(shard_cuts *c, const ir_op *op, const op_split *way)
 {
     uint32_t first[2] = {IR_NONE, IR_NONE};
@@ -114,7 +125,9 @@ mpk_status shard_fill_cuts(mpk_context *cx, arena *a, const ir_graph *g, uint32_
 
 /* ---- parts ---- */
 
-/* Cuts at multiples of this many units leave parts nearly even. */
+/* The largest power of two up to COARSE such that cuts at its multiples leave parts nearly even:
+ * it divides the units, and either each peer gets ENOUGH multiples or all peers get equally
+ * many. */
 static int64_t coarse_units(int64_t units, int64_t n)
 {
     int64_t coarse = COARSE;
@@ -123,7 +136,9 @@ static int64_t coarse_units(int64_t units, int64_t n)
     return coarse;
 }
 
-/* A part of a class with groups, of which there are fewer than peers: a part of one group. */
+/* The part of a peer where there are fewer groups than peers: an equal share of one group.  The
+ * peers first ... end - 1 divide the group.  False if groups have no equal size or the part
+ * would be empty. */
 static bool find_nested(const shard_node *k, int64_t n, int64_t peer, int64_t *lo, int64_t *hi)
 {
     int64_t each = k->units / k->groups, group = peer * k->groups / n;
@@ -134,7 +149,7 @@ static bool find_nested(const shard_node *k, int64_t n, int64_t peer, int64_t *l
     return k->units % k->groups == 0 && *hi > *lo;
 }
 
-/* The units of its class that a peer has; false: that one would have none. */
+/* The units *lo <= i < *hi of its class that a peer has; false: some peer would have none. */
 static bool find_units(const shard_node *k, int64_t n, int64_t peer, int64_t *lo, int64_t *hi)
 {
     int64_t whole = k->groups ? gcd(k->units, k->groups) : k->units / coarse_units(k->units, n);
@@ -145,8 +160,9 @@ static bool find_units(const shard_node *k, int64_t n, int64_t peer, int64_t *lo
     return whole >= n;
 }
 
-/* Of a class that follows another: the groups that the other's part touches, as units of its
- * own. */
+/* The part of a class that follows another: the groups that the leader's part touches, as units
+ * of its own.  False also if the leader itself follows a third class, a chain that no operator
+ * makes. */
 static bool find_covered(const shard_cuts *c, const shard_node *k, int64_t n, int64_t peer,
                          int64_t *lo, int64_t *hi)
 {

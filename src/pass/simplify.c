@@ -2,13 +2,18 @@
  *
  * Input and output: a tensor program.  An operator is live if it writes state or if an output of
  * the graph depends on it.  Two operators are equal if their kinds, inputs and attributes are.
- * Operators that read state are never merged, since the state may have changed in between.  Cost:
- * linear, one hash per operator.
+ * Operators that read state are never merged, since the state may have changed in between.
+ *
+ *   %a = linear(%x, %w)   %b = linear(%x, %w)   %c = add(%a, %b)   %d = silu(%a)   output %c
+ *   ->  %a = linear(%x, %w)   %c = add(%a, %a)                      %b is %a, %d is dead
+ *
+ * Called by compile.c first, so that no later rule has to expect twins.  Cost: linear, one hash
+ * per operator.
  */
 #include "pass/rewrite.h"
 
-/* Such an operator is neither dropped nor merged: it may be where the state changes, or may read it
- * at another moment than its twin. */
+/* Does an operator read or write state?  Such an operator is neither removed nor merged: it may
+ * be where the state changes, or may read it at another moment than its twin. */
 static bool touches_state(const rewrite *w, const ir_op *op)
 {
     for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
@@ -32,7 +37,7 @@ static bool has_output(const rewrite *w, const ir_op *op)
     return false;
 }
 
-/* A view with the shape, strides and offset of its input. */
+/* Is the operator a view with the shape, strides and offset of its input? */
 static bool changes_nothing(const rewrite *w, const ir_op *op)
 {
     const ir_tensor *out = &w->g->tensors.at[op->out[0]], *in = &w->g->tensors.at[op->in[0]];
@@ -42,9 +47,9 @@ static bool changes_nothing(const rewrite *w, const ir_op *op)
            memcmp(out->stride, in->stride, out->rank * sizeof *out->stride) == 0;
 }
 
-/* Two operators are equal if their keys are, byte for byte.  The lengths of strings and lists are
- * part of the key, so that neighbouring fields cannot run into each other.  The peer is part of it
- * too: the same product on two GPUs is two operators. */
+/* Print what makes an operator what it is, as bytes: two operators are equal if their keys are.
+ * The lengths of strings and lists are part of the key, so that neighbouring fields cannot run
+ * into each other.  The peer is part of it too: the same product on two GPUs is two operators. */
 static void print_key(const rewrite *w, const ir_op *op, text *key)
 {
     text_add(key, (const char *)&op->def, sizeof op->def);

@@ -1,9 +1,12 @@
-/* program.h - the compiler's result for a target: one linear tGraph for each number of tokens, and
- * the places of tensors.
+/* program.h - the compiler's result for a target: one linear tGraph for each number of tokens,
+ * and the places of tensors.
  *
- * All graphs of a program share four areas of memory.  A tensor that has the same name in several
- * graphs (a weight, a step input, the KV cache, an output) has the same place in each of them;
- * temporaries share one area per graph.
+ * All graphs of a program share four areas of memory.  A tensor that has the same name in
+ * several graphs (a weight, a step input, the KV cache, an output) has the same place in each of
+ * them; temporaries share one area per graph.
+ *
+ * Made by pass_compile, read by image/image.c, which lays it out as one relocatable block;
+ * nothing after that sees it.
  *
  *   tg_places.c   find a tensor's place, bind tensors to the areas
  *   tg_memory.c   prove that tensors that share bytes are ordered by events
@@ -14,6 +17,7 @@
 
 #include "tgraph/tgraph.h"
 
+/* Where a tensor's bytes are: what decides how long they live, and who provides the memory. */
 typedef enum tg_area {
     /* offset is an index into tg_program.weights; each is bound to an address of its own */
     TG_WEIGHTS,
@@ -23,6 +27,7 @@ typedef enum tg_area {
     TG_AREAS
 } tg_area;
 
+/* The place of a tensor: the same in every graph that has a tensor of this name. */
 typedef struct tg_place {
     tg_area area;
     uint64_t offset; /* bytes from the area's start, a multiple of 64; an index for TG_WEIGHTS */
@@ -39,18 +44,19 @@ typedef struct tg_weight {
 
 /* The compiler-stage table of the paper (§6.6) for one graph. */
 typedef struct tg_stats {
-    uint32_t operators; /* that have tasks */
-    uint32_t tasks;     /* without empty ones */
-    uint32_t events;    /* of the final graph, start and end included */
-    uint64_t pairs;     /* producer-consumer pairs that the events encode */
-    uint32_t normalize_tasks;
-    uint32_t jit_tasks;
+    uint32_t operators;       /* that have tasks */
+    uint32_t tasks;           /* without empty ones */
+    uint32_t events;          /* of the final graph, start and end included */
+    uint64_t pairs;           /* producer-consumer pairs that the events encode */
+    uint32_t normalize_tasks; /* empty tasks that normalize added */
+    uint32_t jit_tasks;       /* tasks that a scheduler launches */
     /* how much the events' successors take: as lists of tasks, as ranges */
     uint64_t successor_bytes_list, successor_bytes_range;
     /* wall clock, of this graph alone */
     double compile_ms, verify_ms;
 } tg_stats;
 
+/* One graph of the program.  All pointers lie in the result arena of pass_compile. */
 typedef struct tg_compiled {
     uint32_t n_tokens; /* the T it was built for */
     bool drafts;       /* it is of the draft model */
@@ -61,7 +67,9 @@ typedef struct tg_compiled {
     tg_stats stats;
 } tg_compiled;
 
+/* The whole program.  A step of n tokens runs the first graph whose n_tokens is at least n. */
 typedef struct tg_program {
+    /* page_bytes: of a scratch page; pages_per_worker: of its scratch */
     uint32_t n_workers, page_bytes, pages_per_worker;
     uint32_t n_peers; /* that share the workers evenly, in order; 0: one */
     uint32_t n_graphs;
@@ -74,8 +82,9 @@ typedef struct tg_program {
 } tg_program;
 
 /* Point data[t] of every tensor t of a compiled graph into the areas: area[TG_STATE],
- * area[TG_STEP], area[TG_TEMPS] are their first bytes, weights[i] those of weight i.  For a view:
- * its first element.  data[ir->tensors.n]. */
+ * area[TG_STEP], area[TG_TEMPS] are the addresses of their first bytes, weights[i] that of
+ * weight i (NULL: data[t] is NULL too).  For a view: its first element.  data[ir->tensors.n] is
+ * the caller's. */
 void tg_bind(const tg_compiled *c, void *const area[TG_AREAS], void *const *weights, void **data);
 
 /* Which operators and tasks touch each root: for planning memory and for proving the plan. */
@@ -88,6 +97,7 @@ typedef struct tg_alive {
     uint32_t *first_user, *n_users;
     ir_op_id *users;
 } tg_alive;
+/* Fill *out from a linear graph; everything lies in `a`. */
 mpk_status tg_fill_alive(mpk_context *cx, arena *a, const tg_graph *g, tg_alive *out);
 /* Do events order every task that touches this root before every task of the operator?  If so, the
  * operator's result may take the root's bytes. */

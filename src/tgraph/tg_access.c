@@ -1,20 +1,28 @@
 /* tg_access.c - which tasks touch the same bytes (paper §4.1, dependency analysis).
  *
- * Input: the tasks' boxes and the operators' records.  Output: for each task, the tasks of earlier
- * operators that it conflicts with.  Events are not consulted, so the verifier can check events
- * against this result.
+ * Input: the tasks' boxes and the operators' records.  Output: for each task, the tasks of
+ * earlier operators that it conflicts with.  Called by pass_depend, which makes an event of each
+ * conflict, and by tg_verify, which asks that events order each; events are not consulted here,
+ * so the two are independent.
  *
- * Idea: walk the operators in program order.  For each tensor that owns storage and is written in
- * this graph, keep the accesses made so far.  The accesses of one operator to one tensor form a
- * group, sorted along the axis that is cut into the most parts; the accesses that overlap a box are
- * then neighbours, and bisection finds them.  A group that covers its whole tensor replaces all
- * earlier groups.  Cost: O(boxes log boxes) plus the pairs found.
+ * Idea: walk the operators in program order.  For each tensor that owns storage and is written
+ * in this graph, keep the accesses made so far.  The accesses of one operator to one tensor form
+ * a group, sorted along the axis that is cut into the most parts; the accesses that overlap a
+ * box are then neighbours, and bisection finds them.  A group that covers its whole tensor
+ * replaces all earlier groups.
+ *
+ *   %k_cache: written by kv_write (8 tasks, one for each KV head), read by attention (8 tasks)
+ *     group of kv_write on root k_cache: 8 boxes, sorted along the axis of heads
+ *     task 3 of attention reads the box of head 3: bisection finds 1 access, not 8
+ *
+ * Cost: O(boxes log boxes) plus the pairs found.
  */
 #include <stdlib.h>
 
 #include "ir/op.h"
 #include "tgraph/tgraph.h"
 
+/* One task's use of one root. */
 typedef struct access {
     tg_task_id task;
     uint32_t ordinal; /* of the task among those of its operator */
@@ -30,10 +38,11 @@ typedef struct access_group {
     ir_tensor_id root;
     uint32_t axis, n;
     access *at;      /* sorted by lo along the axis */
-    uint32_t *where; /* [tasks of op] the access of a task, TG_NONE: it touches nothing */
-    bool covers;     /* writes all of the root */
+    uint32_t *where; /* [tasks of op] index into `at`; TG_NONE: the task touches nothing */
+    bool covers;     /* it writes all of the root */
 } access_group;
 
+/* The walk under way; all arrays are indexed by the graph's own numbers. */
 typedef struct walk {
     mpk_context *cx;
     arena *a;
@@ -150,9 +159,10 @@ static ir_box operand_box(const ir_graph *ir, const ir_op *op, uint32_t operand,
     return box;
 }
 
-/* Do the accesses to an output write its whole root?  The boxes of one output do not overlap, so it
- * is enough to add up their sizes.  The sum comes out too large, and the answer is no, where a view
- * could not be followed exactly or where tasks share a box (OP_WRITES_APART, OP_SHARES). */
+/* Do the accesses to an output write its whole root?  The boxes of one output do not overlap, so
+ * it is enough to add up their sizes.  Where a view could not be followed exactly, or tasks
+ * share a box (OP_WRITES_APART, OP_SHARES), the sum comes out too large and the answer is no;
+ * that only costs pairs which a cover would have spared. */
 static bool covers_root(const ir_graph *ir, const ir_tensor *tensor, const access_group *group)
 {
     const ir_tensor *root = &ir->tensors.at[group->root];
@@ -162,7 +172,8 @@ static bool covers_root(const ir_graph *ir, const ir_tensor *tensor, const acces
     return sum == ir_elements(root) && sum == ir_elements(tensor);
 }
 
-/* The accesses of all tasks of an operator to one operand; *out is NULL if they touch nothing. */
+/* Make the group of the accesses of all tasks of an operator to one operand; *out is NULL if
+ * they touch nothing.  Operands are numbered inputs first, then outputs. */
 static mpk_status make_group(walk *w, ir_op_id op_id, uint32_t operand, const tg_task_id *tasks,
                              uint32_t n, access_group **out)
 {
@@ -218,8 +229,8 @@ static uint32_t first_beyond(const access_group *group, int64_t lo)
     return low;
 }
 
-/* Add every task of a chain of groups that touches some byte of the box.  A box that is the whole
- * root overlaps everything, and takes no search. */
+/* Add every task of a chain of groups that touches some byte of the box.  A box that is the
+ * whole root overlaps everything, and takes no search. */
 static void add_overlaps(walk *w, const access_group *groups, const ir_box *box, tg_task_id after)
 {
     for (const access_group *group = groups; group; group = group->before) {
@@ -238,8 +249,9 @@ static void add_overlaps(walk *w, const access_group *groups, const ir_box *box,
     }
 }
 
-/* Two tasks of one operator may not conflict: no event could order them without a reason to prefer
- * one. */
+/* MPK_EVERIFY if one task writes what another task of the same operator writes or reads: no
+ * event could order the two without a reason to prefer one.  Exempt are writes of operators
+ * whose record promises that they are disjoint although their boxes overlap. */
 static mpk_status check_within(walk *w, const access_group *writes, const access_group *other)
 {
     const ir_tensor *root = &w->g->ir->tensors.at[writes->root];
@@ -290,8 +302,8 @@ static mpk_status start(walk *w)
 enum { MAX_OPERANDS = IR_MAX_INPUTS + IR_MAX_OUTPUTS };
 
 /* The operands of one operator whose storage is written somewhere in the program, with what its
- * tasks touch of each.  Operands that nobody writes (weights, step inputs) take no room and no
- * time. */
+ * tasks touch of each.  Operands that no operator writes (weights, step inputs) take no room and
+ * no time. */
 typedef struct op_accesses {
     access_group *at[MAX_OPERANDS];
     /* at[i] is of an output */
@@ -299,6 +311,7 @@ typedef struct op_accesses {
     uint32_t n;
 } op_accesses;
 
+/* Make the groups of an operator's operands. */
 static mpk_status gather_operands(walk *w, ir_op_id o, const tg_task_id *tasks, uint32_t n,
                                   op_accesses *out)
 {
@@ -319,7 +332,7 @@ static mpk_status gather_operands(walk *w, ir_op_id o, const tg_task_id *tasks, 
     return MPK_OK;
 }
 
-/* Every output against every operand of the same root, itself included. */
+/* Check every output against every operand of the same root, itself included. */
 static mpk_status check_operands(walk *w, const op_accesses *operands)
 {
     for (uint32_t i = 0; i < operands->n; i++)
@@ -352,8 +365,8 @@ static void remember(walk *w, ir_op_id o, const op_accesses *operands)
     }
 }
 
-/* The conflicts of one operator's tasks: its reads with earlier writes, its writes with earlier
- * writes and reads. */
+/* Visit the conflicts of one operator's tasks: of its reads with earlier writes, of its writes
+ * with earlier writes and reads.  Then remember its accesses. */
 static mpk_status visit_op(walk *w, ir_op_id o, const tg_task_id *tasks, uint32_t n,
                            tg_conflict_visitor *visit, void *user)
 {

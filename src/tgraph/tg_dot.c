@@ -2,9 +2,9 @@
  * operator, events as circles (as in the paper's figures).
  *
  * Input: a graph at any level that tg_verify accepts.  Output: one digraph as text, for `mpk
- * inspect --dot`.  A whole graph has tens of thousands of tasks, which no layout program can draw,
- * so the caller names a few operators, and everything outside is one dotted node on each side with
- * the number of edges that lead there.
+ * inspect --dot`.  A whole graph has tens of thousands of tasks, which no layout program can
+ * draw, so the caller names a few operators, and everything outside is one dotted node on each
+ * side with the number of edges that lead there.
  */
 #include <stdio.h>
 
@@ -17,14 +17,15 @@ static const char *const colours[] = {"#cfe2f3", "#fce5cd", "#d9ead3",
                                       "#ead1dc", "#fff2cc", "#d9d2e9"};
 enum { COLOURS = sizeof colours / sizeof *colours };
 
+/* What is drawn, and where to. */
 typedef struct drawing {
     const tg_graph *g;
     text *out;
     bool *drawn; /* [n_tasks] */
 } drawing;
 
-/* A task belongs to the part if its operator does; an empty one if a neighbour of one of its events
- * does. */
+/* Choose the tasks to draw: those of operators first_op ... first_op + n_ops - 1, counted
+ * without views, and empty tasks that such a task leads to. */
 static mpk_status choose(drawing *d, mpk_context *cx, arena *a, uint32_t first_op, uint32_t n_ops)
 {
     const tg_graph *g = d->g;
@@ -50,7 +51,7 @@ static mpk_status choose(drawing *d, mpk_context *cx, arena *a, uint32_t first_o
     return MPK_OK;
 }
 
-/* A name inside quotes. */
+/* Print a name inside quotes. */
 static void print_escaped(str s, text *out)
 {
     for (size_t i = 0; i < s.n; i++) {
@@ -77,8 +78,8 @@ static void draw_task(const drawing *d, tg_task_id t, uint32_t index)
     text_print(d->out, "\", fillcolor=\"%s\"];\n", colours[task->op % COLOURS]);
 }
 
-/* An event that touches the part, with the number of its triggers inside.  Edges that leave the
- * part are counted on one dotted edge to the node that stands for the rest. */
+/* Draw an event that touches the part, with the number of its triggers inside.  Edges that leave
+ * the part are counted on one dotted edge to the node that stands for the rest. */
 static void draw_event(const drawing *d, tg_event_id e)
 {
     const tg_event *event = &d->g->events[e];

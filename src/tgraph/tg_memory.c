@@ -1,20 +1,23 @@
 /* tg_memory.c - which tensors may share bytes, and the proof of a memory plan (see program.h).
  *
  * Input: a linear graph, and for the proof the places that plan_memory chose.  plan_memory asks
- * tg_may_overwrite while it plans; tg_verify_memory asks the same question again about the finished
- * plan and knows nothing of how it was made.
+ * tg_may_overwrite while it plans; tg_verify_memory asks the same question again about the
+ * finished plan and knows nothing of how it was made.
  *
- * Invariant: if two temporaries overlap in memory, events order every task that touches the earlier
- * one before every task of the operator that writes the later one.  All pairs are checked; a pair
- * with a barrier between its tensors costs one comparison.  In the shared areas no two tensors
- * overlap.
+ * Invariant: if two temporaries overlap in memory, events order every task that touches the
+ * earlier one before every task of the operator that writes the later one.  Then no schedule,
+ * however slow a worker is, lets a reader of the earlier one see bytes of the later one.  All
+ * pairs of overlapping tensors are checked; a pair with a barrier between them costs one
+ * comparison.  In the shared areas no two tensors overlap.
  */
 #include "ir/op.h"
 #include "tgraph/program.h"
 
+/* ---- which operators touch what ---- */
 /* ---- who touches what ---- */
 
-/* The roots that an operator touches, in `roots`, repetitions included. */
+/* List the roots that an operator touches in roots[MOST operands], repetitions included.
+ * Returns how many. */
 static uint32_t list_roots(const ir_graph *ir, const ir_op *op, ir_tensor_id *roots)
 {
     uint32_t n = 0;
@@ -26,7 +29,7 @@ static uint32_t list_roots(const ir_graph *ir, const ir_op *op, ir_tensor_id *ro
     return n;
 }
 
-/* Count the users of each root, or (write) list them from users[first_user] on. */
+/* Count the operators that touch each root, or (write) list them from users[first_user] on. */
 static void add_users(tg_alive *t, bool write)
 {
     ir_tensor_id roots[IR_MAX_INPUTS + IR_MAX_OUTPUTS];
@@ -41,7 +44,7 @@ static void add_users(tg_alive *t, bool write)
     }
 }
 
-/* Two passes over the operators, as all lists of this room: one to count, one to write. */
+/* Two passes over the operators, as for all lists of this room: one to count, one to write. */
 static mpk_status fill_users(mpk_context *cx, arena *a, tg_alive *t)
 {
     uint32_t total = 0;
@@ -90,9 +93,9 @@ static tg_task_id find_outside(const tg_alive *t, ir_tensor_id root, const tg_se
     return TG_NONE;
 }
 
-/* Find a task of the operator and a task that touches the root that are not ordered; false if there
- * is no such pair.  Tasks of one operator mostly wait for the same event and then share one set, so
- * a set equal to the last one is not searched again. */
+/* Find a task of the operator (*writer) and a task that touches the root (*user) that are not
+ * ordered; false if there is no such pair.  Tasks of one operator mostly wait for the same event
+ * and then share one set, so a set equal to the last one is not searched again. */
 static bool find_unordered(const tg_alive *t, ir_op_id op, ir_tensor_id root, tg_task_id *writer,
                            tg_task_id *user)
 {
@@ -116,8 +119,8 @@ bool tg_may_overwrite(const tg_alive *alive, ir_op_id op, ir_tensor_id root)
 
 /* ---- the proof ---- */
 
-/* A root must lie inside its area, weights in theirs and nothing else with them; a view or an
- * in-place result must lie where its root does. */
+/* A root must lie inside its area, a multiple of 64 bytes from its start; weights lie in theirs
+ * and nothing else with them; a view or an in-place result must lie where its root does. */
 static mpk_status check_place(mpk_context *cx, const tg_compiled *c, ir_tensor_id t,
                               const uint64_t *area_bytes)
 {
@@ -153,8 +156,8 @@ static bool share_bytes(const tg_compiled *c, ir_tensor_id a, ir_tensor_id b)
            c->places[b].offset < a_end;
 }
 
-/* `earlier` is written before `later` in program order.  Only temporaries may share bytes: state,
- * inputs and outputs must survive the step. */
+/* Two tensors that share bytes; `earlier` is written before `later` in program order.  Only
+ * temporaries may share bytes: state, inputs and outputs must survive the step. */
 static mpk_status check_pair(mpk_context *cx, const tg_compiled *c, const tg_alive *alive,
                              ir_tensor_id earlier, ir_tensor_id later)
 {

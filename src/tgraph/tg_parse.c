@@ -1,7 +1,9 @@
 /* tg_parse.c - read the text form of a task graph (see tg_print.c and docs/text-form.md).
  *
- * For any input bytes the result is a graph whose numbers are within their ranges, or an error with
- * line and column.  Cost: linear in the text and in the lists that its ranges expand to.
+ * Input: any bytes.  Output: a graph whose numbers are within their ranges, or MPK_EFORMAT with
+ * line and column; whether the graph keeps the promises of its level is tg_verify's business.
+ * Called by `mpk opt` and by tests.  Recursive descent with one cursor and no look-ahead beyond
+ * a word.  Cost: linear in the text and in the lists that its ranges expand to.
  */
 #include "tgraph/tgraph.h"
 
@@ -37,6 +39,7 @@ static mpk_status fail_here(const parser *p, const char *what)
 
 /* ---- words ---- */
 
+/* A carriage return counts as blank, so text with Windows line ends is read too. */
 static void skip_blanks(parser *p)
 {
     while (p->at < p->end && (*p->at == ' ' || *p->at == '\t' || *p->at == '\r'))
@@ -69,6 +72,7 @@ static bool take(parser *p, const char *word)
     return true;
 }
 
+/* Consume `word`, or fail with the message `what`. */
 static mpk_status expect(parser *p, const char *word, const char *what)
 {
     return take(p, word) ? MPK_OK : fail_here(p, what);
@@ -242,6 +246,7 @@ static mpk_status parse_event(parser *p)
     return end_line(p);
 }
 
+/* The `tgraph` line, then tasks, then events, with blank lines and comments between them. */
 static mpk_status parse_lines(parser *p)
 {
     TRY(parse_heading(p));

@@ -1,7 +1,8 @@
 /* tg_places.c - bind the tensors of a compiled graph to memory (see program.h).
  *
- * The targets compute the same addresses from the image; this is the short form for whoever runs a
- * graph in one process with tg_run, as the tests of the passes do.
+ * Input: a compiled graph and the addresses of its areas.  Output: an address for each tensor.
+ * The targets compute the same addresses from the image; this is the short form for callers that
+ * run a graph in one process with tg_run, as the tests of the passes do.
  */
 #include "tgraph/program.h"
 

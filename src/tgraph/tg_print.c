@@ -1,14 +1,16 @@
 /* tg_print.c - the text form of a task graph (docs/text-form.md).
  *
- * The tensor program in its own text form, then a `tgraph` line, then one line for each task and
- * event:
+ * Input: a graph at any level.  Output: the tensor program in its own text form, then a `tgraph`
+ * line, then one line for each task and event:
  *
  *   tgraph fused workers=4
  *   task 0 = %q [0:4, 0:16] aot worker=3
  *   task 9 = empty jit
  *   event 2 <- 0-3 5 -> 6-9
  *
- * Only events list tasks; the events of a task are derived from these lists.
+ * Only events list tasks; the events of a task are derived from these lists.  tg_parse reads the
+ * text back, and printing what was parsed gives the same bytes, which the goldens and the fuzzer
+ * rely on.
  */
 #include "tgraph/tgraph.h"
 

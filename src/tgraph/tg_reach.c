@@ -3,12 +3,21 @@
  * Input: a graph at any level.  Output: a set of tasks for each task.
  *
  * Idea: number the tasks topologically; the set of a task is the union of its producers and of
- * their sets.  A deep graph has many barriers, so nearly all of a set is a prefix of the numbering;
- * only the remainder is stored, as a window of bits.  Tasks with equal producers share one set.
- * Cost: linear in the edges for deep graphs; one bit for each pair of tasks in the worst case.
+ * their sets.  A deep graph has many barriers, so nearly all of a set is a prefix of the
+ * numbering; only the remainder is stored, as a window of bits.  Tasks with equal producers
+ * share one set.
+ *
+ *   position   0 1 2 3 4 5 6 7 8      tasks 0-3 before a barrier, 4-6 after it, 8 waits for 4 and 6
+ *   before[4]  prefix 4               {0 1 2 3}
+ *   before[8]  prefix 5, bit 6        {0 1 2 3 4 6}
+ *
+ * Every proof about order asks this: verification of pairs, reuse of memory, implied pairs,
+ * barriers for JIT.  Cost: linear in the edges for deep graphs; one bit for each pair of tasks
+ * in the worst case.
  */
 #include "tgraph/tgraph.h"
 
+/* The construction under way: the order, and one set at a time. */
 typedef struct builder {
     mpk_context *cx;
     arena *a;
@@ -27,7 +36,7 @@ typedef struct builder {
 /* ---- a topological order ---- */
 
 /* Do the numbers of tasks rise along every event?  Lists are sorted, so the last in-task and the
- * first out-task tell.  If so the numbering is a topological order already, and no task is
+ * first out-task tell.  If they do, the numbering is a topological order already and nothing is
  * sorted. */
 static bool is_numbered(const tg_graph *g)
 {
@@ -40,8 +49,8 @@ static bool is_numbered(const tg_graph *g)
     return true;
 }
 
-/* waits[t] is not zero for exactly the tasks that the sort did not reach: those on a cycle, and
- * those after one. */
+/* Report a cycle.  waits[t] is not zero for exactly the tasks that the sort did not reach: those
+ * on a cycle, and those after one. */
 static mpk_status fail_cycle(const builder *b, const uint32_t *waits)
 {
     const tg_graph *g = b->g;
@@ -71,7 +80,9 @@ static mpk_status fail_cycle(const builder *b, const uint32_t *waits)
          tg_name_task(g, t, name), on);
 }
 
-/* Breadth first, as linearize does it.  waits[t]: events that task t still waits for. */
+/* Fill b->order breadth first, as linearize does.  waits[t]: events that task t still waits for;
+ * missing[e]: in-tasks of event e that are not placed yet.  An event with no in-tasks, such as
+ * the start, is activated at once. */
 static mpk_status sort_tasks(builder *b)
 {
     const tg_graph *g = b->g;
@@ -113,6 +124,7 @@ static void use_words(builder *b, uint32_t low, uint32_t high)
     b->high = high > b->high ? high : b->high;
 }
 
+/* Put one task, by its position, into the set under construction. */
 static void add_position(builder *b, uint32_t position)
 {
     b->work[position / 64] |= UINT64_C(1) << position % 64;
@@ -168,8 +180,8 @@ static mpk_status end_set(builder *b, const tg_set **out)
     return MPK_OK;
 }
 
-/* All in-tasks of the events that a task depends on.  Most tasks depend on one event, whose list is
- * returned as it is. */
+/* List all in-tasks of the events that a task depends on.  Most tasks depend on one event, whose
+ * own list is returned; otherwise the lists are joined in b->producers, with repetitions. */
 static const tg_task_id *list_producers(builder *b, tg_task_id t, uint32_t *n)
 {
     const tg_graph *g = b->g;
@@ -187,7 +199,7 @@ static const tg_task_id *list_producers(builder *b, tg_task_id t, uint32_t *n)
     return b->producers;
 }
 
-/* The producers and everything before them. */
+/* Make the set of a task with these producers: the producers and everything before them. */
 static mpk_status make_set(builder *b, tg_reach *reach, const tg_task_id *producers, uint32_t n,
                            const tg_set **out)
 {
@@ -199,8 +211,9 @@ static mpk_status make_set(builder *b, tg_reach *reach, const tg_task_id *produc
     return end_set(b, out);
 }
 
-/* Build the sets in topological order; a task with the same producers as the task before it shares
- * that task's set. */
+/* Build the sets in topological order, so that those of all producers are there.  Tasks that
+ * depend on one event alone share the set of that event; a task with the same producers as the
+ * task before it shares that task's set. */
 static mpk_status fill_sets(builder *b, tg_reach *reach)
 {
     const tg_set **of_event, *latest = NULL;
@@ -229,7 +242,8 @@ static mpk_status fill_sets(builder *b, tg_reach *reach)
     return MPK_OK;
 }
 
-/* The most in-tasks, counted with repetition, that one task waits for. */
+/* The most in-tasks, counted with repetition, that one task waits for: the size of the lists
+ * above. */
 static size_t most_producers(const tg_graph *g, const tg_links *links)
 {
     size_t most = 1;
@@ -242,6 +256,7 @@ static size_t most_producers(const tg_graph *g, const tg_links *links)
     return most;
 }
 
+/* The arrays of *out lie in `a`; see tgraph.h. */
 mpk_status tg_fill_reach(mpk_context *cx, arena *a, const tg_graph *g, const tg_links *links,
                          tg_reach *out)
 {
@@ -263,8 +278,8 @@ mpk_status tg_fill_reach(mpk_context *cx, arena *a, const tg_graph *g, const tg_
     return fill_sets(&b, out);
 }
 
-/* A task is dropped if it lies in the set before any other of the list.  No task lies in its own
- * set, so each is judged against the union of all. */
+/* Keep the tasks of the list that come before no other of it: a task is dropped if it lies in
+ * the set of any.  No task lies in its own set, so each can be judged against the union of all. */
 uint32_t tg_keep_last(const tg_reach *r, tg_task_id *tasks, uint32_t n)
 {
     builder b = {.work = r->work};

@@ -1,13 +1,16 @@
 /* tg_run.c - run a task graph sequentially, in a random legal order: the oracle of the passes.
  *
- * Input: a graph at level TG_RAW or above, and memory for its tensors.  Events are activated by the
- * counts that the runtime uses; the seed chooses among the ready tasks.  If the events order every
- * conflicting pair, the results equal those of ir_eval, bit for bit, for every seed.
+ * Input: a graph at level TG_RAW or above, and memory for its tensors.  Output: the tensors'
+ * contents.  Events are activated by the counts that the runtime uses; the seed chooses among
+ * the ready tasks.  If the events order every conflicting pair, the results equal those of
+ * ir_eval, bit for bit, for every seed; an event that a pass lost shows as a difference under
+ * some seed.  Called by tests of passes only.  Cost: that of the reference code.
  */
 #include "base/rng.h"
 #include "ir/op.h"
 #include "tgraph/tgraph.h"
 
+/* The run under way; the counts start at those of the lists and fall to zero. */
 typedef struct runner {
     mpk_context *cx;
     arena *scratch;
@@ -49,7 +52,7 @@ static mpk_status run_task(runner *r, const tg_task *task)
     return MPK_OK;
 }
 
-/* All triggers have come: tasks that wait for nothing else are ready. */
+/* All triggers of an event have arrived: its out-tasks that wait for no other event are ready. */
 static void activate(runner *r, tg_event_id e)
 {
     const tg_event *event = &r->g->events[e];
@@ -58,8 +61,8 @@ static void activate(runner *r, tg_event_id e)
             r->ready[r->n_ready++] = tg_out_task(r->g, event, i);
 }
 
-/* Draw a ready task, run it, count it at its events, until none is ready.  Taking the last entry
- * into the hole keeps drawing constant; the order of `ready` means nothing. */
+/* Draw a ready task, run it, count it at its events, until none is ready.  Moving the last entry
+ * into the gap keeps a draw constant in time; the order of `ready` means nothing. */
 static mpk_status run_all(runner *r, uint64_t seed)
 {
     const tg_graph *g = r->g;

@@ -1,5 +1,6 @@
 /* tg_stats.c - the compiler-stage table of the paper (§6.6) for a linear graph.
  *
+ * Input: a linear graph.  Output: counts, as a struct or as JSON for `mpk inspect --stats`.
  * Bytes of successors as the paper counts them: 8 for each task in the list of the event that
  * launches it, or 8 for each event, the first and last number of a range (13,867 tasks: 110,932
  * bytes; 2,366 events: 18,928).

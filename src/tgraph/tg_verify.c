@@ -1,29 +1,31 @@
 /* tg_verify.c - prove what a task graph's level promises (see tgraph.h).
  *
- * Input: a graph at any level, whatever made it.  Output: MPK_OK, or a sentence that names task and
- * event.
+ * Input: a graph at any level, whatever made it.  Output: MPK_OK, or a sentence that names task
+ * and event.  Called by compile.c after the passes (options->verify, always on in tests), by
+ * `mpk opt` before and after each pass.
  *
  * The checks run from cheap to expensive, and each relies on those before it: the lists are well
  * formed; the tasks of an operator are disjoint and cover its output; the level's own promises
  * hold; there is no cycle; and any two tasks that touch the same bytes, at least one of them
  * writing, are ordered by a chain of events.  The last check compares each pair with exact
- * reachability (tg_reach.c); the pairs follow from the boxes alone (tg_access.c).  Cost: linear in
- * lists and pairs.
+ * reachability (tg_reach.c); the pairs follow from the boxes alone (tg_access.c).  Cost: linear
+ * in lists and pairs.
  *
- * Why a TG_LINEAR graph cannot deadlock: every task waits only for tasks with smaller numbers, and
- * a worker takes its AOT tasks by rising number.  So the unfinished task with the smallest number
- * can always run: everything it waits for has ended, and no other task precedes it in its worker's
- * queue.  JIT tasks never queue behind AOT tasks.
+ * Why a TG_LINEAR graph cannot deadlock: every task waits only for tasks with smaller numbers,
+ * and a worker takes its AOT tasks by rising number.  So the unfinished task with the smallest
+ * number can always run: everything it waits for has ended, and no other task precedes it in its
+ * worker's queue.  JIT tasks have a queue of their own, in which no AOT task precedes them.
  */
 #include "ir/op.h"
 #include "tgraph/tgraph.h"
 
+/* The proof under way. */
 typedef struct verifier {
     mpk_context *cx;
     /* scratch; released as a whole at the end, so the checks allocate freely */
     arena *a;
     const tg_graph *g;
-    /* valid once check_links may run: the lists that they are made from were checked before */
+    /* Filled by `prove` once the lists that they are made from have been checked. */
     tg_links links;
     tg_reach reach;
     /* room for the two names a message may contain */
@@ -32,8 +34,8 @@ typedef struct verifier {
 
 /* ---- lists ---- */
 
-/* An event's tasks exist and rise; `first` and `n` may come from a damaged file, so the bounds are
- * compared without adding. */
+/* An event's tasks exist and rise.  `first` and `n` may come from a hand-written file, so the
+ * bounds are compared without adding, which could overflow. */
 static mpk_status check_list(verifier *v, tg_event_id e, const char *side, const tg_task_id *list,
                              uint32_t first, uint32_t n, uint32_t length)
 {
@@ -50,9 +52,9 @@ static mpk_status check_list(verifier *v, tg_event_id e, const char *side, const
     return MPK_OK;
 }
 
-/* Only the start has no in-tasks and only the end has no out-tasks; otherwise somebody would wait
- * for ever, or an event would be counted for nobody.  The start may have no out-tasks: a program
- * without operators. */
+/* Only the start has no in-tasks and only the end has no out-tasks; an event without in-tasks
+ * would never be activated, and one without out-tasks would be counted for nothing.  The start
+ * may have no out-tasks: a program without operators. */
 static mpk_status check_event(verifier *v, tg_event_id e)
 {
     const tg_graph *g = v->g;
@@ -133,8 +135,8 @@ static mpk_status check_cover(verifier *v)
     return MPK_OK;
 }
 
-/* Every task has somebody to wait for and somebody to tell, since the step ends when the end event
- * is activated. */
+/* Every task depends on an event and triggers one; otherwise it would never start, or the step
+ * could end before it does. */
 static mpk_status check_links(verifier *v)
 {
     for (tg_task_id t = 0; t < v->g->n_tasks; t++) {
@@ -151,7 +153,7 @@ static mpk_status check_links(verifier *v)
 
 /* ---- the levels' own promises ---- */
 
-/* One event for each pair; the start and the end (events 0 and 1) have lists. */
+/* One in-task and one out-task for each event but the start and the end, which have lists. */
 static mpk_status check_raw(verifier *v)
 {
     for (tg_event_id e = 2; e < v->g->n_events; e++)
@@ -167,9 +169,9 @@ static bool lists_equal(const tg_task_id *list, uint32_t a, uint32_t b, uint32_t
     return memcmp(list + a, list + b, n * sizeof *list) == 0;
 }
 
-/* No two events have equal in-tasks (or out-tasks), found through a hash table of lists.  The table
- * is at least twice as large as the number of events, so a probe ends.  Empty lists do not count:
- * the start and the end each have one. */
+/* No two events have equal in-tasks (or out-tasks), found through a hash table of lists.  The
+ * table has at least twice as many cells as there are events, so a probe ends.  Empty lists do
+ * not count: the start and the end each have one. */
 static mpk_status check_distinct(verifier *v, bool in)
 {
     const tg_graph *g = v->g;
@@ -197,7 +199,7 @@ static mpk_status check_distinct(verifier *v, bool in)
     return MPK_OK;
 }
 
-/* The lists of the events and the two fields of each task tell the same, and there is one event on
+/* The lists of the events and the two fields of each task agree, and each task has one event on
  * each side. */
 static mpk_status check_normal(verifier *v)
 {
@@ -270,8 +272,9 @@ static mpk_status check_linear(verifier *v)
 
 /* ---- order ---- */
 
-/* A conflict that tg_visit_conflicts found: events must order it.  At TG_TASKS there are no events
- * yet. */
+/* The callback of tg_visit_conflicts: two tasks that conflict must be ordered by events.  At
+ * TG_TASKS there are no events yet, and the visit is made for its own check of tasks of one
+ * operator. */
 static mpk_status check_order(void *user, tg_task_id after, tg_task_id *before, uint32_t n)
 {
     verifier *v = user;
@@ -287,6 +290,7 @@ static mpk_status check_order(void *user, tg_task_id after, tg_task_id *before, 
     return MPK_OK;
 }
 
+/* The promises that are of one level alone. */
 static mpk_status check_level(verifier *v)
 {
     tg_level level = v->g->level;
@@ -305,7 +309,7 @@ static mpk_status check_level(verifier *v)
     return MPK_OK;
 }
 
-/* From cheap to expensive; whoever is called may rely on what was proved above it. */
+/* Run all checks, from cheap to expensive; each may rely on what was proved above it. */
 static mpk_status prove(verifier *v)
 {
     const tg_graph *g = v->g;
@@ -327,6 +331,7 @@ static mpk_status prove(verifier *v)
     return tg_visit_conflicts(v->cx, v->a, g, check_order, v);
 }
 
+/* Scratch memory is given back, since a compile verifies several times. */
 mpk_status tg_verify(mpk_context *cx, arena *scratch, const tg_graph *g)
 {
     verifier v = {.cx = cx, .a = scratch, .g = g};

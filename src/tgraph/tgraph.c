@@ -1,7 +1,9 @@
 /* tgraph.c - build a task graph, list the events of tasks and the tasks of operators, name tasks
  * (see tgraph.h).
  *
- * Every list is built by counting and then filling: linear time, and rising numbers without a sort.
+ * Input and output are arrays of numbers.  Every list is built by counting and then filling:
+ * linear time, and rising numbers without a sort.  Used by all passes on a graph and by the
+ * verifier.
  */
 #include "tgraph/tgraph.h"
 
@@ -27,11 +29,13 @@ mpk_status tg_create(mpk_context *cx, arena *a, const ir_graph *ir, uint32_t n_w
     return MPK_OK;
 }
 
+/* See tgraph.h: a view whose result has storage of its own is a copy, and a copy is work. */
 bool tg_op_has_tasks(const ir_graph *ir, const ir_op *op)
 {
     return !(op->def->flags & OP_VIEW) || ir->tensors.at[op->out[0]].shares == IR_NONE;
 }
 
+/* Views of views and in-place results of in-place results form chains; they are short. */
 ir_tensor_id tg_root(const ir_graph *ir, ir_tensor_id tensor)
 {
     while (ir->tensors.at[tensor].shares != IR_NONE)

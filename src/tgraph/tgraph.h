@@ -37,8 +37,10 @@
 typedef uint32_t tg_task_id;
 typedef uint32_t tg_event_id;
 #define TG_NONE UINT32_MAX /* no such task, event or worker */
+/* Event numbers of the start and the end, in every graph. */
 enum { TG_START = 0, TG_END = 1 };
 
+/* The levels, in the order in which the passes reach them; see the table above. */
 typedef enum tg_level { TG_TASKS, TG_RAW, TG_FUSED, TG_NORMAL, TG_LINEAR, TG_LEVELS } tg_level;
 /* How a task reaches a worker.  AOT: the compiler put it on a worker's list, and the worker waits
  * for its event there.  JIT: a scheduler sends it to a worker once its event is activated. */
@@ -56,13 +58,14 @@ typedef struct tg_task {
     tg_launch launch;
     /* of an AOT task after assign: 0 <= worker < n_workers; else TG_NONE */
     uint32_t worker;
-    /* from TG_NORMAL on; before that TG_NONE, and only the events' lists say what waits for what */
+    /* from TG_NORMAL on the one event it waits for and the one it triggers; before that TG_NONE,
+     * and only the events' lists say what waits for what */
     tg_event_id depends, triggers;
 } tg_task;
 
-/* The in- and out-tasks of an event: ranges of tg_graph.in_tasks and .out_tasks, each sorted.  From
- * TG_LINEAR on the out-tasks are the task numbers first_out ... first_out + n_out - 1
- * themselves. */
+/* The in-tasks and out-tasks of an event: ranges of tg_graph.in_tasks and .out_tasks, each
+ * sorted.  At TG_LINEAR the out-tasks are the task numbers first_out ... first_out + n_out - 1
+ * themselves, and tg_out_task hides the difference. */
 typedef struct tg_event {
     uint32_t first_in, n_in;
     uint32_t first_out, n_out;
@@ -88,13 +91,14 @@ typedef struct tg_graph {
 
 /* ---- tgraph.c ---- */
 
+/* By level, as in the text form. */
 extern const char *const tg_level_names[TG_LEVELS];
 
 /* A graph with the two events and no task, at TG_TASKS. */
 mpk_status tg_create(mpk_context *cx, arena *a, const ir_graph *ir, uint32_t n_workers,
                      tg_graph **out);
-/* Does an operator have tasks?  A view has none unless it had to copy: then its result has storage
- * of its own, and somebody must write it. */
+/* Does an operator have tasks?  A view has none unless it had to copy: then its result has
+ * storage of its own, which a task must write. */
 bool tg_op_has_tasks(const ir_graph *ir, const ir_op *op);
 /* The tensor that owns a tensor's storage: itself, or what it is a view or an in-place result of,
  * followed to the end.  Conflicts, lifetimes and places are those of roots. */
@@ -112,6 +116,7 @@ typedef struct tg_links {
     tg_event_id *depends, *triggers;
 } tg_links;
 
+/* Derive them from the events' lists; everything lies in `a`. */
 mpk_status tg_fill_links(mpk_context *cx, arena *a, const tg_graph *g, tg_links *out);
 /* Make the events' lists from the tasks' `depends` and `triggers`, in the graph's arena.  n_events
  * is set. */
@@ -137,20 +142,21 @@ typedef struct tg_set {
     const uint64_t *bits;
 } tg_set;
 
-/* before[t]: exactly the tasks that must end before task t may begin.  Tasks with equal
- * dependencies share a set, and in a deep graph nearly all of a set is its prefix, so the sets take
- * little memory. */
+/* before[t], [n_tasks]: exactly the tasks that must end before task t may begin.  Tasks with
+ * equal dependencies share a set, and in a deep graph nearly all of a set is its prefix, so the
+ * sets take little memory.  Everything lies in the arena given to tg_fill_reach. */
 typedef struct tg_reach {
     uint32_t *position; /* [n_tasks] in a topological order */
     const tg_set **before;
     uint64_t *work; /* a bit for each task, all zero between calls */
 } tg_reach;
 
-/* MPK_EVERIFY: there is a cycle; names a task and an event on it.  cost: the sum of the events' in-
- * and out-tasks. */
+/* MPK_EVERIFY: there is a cycle; names a task and an event on it.  Cost: the sum of the events'
+ * in- and out-tasks, if barriers are frequent. */
 mpk_status tg_fill_reach(mpk_context *cx, arena *a, const tg_graph *g, const tg_links *links,
                          tg_reach *out);
 
+/* Is the task at this position of the topological order in the set? */
 static inline bool tg_set_has(const tg_set *s, uint32_t position)
 {
     uint32_t word = position / 64 - s->first_word;

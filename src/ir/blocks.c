@@ -1,10 +1,19 @@
 /* blocks.c - unpack the block formats of GGUF (see blocks.h).
  *
- * input -> output: bytes of consecutive blocks -> f32.  One function for each format, one loop over
- * its blocks; a table by dtype.  Cost: a few operations an element, no allocation.
+ * Input: bytes of consecutive blocks.  Output: f32.  One function for each format, one loop over
+ * its blocks; a table by dtype.  Called by op_load_row for every body that has no faster way, by
+ * the upload of weights to a GPU, and by `mpk quantize`.  Cost: a few operations an element, no
+ * allocation.
  *
- * In the layouts below d and m are f16 scales and minima, q the integers; "two halves" means that
- * byte i holds element i in its low and element i + n/2 in its high four bits.
+ * In the layouts below d and m are f16 scales and minima, q the integers; "in two halves" means
+ * that byte i of n/2 holds element i in its low and element i + n/2 in its high four bits:
+ *
+ *   q4_0, 18 bytes for 32 elements       byte 2 = q[0] | q[16] << 4, byte 3 = q[1] | q[17] << 4 ...
+ *   byte  0 1 | 2 3 4 ... 17              x[i] = d (q[i] - 8)
+ *          d  |  q in two halves
+ *
+ * The formulas are evaluated in fp32 in the order in which they are written, which other readers
+ * of GGUF share.
  */
 #include "ir/blocks.h"
 
@@ -14,7 +23,7 @@
 #include "base/rng.h"
 #include "ir/codebooks.h"
 
-/* Blocks have no alignment in a file, hence memcpy. */
+/* An f16, little-endian, at any address: blocks have no alignment in a file, hence memcpy. */
 static float half_at(const uint8_t *p)
 {
     f16 h;
@@ -42,7 +51,7 @@ static void unpack_q4_1(const uint8_t *b, float *to)
     }
 }
 
-/* Bit i of the 32 little-endian bits at p, moved to bit 4. */
+/* Bit i of the 32 bits at p, moved to bit 4: the fifth bit of element i. */
 static int fifth_bit(const uint8_t *p, int i)
 {
     return (p[i / 8] >> (i % 8) & 1) << 4;
@@ -76,9 +85,9 @@ static void unpack_q8_0(const uint8_t *b, float *to)
         to[i] = (float)(int8_t)b[2 + i] * d;
 }
 
-/* 16 bytes of (scale, minimum) of four bits each, one for each 16 elements; 64 bytes of two-bit q,
- * a byte i of 32 holding elements i, i + 32, i + 64, i + 96 of its 128; d; dmin: x = d scale q -
- * dmin minimum */
+/* 16 bytes of (scale, minimum) of four bits each, one for each 16 elements; 64 bytes of two-bit
+ * q, where byte i of each 32 holds elements i, i + 32, i + 64, i + 96 of its 128; d; dmin: x = d
+ * scale q - dmin minimum */
 static void unpack_q2_k(const uint8_t *b, float *to)
 {
     float d = half_at(b + 80), dmin = half_at(b + 82);
@@ -89,16 +98,17 @@ static void unpack_q2_k(const uint8_t *b, float *to)
     }
 }
 
-/* The 6-bit scale of 16 elements number i of a q3_k block: low four bits in eight bytes of two
- * halves, high two bits in the four bytes after them, two bits apart. */
+/* The 6-bit scale of 16 elements number i of a q3_k block: the low four bits in eight bytes in
+ * two halves, the high two bits in the four bytes after them, two bits apart.  Stored with 32
+ * added. */
 static int q3_k_scale(const uint8_t *scales, int i)
 {
     int low = scales[i % 8] >> (i / 8 * 4) & 15;
     return (low | (scales[8 + i % 4] >> (i / 4 * 2) & 3) << 4) - 32;
 }
 
-/* 32 bytes of third bits, byte j holding in bit k element 32 k + j; two-bit q as in q2_k; 12 bytes
- * of scales; d: x = d scale (q - 4 if the third bit is clear) */
+/* 32 bytes of third bits, byte j holding in bit k that of element 32 k + j; two-bit q as in
+ * q2_k; 12 bytes of scales; d: x = d scale (q - 4 if the third bit is clear, else q) */
 static void unpack_q3_k(const uint8_t *b, float *to)
 {
     float d = half_at(b + 108);
@@ -109,9 +119,11 @@ static void unpack_q3_k(const uint8_t *b, float *to)
     }
 }
 
-/* The 6-bit scale and minimum of 32 elements number i of a q4_k or q5_k block, in 12 bytes: the
- * first four pairs in the low six bits of bytes 0-3 and 4-7, the last four in bytes 8-11 (low and
- * high half) with their top bits above the first. */
+/* The 6-bit scale and minimum of 32 elements number i of a q4_k or q5_k block, in 12 bytes:
+ *
+ *   bytes 0-3    scales 0-3 in the low six bits, top two bits of scales 4-7 above them
+ *   bytes 4-7    minima 0-3 likewise, with the top two bits of minima 4-7
+ *   bytes 8-11   of scales 4-7 the low four bits in the low half, of minima 4-7 in the high half */
 static void k_scale_minimum(const uint8_t *p, int i, float *scale, float *minimum)
 {
     if (i < 4) {
@@ -123,8 +135,8 @@ static void k_scale_minimum(const uint8_t *p, int i, float *scale, float *minimu
     *minimum = (float)((p[i + 4] >> 4) | (p[i] >> 6) << 4);
 }
 
-/* d; dmin; 12 bytes of scales and minima; 128 bytes of q, each 32 bytes holding 64 elements in two
- * halves: x = d scale q - dmin minimum */
+/* d; dmin; 12 bytes of scales and minima; 128 bytes of q, each 32 bytes holding 64 elements,
+ * which are two groups, in two halves: x = d scale q - dmin minimum */
 static void unpack_q4_k(const uint8_t *b, float *to)
 {
     float d = half_at(b), dmin = half_at(b + 2);
@@ -156,8 +168,8 @@ static void unpack_q5_k(const uint8_t *b, float *to)
 }
 
 /* 128 bytes of low four bits, each 64 bytes holding 128 elements in two halves; 64 bytes of high
- * two bits, packed as the q of q2_k; 16 signed scales, one for each 16 elements; d: x = d scale (q
- * - 32) */
+ * two bits, packed as the q of q2_k; 16 signed scales, one for each 16 elements; d: x = d scale
+ * (q - 32) */
 static void unpack_q6_k(const uint8_t *b, float *to)
 {
     float d = half_at(b + 208);
@@ -168,7 +180,7 @@ static void unpack_q6_k(const uint8_t *b, float *to)
     }
 }
 
-/* d; 16 bytes of indices of values in two halves: x = d value */
+/* d; 16 bytes of indices into codebook_iq4 in two halves: x = d value */
 static void unpack_iq4_nl(const uint8_t *b, float *to)
 {
     float d = half_at(b);
@@ -176,8 +188,8 @@ static void unpack_iq4_nl(const uint8_t *b, float *to)
         to[i] = d * (float)codebook_iq4[b[2 + i % 16] >> (i / 16 * 4) & 15];
 }
 
-/* A byte e; 16 bytes of indices of values in two halves: x = 2^(e - 127) value, whose table is
- * doubled */
+/* A byte e; 16 bytes of indices into codebook_mxfp4 in two halves: x = 2^(e - 127) value.  The
+ * table holds doubled values, so the scale is halved. */
 static void unpack_mxfp4(const uint8_t *b, float *to)
 {
     float d = codebook_mxfp4_scale(b[0]);
@@ -185,8 +197,8 @@ static void unpack_mxfp4(const uint8_t *b, float *to)
         to[i] = d * (float)codebook_mxfp4[b[1 + i % 16] >> (i / 16 * 4) & 15];
 }
 
-/* Formats of code books are taken apart as the CPU's kernels do it; both products are exact, so
- * their order does not matter. */
+/* Formats of code books are taken apart by the same code as for the CPU's kernels; both products
+ * are exact, so their order does not matter. */
 static void unpack_codebook(ir_dtype dtype, const uint8_t *b, float *to)
 {
     codebook_block block;
@@ -195,14 +207,15 @@ static void unpack_codebook(ir_dtype dtype, const uint8_t *b, float *to)
         to[i] = block.d * (float)block.small[i / 16] * (float)block.q[i];
 }
 
-/* How a format is unpacked, where the f16 scales of a block lie, and the largest factor that
- * multiplies them. */
+/* What is known of a format: how it is unpacked, where the f16 scales of a block lie, and the
+ * largest factor that multiplies them, by which random blocks are scaled. */
 typedef struct block_format {
     void (*unpack)(const uint8_t *block, float *to); /* NULL: a code book's, or no block format */
     int scale_at[2];                                 /* -1: there is none */
     float largest;                                   /* 0: no block format */
 } block_format;
 
+/* By dtype; a row of zeros is no block format. */
 static const block_format formats[IR_DTYPES] = {
     [IR_Q4_0] = {unpack_q4_0, {0, -1}, 8},
     [IR_Q4_1] = {unpack_q4_1, {0, 2}, 16},
@@ -244,8 +257,8 @@ bool blocks_unpack_row(ir_dtype dtype, const void *from, int64_t n, float *to)
     return true;
 }
 
-/* A moderate scale where it is no f16 in one place: four bits in each of four words, or an
- * exponent. */
+/* Set the scale of a format that does not keep it as an f16 in one place: four bits in each of
+ * four words (IQ1_M), or an exponent (MXFP4). */
 static void put_odd_scale(ir_dtype dtype, float scale, uint8_t *block)
 {
     f16 half = num_to_f16(scale);
@@ -255,8 +268,9 @@ static void put_odd_scale(ir_dtype dtype, float scale, uint8_t *block)
         block[0] = (uint8_t)(123 + block[0] % 2);
 }
 
-/* Any bytes are valid integers of a block; its scales are set so that values are moderate, as those
- * of trained weights are. */
+/* Any bytes are valid integers of a block; its scales are set so that values are moderate, as
+ * those of trained weights are.  The minimum of q4_1 and q5_1 is made negative, so that values
+ * lie on both sides of 0. */
 bool blocks_fill_random(ir_dtype dtype, int64_t n, uint64_t seed, void *to)
 {
     const ir_dtype_info *info = &ir_dtype_table[dtype];

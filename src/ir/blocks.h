@@ -2,8 +2,8 @@
  *
  * A block holds 32 or 256 neighbours of a row: small integers, and scales that turn them into
  * floats.  The layouts are those of the GGUF files, byte for byte; the arithmetic is fp32 in the
- * order of the format's definition, so the values are exact in the sense that any other reader of
- * GGUF gets the same bits.
+ * order of the format's definition, so any other reader of GGUF gets the same bits.  blocks.c
+ * unpacks, blocks_pack.c packs, blocks_fit.c searches for the scales.
  */
 #ifndef IR_BLOCKS_H
 #define IR_BLOCKS_H
@@ -25,7 +25,8 @@ bool blocks_can_pack(ir_dtype dtype);
 bool blocks_pack_row(ir_dtype dtype, const float *from, const float *importance, int64_t n,
                      void *to);
 
-/* Random blocks with scales near 1/8 of the format's largest integer, for tests.  n as above. */
+/* Fill n elements (a multiple of the block) with random blocks whose scales are near 1 over the
+ * format's largest integer, for tests.  False if the dtype has no blocks. */
 bool blocks_fill_random(ir_dtype dtype, int64_t n, uint64_t seed, void *to);
 
 #endif

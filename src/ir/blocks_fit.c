@@ -1,39 +1,48 @@
-/* blocks_fit.c - the search behind blocks_fit.h.
+/* blocks_fit.c - the search of blocks_fit.h.
  *
- * Input: floats, and the importance of each; output: scales, minima and integers.  Integers and
- * scales are found in turn: for a given s and m the best integers are the nearest ones; for given
- * integers the best s and m solve two linear equations.  The start decides where that ends, so a
- * group is begun from a row of stretched ranges.  A block then rounds the groups' s and m to
- * multiples of d and dmin, trying the neighbours of each, and solves for d and dmin again.  Cost:
- * about 40 passes over each element.
+ * Input: floats, and the importance of each.  Output: scales, minima and integers.  Called by
+ * blocks_pack.c for `mpk quantize`.
+ *
+ * Integers and scales are found in turn: for a given s and m the best integers are the nearest
+ * ones; for given integers the best s and m solve two linear equations, those of a weighted
+ * regression of x on q.  Each step lowers the error, so the alternation ends in a local optimum,
+ * and the start decides in which; a group is therefore begun from several slightly stretched
+ * ranges.  A block then rounds the groups' s and m to multiples of d and dmin, trying the
+ * neighbours of each, and solves for d and dmin again.  Cost: about 40 passes over each element.
+ *
+ * Sums run in LANES lanes of fixed order, so that every machine and compiler gives the same
+ * bits.
  */
 #include "ir/blocks_fit.h"
 
 #include <float.h>
 #include <math.h>
 
+/* LANES of a sum; starts on either side of the plain range; most rounds of refining a block. */
 enum { LANES = 8, STRETCHES = 3, ROUNDS = 4 };
 
+/* The importances where the caller gives none. */
 static const float equal_weights[FIT_BLOCK] = {
 #define EIGHT 1, 1, 1, 1, 1, 1, 1, 1
 #define SIXTY_FOUR EIGHT, EIGHT, EIGHT, EIGHT, EIGHT, EIGHT, EIGHT, EIGHT
     SIXTY_FOUR, SIXTY_FOUR, SIXTY_FOUR, SIXTY_FOUR};
 
-/* Nearest integer, halves to even, of a number below 2^22. */
+/* The nearest integer, halves to even, of a number of magnitude below 2^22: adding 1.5 * 2^23
+ * leaves no bits for a fraction. */
 static inline float nearest(float x)
 {
     return x + 12582912.0f - 12582912.0f;
 }
 
-/* As a tree of fixed shape, the same as a vector's horizontal sum would have. */
+/* Add as a tree of fixed shape, the same as a vector's horizontal sum. */
 static inline float add_lanes(const float *lane)
 {
     return ((lane[0] + lane[4]) + (lane[1] + lane[5])) +
            ((lane[2] + lane[6]) + (lane[3] + lane[7]));
 }
 
-/* The nearest integers for given s and m, and the weighted squared error.  Sums run in LANES lanes
- * of fixed order, so that every machine and compiler gives the same bits. */
+/* Fill q with the nearest integers for given s and m, and return the weighted squared error.  s
+ * = 0 gives zeros. */
 float fit_assign(const fit_form *form, const float *x, const float *w, float s, float m, float *q)
 {
     const float least = (float)form->q_least, most = (float)form->q_most,
@@ -57,7 +66,7 @@ typedef struct sums {
     float w, x, q, xq, qq;
 } sums;
 
-/* The five sums of the normal equations for s and m, in the same lanes. */
+/* The five sums of the normal equations for s and m. */
 static sums add_up(int n, const float *x, const float *w, const float *q)
 {
     float sw[LANES] = {0}, sx[LANES] = {0}, sq[LANES] = {0}, sxq[LANES] = {0}, sqq[LANES] = {0};
@@ -73,7 +82,11 @@ static sums add_up(int n, const float *x, const float *w, const float *q)
     return (sums){add_lanes(sw), add_lanes(sx), add_lanes(sq), add_lanes(sxq), add_lanes(sqq)};
 }
 
-/* The best s and m for given integers; they stay as they are where the integers do not decide. */
+/* The best s and m for given integers, from the normal equations
+ *   s sum(w q q) - m sum(w q) = sum(w x q)
+ *   s sum(w q)   - m sum(w)   = sum(w x)
+ * They stay as they are where the integers do not decide.  A form whose minimum may not be
+ * negative falls back to m = 0. */
 static void solve_group(const fit_form *form, const sums *t, float *s, float *m)
 {
     if (!(t->qq > 0))
@@ -92,15 +105,16 @@ static void solve_group(const fit_form *form, const sums *t, float *s, float *m)
         *m = 0;
 }
 
+/* The search for one group of `form`. */
 typedef struct group_search {
     const fit_form *form;
     const float *x, *w;
     float s, m, error; /* the best so far */
 } group_search;
 
-/* Begin from s and m, and keep what is better than all before.  Two rounds of solving and assigning
- * nearly always reach the local optimum of a start; a negative scale cannot be stored beside a
- * minimum. */
+/* Begin from s and m, and keep what is better than all before.  Two rounds of solving and
+ * assigning nearly always reach the local optimum of a start; formats that store a minimum store
+ * no negative scale, so such a result is dropped. */
 static void try_start(group_search *g, float s, float m)
 {
     float q[32];
@@ -125,9 +139,9 @@ static void find_range(int n, const float *x, float *low, float *high)
     }
 }
 
-/* For groups with a minimum.  Where the format can only subtract a minimum, an all-positive group
- * starts at 0.  The range is stretched by small steps either way: each start leads to another local
- * optimum. */
+/* Starts for groups with a minimum: the range of x, stretched by small steps either way, since
+ * each start leads to another local optimum.  Where the format can only subtract a minimum, an
+ * all-positive group starts at 0. */
 static void search_range(group_search *g, float low, float high)
 {
     const fit_form *form = g->form;
@@ -141,7 +155,8 @@ static void search_range(group_search *g, float low, float high)
         try_start(g, (high - low) / ((float)form->q_most + 0.3f * (float)i), -low);
 }
 
-/* The largest magnitude near either end of the integers. */
+/* Starts for groups without a minimum: the element of largest magnitude near either end of the
+ * integers.  The integers reach one further below zero, so both signs of s are tried. */
 static void search_extreme(group_search *g, float extreme)
 {
     g->s = extreme / (float)g->form->q_least;
@@ -151,7 +166,7 @@ static void search_extreme(group_search *g, float extreme)
         try_start(g, extreme / ((float)g->form->q_most + 0.2f * (float)i), 0);
 }
 
-/* One group; *s and *m are 0 if all of it is 0.  `w` NULL: all elements weigh the same. */
+/* See blocks_fit.h.  *s and *m are 0 if all of the group is 0. */
 void fit_group(const fit_form *form, const float *x, const float *w, float *s, float *m)
 {
     group_search g = {.form = form, .x = x, .w = w ? w : equal_weights, .error = FLT_MAX};
@@ -167,6 +182,7 @@ void fit_group(const fit_form *form, const float *x, const float *w, float *s, f
 
 /* ---- a block of groups ---- */
 
+/* The search for one block: what is tried now, and the best that was complete. */
 typedef struct block_search {
     const fit_form *form;
     const float *x, *w;
@@ -179,15 +195,16 @@ static int clamp(int value, int least, int most)
     return value < most ? value : most;
 }
 
-/* A multiple of d that is near s.  The ratio is bounded before it is rounded, since d may be tiny
- * beside s. */
+/* The integer k for which k d is nearest to s, within the bounds.  The ratio is bounded before
+ * it is rounded, since d may be tiny beside s. */
 static int multiple(float s, float d, int least, int most)
 {
     float ratio = d != 0 ? s / d : 0;
     return clamp((int)lrintf(fminf(fmaxf(ratio, -1000), 1000)), least, most);
 }
 
-/* The best of a group's scale and minimum and their neighbours; returns the error. */
+/* Try a group's integer scale and minimum and the neighbours of both; the best goes into `now`.
+ * Returns its error. */
 static float round_group(block_search *b, int group, int scale, int minimum)
 {
     const fit_form *form = b->form;
@@ -210,7 +227,8 @@ static float round_group(block_search *b, int group, int scale, int minimum)
     return least;
 }
 
-/* The best d and dmin for given integers: x = d a - dmin c with a = scale q, c = minimum. */
+/* The best d and dmin for given integers: x = d a - dmin c with a = scale q, c = minimum; the
+ * same equations as those of a group, in double, as the sums run over 256 elements. */
 static void solve_block(const block_search *b, float *d, float *dmin)
 {
     double xa = 0, xc = 0, aa = 0, ac = 0, cc = 0;
@@ -233,7 +251,8 @@ static void solve_block(const block_search *b, float *d, float *dmin)
     }
 }
 
-/* From given d and dmin: round every group, solve again, as long as that helps. */
+/* From given d and dmin: round every group, solve for d and dmin again, as long as the error
+ * falls.  d and dmin pass through f16 first, so the error is that of the stored block. */
 static void refine(block_search *b, float d, float dmin, const float *s, const float *m)
 {
     const fit_form *form = b->form;
@@ -255,8 +274,8 @@ static void refine(block_search *b, float d, float dmin, const float *s, const f
 }
 
 /* A block has one d and one dmin for all its groups: the largest scale decides d, the deepest
- * minimum dmin, and refine then tries their neighbours.  A scale beyond f16 makes d infinite, which
- * the caller reports. */
+ * minimum dmin, and refine then tries their neighbours.  A scale beyond f16 makes d infinite,
+ * which the caller reports. */
 void fit_whole(const fit_form *form, const float *x, const float *w, fit_block *out)
 {
     block_search b = {.form = form, .x = x, .w = w ? w : equal_weights, .best.error = FLT_MAX};

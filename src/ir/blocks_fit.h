@@ -1,8 +1,8 @@
 /* blocks_fit.h - scales, minima and integers that stand for floats with the least squared error.
  *
- * A group of neighbours x is written as s q - m with integers q; a block of 256 writes its groups'
- * s and m as d and dmin times small integers.  The error is the sum of w (x - (s q - m))^2, where w
- * is the importance of each element.  Used by blocks_pack.c alone.
+ * A group of neighbours x is written as s q - m with integers q; a block of 256 writes its
+ * groups' s and m as d and dmin times small integers.  The error is the sum of w (x - (s q -
+ * m))^2, where w is the importance of each element.  Used by blocks_pack.c alone.
  */
 #ifndef IR_BLOCKS_FIT_H
 #define IR_BLOCKS_FIT_H
@@ -11,9 +11,10 @@
 
 #include "base/num.h"
 
+/* Elements of a block of 256, and its most groups. */
 enum { FIT_BLOCK = 256, FIT_GROUPS = 16 };
 
-/* What a format can say. */
+/* What a format can store.  `minimum` says which m there may be: m = 0; m >= 0; any m. */
 typedef struct fit_form {
     int group;                   /* elements of a group: 16 or 32 */
     int q_least, q_most;         /* integers */
@@ -24,12 +25,14 @@ typedef struct fit_form {
 /* The result for a block of 256: x = d scale q - dmin minimum, group by group. */
 typedef struct fit_block {
     f16 d, dmin;
-    int scale[FIT_GROUPS], minimum[FIT_GROUPS]; /* minima are 0 to scale_most */
-    float q[FIT_BLOCK];
-    float error;
+    /* integers in place of s / d and m / dmin; minima are 0 to scale_most */
+    int scale[FIT_GROUPS], minimum[FIT_GROUPS];
+    float q[FIT_BLOCK]; /* whole numbers, q_least to q_most */
+    float error;        /* weighted and squared, of the whole block */
 } fit_block;
 
-/* s and m for one group of form->group elements; w NULL: all are as important. */
+/* Fit s and m for one group of form->group elements (w NULL: all are as important); the integers
+ * follow by fit_assign. */
 void fit_group(const fit_form *form, const float *x, const float *w, float *s, float *m);
 /* The integers of a group for a given s and m; returns the error. */
 float fit_assign(const fit_form *form, const float *x, const float *w, float s, float m, float *q);

@@ -1,9 +1,10 @@
 /* blocks_pack.c - floats become the blocks of GGUF (see blocks.h); the inverse of blocks.c.
  *
- * input -> output: f32, and the importance of each element -> bytes of consecutive blocks.  The old
- * formats (blocks of 32) without importances follow the format's definition, which fixes every bit:
- * scale and minimum from the extremes, then the nearest integers.  Everything else searches
- * (blocks_fit.c).  One function writes each layout; blocks.c tells the layouts.
+ * Input: f32, and the importance of each element.  Output: bytes of consecutive blocks.  Called
+ * by `mpk quantize` through load/quantize.c, and by tests.  The old formats (blocks of 32)
+ * without importances follow the format's definition, which fixes every bit: scale and minimum
+ * from the extremes, then the nearest integers.  Everything else searches (blocks_fit.c).  One
+ * function writes each layout; blocks.c tells the layouts.
  */
 #include <math.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include "ir/blocks.h"
 #include "ir/blocks_fit.h"
 
-/* Little-endian, as everything in GGUF and on the machines that mpk runs on. */
+/* Store an f16, little-endian, as everything in GGUF and on the machines that mpk runs on. */
 static void put_half(uint8_t *to, float x)
 {
     f16 h = num_to_f16(x);
@@ -20,6 +21,7 @@ static void put_half(uint8_t *to, float x)
 
 /* ---- blocks of 32 ---- */
 
+/* Elements of a block of the old formats. */
 enum { SMALL = 32 };
 
 /* d, m and integers from 0 on of a block: x = d q + m, or x = d (q - middle) where m is not
@@ -29,7 +31,8 @@ typedef struct small_block {
     uint8_t q[SMALL];
 } small_block;
 
-/* Truncate as the definitions do; a scale without an inverse gives zeros. */
+/* The integer 0 ... most of one element, by truncation as the definitions do it; `half` is the
+ * zero point plus a half, so that truncation rounds. */
 static uint8_t level_of(float x, float inverse, float half, int most)
 {
     float level = truncf(x * inverse + half);
@@ -37,8 +40,8 @@ static uint8_t level_of(float x, float inverse, float half, int most)
     return (uint8_t)(level < (float)most ? level : (float)most);
 }
 
-/* 0 for a scale that is 0 or so small that its inverse overflows: the block's integers then are
- * those of zeros. */
+/* 1 / d; 0 for a scale that is 0 or so small that its inverse overflows: the block's integers
+ * are then those of zeros. */
 static float invert(float d)
 {
     float inverse = d != 0 ? 1 / d : 0;
@@ -73,7 +76,8 @@ static void take_range(const float *x, int most, small_block *b)
         b->q[i] = level_of(x[i] - low, inverse, 0.5f, most);
 }
 
-/* By search: middle is that of take_extreme, 0 with a minimum. */
+/* Fill the block by search; most is the largest integer, middle the zero point (0: the format
+ * has a minimum instead).  Integers are assigned for the scale as f16 stores it. */
 static void search_small(const float *x, const float *w, int most, int middle, small_block *b)
 {
     fit_form form = {.group = SMALL, .q_least = -middle, .q_most = most - middle};
@@ -86,8 +90,8 @@ static void search_small(const float *x, const float *w, int most, int middle, s
         b->q[i] = (uint8_t)((int)q[i] + middle);
 }
 
-/* The integers in two halves: 16 bytes of low bits, and where fifth is given their fifth bits in 4
- * bytes. */
+/* Write the integers in two halves: 16 bytes of low bits, and where `fifth` is given their fifth
+ * bits in 4 bytes. */
 static void put_halves(const small_block *b, uint8_t *low, uint8_t *fifth)
 {
     for (int i = 0; i < 16; i++)
@@ -99,8 +103,9 @@ static void put_halves(const small_block *b, uint8_t *low, uint8_t *fifth)
     }
 }
 
-/* The four old formats: without importances the definition fixes every bit, with them the search is
- * better than it.  Numbers are the largest integer and the zero point. */
+/* The four old formats: without importances the definition fixes every bit, with them a search
+ * finds a smaller error.  The two numbers of search_small are the largest integer and the zero
+ * point. */
 static void pack_q4_0(const float *x, const float *w, uint8_t *to)
 {
     small_block b = {0};
@@ -147,7 +152,7 @@ static void pack_q5_1(const float *x, const float *w, uint8_t *to)
     put_halves(&b, to + 8, to + 4);
 }
 
-/* Of 8 bits nothing is left to search for. */
+/* Importances are ignored: with 8 bits the rounding error is too small for a search to matter. */
 static void pack_q8_0(const float *x, const float *w, uint8_t *to)
 {
     (void)w;
@@ -162,7 +167,8 @@ static void pack_q8_0(const float *x, const float *w, uint8_t *to)
 
 /* ---- blocks of 256 ---- */
 
-/* Two bits of each integer at byte i / 128 * 32 + i % 32. */
+/* Write two bits of each integer, those from bit `shift` of q + middle on, into 64 bytes:
+ * element i goes to byte i / 128 * 32 + i % 32. */
 static void put_pairs(const fit_block *b, int middle, int shift, uint8_t *to)
 {
     memset(to, 0, 64);
@@ -171,6 +177,7 @@ static void put_pairs(const fit_block *b, int middle, int shift, uint8_t *to)
             (uint8_t)((((int)b->q[i] + middle) >> shift & 3) << (i % 128 / 32 * 2));
 }
 
+/* Forms are: elements of a group, range of q, range of the integer scale, which minimum. */
 static void pack_q2_k(const float *x, const float *w, uint8_t *to)
 {
     static const fit_form form = {16, 0, 3, 0, 15, FIT_MINIMUM_BELOW_ZERO};
@@ -266,7 +273,8 @@ static void pack_q6_k(const float *x, const float *w, uint8_t *to)
 
 /* ---- the formats ---- */
 
-/* One block; scale_at as in blocks.c: where the f16 scales are, -1: there is no other. */
+/* How a format is packed; scale_at as in blocks.c: where the f16 scales are, -1: there is no
+ * other. */
 static const struct packer {
     void (*pack)(const float *x, const float *w, uint8_t *to);
     int16_t scale_at[2];
@@ -292,7 +300,7 @@ static bool has_finite_scales(const struct packer *p, const uint8_t *block)
     return true;
 }
 
-/* false: a scale left f16's range; what is in `to` is then worthless. */
+/* Stops at the first block with a scale beyond f16's range; what is in `to` is then worthless. */
 bool blocks_pack_row(ir_dtype dtype, const float *from, const float *importance, int64_t n,
                      void *to)
 {

@@ -1,14 +1,15 @@
 /* build.c - make a tensor program: add tensors and operators, infer shapes (see ir.h).
  *
- * Names, attributes and dimensions are copied into the graph's arena; the caller may free its own.
- * A call that fails leaves the graph unchanged, except after MPK_ENOMEM: then the graph must be
- * discarded.
+ * Called by src/model, by the graph API and by the parser; passes add operators through
+ * rewrite.c.  Names, attributes and dimensions are copied into the graph's arena; the caller may
+ * free its own.  A call that fails leaves the graph unchanged, except after MPK_ENOMEM: then the
+ * graph must be discarded.
  */
 #include <stdio.h>
 
 #include "ir/op.h"
 
-/* `name` may be NULL. */
+/* The graph's name may be NULL: it has none. */
 mpk_status ir_create(mpk_context *cx, arena *a, const char *name, ir_graph **out)
 {
     ir_graph *g;
@@ -22,7 +23,7 @@ mpk_status ir_create(mpk_context *cx, arena *a, const char *name, ir_graph **out
     return MPK_OK;
 }
 
-/* A copy in the arena with a zero after it, so that names can be given to C functions as they
+/* Copy into the arena with a zero after it, so that names can be given to C functions as they
  * are. */
 static mpk_status copy_str(mpk_context *cx, arena *a, str from, str *to)
 {
@@ -32,7 +33,8 @@ static mpk_status copy_str(mpk_context *cx, arena *a, str from, str *to)
     return MPK_OK;
 }
 
-/* Append a tensor that has been checked; its name must be new. */
+/* Append a tensor that has been checked; its name must be new.  *t becomes the graph's: its name
+ * is copied. */
 static mpk_status add_tensor(mpk_context *cx, ir_graph *g, ir_tensor *t, ir_tensor_id *out)
 {
     TRY(ir_check_tensor(cx, t));
@@ -51,8 +53,8 @@ static mpk_status add_tensor(mpk_context *cx, ir_graph *g, ir_tensor *t, ir_tens
     return MPK_OK;
 }
 
-/* Inputs, constants and states come in here; only operators make temporaries.  Dense and
- * row-major. */
+/* Inputs, constants and states come in here, dense and row-major; only operators make
+ * temporaries. */
 mpk_status ir_add_tensor(mpk_context *cx, ir_graph *g, ir_kind kind, ir_live live, const char *name,
                          ir_dtype dtype, uint32_t rank, const int64_t *dims, ir_tensor_id *out)
 {
@@ -74,7 +76,7 @@ mpk_status ir_add_tensor(mpk_context *cx, ir_graph *g, ir_kind kind, ir_live liv
     return add_tensor(cx, g, &t, out);
 }
 
-/* Check that all required inputs of the operator are given and exist. */
+/* Check that all required inputs of the operator are given, and that those given exist. */
 static mpk_status check_inputs(mpk_context *cx, const ir_graph *g, const op_def *def, uint32_t n_in,
                                const ir_tensor_id *in)
 {
@@ -111,7 +113,7 @@ static mpk_status copy_attribute(mpk_context *cx, arena *a, const ir_attribute *
 }
 
 /* Infer the outputs of op, check them all, then append them: a record that refuses its inputs
- * leaves the graph as it was. */
+ * leaves the graph as it was. names[n_out]. */
 static mpk_status add_outputs(mpk_context *cx, ir_graph *g, ir_op *op, const str *names)
 {
     ir_tensor out[IR_MAX_OUTPUTS] = {0};
@@ -136,8 +138,9 @@ static mpk_status add_outputs(mpk_context *cx, ir_graph *g, ir_op *op, const str
     return MPK_OK;
 }
 
-/* The builder, the parser and the passes add operators by this.  Shapes and dtypes of the results
- * are inferred by the record, and nothing is added if that fails. */
+/* The builder, the parser and the passes all add operators by this.  Shapes and dtypes of the
+ * results are inferred by the record, and nothing is added if that fails.  Absent inputs at the
+ * end may be left out; in the graph they are IR_NONE. */
 mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const op_def *def, const str *names,
                         uint32_t n_in, const ir_tensor_id *in, const ir_attribute *attributes,
                         ir_tensor_id *out)
@@ -185,8 +188,8 @@ static mpk_status fill_attributes(mpk_context *cx, const op_def *def, const ir_s
     return MPK_OK;
 }
 
-/* For people: attributes by name, defaults where they are not given, and a made-up name
- * (KIND_NUMBER) where there is none. */
+/* The form for code written by hand: attributes by name, defaults where they are not given, and
+ * a made-up name (KIND_NUMBER) where there is none. */
 mpk_status ir_add_op(mpk_context *cx, ir_graph *g, const char *op, const char *name, uint32_t n_in,
                      const ir_tensor_id *in, const ir_set *attributes, ir_tensor_id *out)
 {

@@ -1,25 +1,26 @@
-/* codebook_tables.h - the code books of the IQ formats of GGUF: which groups of magnitudes an index
- * stands for.
+/* codebook_tables.h - the code books of the IQ formats of GGUF: which groups of magnitudes an
+ * index stands for.
  *
- * The numbers belong to the formats; every reader of such files has the same.  They are written as
- * the formats pack them, an entry of IQ1 and IQ2 as eight elements of two bits, an entry of IQ3 as
- * four elements of four bits, the first in the lowest bits; the macros make bytes of them.
- * codebooks.h, which declares the tables, says what a byte is; codebooks.c alone includes this.
+ * The numbers belong to the formats; every reader of such files has the same.  They are written
+ * as the formats pack them, an entry of IQ1 and IQ2 as eight elements of two bits, an entry of
+ * IQ3 as four elements of four bits, the first in the lowest bits; the macros make bytes of
+ * them.  IQ2(0x0005) is 25, 25 and six times 8: elements 1 1 0 0 0 0 0 0. codebooks.h, which
+ * declares the tables, says what a byte is; codebooks.c alone includes this.
  */
 #ifndef IR_CODEBOOK_TABLES_H
 #define IR_CODEBOOK_TABLES_H
 
 #include "ir/codebooks.h"
 
-/* Element i of entry e. */
+/* Element i of entry e, as the format packs it. */
 #define OF_2_BITS(e, i) ((uint64_t)((e) >> 2 * (i)&3))
 #define OF_4_BITS(e, i) ((uint32_t)((e) >> 4 * (i)&15))
-/* As byte i. */
+/* The magnitude of element i as byte i of a word: 0 1 2 become 8 25 43 in IQ2. */
 #define IQ1_AT(e, i) (8 * OF_2_BITS(e, i) << 8 * (i))
 #define IQ2_AT(e, i) ((8 + 17 * OF_2_BITS(e, i) + OF_2_BITS(e, i) / 2) << 8 * (i))
 #define IQ3_XXS_AT(e, i) ((4 + 8 * OF_4_BITS(e, i) + (OF_4_BITS(e, i) + 1) / 8 * 2) << 8 * (i))
 #define IQ3_S_AT(e, i) ((1 + 2 * OF_4_BITS(e, i)) << 8 * (i))
-/* All. */
+/* The word of a whole entry. */
 #define FOUR_OF(at, e, i) (at(e, i) | at(e, i + 1) | at(e, i + 2) | at(e, i + 3))
 #define IQ1(e) (FOUR_OF(IQ1_AT, e, 0) | FOUR_OF(IQ1_AT, e, 4))
 #define IQ2(e) (FOUR_OF(IQ2_AT, e, 0) | FOUR_OF(IQ2_AT, e, 4))

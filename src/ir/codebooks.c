@@ -1,13 +1,13 @@
 /* codebooks.c - take blocks of the IQ and TQ formats apart (see codebooks.h).
  *
- * input -> output: the bytes of a block -> codebook_block.  One function for each format.  Eight
+ * Input: the bytes of a block.  Output: a codebook_block.  One function for each format.  Eight
  * elements are handled at a time as the bytes of a 64-bit word, the first in its lowest byte: an
- * entry of a code book is negated where its sign bits say so.  Cost: about one operation for each
- * weight.
+ * entry of a code book is negated where its sign bits say so.  Called by blocks.c and by the
+ * CPU's kernels.  Cost: about one operation for each weight.
  *
  * In the layouts below d is an f16, and numbers in brackets are bytes.  Unless stated otherwise,
- * small = 2 s + 1 with s of four bits (two in a byte, the low half first), which is how the formats
- * define their scales.
+ * small = 2 s + 1 with s of four bits (two in a byte, the low half first), which is how the
+ * formats define their scales.
  */
 #include "ir/codebooks.h"
 
@@ -16,6 +16,8 @@
 #include "base/num.h"
 #include "ir/codebook_tables.h"
 
+/* The values of four bits: those of IQ4_NL and IQ4_XS, and those of MXFP4 (e2m1) doubled, so
+ * that they are whole. */
 const int8_t codebook_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                  1,    13,   25,  38,  53,  69,  89,  113};
 const int8_t codebook_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -45,9 +47,10 @@ static void put_word(int8_t *to, uint64_t word)
         to[i] = (int8_t)(uint8_t)(word >> 8 * i);
 }
 
-/* Negate the bytes whose bit of `signs` is set: a product spreads the eight bits, one into each
- * byte, and a second step turns any bit of a byte into its lowest.  Every byte is 1 ... 127, so no
- * sum carries into the next byte. */
+/* Negate the bytes whose bit of `signs` (eight bits, the first element's lowest) is set.  A
+ * product copies the eight bits into every byte and a mask leaves bit i in byte i; a second step
+ * turns any bit of a byte into its lowest.  A byte is negated by inverting it and adding 1;
+ * every byte is 1 ... 127, so no sum carries into the next byte. */
 static uint64_t negate_bytes(uint64_t word, uint32_t signs)
 {
     uint64_t bits = signs * EACH & 0x8040201008040201u;
@@ -55,26 +58,28 @@ static uint64_t negate_bytes(uint64_t word, uint32_t signs)
     return (word ^ ones * 255) + ones;
 }
 
-/* Seven bits of signs; the eighth makes their number even, as the formats define it. */
+/* Eight sign bits from the seven stored ones: the eighth makes the number of set bits even, as
+ * the formats define it. */
 static uint32_t signs_of(uint32_t index)
 {
     return index | (uint32_t)__builtin_parity(index) << 7;
 }
 
-/* Eight elements of IQ3. */
+/* Eight elements of IQ3: two entries of four magnitudes, and the signs of all. */
 static uint64_t iq3_word(const uint32_t *book, uint32_t first, uint32_t second, uint32_t signs)
 {
     return negate_bytes(book[first] | (uint64_t)book[second] << 32, signs);
 }
 
-/* Elements -1, 0, 1 of IQ1 with an eighth added or subtracted, times 8. */
+/* Eight elements -1, 0, 1 of IQ1 with an eighth added or (less) subtracted, times 8.  Bytes are
+ * added with 16 more than wanted, so that none is negative, and corrected in all bytes at once. */
 static uint64_t iq1_word(uint32_t index, bool less)
 {
     uint64_t above = codebook_iq1[index] + (less ? 7 : 9) * EACH; /* 16 more than wanted */
     return (above + 0x70 * EACH) ^ 0x80 * EACH;
 }
 
-/* small of each 16 or each 32 neighbours from s in four bits. */
+/* Fill `small` from s in four bits, one for each 16 or 32 neighbours. */
 static void put_odd(const uint8_t *s, int neighbours, codebook_block *to)
 {
     for (int i = 0; i < 16; i++) {
@@ -197,15 +202,17 @@ static void take_iq4_xs(const uint8_t *b, codebook_block *to)
     }
 }
 
-/* Digit `place` of a byte of five digits to the base 3, the first of which is the highest: the byte
- * is a fraction of 256 that is multiplied up. */
+/* Digit `place` of a byte of five digits to the base 3, the first of which is the highest, minus
+ * 1.  The byte is a fraction of 256: multiplied by 3^place modulo 256 it loses the digits
+ * before, and times 3 the next one comes out on top. */
 static int8_t third_digit(uint8_t byte, int place)
 {
     static const uint8_t power[5] = {1, 3, 9, 27, 81};
     return (int8_t)(((uint8_t)(byte * power[place]) * 3 >> 8) - 1);
 }
 
-/* [32] and [16] bytes of five digits, [4] of four: digit p of byte i of n is element n p + i; d. */
+/* [32] and [16] bytes of five digits, [4] of four: digit p of byte i of the n bytes of its part
+ * is element n p + i of that part; d. */
 static void take_tq1_0(const uint8_t *b, codebook_block *to)
 {
     for (int i = 0; i < 160; i++)
@@ -227,7 +234,7 @@ static void take_tq2_0(const uint8_t *b, codebook_block *to)
     memset(to->small, 1, sizeof to->small);
 }
 
-/* Only for the dtypes in the table; blocks.c has asked before. */
+/* Only for dtypes for which codebook_has is true; others have no row. */
 void codebook_take(ir_dtype dtype, const uint8_t *block, codebook_block *to)
 {
     static void (*const take[IR_DTYPES])(const uint8_t *, codebook_block *) = {
@@ -239,8 +246,8 @@ void codebook_take(ir_dtype dtype, const uint8_t *block, codebook_block *to)
     take[dtype](block, to);
 }
 
-/* The bits of the float are made directly: bytes 0 and 1 give subnormal numbers, all others a power
- * of two. */
+/* The bits of the float are made directly.  2^(byte - 128) is below the smallest normal number
+ * for bytes 0 and 1, which give subnormal numbers; all others give a power of two. */
 float codebook_mxfp4_scale(uint8_t byte)
 {
     uint32_t bits = byte < 2 ? 0x00200000u << byte : (uint32_t)(byte - 1) << 23;

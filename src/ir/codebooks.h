@@ -12,12 +12,15 @@
 
 enum { CODEBOOK_WEIGHTS = 256 };
 
+/* A block taken apart: weight i is d * small[i / 16] * q[i]. */
 typedef struct codebook_block {
     _Alignas(32) int8_t q[CODEBOOK_WEIGHTS]; /* -127 ... 127 */
     int8_t small[CODEBOOK_WEIGHTS / 16];     /* -32 ... 31; weight i has small[i / 16] */
     float d;
 } codebook_block;
 
+/* The formats of the enum from IQ1_S to TQ2_0 are those with 256 looked-up weights.  (IQ4_NL and
+ * MXFP4 have 32.) */
 static inline bool codebook_has(ir_dtype dtype)
 {
     return dtype >= IR_IQ1_S && dtype <= IR_TQ2_0;

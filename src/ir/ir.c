@@ -47,7 +47,7 @@ int64_t ir_row_bytes(ir_dtype dtype, int64_t elements)
 }
 
 /* Blocks begin with an f16, or are read byte by byte, and have an even number of bytes but for
- * mxfp4. */
+ * mxfp4; so 2 is enough for every block dtype. */
 uint32_t ir_dtype_align(ir_dtype dtype)
 {
     const ir_dtype_info *info = &ir_dtype_table[dtype];
@@ -59,8 +59,8 @@ int64_t ir_bytes(const ir_tensor *t)
     return ir_row_bytes(t->dtype, ir_elements(t));
 }
 
-/* What every tensor must be, whoever made it.  The limit leaves room for bytes of an element and
- * for strides, so later products of dimensions need no check. */
+/* What every tensor must be, whoever made it.  The limit on elements leaves room for bytes of an
+ * element and for strides, so later products of dimensions need no check for overflow. */
 mpk_status ir_check_tensor(mpk_context *cx, const ir_tensor *t)
 {
     CHECK(cx, t->name.n > 0, MPK_EARG, "a tensor has no name");
@@ -126,6 +126,7 @@ bool ir_box_contains(const ir_box *outer, const ir_box *inner, uint32_t rank)
     return true;
 }
 
+/* An empty box has 0, also where a lower bound exceeds the upper one. */
 int64_t ir_box_elements(const ir_box *b, uint32_t rank)
 {
     int64_t n = 1;
@@ -134,7 +135,7 @@ int64_t ir_box_elements(const ir_box *b, uint32_t rank)
     return n;
 }
 
-/* An empty box has no place, so the other one is the answer. */
+/* An empty box lies nowhere, so the other one is the answer. */
 ir_box ir_box_around(const ir_box *a, const ir_box *b, uint32_t rank)
 {
     if (ir_box_is_empty(a, rank))
@@ -156,8 +157,13 @@ static bool is_view(const ir_graph *g, const ir_tensor *t)
            g->ops.at[t->producer].def->flags & OP_VIEW;
 }
 
-/* Views translate the box to their input by `reads`; a result written in place has its input's box.
- * The walk ends at the tensor that owns the storage. */
+/* Views translate the box to their input by the record's `reads`; a result written in place has
+ * its input's box.  The walk ends at the tensor that owns the storage.
+ *
+ *   %x : f32[4, 64]   %y = slice(%x) : f32[2, 64], rows 1 and 2   %z = reshape(%y) : f32[128]
+ *   box [0:64] of %z  ->  [0:1, 0:64] of %y  ->  [1:2, 0:64] of %x
+ *
+ * Where a view cannot map a box exactly, `reads` gives a larger one, never a smaller one. */
 void ir_root(const ir_graph *g, ir_tensor_id tensor, const ir_box *box, ir_tensor_id *root,
              ir_box *root_box)
 {
@@ -185,8 +191,8 @@ void ir_dense_strides(uint32_t rank, const int64_t *dims, int64_t *stride)
         stride[i] = step;
 }
 
-/* Would a view split a block?  Rows in block formats are copied and unpacked whole, so a view may
- * only reorder rows. */
+/* Would a view split a block?  Rows in block formats are copied and unpacked whole, so a view
+ * may reorder or drop rows but not cut inside a block. */
 static bool splits_blocks(const ir_tensor *t)
 {
     int64_t block = ir_dtype_table[t->dtype].block_elements;

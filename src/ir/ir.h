@@ -1,12 +1,17 @@
 /* ir.h - the tensor program: what mpk compiles (paper §2, the input of §4).
  *
- * A graph is two arrays, tensors and operators; the operators are listed in an order in which they
- * may run.  At most one operator writes a tensor.  The meaning of an operator is in its record
- * (op.h); nothing here knows any by name.
+ * A graph is two arrays, tensors and operators; the operators are listed in an order in which
+ * they may run.  At most one operator writes a tensor.  The meaning of an operator is in its
+ * record (op.h); nothing here knows any by name.
  *
- * Shapes are constants: a model is built once for each number of tokens that a step may hold.  If
- * axis 0 of a tensor counts the tokens (or the rows of logits) of a step, only a prefix of it may
- * be alive at run time: see ir_live.
+ *   input %x : bf16[4, 64] live=tokens
+ *   const %w : bf16[128, 64]
+ *   %y = linear(%x, %w) : bf16[4, 128] live=tokens
+ *   output %y
+ *
+ * Shapes are constants: a model is built once for each number of tokens that a step may hold.
+ * If axis 0 of a tensor counts the tokens (or the rows of logits) of a step, only a prefix of it
+ * may be alive at run time: see ir_live.
  *
  *   build.c      add tensors and operators; shapes are inferred by the operator's record
  *   ir_print.c   write the text form (docs/text-form.md)
@@ -15,6 +20,7 @@
  *   ir_eval.c    run the program with the operators' reference code: the reference for all other
  *                implementations
  *   share.c      names of parts of weights
+ *   blocks.c     block formats of weights (blocks.h), with codebooks.c, blocks_pack.c, blocks_fit.c
  *
  * Dimension letters in every comment: B requests, T tokens in this step, R rows of logits, S KV
  * length, D hidden, H query heads, G KV heads, K head size, F feed-forward size, V vocabulary, L
@@ -30,6 +36,8 @@
 #include "base/map.h"
 #include "base/str.h"
 
+/* Limits of a program.  Arrays of these sizes stand in structs, so that operators need no
+ * allocation of their own. */
 enum {
     IR_MAX_RANK = 6,
     IR_MAX_INPUTS = 20,
@@ -38,6 +46,8 @@ enum {
     IR_MAX_PEERS = 16
 };
 
+/* Numbers of tensors and operators: indices into the arrays of an ir_graph, valid in that graph
+ * alone. */
 typedef uint32_t ir_tensor_id;
 typedef uint32_t ir_op_id;
 #define IR_NONE UINT32_MAX       /* no such tensor or operator; an optional input that is absent */
@@ -78,6 +88,7 @@ typedef uint32_t ir_op_id;
     X(TQ1_0, 256, 54, "tq1_0")     \
     X(TQ2_0, 256, 66, "tq2_0")
 
+/* In the order of the table above; codebook_has relies on IQ1_S ... TQ2_0 being neighbours. */
 typedef enum ir_dtype {
 #define IR_DTYPE_ENUM(name, elements, bytes, text) IR_##name,
     IR_DTYPE_MAP(IR_DTYPE_ENUM)
@@ -85,6 +96,7 @@ typedef enum ir_dtype {
         IR_DTYPES
 } ir_dtype;
 
+/* What must be known of a dtype to compute sizes. */
 typedef struct ir_dtype_info {
     const char *name;
     uint32_t block_elements; /* 1, or the elements along the last axis that share a block */
@@ -104,8 +116,8 @@ typedef enum ir_kind {
     IR_KINDS
 } ir_kind;
 
-/* What axis 0 counts, if only a prefix of it may be alive in a step.  The other entries are
- * undefined, and nothing may depend on them. */
+/* What axis 0 counts, if only a prefix of it may be alive in a step.  Entries beyond the prefix
+ * are undefined, and nothing may depend on them. */
 typedef enum ir_live {
     IR_ALL,    /* every entry, always */
     IR_TOKENS, /* the tokens of this step */
@@ -123,7 +135,8 @@ typedef struct ir_tensor {
     ir_dtype dtype;
     ir_kind kind;
     ir_live live;
-    /* in whose memory it lies, see ir_graph; IR_EVERYWHERE: inputs and weights that all have */
+    /* the peer in whose memory it lies, see ir_graph; IR_EVERYWHERE: inputs and weights that all
+     * peers have */
     uint32_t peer;
     uint32_t rank;
     /* at least 1 each; rank 0 is a scalar of one element.  Their product is below 2^55 */
@@ -142,6 +155,7 @@ typedef struct ir_box {
     int64_t lo[IR_MAX_RANK], hi[IR_MAX_RANK];
 } ir_box;
 
+/* Which field of an ir_attribute holds the value. */
 typedef enum ir_attribute_type {
     IR_ATTRIBUTE_INT,
     IR_ATTRIBUTE_FLOAT,
@@ -149,7 +163,8 @@ typedef enum ir_attribute_type {
     IR_ATTRIBUTE_INTS
 } ir_attribute_type;
 
-/* The value of one attribute; its name and type are in the operator's record, at the same index. */
+/* The value of one attribute; its name and type are in the operator's record, at the same index.
+ * Only the field of that type counts; the arena of the graph owns what s and ints point to. */
 typedef struct ir_attribute {
     int64_t i;
     double f;
@@ -162,20 +177,23 @@ typedef struct ir_attribute {
 
 struct op_def; /* the operator's record, op.h */
 
+/* One operator of a program: which record, which operands, which attribute values. */
 typedef struct ir_op {
     const struct op_def *def;
     str name;      /* unique in the graph; by default that of the first output */
-    uint32_t peer; /* who runs it */
+    uint32_t peer; /* that runs it */
+    /* n_in: at least as many as the record names; more only if the last one is variadic */
     uint32_t n_in, n_out;
-    ir_tensor_id in[IR_MAX_INPUTS]; /* IR_NONE: absent */
-    ir_tensor_id out[IR_MAX_OUTPUTS];
-    ir_attribute attributes[IR_MAX_ATTRIBUTES];
+    ir_tensor_id in[IR_MAX_INPUTS];             /* [n_in] IR_NONE: absent */
+    ir_tensor_id out[IR_MAX_OUTPUTS];           /* [n_out] */
+    ir_attribute attributes[IR_MAX_ATTRIBUTES]; /* [def->n_attributes] */
 } ir_op;
 
-/* A program may be that of several peers, GPUs or groups of threads, numbered from 0: each operator
- * is run by one and reads what lies in that one's memory.  Only operators with OP_GATHERS read what
- * lies in another's, and only the result of one with OP_TRANSFERS lies there.  So all that crosses
- * between peers is an operator, and its order is proven like that of any other. */
+/* The program.  It may be that of several peers, GPUs or groups of threads, numbered from 0:
+ * each operator is run by one peer and reads what lies in the memory of that peer.  Only
+ * operators with OP_GATHERS read what lies in another's, and only the result of one with
+ * OP_TRANSFERS lies there.  So all that crosses between peers is an operator, and its order is
+ * proven like that of any other. */
 typedef struct ir_graph {
     arena *arena; /* owns everything below; borrowed */
     str name;
@@ -199,10 +217,12 @@ bool ir_dtype_from_name(str name, ir_dtype *dtype);
 int64_t ir_elements(const ir_tensor *t);
 int64_t ir_bytes(const ir_tensor *t);
 int64_t ir_row_bytes(ir_dtype dtype, int64_t elements);
-/* The alignment in bytes that loads of a dtype want; blocks begin with 16 bits, and vectors are
- * loaded without. */
+/* The alignment in bytes that loads of a dtype need: 2 for block dtypes, which begin with 16
+ * bits and whose vectors are loaded unaligned; else the size of an element. */
 uint32_t ir_dtype_align(ir_dtype dtype);
 
+/* Half-open boxes over the first `rank` axes; an empty box overlaps nothing and is contained in
+ * every box. */
 ir_box ir_box_whole(const ir_tensor *t);
 bool ir_box_is_empty(const ir_box *b, uint32_t rank);
 bool ir_box_overlaps(const ir_box *a, const ir_box *b, uint32_t rank);
@@ -225,9 +245,9 @@ void ir_strides(const ir_graph *g, ir_tensor_id tensor, int64_t stride[IR_MAX_RA
 /* Row-major strides of a shape. */
 void ir_dense_strides(uint32_t rank, const int64_t *dims, int64_t *stride);
 
-/* Fill stride, offset and (for a view that strides cannot say) shares = IR_NONE of output 0 of op,
- * or of an output in place; the other fields are set.  MPK_EUNSUPPORTED: a view that would split
- * blocks of a block dtype. */
+/* Place output 0 of op, or an output in place: fill stride, offset, and for a view that strides
+ * cannot express shares = IR_NONE; the other fields are set by the caller.  MPK_EUNSUPPORTED: a
+ * view that would split blocks of a block dtype. */
 mpk_status ir_place_output(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out);
 
 /* Check name, shape and size of a tensor: MPK_EARG, MPK_ESHAPE. */
@@ -235,7 +255,8 @@ mpk_status ir_check_tensor(mpk_context *cx, const ir_tensor *t);
 
 /* ---- build.c ---- */
 
-/* An empty graph; everything is allocated from a. */
+/* Make an empty graph, owned by the caller's arena `a`, from which everything in it is
+ * allocated. */
 mpk_status ir_create(mpk_context *cx, arena *a, const char *name, ir_graph **out);
 /* Add a tensor of kind IR_INPUT, IR_CONST or IR_STATE.  MPK_EARG: the name is taken; MPK_ESHAPE: a
  * dimension is not positive, the last is no multiple of the dtype's block, or the size
@@ -264,6 +285,8 @@ mpk_status ir_add_op(mpk_context *cx, ir_graph *g, const char *op, const char *n
 mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const struct op_def *def, const str *names,
                         uint32_t n_in, const ir_tensor_id *in, const ir_attribute *attributes,
                         ir_tensor_id *out);
+/* Append a tensor to the outputs: the caller may read it after a step.  MPK_EARG: there is no
+ * such tensor. */
 mpk_status ir_add_output(mpk_context *cx, ir_graph *g, ir_tensor_id tensor);
 /* The tensor of this name, or IR_NONE. */
 ir_tensor_id ir_find(const ir_graph *g, const char *name);
@@ -284,21 +307,22 @@ mpk_status ir_verify(mpk_context *cx, const ir_graph *g);
 /* ---- ir_eval.c: the reference interpreter ---- */
 
 /* Storage for every root tensor.  The caller may point data[t] at its own bytes (weights) before
- * ir_eval_allocate, which gives zeroed memory to the roots that have none and resolves the
- * views. */
+ * ir_eval_allocate, which gives zeroed memory from `a` to the roots that have none, and sets the
+ * addresses of views. */
 typedef struct ir_values {
     void **data;             /* [tensors]; for a view: the address of its first element */
     uint32_t live[IR_LIVES]; /* live entries of axis 0; UINT32_MAX: all */
 } ir_values;
 
 mpk_status ir_eval_allocate(mpk_context *cx, arena *a, const ir_graph *g, ir_values *values);
-/* Run every operator once, whole, in order. */
+/* Run every operator once, whole, in order.  MPK_ENOMEM is the only failure: a verified program
+ * has no other. */
 mpk_status ir_eval(mpk_context *cx, arena *scratch, const ir_graph *g, ir_values *values);
 
 /* ---- share.c ---- */
 
-/* What a constant is of the weight in the file: the entries lo <= i < hi of an axis of `size`, or
- * all of it. */
+/* Which part of the weight in the file a constant is: the entries lo <= i < hi of an axis of
+ * `size`, or all of it. */
 typedef struct ir_share {
     str whole;     /* the weight's name */
     uint32_t axis; /* IR_NONE: all of it */
@@ -309,7 +333,8 @@ typedef struct ir_share {
  * "[:,512:1024/2048]". */
 mpk_status ir_name_share(mpk_context *cx, arena *a, const ir_share *share, uint32_t peer,
                          str *name);
-/* What a name says; one of another form is that of a whole weight.  Borrows from the name. */
+/* Read a name back.  One of another form is that of a whole weight (axis IR_NONE).  The result
+ * borrows from the name. */
 ir_share ir_read_share(str name);
 
 #endif

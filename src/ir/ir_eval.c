@@ -1,12 +1,15 @@
-/* ir_eval.c - the reference interpreter: run each operator whole, in order, with its reference code
- * (see ir.h).
+/* ir_eval.c - the reference interpreter: run each operator whole, in order, with its reference
+ * code (see ir.h).
  *
- * Every other way of running a program is compared with this one.  Memory: storage for every root;
- * cost: the sum of the operators'.
+ * Input: a verified program and its inputs' bytes.  Output: the bytes of every tensor.  Every
+ * other way of running a program is compared with this one, so it is kept free of everything
+ * that could be wrong elsewhere: tasks, events, memory plans, fast bodies.  Called by tests
+ * alone.  Memory: storage for every root; cost: the sum of the operators'.
  */
 #include "ir/op.h"
 
-/* Tensors that the caller has given addresses keep them: so several graphs share one state. */
+/* Tensors that the caller has given addresses keep them, so that several graphs can share one
+ * state. */
 mpk_status ir_eval_allocate(mpk_context *cx, arena *a, const ir_graph *g, ir_values *values)
 {
     if (!values->data)
@@ -31,7 +34,8 @@ mpk_status ir_eval_allocate(mpk_context *cx, arena *a, const ir_graph *g, ir_val
     return MPK_OK;
 }
 
-/* One call of the reference for the whole of the result that is alive. */
+/* Call the reference once, for the part of the result that is alive.  Views that share storage
+ * have no work. */
 static mpk_status eval_op(mpk_context *cx, arena *scratch, const ir_graph *g, const ir_op *op,
                           ir_values *values)
 {
@@ -55,8 +59,7 @@ static mpk_status eval_op(mpk_context *cx, arena *scratch, const ir_graph *g, co
     return MPK_OK;
 }
 
-/* Sequential and whole, so nothing of tasks, events or memory plans can be wrong in it; slow, for
- * tests and for `mpk opt` alone. */
+/* Sequential, in program order.  Scratch of an operator is given back before the next one runs. */
 mpk_status ir_eval(mpk_context *cx, arena *scratch, const ir_graph *g, ir_values *values)
 {
     for (size_t i = 0; i < g->ops.n; i++)

@@ -1,14 +1,18 @@
 /* ir_parse.c - read the text form of a tensor program (docs/text-form.md).
  *
+ * Input: any bytes.  Output: a verified graph, or an error with line and column.  Called by `mpk
+ * opt`, by tests and goldens, by the records' test cases, and by tg_parse.c for the part before
+ * the task graph.
+ *
  * A scanner over the bytes and one function for each rule of the grammar; line ends are white
- * space, and `#` starts a comment.  For any input bytes the result is a verified graph, or an error
- * with line and column.  Cost: linear.
+ * space, and `#` starts a comment.  Cost: linear.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "ir/op.h"
 
+/* The scanner and the graph under construction, both in `arena`. */
 typedef struct parser {
     mpk_context *cx;
     arena *arena;
@@ -35,6 +39,7 @@ static mpk_status fail_here(parser *p, const char *what)
     FAIL(p->cx, MPK_EFORMAT, "line %u, column %u: %s", line, column, what);
 }
 
+/* White space includes line ends: a statement ends where the next one begins. */
 static void skip_space(parser *p)
 {
     while (p->at < p->end) {
@@ -59,6 +64,7 @@ static bool take(parser *p, char c)
     return true;
 }
 
+/* Consume this character, or fail with "expected" and the character. */
 static mpk_status expect(parser *p, char c)
 {
     char what[] = "expected ' '";
@@ -109,7 +115,7 @@ static int scan_char(parser *p)
     return value;
 }
 
-/* scan_char takes an escape apart and returns -1 for what is none, or at the end of the text. */
+/* A quoted text with its escapes decoded, in the arena.  It may be empty and may hold any bytes. */
 static mpk_status parse_quoted(parser *p, str *out)
 {
     VEC(char) bytes = {0};
@@ -152,6 +158,7 @@ static mpk_status parse_tensor(parser *p, ir_tensor_id *out)
     return MPK_OK;
 }
 
+/* The longest number, with the zero at its end. */
 enum { NUMBER_BYTES = 64 };
 
 static bool is_number(char c)
@@ -181,12 +188,13 @@ static mpk_status parse_int(parser *p, int64_t *out)
     return *end || errno ? fail_here(p, "expected a whole number of 64 bits") : MPK_OK;
 }
 
+/* Also takes inf and nan, which ir_print writes for such values. */
 static mpk_status parse_float(parser *p, double *out)
 {
     return str_read_double(scan(p, is_number), out) ? MPK_OK : fail_here(p, "expected a number");
 }
 
-/* [1, 2, 3]; into the arena */
+/* [1, 2, 3]; the list lies in the arena. */
 static mpk_status parse_ints(parser *p, const int64_t **at, uint32_t *n)
 {
     VEC(int64_t) list = {0};
@@ -236,8 +244,8 @@ static mpk_status parse_type(parser *p, ir_tensor *t)
     return parse_live(p, &t->live);
 }
 
-/* input, const and state: NAME : TYPE.  The graph copies the name again; the copy here only ends
- * with a zero. */
+/* The rest of an input, const or state statement: NAME : TYPE.  The graph copies the name again;
+ * the copy here only adds the zero that ir_add_tensor wants. */
 static mpk_status parse_given(parser *p, ir_kind kind)
 {
     ir_tensor t = {0};
@@ -251,7 +259,7 @@ static mpk_status parse_given(parser *p, ir_kind kind)
     return ir_add_tensor(p->cx, p->graph, kind, t.live, copy, t.dtype, t.rank, t.dims, &id);
 }
 
-/* The record says of which type an attribute is; the text does not. */
+/* The record says of which type an attribute is; the text does not, so 1 may be a float. */
 static mpk_status parse_value(parser *p, ir_attribute_type type, ir_attribute *out)
 {
     switch (type) {
@@ -266,7 +274,8 @@ static mpk_status parse_value(parser *p, ir_attribute_type type, ir_attribute *o
     }
 }
 
-/* {name = value, ...} or nothing */
+/* {name = value, ...} or nothing.  Fills all of out[n_attributes], with defaults where the text
+ * is silent. */
 static mpk_status parse_attributes(parser *p, const op_def *def, ir_attribute *out)
 {
     bool given[IR_MAX_ATTRIBUTES] = {false};
@@ -298,7 +307,7 @@ static mpk_status parse_attributes(parser *p, const op_def *def, ir_attribute *o
     return MPK_OK;
 }
 
-/* (%a, _, %b) */
+/* (%a, _, %b); `_` is an absent input. */
 static mpk_status parse_inputs(parser *p, ir_tensor_id *in, uint32_t *n)
 {
     *n = 0;
@@ -317,7 +326,7 @@ static mpk_status parse_inputs(parser *p, ir_tensor_id *in, uint32_t *n)
     return expect(p, ')');
 }
 
-/* : f32[4, 64], i32[4] live=rows; the stated types must equal the inferred ones */
+/* : f32[4, 64], i32[4] live=rows; optional, but stated types must equal the inferred ones. */
 static mpk_status parse_stated_types(parser *p, const ir_tensor_id *out, uint32_t n)
 {
     if (!take(p, ':'))
@@ -366,7 +375,7 @@ static mpk_status parse_output(parser *p)
     return ir_add_output(p->cx, p->graph, id);
 }
 
-/* peer 1, or peer all: whose the statements that follow are */
+/* peer 1, or peer all: the peer of the statements that follow. */
 static mpk_status parse_peer(parser *p)
 {
     const char *before = p->at;
@@ -407,8 +416,9 @@ static mpk_status parse_statement(parser *p)
                      "expected graph, peer, input, const, state, output or %name = operator(...)");
 }
 
-/* The graph is verified at the end: a text can say more than the builders let through (outputs that
- * were overwritten, say). */
+/* The graph is verified at the end: a text can say more than the builders refuse (outputs that
+ * were overwritten, say).  A failure of a builder has no place of its own, so the line is added
+ * to its message. */
 mpk_status ir_parse(mpk_context *cx, arena *a, str source, ir_graph **out)
 {
     const char *empty = "";

@@ -1,9 +1,10 @@
 /* ir_print.c - the text form of a tensor program (docs/text-form.md).
  *
- * One statement per line.  Inputs, constants and states are printed in the order of their numbers,
- * between the operators, so that parsing assigns the same numbers again.  Attributes with default
- * values are omitted.  Called by `mpk opt`, `mpk inspect --program` and tg_print.c, which puts the
- * task graph after it.  The result is the canonical form: goldens compare its bytes.
+ * Input: a graph.  Output: text, one statement per line.  Inputs, constants and states are
+ * printed in the order of their numbers, between the operators, so that parsing assigns the same
+ * numbers again.  Attributes with default values are omitted.  Called by `mpk opt`, `mpk inspect
+ * --program` and tg_print.c, which puts the task graph after it.  The result is the canonical
+ * form: goldens compare its bytes.
  */
 #include "ir/op.h"
 
@@ -19,7 +20,7 @@ static bool is_plain(str name)
     return name.n > 0;
 }
 
-/* Bytes above 127 go as they are: names are UTF-8, and the reader takes any byte. */
+/* Bytes above 127 are written as they are: names are UTF-8, and the reader takes any byte. */
 static void print_quoted(str s, text *out)
 {
     text_add(out, "\"", 1);
@@ -50,8 +51,8 @@ static void print_name(const ir_graph *g, ir_tensor_id tensor, text *out)
         print_quoted(name, out);
 }
 
-/* The fewest digits that read back as the same number, always with a point, an exponent or a
- * letter. */
+/* Print the fewest digits that read back as the same number, always with a point, an exponent or
+ * a letter. */
 static void print_float(double x, text *out)
 {
     size_t before = out->n;
@@ -158,7 +159,8 @@ static void print_op(const ir_graph *g, const ir_op *op, text *out)
     text_add(out, "\n", 1);
 }
 
-/* Whose the next statements are, if it is not who they were of before. */
+/* Print a `peer` line if the next statement's peer is not *before, that of the statements so
+ * far. */
 static void print_peer(uint32_t peer, uint32_t *before, text *out)
 {
     if (peer == *before)
@@ -170,8 +172,8 @@ static void print_peer(uint32_t peer, uint32_t *before, text *out)
     *before = peer;
 }
 
-/* An operator is printed where its first result's number comes. `peer` lines stand only where the
- * peer changes. */
+/* An operator is printed where its first result's number comes.  `peer` lines stand only where
+ * the peer changes. */
 void ir_print(const ir_graph *g, text *out)
 {
     if (g->name.n) {

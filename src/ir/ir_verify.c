@@ -1,14 +1,22 @@
 /* ir_verify.c - check every rule that ir.h states.
  *
- * Called for every program that is parsed or built, and by the compiler with --verify for what its
- * passes made of it.
+ * Input: a graph, whatever made it.  Output: MPK_OK, or MPK_EVERIFY with a sentence that names
+ * operator and tensor.  Called for every program that is parsed or built, and by the compiler
+ * with --verify for what its passes made of it.
  *
- * One walk over the tensors, then one over the operators in order.  The second keeps a version of
- * each root, the number of in-place writes so far, and the version that each tensor refers to: a
- * tensor may be read only while its version is the current one.  Cost: linear.
+ * One walk over the tensors, then one over the operators in order.  The second keeps a version
+ * of each root, the number of in-place writes so far, and the version that each tensor refers
+ * to: a tensor may be read only while its version is the current one.
+ *
+ *   %k1 = kv_write(%k0, ...)      root k0: version 0 -> 1; %k0 refers to 0, %k1 to 1
+ *   %a = attention(%q, %k1)       reads version 1, the current one: right
+ *   %b = copy(%k0)                reads version 0, which is gone: refused
+ *
+ * Cost: linear.
  */
 #include "ir/op.h"
 
+/* The walk under way; arrays lie in scratch memory of ir_verify. */
 typedef struct verifier {
     mpk_context *cx;
     const ir_graph *g;
@@ -18,10 +26,11 @@ typedef struct verifier {
     bool *is_output;    /* [tensors] */
 } verifier;
 
+/* The name of a tensor for a format string with %.*s. */
 #define TENSOR_ARG(v, id) STR_ARG((v)->g->tensors.at[id].name)
 
-/* What can be said of a tensor alone.  Given tensors own their storage and have no producer;
- * temporaries are a result of theirs. */
+/* Check what can be said of a tensor alone.  Given tensors own their storage and have no
+ * producer; a temporary is a result of its producer. */
 static mpk_status verify_tensor(verifier *v, ir_tensor_id id)
 {
     const ir_graph *g = v->g;
@@ -58,7 +67,8 @@ static mpk_status verify_tensor(verifier *v, ir_tensor_id id)
     return MPK_OK;
 }
 
-/* Check counts and tensor numbers; the record's functions rely on them. */
+/* Check counts and tensor numbers, that operands are made earlier and lie where the operator may
+ * read them, and that results are its own; the record's functions rely on all of it. */
 static mpk_status verify_operands(verifier *v, ir_op_id id)
 {
     const ir_graph *g = v->g;
@@ -110,8 +120,8 @@ static mpk_status verify_operands(verifier *v, ir_op_id id)
     return MPK_OK;
 }
 
-/* Equal in all that a record infers and that placing follows from; names and producers are checked
- * elsewhere. */
+/* Are two tensors equal in all that a record infers and that placing follows from?  Names and
+ * producers are checked elsewhere. */
 static bool same_place(const ir_tensor *a, const ir_tensor *b)
 {
     return a->dtype == b->dtype && a->live == b->live && a->rank == b->rank &&
@@ -120,7 +130,8 @@ static bool same_place(const ir_tensor *a, const ir_tensor *b)
            memcmp(a->stride, b->stride, a->rank * sizeof *a->stride) == 0;
 }
 
-/* Check that the record still infers what the graph states. */
+/* Check that the record infers what the graph states: a pass may have changed inputs after a
+ * result was made. */
 static mpk_status verify_inferred(verifier *v, const ir_op *op)
 {
     ir_tensor out[IR_MAX_OUTPUTS] = {0};
@@ -165,7 +176,8 @@ static mpk_status verify_in_place(verifier *v, const ir_op *op, uint32_t output)
     return MPK_OK;
 }
 
-/* Check that the operator reads no storage overwritten in the meantime. */
+/* Check that the operator reads no storage that was overwritten since the operand was made; then
+ * advance the versions of what it writes in place. */
 static mpk_status verify_storage(verifier *v, const ir_op *op)
 {
     for (uint32_t i = 0; i < op->n_in; i++)
@@ -203,8 +215,8 @@ static mpk_status verify_outputs(verifier *v)
     return MPK_OK;
 }
 
-/* Operators are checked in program order, because the versions of a root (verify_storage) follow
- * that order. */
+/* Check tensors, then operators in program order, which the versions of a root (verify_storage)
+ * follow. */
 static mpk_status verify(verifier *v, arena *scratch)
 {
     NEW(v->cx, scratch, v->root, v->g->tensors.n);

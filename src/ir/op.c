@@ -1,4 +1,5 @@
-/* op.c - find an operator's record, bind an operator to memory, load and store elements (see op.h).
+/* op.c - find an operator's record, bind an operator to memory, load and store elements (see
+ * op.h).
  *
  * Called by every room that runs or cuts operators.  Loading and storing by element is for
  * reference code and odd dtypes; fast bodies have loops of their own.
@@ -19,8 +20,9 @@ const op_def *op_find(str name)
     return NULL;
 }
 
-/* Along any axis of the result that inputs have too; not along one of which only the first entries
- * may be alive. */
+/* Elementwise operators can be split along any axis of the result, one way for each; inputs that
+ * are broadcast along it stay whole.  Not along an axis of which only the first entries may be
+ * alive: peers would have unequal shares. */
 static bool split_elementwise(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]];
@@ -66,7 +68,7 @@ static void bind_view(const ir_graph *g, ir_tensor_id tensor, void *const *data,
     memcpy(view->stride, t->stride, sizeof view->stride);
 }
 
-/* What reference code needs of the graph, so that it never sees the graph itself. */
+/* Copy what reference code needs of the graph, so that it never sees the graph itself. */
 void op_bind(const ir_graph *g, const ir_op *op, void *const *data, const uint32_t *live,
              op_call *call)
 {
@@ -89,7 +91,8 @@ int64_t op_live_entries(const op_call *call, const op_view *v)
     return live < v->dims[0] ? live : v->dims[0];
 }
 
-/* Counted by the boxes of the inputs; an input that is read twice counts twice. */
+/* Counted by the boxes of the inputs, whatever their strides; an input that is read twice counts
+ * twice. */
 int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     int64_t bytes = 0;
@@ -104,14 +107,14 @@ int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box)
     return bytes;
 }
 
-/* Booleans are not: tests fill them with either value. */
+/* Booleans do not count: tests fill them with either value. */
 static bool dtype_is_integer(ir_dtype dtype)
 {
     return dtype == IR_I32 || dtype == IR_I64 || dtype == IR_U8 || dtype == IR_I8 ||
            dtype == IR_I16;
 }
 
-/* Random data: normal floats, zero integers, random bools. */
+/* Random data: normal floats, zero integers (a valid index everywhere), random bools. */
 static void fill_plain(ir_dtype dtype, int64_t n, uint64_t seed, void *data)
 {
     op_view view = {.data = data, .dtype = dtype};
@@ -125,8 +128,8 @@ static void fill_plain(ir_dtype dtype, int64_t n, uint64_t seed, void *data)
     }
 }
 
-/* Test data.  A record's `fill` runs after the plain one, and corrects what must not be arbitrary,
- * such as indices. */
+/* Test data.  A record's `fill` runs after the plain one, and corrects what must not be
+ * arbitrary, such as indices. */
 void op_fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = &g->tensors.at[op->in[input]];
@@ -138,8 +141,8 @@ void op_fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, 
     }
 }
 
-/* Every dtype as f32.  Integers of more than 24 bits are rounded: code that needs them exactly
- * reads them itself. */
+/* Load any plain dtype as f32.  Integers of more than 24 bits are rounded: code that needs them
+ * exactly reads them itself. */
 float op_load(const op_view *v, int64_t offset)
 {
     switch (v->dtype) {
@@ -168,7 +171,8 @@ float op_load(const op_view *v, int64_t offset)
     }
 }
 
-/* Round towards zero and clamp to lo .. hi; NaN becomes 0. */
+/* Round towards zero and clamp to lo .. hi; NaN becomes 0.  2^63 itself is no int64_t, hence the
+ * first comparison. */
 static int64_t to_integer(float x, int64_t lo, int64_t hi)
 {
     if (!(x == x))
@@ -179,7 +183,8 @@ static int64_t to_integer(float x, int64_t lo, int64_t hi)
     return op_clamp(integer, lo, hi);
 }
 
-/* Integers take the nearest value inside their range (to_integer). */
+/* Floats are rounded to nearest even; integers take the nearest value inside their range
+ * (to_integer). */
 void op_store(const op_view *v, int64_t offset, float value)
 {
     switch (v->dtype) {
@@ -218,8 +223,8 @@ void op_store(const op_view *v, int64_t offset, float value)
     }
 }
 
-/* The three dtypes of activations have a loop of their own, which compilers turn into vectors;
- * blocks are unpacked whole; anything else goes one by one. */
+/* The three dtypes of activations have a loop of their own, which compilers vectorise; blocks
+ * are unpacked whole; other dtypes go one by one. */
 void op_load_row(const op_view *v, int64_t offset, int64_t first, int64_t n, float *to)
 {
     int64_t at = offset + first;

@@ -2,14 +2,21 @@
  *
  * Each operator is one file, src/op/NAME.c, which defines `const op_def op_NAME`; CMake lists
  * src/op to generate the table of all records.  No other code switches on an operator.  A task
- * computes a box of output 0 and the corresponding boxes of the other outputs; the record derives
- * the boxes of all other operands from that box.
+ * computes a box of output 0 and the corresponding boxes of the other outputs; the record
+ * derives the boxes of all other operands from that box.
  *
- * Contract between the fields, tested for every operator over its cases:
+ *   linear, y [T, N] = x [T, K] w [N, K]: the task of box y[0:4, 64:128]
+ *     reads x[0:4, 0:K] and w[64:128, 0:K]; axes: y may be cut along both axes
+ *
+ * Contract between the fields, tested for every operator over its cases (op_test.c):
  *   - disjoint boxes of output 0 give disjoint boxes of every other output, unless the record
  *     promises that tasks write disjoint entries although their boxes overlap (OP_WRITES_APART);
  *   - ref, given a box, reads nothing outside `reads` and writes exactly the box and `writes`;
  *   - every split that `axes` allows gives the same bits as the whole.
+ *
+ * Who uses what: the builder `infer`, `view`; decompose `axes`, `effort`, `reads`; dependency
+ * analysis and verification `reads`, `writes`; shard `split`; the interpreter, the CPU target
+ * and tests `ref`.
  */
 #ifndef OP_H
 #define OP_H
@@ -42,12 +49,14 @@ typedef struct op_call {
  * undefined; private to the call. */
 typedef void op_body(const op_call *call, const ir_box *box, void *scratch);
 
+/* A named operand of a record, in the order in which operators list their inputs or outputs. */
 typedef struct op_operand {
     const char *name;
     /* variadic: the last one, 1 or more */
     enum { OP_REQUIRED = 0, OP_OPTIONAL = 1, OP_VARIADIC = 2 } presence;
 } op_operand;
 
+/* A named attribute of a record; ir_op.attributes has its value at the same index. */
 typedef struct op_attribute {
     const char *name;
     ir_attribute_type type;
@@ -64,18 +73,19 @@ typedef struct op_axis {
     /* where tiles are whole: entries up to which a task reads shared operands once; 0: a tile */
     int64_t together;
     bool even; /* tasks with equal parts of the axis may share work, see pass_options.even_over */
-    /* where tiles are whole: each takes longer than those before it, all by about the same, so that
-     * a worker with an early and a late one has as much to do as any other */
+    /* where tiles are whole: each part takes longer than those before it, rising about evenly,
+     * so that a worker with an early and a late one has as much to do as any other */
     bool rises;
 } op_axis;
 
+/* Flags of a record: what other rooms must know of an operator beyond its boxes. */
 enum {
     OP_VIEW = 1,           /* no work: output 0 is input 0 with other strides; see `view` */
     OP_DATA_DEPENDENT = 2, /* the time of a task depends on data (paper §5.2) */
     /* an element of the output depends on that element of the inputs (after broadcasting) */
     OP_ELEMENTWISE = 4,
     /* of state that it writes in place it also reads entries that no task of this step writes;
-     * `reads` does not name them, for no task has to wait for them */
+     * `reads` does not name them, since no task has to wait for them */
     OP_READS_EARLIER = 8,
     /* boxes of state beyond output 0 may overlap: which entries of it a task writes follows from
      * data, and no two tasks write the same one */
@@ -85,9 +95,9 @@ enum {
     OP_EVEN = 32,
     OP_TRANSFERS = 64, /* the result lies in the memory of the peer that attribute 0 names */
     OP_GATHERS = 128,  /* inputs may lie in the memory of other peers: it reads them there */
-    /* of output 0, a target's tasks may write anywhere in the rows of their boxes, no two the same
-     * entry: the last axis is cut to share the work.  Who reads a row waits for all tasks that have
-     * it */
+    /* of output 0, a target's tasks may write anywhere in the rows of their boxes, no two tasks
+     * the same entry: the last axis is cut only to share the work.  A task that reads a row must
+     * wait for all tasks whose boxes have that row */
     OP_SHARES = 256,
 };
 
@@ -98,25 +108,29 @@ enum {
     OP_SUM = -3,   /* a result: those of all peers add up to it */
 };
 
-/* One way to split an operator among peers: each runs it on a part of the operands.  All axes that
- * are named are cut at the same fractions, those of `covers` apart: these are cut into `groups`
- * equal groups, and a peer gets the groups that its part of the others touches; its part holds
- * whole groups, or lies within one. */
+/* One way to split an operator among peers: each runs it on a part of the operands.  All axes
+ * that are named are cut at the same fractions, except those of the inputs in `covers`: these
+ * are cut into `groups` equal groups, and a peer gets the groups that its part of the others
+ * touches; its part holds whole groups, or lies within one.
+ *
+ *   linear y = x w, w [N, K]:  by rows      in = {OP_WHOLE, 0}, out = {1}: y is cut along axis 1
+ *                              by columns   in = {1, 1}, out = {OP_SUM}: terms that add up to y */
 typedef struct op_split {
-    int in[IR_MAX_INPUTS]; /* the axis that is cut, OP_WHOLE or OP_FIRST */
-    int out[IR_MAX_OUTPUTS];
-    int64_t groups;  /* 0: nothing is covered */
-    uint32_t covers; /* a bit for each input */
+    int in[IR_MAX_INPUTS];   /* the axis that is cut, OP_WHOLE or OP_FIRST */
+    int out[IR_MAX_OUTPUTS]; /* the axis that is cut, OP_WHOLE or OP_SUM */
+    int64_t groups;          /* 0: nothing is covered */
+    uint32_t covers;         /* a bit for each input */
     /* the attribute that lists the dimensions of result 0 and follows the cut; -1: none */
     int sized;
 } op_split;
 
-/* A shape to test: the text form of a graph with this one operator; its inputs get random data, see
- * `fill`. */
+/* A shape to test: the text form of a graph with this one operator.  Its inputs get random data,
+ * see `fill`. */
 typedef struct op_case {
     const char *graph; /* text form */
 } op_case;
 
+/* The record itself.  All of it is constant and shared by all graphs and threads. */
 typedef struct op_def {
     const char *name;
     const char *summary; /* one line, for docs and --help */
@@ -133,8 +147,8 @@ typedef struct op_def {
     /* How each axis of output 0 may be cut: axes[rank], zeroed by the caller. NULL: the operator is
      * one task. */
     void (*axes)(const ir_graph *g, const ir_op *op, op_axis *axes);
-    /* Where tiles are whole: the bytes that could be read in the time that `box` of output 0 takes
-     * beside reading.  NULL: none. */
+    /* Where tiles are whole: the time that `box` of output 0 takes beside reading, in bytes that
+     * could be read in that time.  NULL: none. */
     int64_t (*effort)(const ir_graph *g, const ir_op *op, const ir_box *box);
     /* The box of input `input` that computing `box` of output 0 reads (may be more, never less); an
      * empty box if none.  For a result in place the old value counts as read only if it is.  Never
@@ -178,7 +192,7 @@ extern const op_def *const op_table[];
 
 /* ---- op.c (beside this file) ---- */
 
-/* In whose memory the results of an operator lie. */
+/* The peer in whose memory the results of an operator lie. */
 static inline uint32_t op_result_peer(const ir_op *op)
 {
     return op->def->flags & OP_TRANSFERS ? (uint32_t)op->attributes[0].i : op->peer;
@@ -187,9 +201,8 @@ static inline uint32_t op_result_peer(const ir_op *op)
 bool op_find_split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out);
 /* The record of this name, or NULL. */
 const op_def *op_find(str name);
-/* Bind an operator's operands to memory: data[t] is the address of the first element of tensor t.
- * live: see op_call.
- */
+/* Bind an operator's operands to memory: data[t] is the address of the first element of tensor
+ * t.  `call` borrows op, and live (see op_call) for as long as it is used. */
 void op_bind(const ir_graph *g, const ir_op *op, void *const *data, const uint32_t *live,
              op_call *call);
 /* Entries of axis 0 of an operand that are alive. */
@@ -210,9 +223,9 @@ static inline int64_t op_clamp(int64_t i, int64_t lo, int64_t hi)
         return lo;
     return i > hi ? hi : i;
 }
-/* n elements of a row as f32: any dtype, block formats too; `first` and n are multiples of the
- * block for those.  offset: of the row's first element in elements; the row's elements have stride
- * 1. */
+/* Load n elements of a row, from element `first` on, as f32: any dtype; of block formats `first`
+ * and n are multiples of the block.  offset: of the row's first element, in elements; the row's
+ * elements have stride 1. */
 void op_load_row(const op_view *v, int64_t offset, int64_t first, int64_t n, float *to);
 
 #endif

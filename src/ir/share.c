@@ -1,8 +1,10 @@
-/* share.c - names of parts of weights: what a peer holds of a weight is a constant whose name says
- * which part it is, so that whoever loads it needs nothing else.
+/* share.c - names of parts of weights: what a peer holds of a weight is a constant whose name
+ * says which part it is, so that the code that loads it needs nothing else.
  *
- * "lm_head.weight[512:1024/2048]@1" are the entries 512 to 1023 of the 2048 of axis 0, for peer 1;
- * "[:,512:1024/2048]" those of axis 1.  A weight of which every peer holds all keeps its name.
+ * "lm_head.weight[512:1024/2048]@1" are the entries 512 to 1023 of the 2048 of axis 0, for peer
+ * 1; "[:,512:1024/2048]" those of axis 1.  A weight of which every peer holds all keeps its
+ * name.  Made by pass shard, read where the engine binds weights (engine_compile.c) and by
+ * targets.
  */
 #include "ir/ir.h"
 
@@ -24,7 +26,8 @@ mpk_status ir_name_share(mpk_context *cx, arena *a, const ir_share *share, uint3
     return MPK_OK;
 }
 
-/* Digits, then this character; false if it is not so, or more than 18 digits. */
+/* Read up to 18 digits and then the character `then`; false if the text is not so.  18 digits
+ * cannot overflow. */
 static bool read_count(const char **at, const char *end, char then, int64_t *out)
 {
     const char *from = *at;
@@ -34,7 +37,8 @@ static bool read_count(const char **at, const char *end, char then, int64_t *out
     return *at > from && *at < end && *(*at)++ == then;
 }
 
-/* A name that only looks like a share is a weight's own name: it is taken whole. */
+/* A name that only looks like a share, or has numbers that contradict each other, is a weight's
+ * own name. */
 ir_share ir_read_share(str name)
 {
     const ir_share all = {.whole = name, .axis = IR_NONE};

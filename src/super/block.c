@@ -1,5 +1,11 @@
 /* block.c - building block programs, facts that follow from their tiles, and the text form
- * (block.h). */
+ * (block.h).
+ *
+ * Input: calls that add axes, tiles and steps; a program.  Output: the program; sizes, offsets
+ * and bank conflicts; text.  The facts are computed here once for all that need them: the search
+ * (do candidates fit?), the run over finite fields and the printer of CUDA C (where does a tile
+ * lie?), so that these cannot disagree.
+ */
 #include "super/block.h"
 
 #include "shape/rows_shape.h"
@@ -32,8 +38,12 @@ block_step *block_add_step(block_program *p, block_verb verb, int8_t to)
     return s;
 }
 
-/* Place and entry are numbers in mixed radix, the last axis first: a place is one output position,
- * an entry one element of its window with all channels. */
+/* The offset of one entry of a window (see block.h).  Place and entry are numbers in mixed
+ * radix, the last axis first: a place is one output position, an entry one element of its window
+ * with all channels.
+ *
+ *   in 5 x 5, kernel 3 x 3, stride 2, padding 1: place 1 of row 0 begins at column 1 * 2 - 1 = 1;
+ *   entry 4 is row 1, column 1 of the kernel: input (-1 + 1, 1 + 1) = (0, 2) */
 int64_t block_window_offset(const block_window *w, int64_t place, int64_t entry)
 {
     int64_t offset = 0, channel = 0;
@@ -72,8 +82,8 @@ uint32_t block_copy_bytes(const block_program *p, int8_t tile)
            BLOCK_PITCH(block_row_bytes(p, tile), p->tiles[tile].layout);
 }
 
-/* Shared tiles lie one after the other, each with all its copies, from multiples of 128 bytes on:
- * swizzling permutes pieces of 16 bytes within 128. */
+/* Shared tiles lie one after the other, each with all its copies, from multiples of 128 bytes
+ * on, because swizzling permutes pieces of 16 bytes within 128. */
 uint32_t block_offset(const block_program *p, int8_t tile)
 {
     uint32_t offset = 0;
@@ -158,8 +168,8 @@ static uint32_t end_bytes(const block_program *p)
     return bytes;
 }
 
-/* `add` exchanges all parts but the first through the memory of the shared tiles, which are dead by
- * then; so the two needs do not add up. */
+/* `add` exchanges all parts but the first through the memory of the shared tiles, which are not
+ * read any more by then; so the largest of the needs is what counts. */
 uint32_t block_scratch_bytes(const block_program *p)
 {
     const uint32_t end = end_bytes(p), tiles = block_offset(p, (int8_t)p->n_tiles);
@@ -174,7 +184,7 @@ uint32_t block_scratch_bytes(const block_program *p)
     return most;
 }
 
-/* Is it the result of some multiply? */
+/* Is the tile the result of some multiply? */
 static bool is_sum(const block_program *p, int8_t tile)
 {
     for (uint32_t i = 0; i < p->n_steps; i++)
@@ -183,8 +193,9 @@ static bool is_sum(const block_program *p, int8_t tile)
     return false;
 }
 
-/* Only sums are counted: they live through the loop over the depth, while other fragments come and
- * go.  Along the sum each warp has a part of its own (mma), or all threads divide one (fma). */
+/* Only sums are counted: they live through the loop over the depth, while other fragments come
+ * and go.  With mma the warps along the sum have a full set of sums each, so they do not divide
+ * them; with fma, or where a tile is shared out, all threads divide one set. */
 uint32_t block_registers(const block_program *p)
 {
     uint32_t n = 0;
@@ -197,8 +208,9 @@ uint32_t block_registers(const block_program *p)
     return n;
 }
 
-/* Eight rows of 16 bytes are read at once; they conflict where their addresses fall on the same 16
- * bytes modulo 128, the width of all banks.  All columns behave alike, so column 0 decides. */
+/* Eight rows of 16 bytes are read at once; they conflict where their addresses fall on the same
+ * 16 bytes modulo 128, the width of all banks.  Returns 1 (no conflict) to 8.  All columns
+ * behave alike, so column 0 decides. */
 uint32_t block_conflicts(const block_program *p, int8_t tile)
 {
     const uint32_t row_bytes = block_row_bytes(p, tile);
@@ -213,16 +225,18 @@ uint32_t block_conflicts(const block_program *p, int8_t tile)
 
 /* ---- text ---- */
 
+/* In the order of block_verb. */
 static const char *const verb_names[] = {"loop",    "end",      "sync", "wait",  "load",
                                          "fill",    "multiply", "add",  "bound", "map",
                                          "largest", "total",    "store"};
 
-/* "-": the axis that a tile does not have. */
+/* The name of an axis; "-" for the axis that a tile does not have. */
 static const char *axis_name(const block_program *p, int8_t axis)
 {
     return axis == BLOCK_NONE ? "-" : p->axes[axis].name;
 }
 
+/* tile NAME : SPACE DTYPE[AXIS SIZE, AXIS SIZE], then copies and layout, or parts. */
 static void print_tile(const block_program *p, int8_t i, text *out)
 {
     static const char *const layouts[BLOCK_LAYOUTS] = {"plain", "swizzled", "padded"};
@@ -243,6 +257,7 @@ static void print_tile(const block_program *p, int8_t i, text *out)
     text_print(out, "\n");
 }
 
+/* One step, indented by the loops around it: the verb, the tile written, its sources, the rest. */
 static void print_step(const block_program *p, const block_step *s, int depth, text *out)
 {
     text_print(out, "%*s%s", 2 * depth, "", verb_names[s->verb]);
@@ -272,6 +287,8 @@ static void print_step(const block_program *p, const block_step *s, int depth, t
     text_print(out, "\n");
 }
 
+/* The text is for people: comments of generated kernels, messages, tests.  It is not parsed
+ * again. */
 void block_print(const block_program *p, text *out)
 {
     int depth = 0;

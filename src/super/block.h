@@ -2,18 +2,31 @@
  * operators.
  *
  * A program runs over a box of axes (m, n, k ...).  Operands lie in global memory, a stride for
- * each axis; tiles lie in shared memory or in the threads' registers (fragments), each over at most
- * two axes.  A step does one thing to whole tiles.  A *region* is such a program without tiles of
- * its own: every axis whole, everything a fragment, one step for each thing that the operator's
- * definition says.  It defines what is to be computed; a *candidate* is what the search (super.h)
- * proposes, and runs only after both gave the same over finite fields.
+ * each axis; tiles lie in shared memory or in the threads' registers (fragments), each over at
+ * most two axes.  A step does one thing to whole tiles.  A *region* is such a program without
+ * tiles of its own: every axis whole, everything a fragment, one step for each thing that the
+ * operator's definition says.  It defines what is to be computed; a *candidate* is what the
+ * search (super.h) proposes, and is used only after a run over finite fields gave the same
+ * results for both.
  *
- *   loop     AXIS       its tiles, from the box's start.  ahead > 0: loads in it are issued so many
- *                       turns before
+ * A *turn* is one iteration of a loop.  A product, as block_print writes it
+ * (docs/superoptimizer.md has it in full):
+ *
+ *   loop k by 64 ahead 1        two copies of a and b0: one is multiplied, the other loaded
+ *     wait 0                    the copies of this turn have arrived, in every thread's view
+ *     load a from in_x          requests the tiles of the next turn
+ *     load b0 from in_w0
+ *     multiply sum0 a b0        reads those of this turn
+ *   end
+ *
+ * The steps:
+ *
+ *   loop     AXIS       over the axis' tiles, from the box's start.  ahead > 0: loads in it are
+ *                       issued so many turns early
  *   end                 of the innermost loop
- *   sync                all threads meet: what they have read may be written over
- *   wait     PENDING    all but the last so many groups of loads have arrived and are seen by all;
- *                       also a sync.  A turn's loads are one group
+ *   sync                all threads meet: what they have read may be overwritten
+ *   wait     PENDING    all but the last so many groups of loads have arrived and are seen by all
+ *                       threads; also a sync.  A turn's loads are one group
  *   load     T <- X     a tile at the loops' places; what lies after the end of an axis is 0
  *   fill     T          with `number`
  *   multiply T, A, B    T += A B over the axis that T lacks
@@ -35,6 +48,7 @@
 #include "ir/ir.h"
 #include "shape/block_shape.h"
 
+/* Limits of a program; its arrays have these sizes. */
 enum {
     BLOCK_NONE = -1,
     BLOCK_MOST_AXES = 4,
@@ -45,42 +59,46 @@ enum {
     BLOCK_MOST_SOURCES = 12
 };
 
+/* An axis of the box that a task computes, and how it is cut into tiles. */
 typedef struct block_axis {
     const char *name;
     /* entries of the whole axis, of which a task's box has lo <= i < hi */
     int64_t extent;
     /* entries of a tile, at least 1; the last tile of an axis may reach beyond its end */
     int32_t tile;
-    bool is_cut; /* a task has a part of it, else all */
+    bool is_cut; /* a task has a part of it; else all of it */
 } block_axis;
 
+/* A tensor in global memory. */
 typedef struct block_operand {
     const char *name; /* of its constants in an instance: "x" for in_x, g_x */
     ir_dtype dtype;
     int64_t stride[BLOCK_MOST_AXES]; /* in entries; 0: the same for all entries of the axis */
-    /* or NULL.  Else its places and entries are the axes that have a stride, of which that of the
-     * places is 1 and says nothing more */
+    /* NULL, or the tensor is read in windows (conv): its places and entries are the axes that
+     * have a stride; that of the places is marked by the stride 1, which says nothing more */
     const block_window *window;
 } block_operand;
 
 typedef enum block_space { BLOCK_SHARED, BLOCK_FRAGMENT } block_space;
 
+/* A tile: up to two axes, in shared memory or in registers. */
 typedef struct block_tile {
     const char *name;
     block_space space;
     ir_dtype dtype;
-    int8_t axis[2]; /* of its rows and columns; BLOCK_NONE: it has one of these */
-    uint8_t layout; /* shared: BLOCK_PLAIN ... */
-    uint8_t stages; /* shared: copies, one for each turn of the loop that is under way */
-    /* fragment: partial sums, each of other entries of the axis that is summed over */
+    int8_t axis[2]; /* axes of its rows and columns; BLOCK_NONE: it has only one */
+    uint8_t layout; /* shared: one of BLOCK_PLAIN, BLOCK_SWIZZLED, BLOCK_PADDED */
+    uint8_t stages; /* shared: copies, one for each turn of its loop that is in flight */
+    /* fragment: partial sums, each over other entries of the axis that is summed over; 0, 1: one */
     uint8_t parts;
-    /* fragment: its columns are what another product sums over, each warp along that sum has 16 of
-     * them in turn */
+    /* fragment: its columns are what another product sums over; the warps along that sum have 16
+     * columns each in turn */
     bool is_shared_out;
 } block_tile;
 
 typedef enum block_bound { BLOCK_END_OF_AXIS, BLOCK_CAUSAL, BLOCK_WINDOW } block_bound;
 
+/* In the order of the table above; block.c has their names in the same order. */
 typedef enum block_verb {
     BLOCK_LOOP,
     BLOCK_END,
@@ -97,14 +115,15 @@ typedef enum block_verb {
     BLOCK_STORE
 } block_verb;
 
+/* One step; the fields that its verb does not use keep what block_add_step gave them. */
 typedef struct block_step {
     block_verb verb;
     /* the tile that is written; of a store the one that is read; BLOCK_NONE: none */
     int8_t to;
-    int8_t from[BLOCK_MOST_SOURCES]; /* tiles */
+    int8_t from[BLOCK_MOST_SOURCES]; /* [n_from] tiles */
     uint8_t n_from;
-    int8_t axis; /* loop, bound */
-    /* load, store: of the program's operands */
+    int8_t axis; /* loop, bound: the axis */
+    /* load, store: index of the program's operand */
     int8_t operand;
     /* loop: turns that its loads are issued early, 0 to stages - 1; wait: groups that may still be
      * in flight */
@@ -114,7 +133,8 @@ typedef struct block_step {
     const char *expression; /* map: of x0 ..., in the order of `from` */
 } block_step;
 
-/* What multiplies: tensor cores on 16-bit entries, or a thread its own entries in fp32. */
+/* What multiplies: tensor cores on 16-bit entries (mma), or each thread its own entries in fp32
+ * (fma). */
 typedef enum block_unit { BLOCK_MMA, BLOCK_FMA } block_unit;
 
 /* The arrays have fixed sizes, so a program is copied by assignment; nothing in it is owned.  Names
@@ -127,22 +147,25 @@ typedef struct block_program {
     block_tile tiles[BLOCK_MOST_TILES];
     block_step steps[BLOCK_MOST_STEPS];
     block_unit unit;
-    /* along rows, columns and the axis that is summed over; their product is the worker's warps */
+    /* warps along rows, along columns and along the axis that is summed over; their product is
+     * the worker's eight warps */
     uint8_t warps[3];
 } block_program;
 
 /* ---- building: each returns the index of what it added, or takes the program's side ---- */
 
-/* Building never fails: whoever writes a recipe for programs stays below the BLOCK_MOST_ limits,
- * and block_verify checks what was built. */
+/* Building never fails: code that builds programs stays below the BLOCK_MOST_ limits, and
+ * block_verify checks what was built. */
 int8_t block_add_axis(block_program *p, const char *name, int64_t extent, int32_t tile,
                       bool is_cut);
 int8_t block_add_tile(block_program *p, block_tile t);
-/* Of fp32, in one part. */
+/* Add a fragment of fp32, in one part. */
 int8_t block_add_fragment(block_program *p, const char *name, int8_t rows, int8_t columns);
-/* Offset of an entry of an operand with windows; -1: outside, it is 0. */
+/* The offset of an entry of an operand with windows, in entries; -1: it lies in the padding, and
+ * is 0. */
 int64_t block_window_offset(const block_window *w, int64_t place, int64_t entry);
-/* The step, zeroed but for its verb and tile, to be filled in. */
+/* Append a step, zeroed but for its verb and tile, to be filled in; valid until the program is
+ * copied. */
 block_step *block_add_step(block_program *p, block_verb verb, int8_t to);
 
 /* ---- facts ---- */
@@ -168,39 +191,41 @@ int8_t block_parts_of(const block_program *p, int8_t tile);
  * tiles, or what `add` or an end by rows needs in their place if that is more. */
 uint32_t block_offset(const block_program *p, int8_t tile);
 uint32_t block_scratch_bytes(const block_program *p);
-/* Registers of a thread for what products are summed up in. */
+/* Registers of a thread that hold sums. */
 uint32_t block_registers(const block_program *p);
-/* How many times as long as without conflicts a warp takes to read matrices of 8 x 16 bytes from a
- * shared tile (mma), or its pieces of 16 bytes (fma): counted from the addresses. */
+/* The time that a warp takes to read matrices of 8 x 16 bytes from a shared tile (mma), or its
+ * pieces of 16 bytes (fma), as a multiple of the time without bank conflicts: counted from the
+ * addresses. */
 uint32_t block_conflicts(const block_program *p, int8_t tile);
 
 /* The text form, a line each. */
 void block_print(const block_program *p, text *out);
 
 /* MPK_EVERIFY, with the step that breaks a rule: shapes, spaces, bounds and layouts agree, warps
- * divide tiles, loads and waits are where they may be.  What a run would show (a read before its
- * load has arrived) is block_run's. */
+ * divide tiles, loads and waits stand where they may.  What only a run shows (a read before its
+ * load has arrived) is checked by block_run. */
 mpk_status block_verify(mpk_context *cx, const block_program *p);
 
 /* ---- running over finite fields ---- */
 
-/* One stored entry: `at` is operand * 2^56 + offset, `value` the number modulo FIELD_P.  The part
- * of the exponent is not kept: what is stored stands outside of exponentials. */
+/* One stored entry: `at` is operand * 2^56 + offset, `value` the number modulo FIELD_P.  The
+ * part for exponents is not kept: what is stored stands outside of exponentials. */
 typedef struct block_stored {
     uint64_t at;
     uint32_t value;
 } block_stored;
 
-/* One run: a box lo .. hi for each axis, inputs that follow from `seed`; what is the largest of
- * some values is a random number that follows from `shift`, for nothing may depend on it. */
+/* One run: a box lo .. hi for each axis; inputs follow from `seed`; what is the largest of some
+ * values is a random number that follows from `shift`, because no result may depend on it (a
+ * softmax is the same whatever is subtracted). */
 typedef struct block_run_of {
     int64_t lo[BLOCK_MOST_AXES], hi[BLOCK_MOST_AXES];
     uint64_t seed, shift;
     VEC(block_stored) stored; /* sorted by `at` */
 } block_run_of;
 
-/* Everything is allocated from a.  MPK_EVERIFY: a tile is read before it is there, or written while
- * it may be read, or an entry is stored twice; the step is named. */
+/* Run a program.  Everything is allocated from `a`.  MPK_EVERIFY: a tile is read before it is
+ * there, or written while it may be read, or an entry is stored twice; the step is named. */
 mpk_status block_run(mpk_context *cx, arena *a, const block_program *p, block_run_of *run);
 
 #endif

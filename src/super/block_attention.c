@@ -1,18 +1,29 @@
 /* block_attention.c - softmax(scale q k^T + mask) v of a head: the region, candidates, cost and
  * search (super.h).
  *
- * Idea of the candidates: keys come tile by tile, and the softmax is kept up to date (the largest
- * score so far, the sum of the weights, and the result rescaled when the largest grows).  Warps
- * along rows hold whole rows; the others share the keys of a tile, each with a softmax of its own,
- * and these are brought together at the end.  So a task of few rows still has work for eight warps,
- * scores and weights never leave the registers, and no warp waits for another's scores.
+ * Input: shapes, strides and dtypes of an attention.  Output: the cheapest block program that
+ * was proved right.  Called by gen/choices.c for sdpa where no hand-written body fits.
+ *
+ * Idea of the candidates: keys come tile by tile, and the softmax is kept up to date (the
+ * largest score so far, the sum of the weights, and the result rescaled when the largest grows).
+ * Warps along rows hold whole rows; the others share the keys of a tile, each with a softmax of
+ * its own, and these are brought together at the end.  So a task of few rows still has work for
+ * eight warps, scores and weights never leave the registers, and no warp waits for another's
+ * scores.
+ *
+ *   along_rows 2 is warps 2 x 1 x 4: two warps divide the rows of a tile; of its keys the first
+ *   of four parts has 0-15, 64-79 ..., the second 16-31, 80-95 ..., and so on
+ *
+ * Cost of a search: 48 recipes, a proof for the best.
  */
 #include "super/super.h"
 
+/* Axes; then operands. */
 enum { M, S, D, E, Q = 0, KEYS, VALUES };
-/* Below every score, and finite: the distance of two such is zero. */
+/* A score below every other, and finite, so that the distance of two such is zero and not NaN. */
 #define NOTHING (-1e30)
 
+/* What a candidate's text follows from. */
 typedef struct recipe {
     /* of a tile: rows of a head and keys */
     int32_t m, s;
@@ -20,12 +31,13 @@ typedef struct recipe {
     uint8_t along_rows, stages;
 } recipe;
 
-/* Heads are filled up with zeros to whole fields of the tensor cores. */
+/* The width of a head with zeros to whole fields of the tensor cores (BLOCK_MMA_DEPTH). */
 static int32_t rounded(int64_t n)
 {
     return (int32_t)((n + BLOCK_MMA_DEPTH - 1) / BLOCK_MMA_DEPTH * BLOCK_MMA_DEPTH);
 }
 
+/* Heads of up to 128 entries: the result of a tile of rows stays in registers. */
 bool super_accepts_attention(const super_attention *s)
 {
     return (s->q.dtype == IR_F16 || s->q.dtype == IR_BF16) && s->k.dtype == s->q.dtype &&
@@ -33,8 +45,8 @@ bool super_accepts_attention(const super_attention *s)
            s->rows > 0 && s->keys > 0;
 }
 
-/* Axes, operands and unit.  The widths of a head are never cut: q and v have all of d and e in one
- * tile. */
+/* Begin a program: axes, operands and unit, which region and candidates share.  The widths of a
+ * head are never cut: q and v have all of d and e in one tile. */
 static void add_frame(block_program *p, const super_attention *s, const int32_t *tiles)
 {
     *p = (block_program){
@@ -50,12 +62,13 @@ static void add_frame(block_program *p, const super_attention *s, const int32_t 
     p->operands[4] = s->mask;
 }
 
+/* A load; the loops around it say which part of the operand it brings. */
 static void add_load(block_program *p, int8_t tile, int8_t operand)
 {
     block_add_step(p, BLOCK_LOAD, tile)->operand = operand;
 }
 
-/* A step of up to three sources; BLOCK_NONE ends them. */
+/* Add a step of up to three sources; BLOCK_NONE ends them. */
 static void add_of(block_program *p, block_verb verb, const char *expression, int8_t to, int8_t a,
                    int8_t b, int8_t c)
 {
@@ -66,6 +79,7 @@ static void add_of(block_program *p, block_verb verb, const char *expression, in
         s->from[s->n_from++] = from[i];
 }
 
+/* Mask scores along the keys, by one of the three rules of `bound`. */
 static void add_bound(block_program *p, int8_t scores, block_bound bound, int64_t number)
 {
     block_step *s = block_add_step(p, BLOCK_BOUND, scores);
@@ -74,7 +88,7 @@ static void add_bound(block_program *p, int8_t scores, block_bound bound, int64_
     s->number = (double)number;
 }
 
-/* The scores of the tiles at hand: scaled, masked, bounded.  The end of the keys is a bound only if
+/* The scores of a tile of keys: scaled, masked, bounded.  The end of the keys is a bound only if
  * the last tile reaches beyond it: a load gives zeros there, and a score of zero would get a
  * weight. */
 static void add_scores(block_program *p, const super_attention *s, int8_t scores, int8_t q,
@@ -99,7 +113,8 @@ static void add_scores(block_program *p, const super_attention *s, int8_t scores
         add_bound(p, scores, BLOCK_WINDOW, s->window);
 }
 
-/* A row that sees no key has a total of zero and becomes zeros, as the operator is defined. */
+/* Add the result: a row that sees no key has a total of zero and becomes zeros, as the operator
+ * is defined. */
 static void add_result(block_program *p, int8_t sums, int8_t total)
 {
     const int8_t y = block_add_fragment(p, "y", M, E);
@@ -107,6 +122,8 @@ static void add_result(block_program *p, int8_t sums, int8_t total)
     block_add_step(p, BLOCK_STORE, y)->operand = 3;
 }
 
+/* The definition: scores, their largest, weights, their total, the weighted values; all in one
+ * tile. */
 void super_region_of_attention(const super_attention *s, block_program *p)
 {
     const int32_t whole[] = {(int32_t)s->rows, (int32_t)s->keys, (int32_t)s->width,
@@ -132,8 +149,8 @@ void super_region_of_attention(const super_attention *s, block_program *p)
 
 /* ---- candidates ---- */
 
-/* A tile of shared memory: swizzled where rows are a power of two, else padded, which costs 16
- * bytes a row. */
+/* Add a tile of shared memory: swizzled where rows are a power of two, else padded, which costs
+ * 16 bytes a row. */
 static int8_t add_shared(block_program *p, const char *name, ir_dtype dtype, int8_t rows,
                          int8_t columns, uint8_t stages)
 {
@@ -149,7 +166,7 @@ static int8_t add_shared(block_program *p, const char *name, ir_dtype dtype, int
     return tile;
 }
 
-/* One number for each row, in as many parts as the sums. */
+/* Add one number for each row of the tile, in as many parts as the sums. */
 static int8_t add_line(block_program *p, const char *name, uint8_t parts)
 {
     const int8_t line = block_add_fragment(p, name, M, BLOCK_NONE);
@@ -157,12 +174,14 @@ static int8_t add_line(block_program *p, const char *name, uint8_t parts)
     return line;
 }
 
-/* What is kept of the keys so far, for each row: sums of weighted values, the total of the weights,
- * the largest score.  Invariant: sums and total are relative to exp(largest). */
+/* What is kept of the keys so far, for each row: sums of weighted values, the total of the
+ * weights, the largest score.  Invariant: sums and total are relative to exp(largest), that is,
+ * they hold sum of exp(score - largest) times values. */
 typedef struct kept {
     int8_t sums, total, largest;
 } kept;
 
+/* Begin a row with nothing kept: zeros, and a largest that every score exceeds. */
 static void fill_kept(block_program *p, kept *t, uint8_t parts)
 {
     *t = (kept){block_add_fragment(p, "sums", M, E), add_line(p, "total", parts),
@@ -173,9 +192,9 @@ static void fill_kept(block_program *p, kept *t, uint8_t parts)
     block_add_step(p, BLOCK_FILL, t->largest)->number = NOTHING;
 }
 
-/* Scores become weights, and what is kept takes them in: the online softmax.  `rescale` is exp(old
- * largest - new largest), 1 where the largest did not grow.  The first turn rescales zeros by
- * exp(NOTHING - x) = 0. */
+/* One turn of the online softmax: scores become weights, and what is kept takes them in.
+ * `rescale` is exp(old largest - new largest), 1 where the largest did not grow.  The first turn
+ * rescales zeros by exp(NOTHING - x) = 0. */
 static void add_turn(block_program *p, const kept *t, int8_t scores, int8_t v)
 {
     const uint8_t parts = p->tiles[t->sums].parts;
@@ -192,7 +211,8 @@ static void add_turn(block_program *p, const kept *t, int8_t scores, int8_t v)
     add_of(p, BLOCK_MULTIPLY, NULL, t->sums, scores, v, BLOCK_NONE);
 }
 
-/* The parts, each rescaled to the largest of all, are added. */
+/* Bring the parts of the warps together: each is rescaled to the largest of all, then they are
+ * added. */
 static void add_parts(block_program *p, kept *t)
 {
     const int8_t top = add_line(p, "top", 1), scale = add_line(p, "share", p->tiles[t->sums].parts);
@@ -206,6 +226,7 @@ static void add_parts(block_program *p, kept *t)
     *t = all;
 }
 
+/* Begin a loop whose loads are issued `ahead` turns early. */
 static void add_loop(block_program *p, int8_t axis, uint8_t ahead)
 {
     block_step *s = block_add_step(p, BLOCK_LOOP, BLOCK_NONE);
@@ -213,8 +234,9 @@ static void add_loop(block_program *p, int8_t axis, uint8_t ahead)
     s->ahead = ahead;
 }
 
-/* The text of a candidate.  q stays for all turns; keys and values come ahead.  The sync keeps the
- * load of q from overwriting what slower warps still read of the last tile. */
+/* The text of a candidate.  q is loaded once and stays for all turns; keys and values are
+ * prefetched.  The sync keeps the load of q from overwriting what slower warps still read of the
+ * last tile. */
 static void make_candidate(const super_attention *s, const recipe *c, block_program *p)
 {
     const int32_t tiles[] = {c->m, c->s, rounded(s->width), rounded(s->values)};
@@ -247,8 +269,8 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
 
 /* ---- cost and search ---- */
 
-/* Cycles of an SM of an H100, as in product.c; of an exponential with what is around it, for a
- * thread. */
+/* Cycles of an SM of an H100, as in product.c.  WEIGHT_CYCLES: for a thread, an exponential with
+ * what is around it. */
 #define BYTES_A_CYCLE 24.0
 #define LATENCY 700.0
 #define MMA_CYCLES 1.6
@@ -261,8 +283,8 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-/* As in product.c.  Exponentials are counted beside the products, since the same warps do both, one
- * after the other. */
+/* The cycles of the longest task, as in product.c.  Exponentials are added to the products,
+ * since the same warps do both, one after the other. */
 static double cost_of(const super_attention *s, const recipe *c)
 {
     const double widths = rounded(s->width) + rounded(s->values),
@@ -279,7 +301,8 @@ static double cost_of(const super_attention *s, const recipe *c)
     return tiles * (TILE_CYCLES + 2 * LATENCY + turns * turn + join);
 }
 
-/* Beside the sums there is room for 32 registers: the scores of a tile. */
+/* Does a candidate fit the target and keep the rules?  Beside the sums there is room for 32
+ * registers: the scores of a tile.  Counts what was listed and what fitted. */
 static bool fits(const super_attention *s, const super_target *t, const recipe *c,
                  super_choice *out)
 {
@@ -293,7 +316,7 @@ static bool fits(const super_attention *s, const super_target *t, const recipe *
     return all;
 }
 
-/* The cheapest above `least` cycles; of equals the first.  false: there is none. */
+/* The cheapest recipe above `least` cycles; of equals the first.  False: there is none. */
 static bool find_next(const super_attention *s, const super_target *t, double least,
                       super_choice *out, recipe *best)
 {
@@ -313,8 +336,9 @@ static bool find_next(const super_attention *s, const super_target *t, double le
     return cycles >= 0;
 }
 
-/* There are 48 recipes, so the list is made anew for each refusal and none has to be kept.
- * Two recipes of exactly equal cost are tried once, the first of them. */
+/* Try recipes from the cheapest on until one is proved.  There are only 48, so the list is made
+ * anew for each refusal and none has to be kept.  Of recipes of exactly equal cost only the
+ * first is tried. */
 mpk_status super_choose_attention(mpk_context *cx, const super_attention *s, const super_target *t,
                                   super_choice *out)
 {

@@ -1,14 +1,20 @@
 /* block_run.c - a block program run over finite fields (block.h, field.h), which proves that two
  * compute the same.
  *
- * Called by prove.c, for the region and for the candidate.
+ * Input: a program that block_verify has accepted, a box and seeds.  Output: what it stores, or
+ * the race that it has.  Called by prove.c, for the region and for the candidate.
  *
- * Shared tiles are memory: a copy of a tile is addressed as the device does, is in flight from its
- * load until a wait has let its group arrive, and may be written again only after a sync that
- * follows its last read.  Threads do not exist here: what any thread may do between two syncs
- * counts as done by all, so an interval number for each copy is enough to find a race.  Fragments
- * in parts are kept apart until `add`.  Cost: that of the program, about 3 ns for each product of
- * two numbers.
+ * Shared tiles are memory: a copy of a tile is addressed as the device does it; it is in flight
+ * from its load until a wait has let its group arrive, and may be written again only after a
+ * sync that follows its last read.  Threads do not exist here: what any thread may do between
+ * two syncs counts as done by all, so an interval number for each copy is enough to find a race.
+ * Fragments in parts are kept apart until `add`.  Cost: that of the program, about 3 ns for each
+ * product of two numbers.
+ *
+ *   before the loop: load into copy 0, group 0
+ *   turn 0: wait 0: group 0 has arrived, interval 2.  Load into copy 1, group 1.  The multiply
+ *           reads copy 0: read_in = 2
+ *   turn 1: wait 0: interval 3.  Load into copy 0: allowed, because read_in is not 3
  */
 #include "super/block.h"
 
@@ -17,15 +23,17 @@
 #include "op/map_program.h"
 #include "super/field.h"
 
+/* Where the operand's number begins in block_stored.at. */
 enum { OPERAND_SHIFT = 56 };
 
-/* One copy of a shared tile. */
+/* One copy of a shared tile, as the protocol of loads, waits and syncs sees it. */
 typedef struct copy_state {
     bool is_loaded;
     uint32_t group;   /* that its load belongs to */
     uint32_t read_in; /* interval between syncs in which it was read last; 0: never */
 } copy_state;
 
+/* The entries of a tile. */
 typedef struct tile_state {
     /* all copies or parts, one after the other */
     field *at;
@@ -33,6 +41,7 @@ typedef struct tile_state {
     copy_state copies[BLOCK_MOST_STAGES];
 } tile_state;
 
+/* The run under way. */
 typedef struct runner {
     mpk_context *cx;
     arena *arena;
@@ -48,6 +57,7 @@ typedef struct runner {
     map_program *maps[BLOCK_MOST_STEPS];
 } runner;
 
+/* MPK_EVERIFY, with the step at hand and the program's name. */
 static mpk_status fault(const runner *r, const char *what)
 {
     FAIL(r->cx, MPK_EVERIFY, "step %u of block %s: %s", r->step, r->p->name, what);
@@ -58,7 +68,7 @@ static uint32_t entry_bytes(const block_tile *t)
     return ir_dtype_table[t->dtype].block_bytes;
 }
 
-/* Entry (row, column) of part or copy number `which`. */
+/* Entry (row, column) of part or copy number `which`, at the address that the device uses. */
 static field *entry(const runner *r, int8_t tile, uint32_t which, uint32_t row, uint32_t column)
 {
     const block_tile *t = &r->p->tiles[tile];
@@ -69,8 +79,8 @@ static field *entry(const runner *r, int8_t tile, uint32_t which, uint32_t row, 
     return &s->at[which * s->step + BLOCK_AT(row_bytes, t->layout, row, column * bytes) / bytes];
 }
 
-/* The entry that belongs to a place along rows and columns of another tile: an axis that `tile`
- * lacks counts as 0. */
+/* The entry of `tile` that belongs to a place (row, column) of another tile: axes are matched by
+ * name, and an axis that `tile` lacks counts as 0. */
 static field *spread(const runner *r, int8_t tile, uint32_t which, const block_tile *of,
                      uint32_t row, uint32_t column)
 {
@@ -82,7 +92,7 @@ static field *spread(const runner *r, int8_t tile, uint32_t which, const block_t
     return entry(r, tile, which, at[0], at[1]);
 }
 
-/* Which warp along a sum has this column of a tile that is shared out. */
+/* The warp along the sum that has this column of a tile that is shared out. */
 static uint32_t part_of(const runner *r, uint32_t column)
 {
     return column / BLOCK_MMA_DEPTH % r->p->warps[2];
@@ -94,15 +104,15 @@ static uint32_t count_parts(const runner *r, int8_t tile)
     return r->p->tiles[tile].parts > 1 ? r->p->tiles[tile].parts : 1;
 }
 
-/* Entries of the box from the tile's first one on: what lies beyond is outside.  It is negative
- * where a turn begins after the end. */
+/* Entries of the box from the tile's first one on: what lies beyond is outside.  Negative where
+ * a turn begins after the end. */
 static int64_t left(const runner *r, int8_t axis)
 {
     return axis == BLOCK_NONE ? 1 : r->run->hi[axis] - r->base[axis];
 }
 
 /* The copies of a tile are used in turn, as on the device; without a loop that is ahead there is
- * one. */
+ * only one. */
 static uint32_t copy_of(const runner *r, int8_t tile, int64_t turn)
 {
     return (uint32_t)(turn % r->p->tiles[tile].stages);
@@ -110,7 +120,8 @@ static uint32_t copy_of(const runner *r, int8_t tile, int64_t turn)
 
 /* ---- memory ---- */
 
-/* Of an operand with windows: rows of the tile are its places, or its columns are. */
+/* The offset in an operand with windows: either rows of the tile are its places, or its columns
+ * are. */
 static int64_t window_offset(const runner *r, const block_operand *o, const block_tile *t,
                              uint32_t row, uint32_t column)
 {
@@ -120,6 +131,7 @@ static int64_t window_offset(const runner *r, const block_operand *o, const bloc
     return block_window_offset(o->window, by_rows ? first : second, by_rows ? second : first);
 }
 
+/* The offset in an operand with strides, in entries. */
 static uint64_t offset_of(const runner *r, const block_step *s, const block_tile *t, uint32_t row,
                           uint32_t column)
 {
@@ -136,8 +148,8 @@ static uint64_t offset_of(const runner *r, const block_step *s, const block_tile
     return offset;
 }
 
-/* The invariant of double buffering: between the last read of a copy and its next write lies a
- * sync.  A read of the same interval may come from a slower warp. */
+/* Begin to overwrite a copy.  The invariant of double buffering: between the last read of a copy
+ * and its next write lies a sync.  A read of the same interval may be that of a slower warp. */
 static mpk_status claim_copy(runner *r, int8_t tile, uint32_t which)
 {
     copy_state *c = &r->tiles[tile].copies[which];
@@ -148,8 +160,8 @@ static mpk_status claim_copy(runner *r, int8_t tile, uint32_t which)
     return MPK_OK;
 }
 
-/* What an operand holds at an offset is a random number of the seed, the same for region and
- * candidate; nothing has to be stored.  A mask of booleans holds 0 or 1. */
+/* Load a tile.  What an operand holds at an offset is a random number of the seed, the same for
+ * region and candidate, so nothing has to be stored.  A mask of booleans holds 0 or 1. */
 static mpk_status do_load(runner *r, const block_step *s, int64_t turn)
 {
     const block_tile *t = &r->p->tiles[s->to];
@@ -175,8 +187,8 @@ static mpk_status do_load(runner *r, const block_step *s, int64_t turn)
     return MPK_OK;
 }
 
-/* Entries outside the box are cut off here, as they are on the device, so a program may compute
- * what it likes for them. */
+/* Store a tile.  Entries outside the box are cut off here, as they are on the device, so a
+ * program may compute anything for them. */
 static mpk_status do_store(runner *r, const block_step *s)
 {
     const block_tile *t = &r->p->tiles[s->to];
@@ -193,7 +205,8 @@ static mpk_status do_store(runner *r, const block_step *s)
 
 /* ---- arithmetic ---- */
 
-/* Is this shared tile there?  Its copy of this turn is read in this interval. */
+/* Note that this turn's copy of a shared tile is read in this interval (*which: its number), and
+ * fault if it has not arrived.  Fragments are always there. */
 static mpk_status touch(runner *r, int8_t tile, uint32_t *which)
 {
     *which = 0;
@@ -207,7 +220,7 @@ static mpk_status touch(runner *r, int8_t tile, uint32_t *which)
     return MPK_OK;
 }
 
-/* sum[..] += x * factors[..], one remainder for each number. */
+/* sum[..] += x * factors[..]; each of the two fields takes one remainder for each number. */
 static void add_products(field *sum, field x, const field *factors, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -216,7 +229,8 @@ static void add_products(field *sum, field x, const field *factors, uint32_t n)
     }
 }
 
-/* Partial sum number i holds every i-th field of the unit along the axis that is summed over. */
+/* Multiply over the axis that the result lacks.  Partial sum number i takes every i-th field of
+ * BLOCK_MMA_DEPTH entries along it, as the warps on the device do. */
 static mpk_status do_multiply(runner *r, const block_step *s)
 {
     const block_tile *y = &r->p->tiles[s->to], *a = &r->p->tiles[s->from[0]];
@@ -244,12 +258,16 @@ static mpk_status do_multiply(runner *r, const block_step *s)
     return MPK_OK;
 }
 
-/* Of an unknown test both answers come, so that both sides of a choice are stored. */
+/* Is the function a test?  Of an unknown test both answers must occur, so that both sides of a
+ * choice are stored. */
 static bool gives_truth(const map_function *f)
 {
     return f->rule == MAP_TEST || f->rule == MAP_FLOAT_TEST || f->rule == MAP_LOGIC;
 }
 
+/* One function of an expression.  What has laws that programs rely on (sums, products, exp,
+ * equality) is computed; all else is an unknown function: the same for equal arguments, and
+ * random. */
 static field call(const runner *r, const map_step *m, const field *x)
 {
     const map_function *f = &map_functions[m->number];
@@ -275,6 +293,7 @@ static field call(const runner *r, const map_step *m, const field *x)
     return gives_truth(f) ? field_of(y.p & 1) : y;
 }
 
+/* One step of a compiled expression, x: the operands, of: the step's arguments. */
 static field value_of(const runner *r, const map_step *s, const field *x, const field *of)
 {
     switch (s->kind) {
@@ -289,8 +308,9 @@ static field value_of(const runner *r, const map_step *s, const field *x, const 
     }
 }
 
-/* Rounding and conversions between floats change nothing here: programs are proved equal as if
- * numbers were exact, and the dtypes of sums are fixed by the rules instead. */
+/* Evaluate an expression.  Rounding and conversions between floats change nothing here: programs
+ * are proved equal as if numbers were exact, and the dtypes of sums are fixed by the rules
+ * instead. */
 static field evaluate(const runner *r, const map_program *m, const field *x)
 {
     field v[MAP_STEPS];
@@ -302,7 +322,7 @@ static field evaluate(const runner *r, const map_program *m, const field *x)
     return v[m->result];
 }
 
-/* Of sources in parts that of the warp which has the entry. */
+/* Map one entry; of sources in parts the part of the warp that has the entry. */
 static void map_entry(runner *r, const block_step *s, const map_program *m, uint32_t part,
                       uint32_t row, uint32_t column)
 {
@@ -314,6 +334,7 @@ static void map_entry(runner *r, const block_step *s, const map_program *m, uint
     *entry(r, s->to, part, row, column) = evaluate(r, m, x);
 }
 
+/* Map a tile.  An expression is compiled when its step first runs. */
 static mpk_status do_map(runner *r, const block_step *s)
 {
     static const ir_dtype dtypes[BLOCK_MOST_SOURCES] = {IR_F32};
@@ -329,6 +350,7 @@ static mpk_status do_map(runner *r, const block_step *s)
     return MPK_OK;
 }
 
+/* A row under reduction: the sum, and a hash of the values seen. */
 typedef struct reduction {
     field total;
     uint64_t key;
@@ -342,8 +364,8 @@ static void reduce_one(reduction *d, field x)
     d->n++;
 }
 
-/* Row `row` of the result's part: over the parts of a line, or over the columns that this part
- * has. */
+/* Reduce row `row` for one part of the result: over the parts of a line, or over the columns
+ * that this part has. */
 static void reduce_row(runner *r, const block_step *s, uint32_t part, uint32_t row)
 {
     const block_tile *x = &r->p->tiles[s->from[0]];
@@ -358,8 +380,8 @@ static void reduce_row(runner *r, const block_step *s, uint32_t part, uint32_t r
     *entry(r, s->to, part, row, 0) = s->verb == BLOCK_TOTAL ? d.total : field_random(d.key, d.n);
 }
 
-/* The largest is a random number: of the values, so that equal ones give equal ones, and of the
- * run. */
+/* Sums add up.  The largest is a random number that follows from the values, so that equal
+ * values give equal ones, and from the run's shift. */
 static void do_reduce(runner *r, const block_step *s)
 {
     for (uint32_t part = 0; part < count_parts(r, s->to); part++)
@@ -375,6 +397,7 @@ static void do_fill(runner *r, const block_step *s)
         t->at[i] = field_of(s->number);
 }
 
+/* Does a bound mask this entry? */
 static bool is_out(const runner *r, const block_step *s, uint32_t row, uint32_t column)
 {
     const block_tile *t = &r->p->tiles[s->to];
@@ -392,8 +415,8 @@ static void do_bound(runner *r, const block_step *s)
                 *entry(r, s->to, 0, row, column) = (field){.lowest = true};
 }
 
-/* The warps' parts become one; the device may add them in any fixed order, which makes no
- * difference here. */
+/* Add the warps' parts into one.  The device may add them in any fixed order, which makes no
+ * difference in a field. */
 static void do_add(runner *r, const block_step *s)
 {
     const tile_state *y = &r->tiles[s->to], *a = &r->tiles[s->from[0]];
@@ -448,9 +471,9 @@ static uint32_t end_of(const block_program *p, uint32_t loop)
     return i;
 }
 
-/* The loads of a turn of a loop that is ahead: one group, which may be empty.  A turn beyond the
- * end still counts as a group, as it does on the device, so that `pending` means the same in the
- * last turns. */
+/* Issue the loads of a turn of a loop that is ahead: one group, which may be empty.  A turn
+ * beyond the end still counts as a group, as it does on the device, so that `pending` means the
+ * same in the last turns. */
 static mpk_status load_turn(runner *r, uint32_t loop, uint32_t end, int64_t turn)
 {
     const block_step *s = &r->p->steps[loop];
@@ -470,8 +493,8 @@ static mpk_status load_turn(runner *r, uint32_t loop, uint32_t end, int64_t turn
 
 static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_step *ahead);
 
-/* The loads of the first turns come before the loop; each turn then issues those of the turn
- * `ahead` later. */
+/* Run a loop.  The loads of the first `ahead` turns are issued before it; each turn then issues
+ * those of the turn `ahead` later. */
 static mpk_status do_loop(runner *r, uint32_t loop, uint32_t end)
 {
     const block_step *s = &r->p->steps[loop];
@@ -488,8 +511,8 @@ static mpk_status do_loop(runner *r, uint32_t loop, uint32_t end)
     return MPK_OK;
 }
 
-/* ahead: the loop around these steps, if it is ahead.  The first of its loads stands for all of a
- * later turn. */
+/* Run steps first ... end - 1.  ahead: the loop around them, if it is ahead; the first of its
+ * loads then stands for all loads of a later turn. */
 static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_step *ahead)
 {
     bool issued = false;
@@ -515,8 +538,8 @@ static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_
     return MPK_OK;
 }
 
-/* Memory begins with random numbers instead of zeros, so that a program which relies on clear
- * memory is refused. */
+/* Give every tile its memory.  It begins with random numbers instead of zeros, so that a program
+ * which relies on cleared memory is refused. */
 static mpk_status prepare(runner *r)
 {
     for (int8_t i = 0; i < (int8_t)r->p->n_tiles; i++) {

@@ -1,15 +1,18 @@
 /* block_verify.c - the rules of block programs that hold whatever is computed (block.h): numbers
- * name something, tiles fit their axes, spaces are those that a step can use, loads and waits stand
- * in loops that are ahead.  A program that keeps them can be printed as CUDA C.
+ * name something, tiles fit their axes, spaces are those that a step can use, loads and waits
+ * stand in loops that are ahead.
  *
- * Called for each candidate of a search, most of which fail here, and once more before a proof:
- * block_run and the printer (gen/block_print.c) index arrays by these numbers without looking
- * again.
+ * Input: a program, built by any means.  Output: MPK_OK, or MPK_EVERIFY with the step.  A
+ * program that keeps the rules can be run and printed as CUDA C: block_run and the printer
+ * (gen/block_print.c) index arrays by its numbers without looking again.  Called for each
+ * candidate of a search, most of which fail here, and once more before a proof.
  */
 #include "super/block.h"
 
+/* Warps of a worker; the most loops inside each other. */
 enum { WARPS = 8, MOST_DEPTH = 4 };
 
+/* The walk over the steps. */
 typedef struct checker {
     mpk_context *cx;
     const block_program *p;
@@ -20,6 +23,7 @@ typedef struct checker {
     int8_t axis[MOST_DEPTH];
 } checker;
 
+/* CHECK with the step added to the message. */
 #define RULE(c, condition, ...)                                                         \
     do {                                                                                \
         if (!(condition))                                                               \
@@ -37,7 +41,8 @@ static bool is_axis(const checker *c, int8_t axis)
     return axis >= 0 && axis < (int8_t)c->p->n_axes;
 }
 
-/* An axis that is not there is one of every tile: a line fits a tile that has its one axis. */
+/* Has a tile this axis?  "No axis" is an axis of every tile: a line fits a tile that has its one
+ * axis. */
 static bool has_axis(const block_tile *t, int8_t axis)
 {
     return axis == BLOCK_NONE || t->axis[0] == axis || t->axis[1] == axis;
@@ -55,8 +60,8 @@ static bool is_power_of_2(uint32_t n)
 }
 
 /* Shared tiles hold what the unit reads: 16-bit entries for tensor cores, 32-bit ones for fma.
- * Rows are whole pieces of 16 bytes, which is what one copy instruction moves; swizzling needs a
- * power of two, since it permutes by exclusive or. */
+ * Rows are whole pieces of 16 bytes, which one copy instruction moves; swizzling needs a power
+ * of two, since it permutes by exclusive or. */
 static mpk_status check_shared(mpk_context *cx, const block_program *p, int8_t i)
 {
     const block_tile *t = &p->tiles[i];
@@ -73,7 +78,8 @@ static mpk_status check_shared(mpk_context *cx, const block_program *p, int8_t i
     return MPK_OK;
 }
 
-/* Sums are fp32 and divide among the warps in whole fields of the unit. */
+/* Fragments are fp32 and divide among the warps in whole fields of the unit (BLOCK_SIDE entries
+ * a side). */
 static mpk_status check_fragment(mpk_context *cx, const block_program *p, int8_t i)
 {
     const block_tile *t = &p->tiles[i];
@@ -107,8 +113,8 @@ static mpk_status check_tiles(mpk_context *cx, const block_program *p)
     return MPK_OK;
 }
 
-/* No loop may stand inside one that is ahead: its loads would be those of a turn whose inner loops
- * are not known yet. */
+/* Open a loop.  No loop may stand inside one that is ahead: its loads would be those of a turn
+ * whose inner loops have not begun. */
 static mpk_status check_loop(checker *c, const block_step *s)
 {
     RULE(c, is_axis(c, s->axis) && c->p->axes[s->axis].tile > 0 && c->depth < MOST_DEPTH,
@@ -121,7 +127,7 @@ static mpk_status check_loop(checker *c, const block_step *s)
     return MPK_OK;
 }
 
-/* Is it known where along this axis a tile lies?  It is if a loop runs over the axis, or if one
+/* Is the place of a tile along this axis known?  It is if a loop runs over the axis, or if one
  * tile is all of it. */
 static bool is_looped(const checker *c, int8_t axis)
 {
@@ -131,7 +137,8 @@ static bool is_looped(const checker *c, int8_t axis)
     return found;
 }
 
-/* A tile and the operand that it comes from or goes to have the same axes; the loops say where. */
+/* A load or store: the tile and the operand must have the same axes, with loops to say where; a
+ * shared tile must have one copy more than its loop is ahead. */
 static mpk_status check_move(checker *c, const block_step *s)
 {
     RULE(c, is_tile(c, s->to) && s->operand >= 0 && s->operand < (int8_t)c->p->n_operands,
@@ -159,6 +166,7 @@ static mpk_status check_move(checker *c, const block_step *s)
     return MPK_OK;
 }
 
+/* A product: which spaces, parts, axes and dtypes its three tiles may have. */
 static mpk_status check_multiply(checker *c, const block_step *s)
 {
     RULE(c, is_tile(c, s->to) && s->n_from == 2 && is_tile(c, s->from[0]) && is_tile(c, s->from[1]),
@@ -191,6 +199,7 @@ static mpk_status check_multiply(checker *c, const block_step *s)
     return MPK_OK;
 }
 
+/* A program that was built by hand may say 0 for one part. */
 static uint32_t parts_of(const block_tile *t)
 {
     return t->parts > 1 ? t->parts : 1;
@@ -203,7 +212,9 @@ static bool is_at_hand(const block_tile *x, const block_tile *y)
            (!x->is_shared_out || y->is_shared_out);
 }
 
-/* Over the columns of whole rows, each warp those that it has; or over the parts of a line. */
+/* May a row of x be reduced into y?  Either over the columns of whole rows, where each warp
+ * reduces those that it has, or over the parts of a line.  Only mma programs with one warp along
+ * columns keep rows whole. */
 static bool can_reduce(const checker *c, const block_tile *x, const block_tile *y)
 {
     if (y->axis[0] != x->axis[0] || y->axis[1] != BLOCK_NONE || c->p->warps[1] != 1 ||
@@ -213,6 +224,7 @@ static bool can_reduce(const checker *c, const block_tile *x, const block_tile *
                                     : x->is_shared_out && parts_of(y) == c->p->warps[2];
 }
 
+/* A source of a map, an add or a reduction. */
 static mpk_status check_source(checker *c, const block_step *s, const block_tile *x)
 {
     const block_tile *y = &c->p->tiles[s->to];
@@ -227,7 +239,8 @@ static mpk_status check_source(checker *c, const block_step *s, const block_tile
     return MPK_OK;
 }
 
-/* What is done to fragments: sources are spread along the axes that they lack. */
+/* A step on fragments: its result and sources are fragments; sources are spread along the axes
+ * that they lack. */
 static mpk_status check_fragments(checker *c, const block_step *s)
 {
     RULE(c, is_tile(c, s->to) && c->p->tiles[s->to].space == BLOCK_FRAGMENT,

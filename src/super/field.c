@@ -1,10 +1,15 @@
-/* field.c - constants of programs as numbers of the finite fields (field.h). */
+/* field.c - constants of programs as numbers of the finite fields (field.h).
+ *
+ * A double is a whole number of at most 53 bits times a power of 2, and both have an exact
+ * counterpart modulo a prime; so 0.125 in an expression is the inverse of 8, and x * 0.125
+ * agrees with x / 8.
+ */
 #include "super/field.h"
 
 #include <math.h>
 
-/* whole * 2^exponent modulo a prime; a negative power of 2 is one of the inverse of 2, (prime + 1)
- * / 2. */
+/* whole * 2^exponent modulo a prime; a negative power of 2 is a power of the inverse of 2, which
+ * is (prime + 1) / 2. */
 static uint32_t scaled(int64_t whole, int exponent, uint64_t prime)
 {
     uint64_t size = (uint64_t)(whole < 0 ? -whole : whole) % prime;
@@ -14,8 +19,8 @@ static uint32_t scaled(int64_t whole, int exponent, uint64_t prime)
     return (uint32_t)(whole < 0 ? (prime - size) % prime : size);
 }
 
-/* Exact: the 53 bits of the fraction are a whole number.  An infinity or NaN becomes `lowest`,
- * which only minus infinity means; programs have no other. */
+/* The number that stands for a double.  An infinity or NaN becomes `lowest`: programs have no
+ * other infinity than minus infinity. */
 field field_of(double x)
 {
     int exponent;

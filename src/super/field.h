@@ -3,11 +3,15 @@
  * A number is a pair: `p` modulo FIELD_P for what stands outside of exponentials, `q` modulo
  * FIELD_Q for what stands in an exponent.  FIELD_P = 2 FIELD_Q + 1, both prime, so the squares
  * modulo FIELD_P are a group of order FIELD_Q, and exp(x) = root^q with a random square `root`
- * obeys exp(a + b) = exp(a) exp(b).  (The construction is that of the Mirage paper.)  A function of
- * which nothing is known is a random table: a hash of its name and its arguments.  `lowest`: minus
- * infinity, as a mask and the largest of nothing have it.
+ * obeys exp(a + b) = exp(a) exp(b).  (The construction is that of the Mirage paper.)  A function
+ * of which nothing is known is a random table: a hash of its name and its arguments.  `lowest`:
+ * minus infinity, as a mask and the largest of nothing have it.
  *
- * Who calls it: block_run.c.
+ * Why fields: (a + b) + c and a + (b + c) differ in floats, so two right programs would differ;
+ * in a field they are equal, and two different polynomials agree at a random point with a
+ * probability of about their degree over FIELD_P.
+ *
+ * Called by block_run.c.
  */
 #ifndef SUPER_FIELD_H
 #define SUPER_FIELD_H
@@ -17,6 +21,7 @@
 
 #include "base/rng.h"
 
+/* Below 2^31, so that products fit 64 bits and a number fits 32. */
 #define FIELD_P UINT64_C(2147483579)
 #define FIELD_Q UINT64_C(1073741789)
 
@@ -61,13 +66,13 @@ static inline uint32_t field_power(uint64_t base, uint64_t n, uint64_t prime)
         power = n & 1 ? power * base % prime : power;
     return (uint32_t)power;
 }
-/* Of zero: zero. */
+/* The inverse; of zero: zero. */
 static inline field field_inverse(field a)
 {
     return (field){field_power(a.p, FIELD_P - 2, FIELD_P), field_power(a.q, FIELD_Q - 2, FIELD_Q),
                    false};
 }
-/* A random table: the same for equal names and arguments. */
+/* An unknown function: the same value for equal names and arguments, random otherwise. */
 static inline field field_unknown(uint64_t name, const field *x, uint32_t n)
 {
     uint64_t key = name;
@@ -75,7 +80,8 @@ static inline field field_unknown(uint64_t name, const field *x, uint32_t n)
         key = rng_u64(key, (uint64_t)x[i].p << 32 | x[i].q) + x[i].lowest;
     return field_random(key, n);
 }
-/* root: a square.  What an exponent of an exponential would be is not known. */
+/* root^x.  root: a square.  The result's own q, which an exponential of an exponential would
+ * need, is a hash: no law holds for it. */
 static inline field field_exp(field x, uint32_t root)
 {
     if (x.lowest)

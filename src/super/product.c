@@ -1,32 +1,37 @@
-/* product.c - products with what follows them: the region, candidates, their cost, and the search
- * (super.h).
+/* product.c - products with what follows them: the region, candidates, their cost, and the
+ * search (super.h).
+ *
+ * Input: shapes, strides and dtypes of a product, and the expression after it.  Output: the
+ * cheapest block program that was proved right.  Called by gen/choices.c for products and
+ * convolutions without a hand-written body.
  *
  * Idea of the candidates: a task's box is covered tile by tile; for each tile, parts of both
- * factors come into shared memory `stages` - 1 turns ahead of the products, eight warps divide the
- * tile (and, where it is small, the depth), and what follows the sums is applied to fragments
- * before they are stored.  So a candidate has a tile of m x n x k, a division of the warps and a
- * number of stages; layouts follow from the fewest bank conflicts.
+ * factors come into shared memory `stages` - 1 turns ahead of the products, eight warps divide
+ * the tile (and, where it is small, the depth), and what follows the sums is applied to
+ * fragments before they are stored.  So a candidate has a tile of m x n x k, a division of the
+ * warps and a number of stages; layouts follow from the fewest bank conflicts.
  *
- * The cost is a model and never measured here, so that a choice is the same on every machine; its
- * constants are of an H100.
+ * The cost is a model and nothing is measured here, so that a choice is the same on every
+ * machine; its constants are those of an H100.
  */
 #include "super/super.h"
 
 const super_target super_target_usual = {.scratch_bytes = 48 << 10, .registers = 64};
 
-/* Choices of a candidate that its text follows from. */
+/* What a candidate's text follows from. */
 typedef struct recipe {
     /* of a tile, in entries */
     int32_t m, n, k;
     uint8_t warps[3], stages;
 } recipe;
 
+/* The dtypes that tensor cores multiply. */
 static bool is_half(ir_dtype dtype)
 {
     return dtype == IR_F16 || dtype == IR_BF16;
 }
 
-/* Integers and block formats have bodies of their own. */
+/* Floats of at most 32 bits.  Integers, f64 and block formats have bodies of their own. */
 bool super_accepts_product(const super_product *s)
 {
     bool floats = true;
@@ -47,7 +52,7 @@ static block_unit unit_of(const super_product *s)
 
 /* ---- what region and candidate have in common ---- */
 
-/* Axes, operands and unit, which region and candidate share; they differ in tiles and steps. */
+/* Begin a program: axes, operands (a, b, more, y) and unit, which region and candidate share. */
 static void add_frame(block_program *p, const super_product *s, int32_t m, int32_t n, int32_t k)
 {
     *p = (block_program){.name = "product",
@@ -63,12 +68,13 @@ static void add_frame(block_program *p, const super_product *s, int32_t m, int32
     p->operands[1 + s->n_b + s->n_more] = s->y;
 }
 
+/* A load; the loops around it say which part of the operand it brings. */
 static void add_load(block_program *p, int8_t tile, uint32_t operand)
 {
     block_add_step(p, BLOCK_LOAD, tile)->operand = (int8_t)operand;
 }
 
-/* A step of one or two sources. */
+/* Add a step of one or two sources (b BLOCK_NONE: one). */
 static void add_two(block_program *p, block_verb verb, int8_t to, int8_t a, int8_t b)
 {
     block_step *s = block_add_step(p, verb, to);
@@ -77,6 +83,7 @@ static void add_two(block_program *p, block_verb verb, int8_t to, int8_t a, int8
         s->from[s->n_from++] = b;
 }
 
+/* Add y[m, n] = expression over the n sources; returns its tile. */
 static int8_t add_map(block_program *p, const char *name, const char *expression,
                       const int8_t *from, uint32_t n)
 {
@@ -88,7 +95,8 @@ static int8_t add_map(block_program *p, const char *name, const char *expression
     return y;
 }
 
-/* What follows the sums: y = expression(sums, more), stored. */
+/* Add what follows the sums: y = expression(sums, more), stored.  With `made`, an expression of
+ * the sums and of the first n_made of `more` comes first, and its value takes their place. */
 static void add_end(block_program *p, const super_product *s, const int8_t *sums)
 {
     static const char *const names[SUPER_MOST_MORE] = {"more0", "more1", "more2", "more3", "more4",
@@ -112,6 +120,7 @@ static void add_end(block_program *p, const super_product *s, const int8_t *sums
     block_add_step(p, BLOCK_STORE, y)->operand = (int8_t)(1 + s->n_b + s->n_more);
 }
 
+/* The definition: both factors whole, one multiply for each b, the end. */
 void super_region_of_product(const super_product *s, block_program *p)
 {
     int8_t sums[2], b[2];
@@ -130,8 +139,9 @@ void super_region_of_product(const super_product *s, block_program *p)
 
 /* ---- candidates ---- */
 
-/* The tile of a factor: its columns are the axis whose entries are neighbours in memory, where the
- * unit can read that. */
+/* Add the tile of a factor.  Its columns are the axis whose entries are neighbours in memory,
+ * where the unit can read that (tensor cores read either way round); its layout is the one with
+ * the fewest conflicts, of equals the first. */
 static int8_t add_factor(block_program *p, const block_operand *o, const char *name, int8_t outer,
                          uint8_t stages)
 {
@@ -164,7 +174,7 @@ static void add_loop(block_program *p, int8_t axis, uint8_t ahead)
     s->ahead = ahead;
 }
 
-/* The sum of the warps' parts, as a fragment of its own. */
+/* Add the sum of the warps' parts, as a fragment of its own. */
 static int8_t add_whole(block_program *p, const char *name, int8_t sum)
 {
     const int8_t whole = block_add_fragment(p, name, SUPER_M, SUPER_N);
@@ -234,7 +244,8 @@ static double count_tiles(int64_t extent, int32_t tile)
     return (double)((extent + tile - 1) / tile);
 }
 
-/* Channels are neighbours, and each copy's are those of one place. */
+/* Can a window be brought by copies of 16 bytes?  Its channels must be neighbours, and each copy
+ * within one place. */
 static bool is_window_copied(const block_window *w, int64_t bytes)
 {
     bool whole = w->channel_step == 1 && w->channels && w->channels * bytes % 16 == 0;
@@ -254,7 +265,8 @@ bool super_is_copied(const block_program *p, int8_t tile, const block_operand *o
            o->stride[t->axis[0]] * bytes % 16 == 0;
 }
 
-/* Cycles to bring a turn's part of a factor, and those in which threads do nothing else. */
+/* Add the cost of bringing a turn's part of a factor: to *bytes what copies move in the
+ * background, to *busy the cycles in which threads do nothing else. */
 static void add_load_cost(const block_program *p, int8_t tile, const block_operand *o,
                           double *bytes, double *busy)
 {
@@ -289,9 +301,9 @@ static double multiply_cycles(const block_program *p, const recipe *c, uint32_t 
                                steps * larger(MMA_LATENCY, own * MMA_CYCLES * 8)));
 }
 
-/* The cycles of the longest task: for each tile a start, the turns, the sum over the warps' parts
- * and the stores.  A turn takes the longer of its products and its loads, and loads that threads
- * make by themselves come on top, since nothing else runs meanwhile. */
+/* The cycles of the longest task: for each tile a start, the turns, the sum over the warps'
+ * parts and the stores.  A turn takes the longer of its products and its loads; loads that
+ * threads make by themselves are added, since nothing else runs meanwhile. */
 static double cost_of(const super_product *s, const recipe *c, const block_program *p)
 {
     double bytes = 0, busy = 0;
@@ -318,6 +330,7 @@ typedef struct ranked {
 } ranked;
 
 enum { MOST_RANKED = 4096 };
+/* The candidates that fit, and how many were listed. */
 typedef struct list {
     ranked at[MOST_RANKED];
     uint32_t n, n_listed;
@@ -337,7 +350,7 @@ static void consider(list *l, const super_product *s, const super_target *t, con
     l->at[l->n++] = (ranked){*c, cost_of(s, c, &p)};
 }
 
-/* Ways to share a tile among the eight warps. */
+/* List the ways to share a tile among the eight warps, each with two to four stages. */
 static void consider_warps(list *l, const super_product *s, const super_target *t, recipe c)
 {
     const bool mma = unit_of(s) == BLOCK_MMA;
@@ -353,8 +366,8 @@ static void consider_warps(list *l, const super_product *s, const super_target *
         }
 }
 
-/* All powers of two within reason: 4 x 4 x 5 tiles, up to ten divisions of the warps, three numbers
- * of stages. */
+/* List all recipes of powers of two within reason: 4 x 4 x 5 tiles, up to ten divisions of the
+ * warps, three numbers of stages. */
 static void list_candidates(list *l, const super_product *s, const super_target *t)
 {
     const int32_t least = unit_of(s) == BLOCK_MMA ? 16 : 8;
@@ -364,7 +377,7 @@ static void list_candidates(list *l, const super_product *s, const super_target 
                 consider_warps(l, s, t, (recipe){.m = m, .n = n, .k = k});
 }
 
-/* The cheapest that is left; of equals the first listed.  NULL: none is. */
+/* The cheapest candidate that is left; of equals the first listed.  NULL: none is. */
 static ranked *take_best(list *l)
 {
     ranked *best = NULL;
@@ -374,8 +387,8 @@ static ranked *take_best(list *l)
     return best;
 }
 
-/* The proof is the costly part, so only the best is proved, and the next one if it is refused.  The
- * seed is fixed, so that a choice is a function of the shape. */
+/* Prove candidates from the cheapest on until one is right.  The proof is the costly part, so
+ * the others are not proved.  The seed is fixed, so that a choice is a function of the shape. */
 static mpk_status search(mpk_context *cx, const super_product *s, list *l, super_choice *out)
 {
     block_program region;
@@ -395,6 +408,7 @@ static mpk_status search(mpk_context *cx, const super_product *s, list *l, super
          refusal.text);
 }
 
+/* The list takes 100 KB or so, hence an arena for this call alone. */
 mpk_status super_choose_product(mpk_context *cx, const super_product *s, const super_target *t,
                                 super_choice *out)
 {

@@ -1,9 +1,15 @@
 /* prove.c - equivalence of a candidate with its region over finite fields (super.h).
  *
- * Sizes enter a program as ends of loops alone, and every turn is the same text, so a box need not
- * be as large as the task's: it has a whole tile and a tail along each axis that the task's box
- * cuts, and along the others as many tiles as bring every copy of a shared tile back, and a tail if
- * the region has one.
+ * Input: two programs over the same axes and operands.  Output: MPK_OK if they store the same,
+ * else MPK_EVERIFY.
+ *
+ * Sizes enter a program as ends of loops alone, and every turn is the same text, so a box need
+ * not be as large as the task's: it has a whole tile and a tail along each axis that the task's
+ * box cuts, and along the others as many tiles as bring every copy of a shared tile back, and a
+ * tail if the region has one.
+ *
+ *   product 4096 x 4096 x 4096, candidate 128 x 64 x 32 with 3 stages
+ *     box of the proof: 128 + 5 rows, 64 + 2 columns from a random place, k 0 .. 4 * 32
  *
  * Called by the searches (product.c, block_attention.c) for what they would choose, and by the
  * tests for programs with planted faults.
@@ -12,7 +18,8 @@
 
 #include "base/rng.h"
 
-/* a box lies near the beginning, where a causal bound cuts */
+/* The longest tail; the farthest place of a box, near the beginning because a causal bound cuts
+ * there. */
 enum { MOST_TAIL = 8, FARTHEST = 200 };
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -32,8 +39,8 @@ static int64_t copies_along(const block_program *p, int8_t axis)
     return most;
 }
 
-/* Where the box lies is random, for a program that reads its place wrongly may be right at the
- * origin; a causal bound cuts only near the beginning, hence FARTHEST. */
+/* Choose the box.  Its place is random, because a program that reads its place wrongly may be
+ * right at the origin. */
 static void choose_box(const block_program *region, const block_program *candidate, uint64_t seed,
                        block_run_of *run)
 {
@@ -53,8 +60,8 @@ static void choose_box(const block_program *region, const block_program *candida
     }
 }
 
-/* Only a softmax may take any number for the largest: elsewhere max is one unknown function, the
- * same in both programs. */
+/* Has a program a softmax?  Only there may the largest be any number: elsewhere max is one
+ * unknown function, the same in both programs. */
 static bool has_largest(const block_program *p)
 {
     for (uint32_t i = 0; i < p->n_steps; i++)
@@ -63,9 +70,10 @@ static bool has_largest(const block_program *p)
     return false;
 }
 
-/* The definition runs with one tile that is the whole box.  The shift is the same in both runs
- * unless a softmax is present: then the largest of some values is another random number in each,
- * and the results agree only if they do not depend on it. */
+/* Run both and compare what they store.  The definition runs with one tile that is the whole
+ * box.  The shift is the same in both runs unless a softmax is present: then the largest of some
+ * values is another random number in each, and the results agree only if they do not depend on
+ * it. */
 static mpk_status run_once(mpk_context *cx, arena *a, const block_program *region,
                            const block_program *candidate, uint64_t seed)
 {

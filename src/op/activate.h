@@ -1,7 +1,9 @@
 /* activate.h - the activation functions of feed-forward layers, in fp32.
  *
- * Used by the reference code of gelu, silu, silu_mul, linear and expert_linear; bodies have their
- * own forms (vec_math.h, device/) and agree up to rounding. */
+ * Used by the reference code of gelu, silu, silu_mul, linear and expert_linear; fast bodies have
+ * their own forms (vec_math.h, device/) and agree up to rounding.  The forms here are the
+ * definition: fuse_map writes the same ones as expressions.
+ */
 #ifndef OP_ACTIVATE_H
 #define OP_ACTIVATE_H
 
@@ -9,7 +11,8 @@
 
 #include "base/str.h"
 
-/* For x far below zero expf overflows to infinity and the quotient is -0, as it should be. */
+/* x / (1 + e^-x).  For x far below zero expf overflows to infinity and the quotient is -0, as it
+ * should be. */
 static inline float activate_silu(float x)
 {
     return x / (1.0f + expf(-x));
@@ -28,7 +31,7 @@ static inline float activate_gelu_tanh(float x)
     return x / (1.0f + expf(-1.59576912160573072f * (x + 0.044715f * x * x * x)));
 }
 
-/* NaN stays. */
+/* max(x, 0); NaN stays NaN, which a comparison the other way round would turn into 0. */
 static inline float activate_relu(float x)
 {
     return x <= 0 ? 0 : x;

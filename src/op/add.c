@@ -1,9 +1,11 @@
-/* add.c - the sum, element by element, with numpy broadcasting.  a, b of one dtype -> the broadcast
- * shape; integers wrap around.
+/* add.c - the sum, element by element, with numpy broadcasting.  a, b of one dtype -> the
+ * broadcast shape; integers wrap around.
  *
- * The arithmetic is that of the dtype: fp32 for f32, f16 and bf16 (rounded once, when stored), fp64
- * for f64. Any cut of any axis gives the same bits. Cost: one operation and three memory accesses
- * an element.
+ *   a [3, 1, 17], b [5, 1] -> [3, 5, 17]
+ *
+ * The arithmetic is that of the dtype: fp32 for f32, f16 and bf16 (rounded once, when stored),
+ * fp64 for f64.  Any cut of any axis gives the same bits.  Cost: one operation and three memory
+ * accesses an element.
  */
 #include "op/elementwise.h"
 #include "op/fill.h"
@@ -30,6 +32,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 }
 
 static const op_operand in[] = {{"a", 0}, {"b", 0}}, out[] = {{"y", 0}};
+/* One shape for each way of broadcasting and each kind of arithmetic. */
 static const op_case cases[] = {ELEMENTWISE_BINARY_CASES("add")};
 
 const op_def op_add = {

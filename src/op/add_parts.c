@@ -1,11 +1,11 @@
 /* add_parts.c - the sum of what the peers have computed of one tensor.  x0, x1, ... of one float
  * dtype and shape, in the order of the peers -> their sum.  What all peers have, such as a
- * residual, may
- * come after the parts.
+ * residual, may come after the parts.
  *
- * Each peer reads the parts where they lie.  Added in fp32 from x0 on and rounded once, so that all
- * peers, who add the same parts, get the same bits, in every run and for every cut.  Cost: one
- * operation an element and part.
+ * Each peer reads the parts where they lie, in the memory of the other peers.  They are added in
+ * fp32 from x0 on and rounded once, so that all peers, which add the same parts, get the same
+ * bits, in every run and for every cut.  It is the all-reduce of pass shard, as an operator
+ * whose order events guarantee like any other.  Cost: one operation an element and part.
  */
 #include "op/shape.h"
 #include "op/walk.h"
@@ -23,7 +23,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Bodies take eight elements of a row at once: where rows are whole eights, so are their tasks. */
+/* Bodies take eight elements of a row at once: where rows are whole eights, so are the cuts of
+ * tasks. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]];
@@ -32,14 +33,14 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
         axes[y->rank - 1].grain = 8;
 }
 
-/* The sum of a row and the next part of it. */
+/* Scratch: the sum of a row, and the next part of it. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     uint32_t rank = g->tensors.at[op->out[0]].rank;
     return 2 * sizeof(float) * (rank ? (size_t)(box->hi[rank - 1] - box->lo[rank - 1]) : 1);
 }
 
-/* Row by row of the box. */
+/* Row by row of the box: load x0, add the others, store. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *y = &call->out[0];
@@ -59,6 +60,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 }
 
 static const op_operand in[] = {{"x", OP_VARIADIC}}, out[] = {{"y", 0}};
+/* Of two peers; of three in 16 bits with odd rows; of one, which is a copy. */
 static const op_case cases[] = {
     {"input %a : f32[7, 320] live=tokens\ninput %b : f32[7, 320] live=tokens\n%y = add_parts(%a, "
      "%b)\n"},

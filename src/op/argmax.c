@@ -1,8 +1,10 @@
-/* argmax.c - the index of the largest entry of each row.  x [R, V] -> i32[R]; ties: the lowest; a
- * row of NaN: 0.
+/* argmax.c - the index of the largest entry of each row.  x [R, V] -> i32[R]; ties: the lowest;
+ * a row of NaN: 0.
  *
- * A row is one task, which is slow for a large vocabulary; argmax_partial and argmax_reduce share a
- * row among workers.  Cost: one pass over the row.
+ *   [3, 7, 7, 1] -> 1
+ *
+ * A row is one task, which is slow for a large vocabulary; argmax_partial and argmax_reduce
+ * share a row among workers.  Cost: one pass over the row.
  */
 #include "op/largest.h"
 #include "op/shape.h"
@@ -21,7 +23,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* -1 means that the row has nothing but NaN. */
+/* largest_in_row gives -1 for a row that has nothing but NaN. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

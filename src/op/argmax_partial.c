@@ -1,9 +1,11 @@
 /* argmax_partial.c - the largest entry of each of several parts of a row, so that many workers
  * share a row of logits.
  *
- * x [R, V] -> value f32[R, parts], index i32[R, parts]; part p is the columns from V p / parts on.
- * A part of NaN has the value NaN.  argmax_reduce finishes the work; the two together give what
- * argmax gives.
+ * x [R, V] -> value f32[R, parts], index i32[R, parts]; part p is the columns from V p / parts
+ * on.  A part of NaN has the value NaN.  argmax_reduce finishes the work; the two together give
+ * what argmax gives.
+ *
+ *   [3, 7 | 7, 1], parts 2 -> value [7, 7], index [1, 2]; argmax_reduce gives 1, the first
  *
  * Cost: one pass over the row.
  */
@@ -31,7 +33,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* The columns of the parts of the box; neighbours share no column. */
+/* The columns of the parts of the box.  Parts of neighbouring tasks share no column. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -41,7 +43,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[1] = columns * box->hi[1] / parts;
 }
 
-/* NaN marks a part that has no candidate, so that argmax_reduce passes over it. */
+/* NaN marks a part that has no candidate, so that argmax_reduce skips it. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -59,6 +61,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 static const op_operand in[] = {{"x", 0}}, out[] = {{"value", 0}, {"index", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("parts", INT)};
+/* Row lengths that the parts do not divide. */
 static const op_case cases[] = {
     {"input %x : f32[1, 1003] live=rows\n%v, %i = argmax_partial(%x) {parts = 16}\n"},
     {"input %x : bf16[7, 49] live=rows\n%v, %i = argmax_partial(%x) {parts = 5}\n"},

@@ -1,8 +1,8 @@
 /* argmax_reduce.c - from the parts of argmax_partial to the index.  value f32[R, parts], index
  * i32[R, parts] -> i32[R].
  *
- * The parts stand in the order of their columns, so the first of equal values has the lowest index,
- * as in argmax.  Cost: one pass over the parts.
+ * The parts stand in the order of their columns, so the first of equal values has the lowest
+ * index, as in argmax.  Cost: one pass over the parts, which is short enough for one task a row.
  */
 #include "op/fill.h"
 #include "op/largest.h"
@@ -43,6 +43,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     }
 }
 
+/* Indices in the range of the row that argmax_partial's case has. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     if (input == INDEX)

@@ -1,18 +1,24 @@
-/* attention.c - attention of this step's tokens over the paged cache (paper §5.2: its time depends
- * on data).
+/* attention.c - attention of this step's tokens over the paged cache (paper §5.2: its time
+ * depends on data).
  *
- * q [T, H, K], k_cache, v_cache [n_pages, G, P, K], positions, slots i32[T], pages i32[B, N] -> [T,
- * H K].  Token t sees the positions max(0, p - window + 1) .. p of its slot, query head h the KV
- * head h / (H / G).
+ * q [T, H, K], k_cache, v_cache [n_pages, G, P, K], positions, slots i32[T], pages i32[B, N] ->
+ * [T, H K].  Token t sees the positions max(0, p - window + 1) .. p of its slot, query head h
+ * the KV head h / (H / G).
  *
- * Positions without a page are passed over; a token that sees nothing gives zeros. The order of the
- * sums depends on positions alone, so a token's bits are the same whoever else is in the step.
- * Cost: 4 K flops and 2 K elements of cache for each position, token and head.
+ *   pages of slot 0: [5, 2], P = 16: position 20 lies in page 2, at row 4
+ *
+ * Positions without a page are skipped; a token that sees nothing gives zeros.  The order of the
+ * sums depends on positions alone, so a token's bits are the same whatever else is in the step.
+ * The keys and values of this step must be in the cache already (kv_write).  Cost: 4 K flops and
+ * 2 K elements of cache for each position, token and head.
  */
 #include "op/attend.h"
 
 enum { Q, K_CACHE, V_CACHE, POSITIONS, SLOTS, PAGES };
 enum { SCALE, WINDOW };
+/* With whole tiles, by tokens in the step: up to STREAMS each token is its own tile; from RISES
+ * on most are of a prompt; a body then takes ROWS rows, tokens times query heads of a KV head,
+ * at once. */
 enum { STREAMS = 256, RISES = 1024, ROWS = 128 };
 
 /* Heads are joined in the result, as the projection after it wants them. */
@@ -51,7 +57,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1] = (op_axis){.grain = q->dims[2], .tile = group * q->dims[2]};
 }
 
-/* A token may see any page of its slot, and any page may be its: all pages of the KV heads. */
+/* A token may see any page of its slot, and any page may belong to its slot: all pages of the KV
+ * heads. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -71,8 +78,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* Query heads, with the KV heads that they share: peers more than KV heads have some of them
- * alike. */
+/* Cut query heads, with the KV heads that they share: where there are more peers than KV heads,
+ * several hold the same one. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     out->in[Q] = out->in[K_CACHE] = out->in[V_CACHE] = out->out[0] = 1;
@@ -81,14 +88,14 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
     return way == 0;
 }
 
-/* A query, a row of the cache, and the answer of a head. */
+/* Scratch: a query, a row of the cache, and the answer of a head. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
     return 3 * (size_t)shape_input(g, op, Q)->dims[2] * sizeof(float);
 }
 
-/* Heads of a token one by one; scratch holds the query, a row of the cache and the answer. */
+/* Heads of a token one by one. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *in = call->in, *q = &in[Q], *out = &call->out[0];
@@ -118,6 +125,9 @@ static const op_operand in[] = {{"q", 0},         {"k_cache", 0}, {"v_cache", 0}
 static const op_operand out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_INT("window", 0)};
 
+/* tokens, q [T, H, K], pages [B, N], cache [pages, G, P, K].  The cases vary the group size (1
+ * to 8 query heads for a KV head), odd head sizes, windows shorter than a context, more tokens
+ * than a tile has. */
 #define CASE(tokens, q, pages, cache, rest)                                       \
     {                                                                             \
         "input %q : " q " live=tokens\nstate %k : " cache "\nstate %v : " cache   \

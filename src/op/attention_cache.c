@@ -1,29 +1,32 @@
-/* attention_cache.c - attention of a few tokens over a cache that lies in one piece, cut over the
- * context so that one long request uses every worker; norm, rotation and the cache update are
- * inside.
+/* attention_cache.c - attention of a few tokens over a cache that lies in one piece, cut over
+ * the context so that one long request uses every worker; norm, rotation and the cache update
+ * are inside.
  *
  * B entries of T tokens each: qkv [B T, (H + 2 G) K], k_cache and v_cache [B, G, L, K] (state),
- * index [T] (positions that the tokens take, the same for each entry), mask broadcast to [B, H, T,
- * L] (bool: true may be seen; or real: added) or absent, cos and sin [1 or B, T, R] or both absent,
- * q_norm and k_norm [K] or absent
- * -> part [B T, S, H K], lse f32[B T, S, H] and the caches in place.
+ * index [T] (positions that the tokens take, the same for each entry), mask broadcast to [B, H,
+ * T, L] (bool: true may be seen; or real: added) or absent, cos and sin [1 or B, T, R] or both
+ * absent, q_norm and k_norm [K] or absent -> part [B T, S, H K], lse f32[B T, S, H] and the
+ * caches in place.
  *
- * First the new keys, normalised (rms_norm) and rotated (rotate) if those operands are there, and
- * the new values go to the positions of `index`: a negative one counts from the end, one that does
- * not exist is passed over, of two equal ones the later token stays.  Then token t of entry b sees
- * the positions that the mask lets it see, all of the L without one.  Positions are cut into blocks
- * of UNIT; split s has the blocks s, s + S, s + 2 S ..., so that the first n positions, which are
- * what a decoding mask shows, are spread over the splits whatever n is.
+ * First the new keys, normalised (rms_norm) and rotated (rotate) if those operands are there,
+ * and the new values go to the positions of `index`: a negative one counts from the end, one
+ * that does not exist is skipped, of two equal ones the later token stays.  Then token t of
+ * entry b sees the positions that the mask lets it see, all of the L without one.  Positions are
+ * cut into blocks of UNIT; split s has the blocks s, s + S, s + 2 S ..., so that the first n
+ * positions, which are what a decoding mask shows, are spread over the splits whatever n is.
  *
- * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(score);
- * attention_fold puts the parts together.  A split that has seen nothing of a row gives lse = -inf
- * and zeros.  The tasks with split S - 1 write the cache; all take new keys and values from qkv.
- * Cost: that of attention.
+ *   L = 256, UNIT = 64, S = 2:  split 0 has positions 0-63 and 128-191, split 1 all others
+ *
+ * part is a split's own mean of the values that it saw, lse the logarithm of the sum of
+ * exp(score); attention_fold puts the parts together.  A split that has seen nothing of a row
+ * gives lse = -inf and zeros.  The tasks with split S - 1 write the cache; all take new keys and
+ * values from qkv.  Cost: that of attention.
  */
 #include "op/attend.h"
 #include "op/heads.h"
 #include "op/rotate.h"
 
+/* Inputs, results and attributes, by index; the positions of a block. */
 enum { QKV, K_CACHE, V_CACHE, INDEX, MASK, COSINE, SINE, Q_NORM, K_NORM };
 enum { PART, LSE, K_OUT, V_OUT };
 enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, SPLITS };
@@ -35,8 +38,8 @@ static heads_split split_of(const ir_attribute *a)
     return (heads_split){a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i};
 }
 
-/* The cache must be state: an operator of the same step that writes it would have to be ordered
- * with every split. */
+/* The cache must be state: reads of earlier positions are not named (OP_READS_EARLIER), so
+ * another operator of the same step that writes it would not be ordered with the splits. */
 static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *op, heads_split n)
 {
     const ir_tensor *qkv = shape_input(g, op, QKV), *k = shape_input(g, op, K_CACHE),
@@ -128,7 +131,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[2].grain = group_columns(op);
 }
 
-/* Of the caches only positions that no task of this step writes are read: nothing, see
+/* Of the caches only positions that no task of this step writes are read: nothing is named, see
  * OP_READS_EARLIER. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
@@ -144,8 +147,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* lse has an entry where part has a head.  The caches are written by the tasks with the last split
- * alone: the others' box is empty. */
+/* lse has one entry where part has a head.  The caches are written by the tasks with the last
+ * split alone: the box of the others is empty. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {
@@ -165,7 +168,7 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
     written->hi[1] = box->hi[2] / group_columns(op);
 }
 
-/* Query, row, answer, and a row of both tables. */
+/* Scratch: query, row, answer, and a row of both tables. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
@@ -174,16 +177,17 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
            sizeof(float);
 }
 
-/* A call, and an entry and KV head of it. */
+/* What the functions below share: the call, and the entry and KV head at hand. */
 typedef struct work {
     const op_call *call;
     heads_split n;
-    int64_t tokens, length;
+    int64_t tokens, length; /* tokens of an entry, positions of the cache */
     int64_t entry, kv_head;
+    /* query, row, answer: [K] each; tables: [2 R] */
     float scale, *query, *row, *answer, *tables;
 } work;
 
-/* The token that is written to position p in this step; -1: none. */
+/* The token of this step that is written to position p, the last of several; -1: none. */
 static int64_t find_token(const work *w, int64_t p)
 {
     const op_view *index = &w->call->in[INDEX];
@@ -195,7 +199,8 @@ static int64_t find_token(const work *w, int64_t p)
     return -1;
 }
 
-/* A head of a token, normalised and rotated if norm is not NULL. */
+/* Load a head of token t from qkv; normalised and rotated if norm is not NULL (that is, not for
+ * values). */
 static void load_head(const work *w, int64_t t, int64_t head, const op_view *norm, float *row)
 {
     const op_view *in = w->call->in, *cosine = &in[COSINE], *sine = &in[SINE];
@@ -214,7 +219,8 @@ static void load_head(const work *w, int64_t t, int64_t head, const op_view *nor
     rotate_row(dtype, row, w->tables, w->tables + n, n);
 }
 
-/* The key or value at position p. */
+/* Load the key or value at position p: from qkv if a token of this step takes the position,
+ * rounded as the cache would round it, else from the cache. */
 static void load_position(const work *w, uint32_t cache, int64_t p, float *row)
 {
     const op_view *c = &w->call->in[cache];
@@ -230,7 +236,8 @@ static void load_position(const work *w, uint32_t cache, int64_t p, float *row)
         row[i] = walk_round(c->dtype, row[i]);
 }
 
-/* Blocks split, split + S ... for one row. */
+/* Attend to the blocks split, split + S ... for one query head of token t, and store part and
+ * lse. */
 static void attend_split(const work *w, int64_t t, int64_t head, int64_t split)
 {
     const op_view *part = &w->call->out[PART], *lse = &w->call->out[LSE];
@@ -254,7 +261,7 @@ static void attend_split(const work *w, int64_t t, int64_t head, int64_t split)
              a.sum == 0 ? -INFINITY : a.largest + logf(a.sum));
 }
 
-/* The new keys and values of an entry and KV head go to their positions. */
+/* Write the new keys and values of an entry and KV head to their positions. */
 static void fill_cache(const work *w)
 {
     for (int64_t p = 0; p < w->length; p++) {
@@ -297,8 +304,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         }
 }
 
-/* Positions: some that do not exist, some from the end, some twice.  A mask of f32 shows the first
- * positions of each row, most of them. */
+/* Positions: some that do not exist, some from the end, some twice.  A mask of f32 shows most of
+ * the first positions of each row, as a decoding mask does. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input);
@@ -325,6 +332,8 @@ static const op_attribute attributes[] = {
 
 #define INPUTS(qkv, cache, index) \
     "input %x : " qkv "\nstate %kc : " cache "\nstate %vc : " cache "\ninput %i : " index "\n"
+/* Grouped heads with everything present; two entries with an additive mask; bf16; no mask and no
+ * tables. */
 static const op_case cases[] = {
     {INPUTS(
         "f32[1, 512]", "f32[1, 2, 150, 64]",

@@ -1,9 +1,13 @@
-/* attention_fold.c - put the parts of attention_split together: part [T, S, H K], lse f32[T, S, H]
- * -> y [T, H K].
+/* attention_fold.c - put the parts of attention_split together: part [T, S, H K], lse f32[T, S,
+ * H] -> y [T, H K].
  *
  * y = sum of exp(lse_s - M) part_s / sum of exp(lse_s - M) with M the largest lse_s, splits in
- * rising order, fp32, rounded once.  Splits whose lse is -inf are passed over and their rows of
- * part not read; zeros if all are.  Cost: one pass over the parts.
+ * rising order, fp32, rounded once.  Splits whose lse is -inf are skipped and their rows of part
+ * not read; zeros if all are.
+ *
+ *   splits that saw 3 and 1 positions of equal score c: lse = c + log 3 and c, weights 3/4, 1/4
+ *
+ * Cost: one pass over the parts.
  */
 #include "op/fill.h"
 #include "op/fold.h"
@@ -25,13 +29,13 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* K, from the widths of both inputs. */
+/* The size of a head, K, from the widths of both inputs. */
 static int64_t head_size(const ir_graph *g, const ir_op *op)
 {
     return shape_input(g, op, PART)->dims[2] / shape_input(g, op, LSE)->dims[2];
 }
 
-/* Whole heads, since the weights of the splits are a head's. */
+/* Whole heads, since the weights of the splits are those of a head. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     axes[0].grain = 1;
@@ -50,7 +54,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[2] = (box->hi[1] + size - 1) / size;
 }
 
-/* A row, and a head of a part. */
+/* Scratch: a row of y, and a head of a part. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     return (size_t)(box->hi[1] - box->lo[1] + head_size(g, op)) * sizeof(float);
@@ -78,6 +82,7 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 }
 
 static const op_operand in[] = {{"part", 0}, {"lse", 0}}, out[] = {{"y", 0}};
+/* One split; odd widths; many splits, as many as workers of a GPU. */
 static const op_case cases[] = {
     {"input %p : f32[1, 1, 64] live=tokens\ninput %l : f32[1, 1, 2] live=tokens\n%y = "
      "attention_fold(%p, %l)\n"},

@@ -1,10 +1,11 @@
 /* attention_qkv.c - the paper's fused attention operator: norm and rope of heads, cache update,
  * attention (paper §6.1).
  *
- * qkv [T, (H + 2 G) K], positions, slots, pages, k_cache, v_cache, q_norm [K], k_norm [K] -> [T, H
- * K] and the caches in place. The bits are those of rope_table, rope_kv and attention one after the
- * other.  A task does all tokens of some KV heads: it fills their cache, then attends.
+ * qkv [T, (H + 2 G) K], positions, slots, pages, k_cache, v_cache, q_norm [K], k_norm [K] -> [T,
+ * H K] and the caches in place.  The bits are those of rope_table, rope_kv and attention one
+ * after the other.  A task does all tokens of some KV heads: it fills their cache, then attends.
  *
+ * Made by fuse_ops at level `paper` alone; `full` splits the context instead (attention_split).
  * Cost: that of rope_kv and attention, and a sine and a cosine for each token, pair and KV head.
  */
 #include "op/attend.h"
@@ -49,7 +50,7 @@ static int64_t group_columns(const ir_op *op)
     return op->attributes[HEADS].i / op->attributes[KV_HEADS].i * op->attributes[HEAD_SIZE].i;
 }
 
-/* Tokens are not cut: each sees what the others of the step have just written. */
+/* Tokens are not cut: each sees what the others of the step have just written, within one task. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g;
@@ -68,7 +69,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = pages_box(shape_input(g, op, input), lo, hi);
 }
 
-/* Which page a token goes to follows from data: all pages of the KV heads. */
+/* The page that a token goes to follows from data: all pages of the KV heads count as written. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {
@@ -76,7 +77,7 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
                          box->hi[1] / group_columns(op));
 }
 
-/* Query, row and answer, then frequencies, cosines and sines of half a head each. */
+/* Scratch: query, row and answer, then frequencies, cosines and sines of half a head each. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g, (void)box;
@@ -84,7 +85,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
            sizeof(float);
 }
 
-/* What a call keeps: the frequencies once, and rows that change from token to token. */
+/* The rotation of a call: the frequencies, filled once, and the row of the token at hand. */
 typedef struct turn {
     int64_t half;
     float amplitude, *frequency, *cosine, *sine;
@@ -103,7 +104,7 @@ static int64_t integer_of(const op_view *v, int64_t token)
     return walk_load_int(v, token * v->stride[0]);
 }
 
-/* Put the keys and values of all tokens into the cache, KV heads lo .. hi - 1. */
+/* Put the keys and values of all tokens into the cache, for KV heads lo .. hi - 1. */
 static void fill_cache(const op_call *call, turn *w, int64_t lo, int64_t hi, float *row)
 {
     const ir_attribute *a = call->attributes;
@@ -170,6 +171,7 @@ static const op_attribute attributes[] = {
     "input %x : " qkv " live=tokens\ninput %p : i32[" tokens  \
     "] live=tokens\ninput %s : i32[" tokens "] live=tokens\n" \
     "input %pages : i32[" pages "]\nstate %kc : " cache "\nstate %vc : " cache "\n"
+/* Grouped heads; norms and a window; a rotation of part of a head, scaled (yarn). */
 static const op_case cases[] = {
     {INPUTS("1", "f32[1, 960]", "2, 4",
             "f32[9, 3, 16, 64]") "%y, %k, %v = attention_qkv(%x, %p, %s, %pages, %kc, %vc) "

@@ -1,31 +1,39 @@
-/* attention_split.c - attention of a few tokens, cut over the context so that one long request uses
- * every worker (paper §5.2 balances such work at run time; here it is balanced by a rule that all
- * tasks follow).
+/* attention_split.c - attention of a few tokens, cut over the context so that one long request
+ * uses every worker (paper §5.2 balances such work at run time; here it is balanced by a rule
+ * that all tasks follow).
  *
  * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2], positions, slots, pages, k_cache, v_cache, q_norm
- * [K], k_norm [K] -> part [T, S, H K], lse f32[T, S, H] and the caches in place.  Norm and rope of
- * heads and the cache update are inside; attention_fold puts the parts together.
+ * [K], k_norm [K] -> part [T, S, H K], lse f32[T, S, H] and the caches in place.  Norm and rope
+ * of heads and the cache update are inside; attention_fold puts the parts together.
  *
- * Division of work, from the data of the step alone.  Tokens of a slot are neighbours with rising
- * positions.  The cached context c_t of token t is the position of the first token of its slot in
- * this step, at least 0 and at most N P; it is cut into u_t = max(1, ceil(c_t / unit)) units of
- * `unit` positions.  The last unit of a token also holds the tokens of the step that it sees, from
- * the first of its slot to t itself: these are taken from qkv, normalised and rotated, and not from
- * the cache; a page is not needed for them.  With own = 0, of all units of the live tokens, in the
- * order of tokens, U in all, split s does floor(s U / S) .. floor((s + 1) U / S) - 1: every split
- * has as much as any other, but where a token's context is cut depends on who else is in the step,
- * and with it the last bits of its result. With own >= 1 a token is cut by its own context alone,
- * into parts of `own` units, or into S parts if that makes more (split_own.h): a token's parts, and
- * what attention_fold makes of them, have the same bits in any company.
+ * Division of work, from the data of the step alone.  Tokens of a slot are neighbours with
+ * rising positions.  The cached context c_t of token t is the position of the first token of its
+ * slot in this step, at least 0 and at most N P; it is cut into u_t = max(1, ceil(c_t / unit))
+ * units of `unit` positions.  The last unit of a token also holds the tokens of the step that it
+ * sees, from the first of its slot to t itself: these are taken from qkv, normalised and
+ * rotated, and not from the cache; a page is not needed for them.
  *
- * part is a split's own mean of the values that it saw, lse the logarithm of the sum of exp(scaled
- * score).  A split that has nothing of a token gives lse = -inf; rows of part whose lse is -inf
- * hold nothing in particular and are not to be read (here they are zeros).  The task that does
- * the last unit of a token puts its key and value into the cache: tasks of a KV head write apart in
- * boxes that overlap.
+ * With own = 0, of all units of the live tokens, in the order of tokens, U in all, split s does
+ * floor(s U / S) .. floor((s + 1) U / S) - 1: every split has as much as any other, but where a
+ * token's context is cut depends on what else is in the step, and with it the last bits of its
+ * result.  With own >= 1 a token is cut by its own context alone, into parts of `own` units, or
+ * into S parts if that makes more (split_own.h): a token's parts, and what attention_fold makes
+ * of them, have the same bits in any company.
  *
- * Cost: that of attention; units balance the splits, so the operator's time does not count as
- * dependent on data.
+ *   unit 4, slot 7 with the cached positions 0 to 9 and two tokens in this step, at 10 and 11:
+ *     token 10   cached 10, units [0-3] [4-7] [8-9 and 10 itself]            units = 3
+ *     token 11   cached 10, units [0-3] [4-7] [8-9, 10 and 11]               units = 3
+ *   Of these U = 6 units with S = 4 splits and own = 0 split 0 does unit 0 of token 10, split 1 its
+ *   units 1 and 2, split 2 unit 0 of token 11, split 3 the rest.
+ *
+ * part is a split's own mean of the values that it saw, lse the logarithm of the sum of
+ * exp(scaled score).  A split that has nothing of a token gives lse = -inf; the contents of rows
+ * of part whose lse is -inf are undefined and must not be read (here they are zeros).  The task
+ * that does the last unit of a token puts its key and value into the cache: the tasks of a KV
+ * head write different rows in boxes that overlap.
+ *
+ * Cost: that of attention; units balance the splits, so the tasks take equally long though their
+ * work depends on data.
  */
 #include "op/attend.h"
 #include "op/split_own.h"
@@ -61,8 +69,8 @@ static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *
     return MPK_OK;
 }
 
-/* Parts in the dtype of qkv, lse in f32, whatever that is: the weights of the parts must be
- * exact. */
+/* Parts in the dtype of qkv; lse in f32 whatever that is, since the weights of the parts follow
+ * from it. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     heads_split n = turned_split(op);
@@ -88,7 +96,8 @@ static int64_t group_columns(const ir_op *op)
     return op->attributes[HEADS].i / op->attributes[KV_HEADS].i * op->attributes[HEAD_SIZE].i;
 }
 
-/* A split is a range of units of all tokens. */
+/* Any range of splits, whole KV heads; tokens are not cut, because a split is a range of units
+ * of all tokens. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g;
@@ -97,7 +106,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 }
 
 /* Of the caches only positions of earlier steps are read, which no task of this step writes:
- * nothing, see OP_READS_EARLIER. */
+ * nothing is named, see OP_READS_EARLIER. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -109,7 +118,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = (ir_box){0};
 }
 
-/* As in attention_cache.c; which pages of its KV heads a task writes follows from data. */
+/* As in attention_cache.c; which pages of its KV heads a task writes follows from data, so all
+ * are named. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {
@@ -123,7 +133,7 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
     }
 }
 
-/* Query, row, answer, and a row of the table. */
+/* Scratch: query, row, answer, and a row of the table. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
@@ -131,23 +141,17 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
            sizeof(float);
 }
 
-/* A call, and a token of it. */
+/* What the functions below share. */
 typedef struct work {
     const op_call *call;
     heads_split n;
     attend_view view;
-    int64_t alive, half;
+    int64_t alive, half; /* live tokens of the step; pairs that are rotated */
+    /* query, row, answer: [K] each; cosine, sine: [half] */
     float *query, *row, *answer, *cosine, *sine;
 } work;
 
-/* An example: unit 4, slot 7 with the cached positions 0 to 9 and two tokens in this step, at
- * positions 10 and 11:
- *
- *   token 10   cached 10, units [0-3] [4-7] [8-9 and 10 itself]            units = 3
- *   token 11   cached 10, units [0-3] [4-7] [8-9, 10 and 11]               units = 3
- *
- * Of these U = 6 units with S = 4 splits and own = 0 split 0 does unit 0 of token 10, split 1 its
- * units 1 and 2, split 2 unit 0 of token 11, split 3 the rest. */
+/* What the division of work needs to know of a token; the opening comment has an example. */
 typedef struct token {
     int64_t slot, position, first; /* first: token of its slot in this step */
     int64_t cached, units;         /* c_t, u_t */
@@ -159,7 +163,8 @@ static int64_t integer_of(const op_view *v, int64_t t)
     return walk_load_int(v, t * v->stride[0]);
 }
 
-/* Tokens of a slot are neighbours in a step, so walking back finds the first of them. */
+/* The facts about token t.  Tokens of a slot are neighbours in a step, so walking back finds the
+ * first of them. */
 static token token_at(const work *w, int64_t t)
 {
     const op_view *in = w->call->in;
@@ -187,7 +192,7 @@ static void load_head(const work *w, int64_t t, int64_t head, const op_view *nor
     heads_turn(w->call->in[QKV].dtype, row, w->n.size, norm, a[EPS].f, w->cosine, w->sine, w->half);
 }
 
-/* The key and value of token t, KV heads lo .. hi - 1. */
+/* Write the key and value of token t to the cache, for KV heads lo .. hi - 1. */
 static void fill_cache(const work *w, int64_t t, const token *k, int64_t lo, int64_t hi)
 {
     const op_view *in = w->call->in, *out = w->call->out;
@@ -199,7 +204,7 @@ static void fill_cache(const work *w, int64_t t, const token *k, int64_t lo, int
     }
 }
 
-/* Add the tokens of the step itself that token t sees. */
+/* Add the tokens of the step itself that token t sees, from the first of its slot on. */
 static void attend_step(const work *w, int64_t t, const token *k, int64_t kv_head, attend_sum *a)
 {
     for (int64_t i = k->first; i <= t; i++) {
@@ -213,7 +218,8 @@ static void attend_step(const work *w, int64_t t, const token *k, int64_t kv_hea
     }
 }
 
-/* Units lo .. hi - 1 of token t for one query head; none: zeros and -inf. */
+/* Attend to units lo .. hi - 1 of token t for one query head, and store part and lse; none:
+ * zeros and -inf. */
 static void attend_units(const work *w, int64_t t, const token *k, int64_t lo, int64_t hi,
                          int64_t split, int64_t head)
 {
@@ -236,14 +242,13 @@ static void attend_units(const work *w, int64_t t, const token *k, int64_t lo, i
              a.sum == 0 ? -INFINITY : a.largest + logf(a.sum));
 }
 
-/* The units of token t that a split does.  before: units, or with `own` splits, of the tokens
- * before t. */
+/* The units of token t that a split does: lo .. hi - 1. */
 typedef struct span {
     int64_t lo, hi;
 } span;
 
-/* before: units of the tokens before this one; all: of all live tokens.  Both are sums of what
- * every task computes alike. */
+/* Find them.  before: units (with own >= 1: parts) of the tokens before this one; all: units of
+ * all live tokens.  Every task computes both sums alike, so no task needs another's answer. */
 static span find_units(const ir_attribute *a, int64_t split, const token *k, int64_t before,
                        int64_t all)
 {
@@ -294,8 +299,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     }
 }
 
-/* Tokens of a slot are neighbours with rising positions, pages are distinct: what the operator
- * relies on.  Some pages and slots do not exist. */
+/* Fill what the operator relies on: tokens of a slot are neighbours with rising positions, pages
+ * are distinct.  Some pages and slots do not exist. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input), *pages = shape_input(g, op, PAGES),
@@ -324,6 +329,7 @@ static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS,       SHAPE_REA
                                           SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128),
                                           SHAPE_INT("own", 0)};
 
+/* Grouped heads; norms and a window; more splits than units; parts of `own` units. */
 static const op_case cases[] = {
     {TURNED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
                    "f32[9, 3, 16, 64]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "

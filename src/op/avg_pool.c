@@ -1,8 +1,12 @@
 /* avg_pool.c - the mean of each window.  x [N, C, ..] -> [N, C, ..] in x's dtype.
  *
  * The sum, in double, is divided by `divisor`, or if that is 0 by the number of entries of the
- * window: with those in the padding (count_include_pad) or without.  Integers round towards zero.
- * Windows are those of pool.h.  Cost: an addition an entry of a window.
+ * window: with those in the padding (count_include_pad) or without.  Integers round towards
+ * zero.  Windows are those of pool.h.
+ *
+ *   [1, 2, 3, 4], kernel 2, stride 2 -> [1.5, 3.5]
+ *
+ * Cost: an addition an entry of a window.
  */
 #include "op/fill.h"
 #include "op/pool.h"
@@ -10,7 +14,7 @@
 
 enum { INCLUDE = POOL_ATTRIBUTES, DIVISOR };
 
-/* Windows without gaps: a mean over dilated windows is nothing that frameworks have. */
+/* Windows have no gaps: no framework has means over dilated windows. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     for (uint32_t i = 0; i < op->attributes[POOL_DILATION].ints.n; i++)
@@ -19,7 +23,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return pool_infer(cx, g, op, SHAPE_NUMBER, out);
 }
 
-/* The mean of one window; of one that lies in the padding alone the sum is 0. */
+/* The mean of one window.  A window that lies in the padding alone has the sum 0. */
 static double find_mean(const op_call *call, const int64_t *at)
 {
     const op_view *x = &call->in[0];
@@ -39,7 +43,7 @@ static double find_mean(const op_call *call, const int64_t *at)
     return sum / (double)(n ? n : 1);
 }
 
-/* Place by place. */
+/* Window by window. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -54,6 +58,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {POOL_RECORD, SHAPE_INT("count_include_pad", 1),
                                           SHAPE_INT("divisor", 0)};
+/* Padding counted and not; windows that overhang at the end (ceil); adaptive sizes; integers
+ * with a divisor. */
 static const op_case cases[] = {
     {"input %x : f32[3, 2, 9, 11] live=tokens\n%y = avg_pool(%x) {kernel = [3, 2], stride = [2, "
      "1], padding = [1, "

@@ -1,12 +1,14 @@
-/* batch_matmul.c - matrix products over broadcast batch axes.  a [.., M, N], b [.., N, Q] -> [..,
- * M, Q]; transpose_b: b [.., Q, N].
+/* batch_matmul.c - matrix products over broadcast batch axes.  a [.., M, N], b [.., N, Q] ->
+ * [.., M, Q]; transpose_b: b [.., Q, N].
  *
- * Sums run from 0 to N - 1 in double and are rounded once to a's dtype, or of floats to the one
- * that is named; of integers they are exact (modulo the width).  Any strides will do.
+ *   a [3, 1, 5, 16], b [4, 7, 16] transposed -> [3, 4, 5, 7]
  *
- * For graphs from elsewhere; projections by weights are linear.  Idea: tiles of 64 columns; as much
- * of b as a tile needs is unpacked 128 rows at a time, and used for eight rows of a. Cost: 2 N
- * flops an element.
+ * Sums run from 0 to N - 1 in double and are rounded once to a's dtype, or, of floats, to the
+ * dtype that is named; of integers they are exact (modulo the width).  Any strides will do.
+ *
+ * For graphs from elsewhere; projections by weights are linear.  Idea: tiles of 64 columns; as
+ * much of b as a tile needs is unpacked 128 rows at a time, and used for eight rows of a.  Cost:
+ * 2 N flops an element.
  */
 #include "op/fill.h"
 #include "op/shape.h"
@@ -15,7 +17,7 @@
 enum { A, B };
 enum { TRANSPOSE_B, DTYPE };
 
-/* The axes of b that hold N and Q. */
+/* The axis of b that holds N, and the one that holds Q. */
 static uint32_t inner_axis(const ir_op *op, uint32_t rank)
 {
     return op->attributes[TRANSPOSE_B].i ? rank - 1 : rank - 2;
@@ -25,8 +27,8 @@ static uint32_t outer_axis(const ir_op *op, uint32_t rank)
     return op->attributes[TRANSPOSE_B].i ? rank - 2 : rank - 1;
 }
 
-/* Only an axis that is axis 0 of the result as well may be partly alive: never one that is summed
- * over. */
+/* Only an axis that is axis 0 of the result as well may be partly alive, never one that is
+ * summed over: dead entries would get into live sums. */
 static mpk_status infer_live(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     for (uint32_t i = 0; i < 2; i++) {
@@ -79,7 +81,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* Where tiles are whole, rows share what is read of b: as many as fill the matrix hardware a few
- * times over. */
+ * times. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const uint32_t rank = g->tensors.at[op->out[0]].rank;
@@ -104,16 +106,17 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[outer] = box->hi[of];
 }
 
+/* The tile: columns and rows of the result, and how much of N is unpacked at a time. */
 enum { COLUMNS = 64, ROWS = 8, DEPTH = 128 };
 
-/* What is summed up: of floats doubles, of integers themselves. */
+/* An entry of the sums and factors: doubles for floats, integers themselves. */
 typedef union cell {
     double f;
     uint64_t i;
 } cell;
 
-/* A tile of the result and what it is made of just now: 8 rows by 64 columns of sums, 128 x 64
- * cells of b, 8 x 128 of a, 76 KB. */
+/* A tile of the result and what it is made of at the moment: 8 rows by 64 columns of sums, 128 x
+ * 64 cells of b, 8 x 128 of a, 76 KB. */
 typedef struct tile {
     cell sum[ROWS][COLUMNS], b[DEPTH][COLUMNS], a[ROWS][DEPTH];
 } tile;
@@ -133,7 +136,7 @@ static int64_t matrix_offset(const op_view *v, uint32_t rank, const int64_t *at)
     return offset;
 }
 
-/* n entries, `stride` apart, to cells, `step` apart. */
+/* Unpack n entries, `stride` apart, to cells that are `step` apart. */
 static void load_cells(const op_view *v, int64_t offset, int64_t stride, int64_t n, cell *to,
                        int64_t step)
 {
@@ -151,7 +154,7 @@ static void load_cells(const op_view *v, int64_t offset, int64_t stride, int64_t
             to[i * step].f = walk_load_double(v, offset + i * stride);
 }
 
-/* Rows e .. e + depth - 1 of a tile of b; along whichever axis lies dense. */
+/* Unpack rows e .. e + depth - 1 of a tile of b, along whichever axis is denser in memory. */
 static void load_b(tile *t, const op_view *b, int64_t offset, int64_t step_e, int64_t step_q,
                    int64_t depth, int64_t n)
 {
@@ -163,7 +166,8 @@ static void load_b(tile *t, const op_view *b, int64_t offset, int64_t step_e, in
             load_cells(b, offset + q * step_q, step_e, depth, &t->b[0][q], COLUMNS);
 }
 
-/* Four rows of b at a time, one after the other; depth: a multiple of four. */
+/* Add products, four rows of b for each pass over the sums, in rising order of e as a plain loop
+ * would; depth: a multiple of four (see pad). */
 static void multiply_floats(tile *t, int64_t rows, int64_t depth, int64_t n)
 {
     for (int64_t m = 0; m < rows; m++)
@@ -187,7 +191,8 @@ static void multiply_integers(tile *t, int64_t rows, int64_t depth, int64_t n)
                 t->sum[m][q].i += t->a[m][e].i * t->b[e][q].i;
 }
 
-/* Zeros from `depth` to the next multiple of four. */
+/* Fill up with zeros from `depth` to the next multiple of four; products with zero change no
+ * sum. */
 static void pad(tile *t, int64_t depth, int64_t padded)
 {
     for (int64_t e = depth; e < padded; e++) {
@@ -197,13 +202,13 @@ static void pad(tile *t, int64_t depth, int64_t padded)
     }
 }
 
-/* Where the pieces of one matrix product start, and its strides. */
+/* The pieces of one matrix product: offsets of its three matrices, and strides. */
 typedef struct product {
     const op_view *a, *b, *y;
     int64_t a_at, b_at, y_at, step_a, step_m, step_e, step_q, n;
 } product;
 
-/* Rows m .. m + rows - 1 and columns q .. q + n - 1 of the result. */
+/* Compute rows m .. m + rows - 1 and columns q .. q + n - 1 of the result. */
 static void compute_tile(tile *t, const product *p, int64_t m, int64_t rows, int64_t q, int64_t n)
 {
     bool exact = walk_is_exact(p->y->dtype);
@@ -228,8 +233,8 @@ static void compute_tile(tile *t, const product *p, int64_t m, int64_t rows, int
         }
 }
 
-/* Batch axes one by one; within a matrix, columns first, so that what was unpacked of b serves all
- * rows. */
+/* Batch by batch; within a matrix columns come first, so that the tile of b just unpacked serves
+ * all rows. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *a = &call->in[A], *b = &call->in[B], *y = &call->out[0];
@@ -255,6 +260,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 static const op_operand in[] = {{"a", 0}, {"b", 0}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_INT("transpose_b", 0), SHAPE_WORD("dtype", "")};
+/* Broadcast batches, either factor transposed, live rows, sizes beyond one tile, integers, a
+ * named dtype. */
 static const op_case cases[] = {
     {"input %a : f32[7, 48] live=tokens\nconst %b : f32[48, 17]\n%y = batch_matmul(%a, %b)\n"},
     {"input %a : f32[3, 1, 5, 16]\ninput %b : bf16[4, 7, 16]\n%y = batch_matmul(%a, %b) "

@@ -5,13 +5,15 @@
  * range (NaN: 0); an integer that does not fit a narrower one keeps its low bits; bool is "not
  * zero".
  *
- * Idea: fp32 is the way between most dtypes; those for which it would lose digits go directly.
+ *   f32 2.5 -> i32 2;  f32 1e30 -> i32 2147483647;  i32 300 -> u8 44;  f64 0.5 -> bool true
+ *
+ * Idea: most conversions go through fp32; those for which it would lose digits go directly.
  * Cost: one conversion an element.
  */
 #include "op/fill.h"
 #include "op/walk.h"
 
-/* The shape stays; blocks are unpacked, since no operator makes them. */
+/* The shape stays.  Blocks can only be unpacked: no operator makes them. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -31,7 +33,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
         axes[x->rank - 1].grain = ir_dtype_table[x->dtype].block_elements;
 }
 
-/* A run of the box as floats. */
+/* Scratch: a run of the box as floats. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -39,7 +41,8 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
                    : sizeof(float);
 }
 
-/* One element between dtypes for which fp32 would lose digits; false if fp32 is exact enough. */
+/* Convert one element between dtypes for which fp32 would lose digits; false if fp32 is exact
+ * enough. */
 static bool convert_wide(const op_view *x, int64_t i, const op_view *y, int64_t o)
 {
     if (ir_dtype_table[x->dtype].block_elements > 1)
@@ -53,7 +56,7 @@ static bool convert_wide(const op_view *x, int64_t i, const op_view *y, int64_t 
     return true;
 }
 
-/* A run either goes element by element without fp32, or as a whole through it. */
+/* A run goes either element by element without fp32, or as a whole through it. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *x = &call->in[0], *y = &call->out[0];
@@ -71,7 +74,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     } while (walk_next(box, last, at));
 }
 
-/* Integers of every magnitude, so that narrowing is tried. */
+/* Integers of every magnitude, so that narrowing is tested. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input);

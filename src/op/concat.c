@@ -1,21 +1,24 @@
 /* concat.c - tensors one after the other along an axis.  x0, x1, ... of one dtype, equal but for
  * that axis -> their union.
  *
+ *   a [7, 320], b [7, 17], axis 1 -> [7, 337]
+ *
  * Idea: each input is copied into its part of the box; a task reads only inputs that its box
- * touches.  They may lie on other peers: so a peer gathers what all have.  Cost: one copy.
+ * touches.  The inputs may lie on other peers: this is how a peer gathers what all have.  Cost:
+ * one copy.
  */
 #include "op/move.h"
 #include "op/runs.h"
 #include "op/shape.h"
 
-/* Checked by infer: an axis of x0. */
+/* The axis, which infer has checked to be one of x0. */
 static uint32_t axis_of(const ir_op *op)
 {
     return (uint32_t)op->attributes[0].i;
 }
 
-/* Along axis 0 nothing may be partly alive: live counts are of the first entries, and there would
- * be gaps. */
+/* Along axis 0 nothing may be partly alive: live counts are of the first entries, and there
+ * would be gaps. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *first = shape_input(g, op, 0);
@@ -48,7 +51,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[x->rank - 1].grain = grain;
 }
 
-/* The part of the box that lies in this input, moved to where it starts; empty if none. */
+/* The part of the box that lies in this input, moved to where it starts there; empty if there is
+ * none. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -73,7 +77,7 @@ static void copy_part(const op_view *y, const op_view *x, uint32_t axis, int64_t
     move_part(y, &part, x, before);
 }
 
-/* The inputs in order; each fills what the box has of it. */
+/* The inputs in order; each fills its part of the box. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -85,6 +89,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 static const op_operand in[] = {{"x", OP_VARIADIC}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT)};
+/* Unequal widths; along axis 0; blocks; a single input. */
 static const op_case cases[] = {
     {"input %a : f32[7, 320] live=tokens\ninput %b : f32[7, 17] live=tokens\n%y = concat(%a, %b) "
      "{axis = 1}\n"},

@@ -1,27 +1,33 @@
 /* conv.c - convolution over one to three axes, or its transpose.
  *
- * x [N, C, ..], w [F, C / groups, k ..] (transposed: [C, F / groups, k ..]), bias [F] or absent ->
- * [N, F, ..] in x's dtype.  stride, padding, dilation, output_padding: one number an axis, or none
- * for 1, 0, 1 and 0.  last: the result has its channels last, [N, .., F].  expr: what becomes of
- * the result, an expression of the operator map whose x0 is an entry of the convolution, rounded,
- * and x1 ... the operands more0 ..., spread over the result.
+ * x [N, C, ..], w [F, C / groups, k ..] (transposed: [C, F / groups, k ..]), bias [F] or absent
+ * -> [N, F, ..] in x's dtype.  stride, padding, dilation, output_padding: one number an axis, or
+ * none for 1, 0, 1 and 0.  last: the result has its channels last, [N, .., F].  expr: applied to
+ * the result, an expression of the operator map whose x0 is an entry of the convolution,
+ * rounded, and x1 ... the operands more0 ..., spread over the result.
  *
- * Sums run over channels and kernel entries in row-major order, in double, and are rounded once; of
- * integers they are exact (modulo the width).  Idea: a run along the last axis of x is loaded once
- * for a kernel entry and serves eight filters. Cost: 2 C / groups k flops an entry of the result.
+ *   entry j of the result reads entries j stride - padding + k dilation of x, k = 0, 1 ...
+ *   [1, 2, 3, 4], w [1, 1], padding 1 -> [1, 3, 5, 7, 4]
+ *
+ * Sums run over channels and kernel entries in row-major order, in double, and are rounded once;
+ * of integers they are exact (modulo the width).  Idea: a run along the last axis of x is loaded
+ * once for a kernel entry and serves eight filters.  Cost: 2 C / groups k flops an entry of the
+ * result.
  */
 #include "op/fill.h"
 #include "op/map_program.h"
 #include "op/walk.h"
 
+/* Inputs and attributes, by index; filters and entries of a run; the most spatial axes; filters
+ * of a tile of matrix hardware, and those that one pass over the windows serves. */
 enum { X, W, BIAS, MORE, MOST_MORE = 9 };
 enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR, LAST };
 enum { FILTERS = 8, RUN = 256, SPACE = 3, MATRIX_FILTERS = 16, PRODUCT_FILTERS = 128 };
-/* What a worker reads in the time in which it brings an entry of a window; channels that lie last
- * come by copies of COPY_BYTES. */
+/* In the time in which a worker brings one entry of a window it could read so many bytes; with
+ * channels last it copies so many bytes at once. */
 enum { ENTRY_BYTES = 8, COPY_BYTES = 16 };
 
-/* Attribute `list` for spatial axis i. */
+/* The number of attribute `list` for spatial axis i. */
 static int64_t number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherwise)
 {
     return i < op->attributes[list].ints.n ? op->attributes[list].ints.at[i] : otherwise;
@@ -53,7 +59,7 @@ static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64
     return MPK_OK;
 }
 
-/* The axis of y that axis i of [N, F, ..] is. */
+/* The axis of y that is axis i of [N, F, ..]: with `last` the filters stand at the end. */
 static uint32_t axis_of(const ir_op *op, uint32_t rank, uint32_t i)
 {
     if (!op->attributes[LAST].i || i == 0)
@@ -72,7 +78,7 @@ static ir_box in_order(const ir_op *op, uint32_t rank, const ir_box *box)
     return out;
 }
 
-/* Operands that follow the convolution: they stand without gaps. */
+/* The operands for expr that are given: they are given without gaps. */
 static uint32_t count_more(const ir_graph *g, const ir_op *op)
 {
     uint32_t n = 0;
@@ -81,7 +87,7 @@ static uint32_t count_more(const ir_graph *g, const ir_op *op)
     return n;
 }
 
-/* Floats of at most 32 bits, which can be spread over the result. */
+/* They must be floats of at most 32 bits that can be spread over the result. */
 static mpk_status check_more(mpk_context *cx, const ir_graph *g, const ir_op *op,
                              const ir_tensor *y, uint32_t i)
 {
@@ -99,7 +105,7 @@ static mpk_status check_more(mpk_context *cx, const ir_graph *g, const ir_op *op
     return MPK_OK;
 }
 
-/* Compiling is also the check: a program that compiles can run. */
+/* Check expr and its operands.  Compiling is also the check: a program that compiles can run. */
 static mpk_status check_end(mpk_context *cx, const ir_graph *g, const ir_op *op, const ir_tensor *y)
 {
     const str expr = op->attributes[EXPR].s;
@@ -120,8 +126,8 @@ static mpk_status check_end(mpk_context *cx, const ir_graph *g, const ir_op *op,
     return MPK_OK;
 }
 
-/* A transposed convolution is the gradient of an ordinary one: w's first two axes change their
- * roles. */
+/* A transposed convolution is the gradient of an ordinary one: the first two axes of w exchange
+ * their roles. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *w = shape_input(g, op, W);
@@ -156,7 +162,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect(cx, g, op, BIAS, dtypes, 1, filters);
 }
 
-/* Rounded towards plus infinity, of a numerator of any sign; b > 0. */
+/* a / b, rounded towards plus infinity, for a numerator of any sign; b > 0. */
 static int64_t divide_up(int64_t a, int64_t b)
 {
     return a > 0 ? (a + b - 1) / b : -(-a / b);
@@ -168,8 +174,8 @@ static int64_t divide_down(int64_t a, int64_t b)
     return -divide_up(-a, b);
 }
 
-/* Where tiles are whole, a task's places are neighbours: of the spatial axes the first is cut that
- * has more than one entry. */
+/* Where tiles are whole, the places of a task are neighbours: of the spatial axes only the first
+ * with more than one entry is cut. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]];
@@ -188,7 +194,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     }
 }
 
-/* Do channels and weights lie so that windows come by copies? */
+/* Can windows be brought by copies?  Channels must be neighbours in x and w, in whole copies. */
 static bool is_copied(const ir_graph *g, const ir_op *op)
 {
     const ir_tensor *x = shape_input(g, op, X), *w = shape_input(g, op, W);
@@ -197,9 +203,9 @@ static bool is_copied(const ir_graph *g, const ir_op *op)
            w->dims[1] * bytes % COPY_BYTES == 0;
 }
 
-/* As a matrix product a task brings the window of each of its places into a tile, entry by entry,
- * for every PRODUCT_FILTERS filters.  Where copies do that, an entry counts as its bytes, and the
- * weights are read again for every PRODUCT_FILTERS places. */
+/* The work beside reading.  As a matrix product a task brings the window of each of its places
+ * into a tile, entry by entry, once for every PRODUCT_FILTERS filters.  Where copies do that, an
+ * entry counts as its bytes, and the weights are read again for every PRODUCT_FILTERS places. */
 static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *given)
 {
     const ir_tensor *x = shape_input(g, op, X), *w = shape_input(g, op, W);
@@ -219,7 +225,8 @@ static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *given)
     return (all + again) * (int64_t)ir_dtype_table[x->dtype].block_bytes;
 }
 
-/* The entries [*lo, *hi) of x along an axis that entries [lo, hi) of the result take. */
+/* Turn entries [*lo, *hi) of the result along spatial axis i into the entries of x that they
+ * read. */
 static void source_range(const ir_op *op, uint32_t i, int64_t n, int64_t k, int64_t *lo,
                          int64_t *hi)
 {
@@ -236,7 +243,7 @@ static void source_range(const ir_op *op, uint32_t i, int64_t n, int64_t k, int6
     *hi = *hi > n ? n : *hi;
 }
 
-/* Channels of the groups that the filters belong to; of w also what they have of the kernel. */
+/* Of x and w the channels of the groups that the filters belong to; of x also the windows. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *given,
                   ir_box *read)
 {
@@ -271,26 +278,26 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* What is summed up: of floats doubles, of integers themselves modulo 2^64. */
+/* An entry of the sums: doubles for floats, integers themselves modulo 2^64. */
 typedef union cell {
     double f;
     uint64_t i;
 } cell;
 
-/* Sums of up to eight filters over a run of the last axis, and a run of x. */
+/* Scratch: sums of up to eight filters over a run of the last axis, and a run of x. */
 typedef struct room {
     cell sum[FILTERS][RUN], x[RUN];
 } room;
 
-/* The same for every box: sums and a run are of fixed size. */
+/* The same for every box, since sums and a run are of fixed size; expr may need more. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     const size_t end = op->attributes[EXPR].s.n ? op_map.scratch_bytes(g, op, box) : 0;
     return end > sizeof(room) ? end : sizeof(room);
 }
 
-/* What is being computed: filters f .. f + n - 1, entries lo .. hi - 1 of the last axis, at `at` of
- * the others. */
+/* The run being computed: filters f .. f + n - 1, entries lo .. hi - 1 of the last axis, at `at`
+ * of the others. */
 typedef struct run {
     const op_call *call;
     room *room;
@@ -300,8 +307,8 @@ typedef struct run {
     int64_t n_filters, lo, hi; /* of the last axis */
 } run;
 
-/* The entry of x along spatial axis i that entry `at` of the result takes for kernel entry k; -1 if
- * none. */
+/* The entry of x along spatial axis i that entry `at` of the result multiplies with kernel entry
+ * k; -1: padding. */
 static int64_t source(const run *r, uint32_t i, int64_t k)
 {
     const ir_op *op = r->call->op;
@@ -319,7 +326,8 @@ static int64_t source(const run *r, uint32_t i, int64_t k)
     return from >= 0 && from < n ? from : -1;
 }
 
-/* sum[filter][first + i step] += weight * x[i] for the n entries of the run of x. */
+/* Add a kernel entry: sum[filter][first + i step] += weight * x[i] for the n entries of the run
+ * of x. */
 static void add_run(run *r, const op_view *w, int64_t w_offset, int64_t w_step, int64_t first,
                     int64_t step, int64_t n)
 {
@@ -341,7 +349,8 @@ static void add_run(run *r, const op_view *w, int64_t w_offset, int64_t w_step, 
     }
 }
 
-/* The common dtype has a branch of its own: this loop is most of the time. */
+/* Load a run of x.  The common dtype has a branch of its own, because this loop takes most of
+ * the time. */
 static void load_run(const run *r, int64_t offset, int64_t stride, int64_t n)
 {
     const op_view *x = &r->call->in[X];
@@ -354,7 +363,7 @@ static void load_run(const run *r, int64_t offset, int64_t stride, int64_t n)
                                   : walk_load_double(x, offset + i * stride);
 }
 
-/* All kernel entries along the last axis, for a row of x and of the kernel. */
+/* Add all kernel entries along the last axis, for a row of x and of the kernel. */
 static void add_kernel_row(run *r, int64_t x_offset, int64_t w_offset, int64_t w_step)
 {
     const op_view *x = &r->call->in[X], *w = &r->call->in[W];
@@ -388,7 +397,7 @@ static void add_kernel_row(run *r, int64_t x_offset, int64_t w_offset, int64_t w
     }
 }
 
-/* All kernel entries but those along the last axis, for one channel. */
+/* Add all rows of the kernel for one channel; rows in the padding are skipped. */
 static void add_channel(run *r, int64_t x_offset, int64_t w_offset, int64_t w_step)
 {
     const op_view *x = &r->call->in[X], *w = &r->call->in[W];
@@ -410,7 +419,7 @@ static void add_channel(run *r, int64_t x_offset, int64_t w_offset, int64_t w_st
     } while (walk_next(&kernel, r->space - 1, k));
 }
 
-/* Integers are added modulo 2^64 and cut when stored, floats rounded once. */
+/* Add the bias and store: floats are rounded once, integers cut to their width. */
 static void store_run(const run *r)
 {
     const op_view *y = &r->call->out[0], *bias = &r->call->in[BIAS];
@@ -429,8 +438,8 @@ static void store_run(const run *r)
         }
 }
 
-/* A transposed convolution has filters on axis 1 of w and channels on axis 0, an ordinary one the
- * other way round. */
+/* Compute one run.  A transposed convolution has filters on axis 1 of w and channels on axis 0,
+ * an ordinary one the other way round. */
 static void compute_run(run *r)
 {
     const op_view *x = &r->call->in[X], *w = &r->call->in[W], *y = &r->call->out[0];
@@ -450,7 +459,7 @@ static void compute_run(run *r)
     store_run(r);
 }
 
-/* The expression, in place: as the operator map, whose first operand is the result so far. */
+/* Apply expr in place: the operator map, whose first operand is the result so far. */
 static void run_end(const op_call *call, const ir_box *box, void *scratch)
 {
     op_call end = *call;
@@ -462,8 +471,8 @@ static void run_end(const op_call *call, const ir_box *box, void *scratch)
     op_map.ref(&end, box, scratch);
 }
 
-/* Up to eight filters of one group, and up to 256 entries of the last axis, at a time; the result's
- * axes are in the order [N, F, ..]. */
+/* Compute a box: up to eight filters of one group, and up to 256 entries of the last axis, at a
+ * time; the result's axes are in the order [N, F, ..]. */
 static void compute(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *y = &call->out[0];
@@ -490,6 +499,7 @@ static void compute(const op_call *call, const ir_box *box, void *scratch)
     } while (walk_next(&rows, last, at));
 }
 
+/* With channels last, the result's axes are put into the order [N, F, ..] first, by strides. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *y = &call->out[0];
@@ -527,6 +537,9 @@ static const op_attribute attributes[] = {SHAPE_LIST("stride"),       SHAPE_LIST
     {                                                                           \
         "input %x : " x "\nconst %w : " w "\n%y = conv(%x, %w, _) {" rest "}\n" \
     }
+/* One to three axes, groups down to one channel, every attribute; transposed; a run longer than
+ * RUN; expr with operands of every kind of shape; channels last, also with an x whose channels
+ * lie last in memory. */
 static const op_case cases[] = {
     {"input %x : f32[3, 4, 9, 11]\nconst %w : f32[10, 4, 3, 3]\nconst %b : bf16[10]\n%y = conv(%x, "
      "%w, %b)\n"},

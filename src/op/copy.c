@@ -1,7 +1,8 @@
 /* copy.c - a dense copy, bit for bit.  x [..] of any dtype -> the same.
  *
  * It makes a view dense, for readers that need the strides of a fresh tensor: above all a result
- * that the caller reads.  Block dtypes are copied block by block.  Cost: one copy.
+ * that the caller reads.  Block dtypes are copied block by block.  Rule `result` of pass
+ * recognise removes it where the copied tensor can be the output itself.  Cost: one copy.
  */
 #include "op/move.h"
 #include "op/runs.h"

@@ -1,12 +1,16 @@
-/* dot.h - the inner product of reference code: sixteen partial sums in fp32, added in pairs at the
- * end.
+/* dot.h - the inner product of reference code: sixteen partial sums in fp32, added in pairs at
+ * the end.
  *
- * The order depends on n alone, so any cut of the other axes gives the same bits; sixteen sums are
- * what compilers turn into vector code without being allowed to reorder.
+ * The order depends on n alone, so any cut of the other axes gives the same bits; sixteen
+ * independent sums are what compilers can turn into vector code without being allowed to
+ * reorder.
  *
- * With n = 35: lanes 0-15 get elements 0-15 and 16-31, lanes 0-2 also 32-34; then lanes l and l +
- * 8 are added, l and l + 4, l + 2, l + 1.  It is the order of src/cpu's vectors, but that those
- * use FMA. */
+ *   n = 35: lanes 0-15 get elements 0-15 and 16-31, lanes 0-2 also 32-34; then lanes l and l + 8
+ *   are added, l and l + 4, l and l + 2, l and l + 1
+ *
+ * The order is that of src/cpu's vectors, except that those use FMA.  Used by every reference
+ * that multiplies rows.
+ */
 #ifndef OP_DOT_H
 #define OP_DOT_H
 
@@ -14,8 +18,7 @@
 
 enum { DOT_LANES = 16 };
 
-/* What is left over after the last sixteen goes to the first lanes; the pairs are then added by
- * halving, as a vector's horizontal sum does. */
+/* The sum of a[i] b[i].  Elements after the last sixteen go to the first lanes. */
 static inline float dot_rows(const float *a, const float *b, int64_t n)
 {
     float sum[DOT_LANES] = {0};

@@ -1,7 +1,8 @@
 /* elementwise.h - reference code of element-wise operators of one and two inputs.
  *
- * An operator gives its arithmetic as functions of scalars; the walk over a box, broadcasting and
- * dtypes are written here once.  Used by add, mul, gelu, silu and silu_mul. */
+ * An operator gives its arithmetic as functions of scalars; the walk over a box, broadcasting
+ * and dtypes are written here once.  Used by add, mul, gelu, silu and silu_mul.
+ */
 #ifndef OP_ELEMENTWISE_H
 #define OP_ELEMENTWISE_H
 
@@ -22,13 +23,14 @@ static inline void elementwise_unary(const op_call *call, const ir_box *box, flo
     } while (walk_next(box, last, at));
 }
 
-/* A run of the last axis: where it starts in a, b and the result, and the steps there. */
+/* A run of the last axis: offsets of its first element in a, b and the result, and steps, in
+ * elements. */
 typedef struct elementwise_run {
     int64_t a, b, y, step_a, step_b, step_y, n;
 } elementwise_run;
 
-/* The dtype is looked at inside the loop, where it never changes: compilers take the choice out of
- * it. */
+/* Compute a run.  The dtype is tested inside the loop, where it never changes: compilers move
+ * the test out of it. */
 static inline void elementwise_run_binary(const op_call *call, const elementwise_run *r,
                                           float (*f)(float, float), double (*f64)(double, double),
                                           uint64_t (*integer)(uint64_t, uint64_t))
@@ -51,8 +53,7 @@ static inline void elementwise_run_binary(const op_call *call, const elementwise
     }
 }
 
-/* Shapes and dtypes to test such an operator with, of the name `op`; inputs as fill_wide_integers
- * makes them. */
+/* The cases of such an operator, named `op`; inputs as fill_wide_integers makes them. */
 #define ELEMENTWISE_BINARY_CASES(op)                                                          \
     {"input %a : f32[7, 320] live=tokens\ninput %b : f32[7, 320] live=tokens\n%y = " op       \
      "(%a, %b)\n"},                                                                           \

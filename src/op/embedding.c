@@ -1,8 +1,10 @@
-/* embedding.c - rows of a table by token id.  tokens i32[T] or i64[T], table [V, D] -> x [T, D]; an
- * id outside 0 .. V - 1 gives zeros.
+/* embedding.c - rows of a table by token id.  tokens i32[T] or i64[T], table [V, D] -> x [T, D];
+ * an id outside 0 .. V - 1 gives zeros.
+ *
+ *   tokens [2, 0, 9], V = 5 -> rows 2 and 0 of the table, and a row of zeros
  *
  * Which rows are read is known only at run time, so a task is said to read every row of its
- * columns. Block dtypes are unpacked, so columns are cut at blocks. Cost: one row of memory a
+ * columns.  Block dtypes are unpacked, so columns are cut at blocks.  Cost: one row of memory a
  * token.
  */
 #include "op/fill.h"
@@ -26,8 +28,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* A block is unpacked whole; less than 64 columns are not worth a task of their own where tiles are
- * whole. */
+/* A block is unpacked whole.  With whole tiles fewer than 64 columns are not worth a task of
+ * their own. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     axes[0].grain = 1;
@@ -46,7 +48,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* Columns: so each peer reads its share of every row, whichever rows these are. */
+/* Cut columns: each peer holds its share of every row, whichever rows are asked for. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     (void)g, (void)op;
@@ -54,7 +56,7 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
     return way == 0;
 }
 
-/* The box's columns of a row. */
+/* Scratch: the box's columns of a row. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g, (void)op;
@@ -92,6 +94,8 @@ static const op_attribute attributes[] = {SHAPE_WORD("dtype", "f32")};
         "input %t : i32[" tokens "] live=tokens\nconst %w : " table "[" width \
         "]\n%x = embedding(%t, %w)\n"                                         \
     }
+/* Every kind of table dtype, each with rows that are not whole vectors where its blocks allow
+ * it. */
 static const op_case cases[] = {
     CASE("1", "f32", "1003, 320"),
     CASE("7", "f16", "1003, 320"),

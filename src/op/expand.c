@@ -1,12 +1,14 @@
-/* expand.c - repeat a tensor along axes, seen in place (stride 0).  x [..] -> shape, by the rules
- * of numpy's broadcast.
+/* expand.c - repeat a tensor along axes, as a view (stride 0).  x [..] -> shape, by the rules of
+ * numpy's broadcast.
  *
- * No work: a repeated axis has stride 0. Nothing may be written in place through it, which the
+ *   x [3, 1] -> [2, 3, 4] with strides [0, 1, 0]
+ *
+ * No work: a repeated axis has stride 0.  Nothing may be written in place through it, which the
  * verifier checks.
  */
 #include "op/shape.h"
 
-/* Axes are matched from the last, new ones come in front, as in numpy. */
+/* Axes are matched from the last; new ones come in front, as in numpy. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -28,7 +30,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Axes that repeat, and axes that are new, do not move in memory. */
+/* Axes that repeat, and axes that are new, have stride 0. */
 static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride,
                  int64_t *offset)
 {

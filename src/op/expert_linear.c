@@ -1,18 +1,22 @@
 /* expert_linear.c - products of activations with the weights of the experts that each token goes
  * to.
  *
- * x [T, D] or [T, N, D], ids i32[T, N], w0 [E, F, D], w1 as w0, scale f32[T, N], residual [T, F],
- * norm [D].  Pair (t, j) is activation(w0[e] x) * (w1[e] x) with e = ids[t, j], or without glu
- * w0[e] x; x is row t, or with three axes row (t, j).  norm: each row of x is first normalised as
- * rms_norm does.  Without scale the result is the pairs, [T, N, F]; with it [T, F]: the pairs of a
- * token times their scales, added in rising j, and the residual.  A pair whose id names no expert
- * is zeros.  activations: "i8" multiplies weights in block formats by x in 8-bit blocks (narrow.h).
+ * x [T, D] or [T, N, D], ids i32[T, N], w0 [E, F, D], w1 as w0, scale f32[T, N], residual [T,
+ * F], norm [D].  Pair (t, j) is activation(w0[e] x) * (w1[e] x) with e = ids[t, j], or without
+ * glu w0[e] x; x is row t, or with three axes row (t, j).  norm: each row of x is first
+ * normalised as rms_norm does.  Without scale the result is the pairs, [T, N, F]; with it [T,
+ * F]: the pairs of a token times their scales, added in rising j, and the residual.  A pair
+ * whose id names no expert is zeros.  activations: "i8" multiplies weights in block formats by x
+ * in 8-bit blocks (narrow.h).
+ *
+ *   %h = expert_linear(%x, %ids, %gate, %up) {glu = "silu"}              [T, N, F], one row a pair
+ *   %y = expert_linear(%h, %ids, %down, _, %scale, %residual)            [T, D], pairs summed up
  *
  * Which expert a pair needs is known only when ids are there.  Tasks are static all the same: a
- * task is some columns of the result for all pairs of its tokens, so that it has the same share of
- * every expert, whichever are active; or, where a target's body shares the work at run time, that
- * share of all (OP_SHARES).  Reference code takes pair by pair. Cost: 2 D operations a pair and
- * column, twice that with glu.
+ * task is some columns of the result for all pairs of its tokens, so that it has the same share
+ * of every expert, whichever are active; or, where a target's body shares the work at run time,
+ * that share of all (OP_SHARES).  Reference code takes pair by pair.  Cost: 2 D operations a
+ * pair and column, twice that with glu.
  */
 #include "op/activate.h"
 #include "op/dot.h"
@@ -21,6 +25,7 @@
 #include "op/narrow.h"
 #include "op/norm.h"
 
+/* Inputs and attributes, by index. */
 enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };
 enum { GLU, EPS, ACTIVATIONS };
 
@@ -71,8 +76,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
 
-/* Columns as those of linear; the pairs of a token stay together, and so do all tokens where tiles
- * are whole, since an expert's weights are read once for them. */
+/* Columns as those of linear; the pairs of a token stay together, and with whole tiles so do all
+ * tokens, since an expert's weights are read once for them. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     axes[0] = (op_axis){.grain = 1, .tile = g->tensors.at[op->out[0]].dims[0]};
@@ -100,8 +105,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* As linear: columns, which every expert has; or elements of the rows, if there is a sum over
- * experts to add to. */
+/* As linear: cut columns, which every expert has; or, if there is a sum over experts to add to,
+ * elements of the rows. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     int last = (int)g->tensors.at[op->out[0]].rank - 1;
@@ -118,7 +123,7 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
     return way == 1 && inner;
 }
 
-/* A row of x, the same in 8-bit blocks, a row of a weight, the columns of a token. */
+/* Scratch: a row of x, the same in 8-bit blocks, a row of a weight, the columns of a token. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     uint32_t columns = g->tensors.at[op->out[0]].rank - 1;
@@ -126,7 +131,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
            sizeof(float);
 }
 
-/* w[expert, row] . x; room for two rows: of x in 8-bit blocks, and of w. */
+/* w[expert, row] . x.  room: two rows, of x in 8-bit blocks and of w unpacked. */
 static float multiply_row(const op_call *call, const op_view *w, int64_t expert, int64_t row,
                           const float *x, float *room)
 {
@@ -139,7 +144,7 @@ static float multiply_row(const op_call *call, const op_view *w, int64_t expert,
     return dot_rows(block ? room : x, unpacked, width);
 }
 
-/* One column of a pair. */
+/* One column of a pair; zero for no expert. */
 static float compute_pair(const op_call *call, int64_t expert, int64_t column, const float *x,
                           float *room)
 {
@@ -162,7 +167,8 @@ static void load_x(const op_call *call, int64_t t, int64_t j, float *row)
         norm_row(row, width, &call->in[NORM], call->attributes[EPS].f, row);
 }
 
-/* Pair (t, j): its columns lo .. hi - 1 into the result, or times its scale added to sums. */
+/* Compute pair (t, j), columns lo .. hi - 1: stored in the result, or times its scale added to
+ * sums. */
 static void run_pair(const op_call *call, int64_t t, int64_t j, int64_t lo, int64_t hi,
                      float *scratch, float *sums)
 {
@@ -178,7 +184,7 @@ static void run_pair(const op_call *call, int64_t t, int64_t j, int64_t lo, int6
     }
 }
 
-/* Sums are kept in fp32 until all experts of a token are in. */
+/* Sums are kept in fp32 until all experts of a token have been added. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *residual = &call->in[RESIDUAL], *out = &call->out[0];
@@ -196,6 +202,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     }
 }
 
+/* Ids, some of which name no expert. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     if (input == IDS)
@@ -237,6 +244,8 @@ static const op_attribute attributes[] = {SHAPE_WORD("glu", ""), SHAPE_REAL("eps
         "[" experts ", " rows ", " width "]\nconst %n : " norm "[" width                  \
         "]\n%y = expert_linear(%x, %i, %g, %u, _, _, %n) {glu = \"silu\", eps = 1e-05}\n" \
     }
+/* Gated and summed forms, with norms; one token to more than a body sorts at once; experts
+ * without tokens; every kind of weight, mixed ones too. */
 static const op_case cases[] = {
     GATED("1", "f32", "8", "13", "24", "64", "bf16"),
     GATED("7", "f32", "2", "5", "33", "65", "f32"),

@@ -1,13 +1,14 @@
-/* experts.h - what the operators of mixtures of experts agree on. */
+/* experts.h - what the operators of mixtures of experts agree on: limits, and what an id outside
+ * the range means.  Used by route, expert_linear and sum_pairs. */
 #ifndef OP_EXPERTS_H
 #define OP_EXPERTS_H
 
 #include "op/walk.h"
 
-/* More than any model has; bodies keep a list of a token's experts. */
+/* More than any model has; bodies keep a list of a token's experts of this size. */
 enum { EXPERTS_MOST_PER_TOKEN = 64 };
 
-/* The expert of pair (token t, number j), or -1 if there is none of that number: such a pair counts
+/* The expert of pair (token t, number j); -1 if there is none of that number: such a pair counts
  * as zeros. */
 static inline int64_t experts_of_pair(const op_view *ids, int64_t t, int64_t j, int64_t n_experts)
 {

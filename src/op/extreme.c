@@ -1,15 +1,19 @@
 /* extreme.c - the largest or smallest entry of each line along an axis, and where it is.
  *
- * x [.., n, ..] -> value in x's dtype and index i64, without the axis (keep: with one entry there).
- * NaN wins; of equal entries the first.  Cost: one pass over x.
+ * x [.., n, ..] -> value in x's dtype and index i64, without the axis (keep: with one entry
+ * there).  NaN wins, as in PyTorch; of equal entries the first.
+ *
+ *   [3, 7, 7], kind max -> 7 and 1
+ *
+ * Cost: one pass over x.
  */
 #include "op/fill.h"
 #include "op/line.h"
 
+/* Attributes, by index. */
 enum { AXIS, KEEP, KIND };
 
-/* Reducing axis 0 takes the partly living axis away: then all of it must count, which line_infer
- * checks. */
+/* If axis 0 is reduced, it must not be partly alive, which line_infer checks. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -31,7 +35,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* From an entry, or a box's corner, of the result to that of x; the axis is left out. */
+/* From an entry, or a box's corner, of the result to that of x: the axis is put back with 0. */
 static void insert_axis(const ir_op *op, uint32_t rank, const int64_t *from, int64_t *to)
 {
     uint32_t o = 0;
@@ -51,7 +55,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[line_axis(op)] = x->dims[line_axis(op)];
 }
 
-/* The first of the best entries of a line. */
+/* The index of the best entry of a line, the first of equal ones. */
 static int64_t find(const op_view *x, int64_t offset, int64_t stride, int64_t n, bool largest)
 {
     bool exact = walk_is_exact(x->dtype);
@@ -68,7 +72,7 @@ static int64_t find(const op_view *x, int64_t offset, int64_t stride, int64_t n,
     return best;
 }
 
-/* Line by line; the value is copied, not computed, so it has x's bits. */
+/* Line by line; the value is copied and not computed, so it has x's bits. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -88,6 +92,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"x", 0}}, out[] = {{"value", 0}, {"index", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT), SHAPE_INT("keep", 0),
                                           SHAPE_WORD("kind", "max")};
+/* The last and the first axis, both kinds, every kind of comparison (floats, integers, bool,
+ * f64). */
 static const op_case cases[] = {
     {"input %x : f32[7, 320] live=tokens\n%v, %i = extreme(%x) {axis = 1}\n"},
     {"input %x : bf16[5, 3, 4]\n%v, %i = extreme(%x) {axis = 0, keep = 1, kind = \"min\"}\n"},

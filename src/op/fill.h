@@ -3,15 +3,17 @@
  * One integer in sixteen is out of range on purpose: what an operator does with it must be safe
  * and the same everywhere.
  *
- * Called by op_test and the bodies' tests through the record; operands without a `fill` get random
- * floats. */
+ * Called by op_test and the bodies' tests through the record; operands without a `fill` get
+ * random floats.  Everything follows from the seed, so a failure can be repeated.
+ */
 #ifndef OP_FILL_H
 #define OP_FILL_H
 
 #include "base/rng.h"
 #include "op/shape.h"
 
-/* Entry i becomes a random number under limit, or one that is out of range. */
+/* Entry i of a stream: a random number from 0 to limit - 1, or in one case of sixteen one that
+ * is out of range. */
 static inline int64_t fill_choose(uint64_t seed, uint64_t i, int64_t limit)
 {
     static const int64_t bad[4] = {-1, INT32_MAX, INT32_MIN, 0};
@@ -21,7 +23,7 @@ static inline int64_t fill_choose(uint64_t seed, uint64_t i, int64_t limit)
     return (int64_t)(bits / 16 % (uint64_t)limit);
 }
 
-/* Integers narrower than the value take its low bits. */
+/* Store an integer; narrower dtypes take its low bits. */
 static inline void fill_store(const ir_tensor *t, int64_t i, int64_t value, void *data)
 {
     if (t->dtype == IR_I64)
@@ -34,14 +36,14 @@ static inline void fill_store(const ir_tensor *t, int64_t i, int64_t value, void
         ((uint8_t *)data)[i] = (uint8_t)value;
 }
 
-/* Indices 0 to limit - 1, and one in sixteen that is none. */
+/* Indices 0 to limit - 1, and one in sixteen that names nothing. */
 static inline void fill_indices(const ir_tensor *t, int64_t limit, uint64_t seed, void *data)
 {
     for (int64_t i = 0; i < ir_elements(t); i++)
         fill_store(t, i, fill_choose(seed, (uint64_t)i, limit), data);
 }
 
-/* The `fill` of arithmetic on integers: 64 random bits, so that wrapping around is tried. */
+/* The `fill` of arithmetic on integers: 64 random bits, so that wrapping around is tested. */
 static inline void fill_wide_integers(const ir_graph *g, const ir_op *op, uint32_t input,
                                       uint64_t seed, void *data)
 {

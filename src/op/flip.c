@@ -1,6 +1,8 @@
 /* flip.c - a tensor with some axes backwards.  x [..] -> the same shape.
  *
- * Cost: one copy.
+ *   [[1, 2, 3], [4, 5, 6]], axes [1] -> [[3, 2, 1], [6, 5, 4]]
+ *
+ * It is a copy, because views have no negative strides.  Cost: one copy.
  */
 #include "op/shape.h"
 #include "op/walk.h"
@@ -14,7 +16,7 @@ static bool is_flipped(const ir_op *op, uint32_t axis)
     return false;
 }
 
-/* Flipping axis 0 would put the living entries last. */
+/* Flipping axis 0 would put the live entries last, so all of it must be alive. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_PLAIN));
@@ -58,6 +60,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("axes", INTS)};
+/* One axis beside live tokens; two axes; none. */
 static const op_case cases[] = {
     {"input %x : f32[7, 20] live=tokens\n%y = flip(%x) {axes = [1]}\n"},
     {"input %x : i64[3, 5, 2]\n%y = flip(%x) {axes = [2, 0]}\n"},

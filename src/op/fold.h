@@ -1,13 +1,17 @@
-/* fold.h - the parts of an attention that was cut over its context, put together again; the same
- * bits wherever an operator has it built in.
+/* fold.h - put the parts of an attention that was cut over its context together; the same bits
+ * in every operator that does it.
  *
  * part [T, S, H K] holds the answer of each split, lse f32[T, S, H] the logarithm of the sum of
- * its weights.  Splits are taken in rising order; one whose lse is -inf has seen nothing, its part
- * is not read.
+ * its weights.  Splits are taken in rising order; a split whose lse is -inf has seen nothing,
+ * and its part is not read.
  *
  * Why this is exact: split s has part_s = sum of e^(score - m_s) v / sum_s and lse_s = m_s + log
  * sum_s; so exp(lse_s) part_s is the split's sum of e^score v, and the exp(lse_s) add up to the
- * whole sum of e^score.  M is taken off all lse for range alone. */
+ * whole sum of e^score.  The largest lse, M, is subtracted from all only to keep the
+ * exponentials in range.
+ *
+ * Used by attention_fold.
+ */
 #ifndef OP_FOLD_H
 #define OP_FOLD_H
 
@@ -42,7 +46,8 @@ static inline void fold_columns(const op_view *part, const op_view *lse, int64_t
     }
 }
 
-/* Shapes of part (input `part`) [T, S, H K] and of the lse (input `lse`) that belongs to it. */
+/* MPK_ESHAPE unless input `part` is [T, S, H K] and input `lse` the f32[T, S, H] that belongs to
+ * it. */
 static inline mpk_status fold_expect(mpk_context *cx, const ir_graph *g, const ir_op *op,
                                      uint32_t part, uint32_t lse)
 {

@@ -1,9 +1,11 @@
 /* full.c - one number everywhere.  -> shape, of a plain dtype.
  *
- * The number is rounded to the dtype as cast does.  Cost: one store an entry.
+ * The number is rounded to the dtype as cast does.  It has no input, so its tasks wait for
+ * nothing.  Cost: one store an entry.
  */
 #include "op/made.h"
 
+/* Attributes, by index. */
 enum { SHAPE, VALUE, DTYPE };
 
 /* Negative dims and sizes that overflow are not checked here: ir_check_tensor does it for every
@@ -20,7 +22,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* The number is converted at each store, as cast would. */
+/* The number is converted at each store, as cast would convert it. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -1,15 +1,17 @@
-/* gather.c - entries of axis 0 by index.  x [N, ..], index i32[M] -> [M, ..]; zeros where the index
- * is outside 0 .. N - 1 or names an entry that is not alive.
+/* gather.c - entries of axis 0 by index.  x [N, ..], index i32[M] -> [M, ..]; zeros where the
+ * index is outside 0 .. N - 1 or names an entry that is not alive.
  *
- * How rows of logits are chosen: hidden states of the tokens whose logits are wanted are gathered
- * before the last projection. Cost: one copy.
+ *   hidden states of a step [T, D], index [4, 7] -> [2, D]: those of tokens 4 and 7
+ *
+ * How rows of logits are chosen: hidden states of the tokens whose logits are wanted are
+ * gathered before the last projection.  Cost: one copy.
  */
 #include "op/fill.h"
 #include "op/walk.h"
 
 enum { X, INDEX };
 
-/* Rows of blocks stay whole, so x may be quantised unless its only axis is the blocks'. */
+/* Rows of blocks stay whole, so x may be quantised unless its only axis is the axis of blocks. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *index = shape_input(g, op, INDEX);
@@ -32,7 +34,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[x->rank - 1].grain = ir_dtype_table[x->dtype].block_elements;
 }
 
-/* Which entries is known only at run time: all of them. */
+/* Which entries are read is known only at run time: all of them. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -45,7 +47,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[0] = shape_input(g, op, X)->dims[0];
 }
 
-/* One run along the last axis at entry `at` of the result, from entry `id` of x (-1: zeros). */
+/* Copy one run along the last axis to entry `at` of the result, from entry `id` of x (-1:
+ * zeros). */
 static void copy_run(const op_view *out, const op_view *x, const int64_t *at, int64_t id, int64_t n)
 {
     uint32_t last = out->rank - 1;
@@ -59,8 +62,8 @@ static void copy_run(const op_view *out, const op_view *x, const int64_t *at, in
                (size_t)ir_row_bytes(out->dtype, n));
 }
 
-/* An index is judged by the entries that are alive, since those after them hold what an earlier
- * step left. */
+/* An index is valid only up to the entries that are alive, since those after them hold what an
+ * earlier step left. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -82,6 +85,7 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 }
 
 static const op_operand in[] = {{"x", 0}, {"index", 0}}, out[] = {{"y", 0}};
+/* Rows for live indices; more than two axes; a vector; blocks. */
 static const op_case cases[] = {
     {"input %x : f32[7, 320] live=tokens\ninput %i : i32[3] live=rows\n%y = gather(%x, %i)\n"},
     {"input %x : bf16[4, 3, 17]\ninput %i : i32[9]\n%y = gather(%x, %i)\n"},

@@ -1,7 +1,8 @@
 /* gelu.c - the Gaussian error linear unit, element by element.  x float [..] -> the same.
  *
- * tanh = 1 chooses the approximation by tanh that older checkpoints were trained with. Computed in
- * fp32 and rounded once, when stored. Cost: an error function or a tanh an element.
+ * tanh = 1 chooses the approximation by tanh that older checkpoints were trained with.  Computed
+ * in fp32 and rounded once, when stored (activate.h has the formulas).  Cost: an error function
+ * or a tanh an element.
  */
 #include "op/activate.h"
 #include "op/elementwise.h"

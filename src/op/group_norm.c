@@ -2,14 +2,15 @@
  * ..], weight, bias [C] or absent -> x's shape and dtype.
  *
  * (x - mean) / sqrt(variance + eps) * weight + bias.  Mean and variance are sums in double in
- * row-major order, the variance around the mean. A group of a batch entry is never cut. Cost: three
- * passes.
+ * row-major order, the variance around the mean.  A group of a batch entry is never cut, so the
+ * order of the sums does not depend on tasks.  Cost: three passes.
  */
 #include <math.h>
 
 #include "op/shape.h"
 #include "op/walk.h"
 
+/* Inputs and attributes, by index. */
 enum { X, WEIGHT, BIAS };
 enum { GROUPS, EPS };
 
@@ -30,7 +31,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Whole groups. */
+/* Cuts fall between groups. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     axes[0].grain = 1;
@@ -49,7 +50,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[0] = box->hi[1];
 }
 
-/* Sum of (x - mean)^power over a group. */
+/* The sum of (x - mean)^power over a group, power 1 or 2, in row-major order. */
 static double sum_group(const op_view *x, const ir_box *group, double mean, int power)
 {
     double sum = 0;
@@ -62,7 +63,8 @@ static double sum_group(const op_view *x, const ir_box *group, double mean, int 
     return sum;
 }
 
-/* sum_group(.., 0, 1) adds entries, (.., mean, 2) squares of their distances from the mean. */
+/* Normalise one group: sum_group(.., 0, 1) adds its entries, (.., mean, 2) the squares of their
+ * distances from the mean. */
 static void normalise(const op_call *call, const ir_box *group)
 {
     const op_view *x = &call->in[X], *y = &call->out[0], *weight = &call->in[WEIGHT],
@@ -100,6 +102,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"x", 0}, {"weight", OP_OPTIONAL}, {"bias", OP_OPTIONAL}},
                         out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("groups", INT), SHAPE_REAL("eps", 1e-5)};
+/* Three groups with weight and bias; one group (a layer norm over all places); no places at all. */
 static const op_case cases[] = {
     {"input %x : f32[7, 6, 5] live=tokens\nconst %w : f32[6]\nconst %b : bf16[6]\n%y = "
      "group_norm(%x, %w, %b) {groups "

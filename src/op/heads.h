@@ -1,12 +1,14 @@
-/* heads.h - the packed result of the q, k, v projection: qkv [T, (H + 2 G) K], and what is done to
- * one of its heads.
+/* heads.h - the packed result of the q, k, v projection, qkv [T, (H + 2 G) K], and what is done
+ * to one of its heads.
  *
  * A row of qkv with H = 4 query heads and G = 2 KV heads:
  *
  *   | q0 q1 q2 q3 | k0 k1 | v0 v1 |      each K entries
  *
- * q0 and q1 use k0 and v0, q2 and q3 k1 and v1.  So a head is a number: q heads 0 to H - 1, keys
- * from H on, values from H + G on (heads_load). */
+ * q0 and q1 use k0 and v0, q2 and q3 use k1 and v1.  So a head is a number: q heads 0 to H - 1,
+ * keys from H on, values from H + G on (heads_load).  Used by rope_kv and the attentions that
+ * take qkv.
+ */
 #ifndef OP_HEADS_H
 #define OP_HEADS_H
 
@@ -14,15 +16,16 @@
 #include "op/pages.h"
 #include "op/rope.h"
 
+/* How qkv is divided. */
 typedef struct heads_split {
     /* H query heads, G KV heads, K entries of a head; columns of qkv: all q heads, then the keys of
      * all KV heads, then the values */
     int64_t q, kv, size;
 } heads_split;
 
-/* The three counts are positive, H is a multiple of G, and qkv [T, (H + 2 G) K] (input 0) has that
- * width: MPK_ESHAPE.
- */
+/* MPK_ESHAPE unless the three counts are positive, H is a multiple of G, qkv [T, (H + 2 G) K]
+ * (input 0) has that width, and the two norms (inputs q_norm and the next) have K weights or are
+ * absent. */
 static inline mpk_status heads_check(mpk_context *cx, const ir_graph *g, const ir_op *op,
                                      heads_split n, uint32_t q_norm)
 {
@@ -39,8 +42,8 @@ static inline mpk_status heads_check(mpk_context *cx, const ir_graph *g, const i
     return MPK_OK;
 }
 
-/* The columns of qkv that the KV heads lo .. hi - 1 and their query heads use, and what lies
- * between. */
+/* The columns of qkv that the KV heads lo .. hi - 1 and their query heads use, as one box: it
+ * includes what lies between. */
 static inline ir_box heads_box(const ir_tensor *qkv, heads_split n, int64_t lo, int64_t hi)
 {
     ir_box b = ir_box_whole(qkv);
@@ -49,15 +52,15 @@ static inline ir_box heads_box(const ir_tensor *qkv, heads_split n, int64_t lo, 
     return b;
 }
 
-/* A head of a token as f32: columns from head * K on. */
+/* Load a head of a token as f32: the K columns from head * K on. */
 static inline void heads_load(const op_view *qkv, heads_split n, int64_t token, int64_t head,
                               float *row)
 {
     walk_load_row(qkv, token * qkv->stride[0], head * n.size, n.size, row);
 }
 
-/* Normalise (if there is a weight) and rotate a head in place, rounding to dtype between as the
- * single operators do. */
+/* Normalise (if there is a weight) and rotate a head in place, rounding to dtype in between as
+ * the single operators do. */
 static inline void heads_turn(ir_dtype dtype, float *row, int64_t size, const op_view *norm,
                               double eps, const float *cosine, const float *sine, int64_t half)
 {

@@ -1,12 +1,15 @@
-/* index.c - entries of x by index tensors on its leading axes.  x [N0 .. Nk-1, rest], k indices [I
- * ..] -> [I .., rest].
+/* index.c - entries of x by index tensors on its leading axes.  x [N0 .. Nk-1, rest], k indices
+ * [I ..] -> [I .., rest].
  *
- * The indices are broadcast among themselves; a negative number counts from the end; where an entry
- * does not exist the result is zero.  Other axes than the leading ones: transpose x first, which
- * costs nothing.  Cost: one copy.
+ *   x [9, 33], index [4, 2] -> [4, 2, 33]: y[i, j, :] = x[index[i, j], :]
+ *
+ * The indices are broadcast among themselves; a negative number counts from the end; where an
+ * entry does not exist the result is zero.  Other axes than the leading ones: transpose x first,
+ * which costs nothing.  Cost: one copy.
  */
 #include "op/index.h"
 
+/* Inputs, by index: x, then the index tensors. */
 enum { X, FIRST };
 
 /* The indices' common shape, then the axes of x that no index takes. */
@@ -25,13 +28,13 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Rank of the broadcast indices. */
+/* The rank of the broadcast indices, from that of the result. */
 static uint32_t index_rank(uint32_t out_rank, uint32_t x_rank, uint32_t n_in)
 {
     return out_rank + (n_in - FIRST) - x_rank;
 }
 
-/* Of x: all of the leading axes; of an index: its part of the box. */
+/* Of x: all of the leading axes, since indices are data; of an index: its part of the box. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -80,6 +83,7 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 }
 
 static const op_operand in[] = {{"x", 0}, {"index", OP_VARIADIC}}, out[] = {{"y", 0}};
+/* One index of two axes; two that broadcast; a scalar one; two on live rows. */
 static const op_case cases[] = {
     {"input %x : f32[9, 33]\ninput %i : i64[4, 2] live=tokens\n%y = index(%x, %i)\n"},
     {"input %x : bf16[4, 3, 5]\ninput %i : i64[2, 1]\ninput %k : i32[3]\n%y = index(%x, %i, %k)\n"},

@@ -1,7 +1,8 @@
 /* index.h - index tensors on the leading axes of x: what index.c and index_put.c share.
  *
  * x [N0 .. Nk-1, rest], k index tensors of i32 or i64, broadcast among themselves to [I ..]:
- * together they name entries [rest] of x.  A negative number counts from the end.
+ * together they name entries [rest] of x.  A negative number counts from the end, so -1 is the
+ * last entry; of a partly alive axis 0 the last live one.
  */
 #ifndef OP_INDEX_H
 #define OP_INDEX_H
@@ -9,8 +10,8 @@
 #include "op/fill.h"
 #include "op/walk.h"
 
-/* The shape that the inputs first .. n_in - 1 broadcast to; they must be integers, and of x's
- * leading axes. */
+/* The shape that the inputs first .. n_in - 1 broadcast to.  MPK_ESHAPE: they are not integers,
+ * or more than x has axes. */
 static inline mpk_status index_shape(mpk_context *cx, const ir_graph *g, const ir_op *op,
                                      uint32_t first, ir_tensor *shape)
 {
@@ -26,15 +27,15 @@ static inline mpk_status index_shape(mpk_context *cx, const ir_graph *g, const i
     return shape_broadcast(cx, g, &indices, shape);
 }
 
-/* A number of an index tensor as an entry of an axis of n, or -1 if there is none. */
+/* The entry of an axis of n that a number of an index tensor names; -1: there is none. */
 static inline int64_t index_resolve(int64_t number, int64_t n)
 {
     number += number < 0 ? n : 0;
     return number >= 0 && number < n ? number : -1;
 }
 
-/* The entries of x's leading axes named at position `at` of the broadcast indices of rank `rank`;
- * false if one does not exist. */
+/* Fill to[k] with the entries of x's leading axes that position `at` of the broadcast indices
+ * (rank `rank`) names; false if one does not exist. */
 static inline bool index_load(const op_call *call, uint32_t first, uint32_t rank, const int64_t *at,
                               int64_t *to)
 {
@@ -49,8 +50,8 @@ static inline bool index_load(const op_call *call, uint32_t first, uint32_t rank
     return true;
 }
 
-/* The `fill` of index tensors from input `first` on: also negative numbers, and some that do not
- * exist. */
+/* The `fill` of index tensors from input `first` on: negative numbers too, and some that name
+ * nothing. */
 static inline void index_fill(const ir_graph *g, const ir_op *op, uint32_t input, uint32_t first,
                               uint64_t seed, void *data)
 {

@@ -1,20 +1,25 @@
-/* index_put.c - write, or add, values at entries named by index tensors on the leading axes of x.
+/* index_put.c - write, or add, values at entries named by index tensors on the leading axes of
+ * x.
  *
  * x [N0 .. Nk-1, rest], values (broadcast to [I .., rest]), k indices [I ..] -> y like x, with
- * y[indices] = values. The indices are broadcast among themselves; a negative number counts from
- * the end; what does not exist is passed over.  Entries named twice: the later value stays, or with
- * accumulate all are added, in order.  in_place: y is x's storage.
+ * y[indices] = values.  The indices are broadcast among themselves; a negative number counts
+ * from the end; an index that names nothing is skipped.  Entries named twice: the later value
+ * stays, or with accumulate all are added, in order.  in_place: y is x's storage.
  *
- * A task goes through all indices and does those that fall into its box.  Cost: a copy of x (none
- * in place), and one of the values.
+ *   x [10, 20, 30, 40], values [1, 2], index [0, -1] -> [1, 20, 30, 2]
+ *
+ * A task goes through all indices and writes those that fall into its box: no index has to be
+ * sorted, and tasks write disjoint entries whatever the indices are.  Cost: a copy of x (none in
+ * place), and for each task one pass over the indices.
  */
 #include "op/index.h"
 #include "op/update.h"
 
+/* Inputs and attributes, by index. */
 enum { X, VALUES, FIRST };
 enum { ACCUMULATE, IN_PLACE };
 
-/* `whole` is the shape of all entries that the indices name; values broadcast to it. */
+/* `whole` is the shape of everything that the indices name; values must broadcast to it. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *values = shape_input(g, op, VALUES);
@@ -42,7 +47,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Of the values: all that is named, of the rest the box's part. */
+/* Of the values: along the indices' axes all, since any may fall into the box; along the rest
+ * the box's part. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -60,7 +66,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         }
 }
 
-/* Shape of the broadcast indices. */
+/* The box of all positions of the broadcast indices; returns its rank. */
 static uint32_t named_box(const op_call *call, ir_box *box)
 {
     uint32_t rank = 0;
@@ -76,8 +82,8 @@ static uint32_t named_box(const op_call *call, ir_box *box)
     return rank;
 }
 
-/* Write the part of the box that one position of the indices names: entry `to` of the leading
- * axes. */
+/* Write the part of the box that one position of the indices names: to[] holds the entries of
+ * the leading axes, outside the box nothing is written. */
 static void put_entry(const op_call *call, const ir_box *box, uint32_t rank,
                       const int64_t *position, int64_t *to)
 {
@@ -125,6 +131,7 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 static const op_operand in[] = {{"x", 0}, {"values", 0}, {"index", OP_VARIADIC}},
                         out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_INT("accumulate", 0), SHAPE_INT("in_place", 0)};
+/* A copy; in place with two indices; accumulation with many repeats, of integers and in place. */
 static const op_case cases[] = {
     {"input %x : f32[9, 33]\ninput %v : f32[4, 2, 33]\ninput %i : i64[4, 2]\n%y = index_put(%x, "
      "%v, %i)\n"},

@@ -17,7 +17,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* start + i step, not a running sum, so that any cut gives the same numbers. */
+/* Each entry is start + i step and no running sum, so that any cut gives the same numbers. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -2,13 +2,18 @@
  * f32[R, B, 2], the peaks of the parts (op/peaks.h), of each part but the last of whole blocks
  * -> f32[R, sum of B, 2].
  *
- * Peaks of a part number its own columns, those of the whole row all: a column of part i moves on
- * by PEAKS_COLUMNS for each block of the parts before.  -1, a block without a number, stays.  Parts
- * may lie on other peers.  Cost: one copy.
+ * The peaks of a part number its own columns, those of the whole row all columns: a column of
+ * part i moves by PEAKS_COLUMNS for each block of the parts before.  -1, a block without a
+ * number, stays.  Parts may lie on other peers.
+ *
+ *   two parts of 2 blocks: column 3 of part 1 becomes column 3 + 2 * 64 = 131
+ *
+ * Cost: one copy.
  */
 #include "op/peaks.h"
 #include "op/shape.h"
 
+/* Columns must stay exact as floats, so their number is bounded. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *first = shape_input(g, op, 0);
@@ -25,14 +30,14 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* A value and its column are a task's together. */
+/* A value and its column belong to one task. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     shape_axes_all(g, op, axes);
     axes[2] = (op_axis){0};
 }
 
-/* The blocks of the box that lie in this input, from its own first one. */
+/* The blocks of the box that lie in this input, counted from its own first one. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -44,7 +49,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[1] = box->hi[1] - first < n ? box->hi[1] - first : n;
 }
 
-/* Block b of row r of a part, as block `to` of the whole row. */
+/* Copy block b of row r of a part to block `to` of the whole row. */
 static void join(const op_view *y, const op_view *x, int64_t r, int64_t b, int64_t to)
 {
     const int64_t from = r * x->stride[0] + b * x->stride[1],
@@ -67,6 +72,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 }
 
 static const op_operand in[] = {{"x", OP_VARIADIC}}, out[] = {{"y", 0}};
+/* Parts of unequal size; three parts; one. */
 static const op_case cases[] = {
     {"input %a : f32[3, 40, 2] live=rows\ninput %b : f32[3, 17, 2] live=rows\n"
      "%y = join_peaks(%a, %b)\n"},

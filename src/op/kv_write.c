@@ -1,14 +1,17 @@
 /* kv_write.c - put the keys and values of a step into the paged cache, in place (paper §6.1).
  *
- * k, v [T, G, K], positions, slots i32[T], pages i32[B, N], k_cache, v_cache [n_pages, G, P, K] ->
- * the caches.  A task does all tokens of some heads: which pages a token touches is known only at
- * run time.
+ * k, v [T, G, K], positions, slots i32[T], pages i32[B, N], k_cache, v_cache [n_pages, G, P, K]
+ * -> the caches.  A task does all tokens of some heads: which pages a token touches is known
+ * only at run time.
  *
- * A token whose slot, position or page does not exist is skipped; two tokens at one place: the
- * later one stays. Cost: one copy of k and v.
+ *   position 20 of slot 1, P = 16, pages[1] = [7, 3]: row 20 % 16 = 4 of page pages[1][1] = 3
+ *
+ * A token whose slot, position or page does not exist is skipped; of two tokens at one place the
+ * later one stays.  Cost: one copy of k and v.
  */
 #include "op/pages.h"
 
+/* Inputs, by index. */
 enum { K, V, POSITIONS, SLOTS, PAGES, K_CACHE, V_CACHE };
 
 /* The outputs are the caches themselves. */
@@ -28,7 +31,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Two tokens may share a page, so tokens are not cut; heads never meet. */
+/* Two tokens may share a page, so tokens are not cut; heads never meet in a page. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
@@ -49,7 +52,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* Heads: each peer keeps the cache of its own. */
+/* Heads: each peer keeps the cache of its own heads. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     (void)g, (void)op;
@@ -57,14 +60,14 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
     return way == 0;
 }
 
-/* A row of a head. */
+/* Scratch: a row of a head. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
     return (size_t)shape_input(g, op, K)->dims[2] * sizeof(float);
 }
 
-/* Goes over the living tokens of k, not over the box, which is one of the cache. */
+/* The loop goes over the live tokens of k, not over the box, which is one of the cache. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *in = call->in;
@@ -90,6 +93,8 @@ static const op_operand in[] = {{"k", 0},     {"v", 0},       {"positions", 0}, 
                                 {"pages", 0}, {"k_cache", 0}, {"v_cache", 0}};
 static const op_operand out[] = {{"k_cache", 0}, {"v_cache", 0}};
 
+/* tokens, [G, K] of k and v, their dtype, pages [B, N], cache: dtypes of cache and values differ
+ * in two of the cases. */
 #define CASE(tokens, heads, kv, pages, cache)                                             \
     {                                                                                     \
         "input %k : " kv "[" tokens ", " heads "] live=tokens\ninput %v : " kv "[" tokens \

@@ -1,7 +1,9 @@
 /* largest.h - the largest entry of a row: ties go to the lowest index, NaN never wins.
  *
  * Rows of logits are long and dense: blocks of 64 are compared by their largest first, which
- * compilers make vectors of, and only the winning block is looked through entry by entry. */
+ * compilers vectorise, and only the winning block is searched entry by entry.  Used by argmax,
+ * argmax_partial, argmax_reduce, logits and sample.
+ */
 #ifndef OP_LARGEST_H
 #define OP_LARGEST_H
 
@@ -11,8 +13,8 @@
 
 enum { LARGEST_BLOCK = 64 };
 
-/* The largest of LARGEST_BLOCK floats; -INFINITY if there is none above it.  By lanes, which become
- * vectors. */
+/* The largest of LARGEST_BLOCK floats; -INFINITY if none is above it.  Eight lanes, which become
+ * a vector. */
 static inline float largest_of_block(const float *x)
 {
     enum { LANES = 8 };
@@ -41,7 +43,8 @@ static inline int64_t largest_find_block(const float *x, int64_t n)
     return best;
 }
 
-/* Compare *best (-1: none yet) and its *value with the columns lo .. hi - 1. */
+/* Compare *best (-1: none yet) and its *value with the columns lo .. hi - 1, which come after
+ * *best. */
 static inline void largest_compare(const op_view *x, int64_t offset, int64_t lo, int64_t hi,
                                    int64_t *best, float *value)
 {
@@ -54,8 +57,9 @@ static inline void largest_compare(const op_view *x, int64_t offset, int64_t lo,
     }
 }
 
-/* Index of the largest of the columns lo .. hi - 1 of a row that starts at offset, or -1 if all are
- * NaN.  Of dense floats one block is looked through, and what is left after the last block. */
+/* The index of the largest of the columns lo .. hi - 1 of a row that starts at `offset`; -1: all
+ * are NaN.  Of dense floats only one block is searched, and the columns after the last whole
+ * block. */
 static inline int64_t largest_in_row(const op_view *x, int64_t offset, int64_t lo, int64_t hi)
 {
     int64_t best = -1, block = -1;

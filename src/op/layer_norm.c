@@ -1,15 +1,16 @@
-/* layer_norm.c - (x - mean) / sqrt(variance + eps) * weight + bias over the last axis.  x real [..,
- * N], weight, bias [N] real or absent.
+/* layer_norm.c - (x - mean) / sqrt(variance + eps) * weight + bias over the last axis.  x real
+ * [.., N], weight, bias [N] real or absent.
  *
  * Mean and variance are sums in double from the first entry to the last, the variance around the
- * mean (two passes, so that a large mean costs no digits); the rest is fp32, of f64 fp64. A row is
- * never cut. Cost: three passes over the row.
+ * mean (two passes, so that a large mean costs no digits); the rest is fp32, for f64 fp64.  A
+ * row is never cut.  Cost: three passes over the row.
  */
 #include <math.h>
 
 #include "op/shape.h"
 #include "op/walk.h"
 
+/* Inputs, by index. */
 enum { X, WEIGHT, BIAS };
 
 /* Weight and bias have the last axis of x, each may be absent. */
@@ -27,7 +28,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Element i of a row, normalised: in fp32 once the factor is there, or all in fp64. */
+/* Element i of a row, normalised: `away` is x - mean; fp32 once the factor is applied. */
 static double finish_f32(double away, double factor, const op_view *weight, const op_view *bias,
                          int64_t i)
 {
@@ -50,7 +51,7 @@ static double finish_f64(double away, double factor, const op_view *weight, cons
     return y;
 }
 
-/* A row of n; sums in double from 0 to n - 1. */
+/* Normalise a row of n and store it from offset `to` on; sums run in double from 0 to n - 1. */
 static void normalise(const op_call *call, const double *row, int64_t n, int64_t to)
 {
     const op_view *weight = &call->in[WEIGHT], *bias = &call->in[BIAS], *y = &call->out[0];
@@ -67,7 +68,7 @@ static void normalise(const op_call *call, const double *row, int64_t n, int64_t
                           (wide ? finish_f64 : finish_f32)(row[i] - mean, factor, weight, bias, i));
 }
 
-/* A row as doubles: it is read three times. */
+/* Scratch: a row as doubles, since it is read three times. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;

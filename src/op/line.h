@@ -1,7 +1,8 @@
 /* line.h - operators that work on lines along one axis: x [.., n, ..], each line on its own.
  *
- * The results have the lines' shape with n, or another number of, entries along the axis, or lack
- * the axis. Cuts go between lines alone.
+ * The results have the lines' shape with n, or another number of, entries along the axis, or
+ * lack the axis.  Cuts go between lines alone.  Used by extreme, scan, scan_extreme, sort, topk
+ * and their like.
  */
 #ifndef OP_LINE_H
 #define OP_LINE_H
@@ -9,13 +10,14 @@
 #include "op/shape.h"
 #include "op/walk.h"
 
-/* Attribute 0 of such a record. */
+/* The axis: attribute 0 of such a record. */
 static inline uint32_t line_axis(const ir_op *op)
 {
     return (uint32_t)op->attributes[0].i;
 }
 
-/* The axis is one of input 0; a line of a partly alive axis 0 would not be whole. */
+/* MPK_ESHAPE unless the axis is one of input 0, and is not a partly alive axis 0, whose lines
+ * would not be whole. */
 static inline mpk_status line_infer(mpk_context *cx, const ir_graph *g, const ir_op *op,
                                     uint32_t dtypes)
 {
@@ -24,14 +26,14 @@ static inline mpk_status line_infer(mpk_context *cx, const ir_graph *g, const ir
     return op->attributes[0].i == 0 ? shape_expect_whole(cx, g, op, 0) : MPK_OK;
 }
 
-/* Every axis but that of the lines. */
+/* Every axis may be cut but that of the lines. */
 static inline void line_axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     shape_axes_all(g, op, axes);
     axes[line_axis(op)].grain = 0;
 }
 
-/* Whole lines. */
+/* Whole lines are read, whatever part of the result is asked for. */
 static inline void line_reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                               ir_box *read)
 {
@@ -40,13 +42,14 @@ static inline void line_reads(const ir_graph *g, const ir_op *op, uint32_t input
     read->hi[line_axis(op)] = shape_input(g, op, input)->dims[line_axis(op)];
 }
 
-/* A key by which entries are ordered: integers exactly, floats as double. */
+/* What entries are compared by: integers exactly, floats as double.  walk_is_exact of the dtype
+ * says which. */
 typedef union line_key {
     double f;
     int64_t i;
 } line_key;
 
-/* An entry as a key; the dtype says which member holds, walk_is_exact. */
+/* An entry as a key. */
 static inline line_key line_load(const op_view *x, int64_t offset)
 {
     line_key key;
@@ -57,7 +60,7 @@ static inline line_key line_load(const op_view *x, int64_t offset)
     return key;
 }
 
-/* True if a comes before b in rising order; NaN is larger than all numbers. */
+/* Does a come before b in rising order?  NaN is larger than all numbers. */
 static inline bool line_less(bool exact, line_key a, line_key b)
 {
     if (exact)
@@ -65,7 +68,7 @@ static inline bool line_less(bool exact, line_key a, line_key b)
     return a.f < b.f || (b.f != b.f && a.f == a.f);
 }
 
-/* Integers have no NaN; for them the union's double would be read as one by chance. */
+/* Integers have no NaN; their bits read as a double might look like one. */
 static inline bool line_is_nan(bool exact, line_key a)
 {
     return !exact && a.f != a.f;

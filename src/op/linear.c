@@ -2,10 +2,17 @@
  * that costs time).
  *
  * x [T, D], w0 [F0, D], w1, w2, biases, norm [D], residual [T, F] -> y [T, F].  Without glu the
- * columns of y are those of the weights one after the other, after the activation `act` if there is
- * one; with glu w0 is the gate and w1 what it lets through.  norm: x is first normalised as
- * rms_norm does.  activations: "i8" multiplies weights in block formats by x in 8-bit blocks
- * (narrow.h).  Reference code takes eight tokens at a time: a weight row is unpacked once for them.
+ * columns of y are those of the weights one after the other, after the activation `act` if there
+ * is one; with glu w0 is the gate and w1 what it gates.  norm: x is first normalised as rms_norm
+ * does.  activations: "i8" multiplies weights in block formats by x in 8-bit blocks (narrow.h).
+ *
+ *   %y = linear(%x, %q, %k, %v, _, _, _, %norm)        columns of y: q, then k, then v
+ *   %y = linear(%x, %gate, %up) {glu = "silu"}         silu(x gate^T) * (x up^T)
+ *   %y = linear(%x, %o, _, _, _, _, _, _, %residual)   x o^T + residual
+ *
+ * Order: norm, product, bias, act or glu, residual; one rounding, when stored.  Reference code
+ * takes eight tokens at a time: a weight row is unpacked once for them.  Cost: 2 D operations an
+ * element of the product.
  */
 #include "op/activate.h"
 #include "op/dot.h"
@@ -14,19 +21,20 @@
 #include "op/shape.h"
 #include "op/walk.h"
 
+/* Inputs and attributes, by index. */
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
 enum { EPS, GLU, ACTIVATIONS, ACT };
-/* Tokens for which the reference code unpacks a row once; the other two say which programs without
- * requests are cut finer (axes). */
+/* Tokens for which the reference code unpacks a row once; the other two say which programs that
+ * serve no requests are cut finer (axes). */
 enum { TOKENS_AT_ONCE = 8, FEW_ROWS = 64, SMALL_ROWS = 256 };
 
-/* With a gate the columns of both weights are one column of the result. */
+/* With a gate, column i of both weights makes column i of the result. */
 static bool has_glu(const ir_op *op)
 {
     return op->attributes[GLU].s.n > 0;
 }
 
-/* The gate and what it lets through have one shape, and their columns are multiplied one by one. */
+/* The gate and what it gates must have one shape, since their columns are multiplied one by one. */
 static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
 {
     str glu = op->attributes[GLU].s;
@@ -38,7 +46,7 @@ static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
     return shape_expect(cx, g, op, W1, SHAPE_WEIGHT, 2, shape_input(g, op, W0)->dims);
 }
 
-/* An activation after the product; `glu` has its own. */
+/* An activation after the product; glu has its own. */
 static mpk_status check_act(mpk_context *cx, const ir_op *op)
 {
     const str act = op->attributes[ACT].s;
@@ -51,7 +59,7 @@ static mpk_status check_act(mpk_context *cx, const ir_op *op)
     return MPK_OK;
 }
 
-/* Widths add up, or with glu are equal; dtypes of the weights are free of each other. */
+/* Widths add up, or with glu are equal; the dtypes of the weights are independent of each other. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);
@@ -83,10 +91,11 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
 
-/* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles are
- * whole, up to 128 tokens stay together, so that a weight is read once for them; of a program that
- * serves no requests fewer, for there x may be most of what a task reads.  Few rows are cut only
- * where the weight lies by columns: bodies that stream rows want them together. */
+/* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles
+ * are whole, up to 128 tokens stay together, so that a weight is read once for them; of a
+ * program that serves no requests fewer, since there x may be most of what a task reads.  Few
+ * rows are cut only where the weight lies by columns: bodies that stream rows of a weight want
+ * the tokens together. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]], *w = shape_input(g, op, W0);
@@ -96,7 +105,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8, .even = true};
 }
 
-/* The rows lo .. hi - 1 of weight i that the columns of a box need. */
+/* The rows lo .. hi - 1 of weight i that make columns of the box; lo >= hi: none. */
 static void weight_rows(const ir_graph *g, const ir_op *op, uint32_t i, const ir_box *box,
                         int64_t *lo, int64_t *hi)
 {
@@ -107,8 +116,8 @@ static void weight_rows(const ir_graph *g, const ir_op *op, uint32_t i, const ir
     *hi = box->hi[1] - first < rows ? box->hi[1] - first : rows;
 }
 
-/* Of each weight and bias the rows that belong to the box's columns; none if another weight makes
- * them. */
+/* Of each weight and bias the rows that belong to the box's columns; none if another weight
+ * makes them. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -123,8 +132,9 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* Columns of y, which are rows of the weights: of one weight, or of gate and up alike.  Or the
- * rows' elements: then each peer has a term of every sum; norm, glu and act need all of it. */
+/* Way 0: cut columns of y, which are rows of the weights: of one weight, or of gate and up
+ * alike.  The other way: cut the elements of the rows, so that each peer has a term of every
+ * sum; norm, glu and act need the whole sum and forbid it. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     bool columns = has_glu(op) || !shape_input(g, op, W1),
@@ -142,10 +152,11 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
     return true;
 }
 
-/* Rows of x as a weight needs them. */
+/* The forms in which weights need rows of x: as they are, or in 8-bit blocks of 32 or 256
+ * elements. */
 enum { WHOLE, IN_32, IN_256, ROW_KINDS };
 
-/* Blocks of 32 and of 256 elements round x differently; a plain weight takes x as it is. */
+/* The form that a weight of this dtype needs. */
 static int row_kind(const op_call *call, ir_dtype weight)
 {
     int64_t block = narrow_is_asked(call->attributes[ACTIVATIONS].s) ? narrow_block(weight) : 0;
@@ -154,7 +165,7 @@ static int row_kind(const op_call *call, ir_dtype weight)
     return block == 32 ? IN_32 : IN_256;
 }
 
-/* A row of a weight, and up to eight rows of x of every kind. */
+/* Scratch: a row of a weight, and up to eight rows of x in every form. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     int64_t tokens = box->hi[0] - box->lo[0],
@@ -163,13 +174,13 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (size_t)((tokens * kinds + 1) * shape_input(g, op, W0)->dims[1]) * sizeof(float);
 }
 
-/* n rows of x; those of another kind are n rows further on. */
+/* n rows of x; the same rows in form `kind` are kind * n rows further on. */
 typedef struct x_rows {
     float *at;
     int64_t n;
 } x_rows;
 
-/* y[t] = x[t] . w[row] + b[row]; unpacked: room for a row of w. */
+/* y[t] = x[t] . w[row] + b[row] for all rows; unpacked: room for a row of w. */
 static void multiply_row(const op_call *call, uint32_t i, int64_t row, const x_rows *x,
                          float *unpacked, float *y)
 {
@@ -181,7 +192,7 @@ static void multiply_row(const op_call *call, uint32_t i, int64_t row, const x_r
         y[t] = dot_rows(x->at + (first + t) * width, unpacked, width) + bias;
 }
 
-/* One column of y for the tokens from t0 on. */
+/* Compute one column of y for the tokens from t0 on. */
 static void compute_column(const op_call *call, int64_t column, int64_t t0, const x_rows *x,
                            float *unpacked)
 {
@@ -210,7 +221,7 @@ static void compute_column(const op_call *call, int64_t column, int64_t t0, cons
     }
 }
 
-/* Rows of x from t0 on as f32, normalised, and as d q of the kinds that some weight needs. */
+/* Load rows of x from t0 on as f32, normalised, and in the forms that some weight needs. */
 static void load_x(const op_call *call, int64_t t0, const x_rows *rows)
 {
     const op_view *x = &call->in[X];
@@ -271,6 +282,8 @@ static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_WORD("g
         "[45, 72]\nconst %b : f32[45]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = " \
         "\"" name "\"}\n"                                                                  \
     }
+/* Every dtype of a weight, with rows and tokens that are not whole vectors or tiles; then every
+ * combination of operands. */
 static const op_case cases[] = {
     PLAIN("1", "f32", "33", "320"),
     PLAIN("7", "f16", "33", "320"),

@@ -1,7 +1,9 @@
 /* log_softmax.c - x - max - log(sum of exp(x - max)) along an axis.  x real [..] -> the same.
  *
- * Idea: the largest entry is subtracted first, so that no exponential overflows (softmax.h). The
- * axis itself is never cut. Cost: three passes, an exponential an entry.
+ *   [0, 0] -> [-0.693, -0.693]
+ *
+ * Idea: the largest entry is subtracted first, so that no exponential overflows (softmax.h).
+ * The axis itself is never cut.  Cost: three passes, an exponential an entry.
  */
 #include "op/softmax.h"
 

@@ -1,14 +1,18 @@
-/* logits.c - the end of a step: rows are chosen and normalised and multiplied with the vocabulary.
+/* logits.c - the end of a step: rows are chosen, normalised, and multiplied with the vocabulary.
  *
  * x [T, D], w [V, D], norm [D], rows i32[R] -> logits f32[R, V], peaks f32[R, ceil(V / 64), 2].
- * Row r of logits belongs to token rows[r] (zeros if there is no such token alive), or without rows
- * to token r.  The numbers are those of gather, rms_norm and linear one after the other in f32;
- * nothing is rounded between.
+ * Row r of logits belongs to token rows[r] (zeros if there is no such token alive), or without
+ * rows to token r.  The numbers are those of gather, rms_norm and linear one after the other in
+ * f32; nothing is rounded in between.
  *
- * peaks are the largest logit of each 64 neighbouring columns and its column as a float (ties: the
- * lowest column; exact below 2^24); a block with nothing but NaN has -inf and column -1.  So a
- * greedy `sample` reads V / 32 numbers of a row and not V.  Reference code takes eight rows at a
- * time: a row of w is unpacked once for them.
+ * peaks are the largest logit of each 64 neighbouring columns and its column as a float (ties:
+ * the lowest column; exact below 2^24); a block with nothing but NaN has -inf and column -1.  So
+ * a greedy `sample` reads V / 32 numbers of a row and not V:
+ *
+ *   V = 151,936: 2,374 blocks, 4,748 numbers
+ *
+ * Reference code takes eight rows at a time: a row of w is unpacked once for them.  Cost: 2 D
+ * operations a logit.
  */
 #include <math.h>
 
@@ -18,6 +22,7 @@
 #include "op/peaks.h"
 #include "op/walk.h"
 
+/* Inputs and results, by index; rows for which a weight row is unpacked once. */
 enum { X, W, NORM, ROWS };
 enum { LOGITS, PEAKS };
 enum { ROWS_AT_ONCE = 8 };
@@ -56,7 +61,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1] = (op_axis){.grain = PEAKS_COLUMNS, .fastest = PEAKS_COLUMNS};
 }
 
-/* Which tokens is known only at run time: all of them. */
+/* Which tokens are read is known only at run time: with `rows` all of them. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -81,7 +86,7 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
     written->hi[1] = peaks_count(box->hi[1]);
 }
 
-/* A row of w, and up to eight rows of x. */
+/* Scratch: a row of w, and up to eight rows of x. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     int64_t rows = box->hi[0] - box->lo[0];
@@ -89,7 +94,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (size_t)((rows + 1) * shape_input(g, op, X)->dims[1]) * sizeof(float);
 }
 
-/* What row r of logits is made from, as f32. */
+/* Load the row of x from which row r of logits is made, as f32; zeros if there is none. */
 static void load_x(const op_call *call, int64_t r, float *row)
 {
     const op_view *x = &call->in[X], *rows = &call->in[ROWS];
@@ -102,7 +107,7 @@ static void load_x(const op_call *call, int64_t r, float *row)
         norm_row(row, width, &call->in[NORM], call->attributes[0].f, row);
 }
 
-/* The peaks of row r that the columns lo .. hi - 1 have. */
+/* Store the peaks of row r for the columns lo .. hi - 1. */
 static void find_peaks(const op_call *call, int64_t r, int64_t lo, int64_t hi)
 {
     const op_view *logits = &call->out[LOGITS], *peaks = &call->out[PEAKS];
@@ -146,6 +151,8 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 static const op_operand in[] = {{"x", 0}, {"w", 0}, {"norm", OP_OPTIONAL}, {"rows", OP_OPTIONAL}};
 static const op_operand out[] = {{"logits", 0}, {"peaks", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6)};
+/* One row; gathered rows beside all tokens; blocks; more rows and columns than a tile; columns
+ * that end inside a block. */
 static const op_case cases[] = {
     {"input %x : f32[1, 65] live=tokens\nconst %w : bf16[1003, 65]\n%l, %p = logits(%x, %w)\n"},
     {"input %x : bf16[7, 64] live=tokens\nconst %w : bf16[257, 64]\nconst %n : f32[64]\ninput %r : "

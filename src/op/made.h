@@ -1,8 +1,8 @@
 /* made.h - operators that have no input and make their result from attributes: what full.c and
  * iota.c share.
  *
- * They have no operands, so a box of the result depends on nothing, and their tasks wait for
- * nobody. */
+ * A box of the result depends on nothing, and their tasks wait for no other.
+ */
 #ifndef OP_MADE_H
 #define OP_MADE_H
 
@@ -20,7 +20,7 @@ static inline mpk_status made_dtype(mpk_context *cx, const ir_op *op, uint32_t n
     return MPK_OK;
 }
 
-/* A record must have `reads`, though nobody asks it about inputs that are not there. */
+/* A record must have `reads`, although it is never asked about inputs that are not there. */
 static inline void made_reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                               ir_box *read)
 {

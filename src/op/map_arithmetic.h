@@ -1,13 +1,14 @@
-/* map_arithmetic.h - the arithmetic of the operator map (see map_program.h), once for the host and
- * for GPUs.
+/* map_arithmetic.h - the arithmetic of the operator map (see map_program.h), once for the host
+ * and for GPUs.
  *
- * Semantics are PyTorch's: NaN wins min and max, remainder has the sign of the divisor, division of
- * integers by zero gives 0 (PyTorch raises), shifts by more than the width give 0 or the sign.
- * Functions that the C library has not are computed in double by map_special.h and rounded once.
+ * Semantics are PyTorch's: NaN wins min and max, remainder has the sign of the divisor, division
+ * of integers by zero gives 0 (PyTorch raises), shifts by more than the width give 0 or the
+ * sign.  Functions that the C library lacks are computed in double by map_special.h and rounded
+ * once.
  *
- * Who includes this file defines log_gamma_f and log_gamma_d; code for a GPU (device/task/map.cuh)
- * also SPECIAL_FN, how a function begins.  The tables give each function its expressions of a, b, c
- * for the types that it takes.
+ * A file that includes this one defines log_gamma_f and log_gamma_d; code for a GPU
+ * (device/task/map.cuh) also SPECIAL_FN, the words before a function.  The tables give each
+ * function its expressions of a, b, c for the types that it takes.
  */
 #ifndef OP_MAP_ARITHMETIC_H
 #define OP_MAP_ARITHMETIC_H
@@ -16,13 +17,13 @@
 
 /* ---- integers: no operation may trap ---- */
 
-/* -INT64_MIN is itself, as in two's complement, and no trap. */
+/* -a.  INT64_MIN stays itself, as in two's complement, and does not trap. */
 SPECIAL_FN int64_t whole_negate(int64_t a)
 {
     return (int64_t)(0 - (uint64_t)a);
 }
 
-/* Towards zero; b = -1 is apart because INT64_MIN / -1 traps. */
+/* The quotient towards zero, 0 for b = 0; b = -1 is apart because INT64_MIN / -1 traps. */
 SPECIAL_FN int64_t whole_divide(int64_t a, int64_t b)
 {
     if (b == -1)
@@ -30,26 +31,27 @@ SPECIAL_FN int64_t whole_divide(int64_t a, int64_t b)
     return b == 0 ? 0 : a / b;
 }
 
-/* The rest towards zero, with the sign of a; of b = 0 it is 0. */
+/* The remainder of division towards zero, with the sign of a; 0 for b = 0. */
 SPECIAL_FN int64_t whole_modulo(int64_t a, int64_t b)
 {
     return b == 0 || b == -1 ? 0 : a % b;
 }
 
-/* One less than the quotient towards zero where the signs differ and something is left over. */
+/* The quotient towards minus infinity: one less where the signs differ and something is left
+ * over. */
 SPECIAL_FN int64_t whole_floor_divide(int64_t a, int64_t b)
 {
     return whole_divide(a, b) - (whole_modulo(a, b) != 0 && (a < 0) != (b < 0));
 }
 
-/* The rest with the sign of b, as Python's %. */
+/* The remainder with the sign of b, as Python's %. */
 SPECIAL_FN int64_t whole_remainder(int64_t a, int64_t b)
 {
     int64_t r = whole_modulo(a, b);
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
-/* By squaring, modulo 2^64; negative powers are 0 but for 1 and -1. */
+/* a^b by squaring, modulo 2^64; negative powers are 0, except those of 1 and -1. */
 SPECIAL_FN int64_t whole_power(int64_t a, int64_t b)
 {
     uint64_t result = 1, base = (uint64_t)a;
@@ -62,7 +64,7 @@ SPECIAL_FN int64_t whole_power(int64_t a, int64_t b)
     return (int64_t)result;
 }
 
-/* Euclid's, never negative but for INT64_MIN. */
+/* The greatest common divisor by Euclid's algorithm; negative for INT64_MIN only. */
 SPECIAL_FN int64_t whole_gcd(int64_t a, int64_t b)
 {
     while (b) {
@@ -73,20 +75,20 @@ SPECIAL_FN int64_t whole_gcd(int64_t a, int64_t b)
     return a < 0 ? whole_negate(a) : a;
 }
 
-/* 0 if either is 0: the division by a gcd of 0 gives 0. */
+/* The least common multiple; 0 if either is 0, since division by a gcd of 0 gives 0. */
 SPECIAL_FN int64_t whole_lcm(int64_t a, int64_t b)
 {
     int64_t g = whole_gcd(a, b), l = (int64_t)((uint64_t)whole_divide(a, g) * (uint64_t)b);
     return l < 0 ? whole_negate(l) : l;
 }
 
-/* Out of range, all bits are gone. */
+/* Shifts by less than 0 or more than 63 leave no bit. */
 SPECIAL_FN int64_t whole_shift_left(int64_t a, int64_t b)
 {
     return b < 0 || b > 63 ? 0 : (int64_t)((uint64_t)a << b);
 }
 
-/* Arithmetic; out of range only the sign is left. */
+/* Arithmetic shift; out of range only the sign is left. */
 SPECIAL_FN int64_t whole_shift_right(int64_t a, int64_t b)
 {
     return a >> (b < 0 || b > 63 ? 63 : b);
@@ -94,6 +96,8 @@ SPECIAL_FN int64_t whole_shift_right(int64_t a, int64_t b)
 
 /* ---- floats ---- */
 
+/* For each float type: remainder with the sign of b, division rounded down (as Python's //), the
+ * larger with NaN winning, log(e^a + e^b) to the base e^(1 / ln), and a log b with 0 log 0 = 0. */
 #define REMAINDERS(type, suffix)                                                  \
     SPECIAL_FN type remainder_##suffix(type a, type b)                            \
     {                                                                             \
@@ -138,9 +142,9 @@ SPECIAL_FN int64_t whole_shift_right(int64_t a, int64_t b)
 REMAINDERS(float, f)
 REMAINDERS(double, d)
 
-/* Polynomials of degree n, rounded down, by their recurrences from degrees 0 and 1; below degree 0
- * they are 0.  Those of Chebyshev (first to fourth kind) have a closed form within -1 .. 1.  A
- * degree that no loop should count up to gives NaN, as do Hermite's where they overflow. */
+/* Polynomials of degree n, rounded down, by their recurrences from degrees 0 and 1; below degree
+ * 0 they are 0.  Those of Chebyshev (first to fourth kind) have a closed form within -1 .. 1.  A
+ * degree too high to loop over gives NaN, as do Hermite's where they overflow. */
 enum { FIRST_KIND, SECOND_KIND, THIRD_KIND, FOURTH_KIND, HERMITE, HERMITE_E, LAGUERRE, LEGENDRE };
 #define POLYNOMIALS(type, suffix, hermite_limit)                                        \
     SPECIAL_FN type chebyshev_##suffix(int kind, type x, type n)                        \
@@ -290,7 +294,7 @@ POLYNOMIALS(double, d, 512)
     X(trunc, "trunc", 1, a, truncf(a), trunc(a))                                                   \
     X(round, "round", 1, a, rintf(a), rint(a))
 
-/* name, text, what is true: of any type */
+/* name, text, the condition: for any type */
 #define TEST(X)                    \
     X(less_equal, "<=", a <= b)    \
     X(greater_equal, ">=", a >= b) \

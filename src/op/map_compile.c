@@ -8,7 +8,7 @@
  *           compare )
  *
  * Recursive descent.  A number has no type until it meets a value: then it takes the value's, if
- * that can hold it.  Equal steps are one, so a text that repeats itself costs nothing.  Last,
+ * that can hold it.  Equal steps are merged, so a text that repeats itself costs nothing.  Last,
  * steps get slots: a slot is free again after the last step that reads it.
  *
  * "t0 = exp(x0); t0 / (1 + t0)" with x0 of f16 becomes
@@ -19,16 +19,19 @@
  *   step 3  CALL + 2 1       F   slot 2    slot 0 is free again
  *   step 4  CALL / 1 3       F   slot 0, the result
  *
- * Called by the operator's infer and reference code, by the bodies of the CPU (element_kernels.h)
- * and by the generator of GPU code. */
+ * Called by the operator's infer and reference code, by the bodies of the CPU
+ * (element_kernels.h), by fuse_map and by the generator of GPU code.  Cost: quadratic in the
+ * steps, of which there are at most MAP_STEPS.
+ */
 #include <math.h>
 
 #include "op/map_program.h"
 #include "op/walk.h"
 
+/* The most temporaries of a text, and the deepest nesting, which bounds the recursion. */
 enum { MAP_TEMPS = 32, MAP_NESTING = 64 };
 
-/* A value while the text is read: a step, or a number without a type. */
+/* A value while the text is read: a step of the program, or a number that has no type yet. */
 typedef struct map_value {
     bool is_number, is_whole;
     uint32_t step;
@@ -37,7 +40,7 @@ typedef struct map_value {
 } map_value;
 
 /* The place in the text and what has been named so far.  The program is filled in as the text is
- * read, without a tree between. */
+ * read, with no tree in between. */
 typedef struct map_parser {
     mpk_context *cx;
     str source;
@@ -49,7 +52,7 @@ typedef struct map_parser {
     map_program *program;
 } map_parser;
 
-/* The character is counted from 1. */
+/* MPK_EFORMAT at the current character, counted from 1. */
 static mpk_status fail_at(const map_parser *p, const char *what)
 {
     FAIL(p->cx, MPK_EFORMAT, "map: %s at character %zu of \"%.*s\"", what, p->at + 1,
@@ -58,7 +61,8 @@ static mpk_status fail_at(const map_parser *p, const char *what)
 
 /* ---- steps ---- */
 
-/* Numbers are compared by their bits: 0 and -0 are two steps, and a NaN is equal to itself. */
+/* Are two steps equal?  Numbers are compared by their bits: 0 and -0 are two steps, and a NaN
+ * equals itself. */
 static bool same_step(const map_step *a, const map_step *b)
 {
     return a->kind == b->kind && a->type == b->type && a->number == b->number &&
@@ -66,7 +70,7 @@ static bool same_step(const map_step *a, const map_step *b)
            memcmp(&a->real, &b->real, sizeof a->real) == 0 && a->whole == b->whole;
 }
 
-/* The step as a value: an equal one that exists, or a new one. */
+/* Add a step, or find an equal one that exists; *out is its value. */
 static mpk_status emit(map_parser *p, map_step step, map_value *out)
 {
     map_program *to = p->program;
@@ -81,7 +85,8 @@ static mpk_status emit(map_parser *p, map_step step, map_value *out)
     return MPK_OK;
 }
 
-/* Make a step of this type out of a value; a number is exact in whatever type it gets. */
+/* Make a value of this type, by a conversion if necessary; a number is exact in whatever type it
+ * gets. */
 static mpk_status convert(map_parser *p, map_value value, map_type type, map_value *out)
 {
     map_step step = {.kind = MAP_NUMBER, .type = type};
@@ -102,7 +107,7 @@ static mpk_status convert(map_parser *p, map_value value, map_type type, map_val
     return emit(p, step, out);
 }
 
-/* The least type that a value fits. */
+/* The lowest type that a value fits; a number without a point fits integers. */
 static map_type type_of(const map_parser *p, const map_value *v)
 {
     if (v->is_number)
@@ -110,7 +115,7 @@ static map_type type_of(const map_parser *p, const map_value *v)
     return p->program->steps[v->step].type;
 }
 
-/* What the arguments of a function become; MAP_TYPES: it does not take them. */
+/* The type to which the arguments of a function are converted; MAP_TYPES: it does not take them. */
 static map_type common_type(const map_parser *p, map_rule rule, uint32_t n, const map_value *v)
 {
     map_type type = MAP_F;
@@ -125,7 +130,7 @@ static map_type common_type(const map_parser *p, map_rule rule, uint32_t n, cons
     return (rule == MAP_BITS || rule == MAP_WHOLE) && type > MAP_I ? MAP_TYPES : type;
 }
 
-/* The negative of a number is a number. */
+/* Negate a number in place, so that -2 is a number and no step; false if the value is a step. */
 static bool negate_number(map_value *v)
 {
     if (!v->is_number)
@@ -135,8 +140,8 @@ static bool negate_number(map_value *v)
     return true;
 }
 
-/* Convert the arguments to the function's common type, then emit one step.  Unused arguments repeat
- * the first, so that a step's reads need no count. */
+/* Convert the arguments to the function's common type, then emit one step.  Unused arguments
+ * repeat the first, so that code which reads three arguments always finds some. */
 static mpk_status emit_call(map_parser *p, uint32_t function, map_value *v, map_value *out)
 {
     const map_function *f = &map_functions[function];
@@ -158,7 +163,7 @@ static mpk_status emit_call(map_parser *p, uint32_t function, map_value *v, map_
     return emit(p, step, out);
 }
 
-/* v as it would come back from a tensor of this dtype. */
+/* v as it would be after a trip through a tensor of this dtype. */
 static mpk_status emit_round(map_parser *p, ir_dtype dtype, map_value v, map_value *out)
 {
     bool is_small = dtype == IR_I32 || dtype == IR_I16 || dtype == IR_I8 || dtype == IR_U8;
@@ -202,8 +207,8 @@ static bool take(map_parser *p, char c)
 
 static mpk_status parse_compare(map_parser *p, map_value *out);
 
-/* Does the character after s belong to the number that s begins?  A sign does after an exponent's
- * letter. */
+/* Does the character after s belong to the number that s begins?  A sign does after an
+ * exponent's letter. */
 static bool in_number(str s)
 {
     char c = s.at[s.n];
@@ -212,7 +217,7 @@ static bool in_number(str s)
            (after_e && (c == '+' || c == '-'));
 }
 
-/* Digits alone are a whole number. */
+/* Read a whole number: digits alone, up to 2^63 (which only a minus makes an int64_t). */
 static bool read_whole(str digits, int64_t *out)
 {
     uint64_t value = 0;
@@ -226,8 +231,8 @@ static bool read_whole(str digits, int64_t *out)
     return value <= (uint64_t)INT64_MAX + 1;
 }
 
-/* Both readings are kept, as a whole number and as a float: which one holds is decided by the value
- * that it meets. */
+/* Read a number.  Both readings are kept, as a whole number and as a float: the value that it
+ * meets decides. */
 static mpk_status parse_number(map_parser *p, map_value *out)
 {
     str digits = {p->source.at + p->at, 0};
@@ -241,7 +246,7 @@ static mpk_status parse_number(map_parser *p, map_value *out)
     return MPK_OK;
 }
 
-/* A letter and a number below `limit`: "x12". */
+/* Is the word a letter and one or two digits, such as "x12"? */
 static bool is_numbered(str word, char letter, uint32_t *number)
 {
     if (word.n < 2 || word.n > 3 || word.at[0] != letter)
@@ -255,7 +260,8 @@ static bool is_numbered(str word, char letter, uint32_t *number)
     return true;
 }
 
-/* A word is not consumed here: who knows it does that. */
+/* The word at the current place; it is not consumed, because only the caller knows whether it is
+ * one of its own. */
 static str peek_word(map_parser *p)
 {
     peek(p);
@@ -268,8 +274,8 @@ static str peek_word(map_parser *p)
     return word;
 }
 
-/* Storage dtypes become the four types of computation; what is narrower is rounded only where it is
- * stored. */
+/* An operand.  Dtypes of storage become the four types of computation; narrower ones are rounded
+ * only where they are stored. */
 static mpk_status parse_input(map_parser *p, str word, uint32_t number, map_value *out)
 {
     static const map_type types[IR_DTYPES] = {
@@ -282,7 +288,7 @@ static mpk_status parse_input(map_parser *p, str word, uint32_t number, map_valu
         p, (map_step){.kind = MAP_INPUT, .type = types[p->dtypes[number]], .number = number}, out);
 }
 
-/* A temporary is a name for a step and makes none of its own. */
+/* The value of a temporary; a temporary is a name for a step and makes none of its own. */
 static mpk_status parse_temp(map_parser *p, str word, uint32_t number, map_value *out)
 {
     if (number >= MAP_TEMPS || !p->is_set[number])
@@ -292,7 +298,7 @@ static mpk_status parse_temp(map_parser *p, str word, uint32_t number, map_value
     return MPK_OK;
 }
 
-/* inf, nan, true, false */
+/* inf or nan, as numbers. */
 static bool parse_constant(map_parser *p, str word, map_value *out)
 {
     if (str_is(word, "inf"))
@@ -305,7 +311,7 @@ static bool parse_constant(map_parser *p, str word, map_value *out)
     return true;
 }
 
-/* n expressions in parentheses, with commas between. */
+/* n expressions in parentheses, with commas between them. */
 static mpk_status parse_arguments(map_parser *p, uint32_t n, map_value *v)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -318,8 +324,8 @@ static mpk_status parse_arguments(map_parser *p, uint32_t n, map_value *v)
     return take(p, ')') ? MPK_OK : fail_at(p, "expected )");
 }
 
-/* Inputs, temporaries, constants, dtypes (as rounding functions), then functions: the order settles
- * names that begin alike. */
+/* Inputs, temporaries, constants, dtypes (as rounding functions), then functions; the order
+ * decides between names that begin alike. */
 static mpk_status parse_word(map_parser *p, map_value *out)
 {
     str word = peek_word(p);
@@ -351,7 +357,7 @@ static mpk_status parse_word(map_parser *p, map_value *out)
     return emit_call(p, f, v, out);
 }
 
-/* The only function that nests, so the one that counts how deep. */
+/* The only rule through which others nest, so the one that counts the depth. */
 static mpk_status parse_unary(map_parser *p, map_value *out)
 {
     char c = peek(p);
@@ -374,7 +380,7 @@ static mpk_status parse_unary(map_parser *p, map_value *out)
     return MPK_OK;
 }
 
-/* Grouped from the left: a / b * c is (a / b) * c. */
+/* Products and quotients, grouped from the left: a / b * c is (a / b) * c. */
 static mpk_status parse_product(map_parser *p, map_value *out)
 {
     map_value v[MAP_ARGUMENTS];
@@ -389,7 +395,7 @@ static mpk_status parse_product(map_parser *p, map_value *out)
     }
 }
 
-/* As parse_product, one level up. */
+/* Sums and differences, likewise. */
 static mpk_status parse_sum(map_parser *p, map_value *out)
 {
     map_value v[MAP_ARGUMENTS];
@@ -404,8 +410,8 @@ static mpk_status parse_sum(map_parser *p, map_value *out)
     }
 }
 
-/* One comparison at most, and it is a truth.  Names of two characters stand before those of one in
- * the table, so <= is not < followed by =. */
+/* A sum, or one comparison, which gives a truth; comparisons do not chain.  Names of two
+ * characters stand before those of one in the table, so <= is not read as < followed by =. */
 static mpk_status parse_compare(map_parser *p, map_value *out)
 {
     map_value v[MAP_ARGUMENTS];
@@ -424,7 +430,7 @@ static mpk_status parse_compare(map_parser *p, map_value *out)
     return MPK_OK;
 }
 
-/* "t3 =", but not "t3 ==" */
+/* Consume "t3 =", but not "t3 ==", which compares. */
 static bool take_assignment(map_parser *p, uint32_t *number)
 {
     size_t start = p->at;
@@ -436,8 +442,8 @@ static bool take_assignment(map_parser *p, uint32_t *number)
     return false;
 }
 
-/* Temporaries are set once, before they are used; so the steps have no cycles and no order but
- * their own. */
+/* Assignments, then the result.  Temporaries are set once, before they are used; so steps only
+ * read earlier steps. */
 static mpk_status parse_program(map_parser *p, map_value *out)
 {
     uint32_t number;
@@ -462,7 +468,8 @@ static uint32_t count_arguments(const map_step *s)
                                : s->kind == MAP_CONVERT || s->kind == MAP_ROUND;
 }
 
-/* Each step gets the lowest slot that is free, before those of its arguments are. */
+/* Give each step the lowest free slot.  The slots of its arguments are freed after that, so a
+ * step never writes where it reads. */
 static mpk_status assign_slots(map_parser *p)
 {
     map_program *to = p->program;
@@ -493,7 +500,7 @@ static mpk_status assign_slots(map_parser *p)
     return MPK_OK;
 }
 
-/* The result is converted last: it may be a bare number, which has no step yet. */
+/* The result is converted last: it may be a bare number, which has no step until then. */
 mpk_status map_compile(mpk_context *cx, str source, uint32_t n_in, const ir_dtype *dtypes,
                        map_program *program)
 {

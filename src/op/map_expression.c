@@ -28,6 +28,7 @@
 #include "op/runs.h"
 #include "op/walk.h"
 
+/* Attributes, by index. */
 enum { EXPRESSION, DTYPE };
 
 /* The dtypes of all inputs, from which the types of computation follow. */
@@ -53,7 +54,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_broadcast(cx, g, op, out);
 }
 
-/* n elements of an input, from entry `at` of the result on, as its type. */
+/* Load n elements of an input, from entry `at` of the result on, as the step's type; broadcast
+ * axes repeat one. */
 static void load_run(const op_view *x, map_type type, uint32_t rank, const int64_t *at, int64_t n,
                      map_lane *to)
 {
@@ -71,7 +73,7 @@ static void load_run(const op_view *x, map_type type, uint32_t rank, const int64
             to->i[i] = walk_load_int(x, from + i * stride);
 }
 
-/* Fill with a number. */
+/* Fill n elements with a number. */
 static void set_run(const map_step *step, int64_t n, map_lane *to)
 {
     for (int64_t i = 0; i < n; i++)
@@ -91,7 +93,7 @@ static double lane_double(const map_lane *lane, map_type type, int64_t i)
     return type == MAP_F ? (double)lane->f[i] : (double)lane->i[i];
 }
 
-/* Elements of type `from` as type `to`. */
+/* Convert n elements of type `from` to type `to`, as map_step says. */
 static void convert_run(const map_lane *x, map_type from, map_type to, int64_t n, map_lane *y)
 {
     for (int64_t i = 0; i < n; i++)
@@ -105,7 +107,7 @@ static void convert_run(const map_lane *x, map_type from, map_type to, int64_t n
             y->i[i] = from == MAP_B ? x->i[i] : walk_truncate(lane_double(x, from, i));
 }
 
-/* Elements of type `from` as they come back from a tensor of this dtype. */
+/* Round n elements of type `from` as a trip through a tensor of this dtype would. */
 static void round_run(const map_lane *x, map_type from, ir_dtype dtype, int64_t n, map_lane *y)
 {
     int64_t kept[1];
@@ -123,7 +125,7 @@ static void round_run(const map_lane *x, map_type from, ir_dtype dtype, int64_t 
     }
 }
 
-/* Evaluate n elements along the last axis from entry `at` of the result on. */
+/* Evaluate n <= MAP_RUN elements along the last axis from entry `at` of the result on. */
 static void run_program(const map_program *program, const op_call *call, const int64_t *at,
                         int64_t n, map_lane *lanes)
 {
@@ -147,7 +149,7 @@ static void run_program(const map_program *program, const op_call *call, const i
     }
 }
 
-/* Rounding to the stored dtype happens here, once. */
+/* Store n elements; rounding to the stored dtype happens here, once. */
 static void store_run(const op_view *y, const map_lane *from, map_type type, const int64_t *at,
                       int64_t n)
 {
@@ -163,14 +165,15 @@ static void store_run(const op_view *y, const map_lane *from, map_type type, con
             walk_store_int(y, to + i * stride, from->i[i]);
 }
 
-/* The program and its lanes. */
+/* Scratch: the compiled program and its lanes. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g, (void)op, (void)box;
     return sizeof(map_program) + MAP_SLOTS * sizeof(map_lane);
 }
 
-/* Runs along the last axis; the program is compiled again for each task, which is cheap. */
+/* Runs along the last axis; the program is compiled again for each task, which is cheap beside a
+ * task. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *y = &call->out[0];
@@ -197,6 +200,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 static const op_operand in[] = {{"x", OP_VARIADIC}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("expr", STR), SHAPE_WORD("dtype", "")};
+/* Broadcasting with mixed dtypes; precedence; functions of each kind; temporaries; integers,
+ * doubles, truths; a scalar. */
 static const op_case cases[] = {
     {"input %a : f32[7, 320] live=tokens\n%y = map(%a) {expr = \"x0 * sigmoid(x0) + 1.5\"}\n"},
     {"input %a : bf16[3, 1, 17]\ninput %b : f32[5, 1]\ninput %c : i32[17]\n"

@@ -1,11 +1,16 @@
-/* map_functions.c - the functions of the operator map (see map_program.h): a loop for each one and
- * each type that it takes, made from the tables of map_arithmetic.h. */
+/* map_functions.c - the functions of the operator map (see map_program.h): a loop for each one
+ * and each type that it takes, made from the tables of map_arithmetic.h.
+ *
+ * A table row X(name, text, ...) becomes loops name_in_i, name_in_f ... and a row of
+ * map_functions; map_compile.c finds functions by their text in that table, so an addition to
+ * map_arithmetic.h needs nothing here.
+ */
 #include <math.h>
 
 #include "op/map_arithmetic.h"
 #include "op/map_program.h"
 
-/* lgamma of the C library also keeps a sign in a global. */
+/* lgamma of the C library also stores a sign in a global variable, which threads would race on. */
 static float log_gamma_f(float a)
 {
     int sign;
@@ -19,8 +24,8 @@ static double log_gamma_d(double a)
 
 /* ---- loops ---- */
 
-/* One loop over a lane; a, b and c are its operands, of which an expression may use any.  The
- * compiler makes vectors of it where the expression allows. */
+/* One loop over a lane; a, b and c are its operands, of which an expression may use any.
+ * Compilers vectorise it where the expression allows. */
 #define LOOP(name, type, m, result, expression)                                    \
     static void name(map_lane *restrict y, const map_lane *x0, const map_lane *x1, \
                      const map_lane *x2, int64_t n)                                \
@@ -32,6 +37,7 @@ static double log_gamma_d(double a)
         }                                                                          \
     }
 
+/* Which loops a row of each table has. */
 #define FLOATING_LOOPS(name, text, arity, floats, doubles) \
     LOOP(name##_in_f, float, f, f, floats)                 \
     LOOP(name##_in_d, double, d, d, doubles)
@@ -64,6 +70,7 @@ WHOLE(WHOLE_LOOPS)
 BITS(BITS_LOOPS)
 LOGIC(LOGIC_LOOPS)
 
+/* where(c, a, b): both sides are computed before, so there is no branch. */
 #define CHOICE(name, m)                                                          \
     static void name(map_lane *restrict y, const map_lane *c, const map_lane *a, \
                      const map_lane *b, int64_t n)                               \

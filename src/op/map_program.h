@@ -2,13 +2,16 @@
  *
  * Input: the text of an expression and the dtypes of its inputs.  Output: steps, each with the
  * steps that it reads and a type, so that a generator of code prints one variable for each step.
- * map_compile.c has the grammar, map_functions.c the arithmetic.
+ * map_compile.c has the grammar and an example, map_functions.c the arithmetic.  Used by map, by
+ * conv's `expr`, by the block programs of src/super and by gen.
  */
 #ifndef OP_MAP_PROGRAM_H
 #define OP_MAP_PROGRAM_H
 
 #include "ir/op.h"
 
+/* Limits: steps and slots of a program; elements that the interpreter does at once; arguments of
+ * a function. */
 enum { MAP_STEPS = 256, MAP_SLOTS = 48, MAP_RUN = 64, MAP_ARGUMENTS = 3 };
 
 /* What a value is while it is computed; of two that meet, both become the higher. */
@@ -20,6 +23,7 @@ typedef enum map_type {
     MAP_TYPES
 } map_type;
 
+/* One operation. */
 typedef struct map_step {
     enum {
         MAP_INPUT,  /* an element of input `number` */
@@ -36,7 +40,7 @@ typedef struct map_step {
     map_type type;
     uint32_t number;
     uint16_t arg[MAP_ARGUMENTS]; /* earlier steps */
-    /* where the interpreter keeps the value; never that of an argument */
+    /* the lane in which the interpreter keeps the value; never that of an argument */
     uint16_t slot;
     double real;
     int64_t whole;
@@ -49,24 +53,25 @@ typedef struct map_program {
     map_step steps[MAP_STEPS];
 } map_program;
 
-/* The operator's record; conv runs it behind itself. */
+/* The operator's record; conv applies it to its own result (`expr`). */
 extern const op_def op_map;
 
-/* MPK_EFORMAT with the character at which the text stops making sense.  cx may be NULL. */
+/* Compile an expression.  MPK_EFORMAT with the character at which the text stops making sense.
+ * cx may be NULL: then only the status tells. */
 mpk_status map_compile(mpk_context *cx, str source, uint32_t n_in, const ir_dtype *dtypes,
                        map_program *program);
 
 /* ---- functions ---- */
 
-/* Values of MAP_RUN elements; of type B and I: i. */
+/* Values of MAP_RUN elements; types B and I use `i`. */
 typedef union map_lane {
     float f[MAP_RUN];
     double d[MAP_RUN];
     int64_t i[MAP_RUN];
 } map_lane;
 
-/* y = f(a, b, c) for n elements; functions of fewer arguments get a again for those that they have
- * not. */
+/* y = f(a, b, c) for n elements; functions of fewer arguments are given a again in place of
+ * those that they lack. */
 typedef void map_loop(map_lane *restrict y, const map_lane *a, const map_lane *b, const map_lane *c,
                       int64_t n);
 
@@ -82,6 +87,7 @@ typedef enum map_rule {
     MAP_CHOICE,     /* B, then two of any one type: that type */
 } map_rule;
 
+/* A function of the table. */
 typedef struct map_function {
     const char *name; /* operators: "+", "-x" ... */
     uint32_t arity;

@@ -1,7 +1,9 @@
-/* map_special.h - functions of one or two doubles that the C library has not, for the operator map.
+/* map_special.h - functions of one or two doubles that the C library lacks, for the operator
+ * map.
  *
  * Each is good to about 1e-14 relative away from its zeros.  Ideas: a series where it converges,
- * recurrence or an asymptotic expansion elsewhere.
+ * recurrence or an asymptotic expansion elsewhere.  Included by map_arithmetic.h, for host and
+ * GPU.
  */
 #ifndef OP_MAP_SPECIAL_H
 #define OP_MAP_SPECIAL_H
@@ -12,7 +14,8 @@
 #define SPECIAL_FN static inline
 #endif
 
-/* exp(x^2) erfc(x); beyond 25 the first terms of its expansion in 1 / x^2. */
+/* exp(x^2) erfc(x).  From 25 on, where erfc underflows, the first terms of its expansion in 1 /
+ * x^2. */
 SPECIAL_FN double special_erfcx(double x)
 {
     double r = 1 / (x * x), sum = 1, term = 1;
@@ -41,7 +44,7 @@ SPECIAL_FN double special_erfc_inverse(double p)
     return z;
 }
 
-/* -1 < x < 1; the ends are infinite. */
+/* The inverse of erf for -1 < x < 1; the ends are infinite, anything else is NaN. */
 SPECIAL_FN double special_erfinv(double x)
 {
     double a = fabs(x), z = a * 0.88622692545275801;
@@ -54,7 +57,7 @@ SPECIAL_FN double special_erfinv(double x)
     return copysign(z, x);
 }
 
-/* The quantile of the normal distribution. */
+/* The quantile of the normal distribution: the x with P(X <= x) = p. */
 SPECIAL_FN double special_ndtri(double p)
 {
     if (p == 0)
@@ -67,15 +70,16 @@ SPECIAL_FN double special_ndtri(double p)
                      : 1.41421356237309505 * special_erfinv(2 * p - 1);
 }
 
-/* The logarithm of the normal distribution function. */
+/* The logarithm of the normal distribution function; below -1 by erfcx, which does not
+ * underflow. */
 SPECIAL_FN double special_log_ndtr(double x)
 {
     double t = x * 0.70710678118654752;
     return x < -1 ? log(special_erfcx(-t) / 2) - t * t : log1p(-erfc(t) / 2);
 }
 
-/* Derivative of log gamma: poles at 0 (infinite, as PyTorch says) and at the negative integers
- * (NaN). */
+/* The derivative of log gamma: infinite at 0 (as PyTorch has it), NaN at the negative integers.
+ * Reflection for x < 0, recurrence up to 10, then the asymptotic series. */
 SPECIAL_FN double special_digamma(double x)
 {
     double result = 0;
@@ -148,7 +152,8 @@ SPECIAL_FN double special_zeta(double x, double q)
     return sum;
 }
 
-/* The upper incomplete gamma function of x >= a + 1, over gamma(a): a continued fraction. */
+/* The upper incomplete gamma function over gamma(a), for x >= a + 1: a continued fraction
+ * (Lentz). */
 SPECIAL_FN double special_gamma_fraction(double a, double x, double front)
 {
     double b = x + 1 - a, c = 1e300, d = 1 / b, h = d;
@@ -166,7 +171,8 @@ SPECIAL_FN double special_gamma_fraction(double a, double x, double front)
     return front * h;
 }
 
-/* The regularised incomplete gamma functions, lower or upper, from the logarithm of gamma(a). */
+/* The regularised incomplete gamma functions, lower or upper, given log gamma(a): a series below
+ * a + 1, the continued fraction above. */
 SPECIAL_FN double special_gamma_part(double a, double x, double log_gamma, int upper)
 {
     if (!(a >= 0 && x >= 0) || (a == 0 && x == 0) || (a == INFINITY && x == INFINITY))

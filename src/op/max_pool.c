@@ -1,8 +1,11 @@
 /* max_pool.c - the largest entry of each window, and where it is.
  *
- * x [N, C, ..] -> values in x's dtype and indices i64 (in row-major order of the spatial axes), [N,
- * C, ..].  NaN wins; of equal entries the first.  Windows are those of pool.h.  Cost: a comparison
- * an entry of a window.
+ * x [N, C, ..] -> values in x's dtype and indices i64 (in row-major order of the spatial axes),
+ * [N, C, ..].  NaN wins; of equal entries the first.  Windows are those of pool.h.
+ *
+ *   [1, 3, 2, 0], kernel 2, stride 2 -> values [3, 2], indices [1, 2]
+ *
+ * Cost: a comparison an entry of a window.
  */
 #include <math.h>
 
@@ -20,8 +23,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* One window.  A window that lies in the padding alone has the value -inf (of integers the least)
- * and the index 0. */
+/* Find the largest of one window.  A window that lies in the padding alone has the value -inf
+ * (of integers the least) and the index 0. */
 static void find(const op_call *call, const int64_t *at)
 {
     const op_view *x = &call->in[0], *values = &call->out[0], *indices = &call->out[1];
@@ -50,7 +53,7 @@ static void find(const op_call *call, const int64_t *at)
     ((int64_t *)indices->data)[walk_offset(indices, at)] = best;
 }
 
-/* Place by place; a window is gone through once, value and place together. */
+/* Window by window; each is walked once, for value and place together. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -63,6 +66,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 static const op_operand in[] = {{"x", 0}}, out[] = {{"values", 0}, {"indices", 0}};
 static const op_attribute attributes[] = {POOL_RECORD};
+/* Padding and strides; dilation with overhang; three axes; adaptive sizes of integers. */
 static const op_case cases[] = {
     {"input %x : f32[3, 2, 9, 11] live=tokens\n%v, %i = max_pool(%x) {kernel = [3, 2], stride = "
      "[2, 1], padding = [1, "

@@ -1,24 +1,27 @@
 /* move.h - copies and fills of whole boxes, bit for bit: what copy, concat, pad and their like
  * consist of.
  *
- * Uses walk.h; called by the reference code of those operators.  Axes that both sides step through
- * evenly are taken as one, so that what lies densely is a few long runs.  Elements, not blocks:
- * rows of block dtypes keep their last axis.
+ * Neighbouring axes that both tensors step through evenly are merged, so that what lies densely
+ * becomes a few long runs.  Elements, not blocks: rows of block dtypes keep their last axis.
+ *
+ *   box [4, 8, 64] of dense [4, 8, 64] into dense [4, 16, 64]: axes 1 and 2 merge, 4 runs of 512
+ *
+ * Uses walk.h; called by the reference code of those operators.
  */
 #ifndef OP_MOVE_H
 #define OP_MOVE_H
 
 #include "op/walk.h"
 
-/* A box of two tensors: entry 0 of each axis lies at the offsets. */
+/* A box of two tensors: where its first entry lies in each, and the strides, in elements. */
 typedef struct move_box {
     uint32_t rank;
     int64_t to, from, to_stride[IR_MAX_RANK], from_stride[IR_MAX_RANK];
     ir_box box; /* from 0 */
 } move_box;
 
-/* Add an axis of n entries.  It joins the one before it where both tensors step from one to the
- * other evenly; axes of one entry vanish. */
+/* Add an axis of n entries.  It is merged with the one before it where both tensors step from
+ * one to the other evenly; axes of one entry are dropped. */
 static inline void move_add_axis(move_box *m, int64_t n, int64_t to_stride, int64_t from_stride)
 {
     uint32_t last = m->rank - 1;
@@ -40,7 +43,7 @@ static inline void move_swap(int64_t *n, uint32_t a, uint32_t b)
     n[b] = first;
 }
 
-/* A short last axis gives its place to the longest: runs go along it. */
+/* Move the longest axis to the end if the last one is short: runs go along the last axis. */
 static inline void move_order(move_box *m)
 {
     uint32_t longest = m->rank - 1;
@@ -53,7 +56,7 @@ static inline void move_order(move_box *m)
     move_swap(m->from_stride, longest, m->rank - 1);
 }
 
-/* Runs along the last axis, one after the other.  Both tensors may overlap nowhere. */
+/* Copy runs along the last axis, one after the other.  The two tensors must not overlap. */
 static inline void move_run(move_box *m, const op_view *to, const op_view *from)
 {
     move_order(m);
@@ -71,8 +74,8 @@ static inline void move_run(move_box *m, const op_view *to, const op_view *from)
     } while (walk_next(&m->box, last, at));
 }
 
-/* `part` of `to`, which may be empty, from the entries of `from` that lie `before` earlier along
- * each axis. */
+/* Copy `part` of `to`, which may be empty, from the entries of `from` that lie `before` earlier
+ * along each axis. */
 static inline void move_part(const op_view *to, const ir_box *part, const op_view *from,
                              const int64_t *before)
 {
@@ -86,7 +89,8 @@ static inline void move_part(const op_view *to, const ir_box *part, const op_vie
     move_run(&m, to, from);
 }
 
-/* Every entry of `part` of `to` is this number. */
+/* Set every entry of `part` of `to` to this number, converted as cast does: a copy with strides
+ * of 0. */
 static inline void move_fill(const op_view *to, const ir_box *part, double value)
 {
     uint64_t bits = 0;
@@ -108,7 +112,7 @@ static inline void move_fill(const op_view *to, const ir_box *part, double value
                 at[i] < 0 ? (type)0 : ((const type *)from->data)[at[i]]; \
     } while (0)
 
-/* Elements are moved by their size alone, so one text serves all dtypes of that size. */
+/* Elements are moved by their size alone, so one loop serves all dtypes of that size. */
 static inline void move_pick(const op_view *to, int64_t offset, int64_t stride, const op_view *from,
                              const int64_t *at, int64_t n)
 {

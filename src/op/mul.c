@@ -1,9 +1,11 @@
 /* mul.c - the product, element by element, with numpy broadcasting.  a, b of one dtype -> the
  * broadcast shape; integers wrap around.
  *
- * The arithmetic is that of the dtype: fp32 for f32, f16 and bf16 (rounded once, when stored), fp64
- * for f64. Any cut of any axis gives the same bits. Cost: one operation and three memory accesses
- * an element.
+ *   a [7, 320], b [320] -> [7, 320]
+ *
+ * The arithmetic is that of the dtype: fp32 for f32, f16 and bf16 (rounded once, when stored),
+ * fp64 for f64.  Any cut of any axis gives the same bits.  Cost: one operation and three memory
+ * accesses an element.
  */
 #include "op/elementwise.h"
 #include "op/fill.h"

@@ -1,13 +1,16 @@
 /* narrow.h - rows of x in 8-bit blocks: what {activations = "i8"} means to linear and
  * expert_linear.
  *
- * For a weight in a block format x is cut along K into blocks of as many elements as the weight's,
- * 32 or 256.  A block holds integers q of -127 to 127 and a scale d in fp32:
+ * For a weight in a block format x is cut along K into blocks of as many elements as the
+ * weight's, 32 or 256.  A block holds integers q of -127 to 127 and a scale d in fp32:
+ *
  *   greatest = max |x|, d = greatest / 127, q = x (127 / greatest) rounded to the nearest integer,
- *   ties to even.
- * A block whose greatest is below NARROW_LEAST is zeros; one with an infinity or a NaN has d = NaN,
- * so that its products are NaN.  Weights in plain dtypes are multiplied by x itself.  The sums of q
- * times the weights' integers are exact, whatever their order.
+ *   ties to even
+ *   x = [0.5, -1.0, 0.1, ...]: d = 0.00787, q = [64, -127, 13, ...]
+ *
+ * A block whose greatest is below NARROW_LEAST is zeros; one with an infinity or a NaN has d =
+ * NaN, so that its products are NaN.  Weights in plain dtypes are multiplied by x itself.  The
+ * sums of q times the weights' integers are exact, whatever their order.
  *
  * The reference code multiplies d q by unpacked weights; src/cpu/int8_kernels.h multiplies
  * integers.
@@ -19,6 +22,7 @@
 
 #include "op/shape.h"
 
+/* The least greatest magnitude whose inverse times 127 is still finite by a wide margin. */
 static const float NARROW_LEAST = 1e-30f;
 
 /* Elements of a block of x for a weight of this dtype; 0: x stays as it is. */
@@ -48,13 +52,14 @@ static inline void narrow_row(const float *x, int64_t n, int64_t block, float *t
     }
 }
 
-/* Does the operator ask for it? */
+/* Does the operator ask for 8-bit blocks? */
 static inline bool narrow_is_asked(str activations)
 {
     return str_is(activations, "i8");
 }
 
-/* The attribute is one of the two, and i8 has a weight to serve among inputs w0 to `last`. */
+/* MPK_EUNSUPPORTED unless the attribute is f32, or i8 with a weight in a block format among
+ * inputs w0 to `last`. */
 static inline mpk_status narrow_check(mpk_context *cx, const ir_graph *g, const ir_op *op,
                                       str activations, uint32_t w0, uint32_t last)
 {

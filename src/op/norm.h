@@ -1,6 +1,7 @@
-/* norm.h - root-mean-square normalisation of a row, the same bits wherever an operator has it built
- * in: rms_norm, linear, expert_linear, logits and the attentions that normalise heads.  Bodies of a
- * GPU add in another order and agree up to rounding. */
+/* norm.h - root-mean-square normalisation of a row, with the same bits in every operator that
+ * does it: rms_norm, linear, expert_linear, logits and the attentions that normalise heads.
+ * Bodies of a GPU add in another order and agree up to rounding.
+ */
 #ifndef OP_NORM_H
 #define OP_NORM_H
 

@@ -1,17 +1,24 @@
-/* pad.c - a tensor with entries added around it.  x [..] -> dims before[i] + x.dims[i] + after[i].
+/* pad.c - a tensor with entries added around it.  x [..] -> y with dims before[i] + x.dims[i] +
+ * after[i].
  *
- * mode "constant": they are `value`; "reflect": x mirrored at its first and last entry, which are
- * not repeated; "replicate": the nearest entry of x; "circular": x again and again.  Cost: one
- * copy.
+ * What the added entries are, for [1, 2, 3] with 2 before and 2 after:
+ *
+ *   constant   v v 1 2 3 v v    v: the attribute `value`
+ *   reflect    3 2 1 2 3 2 1    mirrored at the first and last entry, which are not repeated
+ *   replicate  1 1 1 2 3 3 3    the nearest entry
+ *   circular   2 3 1 2 3 1 2    x again and again
+ *
+ * Any dtype of plain numbers; entries are copied bit by bit.  Cost: one copy.
  */
 #include "op/move.h"
 #include "op/runs.h"
 #include "op/shape.h"
 
+/* Attributes, by index. */
 enum { BEFORE, AFTER, MODE, VALUE };
 typedef enum pad_mode { CONSTANT, REFLECT, REPLICATE, CIRCULAR, MODES } pad_mode;
 
-/* MODES if the word is none of them, which infer refuses. */
+/* The mode that the attribute names; MODES if it names none, which infer refuses. */
 static pad_mode mode_of(const ir_op *op)
 {
     static const char *const names[MODES] = {"constant", "reflect", "replicate", "circular"};
@@ -21,7 +28,9 @@ static pad_mode mode_of(const ir_op *op)
     return (pad_mode)mode;
 }
 
-/* How many entries may be put before or after an axis of n entries. */
+/* How many entries may be put before or after an axis of n entries.  reflect has n - 1 entries
+ * besides the one at the mirror; circular is limited to one round, so that source() needs one
+ * addition only. */
 static int64_t most_padding(pad_mode mode, int64_t n)
 {
     if (mode == REFLECT)
@@ -29,8 +38,8 @@ static int64_t most_padding(pad_mode mode, int64_t n)
     return mode == CIRCULAR ? n : INT64_MAX / 4;
 }
 
-/* How much can be added follows from the mode: reflect needs as many other entries, circular as
- * many at all. */
+/* Each mode limits what it can add (most_padding).  Padding axis 0 would move live tokens, so a
+ * partly alive axis 0 keeps its length. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -57,7 +66,9 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* The entry of x that entry `at` of the result is made of; of mode constant it may lie outside. */
+/* The entry of x that entry `at` of the result takes its value from, `before` entries having
+ * been added to an axis of n.  In mode constant it may lie outside 0 .. n - 1: there is no such
+ * entry. */
 static int64_t source(pad_mode mode, int64_t at, int64_t before, int64_t n)
 {
     int64_t i = at - before;
@@ -70,8 +81,9 @@ static int64_t source(pad_mode mode, int64_t at, int64_t before, int64_t n)
     return mode == CIRCULAR ? (i + n) % n : i;
 }
 
-/* Widen [*lo, *hi) by what the entries from .. end - 1 of the result are made of; these rise or
- * fall together. */
+/* Widen [*lo, *hi) by the entries of x that the entries from .. end - 1 of the result are made
+ * of.  Within that range source() is monotonic (the caller cuts at both edges of x), so its two
+ * ends bound it. */
 static void widen(pad_mode mode, int64_t from, int64_t end, int64_t before, int64_t n, int64_t *lo,
                   int64_t *hi)
 {
@@ -84,14 +96,16 @@ static void widen(pad_mode mode, int64_t from, int64_t end, int64_t before, int6
     *hi = most + 1 > *hi ? most + 1 : *hi;
 }
 
-/* Entries outside of x are written as others are, and read nothing. */
+/* Counts all entries of the box, since those outside x are written too although they read
+ * nothing; 8 bytes stand for one read and one write. */
 static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     enum { ENTRY_BYTES = 8 };
     return ir_box_elements(box, g->tensors.at[op->out[0]].rank) * ENTRY_BYTES;
 }
 
-/* Around what the parts of the box before, in and after x are made of. */
+/* The smallest box of x around what the three parts of the box are made of: those before, in and
+ * after x.  Of mode constant only the middle part reads anything. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -114,8 +128,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = (ir_box){0};
 }
 
-/* The part of the box that is x itself; along an axis where there is none, an empty range within
- * the box. */
+/* The part of the box that is x itself.  Along an axis where the box holds none of x the part is
+ * an empty range within the box, as fill_outside expects. */
 static ir_box inside(const op_call *call, const ir_box *box)
 {
     const op_view *x = &call->in[0];
@@ -128,8 +142,8 @@ static ir_box inside(const op_call *call, const ir_box *box)
     return part;
 }
 
-/* What is outside of x: for each axis the slabs before and after it, of what the axes before left
- * over. */
+/* Fill what is outside of x: for each axis the slab before x and the slab after it.  `rest`
+ * shrinks to x along the axes done, so no entry is filled twice. */
 static void fill_outside(const op_call *call, const ir_box *box, const ir_box *part)
 {
     ir_box rest = *box, slab;
@@ -145,7 +159,8 @@ static void fill_outside(const op_call *call, const ir_box *box, const ir_box *p
     }
 }
 
-/* A row of a mode that repeats x: its middle is a run, the others are taken one by one. */
+/* One row of a mode that repeats x, from at[] to `end` along the last axis.  The entries that
+ * are x itself are one run; the mirrored or repeated ones are copied one by one. */
 static void copy_row(const op_call *call, pad_mode mode, const ir_box *part, const int64_t *at,
                      int64_t end)
 {
@@ -162,7 +177,8 @@ static void copy_row(const op_call *call, pad_mode mode, const ir_box *part, con
     }
 }
 
-/* A constant is filled around a copied box; the other modes take every row's entries from x. */
+/* A constant is filled around one copied box; the other modes go row by row, as every row takes
+ * its entries from somewhere in x. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -184,6 +200,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("before", INTS), SHAPE_NEEDED("after", INTS),
                                           SHAPE_WORD("mode", "constant"), SHAPE_REAL("value", 0)};
+/* Live axis 0 padded along axis 1 only, each mode, and integers and bool. */
 static const op_case cases[] = {
     {"input %x : f32[7, 20] live=tokens\n%y = pad(%x) {before = [0, 3], after = [0, 1], value = "
      "2.5}\n"},

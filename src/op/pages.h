@@ -1,16 +1,21 @@
 /* pages.h - the paged KV cache: where the keys and values of (slot, position) lie (paper §6.1).
  *
- * cache[n_pages, G, P, K]; pages i32[B, N] names the pages of a slot in the order of positions.
- * Whatever the integers hold at run time, nothing outside the cache is touched: a slot, position
- * or page that does not exist has no place.
+ * cache[n_pages, G, P, K] has pages of P positions for G KV heads of K entries.  pages i32[B, N]
+ * names the pages of each of B slots in the order of positions.  These integers are data of the
+ * step: whatever they hold, nothing outside the cache is touched, because a slot, position or
+ * page that does not exist has no place (-1).
  *
  * A cache of q8_0 holds a row of K entries as blocks of 32 (ir/blocks.h).  A row is packed by
- * itself when it is stored, so what a token reads depends on that token alone.
+ * itself when it is stored, so what a token reads does not depend on which tokens were stored
+ * with it.
  *
- * An example: P = 4, a slot whose row of `pages` is 7, 2, -1.  Position 5 is entry 1 of the second
- * page, page 2: the row of KV head g begins at cache[2, g, 1, 0].  Position 9 has no page and so
- * no place.  Offsets are for KV head 0; a head more is stride[1] further on, in keys as in
- * values. */
+ * An example: P = 4, a slot whose row of `pages` is 7, 2, -1.  Position 5 is entry 1 of the
+ * second page, page 2: the row of KV head g begins at cache[2, g, 1, 0].  Position 9 has no page
+ * and so no place.  Offsets are for KV head 0; the next head is stride[1] further on, in keys as
+ * in values.
+ *
+ * Used by kv_write, rope_kv and the attention operators (heads.h, attend.h).
+ */
 #ifndef OP_PAGES_H
 #define OP_PAGES_H
 
@@ -18,9 +23,12 @@
 #include "op/fill.h"
 #include "op/walk.h"
 
+/* What a cache may hold; entries and bytes of a block of q8_0. */
 enum { PAGES_DTYPES = SHAPE_FLOAT | 1 << IR_Q8_0, PAGES_BLOCK = 32, PAGES_BLOCK_BYTES = 34 };
 
-/* Offset in elements of cache[page, 0, position % P, 0], or -1. */
+/* The offset in elements of cache[page, 0, position % P, 0], where `page` is the page that the
+ * slot's row of `pages` has for this position; -1 if the slot, the position or the page does not
+ * exist. */
 static inline int64_t pages_find(const op_view *pages, const op_view *cache, int64_t slot,
                                  int64_t position)
 {
@@ -34,8 +42,8 @@ static inline int64_t pages_find(const op_view *pages, const op_view *cache, int
     return page * cache->stride[0] + position % per_page * cache->stride[2];
 }
 
-/* Shapes of positions i32[T], slots i32[T], pages i32[B, N], which are inputs first, first + 1,
- * first + 2. */
+/* Check the shapes of positions i32[T], slots i32[T] and pages i32[B, N], which are inputs
+ * first, first + 1, first + 2; T is `tokens`. */
 static inline mpk_status pages_expect(mpk_context *cx, const ir_graph *g, const ir_op *op,
                                       uint32_t first, int64_t tokens, ir_live live)
 {
@@ -46,7 +54,8 @@ static inline mpk_status pages_expect(mpk_context *cx, const ir_graph *g, const 
     return shape_expect(cx, g, op, first + 2, SHAPE_I32, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE});
 }
 
-/* Shapes of k_cache and v_cache [n_pages, G, P, K], which are inputs first and first + 1. */
+/* Check the shapes of k_cache and v_cache [n_pages, G, P, K], inputs first and first + 1: both
+ * have the same dims. */
 static inline mpk_status pages_expect_caches(mpk_context *cx, const ir_graph *g, const ir_op *op,
                                              uint32_t first, int64_t kv_heads, int64_t head_size)
 {
@@ -56,7 +65,7 @@ static inline mpk_status pages_expect_caches(mpk_context *cx, const ir_graph *g,
     return shape_expect(cx, g, op, first + 1, PAGES_DTYPES, 4, k->dims);
 }
 
-/* The part of a cache that belongs to the KV heads lo .. hi - 1. */
+/* The part of a cache that belongs to the KV heads lo .. hi - 1, in all pages. */
 static inline ir_box pages_box(const ir_tensor *cache, int64_t lo, int64_t hi)
 {
     ir_box b = ir_box_whole(cache);
@@ -65,8 +74,9 @@ static inline ir_box pages_box(const ir_tensor *cache, int64_t lo, int64_t hi)
     return b;
 }
 
-/* n floats into a row of the cache.  A row of q8_0 that is not finite, or beyond its scales,
- * becomes NaN. */
+/* Store n floats as a row of the cache, in its dtype; `offset` is in elements.  A row of q8_0
+ * that is not finite, or beyond what its scales can say, becomes NaN: wrong numbers would be
+ * harder to notice. */
 static inline void pages_put_row(const op_view *cache, int64_t offset, int64_t n, const float *from)
 {
     if (cache->dtype != IR_Q8_0) {
@@ -76,13 +86,14 @@ static inline void pages_put_row(const op_view *cache, int64_t offset, int64_t n
     void *to = (char *)cache->data + ir_row_bytes(IR_Q8_0, offset);
     float zero = 0;
     for (int64_t i = 0; i < n; i++)
+        /* stays 0 unless an entry is infinite or NaN */
         zero += from[i] * 0;
     if (zero != 0 || !blocks_pack_row(IR_Q8_0, from, NULL, n, to))
         memset(to, 0x7f, (size_t)ir_row_bytes(IR_Q8_0, n)); /* scales of 0x7f7f are NaN */
 }
 
-/* Copy the keys (or values) of one token and head, n floats, into the cache; nothing if there is no
- * place for them. */
+/* Store the keys (or values) of one token and KV head, a row of the cache.  Nothing happens if
+ * the position has no place. */
 static inline void pages_store(const op_view *pages, const op_view *cache, int64_t slot,
                                int64_t position, int64_t kv_head, const float *from)
 {
@@ -91,8 +102,9 @@ static inline void pages_store(const op_view *pages, const op_view *cache, int64
         pages_put_row(cache, at + kv_head * cache->stride[1], cache->dims[3], from);
 }
 
-/* Where the rows of n tokens lie in a cache: at[n], as pages_find.  Of two at one place the later
- * stays: an earlier one has none, if it is one of first ... last - 1. */
+/* Where the rows of n tokens lie in a cache: at[n], as pages_find says.  If several tokens have
+ * the same place, the last one wins: an earlier one among first .. last - 1 gets -1.  So the
+ * result does not depend on which task writes first.  Cost: n (last - first) comparisons. */
 static inline void pages_find_tokens(const op_view *positions, const op_view *slots,
                                      const op_view *pages, const op_view *cache, int64_t n,
                                      int64_t first, int64_t last, int64_t *at)
@@ -109,8 +121,9 @@ static inline void pages_find_tokens(const op_view *positions, const op_view *sl
     }
 }
 
-/* Test data for positions, slots and pages (inputs first ...): tokens of a slot at consecutive
- * positions, distinct pages. */
+/* Test data for positions, slots and pages (inputs first ..): token i is of slot i % B, the
+ * tokens of a slot have consecutive positions from a random start, and the pages are distinct.
+ * One integer in sixteen is drawn by fill_choose instead, which may be out of range. */
 static inline void pages_fill(const ir_graph *g, const ir_op *op, uint32_t first, uint32_t cache,
                               uint32_t input, uint64_t seed, void *data)
 {

@@ -1,8 +1,8 @@
 /* pool.h - windows over the spatial axes of x [N, C, ..]: what max_pool.c and avg_pool.c share.
  *
- * One to three spatial axes.  Window o of an axis starts at o * stride - padding and has `kernel`
- * entries, `dilation` apart; if `output` is given, it is the part of the axis from o n / output to
- * (o + 1) n / output, rounded outwards.
+ * One to three spatial axes.  Window o of an axis starts at o * stride - padding and has
+ * `kernel` entries, `dilation` apart.  If `output` is given instead, window o of n entries is
+ * the part from o n / output to (o + 1) n / output, rounded outwards.
  *
  * Kernel 3, stride 2, padding 1 over n = 5 entries: windows start at -1, 1 and 3,
  *
@@ -11,14 +11,16 @@
  *       [---]         window 1
  *           [---]     window 2
  *
- * With `output` 3 over n = 5: 0 to 2, 1 to 4, 3 to 5; neighbours may share an entry. */
+ * With `output` 3 over n = 5: 0 to 2, 1 to 4, 3 to 5; neighbours may share an entry.  The
+ * kernels of the CPU (cpu/window_kernels.h) and the generator of GPU code use the same windows.
+ */
 #ifndef OP_POOL_H
 #define OP_POOL_H
 
 #include "op/shape.h"
 #include "op/walk.h"
 
-/* The first attributes of both records. */
+/* The attributes that both records begin with, by index. */
 enum {
     POOL_KERNEL,
     POOL_STRIDE,
@@ -32,18 +34,20 @@ enum {
     SHAPE_LIST("kernel"), SHAPE_LIST("stride"), SHAPE_LIST("padding"), SHAPE_LIST("dilation"), \
         SHAPE_INT("ceil", 0), SHAPE_LIST("output")
 
-/* A window: entries start, start + step ... below end; `end` may lie in the padding. */
+/* A window along one axis: the entries start, start + step, .. below end.  Before pool_clip
+ * start and end may lie in the padding. */
 typedef struct pool_window {
     int64_t start, end, step;
 } pool_window;
 
-/* Number i of a list, or what holds for an empty list. */
+/* Number i of a list attribute, or `otherwise` if the list is shorter: an empty list stands for
+ * the default. */
 static inline int64_t pool_number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherwise)
 {
     return i < op->attributes[list].ints.n ? op->attributes[list].ints.at[i] : otherwise;
 }
 
-/* Window o of spatial axis i, which has n entries. */
+/* Window o of spatial axis i (0 is axis 2 of x), which has n entries; not clipped. */
 static inline pool_window pool_find(const ir_op *op, uint32_t i, int64_t n, int64_t o)
 {
     if (op->attributes[POOL_OUTPUT].ints.n) {
@@ -58,7 +62,8 @@ static inline pool_window pool_find(const ir_op *op, uint32_t i, int64_t n, int6
     return (pool_window){start, end < n + padding ? end : n + padding, step};
 }
 
-/* The part of a window that lies in the axis. */
+/* The part of a window that lies in 0 .. n - 1.  start moves by whole steps, so the entries are
+ * still those of the window. */
 static inline pool_window pool_clip(pool_window w, int64_t n)
 {
     if (w.start < 0)
@@ -67,8 +72,9 @@ static inline pool_window pool_clip(pool_window w, int64_t n)
     return w;
 }
 
-/* With ceil a last window may begin inside and end beyond the padding, but none begins in the
- * padding behind: PyTorch's rule. */
+/* The number of windows along spatial axis i, which has n entries.  By PyTorch's rule `ceil`
+ * allows a last window that ends beyond the padding, but not one that starts in the padding
+ * after the axis: that window would hold no entry of x. */
 static inline mpk_status pool_infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64_t n,
                                          int64_t *out)
 {
@@ -100,7 +106,7 @@ static inline mpk_status pool_infer_axis(mpk_context *cx, const ir_op *op, uint3
     return MPK_OK;
 }
 
-/* Checks all of POOL_RECORD, and fills in the first result. */
+/* Check the attributes of POOL_RECORD and give the first result its shape; the dtype is x's. */
 static inline mpk_status pool_infer(mpk_context *cx, const ir_graph *g, const ir_op *op,
                                     uint32_t dtypes, ir_tensor *out)
 {
@@ -122,7 +128,8 @@ static inline mpk_status pool_infer(mpk_context *cx, const ir_graph *g, const ir
     return MPK_OK;
 }
 
-/* From the start of the first window to the end of the last. */
+/* Along each spatial axis, from the first entry of the box's first window to the last entry of
+ * its last; empty if that is padding only. */
 static inline void pool_reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                               ir_box *read)
 {
@@ -136,8 +143,9 @@ static inline void pool_reads(const ir_graph *g, const ir_op *op, uint32_t input
         *read = (ir_box){0};
 }
 
-/* The window of entry `at` of the result as a box of steps: entry e is start + e * step.  Also the
- * entries of the windows with their padding. */
+/* The window of entry at[] of the result, clipped, as a box of steps: step e along an axis is
+ * entry start + e * step of x.  Returns the number of entries with the padding, which avg_pool
+ * may divide by. */
 static inline int64_t pool_windows(const op_call *call, const int64_t *at, pool_window *windows,
                                    ir_box *steps)
 {
@@ -154,8 +162,8 @@ static inline int64_t pool_windows(const op_call *call, const int64_t *at, pool_
     return padded;
 }
 
-/* Offset of an entry of the window within the planes of x; *number: its number in row-major order
- * of the plane. */
+/* The offset of entry step[] of the window from the first entry of its plane (one n, c).
+ * *number is its number in row-major order of the plane, which max_pool gives as the index. */
 static inline int64_t pool_offset(const op_view *x, const pool_window *windows, const int64_t *step,
                                   int64_t *number)
 {

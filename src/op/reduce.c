@@ -1,27 +1,32 @@
 /* reduce.c - sum, mean, largest, smallest, product, logarithm of the sum of exponentials, any or
  * all over any axes.
  *
- * x [..] -> the other axes (keep: reduced axes stay with one entry), in x's dtype or the one that
- * is named; any and all are bool.  Floats are accumulated in double in row-major order of the
- * reduced axes and rounded once; integers exactly (modulo the width of the result), bool as 0 and
- * 1.  NaN wins max and min.  Of an axis 0 that is partly alive only the living entries count: of
- * none the sum is 0, the mean NaN, the largest and the logarithm of the sum of exponentials (of
- * floats only, exponentials of what is less than the largest by so much) -inf.
+ * x [..] -> the axes that are not reduced (keep: reduced axes stay, with one entry), in x's
+ * dtype or the one that is named; any and all are bool.  [2, 3, 4] with axes = [0, 2] gives [3],
+ * with keep [1, 3, 1].
  *
- * Idea: up to 64 entries of a row of the result are computed at once, so that memory is read along
- * rows.  Cost: one pass over x, of exponentials two. Only axes that stay may be cut, so every
- * reduction has one order.
+ * Floats are accumulated in double, in row-major order of the reduced axes, and rounded once;
+ * integers exactly (modulo the width of the result), bool as 0 and 1.  NaN wins max and min.  Of
+ * an axis 0 that is partly alive only the live entries count: of none the sum is 0, the mean
+ * NaN, max and logsumexp -inf.  logsumexp is for floats: the largest entry first, then the
+ * exponentials of the differences to it, so that none overflows.
+ *
+ * Idea: up to 64 entries of a row of the result are computed at once, so that memory is read
+ * along rows.  Cost: one pass over x, two for logsumexp.  Only axes that stay may be cut, so
+ * every reduction has one order and its bits do not depend on the cut.
  */
 #include <math.h>
 
 #include "op/fill.h"
 #include "op/walk.h"
 
+/* Attributes, by index. */
 enum { AXES, KEEP, KIND, DTYPE };
 typedef enum reduce_kind { SUM, MEAN, MAX, MIN, PROD, LOGSUMEXP, ANY, ALL, KINDS } reduce_kind;
+/* Entries of the result that are accumulated at once. */
 enum { STRIP = 64 };
 
-/* KINDS if the word is none of them, which infer refuses. */
+/* The kind that the attribute names; KINDS if it names none, which infer refuses. */
 static reduce_kind kind_of(const ir_op *op)
 {
     static const char *const names[KINDS] = {"sum",  "mean",      "max", "min",
@@ -32,7 +37,7 @@ static reduce_kind kind_of(const ir_op *op)
     return (reduce_kind)kind;
 }
 
-/* The axes that go, as a set of bits. */
+/* The reduced axes as a set of bits, by axis of x; infer has checked them. */
 static uint32_t reduced_axes(const ir_op *op)
 {
     uint32_t set = 0;
@@ -41,7 +46,8 @@ static uint32_t reduced_axes(const ir_op *op)
     return set;
 }
 
-/* The dtype of the result. */
+/* The dtype of the result: x's, or bool, or the one that is named.  Combinations that would lose
+ * what they say are refused. */
 static mpk_status infer_dtype(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_dtype *dtype)
 {
     reduce_kind kind = kind_of(op);
@@ -68,7 +74,7 @@ static mpk_status infer_dtype(mpk_context *cx, const ir_graph *g, const ir_op *o
     return MPK_OK;
 }
 
-/* `set`: a bit for each axis that goes.  If axis 0 goes, the result is whole, and only living
+/* `set` has a bit for each reduced axis.  If axis 0 is reduced, the result is whole: only live
  * entries were counted. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
@@ -92,7 +98,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* The box of x that the box of the result is made of. */
+/* The box of x (with these dims) that the box of the result is made of: all of a reduced axis,
+ * and the same range of the others.  keep: the reduced axes are in the result too. */
 static void spread_box(uint32_t rank, const int64_t *dims, uint32_t set, bool keep,
                        const ir_box *box, ir_box *read)
 {
@@ -106,7 +113,7 @@ static void spread_box(uint32_t rank, const int64_t *dims, uint32_t set, bool ke
     }
 }
 
-/* Of x all entries along the axes that go, and the box's along the others. */
+/* The other way around from infer: from a box of the result to its entries in x. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -114,7 +121,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     spread_box(x->rank, x->dims, reduced_axes(op), op->attributes[KEEP].i != 0, box, read);
 }
 
-/* One value on top of another; the whole family is inlined with a constant kind. */
+/* One more value.  `kind` is a constant wherever this is called, so the switch is gone after
+ * inlining. */
 static inline double fold_float(reduce_kind kind, double sum, double value)
 {
     switch (kind) {
@@ -129,7 +137,8 @@ static inline double fold_float(reduce_kind kind, double sum, double value)
     }
 }
 
-/* Unsigned, because signed overflow is undefined and integers wrap here. */
+/* One more integer.  Sums and products are unsigned, because signed overflow is undefined and
+ * integers wrap here. */
 static inline int64_t fold_integer(reduce_kind kind, int64_t sum, int64_t value)
 {
     switch (kind) {
@@ -144,15 +153,16 @@ static inline int64_t fold_integer(reduce_kind kind, int64_t sum, int64_t value)
     }
 }
 
-/* What is being accumulated: up to STRIP entries of the result. */
+/* Up to STRIP entries of the result while they are accumulated. */
 typedef struct strip {
     reduce_kind kind;
-    bool exact;                   /* integers */
-    double f[STRIP], base[STRIP]; /* base: of LOGSUMEXP, what is taken from each entry */
-    int64_t i[STRIP], n_folded;
+    bool exact; /* exact: integers, in i; else floats, in f */
+    /* base: for LOGSUMEXP, the largest entry, which is subtracted from each */
+    double f[STRIP], base[STRIP];
+    int64_t i[STRIP], n_folded; /* n_folded: values per entry, for the mean */
 } strip;
 
-/* Each kind begins with the number that changes nothing. */
+/* Every kind begins with its neutral element: the value that leaves the other operand as it is. */
 static void begin(strip *s, reduce_kind kind, bool exact)
 {
     static const double floats[KINDS] = {[MAX] = -INFINITY, [MIN] = INFINITY, [PROD] = 1};
@@ -167,7 +177,8 @@ static void begin(strip *s, reduce_kind kind, bool exact)
     }
 }
 
-/* For LOGSUMEXP, when the largest are known. */
+/* The second pass of LOGSUMEXP: f holds the largest entries.  An infinite one is not subtracted,
+ * since inf - inf is NaN. */
 static void begin_exponentials(strip *s)
 {
     s->kind = LOGSUMEXP;
@@ -178,7 +189,8 @@ static void begin_exponentials(strip *s)
     }
 }
 
-/* Entry i of the row goes to entry i * step of the strip: step 0 folds the row into one. */
+/* Entry i of the row goes to entry i * step of the strip: with step 0 the whole row goes to
+ * entry 0.  The branches are outside of the loops, so that these vectorize. */
 static void fold_floats(strip *s, const double *row, int64_t n, int step)
 {
     if (s->kind == MAX)
@@ -198,7 +210,7 @@ static void fold_floats(strip *s, const double *row, int64_t n, int step)
             s->f[i * step] = fold_float(SUM, s->f[i * step], row[i]);
 }
 
-/* step 0: all entries of the row go to one sum; 1: each to its own. */
+/* As fold_floats, for integers and truth values. */
 static void fold_integers(strip *s, const int64_t *row, int64_t n, int step)
 {
     for (int64_t i = 0; i < n; i++)
@@ -210,7 +222,8 @@ static void fold_integers(strip *s, const int64_t *row, int64_t n, int step)
             s->i[i * step] = fold_integer(s->kind, s->i[i * step], row[i]);
 }
 
-/* At most STRIP entries of x. */
+/* Load n <= STRIP entries of x as the accumulator wants them and fold them.  any and all of
+ * floats ask whether each entry is other than 0. */
 static void fold_row(strip *s, const op_view *x, int64_t offset, int64_t stride, int64_t n,
                      int step)
 {
@@ -231,7 +244,8 @@ static void fold_row(strip *s, const op_view *x, int64_t offset, int64_t stride,
     fold_integers(s, integers, n, step);
 }
 
-/* Fold a part of x whose last axis is reduced (`into_one`), or is that of the strip. */
+/* Fold a box of x, row by row.  into_one: the last axis is reduced too, so a row goes to one
+ * entry of the strip; otherwise the strip lies along the last axis. */
 static void fold_part(strip *s, const op_view *x, const ir_box *part, bool into_one)
 {
     uint32_t last = x->rank ? x->rank - 1 : 0;
@@ -249,7 +263,7 @@ static void fold_part(strip *s, const op_view *x, const ir_box *part, bool into_
     } while (walk_next(part, last, at));
 }
 
-/* What a finished entry of the strip is worth. */
+/* The value of a finished entry of the strip. */
 static double float_of(const strip *s, int64_t i)
 {
     if (s->kind == MEAN)
@@ -257,7 +271,7 @@ static double float_of(const strip *s, int64_t i)
     return s->kind == LOGSUMEXP ? s->base[i] + log(s->f[i]) : s->f[i];
 }
 
-/* n finished entries to the result. */
+/* Store the first n entries of the strip to the result. */
 static void store_strip(const strip *s, const op_view *y, int64_t offset, int64_t stride, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -267,7 +281,8 @@ static void store_strip(const strip *s, const op_view *y, int64_t offset, int64_
             walk_store_double(y, offset + i * stride, float_of(s, i));
 }
 
-/* Strips along the last axis of the result if that is the last of x, else entry by entry. */
+/* The strip lies along the last axis of the result if that is the last axis of x; else entries
+ * are made one by one, each from whole rows of x. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -310,6 +325,7 @@ static const op_attribute attributes[] = {SHAPE_NEEDED("axes", INTS), SHAPE_INT(
     {                                                    \
         "input %x : " x "\n%y = reduce(%x) {" rest "}\n" \
     }
+/* Each kind, axes in any order, live axes kept and reduced, results wider than x, scalars. */
 static const op_case cases[] = {
     CASE("f32[7, 320] live=tokens", "axes = [1]"),
     CASE("f32[7, 5] live=tokens", "axes = [0], kind = \"mean\""),

@@ -1,23 +1,31 @@
 /* reshape.c - the same elements in row-major order under another shape; a view where strides can
- * say it, else a copy.
+ * express it, else a copy.
  *
- * x [..] -> shape (one -1 is worked out).  Idea: the axes of both shapes fall into groups of equal
- * product, and a group of either side speaks of the same elements: [T][H K] and [T][H, K].  So
- * strides and boxes are mapped group by group.
+ * x [..] -> shape; one entry of it may be -1, which is computed from the others.
+ *
+ * Idea: the axes of both shapes fall into groups with equal products, and a group of either side
+ * covers the same elements.  So strides and boxes are mapped group by group:
+ *
+ *   [T, H, K] -> [T, H K]:      groups T | T and H, K | H K
+ *   [2, 3, 4] -> [6, 2, 2]:     groups 2, 3 | 6 and 4 | 2, 2
+ *
+ * The first is a view if H and K lie in memory like one axis (stride of H = K times stride of
+ * K); a transposed x is not.  Cost: nothing as a view, else one copy.  Used by pass and the
+ * planner through view() and split().
  */
 #include "op/runs.h"
 #include "op/shape.h"
 #include "op/walk.h"
 
-/* [2, 3, 4] to [6, 2, 2] has two groups: axes 0-1 of the input with axis 0 of the result (product
- * 6), axis 2 with axes 1-2 (product 4).  Axes of one entry belong to the group at hand.  A group
- * has axes i0 .. i1 - 1 of the input and o0 .. o1 - 1 of the result; one side is empty if the
- * other's are all 1. */
+/* A group: axes i0 .. i1 - 1 of the input and o0 .. o1 - 1 of the result have the same product.
+ * Axes of one entry join the group that is being built; one side of a group is empty if the
+ * other's axes all have one entry. */
 typedef struct group {
     uint32_t i0, i1, o0, o1;
 } group;
 
-/* Cut both shapes into groups; returns how many. */
+/* Cut both shapes into groups, from the outermost axis on; returns how many.  infer has checked
+ * that the products are equal. */
 static uint32_t find_groups(const ir_tensor *in, const ir_tensor *out,
                             group groups[2 * IR_MAX_RANK])
 {
@@ -40,7 +48,7 @@ static uint32_t find_groups(const ir_tensor *in, const ir_tensor *out,
 }
 
 /* The product is compared by division before it grows, so that no shape overflows.  The entry -1
- * stands for what is left. */
+ * gets the elements that are left. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -62,7 +70,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
               (long long)total, i, (long long)shape[i]);
         product *= shape[i];
     }
-    const char *of = ""; /* with an open axis, any multiple will do */
+    const char *of = ""; /* with an open axis, any multiple of the product fits */
     int64_t whole = product;
     if (open < rank) {
         of = "a multiple of ";
@@ -77,17 +85,20 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* The box of axes a0 .. a1 - 1 of `to` around what the box of axes b0 .. b1 - 1 of `from`
- * covers. */
+/* Map a box through one group: the range of the axes a0 .. a1 - 1 of `to` around what the box of
+ * axes b0 .. b1 - 1 of `from` covers.  An example: entries 2 .. 3 of [6] are elements 2 and 3 of
+ * [2, 3], in rows 0 and 1: the result is rows 0 .. 1, columns whole. */
 static void map_box(const ir_tensor *from, uint32_t b0, uint32_t b1, const ir_box *box,
                     const ir_tensor *to, uint32_t a0, uint32_t a1, ir_box *read)
 {
-    int64_t first = 0, last = 0, step = 1; /* numbers of the outermost elements within the group */
+    /* numbers of the first and last element within the group */
+    int64_t first = 0, last = 0, step = 1;
     for (uint32_t i = b1; i-- > b0; step *= from->dims[i]) {
         first += box->lo[i] * step;
         last += (box->hi[i] - 1) * step;
     }
-    /* the axes before have one entry, so this one's range is between the two ends */
+    /* As long as all outer axes have a range of one entry, this axis runs from the first
+     * element's place to the last one's; after that it is whole. */
     bool same = true;
     step = 1;
     for (uint32_t i = a0; i < a1; i++)
@@ -100,8 +111,8 @@ static void map_box(const ir_tensor *from, uint32_t b0, uint32_t b1, const ir_bo
     }
 }
 
-/* Axes of one group that are whole in the box are whole in x; others are mapped to a range, rounded
- * outwards. */
+/* Exact for groups that the box holds whole, or cuts along their outermost axis; other boxes are
+ * rounded outwards. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -113,8 +124,9 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         map_box(y, groups[k].o0, groups[k].o1, box, x, groups[k].i0, groups[k].i1, read);
 }
 
-/* Way number `way` is the n-th pair of axes with the same product before them: of both the
- * outermost entries are the same elements.  The axis of the tokens stays whole. */
+/* Way number `way` to split the operator over workers: the way-th pair of axes that begin after
+ * the same product of outer axes, so that their entries are cut at the same elements.  A partly
+ * alive axis 0 stays whole. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     const ir_tensor *x = shape_input(g, op, 0), *y = &g->tensors.at[op->out[0]];
@@ -135,11 +147,12 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
     return false;
 }
 
-/* Strides of a group of the result, if the input's axes of the group lie like one axis. */
+/* The strides of one group of the result, if the input's axes of that group lie in memory like
+ * one axis; false if not, or if one of them is broadcast (stride 0). */
 static bool view_group(const ir_tensor *in, const int64_t *in_stride, const ir_tensor *out,
                        int64_t *stride, group k)
 {
-    int64_t step = 0; /* of the innermost element; 0: all axes so far are 1 */
+    int64_t step = 0; /* of the innermost element; 0: all axes so far have one entry */
     int64_t expected = 0;
     for (uint32_t i = k.i1; i-- > k.i0;) {
         if (in->dims[i] == 1)
@@ -156,7 +169,8 @@ static bool view_group(const ir_tensor *in, const int64_t *in_stride, const ir_t
     return true;
 }
 
-/* The shape of the result, which may not be in the graph yet: infer has accepted it. */
+/* The result's shape.  view() may be asked before the result is in the graph, so it is computed
+ * from the attribute, which infer has accepted. */
 static ir_tensor result_of(const ir_tensor *x, const ir_op *op)
 {
     ir_tensor y = *x;
@@ -172,7 +186,7 @@ static ir_tensor result_of(const ir_tensor *x, const ir_op *op)
     return y;
 }
 
-/* Strides exist if they do within every group; one group that has none makes the whole a copy. */
+/* The view exists if every group has strides; one group without makes the whole a copy. */
 static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride,
                  int64_t *offset)
 {
@@ -187,15 +201,15 @@ static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, i
     return true;
 }
 
-/* The place of element `number` of x in row-major order. */
+/* The coordinates of element `number` of x in row-major order. */
 static void find_place(const op_view *x, int64_t number, int64_t *place)
 {
     for (uint32_t i = x->rank; i-- > 0; number /= x->dims[i])
         place[i] = number % x->dims[i];
 }
 
-/* Only for what strides cannot say: runs along the last axis of the result, in pieces that lie in
- * one row of x. */
+/* Only for what is no view: runs along the last axis of the result, in pieces that lie in one
+ * row of x. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -1,16 +1,18 @@
-/* rms_norm.c - root-mean-square normalisation over the last axis.  x [.., N], weight [N] or absent
- * -> x's shape and dtype.
+/* rms_norm.c - root-mean-square normalisation over the last axis.  x [.., N], weight [N] or
+ * absent -> x's shape and dtype.
  *
- * The sum of squares is one reduction over the row, in double and from the first entry to the last
- * (norm.h), so a row is never cut. Cost: two passes over the row.
+ * y[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i].  The sum of squares is one reduction over the
+ * row, in double and from the first entry to the last (norm.h), so a row is never cut.  Cost:
+ * two passes over the row.
  */
 #include "op/norm.h"
 #include "op/shape.h"
 #include "op/walk.h"
 
+/* Inputs, by index. */
 enum { X, WEIGHT };
 
-/* A vector's own axis is the one that is summed, so it cannot be partly alive. */
+/* The axis of a vector is the one that is summed, so it cannot be partly alive. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);
@@ -25,7 +27,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Rows of the same token: heads. */
+/* The axes between the first and the last, such as heads: their rows are independent of each
+ * other. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     out->in[X] = out->out[0] = (int)way + 1;

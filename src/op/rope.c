@@ -1,15 +1,20 @@
 /* rope.c - rotate heads by their positions.  x [T, H, K], table f32[T, 2, Kr/2] -> x's shape;
- * entries from Kr on pass.
+ * entries from Kr on are copied.
  *
- * The angles come from rope_table, which is computed once a step for all layers. Idea of the cut: a
- * head of a token is independent of all others. Cost: four multiplications a pair.
+ * Entries i and i + Kr/2 of a head are a pair, turned by the angle that the table has for its
+ * token: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin.  The angles come from rope_table, which is
+ * computed once a step for all layers.
+ *
+ * Idea of the cut: a head of a token is independent of all others.  Cost: four multiplications a
+ * pair.  pass/ may fuse it with its neighbours into rope_kv.
  */
 #include "op/rope.h"
 #include "op/walk.h"
 
+/* Inputs, by index. */
 enum { X, TABLE };
 
-/* The table may rotate fewer entries than a head has. */
+/* The table may rotate fewer entries than a head has, and has a row for each token. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *table = shape_input(g, op, TABLE);
@@ -24,14 +29,14 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Tokens and heads; a head's halves exchange entries, so it stays whole. */
+/* Tokens and heads may be cut; the halves of a head exchange entries, so a head stays whole. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
     axes[0].grain = axes[1].grain = 1;
 }
 
-/* The box's heads, and the angles of its tokens. */
+/* Of x the box itself; of the table the rows of the box's tokens. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -43,7 +48,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* Heads. */
+/* One way: over the heads. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     (void)g, (void)op;
@@ -51,7 +56,7 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
     return way == 0;
 }
 
-/* A head, and a row of the table. */
+/* Scratch: a head, and a row of the table (cosines, then sines). */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;

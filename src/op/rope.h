@@ -1,10 +1,17 @@
-/* rope.h - rotary position embedding: frequencies, angles, the rotation; the same bits wherever an
- * operator has it built in.
+/* rope.h - rotary position embedding: frequencies, angles, the rotation; the same bits in every
+ * operator that contains it.
+ *
+ *   frequency(i)  = theta^(-2 i / size), then scaled          pair i = 0 .. size / 2 - 1
+ *   angle(p, i)   = p * frequency(i)                           radians at position p
+ *   pair (a, b)  -> (a cos - b sin, b cos + a sin)             a = entry i, b = entry i + size / 2
  *
  * The scalings are those of Hugging Face's modeling_rope_utils (default, linear, llama3, yarn).
- * There a frequency and the angle (position times frequency) are fp32 numbers, and at large
- * positions that rounding is part of what models were trained with; so we round at the same places,
- * and compute what is between in double.
+ * There a frequency and the angle are fp32 numbers, and at large positions that rounding is part
+ * of what models were trained with.  So we round at the same places, and compute in double
+ * between them.
+ *
+ * Used by rope, rope_table and rope_kv, and by the generator, which computes the frequencies
+ * when it generates.
  */
 #ifndef OP_ROPE_H
 #define OP_ROPE_H
@@ -13,16 +20,18 @@
 
 #include "op/shape.h"
 
-/* The attributes of a rotation; a record that has them lists ROPE_ATTRIBUTE_ROWS first. */
+/* The attributes of a rotation, by index; a record that has them lists ROPE_ATTRIBUTE_ROWS
+ * first. */
 enum {
-    ROPE_SIZE,             /* entries of a head that are rotated, even */
-    ROPE_THETA,            /* base of the frequencies */
-    ROPE_SCALING,          /* "default", "linear", "llama3", "yarn" */
-    ROPE_FACTOR,           /* how many times the trained context is stretched */
-    ROPE_LOW_FREQ_FACTOR,  /* llama3 */
-    ROPE_HIGH_FREQ_FACTOR, /* llama3 */
-    ROPE_BETA_FAST,        /* yarn */
-    ROPE_BETA_SLOW,        /* yarn */
+    ROPE_SIZE,    /* entries of a head that are rotated, even */
+    ROPE_THETA,   /* base of the frequencies */
+    ROPE_SCALING, /* "default", "linear", "llama3", "yarn" */
+    ROPE_FACTOR,  /* how many times the trained context is stretched */
+    /* llama3: wavelengths above original / low are stretched in full */
+    ROPE_LOW_FREQ_FACTOR,
+    ROPE_HIGH_FREQ_FACTOR, /* llama3: wavelengths below original / high stay */
+    ROPE_BETA_FAST,        /* yarn: pairs that turn more often over the original positions stay */
+    ROPE_BETA_SLOW,        /* yarn: pairs that turn less often are stretched in full */
     ROPE_ATTENTION_FACTOR, /* yarn: factor of cos and sin; 0: from factor, mscale, mscale_all_dim */
     ROPE_MSCALE,           /* yarn; 0: absent */
     ROPE_MSCALE_ALL_DIM,   /* yarn; 0: absent */
@@ -39,7 +48,8 @@ enum {
         SHAPE_REAL("mscale_all_dim", 0), SHAPE_INT("original_positions", 8192),                 \
         SHAPE_INT("truncate", 1)
 
-/* Every attribute in its range: MPK_EARG; an unknown scaling: MPK_EUNSUPPORTED. */
+/* Every attribute must be in its range (else MPK_EARG) and the scaling known (else
+ * MPK_EUNSUPPORTED). */
 static inline mpk_status rope_check(mpk_context *cx, const ir_op *op)
 {
     const ir_attribute *a = op->attributes;
@@ -67,8 +77,8 @@ static inline mpk_status rope_check(mpk_context *cx, const ir_op *op)
     return MPK_OK;
 }
 
-/* Short waves stay, long ones are stretched by factor, and between the two bounds both are
- * mixed. */
+/* llama3's scaling of one frequency.  Short waves stay, long ones are stretched by factor;
+ * between the two bounds both are mixed, linearly in the turns over the original positions. */
 static inline float rope_llama3(const ir_attribute *a, float frequency)
 {
     float original = (float)a[ROPE_ORIGINAL].i, low = (float)a[ROPE_LOW_FREQ_FACTOR].f;
@@ -82,15 +92,17 @@ static inline float rope_llama3(const ir_attribute *a, float frequency)
     return (1 - smooth) * frequency / factor + smooth * frequency;
 }
 
-/* The pair number at which a rotation turns `rotations` times over the original positions. */
+/* The pair number (not whole) whose angle turns `rotations` times over the original positions:
+ * frequency solved for the pair. */
 static inline double rope_correction(const ir_attribute *a, double rotations)
 {
     double turns = (double)a[ROPE_ORIGINAL].i / (rotations * 2 * 3.14159265358979323846);
     return (double)a[ROPE_SIZE].i * log(turns) / (2 * log(a[ROPE_THETA].f));
 }
 
-/* Pairs below `low` turn often and stay, those above `high` turn rarely and are stretched; between
- * them a ramp mixes both. */
+/* yarn's frequency of a pair.  Pairs below `low` turn often and stay, those above `high` turn
+ * rarely and are stretched; between them a ramp mixes both.  period: 1 / frequency before
+ * scaling. */
 static inline float rope_yarn(const ir_attribute *a, int64_t pair, float period)
 {
     double low = rope_correction(a, a[ROPE_BETA_FAST].f),
@@ -101,6 +113,7 @@ static inline float rope_yarn(const ir_attribute *a, int64_t pair, float period)
     }
     low = low > 0 ? low : 0;
     high = high < (double)(a[ROPE_SIZE].i - 1) ? high : (double)(a[ROPE_SIZE].i - 1);
+    /* as the reference does, against a division by 0 */
     if (low == high)
         high += 0.001;
     float ramp = ((float)pair - (float)low) / (float)(high - low);
@@ -110,7 +123,7 @@ static inline float rope_yarn(const ir_attribute *a, int64_t pair, float period)
     return 1.0f / ((float)a[ROPE_FACTOR].f * period) * (1 - keep) + 1.0f / period * keep;
 }
 
-/* Radians a position turns the pair number 0 .. size/2 - 1. */
+/* Radians by which one position turns pair number 0 .. size/2 - 1, scaled; an fp32 number. */
 static inline float rope_frequency(const ir_attribute *a, int64_t pair)
 {
     float exponent = (float)(2 * pair) / (float)a[ROPE_SIZE].i;
@@ -125,13 +138,14 @@ static inline float rope_frequency(const ir_attribute *a, int64_t pair)
     return 1.0f / period;
 }
 
-/* How much longer contexts sharpen attention, by YaRN's formula. */
+/* YaRN's factor for the attention scores of stretched contexts: it grows with the logarithm of
+ * `factor`. */
 static inline double rope_mscale(double factor, double mscale)
 {
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
 }
 
-/* What cos and sin are multiplied with. */
+/* The factor of cos and sin; other than 1 with yarn only. */
 static inline float rope_amplitude(const ir_attribute *a)
 {
     if (!str_is(a[ROPE_SCALING].s, "yarn"))
@@ -144,7 +158,8 @@ static inline float rope_amplitude(const ir_attribute *a)
     return (float)rope_mscale(factor, 1);
 }
 
-/* cos and sin of a position for one frequency. */
+/* cos and sin of a position for one frequency.  The angle is rounded to fp32 first, as the
+ * reference does. */
 static inline void rope_angle(float frequency, float amplitude, int64_t position, float *cosine,
                               float *sine)
 {
@@ -153,7 +168,7 @@ static inline void rope_angle(float frequency, float amplitude, int64_t position
     *sine = (float)sin((double)angle) * amplitude;
 }
 
-/* Rotate the first 2 * half entries of a head in place.  Pairs are (i, i + half). */
+/* Rotate the first 2 * half entries of a head in place; the pairs are (i, i + half). */
 static inline void rope_rotate(float *x, const float *cosine, const float *sine, int64_t half)
 {
     for (int64_t i = 0; i < half; i++) {

@@ -1,19 +1,27 @@
 /* rope_kv.c - from the packed projection to rotated queries and a filled cache: split, per-head
- * norm, rope, kv_write.
+ * norm, rope and kv_write in one operator.
  *
  * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2], positions, slots, pages, k_cache, v_cache, q_norm
- * [K], k_norm [K] -> q [T, H, K] and the caches in place.  The bits are those of the single
- * operators one by one.  A task does some tokens of some query heads, and of the KV heads whose
- * first query head is among them.
+ * [K], k_norm [K] -> q [T, H, K] and the caches in place.  A row of qkv has H query heads, then
+ * G key heads, then G value heads:
  *
- * Where a token goes in the cache follows from the data, so tasks of one KV head share a box of it;
- * they write apart all the same, for of two tokens at one place the earlier is not written by
- * anyone: each task looks at the places of all later tokens.  Since k and v lie after q in a row,
- * the box of qkv that a task reads is the one around three ranges of columns.  Cost: one pass over
- * qkv, and the places of all tokens for each task.
+ *   q heads  -> norm with q_norm -> rope -> q
+ *   k heads  -> norm with k_norm -> rope -> k_cache at the token's place
+ *   v heads  ------------------------------> v_cache at the token's place
+ *
+ * The bits are those of the single operators.  pass/ builds it from them.
+ *
+ * A task has some tokens of some query heads, and the KV heads whose first query head is among
+ * them.  Where a token goes in the cache depends on data, so tasks of one KV head share a box of
+ * the cache.  They never write the same entry: of two tokens with one place the earlier is not
+ * written at all, and each task compares with the places of all later tokens.  Since k and v lie
+ * after q in a row, the box of qkv that a task reads is the one around three ranges of columns.
+ *
+ * Cost: one pass over qkv, and the places of all tokens for each task.
  */
 #include "op/turned.h"
 
+/* The attribute after those of turned.h. */
 enum { EPS = TURNED_ATTRIBUTES };
 enum { TILE_TOKENS = 16 }; /* a block of values in the cache of a GPU */
 
@@ -30,14 +38,16 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* The first KV head whose query heads begin at `head` or later. */
+/* The first KV head whose query heads begin at `head` or later: a box of query heads lo .. hi
+ * has the KV heads kv_head_from(lo) .. kv_head_from(hi) - 1. */
 static int64_t kv_head_from(const ir_attribute *a, int64_t head)
 {
     int64_t group = a[HEADS].i / a[KV_HEADS].i;
     return (head + group - 1) / group;
 }
 
-/* Tokens in blocks of the cache of a GPU, where tiles are whole; any query heads. */
+/* Any tokens and any query heads; where tiles are whole, tokens come in blocks of the GPU's
+ * cache. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
@@ -45,7 +55,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1].grain = 1;
 }
 
-/* The columns from the first query head to the last value head of the task. */
+/* The columns from the first query head of the task to its last value head; without a KV head,
+ * the query heads alone.  A cache is written only. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -64,7 +75,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = (ir_box){0};
 }
 
-/* The pages of the KV heads that belong to the box. */
+/* All pages of the task's KV heads: which of them is known at run time only. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {
@@ -72,7 +83,7 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
                          kv_head_from(op->attributes, box->hi[1]));
 }
 
-/* Places of the tokens, then a row and a row of the table. */
+/* Scratch: the places of all tokens, then a head, then a row of the table. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
@@ -81,8 +92,8 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
            (size_t)(op->attributes[HEAD_SIZE].i + 2 * table->dims[2]) * sizeof(float);
 }
 
-/* Keys and values of a token, KV heads lo .. hi - 1, into the cache.  row: scratch, with the angles
- * after it. */
+/* Store the keys and values of token t, KV heads lo .. hi - 1.  row: scratch for one head,
+ * followed by the token's cosines and sines. */
 static void store_heads(const op_call *call, int64_t t, int64_t lo, int64_t hi, float *row)
 {
     const ir_attribute *a = call->attributes;
@@ -100,7 +111,8 @@ static void store_heads(const op_call *call, int64_t t, int64_t lo, int64_t hi, 
     }
 }
 
-/* Token by token: query heads go to q, then keys and values of their KV heads to the cache. */
+/* Token by token: its query heads go to q, then keys and values of their KV heads to the cache,
+ * unless a later token has its place. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;
@@ -124,6 +136,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     }
 }
 
+/* Consecutive positions per slot (pages_fill); the other inputs are random. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     pages_fill(g, op, POSITIONS, K_CACHE, input, seed, data);
@@ -132,6 +145,8 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 static const op_operand out[] = {{"q", 0}, {"k_cache", 0}, {"v_cache", 0}};
 static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS, SHAPE_REAL("eps", 1e-6)};
 
+/* A single token, prefill, each norm present and absent, caches of another dtype, more tokens
+ * than a tile. */
 static const op_case cases[] = {
     {TURNED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
                    "f32[9, 3, 16, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, "

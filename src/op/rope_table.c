@@ -1,7 +1,8 @@
-/* rope_table.c - cos and sin of every rotation of a step, once for all layers.  positions i32[T] ->
- * f32[T, 2, size/2].
+/* rope_table.c - cos and sin of every rotation of a step, once for all layers.  positions i32[T]
+ * -> f32[T, 2, size/2].
  *
- * Positions that are out of range give the angles of that number: nothing is looked up. Cost: a
+ * Row t holds size/2 cosines, then size/2 sines, of positions[t] times each frequency (rope.h).
+ * Any position gives its angles, also a negative one: no memory is looked up by it.  Cost: one
  * power a column, a sine and a cosine an element.
  */
 #include "op/rope.h"
@@ -23,7 +24,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* cos and sin of an angle are made together. */
+/* Tokens and pairs may be cut; cos and sin of an angle are made together. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
@@ -38,7 +39,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     *read = (ir_box){.lo = {box->lo[0]}, .hi = {box->hi[0]}};
 }
 
-/* A frequency is worked out once for all tokens. */
+/* Column by column, so that a frequency is computed once for all tokens. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -56,6 +57,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     }
 }
 
+/* Positions up to a million: large angles are where rounding differs. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     fill_indices(shape_input(g, op, input), 1000000, seed, data);

@@ -1,16 +1,19 @@
-/* rotate.c - rotary position embedding with tables from elsewhere.  x [.., K], cos and sin [.., R],
- * R even and at most K -> x's shape.
+/* rotate.c - rotary position embedding with given tables.  x [.., K], cos and sin [.., R], R
+ * even and at most K -> x's shape.
  *
  * y = x * cos + (-x2, x1) * sin, where x1 and x2 are the halves of the first R entries of a row;
- * entries from R on pass. Axes of the tables before the last are broadcast to those of x.  Rounding
- * is that of the single operators.  Cost: four multiplications a pair.
+ * entries from R on are copied.  Axes of the tables before the last are broadcast to those of x.
+ * Products and their sum are rounded as the single operators would round them.  It stands for
+ * the `rotate_half` of imported models, whose tables are computed by other operators, where
+ * rope.c computes its own.  Cost: four multiplications a pair.
  */
 #include "op/rotate.h"
 #include "op/shape.h"
 
+/* Inputs, by index. */
 enum { X, COSINE, SINE };
 
-/* Tables broadcast like any operand, but for the last axis, where they may be shorter than x. */
+/* A table broadcasts like any operand, except for the last axis, where it may be shorter than x. */
 static mpk_status expect_table(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input)
 {
     const ir_tensor *x = shape_input(g, op, X), *t = shape_input(g, op, input);
@@ -33,8 +36,8 @@ static mpk_status expect_table(mpk_context *cx, const ir_graph *g, const ir_op *
     return MPK_OK;
 }
 
-/* Both tables have one shape; x is whole, since tables from elsewhere do not say which tokens are
- * alive. */
+/* Both tables have one shape.  x must be whole, since given tables do not say which of their
+ * rows are alive. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);
@@ -50,7 +53,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Of a table its rows, whole. */
+/* Of a table, whole rows: those that the box's rows are broadcast from. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -64,7 +67,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     shape_broadcast_box(t, x->rank, &rows, read);
 }
 
-/* A row of x, and a row of each table. */
+/* Scratch: a row of x, and a row of each table. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;

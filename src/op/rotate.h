@@ -1,17 +1,19 @@
-/* rotate.h - rotary position embedding with tables that lie in memory, the same bits wherever an
- * operator has it built in.
+/* rotate.h - rotary position embedding with tables in memory; the same bits in every operator
+ * that contains it (rotate.c, attention_cache.c).
  *
- * y = x * cos + turned(x) * sin over the first n entries of a row, turned(x) being the second half
- * of them negated, then the first; the rest passes.  Both halves of the tables are read, whether or
- * not they are equal.
+ * y = x * cos + turned(x) * sin over the first n entries of a row, where turned(x) is their
+ * second half negated, then their first half; the rest is copied.  Both halves of the tables are
+ * read, whether or not they are equal.
+ *
+ *   row (a, b), cos (c1, c2), sin (s1, s2)  ->  (a c1 - b s1, b c2 + a s2)
  */
 #ifndef OP_ROTATE_H
 #define OP_ROTATE_H
 
 #include "op/walk.h"
 
-/* Rotate a row in place; both products and their sum are rounded to dtype, as operators of their
- * own would do. */
+/* Rotate the first n entries of a row in place.  Both products and their sum are rounded to
+ * dtype, as single operators would do. */
 static inline void rotate_row(ir_dtype dtype, float *row, const float *cosine, const float *sine,
                               int64_t n)
 {

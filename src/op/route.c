@@ -1,24 +1,30 @@
-/* route.c - the experts that each token goes to, and how much each of them counts.
+/* route.c - the experts that each token goes to, and the weight of each.
  *
- * logits [T, E] -> ids i32[T, N], weights f32[T, N]: the N largest of softmax(logits) over all E,
- * in falling order, ties to the lower id.  normalize: divided by their sum; round: then rounded to
- * the dtype of the logits, as some models do.
+ * logits [T, E] -> ids i32[T, N], weights f32[T, N]: the N largest of softmax(logits) over all
+ * E, in falling order, of equal ones the lower id first.  normalize: divided by their sum;
+ * round: then rounded to the dtype of the logits, as some models do.
  *
- * Idea: an exponential keeps the order, so experts are chosen by their logits: which ones a token
- * gets depends on no target's exp.  Logits become integers that compare as they do (NaN below all),
- * with the id in the low bits; then the next expert is the largest below the last.  Exponentials
- * are summed in fp64. Cost: N E comparisons, E exponentials.
+ *   logits 1, 3, 3, 0 with N = 2: ids 1, 2; weights 0.44, 0.44, with normalize 0.5, 0.5
+ *
+ * Idea: an exponential keeps the order, so experts are chosen by their logits: which ones a
+ * token gets depends on no target's exp.  Logits become integers that compare as they do (NaN
+ * below all), with the id in the low bits; then the next expert is the largest below the last.
+ * Exponentials are summed in fp64.  Cost: N E comparisons, E exponentials.
+ *
+ * The ids are read by the expert operators (experts.h).
  */
 #include <math.h>
 
 #include "op/experts.h"
 #include "op/shape.h"
 
+/* Input, outputs and attributes, by index. */
 enum { LOGITS };
 enum { IDS, WEIGHTS };
 enum { EXPERTS, NORMALIZE, ROUND };
 
-/* The bound on experts per token is that of a fixed array in all bodies. */
+/* EXPERTS_MOST_PER_TOKEN bounds N because all bodies keep a token's experts in an array of that
+ * size. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *logits = shape_input(g, op, LOGITS);
@@ -39,7 +45,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* A token's experts are found together. */
+/* Any tokens; the experts of one token are found together. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
@@ -55,7 +61,9 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[0] = box->hi[0];
 }
 
-/* Larger for a larger logit, of equal ones for a lower id; never twice the same. */
+/* The key of an expert: larger for a larger logit, of equal logits for a lower id; no two
+ * experts have the same.  A float's bits compare as the float does once the sign bit is flipped
+ * (positive) or all bits are (negative). */
 static uint64_t rank_of(float x, uint32_t id)
 {
     uint32_t u = 0;
@@ -67,7 +75,7 @@ static uint64_t rank_of(float x, uint32_t id)
     return (uint64_t)u << 32 | (uint32_t)~id;
 }
 
-/* The largest rank below `limit`. */
+/* The largest key below `limit`; 0 if there is none. */
 static uint64_t next_rank(const float *logits, uint32_t n, uint64_t limit)
 {
     uint64_t best = 0;
@@ -78,8 +86,8 @@ static uint64_t next_rank(const float *logits, uint32_t n, uint64_t limit)
     return best;
 }
 
-/* next_rank gives the largest key below the one before; its low bits are the complement of the id,
- * so that lower ids win ties. */
+/* Find the experts of token t one after another, each with the largest key below that of the one
+ * before.  logits: scratch [E]. */
 static void route_token(const op_call *call, int64_t t, float *logits)
 {
     const op_view *x = &call->in[LOGITS], *ids = &call->out[IDS], *weights = &call->out[WEIGHTS];
@@ -105,6 +113,7 @@ static void route_token(const op_call *call, int64_t t, float *logits)
     }
 }
 
+/* Scratch: a row of logits as floats. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     for (int64_t t = box->lo[0]; t < box->hi[0]; t++)

@@ -1,25 +1,26 @@
 /* rules.h - what a request asks of its tokens beyond the filters of `sample`: penalties, biases,
  * bans, two more filters.
  *
- * A request's rules are one record of 32-bit words in its row of `rules`; a part of `history` holds
- * the tokens of the request from position 0 on.  The engine writes the record, `sample` and its GPU
- * body (device/task/sample.cuh) read it.  They change a copy of the row of logits, in this order:
+ * A request's rules are one record of 32-bit words in its row of `rules`; a part of `history`
+ * holds the tokens of the request from position 0 on.  The engine writes the record
+ * (engine/engine_rules.c); `sample` and its GPU body (device/task/sample.cuh) read it.  They
+ * change a copy of the row of logits, in this order:
  *
  *   biases       x += bias
  *   repetition   of each token in the history, once: x is divided by the penalty if x > 0, else
- *                multiplied with it
+ *                multiplied by it
  *   presence     of each token among those generated, once: x -= penalty
  *   frequency    of each occurrence among those generated: x -= penalty
  *   allowed      if any is listed: all other tokens are banned (x = -inf)
  *   mask         tokens without a bit are banned
  *   ends         banned while fewer than `least` tokens have been generated
- *   banned       the last token of a sequence is banned where the history ends with what is before
- *                it
+ *   banned       the last token of a sequence is banned where the history ends with the tokens
+ *                before it
  *   sigma        banned if x is more than so many standard deviations below the largest logit
- *   typical      of the tokens whose surprise is nearest the expected one, the fewest with this
- *                share are kept
+ *   typical      the tokens whose surprise is nearest the expected one, the fewest with this share,
+ *                are kept
  *
- * The last two are for rows with a temperature.  A value that is off changes nothing.
+ * The last two apply to rows with a temperature only.  A value that is off changes nothing.
  */
 #ifndef OP_RULES_H
 #define OP_RULES_H
@@ -29,7 +30,11 @@
 
 #include "op/walk.h"
 
-/* Words of a record; lists follow each other from RULES_LISTS on. */
+/* Words of a record.  The words RULES_PROMPT .. RULES_BANNED are counts; the lists themselves
+ * follow each other from RULES_LISTS on, in the order of their counts.  A record with one bias
+ * and one banned sequence 5 6:
+ *
+ *   .. BIASES 1, ALLOWED 0, ENDS 0, BANNED 3 | id, bias | 2, 5, 6 */
 enum {
     RULES_REPETITION, /* float bits; off: 1 */
     RULES_PRESENCE,   /* float bits; off: 0 */
@@ -46,46 +51,48 @@ enum {
     RULES_WORDS = 4096 /* of a record at most */
 };
 
-/* What a row asks for, its row of `asks`. */
+/* What a row asks for: the words of its row of `asks`. */
 enum {
     ASK_RULES,    /* 1 + the row of rules; 0: no rules */
     ASK_FROM,     /* where in `history` the request's tokens begin */
-    ASK_HISTORY,  /* how many there are */
+    ASK_HISTORY,  /* how many tokens they are */
     ASK_LOGPROBS, /* entries of logprobs; 0: none */
     ASK_TOKEN,    /* the token of the first entry; -1: the one that is drawn */
-    /* 1 + the row of rules that holds its mask; 0: none.  A row with a mask has rules too */
+    /* 1 + the row of rules that holds its mask; 0: none.  A row with a mask has rules too. */
     ASK_MASK,
     ASK_CHOICE, /* with rules: the row of choice, which no other row of the step has */
     ASKS
 };
 
-/* Words of a mask: the number, from 1 on, of the draw that it is for, then a bit for each token
- * that may come, the lowest first.  Whoever makes it writes the number last (release), and does not
- * touch it again before that draw has been read; who sees the number (acquire) sees the bits.
- * Until then the token of the row is RULES_LATE. */
+/* Words of a mask: the number of the draw that it is for, draws[r] + 1, then a bit for each
+ * token that may come, the lowest first.  The host writes the mask while the step runs: first
+ * the bits, then the number (release), and changes neither until that draw has been read.
+ * `sample` loads the number (acquire): if it is the number of its draw, the bits are there; if
+ * not, the token of the row is RULES_LATE and the row must be drawn again. */
 enum { MASK_NUMBER, MASK_BITS, RULES_LATE = -1 };
 
+/* Words of a mask for a vocabulary, its number included. */
 static inline int64_t rules_mask_words(int64_t vocab_size)
 {
     return MASK_BITS + (vocab_size + 31) / 32;
 }
 
-/* Entries of logprobs: a token of choice, then the most probable ones. */
+/* Entries of logprobs: the token that was drawn or asked for, then the most probable ones. */
 enum { LOGPROBS_TOP = 20, LOGPROBS = 1 + LOGPROBS_TOP };
 
-/* One row of logits with all that changes it; everything is borrowed.  `x` and `marks` are the
- * row's own, so rows of a step may be worked on at the same time. */
+/* One row of logits with what changes it; everything is borrowed.  `x` and `marks` belong to
+ * this row alone, so several rows of a step may be changed at the same time. */
 typedef struct rules {
-    const int32_t *words, *history;
-    int64_t n_history;
-    float *x; /* [n] the row, changed */
+    const int32_t *words, *history; /* the record; the request's tokens so far */
+    int64_t n_history;              /* tokens in the history */
+    float *x;                       /* [n] the row, changed */
     int64_t n;
-    int32_t *marks;      /* [n] of ids; scratch */
+    int32_t *marks;      /* [n] by id: RULES_SEEN and so on; scratch */
     const int32_t *mask; /* bits of the tokens that may come; NULL: all may */
 } rules;
 
-/* Do the lists lie within a record of so many words?  A row with a record that is unsound has no
- * rules. */
+/* Do the lists lie within a record of `width` words?  A record that is not sound is ignored: its
+ * row has no rules. */
 static inline bool rules_are_sound(const int32_t *words, int64_t width)
 {
     int64_t n = RULES_LISTS;
@@ -102,7 +109,7 @@ static inline bool rules_are_sound(const int32_t *words, int64_t width)
     return true;
 }
 
-/* Floats lie in the record as their bits, since a record is of 32-bit words. */
+/* A float of the record, which holds floats as their bits. */
 static inline float rules_float(const rules *r, uint32_t word)
 {
     float x;
@@ -110,14 +117,15 @@ static inline float rules_float(const rules *r, uint32_t word)
     return x;
 }
 
-/* An id of a request may name no token of this vocabulary; it is passed over. */
+/* Ban a token.  An id may name no token of this vocabulary; it is skipped. */
 static inline void rules_ban(const rules *r, int32_t id)
 {
     if (id >= 0 && id < r->n)
         r->x[id] = -INFINITY;
 }
 
-/* Set a bit of an id's mark; false if it was set, or there is no such id. */
+/* Set a bit of an id's mark.  True if it was clear: the first time that this id comes; false too
+ * if there is no such id. */
 static inline bool rules_mark(const rules *r, int32_t id, int32_t bit)
 {
     if (id < 0 || id >= r->n || r->marks[id] & bit)
@@ -126,11 +134,12 @@ static inline bool rules_mark(const rules *r, int32_t id, int32_t bit)
     return true;
 }
 
+/* Bits of a mark: in the history, generated, on the list of allowed tokens. */
 enum { RULES_SEEN = 1, RULES_MADE = 2, RULES_PERMITTED = 4 };
 
-/* The three penalties in the order that their definitions have: repetition once for each token of
- * the whole history, presence once and frequency each time for tokens that were generated.  Marks
- * tell which tokens have had theirs. */
+/* The three penalties, in the order of their definitions: repetition once for each token of the
+ * whole history, presence once and frequency each time for the generated tokens.  Marks tell
+ * which tokens have had theirs. */
 static inline void rules_penalize(const rules *r)
 {
     float repetition = rules_float(r, RULES_REPETITION), presence = rules_float(r, RULES_PRESENCE),
@@ -148,7 +157,8 @@ static inline void rules_penalize(const rules *r)
             r->x[r->history[i]] -= frequency;
 }
 
-/* Ban the last token of each sequence whose other tokens end the history. */
+/* Ban the last token of each sequence whose other tokens end the history.  The words at .. end -
+ * 1 are sequences, each its length and its ids. */
 static inline void rules_ban_sequences(const rules *r, const int32_t *at, const int32_t *end)
 {
     for (; at < end; at += 1 + at[0]) {
@@ -159,7 +169,8 @@ static inline void rules_ban_sequences(const rules *r, const int32_t *at, const 
     }
 }
 
-/* The lists of the record. */
+/* Biases, penalties and bans, up to the banned sequences.  `at` walks over the lists; the loop
+ * over allowed tokens leaves it at the next list. */
 static inline void rules_list(const rules *r)
 {
     const int32_t *w = r->words, *at = w + RULES_LISTS;
@@ -184,8 +195,9 @@ static inline void rules_list(const rules *r)
     rules_ban_sequences(r, at, at + w[RULES_BANNED]);
 }
 
-/* Ban what is more than `sigmas` standard deviations below the largest.  Mean and deviation are of
- * the tokens that are not banned, in double, around the mean. */
+/* Ban what is more than `sigmas` standard deviations below the largest.  Mean and deviation are
+ * of the tokens that are not banned, in double and in two passes: squares are of the differences
+ * to the mean. */
 static inline void rules_cut_deviation(const rules *r, double largest, double sigmas)
 {
     double count = 0, sum = 0, squares = 0;
@@ -204,8 +216,8 @@ static inline void rules_cut_deviation(const rules *r, double largest, double si
             r->x[i] = -INFINITY;
 }
 
-/* How far a token's surprise is from the expected one, as bits that rise with it; banned ones are
- * infinitely far. */
+/* How far a token's surprise is from the expected one, as bits: those of non-negative floats
+ * rise with the float.  scaled: its logit, relative to the largest, over the temperature. */
 static inline uint32_t rules_distance(double scaled, double expected)
 {
     float far = (float)fabs(scaled - expected);
@@ -215,8 +227,9 @@ static inline uint32_t rules_distance(double scaled, double expected)
 }
 
 /* Keep the fewest tokens of typical surprise whose share reaches `share`; equally far ones stay
- * together.  The distance at which to cut is found by halving: only weights in the half that is
- * looked at are added up. */
+ * together.  The distance at which to cut is found by bisection over the bits of a float: at
+ * most 31 passes, each of which computes only the weights in the half that it looks at.  `marks`
+ * holds the distances; banned tokens are infinitely far (0x7f800000). */
 static inline void rules_cut_untypical(const rules *r, double largest, double temperature,
                                        double share)
 {
@@ -249,6 +262,7 @@ static inline void rules_cut_untypical(const rules *r, double largest, double te
             r->x[i] = -INFINITY;
 }
 
+/* The largest logit; -inf if all are banned. */
 static inline double rules_largest(const rules *r)
 {
     double largest = -INFINITY;
@@ -257,7 +271,8 @@ static inline double rules_largest(const rules *r)
     return largest;
 }
 
-/* Change the row as the record says. */
+/* Change the row as the record says.  temperature: the row's; without one (0 or NaN) the two
+ * filters do not apply. */
 static inline void rules_apply(const rules *r, double temperature)
 {
     double sigmas = (double)rules_float(r, RULES_SIGMA),

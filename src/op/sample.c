@@ -10,14 +10,14 @@
  * its filters and its random number have one token, on every processor and however the row is cut.
  *
  * asks i32[R, 7] says what else a row wants (rules.h).  Rules: the row draws from a copy of its
- * logits in choice f32[C, V], changed as rules i32[B, W] and history i32[N] say; rows of one step
- * have different rows of choice.  Log probabilities: f32[R, 21, 2], pairs of id and logarithm of
- * the share that softmax gives it in the row as the model made it: first of the token that is drawn
- * or asked for, then of the most probable ones in falling order; what is not asked for is 0.  A row
- * that asks for neither reads no more than its row of asks.
+ * logits in choice f32[C, V], changed as rules i32[B, W] and history i32[N] say; rows of one
+ * step have different rows of choice.  Log probabilities: f32[R, 21, 2], pairs of id and
+ * logarithm of the share that softmax gives it in the row as the model made it: first of the
+ * token that is drawn or asked for, then of the most probable ones in falling order; entries
+ * that are not asked for are 0.  A row that asks for neither reads only its row of asks.
  *
- * Some rows of `rules` may be masks, which the host writes while the step runs; a row whose mask is
- * not there yet has the token RULES_LATE.
+ * Some rows of `rules` may be masks, which the host writes while the step runs; a row whose mask
+ * has not arrived has the token RULES_LATE.
  *
  * Idea: weights need no order but where top_k or top_p cut.  There a heap of ids is built; only as
  * many are taken out as are looked at, so cost is O(V + looked_at log V), not a sort.  NaN and -inf
@@ -32,11 +32,12 @@
 #include "op/peaks.h"
 #include "op/rules.h"
 
+/* Inputs, outputs and columns of `sampling`, by index. */
 enum { X, SAMPLING, SEEDS, DRAWS, ASKED, RULES, HISTORY, CHOICE, PEAKS };
 enum { TOKEN, CHOSEN, SHARES };
 enum { TEMPERATURE, TOP_K, TOP_P, MIN_P };
 
-/* The tensors that rows with rules go by. */
+/* Check the shapes of the inputs that rows with rules use. */
 static mpk_status check_rules(mpk_context *cx, const ir_graph *g, const ir_op *op)
 {
     const ir_tensor *x = shape_input(g, op, X), *words = shape_input(g, op, RULES);
@@ -50,8 +51,8 @@ static mpk_status check_rules(mpk_context *cx, const ir_graph *g, const ir_op *o
     return MPK_OK;
 }
 
-/* The row of choice and the log probabilities are outputs even where no row asks for them: what a
- * step asks for is data. */
+/* The rows of choice and the log probabilities are outputs even if no row asks for them: what a
+ * row asks for is data of the step. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);
@@ -80,7 +81,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Which row of the rules is known only at run time. */
+/* A row of the inputs by row; rules and history whole, as only data says which part a row uses.
+ * choice is written before it is read. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -93,8 +95,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[0] = box->hi[0];
 }
 
-/* Which row of choice a task writes follows from data, so all tasks may write any: they are told
- * apart by `asks` (OP_WRITES_APART). */
+/* Which row of choice a task writes depends on data, so each is said to write any; `asks` keeps
+ * their rows apart (OP_WRITES_APART). */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {
@@ -105,14 +107,17 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
     written->hi[0] = box->hi[0];
 }
 
-/* The heap of one row: an id for each token of the vocabulary. */
+/* Scratch: the heap of one row, room for every id of the vocabulary; rules_apply uses it for its
+ * marks before. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
     return (size_t)shape_input(g, op, X)->dims[1] * sizeof(int32_t);
 }
 
-/* A row of logits and the heap of its ids; taken ids stand after the heap, the first one last. */
+/* A row of logits and a heap of its ids with the largest on top.  An id that was taken lies
+ * after the heap, the first one last, so ids[] also remembers the order: the heap shrinks by one
+ * entry as the list grows. */
 typedef struct candidates {
     const op_view *x;
     int64_t offset; /* of the row */
@@ -121,7 +126,7 @@ typedef struct candidates {
     float largest, scale;
 } candidates;
 
-/* f32 has a way of its own, since every comparison of the heap comes here. */
+/* The logit of an id.  f32 has a path of its own, since every comparison of the heap comes here. */
 static float logit_of(const candidates *c, int32_t id)
 {
     int64_t at = c->offset + id * c->x->stride[1];
@@ -133,14 +138,14 @@ static chance weight_of(const candidates *c, int32_t id)
     return chance_of(logit_of(c, id), c->largest, c->scale);
 }
 
-/* a comes before b in falling order. */
+/* Does id a come before b in falling order? */
 static bool is_before(const candidates *c, int32_t a, int32_t b)
 {
     float x = logit_of(c, a), y = logit_of(c, b);
     return x > y || (x == y && a < b);
 }
 
-/* Let the id at a place of the heap go down to where it belongs. */
+/* Move the id at a place of the heap down to where it belongs. */
 static void sink(candidates *c, int64_t at)
 {
     int32_t id = c->ids[at];
@@ -158,7 +163,7 @@ static void sink(candidates *c, int64_t at)
     c->ids[at] = id;
 }
 
-/* The ids that can be drawn at all, as a heap. */
+/* All ids that can be drawn at all, as a heap.  Linear: Floyd's way, from the last parent up. */
 static void build_heap(candidates *c)
 {
     c->n = 0;
@@ -270,7 +275,8 @@ static int32_t draw(candidates *c, int64_t best, const float *sampling, uint64_t
     return pick(c, &k, lane, target);
 }
 
-/* The mask of a row, NULL if it asks for none.  False: it is not there yet. */
+/* The mask of a row: NULL in *mask if it asks for none.  Returns false if the mask of this draw
+ * has not arrived. */
 static bool find_mask(const op_call *call, const int32_t asks[ASKS], uint32_t draw_number,
                       const int32_t **mask)
 {
@@ -285,7 +291,9 @@ static bool find_mask(const op_call *call, const int32_t asks[ASKS], uint32_t dr
                                 memory_order_acquire) == draw_number + 1;
 }
 
-/* The logits that row r draws from: a changed copy if it has rules.  True: they are changed. */
+/* Point c at the logits that row r draws from.  True: it has rules, and c is a changed copy in
+ * its row of choice.  False: c is as before, which holds too for requests that name rows or
+ * ranges that do not exist. */
 static bool choose_row(const op_call *call, int64_t r, const int32_t asks[ASKS],
                        const int32_t *mask, double temperature, candidates *c)
 {
@@ -311,7 +319,8 @@ static bool choose_row(const op_call *call, int64_t r, const int32_t asks[ASKS],
     return true;
 }
 
-/* Log probabilities of a row as the model made it; the first entry is that of `token`. */
+/* Log probabilities of a row as the model made it, n entries of them; the first is that of
+ * `token`.  ids: scratch for the heap. */
 static void tell_shares(const op_call *call, int64_t r, int64_t best, int32_t n, int32_t token,
                         int32_t *ids)
 {
@@ -335,8 +344,8 @@ static void tell_shares(const op_call *call, int64_t r, int64_t best, int32_t n,
     }
 }
 
-/* The largest entry is found in the row as the model made it, for the log probabilities; rules may
- * then change the row that is drawn from. */
+/* One row: the mask, the rules, the draw, then the log probabilities.  `best` is of the row as
+ * the model made it; a row changed by rules has another largest entry. */
 static void choose(const op_call *call, int64_t r, int32_t *ids)
 {
     const op_view *in = call->in, *out = &call->out[TOKEN];
@@ -369,7 +378,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         choose(call, r, scratch);
 }
 
-/* A record with every rule, each on or off. */
+/* Test data: a record that has every rule, each on or off at random. */
 static void fill_rules(int64_t width, int64_t columns, uint64_t seed, int32_t *words)
 {
     uint64_t bits = rng_u64(seed, 0);
@@ -397,7 +406,7 @@ static void fill_rules(int64_t width, int64_t columns, uint64_t seed, int32_t *w
         *at = 0;
 }
 
-/* A mask for a draw, with a random half of the bits. */
+/* Test data: a mask for a draw, with a random half of the bits. */
 static void fill_mask(int64_t width, uint32_t number, uint64_t seed, int32_t *words)
 {
     words[MASK_NUMBER] = (int32_t)number;
@@ -405,8 +414,9 @@ static void fill_mask(int64_t width, uint32_t number, uint64_t seed, int32_t *wo
         words[i] = (int32_t)rng_u64(seed, (uint64_t)i);
 }
 
-/* What rows ask: neither, log probabilities, rules, or both; the history is of few tokens that
- * repeat.  Rows of rules after those of choice are masks for draws 0, 1, 2 ... */
+/* Test data: rows that ask for nothing, log probabilities, rules, or both; the history is of few
+ * tokens that repeat.  Rows of rules after those of choice are masks for draws 0, 1, 2 ..; one
+ * in four is late. */
 static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed,
                       int32_t *data)
 {
@@ -438,7 +448,7 @@ static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64
     }
 }
 
-/* Every mixture of filters on and off, and greedy rows among them. */
+/* Test data: every mixture of filters on and off, and greedy rows among them. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input);

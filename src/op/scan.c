@@ -1,17 +1,22 @@
-/* scan.c - running sums, products, or log-sum-exps along an axis.  x [.., n, ..] -> the same shape.
+/* scan.c - running sums, products, or log-sum-exps along an axis.  x [.., n, ..] -> the same
+ * shape.
  *
- * Entry i is made of the entries 0 .. i, in that order: floats in double and rounded when stored,
- * integers exactly (modulo the width of the result).  The result has x's dtype or the one that is
- * named.  Cost: one pass over x.
+ *   sum of 1, 2, 3, 4 is 1, 3, 6, 10; prod is 1, 2, 6, 24
+ *
+ * Entry i is made of the entries 0 .. i, in that order: floats in double and rounded when
+ * stored, integers exactly (modulo the width of the result).  The result has x's dtype or the
+ * one that is named.  The axis is never cut, so the bits do not depend on the cut.  Cost: one
+ * pass over x.
  */
 #include <math.h>
 
 #include "op/fill.h"
 #include "op/line.h"
 
+/* Attributes, by index. */
 enum { AXIS, KIND, DTYPE };
 
-/* An integer sum of floats would depend on where they are rounded. */
+/* An integer sum of floats would depend on when they are rounded, so it is refused. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     str kind = op->attributes[KIND].s, name = op->attributes[DTYPE].s;
@@ -27,20 +32,23 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* log(e^a + e^b) without overflow; equal infinities stay themselves, since their difference is
+ * NaN. */
 static double log_add(double a, double b)
 {
     double most = a > b || isnan(a) ? a : b;
     return isinf(a) && a == b ? a : most + log1p(exp(-fabs(a - b)));
 }
 
+/* Entries that are loaded, summed and stored together. */
 enum { RUN = 64 };
 
-/* In runs, so that loading and storing are loops of their own; the sum itself is a chain and stays
- * one. */
+/* One line; kind is the first letter of its name.  Runs make loading and storing loops of their
+ * own, which vectorize; the sum itself is a chain of dependent additions. */
 static void scan_floats(const op_view *x, int64_t from, int64_t step, const op_view *y, int64_t to,
                         int64_t to_step, int64_t n, char kind)
 {
-    double sum = kind == 'p', value[RUN]; /* of nothing: 0, or 1 of a product */
+    double sum = kind == 'p', value[RUN]; /* the neutral element: 0, or 1 of a product */
     if (kind == 'l')
         sum = -INFINITY;
     for (int64_t first = 0; first < n; first += RUN) {
@@ -55,7 +63,8 @@ static void scan_floats(const op_view *x, int64_t from, int64_t step, const op_v
     }
 }
 
-/* Modulo 2^64, cut when stored: the same as modulo the result's width. */
+/* As scan_floats.  Modulo 2^64 and truncated when stored, which is the same as modulo the width
+ * of the result. */
 static void scan_integers(const op_view *x, int64_t from, int64_t step, const op_view *y,
                           int64_t to, int64_t to_step, int64_t n, char kind)
 {
@@ -67,7 +76,7 @@ static void scan_integers(const op_view *x, int64_t from, int64_t step, const op
     }
 }
 
-/* The axis cannot be cut (line_axes), so a box holds whole lines. */
+/* Line by line: the axis is not cut (line_axes), so a box holds whole lines. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

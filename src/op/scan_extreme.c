@@ -1,13 +1,19 @@
 /* scan_extreme.c - the largest or smallest entry so far along an axis, and where it is.
  *
- * x [.., n, ..] -> value in x's dtype and index i64, both of x's shape.  Of equal entries the last;
- * NaN stays once it is met.  Cost: one pass over x.
+ * x [.., n, ..] -> value in x's dtype and index i64, both of x's shape.  Of equal entries the
+ * last; NaN stays once it has come.
+ *
+ *   max of 2, 5, 5, 3: values 2, 5, 5, 5; indices 0, 1, 2, 2
+ *
+ * Values are copied bit by bit.  Cost: one pass over x.
  */
 #include "op/fill.h"
 #include "op/line.h"
 
+/* Attributes, by index. */
 enum { AXIS, KIND };
 
+/* Both results have x's shape; the second names entries of the axis. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     str kind = op->attributes[KIND].s;
@@ -20,7 +26,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Not worse means equal or better, so of equal entries the last stays. */
+/* One line.  An entry that is not worse (equal or better) replaces the one so far, so of equal
+ * entries the last stays. */
 static void scan_line(const op_call *call, const int64_t *at, bool largest)
 {
     const op_view *x = &call->in[0], *value = &call->out[0], *index = &call->out[1];

@@ -1,14 +1,18 @@
-/* scatter.c - entries of src go, place by place, to the entries of x that an index tensor names
- * along an axis.
+/* scatter.c - entries of src go to the entries of x that an index tensor names along an axis,
+ * place by place.
  *
- * x [..], index i32 or i64 and src [..] of the same rank; index no longer than src, and than x but
- * along the axis -> y like x: y[.., index[.., i, ..], ..] = src[.., i, ..].  kind "set": of several
- * the last stays; sum, prod, mean, max, min: all are combined in order, with x's own value
- * (include_self) or without.  What does not exist is passed over; a negative number counts from the
- * end.  in_place: y is x's storage.
+ * x [..], index i32 or i64 and src [..] of the same rank -> y like x: y[.., index[.., i, ..],
+ * ..] = src[.., i, ..].  index is no longer than src in any axis, and no longer than x except
+ * along the axis.  kind "set": of several the last stays; sum, prod, mean, max, min: all are
+ * combined in order, with x's own value (include_self) or without.  An index that names no entry
+ * is skipped; a negative one counts from the end.  in_place: y is x's storage.
  *
- * Idea: combining happens in scratch, in double or whole integers, 4096 entries of a line at a
- * time.  Cost: a copy of x, and one pass over index and src for each 4096 entries along the axis.
+ *   x = 1, 1, 1, index = 2, 0, 2, src = 5, 6, 7
+ *   set: 6, 1, 7     sum: 7, 1, 13     sum without include_self: 6, 1, 12
+ *
+ * Idea: values are combined in scratch, as doubles or 64-bit integers, 4096 entries of a line at
+ * a time.  Cost: a copy of x, and one pass over index and src for each 4096 entries along the
+ * axis.
  */
 #include <math.h>
 
@@ -16,12 +20,14 @@
 #include "op/line.h"
 #include "op/update.h"
 
+/* Inputs and attributes, by index. */
 enum { X, INDEX, SRC };
 enum { AXIS, KIND, INCLUDE_SELF, IN_PLACE };
 typedef enum scatter_kind { SET, SUM, PROD, MEAN, MAX, MIN, KINDS } scatter_kind;
+/* Entries of a line of y that are combined at once; bounds the scratch. */
 enum { PART = 4096 };
 
-/* KINDS if the word is none of them, which infer refuses. */
+/* The kind that the attribute names; KINDS if it names none, which infer refuses. */
 static scatter_kind kind_of(const ir_op *op)
 {
     static const char *const names[KINDS] = {"set", "sum", "prod", "mean", "max", "min"};
@@ -31,7 +37,7 @@ static scatter_kind kind_of(const ir_op *op)
     return (scatter_kind)kind;
 }
 
-/* Along the axis, index may be longer than x: it only names entries there. */
+/* Along the axis index may be longer than x, since its numbers only name entries there. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *index = shape_input(g, op, INDEX),
@@ -56,7 +62,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Of index and src: the same lines, as far as index has them. */
+/* Of index and src the box's lines, as far as index has them, each whole; of x what update.h
+ * says. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -75,16 +82,17 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = (ir_box){0};
 }
 
-/* The entries lo .. hi - 1 of a line of y, while values are combined. */
+/* The entries lo .. hi - 1 of one line of y, while src's values are combined into them. */
 typedef struct line {
     const op_call *call;
     scatter_kind kind;
-    int64_t lo, hi, n_index;
-    int64_t y, index, src; /* offsets of entry 0 */
-    line_key *sum;         /* [hi - lo] */
-    int64_t *count;        /* [hi - lo] values combined */
+    int64_t lo, hi, n_index; /* n_index: entries of the line of index */
+    int64_t y, index, src;   /* offsets in elements of entry 0 of the line */
+    line_key *sum;           /* [hi - lo] */
+    int64_t *count;          /* [hi - lo] values combined so far */
 } line;
 
+/* The entry of y that number i of the line of index names; -1: none. */
 static int64_t named(const line *l, int64_t i)
 {
     const op_view *index = &l->call->in[INDEX];
@@ -93,7 +101,7 @@ static int64_t named(const line *l, int64_t i)
                          l->call->out[0].dims[axis]);
 }
 
-/* In order, so that of several the last stays. */
+/* kind "set": in the order of index, so that of several the last stays. */
 static void set_entries(const line *l)
 {
     const op_view *src = &l->call->in[SRC], *y = &l->call->out[0];
@@ -105,7 +113,7 @@ static void set_entries(const line *l)
     }
 }
 
-/* NaN replaces what is there, and stays. */
+/* a with one more value b.  NaN replaces what is there, and stays. */
 static line_key combine(scatter_kind kind, bool exact, line_key a, line_key b)
 {
     if (kind == MAX || kind == MIN) {
@@ -120,7 +128,7 @@ static line_key combine(scatter_kind kind, bool exact, line_key a, line_key b)
     return a;
 }
 
-/* Integers round down, as PyTorch does. */
+/* The mean of n values.  Integers round down, as PyTorch's do. */
 static line_key mean(bool exact, line_key sum, int64_t n)
 {
     if (exact)
@@ -130,8 +138,8 @@ static line_key mean(bool exact, line_key sum, int64_t n)
     return sum;
 }
 
-/* count: how many values an entry has, x's own included if it counts.  Entries that nothing named
- * keep x's bits. */
+/* The other kinds.  count: values that an entry has so far, x's own included if it counts.
+ * Entries that no index names keep x's bits. */
 static void combine_entries(const line *l)
 {
     const op_view *src = &l->call->in[SRC], *y = &l->call->out[0];
@@ -162,6 +170,7 @@ static void combine_entries(const line *l)
     }
 }
 
+/* Scratch: sum and count of up to PART entries. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g;
@@ -169,7 +178,8 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (size_t)(n < PART ? n : PART) * (sizeof(line_key) + sizeof(int64_t));
 }
 
-/* Lines of y that index has, part by part. */
+/* Line by line, as far as index has lines; each line in parts, of which every one reads all of
+ * index. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *index = &call->in[INDEX], *src = &call->in[SRC], *y = &call->out[0];
@@ -201,7 +211,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     } while (walk_next(&lines, y->rank, at));
 }
 
-/* Test indices must mostly exist, or the test would compare zeros with zeros. */
+/* Test data: most indices exist, or the test would compare untouched copies. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     if (input == INDEX)

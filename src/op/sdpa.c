@@ -1,21 +1,27 @@
 /* sdpa.c - attention over tensors: softmax(scale q k^T + mask) v with grouped heads.
  *
- * q [B, H, T, K], k [B, G, S, K], v [B, G, S, Kv], mask: bool (true: may be seen) or real (added),
- * broadcast to [B, H, T, S], or absent -> [B, H, T, Kv] in q's dtype, or with by_rows [B, T, H,
- * Kv].  Query head h uses KV head h / (H / G).  causal: row t sees s <= t; window: only s > t -
- * window too; a row that sees nothing gives zeros.  scale 0 means 1 / sqrt(K).
+ * q [B, H, T, K], k [B, G, S, K], v [B, G, S, Kv], mask: bool (true: seen) or real (added to the
+ * score), broadcast to [B, H, T, S], or absent -> [B, H, T, Kv] in q's dtype, or with by_rows
+ * [B, T, H, Kv].  Query head h uses KV head h / (H / G).  causal: row t sees s <= t; window: in
+ * addition s > t - window.  A row that sees nothing gives zeros. scale 0 means 1 / sqrt(K).
  *
- * Scores are sums in double, exponentials fp32 (of f64 fp64).  The order of the sums depends on s
- * alone.  Idea: eight rows at a time share what is loaded of k and v. Cost: 2 T S (K + Kv) flops a
- * head.
+ * With T = S = 4, causal and window = 2 each row sees the keys
+ *
+ *   t = 0: 0    t = 1: 0 1    t = 2: 1 2    t = 3: 2 3
+ *
+ * Scores are sums in double, exponentials fp32 (fp64 for f64).  The order of the sums depends on
+ * s alone.  Idea: eight rows at a time share each row of k and v that is loaded.  Cost: 2 T S (K
+ * + Kv) flops a head.
  */
 #include <math.h>
 
 #include "op/shape.h"
 #include "op/walk.h"
 
+/* Inputs and attributes, by index. */
 enum { Q, KEYS, VALUES, MASK };
 enum { SCALE, CAUSAL, WINDOW, BY_ROWS };
+/* Rows of q that are computed together. */
 enum { ROWS = 8 };
 
 /* Keys and values may have different head sizes. */
@@ -48,7 +54,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* A box of the result with its heads as axis 1 and its rows as axis 2. */
+/* A box of the result with its heads as axis 1 and its rows as axis 2, whichever order the
+ * result has. */
 static ir_box by_heads(const ir_op *op, const ir_box *box)
 {
     ir_box to = *box;
@@ -61,8 +68,8 @@ static ir_box by_heads(const ir_op *op, const ir_box *box)
     return to;
 }
 
-/* A row of the result is one softmax; where tiles are whole, 16 rows share the keys that are
- * read. */
+/* Every row of the result is a softmax of its own, so rows may be cut anywhere; where tiles are
+ * whole, 16 rows share the keys that are read. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const uint32_t rows = op->attributes[BY_ROWS].i ? 1 : 2;
@@ -71,7 +78,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[rows].tile = 2 * ROWS;
 }
 
-/* Keys and values of the KV heads that the box's query heads share. */
+/* Keys and values of the KV heads that the box's query heads use, all positions; of the mask
+ * what is broadcast to the scores of the box. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -96,17 +104,19 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* Scratch: scores [ROWS, S], queries [K, ROWS], sums [ROWS, Kv], a row of k or v. */
+/* The scratch of ref: scores [ROWS, S], queries [K, ROWS], sums [ROWS, Kv], and one row of k or
+ * v as doubles. */
 typedef struct parts {
     double *scores, *queries, *sums, *row;
 } parts;
 
-/* One row of scratch serves for keys and for values. */
+/* One row of scratch serves for keys and for values, so it has the wider of both. */
 static size_t widest(int64_t a, int64_t b)
 {
     return (size_t)(a > b ? a : b);
 }
 
+/* As struct parts, for any box. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
@@ -115,7 +125,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (rows + widest(k->dims[3], v->dims[3])) * sizeof(double);
 }
 
-/* Eight rows of one head. */
+/* Up to eight rows of one head: the unit of work. */
 typedef struct rows {
     const op_call *call;
     parts *to;
@@ -124,8 +134,8 @@ typedef struct rows {
     int64_t from, end; /* what any of them sees */
 } rows;
 
-/* Interleaved by row, so that the product with a key is one multiplication for all rows; absent
- * rows are zeros. */
+/* Load the queries, times scale, interleaved by row: then an entry of a key is multiplied with
+ * all rows at once.  Rows beyond n are zeros. */
 static void load_queries(const rows *r)
 {
     const op_view *q = &r->call->in[Q];
@@ -139,7 +149,7 @@ static void load_queries(const rows *r)
     }
 }
 
-/* What row i sees of s is added to its score; false if nothing. */
+/* Add what the mask adds to the score of row i and key s; false: the row does not see the key. */
 static bool add_mask(const rows *r, int64_t i, int64_t s, double *score)
 {
     const op_view *mask = &r->call->in[MASK];
@@ -155,7 +165,7 @@ static bool add_mask(const rows *r, int64_t i, int64_t s, double *score)
     return true;
 }
 
-/* scores[i][s] for all rows; -inf for what is not seen. */
+/* scores[i][s] for all rows; -inf where a row does not see a key. */
 static void score_rows(const rows *r, int64_t k_offset)
 {
     const op_view *k = &r->call->in[KEYS];
@@ -171,7 +181,8 @@ static void score_rows(const rows *r, int64_t k_offset)
     }
 }
 
-/* Scores of a row become weights; returns their sum. */
+/* Turn a row's scores into weights exp(score - largest); returns their sum, 0 for a row that
+ * sees nothing. */
 static double weigh_row(const rows *r, double *scores)
 {
     bool wide = r->call->in[Q].dtype == IR_F64;
@@ -189,7 +200,8 @@ static double weigh_row(const rows *r, double *scores)
     return sum;
 }
 
-/* sums[i][c] = sum over s of weight times value; what a row does not see may be anything. */
+/* sums[i][c] = sum over s of weight times value.  A weight of 0 is skipped: values that no row
+ * sees may be NaN. */
 static void sum_values(const rows *r, int64_t v_offset)
 {
     const op_view *v = &r->call->in[VALUES];
@@ -205,7 +217,8 @@ static void sum_values(const rows *r, int64_t v_offset)
     }
 }
 
-/* A row whose total is 0 saw nothing, and is zeros rather than 0 / 0. */
+/* All of it for up to eight rows.  A row whose total is 0 saw nothing, and is zeros rather than
+ * 0 / 0. */
 static void attend(rows *r)
 {
     const op_view *q = &r->call->in[Q], *k = &r->call->in[KEYS], *v = &r->call->in[VALUES],
@@ -226,7 +239,8 @@ static void attend(rows *r)
                               total[i] == 0 ? 0 : r->to->sums[i * n + c] / total[i]);
 }
 
-/* The keys that rows t .. t + n - 1 may see. */
+/* The keys from .. end - 1 that any of the rows may see by causal and window; the mask is not
+ * looked at. */
 static void find_range(rows *r)
 {
     int64_t window = r->call->attributes[WINDOW].i, last = r->at[2] + r->n;
@@ -237,6 +251,7 @@ static void find_range(rows *r)
     r->from = r->from < r->end ? r->from : r->end;
 }
 
+/* Scratch is laid out as scratch_bytes counts it. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *k = &call->in[KEYS], *v = &call->in[VALUES];

@@ -1,25 +1,29 @@
-/* sdpa_split.c - attention of a few rows over tensors, cut over the keys so that one long context
- * uses every worker.
+/* sdpa_split.c - attention of a few rows over tensors, cut over the keys so that one long
+ * context uses every worker.
  *
- * q [B, H, T, K], k and v [B, G, L, K] (one dtype), mask: bool (true: may be seen) or real (added),
- * broadcast to [B, H, T, L], or absent -> part [B T, S, H K] in q's dtype, lse f32[B T, S, H].
- * Query head h uses KV head h / (H / G).
+ * q [B, H, T, K], k and v [B, G, L, K] (one dtype), mask: bool (true: seen) or real (added to
+ * the score), broadcast to [B, H, T, L], or absent -> part [B T, S, H K] in q's dtype, lse f32[B
+ * T, S, H].  Query head h uses KV head h / (H / G).
  *
- * Keys are cut into blocks of UNIT; split s has the blocks s, s + S, s + 2 S ..., so that the first
- * n keys, which are what most masks show, are spread over the splits whatever n is.  part is a
- * split's own mean of the values that it saw, lse the logarithm of the sum of exp(score);
- * attention_fold puts the parts together.  A split that has seen nothing of a row gives lse = -inf
- * and zeros.  Scores and sums are fp32.  Cost: that of attention.
+ * Keys are cut into blocks of UNIT = 64; split s has the blocks s, s + S, s + 2 S .., so that
+ * the first n keys, which are what most masks show, are spread over the splits whatever n is.  L
+ * = 300 and S = 2: split 0 has the keys 0-63, 128-191, 256-299, split 1 has 64-127 and 192-255.
+ *
+ * part is the mean of the values that a split saw, weighted by exp(score); lse is the logarithm
+ * of the sum of exp(score). attention_fold combines the parts: weights exp(lse - largest lse).
+ * A split that sees nothing of a row gives lse = -inf and zeros.  Scores and sums are fp32.
+ * Cost: that of attention.
  */
 #include "op/attend.h"
 #include "op/shape.h"
 
+/* Inputs, outputs and attributes, by index. */
 enum { Q, KEYS, VALUES, MASK };
 enum { PART, LSE };
 enum { SCALE, SPLITS };
 enum { UNIT = 64 };
 
-/* The same outputs as attention_split, so that attention_fold serves for both. */
+/* The outputs are those of attention_split, so attention_fold serves both. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS);
@@ -49,14 +53,14 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Columns of a part that belong to one KV head. */
+/* Columns of `part` that belong to the query heads of one KV head. */
 static int64_t group_columns(const ir_graph *g, const ir_op *op)
 {
     const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, KEYS);
     return q->dims[1] / k->dims[1] * q->dims[3];
 }
 
-/* Tasks: whole entries of the batch, any splits, whole KV heads. */
+/* Tasks have whole entries of the batch, any splits, whole KV heads. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     axes[0].grain = shape_input(g, op, Q)->dims[2];
@@ -64,7 +68,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[2].grain = group_columns(g, op);
 }
 
-/* Of keys and values the part of the splits, which lie between the first block and the last. */
+/* Of keys and values the splits' own blocks if no split has more than one; otherwise all
+ * positions, as the blocks of a split are spread over L. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -83,7 +88,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* lse has an entry where part has a head. */
+/* lse has one entry for each head, where part has K columns. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {
@@ -94,14 +99,15 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
     written->hi[2] = box->hi[2] / size;
 }
 
-/* Query, row, answer. */
+/* Scratch: a query, a row of k or v, the sums of the answer. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
     return (size_t)(3 * shape_input(g, op, Q)->dims[3]) * sizeof(float);
 }
 
-/* One split of a row: batch entry, head, token. */
+/* One split of one row.  at: batch entry, head, token; at[3] is overwritten.  query: scratch for
+ * three rows. */
 static void attend_row(const op_call *call, int64_t *at, int64_t split, float *query)
 {
     const op_view *q = &call->in[Q], *k = &call->in[KEYS], *v = &call->in[VALUES];
@@ -130,8 +136,8 @@ static void attend_row(const op_call *call, int64_t *at, int64_t split, float *q
              a.sum == 0 ? -INFINITY : a.largest + logf(a.sum));
 }
 
-/* Every row, split and head by itself; rows of one head read the same keys again, which is simple
- * and slow. */
+/* Every row, split and head by itself.  Rows of one head read the same keys again: simple, and
+ * slow. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     int64_t tokens = call->in[Q].dims[2], size = call->in[Q].dims[3];
@@ -141,7 +147,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
                 attend_row(call, (int64_t[4]){i / tokens, head, i % tokens}, split, scratch);
 }
 
-/* A mask of f32 shows the first keys of each row, most of them. */
+/* Test data: a mask of f32 that shows the first keys of each row, a random number, with holes. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input);

@@ -1,14 +1,19 @@
 /* search_sorted.c - where values would be inserted into sorted lines so that the order stays.
  *
- * sorted [.., N] rising, or [N] for all, values [.., M] of the same dtype -> i64 of values' shape:
- * before equal entries, or (right) after them.  NaN goes to the end.  Cost: log N comparisons a
- * value.
+ * sorted [.., N] rising, or [N] for all lines, values [.., M] of the same dtype -> i64 of
+ * values' shape: before equal entries, or (right) after them.
+ *
+ *   sorted 1, 3, 3, 5: value 3 gives 1, with right 3; value 9 gives 4
+ *
+ * NaN goes to the end.  Lines that are not sorted give some index in 0 .. N.  Cost: log N
+ * comparisons a value.
  */
 #include "op/line.h"
 
+/* Inputs, by index. */
 enum { SORTED, VALUES };
 
-/* One line for all values, or one for each line of them. */
+/* One sorted line for all values, or one for each line of them. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *sorted = shape_input(g, op, SORTED), *values = shape_input(g, op, VALUES);
@@ -26,6 +31,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Whole sorted lines, of the box's own lines if each has its own. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -40,7 +46,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* Comparisons with NaN are false, so it never comes before an entry: it goes to the end. */
+/* Binary search for one value; offset: of the sorted line.  Comparisons with NaN are false, so a
+ * NaN is after every entry and goes to the end. */
 static int64_t search(const op_view *sorted, int64_t offset, line_key value, bool right)
 {
     bool exact = walk_is_exact(sorted->dtype);
@@ -59,6 +66,7 @@ static int64_t search(const op_view *sorted, int64_t offset, line_key value, boo
     return lo;
 }
 
+/* Value by value; `line` is the offset of the sorted line that belongs to it. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

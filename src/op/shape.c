@@ -1,23 +1,31 @@
-/* shape.c - what the infer, axes and reads of many records share (see shape.h). */
+/* shape.c - what the infer, axes and reads of many records share (see shape.h).
+ *
+ * The shape_expect functions are the checks of infer: each compares one property of one input
+ * and, if it differs, fails with a message that names operator, input and tensor.  No state;
+ * cost: a few comparisons.
+ */
 #include "op/shape.h"
 
 #include <stdio.h>
 
-/* Inputs beyond those given count as absent, so records may ask for any optional one. */
+/* NULL for an absent input.  Inputs beyond those given count as absent, so records may ask for
+ * any optional one. */
 const ir_tensor *shape_input(const ir_graph *g, const ir_op *op, uint32_t input)
 {
     return input < op->n_in && op->in[input] != IR_NONE ? &g->tensors.at[op->in[input]] : NULL;
 }
 
-/* For messages; further tensors of a variadic operand share its name. */
+/* The operand's name, for messages; the further tensors of a variadic operand share the last
+ * name. */
 static const char *input_name(const ir_op *op, uint32_t input)
 {
     return op->def->in[input < op->def->n_in ? input : op->def->n_in - 1].name;
 }
 
+/* Of a shape or a list of dtypes in a message; longer ones are cut. */
 enum { SHAPE_TEXT_BYTES = 256 };
 
-/* "[4, ?, 64]" */
+/* The dims as text for a message, such as "[4, ?, 64]"; returns out. */
 static const char *dims_text(uint32_t rank, const int64_t *dims, char out[SHAPE_TEXT_BYTES])
 {
     size_t n = 0;
@@ -34,8 +42,8 @@ static const char *dims_text(uint32_t rank, const int64_t *dims, char out[SHAPE_
     return out;
 }
 
-/* dtypes: a bit for each that is allowed.  An absent input passes, here and below: whether it may
- * be absent is the record's business. */
+/* dtypes: a bit for each allowed dtype.  An absent input passes, here and below: whether it may
+ * be absent is checked by the record's flags. */
 mpk_status shape_expect_dtype(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
                               uint32_t dtypes)
 {
@@ -52,7 +60,7 @@ mpk_status shape_expect_dtype(mpk_context *cx, const ir_graph *g, const ir_op *o
          input_name(op, input), STR_ARG(t->name), ir_dtype_table[t->dtype].name, wanted);
 }
 
-/* dims: SHAPE_FREE where any size will do. */
+/* dims: SHAPE_FREE where any size is allowed. */
 mpk_status shape_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
                         uint32_t dtypes, uint32_t rank, const int64_t *dims)
 {
@@ -70,8 +78,7 @@ mpk_status shape_expect(mpk_context *cx, const ir_graph *g, const ir_op *op, uin
     return MPK_OK;
 }
 
-/* Axes of attributes are counted from the first; negative ones have been resolved by the front
- * end. */
+/* Axes of attributes count from the first; the front end has resolved negative ones. */
 mpk_status shape_expect_axis(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
                              int64_t axis)
 {
@@ -92,7 +99,7 @@ mpk_status shape_expect_whole(mpk_context *cx, const ir_graph *g, const ir_op *o
     return MPK_OK;
 }
 
-/* The mask broadcasts to scores [B, H, T, S], axes matched from the last. */
+/* The mask broadcasts to scores [B, H, T, S], its axes matched from the last. */
 mpk_status shape_expect_mask(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
                              const int64_t *scores)
 {
@@ -108,6 +115,7 @@ mpk_status shape_expect_mask(mpk_context *cx, const ir_graph *g, const ir_op *op
     return MPK_OK;
 }
 
+/* What axis 0 counts, for messages; by ir_live. */
 static const char *const live_names[IR_LIVES] = {"nothing that varies", "tokens", "rows"};
 
 mpk_status shape_expect_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
@@ -128,8 +136,8 @@ void shape_like(const ir_tensor *from, ir_tensor *out)
     memcpy(out->dims, from->dims, sizeof out->dims);
 }
 
-/* Merge axis 0's meaning: it must be that of the result's axis 0, and the same for all inputs that
- * have one. */
+/* Take over what axis 0 of an input counts.  An input that counts something must have the
+ * result's rank and axis 0, and all inputs that count something must count the same. */
 static mpk_status merge_live(mpk_context *cx, const ir_graph *g, const ir_op *op, uint32_t input,
                              ir_tensor *out)
 {
@@ -146,7 +154,8 @@ static mpk_status merge_live(mpk_context *cx, const ir_graph *g, const ir_op *op
     return MPK_OK;
 }
 
-/* numpy's rule: axes are matched from the last, and those of one entry repeat. */
+/* numpy's rule: axes are matched from the last, and those of one entry repeat.  [4, 1] and [3]
+ * give [4, 3].  No input may be absent. */
 mpk_status shape_broadcast(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     out->rank = 0;
@@ -173,7 +182,7 @@ mpk_status shape_broadcast(mpk_context *cx, const ir_graph *g, const ir_op *op, 
     return MPK_OK;
 }
 
-/* The part of an input that a box of the broadcast result touches. */
+/* The part of an input that a box of the broadcast result reads: entry 0 along axes that repeat. */
 void shape_broadcast_box(const ir_tensor *in, uint32_t out_rank, const ir_box *box, ir_box *read)
 {
     *read = (ir_box){0};

@@ -1,7 +1,8 @@
-/* silu.c - the sigmoid-weighted activation, element by element.  x float [..] -> the same.
+/* silu.c - the sigmoid-weighted activation, x / (1 + exp(-x)), element by element.  x float [..]
+ * -> the same.
  *
- * Computed in fp32 and rounded once, when stored. Any cut of any axis gives the same bits. Cost: an
- * exponential an element.
+ * Computed in fp32 and rounded once, when stored.  Any cut of any axis gives the same bits.
+ * Cost: an exponential an element.
  */
 #include "op/activate.h"
 #include "op/elementwise.h"

@@ -1,8 +1,8 @@
-/* silu_mul.c - silu(gate) * up, the gated feed-forward.  gate, up [..] of one dtype, with
- * broadcasting, in fp32.
+/* silu_mul.c - silu(gate) * up, the end of a gated feed-forward.  gate, up [..] of one dtype,
+ * broadcast to each other.
  *
- * Models whose gate and up projection are separate linear operators end their feed-forward with it;
- * fuse_ops puts it into linear as glu. Cost: an exponential an element.
+ * Computed in fp32 and rounded once.  Models whose gate and up projections are separate linear
+ * operators have it; fuse_ops moves it into a linear with glu.  Cost: an exponential an element.
  */
 #include "op/activate.h"
 #include "op/elementwise.h"

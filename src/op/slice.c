@@ -1,21 +1,25 @@
-/* slice.c - a box of a tensor, or every n-th entry of it, seen in place.
+/* slice.c - a box of a tensor, or every n-th entry of it, as a view.
  *
- * x [..] -> dims (stops[i] - starts[i]) / steps[i], rounded up.  No work: the result has the
- * strides of x times the steps, and another offset. Bounds are whole numbers in range, known when
- * the graph is built.
+ * x [..] -> dims (stops[i] - starts[i]) / steps[i], rounded up.  [10] with starts 2, stops 9,
+ * steps 3 has the entries 2, 5 and 8.  No work: the result has the strides of x times the steps,
+ * and an offset.  Bounds are whole numbers in range, known when the graph is built; the front
+ * ends resolve negative ones.
  */
 #include "op/shape.h"
 
+/* Attributes, by index. */
 enum { STARTS, STOPS, STEPS };
 
-/* The step along an axis of n entries: 1 if none are given; one beyond the end is as good as n. */
+/* The step along an axis of n entries: 1 if none are given.  A step beyond n takes the first
+ * entry only, as n does; so it is limited, against overflow. */
 static int64_t step_of(const ir_op *op, uint32_t axis, int64_t n)
 {
     int64_t step = axis < op->attributes[STEPS].ints.n ? op->attributes[STEPS].ints.at[axis] : 1;
     return step < n ? step : n;
 }
 
-/* A partly living axis 0 cannot be cut: which entries live is not known when the graph is built. */
+/* A partly alive axis 0 cannot be cut: which entries are alive is not known when the graph is
+ * built. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -53,7 +57,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* The steps lengthen the strides; the starts make the offset. */
+/* Always a view: the steps multiply the strides, the starts add up to the offset. */
 static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride,
                  int64_t *offset)
 {

@@ -1,14 +1,19 @@
 /* slice_scatter.c - a tensor with a box of it, or every n-th entry, replaced.
  *
- * x [..], src with the shape that slice {starts, stops, steps} gives of x -> y like x with src
- * there.  in_place: y is x's storage.  Cost: one copy.
+ * x [..], src with the shape that slice {starts, stops, steps} gives of x -> y like x, with src
+ * there.  in_place: y is x's storage.
+ *
+ *   x = 0 1 2 3 4 5, starts 1, stops 6, steps 2, src = a b c  ->  0 a 2 b 4 c
+ *
+ * Cost: one copy of x and one of src; in place, that of src only.
  */
 #include "op/update.h"
 
+/* Inputs and attributes, by index. */
 enum { X, SRC };
 enum { STARTS, STOPS, STEPS, IN_PLACE };
 
-/* The step along an axis of n entries: 1 if none are given; one beyond the end is as good as n. */
+/* As in slice.c. */
 static int64_t step_of(const ir_op *op, uint32_t axis, int64_t n)
 {
     int64_t step = axis < op->attributes[STEPS].ints.n ? op->attributes[STEPS].ints.at[axis] : 1;
@@ -42,7 +47,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* The part of src that lands in the box. */
+/* The entries of src whose places lie in the box of y; false if there are none.  Bounds are
+ * divided by the step, rounded up. */
 static bool source_box(const ir_op *op, uint32_t rank, const int64_t *x_dims, const int64_t *dims,
                        const ir_box *box, ir_box *part)
 {
@@ -56,7 +62,7 @@ static bool source_box(const ir_op *op, uint32_t rank, const int64_t *x_dims, co
     return !ir_box_is_empty(part, rank);
 }
 
-/* Of src, the entries whose places lie in the box; none may. */
+/* Of src the entries whose places lie in the box, which may be none; of x what update.h says. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -67,7 +73,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = (ir_box){0};
 }
 
-/* After update_begin y holds x; only the entries that src names are written again. */
+/* update_begin has put x into y; only the entries that src replaces are written again. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -1,8 +1,11 @@
-/* softmax.c - exp(x - max) / sum along an axis.  x real [..] -> the same; the sum runs in double
- * from the first entry on.
+/* softmax.c - exp(x - max) / sum along an axis.  x real [..] -> the same.
  *
- * Idea: the largest entry is subtracted first, so that no exponential overflows (softmax.h). The
- * axis itself is never cut. Cost: three passes, an exponential an entry.
+ * Idea: the largest entry is subtracted first, so that no exponential overflows; the sum runs in
+ * double from the first entry on (softmax.h).  The axis itself is never cut.
+ *
+ *   0, 1, 1 -> 0.155, 0.422, 0.422
+ *
+ * Cost: three passes, an exponential an entry.
  */
 #include "op/softmax.h"
 

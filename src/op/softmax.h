@@ -1,7 +1,8 @@
 /* softmax.h - softmax and its logarithm along an axis: what softmax.c and log_softmax.c share.
  *
- * x real [..] -> the same; the largest entry is subtracted first, so that no exponential overflows;
- * the sum runs in double from the first entry on.  Exponentials are fp32, of f64 fp64.
+ * x real [..] -> the same.  The largest entry is subtracted first, so that no exponential
+ * overflows; the sum runs in double from the first entry on.  Exponentials are fp32, those of
+ * f64 fp64.  The axis is not cut, so the bits do not depend on the cut.
  */
 #ifndef OP_SOFTMAX_H
 #define OP_SOFTMAX_H
@@ -11,13 +12,14 @@
 #include "op/shape.h"
 #include "op/walk.h"
 
-/* Negative axes count from the last. */
+/* The axis that is summed over; a negative one counts from the last. */
 static inline uint32_t softmax_axis(const ir_op *op, uint32_t rank)
 {
     int64_t axis = op->attributes[0].i;
     return (uint32_t)(axis < 0 ? axis + rank : axis);
 }
 
+/* The result is like x; the axis must exist. */
 static inline mpk_status softmax_infer(mpk_context *cx, const ir_graph *g, const ir_op *op,
                                        ir_tensor *out)
 {
@@ -30,7 +32,7 @@ static inline mpk_status softmax_infer(mpk_context *cx, const ir_graph *g, const
     return MPK_OK;
 }
 
-/* Every axis but the one that is summed over. */
+/* Every axis may be cut but the one that is summed over. */
 static inline void softmax_axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     shape_axes_all(g, op, axes);
@@ -45,7 +47,7 @@ static inline void softmax_reads(const ir_graph *g, const ir_op *op, uint32_t in
     *read = *box;
 }
 
-/* A line as f32, or of f64 as double. */
+/* Scratch: a line as f32, of f64 as double. */
 static inline size_t softmax_scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -54,8 +56,8 @@ static inline size_t softmax_scratch_bytes(const ir_graph *g, const ir_op *op, c
            (x->dtype == IR_F64 ? sizeof(double) : sizeof(float));
 }
 
-/* In place on a line of n.  The sum is kept in double, so that a long line loses nothing; a line of
- * nothing but -inf becomes NaN, as in PyTorch. */
+/* In place on a line of n entries.  The sum is kept in double, so that a long line loses
+ * nothing.  A line of -inf only becomes NaN, as in PyTorch, since -inf - -inf is NaN. */
 static inline void softmax_in_f32(float *line, int64_t n, bool logarithm)
 {
     float largest = -INFINITY;
@@ -71,7 +73,7 @@ static inline void softmax_in_f32(float *line, int64_t n, bool logarithm)
         line[i] = (float)(logarithm ? (double)line[i] - log(sum) : (double)line[i] / sum);
 }
 
-/* As softmax_in_f32, with every exponential computed twice instead of kept. */
+/* As softmax_in_f32, but every exponential is computed twice instead of kept. */
 static inline void softmax_in_f64(double *line, int64_t n, bool logarithm)
 {
     double largest = -INFINITY, sum = 0;
@@ -83,7 +85,8 @@ static inline void softmax_in_f64(double *line, int64_t n, bool logarithm)
         line[i] = logarithm ? line[i] - largest - log(sum) : exp(line[i] - largest) / sum;
 }
 
-/* One line after the other; along a partly alive axis 0 the box ends where life does. */
+/* One line after the other.  Along a partly alive axis 0 the box ends with the last live entry,
+ * so n counts live entries only. */
 static inline void softmax_box(const op_call *call, const ir_box *box, void *scratch,
                                bool logarithm)
 {

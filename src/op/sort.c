@@ -3,11 +3,14 @@
  * x [.., n, ..] -> values in x's dtype and indices i64, both of x's shape; rising, or falling if
  * `descending`.  NaN is the largest; equal entries keep their order.
  *
- * Idea: merge sort from the bottom, in scratch. Cost: n log n comparisons a line, 32 bytes of
- * scratch an entry.
+ *   3, 1, NaN, 1  ->  values 1, 1, 3, NaN; indices 1, 3, 0, 2
+ *
+ * Idea: bottom-up merge sort in scratch.  Cost: n log n comparisons a line, 32 bytes of scratch
+ * an entry.
  */
 #include "op/sort.h"
 
+/* Attributes, by index. */
 enum { AXIS, DESCENDING };
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -17,13 +20,15 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Scratch: two halves of n entries, between which the runs are merged. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g;
     return (size_t)(box->hi[line_axis(op)] - box->lo[line_axis(op)]) * 2 * sizeof(sort_entry);
 }
 
-/* Merge the runs [lo, mid) and [mid, hi). */
+/* Merge the sorted runs [lo, mid) and [mid, hi).  Of equal entries the first run's come first,
+ * which keeps the sort stable. */
 static void merge(sort_order order, const sort_entry *from, int64_t lo, int64_t mid, int64_t hi,
                   sort_entry *to)
 {
@@ -34,8 +39,8 @@ static void merge(sort_order order, const sort_entry *from, int64_t lo, int64_t 
     }
 }
 
-/* Runs of `width` are merged to runs of twice that, from one half of scratch to the other and back;
- * the half that holds the result is returned. */
+/* Sort a line of n.  Runs of `width` are merged to runs of twice that, from one half of scratch
+ * to the other and back; returns the half that holds the result. */
 static const sort_entry *order_line(sort_order order, const op_view *x, int64_t offset,
                                     int64_t stride, int64_t n, int64_t k, sort_entry *scratch)
 {

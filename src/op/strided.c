@@ -1,15 +1,22 @@
 /* strided.c - entries of a tensor by strides: diagonals, sliding windows, any as_strided.
  *
  * x [..] -> shape: entry (i ..) is element number offset + sum of i * strides of x in row-major
- * order.  No work if x is dense; of any other x it is a copy.  Elements may be seen more than once:
- * nothing may be written through the result in place.
+ * order.
+ *
+ *   x [3, 3], shape [3], strides [4]:        the diagonal, elements 0 4 8
+ *   x [4],    shape [3, 2], strides [1, 1]:  windows 0 1, 1 2, 2 3
+ *
+ * A view if x is dense, else a copy.  An element may appear more than once, so nothing may be
+ * written through the result in place.
  */
 #include "op/shape.h"
 #include "op/walk.h"
 
+/* Attributes, by index. */
 enum { SHAPE, STRIDES, OFFSET };
 
-/* The last element that a box of the result names; of the whole shape if box is NULL. */
+/* The number of the last element that a box of the result names; that of the whole shape if box
+ * is NULL. */
 static int64_t last_element(const ir_op *op, const ir_box *box)
 {
     int64_t last = op->attributes[OFFSET].i;
@@ -19,8 +26,8 @@ static int64_t last_element(const ir_op *op, const ir_box *box)
     return last;
 }
 
-/* `last` is the largest element number so far; each axis is checked by division to leave room for
- * it. */
+/* `last` is the largest element number so far.  Each axis is checked by division against the
+ * room that is left, so no product overflows. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -46,13 +53,15 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* The box around the elements from the first to the last. */
+/* The smallest box of x, as far as rows tell, that holds the elements from the box's first to
+ * its last. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
     const ir_tensor *x = shape_input(g, op, input);
     int64_t first = op->attributes[OFFSET].i, last = last_element(op, box), step = ir_elements(x);
-    /* the axes before have one entry, so this one's range is between the two ends */
+    /* As long as all outer axes have a range of one entry, this axis runs from the first
+     * element's place to the last one's; after that it is whole. */
     bool same = true;
     for (uint32_t i = 0; i < op->attributes[SHAPE].ints.n; i++)
         first += box->lo[i] * op->attributes[STRIDES].ints.at[i];
@@ -65,8 +74,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* Element numbers are those of row-major order, so they are addresses only if x is dense; axes of
- * one entry do not matter. */
+/* Element numbers count in row-major order, so they are addresses only if x is dense; strides of
+ * axes of one entry do not matter. */
 static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride,
                  int64_t *offset)
 {
@@ -82,8 +91,8 @@ static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, i
     return true;
 }
 
-/* Element number `number` of x in row-major order: its offset, and how many steps of `stride`
- * elements stay within the last axes of x that lie evenly, `even` elements of them. */
+/* The offset of element `number` of x.  *steps: how many elements, `stride` apart, can be read
+ * from there with a constant step in memory: those that stay within the same `even` elements. */
 static int64_t find_element(const op_view *x, int64_t number, int64_t stride, int64_t even,
                             int64_t *steps)
 {
@@ -94,7 +103,8 @@ static int64_t find_element(const op_view *x, int64_t number, int64_t stride, in
     return offset;
 }
 
-/* Elements of the last axes of x that lie as one. */
+/* The number of elements of the innermost axes of x that lie in memory like one axis: even if x
+ * is not dense, its rows may be. */
 static int64_t even_elements(const op_view *x)
 {
     int64_t n = 1;
@@ -104,7 +114,8 @@ static int64_t even_elements(const op_view *x)
     return n;
 }
 
-/* Only for an x that is not dense: a row of the result is runs of what lies evenly in x. */
+/* Only for an x that is not dense: a row of the result is cut into runs that have a constant
+ * step in x. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -1,8 +1,8 @@
-/* sum_pairs.c - the weighted sum of what a token's experts made of it.
+/* sum_pairs.c - the weighted sum of the rows that a token's experts computed.
  *
- * x [T, N, F], scale f32[T, N], residual [T, F] -> y [T, F]: the rows of a token times their
- * scales, added in rising order, and the residual.  It is the end of an expert_linear that leaves a
- * row for each pair (fuse_experts.c).
+ * x [T, N, F], scale f32[T, N], residual [T, F] or absent -> y [T, F]: y[t] = sum over j of
+ * scale[t, j] x[t, j], in rising j, plus residual[t].  It ends an expert_linear that leaves one
+ * row for each pair of token and expert (fuse_experts.c).
  *
  * Added in fp32 from the first row on and rounded once; any cut gives the same bits.  Cost: 2
  * operations an element of x.
@@ -10,8 +10,10 @@
 #include "op/shape.h"
 #include "op/walk.h"
 
+/* Inputs, by index. */
 enum { X, SCALE, RESIDUAL };
 
+/* The result has x's dtype and counts the same tokens. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);
@@ -28,14 +30,15 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
 
-/* Any cut; eight columns are one vector of most machines. */
+/* Any cut; multiples of eight columns are fastest, as eight floats are one vector on most
+ * machines. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     shape_axes_all(g, op, axes);
     axes[1].fastest = 8;
 }
 
-/* The rows of the box's tokens, of all their pairs, and of these the box's columns. */
+/* Of the box's tokens all pairs, and of these the box's columns; of scale no columns. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -49,7 +52,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     read->hi[columns] = box->hi[1];
 }
 
-/* Elements of every row, or of rows of each peer's sum, whose terms are a part of N. */
+/* Way 0: over the columns.  Way 1: over the pairs; every peer sums its own part of N, and the
+ * first one adds the residual. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     (void)g, (void)op;
@@ -65,14 +69,15 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
     return way == 1;
 }
 
-/* The sum of a row, and the next one. */
+/* Scratch: the sum of a row, and the row that is added. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g, (void)op;
     return 2 * sizeof(float) * (size_t)(box->hi[1] - box->lo[1]);
 }
 
-/* Terms are added in the order of pairs, the residual last, in fp32; one rounding at the end. */
+/* One token: its rows in the order of pairs, the residual last, in fp32; one rounding at the
+ * end. */
 static void sum_token(const op_call *call, const ir_box *box, int64_t t, float *sums, float *row)
 {
     const op_view *x = &call->in[X], *scale = &call->in[SCALE], *residual = &call->in[RESIDUAL],

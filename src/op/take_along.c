@@ -1,16 +1,21 @@
 /* take_along.c - for each entry of index, the entry of x that it names along an axis.
  *
- * x [..], index i32 or i64 [..] of the same rank, no longer than x but along the axis -> the shape
- * of index: y[.., i, ..] = x[.., index[.., i, ..], ..].  A negative number counts from the end;
- * where nothing exists the result is zero.  Cost: one copy.
+ * x [..], index i32 or i64 [..] of the same rank, no longer than x except along the axis -> the
+ * shape of index: y[.., i, ..] = x[.., index[.., i, ..], ..].  A negative number counts from the
+ * end; a number that names no entry gives zero.
+ *
+ *   axis 1:  x = 1 2 3 | 4 5 6,  index = 2 0 | 1 -1  ->  3 1 | 5 6
+ *
+ * Cost: one copy.
  */
 #include "op/index.h"
 #include "op/line.h"
 #include "op/move.h"
 
+/* Inputs, by index. */
 enum { X, INDEX };
 
-/* Along the axis, index may be longer than x. */
+/* Along the axis index may be longer than x. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *index = shape_input(g, op, INDEX);
@@ -28,6 +33,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Of x the whole lines that the box's entries lie on (line_reads). */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -37,9 +43,11 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         line_reads(g, op, input, box, read);
 }
 
+/* Entries of index that are loaded together. */
 enum { RUN = 64 };
 
-/* n entries along the last axis, at most RUN, from `at` on. */
+/* n <= RUN entries along the last axis, from at[] on.  Offsets into x are computed first, -1 for
+ * none; move_pick then copies by them. */
 static void take_run(const op_call *call, uint32_t axis, const int64_t *at, int64_t n)
 {
     const op_view *x = &call->in[X], *index = &call->in[INDEX], *y = &call->out[0];
@@ -69,6 +77,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     } while (walk_next(box, last, at));
 }
 
+/* Test indices mostly exist. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     if (input == INDEX)

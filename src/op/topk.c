@@ -1,13 +1,16 @@
 /* topk.c - the k largest, or smallest, entries along an axis in order, and where each was.
  *
- * x [.., n, ..] -> values in x's dtype and indices i64, with k entries along the axis.  NaN is the
- * largest; of equal entries the first.
+ * x [.., n, ..] -> values in x's dtype and indices i64, with k entries along the axis.  NaN is
+ * the largest; of equal entries the first comes first.
  *
- * Idea: a heap of the k best so far, with the worst of them on top. Cost: n log k comparisons a
+ *   k = 2 of 3, 7, 5, 7  ->  values 7, 7; indices 1, 3
+ *
+ * Idea: a heap of the k best so far, with the worst of them on top.  Cost: n log k comparisons a
  * line at most.
  */
 #include "op/sort.h"
 
+/* Attributes, by index. */
 enum { AXIS, COUNT, LARGEST };
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -21,19 +24,21 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
+/* Scratch: the heap. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g, (void)box;
     return (size_t)op->attributes[COUNT].i * sizeof(sort_entry);
 }
 
-/* True if a is better than b: before it, or equal and at a lower place. */
+/* Is a better than b: before it, or equal and at a lower place?  No two entries are equally
+ * good. */
 static bool is_better(sort_order o, sort_entry a, sort_entry b)
 {
     return sort_before(o, a, b) || (!sort_before(o, b, a) && a.index < b.index);
 }
 
-/* Let the entry at i sink until no child is worse. */
+/* Move the entry at i down until no child is worse: the top is the worst entry. */
 static void sink(sort_order o, sort_entry *heap, int64_t n, int64_t i)
 {
     for (int64_t child = 2 * i + 1; child < n; child = 2 * i + 1) {
@@ -48,7 +53,8 @@ static void sink(sort_order o, sort_entry *heap, int64_t n, int64_t i)
     }
 }
 
-/* The k best of a line, best first. */
+/* The k best of a line, best first.  The first k entries make the heap, each later one replaces
+ * the worst if it is better; then the heap is taken apart from its end, the worst last. */
 static const sort_entry *select_line(sort_order o, const op_view *x, int64_t offset, int64_t stride,
                                      int64_t n, int64_t k, sort_entry *heap)
 {

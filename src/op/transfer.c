@@ -1,10 +1,10 @@
-/* transfer.c - a copy in the memory of another peer (paper §6.5: communication is tasks).  x [..]
- * of any dtype on one peer -> the same on peer `to`.
+/* transfer.c - a copy in the memory of another peer (paper §6.5: communication is tasks).  x
+ * [..] of any dtype on one peer -> the same on peer `to`.
  *
- * The one operator whose result lies elsewhere than where it runs: the sender's workers store it,
- * and what reads it there waits for the transfer's tasks as for any others.  All that crosses
- * between peers is made of it: all_reduce is transfers and add_parts, all_gather transfers and
- * concat.  Cost: one copy.
+ * The one operator whose result lies elsewhere than where it runs: the sender's workers store
+ * it, and its readers on the other peer wait for the transfer's tasks as for any others.  All
+ * communication between peers is built from it: all_reduce is transfers and add_parts,
+ * all_gather transfers and concat.  Cost: one copy.
  */
 #include "op/shape.h"
 #include "op/walk.h"
@@ -34,7 +34,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     while (walk_next(box, last, at));
 }
 
-/* Rows of blocks are cut at blocks. */
+/* Any cut, but rows of a block dtype at blocks only. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *x = shape_input(g, op, 0);

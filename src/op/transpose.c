@@ -1,11 +1,13 @@
-/* transpose.c - axes in another order, seen in place.  x [..] -> axis i is axis perm[i] of x.
+/* transpose.c - axes in another order, as a view.  x [..] -> axis i of the result is axis
+ * perm[i] of x.
  *
- * No work: the result has the strides of x in another order. A tensor of a block dtype keeps its
- * last axis, because a block is a run along it.
+ * [2, 3, 4] with perm = [2, 0, 1] gives [4, 2, 3].  No work: the result has the strides of x in
+ * another order.  A tensor of a block dtype keeps its last axis last, because a block is a run
+ * along it.
  */
 #include "op/shape.h"
 
-/* A permutation: each axis once. */
+/* perm must name each axis once; a partly alive axis 0 stays first. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -25,7 +27,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* The box with its axes put back. */
+/* The box with its axes put back in x's order. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -36,7 +38,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* Always possible: a permutation of axes is one of strides. */
+/* Always a view: a permutation of axes is one of strides. */
 static bool view(const ir_graph *g, const ir_op *op, const int64_t *in_stride, int64_t *stride,
                  int64_t *offset)
 {

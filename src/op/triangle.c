@@ -1,12 +1,19 @@
-/* triangle.c - the lower or upper triangle of matrices, zeros elsewhere.  x [.., M, N] -> the same
- * shape.
+/* triangle.c - the lower or upper triangle of matrices, zeros elsewhere.  x [.., M, N] -> the
+ * same shape.
  *
- * Lower: entries (i, k) with k - i <= diagonal stay; upper: those with k - i >= diagonal.  Cost:
- * one copy.
+ * Lower: entries (i, k) with k - i <= diagonal stay; upper: those with k - i >= diagonal.
+ *
+ *   lower, diagonal 0    upper, diagonal 1
+ *   a 0 0                0 b c
+ *   d e 0                0 0 f
+ *   g h i                0 0 0
+ *
+ * Cost: one copy.
  */
 #include "op/move.h"
 #include "op/shape.h"
 
+/* Attributes, by index. */
 enum { DIAGONAL, UPPER };
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -19,7 +26,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Each row is what stays and, after or before it, zeros. */
+/* Row by row: one run is copied and one is zeros, after it (lower) or before it (upper). */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -27,14 +34,16 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     uint32_t last = y->rank - 1;
     bool upper = call->attributes[UPPER].i;
     int64_t at[IR_MAX_RANK];
-    /* beyond the corners all diagonals are alike, and sums with an index cannot overflow */
+    /* A diagonal beyond the corners is as good as one at the corner; limited, so that sums with
+     * an index cannot overflow. */
     int64_t diagonal = op_clamp(call->attributes[DIAGONAL].i, -y->dims[last - 1], y->dims[last]);
     memcpy(at, box->lo, sizeof at);
     do {
         ir_box row = {0}, zeros;
         for (uint32_t i = 0; i < last; i++)
             row.lo[i] = at[i], row.hi[i] = at[i] + 1;
-        int64_t first = at[last - 1] + diagonal + !upper; /* of the upper part */
+        /* the first column of the upper part */
+        int64_t first = at[last - 1] + diagonal + !upper;
         first = op_clamp(first, box->lo[last], box->hi[last]);
         row.lo[last] = upper ? first : box->lo[last];
         row.hi[last] = upper ? box->hi[last] : first;

@@ -1,26 +1,28 @@
-/* turned.h - operators that turn the heads of packed q, k, v by a table and put keys and values
- * into the cache: what rope_kv.c and attention_split.c share.
+/* turned.h - operators that rotate the heads of packed q, k, v by a table and store keys and
+ * values in the cache: what rope_kv.c and attention_split.c share.
  *
- * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2] of cosines and sines, positions, slots i32[T], pages
- * i32[B, N], k_cache, v_cache [n_pages, G, P, K], q_norm, k_norm [K] or absent.  Attributes 0, 1
- * and 2 are H, G and K.
+ * qkv [T, (H + 2 G) K], table f32[T, 2, Kr/2] of cosines and sines, positions, slots i32[T],
+ * pages i32[B, N], k_cache, v_cache [n_pages, G, P, K], q_norm, k_norm [K] or absent.
+ * Attributes 0, 1 and 2 are H, G and K.
  */
 #ifndef OP_TURNED_H
 #define OP_TURNED_H
 
 #include "op/heads.h"
 
+/* Inputs, by index, and the first attributes; further ones of a record start at
+ * TURNED_ATTRIBUTES. */
 enum { QKV, TABLE, POSITIONS, SLOTS, PAGES, K_CACHE, V_CACHE, Q_NORM, K_NORM };
 enum { HEADS, KV_HEADS, HEAD_SIZE, TURNED_ATTRIBUTES };
 
-/* The counts that the first three attributes give. */
+/* The numbers of heads and the head size, from the first three attributes. */
 static inline heads_split turned_split(const ir_op *op)
 {
     const ir_attribute *a = op->attributes;
     return (heads_split){a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i};
 }
 
-/* Shapes of all inputs: MPK_ESHAPE. */
+/* Check the shapes of all inputs; MPK_ESHAPE if they do not fit together. */
 static inline mpk_status turned_expect(mpk_context *cx, const ir_graph *g, const ir_op *op)
 {
     heads_split n = turned_split(op);
@@ -35,7 +37,7 @@ static inline mpk_status turned_expect(mpk_context *cx, const ir_graph *g, const
     return pages_expect_caches(cx, g, op, K_CACHE, n.kv, n.size);
 }
 
-/* The two caches, in place, as results. */
+/* The two caches as results, in place: out[0] and out[1] share the storage of the inputs. */
 static inline void turned_caches(const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     for (uint32_t i = 0; i < 2; i++) {

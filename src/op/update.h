@@ -1,8 +1,8 @@
 /* update.h - operators that change a part of a tensor: the result is a copy of x, or x's own
- * storage (in_place).
+ * storage (in_place).  Shared by scatter, slice_scatter and their like.
  *
- * In place, x must be state, or a temporary that nothing reads afterwards; what is not written
- * keeps its value and is not touched.
+ * In place, x must be state, or a temporary that nothing reads afterwards; the verifier checks
+ * that.  Entries that are not written keep their value and are not touched.
  */
 #ifndef OP_UPDATE_H
 #define OP_UPDATE_H
@@ -10,7 +10,7 @@
 #include "op/shape.h"
 #include "op/walk.h"
 
-/* The result is like x. */
+/* The result is like x, which is input 0; in place it shares x's storage. */
 static inline void update_infer(const ir_graph *g, const ir_op *op, bool in_place, ir_tensor *out)
 {
     shape_like(shape_input(g, op, 0), out);
@@ -18,7 +18,8 @@ static inline void update_infer(const ir_graph *g, const ir_op *op, bool in_plac
         out->shares = op->in[0];
 }
 
-/* The box of x that computing a box reads; `old` says that old values count even in place. */
+/* The box of x that computing `box` reads: itself, because it is copied.  In place nothing,
+ * unless old values enter the result (`old`). */
 static inline void update_reads(bool in_place, bool old, const ir_box *box, ir_box *read)
 {
     *read = *box;
@@ -26,7 +27,7 @@ static inline void update_reads(bool in_place, bool old, const ir_box *box, ir_b
         *read = (ir_box){0};
 }
 
-/* Copy the box of x to the result, unless they are one. */
+/* First step of the reference: copy the box of x to the result, unless they share their storage. */
 static inline void update_begin(const op_call *call, const ir_box *box, bool in_place)
 {
     const op_view *x = &call->in[0], *y = &call->out[0];
@@ -41,8 +42,8 @@ static inline void update_begin(const op_call *call, const ir_box *box, bool in_
     while (walk_next(box, last, at));
 }
 
-/* y[to] += from[at] in y's arithmetic: integers modulo their width, bool is "or", floats in double,
- * rounded. */
+/* y[to] += from[at] in y's arithmetic: integers modulo their width, bool is "or", floats in
+ * double, rounded once. */
 static inline void update_add(const op_view *y, int64_t to, const op_view *from, int64_t at)
 {
     if (y->dtype == IR_BOOL)

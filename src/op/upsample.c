@@ -2,17 +2,20 @@
  * interpolation.
  *
  * mode "nearest": entry floor(o r); "nearest_exact": floor((o + 0.5) r); "linear": between two
- * entries an axis, "cubic": among four (two axes at most, a = -0.75).  r is 1 / scale_i, or if that
- * is 0 the ratio of the sizes; align_corners: of the sizes less one.  Positions and weights are
- * fp32 (of f64 fp64), as PyTorch's; sums are in double.
+ * entries an axis; "cubic": among four (two axes at most, a = -0.75).  r is 1 / scale_i, or if
+ * that is 0 the ratio of the sizes; with align_corners the ratio of the sizes less one.
+ * Positions and weights are fp32 (fp64 for f64), as PyTorch's; sums are in double.
  *
- * Cost: 2^axes or 4^axes multiplications an entry of the result.
+ *   a b to size 4:  nearest a a b b     linear a, (3a + b) / 4, (a + 3b) / 4, b
+ *
+ * Cost: 2^axes or 4^axes multiplications an entry of the result.  The weights are in upsample.h.
  */
 #include "op/shape.h"
 #include "op/upsample.h"
 #include "op/walk.h"
 
-/* Scales come from PyTorch and may disagree with the sizes: both are kept, as it does. */
+/* A scale may disagree with the sizes, as in PyTorch: the sizes give the shape, the scale the
+ * positions. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, 0);
@@ -40,7 +43,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Positions rise with o, so the first and the last entry of the box tell the range. */
+/* Positions rise with o, so the first and the last entry of the box give the range. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
@@ -54,7 +57,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* The product of all axes' taps: weights multiply. */
+/* One entry of the result.  The taps of all axes form a box; the weight of an entry is the
+ * product of its weights along each axis. */
 static double interpolate(const op_view *x, const taps *t, int64_t offset)
 {
     ir_box taken = {0};

@@ -1,5 +1,5 @@
 /* upsample.h - which entries a resized axis takes, and with what weights: what the record
- * upsample.c and its fast bodies share. */
+ * upsample.c and the fast bodies share, so that all of them read the same entries. */
 #ifndef OP_UPSAMPLE_H
 #define OP_UPSAMPLE_H
 
@@ -7,6 +7,7 @@
 
 #include "ir/op.h"
 
+/* Attributes, by index; the scales of the axes follow UPSAMPLE_SCALE, one attribute each. */
 enum { UPSAMPLE_SIZE, UPSAMPLE_MODE, UPSAMPLE_ALIGN, UPSAMPLE_SCALE };
 typedef enum upsample_mode {
     UPSAMPLE_NEAREST,
@@ -16,6 +17,7 @@ typedef enum upsample_mode {
     UPSAMPLE_MODES
 } upsample_mode;
 
+/* The mode that the attribute names; UPSAMPLE_MODES if it names none, which infer refuses. */
 static inline upsample_mode upsample_mode_of(const ir_op *op)
 {
     static const char *const names[UPSAMPLE_MODES] = {"nearest", "nearest_exact", "linear",
@@ -26,16 +28,17 @@ static inline upsample_mode upsample_mode_of(const ir_op *op)
     return (upsample_mode)mode;
 }
 
-/* Entries that one entry of the result takes along an axis, and their weights. */
+/* The entries of x that one entry of the result takes along an axis, in rising order, and their
+ * weights; n is 1, 2 or 4. */
 typedef struct taps {
     int64_t at[4];
     double weight[4];
     int n;
 } taps;
 
-/* Entries of x for one of the result, along spatial axis i with n entries: from the given scale if
- * there is one, else from the sizes; with aligned corners the first and last entries of both fall
- * together. */
+/* Entries of x for one of the result, along spatial axis i with n entries: 1 / scale if a scale
+ * is given, else the ratio of the sizes.  With align_corners the first and last entries of both
+ * coincide. */
 static inline double upsample_ratio(const ir_op *op, uint32_t i, int64_t n)
 {
     double scale = op->attributes[UPSAMPLE_SCALE + i].f,
@@ -45,7 +48,8 @@ static inline double upsample_ratio(const ir_op *op, uint32_t i, int64_t n)
     return scale > 0 ? 1 / scale : (double)n / size;
 }
 
-/* The weights of four neighbours at distance t from the second. */
+/* The weights of four neighbours for a position at distance t from the second: cubic convolution
+ * with a = -0.75, 1 in all. */
 static inline void upsample_cubic_weights(double t, double weight[4])
 {
     const double a = -0.75;
@@ -56,15 +60,15 @@ static inline void upsample_cubic_weights(double t, double weight[4])
     weight[3] = ((a * (u + 1) - 5 * a) * (u + 1) + 8 * a) * (u + 1) - 4 * a;
 }
 
-/* Neighbours outside of x are its first or last entry. */
+/* Neighbours outside of x are replaced by its first or last entry. */
 static inline int64_t upsample_hold(int64_t i, int64_t n)
 {
     return op_clamp(i, 0, n - 1);
 }
 
-/* What entry o of the result takes along spatial axis i of n entries, as PyTorch defines it: places
- * are computed in fp32, for f64 (`wide`) in fp64, because a place just below a whole number decides
- * which entry is taken. */
+/* What entry o of the result takes along spatial axis i of n entries, as PyTorch defines it.
+ * Positions are computed in fp32, for f64 (`wide`) in fp64, because a position just below a
+ * whole number decides which entry is taken. */
 static inline taps upsample_find_taps(const ir_op *op, uint32_t i, int64_t n, int64_t o, bool wide)
 {
     upsample_mode mode = upsample_mode_of(op);
@@ -78,7 +82,7 @@ static inline taps upsample_find_taps(const ir_op *op, uint32_t i, int64_t n, in
     if (mode == UPSAMPLE_LINEAR && place < 0)
         place = 0;
     place = wide ? place : (double)(float)place;
-    place = place < (double)n ? place : (double)n; /* scales may be as small as they like */
+    place = place < (double)n ? place : (double)n; /* a tiny scale gives a huge ratio */
     int64_t first = (int64_t)floor(place);
     taps t = {.n = 1, .weight = {1}};
     t.at[0] = upsample_hold(first, n);

@@ -1,8 +1,15 @@
 /* walk.h - how reference code goes over a box: an odometer over all axes but the last, and runs
- * along the last axis of operands with any strides.
+ * along the last axis of operands with any strides; loads and stores of any dtype.
  *
- * Called by nearly every reference and by many CPU bodies.  The pattern: copy box->lo to `at`, then
- * a loop whose body works on one row and whose end is walk_next over all axes but the last.
+ * The pattern of a reference, with rows of n entries:
+ *
+ *   memcpy(at, box->lo, sizeof at);
+ *   do
+ *       work on the row at walk_offset(x, at), walk_offset(y, at);
+ *   while (walk_next(box, rank - 1, at));
+ *
+ * Offsets and strides are in elements, not bytes.  Used by nearly every reference and by many
+ * bodies of the CPU.
  */
 #ifndef OP_WALK_H
 #define OP_WALK_H
@@ -10,9 +17,8 @@
 #include "base/num.h"
 #include "ir/op.h"
 
-/* Advance `at` over the first `axes` axes of the box, the last of them fastest; false after the
- * end.  Start at box->lo.
- */
+/* Advance `at` over the first `axes` axes of the box, the last of them fastest.  Start at
+ * box->lo; false after the end, when `at` is box->lo again. */
 static inline bool walk_next(const ir_box *box, uint32_t axes, int64_t *at)
 {
     for (uint32_t i = axes; i-- > 0;) {
@@ -23,7 +29,7 @@ static inline bool walk_next(const ir_box *box, uint32_t axes, int64_t *at)
     return false;
 }
 
-/* Offset in elements of the entry `at` of a tensor. */
+/* The offset of the entry `at` of a tensor. */
 static inline int64_t walk_offset(const op_view *v, const int64_t *at)
 {
     int64_t offset = 0;
@@ -32,15 +38,15 @@ static inline int64_t walk_offset(const op_view *v, const int64_t *at)
     return offset;
 }
 
-/* The stride along an axis of the result of rank `rank` that v is broadcast to (0 where it
- * repeats). */
+/* The stride along an axis of a result of rank `rank` that v is broadcast to: 0 where v repeats. */
 static inline int64_t walk_stride(const op_view *v, uint32_t rank, uint32_t axis)
 {
     uint32_t skipped = rank - v->rank;
     return axis < skipped || v->dims[axis - skipped] == 1 ? 0 : v->stride[axis - skipped];
 }
 
-/* Offset in elements of what entry `at` of the result of rank `rank` takes from v. */
+/* The offset of what entry `at` of a result of rank `rank` takes from v, which is broadcast to
+ * it. */
 static inline int64_t walk_broadcast(const op_view *v, uint32_t rank, const int64_t *at)
 {
     int64_t offset = 0;
@@ -49,7 +55,7 @@ static inline int64_t walk_broadcast(const op_view *v, uint32_t rank, const int6
     return offset;
 }
 
-/* n entries along the last axis from `first` on, as f32; offset: of entry 0 of the row. */
+/* Load n entries along the last axis, from `first` on, as f32.  offset: of entry 0 of the row. */
 static inline void walk_load_row(const op_view *v, int64_t offset, int64_t first, int64_t n,
                                  float *to)
 {
@@ -81,7 +87,7 @@ static inline void walk_store_row(const op_view *v, int64_t offset, int64_t firs
 }
 
 /* Copy n entries of the same dtype bit for bit; rows of blocks have stride 1 and whole blocks.
- * Strides may be negative. */
+ * Strides may be negative or 0 in `from`. */
 static inline void walk_copy(const op_view *to, int64_t to_offset, int64_t to_stride,
                              const op_view *from, int64_t from_offset, int64_t from_stride,
                              int64_t n)
@@ -108,7 +114,7 @@ static inline void walk_copy(const op_view *to, int64_t to_offset, int64_t to_st
             d[i * to_stride] = s[i * from_stride];
 }
 
-/* An entry of a tensor of integers or bool. */
+/* An entry of a tensor of integers or bool; a bool is 0 or 1. */
 static inline int64_t walk_load_int(const op_view *v, int64_t offset)
 {
     switch (v->dtype) {
@@ -127,14 +133,14 @@ static inline int64_t walk_load_int(const op_view *v, int64_t offset)
     }
 }
 
-/* Dtypes whose values are whole numbers, on which arithmetic is exact. */
+/* Dtypes whose values are whole numbers, on which arithmetic is exact modulo their width. */
 static inline bool walk_is_exact(ir_dtype dtype)
 {
     return dtype == IR_BOOL || dtype == IR_I64 || dtype == IR_I32 || dtype == IR_I16 ||
            dtype == IR_I8 || dtype == IR_U8;
 }
 
-/* An entry of any plain dtype as double; exact but for integers beyond 2^53. */
+/* An entry of any plain dtype as double; exact, except for integers beyond 2^53. */
 static inline double walk_load_double(const op_view *v, int64_t offset)
 {
     if (v->dtype == IR_F64)
@@ -142,7 +148,8 @@ static inline double walk_load_double(const op_view *v, int64_t offset)
     return walk_is_exact(v->dtype) ? (double)walk_load_int(v, offset) : (double)op_load(v, offset);
 }
 
-/* Keep an integer as any plain dtype: integers take its low bits, bool "not zero". */
+/* Store an integer as any plain dtype: integers take its low bits, bool "not zero", floats round
+ * it. */
 static inline void walk_store_int(const op_view *v, int64_t offset, int64_t value)
 {
     switch (v->dtype) {
@@ -170,19 +177,20 @@ static inline void walk_store_int(const op_view *v, int64_t offset, int64_t valu
     }
 }
 
-/* Entries of the last axis of a box of this rank; a scalar is one. */
+/* Entries of the last axis of a box of this rank; 1 for a scalar. */
 static inline int64_t walk_run(const ir_box *box, uint32_t rank)
 {
     return rank ? box->hi[rank - 1] - box->lo[rank - 1] : 1;
 }
 
-/* Elements from an entry of a view to its neighbour along the last axis; a scalar has none. */
+/* The stride of the last axis of a view; 1 for a scalar, so that callers need no special case. */
 static inline int64_t walk_step(const op_view *v)
 {
     return v->rank ? v->stride[v->rank - 1] : 1;
 }
 
-/* Towards zero, held at the ends of 64 bits; NaN is 0. */
+/* The whole part of x, limited to 64 bits; NaN is 0.  The plain conversion would be undefined
+ * there. */
 static inline int64_t walk_truncate(double x)
 {
     if (!(x == x))
@@ -192,7 +200,7 @@ static inline int64_t walk_truncate(double x)
     return x < -0x1p63 ? INT64_MIN : (int64_t)x;
 }
 
-/* Keep a double as any plain dtype: rounded, or for integers towards zero and held at the ends of
+/* Store a double as any plain dtype: floats round it, integers take its whole part, limited to
  * their range. */
 static inline void walk_store_double(const op_view *v, int64_t offset, double value)
 {
@@ -213,7 +221,7 @@ static inline void walk_store_double(const op_view *v, int64_t offset, double va
     }
 }
 
-/* x as it would come back from a tensor of this dtype. */
+/* x after a round trip through a tensor of this dtype. */
 static inline float walk_round(ir_dtype dtype, float x)
 {
     float kept[1];
@@ -222,7 +230,7 @@ static inline float walk_round(ir_dtype dtype, float x)
     return op_load(&v, 0);
 }
 
-/* n entries of any plain dtype, `stride` apart, as double. */
+/* Load n entries of any plain dtype, `stride` apart, as double. */
 static inline void walk_load_doubles(const op_view *v, int64_t offset, int64_t stride, int64_t n,
                                      double *to)
 {
@@ -237,7 +245,7 @@ static inline void walk_load_doubles(const op_view *v, int64_t offset, int64_t s
             to[i] = walk_load_double(v, offset + i * stride);
 }
 
-/* n entries of integers or bool, `stride` apart. */
+/* Load n entries of integers or bool, `stride` apart. */
 static inline void walk_load_ints(const op_view *v, int64_t offset, int64_t stride, int64_t n,
                                   int64_t *to)
 {

@@ -1,33 +1,38 @@
-/* attention_kernels.h - attention over the paged cache, over the vectors of vec_*.h.
+/* attention_kernels.h - attention over the paged cache, over the vectors of vec_*.h.  q [T, H,
+ * K] -> [T, H K], as op/attention.c defines it.
  *
- * q [T, H, K] -> [T, H K], as op/attention.c defines it.  Neighbouring tokens of a slot and the
- * query heads of a KV head are taken together, up to MAX_QUERIES of them: sixteen positions of the
- * cache are found once and used for all.  Few queries read the rows where they lie, whatever their
- * dtype; for many the rows are first widened to f32.
+ * Neighbouring tokens of a slot and the query heads of a KV head are computed together, up to
+ * MAX_QUERIES of them: sixteen positions of the cache are found once and used by all.  A few
+ * queries read the rows in place, whatever their dtype; for many the rows are first widened to
+ * f32.
  *
- * Arithmetic of one query, whatever stands beside it: blocks of sixteen positions, cut at
- * multiples of sixteen, in rising order; a score is the sum of q k by FMA, lane k mod 16 in rising
- * k, the lanes added in the tree of v_sum; after each block the largest score so far scales what
- * was summed before (online softmax); values are added position by position by FMA. Cost: 4 K
- * flops for a query and position; few queries are bound by the bytes of the cache.
+ * The arithmetic of a query does not depend on the other queries of the call: blocks of sixteen
+ * positions, cut at multiples of sixteen, in rising order; a score is the sum of q k by FMA,
+ * lane k mod 16 in rising k, the lanes added in the tree of v_sum; after each block the largest
+ * score so far scales what was summed before (online softmax); values are added position by
+ * position by FMA.  Cost: 4 K flops for a query and position; few queries are bound by the bytes
+ * of the cache.
  *
  * A call goes through these levels, each of which fixes one more thing:
  *
  *   attend_run       the box: KV head after KV head
- *   attend_heads     one KV head: runs of neighbouring tokens that are of one slot
+ *   attend_heads     one KV head: runs of neighbouring tokens of one slot
  *   attend_together  one run: its queries are begun, then the cache is read once, block by block
  *   attend_load_block  sixteen positions: their rows are found, and widened if that pays
  *   attend_few       up to V_QUERIES queries against the loaded block: scores, weights, values
  *   attend_finish    acc / sum to the result
  *
  * Used by isa_avx2_general.c, isa_avx512_general.c and isa_neon_general.c, which list attend_run
- * as the body of the operator for their instruction set. */
+ * as the body of the operator for their instruction set.
+ */
 #ifndef CPU_ATTENTION_KERNELS_H
 #define CPU_ATTENTION_KERNELS_H
 
 #include "cpu/vec_math.h"
 #include "op/attend.h"
 
+/* MAX_QUERIES: most queries of a run, by which scratch is sized.  BLOCK: positions of a block,
+ * one for each lane.  AHEAD: blocks between the prefetch of a block and its use. */
 enum { MAX_QUERIES = 64, BLOCK = 16, AHEAD = 2 };
 
 /* What one query has summed so far.  With m = largest, the invariant after each block is
@@ -38,9 +43,9 @@ enum { MAX_QUERIES = 64, BLOCK = 16, AHEAD = 2 };
  * so that acc / sum is the result whenever the blocks end; a larger score only changes m, and both
  * are scaled by exp(old m - new m). */
 typedef struct attend_query {
-    int64_t first, last; /* positions seen */
-    int64_t token, head;
-    float largest;
+    int64_t first, last; /* the positions that it sees, both included */
+    int64_t token, head; /* its place in q and in the result */
+    float largest;       /* the largest score so far; -infinity: none yet */
     /* Lane j holds the weights of positions that are j modulo 16; the lanes are added at the
      * end. */
     float sum[16];
@@ -53,27 +58,31 @@ typedef struct attend_rows {
     ir_dtype dtype;
 } attend_rows;
 
-/* One call, and the block and run at hand.  Everything that is pointed to lies in the task's
- * scratch; nothing is allocated. */
+/* One call, with the run and the block that are being computed.  All pointers are into the
+ * task's scratch; nothing is allocated. */
 typedef struct attend_task {
     const op_call *call;
+    /* size: K; padded: K rounded up to 16; window: 0, or how many positions a token sees */
     int64_t size, padded, window;
-    float scale;
+    float scale;       /* of the scores */
     float *widened[2]; /* keys and values [16, padded] */
     float *zeros;      /* [padded]: the row of a position that has no place */
     attend_rows keys, values;
-    uint32_t absent; /* bit j: position j of the block has no place in the cache */
-    attend_query *query;
+    uint32_t absent;     /* bit j: position j of the block has no place in the cache */
+    attend_query *query; /* [MAX_QUERIES], of which the run has n */
     int64_t n;
 } attend_task;
 
+/* Inputs, by index. */
 enum { AT_Q, AT_K_CACHE, AT_V_CACHE, AT_POSITIONS, AT_SLOTS, AT_PAGES };
 
+/* Dtypes of a cache whose rows attend_load can read. */
 static bool attend_reads(ir_dtype dtype)
 {
     return row_is_float(dtype) || dtype == IR_Q8_0;
 }
 
+/* Heads must be contiguous in q, in both caches and in the result; only then are vectors loaded. */
 static bool attend_accepts(const op_call *call)
 {
     const op_view *q = &call->in[AT_Q], *k = &call->in[AT_K_CACHE], *v = &call->in[AT_V_CACHE];
@@ -125,9 +134,9 @@ static void attend_lay_out(attend_task *task, const op_call *call, void *scratch
 
 /* ---- a block of the cache ---- */
 
-/* offset[j]: of position p0 + j in elements for KV head 0, or -1: no place, or after `last`.  The
- * caches lie alike.  A page table is looked at once a page, not once a position: P neighbours lie
- * stride[2] apart. */
+/* Find sixteen positions.  offset[j]: of position p0 + j in elements, for KV head 0; -1 if it
+ * has no place or lies after `last`.  A page table is read once a page, not once a position: the
+ * positions of a page lie stride[2] apart. */
 static void attend_find(const attend_task *task, const op_view *cache, int64_t slot, int64_t p0,
                         int64_t last, int64_t offset[BLOCK])
 {
@@ -159,10 +168,10 @@ V_INLINE vf attend_load(const void *row, ir_dtype dtype, int64_t i, int64_t n)
     return v_mul(v_set(v_f16(block)), vi_float(vi_load_i8(block + 2 + i % PAGES_BLOCK)));
 }
 
-/* The rows at these offsets, as they lie in the cache or widened to `to`.  In place costs a
- * conversion for each query, widening one for each block: few queries take the rows as they are.
- * A position without a place reads `zeros`, so that the loops need no case for it; its weight
- * becomes zero by its score. */
+/* The rows at these offsets, in place in the cache or widened to `to`.  Reading in place costs a
+ * conversion for each query, widening one for each block: so few queries take the rows in place.
+ * A position without a place reads `zeros`, so that the loops need no branch; its weight becomes
+ * zero by its score. */
 static void attend_load_rows(const attend_task *task, const op_view *cache,
                              const int64_t offset[BLOCK], float *to, attend_rows *rows)
 {
@@ -179,9 +188,9 @@ static void attend_load_rows(const attend_task *task, const op_view *cache,
     }
 }
 
-/* Ask for the rows of a block before they are needed: they are read once, from memory.  Inlined,
- * since the compiler drops calls of a function that only asks.  Two blocks ahead (AHEAD): the
- * scores of one block take less than memory's latency. */
+/* Prefetch the rows of a block: they are read once, from memory.  Inlined, since the compiler
+ * drops calls of a function that has no other effect.  Two blocks ahead (AHEAD), because the
+ * scores of one block take less time than memory's latency. */
 V_INLINE void attend_ask(const attend_task *task, const op_view *cache, int64_t slot,
                          int64_t kv_head, int64_t p0)
 {
@@ -249,7 +258,7 @@ V_INLINE void attend_multiply(const attend_task *task, ir_dtype dtype, int nq,
             sums[q][j + p] = v_half(s[q][p]);
 }
 
-/* score[q][j]: of query q and position j. */
+/* score[q][j]: the score of query q at position j of the block, without mask. */
 V_INLINE void attend_score(const attend_task *task, ir_dtype dtype, int nq, const attend_query *a,
                            float score[V_QUERIES][BLOCK])
 {
@@ -262,8 +271,8 @@ V_INLINE void attend_score(const attend_task *task, ir_dtype dtype, int nq, cons
     }
 }
 
-/* The positions of the block at p0 that a query sees: [*j0, *j1), counted from p0; false: none.
- * The causal limit and a sliding window are nothing but this range. */
+/* The positions of the block at p0 that a query sees: [*j0, *j1), counted from p0; false if it
+ * sees none.  The causal limit and the sliding window both become this range. */
 static bool attend_range(const attend_query *a, int64_t p0, int64_t *j0, int64_t *j1)
 {
     *j0 = a->first > p0 ? a->first - p0 : 0;
@@ -271,11 +280,13 @@ static bool attend_range(const attend_query *a, int64_t p0, int64_t *j0, int64_t
     return *j0 < *j1;
 }
 
-/* Scores to weights, in place: the largest score and the sum of weights move on; *kept: what
- * earlier sums are multiplied by.  False if the query sees nothing of the block.  When the first
- * score arrives, a->largest is -infinity and exp(-infinity - m) = 0 clears acc and sum, so the
- * first block needs no case of its own.  If all scores are -infinity nothing may be added:
- * -infinity less itself would be NaN. */
+/* Turn the scores of one query into weights, in place, and move its largest score and sum of
+ * weights on; *kept: the factor for what was summed before.  False if the query sees nothing of
+ * the block, and then nothing changes.
+ *
+ * When the first score arrives, a->largest is -infinity and exp(-infinity - m) = 0 clears acc
+ * and sum, so the first block needs no special case.  If all scores are -infinity nothing may be
+ * added: -infinity - -infinity would be NaN. */
 static bool attend_weigh_keys(const attend_task *task, attend_query *a, int64_t p0,
                               float weight[BLOCK], float *kept)
 {
@@ -341,8 +352,9 @@ V_INLINE void attend_add_values(const attend_task *task, ir_dtype dtype, int nq,
         attend_add_part(task, dtype, nq, a, weight, kept, j0, j1, i, 1);
 }
 
-/* ---- the same for any dtype and up to V_QUERIES queries: each pair is code of its own ---- */
+/* ---- for any dtype and up to V_QUERIES queries: code is compiled for each pair of both ---- */
 
+/* attend_score with nq as a constant, so that its accumulators are registers. */
 V_INLINE void attend_score_dtype(const attend_task *task, ir_dtype dtype, int64_t nq,
                                  const attend_query *a, float score[V_QUERIES][BLOCK])
 {
@@ -356,6 +368,7 @@ V_INLINE void attend_score_dtype(const attend_task *task, ir_dtype dtype, int64_
         attend_score(task, dtype, 4, a, score);
 }
 
+/* attend_score_dtype with the dtype as a constant, so that attend_load has no branch. */
 static void attend_score_any(const attend_task *task, int64_t nq, const attend_query *a,
                              float score[V_QUERIES][BLOCK])
 {
@@ -369,6 +382,7 @@ static void attend_score_any(const attend_task *task, int64_t nq, const attend_q
         attend_score_dtype(task, IR_BF16, nq, a, score);
 }
 
+/* attend_add_values with nq as a constant. */
 V_INLINE void attend_add_dtype(const attend_task *task, ir_dtype dtype, int64_t nq, attend_query *a,
                                float weight[][BLOCK], const float *kept, int64_t p0)
 {
@@ -382,6 +396,7 @@ V_INLINE void attend_add_dtype(const attend_task *task, ir_dtype dtype, int64_t 
         attend_add_values(task, dtype, 4, a, weight, kept, p0);
 }
 
+/* attend_add_dtype with the dtype as a constant. */
 static void attend_add_any(const attend_task *task, int64_t nq, attend_query *a,
                            float weight[][BLOCK], const float *kept, int64_t p0)
 {
@@ -395,8 +410,8 @@ static void attend_add_any(const attend_task *task, int64_t nq, attend_query *a,
         attend_add_dtype(task, IR_BF16, nq, a, weight, kept, p0);
 }
 
-/* Only queries with one range can share loads in attend_add_part, whose loop over positions is
- * common to them; in the last block of a prompt neighbours differ. */
+/* Do two queries see the same positions of the block?  Only then can they share the loop over
+ * positions in attend_add_part; in the last block of a prompt neighbours differ. */
 static bool attend_same_range(const attend_query *a, const attend_query *b, int64_t p0)
 {
     int64_t a0, a1, b0, b1;
@@ -405,8 +420,8 @@ static bool attend_same_range(const attend_query *a, const attend_query *b, int6
     return a0 == b0 && a1 == b1;
 }
 
-/* Up to V_QUERIES queries against the block that was loaded; neighbours that see the same positions
- * share the loads of the values. */
+/* Up to V_QUERIES queries against the loaded block; neighbours that see the same positions share
+ * the loads of the values. */
 static void attend_few(const attend_task *task, attend_query *a, int64_t n, int64_t p0)
 {
     float weight[V_QUERIES][BLOCK], kept[V_QUERIES];
@@ -422,7 +437,7 @@ static void attend_few(const attend_task *task, attend_query *a, int64_t n, int6
     }
 }
 
-/* Every query of the run against the block that was loaded. */
+/* Every query of the run against the loaded block. */
 static void attend_block(attend_task *task, int64_t p0)
 {
     for (int64_t from = 0; from < task->n; from += V_QUERIES)
@@ -437,8 +452,8 @@ static int64_t attend_integer(const attend_task *task, int input, int64_t token)
     return walk_load_int(v, token * v->stride[0]);
 }
 
-/* Begin a query: its row times the scale in f32, nothing summed yet.  A position beyond the page
- * table sees what the table has. */
+/* Begin a query: load its row times the scale as f32, with nothing summed yet.  A position
+ * beyond the page table sees the positions that the table has. */
 static void attend_add_query(attend_task *task, int64_t token, int64_t head)
 {
     const op_view *q = &task->call->in[AT_Q], *pages = &task->call->in[AT_PAGES];
@@ -459,7 +474,8 @@ static void attend_add_query(attend_task *task, int64_t token, int64_t head)
     }
 }
 
-/* A query that saw nothing (all of its positions are absent) gives zeros, as the reference does. */
+/* Store acc / sum.  A query that saw nothing, because all of its positions are absent, gives
+ * zeros, as the reference does. */
 static void attend_finish(const attend_task *task, const attend_query *a)
 {
     const op_view *out = &task->call->out[0];
@@ -472,7 +488,8 @@ static void attend_finish(const attend_task *task, const attend_query *a)
     }
 }
 
-/* Tokens [t0, t1) of one slot, query heads [h0, h1) of one KV head. */
+/* One run: tokens [t0, t1) of one slot, query heads [h0, h1) of one KV head.  The cache is read
+ * from the first position that any of them sees to the last. */
 static void attend_together(attend_task *task, int64_t t0, int64_t t1, int64_t h0, int64_t h1,
                             int64_t kv_head)
 {
@@ -493,8 +510,8 @@ static void attend_together(attend_task *task, int64_t t0, int64_t t1, int64_t h
         attend_finish(task, &task->query[i]);
 }
 
-/* Query heads [h0, h1) of one KV head, all tokens of the box: runs of the same slot, as many as
- * there is room for. */
+/* Query heads [h0, h1) of one KV head, all tokens of the box, as runs of neighbouring tokens of
+ * one slot that fit MAX_QUERIES. */
 static void attend_heads(attend_task *task, const ir_box *box, int64_t h0, int64_t h1,
                          int64_t kv_head)
 {
@@ -508,8 +525,8 @@ static void attend_heads(attend_task *task, const ir_box *box, int64_t h0, int64
     }
 }
 
-/* Query heads [h0, h1) of one KV head are taken together, at most MAX_QUERIES of them: a model
- * with more query heads than that on one KV head has its group cut, and reads the cache twice. */
+/* The body.  The query heads of one KV head are taken together, at most MAX_QUERIES of them: a
+ * model with more query heads on one KV head has its group cut, and reads the cache twice. */
 static void attend_run(const op_call *call, const ir_box *box, void *scratch)
 {
     attend_task task;

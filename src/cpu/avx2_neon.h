@@ -1,12 +1,15 @@
-/* avx2_neon.h - what the kernels say in AVX2's words, said in NEON's.
+/* avx2_neon.h - a small part of AVX2's intrinsics, implemented with NEON's.
  *
- * The kernels of block formats are written once, in a small part of AVX2's intrinsics.  On arm64
- * this file gives that part its meaning: a vector of 256 bits is a pair of NEON registers, its low
- * lane of 128 bits in `a` and its high lane in `b`.  AVX2 works within lanes of 128 bits almost
- * everywhere, so most names are one NEON instruction for each half.  Results are AVX2's bit for
- * bit, but for conversions to integers out of range.
+ * The kernels of block formats are written once, in that part of AVX2.  On arm64 this file gives
+ * it its meaning: a vector of 256 bits is a pair of NEON registers, its low lane of 128 bits in
+ * `a` and its high lane in `b`.  AVX2 works within lanes of 128 bits almost everywhere, so most
+ * names are one NEON instruction for each half:
  *
- * An immediate is part of a function's name here: one that no kernel uses yet does not compile.
+ *   _mm256_add_epi8(x, y)   ->   { x.a + y.a, x.b + y.b }
+ *
+ * Results are AVX2's bit for bit, except conversions to integers out of range.  An immediate is
+ * part of a function's name here: one that no kernel uses yet does not compile.
+ *
  * Included by vec_neon.h alone.
  */
 #ifndef CPU_AVX2_NEON_H
@@ -17,6 +20,7 @@
 
 #define V_INLINE static inline __attribute__((always_inline))
 
+/* The names of AVX2's vectors. */
 typedef int8x16_t __m128i;
 typedef float32x4_t __m128;
 typedef float64x2_t __m128d;
@@ -33,7 +37,8 @@ typedef struct __m256d {
 #define _MM_HINT_T1 2 /* into the second cache */
 #define _mm_prefetch(p, level) __builtin_prefetch(p, 0, level)
 
-/* `result` of lanes x and y, each NEON vectors of type `lanes`: for 128 and for 256 bits. */
+/* Defines _mm_NAME and _mm256_NAME: `result` is an expression of x and y, which are NEON vectors
+ * of type `lanes`. */
 #define NEON_OF_TWO(name, lanes, result)                              \
     V_INLINE __m128i _mm_##name(__m128i p, __m128i q)                 \
     {                                                                 \
@@ -44,7 +49,7 @@ typedef struct __m256d {
     {                                                                 \
         return (__m256i){_mm_##name(p.a, q.a), _mm_##name(p.b, q.b)}; \
     }
-/* The same of lanes x and a number n. */
+/* As NEON_OF_TWO, for an operation on lanes x by a number n, such as a shift. */
 #define NEON_OF_ONE(name, lanes, result)                          \
     V_INLINE __m128i _mm_##name(__m128i p, int n)                 \
     {                                                             \
@@ -80,10 +85,11 @@ NEON_OF_ONE(srli_epi32, uint32x4_t, x >> n)
 NEON_OF_ONE(srai_epi16, int16x8_t, x >> n)
 NEON_OF_ONE(srai_epi32, int32x4_t, x >> n)
 
-/* x, 0 or -x as y is above, at or below 0 */
+/* x, 0 or -x, as y is above, at or below 0 */
 NEON_OF_TWO(sign_epi8, int8x16_t,
             vmulq_s8(x, vsubq_s8((int8x16_t)vcltzq_s8(y), (int8x16_t)vcgtzq_s8(y))))
 
+/* Operations on bits, whose names say the width of the register instead of the lanes. */
 #define NEON_OF_BITS(wide, narrow, name, result)                                            \
     V_INLINE __m128i _mm_##name##_##narrow(__m128i x, __m128i y)                            \
     {                                                                                       \
@@ -98,10 +104,12 @@ NEON_OF_BITS(si256, si128, or, x | y)
 NEON_OF_BITS(si256, si128, xor, x ^ y)
 NEON_OF_BITS(si256, si128, andnot, ~x &y)
 
+/* Byte by byte; -128 stays, as in AVX2. */
 V_INLINE __m256i _mm256_abs_epi8(__m256i x)
 {
     return (__m256i){vabsq_s8(x.a), vabsq_s8(x.b)};
 }
+/* Bytes of `yes` where bit 7 of the mask is set, else of `no`. */
 V_INLINE __m256i _mm256_blendv_epi8(__m256i no, __m256i yes, __m256i mask)
 {
     return (__m256i){vbslq_s8(vcltzq_s8(mask.a), yes.a, no.a),
@@ -133,6 +141,7 @@ NEON_OF_TWO(packus_epi32, int32x4_t, vqmovun_high_s32(vqmovun_s32(x), y))
 NEON_OF_TWO(shuffle_epi8, uint8x16_t, vqtbl1q_u8(x, y & 0x8f))
 
 #define _mm_shuffle_epi32(x, order) neon_shuffle_epi32_##order(x)
+/* The immediates of _mm_shuffle_epi32: two bits for each word of the result, the lowest first. */
 V_INLINE __m128i neon_shuffle_epi32_0x4e(__m128i x)
 {
     return vextq_s8(x, x, 8);
@@ -170,7 +179,8 @@ V_INLINE __m256i neon_srli_pair_8(__m256i x)
 
 /* ---- order across lanes of 128 bits ---- */
 
-/* The quarters of 64 bits named by two bits each, the lowest first. */
+/* The quarters of 64 bits that two bits each name, the lowest first: 0xd8 is quarters 0, 2, 1,
+ * 3. */
 #define _mm256_permute4x64_epi64(x, order) neon_permute4_##order(x)
 V_INLINE __m256i neon_permute4_0x44(__m256i x)
 {
@@ -191,17 +201,20 @@ V_INLINE __m256i neon_permute4_0xd8(__m256i x)
 }
 
 #define _mm256_permute2x128_si256(x, y, order) neon_permute2_##order(x, y)
+/* High lane of x, then low lane of y. */
 V_INLINE __m256i neon_permute2_0x21(__m256i x, __m256i y)
 {
     return (__m256i){x.b, y.a};
 }
 #define _mm256_blend_epi32(x, y, from_y) neon_blend_##from_y(x, y)
+/* The low lane of x, the high lane of y. */
 V_INLINE __m256i neon_blend_0xf0(__m256i x, __m256i y)
 {
     return (__m256i){x.a, y.b};
 }
 
-/* Eight words of 32 bits by their index, 0 to 7. */
+/* Eight words of 32 bits by their index, 0 to 7: each index becomes the indices of four bytes,
+ * for a table of both registers. */
 V_INLINE __m256i _mm256_permutevar8x32_epi32(__m256i x, __m256i index)
 {
     const int8x16x2_t from = {{x.a, x.b}};
@@ -232,6 +245,7 @@ V_INLINE __m128i _mm256_castsi256_si128(__m256i x)
 {
     return x.a;
 }
+/* The high lane is undefined in AVX2; here it is a copy. */
 V_INLINE __m256i _mm256_castsi128_si256(__m128i x)
 {
     return (__m256i){x, x};
@@ -294,6 +308,7 @@ V_INLINE void _mm256_storeu_si256(void *p, __m256i x)
     vst1q_s8(p, x.a);
     vst1q_s8((int8_t *)p + 16, x.b);
 }
+/* AVX2's needs an aligned address; NEON has one store for both. */
 V_INLINE void _mm256_store_si256(void *p, __m256i x)
 {
     _mm256_storeu_si256(p, x);
@@ -356,11 +371,12 @@ NEON_OF_FLOATS(add_ps, x + y)
 NEON_OF_FLOATS(sub_ps, x - y)
 NEON_OF_FLOATS(mul_ps, x *y)
 NEON_OF_FLOATS(div_ps, x / y)
-/* y if one of them is NaN */
+/* the second operand if one of them is NaN, as AVX2 does */
 NEON_OF_FLOATS(max_ps, vbslq_f32(vcgtq_f32(x, y), x, y))
 NEON_OF_FLOATS(min_ps, vbslq_f32(vcltq_f32(x, y), x, y))
 NEON_OF_FLOATS(xor_ps, (__m128)((uint32x4_t)x ^ (uint32x4_t)y))
 
+/* One rounding: product and sum are fused. */
 V_INLINE __m256 _mm256_fmadd_ps(__m256 x, __m256 y, __m256 z)
 {
     return (__m256){vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)};
@@ -424,6 +440,7 @@ V_INLINE __m256 _mm256_cvtph_ps(__m128i x)
 {
     return (__m256){_mm_cvtph_ps(x), vcvt_f32_f16((float16x4_t)vget_high_s8(x))};
 }
+/* One f16, as its bits. */
 V_INLINE float _cvtsh_ss(unsigned short x)
 {
     __fp16 half;
@@ -431,7 +448,7 @@ V_INLINE float _cvtsh_ss(unsigned short x)
     return half;
 }
 
-/* Two lanes of x, then two of y, named by two bits each. */
+/* Two lanes of x, then two of y, which two bits each name. */
 #define _mm256_shuffle_ps(x, y, order) neon_shuffle_ps_##order(x, y)
 #define NEON_SHUFFLE_PS(order, result)                                                             \
     V_INLINE __m128 neon_shuffle_half_##order(__m128 x, __m128 y)                                  \
@@ -472,7 +489,8 @@ V_INLINE __m128 neon_half_ps_1(__m256 x)
     return x.b;
 }
 
-/* The last steps of a sum: lanes 2 and 3 below, lane 1 below; and what is left. */
+/* The last steps of a horizontal sum: move lanes 2 and 3 down, move lane 1 down, add lane 0
+ * alone, read it. */
 V_INLINE __m128 _mm_movehl_ps(__m128 x, __m128 y)
 {
     return vcombine_f32(vget_high_f32(y), vget_high_f32(x));
@@ -494,6 +512,7 @@ V_INLINE float _mm_cvtss_f32(__m128 x)
     return vgetq_lane_f32(x, 0);
 }
 
+/* The same for doubles. */
 V_INLINE __m128d _mm_add_pd(__m128d x, __m128d y)
 {
     return x + y;

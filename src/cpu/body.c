@@ -1,9 +1,12 @@
 /* body.c - the choice of a fast body for an operator.
  *
- * Called by cpu.c once for each operator when a machine starts. */
+ * Input: an operator bound to memory, and the instruction sets of the processor.  Output: the
+ * body of cpu_body_table with the highest rank that accepts the operator.  Called by cpu.c once
+ * for each operator when a machine starts, and by tests.
+ */
 #include "cpu/body.h"
 
-/* Of two bodies with one rank the first in the table wins; the build lists them by name, so the
+/* Of bodies with equal rank the first in the table wins; the build lists them by name, so the
  * choice does not depend on the order of linking. */
 const cpu_body *cpu_body_choose(const op_call *call, uint32_t features)
 {

@@ -1,48 +1,51 @@
-/* codebook_kernels.h - blocks of the IQ and TQ formats in vectors of 256 bits.
+/* codebook_kernels.h - blocks of the IQ and TQ formats, in vectors of 256 bits.
  *
  * A block of a code book is opened first: its indices, signs and small integers become arrays of
  * bytes and words, by operations on whole vectors.  Then 32 weights at a time are looked up.  TQ
- * and IQ4_XS need no opening.  The layouts are told in ir/codebooks.c, whose codebook_take gives
- * the same weights one by one.
+ * and IQ4_XS need no opening.  ir/codebooks.c has the layouts; its codebook_take gives the same
+ * weights one by one.
  *
- * What a format of a code book stores for a group of eight (IQ1, IQ2) or four (IQ3) weights is an
- * index into a table of 64-bit or 32-bit entries, a byte for each weight; beside it lie signs and,
+ * For a group of eight (IQ1, IQ2) or four (IQ3) weights the format stores an index into a table
+ * of 64-bit or 32-bit entries, which hold a byte for each weight; besides, it stores signs and,
  * for 16 or 32 weights, a small integer.  A weight is
  *
  *   d * small * (sign) entry[k]
  *
  * and opening a block means: all 32 or 64 indices as 16-bit numbers in `index`, all 256 signs as
- * bits in `signs`, all small integers as bytes in `small`. */
+ * bits in `signs`, all small integers as bytes in `small`.
+ *
+ * Used by block_kernels.h and int8_formats.h.
+ */
 #ifndef CPU_CODEBOOK_KERNELS_H
 #define CPU_CODEBOOK_KERNELS_H
 
 #include "ir/codebooks.h"
 
-/* 32 weights: bytes w, none above 127, with the signs of bytes `sign`, where the format has signs
- * (book_has_signs).  Magnitudes and signs stay apart because some products of bytes want one
- * unsigned factor: the signs then go to x (x_for in int8_rows.h). */
+/* 32 weights: bytes w, none above 127, and their signs in the bytes `sign`, if the format has
+ * signs (book_has_signs).  Magnitudes and signs stay apart because some products of bytes need
+ * one unsigned factor: the signs are then applied to x (x_for in int8_rows.h). */
 typedef struct book_quants {
     __m256i w, sign;
 } book_quants;
 
-/* A block of a code book, IQ1_S to IQ3_S, with everything at a fixed place.  It lies on the stack
- * and is used up at once. */
+/* A block of a code book, IQ1_S to IQ3_S, with every part at a fixed place; on the stack while
+ * the block is used. */
 typedef struct opened_book {
     _Alignas(32) uint16_t index[CODEBOOK_WEIGHTS / 4];
     uint8_t signs[CODEBOOK_WEIGHTS / 8]; /* a bit for each weight */
     int8_t more[CODEBOOK_WEIGHTS / 8];   /* IQ1: added to eight weights each */
-    int8_t small[CODEBOOK_WEIGHTS / 16];
-    float d;
+    int8_t small[CODEBOOK_WEIGHTS / 16]; /* for 16 weights each */
+    float d;                             /* the block's scale, with the format's constant divisor */
 } opened_book;
 
-/* Must blocks be opened? */
+/* Does the format need open_book? */
 V_INLINE bool book_is_opened(ir_dtype dtype)
 {
     return codebook_has(dtype) && dtype != IR_IQ4_XS && dtype != IR_TQ1_0 && dtype != IR_TQ2_0;
 }
 
-/* What is to be subtracted from weights without signs.  IQ1's entries are -1, 0 or 1 with an
- * eighth added or subtracted: eight times that, and 16 more, fits an unsigned byte. */
+/* What is to be subtracted from weights without signs.  IQ1's entries are -1, 0 or 1 plus or
+ * minus an eighth: eight times that, plus 16, fits an unsigned byte. */
 V_INLINE int book_below(ir_dtype dtype)
 {
     if (dtype == IR_IQ1_S || dtype == IR_IQ1_M)
@@ -58,6 +61,7 @@ V_INLINE bool book_has_signs(ir_dtype dtype)
 
 /* ---- bits and bytes ---- */
 
+/* Loads from any address. */
 V_INLINE uint32_t word_at(const void *p)
 {
     uint32_t w;
@@ -87,13 +91,14 @@ V_INLINE void bytes_put(void *to, __m256i v)
     _mm256_storeu_si256((__m256i *)to, v);
 }
 
-/* 16 values by their indices: of each byte the low four bits. */
+/* 16 values by their indices, the low four bits of each byte. */
 V_INLINE __m256i look_up(const int8_t values[16], __m256i indices)
 {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(half_bytes_at(values)), indices);
 }
 
-/* 16 bytes of four-bit indices in two halves. */
+/* 16 bytes as 32 four-bit numbers: the low nibbles in the low lane, the high nibbles in the high
+ * lane. */
 V_INLINE __m256i nibbles_at(const uint8_t *p)
 {
     __m128i b = half_bytes_at(p);
@@ -101,16 +106,16 @@ V_INLINE __m256i nibbles_at(const uint8_t *p)
     return _mm256_and_si256(q, _mm256_set1_epi8(15));
 }
 
-/* 16 bytes at two places, those at `low` in the low lane of 128 bits. */
+/* Two runs of 16 bytes, that at `low` in the low lane of 128 bits. */
 V_INLINE __m256i lanes_of(const void *low, const void *high)
 {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(half_bytes_at(low)), half_bytes_at(high),
                                    1);
 }
 
-/* Each bit of 32 as all bits of a byte, bit 0 set.  Byte k of the result looks at bit k % 8 of
- * byte k / 8: the bytes are spread by a shuffle, and each is compared with its own bit.  -1 or 1,
- * so that a product with it, or sign_epi8, changes the sign. */
+/* 32 bits as 32 bytes: -1 where the bit is set, 1 where not, so that a product with it, or
+ * sign_epi8, changes the sign.  Byte k of the result looks at bit k % 8 of byte k / 8: the bytes
+ * are spread by a shuffle, and each is compared with its own bit. */
 V_INLINE __m256i signs_of_bits(const uint8_t *p)
 {
     const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
@@ -121,8 +126,8 @@ V_INLINE __m256i signs_of_bits(const uint8_t *p)
     return _mm256_or_si256(_mm256_cmpeq_epi8(bits, bit), _mm256_set1_epi8(1));
 }
 
-/* Bytes of seven bits get an eighth, which makes the number of bits even.  Seven signs of eight
- * are stored, since an even number of them is negative in these formats.  The parity of a byte is
+/* Bytes of seven bits get an eighth that makes the number of set bits even: these formats store
+ * seven signs of eight, since the number of negative weights is even.  The parity of a byte is
  * looked up nibble by nibble in `odd`, and becomes bit 7. */
 V_INLINE __m256i make_even(__m256i seven)
 {
@@ -135,8 +140,8 @@ V_INLINE __m256i make_even(__m256i seven)
     return _mm256_or_si256(seven, _mm256_xor_si256(first, last));
 }
 
-/* Words of four fields of seven bits and a nibble above them that is left alone: each field moves
- * to a byte of its own, and gets its eighth bit. */
+/* Words of four fields of seven bits, below a nibble that is ignored: each field moves to a byte
+ * of its own, and gets its eighth bit. */
 V_INLINE __m256i spread_signs(__m256i words)
 {
     __m256i a = _mm256_and_si256(words, _mm256_set1_epi32(0x7f));
@@ -146,7 +151,8 @@ V_INLINE __m256i spread_signs(__m256i words)
     return make_even(_mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(c, d)));
 }
 
-/* Byte i of 16 bytes of two nibbles is nibble i of the first eight. */
+/* 16 nibbles in order from eight bytes, each its low nibble first; only the first eight bytes
+ * count. */
 V_INLINE __m128i nibbles_in_order(__m128i bytes)
 {
     const __m128i low = _mm_set1_epi8(15);
@@ -154,7 +160,7 @@ V_INLINE __m128i nibbles_in_order(__m128i bytes)
                              _mm_and_si128(_mm_srli_epi16(bytes, 4), low));
 }
 
-/* 16 words, each the byte `at[i / each]` or, of 16 bits, the word. */
+/* 16 words, each the byte at[i / each]; each is 8 or 4. */
 V_INLINE __m256i repeat_bytes(const uint8_t *at, int each)
 {
     const __m256i eights = _mm256_setr_epi8(0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1,
@@ -163,7 +169,7 @@ V_INLINE __m256i repeat_bytes(const uint8_t *at, int each)
                                            2, -1, 2, -1, 2, -1, 2, -1, 3, -1, 3, -1, 3, -1, 3, -1);
     return _mm256_shuffle_epi8(_mm256_set1_epi32((int)word_at(at)), each == 8 ? eights : fours);
 }
-/* Four 16-bit words, each four times: `fours` of repeat_bytes for words. */
+/* Four 16-bit words, each four times. */
 V_INLINE __m256i repeat_words(const uint8_t *at)
 {
     const __m256i fours = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 4, 5, 4,
@@ -172,15 +178,15 @@ V_INLINE __m256i repeat_words(const uint8_t *at)
     memcpy(&words, at, sizeof words);
     return _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)words), fours);
 }
-/* Lane i of a group of four has field i of its word moved to the same place, bits 9 to 11:
- * multiplication by 2^9, 2^6, 2^3, 2^0 shifts each lane by its own amount, which AVX2 cannot do
- * for 16-bit lanes. */
+/* In each group of four lanes, lane i holds a word with four fields of three bits, and its field
+ * i is moved to bits 9 to 11.  Multiplication by 2^9, 2^6, 2^3, 2^0 shifts each lane by its own
+ * amount, for which AVX2 has no shift of 16-bit lanes. */
 V_INLINE __m256i third_bits(__m256i words)
 {
     return _mm256_mullo_epi16(words, _mm256_set1_epi64x(0x0001000800400200));
 }
 
-/* 16 indices: bytes, and above them bits 8 to 10 of `high`. */
+/* Store 16 indices: the bytes at `low`, with the bits of `mask` from `high` above them. */
 V_INLINE void put_indices(uint16_t *to, const uint8_t *low, __m256i high, int mask)
 {
     __m256i bits = _mm256_and_si256(high, _mm256_set1_epi16((short)mask));
@@ -189,14 +195,14 @@ V_INLINE void put_indices(uint16_t *to, const uint8_t *low, __m256i high, int ma
 
 /* ---- small integers ---- */
 
-/* Small integers are stored as s and mean 2 s + 1: 16 of them. */
+/* Store 16 small integers: the format holds s for 2 s + 1. */
 V_INLINE void put_small_odd(opened_book *to, __m128i s)
 {
     _mm_storeu_si128((__m128i *)(void *)to->small,
                      _mm_or_si128(_mm_add_epi8(s, s), _mm_set1_epi8(1)));
 }
 
-/* Eight words, of 32 weights each. */
+/* The same from eight words, one for 32 weights each. */
 V_INLINE void put_small_of_words(opened_book *to, __m256i s)
 {
     __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(s, s), 0xd8);
@@ -206,9 +212,9 @@ V_INLINE void put_small_of_words(opened_book *to, __m256i s)
 
 /* ---- opening ---- */
 
-/* For each 32 weights two 32-bit words: four indices of a byte; four times seven signs, and the
- * small integer in the top nibble.  shuffle_ps parts even from odd words, permute4x64 puts the
- * halves in order. */
+/* IQ2_XXS: for each 32 weights two 32-bit words: four indices of a byte; four times seven signs,
+ * and the small integer in the top nibble.  shuffle_ps separates even from odd words,
+ * permute4x64 restores their order. */
 V_INLINE void open_iq2_xxs(const uint8_t *b, opened_book *to)
 {
     __m256 first = _mm256_castsi256_ps(bytes_at(b + 2)),
@@ -224,7 +230,8 @@ V_INLINE void open_iq2_xxs(const uint8_t *b, opened_book *to)
     to->d = half_at(b) / 8;
 }
 
-/* A 16-bit word for eight weights: nine bits of index, seven of signs. */
+/* IQ2_XS: a 16-bit word for eight weights: nine bits of index, seven of signs; then the small
+ * integers. */
 V_INLINE void open_iq2_xs(const uint8_t *b, opened_book *to)
 {
     __m256i first = bytes_at(b + 2), last = bytes_at(b + 34);
@@ -236,8 +243,8 @@ V_INLINE void open_iq2_xs(const uint8_t *b, opened_book *to)
     to->d = half_at(b) / 8;
 }
 
-/* Eight bits of each index, then all signs, then two more bits of each index, four to a byte, then
- * the small integers. */
+/* IQ2_S: eight bits of each index, then all signs, then two more bits of each index, four to a
+ * byte, then the small integers. */
 V_INLINE void open_iq2_s(const uint8_t *b, opened_book *to)
 {
     const __m256i by = _mm256_set1_epi64x(0x0004001000400100);
@@ -249,7 +256,7 @@ V_INLINE void open_iq2_s(const uint8_t *b, opened_book *to)
     to->d = half_at(b) / 8;
 }
 
-/* 64 indices of a byte, then for each 32 weights a word as the second of IQ2_XXS. */
+/* IQ3_XXS: 64 indices of a byte, then for each 32 weights a word like the second of IQ2_XXS. */
 V_INLINE void open_iq3_xxs(const uint8_t *b, opened_book *to)
 {
     __m256i rest = bytes_at(b + 66);
@@ -260,7 +267,7 @@ V_INLINE void open_iq3_xxs(const uint8_t *b, opened_book *to)
     to->d = half_at(b) / 4;
 }
 
-/* 64 indices of a byte, a ninth bit of each, all signs, small integers for 32 weights. */
+/* IQ3_S: 64 indices of a byte, a ninth bit of each, all signs, small integers for 32 weights. */
 V_INLINE void open_iq3_s(const uint8_t *b, opened_book *to)
 {
     const __m256i by =
@@ -274,15 +281,15 @@ V_INLINE void open_iq3_s(const uint8_t *b, opened_book *to)
     to->d = half_at(b);
 }
 
-/* 32 indices of a byte; then for 32 weights a word: three more bits of each of four indices, the
- * small integer, and in the top bit whether an eighth is added or subtracted. */
+/* IQ1_S: 32 indices of a byte; then for 32 weights a word: three more bits of each of four
+ * indices, the small integer, and in the top bit whether an eighth is added or subtracted. */
 V_INLINE void open_iq1_s(const uint8_t *b, opened_book *to)
 {
     const __m128i words = half_bytes_at(b + 34);
     for (int i = 0; i < 2; i++)
         put_indices(to->index + 16 * i, b + 2 + 16 * i,
                     _mm256_srli_epi16(third_bits(repeat_words(b + 34 + 8 * i)), 1), 0x700);
-    /* 9, or 7 where an eighth is subtracted; four times in two words */
+    /* 9, or 7 where an eighth is subtracted; each word four times */
     __m128i less = _mm_srai_epi16(words, 15);
     __m128i more = _mm_add_epi8(_mm_set1_epi8(9), _mm_add_epi8(less, less));
     bytes_put(to->more,
@@ -292,9 +299,9 @@ V_INLINE void open_iq1_s(const uint8_t *b, opened_book *to)
     to->d = half_at(b) / 8;
 }
 
-/* 32 indices of a byte; then a nibble for each: three more bits and whether an eighth is
- * subtracted; then four words whose top nibbles together are the f16 scale, and whose low 12 bits
- * are four small integers each. */
+/* IQ1_M: 32 indices of a byte; then a nibble for each: three more bits, and whether an eighth is
+ * subtracted; then four words whose top nibbles together are the f16 scale, and whose low 12
+ * bits are four small integers each. */
 V_INLINE void open_iq1_m(const uint8_t *b, opened_book *to)
 {
     __m128i bytes = half_bytes_at(b + 32),
@@ -316,7 +323,7 @@ V_INLINE void open_iq1_m(const uint8_t *b, opened_book *to)
     to->d = _cvtsh_ss((uint16_t)d) / 8;
 }
 
-/* dtype: book_is_opened is true. */
+/* Open a block of a format of which book_is_opened is true. */
 V_INLINE void open_book(ir_dtype dtype, const uint8_t *b, opened_book *to)
 {
     switch (dtype) {
@@ -346,13 +353,14 @@ V_INLINE void open_book(ir_dtype dtype, const uint8_t *b, opened_book *to)
 
 /* ---- 32 weights ---- */
 
-/* 32 bytes of a code book with entries of eight bytes, by four loads. */
+/* 32 weights of a code book with entries of eight bytes, by four loads. */
 V_INLINE __m256i four_entries(const uint64_t *book, const uint16_t *index)
 {
     return _mm256_setr_epi64x((long long)book[index[0]], (long long)book[index[1]],
                               (long long)book[index[2]], (long long)book[index[3]]);
 }
 
+/* 32 weights of a code book with entries of four bytes, by eight loads. */
 V_INLINE __m256i eight_entries(const uint32_t *book, const uint16_t *index)
 {
     return _mm256_setr_epi32((int)book[index[0]], (int)book[index[1]], (int)book[index[2]],
@@ -360,7 +368,7 @@ V_INLINE __m256i eight_entries(const uint32_t *book, const uint16_t *index)
                              (int)book[index[6]], (int)book[index[7]]);
 }
 
-/* The i-th of eight; dtype: book_is_opened is true. */
+/* The magnitudes of the i-th 32 weights of an opened block, i = 0 .. 7. */
 V_INLINE __m256i book_magnitudes(ir_dtype dtype, const opened_book *b, int i)
 {
     const __m256i each = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2,
@@ -384,9 +392,9 @@ V_INLINE __m256i book_magnitudes(ir_dtype dtype, const opened_book *b, int i)
     }
 }
 
-/* A byte of TQ1_0 holds five digits of base 3 as a fraction of 256: times a power of 3, modulo
- * 256, the wanted digit leads, and is read by comparing with 256 / 3 and 512 / 3.  One more than
- * the weight. */
+/* One digit of each byte of TQ1_0, which is one more than the weight.  A byte holds five digits
+ * of base 3 as a fraction of 256: times a power of 3, modulo 256, the wanted digit leads, and is
+ * found by comparing with 256 / 3 and 512 / 3. */
 V_INLINE __m256i third_digits(__m256i bytes, __m256i powers)
 {
     const __m256i low = _mm256_set1_epi16(255), one = _mm256_set1_epi8(1);
@@ -397,15 +405,16 @@ V_INLINE __m256i third_digits(__m256i bytes, __m256i powers)
                            _mm256_min_epu8(_mm256_subs_epu8(x, _mm256_set1_epi8((char)170)), one));
 }
 
-/* Two different powers of 3 for the halves of 32 bytes. */
+/* Two different powers of 3, for the two lanes. */
 V_INLINE __m256i two_powers(int first, int second)
 {
     return _mm256_set_m128i(_mm_set1_epi8((char)second), _mm_set1_epi8((char)first));
 }
 
-/* One more than each of 32 weights of TQ1_0.  The block has three runs of bytes, which do not end
- * at multiples of 32 weights: 32 bytes of five digits (groups 0-4), 16 bytes of five (two digits
- * of them make a group: 5 and 6, and half of 7), and four bytes of four digits (the rest of 7). */
+/* The i-th 32 weights of TQ1_0, each plus one.  The block has three runs of bytes, which do not
+ * end at multiples of 32 weights: 32 bytes of five digits (groups 0-4), 16 bytes of five (two
+ * digits of them make a group: 5 and 6, and half of 7), and four bytes of four digits (the rest
+ * of 7). */
 V_INLINE __m256i take_tq1_0(const uint8_t *b, int i)
 {
     static const uint8_t power[5] = {1, 3, 9, 27, 81};
@@ -419,7 +428,7 @@ V_INLINE __m256i take_tq1_0(const uint8_t *b, int i)
                                                  0x0303030301010101, 0x1b1b1b1b09090909));
 }
 
-/* The i-th 32 weights of a block, which is `opened` if it must be. */
+/* The i-th 32 weights of a block; `opened` must be filled if the format needs it. */
 V_INLINE book_quants take_book(ir_dtype dtype, const uint8_t *b, const opened_book *opened, int i)
 {
     book_quants q = {_mm256_setzero_si256(), _mm256_setzero_si256()};
@@ -438,11 +447,13 @@ V_INLINE book_quants take_book(ir_dtype dtype, const uint8_t *b, const opened_bo
     return q;
 }
 
-/* Of two blocks of IQ4_XS the small integers, eight bytes in each lane of 128 bits. */
+/* The eight small integers of each of two blocks of IQ4_XS, as bytes, one block in each lane of
+ * 128 bits. */
 V_INLINE __m256i small_of_iq4_xs(const uint8_t *low, const uint8_t *high)
 {
     const __m256i fours = _mm256_set1_epi8(15);
-    /* A nibble of the word of high bits has those of two: moved to bits 4 and 5. */
+    /* The word of high bits has two bits for each integer, four of them in a byte: they are
+     * moved to bits 4 and 5. */
     const __m256i from = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(4, 4, 5, 5, 6, 6, 7, 7, -1, -1, -1, -1, -1, -1, -1, -1));
     const __m256i moved = _mm256_broadcastsi128_si256(
@@ -455,7 +466,7 @@ V_INLINE __m256i small_of_iq4_xs(const uint8_t *low, const uint8_t *high)
     return _mm256_sub_epi8(six, _mm256_set1_epi8(32));
 }
 
-/* d of the block, as f32; the small integers are still to be multiplied. */
+/* d of the block, as f32; the small integers come on top of it. */
 V_INLINE float book_scale(ir_dtype dtype, const uint8_t *b, const opened_book *opened)
 {
     if (book_is_opened(dtype))

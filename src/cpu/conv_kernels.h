@@ -1,68 +1,77 @@
 /* conv_kernels.h - fast bodies of conv over the vectors of vec_*.h.
  *
- * In general a product: rows are filters, columns places of the result, and what is summed over
- * are the entries of a filter in row-major order.  Windows of PRODUCT_COLUMNS places are packed
- * into a panel, so many channels at a time that it stays in the second cache, and used for all
- * filters.
+ * In general a product: rows are filters, columns are places of the result, and the sum runs
+ * over the entries of a filter in row-major order.  Windows of PRODUCT_COLUMNS places are packed
+ * into a panel, for as many channels as stay in the second cache, and used by all filters.
  *
- * Where a group has one channel, a panel would serve hardly a filter: there a channel's plane is
- * copied once with its padding, its columns sorted by their remainder modulo the stride, so that
- * neighbours of the result take neighbours, and each filter goes over it; four rows of the result
- * at a time, which share the rows of x that they have in common.
+ * Where a group has one channel (depthwise), a panel would serve hardly a filter.  There a
+ * channel's plane is copied once with its padding, its columns sorted by their remainder modulo
+ * the stride, so that neighbours in the result read neighbours in the plane; then each filter
+ * goes over it, four rows of the result at a time, which share rows of x.
  *
- * The order of a sum, and so its bits, is that of the filter's entries, for planes with columns
- * before rows; what lies in the padding adds zero.
+ * The order of a sum, and so its bits, is that of the filter's entries; for planes it is columns
+ * before rows.  Padding adds zeros.
  *
  * An example of a panel: x of 5 x 5, a filter of 3 x 3, stride 1, padding 1.  Row k of the panel
  * is filter entry k = (kh, kw), column p the place p of the result, and the cell what the window
- * of p has there: for k = (0, 0) the first six places of the result take five zeros of the
- * padding's row and then the padding's column,
+ * of p has there.  For k = (0, 0) the first five places of the result are at the padding's row
+ * and the next one at the padding's column:
  *
- *   p:      0  1  2  3  4  5    6       7
- *   cell:   0  0  0  0  0  0  x[0][0] x[0][1] ...
+ *   p:      0  1  2  3  4    5    6       7
+ *   cell:   0  0  0  0  0    0  x[0][0] x[0][1] ...
  *
- * so a row is made of a few pieces (conv_piece), runs of zeros and runs of x; product_rows then
- * multiplies it with all filters. */
+ * So a row is made of a few pieces (conv_piece), runs of zeros and runs of x; product_rows then
+ * multiplies it with all filters.  Used by the isa_*_general.c files.
+ */
 #ifndef CPU_CONV_KERNELS_H
 #define CPU_CONV_KERNELS_H
 
 #include "cpu/product_kernels.h"
 
+/* Inputs and attributes, by index; attributes 5 and after CV_TRANSPOSED that are not named here
+ * do not concern the body. */
 enum { CV_X, CV_W, CV_BIAS };
 enum { CV_STRIDE, CV_PADDING, CV_DILATION, CV_GROUPS, CV_TRANSPOSED, CV_EXPR = 6, CV_LAST };
+/* CV_SPACE: spatial axes, missing ones being of one entry.  CV_PIECES: most pieces of a panel's
+ * row.  CV_PLANE_ROWS: rows of the result that are computed together by planes. */
 enum { CV_SPACE = 3, CV_PIECES = 3 * PRODUCT_COLUMNS + 1, CV_PLANE_ROWS = 4 };
 
-/* A spatial axis: n entries of x, of the result those of the box. */
+/* A spatial axis: x has n entries, a filter k, and the box has the entries lo .. lo + count - 1
+ * of the result; x_stride and y_stride in elements. */
 typedef struct conv_axis {
     int64_t n, k, stride, padding, dilation, lo, count, x_stride, y_stride;
 } conv_axis;
 
+/* One call. */
 typedef struct conv_task {
     const op_call *call;
     conv_axis axis[CV_SPACE];  /* fewer than three: the first ones have one entry */
-    int64_t channels, filters; /* of a group */
-    /* entries of a filter in a channel; places of the result in the box */
+    int64_t channels, filters; /* channels and filters of one group */
+    /* entries of a filter in one channel; places of the result in the box */
     int64_t kernel, places;
-    int64_t n;               /* batch entry */
-    const float *w;          /* rows of channels * kernel; of the first filter of the box */
-    int64_t w_stride, first; /* first: that filter */
+    int64_t n;               /* the batch entry that is being computed */
+    const float *w;          /* rows of channels * kernel entries, from filter `first` on */
+    int64_t w_stride, first; /* first: the first filter of the box */
+    /* scratch: the panel, or the plane; sums [filters, PRODUCT_COLUMNS] */
     float *panel, *sums;
 } conv_task;
 
-/* Lanes [at, at + n) of a panel's row: x from `offset` on, or zeros. */
+/* Lanes [at, at + n) of a panel's row: zeros, or x from `offset` on (elements within the
+ * channel). */
 typedef struct conv_piece {
     int64_t at, n, offset;
     bool zero;
 } conv_piece;
 
-/* Entry i of a list of the operator, or what holds if the list is shorter (an empty list: all
- * defaults). */
+/* Entry i of a list attribute, or `otherwise` if the list is shorter: an empty list stands for
+ * the default. */
 static int64_t conv_number(const op_call *call, uint32_t list, uint32_t i, int64_t otherwise)
 {
     return i < call->attributes[list].ints.n ? call->attributes[list].ints.at[i] : otherwise;
 }
 
-/* Do a filter's entries lie in row-major order?  Then a filter is one row of the left operand. */
+/* Do a filter's entries lie in row-major order without gaps?  Then a filter is one row of the
+ * left operand. */
 static bool filters_are_dense(const op_view *w)
 {
     int64_t n = 1;
@@ -72,6 +81,8 @@ static bool filters_are_dense(const op_view *w)
     return true;
 }
 
+/* Not for transposed convolutions, fused expressions and results with channels last; those have
+ * other code. */
 static bool conv_accepts(const op_call *call)
 {
     return !call->attributes[CV_TRANSPOSED].i && !call->attributes[CV_EXPR].s.n &&
@@ -79,15 +90,17 @@ static bool conv_accepts(const op_call *call)
            filters_are_dense(&call->in[CV_W]);
 }
 
+/* An axis that is missing, or was joined to another. */
 static const conv_axis conv_no_axis = {.n = 1, .k = 1, .stride = 1, .dilation = 1, .count = 1};
 
-/* Neighbours along this axis are independent: each place takes one entry, at the same index. */
+/* Is each place of the result made of one entry of x, at the same index, along this axis? */
 static bool is_pointwise(const conv_axis *a)
 {
     return a->k == 1 && a->stride == 1 && a->padding == 0;
 }
 
-/* The last two axes become one where no window spans either, as where filters have one entry. */
+/* Join the last two axes while no window spans either, as with filters of one entry: longer rows
+ * make fewer pieces. */
 static void join_axes(conv_task *t)
 {
     conv_axis *in = &t->axis[2], *out = &t->axis[1];
@@ -101,8 +114,8 @@ static void join_axes(conv_task *t)
     }
 }
 
-/* Fills in what does not depend on scratch.  A convolution of one or two spatial axes gets leading
- * axes of one entry. */
+/* Describe the axes and count channels and filters: all that does not depend on scratch.  A
+ * convolution of one or two spatial axes gets leading axes of one entry. */
 static void describe_axes(const op_call *call, const ir_box *box, conv_task *t)
 {
     const op_view *x = &call->in[CV_X], *w = &call->in[CV_W], *y = &call->out[0];
@@ -129,7 +142,8 @@ static void describe_axes(const op_call *call, const ir_box *box, conv_task *t)
     t->filters = w->dims[0] / call->attributes[CV_GROUPS].i;
 }
 
-/* One channel in a group (depthwise), and no filter that spans the first of three axes. */
+/* Whether planes are used: one channel in a group, and no filter that spans the first of three
+ * axes. */
 static bool goes_by_planes(const conv_task *t)
 {
     const conv_axis *depth = &t->axis[0];
@@ -138,14 +152,15 @@ static bool goes_by_planes(const conv_task *t)
 
 /* ---- windows in panels ---- */
 
-/* Channels whose windows are packed together. */
+/* How many channels' windows are packed together: PRODUCT_DEPTH rows of a panel, but at least
+ * one channel. */
 static int64_t chunk_channels(const conv_task *t)
 {
     int64_t n = t->kernel < PRODUCT_DEPTH ? PRODUCT_DEPTH / t->kernel : 1;
     return n < t->channels ? n : t->channels;
 }
 
-/* Empty pieces are left out. */
+/* Append a piece, unless it is empty. */
 static void add_piece(conv_piece *pieces, int *n, int64_t at, int64_t count, int64_t offset,
                       bool zero)
 {
@@ -153,13 +168,15 @@ static void add_piece(conv_piece *pieces, int *n, int64_t at, int64_t count, int
         pieces[(*n)++] = (conv_piece){at, count, offset, zero};
 }
 
-/* Where entry `at` of the result along an axis takes kernel entry k from. */
+/* The entry of x along an axis that filter entry k reads for entry `at` of the box; it may lie
+ * in the padding. */
 static int64_t conv_source(const conv_axis *a, int64_t at, int64_t k)
 {
     return (a->lo + at) * a->stride - a->padding + k * a->dilation;
 }
 
-/* n places of one row from (d, h, w) on, for kernel entry k. */
+/* Append the pieces for n places of one row of the result, from `place` on, and filter entry k:
+ * padding on the left, x, padding on the right; zeros alone if the row of x lies in the padding. */
 static void add_lanes(const conv_task *t, const int64_t *place, const int64_t *k, int64_t lane,
                       int64_t n, conv_piece *pieces, int *count)
 {
@@ -179,7 +196,7 @@ static void add_lanes(const conv_task *t, const int64_t *place, const int64_t *k
     add_piece(pieces, count, lane + hi, n - hi, 0, true);
 }
 
-/* Number p of a place of the box, row-major, as indexes along the three axes. */
+/* The coordinates of place p, which counts the box's places in row-major order. */
 static void place_of(const conv_task *t, int64_t p, int64_t place[CV_SPACE])
 {
     place[2] = p % t->axis[2].count;
@@ -188,7 +205,8 @@ static void place_of(const conv_task *t, int64_t p, int64_t place[CV_SPACE])
     place[0] = p / t->axis[1].count;
 }
 
-/* The pieces of a panel's row: n places from p on, in `lanes` lanes. */
+/* The pieces of a panel's row: n places from p on, then zeros up to `lanes` lanes.  Returns how
+ * many. */
 static int find_pieces(const conv_task *t, int64_t p, int64_t n, int64_t lanes, const int64_t *k,
                        conv_piece *pieces)
 {
@@ -203,8 +221,8 @@ static int find_pieces(const conv_task *t, int64_t p, int64_t n, int64_t lanes, 
     return count;
 }
 
-/* A whole vector is stored wherever the row has room: what it writes too much the next piece
- * overwrites. */
+/* Store n lanes of a row.  A whole vector is stored wherever the row has room: the next piece
+ * overwrites what was too much. */
 V_INLINE void store_piece(float *row, int64_t at, int64_t n, int64_t lanes, vf v)
 {
     if (at + 16 <= lanes)
@@ -213,7 +231,8 @@ V_INLINE void store_piece(float *row, int64_t at, int64_t n, int64_t lanes, vf v
         v_store_n(row + at, n, v);
 }
 
-/* A row of the panel for one channel; step: distance in x of neighbours of the result. */
+/* Fill a row of the panel from one channel; step: the distance in x, in elements, of neighbours
+ * in the result. */
 V_INLINE void fill_row(const op_view *x, ir_dtype dtype, int64_t offset, int64_t step,
                        const conv_piece *pieces, int n, int64_t lanes, float *row)
 {
@@ -231,7 +250,8 @@ V_INLINE void fill_row(const op_view *x, ir_dtype dtype, int64_t offset, int64_t
     }
 }
 
-/* Windows of places [p, p + n) over `channels` channels from the one at x_offset on. */
+/* Pack the windows of places [p, p + n) over `channels` channels, the first of which begins at
+ * x_offset.  Pieces are found once for each filter entry and used by all channels. */
 static void pack_windows(const conv_task *t, int64_t x_offset, int64_t channels, int64_t p,
                          int64_t n, int64_t lanes)
 {
@@ -254,7 +274,7 @@ static void pack_windows(const conv_task *t, int64_t x_offset, int64_t channels,
     } while (walk_next(&kernel, CV_SPACE, k));
 }
 
-/* Sums of `lanes` places each, plus bias, to places [p, p + n) of filters [f, f + filters). */
+/* Store the sums of places [p, p + n) of filters [f, f + filters), plus bias. */
 static void store_places(const conv_task *t, int64_t f, int64_t filters, int64_t p, int64_t n)
 {
     const op_view *y = &t->call->out[0], *bias = &t->call->in[CV_BIAS];
@@ -275,7 +295,8 @@ static void store_places(const conv_task *t, int64_t f, int64_t filters, int64_t
     }
 }
 
-/* Places [p, p + n) of filters [f, end), which are of one group; nv vectors. */
+/* Places [p, p + n) of filters [f, end), which are of one group; nv vectors.  Chunks of channels
+ * are added one after the other. */
 static void convolve_places(const conv_task *t, int64_t f, int64_t end, int64_t p, int64_t n,
                             int nv)
 {
@@ -302,14 +323,15 @@ static void convolve_group(const conv_task *t, int64_t f, int64_t end)
 
 /* ---- planes ---- */
 
-/* A channel's plane with its padding: rows of `stride` parts of `length` columns.  After its rows
- * there are as many as the last CV_PLANE_ROWS rows of the result may take too much. */
+/* A channel's plane with its padding: each row is `stride` parts of `length` columns, part i
+ * holding the columns i, i + stride, ..  After the rows there is room for what the last
+ * CV_PLANE_ROWS rows of the result may read too much. */
 typedef struct conv_plane {
     int64_t rows, columns, length, floats;
 } conv_plane;
 
-/* The part of a channel's plane that the box needs, with padding.  Sixteen columns more than are
- * used, because a vector may begin at the last one. */
+/* The size of the part of a channel's plane that the box needs, with padding.  Rows are sixteen
+ * columns longer than needed, because a vector may begin at the last one. */
 static conv_plane plane_of(const conv_task *t)
 {
     const conv_axis *h = &t->axis[1], *w = &t->axis[2];
@@ -320,7 +342,8 @@ static conv_plane plane_of(const conv_task *t)
     return p;
 }
 
-/* What is there of x.  The padding, the same for each channel, is zero from the start. */
+/* Copy the part of x that the box needs.  The padding is the same for every channel and zero
+ * from the start. */
 static void fill_plane(const conv_task *t, const conv_plane *p, int64_t offset)
 {
     const op_view *x = &t->call->in[CV_X];
@@ -340,9 +363,9 @@ static void fill_plane(const conv_task *t, const conv_plane *p, int64_t offset)
         }
 }
 
-/* CV_PLANE_ROWS rows of the result, sixteen columns: `from` is the first column of the first row of
- * x that they take.  Each row of x is loaded once for a column of the filter and goes to all rows
- * of the result that take it. */
+/* CV_PLANE_ROWS rows and sixteen columns of the result; from: the first column of the first row
+ * of x that they read.  Each row of x is loaded once for a column of the filter and added to all
+ * rows of the result that need it. */
 V_INLINE void convolve_rows_as(int k, int stride, int64_t row, int64_t length, const float *filter,
                                const float *from, vf acc[CV_PLANE_ROWS])
 {
@@ -363,7 +386,7 @@ V_INLINE void convolve_rows_as(int k, int stride, int64_t row, int64_t length, c
     }
 }
 
-/* The same for any filter. */
+/* The same for any filter: rows of x are loaded again for each row of the result. */
 V_INLINE void convolve_rows_any(const conv_task *t, const conv_plane *p, const float *filter,
                                 const float *from, vf acc[CV_PLANE_ROWS])
 {
@@ -381,8 +404,8 @@ V_INLINE void convolve_rows_any(const conv_task *t, const conv_plane *p, const f
         }
 }
 
-/* The filters that a body is compiled for: of 3, 5 or 7 rows and columns, with a stride of 1 or
- * 2. */
+/* Which compiled form the filter has: 10 stride + size for squares of 3, 5 or 7 with stride 1 or
+ * 2, other numbers for none. */
 static int64_t square_filter(const conv_task *t)
 {
     const conv_axis *h = &t->axis[1], *w = &t->axis[2];
@@ -391,7 +414,7 @@ static int64_t square_filter(const conv_task *t)
     return square ? 10 * w->stride + w->k : 0;
 }
 
-/* The compiled forms know sizes and strides as constants, and so unroll to loads and FMAs alone. */
+/* In the compiled forms sizes and strides are constants, so they unroll to loads and FMAs alone. */
 V_INLINE void convolve_rows(const conv_task *t, const conv_plane *p, const float *filter,
                             const float *from, vf acc[CV_PLANE_ROWS])
 {
@@ -420,7 +443,7 @@ V_INLINE void convolve_rows(const conv_task *t, const conv_plane *p, const float
     }
 }
 
-/* n columns of a row of the result. */
+/* Store up to sixteen columns of a row of the result. */
 V_INLINE void store_columns(const op_view *y, int64_t offset, int64_t stride, int64_t n, vf sums)
 {
     float lanes[16];
@@ -452,7 +475,7 @@ static void convolve_plane(const conv_task *t, const conv_plane *p, int64_t f, i
         }
 }
 
-/* Filters [f, end) of one group, which is one channel. */
+/* Filters [f, end) of one group, which is one channel: its plane is filled once for all of them. */
 static void convolve_channel(const conv_task *t, int64_t f, int64_t end)
 {
     const op_view *x = &t->call->in[CV_X];
@@ -468,7 +491,8 @@ static void convolve_channel(const conv_task *t, int64_t f, int64_t end)
 
 /* ---- both ---- */
 
-/* Scratch: filters as f32 unless they are; a panel or a plane; sums. */
+/* Count the floats of scratch, and lay it out if it is given: filters as f32 unless they are f32
+ * already; a panel or a plane; sums.  Returns bytes. */
 static size_t conv_lay_out(const op_call *call, const ir_box *box, float *scratch, conv_task *t)
 {
     const op_view *w = &call->in[CV_W];
@@ -500,8 +524,8 @@ static size_t conv_scratch_bytes(const op_call *call, const ir_box *box)
     return conv_lay_out(call, box, NULL, &t);
 }
 
-/* The padding of a plane is zeroed once: each channel writes the same places and leaves the
- * others. */
+/* The body.  The padding of a plane is zeroed once: each channel writes the same places and
+ * leaves the others. */
 static void conv_run(const op_call *call, const ir_box *box, void *scratch)
 {
     conv_task t = {0};

@@ -1,24 +1,28 @@
 /* cpu.c - the in-kernel runtime on threads (paper §5): worker i and scheduler i are thread i.
  *
- * Input: an image and the weights' addresses.  Starting allocates the four areas (base, tensors
- * that live across steps, step inputs and outputs, temporaries), binds every operator of every
- * graph once (op_call) and chooses its code: the best fast body that accepts it, else the record's
- * reference.  Scratch of a task is pages of its worker.
+ * Input: an image and the weights' addresses.  Starting allocates the four areas (weights,
+ * tensors that live across steps, step inputs and outputs, temporaries), binds every operator of
+ * every graph once (op_call) and chooses its code: the best fast body that accepts it, else the
+ * record's reference.  Scratch of a task is pages of its worker.
  *
- * What a start does, in this order (prepare):
+ * The steps of a start, in this order (prepare):
  *
  *   open_tables       the image's tables as the runtime sees them; a copy of the operators' records
  *   make_workers      counters, epochs, workers and schedulers
  *   make_queues       of the length that rt_queue.h proves to be enough
  *   allocate_areas    zeroed memory; weights have their own (cpu_weights.c)
  *   bind_graphs       each operator: addresses, strides, the body that runs it
- *   plan_scratch      bodies say what they need; a worker gets room for the largest
- *   find_constants    what each task will read of weights, to be asked for ahead
+ *   plan_scratch      what the bodies need; a worker gets room for the largest
+ *   find_constants    the weights that each task will read, to be prefetched
  *   prepare_requests  slots, pages and rings, if the program serves requests
  *   start_threads     the last step, after which nothing of the above changes
  *
- * Memory belongs to the machine's arena, but for areas, scratch and prompts, which `stop` frees by
- * name. */
+ * Memory belongs to the machine's arena, except areas, scratch and prompts, which `stop` frees
+ * one by one.
+ *
+ * Relies on src/rt for the loops of workers and schedulers, and on src/host for what all targets
+ * share.  Called by cpu_target.c and by tests.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -27,14 +31,17 @@
 #include "op/rules.h"
 #include "rt/rt_worker.h"
 
+/* PAGE_BYTES: a page of scratch.  SPIN_POLLS, YIELD_POLLS, STEAL_POLLS: how often a waiting
+ * worker polls before it yields its processor, sleeps, or takes another worker's task; see
+ * rt_limits. */
 enum { PAGE_BYTES = 4096, SPIN_POLLS = 2000, YIELD_POLLS = 20, STEAL_POLLS = 16 };
-/* Of each of the next tasks that many bytes, in pieces so small that a ready event does not wait
- * long. */
+/* What is prefetched: of each of the next tasks at most so many bytes, in pieces so small that a
+ * ready event does not wait long. */
 enum { PRELOAD_TASKS = 3, PRELOAD_BYTES = 65536, PRELOAD_PIECE_BYTES = 1024 };
 
 /* ---- bodies ---- */
 
-/* The part of its operator's first output that a task computes. */
+/* The box of its operator's first output that a task computes. */
 static ir_box box_of(const rt_task *task)
 {
     ir_box box;
@@ -45,10 +52,9 @@ static ir_box box_of(const rt_task *task)
     return box;
 }
 
-/* One task: the box from the descriptor, its end clipped by the worker, the code that was chosen
- * at start.  Called by the worker's loop (rt_worker.h).  hi0 is the box's end in axis 0, clipped
- * to the tokens or rows that are alive in this step; page: the first page of scratch that the
- * worker gives this task. */
+/* Run one task: the box from its descriptor, with the code that was chosen at start.  Called by
+ * the worker's loop (rt_worker.h).  hi0: the box's end in axis 0, clipped to the tokens or rows
+ * that are alive in this step; page: the first page of scratch that the worker gives this task. */
 RT_FN void rt_run_body(rt_machine *rt, rt_worker *w, const rt_task *task, rt_u32 op, rt_u32 hi0,
                        rt_u32 page)
 {
@@ -64,9 +70,9 @@ RT_FN void rt_run_body(rt_machine *rt, rt_worker *w, const rt_task *task, rt_u32
     cpu_profile_end(m, w, task, begin_ns);
 }
 
-/* Called by an idle worker for the tasks that come next, piece by piece, so that a ready event
- * does not wait; 0: this task has no further piece.  Into the second cache, as the bodies do: the
- * first one is too small to wait in. */
+/* Prefetch one piece of what a coming task reads of weights.  Called by an idle worker, piece by
+ * piece, so that a ready event does not wait; returns 0 if the task has no further piece.  Into
+ * the second cache, as the bodies do: the first one is too small. */
 RT_FN int rt_preload(rt_machine *rt, rt_worker *w, rt_u32 task, rt_u32 piece)
 {
     (void)w;
@@ -79,8 +85,8 @@ RT_FN int rt_preload(rt_machine *rt, rt_worker *w, rt_u32 task, rt_u32 piece)
     return 1;
 }
 
-/* The most scratch that a task may ask for: its box may be clipped to fewer live entries, which
- * never need more. */
+/* The most scratch that a task may need, in bytes: its box may be clipped to fewer live entries,
+ * which never need more. */
 static size_t scratch_of(const ir_graph *g, const cpu_call *c, const rt_task *task)
 {
     const op_call *call = &c->call;
@@ -90,7 +96,8 @@ static size_t scratch_of(const ir_graph *g, const cpu_call *c, const rt_task *ta
     return call->op->def->scratch_bytes ? call->op->def->scratch_bytes(g, call->op, &box) : 0;
 }
 
-/* Pages for each operator, and with that the scratch of a worker. */
+/* Pages of scratch for each operator, and from the largest the scratch of a worker.  MPK_ELIMIT
+ * if a task needs more than 2^31 pages. */
 static mpk_status plan_scratch(mpk_context *cx, cpu_machine *m)
 {
     uint64_t most = 1;
@@ -119,10 +126,10 @@ static mpk_status plan_scratch(mpk_context *cx, cpu_machine *m)
     return MPK_OK;
 }
 
-/* ---- looking ahead ---- */
+/* ---- prefetch ---- */
 
-/* The first matrix of weights of which the task reads rows that its box alone decides, not all of
- * it. */
+/* The weights to prefetch for a task: the rows that it reads of the first matrix of which its
+ * box, not data, decides the rows; nothing if it reads a whole large matrix. */
 static cpu_constant constant_of(const ir_graph *g, const cpu_call *c, const rt_task *task)
 {
     const ir_op *op = c->call.op;
@@ -144,8 +151,8 @@ static cpu_constant constant_of(const ir_graph *g, const cpu_call *c, const rt_t
     return (cpu_constant){0};
 }
 
-/* One constant for each task of the image, in the order of its table.  Addresses hold as long as
- * the machine: weights do not move. */
+/* One constant for each task of the image, in the order of its table.  Addresses are valid as
+ * long as the machine: weights do not move. */
 static mpk_status find_constants(mpk_context *cx, cpu_machine *m)
 {
     NEW(cx, &m->arena, m->constants, image_count(m->base.image.block, RT_TASKS));
@@ -163,9 +170,9 @@ static mpk_status find_constants(mpk_context *cx, cpu_machine *m)
 
 /* ---- memory ---- */
 
-/* n zeroed bytes at a multiple of 64 in *at; *block is what to free.  calloc and not the arena:
- * large zeroed blocks come from the system untouched, so that pages which are never used take no
- * memory. */
+/* n zeroed bytes at a multiple of 64 in *at; *block is the address to free.  calloc, not the
+ * arena: large zeroed blocks come from the system untouched, so pages that are never used take
+ * no memory. */
 static mpk_status allocate(mpk_context *cx, uint64_t n, const char *what, void **block, void **at)
 {
     *block = n < SIZE_MAX - 128 ? calloc(1, (size_t)n + 128) : NULL;
@@ -176,6 +183,7 @@ static mpk_status allocate(mpk_context *cx, uint64_t n, const char *what, void *
     return MPK_OK;
 }
 
+/* The areas other than the weights', sized by the image's header. */
 static mpk_status allocate_areas(mpk_context *cx, cpu_machine *m)
 {
     static const char *const names[RT_AREAS] = {"weights", "state (KV cache)",
@@ -187,7 +195,8 @@ static mpk_status allocate_areas(mpk_context *cx, cpu_machine *m)
     return MPK_OK;
 }
 
-/* Where every tensor of a graph begins: m->data[graph][tensor], for a view its first element. */
+/* Find where every tensor of a graph begins: m->data[graph][tensor]; for a view, its first
+ * element. */
 static mpk_status place_tensors(mpk_context *cx, cpu_machine *m, uint32_t graph,
                                 void *const *weights)
 {
@@ -204,8 +213,8 @@ static mpk_status place_tensors(mpk_context *cx, cpu_machine *m, uint32_t graph,
     return MPK_OK;
 }
 
-/* Strides and addresses are put into each op_call now, once; a task then only adds its box.
- * `fast` false: reference code everywhere, which tests compare with. */
+/* Put strides and addresses into each op_call, once: a task then only adds its box.  fast =
+ * false: reference code everywhere, for comparison in tests. */
 static mpk_status bind_graphs(mpk_context *cx, cpu_machine *m, void *const *weights, bool fast)
 {
     uint32_t features = cpu_features();
@@ -227,6 +236,7 @@ static mpk_status bind_graphs(mpk_context *cx, cpu_machine *m, void *const *weig
 
 /* ---- the runtime's own memory ---- */
 
+/* The least power of two that is n or more. */
 static uint32_t power_of_two(uint64_t n)
 {
     uint32_t p = 1;
@@ -235,11 +245,12 @@ static uint32_t power_of_two(uint64_t n)
     return p;
 }
 
-/* Queues as long as one step can fill them (rt_queue.h): so they never overflow. */
+/* Queues as long as one step can fill them (rt_queue.h), so they never overflow.  entries:
+ * another length for the workers' queues, for tests; 0: the proved one. */
 static mpk_status make_queues(mpk_context *cx, cpu_machine *m, uint32_t entries)
 {
     rt_machine *rt = &m->rt;
-    /* of one slot, the turn words of `taken` and `free again` would be the same */
+    /* with one slot, the turn words for `taken` and `free again` would be equal */
     uint64_t jit = 2, event = 2;
     for (uint32_t i = 0; i < rt->n_graphs; i++) {
         uint64_t j = rt_jit_bound(&rt->graphs[i], rt->events, rt->n_workers),
@@ -261,8 +272,8 @@ static mpk_status make_queues(mpk_context *cx, cpu_machine *m, uint32_t entries)
     return MPK_OK;
 }
 
-/* Worker i and scheduler i are thread i; schedulers begin to deal with different workers, so that
- * the first events of a step do not all land on worker 0.  Worker 0 owns the step task. */
+/* Scheduler i begins its round-robin with worker i, so that the first events of a step do not
+ * all go to worker 0.  Worker 0 owns the step task. */
 static mpk_status make_workers(mpk_context *cx, cpu_machine *m)
 {
     rt_machine *rt = &m->rt;
@@ -276,8 +287,8 @@ static mpk_status make_workers(mpk_context *cx, cpu_machine *m)
     return MPK_OK;
 }
 
-/* With more threads than processors a thread that spins keeps the one that it waits for from
- * running: then it does not spin. */
+/* Waiting and stall limits from the options.  With more threads than processors, a thread that
+ * spins would keep the thread it waits for from running: then none spins. */
 static void set_limits(cpu_machine *m, const cpu_options *o)
 {
     bool crowded = m->rt.n_workers > thread_processors();
@@ -295,9 +306,9 @@ static void set_limits(cpu_machine *m, const cpu_options *o)
     m->control.step.value = RT_NO_STEP;
 }
 
-/* Point the runtime at the image's tables.  The image may be shared by machines and is not
- * written; the operators' records are copied, because the scratch pages in them depend on the
- * bodies that were chosen. */
+/* Point the runtime at the image's tables.  Machines may share an image, so it is not written;
+ * the operators' records are copied, because their scratch pages depend on the bodies that were
+ * chosen. */
 static mpk_status open_tables(mpk_context *cx, cpu_machine *m)
 {
     const rt_header *h = m->base.image.block;
@@ -317,7 +328,7 @@ static mpk_status open_tables(mpk_context *cx, cpu_machine *m)
     NEW(cx, &m->arena, m->calls, n_ops);
     for (size_t i = 0; i < n_ops; i++) {
         m->ops[i] = ((const rt_op *)image_table(h, RT_OPS))[i];
-        m->ops[i].pages = 0; /* this target's code has its own needs */
+        m->ops[i].pages = 0; /* set by plan_scratch: this target's code has its own needs */
     }
     rt->ops = m->ops;
     return MPK_OK;
@@ -325,9 +336,9 @@ static mpk_status open_tables(mpk_context *cx, cpu_machine *m)
 
 /* ---- as a machine ---- */
 
-/* Also after a start that failed half way: everything that was not made is NULL or 0.  A machine
- * that faulted has its threads gone already, and the exchange of the abort word fails; joining
- * them is right in both cases. */
+/* Stop all threads and free the machine.  Also after a start that failed half way: whatever was
+ * not made is NULL or 0.  After a fault the threads have already left their loops and the
+ * exchange of the abort word fails; joining them is right in both cases. */
 static void stop(machine *base)
 {
     cpu_machine *m = cpu_of(base);
@@ -345,8 +356,9 @@ static void stop(machine *base)
     free(m);
 }
 
-/* Which operator the first worker is in that has not come back from a task: of a stall the cause,
- * where the fault itself tells who waits.  Its task may end meanwhile: then there is no note. */
+/* Note on a stall which operator the first worker that is still in a task's code runs: often the
+ * cause, where the fault itself names who waits.  Its task may end meanwhile; then there is no
+ * note. */
 static mpk_status note_busy(mpk_context *cx, const cpu_machine *m, mpk_status status)
 {
     const rt_fault *f = &m->control.fault;
@@ -366,7 +378,8 @@ static mpk_status note_busy(mpk_context *cx, const cpu_machine *m, mpk_status st
                        STR_ARG(name));
 }
 
-/* Faulted: the record that the worker left becomes the status and its words. */
+/* MPK_OK while the machine runs; after a fault, the status and message of the record that the
+ * worker left. */
 static mpk_status check(mpk_context *cx, machine *base)
 {
     cpu_machine *m = cpu_of(base);
@@ -375,7 +388,8 @@ static mpk_status check(mpk_context *cx, machine *base)
     return note_busy(cx, m, machine_say_fault(cx, base, &m->control.fault));
 }
 
-/* The host has put something in a ring, or asks for a step: wake who sleeps at the doorbell. */
+/* The host has put something in a ring, or asks for a step: wake the thread that sleeps at the
+ * doorbell. */
 static void ring(machine *base)
 {
     cpu_machine *m = cpu_of(base);
@@ -383,15 +397,15 @@ static void ring(machine *base)
     rt_wake(&m->control.doorbell);
 }
 
-/* Sleep until the host bell has another value than `seen`, or for timeout_ns. */
+/* Sleep until the host bell's value differs from `seen`, or for timeout_ns. */
 static void wait_bell(machine *base, rt_u32 seen, uint64_t timeout_ns)
 {
     rt_sleep(&cpu_of(base)->control.host_bell, seen, timeout_ns);
 }
 
-/* The tokens that a form allows for sampling row `row`: bits first, then the number of the token
- * that they are for, with release; the sampler waits for that number.  bits NULL: any token may
- * come. */
+/* Publish the mask of sampling row `row`: first the bits, then the number of the draw that they
+ * are for, with release; the sampler polls for that number (op/rules.h).  bits NULL: only the
+ * number is written. */
 static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t n_words,
                      uint32_t number)
 {
@@ -401,7 +415,8 @@ static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t
                  (rt_u64)(s->n_slots + row) * s->rule_words;
     if (bits)
         memcpy(at + MASK_BITS, bits, n_words * sizeof *bits);
-    rt_store_release_system((rt_word *)at, number); /* partners: op/sample.c, rt_slots_find_masks */
+    /* acquired by op/sample.c and rt_slots_find_masks */
+    rt_store_release_system((rt_word *)at, number);
 }
 
 /* ---- host-driven steps ---- */
@@ -411,8 +426,7 @@ void *cpu_tensor(machine *m, uint32_t graph, ir_tensor_id tensor)
     return cpu_of(m)->data[graph][tensor];
 }
 
-/* Tensors of the host are dense and so are inputs of a graph: one copy.  A view is read by
- * machine_gather, element by element. */
+/* The caller's tensors are dense, and so are the inputs of a graph: one copy. */
 static mpk_status write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
                                const void *from)
 {
@@ -422,6 +436,7 @@ static mpk_status write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_t
     return MPK_OK;
 }
 
+/* A result may be a view, which machine_gather reads element by element. */
 static mpk_status read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
                               void *to)
 {
@@ -430,7 +445,7 @@ static mpk_status read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_te
     return MPK_OK;
 }
 
-/* Between steps only: the KV cache becomes as at the start. */
+/* Zero the KV cache, as at the start.  Between steps only. */
 static mpk_status clear_state(mpk_context *cx, machine *m)
 {
     (void)cx;
@@ -438,12 +453,12 @@ static mpk_status clear_state(mpk_context *cx, machine *m)
     return MPK_OK;
 }
 
-/* Wait until the machine has run what was asked for, or has failed. */
+/* Wait until the machine has run step number `wanted`, or has failed. */
 static mpk_status wait_once(mpk_context *cx, cpu_machine *m, rt_u32 wanted)
 {
     rt_control *c = &m->control;
     for (int spins = 0;; spins++) {
-        /* before looking: a later ring ends the sleep at once */
+        /* read before looking at once_done: a bell that rings after this ends the sleep at once */
         rt_u32 bell = rt_load_acquire_system(&c->host_bell);
         if (rt_load_acquire_system(&c->once_done) == wanted)
             return MPK_OK;
@@ -455,7 +470,7 @@ static mpk_status wait_once(mpk_context *cx, cpu_machine *m, rt_u32 wanted)
     }
 }
 
-/* One step that the host drives, of so many tokens and rows; the tensors were written before.
+/* One step that the host drives, with so many tokens and rows; its inputs were written before.
  * Returns when its last task has ended. */
 static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens,
                             uint32_t n_rows)
@@ -466,7 +481,7 @@ static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint
     c->once_graph = graph;
     c->once_tokens = n_tokens;
     c->once_rows = n_rows;
-    /* publishes the inputs; partner: rt_once_poll */
+    /* publishes the inputs; acquired by rt_once_poll */
     rt_store_release_system(&c->once_wanted, wanted);
     ring(base);
     return wait_once(cx, m, wanted);
@@ -474,8 +489,8 @@ static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint
 
 /* ---- facts ---- */
 
-/* Counters are read without a lock while the machine runs: each is one word, and none is promised
- * to belong to the same moment as another. */
+/* Read the counters, without a lock and while the machine runs: each is one word, and they need
+ * not be of the same moment. */
 static void describe(machine *base, machine_facts *out)
 {
     cpu_machine *m = cpu_of(base);
@@ -499,7 +514,7 @@ static void describe(machine *base, machine_facts *out)
     out->scratch_bytes = m->scratch_bytes * m->rt.n_workers;
 }
 
-/* For `mpk inspect`: "ref" is the reference code. */
+/* The name of an operator's code for `mpk inspect`: "ref" is the reference code. */
 static machine_code code_of(const machine *base, uint32_t graph, ir_op_id op)
 {
     const cpu_machine *m = (const cpu_machine *)base;
@@ -507,6 +522,7 @@ static machine_code code_of(const machine *base, uint32_t graph, ir_op_id op)
     return (machine_code){.body = b ? b->name : "ref"};
 }
 
+/* The functions through which src/host and src/engine use this machine. */
 static const machine_def definition = {
     .name = "cpu",
     .stop = stop,
@@ -527,7 +543,7 @@ static const machine_def definition = {
 
 /* ---- starting ---- */
 
-/* The host's ends of the rings are the machine's own. */
+/* Allocate the rings between host and machine; the host's ends point to the same memory. */
 static mpk_status make_rings(mpk_context *cx, cpu_machine *m, const cpu_options *o, host_rings *r)
 {
     rt_machine *rt = &m->rt;
@@ -553,7 +569,8 @@ static mpk_status make_rings(mpk_context *cx, cpu_machine *m, const cpu_options 
     return MPK_OK;
 }
 
-/* Only where drafts are made: a table of n-grams for each slot (rt_draft.h). */
+/* Only if drafts are made: the drafters' state, and a table of n-grams for each slot
+ * (rt_draft.h). */
 static mpk_status make_indexes(mpk_context *cx, cpu_machine *m)
 {
     const rt_serving *s = &m->serving;
@@ -571,8 +588,8 @@ static mpk_status make_indexes(mpk_context *cx, cpu_machine *m)
     return MPK_OK;
 }
 
-/* A program that serves no requests (a graph that torch.compile made) gets no rings: s->ready is
- * false, and machine_begin gives it no books. */
+/* What serving needs: slots, pages and rings.  A program that serves no requests (a graph of
+ * torch.compile) gets none: s->ready is false, and machine_begin then makes no books. */
 static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_options *o)
 {
     rt_serving *s = &m->serving;
@@ -596,6 +613,7 @@ static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_op
     return machine_begin(cx, &m->base, &definition, &m->base.image, s, &rings);
 }
 
+/* All that a machine needs before its threads; see the table at the top. */
 static mpk_status prepare(mpk_context *cx, cpu_machine *m, void *const *weights,
                           const cpu_options *o)
 {
@@ -616,13 +634,14 @@ static mpk_status prepare(mpk_context *cx, cpu_machine *m, void *const *weights,
     return prepare_requests(cx, m, o);
 }
 
+/* What a thread is told: its machine and its number. */
 typedef struct start {
     cpu_machine *m;
     uint32_t index;
 } start;
 
-/* The argument is read before the loop: it lies in the machine's arena, which outlives the
- * thread. */
+/* A thread of the machine: worker and scheduler number `index`.  The argument lies in the
+ * machine's arena, which outlives the thread. */
 static void *run_worker(void *argument)
 {
     start s = *(start *)argument;
@@ -631,8 +650,8 @@ static void *run_worker(void *argument)
     return NULL;
 }
 
-/* m->n_threads counts those that run, so that `stop` joins them and no more, should one not
- * start. */
+/* Start one thread a worker.  m->n_threads counts those that run, so that `stop` joins exactly
+ * these if one does not start. */
 static mpk_status start_threads(mpk_context *cx, cpu_machine *m)
 {
     start *starts;
@@ -654,8 +673,8 @@ mpk_status cpu_start(mpk_context *cx, const program_image *image, void *const *w
     cpu_machine *m = NULL;
     void *block = NULL;
     TRY(cpu_check_isa(cx));
-    /* By hand, not from the arena inside it; the words of different writers should not share lines
-     * with the heap's. */
+    /* Not from the arena inside it; aligned, so that words of different writers do not share a
+     * cache line with other allocations. */
     if (posix_memalign(&block, RT_LINE, sizeof *m))
         FAIL(cx, MPK_ENOMEM, "out of memory for a machine");
     m = block;

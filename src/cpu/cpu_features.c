@@ -1,7 +1,9 @@
-/* cpu_features.c - instruction sets of this processor, as the operating system and MPK_ISA let us
- * use them.
+/* cpu_features.c - the instruction sets of this processor, as the operating system and MPK_ISA
+ * let us use them.
  *
- * Called by cpu.c for the choice of bodies, and by cpu_target.c for its report. */
+ * Called by cpu.c for the choice of bodies, and by cpu_target.c for its report.  Detected anew
+ * by each call, which is cheap beside a start.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #if defined(__x86_64__)
@@ -15,7 +17,7 @@
 #include "cpu/cpu.h"
 
 #if defined(__x86_64__)
-/* Conversion between f16 and f32; not every compiler knows its name. */
+/* CPUID for the conversions between f16 and f32; not every compiler has a name for it. */
 static bool has_f16c(void)
 {
     unsigned a, b, c = 0, d;
@@ -30,9 +32,10 @@ static bool has_avx_vnni(void)
 }
 #endif
 
-/* AVX2 counts only with FMA and F16C, because the AVX2 kernels use all three; AVX-512 only with
- * the four parts that the kernels use, and where AVX2 is there.  The compiler's functions ask the
- * operating system too (XGETBV), which must save the wide registers. */
+/* What the processor and the system can do, without MPK_ISA.  AVX2 counts only with FMA and
+ * F16C, because the AVX2 kernels use all three; AVX-512 only with the four parts that the
+ * kernels use, and where AVX2 is there.  The compiler's functions also ask whether the operating
+ * system saves the wide registers (XGETBV). */
 static uint32_t detect(void)
 {
     uint32_t f = 0;
@@ -59,7 +62,8 @@ static uint32_t detect(void)
     return f;
 }
 
-/* The words of MPK_ISA, from less to more: what each adds to the one before, and what it allows. */
+/* The words of MPK_ISA, from less to more: what each adds to the one before, and all that it
+ * allows. */
 static const struct {
     const char *word;
     uint32_t adds, allowed;
@@ -78,7 +82,8 @@ static const struct {
 };
 enum { LEVELS = sizeof levels / sizeof *levels };
 
-/* The level that MPK_ISA names, the last if it is not set, LEVELS if there is no such. */
+/* The index of the level that MPK_ISA names; the last one if it is not set, LEVELS if there is
+ * no such word. */
 static int find_limit(void)
 {
     const char *limit = getenv("MPK_ISA");
@@ -108,7 +113,7 @@ uint32_t cpu_features(void)
     return limit < LEVELS ? detect() & levels[limit].allowed : 0;
 }
 
-/* The highest level of which this processor has what it adds. */
+/* The highest level that adds something which this processor has. */
 const char *cpu_isa(void)
 {
     uint32_t features = cpu_features();

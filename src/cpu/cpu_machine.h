@@ -1,7 +1,8 @@
 /* cpu_machine.h - what the files of the CPU target share: the machine's memory.
  *
  * A machine is one allocation (cpu_start); `base` is what the host sees of it, `rt` what the
- * worker loops see. */
+ * worker loops see.  Private to src/cpu.
+ */
 #ifndef CPU_MACHINE_H
 #define CPU_MACHINE_H
 
@@ -9,68 +10,67 @@
 #include "cpu/cpu.h"
 #include "host/target.h"
 
-/* An operator bound to memory and to the code that runs it. */
+/* An operator bound to memory and to the code that runs it; one for each rt_op, filled at start. */
 typedef struct cpu_call {
     op_call call;
-    op_body *run;
+    op_body *run;         /* the body's run, or the record's ref */
     const cpu_body *body; /* NULL: the reference code */
-    void *subject;        /* the watcher's; NULL: nobody looks */
+    void *subject;        /* the watcher's handle of this operator; NULL: it does not watch it */
 } cpu_call;
 
-/* The first bytes of a weight that a task reads; what comes after them its body asks for itself. */
+/* The first bytes of a weight that a task reads; its body prefetches what comes after them. */
 typedef struct cpu_constant {
     const char *at; /* NULL: the task reads no weight */
     uint32_t n_bytes;
 } cpu_constant;
 
-/* Where the weights of a program lie, and what of that is freed with the machine. */
+/* Where the weights of a program lie, and which of these bytes are freed with the machine. */
 typedef struct cpu_weights {
     uint32_t n;
     void **at;      /* [n] first bytes */
-    void **own;     /* [n] allocated for one weight; NULL: it lies elsewhere */
-    char *gathered; /* mapped: all weights in large pages; NULL: there was no room */
+    void **own;     /* [n] allocated for one weight; NULL: its bytes lie elsewhere */
+    char *gathered; /* one mapping with all weights, in large pages; NULL: not used */
     size_t gathered_bytes, gathered_used;
 } cpu_weights;
 
-/* Of a task, in the last step that ran it; see cpu_profile.c. */
+/* Times of a task in the last step that ran it; see cpu_profile.c. */
 typedef struct cpu_time {
     uint64_t wait_ns, body_ns;
-    uint32_t epoch; /* 0: it never ran */
+    uint32_t epoch; /* of that step; 0: the task never ran */
 } cpu_time;
 
-/* When a worker's last task ended; apart from those of others. */
+/* When a worker's last task ended; padded to a cache line, as each worker writes its own. */
 typedef struct cpu_end {
     uint64_t ns;
     char apart[RT_LINE - sizeof(uint64_t)];
 } cpu_end;
 
-/* After start only the runtime's own words change, and they say by their type who may write them
- * (rt_word.h); everything else is read-only until `stop`, but for what
- * a profile notes. */
+/* After the start only the runtime's words change, and their types say which thread may write
+ * them (rt_word.h); everything else is read-only until `stop`, except what a profile notes. */
 typedef struct cpu_machine {
-    machine base;
+    machine base; /* first, so that a machine * is a cpu_machine * */
     rt_machine rt;
-    arena arena;
-    rt_control control;
-    rt_serving serving;
+    arena arena;        /* owns all that is not freed by name */
+    rt_control control; /* words between host and workers */
+    rt_serving serving; /* offsets and sizes of slots, pages and step inputs */
     rt_ring request_ring, command_ring, token_ring;
-    rt_op *ops;
-    cpu_call *calls;                          /* one for each rt_op */
-    cpu_constant *constants;                  /* one for each rt_task */
-    void ***data;                             /* [n_graphs][tensors]: first elements */
+    rt_op *ops;              /* copy of the image's records, with this target's scratch pages */
+    cpu_call *calls;         /* one for each rt_op */
+    cpu_constant *constants; /* one for each rt_task */
+    void ***data;            /* [n_graphs][tensors]: first elements */
     void *blocks[RT_AREAS], *areas[RT_AREAS]; /* allocated; their 64-byte aligned first bytes */
-    void *scratch_block;
-    char *scratch; /* [n_workers][scratch_bytes] */
-    uint64_t scratch_bytes;
-    uint32_t page_bytes;
+    void *scratch_block;                      /* to be freed */
+    char *scratch;                            /* [n_workers][scratch_bytes] */
+    uint64_t scratch_bytes;                   /* of one worker */
+    uint32_t page_bytes;                      /* of one page of scratch */
     pthread_t *threads;
-    uint32_t n_threads; /* started */
-    rt_i32 *token_arena;
+    uint32_t n_threads;             /* started */
+    rt_i32 *token_arena;            /* prompts, between host and machine */
     cpu_weights weights;            /* empty: the weights are the caller's */
     const machine_watcher *watcher; /* NULL: none */
     cpu_time *times;                /* one for each rt_task; NULL: no profile */
     cpu_end *ended;                 /* [n_workers] with times */
-    char device[48];                /* in words */
+    char device[48];                /* the name of the device, for machine_facts */
 } cpu_machine;
 
 static inline cpu_machine *cpu_of(machine *m)
@@ -80,17 +80,18 @@ static inline cpu_machine *cpu_of(machine *m)
 
 /* ---- cpu_weights.c ---- */
 
-/* Find or make the bytes of each weight of an image.  *w, zeroed by the caller, is freed by
- * cpu_free_weights whatever the status. */
+/* Find or make the bytes of each weight of an image.  *w must be zeroed; cpu_free_weights frees
+ * it, whatever the status. */
 mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const target_start *s,
                             cpu_weights *w);
 void cpu_free_weights(cpu_weights *w);
 
 /* ---- cpu_profile.c ---- */
 
+/* Allocate the notes of a profile; the functions below do nothing without it. */
 mpk_status cpu_profile_make(mpk_context *cx, cpu_machine *m);
-/* Around the code of a task, by the worker that runs it; begin_ns: what the first has returned.
- * Without a profile they do nothing. */
+/* Called around the code of a task, by the worker that runs it; begin_ns: the value that
+ * cpu_profile_begin has returned. */
 uint64_t cpu_profile_begin(const cpu_machine *m);
 void cpu_profile_end(cpu_machine *m, const rt_worker *w, const rt_task *task, uint64_t begin_ns);
 /* machine_def's read_profile. */

@@ -1,10 +1,10 @@
-/* cpu_profile.c - where the time of each operator's tasks went, as the workers noted it; called by
- * cpu.c around the code of each task, if the machine was started with a profile.
+/* cpu_profile.c - where the time of each operator's tasks goes.  Called by cpu.c around the code
+ * of each task, if the machine was started with a profile.
  *
- * Each task has one record, of the step that ran it last, written by the worker that ran it; it is
- * read at rest, when the end event of that step has ordered all records before the reader.  A
- * worker's waiting runs from the end of its last task's code to the beginning of the next one's: it
- * includes triggering, and what the worker did as step task or scheduler.
+ * Each task has one record, of the last step that ran it, written by the worker that ran it.  It
+ * is read between steps, when the end event of that step has ordered all records before the
+ * reader.  The wait of a task runs from the end of its worker's last task to the begin of its
+ * own code: it includes triggering events, and what the worker did as step task or scheduler.
  */
 #include "base/thread.h"
 #include "cpu/cpu_machine.h"
@@ -42,6 +42,7 @@ static uint32_t last_epoch(const rt_graph *g, const cpu_time *times)
     return last;
 }
 
+/* Add one task to the times of its operator. */
 static void add_task(const cpu_time *t, machine_times *to)
 {
     double body = (double)t->body_ns;
@@ -51,6 +52,8 @@ static void add_task(const cpu_time *t, machine_times *to)
     to->longest = body > to->longest ? body : to->longest;
 }
 
+/* Averages over the tasks of the last step that ran the graph, in nanoseconds; an operator
+ * without tasks in that step has zeros. */
 mpk_status cpu_read_profile(mpk_context *cx, machine *base, uint32_t graph, machine_profile *out)
 {
     cpu_machine *m = cpu_of(base);

@@ -1,33 +1,33 @@
-/* cpu_slots.c - tensors that lie in the caller's memory, another place in each step.
+/* cpu_slots.c - tensors that lie in the caller's memory, at another address in each step.
  *
- * A slot is a tensor with storage of its own.  All operands that see its storage are found once; a
- * step then writes their addresses, which is an addition for each operand of a slot that has
- * moved. No bytes of tensors are copied.
- *
- * Called through machine_def by torch.compile's calls (a call's inputs lie where PyTorch has
- * them).
+ * A slot is a tensor with storage of its own.  All operands that use its storage are found once;
+ * a step then writes their addresses: one addition for each operand of a slot that has moved.
+ * No tensor is copied.  Called through machine_def by torch.compile's calls, whose inputs lie
+ * where PyTorch has them.
  *
  *   slots->first   [0, 2, 2, 5]       slot 0 has uses 0-1, slot 1 none, slot 2 uses 2-4
- *   slots->uses    {&call.in[1].data, 128, 0} ...     address of the pointer, offset in the slot */
+ *   slots->uses    {&call.in[1].data, 128, 0} ...     address of the pointer, offset in the slot
+ */
 #include "cpu/cpu_machine.h"
 
+/* A tensor that is no slot. */
 enum { NO_SLOT = -1 };
 
-/* An operand that sees the storage of a slot. */
+/* An operand in the storage of a slot. */
 typedef struct cpu_use {
-    void **data;    /* op_view.data */
+    void **data;    /* the op_view.data that is written */
     int64_t offset; /* bytes, from the slot's first element */
     uint32_t slot;
 } cpu_use;
 
 typedef struct cpu_slots {
-    uint32_t n, graph;
-    const char **at; /* [n] where the slots lie now; NULL: not used by any operator */
-    uint32_t *first; /* [n + 1] uses[first[i]] ... are those of slot i */
+    uint32_t n, graph; /* slots; the graph that they belong to */
+    const char **at;   /* [n] where the slots lie now; NULL: not used by any operator */
+    uint32_t *first;   /* [n + 1] slot i has the uses first[i] .. first[i + 1] - 1 */
     cpu_use *uses;
 } cpu_slots;
 
-/* Call `visit` for each operand of the graph that sees a slot. */
+/* Call `visit` for each operand of the graph that lies in a slot's storage. */
 static void visit_uses(cpu_machine *m, uint32_t graph, const int32_t *slot_of,
                        void (*visit)(cpu_slots *s, uint32_t slot, void **data), cpu_slots *s)
 {
@@ -45,20 +45,22 @@ static void visit_uses(cpu_machine *m, uint32_t graph, const int32_t *slot_of,
     }
 }
 
+/* First pass: count the uses of a slot, one place further on, so that a running sum gives the
+ * first of each. */
 static void count_use(cpu_slots *s, uint32_t slot, void **data)
 {
     (void)data;
     s->first[slot + 1]++;
 }
 
-/* first[slot] counts up to the end of its uses, which the caller puts right again. */
+/* Second pass.  first[slot] counts up to the end of the slot's uses; the caller restores it. */
 static void add_use(cpu_slots *s, uint32_t slot, void **data)
 {
     s->uses[s->first[slot]++] = (cpu_use){data, (const char *)*data - s->at[slot], slot};
 }
 
-/* Two passes over the operators: counting, then filling.  What is allocated lies in arena a, the
- * caller's.  MPK_EARG: a root is listed twice. */
+/* Build the slots: two passes over the operators, counting and filling.  All memory is of arena
+ * a, the caller's.  MPK_EARG: a root is listed twice. */
 mpk_status cpu_make_slots(mpk_context *cx, machine *base, arena *a, uint32_t graph, uint32_t n,
                           const ir_tensor_id *roots, void **out)
 {
@@ -94,8 +96,8 @@ mpk_status cpu_make_slots(mpk_context *cx, machine *base, arena *a, uint32_t gra
     return MPK_OK;
 }
 
-/* Between steps only.  A slot that no operator uses is skipped, and so is one that has not moved,
- * which is most of them. */
+/* Set where the slots lie now; data[i] for slot i.  Between steps only.  Slots that have not
+ * moved, which are most, and those without uses are skipped. */
 void cpu_move_slots(machine *m, void *slots, void *const *data)
 {
     cpu_slots *s = slots;

@@ -1,5 +1,5 @@
-/* cpu_target.c - the CPU as a target (host/target.h): its device, what the passes do for it, and
- * how a machine starts.
+/* cpu_target.c - the CPU as a target (host/target.h): its device, its defaults for the passes,
+ * and how a machine starts.
  *
  * Relies on: cpu.c, which runs programs, and cpu_weights.c.  Called through target_cpu by
  * src/engine alone.
@@ -10,12 +10,13 @@
 #include "base/thread.h"
 #include "cpu/cpu_machine.h"
 
-/* Of a step with drafts: where more tokens than these are together, a draft costs what a token
- * does. */
+/* Most tokens of a step with drafts: with more tokens than these, a draft costs as much as a
+ * token. */
 enum { DRAFT_TOKENS = 16 };
 
-/* Options that only a GPU has are refused: ignored, they would be measured as if they did
- * something.  `gpus` on the CPU means groups of threads, each of which is a peer (docs/gpus.md). */
+/* Describe the device: workers, peers, free memory.  Options that only a GPU has are refused: if
+ * they were ignored, a measurement would look as if they had done nothing.  `gpus` on the CPU
+ * means groups of threads, each of which is a peer (docs/gpus.md). */
 static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_device *out)
 {
     const mpk_engine_options *o = ask->options;
@@ -33,14 +34,15 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
     return MPK_OK;
 }
 
-/* The passes' own defaults are made for the CPU. */
+/* Nothing to change: the passes' own defaults are made for the CPU. */
 static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads,
                  pass_options *to)
 {
     (void)d, (void)o, (void)kv_heads, (void)to;
 }
 
-/* Weights stay in the files, whose pages the system can drop. */
+/* Bytes for the KV cache: at most all free memory, usually a quarter.  Weights stay in the
+ * files, whose pages the system can drop, so they are not subtracted. */
 static void kv_budget(const target_device *d, uint64_t weight_bytes, uint64_t tied_bytes,
                       uint64_t *most, uint64_t *usual)
 {
@@ -49,7 +51,8 @@ static void kv_budget(const target_device *d, uint64_t weight_bytes, uint64_t ti
     *usual = *most / 4;
 }
 
-/* Weights of files count in full, though the system may drop their pages. */
+/* The memory that a program needs, by name, for the report.  Weights of files count in full,
+ * though the system may drop their pages. */
 static mpk_status plan_areas(mpk_context *cx, const program_image *image, const target_device *d,
                              const mpk_engine_options *o, target_area out[TARGET_AREAS],
                              uint32_t *n)
@@ -64,7 +67,8 @@ static mpk_status plan_areas(mpk_context *cx, const program_image *image, const 
     return MPK_OK;
 }
 
-/* If starting fails the weights are freed here, else the machine owns them. */
+/* Bind the weights and start a machine, which then owns them; if starting fails they are freed
+ * here. */
 static mpk_status start(mpk_context *cx, const program_image *image, const target_device *d,
                         const target_start *s, machine **out)
 {
@@ -91,7 +95,7 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
     return MPK_OK;
 }
 
-/* Members of a JSON object for `mpk doctor`, without its braces. */
+/* Add the CPU's facts to the object of `mpk doctor --json`, as members without braces. */
 static mpk_status report(mpk_context *cx, text *t)
 {
     static const struct {

@@ -1,12 +1,12 @@
 /* cpu_weights.c - an address for each weight of a program on the CPU.
  *
  * Input: where each weight lies on the host: in the mapping of a file, in parts, in the caller's
- * memory, or nowhere (it is made up).  Output: an address whose bytes the bodies read.  Called by
- * cpu_target.c before the machine starts.
+ * memory, or nowhere (random numbers are made).  Output: an address whose bytes the bodies read.
+ * Called by cpu_target.c before the machine starts.
  *
- * Weights of files that are small beside the free memory are gathered in large pages.  Others stay
- * in the mapping, and only what is in pieces (experts, a peer's columns), not aligned there, or
- * made up gets memory of its own.
+ * Weights of files that are small beside the free memory are copied into large pages.  Others
+ * stay in the mapping, and only those that are in pieces (experts, a peer's columns), not
+ * aligned there, or made up get memory of their own.
  */
 #include <sys/mman.h>
 
@@ -17,18 +17,20 @@
 #include "cpu/cpu_machine.h"
 #include "load/load.h"
 
+/* Alignment of each weight in the gathered block, a cache line. */
 enum { WEIGHT_ALIGN = 64 };
+/* Programs with more bytes of weights are not copied. */
 static const uint64_t MOST_GATHERED_BYTES = (uint64_t)2 << 30;
 
-/* Bytes of a weight in the gathered block. */
+/* Bytes of a weight in the gathered block, with its alignment. */
 static size_t gathered_bytes(const tg_weight *w)
 {
     return (size_t)((host_weight_bytes(w) + WEIGHT_ALIGN - 1) / WEIGHT_ALIGN * WEIGHT_ALIGN);
 }
 
-/* Map one block for all weights in large pages, if they are small beside the free memory.  A file's
- * mapping has a translation for every 4 KiB; without most of them weights are read 10 to 15 %
- * faster.  No room is no error: then they stay in the file. */
+/* Map one block for all weights in large pages, if they are small beside the free memory.  A
+ * file's mapping needs a translation for every 4 KiB; with large pages weights are read 10 to 15
+ * % faster.  Without room weights stay in the file: no error. */
 static void find_room(const program_image *image, cpu_weights *w)
 {
     uint64_t n = LARGE_PAGE;
@@ -45,7 +47,7 @@ static void find_room(const program_image *image, cpu_weights *w)
     w->gathered_used = (size_t)(-(uintptr_t)p & (LARGE_PAGE - 1));
 }
 
-/* Give weight i memory of its own, not filled. */
+/* Give weight i uninitialised memory of its own: in the gathered block if there is one. */
 static mpk_status own_bytes(mpk_context *cx, const tg_weight *weight, uint32_t i, cpu_weights *w)
 {
     uint64_t n = host_weight_bytes(weight);
@@ -67,8 +69,8 @@ static mpk_status own_bytes(mpk_context *cx, const tg_weight *weight, uint32_t i
     return MPK_OK;
 }
 
-/* Weight i: used where it lies, or copied, or made up (random numbers of the seed, for benchmarks
- * without a file). */
+/* Set the address of weight i: in place if it is usable there, else copied, or made of random
+ * numbers of the seed (benchmarks without a file). */
 static mpk_status bind(mpk_context *cx, const tg_weight *weight, const machine_weights *from,
                        uint32_t i, cpu_weights *w)
 {
@@ -86,8 +88,8 @@ static mpk_status bind(mpk_context *cx, const tg_weight *weight, const machine_w
     return MPK_OK;
 }
 
-/* A file whose weights were all gathered is let go: its pages would only fill the cache a second
- * time. */
+/* All weights, with progress.  A file whose weights were all copied is released: its pages would
+ * only fill the cache a second time. */
 mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const target_start *s,
                             cpu_weights *w)
 {

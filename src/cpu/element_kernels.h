@@ -1,13 +1,13 @@
 /* element_kernels.h - fast bodies of element-wise operators: map, add, mul, gelu and silu.
  *
- * A box becomes rows: axes that all operands step through evenly are taken as one.  A row is
- * computed in runs of ELEMENT_RUN elements, a loop over the run for each step of the expression,
- * so that what lies between the steps stays in the first cache.  Rows of f32 with stride 1 are
- * read and written where they lie.
+ * A box becomes rows: axes that all operands step through evenly are joined to one.  A row is
+ * computed in runs of ELEMENT_RUN elements, with a loop over the run for each step of the
+ * expression, so that intermediate values stay in the first cache.  Rows of f32 with stride 1
+ * are read and written in place.
  *
- * Values are floats, or truths of four bytes.  Each loop rounds as the reference code does, but
- * for exp, tanh, erf and sigmoid, which are those of vec_math.h.  An element's bits depend on that
- * element alone.
+ * Values are floats, or truth values of four bytes.  Each loop rounds as the reference code
+ * does, except for exp, tanh, erf and sigmoid, which are those of vec_math.h.  An element's bits
+ * depend on that element alone.
  *
  * For an expression a * b + 1 over a row of 1200 elements, the steps and where their values lie:
  *
@@ -16,7 +16,10 @@
  *                 step 2 a * b     -> lane 2
  *                 step 3 number 1  -> lane 3, filled once for the row
  *                 step 4 sum       -> the result itself if it is f32 with stride 1, else lane 4
- *   run 1 (512), run 2 (176) ... */
+ *   run 1 (512), run 2 (176) ..
+ *
+ * Relies on op/map_compile.c for the steps of an expression.  Used by the isa_*_general.c files.
+ */
 #ifndef CPU_ELEMENT_KERNELS_H
 #define CPU_ELEMENT_KERNELS_H
 
@@ -24,10 +27,12 @@
 #include "op/map_program.h"
 #include "op/walk.h"
 
+/* Elements of a run; the result and the inputs of an operator. */
 enum { ELEMENT_RUN = 512, ELEMENT_OPERANDS = IR_MAX_INPUTS + 1 };
 
-/* Elements of a run; a vector of them lies in one cache line, so that a load finds the store
- * before it.  512 floats of each of a dozen steps fill a first cache of 32 KB, and no more. */
+/* The values of one step along a run.  Aligned so that each vector lies in one cache line and a
+ * load finds the store before it.  512 floats for each of a dozen steps just fill a first cache
+ * of 32 KB. */
 typedef union element_lane {
     _Alignas(64) float f[ELEMENT_RUN];
     int32_t b[ELEMENT_RUN];
@@ -35,16 +40,17 @@ typedef union element_lane {
 
 /* ---- rows of a box ---- */
 
-/* The axes of a box, those that can be taken as one joined, so that a contiguous tensor is one
- * long row whatever its rank; operand 0 is the result, operand k + 1 is input k.  A broadcast
- * operand has stride 0 along the axes that it repeats. */
+/* The axes of a box, with those joined that can be, so that a contiguous tensor is one long row
+ * whatever its rank.  Operand 0 is the result, operand k + 1 is input k.  A broadcast operand
+ * has stride 0 along the axes that it repeats. */
 typedef struct element_walk {
     uint32_t rank, n_operands; /* rank >= 1 */
+    /* in elements, of the box's first element; per joined axis */
     int64_t offset[ELEMENT_OPERANDS], stride[ELEMENT_OPERANDS][IR_MAX_RANK];
-    ir_box box; /* from 0 */
+    ir_box box; /* of the joined axes; starts at 0 */
 } element_walk;
 
-/* Does the new inner axis, of n entries, continue the last one for every operand? */
+/* Does a further inner axis, of n entries, continue the last one in the memory of every operand? */
 static bool element_axes_join(const element_walk *w, const int64_t *stride, int64_t n)
 {
     for (uint32_t k = 0; k < w->n_operands; k++)
@@ -53,7 +59,7 @@ static bool element_axes_join(const element_walk *w, const int64_t *stride, int6
     return true;
 }
 
-/* Axes come from the outermost to the innermost. */
+/* Append an axis, or join it to the last one; called from the outermost axis to the innermost. */
 static void element_add_axis(element_walk *w, const int64_t *stride, int64_t n)
 {
     bool joins = w->rank && element_axes_join(w, stride, n);
@@ -63,8 +69,8 @@ static void element_add_axis(element_walk *w, const int64_t *stride, int64_t n)
         w->stride[k][axis] = stride[k];
 }
 
-/* Describe a box: offsets of its first element and joined axes.  Axes of one entry are dropped; a
- * box that has no other (a scalar) gets one of length 1, so that rank >= 1 holds. */
+/* Describe a box: the offsets of its first element, and its axes.  Axes of one entry are
+ * dropped; a box that has no others (a scalar) gets one of length 1, so that rank >= 1 holds. */
 static void element_begin(const op_call *call, const ir_box *box, element_walk *w)
 {
     const op_view *y = &call->out[0];
@@ -84,7 +90,7 @@ static void element_begin(const op_call *call, const ir_box *box, element_walk *
         element_add_axis(w, stride, 1);
 }
 
-/* Offset of a place within the box, for one operand. */
+/* The offset in an operand's memory of place at[] of the box. */
 static int64_t element_offset(const element_walk *w, uint32_t operand, const int64_t *at)
 {
     int64_t offset = w->offset[operand];
@@ -93,13 +99,15 @@ static int64_t element_offset(const element_walk *w, uint32_t operand, const int
     return offset;
 }
 
+/* The same value n times. */
 static void element_fill(float *to, int64_t n, float value)
 {
     for (int64_t i = 0; i < n; i++)
         to[i] = value;
 }
 
-/* n elements as floats: where they lie, or in `to`. */
+/* n elements as floats: in place if they are f32 with stride 1, else converted to `to`.  Returns
+ * where they are. */
 static const float *element_floats(const op_view *x, int64_t offset, int64_t stride, int64_t n,
                                    float *to)
 {
@@ -120,7 +128,8 @@ static const float *element_floats(const op_view *x, int64_t offset, int64_t str
     return to;
 }
 
-/* n floats to the result, rounded to its dtype; nothing where they were computed in place. */
+/* Store n floats to the result, rounded to its dtype; nothing to do if they were computed in
+ * place. */
 static void element_store(const op_view *y, int64_t offset, int64_t stride, int64_t n,
                           const float *from)
 {
@@ -139,9 +148,9 @@ static void element_store(const op_view *y, int64_t offset, int64_t stride, int6
         ((uint16_t *)y->data)[offset + i * stride] = num_to_bf16(from[i]);
 }
 
-/* Where a run of floats may be computed: in the result itself, or in `otherwise`.  Inputs may
+/* Where a run of floats may be computed: in the result itself, or in `otherwise`.  An input may
  * overlap the result only as a whole (an operator in place), element by element, so a loop that
- * reads x[i] before it writes y[i] is right. */
+ * reads x[i] before it writes y[i] is safe. */
 static float *element_target(const op_view *y, int64_t offset, int64_t stride, float *otherwise)
 {
     return y->dtype == IR_F32 && stride == 1 ? (float *)y->data + offset : otherwise;
@@ -150,10 +159,10 @@ static float *element_target(const op_view *y, int64_t offset, int64_t stride, f
 /* ---- loops ---- */
 
 /* Compute y[i] from a[i], b[i] and c[i] for n elements.  Each loop fixes the types behind the
- * pointers; an argument that its function does not take may be any valid address. */
+ * pointers; an argument that it does not use may be any valid address. */
 typedef void element_loop(void *y, const void *a, const void *b, const void *c, int64_t n);
 
-/* In plain C, which the compiler makes vectors of. */
+/* A loop in plain C, which the compiler vectorizes; `expression` of a, b and c. */
 #define ELEMENT_LOOP(name, result, type, other, expression)                                        \
     static void element_##name(void *y, const void *x0, const void *x1, const void *x2, int64_t n) \
     {                                                                                              \
@@ -165,7 +174,7 @@ typedef void element_loop(void *y, const void *a, const void *b, const void *c, 
         }                                                                                          \
     }
 
-/* In the vocabulary of vec_math.h. */
+/* A loop over a function of vec_math.h, which takes sixteen elements at a time. */
 #define ELEMENT_VECTORS(name, function)                                                            \
     static void element_##name(void *y, const void *x0, const void *x1, const void *x2, int64_t n) \
     {                                                                                              \
@@ -187,6 +196,7 @@ ELEMENT_LOOP(add, float, float, float, a + b)
 ELEMENT_LOOP(subtract, float, float, float, a - b)
 ELEMENT_LOOP(multiply, float, float, float, a *b)
 ELEMENT_LOOP(divide, float, float, float, a / b)
+/* min and max: NaN wins, as in the reference; a != a is the test for it. */
 ELEMENT_LOOP(min, float, float, float, a < b || a != a ? a : b)
 ELEMENT_LOOP(max, float, float, float, a > b || a != a ? a : b)
 ELEMENT_LOOP(abs, float, float, float, fabsf(a))
@@ -221,15 +231,15 @@ ELEMENT_VECTORS(gelu, v_gelu)
 ELEMENT_VECTORS(gelu_tanh, v_gelu_tanh)
 ELEMENT_VECTORS(silu, v_silu)
 
-/* Functions of the map that have a loop here, by the type of their last argument (the first of
- * `where` is always a truth).  NULL: this type of the function has no loop here. */
+/* Functions of a map that have a loop here, by the type of their last argument (the first of
+ * `where` is always a truth value).  NULL: no loop here for this type. */
 typedef struct element_function {
     const char *name;
     element_loop *of_floats, *of_truths;
 } element_function;
 
-/* Names are those of op/map_program.c.  A function of floats that is missing (sin, pow, floor ...)
- * is computed by its reference loop: slower, and with the same bits. */
+/* Names are those of op/map_program.c.  A function of floats that is missing (sin, pow, floor
+ * ..) is computed by its reference loop: slower, with the same bits. */
 static const element_function element_functions[] = {
     {"-x", element_negate, NULL},
     {"+", element_add, NULL},
@@ -270,17 +280,19 @@ static const element_function element_functions[] = {
 
 /* ---- map ---- */
 
+/* Attributes of map, by index. */
 enum { MAP_EXPRESSION };
 
+/* A compiled expression with the loop of each step; at the start of a task's scratch. */
 typedef struct element_program {
     _Alignas(64) map_program map; /* lanes follow it */
-    /* NULL: an input, a number, or a function of floats that only the map's table has */
+    /* NULL: an input, a number, or a function of floats that only map's table has */
     element_loop *loop[MAP_STEPS];
-    /* the value is the same along a row: it is computed for the row's first run alone */
+    /* the value is the same along a row, so it is computed in the row's first run only */
     bool is_even[MAP_STEPS];
 } element_program;
 
-/* The reference loop of a function of floats, a part at a time. */
+/* Run the reference loop of a function of floats, MAP_RUN elements at a time. */
 static void element_call_reference(const map_function *f, float *y, const float *const *x,
                                    int64_t n)
 {
@@ -294,8 +306,8 @@ static void element_call_reference(const map_function *f, float *y, const float 
     }
 }
 
-/* The loop of a call, or *loop NULL if the reference loop of floats does.  false: neither, as for
- * a function of integers. */
+/* Find the loop of a call; *loop NULL: the reference loop of floats is used.  False: there is
+ * neither, as for a function of integers. */
 static bool element_find_call(const element_program *p, const map_step *step, element_loop **loop)
 {
     const map_function *f = &map_functions[step->number];
@@ -307,7 +319,8 @@ static bool element_find_call(const element_program *p, const map_step *step, el
     return *loop || (type == MAP_F && step->type == MAP_F && f->rule != MAP_CHOICE);
 }
 
-/* false: the step works on what is neither float nor truth. */
+/* Find the loop of any step.  False: the step works on values other than floats and truth
+ * values. */
 static bool element_find_loop(const element_program *p, const map_step *step, element_loop **loop)
 {
     map_type from = p->map.steps[step->arg[0]].type;
@@ -323,8 +336,8 @@ static bool element_find_loop(const element_program *p, const map_step *step, el
     return step->kind != MAP_CONVERT || from == MAP_B || from == MAP_F;
 }
 
-/* Parse the expression and find a loop for each step.  It is done again for each task, and so
- * needs no memory that threads would share. */
+/* Parse the expression and find a loop for each step.  False: this body cannot compute it.  Done
+ * again for each task, so that tasks share no memory. */
 static bool element_compile(const op_call *call, element_program *p)
 {
     ir_dtype dtypes[IR_MAX_INPUTS];
@@ -339,7 +352,7 @@ static bool element_compile(const op_call *call, element_program *p)
     return ok;
 }
 
-/* Expressions over floats and truths whose result is stored as what it is. */
+/* Accepts expressions over floats and truth values whose result is stored in its own type. */
 static bool map_accepts(const op_call *call)
 {
     element_program p;
@@ -349,17 +362,19 @@ static bool map_accepts(const op_call *call)
     return truth ? call->out[0].dtype == IR_BOOL : row_is_float(call->out[0].dtype);
 }
 
-/* A run: where the value of each step lies.  value[s] may be an input's own memory. */
+/* One run while it is computed.  value[s]: where the value of step s lies, which may be an
+ * input's own memory. */
 typedef struct element_run {
     const op_call *call;
     const element_walk *walk;
     const element_program *program;
-    element_lane *lanes;
+    element_lane *lanes; /* [MAP_SLOTS], by a step's slot */
     const void *value[MAP_STEPS];
     int64_t offset[ELEMENT_OPERANDS], n; /* offset: of the first element of the run */
 } element_run;
 
-/* Floats are widened; truths of one byte become words of 0 or 1. */
+/* The value of an input along the run.  Floats are widened; truth values of one byte become
+ * words of 0 or 1. */
 static const void *element_input(const element_run *r, const map_step *step, element_lane *to)
 {
     const op_view *x = &r->call->in[step->number];
@@ -373,6 +388,7 @@ static const void *element_input(const element_run *r, const map_step *step, ele
     return to;
 }
 
+/* A constant, along the whole run. */
 static const void *element_number(const map_step *step, int64_t n, element_lane *to)
 {
     if (step->type == MAP_F)
@@ -382,7 +398,7 @@ static const void *element_number(const map_step *step, int64_t n, element_lane 
     return to;
 }
 
-/* Compute step s of the run.  The last step computes where the result lies if it can. */
+/* Compute step s of the run; the last step writes to the result itself if it can. */
 static void element_step(element_run *r, uint32_t s)
 {
     const map_step *step = &r->program->map.steps[s];
@@ -405,7 +421,7 @@ static void element_step(element_run *r, uint32_t s)
         element_call_reference(&map_functions[step->number], to, (const float *const *)x, r->n);
 }
 
-/* Store the run, unless the last step did. */
+/* Store the run, unless the last step has. */
 static void element_finish(const element_run *r)
 {
     const op_view *y = &r->call->out[0];
@@ -419,7 +435,9 @@ static void element_finish(const element_run *r)
             ((uint8_t *)y->data)[r->offset[0] + i * stride] = (uint8_t)truths[i];
 }
 
-/* Values that are the same along a row keep their slot if every step has one of its own. */
+/* Find the steps whose value is the same along a row: constants, broadcast inputs, and calls of
+ * such values alone.  Possible only if every step has a slot of its own, so that a later step
+ * does not overwrite the value. */
 static void element_find_even(element_program *p, const element_walk *walk)
 {
     for (uint32_t s = 0; s < p->map.n; s++) {
@@ -435,15 +453,16 @@ static void element_find_even(element_program *p, const element_walk *walk)
     }
 }
 
+/* Scratch: the program, and a lane for each slot. */
 static size_t map_scratch_bytes(const op_call *call, const ir_box *box)
 {
     (void)call, (void)box;
     return sizeof(element_program) + MAP_SLOTS * sizeof(element_lane);
 }
 
-/* `at` counts over the outer axes; along the last one the box goes in runs.  Even values (the same
- * along a row) are computed for the first run only, with r.n of that run: later runs are never
- * longer. */
+/* The body of map.  at[] counts over the outer axes; along the last one the box is computed in
+ * runs.  Values that are the same along a row are computed in its first run, with the length of
+ * that run, since later runs are never longer. */
 static void map_run(const op_call *call, const ir_box *box, void *scratch)
 {
     element_program *program = scratch;
@@ -452,7 +471,7 @@ static void map_run(const op_call *call, const ir_box *box, void *scratch)
         .call = call, .walk = &walk, .program = program, .lanes = (void *)(program + 1)};
     int64_t at[IR_MAX_RANK] = {0};
     if (!element_compile(call, program))
-        return; /* accepts has refused it */
+        return; /* cannot happen: map_accepts refused it */
     element_begin(call, box, &walk);
     element_find_even(program, &walk);
     uint32_t last = walk.rank - 1;
@@ -475,7 +494,7 @@ static void map_run(const op_call *call, const ir_box *box, void *scratch)
 
 /* ---- operators of one function ---- */
 
-/* add, mul, gelu, silu: all tensors are floats, of any strides. */
+/* add, mul, gelu and silu take floats of any strides. */
 static bool element_accepts(const op_call *call)
 {
     for (uint32_t i = 0; i < call->n_in; i++)
@@ -490,7 +509,7 @@ static size_t element_scratch_bytes(const op_call *call, const ir_box *box)
     return 3 * sizeof(element_lane);
 }
 
-/* One loop over the box: two lanes for inputs that must be widened, a third for the result. */
+/* One loop over the box: two lanes for inputs that must be converted, a third for the result. */
 static void element_apply(const op_call *call, const ir_box *box, element_lane *lanes,
                           element_loop *loop)
 {

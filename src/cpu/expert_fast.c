@@ -1,23 +1,27 @@
 /* expert_fast.c - the fast expert_linear operator: its loops, for any instruction set.
  *
  * The pairs of a box (a token and one of its experts) are sorted by expert, so that an expert's
- * rows are read once for all its pairs: expert by expert, blocks of pairs (so many that their rows
- * of x stay in the second cache), then LINEAR_COLUMNS columns at a time the products of linear
- * (linear_fast.h), whose bits depend on the pair alone.
+ * rows of weights are read once for all its pairs.  Then, expert by expert: blocks of pairs (so
+ * many that their rows of x stay in the second cache), and for each block, LINEAR_COLUMNS
+ * columns at a time, the products of linear (linear_fast.h), whose bits depend on the pair
+ * alone.
  *
- * Without scale a finished row goes into the result.  With it the rows of all pairs are kept for
- * some columns, and then added token by token in the order of its experts: so these columns are as
- * many as fit into PAIRS_BYTES.
+ * Without scale a finished row goes to the result.  With scale the rows of all pairs are kept
+ * for some columns, and then added token by token in the order of its experts; the columns are
+ * as many as fit into PAIRS_BYTES.
  *
- * Scratch: the sorted pairs; rows of x as f32, with a norm all of the box, each normalised once
- * for all its pairs, else those of a block if they are of 16 bits, ragged or apart; rows of a
- * block in 8-bit blocks; a panel; two blocks of sums; kept rows.
+ * Scratch: the sorted pairs; rows of x as f32: with a norm all of the box, each normalised once
+ * for all its pairs, otherwise those of a block if they cannot be used in place; rows of a block
+ * with 8-bit integers; a panel; two blocks of sums; kept rows.
  *
  * An example: tokens 0-2 with two experts each, of four experts:
  *
  *   ids     (1,3) (1,0) (3,1)      pairs 0 1 | 2 3 | 4 5
  *   pairs   3 | 0 2 5 | | 1 4      sorted by expert 0, 1, 2, 3
- *   ends    1   4      4  6        so expert e has pairs[ends[e - 1]] ... pairs[ends[e] - 1] */
+ *   ends    1   4      4  6        so expert e has pairs[ends[e - 1]] .. pairs[ends[e] - 1]
+ *
+ * Called through LINEAR_SET (linear_kernels.h) by the bodies of each instruction set.
+ */
 #include "cpu/expert_fast.h"
 
 #include "op/experts.h"
@@ -26,30 +30,30 @@ enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM }; /* inputs */
 enum { GLU, EPS, ACTIVATIONS };                 /* attributes */
 enum { PAIRS_BYTES = 2 << 20 };
 
-/* What one task works on. */
+/* One call. */
 typedef struct expert_task {
     const op_call *call;
     linear_product product; /* of a block of pairs */
     linear_activation activation;
-    int64_t t0, n_pairs;  /* first token of the box; pairs are numbered from it on */
-    int64_t block;        /* pairs at most in a block */
-    int64_t lo, hi;       /* columns that are being computed */
-    int64_t kept_columns; /* with scale: of a kept row */
-    /* [n_pairs] by expert: the pair, and its row of x counted from token t0 */
+    int64_t t0, n_pairs;  /* first token of the box; pairs count from it */
+    int64_t block;        /* most pairs of a block */
+    int64_t lo, hi;       /* the columns that are being computed */
+    int64_t kept_columns; /* with scale: columns of a kept row */
+    /* [n_pairs] sorted by expert: the pair, and its row of x counted from token t0 */
     int32_t *pairs, *rows;
-    int32_t *ends; /* [E] how many pairs the experts up to this one have */
-    float *x_scratch, *sums[2], *kept;
-    void *narrowed;
+    int32_t *ends;                     /* [E] number of pairs of the experts up to this one */
+    float *x_scratch, *sums[2], *kept; /* [block, LINEAR_COLUMNS] each of the sums */
+    void *narrowed;                    /* rows of the block as 8-bit integers (linear_narrow_row) */
 } expert_task;
 
-/* Not there, or rows of floats that are dense. */
+/* True if the tensor is absent, or has dense rows of floats. */
 static bool is_float_row(const op_view *v)
 {
     bool is_float = v->dtype == IR_F32 || v->dtype == IR_F16 || v->dtype == IR_BF16;
     return !v->data || (is_float && v->stride[v->rank - 1] == 1);
 }
 
-/* Any dtype that ref takes, as long as rows are dense. */
+/* Accepts every dtype that ref takes, if rows are dense. */
 bool expert_accepts(const op_call *call)
 {
     for (uint32_t i = W0; i <= W1; i++)
@@ -60,13 +64,13 @@ bool expert_accepts(const op_call *call)
            (!linear_present(call, NORM) || is_float_row(&call->in[NORM]));
 }
 
-/* Address of the element at `offset`, a multiple of the dtype's block. */
+/* The address of the element at `offset`, a multiple of the dtype's block. */
 static char *element(const op_view *v, int64_t offset)
 {
     return (char *)v->data + ir_row_bytes(v->dtype, offset);
 }
 
-/* Is x used where it lies: rows of f32 at one distance? */
+/* Can x be used in place: rows of f32, whole vectors, at one distance? */
 static bool x_in_place(const op_call *call)
 {
     const op_view *x = &call->in[X];
@@ -74,8 +78,8 @@ static bool x_in_place(const op_call *call)
            (x->rank == 2 || x->stride[0] == x->dims[1] * x->stride[1]);
 }
 
-/* Rows of x that are kept in scratch.  With a norm all rows of the box, since a token's row is
- * used by several experts and normalising it costs more than keeping it. */
+/* How many rows of x scratch holds.  With a norm all rows of the box, since several experts use
+ * a token's row, and normalising it costs more than keeping it. */
 static int64_t scratch_rows(const op_call *call, const expert_task *task)
 {
     if (linear_present(call, NORM))
@@ -83,8 +87,8 @@ static int64_t scratch_rows(const op_call *call, const expert_task *task)
     return x_in_place(call) ? 0 : task->block;
 }
 
-/* The next part of scratch, in whole cache lines; NULL where there is none yet, and only the size
- * is asked for. */
+/* The next part of scratch, in whole cache lines.  scratch NULL: only the size is counted, and
+ * NULL is returned. */
 static void *take(char *scratch, size_t *used, size_t bytes)
 {
     char *part = scratch ? scratch + *used : 0;
@@ -92,7 +96,7 @@ static void *take(char *scratch, size_t *used, size_t bytes)
     return part;
 }
 
-/* Columns of all pairs that fit into PAIRS_BYTES, but LINEAR_COLUMNS at least. */
+/* How many columns of all pairs fit into PAIRS_BYTES; at least LINEAR_COLUMNS, at most all. */
 static int64_t kept_columns(int64_t n_pairs, int64_t columns)
 {
     int64_t fit = PAIRS_BYTES / (4 * n_pairs) / LINEAR_COLUMNS * LINEAR_COLUMNS;
@@ -100,8 +104,8 @@ static int64_t kept_columns(int64_t n_pairs, int64_t columns)
     return fit < columns ? fit : columns;
 }
 
-/* No less than these columns need, and never less for more pairs: a box is clipped to what is
- * alive. */
+/* Bytes of the kept rows: enough for kept_columns, and never less for more pairs, since a box
+ * may be clipped to fewer live tokens. */
 static size_t kept_bytes(int64_t n_pairs, int64_t columns)
 {
     int64_t all = n_pairs * columns * 4, most = n_pairs * LINEAR_COLUMNS * 4;
@@ -109,7 +113,7 @@ static size_t kept_bytes(int64_t n_pairs, int64_t columns)
     return (size_t)(all < most ? all : most);
 }
 
-/* Where the parts of scratch begin; returns their size. */
+/* Where the parts of scratch begin; returns their size.  scratch NULL: the size alone. */
 static size_t lay_out(const op_call *call, const ir_box *box, const linear_kernels *k,
                       char *scratch, expert_task *task)
 {
@@ -121,7 +125,7 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     p->kernels = k;
     p->k = call->in[W0].dims[2];
     p->padded = linear_round_up(p->k, 16);
-    p->direct = false; /* known for a block of pairs */
+    p->direct = false; /* set for each block of pairs */
     p->forms = linear_forms_of(call, W0, W1, call->attributes[ACTIVATIONS].s);
     task->block = linear_block_tokens(4 * p->padded + linear_narrow_bytes(p), task->n_pairs);
     task->kept_columns = kept_columns(task->n_pairs, columns);
@@ -145,7 +149,7 @@ size_t expert_scratch_bytes(const op_call *call, const ir_box *box, const linear
     return lay_out(call, box, k, 0, &task);
 }
 
-/* The expert of a pair, or -1: none. */
+/* The expert of a pair; -1: the id names none. */
 static int64_t expert_of(const expert_task *task, int64_t pair)
 {
     const op_view *ids = &task->call->in[IDS];
@@ -153,8 +157,8 @@ static int64_t expert_of(const expert_task *task, int64_t pair)
                            task->call->in[W0].dims[0]);
 }
 
-/* Counts, then sums of counts, then each pair to its expert's next place; those without an expert
- * are left out. */
+/* Counting sort: count the pairs of each expert, sum the counts up, then put each pair to its
+ * expert's next place.  Pairs without an expert are left out. */
 static void sort_pairs(expert_task *task)
 {
     int64_t n_experts = task->call->in[W0].dims[0], of_token = task->call->in[IDS].dims[1];
@@ -178,7 +182,8 @@ static void sort_pairs(expert_task *task)
     }
 }
 
-/* Row `row` of x, counted from token t0 on, as padded f32, normalised. */
+/* Load row `row` of x, counted from token t0, as f32 padded with zeros; normalised if the
+ * operator has a norm. */
 static void load_row(const expert_task *task, int64_t row, float *to)
 {
     const op_view *x = &task->call->in[X], *norm = linear_present(task->call, NORM);
@@ -194,7 +199,8 @@ static void load_row(const expert_task *task, int64_t row, float *to)
     memset(to + p->k, 0, (size_t)(p->padded - p->k) * sizeof *to);
 }
 
-/* The rows of x of n sorted pairs from `first` on, as padded f32. */
+/* Point product.x to the rows of n sorted pairs from `first` on, as padded f32: in place, in
+ * scratch from before, or loaded now. */
 static void find_x(expert_task *task, int64_t first, int64_t n)
 {
     const op_view *x = &task->call->in[X];
@@ -210,7 +216,7 @@ static void find_x(expert_task *task, int64_t first, int64_t n)
         load_row(task, task->rows[first + i], task->x_scratch + i * p->padded);
 }
 
-/* These rows in the forms that the weights need. */
+/* Those rows in all forms that the weights need: f32, and 8-bit integers for block formats. */
 static void prepare_x(expert_task *task, int64_t first, int64_t n)
 {
     linear_product *p = &task->product;
@@ -220,7 +226,7 @@ static void prepare_x(expert_task *task, int64_t first, int64_t n)
         linear_narrow_row(p, linear_row(&p->x, i), i);
 }
 
-/* An expert's weight as a matrix. */
+/* The weight of one expert as a matrix. */
 static op_view matrix_of(const op_view *w, int64_t expert)
 {
     return (op_view){.data = element(w, expert * w->stride[0]),
@@ -230,7 +236,7 @@ static op_view matrix_of(const op_view *w, int64_t expert)
                      .stride = {w->stride[1], w->stride[2]}};
 }
 
-/* Sums of n columns from `column` on become rows of the result, or rows that are kept. */
+/* Turn sums of n columns from `column` on into rows of the result, or into kept rows. */
 static void finish_rows(const expert_task *task, int64_t first, int64_t column, int64_t n)
 {
     const op_call *call = task->call;
@@ -252,8 +258,8 @@ static void finish_rows(const expert_task *task, int64_t first, int64_t column, 
     }
 }
 
-/* The sorted pairs first .. end - 1, which are all of an expert.  Few pairs of an expert take the
- * direct kernels even where others of the box take panels: both give the same bits. */
+/* The sorted pairs first .. end - 1, which are all of one expert.  An expert with few pairs
+ * takes the direct kernels even if others of the box take panels: both give the same bits. */
 static void run_expert(expert_task *task, int64_t expert, int64_t first, int64_t end)
 {
     const op_call *call = task->call;
@@ -276,8 +282,8 @@ static void run_expert(expert_task *task, int64_t expert, int64_t first, int64_t
     }
 }
 
-/* The kept rows of a token, times its scales, added in the order of its experts, become a row of
- * the result. */
+/* Add the kept rows of a token, times its scales, in the order of its experts, plus the
+ * residual: a row of the result. */
 static void add_token(const expert_task *task, int64_t t)
 {
     const op_call *call = task->call;
@@ -303,7 +309,7 @@ static void add_token(const expert_task *task, int64_t t)
     task->product.kernels->finish(&f);
 }
 
-/* Pairs without an expert are zeros. */
+/* Without scale, rows of pairs that have no expert become zeros. */
 static void clear_pairs(const expert_task *task)
 {
     const op_view *out = &task->call->out[0];
@@ -315,7 +321,8 @@ static void clear_pairs(const expert_task *task)
                    0, (size_t)ir_row_bytes(out->dtype, task->hi - task->lo));
 }
 
-/* All experts for columns [lo, hi), then what is left to do when all of them are known. */
+/* All experts for the columns [lo, hi), then what needs all of them: the sums of tokens, or
+ * zeros. */
 static void run_columns(expert_task *task)
 {
     int32_t first = 0;

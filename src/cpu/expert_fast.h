@@ -1,5 +1,7 @@
 /* expert_fast.h - the fast expert_linear operator: its loops (expert_fast.c) over the kernels of
- * linear. */
+ * linear.  The three fields of a cpu_body, with the kernels of an instruction set as a
+ * parameter; LINEAR_SET makes bodies of them.
+ */
 #ifndef CPU_EXPERT_FAST_H
 #define CPU_EXPERT_FAST_H
 

@@ -1,16 +1,18 @@
-/* int8_direct.h - products with 8-bit activations for few tokens: eight rows of weights at a time,
- * whose integers are unpacked in registers.
+/* int8_direct.h - products with 8-bit activations for few tokens: eight rows of weights at a
+ * time, whose integers are unpacked in registers.  Included by int8_kernels.h.
  *
- * Included by int8_kernels.h.  Blocks of 32 are multiplied as those of a panel (int8_panel.h), each
- * as soon as it is interleaved: further tokens cost little.  Weights of blocks of 256 are bytes in
- * the order of K, so that lanes are added up at the end of a block.
+ * Blocks of 32 are multiplied like those of a panel (int8_panel.h), each as soon as it is
+ * interleaved: a further token costs little.  Weights of blocks of 256 stay bytes in the order
+ * of K, one row after the other, and the lanes are added up at the end of a block.  The results
+ * are those of the panel, bit for bit, since all sums of a block are integers.
  */
 #ifndef CPU_INT8_DIRECT_H
 #define CPU_INT8_DIRECT_H
 
 #include "cpu/int8_panel.h"
 
-/* A block of 32 of eight rows, whose weights are interleaved on the way. */
+/* Add one block of 32 of eight rows to the sums of nt tokens; the weights are interleaved on the
+ * way. */
 V_INLINE void direct_32(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *const *token,
                         const uint8_t *const *row, int64_t b, __m256 *sum)
 {
@@ -26,12 +28,13 @@ V_INLINE void direct_32(ir_dtype dtype, int nt, const int8_rows *x, const uint8_
     panel_block_32(dtype, nt, x, token, &p, b, sum);
 }
 
-/* Sums of a block of 256 of x in 16 bits, the same in both lanes of 128 bits: of 32 neighbours each
- * if the format is wide, else of 16, the first and the last eight. */
+/* Sums over x of one block of 256, in 16 bits, the same in both lanes of 128 bits: over 32
+ * neighbours each if the format is wide, else over 16, in `first` and `last` eight each. */
 typedef struct block_sums {
     __m256i first, last;
 } block_sums;
 
+/* From the 16 sums of 16 integers that a row of x holds. */
 V_INLINE block_sums take_sums(ir_dtype dtype, const int16_t *sums)
 {
     __m256i s = bytes_at(sums);
@@ -42,7 +45,7 @@ V_INLINE block_sums take_sums(ir_dtype dtype, const int16_t *sums)
     return (block_sums){s, s};
 }
 
-/* j of two blocks, each as the sum of a lane of 128 bits. */
+/* j of two blocks, one in each lane of 128 bits; the caller adds up the words of a lane. */
 V_INLINE __m256i multiply_sums(ir_dtype dtype, const small_integers *s, block_sums x)
 {
     __m256i factors = sum_factors(dtype, s),
@@ -52,16 +55,17 @@ V_INLINE __m256i multiply_sums(ir_dtype dtype, const small_integers *s, block_su
     return _mm256_add_epi32(j, _mm256_madd_epi16(high_words(dtype, factors), x.last));
 }
 
-/* The small integers of two blocks, in 16 bits, or in 32 if products are added first, from where a
- * row's loop takes them: of a wide format each in a word that is loaded to all lanes, of 16 bits
- * twice; of a crossed one those of the 16 weights at the same place of both lanes of 128 bits; of
- * another so too, or `each` of 32 bits. */
+/* The small integers of two blocks where a row's loop takes them from, 16 bits wide, or 32 if
+ * products are added before they are multiplied: of a wide format each in a word that is
+ * broadcast, twice if of 16 bits; of a crossed format those of the 16 weights at the same place
+ * of both lanes of 128 bits; of any other so too, or as `each` if of 32 bits. */
 typedef union row_scales {
     __m256i lanes[2];       /* [row] */
     uint32_t word[2][2][4]; /* [weight / 128][row][weight / 32 % 4] */
     int32_t each[2][16];    /* [row][weight / 16] */
 } row_scales;
 
+/* Lay them out for scale_of. */
 V_INLINE void spread_scales(ir_dtype dtype, const small_integers *s, row_scales *to)
 {
     if (is_wide(dtype) && !is_crossed(dtype)) {
@@ -88,7 +92,7 @@ V_INLINE void spread_scales(ir_dtype dtype, const small_integers *s, row_scales 
         to->lanes[r] = _mm256_unpacklo_epi16(to->lanes[r], _mm256_srai_epi16(to->lanes[r], 15));
 }
 
-/* Those of the i-th 32 weights of a row. */
+/* The small integers of the i-th 32 weights of a row, as factors for add_scaled or add_first. */
 V_INLINE __m256i scale_of(ir_dtype dtype, const row_scales *s, int row, int i)
 {
     if (is_added_twice(dtype))
@@ -104,7 +108,7 @@ V_INLINE __m256i scale_of(ir_dtype dtype, const row_scales *s, int row, int i)
                                _mm256_set1_epi16((short)((2 * place + 1) << 8 | 2 * place)));
 }
 
-/* x in the order of a crossed format's weights. */
+/* Copy 256 integers of x in the order of a crossed format's weights. */
 V_INLINE void cross_token(const uint8_t *x, uint8_t *to)
 {
     for (int k = 0; k < 256; k += 64) {
@@ -113,7 +117,7 @@ V_INLINE void cross_token(const uint8_t *x, uint8_t *to)
     }
 }
 
-/* sum and the products of 32 weights, times their small integers. */
+/* sum plus the products of 32 weights times their small integers. */
 V_INLINE __m256i add_scaled(ir_dtype dtype, __m256i sum, quants q, __m256i x, __m256i scale)
 {
     __m256i pairs = pairs_of(dtype, q, x);
@@ -122,7 +126,7 @@ V_INLINE __m256i add_scaled(ir_dtype dtype, __m256i sum, quants q, __m256i x, __
     return INT8_DOT_PAIRS(sum, pairs, scale);
 }
 
-/* sum and the products of 32 or 64 weights, which are added before they are multiplied. */
+/* sum plus the products of 32 or 64 weights, added up before they are multiplied. */
 V_INLINE __m256i add_first(ir_dtype dtype, __m256i sum, const quants q[2], const uint8_t *x,
                            __m256i scale)
 {
@@ -135,15 +139,15 @@ V_INLINE __m256i add_first(ir_dtype dtype, __m256i sum, const quants q[2], const
     return _mm256_add_epi32(sum, _mm256_mullo_epi32(products, scale));
 }
 
-/* Do the sums of nt tokens leave registers for more?  Then each token has two chains of them, and
+/* Do the sums of nt tokens leave registers free?  Then each token has two chains of sums, and
  * rows overlap, which hides the latency of products. */
 V_INLINE bool has_room(int nt)
 {
     return nt <= (INT8_TILE > 4 ? 2 : 1);
 }
 
-/* i of a block of one row, as sums of eight lanes; x: the first bytes of its block of each
- * token. */
+/* i of a block of one row, as eight lanes that are still to be added.  x: for each token the
+ * first byte of its block. */
 V_INLINE void direct_row(ir_dtype dtype, int nt, const uint8_t *const *x, const uint8_t *block,
                          const opened_book *opened, const row_scales *scales, int row, __m256i *sum)
 {
@@ -175,7 +179,8 @@ V_INLINE void direct_row(ir_dtype dtype, int nt, const uint8_t *const *x, const 
     }
 }
 
-/* i and j of a block of two rows, each as the sum of a lane of 128 bits. */
+/* i and j of a block of two rows, each as words of a lane of 128 bits that are still to be
+ * added; row 0 in the low lane. */
 V_INLINE void direct_two(ir_dtype dtype, int nt, const uint8_t *const *x, const block_sums *x_sums,
                          const uint8_t *const block[2], opened_book *const *opened, __m256i *i,
                          __m256i *j, int stride)
@@ -199,13 +204,14 @@ V_INLINE void direct_two(ir_dtype dtype, int nt, const uint8_t *const *x, const 
     }
 }
 
-/* Lane r: the sum of the low lane of 128 bits of a[r]; lane 4 + r: of its high lane. */
+/* Four pairs of rows to eight sums: word r is the sum of the low lane of a[r], word 4 + r that
+ * of its high lane. */
 V_INLINE __m256i sum_halves(const __m256i a[4])
 {
     return _mm256_hadd_epi32(_mm256_hadd_epi32(a[0], a[1]), _mm256_hadd_epi32(a[2], a[3]));
 }
 
-/* A block of 256 of eight rows: row r goes with row 4 + r. */
+/* Add one block of 256 of eight rows to the sums of nt tokens; row r is paired with row 4 + r. */
 V_INLINE void direct_256(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *const *token,
                          const uint8_t *const *row, int64_t b, __m256 *sum)
 {
@@ -244,6 +250,8 @@ V_INLINE void direct_256(ir_dtype dtype, int nt, const int8_rows *x, const uint8
                            x_scales(x, token[t])[b], 0);
 }
 
+/* All n rows for nt tokens, which are x->n or a few more; the sums of tokens that do not exist
+ * are not stored. */
 V_INLINE void direct_rows(ir_dtype dtype, int nt, const int8_rows *x, const uint8_t *w,
                           int64_t row_bytes, int64_t n, float *sums, int64_t ld)
 {
@@ -270,14 +278,15 @@ V_INLINE void direct_rows(ir_dtype dtype, int nt, const int8_rows *x, const uint
     }
 }
 
-/* Are n tokens few?  Then their sums stay in registers. */
+/* Are n tokens few enough for this file, so that their sums stay in registers? */
 V_INLINE bool is_direct(ir_dtype dtype, int64_t n)
 {
     return n <= (has_parts(dtype) ? INT8_DIRECT_TOKENS : INT8_TILE);
 }
 
-/* There is code for 1, 2, 3, 4, 6 and 8 tokens, of which a number takes the next; of blocks of 256,
- * which take more code, and where tokens are multiplied two by two, for 1, 2 and 4. */
+/* Code is compiled for 1, 2, 3, 4, 6 and 8 tokens, and a number takes the next larger one; for
+ * blocks of 256, which need more code, and where tokens are multiplied two by two, for 1, 2 and
+ * 4. */
 V_INLINE void direct_few(ir_dtype dtype, const int8_rows *x, const uint8_t *w, int64_t row_bytes,
                          int64_t n, float *sums, int64_t ld)
 {

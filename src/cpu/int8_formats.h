@@ -1,10 +1,9 @@
 /* int8_formats.h - what the loops of int8_direct.h and int8_panel.h see of the block formats:
- * integers as bytes, small integers, scales; in vectors of 256 bits.
+ * integers as bytes, small integers, scales; in vectors of 256 bits.  Included by
+ * int8_kernels.h.
  *
- * Included by int8_kernels.h.  A function's dtype is a constant wherever it is used, so that its
- * switch disappears.
- *
- * A format is told by answers to questions, each a function of the dtype below:
+ * A function's dtype is a constant wherever it is called, so its switch disappears.  A format is
+ * described by the answers to questions, each a function of the dtype below:
  *
  *   piece_bytes, pieces, piece_at   how its bits lie
  *   quants_below, quants_most       what its bytes w mean, and how large they are
@@ -13,8 +12,8 @@
  *   is_wide, is_even, is_crossed    its small integers, and its order of weights
  *   scale_at                        where d lies
  *
- * so that a new format of a known kind is one case in each of them.  Products of bytes come
- * in three kinds, which HAS_DOT and BOTH_SIGNED tell apart:
+ * so that a new format of a known kind is one case in each of them.  Products of bytes come in
+ * three kinds, which HAS_DOT and BOTH_SIGNED distinguish:
  *
  *   AVX2              unsigned w, signed x; pairs are added in 16 bits (maddubs)
  *   VNNI              unsigned w, signed x; four are added to 32 bits
@@ -53,13 +52,14 @@ enum { BOTH_SIGNED = 0 };
 #define INT8_PAIRS(w, x) ((void)(x), (w))
 #endif
 
-/* Do weights with signs get an excess, so that INT8_DOT can multiply them?  w + 128 is unsigned;
- * the 128 times the sum of x is taken off afterwards, from sums that the row of x holds anyway. */
+/* Do signed weights get an excess, so that INT8_DOT can multiply them?  w + 128 is unsigned; 128
+ * times the sum of x is subtracted afterwards, from sums that the row of x holds anyway. */
 enum { HAS_EXCESS = HAS_DOT && !BOTH_SIGNED };
 
 /* ---- what the compiler must not do; vec_avx2.h and vec_neon.h have in_order ---- */
 
-/* Move loads out of the loop over rows, to spill what it loaded, or make shuffles of them. */
+/* A barrier for the compiler alone: it must not move loads out of the loop over rows, where it
+ * would have to spill them, or turn them into shuffles. */
 V_INLINE void memory_as_it_is(void)
 {
     __asm__ volatile("" ::: "memory");
@@ -67,7 +67,7 @@ V_INLINE void memory_as_it_is(void)
 
 /* ---- formats ---- */
 
-/* What is to be subtracted from w as take_quants gives it. */
+/* What is to be subtracted from w as take_quants gives it: quants are unsigned, weights are not. */
 V_INLINE int quants_below(ir_dtype dtype)
 {
     switch (dtype) {
@@ -91,7 +91,7 @@ V_INLINE int quants_below(ir_dtype dtype)
     }
 }
 
-/* The largest w as take_quants gives it.  It bounds how many pairs may be added in 16 bits before
+/* The largest w that take_quants gives.  It bounds how many pairs may be added in 16 bits before
  * they overflow (add_products). */
 V_INLINE int quants_most(ir_dtype dtype)
 {
@@ -130,15 +130,15 @@ V_INLINE int quants_most(ir_dtype dtype)
     }
 }
 
-/* Does take_direct cross 64 weights, which lie in two runs of 16 bytes?  All 32 low nibbles come
- * first, those of the runs in a lane of 128 bits each, and then the high ones. */
+/* Does take_direct take 64 weights in another order?  They lie in two runs of 16 bytes: all 32
+ * low nibbles come first, those of each run in a lane of 128 bits, and then the high ones. */
 V_INLINE bool is_crossed(ir_dtype dtype)
 {
     return dtype == IR_IQ4_XS;
 }
 
-/* Does take_quants give signs?  Not where weights get an excess, but for weights that are
- * magnitudes and signs in their blocks. */
+/* Does take_quants give signs?  Not if weights get an excess, except for formats that store
+ * magnitude and sign. */
 V_INLINE bool is_signed(ir_dtype dtype)
 {
     if (dtype == IR_Q8_0 || dtype == IR_IQ4_NL || dtype == IR_MXFP4 || dtype == IR_IQ4_XS)
@@ -146,21 +146,22 @@ V_INLINE bool is_signed(ir_dtype dtype)
     return book_has_signs(dtype);
 }
 
-/* Are products of bytes added before they are multiplied by a small integer?  Two of IQ4_XS with
- * its excess do not fit 16 bits; for bytes with signs INT8_DOT is the shortest way. */
+/* Are products of bytes added up before they are multiplied by a small integer?  Two products of
+ * IQ4_XS with its excess do not fit 16 bits; for signed bytes INT8_DOT is the shortest way. */
 V_INLINE bool is_added_first(ir_dtype dtype)
 {
     return HAS_DOT && (BOTH_SIGNED || dtype == IR_IQ4_XS);
 }
 
-/* m is added, or in blocks of 256 subtracted: take_scales gives it with its sign. */
+/* Has the format a minimum m?  It is added, or in blocks of 256 subtracted: take_scales gives it
+ * with its sign. */
 V_INLINE bool has_minimum(ir_dtype dtype)
 {
     return dtype == IR_Q4_1 || dtype == IR_Q5_1 || has_offset(dtype);
 }
 
-/* Blocks of 256: has a small integer 32 neighbours, not 16?  IQ formats that are opened repeat
- * it. */
+/* Blocks of 256: is there a small integer for 32 neighbours, not 16?  The formats that are
+ * opened repeat theirs, and so count as 16. */
 V_INLINE bool is_wide(ir_dtype dtype)
 {
     return dtype == IR_Q4_K || dtype == IR_Q5_K || dtype == IR_IQ4_XS;
@@ -172,7 +173,7 @@ V_INLINE bool is_even(ir_dtype dtype)
     return dtype == IR_TQ1_0 || dtype == IR_TQ2_0;
 }
 
-/* Where d lies in a block; m follows it. */
+/* The offset of d in a block; m, if any, follows it. */
 V_INLINE int scale_at(ir_dtype dtype)
 {
     switch (dtype) {
@@ -191,8 +192,7 @@ V_INLINE int scale_at(ir_dtype dtype)
     }
 }
 
-/* 32 weights: bytes w; where is_signed is true with the signs of bytes `sign`, and no w is above
- * 127. */
+/* 32 weights as bytes w; if is_signed, with the signs of the bytes `sign`, and no w above 127. */
 typedef book_quants quants;
 
 /* Signed bytes, none of them -128, as magnitude and sign. */
@@ -201,7 +201,7 @@ V_INLINE quants with_signs(__m256i q)
     return (quants){_mm256_abs_epi8(q), q};
 }
 
-/* Weights as bytes with signs; is_signed is true. */
+/* Weights as signed bytes; only if is_signed. */
 V_INLINE __m256i signed_bytes(ir_dtype dtype, quants q)
 {
     return book_is_opened(dtype) ? _mm256_sign_epi8(q.w, q.sign) : q.sign;
@@ -209,7 +209,7 @@ V_INLINE __m256i signed_bytes(ir_dtype dtype, quants q)
 
 /* Most formats pack a block's weights as bits of bytes, in pieces whose bytes are all treated
  * alike: a piece may be a row's bytes in the order of K, or the same four bytes of eight rows.
- * Bytes of a piece; 0: a format whose weights are unpacked otherwise. */
+ * Returns the bytes of a piece; 0: the format is unpacked otherwise. */
 V_INLINE int piece_bytes(ir_dtype dtype)
 {
     if (!has_parts(dtype))
@@ -217,7 +217,7 @@ V_INLINE int piece_bytes(ir_dtype dtype)
     return codebook_has(dtype) ? 0 : 32;
 }
 
-/* How many pieces a block has, of its low bits first and then of the high ones. */
+/* How many pieces a block has: first those of its low bits, then those of the high bits. */
 V_INLINE int pieces(ir_dtype dtype)
 {
     switch (dtype) {
@@ -236,7 +236,7 @@ V_INLINE int pieces(ir_dtype dtype)
     }
 }
 
-/* Where piece p lies in a block. */
+/* The offset of piece p in a block. */
 V_INLINE int piece_at(ir_dtype dtype, int p)
 {
     switch (dtype) {
@@ -262,8 +262,8 @@ V_INLINE int piece_at(ir_dtype dtype, int p)
     }
 }
 
-/* As many weights as a piece has bytes, the i-th of a block, from its pieces; signed where
- * is_signed says so.  Of Q5_0 and Q5_1 the low four bits. */
+/* The i-th run of weights of a block, as many as a piece has bytes, from its pieces; signed if
+ * is_signed.  Of Q5_0 and Q5_1 the low four bits only. */
 V_INLINE __m256i bytes_from(ir_dtype dtype, const __m256i *piece, int i)
 {
     switch (dtype) {
@@ -291,13 +291,13 @@ V_INLINE __m256i bytes_from(ir_dtype dtype, const __m256i *piece, int i)
     }
 }
 
-/* Where Q5_0 and Q5_1 keep the fifth bits of a block's 32 weights; 0: another format. */
+/* Where Q5_0 and Q5_1 keep the fifth bits of a block's 32 weights; 0: any other format. */
 V_INLINE int fifth_at(ir_dtype dtype)
 {
     return dtype == IR_Q5_0 ? 2 : dtype == IR_Q5_1 ? 4 : 0;
 }
 
-/* Bits 4 j to 4 j + 3 of each word, each as bit 4 of a byte. */
+/* Bits 4 j to 4 j + 3 of each word, each as bit 4 of a byte of its own. */
 V_INLINE __m256i fifth_bits(__m256i words, int j)
 {
     const __m256i from = _mm256_add_epi8(_mm256_set1_epi8((char)(j / 2)),
@@ -308,8 +308,7 @@ V_INLINE __m256i fifth_bits(__m256i words, int j)
     return _mm256_and_si256(_mm256_cmpeq_epi8(bits, bit), _mm256_set1_epi8(16));
 }
 
-/* 32 weights of a block of 256, the i-th; `opened`: the block itself, if it is of a format that is
- * opened. */
+/* The i-th 32 weights of a block of 256.  opened: the block as opened, if its format is. */
 V_INLINE quants take_quants(ir_dtype dtype, const uint8_t *b, const opened_book *opened, int i)
 {
     if (HAS_EXCESS && dtype == IR_IQ4_XS) {
@@ -326,7 +325,8 @@ V_INLINE quants take_quants(ir_dtype dtype, const uint8_t *b, const opened_book 
     return is_signed(dtype) ? with_signs(bytes) : (quants){bytes, bytes};
 }
 
-/* The same for few tokens: those of a crossed format in its order. */
+/* The same for few tokens: a crossed format's weights in its own order, which is cheaper to
+ * unpack. */
 V_INLINE quants take_direct(ir_dtype dtype, const uint8_t *b, const opened_book *opened, int i)
 {
     if (!is_crossed(dtype))
@@ -335,20 +335,22 @@ V_INLINE quants take_direct(ir_dtype dtype, const uint8_t *b, const opened_book 
     return HAS_EXCESS ? (quants){_mm256_xor_si256(w, _mm256_set1_epi8(-128)), w} : with_signs(w);
 }
 
-/* Are the products of 64 weights added before they meet their small integer, not those of 32? */
+/* Are the products of 64 weights added up before they are multiplied, instead of those of 32? */
 V_INLINE bool is_added_twice(ir_dtype dtype)
 {
     return is_added_first(dtype) && is_crossed(dtype);
 }
 
-/* ---- small integers: of two blocks of 256 at once, each in a lane of 128 bits ---- */
+/* ---- small integers: of two blocks of 256 at once, one in each lane of 128 bits ---- */
 
-/* Bytes, 8 if the format is wide, else 16; those of the minimum if it has one. */
+/* As bytes: eight in each lane if the format is wide, else 16; the same for the minimum, if it
+ * has one. */
 typedef struct small_integers {
     __m256i scale, minimum;
 } small_integers;
 
-/* Twelve bytes of six-bit pairs, which follow the two f16. */
+/* Q4_K, Q5_K: twelve bytes of six-bit pairs, which follow the two f16; scales in the low half of
+ * a lane, minima in the high half. */
 V_INLINE __m256i small_pairs(__m256i b)
 {
     const __m256i mask =
@@ -360,12 +362,12 @@ V_INLINE __m256i small_pairs(__m256i b)
     return _mm256_or_si256(low, high);
 }
 
-/* Q3_K: twelve bytes of six bits. */
+/* Q3_K: twelve bytes with sixteen integers of six bits, minus 32. */
 V_INLINE __m256i small_sixes(const uint8_t *low, const uint8_t *high)
 {
     const __m256i down = _mm256_setr_epi32(0, 0, 4, 4, 0, 0, 4, 4),
                   more = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
-    /* Loaded from two bytes before, so that nothing after the block is read. */
+    /* loaded from two bytes earlier, so that nothing after the block is read */
     const __m256i words =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
     const __m256i last = _mm256_broadcastsi128_si256(
@@ -378,8 +380,8 @@ V_INLINE __m256i small_sixes(const uint8_t *low, const uint8_t *high)
     return _mm256_sub_epi8(_mm256_or_si256(four, _mm256_slli_epi32(two, 4)), _mm256_set1_epi8(32));
 }
 
-/* The small integers of two blocks of one format, low lane block[0], high lane block[1]; opened:
- * of formats that are opened, the blocks as opened. */
+/* The small integers of two blocks of one format: block[0] in the low lane, block[1] in the high
+ * lane.  opened: the blocks as opened, if the format is. */
 V_INLINE small_integers take_small(ir_dtype dtype, const uint8_t *const block[2],
                                    const opened_book *const opened[2])
 {
@@ -405,7 +407,7 @@ V_INLINE small_integers take_small(ir_dtype dtype, const uint8_t *const block[2]
     return s;
 }
 
-/* The first, or the last, eight bytes of each lane in 16 bits. */
+/* The first eight bytes of each lane as 16-bit words; high_words: the last eight. */
 V_INLINE __m256i low_words(ir_dtype dtype, __m256i bytes)
 {
     if (has_minimum(dtype)) /* none is negative */
@@ -419,14 +421,14 @@ V_INLINE __m256i high_words(ir_dtype dtype, __m256i bytes)
     return _mm256_srai_epi16(_mm256_unpackhi_epi8(bytes, bytes), 8);
 }
 
-/* What multiplies the sums of x: small integers of the minimum, or of the scale where w has an
- * excess. */
+/* The factors for the sums of x: the small integers of the minimum, or those of the scale if w
+ * has an excess. */
 V_INLINE __m256i sum_factors(ir_dtype dtype, const small_integers *s)
 {
     return has_minimum(dtype) ? s->minimum : s->scale;
 }
 
-/* Do products need sums of x? */
+/* Are sums of x needed, for a minimum or an excess? */
 V_INLINE bool needs_sums(ir_dtype dtype)
 {
     return has_minimum(dtype) || quants_below(dtype);
@@ -434,26 +436,27 @@ V_INLINE bool needs_sums(ir_dtype dtype)
 
 /* ---- scales ---- */
 
-/* d of eight blocks of MXFP4: what codebook_mxfp4_scale says of their first bytes. */
+/* d of eight blocks of MXFP4, from their first bytes: powers of two, as codebook_mxfp4_scale has
+ * them. */
 V_INLINE __m256 take_exponents(const uint8_t *const block[INT8_ROWS])
 {
     __m256i e = _mm256_setr_epi32(block[0][0], block[1][0], block[2][0], block[3][0], block[4][0],
                                   block[5][0], block[6][0], block[7][0]);
     __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
-    /* of 0 and 1: not normalised */
+    /* 0 and 1 give subnormal numbers */
     __m256i below = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
     __m256i is_normal = _mm256_cmpgt_epi32(e, _mm256_set1_epi32(1));
     return _mm256_castsi256_ps(_mm256_blendv_epi8(below, normal, is_normal));
 }
 
-/* Eight d of blocks that were opened, as one vector. */
+/* The eight d of opened blocks. */
 V_INLINE __m256 take_opened_scales(const opened_book *opened)
 {
     return _mm256_setr_ps(opened[0].d, opened[1].d, opened[2].d, opened[3].d, opened[4].d,
                           opened[5].d, opened[6].d, opened[7].d);
 }
 
-/* The words at block[r] + at. */
+/* The words at block[r] + at, of eight rows. */
 V_INLINE __m256i words_of(const uint8_t *const *block, int at)
 {
     return _mm256_setr_epi32((int)word_at(block[0] + at), (int)word_at(block[1] + at),
@@ -462,7 +465,7 @@ V_INLINE __m256i words_of(const uint8_t *const *block, int at)
                              (int)word_at(block[6] + at), (int)word_at(block[7] + at));
 }
 
-/* d, and m with the sign that it is added with, of a block of each of eight rows. */
+/* d, and m with the sign with which it is added, of one block of each of eight rows. */
 V_INLINE void take_scales(ir_dtype dtype, const uint8_t *const block[INT8_ROWS],
                           const opened_book *opened, __m256 *d, __m256 *m)
 {

@@ -1,21 +1,25 @@
-/* int8_kernels.h - the products of int8_fast.h in vectors of 256 bits.
+/* int8_kernels.h - the products of int8_fast.h in vectors of 256 bits.  Included by one .c file
+ * for each instruction set, which may define
  *
- * Included by one .c file for each instruction set, which may define
  *   INT8_DOT        one instruction that adds four products of bytes, w x, to each lane of 32 bits
  *   INT8_DOT_PAIRS  one that adds two products of 16 bits
- *   INT8_SIGNED     bytes of w have signs; not defined: they have none, and those of x do
+ *   INT8_SIGNED     bytes of w are signed; not defined: they are unsigned, and those of x signed
  *   INT8_PAIRS      with INT8_SIGNED, and without INT8_DOT: two products of bytes in 16 bits
  *   INT8_MATRIX     with INT8_DOT: one that multiplies a matrix of 2 x 8 bytes by one of 8 x 2 in
  *                   each lane of 128 bits: two rows of w, two of x, four sums by rows of w
- * Without INT8_DOT bytes are multiplied to pairs (maddubs), as many of which are added in 16 bits
- * as fit.  Two loops do the products: direct (int8_direct.h) for few tokens, panel
- * (int8_panel.h) for many.  int8_formats.h describes each format to both.
+ *
+ * and must define INT8_TILE, the tokens that are multiplied together.  Without INT8_DOT bytes
+ * are multiplied to pairs (maddubs), as many of which are added in 16 bits as fit.
+ *
+ * Two loops compute the products: direct (int8_direct.h) for few tokens, panel (int8_panel.h)
+ * for many.  int8_formats.h describes each format to both.
  */
 #ifndef CPU_INT8_KERNELS_H
 #define CPU_INT8_KERNELS_H
 
 #include "cpu/int8_direct.h"
 #include "cpu/int8_panel.h"
+/* The product of one format, compiled with its dtype as a constant. */
 
 #define INT8_PRODUCT(name, dtype)                                                               \
     static void product_##name(const int8_rows *x, const void *w, int64_t row_bytes, int64_t n, \
@@ -49,6 +53,7 @@ INT8_PRODUCT(iq4_xs, IR_IQ4_XS)
 INT8_PRODUCT(tq1_0, IR_TQ1_0)
 INT8_PRODUCT(tq2_0, IR_TQ2_0)
 
+/* The int8_kernels of this instruction set. */
 #define INT8_SET                                                                    \
     {                                                                               \
         .product = {[IR_Q4_0] = product_q4_0,       [IR_Q4_1] = product_q4_1,       \

@@ -1,43 +1,42 @@
-/* int8_panel.h - products with 8-bit activations for many tokens: eight rows of weights at a time,
- * unpacked once for all tokens into a panel that stays in the first cache.
+/* int8_panel.h - products with 8-bit activations for many tokens: eight rows of weights at a
+ * time, unpacked once for all tokens into a panel that stays in the first cache.  Included by
+ * int8_kernels.h.
  *
- * Included by int8_kernels.h.  In a panel rows are interleaved by four elements, so that a lane is
- * a row.
+ * In a panel rows are interleaved by four elements, so that a lane is a row.  A panel_32,
+ * w[0][j], of rows r0 .. r7; a cell is four bytes, elements 4 j to 4 j + 3 of its row:
  *
- * A panel_32, w[0][j], of rows r0 ... r7; a cell is four bytes, elements 4 j to 4 j + 3 of its
- * row:
- *
- *               lane 0    lane 1    ...   lane 7
+ *               lane 0    lane 1    ..    lane 7
  *   w[0][0]     r0 0-3    r1 0-3          r7 0-3
  *   w[0][1]     r0 4-7    r1 4-7          r7 4-7
- *   ...
+ *   ..
  *   w[0][7]     r0 28-31  r1 28-31        r7 28-31
  *
- * Four elements of x, broadcast to all lanes, times w[0][j] give partial sums of all eight rows at
- * once, and no sum over lanes is ever needed.
- *
- * Where INT8_MATRIX multiplies (multiplies_matrices), rows are interleaved by eight elements, so
- * that two lanes are a row: w[0][0] is r0 0-7, r1 0-7, r4 0-7, r5 0-7, w[0][1] the same of r2, r3,
- * r6 and r7, w[0][2] r0 8-15 and so on. */
+ * Four elements of x, broadcast to all lanes, times w[0][j] give partial sums of all eight rows
+ * at once, so lanes never have to be added up.  Where INT8_MATRIX multiplies
+ * (multiplies_matrices), rows are interleaved by eight elements, so that two lanes are a row:
+ * w[0][0] is r0 0-7, r1 0-7, r4 0-7, r5 0-7, w[0][1] the same of r2, r3, r6 and r7, w[0][2] r0
+ * 8-15, and so on.
+ */
 #ifndef CPU_INT8_PANEL_H
 #define CPU_INT8_PANEL_H
 
 #include "cpu/int8_rows.h"
 
-/* Blocks of eight rows.  w[i][j]: of the i-th 32 weights of each row those from 4 j on; interleaved
- * by eight, as above. */
+/* A block of eight rows in a panel.  w[i][j]: of the i-th 32 weights of each row those from 4 j
+ * on, interleaved as above. */
 typedef struct panel_32 {
     __m256i w[1][8];
-    __m256 d, m;
+    __m256 d, m; /* scale and minimum of each row's block */
 } panel_32;
 typedef struct panel_256 {
     __m256i w[8][8];
-    __m256i scale[16];  /* small integers of 16 or 32 weights: without INT8_DOT twice, in 16 bits */
-    __m256i factors[8]; /* for two sums of 16 of x each, in 16 bits */
+    /* small integers of 16 or 32 weights: with INT8_DOT in 32 bits, without it twice in 16 bits */
+    __m256i scale[16];
+    __m256i factors[8]; /* factors for two sums of 16 of x each, in 16 bits */
     __m256 d, m;
 } panel_256;
 
-/* Word r of to[j] is word j of from[r]. */
+/* Transpose 8 x 8 words: word r of to[j] is word j of from[r]. */
 V_INLINE void transpose_words(const __m256i from[8], __m256i to[8])
 {
     __m256 rows[8], columns[8];
@@ -50,8 +49,8 @@ V_INLINE void transpose_words(const __m256i from[8], __m256i to[8])
         to[j] = _mm256_castps_si256(columns[j]);
 }
 
-/* What is to be subtracted from a panel's weights.  Where INT8_DOT multiplies bytes without a sign,
- * those with signs get an excess once, rather than x their signs for each token. */
+/* What is to be subtracted from a panel's weights.  Where INT8_DOT needs unsigned w, signed
+ * weights get an excess once here, which is cheaper than moving their signs to x for each token. */
 V_INLINE int panel_below(ir_dtype dtype)
 {
     return HAS_EXCESS && is_signed(dtype) ? 128 : quants_below(dtype);
@@ -63,7 +62,7 @@ V_INLINE bool panel_needs_sums(ir_dtype dtype)
     return has_minimum(dtype) || panel_below(dtype);
 }
 
-/* The bytes of a panel. */
+/* Weights as the bytes that a panel holds. */
 V_INLINE __m256i panel_bytes(ir_dtype dtype, quants q)
 {
     if (!is_signed(dtype))
@@ -72,7 +71,7 @@ V_INLINE __m256i panel_bytes(ir_dtype dtype, quants q)
     return HAS_EXCESS ? _mm256_xor_si256(w, _mm256_set1_epi8(-128)) : w;
 }
 
-/* 32 weights of each row of a block that has no pieces. */
+/* The i-th 32 weights of each row, for formats without pieces: unpacked first, then interleaved. */
 V_INLINE void interleave_rows(ir_dtype dtype, const uint8_t *const *block,
                               const opened_book *opened, int i, __m256i to[8])
 {
@@ -83,7 +82,7 @@ V_INLINE void interleave_rows(ir_dtype dtype, const uint8_t *const *block,
     transpose_words(rows, to);
 }
 
-/* Word r of to[j] is word j of the 16 bytes at block[r] + at. */
+/* Transpose the 16 bytes at block[r] + at of eight rows: word r of to[j] is word j of row r. */
 V_INLINE void transpose_16(const uint8_t *const *block, int at, __m256i to[4])
 {
     __m256i a = lanes_of(block[0] + at, block[4] + at), b = lanes_of(block[1] + at, block[5] + at),
@@ -96,8 +95,8 @@ V_INLINE void transpose_16(const uint8_t *const *block, int at, __m256i to[4])
     to[3] = _mm256_unpackhi_epi64(ab, cd);
 }
 
-/* The weights of a block of each row from its pieces: packed bytes are interleaved, which are fewer
- * than weights. */
+/* The weights of a block of each row, for formats with pieces: the packed bytes are interleaved,
+ * since they are fewer than the weights, and then unpacked. */
 V_INLINE void interleave_pieces(ir_dtype dtype, const uint8_t *const *block, __m256i *to)
 {
     const int halves = piece_bytes(dtype) / 16, n = pieces(dtype),
@@ -127,8 +126,8 @@ V_INLINE void interleave_pieces(ir_dtype dtype, const uint8_t *const *block, __m
     }
 }
 
-/* Bytes of each row in 16 bits, two of a row in each word: words[g] has those of the weights from
- * 32 g on. */
+/* Bytes of each row in 16 bits, two of a row in each word: words[g] holds those of the weights
+ * from 32 g on. */
 V_INLINE void interleave_small(ir_dtype dtype, const __m256i bytes[4], __m256i words[8])
 {
     __m256i rows[8];
@@ -141,7 +140,8 @@ V_INLINE void interleave_small(ir_dtype dtype, const __m256i bytes[4], __m256i w
     transpose_words(rows, words);
 }
 
-/* The first, or the second, half of each word twice; with INT8_DOT once, with its sign. */
+/* One half of each word as a factor: twice in 16 bits, or with INT8_DOT once in 32 bits, with
+ * its sign. */
 V_INLINE __m256i repeat_half(__m256i words, int half)
 {
     const __m256i first = _mm256_set1_epi32(0x01000100), second = _mm256_set1_epi32(0x03020302);
@@ -152,7 +152,7 @@ V_INLINE __m256i repeat_half(__m256i words, int half)
     return _mm256_shuffle_epi8(words, _mm256_add_epi8(half ? second : first, lane));
 }
 
-/* The small integers of a block. */
+/* The small integers of a block, and the factors for the sums of x. */
 V_INLINE void fill_small(ir_dtype dtype, const uint8_t *const *block, const opened_book *opened,
                          panel_256 *to)
 {
@@ -178,8 +178,7 @@ V_INLINE void fill_small(ir_dtype dtype, const uint8_t *const *block, const open
     }
 }
 
-/* All 256 weights of a block of each row; packed bytes are interleaved before they are unpacked,
- * where the format has pieces. */
+/* All 256 weights of a block of each row, by the way that the format allows. */
 V_INLINE void interleave_256(ir_dtype dtype, const uint8_t *const *block, const opened_book *opened,
                              __m256i to[8][8])
 {
@@ -198,7 +197,8 @@ V_INLINE bool multiplies_matrices(int nt)
     return HAS_MATRIX && nt > 1;
 }
 
-/* n vectors that are interleaved by four become such that are interleaved by eight. */
+/* Turn n vectors that are interleaved by four into vectors that are interleaved by eight, in
+ * place. */
 V_INLINE void interleave_by_eight(__m256i *w, int n)
 {
 #pragma GCC unroll 4
@@ -209,7 +209,7 @@ V_INLINE void interleave_by_eight(__m256i *w, int n)
     }
 }
 
-/* Blocks [b0, b1) of eight rows to `panel`, an array of panel_32 or panel_256. */
+/* Fill a panel, an array of panel_32 or panel_256, with the blocks [b0, b1) of eight rows. */
 V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t row_bytes, int64_t b0,
                          int64_t b1, void *panel)
 {
@@ -246,7 +246,8 @@ V_INLINE __m256i four_of(const uint8_t *x)
     return _mm256_set1_epi32((int)word_at(x));
 }
 
-/* Products of a panel's bytes, two of them added. */
+/* Products of a panel's bytes, two of them added in 16 bits; if w must be unsigned, its signs go
+ * to x. */
 V_INLINE __m256i panel_pairs(ir_dtype dtype, __m256i w, __m256i x)
 {
     if (!BOTH_SIGNED && is_signed(dtype))
@@ -261,12 +262,13 @@ V_INLINE __m256i eight_of_two(const uint8_t *x, const uint8_t *next)
     return _mm256_broadcastsi128_si256(_mm_unpacklo_epi64(_mm_loadl_epi64(a), _mm_loadl_epi64(b)));
 }
 
-/* Each token's lanes: the products of n vectors of weights, interleaved by eight, with four
- * elements of x each. */
+/* sum[t] = the products of n vectors of weights, interleaved by eight, with token t from element
+ * k on. */
 V_INLINE void matrix_products(int nt, const __m256i *w, int n, const uint8_t *const *x, int64_t k,
                               __m256i *sum)
 {
-    __m256i low[INT8_TILE / 2], high[INT8_TILE / 2]; /* of rows 0, 1, 4 and 5; of the others */
+    /* of rows 0, 1, 4 and 5; of the others */
+    __m256i low[INT8_TILE / 2], high[INT8_TILE / 2];
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t += 2)
         low[t / 2] = high[t / 2] = _mm256_setzero_si256();
@@ -286,7 +288,8 @@ V_INLINE void matrix_products(int nt, const __m256i *w, int n, const uint8_t *co
     }
 }
 
-/* The same, interleaved by four, added to `sum`; for INT8_DOT. */
+/* Add the products of n vectors of weights, interleaved by four, with each token from element k
+ * on; for INT8_DOT. */
 V_INLINE void dot_products(int nt, const __m256i *w, int n, const uint8_t *const *x, int64_t k,
                            __m256i *sum)
 {
@@ -297,8 +300,9 @@ V_INLINE void dot_products(int nt, const __m256i *w, int n, const uint8_t *const
             sum[t] = INT8_DOT(sum[t], w[j], four_of(x[t] + k + 4 * j));
 }
 
-/* Add to each token's lanes the products of n vectors of weights with four elements of x each,
- * times `scale`: in 16 bits (without INT8_DOT), in 32 bits, or none (all ones). */
+/* Add the products of n vectors of weights with each token from element k on, times `scale`: in
+ * 16 bits (without INT8_DOT), in 32 bits, or NULL: times 1.  Without INT8_DOT, as many products
+ * are added in 16 bits as cannot overflow. */
 V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, const uint8_t *const *x,
                            int64_t k, const __m256i *scale, __m256i *sum)
 {
@@ -338,14 +342,15 @@ V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, cons
     }
 }
 
-/* The sums of so few tokens wait for each other: each token has two chains of them. */
+/* With few tokens the sums would wait for each other's latency: then each token has two chains
+ * of them. */
 V_INLINE bool has_two_chains(int nt)
 {
     return HAS_DOT && !multiplies_matrices(nt) && nt <= INT8_TILE / 2;
 }
 
-/* One block of 32 of eight rows and nt tokens: sum[t], whose lanes are the rows, gets the block's
- * part. */
+/* One block of 32 of eight rows and nt tokens: add the block to sum[t], whose lanes are the
+ * rows. */
 V_INLINE void panel_block_32(ir_dtype dtype, int nt, const int8_rows *x,
                              const uint8_t *const *token, const panel_32 *p, int64_t b, __m256 *sum)
 {
@@ -369,7 +374,7 @@ V_INLINE void panel_block_32(ir_dtype dtype, int nt, const int8_rows *x,
 }
 
 /* The same for a block of 256: groups of vectors that share a small integer, then the sums of x
- * with the factors of the minimum or of the excess. */
+ * with the factors of the minimum or the excess. */
 V_INLINE void panel_block_256(ir_dtype dtype, int nt, const int8_rows *x,
                               const uint8_t *const *token, const panel_256 *p, int64_t b,
                               __m256 *sum)
@@ -395,7 +400,8 @@ V_INLINE void panel_block_256(ir_dtype dtype, int nt, const int8_rows *x,
                            p->m, x_scales(x, token[t])[b], 0);
 }
 
-/* nt tokens from t0 on with the blocks b0 ... b1 - 1 of a panel. */
+/* Add the blocks b0 .. b1 - 1 of a panel to the sums of nt tokens from t0 on; the first chunk of
+ * K begins with zeros, later ones continue the sums. */
 V_INLINE void panel_tile(ir_dtype dtype, int nt, const int8_rows *x, int64_t t0, const void *panel,
                          int64_t b0, int64_t b1, float *sums, int64_t ld)
 {
@@ -416,7 +422,7 @@ V_INLINE void panel_tile(ir_dtype dtype, int nt, const int8_rows *x, int64_t t0,
             _mm256_storeu_ps(sums + (t0 + t) * ld, sum[t]);
 }
 
-/* All rows, eight at a time, chunk by chunk of K: the panel is filled once and used for all
+/* All rows, eight at a time, and chunk by chunk of K: a panel is filled once and used by all
  * tokens, INT8_TILE of them at a time, the last few by half a tile. */
 V_INLINE void panel_rows(ir_dtype dtype, const int8_rows *x, const uint8_t *w, int64_t row_bytes,
                          int64_t n, void *panel, float *sums, int64_t ld)

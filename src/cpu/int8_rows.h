@@ -1,7 +1,6 @@
-/* int8_rows.h - rows of x in 8-bit blocks, in vectors of 256 bits: how they are made (int8_fast.h
- * has the layout), and what a block of them and one of weights add to a sum.
- *
- * Included by int8_direct.h and int8_panel.h.
+/* int8_rows.h - rows of x as 8-bit blocks, in vectors of 256 bits: how they are made
+ * (int8_fast.h has the layout), and what a block of x and one of weights add to a sum.  Included
+ * by int8_direct.h and int8_panel.h.
  */
 #ifndef CPU_INT8_ROWS_H
 #define CPU_INT8_ROWS_H
@@ -11,8 +10,8 @@
 #include "cpu/int8_formats.h"
 #include "op/narrow.h"
 
-/* Places in a row of x, as int8_rows says: k bytes of integers come first; k / 8 = k / 32 floats
- * of 4 bytes, and so on. */
+/* The parts of a row of x, as int8_rows lists them: k bytes of integers, then k / 32 floats of 4
+ * bytes, which is k / 8 bytes, and so on. */
 V_INLINE const float *x_scales(const int8_rows *x, const uint8_t *row)
 {
     return (const float *)(const void *)(row + x->k);
@@ -38,8 +37,8 @@ V_INLINE int greatest_lane(__m256i a)
     return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
 }
 
-/* d of a block, and what its elements are multiplied by.  Bits of |x| rise as |x| does, and NaN is
- * above infinity. */
+/* The scale of a block, and *by: the factor of its elements.  Compares |x| by its bits, which
+ * rise with it; NaN comes out above infinity, so one comparison finds both. */
 V_INLINE float block_scale(const float *x, int64_t block, float *by)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
@@ -58,7 +57,7 @@ V_INLINE float block_scale(const float *x, int64_t block, float *by)
     return greatest / 127;
 }
 
-/* 32 elements; by 0: zeros, whatever they are. */
+/* 32 elements times `by`, rounded to signed bytes; by = 0: zeros, whatever the elements are. */
 V_INLINE __m256i round_32(const float *x, float by)
 {
     __m256i q[4];
@@ -70,7 +69,7 @@ V_INLINE __m256i round_32(const float *x, float by)
     return by != 0 ? bytes : _mm256_setzero_si256();
 }
 
-/* Sums of the first and of the last 16 of 32 integers. */
+/* Sums of the first and of the last 16 of 32 signed bytes. */
 V_INLINE void sums_of_halves(__m256i q, int sums[2])
 {
     __m256i excess =
@@ -80,9 +79,9 @@ V_INLINE void sums_of_halves(__m256i q, int sums[2])
     sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(both, 1)) - 16 * 128;
 }
 
-/* One row of x into `to`, of int8_row_bytes; `block` is 32 or 256, and k a multiple of it.  A
- * block with NaN or infinity gets a scale of NaN, so that the results which it enters become NaN,
- * as they would in fp32. */
+/* Narrow one row of x into `to`, of int8_row_bytes; `block` is 32 or 256, and k a multiple of
+ * it.  A block with NaN or infinity gets the scale NaN, so that the results it enters become
+ * NaN, as they would in fp32. */
 static void narrow(const float *x, int64_t k, int64_t block, void *to)
 {
     const int8_rows row = {to, k, block, 1};
@@ -111,8 +110,8 @@ static void narrow(const float *x, int64_t k, int64_t block, void *to)
 
 /* ---- a block of x and one of weights ---- */
 
-/* What is multiplied: weights with their signs; or without, and x with those signs: it is never
- * -128. */
+/* The operands of a product of bytes, where one must be unsigned: the weights' magnitudes, and x
+ * with the weights' signs, which is safe because x is never -128. */
 V_INLINE __m256i w_for(ir_dtype dtype, quants q)
 {
     return BOTH_SIGNED && is_signed(dtype) ? signed_bytes(dtype, q) : q.w;
@@ -142,13 +141,13 @@ V_INLINE __m256i less_times(int below, __m256i sum, __m256i of)
                  : sum;
 }
 
-/* The sum without what weights had too much: quants_below times the sum of x. */
+/* The sum without the excess of the weights: quants_below times the sum of x. */
 V_INLINE __m256i less_excess(ir_dtype dtype, __m256i sum, __m256i of)
 {
     return less_times(quants_below(dtype), sum, of);
 }
 
-/* Add i (d dx), and then the minimum's part: what the arithmetic of int8_fast.h says of a block. */
+/* Add a block to sum: i (d dx), then the minimum's part, by the formula of int8_fast.h. */
 V_INLINE __m256 add_block(ir_dtype dtype, __m256 sum, __m256i i, __m256i j, __m256 d, __m256 m,
                           float dx, float dxj)
 {
@@ -160,7 +159,7 @@ V_INLINE __m256 add_block(ir_dtype dtype, __m256 sum, __m256i i, __m256i j, __m2
                             : _mm256_fmadd_ps(m, _mm256_set1_ps(dxj), sum);
 }
 
-/* The addresses of eight rows from `first` on; past the end the last one stands in. */
+/* The addresses of eight rows from `first` on; past the end the last row is repeated. */
 V_INLINE void find_rows(const uint8_t *w, int64_t row_bytes, int64_t first, int64_t n,
                         const uint8_t **row)
 {
@@ -168,10 +167,10 @@ V_INLINE void find_rows(const uint8_t *w, int64_t row_bytes, int64_t first, int6
         row[r] = w + (first + r < n ? first + r : n - 1) * row_bytes;
 }
 
-/* Ask for weights before they are used: at block b for a share, as large as what is multiplied now,
- * of what comes after the eight rows from `first` on.  The eight are read side by side, so nothing
- * of the next ones may be missing when they begin; short ones are asked for still earlier.  The
- * rows of a box follow each other. */
+/* Prefetch weights: at block b, a share of the bytes after the eight rows from `first` on, as
+ * large as what block b multiplies.  The eight rows are read side by side, so all of the next
+ * eight must be there when they begin; short rows are prefetched still further ahead.  The rows
+ * of a box follow each other in memory. */
 V_INLINE void ask_ahead(ir_dtype dtype, const uint8_t *first, int64_t row_bytes, int64_t b)
 {
     enum { LEAST = 8192 };
@@ -184,7 +183,7 @@ V_INLINE void ask_ahead(ir_dtype dtype, const uint8_t *first, int64_t row_bytes,
             _mm_prefetch(at + i + 64 * line, _MM_HINT_T1);
 }
 
-/* Those of nt rows of x. */
+/* The addresses of nt rows of x from `first` on; past the end the last row is repeated. */
 V_INLINE void find_tokens(const int8_rows *x, int64_t first, int nt, const uint8_t **token)
 {
     int64_t bytes = int8_row_bytes(x->k, x->block);

@@ -1,8 +1,9 @@
-/* isa_avx2.c - the fast bodies compiled for AVX2, with FMA and F16C.
+/* isa_avx2.c - the fast bodies of language models, compiled for AVX2, with FMA and F16C.
  *
- * Everything between the pragmas is compiled for these instructions, and so must be static: a
- * function that two files define inline could be taken from the wrong one, and fail on a processor
- * without them.  Headers that others share are included before. */
+ * Everything between the pragmas is compiled for these instructions, and so must be static: of a
+ * function that two files define inline, the linker could take the wrong one, which fails on a
+ * processor without the instructions.  Headers that other files share are included before.
+ */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -28,8 +29,10 @@
 #pragma GCC pop_options
 #endif
 
+/* What the bodies need; their rank among the bodies of other instruction sets. */
 enum { NEEDS = CPU_AVX2, RANK = 1 };
 
+/* linear and expert_linear, with and without the dot products of AVX-VNNI. */
 LINEAR_SET(linear_avx2, int8_avx2)
 LINEAR_SET(linear_avxvnni, int8_avxvnni)
 

@@ -1,5 +1,5 @@
-/* isa_avx2_general.c - fast bodies of the operators that general tensor programs are made of,
- * compiled for AVX2, with FMA and F16C. */
+/* isa_avx2_general.c - fast bodies of the operators of general tensor programs, compiled for
+ * AVX2, with FMA and F16C.  See isa_avx2.c for the pragmas. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>

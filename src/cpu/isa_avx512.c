@@ -1,7 +1,9 @@
-/* isa_avx512.c - the fast bodies compiled for AVX-512 (F, BW, DQ, VL), with FMA and F16C.
+/* isa_avx512.c - the fast bodies of language models, compiled for AVX-512 (F, BW, DQ, VL), with
+ * FMA and F16C.
  *
  * Everything between the pragmas is compiled for these instructions, and so must be static
- * (isa_avx2.c says why). */
+ * (isa_avx2.c says why).  Without AVX-512 VNNI the 8-bit products are those of AVX2.
+ */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -29,6 +31,7 @@
 #pragma GCC pop_options
 #endif
 
+/* Above the ranks of AVX2 and AVX-VNNI. */
 enum { NEEDS = CPU_AVX2 | CPU_AVX512, RANK = 3 };
 
 LINEAR_SET(linear_avx512, int8_avx2)

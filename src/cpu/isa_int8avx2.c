@@ -1,8 +1,10 @@
-/* isa_int8avx2.c - products with 8-bit activations compiled for AVX2.
+/* isa_int8avx2.c - products with 8-bit activations, compiled for AVX2, which has no dot product
+ * of bytes: pairs of products are added in 16 bits (maddubs), which int8_formats.h keeps from
+ * overflowing.
  *
- * AVX2 has no dot product of bytes: pairs of products are added in 16 bits (maddubs), which
- * int8_formats.h keeps from overflowing.  Files of their own, one an instruction set, because the
- * macros of int8_kernels.h are set before it is included. */
+ * There is one such file for each instruction set, because the macros of int8_kernels.h are set
+ * before it is included.
+ */
 #include <immintrin.h>
 #include <string.h>
 
@@ -16,7 +18,7 @@
 #endif
 #include "cpu/vec_avx2.h"
 
-/* tokens that are multiplied together, so that all sums stay in registers */
+/* tokens that are multiplied together; all their sums fit the sixteen registers */
 enum { INT8_TILE = 4 };
 #include "cpu/int8_kernels.h"
 #ifdef __clang__

@@ -1,5 +1,5 @@
-/* isa_int8avx512vnni.c - products with 8-bit activations compiled for AVX-512 VNNI, in vectors of
- * 256 bits. */
+/* isa_int8avx512vnni.c - products with 8-bit activations, compiled for AVX-512 VNNI, in vectors
+ * of 256 bits: they have 32 registers, and so twice the tile of AVX2. */
 #include <immintrin.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* isa_int8avxvnni.c - products with 8-bit activations compiled for AVX2 with AVX-VNNI. */
+/* isa_int8avxvnni.c - products with 8-bit activations, compiled for AVX2 with AVX-VNNI, whose
+ * dot products add four products of bytes at once. */
 #include <immintrin.h>
 #include <string.h>
 

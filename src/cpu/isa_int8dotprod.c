@@ -1,5 +1,5 @@
-/* isa_int8dotprod.c - products with 8-bit activations compiled for arm64: NEON with dot products of
- * bytes, which CMakeLists.txt asks of the compiler for this file. */
+/* isa_int8dotprod.c - products with 8-bit activations, compiled for arm64: NEON with dot
+ * products of bytes.  CMakeLists.txt sets the compiler's options for this file. */
 #include <string.h>
 
 #include "cpu/int8_fast.h"

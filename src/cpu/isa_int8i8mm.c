@@ -1,10 +1,11 @@
-/* isa_int8i8mm.c - products with 8-bit activations compiled for arm64: NEON with dot products and
- * products of matrices of bytes, which CMakeLists.txt asks of the compiler for this file. */
+/* isa_int8i8mm.c - products with 8-bit activations, compiled for arm64: NEON with dot products
+ * and products of matrices of bytes.  CMakeLists.txt sets the compiler's options for this file. */
 #include <string.h>
 
 #include "cpu/int8_fast.h"
 #include "cpu/vec_neon.h"
 
+/* 2 x 8 bytes of w times 8 x 2 bytes of x, in each lane of 128 bits. */
 V_INLINE __m256i matrix(__m256i sum, __m256i w, __m256i x)
 {
     return (__m256i){(__m128i)vmmlaq_s32((int32x4_t)sum.a, w.a, x.a),

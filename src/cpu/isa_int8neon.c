@@ -1,13 +1,14 @@
-/* isa_int8neon.c - products with 8-bit activations compiled for arm64: NEON.
- *
- * Bytes with signs are multiplied by vmull_s8, pairs added in 16 bits; for the Cortex-A72 and
- * others without dot products. */
+/* isa_int8neon.c - products with 8-bit activations, compiled for arm64: NEON alone, for the
+ * Cortex-A72 and others without dot products.  Signed bytes are multiplied by vmull_s8, and
+ * pairs added in 16 bits.
+ */
 #include <string.h>
 
 #include "cpu/int8_fast.h"
 #include "cpu/vec_neon.h"
 
-/* -128 comes from weights alone: two products fit 16 bits. */
+/* Products of 16 signed bytes, two added in 16 bits.  No overflow: of the two operands only
+ * weights can be -128. */
 V_INLINE __m128i pairs_of_lane(__m128i w, __m128i x)
 {
     return (__m128i)vpaddq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(x)), vmull_high_s8(w, x));

@@ -1,4 +1,5 @@
-/* isa_neon.c - the fast bodies compiled for arm64: NEON. */
+/* isa_neon.c - the fast bodies of language models, compiled for arm64 with NEON, which every
+ * arm64 processor has; so no pragmas are needed. */
 #include <math.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@
 
 enum { NEEDS = CPU_NEON, RANK = 1 };
 
+/* linear and expert_linear for each kind of 8-bit products. */
 LINEAR_SET(linear_neon, int8_neon)
 LINEAR_SET(linear_dotprod, int8_dotprod)
 LINEAR_SET(linear_i8mm, int8_i8mm)

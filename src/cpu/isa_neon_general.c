@@ -1,5 +1,5 @@
-/* isa_neon_general.c - fast bodies of the operators that general tensor programs are made of,
- * compiled for arm64: NEON. */
+/* isa_neon_general.c - fast bodies of the operators of general tensor programs, compiled for
+ * arm64 with NEON. */
 #include <math.h>
 #include <string.h>
 

@@ -1,25 +1,28 @@
 /* linear_fast.c - the fast linear operator: its loops, for any instruction set.
  *
- * A box of y[T, F] -> blocks of tokens (so many that their rows of x stay in the second cache) ->
- * the weights whose columns the box touches -> LINEAR_COLUMNS columns at a time: sums of products,
- * then finish (bias, activation, residual, store). Few tokens (4, or 32 where all weights are
- * floats): the kernels unpack weights in registers.  Many: a panel of rows is unpacked into
- * scratch, chunk by chunk of K, and used for all tokens of the block.  The arithmetic
- * (linear_fast.h) is the same in both.
+ * A box of y[T, F] is computed in blocks of tokens (so many that their rows of x stay in the
+ * second cache); for each block, weight by weight of those whose columns the box touches,
+ * LINEAR_COLUMNS columns at a time: sums of products, then finish (bias, activation, residual,
+ * store).
  *
- * Scratch: x as f32 if it is normed, of 16 bits or ragged (one row if all weights multiply 8-bit
- * blocks); x in 8-bit blocks; one panel; two blocks of sums.
+ * With few tokens (4, or 32 where all weights are floats) the kernels unpack weights in
+ * registers.  With many, a panel of rows is unpacked into scratch, chunk by chunk of K, and used
+ * by all tokens of the block.  The arithmetic (linear_fast.h) is the same in both.
  *
- * A product by its two ways, of a weight [F, K] in chunks of K:
+ * Scratch: x as f32 if it is normalised, of 16 bits or ragged (one row if all weights multiply
+ * 8-bit blocks); x in 8-bit blocks; one panel; two blocks of sums.
+ *
+ * The two ways of a product, of a weight [F, K] in chunks of K:
  *
  *              chunk 0    chunk 1    chunk 2
  *   rows 0-7   [......]   [......]   [...]     direct: unpacked in registers, 4 tokens at a time
  *                                              panel:  unpacked to scratch, 768 floats a
- *                                                  row, then used for every token
- *                                                  of the block
+ *                                                      row, then used for every token
+ *                                                      of the block
  *
- * Callers: linear_run and linear_scratch_bytes are wrapped for each instruction set by LINEAR_SET
- * (linear_kernels.h); expert_fast.c calls linear_sum. */
+ * Called by: linear_run and linear_scratch_bytes are wrapped for each instruction set by
+ * LINEAR_SET (linear_kernels.h); expert_fast.c calls linear_sum.
+ */
 #include "cpu/linear_fast.h"
 
 #include "ir/blocks.h"
@@ -28,18 +31,18 @@
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL }; /* inputs */
 enum { EPS, GLU, ACTIVATIONS, ACT };                /* attributes */
 enum {
-    X_BYTES = 512 * 1024, /* of x in a block of tokens */
-    PANEL_TOKENS = 24,    /* that use a panel between two requests for weights */
-    AHEAD = 8             /* tokens: how far before its stores a row of y is asked for */
+    X_BYTES = 512 * 1024, /* bytes of x in a block of tokens */
+    PANEL_TOKENS = 24,    /* tokens that use a panel between two prefetches of weights */
+    AHEAD = 8             /* tokens: how long before its stores a row of y is prefetched */
 };
 
-/* What one task works on. */
+/* One call. */
 typedef struct linear_task {
     const op_call *call;
     linear_product product; /* of the block */
     linear_activation activation;
-    int64_t t0; /* its first token */
-    float *x_scratch, *sums[2];
+    int64_t t0;                 /* the block's first token */
+    float *x_scratch, *sums[2]; /* [block, LINEAR_COLUMNS] each of the sums */
 } linear_task;
 
 /* The dtypes of activations, norms, biases and results. */
@@ -48,14 +51,14 @@ static bool is_float(ir_dtype dtype)
     return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
 }
 
-/* An optional operand (NULL: not there) with dense rows of floats. */
+/* Can the operand be used?  It must have dense rows of floats, or be absent (NULL). */
 static bool takes_dtype(const op_view *v)
 {
     return !v || (is_float(v->dtype) && v->stride[v->rank - 1] == 1);
 }
 
-/* Any dtype that ref takes, as long as rows are dense: blocks without a kernel are unpacked by
- * blocks.h. */
+/* Accepts every dtype that ref takes, if rows are dense; formats without a kernel are unpacked
+ * by blocks.h. */
 bool linear_accepts(const op_call *call)
 {
     for (uint32_t i = 0; i < call->n_in; i++) {
@@ -69,8 +72,9 @@ bool linear_accepts(const op_call *call)
     return takes_dtype(&call->out[0]) && !call->attributes[ACT].s.n;
 }
 
-/* A multiple of twelve where it cuts, since kernels take three or four tokens at a time; sixteen at
- * least, or unpacking a panel would cost more than using it. */
+/* How many of n rows of `bytes` each form a block.  A multiple of twelve, since kernels take
+ * three or four tokens at a time; sixteen at least, or unpacking a panel would cost more than
+ * using it. */
 int64_t linear_block_tokens(int64_t bytes, int64_t n)
 {
     int64_t fit = X_BYTES / bytes / 12 * 12;
@@ -92,7 +96,7 @@ linear_forms linear_forms_of(const op_call *call, uint32_t first, uint32_t last,
     return forms;
 }
 
-/* The two sizes of blocks that x may be narrowed to; index into linear_forms.narrow and
+/* The two block sizes to which x may be narrowed, by index into linear_forms.narrow and
  * .narrowed. */
 static const int64_t narrow_blocks[2] = {32, 256};
 
@@ -124,15 +128,15 @@ void linear_narrow_row(linear_product *p, const float *x, int64_t t)
     }
 }
 
-/* Is x used where it lies? */
+/* Can x be used in place: f32, whole vectors, not normalised? */
 static bool x_in_place(const op_call *call)
 {
     return call->in[X].dtype == IR_F32 && call->in[X].dims[1] % 16 == 0 &&
            !linear_present(call, NORM);
 }
 
-/* Blocks are unpacked for four tokens at a time at most, since that takes longer than the
- * products. */
+/* With more tokens than these the weights are unpacked only once.  Blocks are unpacked for four
+ * tokens at a time at most, since unpacking takes longer than the products. */
 int64_t linear_direct_tokens(const linear_kernels *k, ir_dtype dtype, int64_t columns)
 {
     if (columns % 32 || !k->direct[dtype])
@@ -140,7 +144,7 @@ int64_t linear_direct_tokens(const linear_kernels *k, ir_dtype dtype, int64_t co
     return is_float(dtype) ? LINEAR_FEW_TOKENS : LINEAR_DIRECT_TOKENS;
 }
 
-/* May so many tokens be multiplied by every weight without a panel of floats? */
+/* Can so many tokens be multiplied by every weight without a panel of floats? */
 static bool is_direct(const op_call *call, const linear_kernels *k, int64_t tokens)
 {
     bool all = true;
@@ -151,8 +155,8 @@ static bool is_direct(const op_call *call, const linear_kernels *k, int64_t toke
     return all;
 }
 
-/* A panel of floats and one of bytes are never needed at once: they share the place, which is as
- * large as the larger. */
+/* Bytes of the panel.  One of floats and one of bytes are never needed at once: they share the
+ * place, which has the larger size. */
 size_t linear_panel_bytes(const linear_product *p, int64_t n)
 {
     int64_t floats = p->kernels->panel_rows * (p->padded < LINEAR_CHUNK ? p->padded : LINEAR_CHUNK);
@@ -162,9 +166,8 @@ size_t linear_panel_bytes(const linear_product *p, int64_t n)
     return plain > narrow ? plain : narrow;
 }
 
-/* Where the parts of scratch begin; returns the end.  scratch NULL: only the size is computed;
- * then task->x_scratch and the like stay unset.  In order: x, its 8-bit forms, the panel, two
- * blocks of sums. */
+/* Where the parts of scratch begin: x, its 8-bit forms, the panel, two blocks of sums; returns
+ * the size.  scratch NULL: the size alone, and the pointers stay unset. */
 static size_t lay_out(const op_call *call, const ir_box *box, const linear_kernels *k,
                       char *scratch, linear_task *task)
 {
@@ -197,7 +200,8 @@ size_t linear_scratch_bytes(const op_call *call, const ir_box *box, const linear
     return lay_out(call, box, k, 0, &task);
 }
 
-/* Address of an element; column a multiple of the dtype's block.  A vector (bias) has no rows. */
+/* The address of an element; column is a multiple of the dtype's block.  A vector (a bias) has
+ * no rows. */
 static char *element(const op_view *v, int64_t row, int64_t column)
 {
     const ir_dtype_info *info = &ir_dtype_table[v->dtype];
@@ -205,7 +209,8 @@ static char *element(const op_view *v, int64_t row, int64_t column)
     return (char *)v->data + n / info->block_elements * info->block_bytes;
 }
 
-/* Row t of x as padded f32, normalised: where it lies, or in `to`. */
+/* Row t of x as padded f32, normalised: in place if possible, else in `to`.  Returns where it
+ * is. */
 static const float *load_row(const linear_task *task, int64_t t, float *to)
 {
     const op_call *call = task->call;
@@ -223,8 +228,8 @@ static const float *load_row(const linear_task *task, int64_t t, float *to)
     return to;
 }
 
-/* The block's rows of x in the forms that its weights need.  Where all weights multiply 8-bit
- * blocks, one row of scratch is used for every token in turn: only its narrowed form is kept. */
+/* The block's rows of x in the forms that its weights need.  If all weights multiply 8-bit
+ * blocks, one row of scratch serves every token in turn: only its narrowed form is kept. */
 static void prepare_x(linear_task *task, int64_t t0, int64_t n)
 {
     linear_product *p = &task->product;
@@ -240,8 +245,8 @@ static void prepare_x(linear_task *task, int64_t t0, int64_t n)
             p, load_row(task, t0 + t, task->x_scratch + (p->forms.plain ? t : 0) * p->padded), t);
 }
 
-/* Chunks begin at multiples of LINEAR_CHUNK whatever the cut of the box, since the order of the
- * sums is part of the operator's bits. */
+/* The end of the chunk of K that begins at k0.  Chunks begin at multiples of LINEAR_CHUNK
+ * however the box is cut, since the order of the sums is part of the operator's bits. */
 static int64_t chunk_end(int64_t k0, int64_t end)
 {
     return k0 + LINEAR_CHUNK < end ? k0 + LINEAR_CHUNK : end;
@@ -255,7 +260,7 @@ static linear_rows some_rows(linear_rows x, int64_t t, int64_t n)
     return (linear_rows){x.at + t * x.stride, x.stride, n, 0};
 }
 
-/* Sums of n columns from row `row` of a weight, straight from its packed rows: four tokens after
+/* Sums of n columns from row `row` of a weight, directly from its packed rows: four tokens after
  * the others, while the rows are in the second cache. */
 static void sum_direct(const linear_product *p, const op_view *w, int64_t row, int64_t n,
                        float *sums)
@@ -272,7 +277,8 @@ static void sum_direct(const linear_product *p, const op_view *w, int64_t row, i
     }
 }
 
-/* Elements [k0, k1) of a row as f32, zeros after the end of the row; in `to`, or where they lie. */
+/* Elements [k0, k1) of a row of weights as f32, zeros after the end of the row: in place if
+ * possible, else in `to`. */
 static const float *unpacked(const linear_product *p, const op_view *w, int64_t row, int64_t k0,
                              int64_t k1, float *to)
 {
@@ -286,8 +292,8 @@ static const float *unpacked(const linear_product *p, const op_view *w, int64_t 
     return to;
 }
 
-/* Ask for part `part` of `parts` of the rows that the next panel has in this one's place: rows of a
- * box follow each other. */
+/* Prefetch part `part` of `parts` of the rows that the next panel will have: the rows of a box
+ * follow each other in memory. */
 static void ask_next(const linear_product *p, const op_view *w, int64_t row, int64_t k0, int64_t k1,
                      int64_t part, int64_t parts)
 {
@@ -300,9 +306,9 @@ static void ask_next(const linear_product *p, const op_view *w, int64_t row, int
             __builtin_prefetch(next + i, 0, 2);
 }
 
-/* A panel with all tokens of the block, a few at a time.  Between them a part of the next panel is
- * asked for: all of it at once would fill the queue of loads from memory, and the products behind
- * would wait. */
+/* Multiply a panel with all tokens of the block, a few at a time.  Between them a part of the
+ * next panel is prefetched: all of it at once would fill the queue of loads from memory, and the
+ * products after it would wait. */
 static void use_panel(const linear_product *p, const op_view *w, int64_t row,
                       const float *const *at, int64_t k0, int64_t k1, float *sums)
 {
@@ -316,8 +322,8 @@ static void use_panel(const linear_product *p, const op_view *w, int64_t row,
     }
 }
 
-/* The same sums through a panel of floats: row group by row group, chunk by chunk, all tokens of
- * the block each time. */
+/* The same sums through a panel of floats: eight rows or so at a time, chunk by chunk, with all
+ * tokens of the block each time. */
 static void sum_panel(const linear_product *p, const op_view *w, int64_t row, int64_t n,
                       float *sums)
 {
@@ -326,7 +332,7 @@ static void sum_panel(const linear_product *p, const op_view *w, int64_t row, in
     for (int64_t r0 = 0; r0 < n; r0 += rows)
         for (int64_t k0 = 0, k1; k0 < p->padded; k0 = k1) {
             k1 = chunk_end(k0, p->padded);
-            /* past the end the last row stands in; its sums are not read */
+            /* past the end the last row is repeated; its sums are not read */
             for (int64_t r = 0; r < rows; r++)
                 at[r] = r0 + r < n ? unpacked(p, w, row + r0 + r, k0, k1, p->panel + r * (k1 - k0))
                                    : at[r - 1];
@@ -334,9 +340,9 @@ static void sum_panel(const linear_product *p, const op_view *w, int64_t row, in
         }
 }
 
-/* The three ways of a product: narrowed x, direct, panel.  Which one is taken depends on dtypes
- * and on the number of tokens, and the first differs in its arithmetic: so forms, not tokens,
- * decide it. */
+/* The three ways of a product: narrowed x, direct, panel.  The first differs in its arithmetic,
+ * so only the operator's attribute and the dtype decide about it; the number of tokens decides
+ * between the other two, whose bits are equal. */
 void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums)
 {
     int64_t block = narrow_block(w->dtype);
@@ -350,8 +356,8 @@ void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t 
         sum_panel(p, w, row, n, sums);
 }
 
-/* Ask for elements of y that will be stored: rows lie too far apart for the processor to see what
- * comes, and a store that misses holds up the next ones. */
+/* Prefetch elements of y for storing: rows are too far apart for the processor to predict them,
+ * and a store that misses delays the next ones. */
 static void ask_stored(const op_view *y, int64_t row, int64_t column, int64_t n)
 {
     const char *end = element(y, row, column + n);
@@ -359,8 +365,8 @@ static void ask_stored(const op_view *y, int64_t row, int64_t column, int64_t n)
         __builtin_prefetch(at, 1, 3);
 }
 
-/* From here: columns [row, row + n) of weight `weight`, which are columns [column, column + n) of
- * y. */
+/* Finish the sums of all tokens: columns [row, row + n) of weight `weight`, which are columns
+ * [column, column + n) of y. */
 static void finish_rows(const linear_task *task, uint32_t weight, int64_t row, int64_t column,
                         int64_t n, bool glu)
 {
@@ -386,7 +392,7 @@ static void finish_rows(const linear_task *task, uint32_t weight, int64_t row, i
     }
 }
 
-/* Columns [lo, hi) of y, which the rows of `weight` from first_column on give. */
+/* Columns [lo, hi) of y, which are rows of `weight`; row 0 is column first_column. */
 static void run_columns(const linear_task *task, uint32_t weight, int64_t first_column, int64_t lo,
                         int64_t hi)
 {
@@ -400,9 +406,9 @@ static void run_columns(const linear_task *task, uint32_t weight, int64_t first_
     }
 }
 
-/* q, k and v may be three weights, W0 to W2, whose results stand side by side in y; with a gate
- * there are two of one size, multiplied with each other.  Only the weights whose columns the box
- * touches are read. */
+/* One block of tokens.  q, k and v may be three weights, W0 to W2, whose results lie side by
+ * side in y; with a gate there are two of one size, whose results are multiplied.  Only the
+ * weights whose columns the box touches are read. */
 static void run_block(const linear_task *task, const ir_box *box)
 {
     int64_t first = 0;

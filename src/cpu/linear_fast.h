@@ -1,7 +1,8 @@
-/* linear_fast.h - the fast linear operator: what the loops (linear_fast.c) ask of an instruction
- * set (linear_kernels.h).
+/* linear_fast.h - the fast linear operator: the interface between its loops (linear_fast.c) and
+ * the code of an instruction set (linear_kernels.h).
  *
- * Arithmetic, the same in every kernel, for every number of tokens and on every instruction set:
+ * The arithmetic is the same in every kernel, for every number of tokens and on every
+ * instruction set:
  *
  *   - a weight is its fp32 value: widened, or unpacked as blocks.h defines it (then exact up to one
  *     rounding);
@@ -14,8 +15,9 @@
  *
  * Layers: linear_fast.c and expert_fast.c have the loops over tokens, weights and columns, once
  * for all processors; a linear_kernels record has the inner loops for one instruction set;
- * linear_kernels.h writes them once over the vectors of vec_*.h, and isa_*.c compile that for each
- * set. */
+ * linear_kernels.h writes them once over the vectors of vec_*.h, and isa_*.c compile that for
+ * each set.
+ */
 #ifndef CPU_LINEAR_FAST_H
 #define CPU_LINEAR_FAST_H
 
@@ -27,13 +29,14 @@ enum {
     LINEAR_CHUNK = 768,
     /* columns whose sums are kept before they are finished; a multiple of every V_*_ROWS */
     LINEAR_COLUMNS = 48,
-    /* the most tokens that a kernel of linear_direct takes: weights are unpacked in registers */
+    /* most tokens of a kernel of linear_direct, which unpacks weights in registers */
     LINEAR_DIRECT_TOKENS = 4,
-    /* up to here weights that are floats go through these kernels again for every four tokens: to
-     * widen a weight in registers costs less than the way through scratch */
+    /* up to so many tokens, weights that are floats go through these kernels again for every
+     * four tokens: widening a weight in registers costs less than the way through scratch */
     LINEAR_FEW_TOKENS = 32
 };
 
+/* The function of the gate, glu; LINEAR_PLAIN: there is no gate. */
 typedef enum linear_activation {
     LINEAR_PLAIN,
     LINEAR_SILU,
@@ -41,22 +44,22 @@ typedef enum linear_activation {
     LINEAR_GELU_TANH
 } linear_activation;
 
-/* n f32 rows: the rows 0 .. n - 1, or those that an index names, of rows `stride` floats apart.
- * With an index a row may come several times, as where two experts take one token. */
+/* n rows of f32: the rows 0 .. n - 1, or those that an index names, `stride` floats apart.  With
+ * an index a row may appear several times, as where two experts take one token. */
 typedef struct linear_rows {
     const float *at;
     int64_t stride, n;
     const int32_t *index; /* [n] or NULL */
 } linear_rows;
 
-/* Its length is the caller's to know. */
+/* Row i; its length is known to the caller. */
 static inline const float *linear_row(const linear_rows *x, int64_t i)
 {
     return x->at + (x->index ? x->index[i] : i) * x->stride;
 }
 
-/* What one row of n finished columns is made of.  b: the sums of the second weight, or NULL; biases
- * and residual may be NULL. */
+/* All that one row of n finished columns is made of.  b: the sums of the second weight, or NULL;
+ * biases and residual may be NULL. */
 typedef struct linear_finish {
     linear_activation activation;
     const float *a, *b;
@@ -66,83 +69,86 @@ typedef struct linear_finish {
     int64_t n;
 } linear_finish;
 
-/* sums[t * ld + r] = (add ? itself : 0) + w_r . x_t over elements [k0, k1) of K, multiples of 32,
- * for x.n <= LINEAR_DIRECT_TOKENS tokens and n rows of packed weights, row_bytes apart. */
+/* sums[t * ld + r] = (add ? itself : 0) + w_r . x_t over elements [k0, k1) of K, multiples of
+ * 32, for x.n <= LINEAR_DIRECT_TOKENS tokens and n rows of packed weights, row_bytes apart. */
 typedef void linear_direct(linear_rows x, const void *w, int64_t row_bytes, int64_t n, int64_t k0,
                            int64_t k1, bool add, float *sums, int64_t ld);
 
-/* What an instruction set does for linear.  All functions are pure loops over memory that they are
- * given. */
+/* The code of an instruction set for linear.  All are pure functions over the memory that they
+ * are given. */
 typedef struct linear_kernels {
-    int64_t panel_rows;
+    int64_t panel_rows;               /* rows of a panel */
     linear_direct *direct[IR_DTYPES]; /* NULL: this dtype is always unpacked first */
-    /* n elements of a row of weights, as f32; false if there is no kernel for the dtype. */
+    /* Unpack n elements of a row of weights to f32; false if there is no kernel for the dtype. */
     bool (*unpack)(ir_dtype dtype, const void *from, int64_t n, float *to);
-    /* The same sums as linear_direct for any number of tokens, panel_rows rows of n elements (a
-     * multiple of 16). */
+    /* The same sums as linear_direct, for any number of tokens and panel_rows rows of n f32
+     * elements, a multiple of 16. */
     void (*panel)(linear_rows x, const float *const *w, int64_t n, bool add, float *sums,
                   int64_t ld);
-    /* rms_norm of a row into f32; weight NULL: none; the row itself if dtype is not normed (`norm`
-     * false). */
+    /* rms_norm of a row of n elements to f32; weight NULL: none. */
     void (*norm)(const void *x, ir_dtype dtype, int64_t n, const void *weight,
                  ir_dtype weight_dtype, float eps, float *to);
+    /* Convert a row of n elements to f32. */
     void (*widen)(const void *x, ir_dtype dtype, int64_t n, float *to);
+    /* Bias, activation, residual, rounding of one row. */
     void (*finish)(const linear_finish *f);
     const int8_kernels *int8;
 } linear_kernels;
 
-/* The forms of x that the weights of an operator need: itself, and 8-bit blocks of 32 and of
+/* The forms of x that the weights of an operator need: as f32, and as 8-bit blocks of 32 and of
  * 256. */
 typedef struct linear_forms {
     bool plain, narrow[2];
 } linear_forms;
 
-/* Rows of x that are multiplied with rows of weights. */
+/* Rows of x that are multiplied with rows of weights, and how. */
 typedef struct linear_product {
     const linear_kernels *kernels;
     int64_t k, padded; /* K, and rounded up to 16: the length of a row in scratch */
-    bool direct;       /* few tokens, and no weight that must be unpacked first */
+    bool direct;       /* few tokens, and no weight must be unpacked first */
     linear_forms forms;
-    /* `padded` long, unless they lie where K = padded; for weights that need them plain */
+    /* `padded` floats long, or in place if K = padded; for weights that need f32 */
     linear_rows x;
-    int8_rows narrowed[2]; /* the same rows in blocks of 32 and of 256, if some weight needs them */
-    float *panel;          /* scratch of linear_panel_bytes */
+    /* the same rows in blocks of 32 and of 256, if some weight needs them */
+    int8_rows narrowed[2];
+    float *panel; /* scratch of linear_panel_bytes */
 } linear_product;
 
 /* sums[t * LINEAR_COLUMNS + r] = w[row + r] . x_t for n <= LINEAR_COLUMNS rows of a weight [F,
- * K]. */
+ * K], all tokens of p->x. */
 void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums);
-/* The forms of x for the weights among inputs `first` to `last`; activations: the operator's
- * attribute. */
+/* The forms of x that the weights among inputs `first` to `last` need; activations: the
+ * operator's attribute. */
 linear_forms linear_forms_of(const op_call *call, uint32_t first, uint32_t last, str activations);
-/* The most tokens that are multiplied by a weight of this dtype and so many columns without a panel
- * of floats; 0: a panel is always needed. */
+/* The most tokens that can be multiplied by a weight of this dtype and so many columns without a
+ * panel of floats; 0: a panel is always needed. */
 int64_t linear_direct_tokens(const linear_kernels *k, ir_dtype dtype, int64_t columns);
-/* For blocks of n rows: 0 if every product is direct, never less for more rows. */
+/* Bytes of the panel for blocks of n rows: 0 if every product is direct, never less for more
+ * rows. */
 size_t linear_panel_bytes(const linear_product *p, int64_t n);
-/* Of n rows of x of so many bytes, how many are worked on together: so many that they stay in the
- * second cache. */
+/* Of n rows of x of so many bytes, how many form a block, which stays in the second cache. */
 int64_t linear_block_tokens(int64_t bytes, int64_t n);
 /* Bytes of a row of x in all 8-bit forms that are needed. */
 int64_t linear_narrow_bytes(const linear_product *p);
-/* Give the 8-bit forms of n rows their places from `scratch` on, of linear_narrow_bytes a row. */
+/* Place the 8-bit forms of n rows from `scratch` on, linear_narrow_bytes for each row. */
 void linear_place_narrow(linear_product *p, int64_t n, void *scratch);
-/* Fill those of row t. */
+/* Fill the 8-bit forms of row t from x, a row of f32. */
 void linear_narrow_row(linear_product *p, const float *x, int64_t t);
+/* The attribute glu as an activation; LINEAR_PLAIN if it names none. */
 linear_activation linear_activation_of(str glu);
 
-/* An input that is there, or NULL. */
+/* An input, or NULL if it is absent. */
 static inline const op_view *linear_present(const op_call *call, uint32_t input)
 {
     return input < call->n_in && call->in[input].data ? &call->in[input] : 0;
 }
-/* n >= 0 to the next multiple of `to`. */
+/* n >= 0 rounded up to a multiple of `to`. */
 static inline int64_t linear_round_up(int64_t n, int64_t to)
 {
     return (n + to - 1) / to * to;
 }
 
-/* The record of a body, but for its kernels: what LINEAR_SET fills in. */
+/* The fields of a cpu_body with the kernels as a parameter; LINEAR_SET makes bodies of them. */
 bool linear_accepts(const op_call *call);
 size_t linear_scratch_bytes(const op_call *call, const ir_box *box, const linear_kernels *k);
 void linear_run(const op_call *call, const ir_box *box, void *scratch, const linear_kernels *k);

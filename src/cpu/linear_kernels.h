@@ -1,7 +1,7 @@
-/* linear_kernels.h - the inner loops of linear over the vectors of vec_*.h; linear_fast.h states
- * their arithmetic.
+/* linear_kernels.h - the inner loops of linear over the vectors of vec_*.h; linear_fast.h
+ * defines their arithmetic.  Included by one .c file for each instruction set.
  *
- * Included by one .c file for each instruction set.  Two kernels do the products:
+ * Two kernels compute the products:
  *
  *   direct: few tokens; each weight is unpacked in registers and used at once, so memory is the
  *           only limit;
@@ -14,7 +14,8 @@
  *   panel   V_PANEL_TOKENS x V_PANEL_ROWS, both from memory as f32
  *
  * At the end the sixteen lanes of each accumulator are added, eight accumulators at once
- * (v_sum8). */
+ * (v_sum8).
+ */
 #ifndef CPU_LINEAR_KERNELS_H
 #define CPU_LINEAR_KERNELS_H
 
@@ -24,9 +25,8 @@
 
 /* ---- 32 weights of a row, the group-th, as two vectors ---- */
 
-/* The scale of a block, and what is added: f16 in the file.  They go through memory, because a
- * broadcast from memory is free where one from a register takes the same ports as the
- * permutations. */
+/* The scale of a block, and its offset, from f16.  They go through memory, because a broadcast
+ * from memory is free, where one from a register uses the same ports as the permutations. */
 V_INLINE void load_scales(ir_dtype dtype, const uint8_t *row, int64_t group, float scale[4])
 {
     int64_t bytes = dtype == IR_Q4_1   ? 20
@@ -54,8 +54,9 @@ V_INLINE void load_q8_0(const uint8_t *row, int64_t group, const float *scale, v
     w[1] = v_mul(vi_float(vi_load_i8(q + 16)), v_set(scale[0]));
 }
 
-/* Sixteen bytes whose low nibbles are weights 0-15, the high ones 16-31: a nibble is looked up in
- * sixteen levels scale * q + offset, so that neither conversion nor product is needed. */
+/* Sixteen bytes whose low nibbles are weights 0-15 and whose high nibbles are 16-31: a nibble is
+ * looked up in the sixteen levels scale * q + offset, so neither conversion nor product is
+ * needed. */
 V_INLINE void load_levels(v_levels levels, const uint8_t *q, vf w[2])
 {
     vi bytes = vi_load_u8(q);
@@ -82,7 +83,7 @@ V_INLINE __m128i fifth_bits(const uint8_t *p)
     return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(bits, bit), bit), _mm_set1_epi8(16));
 }
 
-/* 32 fifth bits, then 16 bytes in two halves: q less `below`. */
+/* 32 fifth bits, then 16 bytes of nibbles: q - below, as floats. */
 V_INLINE void load_five_bits(const uint8_t *p, int below, vf q[2])
 {
     const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)(p + 4)),
@@ -108,7 +109,7 @@ V_INLINE void load_q5_1(const uint8_t *row, int64_t group, const float *scale, v
         w[i] = v_fma(w[i], v_set(scale[0]), v_set(scale[1]));
 }
 
-/* 16 bytes of indices in two halves. */
+/* 16 bytes of four-bit indices into `values`, times the scale. */
 V_INLINE void load_values(const int8_t values[16], const uint8_t *indices, const float *scale,
                           vf w[2])
 {
@@ -118,7 +119,8 @@ V_INLINE void load_values(const int8_t values[16], const uint8_t *indices, const
         w[i] = v_mul(vi_float(vi_load_i8(q + 16 * i)), v_set(scale[0]));
 }
 
-/* dtype is a constant wherever this is used: one case remains. */
+/* The group-th 32 weights of any format with blocks of 32, or of floats; dtype is a constant
+ * wherever this is called, so one case remains. */
 V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, const float *scale,
                            vf w[2])
 {
@@ -143,8 +145,8 @@ V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, co
 
 /* ---- direct ---- */
 
-/* How far before their use weights are asked for: whole groups of nr rows, which are read side by
- * side. */
+/* How far ahead of their use weights are prefetched, in bytes: whole groups of nr rows, which
+ * are read side by side. */
 V_INLINE int64_t bytes_ahead(int64_t row_bytes, int64_t nr)
 {
     enum { LEAST = 8192 };
@@ -152,9 +154,9 @@ V_INLINE int64_t bytes_ahead(int64_t row_bytes, int64_t nr)
     return group > 0 ? (LEAST + group - 1) / group * group : LEAST;
 }
 
-/* Ask for what follows bytes [first, end) of nr rows: the rows of a box follow each other.  Into
- * the second cache only: the few fills that the first can have under way are for the loads
- * themselves. */
+/* Prefetch what is `ahead` of bytes [first, end) of nr rows: the rows of a box follow each
+ * other.  Into the second cache only: the few fills that the first can have in flight are for
+ * the loads themselves. */
 V_INLINE void ask_ahead(const uint8_t *const *row, int nr, int64_t ahead, int64_t first,
                         int64_t end)
 {
@@ -164,7 +166,7 @@ V_INLINE void ask_ahead(const uint8_t *const *row, int nr, int64_t ahead, int64_
             _mm_prefetch((const char *)row[r] + ahead + i, _MM_HINT_T1);
 }
 
-/* nt tokens x nr rows, groups [g0, g1) of 32. */
+/* Sums of nt tokens x nr rows over the groups [g0, g1) of 32 weights; out[t * nr + r]. */
 V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x,
                            const uint8_t *const *row, int64_t ahead, int64_t g0, int64_t g1,
                            float *out)
@@ -181,7 +183,8 @@ V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x
 #pragma GCC unroll 8
         for (int r = 0; r < nr; r++)
             load_scales(dtype, row[r], g, scale[r]);
-        __asm__ volatile("" : "+m"(scale)); /* the compiler must not keep them in registers */
+        /* the compiler must not keep them in registers */
+        __asm__ volatile("" : "+m"(scale));
 #pragma GCC unroll 8
         for (int r = 0; r < nr; r++) {
             load_weights(dtype, row[r], g, scale[r], w);
@@ -197,8 +200,8 @@ V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x
         v_sum8(acc + i, out + i);
 }
 
-/* Add 64 weights of a Q4_K block, its p-th quarter, in four vectors: two permutations of a table of
- * levels each, which saves taking bytes apart first. */
+/* Add 64 weights of a Q4_K block, its p-th quarter, as four vectors: two permutations of a table
+ * of levels each, which saves taking bytes apart first. */
 V_INLINE void add_quarter(const uint8_t *block, const block_parts *scales, int p, int nt,
                           int stride, const float *const *x, int64_t k, vf *acc)
 {
@@ -218,7 +221,7 @@ V_INLINE void add_quarter(const uint8_t *block, const block_parts *scales, int p
             acc[t * stride] = v_fma(w[i], v_load(x[t] + k + 64 * p + 16 * i), acc[t * stride]);
 }
 
-/* Add a block of each row. */
+/* Add block b of each row to the accumulators. */
 V_INLINE void add_blocks(ir_dtype dtype, int nt, int nr, const float *const *x,
                          const uint8_t *const *row, int64_t b, vf *acc)
 {
@@ -245,7 +248,7 @@ V_INLINE void add_blocks(ir_dtype dtype, int nt, int nr, const float *const *x,
         }
 }
 
-/* The same for blocks of 256: blocks [b0, b1) of each row. */
+/* As direct_block, for blocks [b0, b1) of 256 weights. */
 V_INLINE void direct_parts(ir_dtype dtype, int nt, int nr, const float *const *x,
                            const uint8_t *const *row, int64_t ahead, int64_t b0, int64_t b1,
                            float *out)
@@ -264,15 +267,15 @@ V_INLINE void direct_parts(ir_dtype dtype, int nt, int nr, const float *const *x
         v_sum8(acc + i, out + i);
 }
 
-/* n sums to their place, or onto what is there from earlier chunks. */
+/* Store n sums, or add them to the sums of earlier chunks. */
 V_INLINE void sums_put(float *sums, const float *from, int64_t n, bool add)
 {
     for (int64_t i = 0; i < n; i++)
         sums[i] = add ? sums[i] + from[i] : from[i];
 }
 
-/* All rows, nr at a time; past the end the last row and the last token stand in, and their sums are
- * dropped. */
+/* All rows, nr at a time; past the end the last row and the last token are repeated, and their
+ * sums are dropped. */
 V_INLINE void direct_rows(ir_dtype dtype, int nt, int nr, linear_rows x, const uint8_t *w,
                           int64_t row_bytes, int64_t n, int64_t k0, int64_t k1, bool add,
                           float *sums, int64_t ld)
@@ -296,7 +299,8 @@ V_INLINE void direct_rows(ir_dtype dtype, int nt, int nr, linear_rows x, const u
     }
 }
 
-/* Wide rows of plain floats fill memory's queues with four; of blocks eight hide the unpacking. */
+/* Rows side by side for one token.  Four wide rows of floats fill memory's queues; of block
+ * formats eight hide the unpacking. */
 V_INLINE int one_token_rows(ir_dtype dtype)
 {
     bool plain = dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
@@ -343,7 +347,7 @@ LINEAR_DIRECT(tq2_0, IR_TQ2_0)
 
 /* ---- unpack ---- */
 
-/* n weights, a multiple of 32, as f32. */
+/* Unpack n weights, a multiple of 32, of a format with blocks of 32. */
 V_INLINE void unpack_groups(ir_dtype dtype, const void *from, int64_t n, float *to)
 {
     vf w[2];
@@ -356,7 +360,7 @@ V_INLINE void unpack_groups(ir_dtype dtype, const void *from, int64_t n, float *
     }
 }
 
-/* The same for blocks of 256. */
+/* Unpack n weights, a multiple of 256, of a format with blocks of 256. */
 V_INLINE void unpack_parts(ir_dtype dtype, const void *from, int64_t n, float *to)
 {
     block_parts parts;
@@ -367,7 +371,7 @@ V_INLINE void unpack_parts(ir_dtype dtype, const void *from, int64_t n, float *t
     }
 }
 
-/* n floats of any of the three dtypes as f32; `to` is written up to n only. */
+/* Convert n floats of any of the three dtypes to f32; `to` is written up to n only. */
 static void widen_row(const void *from, ir_dtype dtype, int64_t n, float *to)
 {
     for (int64_t i = 0; i < n; i += 16)
@@ -379,8 +383,8 @@ static void widen_row(const void *from, ir_dtype dtype, int64_t n, float *to)
         how(name, from, n, to); \
         return true;
 
-/* A row, or from a multiple of the block on; false: a dtype without kernel (blocks_unpack_row does
- * it). */
+/* Unpack a row, or a part of it that begins at a block; false: no kernel for this dtype, so
+ * blocks_unpack_row does it. */
 static bool unpack_row(ir_dtype dtype, const void *from, int64_t n, float *to)
 {
     switch (dtype) {
@@ -428,7 +432,7 @@ V_INLINE void panel_put(float *sums, const float *from, bool add)
     v_store_n(sums, V_PANEL_ROWS, add ? v_add(v_load_n(sums, V_PANEL_ROWS), v) : v);
 }
 
-/* One part of every vector: sums of n elements of each token with those of each row. */
+/* The sums of one part of every vector: n elements of each token with those of each row. */
 V_INLINE void panel_part(const float *const *x, const float *const *w, int64_t n, int part,
                          vp acc[PANEL_SUMS])
 {
@@ -450,8 +454,9 @@ V_INLINE void panel_part(const float *const *x, const float *const *w, int64_t n
     }
 }
 
-/* All sums of a block of tokens and rows.  Vectors go in V_PARTS parts, one after the other over
- * all of n: on AVX2 a vector of sixteen lanes is two registers, and both at once would not fit. */
+/* All sums of a block of tokens and rows.  Vectors are summed in V_PARTS parts, one after the
+ * other over all of n: on AVX2 a vector of sixteen lanes is two registers, and accumulators for
+ * both at once would not fit. */
 V_INLINE void panel_block(const float *const *x, const float *const *w, int64_t n,
                           float out[PANEL_SUMS])
 {
@@ -473,8 +478,8 @@ V_INLINE void panel_block(const float *const *x, const float *const *w, int64_t 
     }
 }
 
-/* Past the last token it stands in itself, so that the kernel has one shape; its sums are
- * dropped. */
+/* linear_kernels.panel.  Past the last token it is repeated, so that the kernel has one shape;
+ * its sums are dropped. */
 static void panel(linear_rows x, const float *const *w, int64_t n, bool add, float *sums,
                   int64_t ld)
 {
@@ -492,12 +497,13 @@ static void panel(linear_rows x, const float *const *w, int64_t n, bool add, flo
 
 /* ---- finish ---- */
 
-/* a plus sixteen elements of an optional row. */
+/* a plus sixteen elements of an optional row (NULL: a). */
 V_INLINE vf add_row(vf a, const void *row, ir_dtype dtype, int64_t i, int64_t n)
 {
     return row ? v_add(a, row_load(row, dtype, i, n)) : a;
 }
 
+/* The gate's function. */
 V_INLINE vf activate(linear_activation activation, vf a)
 {
     switch (activation) {
@@ -529,7 +535,7 @@ V_INLINE void finish_row(const linear_finish *f, ir_dtype a, ir_dtype b, ir_dtyp
     }
 }
 
-/* Compiled once for rows of f32, the common case, and once for any. */
+/* linear_kernels.finish, compiled for rows of f32, the common case, and for any. */
 static void finish(const linear_finish *f)
 {
     if (!f->bias_a && !f->bias_b && (!f->residual || f->residual_dtype == IR_F32) &&
@@ -545,8 +551,8 @@ static void norm_to_f32(const void *x, ir_dtype dtype, int64_t n, const void *we
     norm_rms_row(x, dtype, n, weight, weight_dtype, eps, to, IR_F32);
 }
 
-/* A set of kernels with the products of an instruction set for 8-bit activations, and the bodies
- * made of it. */
+/* Defines a linear_kernels with the given products for 8-bit activations, and the functions of
+ * its two bodies. */
 #define LINEAR_SET(name, products)                                                       \
     static const linear_kernels name = {                                                 \
         .panel_rows = V_PANEL_ROWS,                                                      \

@@ -1,15 +1,16 @@
-/* norm_kernels.h - rms_norm and layer_norm of one row over the vectors of vec_*.h; linear and
- * rope_kv use the same functions, so that a fused norm has the bits of the operator.
+/* norm_kernels.h - rms_norm of one row over the vectors of vec_*.h.  linear and rope_kv use the
+ * same functions, so that a fused norm has the bits of the operator.
  *
  * Sums: lane k mod 16 in rising k by FMA, then v_sum: the order depends on the row's length
- * alone. */
+ * alone.
+ */
 #ifndef CPU_NORM_KERNELS_H
 #define CPU_NORM_KERNELS_H
 
 #include "cpu/vec_math.h"
 
-/* One chain of FMAs for each of sixteen lanes.  fp32 does: with n = 8192 a lane adds 512 squares,
- * which are all positive, so that nothing cancels. */
+/* The sum of the squares of a row, one chain of FMAs for each of sixteen lanes.  fp32 is enough:
+ * with n = 8192 a lane adds 512 squares, which are all positive, so nothing cancels. */
 V_INLINE float norm_sum_squares(const void *x, ir_dtype dtype, int64_t n)
 {
     vf sum = v_zero();
@@ -20,7 +21,8 @@ V_INLINE float norm_sum_squares(const void *x, ir_dtype dtype, int64_t n)
     return v_sum(sum);
 }
 
-/* to[i] = (x[i] * 1 / sqrt(mean of squares + eps)) * weight[i]; `to` may be x if both are f32. */
+/* to[i] = x[i] * (1 / sqrt(mean of squares + eps)) * weight[i]; weight NULL: 1.  `to` may be x
+ * if both are f32. */
 V_INLINE void norm_rms(const void *x, ir_dtype dtype, int64_t n, const void *weight,
                        ir_dtype weight_dtype, float eps, void *to, ir_dtype to_dtype)
 {
@@ -33,7 +35,7 @@ V_INLINE void norm_rms(const void *x, ir_dtype dtype, int64_t n, const void *wei
     }
 }
 
-/* The same where every row is f32 and weight is there: the common case, compiled for it. */
+/* The same, compiled for rows of f32, the common case, and for any. */
 static void norm_rms_row(const void *x, ir_dtype dtype, int64_t n, const void *weight,
                          ir_dtype weight_dtype, float eps, void *to, ir_dtype to_dtype)
 {

@@ -1,15 +1,15 @@
-/* product_kernels.h - matrix products of floats that are computed anew in each call: the register
- * block that conv, sdpa and batch_matmul share, how its right operand is laid out, and
+/* product_kernels.h - products of matrices of floats that are computed in each call: the
+ * register block that conv, sdpa and batch_matmul share, how its right operand is laid out, and
  * batch_matmul.
  *
- * The left operand is rows of f32 as they lie; of the right one, columns are taken by the panel:
- * [depth][16 nv] f32, one row of it for each entry that is summed over, zeros past its last
- * column. A register block is V_TILE_ROWS rows of the left by the columns of a panel.  Each
- * element of the result is one chain of FMAs in rising order of what is summed over, wherever it
- * stands, so its bits depend on neither cut nor instruction set.
+ * The left operand is rows of f32 in place.  Of the right one, columns are packed into panels:
+ * [depth][16 nv] f32, one row for each entry that is summed over, zeros past the last column.  A
+ * register block is V_TILE_ROWS rows of the left times the columns of a panel.  Each element of
+ * the result is one chain of FMAs in rising order of what is summed over, wherever it lies, so
+ * its bits depend on neither the cut nor the instruction set.
  *
- * A register block, for V_TILE_ROWS = 4 and nv = 2 (an accumulator for each cell, sixteen columns
- * wide):
+ * A register block, for V_TILE_ROWS = 4 and nv = 2 (an accumulator for each cell, sixteen
+ * columns wide):
  *
  *               panel row k:   [ column 0-15 ][ column 16-31 ]
  *   a[0][k] broadcast     ->    acc 0          acc 1
@@ -17,7 +17,8 @@
  *   a[2][k]               ->    acc 4          acc 5
  *   a[3][k]               ->    acc 6          acc 7
  *
- * Each step loads nv vectors and broadcasts V_TILE_ROWS scalars for V_TILE_ROWS * nv FMAs. */
+ * Each step loads nv vectors and broadcasts V_TILE_ROWS scalars for V_TILE_ROWS * nv FMAs.
+ */
 #ifndef CPU_PRODUCT_KERNELS_H
 #define CPU_PRODUCT_KERNELS_H
 
@@ -26,7 +27,7 @@
 
 enum {
     PRODUCT_COLUMNS = 16 * V_TILE_VECTORS, /* of the widest panel */
-    /* entries summed over at once: a panel of them stays in the second cache */
+    /* entries that are summed over at once: a panel of them stays in the second cache */
     PRODUCT_DEPTH = 1024,
     /* rows whose sums are kept; a multiple of every V_TILE_ROWS */
     PRODUCT_ROWS = 240
@@ -34,9 +35,9 @@ enum {
 
 /* ---- register block ---- */
 
-/* Rows a[0 .. V_TILE_ROWS) by one panel of nv vectors, over `depth` entries.  Of the result only
- * the first `rows` rows are stored; the others are computed from a row that stands in, so that the
- * loop has no case for them.  add: c holds the sums of the entries before these. */
+/* Rows a[0 .. V_TILE_ROWS) times one panel of nv vectors, over `depth` entries.  Only the first
+ * `rows` rows are stored; the others are repetitions, so that the loop needs no branch.  add: c
+ * holds the sums of earlier entries. */
 V_INLINE void product_block(int nv, const float *const *a, const float *b, int64_t depth, bool add,
                             int64_t rows, float *c, int64_t ld)
 {
@@ -67,8 +68,8 @@ V_INLINE void product_block(int nv, const float *const *a, const float *b, int64
                 v_store(c + r * ld + 16 * v, acc[r * nv + v]);
 }
 
-/* c[r][j] = (add ? itself : 0) + sum over k of a[r][k] b[k][j] for n rows of a, a_stride apart, and
- * a panel of nv vectors.  ld: of c.  Past the last row it stands in itself. */
+/* c[r][j] = (add ? itself : 0) + sum over k of a[r][k] b[k][j] for n rows of a, a_stride apart,
+ * and a panel of nv vectors.  ld: of c.  Past the last row it is repeated. */
 static void product_rows(const float *a, int64_t a_stride, int64_t n, const float *b, int nv,
                          int64_t depth, bool add, float *c, int64_t ld)
 {
@@ -87,20 +88,21 @@ static void product_rows(const float *a, int64_t a_stride, int64_t n, const floa
 
 /* ---- panels ---- */
 
-/* Columns are dealt evenly to panels: the first vector of panel `panel`.  48 and 16 columns become
- * 32 and 32: a narrow last panel would keep few accumulators and wait for each FMA. */
+/* The first vector of panel `panel`.  Columns are dealt evenly to panels: 64 columns become 32
+ * and 32, not 48 and 16, since a narrow last panel would keep few accumulators and wait for each
+ * FMA. */
 static int64_t panel_first(int64_t columns, int64_t panel)
 {
     int64_t vectors = (columns + 15) / 16, panels = (vectors + V_TILE_VECTORS - 1) / V_TILE_VECTORS;
     return vectors * panel / panels;
 }
-/* Panels for so many columns; 0 columns have none. */
+/* How many panels so many columns need; 0 columns need none. */
 static int64_t panel_count(int64_t columns)
 {
     return ((columns + 15) / 16 + V_TILE_VECTORS - 1) / V_TILE_VECTORS;
 }
 
-/* Columns that lie side by side: a row of the panel is one contiguous load. */
+/* Pack columns that are contiguous in memory: a row of the panel is one contiguous load. */
 static void pack_rows(const op_view *v, int64_t offset, int64_t k_stride, int64_t depth, int64_t n,
                       int nv, float *to)
 {
@@ -109,8 +111,8 @@ static void pack_rows(const op_view *v, int64_t offset, int64_t k_stride, int64_
             v_store(to + i, i < n ? row_load(v->data, v->dtype, offset + i, n - i) : v_zero());
 }
 
-/* Sixteen columns, each of which lies side by side, as when b is given transposed: blocks of 16 x
- * 16 are turned in registers. */
+/* Pack sixteen columns each of which is contiguous along k, as when b is given transposed:
+ * blocks of 16 x 16 are transposed in registers. */
 static void pack_columns(const op_view *v, int64_t offset, int64_t column_stride, int64_t depth,
                          int64_t n, int nv, float *to)
 {
@@ -125,8 +127,9 @@ static void pack_columns(const op_view *v, int64_t offset, int64_t column_stride
     }
 }
 
-/* A panel of n columns: entry k of column j is that at offset + k k_stride + j column_stride.
- * Anything that lies neither way is taken element by element; such tensors are rare and small. */
+/* Pack n columns into a panel: entry k of column j is that at offset + k k_stride + j
+ * column_stride.  Tensors that are contiguous neither way are packed element by element; they
+ * are rare and small. */
 static void pack_panel(const op_view *v, int64_t offset, int64_t k_stride, int64_t column_stride,
                        int64_t depth, int64_t n, int nv, float *to)
 {
@@ -141,8 +144,8 @@ static void pack_panel(const op_view *v, int64_t offset, int64_t k_stride, int64
             to[k * 16 * nv + j] = j < n ? op_load(v, offset + k * k_stride + j * column_stride) : 0;
 }
 
-/* n elements, `stride` apart, as f32.  A stride of 2 has a loop of its own, since the compiler
- * makes vectors of it: convolutions with stride 2 read so. */
+/* Load n elements, `stride` apart, as f32.  Stride 2 has a loop of its own, since the compiler
+ * vectorizes it: convolutions with stride 2 need it. */
 static void load_floats(const op_view *v, int64_t offset, int64_t stride, int64_t n, float *to)
 {
     const float *at = (const float *)v->data + offset;
@@ -160,7 +163,7 @@ static void load_floats(const op_view *v, int64_t offset, int64_t stride, int64_
             to[i] = at[i * stride];
 }
 
-/* The opposite, rounded to the dtype of v. */
+/* Store n floats, `stride` apart, rounded to the dtype of v. */
 static void store_floats(const op_view *v, int64_t offset, int64_t stride, int64_t n,
                          const float *from)
 {
@@ -171,7 +174,7 @@ static void store_floats(const op_view *v, int64_t offset, int64_t stride, int64
         op_store(v, offset + i * stride, from[i]);
 }
 
-/* Do all tensors of the call that are there hold f32, f16 or bf16? */
+/* Do all tensors of the call that are present hold f32, f16 or bf16? */
 static bool all_are_floats(const op_call *call)
 {
     bool all = row_is_float(call->out[0].dtype);
@@ -182,10 +185,11 @@ static bool all_are_floats(const op_call *call)
 
 /* ---- batch_matmul ---- */
 
+/* Inputs, by index. */
 enum { BM_A, BM_B };
 
-/* One batch entry's product, and scratch for it: PRODUCT_DEPTH x PRODUCT_COLUMNS of b as a panel,
- * PRODUCT_ROWS rows of sums, and rows of a as f32 unless they lie so. */
+/* The product of one batch entry, and its scratch: PRODUCT_DEPTH x PRODUCT_COLUMNS of b as a
+ * panel, PRODUCT_ROWS rows of sums, and rows of a as f32 unless they are in place. */
 typedef struct matmul_task {
     const op_call *call;
     int64_t depth, a, b, y;    /* offsets of the batch entry */
@@ -198,7 +202,7 @@ static bool batch_matmul_accepts(const op_call *call)
     return all_are_floats(call);
 }
 
-/* Can product_rows read a where it lies? */
+/* Can product_rows read a in place? */
 static bool rows_in_place(const op_view *a)
 {
     return a->dtype == IR_F32 && a->stride[a->rank - 1] == 1;
@@ -213,7 +217,8 @@ static size_t batch_matmul_scratch_bytes(const op_call *call, const ir_box *box)
            sizeof(float);
 }
 
-/* Offset of the batch entry `at` of the result, whose rank is `rank`. */
+/* The offset in an operand of batch entry at[] of the result, whose rank is `rank`; batch axes
+ * are broadcast. */
 static int64_t batch_offset(const op_view *v, uint32_t rank, const int64_t *at)
 {
     int64_t offset = 0;
@@ -222,8 +227,8 @@ static int64_t batch_offset(const op_view *v, uint32_t rank, const int64_t *at)
     return offset;
 }
 
-/* Rows [m, m + n) by all columns of the box.  Depth is cut to PRODUCT_DEPTH, and sums go through
- * t->sums between the cuts.  A depth of 0 still stores zeros: the loop runs once. */
+/* Rows [m, m + n) times all columns of the box.  Depth is cut to PRODUCT_DEPTH, and the sums go
+ * through t->sums between the cuts.  With a depth of 0 the loop runs once and stores zeros. */
 static void multiply_rows(const matmul_task *t, const ir_box *box, int64_t m, int64_t n)
 {
     const op_view *a = &t->call->in[BM_A], *b = &t->call->in[BM_B], *y = &t->call->out[0];
@@ -255,8 +260,8 @@ static void multiply_rows(const matmul_task *t, const ir_box *box, int64_t m, in
     }
 }
 
-/* The box is cut into batch entries, and those into PRODUCT_ROWS rows; b is packed again for each
- * of them, which is 1 / 240 of the products' work. */
+/* The box is cut into batch entries, and those into PRODUCT_ROWS rows; b is packed again for
+ * each of them, which is 1 / 240 of the products' work. */
 static void batch_matmul_run(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *a = &call->in[BM_A], *b = &call->in[BM_B], *y = &call->out[0];

@@ -1,40 +1,43 @@
 /* reduce_kernels.h - fast bodies of operators that reduce: reduce, softmax, log_softmax,
  * layer_norm and group_norm.
  *
- * Sums of a row: parts of SUM_PART elements in fp32, lane i mod 16 of four vectors that take
- * turns, and what the parts give in double, lane by lane, then the lanes as vd_sum does.  So the
- * order depends on the row's length alone.  Sums over other axes than the last run entry by entry,
- * each element of the result for itself: RD_ROWS entries in fp32, and what they give in double.
- * fp32 adds so few that a sum is nearer to the exact one than eager's.
+ * Sums of a row: parts of SUM_PART elements in fp32, lane i mod 16 of four vectors in turn; the
+ * parts' sums are added in double, lane by lane, then the lanes as vd_sum does.  So the order
+ * depends on the row's length alone.
  *
- * What runs: a row is summed in parts of 512, each in fp32,
+ * Sums over other axes than the last are computed element by element of the result: RD_ROWS
+ * entries in fp32, then in double. fp32 adds so few numbers that a sum is nearer to the exact
+ * one than that of PyTorch's eager mode.
+ *
+ * A row is summed in parts of 512, each in fp32,
  *
  *   part 0: lanes 0-15 of four vectors  ->  one vector  ->  doubles  \
  *   part 1:                             ->  one vector  ->  doubles   + lane by lane  -> vd_sum
- *   ...                                                              /
+ *   ..                                                               /
  *
  * so an fp32 accumulator adds about eight numbers, and rounding errors stay near one unit of the
- * last place however long the row. */
+ * last place however long the row is.  Used by the isa_*_general.c files.
+ */
 #ifndef CPU_REDUCE_KERNELS_H
 #define CPU_REDUCE_KERNELS_H
 
 #include "cpu/vec_math.h"
 #include "op/walk.h"
 
-/* Address of the element at `offset`, counted in elements. */
+/* The address of the element at `offset`, which counts elements. */
 static void *reduce_pointer(const op_view *v, int64_t offset)
 {
     return (char *)v->data + offset * (v->dtype == IR_F32 ? 4 : 2);
 }
 
-/* A row of floats whose elements lie side by side. */
+/* Are the rows of a tensor floats, contiguous along the last axis? */
 static bool reduce_takes(const op_view *v)
 {
     return row_is_float(v->dtype) && v->rank &&
            (v->stride[v->rank - 1] == 1 || v->dims[v->rank - 1] == 1);
 }
 
-/* An optional row of weights. */
+/* The same for an optional row of weights. */
 static bool reduce_takes_weight(const op_call *call, uint32_t input)
 {
     return input >= call->n_in || !call->in[input].data || reduce_takes(&call->in[input]);
@@ -45,14 +48,14 @@ static bool reduce_takes_weight(const op_call *call, uint32_t input)
 /* elements that are summed in fp32, eight or so by each lane, before double takes over */
 enum { SUM_PART = 512 };
 
-/* x, or the square of x - mean, onto a sum. */
+/* Add x, or the square of x - mean, to a sum. */
 V_INLINE vf sum_vector(vf sum, vf x, vf mean, bool squares)
 {
     vf away = squares ? v_sub(x, mean) : x;
     return squares ? v_fma(away, away, sum) : v_add(sum, away);
 }
 
-/* A part of a row: four vectors in turns; what is left of whole turns goes to the first. */
+/* The sum over a part of a row: four vectors in turn, the rest to the first. */
 V_INLINE vf sum_part(const void *row, ir_dtype dtype, int64_t n, vf mean, bool squares)
 {
     vf sum[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
@@ -69,7 +72,7 @@ V_INLINE vf sum_part(const void *row, ir_dtype dtype, int64_t n, vf mean, bool s
     return v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3]));
 }
 
-/* The sum of a row, whose dtype is a constant where this is inlined. */
+/* The sum of a row, whose dtype is a constant after inlining. */
 V_INLINE double sum_row_as(const void *row, ir_dtype dtype, int64_t n)
 {
     vd sum = vd_set(0);
@@ -84,9 +87,9 @@ static double sum_row(const void *row, ir_dtype dtype, int64_t n)
 {
     return dtype == IR_F32 ? sum_row_as(row, IR_F32, n) : sum_row_as(row, dtype, n);
 }
-/* Mean of a row, and the mean square of what is away from it: part by part, each about its own
- * mean while it is in the first cache, joined in double (Chan's formula).  Squares less the square
- * of the mean would cancel where the mean is large. */
+/* The mean of a row, and the mean square of the distance to it.  Computed part by part, each
+ * about its own mean while it is in the first cache, and joined in double (Chan's formula): the
+ * mean of squares minus the square of the mean would cancel where the mean is large. */
 typedef struct row_moments {
     double mean, square;
 } row_moments;
@@ -115,16 +118,17 @@ static row_moments find_moments(const void *row, ir_dtype dtype, int64_t n)
 
 /* ---- layer_norm and group_norm ---- */
 
+/* Inputs, by index; of group_norm too. */
 enum { LN_X, LN_WEIGHT, LN_BIAS };
 
-/* Along the last axis, with rows, weights and biases that are dense. */
+/* Accepts rows, weights and biases that are contiguous. */
 static bool layer_norm_accepts(const op_call *call)
 {
     return reduce_takes(&call->in[LN_X]) && reduce_takes(&call->out[0]) &&
            reduce_takes_weight(call, LN_WEIGHT) && reduce_takes_weight(call, LN_BIAS);
 }
 
-/* A row, and what it becomes. */
+/* A row to normalise, and where its result goes. */
 typedef struct norm_row {
     const void *x, *weight, *bias; /* weight, bias: NULL if there is none */
     ir_dtype dtype, weight_dtype, bias_dtype;
@@ -132,7 +136,7 @@ typedef struct norm_row {
     int64_t n;
 } norm_row;
 
-/* x - mean: the mean as two floats, so that it is taken as in double. */
+/* The mean as the sum of two floats, so that subtracting it is as exact as in double. */
 typedef struct norm_mean {
     vf high, low;
 } norm_mean;
@@ -142,13 +146,13 @@ V_INLINE norm_mean norm_split(double mean)
     float high = (float)mean;
     return (norm_mean){v_set(high), v_set(isfinite(high) ? (float)(mean - (double)high) : 0)};
 }
-/* x less a mean that has the digits of a double. */
+/* x minus the mean. */
 V_INLINE vf norm_away(vf x, norm_mean mean)
 {
     return v_sub(v_sub(x, mean.high), mean.low);
 }
 
-/* (x - mean) * factor, then times weight and plus bias. */
+/* (x - mean) * factor, then times weight and plus bias, if there are any. */
 V_INLINE void normalise_as(const norm_row *r, ir_dtype dtype, ir_dtype weight, ir_dtype bias,
                            double mean, double factor)
 {
@@ -176,7 +180,7 @@ static void normalise_row(const norm_row *r, double eps)
         normalise_as(r, r->dtype, r->weight_dtype, r->bias_dtype, m.mean, factor);
 }
 
-/* One row after the other; `at` counts over all axes but the last. */
+/* Row after row; at[] counts over all axes but the last. */
 static void layer_norm_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -197,9 +201,10 @@ static void layer_norm_run(const op_call *call, const ir_box *box, void *scratch
     } while (walk_next(box, last, at));
 }
 
+/* Attributes of group_norm, by index. */
 enum { GN_GROUPS, GN_EPS };
 
-/* Do the axes from channels on lie in row-major order? */
+/* Are the axes from channels on contiguous in row-major order, so that a group is one row? */
 static bool channels_are_dense(const op_view *v)
 {
     int64_t n = 1;
@@ -226,8 +231,8 @@ V_INLINE void scale_row_as(const void *x, ir_dtype dtype, int64_t n, double mean
                   v_fma(norm_away(row_load(x, dtype, i, n - i), middle), times, plus));
 }
 
-/* Channels [channel, channel + channels) of one batch entry, which lie side by side in memory and
- * so are one row. */
+/* Channels [channel, channel + channels) of one batch entry, which are contiguous and so are one
+ * row of channels * places elements; then each channel with its own weight and bias. */
 static void normalise_group(const op_call *call, int64_t batch, int64_t channel, int64_t channels,
                             int64_t places)
 {
@@ -250,7 +255,7 @@ static void normalise_group(const op_call *call, int64_t batch, int64_t channel,
     }
 }
 
-/* The operator's cut is by groups, so a box begins and ends with one. */
+/* Group after group: the operator's cut is by groups, so a box begins and ends with one. */
 static void group_norm_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -265,7 +270,7 @@ static void group_norm_run(const op_call *call, const ir_box *box, void *scratch
 
 /* ---- softmax ---- */
 
-/* Along the last axis. */
+/* Accepts the last axis only, contiguous. */
 static bool softmax_accepts(const op_call *call)
 {
     int64_t axis = call->attributes[0].i, last = (int64_t)call->in[0].rank - 1;
@@ -273,7 +278,7 @@ static bool softmax_accepts(const op_call *call)
            reduce_takes(&call->out[0]);
 }
 
-/* A row as f32, and its largest entry. */
+/* Load a row as f32 into `line`, unless it is f32 already; returns its largest entry. */
 V_INLINE float load_softmax_row(const void *x, ir_dtype dtype, int64_t n, float *line)
 {
     vf most = v_set(-INFINITY);
@@ -286,7 +291,7 @@ V_INLINE float load_softmax_row(const void *x, ir_dtype dtype, int64_t n, float 
     return v_greatest(most);
 }
 
-/* The sum of e^(x - largest), which also go to `line`. */
+/* The sum of e^(x - largest); the exponentials go to `line`. */
 V_INLINE double exponentials(const float *x, int64_t n, float largest, float *line)
 {
     vd sum = vd_set(0);
@@ -299,8 +304,9 @@ V_INLINE double exponentials(const float *x, int64_t n, float largest, float *li
     return vd_sum(sum);
 }
 
-/* Three passes: the largest, exponentials and their sum, then the result.  With the logarithm x is
- * needed again in the third, so the exponentials go to a second line and are forgotten. */
+/* Three passes: the largest, the exponentials and their sum, then the result.  With the
+ * logarithm x is needed again in the third pass, so the exponentials go to a second line and are
+ * not used. */
 V_INLINE void softmax_row(const void *x, ir_dtype dtype, int64_t n, float *line, bool logarithm,
                           void *y)
 {
@@ -316,14 +322,14 @@ V_INLINE void softmax_row(const void *x, ir_dtype dtype, int64_t n, float *line,
     }
 }
 
-/* Two lines. */
+/* Scratch: two rows of floats. */
 static size_t softmax_scratch(const op_call *call, const ir_box *box)
 {
     (void)box;
     return 2 * (size_t)call->in[0].dims[call->in[0].rank - 1] * sizeof(float);
 }
 
-/* All rows of the box; scratch `line` has two rows of floats. */
+/* All rows of the box; line: scratch. */
 V_INLINE void softmax_rows(const op_call *call, const ir_box *box, float *line, bool logarithm)
 {
     const op_view *x = &call->in[0], *y = &call->out[0];
@@ -352,11 +358,13 @@ static void log_softmax_run(const op_call *call, const ir_box *box, void *scratc
 
 /* ---- reduce ---- */
 
+/* Attributes of reduce, by index. */
 enum { RD_AXES, RD_KEEP, RD_KIND, RD_DTYPE };
-enum { RD_STRIP = 512, RD_ROWS = 8 }; /* entries of a strip; rows that are summed in fp32 */
+/* entries of the result that are computed together; rows that are summed in fp32 */
+enum { RD_STRIP = 512, RD_ROWS = 8 };
 typedef enum reduce_fast { FAST_SUM, FAST_MEAN, FAST_MAX, FAST_MIN, FAST_NONE } reduce_fast;
 
-/* The kind by its name; FAST_NONE: another, which the reference code does. */
+/* The kind that the attribute names; FAST_NONE: one that is left to the reference code. */
 static reduce_fast reduce_kind_of(const op_call *call)
 {
     static const char *const names[] = {"sum", "mean", "max", "min"};
@@ -374,7 +382,7 @@ static bool is_reduced(const op_call *call, uint32_t axis)
     return false;
 }
 
-/* Axes that are alive as a whole. */
+/* Accepts sums, means and extremes of contiguous rows; not reductions of a partly alive axis 0. */
 static bool reduce_accepts(const op_call *call)
 {
     const op_view *x = &call->in[0];
@@ -382,8 +390,8 @@ static bool reduce_accepts(const op_call *call)
            row_is_float(call->out[0].dtype) && (x->live == IR_ALL || !is_reduced(call, 0));
 }
 
-/* The first of the last axes that are all reduced and lie in row-major order, or all stay and
- * do. */
+/* The first of the last axes of x that form one row: all of them reduced and contiguous.  x.rank
+ * - 1 if the last axis stays. */
 static uint32_t first_of_row(const op_call *call)
 {
     const op_view *x = &call->in[0];
@@ -395,7 +403,8 @@ static uint32_t first_of_row(const op_call *call)
     return axis;
 }
 
-/* The largest or smallest of a row and `most`; NaN wins. */
+/* The largest or smallest of a row and `most`; NaN wins, so it is tested for apart: v_max does
+ * not keep it. */
 V_INLINE float extreme_row_as(const void *row, ir_dtype dtype, int64_t n, float most, bool largest)
 {
     vf best = v_set(most);
@@ -411,7 +420,7 @@ V_INLINE float extreme_row_as(const void *row, ir_dtype dtype, int64_t n, float 
     return largest ? v_greatest(best) : -v_greatest(v_sub(v_zero(), best));
 }
 
-/* What a row adds to `value`: the largest, the smallest, or the sum. */
+/* Fold a row into one value: the largest, the smallest, or the sum. */
 static double fold_into_one(const void *row, ir_dtype dtype, int64_t n, reduce_fast kind,
                             double value)
 {
@@ -422,7 +431,7 @@ static double fold_into_one(const void *row, ir_dtype dtype, int64_t n, reduce_f
     return value + sum_row(row, dtype, n);
 }
 
-/* n entries of a row, each onto its own. */
+/* Fold n entries of a row, each into its own value of `to`. */
 static void fold_apart(const void *row, ir_dtype dtype, int64_t n, reduce_fast kind, float *to)
 {
     float wide[RD_STRIP];
@@ -447,12 +456,12 @@ typedef struct reduce_task {
     uint32_t reduced;  /* axes of x, as bits */
     uint32_t row_axis; /* axes of x from here on are a row */
     bool into_one;     /* rows are reduced */
-    int64_t length;    /* of such a row */
-    /* entries of x that an entry of the result is made of, if it is their mean; else 1 */
+    int64_t length;    /* of such a row, in elements */
+    /* entries of x for each entry of the result if that is their mean; else 1 */
     double count;
 } reduce_task;
 
-/* Everything about the call that does not depend on the box. */
+/* All about the call that does not depend on the box. */
 static reduce_task reduce_describe(const op_call *call)
 {
     const op_view *x = &call->in[0];
@@ -472,14 +481,14 @@ static reduce_task reduce_describe(const op_call *call)
     return t;
 }
 
-/* What the reduction of no entries gives, and where it begins. */
+/* The result for no entries, and where folding begins. */
 static float reduce_nothing(reduce_fast kind)
 {
     return kind == FAST_MAX ? -INFINITY : kind == FAST_MIN ? INFINITY : 0;
 }
 
-/* n entries of the result, each made of rows: the first of those of `part` of x, the next of those
- * `step` on. */
+/* n entries of the result, each made of whole rows: the first from `part` of x, each next one
+ * from `step` elements further on. */
 static void reduce_rows(const reduce_task *t, const ir_box *part, int64_t n, int64_t step,
                         double *sums)
 {
@@ -495,7 +504,8 @@ static void reduce_rows(const reduce_task *t, const ir_box *part, int64_t n, int
     }
 }
 
-/* n entries of the result, whose first is made of `part` of x. */
+/* n neighbouring entries of the result, each made of one element of every row; the first is made
+ * of `part` of x. */
 static void reduce_strip(const reduce_task *t, const ir_box *part, int64_t n, double *sums)
 {
     const op_view *x = &t->call->in[0];
@@ -517,7 +527,7 @@ static void reduce_strip(const reduce_task *t, const ir_box *part, int64_t n, do
     }
 }
 
-/* What of x entry `at` of the result is made of. */
+/* The box of x that entry at[] of the result is made of. */
 static void reduce_part(const reduce_task *t, const int64_t *at, ir_box *part)
 {
     const op_view *x = &t->call->in[0];
@@ -530,8 +540,8 @@ static void reduce_part(const reduce_task *t, const int64_t *at, ir_box *part)
     }
 }
 
-/* The axis of the result along which entries are taken together: of rows any that is long, else the
- * last. */
+/* The axis of the result along which entries are computed together: if rows are reduced, the
+ * last one that is longer than 1; otherwise the last one. */
 static uint32_t reduce_run_axis(const reduce_task *t, const ir_box *box)
 {
     uint32_t rank = t->call->out[0].rank, axis = rank ? rank - 1 : 0;
@@ -540,7 +550,7 @@ static uint32_t reduce_run_axis(const reduce_task *t, const ir_box *box)
     return axis;
 }
 
-/* The axis of x that an axis of the result is. */
+/* The axis of x that an axis of the result stands for. */
 static uint32_t reduce_axis_of_x(const reduce_task *t, uint32_t axis)
 {
     uint32_t i = 0;
@@ -550,7 +560,7 @@ static uint32_t reduce_axis_of_x(const reduce_task *t, uint32_t axis)
     return axis;
 }
 
-/* Entries [0, n) of the result from `at` on, along its axis `run`. */
+/* n entries of the result from at[] on, along its axis `run`. */
 static void reduce_entries(const reduce_task *t, const int64_t *at, uint32_t run, int64_t n)
 {
     const op_view *x = &t->call->in[0], *y = &t->call->out[0];
@@ -569,8 +579,7 @@ static void reduce_entries(const reduce_task *t, const int64_t *at, uint32_t run
         op_store(y, to + i * step, (float)(sums[i] / t->count));
 }
 
-/* Entries of the result are taken in strips of RD_STRIP along one axis, whose sums stay in a
- * double each. */
+/* Entries of the result in strips of RD_STRIP along one axis, whose sums are kept as doubles. */
 static void reduce_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -1,12 +1,12 @@
 /* row_kernels.h - fast bodies of operators that go over rows once: rms_norm, rope_kv, argmax and
- * argmax_partial.
+ * argmax_partial.  Their cost is small, but a decode step runs each of them thirty times or
+ * more.
  *
- * Their cost is small, but a decode step runs each of them thirty times or more.  argmax and the
- * rotation give the bits of the reference code; norms are norm_kernels.h.
- *
- * Called once for a task, over all rows of its box.  rope_kv writes keys and values to the paged
- * cache; several tasks may write one page, but never one row of it: a token and a KV head are in
- * one box. */
+ * argmax and the rotation give the bits of the reference code; norms are those of
+ * norm_kernels.h.  Called once for a task, over all rows of its box.  rope_kv writes keys and
+ * values to the paged cache; several tasks may write one page, but never the same row of it: a
+ * token and a KV head are in one box.
+ */
 #ifndef CPU_ROW_KERNELS_H
 #define CPU_ROW_KERNELS_H
 
@@ -14,14 +14,13 @@
 #include "op/heads.h"
 #include "op/largest.h"
 
-/* Rows of f32, f16 or bf16 whose elements lie side by side; how far apart rows are does not
- * matter. */
+/* Rows of f32, f16 or bf16, contiguous along the last axis; rows may be any distance apart. */
 static bool rows_are_dense(const op_view *v)
 {
     return row_is_float(v->dtype) && v->stride[v->rank - 1] == 1;
 }
 
-/* Address of the element at `offset`, counted in elements. */
+/* The address of the element at `offset`, which counts elements. */
 static void *row_pointer(const op_view *v, int64_t offset)
 {
     return (char *)v->data + offset * (v->dtype == IR_F32 ? 4 : 2);
@@ -36,7 +35,7 @@ static bool rms_norm_accepts(const op_call *call)
            (!w->data || rows_are_dense(w));
 }
 
-/* `at` counts over all axes but the last; its last entry is kept at 0. */
+/* Row after row; at[] counts over all axes but the last. */
 static void rms_norm_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -53,6 +52,7 @@ static void rms_norm_run(const op_call *call, const ir_box *box, void *scratch)
 
 /* ---- rope_kv ---- */
 
+/* Inputs and attributes, by index, as in op/turned.h. */
 enum {
     RK_QKV,
     RK_TABLE,
@@ -66,13 +66,13 @@ enum {
 };
 enum { RK_HEADS, RK_KV_HEADS, RK_HEAD_SIZE, RK_EPS };
 
-/* q8_0 is dense by definition: it has no stride along a head. */
+/* q8_0 is contiguous by definition: it has no stride along a head. */
 static bool caches_are_dense(const op_view *v)
 {
     return v->dtype == IR_Q8_0 || rows_are_dense(v);
 }
 
-/* f32 in dense rows; others are left to the reference code. */
+/* Accepts qkv of f32 and contiguous rows; others are left to the reference code. */
 static bool rope_kv_accepts(const op_call *call)
 {
     for (uint32_t i = RK_Q_NORM; i <= RK_K_NORM && i < call->n_in; i++)
@@ -83,7 +83,7 @@ static bool rope_kv_accepts(const op_call *call)
            caches_are_dense(&call->out[1]) && caches_are_dense(&call->out[2]);
 }
 
-/* A place in the cache for each token of the step, and one head. */
+/* Scratch: a place in the cache for each token of the step, and one head. */
 static size_t rope_kv_scratch_bytes(const op_call *call, const ir_box *box)
 {
     (void)box;
@@ -91,7 +91,7 @@ static size_t rope_kv_scratch_bytes(const op_call *call, const ir_box *box)
            (size_t)call->attributes[RK_HEAD_SIZE].i * sizeof(float);
 }
 
-/* As rope_rotate: each product and each sum is rounded. */
+/* As rope_rotate of op/rope.h: each product and each sum is rounded, none fused. */
 V_INLINE void rotate(const float *x, float *y, const float *cosine, const float *sine, int64_t half)
 {
     for (int64_t i = 0; i < half; i += 16) {
@@ -103,8 +103,8 @@ V_INLINE void rotate(const float *x, float *y, const float *cosine, const float 
     }
 }
 
-/* One head, normed if there is a weight, rotated by row t of the table; `row` is scratch and holds
- * the result. */
+/* One head: normalised if there is a weight, then rotated by row t of the table; the result is
+ * in `row`. */
 static void turn_head(const op_call *call, const float *x, int64_t t, const op_view *norm,
                       float *row)
 {
@@ -119,6 +119,7 @@ static void turn_head(const op_call *call, const float *x, int64_t t, const op_v
     rotate(row, row, cosine, cosine + table->stride[1], half);
 }
 
+/* Store n floats as a row in the dtype of `to`, a cache or q. */
 static void put_row(const op_view *to, int64_t offset, int64_t n, const float *from)
 {
     if (to->dtype == IR_Q8_0) {
@@ -130,8 +131,8 @@ static void put_row(const op_view *to, int64_t offset, int64_t n, const float *f
         row_store(row, to->dtype, i, n - i, v_load_n(from + i, n - i));
 }
 
-/* Keys and values of token t for KV heads [lo, hi) into the cache, where they have a place.  The v
- * head is copied as it is: only q and k are normed and rotated. */
+/* Keys and values of token t for KV heads [lo, hi) into the cache, if they have a place.  A v
+ * head is copied as it is: only q and k are normalised and rotated. */
 static void put_keys(const op_call *call, int64_t t, const float *x, int64_t lo, int64_t hi,
                      float *row)
 {
@@ -153,9 +154,9 @@ static void put_keys(const op_call *call, int64_t t, const float *x, int64_t lo,
     }
 }
 
-/* The box is over tokens and query heads.  A KV head belongs to the task that has the first query
- * head of its group: of heads [lo, hi) those are [lo / group rounded up, hi / group rounded up),
- * so that each is written by one task whatever the cut. */
+/* The box is over tokens and query heads.  A KV head belongs to the task that has the first
+ * query head of its group: with heads [lo, hi) these are [lo / group rounded up, hi / group
+ * rounded up), so each is written by one task whatever the cut. */
 static void rope_kv_run(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;
@@ -183,9 +184,9 @@ static bool argmax_accepts(const op_call *call)
     return call->in[0].dtype == IR_F32 && call->in[0].stride[1] == 1;
 }
 
-/* As largest_in_row: the largest value first (NaN loses every comparison), then the first place
- * where it stands.  Two passes are cheaper than one that carries an index in each lane: the second
- * mostly ends early.  -1: the range has no number, all of it is NaN or it is empty. */
+/* The place of the largest entry of x[lo .. hi), as largest_in_row finds it: of equal ones the
+ * first, NaN never; -1 if there is no number.  Two passes are cheaper than one that carries an
+ * index in each lane: the second mostly ends early. */
 static int64_t largest(const op_view *x, int64_t row, int64_t lo, int64_t hi)
 {
     const float *at = (const float *)x->data + row;
@@ -207,6 +208,7 @@ static int64_t largest(const op_view *x, int64_t row, int64_t lo, int64_t hi)
     return -1;
 }
 
+/* A row without numbers gives 0, as the reference does. */
 static void argmax_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
@@ -217,8 +219,8 @@ static void argmax_run(const op_call *call, const ir_box *box, void *scratch)
     }
 }
 
-/* Part p of a row: columns [columns p / parts, columns (p + 1) / parts).  A part of NaNs alone
- * gives NaN and its first column, which loses to every number when the parts are put together. */
+/* Part p of a row: columns [columns p / parts, columns (p + 1) / parts).  A part of NaNs only
+ * gives NaN and its first column, which loses to every number when the parts are combined. */
 static void argmax_partial_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -1,13 +1,12 @@
-/* sdpa_kernels.h - a fast body of sdpa: attention of many rows over tensors.
+/* sdpa_kernels.h - a fast body of sdpa: attention of many rows over tensors.  The keys and
+ * values of a head are packed once as panels; then SD_ROWS queries at a time are multiplied with
+ * the keys (product_kernels.h), masked, exponentiated, and multiplied with the values.
  *
- * The keys and values of a head are laid out once as panels; then SD_ROWS queries at a time are
- * multiplied with the keys (product_kernels.h), masked, exponentiated, and multiplied with the
- * values.
- *
- * Arithmetic of one query: scores are chains of FMAs; the largest is found; exponentials are those
- * of vec_math.h; their sum is taken in double, lane s mod 16 in rising s, then as vd_sum does;
- * values are added in rising s by FMA, and the result divided by the sum.  What a query does not
- * see has weight zero, so its bits do not depend on the queries that are computed with it.
+ * Arithmetic of one query: scores are chains of FMAs; the largest is found; exponentials are
+ * those of vec_math.h; their sum is in double, lane s mod 16 in rising s, then as vd_sum does;
+ * values are added in rising s by FMA, and the result divided by the sum.  Positions that a
+ * query does not see have weight zero, so its bits do not depend on the queries that are
+ * computed with it.
  *
  * For each block of SD_ROWS queries:
  *
@@ -19,29 +18,34 @@
  *   store_rows     / sum
  *
  * All S scores of a row are kept, where flash attention would go block by block: S is that of a
- * prompt or a picture, some thousand floats a row. */
+ * prompt or a picture, some thousand floats a row.
+ */
 #ifndef CPU_SDPA_KERNELS_H
 #define CPU_SDPA_KERNELS_H
 
 #include "cpu/product_kernels.h"
 
+/* Inputs and attributes, by index. */
 enum { SD_Q, SD_KEYS, SD_VALUES, SD_MASK };
 enum { SD_SCALE, SD_CAUSAL, SD_WINDOW, SD_BY_ROWS };
+/* Queries of a block. */
 enum { SD_ROWS = 4 * V_TILE_ROWS };
 
-/* Scratch of a task, and the head and rows at hand. */
+/* Scratch of a task, with the head and rows that are being computed. */
 typedef struct sdpa_task {
     const op_call *call;
     int64_t size, values, s;         /* K, Kv, S */
-    int64_t padded_s, padded_values; /* to whole vectors */
+    int64_t padded_s, padded_values; /* rounded up to whole vectors */
     float *keys, *value_panels;      /* panels: [K][columns], [S][columns] */
     float *queries, *scores, *sums;  /* [SD_ROWS] of K, padded S, padded Kv */
-    int64_t batch, head, row, n;     /* rows [row, row + n) */
-    int64_t from, end;               /* what any of them sees, `from` down to a whole vector */
-    double total[SD_ROWS];           /* sums of exponentials */
+    int64_t batch, head, row, n;     /* rows [row, row + n) of q */
+    /* positions that any of them sees; `from` is rounded down to a whole vector */
+    int64_t from, end;
+    double total[SD_ROWS]; /* of each row, the sum of its exponentials */
 } sdpa_task;
 
-/* Any strides; a mask of bool or of floats; not with by_rows, whose result lies token by token. */
+/* Accepts any strides, and masks of bool or floats; not by_rows, where the result lies token by
+ * token. */
 static bool sdpa_accepts(const op_call *call)
 {
     for (uint32_t i = SD_Q; i <= SD_VALUES; i++)
@@ -53,7 +57,7 @@ static bool sdpa_accepts(const op_call *call)
             row_is_float(mask->dtype));
 }
 
-/* Where the parts of scratch begin; returns its bytes.  scratch NULL: only the size. */
+/* Where the parts of scratch begin; returns their bytes.  scratch NULL: the bytes alone. */
 static size_t sdpa_lay_out(const op_call *call, float *scratch, sdpa_task *t)
 {
     t->call = call;
@@ -83,7 +87,7 @@ static size_t sdpa_scratch_bytes(const op_call *call, const ir_box *box)
 
 /* ---- layout ---- */
 
-/* All columns of an operand as panels. */
+/* Pack all columns of an operand as panels. */
 static void pack_panels(const op_view *v, int64_t offset, int64_t k_stride, int64_t column_stride,
                         int64_t depth, int64_t columns, float *to)
 {
@@ -94,8 +98,8 @@ static void pack_panels(const op_view *v, int64_t offset, int64_t k_stride, int6
     }
 }
 
-/* Keys as panels whose columns are positions, values as panels whose columns are entries.  Query
- * heads that share a KV head come one after the other and find it packed. */
+/* Pack keys as panels whose columns are positions, and values as panels whose columns are
+ * entries.  Query heads that share a KV head come one after the other and find it packed. */
 static void pack_head(const sdpa_task *t, int64_t kv_head)
 {
     const op_view *k = &t->call->in[SD_KEYS], *v = &t->call->in[SD_VALUES];
@@ -105,7 +109,7 @@ static void pack_head(const sdpa_task *t, int64_t kv_head)
                 t->s, t->values, t->value_panels);
 }
 
-/* Rows of q times the scale, in f32: the products need not be scaled again. */
+/* Load rows of q times the scale, as f32: then products need not be scaled. */
 static void load_queries(const sdpa_task *t)
 {
     const op_view *q = &t->call->in[SD_Q];
@@ -123,8 +127,8 @@ static void load_queries(const sdpa_task *t)
 
 /* ---- one block of rows ---- */
 
-/* Positions that some query of the block may see by causality and window; masks are not looked
- * at. */
+/* The positions that some query of the block may see by causality and window; masks are not
+ * looked at. */
 static void find_seen(sdpa_task *t)
 {
     int64_t window = t->call->attributes[SD_WINDOW].i, after = t->row + t->n;
@@ -133,6 +137,7 @@ static void find_seen(sdpa_task *t)
     t->from = (t->from < t->end ? t->from : t->end) / 16 * 16;
 }
 
+/* Scores of the block's rows with the panels of keys that one of them sees. */
 static void score_keys(const sdpa_task *t)
 {
     for (int64_t p = 0; p < panel_count(t->s); p++) {
@@ -143,7 +148,7 @@ static void score_keys(const sdpa_task *t)
     }
 }
 
-/* The mask's effect on sixteen scores from s on, n of which there are. */
+/* Apply the mask to sixteen scores from position s on, of which n exist. */
 V_INLINE vf mask_scores(const op_view *mask, int64_t offset, int64_t stride, int64_t n, vf score)
 {
     float lanes[16];
@@ -159,8 +164,8 @@ V_INLINE vf mask_scores(const op_view *mask, int64_t offset, int64_t stride, int
     return v_add(score, v_load(lanes));
 }
 
-/* Row r of the block: scores of what it may not see become -infinity, also those that pad the last
- * vector. */
+/* Row r of the block: scores of positions that it may not see become -infinity, and so do those
+ * that pad the last vector. */
 static void mask_row(const sdpa_task *t, int64_t r, float *scores)
 {
     const op_view *mask = &t->call->in[SD_MASK];
@@ -181,7 +186,7 @@ static void mask_row(const sdpa_task *t, int64_t r, float *scores)
         scores[s] = -INFINITY;
 }
 
-/* Scores become weights; their sum. */
+/* Turn scores into weights, in place; returns their sum, 0 for a row that sees nothing. */
 static double weigh_scores(const sdpa_task *t, float *scores)
 {
     vf most = v_set(-INFINITY);
@@ -198,9 +203,9 @@ static double weigh_scores(const sdpa_task *t, float *scores)
     return vd_sum(sum);
 }
 
-/* The values of a row once more, without what it does not see.  Weight zero times infinity is NaN:
- * an infinite or undefined value that a row must not see would enter the fast product, and only
- * then is this slow loop taken. */
+/* The values of one row again, without those that it does not see.  Zero times infinity is NaN:
+ * an infinite or undefined value that a row must not see would spoil the fast product, and only
+ * then is this slow loop used. */
 static void sum_seen(const sdpa_task *t, const float *weights, float *sums)
 {
     const op_view *v = &t->call->in[SD_VALUES];
@@ -213,7 +218,7 @@ static void sum_seen(const sdpa_task *t, const float *weights, float *sums)
                 fmaf(weights[s], op_load(v, offset + s * v->stride[2] + c * v->stride[3]), sums[c]);
 }
 
-/* x times 0 is 0 but for NaN and infinity. */
+/* Whether all n numbers are finite: x times 0 is 0 except for NaN and infinity. */
 static bool all_finite(const float *x, int64_t n)
 {
     vf sum = v_zero();
@@ -222,6 +227,7 @@ static bool all_finite(const float *x, int64_t n)
     return v_sum(sum) == 0;
 }
 
+/* Weights times the panels of values. */
 static void sum_values(const sdpa_task *t)
 {
     for (int64_t p = 0; p < panel_count(t->values); p++) {
@@ -233,6 +239,7 @@ static void sum_values(const sdpa_task *t)
     }
 }
 
+/* Divide by the sums of weights and store; a row that saw nothing is zeros. */
 static void store_rows(const sdpa_task *t)
 {
     const op_view *y = &t->call->out[0];
@@ -264,6 +271,7 @@ static void attend_rows(sdpa_task *t)
     store_rows(t);
 }
 
+/* Head after head; a KV head is packed when its first query head comes. */
 static void sdpa_run(const op_call *call, const ir_box *box, void *scratch)
 {
     sdpa_task t = {0};

@@ -1,9 +1,9 @@
-/* vec_avx2.h - sixteen floats at a time in two AVX2 registers: the same vocabulary, and the same
- * bits, as vec_avx512.h.
+/* vec_avx2.h - sixteen floats at a time in two AVX2 registers: the same names, and the same
+ * bits, as vec_avx512.h, which says what each name means.
  *
- * vec_avx512.h says what each name means.  A vector of sixteen lanes is two registers, so that a
- * register block has half the accumulators; where a kernel would need more than sixteen registers
- * it works on parts (vp). */
+ * A vector of sixteen lanes is two registers, so a register block has half the accumulators;
+ * where a kernel would need more than sixteen registers it works on parts (vp).
+ */
 #ifndef CPU_VEC_AVX2_H
 #define CPU_VEC_AVX2_H
 
@@ -15,8 +15,8 @@
 
 #include "cpu/vec_halves.h"
 
-/* Register blocks for 16 registers.  A vector takes two of them; a panel is summed by parts of one
- * each. */
+/* Register blocks for 16 registers.  A vector takes two of them; a panel is summed in parts of
+ * one each. */
 enum {
     V_PANEL_TOKENS = 3,
     V_PANEL_ROWS = 4,
@@ -89,7 +89,7 @@ V_INLINE vf v_select_less(vf x, vf bound, vf yes, vf no)
     return (vf){_mm256_blendv_ps(no.a, yes.a, _mm256_cmp_ps(x.a, bound.a, _CMP_LT_OQ)),
                 _mm256_blendv_ps(no.b, yes.b, _mm256_cmp_ps(x.b, bound.b, _CMP_LT_OQ))};
 }
-/* n is a whole number: its bits go to the exponent field, without a product. */
+/* x 2^n: n is a whole number, and its bits are added to the exponent field. */
 V_INLINE __m256 v_scale8(__m256 x, __m256 n)
 {
     __m256i e = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
@@ -100,7 +100,7 @@ V_INLINE vf v_scale(vf x, vf n)
     return (vf){v_scale8(x.a, n.a), v_scale8(x.b, n.b)};
 }
 
-/* Lanes l0 to l0 + 7 that are below n. */
+/* All ones in the lanes l0 to l0 + 7 that are below n. */
 V_INLINE __m256i v_mask8(int64_t n, int l0)
 {
     __m256i lane =
@@ -111,8 +111,8 @@ V_INLINE vf v_load_n(const float *p, int64_t n)
 {
     return (vf){_mm256_maskload_ps(p, v_mask8(n, 0)), _mm256_maskload_ps(p + 8, v_mask8(n, 8))};
 }
-/* A masked store takes some 20 cycles on processors of AMD: whole vectors, and the rows of a panel,
- * do without. */
+/* A masked store takes some 20 cycles on AMD's processors, so whole vectors and the rows of a
+ * panel avoid it. */
 V_INLINE void v_store_n(float *p, int64_t n, vf x)
 {
     if (n >= 16) {
@@ -126,7 +126,7 @@ V_INLINE void v_store_n(float *p, int64_t n, vf x)
     _mm256_maskstore_ps(p, v_mask8(n, 0), x.a);
     _mm256_maskstore_ps(p + 8, v_mask8(n, 8), x.b);
 }
-/* andnot of two masks: lanes below `end` that are not below `first`. */
+/* Lanes below `end` that are not below `first` are kept. */
 V_INLINE vf v_keep(vf x, int64_t first, int64_t end, vf other)
 {
     __m256i a = _mm256_andnot_si256(v_mask8(first, 0), v_mask8(end, 0));
@@ -191,7 +191,8 @@ V_INLINE vf vi_float(vi x)
     return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)};
 }
 
-/* No permutation here reaches sixteen levels: they are computed, with the same rounding. */
+/* AVX2 has no permutation of sixteen floats: levels are computed instead, with the same
+ * rounding. */
 typedef struct v_levels {
     __m256 scale, bias;
 } v_levels;
@@ -218,7 +219,7 @@ V_INLINE void v_sum8(const vf x[8], float sums[8])
     v_sum_halves(eight, sums);
 }
 
-/* A part of a vector: what one pass over a panel sums up. */
+/* A part of a vector, which one pass over a panel sums up. */
 enum { V_PARTS = 2 };
 typedef __m256 vp;
 V_INLINE vp vp_zero(void)
@@ -253,7 +254,7 @@ V_INLINE uint32_t v_equal(vf x, vf y)
     return (uint32_t)a | (uint32_t)b << 8;
 }
 
-/* out[j][i] = in[i][j] for an 8 x 8 part. */
+/* Transpose 8 x 8 floats: out[j][i] = in[i][j]. */
 V_INLINE void v_transpose8(const __m256 in[8], __m256 out[8])
 {
     __m256 a[8], b[8];
@@ -272,7 +273,7 @@ V_INLINE void v_transpose8(const __m256 in[8], __m256 out[8])
     }
 }
 
-/* Four transpositions of 8 x 8; the two off the diagonal change places. */
+/* Four transpositions of 8 x 8; the two parts off the diagonal exchange their places. */
 V_INLINE void v_transpose(const vf in[16], vf out[16])
 {
     __m256 from[8], to[8];
@@ -326,8 +327,8 @@ V_INLINE __m256d vd_quarter(vd x)
     return _mm256_add_pd(_mm256_add_pd(x.a, x.c), _mm256_add_pd(x.b, x.d));
 }
 
-/* Keeps the compiler from reordering a chain of sums: it would keep all that is to be added, which
- * registers do not hold. */
+/* Keeps the compiler from reordering a chain of sums: it would keep all terms, for which there
+ * are not enough registers. */
 V_INLINE __m256i in_order(__m256i sum)
 {
     __asm__("" : "+x"(sum));

@@ -43,8 +43,7 @@
 
 #include "cpu/vec_halves.h"
 
-/* Tokens and rows of a register block: a panel's accumulators, and what is left for operands, fill
- * 32 registers. */
+/* Tokens and rows of a register block: its accumulators and their operands fill 32 registers. */
 enum {
     V_PANEL_TOKENS = 3,
     V_PANEL_ROWS = 8,
@@ -52,10 +51,11 @@ enum {
     V_DIRECT_ROWS_2 = 8,
     V_DIRECT_ROWS_4 = 4
 };
-/* Of attention: queries taken together, keys of a register block of scores, vectors of one of
- * values; up to how many queries read rows where they lie. */
+/* For attention: queries computed together, keys of a register block of scores, vectors of one
+ * of values; up to how many queries read rows in place. */
 enum { V_QUERIES = 4, V_POSITIONS = 4, V_VALUES = 4, V_FEW_QUERIES = 8 };
-enum { V_TILE_ROWS = 8, V_TILE_VECTORS = 3 }; /* of a product's register block */
+/* rows and vectors of a product's register block */
+enum { V_TILE_ROWS = 8, V_TILE_VECTORS = 3 };
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -112,14 +112,15 @@ V_INLINE vf v_select_less(vf x, vf bound, vf yes, vf no)
 {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, bound, _CMP_LT_OQ), no, yes);
 }
-/* a * 2^n for n a whole number with a * 2^n normal. */
+/* a 2^n for a whole number n with a 2^n normal. */
 V_INLINE vf v_scale(vf a, vf n)
 {
     vi e = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23);
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), e));
 }
 
-/* The first n lanes (0 to 16); the others are zero, and are not touched in memory. */
+/* A mask of the first n lanes, 0 to 16; masked loads and stores do not touch memory of the
+ * others. */
 V_INLINE __mmask16 v_mask(int64_t n)
 {
     return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
@@ -190,8 +191,8 @@ V_INLINE vf vi_float(vi a)
     return _mm512_cvtepi32_ps(a);
 }
 
-/* The sixteen levels q * scale + bias, q = 0 to 15, of a block of 4-bit weights: then one
- * permutation unpacks sixteen weights. */
+/* The sixteen levels q * scale + bias, q = 0 to 15, of a block of 4-bit weights: one permutation
+ * then unpacks sixteen weights. */
 typedef __m512 v_levels;
 V_INLINE v_levels v_make_levels(vf scale, vf bias)
 {
@@ -210,9 +211,9 @@ V_INLINE __m256 v_half(vf a)
     return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
 }
 
-/* Two vectors fold into one that holds both, three times; the last step stays inside it.  Halving
- * each vector first, as AVX2 does, takes half as many instructions again, and the products behind
- * them wait for longer. */
+/* The sums of eight vectors.  Two vectors fold into one that holds both, three times; the last
+ * step stays inside it.  Halving each vector first, as AVX2 does, takes half as many
+ * instructions again, and the products after them would wait longer. */
 V_INLINE void v_sum8(const vf x[8], float sums[8])
 {
     vf eights[4], fours[2], twos, ones;
@@ -224,12 +225,13 @@ V_INLINE void v_sum8(const vf x[8], float sums[8])
                          _mm512_shuffle_f32x4(eights[2 * i], eights[2 * i + 1], 0xdd));
     twos = v_add(_mm512_shuffle_ps(fours[0], fours[1], 0x44),
                  _mm512_shuffle_ps(fours[0], fours[1], 0xee));
-    ones = v_add(twos, _mm512_movehdup_ps(twos)); /* 0 . 4 . 1 . 5 . 2 . 6 . 3 . 7 . */
+    /* lanes are 0 . 4 . 1 . 5 . 2 . 6 . 3 . 7 . */
+    ones = v_add(twos, _mm512_movehdup_ps(twos));
     const vi order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
     _mm256_storeu_ps(sums, _mm512_castps512_ps256(_mm512_permutexvar_ps(order, ones)));
 }
 
-/* A part of a vector, here all of it: what one pass over a panel sums up. */
+/* A part of a vector, here all of it, which one pass over a panel sums up. */
 enum { V_PARTS = 1 };
 typedef vf vp;
 V_INLINE vp vp_zero(void)
@@ -240,7 +242,7 @@ V_INLINE vp vp_load(const float *p, int part)
 {
     (void)part;
     vf v = v_load(p);
-    __asm__("" : "+v"(v)); /* or each product would load it again */
+    __asm__("" : "+v"(v)); /* or the compiler loads it again for each product */
     return v;
 }
 V_INLINE vp vp_fma(vp a, vp b, vp c)
@@ -266,7 +268,7 @@ V_INLINE uint32_t v_equal(vf x, vf y)
     return _mm512_cmp_ps_mask(x, y, _CMP_EQ_OQ);
 }
 
-/* Columns become rows: out[j][i] = in[i][j] for 16 x 16 floats. */
+/* Transpose 16 x 16 floats: out[j][i] = in[i][j]. */
 V_INLINE void v_transpose(const vf in[16], vf out[16])
 {
     vf a[16], b[16];
@@ -280,7 +282,7 @@ V_INLINE void v_transpose(const vf in[16], vf out[16])
             b[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
             b[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
         }
-    /* b[4 i + j]: of each 4-lane part p, the column 4 p + j of rows 4 i to 4 i + 3. */
+    /* b[4 i + j] holds, in its 4-lane part p, the column 4 p + j of rows 4 i to 4 i + 3. */
     for (int j = 0; j < 4; j++) {
         vf low0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0x88),
            high0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0xdd);

@@ -1,13 +1,14 @@
 /* vec_halves.h - the sums of eight vectors at once, from their halves.
  *
- * Relies on the intrinsics of AVX2, which on arm64 avx2_neon.h gives their meaning.  Included by
- * vec_*.h once V_INLINE is defined; the callers are v_sum8 of AVX2 and NEON, and attention, whose
- * vectors are halved before they are many. */
+ * Written with the intrinsics of AVX2, which avx2_neon.h defines on arm64.  Included by vec_*.h
+ * after V_INLINE is defined; called by v_sum8 of AVX2 and NEON, and by attention, which halves
+ * its vectors as soon as they are computed.
+ */
 #ifndef CPU_VEC_HALVES_H
 #define CPU_VEC_HALVES_H
 
-/* sums[i]: the lanes of eight[i] added up, the rest of the tree after v_half.  Vectors are
- * transposed as they are added, for the price of about two sums. */
+/* sums[i]: the sum of the lanes of eight[i], by the rest of the tree after v_half.  Vectors are
+ * transposed while they are added, which costs about as much as two sums. */
 V_INLINE void v_sum_halves(const __m256 eight[8], float sums[8])
 {
     __m256 four[4], two[2];

@@ -1,17 +1,18 @@
 /* vec_math.h - sums, rows of any float dtype, and elementary functions over the sixteen-lane
- * vectors of vec_avx512.h or vec_avx2.h, whichever was included first.
+ * vectors of the vec_*.h that was included first.  Included by the *_kernels.h files.
  *
- * Included by the *_kernels.h files.  Two rules keep bits equal on every processor: a function
- * here is written once, over the vocabulary that each vec_*.h defines (v_fma is one rounding
- * everywhere), and a sum over lanes is always the tree below.  Of sixteen lanes l:
+ * Two rules keep bits equal on every processor: a function here is written once, with the
+ * operations that each vec_*.h defines (v_fma is one rounding everywhere), and a sum over lanes
+ * is always this tree.  Of sixteen lanes l:
  *
  *   step 1  l + (l + 8)   eight sums      v_half
  *   step 2  l + (l + 4)   four
  *   step 3  l + (l + 2)   two
  *   step 4  l + (l + 1)   one
  *
- * Eight vectors can be summed at once (v_sum8; v_sum_halves after the first step) by transposing as
- * they are added: the same tree for each, for the price of about two. */
+ * Eight vectors can be summed at once (v_sum8; v_sum_halves after the first step) by transposing
+ * them while they are added: the same tree for each, at the cost of about two.
+ */
 #ifndef CPU_VEC_MATH_H
 #define CPU_VEC_MATH_H
 
@@ -38,7 +39,7 @@ V_INLINE double vd_sum(vd a)
     return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-/* The largest lane; what it is if a lane is NaN is not said. */
+/* The largest lane; unspecified if a lane is NaN. */
 V_INLINE float v_greatest(vf a)
 {
     __m256 eight = v_half_max(a);
@@ -49,7 +50,7 @@ V_INLINE float v_greatest(vf a)
 
 /* ---- rows of f32, f16 or bf16 ---- */
 
-/* One f16, wherever it lies. */
+/* One f16 at any address. */
 V_INLINE float v_f16(const void *p)
 {
     unsigned short bits;
@@ -57,14 +58,14 @@ V_INLINE float v_f16(const void *p)
     return _cvtsh_ss(bits);
 }
 
-/* Address of element i of a row of f32, f16 or bf16; no other dtype comes here. */
+/* The address of element i of a row of f32, f16 or bf16. */
 V_INLINE const void *row_at(const void *row, ir_dtype dtype, int64_t i)
 {
     return (const char *)row + i * (dtype == IR_F32 ? 4 : 2);
 }
 
-/* Sixteen elements of a row from element i, or the n that are left (the other lanes are zero).
- * What lies after the row is never read: the memory may end there. */
+/* Sixteen elements of a row from element i on, or the n that are left (the other lanes are
+ * zero).  Memory after the row is never read: it may end there. */
 V_INLINE vf row_load(const void *row, ir_dtype dtype, int64_t i, int64_t n)
 {
     uint16_t part[16];
@@ -79,8 +80,8 @@ V_INLINE vf row_load(const void *row, ir_dtype dtype, int64_t i, int64_t n)
     return dtype == IR_F16 ? v_load_f16(at) : v_load_bf16(at);
 }
 
-/* The first n (at most 16) lanes to a row from element i on, rounded to nearest even if the row is
- * not f32. */
+/* Store the first n (at most 16) lanes to a row from element i on, rounded to nearest even if
+ * the row is not f32. */
 V_INLINE void row_store(void *row, ir_dtype dtype, int64_t i, int64_t n, vf x)
 {
     float lanes[16];
@@ -94,7 +95,7 @@ V_INLINE void row_store(void *row, ir_dtype dtype, int64_t i, int64_t n, vf x)
         ((uint16_t *)row)[i + l] = dtype == IR_F16 ? num_to_f16(lanes[l]) : num_to_bf16(lanes[l]);
 }
 
-/* One element, for tails and for what is read once. */
+/* One element, for tails and for values that are read once. */
 static inline float row_element(const void *row, ir_dtype dtype, int64_t i)
 {
     if (dtype == IR_F32)
@@ -111,9 +112,9 @@ static inline bool row_is_float(ir_dtype dtype)
 
 /* ---- functions ---- */
 
-/* e^x / 2^n.  x = n ln 2 + r, |r| <= ln 2 / 2; e^r by its Taylor polynomial; ln 2 in two parts so
- * that r is nearly exact.  The result lies in [0.7, 1.42]; 2^n is left to the caller, because n
- * may be out of the range of one exponent field. */
+/* e^x / 2^n.  x = n ln 2 + r, |r| <= ln 2 / 2; e^r by its Taylor polynomial; ln 2 as two
+ * constants, so that r is nearly exact.  The result lies in [0.7, 1.42]; the caller multiplies
+ * by 2^n, because n may exceed the exponent field. */
 V_INLINE vf v_exp_part(vf x, vf n)
 {
     vf r = v_fma(n, v_set(-0.693145752f), x);
@@ -127,8 +128,8 @@ V_INLINE vf v_exp_part(vf x, vf n)
     return v_fma(r, p, v_set(1.0f));
 }
 
-/* e^x within 2 units of the last place; 0 below -87.3 (no subnormals), infinity above 88.3, NaN for
- * NaN. */
+/* e^x within 2 units of the last place; 0 below -87.3 (no subnormals), infinity above 88.3, NaN
+ * for NaN. */
 V_INLINE vf v_exp(vf x)
 {
     vf n = v_round(v_mul(x, v_set(1.44269504f)));
@@ -138,8 +139,8 @@ V_INLINE vf v_exp(vf x)
 }
 
 /* The same over all of fp32: subnormals below, infinity only where e^x is.  2^n is multiplied in
- * two steps.  It costs two more products than v_exp; map uses it, since a user's exp may need
- * subnormals, where softmax and silu do not. */
+ * two steps, so it costs two more products than v_exp.  map uses it, since a user's exp may need
+ * subnormals; softmax and silu do not. */
 V_INLINE vf v_exp_wide(vf x)
 {
     x = v_select_less(x, v_set(-105), v_set(-105), x);
@@ -166,7 +167,7 @@ V_INLINE vf v_gelu_tanh(vf x)
     return v_div(x, v_add(v_set(1), v_exp(v_mul(v_set(-2), u))));
 }
 
-/* A polynomial in x, the coefficient of its highest power first. */
+/* A polynomial in x; the coefficient of the highest power first. */
 V_INLINE vf v_polynomial(vf x, const float *coefficients, int n)
 {
     vf y = v_set(coefficients[0]);
@@ -176,15 +177,14 @@ V_INLINE vf v_polynomial(vf x, const float *coefficients, int n)
     return y;
 }
 
-/* max(x, -x): no vocabulary has an operation of its own for it.  NaN is not kept on every
- * instruction set. */
+/* max(x, -x), as no instruction set here has an operation for it.  NaN is not always kept. */
 V_INLINE vf v_abs(vf x)
 {
     return v_max(x, v_sub(v_zero(), x));
 }
 
-/* Within 3.5e-7, relative too: x P(x^2) / Q(x^2) to 3.9, beyond which fp32 knows hardly more than
- * 1.  Coefficients are a minimax fit. */
+/* erf within 3.5e-7, relative too: x P(x^2) / Q(x^2) up to 3.9, beyond which it is 1 to nearly
+ * all digits of fp32.  Coefficients are a minimax fit. */
 V_INLINE vf v_erf(vf x)
 {
     static const float above[] = {2.06649202e-06f, 0.000285058049f, 0.00373819238f,
@@ -197,7 +197,7 @@ V_INLINE vf v_erf(vf x)
     return v_select_less(v_set(3.9f), v_abs(x), one, y);
 }
 
-/* Within 2e-7, relative too.  Below 0.625 a polynomial; above, 1 - 2 / (e^2x + 1). */
+/* tanh within 2e-7, relative too.  Below 0.625 a polynomial; above, 1 - 2 / (e^2x + 1). */
 V_INLINE vf v_tanh(vf x)
 {
     static const float near[] = {0.00229950668f, -0.00835061353f, 0.0217712317f,

@@ -1,5 +1,6 @@
-/* vec_neon.h - sixteen floats at a time in four NEON registers: the same vocabulary, and the same
- * bits, as vec_avx512.h and vec_avx2.h.
+/* vec_neon.h - sixteen floats at a time in four NEON registers: the same names, and the same
+ * bits, as vec_avx512.h and vec_avx2.h.  vec_avx512.h says what each name means; a __m256 is a
+ * pair of NEON registers (avx2_neon.h).
  */
 #ifndef CPU_VEC_NEON_H
 #define CPU_VEC_NEON_H
@@ -8,8 +9,8 @@
 #include "cpu/vec_halves.h"
 #include "ir/ir.h"
 
-/* Register blocks for 32 registers of 128 bits, which hold what 16 of 256 do: those of vec_avx2.h.
- */
+/* Register blocks for 32 registers of 128 bits, which hold as much as 16 of 256 bits: so those
+ * of vec_avx2.h. */
 enum {
     V_PANEL_TOKENS = 3,
     V_PANEL_ROWS = 4,
@@ -106,7 +107,7 @@ V_INLINE void v_store_n(float *p, int64_t n, vf x)
     v_store(lanes, x);
     memcpy(p, lanes, (size_t)n * sizeof *p);
 }
-/* Of lanes l0 to l0 + 3 those of x from `first` on and below `end`, else of `other`. */
+/* Of the lanes l0 to l0 + 3, those of x from `first` on and below `end`, the others of `other`. */
 V_INLINE __m128 v_keep4(__m128 x, int64_t first, int64_t end, __m128 other, int l0)
 {
     const int32x4_t lane = (int32x4_t){0, 1, 2, 3} + l0;
@@ -188,7 +189,7 @@ V_INLINE void v_sum8(const vf x[8], float sums[8])
     v_sum_halves(eight, sums);
 }
 
-/* A part of a vector: what one pass over a panel sums up. */
+/* A part of a vector, which one pass over a panel sums up. */
 enum { V_PARTS = 2 };
 typedef __m256 vp;
 V_INLINE vp vp_zero(void)
@@ -328,8 +329,8 @@ V_INLINE __m256i neon_dot(__m256i sum, __m256i w, __m256i x)
 }
 #endif
 
-/* Keeps the compiler from reordering a chain of sums: it would keep all that is to be added, which
- * registers do not hold. */
+/* Keeps the compiler from reordering a chain of sums: it would keep all terms, for which there
+ * are not enough registers. */
 V_INLINE __m256i in_order(__m256i sum)
 {
     __asm__("" : "+w"(sum.a), "+w"(sum.b));

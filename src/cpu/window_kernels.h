@@ -1,17 +1,21 @@
-/* window_kernels.h - fast bodies of operators over the neighbours of a place: max_pool, avg_pool
+/* window_kernels.h - fast bodies of operators over windows and neighbours: max_pool, avg_pool
  * and upsample.
  *
- * A pool goes over runs of the last axis of the result.  A row of x is copied once for all windows
- * of a run, its columns sorted by their remainder modulo the stride, so that neighbours of the
- * result take neighbours; then each entry of the windows is one loop over the run.  The order of a
- * window's entries is row-major, whatever the cut.  A row for a run of four with stride 2, kernel
- * 3 and padding 1 (p), as r->row holds it:
+ * A pool goes over runs of the last axis of the result.  A row of x is copied once for all
+ * windows of a run, its columns sorted by their remainder modulo the stride, so that neighbours
+ * in the result read neighbours in the copy; then each entry of the windows is one loop over the
+ * run.  The order of a window's entries is row-major, whatever the cut.
+ *
+ * A row for a run of four with stride 2, kernel 3 and padding 1 (p), as r->row holds it:
  *
  *   columns of x:  p 0 1 2 3 4 5 6 7
- *   part 0:        p 1 3 5 7            taken by kernel entry 0, and from 1 on by entry 2
- *   part 1:        0 2 4 6              taken by kernel entry 1
+ *   part 0:        p 1 3 5 7            used by kernel entry 0, and from 1 on by entry 2
+ *   part 1:        0 2 4 6              used by kernel entry 1
  *
- * upsample first blends whole rows of x, all axes but the last, and then columns of the blend. */
+ * upsample first blends whole rows of x, over all axes but the last, and then columns of the
+ * blend.  Windows are those of op/pool.h, taps those of op/upsample.h.  Used by the
+ * isa_*_general.c files.
+ */
 #ifndef CPU_WINDOW_KERNELS_H
 #define CPU_WINDOW_KERNELS_H
 
@@ -19,23 +23,24 @@
 #include "op/pool.h"
 #include "op/upsample.h"
 
+/* Columns of a run; most spatial axes. */
 enum { WN_RUN = 256, WN_SPACE = 3 };
 
 /* ---- pools ---- */
 
-/* A run of the last axis of the result: columns [first, first + n). */
+/* A run of the last axis of the result, columns [first, first + n), with its partial results. */
 typedef struct pool_run {
     const op_call *call;
-    /* of the last axis; left: the first column of x, maybe below 0 */
+    /* of the last axis; left: the first column of x that the run reads, maybe below 0 */
     int64_t first, n, kernel, stride, dilation, left;
-    int64_t length; /* columns of a part of `row` */
+    int64_t length; /* columns of one part of `row` */
     double sum[WN_RUN];
     float best[WN_RUN];
-    int32_t at[WN_RUN]; /* of the best; -1: none yet */
-    float *row;         /* [stride][length] */
+    int32_t at[WN_RUN]; /* the place of the best; -1: none yet */
+    float *row;         /* scratch [stride][length], a row of x */
 } pool_run;
 
-/* Windows of one size, of floats; places within a plane fit 32 bits. */
+/* Accepts windows of one size, of floats, if the places of a plane fit 32 bits. */
 static bool pool_accepts(const op_call *call)
 {
     const op_view *x = &call->in[0];
@@ -47,7 +52,7 @@ static bool pool_accepts(const op_call *call)
            places < INT32_MAX;
 }
 
-/* What is the same for all runs of a call. */
+/* Set what is the same for all runs of a call. */
 static void pool_describe(const op_call *call, pool_run *r)
 {
     uint32_t last = call->in[0].rank - 3;
@@ -66,13 +71,13 @@ static size_t pool_scratch_bytes(const op_call *call, const ir_box *box)
     return sizeof r + (size_t)(r.stride * r.length) * sizeof(float);
 }
 
-/* a / b rounded up, 0 for negative a. */
+/* a / b rounded up; 0 for negative a. */
 static int64_t pool_divide_up(int64_t a, int64_t b)
 {
     return a > 0 ? (a + b - 1) / b : 0;
 }
 
-/* The columns of a row of x that the run takes, those that there are. */
+/* Copy the columns of a row of x that the run reads, as far as they exist. */
 static void pool_load_row(const pool_run *r, int64_t offset)
 {
     const op_view *x = &r->call->in[0];
@@ -88,7 +93,8 @@ static void pool_load_row(const pool_run *r, int64_t offset)
     }
 }
 
-/* The entries of the run for which entry k of the window lies in x, and where in `row` it does. */
+/* The part of the run, [*lo, *hi), for which entry k of the window lies in x; returns where in
+ * `row` the entry is, for column 0 of the run. */
 static const float *pool_entries(const pool_run *r, int64_t k, int64_t *lo, int64_t *hi)
 {
     int64_t n = r->call->in[0].dims[r->call->in[0].rank - 1], column = k * r->dilation,
@@ -99,7 +105,8 @@ static const float *pool_entries(const pool_run *r, int64_t k, int64_t *lo, int6
     return r->row + column % r->stride * r->length + column / r->stride;
 }
 
-/* A row of x whose first place is number `place` of its plane. */
+/* Fold a row of x into the best of the run; place: the number in its plane of the row's first
+ * entry.  A NaN always wins. */
 static void pool_fold_largest(pool_run *r, int64_t place)
 {
     int64_t lo, hi;
@@ -114,6 +121,7 @@ static void pool_fold_largest(pool_run *r, int64_t place)
     }
 }
 
+/* Fold a row of x into the sums of the run. */
 static void pool_fold_sum(pool_run *r)
 {
     int64_t lo, hi;
@@ -124,8 +132,8 @@ static void pool_fold_sum(pool_run *r)
     }
 }
 
-/* All rows of the windows of a run, which begins at entry `at` of the result.  Windows of the
- * outer axes are clipped to x first, so the padding is never visited there. */
+/* Fold all rows of the windows of a run, which begins at entry at[] of the result.  Windows of
+ * the outer axes are clipped to x first, so rows in the padding are never visited. */
 static void pool_fold(pool_run *r, const int64_t *at, bool largest)
 {
     const op_view *x = &r->call->in[0];
@@ -155,6 +163,7 @@ static void pool_fold(pool_run *r, const int64_t *at, bool largest)
     } while (walk_next(&steps, outer, step));
 }
 
+/* Begin the run at at[]. */
 static void pool_begin(pool_run *r, const ir_box *box, const int64_t *at)
 {
     uint32_t last = r->call->in[0].rank - 1;
@@ -168,8 +177,8 @@ static void pool_begin(pool_run *r, const ir_box *box, const int64_t *at)
     }
 }
 
-/* Values and their places, which are numbers in the plane as PyTorch has them.  A window that lies
- * wholly in the padding has none: place 0. */
+/* Store values and their places, which count in the plane as PyTorch does.  A window that lies
+ * wholly in the padding gives place 0. */
 static void max_pool_finish(const pool_run *r, const int64_t *at)
 {
     const op_view *values = &r->call->out[0], *indices = &r->call->out[1];
@@ -182,8 +191,8 @@ static void max_pool_finish(const pool_run *r, const int64_t *at)
 
 enum { AP_INCLUDE = POOL_ATTRIBUTES, AP_DIVISOR };
 
-/* Entries of the window of entry `at` along spatial axis i, with those in the padding or
- * without. */
+/* How many entries the window of entry `at` along spatial axis i has, with those in the padding
+ * or without. */
 static int64_t pool_count(const op_call *call, uint32_t i, int64_t at)
 {
     int64_t n = call->in[0].dims[i + 2];
@@ -193,8 +202,8 @@ static int64_t pool_count(const op_call *call, uint32_t i, int64_t at)
     return pool_divide_up(w.end - w.start, w.step);
 }
 
-/* Sums by their divisor: a number that the call gives, or the entries of the window, those in the
- * padding counted or not. */
+/* Divide the sums: by a number that the call gives, or by the entries of the window, with or
+ * without padding. */
 static void avg_pool_finish(const pool_run *r, const int64_t *at)
 {
     const op_view *y = &r->call->out[0];
@@ -210,7 +219,7 @@ static void avg_pool_finish(const pool_run *r, const int64_t *at)
     store_floats(y, walk_offset(y, at), y->stride[last], r->n, mean);
 }
 
-/* The pool_run and its row lie in scratch. */
+/* The box in runs; the pool_run and its row lie in scratch. */
 static void pool_run_box(const op_call *call, const ir_box *box, pool_run *r, bool largest)
 {
     uint32_t last = call->in[0].rank - 1;
@@ -242,11 +251,11 @@ static void avg_pool_run(const op_call *call, const ir_box *box, void *scratch)
 
 /* ---- upsample ---- */
 
-/* What the columns of a box take: entry i is the sum of weight[k][i] x[at[k][i]] over n taps. */
+/* What the columns of a box read: column i is the sum of weight[k][i] x[at[k][i]] over n taps. */
 typedef struct upsample_task {
     const op_call *call;
     int n;
-    /* columns of the result; of x, those that they take begin at `first` */
+    /* columns of the result; the columns of x that they read begin at `first`, `width` of them */
     int64_t columns, first, width;
     float *weight, *row, *blend, *out; /* [n][columns], [width], [width], [columns] */
     int32_t *at;                       /* [n][columns], from `first` on */
@@ -257,8 +266,8 @@ static bool upsample_accepts(const op_call *call)
     return all_are_floats(call) && call->in[0].dims[call->in[0].rank - 1] < INT32_MAX;
 }
 
-/* x's columns between those that the first and the last column of the box take; returns the
- * bytes. */
+/* Find the columns of x between those that the first and the last column of the box read, and
+ * lay out scratch if it is given; returns its bytes. */
 static size_t upsample_lay_out(const op_call *call, const ir_box *box, float *scratch,
                                upsample_task *t)
 {
@@ -285,8 +294,8 @@ static size_t upsample_scratch_bytes(const op_call *call, const ir_box *box)
     return upsample_lay_out(call, box, NULL, &t);
 }
 
-/* Columns and weights for each column of the box, tap by tap: [k][i], so that blend_columns reads
- * them in order. */
+/* Columns and weights for each column of the box, tap by tap: [k][i], so that blend_columns
+ * reads them in order. */
 static void fill_taps(const upsample_task *t, const ir_box *box)
 {
     const op_view *x = &t->call->in[0];
@@ -301,7 +310,7 @@ static void fill_taps(const upsample_task *t, const ir_box *box)
     }
 }
 
-/* The rows of x that entry `at` of the result takes, times their weights. */
+/* The weighted sum of the rows of x that entry at[] of the result reads. */
 static void blend_rows(const upsample_task *t, const int64_t *at)
 {
     const op_view *x = &t->call->in[0];
@@ -333,7 +342,7 @@ static void blend_rows(const upsample_task *t, const int64_t *at)
     } while (walk_next(&taken, outer, k));
 }
 
-/* The last axis, from the blend of the others. */
+/* The last axis: each column from the blend of the others. */
 static void blend_columns(const upsample_task *t)
 {
     const float *restrict from = t->blend;

@@ -1,18 +1,31 @@
-/* net_calls.c - the form of an answer that calls tools, in the way in which the model's template
- * writes calls.
+/* net_calls.c - the form of an answer that calls tools, written as the model's template writes
+ * calls.
  *
- * The template itself shows that way: it is given a conversation with a call, and what it makes of
- * it is looked at.  Cost: one more rendering, for requests whose calls are held.
+ * Input: the tools and tool_choice of a request.  Output: a structural tag
+ * (docs/structured-output.md) in q->sampling.
+ *
+ * Idea: the template itself shows how it writes calls.  It renders a conversation with a call of
+ * the function probe_of_calls, and the style is recognised in the result.  For the style
+ * NET_CALLS_BLOCKS one call is
+ *
+ *   <tool_call>\n{"name": "f", "arguments": {..}}\n</tool_call>
+ *
+ * and its tag has that text with the arguments' schema in the place of {..}.
+ *
+ * Called by net_chat.c through net_calls_hold.  Relies on src/grammar for structural tags, by
+ * way of the engine.  Cost: one to four more renderings, for requests whose calls are held.
  */
 #include "net/net_calls.h"
 
-/* The parts of calls: OPEN BEFORE name AFTER arguments END BETWEEN ... CLOSE. */
+/* How a style writes calls: OPEN, then for each call BEFORE name AFTER arguments END, with
+ * BETWEEN between two of them, then CLOSE. */
 typedef struct spelling {
     const char *open, *before, *after, *end, *between, *close;
-    bool quotes; /* the name stands in quotes */
-    bool alone;  /* the template has one call in a message */
+    bool quotes; /* the name is a JSON text */
+    bool alone;  /* the template allows one call in a message */
 } spelling;
 
+/* By net_call_style; NET_CALLS_ANY, the style that is not known, has none. */
 static const spelling spellings[] = {
     [NET_CALLS_BLOCKS] = {"", "<tool_call>\n{\"name\": ", ", \"arguments\": ", "}\n</tool_call>",
                           "\n", "", true, false},
@@ -24,14 +37,16 @@ static const spelling spellings[] = {
                           NET_CALLS_END, false, false},
 };
 
+/* 400: the request asks for calls that cannot be enforced, and why. */
 static mpk_status refuse(net_exchange *x, const char *what)
 {
     return net_refuse(x->cx, &x->refusal, 400, "tool_choice", NULL,
                       "calls of tools cannot be enforced: %s", what);
 }
 
-/* ---- the template's way ---- */
+/* ---- the template's style ---- */
 
+/* The name of the function in the probe; no template and no client has it. */
 #define PROBE "probe_of_calls"
 
 static bool holds(const text *t, const char *words)
@@ -39,8 +54,9 @@ static bool holds(const text *t, const char *words)
     return t->n && memmem(t->at, t->n, words, strlen(words)) != NULL;
 }
 
-/* A conversation with a call, as the template writes it.  Templates differ in what content and
- * arguments are beside it, so that each is tried; *to stays empty if none is taken. */
+/* Render a conversation with a call into *to.  Templates differ in the content and the arguments
+ * that they accept beside a call, so four combinations are tried; *to stays without the probe's
+ * name if none of them works. */
 static mpk_status render_probe(net_exchange *x, const net_request *q, text *to)
 {
     static const char *const contents[] = {"\"\"", "null"}, *const arguments[] = {"{\"k\":\"v\"}",
@@ -63,6 +79,8 @@ static mpk_status render_probe(net_exchange *x, const net_request *q, text *to)
     return MPK_OK;
 }
 
+/* Recognise the style in a rendered probe.  The formats of <function=..> and [ARGS] are known
+ * but cannot be enforced here. */
 static net_call_style style_of(const text *t)
 {
     if (!holds(t, PROBE) || holds(t, "<function=") || holds(t, "[ARGS]") ||
@@ -79,7 +97,8 @@ static net_call_style style_of(const text *t)
     return holds(t, "<tool_call>") ? NET_CALLS_BLOCKS : NET_CALLS_ANY;
 }
 
-/* Do the style's marks have a text in answers? */
+/* The text that opens the calls of a style must be a text in answers, too: some tokenizers have
+ * it as a special token that is never decoded, and then a form cannot ask for it. */
 static mpk_status check_mark(net_exchange *x, const char *mark)
 {
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
@@ -101,6 +120,8 @@ static mpk_status check_mark(net_exchange *x, const char *mark)
                       "the tokens with which this model begins them have no text in its tokenizer");
 }
 
+/* told: the tools are told in words by net_tools.c, which asks for NET_CALLS_BLOCKS.  400: no
+ * known style. */
 static mpk_status find_style(net_exchange *x, const net_request *q, bool told,
                              net_call_style *style)
 {
@@ -124,13 +145,15 @@ static void write_words(const char *words, text *to)
     json_write_str(to, str_from(words));
 }
 
+/* A tool with "strict": true: its calls follow its schema. */
 static bool is_strict(const json_value *tool)
 {
     const json_value *strict = json_get(json_get(tool, "function"), "strict");
     return json_is(strict, JSON_KIND_BOOL) && strict->boolean;
 }
 
-/* Arguments are an object, also where the schema does not say so. */
+/* A JSON schema as a format.  Arguments are an object even if the schema does not say so:
+ * "type":"object" is added. */
 static void write_schema(const json_value *schema, text *to)
 {
     const bool is_object = json_is(schema, JSON_KIND_OBJECT);
@@ -148,7 +171,8 @@ static void write_schema(const json_value *schema, text *to)
     text_print(to, is_object && json_get(schema, "type") ? "}" : "}}");
 }
 
-/* A call of one tool; exact: its arguments follow the schema, else they are any object. */
+/* The tag of a call of one tool; exact: its arguments follow the tool's schema, otherwise they
+ * are any object. */
 static void write_call(const spelling *s, const json_value *tool, bool exact, text *to)
 {
     const json_value *f = json_get(tool, "function");
@@ -187,7 +211,7 @@ static void write_tags(const net_request *q, const spelling *s, text *to)
     text_print(to, "]");
 }
 
-/* All calls of an answer. */
+/* A tag for all calls of an answer, with what opens and closes them. */
 static void write_calls(const net_request *q, const spelling *s, text *to)
 {
     const bool one = s->alone || q->one_call || q->only_tool;
@@ -206,7 +230,7 @@ static void write_calls(const net_request *q, const spelling *s, text *to)
     text_print(to, "}");
 }
 
-/* Text in which calls may stand. */
+/* Free text that may contain calls: from the trigger on, the answer must be a call. */
 static void write_text_with_calls(const net_request *q, const spelling *s, text *to)
 {
     const bool opens = *s->open != 0;
@@ -224,7 +248,7 @@ static void write_text_with_calls(const net_request *q, const spelling *s, text 
     text_print(to, "}");
 }
 
-/* The content of an answer whose form the request asks for. */
+/* The format of an answer for which the request asks a form besides tools. */
 static void write_form(const mpk_request_options *o, text *to)
 {
     static const char *const names[][2] = {[MPK_FORM_JSON_SCHEMA] = {"json_schema", "json_schema"},
@@ -242,8 +266,8 @@ static void write_form(const mpk_request_options *o, text *to)
     text_print(to, "}");
 }
 
-/* Calls, or an answer that is none: of the form that was asked for, or any text that does not look
- * like a call. */
+/* Calls, or an answer without them: of the form that was asked for, or any text that does not
+ * look like a call. */
 static void write_calls_or_text(const net_request *q, net_call_style style, text *to)
 {
     const spelling *s = &spellings[style];
@@ -261,7 +285,7 @@ static void write_calls_or_text(const net_request *q, net_call_style style, text
     text_print(to, "]}");
 }
 
-/* ---- whether, and what ---- */
+/* ---- whether a form is needed, and which ---- */
 
 static bool any_strict(const net_request *q)
 {
@@ -271,6 +295,7 @@ static bool any_strict(const net_request *q)
     return false;
 }
 
+/* Does the text end with these words, apart from white space? */
 static bool ends_with(const text *t, const char *words)
 {
     size_t n = t->n, n_words = strlen(words);
@@ -279,7 +304,8 @@ static bool ends_with(const text *t, const char *words)
     return n >= n_words && memcmp(t->at + n - n_words, words, n_words) == 0;
 }
 
-/* The form begins where the reasoning ends, if the prompt has begun one. */
+/* Wrap the format as a structural tag.  If the prompt ends within reasoning, the form begins
+ * after </think>.  The source is copied to the exchange's arena. */
 static mpk_status set_form(net_exchange *x, net_request *q, bool reasons, const text *format)
 {
     text t = {0};
@@ -299,7 +325,8 @@ static mpk_status set_form(net_exchange *x, net_request *q, bool reasons, const 
     return MPK_OK;
 }
 
-/* A model whose calls begin with a token without text begins them only where the prompt does. */
+/* For models whose calls begin with a token that has no text: the prompt begins the calls, so
+ * only a call that must come can be held. */
 static mpk_status begin_list(net_exchange *x, const net_request *q, text *prompt)
 {
     if (!q->must_call)
@@ -311,6 +338,8 @@ static mpk_status begin_list(net_exchange *x, const net_request *q, text *prompt
     return MPK_OK;
 }
 
+/* See net_calls.h.  A form of the request is rewritten too if the answer reasons first, since it
+ * applies only after the reasoning. */
 mpk_status net_calls_hold(net_exchange *x, net_request *q, bool told, text *prompt,
                           net_call_style *style)
 {

@@ -1,13 +1,16 @@
-/* net_chat.c - /v1/chat/completions: messages -> a prompt by the model's chat template -> an answer
- * in parts; and llama-server's /apply-template, which shows the prompt.
+/* net_chat.c - /v1/chat/completions: messages -> a prompt by the model's chat template -> an
+ * answer in parts; and llama-server's /apply-template, which shows the prompt.
  *
- * Its later half also serves Anthropic's and the Responses API, whose bodies are rewritten as chats
- * and whose dialect differs.  Prompts are rendered up to three times: with tools, without (to learn
- * whether the template knows tools), and with the tools told in words.
+ * The second half also serves Anthropic's and the Responses API, whose bodies are rewritten as
+ * chats and whose answers differ (net_dialect).  A prompt is rendered up to three times: with
+ * tools, without them (to learn whether the template knows tools), and with the tools told in
+ * words.  Called by net_route.c's table, net_messages.c and net_responses.c.
  */
 #include "net/net_calls.h"
 #include "net/net_exchange.h"
 
+/* The template: that of the request, else the server's, else the model's own.  A conversation
+ * that the template refuses is the client's fault: 400. */
 mpk_status net_chat_render(net_exchange *x, const net_request *q, str messages, const char *tools,
                            text *to)
 {
@@ -30,14 +33,14 @@ mpk_status net_chat_render(net_exchange *x, const net_request *q, str messages, 
     TRY(status);
     to->n = 0;
     text_add(to, prompt, n);
-    text_add(to, "", 0); /* an empty prompt is a text, too */
+    text_add(to, "", 0); /* an empty prompt is a text, too, not NULL */
     mpk_free(prompt);
     CHECK(x->cx, !to->failed, MPK_ENOMEM, "out of memory for a prompt");
     return MPK_OK;
 }
 
-/* A template that knows tools gives another text with them than without; one that does not gets
- * them told. */
+/* If the template does not know tools, render again with the tools told in the system message.
+ * It knows them if it renders another text with them than without. */
 static mpk_status tell_tools(net_exchange *x, const net_request *q, text *prompt, bool *told)
 {
     text without = {0};
@@ -46,14 +49,15 @@ static mpk_status tell_tools(net_exchange *x, const net_request *q, text *prompt
     const bool same = status == MPK_OK && without.n == prompt->n &&
                       memcmp(without.at, prompt->at, prompt->n) == 0;
     text_free(&without);
-    if (!same) /* one that refuses the conversation without its tools knows them */
+    if (!same) /* a template that refuses the conversation without its tools knows them */
         return status == MPK_ENOMEM ? status : MPK_OK;
     TRY(net_tools_tell(x->cx, &x->arena, q->messages, q->tool_list, &messages));
     *told = true;
     return net_chat_render(x, q, messages, NULL, prompt);
 }
 
-/* The last message ends at a mark; what the template puts after it is cut off. */
+/* The last message of a conversation that is to be continued ends with a mark; cut the prompt at
+ * the last one, so that what the template puts after the message is gone. */
 static mpk_status cut_at_mark(net_exchange *x, text *prompt)
 {
     static const str mark = {NET_CONTINUED, sizeof NET_CONTINUED - 1};
@@ -68,7 +72,8 @@ static mpk_status cut_at_mark(net_exchange *x, text *prompt)
         "the chat template leaves out the last message, which the answer was to continue");
 }
 
-/* told: the tools stand in the system message, since the template knows none. */
+/* The whole prompt of a chat.  *told: the tools are told in the system message, since the
+ * template does not know any. */
 static mpk_status make_prompt(net_exchange *x, const net_request *q, text *prompt, bool *told)
 {
     *told = false;
@@ -78,7 +83,7 @@ static mpk_status make_prompt(net_exchange *x, const net_request *q, text *promp
     return q->continues ? cut_at_mark(x, prompt) : MPK_OK;
 }
 
-/* The tools once more, where they outlive the body. */
+/* Parse the tools again into the arena of the work, which outlives the body. */
 static mpk_status keep_tools(net_exchange *x, const net_request *q, const json_value **out)
 {
     arena *a = &x->work.arena;
@@ -91,8 +96,8 @@ static mpk_status keep_tools(net_exchange *x, const net_request *q, const json_v
     return json_parse(x->cx, a, (str){copy, n}, out);
 }
 
-/* Each answer reads its own text apart: it gets the tools, and the end of the prompt, where
- * reasoning may have begun already. */
+/* Submit the answers.  Each has its own parser for its text, which gets the tools and the
+ * prompt's words: reasoning may have begun in them. */
 static mpk_status submit(net_exchange *x, const net_request *q, const net_dialect *dialect,
                          net_call_style style, str words)
 {
@@ -110,8 +115,8 @@ static mpk_status submit(net_exchange *x, const net_request *q, const net_dialec
     return net_work_submit(x, q, 0, &prompt);
 }
 
-/* `held` is the request with the grammar that calls are held to; the reply follows what the client
- * asked, hence *q at the end. */
+/* `held` is the request with the form that holds the calls; the reply follows what the client
+ * asked for, hence *q at the end. */
 mpk_status net_chat_answer(net_exchange *x, const net_request *q, const net_dialect *dialect)
 {
     net_request held = *q;
@@ -128,7 +133,7 @@ mpk_status net_chat_answer(net_exchange *x, const net_request *q, const net_dial
     return net_completion_answer(x, q);
 }
 
-/* Renders the prompt as an answer would be rendered and counts its tokens; nothing is computed. */
+/* Render the prompt as an answer would, and count its tokens; nothing is computed. */
 mpk_status net_chat_count(net_exchange *x, const net_request *q, size_t *n_tokens)
 {
     text prompt = {0};
@@ -143,6 +148,7 @@ mpk_status net_chat_count(net_exchange *x, const net_request *q, size_t *n_token
     return status;
 }
 
+/* POST /apply-template: {"prompt": ..}, rendered as for an answer. */
 mpk_status net_chat_show_prompt(net_exchange *x, const char *path)
 {
     const mpk_request_options suggested = net_completion_suggested(x);
@@ -164,6 +170,7 @@ mpk_status net_chat_show_prompt(net_exchange *x, const char *path)
     return net_reply_json(x, &reply);
 }
 
+/* POST /v1/chat/completions. */
 mpk_status net_chat_run(net_exchange *x, const char *path)
 {
     const mpk_request_options suggested = net_completion_suggested(x);

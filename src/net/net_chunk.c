@@ -1,7 +1,17 @@
-/* net_chunk.c - answers as OpenAI's events: chunks of what has come since the last one, the usage,
- * [DONE]. */
+/* net_chunk.c - answers as the events of OpenAI's streams: a chunk for the text since the last
+ * one, the usage, [DONE].
+ *
+ *   data: {"id":"chatcmpl-..","object":"chat.completion.chunk",..,
+ *          "choices":[{"index":0,"delta":{..}}]}
+ *
+ *   data: [DONE]
+ *
+ * Called through net_dialect by net_stream.c.  Each function empties what it has written, so
+ * nothing is sent twice.
+ */
 #include "net/net_exchange.h"
 
+/* The members that every event begins with. */
 static void begin_event(const net_exchange *x, text *to)
 {
     text_print(to, "data: {");
@@ -9,7 +19,8 @@ static void begin_event(const net_exchange *x, text *to)
         x, x->work.dialect->is_chat ? "chat.completion.chunk" : "text_completion", to);
 }
 
-/* Usage so far, if it is asked for in every event. */
+/* End an event; with the usage so far if that is asked for in every event, and null if it comes
+ * at the end only. */
 static void end_event(const net_exchange *x, text *to)
 {
     if (x->work.usage_always) {
@@ -20,7 +31,7 @@ static void end_event(const net_exchange *x, text *to)
     text_print(to, "}\n\n");
 }
 
-/* A member of a delta, if there is something; empties it. */
+/* Write a member of a delta unless its text is empty, and empty the text. */
 static void move_member(const char *name, text *from, unsigned *n_members, text *to)
 {
     if (!from->n)
@@ -30,6 +41,7 @@ static void move_member(const char *name, text *from, unsigned *n_members, text 
     from->n = 0;
 }
 
+/* "delta":{..} with what is new in reasoning, content and calls. */
 static void write_delta(net_answer *a, text *to)
 {
     net_parts *p = &a->parts;
@@ -48,6 +60,7 @@ static void write_delta(net_answer *a, text *to)
     text_print(to, "}");
 }
 
+/* The first event of a chat's answer: its role, without text. */
 static void write_role(const net_exchange *x, uint32_t index, text *to)
 {
     begin_event(x, to);
@@ -61,6 +74,7 @@ static void write_role(const net_exchange *x, uint32_t index, text *to)
     end_event(x, to);
 }
 
+/* An event with what is new in one answer; the last one says why it ended. */
 static void write_event(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     unsigned n_members = 0;
@@ -85,8 +99,8 @@ static void write_event(net_exchange *x, net_answer *a, uint32_t index, text *to
     end_event(x, to);
 }
 
-/* What has come of one answer.  The role comes with the first token: who measures the time to it
- * should. */
+/* Write what is new in one answer.  The role is sent with the first token, not before: clients
+ * measure the time to the first token by it. */
 void net_chunk_write_news(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     const bool news = a->content.n || a->parts.content.n || a->parts.reasoning.n ||

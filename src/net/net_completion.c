@@ -1,10 +1,11 @@
-/* net_completion.c - /v1/completions: prompts -> answers; and what other endpoints have in common
- * with it: reading the body, the model's name, waiting for answers.
+/* net_completion.c - /v1/completions: prompts -> answers; and what other endpoints share with
+ * it: reading the body, checking the model's name, waiting for answers.
  *
  * The connection's thread waits for a document in net_completion_answer; a stream is written
  * from libmicrohttpd's callback on the same thread (net_stream.c).  From there on the body and
- * the request read from it are gone: what answers still need was copied to the work
- * (net_work.c). */
+ * the request read from it are freed: what answers still need was copied to the work
+ * (net_work.c).
+ */
 #include "net/net_exchange.h"
 #include "net/net_infill.h"
 
@@ -19,6 +20,8 @@ mpk_status net_completion_hold(net_exchange *x, str source)
     return net_exchange_hold(x, n * VALUE_BYTES + source.n * COPIES);
 }
 
+/* The memory is charged before the body is parsed, so that many large bodies together are
+ * refused, not fatal. */
 mpk_status net_completion_parse(net_exchange *x, const json_value **out)
 {
     const str source = text_str(&x->body);
@@ -30,6 +33,7 @@ mpk_status net_completion_parse(net_exchange *x, const json_value **out)
     return status;
 }
 
+/* A server has one model: another name is 404, unless any_model_name. */
 mpk_status net_completion_open(net_exchange *x, const json_value **out)
 {
     const char *name = x->server->options.model_name;
@@ -53,9 +57,11 @@ mpk_request_options net_completion_suggested(const net_exchange *x)
     return o;
 }
 
+/* Documents only: wait until all answers have ended; meanwhile libmicrohttpd must not count the
+ * connection as idle. */
 mpk_status net_completion_answer(net_exchange *x, const net_request *q)
 {
-    const bool stream = q->stream; /* the request lies in what is given back here */
+    const bool stream = q->stream; /* the request lies in memory that is freed here */
     net_exchange_drop_body(x);
     if (stream)
         return net_stream_begin(x);
@@ -71,7 +77,8 @@ mpk_status net_completion_answer(net_exchange *x, const net_request *q)
     return net_reply_json(x, &document);
 }
 
-/* A prompt with a text after the answer becomes the tokens of a gap. */
+/* Submit the answers of one prompt.  A prompt with a text after the answer (suffix) becomes the
+ * tokens of a gap. */
 static mpk_status submit(net_exchange *x, const net_request *q, size_t at)
 {
     net_prompt prompt = q->prompts[at];
@@ -83,6 +90,7 @@ static mpk_status submit(net_exchange *x, const net_request *q, size_t at)
     return net_work_submit(x, q, at, &prompt);
 }
 
+/* POST /v1/completions. */
 mpk_status net_completion_run(net_exchange *x, const char *path)
 {
     const mpk_request_options suggested = net_completion_suggested(x);

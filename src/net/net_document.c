@@ -1,8 +1,12 @@
-/* net_document.c - answers as OpenAI's documents, and what its streams (net_chunk.c) have in
- * common with them: head, usage, calls, reasons.
+/* net_document.c - answers as OpenAI's documents, and what its streams (net_chunk.c) share with
+ * them: head, usage, calls, reasons.
  *
- * Runs when all answers of the exchange have ended (net_completion.c).  Functions named move write
- * what has gathered in an answer and empty it, so that a stream sends nothing twice. */
+ *   {"id":..,"object":"chat.completion",..,"choices":[{"index":0,"message":{..},"logprobs":..,
+ *    "finish_reason":"stop"}],"usage":{..}}
+ *
+ * Written when all answers of the exchange have ended (net_completion.c).  Functions named move
+ * write what has gathered in an answer and empty it, so that a stream sends nothing twice.
+ */
 #include "net/net_exchange.h"
 
 void net_document_write_head(const net_exchange *x, const char *object, text *to)
@@ -42,6 +46,7 @@ void net_document_write_call(const net_call *call, uint32_t index, bool with_ind
     text_print(to, "}}");
 }
 
+/* ,"NAME":[1,2,3]; ids are kept as text, with commas. */
 static void move_ids(const char *name, text *ids, text *to)
 {
     text_print(to, ",\"%s\":[", name);
@@ -80,6 +85,7 @@ void net_document_write_reasons(const net_answer *a, text *to)
         text_print(to, "null");
 }
 
+/* "message":{..}; content is null beside calls, if there is none. */
 static void write_message(const net_answer *a, text *to)
 {
     const net_parts *p = &a->parts;
@@ -99,7 +105,8 @@ static void write_message(const net_answer *a, text *to)
     text_print(to, p->calls.n ? "]}" : "}");
 }
 
-/* Of a completion each answer has those of its prompt; a chat has one prompt. */
+/* vLLM's prompt_logprobs: in a completion each answer has those of its prompt, in a chat the
+ * document has those of the one prompt. */
 static void write_prompt_probs(const net_exchange *x, const net_answer *a, text *to)
 {
     if (!x->work.prompt_logprobs)
@@ -147,6 +154,7 @@ void net_document_write(net_exchange *x, text *to)
     text_print(to, "}");
 }
 
+/* A comment of a stream, which clients skip; sent so that no proxy closes an idle connection. */
 static const char comment[] = ": still at work\n\n";
 
 const net_dialect net_dialect_completion = {

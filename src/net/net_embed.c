@@ -1,31 +1,36 @@
-/* net_embed.c - /v1/embeddings, and what follows from vectors: /v1/score and /v1/rerank, for a
- * server of embeddings.
+/* net_embed.c - /v1/embeddings, and what follows from vectors: /v1/score and /v1/rerank, on a
+ * server that has a model for embeddings.
  *
- * Each text is a sequence of its own in the engine, which computes those of several connections
- * together.
+ * Input: texts or lists of token ids.  Each is a sequence of its own in the engine, which
+ * computes those of several connections together.  Output: vectors of length 1, or cosines of
+ * them.  Called by net_route.c.
  */
 #include <stdlib.h>
 
 #include "net/net_embed.h"
 
-/* NUMBER_BYTES: of a number in a reply whose text grows by doubling, "%.9g" and a comma. */
+/* TEXTS_A_CALL: texts that go to the engine together, between looks at the client.
+ * NUMBER_BYTES: bytes of a number in a reply whose text grows by doubling, "%.9g" and a comma. */
 enum { TEXTS_A_CALL = 64, NUMBER_BYTES = 2 * 16 };
 
-/* Vectors of a request. */
+/* A request for vectors while it is answered. */
 typedef struct embedder {
     net_exchange *x;
     mpk_embed_options options;
-    int32_t truncate; /* as in net_request */
+    /* 0: longer inputs are refused; -1: cut to the context; else to so many tokens */
+    int32_t truncate;
     /* of all texts of the request so far, for its usage */
     size_t n_tokens;
 } embedder;
 
+/* Refuse the request, 400, from the function at hand. */
 #define REFUSE(x, field, ...) \
     return net_refuse((x)->cx, &(x)->refusal, 400, (field), NULL, __VA_ARGS__)
 
 /* ---- the request ---- */
 
-/* A server has one model, which either writes text or makes vectors. */
+/* 400 if the server's model writes text: a server has one model, which either writes text or
+ * makes vectors. */
 static mpk_status check_server(net_exchange *x)
 {
     if (!x->server->facts.embedding_size)
@@ -35,7 +40,7 @@ static mpk_status check_server(net_exchange *x)
     return MPK_OK;
 }
 
-/* 0 if it is absent, so 0 is never a value that a client can give. */
+/* An optional whole number from least to most; *to is 0 if it is absent. */
 static mpk_status read_count(net_exchange *x, const json_value *body, const char *name,
                              int64_t least, int64_t most, int64_t *to)
 {
@@ -48,7 +53,8 @@ static mpk_status read_count(net_exchange *x, const json_value *body, const char
     return MPK_OK;
 }
 
-/* What all three endpoints begin with; a vector request counts as one answer of its key's limit. */
+/* The beginning of all three endpoints: key, body, options.  A request for vectors counts as one
+ * answer of its key's limit. */
 static mpk_status open_request(net_exchange *x, embedder *e, const json_value **body)
 {
     int64_t dimensions = 0, truncate = 0;
@@ -69,26 +75,28 @@ static mpk_status open_request(net_exchange *x, embedder *e, const json_value **
 
 /* ---- vectors ---- */
 
-/* Elements of a vector as the client wants it: all, or the first so many (Matryoshka models). */
+/* Numbers of a vector as the client asks: all, or the first so many (Matryoshka models). */
 static uint32_t size_of(const embedder *e)
 {
     return e->options.dimensions ? e->options.dimensions : e->x->server->facts.embedding_size;
 }
 
-/* Faults of the input are the client's, all others the server's.  first: of the call's texts. */
+/* Whose fault a failure of the engine is: bad input is the client's, anything else the server's.
+ * first: of the call's texts. */
 static mpk_status judge(net_exchange *x, mpk_status status, size_t first)
 {
     if (status == MPK_OK || status == MPK_ENOMEM)
         return status;
     if (status == MPK_EARG)
         REFUSE(x, "input", "%s", mpk_error_message(x->cx));
-    if (status == MPK_EFORMAT) /* of this input; others may have vectors */
+    if (status == MPK_EFORMAT) /* a fault of these inputs; others may have vectors */
         return net_refuse(x->cx, &x->refusal, 500, "input", NULL, "of the texts from %zu on: %s",
                           first, mpk_error_message(x->cx));
     return net_work_note_fault(x, status, 503);
 }
 
-/* The last tokens, as many as the request says. */
+/* Cut an input to its last tokens, if the request asks for that; refuse it if it is empty or
+ * longer than the context. */
 static mpk_status cut(const embedder *e, mpk_tokens *input)
 {
     net_exchange *x = e->x;
@@ -106,7 +114,7 @@ static mpk_status cut(const embedder *e, mpk_tokens *input)
     return MPK_OK;
 }
 
-/* Into the exchange's arena. */
+/* The tokens of a text, with those around it that the tokenizer adds, in the exchange's arena. */
 static mpk_status tokenize(net_exchange *x, str words, mpk_tokens *out)
 {
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
@@ -124,7 +132,8 @@ static mpk_status tokenize(net_exchange *x, str words, mpk_tokens *out)
     return MPK_OK;
 }
 
-/* A text, or a list of token ids. */
+/* One input, a text or a list of token ids; its tokens count for the usage, the metrics and the
+ * key's limit. */
 static mpk_status read_input(embedder *e, const json_value *v, const char *name, mpk_tokens *out)
 {
     net_exchange *x = e->x;
@@ -139,7 +148,8 @@ static mpk_status read_input(embedder *e, const json_value *v, const char *name,
     return MPK_OK;
 }
 
-/* In pieces, between which the client may have gone. */
+/* Compute the vectors of n texts, TEXTS_A_CALL at a time; between two calls the client may have
+ * gone. */
 static mpk_status embed_texts(embedder *e, const mpk_tokens *texts, size_t n, float *rows)
 {
     net_exchange *x = e->x;
@@ -156,7 +166,8 @@ static mpk_status embed_texts(embedder *e, const mpk_tokens *texts, size_t n, fl
     return MPK_OK;
 }
 
-/* A member that is one input or a list of them; rows f32[n, size] in the arena. */
+/* The vectors of a member that is one input or a list of inputs: *rows is f32[n, size] in the
+ * arena. */
 static mpk_status embed_member(embedder *e, const json_value *body, const char *name, float **rows,
                                size_t *n)
 {
@@ -180,7 +191,7 @@ static mpk_status embed_member(embedder *e, const json_value *body, const char *
 
 /* ---- /v1/embeddings ---- */
 
-/* Three bytes are four digits; the last group is filled up with =. */
+/* Base64: three bytes are four digits; the last group is filled up with =. */
 static void write_base64(const void *data, size_t n, text *to)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -197,12 +208,14 @@ static void write_base64(const void *data, size_t n, text *to)
     }
 }
 
-/* Nine digits give a float back exactly. */
+/* One vector as base64 of its bytes or as a list of numbers; nine digits give a float back
+ * exactly. */
 static void write_vector(const float *v, uint32_t n, bool base64, text *to)
 {
     if (base64) {
         text_print(to, "\"");
-        write_base64(v, n * sizeof *v, to); /* little endian, as every machine that this runs on */
+        /* little endian, as all machines that this runs on are */
+        write_base64(v, n * sizeof *v, to);
         text_print(to, "\"");
         return;
     }
@@ -211,6 +224,7 @@ static void write_vector(const float *v, uint32_t n, bool base64, text *to)
     text_print(to, "]");
 }
 
+/* The end of all three replies: model and usage. */
 static void write_tail(const embedder *e, text *to)
 {
     text_print(to, "],\"model\":");
@@ -228,6 +242,7 @@ static mpk_status read_encoding(net_exchange *x, const json_value *body, bool *b
     return MPK_OK;
 }
 
+/* POST /v1/embeddings. */
 mpk_status net_embed_vectors(net_exchange *x, const char *path)
 {
     const json_value *body;
@@ -253,16 +268,17 @@ mpk_status net_embed_vectors(net_exchange *x, const char *path)
 
 /* ---- /v1/score, /v1/rerank: cosines ---- */
 
-/* In double, in the order of elements. */
+/* The cosine of two vectors of length 1, summed in double in the order of the elements. */
 static double cosine(const embedder *e, const float *a, const float *b)
 {
-    double sum = 0; /* both have length 1 */
+    double sum = 0; /* both have length 1, so no division */
     for (uint32_t i = 0; i < size_of(e); i++)
         sum += (double)a[i] * b[i];
     return sum;
 }
 
-/* Each of the second against the first, or against the one of the same place. */
+/* POST /v1/score: each text of text_2 against the one text of text_1, or against that at the
+ * same place. */
 mpk_status net_embed_score(net_exchange *x, const char *path)
 {
     const json_value *body;
@@ -287,12 +303,14 @@ mpk_status net_embed_score(net_exchange *x, const char *path)
     return net_reply_json(x, &reply);
 }
 
+/* A document and its similarity to the query. */
 typedef struct ranked {
     double score;
     size_t index;
 } ranked;
 
-/* Best first; equal ones in the order that they came in, so the reply does not depend on qsort. */
+/* For qsort: best first; equal ones in the order of the request, so the reply does not depend on
+ * how qsort treats them. */
 static int compare_ranked(const void *a, const void *b)
 {
     const ranked *p = a, *q = b;
@@ -301,6 +319,7 @@ static int compare_ranked(const void *a, const void *b)
     return p->index < q->index ? -1 : 1;
 }
 
+/* POST /v1/rerank: documents in falling order of similarity to the query, the best top_n. */
 mpk_status net_embed_rerank(net_exchange *x, const char *path)
 {
     const json_value *body, *documents;

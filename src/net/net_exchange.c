@@ -1,11 +1,16 @@
 /* net_exchange.c - the life of one HTTP request: headers, body, handler, end.
  *
  * libmicrohttpd calls net_exchange_begin at the request line; net_exchange_handle once after the
- * headers, then for each part of the body, then once more for the reply; and net_exchange_complete
- * at the end, whatever ended it.  All calls for one exchange come from one thread, that of its
- * connection.  A refusal that the headers or the body cause is kept in x->refusal and sent as the
- * reply, after the rest of a body of moderate size was read: a client that is cut off while it
- * still sends would see a broken connection in place of the reason.
+ * headers, then for each part of the body, then once more for the reply; and
+ * net_exchange_complete at the end, however the request ended.  All calls for one exchange come
+ * from one thread, that of its connection.
+ *
+ *   begin -> headers checked -> body kept, part by part -> handler (net_route.c) -> reply -> end
+ *                  \-> refusal -> body read and dropped ---------------------------/
+ *
+ * A refusal that the headers or the body cause is kept in x->refusal and sent as the reply after
+ * the rest of a body of moderate size was read: a client that is cut off while it still sends
+ * would see a broken connection, not the reason.
  */
 #include <netdb.h>
 #include <netinet/in.h>
@@ -18,14 +23,14 @@
 #include "net/net_exchange.h"
 #include "net/net_random.h"
 
-/* Limits for a body that is read only to be dropped: in multiples of the largest body, and of the
- * timeout of a connection. */
+/* Limits for a body that is only read to be dropped, in multiples of the largest body and of a
+ * connection's timeout. */
 enum { DRAINED_BODIES = 4, BODY_TIMEOUTS = 10 };
 
-/* ---- beginning and end ---- */
+/* ---- begin and end ---- */
 
-/* What a client wrote, for a log line: cut to the room there is, anything but visible ASCII as
- * '?'. */
+/* Copy a text of the client's for a log line: cut to the room, every byte that is not visible
+ * ASCII as '?': a client cannot forge log lines. */
 static void copy_printable(char *to, size_t n_bytes, const char *from)
 {
     size_t n = 0;
@@ -34,6 +39,7 @@ static void copy_printable(char *to, size_t n_bytes, const char *from)
     to[n] = 0;
 }
 
+/* The client's address as text, "-" if it is not known. */
 static void write_client(const struct MHD_Connection *c, char *to, size_t n_bytes)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(
@@ -62,7 +68,8 @@ static net_exchange *begin(net_server *s, struct MHD_Connection *connection)
     return x;
 }
 
-/* What libmicrohttpd itself refuses has a path only. */
+/* libmicrohttpd's callback at the request line.  A request that libmicrohttpd itself refuses
+ * never gets further, and is logged with its path only. */
 void *net_exchange_begin(void *user, const char *uri, struct MHD_Connection *connection)
 {
     net_exchange *x = begin(user, connection);
@@ -75,7 +82,8 @@ void *net_exchange_begin(void *user, const char *uri, struct MHD_Connection *con
     return x;
 }
 
-/* sent: the whole reply went out; else the log says that the client had gone. */
+/* Count, log and free an exchange.  sent: the whole reply went out; otherwise the log says that
+ * the client had gone. */
 static void end(net_exchange *x, bool sent)
 {
     net_server *s = x->server;
@@ -108,6 +116,8 @@ void net_exchange_complete(void *user, struct MHD_Connection *connection, void *
 
 /* ---- the client ---- */
 
+/* Looks at the socket itself, since libmicrohttpd reports a closed connection only when it reads
+ * or writes. */
 bool net_exchange_is_gone(net_exchange *x)
 {
     const union MHD_ConnectionInfo *info =
@@ -127,6 +137,8 @@ void net_exchange_stop_clock(net_exchange *x, bool stop)
 
 /* ---- the body ---- */
 
+/* Charged atomically, and given back if it was too much: two exchanges cannot both take the last
+ * bytes. */
 mpk_status net_exchange_hold(net_exchange *x, uint64_t bytes)
 {
     net_server *s = x->server;
@@ -160,6 +172,7 @@ static mpk_status refuse_size(net_exchange *x)
                       x->server->options.body_bytes);
 }
 
+/* Keep a part of the body; 413 if the body is too large. */
 static mpk_status keep(net_exchange *x, const char *data, size_t n)
 {
     if (x->body.n + n > x->server->options.body_bytes)
@@ -170,7 +183,8 @@ static mpk_status keep(net_exchange *x, const char *data, size_t n)
     return MPK_OK;
 }
 
-/* False: it is too much, or takes too long; the connection is closed. */
+/* Take a part of the body: keep it, or drop it after a refusal.  False: it is too much or takes
+ * too long, and the connection is closed. */
 static bool take_body(net_exchange *x, const char *data, size_t n)
 {
     const net_options *o = &x->server->options;
@@ -194,6 +208,7 @@ static const char *header(net_exchange *x, const char *name)
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
+/* What can be refused before the body is read: path, method, key, declared length. */
 static mpk_status check_headers(net_exchange *x)
 {
     const char *length = header(x, "Content-Length");
@@ -202,8 +217,9 @@ static mpk_status check_headers(net_exchange *x)
                                                                                 : MPK_OK;
 }
 
-/* Is a refusal sent at once, before the body?  It is if the client asked first (Expect:
- * 100-continue), if the connection is to be closed, or if the body is too large to be drained. */
+/* Is a refusal sent at once, before the body?  Yes if the client waits for that (Expect:
+ * 100-continue), if the connection is to be closed, or if the body is too large to be read and
+ * dropped. */
 static bool answers_at_headers(net_exchange *x)
 {
     const char *length = header(x, "Content-Length");
@@ -213,6 +229,8 @@ static bool answers_at_headers(net_exchange *x)
                            (uint64_t)DRAINED_BODIES * x->server->options.body_bytes));
 }
 
+/* Run the handler, or send the refusal.  The server counts exchanges from here on, so that a
+ * stop can wait for them. */
 static enum MHD_Result reply(net_exchange *x, const char *url)
 {
     x->answering = true;
@@ -225,7 +243,7 @@ static enum MHD_Result reply(net_exchange *x, const char *url)
     return status == MPK_OK ? MHD_YES : MHD_NO;
 }
 
-/* The id that a client gives its request, or one of ours. */
+/* The request's id: the client's X-Request-Id, or one of ours. */
 static mpk_status take_id(net_exchange *x)
 {
     const char *given = header(x, "X-Request-Id");
@@ -235,6 +253,7 @@ static mpk_status take_id(net_exchange *x)
     return MPK_OK;
 }
 
+/* At the first call: what the request line and the headers say. */
 static void take_headers(net_exchange *x, const char *url, const char *method, const char *version)
 {
     x->checked = true;
@@ -250,6 +269,7 @@ static void take_headers(net_exchange *x, const char *url, const char *method, c
         net_refuse_status(&x->refusal, status);
 }
 
+/* See the life above; *n_data is 0 at the first and the last call. */
 enum MHD_Result net_exchange_handle(void *user, struct MHD_Connection *connection, const char *url,
                                     const char *method, const char *version, const char *data,
                                     size_t *n_data, void **exchange)
@@ -258,7 +278,7 @@ enum MHD_Result net_exchange_handle(void *user, struct MHD_Connection *connectio
     (void)user;
     (void)connection;
     if (!x)
-        return MHD_NO; /* there was no memory for it */
+        return MHD_NO; /* net_exchange_begin found no memory */
     if (!x->checked) {
         take_headers(x, url, method, version);
         return answers_at_headers(x) ? reply(x, url) : MHD_YES;

@@ -1,11 +1,12 @@
-/* net_facts.c - what the server says of itself: models, health, version, metrics; and /props and
- * /slots, as llama-server has them.
+/* net_facts.c - what the server says about itself: models, health, version, metrics; and /props
+ * and /slots in llama-server's format.
  *
  * Handlers of net_route.c's table.  Nothing here waits for the engine's answers, so a probe of
  * /health is answered while the server is full or stopping.
  */
 #include "net/net_exchange.h"
 
+/* One entry of the list of models. */
 static void write_model(const net_server *s, text *to)
 {
     text_print(to, "{\"id\":");
@@ -15,6 +16,7 @@ static void write_model(const net_server *s, text *to)
                (long long)s->created, s->facts.context_tokens);
 }
 
+/* GET /v1/models, and GET /v1/models/NAME. */
 mpk_status net_facts_models(net_exchange *x, const char *path)
 {
     static const char prefix[] = "/v1/models/";
@@ -33,7 +35,7 @@ mpk_status net_facts_models(net_exchange *x, const char *path)
     return net_reply_json(x, &body);
 }
 
-/* 503 while stopping, so that a balancer sends nothing more. */
+/* GET /health.  503 while stopping, so that a load balancer sends nothing more. */
 mpk_status net_facts_health(net_exchange *x, const char *path)
 {
     const net_server *s = x->server;
@@ -56,7 +58,8 @@ mpk_status net_facts_version(net_exchange *x, const char *path)
     return net_reply_json(x, &body);
 }
 
-/* Counters are read one after the other while requests run, so `waiting` is bounded below by 0. */
+/* The figures for the metrics.  Counters are read one after the other while requests run, so
+ * `waiting` is bounded by 0. */
 static net_load load_of(const net_server *s)
 {
     const uint32_t answers = s->answers, running = s->running;
@@ -74,6 +77,7 @@ static net_load load_of(const net_server *s)
                       .model = s->options.model_name};
 }
 
+/* GET /metrics, in Prometheus' text format. */
 mpk_status net_facts_metrics(net_exchange *x, const char *path)
 {
     const net_server *s = x->server;
@@ -85,7 +89,7 @@ mpk_status net_facts_metrics(net_exchange *x, const char *path)
     return net_reply_text(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
-/* ---- as llama-server has them ---- */
+/* ---- in llama-server's format ---- */
 
 static void write_number(const char *name, double value, text *to)
 {
@@ -93,6 +97,7 @@ static void write_number(const char *name, double value, text *to)
     text_add_double(to, value);
 }
 
+/* GET /props: defaults of sampling, context and number of slots. */
 mpk_status net_facts_props(net_exchange *x, const char *path)
 {
     const net_server *s = x->server;
@@ -112,8 +117,8 @@ mpk_status net_facts_props(net_exchange *x, const char *path)
     return net_reply_json(x, &body);
 }
 
-/* The engine's slots have no fixed numbers, so the first ones of the list are shown as busy, as
- * many as answers run. */
+/* GET /slots.  The engine's slots have no fixed numbers, so the first ones of the list are shown
+ * as busy, as many as answers run. */
 mpk_status net_facts_slots(net_exchange *x, const char *path)
 {
     const net_server *s = x->server;

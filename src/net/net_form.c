@@ -1,10 +1,17 @@
 /* net_form.c - response_format, regex, guided_json and the like, as the form of an answer.
  *
- * Every server has its own names; all come to one form and one source.  Two of them in a body are
- * refused.
+ * Every server has its own names for forms; all are reduced to one form and one source, as in
+ * mpk_request_options:
+ *
+ *   "response_format":{"type":"json_schema","json_schema":{"schema":S}}  MPK_FORM_JSON_SCHEMA, S
+ *   "guided_regex":"[0-9]+"                                              MPK_FORM_REGEX, [0-9]+
+ *   "structured_outputs":{"choice":["a","b"]}                            MPK_FORM_CHOICE, ["a","b"]
+ *
+ * Two forms in one body are refused.  Called by net_request.c.
  */
 #include "net/net_form.h"
 
+/* What all functions here need: where to put the form, and where to say what is wrong. */
 typedef struct reader {
     mpk_context *cx;
     arena *a;
@@ -17,7 +24,7 @@ static mpk_status refuse(const reader *r, const char *name, const char *what)
     return net_refuse(r->cx, r->why, 400, name, NULL, "'%s' %s", name, what);
 }
 
-/* The first form is kept; a second one is refused by its own name. */
+/* Set the form, copying its source to the arena.  A second form is refused by its own name. */
 static mpk_status set(const reader *r, const char *name, mpk_form form, str source)
 {
     if (r->to->form)
@@ -32,7 +39,7 @@ static mpk_status set(const reader *r, const char *name, mpk_form form, str sour
     return MPK_OK;
 }
 
-/* A value as the JSON that it is. */
+/* Set a form whose source is a JSON value, written as text. */
 static mpk_status set_json(const reader *r, const char *name, mpk_form form, const json_value *v)
 {
     text t = {0};
@@ -44,7 +51,7 @@ static mpk_status set_json(const reader *r, const char *name, mpk_form form, con
     return status;
 }
 
-/* A schema as an object, true or false, or as a text that holds one. */
+/* A schema: an object, true or false, or a text that holds one. */
 static mpk_status read_schema(const reader *r, const char *name, const json_value *v)
 {
     if (v->kind == JSON_KIND_STRING)
@@ -66,7 +73,7 @@ static mpk_status read_grammar(const reader *r, const char *name, const json_val
                                        : refuse(r, name, "is no text");
 }
 
-/* SGLang has it as a text. */
+/* A structural tag: an object, or as SGLang has it, a text that holds one. */
 static mpk_status read_tag(const reader *r, const char *name, const json_value *v)
 {
     if (v->kind == JSON_KIND_STRING)
@@ -82,6 +89,7 @@ static mpk_status read_choices(const reader *r, const char *name, const json_val
                                      : refuse(r, name, "is no list of texts");
 }
 
+/* "json_object": true asks for any object. */
 static mpk_status read_object(const reader *r, const char *name, const json_value *v)
 {
     if (v->kind != JSON_KIND_BOOL)
@@ -89,7 +97,7 @@ static mpk_status read_object(const reader *r, const char *name, const json_valu
     return v->boolean ? set(r, name, MPK_FORM_JSON_OBJECT, STR("")) : MPK_OK;
 }
 
-/* A member that asks for a form; null, false and what is empty do not. */
+/* A member of a body that asks for a form.  null, false, and empty texts and lists do not. */
 typedef struct form_name {
     const char *name;
     mpk_status (*read)(const reader *r, const char *name, const json_value *v);
@@ -108,7 +116,7 @@ static mpk_status read_names(const reader *r, const json_value *body, const form
     return MPK_OK;
 }
 
-/* vLLM's object: one of its members. */
+/* vLLM's object, one of whose members is the form. */
 static mpk_status read_outputs(const reader *r, const char *name, const json_value *v)
 {
     static const form_name members[] = {{"json", read_schema},     {"regex", read_regex},
@@ -119,7 +127,7 @@ static mpk_status read_outputs(const reader *r, const char *name, const json_val
     return read_names(r, v, members, sizeof members / sizeof *members);
 }
 
-/* OpenAI's object; llama-server puts a schema beside the type. */
+/* OpenAI's object; llama-server puts the schema beside the type. */
 static mpk_status read_format(const reader *r, const char *name, const json_value *v)
 {
     const json_value *type = json_get(v, "type"), *schema = json_get(v, "schema"),

@@ -1,4 +1,5 @@
-/* net_form.h - the form that a body asks the answer to have, in the names of other servers. */
+/* net_form.h - the form that a body asks the answer to have, under the names of all servers that
+ * have one. */
 #ifndef NET_FORM_H
 #define NET_FORM_H
 
@@ -6,8 +7,8 @@
 #include "mpk/mpk.h"
 #include "net/net_refusal.h"
 
-/* Read it into form and form_source of *to, the source in the arena; nothing is written if none is
- * asked for.  MPK_EARG with *why filled, MPK_ENOMEM. */
+/* Read it into form and form_source of *to, the source in the arena; *to is not changed if the
+ * body asks for none.  MPK_EARG with *why filled, MPK_ENOMEM. */
 mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_request_options *to,
                          net_refusal *why);
 

@@ -1,19 +1,24 @@
-/* net_http.c - what HTTP forbids and libmicrohttpd lets pass: requests that two programs between
- * which they travel may read in two ways (RFC 9112, sections 3.2, 5.1 and 6.3).
+/* net_http.c - what HTTP forbids and libmicrohttpd lets pass: requests that this server and a
+ * proxy before it could read in two ways (RFC 9112, sections 3.2, 5.1 and 6.3), by which a
+ * client could smuggle a request past the proxy.
+ *
+ * Called by net_exchange.c at the headers.  A fault is a 400, and the connection is closed.
  */
 #include <strings.h>
 
 #include "net/net_exchange.h"
 
+/* Longer distances between target and version are not of one line. */
 enum { LINE_BYTES = 64 << 10 };
 
-/* What the headers say, as far as it matters here. */
+/* What the headers of a request show, as far as it matters here. */
 typedef struct findings {
     unsigned n_hosts, n_lengths, n_encodings;
     const char *length;
     bool two_lengths, bad_name;
 } findings;
 
+/* A header's name must be a token: letters, digits and a few signs. */
 static bool is_token(const char *name)
 {
     static const char others[] = "!#$%&'*+-.^_`|~";
@@ -26,6 +31,7 @@ static bool is_token(const char *name)
     return *name != 0;
 }
 
+/* libmicrohttpd's iterator: one header. */
 static enum MHD_Result look_at(void *user, enum MHD_ValueKind kind, const char *name,
                                const char *value)
 {
@@ -42,6 +48,7 @@ static enum MHD_Result look_at(void *user, enum MHD_ValueKind kind, const char *
     return MHD_YES;
 }
 
+/* What is wrong with the request; NULL: nothing. */
 static const char *find_fault(const findings *f, const char *version)
 {
     if (f->bad_name)
@@ -57,14 +64,15 @@ static const char *find_fault(const findings *f, const char *version)
     return NULL;
 }
 
-/* libmicrohttpd cuts a request line up in place: where the target ends early, a NUL that the client
- * sent ends it. */
+/* libmicrohttpd splits the request line in place and ends the target with a NUL.  If the target
+ * ends before the place where the version begins, the client has sent a NUL. */
 static bool is_cut(const net_exchange *x, const char *version)
 {
     const uintptr_t end = (uintptr_t)x->uri + x->uri_bytes, next = (uintptr_t)version;
     return next > end + 1 && next - end < LINE_BYTES;
 }
 
+/* Is there a %00 in the path, before any query? */
 static bool hides_nul(const char *uri)
 {
     const char *found = strstr(uri, "%00");

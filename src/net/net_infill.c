@@ -1,15 +1,19 @@
-/* net_infill.c - /infill as llama-server has it, and `suffix` of /v1/completions: the text between
- * two texts.
+/* net_infill.c - /infill as llama-server has it, and `suffix` of /v1/completions: the text
+ * between two texts.
  *
- * Models that fill gaps have three tokens for it: after the last of them the answer begins.  They
- * are looked for by the names that the makers of such models give them; each text is tokenized by
- * itself.  Other files of a project stand before, apart from each other as the model's makers have
- * it, or by a line.
+ * Models that fill gaps have three tokens for it; after the last of them the answer begins:
+ *
+ *   <|fim_prefix|> text before <|fim_suffix|> text after <|fim_middle|> answer
+ *
+ * They are found by the names that the makers of such models give them; each text is tokenized
+ * by itself.  Other files of a project come first, separated as the model's makers have it, or
+ * by a line of text.
  */
 #include "net/net_infill.h"
 
 enum { FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE, FIM_TOKENS };
 
+/* By family; the first row whose three names are single tokens of the tokenizer is used. */
 static const char *const names[][FIM_TOKENS] = {
     {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"}, /* Qwen2.5-Coder, CodeGemma */
     {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},       /* StarCoder, Granite */
@@ -19,16 +23,18 @@ static const char *const names[][FIM_TOKENS] = {
     /* DeepSeek-Coder */
     {"<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"},
 };
+/* What precedes another file: a token of Qwen's models, or a line of text. */
 static const char file_mark[] = "<|file_sep|>", snippet_mark[] = "\n\n--- snippet ---\n\n";
 
+/* A prompt under construction. */
 typedef struct filler {
     net_exchange *x;
     const mpk_tokenizer *tokenizer;
-    int32_t marks[FIM_TOKENS];
+    int32_t marks[FIM_TOKENS]; /* the tokens of FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE */
     net_ids ids;
 } filler;
 
-/* The token of this text; false: there is none. */
+/* The token with this text; *found false: the text is not a single token. */
 static mpk_status find_token(net_exchange *x, const mpk_tokenizer *tokenizer, const char *name,
                              int32_t *id, bool *found)
 {
@@ -42,7 +48,8 @@ static mpk_status find_token(net_exchange *x, const mpk_tokenizer *tokenizer, co
     return MPK_OK;
 }
 
-/* The first row of names of which the tokenizer has all three as single tokens. */
+/* Find the first row of names of which the tokenizer has all three as single tokens; 400 if
+ * there is none. */
 static mpk_status find_marks(filler *f)
 {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -57,17 +64,18 @@ static mpk_status find_marks(filler *f)
         "the model fills no gaps: its tokenizer has no tokens such as <|fim_prefix|>");
 }
 
-/* The token before every text, if the model asks for one. */
+/* Append the token that the model expects before every text, if any. */
 static mpk_status add_begin(filler *f)
 {
     const size_t n = f->ids.n;
     TRY(net_ids_add_text(f->x, &f->ids, STR(""), true));
-    f->ids.n = f->ids.n > n ? n + 1 : n; /* without what ends a text */
+    /* the first token only, not those that end a text */
+    f->ids.n = f->ids.n > n ? n + 1 : n;
     return MPK_OK;
 }
 
-/* A file before the one with the gap: with the model's own mark and the file's name, or, where it
- * has none, after a line of text. */
+/* Append another file: with the model's own mark and the file's name, or, if it has no mark,
+ * after a line of text. */
 static mpk_status add_extra(filler *f, const json_value *extra, size_t i)
 {
     const json_value *name = json_get(extra, "filename"), *words = json_get(extra, "text");
@@ -88,6 +96,7 @@ static mpk_status add_extra(filler *f, const json_value *extra, size_t i)
     return net_ids_add_text(f->x, &f->ids, words->text, false);
 }
 
+/* The texts are limited before they are tokenized, since tokenizing takes time. */
 mpk_status net_infill_ids(net_exchange *x, const net_gap *gap, const int32_t **ids, size_t *n)
 {
     filler f = {.x = x, .tokenizer = mpk_engine_tokenizer(x->server->engine)};
@@ -131,7 +140,7 @@ static mpk_status read_text(net_exchange *x, const json_value *body, const char 
     return MPK_OK;
 }
 
-/* Both sides of the gap are needed, though they may be empty. */
+/* Both sides of the gap must be given, though they may be empty. */
 static mpk_status read_gap(net_exchange *x, const json_value *body, net_gap *gap)
 {
     if (body->kind != JSON_KIND_OBJECT)
@@ -146,6 +155,7 @@ static mpk_status read_gap(net_exchange *x, const json_value *body, net_gap *gap
     return MPK_OK;
 }
 
+/* POST /infill. */
 mpk_status net_infill_run(net_exchange *x, const char *path)
 {
     const mpk_request_options suggested = net_completion_suggested(x);

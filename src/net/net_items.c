@@ -1,7 +1,10 @@
-/* net_items.c - an answer as a row of items: reasoning, texts, calls (net_items.h).
+/* net_items.c - an answer as a list of items: reasoning, texts, calls (net_items.h).
  *
  * Texts are not copied: an item is a range of the answer's reasoning or content, which therefore
- * stay whole until the answer is closed.  Invariant: at most the last item is not done. */
+ * stay whole until the answer is closed.  Invariant: all items but the last are done.
+ *
+ *   reasoning "Let me see", content "I call f", call f  ->  items 0-2, each begun, grown, ended
+ */
 #include "net/net_items.h"
 
 uint32_t net_items_count(const net_answer *a)
@@ -33,7 +36,8 @@ bool net_items_any_call(const net_answer *a)
     return a->parts.calls.n > 0;
 }
 
-/* events: NULL where a document is written at the end and nothing is sent meanwhile. */
+/* Mark the last item as done, and write its end event.  events NULL: a document is written at
+ * the end, and nothing is sent meanwhile. */
 static void end_last(net_exchange *x, net_answer *a, const net_item_events *events, text *to)
 {
     net_item *item = last(a);
@@ -44,6 +48,7 @@ static void end_last(net_exchange *x, net_answer *a, const net_item_events *even
         events->end(x, a, net_items_count(a) - 1, to);
 }
 
+/* End the last item and append another one, with its event. */
 static void begin(net_exchange *x, net_answer *a, const net_item *item,
                   const net_item_events *events, text *to)
 {
@@ -54,8 +59,8 @@ static void begin(net_exchange *x, net_answer *a, const net_item *item,
         events->begin(x, a, net_items_count(a) - 1, to);
 }
 
-/* Take what has been added to the reasoning or the content, which has n bytes now, *n_taken of
- * them in items: the last item grows if it is of this kind and not done, else another one
+/* Take what is new in the reasoning or the content, which has n bytes now, of which *n_taken are
+ * in items.  The last item grows if it is of this kind and not done; otherwise another one
  * begins. */
 static void grow(net_exchange *x, net_answer *a, net_item_kind kind, size_t n, size_t *n_taken,
                  const net_item_events *events, text *to)
@@ -75,6 +80,7 @@ static void grow(net_exchange *x, net_answer *a, net_item_kind kind, size_t n, s
         events->add(x, a, net_items_count(a) - 1, (str){piece.at + before, piece.n - before}, to);
 }
 
+/* A call is complete when it is parsed: it begins, is written and ends at once. */
 static void add_call(net_exchange *x, net_answer *a, uint32_t call, const net_item_events *events,
                      text *to)
 {
@@ -85,6 +91,7 @@ static void add_call(net_exchange *x, net_answer *a, uint32_t call, const net_it
         end_last(x, a, events, to);
 }
 
+/* Reasoning precedes content, content precedes calls, as the parser yields them. */
 void net_items_take(net_exchange *x, net_answer *a, const net_item_events *events, text *to)
 {
     grow(x, a, NET_ITEM_REASONING, a->parts.reasoning.n, &a->n_reasoning_taken, events, to);

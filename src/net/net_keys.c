@@ -1,8 +1,9 @@
-/* net_keys.c - API keys: the list from --api-key or a file, read again on SIGHUP (net_keys.h).
+/* net_keys.c - API keys: from --api-key or from a file, which is read again on SIGHUP
+ * (net_keys.h).
  *
- * Exchanges point to the key that they came with, so keys are never freed while the server runs: a
- * key that a new file leaves out stays in the list and is no longer valid.  Invariant, under the
- * mutex: the words of a key are in the list once, with one account for its whole life.
+ * Exchanges point to the key that they came with, so keys are never freed while the server runs:
+ * a key that a new file leaves out stays in the list, but is not valid.  Invariant, under the
+ * mutex: each key is in the list once, with one account for its whole life.
  */
 #include <stdlib.h>
 
@@ -10,6 +11,7 @@
 #include "base/thread.h"
 #include "net/net_keys.h"
 
+/* A larger file is refused. */
 enum { MAX_FILE_BYTES = 1 << 20 };
 
 static void free_all(net_key *first)
@@ -28,7 +30,8 @@ static bool is_space(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* Files from other systems may end lines with a carriage return. */
+/* A line without the white space around it; files of other systems may end lines with a carriage
+ * return. */
 static str trim(str s)
 {
     while (s.n && is_space(s.at[0]))
@@ -38,6 +41,7 @@ static str trim(str s)
     return s;
 }
 
+/* The key with these characters, valid or not; NULL: none. */
 static net_key *find_words(net_key *first, const char *words)
 {
     while (first && strcmp(first->words, words) != 0)
@@ -45,7 +49,8 @@ static net_key *find_words(net_key *first, const char *words)
     return first;
 }
 
-/* The key and its limits, put before *to. */
+/* Parse a line, "KEY [limits]", and put the key before *to.  Empty lines and comments are
+ * skipped. */
 static mpk_status add_line(mpk_context *cx, str line, net_key **to)
 {
     net_limits limits;
@@ -68,7 +73,8 @@ static mpk_status add_line(mpk_context *cx, str line, net_key **to)
     return MPK_OK;
 }
 
-/* A file without any key is refused: it would open the server to everybody, or to nobody. */
+/* Parse all lines.  A file without any key is refused: it would open the server to everyone, or
+ * close it. */
 static mpk_status add_lines(mpk_context *cx, const char *path, str source, net_key **to)
 {
     for (size_t line = 1; source.n; line++) {
@@ -81,7 +87,8 @@ static mpk_status add_lines(mpk_context *cx, const char *path, str source, net_k
     return MPK_OK;
 }
 
-/* The fresh keys are the valid ones; of those that were there before, the account goes on. */
+/* Replace the list, under the mutex: fresh keys are valid, all others are not.  A key that was
+ * there before keeps its account. */
 static void take_over(net_keys *k, net_key *fresh)
 {
     for (net_key *old = k->first; old; old = old->next)
@@ -101,7 +108,7 @@ static void take_over(net_keys *k, net_key *fresh)
     }
 }
 
-/* A file that cannot be read leaves the keys as they were. */
+/* A file that cannot be read, or holds something wrong, leaves the keys as they were. */
 mpk_status net_keys_read(mpk_context *cx, net_keys *k)
 {
     arena a = {0};
@@ -122,9 +129,9 @@ mpk_status net_keys_read(mpk_context *cx, net_keys *k)
     return status;
 }
 
-/* ---- who asks ---- */
+/* ---- comparing keys ---- */
 
-/* Takes as long for a key that is nearly right as for one that is not. */
+/* Compare in a time that does not depend on how many characters are right. */
 static bool is_key(const char *given, const char *key)
 {
     const size_t n = strlen(key);
@@ -141,7 +148,8 @@ bool net_keys_needed(const net_keys *k)
     return k->one || k->path;
 }
 
-/* All keys are compared, so the time does not tell which one was nearly right. */
+/* All keys are compared even if one matches, so the time does not tell which one was nearly
+ * right. */
 bool net_keys_find(net_keys *k, const char *given, net_key **out)
 {
     net_key *found = NULL;

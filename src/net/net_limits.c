@@ -1,15 +1,21 @@
-/* net_limits.c - buckets that fill with time, and the words of the keys' file that say how large
- * they are. */
+/* net_limits.c - buckets that fill with time, and the words in the keys' file that say how large
+ * they are.
+ *
+ * The arithmetic is in integers and exact.  A limit of L a minute: the bucket holds L units of
+ * 60e9, and gains L a nanosecond.  With L = 60, a request (60e9) is there again after 1e9 ns, a
+ * second.
+ */
 #include <math.h>
 #include <stdio.h>
 
 #include "net/net_limits.h"
 
-enum { MOST = 70000000 }; /* in units twice that fits an int64_t */
+enum { MOST = 70000000 }; /* the largest limit: twice its units fit an int64_t */
 #define MINUTE_NS INT64_C(60000000000)
 
 /* ---- words ---- */
 
+/* One word, such as tokens-per-minute=1000. */
 static mpk_status read_word(mpk_context *cx, str word, net_limits *to)
 {
     const struct {
@@ -58,20 +64,19 @@ mpk_status net_limits_read(mpk_context *cx, str words, net_limits *out)
 
 /* ---- buckets ---- */
 
-/* A bucket of a limit gains so many units in a nanosecond, so that all sums are exact: 60 s fill
- * it. */
+/* n requests or tokens in the units of a level. */
 static int64_t units(uint64_t n)
 {
     return (int64_t)n * MINUTE_NS;
 }
 
-/* Units until the level is `wanted`, which it is not yet. */
+/* Units until the level is `wanted`, above the present one. */
 static uint64_t missing(const net_bucket *b, int64_t wanted)
 {
     return (uint64_t)wanted - (uint64_t)b->level;
 }
 
-/* The level as it is now.  The comparison by division comes first, so that the product cannot
+/* The bucket as it is now.  The comparison by division comes first, so that the product cannot
  * overflow. */
 static net_bucket filled(net_bucket b, uint32_t limit, uint64_t now_ns)
 {
@@ -84,8 +89,8 @@ static net_bucket filled(net_bucket b, uint32_t limit, uint64_t now_ns)
     return b;
 }
 
-/* A limit that was there keeps its level, so reading the file again gives nobody a full bucket; a
- * new one begins full. */
+/* Change a limit.  A bucket that had a limit keeps its level, so reading the file again does not
+ * fill it; a new one begins full. */
 static void set(net_bucket *b, uint32_t old, uint32_t limit, uint64_t now_ns)
 {
     if (limit)
@@ -99,7 +104,7 @@ void net_limits_set(net_account *a, const net_limits *limits, uint64_t now_ns)
     a->limits = *limits;
 }
 
-/* Until the bucket holds n.  No limit: now. */
+/* Nanoseconds until the bucket holds n; 0 now, and without a limit. */
 static uint64_t wait_ns(const net_bucket *b, uint32_t limit, uint32_t n, uint64_t now_ns)
 {
     if (!limit)
@@ -108,8 +113,8 @@ static uint64_t wait_ns(const net_bucket *b, uint32_t limit, uint32_t n, uint64_
     return now.level >= units(n) ? 0 : (missing(&now, units(n)) - 1) / limit + 1;
 }
 
-/* Tokens are known after they were spent, so a bucket may go below zero: later requests wait that
- * off. */
+/* Take n from a bucket.  The number of tokens is known only after they were computed, so a
+ * bucket may go below zero: later requests wait until that is paid. */
 static void take(net_bucket *b, uint32_t limit, uint64_t n, uint64_t now_ns)
 {
     if (!limit)
@@ -117,10 +122,10 @@ static void take(net_bucket *b, uint32_t limit, uint64_t n, uint64_t now_ns)
     *b = filled(*b, limit, now_ns);
     b->level -= units(n < MOST ? n : MOST);
     if (b->level < -units(MOST))
-        b->level = -units(MOST); /* a debt of years is enough */
+        b->level = -units(MOST); /* bounded, against overflow */
 }
 
-/* Tokens must have one in the bucket at least; how many a request will take is not known yet. */
+/* A request needs one token in the bucket; how many it will take is not known yet. */
 uint64_t net_limits_begin(net_account *a, uint64_t now_ns, const char **what)
 {
     const uint64_t requests = wait_ns(&a->requests, a->limits.requests, 1, now_ns);
@@ -145,7 +150,7 @@ bool net_limits_take_answers(net_account *a, uint32_t n)
     return true;
 }
 
-/* ---- what headers say ---- */
+/* ---- for headers ---- */
 
 uint32_t net_limits_left(const net_bucket *b, uint32_t limit, uint64_t now_ns)
 {

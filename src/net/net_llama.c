@@ -1,9 +1,15 @@
-/* net_llama.c - llama-server's own /completion, and its form of an answer, which /infill has, too.
+/* net_llama.c - llama-server's own /completion, and its format of an answer, which /infill has
+ * too.
  *
- * Clients of llama.cpp (editors, chat programs, grammars) call this rather than OpenAI's API.  A
+ * Clients of llama.cpp (editors, chat programs, grammars) use this rather than OpenAI's API.  A
  * prompt may be a text, token ids, or a list of both; members of the reply have llama-server's
- * names.  The parameters are read by net_request.c, the rest of the life of an answer is that of
- * every completion (net_completion.c).
+ * names:
+ *
+ *   {"index":0,"content":"..","tokens":[],"id_slot":0,"stop":true,"tokens_predicted":5,..,
+ *    "timings":{..}}
+ *
+ * The parameters are read by net_request.c; otherwise an answer lives like that of every
+ * completion (net_completion.c).
  */
 #include <stdio.h>
 
@@ -11,6 +17,7 @@
 
 /* ---- the answer ---- */
 
+/* How an answer ended: "limit", "word" (a stop text) or "eos". */
 static const char *stop_type(const net_answer *a)
 {
     if (a->finish == MPK_FINISH_LENGTH)
@@ -24,7 +31,7 @@ static void write_number(const char *name, double value, text *to)
     text_add_double(to, value);
 }
 
-/* NAME_n, NAME_ms and the two rates; n_timed: the tokens that the time went by with. */
+/* NAME_n, NAME_ms and the two rates of a phase; n_timed: the tokens that its time was spent on. */
 static void write_phase(const char *name, size_t n, size_t n_timed, uint64_t ns, text *to)
 {
     const double ms = (double)ns / 1e6, timed = (double)n_timed;
@@ -37,7 +44,7 @@ static void write_phase(const char *name, size_t n, size_t n_timed, uint64_t ns,
     write_number(member, ns ? timed * 1e3 / ms : 0, to);
 }
 
-/* The first token of an answer comes with its prompt: the others are what decoding is timed by. */
+/* The first token of an answer comes with its prompt, so decoding is timed by the others. */
 static void write_timings(const net_answer *a, text *to)
 {
     const size_t n_fed = a->n_prompt - a->n_cached;
@@ -58,7 +65,8 @@ static void write_end_members(const net_exchange *x, const net_answer *a, text *
     write_timings(a, to);
 }
 
-/* What has come, and at the end how it ended; takes the content, the ids and the probabilities. */
+/* One answer or event: what is new in it, and at its end how it ended; empties the content, the
+ * ids and the probabilities. */
 static void move_members(const net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     text_print(to, "{\"index\":%u,\"content\":", index);
@@ -80,6 +88,7 @@ static void move_members(const net_exchange *x, net_answer *a, uint32_t index, t
     text_print(to, "}");
 }
 
+/* One object, or a list of them if there are several answers. */
 static void write_document(net_exchange *x, text *to)
 {
     const bool many = x->work.n > 1;
@@ -101,7 +110,7 @@ static void write_news(net_exchange *x, net_answer *a, uint32_t index, text *to)
     a->told = !a->request;
 }
 
-/* The last answer's last event says that it has ended. */
+/* Nothing: the last event of each answer says that it has ended. */
 static void write_end(net_exchange *x, text *to)
 {
     (void)x;
@@ -134,8 +143,8 @@ static mpk_status refuse_prompt(net_exchange *x)
                       "{\"prompt_string\": ...} or a list of such prompts");
 }
 
-/* A list of ids and texts.  Only a text at its beginning gets the tokens around it that the
- * tokenizer asks for. */
+/* A prompt that is a list of ids and texts.  Only a text at its beginning gets the tokens around
+ * it that the tokenizer adds. */
 static mpk_status read_mixed(net_exchange *x, const json_value *list, bool special, net_prompt *to)
 {
     net_ids ids = {0};
@@ -153,6 +162,7 @@ static mpk_status read_mixed(net_exchange *x, const json_value *list, bool speci
     return ids.n ? MPK_OK : refuse_prompt(x);
 }
 
+/* One prompt in any of its forms. */
 static mpk_status read_prompt(net_exchange *x, const json_value *v, bool special, net_prompt *to)
 {
     if (v->kind == JSON_KIND_OBJECT && json_get(v, "multimodal_data"))
@@ -166,7 +176,7 @@ static mpk_status read_prompt(net_exchange *x, const json_value *v, bool special
     return MPK_OK;
 }
 
-/* A list with a number in it is one prompt, any other one is a list of prompts. */
+/* A list with a number in it is one prompt; any other list is a list of prompts. */
 static bool is_many(const json_value *v)
 {
     bool many = v->kind == JSON_KIND_LIST && v->n;
@@ -191,6 +201,7 @@ static mpk_status read_prompts(net_exchange *x, const json_value *body, net_requ
     return MPK_OK;
 }
 
+/* POST /completion. */
 mpk_status net_llama_run(net_exchange *x, const char *path)
 {
     const mpk_request_options suggested = net_completion_suggested(x);

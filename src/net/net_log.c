@@ -1,10 +1,17 @@
-/* net_log.c - the log: a line for each request, as words or as JSON, with time, client and request
- * id. */
+/* net_log.c - the log: a line for each request, as words or as JSON, with time, client and
+ * request id.
+ *
+ *   2025-01-31T12:00:00.123Z 10.0.0.7 req-1f.. POST /v1/chat/completions 200 17+42 tokens
+ *   first 35 ms 512 ms                                                        (one line)
+ *
+ * Called by net_exchange.c at the end of an exchange, on the thread of its connection; o->log
+ * may be called from several threads at once.
+ */
 #include <time.h>
 
 #include "net/net_exchange.h"
 
-/* UTC with milliseconds, as RFC 3339 has it. */
+/* The time now, UTC with milliseconds, as in RFC 3339. */
 static void write_time(text *to)
 {
     struct timespec now;
@@ -16,6 +23,7 @@ static void write_time(text *to)
     text_print(to, "%s.%03ldZ", seconds, now.tv_nsec / 1000000);
 }
 
+/* Give a line to the caller's function, and free it. */
 static void hand_over(const net_options *o, text *line)
 {
     if (line->at && !line->failed)
@@ -39,6 +47,7 @@ void net_log_note(const net_options *o, const char *words)
     hand_over(o, &line);
 }
 
+/* Tokens of all answers. */
 static size_t count_tokens(const net_exchange *x)
 {
     size_t n = 0;
@@ -47,7 +56,7 @@ static size_t count_tokens(const net_exchange *x)
     return n;
 }
 
-/* Milliseconds until the first token; less than 0: none came. */
+/* Milliseconds until the first token; negative: none came. */
 static double first_ms(const net_exchange *x)
 {
     return x->work.first_token_ns ? (double)(x->work.first_token_ns - x->begun_ns) * 1e-6 : -1;

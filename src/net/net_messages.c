@@ -1,15 +1,18 @@
 /* net_messages.c - /v1/messages and /v1/messages/count_tokens: Anthropic's API.
  *
- * A request is rewritten as one of a chat (net_messages_read.c) and answered as that; the answer is
- * written as content blocks, as a document or as the events of a stream.
+ * A request is rewritten as a chat (net_messages_read.c) and answered as one; the answer is
+ * written as content blocks, in a document or in the events of a stream:
+ *
+ *   message_start, then for each block content_block_start, content_block_delta ..,
+ *   content_block_stop, then message_delta (why it ended, usage), message_stop
  */
 #include "net/net_items.h"
 #include "net/net_messages.h"
 
-/* ---- what both forms have in common ---- */
+/* ---- shared by documents and streams ---- */
 
-/* In the order of what a client must act on: cut off, calls to run, a stop text, an ordinary
- * end. */
+/* Why an answer ended, in the order of what a client must act on: cut off, calls to run, a stop
+ * text, an ordinary end. */
 static const char *stop_reason(const net_answer *a)
 {
     if (a->finish == MPK_FINISH_LENGTH)
@@ -28,8 +31,8 @@ static void write_stop(const net_answer *a, text *to)
         text_print(to, "null");
 }
 
-/* The arguments of a call, which may be any text the model wrote, as the object that clients
- * expect. */
+/* The arguments of a call as the object that clients expect; text that is no object is wrapped
+ * as {"arguments": text}. */
 static void write_input(const net_exchange *x, str arguments, text *to)
 {
     arena a = {0};
@@ -45,7 +48,7 @@ static void write_input(const net_exchange *x, str arguments, text *to)
     arena_free(&a);
 }
 
-/* Members that document and first event share. */
+/* Members that the document and the first event share. */
 static void write_head(const net_exchange *x, text *to)
 {
     text_print(to,
@@ -55,7 +58,8 @@ static void write_head(const net_exchange *x, text *to)
 
 /* ---- a document ---- */
 
-/* One block of the document.  A signature of reasoning is empty: only its maker could check it. */
+/* One block of the document.  The signature of reasoning is empty: only the service that signs
+ * could check it. */
 static void write_block(const net_exchange *x, const net_answer *a, const net_item *item, text *to)
 {
     const str words = net_items_text(a, item);
@@ -75,7 +79,7 @@ static void write_block(const net_exchange *x, const net_answer *a, const net_it
     text_print(to, thinking ? ",\"signature\":\"\"}" : "}");
 }
 
-/* Anthropic's input tokens are those that had to be computed. */
+/* Anthropic's input_tokens are those that had to be computed, without those from the cache. */
 static void write_usage(const net_exchange *x, size_t n_tokens, text *to)
 {
     const net_work *w = &x->work;
@@ -116,7 +120,7 @@ static void end_event(text *to)
     text_print(to, "}\n\n");
 }
 
-/* Announced empty; what it holds follows as deltas. */
+/* A block is announced empty; its content follows as deltas. */
 static void begin_block(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     const net_item *item = net_items_at(a, index);
@@ -167,7 +171,7 @@ static void end_block(net_exchange *x, net_answer *a, uint32_t index, text *to)
 
 static const net_item_events events = {begin_block, add_to_block, end_block};
 
-/* The usage of the prompt is told here already, that of the answer at the end. */
+/* The first event has the usage of the prompt; that of the answer follows at the end. */
 static void write_start(const net_exchange *x, text *to)
 {
     begin_event("message_start", to);
@@ -179,8 +183,8 @@ static void write_start(const net_exchange *x, text *to)
     end_event(to);
 }
 
-/* The first event waits for the first token, since it tells how much of the prompt was found in the
- * cache. */
+/* The first event waits for the first token, since it says how much of the prompt was found in
+ * the cache. */
 static void write_news(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     (void)index;
@@ -206,7 +210,7 @@ static void write_end(net_exchange *x, text *to)
 
 /* ---- errors ---- */
 
-/* Anthropic's names for the statuses that this server gives. */
+/* Anthropic's names for the HTTP statuses of this server. */
 static const char *type_of(int http)
 {
     switch (http) {
@@ -254,6 +258,7 @@ static const net_dialect dialect = {
 
 /* ---- the handlers ---- */
 
+/* POST /v1/messages. */
 mpk_status net_messages_run(net_exchange *x, const char *path)
 {
     net_request q;
@@ -262,6 +267,7 @@ mpk_status net_messages_run(net_exchange *x, const char *path)
     return net_chat_answer(x, &q, &dialect);
 }
 
+/* POST /v1/messages/count_tokens: {"input_tokens": N}. */
 mpk_status net_messages_count(net_exchange *x, const char *path)
 {
     net_request q;

@@ -4,7 +4,7 @@
 
 #include "net/net_exchange.h"
 
-/* The body, rewritten as a chat and read as that; 400, 404. */
+/* Read the body, rewritten as a chat; 400, 404. */
 mpk_status net_messages_read(net_exchange *x, net_request *out);
 void net_messages_write_error(const net_exchange *x, text *to);
 

@@ -1,20 +1,25 @@
 /* net_messages_read.c - the body of /v1/messages -> the body of a chat.
  *
- * Blocks of a content become what chats have for them: text; tool_use, a call of the assistant's
+ * Blocks of a content become what chats have for them: text; tool_use, a call in the assistant's
  * message; tool_result, a message of the role tool; thinking, the message's reasoning.  A last
  * message of the assistant is one to be continued.
+ *
+ *   {"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"4"}]}
+ *   -> {"role":"tool","tool_call_id":"t1","content":"4"}
+ *
+ * Called by net_messages.c; the rewritten body is read by net_request.c (net_rewrite.h).
  */
 #include "net/net_messages.h"
 #include "net/net_rewrite.h"
 
-/* The text of a member; empty if it is absent or no text. */
+/* The text of a member; empty if it is absent or not a text. */
 static str word(const json_value *v, const char *key)
 {
     const json_value *found = json_get(v, key);
     return json_is(found, JSON_KIND_STRING) ? found->text : (str){0};
 }
 
-/* Images, documents and the like; only so much of the type is shown as fits a message. */
+/* 400 for images, documents and the like; of the type only as much is shown as fits a message. */
 static mpk_status refuse_block(net_exchange *x, const char *field, str type)
 {
     return net_refuse(
@@ -23,7 +28,7 @@ static mpk_status refuse_block(net_exchange *x, const char *field, str type)
         field, STR_SHOWN(type, 64));
 }
 
-/* A text, or a list of text blocks, as one text. */
+/* A text, or a list of text blocks, appended as one text with newlines between the blocks. */
 static mpk_status join(net_exchange *x, const char *field, const json_value *v, text *to)
 {
     if (!v)
@@ -44,7 +49,8 @@ static mpk_status join(net_exchange *x, const char *field, const json_value *v, 
     return MPK_OK;
 }
 
-/* The result of a call; one that failed says so. */
+/* The result of a call as a message of the role tool; that of a failed call begins with "Error:
+ * ". */
 static mpk_status write_result(net_exchange *x, const json_value *block, net_rewrite *to)
 {
     const json_value *failed = json_get(block, "is_error");
@@ -58,8 +64,8 @@ static mpk_status write_result(net_exchange *x, const json_value *block, net_rew
     return status;
 }
 
-/* One block of a message under construction.  Results have been written before it, and redacted
- * reasoning cannot be read by this model. */
+/* One block of the message under construction.  Results were written before the message;
+ * redacted reasoning is skipped, since this model cannot read it. */
 static mpk_status write_block(net_exchange *x, const json_value *block, net_rewrite *to)
 {
     const str type = word(block, "type");
@@ -74,7 +80,8 @@ static mpk_status write_block(net_exchange *x, const json_value *block, net_rewr
     return MPK_OK;
 }
 
-/* Results come before what the user says to them. */
+/* One message.  The results in it come first, as messages of their own, then what the user says
+ * about them. */
 static mpk_status write_message(net_exchange *x, const json_value *message, net_rewrite *to)
 {
     const json_value *content = json_get(message, "content");
@@ -108,7 +115,8 @@ static mpk_status write_message(net_exchange *x, const json_value *message, net_
     return MPK_OK;
 }
 
-/* The system prompt, which Anthropic has beside the messages, becomes the first of them. */
+/* All messages.  The system prompt, which Anthropic has beside the messages, becomes the first
+ * of them. */
 static mpk_status write_messages(net_exchange *x, const json_value *body, net_rewrite *to)
 {
     const json_value *messages = json_get(body, "messages"), *system = json_get(body, "system");
@@ -129,7 +137,8 @@ static mpk_status write_messages(net_exchange *x, const json_value *body, net_re
     return MPK_OK;
 }
 
-/* Anthropic's own tools (types such as web_search) run on its servers and are refused. */
+/* The client's tools.  Anthropic's own (types such as web_search) run on its servers and are
+ * refused. */
 static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewrite *to)
 {
     const json_value *tools = json_get(body, "tools");
@@ -148,7 +157,7 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
     return MPK_OK;
 }
 
-/* "auto" and "none" are the same words in chats; "any" is "required" there. */
+/* tool_choice: "auto" and "none" are the same words in chats; "any" is "required" there. */
 static void write_choice(const json_value *body, net_rewrite *to)
 {
     const json_value *choice = json_get(body, "tool_choice"),
@@ -164,7 +173,8 @@ static void write_choice(const json_value *body, net_rewrite *to)
         net_rewrite_raw(to, "parallel_tool_calls", "false");
 }
 
-/* What the template's makers call it: the budget of tokens is the model's affair. */
+/* Whether the model reasons, as a variable of the template; a budget of tokens for it is
+ * ignored. */
 static void write_thinking(const json_value *body, net_rewrite *to)
 {
     const json_value *given = json_get(body, "chat_template_kwargs");
@@ -177,7 +187,7 @@ static void write_thinking(const json_value *body, net_rewrite *to)
                                                  : "{\"enable_thinking\":true}");
 }
 
-/* The assistant has begun: its message ends the conversation, and is no call. */
+/* Has the assistant begun its answer?  Its message is the last one, and holds no call. */
 static bool is_begun(const json_value *body)
 {
     const json_value *messages = json_get(body, "messages");
@@ -192,8 +202,8 @@ static bool is_begun(const json_value *body)
     return true;
 }
 
-/* Parameters of the same meaning keep their names; renamed ones are noted, so that a refusal tells
- * the name that the client sent. */
+/* Rewrite the whole body.  Parameters of the same meaning keep their names; renamed ones are
+ * noted, so that a refusal shows the name that the client sent. */
 static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *to)
 {
     static const char *const same[] = {"max_tokens",

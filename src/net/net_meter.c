@@ -1,9 +1,9 @@
-/* net_meter.c - the limits of the key that an exchange came with: what it takes of them, and the
- * headers that tell.
+/* net_meter.c - the limits of the key that an exchange came with: what it uses of them, and the
+ * headers that say so.
  *
  * A request to an endpoint that computes is counted at its headers, before its body is read; its
- * answers when they take their places; its tokens as they are computed.  All of it under the keys'
- * mutex, for a few sums at a time.
+ * answers when they take their places; its tokens as they are computed.  All under the keys'
+ * mutex, which is held for a few additions only.
  */
 #include <stdio.h>
 
@@ -12,6 +12,7 @@
 
 #define SECOND_NS UINT64_C(1000000000)
 
+/* 429, with the seconds after which a retry may succeed. */
 static mpk_status refuse(net_exchange *x, uint64_t wait_ns, const char *words)
 {
     x->retry_s = (wait_ns + SECOND_NS - 1) / SECOND_NS;
@@ -89,9 +90,11 @@ static void add_header(struct MHD_Response *response, const char *kind, const ch
 {
     char name[64];
     snprintf(name, sizeof name, "x-ratelimit-%s-%s", kind, what);
-    (void)MHD_add_response_header(response, name, value); /* one that is refused is left out */
+    /* one that libmicrohttpd refuses is left out */
+    (void)MHD_add_response_header(response, name, value);
 }
 
+/* The three headers of a limit: limit, remaining, reset. */
 static void add_bucket(struct MHD_Response *response, const char *what, const net_bucket *b,
                        uint32_t limit)
 {

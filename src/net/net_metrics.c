@@ -1,12 +1,19 @@
 /* net_metrics.c - counters and their text for Prometheus (exposition format 0.0.4), under our
- * names and vLLM's.
+ * names and under vLLM's.
  *
- * Counters are atomic and only grow, so a text that is written while requests run is at worst a
- * few events behind in some of them.  Called by the exchanges (counting) and by net_facts.c
- * (text).
+ *   # HELP mpk_time_to_first_token_seconds From submitting an answer to its first token.
+ *   # TYPE mpk_time_to_first_token_seconds histogram
+ *   mpk_time_to_first_token_seconds_bucket{le="0.001"} 0
+ *   ..
+ *
+ * Counters are atomic and only grow, so in a text that is written while requests run some of
+ * them are at worst a few events behind others.  Called by the exchanges (counting) and by
+ * net_facts.c (text).
  */
 #include "net/net_metrics.h"
 
+/* Upper bounds of the buckets, in seconds or tokens; those of vLLM where it has such a
+ * histogram. */
 static const double first_token_bounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08,
                                             0.1,   0.25,  0.5,  0.75, 1,    2.5,  5,
                                             7.5,   10,    20,   40,   80},
@@ -20,8 +27,8 @@ static const double first_token_bounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06
                     size_bounds[] = {1,    2,    5,   10,  20,  50,  100, 200, 500, 1000,
                                      2000, 5000, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6};
 
-/* The bounds of a histogram's buckets in the unit of its text, seconds or tokens; unit: what one
- * counted thing, a nanosecond or a token, is in that. */
+/* The bounds of a histogram's buckets, in the unit of its text (seconds or tokens), and `unit`:
+ * what one counted nanosecond or token is in that unit. */
 typedef struct scale {
     const double *bounds;
     size_t n;
@@ -36,8 +43,8 @@ static const scale first_token_scale = SCALE(first_token_bounds, 1e-9),
                    gap_scale = SCALE(gap_bounds, 1e-9), request_scale = SCALE(request_bounds, 1e-9),
                    size_scale = SCALE(size_bounds, 1);
 
-/* Each value counts in one bucket; the sums that Prometheus wants are made when the text is
- * written. */
+/* Count a value in one bucket; the running sums that Prometheus expects are made when the text
+ * is written. */
 static void observe(net_histogram *h, const scale *s, uint64_t value)
 {
     size_t i = 0;
@@ -47,7 +54,7 @@ static void observe(net_histogram *h, const scale *s, uint64_t value)
     h->sum += value;
 }
 
-/* A status that has no counter of its own is counted as 500. */
+/* Count a reply by its endpoint and status; a status without a counter counts as 500. */
 void net_metrics_count_reply(net_metrics *m, unsigned endpoint, int status)
 {
     static const int codes[] = {
@@ -67,7 +74,8 @@ void net_metrics_count_loss(net_metrics *m, mpk_finish finish)
     m->finished[finish]++;
 }
 
-/* Times are since the submission; an answer without tokens has none to tell. */
+/* Times are measured from the submission.  The engine may begin with an answer and compute its
+ * first token before queue_ns was read, hence the minimum. */
 void net_metrics_count_answer(net_metrics *m, const mpk_answer *a, uint64_t queue_ns)
 {
     const uint64_t *at = a->token_ns;
@@ -95,14 +103,14 @@ void net_metrics_count_request(net_metrics *m, uint64_t ns)
 
 /* ---- text ---- */
 
-/* Which of the two sets of names is printed: ours, or vLLM's, which carry the model as a label. */
+/* Which of the two sets of names is printed: ours, or vLLM's, which have the model as a label. */
 typedef struct printer {
     text *to;
     bool vllm;
     const char *model;
 } printer;
 
-typedef struct metric {
+typedef struct metric {      /* vllm NULL: vLLM has no such metric, so it is left out there */
     const char *name, *vllm; /* vllm NULL: it has no such metric */
     const char *type, *help;
 } metric;
@@ -112,7 +120,7 @@ static const char *name_of(const printer *p, const metric *m)
     return p->vllm ? m->vllm : m->name;
 }
 
-/* The value of a label: backslashes, quotes and ends of lines are escaped. */
+/* The value of a label: backslashes, quotes and line ends are escaped. */
 static void print_value(text *to, const char *value)
 {
     for (; *value; value++) {
@@ -126,7 +134,7 @@ static void print_value(text *to, const char *value)
     }
 }
 
-/* {model_name="...",label="value"}; label NULL: none. */
+/* The labels of a line: {model_name="..",label="value"}; label NULL: none. */
 static void print_labels(const printer *p, const char *label, const char *value)
 {
     if (!p->vllm && !label)
@@ -142,7 +150,7 @@ static void print_labels(const printer *p, const char *label, const char *value)
     text_print(p->to, "}");
 }
 
-/* False: the metric is not among those that are printed now. */
+/* The HELP and TYPE lines.  False: the metric does not belong to the set that is printed. */
 static bool print_header(const printer *p, const metric *m)
 {
     const char *name = name_of(p, m);
@@ -151,6 +159,7 @@ static bool print_header(const printer *p, const metric *m)
     return name != NULL;
 }
 
+/* A metric that is a single number. */
 static void print_one(const printer *p, const metric *m, double value)
 {
     if (!print_header(p, m))
@@ -171,6 +180,7 @@ static void print_count(const printer *p, const metric *m, const char *suffix, c
     text_print(p->to, " %llu\n", (unsigned long long)n);
 }
 
+/* Buckets as running sums, then the sum and the count. */
 static void print_histogram(const printer *p, const metric *m, const net_histogram *h,
                             const scale *s)
 {
@@ -192,6 +202,7 @@ static void print_histogram(const printer *p, const metric *m, const net_histogr
     print_count(p, m, "_count", NULL, NULL, so_far);
 }
 
+/* Only ours: replies by endpoint and status, those that are not 0. */
 static void print_replies(text *to, const net_metrics *m, const char *(*name)(unsigned at),
                           unsigned n_names)
 {
@@ -211,6 +222,7 @@ static void print_replies(text *to, const net_metrics *m, const char *(*name)(un
                            name(e), codes[i], (unsigned long long)m->replies[e][i]);
 }
 
+/* Ended answers by reason. */
 static void print_finished(const printer *p, const net_metrics *m)
 {
     static const metric finished = {"mpk_answers_total", "vllm:request_success_total", "counter",
@@ -225,6 +237,7 @@ static void print_finished(const printer *p, const net_metrics *m)
                     m->finished[i]);
 }
 
+/* What the server is doing now, as gauges. */
 static void print_now(const printer *p, const net_load *now)
 {
     static const metric running = {"mpk_requests_running", "vllm:num_requests_running", "gauge",
@@ -244,7 +257,7 @@ static void print_now(const printer *p, const net_load *now)
     print_one(p, &share, now->kv_tokens ? (double)now->kv_used / (double)now->kv_tokens : 0);
 }
 
-/* What the engine counts. */
+/* Counters of the engine: prefix cache, drafts, preemptions. */
 static void print_engine(const printer *p, const net_load *now)
 {
     static const metric
@@ -265,7 +278,7 @@ static void print_engine(const printer *p, const net_load *now)
     print_one(p, &back, (double)now->put_back);
 }
 
-/* The order of lines is fixed, so two texts can be compared line by line. */
+/* All metrics of one set, in a fixed order, so that two texts can be compared line by line. */
 static void print_all(const printer *p, const net_metrics *m, const net_load *now)
 {
     static const metric

@@ -1,8 +1,8 @@
 /* net_page.c - the page at /: a chat and a view of the engine.  Its text is page.html, which the
- * build writes as C.
+ * build turns into C.
  *
- * The page is open to all, as it holds nothing; what it asks for needs the key.  It may run no
- * script but its own and talk to no other host.
+ * The page needs no key, as it holds nothing secret; the requests that it makes need one.  Its
+ * policy lets it run no script but its own and connect to no other host.
  */
 #include "net/net_page.h"
 #include "net/net_exchange.h"

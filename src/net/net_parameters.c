@@ -1,35 +1,36 @@
 /* net_parameters.c - the table of parameters, and the check of a body against it.
  *
- * A row for each name and the endpoints that know it.  A name without a row is ignored and told in
- * a header and in the log, so that clients with private additions are served; a name that would
- * change the answer and is not supported is refused, so that nobody gets an answer that was
- * computed otherwise than asked.  Called by net_request.c, net_rewrite.c and net_embed.c.  Cost:
- * one search of the table for each member of the body.
+ * A row for each name and the endpoints that know it.  A name without a row is ignored and named
+ * in a header and in the log, so that clients with private additions are served; a name that
+ * would change the answer and is not supported is refused, so that no client gets an answer that
+ * was computed otherwise than it asked.  Called by net_request.c, net_rewrite.c and net_embed.c.
+ * Cost: one search of the table for each member of the body.
  */
 
 #include "net/net_parameters.h"
 
-/* What a parameter comes to. */
+/* How a parameter is treated. */
 typedef enum kind {
-    READ,    /* a reader of requests reads it */
-    INERT,   /* it changes no answer of this server: any value is taken */
-    REFUSED, /* refused when its value asks for something */
+    READ,    /* read by a reader of requests */
+    INERT,   /* has no effect on any answer of this server: every value is accepted */
+    REFUSED, /* refused if its value asks for something */
 } kind;
 
+/* Special values of `neutral`. */
 enum {
     OVER_0 = -1, /* only a positive number asks for something */
-    FROM_0 = -2, /* 0 does, too */
+    FROM_0 = -2, /* 0 asks for something, too */
 };
 
-/* One row.  The same name may have rows of different kinds for different endpoints, never two for
- * one. */
+/* One row.  A name may have rows of different kinds for different endpoints, but one row for an
+ * endpoint. */
 typedef struct parameter {
     const char *name;
     /* bits of NET_FOR_* */
     unsigned endpoints;
     kind kind;
-    double neutral;  /* of REFUSED: the number that asks for nothing, or one of the two below */
-    const char *why; /* of REFUSED */
+    double neutral;  /* of REFUSED: the number that asks for nothing, or OVER_0 or FROM_0 */
+    const char *why; /* of REFUSED: what the message says */
 } parameter;
 
 #define OPENAI (NET_FOR_COMPLETION | NET_FOR_CHAT)
@@ -52,6 +53,7 @@ typedef struct parameter {
         name, endpoints, REFUSED, neutral, why \
     }
 
+/* Reasons that several rows share; shown after "'name' is not supported: ". */
 static const char sampler[] = "the kernel draws tokens in other ways (docs/server.md)",
                   probabilities[] = "give 'logprobs', which are those of the answer",
                   one_model[] = "the server has one model and no adapters",
@@ -337,7 +339,7 @@ static const parameter parameters[] = {
 };
 enum { N_PARAMETERS = sizeof parameters / sizeof *parameters };
 
-/* The row of this name for an endpoint, or NULL: an unknown name. */
+/* The row of this name for an endpoint; NULL: the name is unknown. */
 static const parameter *find(str name, unsigned endpoint)
 {
     for (size_t i = 0; i < N_PARAMETERS; i++)
@@ -367,7 +369,8 @@ static bool asks_for(const json_value *v, double neutral)
     return true;
 }
 
-/* Names of strangers reach a header and the log: what is not printable becomes a question mark. */
+/* Append an unknown name to the list.  It comes from the client and goes to a header and the
+ * log, so whatever is not printable becomes a question mark. */
 static void note_ignored(str name, char *ignored)
 {
     size_t n = strlen(ignored);
@@ -382,7 +385,7 @@ static void note_ignored(str name, char *ignored)
     ignored[n] = 0;
 }
 
-/* The first parameter that is refused decides; unknown ones are gathered until then. */
+/* The first refused parameter decides; unknown ones before it are collected. */
 mpk_status net_parameters_check(mpk_context *cx, const json_value *body, unsigned endpoint,
                                 char ignored[NET_IGNORED_BYTES], net_refusal *why)
 {

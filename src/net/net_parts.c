@@ -1,12 +1,16 @@
-/* net_parts.c - an answer of a chat, as it comes -> reasoning, content, and calls of tools.
+/* net_parts.c - the text of a chat's answer, as it arrives -> reasoning, content, and calls of
+ * tools.
  *
  *   START -> REASONING -> OPEN -> CONTENT | CALL | BARE,  CALL -> OPEN,  CONTENT -> CALL
  *
- * A state machine over `pending`, the text that is not yet decided: each step takes as much of it
- * as the state allows and says whether another step may take more.  Invariant: what a step leaves
- * could still become the beginning of a mark, or stands inside one; so the parts do not depend on
- * how the text was cut into pieces.  Relies on base/json.h for the calls' arguments; called by
- * net_work.c.
+ * A state machine over `pending`, the text that is not yet decided: each step takes as much of
+ * it as the state allows and says whether another step may take more.  Invariant: what a step
+ * leaves pending could still become the beginning of a mark, or lies within one; so the parts do
+ * not depend on how the text was cut into pieces.
+ *
+ *   "<think>a</think>b<tool_call>{..}</tool_call>"  ->  reasoning "a", content "b", one call
+ *
+ * Relies on base/json.h for the calls' arguments; called by net_work.c.
  */
 #include "net/net_parts.h"
 #include "net/net_random.h"
@@ -18,13 +22,14 @@ static const str think = {"<think>", 7}, unthink = {"</think>", 8};
         words, sizeof words - 1 \
     }
 
-/* What calls stand between. */
+/* The pairs of marks that enclose calls. */
 enum { MARK_BLOCK, MARK_CALLS, MARKS };
 static const struct {
     str open, close;
 } marks[MARKS] = {{MARK("<tool_call>"), MARK("</tool_call>")},
                   {MARK(NET_CALLS_BEGIN), MARK(NET_CALLS_END)}};
 
+/* The number of bytes of white space at the beginning. */
 static size_t skip_space(str s)
 {
     size_t i = 0;
@@ -45,13 +50,13 @@ static bool begins(str s, str with)
     return s.n >= with.n && memcmp(s.at, with.at, with.n) == 0;
 }
 
-/* May s, with more to come, begin with the mark? */
+/* Could s become a text that begins with the mark, if more comes? */
 static bool may_begin(str s, str mark)
 {
     return s.n < mark.n && memcmp(s.at, mark.at, s.n) == 0;
 }
 
-/* How many bytes at the end of s are the beginning of the mark. */
+/* How many bytes at the end of s are a beginning of the mark, and so undecided. */
 static size_t count_unsure(str s, str mark)
 {
     for (size_t n = mark.n - 1 < s.n ? mark.n - 1 : s.n; n > 0; n--)
@@ -65,6 +70,7 @@ static str pending(const net_parts *p)
     return text_str(&p->pending);
 }
 
+/* Remove n bytes from the beginning of the pending text. */
 static void drop(net_parts *p, size_t n)
 {
     if (n)
@@ -86,8 +92,8 @@ static void add_reasoning(net_parts *p, str s)
     p->any_reasoning |= s.n > 0;
 }
 
-/* Are calls between these marks looked for?  Not without tools, and only in the model's own style,
- * if that is known. */
+/* Are calls between these marks looked for?  Only if there are tools, and only in the model's
+ * own style if that is known. */
 static bool seeks(const net_parts *p, unsigned mark)
 {
     if (!p->tools || p->style == NET_CALLS_ANY)
@@ -97,7 +103,7 @@ static bool seeks(const net_parts *p, unsigned mark)
     return p->style == NET_CALLS_FENCED || p->style == NET_CALLS_MARKED;
 }
 
-/* Is an answer that is JSON as a whole looked at as a call? */
+/* Can an answer that is JSON as a whole be a call? */
 static bool seeks_bare(const net_parts *p)
 {
     return p->style == NET_CALLS_ANY || p->style == NET_CALLS_OBJECT || p->style == NET_CALLS_LIST;
@@ -105,6 +111,7 @@ static bool seeks_bare(const net_parts *p)
 
 /* ---- calls ---- */
 
+/* Is there a tool of this name? */
 static bool is_tool(const json_value *tools, str name)
 {
     for (size_t i = 0; i < tools->n; i++) {
@@ -115,7 +122,8 @@ static bool is_tool(const json_value *tools, str name)
     return false;
 }
 
-/* Copy a call; a second one is ignored where parallel calls are off.  MPK_ENOMEM. */
+/* Add a call, copied to the arena; a second one is ignored if parallel calls are off.
+ * MPK_ENOMEM. */
 static mpk_status add_call(mpk_context *cx, net_parts *p, str name, str arguments)
 {
     if (p->one_call && p->calls.n)
@@ -130,7 +138,8 @@ static mpk_status add_call(mpk_context *cx, net_parts *p, str name, str argument
     return MPK_OK;
 }
 
-/* {"name": ..., "arguments" or "parameters": ...}; *found: it is one, and it has been added. */
+/* Add the call {"name": .., "arguments" or "parameters": ..}; *found false: it is not such an
+ * object. */
 static mpk_status take_object(mpk_context *cx, net_parts *p, const json_value *v, bool *found)
 {
     const json_value *name = json_get(v, "name"), *arguments = json_get(v, "arguments");
@@ -153,10 +162,10 @@ static mpk_status take_object(mpk_context *cx, net_parts *p, const json_value *v
     return status;
 }
 
-/* JSON that the model wrote; *out is NULL if it is none. */
+/* Parse JSON that the model wrote; *out is NULL if it is not valid. */
 static mpk_status parse(mpk_context *cx, net_parts *p, str source, const json_value **out)
 {
-    /* values are slices of it, and pending moves */
+    /* values are slices of the copy; `pending` moves */
     char *copy = arena_copy(&p->arena, source.at, source.n);
     CHECK(cx, copy, MPK_ENOMEM, "out of memory for a call of a tool");
     *out = NULL;
@@ -164,7 +173,7 @@ static mpk_status parse(mpk_context *cx, net_parts *p, str source, const json_va
     return status == MPK_ENOMEM ? status : MPK_OK;
 }
 
-/* What stands before the mark, and *s after it; false: the mark is not there. */
+/* Split s at the first mark: the text before it, and *s after it.  False: there is no mark. */
 static bool cut(str *s, const char *mark, str *before)
 {
     const size_t n = strlen(mark);
@@ -176,8 +185,8 @@ static bool cut(str *s, const char *mark, str *before)
     return true;
 }
 
-/* DeepSeek's: BEGIN name SEP arguments END, or BEGIN "function" SEP name, a line of ```json,
- * arguments, one of ```, END. */
+/* Calls in DeepSeek's style: BEGIN name SEP arguments END, or BEGIN "function" SEP name, a line
+ * ```json, arguments, a line ```, END. */
 static mpk_status take_marked(mpk_context *cx, net_parts *p, str rest, bool *found)
 {
     str before, name, call, arguments;
@@ -197,8 +206,8 @@ static mpk_status take_marked(mpk_context *cx, net_parts *p, str rest, bool *fou
     return MPK_OK;
 }
 
-/* What stood between two marks: its calls, or content with its marks if it holds none.  end: the
- * closing mark, or "" if the answer ended without it. */
+/* The text between two marks: its calls, or if it holds none, content together with its marks.
+ * end: the closing mark, or "" if the answer ended without it. */
 static mpk_status take_block(mpk_context *cx, net_parts *p, str block, str end)
 {
     const json_value *v;
@@ -217,7 +226,8 @@ static mpk_status take_block(mpk_context *cx, net_parts *p, str block, str end)
     return MPK_OK;
 }
 
-/* Is all of it calls of tools that were given?  An answer in JSON is then not mistaken for one. */
+/* Are all n values calls of tools that were given?  So an answer that is JSON is not mistaken
+ * for a call. */
 static bool all_calls(const json_value *tools, const json_value *v, size_t n)
 {
     bool good = n > 0;
@@ -229,7 +239,7 @@ static bool all_calls(const json_value *tools, const json_value *v, size_t n)
     return good;
 }
 
-/* At the end of an answer that began as JSON: calls if all of it is, else content. */
+/* The end of an answer that began as JSON: calls if all of it is, otherwise content. */
 static mpk_status take_bare(mpk_context *cx, net_parts *p)
 {
     const json_value *v;
@@ -250,7 +260,7 @@ static mpk_status take_bare(mpk_context *cx, net_parts *p)
     return MPK_OK;
 }
 
-/* The opening mark has been dropped. */
+/* Enter the state CALL; the opening mark has been dropped. */
 static void begin_call(net_parts *p, unsigned mark)
 {
     p->state = NET_PARTS_CALL;
@@ -261,6 +271,7 @@ static void begin_call(net_parts *p, unsigned mark)
 
 /* ---- steps: true if another one may take more ---- */
 
+/* Wait for the first visible text: reasoning begins if it is <think>. */
 static bool step_start(net_parts *p)
 {
     str s = pending(p), rest = {s.at + skip_space(s), s.n - skip_space(s)};
@@ -274,7 +285,8 @@ static bool step_start(net_parts *p)
     return true;
 }
 
-/* White space at the end stays pending: before </think> it is dropped. */
+/* Reasoning up to </think>.  White space at its end stays pending, because it is dropped before
+ * </think>. */
 static bool step_reasoning(net_parts *p)
 {
     if (!p->any_reasoning)
@@ -293,8 +305,8 @@ static bool step_reasoning(net_parts *p)
     return false;
 }
 
-/* At a place where content or a call may begin.  White space before a call is dropped; before
- * content it belongs to it, unless reasoning or a call came before. */
+/* A place where content or a call may begin.  White space before a call is dropped; before
+ * content it belongs to the content, unless reasoning or a call came before. */
 static bool step_open(net_parts *p)
 {
     str s = pending(p), rest = {s.at + skip_space(s), s.n - skip_space(s)};
@@ -318,7 +330,7 @@ static bool step_open(net_parts *p)
     return true;
 }
 
-/* Content up to the first mark, or up to what may become one. */
+/* Content up to the first mark, or up to text that may become one. */
 static bool step_content(net_parts *p)
 {
     str s = pending(p);
@@ -342,8 +354,9 @@ static bool step_content(net_parts *p)
     return any;
 }
 
-/* The closing mark; NULL: it has not come.  One within a string of the arguments is none.  Each
- * look goes on where the last one ended: a long call costs its length, whatever its pieces. */
+/* The closing mark of a call; NULL: it has not come.  Within a string of the arguments it does
+ * not count.  Each search goes on where the last one ended, so a long call costs its length,
+ * however many pieces it comes in. */
 static const char *find_close(net_parts *p, str s)
 {
     const str close = marks[p->mark].close;
@@ -352,13 +365,14 @@ static const char *find_close(net_parts *p, str s)
         if (!p->in_string && memcmp(at, close.at, close.n) == 0)
             return at;
         if (p->in_string && *at == '\\')
-            p->n_seen++; /* what follows is escaped */
+            p->n_seen++; /* the next character is escaped */
         else
             p->in_string ^= p->mark == MARK_BLOCK && *at == '"';
     }
     return NULL;
 }
 
+/* Nothing is taken until the closing mark has come. */
 static mpk_status step_call(mpk_context *cx, net_parts *p, bool *more)
 {
     str s = pending(p);
@@ -405,7 +419,7 @@ static mpk_status check_texts(mpk_context *cx, const net_parts *p)
     return MPK_OK;
 }
 
-/* ---- the outside ---- */
+/* ---- interface ---- */
 
 void net_parts_open(net_parts *p, const json_value *tools, str prompt)
 {
@@ -425,6 +439,8 @@ mpk_status net_parts_put(mpk_context *cx, net_parts *p, str piece)
     return check_texts(cx, p);
 }
 
+/* What is pending at the end is decided as it stands: an unfinished call is content if it does
+ * not parse. */
 mpk_status net_parts_end(mpk_context *cx, net_parts *p)
 {
     str rest = pending(p);

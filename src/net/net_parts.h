@@ -1,18 +1,22 @@
-/* net_parts.h - an answer of a chat, as it comes -> reasoning, content, and calls of tools.
+/* net_parts.h - the text of a chat's answer, as it arrives -> reasoning, content, and calls of
+ * tools.
  *
- * Reasoning is what stands between <think> and </think> at the beginning; when the prompt ends with
- * <think>, the answer begins inside.  Calls are, where tools were given, <tool_call>{"name":...,
- * "arguments":{...}}</tool_call> (Qwen, Hermes), DeepSeek's marks around names and arguments, or an
- * answer that is nothing but one object of name and "arguments" or "parameters" (Llama 3), or a
- * list of them (Mistral).  Text that may still become the beginning of a mark waits until that is
- * decided; what turns out to be no call is content.  However an answer is cut into pieces, the
- * parts are the same.
+ * Reasoning is the text between <think> and </think> at the beginning; if the prompt ends with
+ * <think>, the answer begins within it.  Calls are recognised if tools were given:
+ * <tool_call>{"name":.., "arguments":{..}}</tool_call> (Qwen, Hermes), DeepSeek's marks around
+ * names and arguments, or an answer that is nothing but one object of name and "arguments" or
+ * "parameters" (Llama 3), or a list of them (Mistral).
+ *
+ * Text that may still become the beginning of a mark waits until that is decided; text that
+ * turns out to be no call is content.  However an answer is cut into pieces, the parts are the
+ * same.
  */
 #ifndef NET_PARTS_H
 #define NET_PARTS_H
 
 #include "base/json.h"
 
+/* A call of a tool, as parsed from the answer; in the arena of its net_parts. */
 typedef struct net_call {
     char id[40]; /* "call_" and random letters */
     str name, arguments;
@@ -25,7 +29,7 @@ typedef struct net_call {
 #define NET_CALL_END "<\uff5ctool\u2581call\u2581end\uff5c>"
 #define NET_CALL_SEP "<\uff5ctool\u2581sep\uff5c>"
 
-/* How calls stand in an answer. */
+/* How calls are written in an answer. */
 typedef enum net_call_style {
     NET_CALLS_ANY,    /* in any of the ways below */
     NET_CALLS_BLOCKS, /* <tool_call>{"name":..., "arguments":{...}}</tool_call>: Qwen, Hermes */
@@ -37,7 +41,7 @@ typedef enum net_call_style {
 } net_call_style;
 
 typedef enum net_parts_state {
-    NET_PARTS_START,     /* nothing but white space has come */
+    NET_PARTS_START,     /* only white space has come */
     NET_PARTS_REASONING, /* inside <think> */
     NET_PARTS_OPEN,      /* content may begin, or a call */
     NET_PARTS_CONTENT,
@@ -45,31 +49,34 @@ typedef enum net_parts_state {
     NET_PARTS_BARE, /* the whole answer may be a call: waits for the end */
 } net_parts_state;
 
+/* The parser of one answer. */
 typedef struct net_parts {
-    text reasoning, content; /* what has come; a reader that streams may empty them */
+    text reasoning, content; /* decided text; a stream empties them when it has sent them */
     VEC(net_call) calls;
     arena arena; /* of the calls */
-    /* NULL: none, and then no calls are looked for; must outlive this */
+    /* NULL: no tools, so no calls are looked for; borrowed */
     const json_value *tools;
-    net_call_style style; /* set after net_parts_open: how calls are spelled */
-    /* the same: what comes after the first call, and reasoning, go */
+    net_call_style style; /* set after net_parts_open */
+    /* also set after it: drop all calls after the first; drop reasoning */
     bool one_call, hide_reasoning;
     net_parts_state state;
-    /* of NET_PARTS_CALL: which one; bytes of `pending` that were looked at for its end, and whether
-     * these end within a string */
+    /* in NET_PARTS_CALL: which pair of marks; bytes of `pending` that were searched for its end,
+     * and whether they end within a string */
     unsigned mark;
     size_t n_seen;
     bool in_string;
-    bool drop_space; /* before what comes next: after reasoning and calls */
+    /* drop white space before what comes next: after reasoning and calls */
+    bool drop_space;
+    /* since the beginning, even if a stream has emptied the texts */
     bool any_reasoning, any_content;
     text pending; /* not yet decided */
 } net_parts;
 
-/* Zero-initialised before.  prompt: what the answer continues. */
+/* Begin; *p was zero-initialised.  prompt: the text that the answer continues. */
 void net_parts_open(net_parts *p, const json_value *tools, str prompt);
-/* Pieces of whole characters.  MPK_ENOMEM. */
+/* Parse a piece, which ends between characters.  MPK_ENOMEM. */
 mpk_status net_parts_put(mpk_context *cx, net_parts *p, str piece);
-/* Nothing more comes. */
+/* The answer has ended: decide what is pending. */
 mpk_status net_parts_end(mpk_context *cx, net_parts *p);
 void net_parts_close(net_parts *p);
 

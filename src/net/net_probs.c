@@ -1,17 +1,22 @@
 /* net_probs.c - log probabilities of an answer's tokens, as OpenAI's documents and events have
- * them, and of its prompt, as vLLM's have.
+ * them, and of its prompt's, as vLLM has them.
  *
- * A chat, and llama-server's completion, has a list of entries; a completion has four lists beside
- * each other, which begin with the prompt if that is echoed.  What has come is kept as JSON until a
- * document or an event takes it.  vLLM's list for the prompt has an object for each token: the ids
- * of the token and of the most probable ones, with their ranks.
+ * A chat, and llama-server's completion, has a list of entries; a completion has four parallel
+ * lists, which begin with the prompt if that is echoed.  What has come is kept as JSON until a
+ * document or an event takes it.  vLLM's list for the prompt has an object for each token: the
+ * ids of the token and of the most probable ones, with their ranks.
+ *
+ *   chat        {"token":"a","logprob":-0.1,"bytes":[97],"top_logprobs":[..]}
+ *   completion  "tokens":["a"],"token_logprobs":[-0.1],"top_logprobs":[{"a":-0.1}],
+ *               "text_offset":[0]
  */
 #include <math.h>
 
 #include "net/net_exchange.h"
 
+/* A token's own entry and NET_MAX_LOGPROBS others. */
 enum { MOST_PROBS = 21 };
-static const double never = -9999; /* for minus infinity, which JSON has not */
+static const double never = -9999; /* stands for minus infinity, which JSON lacks */
 
 static void add_number(float logprob, text *to)
 {
@@ -29,13 +34,13 @@ static char *text_of(net_exchange *x, int32_t token, size_t *n)
     return bytes;
 }
 
-/* Of a part of a character the tokenizer gives no bytes. */
+/* False for a token that is a part of a character: the tokenizer gives U+FFFD for it. */
 static bool is_whole(str bytes)
 {
     return !memmem(bytes.at, bytes.n, "\xef\xbf\xbd", 3);
 }
 
-/* How many code points a text has. */
+/* The number of code points of a text. */
 static size_t count_characters(str words)
 {
     size_t n = 0;
@@ -44,8 +49,8 @@ static size_t count_characters(str words)
     return n;
 }
 
-/* Such a token is called by its id, as vLLM does: several of them would have one name.  So are all
- * where the request asks for it. */
+/* The name of a token: its text; or its id, if the text is a part of a character (several tokens
+ * would have one name) or if the request asks for ids.  As vLLM does. */
 static void write_name(const net_exchange *x, int32_t token, str bytes, text *to)
 {
     if (is_whole(bytes) && !x->work.names_are_ids)
@@ -54,13 +59,14 @@ static void write_name(const net_exchange *x, int32_t token, str bytes, text *to
         text_print(to, "\"token_id:%d\"", token);
 }
 
+/* A comma, unless the list is empty. */
 static void separate(text *to)
 {
     text_add(to, ",", to->n > 0);
 }
 
-/* {"token":...,"logprob":...,"bytes":[...] without its closing brace, and "id":... where the
- * dialect has it. */
+/* {"token":..,"logprob":..,"bytes":[..] without the closing brace; with "id":.. in dialects that
+ * have it. */
 static void add_entry(net_exchange *x, const mpk_logprob *p, text *to)
 {
     size_t n;
@@ -81,6 +87,7 @@ static void add_entry(net_exchange *x, const mpk_logprob *p, text *to)
     mpk_free(bytes);
 }
 
+/* An entry of a chat's list, with its top_logprobs. */
 static void add_to_list(net_exchange *x, net_probs *to, const mpk_logprob *p, uint32_t n)
 {
     separate(&to->tokens);
@@ -94,7 +101,7 @@ static void add_to_list(net_exchange *x, net_probs *to, const mpk_logprob *p, ui
     text_print(&to->tokens, "]}");
 }
 
-/* An object with the texts of the most probable tokens as names. */
+/* An object of the most probable tokens: text to log probability. */
 static void add_tops(net_exchange *x, const mpk_logprob *p, uint32_t n, text *to)
 {
     text_add(to, "{", 1);
@@ -110,6 +117,7 @@ static void add_tops(net_exchange *x, const mpk_logprob *p, uint32_t n, text *to
     text_add(to, "}", 1);
 }
 
+/* An entry of each of the four parallel lists. */
 static void add_to_completion(net_exchange *x, net_probs *to, const mpk_logprob *p, uint32_t n)
 {
     size_t n_bytes;
@@ -126,7 +134,7 @@ static void add_to_completion(net_exchange *x, net_probs *to, const mpk_logprob 
     mpk_free(bytes);
 }
 
-/* The first token of a prompt follows nothing. */
+/* The first token of a prompt follows nothing, so it has no probability: null. */
 static void add_first(net_exchange *x, net_probs *to, int32_t token)
 {
     size_t n_bytes;
@@ -139,7 +147,7 @@ static void add_first(net_exchange *x, net_probs *to, int32_t token)
     mpk_free(bytes);
 }
 
-/* With `echo`: the prompt's tokens stand before the answer's. */
+/* For `echo`: the prompt's tokens come before the answer's. */
 static void add_echo(net_exchange *x, net_answer *a)
 {
     mpk_logprob found[MOST_PROBS];
@@ -150,7 +158,7 @@ static void add_echo(net_exchange *x, net_answer *a)
     }
 }
 
-/* "ID":{"logprob":...,"rank":...,"decoded_token":...}; rank 0: not known. */
+/* "ID":{"logprob":..,"rank":..,"decoded_token":..}; rank 0: not known. */
 static void add_ranked(net_exchange *x, const mpk_logprob *p, uint32_t rank, text *to)
 {
     size_t n;
@@ -166,7 +174,7 @@ static void add_ranked(net_exchange *x, const mpk_logprob *p, uint32_t rank, tex
     mpk_free(bytes);
 }
 
-/* A token of a prompt, then the others of the most probable ones. */
+/* A token of a prompt, then the most probable ones except itself. */
 static void add_ranks(net_exchange *x, const mpk_logprob *p, uint32_t n, text *to)
 {
     uint32_t own = 0;
@@ -182,6 +190,7 @@ static void add_ranks(net_exchange *x, const mpk_logprob *p, uint32_t n, text *t
     text_print(to, "}");
 }
 
+/* vLLM's list for the whole prompt. */
 static void add_prompt(net_exchange *x, net_answer *a)
 {
     mpk_logprob found[MOST_PROBS];

@@ -1,4 +1,4 @@
-/* net_random.c - draws of the operating system. */
+/* net_random.c - random bytes of the operating system. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,12 +10,14 @@ static mpk_status draw(mpk_context *cx, void *to, size_t n)
 {
     ssize_t got;
     do
-        got = getrandom(to, n, 0); /* so few bytes come whole once the system has started */
+        /* so few bytes come at once after the system has started */
+        got = getrandom(to, n, 0);
     while (got < 0 && errno == EINTR);
     CHECK(cx, got == (ssize_t)n, MPK_EIO, "the system gives no random bytes: %s", strerror(errno));
     return MPK_OK;
 }
 
+/* 96 random bits as hexadecimal digits. */
 mpk_status net_random_id(mpk_context *cx, const char *prefix, char *to, size_t n_bytes)
 {
     unsigned char drawn[12];

@@ -1,11 +1,10 @@
 /* net_reader.c - members of a body by their type (net_reader.h): flags, numbers, texts, JSON.
- *
- * Called by net_request.c and net_request_chat.c for each parameter that they know. */
+ * Called by net_request.c and net_request_chat.c for each parameter that they read. */
 #include <math.h>
 
 #include "net/net_reader.h"
 
-/* A flag is never a number or a text: "false" as a text would otherwise be taken for true. */
+/* A flag is never a number or a text: "false" as a text would otherwise count as true. */
 mpk_status net_read_flag(net_reader *r, const char *key, bool *to)
 {
     const json_value *v = json_get(r->body, key);
@@ -16,7 +15,8 @@ mpk_status net_read_flag(net_reader *r, const char *key, bool *to)
     return MPK_OK;
 }
 
-/* The value of an integer; some clients write 16.0 for 16. */
+/* The value of an integer; 16.0 is one, as some clients write it.  Beyond 2^53 a double is not
+ * exact. */
 static bool as_whole(const json_value *v, int64_t *to)
 {
     const double x = v->number;
@@ -45,7 +45,7 @@ mpk_status net_read_whole(net_reader *r, const char *key, int64_t least, int64_t
     return MPK_OK;
 }
 
-/* A number within both ends; NaN cannot come out of JSON. */
+/* A number within both bounds; JSON has no NaN. */
 mpk_status net_read_real(net_reader *r, const char *key, double least, double most, float *to)
 {
     const json_value *v = json_get(r->body, key);

@@ -1,4 +1,4 @@
-/* net_refusal.c - why a request is not answered, in HTTP's terms. */
+/* net_refusal.c - why a request is refused, in terms of HTTP. */
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -18,6 +18,8 @@ mpk_status net_refuse(mpk_context *cx, net_refusal *why, int http, const char *f
     return status_fail(cx, MPK_EARG, "%s", words);
 }
 
+/* What the client can cause is its fault, 400; anything else is 500.  A refusal that is already
+ * filled stays. */
 void net_refuse_status(net_refusal *why, mpk_status status)
 {
     const bool theirs = status == MPK_EARG || status == MPK_EFORMAT || status == MPK_ELIMIT ||

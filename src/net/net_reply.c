@@ -1,16 +1,19 @@
-/* net_reply.c - replies: headers that all of them have, JSON, OpenAI's error object.
+/* net_reply.c - replies: the headers that all of them have, JSON, OpenAI's error object.  The
+ * last step of every exchange, called by the handlers and, for a refusal, by net_exchange.c.
  *
- * The last step of every exchange, called by the handlers and, for a refusal, by net_exchange.c.
- * */
+ *   {"error":{"message":"..","type":"invalid_request_error","param":"n","code":null}}
+ */
 #include <stdio.h>
 
 #include "net/net_exchange.h"
 
 static void add_header(struct MHD_Response *response, const char *name, const char *value)
 {
-    (void)MHD_add_response_header(response, name, value); /* one that is refused is left out */
+    /* one that libmicrohttpd refuses is left out */
+    (void)MHD_add_response_header(response, name, value);
 }
 
+/* Headers by which a browser allows pages of another origin to read the reply. */
 static void add_cors(net_exchange *x, struct MHD_Response *response)
 {
     const char *origin = x->server->options.cors_origin;
@@ -29,7 +32,7 @@ static void add_cors(net_exchange *x, struct MHD_Response *response)
     add_header(response, "Access-Control-Max-Age", "600");
 }
 
-/* Seconds until another try may succeed; 1 where nothing better is known. */
+/* Seconds after which a retry may succeed; 1 if nothing better is known. */
 static void add_retry(const net_exchange *x, struct MHD_Response *response)
 {
     char seconds[24];
@@ -37,6 +40,8 @@ static void add_retry(const net_exchange *x, struct MHD_Response *response)
     add_header(response, "Retry-After", seconds);
 }
 
+/* Vary and close, limits and ids: every reply has them; *response is released whether or not it
+ * was queued. */
 mpk_status net_reply_send(net_exchange *x, int status, const char *type,
                           struct MHD_Response *response)
 {
@@ -70,7 +75,8 @@ mpk_status net_reply_text(net_exchange *x, int status, const char *type, text *b
     struct MHD_Response *response =
         failed ? NULL : MHD_create_response_from_buffer(body->n, body->at, MHD_RESPMEM_MUST_COPY);
     text_free(body);
-    net_meter_end(x); /* a client that has the reply may ask again at once */
+    /* before the bytes are sent: a client that has the reply may ask again at once */
+    net_meter_end(x);
     return net_reply_send(x, status, type, response);
 }
 

@@ -1,17 +1,20 @@
-/* net_request.c - JSON of a completion -> a checked request; and what chats have in common with it.
+/* net_request.c - the JSON of a completion -> a checked request; and what chats share with it.
  *
- * Input: the parsed body and what the model's makers suggest for sampling; output: net_request,
- * whose texts lie in the arena or in the body.  A parameter of the wrong type or out of range is
- * refused with 400 by name; which parameters there are stands in net_parameters.c, forms and rules
- * for tokens are read by net_form.c and net_rules.c.  Called by the handlers, and by
- * net_request_chat.c for what is shared.  Cost: one pass over the document. */
+ * Input: the parsed body and the sampling that the model's makers suggest.  Output: a
+ * net_request, whose texts lie in the arena or in the body.  A parameter of the wrong type or
+ * out of range is refused with 400 by its name; the parameters are listed in net_parameters.c,
+ * forms and rules for tokens are read by net_form.c and net_rules.c.
+ *
+ * Called by the handlers, and by net_request_chat.c for what is shared.  Cost: one pass over the
+ * document.
+ */
 #include "net/net_form.h"
 #include "net/net_parameters.h"
 #include "net/net_reader.h"
 #include "net/net_rules.h"
 
-/* An upper bound from the punctuation alone, so that a body of a million values is refused before
- * its tree is built. */
+/* Counts punctuation outside of strings, an upper bound of the values; so a body of a million
+ * values is refused before its tree is built. */
 mpk_status net_request_count_values(mpk_context *cx, str body, size_t *n_values, net_refusal *why)
 {
     size_t n = 1;
@@ -34,7 +37,8 @@ mpk_status net_request_count_values(mpk_context *cx, str body, size_t *n_values,
 
 /* ---- sampling ---- */
 
-/* An empty text would stop every answer at once, and mpk.h takes texts that end with a NUL. */
+/* One stop text.  An empty one would stop every answer at once, and mpk.h takes texts that end
+ * with a NUL. */
 static mpk_status read_stop(net_reader *r, const json_value *v, uint32_t i)
 {
     if (v->kind != JSON_KIND_STRING || !v->text.n || memchr(v->text.at, 0, v->text.n))
@@ -45,7 +49,7 @@ static mpk_status read_stop(net_reader *r, const json_value *v, uint32_t i)
     return MPK_OK;
 }
 
-/* One text or a list; the whole list is borrowed by the request from the arena. */
+/* "stop": one text or a list of them. */
 static mpk_status read_stops(net_reader *r)
 {
     const json_value *v = json_get(r->body, "stop");
@@ -61,15 +65,16 @@ static mpk_status read_stops(net_reader *r)
     return MPK_OK;
 }
 
-/* Does the text that ends an answer belong to it?  SGLang's name is the second. */
+/* Does the text that ends an answer belong to it?  no_stop_trim is SGLang's name. */
 static mpk_status read_ends(net_reader *r)
 {
     TRY(net_read_flag(r, "no_stop_trim", &r->out->sampling.include_stop));
     return net_read_flag(r, "include_stop_str_in_output", &r->out->sampling.include_stop);
 }
 
-/* The edges mean what they mean to other servers: top_k -1 is off, and top_p 0 leaves only the
- * most probable token, which mpk.h spells as temperature 0 (its top_p 0 is off). */
+/* top_k, top_p, min_p.  Edge values mean what they mean to other servers: top_k -1 is off, and
+ * top_p 0 leaves only the most probable token, which mpk.h expresses as temperature 0 (its top_p
+ * 0 is off). */
 static mpk_status read_cuts(net_reader *r)
 {
     mpk_request_options *s = &r->out->sampling;
@@ -84,8 +89,8 @@ static mpk_status read_cuts(net_reader *r)
     return MPK_OK;
 }
 
-/* Begins with what the model's makers suggest, so absent parameters keep that; temperature 0 of a
- * suggestion means none, and OpenAI's default holds. */
+/* Begins with what the model's makers suggest, so absent parameters have those values; a
+ * suggested temperature of 0 means none, and OpenAI's default of 1 applies. */
 static mpk_status read_sampling(net_reader *r, const mpk_request_options *suggested)
 {
     net_request *q = r->out;
@@ -109,8 +114,7 @@ static mpk_status read_sampling(net_reader *r, const mpk_request_options *sugges
     return MPK_OK;
 }
 
-/* Options of a stream are refused without one, since a client that sends them has forgotten
- * "stream". */
+/* Options of a stream are refused without one, since the client has forgotten "stream". */
 static mpk_status read_stream(net_reader *r)
 {
     TRY(net_read_flag(r, "stream", &r->out->stream));
@@ -129,9 +133,9 @@ static mpk_status read_stream(net_reader *r)
     return net_read_flag(&inner, "continuous_usage_stats", &r->out->usage_always);
 }
 
-/* ---- what only some values of are supported ---- */
+/* ---- parameters of which only some values are supported ---- */
 
-/* Parameters of which one value alone is supported; the others would change the answer. */
+/* Parameters of which a single value is supported; other values would change the answer. */
 static mpk_status check_values(net_reader *r)
 {
     const json_value *special = json_get(r->body, "skip_special_tokens");
@@ -141,8 +145,8 @@ static mpk_status check_values(net_reader *r)
     return MPK_OK;
 }
 
-/* best_of answers are computed and the n most probable ones sent.  Which these are is known only
- * when all have ended, so they cannot be streamed. */
+/* best_of answers are computed, and the n most probable ones sent.  Which these are is known
+ * only after all have ended, so they cannot be streamed. */
 static mpk_status read_best(net_reader *r, unsigned endpoint)
 {
     net_request *q = r->out;
@@ -155,7 +159,7 @@ static mpk_status read_best(net_reader *r, unsigned endpoint)
     return MPK_OK;
 }
 
-/* cache_prompt false neither looks for the prompt in the prefix cache nor leaves it there. */
+/* cache_prompt false: the prompt is neither looked up in the prefix cache nor left in it. */
 static mpk_status read_cache(net_reader *r)
 {
     bool keeps = true;
@@ -165,7 +169,7 @@ static mpk_status read_cache(net_reader *r)
     return MPK_OK;
 }
 
-/* Smaller is earlier, as in vLLM. */
+/* A smaller number is computed earlier, as in vLLM. */
 static mpk_status read_priority(net_reader *r)
 {
     int64_t n = 0;
@@ -174,8 +178,8 @@ static mpk_status read_priority(net_reader *r)
     return MPK_OK;
 }
 
-/* Tokens to draft ahead in a step: more than the engine can is no error, and 0, which turns drafts
- * off, is -1 to the engine, whose own 0 leaves the choice to it. */
+/* Draft tokens of a step.  More than the engine can is no error; 0, which turns drafts off, is
+ * -1 for the engine, whose own 0 means its default. */
 static mpk_status read_drafts(net_reader *r)
 {
     int64_t n = -1;
@@ -187,8 +191,8 @@ static mpk_status read_drafts(net_reader *r)
     return MPK_OK;
 }
 
-/* Of a chat a flag, with top_logprobs beside it; of a completion how many, which llama-server calls
- * n_probs. */
+/* In a chat a flag, with top_logprobs beside it; in a completion a number, which llama-server
+ * calls n_probs. */
 static mpk_status read_logprobs(net_reader *r, unsigned endpoint)
 {
     mpk_request_options *s = &r->out->sampling;
@@ -209,7 +213,8 @@ static mpk_status read_logprobs(net_reader *r, unsigned endpoint)
     return MPK_OK;
 }
 
-/* vLLM's: of each token of the prompt, beside so many of the most probable ones. */
+/* vLLM's: for each token of the prompt its log probability, and those of so many of the most
+ * probable tokens. */
 static mpk_status read_prompt_logprobs(net_reader *r)
 {
     net_request *q = r->out;
@@ -225,7 +230,8 @@ static mpk_status read_prompt_logprobs(net_reader *r)
     return MPK_OK;
 }
 
-/* vLLM's: the last so many tokens of a prompt are kept; -1: as many as leave room for an answer. */
+/* vLLM's: only the last so many tokens of a prompt are kept; -1: as many as leave room for an
+ * answer. */
 static mpk_status read_truncation(net_reader *r)
 {
     int64_t n = 0;
@@ -237,8 +243,8 @@ static mpk_status read_truncation(net_reader *r)
     return MPK_OK;
 }
 
-/* What all kinds of completions have.  The order matters in two places: streams are known before
- * best_of and prompt_logprobs refuse them. */
+/* The parameters that all kinds of completions have.  Order matters in two places: `stream` must
+ * be known before best_of and prompt_logprobs, which refuse it. */
 mpk_status net_read_shared(net_reader *r, unsigned endpoint, const mpk_request_options *suggested)
 {
     if (r->body->kind != JSON_KIND_OBJECT)
@@ -274,7 +280,8 @@ mpk_status net_read_n_predict(net_reader *r, int64_t *max_tokens)
 
 /* ---- completions ---- */
 
-/* Ids are checked for their form alone; whether the vocabulary has them the engine knows. */
+/* A list of token ids.  Only their form is checked; whether the vocabulary has them is checked
+ * by the engine. */
 mpk_status net_request_read_ids(mpk_context *cx, arena *a, const json_value *list, const char *name,
                                 const int32_t **ids, size_t *n, net_refusal *why)
 {
@@ -310,8 +317,8 @@ static mpk_status read_prompt(net_reader *r, const json_value *v, net_prompt *to
     return net_request_read_ids(r->cx, r->a, v, "prompt", &to->ids, &to->n_ids, r->why);
 }
 
-/* A list that does not begin with a number is one of prompts; an empty one is refused as no
- * prompt. */
+/* A list whose first item is a number is one prompt, any other one a list of prompts; an empty
+ * list is refused as a prompt without tokens. */
 static mpk_status read_prompts(net_reader *r)
 {
     const json_value *v = json_get(r->body, "prompt");
@@ -328,7 +335,7 @@ static mpk_status read_prompts(net_reader *r)
     return MPK_OK;
 }
 
-/* A text after a prompt that is a text: the answer fills the gap. */
+/* "suffix": a text after the answer, which then fills the gap; for prompts that are texts. */
 static mpk_status read_suffix(net_reader *r)
 {
     const net_request *q = r->out;
@@ -359,7 +366,8 @@ mpk_status net_request_read_llama(mpk_context *cx, arena *a, const json_value *b
     TRY(net_read_whole(&r, "max_tokens", 1, 1 << 30, &max_tokens));
     out->sampling.max_tokens = (uint32_t)max_tokens;
     TRY(net_read_flag(&r, "return_tokens", &out->token_ids));
-    out->token_ids |= out->stream; /* the events of a stream always have them */
+    /* the events of llama-server's streams always have them */
+    out->token_ids |= out->stream;
     return MPK_OK;
 }
 
@@ -368,7 +376,7 @@ mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_val
                                        net_refusal *why)
 {
     net_reader r = {cx, a, body, out, why};
-    int64_t max_tokens = 16; /* as OpenAI has it */
+    int64_t max_tokens = 16; /* OpenAI's default */
     TRY(net_read_shared(&r, NET_FOR_COMPLETION, suggested));
     TRY(net_read_n_predict(&r, &max_tokens));
     TRY(net_read_whole(&r, "max_tokens", 1, 1 << 30, &max_tokens));

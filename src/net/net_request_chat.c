@@ -1,12 +1,17 @@
-/* net_request_chat.c - JSON of a chat -> a checked request: messages and tools, written anew as the
- * chat template takes them, and the template's variables.
+/* net_request_chat.c - the JSON of a chat -> a checked request: messages and tools, rewritten as
+ * chat templates expect them, and the template's variables.  What a chat shares with a
+ * completion is read by net_request.c.
  *
- * What a chat shares with a completion is read by net_request.c.  Called by net_chat.c, and for
- * requests of other APIs by net_messages.c and net_responses.c, which rewrite them as chats. */
+ *   {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}
+ *   -> {"role":"user","content":"a\nb"}
+ *
+ * Called by net_chat.c, and for requests of other APIs by net_rewrite.c, which has written them
+ * as chats.
+ */
 #include "net/net_reader.h"
 
-/* Content that is a list of parts becomes one text: templates of models that read only text ask for
- * that. */
+/* Content that is a list of parts becomes one text, as templates of models that read only text
+ * expect. */
 static mpk_status write_parts(net_reader *r, const json_value *parts, text *to)
 {
     text joined = {0};
@@ -30,7 +35,7 @@ static mpk_status write_parts(net_reader *r, const json_value *parts, text *to)
     return MPK_OK;
 }
 
-/* OpenAI has a call's arguments as JSON inside a text; chat templates ask for the object itself. */
+/* OpenAI has a call's arguments as JSON within a text; chat templates expect the object. */
 static void write_arguments(net_reader *r, const json_value *v, text *to)
 {
     const json_value *object;
@@ -45,7 +50,7 @@ static void write_arguments(net_reader *r, const json_value *v, text *to)
         json_write_str(to, v->text);
 }
 
-/* The comma, name and colon of member i of an object. */
+/* Comma, name and colon of member i of an object. */
 static void write_member_name(const json_value *member, size_t i, text *to)
 {
     text_add(to, ",", i > 0);
@@ -53,7 +58,7 @@ static void write_member_name(const json_value *member, size_t i, text *to)
     text_add(to, ":", 1);
 }
 
-/* The members of a call's function as they are, but for the arguments. */
+/* A call's function: its members as they are, except the arguments. */
 static void write_function(net_reader *r, const json_value *f, text *to)
 {
     text_add(to, "{", 1);
@@ -67,7 +72,7 @@ static void write_function(net_reader *r, const json_value *f, text *to)
     text_add(to, "}", 1);
 }
 
-/* The members of a call as they are, but for the function. */
+/* A call: its members as they are, except the function. */
 static void write_call(net_reader *r, const json_value *call, text *to)
 {
     text_add(to, "{", 1);
@@ -81,7 +86,7 @@ static void write_call(net_reader *r, const json_value *call, text *to)
     text_add(to, "}", 1);
 }
 
-/* The calls of an assistant's message, for the chat template. */
+/* The calls of an assistant's message. */
 static mpk_status write_calls(net_reader *r, const json_value *calls, text *to)
 {
     if (calls->kind != JSON_KIND_LIST)
@@ -97,11 +102,12 @@ static mpk_status write_calls(net_reader *r, const json_value *calls, text *to)
     return MPK_OK;
 }
 
-/* Content as one text.  The mark of a message to be continued stands at its end, inside the quotes:
- * net_chat.c cuts the prompt there. */
+/* Content as one text.  The mark of a message to be continued is put at its end, inside the
+ * quotes; net_chat.c cuts the prompt there. */
 static mpk_status write_content(net_reader *r, const json_value *v, bool is_continued, text *to)
 {
-    /* of a message that only calls tools; templates add to it as to a text */
+    /* null in a message that only calls tools; templates join the content to texts, so it
+     * becomes "" */
     if (!v || v->kind == JSON_KIND_NULL)
         text_print(to, "\"\"");
     else if (v->kind == JSON_KIND_LIST)
@@ -109,14 +115,14 @@ static mpk_status write_content(net_reader *r, const json_value *v, bool is_cont
     else
         json_write(to, v, 0);
     if (is_continued && !to->failed) {
-        to->n--; /* the quote */
+        to->n--; /* the closing quote */
         text_print(to, "%s\"", NET_CONTINUED);
     }
     return MPK_OK;
 }
 
-/* A message for the template: always with a content, since templates join it to other texts without
- * asking whether it is there. */
+/* A message for the template: always with a content, since templates join it to other texts
+ * without checking. */
 static mpk_status write_message(net_reader *r, const json_value *message, bool is_continued,
                                 text *to)
 {
@@ -125,7 +131,7 @@ static mpk_status write_message(net_reader *r, const json_value *message, bool i
     for (size_t i = 0; i < message->n; i++) {
         const json_value *v = &message->items[i];
         write_member_name(v, i, to);
-        /* OpenAI's newer name; templates know the older */
+        /* OpenAI's newer name for "system"; templates know the older one */
         if (str_is(v->key, "role") && str_is(v->text, "developer"))
             text_print(to, "\"system\"");
         else if (str_is(v->key, "content")) {
@@ -144,7 +150,7 @@ static mpk_status write_message(net_reader *r, const json_value *message, bool i
     return MPK_OK;
 }
 
-/* What later code relies on: a role, and content of a known kind. */
+/* What the code after this relies on: a role, and a content that is a text or a list. */
 static mpk_status check_message(net_reader *r, const json_value *message, size_t i)
 {
     const json_value *role = json_get(message, "role"), *content = json_get(message, "content");
@@ -157,7 +163,7 @@ static mpk_status check_message(net_reader *r, const json_value *message, size_t
     return MPK_OK;
 }
 
-/* All messages as JSON text, which is what mpk_chat_prompt takes. */
+/* All messages as JSON text, the input of mpk_chat_prompt. */
 static mpk_status write_messages(net_reader *r, const json_value *messages, text *to)
 {
     text_add(to, "[", 1);
@@ -185,13 +191,13 @@ static mpk_status read_messages(net_reader *r)
     return MPK_OK;
 }
 
-/* The name of a tool's function, NULL anywhere on the way. */
+/* The name of a tool's function; NULL if any of it is missing. */
 static const json_value *function_name(const json_value *tool)
 {
     return json_get(json_get(tool, "function"), "name");
 }
 
-/* The tool of that name must be called. */
+/* tool_choice with a name: the tool of that name must be called. */
 static mpk_status read_named(net_reader *r, const json_value *name, const json_value *tools)
 {
     if (!json_is(name, JSON_KIND_STRING))
@@ -207,7 +213,7 @@ static mpk_status read_named(net_reader *r, const json_value *name, const json_v
     return MPK_OK;
 }
 
-/* False: the tools are left out. */
+/* tool_choice.  *wanted false: the tools are left out. */
 static mpk_status read_choice(net_reader *r, const json_value *tools, bool *wanted)
 {
     const json_value *v = json_get(r->body, "tool_choice");
@@ -223,7 +229,8 @@ static mpk_status read_choice(net_reader *r, const json_value *tools, bool *want
     return MPK_OK;
 }
 
-/* Only functions: other kinds of tools (searches, interpreters) are run by nobody here. */
+/* Only functions: other kinds of tools (searches, interpreters) would have to run on this
+ * server. */
 static mpk_status check_tools(net_reader *r, const json_value *tools)
 {
     if (tools->kind != JSON_KIND_LIST)
@@ -239,7 +246,7 @@ static mpk_status check_tools(net_reader *r, const json_value *tools)
     return MPK_OK;
 }
 
-/* Tools reach the template as they are; what must be called is held by a grammar (net_calls.c). */
+/* Tools go to the template unchanged; calls that must come are held by a grammar (net_calls.c). */
 static mpk_status read_tools(net_reader *r)
 {
     const json_value *tools = json_get(r->body, "tools");
@@ -256,7 +263,7 @@ static mpk_status read_tools(net_reader *r)
     return net_read_json(r, tools, &r->out->tools);
 }
 
-/* A variable for the template, unless chat_template_kwargs has it. */
+/* Add a variable for the template, unless chat_template_kwargs has it. */
 static void add_variable(const json_value *given, const char *name, const json_value *v, text *to)
 {
     if (!v || json_get(given, name))
@@ -265,7 +272,8 @@ static void add_variable(const json_value *given, const char *name, const json_v
     json_write(to, v, 0);
 }
 
-/* Variables for the template, later names not overriding what the client gave for it directly. */
+/* The template's variables: those that the client gave for it directly come first and are not
+ * overridden. */
 static void write_variables(net_reader *r, const json_value *given, const json_value *effort,
                             text *to)
 {
@@ -303,7 +311,7 @@ static mpk_status read_variables(net_reader *r)
     return MPK_OK;
 }
 
-/* Where the prompt ends: where the answer begins, after the last message, or inside it. */
+/* Where the prompt ends: where the answer begins, after the last message, or within it. */
 static mpk_status read_end(net_reader *r)
 {
     bool answer = true;
@@ -320,7 +328,7 @@ static mpk_status read_end(net_reader *r)
     return MPK_OK;
 }
 
-/* What the reply shows of the answer's parts. */
+/* Which parts of the answer the reply shows. */
 static mpk_status read_shown(net_reader *r)
 {
     const json_value *format = json_get(r->body, "reasoning_format"),
@@ -347,7 +355,7 @@ static mpk_status read_shown(net_reader *r)
     return MPK_OK;
 }
 
-/* max_completion_tokens is OpenAI's newer name of max_tokens and wins. */
+/* max_completion_tokens, OpenAI's newer name of max_tokens, is read last and wins. */
 mpk_status net_request_read_chat(mpk_context *cx, arena *a, const json_value *body,
                                  const mpk_request_options *suggested, net_request *out,
                                  net_refusal *why)

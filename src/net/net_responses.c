@@ -1,14 +1,17 @@
 /* net_responses.c - /v1/responses: OpenAI's API of items.
  *
- * A request is rewritten as one of a chat (net_responses_read.c) and answered as that; the answer
- * is written as items of output, as a document or as the events of a stream.
+ * A request is rewritten as a chat (net_responses_read.c) and answered as one; the answer is
+ * written as output items, in a document or in the events of a stream:
+ *
+ *   response.created, response.in_progress, then for each item response.output_item.added, deltas,
+ *   response.output_item.done, then response.completed or response.incomplete
  */
 #include "net/net_items.h"
 #include "net/net_responses.h"
 
 /* ---- items ---- */
 
-/* "msg_" and the response's own letters, with the item's index. */
+/* The id of item `index`: a prefix by its kind, the response's own digits, and the index. */
 static void write_id(const net_exchange *x, net_item_kind kind, uint32_t index, text *to)
 {
     static const char *const prefixes[] = {
@@ -16,7 +19,7 @@ static void write_id(const net_exchange *x, net_item_kind kind, uint32_t index, 
     text_print(to, "\"%s%s_%u\"", prefixes[kind], strchr(x->work.id, '_'), index);
 }
 
-/* The content of an item as the API has it: one part with all of its text. */
+/* The content of an item: one part with all of its text. */
 static void write_part(net_item_kind kind, str words, text *to)
 {
     text_print(to, kind == NET_ITEM_REASONING
@@ -26,7 +29,7 @@ static void write_part(net_item_kind kind, str words, text *to)
     text_print(to, "}");
 }
 
-/* A call's id of its own, which results name, and the id of the item. */
+/* A call has two ids: call_id, which its result refers to, and that of the item. */
 static void write_call(const net_exchange *x, const net_answer *a, uint32_t index, bool done,
                        text *to)
 {
@@ -41,7 +44,7 @@ static void write_call(const net_exchange *x, const net_answer *a, uint32_t inde
     text_print(to, "}");
 }
 
-/* An item that is not done is empty. */
+/* An item; if it is not done, it is announced empty. */
 static void write_item(const net_exchange *x, const net_answer *a, uint32_t index, bool done,
                        text *to)
 {
@@ -64,7 +67,7 @@ static void write_item(const net_exchange *x, const net_answer *a, uint32_t inde
 
 /* ---- the response ---- */
 
-/* An answer that the token limit cut is incomplete, one way or the other. */
+/* An answer that was cut off by the token limit is incomplete. */
 static const char *status_of(const net_answer *a)
 {
     if (a->request)
@@ -82,7 +85,8 @@ static void write_usage(const net_exchange *x, const net_answer *a, text *to)
                x->work.n_prompt_tokens + a->n_tokens);
 }
 
-/* error: an object, or "null". */
+/* The response object.  error: an object as JSON, or "null".  Its output is filled after the end
+ * only. */
 static void write_response(const net_exchange *x, const char *status, const char *error, text *to)
 {
     const net_answer *a = &x->work.answers[0];
@@ -120,7 +124,7 @@ static void write_document(net_exchange *x, text *to)
 
 /* ---- a stream ---- */
 
-/* Events are numbered within the response, from 0 on. */
+/* Begin an event; events are numbered within the response, from 0. */
 static void begin_event(net_answer *a, const char *type, text *to)
 {
     text_print(to, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%u", type, type,
@@ -132,7 +136,7 @@ static void end_event(text *to)
     text_print(to, "}\n\n");
 }
 
-/* An event of an item, up to where its own members begin. */
+/* Begin an event about an item, up to its own members. */
 static void begin_item_event(net_exchange *x, net_answer *a, const char *type, uint32_t index,
                              text *to)
 {
@@ -143,7 +147,7 @@ static void begin_item_event(net_exchange *x, net_answer *a, const char *type, u
         text_print(to, ",\"content_index\":0");
 }
 
-/* An item begins or ends, told with all that is known of it. */
+/* An event with a whole item, at its begin or its end. */
 static void write_item_event(net_exchange *x, net_answer *a, const char *type, uint32_t index,
                              bool done, text *to)
 {
@@ -153,6 +157,7 @@ static void write_item_event(net_exchange *x, net_answer *a, const char *type, u
     end_event(to);
 }
 
+/* An event with the part of a text item. */
 static void write_part_event(net_exchange *x, net_answer *a, const char *type, uint32_t index,
                              str words, text *to)
 {
@@ -162,7 +167,7 @@ static void write_part_event(net_exchange *x, net_answer *a, const char *type, u
     end_event(to);
 }
 
-/* An item is announced empty, and a text with its one part. */
+/* The begin of an item: announced empty, and a text with an empty part. */
 static void begin_item(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     write_item_event(x, a, "response.output_item.added", index, false, to);
@@ -182,7 +187,8 @@ static void add_to_item(net_exchange *x, net_answer *a, uint32_t index, str piec
     end_event(to);
 }
 
-/* The whole text once more, then the part, then the item: clients may rely on any of them. */
+/* The end of an item: the whole text again, then the part, then the item, since clients may rely
+ * on any of them. */
 static void end_item(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     static const char *const types[] = {[NET_ITEM_REASONING] = "response.reasoning_text.done",
@@ -215,7 +221,7 @@ static void write_response_event(net_exchange *x, const char *type, const char *
     end_event(to);
 }
 
-/* Two events precede the first item, whenever it comes. */
+/* The two events that precede the first item are sent at the first call. */
 static void write_news(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     (void)index;
@@ -257,6 +263,7 @@ static const net_dialect dialect = {
     .ping = ": still at work\n\n",
 };
 
+/* POST /v1/responses. */
 mpk_status net_responses_run(net_exchange *x, const char *path)
 {
     net_request q;

@@ -4,8 +4,8 @@
 
 #include "net/net_exchange.h"
 
-/* The body, rewritten as a chat and read as that; what the reply repeats of it goes to
- * x->work.echo; 400, 404. */
+/* Read the body, rewritten as a chat; x->work.echo gets the members that the reply repeats.
+ * 400, 404. */
 mpk_status net_responses_read(net_exchange *x, net_request *out);
 
 #endif

@@ -1,21 +1,27 @@
 /* net_responses_read.c - the body of /v1/responses -> the body of a chat.
  *
- * Items become what chats have for them: messages; function_call, a call of the assistant's message
- * before it, or of a new one; function_call_output, a message of the role tool; reasoning, that of
- * the assistant's next message.  Nothing is stored: a request that names an earlier response is
- * refused.
+ * Items become what chats have for them: messages; function_call, a call in the assistant's
+ * message before it, or in a new one; function_call_output, a message of the role tool;
+ * reasoning, that of the assistant's next message.  Nothing is stored: a request that names an
+ * earlier response is refused.
+ *
+ *   {"type":"function_call","call_id":"c1","name":"f","arguments":"{}"}
+ *   -> {"role":"assistant",..,"tool_calls":[{"id":"c1","function":{"name":"f","arguments":"{}"}}]}
+ *
+ * Called by net_responses.c; the rewritten body is read by net_request_chat.c (net_rewrite.h).
  */
 #include "net/net_responses.h"
 #include "net/net_rewrite.h"
 
-/* The conversation so far.  is_open: a message of the assistant has begun and may get calls. */
+/* The conversation so far.  is_open: a message of the assistant is being written and may get
+ * calls. */
 typedef struct conversation {
     net_exchange *x;
     net_rewrite *to;
     bool is_open;
 } conversation;
 
-/* The text of a member; empty if it is absent or no text. */
+/* The text of a member; empty if it is absent or not a text. */
 static str word(const json_value *v, const char *key)
 {
     const json_value *found = json_get(v, key);
@@ -25,7 +31,7 @@ static str word(const json_value *v, const char *key)
 #define REFUSE(x, field, ...) \
     return net_refuse((x)->cx, &(x)->refusal, 400, (field), NULL, __VA_ARGS__)
 
-/* Ends the assistant's message under construction, if there is one. */
+/* End the assistant's message that is being written, if there is one. */
 static void close_message(conversation *c)
 {
     if (c->is_open)
@@ -33,7 +39,8 @@ static void close_message(conversation *c)
     c->is_open = false;
 }
 
-/* Reasoning, texts and calls that follow each other belong to one message of the assistant. */
+/* Make sure that a message of the assistant is being written: reasoning, texts and calls that
+ * follow each other are one message. */
 static void open_assistant(conversation *c)
 {
     if (!c->is_open)
@@ -41,6 +48,7 @@ static void open_assistant(conversation *c)
     c->is_open = true;
 }
 
+/* Append a content's texts, with newlines between them. */
 static mpk_status add_texts(net_exchange *x, const json_value *v, text *to)
 {
     if (v && v->kind == JSON_KIND_STRING)
@@ -67,7 +75,7 @@ static mpk_status join(net_exchange *x, const json_value *v, text *to)
     return status;
 }
 
-/* A message of any role; those of the assistant stay open for calls that follow. */
+/* A message of any role; one of the assistant stays open for calls that follow. */
 static mpk_status add_message(conversation *c, const json_value *item)
 {
     const str role = word(item, "role");
@@ -88,7 +96,7 @@ static mpk_status add_message(conversation *c, const json_value *item)
     return MPK_OK;
 }
 
-/* A call's result closes the message that made the call: templates want it after that. */
+/* The result of a call ends the message with the call, since templates expect it after that. */
 static mpk_status add_result(conversation *c, const json_value *item)
 {
     text words = {0};
@@ -99,7 +107,7 @@ static mpk_status add_result(conversation *c, const json_value *item)
     return MPK_OK;
 }
 
-/* The whole of it if it is there, else its summary. */
+/* Reasoning: its content if there is any, otherwise its summary. */
 static mpk_status add_reasoning(conversation *c, const json_value *item)
 {
     const json_value *content = json_get(item, "content");
@@ -115,7 +123,7 @@ static mpk_status add_reasoning(conversation *c, const json_value *item)
     return MPK_OK;
 }
 
-/* Items without a type are messages, as the API allows. */
+/* One item; without a type it is a message, as the API allows. */
 static mpk_status add_item(conversation *c, const json_value *item)
 {
     const str type = word(item, "type");
@@ -163,8 +171,7 @@ static mpk_status write_input(net_exchange *x, const json_value *body, net_rewri
     return MPK_OK;
 }
 
-/* Functions alone; their members stand in the tool itself, where chats have an object
- * `function`. */
+/* Only functions.  Their members are in the tool itself, where chats have an object `function`. */
 static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewrite *to)
 {
     const json_value *tools = json_get(body, "tools");
@@ -182,7 +189,7 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
     return MPK_OK;
 }
 
-/* A conversation that is too long is refused elsewhere, never cut. */
+/* Only "disabled": a conversation that is too long is refused elsewhere, never cut. */
 static mpk_status check_truncation(net_exchange *x, const json_value *body)
 {
     if (json_get(body, "truncation") && !str_is(word(body, "truncation"), "disabled"))
@@ -190,6 +197,7 @@ static mpk_status check_truncation(net_exchange *x, const json_value *body)
     return MPK_OK;
 }
 
+/* Parameters of the same meaning keep their names; renamed ones are noted for refusals. */
 static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *to)
 {
     static const char *const same[] = {"temperature",
@@ -224,7 +232,7 @@ static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *
     return MPK_OK;
 }
 
-/* ---- what the reply repeats ---- */
+/* ---- members that the reply repeats ---- */
 
 /* A member that the reply repeats: as it came, or the API's default. */
 static void echo(const json_value *body, const char *name, const char *otherwise, text *to)
@@ -237,7 +245,8 @@ static void echo(const json_value *body, const char *name, const char *otherwise
         text_print(to, "%s", otherwise);
 }
 
-/* Temperature and top_p are those that were used: the model's makers may suggest others than 1. */
+/* Keep all of them as text in the work, which outlives the body.  Temperature and top_p are
+ * those used: the model's makers may suggest others than 1. */
 static mpk_status keep_echo(net_exchange *x, const json_value *body, const net_request *q)
 {
     static const char *const members[][2] = {

@@ -1,9 +1,10 @@
 /* net_rewrite.c - the body of a chat, written from a request of another API (net_rewrite.h).
  *
  * Anthropic's and the Responses API are served in three steps: their body is rewritten here as
- * that of a chat, the chat is answered, and a dialect writes the answer as that API's.  So what
- * a parameter means stands in one place, net_request.c; a refusal names it as the client spelled
- * it (name_own).  Called by net_messages_read.c and net_responses_read.c. */
+ * that of a chat, the chat is answered, and a dialect writes the answer in that API's format.
+ * So the meaning of a parameter is implemented once, in net_request.c; a refusal names it as the
+ * client spelled it (name_own).  Called by net_messages_read.c and net_responses_read.c.
+ */
 #include "net/net_rewrite.h"
 
 #include <stdio.h>
@@ -17,14 +18,14 @@ mpk_status net_rewrite_check(net_exchange *x, const json_value *body, unsigned e
 
 /* ---- messages ---- */
 
-/* In a list that the first item begins. */
+/* A comma, or the bracket that opens the list. */
 static void begin_item(text *to)
 {
     text_print(to, to->n ? "," : "[");
 }
 
-/* The parts of a message are gathered first and written by net_rewrite_end, since they may come in
- * any order. */
+/* Begin a message.  Its parts are collected first and written by net_rewrite_end, since they may
+ * come in any order. */
 void net_rewrite_begin(net_rewrite *w, str role)
 {
     w->content.n = w->reasoning.n = w->calls.n = 0;
@@ -60,7 +61,8 @@ void net_rewrite_call(net_rewrite *w, str id, str name, const json_value *argume
     text_print(&w->calls, "}}");
 }
 
-/* Failures of any part become the body's, which is asked once. */
+/* Write the collected parts.  A failure of any of them becomes one of the body, which is checked
+ * once. */
 void net_rewrite_end(net_rewrite *w)
 {
     text_print(&w->messages, ",\"content\":");
@@ -109,7 +111,7 @@ void net_rewrite_tool(net_rewrite *w, str name, const json_value *tool, const js
 
 /* ---- the other members ---- */
 
-/* The two lists; all other members follow, so this comes first. */
+/* Write the two lists; all other members follow them. */
 void net_rewrite_lists(net_rewrite *w)
 {
     text_print(&w->body, "{\"messages\":");
@@ -131,7 +133,7 @@ void net_rewrite_value(net_rewrite *w, const char *name, const json_value *value
     write_member(&w->body, name, value);
 }
 
-/* More renamed members than there is room for only cost the right name in a refusal. */
+/* If there are more renamed members than room, only a refusal shows the wrong name. */
 void net_rewrite_renamed(net_rewrite *w, const char *name, const char *own, const json_value *value)
 {
     if (w->n_renamed < NET_REWRITE_RENAMED) {
@@ -161,7 +163,7 @@ void net_rewrite_choice(net_rewrite *w, str name)
 
 /* ---- reading it ---- */
 
-/* A refusal names the parameter that the client sent. */
+/* Let a refusal name the parameter that the client sent. */
 static void name_own(const net_rewrite *w, net_refusal *why)
 {
     for (unsigned i = 0; i < w->n_renamed; i++)
@@ -171,7 +173,7 @@ static void name_own(const net_rewrite *w, net_refusal *why)
         }
 }
 
-/* The rewritten body is kept as long as the exchange, because the request borrows texts from it. */
+/* Read the body.  Its text is kept as long as the exchange, because the request borrows from it. */
 mpk_status net_rewrite_read(net_exchange *x, net_rewrite *w, net_request *out)
 {
     const mpk_request_options suggested = net_completion_suggested(x);

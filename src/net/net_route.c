@@ -1,10 +1,11 @@
-/* net_route.c - path and method -> handler, and what is refused before a handler sees it: a wrong
+/* net_route.c - path and method -> handler, and what is refused before a handler runs: a wrong
  * key 401, an unknown path 404, a wrong method 405, a request while the server stops 503, one
- * beyond the key's limits 429.  In this order, so that only those with a key learn which paths
- * there are.
+ * beyond the key's limits 429.  In this order, so that only clients with a key learn which paths
+ * exist.
  *
- * A new endpoint is one row of the table; NET_ENDPOINTS, its counters, grows with it.  A path that
- * another server has for the same thing is a row of `others`.
+ * A new endpoint is one row of the table; NET_ENDPOINTS, the number of its counters, grows with
+ * it.  A path that another server has for the same thing is a row of `others`.  Called by
+ * net_exchange.c.
  */
 #include <strings.h>
 
@@ -18,12 +19,12 @@ enum { METHOD_GET = 1, METHOD_POST = 2 };
 typedef struct route {
     const char *path;
     unsigned methods;
-    bool is_prefix; /* what follows the path belongs to it */
-    bool is_open;   /* without the key */
+    bool is_prefix; /* the path continues, as with a model's name */
+    bool is_open;   /* needs no key */
     bool is_always; /* also while the server stops */
-    bool computes;  /* the limits of keys count it */
+    bool computes;  /* counts for the limits of keys */
     mpk_status (*run)(net_exchange *x, const char *path);
-    void (*write_error)(const net_exchange *x, text *to); /* NULL: as OpenAI does */
+    void (*write_error)(const net_exchange *x, text *to); /* NULL: in OpenAI's format */
 } route;
 
 static const route routes[] = {
@@ -65,7 +66,7 @@ static const route routes[] = {
     {.path = NULL},
 };
 
-/* Paths of llama-server and vLLM, and ours of the same meaning. */
+/* Paths of llama-server and vLLM, and ours with the same meaning. */
 static const struct {
     const char *path, *means;
 } others[] = {
@@ -96,7 +97,7 @@ unsigned net_route_count(void)
     return N_ROUTES;
 }
 
-/* The last row, without a path, if no route has it. */
+/* The last row, which has no path, if no route has this path. */
 unsigned net_route_find(const char *path)
 {
     unsigned i = 0;
@@ -117,7 +118,7 @@ const char *net_route_allows(unsigned at)
     return routes[at].methods == METHOD_GET ? "GET" : "POST";
 }
 
-/* HEAD is GET whose body is dropped; 0: a method that no route takes. */
+/* HEAD is a GET whose body is dropped; 0: a method that no route accepts. */
 static unsigned method_of(const char *name)
 {
     if (strcmp(name, "GET") == 0 || strcmp(name, "HEAD") == 0)
@@ -125,8 +126,8 @@ static unsigned method_of(const char *name)
     return strcmp(name, "POST") == 0 ? METHOD_POST : 0;
 }
 
-/* Two headers, of OpenAI's and of Anthropic's clients.  The message tells a missing key from a
- * wrong one, and nothing about right ones. */
+/* The key may come in two headers, of OpenAI's and of Anthropic's clients.  The message
+ * distinguishes a missing key from a wrong one, and shows nothing about right ones. */
 static mpk_status check_key(net_exchange *x)
 {
     net_keys *keys = &x->server->keys;
@@ -134,7 +135,7 @@ static mpk_status check_key(net_exchange *x)
         return MPK_OK;
     const char *given =
         MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
-    /* the header of Anthropic's clients */
+    /* Anthropic's header */
     const char *plain = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key");
     if (given && strncasecmp(given, "Bearer ", 7) == 0 && net_keys_find(keys, given + 7, &x->key))
         return MPK_OK;
@@ -145,7 +146,8 @@ static mpk_status check_key(net_exchange *x)
                       given || plain ? "the API key is wrong" : "an API key is needed");
 }
 
-/* A browser's question whether a page of another origin may ask: it comes without a key. */
+/* A browser's question whether a page of another origin may make requests; it comes without a
+ * key. */
 static bool is_preflight(const net_exchange *x)
 {
     return x->server->options.cors_origin && strcmp(x->method, "OPTIONS") == 0;

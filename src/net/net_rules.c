@@ -1,10 +1,15 @@
 /* net_rules.c - penalties, biases, allowed, bad and stop tokens of a body, as options of a
- * request. */
+ * request.
+ *
+ * Each parameter is read by its name in the other server's API; a wrong type or range is a 400
+ * by that name.  Called by net_request.c.
+ */
 #include <math.h>
 
 #include "net/net_request.h"
 #include "net/net_rules.h"
 
+/* A body while it is read. */
 typedef struct reader {
     mpk_context *cx;
     arena *a;
@@ -13,7 +18,7 @@ typedef struct reader {
     net_refusal *why;
 } reader;
 
-/* A number; null and an absent one leave *to as it is. */
+/* A number; null or absent: *to keeps its value. */
 static mpk_status read_number(const reader *r, const char *key, double least, double most,
                               float *to)
 {
@@ -27,7 +32,7 @@ static mpk_status read_number(const reader *r, const char *key, double least, do
     return MPK_OK;
 }
 
-/* A list or an object that asks for something; NULL: there is none. */
+/* A list or an object that is not empty; NULL: there is none. */
 static mpk_status find_items(const reader *r, const char *key, json_kind kind,
                              const json_value **to)
 {
@@ -42,7 +47,7 @@ static mpk_status find_items(const reader *r, const char *key, json_kind kind,
     return MPK_OK;
 }
 
-/* The token id that a text is; -1: it is none. */
+/* A text of digits as a token id; -1: it is none. */
 static int64_t id_of(str word)
 {
     int64_t id = word.n && word.n < 11 ? 0 : -1;
@@ -51,7 +56,7 @@ static int64_t id_of(str word)
     return id <= INT32_MAX ? id : -1;
 }
 
-/* A number, or llama-server's false, which bans the token. */
+/* A bias: a number, or llama-server's false, which bans the token. */
 static bool read_bias(const json_value *v, int64_t id, mpk_token_bias *to)
 {
     bool bans = v->kind == JSON_KIND_BOOL && !v->boolean;
@@ -67,7 +72,7 @@ static bool read_pair(const json_value *pair, mpk_token_bias *to)
            read_bias(&pair->items[1], pair->items[0].integer, to);
 }
 
-/* OpenAI's object: token id to bias; or llama-server's list of pairs. */
+/* OpenAI's object, token id to bias; or llama-server's list of pairs. */
 static mpk_status read_biases(const reader *r)
 {
     const json_value *v = json_get(r->body, "logit_bias");
@@ -92,7 +97,7 @@ static mpk_status read_biases(const reader *r)
     return MPK_OK;
 }
 
-/* A list of token ids; null and an absent one leave *to as it is. */
+/* A list of token ids; null or absent: *to keeps its value. */
 static mpk_status read_ids(const reader *r, const char *key, const int32_t **to, uint32_t *n)
 {
     const json_value *v;
@@ -126,7 +131,7 @@ static mpk_status read_bad_words(const reader *r)
     return MPK_OK;
 }
 
-/* More than the answer may have is no error here: it is what max_tokens allows. */
+/* More than the answer can have is no error here: max_tokens ends it anyway. */
 static mpk_status read_least(const reader *r)
 {
     float least = 0;
@@ -152,7 +157,7 @@ mpk_status net_rules_read(mpk_context *cx, arena *a, const json_value *body,
     TRY(read_number(&r, "typical_p", 0, 1, &to->typical_p));
     TRY(read_number(&r, "top_n_sigma", -1, 1000, &to->top_n_sigma));
     if (to->top_n_sigma < 0)
-        to->top_n_sigma = 0; /* llama-server's word for off */
+        to->top_n_sigma = 0; /* -1 is llama-server's value for off */
     TRY(read_least(&r));
     TRY(read_biases(&r));
     TRY(read_ids(&r, "allowed_token_ids", &to->allowed_tokens, &to->n_allowed));

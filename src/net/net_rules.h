@@ -1,5 +1,5 @@
-/* net_rules.h - the parameters that change logits before a token is drawn, and the tokens that end
- * an answer, in the names of other servers. */
+/* net_rules.h - the parameters that change logits before a token is drawn, and the tokens that
+ * end an answer, under the names of all servers that have them. */
 #ifndef NET_RULES_H
 #define NET_RULES_H
 

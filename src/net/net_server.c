@@ -1,9 +1,9 @@
-/* net_server.c - the listening socket and libmicrohttpd's daemon: start, stop.
+/* net_server.c - the listening socket and libmicrohttpd's daemon: start and stop.
  *
- * libmicrohttpd has a thread for each connection; all of them call net_exchange.c with the server
- * as their argument.  Stopping takes two steps: first new requests are refused while running
- * answers end (`stopping`), then, after the caller's patience is over, answers are cut off
- * (`cancelling`).
+ * libmicrohttpd has a thread for each connection; all of them call net_exchange.c with the
+ * server as their argument.  Stopping takes two steps: first new requests are refused while
+ * running answers go on (`stopping`), then, after the caller's grace time, running answers are
+ * cut off (`cancelling`).
  */
 #include <errno.h>
 #include <netdb.h>
@@ -20,6 +20,9 @@
 #include "base/thread.h"
 #include "net/net_exchange.h"
 
+/* Limits of TLS files and of libmicrohttpd's buffer for a connection; LAST_WORDS_MS: time for
+ * the replies of requests that are cut off; NAP_MS: between two looks at the exchanges;
+ * SPARE_DESCRIPTORS: for files other than connections. */
 enum {
     MAX_PEM_BYTES = 1 << 20,
     CONNECTION_BYTES = 64 << 10,
@@ -36,11 +39,11 @@ static int bind_to(const struct addrinfo *a)
     int s = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
     if (s < 0)
         return -1;
-    /* connections of an earlier run may still linger */
+    /* connections of an earlier run may still be in TIME_WAIT */
     setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     if (a->ai_family == AF_INET6)
         setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0},
-                   sizeof(int)); /* "::" then takes IPv4 too */
+                   sizeof(int)); /* "::" then accepts IPv4 too */
     if (bind(s, a->ai_addr, a->ai_addrlen) == 0)
         return s;
     int error = errno;
@@ -57,6 +60,7 @@ static mpk_status refuse_address(mpk_context *cx, const char *host, uint16_t por
              : "");
 }
 
+/* The first address of the host that can be bound wins. */
 static mpk_status open_socket(mpk_context *cx, const char *host, uint16_t port, int *out)
 {
     const struct addrinfo wanted = {
@@ -78,6 +82,7 @@ static mpk_status open_socket(mpk_context *cx, const char *host, uint16_t port, 
     return MPK_OK;
 }
 
+/* The port is asked from the socket, since 0 lets the system choose it. */
 static void write_url(net_server *s)
 {
     struct sockaddr_storage at = {0};
@@ -91,14 +96,14 @@ static void write_url(net_server *s)
              s->options.host, ntohs((uint16_t)port));
 }
 
-/* Connections at most, as many as are wanted and there are descriptors for; the soft limit of
- * the process is raised if its hard limit allows.  Without descriptors accept would fail again
- * and again at full speed. */
+/* How many connections are possible: as many as wanted, or as there are descriptors for; the
+ * soft limit of the process is raised if its hard limit allows.  Without a descriptor accept
+ * would fail in an endless loop. */
 static uint32_t fit_connections(const net_server *s)
 {
     struct rlimit limit;
     const uint32_t wanted = s->options.max_connections;
-    /* the lowest free one was the socket's */
+    /* descriptors are given out from the lowest: the socket's tells how many others are open */
     const rlim_t others = (rlim_t)s->socket + SPARE_DESCRIPTORS;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return wanted;
@@ -137,8 +142,8 @@ static mpk_status start_daemon(mpk_context *cx, net_server *s)
     return MPK_OK;
 }
 
-/* Bytes of a text that no context can hold, so that megabytes are refused before they are cut
- * into tokens: every token as long as the longest one, times four, because a tokenizer may first
+/* The bytes of a text that no context can hold, so that megabytes are refused before they are
+ * tokenized: every token as long as the longest one, times four, because a tokenizer may first
  * shorten the text (composed letters). */
 static void measure_tokens(mpk_context *cx, net_server *s)
 {
@@ -169,6 +174,7 @@ static mpk_status read_tls(mpk_context *cx, net_server *s)
     return MPK_OK;
 }
 
+/* All that can fail without an engine; the socket is bound, but does not listen. */
 static mpk_status prepare(mpk_context *cx, net_server *s)
 {
     TRY(net_keys_read(cx, &s->keys));
@@ -185,6 +191,7 @@ static void free_server(net_server *s)
     free(s);
 }
 
+/* Bound early, so that a wrong address fails before a model is loaded. */
 mpk_status net_server_open(mpk_context *cx, const net_options *options, net_server **out)
 {
     net_server *s = calloc(1, sizeof *s);
@@ -229,9 +236,9 @@ const char *net_server_url(const net_server *s)
     return s->url;
 }
 
-/* ---- the end ---- */
+/* ---- stopping ---- */
 
-/* Until no exchange is under way, at most so long. */
+/* Wait until no exchange waits for its reply, at most ms milliseconds. */
 static void wait_idle(net_server *s, uint64_t ms)
 {
     const struct timespec nap = {.tv_nsec = NAP_MS * 1000000L};
@@ -244,13 +251,13 @@ static void stop_daemon(net_server *s, uint32_t grace_s)
 {
     s->stopping = true;
     MHD_socket listening = MHD_quiesce_daemon(s->daemon);
-    shutdown(s->socket, SHUT_RDWR); /* who connects now is refused, not left waiting */
+    shutdown(s->socket, SHUT_RDWR); /* new connections are refused, not left waiting */
     wait_idle(s, (uint64_t)grace_s * 1000);
     s->cancelling = true;
-    wait_idle(s, LAST_WORDS_MS); /* for the replies that say so */
+    wait_idle(s, LAST_WORDS_MS); /* for the replies to requests that were cut off */
     MHD_stop_daemon(s->daemon);
     if (listening != MHD_INVALID_SOCKET)
-        close(s->socket); /* else the daemon has closed it */
+        close(s->socket); /* otherwise the daemon has closed it */
 }
 
 void net_server_stop(net_server *s, uint32_t grace_s)

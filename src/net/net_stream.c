@@ -1,13 +1,14 @@
-/* net_stream.c - answers as server-sent events, as they come.
+/* net_stream.c - answers as server-sent events, as they arrive.
  *
- * libmicrohttpd asks for bytes; the thread waits until an answer has news, lets the dialect write
- * them as events, and hands them over.  An event holds whatever has come since the last one.  A
- * failure after the beginning is an event, too.  While nothing comes, a ping now and then keeps
- * proxies and clients from giving up.
+ * libmicrohttpd asks for bytes; the thread waits until an answer has something new, lets the
+ * dialect write it as events, and hands them over.  An event holds all that has come since the
+ * last one.  A failure after the beginning is an event, too.  While nothing comes, a ping is
+ * sent from time to time, so that proxies and clients do not close the connection.
  */
 #include "base/thread.h"
 #include "net/net_exchange.h"
 
+/* The last event of a stream that fails; the engine's requests are freed. */
 static void write_failure(net_exchange *x, mpk_status status, text *to)
 {
     net_refuse_status(&x->refusal, status);
@@ -16,6 +17,7 @@ static void write_failure(net_exchange *x, mpk_status status, text *to)
     x->ended = true;
 }
 
+/* Write what is new in each answer, and after the last one has ended the end. */
 static void write_news(net_exchange *x)
 {
     const net_work *w = &x->work;
@@ -34,7 +36,7 @@ static void ping(net_exchange *x)
         text_print(&x->out, "%s", x->work.dialect->ping);
 }
 
-/* Until there is something to send, the end, or nobody to send it to. */
+/* Wait until there is something to send, until the end, or until the client has gone. */
 static void fill(net_exchange *x)
 {
     x->out.n = x->out_at = 0;
@@ -49,11 +51,13 @@ static void fill(net_exchange *x)
         ping(x);
     }
     if (x->ended)
-        net_meter_end(x); /* a client that has the last event may ask again at once */
+        /* before it is sent: a client that has the last event may ask again at once */
+        net_meter_end(x);
     x->sent_ns = clock_ns();
     net_exchange_stop_clock(x, false);
 }
 
+/* libmicrohttpd's callback for more bytes: first the rest of the last events, then new ones. */
 static ssize_t read_stream(void *user, uint64_t position, char *to, size_t most)
 {
     net_exchange *x = user;
@@ -75,13 +79,12 @@ static ssize_t read_stream(void *user, uint64_t position, char *to, size_t most)
 mpk_status net_stream_begin(net_exchange *x)
 {
     x->sent_ns = clock_ns();
-    /* What is freed at the end is the exchange's, in net_exchange_complete: there is no callback
-     * here. */
+    /* no callback to free anything: the exchange does that in net_exchange_complete */
     struct MHD_Response *response =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, read_stream, x, NULL);
     if (response) {
         (void)MHD_add_response_header(response, "Cache-Control", "no-cache");
-        /* nginx, hand it on as it comes */
+        /* tells nginx not to buffer */
         (void)MHD_add_response_header(response, "X-Accel-Buffering", "no");
     }
     return net_reply_send(x, 200, "text/event-stream", response);

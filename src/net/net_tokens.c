@@ -1,5 +1,5 @@
-/* net_tokens.c - /tokenize and /detokenize, with the names that llama-server and vLLM give to their
- * fields; and lists of ids for the endpoints whose prompts are made of several pieces. */
+/* net_tokens.c - /tokenize and /detokenize, with the field names of llama-server and vLLM; and
+ * lists of ids for endpoints whose prompts are composed of several pieces. */
 #include "net/net_exchange.h"
 
 static mpk_status find_tokenizer(net_exchange *x, const mpk_tokenizer **out)
@@ -29,8 +29,8 @@ mpk_status net_ids_add_text(net_exchange *x, net_ids *to, str words, bool specia
     return status;
 }
 
-/* "content" is llama-server's, which adds no special tokens unless asked; "prompt" vLLM's, which
- * does. */
+/* The text and whether to add special tokens.  "content" is llama-server's name, with which none
+ * are added by default; "prompt" is vLLM's, with which they are. */
 static mpk_status read_content(net_exchange *x, const json_value *body, str *words, bool *special)
 {
     const json_value *content = json_get(body, "content");
@@ -48,6 +48,7 @@ static mpk_status read_content(net_exchange *x, const json_value *body, str *wor
     return MPK_OK;
 }
 
+/* POST /tokenize: {"tokens":[..],"count":N,"max_model_len":N}. */
 mpk_status net_tokens_encode(net_exchange *x, const char *path)
 {
     const mpk_tokenizer *tokenizer;
@@ -70,6 +71,7 @@ mpk_status net_tokens_encode(net_exchange *x, const char *path)
     return net_reply_json(x, &reply);
 }
 
+/* POST /detokenize: the text under both servers' names. */
 mpk_status net_tokens_decode(net_exchange *x, const char *path)
 {
     const mpk_tokenizer *tokenizer;

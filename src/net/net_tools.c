@@ -1,11 +1,16 @@
-/* net_tools.c - tools for a model whose chat template knows none: they are told in the system
- * message, and calls and results in the messages, in the form that net_parts.c reads.
+/* net_tools.c - tools for a model whose chat template does not know them: they are described in
+ * the system message, and calls and results are written into the messages, in the format that
+ * net_parts.c reads.
  *
- * Input: messages and tools as JSON; output: messages of the roles system, user and assistant
- * alone, without calls.
+ * Input: messages and tools as JSON.  Output: messages of the roles system, user and assistant
+ * only, without calls:
+ *
+ *   {"role":"tool","content":"4"}
+ *   -> {"role":"user","content":"<tool_response>\n4\n</tool_response>"}
  */
 #include "net/net_exchange.h"
 
+/* The description, with one tool on a line between the two texts. */
 static const char
     before[] =
         "You may call functions. Here they are, each as a JSON object on a line of its own:\n"
@@ -29,6 +34,7 @@ static void add_description(const json_value *tools, text *to)
     text_print(to, "%s", after);
 }
 
+/* Calls of an assistant's message, as the model is asked to write them. */
 static void add_calls(const json_value *calls, text *to)
 {
     for (size_t i = 0; calls && i < calls->n; i++) {
@@ -53,6 +59,7 @@ static void write_message(const char *role, const text *content, text *to)
     to->failed |= content->failed;
 }
 
+/* The result of a call, as a message of the user. */
 static void write_result(const text *content, text *to)
 {
     text words = {0};
@@ -64,7 +71,7 @@ static void write_result(const text *content, text *to)
     text_free(&words);
 }
 
-/* One of the conversation; tools: not NULL for a system message that is to tell of them. */
+/* One message of the conversation.  tools: what a system message shall describe; NULL: nothing. */
 static void rewrite(const json_value *message, const json_value *tools, text *to)
 {
     const str role = json_get(message, "role")->text;
@@ -85,6 +92,7 @@ static void rewrite(const json_value *message, const json_value *tools, text *to
     text_free(&content);
 }
 
+/* A conversation without a system message gets one. */
 mpk_status net_tools_tell(mpk_context *cx, arena *a, str messages, const json_value *tools,
                           str *out)
 {

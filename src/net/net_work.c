@@ -1,12 +1,13 @@
-/* net_work.c - the engine's side of an exchange: take places, submit answers, take what comes,
+/* net_work.c - the engine's side of an exchange: take places, submit answers, take what arrives,
  * give the places back.
  *
- * A place stands for one answer in the engine, running or waiting.  The server counts places over
- * all exchanges and refuses a request with 429 before anything is made for it.  Invariant: an
- * exchange holds w->n_places of them; each ended answer gives one back, net_work_close the rest.
+ * A place stands for one answer in the engine, running or waiting.  The server counts places
+ * over all exchanges and refuses a request with 429 before anything is made for it.  Invariant:
+ * an exchange holds w->n_places of them; each ended answer gives one back, net_work_close the
+ * rest.
  *
- * Called by the handlers (net_completion.c, net_chat.c, net_infill.c) and by net_stream.c, always
- * on the exchange's own thread: nothing here but the server's counters is shared.
+ * Called by the handlers (net_completion.c, net_chat.c, net_infill.c, net_llama.c) and by
+ * net_stream.c, always on the exchange's own thread: only the server's counters are shared.
  */
 #include <math.h>
 #include <time.h>
@@ -17,6 +18,8 @@
 
 /* ---- places ---- */
 
+/* Take n places of the server's and of the key's, or none: the count is raised by compare and
+ * exchange, so two exchanges cannot both take the last ones. */
 static mpk_status take_places(net_exchange *x, size_t n)
 {
     net_server *s = x->server;
@@ -38,8 +41,8 @@ static mpk_status take_places(net_exchange *x, size_t n)
     return MPK_OK;
 }
 
-/* Copy the stop texts and tokens to the arena of the work: the body, which they came with, is
- * dropped before the answers end. */
+/* Copy the stop texts and tokens to the arena of the work, since the body that they came with is
+ * freed before the answers end. */
 static mpk_status keep_stops(net_exchange *x, const net_request *q)
 {
     net_work *w = &x->work;
@@ -60,6 +63,7 @@ static mpk_status keep_stops(net_exchange *x, const net_request *q)
     return MPK_OK;
 }
 
+/* Copy to the work all that replies need of the request, and take the places. */
 mpk_status net_work_open(net_exchange *x, const net_request *q, const net_dialect *dialect,
                          size_t n_prompts)
 {
@@ -108,6 +112,7 @@ static void free_texts(net_answer *a)
     a->parts = (net_parts){0};
 }
 
+/* Answers that still run are cancelled by freeing their requests. */
 void net_work_close(net_exchange *x)
 {
     net_work *w = &x->work;
@@ -133,7 +138,7 @@ mpk_status net_work_note_fault(net_exchange *x, mpk_status status, int http)
     return status;
 }
 
-/* Clients look for the first of these words. */
+/* The first words are those by which clients of OpenAI recognise this error. */
 static mpk_status refuse_length(net_exchange *x, size_t n)
 {
     return net_refuse(
@@ -151,20 +156,21 @@ uint32_t net_work_context(const net_server *s)
                                                             : f->context_tokens;
 }
 
-/* What the engine says about a request of n tokens, in HTTP's terms. */
+/* A status of the engine for a request of n tokens, in terms of HTTP. */
 static mpk_status judge(net_exchange *x, mpk_status status, size_t n)
 {
     if (status == MPK_ELIMIT && n >= net_work_context(x->server))
         return refuse_length(x, n);
-    if (status == MPK_ELIMIT || status == MPK_EFORMAT) /* of the form that the answer is to have */
+    /* faults of the form that the answer shall have */
+    if (status == MPK_ELIMIT || status == MPK_EFORMAT)
         return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "%s", mpk_error_message(x->cx));
     if (status == MPK_EARG || status == MPK_EUNSUPPORTED)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL, "%s", mpk_error_message(x->cx));
     return status == MPK_OK || status == MPK_ENOMEM ? status : net_work_note_fault(x, status, 503);
 }
 
-/* In OpenAI's API max_tokens is an upper limit, so one that the context cannot hold is no error:
- * the engine, which refuses it, is then asked for as many as fit. */
+/* Submit one answer.  In OpenAI's API max_tokens is an upper limit, so a number that the context
+ * cannot hold is no error: the engine refuses it, and is then asked for as many as fit. */
 static mpk_status submit_tokens(net_exchange *x, const int32_t *ids, size_t n,
                                 const mpk_request_options *wanted, mpk_request **out)
 {
@@ -177,7 +183,7 @@ static mpk_status submit_tokens(net_exchange *x, const int32_t *ids, size_t n,
     return judge(x, status, n);
 }
 
-/* An answer with `echo` begins with its prompt. */
+/* With `echo` an answer begins with its prompt. */
 static mpk_status add_echo(net_exchange *x, const net_prompt *prompt, text *to)
 {
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
@@ -209,15 +215,15 @@ static void truncate_prompt(const net_exchange *x, const net_request *q, const i
     *n = most;
 }
 
-/* Append ids to a list separated by commas, if the client wants to see them. */
+/* Append ids to a list separated by commas, if the client asked for ids. */
 static void add_ids(const net_exchange *x, const int32_t *ids, size_t n, text *to)
 {
     for (size_t i = 0; x->work.token_ids && i < n; i++)
         text_print(to, to->n ? ",%d" : "%d", ids[i]);
 }
 
-/* Submit n_answers requests for prompt `at`, which differ in their seeds.  Those that have been
- * submitted when one fails stay in w->answers, for net_work_close. */
+/* Submit n_answers requests for prompt `at`, which differ in their seeds.  If one fails, those
+ * before it stay in w->answers, for net_work_close. */
 static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t at,
                                  const net_prompt *prompt, const int32_t *ids, size_t n_ids)
 {
@@ -248,6 +254,7 @@ static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t a
     return MPK_OK;
 }
 
+/* A text is tokenized here, after a check of its length, which costs nothing. */
 mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at,
                            const net_prompt *prompt)
 {
@@ -273,9 +280,9 @@ mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at,
     return status;
 }
 
-/* ---- what comes ---- */
+/* ---- taking what arrives ---- */
 
-/* Is there still a reason to wait: does the client listen, may answers go on? */
+/* Is there still a reason to wait?  Fails if the client has gone or answers are being cut off. */
 static mpk_status look_around(net_exchange *x)
 {
     if (net_exchange_is_gone(x))
@@ -286,7 +293,7 @@ static mpk_status look_around(net_exchange *x)
     return MPK_OK;
 }
 
-/* Which stop text or token ended an answer. */
+/* Find which stop text or token ended an answer. */
 static void find_stop(const net_work *w, net_answer *a)
 {
     const int32_t stop = mpk_request_stop(a->request);
@@ -298,7 +305,7 @@ static void find_stop(const net_work *w, net_answer *a)
         a->stop_token = w->stop_tokens[(uint32_t)stop - w->n_stops];
 }
 
-/* What best_of ranks answers by; an answer without tokens is the worst. */
+/* The score by which best_of ranks answers; an answer without tokens is the worst. */
 static double mean_logprob(const mpk_request *request, size_t n)
 {
     double sum = 0;
@@ -309,6 +316,7 @@ static double mean_logprob(const mpk_request *request, size_t n)
     return n ? sum / (double)n : -HUGE_VAL;
 }
 
+/* The engine's times of an answer: queue_ns may be read after the first token, hence the check. */
 static void note_times(net_answer *a, const mpk_answer *whole)
 {
     const uint64_t *at = whole->token_ns, queue_ns = mpk_request_queue_ns(a->request);
@@ -323,7 +331,7 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
 {
     net_work *w = &x->work;
     mpk_answer whole;
-    /* it has ended: this does not wait */
+    /* it has ended, so this does not wait */
     mpk_status status = mpk_request_wait(x->cx, a->request, &whole);
     if (status != MPK_OK)
         return status == MPK_ENOMEM ? status : net_work_note_fault(x, status, 500);
@@ -349,6 +357,7 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
     return MPK_OK;
 }
 
+/* n tokens of an answer have come; the first ones make it a running one. */
 static void note_tokens(net_exchange *x, net_answer *a, size_t n)
 {
     if (!a->is_running) {
@@ -364,7 +373,7 @@ static void note_tokens(net_exchange *x, net_answer *a, size_t n)
         x->work.first_token_ns = clock_ns();
 }
 
-/* Take what has come for an answer within timeout_ms; *news is set if anything has. */
+/* Take what comes for an answer within timeout_ms; *news is set if anything did. */
 static mpk_status take(net_exchange *x, net_answer *a, int64_t timeout_ms, bool *news)
 {
     mpk_piece piece;
@@ -385,7 +394,7 @@ static mpk_status take(net_exchange *x, net_answer *a, int64_t timeout_ms, bool 
     return piece.finish == MPK_RUNNING ? MPK_OK : end_answer(x, a);
 }
 
-/* The next answer after `from` that has not ended, round the list; `from` if there is no other. */
+/* The next answer after `from` that has not ended, cyclically; `from` if there is no other. */
 static uint32_t next_running(const net_work *w, uint32_t from)
 {
     for (uint32_t i = 1; i <= w->n; i++)
@@ -394,8 +403,9 @@ static uint32_t next_running(const net_work *w, uint32_t from)
     return from;
 }
 
-/* Take what has come for any of several answers.  A thread can sleep on one request only; the one
- * that had news is watched next, because it runs, while others may be in the queue. */
+/* Take what has come for any of several answers, without waiting.  A thread can sleep on one
+ * request only; the one that had tokens is watched next, because it runs, while others may be
+ * queued. */
 static mpk_status take_all(net_exchange *x, bool *news)
 {
     net_work *w = &x->work;
@@ -423,14 +433,14 @@ mpk_status net_work_wait(net_exchange *x)
         w->watched = next_running(w, w->watched);
     TRY(take(x, &w->answers[w->watched], w->n_running > 1 ? NET_SHARED_LOOK_MS : NET_LOOK_MS,
              &news));
-    if (!news) /* it may be waiting for its turn */
+    if (!news) /* it may be queued; watch another one */
         w->watched = next_running(w, w->watched);
     return MPK_OK;
 }
 
-/* ---- of several answers to a prompt, the best ---- */
+/* ---- the best of several answers ---- */
 
-/* The most probable one comes first; among equals, the earlier one. */
+/* Move the most probable of n answers to the front; of equal ones the earlier. */
 static void bring_best(net_answer *answers, uint32_t n)
 {
     uint32_t best = 0;
@@ -442,6 +452,7 @@ static void bring_best(net_answer *answers, uint32_t n)
     answers[best] = first;
 }
 
+/* Sorts as many answers to the front as the client gets, for each prompt, and closes the gaps. */
 void net_work_choose(net_exchange *x)
 {
     net_work *w = &x->work;

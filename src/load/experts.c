@@ -1,42 +1,49 @@
 /* experts.c - gather the weights of a layer's experts under one name.
  *
  * Input: the tensors of a checkpoint, which holds the weights of each expert separately
- *     model.layers.L.mlp.experts.E.{gate_proj,up_proj,down_proj}.weight            (Qwen3)
- *     model.layers.L.block_sparse_moe.experts.E.{w1,w3,w2}.weight                  (Mixtral)
- * or of all experts together, gate and up joined or apart
- *     model.layers.L.mlp.experts.{gate_up_proj [E, 2F, D], down_proj [E, D, F]}
+ *
+ *   model.layers.L.mlp.experts.E.{gate_proj,up_proj,down_proj}.weight            (Qwen3)
+ *   model.layers.L.block_sparse_moe.experts.E.{w1,w3,w2}.weight                  (Mixtral)
+ *
+ * or those of all experts together, gate and up joined or separate
+ *
+ *   model.layers.L.mlp.experts.{gate_up_proj [E, 2F, D], down_proj [E, D, F]}
+ *
  * Output: model.layers.L.mlp.experts.{gate_proj,up_proj,down_proj}.weight [E, rows, columns],
  * stored as one address for each expert: no weights are copied.  The router is always named
  * model.layers.L.mlp.gate.weight.
  *
- * Numbers of layers and experts come from names and are compared with the configuration before they
- * are used as indices.  Called by load.c once for each model that has experts; GGUF files have
- * their stacks whole already, and pass through unchanged. */
+ * Numbers of layers and experts come from names and are compared with the configuration before
+ * they are used as indices.  Called by load.c once for each model that has experts; GGUF files
+ * already hold stacks, which pass unchanged.
+ */
 #include <stdio.h>
 
 #include "load/load.h"
 
+/* The parts of an expert. */
 enum { GATE, UP, DOWN, PARTS };
 
-/* The parts of the name of an expert's tensor. */
+/* The name of an expert's tensor, parsed. */
 typedef struct expert_name {
     uint32_t layer;
     int64_t expert;   /* -1: all of them */
     int part;         /* PARTS: gate and up, joined in this order */
-    size_t at, after; /* the expert's number in the name */
+    size_t at, after; /* where the expert's number lies in the name */
 } expert_name;
 
-/* The list of tensors under construction.  `tensors` and `first` grow together; addresses into
- * `tensors` hold until the next one is added. */
+/* The new list of tensors.  `tensors` and `first` grow together; pointers into `tensors` are
+ * valid until the next one is added. */
 typedef struct stacks {
     const load_model *from;
-    VEC(load_tensor) tensors; /* those of the model, stacks in place of experts */
+    VEC(load_tensor) tensors; /* those of the model, with stacks in the place of experts */
     map names;
-    /* for each of these tensors that is a stack: the name of the first expert found */
+    /* for each of these that is a stack: the name of the first expert found, for messages; at
+     * NULL otherwise */
     VEC(str) first;
 } stacks;
 
-/* *at moves past the text only if it is there. */
+/* Move *at past the text, if it is there. */
 static bool skip_text(str s, size_t *at, const char *expected)
 {
     size_t n = strlen(expected);
@@ -46,7 +53,7 @@ static bool skip_text(str s, size_t *at, const char *expected)
     return true;
 }
 
-/* At most six digits, more than any layer or expert number has. */
+/* Parse at most six digits, more than any layer or expert number has. */
 static bool skip_number(str s, size_t *at, uint32_t *out)
 {
     size_t from = *at;
@@ -56,8 +63,8 @@ static bool skip_number(str s, size_t *at, uint32_t *out)
     return *at > from;
 }
 
-/* Which of gate, up and down a name's end means, of one expert (`one`) or of all; PARTS: gate and
- * up joined. */
+/* Which of gate, up and down the end of a name means, for one expert (`one`) or for all; PARTS:
+ * gate and up joined.  False: none of them. */
 static bool parse_part(str rest, bool one, int *part)
 {
     static const char *const names[][2] = {{"gate_proj.weight", "w1.weight"},
@@ -74,7 +81,7 @@ static bool parse_part(str rest, bool one, int *part)
     return false;
 }
 
-/* False: not a weight of an expert. */
+/* Parse a name.  False: it is not a weight of an expert. */
 static bool parse_name(str name, expert_name *out)
 {
     size_t at = 0;
@@ -92,7 +99,7 @@ static bool parse_name(str name, expert_name *out)
     return parse_part((str){name.at + at, name.n - at}, one, &out->part);
 }
 
-/* Of a tensor that is no stack, or a stack that was whole in the file, first.at is NULL. */
+/* Add a tensor to the list.  first: of a stack that is gathered here; at NULL for all others. */
 static mpk_status add(mpk_context *cx, arena *a, stacks *s, const load_tensor *t, str first)
 {
     CHECK(cx, !map_get(&s->names, t->name, NULL), MPK_EFORMAT, "tensor %.*s is there twice",
@@ -102,7 +109,8 @@ static mpk_status add(mpk_context *cx, arena *a, stacks *s, const load_tensor *t
     return map_put(cx, a, &s->names, t->name, s->tensors.n - 1);
 }
 
-/* The name that models ask for, whatever the file's spelling is; `part` is GATE, UP or DOWN. */
+/* The name of a stack that models ask for, whatever the file's spelling is; `part` is GATE, UP
+ * or DOWN. */
 static mpk_status name_stack(mpk_context *cx, arena *a, uint32_t layer, int part, str *out)
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
@@ -114,7 +122,7 @@ static mpk_status name_stack(mpk_context *cx, arena *a, uint32_t layer, int part
     return MPK_OK;
 }
 
-/* The stack that an expert's tensor belongs to.  The first tensor found creates it and gives it its
+/* The stack to which an expert's tensor belongs.  The first tensor creates it and gives it its
  * shape. */
 static mpk_status find_stack(mpk_context *cx, arena *a, stacks *s, const load_tensor *t,
                              const expert_name *name, load_tensor **out)
@@ -135,8 +143,8 @@ static mpk_status find_stack(mpk_context *cx, arena *a, stacks *s, const load_te
     return MPK_OK;
 }
 
-/* The first expert's tensor of a layer makes the stack; each other one must look like it and be the
- * only one of its number. */
+/* Add one expert's tensor to its stack; it must have the shape and dtype of the others, and a
+ * number that no other one has. */
 static mpk_status add_expert(mpk_context *cx, arena *a, stacks *s, const load_tensor *t,
                              const expert_name *name)
 {
@@ -156,8 +164,8 @@ static mpk_status add_expert(mpk_context *cx, arena *a, stacks *s, const load_te
     return MPK_OK;
 }
 
-/* Split a joined stack into gate and up: for each expert, the rows of gate and then those of up
- * follow each other, so each half is one address for each expert. */
+/* Split a joined stack into gate and up.  For each expert the rows of gate are followed by those
+ * of up, so each half is one address for each expert. */
 static mpk_status split_stack(mpk_context *cx, arena *a, stacks *s, const load_tensor *t,
                               uint32_t layer)
 {
@@ -193,13 +201,13 @@ static mpk_status rename_router(mpk_context *cx, arena *a, str *name)
     return MPK_OK;
 }
 
-/* One tensor of the checkpoint into the new list: an expert's into its stack, joined ones as two
- * views of them, all others as they are. */
+/* Add one tensor of the checkpoint: an expert's to its stack, a joined one as two views, any
+ * other as it is. */
 static mpk_status sort_tensor(mpk_context *cx, arena *a, stacks *s, const load_tensor *t)
 {
     expert_name name;
     load_tensor kept = *t;
-    /* tensors of layers beyond the model's are left alone, and later refused by name */
+    /* tensors of layers beyond the model's are added as they are, and refused by name later */
     bool is_expert = parse_name(t->name, &name) && name.layer < s->from->config.n_layers;
     if (is_expert && name.expert >= 0)
         return add_expert(cx, a, s, t, &name);
@@ -211,7 +219,7 @@ static mpk_status sort_tensor(mpk_context *cx, arena *a, stacks *s, const load_t
     return add(cx, a, s, &kept, (str){0});
 }
 
-/* An error about a missing expert uses the file's own spelling. */
+/* Refuse a stack in which an expert is missing, by the name that the file would have for it. */
 static mpk_status check_complete(mpk_context *cx, const load_tensor *t, str first)
 {
     expert_name name;
@@ -226,8 +234,8 @@ static mpk_status check_complete(mpk_context *cx, const load_tensor *t, str firs
     return MPK_OK;
 }
 
-/* Called by load.c between reading a checkpoint and looking for the model's weights.  Models
- * without experts are left alone. */
+/* Replace the model's list of tensors by one with stacks.  Called by load.c between reading a
+ * checkpoint and looking for the model's weights; models without experts are left alone. */
 mpk_status load_stack_experts(mpk_context *cx, load_model *m)
 {
     stacks s = {.from = m};

@@ -6,7 +6,7 @@
  *   string    u64 length, bytes
  *   array     u32 type of its items, u64 count, items
  *
- * One pass checks that everything lies inside the file and builds an index; only the names of
+ * One pass checks that everything lies within the file and builds an index; only the names of
  * tensors are copied, because they are translated to those of Hugging Face:
  *
  *   token_embd.weight          model.embed_tokens.weight
@@ -14,22 +14,23 @@
  *   blk.3.ffn_gate_exps.weight model.layers.3.mlp.experts.gate_proj.weight
  *
  * Called by load.c, by the fuzzer and, for the values of a file that is rewritten, by
- * gguf_describe.c. What the pairs mean is gguf_config.c's business. */
+ * gguf_describe.c.  gguf_config.c interprets the pairs.
+ */
 #include "load/gguf.h"
 
 #include <stdio.h>
 
 /* ---- reading bytes ---- */
 
-/* A cursor over the mapped file.  Every read checks first that the bytes are there, so a cut or
- * hostile file is refused and never read beyond. */
+/* A cursor over the mapped file.  Every read first checks that the bytes exist, so a truncated
+ * or hostile file is refused and never read beyond its end. */
 typedef struct reader {
     mpk_context *cx;
     const unsigned char *bytes;
     uint64_t n, at; /* at <= n */
 } reader;
 
-/* Check that n more bytes are left. */
+/* MPK_EFORMAT unless n more bytes are left; what: named by the message. */
 static mpk_status check_left(reader *r, uint64_t n, const char *what)
 {
     CHECK(r->cx, n <= r->n - r->at, MPK_EFORMAT,
@@ -47,7 +48,7 @@ static uint64_t get_unsigned(const unsigned char *at, unsigned n)
     return value;
 }
 
-/* n: 1 to 8 bytes. */
+/* Read an integer of 1 to 8 bytes. */
 static mpk_status read_unsigned(reader *r, unsigned n, const char *what, uint64_t *out)
 {
     TRY(check_left(r, n, what));
@@ -56,7 +57,7 @@ static mpk_status read_unsigned(reader *r, unsigned n, const char *what, uint64_
     return MPK_OK;
 }
 
-/* The string lies in the mapping and is not copied; it has no zero at its end. */
+/* Read a string.  It stays in the mapping and has no NUL at its end. */
 static mpk_status read_str(reader *r, const char *what, str *out)
 {
     uint64_t n = 0;
@@ -69,15 +70,14 @@ static mpk_status read_str(reader *r, const char *what, str *out)
 
 /* ---- key-value pairs ---- */
 
-/* By gguf_type; 0: the size is in the value itself. */
+/* Bytes of a value, by gguf_type; 0: the value itself says its size. */
 static const uint8_t type_bytes[GGUF_TYPES] = {
 #define GGUF_TYPE_BYTES(name, bytes) bytes,
     GGUF_TYPE_MAP(GGUF_TYPE_BYTES)
 #undef GGUF_TYPE_BYTES
 };
 
-/* Skip the items of a value.  Strings are walked one by one, because each carries its own
- * length. */
+/* Skip the items of a value.  Strings are skipped one by one, because each has its own length. */
 static mpk_status skip_items(reader *r, const gguf_value *v)
 {
     str skipped;
@@ -93,7 +93,7 @@ static mpk_status skip_items(reader *r, const gguf_value *v)
     return MPK_OK;
 }
 
-/* Checked before it is used as an index of type_bytes. */
+/* Read a type; it is checked before it is used as an index of type_bytes. */
 static mpk_status read_type(reader *r, const gguf_value *v, gguf_type *out)
 {
     uint64_t type = 0;
@@ -105,8 +105,8 @@ static mpk_status read_type(reader *r, const gguf_value *v, gguf_type *out)
     return MPK_OK;
 }
 
-/* Read a key and a type, and index the value where it lies in the mapping.  After this all of it is
- * known to be inside the file, so that later readers (take_str, gguf_item_int) check nothing. */
+/* Read a pair and index its value, which stays in the mapping.  From then on all of it is known
+ * to lie within the file, so later readers (take_str, gguf_item_int) check nothing. */
 static mpk_status read_value(reader *r, arena *a, gguf *f)
 {
     gguf_value v = {.n = 1};
@@ -134,13 +134,13 @@ const gguf_value *gguf_find(const gguf *f, const char *key)
     return map_get(&f->keys, str_from(key), &index) ? &f->values.at[index] : NULL;
 }
 
-/* Neither a float, a bool nor a string. */
+/* Is it an integer: neither a float, a bool nor a string? */
 bool gguf_type_is_int(gguf_type type)
 {
     return type != GGUF_F32 && type != GGUF_F64 && type_bytes[type] && type != GGUF_BOOL;
 }
 
-/* i < v->n, and the type is a number's; integers beyond 2^53 are rounded. */
+/* Item i < v->n of a number type as a double; integers beyond 2^53 are rounded. */
 double gguf_item_double(const gguf_value *v, uint64_t i)
 {
     const unsigned char *at = v->at + i * type_bytes[v->type];
@@ -153,8 +153,8 @@ double gguf_item_double(const gguf_value *v, uint64_t i)
     return (double)gguf_item_int(v, i);
 }
 
-/* Every integer type as i64: signed ones are extended from their width, and an unsigned one beyond
- * i64 is clamped, so that a check of its range still fails. */
+/* Item i as an int64.  Signed types are sign-extended from their width; a u64 beyond int64 is
+ * clamped, so that a check of its range still fails. */
 int64_t gguf_item_int(const gguf_value *v, uint64_t i)
 {
     unsigned size = type_bytes[v->type];
@@ -168,8 +168,8 @@ int64_t gguf_item_int(const gguf_value *v, uint64_t i)
     return (int64_t)bits;
 }
 
-/* Some writers give a list with a number for each layer; it is taken if all are equal.  An absent
- * key leaves *out as it is.  A negative number, and one beyond u32, is an error and no default. */
+/* Read an integer.  Some writers give a list with a number for each layer, which is accepted if
+ * all are equal.  A negative number, or one beyond u32, is an error. */
 mpk_status gguf_get_u32(mpk_context *cx, const gguf *f, const char *key, uint32_t *out)
 {
     const gguf_value *v = gguf_find(f, key);
@@ -177,7 +177,7 @@ mpk_status gguf_get_u32(mpk_context *cx, const gguf *f, const char *key, uint32_
         return MPK_OK;
     CHECK(cx, gguf_type_is_int(v->type) && v->n >= 1, MPK_EFORMAT, "%s is not an integer", key);
     int64_t value = gguf_item_int(v, 0);
-    for (uint64_t i = 1; i < v->n; i++) /* one for each layer */
+    for (uint64_t i = 1; i < v->n; i++) /* a list has one for each layer */
         CHECK(cx, gguf_item_int(v, i) == value, MPK_EUNSUPPORTED,
               "%s differs between layers: not supported", key);
     CHECK(cx, value >= 0 && value <= UINT32_MAX, MPK_EFORMAT, "%s is %lld, expected 0 to %u", key,
@@ -186,8 +186,8 @@ mpk_status gguf_get_u32(mpk_context *cx, const gguf *f, const char *key, uint32_
     return MPK_OK;
 }
 
-/* For this and the following: a key that is absent leaves *out as it was, which is how defaults
- * work; a value of another type is an error. */
+/* This and the following: an absent key leaves *out as it was, so callers set defaults before; a
+ * value of another type is an error. */
 mpk_status gguf_get_double(mpk_context *cx, const gguf *f, const char *key, double *out)
 {
     const gguf_value *v = gguf_find(f, key);
@@ -210,8 +210,7 @@ mpk_status gguf_get_bool(mpk_context *cx, const gguf *f, const char *key, bool *
     return MPK_OK;
 }
 
-/* Take the string at *at and advance *at past it.  The pass over the file has checked its
- * bounds. */
+/* Take the string at *at and advance *at past it.  read_value has checked its bounds. */
 static str take_str(const unsigned char **at)
 {
     str s = {(const char *)*at + 8, (size_t)get_unsigned(*at, 8)};
@@ -219,7 +218,7 @@ static str take_str(const unsigned char **at)
     return s;
 }
 
-/* *out points into the mapping and has no zero at its end. */
+/* *out is in the mapping and has no NUL at its end. */
 mpk_status gguf_get_str(mpk_context *cx, const gguf *f, const char *key, str *out)
 {
     const gguf_value *v = gguf_find(f, key);
@@ -231,7 +230,7 @@ mpk_status gguf_get_str(mpk_context *cx, const gguf *f, const char *key, str *ou
     return MPK_OK;
 }
 
-/* The array of `str` is new, the bytes are the file's. */
+/* The list of `str` is new, in arena a; the bytes are the file's. */
 mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, const str **out)
 {
     CHECK(cx, v->is_array && v->type == GGUF_STRING, MPK_EFORMAT, "%.*s is not a list of strings",
@@ -245,8 +244,8 @@ mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, con
     return MPK_OK;
 }
 
-/* As the value lies in the file: what copying it verbatim takes.  Strings have to be walked,
- * because only each tells its length. */
+/* The bytes of a value as it lies in the file, for copying it verbatim.  Only walking over
+ * strings shows how long they are. */
 uint64_t gguf_value_bytes(const gguf_value *v)
 {
     const unsigned char *at = v->at;
@@ -259,8 +258,8 @@ uint64_t gguf_value_bytes(const gguf_value *v)
 
 /* ---- tensors ---- */
 
-/* Tensor types by number.  Types without a dtype of ours are listed so that errors can name
- * them. */
+/* Tensor types by their number in the format.  Types without a dtype of ours are listed so that
+ * errors can name them. */
 static const struct tensor_type {
     const char *name;
     int dtype; /* -1: not supported */
@@ -300,8 +299,8 @@ static const struct tensor_type {
     [40] = {"NVFP4", -1},
 };
 
-/* The dtype of a type number.  MPK_EUNSUPPORTED names the type, or the number if the format has got
- * one that is newer than this table. */
+/* The dtype of a type number.  MPK_EUNSUPPORTED names the type, or gives the number if the
+ * format has one that is newer than this table. */
 static mpk_status find_dtype(mpk_context *cx, str name, uint64_t type, ir_dtype *out)
 {
     const struct tensor_type *t = type < sizeof tensor_types / sizeof *tensor_types
@@ -319,7 +318,7 @@ static mpk_status find_dtype(mpk_context *cx, str name, uint64_t type, ir_dtype 
     return MPK_OK;
 }
 
-/* UINT32_MAX: GGUF has no such type. */
+/* The number of a dtype in the format; UINT32_MAX: it has none. */
 uint32_t gguf_type_number(ir_dtype dtype)
 {
     for (uint32_t i = 0; i < sizeof tensor_types / sizeof *tensor_types; i++)
@@ -328,7 +327,8 @@ uint32_t gguf_type_number(ir_dtype dtype)
     return UINT32_MAX;
 }
 
-/* Parts of tensor names: GGUF's and Hugging Face's. */
+/* Parts of tensor names, in GGUF's and in Hugging Face's spelling; layer_names are those within
+ * a layer. */
 static const char *const names[][2] = {
     {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
 static const char *const layer_names[][2] = {{"attn_norm", "input_layernorm"},
@@ -355,7 +355,7 @@ enum {
     N_LAYER_NAMES = sizeof layer_names / sizeof *layer_names
 };
 
-/* The other spelling of a name, which is in column `from`. */
+/* The other spelling of a name that is in column `from`; NULL: the table does not have it. */
 static const char *find_name(const char *const (*table)[2], size_t n, int from, str name)
 {
     for (size_t i = 0; i < n; i++)
@@ -364,19 +364,19 @@ static const char *find_name(const char *const (*table)[2], size_t n, int from, 
     return NULL;
 }
 
-/* A name cut into parts: whole.last, or prefix + layer + "." + part.last. "blk.12.attn_q.weight"
- * has whole "blk.12.attn_q", last "weight", layer "12", part "attn_q". */
+/* A name in parts: whole.last, or prefix + layer + "." + part.last.  "blk.12.attn_q.weight" has
+ * whole "blk.12.attn_q", last "weight", layer "12", part "attn_q". */
 typedef struct tensor_name {
-    str whole, last, layer, part; /* layer.n 0: of no layer */
+    str whole, last, layer, part; /* layer.n 0: the tensor belongs to no layer */
 } tensor_name;
 
-/* Cut a name.  False if there is nothing to translate: no dot, or so long that no name of the
- * tables can be in it (renamed names are built in a buffer of fixed size). */
+/* Split a name.  False if there is nothing to translate: it has no dot, or is longer than any
+ * name that the tables make (renamed names are built in a buffer of fixed size). */
 static bool cut_name(str name, str prefix, tensor_name *out)
 {
     size_t stem = name.n, digits = prefix.n;
     while (stem && name.at[stem - 1] != '.')
-        stem--; /* after the last dot: weight, bias */
+        stem--; /* last: what follows the last dot, weight or bias */
     if (!stem || name.n > 96)
         return false;
     *out = (tensor_name){.whole = {name.at, stem - 1}, .last = {name.at + stem, name.n - stem}};
@@ -391,8 +391,8 @@ static bool cut_name(str name, str prefix, tensor_name *out)
     return true;
 }
 
-/* Translate from one column of the tables to the other; *known is false if there is no other
- * spelling. */
+/* Translate a name from column `from` of the tables to the other; *known false: there is no
+ * other spelling, and *name stays. */
 static mpk_status translate_name(mpk_context *cx, arena *a, int from, str *name, bool *known)
 {
     static const str prefixes[] = {{"blk.", 4}, {"model.layers.", 13}};
@@ -416,7 +416,7 @@ static mpk_status translate_name(mpk_context *cx, arena *a, int from, str *name,
     return MPK_OK;
 }
 
-/* From Hugging Face's name to GGUF's, for writing; the tables serve both directions. */
+/* For writing: from Hugging Face's name to GGUF's. */
 mpk_status gguf_name_tensor(mpk_context *cx, arena *a, str name, str *out, bool *known)
 {
     *out = name;
@@ -425,7 +425,7 @@ mpk_status gguf_name_tensor(mpk_context *cx, arena *a, str name, str *out, bool 
 }
 
 /* Read one entry of the tensor table.  Its data is kept as an offset until the start of the data
- * section is known, which lies after the last entry.  The number of bytes follows from shape and
+ * section is known, which follows the last entry.  The number of bytes follows from shape and
  * type. */
 static mpk_status read_tensor(reader *r, load_model *m, uint64_t *offset)
 {
@@ -452,7 +452,8 @@ static mpk_status read_tensor(reader *r, load_model *m, uint64_t *offset)
 }
 
 /* Turn the offsets of the tensors from `first` on into addresses.  Offsets are multiples of the
- * alignment and count from `start`; no tensor may reach beyond the file or into another. */
+ * alignment and count from the start of the data; no tensor may reach beyond the file or overlap
+ * another. */
 static mpk_status place_tensors(reader *r, load_model *m, size_t first, const uint64_t *offsets,
                                 uint64_t alignment)
 {
@@ -506,21 +507,20 @@ static mpk_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_values
           "GGUF version %llu is not supported; 2 and 3 are", (unsigned long long)version);
     TRY(read_unsigned(r, 8, "the header", n_tensors));
     TRY(read_unsigned(r, 8, "the header", n_values));
-    /* the smallest tensor entry has 33 bytes, the smallest pair 14: this bounds both counts by the
-     * size of the file
-     */
+    /* the smallest tensor entry has 33 bytes, the smallest pair 14: so both counts are bounded
+     * by the size of the file */
     CHECK(r->cx, *n_tensors <= r->n / 33 && *n_values <= r->n / 14, MPK_EFORMAT,
           "%llu tensors and %llu values do not fit into %llu bytes", (unsigned long long)*n_tensors,
           (unsigned long long)*n_values, (unsigned long long)r->n);
     return MPK_OK;
 }
 
-/* Hyper-parameters and vocabulary from the values.  The tensors are there by now: which of them
- * exist decides some hyper-parameters. */
+/* Hyper-parameters and vocabulary from the values.  Called after the tensors are indexed, since
+ * some hyper-parameters follow from which tensors exist. */
 static mpk_status fill_model(mpk_context *cx, const gguf *f, load_model *m)
 {
     mpk_status status = gguf_fill_config(cx, f, m);
-    /* a file that holds only a vocabulary may be of any architecture */
+    /* a file with a vocabulary only may be of any architecture */
     if (status != MPK_OK && (m->tensors.n || status == MPK_ENOMEM))
         return status;
     m->has_config = status == MPK_OK;
@@ -528,7 +528,7 @@ static mpk_status fill_model(mpk_context *cx, const gguf *f, load_model *m)
     return gguf_fill_vocab(cx, f, m);
 }
 
-/* The header and all pairs; r stands at the first tensor afterwards. */
+/* Read the header and all pairs; r is at the first tensor afterwards. */
 static mpk_status read_values(reader *r, arena *a, uint64_t *n_tensors, gguf *f)
 {
     uint64_t n_values = 0;
@@ -548,8 +548,8 @@ mpk_status gguf_read_values(mpk_context *cx, arena *a, const unsigned char *byte
     return read_values(&r, a, &n_tensors, out);
 }
 
-/* A model may be cut into files NAME-00001-of-00003.gguf, each with a part of the tensors.  One of
- * them alone would be reported as a model without most of its weights. */
+/* Refuse one of the files NAME-00001-of-00003.gguf of a split model: it would be reported as a
+ * model without most of its weights. */
 static mpk_status refuse_part(mpk_context *cx, const gguf *f)
 {
     uint32_t n = 1, index = 0;
@@ -562,7 +562,7 @@ static mpk_status refuse_part(mpk_context *cx, const gguf *f)
     return MPK_OK;
 }
 
-/* The mapping must outlive the model, whose tensors point into it. */
+/* As load_gguf, from bytes in memory, which must outlive the model: its tensors point into them. */
 mpk_status load_gguf_bytes(mpk_context *cx, const unsigned char *bytes, size_t n, load_model *m)
 {
     reader r = {.cx = cx, .bytes = bytes, .n = n};

@@ -1,4 +1,4 @@
-/* gguf.h - a GGUF file's key-value pairs, checked and indexed; shared by gguf*.c.
+/* gguf.h - the key-value pairs of a GGUF file, checked and indexed; shared by gguf*.c.
  *
  *   gguf.c           the file: pairs, tensors, names
  *   gguf_config.c    what the pairs mean for a model and its tokenizer
@@ -6,7 +6,8 @@
  *   gguf_describe.c  the pairs of a file that is written
  *   gguf_write.c     bytes of pairs and tensors
  *
- * Texts and items are borrowed from the mapping: they are valid until load_close. */
+ * Texts and items are borrowed from the mapping: valid until load_close.
+ */
 #ifndef LOAD_GGUF_H
 #define LOAD_GGUF_H
 
@@ -35,33 +36,34 @@ typedef enum gguf_type {
         GGUF_TYPES
 } gguf_type;
 
-/* A value inside the mapping; all of it lies inside the file. */
+/* A value in the mapping, checked to lie within the file. */
 typedef struct gguf_value {
     str key;
-    gguf_type type;          /* of the value, or of the items of an array */
-    bool is_array;           /* arrays of arrays are refused */
-    uint64_t n;              /* items; 1 if no array */
-    const unsigned char *at; /* the first item, unaligned; a string is u64 length, bytes */
+    gguf_type type; /* of the value, or of the items of an array */
+    bool is_array;  /* arrays of arrays are refused */
+    uint64_t n;     /* number of items; 1 if it is not an array */
+    /* the first item, unaligned; a string is its u64 length, then its bytes */
+    const unsigned char *at;
 } gguf_value;
 
+/* The pairs of a file; memory is of the arena that the reader was given. */
 typedef struct gguf {
     VEC(gguf_value) values;
-    map keys; /* -> index of values */
+    map keys; /* key -> index of values */
 } gguf;
 
-/* The value of a key, or NULL. */
+/* The value of a key; NULL: the file does not have it. */
 const gguf_value *gguf_find(const gguf *f, const char *key);
 
-/* Read a value into *out, or leave *out as it is if there is none.  MPK_EFORMAT: another type, an
- * array, out of range.
- */
+/* Read a value into *out, or leave *out as it is if there is none.  MPK_EFORMAT: another type,
+ * an array, out of range. */
 mpk_status gguf_get_u32(mpk_context *cx, const gguf *f, const char *key, uint32_t *out);
 mpk_status gguf_get_double(mpk_context *cx, const gguf *f, const char *key, double *out);
 mpk_status gguf_get_bool(mpk_context *cx, const gguf *f, const char *key, bool *out);
 /* The text is borrowed from the mapping. */
 mpk_status gguf_get_str(mpk_context *cx, const gguf *f, const char *key, str *out);
 
-/* Items i of a number type as an integer (floats truncated, all ones of a u64 saturated) or a
+/* Item i of a number type as an integer (a u64 beyond int64 is clamped; not for floats) or as a
  * double. */
 int64_t gguf_item_int(const gguf_value *v, uint64_t i);
 double gguf_item_double(const gguf_value *v, uint64_t i);
@@ -69,43 +71,44 @@ bool gguf_type_is_int(gguf_type type);
 /* The items of an array of strings, borrowed from the mapping; *out is n items in arena a. */
 mpk_status gguf_list_strings(mpk_context *cx, arena *a, const gguf_value *v, const str **out);
 
-/* Bytes of a value after its type (and count). */
+/* Bytes of a value in the file, without its key, type and count. */
 uint64_t gguf_value_bytes(const gguf_value *v);
 
-/* Index the values of a file in arena a; the tensors are not looked at. */
+/* Index the values of a file in arena a; the tensors are skipped. */
 mpk_status gguf_read_values(mpk_context *cx, arena *a, const unsigned char *bytes, size_t n,
                             gguf *out);
-/* The number that files give a dtype; every dtype that gguf.c reads has one, else it is
- * UINT32_MAX. */
+/* The number that files give a dtype, UINT32_MAX if they have none; every dtype that gguf.c
+ * reads has one. */
 uint32_t gguf_type_number(ir_dtype dtype);
-/* The name in GGUF files of a tensor named as in Hugging Face checkpoints, in arena a.  A name
+/* The name that GGUF files have for a tensor of a Hugging Face checkpoint, in arena a.  A name
  * without another spelling stays as it is, and *known is false. */
 mpk_status gguf_name_tensor(mpk_context *cx, arena *a, str name, str *out, bool *known);
 
 /* ---- gguf_config.c ---- */
 
-/* Fill config from <architecture>.* and the tensors that are there; put their rows into order
- * (gguf_rope.c). */
+/* Fill config from <architecture>.* and from which tensors exist; put the rows of q and k in
+ * order (gguf_rope.c). */
 mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m);
-/* Make the tokenizer from tokenizer.ggml.*, if there is one; end-of-text tokens and chat
- * template. */
+/* Make the tokenizer from tokenizer.ggml.*, if there is one; also end-of-text tokens and chat
+ * templates. */
 mpk_status gguf_fill_vocab(mpk_context *cx, const gguf *f, load_model *m);
 
-/* Llama 3's divisor of rope frequency i, as rope_freqs.weight stores it. */
+/* The divisor of rope frequency i by Llama 3's scaling, as rope_freqs.weight stores it. */
 double gguf_llama3_divisor(const model_config *c, uint32_t i);
 
 /* ---- gguf_rope.c ---- */
 
-/* Of a file of the Llama architecture whose configuration is filled: put the rows of q and k into
- * the order of Hugging Face checkpoints.  MPK_EUNSUPPORTED: a bias that is stored in blocks. */
+/* For a file of the Llama architecture, after its configuration is filled: put the rows of q and
+ * k in the order of Hugging Face checkpoints.  MPK_EUNSUPPORTED: a bias that is stored in
+ * blocks. */
 mpk_status gguf_order_rope_rows(mpk_context *cx, load_model *m);
 
 /* How files of the Llama architecture order the rows of a tensor. */
 typedef struct gguf_rows {
-    /* rows of a head, and how many of them are rotated; head 0: as checkpoints do */
+    /* rows of a head, and how many of them are rotated; head 0: in the order of checkpoints */
     int64_t head, turned;
 } gguf_rows;
-/* Of a tensor in the order of checkpoints. */
+/* The order for a tensor that is in the order of checkpoints. */
 gguf_rows gguf_find_rows(const model_config *c, const load_tensor *t);
 /* The row of the checkpoint that becomes row `row` of the file. */
 int64_t gguf_row_from(const gguf_rows *rows, int64_t row);

@@ -1,33 +1,35 @@
 /* gguf_config.c - hyper-parameters and vocabulary of a GGUF file.
  *
- * The families' records (model.h) list the architectures and the meaning of their files.  GGUF has
- * no hyper-parameters for biases, a tied head, or layers without experts; the presence of tensors
- * decides.  It stores Llama 3's rope scaling as divisors of the frequencies (rope_freqs.weight).
- * The parameters of the formula are recovered from them, and the divisors recomputed and compared.
+ * The families' records (model.h) list the architectures and the meaning of their files.  GGUF
+ * has no hyper-parameters for biases, a tied head, or layers without experts; which tensors
+ * exist decides.  It stores Llama 3's rope scaling as divisors of the frequencies
+ * (rope_freqs.weight): the parameters of the formula are recovered from them, and the divisors
+ * recomputed and compared.
  *
- * A key of the model is written below the architecture's name:
+ * A key of the model is below the architecture's name:
  *
  *   general.architecture = "llama"
  *   llama.block_count = 30, llama.attention.head_count = 9, llama.rope.freq_base = 100000.0
- *   tokenizer.ggml.model = "gpt2", tokenizer.ggml.tokens = ["<|endoftext|>", ...]
+ *   tokenizer.ggml.model = "gpt2", tokenizer.ggml.tokens = ["<|endoftext|>", ..]
  *
- * A key that is absent leaves its default; one that asks for something that no body computes is
- * refused by name, never ignored.  Called by gguf.c when the tensors are known. */
+ * An absent key has its default; a key that asks for something that is not supported is refused
+ * by name, never ignored.  Called by gguf.c after the tensors are indexed.
+ */
 #include "load/gguf.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* <architecture>.<key> as a string of its own. */
+/* The values of a file, read below its architecture's name. */
 typedef struct scope {
     mpk_context *cx;
     const gguf *f;
     str architecture;
     const model_def *def;
-    char key[160];
+    char key[160]; /* the last key that was built, "<architecture>.<key>" */
 } scope;
 
-/* The full name of a key, valid until the next call; s->key is also what messages name. */
+/* The full name of a key, valid until the next call; messages name s->key, too. */
 static const char *scoped(scope *s, const char *key)
 {
     snprintf(s->key, sizeof s->key, "%.*s.%s", LOAD_NAME(s->architecture), key);
@@ -44,9 +46,9 @@ static mpk_status get_double(scope *s, const char *key, double *out)
     return gguf_get_double(s->cx, s->f, scoped(s, key), out);
 }
 
-/* The sizes that every model states, and those that follow from others.  The rows of the embedding
- * give the size of the vocabulary; the key and the list of tokens may be shorter, since tables are
- * padded. */
+/* The sizes that every model states, and those that follow from others.  The rows of the
+ * embedding are the size of the vocabulary; the key and the list of tokens may be shorter, since
+ * tables are padded. */
 static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
 {
     const struct {
@@ -99,8 +101,8 @@ static mpk_status refuse_unsupported(scope *s)
     return MPK_OK;
 }
 
-/* In Qwen3 and in Mixtral the weights of a token's experts add up to 1, unless the file says
- * otherwise. */
+/* Numbers of experts.  In Qwen3 and Mixtral the weights of a token's experts add up to 1, unless
+ * the file says otherwise. */
 static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
 {
     char name[64];
@@ -131,8 +133,8 @@ static mpk_status find_family(scope *s, model_config *c)
     return MPK_OK;
 }
 
-/* GGUF does not say which layers have the window: it is refused unless the family gives it to all
- * layers. */
+/* GGUF does not say which layers have the window, so a window is refused unless the family gives
+ * it to all layers. */
 static mpk_status fill_window(scope *s, model_config *c)
 {
     uint32_t window = 0;
@@ -145,8 +147,8 @@ static mpk_status fill_window(scope *s, model_config *c)
     return MPK_OK;
 }
 
-/* Three generations of keys for the same numbers; where two are there the newer one counts, which
- * is the one read last. */
+/* Three generations of keys for the same numbers; if several are there, the newer one counts,
+ * which is read last. */
 static mpk_status fill_rope_scaling(scope *s, model_config *c)
 {
     str type = STR("none");
@@ -173,9 +175,9 @@ static mpk_status fill_rope_scaling(scope *s, model_config *c)
     return MPK_OK;
 }
 
-/* The divisor of frequency i: 1 for short waves, factor for long ones, between them by 1 /
- * wavelength. quantize.c writes these when it makes a GGUF file of a checkpoint with Llama 3's
- * scaling. */
+/* The divisor of frequency i: 1 for short waves, factor for long ones, interpolated by 1 /
+ * wavelength in between.  quantize.c writes these when it makes a GGUF file of a checkpoint with
+ * Llama 3's scaling. */
 double gguf_llama3_divisor(const model_config *c, uint32_t i)
 {
     double wavelength = 2 * acos(-1) * pow(c->rope_theta, 2.0 * i / c->rope_size);
@@ -185,7 +187,7 @@ double gguf_llama3_divisor(const model_config *c, uint32_t i)
     return 1 / ((1 - smooth) / c->rope_factor + smooth);
 }
 
-/* Does the tensor hold the divisors of the formula, up to fp32 rounding in the writer's
+/* Does the tensor hold the divisors of the formula, up to the fp32 rounding of the writer's
  * intermediate values? */
 static bool matches_llama3(const load_tensor *t, const model_config *c)
 {
@@ -199,9 +201,8 @@ static bool matches_llama3(const load_tensor *t, const model_config *c)
     return true;
 }
 
-/* Recover factor and limits from the divisors: the last divisor is the factor itself, the others
- * are those of one of the sets below, which every known model uses.  Divisors that are all 1 scale
- * nothing. */
+/* Recover factor and limits from the divisors: the last one is the factor itself, the limits are
+ * one of the sets below, which all known models use.  Divisors that are all 1 scale nothing. */
 static mpk_status fill_rope_divisors(scope *s, const load_tensor *t, model_config *c)
 {
     static const struct {
@@ -215,7 +216,7 @@ static mpk_status fill_rope_divisors(scope *s, const load_tensor *t, model_confi
           "rope_freqs.weight together with rope.scaling is not supported");
     float largest;
     memcpy(&largest, (const char *)t->data + 4 * (size_t)(t->dims[0] - 1), sizeof largest);
-    c->rope_factor = largest; /* of the longest wave */
+    c->rope_factor = largest; /* the divisor of the longest wave */
     if (largest == 1)
         return MPK_OK;
     c->rope_scaling = MODEL_ROPE_LLAMA3;
@@ -229,7 +230,7 @@ static mpk_status fill_rope_divisors(scope *s, const load_tensor *t, model_confi
     FAIL(s->cx, MPK_EUNSUPPORTED, "rope_freqs.weight is not Llama 3's scaling as it is known here");
 }
 
-/* Theta, rotated size, scaling by name or by divisors. */
+/* All about rope: theta, rotated size, scaling by name or by divisors. */
 static mpk_status fill_rope(scope *s, const load_model *m, model_config *c)
 {
     c->rope_size = c->head_size;
@@ -241,7 +242,7 @@ static mpk_status fill_rope(scope *s, const load_model *m, model_config *c)
     return divisors ? fill_rope_divisors(s, divisors, c) : MPK_OK;
 }
 
-/* A token id, -1 if the key is absent or out of range (writers say -1 as 4294967295). */
+/* A token id; -1 if the key is absent or out of range (some writers mean none by 4294967295). */
 static mpk_status fill_token(scope *s, const char *key, int32_t *out)
 {
     uint32_t id = UINT32_MAX;
@@ -250,8 +251,8 @@ static mpk_status fill_token(scope *s, const char *key, int32_t *out)
     return MPK_OK;
 }
 
-/* Called after the tensors have been read: they decide whether the head is tied and which products
- * have a bias. */
+/* Fill all hyper-parameters and check them.  Tensors must be indexed: they decide whether the
+ * head is tied and which products have a bias. */
 static mpk_status fill_config(scope *s, const load_model *m, model_config *c)
 {
     TRY(find_family(s, c));
@@ -279,7 +280,7 @@ static mpk_status fill_config(scope *s, const load_model *m, model_config *c)
     return model_check(s->cx, c);
 }
 
-/* Called after the tensors are known, since their presence decides some hyper-parameters. */
+/* See gguf.h; *m changes only if everything could be filled. */
 mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m)
 {
     scope s = {.cx = cx, .f = f};
@@ -293,7 +294,7 @@ mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m)
 
 /* ---- vocabulary ---- */
 
-/* An array of numbers as n floats or int32 in the arena; *out stays NULL if there is none. */
+/* An array of n numbers as floats in arena a; *out stays NULL if the key is absent. */
 static mpk_status list_floats(mpk_context *cx, arena *a, const gguf *f, const char *key, size_t n,
                               const float **out)
 {
@@ -310,7 +311,7 @@ static mpk_status list_floats(mpk_context *cx, arena *a, const gguf *f, const ch
     return MPK_OK;
 }
 
-/* A list for each of n tokens; absent: *out stays NULL. */
+/* An array of n integers as int32 in arena a; *out stays NULL if the key is absent. */
 static mpk_status list_ints(mpk_context *cx, arena *a, const gguf *f, const char *key, size_t n,
                             const int32_t **out)
 {
@@ -327,7 +328,7 @@ static mpk_status list_ints(mpk_context *cx, arena *a, const gguf *f, const char
     return MPK_OK;
 }
 
-/* Three values: *out keeps its "not said" unless the file says true or false. */
+/* A flag with three values: *out keeps its "not said" unless the file says true or false. */
 static mpk_status fill_flag(mpk_context *cx, const gguf *f, const char *key, int32_t *out)
 {
     bool value = false;
@@ -338,7 +339,8 @@ static mpk_status fill_flag(mpk_context *cx, const gguf *f, const char *key, int
     return MPK_OK;
 }
 
-/* Ids that are absent stay -1, flags "not said": the tokenizer's kind then has its own habits. */
+/* Ids that are absent stay -1 and flags "not said": the tokenizer then takes the defaults of its
+ * kind. */
 static mpk_status fill_vocab_ids(mpk_context *cx, const gguf *f, tokenizer_vocab *v)
 {
     scope s = {.cx = cx, .f = f};
@@ -352,7 +354,7 @@ static mpk_status fill_vocab_ids(mpk_context *cx, const gguf *f, tokenizer_vocab
     return fill_flag(cx, f, "tokenizer.ggml.add_space_prefix", &v->add_space_prefix);
 }
 
-/* The names by which chat templates refer to special tokens. */
+/* The texts of the special tokens that chat templates can name. */
 static mpk_status fill_specials(mpk_context *cx, const tokenizer_vocab *v, load_model *m)
 {
     const struct {
@@ -368,8 +370,8 @@ static mpk_status fill_specials(mpk_context *cx, const tokenizer_vocab *v, load_
     return MPK_OK;
 }
 
-/* The strings are slices of the mapping, listed in scratch memory; the tokenizer copies those that
- * it keeps. */
+/* Make the tokenizer.  Its texts are slices of the mapping, listed in scratch memory; the
+ * tokenizer copies those that it keeps. */
 static mpk_status make_tokenizer(mpk_context *cx, arena *scratch, const gguf *f, str model,
                                  load_model *m)
 {
@@ -392,7 +394,7 @@ static mpk_status make_tokenizer(mpk_context *cx, arena *scratch, const gguf *f,
     return tokenizer_from_vocab(cx, &v, &m->tokenizer);
 }
 
-/* A file without a vocabulary is a model all the same: it takes and gives token ids. */
+/* A file without a vocabulary is still a model: it takes and gives token ids. */
 mpk_status gguf_fill_vocab(mpk_context *cx, const gguf *f, load_model *m)
 {
     str model = {0};

@@ -1,25 +1,25 @@
 /* gguf_describe.c - the values of a GGUF file that is written; the inverse of gguf_config.c.
  *
- * Input: a loaded model; output: keys and values in a gguf_writer.  A model from a GGUF file keeps
- * its own values, all of them: what we do not understand may matter to others.  A Hugging Face
- * folder's hyper-parameters and vocabulary are spelled as llama.cpp's readers expect them.  Called
- * by quantize.c.
+ * Input: a loaded model.  Output: keys and values in a gguf_writer.  A model from a GGUF file
+ * keeps all its own values: those that are unknown here may matter to other readers.  A Hugging
+ * Face folder's hyper-parameters and vocabulary are written as llama.cpp's readers expect them.
+ * Called by quantize.c.
  */
 #include "load/gguf_write.h"
 
 #include <stdio.h>
 
+/* A description while it is written. */
 typedef struct describer {
     mpk_context *cx;
     arena *a;
     const load_model *m;
     gguf_writer *w;
     const char *architecture;
-    char key[96];
+    char key[96]; /* the last key that was built */
 } describer;
 
-/* "llama.block_count" of "block_count": valid until the next call, since it lies in the
- * describer. */
+/* "llama.block_count" for "block_count"; valid until the next call. */
 static const char *scoped(describer *d, const char *key)
 {
     snprintf(d->key, sizeof d->key, "%s.%s", d->architecture, key);
@@ -34,7 +34,7 @@ static bool begins_with(str s, const char *head)
     return s.n >= n && memcmp(s.at, head, n) == 0;
 }
 
-/* What is true of the old file's tensors only. */
+/* Is the value true of the old file's tensors only?  Then it is not copied. */
 static bool is_of_tensors(str key)
 {
     return str_is(key, "general.alignment") || str_is(key, "general.file_type") ||
@@ -49,7 +49,8 @@ static bool is_gguf(const load_model *m)
            memcmp(m->files.at[0].bytes, "GGUF", 4) == 0;
 }
 
-/* Read again from the file itself, because the model keeps only what it understands. */
+/* Copy the file's values.  They are read again from the file, because the model keeps only those
+ * that it understands. */
 static mpk_status copy_values(describer *d)
 {
     gguf f;
@@ -62,8 +63,8 @@ static mpk_status copy_values(describer *d)
 
 /* ---- from a folder ---- */
 
-/* The record whose spelling a file of this model gets.  Families that share an architecture name in
- * GGUF are told apart by having experts. */
+/* The record whose spelling a file of this model gets.  Families that share an architecture name
+ * in GGUF are distinguished by having experts. */
 mpk_status gguf_find_written(mpk_context *cx, const load_model *m, const model_def **out)
 {
     const model_def *own;
@@ -74,8 +75,8 @@ mpk_status gguf_find_written(mpk_context *cx, const load_model *m, const model_d
     return model_find_gguf(cx, str_from(name), m->config.n_experts > 0, out);
 }
 
-/* Readers of these architectures compute with silu, and with the same window in every layer or
- * none. */
+/* Refuse a model with a property for which GGUF has no key: readers of these architectures
+ * compute with silu, and with the same window in every layer or none. */
 static mpk_status refuse_unsaid(describer *d, const model_def *def)
 {
     const model_config *c = &d->m->config;
@@ -92,7 +93,7 @@ static mpk_status refuse_unsaid(describer *d, const model_def *def)
     return MPK_OK;
 }
 
-/* Keys of llama.cpp, below the architecture's name; what is not written has its default there. */
+/* llama.cpp's keys for the sizes; keys that are not written have their defaults there. */
 static void put_sizes(describer *d)
 {
     const model_config *c = &d->m->config;
@@ -111,7 +112,7 @@ static void put_sizes(describer *d)
     gguf_put_f32(d->w, scoped(d, "attention.layer_norm_rms_epsilon"), (float)c->norm_eps);
 }
 
-/* Only of a mixture: readers take a missing expert_count for a dense model. */
+/* For a mixture of experts only: readers take a missing expert_count for a dense model. */
 static void put_experts(describer *d)
 {
     const model_config *c = &d->m->config;
@@ -123,7 +124,7 @@ static void put_experts(describer *d)
     gguf_put_bool(d->w, scoped(d, "expert_weights_norm"), c->normalize_experts);
 }
 
-/* Llama 3's scaling is a tensor of divisors, which quantize.c writes. */
+/* Rope; Llama 3's scaling is a tensor of divisors, which quantize.c writes. */
 static void put_rope(describer *d)
 {
     const model_config *c = &d->m->config;
@@ -144,14 +145,14 @@ static void put_rope(describer *d)
                      (float)c->rope_attention_factor);
 }
 
-/* -1: unsaid. */
+/* Write a token id, unless it is -1, which means none. */
 static void put_id(describer *d, const char *key, int32_t id)
 {
     if (id >= 0)
         gguf_put_u32(d->w, key, (uint32_t)id);
 }
 
-/* The tokenizer's own end of text, and of the others that end an answer the first as the end of a
+/* The tokenizer's own end of text, and the first other token that ends an answer as the end of a
  * turn. */
 static void put_ends(describer *d, const tokenizer_vocab *v)
 {
@@ -167,7 +168,8 @@ static void put_ends(describer *d, const tokenizer_vocab *v)
     put_id(d, "tokenizer.ggml.eot_token_id", eot);
 }
 
-/* Scores belong to a SentencePiece vocabulary, merges to a byte-pair one; a file has either. */
+/* Vocabulary.  Scores belong to SentencePiece, merges to byte-pair encoding; a file has one of
+ * them. */
 static mpk_status put_vocab(describer *d)
 {
     tokenizer_vocab v;
@@ -199,7 +201,7 @@ static mpk_status put_vocab(describer *d)
     return MPK_OK;
 }
 
-/* Readers find a second template by its name in the list. */
+/* Chat templates; readers find a second one by its name in the list. */
 static void put_templates(describer *d)
 {
     const load_model *m = d->m;
@@ -211,7 +213,7 @@ static void put_templates(describer *d)
     gguf_put_str(d->w, "tokenizer.chat_template.tool_use", m->tool_template);
 }
 
-/* The folder's own name. */
+/* The last part of a path, which is the folder's name. */
 static str name_of(str path)
 {
     while (path.n > 1 && path.at[path.n - 1] == '/')
@@ -222,8 +224,8 @@ static str name_of(str path)
     return (str){path.at + at, path.n - at};
 }
 
-/* What GGUF has no key for is refused before anything is put (refuse_unsaid): the file would be
- * read as another model. */
+/* All values.  A property for which GGUF has no key is refused before anything is written
+ * (refuse_unsaid): the file would be read as another model. */
 static mpk_status put_all(describer *d)
 {
     const model_def *def;

@@ -2,23 +2,28 @@
  * Hugging Face checkpoints.
  *
  * Rope rotates pairs of a head's entries.  Checkpoints, and every body here, pair entry i with
- * entry i + R/2 of the R rotated entries.  Files of the Llama architecture store the rows of q_proj
- * and k_proj, and their biases, in an order in which entries 2i and 2i + 1 are a pair.  Scores are
- * sums over a head, so the order of its entries does not matter as long as q and k agree.  The rows
- * are therefore put back when the file is opened, and no later code has to know about the other
- * order.  A head of 8 rows, all rotated:
+ * entry i + R/2 of the R rotated entries.  Files of the Llama architecture store the rows of
+ * q_proj and k_proj, and their biases, in an order in which entries 2i and 2i + 1 are a pair.
+ * Scores are sums over a head, so the order of its entries does not matter as long as q and k
+ * agree; the rows are put back when the file is opened, so no other code needs to know the
+ * file's order.
+ *
+ * A head of 8 rows, all rotated:
  *
  *   row of the checkpoint   0  1  2  3  4  5  6  7
  *   row of the file         0  2  4  6  1  3  5  7
  *
- * Input: tensors inside the mapping.  Output: for a weight, the address of each row
- * (load_tensor.parts): a row is whole blocks of any format, and nothing is copied here.  For a
- * bias, a copy in the model's arena. Called by gguf.c when the hyper-parameters are known;
- * gguf_find_rows and gguf_row_from are the way back, for quantize.c. */
+ * Input: tensors in the mapping.  Output: for a weight, the address of each row
+ * (load_tensor.parts), since a row is whole blocks of any format; nothing is copied.  For a
+ * bias, a copy in the model's arena.
+ *
+ * Called by gguf.c after the hyper-parameters are filled; gguf_find_rows and gguf_row_from are
+ * the inverse, for quantize.c.
+ */
 #include "load/gguf.h"
 
-/* The row of the file that becomes row `row`.  A head has `size` rows, of which the first `turned`
- * are rotated. */
+/* The row of the file that becomes row `row`.  A head has `size` rows, of which the first
+ * `turned` are rotated. */
 static int64_t find_row(int64_t row, int64_t size, int64_t turned)
 {
     int64_t head = row / size * size, i = row % size, half = turned / 2;
@@ -27,7 +32,7 @@ static int64_t find_row(int64_t row, int64_t size, int64_t turned)
     return head + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
-/* n_bytes is checked by then, so each row is the same number of whole blocks. */
+/* n_bytes has been checked, so each row has the same number of whole blocks. */
 static mpk_status order_weight(mpk_context *cx, arena *a, const model_config *c, load_tensor *t)
 {
     const char *bytes = t->data;
@@ -39,7 +44,7 @@ static mpk_status order_weight(mpk_context *cx, arena *a, const model_config *c,
     return MPK_OK;
 }
 
-/* A bias is one row, so its elements move, which blocks do not allow. */
+/* A bias is a single row, so its elements move; blocks do not allow that. */
 static mpk_status order_bias(mpk_context *cx, arena *a, const model_config *c, load_tensor *t)
 {
     const ir_dtype_info *info = &ir_dtype_table[t->dtype];
@@ -63,7 +68,7 @@ static bool ends_with(str name, const char *end)
     return name.n >= n && memcmp(name.at + name.n - n, end, n) == 0;
 }
 
-/* Tensors of an unexpected shape are none of these: building the program refuses them by name. */
+/* Tensors with an unexpected shape count as in order: building the program refuses them by name. */
 gguf_rows gguf_find_rows(const model_config *c, const load_tensor *t)
 {
     bool q = ends_with(t->name, ".self_attn.q_proj.weight") ||

@@ -1,15 +1,15 @@
-/* gguf_write.c - values and tensors in the spelling of GGUF version 3, little-endian (see gguf.c
- * for the layout).
+/* gguf_write.c - values and tensors as bytes of GGUF version 3, little-endian (see gguf.c for
+ * the layout).
  *
- * Nothing is checked here: keys are ours, or those of a file that was read.  Cost: one pass, all in
- * memory; a vocabulary is the most there is.
+ * Nothing is checked here: keys are ours, or those of a file that was read.  Cost: one pass, all
+ * in memory; the largest part is a vocabulary.
  */
 #include "load/gguf_write.h"
 
 #include "base/num.h"
 
-/* The n_bytes low bytes of a value, little-endian, whatever the machine's own order.  A text that
- * ran out of memory stays failed, which gguf_writer_head reports: nothing here has a status. */
+/* Append the n_bytes low bytes of a value, little-endian on any machine.  Running out of memory
+ * is recorded in the text, and reported by gguf_writer_head: the functions here have no status. */
 static void put(text *t, uint64_t value, unsigned n_bytes)
 {
     char bytes[8];
@@ -18,14 +18,14 @@ static void put(text *t, uint64_t value, unsigned n_bytes)
     text_add(t, bytes, n_bytes);
 }
 
-/* A string of the format. */
+/* A string of the format: its length, its bytes. */
 static void put_text(text *t, str s)
 {
     put(t, s.n, 8);
     text_add(t, s.at, s.n);
 }
 
-/* The beginning of a pair; its value must follow. */
+/* Begin a pair; its value must follow. */
 static void put_key(gguf_writer *w, str key, gguf_type type)
 {
     put_text(&w->values, key);
@@ -33,7 +33,7 @@ static void put_key(gguf_writer *w, str key, gguf_type type)
     w->n_values++;
 }
 
-/* The beginning of a pair whose value is an array; n items must follow. */
+/* Begin a pair whose value is an array; n items must follow. */
 static void put_list(gguf_writer *w, str key, gguf_type type, uint64_t n)
 {
     put_key(w, key, GGUF_ARRAY);
@@ -41,8 +41,8 @@ static void put_list(gguf_writer *w, str key, gguf_type type, uint64_t n)
     put(&w->values, n, 8);
 }
 
-/* Each of the following is one pair; a key that is put twice would be in the file twice, and
- * readers differ about which counts. */
+/* Each of the following writes one pair.  A key must be written once only: readers differ about
+ * which of two counts. */
 void gguf_put_u32(gguf_writer *w, const char *key, uint32_t value)
 {
     put_key(w, str_from(key), GGUF_U32);
@@ -88,7 +88,7 @@ void gguf_put_ints(gguf_writer *w, const char *key, const int32_t *items, size_t
         put(&w->values, (uint32_t)items[i], 4);
 }
 
-/* A value of another file goes over byte by byte: its items are little-endian there already. */
+/* Copy a value of another file byte by byte: its items are little-endian already. */
 void gguf_put_value(gguf_writer *w, const gguf_value *v)
 {
     if (v->is_array)
@@ -98,8 +98,8 @@ void gguf_put_value(gguf_writer *w, const gguf_value *v)
     text_add(&w->values, (const char *)v->at, (size_t)gguf_value_bytes(v));
 }
 
-/* Dimensions are innermost first in the file.  The offset counts from the start of the data, padded
- * after every tensor; the data must follow in the same order. */
+/* Describe a tensor.  Dimensions are innermost first in the file.  The offset counts from the
+ * start of the data, padded after every tensor; the data must be written in the same order. */
 void gguf_put_tensor(gguf_writer *w, str name, ir_dtype dtype, uint32_t rank, const int64_t *dims,
                      uint64_t n_bytes)
 {
@@ -113,7 +113,7 @@ void gguf_put_tensor(gguf_writer *w, str name, ir_dtype dtype, uint32_t rank, co
     w->n_tensors++;
 }
 
-/* Everything before the data, padded so that the data begins at a multiple of the alignment. */
+/* All bytes before the data, padded so that the data begins at a multiple of the alignment. */
 mpk_status gguf_writer_head(mpk_context *cx, const gguf_writer *w, text *out)
 {
     text t = {0};

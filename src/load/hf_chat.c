@@ -1,19 +1,20 @@
 /* hf_chat.c - chat templates and texts of special tokens from a Hugging Face folder's
  * tokenizer_config.json.
  *
- * A template is one text, or a list of {"name", "template"}, of which "default" and "tool_use" are
- * taken.  A special token is a text or an object with "content".  In older folders, those without
- * "added_tokens_decoder", special_tokens_map.json takes precedence.
+ * A template is one text, or a list of {"name", "template"}, of which "default" and "tool_use"
+ * are used.  A special token is a text or an object with "content".  In older folders, those
+ * without "added_tokens_decoder", special_tokens_map.json takes precedence.
  *
- *   {"chat_template": "{% for m in messages %}...", "bos_token": {"content": "<s>"},
- *    "eos_token": "</s>", "added_tokens_decoder": {...}}
+ *   {"chat_template": "{% for m in messages %}..", "bos_token": {"content": "<s>"},
+ *    "eos_token": "</s>", "added_tokens_decoder": {..}}
  *
- * Members of another kind are left out, not refused: a folder with an odd template can still
- * continue texts.  Called by load.c; load_set_special also by gguf_config.c. */
+ * Members of another kind are skipped, not refused: a folder with an odd template can still
+ * continue texts.  Called by load.c; load_set_special also by gguf_config.c.
+ */
 #include "base/json.h"
 #include "load/load.h"
 
-/* Into the model's arena, since the document goes with the caller's. */
+/* Copy a text to the model's arena, since the document is freed by the caller. */
 static mpk_status copy_text(mpk_context *cx, load_model *m, str from, str *out)
 {
     char *copy = arena_copy(&m->arena, from.at, from.n);
@@ -22,7 +23,7 @@ static mpk_status copy_text(mpk_context *cx, load_model *m, str from, str *out)
     return MPK_OK;
 }
 
-/* Of several templates of one name the last one counts. */
+/* Find the templates; of several with one name the last counts. */
 static mpk_status fill_templates(mpk_context *cx, const json_value *value, load_model *m)
 {
     if (json_is(value, JSON_KIND_STRING))
@@ -40,7 +41,7 @@ static mpk_status fill_templates(mpk_context *cx, const json_value *value, load_
     return MPK_OK;
 }
 
-/* A later text of the same token replaces an earlier one.  `name` must be a constant: it is not
+/* Set the text of a special token, replacing an earlier one.  `name` is a constant, which is not
  * copied. */
 mpk_status load_set_special(mpk_context *cx, load_model *m, const char *name, str token)
 {
@@ -56,7 +57,7 @@ mpk_status load_set_special(mpk_context *cx, load_model *m, const char *name, st
     return MPK_OK;
 }
 
-/* Special tokens are what a chat template may name: {{ bos_token }}. */
+/* The special tokens that a chat template may name, as in {{ bos_token }}. */
 static mpk_status fill_specials(mpk_context *cx, const json_value *j, load_model *m)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
@@ -71,7 +72,7 @@ static mpk_status fill_specials(mpk_context *cx, const json_value *j, load_model
     return MPK_OK;
 }
 
-/* A template that was found before, in a file of its own (chat_template.jinja), stays. */
+/* A template that was found before, in a file of its own (chat_template.jinja), is kept. */
 mpk_status load_hf_chat_template(mpk_context *cx, str json, load_model *m)
 {
     const json_value *j = NULL;

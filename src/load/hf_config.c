@@ -1,16 +1,19 @@
-/* hf_config.c - config.json and generation_config.json of Hugging Face folders -> hyper-parameters.
+/* hf_config.c - config.json and generation_config.json of Hugging Face folders ->
+ * hyper-parameters.
  *
- * Both spellings are read: rope_theta, rope_scaling, torch_dtype of older files; rope_parameters,
- * dtype of those that Transformers 5 writes.  Absent members take Transformers' defaults.  Members
- * that would change what the model computes and are not supported are refused by name.
+ * Both spellings are read: rope_theta, rope_scaling, torch_dtype of older files;
+ * rope_parameters, dtype of those that Transformers 5 writes.  Absent members take Transformers'
+ * defaults.  Members that would change what the model computes and are not supported are refused
+ * by name.
  *
- * What differs between families (defaults, biases, windows, experts) is in their records (model.h,
- * model_def), never tested by name here.  At the end model_check looks at all numbers together.
- * Called by load.c, also for a config.json without weights. */
+ * Differences between families (defaults, biases, windows, experts) are in their records
+ * (model.h, model_def), never tested by name here.  At the end model_check looks at all numbers
+ * together.  Called by load.c, also for a config.json without weights.
+ */
 #include "base/json.h"
 #include "load/load.h"
 
-/* Sizes must be stated; they are never guessed. */
+/* The sizes, which must be given: they are never guessed. */
 static mpk_status fill_sizes(mpk_context *cx, const json_value *j, model_config *c)
 {
     const struct {
@@ -36,8 +39,8 @@ static mpk_status fill_sizes(mpk_context *cx, const json_value *j, model_config 
     return MPK_OK;
 }
 
-/* Refuse members that ask for a computation that the supported families do not have.  A member that
- * is null counts as absent, as Transformers writes what is off. */
+/* Refuse members that ask for a computation that the supported families do not have.  null
+ * counts as absent, since Transformers writes it for what is off. */
 static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
 {
     static const char *const refused[] = {"quantization_config",     "attn_logit_softcapping",
@@ -51,8 +54,8 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
     return MPK_OK;
 }
 
-/* The number of experts; 0 for a model without, or with one.  Transformers 5 writes Qwen3's
- * "num_experts" as "num_local_experts". */
+/* The number of experts; 0 for a model without experts, or with one.  Transformers 5 writes
+ * Qwen3's "num_experts" as "num_local_experts". */
 static mpk_status count_experts(mpk_context *cx, const json_value *j, const model_def *def,
                                 model_config *c)
 {
@@ -68,7 +71,7 @@ static mpk_status count_experts(mpk_context *cx, const json_value *j, const mode
     return MPK_OK;
 }
 
-/* "mlp_only_layers": the layers without experts. */
+/* "mlp_only_layers": the layers without experts, as bits. */
 static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_config *c)
 {
     const json_value *layers = json_get(j, "mlp_only_layers");
@@ -84,7 +87,8 @@ static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_
     return MPK_OK;
 }
 
-/* Sizes must be stated; other absent members take Transformers' defaults. */
+/* The numbers of experts.  Sizes must be given; other absent members take Transformers'
+ * defaults. */
 static mpk_status fill_experts(mpk_context *cx, const json_value *j, const model_def *def,
                                model_config *c)
 {
@@ -108,7 +112,7 @@ static mpk_status fill_experts(mpk_context *cx, const json_value *j, const model
     return fill_dense_layers(cx, j, c);
 }
 
-/* Transformers' names -> ours; the tanh forms differ in spelling only. */
+/* Transformers' names of activations -> ours; the tanh forms differ in spelling only. */
 static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j, model_config *c)
 {
     static const char *const names[][2] = {{"silu", "silu"},
@@ -127,11 +131,11 @@ static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j
         }
     c->activation = (str){arena_copy(a, name.at, name.n), name.n};
     CHECK(cx, c->activation.at, MPK_ENOMEM, "out of memory reading a config");
-    return MPK_OK; /* model_check refuses it by name */
+    return MPK_OK; /* model_check refuses an unknown one by name */
 }
 
-/* The dtype of saved weights.  It is used for random weights only: each tensor of a file has its
- * own dtype. */
+/* The dtype of saved weights.  Used for random weights only: each tensor of a file has its own
+ * dtype. */
 static mpk_status fill_dtype(mpk_context *cx, const json_value *j, model_config *c)
 {
     str name = STR("float32");
@@ -148,8 +152,7 @@ static mpk_status fill_dtype(mpk_context *cx, const json_value *j, model_config 
     return MPK_OK;
 }
 
-/* Biases in the config are honoured only for families that use them, as in Transformers'
- * modules. */
+/* Biases in the config count only for families that use them, as in Transformers' modules. */
 static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_def *def,
                               model_config *c)
 {
@@ -165,8 +168,8 @@ static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_
     return MPK_OK;
 }
 
-/* layer_types, if given, must be expressible by a first layer with a window: full attention first,
- * then sliding. */
+/* layer_types, if given, must be expressible as a first layer with a window: full attention
+ * first, then sliding. */
 static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_config *c)
 {
     const json_value *types = json_get(j, "layer_types");
@@ -210,8 +213,8 @@ static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_
     return fill_layer_types(cx, j, c);
 }
 
-/* Find the rope object, NULL if there is none.  One object for each type of layer is accepted if
- * all are equal: {"full_attention": {...}, "sliding_attention": {...}}. */
+/* The rope object; NULL if there is none.  One object for each type of layer is accepted if all
+ * are equal: {"full_attention": {..}, "sliding_attention": {..}}. */
 static mpk_status find_rope(mpk_context *cx, const json_value *j, const json_value **rope)
 {
     const json_value *r = json_get(j, "rope_scaling");
@@ -232,7 +235,7 @@ static mpk_status find_rope(mpk_context *cx, const json_value *j, const json_val
     return MPK_OK;
 }
 
-/* "type" is the older spelling of "rope_type". */
+/* The kind of scaling; "type" is the older spelling of "rope_type". */
 static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_config *c)
 {
     static const char *const names[] = {"default", "linear", "llama3", "yarn"};
@@ -249,7 +252,7 @@ static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_
          STR_SHOWN(type, 64));
 }
 
-/* Values inside the rope object take precedence over those beside it, except
+/* All about rope.  Values in the rope object take precedence over those beside it, except
  * original_max_position_embeddings, which Transformers takes from outside. */
 static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_def *def,
                             model_config *c)
@@ -288,7 +291,7 @@ static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_de
     return MPK_OK;
 }
 
-/* A token id, or a list of them; negative ids mean none. */
+/* Add a token id, or a list of them; negative ids mean none. */
 static mpk_status add_eos_tokens(mpk_context *cx, const json_value *value, model_config *c)
 {
     const json_value *items = json_is(value, JSON_KIND_LIST) ? value->items : value;
@@ -302,7 +305,8 @@ static mpk_status add_eos_tokens(mpk_context *cx, const json_value *value, model
     return MPK_OK;
 }
 
-/* The family is checked before sizes, so that an unknown model is reported as unknown. */
+/* All of config.json.  The family is checked before the sizes, so that an unknown model is
+ * reported as unknown. */
 static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, model_config *c)
 {
     const model_def *def;
@@ -330,7 +334,7 @@ static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, mo
     return model_check(cx, c);
 }
 
-/* The document lives in scratch memory; strings that the configuration keeps are copied to *a. */
+/* The document lives in scratch memory; texts that the configuration keeps are copied to *a. */
 static mpk_status parse_config(mpk_context *cx, arena *a, arena *scratch, str json, model_config *c)
 {
     const json_value *j = NULL;
@@ -350,7 +354,8 @@ mpk_status load_hf_config(mpk_context *cx, arena *a, str json, model_config *out
     return MPK_OK;
 }
 
-/* The filters apply only with do_sample; the repetition penalty always applies. */
+/* Suggestions for sampling.  The filters apply only with do_sample; the repetition penalty
+ * always. */
 static mpk_status fill_generation(mpk_context *cx, const json_value *j, load_model *m)
 {
     double temperature = -1, top_p = -1, min_p = -1, typical_p = -1, repetition = -1, top_k = 0;
@@ -361,10 +366,10 @@ static mpk_status fill_generation(mpk_context *cx, const json_value *j, load_mod
     TRY(json_read_double(cx, j, "min_p", &min_p));
     TRY(json_read_double(cx, j, "typical_p", &typical_p));
     TRY(json_read_double(cx, j, "repetition_penalty", &repetition));
-    TRY(json_read_double(cx, j, "top_k", &top_k)); /* -1 is how some write "off" */
+    TRY(json_read_double(cx, j, "top_k", &top_k)); /* some files write -1 for off */
     m->suggested.repetition_penalty = (float)repetition;
     TRY(add_eos_tokens(cx, json_get(j, "eos_token_id"), &m->config));
-    if (!sample) /* the file describes greedy decoding, so its sampling values are unused */
+    if (!sample) /* greedy decoding: the sampling values of the file are unused */
         return MPK_OK;
     m->suggested.temperature = (float)temperature;
     m->suggested.top_p = (float)top_p;

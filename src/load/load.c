@@ -1,11 +1,12 @@
-/* load.c - open a model, a Hugging Face folder or a GGUF file; code that the formats share.
+/* load.c - open a model, a Hugging Face folder or a GGUF file; code that the formats share.  No
+ * weights are read here: a tensor is an address in a mapping.
  *
- * No weights are read here: a tensor is an address in a mapping.  Once everything is found, the
- * model's program is built once for one token.  That asks for each weight by name and shape, so
- * missing or misshapen weights are reported now, and so are weights of a layer that the program
- * would not use (a different architecture under a known name).
+ * After everything is found, the model's program is built once for one token.  That asks for
+ * each weight by name and shape, so missing or misshapen weights are reported now, and so are
+ * weights of a layer that the program would not use (a different architecture under a known
+ * name).
  *
- * What is read of a folder, all of it optional but one of the first two:
+ * What is read of a folder; all is optional but one of the first two:
  *
  *   config.json                         hyper-parameters              hf_config.c
  *   tokenizer.json                      vocabulary                    tokenizer_json.c
@@ -13,15 +14,17 @@
  *   chat_template.jinja, tokenizer_config.json, special_tokens_map.json   hf_chat.c
  *   model.safetensors, or the shards that model.safetensors.index.json names
  *
- * Called by the engine (load_open) and by the tests of the formats. */
+ * Called by the engine (load_open) and by the tests of the formats.
+ */
 #include "load/load.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
+/* A larger JSON file is refused. */
 enum { JSON_BYTES_LIMIT = 1 << 28 };
 
-/* Several files name ends of text; the list has each once. */
+/* Add an end-of-text token; several files may name the same one. */
 mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id)
 {
     for (uint32_t i = 0; i < c->n_eos_tokens; i++)
@@ -35,7 +38,7 @@ mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id)
 }
 
 /* The size follows from shape and dtype, never from the file.  The limit of 2^48 elements keeps
- * every later product of sizes inside 64 bits. */
+ * every later product of sizes within 64 bits. */
 mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_bytes)
 {
     const ir_dtype_info *info = &ir_dtype_table[t->dtype];
@@ -57,7 +60,7 @@ mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_
     return MPK_OK;
 }
 
-/* Names go into error messages and terminals, so control characters are refused here, once for all
+/* Names appear in error messages on terminals, so control characters are refused here, for all
  * formats. */
 mpk_status load_add_tensor(mpk_context *cx, load_model *m, const load_tensor *t)
 {
@@ -71,7 +74,7 @@ mpk_status load_add_tensor(mpk_context *cx, load_model *m, const load_tensor *t)
     return map_put(cx, &m->arena, &m->names, t->name, m->tensors.n - 1);
 }
 
-/* For qsort over pointers to tensors. */
+/* For qsort over pointers to tensors: by address. */
 static int compare_addresses(const void *left, const void *right)
 {
     const load_tensor *a = *(const load_tensor *const *)left,
@@ -79,8 +82,8 @@ static int compare_addresses(const void *left, const void *right)
     return (a->data > b->data) - (a->data < b->data);
 }
 
-/* Sort by address: if any two tensors overlap, then some two neighbours do.  Only tensors that lie
- * in one file are compared (from `first` on); the scratch list goes back to the arena. */
+/* If any two tensors overlap, some two neighbours by address do.  Only tensors of one file are
+ * compared (from `first` on); the sorted list goes back to the arena. */
 mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first)
 {
     size_t n = m->tensors.n - first;
@@ -103,7 +106,7 @@ mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first)
 mpk_status load_map(mpk_context *cx, const char *path, load_model *m, file_map *out)
 {
     file_map file = {0};
-    /* reserve the entry first, so that no mapping can be lost */
+    /* reserved first, so that a mapping cannot be lost */
     PUSH(cx, &m->arena, &m->files, file);
     TRY(file_map_open(cx, path, &file));
     m->files.at[m->files.n - 1] = file;
@@ -117,7 +120,7 @@ const load_tensor *load_find(const load_model *m, const char *name)
     return map_get(&m->names, str_from(name), &index) ? &m->tensors.at[index] : NULL;
 }
 
-/* Print dims as "[576, 64]". */
+/* Write dims as "[576, 64]"; returns `to`. */
 static const char *print_dims(char to[128], uint32_t rank, const int64_t *dims)
 {
     int n = snprintf(to, 128, "[");
@@ -166,15 +169,16 @@ static bool is_derived(str name)
     return false;
 }
 
-/* True for tensors of the stack of layers, under either spelling. */
+/* Is it a tensor of the stack of layers, in either spelling? */
 static bool is_of_layers(str name)
 {
     return (name.n > 13 && memcmp(name.at, "model.layers.", 13) == 0) ||
            (name.n > 4 && memcmp(name.at, "blk.", 4) == 0);
 }
 
-/* Build the program for one token, then look for weights of layers that it did not ask for, such as
- * a q_norm in a model that calls itself llama.  Ignoring them would silently give wrong answers. */
+/* Build the program for one token, then look for weights of layers that it did not use, such as
+ * a q_norm in a model that calls itself llama.  Ignoring them would give wrong answers without a
+ * warning. */
 static mpk_status check_weights_with(mpk_context *cx, arena *scratch, const load_model *m)
 {
     model_shape shape = {.n_tokens = 1,
@@ -197,7 +201,7 @@ static mpk_status check_weights_with(mpk_context *cx, arena *scratch, const load
     return MPK_OK;
 }
 
-/* The tensor program that is built to know the weights' names lives in a scratch arena. */
+/* The program that is built for this check lives in a scratch arena. */
 static mpk_status check_weights(mpk_context *cx, const load_model *m)
 {
     arena scratch = {0};
@@ -206,7 +210,7 @@ static mpk_status check_weights(mpk_context *cx, const load_model *m)
     return status;
 }
 
-/* Read the file `name` of the folder into the model's arena; *out is empty if there is none. */
+/* Read the file `name` of the folder into the model's arena; *out is empty if it does not exist. */
 static mpk_status read_member(mpk_context *cx, load_model *m, const char *folder, const char *name,
                               str *out)
 {
@@ -219,8 +223,8 @@ static mpk_status read_member(mpk_context *cx, load_model *m, const char *folder
     return file_read(cx, &m->arena, path, JSON_BYTES_LIMIT, out);
 }
 
-/* Open one file of weights, or shards; a folder without weights is accepted, since weights may be
- * made up.  Pickled weights alone are refused: reading them would run code. */
+/* Open one file of weights, or shards.  A folder without weights is accepted, since weights may
+ * be random.  Pickled weights are refused: reading them would run code. */
 static mpk_status open_weights(mpk_context *cx, load_model *m, const char *folder)
 {
     const char *path;
@@ -284,8 +288,8 @@ static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder
     return open_weights(cx, m, folder);
 }
 
-/* An id for which the model has no logit is never drawn.  It would only get requests refused that
- * name the ends of a text: min_tokens, and forms of an answer. */
+/* Drop ends of text for which the model has no logit.  They are never drawn, but requests that
+ * refer to the ends of a text (min_tokens, forms) would be refused for them. */
 static void drop_unknown_ends(model_config *c)
 {
     uint32_t n = 0;
@@ -296,7 +300,7 @@ static void drop_unknown_ends(model_config *c)
 }
 
 /* Fill a zeroed model; after a failure the caller closes the partly filled model.  Weights are
- * checked against the configuration only where both are there. */
+ * checked against the configuration only if both exist. */
 static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
 {
     size_t n = strlen(path);
@@ -315,7 +319,7 @@ static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
     return MPK_OK;
 }
 
-/* After a failure everything is unmapped and *out is as it was. */
+/* After a failure everything is unmapped and *out is unchanged. */
 mpk_status load_open(mpk_context *cx, const char *path, load_model *out)
 {
     load_model m = {0};
@@ -339,7 +343,7 @@ bool load_reads(const load_model *m, const char *path)
     return false;
 }
 
-/* Takes a model that was opened in part. */
+/* Also for a model that was opened in part. */
 void load_close(load_model *m)
 {
     tokenizer_free(m->tokenizer);

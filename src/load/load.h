@@ -1,17 +1,18 @@
 /* load.h - files on disk become named tensors, hyper-parameters and a vocabulary.
  *
- * Files are mapped, not read: a tensor's data is an address inside the mapping.  All offsets,
- * sizes, counts and names of a file are checked before they are used.
+ * Files are mapped, not read: a tensor's data is an address in the mapping.  All offsets, sizes,
+ * counts and names of a file are checked before they are used.
  *
- *   load.c            opens a folder or a file, checks that the model is whole
+ *   load.c            opens a folder or a file, checks that the model is complete
  *   safetensors.c     .safetensors files and their index
  *   gguf*.c           GGUF files (gguf.h)
  *   hf_config.c       config.json, generation_config.json
  *   hf_chat.c         chat templates and special tokens
  *   experts.c         the weights of experts under one name
- *   random.c          weights that are made up
+ *   random.c          random weights
  *   quantize*.c       a model written as a GGUF file (quantize.h)
- *   tokenizer*.c      text to token ids and back (tokenizer.h) */
+ *   tokenizer*.c      text to token ids and back (tokenizer.h)
+ */
 #ifndef LOAD_H
 #define LOAD_H
 
@@ -20,25 +21,26 @@
 #include "load/tokenizer.h"
 #include "model/model.h"
 
+/* A tensor of a model; its bytes belong to a mapping, or to the model's arena. */
 typedef struct load_tensor {
     str name; /* in Hugging Face's spelling for every kind of file */
     ir_dtype dtype;
     uint32_t rank;
     int64_t dims[IR_MAX_RANK]; /* outermost first */
-    /* inside the mapping; not aligned to more than 1 byte.  NULL: in parts */
+    /* aligned to 1 byte only; NULL: in parts */
     const void *data;
-    /* [dims[0]]: the address of each entry of axis 0 if not contiguous; else NULL */
+    /* [dims[0]]: the address of each entry of axis 0, if they are not contiguous; else NULL */
     const void **parts;
-    uint64_t n_bytes; /* of all */
+    uint64_t n_bytes; /* of the whole tensor */
 } load_tensor;
 
-/* The text of a special token and its name in chat templates. */
+/* A special token's name in chat templates, and its text. */
 typedef struct load_special {
     const char *name; /* "bos_token"; static */
     str token;
 } load_special;
 
-/* A model as loaded.  The mappings stay until load_close; everything else is in the arena. */
+/* A model as loaded.  Mappings and arena live until load_close. */
 typedef struct load_model {
     arena arena;
     str path; /* as the user gave it */
@@ -46,30 +48,30 @@ typedef struct load_model {
     VEC(load_tensor) tensors;
     map names; /* tensor name -> index */
     VEC(file_map) files;
-    VEC(const char *) members; /* of a folder: its files that were read and are not mapped */
-    tokenizer *tokenizer;      /* NULL if the model brings none */
-    bool has_config;           /* false: a vocabulary alone */
-    str chat_template;         /* its `at` is NULL if there is none */
-    str tool_template; /* used instead where there are tools; `at` is NULL if there is none */
+    VEC(const char *) members; /* files of a folder that were read and are not mapped */
+    tokenizer *tokenizer;      /* NULL: the model has none */
+    bool has_config;           /* false: a vocabulary only */
+    str chat_template;         /* at NULL: none */
+    str tool_template;         /* used instead for chats with tools; at NULL: none */
     load_special specials[8];
     size_t n_specials;
-    bool lists_added_tokens; /* of a folder: special_tokens_map.json adds nothing */
-    struct {                 /* suggestions of generation_config.json; negative or 0: absent */
+    bool lists_added_tokens; /* of a folder: then special_tokens_map.json is not read */
+    struct {                 /* of generation_config.json; negative or 0: absent */
         float temperature, top_p, min_p, typical_p, repetition_penalty;
         int32_t top_k;
     } suggested;
 } load_model;
 
-/* Open a Hugging Face folder (config.json, weights and tokenizer are optional) or a GGUF file.  If
- * the model has weights, it has every weight that its configuration needs, in the right shapes.
+/* Open a Hugging Face folder (config.json, weights and tokenizer are optional) or a GGUF file.
+ * A model with weights has every weight that its configuration needs, in the right shape.
  * MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED, MPK_ESHAPE, MPK_ELIMIT, MPK_ENOMEM. */
 mpk_status load_open(mpk_context *cx, const char *path, load_model *out);
 void load_close(load_model *m);
-/* Is path one of the files that the model was read from, by whatever name? */
+/* Is path one of the files that the model was read from, under any name? */
 bool load_reads(const load_model *m, const char *path);
 const load_tensor *load_find(const load_model *m, const char *name);
-/* The weights' dtypes for model_build, which also checks their shapes; config.weight_dtype for all
- * if m has no weights. */
+/* The weights' dtypes for model_build, which also checks their shapes; config.weight_dtype for
+ * all of them if m has no weights. */
 model_weights load_weights(const load_model *m);
 
 /* ---- random.c ---- */
@@ -81,9 +83,9 @@ typedef struct load_law {
 } load_law;
 load_law load_random_law(uint64_t seed, str name);
 
-/* Elements first ... first + n - 1 of the random weight `name`, chosen such that a model of random
- * weights has finite and varied logits.  Each element depends only on the seed, the name and its
- * index.  For a block dtype, first and n are multiples of the block. */
+/* Elements first .. first + n - 1 of the random weight `name`, distributed so that a model of
+ * random weights has finite and varied logits.  An element depends only on the seed, the name
+ * and its index.  For a block dtype, first and n are multiples of the block. */
 void load_random_fill(uint64_t seed, str name, ir_dtype dtype, int64_t first, int64_t n, void *to);
 
 /* ---- one file format each: they add the contents of a file to a zeroed or partly filled model
@@ -98,36 +100,36 @@ mpk_status load_safetensors_index(mpk_context *cx, const char *folder, str json,
 mpk_status load_gguf(mpk_context *cx, const char *path, load_model *m);
 mpk_status load_gguf_bytes(mpk_context *cx, const unsigned char *bytes, size_t n, load_model *m);
 mpk_status load_hf_config(mpk_context *cx, arena *a, str json, model_config *out);
-/* Fill suggested, and add the end-of-text tokens that config.json does not name. */
+/* Fill `suggested`, and add end-of-text tokens that config.json does not name. */
 mpk_status load_hf_generation_config(mpk_context *cx, str json, load_model *m);
-/* The chat templates (unless there is one already) and special tokens of a
+/* The chat templates (unless one was found before) and special tokens of a
  * tokenizer_config.json. */
 mpk_status load_hf_chat_template(mpk_context *cx, str json, load_model *m);
-/* The special tokens of a special_tokens_map.json; they replace earlier ones. */
+/* The special tokens of a special_tokens_map.json, which replace earlier ones. */
 mpk_status load_hf_special_tokens(mpk_context *cx, str json, load_model *m);
-/* Name (static) and text (copied) of a special token. */
+/* Set a special token: name is static, the text is copied. */
 mpk_status load_set_special(mpk_context *cx, load_model *m, const char *name, str token);
 
 /* ---- experts.c ---- */
 
-/* For a model with experts: gather the weights of each layer's experts under one name (see
- * experts.c). */
+/* For a model with experts: gather the weights of each layer's experts under one name
+ * (experts.c). */
 mpk_status load_stack_experts(mpk_context *cx, load_model *m);
 
 /* ---- load.c: what the formats share ---- */
 
 /* Add a token that ends a text, once.  MPK_ELIMIT. */
 mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id);
-/* Bytes of a tensor; MPK_EFORMAT: no elements, too many, or the last dimension is no multiple of
- * the dtype's block. */
+/* Bytes of a tensor; MPK_EFORMAT: no elements, too many, or the last dimension is not a multiple
+ * of the dtype's block. */
 mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_bytes);
-/* Append a tensor under a name of its own (borrowed). */
+/* Add a tensor; MPK_EFORMAT if its name (borrowed) is there already. */
 mpk_status load_add_tensor(mpk_context *cx, load_model *m, const load_tensor *t);
-/* MPK_EFORMAT if the bytes of two of the tensors from `first` on overlap. */
+/* MPK_EFORMAT if two of the tensors from `first` on overlap in memory. */
 mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first);
 /* Map a file for as long as the model lives. */
 mpk_status load_map(mpk_context *cx, const char *path, load_model *m, file_map *out);
-/* A borrowed name for a message, cut if it is long. */
+/* A borrowed name for a message; cut if it is long. */
 #define LOAD_NAME(s) STR_SHOWN(s, 96)
 
 #endif

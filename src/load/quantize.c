@@ -1,16 +1,17 @@
 /* quantize.c - unpack every tensor of a model, pack it into its new type, write a GGUF file.
  *
- * Input: a model whose weights are mapped; output: a file.  The plan of all tensors gives the
- * file's size, so that a full disk is told before the work begins.  Then tensors follow each other;
- * a batch of rows of one is unpacked, packed by all processors and written.  Memory: one batch (32
- * MiB), however large the model is.  Rows are independent, so the bytes do not depend on the number
- * of threads.  A tensor that has its type already is copied.
+ * Input: a model whose weights are mapped.  Output: a file.  The plan of all tensors gives the
+ * file's size, so a disk without room is reported before the work begins.  Then tensor follows
+ * tensor; a batch of rows is unpacked, packed by all processors and written.  Memory: one batch
+ * (32 MiB), however large the model is.  Rows are independent, so the bytes do not depend on the
+ * number of threads.  A tensor that already has its type is copied.
  *
  *   rows of the mapped file --unpack--> floats --pack, by importance--> blocks --> the new file
  *
- * Tensors are in the order of llama.cpp's files: by layer, then by name.  Which type each takes is
- * quantize_plan.c's business, what is said of the model gguf_describe.c's.  Called by the engine,
- * for `mpk quantize`. */
+ * Tensors are in the order of llama.cpp's files: by layer, then by name.  quantize_plan.c
+ * chooses their types, and gguf_describe.c writes the values.  Called by the engine, for `mpk
+ * quantize`.
+ */
 #include "load/quantize.h"
 
 #include <math.h>
@@ -22,21 +23,22 @@
 #include "ir/blocks.h"
 #include "load/gguf_write.h"
 
+/* Bytes of a batch; into how many tasks its rows are divided. */
 enum { BATCH_BYTES = 32 << 20, SLICES = 64 };
 
-/* A tensor on its way. */
+/* A tensor and its place in the file. */
 typedef struct entry {
     const load_tensor *from;
     str name; /* in the file */
     ir_dtype dtype;
-    gguf_rows order;
-    uint64_t n_bytes;
-    int64_t columns, rows; /* rows of all axes but the last */
-    const float *importance;
+    gguf_rows order;         /* how its rows are ordered in the file */
+    uint64_t n_bytes;        /* in the file */
+    int64_t columns, rows;   /* rows of all axes but the last */
+    const float *importance; /* of the columns; NULL: all are equal */
 } entry;
 
-/* Everything of one call of quantize_model; `packed` and `rows` are heap, the rest is freed with
- * the arena and the writer. */
+/* One call of quantize_model; `packed` and `rows` are on the heap, the rest is freed with the
+ * arena and the writer. */
 typedef struct job {
     mpk_context *cx;
     arena arena;
@@ -47,15 +49,15 @@ typedef struct job {
     VEC(entry) entries;
     gguf_writer writer;
     file_sink sink;
-    uint64_t done_bytes;   /* of data */
-    unsigned char *packed; /* a batch */
+    uint64_t done_bytes;   /* of data, for the progress */
+    unsigned char *packed; /* room for a batch */
     float *rows;           /* [SLICES][columns of the longest row] */
-    int64_t longest;
+    int64_t longest;       /* columns of the longest row */
 } job;
 
 /* ---- which tensors ---- */
 
-/* The head of a checkpoint that says that it has none, and tensors that no GGUF reader knows. */
+/* Left out: the head of a checkpoint with a tied head, and tensors that no GGUF reader knows. */
 static bool is_left_out(const job *j, const load_tensor *t, bool known, bool from_gguf)
 {
     if (j->m->config.tied_embeddings && str_is(t->name, "lm_head.weight"))
@@ -63,7 +65,7 @@ static bool is_left_out(const job *j, const load_tensor *t, bool known, bool fro
     return !known && !from_gguf;
 }
 
-/* NULL: every column counts the same. */
+/* The importance of a tensor's columns; NULL: every column counts the same. */
 static const float *find_importance(const job *j, const load_tensor *t)
 {
     uint64_t index;
@@ -71,8 +73,8 @@ static const float *find_importance(const job *j, const load_tensor *t)
     return all && map_get(&all->names, t->name, &index) ? all->values[index] : NULL;
 }
 
-/* A tensor's type by the plan, its size, and how its rows have to be ordered and weighed.  The
- * CHECK names what cannot be unpacked to f32. */
+/* Add a tensor: its type by the plan, its size, and how its rows are ordered and weighed.  The
+ * check refuses what cannot be unpacked to f32. */
 static mpk_status add_entry(job *j, const load_tensor *t, str name)
 {
     entry e = {.from = t, .name = name, .columns = t->rank ? t->dims[t->rank - 1] : 1, .rows = 1};
@@ -94,7 +96,8 @@ static mpk_status add_entry(job *j, const load_tensor *t, str name)
     return MPK_OK;
 }
 
-/* Llama 3's rope scaling, which a GGUF file holds as the divisors of the frequencies. */
+/* Add Llama 3's rope scaling, which a GGUF file holds as a tensor of divisors of the
+ * frequencies. */
 static mpk_status add_divisors(job *j)
 {
     const model_config *c = &j->m->config;
@@ -113,7 +116,7 @@ static mpk_status add_divisors(job *j)
     return add_entry(j, t, t->name);
 }
 
-/* For qsort. */
+/* For qsort: by layer, then by name. */
 static int compare_entries(const void *left, const void *right)
 {
     str a = ((const entry *)left)->name, b = ((const entry *)right)->name;
@@ -124,7 +127,8 @@ static int compare_entries(const void *left, const void *right)
     return difference ? difference : (a.n > b.n) - (a.n < b.n);
 }
 
-/* Names become those of GGUF first, because the plan and the order go by them. */
+/* List all tensors.  Their names are translated to GGUF's first, because plan and order depend
+ * on them. */
 static mpk_status list_entries(job *j)
 {
     bool from_gguf = !file_is_folder(j->m->path.at);
@@ -143,7 +147,7 @@ static mpk_status list_entries(job *j)
 
 /* ---- rows ---- */
 
-/* Where row `row` of the file lies in the model. */
+/* The address in the model of the row that becomes row `row` of the file. */
 static const unsigned char *find_row(const entry *e, int64_t row)
 {
     const load_tensor *t = e->from;
@@ -156,7 +160,7 @@ static const unsigned char *find_row(const entry *e, int64_t row)
            (uint64_t)(from % part_rows) * row_bytes;
 }
 
-/* To f32, in which everything is packed: exact for f16, bf16 and all block formats' values. */
+/* Unpack a row to f32: exact for f16, bf16 and the values of all block formats. */
 static void unpack_row(const entry *e, const unsigned char *from, float *to)
 {
     const ir_dtype dtype = e->from->dtype;
@@ -170,7 +174,7 @@ static void unpack_row(const entry *e, const unsigned char *from, float *to)
         }
 }
 
-/* A vector whose entries are ordered as the rows of a matrix would be. */
+/* Reorder the entries of a vector as the rows of a matrix would be. */
 static mpk_status order_vector(mpk_context *cx, const entry *e, float *row)
 {
     float *copy = malloc((size_t)e->columns * sizeof *copy);
@@ -182,7 +186,7 @@ static mpk_status order_vector(mpk_context *cx, const entry *e, float *row)
     return MPK_OK;
 }
 
-/* A NaN would spoil the scale of its whole block, so it is refused rather than rounded. */
+/* A NaN would spoil the scale of its whole block, so it is refused, not rounded. */
 static mpk_status check_finite(mpk_context *cx, const entry *e, int64_t row, const float *x)
 {
     for (int64_t i = 0; i < e->columns; i++)
@@ -192,7 +196,7 @@ static mpk_status check_finite(mpk_context *cx, const entry *e, int64_t row, con
     return MPK_OK;
 }
 
-/* False: beyond f16. */
+/* Pack a row; false: a value is too large for f16. */
 static bool pack_row(const entry *e, const float *x, const float *importance, unsigned char *to)
 {
     uint16_t half;
@@ -209,7 +213,7 @@ static bool pack_row(const entry *e, const float *x, const float *importance, un
     return fits;
 }
 
-/* Of a stack of experts each matrix has importances of its own. */
+/* In a stack of experts each matrix has importances of its own. */
 static const float *row_importance(const entry *e, int64_t row)
 {
     if (!e->importance || e->from->rank < 3)
@@ -217,7 +221,7 @@ static const float *row_importance(const entry *e, int64_t row)
     return e->importance + row / (e->rows / e->from->dims[0]) * e->columns;
 }
 
-/* Runs on many threads at once; x is this thread's own row. */
+/* Convert one row; runs on many threads at once, each with its own x. */
 static mpk_status convert_row(mpk_context *cx, const entry *e, int64_t row, float *x,
                               unsigned char *to)
 {
@@ -233,7 +237,7 @@ static mpk_status convert_row(mpk_context *cx, const entry *e, int64_t row, floa
 
 /* ---- batches ---- */
 
-/* Rows [first, first + n) of an entry, converted by SLICES tasks of the pool. */
+/* Rows [first, first + n) of a tensor, which SLICES tasks of the pool convert. */
 typedef struct batch {
     const job *job;
     const entry *e;
@@ -241,7 +245,7 @@ typedef struct batch {
     uint64_t row_bytes;
 } batch;
 
-/* Every slice converts rows of its own: nothing is shared. */
+/* One task: rows of its own, so nothing is shared. */
 static mpk_status convert_slice(mpk_context *cx, void *user, uint32_t slice)
 {
     const batch *b = user;
@@ -257,7 +261,7 @@ static mpk_status convert_slice(mpk_context *cx, void *user, uint32_t slice)
     return MPK_OK;
 }
 
-/* Progress, and the way to give up: what was written so far is removed by the sink. */
+/* Report the progress.  If the caller gives up, the sink removes what was written so far. */
 static mpk_status tell(job *j)
 {
     const quantize_options *o = j->options;
@@ -267,7 +271,7 @@ static mpk_status tell(job *j)
     return MPK_OK;
 }
 
-/* A batch is as many rows as fit BATCH_BYTES, but at least one. */
+/* Write one tensor in batches of as many rows as fit BATCH_BYTES, at least one. */
 static mpk_status write_entry(job *j, const entry *e)
 {
     static const char zeros[GGUF_ALIGNMENT];
@@ -285,8 +289,8 @@ static mpk_status write_entry(job *j, const entry *e)
 
 /* ---- the file ---- */
 
-/* `packed` has room for one row beyond a batch, since a batch is cut at whole rows; `rows` has one
- * row for each slice. */
+/* `packed` has room for one row more than a batch, since a batch ends at a whole row; `rows` has
+ * one row for each task. */
 static mpk_status make_buffers(job *j)
 {
     uint64_t most = 0;
@@ -335,7 +339,7 @@ static mpk_status describe(job *j)
     return MPK_OK;
 }
 
-/* For the report: elements, and tensors by type. */
+/* For the report: number of elements, and of tensors by type. */
 static void count(const job *j, quantize_result *out)
 {
     for (size_t i = 0; i < j->entries.n; i++) {
@@ -345,7 +349,7 @@ static void count(const job *j, quantize_result *out)
     }
 }
 
-/* Everything that can be refused is, before the first byte is written. */
+/* Everything that can be refused is refused before the first byte is written. */
 static mpk_status run(job *j, const char *path, quantize_result *out)
 {
     const load_model *m = j->m;

@@ -1,10 +1,14 @@
 /* quantize_plan.c - which type each tensor of a quantised file takes.
  *
- * Input: the mix that the user named, the model's sizes, a tensor's name and shape; output: its
- * type.  The choices are those of llama.cpp's llama-quantize, so that a file of ours has the size
- * and the quality that its name is known for: the value and down projections of the first and last
- * eighth of the layers, and of every third between, take more bits in the _M mixes; the head takes
- * 6 bits; rows that are no multiple of 256 take the format of 32 next above.
+ * Input: the mix that the user named, the model's sizes, a tensor's name and shape.  Output: its
+ * type.
+ *
+ * The choices are those of llama.cpp's llama-quantize, so that a file of ours has the size and
+ * the quality for which its name is known: the value and down projections of the first and last
+ * eighth of the layers, and of every third in between, take more bits in the _M mixes; the head
+ * takes 6 bits; a tensor whose rows are not multiples of 256 takes the next larger format of 32.
+ * q4_k_m of a model of 32 layers: .ffn_down of layers 0-3, 6, 9 .. 27 and 28-31 is Q6_K, of
+ * others Q4_K.
  */
 #include "load/quantize.h"
 
@@ -22,7 +26,7 @@ static const quantize_mix mixes[] = {
 /* general.file_type of the mixes that have rules of their own. */
 enum { Q4_0 = 2, Q5_0 = 8, Q2_K = 10, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M };
 
-/* Equal but for the case of letters? */
+/* Are the names equal except for upper and lower case? */
 static bool is_name(str name, const char *other)
 {
     for (size_t i = 0; i < name.n; i++)
@@ -31,7 +35,7 @@ static bool is_name(str name, const char *other)
     return !other[name.n];
 }
 
-/* An unknown name gets the list of those that exist. */
+/* An unknown name gets a list of those that exist. */
 mpk_status quantize_find_mix(mpk_context *cx, str name, const quantize_mix **out)
 {
     char all[160] = "";
@@ -54,7 +58,7 @@ static bool ends_with(str name, const char *end)
     return name.n >= n && memcmp(name.at + name.n - n, end, n) == 0;
 }
 
-/* The number in "blk.N.", -1 if the name is of no layer.  At most six digits are read. */
+/* Reads at most six digits. */
 int quantize_layer(str name)
 {
     int layer = 0;
@@ -66,7 +70,7 @@ int quantize_layer(str name)
     return at > 4 ? layer : -1;
 }
 
-/* The layers that the _M mixes give more bits. */
+/* The layers to which the _M mixes give more bits. */
 static bool is_sensitive(int layer, int n)
 {
     return layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2;
@@ -78,9 +82,9 @@ static bool is_70b(const model_config *c)
     return c->n_layers == 80 && c->n_heads != c->n_kv_heads;
 }
 
-/* Values are the most sensitive weights, and small where several heads share them, so they get the
- * most bits.  The cases are llama-quantize's, the special one for 70B and for eight experts
- * included. */
+/* The value projection.  Values are the most sensitive weights, and small if several heads share
+ * them, so they get the most bits.  The cases are llama-quantize's, with its special ones for
+ * 70B and for eight experts. */
 static ir_dtype choose_value(const quantize_facts *f, int layer)
 {
     const model_config *c = f->config;
@@ -109,7 +113,7 @@ static ir_dtype choose_value(const quantize_facts *f, int layer)
     return c->n_experts == 8 ? IR_Q8_0 : dtype;
 }
 
-/* As choose_value, for the product that ends a layer's feed-forward part. */
+/* The down projection, which ends a layer's feed-forward part; the cases are llama-quantize's. */
 static ir_dtype choose_down(const quantize_facts *f, int layer)
 {
     const int n = (int)f->config->n_layers;
@@ -125,7 +129,8 @@ static ir_dtype choose_down(const quantize_facts *f, int layer)
     case Q4_K_M:
     case Q5_K_M:
         return is_sensitive(layer, n) ? IR_Q6_K : f->mix->dtype;
-    case Q4_0: /* a search by importance goes astray in the first layers' down projections */
+    /* with importances, the search for scales goes wrong in the first layers' down projections */
+    case Q4_0:
         return f->has_importance && layer < n / 8 ? IR_Q4_1 : IR_Q4_0;
     case Q5_0:
         return f->has_importance && layer < n / 8 ? IR_Q5_1 : IR_Q5_0;
@@ -133,7 +138,7 @@ static ir_dtype choose_down(const quantize_facts *f, int layer)
     return f->mix->dtype;
 }
 
-/* The product that ends attention; llama-quantize gives it more bits where there are eight
+/* The product that ends attention; llama-quantize gives it more bits in models with eight
  * experts. */
 static ir_dtype choose_output(const quantize_facts *f)
 {
@@ -152,7 +157,7 @@ static ir_dtype choose_output(const quantize_facts *f)
     return f->mix->dtype;
 }
 
-/* The head, or the embedding in its place. */
+/* The head, or the embedding if it is tied. */
 static ir_dtype choose_head(const quantize_facts *f, int64_t columns)
 {
     if (columns % ir_dtype_table[f->mix->dtype].block_elements || f->mix->dtype == IR_Q8_0)
@@ -160,7 +165,7 @@ static ir_dtype choose_head(const quantize_facts *f, int64_t columns)
     return IR_Q6_K;
 }
 
-/* By the ends of names, as llama-quantize does; what is not named here takes the mix's own type. */
+/* Chosen by the ends of names, as llama-quantize does; all others take the mix's own type. */
 static ir_dtype choose_in_mix(const quantize_facts *f, str name, int64_t columns)
 {
     int layer = quantize_layer(name);
@@ -181,7 +186,7 @@ static ir_dtype choose_in_mix(const quantize_facts *f, str name, int64_t columns
 
 /* ---- shapes ---- */
 
-/* The format of 32 that stands in for one of 256 where rows are no multiple of that. */
+/* The format of 32 that replaces one of 256 if rows are not multiples of that. */
 static ir_dtype fit_columns(ir_dtype dtype, int64_t columns)
 {
     if (columns % ir_dtype_table[dtype].block_elements == 0)
@@ -197,7 +202,7 @@ static ir_dtype fit_columns(ir_dtype dtype, int64_t columns)
     return columns % ir_dtype_table[dtype].block_elements ? IR_F16 : dtype;
 }
 
-/* Vectors, norms and routers are small and stay exact. */
+/* Vectors, norms and routers are small and stay f32. */
 static bool stays_exact(str name, uint32_t rank)
 {
     return rank < 2 || !ends_with(name, "weight") || ends_with(name, "_norm.weight") ||

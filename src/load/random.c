@@ -1,9 +1,9 @@
 /* random.c - random weights: a model's shape without its file.
  *
- * A value depends only on the seed, the weight's name and the element's index, so threads may fill
- * parts of a weight in any order.  Norm weights are near 1; all others have a standard deviation of
- * 0.02, as models before training do, so that the sums of all layers stay finite and the logits
- * vary.  Blocks of quantised formats have random bits and moderate scales.
+ * A value depends only on the seed, the weight's name and the element's index, so threads may
+ * fill parts of a weight in any order.  Norm weights are near 1; all others have a standard
+ * deviation of 0.02, as in models before training, so that the sums of all layers stay finite
+ * and the logits vary.  Blocks of quantised formats have random bits and moderate scales.
  */
 #include "base/num.h"
 #include "base/rng.h"
@@ -15,7 +15,7 @@ static bool ends_with(str name, str end)
     return name.n >= end.n && memcmp(name.at + name.n - end.n, end.at, end.n) == 0;
 }
 
-/* Block by block, each from a draw of its own, so that any range of blocks can be made alone. */
+/* Each block comes from a stream of its own, so any range of blocks can be made alone. */
 static void fill_blocks(uint64_t stream, ir_dtype dtype, int64_t first, int64_t n,
                         unsigned char *to)
 {
@@ -27,19 +27,20 @@ static void fill_blocks(uint64_t stream, ir_dtype dtype, int64_t first, int64_t 
 load_law load_random_law(uint64_t seed, str name)
 {
     uint64_t stream = rng_u64(seed, hash_bytes(name.at, name.n, 0));
-    if (ends_with(name, STR("norm.weight"))) /* scales: about 1, as trained ones are */
+    /* norms scale by about 1, as trained ones do */
+    if (ends_with(name, STR("norm.weight")))
         return (load_law){.stream = stream, .mean = 1.0f, .deviation = 0.1f};
     return (load_law){.stream = stream, .mean = 0.0f, .deviation = 0.02f};
 }
 
-/* Elements first ... first + n - 1 of the weight into to[0 ...].  For block formats both are
+/* Elements first .. first + n - 1 of the weight into to[0 ..]; for block formats both are
  * multiples of a block. */
 void load_random_fill(uint64_t seed, str name, ir_dtype dtype, int64_t first, int64_t n, void *to)
 {
     load_law law = load_random_law(seed, name);
     uint64_t stream = law.stream, index = (uint64_t)first;
     float mean = law.mean, deviation = law.deviation;
-    /* one loop for each format, so that the branch is not taken for each element */
+    /* one loop for each format, so that the branch is not in the loop */
     if (dtype == IR_F32)
         for (int64_t i = 0; i < n; i++)
             ((float *)to)[i] = mean + deviation * rng_normal(stream, index + (uint64_t)i);

@@ -1,16 +1,17 @@
 /* safetensors.c - the tensors of a .safetensors file.
  *
  *   u64 n, little-endian
- *   n bytes of JSON  {"w": {"dtype": "BF16", "shape": [4, 8], "data_offsets": [0, 64]}, ...}
+ *   n bytes of JSON  {"w": {"dtype": "BF16", "shape": [4, 8], "data_offsets": [0, 64]}, ..}
  *   the data; offsets count from its beginning
  *
- * Nothing of the header is believed: offsets are compared with the file, sizes with shape and
- * dtype, tensors with each other.  Names and data stay in the mapping.  Called by load.c and by the
- * fuzzer. */
+ * Nothing in the header is trusted: offsets are compared with the file, sizes with shape and
+ * dtype, tensors with each other.  Names and data stay in the mapping.  Called by load.c and by
+ * the fuzzer.
+ */
 #include "base/json.h"
 #include "load/load.h"
 
-enum { HEADER_LIMIT_BYTES = 100 << 20 }; /* that of the format's own library */
+enum { HEADER_LIMIT_BYTES = 100 << 20 }; /* the limit of the format's own library */
 
 /* "shape": sizes, outermost first; [] is a scalar. */
 static mpk_status fill_shape(mpk_context *cx, const json_value *shape, load_tensor *t)
@@ -27,8 +28,7 @@ static mpk_status fill_shape(mpk_context *cx, const json_value *shape, load_tens
     return MPK_OK;
 }
 
-/* The three that programs compute with; integers and F8 of other checkpoints are named in the
- * error. */
+/* The three dtypes that programs compute with; others (integers, F8) are named in the error. */
 static mpk_status fill_dtype(mpk_context *cx, const json_value *dtype, load_tensor *t)
 {
     CHECK(cx, json_is(dtype, JSON_KIND_STRING), MPK_EFORMAT, "tensor %.*s has no \"dtype\"",
@@ -46,7 +46,7 @@ static mpk_status fill_dtype(mpk_context *cx, const json_value *dtype, load_tens
     return MPK_OK;
 }
 
-/* Check that the bytes lie inside the file and that their number fits shape and dtype. */
+/* Check that the bytes lie within the file and that their number fits shape and dtype. */
 static mpk_status fill_data(mpk_context *cx, const json_value *offsets, const unsigned char *data,
                             uint64_t n_data, load_tensor *t)
 {
@@ -67,7 +67,7 @@ static mpk_status fill_data(mpk_context *cx, const json_value *offsets, const un
     return MPK_OK;
 }
 
-/* A member of the header; its name stays in the mapping. */
+/* Add the tensor that a member of the header describes; its name stays in the mapping. */
 static mpk_status add_tensor(mpk_context *cx, load_model *m, const json_value *j,
                              const unsigned char *data, uint64_t n_data)
 {
@@ -80,8 +80,8 @@ static mpk_status add_tensor(mpk_context *cx, load_model *m, const json_value *j
     return load_add_tensor(cx, m, &t);
 }
 
-/* Tensors of one file must not overlap: a file that maps two names to the same bytes is damaged or
- * hostile. */
+/* Add all of them.  Tensors of one file must not overlap: a file with two names for the same
+ * bytes is damaged or hostile. */
 static mpk_status add_tensors(mpk_context *cx, load_model *m, const json_value *header,
                               const unsigned char *data, uint64_t n_data)
 {
@@ -93,7 +93,7 @@ static mpk_status add_tensors(mpk_context *cx, load_model *m, const json_value *
     return load_check_overlap(cx, m, first);
 }
 
-/* The length of the header is the file's word and is checked against both the file and a limit. */
+/* The length of the header is checked against the file and a limit before it is used. */
 mpk_status load_safetensors_bytes(mpk_context *cx, const unsigned char *bytes, size_t n,
                                   load_model *m)
 {

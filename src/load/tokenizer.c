@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Ids that nothing has named yet are -1. */
+/* An empty tokenizer; ids that no file names are -1. */
 mpk_status tokenizer_new(mpk_context *cx, tokenizer **out)
 {
     tokenizer *t = calloc(1, sizeof *t);
@@ -31,14 +31,15 @@ mpk_status tokenizer_new(mpk_context *cx, tokenizer **out)
     return MPK_OK;
 }
 
-/* Patterns alone are not in the arena. */
+/* Free what is not in the arena: the compiled patterns. */
 static void free_steps(steps *s)
 {
     for (size_t i = 0; i < s->n; i++)
         regex_free(s->at[i].regex);
 }
 
-/* Regular expressions belong to PCRE2 and are freed one by one; all else lies in the arena. */
+/* Regular expressions belong to PCRE2 and are freed one by one; everything else lies in the
+ * arena. */
 void tokenizer_free(tokenizer *t)
 {
     if (!t)
@@ -51,7 +52,7 @@ void tokenizer_free(tokenizer *t)
     free(t);
 }
 
-/* The new step is zeroed but for its kind; *out holds as long as the tokenizer. */
+/* Append a step, zeroed except for its kind; *out is valid as long as the tokenizer. */
 mpk_status steps_add(mpk_context *cx, steps *s, step_kind kind, step **out)
 {
     CHECK(cx, s->n < MAX_STEPS, MPK_ELIMIT, "the tokenizer has more than %d steps of a kind",
@@ -70,7 +71,7 @@ mpk_status steps_add_split(mpk_context *cx, tokenizer *t, str pattern, split_beh
     return regex_compile(cx, &t->arena, pattern, &s->regex);
 }
 
-/* A replacement of a literal text. */
+/* Append a step that replaces a literal text. */
 mpk_status steps_add_replace(mpk_context *cx, steps *list, str literal, str content)
 {
     step *s = NULL;
@@ -83,8 +84,8 @@ mpk_status steps_add_replace(mpk_context *cx, steps *list, str literal, str cont
 
 /* --- indexes --- */
 
-/* For text that no token spells: the ids of the byte tokens <0x00> ... <0xFF>, and of the
- * characters U+0000 ...  U+00FF, which need no look-up by name then. */
+/* Ids for characters that no token spells: those of the byte tokens <0x00> .. <0xFF>; and of the
+ * tokens for U+0000 .. U+00FF, which then need no look-up by name. */
 static mpk_status index_bytes(mpk_context *cx, tokenizer *t)
 {
     for (unsigned b = 0; b < 256; b++) {
@@ -104,7 +105,7 @@ static mpk_status index_bytes(mpk_context *cx, tokenizer *t)
     return MPK_OK;
 }
 
-/* Add the text of added token number `index` to a tree; the first of equal texts wins. */
+/* Add the text of added token number `index` to a tree; of equal texts the first wins. */
 static mpk_status grow_tree(mpk_context *cx, tokenizer *t, added_tree *tree, size_t index)
 {
     str s = t->added.at[index].text;
@@ -126,8 +127,8 @@ static mpk_status grow_tree(mpk_context *cx, tokenizer *t, added_tree *tree, siz
     return MPK_OK;
 }
 
-/* Added tokens are found by two trees of bytes: one for the raw text, one for normalised text.  A
- * tree has at most one node for each byte of its tokens, which sizes it. */
+/* Build the two trees that find added tokens, in raw and in normalised text.  A tree has at most
+ * one node for each byte of its tokens, which bounds its size. */
 static mpk_status index_added(mpk_context *cx, tokenizer *t)
 {
     size_t n_raw = 1, n_normal = 1;
@@ -142,7 +143,7 @@ static mpk_status index_added(mpk_context *cx, tokenizer *t)
     NEW(cx, &t->arena, t->raw_tree.tokens, n_raw);
     NEW(cx, &t->arena, t->normal_tree.tokens, n_normal);
     t->raw_tree.n_nodes = t->normal_tree.n_nodes = 1;
-    /* Special tokens come before the others where texts are equal. */
+    /* of equal texts, special tokens come before others */
     for (int special = 1; special >= 0; special--)
         for (size_t i = 0; i < t->added.n; i++)
             if (t->added.at[i].special == special)
@@ -155,8 +156,8 @@ static mpk_status index_added(mpk_context *cx, tokenizer *t)
     return MPK_OK;
 }
 
-/* Called once, after the last token was added: what the indexes say must not change afterwards,
- * since encoding happens on several threads without a lock. */
+/* Called once, after the last token was added.  From then on the indexes must not change, since
+ * several threads encode without a lock. */
 mpk_status tokenizer_finish(mpk_context *cx, tokenizer *t)
 {
     for (size_t i = 0; i < t->n_tokens; i++)
@@ -168,7 +169,8 @@ mpk_status tokenizer_finish(mpk_context *cx, tokenizer *t)
 
 /* --- the scratch of one call --- */
 
-/* One encoder serves one call: buffers are reused within it and shared with nobody. */
+/* The scratch memory of one call of encode: buffers are reused within the call, and no other
+ * thread sees them. */
 static mpk_status encoder_open(encoder *e, mpk_context *cx, const tokenizer *t)
 {
     e->cx = cx;
@@ -176,7 +178,7 @@ static mpk_status encoder_open(encoder *e, mpk_context *cx, const tokenizer *t)
     return regex_match_new(cx, &e->match);
 }
 
-/* Safe for an encoder that was opened in part, or not at all. */
+/* Also for an encoder that was opened in part, or not at all. */
 static void encoder_close(encoder *e)
 {
     regex_match_free(e->match);
@@ -192,7 +194,7 @@ static void encoder_close(encoder *e)
 
 /* --- normalising --- */
 
-/* Replace every match, from left to right, without looking at what was put in. */
+/* Replace every match, from left to right; replacements are not searched again. */
 mpk_status run_replace(mpk_context *cx, regex_match *match, const step *s, str in, text *out)
 {
     subject in_subject = {0};
@@ -210,8 +212,8 @@ mpk_status run_replace(mpk_context *cx, regex_match *match, const step *s, str i
     return text_check(cx, out);
 }
 
-/* One character may become two (U+0130).  Character by character, as the reference does it: no
- * word's end changes a sigma. */
+/* One character may become two (U+0130).  Each character alone, as the reference does it: a
+ * sigma at a word's end is not special. */
 static void lowercase(str in, text *out)
 {
     for (size_t i = 0; i < in.n; i += utf8_length(in.at + i)) {
@@ -222,7 +224,7 @@ static void lowercase(str in, text *out)
     }
 }
 
-/* After a decomposition, which the file's own steps ask for; a composed letter keeps its accent. */
+/* Drop the marks.  Files ask for a decomposition before; a composed letter keeps its accent. */
 static void strip_accents(str in, text *out)
 {
     for (size_t i = 0, n; i < in.n; i += n) {
@@ -232,7 +234,7 @@ static void strip_accents(str in, text *out)
     }
 }
 
-/* The start of the last character of s, which is not empty. */
+/* The byte at which the last character of s begins; s is not empty. */
 static size_t last_char(str s)
 {
     size_t i = s.n - 1;
@@ -241,7 +243,7 @@ static size_t last_char(str s)
     return i;
 }
 
-/* White space at the ends that the step names; the result is a part of `in`. */
+/* Remove white space at the ends that the step names; the result is a slice of `in`. */
 static str strip(const step *s, str in)
 {
     while (s->left && in.n && char_is_space(utf8_get(in.at))) {
@@ -253,7 +255,7 @@ static str strip(const step *s, str in)
     return in;
 }
 
-/* One step, from `in` to the end of *out; the two must not overlap. */
+/* Apply one step to `in` and append to *out; the two must not overlap. */
 static mpk_status normalize_step(encoder *e, const step *s, str in, text *out)
 {
     switch (s->kind) {
@@ -284,8 +286,8 @@ static mpk_status normalize_step(encoder *e, const step *s, str in, text *out)
     return text_check(e->cx, out);
 }
 
-/* Two buffers in turn, so that a step never reads what it writes.  *in then points into the
- * encoder, and is valid until the next call. */
+/* Apply all steps, with two buffers in turn, so that a step never reads what it writes.  *in
+ * then points into the encoder, and is valid until the next call. */
 mpk_status run_normalize(encoder *e, const steps *s, str *in)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -297,7 +299,8 @@ mpk_status run_normalize(encoder *e, const steps *s, str *in)
     return MPK_OK;
 }
 
-/* For texts outside of encoding, such as those of added tokens. */
+/* Normalise a text outside of encoding, such as that of an added token; the result is in arena
+ * a. */
 mpk_status tokenizer_normalize(mpk_context *cx, const tokenizer *t, arena *a, str in, str *out)
 {
     encoder e = {0};
@@ -332,8 +335,8 @@ static const added_token *longest_added(const tokenizer *t, const added_tree *tr
     return best ? &t->added.at[best - 1] : NULL;
 }
 
-/* Is it a character of a word, as regular expressions see words?  Added tokens with single_word ask
- * this of their neighbours.  `character` is one whole character. */
+/* Is it a character of a word, as regular expressions define words?  Added tokens with
+ * single_word ask this about their neighbours.  `character` is one whole character. */
 static mpk_status is_word(encoder *e, str character, bool *yes)
 {
     subject s = {0};
@@ -345,7 +348,7 @@ static mpk_status is_word(encoder *e, str character, bool *yes)
     return status;
 }
 
-/* Does a letter or digit touch s[start, end)? */
+/* Does a character of a word precede or follow s[start, end)? */
 static mpk_status touches_word(encoder *e, str s, size_t start, size_t end, bool *yes)
 {
     *yes = false;
@@ -358,7 +361,7 @@ static mpk_status touches_word(encoder *e, str s, size_t start, size_t end, bool
     return MPK_OK;
 }
 
-/* The start, not before byte `from`, of the white space of s that ends at byte `end`. */
+/* Where the white space that ends at byte `end` of s begins, not before byte `from`. */
 static size_t strip_end(str s, size_t from, size_t end)
 {
     while (end > from) {
@@ -370,16 +373,16 @@ static size_t strip_end(str s, size_t from, size_t end)
     return end;
 }
 
-/* What is done with a piece of text between added tokens. */
+/* What to do with a piece of text between added tokens; at_start: it begins the input. */
 typedef mpk_status (*section_action)(encoder *e, str section, bool at_start);
 
-/* Find the added tokens of a tree in s, and pass the text between them to `act`, in order.
- * at_start: s begins the input.  A token that a neighbour of a word or a missing flag rules out is
- * text; so is nothing of the white space that lstrip and rstrip take. */
+/* Find the added tokens of a tree in s, append their ids, and pass the text between them to
+ * `act`, in order.  A token that is ruled out (by single_word, or special without parse_special)
+ * is text.  White space that lstrip and rstrip remove goes to no piece. */
 static mpk_status cut_added(encoder *e, const added_tree *tree, str s, bool at_start,
                             section_action act)
 {
-    size_t before = 0; /* the text before this byte has been handled */
+    size_t before = 0; /* text before this byte has been handled */
     for (size_t i = 0; tree->n_nodes > 1 && i < s.n;) {
         const added_token *a =
             tree->first[(unsigned char)s.at[i]] ? longest_added(e->t, tree, s, i) : NULL;
@@ -398,7 +401,7 @@ static mpk_status cut_added(encoder *e, const added_tree *tree, str s, bool at_s
             start = start < before ? before : strip_end(s, before, start);
         while (a->rstrip && end < s.n && char_is_space(utf8_get(s.at + end)))
             end += utf8_length(s.at + end);
-        if (start >= end) /* only white space that another token has taken */
+        if (start >= end) /* only white space that another token has removed */
             continue;
         if (before < start)
             TRY(act(e, (str){s.at + before, start - before}, at_start && before == 0));
@@ -409,13 +412,14 @@ static mpk_status cut_added(encoder *e, const added_tree *tree, str s, bool at_s
                         : MPK_OK;
 }
 
-/* The innermost action: what no added token has taken is cut into words and merged. */
+/* The innermost action: text without added tokens is cut into words and merged. */
 static mpk_status cut_words(encoder *e, str section, bool at_start)
 {
     return run_split(e, 0, section, at_start);
 }
 
-/* Between raw added tokens; those that are matched in normalised text are looked for only now. */
+/* Text between raw added tokens is normalised; the other added tokens are searched for in the
+ * result. */
 static mpk_status normalize_section(encoder *e, str section, bool at_start)
 {
     TRY(run_normalize(e, &e->t->normalize, &section));
@@ -424,6 +428,7 @@ static mpk_status normalize_section(encoder *e, str section, bool at_start)
 
 /* --- encode --- */
 
+/* Bytes of a text; a longer one is refused. */
 enum { LONGEST_INPUT = 1 << 30 };
 
 /* The ids around the text come from the post-processor, and only on request. */
@@ -438,7 +443,8 @@ static mpk_status encode(encoder *e, str input, unsigned flags)
     return MPK_OK;
 }
 
-/* Input is any bytes: what is not UTF-8 becomes U+FFFD, as decoding it anywhere else would give. */
+/* The input may be any bytes: invalid UTF-8 becomes U+FFFD, as decoding it anywhere else would
+ * give. */
 mpk_status tokenizer_encode(mpk_context *cx, const tokenizer *t, arena *a, const char *bytes,
                             size_t n, unsigned flags, tokenizer_ids *out)
 {
@@ -471,7 +477,7 @@ str tokenizer_token(const tokenizer *t, int32_t id)
     return id >= 0 && (size_t)id < t->n_tokens ? t->tokens[id] : (str){0};
 }
 
-/* An added token is found before one of the model, as encoding finds it. */
+/* An added token is preferred over one of the model, as in encoding. */
 int32_t tokenizer_find(const tokenizer *t, str token)
 {
     uint64_t id;

@@ -16,7 +16,7 @@
 
 /* --- the map of pairs --- */
 
-/* Multiplication spreads the two ids of a key over the high bits, which are then taken. */
+/* Multiplication spreads both ids of a key over the high bits, which are then used. */
 static size_t pair_place(uint64_t key, size_t capacity)
 {
     key ^= key >> 32;
@@ -24,8 +24,8 @@ static size_t pair_place(uint64_t key, size_t capacity)
     return (size_t)(key >> 20) & (capacity - 1);
 }
 
-/* At most half full, so that probing ends and stays short.  No key is UINT64_MAX: it would be two
- * ids of -1. */
+/* Make room for n keys.  At most half of the slots are used, so probing ends and stays short.
+ * No key is UINT64_MAX, which would be two ids of -1. */
 mpk_status pair_map_reserve(mpk_context *cx, arena *a, pair_map *m, size_t n)
 {
     pair_map bigger = {.capacity = 16};
@@ -43,8 +43,7 @@ mpk_status pair_map_reserve(mpk_context *cx, arena *a, pair_map *m, size_t n)
     return MPK_OK;
 }
 
-/* The slot with this key, or the empty one where it belongs.  The map has room (capacity is not
- * 0). */
+/* The slot with this key, or the empty one where it belongs.  capacity must not be 0. */
 static pair_slot *pair_slot_of(const pair_map *m, uint64_t key)
 {
     size_t i = pair_place(key, m->capacity);
@@ -71,7 +70,7 @@ const pair_slot *pair_map_get(const pair_map *m, uint64_t key)
 
 /* --- symbols --- */
 
-/* Room for one item more in an array on the heap. */
+/* Make room for one more item in an array on the heap. */
 static mpk_status reserve(mpk_context *cx, void **items, size_t n, size_t *capacity,
                           size_t item_bytes)
 {
@@ -85,8 +84,8 @@ static mpk_status reserve(mpk_context *cx, void **items, size_t n, size_t *capac
     return MPK_OK;
 }
 
-/* Symbols form a list through `before` and `after`, in one array: merging takes a symbol out of the
- * list, and its place stays. */
+/* Append a symbol.  Symbols form a list by `before` and `after` within one array: merging takes
+ * a symbol out of the list, but its place stays. */
 static mpk_status add_symbol(encoder *e, int32_t id, size_t start, size_t n)
 {
     void *items = e->symbols;
@@ -99,23 +98,23 @@ static mpk_status add_symbol(encoder *e, int32_t id, size_t start, size_t n)
     return MPK_OK;
 }
 
-/* -1: these bytes are no token. */
+/* The token with exactly these bytes; -1: there is none. */
 static int32_t find_token(const tokenizer *t, const char *at, size_t n)
 {
     uint64_t id;
     return map_get(&t->model_ids, (str){at, n}, &id) ? (int32_t)id : -1;
 }
 
-/* The token of one character; those below U+0100, nearly all of byte-level text, are looked up by
- * number. */
+/* The token of one character; characters below U+0100, nearly all of byte-level text, are looked
+ * up by number. */
 static int32_t find_char_token(const tokenizer *t, const char *at, size_t n)
 {
     uint32_t c = n <= 2 ? utf8_get(at) : UINT32_MAX;
     return c < 256 ? t->char_ids[c] : find_token(t, at, n);
 }
 
-/* The token of a character inside a word, with the marks that some vocabularies put on the first
- * and the last. */
+/* The token of a character of a word, with the marks that some vocabularies put on a word's
+ * first and last character. */
 static mpk_status find_marked(encoder *e, str word, size_t at, size_t n, int32_t *id)
 {
     const tokenizer *t = e->t;
@@ -136,7 +135,7 @@ static mpk_status find_marked(encoder *e, str word, size_t at, size_t n, int32_t
     return status;
 }
 
-/* Are all bytes of the marked character tokens?  (The marks count as bytes too.) */
+/* Do all bytes of the part have byte tokens? */
 static bool has_byte_tokens(const tokenizer *t, str part)
 {
     for (size_t i = 0; i < part.n; i++)
@@ -145,7 +144,7 @@ static bool has_byte_tokens(const tokenizer *t, str part)
     return true;
 }
 
-/* A symbol for each byte; has_byte_tokens has said that all have one. */
+/* Append a symbol for each byte; has_byte_tokens must be true. */
 static mpk_status add_bytes(encoder *e, str part, size_t start)
 {
     for (size_t i = 0; i < part.n; i++)
@@ -153,13 +152,13 @@ static mpk_status add_bytes(encoder *e, str part, size_t start)
     return MPK_OK;
 }
 
-/* One symbol for each character; unknown ones become bytes, the unknown token, or nothing.  The
- * unknown token is added late, when the next known character comes (after any bytes): so the
- * library does it. */
+/* The first symbols of a word, one for each character; unknown ones become bytes, the unknown
+ * token, or nothing.  The unknown token is appended when the next known character comes (after
+ * any bytes), because the library does so. */
 static mpk_status start_ranked(encoder *e, str word)
 {
     const tokenizer *t = e->t;
-    size_t unknown = 0; /* bytes of an unknown token that waits */
+    size_t unknown = 0; /* bytes for which an unknown token waits */
     for (size_t i = 0, n; i < word.n; i += n) {
         int32_t id;
         n = utf8_length(word.at + i);
@@ -188,8 +187,8 @@ static mpk_status start_ranked(encoder *e, str word)
     return unknown ? add_symbol(e, t->unk_id, word.n, unknown) : MPK_OK;
 }
 
-/* Symbols of a vocabulary with scores: a character without a token (-1) may still merge into
- * one. */
+/* The first symbols with a vocabulary of scores: a character without a token (-1) may still
+ * merge into one. */
 static mpk_status start_scored(encoder *e, str word)
 {
     for (size_t i = 0, n; i < word.n; i += n) {
@@ -201,7 +200,7 @@ static mpk_status start_scored(encoder *e, str word)
 
 /* --- merging --- */
 
-/* Floats as integers of the opposite order: the highest score is the lowest rank. */
+/* A score as an integer of the opposite order: the highest score has the lowest rank. */
 static uint32_t rank_of_score(float score)
 {
     float x = score + 0.0f; /* -0 and 0 are equal */
@@ -210,7 +209,7 @@ static uint32_t rank_of_score(float score)
     return u & 0x80000000 ? u : ~u & 0x7fffffff;
 }
 
-/* What two neighbours merge to; false if to nothing. */
+/* Do two neighbours merge?  *rank and *id: in which order, and to which token. */
 static bool find_merge(const encoder *e, str word, const symbol *left, const symbol *right,
                        uint32_t *rank, uint32_t *id)
 {
@@ -233,8 +232,8 @@ static bool find_merge(const encoder *e, str word, const symbol *left, const sym
     return true;
 }
 
-/* The least `order` on top: rank in its high half, place of the left symbol in the low, so equal
- * ranks merge from left to right. */
+/* Add an entry to the heap.  The smallest `order` is on top: rank in its high half, place of the
+ * left symbol in the low half, so equal ranks merge from left to right. */
 static mpk_status heap_push(encoder *e, merge_entry entry)
 {
     void *items = e->heap;
@@ -249,7 +248,7 @@ static mpk_status heap_push(encoder *e, merge_entry entry)
     return MPK_OK;
 }
 
-/* The heap is not empty. */
+/* Remove the top; the heap must not be empty. */
 static merge_entry heap_pop(encoder *e)
 {
     merge_entry top = e->heap[0], last = e->heap[--e->n_heap];
@@ -266,7 +265,7 @@ static merge_entry heap_pop(encoder *e)
     return top;
 }
 
-/* Note that the symbols left and the one after it may merge. */
+/* Add the pair of a symbol and its successor to the heap, if they merge. */
 static mpk_status offer(encoder *e, str word, int32_t left)
 {
     uint32_t rank, id;
@@ -276,8 +275,8 @@ static mpk_status offer(encoder *e, str word, int32_t left)
     return heap_push(e, (merge_entry){(uint64_t)rank << 32 | (uint32_t)left, id});
 }
 
-/* An entry is stale if its left symbol was merged away (n is 0) or if it and its present neighbour
- * no longer merge to the entry's token; it is then dropped. */
+/* Merge until no pair is left.  An entry is stale, and dropped, if its left symbol was merged
+ * away (n is 0) or if it and its present neighbour no longer merge to the entry's token. */
 static mpk_status merge_all(encoder *e, str word)
 {
     e->n_heap = 0;
@@ -306,14 +305,14 @@ static mpk_status merge_all(encoder *e, str word)
 
 /* --- result --- */
 
-/* Ids go straight into the caller's list, in the order of the text. */
+/* Ids are appended to the caller's list directly, in the order of the text. */
 static mpk_status put(encoder *e, int32_t id)
 {
     PUSH(e->cx, e->out_arena, e->out, id);
     return MPK_OK;
 }
 
-/* A character without a token: its bytes, else the unknown token. */
+/* A character without a token: its bytes, or the unknown token. */
 static mpk_status put_unknown(encoder *e, str part)
 {
     if (has_byte_tokens(e->t, part)) {
@@ -327,7 +326,8 @@ static mpk_status put_unknown(encoder *e, str part)
     return put(e, e->t->unk_id);
 }
 
-/* A word that is a token itself is not merged where the vocabulary says so (ignore_merges). */
+/* The ids of one word.  A word that is a token itself is not merged if the vocabulary says so
+ * (ignore_merges). */
 mpk_status run_bpe(encoder *e, str word)
 {
     const tokenizer *t = e->t;

@@ -9,7 +9,7 @@
  *   "</s>"     nothing       special */
 #include "load/tokenizer_parts.h"
 
-/* The token at hand is in `from`; a step writes to `to` and then swaps the two. */
+/* One token while it is decoded: it is in `from`; a step writes to `to` and then swaps the two. */
 typedef struct bytes_maker {
     const tokenizer *t;
     regex_match *match;
@@ -23,7 +23,8 @@ static void swap(bytes_maker *b)
     b->from = made;
 }
 
-/* Characters that stand for bytes; a token with others is text. */
+/* Turn characters that stand for bytes back into bytes; a token with other characters stays
+ * text. */
 static void unbytes(bytes_maker *b)
 {
     b->to.n = 0;
@@ -36,8 +37,7 @@ static void unbytes(bytes_maker *b)
     swap(b);
 }
 
-/* The marker of a space becomes one, everywhere: the rule for the first token of a text does not
- * apply here. */
+/* Every marker becomes a space: the exception for the first token of a text does not apply here. */
 static void spaces(bytes_maker *b, str space)
 {
     b->to.n = 0;
@@ -51,7 +51,7 @@ static void spaces(bytes_maker *b, str space)
     swap(b);
 }
 
-/* Steps that only act at a text's ends do nothing here. */
+/* Apply one decoding step; steps that act at a text's ends only do nothing here. */
 static mpk_status run_step(mpk_context *cx, bytes_maker *b, const step *st)
 {
     int byte;
@@ -85,7 +85,7 @@ static mpk_status run_step(mpk_context *cx, bytes_maker *b, const step *st)
     return MPK_OK;
 }
 
-/* Special tokens add nothing to the text, and neither do ids without a token. */
+/* The bytes of one token; special tokens and unused ids have none. */
 static mpk_status make_one(mpk_context *cx, bytes_maker *b, arena *a, int32_t id, str *out)
 {
     str token = tokenizer_token(b->t, id);

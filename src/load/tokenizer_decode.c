@@ -1,25 +1,26 @@
-/* tokenizer_decode.c - ids -> text, whole or token by token.
+/* tokenizer_decode.c - ids -> text, at once or token by token.
  *
- * The decoding steps are written as they work on a list of tokens: each takes the tokens of the
- * step before.  Here each step takes them one by one and keeps only what it must, so that text
- * flows while tokens come; decoding whole is the same with the end known.  After a step that joins
- * all tokens into one (fuse, byte level), the following steps see parts of one token; those that
- * then need it whole hold it until the end.
+ * Decoding steps are defined on a list of tokens: each takes the tokens of the step before.
+ * Here each step takes them one by one and keeps only what it must, so that text flows while
+ * tokens arrive; decoding at once is the same with a known end.  After a step that joins all
+ * tokens into one (fuse, byte level), later steps see parts of one token; steps that then need
+ * it whole hold it until the end.
  *
  *   steps replace "▁" by " ", byte fallback, fuse, strip one " " at the beginning
  *   tokens    "▁I"    "▁am"    "<0xC3>"    "<0xBC>"    "▁4"
  *   text      "I"     " am"    ""          "ü"         " 4"
  *
- * Called by the engine, for answers that are read as they come (tokenizer_stream_put) and for whole
- * ones (tokenizer_decode). */
+ * Called by the engine, for answers that are streamed (tokenizer_stream_put) and for complete
+ * ones (tokenizer_decode).
+ */
 #include "load/tokenizer_parts.h"
 
 #include <stdlib.h>
 
 /* What one decoding step keeps between tokens. */
 typedef struct stage {
-    bool fused;      /* its input is one token in parts */
-    bool hold;       /* it needs that token whole: held collects it */
+    bool fused;      /* its input is one token that arrives in parts */
+    bool hold;       /* it needs that token whole; `held` collects it */
     bool first_done; /* it has seen a token */
     uint32_t left;   /* STEP_STRIP_TOKEN: characters it may still drop */
     text held;
@@ -29,7 +30,8 @@ typedef struct stage {
 struct tokenizer_stream {
     const tokenizer *t;
     unsigned flags;
-    bool whole; /* nobody reads along: invalid byte tokens are replaced as the library does */
+    /* text is not shown before the end: invalid byte tokens are replaced as the library does */
+    bool whole;
     regex_match *match;
     stage stages[MAX_STEPS];
     text scratch[MAX_STEPS];
@@ -37,10 +39,11 @@ struct tokenizer_stream {
     utf8_rest rest;
 };
 
-/* Steps call each other through this, so no more than one token is ever between two of them. */
+/* Give a token to step k.  Steps call each other through this, so between two steps there is
+ * never more than one token. */
 static mpk_status feed(mpk_context *cx, tokenizer_stream *s, size_t k, str token);
 
-/* After the last step: text of the caller, made valid UTF-8. */
+/* After the last step: append the text, made valid UTF-8. */
 static mpk_status sink(mpk_context *cx, tokenizer_stream *s, str token)
 {
     utf8_add_valid(&s->out, &s->rest, token.at, token.n);
@@ -49,12 +52,14 @@ static mpk_status sink(mpk_context *cx, tokenizer_stream *s, str token)
 
 /* --- one token through one step --- */
 
-/* The bytes may end inside a character; `rest` keeps its beginning for the next token. */
+/* STEP_UNBYTES.  The bytes may end within a character; `rest` keeps its beginning for the next
+ * token. */
 static mpk_status feed_unbytes(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     text *bytes = &s->scratch[k];
     bytes->n = 0;
-    bool spelled = true; /* every character stands for a byte; else the token is text */
+    /* every character stands for a byte; otherwise the token is text */
+    bool spelled = true;
     for (size_t i = 0; spelled && i < token.n; i += utf8_length(token.at + i)) {
         int byte = byte_from_char(utf8_get(token.at + i));
         spelled = byte >= 0;
@@ -72,8 +77,9 @@ static mpk_status feed_unbytes(mpk_context *cx, tokenizer_stream *s, size_t k, s
     return feed(cx, s, k + 1, (str){valid->at, valid->n});
 }
 
-/* The first token loses the space that encoding put before the text.  After a fuse all parts are of
- * one first token, so every marker in them loses its space then: first_done stays false. */
+/* STEP_METASPACE.  The first token loses the space that encoding put before the text.  After a
+ * fuse all parts belong to one first token, so every marker in them loses its space: first_done
+ * stays false. */
 static mpk_status feed_metaspace(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     const step *st = &s->t->decode.at[k];
@@ -108,7 +114,7 @@ int byte_of_token(str token)
     return value;
 }
 
-/* A run of byte tokens ends: its text if it is valid, else U+FFFD for each byte. */
+/* A run of byte tokens has ended: its text if it is valid UTF-8, otherwise U+FFFD for each byte. */
 static mpk_status flush_bytes(mpk_context *cx, tokenizer_stream *s, size_t k)
 {
     text *run = &s->stages[k].held, *to = &s->scratch[k];
@@ -126,8 +132,8 @@ static mpk_status flush_bytes(mpk_context *cx, tokenizer_stream *s, size_t k)
     return MPK_OK;
 }
 
-/* Bytes are collected until a token comes that is none; the run is then text if it is valid UTF-8
- * (flush_bytes). */
+/* STEP_BYTE_FALLBACK.  Bytes are collected until another token comes; flush_bytes then decides
+ * about the run. */
 static mpk_status feed_byte_fallback(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     int byte = byte_of_token(token);
@@ -138,15 +144,15 @@ static mpk_status feed_byte_fallback(mpk_context *cx, tokenizer_stream *s, size_
     }
     text_add(run, &(char){(char)byte}, 1);
     TRY(text_check(cx, run));
-    /* Shown at once where the parts are joined anyway: a character that is complete. */
+    /* if the parts are joined anyway, a complete character is shown at once */
     bool joined = k + 1 == s->t->decode.n || s->t->decode.at[k + 1].kind == STEP_FUSE;
     if (!s->whole && joined && utf8_is_valid((str){run->at, run->n}))
         return flush_bytes(cx, s, k);
     return MPK_OK;
 }
 
-/* The token without up to left and right times content at its ends; of a joined token only the left
- * end is known. */
+/* STEP_STRIP_TOKEN: remove up to `left` and `right` times the content at a token's ends; of a
+ * joined token only the left end is known. */
 static mpk_status feed_strip(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     const step *st = &s->t->decode.at[k];
@@ -164,7 +170,7 @@ static mpk_status feed_strip(mpk_context *cx, tokenizer_stream *s, size_t k, str
     return feed(cx, s, k + 1, token);
 }
 
-/* A space before every token but the first. */
+/* STEP_JOIN: a space before every token but the first. */
 static mpk_status feed_join(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     if (s->stages[k].first_done)
@@ -173,7 +179,7 @@ static mpk_status feed_join(mpk_context *cx, tokenizer_stream *s, size_t k, str 
     return feed(cx, s, k + 1, token);
 }
 
-/* Steps that a streamed text does not need (fuse) pass their token on. */
+/* One token through step k; steps that streaming does not need (fuse) pass it on. */
 static mpk_status feed_step(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     const step *st = &s->t->decode.at[k];
@@ -197,8 +203,7 @@ static mpk_status feed_step(mpk_context *cx, tokenizer_stream *s, size_t k, str 
     }
 }
 
-/* Give a token to step k; after the last step it is text.  A stage that holds keeps it until the
- * end. */
+/* After the last step a token is text.  A step that holds keeps it until the end. */
 static mpk_status feed(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     if (!token.at)
@@ -213,8 +218,8 @@ static mpk_status feed(mpk_context *cx, tokenizer_stream *s, size_t k, str token
 
 /* --- the end --- */
 
-/* No more tokens come for step k.  What it holds goes through it now, before what it held back for
- * lack of a successor. */
+/* No more tokens come for step k.  The token that it holds goes through it now, before the bytes
+ * that wait for a successor. */
 static mpk_status end_step(mpk_context *cx, tokenizer_stream *s, size_t k)
 {
     stage *g = &s->stages[k];
@@ -236,7 +241,7 @@ static mpk_status end_step(mpk_context *cx, tokenizer_stream *s, size_t k)
     return MPK_OK;
 }
 
-/* Ready for another text with the same steps. */
+/* Prepare for another text with the same steps. */
 static void reset(tokenizer_stream *s)
 {
     for (size_t k = 0; k < s->t->decode.n; k++) {
@@ -249,7 +254,7 @@ static void reset(tokenizer_stream *s)
     s->rest.n = 0;
 }
 
-/* In order, since what a step held back goes through the steps after it. */
+/* End the steps in order, since what one step releases goes through those after it. */
 static mpk_status end(mpk_context *cx, tokenizer_stream *s)
 {
     for (size_t k = 0; k < s->t->decode.n; k++)
@@ -258,9 +263,9 @@ static mpk_status end(mpk_context *cx, tokenizer_stream *s)
     return text_check(cx, &s->out);
 }
 
-/* --- the public face --- */
+/* --- interface --- */
 
-/* Which steps see one joined token, and which of them need it whole. */
+/* Find which steps see one joined token, and which of them need it whole. */
 static void plan_stages(tokenizer_stream *s)
 {
     bool fused = false;
@@ -306,7 +311,7 @@ void tokenizer_stream_close(tokenizer_stream *s)
     free(s);
 }
 
-/* Ids without a token, and special ones where they are not wanted, give nothing. */
+/* Unused ids, and special ones if they are not wanted, give nothing. */
 static mpk_status put_id(mpk_context *cx, tokenizer_stream *s, int32_t id)
 {
     str token = tokenizer_token(s->t, id);
@@ -315,7 +320,7 @@ static mpk_status put_id(mpk_context *cx, tokenizer_stream *s, int32_t id)
     return feed(cx, s, 0, token);
 }
 
-/* *piece is what can be shown by now, valid until the next call; it may be empty. */
+/* *piece is the text that can be shown now, valid until the next call; it may be empty. */
 mpk_status tokenizer_stream_put(mpk_context *cx, tokenizer_stream *s, int32_t id, str *piece)
 {
     s->out.n = 0;
@@ -324,7 +329,7 @@ mpk_status tokenizer_stream_put(mpk_context *cx, tokenizer_stream *s, int32_t id
     return MPK_OK;
 }
 
-/* *piece is what was held back, valid until the next call; the stream can be used again. */
+/* *piece is the text that waited, valid until the next call; the stream can be used again. */
 mpk_status tokenizer_stream_end(mpk_context *cx, tokenizer_stream *s, str *piece)
 {
     s->out.n = 0;
@@ -335,7 +340,7 @@ mpk_status tokenizer_stream_end(mpk_context *cx, tokenizer_stream *s, str *piece
     return MPK_OK;
 }
 
-/* The same machinery as streaming with the end known (whole), so both give the same text. */
+/* The same code as streaming, with a known end (whole). */
 mpk_status tokenizer_decode(mpk_context *cx, const tokenizer *t, arena *a, const int32_t *ids,
                             size_t n, unsigned flags, str *out)
 {

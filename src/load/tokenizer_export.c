@@ -14,16 +14,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* An export while it is built. */
 typedef struct exporter {
     mpk_context *cx;
     arena *a;
     const tokenizer *t;
     tokenizer_vocab v;
-    VEC(str) texts;                /* to compare with */
+    VEC(str) texts;                /* texts by which names are compared */
     const tokenizer_ids *expected; /* [texts.n] */
 } exporter;
 
-/* A text of ours in the arena of the vocabulary. */
+/* Copy a text to the arena of the vocabulary. */
 static mpk_status copy_name(exporter *e, const char *name, str *out)
 {
     *out = (str){arena_copy(e->a, name, strlen(name)), strlen(name)};
@@ -33,7 +34,7 @@ static mpk_status copy_name(exporter *e, const char *name, str *out)
 
 /* ---- the tokens ---- */
 
-/* Texts and types; what an added token looks for in a text is its content, however it is shown. */
+/* Texts and types of all ids; an added token has its content, which is searched for in texts. */
 static mpk_status list_tokens(exporter *e, size_t least)
 {
     const tokenizer *t = e->t;
@@ -77,7 +78,7 @@ static int compare_ranks(const void *left, const void *right)
     return (a->rank > b->rank) - (a->rank < b->rank);
 }
 
-/* The merges in their order. */
+/* The merges, sorted by rank. */
 static mpk_status list_slots(exporter *e, pair_slot **out, size_t *n_out)
 {
     const pair_map *m = &e->t->merges;
@@ -93,7 +94,7 @@ static mpk_status list_slots(exporter *e, pair_slot **out, size_t *n_out)
     return MPK_OK;
 }
 
-/* "left right", in the order of the slots, which is that of the ranks. */
+/* The merges as "left right", in the order of the ranks. */
 static mpk_status list_merges(exporter *e, const pair_slot *slots, size_t n)
 {
     str *merges;
@@ -113,14 +114,15 @@ static mpk_status list_merges(exporter *e, const pair_slot *slots, size_t n)
     return MPK_OK;
 }
 
-/* Tokens that no merge makes come last of all. */
+/* Scores: minus the rank of the first merge that makes the token; tokens that no merge makes
+ * come last. */
 static mpk_status list_scores(exporter *e, const pair_slot *slots, size_t n)
 {
     float *scores;
     NEW(e->cx, e->a, scores, e->v.n_tokens);
     for (size_t i = 0; i < e->v.n_tokens; i++)
         scores[i] = -1e9f;
-    for (size_t i = n; i-- > 0;) /* the first merge of a token is written last */
+    for (size_t i = n; i-- > 0;) /* so the first merge of a token is written last */
         scores[slots[i].id] = -(float)i;
     e->v.scores = scores;
     return MPK_OK;
@@ -128,7 +130,7 @@ static mpk_status list_scores(exporter *e, const pair_slot *slots, size_t n)
 
 /* ---- ids ---- */
 
-/* GGUF can say that one token comes first or last, and which is by its role; a template with more
+/* GGUF can express that one token comes first or last, and which, by its role; more tokens
  * cannot be written. */
 static mpk_status take_around(exporter *e, const tokenizer_ids *ids, const char *where, int32_t *id,
                               int32_t *add)
@@ -157,7 +159,7 @@ static mpk_status list_ids(exporter *e)
     return take_around(e, &t->after, "after", &v->eos_id, &v->add_eos);
 }
 
-/* ---- which name it is ---- */
+/* ---- finding the name ---- */
 
 /* Contractions, numbers, marks, lines, spaces, scripts with and without spaces, marks on letters,
  * surrogates. */
@@ -185,7 +187,8 @@ static const char *const samples[] = {
 
 enum { TOKEN_SAMPLES = 4096 };
 
-/* The texts: those above, and a sample of the vocabulary's own tokens, each as text. */
+/* The texts to compare with: the samples, and pairs of the vocabulary's own tokens, at most
+ * TOKEN_SAMPLES of them. */
 static mpk_status list_texts(exporter *e)
 {
     size_t n = e->t->n_tokens, stride = n / TOKEN_SAMPLES + 1;
@@ -200,7 +203,7 @@ static mpk_status list_texts(exporter *e)
     return MPK_OK;
 }
 
-/* The ids of all texts; special tokens count, as a reader of the file would have them. */
+/* The ids of all texts, with special tokens, as a reader of the file would get them. */
 static mpk_status encode_texts(exporter *e, const tokenizer *t, arena *a, tokenizer_ids *ids)
 {
     for (size_t i = 0; i < e->texts.n; i++)
@@ -222,8 +225,8 @@ static mpk_status compare(exporter *e, const tokenizer *t, arena *a, bool *same)
     return MPK_OK;
 }
 
-/* Does a reader of the vocabulary, as it is now, get the same ids?  One that cannot be made does
- * not. */
+/* Does a reader of the vocabulary, as it is now, get the same ids?  No if a tokenizer cannot be
+ * made of it. */
 static mpk_status try_vocab(exporter *e, bool *same)
 {
     tokenizer *t;
@@ -241,7 +244,7 @@ static mpk_status try_vocab(exporter *e, bool *same)
     return status;
 }
 
-/* The first name under which all texts agree. */
+/* The first name under which all texts have the same ids. */
 static mpk_status find_cutting(exporter *e)
 {
     bool same = false;
@@ -257,7 +260,7 @@ static mpk_status find_cutting(exporter *e)
          "be written");
 }
 
-/* Sentencepiece: with or without a space before a text. */
+/* Sentencepiece: try with and without a space before a text. */
 static mpk_status find_prefix(exporter *e)
 {
     bool same = false;
@@ -276,7 +279,8 @@ static mpk_status find_prefix(exporter *e)
          "cannot be written");
 }
 
-/* Byte fallback means a sentencepiece vocabulary: scores.  All others are byte-level: merges. */
+/* Byte fallback means a sentencepiece vocabulary, with scores; all others are byte-level, with
+ * merges. */
 static mpk_status export_vocab(exporter *e, size_t n_tokens)
 {
     pair_slot *slots = NULL;

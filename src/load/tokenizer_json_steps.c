@@ -14,7 +14,7 @@ static const char *const scheme_names[] = {"always", "first", "never", NULL};
 
 /* --- normalizers --- */
 
-/* A table for the kinds without options, and one branch for each of the others. */
+/* A table for the types without options, and a branch for each of the others. */
 mpk_status doc_read_normalizer(doc_reader *r, const json_value *o)
 {
     static const struct {
@@ -62,7 +62,7 @@ mpk_status doc_read_normalizer(doc_reader *r, const json_value *o)
 
 /* --- pre-tokenizers --- */
 
-/* A cut at single characters of a class. */
+/* A step that cuts at single characters of a class. */
 static mpk_status add_class_split(doc_reader *r, match_kind match, split_behavior behavior)
 {
     step *s = NULL;
@@ -82,7 +82,7 @@ static mpk_status add_prefix(doc_reader *r, str content, prefix_scheme scheme)
     return MPK_OK;
 }
 
-/* The expression is GPT-2's own, as the library has it built in. */
+/* ByteLevel.  The expression is GPT-2's own, which the library has built in. */
 static mpk_status read_byte_level(doc_reader *r, const json_value *o)
 {
     bool prefix, use_regex;
@@ -100,7 +100,7 @@ static mpk_status read_byte_level(doc_reader *r, const json_value *o)
     return steps_add(r->cx, &r->t->split, STEP_BYTES, &s);
 }
 
-/* Old files say add_prefix_space, newer ones prepend_scheme. */
+/* When to put the marker first; old files have add_prefix_space, newer ones prepend_scheme. */
 static mpk_status get_scheme(doc_reader *r, const json_value *o, prefix_scheme *out)
 {
     int scheme;
@@ -114,8 +114,8 @@ static mpk_status get_scheme(doc_reader *r, const json_value *o, prefix_scheme *
     return MPK_OK;
 }
 
-/* Three steps: spaces become the marker, the marker is put before the text, and words are cut
- * before each marker. */
+/* Metaspace, as three steps: spaces become the marker, the marker is put before the text, and
+ * text is cut before each marker. */
 static mpk_status read_metaspace(doc_reader *r, const json_value *o)
 {
     str replacement;
@@ -140,8 +140,8 @@ static mpk_status read_metaspace(doc_reader *r, const json_value *o)
     return MPK_OK;
 }
 
-/* A cut at a literal or an expression.  The format has no default behaviour; `invert` cuts at what
- * does not match. */
+/* Split: a cut at a literal or an expression.  The format has no default for the behaviour;
+ * `invert` cuts at what does not match. */
 static mpk_status read_split(doc_reader *r, const json_value *o)
 {
     step *s = NULL;
@@ -155,7 +155,8 @@ static mpk_status read_split(doc_reader *r, const json_value *o)
     return doc_get_bool(r, o, "invert", false, &s->invert);
 }
 
-/* Words and runs of other characters; Rust's idea of a word, which is not quite Oniguruma's. */
+/* Whitespace: words and runs of other characters, by Rust's definition of a word, which differs
+ * from Oniguruma's. */
 static mpk_status read_whitespace(doc_reader *r)
 {
     step *s = NULL;
@@ -182,8 +183,8 @@ static mpk_status read_delimiter(doc_reader *r, const json_value *o)
     return MPK_OK;
 }
 
-/* One branch for each type of the library; the names are its own.  Bert's is two steps, and a
- * Sequence its parts in order. */
+/* A branch for each type of the library, by its name there.  Bert's is two steps, and a Sequence
+ * its parts in order. */
 mpk_status doc_read_pre_tokenizer(doc_reader *r, const json_value *o)
 {
     str type = doc_type(o);
@@ -222,7 +223,7 @@ mpk_status doc_read_pre_tokenizer(doc_reader *r, const json_value *o)
 
 /* --- decoders --- */
 
-/* Steps run in the order of the file. */
+/* Decoders become steps in the order of the file. */
 mpk_status doc_read_decoder(doc_reader *r, const json_value *o)
 {
     str type = doc_type(o);
@@ -261,8 +262,8 @@ mpk_status doc_read_decoder(doc_reader *r, const json_value *o)
 
 /* --- post-processors --- */
 
-/* A later processor puts its tokens outside of those of an earlier one: before [A], after [Z], then
- * before [B], after [Y] give B A text Z Y. */
+/* A later processor puts its tokens outside of those of an earlier one: before [A], after [Z],
+ * then before [B], after [Y] give B A text Z Y. */
 mpk_status doc_surround(doc_reader *r, const tokenizer_ids *before, const tokenizer_ids *after)
 {
     tokenizer *t = r->t;
@@ -277,7 +278,7 @@ mpk_status doc_surround(doc_reader *r, const tokenizer_ids *before, const tokeni
     return MPK_OK;
 }
 
-/* The ids of a template's special token. */
+/* The ids of a special token of a template. */
 static mpk_status add_template_ids(doc_reader *r, const json_value *o, str name, tokenizer_ids *ids)
 {
     const json_value *list = json_get(json_find(json_get(o, "special_tokens"), name), "ids");
@@ -291,8 +292,8 @@ static mpk_status add_template_ids(doc_reader *r, const json_value *o, str name,
     return MPK_OK;
 }
 
-/* Only the form for a single text is used: tokens, the text once, tokens.  sides[0] are those
- * before the text.  "pair" is for two texts, which no caller has. */
+/* TemplateProcessing.  Only the form for a single text is used: tokens, the text once, tokens;
+ * sides[0] are those before the text.  "pair" is for two texts, which no caller has. */
 static mpk_status read_template(doc_reader *r, const json_value *o)
 {
     tokenizer_ids sides[2] = {{0}, {0}};
@@ -332,13 +333,13 @@ static mpk_status add_pair_id(doc_reader *r, const json_value *o, const char *ke
     return MPK_OK;
 }
 
-/* Bert's and Roberta's are templates in another spelling. */
+/* Bert's and Roberta's processors are templates in another spelling. */
 mpk_status doc_read_post_processor(doc_reader *r, const json_value *o)
 {
     str type = doc_type(o);
     if (str_is(type, "Sequence"))
         return doc_read_sequence(r, o, "processors", doc_read_post_processor);
-    if (str_is(type, "ByteLevel")) /* offsets only */
+    if (str_is(type, "ByteLevel")) /* about offsets only */
         return MPK_OK;
     if (str_is(type, "TemplateProcessing"))
         return read_template(r, o);

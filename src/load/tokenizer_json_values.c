@@ -7,7 +7,7 @@
 
 enum { MAX_DEPTH = 8, MAX_COUNT = 1 << 20 };
 
-/* "(none)" is the type of no part, so whoever compares refuses it by this name. */
+/* "(none)" is the type of no part, so callers that compare refuse it by this name. */
 str doc_type(const json_value *object)
 {
     const json_value *type = json_get(object, "type");
@@ -19,14 +19,14 @@ bool doc_is_text(const json_value *v)
     return json_is(v, JSON_KIND_STRING);
 }
 
-/* A whole number from 0 to limit - 1; floats are none. */
+/* Floats are refused, even if they are whole. */
 bool doc_is_below(const json_value *v, int64_t limit)
 {
     return v && v->is_integer && v->integer >= 0 && v->integer < limit;
 }
 
-/* An option that is not known is refused, also where its value would mean nothing: the next version
- * may give it a meaning. */
+/* An unknown option is refused even if its value would mean nothing: the next version may give
+ * it a meaning. */
 mpk_status doc_check_keys(doc_reader *r, const char *what, const json_value *object,
                           const char *const *known)
 {
@@ -54,7 +54,7 @@ mpk_status doc_get_bool(doc_reader *r, const json_value *object, const char *key
     return MPK_OK;
 }
 
-/* Into the tokenizer's arena. */
+/* The copy is in the tokenizer's arena. */
 mpk_status doc_copy_text(doc_reader *r, const json_value *v, str *out)
 {
     const char *copy = arena_copy(&r->t->arena, v->text.at, v->text.n);
@@ -63,7 +63,7 @@ mpk_status doc_copy_text(doc_reader *r, const json_value *v, str *out)
     return MPK_OK;
 }
 
-/* Copied to the tokenizer's arena, since the document goes. */
+/* The copy is in the tokenizer's arena, since the document is freed. */
 mpk_status doc_get_text(doc_reader *r, const json_value *object, const char *key, bool needed,
                         str *out)
 {
@@ -76,7 +76,7 @@ mpk_status doc_get_text(doc_reader *r, const json_value *object, const char *key
     return doc_copy_text(r, v, out);
 }
 
-/* It must be there: the format has no default. */
+/* A count must be given: the format has no default. */
 mpk_status doc_get_count(doc_reader *r, const json_value *object, const char *key, uint32_t *out)
 {
     const json_value *v = json_get(object, key);
@@ -86,7 +86,7 @@ mpk_status doc_get_count(doc_reader *r, const json_value *object, const char *ke
     return MPK_OK;
 }
 
-/* Patterns are a literal text or a regular expression; an empty literal would match everywhere. */
+/* A pattern is a literal text or a regular expression; an empty literal would match everywhere. */
 mpk_status doc_get_pattern(doc_reader *r, const json_value *object, step *s)
 {
     const json_value *v = json_get(object, "pattern");
@@ -102,7 +102,8 @@ mpk_status doc_get_pattern(doc_reader *r, const json_value *object, step *s)
     return doc_copy_text(r, literal, &s->literal);
 }
 
-/* *out is the index in `names`, or `otherwise`; an unknown name is an error and no default. */
+/* *out is the index in `names`, or `otherwise` if the key is absent; an unknown name is an
+ * error. */
 mpk_status doc_get_choice(doc_reader *r, const json_value *object, const char *key,
                           const char *const *names, int otherwise, int *out)
 {
@@ -120,7 +121,7 @@ mpk_status doc_get_choice(doc_reader *r, const json_value *object, const char *k
          key, SHOWN(doc_type(object)), SHOWN(name));
 }
 
-/* `one` may call this again for a Sequence inside; depth is bounded. */
+/* `one` may call this again for a Sequence within; the depth is bounded. */
 mpk_status doc_read_sequence(doc_reader *r, const json_value *object, const char *key, doc_read one)
 {
     const json_value *list = json_get(object, key);
@@ -134,7 +135,7 @@ mpk_status doc_read_sequence(doc_reader *r, const json_value *object, const char
     return MPK_OK;
 }
 
-/* The words for a part whose type no reader here knows. */
+/* The error for a part whose type is not known here. */
 mpk_status doc_refuse(doc_reader *r, const char *what, const json_value *object)
 {
     CHECK(r->cx, json_is(object, JSON_KIND_OBJECT), MPK_EFORMAT,

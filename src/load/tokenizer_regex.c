@@ -20,14 +20,14 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-/* Compiled, and just-in-time compiled where PCRE2 can; read by any number of threads. */
+/* Compiled, and just-in-time compiled if PCRE2 can; shared by any number of threads. */
 struct regex {
     pcre2_code *code;
     str pattern; /* for messages */
 };
 
-/* What one thread needs to match: the place of a match, limits on backtracking, and a stack for
- * compiled code, which the thread's own would be too small for. */
+/* What one thread needs to match: the place for a match, limits on backtracking, and a stack for
+ * compiled code, since the thread's own would be too small. */
 struct regex_match {
     pcre2_match_data *data;
     pcre2_match_context *context;
@@ -46,43 +46,44 @@ struct regex_match {
 #define WORD_IN_BRACKETS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_SET WORD_IN_BRACKETS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
+/* A pattern while it is translated. */
 typedef struct translator {
     mpk_context *cx;
     str in;
     size_t at;
     text out;
-    /* where in out the last item begins that a quantifier may follow; SIZE_MAX: none */
+    /* where in `out` the last item begins that a quantifier may follow; SIZE_MAX: none */
     size_t atom;
 } translator;
 
-/* To the end of the translation; running out of memory is noticed once, at the end. */
+/* Append to the translation; running out of memory is noticed at the end. */
 static void emit(translator *t, const char *s)
 {
     text_add(&t->out, s, strlen(s));
 }
 
-/* What the pattern has at this place, in words. */
+/* Refuse what the pattern has at this place, in words. */
 static mpk_status refuse(translator *t, const char *what)
 {
     FAIL(t->cx, MPK_EUNSUPPORTED, "regular expression %.*s: %s at byte %zu is not supported",
          STR_ARG(t->in), what, t->at);
 }
 
-/* Does the rest of the pattern begin so? */
+/* Does the rest of the pattern begin with this? */
 static bool looking_at(const translator *t, const char *s)
 {
     size_t n = strlen(s);
     return t->in.n - t->at >= n && memcmp(t->in.at + t->at, s, n) == 0;
 }
 
-/* A character by its number, which PCRE2 takes for nothing else. */
+/* A character by its number, which has no special meaning to PCRE2. */
 static void emit_code(translator *t, uint32_t c)
 {
     text_print(&t->out, "\\x{%x}", c);
 }
 
-/* One literal character, whatever it means to PCRE2.  Letters, digits, blanks and all beyond ASCII
- * mean nothing there; the rest goes by its code. */
+/* One literal character, whatever it means to PCRE2.  Letters, digits, blanks and everything
+ * beyond ASCII mean nothing there; the others are written by their number. */
 static void emit_literal(translator *t)
 {
     size_t n = utf8_length(t->in.at + t->at);
@@ -96,7 +97,7 @@ static void emit_literal(translator *t)
     t->at += n;
 }
 
-/* Long names of the general categories; every other long name is taken for a script's. */
+/* Long names of the general categories; any other long name is taken for a script's. */
 static const char *const category_names[][2] = {
     {"Letter", "L"},
     {"Mark", "M"},
@@ -117,9 +118,8 @@ static const char *const category_names[][2] = {
     {"Alphabetic", "Alphabetic"},
 };
 
-/* \p{...} or \P{...}, the same inside and outside of brackets.  A caret within negates once more.
- * Names of letters and underscores only are passed on, so that nothing else gets into the
- * pattern. */
+/* \p{..} or \P{..}, the same inside and outside of brackets.  A caret within negates again.
+ * Only names of letters and underscores are passed on, so nothing else gets into the pattern. */
 static mpk_status translate_property(translator *t)
 {
     bool negated = t->in.at[t->at + 1] == 'P';
@@ -149,8 +149,8 @@ static mpk_status translate_property(translator *t)
     return MPK_OK;
 }
 
-/* \xHH, \x{H...}, \uHHHH.  Without braces \x80 and more are bytes to Oniguruma, not characters, and
- * are refused; so are surrogates. */
+/* \xHH, \x{H..}, \uHHHH.  Without braces \x80 and above are bytes to Oniguruma, not characters,
+ * and are refused; so are surrogates. */
 static mpk_status translate_code(translator *t)
 {
     const bool braces = t->at + 2 < t->in.n && t->in.at[t->at + 2] == '{';
@@ -173,7 +173,7 @@ static mpk_status translate_code(translator *t)
     return MPK_OK;
 }
 
-/* Escapes of one control character: the character, or 0. */
+/* Escapes that stand for a control character: the character, or 0. */
 static uint32_t control_escape(char c)
 {
     switch (c) {
@@ -196,7 +196,7 @@ static uint32_t control_escape(char c)
     }
 }
 
-/* The set that a letter after \ means: inside and outside of brackets.  NULL: none. */
+/* The set that a letter after \ stands for, inside and outside of brackets.  NULL: none. */
 static const char *escape_set(char c, bool inside)
 {
     switch (c) {
@@ -221,7 +221,7 @@ static const char *escape_set(char c, bool inside)
     }
 }
 
-/* What is no set: a boundary or an anchor, outside of brackets. */
+/* Escapes that are not sets: a boundary or an anchor, outside of brackets. */
 static const char *escape_place(char c)
 {
     switch (c) {
@@ -240,8 +240,8 @@ static const char *escape_place(char c)
     }
 }
 
-/* `inside`: in a bracket, where places such as \\b have no meaning.  A letter or digit that is not
- * known is refused; any other character stands for itself. */
+/* An escape.  inside: within a bracket, where places such as \\b have no meaning.  An unknown
+ * letter or digit is refused; any other character stands for itself. */
 static mpk_status translate_escape(translator *t, bool inside)
 {
     if (t->at + 1 >= t->in.n)
@@ -271,8 +271,8 @@ static mpk_status translate_escape(translator *t, bool inside)
     return MPK_OK;
 }
 
-/* [...]: a flat list of characters, ranges and escapes.  What nests or intersects in Oniguruma is
- * refused.  A - is a range between two characters, and itself at the beginning and the end. */
+/* [..]: a flat list of characters, ranges and escapes.  Nested and intersected sets of Oniguruma
+ * are refused.  A - is a range between two characters, and itself at the beginning and the end. */
 static mpk_status translate_class(translator *t)
 {
     emit(t, "[");
@@ -320,20 +320,20 @@ static mpk_status translate_group(translator *t)
             t->at += strlen(same[i]);
             return MPK_OK;
         }
-    if (looking_at(t, "(?m:")) { /* Oniguruma's m: the dot is any character */
+    if (looking_at(t, "(?m:")) { /* in Oniguruma m means that the dot is any character */
         emit(t, "(?s:");
         t->at += 4;
         return MPK_OK;
     }
     if (looking_at(t, "(?") || looking_at(t, "(*"))
         return refuse(t, "the group");
-    emit(t, "(?:"); /* nothing refers to what it captures */
+    emit(t, "(?:"); /* captures are never referred to */
     t->at++;
     return MPK_OK;
 }
 
-/* {n}, {n,}, {n,m}, {,m}; anything else is a literal brace.  {n}? means "n times or not at all" to
- * Oniguruma and a lazy repetition to PCRE2: it is refused. */
+/* {n}, {n,}, {n,m}, {,m}; anything else is a literal brace.  {n}? means "n times or not at all"
+ * to Oniguruma and a lazy repetition to PCRE2: it is refused. */
 static mpk_status translate_braces(translator *t)
 {
     unsigned low = 0, high = 0, low_digits = 0, high_digits = 0;
@@ -367,7 +367,7 @@ static mpk_status translate_braces(translator *t)
         t->at++;
     }
     if (looking_at(t, "+") || looking_at(t, "*") || looking_at(t, "?")) {
-        /* To PCRE2 {n,m}+ would be possessive; to Oniguruma it repeats the whole. */
+        /* to PCRE2 {n,m}+ would be possessive; to Oniguruma it repeats the whole */
         text tail = {0};
         text_add(&tail, t->out.at + t->atom, t->out.n - t->atom);
         t->out.n = t->atom;
@@ -400,9 +400,9 @@ static mpk_status translate_quantifier(translator *t)
 
 enum { MAX_GROUPS = 64 };
 
-/* The whole pattern, item by item; MPK_EUNSUPPORTED with the place of what is not understood.
- * `groups` remembers where each open one begins, so that a quantifier after its end finds the whole
- * of it. */
+/* Translate the whole pattern, item by item; MPK_EUNSUPPORTED with the place of what is not
+ * known.  `groups` holds where each open group begins, so that a quantifier after it applies to
+ * the whole group. */
 static mpk_status translate(translator *t)
 {
     size_t groups[MAX_GROUPS], depth = 0;
@@ -423,7 +423,7 @@ static mpk_status translate(translator *t)
                 return refuse(t, "a group nested so deep");
             groups[depth++] = begin;
             TRY(translate_group(t));
-            /* (?i): holds to the end of the group, opens none */
+            /* (?i): applies to the end of the group, and opens none */
             bool option = t->in.at[t->at - 1] == ')';
             depth -= option;
             t->atom = SIZE_MAX;
@@ -451,8 +451,8 @@ static mpk_status translate(translator *t)
 
 /* --- compiling --- */
 
-/* A pattern of our own, in PCRE2's syntax already.  A newline is LF alone, and ^ and $ know lines,
- * as in Oniguruma. */
+/* Compile a pattern that is in PCRE2's syntax already.  A newline is LF only, and ^ and $ match
+ * at lines, as in Oniguruma. */
 mpk_status regex_compile_native(mpk_context *cx, arena *a, str pattern, regex **out)
 {
     regex *r;
@@ -474,7 +474,7 @@ mpk_status regex_compile_native(mpk_context *cx, arena *a, str pattern, regex **
         FAIL(cx, error == PCRE2_ERROR_HEAP_FAILED ? MPK_ENOMEM : MPK_EUNSUPPORTED,
              "regular expression %.*s: %s", STR_ARG(pattern), reason);
     }
-    /* without it matching is slower, not different */
+    /* without it matching is slower, but the same */
     pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE);
     *out = r;
     return MPK_OK;
@@ -482,8 +482,8 @@ mpk_status regex_compile_native(mpk_context *cx, arena *a, str pattern, regex **
 
 enum { LONGEST_PATTERN = 1 << 16 };
 
-/* A pattern of the file: translated, then compiled.  Errors show the original, cut to a length that
- * fits a message. */
+/* Compile a pattern of the file: translated first.  Errors show the original, cut to a length
+ * that fits a message. */
 mpk_status regex_compile(mpk_context *cx, arena *a, str pattern, regex **out)
 {
     CHECK(cx, pattern.n <= LONGEST_PATTERN, MPK_ELIMIT,
@@ -511,7 +511,7 @@ void regex_free(regex *r)
 
 enum { STACK_FIRST = 32 << 10, STACK_MOST = 16 << 20, LEAST_LIMIT = 1000000 };
 
-/* What one thread needs to match: expressions are shared, this is not. */
+/* The memory of one thread; expressions are shared, this is not. */
 mpk_status regex_match_new(mpk_context *cx, regex_match **out)
 {
     regex_match *m = calloc(1, sizeof *m);
@@ -547,8 +547,8 @@ static void put_stand_in(text *copy, size_t i, uint32_t c)
     memcpy(copy->at + i, bytes, one.n);
 }
 
-/* `shown` is what PCRE2 sees.  It is the original, unless a character has a stand-in; stand-ins
- * have the same length, so offsets in the one are offsets in the other. */
+/* `shown` is what PCRE2 sees: the original, unless a character has a stand-in; stand-ins have
+ * the same length, so offsets are the same in both. */
 mpk_status subject_set(mpk_context *cx, subject *s, str original)
 {
     s->original = s->shown = original;
@@ -574,8 +574,8 @@ void subject_free(subject *s)
     text_free(&s->copy);
 }
 
-/* The search from byte `from`.  The limit on backtracking grows with the text: linear patterns
- * never meet it, exploding ones do. */
+/* The limit on backtracking grows with the text: linear patterns never reach it, exploding ones
+ * do. */
 mpk_status regex_find(mpk_context *cx, regex_match *m, const regex *r, const subject *in,
                       size_t from, bool *found, size_t *start, size_t *end)
 {
@@ -583,7 +583,8 @@ mpk_status regex_find(mpk_context *cx, regex_match *m, const regex *r, const sub
     size_t n = in->shown.n, limit = LEAST_LIMIT + 64 * n;
     pcre2_set_match_limit(m->context, limit > UINT32_MAX ? UINT32_MAX : (uint32_t)limit);
     int result = pcre2_match(r->code, at, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
-    if (result == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter keeps its stack on the heap */
+    /* the interpreter has its stack on the heap */
+    if (result == PCRE2_ERROR_JIT_STACKLIMIT)
         result = pcre2_match(r->code, at, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m->data,
                              m->context);
     *found = result >= 0;

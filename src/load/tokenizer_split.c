@@ -1,19 +1,20 @@
 /* tokenizer_split.c - the steps that cut text into words, depth first.
  *
- * Each step takes one piece and passes what it makes of it to the next step, so that no list of
- * pieces exists and the memory is that of the longest piece for each step.  After the last step a
- * piece is a word for BPE.
+ * Each step takes one piece and passes its parts to the next step, so there is no list of pieces
+ * and the memory is that of the longest piece for each step.  After the last step a piece is a
+ * word for BPE.
  *
- * What becomes of matched ranges (a comma here) in "a,b":
+ * What becomes of matches (a comma here) in "a,b":
  *
  *   REMOVED                "a" "b"          ISOLATED           "a" "," "b"
  *   MERGED_WITH_PREVIOUS   "a," "b"         MERGED_WITH_NEXT   "a" ",b"
  *   CONTIGUOUS             as ISOLATED, but neighbouring matches are one piece
  *
- * Called by tokenizer.c for each section between added tokens. */
+ * Called by tokenizer.c for each section between added tokens.
+ */
 #include "load/tokenizer_parts.h"
 
-/* One of the classes that steps may name instead of a pattern. */
+/* Is a character in the class that a step names instead of a pattern? */
 static bool char_matches(match_kind kind, uint32_t c)
 {
     switch (kind) {
@@ -26,7 +27,7 @@ static bool char_matches(match_kind kind, uint32_t c)
     }
 }
 
-/* Single characters of a class. */
+/* The first single character of a class at or after `from`. */
 static bool find_char(match_kind kind, str in, size_t from, size_t *start, size_t *end)
 {
     for (size_t i = from; i < in.n; i = *end) {
@@ -38,7 +39,7 @@ static bool find_char(match_kind kind, str in, size_t from, size_t *start, size_
     return false;
 }
 
-/* The literal is not empty (tokenizer_json_values.c). */
+/* The first place of a literal, which is not empty (tokenizer_json_values.c). */
 static bool find_literal(str literal, str in, size_t from, size_t *start, size_t *end)
 {
     const char *at = from < in.n ? memmem(in.at + from, in.n - from, literal.at, literal.n) : NULL;
@@ -61,8 +62,8 @@ static mpk_status find(finder *f, bool *found)
     return MPK_OK;
 }
 
-/* The next match.  An empty match directly after the last match is skipped, as regular expression
- * libraries do, by going one character on. */
+/* The next match.  An empty match directly after the last one is skipped, as regular expression
+ * libraries do, by advancing one character. */
 mpk_status finder_next(finder *f, bool *found)
 {
     str in = f->in->original;
@@ -82,7 +83,8 @@ mpk_status finder_next(finder *f, bool *found)
     return MPK_OK;
 }
 
-/* Ranges of a piece, matched or not, arrive in order and leave as pieces by the behaviour. */
+/* A cut while it is made: ranges of a piece, matched or not, arrive in order and leave as pieces
+ * by the behaviour. */
 typedef struct splitter {
     encoder *e;
     const step *step;
@@ -93,7 +95,7 @@ typedef struct splitter {
     size_t start, end;
 } splitter;
 
-/* A part of the piece to the next step; empty ones are dropped. */
+/* Pass a part of the piece to the next step; empty ones are dropped. */
 static mpk_status pass_on(splitter *sp, size_t start, size_t end)
 {
     if (start == end)
@@ -117,8 +119,8 @@ static bool joins(const splitter *sp, bool matched)
     }
 }
 
-/* Ranges come in order, matched and unmatched in turn.  One is kept pending, because the next may
- * have to join it, as the behaviour says. */
+/* Take the next range; matched and unmatched ones alternate.  One is kept pending, because the
+ * next one may join it. */
 static mpk_status take_range(splitter *sp, size_t start, size_t end, bool matched)
 {
     if (sp->step->invert)
@@ -162,7 +164,7 @@ static mpk_status split(encoder *e, size_t k, str piece, bool at_start)
     return sp.pending ? pass_on(&sp, sp.start, sp.end) : MPK_OK;
 }
 
-/* The steps that write: a new text for the piece, in the step's own buffer. */
+/* Steps that write a new text for the piece, in the step's own buffer. */
 static mpk_status rewrite(encoder *e, size_t k, str piece, bool at_start)
 {
     const step *s = &e->t->split.at[k];
@@ -184,7 +186,7 @@ static mpk_status rewrite(encoder *e, size_t k, str piece, bool at_start)
     return run_split(e, k + 1, (str){to->at, to->n}, at_start);
 }
 
-/* Recursion is as deep as there are steps, MAX_STEPS at most. */
+/* Recursion is as deep as there are steps, at most MAX_STEPS. */
 mpk_status run_split(encoder *e, size_t k, str piece, bool at_start)
 {
     if (k == e->t->split.n)

@@ -14,14 +14,14 @@
 
 #include <utf8proc.h>
 
-/* A builder remembers a failed allocation; here it becomes a status. */
+/* A text records a failed allocation; here it becomes a status. */
 mpk_status text_check(mpk_context *cx, const text *t)
 {
     CHECK(cx, !t->failed, MPK_ENOMEM, "out of memory for %zu bytes of text", t->n);
     return MPK_OK;
 }
 
-/* The text must be valid: nothing is checked here. */
+/* The text must be valid: nothing is checked. */
 uint32_t utf8_get(const char *at)
 {
     const unsigned char *p = (const unsigned char *)at;
@@ -38,7 +38,7 @@ uint32_t utf8_get(const char *at)
     }
 }
 
-/* c is a code point that utf8proc encodes, no surrogate. */
+/* c is a code point, not a surrogate. */
 void utf8_add(text *t, uint32_t c)
 {
     utf8proc_uint8_t bytes[4];
@@ -79,7 +79,7 @@ bool utf8_is_valid(str s)
 
 static const char replacement[] = "\xef\xbf\xbd";
 
-/* A character that was begun and never ended is one replacement, however many bytes had come. */
+/* A character that has begun but not ended is one replacement, however many bytes it has. */
 void utf8_end_valid(text *t, utf8_rest *rest)
 {
     if (rest->n)
@@ -87,7 +87,7 @@ void utf8_end_valid(text *t, utf8_rest *rest)
     rest->n = 0;
 }
 
-/* One byte that is not in the middle of a run of ASCII. */
+/* Take one byte that is not within a run of ASCII. */
 static void add_byte(text *t, utf8_rest *rest, unsigned char c)
 {
     if (rest->n) {

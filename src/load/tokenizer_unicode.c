@@ -1,10 +1,11 @@
-/* tokenizer_unicode.c - tables of characters on which the Unicode libraries do not agree.
+/* tokenizer_unicode.c - tables of characters on which the Unicode libraries differ.
  *
- * The answers to match are those of the Python package tokenizers 0.23, which joins four Unicode
- * versions: regular expressions know version 16, Rust's standard library 17, its normalisation
- * about 10, its punctuation 8.  PCRE2 10.42 knows 14 and utf8proc 2.8 knows 15.  The tables hold
- * the differences, found by asking both for every character; ranges may spread over characters on
- * which nothing depends.  Newer libraries here do no harm: the tables only repeat them.
+ * The results to reproduce are those of the Python package tokenizers 0.23, which combines four
+ * Unicode versions: regular expressions know version 16, Rust's standard library 17, its
+ * normalisation about 10, its punctuation 8.  PCRE2 10.42 knows 14 and utf8proc 2.8 knows 15.
+ * The tables hold the differences, found by asking both for every character; ranges may include
+ * characters on which nothing depends.  Newer libraries here do no harm: the tables then repeat
+ * them.
  */
 #include "load/tokenizer_parts.h"
 
@@ -12,7 +13,7 @@ typedef struct range {
     uint32_t first, last;
 } range;
 
-/* Classes that newer characters have, each with a character of 3 and of 4 bytes that every PCRE2
+/* Classes of newer characters, each with a character of 3 and one of 4 bytes that every PCRE2
  * knows. */
 typedef enum class {
     CLASS_CF,
@@ -46,8 +47,8 @@ typedef struct class_range {
     class class;
 } class_range;
 
-/* Characters that came with Unicode 15 to 16, in rising order, for a binary search.  A text that
- * holds one is shown to PCRE2 with its class's stand-in of the same length in UTF-8. */
+/* Characters of Unicode 15 to 16, in rising order, for a binary search.  A text that holds one
+ * is shown to PCRE2 with its class's stand-in of the same length in UTF-8. */
 static const class_range newer[] = {
     {0x897, 0x897, CLASS_MN},      {0xcf3, 0xcf3, CLASS_MC},      {0xece, 0xece, CLASS_MN},
     {0x1b4e, 0x1b4f, CLASS_PO},    {0x1b7f, 0x1b7f, CLASS_PO},    {0x1c89, 0x1c89, CLASS_LU},
@@ -94,7 +95,7 @@ static const class_range newer[] = {
     {0x31350, 0x323af, CLASS_HAN},
 };
 
-/* Marks, combining classes and decompositions that the normalisation tables are too old for. */
+/* Marks, combining classes and decompositions that are newer than the normalisation tables. */
 static const range inert[] = {
     {0x7fd, 0x7fd},     {0x898, 0x8d3},     {0x9fe, 0x9fe},     {0xafa, 0xaff},
     {0xb55, 0xb55},     {0xc04, 0xc3c},     {0xcf3, 0xd00},     {0xd3b, 0xd3c},
@@ -109,21 +110,21 @@ static const range inert[] = {
     {0x1fbf0, 0x1fbf9},
 };
 
-/* Punctuation newer than the punctuation tables. */
+/* Punctuation that is newer than the punctuation tables. */
 static const range new_punctuation[] = {
     {0x61d, 0x61d},     {0x9fd, 0xa76},     {0xc77, 0xc84},     {0x1b7d, 0x1b7e},
     {0x2e43, 0x2e5d},   {0x10ead, 0x10f89}, {0x1144b, 0x1145d}, {0x11660, 0x116b9},
     {0x1183b, 0x11fff}, {0x12ff1, 0x12ff2}, {0x16e97, 0x16fe2}, {0x1e95e, 0x1e95f},
 };
 
-/* Numbers newer than utf8proc's tables. */
+/* Numbers that are newer than utf8proc's tables. */
 static const range new_numeric[] = {
     {0x10d40, 0x10d49}, {0x116d0, 0x116e3}, {0x11bf0, 0x11bf9},
     {0x11de0, 0x11de9}, {0x16130, 0x16139}, {0x16d70, 0x16d79},
     {0x16ff4, 0x16ff6}, {0x1ccf0, 0x1ccf9}, {0x1e5f1, 0x1e5fa},
 };
 
-/* Capitals newer than utf8proc's tables, and what to add. */
+/* Capitals that are newer than utf8proc's tables, and what to add for the small letter. */
 static const struct {
     uint32_t first, last;
     int32_t add;
@@ -137,7 +138,7 @@ static const struct {
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
-/* Ranges rise and do not overlap. */
+/* Binary search in rising ranges that do not overlap. */
 static bool in_ranges(const range *table, size_t n, uint32_t c)
 {
     size_t low = 0, high = n;

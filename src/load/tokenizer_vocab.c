@@ -1,16 +1,16 @@
 /* tokenizer_vocab.c - the vocabulary of a GGUF file -> struct tokenizer.
  *
- * GGUF names the pre-tokenizer instead of describing it.  Here each name is what the model's own
- * tokenizer.json says, as steps; a model that normalises (Qwen2: NFC) normalises here too.  A name
+ * GGUF names the pre-tokenizer instead of describing it.  Here each name has the steps of the
+ * model's own tokenizer.json; a model that normalises (Qwen2: NFC) normalises here too.  A name
  * that is not in the table is refused: a wrong pre-tokenizer still gives ids, only worse ones.
- *
- * A new name is a row of pre_tokenizers; if a known pattern does, nothing else.  Called by
- * gguf_config.c, and by tokenizer_export.c, which tries the names one after the other. */
+ * A new name is a row of pre_tokenizers, and nothing else if its pattern is known.  Called by
+ * gguf_config.c, and by tokenizer_export.c, which tries the names one after the other.
+ */
 #include "load/tokenizer_parts.h"
 
 #include <stdio.h>
 
-/* Words of GPT-2; and of the models that split after Llama 3, apart in how they take numbers and
+/* Words of GPT-2; then of the models after Llama 3, which differ in how they take numbers and
  * marks. */
 #define GPT2_WORDS \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
@@ -63,10 +63,11 @@
 
 enum { MAX_PATTERNS = 6 };
 
+/* A pre-tokenizer by its name in GGUF. */
 typedef struct pre_tokenizer {
     const char *name;
     bool nfc, ignore_merges, add_bos;
-    const char *patterns[MAX_PATTERNS]; /* each isolates what it matches, one after the other */
+    const char *patterns[MAX_PATTERNS]; /* each isolates its matches, one after the other */
 } pre_tokenizer;
 
 static const pre_tokenizer pre_tokenizers[] = {
@@ -80,7 +81,7 @@ static const pre_tokenizer pre_tokenizers[] = {
     {"qwen2", true, false, false, {QWEN2_WORDS}},
     {"qwen35", false, false, false, {QWEN35_WORDS}},
     {"falcon", false, false, false, {"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2_WORDS, "[0-9][0-9][0-9]"}},
-    /* \s+$ is written so that it is not tried again within the spaces it failed at. */
+    /* \s+$ is written so that it is not tried again within spaces where it has failed */
     {"deepseek-llm",
      false,
      false,
@@ -99,14 +100,15 @@ const char *tokenizer_pre_name(size_t i)
     return i < sizeof pre_tokenizers / sizeof *pre_tokenizers ? pre_tokenizers[i].name : NULL;
 }
 
-/* The tokenizer under construction, and what the file says. */
+/* The tokenizer while it is made, and the file's vocabulary. */
 typedef struct maker {
     mpk_context *cx;
     tokenizer *t;
     const tokenizer_vocab *v;
 } maker;
 
-/* Tokens must be valid UTF-8, since characters are read from them without checks. */
+/* Copy and index the tokens.  They must be valid UTF-8, since characters are read from them
+ * without checks. */
 static mpk_status copy_tokens(maker *m)
 {
     tokenizer *t = m->t;
@@ -134,7 +136,7 @@ static mpk_status copy_tokens(maker *m)
     return MPK_OK;
 }
 
-/* Control and unknown tokens are special; user-defined ones are found in any text. */
+/* Control and unknown tokens are special; user-defined ones are searched for in any text. */
 static mpk_status copy_types(maker *m)
 {
     tokenizer *t = m->t;
@@ -151,7 +153,7 @@ static mpk_status copy_types(maker *m)
     return MPK_OK;
 }
 
-/* The strings are "left right"; both are checked to be tokens. */
+/* Merges are texts "left right"; both must be tokens. */
 static mpk_status copy_merges(maker *m)
 {
     const tokenizer_vocab *v = m->v;
@@ -160,7 +162,7 @@ static mpk_status copy_merges(maker *m)
     TRY(pair_map_reserve(m->cx, &m->t->arena, &m->t->merges, v->n_merges));
     for (size_t i = 0; i < v->n_merges; i++) {
         str both = v->merges[i];
-        /* The space between is not the first byte: a token may begin with one. */
+        /* from the second byte on, since a token may begin with a space */
         const char *space = both.n > 1 ? memchr(both.at + 1, ' ', both.n - 1) : NULL;
         CHECK(m->cx, space, MPK_EFORMAT, "merge %zu is not two tokens with a space between", i);
         str left = {both.at, (size_t)(space - both.at)}, right = {space + 1, both.n - left.n - 1};
@@ -169,7 +171,7 @@ static mpk_status copy_merges(maker *m)
     return MPK_OK;
 }
 
-/* -1: the file names none. */
+/* An id must exist; -1: the file names none. */
 static mpk_status check_id(maker *m, const char *name, int32_t id)
 {
     CHECK(m->cx, id >= -1 && (id < 0 || (size_t)id < m->t->n_tokens), MPK_EFORMAT,
@@ -177,8 +179,8 @@ static mpk_status check_id(maker *m, const char *name, int32_t id)
     return MPK_OK;
 }
 
-/* The ids around a text; add_bos and add_eos are what the kind of vocabulary does if the file does
- * not say. */
+/* Copy the ids by role, and those around a text; add_bos and add_eos: what this kind of
+ * vocabulary does if the file does not say. */
 static mpk_status copy_ids(maker *m, bool add_bos, bool add_eos)
 {
     tokenizer *t = m->t;
@@ -204,7 +206,7 @@ static mpk_status copy_ids(maker *m, bool add_bos, bool add_eos)
     return MPK_OK;
 }
 
-/* Byte-level BPE. */
+/* Model gpt2: byte-level BPE. */
 static mpk_status make_gpt2(maker *m)
 {
     const pre_tokenizer *pre = NULL;
@@ -226,13 +228,13 @@ static mpk_status make_gpt2(maker *m)
     m->t->ignore_merges = pre->ignore_merges;
     TRY(copy_merges(m));
     TRY(copy_ids(m, pre->add_bos, false));
-    m->t->unk_id = -1; /* every byte has a token, or none at all */
+    m->t->unk_id = -1; /* every byte has a token */
     return MPK_OK;
 }
 
 #define SPACE_MARK "\xe2\x96\x81"
 
-/* Spaces are written as a mark; what is no token is bytes. */
+/* Spaces are written as a mark; characters without a token become bytes. */
 static mpk_status make_marked(maker *m, bool prefix)
 {
     tokenizer *t = m->t;
@@ -254,7 +256,7 @@ static mpk_status make_marked(maker *m, bool prefix)
     return MPK_OK;
 }
 
-/* Sentencepiece BPE: merges by score. */
+/* Model llama: sentencepiece BPE, merges by score. */
 static mpk_status make_llama(maker *m)
 {
     tokenizer *t = m->t;
@@ -266,7 +268,7 @@ static mpk_status make_llama(maker *m)
     t->scores = scores;
     t->order = MERGE_BY_SCORE;
     TRY(make_marked(m, m->v->add_space_prefix != 0));
-    for (int b = 0; b < 256; b++) { /* some vocabularies have bytes as plain one-byte tokens */
+    for (int b = 0; b < 256; b++) { /* some vocabularies have bytes as one-byte tokens */
         uint64_t id;
         char name[8], byte = (char)b;
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)b);
@@ -277,7 +279,7 @@ static mpk_status make_llama(maker *m)
     return copy_ids(m, true, false);
 }
 
-/* BPE with a list of merges over raw UTF-8, cut only at line ends. */
+/* Model gemma4: BPE with a list of merges over raw UTF-8, cut at line ends only. */
 static mpk_status make_gemma4(maker *m)
 {
     TRY(make_marked(m, m->v->add_space_prefix == 1));

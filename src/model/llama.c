@@ -1,8 +1,9 @@
-/* llama.c - Llama 2, 3, 3.1, 3.2 (and SmolLM2, TinyLlama and others that share the architecture).
+/* llama.c - Llama 2, 3, 3.1, 3.2 (and SmolLM2, TinyLlama and others that share the
+ * architecture).
  *
- * Grouped-query attention with rotary positions (default, linear, llama3, yarn), a gated MLP, and
- * RMS norms before both. If the configuration says so, the four attention products and the MLP have
- * biases.
+ * Grouped-query attention with rotary positions (default, linear, llama3, yarn), a gated MLP,
+ * and an RMS norm before each.  If the configuration says so, the four attention products and
+ * the MLP have biases.  Called through model_table.
  */
 #include "model/model_decoder.h"
 
@@ -17,6 +18,8 @@ static mpk_status build(mpk_context *cx, const model_config *c, const model_shap
     return decoder_build(cx, c, s, w, g, layer);
 }
 
+/* The record that loaders and model_build use; the defaults are those of Transformers'
+ * LlamaConfig. */
 const model_def model_llama = {
     .family = "llama",
     .gguf = "llama",

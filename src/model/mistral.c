@@ -1,7 +1,6 @@
-/* mistral.c - Mistral 7B and its kin.
- *
- * Like Llama without biases.  The attention of every layer has a sliding window (v0.1) or none
- * (later versions).
+/* mistral.c - Mistral 7B and models like it: Llama without biases.  The attention of every layer
+ * has a sliding window (v0.1) or none (later versions).  Its GGUF files name the architecture
+ * "llama".
  */
 #include "model/model_decoder.h"
 

@@ -1,7 +1,5 @@
-/* mixtral.c - Mixtral: Mistral's attention, and in every layer a mixture of experts.
- *
- * The weights of a token's experts add up to 1 and stay in fp32.
- */
+/* mixtral.c - Mixtral: Mistral's attention, and in every layer a mixture of experts.  The
+ * weights of a token's experts add up to 1 and stay in fp32, hence `round` false. */
 #include "model/model_decoder.h"
 
 static ir_tensor_id layer(decoder *d, ir_tensor_id x)

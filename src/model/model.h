@@ -40,7 +40,7 @@
 #include "ir/ir.h"
 
 enum { MODEL_MAX_LAYERS = 1024, MODEL_MAX_EXPERTS = 4096 };
-/* Masks for each slot: of the request that runs and of one that waits after it. */
+/* Masks for each slot: one for the request that runs, one for the request that waits after it. */
 enum { MODEL_MASKS = 2 };
 
 typedef enum model_rope_scaling {
@@ -55,7 +55,7 @@ typedef struct model_config {
     /* "llama", "qwen2", "qwen3", "mistral", "qwen3_moe", "mixtral": name of the model_def */
     str family;
     uint32_t n_layers, hidden_size, n_heads, n_kv_heads, head_size, ffn_size, vocab_size;
-    uint32_t max_positions; /* trained context */
+    uint32_t max_positions; /* the context that the model was trained for */
     double norm_eps;
     bool tied_embeddings, attention_bias, attention_out_bias, mlp_bias;
     str activation;  /* "silu", "gelu", "gelu_tanh" */
@@ -64,61 +64,63 @@ typedef struct model_config {
         /* layers that slide: index >= first and (window_every <= 1 or (index + 1) % window_every !=
          * 0) */
         window_every;
-    ir_dtype weight_dtype; /* what random weights take; of files each tensor has its own */
+    ir_dtype weight_dtype; /* of random weights; in files each tensor has its own */
 
-    /* n_experts 0: every feed-forward is one of ffn_size */
+    /* n_experts 0: every layer has one feed-forward of ffn_size */
     uint32_t n_experts, experts_per_token, expert_ffn_size;
     /* layers with experts: (index + 1) % expert_every == 0, and not in dense_layers */
     uint32_t expert_every;
-    /* a bit for each layer that has one feed-forward all the same */
+    /* a bit for each layer that has one feed-forward although others have experts */
     uint64_t dense_layers[MODEL_MAX_LAYERS / 64];
-    bool normalize_experts; /* what a token's experts count adds up to 1 */
-    bool router_bias;       /* routers have biases: made-up ones alone (engine_routing.c) */
+    bool normalize_experts; /* the weights of a token's experts add up to 1 */
+    bool router_bias;       /* routers have biases: made-up ones only (engine_routing.c) */
 
-    uint32_t rope_size; /* rotated part of a head, normally head_size */
+    uint32_t rope_size; /* entries of a head that are rotated, normally head_size */
     double rope_theta;
     model_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* linear, llama3, yarn */
-    /* yarn; attention_factor 0: from the factor */
+    /* yarn; attention_factor 0: computed from the factor */
     double rope_beta_fast, rope_beta_slow, rope_attention_factor;
     double rope_mscale, rope_mscale_all_dim; /* yarn; 0: absent */
     uint32_t rope_original_positions;        /* llama3, yarn */
     bool rope_truncate;                      /* yarn: round the correction range (default true) */
 
-    int32_t bos_token; /* -1: none */
-    int32_t eos_tokens[16];
+    int32_t bos_token;      /* -1: none */
+    int32_t eos_tokens[16]; /* ids that end a text */
     uint32_t n_eos_tokens;
 } model_config;
 
-/* Before the names of weights and state of a draft model. */
+/* Prefix of the names of weights and state of a draft model. */
 #define MODEL_DRAFT "draft."
 
-/* How large to build it. */
+/* The sizes for which a program is built; letters as in the table of inputs above. */
 typedef struct model_shape {
     uint32_t n_tokens;           /* T */
-    uint32_t n_rows;             /* R, at most T */
+    uint32_t n_rows;             /* R, rows of logits; at most T */
     uint32_t n_slots;            /* B */
-    uint32_t n_choices;          /* C: rows of a step that can have rules; fewer than B: B */
-    uint32_t n_pages;            /* KV pages in all */
+    uint32_t n_choices;          /* C: rows of a step that can have rules; taken as B if less */
+    uint32_t n_pages;            /* KV pages of the whole cache */
     uint32_t page_tokens;        /* P */
     uint32_t max_pages_per_slot; /* N */
     ir_dtype kv_dtype;           /* F32, BF16, F16, or Q8_0 if K is a multiple of 32 */
     ir_dtype activation_dtype;   /* F32 or BF16 */
-    /* The paper's decode step: argmax in two stages instead of sample; and if R = T every token has
-     * its row of logits, in order, so that nothing is gathered (`rows` is not read; logits and next
-     * are live=tokens). */
+    /* The paper's decode step: argmax in two stages instead of sample.  If in addition R = T,
+     * every token has its row of logits, in order, so nothing is gathered (`rows` is not read;
+     * logits and next are live=tokens). */
     bool greedy_only;
-    bool no_head; /* the program ends with the final norm: its rows stand where the logits would */
-    bool counts_experts; /* the experts of each token are outputs */
-    /* A draft model: weights and state have names that begin with MODEL_DRAFT, so that its graphs
-     * can stand in one program with those of the model and share inputs and outputs with them. */
+    /* the program ends with the final norm, whose rows take the place of the logits */
+    bool no_head;
+    bool counts_experts; /* the experts of each token are an output */
+    /* A draft model: names of weights and state begin with MODEL_DRAFT, so that its graphs can
+     * be in one program with those of the model and share inputs and outputs with them. */
     bool drafts;
-    /* ids that a row of rules has room to mask, the same for both models; fewer than V: V */
+    /* ids for which a row of rules has room in a mask, the same for both models; taken as V if
+     * less */
     uint32_t rule_vocab;
 } model_shape;
 
-/* What the dtype of a named weight is; the builder asks when it adds the constant.  MPK_EARG if
- * there is no such weight. */
+/* The dtypes of the weights, by name; the builder asks for each constant that it adds.  MPK_EARG
+ * if there is no such weight. */
 typedef struct model_weights {
     mpk_status (*dtype)(mpk_context *cx, const void *self, const char *name, uint32_t rank,
                         const int64_t *dims, ir_dtype *dtype);
@@ -128,38 +130,39 @@ typedef struct model_weights {
 /* Which biases the attention products have. */
 typedef enum model_biases {
     MODEL_NO_BIASES,
-    MODEL_BIASES_SAID, /* all four products, if "attention_bias" says so */
+    MODEL_BIASES_SAID, /* all four products, if "attention_bias" is true */
     MODEL_BIASES_QKV,  /* q, k and v, always */
 } model_biases;
 
-/* What "sliding_window" of a config.json means. */
+/* The meaning of "sliding_window" in a config.json. */
 typedef enum model_windows {
     MODEL_NO_WINDOW,
-    MODEL_WINDOW_ALWAYS,      /* it holds in every layer */
-    MODEL_WINDOW_IF_USED,     /* the same, if "use_sliding_window" says so */
-    MODEL_WINDOW_UPPER_LAYERS /* if that says so, from layer "max_window_layers" on */
+    MODEL_WINDOW_ALWAYS,      /* every layer has the window */
+    MODEL_WINDOW_IF_USED,     /* the same, if "use_sliding_window" is true */
+    MODEL_WINDOW_UPPER_LAYERS /* if that is true, the layers from "max_window_layers" on */
 } model_windows;
 
-/* A family: what its configuration files mean, and its forward pass.  Loaders and the builder ask
- * this record and test no family's name. */
+/* A family: the meaning of its configuration files, and its forward pass.  Loaders and the
+ * builder use this record, and never compare a family's name. */
 typedef struct model_def {
     const char *family; /* "model_type" of its config.json */
     /* "general.architecture" of its GGUF files; NULL: none, or those of another family */
     const char *gguf;
     /* the architecture of GGUF files that are written from it; NULL: gguf */
     const char *gguf_written;
-    /* What a config.json without "rms_norm_eps" or "rope_theta" means. */
+    /* defaults for a config.json without "rms_norm_eps" or "rope_theta" */
     double norm_eps, rope_theta;
     model_biases biases;
-    bool mlp_bias; /* "mlp_bias" may say that the MLP has biases */
+    bool mlp_bias; /* "mlp_bias" is read: the MLP may have biases */
     model_windows windows;
-    bool gguf_window; /* a window in a GGUF file holds in every layer; else it is refused */
-    /* GGUF files have the rows of q and k in the order for rope over neighbours (gguf_rope.c) */
+    /* a window in a GGUF file applies to every layer; otherwise it is refused */
+    bool gguf_window;
+    /* rows of q and k in GGUF files are in the order for rope over neighbours (gguf_rope.c) */
     bool gguf_neighbours;
 
-    bool is_mixture; /* it may have experts; all below is about them */
-    /* Every layer has experts, their number must be said, and what a token's experts count adds up
-     * to 1; else "decoder_sparse_step", "mlp_only_layers" and "norm_topk_prob" say. */
+    bool is_mixture; /* the family may have experts; the fields below are about them */
+    /* every layer has experts, their number must be given, and a token's weights add up to 1;
+     * otherwise "decoder_sparse_step", "mlp_only_layers" and "norm_topk_prob" are read */
     bool only_experts;
     /* the member of config.json that holds the feed-forward size of an expert */
     const char *expert_ffn;
@@ -169,22 +172,23 @@ typedef struct model_def {
                         const model_weights *w, ir_graph *g);
 } model_def;
 
+/* All families, by name; the build collects them.  Ends with NULL. */
 extern const model_def *const model_table[];
 
 /* ---- model_build.c ---- */
 
-/* The record of a family.  MPK_EUNSUPPORTED, naming those that there are. */
+/* The record of a family.  MPK_EUNSUPPORTED, with a list of all families. */
 mpk_status model_find(mpk_context *cx, str family, const model_def **out);
-/* The record for GGUF files of this architecture, with or without experts.  MPK_EUNSUPPORTED,
- * naming those that there are. */
+/* The record for GGUF files of an architecture, with or without experts.  MPK_EUNSUPPORTED, with
+ * a list of all. */
 mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts,
                            const model_def **out);
-/* Refuse what cannot be: zero sizes, heads that do not divide, absurd sizes.  MPK_EFORMAT,
- * MPK_EUNSUPPORTED (unknown family). */
+/* Refuse impossible hyper-parameters: zero or absurd sizes, heads that do not divide.
+ * MPK_EFORMAT, MPK_EUNSUPPORTED (unknown family). */
 mpk_status model_check(mpk_context *cx, const model_config *c);
-/* True if this layer has experts in place of one feed-forward. */
+/* Does this layer have experts instead of one feed-forward? */
 bool model_has_experts(const model_config *c, uint32_t layer);
-/* Find the family, check, build, verify. */
+/* Find the family, check, build the program in arena a, verify it. */
 mpk_status model_build(mpk_context *cx, arena *a, const model_config *c, const model_shape *s,
                        const model_weights *w, ir_graph **out);
 

@@ -1,7 +1,9 @@
 /* model_build.c - check hyper-parameters, find the family, build its tensor program.
  *
- * The limits are far above every model that exists and low enough that no product of a few of them
- * overflows.
+ * Input: hyper-parameters from any file, sizes, and the dtypes of the weights.  Output: a
+ * verified graph.  The limits are far above every model that exists, and low enough that no
+ * product of a few of them overflows.  Called by load.c (to check a checkpoint) and by the
+ * engine.
  */
 #include "model/model.h"
 
@@ -12,7 +14,7 @@ enum {
     MAX_HEADS = 4096,
     MAX_HEAD_SIZE = 1024,
     MAX_FFN = 1 << 20,
-    MAX_EXPERTS_PER_TOKEN = 64, /* what the operators take */
+    MAX_EXPERTS_PER_TOKEN = 64, /* as many as the operators accept */
     MAX_VOCAB = 1 << 22,
     MAX_POSITIONS = 1 << 27,
     MAX_STEP_TOKENS = 1 << 20,
@@ -26,7 +28,7 @@ static mpk_status check_size(mpk_context *cx, const char *what, uint32_t value, 
     return MPK_OK;
 }
 
-/* Also false for NaN. */
+/* False for NaN, too. */
 static bool is_within(double value, double low, double high)
 {
     return value >= low && value <= high;
@@ -40,7 +42,8 @@ static mpk_status check_number(mpk_context *cx, const char *what, double value, 
     return MPK_OK;
 }
 
-/* "llama, qwen2": the families, or the architectures that GGUF files of them name, each once. */
+/* Write "llama, qwen2": the families, or with `gguf` the architectures of their files, each
+ * once; returns `to`. */
 static const char *list_families(char to[256], bool gguf)
 {
     const char *last = "";
@@ -84,7 +87,8 @@ mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts,
     return MPK_OK;
 }
 
-/* What each kind of scaling needs; theta above 1, because its logarithm divides. */
+/* Each kind of scaling needs other numbers.  theta must exceed 1, because its logarithm is a
+ * divisor. */
 static mpk_status check_rope(mpk_context *cx, const model_config *c)
 {
     CHECK(cx, c->rope_size && c->rope_size % 2 == 0 && c->rope_size <= c->head_size, MPK_EFORMAT,
@@ -159,7 +163,7 @@ bool model_has_experts(const model_config *c, uint32_t layer)
     return c->n_experts && (layer + 1) % c->expert_every == 0 && !dense;
 }
 
-/* These are ours to get right, not a file's: MPK_EARG. */
+/* The caller's sizes, not a file's: MPK_EARG. */
 static mpk_status check_shape(mpk_context *cx, const model_shape *s)
 {
     CHECK(cx, s->n_tokens >= 1 && s->n_tokens <= MAX_STEP_TOKENS, MPK_EARG,

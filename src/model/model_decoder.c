@@ -1,4 +1,11 @@
-/* model_decoder.c - the operators of decoders, in their plain form. */
+/* model_decoder.c - the operators of decoders, in their plain form (model_decoder.h).
+ *
+ * Each function adds one or two operators of the text form, such as
+ *
+ *   %layers.0.q_proj = linear(%input_layernorm, %model.layers.0.self_attn.q_proj.weight, ..)
+ *
+ * Fusing is left to src/pass.  Called by the families' files.
+ */
 #include "model/model_decoder.h"
 
 #include <math.h>
@@ -8,14 +15,14 @@
 
 enum { NAME_BYTES = 128 };
 
-/* Names of what a layer computes, as "layers.3.q_proj". */
+/* The name of a tensor that a layer computes, such as "layers.3.q_proj". */
 static const char *layer_name(const decoder *d, char name[NAME_BYTES], const char *what)
 {
     snprintf(name, NAME_BYTES, "layers.%u.%s", d->layer, what);
     return name;
 }
 
-/* An operator with one output of interest. */
+/* Add an operator; returns its first output. */
 static ir_tensor_id add_op(decoder *d, const char *op, const char *name, uint32_t n_in,
                            const ir_tensor_id *in, const ir_set *attributes)
 {
@@ -25,7 +32,8 @@ static ir_tensor_id add_op(decoder *d, const char *op, const char *name, uint32_
     return d->status == MPK_OK ? out[0] : IR_NONE;
 }
 
-/* An input, a constant or state, by its full name. */
+/* Add an input, a constant or state under its full name; a draft model's weights and state get
+ * its prefix. */
 static ir_tensor_id add_tensor(decoder *d, ir_kind kind, ir_live live, const char *name,
                                ir_dtype dtype, uint32_t rank, const int64_t *dims)
 {
@@ -40,7 +48,7 @@ static ir_tensor_id add_tensor(decoder *d, ir_kind kind, ir_live live, const cha
     return d->status == MPK_OK ? out : IR_NONE;
 }
 
-/* A weight of any rank; its dtype is that of the file. */
+/* Add a weight of any rank; its dtype is that of the file. */
 static ir_tensor_id add_shaped_weight(decoder *d, const char *name, uint32_t rank,
                                       const int64_t *dims)
 {
@@ -50,14 +58,14 @@ static ir_tensor_id add_shaped_weight(decoder *d, const char *name, uint32_t ran
     return add_tensor(d, IR_CONST, IR_ALL, name, dtype, rank, dims);
 }
 
-/* A weight of the whole model, [rows, columns] or (rank 1) [rows]. */
+/* Add a weight of the whole model: [rows, columns], or with rank 1 [rows]. */
 static ir_tensor_id add_weight(decoder *d, const char *name, uint32_t rank, int64_t rows,
                                int64_t columns)
 {
     return add_shaped_weight(d, name, rank, (int64_t[]){rows, columns});
 }
 
-/* A weight of the present layer: model.layers.LAYER.what.part. */
+/* Add a weight of the current layer: model.layers.LAYER.what.part. */
 static ir_tensor_id add_layer_weight(decoder *d, const char *what, const char *part, uint32_t rank,
                                      int64_t rows, int64_t columns)
 {
@@ -66,7 +74,7 @@ static ir_tensor_id add_layer_weight(decoder *d, const char *what, const char *p
     return add_weight(d, name, rank, rows, columns);
 }
 
-/* The last part of a weight's name, which names its result. */
+/* The last part of a weight's name, after which its product is named. */
 static const char *result_name(const char *what)
 {
     const char *dot = strrchr(what, '.');
@@ -85,7 +93,8 @@ ir_tensor_id decoder_norm(decoder *d, ir_tensor_id x, const char *what)
                   (ir_set[]){{.name = "eps", .f = d->c->norm_eps}, {0}});
 }
 
-/* One weight and one bias of the operator's three: a pass joins q, k, v and gate, up. */
+/* One weight and one bias, although the operator has room for three: a pass joins q, k, v and
+ * gate, up. */
 ir_tensor_id decoder_linear(decoder *d, ir_tensor_id x, const char *what, int64_t n_out,
                             int64_t n_in, bool bias)
 {
@@ -118,8 +127,8 @@ ir_tensor_id decoder_add(decoder *d, ir_tensor_id a, ir_tensor_id b, const char 
     return add_op(d, "add", layer_name(d, full, name), 2, (ir_tensor_id[]){a, b}, NULL);
 }
 
-/* State [pages, G, P, K]: the tokens of a page are neighbours for each head, so that attention
- * reads rows in order. */
+/* A cache as state [pages, G, P, K]: for each head the tokens of a page are neighbours, so
+ * attention reads rows in order. */
 static ir_tensor_id add_cache(decoder *d, const char *which)
 {
     char name[NAME_BYTES];
@@ -128,7 +137,7 @@ static ir_tensor_id add_cache(decoder *d, const char *which)
     return add_tensor(d, IR_STATE, IR_ALL, name, d->s->kv_dtype, 4, dims);
 }
 
-/* Tokens that the present layer may look back at, itself included; 0: all. */
+/* How many tokens the current layer sees, the token itself included; 0: all. */
 static uint32_t layer_window(const decoder *d)
 {
     const model_config *c = d->c;
@@ -137,8 +146,8 @@ static uint32_t layer_window(const decoder *d)
     return slides ? c->window : 0;
 }
 
-/* The reads of the cache name kv_write's results, so that the program's order says that this step's
- * k and v come first; the storage is that of the state. */
+/* Attention reads kv_write's results, not the state itself, so that the program's order puts
+ * this step's k and v first; the storage is the same. */
 ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_tensor_id v)
 {
     char name[NAME_BYTES];
@@ -156,7 +165,7 @@ ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_te
                              {0}});
 }
 
-/* gate and up [T, F] are separate products here; a pass fuses them with the activation. */
+/* gate and up [T, F] are separate products; a pass fuses them with the activation. */
 ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h)
 {
     const model_config *c = d->c;
@@ -175,7 +184,7 @@ ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h)
     return decoder_linear(d, h, "mlp.down_proj", c->hidden_size, c->ffn_size, c->mlp_bias);
 }
 
-/* The layer's weights of all experts, one after the other: [E, rows, columns]. */
+/* Add the layer's weights of all experts as one tensor [E, rows, columns]. */
 static ir_tensor_id add_stack(decoder *d, const char *what, int64_t rows, int64_t columns)
 {
     char name[NAME_BYTES];
@@ -183,7 +192,8 @@ static ir_tensor_id add_stack(decoder *d, const char *what, int64_t rows, int64_
     return add_shaped_weight(d, name, 3, (int64_t[]){d->c->n_experts, rows, columns});
 }
 
-/* A copy that stays after the step: ids that a GPU's tasks hand on are cleared. */
+/* Output a copy of the ids that stays after the step: on a GPU, ids that tasks hand on are
+ * cleared. */
 static void add_record(decoder *d, ir_tensor_id ids)
 {
     char name[NAME_BYTES];
@@ -193,7 +203,7 @@ static void add_record(decoder *d, ir_tensor_id ids)
 }
 
 /* The weights of all experts are operands of one operator: which of them a token needs is known
- * when it is routed. */
+ * only after routing. */
 ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool round)
 {
     const model_config *c = d->c;
@@ -251,7 +261,7 @@ ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_b
     return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
 }
 
-/* The attributes that the kind of scaling has; the others keep the operator's defaults. */
+/* Only the attributes of the kind of scaling are set; the others keep the operator's defaults. */
 static ir_tensor_id add_rope_table(decoder *d)
 {
     const model_config *c = d->c;
@@ -281,7 +291,8 @@ static ir_tensor_id add_rope_table(decoder *d)
     return add_op(d, "rope_table", "rope_table", 1, &d->positions, set);
 }
 
-/* The step inputs of model.h; x[T, D] = the rows of the embedding that the tokens name. */
+/* Add the step inputs of model.h; returns x[T, D], the rows of the embedding that the tokens
+ * name. */
 static ir_tensor_id add_begin(decoder *d)
 {
     const model_shape *s = d->s;
@@ -315,14 +326,14 @@ static ir_tensor_id add_begin(decoder *d)
     return x;
 }
 
-/* Columns of what stands in the place of logits. */
+/* Columns of the logits, or of the norm in their place. */
 static int64_t end_columns(const decoder *d)
 {
     return d->s->no_head ? d->c->hidden_size : d->c->vocab_size;
 }
 
-/* Greedy choice in two stages (paper §6.1's tail): enough parts for every worker of a large GPU to
- * have one. */
+/* Greedy choice in two stages (paper §6.1's tail), with enough parts for every worker of a large
+ * GPU. */
 static ir_tensor_id add_argmax(decoder *d, ir_tensor_id logits)
 {
     ir_tensor_id part[IR_MAX_OUTPUTS] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
@@ -333,8 +344,7 @@ static ir_tensor_id add_argmax(decoder *d, ir_tensor_id logits)
     return add_op(d, "argmax_reduce", "next", 2, (ir_tensor_id[]){part[0], part[1]}, NULL);
 }
 
-/* The choice as the request asks for it, and what it asks to know of the shares; outputs: next,
- * logprobs. */
+/* Draw the token as the request asks; outputs: next, logprobs. */
 static mpk_status add_sample(decoder *d, ir_tensor_id logits)
 {
     const int64_t n = d->s->n_choices > d->s->n_slots ? d->s->n_choices : d->s->n_slots;
@@ -361,8 +371,8 @@ static ir_tensor_id add_head(decoder *d, ir_tensor_id x)
     return add_op(d, "linear", name, 2, (ir_tensor_id[]){x, head}, NULL);
 }
 
-/* x[T, D] -> the rows that are wanted [R, D] -> logits f32[R, V] -> next i32[R].  Rows are chosen
- * before the norm: in a chunk of a prompt most tokens need no logits, and the head is the largest
+/* x[T, D] -> the wanted rows [R, D] -> logits f32[R, V] -> next i32[R].  Rows are chosen before
+ * the norm: in a chunk of a prompt most tokens need no logits, and the head is the largest
  * product. */
 static mpk_status add_end(decoder *d, ir_tensor_id x)
 {

@@ -1,7 +1,6 @@
-/* qwen3.c - Qwen3, dense.
- *
- * As Llama, with an RMS norm over each head of q and k before the rotation and a head size of its
- * own; biases only if the configuration says so, sliding windows as in Qwen2.
+/* qwen3.c - Qwen3, dense: Llama with an RMS norm over each head of q and k before the rotation,
+ * and a head size of its own; biases only if the configuration says so, sliding windows as in
+ * Qwen2.
  */
 #include "model/model_decoder.h"
 

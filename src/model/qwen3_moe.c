@@ -1,7 +1,6 @@
-/* qwen3_moe.c - Qwen3 with a mixture of experts, as Qwen3-30B-A3B.
- *
- * As Qwen3, but most layers (all, if the configuration does not say otherwise) send each token to a
- * few of many small feed-forwards, chosen by a router, and add up what these make of it.
+/* qwen3_moe.c - Qwen3 with a mixture of experts, such as Qwen3-30B-A3B: in most layers (all,
+ * unless the configuration says otherwise) a router sends each token to a few of many small
+ * feed-forwards, whose weighted results are added.
  */
 #include "model/model_decoder.h"
 

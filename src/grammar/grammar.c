@@ -41,7 +41,7 @@ static mpk_status parse_choices(maker *k, str source, const node **out)
     return node_texts(k, texts, list->n, out);
 }
 
-/* Each kind of form has a front end of its own; what comes out is the same sort of tree. */
+/* Each kind of form has a front end of its own; all of them build the same sort of tree. */
 static mpk_status parse(maker *k, grammar_kind kind, str source, const node **out)
 {
     switch (kind) {
@@ -60,8 +60,8 @@ static mpk_status parse(maker *k, grammar_kind kind, str source, const node **ou
     }
 }
 
-/* Rule 0 is the whole; front ends add the others.  The trees lie in `scratch` and go when the
- * automaton is made. */
+/* Rule 0 is the whole; front ends add the others.  The trees lie in `scratch`, which is freed
+ * when the automaton is made. */
 static mpk_status make(mpk_context *cx, grammar *g, arena *scratch, grammar_kind kind, str source)
 {
     maker k = {.cx = cx, .a = scratch};
@@ -76,7 +76,7 @@ static mpk_status make(mpk_context *cx, grammar *g, arena *scratch, grammar_kind
     return store_open(cx, g);
 }
 
-/* `source` is borrowed for the call.  The grammar may be shared by requests; matchers are not. */
+/* `source` is borrowed for the call.  Requests may share a grammar, but not a matcher. */
 mpk_status grammar_make(mpk_context *cx, grammar_kind kind, str source, grammar **out)
 {
     grammar *g = calloc(1, sizeof *g);

@@ -33,45 +33,45 @@ typedef struct grammar_vocab grammar_vocab;
 typedef struct grammar_matcher grammar_matcher;
 
 typedef enum grammar_kind {
-    GRAMMAR_JSON_SCHEMA, /* the source is a schema: docs/structured-output.md says what is taken */
+    /* the source is a schema: docs/structured-output.md lists what is supported */
+    GRAMMAR_JSON_SCHEMA,
     GRAMMAR_JSON_OBJECT, /* any JSON object; no source */
     GRAMMAR_REGEX,       /* the whole answer matches */
     GRAMMAR_CHOICE,      /* a JSON list of texts: the answer is one of them */
     GRAMMAR_EBNF,        /* rules as llama.cpp writes them; the rule root is the whole */
-    GRAMMAR_TAG,         /* a structural tag, JSON: texts, forms and free text put together */
+    GRAMMAR_TAG,         /* a structural tag, JSON: a composition of texts, forms and free text */
     GRAMMAR_KINDS
 } grammar_kind;
 
 /* "json_schema", "json_object", ... */
 const char *grammar_kind_name(grammar_kind kind);
 
-/* Compile a form.  MPK_EFORMAT: it is faulty; MPK_EUNSUPPORTED: it asks for what is not known here,
- * by name and place; MPK_ELIMIT: it is too large. */
+/* Compile a form.  MPK_EFORMAT: it is faulty; MPK_EUNSUPPORTED: it asks for something that is
+ * not supported, which the message names with its place; MPK_ELIMIT: it is too large. */
 mpk_status grammar_make(mpk_context *cx, grammar_kind kind, str source, grammar **out);
-/* No matcher of it is left.  NULL is allowed. */
+/* All its matchers must be closed before.  NULL is allowed. */
 void grammar_free(grammar *g);
 
-/* The tokens that a mask has bits for: bytes of each (n 0: it never comes), and the ones that end
- * an answer. */
+/* The tokens for which a mask has bits: the bytes of each (n 0: it never comes), and those that
+ * end an answer. */
 mpk_status grammar_vocab_make(mpk_context *cx, const str *tokens, uint32_t n, const int32_t *ends,
                               uint32_t n_ends, grammar_vocab **out);
 void grammar_vocab_free(grammar_vocab *v);
 /* Words of a mask: a bit for each token, the lowest first. */
 uint32_t grammar_mask_words(const grammar_vocab *v);
 
-/* A text that follows a grammar.  Both are borrowed. */
+/* A text that follows a grammar; grammar and vocabulary are borrowed. */
 mpk_status grammar_matcher_open(mpk_context *cx, grammar *g, const grammar_vocab *v,
                                 grammar_matcher **out);
 void grammar_matcher_close(grammar_matcher *m);
-/* Which tokens may come next: words[grammar_mask_words].  *n: how many bits are set.  MPK_ELIMIT:
- * the grammar is too ambiguous to say so within its limits. */
+/* Which tokens may come next: words[grammar_mask_words].  *n: how many bits are set.
+ * MPK_ELIMIT: the grammar is so ambiguous that the limits of work do not suffice. */
 mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *words, uint32_t *n);
-/* A token has come.  *over: nothing but the end can follow.  MPK_EARG: the mask has no bit for
- * it. */
+/* A token has come.  *over: only the end can follow.  MPK_EARG: the token was not allowed. */
 mpk_status grammar_matcher_take(mpk_context *cx, grammar_matcher *m, int32_t token, bool *over);
-/* The same for bytes, of tests and of choices among literals: *fits is false where no text of the
- * grammar goes on so, and the matcher stays where it was; *may_end: the text so far is one of the
- * grammar. */
+/* The same for bytes, for tests and for the choice among literals.  *fits is false if no text of
+ * the grammar continues so, and then the matcher does not move; *may_end: the text so far is
+ * complete. */
 mpk_status grammar_matcher_read(mpk_context *cx, grammar_matcher *m, str bytes, bool *fits,
                                 bool *may_end);
 

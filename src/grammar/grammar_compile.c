@@ -16,11 +16,11 @@
  * END returns to the COUNT, which is on the stack with how often it was called. */
 #include "grammar/grammar_parts.h"
 
-/* Of states a few tens of megabytes at most; of visits, while rules are settled, a fraction of a
+/* States take at most a few tens of megabytes; visits, while rules are examined, a fraction of a
  * second. */
 enum { MOST_STATES = 1 << 20, MOST_VISITS = 100000000 };
 
-/* `end` and `never` are the two states that all rules share. */
+/* A compilation.  `end` and `never` are two states that all rules share. */
 typedef struct compiler {
     mpk_context *cx;
     arena *a;
@@ -33,8 +33,8 @@ typedef struct compiler {
 
 /* ---- which parts may be empty ---- */
 
-/* Can it match nothing?  From what rules are known to be nullable so far: fill_nullable asks until
- * nothing changes.  It recurses as deep as the tree is nested. */
+/* Can it match the empty text?  Judged by the rules that are known to be nullable so far:
+ * fill_nullable repeats until nothing changes.  Recursion is as deep as the tree. */
 static bool is_nullable(compiler *c, const node *n)
 {
     c->visits++;
@@ -60,8 +60,8 @@ static bool is_nullable(compiler *c, const node *n)
     }
 }
 
-/* Until nothing changes; rules are looked at in both directions in turn, so that chains end
- * soon. */
+/* Repeat until nothing changes; rules are visited in both directions alternately, so that chains
+ * settle quickly. */
 static mpk_status fill_nullable(compiler *c)
 {
     size_t n = c->k->rules.n;
@@ -83,8 +83,8 @@ static mpk_status fill_nullable(compiler *c)
 
 typedef VEC(uint32_t) rule_list;
 
-/* The rules that a part may call before it has read a byte: of a sequence those of its first
- * children, up to one that cannot be empty. */
+/* The rules that a part may call before it has read a byte: for a sequence, those of its first
+ * children up to the first that cannot be empty. */
 static mpk_status list_first(compiler *c, const node *n, rule_list *out)
 {
     if (n->kind == NODE_RULE)
@@ -125,7 +125,8 @@ static mpk_status check_from(compiler *c, uint32_t first, uint8_t *mark, rule_li
     return MPK_OK;
 }
 
-/* Which rules can be reached from which before a byte is read, and no rule from itself. */
+/* Which rules can be reached from which before a byte is read; a rule that reaches itself is
+ * refused. */
 static mpk_status check_recursion(compiler *c)
 {
     size_t n = c->k->rules.n;
@@ -146,7 +147,7 @@ static mpk_status check_recursion(compiler *c)
 
 /* ---- states ---- */
 
-/* *out stays right: states are never moved, only marked. */
+/* *out stays valid: states are never moved, only marked. */
 static mpk_status add_state(compiler *c, grammar_state s, uint32_t *out)
 {
     CHECK(c->cx, c->to->states.n < MOST_STATES, MPK_ELIMIT,
@@ -156,8 +157,8 @@ static mpk_status add_state(compiler *c, grammar_state s, uint32_t *out)
     return MPK_OK;
 }
 
-/* Equal sets of bytes are stored once: most states read one of a few sets, and their number bounds
- * the tables of situations. */
+/* Equal sets of bytes are stored once: most states read one of a few sets, and their number
+ * bounds the tables of situations. */
 static mpk_status add_byte(compiler *c, const byte_set *set, uint32_t next, uint32_t *out)
 {
     str key = {(const char *)set, sizeof *set};
@@ -172,15 +173,15 @@ static mpk_status add_byte(compiler *c, const byte_set *set, uint32_t next, uint
     return add_state(c, (grammar_state){.kind = STATE_BYTE, .a = (uint32_t)number, .b = next}, out);
 }
 
-/* low to high, both in it. */
+/* Add the bytes low to high, both included. */
 static void set_bytes(byte_set *set, uint8_t low, uint8_t high)
 {
     for (uint32_t b = low; b <= high; b++)
         set->bits[b / 64] |= 1ull << b % 64;
 }
 
-/* UTF-8 of a character; returns its bytes.  No surrogate comes here, for node_chars takes them
- * out. */
+/* The UTF-8 bytes of a character; returns how many.  Surrogates do not occur: node_chars removes
+ * them. */
 static uint32_t encode(uint32_t c, uint8_t out[4])
 {
     if (c < 0x80) {
@@ -194,7 +195,7 @@ static uint32_t encode(uint32_t c, uint8_t out[4])
     return n;
 }
 
-/* Characters whose encodings differ byte by byte independently: one chain of sets of bytes. */
+/* Characters whose encodings vary byte by byte independently: one chain of sets of bytes. */
 static mpk_status emit_chain(compiler *c, uint32_t low, uint32_t high, uint32_t next,
                              uint32_t *entry)
 {
@@ -215,9 +216,9 @@ static mpk_status emit_chain(compiler *c, uint32_t low, uint32_t high, uint32_t 
     return MPK_OK;
 }
 
-/* Characters [low, high].  Cut where encodings change length, and where their bytes depend on each
- * other: U+0080 ... U+07FF is [c2-df][80-bf] at once, U+00A5 ... U+0101 is c2 [a5-bf], c3 [80-bf],
- * c4 [80-81]. */
+/* Characters [low, high], cut where encodings change their length, and where their bytes depend
+ * on each other: U+0080 .. U+07FF is [c2-df][80-bf] at once, U+00A5 .. U+0101 is c2 [a5-bf], c3
+ * [80-bf], c4 [80-81]. */
 static mpk_status emit_range(compiler *c, uint32_t low, uint32_t high, uint32_t next,
                              uint32_t *entry)
 {
@@ -244,8 +245,8 @@ static mpk_status emit_range(compiler *c, uint32_t low, uint32_t high, uint32_t 
     return emit_chain(c, low, high, next, entry);
 }
 
-/* ASCII goes as one set of bytes; what lies above it is a few sequences of ranges of UTF-8 bytes,
- * alternatives in a chain of splits. */
+/* ASCII is one set of bytes; characters above it are a few sequences of ranges of UTF-8 bytes,
+ * as alternatives in a chain of splits. */
 static mpk_status emit_chars(compiler *c, const char_set *set, uint32_t next, uint32_t *entry)
 {
     byte_set ascii = {0};
@@ -273,7 +274,7 @@ static mpk_status emit_chars(compiler *c, const char_set *set, uint32_t next, ui
 
 static mpk_status emit(compiler *c, const node *n, uint32_t next, uint32_t *entry);
 
-/* From the last byte to the first, since a state must know the one that follows. */
+/* From the last byte to the first, since a state must know its successor. */
 static mpk_status emit_bytes(compiler *c, str bytes, uint32_t next, uint32_t *entry)
 {
     for (size_t i = bytes.n; i-- > 0;) {
@@ -285,8 +286,8 @@ static mpk_status emit_bytes(compiler *c, str bytes, uint32_t next, uint32_t *en
     return MPK_OK;
 }
 
-/* A loop without a count: min is 0 or 1.  The split is made before the body, which goes back to
- * it, and learns where the body begins afterwards. */
+/* A loop without a count: min is 0 or 1.  The split is made before the body, which leads back to
+ * it, and gets the body's start afterwards. */
 static mpk_status emit_loop(compiler *c, const node *n, uint32_t next, uint32_t *entry)
 {
     uint32_t split, body;
@@ -324,8 +325,8 @@ static mpk_status emit_repeat(compiler *c, const node *n, uint32_t next, uint32_
                      entry);
 }
 
-/* A chain of splits.  An alternative that can never match is left out, so that a mask does not
- * follow it. */
+/* A chain of splits.  An alternative that can never match is left out, so masks do not follow
+ * it. */
 static mpk_status emit_alt(compiler *c, const node *n, uint32_t next, uint32_t *entry)
 {
     uint32_t first = c->never, one;
@@ -340,7 +341,7 @@ static mpk_status emit_alt(compiler *c, const node *n, uint32_t next, uint32_t *
     return MPK_OK;
 }
 
-/* The states of a part that is followed by `next`. */
+/* The states of a part that is followed by `next`; returns its first one. */
 static mpk_status emit(compiler *c, const node *n, uint32_t next, uint32_t *entry)
 {
     switch (n->kind) {
@@ -368,7 +369,7 @@ static mpk_status emit(compiler *c, const node *n, uint32_t next, uint32_t *entr
     }
 }
 
-/* Rules become states; then calls learn where their rules begin. */
+/* Turn rules into states; then let calls know where their rules begin. */
 static mpk_status emit_rules(compiler *c)
 {
     automaton *to = c->to;
@@ -387,7 +388,8 @@ static mpk_status emit_rules(compiler *c)
 
 /* ---- dead ends ---- */
 
-/* From what is known so far; called until nothing changes, it only turns from false to true. */
+/* Can the end be reached from a state?  Judged by what is known so far; called until nothing
+ * changes, it only turns from false to true. */
 static bool leads_on(const grammar_state *s, const bool *good)
 {
     switch (s->kind) {
@@ -406,7 +408,8 @@ static bool leads_on(const grammar_state *s, const bool *good)
     }
 }
 
-/* States that lead nowhere become none, so that a text which has begun can always be ended. */
+/* States from which the end cannot be reached are removed, so that a text that has begun can
+ * always be completed. */
 static mpk_status drop_dead_ends(compiler *c)
 {
     size_t n = c->to->states.n;
@@ -436,7 +439,7 @@ static mpk_status drop_dead_ends(compiler *c)
     return MPK_OK;
 }
 
-/* Each set parts the bytes that were one class so far into those within and those without. */
+/* Each set splits the bytes that were one class so far into those inside and those outside. */
 static void classify(automaton *to)
 {
     to->n_classes = 1;
@@ -462,8 +465,8 @@ static void classify(automaton *to)
         to->byte_of[to->class_of[b]] = (uint8_t)b;
 }
 
-/* Each step relies on those before it: a rule that can be empty matters for recursion, recursion
- * must be sound before states are made, and only then can dead ends be told. */
+/* Each step relies on those before it: nullable rules matter for recursion, recursion must be
+ * sound before states are made, and only then can dead ends be found. */
 mpk_status automaton_make(mpk_context *cx, arena *a, maker *k, automaton *out)
 {
     compiler c = {.cx = cx, .a = a, .k = k, .to = out};

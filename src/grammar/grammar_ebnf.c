@@ -18,7 +18,7 @@ typedef struct ebnf_reader {
     map names; /* of rules: number */
 } ebnf_reader;
 
-/* The next byte, NUL at the end; a NUL in the source is no token either. */
+/* The next byte; NUL at the end, which is no token of the language either. */
 static char peek(const ebnf_reader *r)
 {
     return r->at < r->source.n ? r->source.at[r->at] : '\0';
@@ -31,7 +31,7 @@ static bool take(ebnf_reader *r, char c)
     return yes;
 }
 
-/* With the line, counted when it is needed. */
+/* An error with its line, which is counted only then. */
 static mpk_status fault(const ebnf_reader *r, const char *what)
 {
     size_t line = 1;
@@ -40,7 +40,7 @@ static mpk_status fault(const ebnf_reader *r, const char *what)
     FAIL(r->k->cx, MPK_EFORMAT, "line %zu of the grammar: %s", line, what);
 }
 
-/* Blanks and comments, and ends of lines where the rule goes on. */
+/* Skip blanks and comments, and line ends where the rule goes on. */
 static void skip(ebnf_reader *r, bool lines)
 {
     for (; r->at < r->source.n; r->at++) {
@@ -59,7 +59,7 @@ static bool is_name(char c)
            c == '_';
 }
 
-/* A rule may be named before it stands: it gets its number here, and its body when it comes. */
+/* A rule may be used before its definition: it gets its number at its first occurrence. */
 static mpk_status read_name(ebnf_reader *r, uint32_t *number)
 {
     size_t from = r->at;
@@ -81,7 +81,7 @@ static mpk_status read_name(ebnf_reader *r, uint32_t *number)
 
 /* ---- characters ---- */
 
-/* Exactly so many digits; surrogates are no characters. */
+/* Exactly so many hex digits; surrogates are refused. */
 static mpk_status read_hex(ebnf_reader *r, uint32_t digits, uint32_t *out)
 {
     *out = 0;
@@ -96,7 +96,7 @@ static mpk_status read_hex(ebnf_reader *r, uint32_t digits, uint32_t *out)
     return MPK_OK;
 }
 
-/* One character of a text or a class, perhaps escaped.  Neither goes beyond its line. */
+/* One character of a text or a class, possibly escaped.  Neither may continue on the next line. */
 static mpk_status read_char(ebnf_reader *r, uint32_t *out)
 {
     static const char letters[] = "nrt\\\"[]-^", means[] = "\n\r\t\\\"[]-^";
@@ -172,8 +172,7 @@ static mpk_status read_group(ebnf_reader *r, const node **out)
     return take(r, ')') ? MPK_OK : fault(r, "( has no end");
 }
 
-/* A name may come before its rule: it gets a number now, and ebnf_parse_node checks that the rule
- * came. */
+/* A use of a rule; ebnf_parse_node checks at the end that it is defined. */
 static mpk_status read_item(ebnf_reader *r, const node **out)
 {
     char_set nothing = {0}, all;
@@ -192,7 +191,7 @@ static mpk_status read_item(ebnf_reader *r, const node **out)
     return node_rule(r->k, number, out);
 }
 
-/* Held at GRAMMAR_FOREVER, so that no count overflows before it is refused. */
+/* A count; limited to GRAMMAR_FOREVER, so it cannot overflow before it is refused. */
 static mpk_status read_count(ebnf_reader *r, uint32_t *out)
 {
     uint64_t n = 0;
@@ -226,9 +225,9 @@ static mpk_status read_braces(ebnf_reader *r, uint32_t *min, uint32_t *max)
                                         : fault(r, "counts are {n}, {n,} or {n,m}, in order");
 }
 
-/* What repeats the item before it; several in a row repeat what repeats.  Each makes the tree one
- * level deeper, and the compiler recurses over the tree: their number is bounded as that of
- * groups is. */
+/* Quantifiers of the item before; several in a row apply one after the other.  Each makes the
+ * tree one level deeper, and the compiler recurses over the tree, so their number is limited
+ * like that of groups. */
 static mpk_status read_repeats(ebnf_reader *r, const node **item)
 {
     for (uint32_t n = 0;; n++) {
@@ -244,14 +243,14 @@ static mpk_status read_repeats(ebnf_reader *r, const node **item)
     }
 }
 
-/* The end of a line ends a sequence here; in groups read_sequence has skipped it before. */
+/* The end of a line ends a sequence; in groups read_sequence has skipped it. */
 static bool ends_sequence(const ebnf_reader *r)
 {
     char c = peek(r);
     return r->at >= r->source.n || c == '|' || c == ')' || c == '\n' || c == '\r';
 }
 
-/* May be empty: an alternative that matches the empty text. */
+/* A sequence may be empty: an alternative that matches the empty text. */
 static mpk_status read_sequence(ebnf_reader *r, const node **out)
 {
     node *seq;
@@ -282,7 +281,7 @@ static mpk_status read_alternatives(ebnf_reader *r, const node **out)
     return MPK_OK;
 }
 
-/* A rule that stands twice would be two languages under one name. */
+/* A rule that is defined twice is refused. */
 static mpk_status read_rule(ebnf_reader *r)
 {
     uint32_t number;
@@ -301,7 +300,7 @@ static mpk_status read_rule(ebnf_reader *r)
     return MPK_OK;
 }
 
-/* Rule 0 belongs to the caller (the whole), so names are checked from 1 on. */
+/* Rule 0 is the caller's (the whole), so names are checked from 1 on. */
 mpk_status ebnf_parse_node(maker *k, str source, const node **out)
 {
     ebnf_reader r = {.k = k, .source = source};

@@ -11,8 +11,8 @@
 
 #include "grammar/grammar_vocab.h"
 
-/* Matchers of one grammar share its situations and masks, so the grammar lists them: what none of
- * them stands at may be forgotten. */
+/* Matchers of one grammar share its situations and masks, so the grammar lists them: situations
+ * in which no matcher is may be forgotten. */
 mpk_status grammar_matcher_open(mpk_context *cx, grammar *g, const grammar_vocab *v,
                                 grammar_matcher **out)
 {
@@ -46,8 +46,8 @@ void grammar_matcher_close(grammar_matcher *m)
 
 /* ---- masks ---- */
 
-/* Depth first; path[d] is the situation after d bytes.  A byte that cannot come skips the subtree
- * below it, which is what makes a mask cheap. */
+/* Depth first; path[d] is the situation after d bytes.  A byte that cannot come skips its whole
+ * subtree, which is what makes a mask cheap. */
 static mpk_status walk_tree(mpk_context *cx, grammar *g, const token_tree *t, uint32_t from,
                             uint32_t *words)
 {
@@ -66,7 +66,7 @@ static mpk_status walk_tree(mpk_context *cx, grammar *g, const token_tree *t, ui
     return status;
 }
 
-/* The mask of one class of tokens, from the store or made now. */
+/* The mask of one class of tokens, from the store or computed now. */
 static mpk_status find_part(mpk_context *cx, grammar_matcher *m, uint32_t length,
                             const uint32_t **words)
 {
@@ -85,16 +85,16 @@ static mpk_status find_part(mpk_context *cx, grammar_matcher *m, uint32_t length
     return MPK_OK;
 }
 
-/* Called before a mask or a token: work is counted anew for each of them, and the store is emptied
- * when it is large. */
+/* Called before a mask or a token: the limit of work applies to each of them, and the store is
+ * emptied if it has become large. */
 static mpk_status make_room(mpk_context *cx, grammar *g)
 {
     g->store.work = 0;
     return g->store.arena.reserved_bytes < GRAMMAR_FULL_STORE ? MPK_OK : store_forget(cx, g);
 }
 
-/* A bit for each token that may come next, tokens that end an answer included where it may end; *n
- * is how many. */
+/* A bit for each token that may come next, with the tokens that end an answer if it may end
+ * here; *n is how many. */
 mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *words, uint32_t *n)
 {
     const grammar_vocab *v = m->vocab;
@@ -117,8 +117,8 @@ mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *w
 
 /* ---- what comes ---- */
 
-/* Bytes that do not fit leave the matcher where it was.  Situations that were met on the way stay
- * known. */
+/* Bytes that do not fit leave the matcher where it was; situations that were computed on the way
+ * are kept. */
 mpk_status grammar_matcher_read(mpk_context *cx, grammar_matcher *m, str bytes, bool *fits,
                                 bool *may_end)
 {

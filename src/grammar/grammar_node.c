@@ -37,7 +37,7 @@ mpk_status chars_add(maker *k, char_set *set, uint32_t low, uint32_t high)
     return MPK_OK;
 }
 
-/* All ranges of another set, which need not be settled. */
+/* Add all ranges of another set, which need not be settled. */
 mpk_status chars_add_set(maker *k, char_set *set, const char_set *other)
 {
     for (size_t i = 0; i < other->n; i++)
@@ -51,7 +51,7 @@ static int compare_ranges(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Sorted, and ranges that meet or touch become one: what the other functions on sets expect. */
+/* Sort the ranges and join those that meet or overlap, as the other functions on sets expect. */
 void chars_settle(char_set *set)
 {
     size_t n = 0;
@@ -104,7 +104,7 @@ mpk_status chars_invert(maker *k, const char_set *set, char_set *out)
 
 /* ---- nodes ---- */
 
-/* The one place where the size of a grammar is bounded. */
+/* The only place where the size of a grammar is limited. */
 mpk_status node_new(maker *k, node_kind kind, node **out)
 {
     CHECK(k->cx, k->n_nodes < GRAMMAR_MOST_NODES, MPK_ELIMIT,
@@ -130,7 +130,7 @@ mpk_status node_bytes(maker *k, str bytes, const node **out)
     return MPK_OK;
 }
 
-/* In this order. */
+/* The children one after the other. */
 mpk_status node_pair(maker *k, node_kind kind, const node *a, const node *b, const node **out)
 {
     node *n;
@@ -141,7 +141,7 @@ mpk_status node_pair(maker *k, node_kind kind, const node *a, const node *b, con
     return MPK_OK;
 }
 
-/* max 0 is the empty text whatever the child is. */
+/* With max 0 it is the empty text, whatever the child is. */
 mpk_status node_repeat(maker *k, const node *child, uint32_t min, uint32_t max, const node **out)
 {
     node *n;
@@ -199,7 +199,7 @@ static mpk_status escaped_char(maker *k, uint32_t c, const node **out)
     return node_bytes(k, (str){bytes, 6}, out);
 }
 
-/* Of a settled set or not. */
+/* The set need not be settled. */
 static bool is_in(const char_set *set, uint32_t c)
 {
     for (size_t i = 0; i < set->n; i++)
@@ -208,9 +208,9 @@ static bool is_in(const char_set *set, uint32_t c)
     return false;
 }
 
-/* Inside a JSON string a character that JSON escapes is an alternative of its own, because it is
- * several bytes; all others are one set.  A range such as \u0000-\uffff spans the surrogates, which
- * are no characters and have no UTF-8: they are taken out here, for all front ends. */
+/* Inside a JSON string a character that JSON escapes is an alternative of its own, since it is
+ * several bytes; all others are one set.  A range such as \u0000-\uffff includes the surrogates,
+ * which are not characters and have no UTF-8: they are removed here, for all front ends. */
 mpk_status node_chars(maker *k, const char_set *set, const node **out)
 {
     char_range every[] = {{0, 0xd7ff}, {0xe000, GRAMMAR_LAST_CHAR}};

@@ -17,14 +17,14 @@
 
 enum { MOST_DIVISOR = 1000, MOST_MULTIPLES = 10000 };
 
-/* One side of a range: magnitude, split at the point; at == NULL: there is no such side. */
+/* One side of a range: a magnitude, split at the point; at == NULL: there is no bound. */
 typedef struct side {
     /* digits; whole without leading, fraction without trailing zeros */
     const char *whole, *fraction;
     bool excluded;
 } side;
 
-/* The two bounds of one sign; magnitudes, so low is the one nearer to zero. */
+/* The two bounds of one sign as magnitudes, so `low` is the one nearer to zero. */
 typedef struct digits_reader {
     maker *k;
     side low, high; /* high.whole NULL: none */
@@ -39,7 +39,7 @@ static mpk_status digit(maker *k, char low, char high, const node **out)
     return node_range(k, (uint32_t)low, (uint32_t)high, out);
 }
 
-/* min to max digits of any kind. */
+/* min to max arbitrary digits. */
 static mpk_status digits(maker *k, uint32_t min, uint32_t max, const node **out)
 {
     TRY(digit(k, '0', '9', out));
@@ -81,13 +81,13 @@ static mpk_status fraction_digit(digits_reader *r, size_t i, char d, bool low, b
     return add_pair(r->k, alt, first, tail);
 }
 
-/* A fraction goes on with zeros. */
+/* A fraction continues with zeros only. */
 static char digit_at(const char *fraction, size_t i)
 {
     return i < strlen(fraction) ? fraction[i] : '0';
 }
 
-/* After both bounds: zeros change nothing, another digit is above. */
+/* After the digits of both bounds: zeros change nothing, any other digit is above the bound. */
 static mpk_status fraction_zeros(digits_reader *r, size_t i, bool low, bool high, const node **out)
 {
     const node *zeros, *other, *any;
@@ -109,7 +109,8 @@ static mpk_status fraction_zeros(digits_reader *r, size_t i, bool low, bool high
     return MPK_OK;
 }
 
-/* At least one more digit after i of them; low, high: equal to that bound so far. */
+/* At least one more digit after i of them; low, high: the digits so far are equal to that
+ * bound's. */
 static mpk_status fraction_from(digits_reader *r, size_t i, bool low, bool high, const node **out)
 {
     const node *between, *any;
@@ -135,7 +136,7 @@ static mpk_status fraction_from(digits_reader *r, size_t i, bool low, bool high,
     return MPK_OK;
 }
 
-/* What may stand after the digits before the point; none for an integer. */
+/* What may follow the digits before the point; nothing for an integer. */
 static mpk_status fraction(digits_reader *r, bool low, bool high, const node **out)
 {
     const node *point, *empty, *rest;
@@ -155,8 +156,7 @@ static mpk_status fraction(digits_reader *r, bool low, bool high, const node **o
 
 /* ---- digits before the point ---- */
 
-/* Numbers with as many digits as the bounds that are given, from digit i on, with their
- * fractions. */
+/* Numbers with as many digits as the given bounds, from digit i on, with their fractions. */
 static mpk_status whole_from(digits_reader *r, size_t i, size_t n, const char *low,
                              const char *high, const node **out)
 {
@@ -193,7 +193,7 @@ static mpk_status whole_from(digits_reader *r, size_t i, size_t n, const char *l
     return MPK_OK;
 }
 
-/* Numbers of a length that no bound has. */
+/* Numbers with a length between those of the bounds: any digits. */
 static mpk_status whole_free(digits_reader *r, uint32_t min, uint32_t max, const node **out)
 {
     const node *first, *rest, *last;
@@ -204,9 +204,9 @@ static mpk_status whole_free(digits_reader *r, uint32_t min, uint32_t max, const
     return node_pair(r->k, NODE_SEQ, first, rest, out);
 }
 
-/* Numbers between two magnitudes by their numbers of digits: as many as the lower bound has, more
- * than that and fewer than the upper, as many as the upper.  Only the first and last have to be
- * followed digit by digit. */
+/* Numbers between two magnitudes, by their number of digits: as many as the lower bound, more
+ * than that and fewer than the upper, as many as the upper.  Only the first and the last case
+ * follow a bound digit by digit. */
 static mpk_status magnitude(digits_reader *r, const node **out)
 {
     size_t n = strlen(r->low.whole), m = r->high.whole ? strlen(r->high.whole) : 0;
@@ -229,7 +229,7 @@ static mpk_status magnitude(digits_reader *r, const node **out)
 
 /* ---- bounds ---- */
 
-/* Whole parts by their length first, then as texts: neither has leading zeros. */
+/* Whole parts compare by length first, then as texts: they have no leading zeros. */
 static bool is_less(const side *x, const side *y, bool *same)
 {
     size_t n = strlen(x->whole), m = strlen(y->whole);
@@ -241,7 +241,7 @@ static bool is_less(const side *x, const side *y, bool *same)
     return order < 0;
 }
 
-/* A bound as digits.  They are compared as texts, never as floats: 0.1 must mean 0.1. */
+/* A bound as digits.  Bounds are compared as texts, never as floats: 0.1 must mean 0.1. */
 static mpk_status split(schema_reader *r, const place *at, const json_value *v, bool excluded,
                         side *out, bool *negative)
 {
@@ -267,7 +267,7 @@ static mpk_status split(schema_reader *r, const place *at, const json_value *v, 
     return MPK_OK;
 }
 
-/* The sharper one of an inclusive and an exclusive bound. */
+/* The stricter one of an inclusive and an exclusive bound. */
 static const json_value *sharper(const json_value *in, const json_value *ex, bool is_low,
                                  bool *excluded)
 {
@@ -289,7 +289,7 @@ static mpk_status add_signed(maker *k, bool integer, const char *sign, side low,
     return add_pair(k, alt, head, rest);
 }
 
-/* Numbers of each sign apart: for negative ones the bounds change places. */
+/* Each sign apart: for negative numbers the bounds change places. */
 mpk_status number_between(schema_reader *r, const place *at, const number_rules *n, bool integer,
                           const node **out)
 {
@@ -339,7 +339,7 @@ static mpk_status list_multiples(schema_reader *r, const place *at, double low, 
     return node_texts(r->k, texts, n, out);
 }
 
-/* Any multiple: a rule for each remainder. */
+/* All multiples: a rule for each remainder of a division digit by digit. */
 static mpk_status all_multiples(schema_reader *r, uint32_t by, const node **out)
 {
     maker *k = r->k;
@@ -375,7 +375,7 @@ static mpk_status all_multiples(schema_reader *r, uint32_t by, const node **out)
     return node_pair(k, NODE_SEQ, sign, alt, out);
 }
 
-/* 0.01 and the like: so many digits after the point at most; 0: another number. */
+/* For 0.01 and the like, the number of digits after the point; 0 for other numbers. */
 static uint32_t decimals_of(str s)
 {
     if (s.n < 3 || memcmp(s.at, "0.", 2) != 0 || s.at[s.n - 1] != '1')
@@ -386,9 +386,9 @@ static uint32_t decimals_of(str s)
     return (uint32_t)s.n - 2;
 }
 
-/* What is possible without arithmetic in the automaton: 0.1, 0.01 ... are numbers of decimals;
- * multiples within two bounds are listed; multiples without bounds are a division with remainder, a
- * rule for each remainder. */
+/* What is possible without arithmetic in the automaton: 0.1, 0.01 .. limit the decimals;
+ * multiples within two bounds are listed; multiples without bounds are a division, with a rule
+ * for each remainder. */
 mpk_status number_multiple(schema_reader *r, const place *at, const number_rules *n, bool integer,
                            const node **out)
 {

@@ -30,15 +30,14 @@ enum {
     GRAMMAR_FOREVER = 0x7fffffff,   /* as a greatest count: none */
     GRAMMAR_LAST_CHAR = 0x10ffff,
 };
-/* What one mask may cost: steps of the automaton, bytes; and when what has been learnt is
- * forgotten. */
+/* Limits for one mask: steps of the automaton, bytes; and when the store is emptied. */
 #define GRAMMAR_MOST_WORK (60u << 20)
 #define GRAMMAR_MOST_STORE ((size_t)256 << 20)
 #define GRAMMAR_FULL_STORE ((size_t)64 << 20)
 
 /* ---- trees ---- */
 
-/* Trees are read-only once made, and a node may be the child of several: emitting it twice makes
+/* Trees are read-only once made.  A node may be the child of several: emitting it twice makes
  * its states twice. */
 typedef enum node_kind {
     NODE_EMPTY,  /* the empty text */
@@ -54,7 +53,7 @@ typedef enum node_kind {
 typedef struct char_range {
     uint32_t low, high; /* both are in it */
 } char_range;
-/* Rising, apart from each other by at least one character, once chars_settle has run. */
+/* Settled: the ranges rise, with at least one character between two of them. */
 typedef VEC(char_range) char_set;
 
 typedef struct node node;
@@ -73,25 +72,26 @@ typedef struct rule {
     bool is_nullable; /* the compiler's */
 } rule;
 
-/* A grammar that is being built.  Front ends add to it through the functions below; all of it lies
- * in `a`, which goes when the automaton is made. */
+/* A grammar under construction.  Front ends add to it by the functions below; all of it lies in
+ * `a`, which is freed when the automaton is made. */
 typedef struct maker {
     mpk_context *cx;
     arena *a;
     VEC(rule) rules; /* the first is the whole */
     uint32_t n_nodes;
-    uint64_t work;  /* of joining and comparing schemas, which makes no nodes: schema_charge */
-    bool in_string; /* characters stand within a JSON string: chars_node escapes them */
+    /* of merging and comparing schemas, which makes no nodes: schema_charge */
+    uint64_t work;
+    bool in_string; /* characters are within a JSON string: chars_node escapes them */
 } maker;
 
-/* The code point at bytes.at[*at], and *at after it.  MPK_EFORMAT: no UTF-8. */
+/* The code point at bytes.at[*at]; *at moves past it.  MPK_EFORMAT: invalid UTF-8. */
 mpk_status chars_read(maker *k, str bytes, size_t *at, uint32_t *out);
-/* Sets are built range by range in any order, overlapping or not, and settled once. */
+/* Sets are built range by range in any order, possibly overlapping, and settled once. */
 mpk_status chars_add(maker *k, char_set *set, uint32_t low, uint32_t high);
 mpk_status chars_add_set(maker *k, char_set *set, const char_set *other);
 /* Sort and join. */
 void chars_settle(char_set *set);
-/* Every character that is not in it; both settled.  Surrogates are no characters. */
+/* Every character that is not in the set, which is settled; surrogates are not characters. */
 mpk_status chars_invert(maker *k, const char_set *set, char_set *out);
 /* What is in both. */
 mpk_status chars_meet(maker *k, const char_set *a, const char_set *b, char_set *out);
@@ -106,14 +106,15 @@ mpk_status node_rule(maker *k, uint32_t number, const node **out);
 /* One character of a settled set, in JSON's spelling if in_string. */
 mpk_status node_chars(maker *k, const char_set *set, const node **out);
 mpk_status node_range(maker *k, uint32_t low, uint32_t high, const node **out);
-/* One of these texts, as a tree of what they share; within a JSON string, escaped. */
+/* One of these texts, as a tree of their common beginnings; escaped within a JSON string. */
 mpk_status node_texts(maker *k, str *texts, size_t n, const node **out);
-/* A rule whose body comes later. */
+/* A rule whose body is set later. */
 mpk_status rule_new(maker *k, str name, uint32_t *out);
 
 /* ---- front ends: the body of rule 0 ---- */
 
-/* whole: all of the text matches; else some part of it does, as `pattern` of a schema means it. */
+/* whole: the whole text matches; otherwise some part of it, which is the meaning of `pattern` in
+ * a schema. */
 mpk_status regex_parse_node(maker *k, str source, bool whole, const node **out);
 mpk_status ebnf_parse_node(maker *k, str source, const node **out);
 mpk_status schema_parse_node(maker *k, const json_value *schema, const node **out);
@@ -146,8 +147,8 @@ typedef struct byte_set {
 typedef VEC(grammar_state) state_list;
 typedef VEC(byte_set) set_list;
 
-/* class_of: two bytes that are in the same sets lead to the same places, so that a situation's
- * table has one entry for all of them. */
+/* class_of: two bytes in the same sets lead to the same places, so a situation's table has one
+ * entry for both. */
 typedef struct automaton {
     state_list states;
     set_list sets;
@@ -161,8 +162,8 @@ mpk_status automaton_make(mpk_context *cx, arena *a, maker *k, automaton *out);
 
 /* ---- stacks and situations ---- */
 
-/* Entry of a stack: where to go on, how often its body has been called if that is a COUNT, and what
- * is below. */
+/* An entry of a stack: where to go on, how often the body was called if that is a COUNT, and the
+ * set below. */
 typedef struct stack_entry {
     uint32_t state, count, below;
 } stack_entry;
@@ -184,25 +185,25 @@ typedef struct situation_item {
     uint32_t stack; /* a set */
 } situation_item;
 
-/* What a text so far has led to: items of rising states.  Situation 0: nothing fits. */
+/* The state after some text: items in order of their states.  Situation 0: nothing fits. */
 typedef struct situation {
     uint32_t first, n;
     bool may_end;
     uint32_t *next; /* [n_classes] situation + 1, 0: not known yet; NULL: none is */
 } situation;
 
-/* What the closure has come to: a state with a stack; `place` is its place among the ones seen. */
+/* An item of the closure: a state with a stack; `place` is where the table of seen items has it. */
 typedef struct closure_item {
     uint32_t state, count, stack, place;
 } closure_item;
 
-/* Two numbers -> a third. */
+/* A slot of a table from two numbers to a third. */
 typedef struct pair_slot {
     uint64_t key;
     uint32_t value; /* + 1; 0: the slot is empty */
 } pair_slot;
-/* Open addressing; nothing is ever removed.  It lies in an arena, where it leaves its smaller
- * selves when it grows. */
+/* Open addressing; entries are never removed.  The table lies in an arena, which keeps its
+ * smaller predecessors when it grows. */
 typedef struct pair_table {
     pair_slot *slots;
     size_t n, capacity; /* a power of two */
@@ -211,7 +212,7 @@ typedef struct pair_table {
 /* Classes of tokens by their lengths. */
 enum { GRAMMAR_LENGTHS = 3 };
 
-/* All that has been learnt of a grammar; it can be forgotten and learnt again. */
+/* All that was computed about a grammar; it can be forgotten and computed again. */
 typedef struct store {
     arena arena;
     VEC(stack_entry) entries;
@@ -234,8 +235,8 @@ typedef struct store {
     bool may_end;
 } store;
 
-/* The automaton does not change; the store grows with what is asked, until grammar_mask.c empties
- * it. */
+/* The automaton does not change; the store grows with what is asked, until grammar_mask.c
+ * empties it. */
 struct grammar {
     arena arena;
     automaton automaton;
@@ -249,17 +250,17 @@ mpk_status pair_put(mpk_context *cx, arena *a, pair_table *t, uint64_t key, uint
 
 mpk_status store_open(mpk_context *cx, grammar *g);
 void store_close(store *s);
-/* Begin anew with nothing but the situations of the matchers. */
+/* Start again with only the situations of the matchers. */
 mpk_status store_forget(mpk_context *cx, grammar *g);
 
-/* n entries, sorted here; the set with these. */
+/* The number of the set with these n entries, which are sorted here. */
 mpk_status stack_intern(mpk_context *cx, grammar *g, stack_entry *entries, uint32_t n,
                         bool may_be_empty, uint32_t *out);
 mpk_status stack_push(mpk_context *cx, grammar *g, uint32_t top, uint32_t count, uint32_t below,
                       uint32_t *out);
-/* The stacks of both. */
+/* The union of two sets of stacks. */
 mpk_status stack_unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uint32_t *out);
-/* A set that allows the same texts of up to so many bytes (a class of lengths): large counts are
+/* A set that allows the same texts of up to so many bytes (by class of length): large counts are
  * made equal. */
 mpk_status stack_clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t length, uint32_t bytes,
                        uint32_t *out);

@@ -11,7 +11,7 @@
  * grammar_tag.c and the schema's files, which write JSON's own forms as expressions. */
 #include "grammar/grammar_parts.h"
 
-/* The place in the source, and how deep groups are open there. */
+/* The place in the source, and how many groups are open there. */
 typedef struct regex_reader {
     maker *k;
     str source;
@@ -33,7 +33,7 @@ static bool sees(const regex_reader *r, const char *word)
     size_t n = strlen(word);
     return r->source.n - r->at >= n && memcmp(r->source.at + r->at, word, n) == 0;
 }
-/* Go past a word if it is next. */
+/* Skip a word if it comes next. */
 static bool take(regex_reader *r, const char *word)
 {
     bool yes = sees(r, word);
@@ -46,13 +46,13 @@ static bool is_one_of(char c, const char *set)
     return c && strchr(set, c);
 }
 
-/* A thing of other engines that is known and not taken. */
+/* Refuse a construct of other engines that is known but not supported. */
 static mpk_status refuse(const regex_reader *r, const char *what)
 {
     FAIL(r->k->cx, MPK_EUNSUPPORTED, "%s at byte %zu of the regular expression is not supported",
          what, r->at);
 }
-/* A thing that is wrong in every engine. */
+/* Refuse what is wrong in every engine. */
 static mpk_status fault(const regex_reader *r, const char *what)
 {
     FAIL(r->k->cx, MPK_EFORMAT, "byte %zu of the regular expression: %s", r->at, what);
@@ -60,7 +60,7 @@ static mpk_status fault(const regex_reader *r, const char *what)
 
 /* ---- sets ---- */
 
-/* The sets are of ASCII, as in most engines' default; a capital letter is the opposite. */
+/* The sets are of ASCII, the default of most engines; a capital letter is the complement. */
 static mpk_status add_named(regex_reader *r, char name, char_set *set)
 {
     maker *k = r->k;
@@ -82,7 +82,7 @@ static mpk_status add_named(regex_reader *r, char name, char_set *set)
     return chars_add_set(k, set, &inverse);
 }
 
-/* So many digits, all of which must be there. */
+/* So many hex digits, all of which must exist. */
 static mpk_status read_hex(regex_reader *r, uint32_t digits, uint32_t *out)
 {
     *out = 0;
@@ -170,8 +170,8 @@ static mpk_status read_member(regex_reader *r, char_set *set, bool *is_set, uint
     return chars_read(r->k, r->source, &r->at, one);
 }
 
-/* A member, or two with a - between, which are a range; where one of the two is a set there is
- * none, and the - stands for itself (ECMAScript without the flag u: [a-\d] is [a\-\d]). */
+/* A member, or two with a - between them, which are a range.  If one of the two is a set, there
+ * is no range and the - stands for itself (ECMAScript without the flag u: [a-\d] is [a\-\d]). */
 static mpk_status read_range(regex_reader *r, char_set *set)
 {
     bool is_set, also;
@@ -214,7 +214,7 @@ static mpk_status read_class(regex_reader *r, const node **out)
 
 static mpk_status read_alternatives(regex_reader *r, bool outermost, const node **out);
 
-/* Groups only bind here; what they would capture has no meaning for a grammar. */
+/* Groups only bind: captures have no meaning for a grammar. */
 static mpk_status read_group(regex_reader *r, const node **out)
 {
     if (take(r, "?")) {
@@ -235,7 +235,7 @@ static mpk_status read_group(regex_reader *r, const node **out)
     return take(r, ")") ? MPK_OK : fault(r, "( has no end");
 }
 
-/* Everything but a line feed, as in most engines' default. */
+/* Everything but a line feed, the default of most engines. */
 static mpk_status read_dot(regex_reader *r, const node **out)
 {
     char_set newline = {0}, others;
@@ -244,7 +244,7 @@ static mpk_status read_dot(regex_reader *r, const node **out)
     return node_chars(r->k, &others, out);
 }
 
-/* One character, class or group, before its quantifier. */
+/* One character, class or group, without its quantifier. */
 static mpk_status read_atom(regex_reader *r, const node **out)
 {
     char_set set = {0};
@@ -284,7 +284,7 @@ static bool read_number(regex_reader *r, uint32_t *out)
     return r->at > from;
 }
 
-/* {n}, {n,}, {,m} or {n,m}; anything else that begins with { is text, as elsewhere. */
+/* {n}, {n,}, {,m} or {n,m}; any other text that begins with { is literal, as elsewhere. */
 static bool read_braces(regex_reader *r, uint32_t *min, uint32_t *max)
 {
     size_t from = r->at;
@@ -303,7 +303,7 @@ static bool read_braces(regex_reader *r, uint32_t *min, uint32_t *max)
     return true;
 }
 
-/* What repeats the atom before it; false: nothing does, and it comes once. */
+/* The quantifier of the atom before; false: there is none, and the atom comes once. */
 static bool read_quantifier(regex_reader *r, uint32_t *min, uint32_t *max)
 {
     *min = sees(r, "+");
@@ -332,7 +332,7 @@ static mpk_status read_repeated(regex_reader *r, const node **out)
     return node_repeat(r->k, *out, min, max, out);
 }
 
-/* Anything, on the side of an alternative that has no anchor. */
+/* Any text, on the side of an alternative that has no anchor. */
 static mpk_status add_open_side(regex_reader *r, bool anchored, node *seq)
 {
     char_set all = {0};
@@ -346,13 +346,13 @@ static mpk_status add_open_side(regex_reader *r, bool anchored, node *seq)
     return node_add(r->k, seq, any);
 }
 
-/* Up to here a sequence goes. */
+/* The characters that end a sequence. */
 static bool ends_alternative(const regex_reader *r)
 {
     return at_end(r) || peek(r) == '|' || peek(r) == ')';
 }
 
-/* Without ^ or $ at its side, an expression may stand anywhere in the text: that side is then
+/* Without ^ or $ on a side, an expression may match anywhere in the text: that side is then
  * open. */
 static mpk_status read_sequence(regex_reader *r, bool outermost, const node **out)
 {
@@ -372,7 +372,7 @@ static mpk_status read_sequence(regex_reader *r, bool outermost, const node **ou
     return MPK_OK;
 }
 
-/* outermost: anchors are taken here, and open sides added; in a group they are refused. */
+/* outermost: anchors are read here, and open sides added; within a group anchors are refused. */
 static mpk_status read_alternatives(regex_reader *r, bool outermost, const node **out)
 {
     node *alt;

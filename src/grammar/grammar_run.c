@@ -22,8 +22,8 @@ static uint64_t hash_item(const closure_item *i)
     return x ^ x >> 28;
 }
 
-/* The closure's items are found through a table of places, at most half full.  Four times as large
- * when it grows; the smaller one stays in the arena. */
+/* The closure's items are found through a table of places, at most half full.  It grows
+ * fourfold; the smaller one stays in the arena. */
 static mpk_status grow_places(mpk_context *cx, store *s)
 {
     if (2 * (s->todo.n + 1) < s->n_places)
@@ -43,8 +43,7 @@ static mpk_status grow_places(mpk_context *cx, store *s)
     return MPK_OK;
 }
 
-/* Go to a state with a stack, unless the closure has been there.  This is the step that `work`
- * counts. */
+/* Add a state with a stack, unless the closure has it already.  `work` counts these steps. */
 static mpk_status reach(mpk_context *cx, store *s, uint32_t to, uint32_t count, uint32_t stack)
 {
     closure_item new_item = {to, count, stack, 0};
@@ -68,7 +67,7 @@ static mpk_status reach(mpk_context *cx, store *s, uint32_t to, uint32_t count, 
 
 /* ---- the closure ---- */
 
-/* Call: what comes after it is pushed, unless that is an end. */
+/* Call a rule: its successor is pushed, unless that is an end. */
 static mpk_status call(mpk_context *cx, grammar *g, uint32_t body, uint32_t next, uint32_t count,
                        uint32_t stack)
 {
@@ -77,8 +76,8 @@ static mpk_status call(mpk_context *cx, grammar *g, uint32_t body, uint32_t next
     return reach(cx, &g->store, body, 0, stack);
 }
 
-/* Has the closure been at this COUNT with this stack and a count that allows as much?  Where the
- * body may be empty the closure would go round for ever. */
+/* Does the closure have this COUNT with this stack and a count that allows as much?  With a body
+ * that may be empty the closure would otherwise not end. */
 static bool is_covered(store *s, size_t before, const closure_item *at)
 {
     s->work += before;
@@ -90,8 +89,8 @@ static bool is_covered(store *s, size_t before, const closure_item *at)
     return false;
 }
 
-/* The body of a counted repetition has ended once more: leave, go round again, or both.  Beyond min
- * without an upper end the count stands still, so that the situations stay finite in number. */
+/* The body of a counted repetition has ended once more: leave, repeat, or both.  Beyond min
+ * without an upper limit the count stays, so that the number of situations is finite. */
 static mpk_status count_on(mpk_context *cx, grammar *g, size_t index)
 {
     closure_item at = g->store.todo.at[index];
@@ -110,7 +109,7 @@ static mpk_status count_on(mpk_context *cx, grammar *g, size_t index)
     return call(cx, g, s->a, at.state, now, at.stack);
 }
 
-/* Go on where the rule was called, in each way that it may have been.  An empty stack below means
+/* Return to each place from which the rule may have been called.  An empty stack below means
  * that the whole text may end here. */
 static mpk_status pop(mpk_context *cx, grammar *g, uint32_t stack)
 {
@@ -124,7 +123,7 @@ static mpk_status pop(mpk_context *cx, grammar *g, uint32_t stack)
     return MPK_OK;
 }
 
-/* What an item leads to without reading a byte. */
+/* Where an item leads without reading a byte. */
 static mpk_status follow(mpk_context *cx, grammar *g, size_t index)
 {
     store *s = &g->store;
@@ -148,8 +147,8 @@ static mpk_status follow(mpk_context *cx, grammar *g, size_t index)
     }
 }
 
-/* Clears the places of the last closure one by one: a table for the largest one would be slow to
- * zero for all the small ones. */
+/* Clears the places of the last closure one by one: zeroing a table that has grown for the
+ * largest closure would be slow for the small ones. */
 static void begin_closure(store *s)
 {
     for (size_t i = 0; i < s->todo.n; i++)
@@ -158,7 +157,7 @@ static void begin_closure(store *s)
     s->may_end = false;
 }
 
-/* follow() may append to `todo` during this loop; the limit on work bounds how much. */
+/* follow() may append to `todo` during this loop; the limit on work bounds it. */
 static mpk_status close_items(mpk_context *cx, grammar *g, uint32_t *out)
 {
     store *s = &g->store;
@@ -182,7 +181,7 @@ mpk_status situation_start(mpk_context *cx, grammar *g, uint32_t *out)
     return close_items(cx, g, out);
 }
 
-/* The situation is copied, because making new ones may move the vector that holds it. */
+/* The situation is copied, because new ones may move the vector that holds it. */
 static mpk_status make_step(mpk_context *cx, grammar *g, uint32_t from, uint8_t byte, uint32_t *out)
 {
     store *s = &g->store;
@@ -198,9 +197,9 @@ static mpk_status make_step(mpk_context *cx, grammar *g, uint32_t from, uint8_t 
     return close_items(cx, g, out);
 }
 
-/* The automaton's bytes fall into classes that no state tells apart; a situation remembers where
- * each class leads (0: not known yet, so numbers are stored plus one). *out 0: the byte cannot
- * come. */
+/* The situation after a byte.  Bytes are in classes that no state distinguishes; a situation
+ * remembers where each class leads (0: not known yet, so numbers are stored plus one).  *out 0:
+ * the byte cannot come. */
 mpk_status situation_step(mpk_context *cx, grammar *g, uint32_t from, uint8_t byte, uint32_t *out)
 {
     store *s = &g->store;

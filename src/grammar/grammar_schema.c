@@ -17,7 +17,7 @@ enum { MOST_WORK = 10000000 }; /* steps of schema_charge: about a second */
 
 /* ---- messages ---- */
 
-/* The place in the schema as a JSON pointer, for messages.  Valid until the next call. */
+/* The place in the schema as a JSON pointer, for messages; valid until the next call. */
 const char *schema_where(schema_reader *r, const place *at)
 {
     const place *path[GRAMMAR_MOST_NESTING];
@@ -67,7 +67,7 @@ mpk_status schema_count(schema_reader *r, const place *at, const json_value *sch
 
 /* ---- keywords ---- */
 
-/* Taken, or without a say in what is valid. */
+/* Keywords that are supported, or that do not restrict the form. */
 static const char *const known[] = {
     "$ref",
     "$defs",
@@ -121,7 +121,7 @@ static const char *const known[] = {
     "strict",
 };
 
-/* Names that begin with x- are anybody's, and say nothing about the form. */
+/* Names that begin with x- are free for private use, and do not restrict the form. */
 static bool is_known(str key)
 {
     if (key.n > 2 && memcmp(key.at, "x-", 2) == 0)
@@ -158,8 +158,8 @@ static uint32_t type_named(str name)
     return 0;
 }
 
-/* Of a number, whether it is whole decides, not how it is spelled.  From 2^53 on every double is
- * whole, and one beyond 2^63 must not be converted. */
+/* The type of a number: whether it is whole, however it is spelled.  From 2^53 on every double
+ * is whole, and one beyond 2^63 must not be converted. */
 static uint32_t type_of(const json_value *v)
 {
     static const uint32_t bits[] = {
@@ -219,11 +219,11 @@ mpk_status schema_types(schema_reader *r, const place *at, const json_value *sch
 /* ---- enum and const ---- */
 
 /* A schema as a grammar of its own, which is asked whether literals fit it.  It is made once for
- * all values of an enum: schemas with an enum may lie in each other, and making it for each value
- * would cost the product of all their lengths. */
+ * all values of an enum: schemas with an enum may be nested, and making it for each value would
+ * cost the product of all their lengths. */
 typedef struct judge {
     grammar g;
-    bool takes_none; /* no value at all fits */
+    bool takes_none; /* no value fits */
 } judge;
 
 /* The nodes and the work of the inner grammar count for the outer one too. */
@@ -241,7 +241,7 @@ static mpk_status judge_open(schema_reader *r, const place *at, const json_value
     if (status == MPK_OK) {
         k.rules.at[first].body = body;
         status = automaton_make(cx, &j->g.arena, &k, &j->g.automaton);
-        j->takes_none = status == MPK_EFORMAT; /* the one fault of format that it finds */
+        j->takes_none = status == MPK_EFORMAT; /* the only MPK_EFORMAT that occurs here */
     }
     if (j->takes_none) {
         status_clear(cx);
@@ -260,7 +260,7 @@ static void judge_close(judge *j)
     arena_free(&j->g.arena);
 }
 
-/* Does the literal fit?  What earlier literals have taught is forgotten when it becomes much. */
+/* Does the literal fit?  Situations of earlier literals are forgotten when they become many. */
 static mpk_status fits(mpk_context *cx, judge *j, const json_value *value, bool *yes)
 {
     grammar_matcher m = {.grammar = &j->g};
@@ -299,7 +299,7 @@ static bool says_more(const json_value *schema)
     return false;
 }
 
-/* A listed value counts only if the rest of the schema (NULL: it says nothing) allows it. */
+/* A listed value counts only if the rest of the schema (NULL: there is none) allows it. */
 static mpk_status add_value(schema_reader *r, judge *rest, const json_value *value, uint32_t types,
                             node *alt)
 {
@@ -313,7 +313,7 @@ static mpk_status add_value(schema_reader *r, judge *rest, const json_value *val
     return node_add(r->k, alt, child);
 }
 
-/* Texts of many scalars become a tree. */
+/* Many scalars become a tree of texts. */
 static mpk_status compact(schema_reader *r, node *alt, const node **out)
 {
     str *texts;
@@ -328,7 +328,7 @@ static mpk_status compact(schema_reader *r, node *alt, const node **out)
     return node_texts(r->k, texts, alt->children.n, out);
 }
 
-/* enum and const together mean what both list. */
+/* enum and const together mean the values that both list. */
 static mpk_status list_values(schema_reader *r, const place *at, const json_value *schema,
                               judge *rest, const node **out)
 {
@@ -364,7 +364,7 @@ static mpk_status listed(schema_reader *r, const place *at, const json_value *sc
 
 /* ---- by type ---- */
 
-/* The five keywords are numbers, or the schema is wrong. */
+/* The five keywords must be numbers. */
 static mpk_status number_node(schema_reader *r, const place *at, const json_value *schema,
                               bool integer, const node **out)
 {
@@ -429,7 +429,7 @@ static mpk_status by_type(schema_reader *r, const place *at, const json_value *s
 
 /* ---- references and combinations ---- */
 
-/* The rule gets its number before its body is made: a schema that refers to itself then finds
+/* The rule gets its number before its body is made, so that a schema that refers to itself finds
  * it. */
 mpk_status schema_as_rule(schema_reader *r, const place *at, const json_value *schema,
                           const node **out)
@@ -448,7 +448,7 @@ mpk_status schema_as_rule(schema_reader *r, const place *at, const json_value *s
     return node_rule(r->k, number, out);
 }
 
-/* One of two options at most may fit, as oneOf means it. */
+/* oneOf: at most one of two options may fit. */
 static mpk_status check_apart(schema_reader *r, const place *at, const json_value *options)
 {
     for (size_t i = 0; i < options->n; i++)
@@ -465,8 +465,8 @@ static mpk_status check_apart(schema_reader *r, const place *at, const json_valu
     return MPK_OK;
 }
 
-/* anyOf and oneOf: what stands beside the options is merged into each.  An automaton cannot count
- * the options that hold, so oneOf is taken only where no value fits two of them. */
+/* anyOf and oneOf: keywords beside the options are merged into each.  An automaton cannot count
+ * the options that fit, so oneOf is supported only if no value fits two of them. */
 static mpk_status options_node(schema_reader *r, const place *at, const json_value *schema,
                                const char *key, const node **out)
 {
@@ -492,7 +492,7 @@ static mpk_status options_node(schema_reader *r, const place *at, const json_val
     return MPK_OK;
 }
 
-/* A $ref with nothing beside it becomes a rule, and so may lead back to a schema that is being
+/* A $ref with nothing beside it becomes a rule, so it may lead back to a schema that is being
  * made. */
 static bool is_alone(const json_value *schema)
 {
@@ -503,8 +503,7 @@ static bool is_alone(const json_value *schema)
     return false;
 }
 
-/* The order of the tests is that of what decides most: references, then options, then listed
- * values, then types. */
+/* In the order of what decides most: references, then options, then listed values, then types. */
 static mpk_status object_node(schema_reader *r, const place *at, const json_value *schema,
                               const node **out)
 {

@@ -9,15 +9,15 @@
 
 #include "grammar/grammar_parts.h"
 
-/* Where in the schema we are, from the inside to the outside; for messages. */
+/* A place in the schema, linked from the inside to the outside; for messages. */
 typedef struct place {
     const struct place *up; /* NULL: the whole */
     str name;
 } place;
 
-/* One reading of a schema.  `targets` maps a schema, by its address in the parsed document, to its
- * rule, so that it is made once and may refer to itself; schemas that were merged have new
- * addresses and are made anew. */
+/* The reading of a schema.  `targets` maps a schema, by its address in the parsed document, to
+ * its rule, so that it is made once and may refer to itself; merged schemas have new addresses
+ * and are made again. */
 typedef struct schema_reader {
     maker *k;
     const json_value *root;
@@ -37,7 +37,7 @@ enum {
     TYPE_NULL = 1,
     TYPE_BOOLEAN = 2,
     TYPE_INTEGER = 4,
-    TYPE_FRACTION = 8, /* a number that is no integer */
+    TYPE_FRACTION = 8, /* a number that is not an integer */
     TYPE_STRING = 16,
     TYPE_ARRAY = 32,
     TYPE_OBJECT = 64,
@@ -53,8 +53,8 @@ typedef struct number_rules {
 const char *schema_where(schema_reader *r, const place *at);
 /* MPK_EUNSUPPORTED: "WHAT at PLACE is not supported". */
 mpk_status schema_refuse(schema_reader *r, const place *at, const char *what);
-/* Count steps of work that makes no nodes (merging, comparing): a short schema can ask for 2^n of
- * them.  MPK_ELIMIT. */
+/* Count steps of work that makes no nodes (merging, comparing), since a short schema can require
+ * 2^n of them.  MPK_ELIMIT. */
 mpk_status schema_charge(schema_reader *r, const place *at, uint64_t steps);
 
 /* What a schema allows. */
@@ -76,9 +76,9 @@ mpk_status schema_any_number(schema_reader *r, const node **out);
 mpk_status schema_integer(schema_reader *r, const node **out);
 mpk_status schema_blank(schema_reader *r, const node **out);
 mpk_status schema_literal(schema_reader *r, const json_value *value, const node **out);
-/* The one spelling of a literal without white space: a whole number has no point. */
+/* The only spelling of a literal without white space: a whole number has no point. */
 void schema_spell(text *t, const json_value *value);
-/* Any string but these. */
+/* Any string except these. */
 mpk_status schema_other_string(schema_reader *r, const place *at, str *texts, size_t n,
                                const node **out);
 /* Parts one after the other; NULL ends the list. */
@@ -99,16 +99,16 @@ mpk_status number_between(schema_reader *r, const place *at, const number_rules 
 mpk_status number_multiple(schema_reader *r, const place *at, const number_rules *n, bool integer,
                            const node **out);
 
-/* A count of a schema; left as it is if there is none. */
+/* A count of a schema; *out stays as it is if there is none. */
 mpk_status schema_count(schema_reader *r, const place *at, const json_value *schema,
                         const char *key, uint32_t *out);
 
-/* grammar_schema_merge.c: one schema that says what two say, without $ref and allOf at its top. */
+/* grammar_schema_merge.c: one schema with the meaning of two, without $ref and allOf at its top. */
 mpk_status schema_flatten(schema_reader *r, const place *at, const json_value *schema,
                           const json_value **out);
 mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, const json_value *b,
                         const json_value **out);
-/* What a $ref names. */
+/* The schema to which a $ref points. */
 mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
                        const json_value **out);
 /* The object without some of its members. */
@@ -116,7 +116,7 @@ mpk_status schema_without(schema_reader *r, const json_value *schema, const char
                           const json_value **out);
 /* Bits TYPE_* that a flat schema allows. */
 mpk_status schema_types(schema_reader *r, const place *at, const json_value *schema, uint32_t *out);
-/* No value fits both. */
+/* Is it certain that no value fits both? */
 mpk_status schema_exclude(schema_reader *r, const place *at, const json_value *a,
                           const json_value *b, bool *yes);
 

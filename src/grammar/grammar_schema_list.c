@@ -23,7 +23,7 @@ static mpk_status never(schema_reader *r, const node **out)
     return MPK_OK;
 }
 
-/* The items after the prefix, when `before` items stand before them. */
+/* The items after the prefix, if `before` items precede them. */
 static mpk_status tail(schema_reader *r, const list_rules *l, uint32_t before, const node **out)
 {
     uint32_t min = l->min > before ? l->min - before : 0;
@@ -42,8 +42,7 @@ static mpk_status tail(schema_reader *r, const list_rules *l, uint32_t before, c
     return min ? (*out = more, MPK_OK) : node_repeat(r->k, more, 0, 1, out);
 }
 
-/* Item i of the prefix and `rest`, what follows it; or nothing, where the list may end before
- * it. */
+/* Item i of the prefix and `rest`, which follows it; or nothing, if the list may end before it. */
 static mpk_status add_prefix(schema_reader *r, const place *at, const list_rules *l, uint32_t i,
                              const node *rest, const node **out)
 {
@@ -64,7 +63,7 @@ static mpk_status add_prefix(schema_reader *r, const place *at, const list_rules
     return MPK_OK;
 }
 
-/* All items, from the last of the prefix to the first; what maxItems cuts off is not looked at. */
+/* All items, from the last of the prefix to the first; items beyond maxItems are ignored. */
 static mpk_status prefixed(schema_reader *r, const place *at, const list_rules *l, const node **out)
 {
     const uint32_t n = l->n_prefix < l->max ? l->n_prefix : l->max;
@@ -97,8 +96,8 @@ static mpk_status read_items(schema_reader *r, const place *at, const json_value
     return items ? schema_as_rule(r, &here, items, &l->item) : schema_any(r, &l->item);
 }
 
-/* uniqueItems cannot be said by an automaton of reasonable size and is refused, unless there is at
- * most one item. */
+/* uniqueItems needs an automaton of unreasonable size and is refused, unless there is at most
+ * one item. */
 mpk_status schema_array(schema_reader *r, const place *at, const json_value *schema,
                         const node **out)
 {

@@ -18,7 +18,7 @@ enum {
 
 typedef VEC(json_value) members;
 
-/* NULL: there is no such member.  One that is null counts. */
+/* The value of a member, null included; NULL: there is no such member. */
 static const json_value *find_member(const json_value *object, str key)
 {
     for (size_t i = 0; i < object->n; i++)
@@ -89,7 +89,7 @@ static const json_value *step_into(const json_value *at, str name)
     return at->kind == JSON_KIND_LIST && name.n && index < at->n ? &at->items[index] : NULL;
 }
 
-/* A JSON pointer into this schema; nothing is fetched. */
+/* Follow a JSON pointer within this schema; nothing is fetched from elsewhere. */
 mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
                        const json_value **out)
 {
@@ -115,7 +115,7 @@ mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
     return MPK_OK;
 }
 
-/* A schema without $ref and allOf that says the same.  The nesting counts merges too, so a cycle of
+/* The same schema without $ref and allOf.  The nesting counts merges too, so a cycle of
  * references ends with an error. */
 mpk_status schema_flatten(schema_reader *r, const place *at, const json_value *schema,
                           const json_value **out)
@@ -155,7 +155,7 @@ static mpk_status make_list(schema_reader *r, str key, const members *m, json_va
     return MPK_OK;
 }
 
-/* Each option of the one with each of the other. */
+/* Each option of one with each option of the other. */
 static mpk_status cross(schema_reader *r, const place *at, const json_value *a, const json_value *b,
                         json_value *out)
 {
@@ -185,7 +185,7 @@ static mpk_status both_required(schema_reader *r, const json_value *a, const jso
     return make_list(r, a->key, &made, out);
 }
 
-/* Values that stand in both lists. */
+/* The values that are in both lists. */
 static mpk_status both_enums(schema_reader *r, const place *at, const json_value *a,
                              const json_value *b, json_value *out)
 {
@@ -200,8 +200,8 @@ static mpk_status both_enums(schema_reader *r, const place *at, const json_value
     return make_list(r, a->key, &made, out);
 }
 
-/* Of the types that both allow; "number" comes before "integer", so that a number is not told as an
- * integer. */
+/* The types that both allow; "number" comes before "integer", so that a number is not taken for
+ * an integer. */
 static mpk_status both_types(schema_reader *r, const place *at, const json_value *a,
                              const json_value *b, json_value *out)
 {
@@ -227,8 +227,8 @@ static mpk_status both_types(schema_reader *r, const place *at, const json_value
     return make_list(r, a->key, &made, out);
 }
 
-/* Properties of either; one that the other side does not list is also what that side says of
- * others. */
+/* Properties of either; one that the other side does not list must also fit the other side's
+ * additionalProperties. */
 static mpk_status both_properties(schema_reader *r, const place *at, const json_value *a,
                                   const json_value *b, const json_value *others_a,
                                   const json_value *others_b, json_value *out)
@@ -267,8 +267,8 @@ static bool is_one_of(str key, const char *const *names)
     return false;
 }
 
-/* One value of a keyword that means both: the sharper bound, the names in either list, the values
- * in both lists.  (Two different const are merge_objects' business.) */
+/* One value of a keyword with the meaning of two: the stricter bound, the names in either list,
+ * the values in both lists.  (Two different const are left to merge_objects.) */
 static mpk_status both_values(schema_reader *r, const place *at, const json_value *a,
                               const json_value *b, json_value *out)
 {
@@ -324,7 +324,7 @@ static bool says_of_members(const json_value *schema)
            json_get(schema, "additionalProperties");
 }
 
-/* Keywords of one side whose reach depends on a keyword that the other side has not. */
+/* Keywords of one side whose scope depends on a keyword that the other side lacks. */
 static mpk_status check_sides(schema_reader *r, const place *at, const json_value *a,
                               const json_value *b)
 {
@@ -339,15 +339,15 @@ static mpk_status check_sides(schema_reader *r, const place *at, const json_valu
     return MPK_OK;
 }
 
-/* Both sides name one value, and not the same. */
+/* Both sides have a const, and they differ. */
 static bool constants_differ(const json_value *a, const json_value *b)
 {
     const json_value *x = find_member(a, STR("const")), *y = find_member(b, STR("const"));
     return x && y && !json_equals(x, y);
 }
 
-/* Keywords of one side stay; those of both are joined; properties need the other side's
- * additionalProperties to be right.  What nothing fits becomes the schema false. */
+/* Merge two objects: keywords of one side are kept, those of both are joined; properties need
+ * the other side's additionalProperties.  If no value fits both, the result is the schema false. */
 static mpk_status merge_objects(schema_reader *r, const place *at, const json_value *a,
                                 const json_value *b, const json_value **out)
 {
@@ -381,8 +381,8 @@ static mpk_status merge_objects(schema_reader *r, const place *at, const json_va
     return make_object(r, &made, out);
 }
 
-/* A schema that is true says nothing, one that is false allows nothing.  Both sides are flattened
- * first, so that what is merged has no allOf or $ref left. */
+/* true restricts nothing, false allows nothing.  Both sides are flattened first, so the result
+ * has no allOf or $ref. */
 mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, const json_value *b,
                         const json_value **out)
 {
@@ -440,8 +440,8 @@ static bool requires(const json_value *schema, str name)
     return false;
 }
 
-/* Can no value fit both? "No" may also mean that it was not found out.  Looked at: types, listed
- * values, and members that both require and whose listed values differ. */
+/* Can no value fit both?  False may also mean that it was not found out.  Compared: types,
+ * listed values, and members that both require and whose listed values differ. */
 mpk_status schema_exclude(schema_reader *r, const place *at, const json_value *a,
                           const json_value *b, bool *yes)
 {

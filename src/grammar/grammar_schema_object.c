@@ -16,22 +16,22 @@ enum { MOST_STEPS = 100000 };
 
 typedef struct member {
     str name;
-    const node *pair; /* "name": value; NULL: no value fits, so that it does not come */
+    const node *pair; /* "name": value; NULL: no value fits, so the member cannot come */
     bool required;
 } member;
 
-/* One object of a schema while its rules are made.  The rule of member i after `before` members is
- * rules[i * (counted + 1) + before]; `before` above counted is counted, since no further number
- * makes a difference. */
+/* One object of a schema while its rules are made.  The rule of member i after `before` members
+ * is rules[i * (counted + 1) + before]; `before` is limited to `counted`, since larger numbers
+ * make no difference. */
 typedef struct object_rules {
     VEC(member) members;
-    const node *other;          /* a member of another name; NULL: there is none */
+    const node *other;          /* a member with another name; NULL: not allowed */
     const node *comma;          /* and a blank */
     uint32_t min, max, counted; /* counted: numbers of members above this are one */
     uint32_t *rules;            /* [members + 1][counted + 1]*/
 } object_rules;
 
-/* A part that no text matches; automaton_make leaves it out again. */
+/* A part that no text matches; automaton_make removes it. */
 static mpk_status never(schema_reader *r, const node **out)
 {
     node *n;
@@ -42,13 +42,13 @@ static mpk_status never(schema_reader *r, const node **out)
 
 /* ---- what the schema says ---- */
 
-/* The schema that nothing fits; NULL, no schema, fits everything. */
+/* Is it the schema that nothing fits?  NULL, no schema, fits everything. */
 static bool is_false(const json_value *v)
 {
     return v && v->kind == JSON_KIND_BOOL && !v->boolean;
 }
 
-/* A blank after the colon, as models write it; what a blank may be, the reader's options say. */
+/* A blank after the colon, as models write it; the reader's options define what a blank may be. */
 static mpk_status make_pair(schema_reader *r, const node *name, const node *value, const node **out)
 {
     const node *colon, *blank;
@@ -57,8 +57,8 @@ static mpk_status make_pair(schema_reader *r, const node *name, const node *valu
     return schema_join(r, (const node *[]){name, colon, blank, value, NULL}, out);
 }
 
-/* Name and value as a rule of its own: a member may stand at several places of the automaton.  A
- * schema of false: the member may not come, and m.pair stays NULL. */
+/* Name and value as a rule of its own: a member may occur at several places of the automaton.
+ * With the schema false the member may not come, and m.pair stays NULL. */
 static mpk_status add_member(schema_reader *r, const place *at, str name, const json_value *value,
                              object_rules *o)
 {
@@ -79,14 +79,14 @@ static mpk_status add_member(schema_reader *r, const place *at, str name, const 
     return MPK_OK;
 }
 
-/* NULL: no such name.  The address holds until the next member is added. */
+/* The member with this name, or NULL; valid until the next member is added. */
 static member *find_member(object_rules *o, const map *names, str name)
 {
     uint64_t index;
     return map_get(names, name, &index) ? &o->members.at[index] : NULL;
 }
 
-/* What is required and not described follows additionalProperties. */
+/* Members that are required but not described follow additionalProperties. */
 static mpk_status read_required(schema_reader *r, const place *at, const json_value *list,
                                 const json_value *others, map *names, object_rules *o)
 {
@@ -105,7 +105,7 @@ static mpk_status read_required(schema_reader *r, const place *at, const json_va
     return MPK_OK;
 }
 
-/* The name of a member that is none of those listed. */
+/* The name of a member that is not listed. */
 static mpk_status other_name(schema_reader *r, const place *at, const json_value *schema,
                              const object_rules *o, const node **out)
 {
@@ -126,7 +126,7 @@ static mpk_status other_name(schema_reader *r, const place *at, const json_value
     return schema_node(r, &here, both, out);
 }
 
-/* Members beyond `properties`: their names must differ from those that are listed, or fit the one
+/* Members beyond `properties`: their names must differ from the listed ones, or match the one
  * pattern that is allowed. */
 static mpk_status read_others(schema_reader *r, const place *at, const json_value *schema,
                               object_rules *o)
@@ -183,7 +183,7 @@ static mpk_status others_from(schema_reader *r, const object_rules *o, uint32_t 
     return min ? (*out = more, MPK_OK) : node_repeat(r->k, more, 0, 1, out);
 }
 
-/* Member i, and what follows it; or without it. */
+/* Member i and what follows it; or what follows without it. */
 static mpk_status member_body(schema_reader *r, object_rules *o, size_t i, uint32_t before,
                               const node **out)
 {
@@ -213,7 +213,7 @@ static mpk_status members_from(schema_reader *r, object_rules *o, size_t i, uint
     return node_rule(r->k, o->rules[i * (o->counted + 1) + before], out);
 }
 
-/* From the last member to the first, as each rule goes on in those of the members after it. */
+/* From the last member to the first, since each rule continues with those of the next member. */
 static mpk_status make_rules(schema_reader *r, object_rules *o)
 {
     size_t n = o->members.n;
@@ -231,7 +231,7 @@ static mpk_status make_rules(schema_reader *r, object_rules *o)
     return MPK_OK;
 }
 
-/* Members in the order of the schema: that is the order in which a model will write them. */
+/* Members in the order of the schema, in which a model will write them. */
 static mpk_status read_properties(schema_reader *r, const place *at, const json_value *schema,
                                   object_rules *o)
 {
@@ -248,7 +248,7 @@ static mpk_status read_properties(schema_reader *r, const place *at, const json_
     return read_others(r, at, schema, o);
 }
 
-/* Any object will do, and all such objects share one rule. */
+/* Any object; all such objects share one rule. */
 static bool is_free(const json_value *schema)
 {
     static const char *const keys[] = {"properties",        "required",      "additionalProperties",
@@ -260,8 +260,8 @@ static bool is_free(const json_value *schema)
     return true;
 }
 
-/* Members that are optional may be left out but not moved: their order is that of the schema, which
- * keeps the number of states linear. */
+/* Optional members may be left out but not moved: the order is the schema's, which keeps the
+ * number of states linear. */
 mpk_status schema_object(schema_reader *r, const place *at, const json_value *schema,
                          const node **out)
 {

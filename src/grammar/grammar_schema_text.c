@@ -69,8 +69,8 @@ static mpk_status matching(schema_reader *r, const place *at, str pattern, bool 
     return add_quotes(r, inside, out);
 }
 
-/* Two of pattern, format and length would need an intersection of automata.  A length whose ends
- * cross allows nothing. */
+/* Two of pattern, format and length would need an intersection of automata, and are refused.  A
+ * length with min above max allows nothing. */
 mpk_status schema_string(schema_reader *r, const place *at, const json_value *schema,
                          const node **out)
 {

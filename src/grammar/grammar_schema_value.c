@@ -7,7 +7,7 @@
 
 #include "grammar/grammar_schema.h"
 
-/* A character of a string; a surrogate comes only with its other half. */
+/* A character of a string; a surrogate only together with its other half. */
 #define CHAR                                                            \
     "[^\"\\\\\\x00-\\x1f]|\\\\(?:[\"\\\\/"                              \
     "bfnrt]|u(?:[0-9A-Ca-cEFef][0-9A-Fa-f]{3}|[Dd][0-7][0-9A-Fa-f]{2}|" \
@@ -113,8 +113,7 @@ mpk_status schema_any_array(schema_reader *r, const node **out)
     return node_rule(r->k, r->any_array, out);
 }
 
-/* A value contains values, so it is a rule; its body is set before it is complete for that
- * reason. */
+/* A value contains values, so its rule refers to itself: the body is set before it is complete. */
 mpk_status schema_any(schema_reader *r, const node **out)
 {
     static const char *const words[] = {"true", "false", "null"};
@@ -146,7 +145,7 @@ mpk_status json_object_node(maker *k, const node **out)
 
 /* ---- literals ---- */
 
-/* Numbers are written as the integer that they are; beyond MOST_EXACT their spelling is kept. */
+/* A whole number is written as an integer; beyond MOST_EXACT its spelling is kept. */
 void schema_spell(text *t, const json_value *value)
 {
     bool whole = value->kind == JSON_KIND_NUMBER && !value->is_integer &&
@@ -169,7 +168,7 @@ static mpk_status scalar(schema_reader *r, const json_value *value, const node *
     return node_bytes(r->k, (str){copy, n}, out);
 }
 
-/* A value as it is spelled, with free white space where JSON allows it. */
+/* A value in its spelling, with free white space where JSON allows it. */
 mpk_status schema_literal(schema_reader *r, const json_value *value, const node **out)
 {
     bool object = value->kind == JSON_KIND_OBJECT;
@@ -203,7 +202,7 @@ mpk_status schema_literal(schema_reader *r, const json_value *value, const node 
     return MPK_OK;
 }
 
-/* ---- strings that are none of a list ---- */
+/* ---- strings that are not in a list ---- */
 
 typedef struct others {
     schema_reader *r;
@@ -221,7 +220,7 @@ static int compare_names(const void *a, const void *b)
     return x->n < y->n ? -1 : x->n > y->n;
 }
 
-/* Sorted names that are equal up to byte `at`: what may follow that makes none of them. */
+/* Of sorted names that are equal up to byte `at`: the continuations that make none of them. */
 static mpk_status other_from(others *o, const str *names, size_t n, size_t at, uint32_t depth,
                              const node **out)
 {
@@ -266,8 +265,8 @@ static mpk_status other_from(others *o, const str *names, size_t n, size_t at, u
     return MPK_OK;
 }
 
-/* Any string but those given: their common beginnings are followed letter by letter, and at each
- * point what goes on otherwise is free. */
+/* Any string except those given: their common beginnings are followed letter by letter, and at
+ * each point any other continuation is free. */
 mpk_status schema_other_string(schema_reader *r, const place *at, str *texts, size_t n,
                                const node **out)
 {

@@ -61,9 +61,10 @@ mpk_status pair_put(mpk_context *cx, arena *a, pair_table *t, uint64_t key, uint
 
 /* ---- one number for equal contents ---- */
 
-/* kind ('S' a set of stacks, 'I' items of a situation), flag and content as a key; *known and the
- * number if there is one already.  The key is made in the arena and given back if it was known.
- * The store's size is checked here, since whatever is new passes through here. */
+/* The number of a content.  kind ('S' a set of stacks, 'I' items of a situation), flag and
+ * content form the key; *known if it has a number already.  The key is made in the arena and
+ * given back if it was known.  The store's size is checked here, since everything new passes
+ * through here. */
 static mpk_status look_up(mpk_context *cx, store *s, char kind, bool flag, const void *content,
                           size_t bytes, str *key, bool *known, uint32_t *out)
 {
@@ -97,7 +98,8 @@ static int compare_entries(const void *a, const void *b)
     return x->count < y->count ? -1 : x->count > y->count;
 }
 
-/* Of two counts that have reached the least, the lower one allows all that the higher one does. */
+/* Of two counts that have reached the minimum, the lower one allows all that the higher one
+ * does. */
 static uint32_t drop_covered(const automaton *a, stack_entry *e, uint32_t n)
 {
     uint32_t kept = 0;
@@ -112,7 +114,7 @@ static uint32_t drop_covered(const automaton *a, stack_entry *e, uint32_t n)
     return kept;
 }
 
-/* Sorted and without entries that others cover, so that equal sets are equal bytes. */
+/* Sort the entries and drop those that others cover, so that equal sets are equal bytes. */
 mpk_status stack_intern(mpk_context *cx, grammar *g, stack_entry *entries, uint32_t n,
                         bool may_be_empty, uint32_t *out)
 {
@@ -133,7 +135,7 @@ mpk_status stack_intern(mpk_context *cx, grammar *g, stack_entry *entries, uint3
     return MPK_OK;
 }
 
-/* One more entry on all stacks of a set. */
+/* Push one entry on all stacks of a set. */
 mpk_status stack_push(mpk_context *cx, grammar *g, uint32_t top, uint32_t count, uint32_t below,
                       uint32_t *out)
 {
@@ -152,8 +154,8 @@ static const stack_entry *entry_of(const store *s, stack_set set, uint32_t i)
     return i < set.n ? &s->entries.at[set.first + i] : NULL;
 }
 
-/* As compare_entries, for two sets that are merged: a missing entry comes after every other.  At
- * most one is missing. */
+/* Compare entries of two sets that are merged; a missing entry comes after every other.  At most
+ * one is missing. */
 static int order_of(const stack_entry *e, const stack_entry *f)
 {
     if (!e)
@@ -161,7 +163,7 @@ static int order_of(const stack_entry *e, const stack_entry *f)
     return f ? compare_entries(e, f) : -1;
 }
 
-/* Merge the entries of two sets into `to`; entries of the store may move meanwhile. */
+/* Merge the entries of two sets into `to`; the store's entries may move meanwhile. */
 static mpk_status merge(mpk_context *cx, grammar *g, stack_set x, stack_set y, uint32_t depth,
                         stack_entry *to, uint32_t *n)
 {
@@ -219,9 +221,8 @@ static uint32_t clamp_count(const grammar_state *s, uint32_t count, uint32_t byt
     return count >= s->min && (uint64_t)count + bytes < s->max ? s->min : count;
 }
 
-/* Counts are made equal where they cannot matter within `bytes` bytes, level by level.  A stack
- * that is deeper than the limit stays as it is below it: a clamp may be left out, it only saves
- * work. */
+/* Counts are made equal where they cannot matter within `bytes` bytes, level by level.  Below
+ * the limit of depth a stack stays as it is: clamping only saves work, and may be left out. */
 static mpk_status clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t length,
                         uint32_t bytes, uint32_t depth, uint32_t *out)
 {
@@ -239,7 +240,8 @@ static mpk_status clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t le
     }
     uint32_t n = 0, one;
     TRY(stack_intern(cx, g, made, set.n ? 1 : 0, set.may_be_empty, out));
-    for (n = 1; n < set.n; n++) { /* counts may have become equal: their stacks are united */
+    /* counts may have become equal: then their stacks are united */
+    for (n = 1; n < set.n; n++) {
         TRY(stack_intern(cx, g, &made[n], 1, false, &one));
         TRY(stack_unite(cx, g, *out, one, out));
     }
@@ -262,8 +264,8 @@ static int compare_items(const void *a, const void *b)
     return x->stack < y->stack ? -1 : x->stack > y->stack;
 }
 
-/* Items are sorted by state, and those of one state become one item with the union of their stacks;
- * then equal situations are equal bytes, and `by_content` finds them. */
+/* Items are sorted by state, and those with the same state become one item with the union of
+ * their stacks; then equal situations are equal bytes, and `by_content` finds them. */
 mpk_status situation_intern(mpk_context *cx, grammar *g, situation_item *items, uint32_t n,
                             bool may_end, uint32_t *out)
 {
@@ -310,8 +312,7 @@ mpk_status situation_clamp(mpk_context *cx, grammar *g, uint32_t from, uint32_t 
 
 /* ---- the store ---- */
 
-/* Sets and situations begin with their number 0: the empty stack, and the situation that nothing
- * fits. */
+/* Number 0 of sets and situations: the empty stack, and the situation that nothing fits. */
 mpk_status store_open(mpk_context *cx, grammar *g)
 {
     uint32_t empty, nothing;
@@ -325,7 +326,7 @@ void store_close(store *s)
     *s = (store){0};
 }
 
-/* The sets of another store, from the bottom up: numbers[i] of set i. */
+/* Copy the sets of another store, from the bottom up: numbers[i] is the new number of set i. */
 static mpk_status copy_stacks(mpk_context *cx, grammar *g, const store *old, const bool *wanted,
                               uint32_t *numbers)
 {
@@ -344,7 +345,7 @@ static mpk_status copy_stacks(mpk_context *cx, grammar *g, const store *old, con
     return MPK_OK;
 }
 
-/* Mark what the matchers' situations rest on, from the top down. */
+/* Mark the sets on which the matchers' situations rest, from the top down. */
 static void mark_wanted(const grammar *g, const store *old, bool *wanted)
 {
     for (const grammar_matcher *m = g->matchers; m; m = m->next) {
@@ -371,7 +372,7 @@ static mpk_status copy_situation(mpk_context *cx, grammar *g, const store *old,
     return situation_intern(cx, g, made, at->n, at->may_end, &m->moved);
 }
 
-/* Only what matchers stand in survives. */
+/* Only what the matchers' situations need is kept. */
 static mpk_status remember(mpk_context *cx, grammar *g, store *old)
 {
     bool *wanted;
@@ -386,7 +387,8 @@ static mpk_status remember(mpk_context *cx, grammar *g, store *old)
     return MPK_OK;
 }
 
-/* If memory runs out, or a limit is met, the old store stays, and no matcher has moved yet. */
+/* If memory runs out, or a limit is reached, the old store is kept, and no matcher has moved
+ * yet. */
 mpk_status store_forget(mpk_context *cx, grammar *g)
 {
     store old = g->store;

@@ -12,7 +12,7 @@
  * list_of and flag_of say which is missing or of a wrong type. */
 #include "grammar/grammar_parts.h"
 
-/* Characters of the words that one free text must not hold, and of all free texts. */
+/* Characters of the words that one free text must not contain, and of all free texts. */
 enum { MOST_WORD_CHARS = 2048, MOST_LETTERS = 16384 };
 
 typedef struct tag_reader {
@@ -130,7 +130,7 @@ static mpk_status add_word(tag_reader *r, word_tree *t, str word)
     return MPK_OK;
 }
 
-/* Where a text goes that is in a state and gets a letter. */
+/* The state of a text that is in a state and gets a letter. */
 static uint32_t step(const word_tree *t, uint32_t state, uint32_t letter)
 {
     uint32_t child = find_child(t, state, letter);
@@ -142,7 +142,8 @@ static uint32_t step(const word_tree *t, uint32_t state, uint32_t letter)
 }
 
 /* By rising depth: the fall of a state is shorter than the state, so it is complete when it is
- * needed.  (The order of the states does not do: a second word may begin below the first's end.) */
+ * needed.  (The order in which states were made does not suffice: a second word may begin below
+ * the end of the first.) */
 static void fill_falls(word_tree *t)
 {
     uint32_t most = 0;
@@ -158,7 +159,7 @@ static void fill_falls(word_tree *t)
         }
 }
 
-/* The text goes on with the letter of state `to`, and is in that state then. */
+/* The text continues with the letter of state `to`, and is in that state then. */
 static mpk_status add_onward(maker *k, const word_tree *t, uint32_t to, node *alt)
 {
     const word_state *s = &t->states.at[to];
@@ -169,8 +170,8 @@ static mpk_status add_onward(maker *k, const word_tree *t, uint32_t to, node *al
     return node_add(k, alt, child);
 }
 
-/* Letters that lead on from `state` are those of its children, then those that the states it falls
- * to have besides. */
+/* The letters that lead on from `state`: those of its children, and those of the states to which
+ * it falls. */
 static mpk_status add_letters(maker *k, const word_tree *t, uint32_t state, char_set *onward,
                               node *alt)
 {
@@ -191,8 +192,8 @@ static mpk_status add_letters(maker *k, const word_tree *t, uint32_t state, char
     }
 }
 
-/* In a state the text may end, or get a letter that makes no word of it.  No text is in a state
- * that is a word. */
+/* In a state the text may end, or get a letter that does not complete a word.  A text is never
+ * in a state that is a word. */
 static mpk_status state_body(maker *k, const word_tree *t, uint32_t state, const node **out)
 {
     char_set onward = {0}, others;
@@ -213,7 +214,7 @@ static mpk_status state_body(maker *k, const word_tree *t, uint32_t state, const
     return node_add(k, alt, child);
 }
 
-/* Any text that holds none of the words. */
+/* Any text that contains none of the words. */
 static mpk_status free_text(tag_reader *r, const str *words, size_t n, const node **out)
 {
     maker *k = r->k;
@@ -234,7 +235,7 @@ static mpk_status free_text(tag_reader *r, const str *words, size_t n, const nod
 
 /* ---- tags ---- */
 
-/* The texts of a member that is one or a list of them. */
+/* The texts of a member that is one text or a list of them. */
 static mpk_status texts_of(tag_reader *r, const json_value *v, const char *key, str **out,
                            size_t *n)
 {
@@ -249,7 +250,7 @@ static mpk_status texts_of(tag_reader *r, const json_value *v, const char *key, 
     return MPK_OK;
 }
 
-/* Free text in a tag goes on to the tag's end. */
+/* Free text in a tag continues to the tag's end. */
 static mpk_status content_node(tag_reader *r, const json_value *content, const str *ends, size_t n,
                                const node **out)
 {
@@ -279,7 +280,7 @@ static mpk_status tag_node(tag_reader *r, const json_value *tag, const node **ou
     return node_pair(r->k, NODE_SEQ, middle, end, out);
 }
 
-/* One of the tags, as a rule: it stands in several places. */
+/* One of the tags, as a rule, since it is used in several places. */
 static mpk_status one_of(tag_reader *r, const json_value *tags, const node **out)
 {
     const node *child = NULL;
@@ -303,7 +304,7 @@ static bool begins_with_one(str s, const str *words, size_t n)
     return false;
 }
 
-/* A tag that no trigger announces could never begin. */
+/* A tag without a trigger could never begin, and is refused. */
 static mpk_status check_triggers(tag_reader *r, const json_value *tags, const str *triggers,
                                  size_t n)
 {
@@ -330,7 +331,8 @@ static mpk_status triggered_node(tag_reader *r, const json_value *format, const 
     TRY(texts_of(r, list, "triggers", &triggers, &n));
     TRY(flag_of(r, format, "at_least_one", &at_least_one));
     TRY(flag_of(r, format, "stop_after_first", &only_first));
-    TRY(free_text(r, triggers, n, &any)); /* bounds the triggers, before tags are compared to all */
+    /* limits the triggers, before every tag is compared with them */
+    TRY(free_text(r, triggers, n, &any));
     TRY(check_triggers(r, tags, triggers, n));
     TRY(one_of(r, tags, &tag));
     if (only_first && at_least_one) {
@@ -444,7 +446,7 @@ static mpk_status any_node(tag_reader *r, const json_value *format, const node *
     return free_text(r, NULL, 0, out);
 }
 
-/* A format is one row here and one function. */
+/* A new format is one row here and one function. */
 static mpk_status by_type(tag_reader *r, const json_value *format, const node **out)
 {
     static const struct {
@@ -473,7 +475,7 @@ static mpk_status by_type(tag_reader *r, const json_value *format, const node **
                  "triggered_tags and tags_with_separator are");
 }
 
-/* Every recursion of formats passes through here. */
+/* All recursion of formats passes through here, and is limited. */
 static mpk_status format_node(tag_reader *r, const json_value *format, const node **out)
 {
     CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT,

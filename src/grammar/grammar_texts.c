@@ -8,12 +8,11 @@
 
 #include "grammar/grammar_parts.h"
 
-/* Of the tree; texts that share beginnings more often than this are alternatives side by side from
- * there on, so that recursion is bounded. */
+/* Levels of the tree; texts that share more beginnings are alternatives side by side from there
+ * on, so that recursion is bounded. */
 enum { MOST_LEVELS = 256 };
 
-/* By bytes; of two, the shorter comes first where it is the other's beginning, which join relies
- * on. */
+/* By bytes; a text comes before those that begin with it, on which join relies. */
 static int compare_texts(const void *a, const void *b)
 {
     const str *x = a, *y = b;
@@ -24,7 +23,7 @@ static int compare_texts(const void *a, const void *b)
     return x->n < y->n ? -1 : x->n > y->n;
 }
 
-/* As it stands within a JSON string. */
+/* The text as it is spelled within a JSON string. */
 static mpk_status escape(maker *k, str *s)
 {
     text quoted = {0};
@@ -39,7 +38,7 @@ static mpk_status escape(maker *k, str *s)
 static mpk_status join(maker *k, const str *texts, size_t n, size_t at, uint32_t level,
                        const node **out);
 
-/* The texts after what they share: those that end, and groups with the same next byte. */
+/* The texts after their common beginning: those that end, and groups with the same next byte. */
 static mpk_status part(maker *k, const str *texts, size_t n, size_t at, uint32_t level, node *alt)
 {
     const node *child = NULL;

@@ -11,7 +11,7 @@
 
 #include <stdlib.h>
 
-/* The bytes of a token of class i at most. */
+/* Most bytes of a token of class i. */
 static const uint32_t class_bytes[GRAMMAR_LENGTHS] = {4, 16, UINT32_MAX};
 
 typedef struct named_token {
@@ -19,8 +19,7 @@ typedef struct named_token {
     int32_t id;
 } named_token;
 
-/* The shorter first where it is the other's beginning: a node of the tree comes before those below
- * it. */
+/* A text comes before those that begin with it: a node of the tree precedes those below it. */
 static int compare_tokens(const void *a, const void *b)
 {
     const named_token *x = a, *y = b;
@@ -31,7 +30,7 @@ static int compare_tokens(const void *a, const void *b)
     return x->bytes.n < y->bytes.n ? -1 : x->bytes.n > y->bytes.n;
 }
 
-/* How many bytes two texts begin alike. */
+/* The length of the common beginning of two texts. */
 static uint32_t same_bytes(str a, str b)
 {
     uint32_t n = 0;
@@ -40,7 +39,7 @@ static uint32_t same_bytes(str a, str b)
     return n;
 }
 
-/* Sorted tokens -> nodes; open[d] is the last node of depth d. */
+/* Build nodes from sorted tokens; open[d] is the last node of depth d. */
 static mpk_status fill_tree(mpk_context *cx, grammar_vocab *v, const named_token *tokens, size_t n,
                             token_tree *to)
 {
@@ -66,7 +65,7 @@ static mpk_status fill_tree(mpk_context *cx, grammar_vocab *v, const named_token
     return MPK_OK;
 }
 
-/* Tokens of this class: longer than those of the class before, at most class_bytes. */
+/* The tokens of this class: longer than those of the class before, at most class_bytes. */
 static mpk_status make_tree(mpk_context *cx, grammar_vocab *v, const str *tokens, uint32_t class)
 {
     token_tree *to = &v->trees[class];
@@ -100,7 +99,7 @@ static mpk_status copy_tokens(mpk_context *cx, grammar_vocab *v, const str *toke
         CHECK(cx, ends[i] >= 0 && (uint32_t)ends[i] < v->n_tokens, MPK_EARG,
               "token %d ends an answer, of %u tokens", ends[i], v->n_tokens);
         v->ends[i] = ends[i];
-        v->tokens[ends[i]].n = 0; /* it ends the text and is no part of it */
+        v->tokens[ends[i]].n = 0; /* it ends the text and adds no bytes */
     }
     return MPK_OK;
 }

@@ -5,11 +5,11 @@
 
 #include "grammar/grammar_parts.h"
 
-/* A text that tokens begin with: its last byte; `depth` bytes are before it. */
+/* A beginning of tokens: its last byte; `depth` bytes precede it. */
 typedef struct token_node {
     uint8_t byte;
     uint32_t depth, skip; /* skip: the next node that is not below this one */
-    uint32_t first, n;    /* tokens that are this text: in token_tree.ids */
+    uint32_t first, n;    /* tokens with exactly this text, in token_tree.ids */
 } token_node;
 
 typedef struct token_tree {

@@ -28,7 +28,8 @@
 
 enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_MISUSED = 2 };
 
-/* For options whose 0 is a value of its own: `given` tells it from one that was left out. */
+/* For options where 0 is a valid value: `given` distinguishes 0 from an option that was left
+ * out. */
 typedef struct cli_whole {
     bool given;
     uint64_t value;
@@ -40,7 +41,7 @@ typedef struct cli_number {
 } cli_number;
 
 enum { CLI_MAX_LIST = 64 };
-/* Words of the command line, borrowed from argv, in their order. */
+/* The values of a CLI_LIST option in the order of the command line; borrowed from argv. */
 typedef struct cli_list {
     const char *at[CLI_MAX_LIST];
     uint32_t n;
@@ -57,7 +58,8 @@ typedef enum cli_type {
     CLI_LIST,    /* cli_list: may be given several times */
 } cli_type;
 
-/* One row of a verb's table; the value goes to `offset` of the verb's struct of arguments. */
+/* One row of a verb's table.  The parsed value is stored at `offset` of the verb's struct of
+ * arguments. */
 typedef struct cli_option {
     const char *name; /* without the dashes; of an operand its name in capitals */
     char letter;      /* 0: none; an option whose name is NULL has only its letter */
@@ -67,14 +69,14 @@ typedef struct cli_option {
     const char *help;
     size_t offset;
     double least, most;
-    /* names with | between: of these options one must be given, too, since without it this one says
-     * nothing; NULL: none */
+    /* Names separated by |: at least one of these options must be given too, because this option
+     * has no effect without it.  NULL: no such condition. */
     const char *needs;
 } cli_option;
 
 typedef struct cli_command {
     const char *name, *operands, *summary;
-    const char *notes; /* below the options in --help; NULL: none */
+    const char *notes; /* Printed below the options in --help; NULL: nothing. */
     const cli_option *options;
     size_t n_options, arguments_bytes;
     int (*run)(const struct cli_command *command, void *arguments);
@@ -84,14 +86,15 @@ extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_serve, cmd_embed, cmd
     cmd_tokenize, cmd_compile, cmd_inspect, cmd_quantize, cmd_perplexity, cmd_opt, cmd_bench,
     cmd_doctor;
 
-/* One row: its value is `member` of the struct `t`; then what else is not zero, as .field =
- * value. */
+/* One row: the value is stored in member `member` of struct type `t`; the remaining arguments
+ * are designated initialisers (.field = value) for the fields that are not zero. */
 #define CLI_OPTION(t, member, option_name, kind, ...)                                 \
     {                                                                                 \
         .name = option_name, .type = kind, .offset = offsetof(t, member), __VA_ARGS__ \
     }
 enum { CLI_MAX_OPTIONS = 64 };
-/* A table of more rows divides by zero, and does not compile. */
+/* CLI_ROWS: the number of rows.  CLI_TABLE of more than CLI_MAX_OPTIONS rows divides by zero and
+ * so does not compile. */
 #define CLI_ROWS(table) (sizeof(table) / sizeof *(table))
 #define CLI_TABLE(table) \
     .options = (table), .n_options = CLI_ROWS(table) / (CLI_ROWS(table) <= CLI_MAX_OPTIONS)
@@ -179,14 +182,15 @@ typedef struct cli_engine {
     CLI_OPTION(t, m.quiet, "quiet", CLI_FLAG, .letter = 'q', \
                .help = "no progress and no closing line")
 
-/* How tokens are drawn, as far as it was said. */
+/* The sampling options that were given; what was not given keeps the library's default. */
 typedef struct cli_sampling {
     cli_number temperature, top_p, min_p, typical_p, top_n_sigma;
     cli_number repetition_penalty, presence_penalty, frequency_penalty;
     cli_whole top_k, seed;
     cli_list bad_words;
     uint32_t min_tokens;
-    /* the form of the answer: regex itself, else files */
+    /* The form of the answer (grammar): `regex` is the expression itself, the other options name
+     * files. */
     const char *json_schema, *regex, *grammar, *structural_tag;
     cli_list choices;
 } cli_sampling;
@@ -235,10 +239,10 @@ typedef struct cli_sampling {
 
 /* ---- options.c ---- */
 
-/* Fill the zeroed struct of arguments from argv.  CLI_DONE, or CLI_MISUSED after a line on standard
- * error; *help: --help was asked for. */
+/* Fill the zeroed struct of arguments from argv.  Returns CLI_DONE, or CLI_MISUSED after one
+ * line on standard error.  *help: --help was given. */
 int cli_parse(const cli_command *command, int argc, char **argv, void *arguments, bool *help);
-/* --help of a verb, to standard output. */
+/* Print the --help of a verb to standard output. */
 void cli_help(const cli_command *command);
 
 /* ---- console.c ---- */
@@ -253,33 +257,36 @@ int cli_report(const cli_command *command, const mpk_context *cx);
  * cli_command.run. */
 typedef int cli_body(const cli_command *command, mpk_context *cx, arena *a, void *arguments);
 int cli_run_body(const cli_command *command, void *arguments, cli_body *body);
-/* Bytes to standard output and on their way: false if that failed. */
+/* Write bytes to standard output and flush them.  Returns false if writing failed. */
 bool cli_write(const void *bytes, size_t n);
-/* At the end of a verb: `code`, or CLI_FAILED with a line on standard error if standard output
- * could not be written. */
+/* Call at the end of a verb.  Returns `code`, or CLI_FAILED after a line on standard error if
+ * writing to standard output failed at any time. */
 int cli_finish(const cli_command *command, int code);
 /* The engine's options.  degrees[CLI_MAX_LIST] and the names in it are borrowed from `from`'s
  * words, which are cut up.  CLI_MISUSED after a line on standard error. */
 int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees,
                        mpk_engine_options *to);
-/* What was said of sampling takes the place of what *to holds; bad words are borrowed. */
+/* Sampling options given on the command line replace those of *to.  The bad words stay borrowed
+ * from argv. */
 void cli_request_options(const cli_sampling *from, mpk_request_options *to);
-/* The form of the answer, its source in the arena; CLI_DONE, or another code after a line on
- * standard error. */
+/* Set the form of the answer; its source text is allocated in the arena.  Returns CLI_DONE, or
+ * another exit code after a line on standard error. */
 int cli_request_form(const cli_command *command, mpk_context *cx, arena *a,
                      const cli_sampling *from, mpk_request_options *to);
-/* Submit a text; max_tokens asks for so many at most: what the context cannot hold is not an error
- * here. */
+/* Submit a text as a request.  max_tokens is an upper limit: if the context has less room, the
+ * answer is cut to it without an error. */
 mpk_status cli_submit(mpk_context *cx, mpk_engine *engine, str prompt, mpk_request_options *wanted,
                       mpk_request **request);
-/* Print pieces until the end; Ctrl-C cancels, and what has come is kept. */
+/* Print the pieces of an answer until it ends.  Ctrl-C cancels the request; what was printed
+ * until then stays. */
 int cli_stream(const cli_command *command, mpk_context *cx, mpk_request *request);
 /* The text of -p, of the file of -f, or of standard input if it is "-"; exactly one must be given.
  * *text is in `a`. */
 int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const char *inline_text,
                   const char *file, const char *dash, str *text);
-/* Refuse to write the file that `input` names ("-": standard input), by whatever name; NULL on
- * either side is no file.  Called before anything is read or written. */
+/* Refuse an output file that is the same file as `input` ("-": standard input), also under
+ * another name (link, other path).  NULL on either side: no file, nothing to refuse.  Called
+ * before anything is read or written. */
 int cli_check_output(const cli_command *command, const char *output, const char *input);
 /* Empty the file at path, which was opened to append; refused if it is a file of the engine's
  * models. */
@@ -291,30 +298,36 @@ typedef struct cli_perplexity {
     uint32_t window, stride, windows, threads; /* 0: as without the option */
     int activations;
     bool json, quiet;
-    str text;      /* borrowed; at NULL: it is read from `file`, whose name stands in messages */
-    bool only_ask; /* can this text be measured?  Nothing is measured or printed. */
+    /* Borrowed.  With a NULL `at` the text is read from `file`; the name `file` is used in
+     * messages in either case. */
+    str text;
+    /* Only check that this text can be measured: nothing is measured or printed. */
+    bool only_ask;
 } cli_perplexity;
-/* Measure and print it: the exit code.  cmd_perplexity.c */
+/* Measure the perplexity and print the report.  Returns the exit code.  Defined in
+ * cmd_perplexity.c. */
 int cli_measure_perplexity(const cli_command *command, const cli_perplexity *args);
 /* The chat template in a file; NULL without one.  *source is in `a` and NUL-terminated. */
 int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, const char *file,
                       const char **source);
 /* Token ids from text: whitespace or commas between.  *ids is in `a`. */
 int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids, size_t *n);
-/* From now on Ctrl-C (and a request to end) is noted instead of ending the process; a second one
+/* From now on Ctrl-C and SIGTERM set a flag instead of ending the process; the second signal
  * ends it. */
 void cli_catch_interrupt(void);
-/* Has one been noted since the last cli_catch_interrupt? */
+/* Has such a signal arrived since the last cli_catch_interrupt? */
 bool cli_interrupted(void);
-/* From now on a hang-up (SIGHUP) is noted, too, and does not end the process. */
+/* From now on SIGHUP also only sets a flag. */
 void cli_catch_hangup(void);
-/* Has one been noted since the last call? */
+/* Has a SIGHUP arrived since the last call? */
 bool cli_take_hangup(void);
-/* A line that the next one replaces, if standard error is a terminal; an empty one wipes it. */
+/* If standard error is a terminal, show a line that the next call overwrites; an empty text
+ * erases it. */
 void cli_progress(const char *format, ...) BASE_PRINTF(1, 2);
 /* For mpk_engine_options.progress: shows it, and stops at Ctrl-C. */
 bool cli_show_progress(void *user, const char *stage, double done);
-/* Where the demo model lies, or would: in `a`; NULL without a home folder. */
+/* The path of the demo model, whether or not it exists; allocated in `a`.  NULL if there is no
+ * home folder. */
 const char *cli_demo_model(arena *a);
 
 #endif

@@ -21,8 +21,8 @@
 #include "cli/cli.h"
 #include "cli/lines.h"
 
-/* MAX_ANSWERS bounds n and best_of; WINDOW_BATCHES is how many batches of lines are in work;
- * LOOK_MS how long a look at the oldest may wait while nothing new has come. */
+/* MAX_ANSWERS bounds n and best_of.  WINDOW_BATCHES: lines in flight, in multiples of the batch.
+ * LOOK_MS: how long to wait for the oldest line when there is no new input. */
 enum {
     MAX_ANSWERS = 128,
     MAX_DRAFTS = 64,
@@ -47,23 +47,26 @@ typedef struct line_request {
     arena *arena; /* for lists, until it is submitted */
     str prompt;   /* at NULL: tokens */
     size_t n_tokens;
-    int32_t *tokens;     /* heap */
-    uint32_t n, best_of; /* answers, and of how many they are the best; 0: not given */
+    int32_t *tokens; /* heap */
+    /* Answers to return, and answers to generate, of which the best are returned; 0: not given.
+     * */
+    uint32_t n, best_of;
 } line_request;
 
-/* A line in work. */
+/* A line in flight: read, but its answer is not yet written. */
 typedef struct job {
-    mpk_request **requests;       /* heap; in the order of their seeds */
-    uint32_t n_requests, n_shown; /* as many have been submitted; the best that go out */
-    /* the line says how many answers it wants: they go out as a list */
+    mpk_request **requests; /* heap; in the order of their seeds */
+    /* Requests submitted, and how many of them, the best, are returned. */
+    uint32_t n_requests, n_shown;
+    /* The line gives n or best_of: its answers are returned as a list. */
     bool many;
     bool logprobs, prompt_logprobs; /* they were asked for */
     text id;                        /* JSON, given back with the answer; empty: none */
     char error[ERROR_BYTES];
 } job;
 
-/* Jobs are a ring of `window` places: line number i of the requests has place i % window, and those
- * from n_written to n_read - 1 are in work. */
+/* Jobs are a ring of `window` places: the line with number i uses place i % window.  Lines
+ * n_written .. n_read - 1 are in flight. */
 typedef struct batch {
     const cli_command *command;
     mpk_context *cx;
@@ -97,7 +100,7 @@ static const cli_option options[] = {
 
 /* ---- one line to a request; each returns NULL, or what is wrong ---- */
 
-/* Ends a reader of a field: the words become the answer's error. */
+/* Called by a reader of a field to fail: the message becomes the answer's error. */
 #define REFUSE(error, ...) return snprintf((error), ERROR_BYTES, __VA_ARGS__), false
 
 /* A number between two bounds; NaN cannot be written in JSON. */
@@ -109,7 +112,7 @@ static bool read_number(const json_value *value, double least, double most, floa
     return true;
 }
 
-/* `key` may differ from the value's own, which an item of a list does not have. */
+/* `key` may differ from the key of the value itself: an item of a list has none. */
 static bool read_count(str key, const json_value *value, int64_t least, int64_t most, uint64_t *to,
                        char *error)
 {
@@ -233,7 +236,7 @@ static bool read_bad_words(const json_value *value, line_request *r, char *error
     return true;
 }
 
-/* The form of the answer; *found: the key is one that asks for it. */
+/* The form of the answer.  *found: the key is one of those that set a form. */
 static bool read_form(const json_value *value, line_request *r, bool *found, char *error)
 {
     static const struct {
@@ -267,7 +270,7 @@ static bool read_form(const json_value *value, line_request *r, bool *found, cha
     return true;
 }
 
-/* Rules and log probabilities; *found: the key is one of them. */
+/* Sampling rules and log probabilities.  *found: the key is one of them. */
 static bool read_rule(const json_value *value, line_request *r, bool *found, char *error)
 {
     mpk_request_options *o = &r->options;
@@ -302,7 +305,7 @@ static bool read_rule(const json_value *value, line_request *r, bool *found, cha
     return true;
 }
 
-/* An empty text is a prompt, too: `at` is not NULL then. */
+/* An empty text is a valid prompt: its `at` is not NULL. */
 static bool read_text(const json_value *value, line_request *r, char *error)
 {
     if (value->kind != JSON_KIND_STRING)
@@ -323,7 +326,8 @@ static bool read_salt(const json_value *value, line_request *r, char *error)
     return true;
 }
 
-/* 0 here means none, which the library calls -1; its own 0 is the engine's number. */
+/* In a line 0 means none, which the library writes as -1; the library's own 0 means the engine's
+ * default. */
 static bool read_drafts(const json_value *value, line_request *r, char *error)
 {
     uint32_t n;
@@ -351,7 +355,7 @@ static bool read_priority(const json_value *value, line_request *r, char *error)
     return true;
 }
 
-/* What ends an answer; *found: the key is of that. */
+/* Conditions that end an answer.  *found: the key is one of them. */
 static bool read_ends(batch *b, const json_value *value, line_request *r, bool *found, char *error)
 {
     mpk_request_options *o = &r->options;
@@ -457,7 +461,8 @@ static bool submit(batch *b, const line_request *r, job *j)
     return true;
 }
 
-/* A line that is wrong becomes a job with an error, which is answered in its turn. */
+/* A line with an error becomes a job too, so that the error is written in the order of the
+ * input. */
 static void start_job(batch *b, const char *line, size_t n, job *j)
 {
     line_request r = {.options = {.size = sizeof r.options, .max_tokens = b->max_tokens},
@@ -528,7 +533,7 @@ static void write_members(batch *b, const job *j, const mpk_request *request,
     b->n_tokens += answer->n_tokens;
 }
 
-/* The mean, not the sum: else the shortest answer would win. */
+/* The mean log probability and not the sum, which would favour the shortest answer. */
 static double mean_logprob(const mpk_request *request, size_t n)
 {
     double sum = 0;
@@ -539,8 +544,8 @@ static double mean_logprob(const mpk_request *request, size_t n)
     return n ? sum / (double)n : -HUGE_VAL;
 }
 
-/* The most probable of the answers from `first` on comes there; among equals, the one of the lower
- * seed. */
+/* Move the most probable of the answers from `first` on to place `first`; those in between move
+ * up by one, so that equal ones stay in the order of their seeds. */
 static void bring_best(const job *j, mpk_answer *answers, uint32_t first)
 {
     uint32_t best = first;
@@ -562,7 +567,7 @@ static void bring_best(const job *j, mpk_answer *answers, uint32_t first)
     answers[first] = answer;
 }
 
-/* The answers shown first, best first; a failure of one is the error of the line. */
+/* The n_shown best answers, best first.  If one request failed, the whole line has that error. */
 static void wait_answers(batch *b, job *j, mpk_answer *answers)
 {
     for (uint32_t i = 0; i < j->n_requests && !*j->error; i++)
@@ -572,7 +577,7 @@ static void wait_answers(batch *b, job *j, mpk_answer *answers)
         bring_best(j, answers, i);
 }
 
-/* The line's own id comes back first; an answer of several has them in a list. */
+/* The line's own id comes first; several answers are written as a list. */
 static void write_answer(batch *b, job *j, text *line)
 {
     mpk_answer answers[MAX_ANSWERS];
@@ -625,7 +630,7 @@ static int finish_job(batch *b, job *j)
     return code;
 }
 
-/* A carriage return is blank: files of other systems have one in each line. */
+/* A carriage return counts as a blank: files from Windows have one at the end of each line. */
 static bool is_blank(const char *line, size_t n)
 {
     while (n > 0 && memchr(" \t\r", line[n - 1], 3))
@@ -633,7 +638,8 @@ static bool is_blank(const char *line, size_t n)
     return n == 0;
 }
 
-/* Are the answers there?  Waits a little, for news of the first that is not. */
+/* Have all requests of the oldest job ended?  Waits up to LOOK_MS for progress of the first that
+ * has not. */
 static bool is_done(batch *b, const job *j)
 {
     mpk_piece piece;
@@ -644,7 +650,8 @@ static bool is_done(batch *b, const job *j)
     return true;
 }
 
-/* Start what has come and finish the oldest, whichever can be done. */
+/* Submit the lines that have arrived and write the oldest answer when it is ready, whichever is
+ * possible first. */
 static int run_lines(batch *b)
 {
     cli_lines lines = {.fd = b->in};
@@ -691,8 +698,8 @@ static void print_closing_line(const batch *b)
     fprintf(stderr, "\n");
 }
 
-/* Jobs that are left after a failure were ended by run_lines; the closing line is for success
- * alone. */
+/* After a failure run_lines has already freed the jobs that were left; the closing line is
+ * printed on success only. */
 static int with_engine(batch *b)
 {
     b->jobs = calloc(b->window, sizeof *b->jobs);
@@ -733,8 +740,8 @@ static int open_output(batch *b, const char *path)
     return b->out ? CLI_DONE : cli_fail(b->command, "cannot write %s: %s", path, strerror(errno));
 }
 
-/* The output is opened after the input, and before the model is loaded: a wrong name shall be told
- * at once. */
+/* The output is opened after the input and before the model is loaded, so that a wrong name is
+ * reported at once. */
 static int open_files(batch *b, batch_arguments *args)
 {
     bool from_standard = strcmp(args->requests, "-") == 0;
@@ -751,7 +758,7 @@ static int open_files(batch *b, batch_arguments *args)
     return code;
 }
 
-/* The window bounds how many lines are in work, and with that the memory. */
+/* The window bounds the lines in flight, and so the memory. */
 static int run(const cli_command *command, void *arguments)
 {
     batch_arguments *args = arguments;

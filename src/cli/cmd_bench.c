@@ -92,15 +92,17 @@ typedef struct bench {
     mpk_engine *engine;
     const bench_arguments *args;
     uint32_t vocab_size;
-    mpk_request **requests;      /* [batch] */
-    uint32_t *lengths;           /* [batch] of the prompts */
-    int32_t *prompt;             /* [most] */
-    uint64_t open_ns, answer_ns; /* opening; opening and the first token after it */
+    mpk_request **requests; /* [batch] */
+    uint32_t *lengths;      /* [batch] of the prompts */
+    int32_t *prompt;        /* [most] */
+    /* Times from the start of opening: until the engine is open, and until the first token of
+     * the first answer. */
+    uint64_t open_ns, answer_ns;
     samples decode_ms, step_ms, prompt_rate, decode_rate, first_ms;
-    samples plain_rate; /* compares: as decode_rate, without drafts */
-    uint64_t plain_sum; /* of the tokens of the run without drafts */
+    samples plain_rate; /* With --compare: as decode_rate, but of runs without drafts. */
+    uint64_t plain_sum; /* Checksum of the tokens of the run without drafts. */
     int32_t planted[MOST_PLANTED];
-    uint32_t n_planted; /* 0: answers are the model's */
+    uint32_t n_planted; /* Planted tokens; 0: the answers are the model's own. */
     mpk_token_bias biases[MOST_PLANTED];
     mpk_routing routing; /* of the last step; layers 0: no experts, or they were not counted */
     char *profile;       /* JSON; NULL: not wanted */
@@ -113,7 +115,8 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The q-quantile, between neighbours by the straight line. */
+/* The q-quantile, 0 <= q <= 1, linearly interpolated between neighbours; the samples must be
+ * sorted. */
 static double quantile(const samples *s, double q)
 {
     if (!s->n)
@@ -161,7 +164,7 @@ static bool compares(const bench *b)
     return b->n_planted || b->args->engine.draft_model;
 }
 
-/* ignore_eos, so that all answers have the length that is measured. */
+/* ignore_eos: every answer has exactly the length that is measured. */
 static mpk_request_options what_to_ask(const bench *b, bool drafts)
 {
     mpk_request_options wanted = {
@@ -177,8 +180,8 @@ static mpk_request_options what_to_ask(const bench *b, bool drafts)
     return wanted;
 }
 
-/* Random tokens, which the prefix cache cannot have: every run draws others.  A run takes 1024
- * streams of numbers, which is the largest batch. */
+/* Random tokens, different in every run, so that the prefix cache never matches.  Each run uses
+ * 1024 random streams, the largest batch. */
 static mpk_status submit_all(bench *b, uint32_t run, bool drafts)
 {
     mpk_request_options wanted = what_to_ask(b, drafts);
@@ -236,7 +239,7 @@ static void count_times(bench *b, uint64_t first, uint64_t last, bool has_whole_
             (double)(last - first) * 1e-6 * b->args->batch / (double)after;
 }
 
-/* What a run is for: nothing, the rate without drafts, all times. */
+/* The purpose of a run: warm-up, the rate without drafts, or all times. */
 enum count { WARM_UP, PLAIN, COUNTED };
 
 /* Wait for all; the first run warms up and is not counted. */
@@ -262,7 +265,7 @@ static mpk_status take_times(bench *b, enum count count)
     return MPK_OK;
 }
 
-/* A number for all tokens of a run that has ended. */
+/* A checksum over all tokens of a finished run. */
 static uint64_t sum_tokens(const bench *b)
 {
     uint64_t sum = 0;
@@ -331,14 +334,14 @@ static void print_spread(const char *name, const samples *s, const char *low, do
         printf(", \"%s\": null", name);
 }
 
-/* How many times as fast drafts make decoding; of medians, since a run that the machine disturbed
- * should not decide. */
+/* Speed-up of decoding by drafts: a ratio of medians, because medians are robust against single
+ * disturbed runs. */
 static double gain_of(const bench *b)
 {
     return quantile(&b->decode_rate, 0.5) / quantile(&b->plain_rate, 0.5);
 }
 
-/* null: all tokens of an answer came in one look, so that there is no time between them. */
+/* null: all tokens of an answer arrived in one poll, so no time between tokens is known. */
 static void print_gain(const bench *b)
 {
     if (b->plain_rate.n && b->decode_rate.n)
@@ -348,7 +351,8 @@ static void print_gain(const bench *b)
         printf(", \"plain_decode_tokens_per_s\": null, \"gain\": null");
 }
 
-/* The least time in which a step's weights can be read, ms; 0: nobody said how fast memory is. */
+/* Lower bound of a step's time in ms: weight bytes over memory bandwidth; 0: the bandwidth was
+ * not given. */
 static double light_of(const bench *b)
 {
     const cli_number *rate = &b->args->bandwidth;
@@ -413,7 +417,7 @@ static void print_json(const bench *b, const mpk_engine_facts *facts)
     printf(", \"profile\": %s}\n", b->profile ? b->profile : "null");
 }
 
-/* 0 for a member that is not there. */
+/* The member's number, or 0 if the object has no such member. */
 static double number(const json_value *object, const char *key)
 {
     const json_value *value = json_get(object, key);
@@ -573,7 +577,7 @@ static bool has_memory(bench *b)
     return good;
 }
 
-/* Also after has_memory got only a part of it. */
+/* Also correct if has_memory allocated only a part. */
 static void free_memory(bench *b)
 {
     samples *all[] = {&b->decode_ms,   &b->step_ms,    &b->prompt_rate,

@@ -55,13 +55,14 @@ typedef struct chat {
     mpk_request_options wanted;
     mpk_chat_options how;
     bool at_terminal;
-    size_t first_bytes; /* of `messages` with the system's alone */
-    text messages;      /* the list, but for the bracket at its end */
+    size_t first_bytes; /* Length of `messages` with the system message alone. */
+    text messages;      /* The JSON list of messages without its closing bracket. */
 } chat;
 
 /* ---- the conversation ---- */
 
-/* To the end of the list; running out of memory is noticed by render. */
+/* Append a message to the list.  Running out of memory is remembered in the text and reported by
+ * render. */
 static void add_message(chat *c, const char *role, str content)
 {
     text_print(&c->messages, "%s{\"role\": \"%s\", \"content\": ", c->messages.n > 1 ? ", " : "",
@@ -70,14 +71,14 @@ static void add_message(chat *c, const char *role, str content)
     text_add(&c->messages, "}", 1);
 }
 
-/* Back to an earlier length: what was added since is forgotten. */
+/* Cut the list back to an earlier length: the messages added since are dropped. */
 static void cut_messages(chat *c, size_t n_bytes)
 {
     c->messages.n = n_bytes;
     c->messages.at[n_bytes] = 0;
 }
 
-/* What the model gets to read. */
+/* Render the conversation with the chat template into the text that the model reads. */
 static mpk_status render(chat *c, char **prompt, size_t *n)
 {
     const size_t before = c->messages.n;
@@ -90,7 +91,7 @@ static mpk_status render(chat *c, char **prompt, size_t *n)
     return status;
 }
 
-/* The prompt brings its special tokens itself (raw_prompt). */
+/* The template writes the special tokens itself, hence raw_prompt. */
 static mpk_status submit(chat *c, mpk_request **request)
 {
     mpk_request_options wanted = c->wanted;
@@ -104,7 +105,7 @@ static mpk_status submit(chat *c, mpk_request **request)
     return status;
 }
 
-/* Say it and print the answer.  A message that fails is forgotten. */
+/* Send a message and print the answer.  A message that fails is dropped from the conversation. */
 static int say(chat *c, str content)
 {
     const size_t before = c->messages.n;
@@ -132,7 +133,8 @@ static int say(chat *c, str content)
 
 /* ---- lines ---- */
 
-/* A line that begins with a slash, at a terminal.  False: it ends the conversation. */
+/* A command: a line that begins with a slash, at a terminal.  Returns false if it ends the
+ * conversation. */
 static bool obey(chat *c, str line)
 {
     if (str_is(line, "/exit") || str_is(line, "/quit"))
@@ -146,14 +148,14 @@ static bool obey(chat *c, str line)
     return true;
 }
 
-/* A mark at the terminal: a message begins, or goes on. */
+/* The prompt mark at a terminal: for the beginning of a message, or for its continuation lines. */
 static void ask(const chat *c, bool goes_on)
 {
     if (c->at_terminal)
         cli_write(goes_on ? "  " : "> ", 2);
 }
 
-/* The next message, of one line or of several that end with a backslash. */
+/* Read the next message: one line, or several of which all but the last end with a backslash. */
 static cli_line next_message(chat *c, cli_lines *lines, text *message)
 {
     const char *line;
@@ -174,8 +176,8 @@ static cli_line next_message(chat *c, cli_lines *lines, text *message)
     }
 }
 
-/* Until the input ends, /quit, or Ctrl-C at a pipe.  At a terminal Ctrl-C ends an answer, not the
- * conversation. */
+/* Ends at the end of the input, at /quit, or at Ctrl-C if the input is a pipe.  At a terminal
+ * Ctrl-C ends only the answer. */
 static int converse(chat *c)
 {
     cli_lines lines = {.fd = STDIN_FILENO};
@@ -192,7 +194,8 @@ static int converse(chat *c)
         if (state == CLI_LINE_END || (!c->at_terminal && cli_interrupted()))
             break;
         if (c->at_terminal && code == CLI_FAILED && !ferror(stdout))
-            code = CLI_DONE; /* it was said what is wrong: perhaps the next message is shorter */
+            /* The error has been reported; the next message may be shorter and succeed. */
+            code = CLI_DONE;
         cli_catch_interrupt();
     }
     if (state == CLI_LINE_ERROR && errno != EINTR)
@@ -206,7 +209,7 @@ static int converse(chat *c)
 
 /* ---- options ---- */
 
-/* NAME=VALUE as a member; a value that is no JSON is a text. */
+/* Turn NAME=VALUE into a member of an object; a value that is not JSON is taken as a string. */
 static int add_variable(chat *c, arena *a, const char *word, text *to)
 {
     const char *equals = strchr(word, '=');
@@ -225,7 +228,7 @@ static int add_variable(chat *c, arena *a, const char *word, text *to)
     return CLI_DONE;
 }
 
-/* --set, all of them, as one object. */
+/* All --set options as one object. */
 static int read_variables(chat *c, arena *a, const cli_list *list, const char **out)
 {
     text t = {0};
@@ -252,7 +255,8 @@ static int read_how(chat *c, arena *a, const chat_arguments *args)
     return code == CLI_DONE ? read_variables(c, a, &args->variables, &c->how.variables) : code;
 }
 
-/* What the model's makers suggest, then what the user said. */
+/* The sampling options that the model's makers suggest, then those of the command line, which
+ * replace them. */
 static void fill_wanted(chat *c, const chat_arguments *args)
 {
     c->wanted.size = sizeof c->wanted;
@@ -264,7 +268,7 @@ static void fill_wanted(chat *c, const chat_arguments *args)
     c->wanted.raw_prompt = true;
 }
 
-/* One message with -p, else as many as come. */
+/* One message if -p is given, else messages from standard input until it ends. */
 static int talk(chat *c, const chat_arguments *args)
 {
     c->at_terminal = !args->prompt && isatty(STDIN_FILENO);

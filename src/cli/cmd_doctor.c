@@ -28,8 +28,8 @@ static const cli_option options[] = {
                .help = "first empty the cache of compiled kernels and programs"),
 };
 
-/* What was found of one subject, and what to do about it: NULL if all is well.  Needs are literals,
- * or words in the arena of the run; `found` has room for a path of 4096 bytes. */
+/* The finding of one subject, and what to do about it (NULL: nothing).  Needs are literals, or
+ * text in the arena of the run; `found` has room for a path of 4096 bytes. */
 typedef struct finding {
     const char *subject, *need;
     char found[4200];
@@ -56,14 +56,14 @@ static void add_finding(report *r, const char *subject, const char *need, const 
     va_end(values);
 }
 
-/* 0 for what the report does not have. */
+/* The number of the report, or 0 if the report does not have it. */
 static double number(const json_value *object, const char *key)
 {
     const json_value *value = json_get(object, key);
     return value ? value->number : 0;
 }
 
-/* Without fast code everything runs, slowly: a need, but no failure. */
+/* Without fast code everything runs, but slowly: reported as a need, not as a failure. */
 static void look_at_processor(report *r, const json_value *machine)
 {
     const json_value *features = json_get(machine, "features"), *isa = json_get(machine, "isa");
@@ -94,7 +94,7 @@ static void look_at_memory(report *r, const json_value *machine)
                 number(machine, "memory_bytes") / gib);
 }
 
-/* Versions of what is linked, for reports of faults. */
+/* Versions of the linked libraries, for bug reports. */
 static void look_at_libraries(report *r, const json_value *machine)
 {
     const json_value *libraries = json_get(machine, "libraries");
@@ -106,7 +106,7 @@ static void look_at_libraries(report *r, const json_value *machine)
     add_finding(r, "libraries", NULL, "%s", words);
 }
 
-/* As a shell would find it. */
+/* Search PATH for a program, as a shell does. */
 static bool is_in_path(const char *program)
 {
     const char *path = getenv("PATH");
@@ -121,7 +121,7 @@ static bool is_in_path(const char *program)
     return false;
 }
 
-/* No verb calls it: it draws what `mpk inspect --dot` prints. */
+/* No verb calls graphviz: the user needs it to draw the output of `mpk inspect --dot`. */
 static void look_at_programs(report *r)
 {
     if (is_in_path("dot"))
@@ -131,7 +131,7 @@ static void look_at_programs(report *r)
                     "no dot: mpk inspect --dot cannot be drawn");
 }
 
-/* Words of the report as a text of their own; "" if there are none. */
+/* A list of words of the report as one text; "" if there are none. */
 static const char *words_of(arena *a, const json_value *object, const char *key)
 {
     const json_value *value = json_get(object, key);

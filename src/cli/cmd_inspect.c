@@ -51,14 +51,14 @@ typedef struct inspection {
     mpk_engine_options wanted;
 } inspection;
 
-/* 0 for a key that is not there: older rows of the report have fewer. */
+/* The number of a key, or 0 if it is absent: older rows of the report have fewer keys. */
 static double number(const json_value *object, const char *key)
 {
     const json_value *value = json_get(object, key);
     return value ? value->number : 0;
 }
 
-/* A number of bytes as people say it. */
+/* A number of bytes in a readable unit. */
 static const char *shown_bytes(double n, char buffer[32])
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
@@ -86,7 +86,7 @@ static void print_value(const json_value *value)
         printf("%.12g\n", value->number);
 }
 
-/* A section is an object of plain values, printed as they come. */
+/* A section is an object of plain values, each printed as it is. */
 static void print_section(const json_value *root, const char *name)
 {
     const json_value *section = json_get(root, name);
@@ -130,7 +130,7 @@ static void print_stats(const json_value *graph)
             printf("  %-24s %14.10g  %s\n", rows[i].key, number(graph, rows[i].key), rows[i].words);
 }
 
-/* Indented, for people; programs do not mind. */
+/* Indented for people; programs that parse JSON ignore the blanks. */
 static int print_json(const inspection *s, const json_value *value)
 {
     text t = {0};
@@ -143,7 +143,7 @@ static int print_json(const inspection *s, const json_value *value)
     return failed ? cli_fail(s->command, "out of memory") : CLI_DONE;
 }
 
-/* With --stats the graph for the tokens that were asked for is the first one. */
+/* With --stats the graph for the requested tokens is the first one. */
 static int print_report(const inspection *s, arena *a, const char *source)
 {
     const json_value *root;
@@ -162,7 +162,7 @@ static int print_report(const inspection *s, arena *a, const char *source)
     return CLI_DONE;
 }
 
-/* --stats without --batch is of the graph for one token. */
+/* --stats without --batch reports on the graph for one token. */
 static int inspect(inspection *s)
 {
     const inspect_arguments *args = s->args;

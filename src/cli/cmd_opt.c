@@ -38,7 +38,7 @@ static const cli_option options[] = {
                .help = "one event between operators instead of one between tiles"),
 };
 
-/* A list that the library makes, as it is. */
+/* Print a list that the library returns, unchanged. */
 static int print_list(const cli_command *command, mpk_context *cx,
                       mpk_status (*list)(mpk_context *, char **))
 {

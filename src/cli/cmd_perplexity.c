@@ -49,7 +49,7 @@ static const cli_option options[] = {
     CLI_OPTION(cli_perplexity, quiet, "quiet", CLI_FLAG, .letter = 'q', .help = "show no progress"),
 };
 
-/* A model, and where it is in its window. */
+/* A model and its position in the current window. */
 typedef struct side {
     mpk_engine *engine;
     mpk_sequence *sequence;
@@ -64,13 +64,16 @@ typedef struct measuring {
     side model, base; /* base.engine NULL: no --kl */
     uint32_t vocab_size;
     const int32_t *ids;
-    /* of a window: its length, the distance to the next, how many tokens count */
+    /* Of a window: its length in tokens, the distance to the next one, how many tokens are
+     * scored. */
     size_t n, window, step, scored;
-    int32_t bos;     /* -1: texts begin without */
+    int32_t bos;     /* The token put before a text; -1: none. */
     int32_t *tokens; /* [window] */
     size_t n_windows, count, same;
-    double sum, squares, base_sum; /* of minus the log probabilities */
-    double *divergences;           /* [n_windows * scored] */
+    /* Sums over the scored tokens: of the losses (minus the log probabilities), of their
+     * squares, and of the losses of the base. */
+    double sum, squares, base_sum;
+    double *divergences; /* [n_windows * scored] */
 } measuring;
 
 /* The logarithm of the sum of exp(row), in double so that nothing is lost in a long text. */
@@ -85,7 +88,7 @@ static double log_sum(const float *row, uint32_t n)
     return top + log(sum); /* NaN if one of them is, or is +infinity */
 }
 
-/* The first of equal ones. */
+/* The token with the largest logit; of equal ones the first. */
 static uint32_t find_top(const float *row, uint32_t n)
 {
     uint32_t top = 0;
@@ -94,9 +97,9 @@ static uint32_t find_top(const float *row, uint32_t n)
     return top;
 }
 
-/* KL divergence of the model's distribution from the base's, in nats.  Rounding can take it below
- * 0; NaN stays NaN.  What the base never says counts nothing, also where both logits are
- * -infinity. */
+/* KL divergence of the model's distribution from the base's, in nats.  Rounding can make it
+ * slightly negative; NaN stays NaN.  A token to which the base gives probability 0 adds nothing,
+ * even if both logits are -infinity. */
 static double divergence(const float *base, double base_log, const float *row, double row_log,
                          uint32_t n)
 {
@@ -108,7 +111,7 @@ static double divergence(const float *base, double base_log, const float *row, d
     return sum < 0 ? 0 : sum;
 }
 
-/* Only finite numbers are added up: a mean of others says nothing. */
+/* Only finite numbers are summed: one other value would make the mean meaningless. */
 static int refuse_token(const measuring *m, const char *model)
 {
     return cli_fail(m->command,
@@ -117,9 +120,9 @@ static int refuse_token(const measuring *m, const char *model)
                     model, m->window - m->scored + m->count % m->scored, m->count / m->scored + 1);
 }
 
-/* Row `row` of the logits foresaw `next`: add its loss, in nats and in double, and the square of
- * it, for the standard error.  With --kl also what the base lost, and how far the two rows are
- * apart. */
+/* Row `row` of the logits predicted the token `next`: add its loss in nats, in double, and the
+ * square of the loss for the standard error.  With --kl also add the loss of the base and the
+ * divergence of the two rows. */
 static int score_token(measuring *m, size_t row, int32_t next)
 {
     const uint32_t n = m->vocab_size;
@@ -146,8 +149,8 @@ static int score_token(measuring *m, size_t row, int32_t next)
 
 /* ---- windows ---- */
 
-/* The next n tokens of the window, and their rows of logits; nothing for a base that is not
- * there. */
+/* Feed the next n tokens of the window and get their rows of logits; does nothing for a base
+ * without an engine (no --kl). */
 static mpk_status feed(measuring *m, side *s, size_t first, size_t n)
 {
     if (!s->engine)
@@ -176,14 +179,14 @@ static int run_chunks(measuring *m)
     return CLI_DONE;
 }
 
-/* A new sequence: empty context. */
+/* Start a new sequence: the context is empty. */
 static mpk_status open_side(measuring *m, side *s)
 {
     s->sequence = NULL;
     return s->engine ? mpk_sequence_open(m->cx, s->engine, true, &s->sequence) : MPK_OK;
 }
 
-/* Each window is a new sequence, so nothing before it counts. */
+/* Each window is a new sequence, so its first tokens are predicted without the text before it. */
 static int run_window(measuring *m, size_t start)
 {
     int code;
@@ -299,7 +302,7 @@ static mpk_status choose_window(measuring *m)
     return status == MPK_OK && m->args->base ? fit_window(m, m->args->base) : status;
 }
 
-/* Without a stride the last window that is not full is left out. */
+/* Without --stride a last window that is not full is left out. */
 static int plan_windows(measuring *m)
 {
     if (choose_window(m) != MPK_OK)
@@ -367,7 +370,7 @@ static int measure(measuring *m)
     return code;
 }
 
-/* What the tokenizer puts before a text, seen on a short one; -1: nothing. */
+/* The token that the tokenizer puts before a text, found by tokenising a short one; -1: none. */
 static mpk_status find_bos(measuring *m, const mpk_tokenizer *t)
 {
     int32_t first[2] = {-1, -1};
@@ -417,7 +420,7 @@ static int with_arena(measuring *m, arena *a)
     return code;
 }
 
-/* Everything is freed here, also after a failure in between. */
+/* Everything is freed here, also after a failure on the way. */
 int cli_measure_perplexity(const cli_command *command, const cli_perplexity *args)
 {
     arena a = {0};

@@ -65,7 +65,7 @@ static int print_report(const cli_command *command, mpk_context *cx, arena *a, c
     return CLI_DONE;
 }
 
-/* The texts of --calibrate and --report; `at` NULL: not given. */
+/* The texts of --calibrate and --report; a NULL `at`: not given. */
 typedef struct quantize_texts {
     str calibration, report;
 } quantize_texts;
@@ -97,8 +97,9 @@ static int write_file(const cli_command *command, mpk_context *cx, arena *a,
     return code;
 }
 
-/* The new file against the model that it was made of; only_ask: can it be done with this text?  The
- * file has the model's tokenizer and context, so the model alone can tell. */
+/* Measure the new file against the model that it was made from.  only_ask: check that this text
+ * can be measured.  The new file has the model's tokenizer and context, so checking the model is
+ * enough. */
 static int measure(const cli_command *command, const quantize_arguments *args, str source,
                    bool only_ask)
 {

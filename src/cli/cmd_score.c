@@ -54,7 +54,7 @@ static const cli_option options[] = {
     CLI_QUIET_ROW(score_arguments, engine),
 };
 
-/* log softmax(row)[token], in double so that a long text does not lose digits. */
+/* log softmax(row)[token]; in double, so that sums over a long text keep their precision. */
 static double log_probability(const float *row, uint32_t n, int32_t token)
 {
     float top = row[0];
@@ -81,8 +81,8 @@ static bool write_npy_header(FILE *to, size_t rows, size_t columns)
     return fwrite(header, 1, sizeof header, to) == sizeof header;
 }
 
-/* Logits that are no numbers are counted, and told at the end: a file that is written has all of
- * them by then. */
+/* Logits that are not finite are counted and reported at the end, so that a .npy file still gets
+ * all rows. */
 static void add_token(scoring *s, const float *row, size_t at)
 {
     double found = log_probability(row, s->vocab_size, s->ids[at]);
@@ -91,7 +91,7 @@ static void add_token(scoring *s, const float *row, size_t at)
         s->first_bad = at;
 }
 
-/* Row i of a chunk foretells token first + i + 1; the last row of the text foretells nothing. */
+/* Row i of a chunk predicts token first + i + 1; the last row of the text predicts nothing. */
 static int score_chunks(scoring *s, mpk_sequence *sequence, float *logits)
 {
     for (size_t first = 0; first < s->n; first += CHUNK_TOKENS) {
@@ -130,7 +130,7 @@ static int score_sequence(scoring *s)
     return code;
 }
 
-/* A full disk may show only when the file is closed. */
+/* A full disk may be reported only when the file is closed. */
 static int score_to_file(scoring *s)
 {
     if (!s->npy_path)

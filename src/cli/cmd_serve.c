@@ -21,7 +21,7 @@ enum {
     DEFAULT_BODY_MIB = 32,
 };
 
-/* What was given; 0 and NULL are what was not, and read_options fills that in. */
+/* The options as given; 0 and NULL are those left out, which read_options replaces by defaults. */
 typedef struct serve_arguments {
     const char *model, *host, *api_key, *key_file, *certificate, *private_key, *model_name,
         *template_file, *cors_origin;
@@ -89,25 +89,26 @@ static const cli_option options[] = {
 
 /* ---- options ---- */
 
-/* Of arguments whose 0 is a value: port 0, no waiting, no grace, no pings. */
+/* For options where 0 is valid (port 0, no waiting, no grace, no pings): the value if it was
+ * given, else the default. */
 static uint32_t whole_or(cli_whole given, uint32_t otherwise)
 {
     return given.given ? (uint32_t)given.value : otherwise;
 }
 
-/* Of arguments that cannot be 0: 0 is one that was left out. */
+/* For options that cannot be 0: the value, or the default where it is 0. */
 static uint32_t count_or(uint32_t given, uint32_t otherwise)
 {
     return given ? given : otherwise;
 }
 
-/* As count_or, for words. */
+/* As count_or, for strings. */
 static const char *word_or(const char *given, const char *otherwise)
 {
     return given ? given : otherwise;
 }
 
-/* The last part of a path, without slashes at its end. */
+/* The last component of a path, without trailing slashes. */
 static const char *last_part(arena *a, const char *path)
 {
     size_t n = strlen(path), from;
@@ -125,7 +126,7 @@ static void print_line(void *user, const char *line)
     fprintf(stderr, "%s\n", line);
 }
 
-/* What the user left out takes its default here, so that the server sees complete options. */
+/* Options that the user left out get their defaults here, so the server sees complete options. */
 static int read_options(const cli_command *command, mpk_context *cx, arena *a,
                         const serve_arguments *args, net_options *to)
 {
@@ -176,7 +177,7 @@ static bool say_ready(const net_server *server, const net_options *o, mpk_engine
     return good;
 }
 
-/* Keys that cannot be read leave the old ones in force. */
+/* If the file of keys cannot be read, the old keys stay in force. */
 static void reload(mpk_context *cx, const net_options *o, net_server *server)
 {
     text line = {0};
@@ -188,7 +189,7 @@ static void reload(mpk_context *cx, const net_options *o, net_server *server)
     text_free(&line);
 }
 
-/* Looking is simpler than waiting for a signal that any thread may get. */
+/* Polling is simpler than waiting for a signal that any thread may receive. */
 static void wait_for_interrupt(mpk_context *cx, const net_options *o, net_server *server)
 {
     const struct timespec nap = {.tv_nsec = 100000000};
@@ -215,7 +216,7 @@ static int serve(const cli_command *command, mpk_context *cx, const net_options 
     return ready ? CLI_DONE : CLI_FAILED;
 }
 
-/* To be told to stop while the model is loading is no failure. */
+/* A request to stop while the model is loading is not a failure. */
 static int stop_early(const cli_command *command, mpk_context *cx, const net_options *o,
                       net_server *server, mpk_status status)
 {
@@ -226,8 +227,8 @@ static int stop_early(const cli_command *command, mpk_context *cx, const net_opt
     return CLI_DONE;
 }
 
-/* The port is taken before the model is loaded: a port in use is told at once, and clients that
- * come early wait. */
+/* The port is bound before the model is loaded: a port in use is reported at once, and early
+ * clients wait in the listen queue. */
 static int open_and_serve(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
 {
     serve_arguments *args = arguments;

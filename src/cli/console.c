@@ -17,7 +17,7 @@
 #include "base/json.h"
 #include "cli/cli.h"
 
-/* State of the process: signals and the terminal are its own, not a verb's. */
+/* State of the process, not of a verb: signals and the terminal exist once. */
 static volatile sig_atomic_t interrupted, hung_up;
 static int write_error; /* errno of the first failed write to standard output */
 static bool progress_shown;
@@ -36,7 +36,8 @@ static void print_line(const cli_command *command, const char *words, const char
     fputc('\n', stderr);
 }
 
-/* Longer words are cut at the buffer: a path has at most 4096 bytes, and its end says the least. */
+/* Longer messages are cut at the buffer's end, which holds the least important part; a path has
+ * at most 4096 bytes. */
 int cli_fail(const cli_command *command, const char *format, ...)
 {
     char words[2048];
@@ -48,7 +49,7 @@ int cli_fail(const cli_command *command, const char *format, ...)
     return CLI_FAILED;
 }
 
-/* The hint follows the words, since they are what the user looks for. */
+/* The hint comes after the message, which is what the user looks for. */
 int cli_misuse(const cli_command *command, const char *format, ...)
 {
     char words[2048];
@@ -60,7 +61,7 @@ int cli_misuse(const cli_command *command, const char *format, ...)
     return CLI_MISUSED;
 }
 
-/* The engine's message may have several lines; an error here is one. */
+/* The engine's message may have several lines; an error of the command is one line. */
 int cli_report(const cli_command *command, const mpk_context *cx)
 {
     text line = {0};
@@ -88,8 +89,8 @@ int cli_run_body(const cli_command *command, void *arguments, cli_body *body)
 
 /* ---- standard output ---- */
 
-/* Flushed at once, since readers of a pipe wait for tokens.  After a failure nothing more is
- * tried. */
+/* Flushed at once, since readers of a pipe wait for tokens.  After a failed write nothing more
+ * is written. */
 bool cli_write(const void *bytes, size_t n)
 {
     if (!write_error && ((n && fwrite(bytes, 1, n, stdout) != n) || fflush(stdout) != 0))
@@ -105,13 +106,14 @@ int cli_finish(const cli_command *command, int code)
         write_error = EIO;
     if (!write_error)
         return code;
-    if (write_error != EPIPE) /* a reader that has seen enough needs no words */
+    /* EPIPE: the reader has closed the pipe because it needs no more, which is not reported. */
+    if (write_error != EPIPE)
         cli_fail(command, "standard output: %s", strerror(write_error));
     return CLI_FAILED;
 }
 
-/* An answer that would not fit the context is cut to it; a prompt that does not fit is refused by
- * the engine. */
+/* The number of answer tokens is cut to the room left in the context; a prompt that does not fit
+ * is refused by the engine. */
 mpk_status cli_submit(mpk_context *cx, mpk_engine *engine, str prompt, mpk_request_options *wanted,
                       mpk_request **request)
 {
@@ -134,7 +136,7 @@ mpk_status cli_submit(mpk_context *cx, mpk_engine *engine, str prompt, mpk_reque
     return status;
 }
 
-/* Whoever reads a pipe may close it: the request is then cancelled, and waited for. */
+/* The reader of a pipe may close it: the request is then cancelled and waited for. */
 int cli_stream(const cli_command *command, mpk_context *cx, mpk_request *request)
 {
     mpk_piece piece;
@@ -150,7 +152,8 @@ int cli_stream(const cli_command *command, mpk_context *cx, mpk_request *request
     return CLI_DONE;
 }
 
-/* Nothing on a pipe or in a file; at a terminal one line, which the next call overwrites. */
+/* Does nothing on a pipe or a file; at a terminal it prints one line, which the next call
+ * overwrites. */
 void cli_progress(const char *format, ...)
 {
     va_list values;
@@ -173,14 +176,14 @@ bool cli_show_progress(void *user, const char *stage, double done)
 
 /* ---- Ctrl-C ---- */
 
-/* A handler may do no more than set a word; the verbs look at it between their steps. */
+/* A signal handler may only set a flag; the verbs poll it between their steps. */
 static void note_interrupt(int signal_number)
 {
     (void)signal_number;
     interrupted = 1;
 }
 
-/* SA_RESETHAND: the second signal has its usual meaning, which ends the process. */
+/* SA_RESETHAND: the second signal has its default action, which ends the process. */
 void cli_catch_interrupt(void)
 {
     interrupted = 0;
@@ -200,7 +203,8 @@ static void note_hangup(int signal_number)
     hung_up = 1;
 }
 
-/* SA_RESTART: the server, which alone asks for hang-ups, should not see its system calls fail. */
+/* SA_RESTART: the server, the only user of SIGHUP, should not see its system calls fail with
+ * EINTR. */
 void cli_catch_hangup(void)
 {
     const struct sigaction action = {.sa_handler = note_hangup, .sa_flags = SA_RESTART};
@@ -217,8 +221,8 @@ bool cli_take_hangup(void)
 
 /* ---- options ---- */
 
-/* "linear:1=8": operator or kind, axis, parts.  The name may have colons itself, so the last one
- * counts. */
+/* "linear:1=8": operator or kind, axis, parts.  The name itself may contain colons, so the last
+ * colon is the separator. */
 static int parse_degree(const cli_command *command, const char *word, mpk_degree *degree)
 {
     const char *colon = strrchr(word, ':');
@@ -227,7 +231,7 @@ static int parse_degree(const cli_command *command, const char *word, mpk_degree
     unsigned long n = colon && end > colon + 1 && *end == '=' ? strtoul(end + 1, &end, 10) : 0;
     if (!colon || colon == word || *end || n < 1 || n > 1 << 20 || axis > 5)
         return cli_misuse(command, "--degree: '%s' is not OP:AXIS=N, such as linear:1=8", word);
-    /* The word lies in argv, which is ours to cut. */
+    /* The word is cut in place: argv may be modified. */
     *(char *)(uintptr_t)colon = 0;
     *degree = (mpk_degree){word, (uint32_t)axis, (uint32_t)n};
     return CLI_DONE;
@@ -256,7 +260,7 @@ static int parse_speculation(const cli_command *command, const char *word, mpk_e
     return CLI_DONE;
 }
 
-/* --draft, which says what ngram:DRAFTS may have said. */
+/* --draft, which overrides the number in ngram:DRAFTS. */
 static int take_drafts(const cli_command *command, const cli_engine *from, mpk_engine_options *to)
 {
     if (!from->drafts)
@@ -353,7 +357,7 @@ void cli_request_options(const cli_sampling *from, mpk_request_options *to)
 
 enum { MAX_FORM_BYTES = 1 << 20 };
 
-/* The choices as a JSON list, which is the form's source. */
+/* The list of choices as JSON, which is how the library takes them. */
 static mpk_status write_choices(mpk_context *cx, arena *a, const cli_list *choices,
                                 const char **out)
 {
@@ -369,7 +373,7 @@ static mpk_status write_choices(mpk_context *cx, arena *a, const cli_list *choic
     return MPK_OK;
 }
 
-/* A form whose source is in a file. */
+/* A form whose source is read from a file. */
 static int read_form(const cli_command *command, mpk_context *cx, arena *a, const char *file,
                      mpk_form form, mpk_request_options *to)
 {
@@ -381,7 +385,7 @@ static int read_form(const cli_command *command, mpk_context *cx, arena *a, cons
     return to->form_source ? CLI_DONE : cli_fail(command, "out of memory for %s", file);
 }
 
-/* One form at most. */
+/* At most one form may be given. */
 int cli_request_form(const cli_command *command, mpk_context *cx, arena *a,
                      const cli_sampling *from, mpk_request_options *to)
 {
@@ -428,7 +432,7 @@ int cli_read_text(const cli_command *command, mpk_context *cx, arena *a, const c
     return status == MPK_OK ? CLI_DONE : cli_report(command, cx);
 }
 
-/* A NUL is refused here, because the template goes on as a C string and would end there
+/* A NUL byte is refused, because the template is passed on as a C string and would end there
  * unnoticed. */
 int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, const char *file,
                       const char **source)
@@ -445,7 +449,7 @@ int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, con
     return CLI_DONE;
 }
 
-/* Brackets are taken for blanks, so that a list of JSON or of Python can be pasted. */
+/* Brackets count as blanks, so that a JSON or Python list can be pasted. */
 int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids, size_t *n)
 {
     const char *p = source.at, *end = source.at + source.n;
@@ -481,7 +485,7 @@ int cli_check_output(const cli_command *command, const char *output, const char 
     return cli_misuse(command, "%s is a file that is read here: write to another", output);
 }
 
-/* Of a device or a pipe there is nothing to empty. */
+/* A device or a pipe has nothing to truncate. */
 int cli_empty_output(const cli_command *command, const mpk_engine *engine, FILE *output,
                      const char *path)
 {
@@ -493,7 +497,7 @@ int cli_empty_output(const cli_command *command, const mpk_engine *engine, FILE 
     return CLI_DONE;
 }
 
-/* Where ./dev demo puts it. */
+/* The path where `./dev demo` writes the demo model. */
 const char *cli_demo_model(arena *a)
 {
     static const char name[] = "mpk/SmolLM2-135M-Instruct.Q4_1.gguf";

@@ -18,7 +18,7 @@
 
 enum { PIECE_BYTES = 64 << 10, MAX_LINE_BYTES = 64 << 20 };
 
-/* The line that has come whole, or what is left at the end. */
+/* The next complete line, or at the end of the file what is left. */
 static bool take_line(cli_lines *l, const char **line, size_t *n_bytes)
 {
     const char *end = l->seen < l->n ? memchr(l->at + l->seen, '\n', l->n - l->seen) : NULL;
@@ -32,7 +32,7 @@ static bool take_line(cli_lines *l, const char **line, size_t *n_bytes)
     return true;
 }
 
-/* Room for a piece after what has come; what was taken goes. */
+/* Make room for another read after the buffered bytes; bytes given out earlier are dropped. */
 static bool make_room(cli_lines *l)
 {
     if (l->taken) {

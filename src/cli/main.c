@@ -16,7 +16,7 @@ static const cli_command *const commands[] = {
     &cmd_inspect, &cmd_opt,        &cmd_bench,    &cmd_doctor};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
-/* To standard output where it was asked for, to standard error as an answer to a bare `mpk`. */
+/* Standard output if help was requested, standard error in answer to a bare `mpk`. */
 static void print_verbs(FILE *to)
 {
     fprintf(to, "mpk %s: a language model as one compiled program\n\n", mpk_version());
@@ -27,7 +27,7 @@ static void print_verbs(FILE *to)
                 "Exit codes: 0 done, 1 failed, 2 wrong usage.\n");
 }
 
-/* The struct of arguments is zeroed, so 0, false and NULL mean "not given" in every verb. */
+/* The struct of arguments is zeroed: 0, false and NULL mean "not given" in every verb. */
 static int run_command(const cli_command *command, int argc, char **argv)
 {
     bool help;
@@ -47,7 +47,7 @@ int main(int argc, char **argv)
 {
     const cli_command self = {.name = "", .operands = ""};
     const char *verb = argc > 1 ? argv[1] : "";
-    /* A reader that goes away is an error of writing, to be seen where the writing is. */
+    /* A closed pipe then shows up as a failed write (EPIPE), handled where the write happens. */
     signal(SIGPIPE, SIG_IGN);
     for (int i = 0; i < N_COMMANDS; i++)
         if (strcmp(verb, commands[i]->name) == 0)

@@ -29,7 +29,7 @@ static const cli_option *end_of(const cli_command *c)
     return c->options + c->n_options;
 }
 
-/* Names are given in full: --thread is not --threads. */
+/* Names must be given in full: --thread is not --threads. */
 static const cli_option *find_name(const cli_command *c, const char *name, size_t n)
 {
     for (const cli_option *o = c->options; o < end_of(c); o++)
@@ -49,7 +49,7 @@ static const cli_option *find_letter(const cli_command *c, char letter)
     return NULL;
 }
 
-/* As the user knows it: --name or -x. */
+/* The option as the user writes it: --name or -x. */
 static const char *shown_name(const cli_option *o, char buffer[64])
 {
     if (o->name)
@@ -59,7 +59,7 @@ static const char *shown_name(const cli_option *o, char buffer[64])
     return buffer;
 }
 
-/* Digits alone: no sign, no blank, nothing after them, and no more than 64 bits hold. */
+/* Digits only: no sign, blank or suffix, and at most what 64 bits hold. */
 static bool parse_unsigned(const char *word, uint64_t *value)
 {
     char *end;
@@ -70,7 +70,7 @@ static bool parse_unsigned(const char *word, uint64_t *value)
     return !*end && errno == 0;
 }
 
-/* What strtod takes, but for infinities and NaN. */
+/* What strtod accepts, except infinities and NaN. */
 static bool parse_number(const char *word, double *value)
 {
     char *end;
@@ -98,7 +98,7 @@ static bool is_within(const cli_option *o, double value)
     return (o->least == 0 && o->most == 0) || (value >= o->least && value <= o->most);
 }
 
-/* The word as it was given, and what was expected in its place. */
+/* Report the word given and what was expected in its place. */
 static int refuse_number(parser *p, const cli_option *o, const char *word, const char *kind)
 {
     char name[64];
@@ -108,7 +108,8 @@ static int refuse_number(parser *p, const cli_option *o, const char *word, const
                       word, kind, o->least, o->most);
 }
 
-/* The four below store a word that the row's type accepts; bounds are the row's. */
+/* The four functions below store a word that is valid for the row's type and lies within the
+ * row's bounds. */
 static int set_number(parser *p, const cli_option *o, const char *word, cli_number *to)
 {
     double value;
@@ -178,7 +179,7 @@ static int set_value(parser *p, const cli_option *o, const char *word)
     return CLI_MISUSED;
 }
 
-/* The option at p->at, whose value may be `attached` to it or the next word. */
+/* Parse the option at p->at, whose value is `attached` to it or the next word. */
 static int take_option(parser *p, const cli_option *o, const char *attached)
 {
     char name[64];
@@ -235,7 +236,7 @@ static bool has_needed(const parser *p, const cli_option *o)
     return false;
 }
 
-/* Operands that must be there, and options without which others say nothing. */
+/* Check that required operands are present, and that options which need another option have it. */
 static int check_complete(const parser *p)
 {
     const cli_command *c = p->command;
@@ -249,7 +250,7 @@ static int check_complete(const parser *p)
     return CLI_DONE;
 }
 
-/* --help counts wherever it stands, but not as the value of an option: -p --help is a text. */
+/* --help counts at any position, except as the value of an option: in -p --help it is a text. */
 int cli_parse(const cli_command *command, int argc, char **argv, void *arguments, bool *help)
 {
     parser p = {command, argv, argc, 0, arguments, command->options, {false}};

@@ -24,7 +24,7 @@
 
 #include "base/json.h"
 
-/* A parsed template; never changes, so any number of threads may render it. */
+/* A parsed template.  It never changes, so any number of threads may render it at the same time. */
 typedef struct jinja_template jinja_template;
 
 /* Parse into arena a; the source is copied.  MPK_EFORMAT with line and column: it is not Jinja, or

@@ -40,7 +40,7 @@ static mpk_status macro_attribute(jrun *r, const jmacro *m, str name, jval *out)
     return MPK_OK;
 }
 
-/* What the object itself has by this name; J_ABSENT: nothing. */
+/* The attribute of this name that the object itself has; J_ABSENT: none. */
 static mpk_status own_attribute(jrun *r, jval v, str name, jval *out)
 {
     const jval *found;
@@ -101,7 +101,7 @@ static mpk_status dict_item(jrun *r, const jdict *d, jval key, jval *out)
     return MPK_OK;
 }
 
-/* What v holds under the key; J_ABSENT: nothing. */
+/* The item that v has under the key; J_ABSENT: none. */
 static mpk_status own_item(jrun *r, jval v, jval key, jval *out)
 {
     size_t i, n, size;
@@ -166,13 +166,14 @@ mpk_status jinja_get_item(jrun *r, jval v, jval key, jval *out)
 
 /* ---- slices ---- */
 
-/* first, then n - 1 more, step apart: what start:stop:step means of `length` items. */
+/* The items that start:stop:step selects from `length` items: n of them, beginning at `first`,
+ * `step` apart. */
 typedef struct cut {
     int64_t first, step, n;
 } cut;
 
-/* A bound of a slice; `otherwise` if it is none or left out.  true and false are integers here, as
- * everywhere in Python. */
+/* A bound of a slice; `otherwise` if the bound is none or left out.  true and false count as
+ * integers, as everywhere in Python. */
 static mpk_status slice_index(jrun *r, jval v, int64_t otherwise, int64_t *out)
 {
     *out = otherwise;

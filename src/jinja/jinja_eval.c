@@ -7,7 +7,8 @@
 
 #include <stdio.h>
 
-/* An error of the template or of what it was given, at the line of the node that runs. */
+/* Fail: an error of the template or of its input, reported at the line of the node that is
+ * evaluated. */
 mpk_status jinja_fail(jrun *r, const char *format, ...)
 {
     char words[1024];
@@ -18,7 +19,8 @@ mpk_status jinja_fail(jrun *r, const char *format, ...)
     FAIL(r->cx, MPK_EFORMAT, "chat template, line %u: %s", r->line, words);
 }
 
-/* What Jinja2 would do and this does not: a caller may then try another template or say so. */
+/* Fail: a feature that Jinja2 has and this implementation does not.  The caller may then try
+ * another template or report it. */
 mpk_status jinja_refuse(jrun *r, const char *format, ...)
 {
     char words[1024];
@@ -55,7 +57,7 @@ mpk_status jinja_charge(jrun *r, size_t bytes)
     return MPK_OK;
 }
 
-/* One level more; the caller takes it back with r->depth--. */
+/* Enter one more level of nesting; the caller leaves it with r->depth--. */
 mpk_status jinja_deeper(jrun *r)
 {
     CHECK(r->cx, r->depth < JINJA_MAX_DEPTH, MPK_ELIMIT,
@@ -131,8 +133,8 @@ mpk_status jinja_eval_arguments(jrun *r, const jarguments *from, jargs *to)
     return MPK_OK;
 }
 
-/* The line is set again after the arguments, which may stand on other lines; so for all that
- * follow. */
+/* The line is set again after the arguments were evaluated, which may stand on other lines.  The
+ * functions below do the same. */
 static mpk_status eval_call(jrun *r, const jnode *n, jval *out)
 {
     jval f;
@@ -143,7 +145,7 @@ static mpk_status eval_call(jrun *r, const jnode *n, jval *out)
     return jinja_call(r, f, &args, out);
 }
 
-/* The filter of a node on a subject that is computed already. */
+/* Apply the filter of a node to a subject that is already computed. */
 static mpk_status apply_filter(jrun *r, const jnode *n, jval subject, jval *out)
 {
     jargs args;
@@ -154,7 +156,7 @@ static mpk_status apply_filter(jrun *r, const jnode *n, jval subject, jval *out)
     return n->filter->call(r, subject, &args, out);
 }
 
-/* The innermost first: a chain of a block's filters ends in a node without value. */
+/* The innermost filter runs first: the chain of a filter block ends in a node without a value. */
 mpk_status jinja_eval_filters(jrun *r, const jnode *n, jval subject, jval *out)
 {
     if (n->a)
@@ -215,8 +217,8 @@ static mpk_status eval_dict(jrun *r, const jnode *n, jval *out)
     return MPK_OK;
 }
 
-/* `~` makes texts of both sides.  jinja_binary joins them, since it knows how to append without
- * copying and what marked-safe text asks for. */
+/* `~` converts both sides to text.  jinja_binary concatenates them: it can append without
+ * copying and knows the rules for marked-safe text. */
 static mpk_status eval_concat(jrun *r, const jnode *n, jval *out)
 {
     jval joined = jinja_str(STR("")), item;
@@ -230,8 +232,8 @@ static mpk_status eval_concat(jrun *r, const jnode *n, jval *out)
     return MPK_OK;
 }
 
-/* a < b < c means a < b and b < c, b being computed once; the first comparison that fails ends
- * it. */
+/* a < b < c means a < b and b < c, with b computed once; evaluation stops at the first
+ * comparison that is false. */
 static mpk_status eval_compare(jrun *r, const jnode *n, jval *out)
 {
     jval left, right;
@@ -256,15 +258,15 @@ static mpk_status eval_binary(jrun *r, const jnode *n, jval *out)
     return jinja_binary(r, n->op, left, right, out);
 }
 
-/* and and or give one of their operands, not a boolean, and compute the second only if it
- * decides. */
+/* `and` and `or` return one of their operands, not a boolean, and evaluate the second only if
+ * the first does not decide. */
 static mpk_status eval_logic(jrun *r, const jnode *n, jval *out)
 {
     TRY(jinja_eval(r, n->a, out));
     return jinja_true(*out) == (n->kind == N_AND) ? jinja_eval(r, n->b, out) : MPK_OK;
 }
 
-/* `x if t else y`; without an else the value is undefined, and prints as nothing. */
+/* `x if t else y`; without an else the value is undefined, which prints as empty text. */
 static mpk_status eval_choice(jrun *r, const jnode *n, jval *out)
 {
     jval test;

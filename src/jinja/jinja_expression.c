@@ -93,8 +93,8 @@ mpk_status jinja_node(jparser *p, jnode_kind kind, uint32_t line, jnode **out)
     return MPK_OK;
 }
 
-/* A node's height is bounded when a child is added: the walks over the tree recurse, and rely on
- * it. */
+/* A node's height is checked when a child is added, because the walks over the tree are
+ * recursive and rely on the limit. */
 mpk_status jinja_grow(jparser *p, jnode *parent, const jnode *child)
 {
     if (child && child->height >= parent->height)
@@ -105,7 +105,7 @@ mpk_status jinja_grow(jparser *p, jnode *parent, const jnode *child)
     return MPK_OK;
 }
 
-/* Append a child to a list of the parent, and let the parent grow. */
+/* Append a child to a list of the parent and update the parent's height. */
 static mpk_status add_item(jparser *p, jnode *parent, jnodes *list, jnode *child)
 {
     PUSH(p->cx, p->a, list, child);
@@ -271,7 +271,7 @@ static mpk_status parse_bracket(jparser *p, jnode **out)
     return list ? parse_list(p, *out) : parse_dict(p, *out);
 }
 
-/* A name, a literal, or what stands in brackets. */
+/* A name, a literal, or an expression in brackets. */
 static mpk_status parse_primary(jparser *p, jnode **out)
 {
     const jtoken *t = jinja_peek(p);
@@ -289,7 +289,7 @@ static mpk_status parse_primary(jparser *p, jnode **out)
 
 /* ---- what follows a value ---- */
 
-/* What stands between the brackets of a[...]: an expression, or start:stop:step. */
+/* The content of the brackets of a[...]: an expression, or start:stop:step. */
 static mpk_status parse_subscript(jparser *p, jnode **out)
 {
     uint32_t line = jinja_peek(p)->line;
@@ -416,7 +416,7 @@ static mpk_status parse_arguments(jparser *p, jnode *owner)
     return jinja_expect(p, ")");
 }
 
-/* *node, which is called, becomes the node of the call. */
+/* *node becomes the callee of a new call node, which replaces it. */
 static mpk_status parse_call(jparser *p, jnode **node)
 {
     jnode *n;
@@ -428,7 +428,7 @@ static mpk_status parse_call(jparser *p, jnode **node)
     return MPK_OK;
 }
 
-/* .name, [item] and (call), as often as they come: each wraps what is left of it. */
+/* .name, [item] and (call), repeated: each wraps the expression to its left. */
 static mpk_status parse_postfix(jparser *p, jnode **node)
 {
     for (;;) {
@@ -503,7 +503,7 @@ static mpk_status parse_test_operand(jparser *p, jnode *n)
     return jinja_grow(p, n, operand);
 }
 
-/* `is` is taken. */
+/* Parse a test; `is` has already been consumed. */
 static mpk_status parse_test(jparser *p, uint32_t line, jnode **node)
 {
     jnode *n, *negated;

@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-/* What stands between % or : and the kind. */
+/* A format specification: the part between % or : and the kind. */
 typedef struct spec {
     uint32_t fill;
     char align, sign, kind; /* align: < > ^ =, 0: not said; sign: + - space, 0; kind 0: not said */
@@ -25,7 +25,7 @@ typedef struct spec {
 
 enum { WIDEST = 1 << 16 };
 
-/* n times the character c. */
+/* Append the character c n times. */
 static void add_fill(text *out, uint32_t c, int n)
 {
     char bytes[4];
@@ -44,8 +44,8 @@ static char align_of(const spec *s, bool is_number)
     return s->zero ? '=' : '>';
 }
 
-/* A body with what its spec puts around it; sign_bytes: of its start, before which zeros do not
- * go. */
+/* Append a body with the padding of its specification.  sign_bytes: length of the sign and
+ * prefix at its start; fill zeros go after them. */
 static mpk_status add_padded(jrun *r, const spec *s, str body, size_t sign_bytes, bool is_number,
                              text *out)
 {
@@ -87,7 +87,7 @@ static void add_digits(text *t, uint64_t x, unsigned base, bool upper, char grou
     text_add(t, digits + at, sizeof digits - at);
 }
 
-/* The sign that is written, if any; returns its bytes. */
+/* Append the sign that must be written, if any; returns its length in bytes. */
 static size_t add_sign(text *t, bool negative, char sign)
 {
     if (negative || sign == '+' || sign == ' ')
@@ -95,7 +95,7 @@ static size_t add_sign(text *t, bool negative, char sign)
     return t->n;
 }
 
-/* d and everything that is no other base: 10. */
+/* The base of an integer kind; 10 for d and for every kind without a base of its own. */
 static unsigned base_of(char kind)
 {
     switch (kind) {
@@ -125,7 +125,8 @@ static void integer_body(const spec *s, int64_t x, text *t, size_t *sign)
     add_digits(t, magnitude, base, s->kind == 'X', s->group, base == 10 ? 3 : 4);
 }
 
-/* Commas into the whole part of what stands in t from `from` on. */
+/* Insert the separator `group` (, or _) every three digits into the integer part of the number
+ * that begins at byte `from` of t. */
 static void group_digits(text *t, size_t from, char group)
 {
     text copy = {0};
@@ -143,7 +144,7 @@ static void group_digits(text *t, size_t from, char group)
     text_free(&copy);
 }
 
-/* What is no digits, in the spelling of its kind. */
+/* inf or nan: in capitals for the kind F, with a % after it for the kind %. */
 static void add_special(text *t, bool nan, char kind)
 {
     if (kind == 'F')
@@ -239,8 +240,8 @@ static mpk_status repr_to_str(jrun *r, jval v, str *out)
 
 /* ---- % ---- */
 
-/* A format of % on its way: `at` is where it goes on, `used` how many arguments are taken;
- * SIZE_MAX once one was taken by its name. */
+/* The state of formatting with %: `at` is the next byte to read, `used` the number of arguments
+ * consumed, or SIZE_MAX once an argument was taken by name. */
 typedef struct percent {
     str format;
     size_t at;
@@ -248,7 +249,7 @@ typedef struct percent {
     size_t used;
 } percent;
 
-/* What is no tuple is the one argument. */
+/* A value that is not a tuple is the only argument. */
 static mpk_status next_argument(jrun *r, percent *p, jval *out)
 {
     const bool tuple = p->arguments.kind == J_TUPLE;
@@ -390,8 +391,8 @@ static mpk_status add_percent(jrun *r, percent *p, text *out)
     return add_percent_number(r, &s, v, out);
 }
 
-/* Everything between directives is copied.  Arguments that no directive took are an error, except
- * of a mapping. */
+/* Text between directives is copied.  Arguments that no directive consumed are an error, unless
+ * the argument is a mapping. */
 static mpk_status percent_text(jrun *r, percent *p, text *out)
 {
     while (p->at < p->format.n) {
@@ -424,7 +425,7 @@ mpk_status jinja_percent(jrun *r, str format, jval arguments, jval *out)
 
 /* ---- format ---- */
 
-/* A format of str.format on its way. */
+/* The state of one str.format. */
 typedef struct formatter {
     const jargs *args;
     str format;
@@ -458,7 +459,7 @@ static mpk_status named(jrun *r, const formatter *f, str name, jval *out)
     return jinja_fail(r, "format has no argument %.*s", JINJA_SHOWN(name));
 }
 
-/* Digits as a number; -1: they are none. */
+/* A text of digits as a number; -1 if it is not one. */
 static int64_t read_index(str s)
 {
     int64_t x = 0;

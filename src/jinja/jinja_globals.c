@@ -118,8 +118,8 @@ static mpk_status call_joiner(jrun *r, const jargs *args, jval *out)
     return make_cycler(r, J_JOINER, &sep, 1, out);
 }
 
-/* A template says so that it cannot render this conversation: the words are the author's, for the
- * user. */
+/* raise_exception: the template declares that it cannot render this conversation; the message is
+ * written by its author for the user. */
 static mpk_status call_raise(jrun *r, const jargs *args, jval *out)
 {
     jval message;
@@ -177,7 +177,7 @@ const jglobal jinja_globals[] = {
     {"cycler", call_cycler},         {"joiner", call_joiner}, {"raise_exception", call_raise},
     {"strftime_now", call_strftime}, {"lipsum", NULL},        {0}};
 
-/* NULL: there is none, the name is undefined. */
+/* The global of this name; NULL: there is none, and the name is undefined. */
 const jglobal *jinja_find_global(str name)
 {
     for (const jglobal *g = jinja_globals; g->name; g++)

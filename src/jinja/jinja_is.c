@@ -94,8 +94,8 @@ static mpk_status is_divisibleby(jrun *r, jval v, const jargs *args, bool *out)
     return has_rest(r, v, divisor, 0, out);
 }
 
-/* Identity.  Which equal numbers and strings are one object in Python, nobody can say who only
- * knows their values. */
+/* Identity (`is sameas`).  Which equal numbers and strings are the same object in Python cannot
+ * be told from their values. */
 static mpk_status is_sameas(jrun *r, jval v, const jargs *args, bool *out)
 {
     jval other;

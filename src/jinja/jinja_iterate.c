@@ -46,8 +46,8 @@ bool jinja_can_iterate(jval v)
     return v.kind == J_UNDEFINED || (v.kind >= J_STR && v.kind <= J_ITERATOR) || v.kind == J_LOOP;
 }
 
-/* An iterator over any value that has one.  An iterator gives itself, so that two loops over it
- * share its place, as in Python. */
+/* An iterator over any iterable value.  For an iterator it returns the iterator itself, so that
+ * two loops over it share its position, as in Python. */
 mpk_status jinja_iterate(jrun *r, jval v, jiterator **out)
 {
     if (v.kind == J_ITERATOR) {
@@ -143,7 +143,7 @@ mpk_status jinja_attribute_path(jrun *r, jval item, jval attribute, jval otherwi
     return MPK_OK;
 }
 
-/* *keep: the item belongs to what comes out. */
+/* *keep: the item belongs to the output. */
 static mpk_status apply(jrun *r, const jeach *e, jval item, jval *out, bool *keep)
 {
     jval found;
@@ -162,7 +162,7 @@ static mpk_status apply(jrun *r, const jeach *e, jval item, jval *out, bool *kee
     return MPK_OK;
 }
 
-/* The next item that is kept.  Iterators can be nested in iterators, so this counts in depth. */
+/* The next item that is kept.  Iterators can nest, so each call counts as a level of depth. */
 static mpk_status next_each(jrun *r, jiterator *it, jval *out)
 {
     bool keep = false;
@@ -195,7 +195,7 @@ static mpk_status next_entry(jrun *r, jiterator *it, jval *out)
     return it->dict.part == J_ITEMS ? jinja_pair(r, e->key, e->value, out) : MPK_OK;
 }
 
-/* J_ABSENT: there are no more. */
+/* The next item; J_ABSENT at the end. */
 mpk_status jinja_next(jrun *r, jiterator *it, jval *out)
 {
     size_t size;

@@ -88,7 +88,7 @@ static bool begins(const lexer *l, size_t at, const char *what)
     return l->s.n - at >= n && memcmp(l->s.at + at, what, n) == 0;
 }
 
-/* The first byte at or after `at` that is no white space, of Unicode too. */
+/* The first byte at or after `at` that is not white space (Unicode white space included). */
 static size_t skip_space(const lexer *l, size_t at)
 {
     size_t size;

@@ -157,3 +157,14 @@ def test_what_gpus_would_hold(models):
     plans = [json.loads(support.mpk("inspect", models["qwen3"], "--gpus", n, "--target", "sm_90a", "--json",
                                     env={"MPK_DEVICE": ""})[0]) for n in (1, 2)]
     assert plans[1]["memory"]["device"].startswith("2 x sm_90a")
+
+
+def test_kernels_of_many_gpus_compile(tmp_path):
+    """In f32 the ring has the most pages, and each GPU adds to what a worker keeps in shared memory."""
+    if any(entry["subject"] == "nvrtc" and entry["found"].startswith("none")
+           for entry in json.loads(support.mpk("doctor", "--json")[0])):
+        pytest.skip("no NVRTC here")
+    model = tiny.model(tmp_path / "model", family="Qwen3", hidden_size=192, num_attention_heads=8,
+                       num_key_value_heads=8, head_dim=64, intermediate_size=320)
+    support.mpk("compile", model, "-o", tmp_path / "image", "--target", "sm_90a", "--gpus", 8, "--max-batch", "1",
+                "--step-tokens", "1")

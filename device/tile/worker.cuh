@@ -16,7 +16,7 @@
 
 /* descriptors that a worker holds, ahead and in use */
 enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES };
-enum { MPK_STEP_TASK_BYTES = 2560 }; /* room for mpk_stepper (role/step.cuh) */
+enum { MPK_STEP_TASK_BYTES = 2432 }; /* room for mpk_stepper (role/step.cuh) */
 /* stages of x of a warpgroup (task/linear_box.cuh) */
 enum { MPK_BOXES = 4 };
 

@@ -57,9 +57,9 @@ mpk_status file_join(mpk_context *cx, arena *a, const char *folder, const char *
     return MPK_OK;
 }
 
-/* Private and read-only: pages are shared with whoever else maps the file.  An empty file has no
- * mapping.  Device and inode tell two names of one file apart from two files.  A pipe that nobody
- * writes to is refused like any other one, not waited for. */
+/* Private and read-only: pages are shared with other processes that map the file.  An empty file
+ * has no mapping.  Device and inode tell two names of one file apart from two files.  A pipe that
+ * nobody writes to is refused like any other one, not waited for. */
 mpk_status file_map_open(mpk_context *cx, const char *path, file_map *out)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -172,7 +172,7 @@ static mpk_status refuse_sink(mpk_context *cx, file_sink *s, int error)
     FAIL(cx, MPK_EIO, "cannot write %s: %s", s->path, strerror(error));
 }
 
-/* A regular file is written under another name beside it and renamed at the end, so nobody ever
+/* A regular file is written under another name beside it and renamed at the end, so no reader ever
  * sees half of it; what is no regular file (a pipe, /dev/null) is written to directly.  The room is
  * reserved at once: a full disk fails here, not after an hour. */
 mpk_status file_sink_open(mpk_context *cx, const char *path, uint64_t n_bytes, file_sink *out)
@@ -240,7 +240,7 @@ mpk_status file_write(mpk_context *cx, const char *path, const void *bytes, size
     return status;
 }
 
-/* By device and inode.  A device or a pipe is nobody's alone: two names of one are no fault. */
+/* By device and inode.  A device or a pipe may be shared: two names of one are no fault. */
 bool file_is_same(const char *path, const char *other)
 {
     struct stat a, b;

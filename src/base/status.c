@@ -23,8 +23,8 @@ static void append(mpk_context *cx, const char *format, va_list args)
     }
 }
 
-/* The first message: it replaces what an earlier failure left.  cx may be NULL where nobody wants
- * the words. */
+/* The first message: it replaces what an earlier failure left.  cx may be NULL where no caller
+ * wants the words. */
 mpk_status status_fail(mpk_context *cx, mpk_status code, const char *format, ...)
 {
     if (!cx)

@@ -11,7 +11,7 @@
 #include "op/pages.h"
 
 enum { RANDOM_GRAPHS = 1700, MOST_CUTS = 4 };
-/* Whoever has one of these has a fast body for every operator that this file knows. */
+/* A processor with one of these has a fast body for every operator that this file knows. */
 enum { CPU_VECTORS = CPU_AVX2 | CPU_NEON };
 
 static mpk_context cx;

@@ -158,7 +158,7 @@ static float *element_target(const op_view *y, int64_t offset, int64_t stride, f
 
 /* ---- loops ---- */
 
-/* Compute y[i] from a[i], b[i] and c[i] for n elements.  Each loop fixes the types behind the
+/* Compute y[i] from a[i], b[i] and c[i] for n elements.  Each loop fixes the types after the
  * pointers; an argument that it does not use may be any valid address. */
 typedef void element_loop(void *y, const void *a, const void *b, const void *c, int64_t n);
 

@@ -14,10 +14,10 @@
  * (griddepcontrol.wait) until the kernel before has ended and all that it wrote is seen.  Why that
  * is enough though an operator reads what operators long before have written: that wait is for one
  * kernel only, but a kernel ends when all its threads have, and in every block of every kernel the
- * bodies' threads wait first, whether they have tasks or not.  So whoever is through with the wait
- * comes after the end of the kernel before, this one after the end of the one before it, and so on
- * to the first of the graph, which follows the graph before without any overlap.  Before the wait
- * nothing is written, and nothing is read that changes while the graph runs.
+ * bodies' threads wait first, whether they have tasks or not.  So a thread that is through with the
+ * wait comes after the end of the kernel before, this one after the end of the one before it, and
+ * so on to the first of the graph, which follows the graph before without any overlap.  Before the
+ * wait nothing is written, and nothing is read that changes while the graph runs.
  */
 #include <stdlib.h>
 

@@ -100,7 +100,7 @@ static unsigned report_spills(const gen_source *source, const char *log)
                       b ? b->name : "(none)", stack, stores);
         bad += b && b->rank > 0;
     }
-    assert_true(seen); /* else the log is written in a way that nobody reads here */
+    assert_true(seen); /* else the log has a form that is not read here */
     return bad;
 }
 

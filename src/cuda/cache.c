@@ -28,7 +28,7 @@
 #include "base/map.h"
 
 static const uint64_t limit_bytes = UINT64_C(1) << 30;
-enum { ABANDONED_S = 3600 }; /* a file that nobody finished in this time: its writer has died */
+enum { ABANDONED_S = 3600 }; /* a file not finished in this time: its writer has died */
 
 /* Two hashes with different seeds, 128 bits: the name of the file. */
 typedef struct entry_key {

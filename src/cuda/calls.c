@@ -443,7 +443,7 @@ void cuda_call_touch(machine *base, void *target, uint32_t slot)
         mark_stale(cuda_of(base), slots->weights[slot]);
 }
 
-/* ---- whoever has his own memory runs nothing through ours ---- */
+/* ---- calls with memory of the caller's ---- */
 
 mpk_status cuda_call_refuse_write(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
                                   const void *from)

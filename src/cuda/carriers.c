@@ -5,26 +5,26 @@
  * and where it lies; for each task whether it is quiet; for each worker what it clears.
  *
  * A carried tensor has memory of its own in a step, all of it RT_EMPTY when the step begins.
- * Whoever needs a word of it looks at the word until it is something else; no counter and no fence
- * stands between writer and reader.  So a result reaches the other side of the GPU in the time of
- * one store and one load.  Why that is sound (docs/gpu.md, "Carriers"):
+ * A reader that needs a word of it polls the word until it is something else; no counter and no
+ * fence stands between writer and reader.  So a result reaches the other side of the GPU in the
+ * time of one store and one load.  Why that is sound (docs/gpu.md, "Carriers"):
  *
  *   gate    tasks that poll (quiet ones) read otherwise only what was there before some event, and
  *           every worker waits for that event by its counter before its first quiet task
  *
  *   order   what a quiet task writes besides is memory that no task before it touches; operators in
- *           between that do not poll wait for nothing but the start: so nobody relies on an order
+ *           between that do not poll wait for nothing but the start: so nothing relies on an order
  *           that goes through a task which waits for no event
  *
  *   words   a word is written once in a step, by a store that is not torn; what it holds says that
  *           it was written
  *
  *   clear   from some operator on, all tasks wait by counters for an event that follows every task
- *           before; once a worker has seen it, nobody reads carried words any more, so it makes
+ *           before; once a worker has seen it, no carried word is read any more, so it makes
  *           those that it wrote empty again, and its own counted task publishes that before the
  *           step can end
  *
- *   step    the next step's word is released after that, and acquired by whoever polls next
+ *   step    the next step's word is released after that, and acquired by the next poll
  *
  * Where several GPUs share the program, each has a gate and an end of its own, and a term that
  * others add crosses: its writer stores each word into the memory of every GPU that polls it, at

@@ -7,8 +7,8 @@
  *
  * Host and kernel talk through the mailbox and the rings in pinned memory.  While the kernel runs
  * it fills every SM: nothing else that needs one (filling memory, packing) may be started and
- * waited for, see cuda_pause.  Whoever waits also looks at the stream: a kernel that died is
- * noticed, nobody waits for ever (launch.c).  Of a program that several GPUs share each has a
+ * waited for, see cuda_pause.  A thread that waits also looks at the stream: a kernel that died is
+ * noticed, so no thread waits for ever (launch.c).  Of a program that several GPUs share each has a
  * machine of its own after the first one's (peers.c).
  *
  * Locks.  m->lock guards launching and everything below it in the struct.  The books' lock guards
@@ -215,8 +215,8 @@ static mpk_status await_once(mpk_context *cx, cuda_machine *m, rt_u32 wanted, pa
 }
 
 /* machine_def's run_graph: one run of one graph, waited for.  The three words are written before
- * `once_wanted` is released, and the courier reads them after it acquired that; nobody else writes
- * them, since the host drives one run at a time. */
+ * `once_wanted` is released, and the courier reads them after it acquired that; no other thread
+ * writes them, since the host drives one run at a time. */
 static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens,
                             uint32_t n_rows)
 {
@@ -236,7 +236,7 @@ static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint
 }
 
 /* machine_def's ring, called with the books' lock held: a kernel at rest starts again, and the bell
- * wakes whoever waits without polling. */
+ * wakes a thread that waits without polling. */
 static void ring(machine *base)
 {
     cuda_machine *m = cuda_of(base);
@@ -441,7 +441,7 @@ static mpk_status write_mask(mpk_context *cx, cuda_machine *m, uint32_t row, con
     return number <= 1 ? cuda_stream_wait(cx, m->gpu, m->copies) : MPK_OK;
 }
 
-/* There is nobody to return an error to: the machine is lost, as with any failure of the driver. */
+/* No caller takes an error here: the machine is lost, as with any failure of the driver. */
 static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t n_words,
                      uint32_t number)
 {
@@ -508,7 +508,7 @@ static void free_machine(cuda_machine *m, bool ended)
 
 /* machine_def's stop, also for a machine that was started in part.  The order: end the baseline's
  * thread and the kernels, then the books, then what only kernels use, GPU by GPU, the first one
- * last. ended: if a kernel does not stop, what it may still touch is left behind rather than freed
+ * last. ended: if a kernel does not stop, what it may still touch is leaked rather than freed
  * under it. */
 static void stop(machine *base)
 {

@@ -65,7 +65,7 @@ typedef struct cuda_options {
     /* steps are filled so that company changes no bit of a request, for a program whose graphs of
      * at most so many tokens have bodies for few tokens (host_fill_apart).  0: as requests come */
     uint32_t few_tokens;
-    uint32_t draft_tokens; /* of a step with drafts at most (rt_draft.h).  0: nobody drafts */
+    uint32_t draft_tokens; /* of a step with drafts at most (rt_draft.h).  0: no drafts */
     uint32_t gram_tokens;  /* with draft_tokens: by which a draft is found, at least 1 */
     bool drafts_freely;    /* a step costs nearly the same with drafts as without */
     /* how long a step may take before it is a fault.  0: 10 s; of calls: 60 s */
@@ -95,7 +95,7 @@ typedef struct cuda_options {
     size_t code_bytes;
     bool code_may_differ; /* code that is not of this program is no error: it is compiled now */
     /* The kernel has been compiled: the bytes that `code` takes, borrowed until it returns.  NULL:
-     * nobody wants them */
+     * none is wanted */
     void (*made)(mpk_context *cx, void *user, str code);
     void *made_user;
     /* Tell how far it is (0 to 1); anything but MPK_OK gives up with that status.  NULL: nobody

@@ -221,7 +221,7 @@ static void test_wrong_calls(void **state)
     check_fails(cx, MPK_EARG, "tensor r has no slot",
                 machine_make_slots(cx, c.b->m, &c.b->a, 0, 4, c.roots, &few));
     c.faults = true;
-    check_ok(cx, call_with(&c, NULL, slots, NULL, data)); /* nobody has waited for it */
+    check_ok(cx, call_with(&c, NULL, slots, NULL, data)); /* no thread has waited for it */
     check_fails(cx, MPK_ESTALLED, "triggered 4 of 5 times", call_with(&c, NULL, slots, NULL, data));
     check_fails(cx, MPK_ESTALLED, "worker 3", machine_wait_launch(cx, c.b->m));
     machine_stop(c.b->m);

@@ -158,7 +158,7 @@ typedef struct cuda_logits {
 } cuda_logits;
 
 /* Where the runtime's tables lie in their block, in bytes from its beginning; each begins on a
- * cache line of its own.  A table without entries has an offset all the same: nobody reads
+ * cache line of its own.  A table without entries has an offset all the same: nothing reads
  * there. */
 typedef struct cuda_layout {
     uint64_t kernel, graphs, tasks, events, ops, ranges, lists;

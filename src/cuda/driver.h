@@ -1,8 +1,8 @@
 /* driver.h - an NVIDIA GPU through its driver: libcuda opened when the program runs, no toolkit, no
  * headers of CUDA.
  *
- * Every call of the driver is behind a function here that turns a failure into a status with what,
- * where and what to do.  Statuses: MPK_ENOMEM (of the GPU or the host), MPK_EUNSUPPORTED (no
+ * Every call of the driver is wrapped by a function here that turns a failure into a status with
+ * what, where and what to do.  Statuses: MPK_ENOMEM (of the GPU or the host), MPK_EUNSUPPORTED (no
  * driver, no GPU, not this GPU), MPK_EARG, MPK_ELIMIT (a launch that does not fit), MPK_EDEVICE
  * (the rest; after a fault inside a kernel the GPU is lost to the process, which the message says,
  * and every later call returns it again).
@@ -79,7 +79,7 @@ mpk_status cuda_gpu_enter(mpk_context *cx, cuda_gpu *g, cuda_context *before);
 void cuda_gpu_leave(cuda_gpu *g, cuda_context before);
 /* What is current on the calling thread. */
 cuda_context cuda_driver_current(const cuda_driver *d);
-/* Make it so again; NULL: none is.  Before a GPU is closed: a context that nobody holds any more
+/* Make it so again; NULL: none is.  Before a GPU is closed: a context that is no longer held
  * must not stay current on a thread. */
 void cuda_driver_leave(const cuda_driver *d, cuda_context before);
 /* Wait until everything that was started on it has ended.  Never returns while a persistent kernel
@@ -98,8 +98,8 @@ typedef struct cuda_link {
 mpk_status cuda_driver_link(mpk_context *cx, const cuda_driver *d, uint32_t from, uint32_t to,
                             cuda_link *out);
 /* Let kernels of g reach all memory of `to`, what is allocated later too; g is current.  *made: it
- * was not so before (PyTorch may have done it), so that whoever asked ends it by cuda_gpu_unreach.
- * MPK_EUNSUPPORTED: no link. */
+ * was not so before (PyTorch may have done it), so that the caller that switched it on ends it by
+ * cuda_gpu_unreach.  MPK_EUNSUPPORTED: no link. */
 mpk_status cuda_gpu_reach(mpk_context *cx, cuda_gpu *g, cuda_gpu *to, bool *made);
 void cuda_gpu_unreach(cuda_gpu *g, cuda_gpu *to);
 

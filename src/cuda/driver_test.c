@@ -192,7 +192,7 @@ static void everything_works(void **state)
 }
 
 /* Each call that the run above makes fails once: a status with the entry point's name, and nothing
- * is left behind. */
+ * remains. */
 static void every_failure_is_a_status(void **state)
 {
     (void)state;

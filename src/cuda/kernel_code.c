@@ -233,7 +233,7 @@ mpk_status cuda_end_code(mpk_context *cx, cuda_code_job *j, mpk_status status)
     return status;
 }
 
-/* Whoever started the machine may keep what was compiled. */
+/* The caller that started the machine may keep what was compiled. */
 mpk_status cuda_offer_code(mpk_context *cx, const cuda_machine *m, const cuda_code_job *j)
 {
     text all = {0};

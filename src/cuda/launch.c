@@ -110,7 +110,7 @@ void cuda_look(cuda_machine *m, bool now)
         look_at(m, m->peers[i]);
 }
 
-/* Kernels of the regimes in turns, so that always some wait behind the one that runs
+/* Kernels of the regimes in turns, so that always some wait after the one that runs
  * (device/role/regime.cuh). */
 static mpk_status queue_kernels(mpk_context *cx, cuda_machine *m)
 {
@@ -159,7 +159,7 @@ static mpk_status launch(mpk_context *cx, cuda_machine *m)
 }
 
 /* There is work: a kernel that has gone to rest starts again, after its own end on the stream; one
- * that runs has others behind it. */
+ * that runs has others after it. */
 void cuda_keep_running(cuda_machine *m)
 {
     mpk_context cx = {0};

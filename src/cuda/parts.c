@@ -9,10 +9,10 @@
  * read sums instead: they do where that is less.
  *
  * They wait for each other.  That ends: all of them stand in lists, of different workers; lists
- * rise in the numbers of tasks (image_open proves it), and so do dependencies; and nobody else's
- * task has a number between those of such an operator.  So of all that wait, the tasks of the first
- * operator wait for none but each other, and come.  Operators of other numbers share no tiles.
- * Called by memory.c and tables.c.  Cost: a pass over the tasks for each operator.
+ * rise in the numbers of tasks (image_open proves it), and so do dependencies; and no other
+ * operator's task has a number between those of such an operator.  So of all that wait, the tasks
+ * of the first operator wait for none but each other, and come.  Operators of other numbers share
+ * no tiles.  Called by memory.c and tables.c.  Cost: a pass over the tasks for each operator.
  */
 #include "cuda/cuda_machine.h"
 #include "shape/linear_tile_shape.h"

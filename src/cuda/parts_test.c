@@ -1,6 +1,6 @@
 /* parts_test.c - which products of a program share tiles among tasks (parts.c), and that those who
  * meet there can: as many as the tile has parts, each on a worker of its own, of neighbouring
- * columns and the same tokens, with nobody else's task between them. */
+ * columns and the same tokens, with no other operator's task between them. */
 #include "cuda_bed.h"
 
 enum { FEW = 4, MANY = 128, WORKERS = 6 };

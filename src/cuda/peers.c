@@ -205,7 +205,7 @@ static mpk_status check_use(mpk_context *cx, const cuda_machine *m)
     return MPK_OK;
 }
 
-/* Access is switched on for each ordered pair.  What this machine switched on, and nobody else
+/* Access is switched on for each ordered pair.  What this machine switched on, and no other code
  * before, is noted in reaches[], for cuda_unlink_peers. */
 mpk_status cuda_link_peers(mpk_context *cx, cuda_machine *m)
 {

@@ -1,5 +1,5 @@
-/* engine.h - what the files behind mpk.h share: a model, its compiled program, the machine that
- * runs it, its requests.
+/* engine.h - what the files that implement mpk.h share: a model, its compiled program, the machine
+ * that runs it, its requests.
  *
  *   engine_options.c   options of the caller -> complete ones
  *   engine_model.c     MODEL -> loaded model and shapes
@@ -265,7 +265,7 @@ typedef struct engine_stream {
     text text;      /* all of it; cut by a stop text that came */
     size_t n_shown; /* bytes that no stop text can reach any more */
     bool stopped;
-    bool keeps_stop;  /* it is cut behind the stop text, else before */
+    bool keeps_stop;  /* it is cut after the stop text, else before */
     const str *stops; /* borrowed */
     uint32_t n_stops;
     uint32_t stop; /* stopped: index of the stop text */

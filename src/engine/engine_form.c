@@ -261,7 +261,7 @@ static kept_grammar *find_kept(engine_forms *f, grammar_kind kind, const char *s
     return NULL;
 }
 
-/* Forget the ones used least lately that nobody uses. */
+/* Forget the least recently used of those that no request uses. */
 static void drop_old(engine_forms *f)
 {
     uint32_t n = 0;

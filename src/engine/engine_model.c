@@ -22,7 +22,8 @@ static uint32_t power_above(uint64_t n)
 }
 
 /* Long steps share weights and boundaries among more tokens.  With batch_invariant a prompt's
- * pieces are as long whoever decodes (else at most RT_MIXED_TOKENS), so there they stay short. */
+ * pieces are as long whatever else decodes (else at most RT_MIXED_TOKENS), so there they stay
+ * short. */
 static void plan_steps(const mpk_engine_options *o, const target_device *device, engine_plan *p)
 {
     const bool is_long = device->target->has_own_memory && !o->batch_invariant;

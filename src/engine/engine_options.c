@@ -146,8 +146,8 @@ static mpk_status check_rules(mpk_context *cx, const mpk_request_options *o)
     return MPK_OK;
 }
 
-/* Texts and lists are still the caller's: whoever keeps the request copies what it needs later
- * (copy_stops, engine_make_ends). */
+/* Texts and lists are still the caller's: the function that keeps the request copies what it needs
+ * later (copy_stops, engine_make_ends). */
 mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_options *from,
                                        mpk_request_options *to)
 {

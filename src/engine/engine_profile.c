@@ -187,7 +187,7 @@ static mpk_status find_codes(mpk_context *cx, arena *a, const machine *m, uint32
     return MPK_OK;
 }
 
-/* How many tasks each operator has, whoever runs them; the times are 0. */
+/* How many tasks each operator has, on all workers; the times are 0. */
 static void count_tasks(const program_image *image, uint32_t graph, machine_times *times)
 {
     const rt_graph *g = (const rt_graph *)image_table(image->block, RT_GRAPHS) + graph;

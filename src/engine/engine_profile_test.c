@@ -93,7 +93,7 @@ static void test_sums(void **state)
 }
 
 /* Two sums over peers wait 3,000 and 1,000 cycles for each of their tasks, of 20,000 in all; what
- * reads its own peer's memory waits for nobody else's. */
+ * reads its own peer's memory waits for no other's. */
 static void test_waiting_for_peers(void **state)
 {
     (void)state;

@@ -7,7 +7,7 @@
  * so their experts; its last product is therefore zeros, and each token's experts follow from the
  * token alone.
  *
- * Called by engine_compile.c, and by whoever measures (mpk bench).
+ * Called by engine_compile.c, and to measure (mpk bench).
  */
 #include <math.h>
 #include <stdlib.h>

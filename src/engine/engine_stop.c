@@ -2,7 +2,7 @@
  *
  * Input: pieces of whole characters; output: how much of the text may be shown.  A stop text may
  * begin in one piece and end in another, so the longest end of the text that is the beginning of a
- * stop text waits.  The text is cut where the first stop text begins, or behind it where the stop
+ * stop text waits.  The text is cut where the first stop text begins, or after it where the stop
  * text belongs to the answer.  Cost: O(stops * their length) for each piece and its length.
  */
 #include "engine/engine.h"

@@ -55,7 +55,7 @@ static void test_tensors_that_are_others_moved_or_changed(void **state)
     assert_int_equal(1, mpk_first_other(&all, list));
     list[3] = &r[1];
     r[1].version++;
-    r[2].version++; /* of which nobody counts the changes */
+    r[2].version++; /* whose changes are not counted */
     assert_int_equal(1, mpk_first_other(&all, list));
     r[1].version--;
     assert_int_equal(3, mpk_first_other(&all, list));

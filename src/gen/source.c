@@ -446,8 +446,8 @@ static void print_constants(emitter *e)
     text_print(&e->out, "\n");
 }
 
-/* Sizes of KV caches: for a kernel only their number.  Bodies alone are of nobody who could tell
- * them. */
+/* Sizes of KV caches: for a kernel only their number.  Bodies that are tested alone have no host
+ * that could set them. */
 static void print_caches(emitter *e)
 {
     const bool told = is_tested(e);
@@ -482,7 +482,7 @@ static mpk_status print_headers(emitter *e)
     return MPK_OK;
 }
 
-/* For whoever reads the text: which operators an instance serves. */
+/* For readers of the text: which operators an instance serves. */
 static void print_use(emitter *e, uint32_t i)
 {
     const gen_instance *k = &e->instances.at[i];
@@ -523,7 +523,7 @@ static void print_shapes(emitter *e, const char *shape, uint32_t first, uint32_t
     for (uint32_t i = first; i < end; i++) {
         const gen_instance *k = &e->instances.at[i];
         if (!has_shape(e, i, shape)) {
-            text_print(&e->out, "    {},\n"); /* of another kind: nobody reads it */
+            text_print(&e->out, "    {},\n"); /* of another kind: never read */
             continue;
         }
         print_use(e, i);

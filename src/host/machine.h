@@ -1,6 +1,6 @@
 /* machine.h - a machine: a program in memory and the runtime that executes it (src/rt, paper §5).
  *
- * What stands behind it, threads of this processor (src/cpu) or one kernel on a GPU (src/cuda), is
+ * What implements it, threads of this processor (src/cpu) or one kernel on a GPU (src/cuda), is
  * its definition's matter.  A target starts it and hands it out; from then on everything happens
  * inside.  The host submits requests and drains tokens, or, while no request is about, writes
  * inputs, runs one graph and reads outputs.  An idle machine costs nothing.
@@ -89,7 +89,7 @@ void host_make_up_weight(const tg_weight *w, uint64_t seed, char *to);
 typedef struct machine_weights {
     const machine_weight *at; /* [image->n_weights] */
     uint64_t seed;            /* of those that are made up: the values of load_random_fill */
-    /* [n_files] what `at` points into, if nobody changes it while the machine runs: it may be
+    /* [n_files] what `at` points into, if it does not change while the machine runs: it may be
      * copied to better memory.  NULL: the caller's memory, read where it is */
     const file_map *files;
     size_t n_files;
@@ -97,7 +97,7 @@ typedef struct machine_weights {
 
 /* Somebody who looks at operators while a machine of the host's processors runs. */
 typedef struct machine_watcher {
-    /* When the machine starts: what `see` gets for an operator; NULL: nobody looks at it. */
+    /* When the machine starts: what `see` gets for an operator; NULL: not observed. */
     void *(*find)(void *user, const ir_graph *g, const ir_op *op);
     /* By a worker, before the code of each task of the operator: its inputs are there.  Workers
      * call it at the same time. */
@@ -174,7 +174,7 @@ typedef struct machine_def {
      * NULL as the two above.
      */
     void (*peek_logits)(machine *m, rt_u64 at, float *to, uint64_t first, uint64_t n);
-    /* Write a row of masks: its bits (NULL: none), then its number, as op/rules.h has it.  Nobody
+    /* Write a row of masks: its bits (NULL: none), then its number, as op/rules.h has it.  No task
      * reads the bits meanwhile.  Called with the lock held.  NULL: requests have no masks. */
     void (*put_mask)(machine *m, uint32_t row, const uint32_t *bits, uint32_t n_words,
                      uint32_t number);

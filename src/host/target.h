@@ -62,10 +62,10 @@ typedef struct target_start {
     str code; /* what `compile` made for this image before; empty: compiled now */
     /* `code` may be of another program, which costs a compilation and is no error. */
     bool code_may_differ;
-    /* Code was compiled: its bytes, borrowed until the function returns.  NULL: nobody keeps it. */
+    /* Code was compiled: its bytes, borrowed until the function returns.  NULL: it is not kept. */
     void (*made)(mpk_context *cx, void *user, str code);
     void *made_user;
-    const machine_watcher *watcher; /* until the machine stops; for the CPU alone.  NULL: nobody */
+    const machine_watcher *watcher; /* until the machine stops; for the CPU alone.  NULL: none */
     /* How far starting is, 0 to 1; anything but MPK_OK gives up with that status. */
     mpk_status (*progress)(mpk_context *cx, void *user, const char *stage, double done);
     void *progress_user;

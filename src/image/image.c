@@ -36,7 +36,7 @@ static const uint64_t entry_bytes[RT_SECTIONS] = {
 enum { CHECKED_FROM = offsetof(rt_header, checksum) + sizeof(rt_u64) };
 
 /* Over everything after the field itself; magic, version and n_bytes are compared one by one.  It
- * finds damage, not malice: whoever changes bytes can change it, too. */
+ * finds damage, not malice: an attacker who changes bytes can change it, too. */
 static rt_u64 checksum(const rt_header *h)
 {
     return hash_bytes((const char *)h + CHECKED_FROM, h->n_bytes - CHECKED_FROM, 0);

@@ -59,7 +59,7 @@ int64_t ir_bytes(const ir_tensor *t)
     return ir_row_bytes(t->dtype, ir_elements(t));
 }
 
-/* What every tensor must be, whoever made it.  The limit on elements leaves room for bytes of an
+/* What every tensor must be, whatever made it.  The limit on elements leaves room for bytes of an
  * element and for strides, so later products of dimensions need no check for overflow. */
 mpk_status ir_check_tensor(mpk_context *cx, const ir_tensor *t)
 {

@@ -528,7 +528,7 @@ const jfilter jinja_text_filters[] = {{"trim", filter_trim},
                                       {"xmlattr", NULL},
                                       {0}};
 
-/* NULL: nobody has it.  Some sixty names, compared by length first; a template's are looked up
+/* NULL: there is none.  Some sixty names, compared by length first; a template's are looked up
  * once. */
 const jfilter *jinja_find_filter(str name)
 {

@@ -55,7 +55,7 @@ static bool has_parameter(const jnode *n, const char *name)
     return false;
 }
 
-/* The value given by this name, J_ABSENT if none was; each is taken once, and what nobody took is
+/* The value given by this name, J_ABSENT if none was; each is taken once, and what was not taken is
  * left for **kwargs. */
 static jval take_keyword(binder *b, str name)
 {

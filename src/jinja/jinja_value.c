@@ -23,8 +23,8 @@ mpk_status jinja_make_list(jrun *r, jkind kind, size_t capacity, jval *out)
     return MPK_OK;
 }
 
-/* Append to a list that nobody has seen yet.  Doubling is charged when it happens, one unit
- * otherwise. */
+/* Append to a list that no other value refers to yet.  Doubling is charged when it happens, one
+ * unit otherwise. */
 mpk_status jinja_push(jrun *r, jlist *l, jval v)
 {
     TRY(jinja_charge(r, l->n == l->capacity ? l->n * sizeof v : 1));

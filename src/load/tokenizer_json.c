@@ -10,7 +10,7 @@
  *
  * The file, its model and its added tokens are read here; tokenizer_json_steps.c reads the other
  * parts, tokenizer_json_values.c single values.  A type, an option or a value that is not known
- * here is refused by name: a tokenizer that is nearly right gives wrong answers that nobody sees.
+ * here is refused by name: a tokenizer that is nearly right gives wrong answers that go unnoticed.
  * Called by load.c and, for a tokenizer alone, by the engine. */
 #include "load/tokenizer_json.h"
 
@@ -269,7 +269,7 @@ static mpk_status read_config(doc_reader *r, const json_value *config)
     return doc_surround(r, &before, &after);
 }
 
-/* The ids around a text must be ids: whoever reads them indexes with them. */
+/* The ids around a text must be ids: their readers index with them. */
 static mpk_status check_ids(doc_reader *r, const tokenizer_ids *ids)
 {
     for (size_t i = 0; i < ids->n; i++)

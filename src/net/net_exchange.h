@@ -154,7 +154,7 @@ struct net_exchange {
     char method[16];
     char client[64];                 /* its address */
     char id[NET_ID_BYTES];           /* of the request: the client's X-Request-Id, or one of ours */
-    char ignored[NET_IGNORED_BYTES]; /* names of parameters that nobody documents */
+    char ignored[NET_IGNORED_BYTES]; /* names of parameters that no document lists */
     /* the request's target in libmicrohttpd's memory; uri_bytes: before it was decoded */
     const char *uri; /* in libmicrohttpd's memory */
     size_t uri_bytes;

@@ -62,7 +62,7 @@ static const char sampler[] = "the kernel draws tokens in other ways (docs/serve
                   stores_nothing[] = "the server stores nothing: send the whole conversation",
                   one_server[] = "prompts and answers are computed by one server",
                   no_plugins[] = "the server runs no code of others",
-                  lazy_form[] = "give 'structural_tag': free text, and a form behind a mark",
+                  lazy_form[] = "give 'structural_tag': free text, and a form after a mark",
                   own_parser[] = "answers are read as the model's template writes them",
                   own_reasoning[] = "say in the template's variables whether the model shall think";
 

@@ -162,7 +162,7 @@ mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms,
     return MPK_OK;
 }
 
-/* Nobody speculates. */
+/* No request speculates. */
 void mpk_request_drafts(const mpk_request *r, size_t *drafted, size_t *accepted)
 {
     (void)r;

@@ -325,7 +325,7 @@ static void sort_members(map_group *group)
         }
 }
 
-/* ---- maps behind convolutions ---- */
+/* ---- maps after convolutions ---- */
 
 /* Can conv take operand t along?  It must be a float that has one entry for all places of y,
  * such as a bias per channel, or one for each place.  last: y has its channels in the last axis,

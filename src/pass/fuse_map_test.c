@@ -137,7 +137,7 @@ static void check_behind(const char *source, size_t n, const char *expression)
     "f32[4, 1, 1]\ninput %r : bf16[2, 4, 5, 6]\ninput %h : bf16[6]\n%c = conv(%x, %w, %b) "     \
     "{padding = [1, 1]}\n"
 
-/* A map goes behind the convolution that it reads, once or twice; not if others read it too, if an
+/* A map joins the convolution that it reads, once or twice; not if others read it too, if an
  * operand is neither spread over the places nor whole, or if the dtype changes. */
 static void behind_convolutions(void **state)
 {

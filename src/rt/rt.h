@@ -466,7 +466,7 @@ typedef struct rt_name {
 enum { RT_PAGE_NAMED = 1, RT_PAGE_KEPT = 2 };
 
 /* What the step task knows of a KV page beside its bytes.  Law: a page is either on the stack of
- * free pages, without a name; or kept, with a name, held by nobody; or held by 1 + sharers
+ * free pages, without a name; or kept, with a name, held by no slot; or held by 1 + sharers
  * slots. */
 typedef struct rt_kv_page {
     rt_name name;        /* NAMED: of all tokens up to its end */
@@ -515,8 +515,8 @@ typedef struct rt_ahead_slot {
 } rt_ahead_slot;
 
 /* Everything the step task keeps.  Law for the KV pages: n_free + n_kept + those held = n_pages,
- * and n_promised = the sum of (reserved - held) <= n_free + n_kept: whoever runs gets every page
- * that it was promised. */
+ * and n_promised = the sum of (reserved - held) <= n_free + n_kept: a request that runs gets every
+ * page that it was promised. */
 typedef struct rt_serving {
     /* n_pages 0: the program has no KV cache */
     rt_u32 n_slots, n_pages, page_tokens, pages_per_slot;
@@ -532,7 +532,7 @@ typedef struct rt_serving {
     /* rows of `rules` after those of the slots; 0: none has masks */
     rt_u32 n_masks;
     rt_u32 n_choices; /* rows of a step that can have rules */
-    /* of a step with drafts at most; 0: nobody drafts */
+    /* of a step with drafts at most; 0: no drafts */
     rt_u32 draft_tokens;
     /* 1: a step costs nearly the same with all the drafts that it can have, so a request that finds
      * any tries as many as it may; 0: as many as have paid */
@@ -541,7 +541,7 @@ typedef struct rt_serving {
     rt_u32 gram_tokens, gram_mask;
     rt_u32 n_free, n_promised, n_active, n_admitted; /* n_active: slots FEEDING, WAITING or LATE */
     /* 1: a request is promised pages for its prompt alone, and put back if no more are there; 0:
-     * for all that it may ever hold, as long as nobody else needs them (rt_lend.h) */
+     * for all that it may ever hold, as long as no other request needs them (rt_lend.h) */
     rt_u32 grows;
     rt_u32 n_parked; /* slots PARKED */
     rt_u32 n_short;  /* slots that were promised less than they may ever hold; 0 where they grow */
@@ -551,7 +551,7 @@ typedef struct rt_serving {
     rt_u32 keeps_text;
     rt_u32 n_kept, oldest, newest; /* kept pages, in the order in which they were let go */
     rt_u32 bucket_mask;
-    rt_u64 keys[2]; /* of names; secret, so that nobody can make two texts of one name */
+    rt_u64 keys[2]; /* of names; secret, so that no client can make two texts of one name */
     rt_u32 running; /* 1: a step for requests is under way, its outputs have not been read */
     /* 1: that step has one token and one row of each request that feeds, and no prompt */
     rt_u32 steady;

@@ -5,7 +5,7 @@
  * drafts in the slots' rows of `history`, after the last token, as look-up leaves them
  * (rt_draft.h).  Called by the step task alone, before it fills a step (rt_step_look).
  *
- * The draft model's graphs stand behind the model's.  They read the same step inputs and write the
+ * The draft model's graphs come after the model's.  They read the same step inputs and write the
  * same `next`, and their KV cache has the same pages under the same page table: a page holds the
  * keys and values that both models have of its tokens.  So whatever happens to a page, sharing,
  * keeping, eviction, putting back, happens to both.
@@ -88,7 +88,7 @@ RT_LARGE_FN int rt_ahead_begin(rt_machine *m)
     return wanted;
 }
 
-/* The row of the draft after those that are made.  Nobody asks for its log probabilities. */
+/* The row of the draft after those that are made.  Its log probabilities are never asked for. */
 RT_FN void rt_ahead_put_row(rt_machine *m, rt_u32 index, rt_u32 row)
 {
     const rt_serving *s = m->serving;
@@ -138,7 +138,7 @@ RT_FN rt_u32 rt_ahead_graph(const rt_machine *m)
     return g;
 }
 
-/* Publish the next draft step.  0: nobody wants more drafts. */
+/* Publish the next draft step.  0: no request wants more drafts. */
 RT_LARGE_FN int rt_ahead_step(rt_machine *m, rt_worker *w)
 {
     rt_serving *s = m->serving;

@@ -207,7 +207,7 @@ RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index, int model, rt_u32 
     return n;
 }
 
-/* Where the text of a slot that feeds slot->token at this position goes on, RT_NONE: nobody knows;
+/* Where the text of a slot that feeds slot->token at this position goes on, RT_NONE: not known;
  * *n, the drafts that it may have, becomes fewer.  Unless drafts are free, few are made as long as
  * few tokens are equal: one of N, one more for each further one, so that a place that was found by
  * chance costs little. */

@@ -12,8 +12,8 @@
  *
  * Invariant: exactly one worker completes an event in a step, since the add returns each value
  * once; so an event is submitted once, and a step has one owner.  Memory order: every add is
- * acquire-release, so the adds on one counter form a release sequence, and whoever sees the full
- * count sees all that the triggering tasks wrote.
+ * acquire-release, so the adds on one counter form a release sequence, and a thread that sees the
+ * full count sees all that the triggering tasks wrote.
  */
 #ifndef RT_EVENT_H
 #define RT_EVENT_H

@@ -53,7 +53,7 @@ typedef struct rt_entry {
     rt_u32 is_last;
     /* bit i: input i carries its own readiness: a word of it is RT_EMPTY until it is written */
     rt_u32 carried;
-    /* 1: nobody waits for `depends`: all that is read is carried, or was there before */
+    /* 1: no task waits for `depends`: all that is read is carried, or was there before */
     rt_u32 quiet;
     /* 1: when its event is there, the carried words that this worker has written become RT_EMPTY */
     rt_u32 clears;
@@ -216,11 +216,11 @@ typedef struct rt_kernel {
      * RT_STOPPING); the host starts it again when there is work.  0: never */
     rt_u32 idle_ns;
 
-    rt_times *times;   /* one for each entry: of the last step that ran it; NULL: nobody asks */
-    rt_delays *delays; /* NULL: nobody asks */
+    rt_times *times;   /* one for each entry: of the last step that ran it; NULL: not recorded */
+    rt_delays *delays; /* NULL: not recorded */
     rt_call call;
 
-    /* A program with several kernels (gen_regime): one runs, and others wait behind it on the
+    /* A program with several kernels (gen_regime): one runs, and others wait after it on the
      * stream in turns, so that the next one begins when this one ends.  That kernel whose regime is
      * the step word's graph's goes on. */
     const rt_u32 *regimes; /* [n_graphs] whose kernel runs the graph */

@@ -5,7 +5,7 @@
  * step task alone calls this (rt_admit.h); everything is plain memory.
  *
  * The claim of a request is what it may ever hold: the pages up to its limit.  A request that is
- * promised its whole claim needs nobody: it runs to its end.  While there are pages enough, every
+ * promised its whole claim runs to its end whatever others do.  While there are pages enough, every
  * request has such a promise.  If a request comes for which too few are left, promises that are not
  * used yet are taken back, the largest first.  A request with less than its claim is short: it
  * borrows a page, or a few, each time that it writes into a new one, and if it may not, it pauses.
@@ -15,12 +15,12 @@
  *
  * Law (rt_may_hold).  For each short request, three things fit into the KV cache together: its
  * claim; what younger short requests hold or were promised; and what requests hold or were promised
- * whose tokens the host samples, since nobody knows when they end.
+ * whose tokens the host samples, since it is not known when they end.
  *
  *   - No deadlock.  If a request runs that is not short and draws its tokens itself, it advances
  *     and ends.  If there is none, the oldest short request gets every page up to its claim, by the
  *     law; it advances and ends.
- *   - Nobody starves.  Pages that come back are offered to those who pause before anybody is
+ *   - No starvation.  Pages that come back are offered to those that pause before a request is
  *     admitted.  The oldest short request lacks nothing but a free page: each end of a request that
  *     is not short gives it one, so it ends, and the next one is the oldest.  While one pauses no
  *     short request is added, so its turn comes.
@@ -74,7 +74,7 @@ typedef struct rt_loan {
     rt_u32 of_host; /* the host samples its tokens */
 } rt_loan;
 
-/* Does the law allow this promise?  Pages of all that stand are counted, whoever is older, and a
+/* Does the law allow this promise?  Pages of all that stand are counted, older or not, and a
  * page for each that shares it, which is more than the law asks for; or all pages that are in use
  * or were promised, which is less where many are shared. */
 RT_LARGE_FN int rt_may_hold(const rt_machine *m, rt_loan l)
@@ -197,7 +197,7 @@ RT_FN int rt_may_come(const rt_machine *m, rt_u32 n, rt_u32 claim, rt_u32 of_hos
 }
 
 /* Pages to promise to a request that comes: its claim if that can be, or the `first` ones, which it
- * feeds, if nobody pauses.  RT_NONE: it has to wait. */
+ * feeds, if no request pauses.  RT_NONE: it has to wait. */
 RT_LARGE_FN rt_u32 rt_lend(rt_machine *m, rt_u32 first, rt_u32 claim, rt_u32 of_host)
 {
     if (rt_may_come(m, claim, claim, of_host))

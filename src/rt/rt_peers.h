@@ -2,7 +2,7 @@
  * (docs/gpus.md).
  *
  * GPU 0 has the requests, the rings and the step task.  Each step's inputs and its word are pushed:
- * stored into the memory of every GPU that needs them, so that nobody polls or reads over a link.
+ * stored into the memory of every GPU that needs them, so that no GPU polls or reads over a link.
  * Relies on rt_lane.h; called by device/role/step.cuh, and by tests on the host.
  *
  *   - Words that another GPU writes are read with acquire at system scope and written with release
@@ -10,7 +10,7 @@
  *     RT_TRIGGER_PEERS.  No word is changed by one GPU at device scope and by another at system
  *     scope.
  *   - Inputs are overwritten only after the end event of the step before: every task of every peer
- *     comes before it, so nobody reads them any more.  They are read only after the step word that
+ *     comes before it, so no task reads them any more.  They are read only after the step word that
  *     follows them.
  */
 #ifndef RT_PEERS_H

@@ -27,7 +27,7 @@
  * filled so that the bits still do not change (rt_step_fill_apart).
  *
  * With a draft model its steps come between 4 and 5 (rt_ahead.h): while one runs nothing is
- * collected, no command is obeyed and nobody is admitted, so that slots stay as they were found.
+ * collected, no command is obeyed and no request admitted, so that slots stay as they were found.
  *
  * Drafts: what the requests of a step in which all decode leave of draft_tokens may hold drafts
  * (rt_draft.h).  Such a request feeds its last token and, after it, tokens that may follow, each
@@ -265,7 +265,7 @@ RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
     }
 }
 
-/* The length of a request's next piece: at most a whole largest step, whoever else runs.  It
+/* The length of a request's next piece: at most a whole largest step, whatever else runs.  It
  * depends on the request alone, which is what keeps its bits independent of company. */
 RT_FN rt_u32 rt_slot_piece(const rt_machine *m, rt_u32 index, rt_u32 *rows)
 {
@@ -476,7 +476,7 @@ RT_FN int rt_graph_fits(const rt_graph *g, const rt_serving *s)
            (s->built_tokens <= s->built_rows || s->built_tokens - s->built_rows <= g->most_fresh);
 }
 
-/* Graphs of the model; those of a draft model stand behind them. */
+/* Graphs of the model; those of a draft model come after them. */
 RT_FN rt_u32 rt_model_graphs(const rt_machine *m)
 {
     return rt_has_draft_model(m) ? rt_ahead_of(m)->first_graph : m->n_graphs;
@@ -664,7 +664,7 @@ RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
 
 /* ---- one look ---- */
 
-/* Publish a step of the draft model or, if nobody wants more drafts, the step that tries them. */
+/* Publish a step of the draft model or, if no request wants more, the step that tries its drafts. */
 RT_LARGE_FN int rt_step_guess(rt_machine *m, rt_worker *w)
 {
     rt_serving *s = m->serving;

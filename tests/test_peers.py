@@ -166,5 +166,7 @@ def test_kernels_of_many_gpus_compile(tmp_path):
         pytest.skip("no NVRTC here")
     model = tiny.model(tmp_path / "model", family="Qwen3", hidden_size=192, num_attention_heads=8,
                        num_key_value_heads=8, head_dim=64, intermediate_size=320)
-    support.mpk("compile", model, "-o", tmp_path / "image", "--target", "sm_90a", "--gpus", 8, "--max-batch", "1",
-                "--step-tokens", "1")
+    image = tmp_path / "image"
+    support.mpk("compile", model, "-o", image, "--target", "sm_90a", "--gpus", 8, "--max-batch", "1", "--step-tokens",
+                "1")
+    assert json.loads(support.mpk("inspect", image, "--json")[0])["memory"]["device"].startswith("8 x sm_90a")

@@ -162,7 +162,8 @@ def test_rules_do_not_depend_on_company(folder, tmp_path):
 
 @pytest.mark.parametrize("rules", [
     {}, {"top_k": 20, "temperature": 2.0}, {"top_p": 0.7}, {"top_k": 100, "top_p": 0.9, "min_p": 0.1},
-    {"top_p": 0.95, "temperature": 30.0}, {"typical_p": 0.4}, {"top_n_sigma": 1.2}, {"repetition_penalty": 1.5, "logit_bias": {"7": 2.5, "9": -100}},
+    {"top_p": 0.95, "temperature": 30.0}, {"typical_p": 0.4}, {"top_n_sigma": 1.2},
+    {"repetition_penalty": 1.5, "logit_bias": {"7": 2.5, "9": -100}},
     {"typical_p": 0.7, "top_n_sigma": 2.0, "temperature": 1.6},
     {"allowed_token_ids": [1, 2, 3, 50, 60, 70, 80, 90], "repetition_penalty": 3.0}])
 def test_draws_have_the_distribution_of_the_reference(folder, net, tmp_path, rules):

@@ -664,7 +664,7 @@ RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
 
 /* ---- one look ---- */
 
-/* Publish a step of the draft model or, if no request wants more, the step that tries its drafts. */
+/* Publish a step of the draft model or, if no request wants more, the step that tries drafts. */
 RT_LARGE_FN int rt_step_guess(rt_machine *m, rt_worker *w)
 {
     rt_serving *s = m->serving;

@@ -1,5 +1,15 @@
-/* engine_inspect.c - a look at a compiled model without running it; passes on text; what the
- * machine is. */
+/* engine_inspect.c - looks into the compiler without running a model: a compiled model as JSON, a
+ * drawing of its task graph, its tensor program as text; single passes on text; the tables of
+ * passes and operators; what the machine is.
+ *
+ * Input: a model (a configuration without weights is enough) or a text; output: a NUL-terminated
+ * text that the caller returns with mpk_free. No machine is started and no memory for weights is
+ * taken: engine_build_open runs with for_running = false, so a model for a GPU can be inspected
+ * where there is none. Called through mpk.h, on the caller's thread alone.
+ *
+ * Each entry point keeps its engine_build or arena outside the function that does the work, so that
+ * TRY may leave that function anywhere and the build is freed all the same.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,7 +23,9 @@
 #include "engine/engine.h"
 #include "ir/op.h"
 
-/* Hand a text over to the caller, who frees it; it is NUL-terminated. */
+/* Hand a text over to the caller, who frees it; *t is empty afterwards, whatever the status.
+ * text_add of nothing asks for the buffer and the final NUL of a text to which nothing was
+ * added. */
 static mpk_status give_text(mpk_context *cx, text *t, char **out)
 {
     text_add(t, "", 0);
@@ -50,6 +62,9 @@ static void add_model(text *t, const engine_build *b)
                str_bool(b->model.tokenizer));
 }
 
+/* What the model needs on its device, by areas as the target divides its memory ("weights_bytes",
+ * ...), and what one token of KV cache costs. free_bytes is left out where the target cannot tell
+ * it (UINT64_MAX). On failure t is left half written; the caller frees it. */
 static mpk_status add_memory(mpk_context *cx, text *t, const engine_build *b)
 {
     const engine_plan *p = &b->plan;
@@ -72,6 +87,8 @@ static mpk_status add_memory(mpk_context *cx, text *t, const engine_build *b)
     return MPK_OK;
 }
 
+/* One entry for each compiled number of tokens, those of a draft model marked. All graphs of a
+ * program share its number of workers and its compile time. */
 static void add_graphs(text *t, const engine_build *b)
 {
     text_print(t, ", \"graphs\": [");
@@ -85,6 +102,8 @@ static void add_graphs(text *t, const engine_build *b)
     text_print(t, "], \"compile_ms\": %.3f", (double)b->compile_ns * 1e-6);
 }
 
+/* JSON of the build. add_memory is the only part that can fail after text was written, and
+ * give_text sees text that ran out of memory. */
 static mpk_status inspect(mpk_context *cx, engine_build *b, const char *model,
                           const mpk_engine_options *options, uint32_t tokens, char **json)
 {
@@ -128,8 +147,9 @@ static bool op_contains(const ir_graph *ir, const ir_op *op, const char *part)
     return found;
 }
 
-/* From the first operator that contains `part` to the last, counted as tg_dot does: without
- * views. */
+/* The range *first ... *first + *n - 1 from the first operator that contains `part` to the last,
+ * counted as tg_dot does: without views. Of operators embed, view, q_proj, k_proj, the part "_proj"
+ * is 1 and 2. False: no operator does, and *first and *n are unchanged. */
 static bool find_part(const ir_graph *ir, const char *part, uint32_t *first, uint32_t *n)
 {
     uint32_t at = 0;
@@ -149,6 +169,8 @@ static bool find_part(const ir_graph *ir, const char *part, uint32_t *first, uin
     return found;
 }
 
+/* tokens 0: a step of one token, the smallest drawing. Without `part` the first ENGINE_DRAWN_OPS
+ * operators are drawn, about a layer. */
 static mpk_status draw(mpk_context *cx, engine_build *b, const char *model,
                        const mpk_engine_options *options, uint32_t tokens, const char *part,
                        char **dot)
@@ -175,6 +197,9 @@ mpk_status mpk_draw(mpk_context *cx, const char *model, const mpk_engine_options
     return status;
 }
 
+/* The tensor program before any pass. It is not engine_build_open because nothing is compiled, but
+ * the order is the same one: the device decides in which types weights are kept, the draft model
+ * takes part of the memory that the plan divides, and the graph has the plan's sizes. */
 static mpk_status print_program(mpk_context *cx, engine_build *b, const char *model,
                                 const mpk_engine_options *options, uint32_t tokens, char **source)
 {
@@ -203,6 +228,8 @@ mpk_status mpk_print_program(mpk_context *cx, const char *model, const mpk_engin
 
 /* ---- passes on text ---- */
 
+/* kv_heads is 0, for a text names no model. Without a device or target in the options the default
+ * for tensors in the host's memory is taken. */
 static mpk_status opt(mpk_context *cx, arena *a, const char *passes, str source,
                       const mpk_engine_options *options, char **result)
 {
@@ -212,7 +239,7 @@ static mpk_status opt(mpk_context *cx, arena *a, const char *passes, str source,
     text t = {0};
     TRY(engine_read_options(cx, a, options, &o));
     if (!o.device && !o.target)
-        o.device = engine_default_device(false); /* text is compiled alike everywhere */
+        o.device = engine_default_device(false); /* text compiles alike on all machines */
     TRY(engine_choose_device(cx, &o, false, &device));
     TRY(engine_pass_options(cx, a, &o, &device, 0, &p));
     mpk_status status = pass_run_text(cx, &p, str_from(passes), source, &t);
@@ -249,6 +276,11 @@ static void add_operands(text *t, const op_operand *operands, uint32_t n)
         text_print(t, "%s%s%s", i ? ", " : "", operands[i].name, marks[operands[i].presence]);
 }
 
+/* One line for each operator, in the order of op_table, as in
+ *
+ *     name(x, weight, bias?) -> y {eps: float}<tab>summary
+ *
+ * where "?" marks an operand that may be absent and "..." one that stands for any number. */
 mpk_status mpk_operators(mpk_context *cx, char **lines)
 {
     static const char *const types[] = {"int", "float", "text", "ints"};
@@ -268,6 +300,8 @@ mpk_status mpk_operators(mpk_context *cx, char **lines)
 
 /* ---- the machine ---- */
 
+/* Processors, memory and libraries are written here; every target of the build then reports its
+ * devices as further members of the same object. */
 mpk_status mpk_machine(mpk_context *cx, char **json)
 {
     uint64_t total, available = memory_free_bytes(&total);
@@ -275,6 +309,7 @@ mpk_status mpk_machine(mpk_context *cx, char **json)
     text t = {0};
     mpk_status status = MPK_OK;
     pcre2_config(PCRE2_CONFIG_VERSION, pcre);
+    /* "10.42 2022-12-11": the number without the date */
     pcre[strcspn(pcre, " ")] = 0;
     text_print(
         &t,
@@ -293,6 +328,7 @@ mpk_status mpk_machine(mpk_context *cx, char **json)
     return status;
 }
 
+/* Stops at the first target that fails; those before it are cleared. */
 mpk_status mpk_clear_kernels(mpk_context *cx)
 {
     for (const target_def *const *target = target_table; *target; target++)

@@ -1,17 +1,21 @@
 /* engine_rules.c - what a request asks of its tokens beyond the filters, as the record that
- * `sample` reads (op/rules.h).
+ * `sample` reads (op/rules.h); the tokens that end it; its log probabilities.
  *
- * Input: checked options; output: words for the machine, none if nothing is asked for.
+ * Input: checked options; output: words for the machine, none if nothing is asked for. Everything
+ * is made on the submitting thread before the machine knows of the request, so no lock is held, and
+ * what is made lies in the request's arena. The functions at the end read log probabilities on the
+ * caller's thread while the machine may still write later ones. Called by engine_request.c and
+ * through mpk.h.
  */
 #include <stdlib.h>
 
 #include "engine/engine_request.h"
 #include "op/rules.h"
 
-/* The record that is being made. */
+/* The record that is being made; n counts from the head, RULES_LISTS words, on. */
 typedef struct record {
-    int32_t *words; /* [RULES_WORDS] */
-    uint32_t n;
+    int32_t *words; /* [RULES_WORDS], in the request's arena */
+    uint32_t n;     /* words so far; lists are appended here, their counts set in the head */
 } record;
 
 static mpk_status add_word(mpk_context *cx, record *to, int32_t word)
@@ -24,6 +28,7 @@ static mpk_status add_word(mpk_context *cx, record *to, int32_t word)
     return MPK_OK;
 }
 
+/* A record has one type of word; sample reads these back as floats. */
 static int32_t float_bits(float x)
 {
     int32_t word;
@@ -37,6 +42,8 @@ static int compare_ids(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* Biases as pairs of id and float bits, sorted so that two for one token are neighbours and are
+ * found: the record must have no id twice. */
 static mpk_status add_biases(mpk_context *cx, mpk_request *r, record *to)
 {
     const mpk_request_options *o = &r->options;
@@ -65,7 +72,8 @@ static mpk_status add_ids(mpk_context *cx, const mpk_engine *e, const int32_t *i
     return MPK_OK;
 }
 
-/* The tokens of a text, as one sequence. */
+/* The tokens of a text as one banned sequence: their number, then the ids. A text without tokens
+ * adds nothing. The length is checked before it is narrowed to a word. */
 static mpk_status add_sequence(mpk_context *cx, mpk_request *r, str word, record *to)
 {
     tokenizer_ids ids = {0};
@@ -77,7 +85,9 @@ static mpk_status add_sequence(mpk_context *cx, mpk_request *r, str word, record
     return add_ids(cx, r->engine, ids.at, (uint32_t)ids.n, to);
 }
 
-/* Each text as it stands at the beginning and after a space. */
+/* Each text as it stands at the beginning and after a space, since tokenizers have different tokens
+ * for these: "no" bans the tokens of "no" and those of " no". A text that begins with a space is
+ * taken as it is. */
 static mpk_status add_bad_words(mpk_context *cx, mpk_request *r, record *to)
 {
     const mpk_request_options *o = &r->options;
@@ -106,6 +116,9 @@ static bool ends_with(const mpk_request *r, int32_t token)
     return found;
 }
 
+/* r->ends: the model's tokens unless ignore_eos, then the stop tokens that are not among them. The
+ * stop tokens are also copied whole, because mpk_request_stop looks up in them which one came,
+ * after the caller's array may be gone. */
 mpk_status engine_make_ends(mpk_context *cx, mpk_request *r)
 {
     const mpk_request_options *o = &r->options;
@@ -131,6 +144,8 @@ mpk_status engine_make_ends(mpk_context *cx, mpk_request *r)
 
 /* ---- the record ---- */
 
+/* Does any option need a record? A value of 0, and 1 for penalties and shares that multiply,
+ * changes nothing. A form needs one, since a row with a mask has rules too. */
 static bool are_rules(const mpk_request_options *o)
 {
     bool repetition = o->repetition_penalty > 0 && o->repetition_penalty != 1;
@@ -140,6 +155,8 @@ static bool are_rules(const mpk_request_options *o)
            o->form;
 }
 
+/* The lists in the order of their counts in the head, which `sample` relies on. Ends are listed
+ * only with min_tokens: they are there to be banned until so many tokens have come. */
 static mpk_status add_lists(mpk_context *cx, mpk_request *r, record *to)
 {
     const mpk_request_options *o = &r->options;
@@ -156,6 +173,8 @@ static mpk_status add_lists(mpk_context *cx, mpk_request *r, record *to)
     return MPK_OK;
 }
 
+/* min_tokens is compared with the limit that the request ends at anyway. An option of 0 becomes the
+ * value that means "off" in the record, which for a factor is 1. */
 mpk_status engine_make_rules(mpk_context *cx, mpk_request *r, const int32_t **words, uint32_t *n)
 {
     const mpk_request_options *o = &r->options;
@@ -187,6 +206,9 @@ uint32_t engine_logprobs(const mpk_request_options *o)
     return o->logprobs || o->prompt_logprobs ? 1 + o->top_logprobs : 0;
 }
 
+/* A place for n_logprobs pairs (id, log probability) of floats for each token, those of the prompt
+ * before those of the answer. The machine writes it and holds it too, so it is no part of the
+ * request's arena: a request may be freed while it runs. */
 mpk_status engine_make_logprobs(mpk_context *cx, mpk_request *r)
 {
     uint64_t tokens = (uint64_t)r->limit + (r->options.prompt_logprobs ? r->n_prompt : 0);
@@ -199,7 +221,9 @@ mpk_status engine_make_logprobs(mpk_context *cx, mpk_request *r)
     return MPK_OK;
 }
 
-/* The entries of token `index` of those that have log probabilities. */
+/* The entries of token `index` of those that have log probabilities, the prompt's included, at most
+ * `most`. The mutex is held, and the token has come: its entries were written before it was
+ * reported. */
 static uint32_t copy_logprobs(const mpk_request *r, size_t index, mpk_logprob *out, uint32_t most)
 {
     uint32_t n = r->n_logprobs < most ? r->n_logprobs : most;
@@ -223,6 +247,8 @@ uint32_t mpk_request_logprobs(const mpk_request *r, size_t token, mpk_logprob *o
     return n;
 }
 
+/* Token 0 follows nothing and has none. The first token of the answer tells that the whole prompt
+ * has been computed. */
 uint32_t mpk_prompt_logprobs(const mpk_request *r, size_t token, mpk_logprob *out, uint32_t most)
 {
     if (!r->options.prompt_logprobs || !token || token >= r->n_prompt)

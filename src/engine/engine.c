@@ -4,6 +4,10 @@
  * (engine_form.c), and those of the machine.  They are stopped so that no thread calls into a part
  * that is gone: first the collector, which calls requests and forms; then the forms' thread, which
  * calls the machine; then the machine.  The caller has freed all requests before (mpk.h).
+ *
+ * Input: a model's path and options; output: an mpk_engine, and facts about it.  Relies on
+ * engine_compile.c for everything up to the machine.  Called through mpk.h, and by
+ * engine_calibrate.c, which opens an engine with a watcher.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +34,9 @@ static mpk_status check_machine(mpk_context *cx, mpk_engine *e)
     return MPK_OK;
 }
 
+/* From a compiled build with bound weights to a running engine.  Each step leaves its trace in *e
+ * (has_mutex, machine, forms, has_collector), by which mpk_engine_close undoes what was reached.
+ * The collector comes last: as soon as it runs it takes the mutex and calls forms and machine. */
 static mpk_status start(mpk_context *cx, mpk_engine *e, const machine_watcher *watcher)
 {
     int error = pthread_mutex_init(&e->mutex, NULL);
@@ -47,6 +54,9 @@ static mpk_status start(mpk_context *cx, mpk_engine *e, const machine_watcher *w
     return engine_start_collector(cx, e);
 }
 
+/* The caller gives *e as zeros and, on failure, to mpk_engine_close.  Loading, compiling and waiting for
+ * the device are told apart in the engine's facts, so what the machine spent on its device and on
+ * code is taken out of the time since `begin`. */
 static mpk_status open_engine(mpk_context *cx, const char *model, const mpk_engine_options *options,
                               const machine_watcher *watcher, mpk_engine *e)
 {
@@ -63,6 +73,7 @@ static mpk_status open_engine(mpk_context *cx, const char *model, const mpk_engi
     return MPK_OK;
 }
 
+/* On failure everything is undone and *out keeps its value. */
 mpk_status engine_open_watched(mpk_context *cx, const char *model,
                                const mpk_engine_options *options, const machine_watcher *watcher,
                                mpk_engine **out)
@@ -83,6 +94,9 @@ mpk_status mpk_engine_open(mpk_context *cx, const char *model, const mpk_engine_
     return engine_open_watched(cx, model, options, NULL, out);
 }
 
+/* Takes an engine that was opened in part; each of the calls takes what is not there.  The order is
+ * that of the comment at the top, and the build goes last: the machine runs its image and reads
+ * weights in its mapped files. */
 void mpk_engine_close(mpk_engine *e)
 {
     if (!e)
@@ -97,12 +111,14 @@ void mpk_engine_close(mpk_engine *e)
     free(e);
 }
 
-/* Do the model's files suggest a value, and one that makes sense?  0: they do not. */
+/* Do the model's files suggest a value (else it is 0), and one in the range that options accept? */
 static bool is_said(float value, float most)
 {
     return value > 0 && value <= most;
 }
 
+/* A caller that was built against an older header has a shorter struct, so fields past its size are
+ * not written. */
 void mpk_engine_suggest(const mpk_engine *e, mpk_request_options *options)
 {
     const load_model *m = &e->build.model;
@@ -124,7 +140,8 @@ void mpk_engine_suggest(const mpk_engine *e, mpk_request_options *options)
         options->repetition_penalty = m->suggested.repetition_penalty;
 }
 
-/* Any thread; a machine is described by one at a time. */
+/* Any thread; a machine is described by one at a time, which the engine's mutex sees to.  The mutex
+ * is part of an engine that is const to the caller: nothing that he can see changes. */
 static void describe_machine(const mpk_engine *e, machine_facts *out)
 {
     pthread_mutex_t *mutex = (pthread_mutex_t *)&e->mutex;
@@ -133,6 +150,8 @@ static void describe_machine(const mpk_engine *e, machine_facts *out)
     pthread_mutex_unlock(mutex);
 }
 
+/* Facts of the plan and of the build never change after opening; those of `live` are read now.  As
+ * with options, no more is written than the caller's struct has room for. */
 void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
 {
     const rt_header *h = e->build.image.block;

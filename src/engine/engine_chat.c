@@ -2,7 +2,15 @@
  *
  * What the template sees is what Transformers shows it: messages without members that are null, and
  * with their reasoning under each of its two names; tools; the special tokens' texts; and what the
- * caller adds, which wins.
+ * caller adds, which wins.  A message as it is given and as a template sees it:
+ *
+ *     {"role": "assistant", "content": "4", "name": null, "reasoning": "2 + 2"}
+ *     {"thinking": "2 + 2", "role": "assistant", "content": "4", "reasoning": "2 + 2",
+ *      "reasoning_content": "2 + 2"}
+ *
+ * Input: JSON from the caller, a template of his or the model's; output: a text on the heap, which
+ * he frees.  Relies on base/json.h and jinja/jinja.h.  Called through mpk.h on the caller's thread;
+ * all state is in one `chat`, so calls do not disturb each other.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -14,19 +22,21 @@ typedef VEC(json_value) members;
 
 /* A conversation on its way into a template; all that it is made of lies in the arena. */
 typedef struct chat {
-    mpk_context *cx;
-    arena arena;
-    mpk_chat_options options;
-    members variables;
+    mpk_context *cx;          /* the caller's */
+    arena arena;              /* freed when the prompt has been rendered */
+    mpk_chat_options options; /* checked; their texts are still the caller's */
+    members variables;        /* what the template finds by name; no name twice */
 } chat;
 
+/* A copy of v under another key; what v contains is shared. */
 static json_value named(json_value v, str key)
 {
     v.key = key;
     return v;
 }
 
-/* Set a member, in its old place if it has one. */
+/* Set a member, in its old place if it has one: templates list the members of an object in order,
+ * and the last value given for a name wins. */
 static mpk_status put(chat *c, members *to, json_value v)
 {
     for (size_t i = 0; i < to->n; i++)
@@ -38,6 +48,7 @@ static mpk_status put(chat *c, members *to, json_value v)
     return MPK_OK;
 }
 
+/* `source` as JSON of this kind; a list must be of objects.  `what` names it in messages. */
 static mpk_status parse(chat *c, const char *what, str source, json_kind kind,
                         const json_value **out)
 {
@@ -50,7 +61,8 @@ static mpk_status parse(chat *c, const char *what, str source, json_kind kind,
     return MPK_OK;
 }
 
-/* What the model thought, by whichever of its names the message has it. */
+/* What the model thought before it answered, under the first of these names that the message has;
+ * NULL: none. */
 static const json_value *find_reasoning(const json_value *message)
 {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
@@ -60,6 +72,9 @@ static const json_value *find_reasoning(const json_value *message)
     return NULL;
 }
 
+/* One message as the template sees it.  Its reasoning comes first, as "thinking", and as
+ * "reasoning_content" it takes the place of that member, or the last one; members that are null are
+ * left out, as templates test whether a member is defined. */
 static mpk_status add_message(chat *c, const json_value *from, json_value *to)
 {
     members m = {0};
@@ -69,7 +84,7 @@ static mpk_status add_message(chat *c, const json_value *from, json_value *to)
     for (size_t i = 0; i < from->n; i++)
         if (from->items[i].kind != JSON_KIND_NULL)
             PUSH(c->cx, &c->arena, &m, from->items[i]);
-    /* of two members of one name the first keeps the place and the second the value */
+    /* the message had "thinking" too: the name stands in first place, with the message's value */
     if (reasoning) {
         for (size_t i = 1; i < m.n; i++)
             if (str_is(m.at[i].key, "thinking")) {
@@ -83,6 +98,8 @@ static mpk_status add_message(chat *c, const json_value *from, json_value *to)
     return MPK_OK;
 }
 
+/* The variable `messages`, a list.  An empty one is refused here: templates may read the first
+ * message without asking whether there is one. */
 static mpk_status add_messages(chat *c, str source)
 {
     const json_value *given;
@@ -97,6 +114,8 @@ static mpk_status add_messages(chat *c, str source)
                    .kind = JSON_KIND_LIST, .key = STR("messages"), .items = items, .n = given->n});
 }
 
+/* `tools` and `documents` are set even where there are none: to null, which a template tests with
+ * "if tools", or "is none". */
 static mpk_status add_tools(chat *c)
 {
     static const json_value none = {.kind = JSON_KIND_NULL};
@@ -107,6 +126,8 @@ static mpk_status add_tools(chat *c)
     return put(c, &c->variables, named(none, STR("documents")));
 }
 
+/* In rising order of precedence, for `put` replaces: messages, tools, the special tokens by their
+ * names ("bos_token"), what the caller adds. */
 static mpk_status add_variables(chat *c, const load_model *model, str messages)
 {
     const json_value *given = NULL;
@@ -128,6 +149,8 @@ static mpk_status add_variables(chat *c, const load_model *model, str messages)
     return MPK_OK;
 }
 
+/* The caller's template, else the model's one for tools if there are tools and it has one, else the
+ * model's.  It is borrowed from where it was found. */
 static mpk_status find_template(chat *c, const load_model *model, str *out)
 {
     *out = (str){0};
@@ -141,6 +164,8 @@ static mpk_status find_template(chat *c, const load_model *model, str *out)
     return MPK_OK;
 }
 
+/* Parse before anything is read from the conversation: without a template that can be parsed
+ * nothing else matters.  The time is for templates that print the date. */
 static mpk_status render(chat *c, const load_model *model, str messages, text *out)
 {
     const jinja_template *t;
@@ -156,6 +181,8 @@ static mpk_status render(chat *c, const load_model *model, str messages, text *o
     return MPK_OK;
 }
 
+/* `from` is NULL if the caller brings a template alone.  The text outlives the arena: jinja_render
+ * writes it to the heap. */
 mpk_status mpk_chat_prompt(mpk_context *cx, const mpk_tokenizer *from, const char *messages,
                            size_t n, const mpk_chat_options *options, char **prompt,
                            size_t *n_prompt)

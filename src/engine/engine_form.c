@@ -19,41 +19,46 @@
 #include "engine/engine_request.h"
 #include "grammar/grammar.h"
 
+/* Compiled forms that are kept after their last request; a server meets the same few schemas again
+ * and again. */
 enum { KEPT_GRAMMARS = 32 };
 
-/* A form that has been compiled.  The list is ordered by last use, the latest first. */
+/* A form that has been compiled, found again by kind and source.  The list is ordered by last use,
+ * the latest first, and is guarded by `guard`. */
 typedef struct kept_grammar {
     struct kept_grammar *next;
     grammar_kind kind;
-    char *source; /* heap */
-    grammar *grammar;
+    char *source;     /* heap, NUL-terminated: as the caller gave it */
+    grammar *grammar; /* owned */
     uint32_t uses; /* matchers that are open: 0 before it may be freed */
 } kept_grammar;
 
+/* A request on its way through a form. */
 struct engine_form {
     atomic_uint holders;
-    kept_grammar *kept;
-    grammar_matcher *matcher;
-    uint32_t index; /* of the token that the next mask is for */
+    kept_grammar *kept;       /* counts this form among its uses */
+    grammar_matcher *matcher; /* owned; under `guard` */
+    uint32_t index;           /* of the token that the next mask is for; the thread's */
 };
 
+/* A request is named by its id, not by a pointer: it may be freed while the event waits. */
 typedef struct form_event {
     uint64_t id;
-    int32_t token;
+    int32_t token; /* or ENGINE_FORM_FIRST */
 } form_event;
 
 struct engine_forms {
-    mpk_engine *engine;
+    mpk_engine *engine; /* its owner */
     pthread_mutex_t guard;
-    grammar_vocab *vocab;
-    uint32_t *mask; /* heap; the thread's */
+    grammar_vocab *vocab; /* the bytes of every token; made once, then only read */
+    uint32_t *mask;       /* heap; the thread's */
     kept_grammar *kept;
     pthread_t thread;
     bool has_thread;
 
-    pthread_mutex_t queue_guard;
-    pthread_cond_t arrived;
-    form_event *queue; /* heap */
+    pthread_mutex_t queue_guard; /* guards what follows */
+    pthread_cond_t arrived;      /* an event, or `closing` */
+    form_event *queue;           /* heap; the thread takes it whole */
     size_t n, capacity;
     bool closing;
 };
@@ -80,7 +85,9 @@ static mpk_status follow(mpk_context *cx, engine_forms *f, engine_form *form, in
     return MPK_OK;
 }
 
-/* The request may have ended meanwhile: then there is no form to hold, and nothing to do. */
+/* One event, on the thread.  The request may have ended meanwhile: then there is no form to hold,
+ * and nothing to do.  `guard` is released before the request is ended or the form dropped, since
+ * engine_end_request takes the engine's mutex and engine_form_drop takes `guard` itself. */
 static void handle(engine_forms *f, const form_event *event)
 {
     mpk_context cx = {0};
@@ -98,7 +105,8 @@ static void handle(engine_forms *f, const form_event *event)
     engine_form_drop(f, form);
 }
 
-/* Take all events; false: it is time to end. */
+/* Take all events with their array, which the caller frees, so that the collector never waits for a
+ * mask.  False: it is time to end, and events that are left do not matter. */
 static bool wait_events(engine_forms *f, form_event **events, size_t *n)
 {
     pthread_mutex_lock(&f->queue_guard);
@@ -113,6 +121,7 @@ static bool wait_events(engine_forms *f, form_event **events, size_t *n)
     return go_on;
 }
 
+/* The thread, from the first form until the engine closes. */
 static void *make_masks(void *argument)
 {
     engine_forms *f = argument;
@@ -139,6 +148,8 @@ static bool grow_queue(engine_forms *f)
     return true;
 }
 
+/* Events of one request stand in the queue in the order of its tokens: the collector is the only
+ * one that adds tokens, and the first mask was asked for before the first token can come. */
 void engine_form_take(engine_forms *f, uint64_t id, int32_t token)
 {
     pthread_mutex_lock(&f->queue_guard);
@@ -185,6 +196,7 @@ mpk_status engine_forms_open(mpk_context *cx, mpk_engine *e)
     return MPK_OK;
 }
 
+/* Only if no matcher is open on it. */
 static void free_kept(kept_grammar *k)
 {
     grammar_free(k->grammar);
@@ -192,6 +204,7 @@ static void free_kept(kept_grammar *k)
     free(k);
 }
 
+/* Forms that requests held are gone, for the caller has freed all requests before. */
 void engine_forms_close(engine_forms *f)
 {
     if (!f)
@@ -216,6 +229,8 @@ void engine_forms_close(engine_forms *f)
     free(f);
 }
 
+/* The bytes that each id of the model stands for, from the tokenizer.  grammar_vocab_make copies
+ * what it needs from the scratch arena. */
 static mpk_status make_vocab(mpk_context *cx, engine_forms *f)
 {
     const model_config *c = &f->engine->build.model.config;
@@ -231,7 +246,8 @@ static mpk_status make_vocab(mpk_context *cx, engine_forms *f)
     return status;
 }
 
-/* With the guard: the vocabulary and the thread, for the first form. */
+/* The guard is held.  Make the vocabulary, the mask and the thread when the first form is asked
+ * for; after a failure the next form tries again with what is there. */
 static mpk_status begin(mpk_context *cx, engine_forms *f)
 {
     if (f->has_thread)
@@ -248,6 +264,7 @@ static mpk_status begin(mpk_context *cx, engine_forms *f)
 
 /* ---- compiled forms, the one used last first ---- */
 
+/* The guard is held.  What is found moves to the front; NULL: it is not kept. */
 static kept_grammar *find_kept(engine_forms *f, grammar_kind kind, const char *source)
 {
     for (kept_grammar **link = &f->kept; *link; link = &(*link)->next) {
@@ -261,7 +278,8 @@ static kept_grammar *find_kept(engine_forms *f, grammar_kind kind, const char *s
     return NULL;
 }
 
-/* Forget the least recently used of those that no request uses. */
+/* Free forms past the first KEPT_GRAMMARS of the list, the least recently used ones, unless a
+ * request still uses them. */
 static void drop_old(engine_forms *f)
 {
     uint32_t n = 0;
@@ -276,7 +294,9 @@ static void drop_old(engine_forms *f)
     }
 }
 
-/* With the guard.  g: compiled meanwhile, and given over; NULL: look only. */
+/* The guard is held.  Find a form in the list, or add g to it: g was compiled without the guard and
+ * is given over, whatever the status; NULL: only look.  If another thread has added the same form
+ * meanwhile, that one is taken and g is freed.  *out NULL with MPK_OK: it is not there. */
 static mpk_status keep(mpk_context *cx, engine_forms *f, grammar_kind kind, const char *source,
                        grammar *g, kept_grammar **out)
 {
@@ -301,6 +321,7 @@ static mpk_status keep(mpk_context *cx, engine_forms *f, grammar_kind kind, cons
 
 /* ---- forms of requests ---- */
 
+/* The guard is held.  A matcher at the beginning of the form, held once by the request. */
 static mpk_status open_matcher(mpk_context *cx, engine_forms *f, kept_grammar *k, engine_form **out)
 {
     engine_form *form = calloc(1, sizeof *form);
@@ -317,7 +338,9 @@ static mpk_status open_matcher(mpk_context *cx, engine_forms *f, kept_grammar *k
     return MPK_OK;
 }
 
-/* The compiled form, found or made; *g is made without the guard, since that may take long. */
+/* Open a form that is kept, or that g is; g NULL: only if it is kept, else *out stays NULL.  g is
+ * given over whatever the status.  The caller compiles g without the guard, since that may take
+ * long and would hold up the masks of other requests. */
 static mpk_status open_with(mpk_context *cx, engine_forms *f, grammar_kind kind, const char *source,
                             grammar *g, engine_form **out)
 {
@@ -334,6 +357,8 @@ static mpk_status open_with(mpk_context *cx, engine_forms *f, grammar_kind kind,
     return status;
 }
 
+/* Look, compile without a lock, look again and add.  Two requests that bring the same new form at
+ * once both compile it, and one result is dropped. */
 mpk_status engine_form_open(mpk_context *cx, mpk_engine *e, const mpk_request_options *o,
                             engine_form **out)
 {
@@ -361,11 +386,14 @@ mpk_status engine_form_open(mpk_context *cx, mpk_engine *e, const mpk_request_op
     return open_with(cx, e->forms, kinds[o->form], source, g, out);
 }
 
+/* Relaxed: the caller has the form from a request that holds it, found under the engine's mutex. */
 void engine_form_hold(engine_form *form)
 {
     atomic_fetch_add_explicit(&form->holders, 1, memory_order_relaxed);
 }
 
+/* The release of each holder and the acquire of the last one order all work on the form before it
+ * is freed.  `guard` is for the list's `uses`, which drop_old reads. */
 void engine_form_drop(engine_forms *f, engine_form *form)
 {
     if (!form || atomic_fetch_sub_explicit(&form->holders, 1, memory_order_acq_rel) != 1)

@@ -13,22 +13,28 @@
 typedef struct engine_forms engine_forms;
 typedef struct engine_form engine_form;
 
-/* As a token: the request has been submitted, its first mask is wanted. */
+/* In place of a token: the request has been submitted and its first mask is wanted. */
 enum { ENGINE_FORM_FIRST = -1 };
 
-/* Nothing is started before the first form is asked for. */
+/* e->forms, empty: vocabulary and thread are made when the first form is asked for.  MPK_ENOMEM. */
 mpk_status engine_forms_open(mpk_context *cx, mpk_engine *e);
-/* The collector has stopped, no request is left.  NULL is allowed. */
+/* End the thread and free every compiled form.  The collector has stopped and no request is left,
+ * so nothing can add to the queue.  NULL is allowed. */
 void engine_forms_close(engine_forms *f);
 
-/* The form that the options ask for; *out = NULL: none.  Statuses of mpk_request_options.form. */
+/* The form that the options ask for, held once for the request; *out = NULL: none.  Compiles it on
+ * the calling thread unless it is kept from an earlier request; the engine's mutex must not be
+ * held.  Statuses of mpk_request_options.form. */
 mpk_status engine_form_open(mpk_context *cx, mpk_engine *e, const mpk_request_options *o,
                             engine_form **out);
-/* Held by its request, and by the thread while that works on it. */
+/* Hold it once more.  A form is held by its request, and by the thread while that works on it, so a
+ * request may be freed meanwhile. */
 void engine_form_hold(engine_form *form);
-/* NULL is allowed. */
+/* Let go; the last holder frees the form.  Takes a lock of its own, so the engine's mutex must not
+ * be held.  NULL is allowed. */
 void engine_form_drop(engine_forms *f, engine_form *form);
-/* A token of request `id` has come, or ENGINE_FORM_FIRST. */
+/* A token of request `id` has come, or ENGINE_FORM_FIRST.  Only puts it in a queue, so the
+ * collector may call it with the engine's mutex held.  Without memory the request is cancelled. */
 void engine_form_take(engine_forms *f, uint64_t id, int32_t token);
 
 /* engine_request.c: the form of a request that still runs, held; NULL: there is none. */

@@ -3,9 +3,9 @@
  * passes and operators; what the machine is.
  *
  * Input: a model (a configuration without weights is enough) or a text; output: a NUL-terminated
- * text that the caller returns with mpk_free. No machine is started and no memory for weights is
+ * text that the caller returns with mpk_free.  No machine is started and no memory for weights is
  * taken: engine_build_open runs with for_running = false, so a model for a GPU can be inspected
- * where there is none. Called through mpk.h, on the caller's thread alone.
+ * where there is none.  Called through mpk.h, on the caller's thread alone.
  *
  * Each entry point keeps its engine_build or arena outside the function that does the work, so that
  * TRY may leave that function anywhere and the build is freed all the same.
@@ -63,8 +63,8 @@ static void add_model(text *t, const engine_build *b)
 }
 
 /* What the model needs on its device, by areas as the target divides its memory ("weights_bytes",
- * ...), and what one token of KV cache costs. free_bytes is left out where the target cannot tell
- * it (UINT64_MAX). On failure t is left half written; the caller frees it. */
+ * ...), and what one token of KV cache costs.  free_bytes is left out where the target cannot tell
+ * it (UINT64_MAX).  On failure t is left half written; the caller frees it. */
 static mpk_status add_memory(mpk_context *cx, text *t, const engine_build *b)
 {
     const engine_plan *p = &b->plan;
@@ -87,7 +87,7 @@ static mpk_status add_memory(mpk_context *cx, text *t, const engine_build *b)
     return MPK_OK;
 }
 
-/* One entry for each compiled number of tokens, those of a draft model marked. All graphs of a
+/* One entry for each compiled number of tokens, those of a draft model marked.  All graphs of a
  * program share its number of workers and its compile time. */
 static void add_graphs(text *t, const engine_build *b)
 {
@@ -102,7 +102,7 @@ static void add_graphs(text *t, const engine_build *b)
     text_print(t, "], \"compile_ms\": %.3f", (double)b->compile_ns * 1e-6);
 }
 
-/* JSON of the build. add_memory is the only part that can fail after text was written, and
+/* JSON of the build.  add_memory is the only part that can fail after text was written, and
  * give_text sees text that ran out of memory. */
 static mpk_status inspect(mpk_context *cx, engine_build *b, const char *model,
                           const mpk_engine_options *options, uint32_t tokens, char **json)
@@ -148,8 +148,8 @@ static bool op_contains(const ir_graph *ir, const ir_op *op, const char *part)
 }
 
 /* The range *first ... *first + *n - 1 from the first operator that contains `part` to the last,
- * counted as tg_dot does: without views. Of operators embed, view, q_proj, k_proj, the part "_proj"
- * is 1 and 2. False: no operator does, and *first and *n are unchanged. */
+ * counted as tg_dot does: without views.  Of operators embed, view, q_proj, k_proj, the part
+ * "_proj" is 1 and 2.  False: no operator does, and *first and *n are unchanged. */
 static bool find_part(const ir_graph *ir, const char *part, uint32_t *first, uint32_t *n)
 {
     uint32_t at = 0;
@@ -169,7 +169,7 @@ static bool find_part(const ir_graph *ir, const char *part, uint32_t *first, uin
     return found;
 }
 
-/* tokens 0: a step of one token, the smallest drawing. Without `part` the first ENGINE_DRAWN_OPS
+/* tokens 0: a step of one token, the smallest drawing.  Without `part` the first ENGINE_DRAWN_OPS
  * operators are drawn, about a layer. */
 static mpk_status draw(mpk_context *cx, engine_build *b, const char *model,
                        const mpk_engine_options *options, uint32_t tokens, const char *part,
@@ -197,7 +197,7 @@ mpk_status mpk_draw(mpk_context *cx, const char *model, const mpk_engine_options
     return status;
 }
 
-/* The tensor program before any pass. It is not engine_build_open because nothing is compiled, but
+/* The tensor program before any pass.  It is not engine_build_open because nothing is compiled, but
  * the order is the same one: the device decides in which types weights are kept, the draft model
  * takes part of the memory that the plan divides, and the graph has the plan's sizes. */
 static mpk_status print_program(mpk_context *cx, engine_build *b, const char *model,
@@ -228,7 +228,7 @@ mpk_status mpk_print_program(mpk_context *cx, const char *model, const mpk_engin
 
 /* ---- passes on text ---- */
 
-/* kv_heads is 0, for a text names no model. Without a device or target in the options the default
+/* kv_heads is 0, for a text names no model.  Without a device or target in the options the default
  * for tensors in the host's memory is taken. */
 static mpk_status opt(mpk_context *cx, arena *a, const char *passes, str source,
                       const mpk_engine_options *options, char **result)

@@ -13,15 +13,18 @@
 #include "engine/engine.h"
 #include "ir/op.h"
 
-/* Sums over the operators of one kind, in cycles of an SM. */
+/* Sums over the operators of one kind; times in cycles of an SM. */
 typedef struct profile_kind {
     str kind;
     machine_code code;
     int64_t from, to; /* columns of the first input, and of the result; 0: it has none */
     uint32_t n_ops;
-    double n_tasks, wait, body_time, trigger, longest; /* all but longest: summed over tasks */
+    /* wait, body_time, trigger: summed over tasks; longest: the slowest task of each operator,
+     * summed over operators */
+    double n_tasks, wait, body_time, trigger, longest;
 } profile_kind;
 
+/* The last dimension; 0 for an input that is absent and for a scalar. */
 static int64_t columns_of(const ir_graph *ir, ir_tensor_id id)
 {
     const ir_tensor *t = id == IR_NONE ? NULL : &ir->tensors.at[id];
@@ -36,6 +39,8 @@ static profile_kind kind_of(const ir_graph *ir, const ir_op *op, machine_code co
                           .to = columns_of(ir, op->out[0])};
 }
 
+/* Lists of block programs are the machine's and are compared by address: operators that were given
+ * one list run the same code. */
 static bool same_code(const machine_code *a, const machine_code *b)
 {
     return strcmp(a->body, b->body) == 0 && a->n_programs == b->n_programs &&
@@ -48,7 +53,10 @@ static bool same_kind(const profile_kind *a, const profile_kind *b)
            a->to == b->to;
 }
 
-/* Operators without tasks are left out. */
+/* Sum the operators of a graph by kind into kinds [ir->ops.n] and return how many kinds there are.
+ * `times` holds means over tasks, so each is multiplied by the number of tasks.  Operators without
+ * tasks are left out: views, and with a profile all of a graph that has not run.  The search is
+ * linear, for kinds are few. */
 static uint32_t sum_kinds(const ir_graph *ir, const machine_code *codes, const machine_times *times,
                           profile_kind *kinds)
 {
@@ -73,7 +81,8 @@ static uint32_t sum_kinds(const ir_graph *ir, const machine_code *codes, const m
     return n;
 }
 
-/* The block programs, as they stand in the source, and what the search said of them. */
+/* The block programs as text, and what the search that chose them said: how many it listed, how
+ * many fit and were refused, and the cycles that it expects. */
 static void write_programs(const machine_code *code, text *out)
 {
     text_print(out, ", \"programs\": [");
@@ -105,11 +114,16 @@ static void begin_kind(const profile_kind *k, text *out)
     write_programs(&k->code, out);
 }
 
+/* Cycles of workers, summed over all tasks of the kind. */
 static double time_of(const profile_kind *k)
 {
     return k->wait + k->body_time + k->trigger;
 }
 
+/* all: time_of of all kinds, for the share; us: microseconds of a cycle.  sm_us is time as a worker
+ * sees it, summed over tasks and divided by all workers, so those of all kinds add up to the time
+ * that a worker spends on tasks in the mean; wait, body and trigger are means over tasks, longest a
+ * mean over operators. */
 static void write_kind(const profile_kind *k, uint32_t n_workers, double all, double us, text *out)
 {
     begin_kind(k, out);
@@ -121,6 +135,8 @@ static void write_kind(const profile_kind *k, uint32_t n_workers, double all, do
                k->trigger * us / k->n_tasks, k->longest * us / k->n_ops);
 }
 
+/* Does the operator read a tensor that lies at another peer?  IR_EVERYWHERE: each peer has its own
+ * copy. */
 static bool reads_peers(const ir_graph *ir, const ir_op *op)
 {
     for (uint32_t i = 0; i < op->n_in; i++) {
@@ -141,6 +157,8 @@ static double wait_for_peers(const ir_graph *ir, const machine_times *times)
     return sum;
 }
 
+/* The whole report.  "scheduling" is the share of the time that workers spent counting the events
+ * of finished tasks, "waiting_for_peers" the share that they waited for results of other GPUs. */
 static void write_kinds(const ir_graph *ir, const profile_kind *kinds, uint32_t n,
                         uint32_t n_tokens, uint32_t n_workers, const machine_profile *p, text *out)
 {
@@ -177,6 +195,8 @@ void engine_write_profile(const ir_graph *ir, const machine_code *codes,
     free(kinds);
 }
 
+/* The code of every operator of a graph, in the arena; the strings and lists in it are the
+ * machine's. */
 static mpk_status find_codes(mpk_context *cx, arena *a, const machine *m, uint32_t graph,
                              machine_code **out)
 {
@@ -187,7 +207,9 @@ static mpk_status find_codes(mpk_context *cx, arena *a, const machine *m, uint32
     return MPK_OK;
 }
 
-/* How many tasks each operator has, on all workers; the times are 0. */
+/* How many tasks each operator has, on all workers, read from the image's table of tasks; the times
+ * stay 0.  This stands in for a profile where nothing has run: sum_kinds skips operators without
+ * tasks. */
 static void count_tasks(const program_image *image, uint32_t graph, machine_times *times)
 {
     const rt_graph *g = (const rt_graph *)image_table(image->block, RT_GRAPHS) + graph;
@@ -218,6 +240,8 @@ static mpk_status print_code(mpk_context *cx, arena *a, const machine *m, uint32
     return MPK_OK;
 }
 
+/* Without a run and without a profile.  On failure `out` may be half written; the caller frees
+ * it. */
 mpk_status engine_print_code(mpk_context *cx, const machine *m, uint32_t graph, text *out)
 {
     arena a = {0};
@@ -239,6 +263,8 @@ static mpk_status read_profile(mpk_context *cx, arena *a, machine *m, uint32_t g
     return MPK_OK;
 }
 
+/* `graph` and n_tokens, which is only printed, are the caller's choice.  The text becomes the
+ * caller's *json; a text that ran out of memory is freed here. */
 mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
                                char **json)
 {
@@ -254,7 +280,7 @@ mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint
     return status == MPK_OK ? status_fail(cx, MPK_ENOMEM, "out of memory for a profile") : status;
 }
 
-/* Has a step of the graph run? */
+/* Has a step of the graph run?  If it has, some operator has tasks that have times. */
 static mpk_status has_run(mpk_context *cx, machine *m, uint32_t graph, bool *out)
 {
     const uint32_t n = (uint32_t)m->image.ir[graph]->ops.n;
@@ -271,6 +297,10 @@ static mpk_status has_run(mpk_context *cx, machine *m, uint32_t graph, bool *out
     return status;
 }
 
+/* The graph that a step of `tokens` tokens would take: the smallest that holds them.  Two graphs
+ * may be of that size, one for streams and one for prompts (plan_steps in engine_model.c); the
+ * second is read if the first has not run.  No request may be under way, since its next step would
+ * overwrite the notes. */
 mpk_status mpk_engine_profile(mpk_context *cx, mpk_engine *e, uint32_t tokens, char **json)
 {
     const engine_plan *p = &e->build.plan;

@@ -3,13 +3,13 @@
  *     options -> mix of types -> [importances from a text] -> GGUF file -> JSON about it
  *
  * Input: a model's files and checked options; output: the file at `path`, whole or untouched, and a
- * report. load/quantize.h does the work; if there is a text to read, engine_calibrate.c runs the
- * model over it first. Called through mpk.h; the calling thread also calls progress.
+ * report.  load/quantize.h does the work; if there is a text to read, engine_calibrate.c runs the
+ * model over it first.  Called through mpk.h; the calling thread also calls progress.
  */
 #include "engine/engine_calibrate.h"
 
-/* What was written, as mpk.h tells it; types without tensors are left out. n_tokens 0: no text was
- * read. On MPK_ENOMEM *json keeps its value, and the file stays. */
+/* What was written, as mpk.h tells it; types without tensors are left out.  n_tokens 0: no text was
+ * read.  On MPK_ENOMEM *json keeps its value, and the file stays. */
 static mpk_status print_result(mpk_context *cx, const quantize_result *r, size_t n_tokens,
                                char **json)
 {
@@ -36,7 +36,7 @@ static mpk_status print_result(mpk_context *cx, const quantize_result *r, size_t
 }
 
 /* The type is looked up first: calibration takes minutes, and a misspelt type should not wait for
- * it. options.importance points to `found`, whose values lie in a, so both outlive
+ * it.  options.importance points to `found`, whose values lie in a, so both outlive
  * quantize_model. */
 static mpk_status quantize(mpk_context *cx, arena *a, const load_model *m, const char *path,
                            const mpk_quantize_options *o, char **json)

@@ -1,11 +1,11 @@
 /* engine_rules.c - what a request asks of its tokens beyond the filters, as the record that
  * `sample` reads (op/rules.h); the tokens that end it; its log probabilities.
  *
- * Input: checked options; output: words for the machine, none if nothing is asked for. Everything
+ * Input: checked options; output: words for the machine, none if nothing is asked for.  Everything
  * is made on the submitting thread before the machine knows of the request, so no lock is held, and
- * what is made lies in the request's arena. The functions at the end read log probabilities on the
- * caller's thread while the machine may still write later ones. Called by engine_request.c and
- * through mpk.h.
+ * what is made lies in the request's arena, but for the log probabilities.  The functions at the
+ * end read log probabilities on the caller's thread while the machine may still write later ones.
+ * Called by engine_request.c and through mpk.h.
  */
 #include <stdlib.h>
 
@@ -72,8 +72,8 @@ static mpk_status add_ids(mpk_context *cx, const mpk_engine *e, const int32_t *i
     return MPK_OK;
 }
 
-/* The tokens of a text as one banned sequence: their number, then the ids. A text without tokens
- * adds nothing. The length is checked before it is narrowed to a word. */
+/* The tokens of a text as one banned sequence: their number, then the ids.  A text without tokens
+ * adds nothing.  The length is checked before it is narrowed to a word. */
 static mpk_status add_sequence(mpk_context *cx, mpk_request *r, str word, record *to)
 {
     tokenizer_ids ids = {0};
@@ -86,7 +86,7 @@ static mpk_status add_sequence(mpk_context *cx, mpk_request *r, str word, record
 }
 
 /* Each text as it stands at the beginning and after a space, since tokenizers have different tokens
- * for these: "no" bans the tokens of "no" and those of " no". A text that begins with a space is
+ * for these: "no" bans the tokens of "no" and those of " no".  A text that begins with a space is
  * taken as it is. */
 static mpk_status add_bad_words(mpk_context *cx, mpk_request *r, record *to)
 {
@@ -116,7 +116,7 @@ static bool ends_with(const mpk_request *r, int32_t token)
     return found;
 }
 
-/* r->ends: the model's tokens unless ignore_eos, then the stop tokens that are not among them. The
+/* r->ends: the model's tokens unless ignore_eos, then the stop tokens that are not among them.  The
  * stop tokens are also copied whole, because mpk_request_stop looks up in them which one came,
  * after the caller's array may be gone. */
 mpk_status engine_make_ends(mpk_context *cx, mpk_request *r)
@@ -144,8 +144,8 @@ mpk_status engine_make_ends(mpk_context *cx, mpk_request *r)
 
 /* ---- the record ---- */
 
-/* Does any option need a record? A value of 0, and 1 for penalties and shares that multiply,
- * changes nothing. A form needs one, since a row with a mask has rules too. */
+/* Does any option need a record?  A value of 0, and 1 for penalties and shares that multiply,
+ * changes nothing.  A form needs one, since a row with a mask has rules too. */
 static bool are_rules(const mpk_request_options *o)
 {
     bool repetition = o->repetition_penalty > 0 && o->repetition_penalty != 1;
@@ -155,7 +155,7 @@ static bool are_rules(const mpk_request_options *o)
            o->form;
 }
 
-/* The lists in the order of their counts in the head, which `sample` relies on. Ends are listed
+/* The lists in the order of their counts in the head, which `sample` relies on.  Ends are listed
  * only with min_tokens: they are there to be banned until so many tokens have come. */
 static mpk_status add_lists(mpk_context *cx, mpk_request *r, record *to)
 {
@@ -173,8 +173,8 @@ static mpk_status add_lists(mpk_context *cx, mpk_request *r, record *to)
     return MPK_OK;
 }
 
-/* min_tokens is compared with the limit that the request ends at anyway. An option of 0 becomes the
- * value that means "off" in the record, which for a factor is 1. */
+/* min_tokens is compared with the limit that the request ends at anyway.  An option of 0 becomes
+ * the value that means "off" in the record, which for a factor is 1. */
 mpk_status engine_make_rules(mpk_context *cx, mpk_request *r, const int32_t **words, uint32_t *n)
 {
     const mpk_request_options *o = &r->options;
@@ -207,7 +207,7 @@ uint32_t engine_logprobs(const mpk_request_options *o)
 }
 
 /* A place for n_logprobs pairs (id, log probability) of floats for each token, those of the prompt
- * before those of the answer. The machine writes it and holds it too, so it is no part of the
+ * before those of the answer.  The machine writes it and holds it too, so it is no part of the
  * request's arena: a request may be freed while it runs. */
 mpk_status engine_make_logprobs(mpk_context *cx, mpk_request *r)
 {
@@ -222,7 +222,7 @@ mpk_status engine_make_logprobs(mpk_context *cx, mpk_request *r)
 }
 
 /* The entries of token `index` of those that have log probabilities, the prompt's included, at most
- * `most`. The mutex is held, and the token has come: its entries were written before it was
+ * `most`.  The mutex is held, and the token has come: its entries were written before it was
  * reported. */
 static uint32_t copy_logprobs(const mpk_request *r, size_t index, mpk_logprob *out, uint32_t most)
 {
@@ -247,7 +247,7 @@ uint32_t mpk_request_logprobs(const mpk_request *r, size_t token, mpk_logprob *o
     return n;
 }
 
-/* Token 0 follows nothing and has none. The first token of the answer tells that the whole prompt
+/* Token 0 follows nothing and has none.  The first token of the answer tells that the whole prompt
  * has been computed. */
 uint32_t mpk_prompt_logprobs(const mpk_request *r, size_t token, mpk_logprob *out, uint32_t most)
 {

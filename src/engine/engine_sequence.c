@@ -1,13 +1,13 @@
 /* engine_sequence.c - timelines that the caller drives: he gives tokens and gets logits.
  *
  * A sequence is a request whose tokens the host samples: the first feed submits it, each further
- * one appends, and the machine writes the logits straight into the caller's array. A feed returns
+ * one appends, and the machine writes the logits straight into the caller's array.  A feed returns
  * only when they are there, so at most one is under way for each sequence, and the array is not
  * touched once the call has returned with MPK_OK.
  *
  * Called through mpk.h, and by engine_calibrate.c; engine_embed.c uses engine_wait_fed for requests
- * of its own. Different sequences may be fed by different threads; one sequence belongs to one
- * thread at a time. Relies on engine_request.c for submission and for the collector, which sets
+ * of its own.  Different sequences may be fed by different threads; one sequence belongs to one
+ * thread at a time.  Relies on engine_request.c for submission and for the collector, which sets
  * `fed`.
  */
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct mpk_sequence {
     bool all_logits;      /* a row after every token, not only after the last of a feed */
 };
 
-/* Counts the sequence but submits nothing: the machine gives it a place at its first feed. The
+/* Counts the sequence but submits nothing: the machine gives it a place at its first feed.  The
  * count is limited to max_batch because an open sequence keeps its place between feeds; one more
  * would wait in the queue for as long as the others stay open. */
 mpk_status mpk_sequence_open(mpk_context *cx, mpk_engine *engine, bool all_logits,
@@ -85,7 +85,7 @@ mpk_status engine_wait_fed(mpk_context *cx, mpk_request *r)
     return MPK_OK;
 }
 
-/* The first feed. max_tokens is the room for all later ones: the machine cannot know how many
+/* The first feed.  max_tokens is the room for all later ones: the machine cannot know how many
  * tokens the caller will append. */
 static mpk_status start(mpk_context *cx, mpk_sequence *s, const int32_t *tokens, size_t n,
                         float *logits)
@@ -114,8 +114,8 @@ mpk_status mpk_sequence_feed(mpk_context *cx, mpk_sequence *s, const int32_t *to
           "context",
           n, s->length, capacity);
     TRY(engine_check_tokens(cx, r->engine, tokens, n));
-    /* before the submission: the collector may report the logits before it returns. No mutex, since
-     * nothing of this sequence is under way that it could report */
+    /* before the submission: the collector may report the logits before it returns.  No mutex,
+     * since nothing of this sequence is under way that it could report */
     r->fed = false;
     if (s->length == 0)
         TRY(start(cx, s, tokens, n, logits));

@@ -1,21 +1,22 @@
 /* engine_tokens.c - tokenizers for the caller: text to ids and back.
  *
  * Input: a model folder, a GGUF file (a vocabulary alone is enough) or an image, whose model is
- * opened instead; output: an mpk_tokenizer, or memory that the caller returns with mpk_free. An
+ * opened instead; output: an mpk_tokenizer, or memory that the caller returns with mpk_free.  An
  * engine holds an mpk_tokenizer of its own, which it lends through mpk_engine_tokenizer; the calls
  * here make no difference between the two, except that only mpk_tokenizer_close owns a loaded
  * model.
  *
  * Encoding and decoding read the tokenizer and write only a scratch arena and the caller's context,
- * so several threads may share one tokenizer. Relies on load/tokenizer.h.
+ * so several threads may share one tokenizer.  Relies on load/tokenizer.h.
  */
 #include <stdlib.h>
 
 #include "base/ids.h"
 #include "engine/engine.h"
 
-/* Fill t from the files of the model. On failure t holds nothing that must be closed. The path that
- * an image names lives in `scratch`; load_open has copied what it needs before that is freed. */
+/* Fill t from the files of the model.  On failure t holds nothing that must be closed.  The path
+ * that an image names lives in `scratch`; load_open has copied what it needs before that is
+ * freed. */
 static mpk_status open_model(mpk_context *cx, const char *model, mpk_tokenizer *t)
 {
     arena scratch = {0};
@@ -56,7 +57,7 @@ void mpk_tokenizer_close(mpk_tokenizer *t)
     free(t);
 }
 
-/* A copy on the heap, which the caller frees. The extra zero byte ends a text with a NUL and makes
+/* A copy on the heap, which the caller frees.  The extra zero byte ends a text with a NUL and makes
  * the block non-NULL for n_bytes = 0, where malloc(0) need not. */
 static mpk_status copy_out(mpk_context *cx, const void *from, size_t n_bytes, void **out)
 {
@@ -70,7 +71,7 @@ static mpk_status copy_out(mpk_context *cx, const void *from, size_t n_bytes, vo
 }
 
 /* Special tokens that are spelt out in the text ("<|im_start|>") become their single ids;
- * add_special decides only about those that the model puts around a text. On failure *ids and
+ * add_special decides only about those that the model puts around a text.  On failure *ids and
  * *n_ids keep their values. */
 mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *t, const char *bytes, size_t n,
                         bool add_special, int32_t **ids, size_t *n_ids)
@@ -90,9 +91,9 @@ mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *t, const char *byt
     return status;
 }
 
-/* Ids are checked first: the decoder relies on each being inside the vocabulary. Special tokens are
- * written out, unlike in the text of an answer. The n bytes need not be valid UTF-8, since a token
- * may hold part of a character. */
+/* Ids are checked first: the decoder relies on each being inside the vocabulary.  Special tokens
+ * are written out, unlike in the text of an answer.  The n bytes need not be valid UTF-8, since a
+ * token may hold part of a character. */
 mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *t, const int32_t *ids, size_t n_ids,
                           char **bytes, size_t *n)
 {

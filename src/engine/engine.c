@@ -54,9 +54,9 @@ static mpk_status start(mpk_context *cx, mpk_engine *e, const machine_watcher *w
     return engine_start_collector(cx, e);
 }
 
-/* The caller gives *e as zeros and, on failure, to mpk_engine_close.  Loading, compiling and waiting for
- * the device are told apart in the engine's facts, so what the machine spent on its device and on
- * code is taken out of the time since `begin`. */
+/* The caller gives *e as zeros, and closes it after a failure too.  Loading, compiling and waiting
+ * for the device are told apart in the engine's facts, so what the machine spent on its device and
+ * on waiting for code is taken out of the time since `begin`. */
 static mpk_status open_engine(mpk_context *cx, const char *model, const mpk_engine_options *options,
                               const machine_watcher *watcher, mpk_engine *e)
 {

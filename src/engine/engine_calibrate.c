@@ -17,12 +17,15 @@
 #include "op/norm.h"
 
 enum { WINDOW = 512, MOST_WEIGHTS = 3, PART_BITS = 52 };
-/* A larger input is taken for a fault; 2^22 rows of them fit a sum. */
+/* A larger input, or one that is not a number, is taken for a fault; 2^22 rows of smaller ones fit
+ * a sum. */
 static const double MOST_SQUARE = 0x1p40;
-/* Of the mean importance of a matrix: what its silent columns count. */
+/* Columns that were always 0 in the text count this share of the mean importance of their matrix,
+ * since another text may need them. */
 static const double LEAST_SHARE = 1e-6;
 
-/* Where an operator has what matters here. */
+/* Where an operator has what matters here: numbers of its inputs and attributes.  Its weights are
+ * the inputs w0 ... w_end - 1, as far as they are there. */
 typedef struct product {
     const char *name;
     uint32_t w0, w_end, ids, norm; /* inputs; ids 0: none */
@@ -33,7 +36,8 @@ static const product products[] = {
     {"expert_linear", 2, 4, 1, 6, 1},
 };
 
-/* whole + part / 2^PART_BITS, 0 <= part < 2^PART_BITS. */
+/* whole + part / 2^PART_BITS, 0 <= part < 2^PART_BITS.  Adding is exact, so the order does not
+ * matter. */
 typedef struct exact_sum {
     int64_t whole, part;
 } exact_sum;
@@ -49,28 +53,33 @@ typedef struct subject {
     str names[MOST_WEIGHTS];
 } subject;
 
+/* All of one engine_calibrate.  Subjects are found while the engine opens, summed while it runs,
+ * and read when it has closed. */
 typedef struct calibration {
     mpk_context *cx;
     arena *arena;
     map by_name; /* of the first weight -> index of subjects */
     VEC(subject *) subjects;
-    mpk_status status; /* of finding subjects */
-    int64_t longest;   /* row */
+    mpk_status status; /* of finding subjects: find_subject itself can return none */
+    int64_t longest;   /* row of any subject, in entries */
     uint32_t window;   /* tokens */
     /* guards what follows, and sums and counts, while the machine runs */
     pthread_mutex_t mutex;
-    float *row; /* [longest] */
-    bool is_too_large;
+    float *row;        /* [longest]: the row that is being added */
+    bool is_too_large; /* an input was a fault */
 } calibration;
 
 /* ---- which operators ---- */
 
+/* The head, outside the layers, is not watched. */
 static bool is_of_layer(str name)
 {
     const str start = STR("model.layers.");
     return name.n > start.n && memcmp(name.at, start.at, start.n) == 0;
 }
 
+/* A subject for the operator, entered by the name of its first weight.  Names are copied, because
+ * the graph is gone when the importances are read. */
 static mpk_status add_subject(calibration *c, const product *p, const ir_graph *g, const ir_op *op,
                               subject **out)
 {
@@ -98,7 +107,9 @@ static mpk_status add_subject(calibration *c, const product *p, const ir_graph *
     return MPK_OK;
 }
 
-/* machine_watcher.find: every graph has each product once. */
+/* machine_watcher.find: called for every operator of every graph while the machine starts.  Every
+ * graph has each product once, so the second graph finds the subjects of the first.  NULL: the
+ * operator is not watched. */
 static void *find_subject(void *user, const ir_graph *g, const ir_op *op)
 {
     calibration *c = user;
@@ -119,6 +130,8 @@ static void *find_subject(void *user, const ir_graph *g, const ir_op *op)
 
 /* ---- rows ---- */
 
+/* square is finite, at least 0 and below MOST_SQUARE.  The fraction is cut to PART_BITS bits; what
+ * it carries over goes to `whole`. */
 static void add_square(exact_sum *sum, double square)
 {
     double whole = floor(square);
@@ -127,6 +140,7 @@ static void add_square(exact_sum *sum, double square)
     sum->part &= ((int64_t)1 << PART_BITS) - 1;
 }
 
+/* A NaN fails the comparison as a number that is too large does. */
 static void add_row(subject *s, int64_t expert, const float *row)
 {
     exact_sum *sums = s->sums + expert * s->columns;
@@ -140,6 +154,8 @@ static void add_row(subject *s, int64_t expert, const float *row)
     }
 }
 
+/* The row at `offset` of the operator's input as f32, normalised if the operator normalises before
+ * it multiplies.  It lies in the calibration's one buffer: the mutex is held. */
 static const float *load_row(const subject *s, const op_call *call, int64_t offset)
 {
     const product *p = s->product;
@@ -150,6 +166,8 @@ static const float *load_row(const subject *s, const op_call *call, int64_t offs
     return row;
 }
 
+/* Add what token t is multiplied with.  With experts the row counts for each expert that the token
+ * went to; the input of rank 3 has a row for each pair of token and expert. */
 static void see_token(subject *s, const op_call *call, int64_t t)
 {
     const op_view *x = &call->in[0], *ids = &call->in[s->product->ids];
@@ -165,7 +183,9 @@ static void see_token(subject *s, const op_call *call, int64_t t)
     }
 }
 
-/* machine_watcher.see: of all tasks of a token the one that makes its first columns counts. */
+/* machine_watcher.see, on the thread of a worker, before the task runs.  The columns of a product
+ * are divided among tasks that read the same rows: the one that makes the first columns counts
+ * them. */
 static void see(void *user, const op_call *call, const ir_box *box)
 {
     subject *s = user;
@@ -179,6 +199,7 @@ static void see(void *user, const op_call *call, const ir_box *box)
 
 /* ---- reading ---- */
 
+/* MPK_ECANCELLED: the callback asks to give up. */
 static mpk_status tell(mpk_context *cx, const mpk_quantize_options *o, double done)
 {
     CHECK(cx, !o->progress || o->progress(o->progress_user, "reading the text", done),
@@ -186,6 +207,8 @@ static mpk_status tell(mpk_context *cx, const mpk_quantize_options *o, double do
     return MPK_OK;
 }
 
+/* Run the model over one window.  The logits are not looked at: the watcher has seen what is wanted
+ * when the feed returns. */
 static mpk_status read_window(mpk_context *cx, mpk_engine *e, const int32_t *tokens, size_t n,
                               float *logits)
 {
@@ -196,7 +219,9 @@ static mpk_status read_window(mpk_context *cx, mpk_engine *e, const int32_t *tok
     return status;
 }
 
-/* Every window begins as the tokenizer lets the text begin. */
+/* The text in windows of equal length; a rest that fills none is left out.  Every window begins as
+ * the tokenizer lets the text begin: where that is a token of its own, it replaces the window's
+ * first. */
 static mpk_status read_windows(calibration *c, mpk_engine *e, const mpk_quantize_options *o,
                                const int32_t *ids, size_t n_ids, engine_calibration *out)
 {
@@ -221,6 +246,7 @@ static mpk_status read_windows(calibration *c, mpk_engine *e, const mpk_quantize
     return MPK_OK;
 }
 
+/* c->status first: if a subject could not be made, nothing that is read would be whole. */
 static mpk_status read_text(calibration *c, mpk_engine *e, const mpk_quantize_options *o,
                             engine_calibration *out)
 {
@@ -237,7 +263,8 @@ static mpk_status read_text(calibration *c, mpk_engine *e, const mpk_quantize_op
 
 /* ---- importances ---- */
 
-/* The mean squares of a matrix; all 1 if nothing reached it. */
+/* The mean squares of a matrix, of one expert: to[i] = (sum_i + LEAST_SHARE * mean of all sums) /
+ * rows.  All are 1 if nothing reached it, an expert that no token went to. */
 static void take_means(const subject *s, int64_t expert, float *to)
 {
     const exact_sum *sums = s->sums + expert * s->columns;
@@ -251,6 +278,8 @@ static void take_means(const subject *s, int64_t expert, float *to)
     }
 }
 
+/* The engine is closed, so no worker writes sums any more.  Weights of one subject share its
+ * values. */
 static mpk_status take_importance(calibration *c, engine_calibration *out)
 {
     float *values;
@@ -270,8 +299,10 @@ static mpk_status take_importance(calibration *c, engine_calibration *out)
     return MPK_OK;
 }
 
-/* ---- */
+/* ---- all of it ---- */
 
+/* An engine of its own, of one sequence, that the watcher sees.  Its prefix cache is off, since
+ * windows that begin alike must be computed again to be counted. */
 static mpk_status run(calibration *c, const load_model *m, const mpk_quantize_options *o,
                       engine_calibration *out)
 {

@@ -5,9 +5,10 @@
 #include "engine/engine.h"
 #include "load/quantize.h"
 
+/* What a text says of a model. */
 typedef struct engine_calibration {
-    quantize_importance importance;
-    size_t n_tokens; /* that were read */
+    quantize_importance importance; /* by names of weights; in the arena */
+    size_t n_tokens;                /* that were read */
 } engine_calibration;
 
 /* Read o->calibration with the model; what is found lies in a.  MPK_EARG: the text is shorter than

@@ -6,6 +6,12 @@
  * waits for one.  The texts of a call slide through a window: as many are in the machine as it has
  * places, and no more than ROWS_IN_FLIGHT hidden states wait to be pooled unless one text alone has
  * more.
+ *
+ *     texts:  0 1 2 | 3 4 5 | 6 7 8      0-2 ended, 3-5 in the window (n_window = 3), 6-8 waiting
+ *
+ * Input: token ids; output: f32[n, dimensions].  Called through mpk.h by any thread, on which all
+ * of it runs; several calls share the machine's places, and the machine queues what has none.
+ * Relies on engine_request.c, and on engine_wait_fed of engine_sequence.c.
  */
 #include <math.h>
 #include <stddef.h>
@@ -13,26 +19,29 @@
 
 #include "engine/engine_request.h"
 
+/* Memory: at hidden size 4096, 2^14 rows of f32 are 256 MiB. */
 enum { ROWS_IN_FLIGHT = 1 << 14 };
 
 /* A text in the machine. */
 typedef struct fed {
-    mpk_request *request;
-    float *rows; /* f32[n_rows, size], heap */
+    mpk_request *request; /* owned */
+    float *rows;          /* f32[n_rows, size], heap; the machine writes them until it is fed */
     size_t n_rows;
 } fed;
 
+/* One call of mpk_embed. */
 typedef struct embedder {
     mpk_engine *engine;
-    mpk_embed_options options;
-    const mpk_tokens *texts;
-    uint32_t size;       /* of a hidden state */
+    mpk_embed_options options; /* dimensions: never 0 */
+    const mpk_tokens *texts;   /* the caller's */
+    uint32_t size;             /* of a hidden state */
     fed *window;         /* heap; text i is at i % n_window */
     size_t n_window;     /* at most so many texts at a time */
     size_t begun, ended; /* texts; ended <= begun <= ended + n_window */
     size_t n_rows;       /* of the texts between */
 } embedder;
 
+/* Not copy_sized of engine_options.c: here a caller's struct larger than ours is refused. */
 static mpk_status read_options(mpk_context *cx, const mpk_engine *e, const mpk_embed_options *from,
                                mpk_embed_options *to)
 {
@@ -56,6 +65,7 @@ static mpk_status read_options(mpk_context *cx, const mpk_engine *e, const mpk_e
     return MPK_OK;
 }
 
+/* All texts before the first is fed, so that a refusal has computed nothing. */
 static mpk_status check_texts(mpk_context *cx, const mpk_engine *e, const mpk_tokens *texts,
                               size_t n)
 {
@@ -71,6 +81,7 @@ static mpk_status check_texts(mpk_context *cx, const mpk_engine *e, const mpk_to
 
 /* ---- one text ---- */
 
+/* Hidden states of a text that are pooled: of all its tokens, or of the last one alone. */
 static size_t rows_of(const embedder *m, size_t i)
 {
     return m->options.pooling == MPK_POOL_MEAN ? m->texts[i].n : 1;
@@ -83,7 +94,9 @@ static void drop(fed *f)
     *f = (fed){0};
 }
 
-/* The rows of all tokens, or of the last. */
+/* Submit a text, of which the machine writes the rows of all tokens or of the last.  No token is
+ * ever appended, so max_tokens is 1; a text that fills the context leaves no room for even that,
+ * and has 0: until the context is full.  On failure the caller drops *f. */
 static mpk_status feed(mpk_context *cx, const embedder *m, const mpk_tokens *from, fed *f)
 {
     const uint32_t capacity = engine_capacity(m->engine);
@@ -102,6 +115,7 @@ static mpk_status feed(mpk_context *cx, const embedder *m, const mpk_tokens *fro
     return engine_submit(cx, f->request, &wire);
 }
 
+/* Feed text number m->begun.  On failure it does not count as begun. */
 static mpk_status begin(mpk_context *cx, embedder *m)
 {
     fed *f = &m->window[m->begun % m->n_window];
@@ -127,6 +141,8 @@ static void average(float *rows, size_t n, uint32_t size)
     }
 }
 
+/* To length 1; a vector of zeros stays zeros.  Sums are double: squares of f32 do not overflow
+ * it. */
 static void normalize(float *v, uint32_t n)
 {
     double sum = 0;
@@ -147,6 +163,9 @@ static mpk_status check_finite(mpk_context *cx, const embedder *m, const float *
     return MPK_OK;
 }
 
+/* Wait for text number m->ended, the oldest, pool it and write its vector.  The order of cutting
+ * and normalising is that of mpk.h: the length is that of the cut vector.  On failure the text
+ * counts as begun still, and give_up drops it. */
 static mpk_status end(mpk_context *cx, embedder *m, float *out)
 {
     fed *f = &m->window[m->ended % m->n_window];
@@ -164,12 +183,15 @@ static mpk_status end(mpk_context *cx, embedder *m, float *out)
 
 /* ---- all ---- */
 
+/* May text number m->begun be fed now?  One always may if none is in the machine, however long it
+ * is. */
 static bool fits(const embedder *m)
 {
     return m->begun == m->ended || (m->begun - m->ended < m->n_window &&
                                     m->n_rows + rows_of(m, m->begun) <= ROWS_IN_FLIGHT);
 }
 
+/* Fill the window, then take the oldest text out of it, until all are done. */
 static mpk_status run(mpk_context *cx, embedder *m, size_t n, float *out)
 {
     while (m->ended < n) {
@@ -180,7 +202,9 @@ static mpk_status run(mpk_context *cx, embedder *m, size_t n, float *out)
     return MPK_OK;
 }
 
-/* After a failure: the machine writes rows until a text is fed. */
+/* After a failure: wait for every text that is in the machine and drop it.  They must not be freed
+ * before, because the machine writes their rows until they are fed.  After success there are
+ * none. */
 static void give_up(embedder *m)
 {
     mpk_context unheard = {0};

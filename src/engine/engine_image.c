@@ -4,6 +4,10 @@
  * The image holds no weights.  It names the model's files and holds a fingerprint of them, so that
  * a program never runs with weights it was not compiled for.  Opening costs the checks of the
  * block; nothing is compiled.
+ *
+ * Input and output are the engine_build of engine_compile.c: written out by mpk_compile_to_file,
+ * and filled again by engine_read_image, which stands in for planning and compiling.  A file may be cut short, damaged, or made to deceive, so every number is checked
+ * before it is used: here those of the header and the plan, in image_open those of the block.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -18,7 +22,9 @@ enum { IMAGE_VERSION = 6, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
 typedef struct image_header {
     char magic[8];
     uint32_t version, path_bytes;
-    uint64_t checksum; /* of the path and of everything after this field */
+    /* of the version, the path, and the header after this field: the block and the code have
+     * checks of their own (image_open, code_hash) */
+    uint64_t checksum;
     uint64_t block_bytes, code_bytes, code_hash, fingerprint, random_seed;
     uint32_t random_weights, random_routing, fusion, launch, coarse_events, kv_dtype;
     uint32_t batch_invariant, activations;
@@ -33,6 +39,8 @@ static uint64_t padded(uint64_t n)
     return (n + 63) / 64 * 64;
 }
 
+/* Does the file begin as an image does?  False also for a folder, and for what cannot be read: the
+ * function that opens it as a model then says what is wrong. */
 bool engine_is_image(const char *path)
 {
     char start[sizeof MAGIC] = {0};
@@ -45,7 +53,9 @@ bool engine_is_image(const char *path)
     return found;
 }
 
-/* The files' sizes, beginnings and ends, where formats keep their tables. */
+/* What tells whether the model's files are still those of the compilation: their sizes, beginnings
+ * and ends, where formats keep their tables, and the sizes of the model.  Weights in between are
+ * not read, since hashing a large model would take longer than opening it. */
 static uint64_t fingerprint(const load_model *m)
 {
     uint64_t h = 0;
@@ -67,6 +77,7 @@ static uint64_t fingerprint(const load_model *m)
                         : h;
 }
 
+/* h's version is the start value.  The path need not end with NUL: in a file it does not. */
 static uint64_t checksum(const image_header *h, const char *path)
 {
     const char *rest = (const char *)&h->block_bytes;
@@ -76,6 +87,7 @@ static uint64_t checksum(const image_header *h, const char *path)
 
 /* ---- writing ---- */
 
+/* memset, not an initializer: padding is written to the file and hashed, too. */
 static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char *path,
                               image_header *h)
 {
@@ -106,7 +118,8 @@ static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char
 }
 
 /* The path is made absolute, so that the image opens from any directory; moving the model needs a
- * new compilation. */
+ * new compilation.  The file is put together in memory and written in one call, which leaves an old
+ * file untouched on failure.  Statuses are looked at only after `path` was freed. */
 static mpk_status write_image(mpk_context *cx, engine_build *b, const char *model, const char *out)
 {
     image_header h;
@@ -129,6 +142,7 @@ static mpk_status write_image(mpk_context *cx, engine_build *b, const char *mode
     return file_write(cx, out, bytes, n);
 }
 
+/* The target's code for the image, into b->code. */
 static mpk_status compile_kernel(mpk_context *cx, engine_build *b)
 {
     TRY(engine_progress(cx, &b->options, "compiling the kernel", 0));
@@ -137,8 +151,8 @@ static mpk_status compile_kernel(mpk_context *cx, engine_build *b)
     return engine_progress(cx, &b->options, "compiling the kernel", 1);
 }
 
-/* for_running is false: the target need not be present, and nothing is refused for lack of
- * memory. */
+/* for_running is false: the target need not be present, and nothing is refused for lack of memory.
+ * What is refused is told before the kernel is compiled, which takes longest. */
 mpk_status mpk_compile_to_file(mpk_context *cx, const char *model,
                                const mpk_engine_options *options, const char *path)
 {
@@ -165,7 +179,8 @@ mpk_status mpk_compile_to_file(mpk_context *cx, const char *model,
 
 /* ---- reading ---- */
 
-/* Powers of two, any of them once or twice. */
+/* May n_tokens[i], i >= 1, follow the one before it?  Numbers of tokens are powers of two, any of
+ * them once or twice: 1 2 4 4 8. */
 static bool is_next(const engine_plan *p, uint32_t i)
 {
     const uint32_t *n = &p->n_tokens[i];
@@ -283,6 +298,9 @@ static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engi
     return MPK_OK;
 }
 
+/* As engine_read_image, of the mapped file.  Cheap refusals come first: the header, the device and
+ * the options are compared before the model's files are opened.  The block and the code are copied
+ * out of `bytes`, which is unmapped when this returns, and only for running. */
 static mpk_status read_image(mpk_context *cx, str bytes, bool for_running, engine_build *b)
 {
     image_header h;

@@ -28,6 +28,8 @@ static void print_options(const pass_options *o, text *t)
                    STR_ARG(o->degrees[i].match));
 }
 
+/* Sizes and names of all weights are in the graphs' text, so the model's path need not be in the
+ * key: two folders with the same shapes share an entry. */
 mpk_status engine_program_key(mpk_context *cx, arena *a, const target_device *device,
                               const pass_options *options, uint32_t n_graphs,
                               ir_graph *const *graphs, const uint32_t *n_tokens, str *key)

@@ -13,7 +13,8 @@
 #include "engine/engine.h"
 
 enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
-/* A smaller weight is read in less time than a gather of its results takes. */
+/* Peers gather the results of a weight that is divided among them only if it is larger than this: a
+ * smaller one is read in less time than a gather of its results takes. */
 enum { GATHER_BYTES = 1 << 20 };
 
 /* For a refusal: the target that can multiply by activations in 8 bits. */
@@ -71,8 +72,9 @@ static mpk_status load(mpk_context *cx, const char *path, engine_build *b)
     return engine_progress(cx, &b->options, "loading", 1);
 }
 
-/* Is the program in the cache?  It is not looked for where compiling itself is what the user
- * wants: to keep the source, to prove the task graph, or to inspect a part. */
+/* Is the program in the cache?  Then b->is_cached, and image and code are there.  It is not looked
+ * for where compiling itself is what the user wants: to keep the source, to prove the task graph,
+ * or to inspect a part.  b->key stays empty there, so that what is compiled is not kept either. */
 static mpk_status look_into_cache(mpk_context *cx, engine_build *b, const pass_options *options,
                                   uint32_t n, ir_graph *const *graphs, const uint32_t *tokens)
 {
@@ -83,8 +85,9 @@ static mpk_status look_into_cache(mpk_context *cx, engine_build *b, const pass_o
     return MPK_OK;
 }
 
-/* Build and compile the graphs of the plan; only_tokens: only the first one that takes so many
- * tokens, 0: all. */
+/* Build and compile the graphs of the plan: those of the model, then those of the draft model, in
+ * one program.  only_tokens: only the first one that takes so many tokens, or the last; 0: all.
+ * Everything lies in b->arena, so a failure needs no undoing. */
 static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b)
 {
     ir_graph *graphs[2 * ENGINE_MAX_GRAPHS];
@@ -153,7 +156,8 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
     return MPK_OK;
 }
 
-/* Takes a build that was opened in part. */
+/* Takes a build that was opened in part, or one of zeros; *b is zeros afterwards, so a second call
+ * does nothing. */
 void engine_build_free(engine_build *b)
 {
     if (b->is_loaded)
@@ -166,7 +170,7 @@ void engine_build_free(engine_build *b)
     *b = (engine_build){0};
 }
 
-/* `source` alone names an image. */
+/* `source` alone names an image; the files of a model are asked of the model. */
 bool engine_build_reads(const engine_build *b, const char *path)
 {
     return (b->source && file_is_same(b->source, path)) || load_reads(&b->model, path) ||
@@ -175,8 +179,10 @@ bool engine_build_reads(const engine_build *b, const char *path)
 
 /* ---- weights ---- */
 
-/* The tensor of the file that a weight of the program is, or is a part of.  A target that works in
- * bf16 may have it in another dtype. */
+/* The tensor of the file that a weight of the program is, or is a part of: a peer's share of a
+ * weight names the whole, the axis and the range.  Its sizes are compared, because an image's
+ * program may have been compiled for another file.  A target that works in bf16 may have it in
+ * another dtype. */
 static mpk_status find_weight(mpk_context *cx, const mpk_engine *e, uint32_t i,
                               const load_tensor **out)
 {
@@ -201,9 +207,12 @@ static mpk_status find_weight(mpk_context *cx, const mpk_engine *e, uint32_t i,
     return MPK_OK;
 }
 
+/* For messages. */
 static const double GIB = 1 << 30;
 
-/* Bytes of the weights that have to be copied because they lie in pieces. */
+/* Bytes of the weights that the machine has to copy because they lie in pieces in the file, or not
+ * as the program reads them; others are read where they are mapped.  A weight that is not in the
+ * file is left to find_weight, which refuses it. */
 static uint64_t copied_bytes(const mpk_engine *e)
 {
     uint64_t n = 0, index;
@@ -240,8 +249,9 @@ static mpk_status check_memory(mpk_context *cx, const mpk_engine *e)
     return MPK_OK;
 }
 
-/* Made-up weights are bound to nothing here: the machine makes them from the seed, but for routers
- * with a law of their own (engine_make_routers). */
+/* Fill e->weights, which mpk_engine_close frees.  Made-up weights are bound to nothing here: the
+ * machine makes them from the seed, but for routers with a law of their own (engine_make_routers).
+ * Memory is checked first, before any page of a weight is touched. */
 mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e)
 {
     uint32_t n = e->build.image.n_weights;
@@ -262,6 +272,7 @@ mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e)
 
 /* ---- starting ---- */
 
+/* As target_start.progress. */
 static mpk_status tell_progress(mpk_context *cx, void *options, const char *stage, double done)
 {
     return engine_progress(cx, options, stage, done);
@@ -274,12 +285,15 @@ typedef struct made_for {
     str key;
 } made_for;
 
+/* target_start.made: the target has compiled `code`, which goes into the cache of programs. */
 static void keep_made(mpk_context *cx, void *user, str code)
 {
     const made_for *of = user;
     engine_keep_program(cx, of->target, of->key, of->image, code);
 }
 
+/* With a key, code that the target compiles is handed to keep_made; without one nothing is kept.
+ * The copy `told` is there because a callback's user pointer is not const. */
 mpk_status engine_start_machine(mpk_context *cx, const program_image *image,
                                 const mpk_engine_options *o, const target_device *device,
                                 const engine_code *code, const machine_weights *weights,

@@ -2,6 +2,10 @@
  *
  * Input: the options `device` and `target`; output: the device.  Relies on the table of targets
  * (host/target.h); what a device is and which options it takes, its target says.
+ *
+ * `device` names hardware that is here ("cpu", "cuda:1"), `target` an architecture to compile for,
+ * which need not be.  Called by engine_compile.c, engine_image.c, engine_inspect.c and
+ * engine_graph.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,6 +50,7 @@ bool engine_knows_arch(const char *arch)
     return find_arch(arch);
 }
 
+/* MPK_EARG, with the names that would have been right. */
 static mpk_status fail_device(mpk_context *cx, const char *word)
 {
     char names[128] = "auto";
@@ -59,7 +64,8 @@ static mpk_status fail_device(mpk_context *cx, const char *word)
     FAIL(cx, MPK_EARG, "there is no device '%s': %s are", word, names);
 }
 
-/* The list is cut where the room ends; there are a handful of architectures. */
+/* MPK_EARG, with the architectures that targets compile for.  The list is cut where the room ends;
+ * there are a handful of them. */
 static mpk_status fail_arch(mpk_context *cx, const char *word)
 {
     char names[128] = "";
@@ -103,8 +109,9 @@ static mpk_status open_arch(mpk_context *cx, const target_def *named, const targ
     return open_device(cx, t, ask, out);
 }
 
-/* The first device of any target, else of the one that every machine has.  That the others are not
- * here is no error. */
+/* The first device of any target, in the table's order, else of the fallback that every machine
+ * has.  That the others are not here is no error, so their messages are dropped; the fallback's
+ * failure is told. */
 static mpk_status open_any(mpk_context *cx, const target_ask *ask, target_device *out)
 {
     const target_def *last = NULL;
@@ -139,6 +146,7 @@ mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bo
     return named ? open_device(cx, named, &ask, out) : open_any(cx, &ask, out);
 }
 
+/* The first target in the table that will do. */
 const char *engine_default_device(bool launches)
 {
     for (const target_def *const *t = target_table; *t; t++)
@@ -153,6 +161,9 @@ static const char *words_of(const target_def *t, const char *arch)
     return *arch ? arch : t->title;
 }
 
+/* Compare before the device is opened, so that a wrong option is not told as a missing device.  The
+ * image's threads and peers replace the caller's: its tasks are already divided among so many.
+ * Whether the device is really of the image's architecture can only be said when it is open. */
 mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o,
                                const engine_plan *plan, bool for_running, target_device *out)
 {

@@ -31,6 +31,8 @@ static mpk_status compare_tokens(mpk_context *cx, const load_model *model, const
     return MPK_OK;
 }
 
+/* By their tokens; with made-up weights, where a tokenizer may be missing, by their numbers
+ * alone. */
 static mpk_status check_vocabulary(mpk_context *cx, const engine_build *b)
 {
     const load_model *model = &b->model, *draft = &b->draft;
@@ -53,6 +55,7 @@ static const char *who_takes(void)
     return "no device";
 }
 
+/* On failure after load_open has_draft is set, by which engine_build_free closes it. */
 static mpk_status open_draft(mpk_context *cx, engine_build *b)
 {
     CHECK(cx, !engine_is_image(b->options.draft_model), MPK_EARG,
@@ -65,6 +68,7 @@ static mpk_status open_draft(mpk_context *cx, engine_build *b)
     return check_vocabulary(cx, b);
 }
 
+/* The device is chosen already: whether it takes draft models is asked before a file is opened. */
 mpk_status engine_open_draft(mpk_context *cx, engine_build *b)
 {
     const mpk_engine_options *o = &b->options;
@@ -78,6 +82,7 @@ mpk_status engine_open_draft(mpk_context *cx, engine_build *b)
     return MPK_OK;
 }
 
+/* Weights of the draft model have the prefix MODEL_DRAFT in the program; it is cut from *name. */
 const load_model *engine_weight_model(const engine_build *b, str *name)
 {
     const size_t n = sizeof MODEL_DRAFT - 1;
@@ -87,6 +92,7 @@ const load_model *engine_weight_model(const engine_build *b, str *name)
     return &b->draft;
 }
 
+/* The structs are copied, not the maps: the models own these and close them. */
 mpk_status engine_join_files(mpk_context *cx, engine_build *b, const file_map **files, size_t *n)
 {
     const size_t n_model = b->model.files.n, n_draft = b->has_draft ? b->draft.files.n : 0;

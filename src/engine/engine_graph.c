@@ -22,8 +22,9 @@ struct mpk_graph {
     ir_graph *ir;
 };
 
+/* A compiled graph with its machine; mpk_program_close frees all of it. */
 struct mpk_program {
-    arena arena;
+    arena arena;      /* graphs, program, image, options */
     ir_graph *source; /* as the caller wrote it; image.ir[0] is what the passes made of it */
     tg_program program;
     program_image image;
@@ -33,7 +34,7 @@ struct mpk_program {
     uint32_t call_align;
     bool profiles; /* options.profile */
 
-    /* mpk_program_name_slots */
+    /* mpk_program_name_slots; in an arena of their own, as they may be named again */
     arena slots_arena;
     machine_slots *slots;
     uint32_t n_slots;
@@ -70,6 +71,7 @@ void mpk_graph_free(mpk_graph *g)
     free(g);
 }
 
+/* The caller's enums are checked here, for ir/ trusts its own. */
 mpk_status mpk_graph_tensor(mpk_context *cx, mpk_graph *g, mpk_tensor_kind kind, const char *name,
                             mpk_dtype dtype, uint32_t rank, const int64_t *dims, mpk_tensor *out)
 {
@@ -128,6 +130,7 @@ mpk_status mpk_graph_output(mpk_context *cx, mpk_graph *g, mpk_tensor tensor)
     return ir_add_output(cx, g->ir, tensor.id);
 }
 
+/* dims has room for IR_MAX_RANK numbers, all of which are written. */
 mpk_status mpk_graph_describe(mpk_context *cx, const mpk_graph *g, mpk_tensor tensor,
                               mpk_dtype *dtype, uint32_t *rank, int64_t *dims)
 {
@@ -152,6 +155,7 @@ mpk_status mpk_graph_print(mpk_context *cx, const mpk_graph *g, char **source)
     return MPK_OK;
 }
 
+/* A graph as mpk_graph_print writes it.  On failure what was built is freed. */
 mpk_status mpk_graph_parse(mpk_context *cx, const char *source, size_t n, mpk_graph **out)
 {
     mpk_graph *g;
@@ -221,7 +225,8 @@ static mpk_status check_constants(mpk_context *cx, uint32_t call_align, const ir
     return MPK_OK;
 }
 
-/* The program's own copy of the graph. */
+/* The program's own copy of the graph, made through the text form: printing and parsing gives the
+ * same graph, and no function is needed that copies every kind of node. */
 static mpk_status copy_graph(mpk_context *cx, arena *a, const ir_graph *g, ir_graph **out)
 {
     text t = {0};
@@ -257,6 +262,7 @@ static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_co
                                 &(machine_weights){.at = weights}, NULL, &p->machine);
 }
 
+/* The device is left again whatever the status: the machine has by then what it needs of it. */
 static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants,
                           const mpk_binding *constants, const mpk_engine_options *options,
                           mpk_program *p)
@@ -411,6 +417,7 @@ static mpk_status check_addresses(mpk_context *cx, const mpk_program *p, uint32_
     return MPK_OK;
 }
 
+/* Returns when the run is done, so the caller may read his tensors at once. */
 mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *const *data)
 {
     TRY(check_addresses(cx, p, n, data));
@@ -447,13 +454,14 @@ mpk_status mpk_program_touch(mpk_context *cx, mpk_program *p, uint32_t slot)
 
 /* ---- looking at it ---- */
 
+/* The program has one graph, number 0, which stands for one token. */
 mpk_status mpk_program_profile(mpk_context *cx, mpk_program *p, char **json)
 {
     CHECK(cx, p->profiles, MPK_EARG, "the program was not compiled with a profile");
     return engine_read_profile(cx, p->machine, 0, 1, json);
 }
 
-/* Operators of this kind that have tasks. */
+/* Operators of this kind that have tasks: a view whose output shares its input's bytes has none. */
 static uint32_t count_kind(const ir_graph *g, const op_def *def)
 {
     uint32_t n = 0;
@@ -496,6 +504,9 @@ static void print_machine(machine *m, text *out)
                f.device, f.n_workers, (double)f.code_ns * 1e-6, str_bool(f.code_cached));
 }
 
+/* Statistics of the task graph, operators by kind, their code, and what the machine keeps, as one
+ * object.  The status of engine_print_code is looked at last, when the text can be freed in one
+ * place. */
 mpk_status mpk_program_describe(mpk_context *cx, const mpk_program *p, char **json)
 {
     text t = {0};

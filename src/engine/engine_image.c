@@ -6,8 +6,9 @@
  * block; nothing is compiled.
  *
  * Input and output are the engine_build of engine_compile.c: written out by mpk_compile_to_file,
- * and filled again by engine_read_image, which stands in for planning and compiling.  A file may be cut short, damaged, or made to deceive, so every number is checked
- * before it is used: here those of the header and the plan, in image_open those of the block.
+ * and filled again by engine_read_image, which stands in for planning and compiling.  A file may be
+ * cut short, damaged, or made to deceive, so every number is checked before it is used: here those
+ * of the header and the plan, in image_open those of the block.
  */
 #include <fcntl.h>
 #include <stdlib.h>

@@ -4,6 +4,10 @@
  * Input: how many ids there are; output: a tokenizer that reads text byte by byte, id 1 + byte (a
  * space has an id of its own), and writes every other id as <tNUMBER>.  Such a model's text means
  * nothing, but it takes the same time as any other.
+ *
+ *     "a b" -> 98, 257, 99
+ *
+ * Called by engine_compile.c for random_weights without a tokenizer in the model's folder.
  */
 #include <stdio.h>
 
@@ -11,6 +15,8 @@
 
 enum { N_BYTES = 256, SPACE = N_BYTES + 1, NAME_BYTES = 16 };
 
+/* A vocabulary as a sentencepiece model with byte tokens has it, all scores 0: no two bytes merge.
+ * Everything lies in a, which may be freed once tokenizer_from_vocab has returned. */
 static mpk_status fill(mpk_context *cx, arena *a, uint32_t n, tokenizer_vocab *v)
 {
     str *tokens;

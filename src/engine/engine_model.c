@@ -5,6 +5,11 @@
  * thing whose size is a choice: by default every request of the batch may fill its context, unless
  * that is more than a quarter of what is free; then requests wait for one another's pages.  What
  * cannot run at all is refused with the numbers.
+ *
+ * Relies on host/target.h for what a device wants.  Called by engine_compile.c and
+ * engine_inspect.c, which then have engine_build_graph make the tensor program of each number of
+ * tokens in the plan.  Example: a batch of 16, a context of 4096 and steps up to 512 tokens give
+ * graphs for 1, 2, 4 ... 512 tokens, 64 pages for a request, and 1024 pages if memory allows.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,6 +18,7 @@
 
 /* ---- steps ---- */
 
+/* The smallest power of two that is at least n, but no more than ENGINE_MAX_STEP. */
 static uint32_t power_above(uint64_t n)
 {
     uint32_t p = 1;
@@ -21,9 +27,13 @@ static uint32_t power_above(uint64_t n)
     return p;
 }
 
-/* Long steps share weights and boundaries among more tokens.  With batch_invariant a prompt's
- * pieces are as long whatever else decodes (else at most RT_MIXED_TOKENS), so there they stay
- * short. */
+/* Which numbers of tokens get a graph: powers of two up to the longest useful step, which is all
+ * that every request's context could hold.  A target may ask for two graphs of one number
+ * (split_tokens).
+ *
+ * Long steps share weights and boundaries among more tokens, so they are usual where memory is the
+ * device's own.  With batch_invariant a prompt's pieces are as long whatever else decodes (else at
+ * most RT_MIXED_TOKENS), so there they stay short. */
 static void plan_steps(const mpk_engine_options *o, const target_device *device, engine_plan *p)
 {
     const bool is_long = device->target->has_own_memory && !o->batch_invariant;
@@ -50,7 +60,8 @@ static const double GIB = 1 << 30;
 
 /* ---- dtypes ---- */
 
-/* f32 if all matrices of the model are, else bf16. */
+/* The dtype of activations on a target that works in bf16: f32 if all matrices of the model are,
+ * else bf16.  Without weights the configuration says what they would be. */
 static ir_dtype precision_of(const load_model *model)
 {
     if (!model->tensors.n)
@@ -72,6 +83,7 @@ static mpk_status rounded_dtype(mpk_context *cx, const void *self, const char *n
     return MPK_OK;
 }
 
+/* In which dtypes the graph has the model's weights: those of the file, or rounded. */
 static model_weights weights_for(const load_model *model, const target_def *target)
 {
     return target->works_in_bf16 ? (model_weights){rounded_dtype, model} : load_weights(model);
@@ -79,7 +91,9 @@ static model_weights weights_for(const load_model *model, const target_def *targ
 
 /* ---- memory ---- */
 
-/* About what the weights take with 2 bytes for each number that is not f32. */
+/* About what the weights take with 2 bytes for each number that is not f32.  Without weights it is
+ * reckoned from the configuration: embedding and head, and for each layer the projections of
+ * attention and three matrices of the feed-forward part, in numbers. */
 static uint64_t rounded_bytes(const load_model *model)
 {
     const model_config *c = &model->config;
@@ -111,7 +125,10 @@ static void kv_budget(const load_model *model, const target_device *device, uint
     device->target->kv_budget(device, rounded_bytes(model), tied, most, usual);
 }
 
-/* Pages: as many as asked for, or as memory allows; at least those of one whole context. */
+/* Pages: as many as asked for, or as memory allows; at least those of one whole context unless
+ * fewer were asked for, and no more than all requests can fill.  kv_token_bytes is set.
+ *
+ * The refusal is only for running: an inspection shows the numbers instead. */
 static mpk_status plan_pages(mpk_context *cx, const load_model *model, const mpk_engine_options *o,
                              const target_device *device, bool for_running, engine_plan *p)
 {
@@ -139,7 +156,8 @@ static mpk_status plan_pages(mpk_context *cx, const load_model *model, const mpk
     return MPK_OK;
 }
 
-/* A position's keys and values in one of the program's models. */
+/* Add to kv_token_bytes a position's keys and values (hence 2) in one of the program's models.  A
+ * block of a quantised dtype may not reach over two heads. */
 static mpk_status add_kv(mpk_context *cx, const model_config *c, engine_plan *p)
 {
     CHECK(cx, c->head_size % ir_dtype_table[p->kv_dtype].block_elements == 0, MPK_EUNSUPPORTED,
@@ -154,6 +172,9 @@ static mpk_status add_kv(mpk_context *cx, const model_config *c, engine_plan *p)
     return MPK_OK;
 }
 
+/* The order matters: dtypes, then the bytes of a position, then the steps, then the pages, which
+ * get what is left.  With drafts a step may have rules in more rows than it has requests, one for
+ * each draft that is tried.  b->plan is written only if all is well. */
 mpk_status engine_make_plan(mpk_context *cx, bool for_running, engine_build *b)
 {
     static const ir_dtype kv_dtypes[] = {
@@ -198,6 +219,8 @@ mpk_status engine_make_plan(mpk_context *cx, bool for_running, engine_build *b)
     return MPK_OK;
 }
 
+/* The draft model's graphs have the same slots, pages and plan as the model's, since both are
+ * compiled into one program.  rule_vocab is the larger of the two vocabularies. */
 mpk_status engine_build_graph(mpk_context *cx, engine_build *b, bool drafts, uint32_t n_tokens,
                               ir_graph **out)
 {

@@ -48,7 +48,7 @@ static mpk_status copy_degrees(mpk_context *cx, arena *a, mpk_engine_options *o)
     return MPK_OK;
 }
 
-/* NULL stays NULL, the default. */
+/* Replace a text of the caller's by a copy in the arena.  NULL stays NULL, the default. */
 static mpk_status copy_word(mpk_context *cx, arena *a, const char **word)
 {
     if (!*word)
@@ -58,6 +58,7 @@ static mpk_status copy_word(mpk_context *cx, arena *a, const char **word)
     return MPK_OK;
 }
 
+/* Zeros become the defaults even where nothing is speculated, so that later code never sees a 0. */
 static mpk_status read_speculation(mpk_context *cx, mpk_engine_options *o)
 {
     CHECK(cx, (unsigned)o->speculation <= MPK_SPECULATION_NGRAM, MPK_EARG,
@@ -71,8 +72,8 @@ static mpk_status read_speculation(mpk_context *cx, mpk_engine_options *o)
     return MPK_OK;
 }
 
-/* Checks what can be said without a model or a device; what a target cannot do it refuses
- * itself. */
+/* Checks what can be said without a model or a device; what a target cannot do it refuses itself.
+ * On failure *to may be half filled and what was copied stays in the arena. */
 mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_options *from,
                                mpk_engine_options *to)
 {
@@ -118,7 +119,7 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
 
 static bool is_in(float x, float low, float high)
 {
-    return x >= low && x <= high; /* not for NaN */
+    return x >= low && x <= high; /* false for NaN */
 }
 
 /* The ranges keep logits finite: with 1e6 as the largest penalty no sum of them reaches infinity in
@@ -180,7 +181,8 @@ mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_option
     return MPK_OK;
 }
 
-/* MPK_ECANCELLED: the callback asks to give up. */
+/* Called from several places while a model is opened, on the opening thread; done: 0 to 1 of this
+ * stage.  MPK_ECANCELLED: the callback asks to give up, and the caller undoes what it has. */
 mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage,
                            double done)
 {
@@ -189,6 +191,7 @@ mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const c
     return MPK_OK;
 }
 
+/* Its texts are JSON and Jinja, which engine_chat.c parses; they stay the caller's. */
 mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *from,
                                     mpk_chat_options *to)
 {
@@ -196,6 +199,7 @@ mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *fro
                       sizeof *to);
 }
 
+/* The type's name is checked by quantize_find_mix, where the names are. */
 mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_options *from,
                                         mpk_quantize_options *to)
 {

@@ -20,6 +20,7 @@
 #include "engine/engine_form.h"
 #include "engine/engine_request.h"
 
+/* Reports that the collector hands out under one hold of the mutex, at most. */
 enum { BURST_TOKENS = 256 };
 
 /* ---- the table of requests in the machine; the mutex is held ---- */
@@ -43,6 +44,7 @@ static void enter(mpk_request *r)
     r->is_inside = true;
 }
 
+/* Out of the table, if it is in it: reports on its id are dropped from now on. */
 static void leave(mpk_request *r)
 {
     if (r->is_inside)
@@ -73,6 +75,7 @@ static void finish(mpk_request *r, mpk_finish how)
     pthread_cond_broadcast(&r->changed);
 }
 
+/* End a request that runs with a failure; one that has ended keeps its end. */
 static void fail_request(mpk_request *r, mpk_status status, const char *words)
 {
     if (r->finish == MPK_RUNNING) {
@@ -169,6 +172,7 @@ void engine_end_request(mpk_engine *e, uint64_t id, mpk_status status, const cha
     pthread_mutex_unlock(&e->mutex);
 }
 
+/* Found and held under one hold of the mutex, so it cannot be freed between the two. */
 struct engine_form *engine_hold_form(mpk_engine *e, uint64_t id)
 {
     pthread_mutex_lock(&e->mutex);
@@ -417,6 +421,7 @@ mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t 
     return status;
 }
 
+/* Options are read here for raw_prompt alone; mpk_submit_tokens reads them again. */
 mpk_status mpk_submit_text(mpk_context *cx, mpk_engine *engine, const char *bytes, size_t n,
                            const mpk_request_options *options, mpk_request **out)
 {
@@ -506,6 +511,7 @@ mpk_status mpk_request_wait(mpk_context *cx, mpk_request *r, mpk_answer *answer)
     return MPK_OK;
 }
 
+/* The mutex in these readers: the collector writes the numbers while the request runs. */
 size_t mpk_request_cached_tokens(const mpk_request *r)
 {
     pthread_mutex_lock(&r->engine->mutex);

@@ -8,10 +8,11 @@
 #include "engine/engine.h"
 
 struct mpk_request {
+    /* set before submission, then only read: by any thread, without the mutex */
     mpk_engine *engine;
-    arena arena;
+    arena arena; /* what is copied from the options, tokens, times; freed with the request */
     mpk_request_options options;
-    size_t n_prompt;
+    size_t n_prompt;     /* tokens of the prompt */
     uint32_t limit;      /* tokens of the answer at most */
     uint32_t n_logprobs; /* entries of `shares` for each token; 0: none */
     host_shares *shares; /* first of the prompt, if prompt_logprobs */
@@ -46,14 +47,16 @@ struct mpk_request {
 
 /* MPK_EUNSUPPORTED: the engine was opened for embeddings and gives vectors. */
 mpk_status engine_check_words(mpk_context *cx, const mpk_engine *e);
-/* An empty request, not in the table; mpk_request_free takes it.  MPK_ENOMEM. */
+/* An empty request, not in the table, that the caller owns; mpk_request_free takes it in every
+ * state.  MPK_ENOMEM. */
 mpk_status engine_new_request(mpk_context *cx, mpk_engine *e, mpk_request **out);
 /* MPK_EARG: an id that the vocabulary has not. */
 mpk_status engine_check_tokens(mpk_context *cx, const mpk_engine *e, const int32_t *tokens,
                                size_t n);
 /* Positions that one request may take. */
 uint32_t engine_capacity(const mpk_engine *e);
-/* The tokens that end the answer: the model's, and those of the options.  MPK_EARG, MPK_ELIMIT. */
+/* Fill r->ends with the tokens that end the answer: the model's, and those of the options.
+ * MPK_EARG, MPK_ELIMIT. */
 mpk_status engine_make_ends(mpk_context *cx, mpk_request *r);
 /* The record of rules, in the request's arena; nothing is written if it asks for none.  MPK_EARG,
  * MPK_ELIMIT, MPK_EUNSUPPORTED: bad words without a tokenizer. */
@@ -62,12 +65,14 @@ mpk_status engine_make_rules(mpk_context *cx, mpk_request *r, const int32_t **wo
 uint32_t engine_logprobs(const mpk_request_options *options);
 /* The place for log probabilities, if any are asked for; limit and n_prompt are set. */
 mpk_status engine_make_logprobs(mpk_context *cx, mpk_request *r);
-/* End a request that still runs: MPK_OK: as if the model had ended it; else with that status and
- * these words. */
+/* End a request that still runs.  MPK_OK: as if the model had ended it; any other status: with that
+ * failure and these words.  Takes the engine's mutex; an id that is not in the table is ignored. */
 void engine_end_request(mpk_engine *e, uint64_t id, mpk_status status, const char *words);
-/* Of a sequence: wait until the logits of what was fed last are there. */
+/* Of a sequence: wait until the logits of what was fed last are there.  The status of the failure
+ * if it failed; MPK_ELIMIT: it has ended.  Takes the engine's mutex. */
 mpk_status engine_wait_fed(mpk_context *cx, mpk_request *r);
-/* Into the machine.  The engine's failure if it has one. */
+/* Give it to the machine and enter it in the table; from then on the collector finds it.  The
+ * engine's failure if it has one, and what machine_submit gives; nothing was submitted then. */
 mpk_status engine_submit(mpk_context *cx, mpk_request *r, const machine_request *wire);
 
 #endif

@@ -25,7 +25,8 @@ static bool is_op(const ir_op *op, const char *name)
     return strcmp(op->def->name, name) == 0;
 }
 
-/* Experts that one of n pairs names. */
+/* How many experts the n ids name at least once; is_hit [n_experts] is scratch.  Ids out of range
+ * stand for pairs that went to no expert. */
 static uint32_t count_hit(const int32_t *ids, size_t n, uint32_t n_experts, bool *is_hit)
 {
     uint32_t hit = 0;
@@ -52,6 +53,8 @@ static ir_tensor_id find_record(const ir_graph *g, const ir_op *route)
     return IR_NONE;
 }
 
+/* Add the experts that a layer's `route` chose in the last step.  A layer whose ids were not
+ * recorded is left out. */
 static mpk_status add_layer(mpk_context *cx, arena *a, machine *m, uint32_t graph, const ir_op *op,
                             mpk_routing *to)
 {
@@ -72,7 +75,8 @@ static mpk_status add_layer(mpk_context *cx, arena *a, machine *m, uint32_t grap
     return MPK_OK;
 }
 
-/* Bytes of the constants that the operator reads; of experts those that were hit. */
+/* Bytes of the constants that the operator reads, each counted once in a graph (is_counted, by
+ * tensor); of experts' weights the share that was hit. */
 static double bytes_of_op(const ir_graph *g, const ir_op *op, bool *is_counted, double share)
 {
     double n = 0;
@@ -87,7 +91,7 @@ static double bytes_of_op(const ir_graph *g, const ir_op *op, bool *is_counted, 
     return n;
 }
 
-/* An embedding is read by rows, few of them. */
+/* Of a whole step.  An embedding is read by rows, few of them, and is left out. */
 static mpk_status count_bytes(mpk_context *cx, arena *a, const ir_graph *g, mpk_routing *to)
 {
     bool *is_counted;
@@ -99,6 +103,7 @@ static mpk_status count_bytes(mpk_context *cx, arena *a, const ir_graph *g, mpk_
     return MPK_OK;
 }
 
+/* to->hit: a sum over layers first, then their mean.  No layer with experts: all stays 0. */
 static mpk_status read_routing(mpk_context *cx, arena *a, machine *m, uint32_t graph,
                                mpk_routing *to)
 {
@@ -112,6 +117,8 @@ static mpk_status read_routing(mpk_context *cx, arena *a, machine *m, uint32_t g
     return count_bytes(cx, a, g, to);
 }
 
+/* The graph is the one that a step of `tokens` tokens takes.  The ids are those that its last step
+ * left, so no request may be under way. */
 mpk_status mpk_engine_routing(mpk_context *cx, mpk_engine *e, uint32_t tokens, mpk_routing *out)
 {
     const engine_plan *p = &e->build.plan;
@@ -143,7 +150,8 @@ static double deviation_of_logits(const model_config *c)
     return 0.02 * sqrt((double)c->hidden_size);
 }
 
-/* The experts of a layer in an order of its own: rank[e]. */
+/* The experts of a layer in an order of its own, rank[e]: a shuffle of 0 ... n - 1 by the stream of
+ * random numbers, the same for the same seed. */
 static void draw_ranks(uint64_t stream, uint32_t n, uint32_t *rank)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -163,6 +171,7 @@ static double bias_of(const mpk_engine_options *o, const model_config *c, uint32
     return o->random_routing == MPK_ROUTING_SAME && rank < c->experts_per_token ? 32 * noise : 0;
 }
 
+/* Entry i of a weight of this dtype, F32, F16 or else BF16. */
 static void put(double x, ir_dtype dtype, size_t i, void *to)
 {
     if (dtype == IR_F32)
@@ -178,7 +187,8 @@ static bool ends_with(str name, str end)
     return name.n >= end.n && memcmp(name.at + name.n - end.n, end.at, end.n) == 0;
 }
 
-/* Of the whole weight, whatever part of it a peer has. */
+/* The bias of a layer's router, in the build's arena.  It is of the whole weight, whatever part of
+ * it a peer has; the name gives each layer its own order of experts. */
 static mpk_status make_bias(mpk_context *cx, engine_build *b, str name, ir_dtype dtype, char **to)
 {
     const uint32_t n = b->model.config.n_experts;
@@ -197,6 +207,8 @@ typedef struct zeros {
     uint64_t n;
 } zeros;
 
+/* Make *z large enough for w's whole weight.  Earlier weights keep the smaller array that they were
+ * given, which stays in the arena. */
 static mpk_status have_zeros(mpk_context *cx, arena *a, const tg_weight *w, zeros *z)
 {
     const ir_share share = ir_read_share(w->name);

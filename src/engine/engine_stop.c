@@ -4,11 +4,17 @@
  * begin in one piece and end in another, so the longest end of the text that is the beginning of a
  * stop text waits.  The text is cut where the first stop text begins, or after it where the stop
  * text belongs to the answer.  Cost: O(stops * their length) for each piece and its length.
+ *
+ *     stop text "END":  "the E" -> "the " is shown, "E" waits
+ *                       "ven"   -> "the Even" is shown
+ *
+ * Called by the collector (engine_request.c), which holds the engine's mutex.
  */
 #include "engine/engine.h"
 
-/* Where the text is cut by the first of the stop texts that begins at or after `from`, or
- * SIZE_MAX.  Of two that begin there the shorter one counts, which was complete first. */
+/* Where the text is cut by the first of the stop texts that begins at or after `from`, or SIZE_MAX;
+ * s->stop is its index.  Of two that begin there the shorter one counts, which was complete
+ * first. */
 static size_t find_cut(engine_stream *s, size_t from)
 {
     size_t first = SIZE_MAX, length = 0;
@@ -25,7 +31,8 @@ static size_t find_cut(engine_stream *s, size_t from)
     return first == SIZE_MAX || !s->keeps_stop ? first : first + length;
 }
 
-/* Where the longest end begins that some stop text begins with. */
+/* Where the longest end of the text begins that some stop text begins with, at or after `from`; the
+ * length of the text if there is none. */
 static size_t find_unsure(const engine_stream *s, size_t from)
 {
     for (size_t at = from; at < s->text.n; at++)

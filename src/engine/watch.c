@@ -1,5 +1,9 @@
 /* watch.c - are the tensors of another library as they were (see watch.h)?
  *
+ * Input: what the caller noted of each tensor; output: the number of the first that differs.  It
+ * runs before each launch of a compiled PyTorch program, on the launching thread, allocates nothing
+ * and takes no lock.
+ *
  * Cost: the functions of the other library, three calls a tensor; their misses of the cache
  * overlap.
  */
@@ -17,6 +21,8 @@ static void fetch_record(const mpk_watch *w, uint32_t i)
         __builtin_prefetch((const void *)((uintptr_t)w->records[i] + w->read[k]));
 }
 
+/* The record itself has come by now: read the pointers in it and prefetch what they point to, two
+ * lines of what `where` reads. */
 static void follow_record(const mpk_watch *w, uint32_t i)
 {
     if (i >= w->n)
@@ -29,6 +35,7 @@ static void follow_record(const mpk_watch *w, uint32_t i)
         __builtin_prefetch(*(void *const *)(record + w->follow[1]));
 }
 
+/* The item first: the other functions may only be called if the object is still the same one. */
 static bool is_as_it_was(const mpk_watch *w, uint32_t i, void *list)
 {
     void *address = NULL;

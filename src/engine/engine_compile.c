@@ -13,8 +13,8 @@
 #include "engine/engine.h"
 
 enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
-/* Peers gather the results of a weight that is divided among them only if it is larger than this: a
- * smaller one is read in less time than a gather of its results takes. */
+/* A smaller weight is not divided among peers if its results would then have to be gathered:
+ * reading it whole takes less time than the gather. */
 enum { GATHER_BYTES = 1 << 20 };
 
 /* For a refusal: the target that can multiply by activations in 8 bits. */
@@ -210,9 +210,8 @@ static mpk_status find_weight(mpk_context *cx, const mpk_engine *e, uint32_t i,
 /* For messages. */
 static const double GIB = 1 << 30;
 
-/* Bytes of the weights that the machine has to copy because they lie in pieces in the file, or not
- * as the program reads them; others are read where they are mapped.  A weight that is not in the
- * file is left to find_weight, which refuses it. */
+/* Bytes of the weights that have to be copied because they lie in pieces; all others are read where
+ * they are mapped.  A weight that is not in the file is left to find_weight, which refuses it. */
 static uint64_t copied_bytes(const mpk_engine *e)
 {
     uint64_t n = 0, index;

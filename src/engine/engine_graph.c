@@ -262,7 +262,8 @@ static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_co
                                 &(machine_weights){.at = weights}, NULL, &p->machine);
 }
 
-/* The device is left again whatever the status: the machine has by then what it needs of it. */
+/* Without a device in the options it is the one whose memory the caller's tensors are in.  The
+ * device is left again whatever the status, for only starting the machine needs it open. */
 static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants,
                           const mpk_binding *constants, const mpk_engine_options *options,
                           mpk_program *p)

@@ -15,8 +15,9 @@
 
 enum { N_BYTES = 256, SPACE = N_BYTES + 1, NAME_BYTES = 16 };
 
-/* A vocabulary as a sentencepiece model with byte tokens has it, all scores 0: no two bytes merge.
- * Everything lies in a, which may be freed once tokenizer_from_vocab has returned. */
+/* A vocabulary as that of a sentencepiece model with byte tokens: letters have no tokens of their
+ * own, so text falls back to bytes.  All lies in a, which may be freed once tokenizer_from_vocab
+ * has returned. */
 static mpk_status fill(mpk_context *cx, arena *a, uint32_t n, tokenizer_vocab *v)
 {
     str *tokens;

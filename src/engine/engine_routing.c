@@ -26,7 +26,7 @@ static bool is_op(const ir_op *op, const char *name)
 }
 
 /* How many experts the n ids name at least once; is_hit [n_experts] is scratch.  Ids out of range
- * stand for pairs that went to no expert. */
+ * name none. */
 static uint32_t count_hit(const int32_t *ids, size_t n, uint32_t n_experts, bool *is_hit)
 {
     uint32_t hit = 0;

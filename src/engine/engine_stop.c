@@ -8,7 +8,7 @@
  *     stop text "END":  "the E" -> "the " is shown, "E" waits
  *                       "ven"   -> "the Even" is shown
  *
- * Called by the collector (engine_request.c), which holds the engine's mutex.
+ * Called by engine_request.c with the engine's mutex held.
  */
 #include "engine/engine.h"
 

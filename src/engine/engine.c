@@ -15,8 +15,9 @@
 #include "base/thread.h"
 #include "engine/engine_form.h"
 
-/* An image comes from a file, so what the engine relies on is checked against the model: slots,
- * pages and the width of the output. */
+/* Does the program fit the model?  An image comes from a file, so what the engine relies on is
+ * compared: slots and pages with the plan, and the width of the output with the model, which for
+ * embeddings is a hidden state. */
 static mpk_status check_machine(mpk_context *cx, mpk_engine *e)
 {
     machine_facts facts;
@@ -192,11 +193,14 @@ void mpk_engine_describe(const mpk_engine *e, mpk_engine_facts *facts)
     memcpy(facts, &all, all.size);
 }
 
+/* For a caller that is about to write a file: would it overwrite one that is mapped here? */
 bool mpk_engine_reads(const mpk_engine *e, const char *path)
 {
     return engine_build_reads(&e->build, path);
 }
 
+/* The engine's own, valid until it is closed; the caller must not close it.  NULL: the model brings
+ * none. */
 const mpk_tokenizer *mpk_engine_tokenizer(const mpk_engine *e)
 {
     return e->tokens.tokenizer ? &e->tokens : NULL;

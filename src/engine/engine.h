@@ -51,7 +51,7 @@ enum {
     ENGINE_DRAWN_OPS = 12, /* of a drawing that names no part: about one layer */
     /* rows of logits that a step makes at most, unless the batch is larger */
     ENGINE_ROWS = 64,
-    ENGINE_DRAFTS = 8, /* of a request in one step */
+    ENGINE_DRAFTS = 8, /* of a request in one step, unless the options say otherwise */
     ENGINE_MAX_DRAFTS = 64,
     ENGINE_NGRAM = 3,
     ENGINE_MAX_NGRAM = 16,
@@ -66,10 +66,14 @@ struct mpk_tokenizer {
 
 /* What a model is compiled for.  Counts are final: no zero stands for a default. */
 typedef struct engine_plan {
+    /* threads: workers of all peers together; n_peers: GPUs that share the program, 1 if there is no
+     * other; max_batch: requests that run at a time, the machine's slots; context_tokens: of a
+     * request, its prompt included; max_rows: of logits in a step */
     uint32_t threads, n_peers, max_batch, context_tokens, max_rows;
     uint32_t n_choices; /* rows of a step that can have rules */
     /* rising powers of two; the last is the step's maximum */
     uint32_t n_graphs, n_tokens[ENGINE_MAX_GRAPHS];
+    /* KV pages of ENGINE_PAGE_TOKENS positions: of all requests, and of one whole context */
     uint32_t n_pages, pages_per_slot;
     ir_dtype kv_dtype, activation_dtype;
     bool no_head;                      /* of embeddings */
@@ -80,10 +84,10 @@ typedef struct engine_plan {
 
 /* A compiled model and everything that it was made from. */
 typedef struct engine_build {
-    arena arena;             /* options, graphs, program, image */
-    load_model model, draft; /* draft: of options.draft_model, if has_draft */
-    const char *source;      /* MODEL as the caller gave it, in the arena */
-    bool is_loaded, has_draft;
+    arena arena;                /* options, graphs, program, image */
+    load_model model, draft;    /* draft: of options.draft_model, if has_draft */
+    const char *source;         /* MODEL as the caller gave it, in the arena */
+    bool is_loaded, has_draft;  /* model and draft are open, for engine_build_free to close */
     mpk_engine_options options; /* complete; of an image: those it was made with */
     target_device device;
     engine_plan plan;
@@ -93,10 +97,11 @@ typedef struct engine_build {
     text code;
     str key;        /* of the cache of programs; at NULL: this one is not kept */
     bool is_cached; /* image and code came from there */
+    /* how long the parts of opening took, none counted twice; for mpk_engine_facts */
     uint64_t load_ns, compile_ns, device_ns;
 } engine_build;
 
-enum { ENGINE_BUCKETS = 1024 };
+enum { ENGINE_BUCKETS = 1024 }; /* of the table of requests, by id modulo this */
 
 struct mpk_engine {
     engine_build build;
@@ -110,12 +115,12 @@ struct mpk_engine {
     /* guards everything below, and every request's fields that say so */
     pthread_mutex_t mutex;
     struct mpk_request *requests[ENGINE_BUCKETS]; /* in the machine, by id */
-    uint32_t n_sequences;
-    bool closing;
+    uint32_t n_sequences; /* open ones, at most plan.max_batch */
+    bool closing;         /* the collector ends after its next drain */
     mpk_status failure; /* the machine failed: nothing runs any more */
     char failure_words[512];
     pthread_t collector;
-    bool has_mutex, has_collector;
+    bool has_mutex, has_collector; /* what there is for mpk_engine_close to end */
 };
 
 /* ---- engine_options.c ---- */

@@ -17,7 +17,7 @@ enum { PAGE_BYTES = 16384, PAGES_PER_WORKER = 1 << 16 };
  * reading it whole takes less time than the gather. */
 enum { GATHER_BYTES = 1 << 20 };
 
-/* For a refusal: the target that can multiply by activations in 8 bits. */
+/* For a refusal: the name of a target that can multiply by activations in 8 bits. */
 static const char *who_narrows(void)
 {
     for (const target_def *const *t = target_table; *t; t++)
@@ -26,7 +26,9 @@ static const char *who_narrows(void)
     return "no device";
 }
 
-/* What holds for every target is set here; `tune` comes last and may change any of it. */
+/* What holds for every target is set here; `tune` comes last and may change any of it.  Degrees lie
+ * in a, their texts in the options, which outlive the compilation.  With several peers all tasks
+ * are launched ahead of time, whatever was asked for (engine_read_options refuses the rest). */
 mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_options *from,
                                const target_device *device, uint32_t kv_heads, pass_options *to)
 {
@@ -61,7 +63,8 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
 
 /* ---- compile ---- */
 
-/* Tensors are mapped, not read: the cost is that of the files' headers and of the tokenizer. */
+/* b->is_loaded is set as soon as there is something to close.  Tensors are mapped, not read: the
+ * cost is that of the files' headers and of the tokenizer. */
 static mpk_status load(mpk_context *cx, const char *path, engine_build *b)
 {
     TRY(engine_progress(cx, &b->options, "loading", 0));
@@ -229,7 +232,8 @@ static uint64_t copied_bytes(const mpk_engine *e)
 }
 
 /* What is not mapped from files must fit into memory: said now, with numbers, instead of by the
- * system later.  On a device with memory of its own that is everything. */
+ * system later, which would end the process.  On a device with memory of its own that is
+ * everything; elsewhere weights count only if they are made up or have to be copied. */
 static mpk_status check_memory(mpk_context *cx, const mpk_engine *e)
 {
     const rt_u64 *area = e->build.image.block->area_bytes;

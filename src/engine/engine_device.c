@@ -12,7 +12,8 @@
 
 #include "engine/engine.h"
 
-/* The number after "NAME:", up to eight digits; false: there is none. */
+/* The number after "NAME:", up to eight digits, which fit 32 bits; false: it is empty, too long, or
+ * has other characters. */
 static bool parse_index(const char *digits, uint32_t *index)
 {
     size_t n = strspn(digits, "0123456789");
@@ -77,8 +78,8 @@ static mpk_status fail_arch(mpk_context *cx, const char *word)
     FAIL(cx, MPK_EARG, "there is no target '%s': %s are", word, names);
 }
 
-/* A target that fails has undone what it did; `held` NULL keeps engine_leave_device from undoing it
- * again. */
+/* Open a device of target t.  A target that fails has undone what it did; `held` NULL keeps
+ * engine_leave_device from undoing it again. */
 static mpk_status open_device(mpk_context *cx, const target_def *t, const target_ask *ask,
                               target_device *out)
 {

@@ -3,6 +3,10 @@
  *
  * Input: a path, and the model that is loaded.  Output: engine_build.draft, from which
  * engine_compile.c compiles further graphs into the same program.  Called when an engine is opened.
+ *
+ * The two models meet in token ids: the draft model proposes some, the model checks them.  So their
+ * tokens must be the same; sizes and layers may differ.  In the program the draft model's weights
+ * have names that begin with MODEL_DRAFT, by which they are told from the model's.
  */
 #include <stdlib.h>
 
@@ -11,8 +15,9 @@
 /* Ids that one vocabulary spells and the other does not: files pad them in different ways. */
 enum { MOST_ALONE = 1024 };
 
-/* Are the ids of both models the same tokens?  An id that only one of them spells is never drafted,
- * or never stands. */
+/* Are the ids of both models the same tokens?  An id that both spell must be spelt alike: if it
+ * were not, a draft would be accepted or refused as another token.  An id that only one of them
+ * spells is never drafted, or never stands, and a few of them are allowed. */
 static mpk_status compare_tokens(mpk_context *cx, const load_model *model, const load_model *draft)
 {
     const tokenizer *a = model->tokenizer, *b = draft->tokenizer;

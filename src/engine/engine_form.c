@@ -65,9 +65,9 @@ struct engine_forms {
 
 /* ---- the thread ---- */
 
-/* Take a token and write the mask of the next one to f->mask; the guard is held.  *over: the
- * text is complete and nothing can follow it.  MPK_EUNSUPPORTED: no token of the vocabulary can
- * follow, though the form needs more. */
+/* Take a token and write the mask of the next one to f->mask; the guard is held.  *over: the text
+ * is complete and nothing can follow it, so no mask was written.  MPK_EUNSUPPORTED: no token of the
+ * vocabulary can follow, though the form needs more: a vocabulary need not spell every byte. */
 static mpk_status follow(mpk_context *cx, engine_forms *f, engine_form *form, int32_t token,
                          bool *over)
 {
@@ -135,8 +135,9 @@ static void *make_masks(void *argument)
     return NULL;
 }
 
-/* False: no memory for the event.  The request then has to end; the caller holds the engine's
- * mutex, so it asks the machine to cancel instead of ending it here. */
+/* Room for more events, doubled; the queue's lock is held.  False: no memory for the event.  The
+ * request then has to end; the caller holds the engine's mutex, so it asks the machine to cancel
+ * instead of ending it here. */
 static bool grow_queue(engine_forms *f)
 {
     size_t capacity = f->capacity ? 2 * f->capacity : 64;
@@ -163,7 +164,7 @@ void engine_form_take(engine_forms *f, uint64_t id, int32_t token)
 
 /* ---- start and end ---- */
 
-/* All of them, or none and the error of the one that failed. */
+/* All three, or none and the error number of the one that failed: those before it are destroyed. */
 static int init_locks(engine_forms *f)
 {
     int error = pthread_mutex_init(&f->guard, NULL);
@@ -182,6 +183,8 @@ static int init_locks(engine_forms *f)
     return error;
 }
 
+/* *f is the engine's from here on, and engine_forms_close frees it.  It costs two mutexes and a
+ * condition; a model without forms never has a vocabulary made for them. */
 mpk_status engine_forms_open(mpk_context *cx, mpk_engine *e)
 {
     engine_forms *f = calloc(1, sizeof *f);

@@ -9,6 +9,11 @@
  *
  * Constants are bound for the life of the program: the machine may read the caller's bytes at any
  * time, or have packed a copy (mpk_program_describe names those that it copied).
+ *
+ * Names are the link between the caller's graph and what is run: passes replace and remove
+ * operators and tensors, so a tensor's number in p->source says nothing in p->image.ir[0].  A
+ * binding is checked against the first, where each name of the caller's is, and looked up in the
+ * second, where a tensor that nothing uses is gone: that one is neither written nor read.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,6 +56,7 @@ static mpk_status new_graph(mpk_context *cx, mpk_graph **out)
     return MPK_OK;
 }
 
+/* On failure nothing is left over and *out keeps its value. */
 mpk_status mpk_graph_create(mpk_context *cx, const char *name, mpk_graph **out)
 {
     mpk_graph *g;
@@ -124,6 +130,7 @@ mpk_status mpk_graph_operator(mpk_context *cx, mpk_graph *g, const char *op, con
     return MPK_OK;
 }
 
+/* Outputs have an order, that of these calls; a tensor may be one and be read by operators too. */
 mpk_status mpk_graph_output(mpk_context *cx, mpk_graph *g, mpk_tensor tensor)
 {
     TRY(check_tensor(cx, g, tensor));
@@ -194,7 +201,8 @@ static const char *alignment_words(uint32_t call_align, char words[32])
     return call_align ? words : "its elements";
 }
 
-/* A binding's bytes are what the tensor takes in its dtype, dense and row by row. */
+/* A binding has as many bytes as the tensor takes in its dtype, dense and row by row, at an address
+ * that the machine may read in whole elements. */
 static mpk_status check_size(mpk_context *cx, uint32_t call_align, const ir_tensor *t,
                              const mpk_binding *b)
 {
@@ -238,7 +246,10 @@ static mpk_status copy_graph(mpk_context *cx, arena *a, const ir_graph *g, ir_gr
     return ir_parse(cx, a, (str){source, n}, out);
 }
 
-/* With the device chosen: p->machine is started, holding what it needs of the constants. */
+/* With the device chosen: p->machine is started, holding what it needs of the constants.  These are
+ * found by name, since passes may have dropped some and ordered the others anew; check_constants
+ * has made sure that each has a binding.  What was made before a failure is in p, which
+ * mpk_program_close takes. */
 static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_constants,
                               const mpk_binding *constants, const mpk_engine_options *options,
                               mpk_program *p)
@@ -282,6 +293,7 @@ static mpk_status compile(mpk_context *cx, const mpk_graph *g, uint32_t n_consta
     return status;
 }
 
+/* p is zeros first, so mpk_program_close takes it wherever compile has stopped. */
 mpk_status mpk_program_compile(mpk_context *cx, const mpk_graph *g, uint32_t n_constants,
                                const mpk_binding *constants, const mpk_engine_options *options,
                                mpk_program **out)
@@ -357,7 +369,9 @@ mpk_status mpk_program_run(mpk_context *cx, mpk_program *p, uint32_t n_bindings,
 
 /* ---- running in the caller's memory ---- */
 
-/* The tensor of a slot in the compiled graph; IR_NONE if the compiler found it unused. */
+/* The tensor of a slot in the compiled graph; IR_NONE if the compiler found it unused.  A view is
+ * refused, because its bytes are those of the tensor that it shares and cannot lie at an address of
+ * their own. */
 static mpk_status find_slot(mpk_context *cx, const mpk_program *p, const char *name,
                             ir_tensor_id *out)
 {
@@ -442,6 +456,7 @@ mpk_status mpk_program_launch(mpk_context *cx, mpk_program *p, mpk_program *afte
                                 data);
 }
 
+/* For the end of the last launch, whose failure, if any, it tells. */
 mpk_status mpk_program_wait(mpk_context *cx, mpk_program *p)
 {
     return machine_wait_launch(cx, p->machine);

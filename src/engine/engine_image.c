@@ -232,7 +232,8 @@ static mpk_status read_header(mpk_context *cx, arena *a, str bytes, image_header
     return MPK_OK;
 }
 
-/* For callers that need the model's files alone: neither the block nor the code is read. */
+/* For callers that need the model's files alone (a tokenizer): neither the block nor the code is
+ * copied.  *model lies in a; the map of the image is closed again. */
 mpk_status engine_read_image_model(mpk_context *cx, arena *a, const char *path, const char **model)
 {
     file_map file;
@@ -244,7 +245,8 @@ mpk_status engine_read_image_model(mpk_context *cx, arena *a, const char *path, 
     return status;
 }
 
-/* given 0: the caller left it to the image.  exact: less would be another program. */
+/* One number of the caller's against that of the image.  given 0: the caller left it to the image.
+ * exact: less would be another program, as with threads; else less is served by the larger one. */
 static mpk_status check_given(mpk_context *cx, const char *what, uint32_t given, uint32_t made,
                               bool exact)
 {
@@ -254,7 +256,13 @@ static mpk_status check_given(mpk_context *cx, const char *what, uint32_t given,
     return MPK_OK;
 }
 
-/* The image's options in place of the caller's, who may ask for less but not for more. */
+/* The image's options in place of the caller's, who may ask for less but not for more: for a
+ * smaller batch than the program has, but for exactly its threads.  What only concerns running
+ * (progress, profile) stays the caller's; weights are made up if either asks for it.
+ *
+ * fusion and launch are indices of tables later, and a file may hold any number.  For the CPU,
+ * whose plans name no architecture, activations are compared as "in 8 bits or not", since auto
+ * means 8 bits there. */
 static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engine_options *o)
 {
     const engine_plan *p = &h->plan;

@@ -42,6 +42,8 @@ static mpk_status give_text(mpk_context *cx, text *t, char **out)
 
 /* ---- JSON ---- */
 
+/* Hyper-parameters as they were read; "weights_present" and "tokenizer_present" tell a
+ * configuration alone from a whole model. */
 static void add_model(text *t, const engine_build *b)
 {
     const model_config *c = &b->model.config;
@@ -137,7 +139,8 @@ static bool contains(str s, const char *part)
     return memmem(s.at, s.n, part, strlen(part)) != NULL;
 }
 
-/* Does its name, its kind, or the name of a weight of it contain `part`? */
+/* Does its name, its kind, or the name of a weight of it contain `part`? A product with the weight
+ * model.layers.0.mlp.up_proj.weight is found by "layers.0.", by "up_proj" and by "linear". */
 static bool op_contains(const ir_graph *ir, const ir_op *op, const char *part)
 {
     bool found = contains(op->name, part) || contains(str_from(op->def->name), part);
@@ -268,6 +271,7 @@ mpk_status mpk_opt_passes(mpk_context *cx, char **lines)
 
 /* ---- operators ---- */
 
+/* Names with commas between, each with the mark of its presence. */
 static void add_operands(text *t, const op_operand *operands, uint32_t n)
 {
     static const char *const marks[] = {

@@ -10,8 +10,14 @@
 #include "op/rules.h"
 
 /* Copy a struct that begins with its own size.  least: bytes of the first version of the struct;
- * from: NULL for all defaults.  Fields past the caller's size are zero, the default; bytes past
- * ours must be zero, for they ask for something that this version cannot do. */
+ * from: NULL for all defaults; what: the struct's name, for messages.  Fields past the caller's
+ * size are zero, the default; bytes past ours must be zero, for they ask for something that this
+ * version cannot do.  Afterwards the copy has our size.
+ *
+ *     caller 40 bytes, ours 64:  40 are copied, 24 are zero
+ *     caller 64 bytes, ours 40:  40 are copied, the other 24 are compared with zero
+ *
+ * A size below `least`, or of more than 64 KiB, is that of a struct that was never filled in. */
 static mpk_status copy_sized(mpk_context *cx, const char *what, const void *from, size_t least,
                              void *to, size_t n)
 {
@@ -122,8 +128,10 @@ static bool is_in(float x, float low, float high)
     return x >= low && x <= high; /* false for NaN */
 }
 
-/* The ranges keep logits finite: with 1e6 as the largest penalty no sum of them reaches infinity in
- * f32. */
+/* What is wrong in itself with the rules of a request; whether tokens exist is checked where the
+ * model is known (engine_rules.c).  The ranges keep logits finite: with 1e6 as the largest penalty
+ * no sum of them reaches infinity in f32.  A bias of -inf is allowed and bans the token; NaN fails
+ * the comparison. */
 static mpk_status check_rules(mpk_context *cx, const mpk_request_options *o)
 {
     CHECK(cx, is_in(o->repetition_penalty, 0, 1e6f), MPK_EARG,
@@ -147,8 +155,8 @@ static mpk_status check_rules(mpk_context *cx, const mpk_request_options *o)
     return MPK_OK;
 }
 
-/* Texts and lists are still the caller's: the function that keeps the request copies what it needs
- * later (copy_stops, engine_make_ends). */
+/* *to is a copy of the struct alone.  Texts and lists are still the caller's: the function that
+ * keeps the request copies what it needs later (copy_stops, engine_make_ends). */
 mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_options *from,
                                        mpk_request_options *to)
 {

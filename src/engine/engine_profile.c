@@ -47,6 +47,8 @@ static bool same_code(const machine_code *a, const machine_code *b)
            (!a->n_programs || a->programs == b->programs);
 }
 
+/* Operators that are one entry of the report: the products of all layers that have one shape and
+ * run one code. */
 static bool same_kind(const profile_kind *a, const profile_kind *b)
 {
     return str_equal(a->kind, b->kind) && same_code(&a->code, &b->code) && a->from == b->from &&
@@ -147,7 +149,8 @@ static bool reads_peers(const ir_graph *ir, const ir_op *op)
     return false;
 }
 
-/* Cycles in which tasks waited that read what other peers make. */
+/* Cycles in which tasks waited that read what other peers make; a task that waits for both its own
+ * peer and another counts whole. */
 static double wait_for_peers(const ir_graph *ir, const machine_times *times)
 {
     double sum = 0;
@@ -182,6 +185,7 @@ static void write_kinds(const ir_graph *ir, const profile_kind *kinds, uint32_t 
     text_print(out, "]}");
 }
 
+/* A failure for want of memory is told as that of the text, which the caller looks at anyway. */
 void engine_write_profile(const ir_graph *ir, const machine_code *codes,
                           const machine_profile *profile, uint32_t n_tokens, uint32_t n_workers,
                           text *out)
@@ -219,6 +223,9 @@ static void count_tasks(const program_image *image, uint32_t graph, machine_time
             times[tasks[t].op].n_tasks++;
 }
 
+/* One object for each kind, without times: JSON such as
+ *
+ *     [{"kind": "linear", "body": "ref", "from": 576, "to": 1536, "operators": 60, ...}, ...] */
 static mpk_status print_code(mpk_context *cx, arena *a, const machine *m, uint32_t graph, text *out)
 {
     const ir_graph *ir = m->image.ir[graph];

@@ -10,6 +10,16 @@
  * machine has reported its end, or until its owner frees it.  The machine's reports on an id that
  * is not in the table are dropped, so a request may be freed while it runs.  `finish` leaves
  * MPK_RUNNING once and is then final.
+ *
+ *     submit: prepare -> rules -> machine_submit -> table -> first mask
+ *     collector: machine_drain -> take_token -> add_token -> add_text -> the waiting callers
+ *                                            -> end_request -> out of the table
+ *     read: wait_change -> copy of the new text, the new tokens in place
+ *
+ * Two ways to end: the machine reports a reason (end_request), or the engine ends the answer first
+ * (end_early: a stop text, a form that is complete, no memory) and has the machine cancel it.  In
+ * the second case the caller has a whole answer while the machine still has the request; what it
+ * reports later finds `finish` final, and only takes the request out of the table.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -96,7 +106,8 @@ static void end_early(mpk_request *r, mpk_finish how)
         finish(r, how);
 }
 
-/* The text of a token; special tokens have none. */
+/* The text of a token, as far as it completes characters; special tokens have none.  A failure or a
+ * stop text ends the request early. */
 static void add_text(mpk_request *r, int32_t token)
 {
     str piece = {0};
@@ -110,8 +121,14 @@ static void add_text(mpk_request *r, int32_t token)
         end_early(r, MPK_FINISH_STOP);
 }
 
-/* now: clock_ns when the burst was drained.  A token carries its age since admission, so the first
- * one tells how long the request had waited in the queue. */
+/* Append a token and the text that it completes.  now: clock_ns when the burst was drained.  A
+ * token carries its age since admission, so the first one tells how long the request had waited in
+ * the queue.  Drafts are told token by token and summed; `count`, what the prompt had from the
+ * cache, is told each time.  The token that ends a text (RT_EOS) is one of the answer's tokens, but
+ * its text is shown only with include_stop.
+ *
+ * The form learns of a token only if another may follow.  It is told through a queue, so that no
+ * mask is made under the mutex. */
 static void add_token(mpk_request *r, const rt_token *t, uint64_t now)
 {
     if (r->finish != MPK_RUNNING || r->n_tokens == r->limit)
@@ -184,7 +201,9 @@ struct engine_form *engine_hold_form(mpk_engine *e, uint64_t id)
     return form;
 }
 
-/* The machine has stopped: nothing that was submitted will ever end by itself. */
+/* The machine has stopped: nothing that was submitted will ever end by itself.  e->failure refuses
+ * all later submissions.  fail_request does not touch the table, so each request leaves it after;
+ * the first of a bucket is taken until none is left. */
 static void fail_all(mpk_engine *e, mpk_status status, const char *words)
 {
     e->failure = status;
@@ -219,6 +238,7 @@ static void *collect(void *argument)
     }
 }
 
+/* The thread is joined by engine_stop_collector; if it does not start there is nothing to undo. */
 mpk_status engine_start_collector(mpk_context *cx, mpk_engine *e)
 {
     TRY(thread_start(cx, &e->collector, collect, e));
@@ -242,7 +262,8 @@ void engine_stop_collector(mpk_engine *e)
 
 /* ---- submission ---- */
 
-/* The collector looks for stop texts long after the caller's array may be gone. */
+/* Into the request's arena: the collector looks for stop texts long after the caller's array may be
+ * gone.  engine_stream borrows them from there. */
 static mpk_status copy_stops(mpk_context *cx, mpk_request *r)
 {
     str *stops;
@@ -293,8 +314,10 @@ static mpk_status check_length(mpk_context *cx, mpk_request *r)
     return MPK_OK;
 }
 
-/* All that can fail before the machine knows of the request, so that no submission is taken
- * back. */
+/* All that can fail before the machine knows of the request, so that no submission is taken back.
+ * The limit comes first: arrays of tokens and log probabilities have room for all of it, so they
+ * never move while others read them.  What was made is the request's, and mpk_request_free frees it
+ * after a failure too. */
 static mpk_status prepare(mpk_context *cx, mpk_request *r, const int32_t *tokens)
 {
     mpk_engine *e = r->engine;
@@ -334,7 +357,9 @@ mpk_status engine_new_request(mpk_context *cx, mpk_engine *e, mpk_request **out)
     return MPK_OK;
 }
 
-/* Tokens into the machine, under the mutex so that the collector finds the request in the table. */
+/* Tokens into the machine, under the mutex so that the collector finds the request in the table: a
+ * report that it drains meanwhile waits for the mutex.  submitted_ns is set before, for the same
+ * reason. */
 static mpk_status submit_locked(mpk_context *cx, mpk_request *r, const machine_request *wire)
 {
     mpk_engine *e = r->engine;
@@ -443,7 +468,10 @@ mpk_status mpk_submit_text(mpk_context *cx, mpk_engine *engine, const char *byte
 
 /* ---- reading ---- */
 
-/* Until something has come, the end, or the deadline; the mutex is held. */
+/* Until a token has come that was not read yet, the end, or the deadline; the mutex is held, and
+ * released while it waits.  A token whose text is held back ends the wait too: the piece then has
+ * tokens and no text.  The deadline is a point in time, so that false wake-ups do not prolong
+ * it. */
 static void wait_change(mpk_request *r, int64_t timeout_ms)
 {
     const struct timespec until = clock_after(clock_now(), timeout_ms > 0 ? timeout_ms : 0);
@@ -471,7 +499,8 @@ static bool take_text(mpk_request *r, mpk_piece *piece)
 }
 
 /* Tokens are not copied: they stand in an array of `limit` entries that never moves, and those that
- * are handed out do not change any more. */
+ * are handed out do not change any more.  n_read and n_text_read are advanced only if the text
+ * could be copied, so after MPK_ENOMEM the next read gives the same piece. */
 mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms, mpk_piece *piece)
 {
     mpk_piece p = {.text = ""};
@@ -520,7 +549,9 @@ size_t mpk_request_cached_tokens(const mpk_request *r)
     return n;
 }
 
-/* As mpk_request_stop; the mutex is held. */
+/* As mpk_request_stop; the mutex is held.  A stop text has cut the text, which the stream
+ * remembers.  A stop token is the last token of an answer that ended with MPK_FINISH_STOP; the
+ * model's own end gives -1 unless the caller lists it, too. */
 static int32_t stop_of(const mpk_request *r)
 {
     const mpk_request_options *o = &r->options;
@@ -556,6 +587,7 @@ void mpk_request_drafts(const mpk_request *r, size_t *drafted, size_t *accepted)
     pthread_mutex_unlock(&r->engine->mutex);
 }
 
+/* Returns at once.  Tokens that are on their way may still be added until the machine confirms. */
 void mpk_request_cancel(mpk_request *r)
 {
     pthread_mutex_lock(&r->engine->mutex);

@@ -18,6 +18,7 @@ typedef struct record {
     uint32_t n;     /* words so far; lists are appended here, their counts set in the head */
 } record;
 
+/* MPK_ELIMIT if the record is full; the words say which options fill it. */
 static mpk_status add_word(mpk_context *cx, record *to, int32_t word)
 {
     CHECK(cx, to->n < RULES_WORDS, MPK_ELIMIT,
@@ -63,6 +64,7 @@ static mpk_status add_biases(mpk_context *cx, mpk_request *r, record *to)
     return MPK_OK;
 }
 
+/* A list of ids, each checked against the vocabulary. */
 static mpk_status add_ids(mpk_context *cx, const mpk_engine *e, const int32_t *ids, uint32_t n,
                           record *to)
 {
@@ -233,6 +235,9 @@ static uint32_t copy_logprobs(const mpk_request *r, size_t index, mpk_logprob *o
     return n;
 }
 
+/* Entries of the answer's tokens stand after those of the whole prompt, if these were asked for.
+ * Without `logprobs` there may be entries all the same, for the prompt alone: they are not
+ * given. */
 uint32_t mpk_request_logprobs(const mpk_request *r, size_t token, mpk_logprob *out, uint32_t most)
 {
     if (!r->options.logprobs)

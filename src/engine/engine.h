@@ -66,8 +66,8 @@ struct mpk_tokenizer {
 
 /* What a model is compiled for.  Counts are final: no zero stands for a default. */
 typedef struct engine_plan {
-    /* threads: workers of all peers together; n_peers: GPUs that share the program, 1 if there is no
-     * other; max_batch: requests that run at a time, the machine's slots; context_tokens: of a
+    /* threads: workers of all peers together; n_peers: GPUs that share the program, 1 if there is
+     * no other; max_batch: requests that run at a time, the machine's slots; context_tokens: of a
      * request, its prompt included; max_rows: of logits in a step */
     uint32_t threads, n_peers, max_batch, context_tokens, max_rows;
     uint32_t n_choices; /* rows of a step that can have rules */
@@ -115,9 +115,9 @@ struct mpk_engine {
     /* guards everything below, and every request's fields that say so */
     pthread_mutex_t mutex;
     struct mpk_request *requests[ENGINE_BUCKETS]; /* in the machine, by id */
-    uint32_t n_sequences; /* open ones, at most plan.max_batch */
-    bool closing;         /* the collector ends after its next drain */
-    mpk_status failure; /* the machine failed: nothing runs any more */
+    uint32_t n_sequences;                         /* open ones, at most plan.max_batch */
+    bool closing;                                 /* the collector ends after its next drain */
+    mpk_status failure;                           /* the machine failed: nothing runs any more */
     char failure_words[512];
     pthread_t collector;
     bool has_mutex, has_collector; /* what there is for mpk_engine_close to end */

@@ -16,6 +16,8 @@
 #include "op/experts.h"
 #include "op/norm.h"
 
+/* WINDOW: tokens that are read at a time, fewer if the model was trained on less; MOST_WEIGHTS: of
+ * one operator, such as query, key and value. */
 enum { WINDOW = 512, MOST_WEIGHTS = 3, PART_BITS = 52 };
 /* A larger input, or one that is not a number, is taken for a fault; 2^22 rows of smaller ones fit
  * a sum. */

@@ -125,7 +125,12 @@ static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b
 
 /* Options come first, so that a wrong one is told before a large file is read; the plan needs the
  * model and the device.  Of an image all of them come from the file, and the caller's options are
- * only compared. */
+ * only compared.
+ *
+ * An image that is opened for running brings its program (b->image.block), and nothing is compiled.
+ * One that is only looked at brings the plan, and is compiled anew from its model, for the task
+ * graph is not in the file.  Times are taken at the seams: each part is what has passed since
+ * `start` less what the parts before it took. */
 mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engine_options *options,
                              bool for_running, uint32_t only_tokens, engine_build *b)
 {

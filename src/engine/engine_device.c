@@ -127,7 +127,8 @@ static mpk_status open_any(mpk_context *cx, const target_ask *ask, target_device
 }
 
 /* MPK_DEVICE stands for the option where that says nothing, so that tests and scripts choose
- * without a flag; an explicit device or target wins over it. */
+ * without a flag; an explicit device or target wins over it.  For running, a target needs a device
+ * that is here, so open_arch, which may do without one, is only for compiling. */
 mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running,
                                 target_device *out)
 {

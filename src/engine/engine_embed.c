@@ -35,10 +35,10 @@ typedef struct embedder {
     mpk_embed_options options; /* dimensions: never 0 */
     const mpk_tokens *texts;   /* the caller's */
     uint32_t size;             /* of a hidden state */
-    fed *window;         /* heap; text i is at i % n_window */
-    size_t n_window;     /* at most so many texts at a time */
-    size_t begun, ended; /* texts; ended <= begun <= ended + n_window */
-    size_t n_rows;       /* of the texts between */
+    fed *window;               /* heap; text i is at i % n_window */
+    size_t n_window;           /* at most so many texts at a time */
+    size_t begun, ended;       /* texts; ended <= begun <= ended + n_window */
+    size_t n_rows;             /* of the texts between */
 } embedder;
 
 /* Not copy_sized of engine_options.c: here a caller's struct larger than ours is refused. */

@@ -8,7 +8,13 @@
  *
  * Locks: `guard` guards grammars, matchers and the list of kept ones; `queue_guard` guards the
  * queue, and is the only one of the two that may be taken with the engine's mutex held.  A form
- * lives while anyone holds it: its request, and the thread while it makes a mask.
+ * lives while anyone holds it: its request, and the thread while it makes a mask.  The engine's
+ * mutex is never taken with one of the two held, and never held where `guard` is taken, so making a
+ * mask does not hold up the collector.
+ *
+ * A form of an answer, token by token: with the choices "yes" and "no" the first mask has the
+ * tokens that begin one of them ("y", "yes", "n", "no"); after "y" the next has "es" and "e"; after
+ * "yes" the form is over, and the request ends as if the model had ended it.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -30,7 +36,7 @@ typedef struct kept_grammar {
     grammar_kind kind;
     char *source;     /* heap, NUL-terminated: as the caller gave it */
     grammar *grammar; /* owned */
-    uint32_t uses; /* matchers that are open: 0 before it may be freed */
+    uint32_t uses;    /* matchers that are open: 0 before it may be freed */
 } kept_grammar;
 
 /* A request on its way through a form. */

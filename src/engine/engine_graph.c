@@ -330,7 +330,8 @@ static bool is_output(const ir_graph *g, ir_tensor_id id)
     return false;
 }
 
-/* All bindings are checked before any is written, so a refused run has changed nothing. */
+/* All bindings are checked before any is written, so a refused run has changed nothing.  Constants
+ * are not among them: they were bound when the program was compiled. */
 static mpk_status check_bindings(mpk_context *cx, const mpk_program *p, uint32_t n,
                                  const mpk_binding *bindings)
 {
@@ -346,8 +347,10 @@ static mpk_status check_bindings(mpk_context *cx, const mpk_program *p, uint32_t
     return MPK_OK;
 }
 
-/* Inputs are written before the run, outputs and states read after it.  Names are checked against
- * the caller's graph, for passes may have removed a tensor that nothing uses. */
+/* Inputs are written before the run, outputs and states read after it; an input that is an output
+ * too is both.  A state keeps in the machine what the last run left there, so it is read and never
+ * written.  Names are checked against the caller's graph, for passes may have removed a tensor that
+ * nothing uses. */
 mpk_status mpk_program_run(mpk_context *cx, mpk_program *p, uint32_t n_bindings,
                            const mpk_binding *bindings)
 {
@@ -388,8 +391,9 @@ static mpk_status find_slot(mpk_context *cx, const mpk_program *p, const char *n
     return MPK_OK;
 }
 
-/* The mask of a slot is its alignment - 1, which is a power of two less one: a call then checks an
- * address with one AND. */
+/* Fill p->slots from names, in the order in which a call will give addresses.  The mask of a slot
+ * is its alignment - 1, which is a power of two less one: a call then checks an address with one
+ * AND.  n_slots is set last, when all of it is there. */
 static mpk_status name_slots(mpk_context *cx, mpk_program *p, uint32_t n, const char *const *names)
 {
     ir_tensor_id *roots;
@@ -441,8 +445,9 @@ mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *c
 
 /* ---- running in the caller's memory on the device ---- */
 
-/* `after` orders the two runs on the device; between devices there is no such order, so it is
- * refused. */
+/* Returns while the run is under way; addresses and their contents stay the device's until it has
+ * ended.  `after` orders the two runs on the device; between devices there is no such order, so it
+ * is refused. */
 mpk_status mpk_program_launch(mpk_context *cx, mpk_program *p, mpk_program *after, void *stream,
                               uint32_t n, void *const *data)
 {
@@ -489,8 +494,8 @@ static uint32_t count_kind(const ir_graph *g, const op_def *def)
     return n;
 }
 
-/* In the table's order, the same for every program, so that descriptions can be compared as
- * text. */
+/* How many operators of each kind the compiled graph has, as in "linear": 3, "rms_norm": 1.  In the
+ * table's order, the same for every program, so that descriptions can be compared as text. */
 static void print_kinds(const ir_graph *g, text *out)
 {
     const char *comma = "";

@@ -188,8 +188,10 @@ static bool is_next(const engine_plan *p, uint32_t i)
     return n[0] == 2 * n[-1] || (n[0] == n[-1] && (i == 1 || n[-1] != n[-2]));
 }
 
-/* The plan sizes arrays of the engine (n_tokens, graphs) and divides; numbers that only describe
- * the program are compared with the machine's in engine.c. */
+/* MPK_EFORMAT unless the numbers of a plan make sense.  The plan sizes arrays of the engine
+ * (n_tokens, graphs) and divides; numbers that only describe the program are compared with the
+ * machine's in engine.c.  An architecture must end within its array, and be one that some target
+ * compiles for or none (the CPU). */
 static mpk_status check_plan(mpk_context *cx, const engine_plan *p)
 {
     bool good = p->threads && p->threads <= RT_MAX_WORKERS && p->n_peers &&
@@ -205,7 +207,8 @@ static mpk_status check_plan(mpk_context *cx, const engine_plan *p)
 }
 
 /* Sizes first, then the checksum, then what the numbers mean: no byte is read before its place is
- * known to lie in the file. */
+ * known to lie in the file.  The version is looked at as soon as a header is there, since another
+ * version has other fields.  *h is a copy, and *model lies in a: neither points into the file. */
 static mpk_status read_header(mpk_context *cx, arena *a, str bytes, image_header *h,
                               const char **model)
 {

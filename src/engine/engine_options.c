@@ -38,7 +38,9 @@ static mpk_status copy_sized(mpk_context *cx, const char *what, const void *from
     return MPK_OK;
 }
 
-/* Deep: the passes read degrees when the caller's list may be gone. */
+/* Replace the caller's list, and the text in each entry, by copies in the arena: the passes read
+ * degrees when the caller's list may be gone.  Which operators the texts match is found out by the
+ * passes. */
 static mpk_status copy_degrees(mpk_context *cx, arena *a, mpk_engine_options *o)
 {
     mpk_degree *degrees;
@@ -123,6 +125,7 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
     return copy_degrees(cx, a, to);
 }
 
+/* A NaN from the caller would pass a check of the form "x < low || x > high is wrong". */
 static bool is_in(float x, float low, float high)
 {
     return x >= low && x <= high; /* false for NaN */

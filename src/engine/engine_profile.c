@@ -270,8 +270,8 @@ static mpk_status read_profile(mpk_context *cx, arena *a, machine *m, uint32_t g
     return MPK_OK;
 }
 
-/* `graph` and n_tokens, which is only printed, are the caller's choice.  The text becomes the
- * caller's *json; a text that ran out of memory is freed here. */
+/* Reading brings the machine to rest.  n_tokens is only printed.  The text becomes the caller's
+ * *json; if memory runs out it is freed here. */
 mpk_status engine_read_profile(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
                                char **json)
 {

@@ -54,7 +54,8 @@ static void enter(mpk_request *r)
     r->is_inside = true;
 }
 
-/* Out of the table, if it is in it: reports on its id are dropped from now on. */
+/* Out of the table, if it is in it: what the machine still reports on its id is dropped.  The
+ * search by id finds the link that leads here, as buckets are linked one way. */
 static void leave(mpk_request *r)
 {
     if (r->is_inside)
@@ -520,7 +521,8 @@ mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms,
 }
 
 /* Without the mutex after the end: `finish` is final, and the collector no longer touches the
- * request's text. */
+ * request's text.  The answer borrows from the request and does not change what a read would
+ * give. */
 mpk_status mpk_request_wait(mpk_context *cx, mpk_request *r, mpk_answer *answer)
 {
     pthread_mutex_lock(&r->engine->mutex);

@@ -135,19 +135,20 @@ mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *fro
                                     mpk_chat_options *to);
 mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_options *from,
                                         mpk_quantize_options *to);
-/* Tell the caller how far it is; MPK_ECANCELLED if he has had enough. */
+/* Tell the caller's callback, if there is one, how far a stage is: done is 0 to 1.  MPK_ECANCELLED:
+ * the callback asks to give up. */
 mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage,
                            double done);
 
 /* ---- engine_device.c ---- */
 
-/* for_running: a target alone is not enough, and the caller calls engine_leave_device when he is
- * done, whatever the status.  MPK_EARG: there is no such device or target; MPK_EUNSUPPORTED: the
- * device is not here or cannot be used. */
+/* Find and open the device that the options name.  for_running: a target alone is not enough.  The
+ * caller calls engine_leave_device when it is done with *out, whatever the status.  MPK_EARG: there
+ * is no such device or target; MPK_EUNSUPPORTED: the device is not here or cannot be used. */
 mpk_status engine_choose_device(mpk_context *cx, const mpk_engine_options *o, bool for_running,
                                 target_device *out);
-/* What the option `device` is for tensors in the host's memory; launches: in a device's, for
- * MPK_MODE_CALLS.  NULL: no target has such runs. */
+/* The value that stands for an absent option `device`, for tensors in the host's memory; launches:
+ * in a device's memory, for MPK_MODE_CALLS.  NULL: no target has such runs. */
 const char *engine_default_device(bool launches);
 
 void engine_leave_device(target_device *device);
@@ -181,7 +182,7 @@ mpk_status engine_join_files(mpk_context *cx, engine_build *b, const file_map **
 /* ---- engine_compile.c ---- */
 
 /* Load, plan and compile; an image is read instead.  only_tokens: one graph, the smallest that
- * holds so many tokens, and no image; 0: all.  *b is zeroed by the caller and freed by him with
+ * holds so many tokens, and no image; 0: all.  The caller zeroes *b before, and frees it with
  * engine_build_free whatever the status. */
 mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engine_options *options,
                              bool for_running, uint32_t only_tokens, engine_build *b);
@@ -255,10 +256,10 @@ mpk_status engine_make_tokenizer(mpk_context *cx, uint32_t vocab_size, tokenizer
 /* ---- engine_image.c ---- */
 
 bool engine_is_image(const char *path);
-/* Read an image in place of loading and planning, for_running: and of compiling.  b->options, which
- * the caller has given, become those of the image; he must not have asked for more.  MPK_EIO,
- * MPK_EFORMAT; MPK_EARG: the model's files are not those it was made from, or the options do not
- * fit. */
+/* Read an image in place of loading and planning, and for_running of compiling, too.  The caller
+ * has read its options into b->options, which become those of the image; MPK_EARG if they ask for
+ * more, or if the model's files are not those that the image was made from.  MPK_EIO,
+ * MPK_EFORMAT. */
 mpk_status engine_read_image(mpk_context *cx, const char *path, bool for_running, engine_build *b);
 /* The path of its model alone. */
 mpk_status engine_read_image_model(mpk_context *cx, arena *a, const char *path, const char **model);

@@ -6,6 +6,8 @@
  * the length of the image, the image, and the code as target_start.code takes it.  The image is
  * proved again when it is taken out (image_open), and the target checks that the code is of this
  * image, so a wrong entry costs time and nothing else.
+ *
+ * Called by engine_compile.c, before it compiles and when a target has compiled code.
  */
 #include "engine/engine.h"
 

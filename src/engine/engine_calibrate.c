@@ -44,7 +44,9 @@ typedef struct exact_sum {
     int64_t whole, part;
 } exact_sum;
 
-/* The weights that one operator multiplies by the same rows. */
+/* The weights that one operator multiplies by the same rows, and the sums over these rows, one for
+ * each column.  Query, key and value of a layer are one subject: they share their input, and so
+ * their importances. */
 typedef struct subject {
     struct calibration *of;
     const product *product;

@@ -157,7 +157,8 @@ const char *engine_default_device(bool launches)
     return NULL;
 }
 
-/* What an image was compiled for, in words. */
+/* What an image was compiled for, in words: its architecture, or the target's title where code is
+ * not compiled for one. */
 static const char *words_of(const target_def *t, const char *arch)
 {
     return *arch ? arch : t->title;

@@ -53,6 +53,8 @@ typedef struct form_event {
     int32_t token; /* or ENGINE_FORM_FIRST */
 } form_event;
 
+/* What an engine has for all its forms: compiled ones, the thread that follows them, and the queue
+ * that leads to it.  What has no lock named is set before the thread starts and then only read. */
 struct engine_forms {
     mpk_engine *engine; /* its owner */
     pthread_mutex_t guard;

@@ -92,7 +92,8 @@ mpk_status mpk_graph_tensor(mpk_context *cx, mpk_graph *g, mpk_tensor_kind kind,
                          &out->id);
 }
 
-/* Handles are indices: one of another graph is found only if it is too large. */
+/* Handles are indices, so one of another graph is refused only if it is too large; else it names
+ * some tensor of this one. */
 static mpk_status check_tensor(mpk_context *cx, const mpk_graph *g, mpk_tensor t)
 {
     CHECK(cx, t.id < g->ir->tensors.n, MPK_EARG, "tensor %u is not of this graph, which has %zu",

@@ -126,7 +126,7 @@ static mpk_status inspect(mpk_context *cx, engine_build *b, const char *model,
 /* The report of a small model, shortened:
  *
  *     {"model": {"path": "...", "family": "llama", "layers": 30, ...},
- *      "memory": {"device": "cpu", "weights_bytes": ..., "kv_pages": ..., "max_batch": 16, ...},
+ *      "memory": {"device": "...", "weights_bytes": ..., "kv_pages": ..., "max_batch": 16, ...},
  *      "graphs": [{"tokens": 1, "workers": 8, ...}, ...], "compile_ms": 12.345} */
 mpk_status mpk_inspect(mpk_context *cx, const char *model, const mpk_engine_options *options,
                        uint32_t tokens, char **json)

@@ -31,6 +31,8 @@ static int64_t columns_of(const ir_graph *ir, ir_tensor_id id)
     return t && t->rank ? t->dims[t->rank - 1] : 0;
 }
 
+/* What tells kinds apart, with sums of 0.  The products of a layer are all "linear"; their columns
+ * tell which is which. */
 static profile_kind kind_of(const ir_graph *ir, const ir_op *op, machine_code code)
 {
     return (profile_kind){.kind = str_from(op->def->name),

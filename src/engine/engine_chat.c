@@ -8,9 +8,9 @@
  *     {"thinking": "2 + 2", "role": "assistant", "content": "4", "reasoning": "2 + 2",
  *      "reasoning_content": "2 + 2"}
  *
- * Input: JSON from the caller, a template of his or the model's; output: a text on the heap, which
- * he frees.  Relies on base/json.h and jinja/jinja.h.  Called through mpk.h on the caller's thread;
- * all state is in one `chat`, so calls do not disturb each other.
+ * Input: JSON from the caller, and the caller's template or the model's; output: a text on the
+ * heap, which the caller frees.  Relies on base/json.h and jinja/jinja.h.  Called through mpk.h on
+ * the caller's thread; all state is in one `chat`, so calls do not disturb each other.
  */
 #include <stdlib.h>
 #include <time.h>

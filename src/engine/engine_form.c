@@ -54,7 +54,7 @@ typedef struct form_event {
 } form_event;
 
 /* What an engine has for all its forms: compiled ones, the thread that follows them, and the queue
- * that leads to it.  What has no lock named is set before the thread starts and then only read. */
+ * that leads to it.  Vocabulary, mask and thread are made under `guard`, the thread last. */
 struct engine_forms {
     mpk_engine *engine; /* its owner */
     pthread_mutex_t guard;

@@ -124,10 +124,10 @@ static double time_of(const profile_kind *k)
     return k->wait + k->body_time + k->trigger;
 }
 
-/* all: time_of of all kinds, for the share; us: microseconds of a cycle.  sm_us is time as a worker
- * sees it, summed over tasks and divided by all workers, so those of all kinds add up to the time
- * that a worker spends on tasks in the mean; wait, body and trigger are means over tasks, longest a
- * mean over operators. */
+/* all: time_of of all kinds, for the share; us: microseconds of a cycle.  sm_us is the time of all
+ * tasks divided by the number of workers, so those of all kinds add up to the time that a worker
+ * spends on tasks on average; wait, body and trigger are means over tasks, longest is a mean over
+ * operators. */
 static void write_kind(const profile_kind *k, uint32_t n_workers, double all, double us, text *out)
 {
     begin_kind(k, out);

@@ -1,4 +1,4 @@
-/* engine_sequence.c - timelines that the caller drives: he gives tokens and gets logits.
+/* engine_sequence.c - timelines that the caller drives: it gives tokens and gets logits.
  *
  * A sequence is a request whose tokens the host samples: the first feed submits it, each further
  * one appends, and the machine writes the logits straight into the caller's array.  A feed returns

@@ -1,8 +1,19 @@
 /* rows.cuh - operators that reduce along axes: rms_norm, layer_norm, softmax, reduce, argmax and
  * its parts.
  *
- * A line is shared by a team of threads, or by all if it is long; which of both depends on its
- * length alone.  Cost: a pass over the line for each reduction, from the cache after the first.
+ * Input: views of any dtype and strides; output: the task's box.  These are the generic bodies;
+ * what they are too general for has a fast body beside them (rows_warp.cuh for norms and softmax).
+ *
+ * A line, which is what one result is made of, is shared by a group: a team of threads, or all of
+ * them if the line is long (mpk_group).  Which of both depends on its length alone, so a line has
+ * the same bits however the operator is cut.  A round has a line for each group; thread number i
+ * of a group takes entries i, i + group, ...
+ *
+ * The reductions (MPK_REDUCTION in tile/view.cuh) have barriers for all threads of the worker.  So
+ * every thread goes through every round.  A group that has no line in the last one (`mine` is
+ * false) reduces values that are dropped, and stores nothing.
+ * Relies on the first MPK_REDUCE_BYTES of scratch, and on nothing else there.
+ * Cost: a pass over the line for each reduction, from the cache after the first.
  */
 #ifndef TASK_ROWS_CUH
 #define TASK_ROWS_CUH
@@ -18,8 +29,9 @@ MPK_FN bool rows_line(int group, rt_u64 first, rt_u64 n, rt_u64 *line)
     return number < MPK_THREADS / group && *line < n;
 }
 
-/* 1 / sqrt(mean of squares + eps) of n entries of a line; called by all threads, mine: this
- * thread's group has a line.
+/* 1 / sqrt(mean of squares + eps) of n entries of a line, `step` elements apart from offset `from`
+ * on; called by all threads, mine: this thread's group has a line.  Squares are summed in double,
+ * so that only the final factor is rounded to fp32.
  */
 MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view &x,
                          const char *g_x, rt_i64 from, rt_i64 step, rt_i64 n, double eps)
@@ -32,8 +44,9 @@ MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view
     return (float)(1.0 / sqrt(mpk_sum(t, group, sum) / (double)n + eps));
 }
 
-/* Every thread of a group calls the reduction, also for a line that does not exist: it has
- * barriers. */
+/* y = x * factor * weight along the last axis.  The box has whole lines: only its other axes are
+ * counted, and the last is walked in full.  The line is read twice, for the factor and to scale
+ * it. */
 MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                          const mpk_view &y, double eps)
 {
@@ -60,7 +73,13 @@ MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &w
     }
 }
 
-/* Two passes: the variance is a sum around the mean. */
+/* y = (x - mean) / sqrt(variance + eps) * weight + bias along the last axis.
+ *
+ * Two passes come before the one that stores: the variance is a sum around the mean, since the
+ * difference of the mean square and the squared mean cancels where the mean is large.  A result of
+ * f64 stays in double; any other is rounded to fp32 when it is normalised, and again by weight and
+ * by bias.
+ */
 MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                            const mpk_view &bias, const mpk_view &y, double eps)
 {
@@ -104,6 +123,8 @@ MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view 
     }
 }
 
+/* Kinds of `reduce`.  ANY and ALL stand at the end: from REDUCE_ANY on entries count only as zero
+ * or not zero, and the result is an integer whatever x is. */
 enum {
     REDUCE_SUM,
     REDUCE_MEAN,
@@ -115,7 +136,7 @@ enum {
     REDUCE_ALL
 };
 
-/* NaN wins. */
+/* NaN wins: as b by the second test, and as a because no comparison with it is true. */
 MPK_FN double reduce_larger(double a, double b)
 {
     return b > a || b != b ? b : a;
@@ -132,6 +153,8 @@ MPK_REDUCTION(reduce_group_max, double, reduce_larger)
 MPK_REDUCTION(reduce_group_min, double, reduce_smaller)
 MPK_REDUCTION(reduce_group_prod, double, reduce_times)
 
+/* Two values become one; SUM, MEAN and LOGSUMEXP add.  `kind` is a constant of the instance, so one
+ * case is left of each switch. */
 MPK_FN double reduce_pair(int kind, double a, double b)
 {
     switch (kind) {
@@ -145,6 +168,7 @@ MPK_FN double reduce_pair(int kind, double a, double b)
         return a + b;
     }
 }
+/* The same over a group: every thread of it gets the result.  Called by all threads. */
 MPK_FN double reduce_group(const mpk_task &t, int kind, int group, double a)
 {
     switch (kind) {
@@ -159,8 +183,8 @@ MPK_FN double reduce_group(const mpk_task &t, int kind, int group, double a)
     }
 }
 
-/* The same of integers, exactly: sums and products wrap around; "any" and "all" are the largest and
- * the smallest of 0 and 1. */
+/* The same of integers, exactly: sums and products wrap around, computed as unsigned numbers since
+ * signed overflow is undefined; "any" and "all" are the largest and the smallest of 0 and 1. */
 MPK_FN rt_i64 reduce_whole_larger(rt_i64 a, rt_i64 b)
 {
     return b > a ? b : a;
@@ -213,13 +237,20 @@ MPK_FN rt_i64 reduce_group(const mpk_task &t, int kind, int group, rt_i64 a)
     }
 }
 
-/* exp(x - largest): fp32, of f64 fp64. */
+/* exp(x - largest), at most 1, so it cannot overflow: in fp32, or in fp64 if x is f64. */
 MPK_FN double softmax_weight(int dtype, double x, double largest)
 {
     return dtype == MPK_F64 ? exp(x - largest) : (double)expf((float)x - (float)largest);
 }
 
-/* exp(x - max) / sum along an axis, of which the box holds what is alive; or its logarithm. */
+/* exp(x - max) / sum along an axis, of which the box holds what is alive; or its logarithm.
+ *
+ * Lines are the box with its extent along `axis` reduced to one entry; lo and hi keep that extent.
+ * The axis is found in a loop over constants, since an array in registers cannot be indexed by a
+ * variable.  Offsets count from entry lo of the axis, where mpk_place puts a line.  Three passes:
+ * the maximum, the sum of weights, and the results; weights are computed twice, since a line may
+ * be too long to keep them.
+ */
 MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis,
                         bool logarithm)
 {
@@ -260,7 +291,9 @@ MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
-/* The box of x that entry `at` of the result is made of; `set`: the axes that go. */
+/* The box of x that entry `at` of the result is made of; `set`: the axes that go, a bit each.  They
+ * have their whole extent, of axis 0 what is alive.  keep: reduced axes stay in the result, with
+ * one entry; o is the axis of the result that axis i of x stands at. */
 MPK_FN mpk_box reduce_part(const mpk_task &t, const mpk_view &x, int set, bool keep,
                            const rt_i64 *at)
 {
@@ -285,7 +318,8 @@ MPK_FN mpk_box reduce_part(const mpk_task &t, const mpk_view &x, int set, bool k
 }
 
 /* Entries lane, lane + group, ... of the part, as integers; of "any" and "all" whether they are not
- * zero. */
+ * zero, which is asked of floats as such: truncation would make 0.5 a zero.  The result begins as
+ * the neutral element of its kind, which is what a thread without entries contributes. */
 MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box &part, int kind,
                               int lane, int group)
 {
@@ -326,7 +360,7 @@ MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &p
     return result;
 }
 
-/* The same of all lanes. */
+/* The same of all lanes; of a group of one without a barrier. */
 MPK_FN double reduce_all_floats(const mpk_task &t, const mpk_view &x, const char *g_x,
                                 const mpk_box &part, int kind, int lane, int group, double base)
 {
@@ -334,8 +368,15 @@ MPK_FN double reduce_all_floats(const mpk_task &t, const mpk_view &x, const char
     return group > 1 ? reduce_group(t, kind, group, own) : own;
 }
 
-/* n_reduced: entries of x for one of the result, all alive.  Few: a thread does an entry of the
- * result alone. */
+/* y: each entry of the result from the part of x that lies along the axes of `set`.
+ * n_reduced: entries of x for one of the result, all alive.  Few: a thread does an entry of the
+ * result alone.
+ *
+ * LOGSUMEXP is base + log(sum of exp(x - base)) with the largest entry as base; an infinite base is
+ * replaced by 0, since inf - inf would be NaN.
+ * Groups without a line still walk the part of entry 0: its place is valid, and the reduction needs
+ * every thread.
+ */
 MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int kind, int set,
                        bool keep, rt_i64 n_reduced)
 {
@@ -343,7 +384,8 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
     char *g_y = mpk_data(t, y);
     bool integers = (mpk_is_exact(x.dtype) && mpk_is_exact(y.dtype)) || kind >= REDUCE_ANY;
     enum { SHORTEST = 16, SHORT = 64, MANY = 1 << 15 };
-    /* Short lines have a thread each where there are enough of them. */
+    /* Short lines have a thread each where there are enough of them.  The whole result is counted,
+     * not the box: the order of sums must not depend on how the operator is cut. */
     rt_i64 lines = 1;
     for (int i = 0; i < y.rank; i++)
         lines *= y.dims[i];
@@ -380,7 +422,13 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
     }
 }
 
-/* The column of the largest entry; 0 if all are NaN. */
+/* ---- argmax: at once, or in two operators by way of parts of a row ----
+ *
+ * mpk_largest gives value and column as one integer, which is 0 if there are no entries or all are
+ * NaN; a maximum of such integers does not depend on the order in which threads are combined. */
+
+/* The column of the largest entry; 0 if all are NaN.  A group without a row passes an empty range:
+ * only thus does it take part in the barriers. */
 MPK_FN void argmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &index)
 {
     const char *g_x = mpk_data(t, x);
@@ -397,7 +445,9 @@ MPK_FN void argmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &ind
     }
 }
 
-/* Value and column of the largest entry of each part of a row; NaN for a part of NaN. */
+/* Value and column of the largest entry of each part of a row; NaN, and the part's first column,
+ * for a part of NaN.  Part p of `parts` is columns n p / parts to n (p + 1) / parts, so that parts
+ * differ by at most one column; the group fits their mean length. */
 MPK_FN void argmax_partial_run(const mpk_task &t, const mpk_view &x, const mpk_view &value,
                                const mpk_view &index, rt_i64 parts)
 {

@@ -1,8 +1,16 @@
 /* windows.cuh - operators over windows of the spatial axes of x [N, C, ..]: conv, max_pool,
  * avg_pool, upsample.
  *
+ * Input: x, and of conv the filters; output: the task's box.  These are the generic bodies;
+ * depthwise convolutions and max pools with channels last have faster ones in windows_rows.cuh.
+ *
  * A thread does an entry of the result; sums run in row-major order of the window, in double, of
- * integers exactly.  Cost: a window's entries for each entry of the result, from the cache.
+ * integers exactly.  Threads share nothing, so there are no barriers and no scratch, and the bits
+ * of an entry do not depend on how the operator is cut.
+ *
+ * x has up to three spatial axes, axes 2 ... of it; number i of them is axis i + 2.  Loops over
+ * axes run to a constant and test the rank inside: unrolled, every array they index stays in
+ * registers.  Cost: a window's entries for each entry of the result, from the cache.
  */
 #ifndef TASK_WINDOWS_CUH
 #define TASK_WINDOWS_CUH
@@ -10,14 +18,17 @@
 #include "task/index.cuh"
 #include "task/order.cuh"
 
-/* Up to three spatial axes, one number each. */
+/* Attributes of conv: of up to three spatial axes a number each.  groups: channels of x and filters
+ * are divided into so many, and each filter sees the channels of its own group. */
 struct conv_how {
     mpk_numbers stride, padding, dilation;
     rt_i64 groups;
     bool transposed, last; /* last: the result has its channels last */
 };
 
-/* A place of the result with its axes in the order [N, F, ..]. */
+/* A place of the result with its axes in the order [N, F, ..]: if the channels come last, they move
+ * to axis 1 and the spatial axes one up.  From the last axis down, so that none is overwritten
+ * before it has moved. */
 MPK_FN void conv_order(const conv_how &h, int rank, rt_i64 *at)
 {
     rt_i64 filter = 0;
@@ -30,13 +41,15 @@ MPK_FN void conv_order(const conv_how &h, int rank, rt_i64 *at)
     if (h.last)
         at[1] = filter;
 }
+/* Filters of a group. */
 MPK_FN rt_i64 conv_filters(const conv_how &h, const mpk_view &y)
 {
     return (h.last ? y.dims[y.rank - 1] : y.dims[1]) / h.groups;
 }
 
-/* The entry of x along spatial axis i that entry `at` of the result takes for entry k of the
- * kernel; -1: none. */
+/* The entry of x along spatial axis i, of n, that entry `at` of the result takes for entry k of the
+ * kernel; -1: none.  A transposed convolution has the equation from * stride - padding + k *
+ * dilation = at, so only every stride-th k has an entry. */
 MPK_FN rt_i64 conv_source(const conv_how &h, int i, rt_i64 at, rt_i64 k, rt_i64 n)
 {
     rt_i64 from = at * h.stride.at[i] - h.padding.at[i] + k * h.dilation.at[i];
@@ -49,7 +62,12 @@ MPK_FN rt_i64 conv_source(const conv_how &h, int i, rt_i64 at, rt_i64 k, rt_i64 
     return from >= 0 && from < n ? from : -1;
 }
 
-/* The last axes of x are unrolled to three, so that all strides stay in registers. */
+/* Any convolution.  w is [F, C / groups, ..], or, transposed, [C, F / groups, ..].
+ *
+ * `kernel` is a box of the kernel's entries, through which e counts.  Integers are summed modulo
+ * 2^64, floats in double, channel by channel.  Entries in the padding are left out rather than
+ * multiplied as zeros: a weight that is infinite would make them NaN.
+ */
 MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, const mpk_view &bias,
                      const mpk_view &y, const conv_how &h)
 {
@@ -105,8 +123,14 @@ MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, co
     }
 }
 
-/* The same for groups of one channel of floats of at most 32 bits, with few entries: in fp32, and
- * with offsets of 32 bits.  The kernel's dimensions are constants, so its loops are unrolled. */
+/* The same for groups of one channel of floats of at most 32 bits, with few entries, and not
+ * transposed: in fp32, and with offsets of 32 bits inside a plane of x and a filter.  The kernel's
+ * dimensions are constants, so its loops are unrolled.
+ *
+ * For each spatial axis: first, the entry of x under entry 0 of the kernel, which may be negative;
+ * n, how many there are; step and apart, the strides of x and of w.  An axis that x has not is one
+ * of one entry.  One unsigned comparison tests both ends of an axis.
+ */
 MPK_FN void conv_planes_run(const mpk_task &t, const mpk_view &x, const mpk_view &w,
                             const mpk_view &bias, const mpk_view &y, const conv_how &h)
 {
@@ -154,12 +178,15 @@ MPK_FN void conv_planes_run(const mpk_task &t, const mpk_view &x, const mpk_view
     }
 }
 
-/* Windows of src/op/pool.h; output not 0: so many parts of each axis instead. */
+/* ---- pooling ---- */
+
+/* Windows of src/op/pool.h.  parts: adaptive pooling, into `output` parts of each axis instead. */
 struct pool_how {
     mpk_numbers kernel, stride, padding, dilation, output;
     bool parts;
 };
 
+/* One window, clipped to x. */
 struct pool_window {
     rt_i64 start[3];
     mpk_box steps; /* how many entries of each axis lie in x */
@@ -168,7 +195,9 @@ struct pool_window {
 
 /* Where a window begins and how many steps of it lie inside x, on each axis.  padded: its entries
  * with those in the padding, but not beyond it, as PyTorch counts them.  parts: adaptive pooling,
- * whose windows are fractions of the axis. */
+ * whose windows are fractions of the axis, rounded outwards: neighbours may share an entry.
+ *
+ * A start in the padding moves up by whole steps, so that a dilated window keeps its grid. */
 MPK_FN pool_window pool_find(const mpk_view &x, const pool_how &h, const rt_i64 *at)
 {
     pool_window w;
@@ -195,7 +224,8 @@ MPK_FN pool_window pool_find(const mpk_view &x, const pool_how &h, const rt_i64 
     return w;
 }
 
-/* Offset of entry e of a window in its plane, and its number in row-major order of the plane. */
+/* Offset of entry e of a window in its plane, and its number in row-major order of the plane, which
+ * is what max_pool gives as index. */
 MPK_FN rt_i64 pool_entry(const mpk_view &x, const pool_how &h, const pool_window &w, rt_u64 e,
                          rt_i64 *number)
 {
@@ -212,7 +242,9 @@ MPK_FN rt_i64 pool_entry(const mpk_view &x, const pool_how &h, const pool_window
     return offset;
 }
 
-/* A window without entries divides by 1 and gives 0. */
+/* The mean over each window.  The divisor is `divisor`, if that is not 0, else the entries of the
+ * window, with those in the padding if `include`.  A window without entries divides by 1 and gives
+ * 0. */
 MPK_FN void avg_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, const pool_how &h,
                          bool include, rt_i64 divisor)
 {
@@ -232,7 +264,10 @@ MPK_FN void avg_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
     }
 }
 
-/* NaN wins, and the last NaN of several, as in the reference. */
+/* The largest entry of each window, bit for bit, and its number in the plane.  Entries are compared
+ * by their ranks (order_rising), which serves all dtypes; of equal ones the first stays.  NaN has
+ * the highest rank and wins, and the last NaN of several, as in the reference.  A window without
+ * entries gives -infinity and number 0. */
 MPK_FN void max_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &values,
                          const mpk_view &indices, const pool_how &h)
 {
@@ -262,6 +297,9 @@ MPK_FN void max_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &v
     }
 }
 
+/* ---- upsampling ---- */
+
+/* In an order that tests use: from LINEAR on places lie between entries. */
 enum { UPSAMPLE_NEAREST, UPSAMPLE_NEAREST_EXACT, UPSAMPLE_LINEAR, UPSAMPLE_CUBIC };
 
 /* Entries of x that one entry of the result takes along an axis, and their weights. */
@@ -270,6 +308,7 @@ struct upsample_taps {
     double weight[4];
 };
 
+/* An entry beyond an end of the axis is the one at that end. */
 MPK_FN rt_i64 upsample_hold(rt_i64 i, rt_i64 n)
 {
     if (i < 0)
@@ -285,7 +324,16 @@ MPK_FN int upsample_count(int mode)
     return mode == UPSAMPLE_LINEAR ? 2 : 1;
 }
 
-/* ratio: entries of x for one of the result. */
+/* The taps of entry o of the result along an axis of x of n entries.  ratio: entries of x for one
+ * of the result.
+ *
+ * NEAREST takes the place where entry o begins, NEAREST_EXACT that of its middle.  The others count
+ * from middle to middle (half a place is added, scaled, and taken away), or, with `align`, from the
+ * first entry to the last.  The place is rounded to fp32 unless x is f64 (`wide`), since floor of
+ * it must fall where the reference's does.
+ * Cubic weights are Keys' kernel with a = -0.75, for distances s + 1, s, 1 - s and 2 - s from the
+ * four taps.
+ */
 MPK_FN upsample_taps upsample_find(int mode, bool align, double ratio, rt_i64 n, rt_i64 o,
                                    bool wide)
 {
@@ -319,7 +367,8 @@ MPK_FN upsample_taps upsample_find(int mode, bool align, double ratio, rt_i64 n,
     return taps;
 }
 
-/* All combinations of the axes' taps: `rest` counts through them, the last axis fastest. */
+/* Each entry of the result is the sum over all combinations of the axes' taps, count^axes of them,
+ * at the product of their weights: `rest` counts through them, the last axis fastest. */
 MPK_FN void upsample_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int mode,
                          bool align, double ratio0, double ratio1, double ratio2)
 {

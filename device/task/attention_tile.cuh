@@ -11,6 +11,18 @@
  *
  * Keys and values lie in fragment order (tile/kv.cuh): operands are single shared loads, and the
  * scores of q k^T are already the operand of p v.  Softmax is online in f32, in powers of 2.
+ *
+ * Who has what.  Lane 4 g + c of a warp (g 0 ... 7, c 0 ... 3) has two of the warp's 16 rows, g and
+ * g + 8, in all fragments: [m] is the row g + 8 m.  Of scores it has the positions 8 i + 2c and + 1
+ * of each block of 8, of results the dims 8 n + 2c and + 1; element e of a fragment of four is
+ * place e % 2 of row e / 2.  So the largest score and the sum of a row are put together over the
+ * four lanes of a g, by shuffles over 1 and 2.
+ *
+ * Scratch: ATTEND_BUFFERS pages of 64 positions, keys then values, 2 x 64 x K bf16.  Once the last
+ * of a chunk has been read, the same bytes take the parts of pairs of warps.
+ *
+ * Relies on: ptx_multiply_bf16 (mma.m16n8k16), K a multiple of 64, KV pages of 64 positions.  The
+ * task's event has come when the body begins, so what this step wrote to the cache may be read.
  * Cost of 16 rows and 16 positions: 4 K / 16 products, 64 K bytes of shared memory read.
  */
 #ifndef TASK_ATTENTION_TILE_CUH
@@ -21,6 +33,7 @@
 #include "task/attention_lone.cuh"
 #include "tile/inverse.cuh"
 
+/* Positions that a warp works at a time; rows of a chunk; pages in scratch. */
 enum { ATTEND_UNIT = 32, ATTEND_ROWS = 128, ATTEND_BUFFERS = MPK_ROOM ? 2 : 1 };
 
 /* Tokens first .. last - 1 of one slot, query heads head .. head + n_heads - 1 of one KV head. */
@@ -38,7 +51,12 @@ struct attend_source {
     rt_u32 page_bytes;
 };
 
-/* What a lane has of its two rows, 16 warp + g and + 8. */
+/* What a lane has of its two rows, 16 warp + g and + 8.  sum is the lane's own positions until the
+ * rows are stored; most is the same in the four lanes of a row.
+ *
+ * query: the lane loads dims 32 d + 8 c ... + 7 as one piece of 16 bytes, and uses them where the
+ * product expects dims 2c, 2c + 1, 2c + 8, 2c + 9 of 16.  A dot product may take its terms in any
+ * order as long as both operands agree, and the pieces of keys are cut the same way. */
 template <int K> struct attend_rows {
     int position[2], from[2];   /* the positions that they see; -1: none */
     rt_u32 query[K / 32][2][4]; /* dims 32 d + 8 c ... of each */
@@ -46,8 +64,9 @@ template <int K> struct attend_rows {
     float out[K / 8][4]; /* dims 8 n + 2c, + 1 of each */
 };
 
-/* How many tokens from `first` on are of the same slot; the same in all threads.  Loads of 128
- * overlap. */
+/* How many tokens from `first` on are of the same slot; the same in all threads.  Four loads of 32
+ * slots are under way before the first is looked at.  A place past the end counts as another slot,
+ * so the loop ends. */
 MPK_FN int attend_run(const mpk_task &t, int first, int end)
 {
     constexpr int AT_ONCE = 4;
@@ -70,7 +89,9 @@ MPK_FN int attend_run(const mpk_task &t, int first, int end)
     }
 }
 
-/* Which positions the chunk's rows see: the same in all threads. */
+/* Which positions the chunk's rows see: the same in all threads.  Each warp goes through all tokens
+ * and its lanes agree by shuffles, which takes no barrier.  Padding has a negative position and
+ * sees nothing.  A slot that the cache does not have gives no pages, and so results of 0. */
 MPK_FN void attend_find(const mpk_task &t, const attend_shape &s, attend_chunk *c)
 {
     const int *positions = mpk_at<const int>(t, ATTEND_POSITIONS),
@@ -99,6 +120,7 @@ MPK_FN void attend_find(const mpk_task &t, const attend_shape &s, attend_chunk *
     c->row_warps = rows <= 16 ? 1 : rows <= 32 ? 2 : rows <= 64 ? 4 : 8;
 }
 
+/* The caches are [page][KV head][64 positions x K]: a page of one head is head_bytes. */
 template <int K>
 MPK_FN attend_source attend_source_of(const mpk_task &t, const attend_shape &s,
                                       const attend_chunk &c)
@@ -122,7 +144,9 @@ MPK_FN int attend_page(const attend_source &from, int step)
     return (rt_u32)page < (rt_u32)from.n_pages ? page : -1;
 }
 
-/* Ask for keys and values of a page: all threads.  to: keys, then values. */
+/* Ask for keys and values of a page: all threads, 16 bytes each at a time, so that a warp asks for
+ * 512 bytes in a row.  to: keys, then values.  Without a page the buffer keeps what it held, and
+ * attend_steps leaves it alone. */
 template <int K> MPK_FN void attend_copy(const attend_source &from, int page, char *to)
 {
     constexpr int BYTES = ATTEND_PAGE * K * 2;
@@ -138,7 +162,7 @@ template <int K> MPK_FN void attend_copy(const attend_source &from, int page, ch
     ptx_copy_async_commit();
 }
 
-/* The token and head of a row; false: there is none. */
+/* The token and head of a row; false: there is none.  Rows are numbered by token, then head. */
 MPK_FN bool attend_row(const attend_chunk &c, int row, int *token, int *head)
 {
     *token = c.first + row / c.n_heads;
@@ -146,6 +170,8 @@ MPK_FN bool attend_row(const attend_chunk &c, int row, int *token, int *head)
     return *token < c.last;
 }
 
+/* Load the queries of the warp's rows and clear their sums.  Rows that do not exist are zeros that
+ * see no position; first_row beyond all rows makes a warp without work. */
 template <int K>
 MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
                               int first_row, attend_rows<K> *r)
@@ -178,7 +204,9 @@ MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const at
             r->out[n][e] = 0;
 }
 
-/* Scores of 32 positions: s_keys their first byte. */
+/* Scores of 32 positions: s_keys their first byte.  A block of 8 positions x 32 dims is 512 bytes;
+ * lane 4 g + c reads piece c of position g, which lies at c ^ g / 2 of its row.  Eight lanes read
+ * 128 bytes in a row, which are all banks.  One read serves two products. */
 template <int K>
 MPK_FN void attend_score(const char *s_keys, const attend_rows<K> &r, float (*score)[4])
 {
@@ -201,7 +229,12 @@ MPK_FN void attend_score(const char *s_keys, const attend_rows<K> &r, float (*sc
 }
 
 /* Scores become weights, in powers of 2; what was there before is brought to the new maximum.  all:
- * every row sees all positions. */
+ * every row sees all positions, so nothing is masked.
+ *
+ * A row that has seen nothing has the maximum -infinity; `zero` stands in for it, since -inf - -inf
+ * would be NaN, while 2^(-inf - 0) is the 0 that is meant.  Results are scaled only if the maximum
+ * of some row of the warp has risen, which becomes rare after the first pages.
+ */
 template <int K>
 MPK_FN void attend_weigh(int base, float scale, bool all, float (*score)[4], attend_rows<K> *r)
 {
@@ -242,7 +275,11 @@ MPK_FN void attend_weigh(int base, float scale, bool all, float (*score)[4], att
                 r->out[n][e] *= kept[e / 2];
 }
 
-/* 32 positions from `base` on: s_keys, s_values their first bytes. */
+/* 32 positions from `base` on: s_keys, s_values their first bytes.
+ *
+ * Scores of blocks 2 half and 2 half + 1 are, rounded to bf16, the left operand of a product over
+ * 16 positions: the accumulator's layout is the operand's, so no lane needs another's.  `all` is
+ * written out in two calls so that each is compiled with a constant. */
 template <int K>
 MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, float scale, bool all,
                         attend_rows<K> *r)
@@ -267,7 +304,9 @@ MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, floa
     }
 }
 
-/* Warps of the second half of each page hand their results to those of the first. */
+/* Warps of the second half of each page hand their results to those of the first: K / 2 + 4 floats
+ * a lane, number i of lane l at i * 32 + l, which is a row of all banks.  The reader has the same
+ * lane number and so the same rows and dims.  A barrier stands between put and add. */
 template <int K> MPK_FN void attend_put(attend_rows<K> *r, float *s_part)
 {
     const int lane = mpk_thread() % 32;
@@ -282,6 +321,7 @@ template <int K> MPK_FN void attend_put(attend_rows<K> *r, float *s_part)
         s_part[(K / 2 + 2 + m) * 32 + lane] = r->sum[m];
     }
 }
+/* Both parts are brought to the larger of their maxima and added, first half first. */
 template <int K> MPK_FN void attend_add(attend_rows<K> *r, const float *s_part)
 {
     const int lane = mpk_thread() % 32;
@@ -302,6 +342,9 @@ template <int K> MPK_FN void attend_add(attend_rows<K> *r, const float *s_part)
                 r->out[n][e] * mine[e / 2] + s_part[(4 * n + e) * 32 + lane] * other[e / 2];
 }
 
+/* Divide by the sums and store the rows; the sums of a row's four lanes are added only here.  All
+ * lanes take part in the shuffles, also those whose row does not exist.  A row that saw nothing is
+ * stored as zeros. */
 template <int K>
 MPK_FN void attend_store(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
                          int first_row, attend_rows<K> *r)
@@ -325,12 +368,14 @@ MPK_FN void attend_store(const mpk_task &t, const attend_shape &s, const attend_
     }
 }
 
-/* What all rows of a warp see: positions from .. last; what any of them sees ends at `most`. */
+/* What all rows of a warp see: positions from .. last, where no mask is needed; what any of them
+ * sees ends at `most`, after which a unit is left out. */
 struct attend_sight {
     int from, last, most;
 };
 
-/* position, from: of a lane's two rows. */
+/* position, from: of a lane's two rows.  Shuffles over 4, 8, 16 put the eight g together; the four
+ * lanes of a g have the same rows. */
 MPK_FN attend_sight attend_sight_of(const int *position, const int *from)
 {
     attend_sight a;
@@ -351,7 +396,15 @@ MPK_FN attend_sight attend_sight_of(const int *position, const int *from)
 
 /* The pages of a chunk: scratch holds two of them, one being read and one on its way, or where
  * there is no room one, which is asked for when the one before has been read.  part: of each page;
- * -1: all. */
+ * -1: all.
+ *
+ * The barrier of a step says two things: each thread has waited for its own copies, so the page is
+ * there as a whole; and all warps have left the page before, so its buffer may be filled.  That is
+ * why the next page is asked for right after it, not before.
+ * Numbers of pages come from memory that may be far: the one after the next is loaded a step before
+ * it is needed, so that no copy waits for its address.
+ * All warps go through all steps, those without rows too: they copy, and have the barriers.
+ */
 template <int K>
 MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_chunk &c, int part,
                          attend_rows<K> *r)
@@ -391,6 +444,9 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
     }
 }
 
+/* A chunk.  Warp w has rows of row warp w % row_warps; with up to 4 row warps, warps of part 0 have
+ * the first unit of each page and those of part 1 the second.  With 1 or 2 row warps the warps of
+ * parts 2 and up only help to copy. */
 template <int K>
 MPK_FN void attend_run_chunk(const mpk_task &t, const attend_shape &s, const attend_chunk &c)
 {
@@ -416,6 +472,11 @@ MPK_FN void attend_run_chunk(const mpk_task &t, const attend_shape &s, const att
 }
 
 /* ---- the body ---- */
+
+/* The task's box is tokens (axis 0) by columns (axis 1, whole query heads of K).  It is divided
+ * into runs of tokens of one slot, by KV heads, into chunks of up to 128 rows; each chunk reads its
+ * own pages.  Runs of tokens that stand alone go to lone_run, if the box has whole KV heads of at
+ * most LONE_ROWS query heads. */
 
 template <int K> MPK_FN void attention_tile(const mpk_task &t, const attend_shape &s)
 {

@@ -10,6 +10,18 @@
  *
  * A context that lies with one warp ends there.  Of one that is cut the warps put their parts in
  * shared memory, where they are folded in the order of positions.
+ *
+ * Units are numbered by KV head, then token, then position.  Each warp finds its share from the
+ * lengths of all contexts by itself (lone_plan), with shuffles alone, so that warps meet only once,
+ * when their parts are there.
+ *
+ * Lane 4 g + c of a warp (g 0 ... 7, c 0 ... 3): of scores it has row (query head) g and the
+ * positions 8 i + 2c and + 1; of results dims g and g + 8 of each 16 and the rows 2c and 2c + 1,
+ * since the second product is v^T p^T.  What belongs to a row (largest score, factor) therefore has
+ * to be fetched from the lanes of that row when results are scaled.
+ *
+ * Relies on: LONE_ROWS query heads of a KV head at most, K a multiple of 64, and the task's event,
+ * which has come.  Scratch: lone_part<K>::BYTES from its start.
  * Cost of a unit: 3 K / 16 products and 4 K / 32 + 2 K / 16 loads of a warp, 64 K bytes from L2.
  */
 #ifndef TASK_ATTENTION_LONE_CUH
@@ -21,11 +33,13 @@
 #include "tile/prefix.cuh"
 #include "tile/worker.cuh"
 
+/* Positions of a unit; query heads of a KV head and tokens at a time, at most. */
 enum { LONE_UNIT = 16, LONE_ROWS = 8, LONE_TOKENS = 32 };
 
 /* A part in shared memory: of each row K sums, its largest score and its sum of weights.  Each warp
  * has one part for the context in which its share ends, or for one that is whole, and all but the
- * first one for that in which it begins.
+ * first one for that in which it begins.  A context that spans a warp's whole share and began
+ * before it has the second of them.  No other warp writes these two.
  */
 template <int K> struct lone_part {
     enum {
@@ -64,6 +78,9 @@ MPK_FN int lone_count(const mpk_task &t, int first, int end)
     return others ? __ffs((int)others) - 1 : LONE_TOKENS;
 }
 
+/* The contexts of n tokens, a lane each, in units: from the unit of the first position that is seen
+ * to that of the last.  A token that sees nothing has one unit all the same, without a page: by it
+ * its result of zeros is written. */
 MPK_FN lone_tokens lone_plan(const mpk_task &t, const attend_shape &s, int first, int n,
                              int kv_head, int kv_heads)
 {
@@ -85,7 +102,8 @@ MPK_FN lone_tokens lone_plan(const mpk_task &t, const attend_shape &s, int first
     return k;
 }
 
-/* Where the share of warp w begins: none is empty that lies before one that is not. */
+/* Where the share of warp w begins: none is empty that lies before one that is not, which
+ * lone_join relies on. */
 MPK_FN int lone_bound(int w, int total)
 {
     return total >= MPK_WARPS ? w * total / MPK_WARPS : w < total ? w : total;
@@ -97,6 +115,8 @@ struct lone_unit {
     int unit, units;
 };
 
+/* Unit number `at` of the row, the same in all lanes: its token is the last one whose units begin
+ * at or before it. */
 MPK_FN lone_unit lone_find(const lone_tokens &k, int at)
 {
     lone_unit u;
@@ -108,7 +128,8 @@ MPK_FN lone_unit lone_find(const lone_tokens &k, int at)
     return u;
 }
 
-/* A unit with what it takes to load it: lane i holds page first_page + i of the slot. */
+/* A unit with what it takes to load it: lane i holds page first_page + i of the slot, so the page
+ * table is read once for 32 pages, which are 128 units. */
 struct lone_at {
     lone_unit u;
     int slot, from, end, base; /* of the token; the unit's first position */
@@ -116,6 +137,8 @@ struct lone_at {
     int page; /* the unit's, -1: there is none */
 };
 
+/* The page of the unit, the same in all lanes; begins: another context, so nothing that the lanes
+ * hold is of use.  -1 for pages that the slot has not and units of which nothing is seen. */
 MPK_FN void lone_find_page(const mpk_task &t, const attend_shape &s, bool begins, lone_at *a)
 {
     const mpk_cache &cache = mpk_caches[s.cache];
@@ -132,6 +155,7 @@ MPK_FN void lone_find_page(const mpk_task &t, const attend_shape &s, bool begins
         a->page = -1;
 }
 
+/* To unit number `at`, wherever it is: by shuffles, which all lanes of the warp take part in. */
 MPK_FN void lone_begin(const mpk_task &t, const attend_shape &s, const lone_tokens &k, int at,
                        lone_at *a)
 {
@@ -156,7 +180,10 @@ MPK_FN void lone_next(const mpk_task &t, const attend_shape &s, const lone_token
     lone_find_page(t, s, false, a);
 }
 
-/* ---- keys, values and queries into registers ---- */
+/* ---- keys, values and queries into registers ----
+ *
+ * Loads are asked for here and awaited where a register is first used.  Without a page registers
+ * keep what they held; a unit without a page is not multiplied. */
 
 /* Bytes from a cache's start to the unit's. */
 template <int K>
@@ -166,6 +193,8 @@ MPK_FN rt_u64 lone_offset(const attend_shape &s, const lone_tokens &k, const lon
     return ((rt_u64)a.page * s.kv_heads + k.kv_head + a.u.head) * (ATTEND_PAGE * K * 2) + in_page;
 }
 
+/* key[i]: block i of the unit's K / 16 blocks of 8 positions x 32 dims, 512 bytes each: those of the
+ * first 8 positions, then of the others.  A warp reads a block whole. */
 template <int K>
 MPK_FN void lone_ask_keys(const mpk_task &t, const attend_shape &s, const lone_tokens &k,
                           const lone_at &a, mpk_words *key)
@@ -180,6 +209,7 @@ MPK_FN void lone_ask_keys(const mpk_task &t, const attend_shape &s, const lone_t
         key[i] = ptx_load_words(from + i * 512);
 }
 
+/* value[i]: dims 8 i ... 8 i + 7 of all 16 positions, a block of 256 bytes. */
 template <int K>
 MPK_FN void lone_ask_values(const mpk_task &t, const attend_shape &s, const lone_tokens &k,
                             const lone_at &a, uint2 *value)
@@ -193,7 +223,8 @@ MPK_FN void lone_ask_values(const mpk_task &t, const attend_shape &s, const lone
         value[i] = ptx_load_two_words(from + i * 256);
 }
 
-/* Rows 8 to 15 of the operand hold the other half of each block's dims. */
+/* A lane loads dims 32 d + 8 c ... + 7 of row g.  Rows 8 to 15 of the operand hold the other half of
+ * each block's dims, so four registers serve both products of a block (lone_score). */
 template <int K>
 MPK_FN void lone_load_query(const mpk_task &t, const attend_shape &s, const lone_tokens &k,
                             const lone_at &a, rt_u32 (*query)[4])
@@ -233,7 +264,9 @@ template <int K> MPK_FN void lone_clear(lone_sums<K> *r)
             r->out[n][e] = 0;
 }
 
-/* p[i][e]: score of row g and position 8 i + 2 c + e of the unit; where it sees nothing, -inf. */
+/* p[i][e]: score of row g and position 8 i + 2 c + e of the unit; where it sees nothing, -inf.  Of
+ * the first product rows 0 to 7 are meant, of the second rows 8 to 15; the others multiply dims that
+ * do not belong together and are dropped. */
 template <int K>
 MPK_FN void lone_score(const rt_u32 (*query)[4], const mpk_words *key, const lone_at &a,
                        float scale, float (*p)[2])
@@ -258,7 +291,9 @@ MPK_FN void lone_score(const rt_u32 (*query)[4], const mpk_words *key, const lon
     }
 }
 
-/* Scores become weights; what was summed before is brought to the new largest score. */
+/* Scores become weights; what was summed before is brought to the new largest score.  The factors
+ * of rows 2c and 2c + 1 come from lanes 8 c and 8 c + 4, the first ones of these rows.  `zero`
+ * stands in for a largest score of -inf, as -inf - -inf would be NaN. */
 template <int K> MPK_FN void lone_weigh(float (*p)[2], lone_sums<K> *r)
 {
     const int c = mpk_thread() % 4;
@@ -304,6 +339,8 @@ template <int K> MPK_FN float *lone_part_at(const mpk_task &t, int part)
     return (float *)t.s_scratch + part * lone_part<K>::FLOATS;
 }
 
+/* A warp's sums into a part, where the lane's dims and rows find their places: [row][dim].  The sum
+ * of weights, until now of the lane's own positions, is added up over the four lanes of a row. */
 template <int K> MPK_FN void lone_put(const lone_sums<K> &r, float *s_part)
 {
     const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
@@ -321,7 +358,9 @@ template <int K> MPK_FN void lone_put(const lone_sums<K> &r, float *s_part)
             s_part[(2 * c + e % 2) * lone_part<K>::ROW + 16 * n + 8 * (e / 2) + g] = r.out[n][e];
 }
 
-/* One row of a context of which warp `warp` and those after it hold n parts, to y: a warp. */
+/* One row of a context of which warp `warp` and those after it hold n parts, to y: a warp, of which
+ * a lane has dims 2 lane and + 1 of each 64.  The first part is the one in which the share of
+ * `warp` ends; of the warps after it those in which theirs begin. */
 template <int K>
 MPK_FN void lone_fold(const mpk_task &t, const attend_shape &s, const lone_tokens &k,
                       const lone_unit &u, int row, int warp, int n)
@@ -355,7 +394,15 @@ MPK_FN void lone_fold(const mpk_task &t, const attend_shape &s, const lone_token
         ptx_store_word(y + d * 128, ptx_pack_bf16(out[2 * d] * scale, out[2 * d + 1] * scale));
 }
 
-/* The units lo .. hi - 1 of warp `warp`. */
+/* The units lo .. hi - 1 of warp `warp`.
+ *
+ * The order of a round: multiply keys, ask for the next keys, softmax and values, ask for the next
+ * values.  Each set of registers is asked for again right after its last use, so keys are under way
+ * while values are multiplied and values while keys are.
+ * At the end of a context, or of the share, sums go to a part.  A context that lies wholly in this
+ * share is folded at once by this warp, whose own stores __syncwarp has made visible; the second
+ * __syncwarp keeps the part until all lanes have read it.  The others are left to lone_join.
+ */
 template <int K>
 MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_tokens &k, int warp,
                           int lo, int hi)
@@ -411,7 +458,8 @@ MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_t
 }
 
 /* Contexts that are cut: each begins in the share of some warp, where it is the last one.  Rows in
- * turn by the warps.
+ * turn by the warps.  All warps go through the same list, so `turn` is the same in all.  A share
+ * whose last context ends with it, or began before it, has no such context.
  */
 template <int K>
 MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_tokens &k)

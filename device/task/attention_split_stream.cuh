@@ -12,6 +12,15 @@
  * in the order of warps: the same bits on every run.
  * A token's key and value go into the caches with the piece that holds the end of its context, of
  * few tokens after the results have gone out, unless this is the worker's last task.
+ *
+ * A piece is what one split does of one token for one KV head.  Two barriers divide it: between
+ * attention_prepare and the products (queries, and keys and values of the step, are in scratch),
+ * and between these and the fold (all partials are there).  A third is not needed: what the next
+ * piece prepares (QUERY, KEY, VALUE) was read before the second barrier, and the partials that the
+ * fold reads are written again only after the next piece's first.
+ *
+ * Lane 4 g + c of a warp: of scores row (query head) g and positions 2c, 2c + 1 of each 8; of
+ * results dims g and heads 2c, 2c + 1, for v^T p^T is transposed.
  */
 #ifndef TASK_ATTENTION_SPLIT_STREAM_CUH
 #define TASK_ATTENTION_SPLIT_STREAM_CUH
@@ -23,7 +32,8 @@
 
 /* ---- heads of the step ---- */
 
-/* Scratch of a task. */
+/* Scratch of a task: offsets in bytes (shape/attention_split_shape.h).  Rows are 16 bytes longer
+ * than K entries, so that the eight rows of a fragment lie apart in banks. */
 template <int K, int GROUP, int TOKENS = ATTENTION_FEW_TOKENS> struct attention_scratch {
     enum {
         ROW = ATTENTION_SCRATCH_ROW(K),
@@ -48,6 +58,7 @@ struct attention_turn {
     float2 low, high, cosine, sine;
 };
 
+/* Two neighbouring weights of a norm, bf16 or f32. */
 MPK_FN float2 attention_norm_at(const attention_shape &s, const rt_entry *e, int operand, int dim)
 {
     if (s.norm_type == 1)
@@ -93,7 +104,8 @@ template <int K> MPK_FN attention_row attention_ask_row(const char *from)
     return row;
 }
 
-/* Until what was asked for is there. */
+/* Until what was asked for is there: a carried word is loaded again as long as it is empty.  All
+ * lanes meet after it. */
 template <int K>
 MPK_FN void attention_await_row(const mpk_task &t, const char *from, attention_row *row)
 {
@@ -104,7 +116,9 @@ MPK_FN void attention_await_row(const mpk_task &t, const char *from, attention_r
     __syncwarp();
 }
 
-/* Normalise and rotate, rounding to bf16 after each as the single operators do. */
+/* Normalise and rotate, rounding to bf16 after each as the single operators do.  A warp has the row;
+ * a lane has both entries of its two pairs, K / 2 apart, so rotation takes no shuffle.  Lanes
+ * beyond K / 4 hold zeros and take part in the sum of squares. */
 template <int K>
 MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn &turn,
                                attention_row *row)
@@ -139,7 +153,8 @@ template <int K> MPK_FN void attention_put_row(char *s_row, const attention_row 
     }
 }
 
-/* A key, or a value, of KV head `head` into place `place` of a page of the cache. */
+/* A key, or a value, of KV head `head` into place `place` of a page of the cache.  Two neighbouring
+ * dims of a key are one word there; of a value they lie 32 bytes apart. */
 template <int K>
 MPK_FN void attention_store_key(const mpk_task &t, const attention_shape &s, int page, int place,
                                 int head, const attention_row &row)
@@ -216,8 +231,8 @@ MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
     }
 }
 
-/* Into shared memory; `ahead` has been asked for, its turn for the piece's token.  The token's key
- * and value go into the cache too. */
+/* Into shared memory, a warp a row; `ahead` has been asked for, its turn for the piece's token.  The
+ * token's key and value go into the cache too, where pieces put them as they go. */
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, const attention_piece *k,
                               int token, int head, int n, attention_ahead *ahead)
@@ -260,7 +275,9 @@ template <int K> struct attention_state {
 };
 
 /* 16 tokens of one page: s_key, s_value the page's first bytes, `base` the position of the page's
- * first token. */
+ * first token.  Rows 8 to 15 of the query operand hold the other half of each block's dims, so four
+ * registers serve both products of a block: a score is the first's upper row plus the second's
+ * lower one. */
 template <int K>
 MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const char *s_value,
                              int base, const attention_piece *k, float scale, attention_state<K> *a)
@@ -349,7 +366,9 @@ MPK_FN void attention_pages_in_turn(const rt_u32 (*query)[4], const attention_sh
     }
 }
 
-/* All pages of a piece, in pairs: warps 0 .. 3 the first, 4 .. 7 the second. */
+/* All pages of a piece, in pairs: warps 0 .. 3 the first, 4 .. 7 the second.  Every warp takes and
+ * releases every page, since a page counts the arrivals of all eight.  `note` says whether the
+ * loader has found a page of the cache to put there; if not, its bytes are not read. */
 template <int K, int GROUP>
 MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const attention_piece *k,
                             mpk_ring *ring, attention_state<K> *a)
@@ -492,6 +511,7 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
             make_float2(out[2 * i], out[2 * i + 1]);
 }
 
+/* A warp's partial of the pages into scratch; what was summed by lanes is added up here. */
 template <int K, int GROUP> MPK_FN void attention_put(const mpk_task &t, attention_state<K> *a)
 {
     typedef attention_scratch<K, GROUP> at;
@@ -515,7 +535,10 @@ template <int K, int GROUP> MPK_FN void attention_put(const mpk_task &t, attenti
     }
 }
 
-/* Fold the partials in order and store the piece.  pairs: there were pages for warps 4 to 7. */
+/* Fold the partials in order and store the piece: the result as bf16, and the natural logarithm of
+ * its sum of weights, by which the splits are folded later.  A thread has two dims of a head and
+ * finds the head's largest score itself, so no barrier is needed for it.  pairs: there were pages
+ * for warps 4 to 7. */
 template <int K, int GROUP>
 MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s, int token,
                                     int split, int head, bool pairs)
@@ -558,7 +581,8 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
 /* ---- the caches ---- */
 
 /* Those of `tokens`, a bit each, that are number `warp` and + 8: everything is asked for before any
- * of it is used. */
+ * of it is used.  Of a warp with one token both turns are that token, so that the
+ * loads stand without branches; the second has page -1 and stores nothing. */
 template <int K>
 MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
                                  const attention_plan *plan, int head, rt_u32 tokens)
@@ -601,7 +625,8 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
 
 /* ---- the body ---- */
 
-/* Tokens of the step that a piece of token `token` sees. */
+/* Tokens of the step that a piece of token `token` sees: those of its slot up to itself, if the
+ * piece has the end of the context, else none. */
 MPK_FN int attention_of_step(const attention_piece *k, int token)
 {
     return k->hi == k->units ? token - k->first + 1 : 0;
@@ -661,7 +686,8 @@ MPK_FN void attention_fill_caches(const mpk_task &t, const attention_shape &s,
     }
 }
 
-/* Of the lot's tokens that this split does nothing of: nothing. */
+/* Of the lot's tokens that this split does nothing of: -infinity as the logarithm of the sum, which
+ * gives it no weight; its row of results is not written, and not read. */
 template <int GROUP>
 MPK_FN void attention_put_none(const mpk_task &t, const attention_shape &s, int lot, int live,
                                rt_u32 tokens, int split, int head)
@@ -707,6 +733,8 @@ MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s,
     }
 }
 
+/* The body.  Lots of 32 tokens, KV heads, splits: in this order the loader has asked for the pages,
+ * so neither may change alone.  The position in the ring is kept in a copy, in registers. */
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
 {

@@ -193,8 +193,8 @@ MPK_FN rt_u64 lone_offset(const attend_shape &s, const lone_tokens &k, const lon
     return ((rt_u64)a.page * s.kv_heads + k.kv_head + a.u.head) * (ATTEND_PAGE * K * 2) + in_page;
 }
 
-/* key[i]: block i of the unit's K / 16 blocks of 8 positions x 32 dims, 512 bytes each: those of the
- * first 8 positions, then of the others.  A warp reads a block whole. */
+/* key[i]: block i of the unit's K / 16 blocks of 8 positions x 32 dims, 512 bytes each: those of
+ * the first 8 positions, then of the others.  A warp reads a block whole. */
 template <int K>
 MPK_FN void lone_ask_keys(const mpk_task &t, const attend_shape &s, const lone_tokens &k,
                           const lone_at &a, mpk_words *key)
@@ -223,8 +223,8 @@ MPK_FN void lone_ask_values(const mpk_task &t, const attend_shape &s, const lone
         value[i] = ptx_load_two_words(from + i * 256);
 }
 
-/* A lane loads dims 32 d + 8 c ... + 7 of row g.  Rows 8 to 15 of the operand hold the other half of
- * each block's dims, so four registers serve both products of a block (lone_score). */
+/* A lane loads dims 32 d + 8 c ... + 7 of row g.  Rows 8 to 15 of the operand hold the other half
+ * of each block's dims, so four registers serve both products of a block (lone_score). */
 template <int K>
 MPK_FN void lone_load_query(const mpk_task &t, const attend_shape &s, const lone_tokens &k,
                             const lone_at &a, rt_u32 (*query)[4])
@@ -265,8 +265,8 @@ template <int K> MPK_FN void lone_clear(lone_sums<K> *r)
 }
 
 /* p[i][e]: score of row g and position 8 i + 2 c + e of the unit; where it sees nothing, -inf.  Of
- * the first product rows 0 to 7 are meant, of the second rows 8 to 15; the others multiply dims that
- * do not belong together and are dropped. */
+ * the first product rows 0 to 7 are meant, of the second rows 8 to 15; the others multiply dims
+ * that do not belong together and are dropped. */
 template <int K>
 MPK_FN void lone_score(const rt_u32 (*query)[4], const mpk_words *key, const lone_at &a,
                        float scale, float (*p)[2])

@@ -116,8 +116,8 @@ MPK_FN void attention_await_row(const mpk_task &t, const char *from, attention_r
     __syncwarp();
 }
 
-/* Normalise and rotate, rounding to bf16 after each as the single operators do.  A warp has the row;
- * a lane has both entries of its two pairs, K / 2 apart, so rotation takes no shuffle.  Lanes
+/* Normalise and rotate, rounding to bf16 after each as the single operators do.  A warp has the
+ * row; a lane has both entries of its two pairs, K / 2 apart, so rotation takes no shuffle.  Lanes
  * beyond K / 4 hold zeros and take part in the sum of squares. */
 template <int K>
 MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn &turn,
@@ -231,8 +231,8 @@ MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
     }
 }
 
-/* Into shared memory, a warp a row; `ahead` has been asked for, its turn for the piece's token.  The
- * token's key and value go into the cache too, where pieces put them as they go. */
+/* Into shared memory, a warp a row; `ahead` has been asked for, its turn for the piece's token.
+ * The token's key and value go into the cache too, where pieces put them as they go. */
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, const attention_piece *k,
                               int token, int head, int n, attention_ahead *ahead)

@@ -11,6 +11,15 @@
  * queries are normalised and rotated, unless rows are so long that registers do not suffice.  Keys
  * and values of the step are kept in scratch, and stand in for what the cache has at their
  * positions.
+ *
+ * A row is one query head of one token of the step; rows of a KV head are numbered by token, then
+ * head.  Split i of n has blocks i, i + n, ... of the positions.
+ * Input: qkv as it is (it may be carried), caches of any strides but that of an entry; output: for
+ * each split the normalised sum of values, and the natural logarithm of its sum of weights.
+ *
+ * Template arguments: ROWS 1, 2 or 4, so that 8 positions of all rows fit the 32 lanes of a mask;
+ * LANES the power of 2 from K / 8 on, lanes beyond K / 8 hold zeros; WORDS 4 or 8, of 32 bits, for
+ * eight entries of 16 or of 32 bits.
  */
 #ifndef TASK_ATTENTION_CACHE_ROWS_CUH
 #define TASK_ATTENTION_CACHE_ROWS_CUH
@@ -25,7 +34,12 @@ enum { ROWS_POSITIONS = CACHE_UNIT / 8 }; /* of a warp in a block */
 
 /* Bytes of scratch, in this order: queries, partial sums of each warp (before that: rows that are
  * being turned), their largest scores and sums of weights, new keys and new values in the dtype of
- * the cache. */
+ * the cache.
+ *
+ *   0          float[ROWS][K]             queries, turned and scaled
+ *   partial    float[warps][ROWS][K]      of each warp; a row of K for each while rows are turned
+ *   largest    float2[warps][ROWS]        largest score, sum of weights
+ *   keys       [2][tokens][K]             keys, then values of the step */
 template <int ROWS> struct rows_scratch {
     static constexpr int partial(int size) { return ROWS * size * 4; }
     static constexpr int largest(int size) { return partial(size) + MPK_WARPS * ROWS * size * 4; }
@@ -34,7 +48,8 @@ template <int ROWS> struct rows_scratch {
 
 /* 8 positions of a warp: lane i has what the mask adds for position i % 8 and row i / 8 (-infinity:
  * not seen), and the token that position i % 8 was written by in this step (-1: none); K and V of
- * `steps` positions. */
+ * STEPS positions, s * (32 / LANES) + lane / LANES each, of which the lane has eight entries from
+ * lane % LANES * 8 on.  seen: some row sees some position; the same in all lanes. */
 template <int STEPS, int WORDS> struct rows_block {
     float added;
     int token;
@@ -42,7 +57,7 @@ template <int STEPS, int WORDS> struct rows_block {
     rt_u32 k[STEPS][WORDS], v[STEPS][WORDS];
 };
 
-/* What a task works on, and where its caches' rows begin. */
+/* What a task works on, and where its caches' rows begin.  entry: of the batch. */
 struct rows_work {
     int entry, kv_head, split;
     const char *g_keys, *g_values;
@@ -85,7 +100,8 @@ MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_h
     return added;
 }
 
-/* Ask for a warp's positions from p0 on. */
+/* Ask for a warp's positions from p0 on.  A position past the end is masked; its loads go to the
+ * last one, so that they stay inside the cache and need no branch. */
 template <int ROWS, int LANES, int STEPS, int WORDS>
 MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_how &h,
                        const rows_work &w, int row0, int p0, rows_block<STEPS, WORDS> *b)
@@ -147,7 +163,14 @@ MPK_FN float rows_weight(const mpk_task &t, const mpk_view &norm, int e)
 }
 
 /* A warp turns a row of qkv, that of a query or of a key: to[e] = its entries as floats; stage: a
- * row of scratch of its own, may be `to`. */
+ * row of scratch of its own, may be `to`.
+ *
+ * A lane has entries lane, lane + 32, ...  Its partner in the rotation, half a row on, may be
+ * another lane's: entries meet in `stage`.  The first __syncwarp makes them visible; the second
+ * keeps them until all have been read, since `to` may be the same row; the third makes the result
+ * visible to the warp.  All loads are asked for before the first is used, and qkv, which may be
+ * carried, is the only one that is polled.
+ */
 template <int LANES>
 MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_how &h, bool is_query,
                       rt_i64 entry, rt_i64 token, rt_i64 head, float scale, float *stage, float *to)
@@ -217,8 +240,8 @@ MPK_FN rt_i64 rows_target(const mpk_task &t, const cache_operands &o, rt_i64 tok
     return p >= 0 && p < o.k_cache.dims[2] && cache_token(t, o, p) == token ? p : -1;
 }
 
-/* The new key and value of a token, in the dtype of the cache: s_new[0] and s_new[1], [tokens,
- * K]. */
+/* The new key (which 0) or value (1) of a token in scratch, in the dtype of the cache; keys: the
+ * offset of the first. */
 MPK_FN char *rows_new(const mpk_task &t, const cache_operands &o, const cache_how &h, int keys,
                       int which, rt_i64 token)
 {
@@ -249,12 +272,19 @@ MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_ho
     __syncwarp();
 }
 
-/* The softmax of a group of lanes, of scores in powers of 2. */
+/* The softmax of a group of lanes, of scores in powers of 2.  largest and total are the same in all
+ * lanes of the group; value has the lane's eight entries. */
 template <int ROWS> struct rows_sum {
     float largest[ROWS], total[ROWS], value[ROWS][8];
 };
 
-/* Take in the positions of a block. */
+/* Take in the positions of a block.
+ *
+ * Positions that this step writes are replaced first by their keys and values in scratch: the task
+ * of the last split fills the cache, and the others do not wait for it, so what they have read
+ * there may be old, or half new.  A dot product is summed over the group by shuffles, so all its
+ * lanes have it.  Scores are in powers of 2, hence the factor of what the mask adds.
+ */
 template <int ROWS, int LANES, int STEPS, int WORDS>
 MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_how &h, int keys,
                         rows_block<STEPS, WORDS> *b, rows_sum<ROWS> *a)
@@ -317,7 +347,8 @@ MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_
     }
 }
 
-/* The groups of a warp become one, which goes to scratch. */
+/* The groups of a warp become one, which goes to scratch.  In each round a lane and its partner
+ * scale to the larger of their maxima, then add: both have the same sum, whatever their order. */
 template <int ROWS, int LANES>
 MPK_FN void rows_keep(const mpk_task &t, const cache_how &h, rows_sum<ROWS> *a)
 {
@@ -365,7 +396,9 @@ MPK_FN void rows_put(const mpk_view &part, char *g, rt_i64 at, float low, float 
     }
 }
 
-/* All warps' sums of the rows from row0 on become the results. */
+/* All warps' sums of the rows from row0 on become the results, a thread two entries of a row.
+ * Every thread adds the warps' sums of weights again for itself: that needs no other barrier.  A
+ * row that saw nothing gives zeros and -infinity, which gives the split no weight in the fold. */
 template <int ROWS>
 MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_how &h,
                        const rows_work &w, int row0)
@@ -404,7 +437,8 @@ MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_h
 }
 
 /* Queries of the rows from row0 on; with the first of them the new keys and values that this split
- * needs. */
+ * needs: those whose positions are in its blocks, and for the last split all, since it fills the
+ * cache.  A warp takes every eighth row of the list: ROWS queries, then tokens. */
 template <int ROWS, int LANES>
 MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache_how &h,
                          const rows_work &w, int row0)
@@ -432,7 +466,14 @@ MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache
     }
 }
 
-/* ROWS rows of a split, from row0 on. */
+/* ROWS rows of a split, from row0 on.
+ *
+ * Barriers.  The first: nothing of the rows before, of which scratch is full, is being read any
+ * longer.  The one after rows_prepare: queries and new keys are there, and no row is being turned
+ * in what is going to be partial sums.  The last: all partial sums are there.
+ * With AHEAD the second stands inside the loop, after the first loads; a warp without positions
+ * goes through the loop once for its sake, as every warp has to come to it.
+ */
 template <int ROWS, int LANES, int WORDS>
 MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_how &h,
                        const rows_work &w, int row0)
@@ -474,7 +515,9 @@ MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_h
     rows_store<ROWS>(t, o, h, w, row0);
 }
 
-/* The keys and values that are in scratch go to their positions. */
+/* The keys and values that are in scratch go to their positions, a word (two of 16 bits, or one of
+ * 32) a thread at a time.  Caches are dense here.  Tasks that need these positions in this step
+ * take them from qkv, so none waits for it. */
 MPK_FN void rows_fill(const mpk_task &t, const cache_operands &o, const cache_how &h,
                       const rows_work &w, int keys)
 {
@@ -493,6 +536,9 @@ MPK_FN void rows_fill(const mpk_task &t, const cache_operands &o, const cache_ho
     }
 }
 
+/* The body: batch entries and KV heads and splits of the task's box, one after the other, and of
+ * each ROWS rows at a time; so a block of the cache is read anew for each ROWS rows.  The last
+ * split of an entry and KV head fills the cache. */
 template <int ROWS, int LANES, int WORDS>
 MPK_FN void attention_cache_rows(const mpk_task &t, const cache_operands &o, const cache_how &h)
 {

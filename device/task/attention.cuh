@@ -3,8 +3,18 @@
  *
  * All threads do one query head of one token.  Positions go by chunks of 256 from the first one
  * seen: a thread takes the scores of whole positions, then all add the values, an entry of the head
- * each.  The order of sums depends on positions alone.  Cost: 4 K flops and 2 K elements of cache
- * for each position, token and head.
+ * each.  The order of sums depends on positions alone.
+ *
+ * The generic bodies: any dtype, page and head size, any number of threads.  attention_tile.cuh,
+ * attention_group.cuh and attention_split_stream.cuh do the usual shapes and are compared with
+ * these.  Input: q, or qkv whose heads are still to be normalised and rotated (heads.cuh), and the
+ * paged cache; output: y, or for attention_split a part and its logarithm for each split.
+ *
+ * Softmax is online: attend_sum holds the largest score so far and the sum of weights relative to
+ * it, the same in all threads.  In scratch lie the weighted values.  Entry k of these belongs to
+ * thread k mod MPK_THREADS everywhere in this file, so no barrier guards them; scores and the query
+ * are read by all, and barriers stand around them.
+ * Cost: 4 K flops and 2 K elements of cache for each position, token and head.
  */
 #ifndef TASK_ATTENTION_CUH
 #define TASK_ATTENTION_CUH
@@ -26,7 +36,7 @@ struct attend_how {
 };
 
 /* Scratch after the angles, which take a head's entries at most: weights and pages of a chunk,
- * query, values. */
+ * query, values.  In 4-byte entries: size (angles), 256, 256, size, size. */
 MPK_FN float *attend_weights(const mpk_task &t, int size)
 {
     return (float *)(t.s_scratch + HEADS_ANGLES) + size;
@@ -50,7 +60,7 @@ MPK_FN rt_i64 attend_first(rt_i64 window, rt_i64 position)
     return window > 0 && position - window >= 0 ? position - window + 1 : 0;
 }
 
-/* Nothing seen; the query is in scratch after the next meeting. */
+/* Nothing seen yet; the query is in scratch after the next barrier. */
 MPK_FN attend_sum attend_begin(const mpk_task &t, int size)
 {
     float *s_values = attend_values(t, size);
@@ -60,7 +70,9 @@ MPK_FN attend_sum attend_begin(const mpk_task &t, int size)
     return a;
 }
 
-/* Take in scores of which the largest is given; the factor for what was there before. */
+/* Take in scores of which the largest is given; the factor for what was there before.  The first
+ * time that is exp(-inf) = 0, of sums that are 0.  A NaN raises nothing: it comes in by the
+ * weights. */
 MPK_FN float attend_rescale(attend_sum *a, float largest)
 {
     float kept = 1;
@@ -72,7 +84,8 @@ MPK_FN float attend_rescale(attend_sum *a, float largest)
 }
 
 /* The scores of n positions from p0 on, times scale, into scratch; the largest, as mpk_key over 1
- * (0: no position has a page). */
+ * (0: no position has a page).  The 1 tells scores that are all NaN, of key 0, from no score.  The
+ * pages are kept in scratch for the values.  The reduction's barriers make both visible. */
 MPK_FN rt_u64 attend_scores(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 p0, int n,
                             rt_i64 kv_head, float scale)
 {
@@ -95,7 +108,12 @@ MPK_FN rt_u64 attend_scores(const mpk_task &t, const heads_place &p, rt_i64 slot
     return mpk_max(t, MPK_THREADS, best);
 }
 
-/* Add the positions first .. last of a slot that have a page. */
+/* Add the positions first .. last of a slot that have a page.
+ *
+ * The barrier at the head of a chunk: the weights of the chunk before have been used, and, in the
+ * first chunk, the query is there.  A weight is made of a score by the thread that made the score;
+ * the barriers of mpk_sum then show all weights to all threads.
+ */
 MPK_FN void attend_cached(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 first,
                           rt_i64 last, rt_i64 kv_head, float scale, attend_sum *a)
 {
@@ -127,7 +145,8 @@ MPK_FN void attend_cached(const mpk_task &t, const heads_place &p, rt_i64 slot, 
     }
 }
 
-/* Entry k of the answer; k is of those that this thread has added. */
+/* Entry k of the answer; k is of those that this thread has added.  A token that sees no position
+ * with a page gets the zeros that it began with. */
 MPK_FN float attend_answer(const mpk_task &t, int size, const attend_sum *a, int k)
 {
     float value = attend_values(t, size)[k];
@@ -135,7 +154,8 @@ MPK_FN float attend_answer(const mpk_task &t, int size, const attend_sum *a, int
 }
 
 /* The positions that a token sees, and its answer into y [T, H K]; the query is being written to
- * scratch. */
+ * scratch, and is read after the first barrier of attend_cached.  Positions past the slot's pages
+ * are left out. */
 MPK_FN void attend_head(const mpk_task &t, const heads_place &p, const attend_how &how,
                         rt_i64 token, rt_i64 head, rt_i64 kv_head, const mpk_view &y)
 {
@@ -151,6 +171,8 @@ MPK_FN void attend_head(const mpk_task &t, const heads_place &p, const attend_ho
                 attend_answer(t, size, &a, k));
 }
 
+/* attention: tokens and query heads of the box, one after the other.  The barrier: the head before
+ * has been read from scratch. */
 MPK_FN void attention_run(const mpk_task &t, const mpk_view &q, const heads_place &p,
                           const attend_how &how, const mpk_view &y)
 {
@@ -180,7 +202,9 @@ MPK_FN void attend_load_query(const mpk_task &t, const heads_source &h, const mp
         s_query[k] = heads_turned(t, h, q_norm, from, k, factor);
 }
 
-/* First the cache of these KV heads for all tokens, then attention for each. */
+/* attention_qkv: first the cache of these KV heads for all tokens, then attention for each.  A task
+ * waits for no other: what its tokens see of the step it stores itself, and tasks of one KV head
+ * store the same bits.  The barriers of heads_angles stand between stores and reads. */
 MPK_FN void attention_qkv_run(const mpk_task &t, const heads_source &h, const heads_place &p,
                               const attend_how &how, const mpk_view &q_norm, const mpk_view &k_norm,
                               const mpk_view &y, const float *frequency, float amplitude)
@@ -200,7 +224,12 @@ MPK_FN void attention_qkv_run(const mpk_task &t, const heads_source &h, const he
     }
 }
 
-/* ---- attention_split: see src/op/attention_split.c for the division of work ---- */
+/* ---- attention_split: see src/op/attention_split.c for the division of work ----
+ *
+ * A context is units of `unit` positions that were cached before this step.  All units of the step,
+ * token after token, are shared evenly by the splits, or with `own` each token's by itself.  What
+ * the step itself adds belongs to the split that has a token's last unit; it comes from qkv, since
+ * nothing is in the cache yet. */
 
 struct split_how {
     attend_how how;
@@ -213,7 +242,8 @@ struct split_token {
     rt_i64 first, slot, position, cached, units;
 };
 
-/* The next token after `before` (of token number t - 1). */
+/* Token number `token`, where `before` is the one in front of it: neighbours of one slot have the
+ * same first token, whose position is how much is cached for all of them. */
 MPK_FN split_token split_next(const mpk_task &t, const heads_place &p, const split_how &s,
                               rt_i64 token, const split_token &before)
 {
@@ -228,7 +258,8 @@ MPK_FN split_token split_next(const mpk_task &t, const heads_place &p, const spl
     return k;
 }
 
-/* Add the tokens of the step itself that token t sees, from qkv. */
+/* Add the tokens of the step itself that token t sees, from qkv, in rising order, one at a time:
+ * the angles in scratch are one token's.  A token sees itself whatever the window. */
 MPK_FN void split_step(const mpk_task &t, const heads_source &h, const heads_place &p,
                        const split_how &s, const mpk_view &k_norm, rt_i64 token,
                        const split_token &k, rt_i64 kv_head, attend_sum *a)
@@ -255,7 +286,8 @@ MPK_FN void split_step(const mpk_task &t, const heads_source &h, const heads_pla
     }
 }
 
-/* Units lo .. hi - 1 of a token for one query head; none: zeros and -inf. */
+/* Units lo .. hi - 1 of a token for one query head; none: zeros and -inf.  The first barrier: the
+ * head before has been read from scratch. */
 MPK_FN void split_units(const mpk_task &t, const heads_source &h, const heads_place &p,
                         const split_how &s, const mpk_view &q_norm, const mpk_view &k_norm,
                         const mpk_view &part, const mpk_view &lse, rt_i64 token,
@@ -294,7 +326,8 @@ MPK_FN rt_i64 split_count(const split_how &s, rt_i64 units)
     return s.own ? split_own_parts((int)units, (int)s.splits, (int)s.own) : units;
 }
 
-/* The units of a token that a split does. */
+/* The units *lo <= u < *hi of a token that a split does, where tokens before it count for `before`
+ * and all for `all`. */
 MPK_FN void split_find(const split_how &s, rt_i64 split, rt_i64 before, rt_i64 all, rt_i64 units,
                        rt_i64 *lo, rt_i64 *hi)
 {
@@ -309,6 +342,9 @@ MPK_FN void split_find(const split_how &s, rt_i64 split, rt_i64 before, rt_i64 a
     }
 }
 
+/* The body.  Two walks over the tokens: one counts the units of all, one does the pieces, with the
+ * units of those before.  The piece with a token's last unit puts its key and value into the cache,
+ * which no piece of this step reads at that position. */
 MPK_FN void attention_split_run(const mpk_task &t, const heads_source &h, const heads_place &p,
                                 const split_how &s, const mpk_view &q_norm, const mpk_view &k_norm,
                                 const mpk_view &part, const mpk_view &lse)

@@ -18,8 +18,8 @@
  * each split the normalised sum of values, and the natural logarithm of its sum of weights.
  *
  * Template arguments: ROWS 1, 2 or 4, so that 8 positions of all rows fit the 32 lanes of a mask;
- * LANES the power of 2 from K / 8 on, lanes beyond K / 8 hold zeros; WORDS 4 or 8, of 32 bits, for
- * eight entries of 16 or of 32 bits.
+ * LANES the power of 2 from K / 8 on, at least 4, of which those beyond K / 8 hold zeros; WORDS 4
+ * or 8, of 32 bits, for eight entries of 16 or of 32 bits.
  */
 #ifndef TASK_ATTENTION_CACHE_ROWS_CUH
 #define TASK_ATTENTION_CACHE_ROWS_CUH

@@ -1,12 +1,18 @@
 /* copies.cuh - operators that move elements and compute nothing: copy, concat, gather, embedding,
- * and a reshape that strides cannot say.  Any plain dtype and strides, bit for bit.  Cost:
- * memory. */
+ * and a reshape that strides cannot say.  Any plain dtype and strides, bit for bit.
+ *
+ * Input and output: views; the box is of the output.  A thread takes items thread, thread +
+ * MPK_THREADS, ... of the box in row-major order, so that neighbouring threads write neighbouring
+ * entries.  Threads share nothing: no scratch and no barriers.  Files for
+ * other operators that move elements (index.cuh, sort.cuh, ...) use copies_move too.
+ * Cost: memory. */
 #ifndef TASK_COPIES_CUH
 #define TASK_COPIES_CUH
 
 #include "tile/view.cuh"
 
-/* One element of this dtype; from absent: zeros. */
+/* One element of this dtype; from absent: zeros.  It is moved as an unsigned number of its width:
+ * as a float a NaN might lose its payload. */
 MPK_FN void copies_move(int dtype, char *g_to, rt_i64 to, const char *g_from, rt_i64 from)
 {
     switch (mpk_dtype_bytes(dtype)) {
@@ -25,7 +31,11 @@ MPK_FN void copies_move(int dtype, char *g_to, rt_i64 to, const char *g_from, rt
     }
 }
 
-/* ---- sixteen bytes at once ---- */
+/* ---- sixteen bytes at once ----
+ *
+ * Where rows of both tensors are neighbours and everything is aligned, an item is a lot: a piece of
+ * 16 bytes of the last axis.  Otherwise it is an element.  Which of both is a constant of the
+ * instance but for the addresses and the box, which are looked at once for each task. */
 
 struct alignas(16) copies_quad {
     rt_u64 at[2];
@@ -46,16 +56,19 @@ MPK_FN bool copies_are_whole(const mpk_view &v, int unit)
 }
 
 /* How many entries are moved at once, and the box with so many as one entry of its last axis, of
- * which entry 0 is the first of the box.  aligned: are the tensors at multiples of 16 bytes? */
+ * which entry 0 is the first of the box.  first: that entry's place in the tensor, in elements. */
 struct copies_lots {
     mpk_box box;
     int unit;
     rt_i64 first;
 };
+/* Are both tensors at multiples of 16 bytes? */
 MPK_FN bool copies_aligned(const char *g_x, const char *g_y)
 {
     return (((rt_u64)g_x | (rt_u64)g_y) & 15) == 0;
 }
+/* The items of a box that is copied from x to y.  All of x, y and the box has to consist of whole
+ * lots, so that no lot is cut at the end of a row. */
 MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, bool aligned,
                                   const mpk_box &box)
 {
@@ -73,6 +86,7 @@ MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, bool ali
         }
     return l;
 }
+/* The place, in elements, of the first entry of item i. */
 MPK_FN void copies_place(const copies_lots &l, int rank, rt_u64 i, rt_i64 *at)
 {
     mpk_place(l.box, rank, i, at);
@@ -81,6 +95,7 @@ MPK_FN void copies_place(const copies_lots &l, int rank, rt_u64 i, rt_i64 *at)
         if (k == rank - 1)
             at[k] = l.first + at[k] * l.unit;
 }
+/* One item; offsets in elements. */
 MPK_FN void copies_move_lot(const copies_lots &l, int dtype, char *g_to, rt_i64 to,
                             const char *g_from, rt_i64 from)
 {
@@ -91,6 +106,7 @@ MPK_FN void copies_move_lot(const copies_lots &l, int dtype, char *g_to, rt_i64 
         copies_move(dtype, g_to, to, g_from, from);
 }
 
+/* y = x, of one shape but each of any strides, so x may be a transposed view. */
 MPK_FN void copy_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x);
@@ -104,7 +120,8 @@ MPK_FN void copy_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
     }
 }
 
-/* Elements of the result by their number in row-major order. */
+/* Elements of the result by their number in row-major order: a place of y becomes a number, and the
+ * number a place of x.  A lot of y is one of x, since the rows of both are whole lots. */
 MPK_FN void reshape_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x);
@@ -128,7 +145,11 @@ MPK_FN void reshape_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
     }
 }
 
-/* The part of the box that comes from x, whose entry 0 along the axis is entry `first` of y. */
+/* The part of the box that comes from x, whose entry 0 along the axis is entry `first` of y.  An
+ * instance calls this once for each input; where the box has nothing of it, n is 0.
+ *
+ * Places are those of y, and `before` takes x back to its own.  Where the axis is the last one that
+ * shift has to be whole lots too. */
 MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis,
                         rt_i64 first)
 {
@@ -158,7 +179,8 @@ MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
-/* y[i, ..] = x[index[i], ..]; zeros for what is not alive. */
+/* y[i, ..] = x[index[i], ..]; zeros for what is not alive.  The id is read anew for each element,
+ * from the cache. */
 MPK_FN void gather_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
                        const mpk_view &y)
 {
@@ -177,7 +199,8 @@ MPK_FN void gather_run(const mpk_task &t, const mpk_view &x, const mpk_view &ind
     }
 }
 
-/* x[t, :] = table[tokens[t], :]; zeros for an id that the table has not. */
+/* x[t, :] = table[tokens[t], :]; zeros for an id that the table has not.  By float, since the table
+ * may have another dtype than x. */
 MPK_FN void embedding_run(const mpk_task &t, const mpk_view &tokens, const mpk_view &table,
                           const mpk_view &x)
 {

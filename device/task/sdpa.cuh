@@ -3,15 +3,25 @@
  *
  * All threads do one row of one head; keys go by chunks of 256 in rising order, as in
  * attention.cuh.  Sums in double.  A key is one thread's, so threads read far from each other: by
- * pieces of 16 bytes where keys allow it.  Cost: 2 S (K + Kv) flops a row.
+ * pieces of 16 bytes where keys allow it.
+ *
+ * The generic bodies: any dtype and strides; sdpa of f16 and bf16 is otherwise a block program
+ * (block.cuh).  Input: q [B, H, L, K], k [B, G, S, K], v [B, G, S, Kv], a mask that is broadcast to
+ * [B, H, L, S]; output: y [B, H, L, Kv], or with by_rows [B, L, H, Kv].
+ *
+ * Scratch after the reductions', in doubles: weights of a chunk, the query, the weighted values.
+ * Entry e of the values belongs to thread e mod MPK_THREADS from beginning to end, so no barrier
+ * guards them.  Cost: 2 S (K + Kv) flops a row.
  */
 #ifndef TASK_SDPA_CUH
 #define TASK_SDPA_CUH
 
 #include "task/lines.cuh"
 
+/* Keys of a chunk; pieces of a key that a thread asks for at once. */
 enum { SDPA_CHUNK = 256, SDPA_AHEAD = 8 };
 
+/* window: keys back that are seen, the row's own counted; 0: all.  causal: none after its own. */
 struct sdpa_how {
     double scale;
     bool causal;
@@ -19,7 +29,8 @@ struct sdpa_how {
     bool by_rows; /* y is [batch, rows, heads, values] */
 };
 
-/* The mask of (row, key) on its score; false: it is not seen. */
+/* The mask of (row, key) on its score; false: it is not seen.  at: batch entry, head, row, key.  A
+ * mask of bool says which keys are seen, any other is added. */
 MPK_FN bool sdpa_mask(const mpk_task &t, const mpk_view &mask, const sdpa_how &how,
                       const rt_i64 *at, double *score)
 {
@@ -41,7 +52,9 @@ MPK_FN bool sdpa_has_pieces(const mpk_view &k, int per)
            k.stride[0] % per == 0 && k.stride[1] % per == 0 && k.stride[2] % per == 0;
 }
 
-/* The query times the key that begins at `from`. */
+/* The query times the key that begins at `from`, terms in rising order in either way: the bits do
+ * not depend on the alignment.  By pieces, eight are asked for before the first is used; past the
+ * end the first of them is read again, and not counted. */
 MPK_FN double sdpa_score(const mpk_view &k, const char *g_k, rt_i64 from, const double *s_query)
 {
     const int per = k.dtype == MPK_F32 ? 4 : 8;
@@ -67,7 +80,14 @@ MPK_FN double sdpa_score(const mpk_view &k, const char *g_k, rt_i64 from, const 
     return score;
 }
 
-/* One row: at = batch entry, head, row. */
+/* One row: at = batch entry, head, row; at[3] becomes the key.
+ *
+ * Barriers: the first, the row before has been read from scratch; at the head of each chunk, the
+ * query is there, and the weights of the chunk before have been used.  Those of mpk_sum show the
+ * weights to all threads.  Each thread makes a weight of the score that it has made.
+ * A chunk of which nothing is seen changes nothing.  Where the largest score stays, `kept` is 1
+ * without being worked out: two infinities have no difference.  A row that sees no key is 0.
+ */
 MPK_FN void sdpa_row(const mpk_task &t, const mpk_view &q, const mpk_view &k, const mpk_view &v,
                      const mpk_view &mask, const mpk_view &y, const sdpa_how &how, rt_i64 *at)
 {
@@ -127,6 +147,8 @@ MPK_FN void sdpa_row(const mpk_task &t, const mpk_view &q, const mpk_view &k, co
         mpk_put_double(y, g_y, to + e * y.stride[3], total == 0 ? 0 : s_values[e] / total);
 }
 
+/* Rows of the box, one after the other.  With by_rows the box has rows before heads: its axes are
+ * swapped, so that places are always batch entry, head, row. */
 MPK_FN void sdpa_run(const mpk_task &t, const mpk_view &q, const mpk_view &k, const mpk_view &v,
                      const mpk_view &mask, const mpk_view &y, const sdpa_how &how)
 {
@@ -139,7 +161,9 @@ MPK_FN void sdpa_run(const mpk_task &t, const mpk_view &q, const mpk_view &k, co
     }
 }
 
-/* A group of channels of a batch entry at a time. */
+/* A group of channels of a batch entry at a time, by all threads.  The box has whole groups.  As in
+ * layer_norm_run the variance is a sum around the mean, so x is read three times; the barriers are
+ * those of the sums. */
 MPK_FN void group_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                            const mpk_view &bias, const mpk_view &y, rt_i64 groups, double eps)
 {

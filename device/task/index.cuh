@@ -1,12 +1,21 @@
 /* index.cuh - operators that choose where elements come from or go to: flip, pad, triangle,
- * strided, slice_scatter, take_along, index; and full and iota, which come from nowhere.  Cost:
- * memory. */
+ * strided, slice_scatter, take_along, index; and full and iota, which come from nowhere.
+ *
+ * Input: views of any plain dtype and strides; output: the task's box.  All of them work from the
+ * result: a thread takes an entry of the box, finds out which entry of x it is, and moves it bit
+ * for bit.  So every entry is written once, by one thread, and there are no barriers and no
+ * scratch.  Those that combine what several indices name (index_put, scatter) are in scatter.cuh.
+ *
+ * Numbers in index tensors are data and believed only in range: one that names no entry gives 0.
+ * Cost: memory. */
 #ifndef TASK_INDEX_CUH
 #define TASK_INDEX_CUH
 
 #include "task/copies.cuh"
 
-/* For each entry of the box: `at`, where it goes, and how many there are. */
+/* The statement after it runs for each of the thread's entries of the box of y, whose place is
+ * `at`; that may change it.  Declares box, index_n and at in the scope that it stands in, so a
+ * function has it once. */
 #define INDEX_LOOP(t, y)                        \
     mpk_box box = mpk_box_of(t, y.rank);        \
     rt_u64 index_n = mpk_count(box, y.rank);    \
@@ -14,7 +23,8 @@
     for (rt_u64 index_i = (rt_u64)mpk_thread(); \
          index_i < index_n && (mpk_place(box, y.rank, index_i, at), true); index_i += MPK_THREADS)
 
-/* The box with one entry, number 0, along an axis: an entry is a line. */
+/* The box with one entry, number 0, along an axis: an entry is a line.  For operators whose tasks
+ * have whole lines (lines.cuh). */
 MPK_FN mpk_box index_lines(const mpk_task &t, int rank, int axis)
 {
     mpk_box lines = mpk_box_of(t, rank);
@@ -45,6 +55,7 @@ MPK_FN void index_set(const mpk_view &y, char *g_y, rt_i64 at, rt_i64 value)
     mpk_put_int(y, g_y, at, value);
 }
 
+/* ---- from nowhere ---- */
 MPK_FN void full_run(const mpk_task &t, const mpk_view &y, double value)
 {
     char *g_y = mpk_data(t, y);
@@ -57,6 +68,7 @@ MPK_FN void iota_run(const mpk_task &t, const mpk_view &y, double start, double 
     INDEX_LOOP(t, y) mpk_put_double(y, g_y, mpk_offset(y, at), start + (double)at[0] * step);
 }
 
+/* ---- by the place alone ---- */
 /* set: the axes that go backwards. */
 MPK_FN void flip_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int set)
 {
@@ -75,7 +87,9 @@ MPK_FN void flip_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, in
 
 enum { PAD_CONSTANT, PAD_REFLECT, PAD_REPLICATE, PAD_CIRCULAR };
 
-/* The entry of x along an axis of n that is meant; of PAD_CONSTANT it may lie outside. */
+/* The entry of x along an axis of n that is meant by entry i, which may lie outside; of
+ * PAD_CONSTANT so may the result.  The padding reaches no further than the axis is long (circular)
+ * or one less (reflect): one step brings it inside. */
 MPK_FN rt_i64 pad_source(int mode, rt_i64 i, rt_i64 n)
 {
     if (mode == PAD_CIRCULAR)
@@ -87,6 +101,7 @@ MPK_FN rt_i64 pad_source(int mode, rt_i64 i, rt_i64 n)
     return i < 0 ? 0 : n - 1;
 }
 
+/* before: entries in front of x, of each axis; negative, entries of x that are cut off. */
 MPK_FN void pad_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
                     const mpk_numbers &before, int mode, double value)
 {
@@ -110,7 +125,8 @@ MPK_FN void pad_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
-/* A null source makes copies_move write zeros. */
+/* The part of the last two axes on one side of a diagonal is kept; diagonal 0 is the main one, and
+ * higher numbers lie above it.  A null source makes copies_move write zeros. */
 MPK_FN void triangle_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, rt_i64 diagonal,
                          bool upper)
 {
@@ -125,7 +141,8 @@ MPK_FN void triangle_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
     }
 }
 
-/* Elements of x by their number in row-major order: offset + sum of at * strides. */
+/* Elements of x by their number in row-major order: offset + sum of at * strides.  The number is
+ * taken apart by the shape of x, since x itself may have any strides. */
 MPK_FN void strided_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
                         const mpk_numbers &strides, rt_i64 offset)
 {
@@ -148,7 +165,9 @@ MPK_FN void strided_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
-/* Each thread asks of its entry whether src names it, so no entry is written twice. */
+/* y is x, but for the entries starts + k * steps of each axis, which are those of src.  Each thread
+ * asks of its entry whether src names it, so no entry is written twice.  in_place: y is x's own
+ * memory, and its other entries are there already. */
 MPK_FN void slice_scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &src,
                               const mpk_view &y, const mpk_numbers &starts,
                               const mpk_numbers &steps, bool in_place)
@@ -173,15 +192,18 @@ MPK_FN void slice_scatter_run(const mpk_task &t, const mpk_view &x, const mpk_vi
     }
 }
 
-/* A number of an index tensor as an entry of an axis of n, or -1. */
+/* ---- by data ---- */
+
+/* A number of an index tensor as an entry of an axis of n, or -1.  Negative ones count from the
+ * end. */
 MPK_FN rt_i64 index_resolve(rt_i64 number, rt_i64 n)
 {
     number += number < 0 ? n : 0;
     return number >= 0 && number < n ? number : -1;
 }
 
-/* The axis is found in a loop over constants, since an array in registers cannot be indexed by a
- * variable. */
+/* y[.., i, ..] = x[.., index[.., i, ..], ..] along an axis.  The axis is found in a loop over
+ * constants, since an array in registers cannot be indexed by a variable. */
 MPK_FN void take_along_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
                            const mpk_view &y, int axis)
 {
@@ -199,13 +221,15 @@ MPK_FN void take_along_run(const mpk_task &t, const mpk_view &x, const mpk_view 
     }
 }
 
-/* Index tensors on the leading axes of x, broadcast among themselves to `rank` axes. */
+/* n index tensors on the leading axes of x, broadcast among themselves to `rank` axes.  y has these
+ * first, then the axes of x that have no index. */
 struct index_views {
     mpk_view x, index[RT_OPERANDS];
     int n, rank;
 };
 
-/* The entry of leading axis k of x that is named at position `at`, or -1. */
+/* The entry of leading axis k of x that is named at position `at`, or -1.  Of axis 0 only what is
+ * alive has a number. */
 MPK_FN rt_i64 index_named(const mpk_task &t, const index_views &v, int k, const rt_i64 *at)
 {
     rt_i64 n = k == 0 ? mpk_live(t, v.x) : v.x.dims[k];

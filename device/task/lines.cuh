@@ -3,7 +3,14 @@
  * A short line is one thread's.  A longer one is shared by a group of threads, by its length alone:
  * for extreme they take turns, by pieces of 16 bytes if the line is long and its entries are
  * neighbours; for the running ones each has a part, goes through it, learns what the parts before
- * it come to, and goes through it again.  Cost: one pass over x, or two.
+ * it come to, and goes through it again.
+ *
+ * The generic bodies: any plain dtype and strides.  Input: x; output: values, and 64-bit indices of
+ * entries along the axis.  A round has a line for each group, as in rows.cuh; a group without a
+ * line goes through it all the same, because of the barriers.
+ * Scratch: one or two 8-byte numbers for each thread, from its start; the reductions are not used
+ * beside them.
+ * Cost: one pass over x, or two.
  */
 #ifndef TASK_LINES_CUH
 #define TASK_LINES_CUH
@@ -12,20 +19,25 @@
 #include "task/order.cuh"
 #include "task/rows.cuh"
 
-/* How many threads share a line of n entries. */
+/* How many threads share a line of n entries; 1: nobody has to be waited for. */
 MPK_FN int lines_group(rt_i64 n)
 {
     return n <= 64 ? 1 : mpk_group(n);
 }
 
-/* How good an element is as the largest, or smallest: NaN is better than all. */
+/* How good an element is as the largest, or smallest: NaN is better than all.  In falling order NaN
+ * has rank 0, which no other float has; an integer of rank 0 is just the worst. */
 MPK_FN rt_u64 lines_merit(const mpk_view &x, const char *g_x, rt_i64 at, bool largest)
 {
     rt_u64 rank = order_rank(x, g_x, at, !largest);
     return rank == 0 && !largest && !mpk_is_exact(x.dtype) ? order_last(x.dtype) : rank;
 }
 
-/* ---- long lines of neighbours, by pieces of 16 bytes ---- */
+/* ---- long lines of neighbours, by pieces of 16 bytes ----
+ *
+ * Logits are such lines.  Comparing integers that rank each entry costs several instructions an
+ * entry; so finite numbers are compared as floats, and only pieces that hold others are gone
+ * through by rank. */
 
 enum { LINES_AHEAD = 8 }; /* pieces that a thread asks for at once */
 
@@ -47,13 +59,14 @@ MPK_FN float lines_entry(int dtype, const lines_piece &p, int i)
     return dtype == MPK_BF16 ? mpk_from_bf16(half) : mpk_from_f16(half);
 }
 
-/* How good a number is, never 0: NaN is better than all. */
+/* How good a number is, never 0: NaN is better than all.  0 is left for "nothing found". */
 MPK_FN rt_u32 lines_worth(float x, bool largest)
 {
     return x == x ? mpk_key(largest ? x : -x) : 0xffffffffu;
 }
 
-/* The best entry of a piece of finite numbers; probe: 0 as long as there are no others. */
+/* The best entry of a piece of finite numbers; probe: 0 as long as there are no others, for 0 times
+ * an infinity or NaN is NaN, and stays so. */
 MPK_FN float lines_best(int dtype, const lines_piece &p, bool largest, float *probe)
 {
     float best = lines_entry(dtype, p, 0);
@@ -72,7 +85,8 @@ struct lines_found {
     rt_i64 piece;
 };
 
-/* Pieces first, first + MPK_THREADS, ..., of which some hold infinities or NaN. */
+/* LINES_AHEAD pieces first, first + MPK_THREADS, ..., of which some hold infinities or NaN: entry
+ * by entry.  Only what is better replaces what was found, so the first of equal ones stays. */
 MPK_FN void lines_search_all(const mpk_view &x, const char *g_line, rt_i64 first, rt_i64 pieces,
                              int per, bool largest, lines_found *f)
 {
@@ -87,7 +101,13 @@ MPK_FN void lines_search_all(const mpk_view &x, const char *g_line, rt_i64 first
 }
 
 /* This thread's share of a line of n neighbours that is aligned to 16 bytes: how good its first
- * best entry is, and the complement of where that is; 0: it has none. */
+ * best entry is, and the complement of where that is; 0: it has none.
+ *
+ * While pieces are read only the best number and its piece are kept; which entry of the piece it
+ * was is looked up once, at the end, from the last to the first so that the first stays.  What
+ * does not fill a piece comes after that, entry by entry: these lie behind all others of the line,
+ * so they have to be better, not equal.
+ */
 MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool largest,
                          rt_u64 *most, rt_u64 *best)
 {
@@ -131,7 +151,12 @@ MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool l
 }
 
 /* Each thread of a group gets the best that any has found, of equal ones the first.  Called by all
- * threads. */
+ * threads.
+ *
+ * In each round the upper half of what is left hands its pairs to the lower half; rounds up, for a
+ * group may have any number of threads.  A barrier after each round; the last one lets the next
+ * line write.  Threads that are left over beyond the last whole group take part in the barriers
+ * alone.  The result has no order: of equal merits the larger complement is the lower number. */
 MPK_FN void lines_agree(const mpk_task &t, int group, rt_u64 *most, rt_u64 *best)
 {
     rt_u64 *s_most = (rt_u64 *)t.s_scratch, *s_best = s_most + MPK_THREADS;
@@ -156,7 +181,8 @@ MPK_FN void lines_agree(const mpk_task &t, int group, rt_u64 *most, rt_u64 *best
     mpk_sync();
 }
 
-/* The first of the best entries of each line. */
+/* The first of the best entries of each line: its value, bit for bit, and its number.  The box is
+ * of the result, which lacks the axis or (keep) has one entry there. */
 MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value,
                         const mpk_view &index, int axis, bool keep, bool largest)
 {
@@ -203,7 +229,10 @@ MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &va
     }
 }
 
-/* The part of a line of n entries that a thread of its group has. */
+/* ---- running sums and extremes ---- */
+
+/* The part lo <= i < hi of a line of n entries that a thread of its group has: neighbours, since
+ * order counts here.  Without a line it is empty. */
 struct lines_part {
     rt_i64 lo, hi;
     int first; /* thread of the group */
@@ -217,7 +246,9 @@ MPK_FN lines_part lines_part_of(int group, bool mine, rt_i64 n)
 
 enum { SCAN_SUM, SCAN_PROD, SCAN_LOGSUMEXP };
 
-/* NaN stays; equal infinities are their own log-sum, where the formula would give NaN. */
+/* Two numbers come to one; of LOGSUMEXP log(exp(a) + exp(b)), from the larger one so that nothing
+ * overflows.  NaN stays; equal infinities are their own log-sum, where the formula would give
+ * NaN. */
 MPK_FN double scan_pair(int kind, double a, double b)
 {
     if (kind == SCAN_PROD)
@@ -234,7 +265,9 @@ MPK_FN rt_i64 scan_pair(int kind, rt_i64 a, rt_i64 b)
 
 /* In the arithmetic of `number`; none: what nothing comes to.  Where a line is shared, each thread
  * sums its part, adds up the parts before its own, then goes through its part again from there.
- * The number of threads follows from the length of the line, so the order of sums does too. */
+ * The number of threads follows from the length of the line, so the order of sums does too.
+ * Barriers: after the first all sums of parts are there; after the second all have been read, so
+ * the next line may write its own. */
 template <typename number>
 MPK_FN void scan_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, int kind,
                        number none)
@@ -292,7 +325,8 @@ MPK_FN rt_i64 scan_better(rt_u64 merit, rt_i64 i, rt_i64 best, rt_u64 *most)
     return i;
 }
 
-/* As scan_lines, with the index of the best so far in place of a sum; -1 is no entry. */
+/* As scan_lines, with the index of the best so far in place of a sum; -1 is no entry.  Its merit is
+ * found again from x, so that a thread leaves one number in scratch. */
 MPK_FN void scan_extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value,
                              const mpk_view &index, int axis, bool largest)
 {
@@ -346,7 +380,9 @@ MPK_FN lines_key lines_get(const mpk_view &x, const char *g_x, rt_i64 at)
     return k;
 }
 
-/* As the reference: comparisons with NaN are false, so NaN goes to the end. */
+/* Where each value would be put into its sorted line, before (or, right, after) equal entries: a
+ * binary search by a thread.  As the reference: comparisons with NaN are false, so NaN goes to the
+ * end. */
 MPK_FN void search_sorted_run(const mpk_task &t, const mpk_view &sorted, const mpk_view &values,
                               const mpk_view &index, bool right)
 {

@@ -19,7 +19,7 @@
 #include "task/order.cuh"
 #include "task/rows.cuh"
 
-/* How many threads share a line of n entries; 1: nobody has to be waited for. */
+/* How many threads share a line of n entries; 1: it has the line alone, without barriers. */
 MPK_FN int lines_group(rt_i64 n)
 {
     return n <= 64 ? 1 : mpk_group(n);
@@ -105,8 +105,8 @@ MPK_FN void lines_search_all(const mpk_view &x, const char *g_line, rt_i64 first
  *
  * While pieces are read only the best number and its piece are kept; which entry of the piece it
  * was is looked up once, at the end, from the last to the first so that the first stays.  What
- * does not fill a piece comes after that, entry by entry: these lie behind all others of the line,
- * so they have to be better, not equal.
+ * does not fill a piece comes after that, entry by entry: these are the last of the line, so they
+ * have to be better, not equal.
  */
 MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool largest,
                          rt_u64 *most, rt_u64 *best)
@@ -155,8 +155,9 @@ MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool l
  *
  * In each round the upper half of what is left hands its pairs to the lower half; rounds up, for a
  * group may have any number of threads.  A barrier after each round; the last one lets the next
- * line write.  Threads that are left over beyond the last whole group take part in the barriers
- * alone.  The result has no order: of equal merits the larger complement is the lower number. */
+ * line write.  Threads that are left over beyond the last whole group only come to the barriers.
+ * How pairs meet does not show in the result: of equal merits the larger complement, which is the
+ * lower number, wins always. */
 MPK_FN void lines_agree(const mpk_task &t, int group, rt_u64 *most, rt_u64 *best)
 {
     rt_u64 *s_most = (rt_u64 *)t.s_scratch, *s_best = s_most + MPK_THREADS;

@@ -1,12 +1,24 @@
 /* sample.cuh - draw a token from a row of logits; the rules are those of src/op/sample.c and
  * src/op/rules.h.  A row is the block's as a whole: chance.cuh has the passes over it, rules.cuh
  * changes a copy of it.
+ *
+ * Input: logits [rows, vocabulary], and for each row its sampling parameters, seed, number of the
+ * draw and what it asks for; output: the token, log probabilities, and the changed rows.  All
+ * weights are integers, so the token is that of the CPU to the bit, whatever the number of threads.
+ *
+ * A row goes through: its largest logit (sample_best), the mask and the rules (sample_mask,
+ * sample_choose), the draw (sample_draw), the log probabilities (sample_tell).  Every function is
+ * called by all threads, gives all of them the same result, and has barriers; so branches between
+ * them are the same in all threads.
+ * Scratch: that of chance.cuh.  Cost: with peaks, no pass over the row for the largest logit; a few
+ * passes for a draw, some twenty with filters and log probabilities.
  */
 #ifndef TASK_SAMPLE_CUH
 #define TASK_SAMPLE_CUH
 
 #include "task/rules.cuh"
 
+/* Columns of `sampling`. */
 enum { SAMPLE_TEMPERATURE, SAMPLE_TOP_K, SAMPLE_TOP_P, SAMPLE_MIN_P };
 /* As in op/rules.h. */
 enum {
@@ -20,6 +32,8 @@ enum {
     ASKS,
     LOGPROBS = 21
 };
+/* A row of masks: the number of the draw that it is for, plus one, then a bit for each id.
+ * RULES_LATE: the token of a row whose mask has not come. */
 enum { MASK_NUMBER, MASK_BITS, RULES_LATE = -1 };
 
 /* Random bits by stream and number, as src/base/rng.h. */
@@ -35,7 +49,10 @@ MPK_FN rt_u64 sample_bits(rt_u64 stream, rt_u64 index)
     return z;
 }
 
-/* The column of the largest logit: from peaks if they are there; -1: all are NaN. */
+/* The column of the largest logit: from peaks if they are there; -1: all are NaN.
+ * peaks [rows, parts, 2]: the largest logit of each part of a row and its column, negative if the
+ * part has none, as the product that made the logits has left them: it saves a pass over the row.
+ * Parts are in rising order of columns, so of equal peaks the first part has the lowest. */
 MPK_FN rt_i64 sample_best(const mpk_task &t, const sample_row &r, const mpk_view &peaks, rt_i64 row)
 {
     if (!mpk_is_there(peaks)) {
@@ -57,7 +74,12 @@ MPK_FN rt_i64 sample_best(const mpk_task &t, const sample_row &r, const mpk_view
                : -1;
 }
 
-/* The token of a row whose largest logit is at `best`. */
+/* The token of a row whose largest logit is at `best`.
+ *
+ * Without a temperature, or if the largest is not finite, it is the largest; 0 if all are NaN.  The
+ * filters top_k and top_p find, from the weights of all, the rank from which on tokens are kept;
+ * min_p is a least weight.  Then the kept ones are weighed, and `bits` as a fraction of 2^64 of
+ * their total says where in it the token lies. */
 MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, rt_i64 best, const float *sampling,
                           rt_u64 bits)
 {
@@ -80,7 +102,10 @@ MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, rt_i64 best, const f
     return sample_pick(t, *r, k, sample_find(t, CHANCE_LANES, rt_mul_high(bits, total)));
 }
 
-/* Log probabilities of a row as the model made it; the first entry is that of `token`. */
+/* Log probabilities of a row as the model made it, n pairs of id and log probability; the first is
+ * that of `token`, then come the n - 1 largest.  What is not asked for is zeros.  At temperature 1,
+ * and from the integer weights, whose unit is 2^-CHANCE_BITS of the largest.  The last barrier: the
+ * ranks in scratch have been read. */
 MPK_FN void sample_tell(const mpk_task &t, sample_row r, rt_i64 best, rt_i32 n, rt_i32 token,
                         float *g_to)
 {
@@ -111,7 +136,11 @@ struct rules_views {
 };
 
 /* The mask of a row, 0 if it asks for none.  False: it is not there yet; one thread looks, so that
- * all agree. */
+ * all agree.
+ *
+ * The host writes the bits and then the number, while the kernel runs: hence an acquire at system
+ * scope, which the barrier after it extends to all threads.  The last barrier keeps the answer in
+ * scratch until all have read it. */
 MPK_FN bool sample_mask(const mpk_task &t, const mpk_view &rules, const rt_i32 *asks, rt_i64 n,
                         rt_u32 draw, const rt_u32 **g_mask)
 {
@@ -131,9 +160,10 @@ MPK_FN bool sample_mask(const mpk_task &t, const mpk_view &rules, const rt_i32 *
     return there;
 }
 
-/* Copy the row into the row of `choice` that it asks for and change it.  If it has no
- * rules nothing changes; otherwise *row becomes the changed one and *best the column of its largest
- * (-1: nothing but NaN). */
+/* Copy the row into the row of `choice` that it asks for and change it.  If it has no rules nothing
+ * changes; otherwise *row becomes the changed one and *best the column of its largest (-1: nothing
+ * but NaN).  What it asks for is data: with a record, a history or a row out of range it counts as
+ * without rules.  The logits themselves stay, for the log probabilities. */
 MPK_FN void sample_choose(const mpk_task &t, const rules_views &v, const rt_i32 *asks,
                           const rt_u32 *g_mask, double temperature, sample_row *row, rt_i64 *best)
 {
@@ -158,7 +188,8 @@ MPK_FN void sample_choose(const mpk_task &t, const rules_views &v, const rt_i32 
 }
 
 /* One row at a time by all threads.  `best` is of the row as the model made it, `from` of the row
- * that is drawn from. */
+ * that is drawn from.  The random bits depend on the row's seed and the number of its draw alone,
+ * so a request's tokens do not depend on what else is in the step. */
 MPK_FN void sample_run(const mpk_task &t, const mpk_view &logits, const mpk_view &sampling,
                        const mpk_view &seeds, const mpk_view &draws, const mpk_view &asked,
                        const mpk_view &rules, const mpk_view &history, const mpk_view &choice,

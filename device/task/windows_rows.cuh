@@ -4,6 +4,11 @@
  * A thread takes eight neighbouring channels (pieces.cuh) of one place or of some places
  * next to each other, so that a warp reads and writes whole lines and a column of x serves all
  * windows that hold it.  Sums are in fp32, in row-major order of the window.
+ *
+ * Input: x and the filters with their channels as neighbours; output: the task's box, channels last
+ * too.  Threads share nothing: no scratch and no barriers.  The columns of a window, its stride and
+ * its dilation along them are template arguments, so entries stay in registers; its rows are a
+ * loop.  Relies on floats of 16 or 32 bits; what this does not take is done by windows.cuh.
  * Cost: a load of x for each column of each row of a window, from the cache.
  */
 #ifndef TASK_WINDOWS_ROWS_CUH
@@ -13,7 +18,8 @@
 #include "task/windows.cuh"
 
 /* The box as pieces of eight channels, its last axis, and as runs of `places` along the axis before
- * that: items of a loop. */
+ * that: items of a loop.  Both are counted from 0 and rounded up, so the last ones may be part
+ * empty. */
 MPK_FN mpk_box windows_items(const mpk_box &box, int rank, int places)
 {
     mpk_box items = box;
@@ -29,7 +35,9 @@ MPK_FN mpk_box windows_items(const mpk_box &box, int rank, int places)
 
 /* sum[p] += the row of the window, for PLACES windows: entry k of window p is column p * STRIDE + k
  * * APART of the run.  g_x, g_w: the piece of the image's row and of the filter's; first: the run's
- * first column.  All loads are under way before the first product. */
+ * first column.  All loads are under way before the first product.  A column outside the image is
+ * neither loaded nor counted.  Each column is unpacked once and added to all windows that have it:
+ * j grows, so a window still gets its entries in rising order. */
 template <int PLACES, int KERNEL, int STRIDE, int APART>
 MPK_FN void windows_add_row(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &x, const char *g_x,
                             const mpk_view &w, const char *g_w, int first)
@@ -64,7 +72,8 @@ MPK_FN void windows_add_row(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &
     }
 }
 
-/* The same where pieces are not whole or not aligned, entry by entry: n channels. */
+/* The same where pieces are not whole or not aligned, entry by entry: n channels, of which eight at
+ * most are read.  Products are added in the same order, so the bits are the same. */
 template <int PLACES, int KERNEL, int STRIDE, int APART>
 MPK_FN void windows_add_entries(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &x,
                                 const char *g_x, const mpk_view &w, const char *g_w, int first,
@@ -100,7 +109,11 @@ MPK_FN bool windows_aligned(const mpk_view &x, const char *g_x)
     return aligned;
 }
 
-/* x [N, C, H, W] with channels last, w [C, 1, h, KERNEL] with its filters last, y [N, .., C]. */
+/* x [N, C, H, W] with channels last, w [C, 1, h, KERNEL] with its filters last, y [N, .., C].
+ *
+ * An item is PLACES neighbouring places of a row of y and eight channels.  `channels` is where the
+ * box ends: beyond it nothing is read or written, and places beyond the box are worked out and not
+ * written. */
 template <int PLACES, int KERNEL, int STRIDE, int APART>
 MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, const mpk_view &bias,
                       const mpk_view &y, const conv_how &h)
@@ -152,12 +165,13 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
     }
 }
 
-/* What is larger than the largest so far, or NaN, takes its place; at: the number of its column in
- * the image, -1 while there is none. */
+/* The largest entry so far of each of eight channels.  at: the number of its pixel, row * columns +
+ * column, in the image; -1 while there is none. */
 struct windows_most {
     float r_most[ROWS_PIECE];
     int r_at[ROWS_PIECE];
 };
+/* What is larger than the largest so far, or NaN, takes its place; and whatever comes first. */
 MPK_FN void windows_take(windows_most &m, const float (&r_entry)[ROWS_PIECE], int number)
 {
 #pragma unroll
@@ -168,7 +182,9 @@ MPK_FN void windows_take(windows_most &m, const float (&r_entry)[ROWS_PIECE], in
         }
 }
 
-/* One row of a window, of KERNEL entries; aligned: its pieces are whole, and loaded together. */
+/* One row of a window, of KERNEL entries `apart` columns apart, from column `first` on; aligned:
+ * its pieces are whole, and loaded together.  g_x: the image's row number `row` at these channels.
+ * */
 template <int KERNEL>
 MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x, int row,
                              int first, int apart, bool aligned, rt_i64 n)
@@ -198,7 +214,10 @@ MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x
 }
 
 /* x [N, P, H, W, C] -> values and indices [N, P, h, w, C], windows of KERNEL columns and one
- * channel.  NaN wins, and the last NaN of several; of equal entries the first. */
+ * channel.  NaN wins, and the last NaN of several; of equal entries the first.
+ *
+ * An index counts entries of [H, W, C], since to the operator the channels are a third spatial
+ * axis, whose windows are one entry; P is its channels. */
 template <int KERNEL>
 MPK_FN void max_pool_rows(const mpk_task &t, const mpk_view &x, const mpk_view &values,
                           const mpk_view &indices, const pool_how &h)

@@ -1,11 +1,16 @@
 /* elementwise.cuh - operators that compute each element on its own: add, mul, silu, gelu, silu_mul,
- * cast.  Operands are broadcast to the result.  Cost: memory. */
+ * cast.  Operands are broadcast to the result.
+ *
+ * Input: views of any plain dtype and strides; output: the task's box.  A thread takes entries
+ * thread, thread + MPK_THREADS, ... of the box in row-major order; no scratch, no barriers.
+ * Cost: memory. */
 #ifndef TASK_ELEMENTWISE_CUH
 #define TASK_ELEMENTWISE_CUH
 
 #include "tile/view.cuh"
 #include "task/activate.cuh"
 
+/* The functions; the first two are defined for integers and f64 too. */
 enum {
     ELEMENTWISE_ADD,
     ELEMENTWISE_MUL,
@@ -34,7 +39,8 @@ MPK_FN float elementwise_float(int f, float a, float b)
     }
 }
 
-/* y = f(a, b); b absent: y = f(a).  Integers wrap around. */
+/* y = f(a, b); b absent: y = f(a).  f64 is worked out in double, integers modulo 2^64, so that they
+ * wrap around in every width, and other floats in fp32, rounded once. */
 MPK_FN void elementwise_run(const mpk_task &t, int f, const mpk_view &a, const mpk_view &b,
                             const mpk_view &y)
 {
@@ -62,7 +68,9 @@ MPK_FN void elementwise_run(const mpk_task &t, int f, const mpk_view &a, const m
     }
 }
 
-/* Element `at` of a part of a sum. */
+/* ---- sums of several operands, which instances print: y = a + b + ... for each element ---- */
+
+/* Element `at` of a part of a sum, which has the shape of the result. */
 MPK_FN float add_parts_get(const mpk_task &t, const mpk_view &x, const rt_i64 *at)
 {
     return mpk_get(x, mpk_data(t, x), mpk_offset(x, at));
@@ -95,6 +103,7 @@ MPK_FN void cast_element(const mpk_view &x, const char *g_x, rt_i64 from, const 
         mpk_put(y, g_y, to, mpk_get(x, g_x, from));
 }
 
+/* y = x, of the same shape, in another dtype. */
 MPK_FN void cast_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x);

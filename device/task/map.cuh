@@ -1,14 +1,20 @@
 /* map.cuh - what instances of the operator map are made of: its functions, by the tables of
  * src/op/map_arithmetic.h.
  *
- * A function of the expression language is map_NAME_T here, T one of b, i, f, d: the type of its
- * last argument; all take three arguments.  Truths are integers 0 and 1.
+ * A function of the expression language is map_NAME_T here, T one of b, i, f, d (truth, integer,
+ * float, double): the type of its last argument; all take three arguments, and use as many as they
+ * have, so that an instance can print every call alike.  Truths are integers 0 and 1.
+ *
+ * There is no loop here: an instance prints its own, a variable for each step of its expression.
+ * The reference compiles the same tables for the host, so both have the same arithmetic.
  */
 #ifndef TASK_MAP_CUH
 #define TASK_MAP_CUH
 
 #include "tile/view.cuh"
 
+/* What the tables expect of their compiler.  The source of a kernel includes no header, so the
+ * names of <stdint.h> and <math.h> are made here; the emulator has the headers. */
 #define SPECIAL_FN MPK_FN
 #ifndef MPK_EMULATED
 #define int64_t rt_i64
@@ -21,6 +27,7 @@
 #endif
 #endif
 
+/* Of the tables' functions the one whose name differs on the host. */
 SPECIAL_FN float log_gamma_f(float a)
 {
     return lgammaf(a);
@@ -32,6 +39,10 @@ SPECIAL_FN double log_gamma_d(double a)
 
 #include "op/map_arithmetic.h"
 
+/* What each row of a table becomes, by the kind of table: a function for each type that the row has
+ * an expression for.  NUMERICS are of integers, floats and doubles; FLOATINGS not of integers;
+ * TESTS and FLOAT_TESTS give truths; WHOLES are of integers alone; BITWISE also of truths; LOGICAL
+ * of truths alone. */
 #define MAP_FUNCTION(name, type, result, expression) \
     MPK_FN result map_##name(type a, type b, type c) \
     {                                                \
@@ -57,6 +68,8 @@ SPECIAL_FN double log_gamma_d(double a)
     MAP_FUNCTION(name##_i, rt_i64, rt_i64, integers)
 #define MAP_LOGICAL(name, text, arity, truth) MAP_FUNCTION(name##_b, rt_i64, rt_i64, truth)
 
+/* Operators of the language come first, then the tables of named functions.  Integers wrap around,
+ * as unsigned numbers do. */
 MAP_NUMERICS(negate, "-x", 1, whole_negate(a), -a, -a)
 MAP_NUMERICS(add, "+", 2, (rt_i64)((rt_u64)a + (rt_u64)b), a + b, a + b)
 MAP_NUMERICS(subtract, "-", 2, (rt_i64)((rt_u64)a - (rt_u64)b), a - b, a - b)

@@ -1,11 +1,18 @@
 /* matmul.cuh - batch_matmul: an element of the result is a thread's, its sum runs from 0 to N - 1
- * in double, of integers exactly. Cost: 2 N flops an element. */
+ * in double, of integers exactly (modulo 2^64).
+ *
+ * The generic body, for f64, integers and what else the block programs (block.cuh) do not take.
+ * Input: a [.., M, N], b [.., N, Q] or [.., Q, N], batches broadcast; output: the task's box of y
+ * [.., M, Q].  Threads share nothing: no scratch, no barriers, and an element's bits depend on
+ * nothing but its row and column.
+ * Cost: 2 N flops an element, and its row and column from the cache. */
 #ifndef TASK_MATMUL_CUH
 #define TASK_MATMUL_CUH
 
 #include "tile/view.cuh"
 
-/* Offset of the matrix of v, without its last two axes, that belongs to a batch of the result. */
+/* Offset of the matrix of v, without its last two axes, that belongs to a batch of the result of
+ * `rank` axes: axes are matched from the last, and those of one entry are broadcast. */
 MPK_FN rt_i64 batch_matmul_matrix(const mpk_view &v, int rank, const rt_i64 *at)
 {
     rt_i64 offset = 0;
@@ -18,7 +25,8 @@ MPK_FN rt_i64 batch_matmul_matrix(const mpk_view &v, int rank, const rt_i64 *at)
     return offset;
 }
 
-/* transposed: b is [.., Q, N]. */
+/* transposed: b is [.., Q, N].  outer: the step of b from one column of the result to the next;
+ * step_a and step_b: along the sum. */
 MPK_FN void batch_matmul_run(const mpk_task &t, const mpk_view &a, const mpk_view &b,
                              const mpk_view &y, bool transposed)
 {

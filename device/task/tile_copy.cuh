@@ -1,6 +1,17 @@
 /* tile_copy.cuh - x of a product of many tokens from global to shared memory, by the threads that
  * read it: stages of 64 columns of 64 tokens, in the swizzle of packed weights, and the squares of
  * each token.  linear_tile.cuh and linear_panel.cuh build on it.
+ *
+ * Each of the two warpgroups copies for itself; all counts of threads here are of its 128.  Thread
+ * i has row i / 4 and row i / 4 + 32, and of each half of a stage 16 bytes: four threads read 64
+ * bytes of a token in a row.
+ *
+ * A stage in shared memory, TILE_STAGE bytes: two halves of 32 columns, TILE_HALF bytes each; in
+ * one, a token has 64 bytes, eight tokens 512, and piece p of token r stands at p ^ r % 8 / 2.
+ * That is the 64-byte swizzle of wgmma, and lets ldmatrix read eight tokens without bank conflicts.
+ *
+ * Whoever includes this waits for the copies, and has a barrier of the warpgroup before others'
+ * pieces are read; a thread's own squares need only its own wait.
  */
 #ifndef TASK_TILE_COPY_CUH
 #define TASK_TILE_COPY_CUH
@@ -17,6 +28,8 @@ struct tile_copy {
 };
 #define TILE_NONE 0xffffffffu
 
+/* Tokens first ... first + 63, to the stages at s_x.  gathered: rows of x are named by a tensor of
+ * numbers, which are data and count only in range.  A token that is not there is zeros. */
 MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, char *s_x,
                             tile_copy *c)
 {
@@ -37,7 +50,9 @@ MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, c
     c->to = s_x + row / 8 * 512 + row % 8 * 64 + (piece ^ row % 8 / 2) * 16;
 }
 
-/* Ask for stage `stage` of x. */
+/* Ask for stage `stage` of x, columns 64 stage ..., into buffer `buffer`, as one group of copies.
+ * A copy that is not `there` writes 16 zeros and reads nothing, so sums need no test at the end of
+ * the columns. */
 MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int buffer)
 {
     const int column = stage * 64 + c.column;
@@ -54,6 +69,8 @@ MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int buff
     ptx_copy_async_commit();
 }
 
+/* square[m] += the squares of the pieces that this thread has brought of its token m, which it
+ * reads back from shared memory: in registers they never were. */
 MPK_FN void tile_add_squares(const tile_copy &c, int buffer, float *square)
 {
 #pragma unroll 1
@@ -71,7 +88,8 @@ MPK_FN void tile_add_squares(const tile_copy &c, int buffer, float *square)
         }
 }
 
-/* Sum of squares of each token of the warpgroup. */
+/* Sum of squares of each token of the warpgroup into s_square[64]: the four threads of a row are
+ * neighbouring lanes, and the first of them writes.  A barrier has to follow. */
 MPK_FN void tile_put_squares(float *square, float *s_square)
 {
     const int i = mpk_thread() % 128;

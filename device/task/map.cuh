@@ -27,7 +27,8 @@
 #endif
 #endif
 
-/* Of the tables' functions the one whose name differs on the host. */
+/* The two functions that op/map_arithmetic.h leaves to the file that includes it: on the host
+ * lgamma writes a global sign, so the host has others. */
 SPECIAL_FN float log_gamma_f(float a)
 {
     return lgammaf(a);

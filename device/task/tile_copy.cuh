@@ -10,8 +10,8 @@
  * one, a token has 64 bytes, eight tokens 512, and piece p of token r stands at p ^ r % 8 / 2.
  * That is the 64-byte swizzle of wgmma, and lets ldmatrix read eight tokens without bank conflicts.
  *
- * Whoever includes this waits for the copies, and has a barrier of the warpgroup before others'
- * pieces are read; a thread's own squares need only its own wait.
+ * A file that builds on this waits for the copies, and has a barrier of all readers before pieces
+ * of other threads are read; a thread's own squares need only its own wait.
  */
 #ifndef TASK_TILE_COPY_CUH
 #define TASK_TILE_COPY_CUH

@@ -86,7 +86,8 @@ template <int WORDS> MPK_FN float rows_entry(int dtype, const rt_u32 *words, int
     return mpk_from_f16((rt_u16)(words[i / 2] >> (i % 2 ? 16 : 0)));
 }
 
-/* What the mask lets row number `row` of the entry and KV head see of position p. */
+/* What the mask adds to the score of position p for row number `row` of the entry and KV head;
+ * -infinity: it is not seen, or one of both does not exist. */
 MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_how &h,
                        const rows_work &w, int row, rt_i64 p)
 {
@@ -128,8 +129,8 @@ MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_h
     }
 }
 
-/* Ask for element `at` of qkv: of a carried tensor (rt_lane.h) the word that it is in, else the
- * element alone. */
+/* Ask for element `at` of qkv: of a carried tensor (rt_lane.h) the word that it is in, since words
+ * are what is empty or there, else the element alone. */
 MPK_FN rt_u32 rows_ask(const mpk_task &t, const cache_operands &o, int at)
 {
     const char *g = mpk_data(t, o.qkv) + at * mpk_dtype_bytes(o.qkv.dtype);
@@ -156,7 +157,7 @@ MPK_FN float rows_round(int dtype, float x)
     return dtype == MPK_BF16 ? ptx_low_bf16(ptx_pack_bf16(x, 0)) : mpk_round(dtype, x);
 }
 
-/* Entry e of a norm's weight, 1 if there is none. */
+/* Entry e of a norm's weight, 1 if there is no norm. */
 MPK_FN float rows_weight(const mpk_task &t, const mpk_view &norm, int e)
 {
     return mpk_is_there(norm) ? mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]) : 1;
@@ -232,7 +233,8 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
     __syncwarp();
 }
 
-/* The position that a token of the step takes; -1: none, or a later token takes it. */
+/* The position that a token of the step takes, a negative one counted from the end; -1: none, or a
+ * later token takes it. */
 MPK_FN rt_i64 rows_target(const mpk_task &t, const cache_operands &o, rt_i64 token)
 {
     rt_i64 p = mpk_get_int(o.index, mpk_data(t, o.index), token * o.index.stride[0]);
@@ -320,6 +322,7 @@ MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_
             score[s][r] = added == -MPK_INFINITY ? added : dot + added * ROWS_LOG2_E;
         }
     }
+    /* Softmax: one scaling for all positions of the block; none if no position is seen yet. */
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         float largest = a->largest[r];
@@ -453,6 +456,7 @@ MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache
         const int row = row0 + i, token = is_query ? row / group : i - ROWS;
         if (is_query && row >= group * tokens)
             continue;
+        /* of two tokens at one position rows_target leaves the later */
         const rt_i64 target = is_query ? 0 : rows_target(t, o, token);
         if (!is_query &&
             (target < 0 || (w.split != h.splits - 1 && target / CACHE_UNIT % h.splits != w.split)))
@@ -481,6 +485,7 @@ MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_h
     constexpr int STEPS = ROWS_POSITIONS * LANES / 32;
     constexpr bool AHEAD = LANES < 32; /* longer rows leave no registers for it */
     const int warp = mpk_thread() / 32, size = (int)h.size, length = (int)o.k_cache.dims[2];
+    /* this warp's eighth of the split's first block */
     int p0 = w.split * CACHE_UNIT + warp * ROWS_POSITIONS;
     rows_block<STEPS, WORDS> block = {};
     rows_sum<ROWS> a;

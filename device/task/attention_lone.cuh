@@ -95,7 +95,7 @@ MPK_FN lone_tokens lone_plan(const mpk_task &t, const attend_shape &s, int first
     k.first_unit = k.from / LONE_UNIT;
     const int units = (k.end + LONE_UNIT - 1) / LONE_UNIT - k.first_unit;
     k.units = lane >= n ? 0 : units > 1 ? units : 1;
-    const int sum = mpk_prefix_lanes(k.units, lane);
+    const int sum = mpk_prefix_lanes(k.units, lane); /* up to this lane, itself included */
     k.before = sum - k.units;
     k.all = __shfl_sync(0xffffffffu, sum, 31);
     k.total = k.all * kv_heads;
@@ -432,7 +432,7 @@ MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_t
         float p[2][2] = {};
         if (there)
             lone_score<K>(query, key, next, scale, p);
-        if (more) {
+        if (more) { /* keys and queries of this unit have been used: `next` moves on */
             lone_next(t, s, k, at + 1, &next);
             lone_ask_keys<K>(t, s, k, next, key);
             if (ends)
@@ -471,6 +471,7 @@ MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_token
         if (hi == k.total || lo == hi)
             break;
         const lone_unit u = lone_find(k, hi - 1);
+        /* one past the context's last unit; its first is hi - 1 - u.unit */
         const int end = hi - 1 - u.unit + u.units;
         if (end == hi || hi - 1 - u.unit < lo)
             continue;

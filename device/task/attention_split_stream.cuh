@@ -83,8 +83,8 @@ MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int 
     }
 }
 
-/* Where this lane's dims of head `head` of a row of qkv lie (keys and values follow the
- * queries). */
+/* Where this lane's dims of head `head` of a row of qkv lie: [heads + 2 kv_heads][K], queries,
+ * then keys, then values. */
 template <int K>
 MPK_FN const char *attention_row_at(const mpk_task &t, const attention_shape &s, int token,
                                     int head)
@@ -388,7 +388,8 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
         query[d][2] = w.y;
         query[d][3] = w.w;
     }
-    /* pages of the ring for one of the cache */
+    /* pages of the ring for one of the cache: a ring that cannot hold two at once would never fill
+     * the second, so it goes by single pages */
     constexpr int EACH = 2 * BYTES <= MPK_PAGE_BYTES ? 1 : 2;
     if (MPK_LEAST_PAGES < 2 * EACH) {
         attention_pages_in_turn<K>(query, s, k, ring, a);
@@ -409,6 +410,7 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
                 other_value = ring_take(ring, &taken[3]);
         }
         if (half) {
+            /* without a second page warps 4 to 7 only release */
             there = second ? mpk_w.note[taken[2]] : 0;
             key = other_key;
             value = other_value;
@@ -455,7 +457,8 @@ MPK_FN int attention_step_row(const mpk_task &t, const attention_shape &s, int t
 }
 
 /* The n tokens of the step, in f32, newest first: partial 8.  Query head 0 by the last warp, and so
- * on: the first warps have pages to see to. */
+ * on: of a context of one page the first warps have the page.  A lane has dims 2 lane and + 1 of
+ * each 64; scores are the same in all lanes.  Rows of no query head (GROUP < 8) leave at once. */
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int token, int head, int n,
                            int from)
@@ -656,6 +659,8 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
     attention_prepare<K, GROUP, TOKENS>(t, s, k, token, w.head, n, ahead);
     mpk_sync();
     attention_pages<K, GROUP>(t, s, k, ring, &a);
+    /* *k is not needed any more (n and from have been kept): from here on it is the next piece's,
+     * whose loads are under way during the tokens of the step and the fold. */
     if (next >= 0) {
         attention_find(plan, s, w.lo, w.hi, next - plan->lot, k);
         attention_ask_turn<K>(t.e, s, next, mpk_thread() / 32 < GROUP ? AT_Q_NORM : AT_K_NORM,
@@ -760,7 +765,7 @@ MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
         mpk_trigger(t);
         return;
     }
-    /* Nobody reads the caches in this step, and the worker's next trigger releases these writes
+    /* No task reads these positions in this step, and the worker's next trigger releases the writes
      * too.  But what is not carried gives its memory away once the event has come, and filling
      * reads qkv. */
     const bool late = t.e->is_last || !mpk_carries(t, AT_QKV);

@@ -39,7 +39,7 @@ enum { ATTEND_UNIT = 32, ATTEND_ROWS = 128, ATTEND_BUFFERS = MPK_ROOM ? 2 : 1 };
 /* Tokens first .. last - 1 of one slot, query heads head .. head + n_heads - 1 of one KV head. */
 struct attend_chunk {
     int slot, first, last, head, n_heads, kv_head;
-    int step, n_steps; /* pages of the slot: those that any row sees */
+    int step, n_steps; /* pages of the slot: those that any row sees, from number `step` on */
     int row_warps;     /* 1, 2, 4, 8: warps that have rows of their own */
 };
 
@@ -432,6 +432,7 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
         const int after = step + 2 < end ? attend_page(from, step + 2) : -1;
         const char *s_page = s_pages + odd * BYTES;
 #pragma unroll 1
+        /* both halves, or this warp's; of parts from 2 on none */
         for (int u = part < 0 ? 0 : part; u < ATTEND_PAGE / ATTEND_UNIT; u += part < 0 ? 1 : 2) {
             const int base = step * ATTEND_PAGE + u * ATTEND_UNIT;
             const char *s_keys = s_page + u * ATTEND_UNIT * K * 2;
@@ -440,7 +441,7 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
                                base >= sight.from && base + ATTEND_UNIT - 1 <= sight.last, r);
         }
         page = next;
-        next = after;
+        next = after; /* its load has had this step's products to come back */
     }
 }
 

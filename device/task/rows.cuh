@@ -37,6 +37,7 @@ MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view
                          const char *g_x, rt_i64 from, rt_i64 step, rt_i64 n, double eps)
 {
     double sum = 0;
+    /* without a line no loads, and a sum of 0 for the barriers' sake */
     for (rt_i64 i = mpk_thread() % group; mine && i < n; i += group) {
         double value = (double)mpk_get(x, g_x, from + i * step);
         sum += value * value;
@@ -206,6 +207,7 @@ MPK_REDUCTION(reduce_group_whole_min, rt_i64, reduce_whole_smaller)
 MPK_REDUCTION(reduce_group_whole_prod, rt_i64, reduce_whole_times)
 MPK_REDUCTION(reduce_group_whole_sum, rt_i64, reduce_whole_plus)
 
+/* Two values become one, and over a group, as above; MEAN of integers does not occur here. */
 MPK_FN rt_i64 reduce_pair(int kind, rt_i64 a, rt_i64 b)
 {
     switch (kind) {
@@ -275,6 +277,7 @@ MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
             from = mpk_offset(x, at);
             to = mpk_offset(y, at);
         }
+        /* the maximum, then the weights, then the results */
         double largest = (double)-MPK_INFINITY, sum = 0;
         for (rt_i64 i = lane; mine && i < hi - lo; i += group)
             largest = reduce_larger(largest, mpk_get_double(x, g_x, from + i * from_step));
@@ -410,6 +413,7 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
         double base = kind == REDUCE_LOGSUMEXP
                           ? reduce_all_floats(t, x, g_x, part, REDUCE_MAX, lane, group, 0)
                           : 0;
+        /* every thread has the same base, so all go the same way */
         if (base == (double)MPK_INFINITY || base == (double)-MPK_INFINITY)
             base = 0;
         double result = reduce_all_floats(t, x, g_x, part, kind, lane, group, base);

@@ -98,7 +98,8 @@ MPK_FN void windows_add_entries(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_vi
     }
 }
 
-/* Is every piece of eight channels of an image aligned, whatever its place? */
+/* Is every piece of eight channels of an image aligned, whatever its place?  Its address and all
+ * strides but that of the channels have to be. */
 MPK_FN bool windows_aligned(const mpk_view &x, const char *g_x)
 {
     bool aligned = true;
@@ -141,6 +142,7 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
             const char *g_row = g_x + (at[0] * x.stride[0] + row * x.stride[2] + channel) *
                                           mpk_dtype_bytes(x.dtype),
                        *g_filter = g_w + (k * w.stride[2] + channel) * mpk_dtype_bytes(w.dtype);
+            /* a row in the padding: unsigned, so that one comparison tests both ends */
             if ((rt_u64)row >= (rt_u64)x.dims[2])
                 continue;
             if (aligned && channels - channel >= ROWS_PIECE)
@@ -194,6 +196,7 @@ MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x
     float r_entry[ROWS_PIECE];
     rows_raw r_x[KERNEL];
 #pragma unroll 1
+    /* the slow way, a loop that stays one: it is rare, and its code small */
     for (int k = 0; k < KERNEL && !aligned; k++)
         if ((rt_u32)(first + k * apart) < (rt_u32)columns) {
             rows_read_entries(x.dtype, g_x + (first + k * apart) * step, 1, n, 0, r_entry);

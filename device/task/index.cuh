@@ -56,6 +56,7 @@ MPK_FN void index_set(const mpk_view &y, char *g_y, rt_i64 at, rt_i64 value)
 }
 
 /* ---- from nowhere ---- */
+
 MPK_FN void full_run(const mpk_task &t, const mpk_view &y, double value)
 {
     char *g_y = mpk_data(t, y);
@@ -69,6 +70,7 @@ MPK_FN void iota_run(const mpk_task &t, const mpk_view &y, double start, double 
 }
 
 /* ---- by the place alone ---- */
+
 /* set: the axes that go backwards. */
 MPK_FN void flip_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int set)
 {

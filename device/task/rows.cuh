@@ -207,7 +207,8 @@ MPK_REDUCTION(reduce_group_whole_min, rt_i64, reduce_whole_smaller)
 MPK_REDUCTION(reduce_group_whole_prod, rt_i64, reduce_whole_times)
 MPK_REDUCTION(reduce_group_whole_sum, rt_i64, reduce_whole_plus)
 
-/* Two values become one, and over a group, as above; MEAN of integers does not occur here. */
+/* Two values become one, and over a group, as above; MEAN, whose result is a float, does not come
+ * here. */
 MPK_FN rt_i64 reduce_pair(int kind, rt_i64 a, rt_i64 b)
 {
     switch (kind) {

@@ -52,9 +52,9 @@ MPK_FN bool sdpa_has_pieces(const mpk_view &k, int per)
            k.stride[0] % per == 0 && k.stride[1] % per == 0 && k.stride[2] % per == 0;
 }
 
-/* The query times the key that begins at `from`, terms in rising order in either way: the bits do
- * not depend on the alignment.  By pieces, eight are asked for before the first is used; past the
- * end the first of them is read again, and not counted. */
+/* The query times the key that begins at `from`, terms in rising order in either way.  By pieces,
+ * eight are asked for before the first is used; past the end the first of them is read again, and
+ * not counted. */
 MPK_FN double sdpa_score(const mpk_view &k, const char *g_k, rt_i64 from, const double *s_query)
 {
     const int per = k.dtype == MPK_F32 ? 4 : 8;

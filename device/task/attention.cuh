@@ -124,7 +124,7 @@ MPK_FN void attend_cached(const mpk_task &t, const heads_place &p, rt_i64 slot, 
         int n = (int)(last - p0 + 1 < ATTEND_CHUNK ? last - p0 + 1 : ATTEND_CHUNK);
         mpk_sync();
         rt_u64 best = attend_scores(t, p, slot, p0, n, kv_head, scale);
-        if (!best)
+        if (!best) /* the same in all threads */
             continue;
         float kept = attend_rescale(a, best >> 32 ? mpk_from_key((rt_u32)(best >> 32)) : MPK_NAN);
         double sum = 0;
@@ -272,6 +272,7 @@ MPK_FN void split_step(const mpk_task &t, const heads_source &h, const heads_pla
             continue;
         rt_i64 from = heads_offset(h, i, h.heads + kv_head),
                values = heads_offset(h, i, h.heads + h.kv_heads + kv_head);
+        /* angles of this token instead of the query's, which has been turned */
         heads_angles(t, h, i, 0, (const float *)0, 1);
         float factor = heads_factor(t, h, MPK_THREADS, true, k_norm, from);
         double dot = 0;

@@ -42,7 +42,7 @@ struct alignas(16) copies_quad {
 };
 
 /* Do rows of the last axis consist of whole pieces of `unit` neighbouring entries, at multiples of
- * such a piece? */
+ * such a piece from the tensor's start?  All other strides have to be multiples too. */
 MPK_FN bool copies_are_whole(const mpk_view &v, int unit)
 {
     bool whole = v.rank > 0;

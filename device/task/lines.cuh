@@ -131,6 +131,7 @@ MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool l
         if (probe != 0) {
             lines_search_all(x, g_line, i, pieces, per, largest, &f);
         } else if (lines_worth(all, largest) > f.worth) {
+            /* rarely: of equal pieces the first, so from the last down */
             f.worth = lines_worth(all, largest);
 #pragma unroll
             for (int k = LINES_AHEAD; k-- > 0;)

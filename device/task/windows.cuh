@@ -23,7 +23,7 @@
 struct conv_how {
     mpk_numbers stride, padding, dilation;
     rt_i64 groups;
-    bool transposed, last; /* last: the result has its channels last */
+    bool transposed, last; /* last: the result has its channels last; x has them on axis 1 */
 };
 
 /* A place of the result with its axes in the order [N, F, ..]: if the channels come last, they move
@@ -82,6 +82,7 @@ MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, co
     rt_u64 entries = mpk_count(kernel, x.rank - 2);
     INDEX_LOOP(t, y)
     {
+        /* where it goes is told by y's own order, before that is changed */
         const rt_i64 to = mpk_offset(y, at);
         conv_order(h, y.rank, at);
         rt_i64 group = at[1] / filters;
@@ -214,6 +215,7 @@ MPK_FN pool_window pool_find(const mpk_view &x, const pool_how &h, const rt_i64 
                              : start + (h.kernel.at[i] - 1) * step + 1;
         if (!h.parts && end > n + h.padding.at[i])
             end = n + h.padding.at[i];
+        /* counted from the unclipped start, whose padding belongs to the window */
         w.padded *= (end - start - 1) / step + 1;
         if (start < 0)
             start += (-start + step - 1) / step * step;

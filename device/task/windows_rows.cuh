@@ -185,7 +185,8 @@ MPK_FN void windows_take(windows_most &m, const float (&r_entry)[ROWS_PIECE], in
 }
 
 /* One row of a window, of KERNEL entries `apart` columns apart, from column `first` on; aligned:
- * its pieces are whole, and loaded together.  g_x: row number `row` of the image at these channels. */
+ * its pieces are whole, and loaded together.  g_x: row number `row` of the image at these channels.
+ * */
 template <int KERNEL>
 MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x, int row,
                              int first, int apart, bool aligned, rt_i64 n)

@@ -50,7 +50,8 @@ static const char kernel_ending[] = ".kernel", program_ending[] = ".program";
 
 /* ---- where ---- */
 
-/* *out == NULL: there is no cache. */
+/* The folder of the cache, with a slash at its end; *out == NULL: there is no cache.  It need not
+ * exist.  MPK_CACHE= (empty) switches the cache off. */
 static mpk_status find_folder(mpk_context *cx, arena *a, const char **out)
 {
     const char *named = getenv("MPK_CACHE"), *xdg = getenv("XDG_CACHE_HOME"),
@@ -65,7 +66,8 @@ static mpk_status find_folder(mpk_context *cx, arena *a, const char **out)
     return home && *home ? file_join(cx, a, home, ".cache/mpk/kernels/", out) : MPK_OK;
 }
 
-/* The folder and those above it. */
+/* Make the folder and those above it: the path is cut at each slash in turn.  Another process may
+ * make the same ones at the same time. */
 static mpk_status make_folder(mpk_context *cx, arena *a, const char *folder)
 {
     char *path = arena_copy(a, folder, strlen(folder));
@@ -80,7 +82,8 @@ static mpk_status make_folder(mpk_context *cx, arena *a, const char *folder)
     return MPK_OK;
 }
 
-/* Of two texts, so that neither needs to be copied beside the other. */
+/* The key of two texts, so that neither needs to be copied beside the other: the hash of the second
+ * is the seed for the first. */
 static entry_key hash_key(str what, str more)
 {
     entry_key key;
@@ -125,7 +128,9 @@ static void note_use(const char *path)
     utimensat(AT_FDCWD, path, NULL, 0);
 }
 
-/* True if the entry was there and whole.  Whatever is wrong with it means that there is none. */
+/* True if the entry was there and whole: *code is the caller's to free, and the log that the
+ * compiler wrote then is added to `log` (may be NULL).  Whatever is wrong with it means that there
+ * is none: it is compiled again, and the new entry replaces it. */
 static bool load_entry(const char *path, entry_key key, const cuda_source *s, text *code, text *log)
 {
     mpk_context unheard = {0};
@@ -151,8 +156,9 @@ static bool load_entry(const char *path, entry_key key, const cuda_source *s, te
     return true;
 }
 
-/* Write an entry under its name, whole or not at all.  The check covers all after the head, so a
- * file that was cut off is no hit. */
+/* Write an entry under its name, whole or not at all (file_write writes beside it and renames). The
+ * head goes first with a check of 0, which is filled in when the bytes after it are there.  The
+ * check covers all after the head, so a file that was cut off is no hit. */
 static mpk_status write_entry(mpk_context *cx, const char *path, entry_key key, size_t n_source,
                               str code, str log)
 {
@@ -195,7 +201,9 @@ static bool begins_with(const char *s, const char *start)
     return strncmp(s, start, strlen(start)) == 0;
 }
 
-/* Entries and unfinished ones: names of other form are somebody else's. */
+/* Add a file of the folder to *out if it is an entry or an unfinished one.  Ours have 32 hex
+ * digits, an ending, and perhaps a part's: anything else in the folder belongs to others and is
+ * never removed. */
 static mpk_status add_entry(mpk_context *cx, arena *a, const char *folder, const char *name,
                             entries *out)
 {
@@ -233,6 +241,7 @@ static mpk_status list_entries(mpk_context *cx, arena *a, const char *folder, en
     return status;
 }
 
+/* For qsort: what was used longest ago first. */
 static int compare_used(const void *left, const void *right)
 {
     const entry *a = left, *b = right;
@@ -241,8 +250,9 @@ static int compare_used(const void *left, const void *right)
     return a->used.tv_nsec < b->used.tv_nsec ? -1 : a->used.tv_nsec > b->used.tv_nsec;
 }
 
-/* Remove what was used longest ago until the rest is within the limit, and what dead writers
- * left. */
+/* Remove what was used longest ago until the rest is within the limit, and what dead writers left.
+ * Parts of writers that live count for nothing here.  A file that cannot be removed, or was by
+ * another process, keeps its bytes in the sum. */
 static mpk_status shrink(mpk_context *cx, arena *a, const char *folder)
 {
     entries all = {0};
@@ -262,7 +272,8 @@ static mpk_status shrink(mpk_context *cx, arena *a, const char *folder)
     return MPK_OK;
 }
 
-/* The entry is written before the folder is looked through, so the limit holds with it. */
+/* Put an entry into the folder, which is made if need be.  The entry is written before the folder
+ * is looked through, so the limit holds with it. */
 static mpk_status store(mpk_context *cx, arena *a, const char *folder, const char *path,
                         entry_key key, size_t n_source, str code, str log)
 {
@@ -273,7 +284,9 @@ static mpk_status store(mpk_context *cx, arena *a, const char *folder, const cha
 
 /* ---- the face ---- */
 
-/* A cache that cannot be written is a line in the log: the kernel is there all the same. */
+/* Compile, and keep the code if there is a folder.  path and key are of no use without one.  A
+ * cache that cannot be written is a line in the log: the kernel is there all the same.  The log is
+ * kept with the code, so that a hit tells the same registers and spills. */
 static mpk_status compile_and_store(mpk_context *cx, arena *a, const cuda_tools *t,
                                     const cuda_source *s, const char *folder, const char *path,
                                     entry_key key, text *code, text *log)
@@ -330,7 +343,8 @@ mpk_status cuda_cache_compile(mpk_context *cx, const cuda_source *s, text *code,
 
 /* ---- programs ---- */
 
-/* *path == NULL: there is no cache. */
+/* Where the program of a key lies: *path, in the arena; NULL: there is no cache.  "program" in the
+ * hash keeps it from ever having the name of a kernel. */
 static mpk_status find_program(mpk_context *cx, arena *a, str key, const char **folder,
                                entry_key *hash, const char **path)
 {
@@ -340,7 +354,9 @@ static mpk_status find_program(mpk_context *cx, arena *a, str key, const char **
     return *folder ? find_path(cx, a, *folder, *hash, program_ending, path) : MPK_OK;
 }
 
-/* Whatever goes wrong is a miss. */
+/* Whatever goes wrong is a miss, without words.  On a hit *file stays mapped until the caller
+ * closes it, and *bytes points into it; another process may remove the file meanwhile without
+ * harm. */
 bool cuda_cache_open_program(str key, file_map *file, str *bytes)
 {
     mpk_context unheard = {0};
@@ -362,7 +378,8 @@ bool cuda_cache_open_program(str key, file_map *file, str *bytes)
     return found;
 }
 
-/* May fail without harm. */
+/* Called when a program has just been compiled, so a failure costs only that the next start
+ * compiles it again. */
 void cuda_cache_store_program(mpk_context *cx, str key, str bytes)
 {
     mpk_context unheard = {0};
@@ -396,7 +413,8 @@ mpk_status cuda_cache_describe(mpk_context *cx, arena *a, cuda_cache_facts *out)
     return MPK_OK;
 }
 
-/* Another process may remove the same entries at the same time. */
+/* All entries, parts of writers that live among them: their rename fails then, which is a line in
+ * their log.  Another process may remove the same entries at the same time. */
 static mpk_status clear(mpk_context *cx, arena *a)
 {
     const char *folder;

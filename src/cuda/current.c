@@ -10,23 +10,27 @@
  * memory (calls.c), see to it themselves. */
 #include "cuda/cuda_machine.h"
 
-/* A call under way. */
+/* A call under way.  `before`: what was current on the thread when it came; NULL: nothing was. */
 typedef struct visit {
     const cuda_machine *m;
     cuda_context before;
 } visit;
 
+/* The machine is not made current here: each inner function does that itself, where it comes to the
+ * driver, since some change GPUs on their way. */
 static visit arrive(const machine *base)
 {
     const cuda_machine *m = (const cuda_machine *)base;
     return (visit){m, cuda_driver_current(m->driver)};
 }
 
+/* Asks again what is current, so that a call that touched no GPU costs no change. */
 static void leave(const visit *v)
 {
     cuda_driver_leave(v->m->driver, v->before);
 }
 
+/* Looks at the streams of all GPUs of the machine, one after the other. */
 static mpk_status check(mpk_context *cx, machine *m)
 {
     const visit v = arrive(m);
@@ -35,6 +39,7 @@ static mpk_status check(mpk_context *cx, machine *m)
     return status;
 }
 
+/* These may pause the kernels, and tensors may lie on any GPU of the machine. */
 static mpk_status write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
                                const void *from)
 {
@@ -70,6 +75,7 @@ static mpk_status clear_state(mpk_context *cx, machine *m)
     return status;
 }
 
+/* May launch kernels.  The lock of the books is held. */
 static void ring(machine *m)
 {
     const visit v = arrive(m);
@@ -77,6 +83,8 @@ static void ring(machine *m)
     leave(&v);
 }
 
+/* The thread may sleep here for long and launch kernels in between; the context is put back when it
+ * leaves, not while it sleeps. */
 static void wait_news(machine *m, rt_u32 seen, uint64_t timeout_ns)
 {
     const visit v = arrive(m);
@@ -91,11 +99,13 @@ static void describe(machine *m, machine_facts *out)
     leave(&v);
 }
 
+/* No visit: the answer lies in the source that the host has kept. */
 static machine_code code_of(const machine *m, uint32_t graph, ir_op_id op)
 {
     return cuda_inner_def.code_of(m, graph, op);
 }
 
+/* May pin more memory, which is a call of the driver. */
 static mpk_status lend_logits(mpk_context *cx, machine *m, float *to, uint64_t n, rt_u64 *at)
 {
     const visit v = arrive(m);
@@ -104,6 +114,7 @@ static mpk_status lend_logits(mpk_context *cx, machine *m, float *to, uint64_t n
     return status;
 }
 
+/* No visit for these two: the logits are in host memory, to which the kernel has written them. */
 static void return_logits(machine *m, rt_u64 at, float *to, uint64_t n)
 {
     cuda_inner_def.return_logits(m, at, to, n);
@@ -130,11 +141,14 @@ static mpk_status read_profile(mpk_context *cx, machine *m, uint32_t graph, mach
     return status;
 }
 
+/* No visit: the driver is closed inside, and no question could be asked afterwards.  cuda.c's stop
+ * puts the context back before that. */
 static void stop(machine *m)
 {
     cuda_inner_def.stop(m);
 }
 
+/* What machines other than those of calls have for `def` (cuda_start). */
 const machine_def cuda_outer_def = {.name = "cuda",
                                     .stop = stop,
                                     .check = check,

@@ -75,6 +75,7 @@ mpk_status cuda_driver_fail(mpk_context *cx, const cuda_driver *d, int code, con
     char deed[512], number[32];
     const char *name = NULL, *sentence = NULL;
     const struct meaning *m = find_meaning(code);
+    /* After some errors the driver cannot even name them: then the number has to do. */
     va_list values;
     va_start(values, doing);
     vsnprintf(deed, sizeof deed, doing, values);
@@ -114,6 +115,8 @@ static mpk_status start_driver(mpk_context *cx, cuda_driver *d, const char *path
     CHECK(cx, version >= OLDEST_DRIVER, MPK_EUNSUPPORTED,
           "the NVIDIA driver is for CUDA %d.%d, too old: update it (11.8 or newer)", version / 1000,
           version % 1000 / 10);
+    /* Before cuInit only the version may be asked for.  cuInit is harmless when the process
+     * (PyTorch, another machine) has called it already. */
     CALL(cx, d, cuInit, (0), "start the GPU's driver");
     CALL(cx, d, cuDeviceGetCount, (&n), "count the GPUs");
     CHECK(cx, n > 0, MPK_EUNSUPPORTED, "the driver shows no GPU; %s",
@@ -130,6 +133,8 @@ static const char *find_path(void)
     return named && *named ? named : "libcuda.so.1";
 }
 
+/* Looks for the file alone: a library that is there may still have no GPU, or be too old. For `mpk
+ * doctor`, which has other advice for each. */
 bool cuda_driver_is_there(void)
 {
     void *library = dlopen(find_path(), RTLD_LAZY | RTLD_LOCAL);
@@ -138,7 +143,8 @@ bool cuda_driver_is_there(void)
     return library != NULL;
 }
 
-/* The library is opened again for every machine; the system shares it. */
+/* The library is opened again for every machine; the system shares it and counts the opens. *out is
+ * the caller's to close, after the last GPU that was opened through it. */
 mpk_status cuda_driver_open(mpk_context *cx, cuda_driver **out)
 {
     const char *path = find_path();
@@ -177,8 +183,9 @@ uint32_t cuda_driver_gpus(const cuda_driver *d)
     return d->n_gpus;
 }
 
-/* Fill in what the driver answers by number (CUdevice_attribute).  The bandwidth is the nominal
- * one: two transfers in each cycle of the memory's clock. */
+/* Fill in what the driver answers by number (CUdevice_attribute).  97 is the shared memory of a
+ * block that asks for it by cuda_function_allow_shared, not the 48 KB that each has.  The bandwidth
+ * is the nominal one: two transfers in each cycle of the memory's clock. */
 static mpk_status read_attributes(mpk_context *cx, const cuda_driver *d, int device, cuda_facts *f)
 {
     uint32_t maps_host, cooperative, memory_khz, bus_bits;
@@ -213,7 +220,8 @@ static mpk_status read_attributes(mpk_context *cx, const cuda_driver *d, int dev
     return MPK_OK;
 }
 
-/* The driver's handle of a GPU, which is a number, too. */
+/* The driver's handle of a GPU, which is a number, too: both count the GPUs that
+ * CUDA_VISIBLE_DEVICES leaves. */
 static mpk_status find_device(mpk_context *cx, const cuda_driver *d, uint32_t index, int *device)
 {
     CHECK(cx, index < d->n_gpus, MPK_EARG,
@@ -269,6 +277,8 @@ mpk_status cuda_gpu_open(mpk_context *cx, cuda_driver *d, uint32_t index, cuda_g
     return MPK_OK;
 }
 
+/* The driver counts who holds the primary context; the last release destroys it with all memory,
+ * streams and modules in it, even where it is current on some thread. */
 void cuda_gpu_close(cuda_gpu *g)
 {
     if (!g)
@@ -288,13 +298,16 @@ mpk_status cuda_gpu_use(mpk_context *cx, cuda_gpu *g)
     return MPK_OK;
 }
 
+/* An error counts as none: the question is asked to put things back later, and there is nothing to
+ * put back. */
 cuda_context cuda_driver_current(const cuda_driver *d)
 {
     cuda_context now = NULL;
     return d->cuCtxGetCurrent(&now) == CUDA_SUCCESS ? now : NULL;
 }
 
-/* Current already is the common case in calls: then only the question is asked. */
+/* Current already is the common case in calls: then only the question is asked.  *before is set on
+ * success alone; after a failure there is nothing to leave. */
 mpk_status cuda_gpu_enter(mpk_context *cx, cuda_gpu *g, cuda_context *before)
 {
     cuda_context now = cuda_driver_current(g->d);
@@ -316,6 +329,8 @@ void cuda_gpu_leave(cuda_gpu *g, cuda_context before)
     cuda_driver_leave(g->d, before);
 }
 
+/* The context that is current on the thread, which must be that of g: the entry takes no
+ * argument. */
 mpk_status cuda_gpu_wait(mpk_context *cx, cuda_gpu *g)
 {
     CALL(cx, g->d, cuCtxSynchronize, (), "wait for the GPU");
@@ -343,8 +358,8 @@ mpk_status cuda_driver_link(mpk_context *cx, const cuda_driver *d, uint32_t from
     return MPK_OK;
 }
 
-/* Access that somebody else has switched on is as good; only one's own may be switched off
- * again. */
+/* The entry acts on the current context, so g must be it.  Access that others in the process have
+ * switched on is as good; only one's own may be switched off again, hence *made. */
 mpk_status cuda_gpu_reach(mpk_context *cx, cuda_gpu *g, cuda_gpu *to, bool *made)
 {
     int code = g->d->cuCtxEnablePeerAccess(to->context, 0);
@@ -355,6 +370,8 @@ mpk_status cuda_gpu_reach(mpk_context *cx, cuda_gpu *g, cuda_gpu *to, bool *made
     return MPK_OK;
 }
 
+/* Makes g current on the thread and leaves it so.  Called when a machine ends, whatever state the
+ * GPU is in: a failure is not told. */
 void cuda_gpu_unreach(cuda_gpu *g, cuda_gpu *to)
 {
     mpk_context late = {0};
@@ -394,13 +411,16 @@ mpk_status cuda_memory_alloc(mpk_context *cx, cuda_gpu *g, const char *what, uin
     return MPK_OK;
 }
 
+/* The driver waits here for all kernels of the GPU, whichever stream they are on: with a persistent
+ * kernel that is for ever, so machines release only after cuda_end_kernels. */
 void cuda_memory_release(cuda_gpu *g, cuda_address at)
 {
     if (at)
         g->d->cuMemFree(at);
 }
 
-/* Zeroed, and seen by the GPU at *device. */
+/* Portable, so that the memory counts as pinned for every GPU of the process, and mapped, so that
+ * kernels reach it at *device.  The driver does not zero it: that is done here. */
 mpk_status cuda_host_alloc(mpk_context *cx, cuda_gpu *g, uint64_t n, void **host,
                            cuda_address *device)
 {
@@ -440,6 +460,11 @@ void cuda_host_unregister(cuda_gpu *g, void *host)
     g->d->cuMemHostUnregister(host);
 }
 
+/* Copies of 0 bytes are no calls of the driver, so that callers need no case for areas without
+ * memory (address 0).
+ *
+ * The two without a stream go through the default stream.  They do not wait for kernels of a
+ * machine, whose streams are made so that the default one passes them (cuda_stream_create). */
 mpk_status cuda_upload(mpk_context *cx, cuda_gpu *g, cuda_address to, const void *from, uint64_t n)
 {
     if (n)
@@ -454,6 +479,8 @@ mpk_status cuda_download(mpk_context *cx, cuda_gpu *g, void *to, cuda_address fr
     return MPK_OK;
 }
 
+/* From memory that is not pinned the driver takes the bytes before it returns (calls.c relies on
+ * that); pinned memory must stay as it is until the stream has come so far. */
 mpk_status cuda_upload_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to,
                           const void *from, uint64_t n)
 {
@@ -478,6 +505,7 @@ mpk_status cuda_copy_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_addres
     return MPK_OK;
 }
 
+/* A kernel of the driver: it needs an SM, and none is free while a persistent kernel runs. */
 mpk_status cuda_fill_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_address to, uint8_t value,
                         uint64_t n)
 {
@@ -488,6 +516,8 @@ mpk_status cuda_fill_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_addres
 
 /* ---- streams and events ---- */
 
+/* Non-blocking: a blocking stream and the default one wait for each other, so that a persistent
+ * kernel would stop all that the caller (PyTorch) does on the default stream. */
 mpk_status cuda_stream_create(mpk_context *cx, cuda_gpu *g, cuda_stream *out)
 {
     CALL(cx, g->d, cuStreamCreate, (out, STREAM_NON_BLOCKING), "make a stream");
@@ -506,6 +536,7 @@ mpk_status cuda_stream_wait(mpk_context *cx, cuda_gpu *g, cuda_stream s)
     return MPK_OK;
 }
 
+/* A kernel that died makes this fail with its own error, and every later call too. */
 mpk_status cuda_stream_poll(mpk_context *cx, cuda_gpu *g, cuda_stream s, bool *done)
 {
     int code = g->d->cuStreamQuery(s);
@@ -515,6 +546,8 @@ mpk_status cuda_stream_poll(mpk_context *cx, cuda_gpu *g, cuda_stream s, bool *d
     return MPK_OK;
 }
 
+/* States are none, active and invalidated; the last is a capture, too, whose owner has to end
+ * it. */
 mpk_status cuda_stream_is_captured(mpk_context *cx, cuda_gpu *g, cuda_stream s, bool *yes)
 {
     int state = 0;
@@ -523,12 +556,15 @@ mpk_status cuda_stream_is_captured(mpk_context *cx, cuda_gpu *g, cuda_stream s, 
     return MPK_OK;
 }
 
+/* The order is made on the GPU: the thread does not wait.  An event that was never recorded counts
+ * as one that has come. */
 mpk_status cuda_stream_after(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_event e)
 {
     CALL(cx, g->d, cuStreamWaitEvent, (s, e, 0), "let a stream wait for an event");
     return MPK_OK;
 }
 
+/* An event without time is cheaper to record; cuda_event_elapsed refuses it. */
 mpk_status cuda_event_create(mpk_context *cx, cuda_gpu *g, bool timed, cuda_event *out)
 {
     CALL(cx, g->d, cuEventCreate, (out, timed ? 0 : EVENT_UNTIMED), "make an event");
@@ -541,6 +577,8 @@ void cuda_event_release(cuda_gpu *g, cuda_event e)
         g->d->cuEventDestroy(e);
 }
 
+/* The event comes when all that is on s by now has ended; recorded again, it means the later
+ * place. */
 mpk_status cuda_event_record(mpk_context *cx, cuda_gpu *g, cuda_event e, cuda_stream s)
 {
     CALL(cx, g->d, cuEventRecord, (e, s), "record an event");
@@ -553,6 +591,7 @@ mpk_status cuda_event_wait(mpk_context *cx, cuda_gpu *g, cuda_event e)
     return MPK_OK;
 }
 
+/* Not a wait: two events that have not both come are an error of the driver. */
 mpk_status cuda_event_elapsed(mpk_context *cx, cuda_gpu *g, cuda_event from, cuda_event to,
                               float *ms)
 {

@@ -11,7 +11,9 @@
 /* ---- code ---- */
 
 /* Code from a file is checked for what the driver would read past.  The driver's compiler writes
- * its words for PTX into `log`, which become a second line of the message. */
+ * its words for PTX into `log`, which become a second line of the message.  The driver copies the
+ * code, so the caller may free it; the module is in the context that is current, g's, and must be
+ * released there. */
 mpk_status cuda_module_load(mpk_context *cx, cuda_gpu *g, const char *name, str code,
                             cuda_module *out)
 {
@@ -58,7 +60,7 @@ mpk_status cuda_module_variable(mpk_context *cx, cuda_gpu *g, cuda_module m, con
     return MPK_OK;
 }
 
-/* What ptxas gave the kernel on this GPU. */
+/* What ptxas gave the kernel on this GPU.  *out is written only if every question was answered. */
 mpk_status cuda_function_describe(mpk_context *cx, cuda_gpu *g, cuda_function f,
                                   cuda_function_facts *out)
 {
@@ -93,6 +95,8 @@ mpk_status cuda_function_allow_shared(mpk_context *cx, cuda_gpu *g, cuda_functio
     return MPK_OK;
 }
 
+/* How many blocks fit beside each other on an SM that is empty: what other programs run there does
+ * not count. */
 mpk_status cuda_launch_occupancy(mpk_context *cx, cuda_gpu *g, const cuda_launch *l,
                                  uint32_t *blocks_per_sm)
 {
@@ -121,7 +125,9 @@ mpk_status cuda_launch_check(mpk_context *cx, cuda_gpu *g, const cuda_launch *l)
     return MPK_OK;
 }
 
-/* cooperative: the driver itself refuses a grid that is not resident at once. */
+/* cooperative: the driver itself refuses a grid that is not resident at once.  Returns as soon as
+ * the launch is on the stream; the driver has copied the arguments by then.  What the kernel does
+ * wrong is an error of some later call. */
 mpk_status cuda_launch_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, const cuda_launch *l)
 {
     launch_attribute attributes[2] = {0};
@@ -141,6 +147,7 @@ mpk_status cuda_launch_on(mpk_context *cx, cuda_gpu *g, cuda_stream s, const cud
     return MPK_OK;
 }
 
+/* The caller casts it to the type that it has in cuda.h; nothing to release. */
 void *cuda_find_entry(const cuda_gpu *g, const char *symbol)
 {
     return dlsym(g->d->library, symbol);
@@ -148,13 +155,15 @@ void *cuda_find_entry(const cuda_gpu *g, const char *symbol)
 
 /* ---- graphs ---- */
 
+/* s must not be the default stream, which cannot be recorded. */
 mpk_status cuda_graph_begin(mpk_context *cx, cuda_gpu *g, cuda_stream s)
 {
     CALL(cx, g->d, cuStreamBeginCapture, (s, CAPTURE_THIS_THREAD), "begin to record launches");
     return MPK_OK;
 }
 
-/* The recorded graph goes also where making it ready fails. */
+/* The recording is made ready to launch and then destroyed, also where that fails; *out is the
+ * caller's (cuda_graph_release). */
 static mpk_status end_recording(mpk_context *cx, cuda_gpu *g, cuda_stream s, cuda_graph *out)
 {
     graph_handle recorded = NULL;
@@ -178,6 +187,8 @@ mpk_status cuda_graph_end(mpk_context *cx, cuda_gpu *g, cuda_stream s, mpk_statu
     return status == MPK_OK ? ended : status;
 }
 
+/* The graph may be launched any number of times and on any stream of its GPU; launches of one graph
+ * run one after the other. */
 mpk_status cuda_graph_launch(mpk_context *cx, cuda_gpu *g, cuda_graph graph, cuda_stream s)
 {
     CALL(cx, g->d, cuGraphLaunch, (graph, s), "start recorded launches");

@@ -19,24 +19,29 @@ enum {
     CUDA_NOT_READY = 600,
     CUDA_PEER_ALREADY = 704,
 
-    LINK_RANK = 1, /* of a pair of GPUs */
+    LINK_RANK = 1, /* CUdevice_P2PAttribute, of a pair of GPUs */
     LINK_ATOMICS = 3,
 
     OLDEST_DRIVER = 11080, /* cuLaunchKernelEx */
 
+    /* flags: of cuMemHostAlloc and cuMemHostRegister, then of a stream and of an event */
     HOST_PORTABLE = 1,
     HOST_MAPPED = 2,
     REGISTER_READ_ONLY = 8,
     STREAM_NON_BLOCKING = 1,
     EVENT_UNTIMED = 2,
+    /* the mode that lets other threads allocate and free while this one records */
     CAPTURE_THIS_THREAD = 1,
 
+    /* CUjit_option */
     JIT_ERROR_LOG = 5,
     JIT_ERROR_LOG_BYTES = 6,
 
+    /* CUlaunchAttributeID */
     LAUNCH_COOPERATIVE = 2,
     LAUNCH_EARLY = 6, /* programmatic stream serialization */
 
+    /* CUfunction_attribute */
     FUNCTION_MAX_THREADS = 0,
     FUNCTION_SHARED = 1,
     FUNCTION_LOCAL = 3,

@@ -16,7 +16,7 @@ typedef struct link_handle *link_handle;
 
 enum { LINK_SUCCESS = 0, LINK_CUBIN = 1, PATH_BYTES = 4096 + 128 };
 
-/* name, parameters */
+/* name, parameters.  A value of the library's enum nvJitLinkResult is an int here, 0: success. */
 #define ENTRIES(X)                                                              \
     X(nvJitLinkVersion, (unsigned *, unsigned *))                               \
     X(nvJitLinkCreate, (link_handle *, uint32_t, const char **))                \
@@ -28,7 +28,9 @@ enum { LINK_SUCCESS = 0, LINK_CUBIN = 1, PATH_BYTES = 4096 + 128 };
     X(nvJitLinkGetLinkedCubinSize, (link_handle, size_t *))                     \
     X(nvJitLinkGetLinkedCubin, (link_handle, void *))
 
-/* One opened library; `path` is the file, also of one that could not be opened, for messages. */
+/* One opened library; `path` is the file, also of one that could not be opened, for messages.
+ * Nothing in it changes once it is open, so threads may link with it at the same time, each with a
+ * handle of its own. */
 struct cuda_linker {
     void *library;
     char path[PATH_BYTES];
@@ -54,7 +56,11 @@ static bool open_file(cuda_linker *l, const char *folder, const char *place, uin
     return l->library != NULL;
 }
 
-/* Beside the file of NVRTC; a name without a folder is one that the loader finds. */
+/* Beside the file of NVRTC; a name without a folder is one that the loader finds.  The two layouts,
+ * of CUDA 13's packages and toolkits, and of CUDA 12's:
+ *
+ *   nvidia/cu13/lib/libnvrtc.so.13        nvidia/cu13/lib/libnvJitLink.so.13
+ *   nvidia/cuda_nvrtc/lib/libnvrtc.so.12  nvidia/nvjitlink/lib/libnvJitLink.so.12 */
 static bool open_beside(cuda_linker *l, const cuda_nvrtc *n)
 {
     const char *path = cuda_nvrtc_path(n), *slash = strrchr(path, '/');
@@ -65,6 +71,7 @@ static bool open_beside(cuda_linker *l, const cuda_nvrtc *n)
            (slash && open_file(l, folder, "../../nvjitlink/lib/", major));
 }
 
+/* MPK_EUNSUPPORTED, by name: a library that is too old, or another one. */
 static mpk_status find_entries(mpk_context *cx, cuda_linker *l)
 {
     unsigned major = 0, minor = 0;
@@ -100,6 +107,7 @@ static mpk_status find_library(mpk_context *cx, cuda_linker *l, const cuda_nvrtc
     return MPK_OK;
 }
 
+/* n is only looked at; it may be closed before the linker. */
 mpk_status cuda_linker_open(mpk_context *cx, const cuda_nvrtc *n, cuda_linker **out)
 {
     cuda_linker *l = calloc(1, sizeof *l);
@@ -148,8 +156,9 @@ static mpk_status fail(mpk_context *cx, const cuda_linker *l, link_handle h, con
     return MPK_EDEVICE;
 }
 
-/* The steps between making the handle and destroying it; *code is the caller's to free in any
- * case. */
+/* The steps between making the handle and destroying it: all units are added, completed, and the
+ * cubin is copied out.  The names that they are added by appear in the linker's messages. *code is
+ * the caller's to free in any case. */
 static mpk_status link_all(mpk_context *cx, const cuda_linker *l, link_handle h, uint32_t n,
                            const text *units, text *code)
 {
@@ -174,6 +183,8 @@ static mpk_status link_all(mpk_context *cx, const cuda_linker *l, link_handle h,
     return result == LINK_SUCCESS ? MPK_OK : fail(cx, l, h, "nvJitLinkGetLinkedCubin", result);
 }
 
+/* Options and the handle are of this one link.  The units must stay until it has ended; *code is
+ * written on success alone. */
 mpk_status cuda_linker_link(mpk_context *cx, const cuda_linker *l, const gen_arch *arch, uint32_t n,
                             const text *units, text *code)
 {

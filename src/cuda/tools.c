@@ -1,13 +1,23 @@
 /* tools.c - compile a source as a whole or in units (see tools.h; device/units.cuh).
  *
- * Relies on nvrtc.h and linker.h.  Called by cache.c, which asks for the key first and compiles
- * only what it does not have. */
+ * Input: the source of one kernel and how it is to be compiled; output: one cubin, or PTX.  A
+ * source of three units goes through these:
+ *
+ *   nvrtcCompileProgram -DMPK_UNIT=1  --> relocatable code --+
+ *   nvrtcCompileProgram -DMPK_UNIT=2  --> relocatable code --+-- nvJitLink --> the kernel
+ *   nvrtcCompileProgram -DMPK_UNIT=4  --> relocatable code --+
+ *
+ * The text is the same in each; MPK_UNIT says which of its functions have bodies.  Relies on
+ * nvrtc.h and linker.h, needs no GPU, and may be called by any thread.  Called by cache.c, which
+ * asks for the key first and compiles only what it does not have. */
 #include "cuda/tools.h"
 
 #include <stdio.h>
 
 #include "base/thread.h"
 
+/* The linker is opened only for a source that asks for units.  That there is none is no failure:
+ * its words go to the log, and *out is valid without it. */
 mpk_status cuda_tools_open(mpk_context *cx, const cuda_source *s, cuda_tools *out)
 {
     mpk_context unheard = {0};
@@ -25,6 +35,14 @@ void cuda_tools_close(cuda_tools *t)
     cuda_nvrtc_close(t->nvrtc);
 }
 
+/* For example, of a source that is linked:
+ *
+ *   13000 13000            NVRTC and nvJitLink; 0: compiled as a whole
+ *   --gpu-architecture=sm_90a
+ *   --std=c++17
+ *   ...
+ *
+ * So the same source has another key once a linker is installed. */
 mpk_status cuda_tools_describe(mpk_context *cx, arena *a, const cuda_tools *t, const cuda_source *s,
                                str *out)
 {
@@ -43,7 +61,8 @@ mpk_status cuda_tools_describe(mpk_context *cx, arena *a, const cuda_tools *t, c
     return MPK_OK;
 }
 
-/* One compilation in units: each thread writes its own code and log. */
+/* One compilation in units: each thread writes its own code and log, at its place in the arrays.
+ * numbers: what MPK_UNIT is for each. */
 typedef struct units {
     const cuda_tools *tools;
     const cuda_source *s;
@@ -59,6 +78,9 @@ static mpk_status compile_unit(mpk_context *cx, void *user, uint32_t i)
     return cuda_nvrtc_compile(cx, u->tools->nvrtc, &s, &u->code[i], &u->log[i]);
 }
 
+/* All units, side by side, then the link.  After a failure *code is empty or partly written: the
+ * caller frees it, and the units in any case.  The linked code is kept (cuda_source.keep_folder)
+ * under the name of the whole. */
 static mpk_status compile_and_link(mpk_context *cx, units *u, text *code)
 {
     for (uint32_t i = 0; i < CUDA_UNITS; i++)
@@ -69,6 +91,8 @@ static mpk_status compile_and_link(mpk_context *cx, units *u, text *code)
     return cuda_source_keep(cx, u->s, ".cubin", (str){code->at, code->n});
 }
 
+/* *code is written on success alone.  The log is added to also after a failure: it says where the
+ * source is wrong. */
 mpk_status cuda_tools_compile(mpk_context *cx, const cuda_tools *t, const cuda_source *s,
                               text *code, text *log)
 {

@@ -20,7 +20,9 @@
 #include "cuda/cache.h"
 #include "cuda/cuda_machine.h"
 
-/* Two pages are the least with which a worker can load one task's weights while another runs. */
+/* The source of a program, and the room that its kernels leave the ring: two pages are the least
+ * with which a worker can load one task's weights while another runs.  Needs no GPU; *source lies
+ * in the arena. */
 mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *image,
                             const gen_arch *arch, gen_whole whole, gen_source *source)
 {
@@ -33,7 +35,8 @@ mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *imag
 }
 
 /* Machine code or PTX of a source, from the cache or made now.  how: all but name and code.  The
- * caller frees *code. */
+ * caller frees *code.  The compiler's log goes no further than this: of a failure its first error
+ * is in cx, and --keep writes all of it. */
 static mpk_status compile_source(mpk_context *cx, const char *name, const cuda_source *how,
                                  str source, text *code, bool *cached)
 {
@@ -50,7 +53,8 @@ static mpk_status compile_source(mpk_context *cx, const char *name, const cuda_s
     return MPK_OK;
 }
 
-/* The kernels of all regimes, side by side. */
+/* The kernels of all regimes, side by side.  Each thread writes at its own regime's place in
+ * kernels and cached; the rest is only read. */
 typedef struct compilation {
     const cuda_source *how;
     const gen_source *source;
@@ -59,6 +63,8 @@ typedef struct compilation {
     bool cached[GEN_REGIMES]; /* it came from the cache */
 } compilation;
 
+/* For thread_each.  The names are those of the files under --keep.  A regime that is to be compiled
+ * in units goes through more threads of its own (tools.c). */
 static mpk_status compile_regime(mpk_context *cx, void *user, uint32_t regime)
 {
     static const char *const names[GEN_REGIMES] = {"mpk.cu", "mpk.prompts.cu"};
@@ -70,6 +76,8 @@ static mpk_status compile_regime(mpk_context *cx, void *user, uint32_t regime)
                           &c->cached[regime]);
 }
 
+/* kernels: [GEN_REGIMES], the caller's to free, after a failure too.  *cached: all of them came
+ * from the cache. */
 static mpk_status compile_kernels(mpk_context *cx, const cuda_source *how, const gen_source *source,
                                   bool in_units, text *kernels, bool *cached)
 {
@@ -81,7 +89,8 @@ static mpk_status compile_kernels(mpk_context *cx, const cuda_source *how, const
     return MPK_OK;
 }
 
-/* What packs weights and makes them up: the same for all programs. */
+/* The code that packs weights and makes them up: the same text for all programs, so that it comes
+ * from the cache but for the first time. */
 static mpk_status compile_loader(mpk_context *cx, const cuda_source *how, text *code)
 {
     arena a = {0};
@@ -94,7 +103,7 @@ static mpk_status compile_loader(mpk_context *cx, const cuda_source *how, text *
     return status;
 }
 
-/* How a machine's sources are compiled. */
+/* How a machine's sources are compiled: as one whole, until the caller says otherwise (units). */
 static cuda_source compile_how(const cuda_machine *m)
 {
     return (cuda_source){.arch = &m->arch,
@@ -112,7 +121,8 @@ cuda_code_head cuda_head_of(str source)
                             .source_hash = hash_bytes(source.at, source.n, 0)};
 }
 
-/* The bytes of cuda_options.code. */
+/* The bytes of cuda_options.code, in *code, which the caller frees; empty after a failure.  A
+ * regime that the program has not got counts 0 bytes in the head. */
 static mpk_status join_code(mpk_context *cx, str source, const text *loader, const text *kernels,
                             text *code)
 {
@@ -161,7 +171,9 @@ static bool split_code(const cuda_machine *m, str *loader, str *kernels)
     return left.n == 0;
 }
 
-/* Needs no GPU: only NVRTC and the architecture's name. */
+/* For `mpk compile`: needs no GPU, only NVRTC and the architecture's name.  Everything is made in
+ * this thread and those of the compilation, and nothing is loaded.  *code is the caller's to
+ * free. */
 mpk_status cuda_compile(mpk_context *cx, const program_image *image, const gen_arch *row,
                         const char *keep, text *code)
 {
@@ -233,7 +245,9 @@ mpk_status cuda_end_code(mpk_context *cx, cuda_code_job *j, mpk_status status)
     return status;
 }
 
-/* The caller that started the machine may keep what was compiled. */
+/* The caller that started the machine may keep what was compiled, as bytes for cuda_options.code of
+ * a later start.  They are lent for the call of `made` alone.  Code that was given is not offered
+ * again. */
 mpk_status cuda_offer_code(mpk_context *cx, const cuda_machine *m, const cuda_code_job *j)
 {
     text all = {0};
@@ -247,7 +261,9 @@ mpk_status cuda_offer_code(mpk_context *cx, const cuda_machine *m, const cuda_co
 
 /* ---- loading and launching ---- */
 
-/* Cooperative, where the GPU can: then the driver checks that all blocks are resident. */
+/* How the kernel of a regime is launched.  Cooperative, where the GPU can: then the driver checks
+ * that all blocks are resident.  `arguments` is lent until the launch has been made; NULL: the
+ * launch is only checked. */
 static cuda_launch main_launch(cuda_machine *m, uint32_t regime, void **arguments)
 {
     return (cuda_launch){
@@ -261,6 +277,8 @@ static cuda_launch main_launch(cuda_machine *m, uint32_t regime, void **argument
                        cuda_gpu_facts(m->gpu)->cooperative && !m->options.on_one_gpu};
 }
 
+/* Put the kernel on the stream: its one argument is the address of rt_kernel in the block of
+ * tables, so a launch needs nothing of the host but that these are there.  m's GPU is current. */
 mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, uint32_t regime, cuda_stream s)
 {
     cuda_address argument = m->table_block + m->layout.kernel;
@@ -269,7 +287,8 @@ mpk_status cuda_launch_main(mpk_context *cx, cuda_machine *m, uint32_t regime, c
     return cuda_launch_on(cx, m->gpu, s, &l);
 }
 
-/* All that can be wrong with a kernel is said before it is launched. */
+/* All that can be wrong with a kernel is said before it is launched: more shared memory than the
+ * GPU gives a block, or more blocks than fit at the same time. */
 static mpk_status check_code(mpk_context *cx, cuda_machine *m, uint32_t regime)
 {
     cuda_kernel *k = &m->kernels[regime];
@@ -289,6 +308,8 @@ static str code_of(str given, const text *made)
     return given.at ? given : (str){made->at, made->n};
 }
 
+/* The module of the loader, with its two kernels.  m's GPU is current; the module is m's, and
+ * released when the machine stops. */
 mpk_status cuda_load_loader(mpk_context *cx, cuda_machine *m, const cuda_code_job *j)
 {
     TRY(cuda_module_load(cx, m->gpu, "the loader", code_of(j->given_loader, &j->loader),
@@ -297,7 +318,8 @@ mpk_status cuda_load_loader(mpk_context *cx, cuda_machine *m, const cuda_code_jo
     return cuda_module_function(cx, m->gpu, m->loader, "mpk_fill", &m->fill);
 }
 
-/* What a kernel is not compiled for: whether it notes times, and the sizes of KV caches. */
+/* What a kernel is not compiled for is written into its variables before it runs: whether it notes
+ * times, and the sizes of KV caches.  So one entry of the cache serves every number of requests. */
 static mpk_status tell_kernel(mpk_context *cx, cuda_machine *m, cuda_module module)
 {
     cuda_address at;
@@ -317,7 +339,8 @@ static mpk_status tell_kernel(mpk_context *cx, cuda_machine *m, cuda_module modu
                        m->source.n_caches * sizeof *m->source.caches);
 }
 
-/* A kernel for each regime, with as much shared memory as its pages and scratch take. */
+/* A kernel for each regime, with as much shared memory as its pages and scratch take.  m's GPU is
+ * current; after a failure the modules that were loaded stay in m, for stop. */
 mpk_status cuda_load_kernels(mpk_context *cx, cuda_machine *m, const cuda_code_job *j)
 {
     for (uint32_t r = 0; r < m->source.n_regimes; r++) {

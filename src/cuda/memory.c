@@ -11,8 +11,9 @@
 #include "base/thread.h"
 #include "cuda/cuda_machine.h"
 
-/* The sum of what will be allocated.  Staging is an upper bound, of all lanes at once, and is gone
- * when the machine runs; buffers of a model smaller than that are smaller, too. */
+/* The sum of what will be allocated on this peer's GPU; pinned memory of the host does not count.
+ * Staging is an upper bound, of all lanes at once, and is gone when the machine runs; buffers of a
+ * model smaller than that are smaller, too. */
 static void count_memory(cuda_machine *m)
 {
     const cuda_window *area = m->windows;
@@ -32,8 +33,11 @@ static void count_memory(cuda_machine *m)
                      n->carried_bytes + n->tables_bytes + n->staging_bytes;
 }
 
-/* The order is that of dependence: weights and carriers ask which body an operator has, the tables
- * hold an entry for each task and each clear. */
+/* Plan one peer's part: fills in source, weights, carriers, parts, serving, rings, layout and
+ * memory of m, in m's arena.  m->arch, options and image are given; no GPU is looked at.  The order
+ * is that of dependence: weights and carriers ask which body an operator has, the tables hold an
+ * entry for each task and each clear.  After a failure the arena is the caller's to free, as
+ * ever. */
 mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
 {
     uint64_t begin = clock_ns();
@@ -41,7 +45,7 @@ mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
     gen_whole whole = m->options.mode == CUDA_CALLS ? GEN_CALL : GEN_KERNEL;
     NOTE(cx, cuda_make_source(cx, &m->arena, &m->machine.image, &m->arch, whole, &m->source),
          "writing the kernel");
-    /* of the ring by which loads in flight are tuned */
+    /* the pages of the ring, by which loads in flight are tuned */
     m->arch.n_pages = m->source.rooms[GEN_STREAMS].n_pages;
     m->code_ns = m->code_wait_ns = clock_ns() - begin;
     TRY(cuda_plan_weights(cx, m));
@@ -64,8 +68,8 @@ mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
-/* What is free now: another process may take it between this and the allocation, which then fails
- * with the driver's words. */
+/* MPK_ELIMIT, with numbers, if the plan does not fit what is free now; m's GPU is current.  Another
+ * process may take it between this and the allocation, which then fails with the driver's words. */
 mpk_status cuda_check_memory(mpk_context *cx, const cuda_machine *m)
 {
     const cuda_memory *n = &m->memory;
@@ -95,7 +99,9 @@ static void add_memory(cuda_memory *to, const cuda_memory *n)
     to->total_bytes += n->total_bytes;
 }
 
-/* One plan for each peer, since each holds its own part; the image is the same. */
+/* What cuda_start would take, of all GPUs together: for `mpk inspect --target`.  One plan for each
+ * peer, since each holds its own part; the image is the same.  The plans are thrown away.  *out is
+ * written on success alone. */
 mpk_status cuda_plan_memory(mpk_context *cx, const program_image *image, const gen_arch *arch,
                             const cuda_options *options, cuda_memory *out)
 {

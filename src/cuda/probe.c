@@ -20,6 +20,8 @@ static mpk_status look_at_memory(mpk_context *cx, cuda_driver *d, cuda_device_fa
     return status;
 }
 
+/* The row of the GPU, or the older one that MPK_ARCH asks for, which a later GPU runs compiled for
+ * itself.  *as_ptx: there is no row of its own age, so the driver translates. */
 mpk_status cuda_choose_arch(mpk_context *cx, const cuda_facts *f, gen_arch *out, bool *as_ptx)
 {
     const char *word = getenv("MPK_ARCH");
@@ -54,6 +56,8 @@ static mpk_status probe(mpk_context *cx, cuda_driver *d, uint32_t index, cuda_de
     return MPK_OK;
 }
 
+/* MPK_EUNSUPPORTED: there is no GPU that mpk can use, and the words say why.  Nothing stays open;
+ * cuda_hold keeps a context that this would otherwise make only to destroy it. */
 mpk_status cuda_probe(mpk_context *cx, uint32_t index, cuda_device_facts *out)
 {
     cuda_driver *d;
@@ -83,6 +87,9 @@ static mpk_status hold(mpk_context *cx, uint32_t index, cuda_held *h)
     return MPK_OK;
 }
 
+/* Open the GPU early and keep it open while programs are built, so that the machine which starts
+ * later finds its context made.  The caller lets go of it when that machine runs, or after a
+ * failure. */
 mpk_status cuda_hold(mpk_context *cx, uint32_t index, cuda_held **out)
 {
     cuda_held *h = calloc(1, sizeof *h);

@@ -24,8 +24,8 @@ enum { SCHEDULERS = 8 };
 
 /* ---- sizes ---- */
 
-/* Append a table to a block that has *n bytes so far; its offset, a multiple of RT_LINE, so that
- * no two tables share a cache line. */
+/* Append a table of `items` of `bytes` each to a block that has *n bytes so far; its offset, a
+ * multiple of RT_LINE, so that no two tables share a cache line. */
 static uint64_t place(uint64_t *n, uint64_t items, uint64_t bytes)
 {
     uint64_t at = (*n + RT_LINE - 1) / RT_LINE * RT_LINE;
@@ -49,12 +49,15 @@ static uint32_t n_schedulers(const cuda_machine *m)
     return n < SCHEDULERS ? n : SCHEDULERS;
 }
 
+/* A graph of the image as the runtime sees it; its operators, tasks and events are ranges of the
+ * image's tables. */
 static const rt_graph *graph_of(const cuda_machine *m, uint32_t graph)
 {
     return (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS) + graph;
 }
 
-/* Queues as long as one step can fill them (rt_queue.h): so they never overflow. */
+/* Queues as long as one step can fill them (rt_queue.h): so they never overflow.  The longest of
+ * all graphs counts, rounded up to a power of two for the mask. */
 static void size_queues(cuda_machine *m)
 {
     const rt_event *events = image_table(m->machine.image.block, RT_EVENTS);
@@ -250,8 +253,8 @@ static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *
         e->maps = m->table_block + offset;
 }
 
-/* What all tasks of an operator share: an entry without event and box.  One without code (a view,
- * or an operator of no task) gets no operands. */
+/* What all tasks of an operator share: an entry without event and box, which fill_entry copies.  An
+ * operator without code (a view, or one of no task) gets no operands. */
 static mpk_status fill_pattern(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at,
                                rt_entry *e)
 {
@@ -265,12 +268,13 @@ static mpk_status fill_pattern(mpk_context *cx, const cuda_machine *m, uint32_t 
     return e->body == RT_NONE ? MPK_OK : fill_operands(cx, m, graph, at, e);
 }
 
-/* Where the entries of a block lie, and how far they are filled. */
+/* Where the entries of a block lie, and how far they are filled: all pointers are into the block
+ * but the last two. */
 typedef struct filling {
     char *block;
     rt_entry *entries;
     rt_u32 *first, *of_task;
-    uint32_t n, n_first;
+    uint32_t n, n_first; /* of entries and of first, so far */
     rt_entry *patterns; /* of the operators of the graph at hand */
     rt_u32 *kinds;      /* [events] of its triggers */
 } filling;
@@ -368,7 +372,8 @@ static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *sc
     return MPK_OK;
 }
 
-/* Offsets in the carried block become addresses; first_clear is copied as it is. */
+/* The words that workers clear for the next step (carriers.c): offsets in the carried block become
+ * addresses; first_clear is copied as it is. */
 static void fill_clears(const cuda_machine *m, char *block)
 {
     const cuda_carriers *c = &m->carriers;
@@ -384,9 +389,9 @@ static void fill_clears(const cuda_machine *m, char *block)
 /* ---- the baseline: entries by operator ---- */
 
 /* Every operator's tasks by worker: those of its AOT list where they were, JIT tasks in turn.  An
- * operator of one kernel has no events, so only the boxes matter.  `ranges` is used twice: first
- * ranges[k].last counts, then it is the place of the next entry, and at the end first and last are
- * the range. */
+ * operator of one kernel has no events, so only the boxes matter.  Counting sort in two passes:
+ * `ranges` is used twice: first ranges[k].last counts, then it is the place of the next entry, and
+ * at the end first and last are the range.  k is operator * n_workers + worker. */
 static void fill_by_operator(const cuda_machine *m, char *block)
 {
     const rt_task *tasks = image_table(m->machine.image.block, RT_TASKS);
@@ -451,8 +456,9 @@ static void fill_image(const cuda_machine *m, char *block)
         }
 }
 
-/* What changes at run time, as it is before the first step: no step, empty queues, free pages.
- * All else is zero, as the block is. */
+/* What changes at run time, as it is before the first step: no step, empty queues, free pages.  All
+ * else is zero, as the block is.  Schedulers begin to hand out tasks at different workers, so that
+ * they do not crowd at the first. */
 static void fill_state(const cuda_machine *m, char *block)
 {
     const cuda_layout *l = &m->layout;
@@ -486,6 +492,9 @@ static void fill_state(const cuda_machine *m, char *block)
 /* A device address as the pointer that the kernel sees; the host never follows it. */
 #define AT(address) ((void *)(uintptr_t)(address))
 
+/* What runtime functions see (rt_machine): the same struct as on the CPU, with addresses of this
+ * GPU. A table that this program has not got has an address all the same, at which nothing is
+ * read. */
 static void fill_machine(const cuda_machine *m, rt_machine *rt)
 {
     const cuda_layout *l = &m->layout;
@@ -554,8 +563,9 @@ static void fill_peers(const cuda_machine *m, rt_kernel *k)
     }
 }
 
-/* The kernel's one argument.  idle_ns is cut to 32 bits, about 4 s: longer waits only keep SMs
- * busy. */
+/* The kernel's one argument: the machine, the entries, and where the host's ends of rings and
+ * mailbox lie as the GPU sees them.  What is not named here is zero.  idle_ns is cut to 32 bits,
+ * about 4 s: longer waits only keep SMs busy. */
 static void fill_kernel(const cuda_machine *m, rt_kernel *k)
 {
     const cuda_layout *l = &m->layout;
@@ -598,8 +608,10 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->host_left = AT(box + offsetof(cuda_mailbox, left));
 }
 
-/* One argument for each operator, and after them one for the step task.  Nothing mirrors the rings
- * here: the step task uses the host's. */
+/* One argument for each operator, and after them one for the step task: kernels of the baseline run
+ * one operator each (RT_ONE_OP), which finds its tasks by `one`.  They differ from the whole
+ * kernel's, so that is written first.  Nothing mirrors the rings here: the step task uses the
+ * host's. */
 static void fill_op_kernels(const cuda_machine *m, char *block)
 {
     const cuda_layout *l = &m->layout;
@@ -626,8 +638,10 @@ static void fill_op_kernels(const cuda_machine *m, char *block)
     k[l->n_ops].mode = RT_ONE_STEP;
 }
 
-/* The block is zeroed by the caller, and much of it stays so.  The baseline's entries and arguments
- * come last, as copies of the others. */
+/* Fill the block, m->layout.n_bytes of the host's memory, for GPU m.  It is zeroed by the caller,
+ * and much of it stays so.  All addresses of all peers must be known.  Tables that do not depend on
+ * each other come first, then entries, then the arguments that point to them; the baseline's are
+ * copies of the others and so come last.  No GPU is touched. */
 mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block)
 {
     arena scratch = {0};

@@ -1,5 +1,5 @@
 /* calls.c - a program in the memory of its caller on the GPU: one launch of the kernel for each
- * run, on his stream.
+ * run, on the caller's stream.
  *
  * Input: where each weight lies; then, for each run, the addresses of inputs, states and outputs.
  * Weights that a body reads packed are packed by kernels of their own before the run that needs
@@ -117,6 +117,8 @@ static void mark_stale(cuda_machine *m, uint32_t weight)
             m->calls->stale[i] = m->calls->is_stale = true;
 }
 
+/* machine_def's keeps_copy: then the caller must say (cuda_call_touch) when it has changed the
+ * weight. */
 bool cuda_call_keeps_copy(const machine *base, uint32_t weight)
 {
     const cuda_weight_plan *plan = &((const cuda_machine *)base)->weights;
@@ -422,6 +424,8 @@ static mpk_status await_last(mpk_context *cx, const cuda_machine *m)
     return cuda_event_wait(cx, m->gpu, m->calls->done);
 }
 
+/* machine_def's wait_launch: the host may wait here; a machine that was never launched has nothing
+ * to wait for. */
 mpk_status cuda_call_wait(mpk_context *cx, machine *base)
 {
     cuda_machine *m = cuda_of(base);
@@ -503,7 +507,7 @@ mpk_status cuda_calls_record(mpk_context *cx, cuda_machine *m)
     return cuda_graph_end(cx, m->gpu, m->work, status, &m->calls->run);
 }
 
-/* Nothing is released while a run may still use it. */
+/* Called by stop with the GPU current.  Nothing is released while a run may still use it. */
 void cuda_calls_stop(cuda_machine *m)
 {
     mpk_context late = {0};

@@ -28,7 +28,8 @@ enum {
 /* how long a kernel that was told to stop may take, and no less than a step may */
 static const uint64_t STOP_NS = 10000000000u;
 
-/* Of several GPUs: faulted if one is, else running if one is. */
+/* The state of the machine, from the mailboxes alone: any thread, without a lock or a driver.  Of
+ * several GPUs: faulted if one is, else running if one is. */
 rt_u32 cuda_state(const cuda_machine *m)
 {
     rt_u32 state = RT_STOPPING;
@@ -210,7 +211,9 @@ bool cuda_end_kernels(cuda_machine *m)
     return ended;
 }
 
-/* After this the SMs are free for other kernels, until cuda_keep_running. */
+/* After this the SMs are free for other kernels, until cuda_keep_running.  The caller does not hold
+ * m->lock and has seen to it that no requests are under way.  MPK_ESTALLED: a kernel does not end;
+ * its SMs stay taken. */
 mpk_status cuda_pause(mpk_context *cx, cuda_machine *m)
 {
     if (m->baseline)
@@ -223,7 +226,8 @@ mpk_status cuda_pause(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
-/* The fault of the first GPU that has one; the others were asked to stop. */
+/* The words of a fault, once cuda_state has said RT_FAULTED: of the first GPU that has one; the
+ * others were asked to stop.  Of several GPUs the message names it. */
 mpk_status cuda_say_fault(mpk_context *cx, const cuda_machine *m)
 {
     char gpu[32];

@@ -35,7 +35,7 @@ enum {
     FILE_BYTES = PATH_BYTES + 64
 };
 
-/* name, parameters */
+/* name, parameters.  A value of nvrtcResult is an int here. */
 #define ENTRIES(X)                                                                            \
     X(nvrtcVersion, (int *, int *))                                                           \
     X(nvrtcGetNumSupportedArchs, (int *))                                                     \
@@ -215,6 +215,7 @@ mpk_status cuda_nvrtc_open(mpk_context *cx, cuda_nvrtc **out)
     return MPK_OK;
 }
 
+/* No compilation of it may be under way. */
 void cuda_nvrtc_close(cuda_nvrtc *n)
 {
     if (!n)
@@ -279,6 +280,12 @@ static void choose_options(const cuda_source *s, options *o)
     o->at[o->n++] = "--diag-suppress=177"; /* what only another unit uses */
 }
 
+/* For example:
+ *
+ *   --gpu-architecture=sm_90a
+ *   --std=c++17
+ *   --device-as-default-execution-space
+ *   --ptxas-options=-v */
 mpk_status cuda_source_options(mpk_context *cx, arena *a, const cuda_source *s, str *out)
 {
     options o;
@@ -293,7 +300,8 @@ mpk_status cuda_source_options(mpk_context *cx, arena *a, const cuda_source *s, 
     return MPK_OK;
 }
 
-/* One compilation. */
+/* One compilation: `cx` and what it points to are the caller's; p, log and code are released by
+ * cuda_nvrtc_compile whatever happens, but for code that succeeds. */
 typedef struct compilation {
     mpk_context *cx;
     const cuda_nvrtc *n;
@@ -302,6 +310,8 @@ typedef struct compilation {
     text log, code;
 } compilation;
 
+/* Return the status unless the entry succeeds.  What the source itself is wrong with is no failure
+ * of an entry but of nvrtcCompileProgram alone, which explain() puts into words. */
 #define CALL(c, entry, arguments)                                      \
     do {                                                               \
         int code_ = (c)->n->entry arguments;                           \
@@ -380,6 +390,7 @@ static str first_error(const text *log)
     return (str){at, (size_t)(end - at) < 800 ? (size_t)(end - at) : 800};
 }
 
+/* The folder must be there (keep_source); a file of an earlier run is replaced. */
 mpk_status cuda_source_keep(mpk_context *cx, const cuda_source *s, const char *ending, str bytes)
 {
     arena a = {0};
@@ -444,6 +455,8 @@ static mpk_status explain(compilation *c, int code)
     return MPK_EFORMAT;
 }
 
+/* source: with its NUL.  The log is read, and kept, also of a compilation that failed, since it
+ * says why. */
 static mpk_status compile(compilation *c, const char *source)
 {
     options o;
@@ -458,7 +471,8 @@ static mpk_status compile(compilation *c, const char *source)
     return keep_file(c, c->s->as_ptx ? ".ptx" : ".cubin", &c->code);
 }
 
-/* NVRTC wants the source to end in NUL. */
+/* Check what can be wrong with the request, keep the source, and compile a copy of it: NVRTC wants
+ * the source to end in NUL. */
 static mpk_status compile_copy(compilation *c)
 {
     arena a = {0};
@@ -476,6 +490,8 @@ static mpk_status compile_copy(compilation *c)
     return status;
 }
 
+/* Any thread; needs no GPU.  *code is written on success alone.  To compile a kernel takes seconds
+ * to a minute, and nothing can end it early. */
 mpk_status cuda_nvrtc_compile(mpk_context *cx, const cuda_nvrtc *n, const cuda_source *s,
                               text *code, text *log)
 {

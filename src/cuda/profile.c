@@ -35,6 +35,7 @@ static void add_tasks(const cuda_machine *m, uint32_t graph, const rt_entry *ent
     }
 }
 
+/* From sums over the tasks of an operator to means of a task; `longest` stays as it is. */
 static void average(uint32_t n_ops, machine_times *out)
 {
     for (uint32_t k = 0; k < n_ops; k++) {
@@ -69,7 +70,8 @@ static mpk_status download(mpk_context *cx, cuda_machine *m, void *to, uint64_t 
     return status;
 }
 
-/* Entries are read back from the GPU rather than made again: what ran is what counts. */
+/* Add the times of one GPU to *out, operator by operator.  Entries are read back from the GPU
+ * rather than made again: what ran is what counts. */
 static mpk_status read_times(mpk_context *cx, cuda_machine *m, uint32_t graph, machine_times *out)
 {
     uint64_t n = m->layout.n_tasks;
@@ -105,7 +107,9 @@ static mpk_status read_delays(mpk_context *cx, cuda_machine *m, machine_delays *
     return status;
 }
 
-/* Delays are GPU 0's alone, whose courier talks to the host. */
+/* machine_def's read_profile.  out->times has room for the graph's operators.  The machine rests
+ * afterwards and starts again with the next work.  Delays are GPU 0's alone, whose courier talks to
+ * the host. */
 mpk_status cuda_read_profile(mpk_context *cx, machine *base, uint32_t graph, machine_profile *out)
 {
     cuda_machine *m = cuda_of(base);

@@ -609,9 +609,9 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
 }
 
 /* One argument for each operator, and after them one for the step task: kernels of the baseline run
- * one operator each (RT_ONE_OP), which finds its tasks by `one`.  They differ from the whole
- * kernel's, so that is written first.  Nothing mirrors the rings here: the step task uses the
- * host's. */
+ * one operator each (RT_ONE_OP), which finds its tasks by `one`.  Each is a copy of the whole
+ * kernel's argument, which must be filled in before.  Nothing mirrors the rings here: the step task
+ * uses the host's. */
 static void fill_op_kernels(const cuda_machine *m, char *block)
 {
     const cuda_layout *l = &m->layout;

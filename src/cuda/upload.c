@@ -95,7 +95,7 @@ static bool is_float(ir_dtype dtype)
     return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
 }
 
-/* What a weight is packed from. */
+/* What a weight is packed from: floats as they are, blocks unpacked to bf16. */
 static ir_dtype packable(ir_dtype dtype)
 {
     return is_float(dtype) ? dtype : IR_BF16;
@@ -135,7 +135,9 @@ static const tg_weight *weight_at(const upload *u, uint32_t i)
     return &u->m->machine.image.weights[i];
 }
 
-/* What is written alone is the program's weight, and no part of another. */
+/* Which runs of the whole weight a piece's weight is (host/shares.c): found by its name.  A weight
+ * that is written alone is given as the program has it, so it is no part of another; without a name
+ * it is found to be whole. */
 static host_share share_of(const upload *u, uint32_t i)
 {
     tg_weight w = *weight_at(u, i);
@@ -144,8 +146,9 @@ static host_share share_of(const upload *u, uint32_t i)
     return host_read_share(&w);
 }
 
-/* One of the loader's kernels on the lane's stream.  The argument is copied by the driver before
- * this returns. */
+/* One of the loader's kernels on the lane's stream, with blocks that go through the items in
+ * strides.  The argument is copied by the driver before this returns, so it may lie on the
+ * stack. */
 static mpk_status launch(mpk_context *cx, lane *l, cuda_function f, const char *name,
                          void *argument, uint64_t items)
 {
@@ -191,7 +194,7 @@ static mpk_status pin_buffer(mpk_context *cx, lane *l)
                            &l->buffers[l->turn].pinned_at);
 }
 
-/* Neither whole nor in parts anywhere. */
+/* Its numbers lie nowhere, neither whole nor in parts: they follow from the seed and the name. */
 static bool is_made_up(const machine_weight *from)
 {
     return !from->at && !from->parts;
@@ -218,7 +221,8 @@ static mpk_status convert_run(mpk_context *cx, const upload *u, uint32_t weight,
     return status;
 }
 
-/* The rows of a piece, from wherever they lie, as another dtype. */
+/* The rows of a piece, from wherever they lie, as another dtype, one after the other from `to` on.
+ * A peer's rows may be several runs of the whole weight, each converted in turn. */
 static mpk_status convert_piece(mpk_context *cx, const upload *u, const piece *p, void *to,
                                 ir_dtype dtype)
 {
@@ -301,6 +305,7 @@ static mpk_status pack_piece(mpk_context *cx, lane *l, const piece *p, ir_dtype 
     return MPK_OK;
 }
 
+/* Is the weight a part of some packed copy, so that its pieces must be packed? */
 static bool has_packed(const cuda_weight_plan *plan, uint32_t weight)
 {
     for (size_t i = 0; i < plan->packed.n; i++)
@@ -310,7 +315,8 @@ static bool has_packed(const cuda_weight_plan *plan, uint32_t weight)
     return false;
 }
 
-/* Wait until the lane's next buffer is free. */
+/* Turn to the lane's other buffer and wait until its last use has ended.  Between this and
+ * give_buffer the buffer is the piece's, on the host and on the GPU. */
 static mpk_status take_buffer(mpk_context *cx, lane *l)
 {
     l->turn = 1 - l->turn;
@@ -320,7 +326,8 @@ static mpk_status take_buffer(mpk_context *cx, lane *l)
     return MPK_OK;
 }
 
-/* Everything that reads the buffer is on the stream by now. */
+/* The buffer's use ends when the stream has come this far: everything that reads it is on the
+ * stream by now, so the event is recorded here. */
 static mpk_status give_buffer(mpk_context *cx, lane *l)
 {
     return cuda_event_record(cx, l->u->m->gpu, l->buffers[l->turn].free, l->stream);
@@ -354,6 +361,8 @@ static mpk_status load_piece(mpk_context *cx, lane *l, const piece *p)
 
 /* ---- lanes ---- */
 
+/* A lane's stream, staging and events; its GPU is current on the thread.  After a failure what was
+ * made stays in the lane, for close_lane. */
 static mpk_status open_lane(mpk_context *cx, upload *u, lane *l)
 {
     cuda_gpu *g = u->m->gpu;
@@ -365,7 +374,8 @@ static mpk_status open_lane(mpk_context *cx, upload *u, lane *l)
     return MPK_OK;
 }
 
-/* After a failure copies may still be under way: releasing memory waits for them. */
+/* The GPU is current on the thread; the lane may be open in part, or not at all.  After a failure
+ * copies may still be under way: releasing memory waits for them. */
 static void close_lane(upload *u, lane *l)
 {
     for (int i = 0; i < 2; i++) {
@@ -405,6 +415,8 @@ static mpk_status run_pieces(mpk_context *cx, lane *l)
     return cuda_stream_wait(cx, u->m->gpu, l->stream);
 }
 
+/* A lane in a thread of its own: a new thread has no GPU current.  A failure is left in the lane,
+ * which run_lanes reads when the thread has ended, and makes the others stop. */
 static void *run_lane(void *argument)
 {
     lane *l = argument;
@@ -508,6 +520,8 @@ static mpk_status cut(mpk_context *cx, upload *u)
     return MPK_OK;
 }
 
+/* As many lanes as there are processors or pieces, CUDA_LANES at most.  All of them are closed
+ * here, those of other threads too, which have ended. */
 static mpk_status upload_pieces(mpk_context *cx, upload *u)
 {
     lane lanes[CUDA_LANES];
@@ -520,6 +534,9 @@ static mpk_status upload_pieces(mpk_context *cx, upload *u)
     return status;
 }
 
+/* m's GPU is current, the loader is loaded and the weights' block is there; when this returns
+ * MPK_OK all copies have ended.  The block is zeroed first, for the padding that packing leaves;
+ * for one weight that is written anew it is zero there already. */
 mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const machine_weights *from,
                                uint32_t only)
 {

@@ -8,7 +8,8 @@
  *    packed: an operator may pack up to three                         plain
  *
  * A scale (the weight of a norm, multiplied into the columns of others as they are packed) stays
- * plain too, since packing reads it.  Called by memory.c; upload.c fills the copies. */
+ * plain too, since packing reads it.  Called by memory.c, without a GPU; upload.c fills the copies,
+ * calls.c those of calls. */
 #include "cuda/cuda_machine.h"
 
 /* Copies begin at multiples of CUDA_ALIGN: bulk copies read them. */
@@ -143,7 +144,8 @@ static void note_plain(cuda_machine *m, uint32_t graph, const ir_op *op, const g
     }
 }
 
-/* Two graphs may name the same packed weight with different ids, so copies are told apart by
+/* Fill in packed, packed_of, plain and scales from what the bodies of this peer's operators read.
+ * Two graphs may name the same packed weight with different ids, so copies are told apart by
  * weights of the image. */
 static mpk_status find_uses(mpk_context *cx, cuda_machine *m)
 {
@@ -175,7 +177,8 @@ static mpk_status find_uses(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
-/* Packed copies first, in the order in which operators ask for them; then plain ones by their
+/* Plan the copies: m->source must be there, and m->weights zero.  Everything is in m's arena.
+ * Packed copies come first, in the order in which operators ask for them; then plain ones by their
  * number. */
 mpk_status cuda_plan_weights(mpk_context *cx, cuda_machine *m)
 {
@@ -215,6 +218,9 @@ static bool fills_ring(const cuda_weight_plan *plan, uint32_t n_workers, uint64_
     return plan->packed.n > 1 && (sum - largest) / (plan->packed.n - 1) / n_workers > ring_bytes;
 }
 
+/* Pages that a worker should have under way at once: its share of what the memory brings in the
+ * latency of one load, 2 at least and the ring at most; one more where tasks are longer than the
+ * ring. */
 uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers,
                                 uint64_t memory_bytes_s, const gen_arch *arch)
 {

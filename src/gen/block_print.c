@@ -113,6 +113,7 @@ static void print_loop(block_printer *w, const block_step *s)
         LINE(w, "const rt_i64 %s0 = %s_lo + (rt_i64)turn * %d;\n", x, x, tile);
 }
 
+/* The end of a loop; loads after it do not run ahead. */
 static void print_end(block_printer *w)
 {
     w->indent -= BLOCK_STEP;
@@ -190,6 +191,7 @@ static void print_reduction(const block_printer *w, const block_step *s)
          w->p->tiles[s->to].name, w->p->tiles[s->from[0]].name);
 }
 
+/* All entries of a fragment the same, as sums begin with 0 and maxima with -infinity. */
 static void print_fill(const block_printer *w, const block_step *s)
 {
     print_fragment(w, s);
@@ -224,12 +226,15 @@ static bool is_made(const run *r, int8_t tile)
     return false;
 }
 
+/* The entry at hand in the fragment's array; of a line, whose rows are two to a square, the
+ * row's. */
 static void print_array_entry(const block_printer *w, int8_t tile)
 {
     text_print(w->out, is_line(w, tile) ? "r_%s[ra][re / 2]" : "r_%s[ra][rb][re]",
                w->p->tiles[tile].name);
 }
 
+/* A tile as an operand: the constant, or the array. */
 static void print_entry(const run *r, int8_t tile)
 {
     if (is_made(r, tile))
@@ -238,6 +243,7 @@ static void print_entry(const run *r, int8_t tile)
         print_array_entry(r->w, tile);
 }
 
+/* For gen_print_map: input m->number of the expression, by the tile that the step reads there. */
 static void print_source(const void *of, const map_step *m, text *out)
 {
     const run *r = of;

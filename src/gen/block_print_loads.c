@@ -2,7 +2,18 @@
  * device/task/block.cuh, and what stands in front of a loop for them.
  *
  * Copies of 16 bytes in a loop are planned before it: `copies_NAME` and `spots_NAME` have what they
- * share in all turns.  Called by block_print.c, whose head tells the names in printed code. */
+ * share in all turns.  Of a tile b[n, k] in a loop over k that loads one turn ahead:
+ *
+ *   block_copies<BLOCK_COPIES(tile_b)> copies_b;                        before the loop
+ *   block_find_copies(copies_b, tile_b, false, g_in_b + (...) * 2, ...);
+ *   ...
+ *   const rt_i64 k_next = k_lo + ((rt_i64)turn + 1) * 32;               in it
+ *   if (k_next < k_hi) {
+ *       block_copy(tile_b, t.s_scratch + tile_b.offset + ..., copies_b, ...);
+ *   }
+ *   ptx_copy_async_commit();
+ *
+ * Called by block_print.c, whose head tells the names in printed code. */
 #include "gen/block_printer.h"
 
 /* "m0 * 64", in entries: where a tile of an operand begins, without the axis `but`. */
@@ -48,6 +59,7 @@ static void print_found_load(const block_printer *w, const block_step *loop, con
     text_print(w->out, ") * %u, %lldll, %s_hi - %s0);\n", ir_dtype_table[o->dtype].block_bytes,
                (long long)o->stride[t->axis[0]], x, x);
 }
+/* Of all loads from the loop's beginning to the next end. */
 void block_print_found(const block_printer *w, const block_step *loop)
 {
     for (const block_step *s = loop + 1; s->verb != BLOCK_END; s++)
@@ -165,11 +177,14 @@ static void print_load(const block_printer *w, const block_step *s)
     text_print(w->out, ");\n");
 }
 
+/* Loads into registers are no copies: they are printed with the entries (block_print.c). */
 bool block_is_shared_load(const block_printer *w, const block_step *s)
 {
     return s->verb == BLOCK_LOAD && w->p->tiles[s->to].space == BLOCK_SHARED;
 }
 
+/* The loads from step i on that follow each other: one group of copies, which a later step waits
+ * for. Returns the last of them.  In turns before 0 the loop's body ends here. */
 uint32_t block_print_loads(block_printer *w, uint32_t i)
 {
     const block_step *loop = w->ahead;

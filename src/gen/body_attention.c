@@ -52,6 +52,8 @@ static int64_t head_size(const gen_call *c)
     return gen_input(c, find_inputs(c)->k_cache)->dims[3];
 }
 
+/* For all five operators, those that only fill the cache among them: the largest need is taken for
+ * all. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     return scratch_of_heads(head_size(c));

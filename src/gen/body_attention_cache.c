@@ -1,6 +1,13 @@
 /* body_attention_cache.c - attention of a few tokens over keys and values in one piece, sdpa_split
  * and attention_cache: the generic body (device/task/attention_cache.cuh) and that of warps
- * (device/task/attention_cache_rows.cuh). */
+ * (device/task/attention_cache_rows.cuh).
+ *
+ * The cache is a tensor [B, heads, length, K] of the program, no pages.  Both operators leave parts
+ * of the context, which attention_fold puts together.  The constants of an instance of sdpa_split:
+ *
+ *   constexpr mpk_view none = {-1, MPK_I32, RT_ALL, 1, {1}, {0}};
+ *   static constexpr cache_operands o = {in_q, in_k, in_v, none, in_mask, {-1}, ...};
+ *   constexpr cache_how h = {32, 8, 128, 16, 0.0883883461f, 0.0}; */
 #include "op/attend.h"
 
 #include "gen/body_print.h"
@@ -9,7 +16,8 @@ enum { Q, KEYS, VALUES, INDEX };
 enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE };
 enum { UNIT = 64, MOST_SIZE = 1024 };
 
-/* What both operators have. */
+/* What both operators have: entries of the batch, query heads, KV heads, tokens of the step, places
+ * of the cache, entries of a head. */
 typedef struct heads {
     int64_t entries, q, kv, tokens, length, size;
 } heads;
@@ -86,6 +94,7 @@ static void print_constants(const gen_call *c, text *out)
     print_how(c, &n, a[SCALE].f, a[EPS].f, out);
 }
 
+/* The instance: the operands' views, the two structs made of them, and one call. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -184,6 +193,8 @@ static bool accepts_rows(const gen_call *c)
            scratch_of_rows(c) <= MOST_SCRATCH_BYTES;
 }
 
+/* The generic body's constants; rows at once, lanes of a position and words of a lane are arguments
+ * of the template, since arrays in registers have these lengths. */
 static mpk_status print_rows(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -194,7 +205,7 @@ static mpk_status print_rows(mpk_context *cx, const gen_call *c, uint32_t n, tex
     return MPK_OK;
 }
 
-/* bits: inputs that may be carried. */
+/* bits: inputs that may be carried.  Both wait for their event themselves. */
 #define BY_ROWS(operator, bits)                                                    \
     {                                                                              \
         .op = operator, .name = "attention_cache_rows", .rank = 10, .waits = true, \

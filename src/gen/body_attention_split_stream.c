@@ -52,6 +52,7 @@ static bool accepts_any(const gen_call *c)
            gen_is_dense(gen_output(c, 0), IR_BF16) && c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
+/* For few tokens, in the unit of the kernel itself. */
 static bool accepts(const gen_call *c)
 {
     return gen_input(c, AT_QKV)->dims[0] <= ATTENTION_FEW_TOKENS && accepts_any(c);
@@ -63,11 +64,13 @@ static bool accepts_more(const gen_call *c)
            gen_input(c, AT_QKV)->dims[0] <= ATTENTION_TOKENS && accepts_any(c);
 }
 
+/* For more tokens, between bodies that are not for many of them. */
 static bool accepts_some(const gen_call *c)
 {
     return accepts_more(c) && !gen_follows_many(c);
 }
 
+/* The same between products of many tokens, in whose unit it then stands. */
 static bool accepts_many(const gen_call *c)
 {
     return accepts_more(c) && gen_follows_many(c);
@@ -119,6 +122,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
+/* Shared memory by head size, group and tokens: what the instance of the template has. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     return (uint32_t)ATTENTION_SCRATCH_BYTES(attribute(c, HEAD_SIZE), group_of(c), most_tokens(c));

@@ -1,5 +1,10 @@
 /* body_attention_tile.c - attention of many tokens over bf16 pages
- * (device/task/attention_tile.cuh). */
+ * (device/task/attention_tile.cuh).
+ *
+ * For prompts on any architecture of the table; body_attention_group.c takes long steps where there
+ * are products of warpgroups.  It uses no ring.  An instance is a row of a table of shapes:
+ *
+ *   {32, 8, 0, 0, 0.127517432f}     heads, KV heads, number of the cache, window, scale */
 #include "gen/body_print.h"
 #include "op/attend.h"
 #include "rt/rt_lane.h"
@@ -42,6 +47,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
+/* One for each head size that accepts() lets in; without a load, since pages come by the body
+ * itself. */
 static const gen_routine *routine(const gen_call *c)
 {
     static const gen_routine small = {"attend_shape", "attention_tile<64>", NULL},

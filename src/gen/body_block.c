@@ -165,7 +165,8 @@ static uint32_t count_products(const gen_call *c)
     return n;
 }
 
-/* Of product i of the operator; asked again it is a look-up (choices.c). */
+/* What super chooses for product i of the operator: a search and a proof the first time, a look-up
+ * when the same is asked again (choices.c).  *out lives as long as the arena. */
 static mpk_status choose(mpk_context *cx, const gen_call *c, uint32_t i, const super_choice **out)
 {
     super_product s = is_batch(c) ? product_of_batch(c) : product_of_weight(c, i);
@@ -196,7 +197,8 @@ static bool accepts_linear(const gen_call *c)
     return floats;
 }
 
-/* Print has chosen already: the answer is there. */
+/* For the program that needs most, since a task runs one after the other.  Print has chosen
+ * already, so nothing is searched here and nothing can fail. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     mpk_context quiet = {0};
@@ -210,7 +212,9 @@ static uint32_t scratch_bytes(const gen_call *c)
 }
 
 /* A loop over the batch entries of the task's box around the program, which sees one matrix.
- * Pointers are moved by mpk_spread, so that a batch axis of one entry is broadcast. */
+ * Pointers are moved by mpk_spread, so that a batch axis of one entry is broadcast.  Its event is
+ * waited for in the first turn, when all that does not depend on it is done, or at once by a task
+ * without work. */
 static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     const uint32_t rank = gen_output(c, 0)->rank;

@@ -1,5 +1,15 @@
 /* body_block_attention.c - attention over tensors as a block program: sdpa of f16 and bf16 with any
- * mask (src/super, device/task/block.cuh, docs/superoptimizer.md). */
+ * mask (src/super, device/task/block.cuh, docs/superoptimizer.md).
+ *
+ * super is asked for one head: rows m of queries, keys s, entries d of a query and e of a value; the
+ * instance is a loop over the heads of the task's box around the program that it gives.  Scale and
+ * mask are an expression of the scores:
+ *
+ *   "x0 * 0.125"                           no mask
+ *   "x0 * 0.125 + x1"                      a mask of floats
+ *   "where(x1 != 0, x0 * 0.125, (-inf))"   a mask of booleans
+ *
+ * Rank 5: above the generic body of body_index.c, which takes fp32 and all that super refuses. */
 #include "gen/block_print.h"
 #include "gen/body_print.h"
 #include "gen/choices.h"
@@ -56,8 +66,9 @@ static super_attention attention_of(const gen_call *c)
     return s;
 }
 
-/* Scale and mask as an expression of x0, the product of query and key, and x1, the mask.  A boolean
- * mask keeps where it is true. */
+/* Choose the program for this use, with scale and mask as an expression of x0, the product of query
+ * and key, and x1, the mask.  A boolean mask keeps where it is true.  The second time it is a
+ * look-up. */
 static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice **out)
 {
     super_attention s = attention_of(c);
@@ -76,6 +87,7 @@ static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice 
     return gen_choose_attention(cx, c->arena, c->choices, &s, out);
 }
 
+/* Plain dtypes, and what super has programs for; nothing is chosen yet. */
 static bool accepts(const gen_call *c)
 {
     const super_attention s = attention_of(c);
@@ -90,7 +102,7 @@ static uint32_t scratch_bytes(const gen_call *c)
     return choose(&quiet, c, &chosen) == MPK_OK ? block_scratch_bytes(&chosen->program) : 0;
 }
 
-/* As in body_block_conv.c, inside of the loop over heads. */
+/* "g_NAME": where the operand of the head at hand begins, `at` entries after the tensor's first. */
 static void print_pointer(const char *name, const char *at, bool written, text *out)
 {
     text_print(out, "        %schar *g_%s = mpk_data(t, %s) + (%s) * mpk_dtype_bytes(%s.dtype);\n",

@@ -227,7 +227,8 @@ static super_product product_of(const gen_call *c, const block_window *window)
     return s;
 }
 
-/* What follows the convolution, and its operands. */
+/* What follows the convolution (expr), and its operands, with their strides along filters and
+ * places.  x0 of the expression is the result as the convolution alone would store it. */
 static mpk_status add_end(mpk_context *cx, const gen_call *c, super_product *s)
 {
     static const char *const names[MOST_MORE] = {"in_more0", "in_more1", "in_more2",
@@ -251,6 +252,7 @@ static mpk_status add_end(mpk_context *cx, const gen_call *c, super_product *s)
     return MPK_OK;
 }
 
+/* Can a program read all operands of what follows by one stride along the places? */
 static bool accepts_more(const gen_call *c)
 {
     bool regular = true;
@@ -271,7 +273,8 @@ static bool accepts(const gen_call *c)
            are_neighbours(gen_output(c, 0), first_place(c), last_place(c) + 1) && accepts_more(c);
 }
 
-/* The window outlives the call, since the chosen program points to it. */
+/* Choose the program for this use; the second time it is a look-up.  The window outlives the call,
+ * since the chosen program points to it. */
 static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice **out)
 {
     block_window *window = NULL;
@@ -299,7 +302,8 @@ static void print_pointer(const char *name, const char *at, text *out)
                strcmp(name, "out_y") == 0 ? "" : "const ", name, name, at, name);
 }
 
-/* Where an image's entries of a group begin; `first` is its first filter. */
+/* Where the operands of what follows begin for the image and group at hand; `first` is the group's
+ * first filter. */
 static void print_more(const gen_call *c, text *out)
 {
     for (uint32_t i = 0; i < MOST_MORE && gen_input(c, MORE + i); i++) {

@@ -1,5 +1,8 @@
 /* body_copies.c - generic bodies of operators that move elements and compute nothing
- * (device/task/copies.cuh). */
+ * (device/task/copies.cuh).
+ *
+ * They take any plain dtype and any strides.  transfer, which brings a tensor of another peer, is a
+ * copy: that peer's memory has addresses here. */
 #include "gen/body_print.h"
 
 GEN_PRINTER(copy, "copy_run", "")

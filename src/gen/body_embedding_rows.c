@@ -23,6 +23,7 @@ static bool accepts(const gen_call *c)
            x->dims[0] * x->dims[1] / 8 < INT32_MAX;
 }
 
+/* Columns, rows of the table, and whether tokens have 64 bits; the operands are found by number. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;

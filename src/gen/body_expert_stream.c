@@ -135,6 +135,8 @@ static void print_places(const expert_places *s, text *out)
     text_print(out, "}");
 }
 
+/* The initializer of an expert_shape: that of the stream in it, its own fields, and where lists lie
+ * in scratch. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -150,6 +152,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
+/* One routine for steps of few tokens and one for longer ones, whose chunks have more rows. */
 static const gen_routine *routine(const gen_call *c)
 {
     static const gen_routine few = {"expert_shape", "expert_stream<0>", "expert_stream_load<0>"},
@@ -157,6 +160,7 @@ static const gen_routine *routine(const gen_call *c)
     return is_few(c) ? &few : &many;
 }
 
+/* The end of the last list. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     expert_places at;

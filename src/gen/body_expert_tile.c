@@ -32,12 +32,13 @@ static bool accepts(const gen_call *c)
            ir_bytes(x) < UINT32_MAX && c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
+/* expert_stream's copy of the weights: one for prompts and decoding. */
 static void pack(const gen_call *c, gen_pack *out)
 {
     gen_body_expert_stream.pack(c, out);
 }
 
-/* As expert_tile_shape. */
+/* The initializer of an expert_tile_shape, whose fields stand in this order in expert_tile.cuh. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx, (void)n;
@@ -68,7 +69,7 @@ static uint32_t scratch_bytes(const gen_call *c)
     return SCRATCH_BYTES;
 }
 
-/* Its loops are its own. */
+/* Its loops are its own and always compiled: of what is optional it needs the activation alone. */
 static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
 {
     (void)box, (void)maps;

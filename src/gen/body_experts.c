@@ -1,5 +1,10 @@
 /* body_experts.c - generic bodies of mixtures of experts, route and expert_linear
- * (device/task/experts.cuh). */
+ * (device/task/experts.cuh).
+ *
+ * They take any plain dtypes and strides.  An instance of expert_linear for 4 tokens, gated:
+ *
+ *   static constexpr expert_use use = {in_x, in_ids, in_w0, in_w1, in_scale, ..., ACTIVATE_SILU};
+ *   expert_linear_run<4, 4>(t, use); */
 #include "gen/body_print.h"
 
 enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };

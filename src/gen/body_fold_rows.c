@@ -47,11 +47,13 @@ static bool accepts_more(const gen_call *c)
     return tokens > FEW_TOKENS && tokens <= SOME_TOKENS && accepts(c);
 }
 
+/* Between bodies for some tokens. */
 static bool accepts_some(const gen_call *c)
 {
     return accepts_more(c) && !gen_follows_many(c);
 }
 
+/* Between bodies for many tokens, in whose unit it then stands. */
 static bool accepts_many(const gen_call *c)
 {
     return accepts_more(c) && gen_follows_many(c);

@@ -108,6 +108,7 @@ static uint32_t print_indices(const gen_call *c, uint32_t first, int64_t *named,
     return rank;
 }
 
+/* The index tensors are the inputs after x. */
 static mpk_status print_index(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -197,6 +198,7 @@ static void print_order(const gen_call *c, uint32_t n, bool falling, int64_t k, 
                (long long)k);
 }
 
+/* Attributes: axis and whether it falls. */
 static mpk_status print_sort(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -205,6 +207,7 @@ static mpk_status print_sort(mpk_context *cx, const gen_call *c, uint32_t n, tex
     return MPK_OK;
 }
 
+/* Attributes: axis, k and whether the largest are wanted. */
 static mpk_status print_topk(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -239,6 +242,7 @@ static uint32_t scratch_of_sdpa(const gen_call *c)
                       (256 + gen_input(c, 0)->dims[3] + gen_input(c, 2)->dims[3]) * 8);
 }
 
+/* Query and sums of values must fit the scratch: 2,048 entries of both are 16 KB in double. */
 static bool accepts_sdpa(const gen_call *c)
 {
     return gen_accepts_plain(c) && gen_input(c, 0)->dims[3] + gen_input(c, 2)->dims[3] <= 2048;

@@ -1,5 +1,14 @@
 /* body_linear.c - generic bodies of products with weights, linear and logits
- * (device/task/linear.cuh), and of attention_fold (device/task/fold.cuh). */
+ * (device/task/linear.cuh), and of attention_fold (device/task/fold.cuh).
+ *
+ * They take any plain dtypes and strides on any architecture, and are what faster products are
+ * compared with.  A linear with two weights, in outline:
+ *
+ *   static constexpr linear_source source = {in_x, in_norm, {-1}, 9.9999999999999995e-07};
+ *   static constexpr linear_end end0 = {in_b0, {-1}, in_residual, out_y, ...};
+ *   linear_weight<4>(t, source, in_w0, in_w1, end0, 0);
+ *   static constexpr linear_end end1 = ...;
+ *   linear_weight<4>(t, source, in_w1, in_w1, end1, 4096); */
 #include "gen/body_print.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };

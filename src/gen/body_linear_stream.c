@@ -8,6 +8,8 @@
  * products. */
 #include "gen/body_product.h"
 
+/* As few tokens as the registers of the body hold (shape/stream_shape.h); more are for the teams
+ * and for warpgroups. */
 static bool accepts(const gen_call *c)
 {
     return most_tokens(c) <= STREAM_MOST_TOKENS && is_streamed_product(c);
@@ -53,6 +55,8 @@ static int at_once(const gen_call *c)
     return rows <= STREAM_NARROW_TOKENS ? STREAM_NARROW_PAGES : STREAM_WIDE_PAGES;
 }
 
+/* The numbers that tell this use of the routine from others.  Operands are named by their place in
+ * the task, -1: absent. */
 static void fill_shape(const gen_call *c, stream_shape *s)
 {
     const bool logits = is_logits(c);
@@ -91,7 +95,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
-/* Up to 8 tokens; up to 16, whose x takes twice the registers. */
+/* The routine for up to 8 tokens, or that for up to 16, whose x takes twice the registers, so that
+ * it takes fewer pages at once. */
 static const gen_routine *routine(const gen_call *c)
 {
     static const gen_routine narrow = {"stream_shape", "linear_stream<4, 0>", "linear_stream_load"},
@@ -99,6 +104,7 @@ static const gen_routine *routine(const gen_call *c)
     return rows_of_step(c) <= STREAM_NARROW_TOKENS ? &narrow : &wide;
 }
 
+/* For the largest tile that any shape has. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     (void)c;

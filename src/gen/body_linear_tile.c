@@ -47,11 +47,14 @@ gen_boxes gen_boxes_of_packed(const gen_pack *p, uint32_t groups)
                        .box_columns = TILE_BOX_COLUMNS * TILE_BOX_WORDS};
 }
 
+/* linear_stream's copy, so that prompts and decoding read the same bytes. */
 static void pack(const gen_call *c, gen_pack *out)
 {
     gen_body_linear_stream.pack(c, out);
 }
 
+/* The initializer of a tile_shape: columns, columns padded in units of 32, rows of the weight, what
+ * ends the product (body_product.h), the operand for peaks. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx, (void)n;
@@ -89,6 +92,7 @@ uint64_t gen_form_of_activation(str name)
     return 0;
 }
 
+/* Of any of the up to three weights. */
 static bool has_bias(const gen_call *c)
 {
     return linear_input(c, B0) || linear_input(c, B0 + 1) || linear_input(c, B0 + 2);
@@ -103,7 +107,9 @@ static bool is_boxed(const gen_call *c, const ir_box *box)
            ((box->lo[1] | box->hi[1] | gen_output(c, 0)->dims[1]) & whole) == 0;
 }
 
-/* The loops of all passes of a task, each with the end of the operator. */
+/* The loops (tile_loop_of) of all passes over a task's groups of rows, each with the end of the
+ * operator, as bits of MPK_FORMS.  The last pass may be narrower than the others and so another
+ * loop. */
 static uint64_t loops_of(const gen_call *c, int groups, bool wide, bool boxed, bool one_wide,
                          int end)
 {
@@ -119,6 +125,7 @@ static uint64_t loops_of(const gen_call *c, int groups, bool wide, bool boxed, b
     return forms;
 }
 
+/* What is done with the sums: peaks, pairs of gate and up, or none of these. */
 static int end_of(const gen_call *c)
 {
     if (is_logits(c))
@@ -126,8 +133,9 @@ static int end_of(const gen_call *c)
     return is_gated(c) ? TILE_END_PAIRS : TILE_END_PLAIN;
 }
 
-/* A wide task goes without boxes if its maps cannot be made (src/cuda/boxes.c), so that loop is
- * there in any case. */
+/* What of the code a task of this box needs.  Code that no task needs is not compiled, so a bit too
+ * few leaves a task without its loop.  A wide task goes without boxes if its maps cannot be made
+ * (src/cuda/boxes.c), so that loop is there in any case. */
 static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
 {
     const int shift = is_gated(c) ? 2 : 3;

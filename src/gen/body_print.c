@@ -105,6 +105,8 @@ void gen_print_float_field(const char *name, float value, text *out)
     text_print(out, ", ");
 }
 
+/* The fields come from the list that makes the struct on the device, so the two cannot drift
+ * apart. */
 void gen_print_stream_shape(const stream_shape *s, text *out)
 {
 #define PRINT_INT(name) gen_print_field(#name, &s->name, 1, out);
@@ -170,6 +172,7 @@ static const char *const dtype_names[IR_DTYPES] = {
     [IR_I32] = "MPK_I32", [IR_I64] = "MPK_I64", [IR_BOOL] = "MPK_BOOL", [IR_U8] = "MPK_U8",
     [IR_I8] = "MPK_I8",   [IR_I16] = "MPK_I16"};
 
+/* NULL for dtypes of blocks, which have no row: no body reads them. */
 const char *gen_dtype_name(ir_dtype dtype)
 {
     return dtype_names[dtype];
@@ -257,6 +260,7 @@ static void print_views(const gen_call *c, int any_rows, text *out)
     }
 }
 
+/* The first lines of an instance; the caller prints its statements and the closing brace. */
 static void print_head(const gen_call *c, uint32_t n, int any_rows, text *out)
 {
     text_print(out, "static __device__ __noinline__ void body_%u(const mpk_task &t)\n{\n", n);
@@ -365,6 +369,8 @@ void gen_print_float(float x, text *out)
     text_print(out, "f");
 }
 
+/* The operator that makes x is looked for and its body chosen anew: a record is not told what other
+ * operators have become. */
 bool gen_follows_many(const gen_call *c)
 {
     gen_call maker = *c;

@@ -35,6 +35,7 @@ static int type_of(const ir_tensor *norm)
     return norm ? norm->dtype == IR_F32 : -1;
 }
 
+/* The initializer of a turn_shape; how large the cache is stands in mpk_caches, by its number. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     const ir_attribute *a = c->op->attributes;
@@ -59,6 +60,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
+/* Without a load: nothing of it comes through the ring. */
 static const gen_routine *routine(const gen_call *c)
 {
     static const gen_routine small = {"turn_shape", "rope_tile<64>", NULL},

@@ -47,6 +47,7 @@ static void print_name(const gen_call *c, const char *name, char *out, size_t si
     snprintf(out, size, "%s_warp<%d>", name, (int)((x->dims[x->rank - 1] + all - 1) / all));
 }
 
+/* rms_norm and layer_norm: "d0" is epsilon. */
 static mpk_status print_norm(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     char name[64];
@@ -56,6 +57,7 @@ static mpk_status print_norm(mpk_context *cx, const gen_call *c, uint32_t n, tex
     return MPK_OK;
 }
 
+/* softmax and log_softmax are one function, whose last argument tells them apart. */
 static mpk_status print_softmax(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     char name[64];
@@ -67,6 +69,7 @@ static mpk_status print_softmax(mpk_context *cx, const gen_call *c, uint32_t n, 
     return MPK_OK;
 }
 
+/* Rank 5: above the generic bodies, which take the rows that these refuse. */
 #define RECORD(operator, accept, printer)                                                   \
     {                                                                                       \
         .op = operator, .name = "rows_warp", .rank = 5, .accepts = accept, .print = printer \

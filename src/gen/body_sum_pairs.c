@@ -19,6 +19,7 @@ static bool accepts(const gen_call *c)
            ir_elements(gen_input(c, X)) < INT32_MAX;
 }
 
+/* Experts of a token, columns, and where the residual and the result lie in the task. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;

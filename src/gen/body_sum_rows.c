@@ -1,6 +1,12 @@
 /* body_sum_rows.c - sums of the peers' parts, bf16 by rows (device/task/sum_rows.cuh).  They stand
  * between any two products of several GPUs, so the body waits itself: it stays in the kernel's own
- * code.  All parts, and the residual after them, may be carried. */
+ * code.  All parts, and the residual after them, may be carried.  An instance for three inputs of
+ * 4,096 columns is one call:
+ *
+ *   MPK_FN void body_9(const mpk_task &t)
+ *   {
+ *       sum_rows<3>(t, 4096);
+ *   } */
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
 
@@ -22,6 +28,7 @@ static bool accepts(const gen_call *c)
     return fits;
 }
 
+/* No head: the body finds its operands in the task by their numbers. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;

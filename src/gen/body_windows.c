@@ -2,7 +2,11 @@
  * (device/task/windows.cuh).
  *
  * Convolution, pooling and resampling of images of one to three axes.  Attributes may be shorter
- * than the axes, which stands for the same number along each of those that are left out. */
+ * than the axes; what is left out has the operator's default.  An instance of a convolution of
+ * images by a kernel of 3 x 3:
+ *
+ *   constexpr conv_how how = {{{1, 1}}, {{1, 1}}, {{1, 1}}, 1, false, false};
+ *   conv_run(t, in_x, in_w, in_bias, out_y, how); */
 #include <math.h>
 
 #include "op/pool.h"
@@ -24,7 +28,8 @@ static void print_numbers(const gen_call *c, uint32_t attribute, int64_t otherwi
     text_print(out, "}}");
 }
 
-/* What follows a convolution, in place: a thread has the same entries as before. */
+/* What follows a convolution, as a loop of map over the result in its place: a thread has the same
+ * entries as before, so it needs no barrier.  x0 of the expression is the result itself. */
 static mpk_status print_end(mpk_context *cx, const gen_call *c, str expression, text *out)
 {
     enum { MORE = 3 };
@@ -37,7 +42,8 @@ static mpk_status print_end(mpk_context *cx, const gen_call *c, str expression, 
     return gen_print_map_loop(cx, c, expression, n, dtypes, names, out);
 }
 
-/* Groups of one channel, as depthwise convolutions have, whose sums need no more than fp32. */
+/* Does conv_planes_run do it: groups of one channel, as depthwise convolutions have, whose sums
+ * need no more than fp32 and whose offsets fit an int? */
 static bool goes_by_planes(const gen_call *c, bool transposed)
 {
     enum { X, W, BIAS, PADDING = 1, DILATION, MOST_ENTRIES = 64 };
@@ -100,6 +106,7 @@ static void print_pool(const gen_call *c, uint32_t n, const char *function, text
     text_print(out, ", how");
 }
 
+/* Values and where they were, two results of one call. */
 static mpk_status print_max_pool(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -108,6 +115,7 @@ static mpk_status print_max_pool(mpk_context *cx, const gen_call *c, uint32_t n,
     return MPK_OK;
 }
 
+/* Whether padding counts in the mean, and what is divided by instead of the count; 0: the count. */
 static mpk_status print_avg_pool(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { INCLUDE = POOL_ATTRIBUTES, DIVISOR };
@@ -144,6 +152,7 @@ static const char *upsample_name(str mode)
     return str_is(mode, "linear") ? "LINEAR" : "CUBIC";
 }
 
+/* The ratios of three axes, however many there are: 1 for those that are missing. */
 static mpk_status print_upsample(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { MODE = 1, ALIGN };

@@ -45,6 +45,8 @@ static int places_of(const gen_call *c)
     return ir_box_elements(&box, y->rank) >= (int64_t)PLACES * ROWS_PIECE * THREADS ? PLACES : 1;
 }
 
+/* Places, columns of the kernel, its stride and its dilation along them are arguments of the
+ * template: arrays in registers have lengths that follow from these. */
 static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -84,6 +86,7 @@ static bool accepts_pool(const gen_call *c)
            (double)x->dims[2] * (double)x->dims[3] < INT32_MAX;
 }
 
+/* The windows of the first two axes; those of the channels have one entry. */
 static mpk_status print_pool(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     static const uint32_t lists[] = {POOL_KERNEL, POOL_STRIDE, POOL_PADDING, POOL_DILATION};

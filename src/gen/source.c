@@ -50,7 +50,8 @@ typedef struct emitter {
 
 enum { LEAST_PAGES = 2 };
 
-/* A generic body runs in any case. */
+/* Does the body's scratch leave the rings their least pages?  A generic body is not asked, since
+ * there is nothing to take in its place. */
 static bool has_room(const gen_call *c, const gen_body *b)
 {
     return !c->scratch_most || !b->rank || !b->scratch_bytes ||
@@ -99,7 +100,8 @@ static mpk_status fail_no_body(const emitter *e, const gen_call *c)
 
 /* ---- instances ---- */
 
-/* Print instance n into the arena. */
+/* Print instance n into the arena: *out is its text.  Block programs that it chose meanwhile are
+ * noted in e->choices (gen_print_note). */
 static mpk_status print_instance(emitter *e, const gen_call *c, const gen_body *body, uint32_t n,
                                  str *out)
 {
@@ -284,6 +286,7 @@ static gen_unit unit_of(const gen_body *b)
     return b->waits ? GEN_UNIT_KERNEL : GEN_UNIT_PLAIN;
 }
 
+/* The first three are there in any case: the roles have code without any body. */
 static void find_units(emitter *e, uint32_t regime)
 {
     e->units[regime] = 1u << GEN_UNIT_KERNEL | 1u << GEN_UNIT_ROLES | 1u << GEN_UNIT_PLAIN;
@@ -695,7 +698,8 @@ static void print_switches(emitter *e)
     print_question(e, "loads", OF_LOADING);
 }
 
-/* In the order of source.h.  Bodies alone, for tests, get no kernel around them. */
+/* The text, in the order in which C needs it: constants, sizes of caches, files, instances,
+ * switches, the kernel.  Bodies alone, for tests, get no kernel around them. */
 static mpk_status print_all(emitter *e)
 {
     print_constants(e);

@@ -1,7 +1,17 @@
 /* source_files.c - the files of device/ and src/rt in a CUDA source (see source_files.h and, of
- * gen_source_expand, source.h). */
+ * gen_source_expand, source.h).
+ *
+ * Input: the table of texts that the build makes of these folders (cmake/texts.cmake).  A line that
+ * includes a file of the table is replaced by that file, the first time; later ones vanish:
+ *
+ *   #include "tile/task.cuh"      ->  the text of task.cuh, in it those that it includes
+ *   #include "tile/task.cuh"      ->  (nothing)
+ *
+ * Only lines that begin with #include " are looked at.  Called by source.c and kernel_code.c. */
 #include "gen/source_files.h"
 
+/* The table is short and asked only while a source is made, so it is searched from its
+ * beginning. */
 const gen_text *gen_files_find(str name)
 {
     for (const gen_text *t = gen_text_table; t->name; t++)
@@ -10,7 +20,7 @@ const gen_text *gen_files_find(str name)
     return NULL;
 }
 
-/* The name in a line that begins with #include "; false: no such line. */
+/* The name in a line that begins with #include "; false: no such line.  *name points into it. */
 static bool read_include(str line, str *name)
 {
     static const char word[] = "#include \"";
@@ -22,7 +32,10 @@ static bool read_include(str line, str *name)
     return end != NULL;
 }
 
-/* `depth` ends a cycle of includes, which would be a fault of ours. */
+/* Add a file unless it is printed already, with others in the place of the lines that include them.
+ * It counts as printed before its lines are read, so a file that includes itself ends there;
+ * `depth` bounds the recursion all the same.  MPK_EVERIFY: a file includes one that the table has
+ * not got. */
 static mpk_status add_file(mpk_context *cx, arena *a, map *printed, text *out, str name,
                            uint32_t depth)
 {
@@ -50,6 +63,8 @@ mpk_status gen_files_add(mpk_context *cx, arena *a, map *printed, text *out, str
     return add_file(cx, a, printed, out, name, 0);
 }
 
+/* Move a text that was made with this status into the arena, where it ends with a NUL; `from` is
+ * freed in any case. */
 mpk_status gen_files_finish(mpk_context *cx, arena *a, mpk_status status, text *from, str *out)
 {
     out->at = status == MPK_OK ? text_copy(from, a) : NULL;

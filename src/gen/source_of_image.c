@@ -14,7 +14,8 @@ ir_box gen_box_of_task(const rt_task *t, uint32_t rank)
     return box;
 }
 
-/* Which operators of a graph have JIT tasks; *out NULL: none has. */
+/* Which operators of a graph have JIT tasks: [ops], in the arena; *out NULL: none has.  A task that
+ * belongs to no worker is launched just in time. */
 static mpk_status find_jit_ops(mpk_context *cx, arena *a, const program_image *image,
                                uint32_t graph, const bool **out)
 {
@@ -32,7 +33,8 @@ static mpk_status find_jit_ops(mpk_context *cx, arena *a, const program_image *i
     return MPK_OK;
 }
 
-/* Of each operator its largest task. */
+/* Of each operator the box of its largest task, [ops]; of one without tasks an empty box.  Bodies
+ * whose choice depends on how much a task has (block programs) ask for it. */
 static mpk_status find_boxes(mpk_context *cx, arena *a, const program_image *image, uint32_t graph,
                              const ir_box **out)
 {
@@ -54,6 +56,7 @@ static mpk_status find_boxes(mpk_context *cx, arena *a, const program_image *ima
     return MPK_OK;
 }
 
+/* Workers of the image are those of all peers; a source is for the workers of one. */
 mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *image,
                                const gen_arch *arch, gen_whole whole, gen_source *out)
 {

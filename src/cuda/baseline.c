@@ -1,8 +1,8 @@
 /* baseline.c - the same bodies without a mega-kernel: one kernel for each operator, recorded in
  * CUDA graphs.
  *
- * The honest rival inside (docs/performance.md): what the GPU does for a step is what the
- * mega-kernel does, but every operator is a launch of its own, with or without programmatic
+ * The mega-kernel is compared with this (docs/performance.md): what the GPU does for a step is what
+ * the mega-kernel does, but every operator is a launch of its own, with or without programmatic
  * dependent launch.  A step is one CUDA graph: its operators, then the step task, then a copy of
  * the control block to the host, which reads there which graph comes next. A thread launches graphs
  * while requests are under way. Cost of a step beside its kernels: the copy, and the host's launch

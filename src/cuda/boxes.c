@@ -1,5 +1,7 @@
 /* boxes.c - tensor maps, by which kernels copy boxes of matrices (gen/device_body.h: gen_boxes).
  *
+ * Input: a matrix, its address and the shape of a box; output: 128 bytes that a kernel names in
+ * its copies.  They hold the address, so a matrix that moves needs another map.  No GPU is touched.
  * Relies on the driver for cuTensorMapEncodeTiled, which came with CUDA 12.0; called by tables.c.
  */
 #include "cuda/cuda_machine.h"

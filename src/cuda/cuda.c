@@ -246,6 +246,8 @@ static void ring(machine *base)
     machine_ring_host(base);
 }
 
+/* Anything that a waiting thread is to come back for: the bell, a token, or that nothing will
+ * come. */
 static bool has_news(const cuda_machine *m, rt_u32 seen)
 {
     return rt_load_acquire_system(&m->mailbox->bell) != seen ||
@@ -308,6 +310,7 @@ static void describe(machine *base, machine_facts *out)
     }
 }
 
+/* The names of a body and its block programs, from the host's own plan; any thread. */
 static machine_code code_of(const machine *base, uint32_t graph, ir_op_id op)
 {
     const gen_source *source = &((const cuda_machine *)base)->source;
@@ -357,7 +360,9 @@ static mpk_status lend_logits(mpk_context *cx, machine *base, float *to, uint64_
     return MPK_OK;
 }
 
-/* The piece at `at` is free again; unless `to` is NULL its numbers are copied there first. */
+/* machine_def's return_logits, under the books' lock, when the request is over: the kernel writes
+ * there no more.  The piece at `at` is free again; unless `to` is NULL its numbers are copied there
+ * first. */
 static void return_logits(machine *base, rt_u64 at, float *to, uint64_t n)
 {
     cuda_machine *m = cuda_of(base);
@@ -497,6 +502,8 @@ static void leave_gpu(cuda_machine *m, bool ended)
         cuda_gpu_close(m->gpu);
 }
 
+/* Kernels do not see the struct, so it is freed even if one does not end; the driver then stays
+ * open. */
 static void free_machine(cuda_machine *m, bool ended)
 {
     if (ended)
@@ -644,6 +651,7 @@ static mpk_status fill_memory(mpk_context *cx, cuda_machine *m, const machine_we
                                          : cuda_upload_weights(cx, m, weights, IR_NONE);
 }
 
+/* GPU after GPU; of several, the message of a failure names the one that it came from. */
 static mpk_status fill_all(mpk_context *cx, cuda_machine *m, const machine_weights *weights,
                            const cuda_code_job *j)
 {
@@ -688,6 +696,7 @@ static mpk_status prepare(mpk_context *cx, cuda_machine *m, const machine_weight
     return cuda_offer_code(cx, m, j);
 }
 
+/* For people: "2 x NVIDIA H100 80GB HBM3". */
 static void name_device(cuda_machine *m)
 {
     const char *name = cuda_gpu_facts(m->gpu)->name;
@@ -745,7 +754,8 @@ static mpk_status start(mpk_context *cx, cuda_machine *m, const machine_weights 
     return cuda_has_op_kernels(m) ? cuda_baseline_start(cx, m) : MPK_OK;
 }
 
-/* stop works for a machine that was started in part. */
+/* After a failure the machine is stopped, which works for one that was started in part.  On return
+ * the thread has the context that it had before, whatever happened. */
 mpk_status cuda_start(mpk_context *cx, const program_image *image, const machine_weights *weights,
                       const cuda_options *options, machine **out)
 {

@@ -57,7 +57,7 @@ static void name_device(target_device *out, const char *name)
         snprintf(out->name, sizeof out->name, "%s", name);
 }
 
-/* GPUs that are not here: all their memory is taken to be free. */
+/* Describe GPUs that are not here, from the table: all their memory is taken to be free. */
 static void describe_arch(const target_ask *ask, target_device *out)
 {
     const gen_arch *arch = gen_arch_find(ask->arch);
@@ -69,6 +69,7 @@ static void describe_arch(const target_ask *ask, target_device *out)
     name_device(out, name);
 }
 
+/* target_def's leave: a machine that runs on the GPU holds it itself. */
 static void leave(target_device *d)
 {
     cuda_let_go(d->held);
@@ -119,8 +120,9 @@ static mpk_status find_compiler(mpk_context *cx)
     return MPK_OK;
 }
 
-/* ask->arch: a GPU that need not be there, for compiling.  The context is held so that it is made
- * once. */
+/* target_def's open.  With ask->arch it is a GPU that need not be there, for compiling.  For
+ * running the context is held, so that it is made once; where the user has named no device, one
+ * without a compiler is refused, so that the engine can take the CPU. */
 static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_device *out)
 {
     cuda_held *held = NULL;
@@ -147,6 +149,7 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 
 /* ---- compiling ---- */
 
+/* Up to how many tokens a step has its context split among the workers. */
 static uint32_t split_tokens(const target_device *d, const mpk_engine_options *o)
 {
     const uint32_t features = gen_arch_find(d->arch)->features;
@@ -191,6 +194,7 @@ static void kv_budget(const target_device *d, uint64_t weight_bytes, uint64_t ti
     *most = *usual = *most > other ? *most - other : 0;
 }
 
+/* MPK_MODE_* are numbered in this order. */
 static cuda_mode mode_of(const mpk_engine_options *o)
 {
     static const cuda_mode modes[] = {CUDA_PERSISTENT, CUDA_GRAPH, CUDA_GRAPH_PDL, CUDA_CALLS};
@@ -238,6 +242,7 @@ static mpk_status plan_areas(mpk_context *cx, const program_image *image, const 
     return MPK_OK;
 }
 
+/* target_def's compile: the bytes to keep with the image, without a GPU. */
 static mpk_status compile(mpk_context *cx, const program_image *image, const target_device *d,
                           const mpk_engine_options *o, text *code)
 {

@@ -17,6 +17,8 @@
 #include "cuda/cache.h"
 #include "cuda/cuda.h"
 
+/* The last member of an object in the place of what could not be told: "problem": "no NVIDIA
+ * driver: ...". */
 static void add_problem(text *t, const mpk_context *cx)
 {
     text_print(t, "\"problem\": ");
@@ -105,6 +107,7 @@ static void add_gpus(text *t)
     text_print(t, "}");
 }
 
+/* "path": "/usr/lib/libnvrtc.so.13", "version": "13.0" */
 static void add_library(text *t, const char *path, uint32_t version)
 {
     text_print(t, "\"path\": ");

@@ -96,7 +96,7 @@ static double cost_of(const gen_pack *p, const grid *d, uint32_t groups, uint32_
     return (memory > cache ? memory : cache) + sums;
 }
 
-/* 1: tasks are better alone. */
+/* How many tasks are to share a tile, a power of two; 1: they are better alone. */
 static uint32_t choose(const gen_pack *p, const grid *d)
 {
     const uint32_t per_group = p->order == GEN_PAIRED ? ROWS / 2 : ROWS,
@@ -114,6 +114,8 @@ static uint32_t choose(const gen_pack *p, const grid *d)
     return best;
 }
 
+/* How many tasks share a tile, for each operator of a graph; tiles are numbered through all
+ * graphs. */
 static void plan_graph(cuda_machine *m, uint32_t graph, bool *seen)
 {
     const uint32_t n_ops = graph_of(m, graph)->n_ops;
@@ -129,6 +131,7 @@ static void plan_graph(cuda_machine *m, uint32_t graph, bool *seen)
     }
 }
 
+/* Only graphs of the kernel for prompts have such products, and only with tensor maps. */
 mpk_status cuda_plan_parts(mpk_context *cx, cuda_machine *m)
 {
     bool *seen;
@@ -141,6 +144,8 @@ mpk_status cuda_plan_parts(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
+/* Fill in which part of which tile the task has, and its worker at the meeting of that tile in the
+ * block of tables.  Without maps (e->maps) the task copies no boxes, and has its tile alone. */
 void cuda_fill_parts(const cuda_machine *m, const rt_task *t, char *block, rt_entry *e)
 {
     if (e->op == RT_NONE || m->parts[e->op].n < 2 || !e->maps)

@@ -9,6 +9,9 @@
  * Its triggers add to each of them.  Where waits and triggers are all on one GPU, nothing is
  * different from a program of one peer; else each addition has system scope (rt/rt_peers.h).  An
  * event for which tasks wait only by the words that they poll is counted by each GPU for itself.
+ *
+ * Called by cuda.c (links), memory.c (windows), tables.c (triggers, pushes, addresses) and launch.c
+ * (a stall).
  */
 #include <stdlib.h>
 
@@ -22,7 +25,8 @@ static bool is_here(const cuda_machine *m, const ir_tensor *t)
     return t->peer == m->peer || t->peer == IR_EVERYWHERE;
 }
 
-/* Inputs and outputs of a step lie at the same place on every GPU.  The plan keeps peers apart in
+/* Find the part of each area that this GPU needs memory for: from its first tensor to its last.
+ * Inputs and outputs of a step lie at the same place on every GPU.  The plan keeps peers apart in
  * the other areas; if an image does not, a window is larger than it need be. */
 void cuda_plan_windows(cuda_machine *m)
 {
@@ -47,6 +51,7 @@ void cuda_plan_windows(cuda_machine *m)
             m->windows[i] = (cuda_window){0, image->block->area_bytes[i]};
 }
 
+/* The machine whose GPU holds the tensor: what lies everywhere is read here. */
 const cuda_machine *cuda_owner(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
 {
     const uint32_t peer = m->machine.image.ir[graph]->tensors.at[tensor].peer;
@@ -115,6 +120,7 @@ static bool is_read_elsewhere(const ir_graph *ir, ir_tensor_id input)
     return false;
 }
 
+/* RT_* of the tensor's IR_*: which number of a step says how many of its rows count. */
 static rt_u32 live_of(const ir_tensor *t)
 {
     if (t->live == IR_TOKENS)
@@ -133,8 +139,9 @@ static rt_push push_of(const ir_tensor *t, uint64_t offset)
                      .live = live_of(t)};
 }
 
-/* Inputs lie at the same offset of the step area on every GPU, so one offset says both from where
- * and to where. */
+/* List what the step task of GPU 0 sends to the others: to == NULL counts only.  first: [n_graphs +
+ * 1]. Inputs lie at the same offset of the step area on every GPU, so one offset says both from
+ * where and to where. */
 uint32_t cuda_list_pushes(const cuda_machine *m, rt_push *to, rt_u32 *first)
 {
     const program_image *image = &m->machine.image;
@@ -192,7 +199,8 @@ static mpk_status check_link(mpk_context *cx, const cuda_machine *a, const cuda_
     return MPK_OK;
 }
 
-/* The kernel knows from the program whether it is shared. */
+/* The kernel is compiled for as many GPUs as the program's operators name (MPK_PEERS), and the
+ * image says how many there are: they must be the same. */
 static mpk_status check_use(mpk_context *cx, const cuda_machine *m)
 {
     uint32_t most = 0;
@@ -205,8 +213,9 @@ static mpk_status check_use(mpk_context *cx, const cuda_machine *m)
     return MPK_OK;
 }
 
-/* Access is switched on for each ordered pair.  What this machine switched on, and no other code
- * before, is noted in reaches[], for cuda_unlink_peers. */
+/* Check and link all GPUs; m is the first one's machine, whose GPU is current afterwards.  Access
+ * is switched on for each ordered pair.  What this machine switched on, and no other code before,
+ * is noted in reaches[], for cuda_unlink_peers. */
 mpk_status cuda_link_peers(mpk_context *cx, cuda_machine *m)
 {
     TRY(check_use(cx, m));
@@ -224,6 +233,8 @@ mpk_status cuda_link_peers(mpk_context *cx, cuda_machine *m)
     return cuda_gpu_use(cx, m->gpu);
 }
 
+/* After all kernels have ended and before any GPU is closed; some machines may be missing, if
+ * starting failed. */
 void cuda_unlink_peers(cuda_machine *m)
 {
     for (uint32_t i = 0; i < m->n_peers; i++)
@@ -234,7 +245,8 @@ void cuda_unlink_peers(cuda_machine *m)
 
 /* ---- a stall ---- */
 
-/* Of one GPU, all graphs; NULL: they cannot be read. */
+/* The counters of one GPU, of all graphs, on the heap; NULL: they cannot be read.  The copy engine
+ * brings them beside kernels that still run. */
 static rt_word *read_counters(const cuda_machine *m, uint64_t n)
 {
     mpk_context late = {0};

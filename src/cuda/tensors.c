@@ -99,7 +99,7 @@ static mpk_status check_alone(mpk_context *cx, const cuda_machine *m, uint32_t w
     return MPK_OK;
 }
 
-/* On every GPU that has it. */
+/* On every GPU that has it; the GPU of the last is current afterwards. */
 static mpk_status upload_weight(mpk_context *cx, cuda_machine *m, const machine_weights *from,
                                 uint32_t weight)
 {
@@ -126,6 +126,9 @@ static mpk_status write_weight(mpk_context *cx, cuda_machine *m, uint32_t weight
     return status;
 }
 
+/* machine_def's write_tensor: when it returns the bytes are there, and `from` is free again.  But
+ * for weights the copy goes beside a running kernel: that no step reads the tensor meanwhile is the
+ * caller's care. */
 mpk_status cuda_write_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_tensor_id tensor,
                              const void *from)
 {
@@ -211,7 +214,8 @@ mpk_status cuda_read_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_t
     return status;
 }
 
-/* Filling memory wants an SM too. */
+/* machine_def's clear_state.  Filling memory wants an SM, so the kernels leave first; they start
+ * again with the next work. */
 mpk_status cuda_clear_state(mpk_context *cx, machine *base)
 {
     cuda_machine *m = cuda_of(base);

@@ -191,7 +191,7 @@ static void print_reduction(const block_printer *w, const block_step *s)
          w->p->tiles[s->to].name, w->p->tiles[s->from[0]].name);
 }
 
-/* All entries of a fragment the same, as sums begin with 0 and maxima with -infinity. */
+/* All entries of a fragment the same: what sums and maxima begin with. */
 static void print_fill(const block_printer *w, const block_step *s)
 {
     print_fragment(w, s);
@@ -226,8 +226,8 @@ static bool is_made(const run *r, int8_t tile)
     return false;
 }
 
-/* The entry at hand in the fragment's array; of a line, whose rows are two to a square, the
- * row's. */
+/* The entry at hand in the fragment's array; of a line the number of the entry's row, of which a
+ * thread has two in a square. */
 static void print_array_entry(const block_printer *w, int8_t tile)
 {
     text_print(w->out, is_line(w, tile) ? "r_%s[ra][re / 2]" : "r_%s[ra][rb][re]",

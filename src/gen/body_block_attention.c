@@ -1,9 +1,9 @@
 /* body_block_attention.c - attention over tensors as a block program: sdpa of f16 and bf16 with any
  * mask (src/super, device/task/block.cuh, docs/superoptimizer.md).
  *
- * super is asked for one head: rows m of queries, keys s, entries d of a query and e of a value; the
- * instance is a loop over the heads of the task's box around the program that it gives.  Scale and
- * mask are an expression of the scores:
+ * super is asked for one head: rows m of queries, keys s, entries d of a query and e of a value.
+ * The instance is a loop over the heads of the task's box around the program that it gives.  Scale
+ * and mask are an expression of the scores:
  *
  *   "x0 * 0.125"                           no mask
  *   "x0 * 0.125 + x1"                      a mask of floats

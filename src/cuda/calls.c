@@ -331,8 +331,8 @@ mpk_status cuda_call_check(mpk_context *cx, machine *base)
     return check_fault(cx, cuda_of(base));
 }
 
-/* Let m->calls->done come when the last run has ended.  Another stream may be gone when somebody
- * asks, so there the event is recorded after each run; the default one stays, and most runs there
+/* Let m->calls->done come when the last run has ended.  Another stream may be gone when this is
+ * called, so there the event is recorded after each run; the default one stays, and most runs there
  * are followed by runs there: only now, after all that was put there since. */
 static mpk_status mark_end(mpk_context *cx, const cuda_machine *m)
 {

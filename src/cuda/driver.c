@@ -165,6 +165,7 @@ mpk_status cuda_driver_open(mpk_context *cx, cuda_driver **out)
     return MPK_OK;
 }
 
+/* Statuses keep their words: nothing of the library is pointed to afterwards. */
 void cuda_driver_close(cuda_driver *d)
 {
     if (!d)
@@ -263,6 +264,8 @@ static mpk_status open_gpu(mpk_context *cx, cuda_gpu *g, uint32_t index)
     return status;
 }
 
+/* d must stay open until the GPU is closed.  The first holder of a GPU waits here for its context
+ * to be made, a tenth of a second or more; *out is written on success alone. */
 mpk_status cuda_gpu_open(mpk_context *cx, cuda_driver *d, uint32_t index, cuda_gpu **out)
 {
     cuda_gpu *g = calloc(1, sizeof *g);
@@ -447,6 +450,8 @@ void cuda_host_release(cuda_gpu *g, void *host)
         g->d->cuMemFreeHost(host);
 }
 
+/* The owner unregisters the memory before freeing or unmapping it.  read_only: without it the
+ * driver refuses pages that may not be written. */
 mpk_status cuda_host_register(mpk_context *cx, cuda_gpu *g, void *host, uint64_t n, bool read_only)
 {
     CALL(cx, g->d, cuMemHostRegister,
@@ -530,6 +535,7 @@ void cuda_stream_release(cuda_gpu *g, cuda_stream s)
         g->d->cuStreamDestroy(s);
 }
 
+/* The first to hear of a kernel that failed is often a thread that waits here. */
 mpk_status cuda_stream_wait(mpk_context *cx, cuda_gpu *g, cuda_stream s)
 {
     CALL(cx, g->d, cuStreamSynchronize, (s), "wait for what runs on the GPU");
@@ -585,6 +591,7 @@ mpk_status cuda_event_record(mpk_context *cx, cuda_gpu *g, cuda_event e, cuda_st
     return MPK_OK;
 }
 
+/* For an event that was never recorded nothing is waited for. */
 mpk_status cuda_event_wait(mpk_context *cx, cuda_gpu *g, cuda_event e)
 {
     CALL(cx, g->d, cuEventSynchronize, (e), "wait for an event on the GPU");

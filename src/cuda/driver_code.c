@@ -36,12 +36,14 @@ mpk_status cuda_module_load(mpk_context *cx, cuda_gpu *g, const char *name, str 
     return MPK_OK;
 }
 
+/* No kernel of it may run any more; its functions and variables are gone with it. */
 void cuda_module_release(cuda_gpu *g, cuda_module m)
 {
     if (m)
         g->d->cuModuleUnload(m);
 }
 
+/* *out is the module's and needs no release.  Names are those of extern "C" kernels. */
 mpk_status cuda_module_function(mpk_context *cx, cuda_gpu *g, cuda_module m, const char *name,
                                 cuda_function *out)
 {
@@ -49,6 +51,8 @@ mpk_status cuda_module_function(mpk_context *cx, cuda_gpu *g, cuda_module m, con
     return MPK_OK;
 }
 
+/* Written by copies like any memory; a kernel that is running may or may not see the change, so it
+ * is done before the launch. */
 mpk_status cuda_module_variable(mpk_context *cx, cuda_gpu *g, cuda_module m, const char *name,
                                 cuda_address *out, uint64_t *n_bytes)
 {
@@ -195,6 +199,7 @@ mpk_status cuda_graph_launch(mpk_context *cx, cuda_gpu *g, cuda_graph graph, cud
     return MPK_OK;
 }
 
+/* Launches of it that are on a stream run to their end. */
 void cuda_graph_release(cuda_gpu *g, cuda_graph graph)
 {
     if (graph)

@@ -134,8 +134,8 @@ static bool open_in_toolkit(cuda_nvrtc *n)
 }
 
 /* Python is asked and not guessed: a virtual environment, a version manager and a distribution each
- * put packages somewhere else.  The current folder is not looked at, as anybody may have put a
- * folder `nvidia` there. */
+ * put packages somewhere else.  The current folder is not looked at, as any other user may have put
+ * a folder `nvidia` there. */
 static bool open_in_python(cuda_nvrtc *n)
 {
     static const char command[] = "python3 -c 'import sys\n"
@@ -256,6 +256,7 @@ static void choose_options(const cuda_source *s, options *o)
              s->as_ptx ? s->arch->ptx_name : s->arch->code_name);
     o->at[o->n++] = o->architecture;
     o->at[o->n++] = "--std=c++17";
+    /* functions without __device__, as headers have that the host shares, are for the GPU too */
     o->at[o->n++] = "--device-as-default-execution-space";
     o->at[o->n++] = "--ptxas-options=-v"; /* registers and spills of each kernel, in the log */
     if (s->checked) {
@@ -429,8 +430,8 @@ static mpk_status keep_source(compilation *c)
                : cuda_source_keep(c->cx, c->s, "", c->s->code);
 }
 
-/* The status of a compilation that ended with `code`, in words for somebody who has not written the
- * source. */
+/* The status of a compilation that ended with `code`, in words for a user who has not written the
+ * source.  MPK_EFORMAT if the source is at fault, which for generated code is a fault of mpk. */
 static mpk_status explain(compilation *c, int code)
 {
     const cuda_source *s = c->s;

@@ -99,10 +99,12 @@ static void place_state(cuda_machine *m, uint64_t *n)
     l->epochs = place(n, graphs, sizeof(rt_u32));
     l->workers = place(n, workers, sizeof(rt_worker));
     l->schedulers = place(n, schedulers, sizeof(rt_scheduler));
+    /* a queue is a head and its slots: of workers for JIT tasks, of schedulers for events */
     l->jit = place(n, workers, sizeof(rt_queue));
     l->jit_slots = place(n, workers * l->jit_capacity, sizeof(rt_slot_word));
     l->event = place(n, schedulers, sizeof(rt_queue));
     l->event_slots = place(n, schedulers * l->event_capacity, sizeof(rt_slot_word));
+    /* what the step task knows of requests, one for each slot, and of KV pages */
     l->serving = place(n, 1, sizeof(rt_serving));
     l->slots = place(n, m->serving.n_slots, sizeof(rt_slot));
     l->running = place(n, m->serving.n_slots, sizeof(rt_request));
@@ -114,6 +116,7 @@ static void place_state(cuda_machine *m, uint64_t *n)
         l->drafters = place(n, m->serving.n_slots, sizeof(rt_drafter));
         l->grams = place(n, m->serving.n_slots * rt_gram_words(&m->serving), sizeof(rt_u32));
     }
+    /* rings: heads here, entries below where requests are served */
     l->request_ring = place(n, 1, sizeof(rt_ring));
     l->command_ring = place(n, 1, sizeof(rt_ring));
     l->token_ring = place(n, 1, sizeof(rt_ring));
@@ -124,6 +127,7 @@ static void place_state(cuda_machine *m, uint64_t *n)
     }
 }
 
+/* Does the machine run as a CUDA graph of operators (baseline.c)? */
 bool cuda_has_op_kernels(const cuda_machine *m)
 {
     return m->options.mode == CUDA_GRAPH || m->options.mode == CUDA_GRAPH_PDL;
@@ -165,9 +169,11 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     l->pushes = place(&n, cuda_list_pushes(m, NULL, NULL), sizeof(rt_push));
     l->first_push = place(&n, graphs + 1, sizeof(rt_u32));
     l->regimes = place(&n, graphs, sizeof(rt_u32));
+    /* only the kernel for prompts copies by tensor maps */
     l->maps = place(&n, m->source.n_regimes > 1 ? RT_MAPS * l->n_ops : 0, sizeof(rt_map));
     l->meetings = place(&n, m->n_meetings, sizeof(rt_meeting));
     l->rooms = place(&n, m->n_meetings ? workers : 0, sizeof(rt_room));
+    /* the baseline: an argument for each operator, and one for the step task */
     if (cuda_has_op_kernels(m)) {
         l->op_kernels = place(&n, l->n_ops + 1, sizeof(rt_kernel));
         l->op_entries = place(&n, l->n_tasks, sizeof(rt_entry));

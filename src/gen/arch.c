@@ -65,6 +65,7 @@ const gen_arch gen_arch_table[] = {
     {.name = NULL},
 };
 
+/* NULL: there is no row of this name. */
 const gen_arch *gen_arch_find(const char *name)
 {
     for (const gen_arch *row = gen_arch_table; row->name; row++)
@@ -79,7 +80,10 @@ static bool is_for_one(const gen_arch *row)
     return row->name[strlen(row->name) - 1] == 'a';
 }
 
-/* Code of a GPU runs on all later ones of its major version, its PTX on all later ones. */
+/* The row for a GPU of this compute capability and this much shared memory for a block; NULL: none.
+ * Without a row of its own a GPU takes one that is not for one capability alone: the first whose
+ * shared memory it has.  Code of a GPU runs on all later ones of its major version, its PTX on all
+ * later ones (*as_ptx; may be NULL). */
 const gen_arch *gen_arch_for(uint32_t major, uint32_t minor, uint32_t shared_bytes, bool *as_ptx)
 {
     const gen_arch *best = NULL, *large = NULL;
@@ -97,6 +101,8 @@ const gen_arch *gen_arch_for(uint32_t major, uint32_t minor, uint32_t shared_byt
     return best;
 }
 
+/* The older row's features and sizes, compiled for this GPU.  False: the GPU lacks one of the
+ * features or some of the shared memory; "older" is not looked at otherwise. */
 bool gen_arch_as(const gen_arch *gpu, const gen_arch *older, gen_arch *out)
 {
     if (older->features & ~gpu->features || older->shared_bytes > gpu->shared_bytes)
@@ -107,8 +113,9 @@ bool gen_arch_as(const gen_arch *gpu, const gen_arch *older, gen_arch *out)
     return true;
 }
 
-/* What the worker needs beside its pages is the row's difference and stays as it is; only pages are
- * given up, and with half of them the bodies that need room. */
+/* Cut a row to a GPU with n_sms SMs and this much shared memory for a block.  False: not even two
+ * pages fit.  What the worker needs beside its pages is the row's difference and stays as it is;
+ * only pages are given up, and with half of them the bodies that need room. */
 bool gen_arch_fit(const gen_arch *row, uint32_t n_sms, uint32_t shared_bytes, gen_arch *out)
 {
     uint32_t own = row->shared_bytes - row->n_pages * row->page_bytes;

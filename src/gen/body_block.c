@@ -4,7 +4,8 @@
  *
  * An operator is described to super as a product with axes m, n and k and, after it, an expression
  * of its sums; super chooses a program for the shape, and block_print.c prints it.  linear with
- * three weights is three such products, each for columns of its own.  Rank 5: above the generic
+ * three weights is three such products, each for columns of its own: n_lo and n_hi bound those of
+ * the task's box, and where none are left the program does nothing.  Rank 5: above the generic
  * bodies, below those for streamed weights. */
 #include "gen/block_print.h"
 #include "gen/body_print.h"
@@ -124,7 +125,11 @@ static const char *expression_of(str activation)
     return activation.n ? gelu_tanh : "t0";
 }
 
-/* What linear does with its sums, as an expression of the operator map. */
+/* What linear does with its sums, as an expression of the operator map: x0 and x1 are the sums of
+ * one weight or two, then biases, then the residual, as the operands stand in *s.  With two biases
+ * and a gate:
+ *
+ *   "t0 = x0 + x2; t1 = x1 + x3; t0 / (1 + exp(-t0)) * t1" */
 static mpk_status write_expression(mpk_context *cx, const gen_call *c, uint32_t i, super_product *s)
 {
     text e = {0};

@@ -3,7 +3,19 @@
  * docs/superoptimizer.md).  With `last` the product is turned: its rows are places, its columns
  * filters.  Any stride, padding, dilation and layout of x; transposed ones and
  * groups of few filters run by windows.cuh.  A body waits for its event itself, once it knows what
- * it has to do: its code and arithmetic up to there take 1 to 2 us. */
+ * it has to do: its code and arithmetic up to there take 1 to 2 us.
+ *
+ * An instance, in outline:
+ *
+ *   for (rt_u64 i = 0; i < mpk_count(box, 4); i++) {       images and groups of the task's box
+ *       block_find(box, 4, i, at);
+ *       const rt_i64 group = at[1], first = group * filters;
+ *       const char *g_in_x = mpk_data(t, in_x) + ...;      where the group's operands begin
+ *       if (!i)
+ *           mpk_wait(t);
+ *       ... the block program (block_print.c) ...
+ *   }
+ *   mpk_trigger(t); */
 #include "gen/block_print.h"
 
 #include <stdio.h>

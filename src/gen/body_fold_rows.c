@@ -31,6 +31,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
+/* For few tokens, in the unit of the kernel itself. */
 const gen_body gen_body_fold_rows = {.op = "attention_fold",
                                      .name = "fold_rows",
                                      .needs = GEN_RING,

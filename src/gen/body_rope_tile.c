@@ -68,6 +68,7 @@ static const gen_routine *routine(const gen_call *c)
     return c->op->attributes[HEAD_SIZE].i == 64 ? &small : &large;
 }
 
+/* The same for all uses (shape/rope_tile_shape.h). */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     (void)c;

@@ -366,6 +366,7 @@ static uint32_t least_pages(const emitter *e, uint32_t n_pages, bool jit)
     return e->arch->features & GEN_RING && (jit || is_tested(e)) ? n_pages / 2 : n_pages;
 }
 
+/* Not printed for GEN_BODIES, where each task that is tested brings its own bits. */
 static void print_forms(emitter *e, uint32_t regime)
 {
     text_print(&e->out,
@@ -606,7 +607,13 @@ static void print_shared_case(emitter *e, uint32_t first, choice of)
                of == OF_LOADING ? r->load : r->body, r->shape, shapes);
 }
 
-/* switch over instances: `call`_N(argument). */
+/* A switch over the instances of a choice, mpk_dispatch_NAME:
+ *
+ *   case 7:
+ *       body_7(mpk_apart(t));
+ *       break;
+ *
+ * Instances with a routine share its one call, which finds the shape by the number. */
 static void print_dispatch(emitter *e, const char *name, const char *type, const char *call,
                            choice of)
 {
@@ -742,6 +749,8 @@ static uint32_t count_peers(uint32_t n_graphs, const gen_graph *graphs)
     return most;
 }
 
+/* First everything is decided and all instances are printed, then the text is put together; what
+ * *out points to is in the arena.  No file is read and no compiler is needed. */
 mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs,
                            uint32_t n_workers, const gen_arch *arch, gen_whole whole,
                            gen_source *out)

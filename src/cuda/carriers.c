@@ -155,6 +155,7 @@ static bool polls(const flow *f, ir_op_id op, ir_tensor_id root)
     return true;
 }
 
+/* By any input, or by a view of the root. */
 static bool reads_root(const flow *f, ir_op_id op, ir_tensor_id root)
 {
     const ir_op *o = &f->ir->ops.at[op];
@@ -280,6 +281,7 @@ static bool touches(const flow *f, ir_op_id op, ir_op_id end)
     return op < end && may_carry(f, op) && (is_own || feeds(f, op, peer_of(f, end)));
 }
 
+/* The AOT list of a worker by its number on its peer. */
 static const rt_range *list_of(const flow *f, uint32_t peer, uint32_t worker)
 {
     return &f->ranges[peer * cuda_workers(f->m) + worker];
@@ -483,6 +485,7 @@ static bool needs_own_place(const flow *f, ir_tensor_id id)
            f->m->machine.image.places[f->index][id].area == TG_TEMPS;
 }
 
+/* The next place of its part of the block, *n bytes from that part's beginning. */
 static void place_at(flow *f, ir_tensor_id id, uint64_t *n)
 {
     f->out->at[id] = *n;
@@ -607,6 +610,7 @@ static bool may_carry_any(const cuda_machine *m)
     return runs_whole_steps && m->arch.features & GEN_RING && !m->options.no_carriers;
 }
 
+/* A graph that carries nothing has its ranges of first_clear all the same, which are empty. */
 static mpk_status plan_graph(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph)
 {
     const uint32_t workers = cuda_workers(m);
@@ -621,6 +625,8 @@ static mpk_status plan_graph(mpk_context *cx, arena *scratch, cuda_machine *m, u
     return MPK_OK;
 }
 
+/* Fill in m->carriers from the image and the bodies in m->source; no GPU is needed.  Scratch of a
+ * graph is freed before the next one is looked at, what stays is in m's arena. */
 mpk_status cuda_plan_carriers(mpk_context *cx, cuda_machine *m)
 {
     const uint32_t workers = cuda_workers(m), n = m->machine.image.n_graphs;
@@ -646,6 +652,9 @@ bool cuda_is_quiet(const cuda_machine *m, uint32_t graph, uint32_t op)
     return plan->end != RT_NONE && is_quiet(plan, m->source.uses[graph][op].body, op);
 }
 
+/* What all entries of an operator have of this plan: which inputs are polled, to which peers its
+ * words go, whether it waits for no counter, whether it is the one that ends polling.
+ * cuda_carry_list corrects this for a worker's list as a whole. */
 void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t at, rt_entry *e)
 {
     const cuda_flow *plan = &m->carriers.flows[graph];

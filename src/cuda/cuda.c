@@ -194,6 +194,7 @@ static void rest(patience *p)
     nanosleep(&(struct timespec){0, p->sleeps < LONG_WAIT ? SHORT_SLEEP_NS : LONG_SLEEP_NS}, NULL);
 }
 
+/* Give the thread back the slack of its timers, if rest has changed it. */
 static void end_rest(const patience *p)
 {
     if (p->sleeps && p->slack > 0)
@@ -272,6 +273,7 @@ static void poll_news(cuda_machine *m, rt_u32 seen, uint64_t end, patience *p)
     }
 }
 
+/* machine_def's wait, on any thread and without locks: until there is news or the time is over. */
 static void wait_news(machine *base, rt_u32 seen, uint64_t timeout_ns)
 {
     patience p = {.since = clock_ns()};
@@ -616,6 +618,7 @@ static mpk_status make_peers(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
+/* Say how far starting is; the caller of cuda_start ends it by a status. */
 static mpk_status tell(mpk_context *cx, const cuda_machine *m, const char *stage, double done)
 {
     return m->options.progress ? m->options.progress(cx, m->options.progress_user, stage, done)

@@ -4,7 +4,10 @@
  * They take any plain dtype, heads of up to 1,024 entries and pages of any size, and run wherever
  * no faster record accepts, on any architecture: their rank is 0.  All five operators share how a
  * token's place in the cache is found, so the table below says once where each has these
- * operands. */
+ * operands.  An instance of kv_write, after its head:
+ *
+ *   static constexpr heads_place place = {in_positions, in_slots, in_pages, in_k_cache, ...};
+ *   kv_write_run(t, in_k, in_v, place); */
 #include "op/attend.h"
 #include "op/rope.h"
 

@@ -1,7 +1,8 @@
 /* body_embedding_rows.c - rows of a 16-bit table (device/task/embedding_rows.cuh).
  *
  * The table and the result have one dtype, so rows are copied by 16 bytes at a time and nothing is
- * computed; other tables take the generic body. */
+ * computed; other tables take the generic body.  Of 151,936 rows of 4,096 columns and tokens of 32
+ * bits: embedding_rows(t, 4096, 151936, false). */
 #include "gen/body_print.h"
 
 enum { TOKENS, TABLE };

@@ -1,7 +1,10 @@
 /* body_fold_rows.c - parts of a split attention of bf16 put together (device/task/fold_rows.cuh).
  *
  * Input: for each token, split and head a part and the logarithm of its sum; output: the parts
- * weighed by these.  The number of splits that a lane takes is a constant of the instance. */
+ * weighed by these.  The number of splits that a lane takes is a constant of the instance.  Of 40
+ * splits, of which a lane takes up to two, and 32 heads of 128 entries:
+ *
+ *   fold_rows<2>(t, 40, 32, 128); */
 #include "gen/body_print.h"
 #include "shape/fold_rows_shape.h"
 

@@ -4,7 +4,10 @@
  * Each printer writes the head with the operands, then a call with the attributes as constants;
  * GEN_PRINTER makes those that need no more.  The bytes of scratch are counted as the device code
  * uses them: a change there is a change here, and tests/gpu_bodies_test.c finds what is
- * forgotten. */
+ * forgotten.  An instance of index with two index tensors of rank 1, after its head:
+ *
+ *   static constexpr index_views indices = {in_x, {in_index0, in_index1}, 2, 1};
+ *   index_run(t, indices, out_y); */
 #include <math.h>
 
 #include "gen/body_print.h"
@@ -29,6 +32,8 @@ static int word_number(str word, const char *const *words)
     return 0;
 }
 
+/* Attributes by kind and number (gen_print_simple); those that are left out the operands' views
+ * say. */
 GEN_PRINTER(full, "full_run", "d1")
 GEN_PRINTER(iota, "iota_run", "d1d2")
 GEN_PRINTER(triangle, "triangle_run", "i0b1")

@@ -1,4 +1,7 @@
-/* body_join_peaks.c - the generic body that joins peers' peaks (device/task/join_peaks.cuh). */
+/* body_join_peaks.c - the generic body that joins peers' peaks (device/task/join_peaks.cuh).
+ *
+ *   join_peaks_part(t, in_x0, out_y, 0);
+ *   join_peaks_part(t, in_x1, out_y, 1188);     of 1,188 blocks in x0 */
 #include "gen/body_print.h"
 
 /* One call for each part, with the blocks before it. */

@@ -1,6 +1,7 @@
 /* body_linear_team.c - products of 17 to 64 tokens with streamed weights: linear and logits
  * (device/task/linear_team.cuh).  Packing and shapes are those of body_linear_stream.c, so graphs
- * for few and for some tokens share one copy of a weight. */
+ * for few and for some tokens share one copy of a weight.  Its shapes stand in the same table of
+ * the source as linear_stream's (stream_shape_of), since there is one table for each kind. */
 #include "gen/body_product.h"
 
 extern const gen_body gen_body_linear_stream;

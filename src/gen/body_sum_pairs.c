@@ -1,5 +1,8 @@
 /* body_sum_pairs.c - sums over the experts of a token: bf16 by rows
- * (device/task/sum_pairs.cuh), and any dtype and strides. */
+ * (device/task/sum_pairs.cuh), and any dtype and strides.
+ *
+ * Of 8 experts a token, 2,048 columns and a residual: sum_pairs(t, 8, 2048, 2, 3); the last two are
+ * places of operands in the task. */
 #include "gen/body_print.h"
 
 enum { X, SCALE, RESIDUAL };

@@ -1,7 +1,10 @@
 /* body_windows_rows.c - depthwise convolutions and max pools of images whose channels lie last,
  * eight channels a thread (device/task/windows_rows.cuh).
  *
- * Rank 5: above the generic bodies of body_windows.c, which take all else. */
+ * Rank 5: above the generic bodies of body_windows.c, which take all else.  Of a convolution with a
+ * kernel of 3 columns, two places a thread:
+ *
+ *   conv_rows<2, 3, 1, 1>(t, in_x, in_w, in_bias, out_y, how); */
 #include "gen/body_print.h"
 #include "op/pool.h"
 #include "shape/rows_shape.h"

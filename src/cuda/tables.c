@@ -586,6 +586,7 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->regimes = AT(base + l->regimes);
     k->parts = AT(m->parts_block);
     k->rooms = AT(base + l->rooms);
+    /* how far the loader runs ahead */
     k->tuning = (rt_tuning){.in_flight = o->in_flight,
                             .preload = !o->no_preload,
                             .descriptor_ahead = o->no_descriptor_prefetch ? 1 : UINT32_MAX};
@@ -595,6 +596,7 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->start_step = RT_NO_STEP;
     k->call.is_one = m->calls != NULL;
     k->idle_ns = o->idle_ns < UINT32_MAX ? (rt_u32)o->idle_ns : UINT32_MAX;
+    /* the host's ends, pinned, as this GPU sees them */
     k->host_request_ring = AT(box + offsetof(cuda_mailbox, request_ring));
     k->host_command_ring = AT(box + offsetof(cuda_mailbox, command_ring));
     k->host_token_ring = AT(box + offsetof(cuda_mailbox, token_ring));

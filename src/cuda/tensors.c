@@ -50,7 +50,8 @@ static kv_kind kind_of_place(const cuda_machine *m, const tg_place *place)
     return KV_NONE;
 }
 
-/* Pages [n, G, P, K] of 16-bit elements from plain order into the bodies', or back. */
+/* Pages [n, G, P, K] of 16-bit elements from plain order into the bodies', or back; from and to do
+ * not overlap. */
 static void reorder(const ir_tensor *t, kv_kind kind, const uint16_t *from, uint16_t *to, bool back)
 {
     int64_t n = t->dims[0] * t->dims[1], tokens = t->dims[2], size = t->dims[3];
@@ -190,7 +191,8 @@ static mpk_status read_root(mpk_context *cx, cuda_machine *m, uint32_t graph, ir
     return MPK_OK;
 }
 
-/* A view is gathered from a copy of its whole root, which may be much larger. */
+/* machine_def's read_tensor.  A view is gathered from a copy of its whole root, which may be much
+ * larger. */
 mpk_status cuda_read_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_tensor_id tensor,
                             void *to)
 {

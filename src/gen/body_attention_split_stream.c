@@ -3,7 +3,19 @@
  *
  * A task is a KV head and a part of the contexts of all tokens; the loader brings its pages of keys
  * and values through the ring.  Its function is a template: an instance for each head size, group
- * and number of tokens that occurs. */
+ * and number of tokens that occurs.  In outline:
+ *
+ *   #define ATTENTION_SHAPE_3 {...}
+ *   MPK_FN void body_3(const mpk_task &t)
+ *   {
+ *       const attention_shape shape = ATTENTION_SHAPE_3;
+ *       attention_split_stream<128, 4, 16>(t, shape);     head size, group, tokens
+ *   }
+ *   MPK_FN void load_3(mpk_load &l)
+ *   {
+ *       const attention_shape shape = ATTENTION_SHAPE_3;
+ *       attention_split_load<128, 16>(l, shape);
+ *   } */
 #include <math.h>
 
 #include "gen/body_print.h"

@@ -3,7 +3,12 @@
  * few tokens, so the graphs of a program share them.
  *
  * Which rows an expert has is known only in the step: the body sorts the pairs and takes tiles of
- * one expert's rows.  For steps of FEWEST_TOKENS and more, beside the other bodies of prompts. */
+ * one expert's rows.  For steps of FEWEST_TOKENS and more, beside the other bodies of prompts.
+ *
+ * An instance is a row of a table of shapes.  Of 128 experts, 8 a token, with 768 rows of gate and
+ * of up and 2,048 columns, and a norm:
+ *
+ *   {2048, 64, 768, 192, 1, 9.99999997e-07f, ACTIVATE_SILU, 1, 7, 128, 8, 0} */
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
 

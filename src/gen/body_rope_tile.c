@@ -2,7 +2,9 @@
  * (device/task/rope_tile.cuh).
  *
  * For steps of many tokens beside the other bodies of prompts (many).  Two routines, for heads of
- * 64 and of 128 entries; the shape says the rest. */
+ * 64 and of 128 entries; the shape says the rest.  Of a graph for 512 tokens with 32 query heads, 8
+ * KV heads and no norms it is {512, 32, 8, 0, -1, -1, ...}, each number with its field's name as a
+ * comment before it. */
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
 #include "shape/rope_tile_shape.h"

@@ -1,6 +1,12 @@
 /* source_of_image.c - the CUDA source of an image (see source.h): its graphs as gen_source_make
  * takes them, with what only an image tells of their tasks.
  *
+ * What the tasks of a graph tell of its operators, for example:
+ *
+ *   tasks   op 3: [0, 4) x [0, 96)    op 3: [0, 4) x [96, 224)    op 5, without a worker
+ *   boxes   [3] = [0, 4) x [96, 224)
+ *   jit     [5] = true
+ *
  * Called by src/cuda (kernel_code.c).  Cost: two passes over the tasks. */
 #include "gen/source.h"
 

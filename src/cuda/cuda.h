@@ -98,8 +98,8 @@ typedef struct cuda_options {
      * none is wanted */
     void (*made)(mpk_context *cx, void *user, str code);
     void *made_user;
-    /* Tell how far it is (0 to 1); anything but MPK_OK gives up with that status.  NULL: nobody
-     * asks. */
+    /* Called while a machine starts, by the thread that starts it, with how far the stage is (0 to
+     * 1). Any status but MPK_OK ends the start with that status.  NULL: not called. */
     mpk_status (*progress)(mpk_context *cx, void *user, const char *stage, double done);
     void *progress_user;
 } cuda_options;

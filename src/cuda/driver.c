@@ -280,8 +280,8 @@ mpk_status cuda_gpu_open(mpk_context *cx, cuda_driver *d, uint32_t index, cuda_g
     return MPK_OK;
 }
 
-/* The driver counts who holds the primary context; the last release destroys it with all memory,
- * streams and modules in it, even where it is current on some thread. */
+/* The driver counts the holders of a primary context (PyTorch in this process is another one) and
+ * may destroy it, with the memory, streams and modules in it, when the last one releases it. */
 void cuda_gpu_close(cuda_gpu *g)
 {
     if (!g)

@@ -281,8 +281,8 @@ typedef struct filling {
     rt_entry *entries;
     rt_u32 *first, *of_task;
     uint32_t n, n_first; /* of entries and of first, so far */
-    rt_entry *patterns; /* of the operators of the graph at hand */
-    rt_u32 *kinds;      /* [events] of its triggers */
+    rt_entry *patterns;  /* of the operators of the graph at hand */
+    rt_u32 *kinds;       /* [events] of its triggers */
 } filling;
 
 /* An entry from its operator's pattern; numbers of events become those of the whole image.  An

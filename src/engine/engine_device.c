@@ -3,7 +3,7 @@
  * Input: the options `device` and `target`; output: the device.  Relies on the table of targets
  * (host/target.h); what a device is and which options it takes, its target says.
  *
- * `device` names hardware that is here ("cpu", "cuda:1"), `target` an architecture to compile for,
+ * `device` names hardware that is here (a target and a number), `target` an architecture to compile for,
  * which need not be.  Called by engine_compile.c, engine_image.c, engine_inspect.c and
  * engine_graph.c.
  */

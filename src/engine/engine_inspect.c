@@ -4,8 +4,8 @@
  *
  * Input: a model (a configuration without weights is enough) or a text; output: a NUL-terminated
  * text that the caller returns with mpk_free.  No machine is started and no memory for weights is
- * taken: engine_build_open runs with for_running = false, so a model for a GPU can be inspected
- * where there is none.  Called through mpk.h, on the caller's thread alone.
+ * taken: engine_build_open runs with for_running = false, so a model can be inspected for a device
+ * that is not here.  Called through mpk.h, on the caller's thread alone.
  *
  * Each entry point keeps its engine_build or arena outside the function that does the work, so that
  * TRY may leave that function anywhere and the build is freed all the same.

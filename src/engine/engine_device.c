@@ -3,8 +3,8 @@
  * Input: the options `device` and `target`; output: the device.  Relies on the table of targets
  * (host/target.h); what a device is and which options it takes, its target says.
  *
- * `device` names hardware that is here (a target and a number), `target` an architecture to compile for,
- * which need not be.  Called by engine_compile.c, engine_image.c, engine_inspect.c and
+ * `device` names hardware that is here (a target and a number), `target` an architecture to compile
+ * for, which need not be.  Called by engine_compile.c, engine_image.c, engine_inspect.c and
  * engine_graph.c.
  */
 #include <stdio.h>

@@ -179,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(r
     if (mpk_w.is_late && k->mode == RT_SERVE) {
         if (blockIdx.x == 0 && threadIdx.x == 0 &&
             rt_load_relaxed_device(&k->machine.control->abort) != RT_STOPPING)
-            tell_end(k); /* of a fault that nobody was left to tell */
+            tell_end(k); /* of a fault that no earlier kernel could tell */
         return;
     }
 #endif

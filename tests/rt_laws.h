@@ -84,7 +84,7 @@ static inline rt_u32 count_standing(const rt_machine *m, rt_u32 beside)
     return n;
 }
 
-/* The law of rt_lend.h.  rests: the step task found nothing to do; then nobody pauses. */
+/* The law of rt_lend.h.  rests: the step task found nothing to do; then no request pauses. */
 static inline void check_loans(const rt_machine *m, bool rests)
 {
     const rt_serving *s = m->serving;

@@ -6,9 +6,9 @@
  * global memory would be a trip to L2 in each turn of each wait.  The flag only ever goes from 0 to
  * 1.
  *
- * tell_end runs once for each launch that ends by itself or by a fault, in one thread, after nobody
- * changes the fault record any more (RT_FAULTING has passed): the fault is written before the
- * state, with release at system scope, so a host that sees RT_FAULTED reads the whole record.
+ * tell_end runs once for each launch that ends by itself or by a fault, in one thread, when no
+ * thread changes the fault record any more (RT_FAULTING has passed): the fault is written before
+ * the state, with release at system scope, so a host that sees RT_FAULTED reads the whole record.
  */
 #ifndef ROLE_WATCHER_CUH
 #define ROLE_WATCHER_CUH

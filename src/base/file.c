@@ -59,7 +59,7 @@ mpk_status file_join(mpk_context *cx, arena *a, const char *folder, const char *
 
 /* Private and read-only: pages are shared with other processes that map the file.  An empty file
  * has no mapping.  Device and inode tell two names of one file apart from two files.  A pipe that
- * nobody writes to is refused like any other one, not waited for. */
+ * has no writer is refused like any other one, not waited for. */
 mpk_status file_map_open(mpk_context *cx, const char *path, file_map *out)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

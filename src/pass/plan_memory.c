@@ -206,7 +206,7 @@ static mpk_status place_temporary(temps *t, ir_tensor_id root, tg_place *place)
 
 /* Place all tensors of one graph.  Tensors rise in program order, so the root of a view is
  * placed before the view, and a temporary before those that may take its bytes.  Temporaries get
- * offsets within their peer's range for now. */
+ * offsets within their peer's range; join_ranges places the ranges. */
 static mpk_status place_graph(planner *p, tg_compiled *c)
 {
     const ir_graph *ir = c->ir;

@@ -246,7 +246,7 @@ static int compare_keys(const void *a, const void *b)
 }
 
 /* Does the operator change something that outlives its graph's temporaries?  Then it is alive
- * whoever reads it. */
+ * even if no operator reads it. */
 static bool writes_state(const rewrite *w, const ir_op *op)
 {
     for (uint32_t i = 0; i < op->n_out; i++) {

@@ -93,13 +93,16 @@ uint32_t block_offset(const block_program *p, int8_t tile)
     return offset;
 }
 
-/* Is the step one of an end by rows, over these axes? */
+/* Is the step one of an end by rows, over these axes?  Only loads and maps are, and both write
+ * a tile; the bounds of a loop do not. */
 static bool is_of_end(const block_program *p, const block_step *s, const int8_t axis[2])
 {
+    if (s->verb != BLOCK_LOAD && s->verb != BLOCK_MAP)
+        return false;
     const block_tile *t = &p->tiles[s->to];
     if (s->verb == BLOCK_LOAD)
         return t->space == BLOCK_FRAGMENT;
-    return s->verb == BLOCK_MAP && t->axis[0] == axis[0] && t->axis[1] == axis[1];
+    return t->axis[0] == axis[0] && t->axis[1] == axis[1];
 }
 
 static bool is_made_in(const block_program *p, const block_end *e, int8_t tile)

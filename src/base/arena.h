@@ -17,8 +17,9 @@ typedef struct arena_block arena_block;
 
 /* Zero-initialise before use; not thread-safe. */
 typedef struct arena {
-    arena_block *block;    /* newest; each points to the one before */
-    size_t reserved_bytes; /* of all blocks, for statistics */
+    arena_block *block;    /* newest in use; each points to the one before */
+    arena_block *kept;     /* emptied by a reset; used again before the system is asked */
+    size_t reserved_bytes; /* of the blocks in use, for statistics and limits */
 } arena;
 
 typedef struct arena_mark {
@@ -31,7 +32,8 @@ typedef struct arena_mark {
 void *arena_alloc(arena *a, size_t n, size_t item_bytes);
 /* A NUL-terminated copy of n bytes, or NULL. */
 char *arena_copy(arena *a, const char *bytes, size_t n);
-/* Everything allocated after the mark is given back by arena_reset. */
+/* Everything allocated after the mark is given up by arena_reset, and its memory used again by
+ * later allocations of this arena; arena_free gives it back to the system. */
 arena_mark arena_get_mark(const arena *a);
 void arena_reset(arena *a, arena_mark mark);
 /* Free every block; the arena is empty and usable again. */

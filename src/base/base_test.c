@@ -39,6 +39,37 @@ static void arena_keeps_and_resets(void **state)
     assert_int_equal(a.reserved_bytes, 0);
 }
 
+/* What a reset empties is used again, zeroed, before the system is asked for more. */
+static void arena_uses_blocks_again(void **state)
+{
+    (void)state;
+    arena a = {0}, from = {0};
+    enum { N = 200, LARGE = 3 << 20 };
+    unsigned char *first[N];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < N; i++) {
+            size_t bytes = i == N / 2 ? LARGE : 5000;
+            unsigned char *p = arena_alloc(&a, bytes, 1);
+            assert_non_null(p);
+            for (size_t k = 0; k < bytes; k += 100)
+                assert_int_equal(p[k], 0);
+            memset(p, 0xff, bytes);
+            bool known = !round;
+            for (int k = 0; k < N && round; k++)
+                known = known || first[k] == p;
+            assert_true(known);
+            if (!round)
+                first[i] = p;
+        }
+        arena_reset(&a, (arena_mark){0});
+        assert_null(a.block);
+        assert_int_equal(a.reserved_bytes, 0);
+    }
+    arena_adopt(&from, &a); /* nothing is in use, and what was kept goes */
+    assert_null(a.kept);
+    assert_null(from.block);
+}
+
 static void arena_adopts(void **state)
 {
     (void)state;
@@ -456,6 +487,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arena_keeps_and_resets),
+        cmocka_unit_test(arena_uses_blocks_again),
         cmocka_unit_test(arena_adopts),
         cmocka_unit_test(calls_are_spread),
         cmocka_unit_test(cores_are_counted),

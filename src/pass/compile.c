@@ -6,8 +6,8 @@
  *
  * This file is the page of calls: it decides the order of the passes and nothing else.  If the
  * options ask for it, each pass that changes the level of a graph is followed by a proof of its
- * result.  Graphs are compiled in parallel, each in scratch memory of its own that is freed at
- * the end; the program keeps only the linear graphs.  Memory is planned after all graphs are
+ * result.  Graphs are compiled in parallel, each in scratch memory of its own, which every pass
+ * on the tGraph uses anew; the program keeps only the linear graphs.  Memory is planned after all graphs are
  * compiled, because weights, state and step tensors are shared by name across graphs.
  *
  *   simplify shard recognise fuse_ops fuse_map narrow          the tensor program
@@ -47,32 +47,50 @@ static mpk_status verify(pass_state *s, const tg_graph *g, uint64_t *verify_ns)
     return MPK_OK;
 }
 
-/* From a rewritten tensor program (c->ir) to a linear, assigned graph (c->tg, in the result
- * arena) and its statistics. */
-static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_ns)
+/* Run one pass or proof.  Its scratch memory is given up, so that the next one works in the same
+ * pages; what belongs to the graph lies in the graph's own arena. */
+#define PASS(call)                                \
+    do {                                          \
+        TRY(call);                                \
+        arena_reset(s->scratch, (arena_mark){0}); \
+    } while (0)
+
+/* From a graph of tasks to a linear, assigned one.  s->scratch is empty between passes. */
+static mpk_status connect(pass_state *s, tg_compiled *c, tg_graph *g, uint64_t *verify_ns)
 {
-    tg_graph *g;
-    uint32_t tasks;
-    TRY(pass_decompose(s, c->ir, &g));
-    tasks = g->n_tasks;
-    TRY(pass_depend(s, g, &c->stats.pairs));
-    TRY(verify(s, g, verify_ns));
-    TRY(pass_drop_implied(s, g));
-    TRY(pass_fuse_events(s, g));
+    PASS(pass_depend(s, g, &c->stats.pairs));
+    PASS(verify(s, g, verify_ns));
+    PASS(pass_drop_implied(s, g));
+    PASS(pass_fuse_events(s, g));
     /* Not with coarse events: a task moved after others is ordered after parts of an operator,
      * and events between whole operators would then order the two both ways. */
     if (!s->options->coarse_events)
-        TRY(pass_postpone(s, g));
-    TRY(pass_merge_forks(s, g));
+        PASS(pass_postpone(s, g));
+    PASS(pass_merge_forks(s, g));
     if (s->options->coarse_events)
-        TRY(pass_coarsen_events(s, g));
-    TRY(verify(s, g, verify_ns));
-    TRY(pass_label_launch(s, g));
-    TRY(pass_normalize(s, g));
-    TRY(verify(s, g, verify_ns));
-    TRY(pass_linearize(s, g));
-    TRY(pass_assign(s, g));
-    TRY(verify(s, g, verify_ns));
+        PASS(pass_coarsen_events(s, g));
+    PASS(verify(s, g, verify_ns));
+    PASS(pass_label_launch(s, g));
+    PASS(pass_normalize(s, g));
+    PASS(verify(s, g, verify_ns));
+    PASS(pass_linearize(s, g));
+    PASS(pass_assign(s, g));
+    PASS(verify(s, g, verify_ns));
+    return MPK_OK;
+}
+
+/* From a rewritten tensor program (c->ir) to a linear, assigned graph (c->tg, in the result
+ * arena) and its statistics.  Until it is linear the graph lies in s->scratch. */
+static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_ns)
+{
+    tg_graph *g;
+    TRY(pass_decompose(s, c->ir, &g));
+    const uint32_t tasks = g->n_tasks;
+    arena scratch = {0};
+    pass_state passes = {s->cx, s->result, &scratch, s->options};
+    mpk_status status = connect(&passes, c, g, verify_ns);
+    arena_free(&scratch);
+    TRY(status);
     NEW(s->cx, s->result, c->tg, 1);
     *c->tg = *g;
     tg_fill_stats(g, &c->stats);

@@ -186,18 +186,21 @@ static mpk_status read_sides(fuser *f, const tg_graph *g)
     return MPK_OK;
 }
 
-/* The graph takes over the fuser's arrays, which must not be written any more. */
+/* The graph gets copies: what the fuser has lies in scratch memory. */
 static mpk_status write_sides(const fuser *f, tg_graph *g)
 {
+    const uint32_t n_in = f->in.first[f->n], n_out = f->out.first[f->n];
     NEW(f->s->cx, g->arena, g->events, f->n);
+    NEW(f->s->cx, g->arena, g->in_tasks, n_in);
+    NEW(f->s->cx, g->arena, g->out_tasks, n_out);
     for (uint32_t e = 0; e < f->n; e++)
         g->events[e] =
             (tg_event){f->in.first[e], set_size(&f->in, e), f->out.first[e], set_size(&f->out, e)};
-    g->in_tasks = f->in.items;
-    g->out_tasks = f->out.items;
+    memcpy(g->in_tasks, f->in.items, n_in * sizeof *g->in_tasks);
+    memcpy(g->out_tasks, f->out.items, n_out * sizeof *g->out_tasks);
     g->n_events = f->n;
-    g->n_in_tasks = f->in.first[f->n];
-    g->n_out_tasks = f->out.first[f->n];
+    g->n_in_tasks = n_in;
+    g->n_out_tasks = n_out;
     return MPK_OK;
 }
 

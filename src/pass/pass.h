@@ -99,13 +99,14 @@ typedef struct pass_options {
     uint32_t n_draft_graphs;
 } pass_options;
 
-/* State shared by all passes of a compile.  Both arenas belong to the caller; a pass may leave
- * what it likes in `scratch`, and puts into `result` only what outlives the compile.  One
- * pass_state serves one thread. */
+/* State shared by all passes of a compile.  Both arenas belong to the caller; a pass puts into
+ * `result` only what outlives the compile.  A pass on the tensor program may leave in `scratch`
+ * what it likes; one on a tGraph puts what becomes part of the graph into the graph's arena, and
+ * its scratch is gone when it has ended.  One pass_state serves one thread. */
 typedef struct pass_state {
     mpk_context *cx; /* receives the message of a failure */
     arena *result;   /* kept with the program */
-    arena *scratch;  /* freed when the graph is compiled */
+    arena *scratch;  /* freed when the graph is compiled, or after the pass */
     const pass_options *options;
 } pass_state;
 

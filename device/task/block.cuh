@@ -5,8 +5,16 @@
  * Eight warps share a tile of sums: warps[0] along its rows, warps[1] along its columns, warps[2]
  * along what is summed over.  A fragment is float[A][B][E]: for tensor cores fields of 16 x 8 with
  * four entries a lane, as ptx_multiply_bf16 has them; in fp32 thread (i / 16, i % 16) has each 16th
- * row and column, E is 1.
- * Needs nothing beyond sm_80.
+ * row and column, E is 1. Needs nothing beyond sm_80. For example warps = {2, 2, 2} and a tile of
+ * 64 x 64 give each warp 32 x 32 of the sums over half of what is summed: A = 2, B = 4, E = 4.
+ * block_add puts such parts together.
+ *
+ * The loop of a program is: ask for the tiles of a later turn (block_load, block_copy), wait for
+ * those of this one (block_wait), multiply, sync before they are overwritten. Which tiles and how
+ * many turns ahead is printed; this file fixes none of it.
+ *
+ * Everything that depends on a tile's shape is a constant after inlining; loops over fragments are
+ * unrolled, since an array of sums that is indexed by a variable would lie in memory.
  */
 #ifndef TASK_BLOCK_CUH
 #define TASK_BLOCK_CUH
@@ -17,10 +25,15 @@
 #include "task/pieces.cuh"
 #include "tile/view.cuh"
 
-/* A tile in shared memory: entries of dtype, their layout, and where its copies lie in scratch. */
+/* A tile in shared memory: rows x columns entries of dtype, row_bytes for a row (a multiple of 16),
+ * the layout (BLOCK_PLAIN and so on, shape/block_shape.h). Its first copy begins `offset` bytes
+ * into scratch, and each further one, of turns that are loaded ahead, copy_bytes after the one
+ * before. */
 struct block_tile {
     int rows, columns, row_bytes, layout, dtype, offset, copy_bytes;
 };
+/* How many warps share the rows, the columns and the sum of a tile (their product is 8), and
+ * whether tensor cores multiply it. In fp32 all are 1: threads, not warps, share the tile. */
 struct block_warps {
     int along[3];
     bool mma;
@@ -28,7 +41,8 @@ struct block_warps {
 
 /* ---- loads ---- */
 
-/* One entry, from memory of another dtype perhaps. */
+/* One entry of a tile, from memory of any dtype; 0 where it is not inside. An entry that has the
+ * tile's 16-bit dtype already is moved by its bits, so that NaNs keep their payload. */
 MPK_FN void block_put(const block_tile &tile, char *s_tile, int row, int column, int dtype,
                       const char *g, rt_i64 at, bool inside)
 {
@@ -41,7 +55,8 @@ MPK_FN void block_put(const block_tile &tile, char *s_tile, int row, int column,
         mpk_put(to, s, 0, inside ? mpk_get(from, g, at) : 0.0f);
 }
 
-/* Entry by entry, along the axis whose entries are neighbours. */
+/* Entry by entry, neighbouring threads along the axis whose entries are neighbours in memory, so
+ * that a warp's loads fall into the same lines whichever way the matrix lies. */
 MPK_FN void block_load_entries(const block_tile &tile, char *s_tile, int dtype, const char *g,
                                rt_i64 row_step, rt_i64 column_step, int rows, int columns)
 {
@@ -128,6 +143,7 @@ MPK_FN bool block_has_copy(const block_tile &tile, int j)
 {
     return tile.rows % BLOCK_ROWS_APART(tile) == 0 || block_copy_row(tile, j) < tile.rows;
 }
+/* Of a copy of 16 bytes, how many lie within what is left; cp.async fills the rest with zeros. */
 MPK_FN int block_held_bytes(rt_i64 left)
 {
     const int most = left < 16 ? (int)left : 16;
@@ -310,6 +326,8 @@ MPK_FN int block_entry_at(const block_window &w, rt_u32 entry, int *away)
     }
     return offset;
 }
+/* For a tensor that does not begin at a multiple of 16: like block_load_unaligned, a short loop
+ * that seldom runs. */
 MPK_FN void block_window_unaligned(const block_tile &tile, char *s_tile, const block_window &w,
                                    const char *g, rt_u32 place, rt_u32 entry, rt_i64 places,
                                    rt_i64 entries)
@@ -510,6 +528,7 @@ MPK_FN void block_get_row(const mpk_view &v, const char *data, rt_i64 at, int le
     for (int i = 0; i < ROWS_PIECE; i++)
         r[i] = one;
 }
+/* The counterpart of block_get_row: the first `left` entries of a piece of a row of the result. */
 MPK_FN void block_put_row(const mpk_view &v, char *data, rt_i64 at, int left,
                           const float (&r)[ROWS_PIECE])
 {
@@ -522,6 +541,8 @@ MPK_FN void block_put_row(const mpk_view &v, char *data, rt_i64 at, int left,
 
 /* ---- products ---- */
 
+/* Where the 16 bytes of a row lie that begin with column `column`, a multiple of 8, of 16-bit
+ * entries. */
 MPK_FN const char *block_piece(const block_tile &tile, const char *s_tile, int row, int column)
 {
     return s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, column * 2);
@@ -535,7 +556,9 @@ MPK_FN void block_read(rt_u32 *r, bool turned, const char *s)
         ptx_load_matrices(r, s);
 }
 
-/* 16 rows and 16 entries of the sum of the first factor. */
+/* 16 rows and 16 entries of the sum of the first factor: the four 8 x 8 matrices of an mma operand,
+ * in the order rows 0-7 and 8-15 of entries 0-7, then of entries 8-15. ldmatrix takes the address
+ * of one row of 16 bytes from each lane, hence the arithmetic on the lane's number. */
 MPK_FN void block_read_rows(const block_tile &tile, const char *s_tile, bool turned, int row, int k,
                             rt_u32 *r)
 {
@@ -555,6 +578,7 @@ MPK_FN void block_read_columns(const block_tile &tile, const char *s_tile, bool 
                turned ? block_piece(tile, s_tile, column + near + high, k + low)
                       : block_piece(tile, s_tile, k + near + low, column + high));
 }
+/* c += a b of one field of 16 x 8 sums and 16 entries; a: four registers, b: two. */
 MPK_FN void block_multiply_one(int dtype, float *c, const rt_u32 *a, const rt_u32 *b)
 {
     if (dtype == MPK_BF16)
@@ -681,6 +705,7 @@ MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
 
 /* ---- rows: a warp's own columns of each, as a line ---- */
 
+/* Not fmaxf: where b is NaN it is taken, and stays the largest only if nothing follows it. */
 MPK_FN float block_larger(float a, float b)
 {
     return a > b ? a : b;

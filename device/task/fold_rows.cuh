@@ -5,7 +5,9 @@
  * LOTS lots of 32; a lane adds 8 columns, splits in rising order.  First it is known which splits
  * hold anything, then their parts are asked for, FOLD_AT_ONCE at a time.  Where many tokens share a
  * step most have one split that does, which is the result.  Parts and lse may be carried
- * (rt_lane.h).  Cost: the bytes of the parts that hold anything, and two waits for memory.
+ * (rt_lane.h).  Cost: the bytes of the parts that hold anything, and two waits for memory. The
+ * order of splits is fixed, so the bits do not depend on which arrive first. sdpa_split and
+ * attention_cache leave the same kind of parts, and use this body too.
  */
 #ifndef TASK_FOLD_ROWS_CUH
 #define TASK_FOLD_ROWS_CUH

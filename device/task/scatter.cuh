@@ -15,7 +15,9 @@
 #include "task/index.cuh"
 #include "task/order.cuh"
 
-/* Of a list that takes this many no more than SCATTER_CHUNK come at a time. */
+/* Of a list that takes this many no more than SCATTER_CHUNK come at a time. 256 places of the list
+ * are free when a chunk begins, and a chunk adds at most one entry a position: so the list cannot
+ * overflow. SCATTER_SLOTS: entries of the result that scatter keeps sums of. */
 enum { SCATTER_LIST = 512, SCATTER_CHUNK = 256, SCATTER_SLOTS = 1024 };
 /* Scratch: the list and its length; of scatter also the values in the list, and what the entries
  * have so far. */
@@ -176,6 +178,9 @@ MPK_FN void index_put_run(const mpk_task &t, const index_views &v, const mpk_vie
 
 enum { SCATTER_SET, SCATTER_SUM, SCATTER_PROD, SCATTER_MEAN, SCATTER_MAX, SCATTER_MIN };
 
+/* The operands of scatter: x is what the result begins as, index names places along `axis`, src has
+ * the values; kind: SCATTER_*. in_place: y is x's storage, so what is not named need not be
+ * copied. */
 struct scatter_views {
     const mpk_view &x, &index, &src, &y;
     int axis, kind;
@@ -190,7 +195,8 @@ struct scatter_part {
     rt_i64 lo, width;
 };
 
-/* One value on top of another; NaN wins. */
+/* One value on top of another; NaN wins, whichever comes first. Integers wrap around, as unsigned
+ * arithmetic does. */
 MPK_FN double scatter_pair(int kind, double a, double b)
 {
     if (kind == SCATTER_MAX)
@@ -264,7 +270,8 @@ MPK_FN void scatter_open(const mpk_task &t, const scatter_views &v, const scatte
 
 /* A sorted list of n: all values of a slot on top of what it has; of SCATTER_SET the position of
  * the last.  All threads fetch the values; then the thread of a slot's first value combines them in
- * order. */
+ * order. count is 0 only where nothing is there yet (include_self off): then the first value stands
+ * alone. */
 template <typename number>
 MPK_FN void scatter_combine(const mpk_task &t, const scatter_views &v, const scatter_part &p,
                             const order_list &list, rt_u32 n)

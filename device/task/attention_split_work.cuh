@@ -1,11 +1,11 @@
 /* attention_split_work.cuh - how attention_split_stream.cuh shares its work among splits and tasks,
  * and what its loader brings: for that file alone.
  *
- * The contexts of all tokens of a step, one after the other, are one row of units (of s.unit
- * positions each, a multiple of 64), and split i of n has units i * all / n up to (i + 1) * all / n
- * of it: equal work whatever the lengths are. Two tokens with 3 and 5 units and four splits: split
- * 0 has units 0-1 of the first, split 1 its unit 2 and unit 0 of the second, split 2 units 1-2,
- * split 3 units 3-4. With `own` each token is cut by its own length instead (op/split_own.h).
+ * The contexts of all tokens of a step, one after the other, are one row of units of s.unit
+ * positions each, and split i of n has units i * all / n up to (i + 1) * all / n of it: equal work
+ * whatever the lengths are. Two tokens with 3 and 5 units and four splits: split 0 has units 0-1 of
+ * the first, split 1 its unit 2 and unit 0 of the second, split 2 units 1-2, split 3 units 3-4.
+ * With `own` each token is cut by its own length instead (op/split_own.h).
  *
  * Loader and body call the same functions on the same data of the step, so both arrive at the same
  * pages in the same order; nothing is passed between them.

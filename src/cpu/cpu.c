@@ -666,6 +666,7 @@ static mpk_status start_threads(mpk_context *cx, cpu_machine *m)
     return MPK_OK;
 }
 
+/* The image must outlive the machine, the weights too; *out is set on success only. */
 mpk_status cpu_start(mpk_context *cx, const program_image *image, void *const *weights,
                      const cpu_options *options, machine **out)
 {

@@ -103,6 +103,8 @@ typedef struct form_name {
     mpk_status (*read)(const reader *r, const char *name, const json_value *v);
 } form_name;
 
+/* Each name that is present sets the form; `set` refuses a second one. Empty texts and lists count
+ * as absent, since some clients send every field. */
 static mpk_status read_names(const reader *r, const json_value *body, const form_name *names,
                              size_t n)
 {
@@ -127,7 +129,8 @@ static mpk_status read_outputs(const reader *r, const char *name, const json_val
     return read_names(r, v, members, sizeof members / sizeof *members);
 }
 
-/* OpenAI's object; llama-server puts the schema beside the type. */
+/* OpenAI's object; llama-server puts the schema beside the type. {"type": "json_schema",
+ * "json_schema": {"schema": S}} and {"type": "json_object", "schema": S} mean the same. */
 static mpk_status read_format(const reader *r, const char *name, const json_value *v)
 {
     const json_value *type = json_get(v, "type"), *schema = json_get(v, "schema"),
@@ -152,6 +155,8 @@ static mpk_status read_format(const reader *r, const char *name, const json_valu
                         "\"structural_tag\"");
 }
 
+/* All spellings of a form that the supported servers have: OpenAI's, vLLM's (guided_* are older),
+ * SGLang's (regex, ebnf), llama-server's (json_schema, grammar). */
 mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_request_options *to,
                          net_refusal *why)
 {

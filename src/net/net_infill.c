@@ -74,8 +74,9 @@ static mpk_status add_begin(filler *f)
     return MPK_OK;
 }
 
-/* Append another file: with the model's own mark and the file's name, or, if it has no mark,
- * after a line of text. */
+/* Append another file: with the model's own mark and the file's name, or, if it has no mark, after
+ * a line of text. Only the file mark is looked for as a token; the text of the file is tokenized
+ * without special tokens, so a file cannot bring marks of its own. */
 static mpk_status add_extra(filler *f, const json_value *extra, size_t i)
 {
     const json_value *name = json_get(extra, "filename"), *words = json_get(extra, "text");
@@ -126,6 +127,7 @@ mpk_status net_infill_ids(net_exchange *x, const net_gap *gap, const int32_t **i
 
 /* ---- the request ---- */
 
+/* *to borrows from the body; an absent optional text is empty, never NULL. */
 static mpk_status read_text(net_exchange *x, const json_value *body, const char *name, bool needed,
                             str *to)
 {

@@ -91,6 +91,7 @@ mpk_status grammar_make(mpk_context *cx, grammar_kind kind, str source, grammar 
     return status;
 }
 
+/* No matcher may be in use any more: they refer to situations of the store. */
 void grammar_free(grammar *g)
 {
     if (!g)

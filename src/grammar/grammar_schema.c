@@ -40,6 +40,7 @@ mpk_status schema_refuse(schema_reader *r, const place *at, const char *what)
          schema_where(r, at));
 }
 
+/* Merging schemas may multiply them; this bounds it, whatever the schema is. */
 mpk_status schema_charge(schema_reader *r, const place *at, uint64_t steps)
 {
     r->k->work += steps;
@@ -132,6 +133,7 @@ static bool is_known(str key)
     return false;
 }
 
+/* An unknown keyword may restrict what is valid, so it cannot be passed over. */
 mpk_status schema_check_keywords(schema_reader *r, const place *at, const json_value *schema)
 {
     for (size_t i = 0; i < schema->n; i++)
@@ -260,7 +262,8 @@ static void judge_close(judge *j)
     arena_free(&j->g.arena);
 }
 
-/* Does the literal fit?  Situations of earlier literals are forgotten when they become many. */
+/* Does the literal fit?  Situations of earlier literals are forgotten when they become many. For
+ * "enum" beside other keywords: each listed value is tried against the automaton of these. */
 static mpk_status fits(mpk_context *cx, judge *j, const json_value *value, bool *yes)
 {
     grammar_matcher m = {.grammar = &j->g};
@@ -347,6 +350,7 @@ static mpk_status list_values(schema_reader *r, const place *at, const json_valu
     return compact(r, alt, out);
 }
 
+/* enum or const. If the schema says nothing else the values are taken as they stand. */
 static mpk_status listed(schema_reader *r, const place *at, const json_value *schema,
                          const node **out)
 {
@@ -364,7 +368,8 @@ static mpk_status listed(schema_reader *r, const place *at, const json_value *sc
 
 /* ---- by type ---- */
 
-/* The five keywords must be numbers. */
+/* The five keywords must be numbers. multipleOf is a form of its own (number_multiple); bounds
+ * alone another. */
 static mpk_status number_node(schema_reader *r, const place *at, const json_value *schema,
                               bool integer, const node **out)
 {
@@ -386,6 +391,8 @@ static mpk_status number_node(schema_reader *r, const place *at, const json_valu
     return integer ? schema_integer(r, out) : schema_any_number(r, out);
 }
 
+/* type: one bit of TYPE_*. "number" is TYPE_INTEGER and TYPE_FRACTION together, which by_type has
+ * taken apart or joined. */
 static mpk_status one_type(schema_reader *r, const place *at, const json_value *schema,
                            uint32_t type, const node **out)
 {
@@ -465,8 +472,9 @@ static mpk_status check_apart(schema_reader *r, const place *at, const json_valu
     return MPK_OK;
 }
 
-/* anyOf and oneOf: keywords beside the options are merged into each.  An automaton cannot count
- * the options that fit, so oneOf is supported only if no value fits two of them. */
+/* anyOf and oneOf: keywords beside the options are merged into each.  An automaton cannot count the
+ * options that fit, so oneOf is supported only if no value fits two of them. {"type": "object",
+ * "anyOf": [A, B]} becomes the choice of A and B, each merged with {"type": "object"}. */
 static mpk_status options_node(schema_reader *r, const place *at, const json_value *schema,
                                const char *key, const node **out)
 {
@@ -503,7 +511,8 @@ static bool is_alone(const json_value *schema)
     return false;
 }
 
-/* In the order of what decides most: references, then options, then listed values, then types. */
+/* In the order of what decides most: references, then options, then listed values, then types.
+ * After a $ref or an allOf is merged, what is left may be true or false, and begins anew. */
 static mpk_status object_node(schema_reader *r, const place *at, const json_value *schema,
                               const node **out)
 {

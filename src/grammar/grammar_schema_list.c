@@ -15,6 +15,8 @@ typedef struct list_rules {
     const node *comma; /* and a blank */
 } list_rules;
 
+/* No text: what minItems above maxItems allows. A branch of a choice with it is dropped by the
+ * compiler. */
 static mpk_status never(schema_reader *r, const node **out)
 {
     node *n;
@@ -96,8 +98,8 @@ static mpk_status read_items(schema_reader *r, const place *at, const json_value
     return items ? schema_as_rule(r, &here, items, &l->item) : schema_any(r, &l->item);
 }
 
-/* uniqueItems needs an automaton of unreasonable size and is refused, unless there is at most
- * one item. */
+/* uniqueItems needs an automaton of unreasonable size and is refused, unless there is at most one
+ * item. An array that is not restricted at all shares one rule with all of its kind. */
 mpk_status schema_array(schema_reader *r, const place *at, const json_value *schema,
                         const node **out)
 {

@@ -127,7 +127,8 @@ static mpk_status other_name(schema_reader *r, const place *at, const json_value
 }
 
 /* Members beyond `properties`: their names must differ from the listed ones, or match the one
- * pattern that is allowed. */
+ * pattern that is allowed. The pair of name and value is a rule, as it may be repeated and stands
+ * in several places. */
 static mpk_status read_others(schema_reader *r, const place *at, const json_value *schema,
                               object_rules *o)
 {
@@ -183,7 +184,9 @@ static mpk_status others_from(schema_reader *r, const object_rules *o, uint32_t 
     return min ? (*out = more, MPK_OK) : node_repeat(r->k, more, 0, 1, out);
 }
 
-/* Member i and what follows it; or what follows without it. */
+/* Member i and what follows it; or what follows without it. before: how many members stand before
+ * it, as far as that matters; o->counted is the most that is told apart. For a comma 0 and 1
+ * suffice, for minProperties all numbers. */
 static mpk_status member_body(schema_reader *r, object_rules *o, size_t i, uint32_t before,
                               const node **out)
 {
@@ -260,8 +263,8 @@ static bool is_free(const json_value *schema)
     return true;
 }
 
-/* Optional members may be left out but not moved: the order is the schema's, which keeps the
- * number of states linear. */
+/* Optional members may be left out but not moved: the order is the schema's, which keeps the number
+ * of states linear. With free order n members would have n! orders. */
 mpk_status schema_object(schema_reader *r, const place *at, const json_value *schema,
                          const node **out)
 {

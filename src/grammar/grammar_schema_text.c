@@ -40,6 +40,7 @@ static const struct format {
      "[A-Za-z][0-9A-Za-z+.-]*://" HOST "(?::[1-9][0-9]{0,3})?(?:/[0-9A-Za-z._~!$&'()*+,;=:@-]*)*"},
 };
 
+/* NULL: no format, or one that is only an annotation here. */
 static const char *find_format(const json_value *name)
 {
     for (size_t i = 0; json_is(name, JSON_KIND_STRING) && i < sizeof formats / sizeof *formats; i++)
@@ -70,7 +71,8 @@ static mpk_status matching(schema_reader *r, const place *at, str pattern, bool 
 }
 
 /* Two of pattern, format and length would need an intersection of automata, and are refused.  A
- * length with min above max allows nothing. */
+ * length with min above max allows nothing. A length counts characters as JSON shows them: an
+ * escape is one. */
 mpk_status schema_string(schema_reader *r, const place *at, const json_value *schema,
                          const node **out)
 {

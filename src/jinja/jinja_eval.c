@@ -108,7 +108,8 @@ static mpk_status spread_keywords(jrun *r, const jnode *stars, keywords *all)
 }
 
 /* Arguments are computed from left to right: those by place, *list, those by name, **dict, as
- * Python does. */
+ * Python does. The order shows where computing an argument has an effect, as calling a cycler has.
+ * What is returned lies in the run's arena. */
 mpk_status jinja_eval_arguments(jrun *r, const jarguments *from, jargs *to)
 {
     jval list, value;
@@ -249,6 +250,7 @@ static mpk_status eval_compare(jrun *r, const jnode *n, jval *out)
     return MPK_OK;
 }
 
+/* The line is set again: computing the operands may have left that of another. */
 static mpk_status eval_binary(jrun *r, const jnode *n, jval *out)
 {
     jval left, right;
@@ -303,6 +305,7 @@ static mpk_status eval_member(jrun *r, const jnode *n, jval *out)
                              : jinja_get_attribute(r, v, n->name, out);
 }
 
+/* N_SIGN: + or -; otherwise `not`, which gives a boolean of any value. */
 static mpk_status eval_unary(jrun *r, const jnode *n, jval *out)
 {
     jval v;
@@ -314,6 +317,7 @@ static mpk_status eval_unary(jrun *r, const jnode *n, jval *out)
     return MPK_OK;
 }
 
+/* Kinds that are statements never come here: the parser makes no expression of them. */
 static mpk_status eval_kind(jrun *r, const jnode *n, jval *out)
 {
     switch (n->kind) {

@@ -54,6 +54,7 @@ mpk_status jinja_bind(jrun *r, const char *what, const jargs *args, const char *
     return MPK_OK;
 }
 
+/* what: the function or method, for the message. */
 mpk_status jinja_need_str(jrun *r, jval v, const char *what, str *out)
 {
     if (v.kind != J_STR)
@@ -62,6 +63,7 @@ mpk_status jinja_need_str(jrun *r, jval v, const char *what, str *out)
     return MPK_OK;
 }
 
+/* Booleans count as integers, as in Python. */
 mpk_status jinja_need_int(jrun *r, jval v, const char *what, int64_t *out)
 {
     if (v.kind == J_BIG)
@@ -90,6 +92,7 @@ static mpk_status list_find(jrun *r, jval self, jval what, int64_t from, int64_t
     return MPK_OK;
 }
 
+/* Python raises ValueError if the value is not there, so it is an error here. */
 static mpk_status list_index(jrun *r, jval self, const jargs *args, jval *out)
 {
     jval what;
@@ -174,6 +177,7 @@ static mpk_status cycler_next(jrun *r, jval self, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* `next` begins with the first item again. */
 static mpk_status cycler_reset(jrun *r, jval self, const jargs *args, jval *out)
 {
     TRY(jinja_bind(r, "reset", args, "", 0, NULL));
@@ -227,7 +231,8 @@ static const jmethod of_cycler[] = {{"next", cycler_next, 0, 0},
                                     {0}};
 
 /* NULL: a value of this kind has no such method.  Kinds that are missing in the table have none at
- * all. */
+ * all. The method's record may stand for one that is known and not supported (call NULL): then it
+ * is refused by name. */
 const jmethod *jinja_find_method(jval v, str name)
 {
     static const jmethod *const tables[] = {[J_BOOL] = of_integer,

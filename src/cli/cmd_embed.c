@@ -50,7 +50,8 @@ static const cli_option options[] = {
     CLI_QUIET_ROW(embed_arguments, engine),
 };
 
-/* One text needs one place in the batch. */
+/* One text needs one place in the batch. Texts of a file are embedded PORTION at a time, whose
+ * vectors have room here. */
 static int open_engine(embedding *e, embed_arguments *args)
 {
     mpk_degree degrees[CLI_MAX_LIST];
@@ -156,6 +157,7 @@ static int with_arena(embedding *e, arena *a, embed_arguments *args)
     return code == CLI_DONE ? embed(e) : code;
 }
 
+/* What was not opened is NULL, and freeing it does nothing. */
 static int run(const cli_command *command, void *arguments)
 {
     arena a = {0};

@@ -164,7 +164,8 @@ static void print_result(const scoring *s, bool json, uint64_t ns)
                s->n, n, s->log_likelihood, mean, exp(-mean));
 }
 
-/* n_tokens 0: not known yet. */
+/* n_tokens 0: not known yet. The context is as long as the text, if that is longer than the
+ * default. */
 static int open_engine(scoring *s, score_arguments *args, size_t n_tokens)
 {
     mpk_degree degrees[CLI_MAX_LIST];
@@ -216,7 +217,8 @@ static int score_ids(scoring *s, score_arguments *args, const int32_t *ids, size
 }
 
 /* The text's length decides the context, so its tokens come first; but a made-up model brings its
- * tokenizer itself. */
+ * tokenizer itself. The tokenizer is then opened alone, which is quick, and the engine brings its
+ * own later. */
 static int score_text(scoring *s, score_arguments *args, str source)
 {
     mpk_tokenizer *own = NULL;
@@ -257,6 +259,7 @@ static int with_arena(scoring *s, arena *a, score_arguments *args)
     return code == CLI_DONE ? score_ids(s, args, ids, n) : code;
 }
 
+/* s.engine may be NULL: nothing was opened. */
 static int run(const cli_command *command, void *arguments)
 {
     score_arguments *args = arguments;

@@ -38,7 +38,8 @@ mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id)
 }
 
 /* The size follows from shape and dtype, never from the file.  The limit of 2^48 elements keeps
- * every later product of sizes within 64 bits. */
+ * every later product of sizes within 64 bits. Blocks lie along the last axis, so rows are whole
+ * blocks. */
 mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_bytes)
 {
     const ir_dtype_info *info = &ir_dtype_table[t->dtype];
@@ -103,6 +104,7 @@ mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first)
     return MPK_OK;
 }
 
+/* The mapping is closed with the model. */
 mpk_status load_map(mpk_context *cx, const char *path, load_model *m, file_map *out)
 {
     file_map file = {0};
@@ -262,7 +264,8 @@ static mpk_status open_chat_template(mpk_context *cx, load_model *m, const char 
     return MPK_OK;
 }
 
-/* A folder with config.json, tokenizer.json or both. */
+/* A folder with config.json, tokenizer.json or both. A tokenizer alone is a model without weights,
+ * for `mpk tokenize`; a config.json alone is one for `mpk inspect` and made-up weights. */
 static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder)
 {
     str config, generation;
@@ -332,6 +335,8 @@ mpk_status load_open(mpk_context *cx, const char *path, load_model *out)
     return MPK_OK;
 }
 
+/* Compares files, not names: a link or another spelling of the path is the same file. Used before a
+ * file is overwritten. */
 bool load_reads(const load_model *m, const char *path)
 {
     for (size_t i = 0; i < m->files.n; i++)

@@ -110,6 +110,7 @@ mpk_status load_safetensors_bytes(mpk_context *cx, const unsigned char *bytes, s
     return add_tensors(cx, m, header, bytes + 8 + n_header, n - 8 - n_header);
 }
 
+/* The mapping belongs to *m, and so do names and data in it. */
 mpk_status load_safetensors(mpk_context *cx, const char *path, load_model *m)
 {
     file_map file = {0};
@@ -118,7 +119,8 @@ mpk_status load_safetensors(mpk_context *cx, const char *path, load_model *m)
     return MPK_OK;
 }
 
-/* Load each file that the index names once; then check that every tensor it lists exists. */
+/* Load each file that the index names once; then check that every tensor it lists exists. A shard's
+ * name may hold no slash: an index must not lead to files elsewhere. */
 static mpk_status add_shards(mpk_context *cx, const char *folder, const json_value *weight_map,
                              load_model *m)
 {

@@ -21,7 +21,8 @@ enum { MAX_FILE_BYTES = 1 << 28, MAX_GAP = 1 << 16 };
 /* --- the model --- */
 
 /* Ids may have gaps, which added tokens fill, but not so large that a hostile file could make us
- * reserve gigabytes. */
+ * reserve gigabytes. {"a": 0, "b": 1}: both ways are kept, the text of an id in tokens[], the id of
+ * a text in model_ids. */
 static mpk_status read_vocab(doc_reader *r, const json_value *vocab)
 {
     tokenizer *t = r->t;
@@ -112,7 +113,8 @@ static mpk_status read_merges(doc_reader *r, const json_value *merges)
     return MPK_OK;
 }
 
-/* Options that change ids are read or refused; none is ignored. */
+/* Options that change ids are read or refused; none is ignored. An option that is not named here is
+ * refused by KNOWN: it may come from a newer library and change ids. */
 static mpk_status read_model(doc_reader *r, const json_value *o)
 {
     tokenizer *t = r->t;
@@ -146,7 +148,8 @@ static mpk_status read_model(doc_reader *r, const json_value *o)
 /* --- added tokens --- */
 
 /* normalized is true by default for all but special tokens; such a token is searched for in its
- * normalised form. */
+ * normalised form. lstrip and rstrip take white space beside the token into it; single_word asks
+ * for no letter beside it. */
 static mpk_status read_added(doc_reader *r, const json_value *o, size_t i, added_token *a)
 {
     CHECK(r->cx, json_is(o, JSON_KIND_OBJECT), MPK_EFORMAT,
@@ -289,7 +292,8 @@ static mpk_status read_part(doc_reader *r, const json_value *root, const char *k
 }
 
 /* The model comes first: post-processors name its tokens.  Added tokens come after the normalizer,
- * which they pass through. */
+ * which they pass through. Without a decoder the library joins tokens by blanks (STEP_JOIN).
+ * `config` is NULL if there is no tokenizer_config.json. */
 static mpk_status read_root(doc_reader *r, const json_value *root, const json_value *config)
 {
     const json_value *version = json_get(root, "version");
@@ -354,6 +358,7 @@ static mpk_status read_files(mpk_context *cx, arena *a, const char *path, str *j
     return file_exists(beside) ? file_read(cx, a, beside, MAX_FILE_BYTES, config) : MPK_OK;
 }
 
+/* *out is the caller's, to be freed by tokenizer_free. */
 mpk_status tokenizer_from_json(mpk_context *cx, const char *path, tokenizer **out)
 {
     arena a = {0};

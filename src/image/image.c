@@ -156,7 +156,8 @@ static void add_events(writer *w, const tg_compiled *c, rt_graph *g)
     }
 }
 
-/* The AOT tasks of each worker, by counting: tasks come in rising order, so the lists rise. */
+/* The AOT tasks of each worker, by counting: tasks come in rising order, so the lists rise. at[i]
+ * is first the number of worker i's tasks, then the place of its next one. */
 static mpk_status add_lists(mpk_context *cx, arena *a, writer *w, const tg_compiled *c,
                             uint32_t n_workers)
 {

@@ -33,7 +33,9 @@ static int64_t number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherw
     return i < op->attributes[list].ints.n ? op->attributes[list].ints.at[i] : otherwise;
 }
 
-/* Every number is bounded before it is multiplied, so that spans and paddings cannot overflow. */
+/* Every number is bounded before it is multiplied, so that spans and paddings cannot overflow. With
+ * n = 5, k = 3, padding 1 and stride 2 the room is 5 + 2 - 2 - 1 = 4, which gives 4 / 2 + 1 = 3
+ * results. */
 static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64_t n, int64_t k,
                              int64_t *out)
 {
@@ -243,7 +245,8 @@ static void source_range(const ir_op *op, uint32_t i, int64_t n, int64_t k, int6
     *hi = *hi > n ? n : *hi;
 }
 
-/* Of x and w the channels of the groups that the filters belong to; of x also the windows. */
+/* Of x and w the channels of the groups that the filters belong to; of x also the windows. A window
+ * that lies in the padding alone reads nothing of x. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *given,
                   ir_box *read)
 {
@@ -326,8 +329,9 @@ static int64_t source(const run *r, uint32_t i, int64_t k)
     return from >= 0 && from < n ? from : -1;
 }
 
-/* Add a kernel entry: sum[filter][first + i step] += weight * x[i] for the n entries of the run
- * of x. */
+/* Add a kernel entry: sum[filter][first + i step] += weight * x[i] for the n entries of the run of
+ * x. Step 1, the usual one, has a loop of its own, which compilers turn into vector
+ * instructions. */
 static void add_run(run *r, const op_view *w, int64_t w_offset, int64_t w_step, int64_t first,
                     int64_t step, int64_t n)
 {

@@ -105,7 +105,9 @@ static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *box)
 }
 
 /* The smallest box of x around what the three parts of the box are made of: those before, in and
- * after x.  Of mode constant only the middle part reads anything. */
+ * after x.  Of mode constant only the middle part reads anything. A circular box that begins before
+ * x reads the end of x as well as its beginning, so this may be all of x although few entries are
+ * read. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {

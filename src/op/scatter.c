@@ -179,7 +179,8 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
 }
 
 /* Line by line, as far as index has lines; each line in parts, of which every one reads all of
- * index. */
+ * index. Parts keep the sums and counts within scratch; SET needs neither and does a line at
+ * once. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *index = &call->in[INDEX], *src = &call->in[SRC], *y = &call->out[0];

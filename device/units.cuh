@@ -121,7 +121,7 @@ MPK_FN bool list_next(mpk_ring *ring, mpk_task *t)
     return true;
 }
 
-/* This warp is through with it. */
+/* This warp has done with the task. */
 MPK_FN void list_end(const mpk_ring &ring, int thread)
 {
     mpk_side s = mpk_w.sides[thread / 32];

@@ -108,8 +108,8 @@ template <int K> MPK_FN attention_row attention_ask_row(const char *from)
     return row;
 }
 
-/* Until what was asked for is there: a carried word is loaded again as long as it is empty.  All
- * lanes meet after it. */
+/* Wait until what was asked for is there: a carried word is loaded again as long as it is empty.
+ * All lanes meet afterwards. */
 template <int K>
 MPK_FN void attention_await_row(const mpk_task &t, const char *from, attention_row *row)
 {
@@ -458,7 +458,7 @@ MPK_FN int attention_step_row(const mpk_task &t, const attention_shape &s, int t
     attention_turn turn = {};
     attention_row row = attention_ask_row<K>(from);
     attention_ask_turn<K>(t.e, s, token, AT_K_NORM, &turn);
-    attention_await_row<K>(t, from, &row); /* and all lanes are through with the row before */
+    attention_await_row<K>(t, from, &row); /* and all lanes have done with the row before */
     attention_turn_row<K>(s, turn, &row);
     attention_put_row<K>(t.s_scratch + at::KEY + own, row);
     row = attention_ask_row<K>(value);

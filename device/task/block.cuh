@@ -85,9 +85,9 @@ MPK_FN void block_load_unaligned(const block_tile &tile, char *s_tile, const cha
     }
 }
 
-/* The tile at g, of which so many rows and columns are there; the rest becomes 0.  copied: strides
- * and dtype allow copies of 16 bytes, if g is a multiple of 16.  Seen by all after a wait for the
- * group and a sync. */
+/* The tile at g, of which this many rows and columns are there; the rest becomes 0.  copied:
+ * strides and dtype allow copies of 16 bytes, if g is a multiple of 16.  Seen by all after a wait
+ * for the group and a sync. */
 MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dtype, const char *g,
                        rt_i64 row_step, rt_i64 column_step, rt_i64 rows, rt_i64 columns)
 {
@@ -169,7 +169,7 @@ MPK_FN void block_find_copies(block_copies<N> &r, const block_tile &tile, bool b
     }
 }
 
-/* A turn's: `ahead` bytes after the beginnings, with so many entries left along the loop's axis.
+/* A turn's: `ahead` bytes after the beginnings, with this many entries left along the loop's axis.
  * whole: no turn has fewer than the tile. */
 template <int N>
 MPK_FN void block_copy(const block_tile &tile, char *s_tile, const block_copies<N> &r, bool by_rows,
@@ -256,8 +256,8 @@ MPK_FN void block_put_bits(const block_tile &tile, char *s_tile, int row, int co
         mpk_put(to, s, 0, __uint_as_float(bits));
 }
 
-/* The tile of windows of g from `place` and `entry` on, of which so many are left.  A thread keeps
- * its place, so that neighbouring threads read neighbours. */
+/* The tile of windows of g from `place` and `entry` on, of which this many are left.  A thread
+ * keeps its place, so that neighbouring threads read neighbours. */
 MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_window &w,
                               bool places_are_rows, int dtype, const char *g, rt_u32 place,
                               rt_u32 entry, rt_i64 places, rt_i64 entries)
@@ -343,8 +343,8 @@ MPK_FN void block_window_unaligned(const block_tile &tile, char *s_tile, const b
     }
 }
 
-/* The tile's entries from `entry` on, of which so many are left.  Where entries of a tile share a
- * place of the kernel, it is found once for all copies.  If g is no multiple of 16, threads load
+/* The tile's entries from `entry` on, of which this many are left.  Where entries of a tile share a
+ * place of the kernel, it is found once for all copies.  If g is not a multiple of 16, threads load
  * entries. */
 template <int N>
 MPK_FN void block_copy_window(const block_tile &tile, char *s_tile, const block_window &w,

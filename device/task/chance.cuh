@@ -9,9 +9,9 @@
  *
  * The first n of a row, n <= 256: no fewer than n logits are as large as the n-th largest of the
  * lanes' maxima, and hardly more, so these are gathered and sorted.  Anything else is cut by
- * histograms: 1024 bins by the distance from the largest logit, 64 within one of those, then a
- * byte of the rank (key of the logit, then id) after the other, until the open bin has no more than
- * 1024 entries, which are gathered and sorted.  So what is left to one thread are 64 additions.
+ * histograms: 1024 bins by the distance from the largest logit, 64 within one of those, then one
+ * byte of the rank (key of the logit, then id) after another, until the open bin has no more than
+ * 1024 entries, which are gathered and sorted.  So all that is left to one thread is 64 additions.
  */
 #ifndef TASK_CHANCE_CUH
 #define TASK_CHANCE_CUH

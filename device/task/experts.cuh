@@ -184,7 +184,7 @@ MPK_FN void expert_sort(const mpk_task &t, const expert_use &u, rt_i64 t0, int n
     mpk_sync();
 }
 
-/* Columns k0 .. of the rows of x of n sorted pairs into s_x[pair][EXPERT_TILE]; zeros behind the
+/* Columns k0 .. of the rows of x of n sorted pairs into s_x[pair][EXPERT_TILE]; zeros after the
  * last column. */
 MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int first, int n,
                          rt_i64 k0)

@@ -15,7 +15,7 @@
 
 /* Columns of x in a tile, rows of a weight that a team does at a time, tokens at most. */
 enum { LINEAR_TILE = 256, LINEAR_ROWS = 4, LINEAR_TOKENS = 8 };
-/* Scratch behind that of the reductions: factors of the norm, results of a group twice, tile or
+/* Scratch after that of the reductions: factors of the norm, results of a group twice, tile or
  * partial sums. Eight is the largest number of teams (256 threads / 32). The buffer is the tile of
  * x while a group is multiplied, and the lanes' partial sums when it is added up: never both. */
 enum {

@@ -49,7 +49,7 @@ MPK_FN float rules_float(const rules_row &r, int word)
     return __uint_as_float((rt_u32)r.g_words[word]);
 }
 
-/* Do the lists lie within a record of so many words? The record comes from the host through the
+/* Do the lists lie within a record of this many words? The record comes from the host through the
  * token arena; nothing is indexed by it before this holds. The second loop follows the lengths of
  * the banned sequences: each must be at least 1 and end within the list. */
 MPK_FN bool rules_are_sound(const rt_i32 *g_words, rt_i64 width)

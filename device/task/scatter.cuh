@@ -7,7 +7,7 @@
  * an entry beside each other, in order, and entries are done at once.
  *
  * Cost: a pass over the indices for each task (scatter: for each SCATTER_SLOTS entries of a task),
- * a sort of SCATTER_LIST entries in scratch for each so many values, and memory.
+ * a sort of SCATTER_LIST entries in scratch for each SCATTER_LIST values, and memory.
  */
 #ifndef TASK_SCATTER_CUH
 #define TASK_SCATTER_CUH

@@ -212,9 +212,9 @@ static void count_plain(bench *b, uint64_t first, uint64_t last)
         b->plain_rate.at[b->plain_rate.n++] = (double)after * 1e9 / (double)(last - first);
 }
 
-/* What one run took; every request is finished.  `first`: when the last prompt was through; `last`:
- * when the first request ended, or the last if that was before: then no step had the whole
- * batch. */
+/* What one run took; every request is finished.  `first`: when the last prompt had been read;
+ * `last`: when the first request ended, or the last one if that was before `first`: then no step
+ * had the whole batch. */
 static void count_times(bench *b, uint64_t first, uint64_t last, bool has_whole_steps)
 {
     mpk_answer answer;
@@ -243,8 +243,8 @@ static void count_times(bench *b, uint64_t first, uint64_t last, bool has_whole_
 enum count { WARM_UP, PLAIN, COUNTED };
 
 /* Wait for all; the first run warms up and is not counted. Decoding is timed from when the last
- * prompt is through until the first request ends, so that all requests decode; if they never do
- * together, only the whole is known. */
+ * prompt has been read until the first request ends, so that all requests decode; if they never do
+ * together, only the time of the whole is known. */
 static mpk_status take_times(bench *b, enum count count)
 {
     uint64_t first = 0, earliest = UINT64_MAX, latest = 0;

@@ -7,7 +7,7 @@
  *   ! graphviz    no dot: mpk inspect --dot cannot be drawn
  *                 -> apt-get install graphviz
  *
- * Something that is missing is no failure: the exit code says whether the machine could be
+ * Something that is missing is not a failure: the exit code says whether the machine could be
  * examined. */
 #include <errno.h>
 #include <stdlib.h>

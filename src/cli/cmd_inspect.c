@@ -165,7 +165,7 @@ static int print_report(const inspection *s, arena *a, const char *source)
 }
 
 /* --stats without --batch reports on the graph for one token. --batch is the number of tokens, as
- * of a decode step with so many streams. */
+ * of a decode step with as many streams. */
 static int inspect(inspection *s)
 {
     const inspect_arguments *args = s->args;

@@ -33,7 +33,7 @@ typedef struct scoring {
     const char *npy_path;
     bool quiet;
     double log_likelihood;
-    size_t n_bad, first_bad; /* tokens whose log probability is no finite number */
+    size_t n_bad, first_bad; /* tokens whose log probability is not a finite number */
 } scoring;
 
 static const cli_option options[] = {

@@ -13,7 +13,7 @@
 
 #include "cli/cli.h"
 
-/* argv[at] is the word at hand; next_operand is the row of the next word that is no option. */
+/* argv[at] is the word at hand; next_operand is the row of the next word that is not an option. */
 typedef struct parser {
     const cli_command *command;
     char **argv;

@@ -53,7 +53,7 @@ typedef enum cuda_mode {
     CUDA_CALLS,
 } cuda_mode;
 
-/* of addresses that a caller gives: bodies load so many bytes at a time */
+/* of addresses that a caller gives: bodies load this many bytes at a time */
 enum { CUDA_OPERAND_ALIGN = 16 };
 
 /* Zero means the default. */
@@ -63,7 +63,8 @@ typedef struct cuda_options {
     uint32_t waiting_requests; /* entries of the request ring.  0: 256 */
     uint32_t token_entries;    /* of the token ring.  0: 1024 */
     /* steps are filled so that company changes no bit of a request, for a program whose graphs of
-     * at most so many tokens have bodies for few tokens (host_fill_apart).  0: as requests come */
+     * at most this many tokens have bodies for few tokens (host_fill_apart).  0: as requests
+     * come */
     uint32_t few_tokens;
     uint32_t draft_tokens; /* of a step with drafts at most (rt_draft.h).  0: no drafts */
     uint32_t gram_tokens;  /* with draft_tokens: by which a draft is found, at least 1 */

@@ -146,7 +146,8 @@ mpk_status mpk_engine_routing(mpk_context *cx, mpk_engine *e, uint32_t tokens, m
 
 /* ---- made-up routers ---- */
 
-/* The deviation of made-up weights (load/random.c), so of logits that of a sum of so many. */
+/* A logit is the sum of hidden_size products of a normalised entry and a made-up weight, whose
+ * standard deviation is 0.02 (load/random.c). */
 static double deviation_of_logits(const model_config *c)
 {
     return 0.02 * sqrt((double)c->hidden_size);

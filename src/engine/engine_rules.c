@@ -158,7 +158,7 @@ static bool are_rules(const mpk_request_options *o)
 }
 
 /* The lists in the order of their counts in the head, which `sample` relies on.  Ends are listed
- * only with min_tokens: they are there to be banned until so many tokens have come. */
+ * only with min_tokens: they are there to be banned until that many tokens have come. */
 static mpk_status add_lists(mpk_context *cx, mpk_request *r, record *to)
 {
     const mpk_request_options *o = &r->options;
@@ -209,7 +209,7 @@ uint32_t engine_logprobs(const mpk_request_options *o)
 }
 
 /* A place for n_logprobs pairs (id, log probability) of floats for each token, those of the prompt
- * before those of the answer.  The machine writes it and holds it too, so it is no part of the
+ * before those of the answer.  The machine writes it and holds it too, so it is not part of the
  * request's arena: a request may be freed while it runs. */
 mpk_status engine_make_logprobs(mpk_context *cx, mpk_request *r)
 {

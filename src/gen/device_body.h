@@ -109,7 +109,7 @@ typedef struct gen_boxes {
     /* rows of a box, 128 bytes each, are swizzled; else they lie one after the other */
     bool swizzled;
 } gen_boxes;
-/* Of x, 16 bits, dense, its last axis the columns; of its packed weights, so many groups in a
+/* Of x, 16 bits, dense, its last axis the columns; of its packed weights, this many groups in a
  * box. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
 gen_boxes gen_boxes_of_packed(const gen_pack *p, uint32_t groups);
@@ -173,7 +173,7 @@ typedef struct gen_body {
     const gen_routine *(*routine)(const gen_call *c);
     /* What of its weights is packed.  NULL: operands are read as they are. */
     void (*pack)(const gen_call *c, gen_pack *out);
-    /* of shared memory, beside the rings.  NULL: none */
+    /* of shared memory, besides the rings.  NULL: none */
     uint32_t (*scratch_bytes)(const gen_call *c);
     /* What of the code for many tokens a task of this box needs, as bits of MPK_FORMS
      * (shape/linear_tile_shape.h): what no task of a kernel needs is not compiled.  maps: the host

@@ -18,7 +18,7 @@ typedef struct ebnf_reader {
     map names; /* of rules: number */
 } ebnf_reader;
 
-/* The next byte; NUL at the end, which is no token of the language either. */
+/* The next byte; NUL at the end, which is not a token of the language either. */
 static char peek(const ebnf_reader *r)
 {
     return r->at < r->source.n ? r->source.at[r->at] : '\0';
@@ -81,7 +81,7 @@ static mpk_status read_name(ebnf_reader *r, uint32_t *number)
 
 /* ---- characters ---- */
 
-/* Exactly so many hex digits; surrogates are refused. */
+/* Exactly this many hex digits; surrogates are refused. */
 static mpk_status read_hex(ebnf_reader *r, uint32_t digits, uint32_t *out)
 {
     *out = 0;

@@ -1,8 +1,8 @@
 /* grammar_schema_value.c - JSON values of any form, and literals; each form is a rule that is made
  * once.
  *
- * Rules of the reader (any_value, any_string ...) are numbers; 0 means not made yet, which is no
- * clash because rule 0 is the whole. */
+ * Rules of the reader (any_value, any_string ...) are numbers; 0 means not made yet, which is not
+ * a clash because rule 0 is the whole. */
 #include <stdlib.h>
 
 #include "grammar/grammar_schema.h"

@@ -215,7 +215,7 @@ mpk_status stack_unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uint
 
 /* ---- counts that do not matter ---- */
 
-/* A count that behaves the same for so many more repetitions. */
+/* A count that behaves the same for this many more repetitions. */
 static uint32_t clamp_count(const grammar_state *s, uint32_t count, uint32_t bytes)
 {
     if (s->kind != STATE_COUNT)

@@ -47,7 +47,7 @@ mpk_status jinja_work(jrun *r, uint64_t bytes)
     return MPK_OK;
 }
 
-/* Before an allocation of so many bytes: work, and the run's share of memory. */
+/* Before an allocation of this many bytes: work, and the run's share of memory. */
 mpk_status jinja_charge(jrun *r, size_t bytes)
 {
     TRY(jinja_work(r, bytes));

@@ -73,7 +73,6 @@ mpk_status jinja_expect(jparser *p, const char *op)
     return jinja_skip(p, op) ? MPK_OK : jinja_unexpected(p, quoted);
 }
 
-/* *out borrows from the template's source. */
 mpk_status jinja_expect_name(jparser *p, str *out)
 {
     if (jinja_peek(p)->kind != T_NAME)
@@ -85,8 +84,7 @@ mpk_status jinja_expect_name(jparser *p, str *out)
 
 /* ---- nodes ---- */
 
-/* height 1: jinja_grow raises it as children come, and refuses a tree higher than recursion may
- * go. */
+/* height 1: jinja_grow raises it as children come, and refuses too high a tree. */
 mpk_status jinja_node(jparser *p, jnode_kind kind, uint32_t line, jnode **out)
 {
     NEW(p->cx, p->a, *out, 1);
@@ -400,7 +398,7 @@ static mpk_status parse_argument(jparser *p, const jtoken *begin, jarguments *g,
     return MPK_OK;
 }
 
-/* (a, b, c=d, *e, **f) A comma after the last argument is allowed, two are not. */
+/* (a, b, c=d, *e, **f); a comma after the last is allowed */
 static mpk_status parse_arguments(jparser *p, jnode *owner)
 {
     const jtoken *begin = jinja_peek(p);
@@ -768,7 +766,7 @@ mpk_status jinja_parse_tuple(jparser *p, bool with_choice, const char *end, bool
 }
 
 /* A name, name.member, or a tuple of these in brackets. {% set ns.x = 1 %} sets a member of a
- * namespace; with_member false, as in a for, that is no target. Constants such as none and true
+ * namespace; with_member false, as in a for, that is not a target. Constants such as none and true
  * parse as names and are refused here. */
 static mpk_status parse_one_target(jparser *p, bool with_member, jnode **out)
 {

@@ -306,7 +306,7 @@ static mpk_status read_int_text(jrun *r, str s, int64_t base, int64_t *out, bool
     return MPK_OK;
 }
 
-/* Python's int(x) of a float: towards zero.  What is no number gives `otherwise`. */
+/* Python's int(x) of a float: towards zero.  What is not a number gives `otherwise`. */
 static mpk_status truncate_float(jrun *r, double x, jval otherwise, jval *out)
 {
     *out = otherwise;
@@ -353,7 +353,7 @@ static mpk_status filter_int(jrun *r, jval v, const jargs *args, jval *out)
     return found ? truncate_float(r, number, otherwise, out) : MPK_OK;
 }
 
-/* What is no number gives the default, 0.0. Booleans are numbers, as in Python: true | float is
+/* What is not a number gives the default, 0.0. Booleans are numbers, as in Python: true | float is
  * 1.0. */
 static mpk_status filter_float(jrun *r, jval v, const jargs *args, jval *out)
 {
@@ -392,7 +392,7 @@ static mpk_status filter_abs(jrun *r, jval v, const jargs *args, jval *out)
     return MPK_OK;
 }
 
-/* The exact value of x to so many places, ties to even: what printf does. */
+/* The exact value of x to this many places, ties to even: what printf does. */
 static mpk_status round_common(jrun *r, jval v, int64_t places, jval *out)
 {
     text t = {0};

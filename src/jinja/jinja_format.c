@@ -222,7 +222,7 @@ static mpk_status add_number(jrun *r, const spec *s, jval v, text *out)
     return status;
 }
 
-/* Precision cuts to so many characters; then padding. */
+/* Precision cuts to this many characters; then padding. */
 static mpk_status add_str(jrun *r, const spec *s, str v, text *out)
 {
     if (s->precision >= 0)
@@ -322,7 +322,7 @@ static mpk_status read_percent_spec(jrun *r, percent *p, spec *s)
     return MPK_OK;
 }
 
-/* A code point or a string of one character; surrogates are no characters. */
+/* A code point or a string of one character; surrogates are not characters. */
 static mpk_status add_char(jrun *r, spec *s, jval v, text *out)
 {
     char bytes[4];
@@ -557,8 +557,8 @@ static mpk_status read_format_spec(jrun *r, str f, spec *s)
 }
 
 /* An empty format is str(x).  Which parts of a format fit which type is Python's table; what is
- * rare there is refused here rather than printed wrong. Refused are forms that Python has and no
- * template was seen to use; a mistake in the format is the template's error, as in Python. */
+ * rare there is refused here rather than printed wrong: forms that Python has and no template was
+ * seen to use.  A mistake in the format is the template's error, as in Python. */
 static mpk_status add_formatted(jrun *r, jval v, str format, text *out)
 {
     spec s;

@@ -88,7 +88,7 @@ static mpk_status find_length(jrun *r, jloop *l)
     return MPK_OK;
 }
 
-/* -1: name is no number of a loop. */
+/* -1: name is not a number of a loop. */
 static mpk_status loop_number(jrun *r, jloop *l, str name, int64_t *out)
 {
     if (str_is(name, "index") || str_is(name, "index0"))

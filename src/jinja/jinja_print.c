@@ -383,7 +383,7 @@ static mpk_status json_scalar(jrun *r, jval v, const jjson *style, text *out)
     }
 }
 
-/* A key that is no text becomes one, as json.dumps has it. */
+/* A key that is not text becomes one, as json.dumps has it. */
 static mpk_status json_key(jrun *r, jval key, const jjson *style, text *out)
 {
     if (key.kind == J_TUPLE || key.kind > J_STR || key.kind == J_UNDEFINED)

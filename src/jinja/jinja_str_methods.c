@@ -41,7 +41,7 @@ static void reverse(jlist *l)
     }
 }
 
-/* The first run of what is no white space (from the left or right); s is what is left after it.
+/* The first run of what is not white space (from the left or right); s is what is left after it.
  * White space is Unicode's, so a step is a character and not a byte; from the right its first byte
  * is looked for. */
 static str take_word(str *s, bool from_right)
@@ -119,7 +119,7 @@ mpk_status jinja_str_split(jrun *r, str s, jval sep, int64_t most, bool from_rig
     return MPK_OK;
 }
 
-/* split and rsplit: maxsplit below 0, or left out, is no limit. */
+/* split and rsplit: maxsplit below 0, or left out, means no limit. */
 static mpk_status split_method(jrun *r, jval self, const jargs *args, bool from_right, jval *out)
 {
     jval a[2];

@@ -304,7 +304,7 @@ static mpk_status export_vocab(exporter *e, size_t n_tokens)
     return find_cutting(e);
 }
 
-/* n_tokens: at least so many tokens, the rows of the embedding. Texts lie in `a` or in t. */
+/* n_tokens: at least this many tokens, the rows of the embedding. Texts lie in `a` or in t. */
 mpk_status tokenizer_to_vocab(mpk_context *cx, arena *a, const tokenizer *t, size_t n_tokens,
                               tokenizer_vocab *out)
 {

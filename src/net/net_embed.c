@@ -17,7 +17,7 @@ enum { TEXTS_A_CALL = 64, NUMBER_BYTES = 2 * 16 };
 typedef struct embedder {
     net_exchange *x;
     mpk_embed_options options;
-    /* 0: longer inputs are refused; -1: cut to the context; else to so many tokens */
+    /* 0: longer inputs are refused; -1: cut to the context; else to this many tokens */
     int32_t truncate;
     /* of all texts of the request so far, for its usage */
     size_t n_tokens;
@@ -75,7 +75,8 @@ static mpk_status open_request(net_exchange *x, embedder *e, const json_value **
 
 /* ---- vectors ---- */
 
-/* Numbers of a vector as the client asks: all, or the first so many (Matryoshka models). */
+/* The numbers of a vector that the client asks for: all of them, or only the first `dimensions`
+ * (Matryoshka models). */
 static uint32_t size_of(const embedder *e)
 {
     return e->options.dimensions ? e->options.dimensions : e->x->server->facts.embedding_size;

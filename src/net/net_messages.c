@@ -33,7 +33,7 @@ static void write_stop(const net_answer *a, text *to)
         text_print(to, "null");
 }
 
-/* The arguments of a call as the object that clients expect; text that is no object is wrapped
+/* The arguments of a call as the object that clients expect; text that is not an object is wrapped
  * as {"arguments": text}. */
 static void write_input(const net_exchange *x, str arguments, text *to)
 {

@@ -215,7 +215,7 @@ static mpk_status read_logprobs(net_reader *r, unsigned endpoint)
     return MPK_OK;
 }
 
-/* vLLM's: for each token of the prompt its log probability, and those of so many of the most
+/* vLLM's: for each token of the prompt its log probability, and those of this many of the most
  * probable tokens. */
 static mpk_status read_prompt_logprobs(net_reader *r)
 {
@@ -232,8 +232,7 @@ static mpk_status read_prompt_logprobs(net_reader *r)
     return MPK_OK;
 }
 
-/* vLLM's: only the last so many tokens of a prompt are kept; -1: as many as leave room for an
- * answer. */
+/* vLLM's: a prompt is cut to its last n tokens; -1: to as many as leave room for an answer. */
 static mpk_status read_truncation(net_reader *r)
 {
     int64_t n = 0;

@@ -204,7 +204,7 @@ static mpk_status add_echo(net_exchange *x, const net_prompt *prompt, text *to)
 }
 
 /* Keep the last tokens of a prompt, as many as truncate_prompt_tokens says; negative: as many as
- * the context holds beside the answer. */
+ * the context holds besides the answer. */
 static void truncate_prompt(const net_exchange *x, const net_request *q, const int32_t **ids,
                             size_t *n)
 {

@@ -23,8 +23,8 @@
 enum { X, W, BIAS, MORE, MOST_MORE = 9 };
 enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR, LAST };
 enum { FILTERS = 8, RUN = 256, SPACE = 3, MATRIX_FILTERS = 16, PRODUCT_FILTERS = 128 };
-/* In the time in which a worker brings one entry of a window it could read so many bytes; with
- * channels last it copies so many bytes at once. */
+/* In the time in which a worker brings one entry of a window it could read this many bytes; with
+ * channels last it copies this many bytes at once. */
 enum { ENTRY_BYTES = 8, COPY_BYTES = 16 };
 
 /* The number of attribute `list` for spatial axis i. */
@@ -205,7 +205,7 @@ static bool is_copied(const ir_graph *g, const ir_op *op)
            w->dims[1] * bytes % COPY_BYTES == 0;
 }
 
-/* The work beside reading.  As a matrix product a task brings the window of each of its places
+/* The work besides reading.  As a matrix product a task brings the window of each of its places
  * into a tile, entry by entry, once for every PRODUCT_FILTERS filters.  Where copies do that, an
  * entry counts as its bytes, and the weights are read again for every PRODUCT_FILTERS places. */
 static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *given)

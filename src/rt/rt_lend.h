@@ -99,7 +99,7 @@ RT_LARGE_FN int rt_may_hold(const rt_machine *m, rt_loan l)
     return standing + most <= s->n_pages || most <= left - l.n;
 }
 
-/* The promise of n pages to a request that runs. */
+/* The promise of n pages in all to a running request, for rt_may_hold to judge. */
 RT_FN rt_loan rt_slot_loan(const rt_machine *m, rt_u32 index, rt_u32 n)
 {
     const rt_u32 claim = rt_pages_for(m->serving, m->slots[index].limit);

@@ -200,7 +200,8 @@ MPK_FN void block_copy(const block_tile &tile, char *s_tile, const block_copies<
 /* ---- windows: a convolution as a product ---- */
 
 /* Entry `entry` of the window whose first entries along the axes are at[..], or none; base: the
- * offset of these. */
+ * offset of these. Entries count channels first where a window has them last (w.channels), else the
+ * axes of the kernel in row-major order and channels slowest. */
 MPK_FN int block_window_at(const block_window &w, const int *at, int base, rt_u32 entry,
                            bool *inside)
 {
@@ -442,6 +443,7 @@ MPK_FN int block_part(const block_warps &w)
     return w.mma ? mpk_kept_thread() / 32 / (w.along[0] * w.along[1]) : 0;
 }
 
+/* A thread has two neighbouring columns of each field, in entries e and e + 1. */
 MPK_FN int block_column(const block_warps &w, int columns, int b, int e)
 {
     const int thread = mpk_kept_thread(), warp = thread / 32;
@@ -472,7 +474,9 @@ template <int A, int B, int E> MPK_FN void block_fill(float (&r)[A][B][E], float
 
 /* ---- ends by rows ---- */
 
-/* Sums into shared memory, as rows of fp32 with BLOCK_ROW_GAP between them, all parts. */
+/* Sums into shared memory, as rows of fp32 with BLOCK_ROW_GAP between them, all parts. Entries e
+ * and e + 1 are neighbours in a row, hence stores of 8 bytes; the gap keeps the rows that half a
+ * warp stores at once in different banks. */
 template <int A, int B>
 MPK_FN void block_put_sums(const float (&r_sum)[A][B][4], const block_warps &w, int rows,
                            int columns, float *s)
@@ -680,8 +684,8 @@ MPK_FN void block_multiply_fma(float (&r_sum)[A][B][1], const block_tile &a, con
 }
 
 /* Partial sums of the warps along what is summed over, added in their order; the first warps have
- * the result.  s: for all parts but the first, of scratch that nobody reads after the next
- * sync. */
+ * the result.  s: for all parts but the first, of scratch that nobody reads after the next sync.
+ * Lanes are the fastest index of s, so that a warp's 32 stores go to 32 banks. */
 template <int A, int B, int E>
 MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
                       const block_warps &w, char *s)
@@ -710,6 +714,8 @@ MPK_FN float block_larger(float a, float b)
 {
     return a > b ? a : b;
 }
+/* Over the columns of a warp: a lane's own first, then the four lanes that have the same row (two
+ * exchanges). */
 template <int A, int B> MPK_FN void block_largest(float (&r_y)[A][2], const float (&r_x)[A][B][4])
 {
 #pragma unroll
@@ -723,6 +729,7 @@ template <int A, int B> MPK_FN void block_largest(float (&r_y)[A][2], const floa
         r_y[i / 2][i % 2] = block_larger(most, __shfl_xor_sync(0xffffffffu, most, 2));
     }
 }
+/* As block_largest; the order of the sum is fixed by the fragment's layout. */
 template <int A, int B> MPK_FN void block_total(float (&r_y)[A][2], const float (&r_x)[A][B][4])
 {
 #pragma unroll

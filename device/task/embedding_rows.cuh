@@ -1,7 +1,10 @@
-/* A thread has four pieces under way, ids first: a row's address depends on the id, so two waits
+/* embedding_rows.cuh - rows of a table of 16-bit entries, by the ids of tokens, 16 bytes at a time.
+ *
+ * A thread has four pieces under way, ids first: a row's address depends on the id, so two waits
  * for memory are paid once for four pieces. An id that names no row gives zeros, as in the
  * reference. Rows are a multiple of 8 columns and begin at multiples of 16 bytes (src/gen accepts
- * no others). Cost: the bytes of the rows, read and written. */
+ * no others). Cost: the bytes of the rows, read and written.
+ */
 #ifndef TASK_EMBEDDING_ROWS_CUH
 #define TASK_EMBEDDING_ROWS_CUH
 
@@ -34,7 +37,10 @@ MPK_FN rt_u32 embed_id(const mpk_task &t, int item, rt_u32 n_rows, bool wide)
 }
 
 /* The threads share out the pieces of a row, and what threads are left over the rows: no division,
- * which would be most of the code, and code that runs once in a step comes from far. */
+ * which would be most of the code, and code that runs once in a step comes from far. `1 << shift`
+ * threads share a row: the smallest power of two that is no less than its pieces, at most all
+ * threads. With 24 pieces and 256 threads that is 32 threads a row, 8 rows at a time, and 8 threads
+ * of each 32 have nothing to do. */
 static __device__ __noinline__ void embedding_rows(const mpk_task &t, int columns, rt_u32 n_rows,
                                                    bool wide)
 {

@@ -207,7 +207,8 @@ MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int 
 }
 
 /* s_result[i][j] = w[expert, row + i] . x of sorted pair first + j, for the ROWS * MPK_TEAMS rows
- * from `row` on that are below `end`, and n <= TOKENS pairs. */
+ * from `row` on that are below `end`, and n <= TOKENS pairs. The rows are dealt to the teams in
+ * turn, row + c MPK_TEAMS + team: neighbouring teams read neighbouring rows. */
 template <int TOKENS, int ROWS>
 MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view &w, int expert,
                          rt_i64 row, rt_i64 end, rt_i64 t0, int first, int n, float *s_result)
@@ -245,7 +246,8 @@ MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view 
 }
 
 /* A finished group into the result, or among the kept pairs; there: false where the pairs have no
- * expert. */
+ * expert. A kept pair lies at its own number, not its sorted place, so that a token's pairs are
+ * neighbours when they are added. */
 template <int TOKENS, int ROWS>
 MPK_FN void expert_write(const mpk_task &t, const expert_use &u, bool there, rt_i64 row, rt_i64 end,
                          rt_i64 t0, int first, int n)

@@ -98,7 +98,10 @@ MPK_FN void put_add(const mpk_view &y, char *g_y, rt_i64 to, const mpk_view &fro
 }
 
 /* A sorted list of n: for each entry that is named, and each of the rest, all its values or the
- * last. */
+ * last. An entry named on the leading axes stands for a box of `rest` entries, so the work is n
+ * n_rest items, of which those count whose place in the list is the first of their entry
+ * (accumulate) or the last. Every item of an entry goes to one thread, so nothing is written by
+ * two. */
 MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &values,
                      const mpk_view &y, const mpk_box &box, const mpk_box &positions,
                      const order_list &list, rt_u32 n, bool accumulate)
@@ -143,7 +146,8 @@ MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &va
     }
 }
 
-/* named: shape of the broadcast indices. */
+/* named: shape of the broadcast indices. All threads go through all chunks, with barriers between
+ * them: a chunk may hold nothing for this box. */
 MPK_FN void index_put_run(const mpk_task &t, const index_views &v, const mpk_view &values,
                           const mpk_view &y, const mpk_numbers &named, bool accumulate,
                           bool in_place)
@@ -205,6 +209,7 @@ MPK_FN double scatter_pair(int kind, double a, double b)
         return b < a || b != b ? b : a;
     return kind == SCATTER_PROD ? a * b : a + b;
 }
+/* Overflow of signed numbers would be undefined, hence the unsigned ones. */
 MPK_FN rt_i64 scatter_pair(int kind, rt_i64 a, rt_i64 b)
 {
     if (kind == SCATTER_MAX)
@@ -235,7 +240,7 @@ MPK_FN void scatter_place(const scatter_views &v, const scatter_part &p, rt_u64 
 }
 
 /* The slot that position i of the index of a line names; -1: none of the part, or the index has no
- * such line. */
+ * such line. A slot is the number of an entry in the part: line p.width + place. */
 MPK_FN rt_i64 scatter_slot(const mpk_task &t, const scatter_views &v, const scatter_part &p,
                            rt_u64 line, rt_i64 i)
 {
@@ -304,7 +309,8 @@ MPK_FN void scatter_combine(const mpk_task &t, const scatter_views &v, const sca
 }
 
 /* From the slots to the result.  An entry whose count has not grown was named by nothing, and keeps
- * x's bits. */
+ * x's bits. Of SCATTER_SET a slot's sum is the position of its value, which is copied bit by bit
+ * from src. */
 template <typename number>
 MPK_FN void scatter_close(const mpk_task &t, const scatter_views &v, const scatter_part &p)
 {
@@ -357,7 +363,8 @@ MPK_FN void scatter_do(const mpk_task &t, const scatter_views &v, const scatter_
 }
 
 /* As many lines at once as their entries fit the slots; a long line goes in pieces, each a pass
- * over its indices. */
+ * over its indices. SCATTER_SET computes nothing, so doubles need no arithmetic of their own there:
+ * positions are integers. */
 MPK_FN void scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
                         const mpk_view &src, const mpk_view &y, int axis, int kind,
                         bool include_self, bool in_place)

@@ -1,6 +1,11 @@
-/* A thread asks for eight pairs before it adds any: with a load in flight at a time the latency of
- * L2, not its bandwidth, would set the time. The sum is in the order of the pairs, the residual
- * last, as in sum_pairs_any.cuh, with fma. Cost: the bytes of x. */
+/* sum_pairs.cuh - the weighted sum of the rows that a token's experts computed: bf16, 8 columns of
+ * a token at a time.
+ *
+ * A thread asks for eight pairs before it adds any: with a load in flight at a time the latency of
+ * L2, not its bandwidth, would set the time.  The sum is in the order of the pairs, the residual
+ * last, as in sum_pairs_any.cuh, with fma.  Rows begin at multiples of 16 bytes and have a multiple
+ * of 8 columns (src/gen accepts no others).  Cost: the bytes of x.
+ */
 #ifndef TASK_SUM_PAIRS_CUH
 #define TASK_SUM_PAIRS_CUH
 
@@ -14,6 +19,8 @@ struct pair_sums {
     float at[8];
 };
 
+/* Adding the residual with a scale of 1 gives the same bits as a plain addition: fma rounds
+ * once. */
 MPK_FN void sum_pairs_add(pair_sums *sums, float scale, const mpk_words &v)
 {
     const rt_u32 words[4] = {v.x, v.y, v.z, v.w};

@@ -48,7 +48,8 @@ MPK_PRESERVED extern "C" __device__ void mpk_run_products(const mpk_task *one);
 
 #if MPK_UNIT == MPK_UNIT_KERNEL
 
-/* Does this kernel have the unit? */
+/* The host sets a bit of MPK_UNITS for each unit that has bodies: a call of any other would not
+ * link. */
 MPK_FN constexpr bool units_have(int unit)
 {
     return MPK_UNITS >> unit & 1;

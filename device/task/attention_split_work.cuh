@@ -23,7 +23,7 @@
 
 /* Of a lot of 32 tokens: lane t holds what belongs to token lot + t. cached: positions that are in
  * the cache before the step, the same for all tokens of a slot; a token without any still has one
- * unit, since its own step's keys are somebody's work. */
+ * unit, since its own step's keys are work that one split must do. */
 struct attention_plan {
     /* first: the first token of its slot; before: units of earlier tokens, or with `own` their
      * splits; all: those of all tokens, the same in each lane */

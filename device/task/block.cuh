@@ -419,7 +419,7 @@ MPK_FN rt_i64 block_place(const mpk_view &y, int first, const rt_i64 *at)
     return number;
 }
 
-/* All but the last N groups of loads have arrived, and everybody sees them. */
+/* All but the last N groups of loads have arrived, and all threads see them. */
 template <int N> MPK_FN void block_wait(void)
 {
     ptx_copy_async_wait<N>();

@@ -113,7 +113,7 @@ MPK_FN rt_u32 load_page(mpk_load *l)
     return page;
 }
 #if MPK_BULK
-/* One lane asks for a page's copies. */
+/* True for the lane that asks for a page's copies; the whole loader warp calls it. */
 MPK_FN bool load_leads(void)
 {
     return ptx_elect();

@@ -38,7 +38,7 @@ mpk_status cuda_choose_arch(mpk_context *cx, const cuda_facts *f, gen_arch *out,
  * a second or more. */
 typedef struct cuda_held cuda_held;
 mpk_status cuda_hold(mpk_context *cx, uint32_t index, cuda_held **out);
-/* NULL is allowed.  Machines that run on it are not concerned. */
+/* NULL is allowed.  Machines that run on it go on. */
 void cuda_let_go(cuda_held *h);
 
 /* ---- starting ---- */
@@ -49,7 +49,8 @@ typedef enum cuda_mode {
     /* the same bodies, one kernel for each operator in a CUDA graph: the baseline */
     CUDA_GRAPH,
     CUDA_GRAPH_PDL, /* the same with programmatic dependent launch */
-    /* one kernel for each run, in the caller's memory, on his stream (machine_launch_slots) */
+    /* one kernel for each run, in the caller's memory, on the caller's stream
+     * (machine_launch_slots) */
     CUDA_CALLS,
 } cuda_mode;
 

@@ -478,7 +478,7 @@ mpk_status cuda_call_refuse_clear(mpk_context *cx, machine *m);
 /* ---- current.c: for threads that use GPUs on their own, too ---- */
 
 /* The machine's functions, which make its GPUs current on the calling thread; and the same with
- * what was current before current again, which everybody outside calls. */
+ * what was current before current again, which callers outside use. */
 extern const machine_def cuda_inner_def, cuda_outer_def;
 
 /* ---- profile.c: machine_def's read_profile ---- */

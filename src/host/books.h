@@ -72,8 +72,8 @@ typedef struct host_region {
     uint64_t at, n;
 } host_region;
 
-/* Log probabilities of a request's tokens.  The book and whoever submitted hold it, since either
- * may be the last. */
+/* Log probabilities of a request's tokens.  The book and the caller who submitted the request both
+ * hold it, since either may be the last to let go. */
 typedef struct host_shares {
     atomic_uint holders;
     uint64_t n;

@@ -615,8 +615,8 @@ typedef struct rt_machine {
     rt_kv_page *kv_pages; /* [n_pages] */
     rt_u32 *buckets;      /* [bucket_mask + 1] first pages, by name; RT_NONE: none */
     rt_chain *chains;     /* [n_slots] */
-    /* [n_slots]; this and the next: only if somebody drafts.  With a draft model they are followed
-     * by an rt_ahead, an rt_ahead_slot [n_slots] and the rt_ahead_pages */
+    /* [n_slots]; this and the next: only if requests may draft.  With a draft model they are
+     * followed by an rt_ahead, an rt_ahead_slot [n_slots] and the rt_ahead_pages */
     rt_drafter *drafters;
     rt_u32 *grams; /* [n_slots][gram_mask + 1 + history_tokens] the indexes */
     char *step_area;

@@ -143,7 +143,7 @@ RT_LARGE_FN void rt_take_back(rt_machine *m, rt_u32 n)
 }
 
 /* A short request wants to write into a page that it was not promised: promise it a share of what
- * is left, or a single page if somebody waits.  0: it may have none now. */
+ * is left, or a single page if another waits.  0: it may have none now. */
 RT_LARGE_FN int rt_slot_borrow(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;

@@ -333,8 +333,8 @@ RT_LARGE_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
     rt_step_fill_few(m, start, oldest);
 }
 
-/* How many drafts the next step may have besides the tokens of the slots that decode; 0 if somebody
- * feeds a text. */
+/* How many drafts the next step may have besides the tokens of the slots that decode; 0 if a
+ * slot feeds a text. */
 RT_FN rt_u32 rt_draft_room(const rt_machine *m)
 {
     const rt_serving *s = m->serving;
@@ -394,7 +394,7 @@ RT_FN rt_u32 rt_step_ask(rt_machine *m)
 
 /* Draft for the step that is built.  Those who decode have their tokens first; what they leave of
  * the room is shared evenly among those whose text goes on somewhere.  So drafts never take the
- * place of anybody's token, nor make a step larger than draft_tokens. */
+ * place of another slot's token, nor make a step larger than draft_tokens. */
 RT_LARGE_FN void rt_step_draft(rt_machine *m)
 {
     rt_u32 room = rt_draft_room(m), drafting = rt_step_look_up(m, room);
